@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: MIT
+ * Execution of a plan: the args are checked, one of the plan's two kernels is launched. Debug modes live in debug.c. */
+#include "api/api.h"
+#include "core/problem.h"
+
+static attn_status take_args(const attn_plan *plan, const attn_args *in, attn_args *out) {
+    if (!plan) FAIL(ATTN_E_ARGUMENT, "plan", "plan is NULL");
+    if (!in) FAIL(ATTN_E_ARGUMENT, "args", "args is NULL");
+    return attn_core_struct_copy(out, sizeof *out, in, "args");
+}
+
+attn_status attn_plan_check(const attn_plan *plan, const attn_args *args) {
+    attn_args a;
+    const struct attn_kernel *kernel;
+    TRY(take_args(plan, args, &a));
+    return attn_core_args_check(plan, &a, &kernel);
+}
+
+attn_status attn_execute(const attn_plan *plan, const attn_args *args) {
+    attn_args a;
+    TRY(take_args(plan, args, &a));
+    return attn_api_execute(plan, &a);
+}
+
+attn_status attn_api_execute(const attn_plan *plan, const attn_args *args) {
+    const attn_ctx *ctx = plan->ctx;
+    const struct attn_kernel *kernel;
+    TRY(attn_core_args_check(plan, args, &kernel));
+    if (ctx->log.level >= ATTN_LOG_DEBUG) attn_base_log(&ctx->log, ATTN_LOG_DEBUG, "execute", "%s", kernel->name);
+    int64_t begin = attn_api_trace_begin(ctx);
+    int on_cpu = plan->device->id.type == ATTN_DEVICE_TYPE_CPU;
+    if (ctx->env_poison && on_cpu) attn_api_poison(plan, args);
+    attn_status status = ctx->env_check && on_cpu ? attn_api_launch_checked(plan, kernel, args)
+                                                  : kernel->launch(kernel, plan->device, &plan->problem, args);
+    attn_api_trace_end(ctx, begin, "execute", kernel->name, &plan->original);
+    return status;
+}

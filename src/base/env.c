@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: MIT
+ * The environment table and the only getenv of the library. Contexts read it once, when they are made. */
+#include "base/env.h"
+#include "base/text.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+extern char **environ;
+
+const struct attn_env_row attn_env_table[ATTN_ENV_COUNT] = {
+    [ATTN_ENV_LOG] = {"ATTN_LOG", "level",
+                      "Log level and areas: off, warn, info or debug, then an optional list of areas, as in "
+                      "info,plan,pool. Lines go to the context's sink, or to standard error if it has none."},
+    [ATTN_ENV_KERNEL] = {"ATTN_KERNEL", "text",
+                         "Preferred kernels for plans that name none: a name pattern with * and ?, as in *_avx2_*. "
+                         "A hint: if no kernel that accepts the problem matches, the choice is as without it."},
+    [ATTN_ENV_BACKEND] = {"ATTN_BACKEND", "text",
+                          "Preferred backend for plans that name none: any, ref, cpu or cuda. A hint, as ATTN_KERNEL."},
+    [ATTN_ENV_CPU] = {"ATTN_CPU", "text",
+                      "Cap on the CPU features that kernels may use: c, avx2, avx512 or amx. Unset: all there are."},
+    [ATTN_ENV_EXPLAIN] = {"ATTN_EXPLAIN", "bool",
+                          "1: every new plan logs the table of attn_explain at level info, area plan. Unless "
+                          "ATTN_LOG is set, it also asks for that level and area."},
+    [ATTN_ENV_CHECK] = {"ATTN_CHECK", "bool",
+                        "1: each execution on the CPU also runs the reference kernel and warns (area check) of outputs "
+                        "that differ. Unless ATTN_LOG is set, it also asks for those lines. Slow; allocates."},
+    [ATTN_ENV_POISON] = {"ATTN_POISON", "bool",
+                         "1: fill outputs (but not accumulated ones) and the workspace with NaN patterns before each "
+                         "execution on the CPU, so that elements that a kernel forgets show."},
+    [ATTN_ENV_TRACE] = {"ATTN_TRACE", "path",
+                        "Append plan creations and executions to this file as a Chrome trace (JSON array, as Perfetto "
+                        "and chrome://tracing read it)."},
+    [ATTN_ENV_THREADS] = {"ATTN_THREADS", "int",
+                          "CPU threads of a context whose options leave it open, the caller's included. Unset: the "
+                          "processors that the process may use."},
+    [ATTN_ENV_TUNING] = {"ATTN_TUNING", "path",
+                         "Tuning file (attn_tuning_save) read by contexts whose options name none."},
+    [ATTN_ENV_FAIL_ALLOC] = {"ATTN_FAIL_ALLOC", "int",
+                             "For tests: the n-th allocation of each context fails, the first being 1."},
+    [ATTN_ENV_FAIL_THREAD] = {"ATTN_FAIL_THREAD", "int",
+                              "For tests: the n-th thread that a context starts fails to start, the first being 1."},
+};
+
+const char *attn_base_env(enum attn_env_id id) {
+    const char *value = getenv(attn_env_table[id].name);
+    return value && value[0] ? value : NULL;
+}
+
+int64_t attn_base_env_int(enum attn_env_id id, int64_t default_value) {
+    const char *value = attn_base_env(id);
+    int64_t out;
+    return value && !attn_text_int64(value, strlen(value), &out) ? out : default_value;
+}
+
+int attn_base_env_bool(enum attn_env_id id) {
+    static const char *const yes[] = {"1", "true", "yes", "on"};
+    const char *value = attn_base_env(id);
+    for (size_t i = 0; value && i < sizeof yes / sizeof *yes; i++)
+        if (!strcmp(value, yes[i])) return 1;
+    return 0;
+}
+
+const char *attn_base_env_unknown(void) {
+    for (char **entry = environ; entry && *entry; entry++) {
+        if (strncmp(*entry, "ATTN_", 5)) continue;
+        size_t n = strcspn(*entry, "=");
+        int known = 0;
+        for (int id = 0; id < ATTN_ENV_COUNT && !known; id++)
+            known = attn_text_equal(*entry, n, attn_env_table[id].name);
+        if (!known) return *entry;
+    }
+    return NULL;
+}

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: MIT
+ * The environment: one table of every variable the library reads, and the only getenv. */
+#ifndef ATTN_BASE_ENV_H
+#define ATTN_BASE_ENV_H
+#include <stdint.h>
+
+enum attn_env_id {
+    ATTN_ENV_LOG,
+    ATTN_ENV_KERNEL,
+    ATTN_ENV_BACKEND,
+    ATTN_ENV_CPU,
+    ATTN_ENV_EXPLAIN,
+    ATTN_ENV_CHECK,
+    ATTN_ENV_POISON,
+    ATTN_ENV_TRACE,
+    ATTN_ENV_THREADS,
+    ATTN_ENV_TUNING,
+    ATTN_ENV_FAIL_ALLOC,
+    ATTN_ENV_FAIL_THREAD,
+    ATTN_ENV_COUNT
+};
+struct attn_env_row {
+    const char *name, *type, *help;
+};
+extern const struct attn_env_row attn_env_table[ATTN_ENV_COUNT];
+const char *attn_base_env(enum attn_env_id id);                        /* NULL if unset or empty */
+int64_t attn_base_env_int(enum attn_env_id id, int64_t default_value); /* default if unset or not a number */
+int attn_base_env_bool(enum attn_env_id id);                           /* 1, true, yes, on */
+/* First ATTN_* entry of the environment whose name the table lacks, as it stands there ("NAME=value"); or NULL. */
+const char *attn_base_env_unknown(void);
+#endif

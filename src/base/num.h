@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: MIT
+ * Numbers: f16 and bf16 to and from f32/f64 (round to nearest even), spacing of representable values. */
+#ifndef ATTN_BASE_NUM_H
+#define ATTN_BASE_NUM_H
+#include "attn.h"
+#include <string.h>
+
+static inline float attn_num_bits_f32(uint32_t u) {
+    float f;
+    memcpy(&f, &u, 4);
+    return f;
+}
+static inline uint32_t attn_num_f32_bits(float f) {
+    uint32_t u;
+    memcpy(&u, &f, 4);
+    return u;
+}
+static inline float attn_num_bf16_f32(uint16_t h) { return attn_num_bits_f32((uint32_t)h << 16); }
+static inline uint16_t attn_num_f32_bf16(float f) {
+    uint32_t u = attn_num_f32_bits(f);
+    if ((u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((u >> 16) | 0x40u); /* NaN stays NaN, quiet */
+    return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
+}
+float attn_num_f16_f32(uint16_t h);
+uint16_t attn_num_f32_f16(float f);
+uint16_t attn_num_f64_f16(double d); /* one rounding, not two */
+uint16_t attn_num_f64_bf16(double d);
+
+/* Element i of an array of a floating dtype (F32 F16 BF16 F64) as double, and back (rounded once). */
+double attn_num_load(const void *p, int32_t dtype, int64_t i);
+void attn_num_store(void *p, int32_t dtype, int64_t i, double value);
+#endif

@@ -1,0 +1,365 @@
+/* SPDX-License-Identifier: MIT
+ * Check of an execution's tensors against its plan: nothing is read or written through them here. In the order of the
+ * role table: presence, then per tensor dtype, rank, shape, strides, address, bytes, device; then overlap of outputs,
+ * workspace, stream, and last which of the plan's two kernels these tensors can have. */
+#include "core/plan.h"
+
+#include "attn.h"
+#include "base/err.h"
+#include "base/text.h"
+#include "core/problem.h"
+
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdlib.h>
+
+/* A tensor that passed, as bytes: elements lie in [low, high). */
+struct placed {
+    const attn_tensor *t;
+    int32_t role;
+    bool output;
+    int64_t element;     /* bytes */
+    uintptr_t low, high; /* low == high: no elements */
+};
+
+static bool is_output(int32_t use) {
+    return use == ATTN_USE_OUT || use == ATTN_USE_OUT_OPTIONAL || use == ATTN_USE_INOUT_OPTIONAL;
+}
+static bool may_be_null(int32_t use) {
+    return use == ATTN_USE_NONE || use == ATTN_USE_OUT_OPTIONAL || use == ATTN_USE_INOUT_OPTIONAL;
+}
+
+struct shape_text {
+    char s[120];
+};
+static struct shape_text shape_of(const int64_t *shape, int32_t rank) {
+    struct shape_text out;
+    struct attn_text text = attn_text_over(out.s, sizeof out.s);
+    for (int32_t a = 0; a < rank; a++) attn_text_add(&text, "%s%" PRId64, a ? "," : "[", shape[a]);
+    attn_text_add(&text, "]");
+    return out;
+}
+
+static attn_status check_presence(const attn_problem *p, const attn_tensor *t, int32_t role,
+                                  const struct attn_core_role *r) {
+    const char *name = attn_role_name(role), *op = attn_core_op_name(p->op);
+    if (t && r->use == ATTN_USE_NONE)
+        FAIL(ATTN_E_ARGUMENT, name, "%s is given, but this %s problem does not use it: expected NULL", name, op);
+    if (!t && !may_be_null(r->use))
+        FAIL(ATTN_E_ARGUMENT, name, "%s is NULL, but this %s problem needs it: expected shape %s of %s", name, op,
+             shape_of(r->shape, r->rank).s, attn_dtype_name(r->dtype));
+    return ATTN_OK;
+}
+
+/* The batch axis may be left out by sparse operators with B = 1, and be added to slopes ([HQ] to [1,HQ] or [B,HQ]). */
+static bool shape_fits(const attn_problem *p, const attn_tensor *t, int32_t role, const struct attn_core_role *r) {
+    int32_t skip_want = 0, skip_given = 0;
+    if (t->rank == r->rank + 1 && (role == ATTN_ROLE_ALIBI || role == ATTN_ROLE_DALIBI)) {
+        if (t->shape[0] != 1 && t->shape[0] != p->batch) return false;
+        skip_given = 1;
+    } else if (t->rank == r->rank - 1 && p->op >= ATTN_OP_MLA_FWD && p->batch == 1 &&
+               attn_core_role_axes(p, role)[0] == 'b') {
+        skip_want = 1;
+    } else if (t->rank != r->rank) {
+        return false;
+    }
+    for (int32_t a = skip_given; a < t->rank; a++)
+        if (t->shape[a] != r->shape[a - skip_given + skip_want]) return false;
+    return true;
+}
+
+/* expected and given of the error record: the two ranks, or the first extents that differ. */
+static attn_status fail_shape(const attn_problem *p, const attn_tensor *t, int32_t role,
+                              const struct attn_core_role *r) {
+    const char *name = attn_role_name(role), *also = "";
+    int64_t expected = r->rank, given = t->rank;
+    if (t->rank == r->rank)
+        for (int32_t a = 0; a < r->rank; a++)
+            if (t->shape[a] != r->shape[a]) {
+                expected = r->shape[a];
+                given = t->shape[a];
+                break;
+            }
+    if (role == ATTN_ROLE_ALIBI || role == ATTN_ROLE_DALIBI) also = " or that with a leading 1 or B";
+    if (p->op >= ATTN_OP_MLA_FWD && p->batch == 1 && attn_core_role_axes(p, role)[0] == 'b')
+        also = " or that without the batch axis";
+    if (t->rank != r->rank)
+        FAIL2(ATTN_E_SHAPE, name, expected, given,
+              "%s has rank %" PRId32 " and shape %s, expected rank %" PRId32 " and shape %s%s", name, t->rank,
+              shape_of(t->shape, t->rank).s, r->rank, shape_of(r->shape, r->rank).s, also);
+    FAIL2(ATTN_E_SHAPE, name, expected, given, "%s has shape %s, expected %s%s", name, shape_of(t->shape, t->rank).s,
+          shape_of(r->shape, r->rank).s, also);
+}
+
+/* An output's elements are told apart for sure when its axes nest: taken by growing stride, each stride is larger than
+ * the way through all axes before it. Every slice, permutation and step of an ordinary buffer nests. An axis of stride
+ * 0 is allowed for dmask only, which sums over it. */
+static attn_status check_nesting(const attn_tensor *t, int32_t role) {
+    const char *name = attn_role_name(role);
+    int64_t reach = 0; /* through the axes done so far, in elements */
+    bool done[ATTN_MAX_RANK] = {false};
+    for (;;) {
+        int32_t next = -1;
+        for (int32_t a = 0; a < t->rank; a++)
+            if (!done[a] && t->shape[a] > 1 && (next < 0 || llabs(t->strides[a]) < llabs(t->strides[next]))) next = a;
+        if (next < 0) return ATTN_OK;
+        done[next] = true;
+        int64_t stride = llabs(t->strides[next]);
+        if (stride == 0 && role == ATTN_ROLE_DMASK) continue;
+        if (stride <= reach)
+            FAIL2(ATTN_E_STRIDE, name, reach + 1, stride,
+                  "%s is an output, but its elements overlap: stride %" PRId64 " of axis %" PRId32
+                  ", expected at least %" PRId64 " in size",
+                  name, t->strides[next], next, reach + 1);
+        reach += (t->shape[next] - 1) * stride;
+    }
+}
+
+static attn_status check_strides(const attn_tensor *t, int32_t role, bool output) {
+    const char *name = attn_role_name(role);
+    int32_t last = t->rank - 1;
+    int64_t inner = t->strides[last];
+    bool broadcast = role == ATTN_ROLE_MASK || role == ATTN_ROLE_DMASK;
+    bool one_per_row = role == ATTN_ROLE_LSE || role == ATTN_ROLE_LSE_ROUNDED || role == ATTN_ROLE_DLSE ||
+                       role == ATTN_ROLE_MAX_LOGITS; /* read and written one by one: free on every axis */
+    if (!one_per_row && t->shape[last] > 1 && inner != 1 && !(broadcast && inner == 0))
+        FAIL2(ATTN_E_STRIDE, name, 1, inner, "%s has innermost stride %" PRId64 ", expected 1%s", name, inner,
+              broadcast ? " or 0" : "");
+    return output ? check_nesting(t, role) : ATTN_OK;
+}
+
+/* Where the elements lie, relative to data: [*before, *after) in bytes, before <= 0. */
+static attn_status check_span(const attn_tensor *t, int32_t role, int64_t element, int64_t *before, int64_t *after) {
+    int64_t low = 0, high = 0;
+    bool over = false;
+    for (int32_t a = 0; a < t->rank; a++) {
+        if (t->shape[a] <= 1) continue;
+        int64_t way;
+        over |= t->strides[a] == INT64_MIN || __builtin_mul_overflow(t->shape[a] - 1, t->strides[a], &way);
+        if (over) break;
+        over |= __builtin_add_overflow(way < 0 ? low : high, way, way < 0 ? &low : &high);
+    }
+    over |= high == INT64_MAX; /* a flag from above, or no room for the last element */
+    over = over || __builtin_mul_overflow(low, element, before) || __builtin_mul_overflow(high + 1, element, after);
+    if (!over) {
+        uintptr_t end, data = (uintptr_t)t->data;
+        over = __builtin_add_overflow(data, (uintptr_t)*after, &end) || (uintptr_t) - *before > data;
+    }
+    if (over)
+        FAIL(ATTN_E_STRIDE, attn_role_name(role), "%s has strides that lead outside the address space",
+             attn_role_name(role));
+    return ATTN_OK;
+}
+
+static attn_status check_memory(const struct attn_plan *plan, struct placed *at) {
+    const attn_tensor *t = at->t;
+    const char *name = attn_role_name(at->role);
+    for (int32_t a = 0; a < t->rank; a++)
+        if (t->shape[a] == 0) return ATTN_OK; /* no elements, no storage, no strides */
+    if (!t->data)
+        FAIL(ATTN_E_ARGUMENT, name, "%s.data is NULL, but its shape %s has elements", name,
+             shape_of(t->shape, t->rank).s);
+    int64_t before = 0, after = 0;
+    TRY(check_span(t, at->role, at->element, &before, &after));
+    TRY(check_strides(t, at->role, at->output));
+    int64_t off = (int64_t)((uintptr_t)t->data % (uintptr_t)at->element);
+    if (off)
+        FAIL2(ATTN_E_ALIGNMENT, name, at->element, off,
+              "%s.data = %p is %" PRId64 " bytes past a multiple of %" PRId64 ", the size of its elements", name,
+              t->data, off, at->element);
+    if (t->bytes && t->bytes < (uint64_t)after) {
+        if (before)
+            FAIL2(ATTN_E_BUFFER, name, after, (int64_t)t->bytes,
+                  "%s needs %" PRId64 " bytes from its data on (and %" PRId64
+                  " before it, for its negative strides), but %" PRIu64 " are given",
+                  name, after, -before, t->bytes);
+        FAIL2(ATTN_E_BUFFER, name, after, (int64_t)t->bytes,
+              "%s needs %" PRId64 " bytes for its shape %s and strides, but %" PRIu64 " are given", name, after,
+              shape_of(t->shape, t->rank).s, t->bytes);
+    }
+    attn_device want = plan->device->id;
+    if (t->device.type != want.type || t->device.index != want.index)
+        FAIL2(ATTN_E_TENSOR_DEVICE, name, want.type, t->device.type,
+              "%s lives on device type %" PRId32 " number %" PRId32 ", expected that of the plan, type %" PRId32
+              " number %" PRId32 " (0 = CPU, 1 = CUDA)",
+              name, t->device.type, t->device.index, want.type, want.index);
+    at->low = (uintptr_t)t->data - (uintptr_t)-before;
+    at->high = (uintptr_t)t->data + (uintptr_t)after;
+    return ATTN_OK;
+}
+
+static attn_status check_tensor(const struct attn_plan *plan, const struct attn_core_role *r, struct placed *at) {
+    const attn_tensor *t = at->t;
+    const char *name = attn_role_name(at->role);
+    if (t->dtype != r->dtype)
+        FAIL2(ATTN_E_DTYPE, name, r->dtype, t->dtype, "%s has dtype %s (%" PRId32 "), expected %s", name,
+              attn_dtype_name(t->dtype), t->dtype, attn_dtype_name(r->dtype));
+    if (t->rank < 1 || t->rank > ATTN_MAX_RANK)
+        FAIL2(ATTN_E_SHAPE, name, r->rank, t->rank, "%s has rank %" PRId32 ", expected %" PRId32, name, t->rank,
+              r->rank);
+    if (!shape_fits(&plan->problem, t, at->role, r)) return fail_shape(&plan->problem, t, at->role, r);
+    at->element = (int64_t)attn_dtype_bytes(r->dtype);
+    at->output = is_output(r->use);
+    return check_memory(plan, at);
+}
+
+/* ---- overlap ---- */
+
+/* Is the byte at `address` part of an element of the tensor? A yes is certain: the address is written as data plus
+ * whole strides, largest first. For nesting axes a no is certain too. */
+static bool holds_byte(const struct placed *x, uintptr_t address) {
+    if (address < x->low || address >= x->high) return false;
+    uint64_t rest = address - x->low; /* from the lowest element, strides taken as positive */
+    bool done[ATTN_MAX_RANK] = {false};
+    for (;;) {
+        int32_t next = -1;
+        for (int32_t a = 0; a < x->t->rank; a++)
+            if (!done[a] && x->t->shape[a] > 1 && x->t->strides[a] &&
+                (next < 0 || llabs(x->t->strides[a]) > llabs(x->t->strides[next])))
+                next = a;
+        if (next < 0) return rest < (uint64_t)x->element;
+        done[next] = true;
+        uint64_t stride = (uint64_t)llabs(x->t->strides[next]) * (uint64_t)x->element;
+        uint64_t steps = rest / stride, most = (uint64_t)x->t->shape[next] - 1;
+        rest -= (steps < most ? steps : most) * stride;
+    }
+}
+
+/* The corners of a tensor are its 2^rank elements at either end of each axis. */
+static bool corner_in(const struct placed *x, const struct placed *of) {
+    for (uint32_t corner = 0; corner < 1u << x->t->rank; corner++) {
+        uintptr_t address = (uintptr_t)x->t->data;
+        for (int32_t a = 0; a < x->t->rank; a++)
+            if (corner >> a & 1 && x->t->shape[a] > 1)
+                address += (uintptr_t)((x->t->shape[a] - 1) * x->t->strides[a] * x->element);
+        if (holds_byte(of, address) || holds_byte(of, address + (uintptr_t)x->element - 1)) return true;
+    }
+    return false;
+}
+
+/* Two tensors are refused when their address ranges meet and a corner of one is an element of the other. Slices of one
+ * packed buffer, whose ranges interleave without a common element, therefore pass; equal addresses, contiguous tensors
+ * that meet and shifted copies of one layout are refused. A common element that is a corner of neither is not found. */
+static attn_status check_overlap(const struct placed *all, int32_t n) {
+    for (int32_t i = 0; i < n; i++) {
+        if (!all[i].output) continue;
+        for (int32_t j = 0; j < n; j++) {
+            const struct placed *x = &all[i], *y = &all[j];
+            if (i == j || (y->output && j < i) || x->low >= y->high || y->low >= x->high) continue;
+            if (!corner_in(x, y) && !corner_in(y, x)) continue;
+            const char *name = attn_role_name(x->role);
+            FAIL(ATTN_E_OVERLAP, name,
+                 "%s is an output, but shares memory with %s: bytes [%#" PRIxPTR ", %#" PRIxPTR ") and [%#" PRIxPTR
+                 ", %#" PRIxPTR "), expected separate elements",
+                 name, attn_role_name(y->role), x->low, x->high, y->low, y->high);
+        }
+    }
+    return ATTN_OK;
+}
+
+static attn_status check_workspace(const struct attn_plan *plan, const attn_args *args, const struct placed *all,
+                                   int32_t n) {
+    uint64_t need = plan->workspace_bytes;
+    if (!need) return ATTN_OK;
+    uint64_t given = args->workspace ? args->workspace_bytes : 0;
+    if (!args->workspace)
+        FAIL2(ATTN_E_WORKSPACE, "workspace", (int64_t)need, 0,
+              "workspace is NULL, but the plan needs %" PRIu64 " bytes", need);
+    if (given < need)
+        FAIL2(ATTN_E_WORKSPACE, "workspace", (int64_t)need, (int64_t)given,
+              "the plan needs %" PRIu64 " bytes of workspace, but workspace_bytes is %" PRIu64, need, given);
+    uintptr_t low = (uintptr_t)args->workspace, off = low % ATTN_WORKSPACE_ALIGNMENT, high;
+    if (off)
+        FAIL2(ATTN_E_WORKSPACE, "workspace", ATTN_WORKSPACE_ALIGNMENT, (int64_t)off,
+              "workspace = %p is %" PRIuPTR " bytes past a multiple of %d", args->workspace, off,
+              ATTN_WORKSPACE_ALIGNMENT);
+    if (__builtin_add_overflow(low, need, &high))
+        FAIL(ATTN_E_WORKSPACE, "workspace", "workspace = %p with %" PRIu64 " bytes leaves the address space",
+             args->workspace, need);
+    /* Seen as a tensor of bytes; the same rule as above. */
+    attn_tensor t = {.data = args->workspace, .rank = 1, .shape = {(int64_t)need}, .strides = {1}};
+    struct placed w = {.t = &t, .element = 1, .low = low, .high = high};
+    for (int32_t i = 0; i < n; i++) {
+        if (all[i].low >= high || low >= all[i].high) continue;
+        if (corner_in(&w, &all[i]) || corner_in(&all[i], &w))
+            FAIL(ATTN_E_OVERLAP, "workspace", "the workspace [%#" PRIxPTR ", %#" PRIxPTR ") shares memory with %s", low,
+                 high, attn_role_name(all[i].role));
+    }
+    return ATTN_OK;
+}
+
+/* ---- alignment ---- */
+
+/* The first tensor with rows whose address or outer stride is no multiple of `alignment`, or NULL; *off is the
+ * remainder, *axis the axis or -1 for the address. */
+static const struct placed *misaligned(const attn_problem *p, const struct placed *all, int32_t n, int64_t alignment,
+                                       int64_t *off, int32_t *axis) {
+    for (int32_t i = 0; i < n; i++) {
+        const attn_tensor *t = all[i].t;
+        if (all[i].low == all[i].high || !attn_core_role_has_rows(p, all[i].role)) continue;
+        *axis = -1;
+        *off = (int64_t)((uintptr_t)t->data % (uintptr_t)alignment);
+        for (int32_t a = 0; a < t->rank - 1 && !*off; a++) {
+            if (t->shape[a] <= 1) continue;
+            *off = llabs(t->strides[a]) % alignment * all[i].element % alignment;
+            *axis = a;
+        }
+        if (*off) return &all[i];
+    }
+    return NULL;
+}
+
+static attn_status fail_alignment(const struct placed *bad, int64_t want, int64_t off, int32_t axis, const char *who) {
+    const char *name = attn_role_name(bad->role);
+    if (axis < 0)
+        FAIL2(ATTN_E_ALIGNMENT, name, want, off,
+              "%s.data is %" PRId64 " bytes past a multiple of %" PRId64 ", which %s", name, off, want, who);
+    FAIL2(ATTN_E_ALIGNMENT, name, want, off,
+          "%s has stride %" PRId64 " in axis %" PRId32 ", %" PRId64 " bytes past a multiple of %" PRId64 ", which %s",
+          name, bad->t->strides[axis], axis, off, want, who);
+}
+
+static attn_status choose_kernel(const struct attn_plan *plan, const struct placed *all, int32_t n,
+                                 const struct attn_kernel **kernel) {
+    const attn_problem *p = &plan->problem;
+    const struct placed *bad;
+    int64_t off = 0;
+    int32_t axis = -1;
+    *kernel = plan->kernel;
+    if (p->align_bytes > 1 && (bad = misaligned(p, all, n, p->align_bytes, &off, &axis)) != NULL)
+        return fail_alignment(bad, p->align_bytes, off, axis, "align_bytes promised");
+    if (plan->kernel->alignment_bytes > p->align_bytes &&
+        (bad = misaligned(p, all, n, plan->kernel->alignment_bytes, &off, &axis)) != NULL) {
+        if (!plan->unaligned)
+            return fail_alignment(bad, plan->kernel->alignment_bytes, off, axis, "the plan's only kernel needs");
+        *kernel = plan->unaligned;
+    }
+    return ATTN_OK;
+}
+
+attn_status attn_core_args_check(const struct attn_plan *plan, const attn_args *args,
+                                 const struct attn_kernel **kernel) {
+    const attn_problem *p = &plan->problem;
+    struct attn_core_role roles[ATTN_ROLE_COUNT];
+    struct placed all[ATTN_ROLE_COUNT];
+    int32_t n = 0;
+    if (args->reserved0)
+        FAIL2(ATTN_E_ABI, "reserved0", 0, args->reserved0, "args.reserved0 is %" PRIu32 ", expected 0",
+              args->reserved0);
+    for (int32_t role = 0; role < ATTN_ROLE_COUNT; role++) {
+        attn_core_role_get(p, role, &roles[role]);
+        TRY(check_presence(p, attn_args_at(args, role), role, &roles[role]));
+    }
+    for (int32_t role = 0; role < ATTN_ROLE_COUNT; role++) {
+        const attn_tensor *t = attn_args_at(args, role);
+        if (!t) continue;
+        all[n] = (struct placed){.t = t, .role = role};
+        TRY(check_tensor(plan, &roles[role], &all[n]));
+        n++;
+    }
+    TRY(check_overlap(all, n));
+    TRY(check_workspace(plan, args, all, n));
+    if (args->stream && plan->device->id.type == ATTN_DEVICE_TYPE_CPU)
+        FAIL(ATTN_E_ARGUMENT, "stream", "stream is %p, but plans for the CPU have none: expected NULL", args->stream);
+    return choose_kernel(plan, all, n, kernel);
+}

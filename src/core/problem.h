@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: MIT
+ * The problem inside the library: struct copy by the size rule, checks, and the normalised form that kernels read. */
+#ifndef ATTN_CORE_PROBLEM_H
+#define ATTN_CORE_PROBLEM_H
+#include "attn.h"
+
+/* Stands for "no bound" in a normalised window; sums of a few of them with any extent do not overflow. */
+#define ATTN_UNBOUNDED (INT64_MAX / 8)
+
+/* Copy a caller's versioned struct: shorter = zero tail, longer = tail must be zero. `known` is our sizeof. */
+attn_status attn_core_struct_copy(void *dst, size_t known, const void *src, const char *what);
+
+/* Check (attn_problem_check) and normalise: *out has
+ *   scale filled in; k_stride >= 1 (sparse); dkv_dtype filled in; softcap 0 or > 0;
+ *   window_left, window_right in [-ATTN_UNBOUNDED, ATTN_UNBOUNDED], ATTN_UNBOUNDED where no bound;
+ *   causal turned into window_right = 0 (sdpa). Flags stay as the caller set them. */
+attn_status attn_core_problem_normalise(const attn_problem *in, attn_problem *out);
+
+/* The problem's meaning as a struct to compare: normalised, unread fields zero, flags that a value stands for cleared.
+ * Does not check; fails only on a bad struct size. Not for kernels: they read the normalised form. */
+attn_status attn_core_problem_meaning(const attn_problem *in, attn_problem *out);
+
+const char *attn_core_op_name(int32_t op); /* "sdpa_fwd"; "?" if unknown */
+
+/* Every flag: its constant, its word in a problem text ("" = implied by a value), and the operators that define it. */
+struct attn_core_flag {
+    uint64_t bit;
+    const char *name, *word;
+    uint32_t ops; /* 1 << ATTN_OP_* */
+};
+extern const struct attn_core_flag attn_core_flags[];
+extern const int32_t attn_core_n_flags;
+
+static inline int attn_core_has(const attn_problem *p, uint64_t flag) { return (p->flags & flag) != 0; }
+
+/* Keys [*j0, *j1) that rule 5 (causal, windows) leaves visible to query i of a sequence of sq queries and sk keys. */
+static inline void attn_core_key_range(const attn_problem *p, int64_t sq, int64_t sk, int64_t i, int64_t *j0, int64_t *j1) {
+    int64_t at = i + (attn_core_has(p, ATTN_BOTTOM_RIGHT) ? sk - sq : 0);
+    int64_t lo = at - p->window_left, hi = at + p->window_right;
+    *j0 = lo < 0 ? 0 : lo;
+    *j1 = hi >= sk ? sk : hi + 1;
+    if (*j1 < *j0) *j1 = *j0;
+}
+/* Queries [*i0, *i1) that see key j: the inverse of the above. */
+static inline void attn_core_query_range(const attn_problem *p, int64_t sq, int64_t sk, int64_t j, int64_t *i0, int64_t *i1) {
+    int64_t at = j - (attn_core_has(p, ATTN_BOTTOM_RIGHT) ? sk - sq : 0);
+    int64_t lo = at - p->window_right, hi = at + p->window_left;
+    *i0 = lo < 0 ? 0 : lo;
+    *i1 = hi >= sq ? sq : hi + 1;
+    if (*i1 < *i0) *i1 = *i0;
+}
+#endif

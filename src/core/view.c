@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: MIT
+ * Views and sequences: turn validated tensors of any layout into strides by batch, head and row. Checks nothing;
+ * lengths that live in memory are clamped here, so that no value of theirs leads outside the tensors. */
+#include "core/view.h"
+
+#include "attn.h"
+#include "core/plan.h"
+#include "core/problem.h"
+
+#include <string.h>
+
+struct attn_view attn_core_view(const attn_problem *problem, const attn_args *args, int32_t role) {
+    const attn_tensor *t = attn_args_at(args, role);
+    struct attn_view v = {.column = 1};
+    if (!t) return v;
+    v.data = t->data;
+    v.dtype = t->dtype;
+    v.element_bytes = (int32_t)attn_dtype_bytes(t->dtype);
+    const char *axes = attn_core_role_axes(problem, role);
+    int32_t missing = (int32_t)strlen(axes) - t->rank; /* 1: no batch axis; -1: slopes with one */
+    for (int32_t a = 0; a < t->rank; a++) {
+        char axis = a + missing < 0 ? 'b' : axes[a + missing];
+        int64_t stride = t->shape[a] > 1 ? t->strides[a] : 0; /* free otherwise, and only index 0 exists */
+        switch (axis) {
+        case 'b':
+        case 'B':
+        case 'p': v.batch = stride; break;
+        case 'h':
+        case 'g':
+        case '1': v.head = stride; break;
+        case 'q':
+        case 'k':
+        case 'Q':
+        case 'K':
+        case 's': v.row = stride; break;
+        default: v.column = t->shape[a] > 1 ? stride : 1; break;
+        }
+    }
+    return v;
+}
+
+static int64_t clamp(int64_t value, int64_t high) { return value < 0 ? 0 : value > high ? high : value; }
+
+static int32_t length_at(const attn_tensor *t, int64_t i) { return ((const int32_t *)t->data)[i]; }
+
+/* First row and length of sequence b of a packed axis. A length past the problem's bound is cut to it: workspaces are
+ * sized by the bound. */
+static void packed_at(const attn_tensor *cu, int64_t b, int64_t total, int64_t bound, int64_t *first, int64_t *n) {
+    int64_t begin = clamp(length_at(cu, b), total), end = clamp(length_at(cu, b + 1), total);
+    *first = begin;
+    *n = clamp(end - begin, bound);
+}
+
+void attn_core_seq_get(const attn_problem *p, const attn_args *args, int64_t b, struct attn_core_seq *out) {
+    *out = (struct attn_core_seq){.sq = p->seq_q, .sk = p->seq_k, .sq_rows = p->seq_q, .sk_rows = p->seq_k};
+    if (attn_core_has(p, ATTN_PACKED)) {
+        packed_at(args->cu_seqlens_q, b, p->total_q, p->seq_q, &out->q0, &out->sq);
+        packed_at(args->cu_seqlens_k, b, p->total_k, p->seq_k, &out->k0, &out->sk);
+        out->sq_rows = out->sq;
+        out->sk_rows = out->sk;
+        return;
+    }
+    if (attn_core_has(p, ATTN_SEQLENS_Q)) out->sq = clamp(length_at(args->seqlens_q, b), p->seq_q);
+    if (attn_core_has(p, ATTN_SEQLENS_K)) out->sk = clamp(length_at(args->seqlens_k, b), p->seq_k);
+    if (attn_core_has(p, ATTN_PAGED)) {
+        const attn_tensor *t = args->block_table;
+        const int32_t *pages = t->data;
+        if (pages && t->shape[0] > 1) pages += b * t->strides[0];
+        out->pages = pages;
+        if (!pages) out->sk = 0; /* an empty table names no key */
+    }
+}

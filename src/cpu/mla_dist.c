@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: MIT
+ * dist on the CPU: a[i,t] = sum over heads of exp(scale q_ih . k_t - lse_ih). A task is one query (or, with few queries, a
+ * window of its slots); heads are added in ascending order, so that the result is the same from run to run.
+ * The sum normalisation of rows is a second pass, because windows of one row may be done by different threads.
+ * Workspace: about 1 MiB per thread. */
+#include "cpu/mla_gather.h"
+
+#include "attn.h"
+#include "core/problem.h"
+
+#include <string.h>
+
+enum { WINDOW = 1024 }; /* slots per task when there are few queries */
+
+struct dist {
+    const struct mla_isa *isa;
+    const attn_problem *p;
+    const attn_args *a;
+    struct attn_view q, kv, lse, dist;
+    int64_t chunk, window, n_windows, n_tasks;
+    struct attn_cpu_counter next;
+};
+
+struct layout {
+    int64_t ldh, ldk;
+    uint64_t qt, k, s, lse, key, slot, dead, bytes;
+};
+
+static struct layout lay_out(const attn_problem *p) {
+    struct layout l = {.ldh = mla_round(mla_min(p->heads_q, MLA_HEADS), 16), .ldk = mla_round(p->dim_qk, 16) + 16};
+    int64_t f = (int64_t)sizeof(float);
+    l.qt = mla_take(&l.bytes, p->dim_qk * l.ldh * f);
+    l.k = mla_take(&l.bytes, MLA_BLOCK * l.ldk * f); /* q rows first */
+    l.s = mla_take(&l.bytes, MLA_BLOCK * l.ldh * f);
+    l.lse = mla_take(&l.bytes, l.ldh * f);
+    l.key = mla_take(&l.bytes, MLA_BLOCK * (int64_t)sizeof(int32_t));
+    l.slot = mla_take(&l.bytes, MLA_BLOCK * (int64_t)sizeof(int64_t));
+    l.dead = mla_take(&l.bytes, l.ldh);
+    return l;
+}
+
+uint64_t attn_cpu_mla_dist_workspace(const attn_problem *p, int32_t threads) { return lay_out(p).bytes * (uint64_t)threads; }
+
+static void task(const struct dist *j, const struct layout *l, char *ws, int64_t at_task) {
+    const attn_problem *p = j->p;
+    const struct attn_ukr *ukr = j->isa->ukr;
+    float *qt = (float *)(ws + l->qt), *k = (float *)(ws + l->k), *s = (float *)(ws + l->s), *lse = (float *)(ws + l->lse);
+    int32_t *key = (int32_t *)(ws + l->key);
+    int64_t *slot = (int64_t *)(ws + l->slot);
+    uint8_t *dead = (uint8_t *)(ws + l->dead);
+    const int64_t row = at_task / j->n_windows, b = row / p->seq_q, i = row % p->seq_q;
+    const int64_t begin = at_task % j->n_windows * j->window, end = mla_min(begin + j->window, p->topk);
+    const float factor = p->dist_norm == ATTN_DIST_MEAN ? (float)(1.0 / (double)p->heads_q) : 1.0f;
+    const struct mla_query query = attn_cpu_mla_query(p, j->a, b, i);
+    float *to = (float *)attn_view_row(&j->dist, b, 0, i);
+    memset(to + begin, 0, (size_t)(end - begin) * sizeof *to);
+    for (int64_t h0 = 0; h0 < p->heads_q; h0 += j->chunk) {
+        const int64_t heads = mla_min(j->chunk, p->heads_q - h0);
+        int64_t at = begin, n = attn_cpu_mla_next(&query, &at, end, MLA_BLOCK, key, slot);
+        if (!n) return;
+        if (attn_cpu_mla_lse(p, &j->lse, b, i, h0, heads, l->ldh, lse, dead) == heads) continue;
+        attn_cpu_mla_heads(ukr, &j->q, b, i, h0, heads, p->dim_qk, dead, k, l->ldk);
+        attn_cpu_mla_turn(ukr, k, l->ldk, heads, p->dim_qk, qt, l->ldh);
+        for (; n; n = attn_cpu_mla_next(&query, &at, end, MLA_BLOCK, key, slot)) {
+            attn_cpu_mla_gather(ukr, &j->kv, b, key, n, p->dim_qk, k, l->ldk);
+            attn_cpu_mla_score(ukr, p->dtype, n, l->ldh, p->dim_qk, k, l->ldk, qt, s, l->ldh);
+            for (int64_t r = 0; r < n; ++r) {
+                j->isa->vec->scale_sub(s + r * l->ldh, lse, l->ldh, (float)p->scale);
+                to[slot[r]] += factor * ukr->exp_f32(s + r * l->ldh, heads, 0.0f);
+            }
+        }
+    }
+}
+
+static void job(void *arg, int32_t worker) {
+    struct dist *j = arg;
+    const struct layout l = lay_out(j->p);
+    char *ws = (char *)j->a->workspace + l.bytes * (uint64_t)worker;
+    uint32_t mode = attn_cpu_flush_begin();
+    for (int64_t t; (t = attn_cpu_next(&j->next)) < j->n_tasks;) task(j, &l, ws, t);
+    attn_cpu_flush_end(mode);
+}
+
+void attn_cpu_mla_sum_to_one(float *row, int64_t n) {
+    double sum = 0;
+    for (int64_t t = 0; t < n; ++t) sum += (double)row[t];
+    for (int64_t t = 0; sum != 0 && t < n; ++t) row[t] = (float)((double)row[t] / sum);
+}
+
+static void norm_job(void *arg, int32_t worker) {
+    struct dist *j = arg;
+    const attn_problem *p = j->p;
+    (void)worker;
+    for (int64_t r; (r = attn_cpu_next(&j->next)) < p->batch * p->seq_q;)
+        attn_cpu_mla_sum_to_one((float *)attn_view_row(&j->dist, r / p->seq_q, 0, r % p->seq_q), p->topk);
+}
+
+void attn_cpu_mla_dist(const struct mla_isa *isa, const struct attn_core_device *dev, const attn_problem *p, const attn_args *a) {
+    struct dist j = {.isa = isa, .p = p, .a = a, .chunk = mla_min(p->heads_q, MLA_HEADS)};
+    j.window = p->batch * p->seq_q < MLA_FEW_QUERIES ? WINDOW : p->topk;
+    j.n_windows = (p->topk + j.window - 1) / j.window;
+    j.n_tasks = p->batch * p->seq_q * j.n_windows;
+    if (!j.n_tasks) return;
+    j.q = attn_core_view(p, a, ATTN_ROLE_Q);
+    j.kv = attn_core_view(p, a, ATTN_ROLE_KV);
+    j.lse = attn_core_view(p, a, ATTN_ROLE_LSE);
+    j.dist = attn_core_view(p, a, ATTN_ROLE_DIST);
+    attn_cpu_pool_run(attn_cpu_pool_of(dev), dev->threads, job, &j);
+    if (p->dist_norm != ATTN_DIST_L1) return;
+    atomic_store(&j.next.next, 0);
+    attn_cpu_pool_run(attn_cpu_pool_of(dev), dev->threads, norm_job, &j);
+}

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: MIT
+ * mla_fwd on the CPU. A task is one query and a chunk of its heads: every block of valid kv rows is gathered once and
+ * serves all heads of the chunk.
+ *
+ *     rows K [n][D] --- S = K Q^T [n][heads] --- online softmax down the columns --- O [heads][DV] += S^T K[:, 0:DV]
+ *
+ * With keys as the rows of S neither K nor P has to be transposed: K is the left operand of the first product and the right
+ * one of the second, and P is read column by column as its left operand. Only Q is turned, once per task.
+ * Workspace: about 1.5 MiB per thread, whatever the problem. */
+#include "cpu/mla_gather.h"
+
+#include "attn.h"
+#include "core/problem.h"
+
+#include <math.h>
+#include <string.h>
+
+struct fwd {
+    const struct mla_isa *isa;
+    const attn_problem *p;
+    const attn_args *a;
+    struct attn_view q, kv, out, lse, max_logits;
+    const float *sink;
+    int64_t chunk, n_chunks, n_tasks;
+    struct attn_cpu_counter next;
+};
+
+/* One thread's part of the workspace: offsets in bytes. */
+struct layout {
+    int64_t ldh, ldk, ldo; /* heads padded; row strides of K and O, off the power of two that would crowd one cache set */
+    uint64_t qt, k, s, o, max, old, use, sum, part, key, bytes;
+};
+
+static struct layout lay_out(const attn_problem *p) {
+    struct layout l = {.ldh = mla_round(mla_chunk(p), 16), .ldk = mla_round(p->dim_qk, 16) + 16, .ldo = mla_round(p->dim_v, 16) + 16};
+    int64_t f = (int64_t)sizeof(float);
+    l.qt = mla_take(&l.bytes, p->dim_qk * l.ldh * f);
+    l.k = mla_take(&l.bytes, MLA_BLOCK * l.ldk * f); /* holds the chunk's q rows first: MLA_HEADS <= MLA_BLOCK */
+    l.s = mla_take(&l.bytes, MLA_BLOCK * l.ldh * f);
+    l.o = mla_take(&l.bytes, mla_chunk(p) * l.ldo * f);
+    l.max = mla_take(&l.bytes, l.ldh * f);
+    l.old = mla_take(&l.bytes, l.ldh * f);
+    l.use = mla_take(&l.bytes, l.ldh * f);
+    l.sum = mla_take(&l.bytes, l.ldh * f);
+    l.part = mla_take(&l.bytes, l.ldh * f);
+    l.key = mla_take(&l.bytes, MLA_BLOCK * (int64_t)sizeof(int32_t));
+    return l;
+}
+
+uint64_t attn_cpu_mla_fwd_workspace(const attn_problem *p, int32_t threads) { return lay_out(p).bytes * (uint64_t)threads; }
+
+/* Scores of one block become probabilities relative to the running maximum; *old becomes the factor by which everything
+ * gathered before must shrink. */
+static void soften(const struct fwd *j, const struct layout *l, char *ws, int64_t n, int64_t heads) {
+    const struct attn_ukr *ukr = j->isa->ukr;
+    const struct mla_vec *vec = j->isa->vec;
+    float *s = (float *)(ws + l->s), *max = (float *)(ws + l->max), *old = (float *)(ws + l->old);
+    float *use = (float *)(ws + l->use), *sum = (float *)(ws + l->sum), *part = (float *)(ws + l->part);
+    memcpy(old, max, (size_t)l->ldh * sizeof *old);
+    vec->scale_max(s, l->ldh, n, l->ldh, (float)j->p->scale, max);
+    for (int64_t h = 0; h < l->ldh; ++h) {
+        use[h] = max[h] == -INFINITY ? 0.0f : max[h]; /* all scores -inf: probabilities 0, not NaN */
+        old[h] -= use[h];
+        part[h] = 0;
+    }
+    ukr->exp_f32(old, heads, 0.0f);
+    for (int64_t r = 0; r < n; ++r) {
+        float *row = s + r * l->ldh;
+        vec->sub(row, use, l->ldh);
+        ukr->exp_f32(row, heads, 0.0f);
+        vec->add(part, row, l->ldh);
+    }
+    for (int64_t h = 0; h < heads; ++h) sum[h] = sum[h] * old[h] + part[h];
+}
+
+static void store_f32(const struct attn_view *v, int64_t b, int64_t h, int64_t i, float x) {
+    if (v->data) memcpy(attn_view_row(v, b, h, i), &x, sizeof x);
+}
+
+/* Writes the rows of the chunk. any = 0: the query has no valid slot, and nothing in the workspace is defined. */
+static void finish(const struct fwd *j, const struct layout *l, char *ws, int64_t b, int64_t i, int64_t h0, int64_t heads, int any) {
+    const attn_problem *p = j->p;
+    const float *max = (const float *)(ws + l->max), *sum = (const float *)(ws + l->sum);
+    float *o = (float *)(ws + l->o);
+    const double log2_e = 1.4426950408889634074;
+    for (int64_t h = 0; h < heads; ++h) {
+        float lse = attn_core_has(p, ATTN_LSE_EMPTY_PLUS_INF) ? INFINITY : -INFINITY, top = -INFINITY, factor = 0;
+        if (any) top = max[h];
+        if (any && sum[h] != 0) {
+            double natural = (double)max[h] + log((double)sum[h]);
+            double sunk = j->sink ? 1.0 + exp((double)j->sink[h0 + h] - natural) : 1.0;
+            factor = (float)(1.0 / ((double)sum[h] * sunk));
+            lse = (float)(attn_core_has(p, ATTN_LSE_BASE_2) ? natural * log2_e : natural);
+        } else {
+            memset(o + h * l->ldo, 0, (size_t)p->dim_v * sizeof *o);
+        }
+        store_f32(&j->lse, b, h0 + h, i, lse);
+        store_f32(&j->max_logits, b, h0 + h, i, top);
+        j->isa->ukr->narrow(attn_view_row(&j->out, b, h0 + h, i), j->out.dtype, o + h * l->ldo, p->dim_v, factor);
+    }
+}
+
+static void task(const struct fwd *j, const struct layout *l, char *ws, int64_t at_task) {
+    const attn_problem *p = j->p;
+    const struct attn_ukr *ukr = j->isa->ukr;
+    float *qt = (float *)(ws + l->qt), *k = (float *)(ws + l->k), *s = (float *)(ws + l->s), *o = (float *)(ws + l->o);
+    float *max = (float *)(ws + l->max), *old = (float *)(ws + l->old), *sum = (float *)(ws + l->sum);
+    int32_t *key = (int32_t *)(ws + l->key);
+    const int64_t row = at_task / j->n_chunks, b = row / p->seq_q, i = row % p->seq_q;
+    const int64_t h0 = at_task % j->n_chunks * j->chunk, heads = mla_min(j->chunk, p->heads_q - h0);
+    const struct mla_query query = attn_cpu_mla_query(p, j->a, b, i);
+    int64_t at = 0, n = attn_cpu_mla_next(&query, &at, p->topk, MLA_BLOCK, key, NULL);
+    int any = 0;
+    if (n) {
+        attn_cpu_mla_heads(ukr, &j->q, b, i, h0, heads, p->dim_qk, NULL, k, l->ldk);
+        attn_cpu_mla_turn(ukr, k, l->ldk, heads, p->dim_qk, qt, l->ldh);
+        for (int64_t h = 0; h < l->ldh; ++h) {
+            max[h] = -INFINITY;
+            sum[h] = 0;
+        }
+    }
+    for (; n; n = attn_cpu_mla_next(&query, &at, p->topk, MLA_BLOCK, key, NULL), any = 1) {
+        attn_cpu_mla_gather(ukr, &j->kv, b, key, n, p->dim_qk, k, l->ldk);
+        attn_cpu_mla_score(ukr, p->dtype, n, l->ldh, p->dim_qk, k, l->ldk, qt, s, l->ldh);
+        soften(j, l, ws, n, heads);
+        for (int64_t h = 0; any && h < heads; ++h) {
+            if (old[h] != 1) ukr->scale_f32(o + h * l->ldo, p->dim_v, old[h]);
+        }
+        ukr->gemm_f32(heads, p->dim_v, n, s, 1, l->ldh, k, l->ldk, o, l->ldo, any);
+    }
+    finish(j, l, ws, b, i, h0, heads, any);
+}
+
+static void job(void *arg, int32_t worker) {
+    struct fwd *j = arg;
+    const struct layout l = lay_out(j->p);
+    char *ws = (char *)j->a->workspace + l.bytes * (uint64_t)worker;
+    uint32_t mode = attn_cpu_flush_begin();
+    for (int64_t t; (t = attn_cpu_next(&j->next)) < j->n_tasks;) task(j, &l, ws, t);
+    attn_cpu_flush_end(mode);
+}
+
+void attn_cpu_mla_fwd(const struct mla_isa *isa, const struct attn_core_device *dev, const attn_problem *p, const attn_args *a) {
+    struct fwd j = {.isa = isa, .p = p, .a = a, .chunk = mla_chunk(p)};
+    j.n_chunks = (p->heads_q + j.chunk - 1) / j.chunk;
+    j.n_tasks = p->batch * p->seq_q * j.n_chunks;
+    if (!j.n_tasks) return;
+    j.q = attn_core_view(p, a, ATTN_ROLE_Q);
+    j.kv = attn_core_view(p, a, ATTN_ROLE_KV);
+    j.out = attn_core_view(p, a, ATTN_ROLE_OUT);
+    j.lse = attn_core_view(p, a, ATTN_ROLE_LSE);
+    j.max_logits = attn_core_view(p, a, ATTN_ROLE_MAX_LOGITS);
+    if (attn_core_has(p, ATTN_SINK)) j.sink = a->sink->data;
+    attn_cpu_pool_run(attn_cpu_pool_of(dev), dev->threads, job, &j);
+}

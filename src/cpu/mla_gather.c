@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: MIT
+ * Validity of slots, gather of rows, head chunks: see mla_gather.h. No products and no softmax here. */
+#include "cpu/mla_gather.h"
+
+#include "attn.h"
+#include "core/problem.h"
+
+#include <math.h>
+#include <string.h>
+
+struct mla_query attn_cpu_mla_query(const attn_problem *p, const attn_args *args, int64_t b, int64_t i) {
+    const attn_tensor *t = args->indices, *len = args->topk_length;
+    struct mla_query query = {NULL, p->topk, p->seq_k};
+    int64_t at = i * t->strides[t->rank - 3];
+    if (t->rank == 4) at += b * t->strides[0];
+    query.idx = (const int32_t *)t->data + at;
+    if (attn_core_has(p, ATTN_TOPK_LENGTH)) {
+        int64_t at_len = i * len->strides[len->rank - 1];
+        if (len->rank == 2) at_len += b * len->strides[0];
+        int64_t n = ((const int32_t *)len->data)[at_len];
+        query.n_slots = n < 0 ? 0 : mla_min(n, p->topk);
+    }
+    if (attn_core_has(p, ATTN_CAUSAL)) {
+        /* q_start + i + 1 >= k_stride * (key + 1)  <=>  key < floor((q_start + i + 1) / k_stride). Unsigned, so that the sum
+         * cannot overflow; nothing is negative, so that the division is a floor. */
+        uint64_t bound = ((uint64_t)p->q_start + (uint64_t)i + 1) / (uint64_t)p->k_stride;
+        if (bound < (uint64_t)query.n_keys) query.n_keys = (int64_t)bound;
+    }
+    return query;
+}
+
+int64_t attn_cpu_mla_next(const struct mla_query *query, int64_t *at, int64_t end, int64_t most, int32_t *key, int64_t *slot) {
+    int64_t n = 0, t = *at;
+    if (end > query->n_slots) end = query->n_slots;
+    for (; t < end && n < most; ++t) {
+        int64_t k = query->idx[t];
+        key[n] = (int32_t)k; /* overwritten unless valid: keeps the loop free of branches */
+        if (slot) slot[n] = t;
+        n += (k >= 0) & (k < query->n_keys);
+    }
+    *at = t;
+    return n;
+}
+
+void attn_cpu_mla_gather(const struct attn_ukr *ukr, const struct attn_view *kv, int64_t b, const int32_t *key, int64_t n,
+                         int64_t d, float *dst, int64_t ld) {
+    enum { AHEAD = 3 }; /* rows; the hardware does not foresee the jumps between rows */
+    int64_t bytes = d * kv->element_bytes;
+    for (int64_t r = 0; r < n; ++r) {
+        if (r + AHEAD < n) {
+            const char *next = attn_view_row(kv, b, 0, key[r + AHEAD]);
+            for (int64_t x = 0; x < bytes; x += 64) __builtin_prefetch(next + x);
+        }
+        ukr->widen(dst + r * ld, attn_view_row(kv, b, 0, key[r]), kv->dtype, d, 1.0f);
+    }
+}
+
+void attn_cpu_mla_heads(const struct attn_ukr *ukr, const struct attn_view *v, int64_t b, int64_t i, int64_t h0, int64_t heads,
+                        int64_t x, const uint8_t *skip, float *dst, int64_t ld) {
+    for (int64_t h = 0; h < heads; ++h) {
+        if (skip && skip[h]) memset(dst + h * ld, 0, (size_t)x * sizeof *dst);
+        else ukr->widen(dst + h * ld, attn_view_row(v, b, h0 + h, i), v->dtype, x, 1.0f);
+    }
+}
+
+void attn_cpu_mla_turn(const struct attn_ukr *ukr, const float *src, int64_t ld_src, int64_t heads, int64_t x, float *dst,
+                       int64_t ld_dst) {
+    ukr->transpose_f32(dst, ld_dst, src, ld_src, heads, x);
+    if (heads == ld_dst) return;
+    for (int64_t c = 0; c < x; ++c) memset(dst + c * ld_dst + heads, 0, (size_t)(ld_dst - heads) * sizeof *dst);
+}
+
+void attn_cpu_mla_score(const struct attn_ukr *ukr, int32_t dtype, int64_t n, int64_t ldh, int64_t d, const float *rows,
+                        int64_t ld_rows, const float *turned, float *s, int64_t ld_s) {
+    const int64_t part = dtype == ATTN_F32 ? 64 : d;
+    for (int64_t c = 0; c < d; c += part)
+        ukr->gemm_f32(n, ldh, mla_min(part, d - c), rows + c, ld_rows, 1, turned + c * ldh, ldh, s, ld_s, c > 0);
+}
+
+int64_t attn_cpu_mla_lse(const attn_problem *p, const struct attn_view *v, int64_t b, int64_t i, int64_t h0, int64_t heads,
+                         int64_t padded, float *lse, uint8_t *dead) {
+    const double unit = attn_core_has(p, ATTN_LSE_BASE_2) ? 0.69314718055994530942 : 1.0; /* ln 2 */
+    int64_t n_dead = 0;
+    for (int64_t h = 0; h < heads; ++h) {
+        float x;
+        memcpy(&x, attn_view_row(v, b, h0 + h, i), sizeof x);
+        dead[h] = (uint8_t)(isinf(x) != 0);
+        n_dead += dead[h];
+        lse[h] = dead[h] ? INFINITY : (float)(x * unit);
+    }
+    for (int64_t h = heads; h < padded; ++h) lse[h] = 0;
+    return n_dead;
+}

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: MIT
+ * What the three MLA operators share: which slots of a query are valid (the one predicate, evaluated once per slot and
+ * pass), the gather of valid rows into an f32 block that serves every head, and the cut of heads into chunks. */
+#ifndef ATTN_CPU_MLA_GATHER_H
+#define ATTN_CPU_MLA_GATHER_H
+#include "core/view.h"
+#include "cpu/cpu.h"
+#include "cpu/mla_vec.h"
+
+enum {
+    MLA_BLOCK = 256,      /* gathered rows per block: P V reads and writes the output accumulators once per block */
+    MLA_HEADS = 128,      /* most heads per chunk */
+    MLA_FEW_HEADS = 32,   /* heads per chunk when there are few queries to share out */
+    MLA_FEW_QUERIES = 16
+};
+
+static inline int64_t mla_round(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+static inline int64_t mla_min(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t mla_max(int64_t a, int64_t b) { return a > b ? a : b; }
+/* Lays out a workspace: returns where `bytes` bytes start, on a cache line. */
+static inline uint64_t mla_take(uint64_t *at, int64_t bytes) {
+    uint64_t start = *at;
+    *at += ((uint64_t)bytes + 63) & ~UINT64_C(63);
+    return start;
+}
+
+/* Heads per chunk; a function of the problem alone, so that no result depends on the number of threads. */
+static inline int64_t mla_chunk(const attn_problem *p) {
+    int64_t most = p->batch * p->seq_q < MLA_FEW_QUERIES ? MLA_FEW_HEADS : MLA_HEADS;
+    return mla_min(p->heads_q, most);
+}
+
+/* The index list of one query. */
+struct mla_query {
+    const int32_t *idx;
+    int64_t n_slots; /* topk_length applied */
+    int64_t n_keys;  /* admissible keys are 0 .. n_keys-1: the end of kv and the causal test in one bound */
+};
+struct mla_query attn_cpu_mla_query(const attn_problem *p, const attn_args *args, int64_t b, int64_t i);
+
+/* Next at most `most` valid slots from *at on, before `end`: writes key and slot of each, moves *at behind the last slot
+ * looked at, returns how many. 0 means that there are no more. Each output array has room for `most`; slot may be NULL. */
+int64_t attn_cpu_mla_next(const struct mla_query *query, int64_t *at, int64_t end, int64_t most, int32_t *key, int64_t *slot);
+
+/* dst[r][0..D) = f32 of kv row key[r], r < n. */
+void attn_cpu_mla_gather(const struct attn_ukr *ukr, const struct attn_view *kv, int64_t b, const int32_t *key, int64_t n,
+                         int64_t d, float *dst, int64_t ld);
+
+/* Rows of `heads` heads from h0 on of a [B,S,H,X] tensor as f32: dst[h][0..x). A head with skip[h] != 0 (NULL: none) is zeroed unread. */
+void attn_cpu_mla_heads(const struct attn_ukr *ukr, const struct attn_view *v, int64_t b, int64_t i, int64_t h0, int64_t heads,
+                        int64_t x, const uint8_t *skip, float *dst, int64_t ld);
+
+/* dst[x][h] = src[h][x] for h < heads, 0 for heads <= h < ld_dst: the right operand of the score product. */
+void attn_cpu_mla_turn(const struct attn_ukr *ukr, const float *src, int64_t ld_src, int64_t heads, int64_t x, float *dst,
+                       int64_t ld_dst);
+
+/* s[n][ldh] = rows[n][d] turned[d][ldh], the scores before scaling; row strides of rows and s are given. With f32 tensors the
+ * sum over d is cut into parts: one chain of 576 multiply-adds loses too many bits for large scales. */
+void attn_cpu_mla_score(const struct attn_ukr *ukr, int32_t dtype, int64_t n, int64_t ldh, int64_t d, const float *rows,
+                        int64_t ld_rows, const float *turned, float *s, int64_t ld_s);
+
+/* lse of chunk heads in base e, +inf (probability 0 everywhere) for heads whose row counts as empty; dead[h] says which.
+ * Returns the number of dead heads. lse[heads..padded) is set to 0. */
+int64_t attn_cpu_mla_lse(const attn_problem *p, const struct attn_view *v, int64_t b, int64_t i, int64_t h0, int64_t heads,
+                         int64_t padded, float *lse, uint8_t *dead);
+
+/* ATTN_DIST_L1: divides the row by its sum, in double; a row of zeros stays. */
+void attn_cpu_mla_sum_to_one(float *row, int64_t n);
+
+/* The three operators, called by the rows of mla_rows.c. */
+uint64_t attn_cpu_mla_fwd_workspace(const attn_problem *p, int32_t threads);
+uint64_t attn_cpu_mla_bwd_workspace(const attn_problem *p, int32_t threads);
+uint64_t attn_cpu_mla_dist_workspace(const attn_problem *p, int32_t threads);
+void attn_cpu_mla_fwd(const struct mla_isa *isa, const struct attn_core_device *dev, const attn_problem *p, const attn_args *a);
+void attn_cpu_mla_bwd(const struct mla_isa *isa, const struct attn_core_device *dev, const attn_problem *p, const attn_args *a);
+void attn_cpu_mla_dist(const struct mla_isa *isa, const struct attn_core_device *dev, const attn_problem *p, const attn_args *a);
+#endif

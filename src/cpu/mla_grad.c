@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: MIT
+ * Products of mla_bwd, see mla_bwd.c for the plan. Formulas, per query, head and valid slot with key row k, v = k[0:DV]:
+ *     p = exp(scale q.k - lse)      D = out.dout      g = exp(lse - ln(exp lse + exp sink)), 1 without a sink
+ *     dS = p (g (dout.v) - (g D - dlse)) scale        dq += dS k        dkv[0:D] += dS q        dkv[0:DV] += g p dout
+ * lse excludes the sink. The g before D: out holds g already, and g itself depends on lse (semantics, section 2). */
+#include "cpu/mla_bwd.h"
+
+#include "attn.h"
+#include "core/problem.h"
+
+#include <math.h>
+#include <string.h>
+
+struct at { /* one unit of the batch at work */
+    const struct mla_bwd *j;
+    char *unit, *thread;
+    int64_t i, h0, heads, n_dead;
+};
+
+static float *thread_f32(const struct at *w, uint64_t offset) { return (float *)(w->thread + offset); }
+static float *unit_f32(const struct at *w, uint64_t offset) { return (float *)(w->unit + offset); }
+
+/* Valid slots of the window, ordered by key range; within a range in the order of the slots (counting sort). */
+static void sort_slots(const struct at *w) {
+    const struct mla_bwd *j = w->j;
+    const struct mla_bwd_size *z = &j->z;
+    struct mla_unit *u = (struct mla_unit *)(w->unit + z->u_state);
+    int32_t *key = (int32_t *)(w->thread + z->t_key), *to_key = (int32_t *)(w->unit + z->u_key);
+    int64_t *slot = (int64_t *)(w->thread + z->t_slot), *to_slot = (int64_t *)(w->unit + z->u_slot);
+    const struct mla_query query = attn_cpu_mla_query(j->p, j->a, j->b, w->i);
+    int64_t at = j->window * z->window, put[MLA_MAX_RANGES];
+    u->n = attn_cpu_mla_next(&query, &at, mla_min(at + z->window, j->p->topk), z->window, key, slot);
+    memset(u->start, 0, sizeof u->start);
+    for (int64_t t = 0; t < u->n; ++t) ++u->start[(key[t] >> z->range_shift) + 1];
+    for (int64_t r = 0; r < z->n_ranges; ++r) {
+        u->start[r + 1] += u->start[r];
+        put[r] = u->start[r];
+    }
+    for (int64_t t = 0; t < u->n; ++t) {
+        int64_t to = put[key[t] >> z->range_shift]++;
+        to_key[to] = key[t];
+        to_slot[to] = slot[t];
+    }
+}
+
+/* q and dout as f32, both ways; per head lse, g and c = g D - dlse; the unit's part of dsink. */
+static void load_rows(const struct at *w) {
+    const struct mla_bwd *j = w->j;
+    const struct mla_bwd_size *z = &j->z;
+    const attn_problem *p = j->p;
+    const struct attn_ukr *ukr = j->isa->ukr;
+    float *q = unit_f32(w, z->u_q), *dout = unit_f32(w, z->u_do), *out = thread_f32(w, z->t_row);
+    float *lse = thread_f32(w, z->t_lse), *g = thread_f32(w, z->t_g), *c = thread_f32(w, z->t_c);
+    double *sink_part = (double *)(w->unit + z->u_sink);
+    const uint8_t *dead = (const uint8_t *)(w->thread + z->t_dead);
+    const double dlse_unit = attn_core_has(p, ATTN_LSE_BASE_2) ? 1.4426950408889634074 : 1.0; /* d lse2 / d lse = log2(e) */
+    attn_cpu_mla_heads(ukr, &j->q, j->b, w->i, w->h0, w->heads, p->dim_qk, dead, q, z->ldk);
+    attn_cpu_mla_heads(ukr, &j->dout, j->b, w->i, w->h0, w->heads, p->dim_v, dead, dout, z->ldk);
+    attn_cpu_mla_turn(ukr, q, z->ldk, w->heads, p->dim_qk, thread_f32(w, z->t_qt), z->ldh);
+    attn_cpu_mla_turn(ukr, dout, z->ldk, w->heads, p->dim_v, thread_f32(w, z->t_dot), z->ldh);
+    memset(g, 0, (size_t)z->ldh * sizeof *g);
+    memset(c, 0, (size_t)z->ldh * sizeof *c);
+    for (int64_t h = 0; h < w->heads; ++h) {
+        if (dead[h]) continue;
+        ukr->widen(out, attn_view_row(&j->out, j->b, w->h0 + h, w->i), j->out.dtype, p->dim_v, 1.0f);
+        double delta = (double)ukr->dot_f32(out, dout + h * z->ldk, p->dim_v), part = 1, dlse = 0;
+        if (j->sink) {
+            double over = (double)j->sink[w->h0 + h] - (double)lse[h];
+            part = 1 / (1 + exp(over));
+            sink_part[h] = -delta / (1 + exp(-over));
+        }
+        if (j->dlse.data) {
+            float x;
+            memcpy(&x, attn_view_row(&j->dlse, j->b, w->h0 + h, w->i), sizeof x);
+            dlse = (double)x * dlse_unit;
+        }
+        g[h] = (float)part;
+        c[h] = (float)(part * delta - dlse);
+    }
+}
+
+/* Rows [r0, r0 + n) of x = [dS | g P], and dist. K holds the gathered key rows. */
+static void grad_block(const struct at *w, const float *k, int64_t r0, int64_t n, const int64_t *slot, float *dist, float dist_factor) {
+    const struct mla_bwd *j = w->j;
+    const struct mla_bwd_size *z = &j->z;
+    const struct attn_ukr *ukr = j->isa->ukr;
+    const struct mla_vec *vec = j->isa->vec;
+    const float *lse = thread_f32(w, z->t_lse), *g = thread_f32(w, z->t_g), *c = thread_f32(w, z->t_c);
+    const uint8_t *dead = (const uint8_t *)(w->thread + z->t_dead);
+    const float scale = (float)j->p->scale;
+    float *x = unit_f32(w, z->u_x) + r0 * z->ldx;
+    attn_cpu_mla_score(ukr, j->p->dtype, n, z->ldh, j->p->dim_qk, k, z->ldk, thread_f32(w, z->t_qt), x + z->ldh, z->ldx);
+    attn_cpu_mla_score(ukr, j->p->dtype, n, z->ldh, j->p->dim_v, k, z->ldk, thread_f32(w, z->t_dot), x, z->ldx);
+    for (int64_t r = 0; r < n; ++r) {
+        float *ds = x + r * z->ldx, *p = ds + z->ldh;
+        vec->scale_sub(p, lse, z->ldh, scale);
+        float sum = ukr->exp_f32(p, w->heads, 0.0f);
+        if (dist) dist[slot[r0 + r]] = sum * dist_factor;
+        vec->grad(ds, p, g, c, z->ldh, scale);
+        /* exp(-inf) is 0 already, unless the key row is not finite: its products with a zeroed q are NaN. */
+        for (int64_t h = 0; w->n_dead && h < w->heads; ++h) {
+            if (dead[h]) ds[h] = p[h] = 0;
+        }
+    }
+}
+
+static void store_dq(const struct at *w, const float *dq, int any) {
+    const struct mla_bwd *j = w->j;
+    const uint8_t *dead = (const uint8_t *)(w->thread + j->z.t_dead);
+    float *zero = thread_f32(w, j->z.t_row);
+    memset(zero, 0, (size_t)j->p->dim_qk * sizeof *zero);
+    for (int64_t h = 0; h < w->heads; ++h) {
+        const float *from = any && !dead[h] ? dq + h * j->z.ldk : zero;
+        j->isa->ukr->narrow(attn_view_row(&j->dq, j->b, w->h0 + h, w->i), j->dq.dtype, from, j->p->dim_qk, 1.0f);
+    }
+}
+
+static void one_unit(const struct mla_bwd *j, int64_t at_unit, char *thread) {
+    const struct mla_bwd_size *z = &j->z;
+    const attn_problem *p = j->p;
+    const struct attn_ukr *ukr = j->isa->ukr;
+    struct at w = {.j = j, .unit = attn_cpu_mla_bwd_unit(j, at_unit), .thread = thread};
+    struct mla_unit *u = (struct mla_unit *)(w.unit + z->u_state);
+    const int32_t *key = (const int32_t *)(w.unit + z->u_key);
+    const int64_t *slot = (const int64_t *)(w.unit + z->u_slot);
+    float *k = thread_f32(&w, z->t_k), *dq = thread_f32(&w, z->t_dq);
+    float *dist = NULL;
+    const float dist_factor = p->dist_norm == ATTN_DIST_MEAN ? (float)(1.0 / (double)p->heads_q) : 1.0f;
+    w.i = (j->u0 + at_unit) / z->n_chunks;
+    w.h0 = (j->u0 + at_unit) % z->n_chunks * z->chunk;
+    w.heads = mla_min(z->chunk, p->heads_q - w.h0);
+    if (z->n_windows > 1) dq = unit_f32(&w, z->u_dq);
+    if (j->window == 0) {
+        u->seen = 0;
+        memset(w.unit + z->u_sink, 0, (size_t)z->chunk * sizeof(double));
+    }
+    if (j->dist.data) {
+        dist = (float *)attn_view_row(&j->dist, j->b, 0, w.i);
+        if (j->window == 0) memset(dist, 0, (size_t)p->topk * sizeof *dist);
+    }
+    sort_slots(&w);
+    w.n_dead = attn_cpu_mla_lse(p, &j->lse, j->b, w.i, w.h0, w.heads, z->ldh, thread_f32(&w, z->t_lse), (uint8_t *)(thread + z->t_dead));
+    if (w.n_dead == w.heads) u->n = 0;
+    if (u->n == 0) memset(u->start, 0, sizeof u->start);
+    if (u->n) load_rows(&w);
+    for (int64_t r0 = 0; r0 < u->n; r0 += MLA_BLOCK) {
+        const int64_t n = mla_min(MLA_BLOCK, u->n - r0);
+        attn_cpu_mla_gather(ukr, &j->kv, j->b, key + r0, n, p->dim_qk, k, z->ldk);
+        grad_block(&w, k, r0, n, slot, dist, dist_factor);
+        const float *ds = unit_f32(&w, z->u_x) + r0 * z->ldx;
+        if (j->dq.data) ukr->gemm_f32(w.heads, p->dim_qk, n, ds, 1, z->ldx, k, z->ldk, dq, z->ldk, u->seen + r0 > 0);
+    }
+    u->seen += u->n;
+    if (j->window + 1 < z->n_windows) return;
+    if (j->dq.data) store_dq(&w, dq, u->seen > 0);
+    if (dist && p->dist_norm == ATTN_DIST_L1) attn_cpu_mla_sum_to_one(dist, p->topk);
+}
+
+void attn_cpu_mla_bwd_rows_job(void *arg, int32_t worker) {
+    struct mla_bwd *j = arg;
+    uint32_t mode = attn_cpu_flush_begin();
+    for (int64_t t; (t = attn_cpu_next(&j->next)) < j->n_units;)
+        one_unit(j, t, j->ws + j->z.at_threads + j->z.thread_bytes * (uint64_t)worker);
+    attn_cpu_flush_end(mode);
+}
+
+/* Columns [c0, c1) of the dKV rows of one key range, for one unit. */
+static void add_range(const struct mla_bwd *j, int64_t at_unit, int64_t range, int64_t c0, int64_t c1, float *sum, int64_t ld) {
+    const struct mla_bwd_size *z = &j->z;
+    const struct attn_ukr *ukr = j->isa->ukr;
+    char *unit = attn_cpu_mla_bwd_unit(j, at_unit);
+    const struct mla_unit *u = (const struct mla_unit *)(unit + z->u_state);
+    const int32_t *key = (const int32_t *)(unit + z->u_key);
+    const float *x = (const float *)(unit + z->u_x), *q = (const float *)(unit + z->u_q), *dout = (const float *)(unit + z->u_do);
+    const int64_t h0 = (j->u0 + at_unit) % z->n_chunks * z->chunk, heads = mla_min(z->chunk, j->p->heads_q - h0);
+    const int64_t v1 = mla_min(c1, j->p->dim_v);
+    for (int64_t r0 = u->start[range]; r0 < u->start[range + 1]; r0 += MLA_SUM_ROWS) {
+        const int64_t n = mla_min(MLA_SUM_ROWS, u->start[range + 1] - r0);
+        const float *ds = x + r0 * z->ldx;
+        ukr->gemm_f32(n, c1 - c0, heads, ds, z->ldx, 1, q + c0, z->ldk, sum, ld, 0);
+        if (c0 < v1) ukr->gemm_f32(n, v1 - c0, heads, ds + z->ldh, z->ldx, 1, dout + c0, z->ldk, sum, ld, 1);
+        for (int64_t r = 0; r < n; ++r) j->isa->vec->add(attn_cpu_mla_bwd_sum(j, key[r0 + r]) + c0, sum + r * ld, c1 - c0);
+    }
+}
+
+void attn_cpu_mla_bwd_keys_job(void *arg, int32_t worker) {
+    struct mla_bwd *j = arg;
+    const struct mla_bwd_size *z = &j->z;
+    float *sum = (float *)(j->ws + z->at_threads + z->thread_bytes * (uint64_t)worker + z->t_sum);
+    uint32_t mode = attn_cpu_flush_begin();
+    for (int64_t t; (t = attn_cpu_next(&j->next)) < z->n_ranges * z->n_slices;) {
+        const int64_t range = t / z->n_slices, c0 = t % z->n_slices * MLA_SLICE, c1 = mla_min(c0 + MLA_SLICE, j->p->dim_qk);
+        for (int64_t u = 0; u < j->n_units; ++u) add_range(j, u, range, c0, c1, sum, MLA_SLICE + 16);
+    }
+    attn_cpu_flush_end(mode);
+}

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: MIT
+ * Dense backward: geometry and phases. */
+#include "cpu/sdpa_bwd.h"
+
+#include "cpu/ref.h"
+#include "cpu/sdpa_tile.h"
+
+#include <math.h>
+#include <string.h>
+
+enum {
+    ROWS = 64,              /* query rows of a task of the first phase */
+    SLAB_BYTES = 64 << 20,  /* most dq accumulators that a worker may keep for the fused phase */
+};
+
+#define REAL float
+#define T(name) name##_f32
+#include "cpu/sdpa_bwd_tpl.h"
+#undef REAL
+#undef T
+#define REAL double
+#define T(name) name##_f64
+#include "cpu/sdpa_bwd_tpl.h"
+
+/* Row strides of an odd number of cache lines spread over the cache's sets. */
+static int64_t odd_lines(int64_t n, int64_t line) { return n > 0 ? ((n + line - 1) / line | 1) * line : 0; }
+
+/* One owner per (batch, key head) needs 5 products where two phases need 7: worth it unless threads stand idle. */
+static int can_fuse(const struct attn_cpu_bwd *w, int32_t threads) {
+    const int64_t pairs = w->s.p->batch * w->s.p->heads_k, rounds = attn_cpu_sdpa_blocks(pairs, threads);
+    if (w->s.flat > SLAB_BYTES || w->s.flat * w->ldd * w->real > SLAB_BYTES) return 0;
+    return (double)pairs / (double)(rounds * threads) > 0.75;
+}
+
+static void lay_out(struct attn_cpu_bwd *w, int32_t threads) {
+    const attn_problem *p = w->s.p;
+    const struct attn_ukr *u = w->s.u;
+    const int f64 = p->dtype == ATTN_F64;
+    const int64_t line = f64 ? 8 : 16, mr = f64 ? u->mr64 : u->mr32;
+    w->real = f64 ? 8 : 4;
+    w->tile = mr < 8 ? 16 * mr : 8 * mr; /* 96 or 112: whole register tiles as rows and as columns */
+    w->ldd = odd_lines(p->dim_qk, line);
+    w->ldv = odd_lines(p->dim_v, line);
+    w->lds = odd_lines(w->tile, line);
+    w->key_blocks = attn_cpu_sdpa_blocks(p->seq_k, w->tile);
+    w->rows = w->tile * (attn_cpu_sdpa_blocks(w->s.flat, w->tile) * p->batch * p->heads_k < 8 * (int64_t)threads ? 1 : ATTN_CPU_TILE_SLOTS);
+    w->row_blocks = attn_cpu_sdpa_blocks(w->s.flat, w->rows);
+    w->fused = can_fuse(w, threads);
+    w->n_stats = attn_core_has(p, ATTN_PACKED) ? p->heads_q * p->total_q : p->batch * p->heads_q * p->seq_q;
+
+    int64_t *end = &w->at.end;
+    const int64_t qs = w->tile * w->ldd * w->real, vs = w->tile * w->ldv * w->real, ss = w->tile * w->lds * w->real;
+    const int64_t slots = ATTN_CPU_TILE_SLOTS, two_rows = 2 * w->ldv * w->real;
+    w->at.q = attn_cpu_sdpa_take(end, slots * qs);
+    w->at.dout = attn_cpu_sdpa_take(end, slots * vs > two_rows ? slots * vs : two_rows);
+    w->at.k = attn_cpu_sdpa_take(end, qs);
+    w->at.v = attn_cpu_sdpa_take(end, vs);
+    w->at.kt = attn_cpu_sdpa_take(end, p->dim_qk * w->tile * w->real);
+    w->at.vt = attn_cpu_sdpa_take(end, p->dim_v * w->tile * w->real);
+    w->at.p = attn_cpu_sdpa_take(end, ss);
+    w->at.ds = attn_cpu_sdpa_take(end, ss);
+    w->at.chain = attn_cpu_sdpa_take(end, p->softcap > 0 ? ss : 0);
+    w->at.dk = attn_cpu_sdpa_take(end, qs);
+    w->at.dv = attn_cpu_sdpa_take(end, vs);
+    w->at.tmp = *end;
+    w->at.mask = attn_cpu_sdpa_take(end, w->tile * (int64_t)sizeof(float));
+    w->at.hidden = attn_cpu_sdpa_take(end, w->tile);
+    w->at.bad = attn_cpu_sdpa_take(end, 3 * w->tile);
+    w->at.row = attn_cpu_sdpa_take(end, slots * w->tile * (int64_t)sizeof(struct attn_cpu_sdpa_row));
+    w->at.stat = attn_cpu_sdpa_take(end, slots * w->tile * (int64_t)sizeof(struct attn_cpu_bwd_row *));
+    w->at.raw_q = attn_cpu_sdpa_take(end, qs);
+    w->at.raw_dout = attn_cpu_sdpa_take(end, vs);
+    w->at.raw_k = attn_cpu_sdpa_take(end, qs);
+    w->at.sum = attn_cpu_sdpa_take(end, attn_core_has(p, ATTN_GRAD_MASK) ? w->tile * w->tile * (int64_t)sizeof(double) : 0);
+    w->at.dq = attn_cpu_sdpa_take(end, (w->fused && w->s.flat > w->rows ? w->s.flat : w->rows) * w->ldd * w->real);
+}
+
+static int64_t stat_bytes(const struct attn_cpu_bwd *w) {
+    int64_t end = 0;
+    attn_cpu_sdpa_take(&end, w->n_stats * (int64_t)sizeof(struct attn_cpu_bwd_row));
+    return end;
+}
+
+int64_t attn_cpu_sdpa_bwd_workspace(const struct attn_ukr *u, const attn_problem *p, int32_t threads) {
+    struct attn_cpu_bwd w = {0};
+    if (p->heads_q <= 0) return 0;
+    attn_cpu_sdpa_init(&w.s, p, NULL, u);
+    lay_out(&w, threads);
+    return stat_bytes(&w) + threads * w.at.end;
+}
+
+static void run_tasks(void *arg, int32_t worker) {
+    struct attn_cpu_bwd *w = arg;
+    const uint32_t mode = attn_cpu_flush_begin();
+    for (int64_t t; (t = attn_cpu_next(&w->next)) < w->tasks;) w->phase(w, t, w->scratch + worker * w->at.end);
+    attn_cpu_flush_end(mode);
+}
+
+static void run_phase(struct attn_cpu_bwd *w, const struct attn_core_device *dev, int64_t tasks,
+                      void (*phase)(struct attn_cpu_bwd *w, int64_t task, char *scratch)) {
+    if (tasks <= 0) return;
+    w->next = (struct attn_cpu_counter){0};
+    w->tasks = tasks;
+    w->phase = phase;
+    attn_cpu_pool_run(attn_cpu_pool_of(dev), tasks < dev->threads ? (int32_t)tasks : dev->threads, run_tasks, w);
+}
+
+void attn_cpu_sdpa_bwd(const struct attn_ukr *u, const struct attn_core_device *dev, const attn_problem *p,
+                       const attn_args *args) {
+    struct attn_cpu_bwd w = {0};
+    if (p->heads_q <= 0) return; /* without queries or batch entries the sums that remain are zeros, not left alone */
+    attn_cpu_sdpa_init(&w.s, p, args, u);
+    lay_out(&w, dev->threads);
+    w.stats = args->workspace;
+    w.scratch = (char *)args->workspace + stat_bytes(&w);
+    w.out = attn_core_view(p, args, ATTN_ROLE_OUT);
+    w.lse = attn_core_view(p, args, ATTN_ROLE_LSE);
+    w.dout = attn_core_view(p, args, ATTN_ROLE_DOUT);
+    w.dlse = attn_core_view(p, args, ATTN_ROLE_DLSE);
+    w.dq = attn_core_view(p, args, ATTN_ROLE_DQ);
+    w.dk = attn_core_view(p, args, ATTN_ROLE_DK);
+    w.dv = attn_core_view(p, args, ATTN_ROLE_DV);
+    w.dmask = attn_core_view(p, args, ATTN_ROLE_DMASK);
+    w.want_dq = w.dq.data && p->dim_qk > 0;
+    w.want_dk = w.dk.data && p->dim_qk > 0;
+    w.want_dv = w.dv.data && p->dim_v > 0;
+
+    const int f64 = w.real == 8, dalibi = attn_core_has(p, ATTN_GRAD_ALIBI);
+    const int64_t pairs = p->batch * p->heads_k;
+    run_phase(&w, dev, p->batch * p->heads_q * attn_cpu_sdpa_blocks(p->seq_q, ROWS), f64 ? phase_rows_f64 : phase_rows_f32);
+    if (w.fused && w.want_dq && (w.want_dk || w.want_dv)) {
+        run_phase(&w, dev, pairs, f64 ? phase_fused_f64 : phase_fused_f32);
+    } else {
+        if (w.want_dk || w.want_dv) run_phase(&w, dev, pairs * w.key_blocks, f64 ? phase_keys_f64 : phase_keys_f32);
+        if (w.want_dq || dalibi) run_phase(&w, dev, pairs * w.row_blocks, f64 ? phase_queries_f64 : phase_queries_f32);
+    }
+    if (attn_core_has(p, ATTN_GRAD_MASK))
+        run_phase(&w, dev, attn_cpu_bwd_mask_tasks(&w), f64 ? attn_cpu_bwd_mask_f64 : attn_cpu_bwd_mask_f32);
+    if (dalibi || attn_core_has(p, ATTN_GRAD_SINK)) run_phase(&w, dev, p->heads_q, attn_cpu_bwd_sums);
+}

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: MIT
+ * Geometry of the dense backward: tiles, phases, scratch. The formulas stand at struct attn_cpu_ref_grad in ref.h.
+ *
+ * PHASES, each a run of the pool: rows (statistics of every query row), keys (owner of a key block: dK and dV) and queries
+ * (owner of a block of flat rows: dQ), or both at once with one owner per (batch, key head) when there are enough of them
+ * (5 products instead of 7); then dmask and the sums over rows. Nobody adds to what another task owns, and every sum
+ * runs over the same grid in the same order whichever way the work is dealt: same bits always. */
+#ifndef ATTN_CPU_SDPA_BWD_H
+#define ATTN_CPU_SDPA_BWD_H
+#include "cpu/sdpa.h"
+
+/* Statistics of a query row of one head. lse = +inf marks a row without gradients. */
+struct attn_cpu_bwd_row {
+    double lse, g, shift; /* natural; factor of dout; g * (out . dout) - dlse */
+    double dsink, dalibi;
+};
+
+struct attn_cpu_bwd {
+    struct attn_cpu_sdpa s;
+    struct attn_view out, lse, dout, dlse, dq, dk, dv, dmask;
+    int want_dq, want_dk, want_dv;
+    int64_t real;
+    int64_t tile;               /* rows and keys of a tile */
+    int64_t ldd, ldv, lds;      /* row strides: width of q and k, of v and dout, of a tile of scores */
+    int64_t panel;
+    int64_t rows;               /* flat rows of a task of the query phase, a multiple of tile */
+    int64_t row_blocks, key_blocks;
+    int fused;                  /* keys and queries in one phase */
+    struct {
+        int64_t q, dout, k, v, kt, vt, p, ds, chain, dq, dk, dv, tmp, mask, hidden, row, stat, raw_q, raw_dout, raw_k, raw_v, bad, sum;
+        int64_t end;
+    } at; /* a worker's scratch */
+    int64_t n_stats;            /* query rows times heads */
+    struct attn_cpu_bwd_row *stats;
+    struct attn_cpu_counter next;
+    void (*phase)(struct attn_cpu_bwd *w, int64_t task, char *scratch);
+    int64_t tasks;
+    char *scratch;
+};
+
+static inline struct attn_cpu_bwd_row *attn_cpu_bwd_stat(const struct attn_cpu_bwd *w, const struct attn_core_seq *seq,
+                                                         int64_t b, int64_t h, int64_t i) {
+    const attn_problem *p = w->s.p;
+    if (attn_core_has(p, ATTN_PACKED)) return w->stats + h * p->total_q + seq->q0 + i;
+    return w->stats + (b * p->heads_q + h) * p->seq_q + i;
+}
+
+/* dmask (sdpa_bias.c): tasks and the phase. */
+int64_t attn_cpu_bwd_mask_tasks(const struct attn_cpu_bwd *w);
+void attn_cpu_bwd_mask_f32(struct attn_cpu_bwd *w, int64_t task, char *scratch);
+void attn_cpu_bwd_mask_f64(struct attn_cpu_bwd *w, int64_t task, char *scratch);
+/* Sums of the rows' dsink and dalibi; task = query head. */
+void attn_cpu_bwd_sums(struct attn_cpu_bwd *w, int64_t head, char *scratch);
+#endif

@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: MIT
+ * Dense forward: blocked, online softmax. A task is a block of flat rows of one (batch, key head), or of one key split of
+ * it (sdpa_decode.c). The geometry decides nothing but speed, except whether rows are few (`panel`, `splits`), which
+ * depends on the problem alone. */
+#include "cpu/sdpa_fwd.h"
+
+#include "cpu/ref.h"
+
+#include <math.h>
+#include <string.h>
+
+static void store_lse(const struct attn_cpu_fwd *f, int64_t b, int64_t h, int64_t at, double lse) {
+    if (f->lse.data) attn_num_store(attn_view_row(&f->lse, b, h, at), f->lse.dtype, 0, lse);
+    if (f->lse_rounded.data) attn_num_store(attn_view_row(&f->lse_rounded, b, h, at), f->lse_rounded.dtype, 0, lse);
+}
+
+/* lse as the caller wants it; `natural` excludes the sink and is -inf for an empty row. */
+static double outer_lse(const attn_problem *p, double natural, double sink) {
+    double lse = natural;
+    if (attn_core_has(p, ATTN_LSE_WITH_SINK)) {
+        double hi = natural > sink ? natural : sink, lo = natural > sink ? sink : natural;
+        lse = isnan(natural) || isnan(sink) ? NAN : isinf(hi) ? hi : hi + log1p(exp(lo - hi));
+    }
+    if (lse == -INFINITY) return attn_cpu_ref_empty_lse(p);
+    return attn_core_has(p, ATTN_LSE_BASE_2) ? lse * 1.44269504088896340736 : lse;
+}
+
+void attn_cpu_fwd_empty(const struct attn_cpu_fwd *f, const struct attn_core_seq *seq, int64_t b, int64_t hk, int64_t f0,
+                        int64_t f1) {
+    const attn_problem *p = f->s.p;
+    for (; f0 < f1 && f0 < seq->sq_rows * f->s.group; f0++) {
+        const int64_t h = hk * f->s.group + f0 % f->s.group, at = seq->q0 + f0 / f->s.group;
+        if (p->dim_v > 0) attn_cpu_ref_fill(attn_view_row(&f->out, b, h, at), p->dtype, p->dim_v, 0);
+        store_lse(f, b, h, at, attn_cpu_ref_empty_lse(p));
+    }
+}
+
+#define REAL float
+#define T(name) name##_f32
+#include "cpu/sdpa_fwd_tpl.h"
+#undef REAL
+#undef T
+#define REAL double
+#define T(name) name##_f64
+#include "cpu/sdpa_fwd_tpl.h"
+
+enum {
+    FEW_ROWS = 16,          /* up to this many flat rows, packing keys costs more than it saves */
+    BLOCK_BYTES = 512 << 10 /* keys and values of a block: half of a second-level cache */
+};
+
+static void lay_out(struct attn_cpu_fwd *f, int32_t threads) {
+    const attn_problem *p = f->s.p;
+    const struct attn_ukr *u = f->s.u;
+    const int f64 = p->dtype == ATTN_F64;
+    const int64_t mr = f64 ? u->mr64 : u->mr32, line = f64 ? 8 : 16;
+    f->real = f64 ? 8 : 4;
+    f->panel = f->s.flat > FEW_ROWS ? (f64 ? u->nr64 : u->nr32) : 0;
+    f->strip = f->panel ? (mr < 12 ? 12 / mr * mr : mr) : FEW_ROWS;
+    f->ldq = attn_cpu_sdpa_up(p->dim_qk, line);
+    f->ldv = attn_cpu_sdpa_up(p->dim_v, line);
+    f->keys = 512 / (f64 ? 2 : 1);
+    while (f->keys > 64 && f->keys * (f->ldq + f->ldv) * f->real > BLOCK_BYTES) f->keys /= 2;
+    if (!f->panel && f->keys > 128) f->keys = 128;
+    f->lds = f->keys + line;
+
+    f->split = attn_cpu_decode_split(&f->s);
+    f->splits = p->seq_k > 0 ? attn_cpu_sdpa_blocks(p->seq_k, f->split) : 1;
+    const int64_t pairs = p->batch * p->heads_k, most = 18;
+    int64_t strips = attn_cpu_sdpa_blocks(f->s.flat, f->strip), want = strips * pairs / (4 * (int64_t)threads);
+    want = want < 2 ? 2 : want > most ? most : want;
+    if (f->splits > 1) want = strips;
+    f->rows = want * f->strip;
+    f->row_blocks = attn_cpu_sdpa_blocks(f->s.flat, f->rows);
+    if (f->row_blocks == 1) f->rows = f->s.flat;
+
+    int64_t *end = &f->at.end;
+    f->at.q = attn_cpu_sdpa_take(end, f->rows * f->ldq * f->real);
+    f->at.k = attn_cpu_sdpa_take(end, f->keys * f->ldq * f->real);
+    f->at.tmp = attn_cpu_sdpa_take(end, f->panel * f->ldq * f->real);
+    f->at.v = attn_cpu_sdpa_take(end, f->keys * f->ldv * f->real);
+    f->at.raw = attn_cpu_sdpa_take(end, f->keys * f->ldv * f->real);
+    f->at.poison = attn_cpu_sdpa_take(end, f->keys);
+    f->at.s = attn_cpu_sdpa_take(end, f->strip * f->lds * f->real);
+    f->at.hidden = attn_cpu_sdpa_take(end, f->keys);
+    f->at.mask = attn_cpu_sdpa_take(end, f->keys * (int64_t)sizeof(float));
+    f->at.row = attn_cpu_sdpa_take(end, f->rows * (int64_t)sizeof(struct attn_cpu_sdpa_row));
+    f->at.o = attn_cpu_sdpa_take(end, f->rows * f->ldv * f->real);
+    f->at.m = attn_cpu_sdpa_take(end, f->rows * f->real);
+    f->at.l = attn_cpu_sdpa_take(end, f->rows * f->real);
+    f->partial_bytes = 0;
+    attn_cpu_sdpa_take(&f->partial_bytes, f->s.flat * f->real);
+    f->partial_l = attn_cpu_sdpa_take(&f->partial_bytes, f->s.flat * f->real);
+    f->partial_o = attn_cpu_sdpa_take(&f->partial_bytes, f->s.flat * f->ldv * f->real);
+}
+
+static int64_t partials(const struct attn_cpu_fwd *f) {
+    return f->splits > 1 ? f->s.p->batch * f->s.p->heads_k * f->splits * f->partial_bytes : 0;
+}
+
+int64_t attn_cpu_sdpa_fwd_workspace(const struct attn_ukr *u, const attn_problem *p, int32_t threads) {
+    struct attn_cpu_fwd f = {0};
+    if (p->batch <= 0 || p->heads_q <= 0 || p->seq_q <= 0) return 0;
+    attn_cpu_sdpa_init(&f.s, p, NULL, u);
+    lay_out(&f, threads);
+    return threads * f.at.end + partials(&f);
+}
+
+static void run_tasks(void *arg, int32_t worker) {
+    struct attn_cpu_fwd *f = arg;
+    const int64_t tasks = f->s.p->batch * f->s.p->heads_k * f->row_blocks * f->splits;
+    char *scratch = f->scratch + worker * f->at.end;
+    const uint32_t mode = attn_cpu_flush_begin();
+    for (int64_t t; (t = attn_cpu_next(&f->next)) < tasks;) {
+        if (f->real == 8) {
+            run_task_f64(f, t, scratch);
+        } else {
+            run_task_f32(f, t, scratch);
+        }
+    }
+    attn_cpu_flush_end(mode);
+}
+
+void attn_cpu_sdpa_fwd(const struct attn_ukr *u, const struct attn_core_device *dev, const attn_problem *p,
+                       const attn_args *args) {
+    struct attn_cpu_fwd f = {0};
+    if (p->batch <= 0 || p->heads_q <= 0 || p->seq_q <= 0) return;
+    attn_cpu_sdpa_init(&f.s, p, args, u);
+    lay_out(&f, dev->threads);
+    f.out = attn_core_view(p, args, ATTN_ROLE_OUT);
+    f.lse = attn_core_view(p, args, ATTN_ROLE_LSE);
+    f.lse_rounded = attn_core_view(p, args, ATTN_ROLE_LSE_ROUNDED);
+    f.scratch = args->workspace;
+    f.partials = f.scratch + dev->threads * f.at.end;
+    const int64_t tasks = p->batch * p->heads_k * f.row_blocks * f.splits;
+    const int32_t n = tasks < dev->threads ? (int32_t)tasks : dev->threads;
+    attn_cpu_pool_run(attn_cpu_pool_of(dev), n, run_tasks, &f);
+    if (f.splits == 1) return;
+    f.next = (struct attn_cpu_counter){0};
+    attn_cpu_pool_run(attn_cpu_pool_of(dev), n, attn_cpu_decode_merge, &f);
+}

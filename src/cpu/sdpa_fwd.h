@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: MIT
+ * Geometry of the dense forward: block sizes, task grid, scratch. sdpa_fwd.c runs query blocks, sdpa_decode.c merges the
+ * partial results when the keys were split. */
+#ifndef ATTN_CPU_SDPA_FWD_H
+#define ATTN_CPU_SDPA_FWD_H
+#include "cpu/sdpa.h"
+
+struct attn_cpu_fwd {
+    struct attn_cpu_sdpa s;
+    struct attn_view out, lse, lse_rounded;
+    int64_t real;          /* bytes of the compute type */
+    int64_t strip;         /* rows that go through product, softmax and product while their scores stay in L1 */
+    int64_t rows;          /* flat rows of a task */
+    int64_t keys;          /* keys of a block */
+    int64_t panel;         /* columns of a packed panel; 0 = few rows: products of rows with rows, nothing is packed */
+    int64_t ldq, ldv, lds; /* row strides of packed q, of values and accumulators, of a strip of scores */
+    int64_t row_blocks;    /* tasks of one (batch, key head) and split */
+    int64_t split, splits; /* keys of a split; splits = 1: results are final */
+    struct {
+        int64_t q, k, tmp, v, raw, poison, s, hidden, mask, o, m, l, row, end;
+    } at; /* a worker's scratch */
+    int64_t partial_bytes; /* one (batch, key head, split): m, l, o of all flat rows */
+    int64_t partial_l, partial_o;
+    struct attn_cpu_counter next;
+    char *scratch, *partials;
+};
+
+/* Output of one row: o[0..DV) unnormalised with its maximum m and sum l. m = -inf: empty row; m NaN: NaN row. */
+void attn_cpu_fwd_finish_f32(const struct attn_cpu_fwd *f, const struct attn_core_seq *seq, int64_t b,
+                             const struct attn_cpu_sdpa_row *row, double m, double l, const float *o);
+void attn_cpu_fwd_finish_f64(const struct attn_cpu_fwd *f, const struct attn_core_seq *seq, int64_t b,
+                             const struct attn_cpu_sdpa_row *row, double m, double l, const double *o);
+
+/* Flat rows f0 .. f1 past the sequence's queries: empty rows as far as they belong to this batch entry. */
+void attn_cpu_fwd_empty(const struct attn_cpu_fwd *f, const struct attn_core_seq *seq, int64_t b, int64_t hk, int64_t f0,
+                        int64_t f1);
+
+/* How many keys a split has, from the problem alone: SK if the keys are not split. */
+int64_t attn_cpu_decode_split(const struct attn_cpu_sdpa *s);
+/* Merge all partial results, in the order of the keys. A job for attn_cpu_pool_run on a struct attn_cpu_fwd. */
+void attn_cpu_decode_merge(void *arg, int32_t worker);
+#endif

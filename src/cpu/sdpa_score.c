@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: MIT
+ * Rows, packing and scores of dense attention, shared by the forward and the backward driver. */
+#include "cpu/sdpa.h"
+
+#include <math.h>
+#include <string.h>
+
+void attn_cpu_sdpa_init(struct attn_cpu_sdpa *s, const attn_problem *p, const attn_args *args, const struct attn_ukr *u) {
+    const int f64 = p->dtype == ATTN_F64;
+    const double small = f64 ? 1e-100 : 1e-12, size = fabs(p->scale);
+    *s = (struct attn_cpu_sdpa){.p = p, .args = args, .u = u};
+    s->group = p->heads_q / p->heads_k;
+    s->flat = p->seq_q * s->group;
+    const int early = size == 0 || (size >= small && size <= 1 / small);
+    s->row_factor = early ? p->scale : 1;
+    s->late_scale = early ? 1 : p->scale;
+    if (p->softcap > 0) s->softcap = fmin(fmax(p->softcap, f64 ? 1e-200 : 1e-25), f64 ? 1e200 : 1e25);
+    if (!args) return;
+    s->q = attn_core_view(p, args, ATTN_ROLE_Q);
+    s->k = attn_core_view(p, args, ATTN_ROLE_K);
+    s->v = attn_core_view(p, args, ATTN_ROLE_V);
+    s->mask = attn_core_view(p, args, ATTN_ROLE_MASK);
+    s->plain = early && p->softcap <= 0 && p->alibi == ATTN_ALIBI_NONE && !p->mask_dtype && !attn_core_has(p, ATTN_PAGED);
+}
+
+static double read_slope(const struct attn_cpu_sdpa *s, int64_t b, int64_t h) {
+    const attn_tensor *t = s->args->alibi;
+    int64_t at = h * t->strides[t->rank - 1];
+    if (t->rank == 2 && t->shape[0] > 1) at += b * t->strides[0]; /* [HQ] and [1,HQ] serve every batch entry */
+    return ((const float *)t->data)[at];
+}
+
+static int64_t distance(int64_t a, int64_t b) { return a > b ? a - b : b - a; }
+
+void attn_cpu_sdpa_row(const struct attn_cpu_sdpa *s, const struct attn_core_seq *seq, int64_t b, int64_t h, int64_t i,
+                       struct attn_cpu_sdpa_row *row) {
+    const attn_problem *p = s->p;
+    *row = (struct attn_cpu_sdpa_row){.i = i, .h = h};
+    row->at = i + (attn_core_has(p, ATTN_BOTTOM_RIGHT) ? seq->sk - seq->sq : 0);
+    attn_core_key_range(p, seq->sq, seq->sk, i, &row->lo, &row->hi);
+    if (row->lo >= row->hi) row->lo = row->hi = 0;
+    if (s->mask.data) row->mask = attn_view_row(&s->mask, b, h, i);
+    if (p->alibi == ATTN_ALIBI_NONE || row->lo == row->hi) return;
+    row->slope = read_slope(s, b, h);
+    int64_t last = row->hi - 1;
+    if (p->alibi == ATTN_ALIBI_LINEAR) {
+        row->alibi_ref = row->slope >= 0 ? last : row->lo;
+        row->shift = row->slope * (double)(row->alibi_ref - row->at);
+    } else {
+        int64_t near = row->at < row->lo ? row->lo - row->at : row->at > last ? row->at - last : 0;
+        int64_t far = distance(row->lo, row->at), other = distance(last, row->at);
+        row->alibi_ref = row->slope >= 0 ? near : far > other ? far : other;
+        row->shift = -row->slope * (double)row->alibi_ref;
+    }
+}
+
+#define REAL float
+#define T(name) name##_f32
+#define REAL_IS_F64 0
+#define SMALLEST 1.17549435e-38f
+#include "cpu/sdpa_score_tpl.h"
+#undef REAL
+#undef T
+#undef REAL_IS_F64
+#undef SMALLEST
+#define REAL double
+#define T(name) name##_f64
+#define REAL_IS_F64 1
+#define SMALLEST 2.2250738585072014e-308
+#include "cpu/sdpa_score_tpl.h"

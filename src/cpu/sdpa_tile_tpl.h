@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: MIT
+ * Tiles for one compute type; included twice by sdpa_tile.c. No include guard on purpose.
+ * The includer defines REAL, T(name) and SMALLEST (the smallest normal number). */
+
+void T(attn_cpu_tile_init)(struct T(attn_cpu_tile) *t, const struct attn_cpu_bwd *w, char *scratch, int slot) {
+    *t = (struct T(attn_cpu_tile)){.w = w};
+#define AT(name) (REAL *)(void *)(scratch + w->at.name)
+    t->q = AT(q) + slot * w->tile * w->ldd;
+    t->dout = AT(dout) + slot * w->tile * w->ldv;
+    t->k = AT(k), t->v = AT(v), t->kt = AT(kt), t->vt = AT(vt), t->p = AT(p), t->ds = AT(ds), t->tmp = AT(tmp);
+    t->chain = w->s.p->softcap > 0 ? AT(chain) : NULL;
+    t->bad_q.raw = AT(raw_q), t->bad_dout.raw = AT(raw_dout), t->bad_k.raw = AT(raw_k);
+#undef AT
+    t->bad_q.row = (uint8_t *)scratch + w->at.bad;
+    t->bad_dout.row = t->bad_q.row + w->tile;
+    t->bad_k.row = t->bad_dout.row + w->tile;
+    t->hidden = (uint8_t *)scratch + w->at.hidden;
+    t->mask = (float *)(void *)(scratch + w->at.mask);
+    t->row = (struct attn_cpu_sdpa_row *)(void *)(scratch + w->at.row) + slot * w->tile;
+    t->stat = (struct attn_cpu_bwd_row **)(void *)(scratch + w->at.stat) + slot * w->tile;
+}
+
+void T(attn_cpu_tile_pair)(struct T(attn_cpu_tile) *t, int64_t b, int64_t hk) {
+    t->b = b;
+    t->hk = hk;
+    t->n_rows = t->n_keys = 0;
+    attn_core_seq_get(t->w->s.p, t->w->s.args, b, &t->seq);
+}
+
+void T(attn_cpu_tile_rows)(struct T(attn_cpu_tile) *t, int64_t h0, int64_t group, int64_t f0, int64_t n) {
+    const struct attn_cpu_bwd *w = t->w;
+    const attn_problem *p = w->s.p;
+    t->n_rows = n;
+    t->lo = INT64_MAX, t->hi = 0, t->bad_rows = 0;
+    for (int64_t r = 0; r < n; r++) {
+        const int64_t i = (f0 + r) / group, h = h0 + (f0 + r) % group, at = t->seq.q0 + i;
+        REAL *q = t->q + r * w->ldd, *dout = t->dout + r * w->ldv;
+        struct attn_cpu_sdpa_row *row = &t->row[r];
+        struct attn_cpu_bwd_row *stat = t->stat[r] = attn_cpu_bwd_stat(w, &t->seq, t->b, h, i);
+        attn_cpu_sdpa_row(&w->s, &t->seq, t->b, h, i, row);
+        if (isinf(stat->lse)) row->lo = row->hi = 0;
+        if (row->lo == row->hi) { /* nothing of such a row may reach a product */
+            memset(q, 0, (size_t)w->ldd * sizeof *q);
+            memset(dout, 0, (size_t)w->ldv * sizeof *dout);
+            continue;
+        }
+        if (row->lo < t->lo) t->lo = row->lo;
+        if (row->hi > t->hi) t->hi = row->hi;
+        if (p->dim_qk > 0)
+            T(attn_cpu_sdpa_load)(&w->s, q, attn_view_row(&w->s.q, t->b, h, at), p->dtype, p->dim_qk, w->s.row_factor);
+        if (p->dim_v > 0)
+            T(attn_cpu_sdpa_load)(&w->s, dout, attn_view_row(&w->dout, t->b, h, at), p->dtype, p->dim_v, stat->g);
+        if (!isfinite(stat->shift) || !w->s.u->T(finite)(dout, p->dim_v) || !w->s.u->T(finite)(q, p->dim_qk)) t->bad_rows = 1;
+    }
+    if (t->lo > t->hi) t->lo = t->hi;
+}
+
+void T(attn_cpu_tile_keys)(struct T(attn_cpu_tile) *t, int64_t j0, int64_t n) {
+    const struct attn_cpu_bwd *w = t->w;
+    const attn_problem *p = w->s.p;
+    int64_t ld;
+    t->j0 = j0;
+    t->n_keys = n;
+    T(attn_cpu_sdpa_keys)(&w->s, &w->s.k, &t->seq, t->b, t->hk, j0, n, p->dim_qk, t->k, w->ldd, 1, &ld);
+    w->s.u->T(transpose)(t->kt, w->tile, t->k, w->ldd, n, p->dim_qk);
+    T(attn_cpu_sdpa_poison_find)(&w->s, &t->bad_k, t->k, n, p->dim_qk, w->ldd);
+    const REAL *v = T(attn_cpu_sdpa_keys)(&w->s, &w->s.v, &t->seq, t->b, t->hk, j0, n, p->dim_v, t->v, w->ldv, 0, &ld);
+    w->s.u->T(transpose)(t->vt, w->tile, v, ld, n, p->dim_v);
+    t->bad_values = 0;
+    for (int64_t c = 0; c < p->dim_v && !t->bad_values; c++) t->bad_values = !w->s.u->T(finite)(t->vt + c * w->tile, n);
+}
+
+void T(attn_cpu_tile_same_keys)(struct T(attn_cpu_tile) *t, const struct T(attn_cpu_tile) *loaded) {
+    t->j0 = loaded->j0;
+    t->n_keys = loaded->n_keys;
+    t->bad_k = loaded->bad_k;
+    t->bad_values = loaded->bad_values;
+}
+
+void T(attn_cpu_tile_compute)(struct T(attn_cpu_tile) *t) {
+    const struct attn_cpu_bwd *w = t->w;
+    const struct attn_ukr *u = w->s.u;
+    const attn_problem *p = w->s.p;
+    const int64_t n = t->n_keys;
+    u->T(gemm)(t->n_rows, n, p->dim_qk, t->q, w->ldd, 1, t->kt, w->tile, t->p, w->lds, 0);
+    u->T(gemm)(t->n_rows, n, p->dim_v, t->dout, w->ldv, 1, t->vt, w->tile, t->ds, w->lds, 0);
+    for (int64_t r = 0; r < t->n_rows; r++) {
+        const struct attn_cpu_sdpa_row *row = &t->row[r];
+        REAL *x = t->p + r * w->lds, *ds = t->ds + r * w->lds;
+        const REAL lse = (REAL)(t->stat[r]->lse - row->shift);
+        T(attn_cpu_sdpa_score)(&w->s, &t->seq, row, x, t->chain ? t->chain + r * w->lds : NULL, t->j0, n, t->mask);
+        if (row->lo == row->hi) {
+            memset(x, 0, (size_t)n * sizeof *x);
+        } else if (!isfinite(lse)) { /* a NaN row, for the keys that it sees */
+            for (int64_t j = 0; j < n; j++) x[j] = x[j] == (REAL)-INFINITY ? 0 : (REAL)NAN;
+        } else if (t->bad_rows || t->bad_values) {
+            T(attn_cpu_sdpa_exp_lifted)(&w->s, x, n, lse, t->hidden);
+        } else {
+            u->T(exp)(x, n, lse);
+        }
+        u->T(dsoftmax)(x, ds, n, (REAL)t->stat[r]->shift);
+    }
+}
+
+void T(attn_cpu_tile_chain)(struct T(attn_cpu_tile) *t) {
+    const struct attn_cpu_bwd *w = t->w;
+    if (!t->chain) return;
+    for (int64_t r = 0; r < t->n_rows; r++) { /* chain is defined where the row sees keys; ds is 0 elsewhere */
+        int64_t first = t->row[r].lo - t->j0, end = t->row[r].hi - t->j0;
+        first = first < 0 ? 0 : first > t->n_keys ? t->n_keys : first;
+        end = end < first ? first : end > t->n_keys ? t->n_keys : end;
+        REAL *ds = t->ds + r * w->lds;
+        w->s.u->T(mul)(ds + first, t->chain + r * w->lds + first, end - first);
+        if (!t->bad_rows && !t->bad_k.any) continue;
+        for (int64_t j = first; j < end; j++) /* the cap turned an infinite product into a score with derivative 0 */
+            if (ds[j] == 0 && t->p[r * w->lds + j] != 0) ds[j] = SMALLEST;
+    }
+}
+
+void T(attn_cpu_tile_add_dv)(struct T(attn_cpu_tile) *t, REAL *dv) {
+    const struct attn_cpu_bwd *w = t->w;
+    const int64_t width = w->s.p->dim_v;
+    T(attn_cpu_sdpa_poison_find)(&w->s, &t->bad_dout, t->dout, t->n_rows, width, w->ldv);
+    w->s.u->T(gemm)(t->n_keys, width, t->n_rows, t->p, 1, w->lds, t->dout, w->ldv, dv, w->ldv, 1);
+    if (t->bad_dout.any)
+        T(attn_cpu_sdpa_poison_apply)(&t->bad_dout, t->n_keys, t->n_rows, width, w->ldv, t->p, 1, w->lds, dv, w->ldv);
+}
+
+void T(attn_cpu_tile_add_dk)(struct T(attn_cpu_tile) *t, REAL *dk) {
+    const struct attn_cpu_bwd *w = t->w;
+    const int64_t width = w->s.p->dim_qk;
+    T(attn_cpu_sdpa_poison_find)(&w->s, &t->bad_q, t->q, t->n_rows, width, w->ldd);
+    w->s.u->T(gemm)(t->n_keys, width, t->n_rows, t->ds, 1, w->lds, t->q, w->ldd, dk, w->ldd, 1);
+    if (t->bad_q.any)
+        T(attn_cpu_sdpa_poison_apply)(&t->bad_q, t->n_keys, t->n_rows, width, w->ldd, t->ds, 1, w->lds, dk, w->ldd);
+}
+
+void T(attn_cpu_tile_add_dq)(const struct T(attn_cpu_tile) *t, REAL *dq) {
+    const struct attn_cpu_bwd *w = t->w;
+    const int64_t width = w->s.p->dim_qk;
+    w->s.u->T(gemm)(t->n_rows, width, t->n_keys, t->ds, w->lds, 1, t->k, w->ldd, dq, w->ldd, 1);
+    if (t->bad_k.any)
+        T(attn_cpu_sdpa_poison_apply)(&t->bad_k, t->n_rows, t->n_keys, width, w->ldd, t->ds, w->lds, 1, dq, w->ldd);
+}

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: MIT
+ * Register-tiled matrix products of struct attn_ukr, written once over the vector layer and included for f32 and f64.
+ * The includer defines, besides what ukr_row_tpl.h needs, MR (rows of the main tile, its width is two vectors), WIDE_ROWS
+ * and WIDE (vectors of the tile for few rows), NT_ROWS (rows of A in a dot tile; NT = 8 of B), PREFETCH_ROWS and UNROLL.
+ * Every element of C is one chain of multiply-adds in the order of k whatever the tile: results do not depend on how a
+ * driver cuts m and n. No include guard on purpose. */
+
+/* rows x (nv vectors) tile; masked: the last vector is cut to `tail`. ar, ac: strides of A. */
+static inline __attribute__((always_inline)) void F(tile)(int rows, int nv, int masked, V(tail) tail, int64_t k,
+                                                          const REAL *a, int64_t ar, int64_t ac, const REAL *b,
+                                                          int64_t ldb, REAL *c, int64_t ldc, int accumulate) {
+    VEC s[MR < WIDE_ROWS ? WIDE_ROWS : MR][WIDE];
+    UNROLL for (int i = 0; i < rows; i++) {
+        UNROLL for (int v = 0; v < nv; v++) s[i][v] = V(set)(0);
+    }
+    for (int64_t l = 0; l < k; l++) {
+        VEC y[WIDE];
+        UNROLL for (int v = 0; v < nv; v++) {
+            y[v] = masked && v == nv - 1 ? V(load_tail)(b + v * LANES, tail) : V(load)(b + v * LANES);
+            if (!masked) __builtin_prefetch(b + PREFETCH_ROWS * ldb + v * LANES);
+        }
+        UNROLL for (int i = 0; i < rows; i++) {
+            VEC x = V(set)(a[i * ar]);
+            UNROLL for (int v = 0; v < nv; v++) s[i][v] = V(fma)(x, y[v], s[i][v]);
+        }
+        a += ac;
+        b += ldb;
+    }
+    UNROLL for (int i = 0; i < rows; i++) {
+        UNROLL for (int v = 0; v < nv; v++) {
+            REAL *p = c + i * ldc + v * LANES;
+            const int cut = masked && v == nv - 1;
+            if (accumulate) s[i][v] = (cut ? V(load_tail)(p, tail) : V(load)(p)) + s[i][v];
+            if (cut) {
+                V(store_tail)(p, tail, s[i][v]);
+            } else {
+                V(store)(p, s[i][v]);
+            }
+        }
+    }
+}
+
+/* rows is a constant in every case, so that the accumulators live in registers. */
+#define ROW_CASE(r, nv, masked) \
+    case r: F(tile)(r, nv, masked, tail, k, a, ar, ac, b, ldb, c, ldc, accumulate); return;
+#if MR == 14
+#define ROW_CASES(nv, masked)                                                                                     \
+    ROW_CASE(1, nv, masked) ROW_CASE(2, nv, masked) ROW_CASE(3, nv, masked) ROW_CASE(4, nv, masked)               \
+    ROW_CASE(5, nv, masked) ROW_CASE(6, nv, masked) ROW_CASE(7, nv, masked) ROW_CASE(8, nv, masked)               \
+    ROW_CASE(9, nv, masked) ROW_CASE(10, nv, masked) ROW_CASE(11, nv, masked) ROW_CASE(12, nv, masked)            \
+    ROW_CASE(13, nv, masked) ROW_CASE(14, nv, masked)
+#elif MR == 6
+#define ROW_CASES(nv, masked)                                                                                     \
+    ROW_CASE(1, nv, masked) ROW_CASE(2, nv, masked) ROW_CASE(3, nv, masked) ROW_CASE(4, nv, masked)               \
+    ROW_CASE(5, nv, masked) ROW_CASE(6, nv, masked)
+#else
+#error "list the rows of this tile"
+#endif
+static void F(rows_pair)(int64_t rows, int64_t k, const REAL *a, int64_t ar, int64_t ac, const REAL *b, int64_t ldb,
+                         REAL *c, int64_t ldc, int accumulate) {
+    const V(tail) tail = V(tail_of)(0);
+    switch (rows) { ROW_CASES(2, 0) }
+}
+/* The same with a transposed A (ar = 1): constant offsets instead of row pointers. */
+static void F(rows_pair_t)(int64_t rows, int64_t k, const REAL *a, int64_t ac, const REAL *b, int64_t ldb, REAL *c,
+                           int64_t ldc, int accumulate) {
+    const V(tail) tail = V(tail_of)(0);
+    const int64_t ar = 1;
+    switch (rows) { ROW_CASES(2, 0) }
+}
+/* One vector of columns, cut to n <= LANES. */
+static void F(rows_tail)(int64_t rows, int64_t n, int64_t k, const REAL *a, int64_t ar, int64_t ac, const REAL *b,
+                         int64_t ldb, REAL *c, int64_t ldc, int accumulate) {
+    const V(tail) tail = V(tail_of)(n);
+    switch (rows) { ROW_CASES(1, 1) }
+}
+static void F(rows_wide)(int64_t rows, int64_t k, const REAL *a, int64_t ar, int64_t ac, const REAL *b, int64_t ldb,
+                         REAL *c, int64_t ldc, int accumulate) {
+    const V(tail) tail = V(tail_of)(0);
+    switch (rows) {
+        ROW_CASE(1, WIDE, 0)
+        ROW_CASE(2, WIDE, 0)
+#if WIDE_ROWS == 4
+        ROW_CASE(3, WIDE, 0)
+        ROW_CASE(4, WIDE, 0)
+#endif
+    }
+}
+#undef ROW_CASE
+#undef ROW_CASES
+
+static void F(gemm)(int64_t m, int64_t n, int64_t k, const REAL *a, int64_t ar, int64_t ac, const REAL *b, int64_t ldb,
+                    REAL *c, int64_t ldc, int accumulate) {
+    int64_t j = 0;
+    if (m <= WIDE_ROWS) {
+        for (; m > 0 && j + WIDE * LANES <= n; j += WIDE * LANES)
+            F(rows_wide)(m, k, a, ar, ac, b + j, ldb, c + j, ldc, accumulate);
+    }
+    /* columns outside, so that a panel of B stays in the first-level cache for all rows */
+    for (; j + 2 * LANES <= n; j += 2 * LANES) {
+        for (int64_t i = 0; i < m; i += MR) {
+            int64_t rows = m - i < MR ? m - i : MR;
+            if (ar == 1) {
+                F(rows_pair_t)(rows, k, a + i, ac, b + j, ldb, c + i * ldc + j, ldc, accumulate);
+            } else {
+                F(rows_pair)(rows, k, a + i * ar, ar, ac, b + j, ldb, c + i * ldc + j, ldc, accumulate);
+            }
+        }
+    }
+    for (; j < n; j += LANES) {
+        int64_t cols = n - j < LANES ? n - j : LANES;
+        for (int64_t i = 0; i < m; i += MR) {
+            int64_t rows = m - i < MR ? m - i : MR;
+            F(rows_tail)(rows, cols, k, a + i * ar, ar, ac, b + j, ldb, c + i * ldc + j, ldc, accumulate);
+        }
+    }
+}
+
+/* Dot tile: x rows of A times NT rows of B. Every element is summed in the same order whatever the tile. */
+static inline __attribute__((always_inline)) void F(dots)(int x, int64_t k, const REAL *a, int64_t lda,
+                                                          const REAL *const b[NT], REAL *c, int64_t ldc) {
+    VEC s[NT_ROWS][NT];
+    UNROLL for (int i = 0; i < x; i++) {
+        UNROLL for (int j = 0; j < NT; j++) s[i][j] = V(set)(0);
+    }
+    int64_t l = 0;
+    for (; l + LANES <= k; l += LANES) {
+        VEC p[NT_ROWS];
+        UNROLL for (int i = 0; i < x; i++) p[i] = V(load)(a + i * lda + l);
+        UNROLL for (int j = 0; j < NT; j++) {
+            VEC q = V(load)(b[j] + l);
+            UNROLL for (int i = 0; i < x; i++) s[i][j] = V(fma)(p[i], q, s[i][j]);
+        }
+    }
+    if (l < k) {
+        const V(tail) m = V(tail_of)(k - l);
+        VEC p[NT_ROWS];
+        UNROLL for (int i = 0; i < x; i++) p[i] = V(load_tail)(a + i * lda + l, m);
+        UNROLL for (int j = 0; j < NT; j++) {
+            VEC q = V(load_tail)(b[j] + l, m);
+            UNROLL for (int i = 0; i < x; i++) s[i][j] = V(fma)(p[i], q, s[i][j]);
+        }
+    }
+    UNROLL for (int i = 0; i < x; i++) V(store_sums)(c + i * ldc, s[i]);
+}
+static void F(gemm_nt)(int64_t m, int64_t n, int64_t k, const REAL *a, int64_t lda, const REAL *b, int64_t ldb, REAL *c,
+                       int64_t ldc) {
+    for (int64_t j = 0; j < n; j += NT) {
+        const REAL *row[NT];
+        const int64_t cols = n - j < NT ? n - j : NT;
+        for (int64_t r = 0; r < NT; r++) row[r] = b + (j + (r < cols ? r : cols - 1)) * ldb;
+        int64_t i = 0;
+        for (; cols == NT && i + NT_ROWS <= m; i += NT_ROWS)
+            F(dots)(NT_ROWS, k, a + i * lda, lda, row, c + i * ldc + j, ldc);
+        for (; cols == NT && i < m; i++) F(dots)(1, k, a + i * lda, lda, row, c + i * ldc + j, ldc);
+        for (; i < m; i++) {
+            REAL sums[NT];
+            F(dots)(1, k, a + i * lda, lda, row, sums, NT);
+            for (int64_t r = 0; r < cols; r++) c[i * ldc + j + r] = sums[r];
+        }
+    }
+}

@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: MIT
+ * Row operations of struct attn_ukr, written once over the vector layer and included for f32 and f64 by every ukr_*.c.
+ * The includer defines REAL, VEC, V(op) (vector layer), LANES, F(name) (function name) and the EXP_* constants.
+ * No include guard on purpose. */
+
+/* e^x = 2^n (1 + q): Cody-Waite reduction by ln 2 in two parts, q = r + r^2 P(r) with P the minimax polynomial of
+ * (e^r - 1 - r) / r^2 for the relative error of e^r. Needs EXP_LOW <= x <= EXP_HIGH; EXP_LOW gives power 0. NaN passes. */
+static inline __attribute__((always_inline)) VEC F(exp_parts)(VEC x, VEC *power) {
+    static const REAL c[] = EXP_POLY;
+    const VEC magic = V(set)(EXP_MAGIC);
+    VEC t = V(fma)(x, V(set)(EXP_LOG2E), magic), n = t - magic;
+    VEC r = V(nfma)(n, V(set)(EXP_LN2_HI), x);
+    r = V(nfma)(n, V(set)(EXP_LN2_LO), r);
+    VEC p = V(set)(c[sizeof c / sizeof c[0] - 1]);
+    for (int i = (int)(sizeof c / sizeof c[0]) - 2; i >= 0; i--) p = V(fma)(p, r, V(set)(c[i]));
+    *power = V(exp2i)(t);
+    return V(fma)(r * r, p, r);
+}
+static inline __attribute__((always_inline)) VEC F(exp_vec)(VEC x) {
+    VEC power, q;
+    x = V(min)(V(set)(EXP_HIGH), V(max)(V(set)(EXP_LOW), x));
+    q = F(exp_parts)(x, &power); /* power is inf from n = 128 (f64: 1024) on: (1 + q) * inf, not fma(inf, q, inf) */
+    return (q + V(set)(1)) * power;
+}
+
+static REAL F(max)(const REAL *s, int64_t n) {
+    const VEC low = V(set)((REAL)-__builtin_inf());
+    VEC m0 = low, m1 = low;
+    int64_t j = 0;
+    for (; j + 2 * LANES <= n; j += 2 * LANES) {
+        VEC a = V(load)(s + j), b = V(load)(s + j + LANES);
+        m0 = V(max)(a, m0), m1 = V(max)(b, m1);
+        if (__builtin_expect(V(any_nan)(a, b), 0)) return (REAL)__builtin_nan("");
+    }
+    for (; j < n; j += LANES) {
+        VEC a;
+        if (n - j >= LANES) {
+            a = V(load)(s + j);
+        } else {
+            V(tail) m = V(tail_of)(n - j);
+            a = V(fill_tail)(V(load_tail)(s + j, m), m, low);
+        }
+        m0 = V(max)(a, m0);
+        if (V(any_nan)(a, a)) return (REAL)__builtin_nan("");
+    }
+    return V(largest)(V(max)(m0, m1));
+}
+
+static REAL F(exp)(REAL *s, int64_t n, REAL max) {
+    const VEC m = V(set)(max), zero = V(set)(0);
+    VEC s0 = zero, s1 = zero;
+    int64_t j = 0;
+    for (; j + 2 * LANES <= n; j += 2 * LANES) {
+        VEC a = F(exp_vec)(V(load)(s + j) - m), b = F(exp_vec)(V(load)(s + j + LANES) - m);
+        V(store)(s + j, a);
+        V(store)(s + j + LANES, b);
+        s0 += a, s1 += b;
+    }
+    for (; j < n; j += LANES) {
+        VEC a;
+        if (n - j >= LANES) {
+            a = F(exp_vec)(V(load)(s + j) - m);
+            V(store)(s + j, a);
+        } else {
+            V(tail) tail = V(tail_of)(n - j);
+            a = F(exp_vec)(V(load_tail)(s + j, tail) - m);
+            V(store_tail)(s + j, tail, a);
+            a = V(fill_tail)(a, tail, zero);
+        }
+        /* the same sum as a longer row that ends in zeros: odd vectors go to s1 */
+        if (j % (2 * LANES)) {
+            s1 += a;
+        } else {
+            s0 += a;
+        }
+    }
+    return V(sum)(s0 + s1);
+}
+
+/* tanh|x| = -e / (2 + e) with e = expm1(-2|x|) keeps its relative accuracy near 0; 1 - tanh^2 = 4 (1 + e) / (2 + e)^2
+ * keeps it where tanh saturates. */
+static inline __attribute__((always_inline)) VEC F(tanh_vec)(VEC x, VEC *derivative) {
+    const VEC one = V(set)(1), two = V(set)(2);
+    VEC power, q, e, y = V(max)(V(set)(EXP_LOW), V(abs)(x) * V(set)(-2));
+    q = F(exp_parts)(y, &power);
+    e = V(fma)(power, q, power - one);
+    VEC r = one / (two + e);
+    *derivative = V(set)(4) * V(fma)(power, q, power) * (r * r);
+    return V(sign_of)(-e / (two + e), x);
+}
+static void F(softcap)(REAL *s, REAL *d, int64_t n, REAL cap) {
+    const VEC c = V(set)(cap), inverse = V(set)(1 / cap);
+    for (int64_t j = 0; j < n; j += LANES) {
+        VEC der;
+        if (n - j >= LANES) {
+            V(store)(s + j, c * F(tanh_vec)(V(load)(s + j) * inverse, &der));
+            if (d) V(store)(d + j, der);
+        } else {
+            V(tail) m = V(tail_of)(n - j);
+            V(store_tail)(s + j, m, c * F(tanh_vec)(V(load_tail)(s + j, m) * inverse, &der));
+            if (d) V(store_tail)(d + j, m, der);
+        }
+    }
+}
+
+/* EACH1(y, expression of a, the vector of y at j) and EACH2 (also b of x): whole vectors, then a masked tail. */
+#define EACH1(y, ...)                                         \
+    for (int64_t j = 0; j < n; j += LANES) {                  \
+        if (n - j >= LANES) {                                 \
+            VEC a = V(load)((y) + j);                         \
+            V(store)((y) + j, (__VA_ARGS__));                 \
+        } else {                                              \
+            V(tail) tail = V(tail_of)(n - j);                 \
+            VEC a = V(load_tail)((y) + j, tail);              \
+            V(store_tail)((y) + j, tail, (__VA_ARGS__));      \
+        }                                                     \
+    }
+#define EACH2(y, x, ...)                                      \
+    for (int64_t j = 0; j < n; j += LANES) {                  \
+        if (n - j >= LANES) {                                 \
+            VEC a = V(load)((y) + j), b = V(load)((x) + j);   \
+            V(store)((y) + j, (__VA_ARGS__));                 \
+        } else {                                              \
+            V(tail) tail = V(tail_of)(n - j);                 \
+            VEC a = V(load_tail)((y) + j, tail);              \
+            VEC b = V(load_tail)((x) + j, tail);              \
+            V(store_tail)((y) + j, tail, (__VA_ARGS__));      \
+        }                                                     \
+    }
+
+static void F(dsoftmax)(const REAL *p, REAL *dp, int64_t n, REAL delta) {
+    const VEC d = V(set)(delta);
+    EACH2(dp, p, V(where_nonzero)(b, b * (a - d)))
+}
+static void F(scale)(REAL *y, int64_t n, REAL factor) {
+    const VEC f = V(set)(factor);
+    EACH1(y, a * f)
+}
+static void F(mul)(REAL *y, const REAL *x, int64_t n) { EACH2(y, x, V(where_nonzero)(a, a * b)) }
+static void F(add)(REAL *y, const REAL *x, int64_t n) { EACH2(y, x, a + b) }
+
+static void F(alibi)(REAL *s, int64_t n, REAL slope, REAL first, int distance, REAL nearest) {
+    REAL steps[LANES];
+    for (int i = 0; i < LANES; i++) steps[i] = (REAL)i;
+    const VEC k = V(set)(distance ? -slope : slope), step = V(load)(steps), base = V(set)(nearest);
+    if (distance) {
+        EACH1(s, V(fma)(k, V(abs)(V(set)(first + (REAL)j) + step) - base, a))
+    } else {
+        EACH1(s, V(fma)(k, V(set)(first + (REAL)j) + step, a))
+    }
+}
+
+static REAL F(dot)(const REAL *x, const REAL *y, int64_t n) {
+    VEC s0 = V(set)(0), s1 = s0;
+    int64_t j = 0;
+    for (; j + 2 * LANES <= n; j += 2 * LANES) {
+        s0 = V(fma)(V(load)(x + j), V(load)(y + j), s0);
+        s1 = V(fma)(V(load)(x + j + LANES), V(load)(y + j + LANES), s1);
+    }
+    for (; j + LANES <= n; j += LANES) s0 = V(fma)(V(load)(x + j), V(load)(y + j), s0);
+    if (j < n) {
+        V(tail) m = V(tail_of)(n - j);
+        s1 = V(fma)(V(load_tail)(x + j, m), V(load_tail)(y + j, m), s1);
+    }
+    return V(sum)(s0 + s1);
+}
+
+/* left to the compiler's vectoriser: the flags are bytes */
+static void F(hide)(REAL *s, const uint8_t *keep, int64_t n) {
+    for (int64_t j = 0; j < n; j++) s[j] = keep[j] ? s[j] : (REAL)-__builtin_inf();
+}
+
+/* x * 0 is 0 for finite x and NaN else, and NaN stays in a sum */
+static int F(finite)(const REAL *x, int64_t n) {
+    const VEC zero = V(set)(0);
+    VEC s0 = zero, s1 = zero;
+    int64_t j = 0;
+    for (; j + 2 * LANES <= n; j += 2 * LANES) {
+        s0 = V(fma)(V(load)(x + j), zero, s0);
+        s1 = V(fma)(V(load)(x + j + LANES), zero, s1);
+    }
+    for (; j + LANES <= n; j += LANES) s0 = V(fma)(V(load)(x + j), zero, s0);
+    if (j < n) s1 = V(fma)(V(load_tail)(x + j, V(tail_of)(n - j)), zero, s1);
+    return !V(any_nan)(s0, s1);
+}
+
+#undef EACH1
+#undef EACH2
