@@ -1,0 +1,381 @@
+/* SPDX-License-Identifier: MIT
+ * The tester's own dense attention, written from the formulas of docs/semantics.md and sharing nothing with the library.
+ * One pass gives the answer in double (`plain`), the three-step answer in which scores, probabilities and products are each
+ * rounded to a 16-bit dtype (`half`), and the magnitudes that the bounds are made of (docs/numerics.md). */
+#include "check.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+double attn_cli_check_dot(const double *a, const double *b, int64_t n) {
+    double s[4] = {0, 0, 0, 0};
+    int64_t i = 0;
+    for (; i + 4 <= n; i += 4)
+        for (int k = 0; k < 4; k++) s[k] += a[i + k] * b[i + k];
+    for (; i < n; i++) s[0] += a[i] * b[i];
+    return (s[0] + s[1]) + (s[2] + s[3]);
+}
+
+static void axpy(double *restrict y, double a, const double *restrict x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) y[i] += a * x[i];
+}
+
+int64_t attn_cli_check_q_row(const struct check_case *c, int64_t b, int64_t h, int64_t i) {
+    if (check_has(c, ATTN_PACKED)) return h * c->p.total_q + c->seq[b].q0 + i;
+    return (b * c->p.heads_q + h) * c->p.seq_q + i;
+}
+
+int64_t attn_cli_check_k_row(const struct check_case *c, int64_t b, int64_t hk, int64_t j) {
+    const attn_problem *p = &c->p;
+    if (check_has(c, ATTN_PACKED)) return hk * p->total_k + c->seq[b].k0 + j;
+    if (check_has(c, ATTN_PAGED)) {
+        int64_t slot = j / p->page_size;
+        if (slot >= p->max_pages) return -1;
+        int64_t page = (int64_t)c->t[ATTN_ROLE_BLOCK_TABLE].val[b * p->max_pages + slot];
+        if (page < 0 || page >= p->n_pages) return -1;
+        return (page * p->heads_k + hk) * p->page_size + j % p->page_size;
+    }
+    return (b * p->heads_k + hk) * p->seq_k + j;
+}
+
+/* Rule 5. The window bounds may be any 64-bit value, hence the wide type. */
+bool attn_cli_check_inside(const struct check_case *c, const struct check_seq *s, int64_t i, int64_t j) {
+    const attn_problem *p = &c->p;
+    __int128 at = (__int128)i + (check_has(c, ATTN_BOTTOM_RIGHT) ? s->sk - s->sq : 0);
+    if (check_has(c, ATTN_WINDOW_LEFT) && j < at - p->window_left) return false;
+    if (check_has(c, ATTN_CAUSAL)) return j <= at; /* whatever window_right says */
+    return !(check_has(c, ATTN_WINDOW_RIGHT) && j > at + p->window_right);
+}
+
+static int64_t mask_at(const attn_problem *p, int64_t b, int64_t h, int64_t i, int64_t j) {
+    return ((b * p->heads_q + h) * p->seq_q + i) * p->seq_k + j;
+}
+
+bool attn_cli_check_visible(const struct check_case *c, int64_t b, int64_t h, int64_t i, int64_t j) {
+    const struct check_seq *s = &c->seq[b];
+    if (i >= s->sq || j >= s->sk || !attn_cli_check_inside(c, s, i, j)) return false;
+    if (attn_cli_check_k_row(c, b, 0, j) < 0) return false;
+    return !(c->p.mask_dtype == ATTN_BOOL && c->t[ATTN_ROLE_MASK].val[mask_at(&c->p, b, h, i, j)] == 0);
+}
+
+/* One query row against all keys of its sequence. */
+struct line {
+    int64_t n, visible;
+    double *s, *rounded, *bend, *prob, *half_prob; /* bend: derivative of the softcap */
+    int64_t *key;                                  /* row of k, or -1 = hidden */
+    double top, top_rounded, score;
+};
+struct work {
+    const struct check_case *c;
+    struct line line;
+    double *norm_q, *norm_k, *norm_v, *norm_o, *norm_do;
+    double scale, to_natural; /* factor that turns the caller's lse into base e */
+    int32_t dtype;            /* F16 or BF16, or 0 = no half */
+};
+
+static double slope_at(const struct check_case *c, int64_t b, int64_t h) {
+    const struct check_tensor *t = &c->t[ATTN_ROLE_ALIBI];
+    bool per_batch = t->view.rank == 2 && t->view.shape[0] > 1;
+    return t->val[per_batch ? b * c->p.heads_q + h : h];
+}
+
+static double alibi_distance(const struct check_case *c, int64_t b, int64_t i, int64_t j) {
+    const struct check_seq *s = &c->seq[b];
+    double d = (double)(j - (i + (check_has(c, ATTN_BOTTOM_RIGHT) ? s->sk - s->sq : 0)));
+    return c->p.alibi == ATTN_ALIBI_LINEAR ? d : -fabs(d);
+}
+
+static void score_line(struct work *w, int64_t b, int64_t h, int64_t i) {
+    const struct check_case *c = w->c;
+    const attn_problem *p = &c->p;
+    struct line *l = &w->line;
+    int64_t hk = h / (p->heads_q / p->heads_k);
+    const double *q = c->t[ATTN_ROLE_Q].val + attn_cli_check_q_row(c, b, h, i) * p->dim_qk;
+    l->n = c->seq[b].sk;
+    l->visible = 0;
+    l->top = l->top_rounded = -INFINITY;
+    l->score = 0;
+    for (int64_t j = 0; j < l->n; j++) {
+        l->s[j] = l->rounded[j] = -INFINITY;
+        l->key[j] = -1;
+        if (!attn_cli_check_visible(c, b, h, i, j)) continue;
+        int64_t key = attn_cli_check_k_row(c, b, hk, j);
+        double s = w->scale * attn_cli_check_dot(q, c->t[ATTN_ROLE_K].val + key * p->dim_qk, p->dim_qk);
+        l->bend[j] = 1;
+        if (p->softcap > 0) {
+            double t = tanh(s / p->softcap);
+            s = p->softcap * t;
+            l->bend[j] = 1 - t * t;
+        }
+        if (p->alibi) s += slope_at(c, b, h) * alibi_distance(c, b, i, j);
+        if (p->mask_dtype && p->mask_dtype != ATTN_BOOL) s += c->t[ATTN_ROLE_MASK].val[mask_at(p, b, h, i, j)];
+        if (s == -INFINITY) continue;
+        l->key[j] = key;
+        l->visible++;
+        l->s[j] = s;
+        l->rounded[j] = attn_cli_check_round(s, w->dtype);
+        if (isnan(s) || s > l->top) l->top = s; /* a NaN stays: no comparison with it succeeds */
+        if (isnan(s)) break;
+        if (l->rounded[j] > l->top_rounded) l->top_rounded = l->rounded[j];
+    }
+    if (isnan(l->top))
+        for (int64_t j = 0; j < l->n; j++)
+            if ((l->key[j] = attn_cli_check_visible(c, b, h, i, j) ? attn_cli_check_k_row(c, b, hk, j) : -1) >= 0)
+                l->s[j] = l->rounded[j] = NAN, l->bend[j] = 1;
+    /* Size of what was added up to a score that takes part in the row. */
+    for (int64_t j = 0; j < l->n && isfinite(l->top); j++) {
+        if (l->key[j] < 0 || l->s[j] < l->top - 20) continue;
+        double parts = fabs(w->scale * attn_cli_check_dot(q, c->t[ATTN_ROLE_K].val + l->key[j] * p->dim_qk, p->dim_qk));
+        if (p->alibi) parts += fabs(slope_at(c, b, h) * alibi_distance(c, b, i, j));
+        if (p->mask_dtype && p->mask_dtype != ATTN_BOOL) parts += fabs(c->t[ATTN_ROLE_MASK].val[mask_at(p, b, h, i, j)]);
+        if (parts > l->score) l->score = parts;
+    }
+}
+
+static double log_add(double a, double b) {
+    if (a == -INFINITY) return b;
+    if (b == -INFINITY) return a;
+    double m = a > b ? a : b;
+    if (m == INFINITY) return isnan(a) || isnan(b) ? NAN : m;
+    return m + log(exp(a - m) + exp(b - m));
+}
+
+static double sink_at(const struct check_case *c, int64_t h) {
+    return check_has(c, ATTN_SINK) ? c->t[ATTN_ROLE_SINK].val[h] : -INFINITY;
+}
+
+/* Probabilities of the line from its own scores; returns the natural lse without the sink. */
+static double softmax_line(struct work *w, int64_t h) {
+    struct line *l = &w->line;
+    double sink = sink_at(w->c, h), sum = 0, half_sum = 0;
+    double m = sink > l->top ? sink : l->top, mh = sink > l->top_rounded ? sink : l->top_rounded;
+    for (int64_t j = 0; j < l->n; j++) {
+        l->prob[j] = l->key[j] < 0 ? 0 : exp(l->s[j] - m);
+        l->half_prob[j] = l->key[j] < 0 ? 0 : exp(l->rounded[j] - mh);
+        sum += l->prob[j];
+        half_sum += l->half_prob[j];
+    }
+    double rest = sink == -INFINITY ? 0 : exp(sink - m), half_rest = sink == -INFINITY ? 0 : exp(sink - mh);
+    if (sink == INFINITY && !isnan(l->top)) rest = half_rest = 1; /* the sink takes everything */
+    for (int64_t j = 0; j < l->n; j++) {
+        l->prob[j] /= sum + rest;
+        l->half_prob[j] = attn_cli_check_round(l->half_prob[j] / (half_sum + half_rest), w->dtype);
+    }
+    double own = 0; /* lse without the sink, even where the sink is far above every score */
+    for (int64_t j = 0; j < l->n; j++)
+        if (l->key[j] >= 0) own += exp(l->s[j] - l->top);
+    return l->top + log(own);
+}
+
+static void put_lse(struct check_case *c, int64_t row, double lse, double score) {
+    static const int32_t roles[] = {ATTN_ROLE_LSE, ATTN_ROLE_LSE_ROUNDED};
+    for (int k = 0; k < 2; k++) {
+        struct check_want *o = &c->want[roles[k]];
+        if (!o->plain) continue;
+        o->plain[row] = lse;
+        o->score[row] = score;
+        o->kind[row] = CHECK_ROW_NORMAL;
+    }
+}
+
+static void forward_row(struct work *w, struct check_case *c, int64_t b, int64_t h, int64_t i, bool inputs_only) {
+    const attn_problem *p = &c->p;
+    int64_t row = attn_cli_check_q_row(c, b, h, i), dv = p->dim_v;
+    bool live = i < c->seq[b].sq;
+    if (live) score_line(w, b, h, i);
+    struct line *l = &w->line;
+    bool filled = live && l->visible > 0, plus = inputs_only ? c->modes & CHECK_LSE_PLUS_INF : check_has(c, ATTN_LSE_EMPTY_PLUS_INF);
+    double lse = filled ? softmax_line(w, h) : -INFINITY;
+    /* A query that sees nothing still has its sink; a row past seqlens_q has not even that. */
+    if (live && check_has(c, ATTN_LSE_WITH_SINK)) lse = log_add(lse, sink_at(c, h));
+    lse = lse == -INFINITY ? (plus ? INFINITY : lse) : lse / w->to_natural;
+    if (inputs_only) {
+        double *out = c->t[ATTN_ROLE_OUT].val + row * dv;
+        c->t[ATTN_ROLE_LSE].val[row] = lse;
+        for (int64_t x = 0; x < dv; x++) out[x] = 0;
+        for (int64_t j = 0; filled && j < l->n; j++)
+            if (l->key[j] >= 0) axpy(out, l->prob[j], c->t[ATTN_ROLE_V].val + l->key[j] * dv, dv);
+        return;
+    }
+    put_lse(c, row, lse, filled ? l->score : 0);
+    struct check_want *o = &c->want[ATTN_ROLE_OUT];
+    o->kind[row] = filled ? CHECK_ROW_NORMAL : CHECK_ROW_ZERO;
+    if (!filled) return;
+    o->score[row] = l->score;
+    double terms = 0;
+    for (int64_t j = 0; j < l->n; j++) {
+        if (l->key[j] < 0) continue;
+        axpy(o->plain + row * dv, l->prob[j], c->t[ATTN_ROLE_V].val + l->key[j] * dv, dv);
+        if (o->half) axpy(o->half + row * dv, l->half_prob[j], c->t[ATTN_ROLE_V].val + l->key[j] * dv, dv);
+        double x = l->prob[j] * w->norm_v[l->key[j]];
+        if (isfinite(x)) terms += x * x;
+    }
+    o->terms[row] = sqrt(terms);
+    for (int64_t x = 0; o->half && x < dv; x++) o->half[row * dv + x] = attn_cli_check_round(o->half[row * dv + x], w->dtype);
+}
+
+/* One backward row: P from the given lse, then every gradient that the pair (query, key) touches. */
+static void backward_row(struct work *w, struct check_case *c, int64_t b, int64_t h, int64_t i) {
+    const attn_problem *p = &c->p;
+    struct line *l = &w->line;
+    int64_t row = attn_cli_check_q_row(c, b, h, i), d = p->dim_qk, dv = p->dim_v;
+    struct check_want *dq = &c->want[ATTN_ROLE_DQ], *dk = &c->want[ATTN_ROLE_DK], *dvw = &c->want[ATTN_ROLE_DV];
+    struct check_want *dm = &c->want[ATTN_ROLE_DMASK], *da = &c->want[ATTN_ROLE_DALIBI], *ds = &c->want[ATTN_ROLE_DSINK];
+    dq->kind[row] = CHECK_ROW_ZERO;
+    double lse = c->t[ATTN_ROLE_LSE].val[row] * w->to_natural;
+    if (i >= c->seq[b].sq || isinf(lse)) return;
+    score_line(w, b, h, i);
+    if (!l->visible && !check_has(c, ATTN_LSE_WITH_SINK)) return;
+    dq->kind[row] = l->visible ? CHECK_ROW_NORMAL : CHECK_ROW_ZERO;
+    dq->score[row] = l->score;
+    bool lse_has_sink = check_has(c, ATTN_LSE_WITH_SINK);
+    double sink = sink_at(c, h), with_sink = lse_has_sink ? lse : log_add(lse, sink);
+    const double *q = c->t[ATTN_ROLE_Q].val + row * d, *out = c->t[ATTN_ROLE_OUT].val + row * dv;
+    const double *dout = c->t[ATTN_ROLE_DOUT].val + row * dv;
+    double dlse = check_has(c, ATTN_DLSE) ? c->t[ATTN_ROLE_DLSE].val[row] / w->to_natural : 0;
+    double delta = attn_cli_check_dot(out, dout, dv), half_delta = attn_cli_check_round(delta, w->dtype);
+    double delta_size = w->norm_o[row] * w->norm_do[row] + fabs(dlse), terms_q = 0, noise_q = 0, pull = 0;
+    for (int64_t j = 0; j < l->n; j++) {
+        int64_t key = l->key[j];
+        if (key < 0) continue;
+        const double *k = c->t[ATTN_ROLE_K].val + key * d, *v = c->t[ATTN_ROLE_V].val + key * dv;
+        double prob = exp(l->s[j] - with_sink), half_prob = attn_cli_check_round(exp(l->rounded[j] - with_sink), w->dtype);
+        double dp = attn_cli_check_dot(dout, v, dv);
+        /* d lse / d s_j is the softmax over what the lse covers: with the sink, or without. */
+        double lse_part = dlse * (lse_has_sink ? prob : exp(l->s[j] - lse));
+        double g = prob * (dp - delta) + lse_part;
+        double half_g = attn_cli_check_round(half_prob * (attn_cli_check_round(dp, w->dtype) - half_delta) + lse_part, w->dtype);
+        double size = prob * (w->norm_do[row] * w->norm_v[key] + delta_size) + fabs(lse_part);
+        if (da->plain) {
+            double x = alibi_distance(c, b, i, j);
+            int64_t at = da->rows == p->heads_q ? h : b * p->heads_q + h;
+            da->plain[at] += g * x;
+            da->terms[at] += g * x * (g * x);
+            da->noise[at] += size * fabs(x);
+            da->score[at] = fmax(da->score[at], l->score);
+        }
+        if (dm->plain) {
+            int64_t at = mask_at(p, b, h, i, j);
+            dm->plain[at] += g;
+            dm->terms[at] = fabs(g);
+            dm->noise[at] = size;
+            dm->score[at] = l->score;
+            dm->kind[at] = CHECK_ROW_NORMAL;
+        }
+        double flat = g * l->bend[j] * w->scale, half_flat = half_g * l->bend[j] * w->scale;
+        size = fabs(w->scale) * (size * l->bend[j] + (p->softcap > 0 ? fabs(g) : 0));
+        axpy(dq->plain + row * d, flat, k, d);
+        axpy(dk->plain + key * d, flat, q, d);
+        axpy(dvw->plain + key * dv, prob, dout, dv);
+        if (w->dtype) {
+            axpy(dq->half + row * d, half_flat, k, d);
+            axpy(dk->half + key * d, half_flat, q, d);
+            axpy(dvw->half + key * dv, half_prob, dout, dv);
+        }
+        double a = flat * w->norm_k[key], e = size * w->norm_k[key], f = flat * w->norm_q[row], s = size * w->norm_q[row];
+        double o = prob * w->norm_do[row];
+        terms_q += a * a;
+        noise_q += e * e;
+        pull += prob * w->norm_k[key] * fabs(w->scale) * l->bend[j]; /* delta's own error moves all keys together */
+        if (isfinite(f)) dk->terms[key] += f * f;
+        if (isfinite(s)) dk->noise[key] += s * s;
+        if (isfinite(o)) dvw->terms[key] += o * o;
+        dk->kind[key] = dvw->kind[key] = CHECK_ROW_NORMAL;
+        dk->score[key] = fmax(dk->score[key], l->score);
+        dvw->score[key] = fmax(dvw->score[key], l->score);
+    }
+    if (isfinite(terms_q)) dq->terms[row] = sqrt(terms_q);
+    if (isfinite(noise_q)) dq->noise[row] = sqrt(noise_q) + delta_size * pull;
+    if (ds->plain && (sink > -INFINITY || isnan(lse))) {
+        double part = sink == INFINITY && !isnan(lse) ? 1 : exp(sink - with_sink);
+        double x = -part * (delta - (lse_has_sink ? dlse : 0));
+        ds->plain[h] += x;
+        ds->terms[h] += x * x;
+        ds->noise[h] += part * delta_size;
+        ds->score[h] = fmax(ds->score[h], l->score);
+    }
+}
+
+static double *row_norms(const struct check_tensor *t) {
+    if (!t->val) return NULL;
+    int64_t rows = attn_cli_check_rows(&t->view), cols = t->view.shape[t->view.rank - 1];
+    double *out = calloc((size_t)rows + 1, sizeof *out);
+    for (int64_t r = 0; out && r < rows; r++) {
+        double x = sqrt(attn_cli_check_dot(t->val + r * cols, t->val + r * cols, cols));
+        out[r] = isfinite(x) ? x : 0;
+    }
+    return out;
+}
+
+/* Sums of squares become norms, scalars without any contribution are exact zeros, sums get their rounding. */
+static void finish(struct check_case *c, int32_t dtype) {
+    static const int32_t roots[] = {ATTN_ROLE_DK, ATTN_ROLE_DV, ATTN_ROLE_DALIBI, ATTN_ROLE_DSINK};
+    for (int k = 0; k < 4; k++) {
+        struct check_want *o = &c->want[roots[k]];
+        for (int64_t r = 0; o->plain && r < o->rows; r++) {
+            o->terms[r] = sqrt(o->terms[r]);
+            if (k == 0) o->noise[r] = sqrt(o->noise[r]);
+            if (k >= 2) o->kind[r] = isnan(o->plain[r]) || o->terms[r] > 0 || o->noise[r] > 0 ? CHECK_ROW_NORMAL : CHECK_ROW_ZERO;
+        }
+    }
+    static const int32_t rounded[] = {ATTN_ROLE_DQ, ATTN_ROLE_DK, ATTN_ROLE_DV};
+    for (int k = 0; k < 3 && dtype; k++) {
+        struct check_want *o = &c->want[rounded[k]];
+        for (int64_t x = 0; o->half && x < o->rows * o->cols; x++) o->half[x] = attn_cli_check_round(o->half[x], dtype);
+    }
+    struct check_want *dm = &c->want[ATTN_ROLE_DMASK];
+    if (dm->plain) {
+        const struct check_tensor *t = &c->t[ATTN_ROLE_DMASK];
+        attn_cli_check_fold(t, dm->plain, false);
+        attn_cli_check_fold(t, dm->terms, true);
+        attn_cli_check_fold(t, dm->noise, false);
+        attn_cli_check_fold(t, dm->score, false);
+        for (int64_t x = 0; x < dm->rows; x++)
+            dm->kind[x] = isnan(dm->plain[x]) || dm->terms[x] > 0 || dm->noise[x] > 0 ? CHECK_ROW_NORMAL : CHECK_ROW_ZERO;
+    }
+}
+
+static void start_kinds(struct check_case *c) {
+    static const int32_t keyed[] = {ATTN_ROLE_DK, ATTN_ROLE_DV};
+    const attn_problem *p = &c->p;
+    bool packed = check_has(c, ATTN_PACKED);
+    for (int role = 0; role < ATTN_ROLE_COUNT; role++) {
+        struct check_want *o = &c->want[role];
+        if (o->kind) memset(o->kind, packed && role <= ATTN_ROLE_DV ? CHECK_ROW_UNWRITTEN : CHECK_ROW_ZERO, (size_t)o->rows);
+    }
+    for (int64_t b = 0; packed && b < p->batch; b++)
+        for (int64_t h = 0; h < p->heads_k; h++)
+            for (int64_t j = 0; j < c->seq[b].sk; j++)
+                for (int k = 0; k < 2; k++)
+                    if (c->want[keyed[k]].kind) c->want[keyed[k]].kind[attn_cli_check_k_row(c, b, h, j)] = CHECK_ROW_ZERO;
+}
+
+int attn_cli_check_plain_dense(struct check_case *c, bool inputs_only) {
+    const attn_problem *p = &c->p;
+    struct work w = {.c = c, .scale = check_has(c, ATTN_SCALE) ? p->scale : p->dim_qk > 0 ? 1 / sqrt((double)p->dim_qk) : 1};
+    w.dtype = check_half_dtype(p->dtype) ? p->dtype : 0;
+    w.to_natural = check_has(c, ATTN_LSE_BASE_2) ? log(2.0) : 1;
+    int64_t longest = 1;
+    for (int64_t b = 0; b < p->batch; b++) longest = c->seq[b].sk > longest ? c->seq[b].sk : longest;
+    double *lines = calloc((size_t)longest * 5, sizeof *lines);
+    w.line.key = calloc((size_t)longest, sizeof *w.line.key);
+    w.norm_q = row_norms(&c->t[ATTN_ROLE_Q]), w.norm_k = row_norms(&c->t[ATTN_ROLE_K]);
+    w.norm_v = row_norms(&c->t[ATTN_ROLE_V]);
+    w.norm_o = row_norms(&c->t[ATTN_ROLE_OUT]), w.norm_do = row_norms(&c->t[ATTN_ROLE_DOUT]);
+    int failed = !lines || !w.line.key || !w.norm_q || !w.norm_k || !w.norm_v;
+    if (!failed) {
+        w.line.s = lines, w.line.rounded = lines + longest, w.line.bend = lines + 2 * longest;
+        w.line.prob = lines + 3 * longest, w.line.half_prob = lines + 4 * longest;
+        bool backward = check_backward(p) && !inputs_only;
+        if (!inputs_only) start_kinds(c);
+        for (int64_t b = 0; b < p->batch; b++)
+            for (int64_t h = 0; h < p->heads_q; h++)
+                for (int64_t i = 0; i < c->seq[b].sq_rows; i++)
+                    if (backward) backward_row(&w, c, b, h, i);
+                    else forward_row(&w, c, b, h, i, inputs_only);
+        if (backward) finish(c, w.dtype);
+    }
+    free(lines), free(w.line.key), free(w.norm_q), free(w.norm_k), free(w.norm_v), free(w.norm_o), free(w.norm_do);
+    return failed ? -1 : 0;
+}

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: MIT
+ * Runs every property on every kernel that it fits, and the little that properties need: tensors, execution, comparison. */
+#include "prop.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+int attn_cli_prop_failed(struct prop_run *r, const char *format, ...) {
+    va_list list;
+    va_start(list, format);
+    vsnprintf(r->text, sizeof r->text, format, list);
+    va_end(list);
+    return PROP_FAIL;
+}
+
+attn_problem attn_cli_prop_problem(struct prop_run *r) {
+    static const int64_t dims[] = {1, 8, 17, 32, 40, 64, 80, 96, 128, 200}, heads[] = {1, 2, 4, 6};
+    attn_problem p = ATTN_PROBLEM_INIT;
+    p.op = r->kernel->op;
+    p.dtype = r->kernel->dtype;
+    bool sparse = !check_dense(&p);
+    p.batch = 1 + prop_below(r, 2);
+    p.heads_q = heads[prop_below(r, 4)];
+    p.heads_k = sparse || prop_below(r, 2) ? 1 : p.heads_q;
+    p.seq_q = 1 + prop_below(r, sparse ? 6 : 45);
+    p.seq_k = 1 + prop_below(r, 90);
+    p.dim_qk = sparse ? (prop_below(r, 2) ? 576 : 512) : dims[prop_below(r, 10)];
+    p.dim_v = sparse ? 512 : prop_below(r, 2) ? p.dim_qk : dims[prop_below(r, 10)];
+    if (sparse) p.topk = 1 + prop_below(r, 100);
+    return p;
+}
+
+int64_t attn_cli_prop_count(const struct attn_cli_tensors *set, int32_t role) {
+    int64_t n = 1;
+    for (int a = 0; a < set->tensor[role].rank; a++) n *= set->tensor[role].shape[a];
+    return n;
+}
+
+double *attn_cli_prop_get(const struct attn_cli_tensors *set, int32_t role) {
+    int64_t n = attn_cli_prop_count(set, role);
+    double *out = malloc((size_t)(n + 1) * sizeof *out);
+    if (!out) exit(ATTN_CLI_ERROR);
+    attn_cli_check_widen(out, set->memory[role], set->tensor[role].dtype, n);
+    return out;
+}
+
+void attn_cli_prop_put(struct attn_cli_tensors *set, int32_t role, const double *values) {
+    attn_cli_check_narrow(set->memory[role], set->tensor[role].dtype, values, attn_cli_prop_count(set, role));
+}
+
+int attn_cli_prop_make(struct prop_run *r, struct attn_cli_tensors *set, const attn_problem *p, uint64_t seed) {
+    size_t needed;
+    attn_problem_format(p, r->problem, sizeof r->problem, &needed);
+    attn_status st = attn_cli_tensors_create(set, p);
+    if (st) return attn_cli_prop_failed(r, "tensors: %s: %s", attn_status_name(st), attn_last_error());
+    st = attn_cli_tensors_fill(set, seed);
+    if (!st) st = attn_cli_tensors_forward(r->session->one, set);
+    if (!st) return 0;
+    attn_cli_tensors_destroy(set);
+    return attn_cli_prop_failed(r, "inputs: %s: %s", attn_status_name(st), attn_last_error());
+}
+
+struct call {
+    attn_plan *plan;
+    attn_args *args;
+};
+static attn_status execute(void *arg) {
+    struct call *call = arg;
+    return attn_execute(call->plan, call->args);
+}
+
+int attn_cli_prop_execute(struct prop_run *r, struct attn_cli_tensors *set, const char *kernel) {
+    attn_plan_options o = {.size = sizeof o, .flags = ATTN_PLAN_STRICT | ATTN_PLAN_NO_TUNING, .kernel = kernel ? kernel : r->kernel->name};
+    attn_plan_info info = {.size = sizeof info};
+    struct call call = {.args = &set->args};
+    attn_status st = attn_plan_create(r->session->many, ATTN_DEVICE_CPU, &set->problem, &o, &call.plan);
+    if (st == ATTN_E_NO_KERNEL) return PROP_SKIP;
+    if (!st) st = attn_plan_get_info(call.plan, &info);
+    if (st) return attn_cli_prop_failed(r, "plan: %s: %s", attn_status_name(st), attn_last_error());
+    int no_memory = 0, number = 0;
+    char repro[600];
+    snprintf(repro, sizeof repro, "attn check --properties --kernel '%s' --seed %" PRIu64, r->kernel->name, r->seed);
+    set->args.workspace = attn_cli_workspace(&info, &no_memory);
+    set->args.workspace_bytes = info.workspace_bytes;
+    if (!no_memory) number = attn_cli_check_guarded(execute, &call, repro, &st);
+    free(set->args.workspace);
+    if (!number) attn_plan_release(call.plan);
+    if (number) return attn_cli_prop_failed(r, "stopped by signal %d (%s)", number, strsignal(number));
+    return st || no_memory ? attn_cli_prop_failed(r, "execute: %s: %s", attn_status_name(st), attn_last_error()) : 0;
+}
+
+double attn_cli_prop_tolerance(const struct prop_run *r) {
+    bool backward = r->kernel->op == ATTN_OP_SDPA_BWD || r->kernel->op == ATTN_OP_MLA_BWD;
+    switch (r->kernel->dtype) {
+    case ATTN_F16: return 0x1p-9;
+    case ATTN_BF16: return 0x1p-6;
+    case ATTN_F64: return backward ? 2e-12 : 2e-13;
+    default: return backward ? 4e-5 : 8e-6;
+    }
+}
+
+int attn_cli_prop_rows_equal(struct prop_run *r, const char *what, const double *a, const double *b, int64_t rows, int64_t cols, double tol) {
+    double all = 0;
+    for (int64_t x = 0; x < rows * cols; x++) all += a[x] * a[x];
+    double typical = rows ? sqrt(all / (double)rows) : 0;
+    if (!isfinite(all)) return attn_cli_prop_failed(r, "%s is not finite", what);
+    for (int64_t row = 0; row < rows; row++) {
+        double error = 0, size = 0;
+        for (int64_t x = row * cols; x < (row + 1) * cols; x++) {
+            error += (a[x] - b[x]) * (a[x] - b[x]);
+            size += a[x] * a[x];
+        }
+        double bound = tol * fmax(sqrt(size), typical) + 1e-30;
+        if (!(sqrt(error) <= bound))
+            return attn_cli_prop_failed(r, "%s: row %" PRId64 " of %" PRId64 " differs by %.3g, allowed %.3g", what, row, rows, sqrt(error), bound);
+    }
+    return 0;
+}
+
+int attn_cli_prop_lse_equal(struct prop_run *r, const char *what, const double *a, const double *b, int64_t n, double shift) {
+    double tol = r->kernel->dtype == ATTN_F64 ? 1e-12 : 2e-5;
+    for (int64_t x = 0; x < n; x++) {
+        if (isinf(a[x]) && a[x] == b[x]) continue;
+        if (!(fabs(a[x] + shift - b[x]) <= tol * fmax(1, fabs(b[x]))))
+            return attn_cli_prop_failed(r, "%s: lse %" PRId64 " is %.9g, expected %.9g", what, x, b[x], a[x] + shift);
+    }
+    return 0;
+}
+
+/* ---- all properties on all kernels ---------------------------------------------------------------------------------- */
+
+struct outcome {
+    int passed, failed, skipped;
+};
+
+static void report(const struct prop_run *r, const struct prop *p, const struct outcome *o) {
+    if (r->session->json) {
+        printf("{\"type\":\"property\",\"kernel\":\"%s\",\"property\":\"%s\",\"passed\":%d,\"failed\":%d,\"skipped\":%d}\n", r->kernel->name,
+               p->name, o->passed, o->failed, o->skipped);
+        return;
+    }
+    if (o->failed || r->session->verbose || !o->passed)
+        printf("%-4s  %-38s %-34s %d passed, %d failed, %d not applicable\n", o->failed ? "FAIL" : o->passed ? "ok" : "skip", r->kernel->name,
+               p->name, o->passed, o->failed, o->skipped);
+}
+
+static void run_property(struct check_session *s, const attn_kernel_info *k, const struct prop *p, uint64_t seed, int repeat, struct outcome *sum) {
+    struct outcome o = {0};
+    struct prop_run r = {.session = s, .kernel = k};
+    for (int n = 0; n < repeat; n++) {
+        r.seed = seed + (uint64_t)n;
+        attn_cli_rng_seed(&r.rng, r.seed * UINT64_C(0x9e3779b97f4a7c15) + (uint64_t)k->op);
+        int got = p->run(&r);
+        o.passed += got == PROP_PASS, o.failed += got == PROP_FAIL, o.skipped += got == PROP_SKIP;
+        if (got != PROP_FAIL || o.failed > 3) continue;
+        printf("%sFAIL%s %s  property \"%s\"\n  %s\n  on %s\n  rerun: attn check --properties --kernel '%s' --seed %" PRIu64 " --repeat 1\n",
+               attn_cli_sgr(stdout, "1;31"), attn_cli_sgr(stdout, "0"), k->name, p->name, r.text, r.problem, k->name, r.seed);
+    }
+    report(&r, p, &o);
+    sum->passed += o.passed, sum->failed += o.failed, sum->skipped += o.skipped;
+}
+
+int attn_cli_check_properties(struct check_session *s, const struct check_filter *f, uint64_t seed, int repeat, int *passed) {
+    const struct prop *tables[] = {attn_cli_props_dense, attn_cli_props_sparse, attn_cli_props_grad};
+    struct outcome sum = {0};
+    for (int32_t i = 0; i < attn_kernel_count(s->one); i++) {
+        attn_kernel_info k = {.size = sizeof k};
+        if (attn_kernel_get_info(s->one, i, &k) || k.backend == ATTN_BACKEND_CUDA || !k.usable) continue;
+        if ((f->pattern && !attn_cli_match(f->pattern, k.name)) || (f->backend && f->backend != k.backend) || (f->op && f->op != k.op) ||
+            (f->dtype && f->dtype != k.dtype))
+            continue;
+        int before = sum.failed;
+        for (size_t t = 0; t < sizeof tables / sizeof *tables; t++)
+            for (const struct prop *p = tables[t]; p->name; p++)
+                if (p->op == k.op && (!p->dtype || p->dtype == k.dtype)) run_property(s, &k, p, seed, repeat, &sum);
+        if (!s->json) printf("%-4s  %s\n", sum.failed > before ? "FAIL" : "ok", k.name);
+    }
+    *passed += sum.passed;
+    return sum.failed;
+}
