@@ -1,0 +1,67 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+# `attn bench`: records have exactly the documented keys, lists are read, wrong lists are refused before anything runs.
+# Checks no time. Usage: bench_records.sh /path/to/attn [source folder]
+attn=$(cd "$(dirname "${1:?path of attn}")" && pwd)/$(basename "$1")
+source=${2:-$(cd "$(dirname "$0")/../.." && pwd)}
+dir=$(mktemp -d) || exit 1
+trap 'rm -rf "$dir"' EXIT
+failed=0
+fail() { echo "FAILED: $*"; failed=1; }
+quick='--min-time 0 --runs 2 --warm'
+
+cat >"$dir/list.txt" <<'END'
+# two problems
+sdpa_fwd hq=2 sq=9 d=16 f32   # the first
+
+	sdpa_bwd hq=2 sq=9 d=16 f32 causal
+END
+printf 'dist hq=2 sq=3 sk=9 topk=4 f32\r' >"$dir/crlf.txt"
+"$attn" bench $quick --json --run-id id7 "@$dir/list.txt" "@$dir/crlf.txt" >"$dir/records" || fail 'bench @list: exit code'
+[ "$(wc -l <"$dir/records")" = 3 ] || fail 'bench @list: not three records'
+for key in run date commit device driver problem impl kernel median_us p10_us p90_us n tflops gbps limit_share note; do
+    [ "$(grep -c "\"$key\":" "$dir/records")" = 3 ] || fail "a record lacks $key"
+done
+[ "$(head -n 1 "$dir/records" | grep -o '"[a-z0-9_]*":' | wc -l)" = 16 ] || fail 'a record has other keys'
+grep -q '"run":"id7".*"problem":"sdpa_bwd hq=2 sq=9 d=16 f32 causal".*"n":2,.*"limit_share":null' "$dir/records" || fail 'second record'
+if command -v python3 >/dev/null; then
+    python3 - "$dir/records" <<'END' || fail 'records do not hold together'
+import json, sys
+for line in open(sys.argv[1]):
+    r = json.loads(line)
+    assert r["p10_us"] <= r["median_us"] <= r["p90_us"] and r["median_us"] > 0, r
+    assert r["tflops"] > 0 and r["gbps"] > 0 and "warm" in r["note"] and "thread" in r["note"], r
+END
+fi
+"$attn" bench $quick --json --backend ref --strict 'sdpa_fwd hq=2 sq=9 d=16 f32' | grep -q '"impl":"ref"' || fail 'impl of a ref kernel'
+
+# Every kernel that accepts; the same number as list --problem counts.
+problem='mla_fwd hq=2 sq=3 sk=9 topk=4 f32'
+accepting=$("$attn" list --problem "$problem" | grep -c ' accepted$')
+"$attn" bench $quick --json --kernel '*' "$problem" >"$dir/all" 2>/dev/null || fail 'bench --kernel: exit code'
+[ "$(wc -l <"$dir/all")" = "$accepting" ] || fail "bench --kernel '*': $(wc -l <"$dir/all") records, $accepting kernels accept"
+"$attn" bench $quick --threads 1 "$problem" | grep -q '^  attn_mla_fwd_' || fail 'table of bench'
+"$attn" bench --min-time 0 --runs 1 --json "$problem" | grep -q 'cache flushed' || fail 'note of a cold run'
+
+echo 'sdpa_fwd hq=2 sq=9 d=16 f32
+sdpa_fwd hq=2 sq=9 d=16 f32 nonsense' >"$dir/bad.txt"
+"$attn" bench $quick --json "@$dir/bad.txt" >"$dir/out" 2>"$dir/err"
+[ $? = 3 ] || fail 'a bad list: exit code'
+grep -q 'bad.txt line 2' "$dir/err" || fail 'a bad list: no line number'
+[ -s "$dir/out" ] && fail 'a bad list was measured in part'
+"$attn" bench @nowhere 2>/dev/null && fail '@nowhere was found'
+"$attn" bench $quick --kernel nothing "$problem" >/dev/null 2>"$dir/err" && fail 'no matching kernel: exit code'
+grep -q "no kernel matching 'nothing'" "$dir/err" || fail 'no matching kernel: no reason'
+"$attn" bench --device cuda:0 "$problem" >/dev/null 2>&1
+[ $? = 3 ] || fail 'bench on cuda: exit code'
+
+# The shipped lists parse and each problem has a kernel.
+for list in dense dsa decode small cpu; do
+    file=$source/bench/cases/$list.txt
+    [ -s "$file" ] || { fail "no $file"; continue; }
+    sed 's/#.*//' "$file" | grep '[^[:space:]]' | while read -r text; do
+        "$attn" plan "$text" >/dev/null || echo "$list: $text"
+    done >"$dir/refused"
+    [ -s "$dir/refused" ] && { fail "problems without a plan:"; cat "$dir/refused"; }
+done
+exit $failed

@@ -1,0 +1,79 @@
+#!/bin/sh
+# SPDX-License-Identifier: MIT
+# Exit codes and messages of wrong command lines, help of every command, no colours off a terminal.
+# Usage: usage.sh /path/to/attn
+attn=${1:?path of attn}
+dir=$(mktemp -d) || exit 1
+trap 'rm -rf "$dir"' EXIT
+failed=0
+fail() { echo "FAILED: $*"; failed=1; }
+# expect CODE TEXT ARGUMENTS...: exit code, and TEXT somewhere on stderr
+expect() {
+    code=$1 text=$2
+    shift 2
+    "$attn" "$@" >"$dir/out" 2>"$dir/err"
+    got=$?
+    [ "$got" = "$code" ] || fail "attn $*: exit $got, expected $code"
+    grep -qF -- "$text" "$dir/err" || { fail "attn $*: stderr lacks '$text'"; cat "$dir/err"; }
+}
+
+expect 2 'Usage: attn'
+expect 2 "attn: no command 'nonsense'" nonsense
+expect 2 "attn: unknown option '--nonsense'" --nonsense
+for c in run plan list bench env version; do
+    expect 2 "attn $c: unknown option '--nonsense'" "$c" --nonsense
+    expect 2 "Try 'attn $c --help'." "$c" -Z
+done
+expect 2 'attn run: a problem is missing' run
+expect 2 'attn plan: a problem is missing' plan
+expect 2 'attn bench: a problem or @FILE is missing' bench
+expect 2 "attn list: unexpected argument 'x'" list x
+expect 2 "attn env: unexpected argument 'x'" env x
+expect 2 "unexpected argument 'hq=1' (put the problem in quotes)" run sdpa_fwd hq=1
+expect 2 '--seed needs a value' run --seed
+expect 2 "--seed: expected a number, given 'x'" run --seed x
+expect 2 "option '--json=1' takes no value" run --json=1
+expect 2 '--threads: expected a number' plan --threads 0 'dist hq=1 sq=1 sk=1 topk=1 f32'
+expect 2 '--device: expected cpu or cuda:N' plan --device tpu 'dist hq=1 sq=1 sk=1 topk=1 f32'
+expect 2 '--device: expected cpu or cuda:N' plan --device cuda:-1 'dist hq=1 sq=1 sk=1 topk=1 f32'
+expect 2 '--backend: expected ref, cpu or cuda' plan --backend gpu 'dist hq=1 sq=1 sk=1 topk=1 f32'
+expect 2 'ATTN_E_ENUM' plan --cpu-isa mmx 'dist hq=1 sq=1 sk=1 topk=1 f32'
+expect 2 'ATTN_E_TEXT' plan 'sdpa_fwd hq=1 sq=1 d=8 f32 causl'
+expect 2 'ATTN_E_TEXT' plan ''
+expect 3 'ATTN_E_HEADS' plan 'sdpa_fwd hq=3 hk=2 sq=1 d=8 f32'
+expect 3 'ATTN_E_FEATURE' plan 'mla_fwd hq=1 sq=1 sk=1 topk=1 f32 softcap=3'
+expect 3 'ATTN_E_NO_KERNEL' plan --strict --kernel nothing 'sdpa_fwd hq=1 sq=1 d=8 f32'
+expect 3 'ATTN_E_NO_DEVICE' plan --device cuda:99 'sdpa_fwd hq=1 sq=1 d=8 f32'
+expect 2 'exclude each other' list --ops --devices
+expect 2 '--markdown and --json' list --markdown --json
+expect 2 '--save-tuning needs --measure' plan --save-tuning x 'sdpa_fwd hq=1 sq=1 d=8 f32'
+
+# Help goes to stdout, exits 0 and names the command; `help CMD` is the same text.
+"$attn" --help >"$dir/help" 2>"$dir/err" || fail 'attn --help: exit code'
+[ -s "$dir/err" ] && fail 'attn --help writes stderr'
+for c in $(sed -n 's/^  \([a-z]*\)  .*/\1/p' "$dir/help"); do
+    grep -q "^  $c " "$dir/help" || fail "attn --help lacks $c"
+    "$attn" "$c" --help >"$dir/one" 2>"$dir/err" || fail "attn $c --help: exit code"
+    grep -qi 'usage: attn' "$dir/one" || fail "attn $c --help: no usage line on stdout"
+    "$attn" help "$c" >"$dir/two" 2>/dev/null || fail "attn help $c: exit code"
+    cmp -s "$dir/one" "$dir/two" || fail "attn help $c differs from attn $c --help"
+done
+for c in run plan list check bench dist demo env version help; do
+    grep -q "^  $c " "$dir/help" || fail "attn --help lacks $c"
+done
+expect 2 "attn help: no command 'nonsense'" help nonsense
+"$attn" --version | grep -q '^libattn [0-9]*\.[0-9]*\.[0-9]*$' || fail 'attn --version'
+
+# No escape sequences in files.
+esc=$(printf '\033')
+for c in --help list env; do
+    "$attn" $c 2>&1 | grep -q "$esc" && fail "attn $c: escape sequences in a pipe"
+done
+
+# Output that cannot be written is an error, not silence.
+if [ -w /dev/full ]; then
+    "$attn" list >/dev/full 2>"$dir/err"
+    [ $? = 3 ] || fail 'attn list on a full device: exit code'
+    grep -q 'standard output' "$dir/err" || fail 'attn list on a full device: no message'
+fi
+exit $failed
