@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: MIT
+# Front door for GNU make: every target is one command line of cmake, ctest or a script in tools/. Lists itself: make help
+JOBS ?= $(shell nproc)
+PREFIX ?= /usr/local
+SECONDS ?= 300
+T ?= problem_text
+BUILD = build/release
+export JOBS
+
+.DEFAULT_GOAL := help
+.PHONY: help deps build demo check check-full asan ubsan tsan fuzz cov lint tidy abi-check check-oldcpu format doc \
+        install uninstall clean
+
+help: ## this list
+	@echo 'libattn: make TARGET [JOBS=n]'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' Makefile | column -t -s '|' 2>/dev/null || grep -E '^[a-z-]+:.*##' Makefile
+
+deps: ## install what the build needs (Debian, as root), or print the line that does
+	@tools/install_deps.sh build
+
+build: deps ## release build in build/release
+	@tools/build.sh release
+	@echo "built: $(BUILD)/attn $(BUILD)/libattn.so $(BUILD)/libattn.a"
+
+demo: build ## attention of a real language model, checked against the model's own numbers, and a heat map
+	@$(BUILD)/attn demo --out build/demo
+
+check: ## everything a change must pass: build, tests, every kernel against the reference, lint
+	@tools/install_deps.sh check
+	@tools/check.sh quick
+
+check-full: ## more problems and seeds, sanitizers, older processors, coverage (an hour or more)
+	@tools/install_deps.sh full
+	@tools/check.sh full
+
+asan ubsan tsan: ## quick tier under address+undefined, undefined or thread sanitizer
+	@tools/install_deps.sh check
+	@tools/sanitize.sh $@
+
+fuzz: ## libFuzzer: make fuzz T=problem_text SECONDS=300 (T=all: every target in turn)
+	@tools/install_deps.sh check
+	@tools/fuzz.sh $(T) $(SECONDS)
+
+cov: ## line coverage of base, core and api; fails below 90 %
+	@tools/install_deps.sh full
+	@tools/coverage.sh
+
+lint: build ## include edges, style, format, headers alone, binary interface
+	@tools/install_deps.sh check
+	@tools/check.sh lint
+
+tidy: build ## clang-tidy over the library and the command
+	@tools/install_deps.sh full
+	@run-clang-tidy -quiet -p $(BUILD) -j $(JOBS) '/(src|cli)/.*\.c$$' 2>/dev/null
+
+abi-check: build ## exported functions and struct layouts against abi.txt and tools/abi_layout.txt
+	@tools/check_abi.sh $(BUILD)/libattn.so
+
+check-oldcpu: build ## quick tier on emulated processors without AVX-512 and without AVX
+	@tools/install_deps.sh full
+	@tools/check_oldcpu.sh $(BUILD)/attn
+
+format: ## clang-format in place
+	@tools/format.sh
+
+doc: build ## man pages in build/release/man
+	@ls $(BUILD)/man 2>/dev/null || echo 'no man pages: scdoc is missing (apt-get install -y scdoc)'
+
+install: build ## make install PREFIX=/usr/local DESTDIR=
+	@DESTDIR='$(DESTDIR)' cmake --install $(BUILD) --prefix '$(PREFIX)'
+
+uninstall: ## remove what the last make install wrote
+	@test -f $(BUILD)/install_manifest.txt || { echo 'nothing was installed from $(BUILD)'; exit 1; }
+	@sed 's|^|$(DESTDIR)|' $(BUILD)/install_manifest.txt | tr '\n' '\0' | xargs -0 rm -f
+
+clean: ## remove build/
+	@rm -rf build

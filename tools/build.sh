@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# Configures (first time only, or when options are given) and builds a preset quietly: warnings and errors are shown,
+# nothing else.   usage: tools/build.sh PRESET [-D...] [-- targets]
+set -u
+preset=$1
+shift
+cd "$(dirname "$0")/.." || exit 1
+options=()
+while [ $# -gt 0 ] && [ "$1" != -- ]; do
+    options+=("$1")
+    shift
+done
+[ $# -eq 0 ] || shift
+folder=build/$preset
+if [ ! -f "$folder/build.ninja" ] || [ ${#options[@]} -gt 0 ]; then
+    mkdir -p build/log
+    if ! cmake --preset "$preset" "${options[@]}" >"build/log/configure-$preset.log" 2>&1; then
+        cat "build/log/configure-$preset.log" >&2
+        exit 1
+    fi
+fi
+exec ninja --quiet -C "$folder" -j "${JOBS:-$(nproc)}" "$@"

@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# What `make check` runs: build, tests, the tester on every kernel, properties, lint. One line a step, a summary at the end.
+# usage: tools/check.sh [quick|full]    REPEAT=N problems per operator and dtype (quick: 100, full: 300), BUILD=folder of the release build
+set -u
+cd "$(dirname "$0")/.." || exit 1
+tier=${1:-quick}
+build=${BUILD:-build/release}
+jobs=${JOBS:-$(nproc)}
+steps_log=build/log
+# shellcheck source=tools/steps.sh
+. tools/steps.sh
+attn=$build/attn
+
+lint() {
+    step "include edges" tools/check_edges.py
+    step "style" tools/check_style.py
+    step "format" tools/format.sh --check
+    step "public headers alone" tools/check_header.sh
+    step "binary interface" tools/check_abi.sh "$build/libattn.so"
+}
+
+quick() {
+    step "build ${build#build/}" tools/build.sh "${build#build/}" || { steps_end; exit 1; }
+    step "ctest" ctest --test-dir "$build" --output-on-failure -j "$jobs"
+    step "attn check, every CPU kernel" "$attn" check --backend cpu --repeat "${REPEAT:-100}" --seed 1
+    step "attn check, properties" "$attn" check --properties --seed 1
+    lint
+}
+
+full() {
+    REPEAT=${REPEAT:-300} quick
+    for seed in 2 3 4 5; do
+        step "attn check, seed $seed" "$attn" check --backend cpu --repeat "${REPEAT:-300}" --seed "$seed"
+    done
+    for kind in asan ubsan tsan; do step "make $kind" tools/sanitize.sh "$kind"; done
+    step "older processors" tools/check_oldcpu.sh "$attn"
+    step "coverage" make --no-print-directory cov
+}
+
+case $tier in
+quick) quick ;;
+full) full ;;
+lint) lint ;;
+*) echo "usage: $0 [quick|full|lint]" >&2; exit 2 ;;
+esac
+steps_end

@@ -1,0 +1,164 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Fails on any #include that docs/architecture.md does not allow: between rooms, of third-party and of system headers.
+
+It reads text, not the preprocessor's output: an include under #if counts like any other.
+usage: tools/check_edges.py [root]
+"""
+import os
+import re
+import sys
+
+ROOT = os.path.abspath(sys.argv[1]) if len(sys.argv) > 1 else os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
+PUBLIC = {"attn.h", "attn_dlpack.h"}
+
+# Room -> rooms it may include from (itself is implied). "any" = every room.
+EDGES = {
+    "include": set(),
+    "src/base": {"include"},
+    "src/core": {"include", "src/base"},
+    "src/cpu": {"include", "src/base", "src/core"},
+    "src/cuda": {"include", "src/base", "src/core", "kernels"},
+    "src/api": {"include", "src/base", "src/core", "src/cpu", "src/cuda"},
+    "kernels": {"include"},
+    "sim": set(),
+    "cli": {"include"},
+    "bench": {"include"},
+    "examples": {"include"},
+    "python": {"include"},
+    "tests/consumer": {"include"},
+    "tests": {"any"},
+    "tools": {"include"},
+}
+# The only file that may see both backends.
+BOTH_BACKENDS = {"src/api/kernel_list.c"}
+
+C_STD = set("""assert.h complex.h ctype.h errno.h fenv.h float.h inttypes.h iso646.h limits.h locale.h math.h setjmp.h
+signal.h stdalign.h stdarg.h stdatomic.h stdbool.h stddef.h stdint.h stdio.h stdlib.h stdnoreturn.h string.h tgmath.h
+threads.h time.h uchar.h wchar.h wctype.h""".split())
+POSIX = set("""dirent.h fcntl.h pthread.h sched.h strings.h sys/mman.h sys/stat.h sys/types.h sys/wait.h sys/time.h
+sys/resource.h unistd.h sys/ioctl.h sys/uio.h poll.h""".split())
+SIMD = {"immintrin.h", "xmmintrin.h", "cpuid.h", "arm_neon.h"}
+LINUX = {"sys/syscall.h", "linux/futex.h", "sys/auxv.h", "sys/prctl.h"}
+SYSTEM = {
+    "include": {"stddef.h", "stdint.h"},
+    "src/base": C_STD | POSIX,
+    "src/core": C_STD | POSIX,
+    "src/cpu": C_STD | POSIX | SIMD | LINUX,
+    "src/cuda": C_STD | POSIX | {"dlfcn.h"},
+    "src/api": C_STD | POSIX | {"sys/syscall.h"},
+    "kernels": {"stdint.h", "stddef.h", "cuda.h"},
+    "sim": C_STD | POSIX,
+    "cli": C_STD | POSIX | {"jansson.h", "cairo.h", "getopt.h", "sys/utsname.h"},
+    "bench": C_STD | POSIX | {"dlfcn.h"},
+    "examples": C_STD | POSIX,
+    "tools": C_STD | POSIX,
+}
+
+
+def room_of(path):
+    """Longest known room that holds the file, or None."""
+    best = None
+    for room in EDGES:
+        if path.startswith(room + "/") and (best is None or len(room) > len(best)):
+            best = room
+    return best
+
+
+def resolve(path, name):
+    """File that a quoted include means: beside the includer, under src, include or the includer's room, else None."""
+    room = room_of(path) or ""
+    top = path.split("/", 1)[0]
+    folders = [os.path.dirname(path), "include", room, top]
+    if top in ("src", "tests", "kernels"):
+        folders.append("src")
+    if top == "tests":
+        folders.append("cli")
+    if top in ("kernels", "src"):
+        folders.append(".")
+    for folder in folders:
+        at = os.path.normpath(os.path.join(folder, name))
+        if os.path.isfile(os.path.join(ROOT, at)):
+            return at
+    return None
+
+
+def main():
+    faults = []
+    graph = {}
+    n_files = n_includes = 0
+    for top in sorted({room.split("/")[0] for room in EDGES}):
+        for folder, folders, names in os.walk(os.path.join(ROOT, top)):
+            folders[:] = [f for f in folders if f not in ("build", "__pycache__", "corpus")]
+            for name in sorted(names):
+                if not re.search(r"\.(c|h|cc|cpp|cu|cuh|inc|def)$", name):
+                    continue
+                path = os.path.relpath(os.path.join(folder, name), ROOT)
+                room = room_of(path)
+                if room is None:
+                    faults.append(f"{path}: belongs to no room of the architecture")
+                    continue
+                n_files += 1
+                seen = set()
+                with open(os.path.join(ROOT, path), encoding="utf-8", errors="replace") as f:
+                    lines = f.read().splitlines()
+                for number, line in enumerate(lines, 1):
+                    m = INCLUDE.match(line)
+                    if not m:
+                        if re.match(r"\s*#\s*include\b", line) and not line.rstrip().endswith("_FILE"):
+                            faults.append(f"{path}:{number}: computed include")
+                        continue
+                    n_includes += 1
+                    kind, target = m.groups()
+                    here = f"{path}:{number}"
+                    if kind == "<":
+                        if target in PUBLIC and room not in ("examples", "tests/consumer"):
+                            faults.append(f"{here}: write \"{target}\", not <{target}>")
+                        elif target not in PUBLIC and room in SYSTEM and target not in SYSTEM[room]:
+                            faults.append(f"{here}: <{target}> is not for {room}")
+                        continue
+                    at = resolve(path, target)
+                    if at is None:
+                        faults.append(f"{here}: \"{target}\" is found nowhere that {room} may look")
+                        continue
+                    graph.setdefault(path, []).append(at)
+                    to = room_of(at)
+                    seen.add(to)
+                    allowed = EDGES[room]
+                    if to != room and to not in allowed and "any" not in allowed:
+                        faults.append(f"{here}: {room} must not include {to} ({at})")
+                if {"src/cpu", "src/cuda"} <= seen and path not in BOTH_BACKENDS and not path.startswith("tests/"):
+                    faults.append(f"{path}: only {', '.join(sorted(BOTH_BACKENDS))} may see both backends")
+    faults += cycles(graph)
+    for fault in faults:
+        print(fault)
+    print(f"edges: {n_files} files, {n_includes} includes, {len(faults)} faults")
+    return 1 if faults else 0
+
+
+def cycles(graph):
+    """Headers that include each other in a ring."""
+    found, done = [], set()
+    for start in graph:
+        if start in done:
+            continue
+        stack, on_path = [(start, iter(graph.get(start, ())))], [start]
+        while stack:
+            node, rest = stack[-1]
+            for nxt in rest:
+                if nxt in on_path:
+                    found.append("ring of includes: " + " -> ".join(on_path[on_path.index(nxt):] + [nxt]))
+                elif nxt not in done:
+                    stack.append((nxt, iter(graph.get(nxt, ()))))
+                    on_path.append(nxt)
+                    break
+            else:
+                done.add(node)
+                stack.pop()
+                on_path.pop()
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())
