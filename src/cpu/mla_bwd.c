@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: MIT
- * mla_bwd on the CPU, first of two files: sizes, the walk over batches of units, and the outputs of whole rows. The other,
- * mla_grad.c, has the products.
+ * mla_bwd on the CPU, first of two files: sizes, the walk over batches of units, and the outputs of whole rows. The
+ * other, mla_grad.c, has the products.
  *
- * A unit is one query and one chunk of its heads. A batch of units goes through two phases, each shared out to all threads:
+ * A unit is one query and one chunk of its heads. A batch of units goes through two phases, each shared out to all
+ * threads:
  *   1. per unit:  the slots are sorted (stably) by ranges of keys; P and dS of all of them go to the unit's memory; dQ.
- *   2. per key range and column slice:  dKV[key] += sum over heads of dS q + g P dout, unit after unit, slot after slot.
- * Every element of dKV has one owner, which adds in the order of the units: no atomics, and the same bits with any number
- * of threads. TOPK beyond a window's worth of slots runs the two phases once per window of slots.
+ *   2. per key range and column slice:  dKV[key] += sum over heads of dS q + g P dout, unit after unit, slot after
+ * slot. Every element of dKV has one owner, which adds in the order of the units: no atomics, and the same bits with
+ * any number of threads. TOPK beyond a window's worth of slots runs the two phases once per window of slots.
  *
- * Workspace: per thread less than 2 MiB, and UNITS_PER_THREAD units of at most 3 MiB each (least SMALL_BATCH_BYTES in all;
- * MIN_UNITS units when TOPK is beyond a window); and, if dkv is not f32, the f32 sums of one batch entry, SK * D * 4 bytes. */
+ * Workspace: per thread less than 2 MiB, and UNITS_PER_THREAD units of at most 3 MiB each (least SMALL_BATCH_BYTES in
+ * all; MIN_UNITS units when TOPK is beyond a window); and, if dkv is not f32, the f32 sums of one batch entry, SK * D *
+ * 4 bytes. */
 #include "cpu/mla_bwd.h"
 
 #include "attn.h"
@@ -18,7 +20,7 @@
 #include <string.h>
 
 enum {
-    WINDOW_FLOATS = 1 << 18,     /* P of one unit and window: 2048 slots of 128 heads */
+    WINDOW_FLOATS = 1 << 18, /* P of one unit and window: 2048 slots of 128 heads */
     UNITS_PER_THREAD = 4,
     MIN_UNITS = 16,               /* of a batch when there are several windows */
     SMALL_BATCH_BYTES = 32 << 20, /* units so small that they fit are batched beyond UNITS_PER_THREAD */
@@ -62,8 +64,8 @@ struct mla_bwd_size attn_cpu_mla_bwd_size(const attn_problem *p, int32_t threads
     z.t_dead = mla_take(&z.thread_bytes, z.ldh);
     z.t_sum = mla_take(&z.thread_bytes, MLA_SUM_ROWS * (MLA_SLICE + 16) * f);
 
-    /* With several windows the order in which a key's parts are added depends on the size of the batch, so that it must not
-     * depend on the threads; with one window it may. */
+    /* With several windows the order in which a key's parts are added depends on the size of the batch, so that it must
+     * not depend on the threads; with one window it may. */
     int64_t units = MIN_UNITS;
     if (z.n_windows == 1) {
         units = mla_max((int64_t)threads * UNITS_PER_THREAD, SMALL_BATCH_BYTES / (int64_t)z.unit_bytes);
@@ -83,7 +85,9 @@ struct mla_bwd_size attn_cpu_mla_bwd_size(const attn_problem *p, int32_t threads
     return z;
 }
 
-uint64_t attn_cpu_mla_bwd_workspace(const attn_problem *p, int32_t threads) { return attn_cpu_mla_bwd_size(p, threads).bytes; }
+uint64_t attn_cpu_mla_bwd_workspace(const attn_problem *p, int32_t threads) {
+    return attn_cpu_mla_bwd_size(p, threads).bytes;
+}
 
 /* f32 row of sums of a key: in the output itself if it is f32, else in the workspace. */
 float *attn_cpu_mla_bwd_sum(const struct mla_bwd *j, int64_t key) {
@@ -150,7 +154,8 @@ static void one_entry(struct mla_bwd *j, const struct attn_core_device *dev, dou
     if (j->dkv.data && !f32_sums) share(j, dev, round_job);
 }
 
-void attn_cpu_mla_bwd(const struct mla_isa *isa, const struct attn_core_device *dev, const attn_problem *p, const attn_args *a) {
+void attn_cpu_mla_bwd(const struct mla_isa *isa, const struct attn_core_device *dev, const attn_problem *p,
+                      const attn_args *a) {
     struct mla_bwd j = {.isa = isa, .p = p, .a = a, .z = attn_cpu_mla_bwd_size(p, dev->threads), .ws = a->workspace};
     double *sink_total = NULL;
     j.q = attn_core_view(p, a, ATTN_ROLE_Q);

@@ -8,7 +8,7 @@ enum {
     MLA_SLICE = 256,       /* columns of dKV per task of phase 2 */
     MLA_RANGE_SLOTS = 128, /* slots of a unit per key range, about, if they are spread evenly */
     MLA_MAX_RANGES = 64,
-    MLA_SUM_ROWS = 64      /* rows per product of phase 2: the product's result stays in the first-level cache's reach */
+    MLA_SUM_ROWS = 64 /* rows per product of phase 2: the product's result stays in the first-level cache's reach */
 };
 
 /* Persistent part of a unit, at the start of its memory. */

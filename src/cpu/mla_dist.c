@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * dist on the CPU: a[i,t] = sum over heads of exp(scale q_ih . k_t - lse_ih). A task is one query (or, with few queries, a
- * window of its slots); heads are added in ascending order, so that the result is the same from run to run.
+ * dist on the CPU: a[i,t] = sum over heads of exp(scale q_ih . k_t - lse_ih). A task is one query (or, with few
+ * queries, a window of its slots); heads are added in ascending order, so that the result is the same from run to run.
  * The sum normalisation of rows is a second pass, because windows of one row may be done by different threads.
  * Workspace: about 1 MiB per thread. */
 #include "cpu/mla_gather.h"
@@ -39,12 +39,15 @@ static struct layout lay_out(const attn_problem *p) {
     return l;
 }
 
-uint64_t attn_cpu_mla_dist_workspace(const attn_problem *p, int32_t threads) { return lay_out(p).bytes * (uint64_t)threads; }
+uint64_t attn_cpu_mla_dist_workspace(const attn_problem *p, int32_t threads) {
+    return lay_out(p).bytes * (uint64_t)threads;
+}
 
 static void task(const struct dist *j, const struct layout *l, char *ws, int64_t at_task) {
     const attn_problem *p = j->p;
     const struct attn_ukr *ukr = j->isa->ukr;
-    float *qt = (float *)(ws + l->qt), *k = (float *)(ws + l->k), *s = (float *)(ws + l->s), *lse = (float *)(ws + l->lse);
+    float *qt = (float *)(ws + l->qt), *k = (float *)(ws + l->k), *s = (float *)(ws + l->s),
+          *lse = (float *)(ws + l->lse);
     int32_t *key = (int32_t *)(ws + l->key);
     int64_t *slot = (int64_t *)(ws + l->slot);
     uint8_t *dead = (uint8_t *)(ws + l->dead);
@@ -95,7 +98,8 @@ static void norm_job(void *arg, int32_t worker) {
         attn_cpu_mla_sum_to_one((float *)attn_view_row(&j->dist, r / p->seq_q, 0, r % p->seq_q), p->topk);
 }
 
-void attn_cpu_mla_dist(const struct mla_isa *isa, const struct attn_core_device *dev, const attn_problem *p, const attn_args *a) {
+void attn_cpu_mla_dist(const struct mla_isa *isa, const struct attn_core_device *dev, const attn_problem *p,
+                       const attn_args *a) {
     struct dist j = {.isa = isa, .p = p, .a = a, .chunk = mla_min(p->heads_q, MLA_HEADS)};
     j.window = p->batch * p->seq_q < MLA_FEW_QUERIES ? WINDOW : p->topk;
     j.n_windows = (p->topk + j.window - 1) / j.window;

@@ -4,8 +4,8 @@
  *
  *     rows K [n][D] --- S = K Q^T [n][heads] --- online softmax down the columns --- O [heads][DV] += S^T K[:, 0:DV]
  *
- * With keys as the rows of S neither K nor P has to be transposed: K is the left operand of the first product and the right
- * one of the second, and P is read column by column as its left operand. Only Q is turned, once per task.
+ * With keys as the rows of S neither K nor P has to be transposed: K is the left operand of the first product and the
+ * right one of the second, and P is read column by column as its left operand. Only Q is turned, once per task.
  * Workspace: about 1.5 MiB per thread, whatever the problem. */
 #include "cpu/mla_gather.h"
 
@@ -27,12 +27,14 @@ struct fwd {
 
 /* One thread's part of the workspace: offsets in bytes. */
 struct layout {
-    int64_t ldh, ldk, ldo; /* heads padded; row strides of K and O, off the power of two that would crowd one cache set */
+    int64_t ldh, ldk,
+        ldo; /* heads padded; row strides of K and O, off the power of two that would crowd one cache set */
     uint64_t qt, k, s, o, max, old, use, sum, part, key, bytes;
 };
 
 static struct layout lay_out(const attn_problem *p) {
-    struct layout l = {.ldh = mla_round(mla_chunk(p), 16), .ldk = mla_round(p->dim_qk, 16) + 16, .ldo = mla_round(p->dim_v, 16) + 16};
+    struct layout l = {
+        .ldh = mla_round(mla_chunk(p), 16), .ldk = mla_round(p->dim_qk, 16) + 16, .ldo = mla_round(p->dim_v, 16) + 16};
     int64_t f = (int64_t)sizeof(float);
     l.qt = mla_take(&l.bytes, p->dim_qk * l.ldh * f);
     l.k = mla_take(&l.bytes, MLA_BLOCK * l.ldk * f); /* holds the chunk's q rows first: MLA_HEADS <= MLA_BLOCK */
@@ -47,7 +49,9 @@ static struct layout lay_out(const attn_problem *p) {
     return l;
 }
 
-uint64_t attn_cpu_mla_fwd_workspace(const attn_problem *p, int32_t threads) { return lay_out(p).bytes * (uint64_t)threads; }
+uint64_t attn_cpu_mla_fwd_workspace(const attn_problem *p, int32_t threads) {
+    return lay_out(p).bytes * (uint64_t)threads;
+}
 
 /* Scores of one block become probabilities relative to the running maximum; *old becomes the factor by which everything
  * gathered before must shrink. */
@@ -78,7 +82,8 @@ static void store_f32(const struct attn_view *v, int64_t b, int64_t h, int64_t i
 }
 
 /* Writes the rows of the chunk. any = 0: the query has no valid slot, and nothing in the workspace is defined. */
-static void finish(const struct fwd *j, const struct layout *l, char *ws, int64_t b, int64_t i, int64_t h0, int64_t heads, int any) {
+static void finish(const struct fwd *j, const struct layout *l, char *ws, int64_t b, int64_t i, int64_t h0,
+                   int64_t heads, int any) {
     const attn_problem *p = j->p;
     const float *max = (const float *)(ws + l->max), *sum = (const float *)(ws + l->sum);
     float *o = (float *)(ws + l->o);
@@ -140,7 +145,8 @@ static void job(void *arg, int32_t worker) {
     attn_cpu_flush_end(mode);
 }
 
-void attn_cpu_mla_fwd(const struct mla_isa *isa, const struct attn_core_device *dev, const attn_problem *p, const attn_args *a) {
+void attn_cpu_mla_fwd(const struct mla_isa *isa, const struct attn_core_device *dev, const attn_problem *p,
+                      const attn_args *a) {
     struct fwd j = {.isa = isa, .p = p, .a = a, .chunk = mla_chunk(p)};
     j.n_chunks = (p->heads_q + j.chunk - 1) / j.chunk;
     j.n_tasks = p->batch * p->seq_q * j.n_chunks;

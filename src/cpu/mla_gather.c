@@ -21,15 +21,16 @@ struct mla_query attn_cpu_mla_query(const attn_problem *p, const attn_args *args
         query.n_slots = n < 0 ? 0 : mla_min(n, p->topk);
     }
     if (attn_core_has(p, ATTN_CAUSAL)) {
-        /* q_start + i + 1 >= k_stride * (key + 1)  <=>  key < floor((q_start + i + 1) / k_stride). Unsigned, so that the sum
-         * cannot overflow; nothing is negative, so that the division is a floor. */
+        /* q_start + i + 1 >= k_stride * (key + 1)  <=>  key < floor((q_start + i + 1) / k_stride). Unsigned, so that
+         * the sum cannot overflow; nothing is negative, so that the division is a floor. */
         uint64_t bound = ((uint64_t)p->q_start + (uint64_t)i + 1) / (uint64_t)p->k_stride;
         if (bound < (uint64_t)query.n_keys) query.n_keys = (int64_t)bound;
     }
     return query;
 }
 
-int64_t attn_cpu_mla_next(const struct mla_query *query, int64_t *at, int64_t end, int64_t most, int32_t *key, int64_t *slot) {
+int64_t attn_cpu_mla_next(const struct mla_query *query, int64_t *at, int64_t end, int64_t most, int32_t *key,
+                          int64_t *slot) {
     int64_t n = 0, t = *at;
     if (end > query->n_slots) end = query->n_slots;
     for (; t < end && n < most; ++t) {
@@ -42,8 +43,8 @@ int64_t attn_cpu_mla_next(const struct mla_query *query, int64_t *at, int64_t en
     return n;
 }
 
-void attn_cpu_mla_gather(const struct attn_ukr *ukr, const struct attn_view *kv, int64_t b, const int32_t *key, int64_t n,
-                         int64_t d, float *dst, int64_t ld) {
+void attn_cpu_mla_gather(const struct attn_ukr *ukr, const struct attn_view *kv, int64_t b, const int32_t *key,
+                         int64_t n, int64_t d, float *dst, int64_t ld) {
     enum { AHEAD = 3 }; /* rows; the hardware does not foresee the jumps between rows */
     int64_t bytes = d * kv->element_bytes;
     for (int64_t r = 0; r < n; ++r) {
@@ -55,16 +56,18 @@ void attn_cpu_mla_gather(const struct attn_ukr *ukr, const struct attn_view *kv,
     }
 }
 
-void attn_cpu_mla_heads(const struct attn_ukr *ukr, const struct attn_view *v, int64_t b, int64_t i, int64_t h0, int64_t heads,
-                        int64_t x, const uint8_t *skip, float *dst, int64_t ld) {
+void attn_cpu_mla_heads(const struct attn_ukr *ukr, const struct attn_view *v, int64_t b, int64_t i, int64_t h0,
+                        int64_t heads, int64_t x, const uint8_t *skip, float *dst, int64_t ld) {
     for (int64_t h = 0; h < heads; ++h) {
-        if (skip && skip[h]) memset(dst + h * ld, 0, (size_t)x * sizeof *dst);
-        else ukr->widen(dst + h * ld, attn_view_row(v, b, h0 + h, i), v->dtype, x, 1.0f);
+        if (skip && skip[h])
+            memset(dst + h * ld, 0, (size_t)x * sizeof *dst);
+        else
+            ukr->widen(dst + h * ld, attn_view_row(v, b, h0 + h, i), v->dtype, x, 1.0f);
     }
 }
 
-void attn_cpu_mla_turn(const struct attn_ukr *ukr, const float *src, int64_t ld_src, int64_t heads, int64_t x, float *dst,
-                       int64_t ld_dst) {
+void attn_cpu_mla_turn(const struct attn_ukr *ukr, const float *src, int64_t ld_src, int64_t heads, int64_t x,
+                       float *dst, int64_t ld_dst) {
     ukr->transpose_f32(dst, ld_dst, src, ld_src, heads, x);
     if (heads == ld_dst) return;
     for (int64_t c = 0; c < x; ++c) memset(dst + c * ld_dst + heads, 0, (size_t)(ld_dst - heads) * sizeof *dst);
@@ -77,8 +80,8 @@ void attn_cpu_mla_score(const struct attn_ukr *ukr, int32_t dtype, int64_t n, in
         ukr->gemm_f32(n, ldh, mla_min(part, d - c), rows + c, ld_rows, 1, turned + c * ldh, ldh, s, ld_s, c > 0);
 }
 
-int64_t attn_cpu_mla_lse(const attn_problem *p, const struct attn_view *v, int64_t b, int64_t i, int64_t h0, int64_t heads,
-                         int64_t padded, float *lse, uint8_t *dead) {
+int64_t attn_cpu_mla_lse(const attn_problem *p, const struct attn_view *v, int64_t b, int64_t i, int64_t h0,
+                         int64_t heads, int64_t padded, float *lse, uint8_t *dead) {
     const double unit = attn_core_has(p, ATTN_LSE_BASE_2) ? 0.69314718055994530942 : 1.0; /* ln 2 */
     int64_t n_dead = 0;
     for (int64_t h = 0; h < heads; ++h) {

@@ -8,9 +8,9 @@
 #include "cpu/mla_vec.h"
 
 enum {
-    MLA_BLOCK = 256,      /* gathered rows per block: P V reads and writes the output accumulators once per block */
-    MLA_HEADS = 128,      /* most heads per chunk */
-    MLA_FEW_HEADS = 32,   /* heads per chunk when there are few queries to share out */
+    MLA_BLOCK = 128,    /* gathered rows per block: K, S, Q and O of a task together stay within 1 MiB of cache */
+    MLA_HEADS = 128,    /* most heads per chunk */
+    MLA_FEW_HEADS = 32, /* heads per chunk when there are few queries to share out */
     MLA_FEW_QUERIES = 16
 };
 
@@ -38,31 +38,34 @@ struct mla_query {
 };
 struct mla_query attn_cpu_mla_query(const attn_problem *p, const attn_args *args, int64_t b, int64_t i);
 
-/* Next at most `most` valid slots from *at on, before `end`: writes key and slot of each, moves *at behind the last slot
- * looked at, returns how many. 0 means that there are no more. Each output array has room for `most`; slot may be NULL. */
-int64_t attn_cpu_mla_next(const struct mla_query *query, int64_t *at, int64_t end, int64_t most, int32_t *key, int64_t *slot);
+/* Next at most `most` valid slots from *at on, before `end`: writes key and slot of each, moves *at behind the last
+ * slot looked at, returns how many. 0 means that there are no more. Each output array has room for `most`; slot may be
+ * NULL. */
+int64_t attn_cpu_mla_next(const struct mla_query *query, int64_t *at, int64_t end, int64_t most, int32_t *key,
+                          int64_t *slot);
 
 /* dst[r][0..D) = f32 of kv row key[r], r < n. */
-void attn_cpu_mla_gather(const struct attn_ukr *ukr, const struct attn_view *kv, int64_t b, const int32_t *key, int64_t n,
-                         int64_t d, float *dst, int64_t ld);
+void attn_cpu_mla_gather(const struct attn_ukr *ukr, const struct attn_view *kv, int64_t b, const int32_t *key,
+                         int64_t n, int64_t d, float *dst, int64_t ld);
 
-/* Rows of `heads` heads from h0 on of a [B,S,H,X] tensor as f32: dst[h][0..x). A head with skip[h] != 0 (NULL: none) is zeroed unread. */
-void attn_cpu_mla_heads(const struct attn_ukr *ukr, const struct attn_view *v, int64_t b, int64_t i, int64_t h0, int64_t heads,
-                        int64_t x, const uint8_t *skip, float *dst, int64_t ld);
+/* Rows of `heads` heads from h0 on of a [B,S,H,X] tensor as f32: dst[h][0..x). A head with skip[h] != 0 (NULL: none) is
+ * zeroed unread. */
+void attn_cpu_mla_heads(const struct attn_ukr *ukr, const struct attn_view *v, int64_t b, int64_t i, int64_t h0,
+                        int64_t heads, int64_t x, const uint8_t *skip, float *dst, int64_t ld);
 
 /* dst[x][h] = src[h][x] for h < heads, 0 for heads <= h < ld_dst: the right operand of the score product. */
-void attn_cpu_mla_turn(const struct attn_ukr *ukr, const float *src, int64_t ld_src, int64_t heads, int64_t x, float *dst,
-                       int64_t ld_dst);
+void attn_cpu_mla_turn(const struct attn_ukr *ukr, const float *src, int64_t ld_src, int64_t heads, int64_t x,
+                       float *dst, int64_t ld_dst);
 
-/* s[n][ldh] = rows[n][d] turned[d][ldh], the scores before scaling; row strides of rows and s are given. With f32 tensors the
- * sum over d is cut into parts: one chain of 576 multiply-adds loses too many bits for large scales. */
+/* s[n][ldh] = rows[n][d] turned[d][ldh], the scores before scaling; row strides of rows and s are given. With f32
+ * tensors the sum over d is cut into parts: one chain of 576 multiply-adds loses too many bits for large scales. */
 void attn_cpu_mla_score(const struct attn_ukr *ukr, int32_t dtype, int64_t n, int64_t ldh, int64_t d, const float *rows,
                         int64_t ld_rows, const float *turned, float *s, int64_t ld_s);
 
-/* lse of chunk heads in base e, +inf (probability 0 everywhere) for heads whose row counts as empty; dead[h] says which.
- * Returns the number of dead heads. lse[heads..padded) is set to 0. */
-int64_t attn_cpu_mla_lse(const attn_problem *p, const struct attn_view *v, int64_t b, int64_t i, int64_t h0, int64_t heads,
-                         int64_t padded, float *lse, uint8_t *dead);
+/* lse of chunk heads in base e, +inf (probability 0 everywhere) for heads whose row counts as empty; dead[h] says
+ * which. Returns the number of dead heads. lse[heads..padded) is set to 0. */
+int64_t attn_cpu_mla_lse(const attn_problem *p, const struct attn_view *v, int64_t b, int64_t i, int64_t h0,
+                         int64_t heads, int64_t padded, float *lse, uint8_t *dead);
 
 /* ATTN_DIST_L1: divides the row by its sum, in double; a row of zeros stays. */
 void attn_cpu_mla_sum_to_one(float *row, int64_t n);
@@ -71,7 +74,10 @@ void attn_cpu_mla_sum_to_one(float *row, int64_t n);
 uint64_t attn_cpu_mla_fwd_workspace(const attn_problem *p, int32_t threads);
 uint64_t attn_cpu_mla_bwd_workspace(const attn_problem *p, int32_t threads);
 uint64_t attn_cpu_mla_dist_workspace(const attn_problem *p, int32_t threads);
-void attn_cpu_mla_fwd(const struct mla_isa *isa, const struct attn_core_device *dev, const attn_problem *p, const attn_args *a);
-void attn_cpu_mla_bwd(const struct mla_isa *isa, const struct attn_core_device *dev, const attn_problem *p, const attn_args *a);
-void attn_cpu_mla_dist(const struct mla_isa *isa, const struct attn_core_device *dev, const attn_problem *p, const attn_args *a);
+void attn_cpu_mla_fwd(const struct mla_isa *isa, const struct attn_core_device *dev, const attn_problem *p,
+                      const attn_args *a);
+void attn_cpu_mla_bwd(const struct mla_isa *isa, const struct attn_core_device *dev, const attn_problem *p,
+                      const attn_args *a);
+void attn_cpu_mla_dist(const struct mla_isa *isa, const struct attn_core_device *dev, const attn_problem *p,
+                       const attn_args *a);
 #endif

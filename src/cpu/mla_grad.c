@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * Products of mla_bwd, see mla_bwd.c for the plan. Formulas, per query, head and valid slot with key row k, v = k[0:DV]:
- *     p = exp(scale q.k - lse)      D = out.dout      g = exp(lse - ln(exp lse + exp sink)), 1 without a sink
- *     dS = p (g (dout.v) - (g D - dlse)) scale        dq += dS k        dkv[0:D] += dS q        dkv[0:DV] += g p dout
- * lse excludes the sink. The g before D: out holds g already, and g itself depends on lse (semantics, section 2). */
+ * Products of mla_bwd, see mla_bwd.c for the plan. Formulas, per query, head and valid slot with key row k, v =
+ * k[0:DV]: p = exp(scale q.k - lse)      D = out.dout      g = exp(lse - ln(exp lse + exp sink)), 1 without a sink dS =
+ * p (g (dout.v) - (g D - dlse)) scale        dq += dS k        dkv[0:D] += dS q        dkv[0:DV] += g p dout lse
+ * excludes the sink. The g before D: out holds g already, and g itself depends on lse (semantics, section 2). */
 #include "cpu/mla_bwd.h"
 
 #include "attn.h"
@@ -53,7 +53,8 @@ static void load_rows(const struct at *w) {
     float *lse = thread_f32(w, z->t_lse), *g = thread_f32(w, z->t_g), *c = thread_f32(w, z->t_c);
     double *sink_part = (double *)(w->unit + z->u_sink);
     const uint8_t *dead = (const uint8_t *)(w->thread + z->t_dead);
-    const double dlse_unit = attn_core_has(p, ATTN_LSE_BASE_2) ? 1.4426950408889634074 : 1.0; /* d lse2 / d lse = log2(e) */
+    const double dlse_unit =
+        attn_core_has(p, ATTN_LSE_BASE_2) ? 1.4426950408889634074 : 1.0; /* d lse2 / d lse = log2(e) */
     attn_cpu_mla_heads(ukr, &j->q, j->b, w->i, w->h0, w->heads, p->dim_qk, dead, q, z->ldk);
     attn_cpu_mla_heads(ukr, &j->dout, j->b, w->i, w->h0, w->heads, p->dim_v, dead, dout, z->ldk);
     attn_cpu_mla_turn(ukr, q, z->ldk, w->heads, p->dim_qk, thread_f32(w, z->t_qt), z->ldh);
@@ -80,7 +81,8 @@ static void load_rows(const struct at *w) {
 }
 
 /* Rows [r0, r0 + n) of x = [dS | g P], and dist. K holds the gathered key rows. */
-static void grad_block(const struct at *w, const float *k, int64_t r0, int64_t n, const int64_t *slot, float *dist, float dist_factor) {
+static void grad_block(const struct at *w, const float *k, int64_t r0, int64_t n, const int64_t *slot, float *dist,
+                       float dist_factor) {
     const struct mla_bwd *j = w->j;
     const struct mla_bwd_size *z = &j->z;
     const struct attn_ukr *ukr = j->isa->ukr;
@@ -89,7 +91,8 @@ static void grad_block(const struct at *w, const float *k, int64_t r0, int64_t n
     const uint8_t *dead = (const uint8_t *)(w->thread + z->t_dead);
     const float scale = (float)j->p->scale;
     float *x = unit_f32(w, z->u_x) + r0 * z->ldx;
-    attn_cpu_mla_score(ukr, j->p->dtype, n, z->ldh, j->p->dim_qk, k, z->ldk, thread_f32(w, z->t_qt), x + z->ldh, z->ldx);
+    attn_cpu_mla_score(ukr, j->p->dtype, n, z->ldh, j->p->dim_qk, k, z->ldk, thread_f32(w, z->t_qt), x + z->ldh,
+                       z->ldx);
     attn_cpu_mla_score(ukr, j->p->dtype, n, z->ldh, j->p->dim_v, k, z->ldk, thread_f32(w, z->t_dot), x, z->ldx);
     for (int64_t r = 0; r < n; ++r) {
         float *ds = x + r * z->ldx, *p = ds + z->ldh;
@@ -139,7 +142,8 @@ static void one_unit(const struct mla_bwd *j, int64_t at_unit, char *thread) {
         if (j->window == 0) memset(dist, 0, (size_t)p->topk * sizeof *dist);
     }
     sort_slots(&w);
-    w.n_dead = attn_cpu_mla_lse(p, &j->lse, j->b, w.i, w.h0, w.heads, z->ldh, thread_f32(&w, z->t_lse), (uint8_t *)(thread + z->t_dead));
+    w.n_dead = attn_cpu_mla_lse(p, &j->lse, j->b, w.i, w.h0, w.heads, z->ldh, thread_f32(&w, z->t_lse),
+                                (uint8_t *)(thread + z->t_dead));
     if (w.n_dead == w.heads) u->n = 0;
     if (u->n == 0) memset(u->start, 0, sizeof u->start);
     if (u->n) load_rows(&w);
@@ -165,13 +169,15 @@ void attn_cpu_mla_bwd_rows_job(void *arg, int32_t worker) {
 }
 
 /* Columns [c0, c1) of the dKV rows of one key range, for one unit. */
-static void add_range(const struct mla_bwd *j, int64_t at_unit, int64_t range, int64_t c0, int64_t c1, float *sum, int64_t ld) {
+static void add_range(const struct mla_bwd *j, int64_t at_unit, int64_t range, int64_t c0, int64_t c1, float *sum,
+                      int64_t ld) {
     const struct mla_bwd_size *z = &j->z;
     const struct attn_ukr *ukr = j->isa->ukr;
     char *unit = attn_cpu_mla_bwd_unit(j, at_unit);
     const struct mla_unit *u = (const struct mla_unit *)(unit + z->u_state);
     const int32_t *key = (const int32_t *)(unit + z->u_key);
-    const float *x = (const float *)(unit + z->u_x), *q = (const float *)(unit + z->u_q), *dout = (const float *)(unit + z->u_do);
+    const float *x = (const float *)(unit + z->u_x), *q = (const float *)(unit + z->u_q),
+                *dout = (const float *)(unit + z->u_do);
     const int64_t h0 = (j->u0 + at_unit) % z->n_chunks * z->chunk, heads = mla_min(z->chunk, j->p->heads_q - h0);
     const int64_t v1 = mla_min(c1, j->p->dim_v);
     for (int64_t r0 = u->start[range]; r0 < u->start[range + 1]; r0 += MLA_SUM_ROWS) {
@@ -179,7 +185,8 @@ static void add_range(const struct mla_bwd *j, int64_t at_unit, int64_t range, i
         const float *ds = x + r0 * z->ldx;
         ukr->gemm_f32(n, c1 - c0, heads, ds, z->ldx, 1, q + c0, z->ldk, sum, ld, 0);
         if (c0 < v1) ukr->gemm_f32(n, v1 - c0, heads, ds + z->ldh, z->ldx, 1, dout + c0, z->ldk, sum, ld, 1);
-        for (int64_t r = 0; r < n; ++r) j->isa->vec->add(attn_cpu_mla_bwd_sum(j, key[r0 + r]) + c0, sum + r * ld, c1 - c0);
+        for (int64_t r = 0; r < n; ++r)
+            j->isa->vec->add(attn_cpu_mla_bwd_sum(j, key[r0 + r]) + c0, sum + r * ld, c1 - c0);
     }
 }
 
@@ -189,7 +196,8 @@ void attn_cpu_mla_bwd_keys_job(void *arg, int32_t worker) {
     float *sum = (float *)(j->ws + z->at_threads + z->thread_bytes * (uint64_t)worker + z->t_sum);
     uint32_t mode = attn_cpu_flush_begin();
     for (int64_t t; (t = attn_cpu_next(&j->next)) < z->n_ranges * z->n_slices;) {
-        const int64_t range = t / z->n_slices, c0 = t % z->n_slices * MLA_SLICE, c1 = mla_min(c0 + MLA_SLICE, j->p->dim_qk);
+        const int64_t range = t / z->n_slices, c0 = t % z->n_slices * MLA_SLICE,
+                      c1 = mla_min(c0 + MLA_SLICE, j->p->dim_qk);
         for (int64_t u = 0; u < j->n_units; ++u) add_range(j, u, range, c0, c1, sum, MLA_SLICE + 16);
     }
     attn_cpu_flush_end(mode);

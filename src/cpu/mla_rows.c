@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * The MLA kernels' rows: three operators, three instruction sets, three dtypes, one driver each. bf16 and f16 are widened
- * to f32 when rows are gathered; the AVX-512 rows do not use bf16 or AMX instructions. */
+ * The MLA kernels' rows: three operators, three instruction sets, three dtypes, one driver each. bf16 and f16 are
+ * widened to f32 when rows are gathered; the AVX-512 rows do not use bf16 or AMX instructions. */
 #include "attn.h"
 #include "cpu/mla_gather.h"
 
@@ -10,10 +10,12 @@ static const struct mla_isa isa_c = {&attn_ukr_c, &attn_cpu_mla_vec_c, 6e9};
 
 /* The operator's definition (D 576 or 512, DV 512, one kv head) is checked with the problem; what is left is what this
  * driver itself assumes. */
-static int supports(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p, struct attn_text *why) {
+static int supports(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                    struct attn_text *why) {
     (void)dev;
     if (p->dim_qk % 16 || p->dim_v % 16 || p->dim_v > p->dim_qk) {
-        attn_text_add(why, "head dims %lld and %lld: wants multiples of 16, dv at most d", (long long)p->dim_qk, (long long)p->dim_v);
+        attn_text_add(why, "head dims %lld and %lld: wants multiples of 16, dv at most d", (long long)p->dim_qk,
+                      (long long)p->dim_v);
         return 0;
     }
     if (p->heads_k != 1) {
@@ -32,37 +34,37 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
     return 1e-5 + attn_problem_flops(p) / (isa->flops * dev->threads);
 }
 
-#define OPERATOR(op)                                                                                                     \
-    static uint64_t workspace_##op(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) { \
-        (void)k;                                                                                                         \
-        return attn_cpu_mla_##op##_workspace(p, dev->threads);                                                           \
-    }                                                                                                                    \
-    static attn_status launch_##op(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p, \
-                                   const attn_args *args) {                                                              \
-        attn_cpu_mla_##op(k->impl, dev, p, args);                                                                        \
-        return ATTN_OK;                                                                                                  \
+#define OPERATOR(op)                                                                                                   \
+    static uint64_t workspace_##op(const struct attn_kernel *k, const struct attn_core_device *dev,                    \
+                                   const attn_problem *p) {                                                            \
+        (void)k;                                                                                                       \
+        return attn_cpu_mla_##op##_workspace(p, dev->threads);                                                         \
+    }                                                                                                                  \
+    static attn_status launch_##op(const struct attn_kernel *k, const struct attn_core_device *dev,                    \
+                                   const attn_problem *p, const attn_args *args) {                                     \
+        attn_cpu_mla_##op(k->impl, dev, p, args);                                                                      \
+        return ATTN_OK;                                                                                                \
     }
 OPERATOR(fwd)
 OPERATOR(bwd)
 OPERATOR(dist)
 
-#define ROW(word, ATTN_OP, fn, isa, FEATURES, dt, ATTN_DT)                                                    \
-    {                                                                                                         \
-        .name = "attn_" word "_" #isa "_" #dt "_any", .arch = #isa,                                           \
-        .summary = "any HQ, TOPK and strides, all features; f32 products, valid rows gathered once",         \
-        .op = ATTN_OP, .backend = ATTN_BACKEND_CPU, .dtype = ATTN_DT, .math_dtype = ATTN_F32,                 \
-        .accumulator_dtype = ATTN_F32, .device_type = ATTN_DEVICE_TYPE_CPU, .deterministic = 1, .bit_stable = 1, \
-        .features = FEATURES, .impl = &isa_##isa, .supports = supports, .estimate = estimate,                 \
-        .workspace = workspace_##fn, .launch = launch_##fn                                                    \
+#define ROW(word, ATTN_OP, fn, isa, FEATURES, dt, ATTN_DT)                                                             \
+    {                                                                                                                  \
+        .name = "attn_" word "_" #isa "_" #dt "_any", .arch = #isa,                                                    \
+        .summary = "any HQ, TOPK and strides, all features; f32 products, valid rows gathered once", .op = ATTN_OP,    \
+        .backend = ATTN_BACKEND_CPU, .dtype = ATTN_DT, .math_dtype = ATTN_F32, .accumulator_dtype = ATTN_F32,          \
+        .device_type = ATTN_DEVICE_TYPE_CPU, .deterministic = 1, .bit_stable = 1, .features = FEATURES,                \
+        .impl = &isa_##isa, .supports = supports, .estimate = estimate, .workspace = workspace_##fn,                   \
+        .launch = launch_##fn                                                                                          \
     }
-#define ROWS_ISA(isa, FEATURES, dt, ATTN_DT)                            \
-    ROW("mla_fwd", ATTN_OP_MLA_FWD, fwd, isa, FEATURES, dt, ATTN_DT),   \
-    ROW("mla_bwd", ATTN_OP_MLA_BWD, bwd, isa, FEATURES, dt, ATTN_DT),   \
-    ROW("dist", ATTN_OP_DIST, dist, isa, FEATURES, dt, ATTN_DT)
-#define ROWS(isa, FEATURES)                          \
-    ROWS_ISA(isa, FEATURES, bf16, ATTN_BF16),        \
-    ROWS_ISA(isa, FEATURES, f16, ATTN_F16),          \
-    ROWS_ISA(isa, FEATURES, f32, ATTN_F32)
+#define ROWS_ISA(isa, FEATURES, dt, ATTN_DT)                                                                           \
+    ROW("mla_fwd", ATTN_OP_MLA_FWD, fwd, isa, FEATURES, dt, ATTN_DT),                                                  \
+        ROW("mla_bwd", ATTN_OP_MLA_BWD, bwd, isa, FEATURES, dt, ATTN_DT),                                              \
+        ROW("dist", ATTN_OP_DIST, dist, isa, FEATURES, dt, ATTN_DT)
+#define ROWS(isa, FEATURES)                                                                                            \
+    ROWS_ISA(isa, FEATURES, bf16, ATTN_BF16), ROWS_ISA(isa, FEATURES, f16, ATTN_F16),                                  \
+        ROWS_ISA(isa, FEATURES, f32, ATTN_F32)
 
 const struct attn_kernel attn_cpu_mla_rows[] = {
     ROWS(avx512, ATTN_CPU_AVX512),

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * Element-wise loops of the MLA kernels over blocks [keys][heads]: written once here, compiled once per instruction set by
- * mla_vec_c.c, mla_vec_avx2.c and mla_vec_avx512.c. A block keeps the heads innermost, so every statistic of a softmax row
- * (max, sum, lse, delta) is a vector over heads and nothing is ever reduced across a register. n is a multiple of 16. */
+ * Element-wise loops of the MLA kernels over blocks [keys][heads]: written once here, compiled once per instruction set
+ * by mla_vec_c.c, mla_vec_avx2.c and mla_vec_avx512.c. A block keeps the heads innermost, so every statistic of a
+ * softmax row (max, sum, lse, delta) is a vector over heads and nothing is ever reduced across a register. n is a
+ * multiple of 16. */
 #ifndef ATTN_CPU_MLA_VEC_H
 #define ATTN_CPU_MLA_VEC_H
 #include "cpu/ukr.h"
@@ -9,9 +10,9 @@
 struct mla_vec {
     /* s *= scale; max[h] = larger of max[h] and the column's elements. A NaN sticks. */
     void (*scale_max)(float *s, int64_t ld, int64_t rows, int64_t n, float scale, float *max);
-    void (*sub)(float *s, const float *x, int64_t n);                 /* s -= x           */
+    void (*sub)(float *s, const float *x, int64_t n);                    /* s -= x           */
     void (*scale_sub)(float *s, const float *x, int64_t n, float scale); /* s = s * scale - x */
-    void (*add)(float *s, const float *x, int64_t n);                 /* s += x           */
+    void (*add)(float *s, const float *x, int64_t n);                    /* s += x           */
     /* ds holds dP on entry: ds = p * (g * ds - c) * scale, then p *= g. */
     void (*grad)(float *ds, float *p, const float *g, const float *c, int64_t n, float scale);
 };
@@ -44,7 +45,8 @@ static void scale_sub(float *restrict s, const float *restrict x, int64_t n, flo
 static void add(float *restrict s, const float *restrict x, int64_t n) {
     for (int64_t h = 0; h < n; ++h) s[h] += x[h];
 }
-static void grad(float *restrict ds, float *restrict p, const float *restrict g, const float *restrict c, int64_t n, float scale) {
+static void grad(float *restrict ds, float *restrict p, const float *restrict g, const float *restrict c, int64_t n,
+                 float scale) {
     for (int64_t h = 0; h < n; ++h) {
         ds[h] = p[h] * (g[h] * ds[h] - c[h]) * scale;
         p[h] *= g[h];

@@ -35,6 +35,13 @@ void attn_cpu_fwd_empty(const struct attn_cpu_fwd *f, const struct attn_core_seq
     }
 }
 
+enum {
+    FEW_ROWS = 16, /* up to this many flat rows, packing keys costs more than it saves */
+    V_STEP = 32,   /* keys of a product of few rows with values */
+    BLOCK_BYTES = 512 << 10, /* keys and values of a block, and a task's rows and sums: they share a second-level cache */
+    TASK_BYTES = 512 << 10
+};
+
 #define REAL float
 #define T(name) name##_f32
 #include "cpu/sdpa_fwd_tpl.h"
@@ -43,11 +50,6 @@ void attn_cpu_fwd_empty(const struct attn_cpu_fwd *f, const struct attn_core_seq
 #define REAL double
 #define T(name) name##_f64
 #include "cpu/sdpa_fwd_tpl.h"
-
-enum {
-    FEW_ROWS = 16,          /* up to this many flat rows, packing keys costs more than it saves */
-    BLOCK_BYTES = 512 << 10 /* keys and values of a block: half of a second-level cache */
-};
 
 static void lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     const attn_problem *p = f->s.p;
@@ -61,12 +63,13 @@ static void lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     f->ldv = attn_cpu_sdpa_up(p->dim_v, line);
     f->keys = 512 / (f64 ? 2 : 1);
     while (f->keys > 64 && f->keys * (f->ldq + f->ldv) * f->real > BLOCK_BYTES) f->keys /= 2;
-    if (!f->panel && f->keys > 128) f->keys = 128;
+    if (!f->panel && f->keys > 512) f->keys = 512;
     f->lds = f->keys + line;
 
     f->split = attn_cpu_decode_split(&f->s);
     f->splits = p->seq_k > 0 ? attn_cpu_sdpa_blocks(p->seq_k, f->split) : 1;
-    const int64_t pairs = p->batch * p->heads_k, most = 18;
+    const int64_t pairs = p->batch * p->heads_k, fit = TASK_BYTES / ((f->ldq + f->ldv + 1) * f->real * f->strip);
+    const int64_t most = fit < 8 ? 8 : fit > 36 ? 36 : fit;
     int64_t strips = attn_cpu_sdpa_blocks(f->s.flat, f->strip), want = strips * pairs / (4 * (int64_t)threads);
     want = want < 2 ? 2 : want > most ? most : want;
     if (f->splits > 1) want = strips;
@@ -88,6 +91,7 @@ static void lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     f->at.o = attn_cpu_sdpa_take(end, f->rows * f->ldv * f->real);
     f->at.m = attn_cpu_sdpa_take(end, f->rows * f->real);
     f->at.l = attn_cpu_sdpa_take(end, f->rows * f->real);
+    f->at.before = attn_cpu_sdpa_take(end, f->panel ? 0 : (2 + f->ldv) * FEW_ROWS * f->real);
     f->partial_bytes = 0;
     attn_cpu_sdpa_take(&f->partial_bytes, f->s.flat * f->real);
     f->partial_l = attn_cpu_sdpa_take(&f->partial_bytes, f->s.flat * f->real);

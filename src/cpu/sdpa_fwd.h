@@ -17,7 +17,7 @@ struct attn_cpu_fwd {
     int64_t row_blocks;    /* tasks of one (batch, key head) and split */
     int64_t split, splits; /* keys of a split; splits = 1: results are final */
     struct {
-        int64_t q, k, tmp, v, raw, poison, s, hidden, mask, o, m, l, row, end;
+        int64_t q, k, tmp, v, raw, poison, s, hidden, mask, o, m, l, before, row, end;
     } at; /* a worker's scratch */
     int64_t partial_bytes; /* one (batch, key head, split): m, l, o of all flat rows */
     int64_t partial_l, partial_o;

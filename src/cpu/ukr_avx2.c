@@ -101,7 +101,7 @@ static inline void square_f64(double *dst, int64_t ld, const double *src, int64_
 #define ISA "avx2"
 #define TABLE attn_ukr_avx2
 #define MR 6
-#define WIDE_ROWS 2
+#define FEW 4
 #define WIDE 6
 #define NT_ROWS 1
 #define PREFETCH_ROWS 8

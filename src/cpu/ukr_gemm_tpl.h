@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Register-tiled matrix products of struct attn_ukr, written once over the vector layer and included for f32 and f64.
- * The includer defines, besides what ukr_row_tpl.h needs, MR (rows of the main tile, its width is two vectors), WIDE_ROWS
- * and WIDE (vectors of the tile for few rows), NT_ROWS (rows of A in a dot tile; NT = 8 of B), PREFETCH_ROWS and UNROLL.
+ * The includer defines, besides what ukr_row_tpl.h needs, MR (rows of the main tile, its width is two vectors), FEW
+ * (rows up to which the wide tiles are used), WIDE (vectors of a wide tile of two rows), NT_ROWS (rows of A in a dot tile; NT = 8 of B), PREFETCH_ROWS and UNROLL.
  * Every element of C is one chain of multiply-adds in the order of k whatever the tile: results do not depend on how a
  * driver cuts m and n. No include guard on purpose. */
 
@@ -9,7 +9,7 @@
 static inline __attribute__((always_inline)) void F(tile)(int rows, int nv, int masked, V(tail) tail, int64_t k,
                                                           const REAL *a, int64_t ar, int64_t ac, const REAL *b,
                                                           int64_t ldb, REAL *c, int64_t ldc, int accumulate) {
-    VEC s[MR < WIDE_ROWS ? WIDE_ROWS : MR][WIDE];
+    VEC s[MR][WIDE];
     UNROLL for (int i = 0; i < rows; i++) {
         UNROLL for (int v = 0; v < nv; v++) s[i][v] = V(set)(0);
     }
@@ -74,17 +74,17 @@ static void F(rows_tail)(int64_t rows, int64_t n, int64_t k, const REAL *a, int6
     const V(tail) tail = V(tail_of)(n);
     switch (rows) { ROW_CASES(1, 1) }
 }
+/* Few rows: as many columns as registers allow, so that rows of B, which then come from memory as a rule, are read in
+ * their own order. */
 static void F(rows_wide)(int64_t rows, int64_t k, const REAL *a, int64_t ar, int64_t ac, const REAL *b, int64_t ldb,
                          REAL *c, int64_t ldc, int accumulate) {
     const V(tail) tail = V(tail_of)(0);
-    switch (rows) {
-        ROW_CASE(1, WIDE, 0)
-        ROW_CASE(2, WIDE, 0)
-#if WIDE_ROWS == 4
-        ROW_CASE(3, WIDE, 0)
-        ROW_CASE(4, WIDE, 0)
-#endif
-    }
+    switch (rows) { ROW_CASE(1, WIDE, 0) ROW_CASE(2, WIDE, 0) }
+}
+static void F(rows_half)(int64_t rows, int64_t k, const REAL *a, int64_t ar, int64_t ac, const REAL *b, int64_t ldb,
+                         REAL *c, int64_t ldc, int accumulate) {
+    const V(tail) tail = V(tail_of)(0);
+    switch (rows) { ROW_CASE(1, WIDE / 2, 0) ROW_CASE(2, WIDE / 2, 0) ROW_CASE(3, WIDE / 2, 0) ROW_CASE(4, WIDE / 2, 0) }
 }
 #undef ROW_CASE
 #undef ROW_CASES
@@ -92,9 +92,13 @@ static void F(rows_wide)(int64_t rows, int64_t k, const REAL *a, int64_t ar, int
 static void F(gemm)(int64_t m, int64_t n, int64_t k, const REAL *a, int64_t ar, int64_t ac, const REAL *b, int64_t ldb,
                     REAL *c, int64_t ldc, int accumulate) {
     int64_t j = 0;
-    if (m <= WIDE_ROWS) {
-        for (; m > 0 && j + WIDE * LANES <= n; j += WIDE * LANES)
-            F(rows_wide)(m, k, a, ar, ac, b + j, ldb, c + j, ldc, accumulate);
+    if (m <= FEW) {
+        for (; j + WIDE * LANES <= n; j += WIDE * LANES)
+            for (int64_t i = 0; i < m; i += 2)
+                F(rows_wide)(m - i < 2 ? 1 : 2, k, a + i * ar, ar, ac, b + j, ldb, c + i * ldc + j, ldc, accumulate);
+        for (; j + WIDE / 2 * LANES <= n; j += WIDE / 2 * LANES)
+            for (int64_t i = 0; i < m; i += 4)
+                F(rows_half)(m - i < 4 ? m - i : 4, k, a + i * ar, ar, ac, b + j, ldb, c + i * ldc + j, ldc, accumulate);
     }
     /* columns outside, so that a panel of B stays in the first-level cache for all rows */
     for (; j + 2 * LANES <= n; j += 2 * LANES) {
@@ -123,22 +127,17 @@ static inline __attribute__((always_inline)) void F(dots)(int x, int64_t k, cons
     UNROLL for (int i = 0; i < x; i++) {
         UNROLL for (int j = 0; j < NT; j++) s[i][j] = V(set)(0);
     }
-    int64_t l = 0;
-    for (; l + LANES <= k; l += LANES) {
-        VEC p[NT_ROWS];
-        UNROLL for (int i = 0; i < x; i++) p[i] = V(load)(a + i * lda + l);
-        UNROLL for (int j = 0; j < NT; j++) {
+    const V(tail) rest = V(tail_of)(k % LANES);
+    /* one row of B after the other: memory delivers rows read abreast at half the rate */
+    UNROLL for (int j = 0; j < NT; j++) {
+        int64_t l = 0;
+        for (; l + LANES <= k; l += LANES) {
             VEC q = V(load)(b[j] + l);
-            UNROLL for (int i = 0; i < x; i++) s[i][j] = V(fma)(p[i], q, s[i][j]);
+            UNROLL for (int i = 0; i < x; i++) s[i][j] = V(fma)(V(load)(a + i * lda + l), q, s[i][j]);
         }
-    }
-    if (l < k) {
-        const V(tail) m = V(tail_of)(k - l);
-        VEC p[NT_ROWS];
-        UNROLL for (int i = 0; i < x; i++) p[i] = V(load_tail)(a + i * lda + l, m);
-        UNROLL for (int j = 0; j < NT; j++) {
-            VEC q = V(load_tail)(b[j] + l, m);
-            UNROLL for (int i = 0; i < x; i++) s[i][j] = V(fma)(p[i], q, s[i][j]);
+        if (l < k) {
+            VEC q = V(load_tail)(b[j] + l, rest);
+            UNROLL for (int i = 0; i < x; i++) s[i][j] = V(fma)(V(load_tail)(a + i * lda + l, rest), q, s[i][j]);
         }
     }
     UNROLL for (int i = 0; i < x; i++) V(store_sums)(c + i * ldc, s[i]);
