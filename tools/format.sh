@@ -24,4 +24,5 @@ if [ "${1:-}" = --check ]; then
     [ $bad -eq 0 ]
 else
     clang-format -i "${files[@]}"
+    clang-format -i "${files[@]}" # comments broken by the first pass settle in the second
 fi

@@ -14,34 +14,34 @@
 
 /* Special data of a case, drawn from its seed; several may apply at once. The names are in check_cover.c. */
 enum {
-    CHECK_FAR_NEGATIVE = 1 << 0,    /* every score is near -200                                     */
-    CHECK_NAN_QUERY = 1 << 1,       /* one query row holds a NaN                                    */
-    CHECK_NAN_KEY = 1 << 2,         /* one key row, visible to some queries, holds a NaN            */
-    CHECK_HIDDEN_NAN = 1 << 3,      /* what no query may read holds NaN and inf                     */
-    CHECK_MASK_PLUS_INF = 1 << 4,   /* one mask cell is +inf                                        */
-    CHECK_MASK_DEAD_ROWS = 1 << 5,  /* some mask rows hide every key                                */
-    CHECK_HUGE = 1 << 6,            /* scores in the hundreds and thousands                         */
-    CHECK_EQUAL_SCORES = 1 << 7,    /* all queries are zero                                         */
+    CHECK_FAR_NEGATIVE = 1 << 0,   /* every score is near -200                                     */
+    CHECK_NAN_QUERY = 1 << 1,      /* one query row holds a NaN                                    */
+    CHECK_NAN_KEY = 1 << 2,        /* one key row, visible to some queries, holds a NaN            */
+    CHECK_HIDDEN_NAN = 1 << 3,     /* what no query may read holds NaN and inf                     */
+    CHECK_MASK_PLUS_INF = 1 << 4,  /* one mask cell is +inf                                        */
+    CHECK_MASK_DEAD_ROWS = 1 << 5, /* some mask rows hide every key                                */
+    CHECK_HUGE = 1 << 6,           /* scores in the hundreds and thousands                         */
+    CHECK_EQUAL_SCORES = 1 << 7,   /* all queries are zero                                         */
     CHECK_SINK_PLUS_INF = 1 << 8,
     CHECK_SINK_MINUS_INF = 1 << 9,
-    CHECK_WILD_LENGTHS = 1 << 10,   /* lengths outside their range, which the library clamps        */
+    CHECK_WILD_LENGTHS = 1 << 10, /* lengths outside their range, which the library clamps        */
     CHECK_BAD_PAGES = 1 << 11,
-    CHECK_UNALIGNED = 1 << 12,      /* base addresses at element granularity                        */
-    CHECK_AT_PAGE_END = 1 << 13,    /* tensors end where an unreadable page begins                  */
+    CHECK_UNALIGNED = 1 << 12,   /* base addresses at element granularity                        */
+    CHECK_AT_PAGE_END = 1 << 13, /* tensors end where an unreadable page begins                  */
     CHECK_NEGATIVE_STRIDE = 1 << 14,
-    CHECK_PERMUTED = 1 << 15,       /* memory order of the outer axes differs from the logical one  */
+    CHECK_PERMUTED = 1 << 15, /* memory order of the outer axes differs from the logical one  */
     CHECK_PADDED = 1 << 16,
-    CHECK_BROADCAST = 1 << 17,      /* some input has stride 0                                      */
+    CHECK_BROADCAST = 1 << 17, /* some input has stride 0                                      */
     CHECK_OUTPUT_OMITTED = 1 << 18,
-    CHECK_NO_BATCH_AXIS = 1 << 19,  /* sparse tensors of rank 3                                     */
-    CHECK_EMPTY_ROWS = 1 << 20,     /* sparse: rows without a valid slot                            */
-    CHECK_ONE_SLOT = 1 << 21,       /* sparse: rows with one valid slot                             */
-    CHECK_TWICE = 1 << 22,          /* sparse: every key twice in a row                             */
-    CHECK_MANY_TIMES = 1 << 23,     /* sparse: keys 64 times in a row                               */
-    CHECK_ONE_KEY = 1 << 24,        /* sparse: all queries name the same key                        */
-    CHECK_BAD_INDICES = 1 << 25,    /* sparse: negative, s_kv, INT32_MAX                            */
-    CHECK_LSE_PLUS_INF = 1 << 26,   /* backward: empty rows come in as +inf                         */
-    CHECK_TOPK_EDGES = 1 << 27,     /* sparse: topk_length of 0, 1, 63, 64, 65, topk                */
+    CHECK_NO_BATCH_AXIS = 1 << 19, /* sparse tensors of rank 3                                     */
+    CHECK_EMPTY_ROWS = 1 << 20,    /* sparse: rows without a valid slot                            */
+    CHECK_ONE_SLOT = 1 << 21,      /* sparse: rows with one valid slot                             */
+    CHECK_TWICE = 1 << 22,         /* sparse: every key twice in a row                             */
+    CHECK_MANY_TIMES = 1 << 23,    /* sparse: keys 64 times in a row                               */
+    CHECK_ONE_KEY = 1 << 24,       /* sparse: all queries name the same key                        */
+    CHECK_BAD_INDICES = 1 << 25,   /* sparse: negative, s_kv, INT32_MAX                            */
+    CHECK_LSE_PLUS_INF = 1 << 26,  /* backward: empty rows come in as +inf                         */
+    CHECK_TOPK_EDGES = 1 << 27,    /* sparse: topk_length of 0, 1, 63, 64, 65, topk                */
     CHECK_MODES = 28
 };
 
@@ -49,11 +49,11 @@ struct check_tensor {
     int32_t use;   /* ATTN_USE_* */
     int32_t given; /* an optional output may be left out */
     attn_tensor view;
-    int64_t n;       /* elements */
-    double *val;     /* row-major values as the library sees them: inputs, and outputs that are accumulated into */
-    uint8_t *map;    /* mapping that holds the storage and what lies around it */
-    uint8_t *copy;   /* what the mapping held before the run */
-    size_t map_bytes, use_bytes; /* whole mapping; its readable part */
+    int64_t n;     /* elements */
+    double *val;   /* row-major values as the library sees them: inputs, and outputs that are accumulated into */
+    uint8_t *map;  /* mapping that holds the storage and what lies around it */
+    uint8_t *copy; /* what the mapping held before the run */
+    size_t map_bytes, use_bytes;      /* whole mapping; its readable part */
     uint8_t broadcast[ATTN_MAX_RANK]; /* stride 0 over an extent above 1 */
 };
 
@@ -61,13 +61,13 @@ struct check_tensor {
 enum { CHECK_ROW_NORMAL = 0, CHECK_ROW_ZERO = 1, CHECK_ROW_UNWRITTEN = 2 };
 struct check_want {
     int64_t rows, cols;
-    double *want;   /* the ref kernel's answer, as wide as it gets                                        */
-    double *plain;  /* the tester's own answer in double                                                  */
-    double *half;   /* the tester's three-step answer with every step rounded to the dtype, NULL if wide  */
-    double *terms;  /* per row: root of the summed squares of what is added up (cancellation hides it)    */
-    double *noise;  /* per row: size of intermediates whose rounding reaches the row                      */
-    double *score;  /* per row: largest score that matters                                                */
-    uint8_t *kind;  /* per row: CHECK_ROW_*                                                               */
+    double *want;  /* the ref kernel's answer, as wide as it gets                                        */
+    double *plain; /* the tester's own answer in double                                                  */
+    double *half;  /* the tester's three-step answer with every step rounded to the dtype, NULL if wide  */
+    double *terms; /* per row: root of the summed squares of what is added up (cancellation hides it)    */
+    double *noise; /* per row: size of intermediates whose rounding reaches the row                      */
+    double *score; /* per row: largest score that matters                                                */
+    uint8_t *kind; /* per row: CHECK_ROW_*                                                               */
 };
 
 struct check_seq {
@@ -88,7 +88,9 @@ struct check_case {
 
 static inline bool check_has(const struct check_case *c, uint64_t flag) { return (c->p.flags & flag) != 0; }
 static inline bool check_dense(const attn_problem *p) { return p->op == ATTN_OP_SDPA_FWD || p->op == ATTN_OP_SDPA_BWD; }
-static inline bool check_backward(const attn_problem *p) { return p->op == ATTN_OP_SDPA_BWD || p->op == ATTN_OP_MLA_BWD; }
+static inline bool check_backward(const attn_problem *p) {
+    return p->op == ATTN_OP_SDPA_BWD || p->op == ATTN_OP_MLA_BWD;
+}
 static inline bool check_half_dtype(int32_t dtype) { return dtype == ATTN_F16 || dtype == ATTN_BF16; }
 static inline bool check_is_out(int32_t use) { return use >= ATTN_USE_OUT; }
 
@@ -110,7 +112,8 @@ int32_t attn_cli_check_oracle_dtype(const attn_problem *p);
 int attn_cli_check_place(struct check_case *c, int32_t role, uint32_t forbid_broadcast);
 int attn_cli_check_store(struct check_tensor *t);
 void attn_cli_check_load(const struct check_tensor *t, void *typed);
-void attn_cli_check_poison(struct check_tensor *t, int variant); /* outputs; accumulated outputs get their start values */
+void attn_cli_check_poison(struct check_tensor *t,
+                           int variant); /* outputs; accumulated outputs get their start values */
 /* 0 if nothing but the written rows changed since poison (outputs) or store (inputs); else 1 + a sentence. */
 int attn_cli_check_intact(const struct check_tensor *t, const struct check_want *w, char *what, size_t bytes);
 void attn_cli_check_drop(struct check_tensor *t);
@@ -129,57 +132,59 @@ int attn_cli_check_data_sparse(struct check_case *c);
 void attn_cli_check_normal(struct attn_cli_rng *r, double *out, int64_t n, double spread);
 void attn_cli_check_modes(struct check_case *c);
 
-/* check_plain_*.c: the tester's own attention, in double and (16 bits) rounded to the dtype at every step. With forward_only the
- * inputs OUT and LSE of a backward case are computed into their val. */
+/* check_plain_*.c: the tester's own attention, in double and (16 bits) rounded to the dtype at every step. With
+ * forward_only the inputs OUT and LSE of a backward case are computed into their val. */
 int attn_cli_check_plain_dense(struct check_case *c, bool inputs_only);
 int attn_cli_check_plain_sparse(struct check_case *c, bool inputs_only);
 bool attn_cli_check_visible(const struct check_case *c, int64_t b, int64_t h, int64_t i, int64_t j);
-bool attn_cli_check_inside(const struct check_case *c, const struct check_seq *s, int64_t i, int64_t j); /* rule 5 alone */
+bool attn_cli_check_inside(const struct check_case *c, const struct check_seq *s, int64_t i,
+                           int64_t j); /* rule 5 alone */
 double attn_cli_check_dot(const double *a, const double *b, int64_t n);
 int64_t attn_cli_check_q_row(const struct check_case *c, int64_t b, int64_t h, int64_t i);  /* row of q, out, lse */
 int64_t attn_cli_check_k_row(const struct check_case *c, int64_t b, int64_t hk, int64_t j); /* -1: bad page */
-bool attn_cli_check_slot(const struct check_case *c, int64_t b, int64_t i, int64_t t, int64_t *key); /* sparse predicate */
+bool attn_cli_check_slot(const struct check_case *c, int64_t b, int64_t i, int64_t t,
+                         int64_t *key); /* sparse predicate */
 /* check_fold.c: sums over broadcast axes, result written to every logical position. */
 void attn_cli_check_fold(const struct check_tensor *t, double *values, bool squares);
 
 /* ---- the verdict --------------------------------------------------------------------------------------------- */
 
 struct check_bound {
-    bool absolute;    /* lse-like: |err| <= abs * max(1, |want|, score / 16), no norms */
+    bool absolute; /* lse-like: |err| <= abs * max(1, |want|, score / 16), no norms */
     double abs;
     double tol;       /* ||err|| <= tol' * max(||want||, typical, terms) + eps * noise */
     double score_tol; /* tol' = tol * max(1, score / 8), or tol + score_tol * score if score_tol > 0 */
     double eps;
-    double factor;    /* also max|err| <= factor * max|half - want| + 2 spacings; 0 = not asked */
-    double cosine;    /* also 1 - 2 sum xy / sum (x^2 + y^2); < 0 = not asked */
-    double slack;     /* absolute bounds: half a spacing of the output dtype, relative */
-    double tiny;      /* per element, what underflow may take away                               */
-    bool zero_exact;  /* what is exactly 0 must be 0: places that take no part */
-    int32_t dtype;    /* of the output */
-    int32_t unit;     /* dtype whose spacing counts beside `factor`: the problem's */
+    double factor;   /* also max|err| <= factor * max|half - want| + 2 spacings; 0 = not asked */
+    double cosine;   /* also 1 - 2 sum xy / sum (x^2 + y^2); < 0 = not asked */
+    double slack;    /* absolute bounds: half a spacing of the output dtype, relative */
+    double tiny;     /* per element, what underflow may take away                               */
+    bool zero_exact; /* what is exactly 0 must be 0: places that take no part */
+    int32_t dtype;   /* of the output */
+    int32_t unit;    /* dtype whose spacing counts beside `factor`: the problem's */
 };
 
 struct check_verdict {
     int32_t role;
-    int64_t n, over;      /* elements compared; elements in error */
-    double worst;         /* largest error over its bound; > 1 fails */
-    double max_err;       /* largest |got - want| of an element */
-    double max_ulp;       /* in spacings of the output dtype at want */
-    int64_t at;           /* element of the worst row or cell */
+    int64_t n, over; /* elements compared; elements in error */
+    double worst;    /* largest error over its bound; > 1 fails */
+    double max_err;  /* largest |got - want| of an element */
+    double max_ulp;  /* in spacings of the output dtype at want */
+    int64_t at;      /* element of the worst row or cell */
     double got, want, bound, score;
-    double cosine;        /* measured, < 0 if not asked */
-    char why[48];         /* "row norm", "element", "nan", "zero row", ... of the worst */
-    char cluster[320];    /* where the wrong elements are */
+    double cosine;     /* measured, < 0 if not asked */
+    char why[48];      /* "row norm", "element", "nan", "zero row", ... of the worst */
+    char cluster[320]; /* where the wrong elements are */
 };
 
 /* check_bounds.c, check_errstat.c */
 struct check_bound attn_cli_check_bound(const struct check_case *c, int32_t role, int32_t dtype, bool against_plain);
-/* Compare got (row-major doubles) with `want` (w->want or w->plain) under w's magnitudes. `wrong` (may be NULL) receives
- * one byte per element. Returns 0 if within bounds. */
-int attn_cli_check_compare(const struct check_want *w, const double *want, const double *got, const struct check_bound *b,
-                           uint8_t *wrong, struct check_verdict *v);
-/* Where the wrong elements lie: per axis and modulo powers of two. `wrong` has one byte per element. `axes` has a letter
- * per axis of the shape. check_place_text writes an element's place with the same letters. */
+/* Compare got (row-major doubles) with `want` (w->want or w->plain) under w's magnitudes. `wrong` (may be NULL)
+ * receives one byte per element. Returns 0 if within bounds. */
+int attn_cli_check_compare(const struct check_want *w, const double *want, const double *got,
+                           const struct check_bound *b, uint8_t *wrong, struct check_verdict *v);
+/* Where the wrong elements lie: per axis and modulo powers of two. `wrong` has one byte per element. `axes` has a
+ * letter per axis of the shape. check_place_text writes an element's place with the same letters. */
 void attn_cli_check_cluster(const attn_tensor *view, const uint8_t *wrong, const char *axes, char *buf, size_t bytes);
 void attn_cli_check_place_text(const attn_tensor *view, int64_t at, const char *axes, char *buf, size_t bytes);
 const char *attn_cli_check_axes(const struct check_case *c, int32_t role);
@@ -187,8 +192,11 @@ double attn_cli_check_spacing(double x, int32_t dtype); /* of representable numb
 
 /* ---- running one kernel on one case ---------------------------------------------------------------------------- */
 
+struct check_device;
 struct check_session {
-    attn_ctx *one, *many; /* 1 and N threads */
+    attn_ctx *one, *many;     /* 1 and N threads */
+    struct check_device *gpu; /* NULL: kernels run on host memory */
+    bool gpu_lost;            /* a fault of the device ends the run */
     attn_device device;
     int32_t threads;
     const char *isa;
@@ -200,8 +208,25 @@ struct check_filter {
     int32_t backend, op, dtype;
 };
 enum { CHECK_PASS = 0, CHECK_FAIL = 1, CHECK_SKIP = 2, CHECK_CRASH = 3 };
-/* check_run.c. Index: of the kernel in the context. Prints failures (check_report.c). worst: largest error over bound. */
-int attn_cli_check_run(struct check_session *s, struct check_case *c, int32_t index, const attn_kernel_info *k, double *worst);
+/* check_run.c. Index: of the kernel in the context. Prints failures (check_report.c). worst: largest error over bound.
+ */
+int attn_cli_check_run(struct check_session *s, struct check_case *c, int32_t index, const attn_kernel_info *k,
+                       double *worst);
+
+/* check_device.c: device memory, only for a CUDA device. A twin mirrors a block of host memory. */
+struct check_twin {
+    uint8_t *host;
+    size_t bytes;
+    uint64_t address;
+};
+struct check_device *attn_cli_check_device_open(int32_t index, char *why, size_t bytes);
+void attn_cli_check_device_close(struct check_device *d);
+const char *attn_cli_check_device_wait(struct check_device *d); /* NULL, or the driver's name of a fault */
+int attn_cli_check_twin_make(struct check_device *d, struct check_twin *t, uint8_t *host, size_t bytes);
+int attn_cli_check_twin_up(struct check_device *d, const struct check_twin *t);
+int attn_cli_check_twin_down(struct check_device *d, const struct check_twin *t);
+void attn_cli_check_twin_free(struct check_device *d, struct check_twin *t);
+void *attn_cli_check_twin_of(const struct check_twin *t, const void *host); /* the device's address of a host address */
 
 /* check_report.c */
 struct check_report {
@@ -218,7 +243,8 @@ void attn_cli_check_repro(const struct check_case *c, const char *kernel, char *
 void attn_cli_check_json_text(const char *text); /* a JSON string with quotes, on stdout */
 
 /* check_signal.c: faults of a kernel that runs in the calling thread become a failed case. */
-int attn_cli_check_guarded(attn_status (*fn)(void *), void *arg, const char *repro, attn_status *status); /* 0 or the signal */
+int attn_cli_check_guarded(attn_status (*fn)(void *), void *arg, const char *repro,
+                           attn_status *status); /* 0 or the signal */
 void attn_cli_check_signals(int timeout_seconds);
 
 /* check_cover.c: which listed values the generator has hit. */
@@ -226,6 +252,7 @@ void attn_cli_check_cover_case(const struct check_case *c, bool accepted);
 int attn_cli_check_cover_print(bool table, const bool ops[ATTN_OP_COUNT_], bool demand); /* values never hit */
 
 /* prop_*.c: properties that need no reference. Prints; returns the number that failed, adds to *passed. */
-int attn_cli_check_properties(struct check_session *s, const struct check_filter *filter, uint64_t seed, int repeat, int *passed);
+int attn_cli_check_properties(struct check_session *s, const struct check_filter *filter, uint64_t seed, int repeat,
+                              int *passed);
 
 #endif

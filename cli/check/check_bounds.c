@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Which bound each output must meet: the table of docs/numerics.md in code. Where a bound has a reason, it stands there. */
+ * Which bound each output must meet: the table of docs/numerics.md in code. Where a bound has a reason, it stands
+ * there. */
 #include "check.h"
 
 #include <math.h>
@@ -32,7 +33,8 @@ struct check_bound attn_cli_check_bound(const struct check_case *c, int32_t role
         b.tol = dtype == ATTN_F16 ? 0x1p-10 : 0x1p-7;
         b.score_tol = 8 * U32;
         b.factor = backward ? 3 : 2;
-        if (dtype == ATTN_BF16 && !check_dense(&c->p) && (role == ATTN_ROLE_OUT || role == ATTN_ROLE_DQ || role == ATTN_ROLE_DKV))
+        if (dtype == ATTN_BF16 && !check_dense(&c->p) &&
+            (role == ATTN_ROLE_OUT || role == ATTN_ROLE_DQ || role == ATTN_ROLE_DKV))
             b.cosine = backward ? 1e-5 : 7e-6;
     } else if (wide) {
         b.tol = backward ? 1e-12 : 1e-13;

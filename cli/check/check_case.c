@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Makes a case from (problem, seed): modes, tensors by role, layouts, values, and the tester's own answer. The answer of
- * the ref kernel is check_oracle.c's part. */
+ * Makes a case from (problem, seed): modes, tensors by role, layouts, values, and the tester's own answer. The answer
+ * of the ref kernel is check_oracle.c's part. */
 #include "check.h"
 
 #include <stdlib.h>
@@ -12,13 +12,16 @@ void attn_cli_check_modes(struct check_case *c) {
         uint32_t mode;
         int percent, side; /* side: 0 both, 1 dense, 2 sparse */
     } table[] = {
-        {CHECK_UNALIGNED, 50, 0},     {CHECK_AT_PAGE_END, 40, 0},   {CHECK_NEGATIVE_STRIDE, 25, 0}, {CHECK_PERMUTED, 40, 0},
-        {CHECK_PADDED, 60, 0},        {CHECK_BROADCAST, 20, 0},     {CHECK_OUTPUT_OMITTED, 25, 0},  {CHECK_NO_BATCH_AXIS, 50, 2},
-        {CHECK_FAR_NEGATIVE, 7, 0},   {CHECK_NAN_QUERY, 5, 0},      {CHECK_NAN_KEY, 4, 0},          {CHECK_HIDDEN_NAN, 30, 0},
-        {CHECK_MASK_PLUS_INF, 8, 1},  {CHECK_MASK_DEAD_ROWS, 25, 1}, {CHECK_HUGE, 7, 0},            {CHECK_EQUAL_SCORES, 4, 0},
-        {CHECK_SINK_PLUS_INF, 20, 0}, {CHECK_SINK_MINUS_INF, 20, 0}, {CHECK_WILD_LENGTHS, 25, 0},   {CHECK_BAD_PAGES, 40, 1},
-        {CHECK_EMPTY_ROWS, 25, 2},    {CHECK_ONE_SLOT, 20, 2},      {CHECK_TWICE, 15, 2},           {CHECK_MANY_TIMES, 12, 2},
-        {CHECK_ONE_KEY, 8, 2},        {CHECK_BAD_INDICES, 60, 2},   {CHECK_LSE_PLUS_INF, 30, 0},    {CHECK_TOPK_EDGES, 50, 2},
+        {CHECK_UNALIGNED, 50, 0},      {CHECK_AT_PAGE_END, 40, 0},    {CHECK_NEGATIVE_STRIDE, 25, 0},
+        {CHECK_PERMUTED, 40, 0},       {CHECK_PADDED, 60, 0},         {CHECK_BROADCAST, 20, 0},
+        {CHECK_OUTPUT_OMITTED, 25, 0}, {CHECK_NO_BATCH_AXIS, 50, 2},  {CHECK_FAR_NEGATIVE, 7, 0},
+        {CHECK_NAN_QUERY, 5, 0},       {CHECK_NAN_KEY, 4, 0},         {CHECK_HIDDEN_NAN, 30, 0},
+        {CHECK_MASK_PLUS_INF, 8, 1},   {CHECK_MASK_DEAD_ROWS, 25, 1}, {CHECK_HUGE, 7, 0},
+        {CHECK_EQUAL_SCORES, 4, 0},    {CHECK_SINK_PLUS_INF, 20, 0},  {CHECK_SINK_MINUS_INF, 20, 0},
+        {CHECK_WILD_LENGTHS, 25, 0},   {CHECK_BAD_PAGES, 40, 1},      {CHECK_EMPTY_ROWS, 25, 2},
+        {CHECK_ONE_SLOT, 20, 2},       {CHECK_TWICE, 15, 2},          {CHECK_MANY_TIMES, 12, 2},
+        {CHECK_ONE_KEY, 8, 2},         {CHECK_BAD_INDICES, 60, 2},    {CHECK_LSE_PLUS_INF, 30, 0},
+        {CHECK_TOPK_EDGES, 50, 2},
     };
     const attn_problem *p = &c->p;
     for (size_t k = 0; k < sizeof table / sizeof *table; k++) {
@@ -93,14 +96,16 @@ static int make_want(struct check_case *c, int32_t role) {
     return w->want && w->plain && (!half || w->half) && w->terms && w->noise && w->score && w->kind ? 0 : -1;
 }
 
-/* Backward operators and dist read what a forward has written: the plain forward's answer, rounded to the tensors' types. */
+/* Backward operators and dist read what a forward has written: the plain forward's answer, rounded to the tensors'
+ * types. */
 static int make_forward_inputs(struct check_case *c) {
     const attn_problem *p = &c->p;
     struct check_tensor *out = &c->t[ATTN_ROLE_OUT], *lse = &c->t[ATTN_ROLE_LSE];
     if (lse->use != ATTN_USE_IN) return 0;
     bool lent = !out->val; /* dist reads lse alone; the forward still needs room for out */
     if (lent) out->val = calloc((size_t)(p->batch * p->heads_q * p->seq_q * p->dim_v) + 1, sizeof *out->val);
-    int bad = !out->val || (check_dense(p) ? attn_cli_check_plain_dense(c, true) : attn_cli_check_plain_sparse(c, true));
+    int bad =
+        !out->val || (check_dense(p) ? attn_cli_check_plain_dense(c, true) : attn_cli_check_plain_sparse(c, true));
     if (lent) {
         free(out->val);
         out->val = NULL;
@@ -122,7 +127,8 @@ int attn_cli_check_case_make(struct check_case *c, const attn_problem *p, uint64
         if (check_is_out(c->t[role].use)) bad = make_want(c, role);
     if (!bad) bad = dense ? attn_cli_check_plain_dense(c, false) : attn_cli_check_plain_sparse(c, false);
     if (bad) {
-        fprintf(stderr, "attn check: cannot make a case of \"%s\" (seed %llu)\n", c->text ? c->text : "?", (unsigned long long)seed);
+        fprintf(stderr, "attn check: cannot make a case of \"%s\" (seed %llu)\n", c->text ? c->text : "?",
+                (unsigned long long)seed);
         attn_cli_check_case_free(c);
         return -1;
     }

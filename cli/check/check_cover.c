@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Which of the listed values the generator has hit: the list is the promise of what a long run has seen. Counted per case,
- * and per case that some kernel other than ref accepted. */
+ * Which of the listed values the generator has hit: the list is the promise of what a long run has seen. Counted per
+ * case, and per case that some kernel other than ref accepted. */
 #include "check.h"
 
 #include <stdlib.h>
@@ -8,7 +8,8 @@
 
 /* A line: the operators' side, what is counted, its values. A value is hit by note(). */
 static const struct {
-    char side; /* d dense, f sdpa_fwd, b sdpa_bwd, s sparse, m mla_bwd, x: dist or mla_bwd, a mla_fwd or mla_bwd, e every */
+    char side; /* d dense, f sdpa_fwd, b sdpa_bwd, s sparse, m mla_bwd, x: dist or mla_bwd, a mla_fwd or mla_bwd, e
+                  every */
     const char *what, *values;
 } lists[] = {
     {'d', "D", "1 8 32 40 64 72 80 96 128 160 192 224 256 320 512 0 other"},
@@ -21,7 +22,7 @@ static const struct {
     {'d', "sink", "none finite +inf -inf with-lse"},
     {'d', "lse", "base-e base-2 empty-plus-inf"},
     {'f', "outputs", "lse lse_rounded omitted"},
-    {'d', "lengths", "SQ=0 SK=0 SQ=1 SQ>SK SQ<SK decode SK>=512 odd"},
+    {'d', "lengths", "SQ=0 SK=0 SQ=1 SQ>SK SQ<SK decode SK>=512 SK>1024 odd"},
     {'d', "storage", "dense seqlens_q seqlens_k packed wild-lengths"},
     {'f', "paged", "yes bad-pages"},
     {'d', "scale", "default 0 negative large"},
@@ -40,12 +41,11 @@ static const struct {
     {'m', "gradient", "dlse dsink dist"},
     {'x', "dist_norm", "sum mean l1"},
     {'e', "data", "plain far-negative nan-query nan-key hidden-nan huge equal-scores"},
-    {'e', "memory", "unaligned page-end negative-stride permuted padded broadcast align_bytes=16 align_bytes=128 tight"},
+    {'e', "memory",
+     "unaligned page-end negative-stride permuted padded broadcast align_bytes=16 align_bytes=128 tight"},
 };
 enum { N_LISTS = sizeof lists / sizeof *lists, MAX_VALUES = 20 };
-static struct {
-    int64_t cases, accepted;
-} count[N_LISTS][MAX_VALUES];
+static struct { int64_t cases, accepted; } count[N_LISTS][MAX_VALUES];
 
 static bool on_side(char side, int32_t op) {
     bool dense = op == ATTN_OP_SDPA_FWD || op == ATTN_OP_SDPA_BWD;
@@ -101,9 +101,11 @@ static void note_dense(const struct noting *n) {
     note(n, "HK", !grouped ? "HQ" : p->heads_k == 1 ? "1" : p->heads_q == 4 * p->heads_k ? "HQ/4" : "other");
     int head_axis = check_has(c, ATTN_PACKED) ? 0 : 1;
     note_if(n, p->heads_k > 1 && t[ATTN_ROLE_K].broadcast[head_axis], "HK", "stride-0");
-    bool causal = check_has(c, ATTN_CAUSAL), left = check_has(c, ATTN_WINDOW_LEFT), right = check_has(c, ATTN_WINDOW_RIGHT);
+    bool causal = check_has(c, ATTN_CAUSAL), left = check_has(c, ATTN_WINDOW_LEFT),
+         right = check_has(c, ATTN_WINDOW_RIGHT);
     note_if(n, !causal && !left && !right, "visibility", "all");
-    note_if(n, causal && !left && !right, "visibility", check_has(c, ATTN_BOTTOM_RIGHT) ? "causal+bottom_right" : "causal");
+    note_if(n, causal && !left && !right, "visibility",
+            check_has(c, ATTN_BOTTOM_RIGHT) ? "causal+bottom_right" : "causal");
     note_if(n, left && !right && !causal, "visibility", "left");
     note_if(n, right && !left && !causal, "visibility", "right");
     note_if(n, left && right, "visibility", "left+right");
@@ -112,7 +114,8 @@ static void note_dense(const struct noting *n) {
     note_if(n, (left && p->window_left > 1000000) || (right && p->window_right > 1000000), "visibility", "huge-window");
     note(n, "softcap", p->softcap == 0 ? "0" : p->softcap >= 30 ? "30" : "small");
     note(n, "alibi", p->alibi == ATTN_ALIBI_NONE ? "none" : p->alibi == ATTN_ALIBI_LINEAR ? "linear" : "distance");
-    note_if(n, p->alibi, "alibi", t[ATTN_ROLE_ALIBI].view.rank == 2 && t[ATTN_ROLE_ALIBI].view.shape[0] > 1 ? "[B,HQ]" : "[HQ]");
+    note_if(n, p->alibi, "alibi",
+            t[ATTN_ROLE_ALIBI].view.rank == 2 && t[ATTN_ROLE_ALIBI].view.shape[0] > 1 ? "[B,HQ]" : "[HQ]");
     note(n, "mask", p->mask_dtype ? attn_dtype_name(p->mask_dtype) : "none");
     for (int a = 0; a < 4; a++) {
         snprintf(text, sizeof text, "%c-broadcast", "bhij"[a]);
@@ -128,6 +131,7 @@ static void note_dense(const struct noting *n) {
     note_if(n, p->seq_q < p->seq_k, "lengths", "SQ<SK");
     note_if(n, p->seq_q <= 4 && p->seq_k >= 100, "lengths", "decode");
     note_if(n, p->seq_k >= 512, "lengths", "SK>=512");
+    note_if(n, p->seq_k > 1024, "lengths", "SK>1024");
     note_if(n, p->seq_k % 2 && p->seq_q % 2, "lengths", "odd");
     uint64_t lengths = ATTN_SEQLENS_Q | ATTN_SEQLENS_K | ATTN_PACKED;
     note_if(n, !(p->flags & lengths), "storage", "dense");
@@ -137,14 +141,20 @@ static void note_dense(const struct noting *n) {
     note_if(n, c->modes & CHECK_WILD_LENGTHS, "storage", "wild-lengths");
     note_if(n, check_has(c, ATTN_PAGED), "paged", "yes");
     note_if(n, c->modes & CHECK_BAD_PAGES, "paged", "bad-pages");
-    note(n, "scale", !check_has(c, ATTN_SCALE) ? "default" : p->scale == 0 ? "0" : p->scale < 0 ? "negative" : p->scale >= 0.5 ? "large" : "-");
+    note(n, "scale",
+         !check_has(c, ATTN_SCALE) ? "default"
+         : p->scale == 0           ? "0"
+         : p->scale < 0            ? "negative"
+         : p->scale >= 0.5         ? "large"
+                                   : "-");
     note_if(n, t[ATTN_ROLE_LSE].given, "outputs", "lse");
     note_if(n, t[ATTN_ROLE_LSE_ROUNDED].given, "outputs", "lse_rounded");
     note_if(n, t[ATTN_ROLE_LSE].use && !t[ATTN_ROLE_LSE].given, "outputs", "omitted");
     if (p->op != ATTN_OP_SDPA_BWD) return;
     const struct check_tensor *dm = &t[ATTN_ROLE_DMASK];
     note_if(n, dm->use, "gradient", "dmask");
-    note_if(n, dm->broadcast[0] || dm->broadcast[1] || dm->broadcast[2] || dm->broadcast[3], "gradient", "dmask-folded");
+    note_if(n, dm->broadcast[0] || dm->broadcast[1] || dm->broadcast[2] || dm->broadcast[3], "gradient",
+            "dmask-folded");
     note_if(n, t[ATTN_ROLE_DALIBI].use, "gradient", "dalibi");
     note_if(n, !t[ATTN_ROLE_DQ].given || !t[ATTN_ROLE_DK].given || !t[ATTN_ROLE_DV].given, "gradient", "omitted");
     note_if(n, c->modes & CHECK_LSE_PLUS_INF, "gradient", "lse=+inf");
@@ -159,15 +169,22 @@ static void note_sparse(const struct noting *n) {
     note(n, "HQ", text);
     snprintf(text, sizeof text, "%d", (int)p->dim_qk);
     note(n, "D", text);
-    note(n, "topk", p->topk == 1 ? "1" : p->topk < 64 ? "<64" : p->topk == 64 ? "64" : p->topk == 65 ? "65" : p->topk > 400 ? ">400" : p->topk > 128 ? ">128" : "-");
+    note(n, "topk",
+         p->topk == 1    ? "1"
+         : p->topk < 64  ? "<64"
+         : p->topk == 64 ? "64"
+         : p->topk == 65 ? "65"
+         : p->topk > 400 ? ">400"
+         : p->topk > 128 ? ">128"
+                         : "-");
     bool causal = check_has(c, ATTN_CAUSAL), lengths = check_has(c, ATTN_TOPK_LENGTH);
     note(n, "causal", !causal ? "no" : p->k_stride == 4 ? "k_stride=4" : p->k_stride <= 1 ? "k_stride=1" : "-");
     note_if(n, causal && p->q_start > 0, "causal", "q_start>0");
     static const struct {
         uint32_t mode;
         const char *name;
-    } rows[] = {{CHECK_EMPTY_ROWS, "empty"},       {CHECK_ONE_SLOT, "one-slot"}, {CHECK_TWICE, "twice"},
-                {CHECK_MANY_TIMES, "64-times"},    {CHECK_ONE_KEY, "one-key"},   {CHECK_BAD_INDICES, "bad-indices"}};
+    } rows[] = {{CHECK_EMPTY_ROWS, "empty"},    {CHECK_ONE_SLOT, "one-slot"}, {CHECK_TWICE, "twice"},
+                {CHECK_MANY_TIMES, "64-times"}, {CHECK_ONE_KEY, "one-key"},   {CHECK_BAD_INDICES, "bad-indices"}};
     for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) note_if(n, c->modes & rows[k].mode, "rows", rows[k].name);
     note(n, "topk_length", lengths ? "some" : "none");
     note_if(n, c->modes & CHECK_TOPK_EDGES, "topk_length", "edges");
@@ -187,8 +204,10 @@ static void note_sparse(const struct noting *n) {
 
 void attn_cli_check_cover_case(const struct check_case *c, bool accepted) {
     struct noting n = {c, accepted};
-    if (check_dense(&c->p)) note_dense(&n);
-    else note_sparse(&n);
+    if (check_dense(&c->p))
+        note_dense(&n);
+    else
+        note_sparse(&n);
     bool sink = check_has(c, ATTN_SINK);
     note(&n, "sink", !sink ? "none" : c->modes & (CHECK_SINK_PLUS_INF | CHECK_SINK_MINUS_INF) ? "-" : "finite");
     note_if(&n, c->modes & CHECK_SINK_PLUS_INF, "sink", "+inf");
@@ -201,10 +220,18 @@ void attn_cli_check_cover_case(const struct check_case *c, bool accepted) {
         uint32_t mode;
         const char *what, *name;
     } both[] = {
-        {CHECK_FAR_NEGATIVE, "data", "far-negative"}, {CHECK_NAN_QUERY, "data", "nan-query"},   {CHECK_NAN_KEY, "data", "nan-key"},
-        {CHECK_HIDDEN_NAN, "data", "hidden-nan"},     {CHECK_HUGE, "data", "huge"},             {CHECK_EQUAL_SCORES, "data", "equal-scores"},
-        {CHECK_UNALIGNED, "memory", "unaligned"},     {CHECK_AT_PAGE_END, "memory", "page-end"}, {CHECK_NEGATIVE_STRIDE, "memory", "negative-stride"},
-        {CHECK_PERMUTED, "memory", "permuted"},       {CHECK_PADDED, "memory", "padded"},       {CHECK_BROADCAST, "memory", "broadcast"},
+        {CHECK_FAR_NEGATIVE, "data", "far-negative"},
+        {CHECK_NAN_QUERY, "data", "nan-query"},
+        {CHECK_NAN_KEY, "data", "nan-key"},
+        {CHECK_HIDDEN_NAN, "data", "hidden-nan"},
+        {CHECK_HUGE, "data", "huge"},
+        {CHECK_EQUAL_SCORES, "data", "equal-scores"},
+        {CHECK_UNALIGNED, "memory", "unaligned"},
+        {CHECK_AT_PAGE_END, "memory", "page-end"},
+        {CHECK_NEGATIVE_STRIDE, "memory", "negative-stride"},
+        {CHECK_PERMUTED, "memory", "permuted"},
+        {CHECK_PADDED, "memory", "padded"},
+        {CHECK_BROADCAST, "memory", "broadcast"},
     };
     uint32_t data = 0;
     for (size_t k = 0; k < sizeof both / sizeof *both; k++) {
@@ -224,11 +251,15 @@ int attn_cli_check_cover_print(bool table, const bool ops[ATTN_OP_COUNT_], bool 
         bool wanted = false;
         for (int32_t op = 1; op < ATTN_OP_COUNT_; op++) wanted |= ops[op] && on_side(lists[k].side, op);
         if (!wanted) continue;
-        const char *side = strchr("dfb", lists[k].side) ? "dense" : lists[k].side == 'e' ? "all" : "sparse", *s = lists[k].values;
+        const char *side = strchr("dfb", lists[k].side) ? "dense"
+                           : lists[k].side == 'e'       ? "all"
+                                                        : "sparse",
+                   *s = lists[k].values;
         if (table) printf("  %-6s %-12s", side, lists[k].what);
         for (int v = 0; *s; v++) {
             int word = (int)strcspn(s, " ");
-            if (table) printf(" %.*s:%lld(%lld)", word, s, (long long)count[k][v].cases, (long long)count[k][v].accepted);
+            if (table)
+                printf(" %.*s:%lld(%lld)", word, s, (long long)count[k][v].cases, (long long)count[k][v].accepted);
             if (!count[k][v].cases) {
                 missing++;
                 if (demand) printf("%snever hit: %s %s %.*s\n", table ? "\n" : "", side, lists[k].what, word, s);

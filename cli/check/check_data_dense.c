@@ -24,12 +24,14 @@ static void fill_lengths(struct check_case *c, int32_t role, int64_t bound) {
     for (int64_t b = 0; b < t->n; b++) {
         int64_t kind = below(c, 6);
         t->val[b] = (double)(kind == 0 ? bound : kind == 1 ? 0 : kind == 2 ? bound - 1 : below(c, bound + 1));
-        if ((c->modes & CHECK_WILD_LENGTHS) && below(c, 3) == 0) t->val[b] = (double)(below(c, 2) ? bound + 1 + below(c, 9) : -1 - below(c, 9));
+        if ((c->modes & CHECK_WILD_LENGTHS) && below(c, 3) == 0)
+            t->val[b] = (double)(below(c, 2) ? bound + 1 + below(c, 9) : -1 - below(c, 9));
         if (bound == 0 && !(c->modes & CHECK_WILD_LENGTHS)) t->val[b] = 0;
     }
 }
 
-/* Lengths that fit both the bound and the total; some are 0, some rows before, between the end and the total belong to nobody. */
+/* Lengths that fit both the bound and the total; some are 0, some rows before, between the end and the total belong to
+ * nobody. */
 static void fill_cumulative(struct check_case *c, int32_t role, int64_t total, int64_t bound) {
     struct check_tensor *t = &c->t[role];
     bool wild = (c->modes & CHECK_WILD_LENGTHS) != 0;
@@ -42,7 +44,8 @@ static void fill_cumulative(struct check_case *c, int32_t role, int64_t total, i
         at += n;
         t->val[b] = (double)at;
     }
-    if (wild && at == total && t->n > 1 && t->val[t->n - 2] < (double)total) t->val[t->n - 1] = (double)(total + below(c, 7));
+    if (wild && at == total && t->n > 1 && t->val[t->n - 2] < (double)total)
+        t->val[t->n - 1] = (double)(total + below(c, 7));
 }
 
 static void fill_pages(struct check_case *c) {
@@ -93,7 +96,8 @@ static void fill_mask(struct check_case *c) {
     int64_t rows = p->seq_k > 0 ? t->n / p->seq_k : 0;
     for (int64_t r = 0; (c->modes & CHECK_MASK_DEAD_ROWS) && r < rows; r++)
         if (below(c, 4) == 0)
-            for (int64_t j = 0; j < p->seq_k; j++) t->val[r * p->seq_k + j] = p->mask_dtype == ATTN_BOOL ? 0 : -INFINITY;
+            for (int64_t j = 0; j < p->seq_k; j++)
+                t->val[r * p->seq_k + j] = p->mask_dtype == ATTN_BOOL ? 0 : -INFINITY;
     if ((c->modes & CHECK_MASK_PLUS_INF) && t->n) t->val[below(c, t->n)] = INFINITY;
 }
 
@@ -138,7 +142,8 @@ static int poison_hidden_keys(struct check_case *c) {
                 for (int64_t j = 0; j < c->seq[b].sk; j++) {
                     if (!attn_cli_check_visible(c, b, h, i, j)) continue;
                     int64_t row = attn_cli_check_k_row(c, b, h / (p->heads_q / p->heads_k), j);
-                    bool masked = p->mask_dtype && m->val[((b * p->heads_q + h) * p->seq_q + i) * p->seq_k + j] == -INFINITY;
+                    bool masked =
+                        p->mask_dtype && m->val[((b * p->heads_q + h) * p->seq_q + i) * p->seq_k + j] == -INFINITY;
                     if (row >= 0) seen[row] |= masked ? 1 : 3;
                 }
     for (int64_t r = 0; r < rows; r++) {
@@ -162,8 +167,10 @@ static void poison_hidden_rows(struct check_case *c) {
         if (!t->val || broadcasts(t)) continue;
         for (int64_t r = 0; r < rows; r++)
             if (!live[r] && t->n) {
-                if (k < 2) row_to(t, r, NAN);
-                else t->val[r] = NAN;
+                if (k < 2)
+                    row_to(t, r, NAN);
+                else
+                    t->val[r] = NAN;
             }
     }
     free(live);
@@ -198,7 +205,8 @@ int attn_cli_check_data_dense(struct check_case *c) {
     }
     if (t[ATTN_ROLE_BLOCK_TABLE].use) {
         fill_pages(c);
-        if (attn_cli_check_store(&t[ATTN_ROLE_BLOCK_TABLE])) return -1; /* a broadcast axis decides which pages are seen */
+        if (attn_cli_check_store(&t[ATTN_ROLE_BLOCK_TABLE]))
+            return -1; /* a broadcast axis decides which pages are seen */
     }
     if (make_sequences(c)) return -1;
     fill_scores(c);
@@ -212,12 +220,15 @@ int attn_cli_check_data_dense(struct check_case *c) {
     }
     if ((c->modes & CHECK_NAN_QUERY) && t[ATTN_ROLE_Q].n) t[ATTN_ROLE_Q].val[below(c, t[ATTN_ROLE_Q].n)] = NAN;
     if ((c->modes & CHECK_NAN_KEY) && t[ATTN_ROLE_K].n) t[ATTN_ROLE_K].val[below(c, t[ATTN_ROLE_K].n)] = NAN;
-    if ((c->modes & CHECK_NAN_KEY) && t[ATTN_ROLE_V].n && below(c, 2)) t[ATTN_ROLE_V].val[below(c, t[ATTN_ROLE_V].n)] = NAN;
+    if ((c->modes & CHECK_NAN_KEY) && t[ATTN_ROLE_V].n && below(c, 2))
+        t[ATTN_ROLE_V].val[below(c, t[ATTN_ROLE_V].n)] = NAN;
     if (c->modes & CHECK_HIDDEN_NAN) {
         if (poison_hidden_keys(c)) return -1;
         poison_hidden_rows(c);
     }
     for (int role = 0; role < ATTN_ROLE_COUNT; role++)
-        if (t[role].use == ATTN_USE_IN && role != ATTN_ROLE_OUT && role != ATTN_ROLE_LSE && attn_cli_check_store(&t[role])) return -1;
+        if (t[role].use == ATTN_USE_IN && role != ATTN_ROLE_OUT && role != ATTN_ROLE_LSE &&
+            attn_cli_check_store(&t[role]))
+            return -1;
     return 0;
 }

@@ -14,7 +14,8 @@ static void fill_lengths(struct check_case *c) {
     for (int64_t x = 0; x < t->n; x++) {
         int64_t k = below(c, 6), topk = c->p.topk, n = below(c, topk + 1);
         if (c->modes & CHECK_TOPK_EDGES) n = k == 5 ? topk : edges[k] < topk ? edges[k] : topk;
-        if ((c->modes & CHECK_WILD_LENGTHS) && below(c, 3) == 0) n = below(c, 2) ? topk + 1 + below(c, 100) : -1 - below(c, 100);
+        if ((c->modes & CHECK_WILD_LENGTHS) && below(c, 3) == 0)
+            n = below(c, 2) ? topk + 1 + below(c, 100) : -1 - below(c, 100);
         t->val[x] = (double)n;
     }
 }
@@ -33,7 +34,8 @@ static double bad_index(struct check_case *c) {
 /* The largest key that query i may name, or SK - 1. Rows where no key is admissible name keys that causality hides. */
 static int64_t last_key(const struct check_case *c, int64_t i) {
     int64_t stride = c->p.k_stride ? c->p.k_stride : 1, last = c->p.seq_k - 1;
-    if (check_has(c, ATTN_CAUSAL) && (c->p.q_start + i + 1) / stride - 1 < last) last = (c->p.q_start + i + 1) / stride - 1;
+    if (check_has(c, ATTN_CAUSAL) && (c->p.q_start + i + 1) / stride - 1 < last)
+        last = (c->p.q_start + i + 1) / stride - 1;
     return last;
 }
 
@@ -50,7 +52,8 @@ static void fill_row(struct check_case *c, double *idx, int64_t i, int64_t share
     }
     if (c->modes & CHECK_ONE_KEY)
         for (int64_t t = 0; t < n; t++) idx[t] = (double)shared;
-    bool dead = (c->modes & CHECK_EMPTY_ROWS) && below(c, 3) == 0, lone = (c->modes & CHECK_ONE_SLOT) && below(c, 3) == 0;
+    bool dead = (c->modes & CHECK_EMPTY_ROWS) && below(c, 3) == 0,
+         lone = (c->modes & CHECK_ONE_SLOT) && below(c, 3) == 0;
     int64_t keep = below(c, n), bad = (c->modes & CHECK_BAD_INDICES) ? below(c, 3) * 20 : 0;
     for (int64_t t = 0; t < n; t++)
         if (dead || (lone && t != keep) || below(c, 100) < bad) idx[t] = bad_index(c);
@@ -104,7 +107,8 @@ int attn_cli_check_data_sparse(struct check_case *c) {
     struct check_tensor *idx = &c->t[ATTN_ROLE_INDICES];
     if (check_has(c, ATTN_TOPK_LENGTH)) fill_lengths(c);
     int64_t shared = below(c, p->seq_k);
-    for (int64_t row = 0; row < p->batch * p->seq_q; row++) fill_row(c, idx->val + row * p->topk, row % p->seq_q, shared);
+    for (int64_t row = 0; row < p->batch * p->seq_q; row++)
+        fill_row(c, idx->val + row * p->topk, row % p->seq_q, shared);
     if (attn_cli_check_store(idx)) return -1;
     fill_values(c);
     if ((c->modes & CHECK_HIDDEN_NAN) && poison_unnamed(c)) return -1;

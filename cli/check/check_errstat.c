@@ -11,7 +11,8 @@ enum { F16_EDGE = 65000 }; /* from here on an f16 may round to infinity in one c
 double attn_cli_check_spacing(double x, int32_t dtype) {
     static const struct {
         int digits, least;
-    } types[ATTN_DTYPE_COUNT_] = {[ATTN_F32] = {24, -149}, [ATTN_F16] = {11, -24}, [ATTN_BF16] = {8, -133}, [ATTN_F64] = {53, -1074}};
+    } types[ATTN_DTYPE_COUNT_] = {
+        [ATTN_F32] = {24, -149}, [ATTN_F16] = {11, -24}, [ATTN_BF16] = {8, -133}, [ATTN_F64] = {53, -1074}};
     int e;
     if (dtype < ATTN_F32 || dtype > ATTN_F64 || !isfinite(x)) return 0;
     frexp(x, &e);
@@ -48,7 +49,8 @@ static void blame(struct scan *s, int64_t at, double ratio, double bound, const 
     }
 }
 
-/* NaN and inf must stand where the reference has them. Returns true if the pair is settled, false if both are numbers. */
+/* NaN and inf must stand where the reference has them. Returns true if the pair is settled, false if both are numbers.
+ */
 static bool settle(struct scan *s, int64_t at) {
     double want = s->want[at], got = s->got[at];
     if (s->b->dtype == ATTN_F16 && isfinite(want) && fabs(want) > F16_EDGE) {
@@ -116,12 +118,14 @@ static void scan_row(struct scan *s, int64_t row) {
     }
     if (!numbers) return;
     double size = fmax(fmax(sqrt(refs), s->typical), w->terms[row]);
-    double noise = b->eps * w->noise[row] + b->tiny * sqrt((double)w->cols), bound = tolerance(b, w->score[row]) * size + noise, error = sqrt(errors);
+    double noise = b->eps * w->noise[row] + b->tiny * sqrt((double)w->cols),
+           bound = tolerance(b, w->score[row]) * size + noise, error = sqrt(errors);
     double ratio = worse(error, bound);
     if (ratio > 1) { /* mark the elements that carry the error, at least the largest */
         double share = bound / sqrt((double)numbers);
         for (int64_t at = first; at < first + w->cols; at++)
-            if (at != biggest && isfinite(s->want[at]) && fabs(s->got[at] - s->want[at]) > share) blame(s, at, 1.0001, bound, "row norm");
+            if (at != biggest && isfinite(s->want[at]) && fabs(s->got[at] - s->want[at]) > share)
+                blame(s, at, 1.0001, bound, "row norm");
     }
     blame(s, biggest, ratio, bound, "row norm");
     if (b->factor <= 0 || !w->half || ratio > 1) return;
@@ -144,7 +148,8 @@ static void measure(struct scan *s) {
         for (int64_t at = r * w->cols; at < (r + 1) * w->cols; at++) {
             double x = s->want[at] * s->want[at];
             if (isfinite(x)) one += x;
-            if (w->half && isfinite(x) && !(fabs(w->half[at] - s->want[at]) <= s->half_error)) s->half_error = fabs(w->half[at] - s->want[at]);
+            if (w->half && isfinite(x) && !(fabs(w->half[at] - s->want[at]) <= s->half_error))
+                s->half_error = fabs(w->half[at] - s->want[at]);
         }
         squares += one;
         rows++;
@@ -153,8 +158,8 @@ static void measure(struct scan *s) {
     s->typical = rows ? sqrt(squares / (double)rows) : 0;
 }
 
-int attn_cli_check_compare(const struct check_want *w, const double *want, const double *got, const struct check_bound *b,
-                           uint8_t *wrong, struct check_verdict *v) {
+int attn_cli_check_compare(const struct check_want *w, const double *want, const double *got,
+                           const struct check_bound *b, uint8_t *wrong, struct check_verdict *v) {
     struct scan s = {.w = w, .want = want, .got = got, .b = b, .wrong = wrong, .v = v};
     v->n = w->rows * w->cols;
     v->cosine = -1;
@@ -163,9 +168,12 @@ int attn_cli_check_compare(const struct check_want *w, const double *want, const
     if (!b->absolute) measure(&s);
     for (int64_t r = 0; r < w->rows; r++) {
         if (w->kind[r] == CHECK_ROW_UNWRITTEN) continue;
-        if (w->kind[r] == CHECK_ROW_ZERO) scan_zero(&s, r);
-        else if (b->absolute) scan_absolute(&s, r);
-        else scan_row(&s, r);
+        if (w->kind[r] == CHECK_ROW_ZERO)
+            scan_zero(&s, r);
+        else if (b->absolute)
+            scan_absolute(&s, r);
+        else
+            scan_row(&s, r);
         terms += w->terms[r] * w->terms[r];
         noise += w->noise[r] * w->noise[r];
     }
@@ -221,7 +229,8 @@ void attn_cli_check_cluster(const attn_tensor *view, const uint8_t *wrong, const
     buf[0] = 0;
     for (int a = 0; a < view->rank; a++) n *= view->shape[a];
     for (int a = view->rank - 1; a >= 0; a--) {
-        int64_t extent = view->shape[a] < MAX_EXTENT ? view->shape[a] : MAX_EXTENT, low = extent, high = -1, count = 0, rl, rh;
+        int64_t extent = view->shape[a] < MAX_EXTENT ? view->shape[a] : MAX_EXTENT, low = extent, high = -1, count = 0,
+                rl, rh;
         memset(hit, 0, (size_t)extent);
         for (int64_t at = 0; at < n; at++)
             if (wrong[at]) hit[at / inner % view->shape[a] % extent] = 1;
@@ -234,12 +243,18 @@ void attn_cli_check_cluster(const attn_tensor *view, const uint8_t *wrong, const
         inner *= view->shape[a];
         if (view->shape[a] < 2 || high < 0 || used + 80 >= bytes) continue;
         const char *comma = used ? ", " : "";
-        if (count == extent) used += (size_t)snprintf(buf + used, bytes - used, "%sall %c", comma, axes[a]);
-        else if (low == high) used += (size_t)snprintf(buf + used, bytes - used, "%s%c %lld of %lld", comma, axes[a], (long long)low, (long long)extent);
-        else used += (size_t)snprintf(buf + used, bytes - used, "%s%c %lld..%lld (%lld of %lld)", comma, axes[a], (long long)low,
-                                      (long long)high, (long long)count, (long long)extent);
+        if (count == extent)
+            used += (size_t)snprintf(buf + used, bytes - used, "%sall %c", comma, axes[a]);
+        else if (low == high)
+            used += (size_t)snprintf(buf + used, bytes - used, "%s%c %lld of %lld", comma, axes[a], (long long)low,
+                                     (long long)extent);
+        else
+            used += (size_t)snprintf(buf + used, bytes - used, "%s%c %lld..%lld (%lld of %lld)", comma, axes[a],
+                                     (long long)low, (long long)high, (long long)count, (long long)extent);
         int64_t tile = count > 1 && high - low >= 4 ? residues(hit, extent, &rl, &rh) : 0;
-        if (tile) used += (size_t)snprintf(buf + used, bytes - used, " = %lld..%lld mod %lld", (long long)rl, (long long)rh, (long long)tile);
+        if (tile)
+            used += (size_t)snprintf(buf + used, bytes - used, " = %lld..%lld mod %lld", (long long)rl, (long long)rh,
+                                     (long long)tile);
     }
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Sums over the broadcast axes of an output: a gradient of a mask with stride 0 gets the sum of what the positions that
- * share its storage would get. The sum is written to each of those positions, as a load through the strides would see it. */
+ * share its storage would get. The sum is written to each of those positions, as a load through the strides would see
+ * it. */
 #include "check.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Random dense problems: every feature with every other, sizes that are odd, empty, long or lopsided, each small enough for
- * a reference that is straight loops. What must be hit is listed in check_cover.c. */
+ * Random dense problems: every feature with every other, sizes that are odd, empty, long or lopsided, each small enough
+ * for a reference that is straight loops. What must be hit is listed in check_cover.c. */
 #include "check.h"
 
 #include <string.h>
@@ -57,14 +57,21 @@ static void choose_lengths(struct attn_cli_rng *r, attn_problem *p) {
 static void shrink(struct attn_cli_rng *r, attn_problem *p) {
     double budget = chance(r, 75) ? 2.5e6 : chance(r, 80) ? 5e6 : 1.2e7;
     for (;;) {
-        double work = (double)p->batch * (double)p->heads_q * (double)p->seq_q * (double)p->seq_k * (double)(p->dim_qk + p->dim_v);
+        double work = (double)p->batch * (double)p->heads_q * (double)p->seq_q * (double)p->seq_k *
+                      (double)(p->dim_qk + p->dim_v);
         if (work <= budget) return;
-        if (p->batch > 1 && chance(r, 50)) p->batch--;
-        else if (p->heads_q >= 2 * p->heads_k && p->heads_q % (2 * p->heads_k) == 0 && chance(r, 50)) p->heads_q /= 2;
-        else if (p->heads_k > 1 && p->heads_k % 2 == 0 && p->heads_q % 2 == 0 && chance(r, 50)) p->heads_k /= 2, p->heads_q /= 2;
-        else if (p->seq_q > 8 && (p->seq_k < 64 || chance(r, 60))) p->seq_q -= 1 + p->seq_q / 5;
-        else if (p->seq_k > 8) p->seq_k -= 1 + p->seq_k / 5;
-        else return;
+        if (p->batch > 1 && chance(r, 50))
+            p->batch--;
+        else if (p->heads_q >= 2 * p->heads_k && p->heads_q % (2 * p->heads_k) == 0 && chance(r, 50))
+            p->heads_q /= 2;
+        else if (p->heads_k > 1 && p->heads_k % 2 == 0 && p->heads_q % 2 == 0 && chance(r, 50))
+            p->heads_k /= 2, p->heads_q /= 2;
+        else if (p->seq_q > 8 && (p->seq_k < 64 || chance(r, 60)))
+            p->seq_q -= 1 + p->seq_q / 5;
+        else if (p->seq_k > 8)
+            p->seq_k -= 1 + p->seq_k / 5;
+        else
+            return;
     }
 }
 

@@ -21,13 +21,20 @@ static void choose_sizes(struct attn_cli_rng *r, attn_problem *p) {
     p->dim_qk = chance(r, 60) ? 576 : 512;
     p->dim_v = 512;
     double budget = chance(r, 75) ? 3e6 : chance(r, 80) ? 8e6 : 2.5e7;
-    while ((double)p->batch * (double)p->seq_q * (double)p->heads_q * (double)p->topk * (double)(p->dim_qk + p->dim_v) > budget) {
-        if (p->batch > 1 && chance(r, 50)) p->batch--;
-        else if (p->seq_q > 2 || (p->seq_q == 2 && chance(r, 50))) p->seq_q--;
-        else if (p->topk > 70 && chance(r, 50)) p->topk -= 1 + p->topk / 4;
-        else if (p->heads_q > 16 && chance(r, 20)) p->heads_q = 16;
-        else if (p->topk > 7 && chance(r, 30)) p->topk -= 1 + p->topk / 4;
-        else if (p->topk <= 7 && p->heads_q <= 16) break;
+    while ((double)p->batch * (double)p->seq_q * (double)p->heads_q * (double)p->topk * (double)(p->dim_qk + p->dim_v) >
+           budget) {
+        if (p->batch > 1 && chance(r, 50))
+            p->batch--;
+        else if (p->seq_q > 2 || (p->seq_q == 2 && chance(r, 50)))
+            p->seq_q--;
+        else if (p->topk > 70 && chance(r, 50))
+            p->topk -= 1 + p->topk / 4;
+        else if (p->heads_q > 16 && chance(r, 20))
+            p->heads_q = 16;
+        else if (p->topk > 7 && chance(r, 30))
+            p->topk -= 1 + p->topk / 4;
+        else if (p->topk <= 7 && p->heads_q <= 16)
+            break;
     }
 }
 

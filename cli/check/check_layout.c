@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Storage of a case's tensors: random strides, room around every tensor filled with a sentinel that reads as NaN in every
- * float type, an unreadable page behind some of them, and the test that nothing but the result was written. */
+ * Storage of a case's tensors: random strides, room around every tensor filled with a sentinel that reads as NaN in
+ * every float type, an unreadable page behind some of them, and the test that nothing but the result was written. */
 #define _GNU_SOURCE
 #include "check.h"
 
@@ -12,8 +12,9 @@
 
 enum { GUARD_BYTES = 192, HIGH_VARIANT_BYTE = 0x7a };
 
-/* Odd addresses hold 0xff and even ones 0xf1..0xff, so that any element that is read from here is a NaN (or, as an integer,
- * negative). Variant 1 reads as large finite numbers: a kernel that reads its workspace or output gives another result. */
+/* Odd addresses hold 0xff and even ones 0xf1..0xff, so that any element that is read from here is a NaN (or, as an
+ * integer, negative). Variant 1 reads as large finite numbers: a kernel that reads its workspace or output gives
+ * another result. */
 void attn_cli_check_sentinel(uint8_t *at, size_t bytes, int variant) {
     for (size_t i = 0; i < bytes; i++) {
         uintptr_t a = (uintptr_t)(at + i);
@@ -77,7 +78,8 @@ static void choose_broadcast(struct check_case *c, int32_t role, uint32_t forbid
 
 /* Tensors of one number per row are read and written one by one and may have any stride on every axis. */
 static bool free_innermost(const struct check_case *c, int32_t role) {
-    bool single = role == ATTN_ROLE_LSE || role == ATTN_ROLE_LSE_ROUNDED || role == ATTN_ROLE_DLSE || role == ATTN_ROLE_MAX_LOGITS;
+    bool single = role == ATTN_ROLE_LSE || role == ATTN_ROLE_LSE_ROUNDED || role == ATTN_ROLE_DLSE ||
+                  role == ATTN_ROLE_MAX_LOGITS;
     return single && !c->p.align_bytes;
 }
 
@@ -85,7 +87,8 @@ static void choose_strides(struct check_case *c, int32_t role) {
     struct check_tensor *t = &c->t[role];
     attn_tensor *v = &t->view;
     bool single = free_innermost(c, role);
-    int64_t es = (int64_t)attn_dtype_bytes(v->dtype), align = c->p.align_bytes > es ? c->p.align_bytes / es : 1, step = 1;
+    int64_t es = (int64_t)attn_dtype_bytes(v->dtype), align = c->p.align_bytes > es ? c->p.align_bytes / es : 1,
+            step = 1;
     int order[ATTN_MAX_RANK], n = single ? v->rank : v->rank - 1; /* axes of which order and stride are free */
     for (int a = 0; a < n; a++) order[a] = a;
     if (c->modes & CHECK_PERMUTED)
@@ -108,7 +111,8 @@ static void choose_strides(struct check_case *c, int32_t role) {
         if (t->broadcast[a]) {
             v->strides[a] = 0;
         } else if (v->shape[a] == 1) {
-            v->strides[a] = attn_cli_rng_below(&c->rng, 2) ? step : align * 7919; /* the stride of a lone row means nothing */
+            v->strides[a] =
+                attn_cli_rng_below(&c->rng, 2) ? step : align * 7919; /* the stride of a lone row means nothing */
         } else {
             v->strides[a] = back ? -step : step;
             if (v->shape[a] > 1) step *= v->shape[a];
@@ -125,8 +129,10 @@ static int map_storage(struct check_case *c, int32_t role) {
     int64_t low = 0, high = 0;
     for (int a = 0; a < v->rank; a++) {
         int64_t d = v->shape[a] > 1 ? (v->shape[a] - 1) * v->strides[a] : 0;
-        if (d < 0) low += d;
-        else high += d;
+        if (d < 0)
+            low += d;
+        else
+            high += d;
     }
     size_t body = (size_t)(high - low + 1) * es, page = (size_t)sysconf(_SC_PAGESIZE);
     size_t align = c->p.align_bytes > es ? c->p.align_bytes : 64;
@@ -148,7 +154,8 @@ static int map_storage(struct check_case *c, int32_t role) {
     } else {
         first = t->map + GUARD_BYTES;
         first += (align - (uintptr_t)(first + lead) % align) % align;
-        if ((c->modes & CHECK_UNALIGNED) && !c->p.align_bytes) first += (size_t)(1 + attn_cli_rng_below(&c->rng, 31)) * es;
+        if ((c->modes & CHECK_UNALIGNED) && !c->p.align_bytes)
+            first += (size_t)(1 + attn_cli_rng_below(&c->rng, 31)) * es;
     }
     v->data = first + lead;
     v->bytes = attn_cli_rng_below(&c->rng, 2) ? (uint64_t)(high + 1) * es : 0;
@@ -191,7 +198,8 @@ static void move_rows(const struct check_tensor *t, uint8_t *typed, bool store) 
     size_t es = attn_dtype_bytes(v->dtype);
     int64_t rows = attn_cli_check_rows(v), cols = v->shape[v->rank - 1];
     for (int64_t r = 0; r < rows; r++) {
-        uint8_t *at = (uint8_t *)v->data + attn_cli_check_offset(v, r) * (int64_t)es, *row = typed + (size_t)(r * cols) * es;
+        uint8_t *at = (uint8_t *)v->data + attn_cli_check_offset(v, r) * (int64_t)es,
+                *row = typed + (size_t)(r * cols) * es;
         if (v->strides[v->rank - 1] == 1 || cols == 1) {
             memcpy(store ? at : row, store ? row : at, (size_t)cols * es);
         } else {
@@ -249,7 +257,8 @@ int attn_cli_check_intact(const struct check_tensor *t, const struct check_want 
     while (t->map[first] == t->copy[first]) first++;
     while (t->map[last] == t->copy[last]) last--;
     for (size_t i = first; i <= last; i++) count += t->map[i] != t->copy[i];
-    snprintf(what, bytes, "%s: %zu bytes changed, from %+td to %+td bytes relative to data (%td bytes are the tensor's)",
+    snprintf(what, bytes,
+             "%s: %zu bytes changed, from %+td to %+td bytes relative to data (%td bytes are the tensor's)",
              check_is_out(t->use) ? "written outside the result" : "input was written", count,
              t->map + first - (uint8_t *)v->data, t->map + last - (uint8_t *)v->data, (ptrdiff_t)(t->n * (int64_t)es));
     return 1;
@@ -261,7 +270,8 @@ void attn_cli_check_widen(double *out, const void *typed, int32_t dtype, int64_t
         for (int64_t i = 0; i < n; i++) out[i] = ((const int32_t *)typed)[i];
     else if (dtype == ATTN_BOOL)
         for (int64_t i = 0; i < n; i++) out[i] = ((const uint8_t *)typed)[i];
-    else attn_convert(out, ATTN_F64, typed, dtype, (size_t)n);
+    else
+        attn_convert(out, ATTN_F64, typed, dtype, (size_t)n);
 }
 
 void attn_cli_check_narrow(void *typed, int32_t dtype, const double *in, int64_t n) {
@@ -270,7 +280,8 @@ void attn_cli_check_narrow(void *typed, int32_t dtype, const double *in, int64_t
         for (int64_t i = 0; i < n; i++) ((int32_t *)typed)[i] = (int32_t)in[i];
     else if (dtype == ATTN_BOOL)
         for (int64_t i = 0; i < n; i++) ((uint8_t *)typed)[i] = (uint8_t)in[i];
-    else attn_convert(typed, dtype, in, ATTN_F64, (size_t)n);
+    else
+        attn_convert(typed, dtype, in, ATTN_F64, (size_t)n);
 }
 
 double attn_cli_check_round(double x, int32_t dtype) {

@@ -38,8 +38,10 @@ static attn_status hand_over(const struct check_case *c, const attn_problem *wid
     size_t bytes = (size_t)from->n * attn_dtype_bytes(expected.dtype);
     e->typed[role] = malloc(bytes + 64);
     if (!e->typed[role]) return ATTN_E_MEMORY;
-    if (from->use == ATTN_USE_OUT || from->use == ATTN_USE_OUT_OPTIONAL) memset(e->typed[role], 0xff, bytes);
-    else attn_cli_check_narrow(e->typed[role], expected.dtype, from->val, from->n);
+    if (from->use == ATTN_USE_OUT || from->use == ATTN_USE_OUT_OPTIONAL)
+        memset(e->typed[role], 0xff, bytes);
+    else
+        attn_cli_check_narrow(e->typed[role], expected.dtype, from->val, from->n);
     st = attn_tensor_contiguous(&e->tensor[role], e->typed[role], expected.dtype, from->view.rank, from->view.shape);
     return st ? st : attn_args_set(&e->args, role, &e->tensor[role]);
 }
@@ -62,7 +64,8 @@ static attn_status run(struct check_case *c, const attn_problem *wide, struct ex
 
 void attn_cli_check_case_oracle(struct check_case *c, attn_ctx *ctx, char *why, size_t why_bytes) {
     attn_problem wide = widened(&c->p);
-    attn_plan_options options = {.size = sizeof options, .flags = ATTN_PLAN_STRICT | ATTN_PLAN_NO_TUNING, .backend = ATTN_BACKEND_REF};
+    attn_plan_options options = {
+        .size = sizeof options, .flags = ATTN_PLAN_STRICT | ATTN_PLAN_NO_TUNING, .backend = ATTN_BACKEND_REF};
     attn_plan_info info = {.size = sizeof info};
     struct execution e = {.args = ATTN_ARGS_INIT};
     attn_status st = attn_plan_create(ctx, ATTN_DEVICE_CPU, &wide, &options, &e.plan);

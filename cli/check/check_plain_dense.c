@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * The tester's own dense attention, written from the formulas of docs/semantics.md and sharing nothing with the library.
- * One pass gives the answer in double (`plain`), the three-step answer in which scores, probabilities and products are each
- * rounded to a 16-bit dtype (`half`), and the magnitudes that the bounds are made of (docs/numerics.md). */
+ * The tester's own dense attention, written from the formulas of docs/semantics.md and sharing nothing with the
+ * library. One pass gives the answer in double (`plain`), the three-step answer in which scores, probabilities and
+ * products are each rounded to a 16-bit dtype (`half`), and the magnitudes that the bounds are made of
+ * (docs/numerics.md). */
 #include "check.h"
 
 #include <math.h>
@@ -116,20 +117,18 @@ static void score_line(struct work *w, int64_t b, int64_t h, int64_t i) {
         l->s[j] = s;
         l->rounded[j] = attn_cli_check_round(s, w->dtype);
         if (isnan(s) || s > l->top) l->top = s; /* a NaN stays: no comparison with it succeeds */
-        if (isnan(s)) break;
         if (l->rounded[j] > l->top_rounded) l->top_rounded = l->rounded[j];
     }
-    if (isnan(l->top))
-        for (int64_t j = 0; j < l->n; j++)
-            if ((l->key[j] = attn_cli_check_visible(c, b, h, i, j) ? attn_cli_check_k_row(c, b, hk, j) : -1) >= 0)
-                l->s[j] = l->rounded[j] = NAN, l->bend[j] = 1;
-    /* Size of what was added up to a score that takes part in the row. */
+    /* Size of what was added up to a score that takes part in the row. Rounding of the partial sums of q.k goes with
+     * ||q|| ||k||, which counts where it is far above the score itself. */
     for (int64_t j = 0; j < l->n && isfinite(l->top); j++) {
         if (l->key[j] < 0 || l->s[j] < l->top - 20) continue;
         double parts = fabs(w->scale * attn_cli_check_dot(q, c->t[ATTN_ROLE_K].val + l->key[j] * p->dim_qk, p->dim_qk));
         if (p->alibi) parts += fabs(slope_at(c, b, h) * alibi_distance(c, b, i, j));
-        if (p->mask_dtype && p->mask_dtype != ATTN_BOOL) parts += fabs(c->t[ATTN_ROLE_MASK].val[mask_at(p, b, h, i, j)]);
-        if (parts > l->score) l->score = parts;
+        if (p->mask_dtype && p->mask_dtype != ATTN_BOOL)
+            parts += fabs(c->t[ATTN_ROLE_MASK].val[mask_at(p, b, h, i, j)]);
+        double products = fabs(w->scale) * w->norm_q[attn_cli_check_q_row(c, b, h, i)] * w->norm_k[l->key[j]] / 8;
+        l->score = fmax(l->score, fmax(parts, products));
     }
 }
 
@@ -185,7 +184,8 @@ static void forward_row(struct work *w, struct check_case *c, int64_t b, int64_t
     bool live = i < c->seq[b].sq;
     if (live) score_line(w, b, h, i);
     struct line *l = &w->line;
-    bool filled = live && l->visible > 0, plus = inputs_only ? c->modes & CHECK_LSE_PLUS_INF : check_has(c, ATTN_LSE_EMPTY_PLUS_INF);
+    bool filled = live && l->visible > 0,
+         plus = inputs_only ? c->modes & CHECK_LSE_PLUS_INF : check_has(c, ATTN_LSE_EMPTY_PLUS_INF);
     double lse = filled ? softmax_line(w, h) : -INFINITY;
     /* A query that sees nothing still has its sink; a row past seqlens_q has not even that. */
     if (live && check_has(c, ATTN_LSE_WITH_SINK)) lse = log_add(lse, sink_at(c, h));
@@ -212,7 +212,8 @@ static void forward_row(struct work *w, struct check_case *c, int64_t b, int64_t
         if (isfinite(x)) terms += x * x;
     }
     o->terms[row] = sqrt(terms);
-    for (int64_t x = 0; o->half && x < dv; x++) o->half[row * dv + x] = attn_cli_check_round(o->half[row * dv + x], w->dtype);
+    for (int64_t x = 0; o->half && x < dv; x++)
+        o->half[row * dv + x] = attn_cli_check_round(o->half[row * dv + x], w->dtype);
 }
 
 /* One backward row: P from the given lse, then every gradient that the pair (query, key) touches. */
@@ -221,7 +222,8 @@ static void backward_row(struct work *w, struct check_case *c, int64_t b, int64_
     struct line *l = &w->line;
     int64_t row = attn_cli_check_q_row(c, b, h, i), d = p->dim_qk, dv = p->dim_v;
     struct check_want *dq = &c->want[ATTN_ROLE_DQ], *dk = &c->want[ATTN_ROLE_DK], *dvw = &c->want[ATTN_ROLE_DV];
-    struct check_want *dm = &c->want[ATTN_ROLE_DMASK], *da = &c->want[ATTN_ROLE_DALIBI], *ds = &c->want[ATTN_ROLE_DSINK];
+    struct check_want *dm = &c->want[ATTN_ROLE_DMASK], *da = &c->want[ATTN_ROLE_DALIBI],
+                      *ds = &c->want[ATTN_ROLE_DSINK];
     dq->kind[row] = CHECK_ROW_ZERO;
     double lse = c->t[ATTN_ROLE_LSE].val[row] * w->to_natural;
     if (i >= c->seq[b].sq || isinf(lse)) return;
@@ -240,12 +242,14 @@ static void backward_row(struct work *w, struct check_case *c, int64_t b, int64_
         int64_t key = l->key[j];
         if (key < 0) continue;
         const double *k = c->t[ATTN_ROLE_K].val + key * d, *v = c->t[ATTN_ROLE_V].val + key * dv;
-        double prob = exp(l->s[j] - with_sink), half_prob = attn_cli_check_round(exp(l->rounded[j] - with_sink), w->dtype);
+        double prob = exp(l->s[j] - with_sink),
+               half_prob = attn_cli_check_round(exp(l->rounded[j] - with_sink), w->dtype);
         double dp = attn_cli_check_dot(dout, v, dv);
         /* d lse / d s_j is the softmax over what the lse covers: with the sink, or without. */
         double lse_part = dlse * (lse_has_sink ? prob : exp(l->s[j] - lse));
         double g = prob * (dp - delta) + lse_part;
-        double half_g = attn_cli_check_round(half_prob * (attn_cli_check_round(dp, w->dtype) - half_delta) + lse_part, w->dtype);
+        double half_g =
+            attn_cli_check_round(half_prob * (attn_cli_check_round(dp, w->dtype) - half_delta) + lse_part, w->dtype);
         double size = prob * (w->norm_do[row] * w->norm_v[key] + delta_size) + fabs(lse_part);
         if (da->plain) {
             double x = alibi_distance(c, b, i, j);
@@ -264,7 +268,7 @@ static void backward_row(struct work *w, struct check_case *c, int64_t b, int64_
             dm->kind[at] = CHECK_ROW_NORMAL;
         }
         double flat = g * l->bend[j] * w->scale, half_flat = half_g * l->bend[j] * w->scale;
-        size = fabs(w->scale) * (size * l->bend[j] + (p->softcap > 0 ? fabs(g) : 0));
+        size = fabs(w->scale) * (p->softcap > 0 ? size * (l->bend[j] + 0x1p-24) + fabs(g) : size);
         axpy(dq->plain + row * d, flat, k, d);
         axpy(dk->plain + key * d, flat, q, d);
         axpy(dvw->plain + key * dv, prob, dout, dv);
@@ -273,7 +277,8 @@ static void backward_row(struct work *w, struct check_case *c, int64_t b, int64_
             axpy(dk->half + key * d, half_flat, q, d);
             axpy(dvw->half + key * dv, half_prob, dout, dv);
         }
-        double a = flat * w->norm_k[key], e = size * w->norm_k[key], f = flat * w->norm_q[row], s = size * w->norm_q[row];
+        double a = flat * w->norm_k[key], e = size * w->norm_k[key], f = flat * w->norm_q[row],
+               s = size * w->norm_q[row];
         double o = prob * w->norm_do[row];
         terms_q += a * a;
         noise_q += e * e;
@@ -316,7 +321,9 @@ static void finish(struct check_case *c, int32_t dtype) {
         for (int64_t r = 0; o->plain && r < o->rows; r++) {
             o->terms[r] = sqrt(o->terms[r]);
             if (k == 0) o->noise[r] = sqrt(o->noise[r]);
-            if (k >= 2) o->kind[r] = isnan(o->plain[r]) || o->terms[r] > 0 || o->noise[r] > 0 ? CHECK_ROW_NORMAL : CHECK_ROW_ZERO;
+            if (k >= 2)
+                o->kind[r] =
+                    isnan(o->plain[r]) || o->terms[r] > 0 || o->noise[r] > 0 ? CHECK_ROW_NORMAL : CHECK_ROW_ZERO;
         }
     }
     static const int32_t rounded[] = {ATTN_ROLE_DQ, ATTN_ROLE_DK, ATTN_ROLE_DV};
@@ -332,7 +339,8 @@ static void finish(struct check_case *c, int32_t dtype) {
         attn_cli_check_fold(t, dm->noise, false);
         attn_cli_check_fold(t, dm->score, false);
         for (int64_t x = 0; x < dm->rows; x++)
-            dm->kind[x] = isnan(dm->plain[x]) || dm->terms[x] > 0 || dm->noise[x] > 0 ? CHECK_ROW_NORMAL : CHECK_ROW_ZERO;
+            dm->kind[x] =
+                isnan(dm->plain[x]) || dm->terms[x] > 0 || dm->noise[x] > 0 ? CHECK_ROW_NORMAL : CHECK_ROW_ZERO;
     }
 }
 
@@ -342,18 +350,23 @@ static void start_kinds(struct check_case *c) {
     bool packed = check_has(c, ATTN_PACKED);
     for (int role = 0; role < ATTN_ROLE_COUNT; role++) {
         struct check_want *o = &c->want[role];
-        if (o->kind) memset(o->kind, packed && role <= ATTN_ROLE_DV ? CHECK_ROW_UNWRITTEN : CHECK_ROW_ZERO, (size_t)o->rows);
+        if (o->kind)
+            memset(o->kind, packed && role <= ATTN_ROLE_DV ? CHECK_ROW_UNWRITTEN : CHECK_ROW_ZERO, (size_t)o->rows);
     }
     for (int64_t b = 0; packed && b < p->batch; b++)
         for (int64_t h = 0; h < p->heads_k; h++)
             for (int64_t j = 0; j < c->seq[b].sk; j++)
                 for (int k = 0; k < 2; k++)
-                    if (c->want[keyed[k]].kind) c->want[keyed[k]].kind[attn_cli_check_k_row(c, b, h, j)] = CHECK_ROW_ZERO;
+                    if (c->want[keyed[k]].kind)
+                        c->want[keyed[k]].kind[attn_cli_check_k_row(c, b, h, j)] = CHECK_ROW_ZERO;
 }
 
 int attn_cli_check_plain_dense(struct check_case *c, bool inputs_only) {
     const attn_problem *p = &c->p;
-    struct work w = {.c = c, .scale = check_has(c, ATTN_SCALE) ? p->scale : p->dim_qk > 0 ? 1 / sqrt((double)p->dim_qk) : 1};
+    struct work w = {.c = c,
+                     .scale = check_has(c, ATTN_SCALE) ? p->scale
+                              : p->dim_qk > 0          ? 1 / sqrt((double)p->dim_qk)
+                                                       : 1};
     w.dtype = check_half_dtype(p->dtype) ? p->dtype : 0;
     w.to_natural = check_has(c, ATTN_LSE_BASE_2) ? log(2.0) : 1;
     int64_t longest = 1;
@@ -372,8 +385,10 @@ int attn_cli_check_plain_dense(struct check_case *c, bool inputs_only) {
         for (int64_t b = 0; b < p->batch; b++)
             for (int64_t h = 0; h < p->heads_q; h++)
                 for (int64_t i = 0; i < c->seq[b].sq_rows; i++)
-                    if (backward) backward_row(&w, c, b, h, i);
-                    else forward_row(&w, c, b, h, i, inputs_only);
+                    if (backward)
+                        backward_row(&w, c, b, h, i);
+                    else
+                        forward_row(&w, c, b, h, i, inputs_only);
         if (backward) finish(c, w.dtype);
     }
     free(lines), free(w.line.key), free(w.norm_q), free(w.norm_k), free(w.norm_v), free(w.norm_o), free(w.norm_do);

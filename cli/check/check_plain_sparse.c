@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * The tester's own sparse MLA attention and distribution, from the formulas of docs/semantics.md: in double, and with every
- * step rounded to a 16-bit dtype. Shares nothing with the library but the contract. */
+ * The tester's own sparse MLA attention and distribution, from the formulas of docs/semantics.md: in double, and with
+ * every step rounded to a 16-bit dtype. Shares nothing with the library but the contract. */
 #include "check.h"
 
 #include <math.h>
@@ -39,14 +39,17 @@ static void score_head(struct work *w, const struct check_case *c, int64_t row) 
     l->top = l->top_rounded = -INFINITY;
     l->score = 0;
     for (int64_t k = 0; k < l->n; k++) {
-        double s = w->scale * attn_cli_check_dot(c->t[ATTN_ROLE_Q].val + row * d, c->t[ATTN_ROLE_KV].val + l->row[k] * d, d);
+        double s =
+            w->scale * attn_cli_check_dot(c->t[ATTN_ROLE_Q].val + row * d, c->t[ATTN_ROLE_KV].val + l->row[k] * d, d);
         l->s[k] = s;
         l->rounded[k] = attn_cli_check_round(s, w->dtype);
         if (!(s <= l->top) && !isnan(l->top)) l->top = s;
         if (l->rounded[k] > l->top_rounded) l->top_rounded = l->rounded[k];
     }
-    for (int64_t k = 0; k < l->n; k++)
-        if (l->s[k] > l->top - 20 && fabs(l->s[k]) > l->score) l->score = fabs(l->s[k]);
+    const double *q = c->t[ATTN_ROLE_Q].val + row * d;
+    double norm_q = sqrt(attn_cli_check_dot(q, q, d)) * fabs(w->scale) / 8; /* as for dense attention: see there */
+    for (int64_t k = 0; k < l->n && isfinite(norm_q); k++)
+        if (l->s[k] > l->top - 20) l->score = fmax(l->score, fmax(fabs(l->s[k]), norm_q * w->norm_kv[l->row[k]]));
 }
 
 static double sink_at(const struct check_case *c, int64_t h) {
@@ -82,13 +85,16 @@ static void forward_head(struct work *w, struct check_case *c, int64_t row, int6
         double prob = exp(l->s[k] - l->top) / whole;
         axpy(out, prob, v, dv);
         if (inputs_only) continue;
-        if (o->half) axpy(o->half + row * dv, attn_cli_check_round(exp(l->rounded[k] - l->top_rounded) / half_whole, w->dtype), v, dv);
+        if (o->half)
+            axpy(o->half + row * dv, attn_cli_check_round(exp(l->rounded[k] - l->top_rounded) / half_whole, w->dtype),
+                 v, dv);
         double x = prob * w->norm_v[l->row[k]];
         if (isfinite(x)) terms += x * x;
     }
     if (inputs_only) return;
     o->terms[row] = sqrt(terms);
-    for (int64_t x = 0; o->half && x < dv; x++) o->half[row * dv + x] = attn_cli_check_round(o->half[row * dv + x], w->dtype);
+    for (int64_t x = 0; o->half && x < dv; x++)
+        o->half[row * dv + x] = attn_cli_check_round(o->half[row * dv + x], w->dtype);
 }
 
 static void backward_head(struct work *w, struct check_case *c, int64_t row, int64_t h) {
@@ -101,7 +107,9 @@ static void backward_head(struct work *w, struct check_case *c, int64_t row, int
     if (isinf(lse) || !l->n) return;
     dq->kind[row] = CHECK_ROW_NORMAL;
     dq->score[row] = l->score;
-    double whole = sink == -INFINITY ? lse : sink == INFINITY ? INFINITY : fmax(lse, sink) + log1p(exp(-fabs(lse - sink)));
+    double whole = sink == -INFINITY  ? lse
+                   : sink == INFINITY ? INFINITY
+                                      : fmax(lse, sink) + log1p(exp(-fabs(lse - sink)));
     if (isnan(lse)) whole = NAN;
     const double *q = c->t[ATTN_ROLE_Q].val + row * d, *dout = c->t[ATTN_ROLE_DOUT].val + row * dv;
     const double *out = c->t[ATTN_ROLE_OUT].val + row * dv;
@@ -127,7 +135,8 @@ static void backward_head(struct work *w, struct check_case *c, int64_t row, int
             axpy(dkv->half + key * d, half_g, q, d);
             axpy(dkv->half + key * d, half_prob, dout, dv);
         }
-        double a = g * w->norm_kv[key], e = size * w->norm_kv[key], f = g * norm_q, s = size * norm_q, o = prob * norm_do;
+        double a = g * w->norm_kv[key], e = size * w->norm_kv[key], f = g * norm_q, s = size * norm_q,
+               o = prob * norm_do;
         terms += a * a;
         noise += e * e;
         pull += prob * w->norm_kv[key] * fabs(w->scale);
@@ -162,7 +171,9 @@ static void finish_dist(struct check_case *c, int64_t row, int64_t n_valid) {
     double sum = 0, *a = o->plain + row * o->cols;
     for (int64_t t = 0; t < o->cols; t++) sum += a[t];
     o->kind[row] = n_valid ? CHECK_ROW_NORMAL : CHECK_ROW_ZERO;
-    double by = c->p.dist_norm == ATTN_DIST_MEAN ? (double)c->p.heads_q : c->p.dist_norm == ATTN_DIST_L1 && sum > 0 ? sum : 1;
+    double by = c->p.dist_norm == ATTN_DIST_MEAN            ? (double)c->p.heads_q
+                : c->p.dist_norm == ATTN_DIST_L1 && sum > 0 ? sum
+                                                            : 1;
     if (c->p.dist_norm == ATTN_DIST_L1 && isnan(sum)) by = NAN;
     for (int64_t t = 0; t < o->cols; t++) a[t] = a[t] == 0 && !isnan(by) ? 0 : a[t] / by;
 }
@@ -205,9 +216,11 @@ static void finish(struct check_case *c) {
         dkv->terms[r] = sqrt(dkv->terms[r]);
         dkv->noise[r] = sqrt(dkv->noise[r]);
     }
-    for (int64_t x = 0; dq->half && x < dq->rows * dq->cols; x++) dq->half[x] = attn_cli_check_round(dq->half[x], c->p.dtype);
+    for (int64_t x = 0; dq->half && x < dq->rows * dq->cols; x++)
+        dq->half[x] = attn_cli_check_round(dq->half[x], c->p.dtype);
     if (dkv->half && c->t[ATTN_ROLE_DKV].view.dtype != ATTN_F32)
-        for (int64_t x = 0; x < dkv->rows * dkv->cols; x++) dkv->half[x] = attn_cli_check_round(dkv->half[x], c->p.dtype);
+        for (int64_t x = 0; x < dkv->rows * dkv->cols; x++)
+            dkv->half[x] = attn_cli_check_round(dkv->half[x], c->p.dtype);
     for (int64_t r = 0; ds->plain && r < ds->rows; r++) {
         ds->terms[r] = sqrt(ds->terms[r]);
         ds->kind[r] = isnan(ds->plain[r]) || ds->terms[r] > 0 || ds->noise[r] > 0 ? CHECK_ROW_NORMAL : CHECK_ROW_ZERO;

@@ -15,9 +15,12 @@ void attn_cli_check_repro(const struct check_case *c, const char *kernel, char *
 void attn_cli_check_json_text(const char *text) {
     putchar('"');
     for (; *text; text++) {
-        if (*text == '"' || *text == '\\') printf("\\%c", *text);
-        else if ((unsigned char)*text < 32) printf("\\u%04x", (unsigned char)*text);
-        else putchar(*text);
+        if (*text == '"' || *text == '\\')
+            printf("\\%c", *text);
+        else if ((unsigned char)*text < 32)
+            printf("\\u%04x", (unsigned char)*text);
+        else
+            putchar(*text);
     }
     putchar('"');
 }
@@ -34,7 +37,8 @@ static void open_report(struct check_report *r) {
         return;
     }
     attn_cli_progress_end();
-    printf("%sFAIL%s %s   seed %" PRIu64 "\n", attn_cli_sgr(stdout, "1;31"), attn_cli_sgr(stdout, "0"), r->kernel, r->c->seed);
+    printf("%sFAIL%s %s   seed %" PRIu64 "\n", attn_cli_sgr(stdout, "1;31"), attn_cli_sgr(stdout, "0"), r->kernel,
+           r->c->seed);
 }
 
 void attn_cli_check_report_fault(struct check_report *r, const char *format, ...) {
@@ -55,8 +59,10 @@ void attn_cli_check_report_fault(struct check_report *r, const char *format, ...
 }
 
 static void json_number(const char *name, double x) {
-    if (isfinite(x)) printf(",\"%s\":%.9g", name, x);
-    else printf(",\"%s\":\"%g\"", name, x); /* JSON has no NaN */
+    if (isfinite(x))
+        printf(",\"%s\":%.9g", name, x);
+    else
+        printf(",\"%s\":\"%g\"", name, x); /* JSON has no NaN */
 }
 
 void attn_cli_check_report_verdict(struct check_report *r, const struct check_verdict *v, bool failed) {
@@ -81,10 +87,10 @@ void attn_cli_check_report_verdict(struct check_report *r, const struct check_ve
         printf("}");
         return;
     }
-    printf("  %-11s %s at (%s)  got %.9g want %.9g  bound %.3g, exceeded %.3gx; max error %.3g (%.3g ulp)\n", name, v->why, place,
-           v->got, v->want, v->bound, v->worst, v->max_err, v->max_ulp);
-    printf("  %-11s %" PRId64 " of %" PRId64 " over; row's largest score %.4g; wrong at %s\n", "", v->over, v->n, v->score,
-           v->cluster[0] ? v->cluster : "no single place");
+    printf("  %-11s %s at (%s)  got %.9g want %.9g  bound %.3g, exceeded %.3gx; max error %.3g (%.3g ulp)\n", name,
+           v->why, place, v->got, v->want, v->bound, v->worst, v->max_err, v->max_ulp);
+    printf("  %-11s %" PRId64 " of %" PRId64 " over; row's largest score %.4g; wrong at %s\n", "", v->over, v->n,
+           v->score, v->cluster[0] ? v->cluster : "no single place");
 }
 
 void attn_cli_check_report_close(struct check_report *r, double worst) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * One kernel on one case: planned by name, run with 1 thread and twice with many on poisoned outputs and workspace, every
- * byte that is not the result compared with what it was, results compared with the reference and with each other. */
+ * One kernel on one case: planned by name, run with 1 thread and twice with many on poisoned outputs and workspace,
+ * every byte that is not the result compared with what it was, results compared with the reference and with each other.
+ */
 #define _GNU_SOURCE
 #include "check.h"
 
@@ -23,12 +24,15 @@ struct job {
     void *result[RUNS][ATTN_ROLE_COUNT]; /* row-major elements */
     char repro[1200];
     double worst;
+    struct check_twin twin[ATTN_ROLE_COUNT + 1]; /* CUDA: of the tensors and of the workspace's block */
+    attn_tensor twin_view[ATTN_ROLE_COUNT];
 };
 
 /* ---- plan -------------------------------------------------------------------------------------------------------- */
 
 static attn_plan_options by_name(const char *name) {
-    return (attn_plan_options){.size = sizeof(attn_plan_options), .flags = ATTN_PLAN_STRICT | ATTN_PLAN_NO_TUNING, .kernel = name};
+    return (attn_plan_options){
+        .size = sizeof(attn_plan_options), .flags = ATTN_PLAN_STRICT | ATTN_PLAN_NO_TUNING, .kernel = name};
 }
 
 static int make_plans(struct job *j) {
@@ -39,12 +43,14 @@ static int make_plans(struct job *j) {
         attn_status st = attn_plan_create(ctx[i], j->s->device, &j->c->p, &options, &j->plan[i]);
         if (!st) st = attn_plan_get_info(j->plan[i], &j->info[i]);
         if (st) {
-            attn_cli_check_report_fault(&j->report, "supports accepts, but no plan: %s: %s", attn_status_name(st), attn_last_error());
+            attn_cli_check_report_fault(&j->report, "supports accepts, but no plan: %s: %s", attn_status_name(st),
+                                        attn_last_error());
             return -1;
         }
         const attn_plan_info *f = &j->info[i];
         uint64_t align = f->workspace_alignment;
-        if (strcmp(f->kernel, j->k->name) || f->backend != j->k->backend || f->op != j->c->p.op || f->dtype != j->c->p.dtype)
+        if (strcmp(f->kernel, j->k->name) || f->backend != j->k->backend || f->op != j->c->p.op ||
+            f->dtype != j->c->p.dtype)
             attn_cli_check_report_fault(&j->report, "asked for this kernel, the plan has %s", f->kernel);
         if (f->workspace_bytes && (align == 0 || (align & (align - 1))))
             attn_cli_check_report_fault(&j->report, "workspace alignment is %llu", (unsigned long long)align);
@@ -69,13 +75,40 @@ static int make_workspace(struct job *j) {
     return 0;
 }
 
-static void fill_args(struct job *j) {
+/* 0; on a CUDA device also memory there, with the views that point into it. */
+static int fill_args(struct job *j) {
     j->args = (attn_args)ATTN_ARGS_INIT;
-    for (int32_t role = 0; role < ATTN_ROLE_COUNT; role++)
-        if (j->c->t[role].use != ATTN_USE_NONE && j->c->t[role].given) attn_args_set(&j->args, role, &j->c->t[role].view);
+    for (int32_t role = 0; role < ATTN_ROLE_COUNT; role++) {
+        const struct check_tensor *t = &j->c->t[role];
+        const attn_tensor *view = &t->view;
+        if (t->use == ATTN_USE_NONE) continue;
+        if (j->s->gpu) {
+            if (attn_cli_check_twin_make(j->s->gpu, &j->twin[role], t->map, t->use_bytes)) return -1;
+            j->twin_view[role] = t->view;
+            j->twin_view[role].data = attn_cli_check_twin_of(&j->twin[role], t->view.data);
+            j->twin_view[role].device = j->s->device;
+            view = &j->twin_view[role];
+        }
+        if (t->given) attn_args_set(&j->args, role, view);
+    }
+    return j->s->gpu ? attn_cli_check_twin_make(j->s->gpu, &j->twin[ATTN_ROLE_COUNT], j->ws_block, j->ws_block_bytes)
+                     : 0;
 }
 
-/* ---- run ---------------------------------------------------------------------------------------------------------- */
+static int copy_twins(struct job *j, bool up) {
+    for (int k = 0; j->s->gpu && k <= ATTN_ROLE_COUNT; k++) {
+        int r = up ? attn_cli_check_twin_up(j->s->gpu, &j->twin[k]) : attn_cli_check_twin_down(j->s->gpu, &j->twin[k]);
+        if (r) {
+            attn_cli_check_report_fault(&j->report, "copying to or from the device: error %d of the driver", r);
+            j->s->gpu_lost = true;
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* ---- run ----------------------------------------------------------------------------------------------------------
+ */
 
 struct call {
     attn_plan *plan;
@@ -92,6 +125,17 @@ static void poison(struct job *j, int which, int variant) {
     attn_cli_check_sentinel(j->ws_block, j->ws_block_bytes, variant);
     j->args.workspace_bytes = j->info[which].workspace_bytes;
     j->args.workspace = j->args.workspace_bytes ? j->ws : NULL;
+    if (j->s->gpu) j->args.workspace = attn_cli_check_twin_of(&j->twin[ATTN_ROLE_COUNT], j->args.workspace);
+    copy_twins(j, true);
+}
+
+/* Wait for the device and bring everything back. */
+static int collect(struct job *j) {
+    const char *fault = j->s->gpu ? attn_cli_check_device_wait(j->s->gpu) : NULL;
+    if (!fault) return copy_twins(j, false);
+    attn_cli_check_report_fault(&j->report, "the device reports %s; nothing more can run on it", fault);
+    j->s->gpu_lost = true;
+    return -1;
 }
 
 /* Bytes around the workspace; `variant` tells what they held. */
@@ -103,7 +147,8 @@ static bool workspace_guard_broken(const struct job *j, int variant) {
         /* the pattern depends on the address alone */
         for (size_t i = 0; i < WS_GUARD; i++) {
             uintptr_t a = (uintptr_t)(at + i);
-            want[i] = variant ? (uint8_t)((a & 1) ? 0x7a : 0x11 + (a >> 1) % 0x60) : (uint8_t)((a & 1) ? 0xff : 0xf1 + (a >> 1) % 15);
+            want[i] = variant ? (uint8_t)((a & 1) ? 0x7a : 0x11 + (a >> 1) % 0x60)
+                              : (uint8_t)((a & 1) ? 0xff : 0xf1 + (a >> 1) % 15);
         }
         if (memcmp(at, want, WS_GUARD)) return true;
     }
@@ -118,7 +163,8 @@ static int run_once(struct job *j, int run, int which, int variant) {
     poison(j, which, variant);
     st = attn_plan_check(call.plan, call.args);
     if (st) {
-        attn_cli_check_report_fault(&j->report, "attn_plan_check refuses: %s: %s", attn_status_name(st), attn_last_error());
+        attn_cli_check_report_fault(&j->report, "attn_plan_check refuses: %s: %s", attn_status_name(st),
+                                    attn_last_error());
         return -1;
     }
     int number = attn_cli_check_guarded(execute, &call, j->repro, &st);
@@ -130,8 +176,10 @@ static int run_once(struct job *j, int run, int which, int variant) {
         attn_cli_check_report_fault(&j->report, "attn_execute: %s: %s", attn_status_name(st), attn_last_error());
         return -1;
     }
+    if (collect(j)) return -1;
     if (workspace_guard_broken(j, variant))
-        attn_cli_check_report_fault(&j->report, "wrote outside its workspace of %llu bytes", (unsigned long long)j->args.workspace_bytes);
+        attn_cli_check_report_fault(&j->report, "wrote outside its workspace of %llu bytes",
+                                    (unsigned long long)j->args.workspace_bytes);
     for (int32_t role = 0; role < ATTN_ROLE_COUNT; role++) {
         struct check_tensor *t = &j->c->t[role];
         if (t->use == ATTN_USE_NONE) continue;
@@ -150,7 +198,9 @@ static void try_short_workspace(struct job *j) {
     j->args.workspace_bytes--;
     attn_status a = attn_plan_check(j->plan[0], &j->args), b = attn_execute(j->plan[0], &j->args);
     if (a != ATTN_E_WORKSPACE || b != ATTN_E_WORKSPACE)
-        attn_cli_check_report_fault(&j->report, "workspace one byte short: plan_check says %s, execute %s", attn_status_name(a), attn_status_name(b));
+        attn_cli_check_report_fault(&j->report, "workspace one byte short: plan_check says %s, execute %s",
+                                    attn_status_name(a), attn_status_name(b));
+    if (collect(j)) return;
     for (int32_t role = 0; role < ATTN_ROLE_COUNT; role++) {
         struct check_tensor t = j->c->t[role];
         t.given = 0; /* no byte may have changed */
@@ -159,7 +209,8 @@ static void try_short_workspace(struct job *j) {
     }
 }
 
-/* ---- judge -------------------------------------------------------------------------------------------------------- */
+/* ---- judge --------------------------------------------------------------------------------------------------------
+ */
 
 static void judge(struct job *j, int run, const char *label) {
     struct check_case *c = j->c;
@@ -183,7 +234,8 @@ static void judge(struct job *j, int run, const char *label) {
         struct check_bound b = attn_cli_check_bound(c, role, c->p.dtype, against_plain);
         const struct check_want *w = &c->want[role];
         failed[role] = attn_cli_check_compare(w, against_plain ? w->plain : w->want, got, &b, wrong, v) != 0;
-        if (failed[role]) attn_cli_check_cluster(&t->view, wrong, attn_cli_check_axes(c, role), v->cluster, sizeof v->cluster);
+        if (failed[role])
+            attn_cli_check_cluster(&t->view, wrong, attn_cli_check_axes(c, role), v->cluster, sizeof v->cluster);
         any |= failed[role];
         if (!(v->worst <= j->worst)) j->worst = v->worst;
         free(got), free(wrong);
@@ -205,7 +257,9 @@ static const char *differs(const struct job *j, int a, int b, char *text, size_t
         size_t bytes = attn_dtype_bytes(t->view.dtype);
         for (int64_t at = 0; at < t->n; at++) {
             if (w->kind[at / w->cols] == CHECK_ROW_UNWRITTEN) continue;
-            if (!memcmp((char *)j->result[a][role] + (size_t)at * bytes, (char *)j->result[b][role] + (size_t)at * bytes, bytes)) continue;
+            if (!memcmp((char *)j->result[a][role] + (size_t)at * bytes,
+                        (char *)j->result[b][role] + (size_t)at * bytes, bytes))
+                continue;
             char place[100];
             attn_cli_check_place_text(&t->view, at, attn_cli_check_axes(j->c, role), place, sizeof place);
             snprintf(text, text_bytes, "%s at (%s)", attn_role_name(role), place);
@@ -221,7 +275,8 @@ static void compare_runs(struct job *j) {
     if (same && j->info[1].deterministic)
         attn_cli_check_report_fault(&j->report, "claims to be deterministic, but a second run differs in %s", same);
     if (stable && j->info[1].bit_stable)
-        attn_cli_check_report_fault(&j->report, "claims to be bit-stable, but 1 and %d threads differ in %s", j->s->threads, stable);
+        attn_cli_check_report_fault(&j->report, "claims to be bit-stable, but 1 and %d threads differ in %s",
+                                    j->s->threads, stable);
     judge(j, 0, "with 1 thread");
     if (stable && !j->report.open) judge(j, 1, "with many threads");
     if (same && !j->report.open) judge(j, 2, "with many threads, second run");
@@ -229,12 +284,16 @@ static void compare_runs(struct job *j) {
 
 static int run_all(struct job *j) {
     if (make_plans(j) || j->report.open) return 0;
-    fill_args(j);
-    if (make_workspace(j)) return 0;
+    if (make_workspace(j) || fill_args(j)) {
+        attn_cli_check_report_fault(&j->report, "the tester could not get memory");
+        return 0;
+    }
     for (int run = 0; run < RUNS; run++)
         for (int role = 0; role < ATTN_ROLE_COUNT; role++)
             if (check_is_out(j->c->t[role].use))
-                if (!(j->result[run][role] = malloc((size_t)j->c->t[role].n * attn_dtype_bytes(j->c->t[role].view.dtype) + 1))) return 0;
+                if (!(j->result[run][role] =
+                          malloc((size_t)j->c->t[role].n * attn_dtype_bytes(j->c->t[role].view.dtype) + 1)))
+                    return 0;
     if (j->c->seed % 8 == 0) try_short_workspace(j);
     int r = run_once(j, 0, 0, 0);
     if (r == -2) return -2; /* the context may hold a lock: see the caller */
@@ -255,7 +314,8 @@ static int check_refusal(struct job *j) {
     return j->report.n_fail ? CHECK_FAIL : CHECK_SKIP;
 }
 
-int attn_cli_check_run(struct check_session *s, struct check_case *c, int32_t index, const attn_kernel_info *k, double *worst) {
+int attn_cli_check_run(struct check_session *s, struct check_case *c, int32_t index, const attn_kernel_info *k,
+                       double *worst) {
     struct job j = {.s = s, .c = c, .k = k, .report = {.session = s, .c = c, .kernel = k->name}};
     attn_status st = attn_kernel_supports(s->one, s->device, index, &c->p);
     if (st) return check_refusal(&j);
@@ -265,8 +325,10 @@ int attn_cli_check_run(struct check_session *s, struct check_case *c, int32_t in
     if (!(j.worst <= *worst)) *worst = j.worst;
     for (int run = 0; run < RUNS; run++)
         for (int role = 0; role < ATTN_ROLE_COUNT; role++) free(j.result[run][role]);
+    for (int t = 0; s->gpu && t <= ATTN_ROLE_COUNT; t++) attn_cli_check_twin_free(s->gpu, &j.twin[t]);
     free(j.ws_block);
     if (r != -2)
-        for (int i = 0; i < 2; i++) attn_plan_release(j.plan[i]); /* after a fault inside the kernel they are left alone */
+        for (int i = 0; i < 2; i++)
+            attn_plan_release(j.plan[i]); /* after a fault inside the kernel they are left alone */
     return r == -2 ? CHECK_CRASH : j.report.n_fail ? CHECK_FAIL : CHECK_PASS;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * A fault inside a kernel costs its case, not the run: SIGSEGV and its like in the calling thread jump back to the tester.
- * In a worker thread, or when a case hangs, the repro line is printed and the process ends. */
+ * A fault inside a kernel costs its case, not the run: SIGSEGV and its like in the calling thread jump back to the
+ * tester. In a worker thread, or when a case hangs, the repro line is printed and the process ends. */
 #define _GNU_SOURCE
 #include "check.h"
 
@@ -33,7 +33,8 @@ static void on_signal(int number) {
         guard.armed = 0;
         siglongjmp(guard.back, number);
     }
-    say(number == SIGALRM ? "\nFAIL  a case did not end in time\n" : "\nFAIL  a worker thread, or the tester, was stopped by a signal\n");
+    say(number == SIGALRM ? "\nFAIL  a case did not end in time\n"
+                          : "\nFAIL  a worker thread, or the tester, was stopped by a signal\n");
     say("  rerun: ");
     say(guard.repro ? guard.repro : "(outside a case)");
     say("\n");

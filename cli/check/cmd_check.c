@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * `attn check`: every registered kernel on random problems against the ref kernels, within the bounds of docs/numerics.md.
- * A new kernel is tested with no further edit. `--properties` runs what needs no reference instead. */
+ * `attn check`: every registered kernel on random problems against the ref kernels, within the bounds of
+ * docs/numerics.md. A new kernel is tested with no further edit. `--properties` runs what needs no reference instead.
+ */
 #include "check.h"
 
 #include <inttypes.h>
@@ -8,27 +9,26 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char help[] =
-    "usage: attn check [options]\n"
-    "Compare every kernel with the ref kernels on random problems.\n\n"
-    "      --repeat N        problems per operator and dtype (default 50)\n"
-    "      --seed S          first of the random numbers (default 1)\n"
-    "      --kernel PATTERN  only kernels of this name, * and ? allowed\n"
-    "      --backend NAME    only ref, cpu or cuda kernels\n"
-    "      --op NAME         only one operator: sdpa_fwd, sdpa_bwd, mla_fwd, mla_bwd, dist\n"
-    "      --dtype NAME      only one dtype: f32, f16, bf16, f64\n"
-    "      --device DEV      cpu (default), cuda:0, ...\n"
-    "      --problem TEXT    exactly this problem, with the data that --seed gives\n"
-    "      --properties      properties that need no reference\n"
-    "      --threads N       threads of the second and third run of a case (default 3)\n"
-    "      --cpu-isa NAME    cap on CPU features: c, avx2, avx512, amx\n"
-    "      --coverage        print which listed values the problems have hit\n"
-    "      --timeout S       end the run when one case takes longer (default 120)\n"
-    "      --list            kernels that would be tested\n"
-    "      --json            JSON Lines\n"
-    "  -v, --verbose         one line per case\n"
-    "  -h, --help\n\n"
-    "Exit code: 0 all passed, 1 failures, 77 nothing to run.\n";
+static const char help[] = "usage: attn check [options]\n"
+                           "Compare every kernel with the ref kernels on random problems.\n\n"
+                           "      --repeat N        problems per operator and dtype (default 50)\n"
+                           "      --seed S          first of the random numbers (default 1)\n"
+                           "      --kernel PATTERN  only kernels of this name, * and ? allowed\n"
+                           "      --backend NAME    only ref, cpu or cuda kernels\n"
+                           "      --op NAME         only one operator: sdpa_fwd, sdpa_bwd, mla_fwd, mla_bwd, dist\n"
+                           "      --dtype NAME      only one dtype: f32, f16, bf16, f64\n"
+                           "      --device DEV      cpu (default), cuda:0, ...\n"
+                           "      --problem TEXT    exactly this problem, with the data that --seed gives\n"
+                           "      --properties      properties that need no reference\n"
+                           "      --threads N       threads of the second and third run of a case (default 3)\n"
+                           "      --cpu-isa NAME    cap on CPU features: c, avx2, avx512, amx\n"
+                           "      --coverage        print which listed values the problems have hit\n"
+                           "      --timeout S       end the run when one case takes longer (default 120)\n"
+                           "      --list            kernels that would be tested\n"
+                           "      --json            JSON Lines\n"
+                           "  -v, --verbose         one line per case\n"
+                           "  -h, --help\n\n"
+                           "Exit code: 0 all passed, 1 failures, 77 nothing to run.\n";
 
 struct command {
     struct check_session session;
@@ -44,7 +44,7 @@ struct command {
         int64_t passed, failed, skipped;
         double worst;
         char refusal[240];
-    } *tally;
+    } * tally;
     int32_t n_kernels, n_tested;
     int64_t oracle_failures;
     int64_t n_cases[ATTN_OP_COUNT_];
@@ -52,8 +52,9 @@ struct command {
 
 static bool names_kernel(const struct command *m, const attn_kernel_info *k) {
     bool here = (k->backend == ATTN_BACKEND_CUDA) == (m->session.device.type == ATTN_DEVICE_TYPE_CUDA);
-    return here && (!m->filter.pattern || attn_cli_match(m->filter.pattern, k->name)) && (!m->filter.backend || k->backend == m->filter.backend) &&
-           (!m->filter.op || k->op == m->filter.op) && (!m->filter.dtype || k->dtype == m->filter.dtype);
+    return here && (!m->filter.pattern || attn_cli_match(m->filter.pattern, k->name)) &&
+           (!m->filter.backend || k->backend == m->filter.backend) && (!m->filter.op || k->op == m->filter.op) &&
+           (!m->filter.dtype || k->dtype == m->filter.dtype);
 }
 
 static int choose_kernels(struct command *m) {
@@ -65,7 +66,9 @@ static int choose_kernels(struct command *m) {
         m->kernels[i].size = sizeof m->kernels[i];
         attn_status st = attn_kernel_get_info(m->session.one, i, &m->kernels[i]);
         if (st) return attn_cli_library("check", st, "kernel %d", (int)i);
-        m->tally[i].tested = names_kernel(m, &m->kernels[i]) && (!m->fixed || (m->kernels[i].op == m->problem.op && m->kernels[i].dtype == m->problem.dtype));
+        m->tally[i].tested =
+            names_kernel(m, &m->kernels[i]) &&
+            (!m->fixed || (m->kernels[i].op == m->problem.op && m->kernels[i].dtype == m->problem.dtype));
         m->n_tested += m->tally[i].tested;
     }
     return 0;
@@ -94,7 +97,8 @@ static bool wants(const struct command *m, int32_t op, int32_t dtype) {
 
 /* The ref kernel that all others are measured with, against the tester's own answer. */
 static void judge_oracle(struct command *m, struct check_case *c, const char *why) {
-    struct check_report r = {.session = &m->session, .c = c, .kernel = check_dense(&c->p) ? "*_ref_f64*" : "*_ref_f32*"};
+    struct check_report r = {
+        .session = &m->session, .c = c, .kernel = check_dense(&c->p) ? "*_ref_f64*" : "*_ref_f32*"};
     if (c->oracle_failed) attn_cli_check_report_fault(&r, "%s", why);
     struct check_verdict v[ATTN_ROLE_COUNT] = {0};
     for (int32_t role = 0; role < ATTN_ROLE_COUNT && !c->oracle_failed; role++) {
@@ -104,9 +108,12 @@ static void judge_oracle(struct command *m, struct check_case *c, const char *wh
         struct check_bound b = attn_cli_check_bound(c, role, attn_cli_check_oracle_dtype(&c->p), true);
         v[role].role = role;
         if (wrong && attn_cli_check_compare(w, w->plain, w->want, &b, wrong, &v[role])) {
-            attn_cli_check_cluster(&c->t[role].view, wrong, attn_cli_check_axes(c, role), v[role].cluster, sizeof v[role].cluster);
-            if (!r.open) attn_cli_check_report_fault(&r, "the ref kernel, on inputs widened from %s, and the tester's own formula disagree:",
-                                                     attn_dtype_name(c->p.dtype));
+            attn_cli_check_cluster(&c->t[role].view, wrong, attn_cli_check_axes(c, role), v[role].cluster,
+                                   sizeof v[role].cluster);
+            if (!r.open)
+                attn_cli_check_report_fault(
+                    &r, "the ref kernel, on inputs widened from %s, and the tester's own formula disagree:",
+                    attn_dtype_name(c->p.dtype));
             attn_cli_check_report_verdict(&r, &v[role], true);
         }
         free(wrong);
@@ -129,18 +136,24 @@ static void test_case(struct command *m, const attn_problem *p, uint64_t seed) {
     bool accepted = false;
     for (int32_t i = 0; i < m->n_kernels; i++) {
         struct tally *t = &m->tally[i];
-        if (!t->tested || m->kernels[i].op != p->op || m->kernels[i].dtype != p->dtype) continue;
+        if (!t->tested || m->kernels[i].op != p->op || m->kernels[i].dtype != p->dtype || m->session.gpu_lost) continue;
         double start = attn_cli_seconds(), worst = 0;
         int r = attn_cli_check_run(&m->session, &c, i, &m->kernels[i], &worst);
-        if (r == CHECK_PASS) t->passed++;
-        else if (r == CHECK_SKIP) t->skipped++;
-        else t->failed++;
+        if (r == CHECK_PASS)
+            t->passed++;
+        else if (r == CHECK_SKIP)
+            t->skipped++;
+        else
+            t->failed++;
         if (r == CHECK_SKIP) snprintf(t->refusal, sizeof t->refusal, "%s", attn_last_error());
         if (!(worst <= t->worst)) t->worst = worst;
         if (r == CHECK_CRASH) renew_contexts(m);
         if (r != CHECK_SKIP && m->kernels[i].backend != ATTN_BACKEND_REF) accepted = true;
         if (m->session.verbose && !m->session.json)
-            printf("%-5s %-40s %5.1f ms  %.2f of bound  seed %" PRIu64 "  %s\n", r == CHECK_PASS ? "ok" : r == CHECK_SKIP ? "skip" : "FAIL",
+            printf("%-5s %-40s %5.1f ms  %.2f of bound  seed %" PRIu64 "  %s\n",
+                   r == CHECK_PASS   ? "ok"
+                   : r == CHECK_SKIP ? "skip"
+                                     : "FAIL",
                    m->kernels[i].name, (attn_cli_seconds() - start) * 1e3, worst, seed, c.text);
     }
     attn_cli_check_cover_case(&c, accepted);
@@ -150,7 +163,8 @@ static void test_case(struct command *m, const attn_problem *p, uint64_t seed) {
 
 static uint64_t case_seed(uint64_t seed, int32_t op, int32_t dtype, int64_t repeat) {
     struct attn_cli_rng r;
-    attn_cli_rng_seed(&r, seed * UINT64_C(0x9e3779b97f4a7c15) + (uint64_t)(op * 16 + dtype) * UINT64_C(1000003) + (uint64_t)repeat);
+    attn_cli_rng_seed(&r, seed * UINT64_C(0x9e3779b97f4a7c15) + (uint64_t)(op * 16 + dtype) * UINT64_C(1000003) +
+                              (uint64_t)repeat);
     return attn_cli_rng_u64(&r) >> 16; /* short enough to type */
 }
 
@@ -158,7 +172,7 @@ static void test_random(struct command *m) {
     for (int64_t n = 0; n < m->repeat; n++)
         for (int32_t op = 1; op < ATTN_OP_COUNT_; op++)
             for (int32_t dtype = ATTN_F32; dtype <= ATTN_F64; dtype++) {
-                if (!wants(m, op, dtype)) continue;
+                if (!wants(m, op, dtype) || m->session.gpu_lost) continue;
                 uint64_t seed = case_seed(m->seed, op, dtype, n);
                 struct attn_cli_rng r;
                 attn_problem p;
@@ -166,17 +180,21 @@ static void test_random(struct command *m) {
                 attn_cli_rng_seed(&r, seed);
                 int tries = 0;
                 do { /* a feature that an operator lacks is the library's to say */
-                    if (op == ATTN_OP_SDPA_FWD || op == ATTN_OP_SDPA_BWD) attn_cli_check_gen_dense(&r, op, dtype, &p);
-                    else attn_cli_check_gen_sparse(&r, op, dtype, &p);
+                    if (op == ATTN_OP_SDPA_FWD || op == ATTN_OP_SDPA_BWD)
+                        attn_cli_check_gen_dense(&r, op, dtype, &p);
+                    else
+                        attn_cli_check_gen_sparse(&r, op, dtype, &p);
                     st = attn_problem_check(&p);
                 } while (st && ++tries < 50);
                 if (st) {
-                    printf("FAIL every generated problem of %s is refused: %s\n", attn_cli_op_name(op), attn_last_error());
+                    printf("FAIL every generated problem of %s is refused: %s\n", attn_cli_op_name(op),
+                           attn_last_error());
                     m->oracle_failures++;
                     continue;
                 }
                 if (!m->session.json)
-                    attn_cli_progress("%" PRId64 "/%" PRId64 " %s %s", n + 1, m->repeat, attn_cli_op_name(op), attn_dtype_name(dtype));
+                    attn_cli_progress("%" PRId64 "/%" PRId64 " %s %s", n + 1, m->repeat, attn_cli_op_name(op),
+                                      attn_dtype_name(dtype));
                 test_case(m, &p, seed);
             }
     attn_cli_progress_end();
@@ -186,16 +204,20 @@ static void print_kernel(const struct command *m, int32_t i) {
     const struct tally *t = &m->tally[i];
     const char *result = t->failed ? "FAIL" : t->passed ? "ok" : "skip";
     if (m->session.json) {
-        printf("{\"type\":\"kernel\",\"kernel\":\"%s\",\"result\":\"%s\",\"passed\":%" PRId64 ",\"failed\":%" PRId64 ",\"skipped\":%" PRId64
-               ",\"worst\":%.4g,\"refusal\":", m->kernels[i].name, result, t->passed, t->failed, t->skipped, isfinite(t->worst) ? t->worst : 1e30);
+        printf("{\"type\":\"kernel\",\"kernel\":\"%s\",\"result\":\"%s\",\"passed\":%" PRId64 ",\"failed\":%" PRId64
+               ",\"skipped\":%" PRId64 ",\"worst\":%.4g,\"refusal\":",
+               m->kernels[i].name, result, t->passed, t->failed, t->skipped, isfinite(t->worst) ? t->worst : 1e30);
         attn_cli_check_json_text(t->refusal);
         printf("}\n");
         return;
     }
     printf("%s%-4s%s  %-40s %5" PRId64 " passed %4" PRId64 " failed %4" PRId64 " refused   worst %.2f of its bound\n",
-           attn_cli_sgr(stdout, t->failed ? "1;31" : t->passed ? "32" : "33"), result, attn_cli_sgr(stdout, "0"), m->kernels[i].name,
-           t->passed, t->failed, t->skipped, t->worst);
-    if (!t->passed && !t->failed) printf("      accepted nothing: %s\n", t->refusal[0] ? t->refusal : "no case was made for it");
+           attn_cli_sgr(stdout, t->failed   ? "1;31"
+                                : t->passed ? "32"
+                                            : "33"),
+           result, attn_cli_sgr(stdout, "0"), m->kernels[i].name, t->passed, t->failed, t->skipped, t->worst);
+    if (!t->passed && !t->failed)
+        printf("      accepted nothing: %s\n", t->refusal[0] ? t->refusal : "no case was made for it");
 }
 
 static int finish(struct command *m) {
@@ -212,12 +234,16 @@ static int finish(struct command *m) {
         int missing = attn_cli_check_cover_print(m->coverage, ops, demand);
         if (demand) failed += missing;
     }
-    if (m->session.json) printf("{\"type\":\"summary\",\"passed\":%" PRId64 ",\"failed\":%" PRId64 ",\"skipped\":%" PRId64 "}\n", passed, failed, skipped);
-    else printf("%" PRId64 " passed, %" PRId64 " failed, %" PRId64 " skipped\n", passed, failed, skipped);
+    if (m->session.json)
+        printf("{\"type\":\"summary\",\"passed\":%" PRId64 ",\"failed\":%" PRId64 ",\"skipped\":%" PRId64 "}\n", passed,
+               failed, skipped);
+    else
+        printf("%" PRId64 " passed, %" PRId64 " failed, %" PRId64 " skipped\n", passed, failed, skipped);
     return failed ? ATTN_CLI_FAILED : passed ? ATTN_CLI_OK : ATTN_CLI_SKIPPED;
 }
 
-/* ---- command line --------------------------------------------------------------------------------------------------- */
+/* ---- command line ---------------------------------------------------------------------------------------------------
+ */
 
 static int32_t dtype_named(const char *name) {
     for (int32_t d = ATTN_F32; d <= ATTN_F64; d++)
@@ -236,17 +262,42 @@ static int32_t backend_named(const char *name) {
 }
 
 static int parse(struct command *m, int argc, char **argv) {
-    enum { REPEAT = 256, SEED, KERNEL, BACKEND, OP, DTYPE, DEVICE, PROBLEM, PROPERTIES, THREADS, ISA, COVERAGE, TIMEOUT, LIST, JSON };
+    enum {
+        REPEAT = 256,
+        SEED,
+        KERNEL,
+        BACKEND,
+        OP,
+        DTYPE,
+        DEVICE,
+        PROBLEM,
+        PROPERTIES,
+        THREADS,
+        ISA,
+        COVERAGE,
+        TIMEOUT,
+        LIST,
+        JSON
+    };
     static const struct option options[] = {
-        {"repeat", required_argument, NULL, REPEAT},   {"seed", required_argument, NULL, SEED},
-        {"kernel", required_argument, NULL, KERNEL},   {"backend", required_argument, NULL, BACKEND},
-        {"op", required_argument, NULL, OP},           {"dtype", required_argument, NULL, DTYPE},
-        {"device", required_argument, NULL, DEVICE},   {"problem", required_argument, NULL, PROBLEM},
-        {"properties", no_argument, NULL, PROPERTIES}, {"threads", required_argument, NULL, THREADS},
-        {"cpu-isa", required_argument, NULL, ISA},     {"coverage", no_argument, NULL, COVERAGE},
-        {"timeout", required_argument, NULL, TIMEOUT}, {"list", no_argument, NULL, LIST},
-        {"json", no_argument, NULL, JSON},             {"verbose", no_argument, NULL, 'v'},
-        {"help", no_argument, NULL, 'h'},              {0},
+        {"repeat", required_argument, NULL, REPEAT},
+        {"seed", required_argument, NULL, SEED},
+        {"kernel", required_argument, NULL, KERNEL},
+        {"backend", required_argument, NULL, BACKEND},
+        {"op", required_argument, NULL, OP},
+        {"dtype", required_argument, NULL, DTYPE},
+        {"device", required_argument, NULL, DEVICE},
+        {"problem", required_argument, NULL, PROBLEM},
+        {"properties", no_argument, NULL, PROPERTIES},
+        {"threads", required_argument, NULL, THREADS},
+        {"cpu-isa", required_argument, NULL, ISA},
+        {"coverage", no_argument, NULL, COVERAGE},
+        {"timeout", required_argument, NULL, TIMEOUT},
+        {"list", no_argument, NULL, LIST},
+        {"json", no_argument, NULL, JSON},
+        {"verbose", no_argument, NULL, 'v'},
+        {"help", no_argument, NULL, 'h'},
+        {0},
     };
     int64_t seed = 1, repeat = 0;
     int o;
@@ -289,23 +340,31 @@ static int check(struct command *m) {
     if (r) return r;
     if (m->list) {
         for (int32_t i = 0; i < m->n_kernels; i++)
-            if (m->tally[i].tested) printf("%s%s\n", m->kernels[i].name, m->kernels[i].usable ? "" : "  (not usable here)");
+            if (m->tally[i].tested)
+                printf("%s%s\n", m->kernels[i].name, m->kernels[i].usable ? "" : "  (not usable here)");
         return m->n_tested ? ATTN_CLI_OK : ATTN_CLI_SKIPPED;
     }
     attn_cli_check_signals((int)m->timeout);
-    if (m->session.device.type != ATTN_DEVICE_TYPE_CPU) {
-        printf("tensors of this tester live in host memory: nothing to run on a CUDA device\n0 passed, 0 failed, 0 skipped\n");
-        return ATTN_CLI_SKIPPED;
+    if (m->session.device.type == ATTN_DEVICE_TYPE_CUDA && m->n_tested) {
+        char why[300];
+        m->session.gpu = attn_cli_check_device_open(m->session.device.index, why, sizeof why);
+        if (!m->session.gpu) {
+            printf("%s\n0 passed, 0 failed, 0 skipped\n", why);
+            return ATTN_CLI_SKIPPED;
+        }
     }
     if (m->properties) {
         int passed = 0, failed = attn_cli_check_properties(&m->session, &m->filter, m->seed, (int)m->repeat, &passed);
         printf("%d passed, %d failed, 0 skipped\n", passed, failed);
         return failed ? ATTN_CLI_FAILED : passed ? ATTN_CLI_OK : ATTN_CLI_SKIPPED;
     }
-    if (!m->session.json) printf("seed %" PRIu64 ", %" PRId64 " problems per operator and dtype, 1 and %" PRId64 " threads\n", m->seed, m->repeat, m->threads);
+    if (!m->session.json)
+        printf("seed %" PRIu64 ", %" PRId64 " problems per operator and dtype, 1 and %" PRId64 " threads\n", m->seed,
+               m->repeat, m->threads);
     if (m->fixed)
         for (int64_t n = 0; n < m->repeat; n++) test_case(m, &m->problem, m->seed + (uint64_t)n);
-    else test_random(m);
+    else
+        test_random(m);
     return finish(m);
 }
 
@@ -314,6 +373,7 @@ int attn_cli_check(int argc, char **argv) {
     int r = parse(&m, argc, argv);
     if (r >= 0) return r;
     r = check(&m);
+    attn_cli_check_device_close(m.session.gpu);
     attn_ctx_release(m.session.one);
     attn_ctx_release(m.session.many);
     free(m.kernels);

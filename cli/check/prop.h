@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * What the property files share. A property runs one kernel on related problems and compares its answers with each other
- * or with what mathematics says; no other kernel and no reference takes part. */
+ * What the property files share. A property runs one kernel on related problems and compares its answers with each
+ * other or with what mathematics says; no other kernel and no reference takes part. */
 #ifndef ATTN_CLI_CHECK_PROP_H
 #define ATTN_CLI_CHECK_PROP_H
 #include "check.h"
@@ -17,11 +17,12 @@ struct prop_run {
 };
 struct prop {
     const char *name;
-    int32_t op;   /* of the kernels it is for */
+    int32_t op; /* of the kernels it is for */
     int (*run)(struct prop_run *r);
     int32_t dtype; /* 0 = any */
 };
-extern const struct prop attn_cli_props_dense[], attn_cli_props_sparse[], attn_cli_props_grad[]; /* end with name NULL */
+extern const struct prop attn_cli_props_dense[], attn_cli_props_sparse[],
+    attn_cli_props_grad[]; /* end with name NULL */
 
 /* A small problem of the kernel's operator and dtype, without features. */
 attn_problem attn_cli_prop_problem(struct prop_run *r);
@@ -40,7 +41,10 @@ int64_t attn_cli_prop_count(const struct attn_cli_tensors *set, int32_t role);
 
 /* Relative error of a result that may differ by rounding alone. */
 double attn_cli_prop_tolerance(const struct prop_run *r);
-/* 0 if every row of n agrees within tol of the rows' size; lse: absolute, infinities must be equal. PROP_FAIL with text. */
-int attn_cli_prop_rows_equal(struct prop_run *r, const char *what, const double *a, const double *b, int64_t rows, int64_t cols, double tol);
-int attn_cli_prop_lse_equal(struct prop_run *r, const char *what, const double *a, const double *b, int64_t n, double shift);
+/* 0 if every row of n agrees within tol of the rows' size; lse: absolute, infinities must be equal. PROP_FAIL with
+ * text. */
+int attn_cli_prop_rows_equal(struct prop_run *r, const char *what, const double *a, const double *b, int64_t rows,
+                             int64_t cols, double tol);
+int attn_cli_prop_lse_equal(struct prop_run *r, const char *what, const double *a, const double *b, int64_t n,
+                            double shift);
 #endif

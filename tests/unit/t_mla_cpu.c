@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * The blocked MLA kernels (mla_fwd, mla_bwd, dist) through the public API against the reference kernels: random problems
- * with every feature, index lists of every bad kind, odd strides, poisoned workspaces and guarded outputs; any number of
- * threads must give the same bits. */
+ * The blocked MLA kernels (mla_fwd, mla_bwd, dist) through the public API against the reference kernels: random
+ * problems with every feature, index lists of every bad kind, odd strides, poisoned workspaces and guarded outputs; any
+ * number of threads must give the same bits. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -63,8 +63,10 @@ static double get(const attn_tensor *t, size_t n) {
     return attn_num_load(t->data, t->dtype, offset_of(t, n));
 }
 static void put(const attn_tensor *t, size_t n, double x) {
-    if (t->dtype == ATTN_I32) ((int32_t *)t->data)[offset_of(t, n)] = (int32_t)x;
-    else attn_num_store(t->data, t->dtype, offset_of(t, n), x);
+    if (t->dtype == ATTN_I32)
+        ((int32_t *)t->data)[offset_of(t, n)] = (int32_t)x;
+    else
+        attn_num_store(t->data, t->dtype, offset_of(t, n), x);
 }
 
 /* Memory for a tensor of the expected shape: outer axes in random order, padded rows, unaligned start. */
@@ -117,13 +119,13 @@ enum lists { SPREAD, MESSY, ONE_KEY, TWICE, MANY_TIMES, NO_SLOT, LISTS };
 struct trial {
     attn_problem p;
     enum lists lists;
-    int nan_rows;   /* kv rows that no valid slot names hold NaN */
-    int dead_rows;  /* some lse are +-inf on input of the backward */
-    int nan_named;  /* one kv row that valid slots name holds a NaN */
-    int leave_out;  /* bit 0: dq, 1: dkv, 2: lse and max_logits */
+    int nan_rows;  /* kv rows that no valid slot names hold NaN */
+    int dead_rows; /* some lse are +-inf on input of the backward */
+    int nan_named; /* one kv row that valid slots name holds a NaN */
+    int leave_out; /* bit 0: dq, 1: dkv, 2: lse and max_logits */
     struct block in[ATTN_ROLE_COUNT];
-    unsigned char *named; /* [B*SK]: some valid slot names the row */
-    double *weight;       /* [B*SK]: sum of 1 / valid slots of the queries that name it */
+    unsigned char *named;        /* [B*SK]: some valid slot names the row */
+    double *weight;              /* [B*SK]: sum of 1 / valid slots of the queries that name it */
     double rms[ATTN_ROLE_COUNT]; /* of the finite elements of inputs */
 };
 
@@ -226,7 +228,8 @@ static void make_trial(struct trial *c, uint64_t seed) {
     c->leave_out = one_in(4) ? (int)below(8) : 0;
 }
 
-static const uint64_t fwd_flags = ATTN_CAUSAL | ATTN_SCALE | ATTN_SINK | ATTN_LSE_BASE_2 | ATTN_LSE_EMPTY_PLUS_INF | ATTN_TOPK_LENGTH;
+static const uint64_t fwd_flags =
+    ATTN_CAUSAL | ATTN_SCALE | ATTN_SINK | ATTN_LSE_BASE_2 | ATTN_LSE_EMPTY_PLUS_INF | ATTN_TOPK_LENGTH;
 static attn_problem problem_of(const struct trial *c, int32_t op) {
     attn_problem p = c->p;
     p.op = op;
@@ -276,7 +279,8 @@ static void fill_inputs(struct trial *c) {
             c->nan_named = 0;
         }
         if (!c->nan_rows || c->named[r]) continue;
-        for (int64_t d = 0; d < p.dim_qk; ++d) put(&c->in[ATTN_ROLE_KV].t, (size_t)(r * p.dim_qk + d), one_in(2) ? NAN : INFINITY);
+        for (int64_t d = 0; d < p.dim_qk; ++d)
+            put(&c->in[ATTN_ROLE_KV].t, (size_t)(r * p.dim_qk + d), one_in(2) ? NAN : INFINITY);
     }
 }
 
@@ -295,7 +299,8 @@ static void free_blocks(struct block *b) {
 }
 
 /* Runs one kernel (name pattern) with fresh outputs in out[]. */
-static void execute(attn_ctx *ctx, const char *pattern, const struct trial *c, const attn_problem *p, struct block *out) {
+static void execute(attn_ctx *ctx, const char *pattern, const struct trial *c, const attn_problem *p,
+                    struct block *out) {
     attn_plan_options o = {.size = sizeof o, .flags = ATTN_PLAN_STRICT, .kernel = pattern};
     attn_plan *plan = NULL;
     attn_plan_info info = {.size = sizeof info};
@@ -327,7 +332,8 @@ static void execute(attn_ctx *ctx, const char *pattern, const struct trial *c, c
     if (attn_execute(plan, &args)) fail_msg("%s: %s", info.kernel, attn_last_error());
     for (int k = 0; k < GUARD; ++k) assert_int_equal(ws[info.workspace_bytes + (uint64_t)k], FILL);
     for (int32_t role = 0; role < ATTN_ROLE_COUNT; ++role)
-        if (out[role].memory && !untouched(&out[role])) fail_msg("%s wrote outside of %s", info.kernel, attn_role_name(role));
+        if (out[role].memory && !untouched(&out[role]))
+            fail_msg("%s wrote outside of %s", info.kernel, attn_role_name(role));
     free(ws);
     attn_plan_release(plan);
 }
@@ -348,7 +354,8 @@ static int same_bits(const struct block *a, const struct block *b) {
  * dP = D): a few f32 roundings of the terms, not of their sum. */
 static double cancelled(const struct trial *c, int32_t role, size_t row) {
     const attn_problem *p = &c->p;
-    double scale = fabs(p->flags & ATTN_SCALE ? p->scale : 1 / sqrt((double)p->dim_qk)), d = sqrt((double)p->dim_qk), v = sqrt((double)p->dim_v);
+    double scale = fabs(p->flags & ATTN_SCALE ? p->scale : 1 / sqrt((double)p->dim_qk)), d = sqrt((double)p->dim_qk),
+           v = sqrt((double)p->dim_v);
     double kv = c->rms[ATTN_ROLE_KV], q = c->rms[ATTN_ROLE_Q], dout = c->rms[ATTN_ROLE_DOUT];
     double dp = dout * kv * v + ((p->flags & ATTN_DLSE) ? 2 : 0);
     if (role == ATTN_ROLE_DQ) return (p->dtype == ATTN_F32 ? 1.5e-6 : 4e-6) * scale * dp * kv * d;
@@ -357,19 +364,24 @@ static double cancelled(const struct trial *c, int32_t role, size_t row) {
     return 0;
 }
 
-static void compare(const struct trial *c, const char *who, int32_t op, int32_t role, const struct block *got, const struct block *want) {
+static void compare(const struct trial *c, const char *who, int32_t op, int32_t role, const struct block *got,
+                    const struct block *want) {
     const attn_tensor *t = &want->t;
     const int half = t->dtype != ATTN_F32;
     const int per_element = role == ATTN_ROLE_LSE || role == ATTN_ROLE_MAX_LOGITS || role == ATTN_ROLE_DSINK;
     size_t width = per_element ? 1 : (size_t)t->shape[t->rank - 1], rows = width ? elements(t) / width : 0;
-    double bound = t->dtype == ATTN_BF16 ? 0x1p-7 : t->dtype == ATTN_F16 ? 0x1p-10 : op == ATTN_OP_MLA_FWD ? 4e-6 : 2e-5;
+    double bound = t->dtype == ATTN_BF16   ? 0x1p-7
+                   : t->dtype == ATTN_F16  ? 0x1p-10
+                   : op == ATTN_OP_MLA_FWD ? 4e-6
+                                           : 2e-5;
     double xy = 0, squares = 0;
     for (size_t r = 0; r < rows; ++r) {
         double err = 0, ref = 0;
         for (size_t k = 0; k < width; ++k) {
             double x = get(&got->t, r * width + k), y = get(t, r * width + k);
             if (isnan(y) || isinf(y)) {
-                if (!(isnan(x) && isnan(y)) && x != y) fail_msg("%s %s row %zu column %zu: %g, reference %g", who, attn_role_name(role), r, k, x, y);
+                if (!(isnan(x) && isnan(y)) && x != y)
+                    fail_msg("%s %s row %zu column %zu: %g, reference %g", who, attn_role_name(role), r, k, x, y);
                 continue;
             }
             err += (x - y) * (x - y);
@@ -382,7 +394,8 @@ static void compare(const struct trial *c, const char *who, int32_t op, int32_t 
         limit += cancelled(c, role, r);
         if (half) limit += t->dtype == ATTN_F16 ? sqrt((double)width) * 0x1p-25 : 0; /* below f16's normal numbers */
         if (!(sqrt(err) <= limit))
-            fail_msg("%s %s row %zu: error %g, limit %g, reference %g", who, attn_role_name(role), r, sqrt(err), limit, sqrt(ref));
+            fail_msg("%s %s row %zu: error %g, limit %g, reference %g", who, attn_role_name(role), r, sqrt(err), limit,
+                     sqrt(ref));
     }
     double apart = squares > 0 ? 1 - xy / squares : 0;
     if (t->dtype == ATTN_BF16 && squares > 1e-6 && apart > (op == ATTN_OP_MLA_FWD ? 7e-6 : 1e-5))
@@ -445,7 +458,8 @@ static void one_trial(attn_ctx *const ctx[3], const char *isa, uint64_t seed) {
             if (!want[role].memory) continue;
             compare(&c, who, ops[o], role, &got[0][role], &want[role]);
             for (int k = 1; k < 3; ++k)
-                if (!same_bits(&got[0][role], &got[k][role])) fail_msg("%s %s: other bits with %d threads", who, attn_role_name(role), k + 1);
+                if (!same_bits(&got[0][role], &got[k][role]))
+                    fail_msg("%s %s: other bits with %d threads", who, attn_role_name(role), k + 1);
         }
         free_blocks(want);
         for (int k = 0; k < 3; ++k) free_blocks(got[k]);
@@ -460,9 +474,18 @@ static void random_problems(const char *isa, uint64_t first, uint64_t n) {
     for (uint64_t s = 0; s < n; ++s) one_trial(ctx, isa, first + s);
     for (int k = 0; k < 3; ++k) attn_ctx_release(ctx[k]);
 }
-static void random_avx512(void **unused) { (void)unused; random_problems("avx512", 1, 140); }
-static void random_avx2(void **unused) { (void)unused; random_problems("avx2", 1001, 100); }
-static void random_c(void **unused) { (void)unused; random_problems("c", 2001, 40); }
+static void random_avx512(void **unused) {
+    (void)unused;
+    random_problems("avx512", 1, 140);
+}
+static void random_avx2(void **unused) {
+    (void)unused;
+    random_problems("avx2", 1001, 100);
+}
+static void random_c(void **unused) {
+    (void)unused;
+    random_problems("c", 2001, 40);
+}
 
 /* ------------------------------------------------------------------ isolation ----------------------- */
 
