@@ -8,7 +8,7 @@ BUILD = build/release
 export JOBS
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo check check-full asan ubsan tsan fuzz cov lint tidy abi-check check-oldcpu format doc \
+.PHONY: help deps build demo check check-full asan ubsan tsan fuzz cov lint tidy abi-check ptxas-check check-oldcpu format doc \
         install uninstall clean
 
 help: ## this list
@@ -55,6 +55,9 @@ tidy: build ## clang-tidy over the library and the command
 
 abi-check: build ## exported functions and struct layouts against abi.txt and tools/abi_layout.txt
 	@tools/check_abi.sh $(BUILD)/libattn.so
+
+ptxas-check: build ## registers, spills and stack of the GPU kernels against kernels/budget.tsv (needs nvcc)
+	@tools/ptxas_budget.py --table $(BUILD)/cuda
 
 check-oldcpu: build ## quick tier on emulated processors without AVX-512 and without AVX
 	@tools/install_deps.sh full

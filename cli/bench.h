@@ -27,4 +27,11 @@ struct attn_cli_meter {
 int attn_cli_meter_cold(struct attn_cli_meter *meter);
 attn_status attn_cli_meter_run(const struct attn_cli_meter *meter, const attn_plan *plan, const attn_args *args,
                                struct attn_cli_timing *out);
+/* Order statistics of n times (which are sorted). */
+void attn_cli_timing_of(double *times, int64_t n, struct attn_cli_timing *out);
+/* bench_device.c: the same on a device with its own memory; `set` holds the tensors on the host. Cold means that so
+ * many copies take turns that none is still cached. */
+attn_status attn_cli_meter_run_device(const struct attn_cli_meter *meter, attn_ctx *ctx, attn_device device,
+                                      const attn_plan *plan, const attn_plan_info *info,
+                                      const struct attn_cli_tensors *set, int warm, struct attn_cli_timing *out);
 #endif

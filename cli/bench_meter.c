@@ -33,6 +33,11 @@ static double quantile(const double *x, int64_t n, double q) {
     return i + 1 < n ? x[i] + (at - (double)i) * (x[i + 1] - x[i]) : x[n - 1];
 }
 
+void attn_cli_timing_of(double *times, int64_t n, struct attn_cli_timing *out) {
+    qsort(times, (size_t)n, sizeof *times, ascending);
+    *out = (struct attn_cli_timing){quantile(times, n, 0.5), quantile(times, n, 0.1), quantile(times, n, 0.9), n};
+}
+
 attn_status attn_cli_meter_run(const struct attn_cli_meter *meter, const attn_plan *plan, const attn_args *args,
                                struct attn_cli_timing *out) {
     enum { MAX_RUNS = 100000, WARM_UP = 3 };
@@ -59,10 +64,7 @@ attn_status attn_cli_meter_run(const struct attn_cli_meter *meter, const attn_pl
         }
     }
     attn_cli_progress_end();
-    if (!status) {
-        qsort(times, (size_t)n, sizeof *times, ascending);
-        *out = (struct attn_cli_timing){quantile(times, n, 0.5), quantile(times, n, 0.1), quantile(times, n, 0.9), n};
-    }
+    if (!status) attn_cli_timing_of(times, n, out);
     free(times);
     return status;
 }

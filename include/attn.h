@@ -507,7 +507,8 @@ typedef struct attn_plan_options {
  * All one-time set-up (threads, modules, function attributes) happens here, never in attn_execute.
  * Without a preference ref kernels are taken only when every other kernel refuses.
  * options may be NULL. Returns ATTN_OK; any 1xx of attn_problem_check; _E_NO_DEVICE; _E_NO_KERNEL with the reasons of
- * every kernel of the operator in attn_last_error(); _E_MEMORY; _E_THREAD (the pool could not be started). */
+ * every kernel of the operator in attn_last_error(); _E_MEMORY; _E_THREAD (the pool could not be started); _E_NO_DRIVER
+ * or _E_DEVICE_FAULT (the GPU's driver cannot load the kernel). */
 ATTN_API attn_status attn_plan_create(attn_ctx *ctx, attn_device device, const attn_problem *problem,
                                       const attn_plan_options *options, attn_plan **out);
 ATTN_API attn_plan *attn_plan_retain(attn_plan *plan);
@@ -554,11 +555,13 @@ ATTN_API attn_status attn_plan_check(const attn_plan *plan, const attn_args *arg
  *
  * CPU plans return when the result is written. CUDA plans return when the work is queued on args->stream, are safe
  * under stream capture, and report device faults at a later synchronising call (at once with ATTN_SYNC=1).
- * Never allocates. Returns ATTN_OK, a 1xx fault of args, _E_LAUNCH. */
+ * Never allocates. Returns ATTN_OK, a 1xx fault of args, _E_LAUNCH, _E_DEVICE_FAULT (earlier work on the device failed,
+ * or with ATTN_SYNC=1 this one). */
 ATTN_API attn_status attn_execute(const attn_plan *plan, const attn_args *args);
 
 /* attn_run - one-shot tier: plan from the context's cache (or a new one), workspace from its allocator, execute.
- * For CUDA the workspace is kept per stream. args->workspace is ignored. May allocate. */
+ * For CUDA the workspace is kept per stream; a stream that records a graph is refused if the plan needs one (the graph
+ * would outlive it). args->workspace is ignored. May allocate. */
 ATTN_API attn_status attn_run(attn_ctx *ctx, attn_device device, const attn_problem *problem, const attn_args *args);
 
 /* attn_tuning_save - write the context's measured choices to a file that attn_ctx_options.tuning_file reads. */

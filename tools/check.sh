@@ -18,6 +18,7 @@ lint() {
     step "format" tools/format.sh --check
     step "public headers alone" tools/check_header.sh
     step "binary interface" tools/check_abi.sh "$build/libattn.so"
+    [ ! -f "$build/cuda/nvcc.txt" ] || step "GPU kernels' registers" tools/ptxas_budget.py "$build/cuda"
 }
 
 quick() {

@@ -27,8 +27,10 @@ FORBIDDEN = [
     (re.compile(r"\b(?:TODO|FIXME|XXX|HACK)\b"), "a marker of unfinished work"),
     (re.compile(r"\b(?:issue|pull request|PR) #?\d+\b", re.I), "a ticket number"),
     (re.compile(r"^(?:<{7}|>{7}) "), "a merge conflict"),
-    (re.compile(r"\bnot (?:yet )?implemented\b|\bstub\b", re.I), "unfinished work"),
+    (re.compile(r"\bnot (?:yet )?implemented\b", re.I), "unfinished work"),
 ]
+# Not in tests, where a stand-in driver is an honest tool.
+SHIPPED = [(re.compile(r"\bstub\b", re.I), "unfinished work")]
 # Calls that shipped library code must not make, and the one file that may.
 BANNED = [
     (r"(?:secure_)?getenv", {"src/base/env.c"}, "the environment is read in src/base/env.c only"),
@@ -115,10 +117,10 @@ def main():
                 say(n, "tab")
             if "\r" in line:
                 say(n, "carriage return")
-            if ext in CODE and len(line) > 120 and path not in LONG and '"' not in line and "//" not in line:
+            if ext in CODE and ext != ".def" and len(line) > 120 and path not in LONG and '"' not in line and "//" not in line:
                 say(n, f"{len(line)} columns")
             if path != "tools/check_style.py":
-                for pattern, what in FORBIDDEN:
+                for pattern, what in FORBIDDEN + ([] if path.startswith("tests/") else SHIPPED):
                     if pattern.search(line):
                         say(n, f"{what}: {pattern.search(line).group(0).strip()}")
         n_lines = len(lines) - 1

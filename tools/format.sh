@@ -23,6 +23,14 @@ if [ "${1:-}" = --check ]; then
     echo "format: ${#files[@]} files, $bad faults"
     [ $bad -eq 0 ]
 else
-    clang-format -i "${files[@]}"
-    clang-format -i "${files[@]}" # comments broken by the first pass settle in the second
+    # Long macros and broken comments settle only after several passes.
+    for _ in $(seq 20); do
+        clang-format -i "${files[@]}"
+        mapfile -t files < <(for f in "${files[@]}"; do
+            clang-format --dry-run -Werror "$f" >/dev/null 2>&1 || echo "$f"
+        done)
+        [ ${#files[@]} -gt 0 ] || exit 0
+    done
+    echo "format: does not settle: ${files[*]}" >&2
+    exit 1
 fi

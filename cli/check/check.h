@@ -217,11 +217,11 @@ int attn_cli_check_run(struct check_session *s, struct check_case *c, int32_t in
 struct check_twin {
     uint8_t *host;
     size_t bytes;
-    uint64_t address;
+    uint8_t *memory; /* on the device */
 };
-struct check_device *attn_cli_check_device_open(int32_t index, char *why, size_t bytes);
+struct check_device *attn_cli_check_device_open(attn_ctx *ctx, attn_device id, char *why, size_t bytes);
 void attn_cli_check_device_close(struct check_device *d);
-const char *attn_cli_check_device_wait(struct check_device *d); /* NULL, or the driver's name of a fault */
+const char *attn_cli_check_device_wait(struct check_device *d); /* NULL, or the fault */
 int attn_cli_check_twin_make(struct check_device *d, struct check_twin *t, uint8_t *host, size_t bytes);
 int attn_cli_check_twin_up(struct check_device *d, const struct check_twin *t);
 int attn_cli_check_twin_down(struct check_device *d, const struct check_twin *t);

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WS_GUARD = 256, RUNS = 3 };
+enum { WS_GUARD = 256, WS_BASE = 256, RUNS = 3 };
 
 struct job {
     struct check_session *s;
@@ -66,8 +66,8 @@ static int make_workspace(struct job *j) {
         if (j->info[i].workspace_bytes > most) most = j->info[i].workspace_bytes;
         if (j->info[i].workspace_alignment > align) align = j->info[i].workspace_alignment;
     }
-    j->ws_block_bytes = (size_t)(most + 4 * align) + 2 * WS_GUARD;
-    j->ws_block = malloc(j->ws_block_bytes);
+    j->ws_block_bytes = ((size_t)(most + 4 * align) + 2 * WS_GUARD + WS_BASE - 1) / WS_BASE * WS_BASE;
+    j->ws_block = aligned_alloc(WS_BASE, j->ws_block_bytes); /* as a twin on a device is, so that offsets align alike */
     if (!j->ws_block) return -1;
     uint8_t *at = j->ws_block + WS_GUARD;
     at += (2 * align - (uintptr_t)at % (2 * align)) % (2 * align) + align; /* aligned as asked and no better */

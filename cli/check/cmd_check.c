@@ -347,7 +347,7 @@ static int check(struct command *m) {
     attn_cli_check_signals((int)m->timeout);
     if (m->session.device.type == ATTN_DEVICE_TYPE_CUDA && m->n_tested) {
         char why[300];
-        m->session.gpu = attn_cli_check_device_open(m->session.device.index, why, sizeof why);
+        m->session.gpu = attn_cli_check_device_open(m->session.one, m->session.device, why, sizeof why);
         if (!m->session.gpu) {
             printf("%s\n0 passed, 0 failed, 0 skipped\n", why);
             return ATTN_CLI_SKIPPED;

@@ -68,17 +68,26 @@ struct attn_api_plan_slot {
 struct attn_api_workspace {
     void *memory;
     uint64_t bytes;
-    int busy;
+    struct attn_core_device *device; /* whose memory; NULL = the host's */
+    uint64_t stream, used;           /* device memory only */
+    int busy;                        /* a call is queueing or running work in it */
 };
 struct attn_api_state {
     int trace_file;
     uint64_t clock;
     int64_t generation; /* rises with each measurement; plans chosen before are not reused */
     struct attn_api_plan_slot plans[ATTN_API_PLANS];
-    struct attn_api_workspace workspaces[ATTN_API_WORKSPACES];
+    struct attn_api_workspace workspaces[ATTN_API_WORKSPACES], device_workspaces[ATTN_API_WORKSPACES];
 };
 static inline struct attn_api_state *attn_api_state_of(const attn_ctx *ctx) {
     return (struct attn_api_state *)ctx->plan_cache;
 }
 void attn_api_state_clear(attn_ctx *ctx);
+
+/* workspace.c: *out is a kept workspace or `spare`, to be given back in any case unless NULL. drop() frees one's
+ * memory. */
+attn_status attn_api_workspace_take(attn_ctx *ctx, struct attn_core_device *device, void *stream, uint64_t bytes,
+                                    struct attn_api_workspace *spare, struct attn_api_workspace **out);
+void attn_api_workspace_give(attn_ctx *ctx, struct attn_api_workspace *w, const struct attn_api_workspace *spare);
+void attn_api_workspace_drop(attn_ctx *ctx, struct attn_api_workspace *w);
 #endif

@@ -105,9 +105,12 @@ static attn_status read_settings(attn_ctx *ctx, const attn_ctx_options *o) {
     return ATTN_OK;
 }
 
+/* From the last to the first: the host, last in order of consideration, is device 0. destroy() closes every backend,
+ * those that were not opened with no devices. */
 static attn_status open_backends(attn_ctx *ctx) {
     ctx->backends = attn_api_backends;
-    for (int32_t i = 0; i < attn_api_n_backends; i++) {
+    ctx->n_backends = attn_api_n_backends;
+    for (int32_t i = attn_api_n_backends - 1; i >= 0; i--) {
         const struct attn_core_backend *b = attn_api_backends[i];
         if (ctx->n_devices + b->max_devices > ATTN_MAX_DEVICES)
             FAIL(ATTN_E_INTERNAL, "ctx", "backend %s: no room for %d devices", b->name, b->max_devices);
@@ -116,7 +119,6 @@ static attn_status open_backends(attn_ctx *ctx) {
         ctx->backend_first[i] = ctx->n_devices;
         ctx->backend_devices[i] = n;
         ctx->n_devices += n;
-        ctx->n_backends++;
     }
     return ATTN_OK;
 }
@@ -146,7 +148,7 @@ static void destroy(attn_ctx *ctx) {
         attn_api_trace_close(attn_api_state_of(ctx)->trace_file);
         attn_base_free(&ctx->mem, ctx->plan_cache, sizeof(struct attn_api_state));
     }
-    for (int32_t i = ctx->n_backends - 1; i >= 0; i--)
+    for (int32_t i = 0; i < ctx->n_backends; i++)
         ctx->backends[i]->close(ctx, ctx->devices + ctx->backend_first[i], ctx->backend_devices[i]);
     if (ctx->tuning) attn_core_tuning_destroy(&ctx->mem, ctx->tuning);
     pthread_mutex_destroy(&ctx->lock);

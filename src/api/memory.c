@@ -7,7 +7,8 @@
 enum { MEMORY_ALIGNMENT = 256 };
 
 /* The device, and its backend if its memory is not the host's (else NULL). */
-static attn_status find(attn_ctx *ctx, attn_device id, struct attn_core_device **device, const struct attn_core_backend **backend) {
+static attn_status find(attn_ctx *ctx, attn_device id, struct attn_core_device **device,
+                        const struct attn_core_backend **backend) {
     *device = NULL;
     *backend = NULL;
     if (!ctx) FAIL(ATTN_E_ARGUMENT, "ctx", "ctx is NULL");
@@ -34,17 +35,21 @@ void attn_memory_free(attn_ctx *ctx, attn_device id, void *memory, size_t bytes)
     struct attn_core_device *device = NULL;
     const struct attn_core_backend *backend = NULL;
     if (!memory || find(ctx, id, &device, &backend)) return;
-    if (backend) backend->free(ctx, device, memory);
-    else attn_base_free(&ctx->mem, memory, bytes);
+    if (backend)
+        backend->free(ctx, device, memory);
+    else
+        attn_base_free(&ctx->mem, memory, bytes);
 }
 
-attn_status attn_memory_copy(attn_ctx *ctx, attn_device dst_id, void *dst, attn_device src_id, const void *src, size_t bytes) {
+attn_status attn_memory_copy(attn_ctx *ctx, attn_device dst_id, void *dst, attn_device src_id, const void *src,
+                             size_t bytes) {
     struct attn_core_device *to = NULL, *from = NULL;
     const struct attn_core_backend *to_backend = NULL, *from_backend = NULL;
     TRY(find(ctx, dst_id, &to, &to_backend));
     TRY(find(ctx, src_id, &from, &from_backend));
     if (!bytes) return ATTN_OK;
-    if (!dst || !src) FAIL(ATTN_E_ARGUMENT, dst ? "src" : "dst", "%s is NULL, %zu bytes to copy", dst ? "src" : "dst", bytes);
+    if (!dst || !src)
+        FAIL(ATTN_E_ARGUMENT, dst ? "src" : "dst", "%s is NULL, %zu bytes to copy", dst ? "src" : "dst", bytes);
     if (to_backend && from_backend) return to_backend->copy_within(ctx, to, dst, src, bytes);
     if (to_backend) return to_backend->copy_in(ctx, to, dst, src, bytes);
     if (from_backend) return from_backend->copy_out(ctx, from, dst, src, bytes);

@@ -24,6 +24,14 @@ static attn_status prepare(attn_ctx *ctx, struct attn_core_device *device) {
     return backend && backend->prepare ? backend->prepare(ctx, device) : ATTN_OK;
 }
 
+/* One-time set-up of the chosen kernels. */
+static attn_status prepare_kernels(attn_plan *plan) {
+    const struct attn_kernel *both[] = {plan->kernel, plan->unaligned};
+    for (int i = 0; i < 2; i++)
+        if (both[i] && both[i]->prepare) TRY(both[i]->prepare(both[i], plan->device, &plan->problem));
+    return ATTN_OK;
+}
+
 static void log_lines(const attn_ctx *ctx, const char *text) {
     while (*text) {
         size_t n = strcspn(text, "\n");
@@ -74,6 +82,7 @@ attn_status attn_api_plan_new(attn_ctx *ctx, attn_device device, const attn_prob
     plan->problem = normalised;
     plan->original = original;
     attn_status status = choose(plan, options);
+    if (!status) status = prepare_kernels(plan);
     if (status) {
         attn_api_plan_free(plan);
         return status;

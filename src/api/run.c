@@ -1,44 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * attn_run: plans and workspaces kept by the context. Both stores are small and bounded; when they are full of things
- * in use, the call makes its own and gives it back. Executions run without the lock. */
+ * attn_run: plans and workspaces (workspace.c) kept by the context. Both stores are small and bounded; when they are
+ * full of things in use, the call makes its own and gives it back. Executions run without the lock. */
 #include "api/api.h"
 #include "core/problem.h"
-
-/* A workspace at least `bytes` long: the smallest idle one that fits; else a slot is claimed and its memory replaced.
- */
-static attn_status workspace_take(attn_ctx *ctx, uint64_t bytes, struct attn_api_workspace **out,
-                                  struct attn_api_workspace *spare) {
-    struct attn_api_workspace *slots = attn_api_state_of(ctx)->workspaces, *fit = NULL, *claim = NULL;
-    if (bytes > SIZE_MAX) FAIL(ATTN_E_MEMORY, "workspace", "a workspace of %llu bytes", (unsigned long long)bytes);
-    pthread_mutex_lock(&ctx->lock);
-    for (int i = 0; i < ATTN_API_WORKSPACES; i++) {
-        if (slots[i].busy) continue;
-        if (slots[i].bytes >= bytes && (!fit || slots[i].bytes < fit->bytes)) fit = &slots[i];
-        if (!claim || slots[i].bytes < claim->bytes) claim = &slots[i]; /* empty ones have 0 bytes */
-    }
-    if (fit) claim = fit;
-    if (claim) claim->busy = 1;
-    pthread_mutex_unlock(&ctx->lock);
-
-    struct attn_api_workspace *w = claim ? claim : spare;
-    *out = w;
-    if (fit) return ATTN_OK;
-    attn_base_free(&ctx->mem, w->memory, (size_t)w->bytes);
-    w->bytes = 0;
-    w->memory = attn_base_alloc(&ctx->mem, (size_t)bytes, ATTN_WORKSPACE_ALIGNMENT);
-    if (w->memory) w->bytes = bytes;
-    return w->memory ? ATTN_OK : ATTN_E_MEMORY;
-}
-
-static void workspace_give(attn_ctx *ctx, struct attn_api_workspace *w, const struct attn_api_workspace *spare) {
-    if (w == spare) {
-        attn_base_free(&ctx->mem, w->memory, (size_t)w->bytes);
-        return;
-    }
-    pthread_mutex_lock(&ctx->lock);
-    w->busy = 0;
-    pthread_mutex_unlock(&ctx->lock);
-}
 
 static int same_device(attn_device a, attn_device b) { return a.type == b.type && a.index == b.index; }
 
@@ -101,17 +65,17 @@ static attn_status plan_take(attn_ctx *ctx, attn_device device, const attn_probl
 }
 
 static attn_status run(attn_ctx *ctx, const attn_plan *plan, attn_args *args) {
-    struct attn_api_workspace spare = {0}, *w = NULL;
+    struct attn_api_workspace spare, *w;
     args->workspace = NULL;
     args->workspace_bytes = 0;
     if (!plan->workspace_bytes) return attn_api_execute(plan, args);
-    attn_status status = workspace_take(ctx, plan->workspace_bytes, &w, &spare);
+    attn_status status = attn_api_workspace_take(ctx, plan->device, args->stream, plan->workspace_bytes, &spare, &w);
     if (!status) {
         args->workspace = w->memory;
         args->workspace_bytes = w->bytes;
         status = attn_api_execute(plan, args);
     }
-    if (w) workspace_give(ctx, w, &spare);
+    if (w) attn_api_workspace_give(ctx, w, &spare);
     return status;
 }
 
@@ -141,6 +105,8 @@ void attn_api_state_clear(attn_ctx *ctx) {
     struct attn_api_state *state = attn_api_state_of(ctx);
     for (int i = 0; i < ATTN_API_PLANS; i++)
         if (state->plans[i].plan) attn_api_plan_free(state->plans[i].plan);
-    for (int i = 0; i < ATTN_API_WORKSPACES; i++)
-        attn_base_free(&ctx->mem, state->workspaces[i].memory, (size_t)state->workspaces[i].bytes);
+    for (int i = 0; i < ATTN_API_WORKSPACES; i++) {
+        attn_api_workspace_drop(ctx, &state->workspaces[i]);
+        attn_api_workspace_drop(ctx, &state->device_workspaces[i]);
+    }
 }

@@ -36,6 +36,18 @@ const struct attn_env_row attn_env_table[ATTN_ENV_COUNT] = {
                           "processors that the process may use."},
     [ATTN_ENV_TUNING] = {"ATTN_TUNING", "path",
                          "Tuning file (attn_tuning_save) read by contexts whose options name none."},
+    [ATTN_ENV_SYNC] =
+        {"ATTN_SYNC", "bool",
+         "1: executions on a GPU wait for their work, so that a fault is reported by the call that caused "
+         "it and names the kernel. Streams that record a graph are not waited for."},
+    [ATTN_ENV_CUDA_DRIVER] = {"ATTN_CUDA_DRIVER", "path",
+                              "The CUDA driver library, for contexts whose options name none. Unset: libcuda.so.1."},
+    [ATTN_ENV_CUDA_IMAGE] = {"ATTN_CUDA_IMAGE", "text",
+                             "Which code of a kernel the GPU loads: ptx makes the driver compile the PTX text, cubin "
+                             "refuses devices for which the build has no machine code. Unset: the driver's choice."},
+    [ATTN_ENV_CUDA_SHARED_LIMIT] = {"ATTN_CUDA_SHARED_LIMIT", "int",
+                                    "For tests: bytes of shared memory per block that kernels may count on, below "
+                                    "what the device has, to choose as on a smaller chip."},
     [ATTN_ENV_FAIL_ALLOC] = {"ATTN_FAIL_ALLOC", "int",
                              "For tests: the n-th allocation of each context fails, the first being 1."},
     [ATTN_ENV_FAIL_THREAD] = {"ATTN_FAIL_THREAD", "int",

@@ -16,13 +16,13 @@ struct attn_ctx {
     _Atomic int64_t refs;
     struct attn_mem mem;
     struct attn_log log;
-    int32_t threads;           /* wanted CPU threads, >= 1 */
-    char cpu_isa[16];          /* cap, "" = none */
-    char cuda_driver[512];     /* "" = default */
-    char env_kernel[128];      /* ATTN_KERNEL at creation */
-    int32_t env_backend;       /* ATTN_BACKEND at creation */
+    int32_t threads;       /* wanted CPU threads, >= 1 */
+    char cpu_isa[16];      /* cap, "" = none */
+    char cuda_driver[512]; /* "" = default */
+    char env_kernel[128];  /* ATTN_KERNEL at creation */
+    int32_t env_backend;   /* ATTN_BACKEND at creation */
     uint8_t env_explain, env_check, env_poison;
-    int64_t fail_thread_in;    /* ATTN_FAIL_THREAD: the n-th thread start fails; 0 = off */
+    int64_t fail_thread_in; /* ATTN_FAIL_THREAD: the n-th thread start fails; 0 = off */
 
     const struct attn_core_backend *const *backends; /* kernel_list.c, in order of consideration */
     int32_t n_backends;
@@ -33,5 +33,6 @@ struct attn_ctx {
     struct attn_core_tuning *tuning; /* never NULL after creation */
     pthread_mutex_t lock;            /* tuning table, plan cache, lazy set-up of backends */
     void *plan_cache;                /* api's, for attn_run */
+    void *cuda;                      /* the CUDA backend's: driver, devices, or the reason why there are none */
 };
 #endif

@@ -11,33 +11,33 @@ struct attn_ctx;
 /* A device as the core sees it. Backends fill it in open(). */
 struct attn_core_device {
     attn_device id;
-    int32_t arch;          /* CUDA: 80, 90, ...; CPU: 0 */
-    uint64_t features;     /* backend's own bits (ATTN_CPU_AVX2, ...) */
-    int32_t threads;       /* CPU: threads that work on one execution, the caller's included */
+    int32_t arch;      /* CUDA: 80, 90, ...; CPU: 0 */
+    uint64_t features; /* backend's own bits (ATTN_CPU_AVX2, ...) */
+    int32_t threads;   /* CPU: threads that work on one execution, the caller's included */
     uint64_t memory_bytes;
-    void *backend;         /* pool, driver handle, ... owned by the backend */
+    void *backend; /* pool, driver handle, ... owned by the backend */
     char name[96], feature_text[160];
 };
 
 /* One kernel. `problem` below is always checked and normalised (core/problem.h). */
 struct attn_kernel {
-    const char *name;      /* attn_<op>_<arch>_<dtype>_<variant> */
-    const char *arch;      /* "ref", "c", "avx2", "avx512", "sm80" */
-    const char *summary;   /* limits in words */
+    const char *name;    /* attn_<op>_<arch>_<dtype>_<variant> */
+    const char *arch;    /* "ref", "c", "avx2", "avx512", "sm80" */
+    const char *summary; /* limits in words */
     int32_t op, backend, dtype, math_dtype, accumulator_dtype;
-    int32_t device_type;   /* ATTN_DEVICE_TYPE_*: where it runs */
+    int32_t device_type; /* ATTN_DEVICE_TYPE_*: where it runs */
     uint8_t deterministic, bit_stable;
     uint32_t alignment_bytes; /* of addresses and outer strides; 0 = element size */
-    uint64_t features;     /* device feature bits it needs */
-    const void *impl;      /* the row's own data (a microkernel table, an image) */
+    uint64_t features;        /* device feature bits it needs */
+    const void *impl;         /* the row's own data (a microkernel table, an image) */
 
     /* 1 = accepts; 0 = refuses, `why` says the reason in words ("head dim 640 is over 512"). */
     int (*supports)(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *problem,
                     struct attn_text *why);
     double (*estimate)(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *problem);
     uint64_t (*workspace)(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *problem);
-    /* One-time set-up of this row on a device (load an image, raise a limit), called by every plan creation that chose it; cheap
-     * when warm. May be NULL. */
+    /* One-time set-up of this row on a device (load an image, raise a limit), called by every plan creation that chose
+     * it; cheap when warm. May be NULL. */
     attn_status (*prepare)(const struct attn_kernel *k, struct attn_core_device *dev, const attn_problem *problem);
     /* args are validated, workspace is aligned to 64 bytes and large enough. */
     attn_status (*launch)(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *problem,
@@ -49,7 +49,8 @@ struct attn_core_rows {
     const int32_t *n_rows;
 };
 
-/* A backend: rows plus life cycle. prepare() is called by every plan creation on a device and must be cheap when warm. */
+/* A backend: rows plus life cycle. prepare() is called by every plan creation on a device and must be cheap when warm.
+ */
 struct attn_core_backend {
     const char *name;
     const struct attn_core_rows *sets; /* considered in this order */
@@ -59,13 +60,21 @@ struct attn_core_backend {
     attn_status (*prepare)(struct attn_ctx *ctx, struct attn_core_device *device); /* may be NULL */
     void (*close)(struct attn_ctx *ctx, struct attn_core_device *devices, int32_t n_devices);
 
-    /* Device memory; all NULL where the device's memory is the host's. copy_within: also between two devices of the backend. */
+    /* Device memory; all NULL where the device's memory is the host's. copy_within: also between two devices of the
+     * backend. */
     attn_status (*alloc)(struct attn_ctx *ctx, struct attn_core_device *device, size_t bytes, void **out);
     void (*free)(struct attn_ctx *ctx, struct attn_core_device *device, void *memory);
-    attn_status (*copy_in)(struct attn_ctx *ctx, struct attn_core_device *device, void *dst, const void *host_src, size_t bytes);
-    attn_status (*copy_out)(struct attn_ctx *ctx, struct attn_core_device *device, void *host_dst, const void *src, size_t bytes);
-    attn_status (*copy_within)(struct attn_ctx *ctx, struct attn_core_device *device, void *dst, const void *src, size_t bytes);
+    attn_status (*copy_in)(struct attn_ctx *ctx, struct attn_core_device *device, void *dst, const void *host_src,
+                           size_t bytes);
+    attn_status (*copy_out)(struct attn_ctx *ctx, struct attn_core_device *device, void *host_dst, const void *src,
+                            size_t bytes);
+    attn_status (*copy_within)(struct attn_ctx *ctx, struct attn_core_device *device, void *dst, const void *src,
+                               size_t bytes);
     attn_status (*synchronize)(struct attn_ctx *ctx, struct attn_core_device *device);
+    /* A number that names the stream for the life of the process, whatever handle it goes by; *capturing = 1 if it
+     * records a graph. For attn_run, which keeps workspaces per stream. */
+    attn_status (*stream_id)(struct attn_ctx *ctx, struct attn_core_device *device, void *stream, uint64_t *id,
+                             int *capturing);
 };
 
 #define ATTN_WORKSPACE_ALIGNMENT 64

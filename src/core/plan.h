@@ -6,10 +6,10 @@
 
 struct attn_plan {
     _Atomic int64_t refs;
-    attn_ctx *ctx;                       /* one reference held */
+    attn_ctx *ctx; /* one reference held */
     struct attn_core_device *device;
-    attn_problem problem;                /* normalised */
-    attn_problem original;               /* as the caller gave it (by the size rule) */
+    attn_problem problem;  /* normalised */
+    attn_problem original; /* as the caller gave it (by the size rule) */
     const struct attn_kernel *kernel;
     const struct attn_kernel *unaligned; /* NULL if kernel takes any tensor or align_bytes promises enough */
     uint64_t workspace_bytes;            /* enough for either */
@@ -18,22 +18,23 @@ struct attn_plan {
 };
 
 /* Choose: walk ctx's kernels in order. With `why` not NULL, writes the explain table. ATTN_E_NO_KERNEL if none accepts.
- * Fills out's device, problem, kernel, unaligned, workspace_bytes, estimate_seconds and tuned (all but the problem and device
- * only on success). options may be NULL. Takes ctx->lock while it reads the
- * tuning table: call without it. */
+ * Fills out's device, problem, kernel, unaligned, workspace_bytes, estimate_seconds and tuned (all but the problem and
+ * device only on success). options may be NULL. Takes ctx->lock while it reads the tuning table: call without it. */
 attn_status attn_core_plan_choose(attn_ctx *ctx, struct attn_core_device *device, const attn_problem *normalised,
                                   const attn_plan_options *options, struct attn_plan *out, struct attn_text *why);
 
-/* The question for one kernel of the problem's operator, without preferences: 1 = accepts; 0 = refuses, `why` (over a buffer
- * that is not empty) has the reason. */
+/* The question for one kernel of the problem's operator, without preferences: 1 = accepts; 0 = refuses, `why` (over a
+ * buffer that is not empty) has the reason. */
 int attn_core_kernel_accepts(attn_ctx *ctx, const struct attn_core_device *device, const struct attn_kernel *kernel,
                              const attn_problem *normalised, struct attn_text *why);
 
 /* Role table walk; see core/args.c. Full check of args (already size-copied) against the plan; *kernel receives the
  * kernel that these tensors get (plan->kernel or plan->unaligned). */
-attn_status attn_core_args_check(const struct attn_plan *plan, const attn_args *args, const struct attn_kernel **kernel);
+attn_status attn_core_args_check(const struct attn_plan *plan, const attn_args *args,
+                                 const struct attn_kernel **kernel);
 
-/* Whether tensors of this role have rows of D or DV elements: the ones that alignment_bytes and align_bytes speak of. */
+/* Whether tensors of this role have rows of D or DV elements: the ones that alignment_bytes and align_bytes speak of.
+ */
 int attn_core_role_has_rows(const attn_problem *problem, int32_t role);
 /* The role's axes, outermost first: b batch (B = B+1), p page; h, g head; q, k, Q, K, s row; the rest run along a row.
  * "" if the problem's operator does not have the role. A tensor without its b axis has one axis fewer. */

@@ -34,7 +34,8 @@ extern const int32_t attn_core_n_flags;
 static inline int attn_core_has(const attn_problem *p, uint64_t flag) { return (p->flags & flag) != 0; }
 
 /* Keys [*j0, *j1) that rule 5 (causal, windows) leaves visible to query i of a sequence of sq queries and sk keys. */
-static inline void attn_core_key_range(const attn_problem *p, int64_t sq, int64_t sk, int64_t i, int64_t *j0, int64_t *j1) {
+static inline void attn_core_key_range(const attn_problem *p, int64_t sq, int64_t sk, int64_t i, int64_t *j0,
+                                       int64_t *j1) {
     int64_t at = i + (attn_core_has(p, ATTN_BOTTOM_RIGHT) ? sk - sq : 0);
     int64_t lo = at - p->window_left, hi = at + p->window_right;
     *j0 = lo < 0 ? 0 : lo;
@@ -42,7 +43,8 @@ static inline void attn_core_key_range(const attn_problem *p, int64_t sq, int64_
     if (*j1 < *j0) *j1 = *j0;
 }
 /* Queries [*i0, *i1) that see key j: the inverse of the above. */
-static inline void attn_core_query_range(const attn_problem *p, int64_t sq, int64_t sk, int64_t j, int64_t *i0, int64_t *i1) {
+static inline void attn_core_query_range(const attn_problem *p, int64_t sq, int64_t sk, int64_t j, int64_t *i0,
+                                         int64_t *i1) {
     int64_t at = j - (attn_core_has(p, ATTN_BOTTOM_RIGHT) ? sk - sq : 0);
     int64_t lo = at - p->window_right, hi = at + p->window_left;
     *i0 = lo < 0 ? 0 : lo;

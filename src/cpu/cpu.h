@@ -14,27 +14,32 @@
 /* cpuid and xgetbv; `cap` is "", "c", "avx2", "avx512" or "amx". text (may be NULL) gets names for a person. */
 uint64_t attn_cpu_features(const char *cap, struct attn_text *text);
 
-/* Thread pool. run() calls job(arg, worker) once for each worker 0 .. n-1, worker 0 on the calling thread, and returns when
- * all are done; n <= workers. Never allocates. When another thread is using the pool, all workers' jobs run on the calling
- * thread one after the other. Jobs share work through an attn_cpu_counter, so that results never depend on the number of
- * threads that really ran. The pool leaves the floating-point mode alone: see attn_cpu_flush_begin. */
+/* Thread pool. run() calls job(arg, worker) once for each worker 0 .. n-1, worker 0 on the calling thread, and returns
+ * when all are done; n <= workers. Never allocates. When another thread is using the pool, all workers' jobs run on the
+ * calling thread one after the other. Jobs share work through an attn_cpu_counter, so that results never depend on the
+ * number of threads that really ran. The pool leaves the floating-point mode alone: see attn_cpu_flush_begin. */
 struct attn_cpu_pool;
 typedef void (*attn_cpu_job)(void *arg, int32_t worker);
-attn_status attn_cpu_pool_create(struct attn_mem *mem, int32_t threads, int64_t fail_thread_in, struct attn_cpu_pool **out);
+attn_status attn_cpu_pool_create(struct attn_mem *mem, int32_t threads, int64_t fail_thread_in,
+                                 struct attn_cpu_pool **out);
 void attn_cpu_pool_destroy(struct attn_mem *mem, struct attn_cpu_pool *pool);
 void attn_cpu_pool_run(struct attn_cpu_pool *pool, int32_t n, attn_cpu_job job, void *arg);
 
 /* Flush denormals (FTZ, DAZ) in a job of a fast kernel: a denormal operand costs some 260 normal ones. */
-uint32_t attn_cpu_flush_begin(void);      /* returns the mode to restore */
+uint32_t attn_cpu_flush_begin(void); /* returns the mode to restore */
 void attn_cpu_flush_end(uint32_t mode);
 
 /* Shared counter of tasks: attn_cpu_next returns 0, 1, 2, ... once each. */
 struct attn_cpu_counter {
     _Atomic int64_t next;
 };
-static inline int64_t attn_cpu_next(struct attn_cpu_counter *c) { return atomic_fetch_add_explicit(&c->next, 1, memory_order_relaxed); }
+static inline int64_t attn_cpu_next(struct attn_cpu_counter *c) {
+    return atomic_fetch_add_explicit(&c->next, 1, memory_order_relaxed);
+}
 
-static inline struct attn_cpu_pool *attn_cpu_pool_of(const struct attn_core_device *dev) { return (struct attn_cpu_pool *)dev->backend; }
+static inline struct attn_cpu_pool *attn_cpu_pool_of(const struct attn_core_device *dev) {
+    return (struct attn_cpu_pool *)dev->backend;
+}
 
 /* Backend singletons, listed by api/kernel_list.c. cpu_backend.c joins the rows of the files below. */
 extern const struct attn_core_backend attn_cpu_backend;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT
- * Dense attention on the CPU: what the blocked drivers share. The compute type (f32, or f64 for f64 tensors) is chosen by
- * including the *_tpl.h files twice; names end in _f32 or _f64.
+ * Dense attention on the CPU: what the blocked drivers share. The compute type (f32, or f64 for f64 tensors) is chosen
+ * by including the *_tpl.h files twice; names end in _f32 or _f64.
  *
- * FLAT ROWS. The query heads that read one key head are handled together: flat row f of a (batch, key head) pair is query
- * f / G of head hk * G + f % G, G = HQ / HK. A key block is packed once for all of them, and causal bounds stay tight.
- * BITS. Key blocks and row blocks lie on fixed grids, every product element is one chain over k, and hidden pairs add an
- * exact 0, so that no result depends on threads, on how rows are dealt to tasks, or on what hidden places hold. */
+ * FLAT ROWS. The query heads that read one key head are handled together: flat row f of a (batch, key head) pair is
+ * query f / G of head hk * G + f % G, G = HQ / HK. A key block is packed once for all of them, and causal bounds stay
+ * tight. BITS. Key blocks and row blocks lie on fixed grids, every product element is one chain over k, and hidden
+ * pairs add an exact 0, so that no result depends on threads, on how rows are dealt to tasks, or on what hidden places
+ * hold. */
 #ifndef ATTN_CPU_SDPA_H
 #define ATTN_CPU_SDPA_H
 #include "cpu/cpu.h"
@@ -26,10 +27,12 @@ struct attn_cpu_sdpa {
     double softcap;    /* clamped to what the compute type can divide by */
     int plain;         /* scores need nothing but their key range */
 };
-void attn_cpu_sdpa_init(struct attn_cpu_sdpa *s, const attn_problem *p, const attn_args *args, const struct attn_ukr *u);
+void attn_cpu_sdpa_init(struct attn_cpu_sdpa *s, const attn_problem *p, const attn_args *args,
+                        const struct attn_ukr *u);
 
-/* One query row: which keys it sees and what is added to its scores. ALiBi is taken relative to its largest value in the
- * row (`shift`, which then belongs to lse): a slope times thousands of keys would cost the score its last digits. */
+/* One query row: which keys it sees and what is added to its scores. ALiBi is taken relative to its largest value in
+ * the row (`shift`, which then belongs to lse): a slope times thousands of keys would cost the score its last digits.
+ */
 struct attn_cpu_sdpa_row {
     int64_t i, h;
     int64_t lo, hi;    /* keys that rule 5 leaves visible */
@@ -48,8 +51,8 @@ static inline double attn_cpu_sdpa_alibi_factor(const struct attn_cpu_sdpa *s, c
 }
 
 /* Rows of a packed operand that hold a NaN or an infinity. A hidden pair has coefficient 0, but 0 * NaN would leak; so
- * products run on a copy with 0 in place of such values (`raw` keeps the original), and what they add to rows that do see
- * them is put on top: attn_cpu_sdpa_poison_apply. Elements of other rows keep their bits. */
+ * products run on a copy with 0 in place of such values (`raw` keeps the original), and what they add to rows that do
+ * see them is put on top: attn_cpu_sdpa_poison_apply. Elements of other rows keep their bits. */
 struct attn_cpu_sdpa_poison {
     int any;
     void *raw;    /* same extents as the operand */

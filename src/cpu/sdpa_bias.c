@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Gradients of the mask, of the ALiBi slopes and of the sinks. A task owns a piece of the output and adds up, in a fixed
- * order and in double, everything that an axis of stride 0 stands for. */
+ * Gradients of the mask, of the ALiBi slopes and of the sinks. A task owns a piece of the output and adds up, in a
+ * fixed order and in double, everything that an axis of stride 0 stands for. */
 #include "cpu/sdpa_tile.h"
 
 #include "base/num.h"
@@ -14,7 +14,10 @@ struct grid {
 };
 static struct grid mask_grid(const struct attn_cpu_bwd *w) {
     const attn_problem *p = w->s.p;
-    struct grid g = {.sum_b = w->dmask.batch == 0, .sum_h = w->dmask.head == 0, .sum_i = w->dmask.row == 0, .sum_j = w->dmask.column == 0};
+    struct grid g = {.sum_b = w->dmask.batch == 0,
+                     .sum_h = w->dmask.head == 0,
+                     .sum_i = w->dmask.row == 0,
+                     .sum_j = w->dmask.column == 0};
     g.h = g.sum_h ? 1 : p->heads_q;
     g.i = g.sum_i ? p->seq_q > 0 : attn_cpu_sdpa_blocks(p->seq_q, w->tile);
     g.j = g.sum_j ? p->seq_k > 0 : w->key_blocks;
@@ -37,7 +40,8 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
     void attn_cpu_bwd_mask_##T(struct attn_cpu_bwd *w, int64_t task, char *scratch) {                                  \
         const attn_problem *p = w->s.p;                                                                                \
         const struct grid g = mask_grid(w);                                                                            \
-        const int64_t tj = task % g.j, ti = task / g.j % g.i, th = task / g.j / g.i % g.h, tb = task / g.j / g.i / g.h; \
+        const int64_t tj = task % g.j, ti = task / g.j % g.i, th = task / g.j / g.i % g.h,                             \
+                      tb = task / g.j / g.i / g.h;                                                                     \
         const int64_t i0 = ti * w->tile, i1 = g.sum_i ? p->seq_q : least(i0 + w->tile, p->seq_q);                      \
         const int64_t j0 = tj * w->tile, j1 = g.sum_j ? p->seq_k : least(j0 + w->tile, p->seq_k);                      \
         const int64_t b1 = g.sum_b ? p->batch : tb + 1, h1 = g.sum_h ? p->heads_q : th + 1;                            \

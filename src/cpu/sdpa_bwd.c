@@ -9,16 +9,16 @@
 #include <string.h>
 
 enum {
-    ROWS = 64,              /* query rows of a task of the first phase */
-    SLAB_BYTES = 64 << 20,  /* most dq accumulators that a worker may keep for the fused phase */
+    ROWS = 64,             /* query rows of a task of the first phase */
+    SLAB_BYTES = 64 << 20, /* most dq accumulators that a worker may keep for the fused phase */
 };
 
-#define REAL float
+#define REAL    float
 #define T(name) name##_f32
 #include "cpu/sdpa_bwd_tpl.h"
 #undef REAL
 #undef T
-#define REAL double
+#define REAL    double
 #define T(name) name##_f64
 #include "cpu/sdpa_bwd_tpl.h"
 
@@ -43,7 +43,9 @@ static void lay_out(struct attn_cpu_bwd *w, int32_t threads) {
     w->ldv = odd_lines(p->dim_v, line);
     w->lds = odd_lines(w->tile, line);
     w->key_blocks = attn_cpu_sdpa_blocks(p->seq_k, w->tile);
-    w->rows = w->tile * (attn_cpu_sdpa_blocks(w->s.flat, w->tile) * p->batch * p->heads_k < 8 * (int64_t)threads ? 1 : ATTN_CPU_TILE_SLOTS);
+    w->rows = w->tile * (attn_cpu_sdpa_blocks(w->s.flat, w->tile) * p->batch * p->heads_k < 8 * (int64_t)threads
+                             ? 1
+                             : ATTN_CPU_TILE_SLOTS);
     w->row_blocks = attn_cpu_sdpa_blocks(w->s.flat, w->rows);
     w->fused = can_fuse(w, threads);
     w->n_stats = attn_core_has(p, ATTN_PACKED) ? p->heads_q * p->total_q : p->batch * p->heads_q * p->seq_q;
@@ -71,7 +73,8 @@ static void lay_out(struct attn_cpu_bwd *w, int32_t threads) {
     w->at.raw_q = attn_cpu_sdpa_take(end, qs);
     w->at.raw_dout = attn_cpu_sdpa_take(end, vs);
     w->at.raw_k = attn_cpu_sdpa_take(end, qs);
-    w->at.sum = attn_cpu_sdpa_take(end, attn_core_has(p, ATTN_GRAD_MASK) ? w->tile * w->tile * (int64_t)sizeof(double) : 0);
+    w->at.sum =
+        attn_cpu_sdpa_take(end, attn_core_has(p, ATTN_GRAD_MASK) ? w->tile * w->tile * (int64_t)sizeof(double) : 0);
     w->at.dq = attn_cpu_sdpa_take(end, (w->fused && w->s.flat > w->rows ? w->s.flat : w->rows) * w->ldd * w->real);
 }
 
@@ -127,7 +130,8 @@ void attn_cpu_sdpa_bwd(const struct attn_ukr *u, const struct attn_core_device *
 
     const int f64 = w.real == 8, dalibi = attn_core_has(p, ATTN_GRAD_ALIBI);
     const int64_t pairs = p->batch * p->heads_k;
-    run_phase(&w, dev, p->batch * p->heads_q * attn_cpu_sdpa_blocks(p->seq_q, ROWS), f64 ? phase_rows_f64 : phase_rows_f32);
+    run_phase(&w, dev, p->batch * p->heads_q * attn_cpu_sdpa_blocks(p->seq_q, ROWS),
+              f64 ? phase_rows_f64 : phase_rows_f32);
     if (w.fused && w.want_dq && (w.want_dk || w.want_dv)) {
         run_phase(&w, dev, pairs, f64 ? phase_fused_f64 : phase_fused_f32);
     } else {

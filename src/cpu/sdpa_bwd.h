@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  * Geometry of the dense backward: tiles, phases, scratch. The formulas stand at struct attn_cpu_ref_grad in ref.h.
  *
- * PHASES, each a run of the pool: rows (statistics of every query row), keys (owner of a key block: dK and dV) and queries
- * (owner of a block of flat rows: dQ), or both at once with one owner per (batch, key head) when there are enough of them
- * (5 products instead of 7); then dmask and the sums over rows. Nobody adds to what another task owns, and every sum
- * runs over the same grid in the same order whichever way the work is dealt: same bits always. */
+ * PHASES, each a run of the pool: rows (statistics of every query row), keys (owner of a key block: dK and dV) and
+ * queries (owner of a block of flat rows: dQ), or both at once with one owner per (batch, key head) when there are
+ * enough of them (5 products instead of 7); then dmask and the sums over rows. Nobody adds to what another task owns,
+ * and every sum runs over the same grid in the same order whichever way the work is dealt: same bits always. */
 #ifndef ATTN_CPU_SDPA_BWD_H
 #define ATTN_CPU_SDPA_BWD_H
 #include "cpu/sdpa.h"
@@ -20,17 +20,18 @@ struct attn_cpu_bwd {
     struct attn_view out, lse, dout, dlse, dq, dk, dv, dmask;
     int want_dq, want_dk, want_dv;
     int64_t real;
-    int64_t tile;               /* rows and keys of a tile */
-    int64_t ldd, ldv, lds;      /* row strides: width of q and k, of v and dout, of a tile of scores */
+    int64_t tile;          /* rows and keys of a tile */
+    int64_t ldd, ldv, lds; /* row strides: width of q and k, of v and dout, of a tile of scores */
     int64_t panel;
-    int64_t rows;               /* flat rows of a task of the query phase, a multiple of tile */
+    int64_t rows; /* flat rows of a task of the query phase, a multiple of tile */
     int64_t row_blocks, key_blocks;
-    int fused;                  /* keys and queries in one phase */
+    int fused; /* keys and queries in one phase */
     struct {
-        int64_t q, dout, k, v, kt, vt, p, ds, chain, dq, dk, dv, tmp, mask, hidden, row, stat, raw_q, raw_dout, raw_k, raw_v, bad, sum;
+        int64_t q, dout, k, v, kt, vt, p, ds, chain, dq, dk, dv, tmp, mask, hidden, row, stat, raw_q, raw_dout, raw_k,
+            raw_v, bad, sum;
         int64_t end;
-    } at; /* a worker's scratch */
-    int64_t n_stats;            /* query rows times heads */
+    } at;            /* a worker's scratch */
+    int64_t n_stats; /* query rows times heads */
     struct attn_cpu_bwd_row *stats;
     struct attn_cpu_counter next;
     void (*phase)(struct attn_cpu_bwd *w, int64_t task, char *scratch);

@@ -18,7 +18,8 @@ static void T(phase_rows)(struct attn_cpu_bwd *w, int64_t task, char *scratch) {
         if (p->dim_v > 0 && !isinf(lse)) {
             T(attn_cpu_sdpa_load)(&w->s, out, attn_view_row(&w->out, b, h, at), p->dtype, p->dim_v, 1);
             T(attn_cpu_sdpa_load)(&w->s, dout, attn_view_row(&w->dout, b, h, at), p->dtype, p->dim_v, 1);
-            for (int64_t c = 0; c < p->dim_v; c++) dot += (double)out[c] * (double)dout[c]; /* its error is a whole row's */
+            for (int64_t c = 0; c < p->dim_v; c++)
+                dot += (double)out[c] * (double)dout[c]; /* its error is a whole row's */
         }
         const struct attn_cpu_ref_grad row = attn_cpu_ref_grad(p, lse, dlse, dot, sink);
         *attn_cpu_bwd_stat(w, &seq, b, h, i) = (struct attn_cpu_bwd_row){
@@ -27,7 +28,7 @@ static void T(phase_rows)(struct attn_cpu_bwd *w, int64_t task, char *scratch) {
 }
 
 /* Slopes: sum of dS times the ALiBi factor, into the row's statistics. */
-static void T(add_dalibi)(const struct T(attn_cpu_tile) *t) {
+static void T(add_dalibi)(const struct T(attn_cpu_tile) * t) {
     const struct attn_cpu_bwd *w = t->w;
     for (int64_t r = 0; r < t->n_rows; r++) {
         const REAL *ds = t->ds + r * w->lds;
@@ -50,7 +51,7 @@ static void T(write_rows)(const struct attn_cpu_bwd *w, const struct attn_view *
 }
 
 /* dk and dv of the loaded keys; those past the sequence's keys get 0. */
-static void T(write_keys)(const struct T(attn_cpu_tile) *t, const REAL *dk, const REAL *dv) {
+static void T(write_keys)(const struct T(attn_cpu_tile) * t, const REAL *dk, const REAL *dv) {
     const struct attn_cpu_bwd *w = t->w;
     for (int64_t j = 0; j < w->tile && t->j0 + j < t->seq.sk_rows; j++) {
         const int64_t at = t->seq.k0 + t->j0 + j;
@@ -62,18 +63,19 @@ static void T(write_keys)(const struct T(attn_cpu_tile) *t, const REAL *dk, cons
 }
 
 /* dq of flat rows f0 .. f0+n; those past the sequence's queries get 0. */
-static void T(write_queries)(const struct T(attn_cpu_tile) *t, const REAL *dq, int64_t f0, int64_t n) {
+static void T(write_queries)(const struct T(attn_cpu_tile) * t, const REAL *dq, int64_t f0, int64_t n) {
     const struct attn_cpu_bwd *w = t->w;
     for (int64_t f = f0; f < f0 + n; f++) {
         const int64_t i = f / w->s.group, h = t->hk * w->s.group + f % w->s.group;
         if (i >= t->seq.sq_rows) return;
-        T(write_rows)(w, &w->dq, t->b, h, t->seq.q0 + i, i < t->seq.sq ? dq + (f - f0) * w->ldd : NULL, w->s.p->dim_qk,
-                      w->s.p->scale);
+        T(write_rows)
+        (w, &w->dq, t->b, h, t->seq.q0 + i, i < t->seq.sq ? dq + (f - f0) * w->ldd : NULL, w->s.p->dim_qk,
+         w->s.p->scale);
     }
 }
 
 /* All rows that see the key block at j0 go by. dq: accumulators of every flat row, or NULL. */
-static void T(run_keys)(struct T(attn_cpu_tile) *t, int64_t j0, REAL *dk, REAL *dv, REAL *dq) {
+static void T(run_keys)(struct T(attn_cpu_tile) * t, int64_t j0, REAL *dk, REAL *dv, REAL *dq) {
     const struct attn_cpu_bwd *w = t->w;
     const attn_problem *p = w->s.p;
     int64_t n = t->seq.sk - j0, first = 0, last = 0, unused;

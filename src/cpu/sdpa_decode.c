@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * Few queries on many keys (Dao et al., flash decoding 2023): the keys are split so that one (batch, key head) can occupy
- * several threads, each split leaves (m, l, o), and this file merges them. All query heads of a group read their keys and
- * values once. The split depends on the problem alone. */
+ * Few queries on many keys (Dao et al., flash decoding 2023): the keys are split so that one (batch, key head) can
+ * occupy several threads, each split leaves (m, l, o), and this file merges them. All query heads of a group read their
+ * keys and values once. The split depends on the problem alone. */
 #include "cpu/sdpa_fwd.h"
 
 #include <math.h>
@@ -57,10 +57,12 @@ void attn_cpu_decode_merge(void *arg, int32_t worker) {
             attn_cpu_sdpa_row(&f->s, &seq, b, hk * f->s.group + r % f->s.group, r / f->s.group, &row);
             if (f->real == 8) {
                 merge_row_f64(f, partials, r, &m, &l);
-                attn_cpu_fwd_finish_f64(f, &seq, b, &row, m, l, (double *)(void *)(partials + f->partial_o) + r * f->ldv);
+                attn_cpu_fwd_finish_f64(f, &seq, b, &row, m, l,
+                                        (double *)(void *)(partials + f->partial_o) + r * f->ldv);
             } else {
                 merge_row_f32(f, partials, r, &m, &l);
-                attn_cpu_fwd_finish_f32(f, &seq, b, &row, m, l, (float *)(void *)(partials + f->partial_o) + r * f->ldv);
+                attn_cpu_fwd_finish_f32(f, &seq, b, &row, m, l,
+                                        (float *)(void *)(partials + f->partial_o) + r * f->ldv);
             }
         }
         attn_cpu_fwd_empty(f, &seq, b, hk, live, f->s.flat);

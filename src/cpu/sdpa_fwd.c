@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Dense forward: blocked, online softmax. A task is a block of flat rows of one (batch, key head), or of one key split of
- * it (sdpa_decode.c). The geometry decides nothing but speed, except whether rows are few (`panel`, `splits`), which
+ * Dense forward: blocked, online softmax. A task is a block of flat rows of one (batch, key head), or of one key split
+ * of it (sdpa_decode.c). The geometry decides nothing but speed, except whether rows are few (`panel`, `splits`), which
  * depends on the problem alone. */
 #include "cpu/sdpa_fwd.h"
 
@@ -25,8 +25,8 @@ static double outer_lse(const attn_problem *p, double natural, double sink) {
     return attn_core_has(p, ATTN_LSE_BASE_2) ? lse * 1.44269504088896340736 : lse;
 }
 
-void attn_cpu_fwd_empty(const struct attn_cpu_fwd *f, const struct attn_core_seq *seq, int64_t b, int64_t hk, int64_t f0,
-                        int64_t f1) {
+void attn_cpu_fwd_empty(const struct attn_cpu_fwd *f, const struct attn_core_seq *seq, int64_t b, int64_t hk,
+                        int64_t f0, int64_t f1) {
     const attn_problem *p = f->s.p;
     for (; f0 < f1 && f0 < seq->sq_rows * f->s.group; f0++) {
         const int64_t h = hk * f->s.group + f0 % f->s.group, at = seq->q0 + f0 / f->s.group;
@@ -38,16 +38,17 @@ void attn_cpu_fwd_empty(const struct attn_cpu_fwd *f, const struct attn_core_seq
 enum {
     FEW_ROWS = 16, /* up to this many flat rows, packing keys costs more than it saves */
     V_STEP = 32,   /* keys of a product of few rows with values */
-    BLOCK_BYTES = 512 << 10, /* keys and values of a block, and a task's rows and sums: they share a second-level cache */
+    BLOCK_BYTES =
+        512 << 10, /* keys and values of a block, and a task's rows and sums: they share a second-level cache */
     TASK_BYTES = 512 << 10
 };
 
-#define REAL float
+#define REAL    float
 #define T(name) name##_f32
 #include "cpu/sdpa_fwd_tpl.h"
 #undef REAL
 #undef T
-#define REAL double
+#define REAL    double
 #define T(name) name##_f64
 #include "cpu/sdpa_fwd_tpl.h"
 
@@ -63,7 +64,7 @@ static void lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     f->ldv = attn_cpu_sdpa_up(p->dim_v, line);
     f->keys = 512 / (f64 ? 2 : 1);
     while (f->keys > 64 && f->keys * (f->ldq + f->ldv) * f->real > BLOCK_BYTES) f->keys /= 2;
-    if (!f->panel && f->keys > 512) f->keys = 512;
+    if (!f->panel && f->keys > 256) f->keys = 256;
     f->lds = f->keys + line;
 
     f->split = attn_cpu_decode_split(&f->s);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Geometry of the dense forward: block sizes, task grid, scratch. sdpa_fwd.c runs query blocks, sdpa_decode.c merges the
- * partial results when the keys were split. */
+ * Geometry of the dense forward: block sizes, task grid, scratch. sdpa_fwd.c runs query blocks, sdpa_decode.c merges
+ * the partial results when the keys were split. */
 #ifndef ATTN_CPU_SDPA_FWD_H
 #define ATTN_CPU_SDPA_FWD_H
 #include "cpu/sdpa.h"
@@ -18,7 +18,7 @@ struct attn_cpu_fwd {
     int64_t split, splits; /* keys of a split; splits = 1: results are final */
     struct {
         int64_t q, k, tmp, v, raw, poison, s, hidden, mask, o, m, l, before, row, end;
-    } at; /* a worker's scratch */
+    } at;                  /* a worker's scratch */
     int64_t partial_bytes; /* one (batch, key head, split): m, l, o of all flat rows */
     int64_t partial_l, partial_o;
     struct attn_cpu_counter next;
@@ -32,8 +32,8 @@ void attn_cpu_fwd_finish_f64(const struct attn_cpu_fwd *f, const struct attn_cor
                              const struct attn_cpu_sdpa_row *row, double m, double l, const double *o);
 
 /* Flat rows f0 .. f1 past the sequence's queries: empty rows as far as they belong to this batch entry. */
-void attn_cpu_fwd_empty(const struct attn_cpu_fwd *f, const struct attn_core_seq *seq, int64_t b, int64_t hk, int64_t f0,
-                        int64_t f1);
+void attn_cpu_fwd_empty(const struct attn_cpu_fwd *f, const struct attn_core_seq *seq, int64_t b, int64_t hk,
+                        int64_t f0, int64_t f1);
 
 /* How many keys a split has, from the problem alone: SK if the keys are not split. */
 int64_t attn_cpu_decode_split(const struct attn_cpu_sdpa *s);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * One task of the dense forward for one compute type; included twice by sdpa_fwd.c. No include guard on purpose.
- * Online softmax over key blocks (Milakov and Gimelshein 2018; Dao et al. 2022), natural exponent, accumulators in REAL.
- * The includer defines REAL and T(name). */
+ * Online softmax over key blocks (Milakov and Gimelshein 2018; Dao et al. 2022), natural exponent, accumulators in
+ * REAL. The includer defines REAL and T(name). */
 
 void T(attn_cpu_fwd_finish)(const struct attn_cpu_fwd *f, const struct attn_core_seq *seq, int64_t b,
                             const struct attn_cpu_sdpa_row *row, double m, double l, const REAL *o) {
@@ -36,16 +36,17 @@ struct T(work) {
     float *mask;
 };
 
-/* The keys j0 .. j0+n in use: panels and values are packed, or (few rows) used in place where the tensor allows it. Values
- * in place are not looked at before they are used: see run_few. */
-static void T(load_block)(struct T(work) *w, int64_t j0, int64_t n, int careful) {
+/* The keys j0 .. j0+n in use: panels and values are packed, or (few rows) used in place where the tensor allows it.
+ * Values in place are not looked at before they are used: see run_few. */
+static void T(load_block)(struct T(work) * w, int64_t j0, int64_t n, int careful) {
     const struct attn_cpu_fwd *f = w->f;
     const attn_problem *p = f->s.p;
     const int64_t width = p->dim_v;
     /* rows far apart would fight for the same cache sets while every strip walks over them */
     const int copy = careful || (f->panel && f->s.v.row != f->ldv);
     if (f->panel) {
-        T(attn_cpu_sdpa_panels)(&f->s, &f->s.k, &w->seq, w->b, w->hk, j0, n, p->dim_qk, f->panel, w->kt, w->tmp, f->ldq);
+        T(attn_cpu_sdpa_panels)
+        (&f->s, &f->s.k, &w->seq, w->b, w->hk, j0, n, p->dim_qk, f->panel, w->kt, w->tmp, f->ldq);
     } else {
         w->k = T(attn_cpu_sdpa_keys)(&f->s, &f->s.k, &w->seq, w->b, w->hk, j0, n, p->dim_qk, w->kt, f->ldq, 0, &w->ldk);
     }
@@ -62,7 +63,7 @@ static void T(load_block)(struct T(work) *w, int64_t j0, int64_t n, int careful)
 }
 
 /* Raw products of flat rows r0 .. r0+n with keys c0 .. c1 of the loaded block at j0, in w->s. */
-static void T(multiply_keys)(struct T(work) *w, int64_t r0, int64_t n, int64_t c0, int64_t c1) {
+static void T(multiply_keys)(struct T(work) * w, int64_t r0, int64_t n, int64_t c0, int64_t c1) {
     const struct attn_cpu_fwd *f = w->f;
     const int64_t d = f->s.p->dim_qk;
     const REAL *q = w->q + r0 * f->ldq;
@@ -74,8 +75,9 @@ static void T(multiply_keys)(struct T(work) *w, int64_t r0, int64_t n, int64_t c
         f->s.u->T(gemm)(n, f->panel, d, q, f->ldq, 1, w->kt + c * d, f->panel, w->s + (c - c0), f->lds, 0);
 }
 
-/* One step of the online softmax for row r of the task: x[0..n) holds scores and becomes probabilities relative to m. */
-static void T(soften)(struct T(work) *w, int64_t r, REAL *x, int64_t n) {
+/* One step of the online softmax for row r of the task: x[0..n) holds scores and becomes probabilities relative to m.
+ */
+static void T(soften)(struct T(work) * w, int64_t r, REAL *x, int64_t n) {
     const struct attn_ukr *u = w->f->s.u;
     REAL *m = &w->m[r], *l = &w->l[r];
     const REAL high = u->T(max)(x, n);
@@ -96,7 +98,7 @@ static void T(soften)(struct T(work) *w, int64_t r, REAL *x, int64_t n) {
 }
 
 /* Flat rows r0 .. r0+n of the task against keys c0 .. c1 of the loaded block at j0. */
-static void T(run_strip)(struct T(work) *w, int64_t r0, int64_t n, int64_t j0, int64_t c0, int64_t c1) {
+static void T(run_strip)(struct T(work) * w, int64_t r0, int64_t n, int64_t j0, int64_t c0, int64_t c1) {
     const struct attn_cpu_fwd *f = w->f;
     const int64_t width = f->s.p->dim_v, step = f->panel ? c1 - c0 : V_STEP;
     REAL *o = w->o + r0 * f->ldv;
@@ -107,8 +109,8 @@ static void T(run_strip)(struct T(work) *w, int64_t r0, int64_t n, int64_t j0, i
         T(soften)(w, r0 + r, x, c1 - c0);
     }
     for (int64_t c = c0; c < c1; c += step) /* few rows: value rows come from memory, so finish with them while at it */
-        f->s.u->T(gemm)(n, width, c1 - c < step ? c1 - c : step, w->s + (c - c0), f->lds, 1, w->vs + c * w->ldv, w->ldv, o,
-                        f->ldv, 1);
+        f->s.u->T(gemm)(n, width, c1 - c < step ? c1 - c : step, w->s + (c - c0), f->lds, 1, w->vs + c * w->ldv, w->ldv,
+                        o, f->ldv, 1);
     if (!w->poison.any) return;
     struct attn_cpu_sdpa_poison part = w->poison;
     part.raw = (REAL *)part.raw + c0 * f->ldv;
@@ -118,7 +120,7 @@ static void T(run_strip)(struct T(work) *w, int64_t r0, int64_t n, int64_t j0, i
 
 /* Few rows read every value once, so there is no telling beforehand whether all are finite. If a sum is not finite
  * afterwards, take the block back and do it again with care. */
-static void T(run_few)(struct T(work) *w, int64_t n_rows, int64_t begin, int64_t end) {
+static void T(run_few)(struct T(work) * w, int64_t n_rows, int64_t begin, int64_t end) {
     const struct attn_cpu_fwd *f = w->f;
     const size_t sums = (size_t)n_rows * sizeof(REAL), rows = (size_t)(n_rows * f->ldv) * sizeof(REAL);
     REAL *m = w->before, *l = m + FEW_ROWS, *o = l + FEW_ROWS;
@@ -138,7 +140,7 @@ static void T(run_few)(struct T(work) *w, int64_t n_rows, int64_t begin, int64_t
 }
 
 /* Keys that rows r0 .. r0+n see: bounds of the union. */
-static void T(see)(const struct T(work) *w, int64_t r0, int64_t n, int64_t *lo, int64_t *hi) {
+static void T(see)(const struct T(work) * w, int64_t r0, int64_t n, int64_t *lo, int64_t *hi) {
     *lo = INT64_MAX, *hi = 0;
     for (int64_t r = r0; r < r0 + n; r++) {
         const struct attn_cpu_sdpa_row *row = &w->row[r];
@@ -151,7 +153,7 @@ static void T(see)(const struct T(work) *w, int64_t r0, int64_t n, int64_t *lo, 
 
 /* Blocks start at multiples of f->keys and strips of a block at multiples of 32 (see attn_ukr.exp), whatever the first
  * visible key is: the sums of a row do not depend on its neighbours. The few keys before it are hidden as any other. */
-static void T(run_keys)(struct T(work) *w, int64_t n_rows, int64_t k0, int64_t k1) {
+static void T(run_keys)(struct T(work) * w, int64_t n_rows, int64_t k0, int64_t k1) {
     const struct attn_cpu_fwd *f = w->f;
     int64_t lo, hi, a, e;
     T(see)(w, 0, n_rows, &lo, &hi);
@@ -176,9 +178,11 @@ static void T(run_keys)(struct T(work) *w, int64_t n_rows, int64_t k0, int64_t k
 
 static void T(run_task)(struct attn_cpu_fwd *f, int64_t task, char *scratch) {
     const attn_problem *p = f->s.p;
-    const int64_t split = task % f->splits, block = task / f->splits % f->row_blocks, pair = task / f->splits / f->row_blocks;
+    const int64_t split = task % f->splits, block = task / f->splits % f->row_blocks,
+                  pair = task / f->splits / f->row_blocks;
     /* the longest task of a causal problem first */
-    const int64_t f0 = (f->row_blocks - 1 - block) * f->rows, left = f->s.flat - f0, n = left < f->rows ? left : f->rows;
+    const int64_t f0 = (f->row_blocks - 1 - block) * f->rows, left = f->s.flat - f0,
+                  n = left < f->rows ? left : f->rows;
     struct T(work) work = {.f = f, .b = pair / p->heads_k, .hk = pair % p->heads_k}, *w = &work;
     attn_core_seq_get(p, f->s.args, w->b, &w->seq);
     w->row = (struct attn_cpu_sdpa_row *)(void *)(scratch + f->at.row);
@@ -200,9 +204,9 @@ static void T(run_task)(struct attn_cpu_fwd *f, int64_t task, char *scratch) {
     for (int64_t r = 0; r < live; r++) {
         const int64_t i = (f0 + r) / f->s.group, h = w->hk * f->s.group + (f0 + r) % f->s.group;
         attn_cpu_sdpa_row(&f->s, &w->seq, w->b, h, i, &w->row[r]);
-        if (p->dim_qk > 0)
-            T(attn_cpu_sdpa_load)(&f->s, w->q + r * f->ldq, attn_view_row(&f->s.q, w->b, h, w->seq.q0 + i), p->dtype,
-                                  p->dim_qk, f->s.row_factor);
+        if (p->dim_qk > 0) T(attn_cpu_sdpa_load)
+        (&f->s, w->q + r * f->ldq, attn_view_row(&f->s.q, w->b, h, w->seq.q0 + i), p->dtype, p->dim_qk,
+         f->s.row_factor);
         w->m[r] = (REAL)-INFINITY;
         w->l[r] = 0;
     }

@@ -7,7 +7,8 @@ struct isa {
     const struct attn_ukr *u;
     double rate;
 };
-static const struct isa isa_avx512 = {&attn_ukr_avx512, 90e9}, isa_avx2 = {&attn_ukr_avx2, 75e9}, isa_c = {&attn_ukr_c, 12e9};
+static const struct isa isa_avx512 = {&attn_ukr_avx512, 90e9}, isa_avx2 = {&attn_ukr_avx2, 75e9},
+                        isa_c = {&attn_ukr_c, 12e9};
 
 /* Extents whose products would not fit in 64 bits never get here with real tensors; without tensors they could. */
 static int supports(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
@@ -58,11 +59,9 @@ OPERATOR(bwd)
         .deterministic = 1, .bit_stable = 1, .features = FEATURE, .impl = &isa_##isa, .supports = supports,            \
         .estimate = estimate, .workspace = workspace_##fn, .launch = launch_##fn                                       \
     }
-#define ROWS(OP, fn, isa, FEATURE)                          \
-    ROW(OP, fn, isa, FEATURE, f32, ATTN_F32, "f32"),        \
-    ROW(OP, fn, isa, FEATURE, f16, ATTN_F16, "f32"),        \
-    ROW(OP, fn, isa, FEATURE, bf16, ATTN_BF16, "f32"),      \
-    ROW(OP, fn, isa, FEATURE, f64, ATTN_F64, "f64")
+#define ROWS(OP, fn, isa, FEATURE)                                                                                     \
+    ROW(OP, fn, isa, FEATURE, f32, ATTN_F32, "f32"), ROW(OP, fn, isa, FEATURE, f16, ATTN_F16, "f32"),                  \
+        ROW(OP, fn, isa, FEATURE, bf16, ATTN_BF16, "f32"), ROW(OP, fn, isa, FEATURE, f64, ATTN_F64, "f64")
 
 const struct attn_kernel attn_cpu_sdpa_rows[] = {
     ROWS(ATTN_OP_SDPA_FWD, fwd, avx512, ATTN_CPU_AVX512), ROWS(ATTN_OP_SDPA_BWD, bwd, avx512, ATTN_CPU_AVX512),

@@ -5,7 +5,8 @@
 #include <math.h>
 #include <string.h>
 
-void attn_cpu_sdpa_init(struct attn_cpu_sdpa *s, const attn_problem *p, const attn_args *args, const struct attn_ukr *u) {
+void attn_cpu_sdpa_init(struct attn_cpu_sdpa *s, const attn_problem *p, const attn_args *args,
+                        const struct attn_ukr *u) {
     const int f64 = p->dtype == ATTN_F64;
     const double small = f64 ? 1e-100 : 1e-12, size = fabs(p->scale);
     *s = (struct attn_cpu_sdpa){.p = p, .args = args, .u = u};
@@ -20,7 +21,8 @@ void attn_cpu_sdpa_init(struct attn_cpu_sdpa *s, const attn_problem *p, const at
     s->k = attn_core_view(p, args, ATTN_ROLE_K);
     s->v = attn_core_view(p, args, ATTN_ROLE_V);
     s->mask = attn_core_view(p, args, ATTN_ROLE_MASK);
-    s->plain = early && p->softcap <= 0 && p->alibi == ATTN_ALIBI_NONE && !p->mask_dtype && !attn_core_has(p, ATTN_PAGED);
+    s->plain =
+        early && p->softcap <= 0 && p->alibi == ATTN_ALIBI_NONE && !p->mask_dtype && !attn_core_has(p, ATTN_PAGED);
 }
 
 static double read_slope(const struct attn_cpu_sdpa *s, int64_t b, int64_t h) {
@@ -54,17 +56,17 @@ void attn_cpu_sdpa_row(const struct attn_cpu_sdpa *s, const struct attn_core_seq
     }
 }
 
-#define REAL float
-#define T(name) name##_f32
+#define REAL        float
+#define T(name)     name##_f32
 #define REAL_IS_F64 0
-#define SMALLEST 1.17549435e-38f
+#define SMALLEST    1.17549435e-38f
 #include "cpu/sdpa_score_tpl.h"
 #undef REAL
 #undef T
 #undef REAL_IS_F64
 #undef SMALLEST
-#define REAL double
-#define T(name) name##_f64
+#define REAL        double
+#define T(name)     name##_f64
 #define REAL_IS_F64 1
-#define SMALLEST 2.2250738585072014e-308
+#define SMALLEST    2.2250738585072014e-308
 #include "cpu/sdpa_score_tpl.h"

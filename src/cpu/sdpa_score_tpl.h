@@ -44,9 +44,9 @@ const REAL *T(attn_cpu_sdpa_keys)(const struct attn_cpu_sdpa *s, const struct at
     return dst;
 }
 
-void T(attn_cpu_sdpa_panels)(const struct attn_cpu_sdpa *s, const struct attn_view *view, const struct attn_core_seq *seq,
-                             int64_t b, int64_t hk, int64_t j0, int64_t n, int64_t width, int64_t panel, REAL *dst,
-                             REAL *tmp, int64_t ld) {
+void T(attn_cpu_sdpa_panels)(const struct attn_cpu_sdpa *s, const struct attn_view *view,
+                             const struct attn_core_seq *seq, int64_t b, int64_t hk, int64_t j0, int64_t n,
+                             int64_t width, int64_t panel, REAL *dst, REAL *tmp, int64_t ld) {
     for (int64_t j = 0; j < n; j += panel, dst += width * panel) {
         int64_t cols = n - j < panel ? n - j : panel, ld_rows;
         const REAL *rows = T(attn_cpu_sdpa_keys)(s, view, seq, b, hk, j0 + j, cols, width, tmp, ld, 0, &ld_rows);
@@ -56,8 +56,8 @@ void T(attn_cpu_sdpa_panels)(const struct attn_cpu_sdpa *s, const struct attn_vi
     }
 }
 
-static void T(add_mask)(const struct attn_cpu_sdpa *s, const struct attn_cpu_sdpa_row *row, REAL *x, int64_t j0, int64_t n,
-                        float *tmp) {
+static void T(add_mask)(const struct attn_cpu_sdpa *s, const struct attn_cpu_sdpa_row *row, REAL *x, int64_t j0,
+                        int64_t n, float *tmp) {
     const struct attn_view *m = &s->mask;
     const char *cell = row->mask + j0 * m->column * m->element_bytes;
     const int64_t read = m->column ? n : 1;
@@ -87,7 +87,8 @@ static void T(add_mask)(const struct attn_cpu_sdpa *s, const struct attn_cpu_sdp
 }
 
 void T(attn_cpu_sdpa_score)(const struct attn_cpu_sdpa *s, const struct attn_core_seq *seq,
-                            const struct attn_cpu_sdpa_row *row, REAL *x, REAL *chain, int64_t j0, int64_t n, float *tmp) {
+                            const struct attn_cpu_sdpa_row *row, REAL *x, REAL *chain, int64_t j0, int64_t n,
+                            float *tmp) {
     int64_t first = row->lo - j0, end = row->hi - j0;
     first = first < 0 ? 0 : first > n ? n : first;
     end = end < first ? first : end > n ? n : end;
@@ -116,8 +117,8 @@ void T(attn_cpu_sdpa_score)(const struct attn_cpu_sdpa *s, const struct attn_cor
     }
 }
 
-void T(attn_cpu_sdpa_poison_find)(const struct attn_cpu_sdpa *s, struct attn_cpu_sdpa_poison *poison, REAL *x, int64_t rows,
-                                  int64_t n, int64_t ld) {
+void T(attn_cpu_sdpa_poison_find)(const struct attn_cpu_sdpa *s, struct attn_cpu_sdpa_poison *poison, REAL *x,
+                                  int64_t rows, int64_t n, int64_t ld) {
     REAL *raw = poison->raw;
     poison->any = 0;
     for (int64_t r = 0; r < rows; r++) {
@@ -135,8 +136,8 @@ void T(attn_cpu_sdpa_poison_find)(const struct attn_cpu_sdpa *s, struct attn_cpu
     }
 }
 
-void T(attn_cpu_sdpa_poison_apply)(const struct attn_cpu_sdpa_poison *poison, int64_t m, int64_t rows, int64_t n, int64_t ld,
-                                   const REAL *a, int64_t a_row, int64_t a_col, REAL *c, int64_t ldc) {
+void T(attn_cpu_sdpa_poison_apply)(const struct attn_cpu_sdpa_poison *poison, int64_t m, int64_t rows, int64_t n,
+                                   int64_t ld, const REAL *a, int64_t a_row, int64_t a_col, REAL *c, int64_t ldc) {
     const REAL *raw = poison->raw;
     for (int64_t r = 0; r < rows; r++) {
         if (!poison->row[r]) continue;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * A tile of the dense backward: P and dS of up to `tile` query rows against up to `tile` keys of one key head, what every
- * gradient is summed from. Rows and keys are loaded apart, so that whoever owns one side keeps it. */
+ * A tile of the dense backward: P and dS of up to `tile` query rows against up to `tile` keys of one key head, what
+ * every gradient is summed from. Rows and keys are loaded apart, so that whoever owns one side keeps it. */
 #ifndef ATTN_CPU_SDPA_TILE_H
 #define ATTN_CPU_SDPA_TILE_H
 #include "cpu/sdpa_bwd.h"
@@ -22,21 +22,21 @@ enum { ATTN_CPU_TILE_SLOTS = 2 };
         struct attn_cpu_sdpa_poison bad_q, bad_dout, bad_k;                                                            \
         int bad_rows, bad_values; /* rows (q, dout, shift) or v are not finite: see exp_lifted */                      \
     };                                                                                                                 \
-    /* slot < ATTN_CPU_TILE_SLOTS: tiles of one worker share everything but their rows. */                              \
-    void attn_cpu_tile_init_##T(struct attn_cpu_tile_##T *t, const struct attn_cpu_bwd *w, char *scratch, int slot);    \
+    /* slot < ATTN_CPU_TILE_SLOTS: tiles of one worker share everything but their rows. */                             \
+    void attn_cpu_tile_init_##T(struct attn_cpu_tile_##T *t, const struct attn_cpu_bwd *w, char *scratch, int slot);   \
     /* Sequence b and key head hk; forgets rows and keys. */                                                           \
     void attn_cpu_tile_pair_##T(struct attn_cpu_tile_##T *t, int64_t b, int64_t hk);                                   \
     /* Rows f0 .. f0+n: row r is query (f0+r) / group of head h0 + (f0+r) % group. */                                  \
     void attn_cpu_tile_rows_##T(struct attn_cpu_tile_##T *t, int64_t h0, int64_t group, int64_t f0, int64_t n);        \
     void attn_cpu_tile_keys_##T(struct attn_cpu_tile_##T *t, int64_t j0, int64_t n);                                   \
     /* The keys that another slot of this worker has loaded. */                                                        \
-    void attn_cpu_tile_same_keys_##T(struct attn_cpu_tile_##T *t, const struct attn_cpu_tile_##T *loaded);              \
+    void attn_cpu_tile_same_keys_##T(struct attn_cpu_tile_##T *t, const struct attn_cpu_tile_##T *loaded);             \
     /* p (zero where hidden) and ds (gradient of the score after step 4) */                                            \
     void attn_cpu_tile_compute_##T(struct attn_cpu_tile_##T *t);                                                       \
     /* ds becomes the gradient of scale * (q . k): through the softcap */                                              \
     void attn_cpu_tile_chain_##T(struct attn_cpu_tile_##T *t);                                                         \
-    /* What the tile adds to the gradients: dv += P^T dout (before chain); dk += dS^T q and dq += dS k (after it). dk   \
-     * and dv take NaN and infinities out of the loaded rows: load them anew for another tile. */                       \
+    /* What the tile adds to the gradients: dv += P^T dout (before chain); dk += dS^T q and dq += dS k (after it). dk  \
+     * and dv take NaN and infinities out of the loaded rows: load them anew for another tile. */                      \
     void attn_cpu_tile_add_dv_##T(struct attn_cpu_tile_##T *t, REAL *dv);                                              \
     void attn_cpu_tile_add_dk_##T(struct attn_cpu_tile_##T *t, REAL *dk);                                              \
     void attn_cpu_tile_add_dq_##T(const struct attn_cpu_tile_##T *t, REAL *dq);

@@ -2,7 +2,7 @@
  * Tiles for one compute type; included twice by sdpa_tile.c. No include guard on purpose.
  * The includer defines REAL, T(name) and SMALLEST (the smallest normal number). */
 
-void T(attn_cpu_tile_init)(struct T(attn_cpu_tile) *t, const struct attn_cpu_bwd *w, char *scratch, int slot) {
+void T(attn_cpu_tile_init)(struct T(attn_cpu_tile) * t, const struct attn_cpu_bwd *w, char *scratch, int slot) {
     *t = (struct T(attn_cpu_tile)){.w = w};
 #define AT(name) (REAL *)(void *)(scratch + w->at.name)
     t->q = AT(q) + slot * w->tile * w->ldd;
@@ -20,14 +20,14 @@ void T(attn_cpu_tile_init)(struct T(attn_cpu_tile) *t, const struct attn_cpu_bwd
     t->stat = (struct attn_cpu_bwd_row **)(void *)(scratch + w->at.stat) + slot * w->tile;
 }
 
-void T(attn_cpu_tile_pair)(struct T(attn_cpu_tile) *t, int64_t b, int64_t hk) {
+void T(attn_cpu_tile_pair)(struct T(attn_cpu_tile) * t, int64_t b, int64_t hk) {
     t->b = b;
     t->hk = hk;
     t->n_rows = t->n_keys = 0;
     attn_core_seq_get(t->w->s.p, t->w->s.args, b, &t->seq);
 }
 
-void T(attn_cpu_tile_rows)(struct T(attn_cpu_tile) *t, int64_t h0, int64_t group, int64_t f0, int64_t n) {
+void T(attn_cpu_tile_rows)(struct T(attn_cpu_tile) * t, int64_t h0, int64_t group, int64_t f0, int64_t n) {
     const struct attn_cpu_bwd *w = t->w;
     const attn_problem *p = w->s.p;
     t->n_rows = n;
@@ -50,12 +50,13 @@ void T(attn_cpu_tile_rows)(struct T(attn_cpu_tile) *t, int64_t h0, int64_t group
             T(attn_cpu_sdpa_load)(&w->s, q, attn_view_row(&w->s.q, t->b, h, at), p->dtype, p->dim_qk, w->s.row_factor);
         if (p->dim_v > 0)
             T(attn_cpu_sdpa_load)(&w->s, dout, attn_view_row(&w->dout, t->b, h, at), p->dtype, p->dim_v, stat->g);
-        if (!isfinite(stat->shift) || !w->s.u->T(finite)(dout, p->dim_v) || !w->s.u->T(finite)(q, p->dim_qk)) t->bad_rows = 1;
+        if (!isfinite(stat->shift) || !w->s.u->T(finite)(dout, p->dim_v) || !w->s.u->T(finite)(q, p->dim_qk))
+            t->bad_rows = 1;
     }
     if (t->lo > t->hi) t->lo = t->hi;
 }
 
-void T(attn_cpu_tile_keys)(struct T(attn_cpu_tile) *t, int64_t j0, int64_t n) {
+void T(attn_cpu_tile_keys)(struct T(attn_cpu_tile) * t, int64_t j0, int64_t n) {
     const struct attn_cpu_bwd *w = t->w;
     const attn_problem *p = w->s.p;
     int64_t ld;
@@ -70,14 +71,14 @@ void T(attn_cpu_tile_keys)(struct T(attn_cpu_tile) *t, int64_t j0, int64_t n) {
     for (int64_t c = 0; c < p->dim_v && !t->bad_values; c++) t->bad_values = !w->s.u->T(finite)(t->vt + c * w->tile, n);
 }
 
-void T(attn_cpu_tile_same_keys)(struct T(attn_cpu_tile) *t, const struct T(attn_cpu_tile) *loaded) {
+void T(attn_cpu_tile_same_keys)(struct T(attn_cpu_tile) * t, const struct T(attn_cpu_tile) * loaded) {
     t->j0 = loaded->j0;
     t->n_keys = loaded->n_keys;
     t->bad_k = loaded->bad_k;
     t->bad_values = loaded->bad_values;
 }
 
-void T(attn_cpu_tile_compute)(struct T(attn_cpu_tile) *t) {
+void T(attn_cpu_tile_compute)(struct T(attn_cpu_tile) * t) {
     const struct attn_cpu_bwd *w = t->w;
     const struct attn_ukr *u = w->s.u;
     const attn_problem *p = w->s.p;
@@ -102,7 +103,7 @@ void T(attn_cpu_tile_compute)(struct T(attn_cpu_tile) *t) {
     }
 }
 
-void T(attn_cpu_tile_chain)(struct T(attn_cpu_tile) *t) {
+void T(attn_cpu_tile_chain)(struct T(attn_cpu_tile) * t) {
     const struct attn_cpu_bwd *w = t->w;
     if (!t->chain) return;
     for (int64_t r = 0; r < t->n_rows; r++) { /* chain is defined where the row sees keys; ds is 0 elsewhere */
@@ -117,7 +118,7 @@ void T(attn_cpu_tile_chain)(struct T(attn_cpu_tile) *t) {
     }
 }
 
-void T(attn_cpu_tile_add_dv)(struct T(attn_cpu_tile) *t, REAL *dv) {
+void T(attn_cpu_tile_add_dv)(struct T(attn_cpu_tile) * t, REAL *dv) {
     const struct attn_cpu_bwd *w = t->w;
     const int64_t width = w->s.p->dim_v;
     T(attn_cpu_sdpa_poison_find)(&w->s, &t->bad_dout, t->dout, t->n_rows, width, w->ldv);
@@ -126,7 +127,7 @@ void T(attn_cpu_tile_add_dv)(struct T(attn_cpu_tile) *t, REAL *dv) {
         T(attn_cpu_sdpa_poison_apply)(&t->bad_dout, t->n_keys, t->n_rows, width, w->ldv, t->p, 1, w->lds, dv, w->ldv);
 }
 
-void T(attn_cpu_tile_add_dk)(struct T(attn_cpu_tile) *t, REAL *dk) {
+void T(attn_cpu_tile_add_dk)(struct T(attn_cpu_tile) * t, REAL *dk) {
     const struct attn_cpu_bwd *w = t->w;
     const int64_t width = w->s.p->dim_qk;
     T(attn_cpu_sdpa_poison_find)(&w->s, &t->bad_q, t->q, t->n_rows, width, w->ldd);
@@ -135,7 +136,7 @@ void T(attn_cpu_tile_add_dk)(struct T(attn_cpu_tile) *t, REAL *dk) {
         T(attn_cpu_sdpa_poison_apply)(&t->bad_q, t->n_keys, t->n_rows, width, w->ldd, t->ds, 1, w->lds, dk, w->ldd);
 }
 
-void T(attn_cpu_tile_add_dq)(const struct T(attn_cpu_tile) *t, REAL *dq) {
+void T(attn_cpu_tile_add_dq)(const struct T(attn_cpu_tile) * t, REAL *dq) {
     const struct attn_cpu_bwd *w = t->w;
     const int64_t width = w->s.p->dim_qk;
     w->s.u->T(gemm)(t->n_rows, width, t->n_keys, t->ds, w->lds, 1, t->k, w->ldd, dq, w->ldd, 1);

@@ -2,27 +2,30 @@
  * Microkernels: the few inner loops that attention is made of, one table per instruction set (ukr_c.c, ukr_avx2.c,
  * ukr_avx512.c). Drivers (sdpa_*.c, mla_*.c) own blocking, masks and threads and see only this table.
  * f16 and bf16 are widened to f32 when a block is packed; f64 has its own entries. Buffers are 64-byte aligned, rows of
- * panels are `ld` elements apart with ld a multiple of 16 (f32) or 8 (f64); no entry reads or writes past the n it is given. */
+ * panels are `ld` elements apart with ld a multiple of 16 (f32) or 8 (f64); no entry reads or writes past the n it is
+ * given. */
 #ifndef ATTN_CPU_UKR_H
 #define ATTN_CPU_UKR_H
 #include "attn.h"
 
 struct attn_ukr {
-    const char *isa;      /* "c", "avx2", "avx512" */
-    int32_t mr32, nr32;   /* register tile of gemm_f32: hints for choosing block sizes */
+    const char *isa;    /* "c", "avx2", "avx512" */
+    int32_t mr32, nr32; /* register tile of gemm_f32: hints for choosing block sizes */
     int32_t mr64, nr64;
 
-    /* C[m,n] = A[m,k] B[k,n] (accumulate = 0) or += (1). A is addressed as a[i*a_row + l*a_col], so that a transposed A costs
-     * nothing; B and C are row-major with unit columns. Any m, n, k >= 0 (k = 0 with accumulate = 0 zero-fills). */
+    /* C[m,n] = A[m,k] B[k,n] (accumulate = 0) or += (1). A is addressed as a[i*a_row + l*a_col], so that a transposed A
+     * costs nothing; B and C are row-major with unit columns. Any m, n, k >= 0 (k = 0 with accumulate = 0 zero-fills).
+     */
     void (*gemm_f32)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_col, const float *b,
                      int64_t ldb, float *c, int64_t ldc, int accumulate);
     void (*gemm_f64)(int64_t m, int64_t n, int64_t k, const double *a, int64_t a_row, int64_t a_col, const double *b,
                      int64_t ldb, double *c, int64_t ldc, int accumulate);
 
-    /* C[m,n] = A[m,k] B[n,k]^T, rows of A and B with unit columns: for few rows of A (decode), where packing B costs more than
-     * it saves. Elements do not depend on how m and n are cut (neither do those of gemm), but differ from gemm's in rounding. */
-    void (*gemm_nt_f32)(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb, float *c,
-                        int64_t ldc);
+    /* C[m,n] = A[m,k] B[n,k]^T, rows of A and B with unit columns: for few rows of A (decode), where packing B costs
+     * more than it saves. Elements do not depend on how m and n are cut (neither do those of gemm), but differ from
+     * gemm's in rounding. */
+    void (*gemm_nt_f32)(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb,
+                        float *c, int64_t ldc);
     void (*gemm_nt_f64)(int64_t m, int64_t n, int64_t k, const double *a, int64_t lda, const double *b, int64_t ldb,
                         double *c, int64_t ldc);
 
@@ -30,8 +33,8 @@ struct attn_ukr {
     float (*max_f32)(const float *s, int64_t n);
     double (*max_f64)(const double *s, int64_t n);
 
-    /* s[j] = exp(s[j] - max) in place, returns the sum (f32: within 2e-7 relative per element). s[j] = -inf gives exactly 0, a NaN
-     * gives NaN. max is finite. */
+    /* s[j] = exp(s[j] - max) in place, returns the sum (f32: within 2e-7 relative per element). s[j] = -inf gives
+     * exactly 0, a NaN gives NaN. max is finite. */
     float (*exp_f32)(float *s, int64_t n, float max);
     double (*exp_f64)(double *s, int64_t n, double max);
 
@@ -71,7 +74,8 @@ struct attn_ukr {
     int (*finite_f32)(const float *x, int64_t n);
     int (*finite_f64)(const double *x, int64_t n);
 
-    /* Unit-stride row between a tensor dtype (F32, F16, BF16) and f32, times factor (1: exact copy); rounds to nearest even. */
+    /* Unit-stride row between a tensor dtype (F32, F16, BF16) and f32, times factor (1: exact copy); rounds to nearest
+     * even. */
     void (*widen)(float *dst, const void *src, int32_t dtype, int64_t n, float factor);
     void (*narrow)(void *dst, int32_t dtype, const float *src, int64_t n, float factor);
 

@@ -8,9 +8,7 @@
 
 #include <string.h>
 
-static inline v32 widen_bf16(__m128i h) {
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
-}
+static inline v32 widen_bf16(__m128i h) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16)); }
 static inline v32 widen_f16(__m128i h) { return _mm256_cvtph_ps(h); }
 static inline __m128i narrow_f16(v32 x) { return _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 /* Round to nearest even on the bits; a NaN would turn into infinity by the carry, so it is made quiet instead. */
@@ -24,13 +22,13 @@ static inline __m128i narrow_bf16(v32 x) {
 }
 
 /* Tails of 16-bit rows go through a copy of one vector: AVX2 has no masked 16-bit access. */
-#define WIDEN(convert)                                                                            \
-    for (; n - j >= 8; j += 8)                                                                    \
-        v32_store(dst + j, convert(_mm_loadu_si128((const __m128i *)(const void *)(h + j))) * f); \
-    if (j < n) {                                                                                  \
-        __m128i last = _mm_setzero_si128();                                                       \
-        memcpy(&last, h + j, (size_t)(n - j) * 2);                                                \
-        v32_store_tail(dst + j, v32_tail_of(n - j), convert(last) * f);                           \
+#define WIDEN(convert)                                                                                                 \
+    for (; n - j >= 8; j += 8)                                                                                         \
+        v32_store(dst + j, convert(_mm_loadu_si128((const __m128i *)(const void *)(h + j))) * f);                      \
+    if (j < n) {                                                                                                       \
+        __m128i last = _mm_setzero_si128();                                                                            \
+        memcpy(&last, h + j, (size_t)(n - j) * 2);                                                                     \
+        v32_store_tail(dst + j, v32_tail_of(n - j), convert(last) * f);                                                \
     }
 static void widen(float *dst, const void *src, int32_t dtype, int64_t n, float factor) {
     const uint16_t *h = (const uint16_t *)src;
@@ -45,12 +43,11 @@ static void widen(float *dst, const void *src, int32_t dtype, int64_t n, float f
         if (j < n) v32_store_tail(dst + j, v32_tail_of(n - j), v32_load_tail(s + j, v32_tail_of(n - j)) * f);
     }
 }
-#define NARROW(convert)                                                                              \
-    for (; n - j >= 8; j += 8)                                                                       \
-        _mm_storeu_si128((__m128i *)(void *)(h + j), convert(v32_load(src + j) * f));                \
-    if (j < n) {                                                                                     \
-        __m128i last = convert(v32_load_tail(src + j, v32_tail_of(n - j)) * f);                      \
-        memcpy(h + j, &last, (size_t)(n - j) * 2);                                                   \
+#define NARROW(convert)                                                                                                \
+    for (; n - j >= 8; j += 8) _mm_storeu_si128((__m128i *)(void *)(h + j), convert(v32_load(src + j) * f));           \
+    if (j < n) {                                                                                                       \
+        __m128i last = convert(v32_load_tail(src + j, v32_tail_of(n - j)) * f);                                        \
+        memcpy(h + j, &last, (size_t)(n - j) * 2);                                                                     \
     }
 static void narrow(void *dst, int32_t dtype, const float *src, int64_t n, float factor) {
     uint16_t *h = (uint16_t *)dst;
@@ -98,11 +95,11 @@ static inline void square_f64(double *dst, int64_t ld, const double *src, int64_
 #define SQUARE_F64 4
 #include "cpu/ukr_transpose_tpl.h"
 
-#define ISA "avx2"
-#define TABLE attn_ukr_avx2
-#define MR 6
-#define FEW 4
-#define WIDE 6
-#define NT_ROWS 1
+#define ISA           "avx2"
+#define TABLE         attn_ukr_avx2
+#define MR            6
+#define FEW           4
+#define WIDE          6
+#define NT_ROWS       1
 #define PREFETCH_ROWS 8
 #include "cpu/ukr_tpl.h"

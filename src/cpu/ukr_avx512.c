@@ -6,9 +6,7 @@
 
 #include "cpu/ukr_vec_avx512.h"
 
-static inline v32 widen_bf16(__m256i h) {
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
-}
+static inline v32 widen_bf16(__m256i h) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16)); }
 static inline v32 widen_f16(__m256i h) { return _mm512_cvtph_ps(h); }
 static inline __m256i narrow_f16(v32 x) { return _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 /* Round to nearest even on the bits; a NaN would turn into infinity by the carry, so it is made quiet instead. */
@@ -19,12 +17,12 @@ static inline __m256i narrow_bf16(v32 x) {
     return _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16));
 }
 
-#define WIDEN(convert)                                                                               \
-    for (; n - j >= 16; j += 16)                                                                     \
-        v32_store(dst + j, convert(_mm256_loadu_si256((const __m256i *)(const void *)(h + j))) * f); \
-    if (j < n) {                                                                                     \
-        __mmask16 m = v32_tail_of(n - j);                                                            \
-        v32_store_tail(dst + j, m, convert(_mm256_maskz_loadu_epi16(m, h + j)) * f);                 \
+#define WIDEN(convert)                                                                                                 \
+    for (; n - j >= 16; j += 16)                                                                                       \
+        v32_store(dst + j, convert(_mm256_loadu_si256((const __m256i *)(const void *)(h + j))) * f);                   \
+    if (j < n) {                                                                                                       \
+        __mmask16 m = v32_tail_of(n - j);                                                                              \
+        v32_store_tail(dst + j, m, convert(_mm256_maskz_loadu_epi16(m, h + j)) * f);                                   \
     }
 static void widen(float *dst, const void *src, int32_t dtype, int64_t n, float factor) {
     const uint16_t *h = (const uint16_t *)src;
@@ -39,12 +37,11 @@ static void widen(float *dst, const void *src, int32_t dtype, int64_t n, float f
         if (j < n) v32_store_tail(dst + j, v32_tail_of(n - j), v32_load_tail(s + j, v32_tail_of(n - j)) * f);
     }
 }
-#define NARROW(convert)                                                                                \
-    for (; n - j >= 16; j += 16)                                                                       \
-        _mm256_storeu_si256((__m256i *)(void *)(h + j), convert(v32_load(src + j) * f));               \
-    if (j < n) {                                                                                       \
-        __mmask16 m = v32_tail_of(n - j);                                                              \
-        _mm256_mask_storeu_epi16(h + j, m, convert(v32_load_tail(src + j, m) * f));                    \
+#define NARROW(convert)                                                                                                \
+    for (; n - j >= 16; j += 16) _mm256_storeu_si256((__m256i *)(void *)(h + j), convert(v32_load(src + j) * f));      \
+    if (j < n) {                                                                                                       \
+        __mmask16 m = v32_tail_of(n - j);                                                                              \
+        _mm256_mask_storeu_epi16(h + j, m, convert(v32_load_tail(src + j, m) * f));                                    \
     }
 static void narrow(void *dst, int32_t dtype, const float *src, int64_t n, float factor) {
     uint16_t *h = (uint16_t *)dst;
@@ -109,11 +106,11 @@ static inline void square_f64(double *dst, int64_t ld, const double *src, int64_
 #define SQUARE_F64 8
 #include "cpu/ukr_transpose_tpl.h"
 
-#define ISA "avx512"
-#define TABLE attn_ukr_avx512
-#define MR 14
-#define FEW 16
-#define WIDE 8
-#define NT_ROWS 3
+#define ISA           "avx512"
+#define TABLE         attn_ukr_avx512
+#define MR            14
+#define FEW           16
+#define WIDE          8
+#define NT_ROWS       3
 #define PREFETCH_ROWS 8
 #include "cpu/ukr_tpl.h"

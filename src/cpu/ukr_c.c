@@ -57,11 +57,11 @@ static void narrow(void *dst, int32_t dtype, const float *src, int64_t n, float 
 TRANSPOSE(transpose_f32, float)
 TRANSPOSE(transpose_f64, double)
 
-#define ISA "c"
-#define TABLE attn_ukr_c
-#define MR 6
-#define FEW 4
-#define WIDE 6
-#define NT_ROWS 1
+#define ISA           "c"
+#define TABLE         attn_ukr_c
+#define MR            6
+#define FEW           4
+#define WIDE          6
+#define NT_ROWS       1
 #define PREFETCH_ROWS 8
 #include "cpu/ukr_tpl.h"

@@ -1,18 +1,16 @@
 /* SPDX-License-Identifier: MIT
  * Register-tiled matrix products of struct attn_ukr, written once over the vector layer and included for f32 and f64.
  * The includer defines, besides what ukr_row_tpl.h needs, MR (rows of the main tile, its width is two vectors), FEW
- * (rows up to which the wide tiles are used), WIDE (vectors of a wide tile of two rows), NT_ROWS (rows of A in a dot tile; NT = 8 of B), PREFETCH_ROWS and UNROLL.
- * Every element of C is one chain of multiply-adds in the order of k whatever the tile: results do not depend on how a
- * driver cuts m and n. No include guard on purpose. */
+ * (rows up to which the wide tiles are used), WIDE (vectors of a wide tile of two rows), NT_ROWS (rows of A in a dot
+ * tile; NT = 8 of B), PREFETCH_ROWS and UNROLL. Every element of C is one chain of multiply-adds in the order of k
+ * whatever the tile: results do not depend on how a driver cuts m and n. No include guard on purpose. */
 
 /* rows x (nv vectors) tile; masked: the last vector is cut to `tail`. ar, ac: strides of A. */
 static inline __attribute__((always_inline)) void F(tile)(int rows, int nv, int masked, V(tail) tail, int64_t k,
                                                           const REAL *a, int64_t ar, int64_t ac, const REAL *b,
                                                           int64_t ldb, REAL *c, int64_t ldc, int accumulate) {
     VEC s[MR][WIDE];
-    UNROLL for (int i = 0; i < rows; i++) {
-        UNROLL for (int v = 0; v < nv; v++) s[i][v] = V(set)(0);
-    }
+    UNROLL for (int i = 0; i < rows; i++) { UNROLL for (int v = 0; v < nv; v++) s[i][v] = V(set)(0); }
     for (int64_t l = 0; l < k; l++) {
         VEC y[WIDE];
         UNROLL for (int v = 0; v < nv; v++) {
@@ -41,18 +39,28 @@ static inline __attribute__((always_inline)) void F(tile)(int rows, int nv, int 
 }
 
 /* rows is a constant in every case, so that the accumulators live in registers. */
-#define ROW_CASE(r, nv, masked) \
-    case r: F(tile)(r, nv, masked, tail, k, a, ar, ac, b, ldb, c, ldc, accumulate); return;
+#define ROW_CASE(r, nv, masked)                                                                                        \
+    case r:                                                                                                            \
+        F(tile)(r, nv, masked, tail, k, a, ar, ac, b, ldb, c, ldc, accumulate);                                        \
+        return;
 #if MR == 14
-#define ROW_CASES(nv, masked)                                                                                     \
-    ROW_CASE(1, nv, masked) ROW_CASE(2, nv, masked) ROW_CASE(3, nv, masked) ROW_CASE(4, nv, masked)               \
-    ROW_CASE(5, nv, masked) ROW_CASE(6, nv, masked) ROW_CASE(7, nv, masked) ROW_CASE(8, nv, masked)               \
-    ROW_CASE(9, nv, masked) ROW_CASE(10, nv, masked) ROW_CASE(11, nv, masked) ROW_CASE(12, nv, masked)            \
-    ROW_CASE(13, nv, masked) ROW_CASE(14, nv, masked)
+#define ROW_CASES(nv, masked)                                                                                          \
+    ROW_CASE(1, nv, masked)                                                                                            \
+    ROW_CASE(2, nv, masked)                                                                                            \
+    ROW_CASE(3, nv, masked)                                                                                            \
+    ROW_CASE(4, nv, masked)                                                                                            \
+    ROW_CASE(5, nv, masked)                                                                                            \
+    ROW_CASE(6, nv, masked)                                                                                            \
+    ROW_CASE(7, nv, masked)                                                                                            \
+    ROW_CASE(8, nv, masked)                                                                                            \
+    ROW_CASE(9, nv, masked)                                                                                            \
+    ROW_CASE(10, nv, masked)                                                                                           \
+    ROW_CASE(11, nv, masked) ROW_CASE(12, nv, masked) ROW_CASE(13, nv, masked) ROW_CASE(14, nv, masked)
 #elif MR == 6
-#define ROW_CASES(nv, masked)                                                                                     \
-    ROW_CASE(1, nv, masked) ROW_CASE(2, nv, masked) ROW_CASE(3, nv, masked) ROW_CASE(4, nv, masked)               \
-    ROW_CASE(5, nv, masked) ROW_CASE(6, nv, masked)
+#define ROW_CASES(nv, masked)                                                                                          \
+    ROW_CASE(1, nv, masked)                                                                                            \
+    ROW_CASE(2, nv, masked)                                                                                            \
+    ROW_CASE(3, nv, masked) ROW_CASE(4, nv, masked) ROW_CASE(5, nv, masked) ROW_CASE(6, nv, masked)
 #else
 #error "list the rows of this tile"
 #endif
@@ -84,7 +92,9 @@ static void F(rows_wide)(int64_t rows, int64_t k, const REAL *a, int64_t ar, int
 static void F(rows_half)(int64_t rows, int64_t k, const REAL *a, int64_t ar, int64_t ac, const REAL *b, int64_t ldb,
                          REAL *c, int64_t ldc, int accumulate) {
     const V(tail) tail = V(tail_of)(0);
-    switch (rows) { ROW_CASE(1, WIDE / 2, 0) ROW_CASE(2, WIDE / 2, 0) ROW_CASE(3, WIDE / 2, 0) ROW_CASE(4, WIDE / 2, 0) }
+    switch (rows) {
+        ROW_CASE(1, WIDE / 2, 0) ROW_CASE(2, WIDE / 2, 0) ROW_CASE(3, WIDE / 2, 0) ROW_CASE(4, WIDE / 2, 0)
+    }
 }
 #undef ROW_CASE
 #undef ROW_CASES
@@ -97,8 +107,8 @@ static void F(gemm)(int64_t m, int64_t n, int64_t k, const REAL *a, int64_t ar, 
             for (int64_t i = 0; i < m; i += 2)
                 F(rows_wide)(m - i < 2 ? 1 : 2, k, a + i * ar, ar, ac, b + j, ldb, c + i * ldc + j, ldc, accumulate);
         for (; j + WIDE / 2 * LANES <= n; j += WIDE / 2 * LANES)
-            for (int64_t i = 0; i < m; i += 4)
-                F(rows_half)(m - i < 4 ? m - i : 4, k, a + i * ar, ar, ac, b + j, ldb, c + i * ldc + j, ldc, accumulate);
+            for (int64_t i = 0; i < m; i += 4) F(rows_half)
+        (m - i < 4 ? m - i : 4, k, a + i * ar, ar, ac, b + j, ldb, c + i * ldc + j, ldc, accumulate);
     }
     /* columns outside, so that a panel of B stays in the first-level cache for all rows */
     for (; j + 2 * LANES <= n; j += 2 * LANES) {
@@ -124,9 +134,7 @@ static void F(gemm)(int64_t m, int64_t n, int64_t k, const REAL *a, int64_t ar, 
 static inline __attribute__((always_inline)) void F(dots)(int x, int64_t k, const REAL *a, int64_t lda,
                                                           const REAL *const b[NT], REAL *c, int64_t ldc) {
     VEC s[NT_ROWS][NT];
-    UNROLL for (int i = 0; i < x; i++) {
-        UNROLL for (int j = 0; j < NT; j++) s[i][j] = V(set)(0);
-    }
+    UNROLL for (int i = 0; i < x; i++) { UNROLL for (int j = 0; j < NT; j++) s[i][j] = V(set)(0); }
     const V(tail) rest = V(tail_of)(k % LANES);
     /* one row of B after the other: memory delivers rows read abreast at half the rate */
     UNROLL for (int j = 0; j < NT; j++) {

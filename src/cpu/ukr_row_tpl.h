@@ -4,7 +4,8 @@
  * No include guard on purpose. */
 
 /* e^x = 2^n (1 + q): Cody-Waite reduction by ln 2 in two parts, q = r + r^2 P(r) with P the minimax polynomial of
- * (e^r - 1 - r) / r^2 for the relative error of e^r. Needs EXP_LOW <= x <= EXP_HIGH; EXP_LOW gives power 0. NaN passes. */
+ * (e^r - 1 - r) / r^2 for the relative error of e^r. Needs EXP_LOW <= x <= EXP_HIGH; EXP_LOW gives power 0. NaN passes.
+ */
 static inline __attribute__((always_inline)) VEC F(exp_parts)(VEC x, VEC *power) {
     static const REAL c[] = EXP_POLY;
     const VEC magic = V(set)(EXP_MAGIC);
@@ -104,28 +105,28 @@ static void F(softcap)(REAL *s, REAL *d, int64_t n, REAL cap) {
 }
 
 /* EACH1(y, expression of a, the vector of y at j) and EACH2 (also b of x): whole vectors, then a masked tail. */
-#define EACH1(y, ...)                                         \
-    for (int64_t j = 0; j < n; j += LANES) {                  \
-        if (n - j >= LANES) {                                 \
-            VEC a = V(load)((y) + j);                         \
-            V(store)((y) + j, (__VA_ARGS__));                 \
-        } else {                                              \
-            V(tail) tail = V(tail_of)(n - j);                 \
-            VEC a = V(load_tail)((y) + j, tail);              \
-            V(store_tail)((y) + j, tail, (__VA_ARGS__));      \
-        }                                                     \
+#define EACH1(y, ...)                                                                                                  \
+    for (int64_t j = 0; j < n; j += LANES) {                                                                           \
+        if (n - j >= LANES) {                                                                                          \
+            VEC a = V(load)((y) + j);                                                                                  \
+            V(store)((y) + j, (__VA_ARGS__));                                                                          \
+        } else {                                                                                                       \
+            V(tail) tail = V(tail_of)(n - j);                                                                          \
+            VEC a = V(load_tail)((y) + j, tail);                                                                       \
+            V(store_tail)((y) + j, tail, (__VA_ARGS__));                                                               \
+        }                                                                                                              \
     }
-#define EACH2(y, x, ...)                                      \
-    for (int64_t j = 0; j < n; j += LANES) {                  \
-        if (n - j >= LANES) {                                 \
-            VEC a = V(load)((y) + j), b = V(load)((x) + j);   \
-            V(store)((y) + j, (__VA_ARGS__));                 \
-        } else {                                              \
-            V(tail) tail = V(tail_of)(n - j);                 \
-            VEC a = V(load_tail)((y) + j, tail);              \
-            VEC b = V(load_tail)((x) + j, tail);              \
-            V(store_tail)((y) + j, tail, (__VA_ARGS__));      \
-        }                                                     \
+#define EACH2(y, x, ...)                                                                                               \
+    for (int64_t j = 0; j < n; j += LANES) {                                                                           \
+        if (n - j >= LANES) {                                                                                          \
+            VEC a = V(load)((y) + j), b = V(load)((x) + j);                                                            \
+            V(store)((y) + j, (__VA_ARGS__));                                                                          \
+        } else {                                                                                                       \
+            V(tail) tail = V(tail_of)(n - j);                                                                          \
+            VEC a = V(load_tail)((y) + j, tail);                                                                       \
+            VEC b = V(load_tail)((x) + j, tail);                                                                       \
+            V(store_tail)((y) + j, tail, (__VA_ARGS__));                                                               \
+        }                                                                                                              \
     }
 
 static void F(dsoftmax)(const REAL *p, REAL *dp, int64_t n, REAL delta) {

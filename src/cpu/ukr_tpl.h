@@ -9,20 +9,21 @@
 #endif
 #define NT 8
 
-#define REAL float
-#define VEC v32
-#define V(op) v32_##op
-#define LANES V32_LANES
-#define F(name) name##_f32
-#define EXP_MAGIC 0x1.8p23f
-#define EXP_LOG2E 0x1.715476p0f
+#define REAL       float
+#define VEC        v32
+#define V(op)      v32_##op
+#define LANES      V32_LANES
+#define F(name)    name##_f32
+#define EXP_MAGIC  0x1.8p23f
+#define EXP_LOG2E  0x1.715476p0f
 #define EXP_LN2_HI 0x1.63p-1f /* few bits: n * hi is exact without a fused multiply-add, too */
 #define EXP_LN2_LO -0x1.bd0106p-13f
-#define EXP_LOW -88.0f
-#define EXP_HIGH 89.0f
-#define EXP_POLY {0x1.fffffcp-2f, 0x1.55549p-3f, 0x1.5558f4p-5f, 0x1.123a6cp-7f, 0x1.6a234cp-10f}
-#include "cpu/ukr_row_tpl.h"
+#define EXP_LOW    -88.0f
+#define EXP_HIGH   89.0f
+#define EXP_POLY                                                                                                       \
+    { 0x1.fffffcp-2f, 0x1.55549p-3f, 0x1.5558f4p-5f, 0x1.123a6cp-7f, 0x1.6a234cp-10f }
 #include "cpu/ukr_gemm_tpl.h"
+#include "cpu/ukr_row_tpl.h"
 #undef REAL
 #undef VEC
 #undef V
@@ -36,27 +37,47 @@
 #undef EXP_HIGH
 #undef EXP_POLY
 
-#define REAL double
-#define VEC v64
-#define V(op) v64_##op
-#define LANES V64_LANES
-#define F(name) name##_f64
-#define EXP_MAGIC 0x1.8p52
-#define EXP_LOG2E 0x1.71547652b82fep0
+#define REAL       double
+#define VEC        v64
+#define V(op)      v64_##op
+#define LANES      V64_LANES
+#define F(name)    name##_f64
+#define EXP_MAGIC  0x1.8p52
+#define EXP_LOG2E  0x1.71547652b82fep0
 #define EXP_LN2_HI 0x1.62e42feep-1
 #define EXP_LN2_LO 0x1.a39ef35793c76p-33
-#define EXP_LOW -709.0
-#define EXP_HIGH 710.0
+#define EXP_LOW    -709.0
+#define EXP_HIGH   710.0
 #define EXP_POLY                                                                                                       \
-    {0x1.0000000000000p-1, 0x1.555555555555bp-3,  0x1.5555555555502p-5,  0x1.111111110ec1ap-7,                         \
-     0x1.6c16c16c3076ep-10, 0x1.a01a01b398f4cp-13, 0x1.a01a01360233bp-16, 0x1.71ddefdc9bfb3p-19,                       \
-     0x1.27e5b4e704ee2p-22, 0x1.af6c60fd077fdp-26, 0x1.1e3cea0fb6833p-29}
-#include "cpu/ukr_row_tpl.h"
+    {                                                                                                                  \
+        0x1.0000000000000p-1, 0x1.555555555555bp-3, 0x1.5555555555502p-5, 0x1.111111110ec1ap-7, 0x1.6c16c16c3076ep-10, \
+            0x1.a01a01b398f4cp-13, 0x1.a01a01360233bp-16, 0x1.71ddefdc9bfb3p-19, 0x1.27e5b4e704ee2p-22,                \
+            0x1.af6c60fd077fdp-26, 0x1.1e3cea0fb6833p-29                                                               \
+    }
 #include "cpu/ukr_gemm_tpl.h"
+#include "cpu/ukr_row_tpl.h"
 
 #define BOTH(entry) .entry##_f32 = entry##_f32, .entry##_f64 = entry##_f64
 const struct attn_ukr TABLE = {
-    .isa = ISA, .mr32 = MR, .nr32 = 2 * V32_LANES, .mr64 = MR, .nr64 = 2 * V64_LANES,
-    BOTH(gemm), BOTH(gemm_nt), BOTH(max), BOTH(exp), BOTH(softcap), BOTH(dsoftmax), BOTH(scale), BOTH(mul), BOTH(alibi),
-    BOTH(add), BOTH(hide), BOTH(dot), BOTH(finite), BOTH(transpose), .widen = widen, .narrow = narrow,
+    .isa = ISA,
+    .mr32 = MR,
+    .nr32 = 2 * V32_LANES,
+    .mr64 = MR,
+    .nr64 = 2 * V64_LANES,
+    BOTH(gemm),
+    BOTH(gemm_nt),
+    BOTH(max),
+    BOTH(exp),
+    BOTH(softcap),
+    BOTH(dsoftmax),
+    BOTH(scale),
+    BOTH(mul),
+    BOTH(alibi),
+    BOTH(add),
+    BOTH(hide),
+    BOTH(dot),
+    BOTH(finite),
+    BOTH(transpose),
+    .widen = widen,
+    .narrow = narrow,
 };

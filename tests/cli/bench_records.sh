@@ -52,7 +52,7 @@ grep -q 'bad.txt line 2' "$dir/err" || fail 'a bad list: no line number'
 "$attn" bench @nowhere 2>/dev/null && fail '@nowhere was found'
 "$attn" bench $quick --kernel nothing "$problem" >/dev/null 2>"$dir/err" && fail 'no matching kernel: exit code'
 grep -q "no kernel matching 'nothing'" "$dir/err" || fail 'no matching kernel: no reason'
-"$attn" bench --device cuda:0 "$problem" >/dev/null 2>&1
+"$attn" bench --device cuda:7 "$problem" >/dev/null 2>&1
 [ $? = 3 ] || fail 'bench on cuda: exit code'
 
 # The shipped lists parse and each problem has a kernel.

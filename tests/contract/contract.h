@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * Shared by the contract tests: a call (problem, tensors, workspace) made from a problem text, run on a chosen backend, and
- * compared with the reference kernels. Tests are named after the requirement (f01..f68) or contradiction (c01..c25) of the
- * plan contract that they hold; docs/compatibility.md has the list. */
+ * Shared by the contract tests: a call (problem, tensors, workspace) made from a problem text, run on a chosen backend,
+ * and compared with the reference kernels. Tests are named after the requirement (f01..f68) or contradiction (c01..c25)
+ * of the plan contract that they hold; docs/compatibility.md has the list. */
 #ifndef CONTRACT_H
 #define CONTRACT_H
 #include "attn.h"
@@ -69,7 +69,9 @@ UNUSED static void put(attn_tensor *t, int64_t i, double d) {
     attn_convert((char *)t->data + i * (int64_t)attn_dtype_bytes(t->dtype), t->dtype, &d, ATTN_F64, 1);
 }
 
-static int is_float(int32_t dtype) { return dtype == ATTN_F32 || dtype == ATTN_F16 || dtype == ATTN_BF16 || dtype == ATTN_F64; }
+static int is_float(int32_t dtype) {
+    return dtype == ATTN_F32 || dtype == ATTN_F16 || dtype == ATTN_BF16 || dtype == ATTN_F64;
+}
 
 UNUSED static void fill_output(attn_tensor *t) {
     if (t->data) memset(t->data, 0xff, (size_t)t->bytes); /* NaN in every float type */
@@ -93,7 +95,8 @@ UNUSED static void call_make(struct call *c, const char *text, uint64_t seed) {
         if (use != ATTN_USE_IN) {
             fill_output(t);
         } else if (is_float(t->dtype)) {
-            for (int64_t i = 0; i < n; i++) put(t, i, role == ATTN_ROLE_ALIBI ? 0.02 + 0.1 * uniform(&seed) : normal(&seed));
+            for (int64_t i = 0; i < n; i++)
+                put(t, i, role == ATTN_ROLE_ALIBI ? 0.02 + 0.1 * uniform(&seed) : normal(&seed));
         } else if (t->dtype == ATTN_BOOL) {
             for (int64_t i = 0; i < n; i++) ((uint8_t *)t->data)[i] = uniform(&seed) < 0.7 ? (uint8_t)(1 + i % 255) : 0;
         } else {
@@ -129,7 +132,8 @@ UNUSED static attn_status call_run_with(struct call *c, const attn_plan_options 
     c->info.size = sizeof c->info;
     assert_int_equal(attn_plan_get_info(plan, &c->info), ATTN_OK);
     c->args.workspace_bytes = c->info.workspace_bytes;
-    c->args.workspace = c->info.workspace_bytes ? aligned_alloc(64, (size_t)(c->info.workspace_bytes + 63) / 64 * 64) : NULL;
+    c->args.workspace =
+        c->info.workspace_bytes ? aligned_alloc(64, (size_t)(c->info.workspace_bytes + 63) / 64 * 64) : NULL;
     s = attn_execute(plan, &c->args);
     free(c->args.workspace);
     c->args.workspace = NULL;
@@ -156,8 +160,8 @@ static double tolerance(int32_t op, int32_t dtype) {
     }
 }
 
-/* Run on the default choice and on the reference with the same tensors; every output must agree by its norm, with NaN and
- * infinities in the same places, and must not be all zero where the reference is not. */
+/* Run on the default choice and on the reference with the same tensors; every output must agree by its norm, with NaN
+ * and infinities in the same places, and must not be all zero where the reference is not. */
 UNUSED static void call_matches_reference(struct call *c) {
     void *got[ATTN_ROLE_COUNT] = {0};
     call_ok(c, ATTN_BACKEND_ANY);
@@ -231,6 +235,6 @@ UNUSED static attn_plan_info info_of(const attn_plan *plan) {
     return info;
 }
 
-#define CONTRACT_MAIN(tests) \
+#define CONTRACT_MAIN(tests)                                                                                           \
     int main(void) { return cmocka_run_group_tests(tests, open_ctx, close_ctx); }
 #endif

@@ -52,7 +52,8 @@ static attn_tensor restride(const attn_tensor *t, int64_t pad) {
             for (int64_t i = 0; i < rows; i++) {
                 int64_t from = b * t->strides[0] + h * t->strides[1] + i * t->strides[2];
                 int64_t to = b * s.strides[0] + h * s.strides[1] + i * s.strides[2];
-                memcpy((char *)s.data + (size_t)to * e, (char *)t->data + (size_t)from * e, (t->rank == 4 ? (size_t)t->shape[3] : 1) * e);
+                memcpy((char *)s.data + (size_t)to * e, (char *)t->data + (size_t)from * e,
+                       (t->rank == 4 ? (size_t)t->shape[3] : 1) * e);
             }
     return s;
 }
@@ -77,9 +78,11 @@ static void strided_equals_contiguous(const int32_t *roles, size_t n_roles) {
         for (int64_t h = 0; h < 4; h++)
             for (int64_t i = 0; i < 9; i++) {
                 assert_memory_equal((float *)o->data + b * o->strides[0] + h * o->strides[1] + i * o->strides[2],
-                                    (float *)out.data + b * out.strides[0] + h * out.strides[1] + i * out.strides[2], 6 * 4);
+                                    (float *)out.data + b * out.strides[0] + h * out.strides[1] + i * out.strides[2],
+                                    6 * 4);
                 assert_memory_equal((float *)l->data + b * l->strides[0] + h * l->strides[1] + i * l->strides[2],
-                                    (float *)lse.data + b * lse.strides[0] + h * lse.strides[1] + i * lse.strides[2], 4);
+                                    (float *)lse.data + b * lse.strides[0] + h * lse.strides[1] + i * lse.strides[2],
+                                    4);
             }
     for (size_t r = 0; r < n_roles; r++) free(made[roles[r]].data);
     free(copy.data);
@@ -165,13 +168,15 @@ static attn_status run_with_slopes(int32_t rank, int64_t s0, int64_t s1, uint64_
     struct call c;
     float slopes[8] = {0.1f, 0.2f, 0.3f, 0.4f, 0.5f, 0.6f, 0.7f, 0.8f};
     call_make(&c, "sdpa_fwd b=2 hq=4 hk=2 sq=9 sk=13 d=8 f32 alibi=linear", 1);
-    attn_tensor t = {.data = slopes, .bytes = bytes, .dtype = ATTN_F32, .rank = rank, .shape = {s0, s1}, .strides = {stride0, 1}};
+    attn_tensor t = {
+        .data = slopes, .bytes = bytes, .dtype = ATTN_F32, .rank = rank, .shape = {s0, s1}, .strides = {stride0, 1}};
     if (rank == 1) t.strides[0] = 1;
     attn_args_set(&c.args, ATTN_ROLE_ALIBI, &t);
     attn_status s = call_run(&c, ATTN_BACKEND_ANY);
     if (!s) {
         c.t[ATTN_ROLE_ALIBI].bytes = 0;
-        for (int32_t backend = ATTN_BACKEND_REF; backend <= ATTN_BACKEND_CPU; backend++) assert_int_equal(call_run(&c, backend), ATTN_OK);
+        for (int32_t backend = ATTN_BACKEND_REF; backend <= ATTN_BACKEND_CPU; backend++)
+            assert_int_equal(call_run(&c, backend), ATTN_OK);
     }
     call_free(&c);
     return s;
@@ -232,7 +237,8 @@ static void f40_alignment_aliasing_and_missing_tensors(void **state) {
 }
 static void f41_workspace_depends_on_problem_and_kernel_only(void **state) {
     (void)state;
-    attn_plan *a = plan_of("sdpa_fwd b=2 hq=8 sq=333 sk=444 d=64 bf16", NULL), *b = plan_of("sdpa_fwd b=2 hq=8 sq=333 sk=444 d=64 bf16", NULL);
+    attn_plan *a = plan_of("sdpa_fwd b=2 hq=8 sq=333 sk=444 d=64 bf16", NULL),
+              *b = plan_of("sdpa_fwd b=2 hq=8 sq=333 sk=444 d=64 bf16", NULL);
     assert_int_equal(info_of(a).workspace_bytes, info_of(b).workspace_bytes);
     attn_plan_release(a);
     attn_plan_release(b);
@@ -291,7 +297,8 @@ static void f45_execute_reports_what_check_reports(void **state) {
     c.t[ATTN_ROLE_V].shape[3] = 5;
     expect(attn_plan_check(plan, &c.args), ATTN_E_SHAPE, "v");
     expect(attn_execute(plan, &c.args), ATTN_E_SHAPE, "v");
-    for (int64_t i = 0; i < count_of(&c.t[ATTN_ROLE_OUT]); i++) assert_true(isnan(get(&c.t[ATTN_ROLE_OUT], i))); /* untouched */
+    for (int64_t i = 0; i < count_of(&c.t[ATTN_ROLE_OUT]); i++)
+        assert_true(isnan(get(&c.t[ATTN_ROLE_OUT], i))); /* untouched */
     attn_plan_release(plan);
     call_free(&c);
 }

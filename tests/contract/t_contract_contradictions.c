@@ -49,7 +49,8 @@ static void c06_lse_is_f32_and_feeds_the_backward(void **state) {
     call_free(&c);
 }
 
-/* P itself: scores all equal (scale 0), value = identity, so that out[i][j] is 1/n where key j is visible and 0 elsewhere. */
+/* P itself: scores all equal (scale 0), value = identity, so that out[i][j] is 1/n where key j is visible and 0
+ * elsewhere. */
 static void visible_keys(const char *text, int (*visible)(int64_t i, int64_t j)) {
     struct call c;
     call_make(&c, text, 3);
@@ -120,7 +121,8 @@ static void c11_slope_strides_are_used(void **state) {
     struct call c;
     float one_row[2] = {0.25f, 1.0f};
     call_make(&c, "sdpa_fwd b=3 hq=2 sq=4 sk=5 d=1 f64 scale=0 alibi=linear", 3);
-    attn_tensor t = {.data = one_row, .bytes = sizeof one_row, .dtype = ATTN_F32, .rank = 2, .shape = {3, 2}, .strides = {0, 1}};
+    attn_tensor t = {
+        .data = one_row, .bytes = sizeof one_row, .dtype = ATTN_F32, .rank = 2, .shape = {3, 2}, .strides = {0, 1}};
     attn_args_set(&c.args, ATTN_ROLE_ALIBI, &t);
     for (int32_t backend = ATTN_BACKEND_ANY; backend <= ATTN_BACKEND_CPU; backend++) {
         call_ok(&c, backend);
@@ -134,7 +136,8 @@ static void c11_slope_strides_are_used(void **state) {
 }
 static void c12_grouped_heads_are_native(void **state) {
     (void)state;
-    text_matches_reference("sdpa_fwd b=1 hq=8 hk=2 sq=50 sk=50 d=64 f32 causal left=9 softcap=3 alibi=linear mask=bool");
+    text_matches_reference(
+        "sdpa_fwd b=1 hq=8 hk=2 sq=50 sk=50 d=64 f32 causal left=9 softcap=3 alibi=linear mask=bool");
 }
 static void c13_c14_setup_happens_at_creation_and_numbers_do_not_depend_on_the_route(void **state) {
     (void)state;
@@ -154,9 +157,11 @@ static void c13_c14_setup_happens_at_creation_and_numbers_do_not_depend_on_the_r
 }
 static void c15_mask_composes_with_everything(void **state) {
     (void)state;
-    text_matches_reference("sdpa_fwd b=2 hq=8 hk=2 sq=50 sk=60 d=64 bf16 mask=f32 left=9 right=4 softcap=3 alibi=distance sink");
-    text_matches_reference("sdpa_bwd b=2 hq=8 hk=2 sq=50 sk=60 d=64 bf16 mask=f32 left=9 right=4 softcap=3 alibi=distance sink dlse "
-                           "grad_mask grad_alibi grad_sink");
+    text_matches_reference(
+        "sdpa_fwd b=2 hq=8 hk=2 sq=50 sk=60 d=64 bf16 mask=f32 left=9 right=4 softcap=3 alibi=distance sink");
+    text_matches_reference(
+        "sdpa_bwd b=2 hq=8 hk=2 sq=50 sk=60 d=64 bf16 mask=f32 left=9 right=4 softcap=3 alibi=distance sink dlse "
+        "grad_mask grad_alibi grad_sink");
 }
 static void c16_strict_turns_the_fallback_into_an_error(void **state) {
     (void)state;
@@ -200,8 +205,10 @@ static void c19_stability_is_claimed_only_where_it_holds(void **state) {
         assert_int_equal(c.info.bit_stable, 1);
         for (int r = 0; r < 3; r++) {
             attn_tensor *t = &c.t[roles[r]];
-            if (first[roles[r]]) assert_memory_equal(first[roles[r]], t->data, (size_t)t->bytes);
-            else memcpy(first[roles[r]] = malloc((size_t)t->bytes), t->data, (size_t)t->bytes);
+            if (first[roles[r]])
+                assert_memory_equal(first[roles[r]], t->data, (size_t)t->bytes);
+            else
+                memcpy(first[roles[r]] = malloc((size_t)t->bytes), t->data, (size_t)t->bytes);
         }
         attn_ctx_release(ctx);
     }
@@ -266,7 +273,8 @@ static void c24_c25_no_width_fails_after_it_was_accepted(void **state) {
                 fill_output(&c.t[ATTN_ROLE_OUT]);
                 assert_int_equal(call_run_with(&c, &o), ATTN_OK);
                 assert_string_equal(c.info.kernel, row.name);
-                for (int64_t i = 0; i < count_of(&c.t[ATTN_ROLE_OUT]); i++) assert_true(isfinite(get(&c.t[ATTN_ROLE_OUT], i)));
+                for (int64_t i = 0; i < count_of(&c.t[ATTN_ROLE_OUT]); i++)
+                    assert_true(isfinite(get(&c.t[ATTN_ROLE_OUT], i)));
             }
             call_free(&c);
         }

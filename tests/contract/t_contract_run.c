@@ -52,7 +52,8 @@ static void f50_broadcast_for_every_type_and_width(void **state) {
 static void f51_mask_with_every_backend(void **state) {
     (void)state;
     text_matches_reference("sdpa_fwd b=2 hq=4 sq=31 sk=33 d=16 f32 mask=f32");
-    text_matches_reference("sdpa_fwd b=2 hq=4 hk=2 sq=31 sk=33 d=160 bf16 mask=f32 causal left=9 softcap=4 alibi=linear");
+    text_matches_reference(
+        "sdpa_fwd b=2 hq=4 hk=2 sq=31 sk=33 d=160 bf16 mask=f32 causal left=9 softcap=4 alibi=linear");
 }
 static void f52_f53_same_numbers_however_the_call_is_made(void **state) {
     (void)state;
@@ -123,7 +124,8 @@ static double plain_lse(const struct call *c, int64_t b, int64_t h, int64_t i) {
         s[j] = 0;
         for (int64_t d = 0; d < p->dim_qk; d++)
             s[j] += get(&c->t[ATTN_ROLE_Q], ((b * p->heads_q + h) * p->seq_q + i) * p->dim_qk + d) *
-                    get(&c->t[ATTN_ROLE_K], ((b * p->heads_k + h * p->heads_k / p->heads_q) * p->seq_k + j) * p->dim_qk + d);
+                    get(&c->t[ATTN_ROLE_K],
+                        ((b * p->heads_k + h * p->heads_k / p->heads_q) * p->seq_k + j) * p->dim_qk + d);
         s[j] /= sqrt((double)p->dim_qk);
         if (s[j] > m) m = s[j];
     }
@@ -146,16 +148,19 @@ static void f56_lse_is_natural_and_has_a_copy_in_the_element_type(void **state) 
 }
 static void f57_lse_is_written_on_every_path(void **state) {
     (void)state;
-    static const char *const texts[] = {
-        "sdpa_fwd b=1 hq=2 sq=5 sk=40 d=16 bf16", "sdpa_fwd b=1 hq=2 sq=1 sk=3000 d=64 f16",
-        "sdpa_fwd b=1 hq=2 sq=1100 sk=1000 d=16 bf16 causal", "sdpa_fwd b=1 hq=2 sq=5 sk=40 d=16 f32 mask=bool",
-        "sdpa_fwd b=1 hq=2 sq=5 sk=0 d=16 f64", "sdpa_fwd b=1 hq=2 sq=5 sk=9 d=16 dv=0 f32"};
+    static const char *const texts[] = {"sdpa_fwd b=1 hq=2 sq=5 sk=40 d=16 bf16",
+                                        "sdpa_fwd b=1 hq=2 sq=1 sk=3000 d=64 f16",
+                                        "sdpa_fwd b=1 hq=2 sq=1100 sk=1000 d=16 bf16 causal",
+                                        "sdpa_fwd b=1 hq=2 sq=5 sk=40 d=16 f32 mask=bool",
+                                        "sdpa_fwd b=1 hq=2 sq=5 sk=0 d=16 f64",
+                                        "sdpa_fwd b=1 hq=2 sq=5 sk=9 d=16 dv=0 f32"};
     for (size_t t = 0; t < sizeof texts / sizeof texts[0]; t++)
         for (int32_t backend = ATTN_BACKEND_ANY; backend <= ATTN_BACKEND_CPU; backend++) {
             struct call c;
             call_make(&c, texts[t], 3);
             call_ok(&c, backend);
-            for (int64_t i = 0; i < count_of(&c.t[ATTN_ROLE_LSE]); i++) assert_true(!isnan(get(&c.t[ATTN_ROLE_LSE], i)));
+            for (int64_t i = 0; i < count_of(&c.t[ATTN_ROLE_LSE]); i++)
+                assert_true(!isnan(get(&c.t[ATTN_ROLE_LSE], i)));
             call_free(&c);
         }
 }
@@ -177,7 +182,8 @@ static void f59_mask_hides_exactly_and_never_unhides(void **state) {
     call_make(&c, "sdpa_fwd b=1 hq=1 sq=20 sk=20 d=8 f32 causal mask=f32", 3);
     float *mask = c.t[ATTN_ROLE_MASK].data;
     for (int64_t i = 0; i < 20; i++)
-        for (int64_t j = 0; j < 20; j++) mask[i * 20 + j] = j > i ? (j % 2 ? INFINITY : NAN) : (j % 3 ? 0.5f * (float)j : -INFINITY);
+        for (int64_t j = 0; j < 20; j++)
+            mask[i * 20 + j] = j > i ? (j % 2 ? INFINITY : NAN) : (j % 3 ? 0.5f * (float)j : -INFINITY);
     for (int64_t d = 0; d < 8; d++) put(&c.t[ATTN_ROLE_V], 3 * 8 + d, NAN); /* key 3 is hidden for every row */
     call_matches_reference(&c);
     for (int64_t i = 1; i < 20; i++) assert_true(isfinite(get(&c.t[ATTN_ROLE_OUT], i * 8)));
@@ -246,8 +252,8 @@ static void f64_identity_of_the_kernel(void **state) {
 }
 static void f65_precision_is_told_and_the_same_in_the_listing(void **state) {
     (void)state;
-    static const char *const texts[] = {"sdpa_fwd hq=1 sq=4 d=8 f32", "sdpa_fwd hq=1 sq=4 d=8 f16", "sdpa_fwd hq=1 sq=4 d=8 bf16",
-                                        "sdpa_fwd hq=1 sq=4 d=8 f64"};
+    static const char *const texts[] = {"sdpa_fwd hq=1 sq=4 d=8 f32", "sdpa_fwd hq=1 sq=4 d=8 f16",
+                                        "sdpa_fwd hq=1 sq=4 d=8 bf16", "sdpa_fwd hq=1 sq=4 d=8 f64"};
     for (int i = 0; i < 4; i++) {
         attn_plan *plan = plan_of(texts[i], NULL);
         attn_plan_info info = info_of(plan);
@@ -314,7 +320,8 @@ static void f68_zero_sizes_do_what_the_formula_says(void **state) {
     struct call c;
     call_make(&c, "sdpa_fwd b=1 hq=2 sq=3 sk=9 d=8 dv=0 f32", 3); /* no value columns: lse all the same */
     call_ok(&c, ATTN_BACKEND_ANY);
-    for (int64_t i = 0; i < 6; i++) assert_true(fabs(get(&c.t[ATTN_ROLE_LSE], i) - plain_lse(&c, 0, i / 3, i % 3)) < 2e-5);
+    for (int64_t i = 0; i < 6; i++)
+        assert_true(fabs(get(&c.t[ATTN_ROLE_LSE], i) - plain_lse(&c, 0, i / 3, i % 3)) < 2e-5);
     call_free(&c);
     call_make(&c, "sdpa_bwd b=1 hq=2 sq=0 sk=5 d=8 f32", 3); /* no queries: key gradients are zero, not left alone */
     call_ok(&c, ATTN_BACKEND_ANY);

@@ -27,7 +27,10 @@ static void f03_descriptor_is_copyable_and_open_for_growth(void **state) {
     attn_problem p = problem_of("sdpa_fwd b=1 hq=2 sq=8 sk=8 d=8 f32 left=3 right=2 softcap=5"), q = p;
     assert_true(attn_problem_equal(&p, &q));
     assert_int_equal(attn_problem_hash(&p), attn_problem_hash(&q));
-    struct { attn_problem p; uint64_t unknown; } grown = {.p = p};
+    struct {
+        attn_problem p;
+        uint64_t unknown;
+    } grown = {.p = p};
     grown.p.size = sizeof grown;
     assert_int_equal(attn_problem_check(&grown.p), ATTN_OK);
     grown.unknown = 1;
@@ -49,7 +52,10 @@ static void f04_key_heads_come_with_k(void **state) {
 static void f05_tensor_shapes_and_types(void **state) {
     (void)state;
     attn_problem p = problem_of("sdpa_fwd b=2 hq=4 hk=2 sq=5 sk=7 d=8 dv=6 bf16 mask=f32 alibi=linear");
-    static const struct { int32_t role, dtype, rank; int64_t shape[4]; } want[] = {
+    static const struct {
+        int32_t role, dtype, rank;
+        int64_t shape[4];
+    } want[] = {
         {ATTN_ROLE_Q, ATTN_BF16, 4, {2, 4, 5, 8}},   {ATTN_ROLE_K, ATTN_BF16, 4, {2, 2, 7, 8}},
         {ATTN_ROLE_V, ATTN_BF16, 4, {2, 2, 7, 6}},   {ATTN_ROLE_OUT, ATTN_BF16, 4, {2, 4, 5, 6}},
         {ATTN_ROLE_LSE, ATTN_F32, 3, {2, 4, 5}},     {ATTN_ROLE_LSE_ROUNDED, ATTN_BF16, 3, {2, 4, 5}},
@@ -164,8 +170,8 @@ static void f18_plan_keeps_a_copy_and_honours_the_limit(void **state) {
     memset(&p, 0, sizeof p);
     assert_int_equal(attn_plan_get_problem(plan, &kept), ATTN_OK);
     assert_true(attn_problem_equal(&kept, &before));
-    attn_plan_options o = {.size = sizeof o, .flags = ATTN_PLAN_WORKSPACE_LIMIT,
-                           .max_workspace_bytes = info_of(plan).workspace_bytes};
+    attn_plan_options o = {
+        .size = sizeof o, .flags = ATTN_PLAN_WORKSPACE_LIMIT, .max_workspace_bytes = info_of(plan).workspace_bytes};
     attn_plan *limited = NULL;
     assert_int_equal(attn_plan_create(ctx, ATTN_DEVICE_CPU, &before, &o, &limited), ATTN_OK);
     assert_true(info_of(limited).workspace_bytes <= o.max_workspace_bytes);
@@ -195,7 +201,8 @@ static void f20_impossible_preference_falls_back_visibly(void **state) {
 static void f21_without_preference_the_library_chooses(void **state) {
     (void)state;
     attn_plan_options o = {.size = sizeof o};
-    attn_plan *a = plan_of("sdpa_fwd b=1 hq=8 sq=64 sk=64 d=64 f32", NULL), *b = plan_of("sdpa_fwd b=1 hq=8 sq=64 sk=64 d=64 f32", &o);
+    attn_plan *a = plan_of("sdpa_fwd b=1 hq=8 sq=64 sk=64 d=64 f32", NULL),
+              *b = plan_of("sdpa_fwd b=1 hq=8 sq=64 sk=64 d=64 f32", &o);
     assert_string_equal(info_of(a).kernel, info_of(b).kernel);
     attn_plan_release(a);
     attn_plan_release(b);
@@ -205,7 +212,8 @@ static void f21_without_preference_the_library_chooses(void **state) {
 }
 static void f22_no_size_threshold_changes_the_meaning(void **state) {
     (void)state;
-    /* 1023 x 1024 and 1024 x 1024 straddle the threshold of the source contract: same alignment, same sign of infinity. */
+    /* 1023 x 1024 and 1024 x 1024 straddle the threshold of the source contract: same alignment, same sign of infinity.
+     */
     static const char *const texts[] = {"sdpa_fwd b=1 hq=1 sq=1023 sk=1024 d=32 bf16 causal left=4 mask=bool",
                                         "sdpa_fwd b=1 hq=1 sq=1024 sk=1024 d=32 bf16 causal left=4 mask=bool"};
     for (int i = 0; i < 2; i++) {

@@ -60,25 +60,29 @@ static attn_status borrowed(const struct attn_kernel *k, const struct attn_core_
 static const struct attn_kernel rows[] = {ROW("right"), ROW("forget"), ROW("wrong"), ROW("slow")};
 static const int32_t n_rows = 4;
 
-/* The context's only backend with the rows above put before its own. */
+/* The context's CPU backend, the last one, with the rows above put before its own. */
 static struct attn_core_rows sets[16];
 static struct attn_core_backend backend;
-static const struct attn_core_backend *backends[1];
+static const struct attn_core_backend *backends[ATTN_MAX_BACKENDS];
 static attn_ctx *open_with_rows(const attn_ctx_options *o) {
     attn_ctx *ctx;
     if (attn_ctx_create(o, &ctx)) fail_msg("%s", attn_last_error());
-    backend = *ctx->backends[0];
-    assert_true(ctx->n_backends == 1 && backend.n_sets < 16);
+    int32_t last = ctx->n_backends - 1;
+    backend = *ctx->backends[last];
+    assert_string_equal(backend.name, "cpu");
+    assert_true(backend.n_sets < 16);
     sets[0] = (struct attn_core_rows){rows, &n_rows};
     memcpy(sets + 1, backend.sets, (size_t)backend.n_sets * sizeof *sets);
     backend.sets = sets;
     backend.n_sets++;
-    backends[0] = &backend;
+    memcpy(backends, ctx->backends, (size_t)last * sizeof *backends);
+    backends[last] = &backend;
     ctx->backends = backends;
     for (int32_t i = 0; (real_kernel = attn_api_kernel_at(ctx, i)); i++) {
         struct call c;
         call_init(&c);
-        if (i >= n_rows && attn_kernel_supports(ctx, ATTN_DEVICE_CPU, i, &c.p) == ATTN_OK) break;
+        int ours = real_kernel >= rows && real_kernel < rows + n_rows;
+        if (!ours && attn_kernel_supports(ctx, ATTN_DEVICE_CPU, i, &c.p) == ATTN_OK) break;
     }
     assert_non_null(real_kernel);
     return ctx;

@@ -45,8 +45,10 @@ static void copy_rows(const attn_tensor *to, const attn_tensor *from) {
     for (int64_t a = 0; a < to->shape[0]; a++)
         for (int64_t b = 0; b < to->shape[1]; b++)
             for (int64_t c = 0; c < to->shape[2]; c++)
-                memcpy((char *)to->data + (a * to->strides[0] + b * to->strides[1] + c * to->strides[2]) * (int64_t)element,
-                       (char *)from->data + (a * from->strides[0] + b * from->strides[1] + c * from->strides[2]) * (int64_t)element,
+                memcpy((char *)to->data +
+                           (a * to->strides[0] + b * to->strides[1] + c * to->strides[2]) * (int64_t)element,
+                       (char *)from->data +
+                           (a * from->strides[0] + b * from->strides[1] + c * from->strides[2]) * (int64_t)element,
                        (size_t)to->shape[3] * element);
 }
 
@@ -68,8 +70,10 @@ static void same_when_stretched(const char *text, const int32_t *roles, int n_ro
         for (size_t i = 0; i < n; i++) {
             seed = seed * 6364136223846793005u + 1442695040888963407u;
             double x = (double)(seed >> 40) / (1 << 23) - 1;
-            if (r == ATTN_ROLE_INDICES) ((int32_t *)t[r].data)[i] = (int32_t)((seed >> 40) % (uint64_t)p.seq_k);
-            else attn_convert((char *)t[r].data + i * element, t[r].dtype, &x, ATTN_F64, 1);
+            if (r == ATTN_ROLE_INDICES)
+                ((int32_t *)t[r].data)[i] = (int32_t)((seed >> 40) % (uint64_t)p.seq_k);
+            else
+                attn_convert((char *)t[r].data + i * element, t[r].dtype, &x, ATTN_F64, 1);
         }
         attn_args_set(&args, r, &t[r]);
     }
@@ -99,7 +103,8 @@ static void same_when_stretched(const char *text, const int32_t *roles, int n_ro
                 attn_tensor back = t[roles[i]];
                 back.data = malloc((size_t)back.bytes);
                 copy_rows(&back, &s[i].wide);
-                if (memcmp(back.data, t[roles[i]].data, (size_t)back.bytes)) fail_msg("%s: %s differs", info.name, attn_role_name(roles[i]));
+                if (memcmp(back.data, t[roles[i]].data, (size_t)back.bytes))
+                    fail_msg("%s: %s differs", info.name, attn_role_name(roles[i]));
                 free(back.data);
             }
             release(&s[i], axis);
@@ -120,7 +125,8 @@ static void dense_forward(void **state) {
 }
 static void dense_backward(void **state) {
     (void)state;
-    static const int32_t roles[] = {ATTN_ROLE_Q, ATTN_ROLE_K, ATTN_ROLE_V, ATTN_ROLE_DOUT, ATTN_ROLE_DQ, ATTN_ROLE_DK, ATTN_ROLE_DV};
+    static const int32_t roles[] = {ATTN_ROLE_Q,  ATTN_ROLE_K,  ATTN_ROLE_V, ATTN_ROLE_DOUT,
+                                    ATTN_ROLE_DQ, ATTN_ROLE_DK, ATTN_ROLE_DV};
     same_when_stretched("sdpa_bwd b=1 hq=2 sq=5 sk=7 d=24 bf16 causal", roles, 7, 1, FAR);
 }
 static void sparse(void **state) {
@@ -132,7 +138,8 @@ static void sparse(void **state) {
     same_when_stretched("dist b=1 sq=3 sk=64 hq=4 topk=9 f32", kv, 1, 1, FAR / 32);
 }
 
-/* No strides at all: so many query rows that the last ones lie past 2^31 elements of q. One key, so each out is its value. */
+/* No strides at all: so many query rows that the last ones lie past 2^31 elements of q. One key, so each out is its
+ * value. */
 static void contiguous(void **state) {
     (void)state;
     enum { D = 512 };
@@ -176,7 +183,7 @@ static int close_ctx(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(dense_forward), cmocka_unit_test(dense_backward), cmocka_unit_test(sparse),
-                                       cmocka_unit_test(contiguous)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(dense_forward), cmocka_unit_test(dense_backward),
+                                       cmocka_unit_test(sparse), cmocka_unit_test(contiguous)};
     return cmocka_run_group_tests(tests, open_ctx, close_ctx);
 }

@@ -285,7 +285,8 @@ static void test_zero_extents(void **state) {
     ref_try_close(&t);
     ref_try_close(&full);
 
-    for (int way = 0; way < 3; ++way) { /* nothing to compute: empty outputs; keys without queries have zero gradients */
+    for (int way = 0; way < 3;
+         ++way) { /* nothing to compute: empty outputs; keys without queries have zero gradients */
         p = dense(0);
         if (way == 0) p.batch = 0;
         if (way == 1) p.heads_q = p.heads_k = 0;
@@ -294,8 +295,10 @@ static void test_zero_extents(void **state) {
         ref_try_run(&t, 2);
         open_backward(&bwd, &t, 0);
         ref_try_run(&bwd, 2);
-        if (way == 2) all_equal(&bwd, ATTN_ROLE_DK, 0), all_equal(&bwd, ATTN_ROLE_DV, 0);
-        else all_untouched(&bwd, ATTN_ROLE_DK);
+        if (way == 2)
+            all_equal(&bwd, ATTN_ROLE_DK, 0), all_equal(&bwd, ATTN_ROLE_DV, 0);
+        else
+            all_untouched(&bwd, ATTN_ROLE_DK);
         ref_try_close(&bwd);
         ref_try_close(&t);
     }

@@ -63,7 +63,7 @@ static int run(struct ref_try *t, attn_ctx *ctx, const char *arch) {
 static uint64_t seed_state;
 static int64_t below(int64_t n) { return (int64_t)(ref_next_random(&seed_state) % (uint64_t)n); }
 static int chance(int percent) { return below(100) < percent; }
-#define PICK(...)                                                           \
+#define PICK(...)                                                                                                      \
     ((const int64_t[]){__VA_ARGS__})[below((int64_t)(sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t)))]
 
 static attn_problem random_problem(int backward) {
@@ -117,7 +117,8 @@ static void fill_inputs(struct ref_try *t, uint64_t seed) {
             if (chance(40)) ref_permute(t, role);
             ref_random(t, role, seed, 2);
         }
-        if (role == ATTN_ROLE_ALIBI || role == ATTN_ROLE_SINK) ref_random(t, role, seed, role == ATTN_ROLE_SINK ? 3 : 0.5);
+        if (role == ATTN_ROLE_ALIBI || role == ATTN_ROLE_SINK)
+            ref_random(t, role, seed, role == ATTN_ROLE_SINK ? 3 : 0.5);
         if (role == ATTN_ROLE_MASK) {
             for (int32_t axis = 0; axis < 4; axis++)
                 if (chance(35)) ref_broadcast(t, role, axis);
@@ -129,9 +130,11 @@ static void fill_inputs(struct ref_try *t, uint64_t seed) {
         }
     }
     if (p->flags & ATTN_SEQLENS_Q)
-        for (int64_t b = 0; b < p->batch; b++) ref_set_int(t, ATTN_ROLE_SEQLENS_Q, b, (int32_t)(below(p->seq_q + 3) - 1));
+        for (int64_t b = 0; b < p->batch; b++)
+            ref_set_int(t, ATTN_ROLE_SEQLENS_Q, b, (int32_t)(below(p->seq_q + 3) - 1));
     if (p->flags & ATTN_SEQLENS_K)
-        for (int64_t b = 0; b < p->batch; b++) ref_set_int(t, ATTN_ROLE_SEQLENS_K, b, (int32_t)(below(p->seq_k + 3) - 1));
+        for (int64_t b = 0; b < p->batch; b++)
+            ref_set_int(t, ATTN_ROLE_SEQLENS_K, b, (int32_t)(below(p->seq_k + 3) - 1));
     if (p->flags & ATTN_PACKED) {
         int64_t at_q = below(3), at_k = below(3);
         for (int64_t b = 0; b <= p->batch; b++) {
@@ -165,11 +168,13 @@ static double bound_of(int32_t dtype, int backward) {
 }
 
 /* Rows by their norm, with the tensor's own size as the floor of a row: a sum that cancels has no digits of its own. */
-static void compare(const struct ref_try *got, const struct ref_try *want, int32_t role, double bound, const char *what) {
+static void compare(const struct ref_try *got, const struct ref_try *want, int32_t role, double bound,
+                    const char *what) {
     const int64_t n = got->n[role];
     if (!n || !attn_args_at(&got->args, role)) return;
     const attn_tensor *x = &got->t[role];
-    int64_t width = x->rank == 4 || (x->rank == 3 && (role == ATTN_ROLE_OUT || role >= ATTN_ROLE_DQ)) ? x->shape[x->rank - 1] : 1;
+    int64_t width =
+        x->rank == 4 || (x->rank == 3 && (role == ATTN_ROLE_OUT || role >= ATTN_ROLE_DQ)) ? x->shape[x->rank - 1] : 1;
     if (x->rank <= 2) width = n;
     double all = 0;
     int64_t finite = 0;
@@ -185,7 +190,8 @@ static void compare(const struct ref_try *got, const struct ref_try *want, int32
             if (ref_untouched(want, role, i + c) && ref_untouched(got, role, i + c)) continue;
             if (!isfinite(w) || !isfinite(g)) {
                 if ((isnan(w) && isnan(g)) || w == g) continue;
-                if (!isfinite(w) && !isfinite(g) && role != ATTN_ROLE_LSE) continue; /* inf or NaN by the order of sums */
+                if (!isfinite(w) && !isfinite(g) && role != ATTN_ROLE_LSE)
+                    continue; /* inf or NaN by the order of sums */
                 fail_msg("%s: %s[%lld] is %g, should be %g", what, attn_role_name(role), (long long)(i + c), g, w);
             }
             error += (g - w) * (g - w), norm += w * w;
@@ -204,7 +210,8 @@ static void text_of(const attn_problem *p, int64_t number, const char *isa, char
 
 static void wipe(struct ref_try *t, int32_t first) {
     for (int32_t role = first; role < ATTN_ROLE_COUNT; role++)
-        if (t->t[role].data && (role < ATTN_ROLE_DOUT || role > ATTN_ROLE_DLSE)) memset(t->t[role].data, 0xa7, t->t[role].bytes);
+        if (t->t[role].data && (role < ATTN_ROLE_DOUT || role > ATTN_ROLE_DLSE))
+            memset(t->t[role].data, 0xa7, t->t[role].bytes);
 }
 
 /* The same inputs on every instruction set and thread count. */
@@ -294,7 +301,8 @@ static void test_backward(void **state) {
         if (more & ATTN_DLSE) ref_random(&want, ATTN_ROLE_DLSE, (uint64_t)number, 1);
         if (poisoned && chance(50)) poison(&want);
         if (more & ATTN_GRAD_MASK)
-            for (int32_t axis = 0; axis < 4; axis++) /* over all keys dS sums to dlse: to nothing but rounding without it */
+            for (int32_t axis = 0; axis < 4;
+                 axis++) /* over all keys dS sums to dlse: to nothing but rounding without it */
                 if (chance(40) && (axis < 3 || (more & ATTN_DLSE))) ref_broadcast(&want, ATTN_ROLE_DMASK, axis);
         for (int32_t role = ATTN_ROLE_DQ; role <= ATTN_ROLE_DV; role++) {
             if (chance(30)) ref_permute(&want, role);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Every entry of every microkernel table that this processor can run, against double loops: values, tails (nothing past n
- * is read or written), NaN and infinity rules, and independence of how a product is cut. */
+ * Every entry of every microkernel table that this processor can run, against double loops: values, tails (nothing past
+ * n is read or written), NaN and infinity rules, and independence of how a product is cut. */
 #include "attn.h"
 
 #include "base/num.h"
@@ -26,19 +26,19 @@ static double uniform(void) { /* -1 .. 1 */
 static const struct attn_ukr *table_of(void **state_) { return (const struct attn_ukr *)*state_; }
 
 /* One body for both element types. GUARD is what stands around a result and must survive. */
-#define REAL float
+#define REAL    float
 #define F(name) name##_f32
-#define EPS 6e-8
-#define TINY 1.17549435e-38
+#define EPS     6e-8
+#define TINY    1.17549435e-38
 #include "t_ukr_tpl.h"
 #undef REAL
 #undef F
 #undef EPS
 #undef TINY
-#define REAL double
+#define REAL    double
 #define F(name) name##_f64
-#define EPS 1.2e-16
-#define TINY 2.2250738585072014e-308
+#define EPS     1.2e-16
+#define TINY    2.2250738585072014e-308
 #include "t_ukr_tpl.h"
 
 /* The promise of the header: 2e-7 per element, over the whole range, and what lies under the smallest normal number is
@@ -140,9 +140,9 @@ int main(void) {
         printf("table %s\n", all[i].table->isa);
 #define T(f) cmocka_unit_test_prestate(f, t)
         const struct CMUnitTest tests[] = {
-            T(test_gemm_f32), T(test_gemm_f64), T(test_gemm_cuts_f32), T(test_gemm_cuts_f64), T(test_rows_f32), T(test_rows_f64),
-            T(test_special_f32), T(test_special_f64), T(test_transpose_f32), T(test_transpose_f64), T(test_exp_error),
-            T(test_widen_narrow),
+            T(test_gemm_f32),      T(test_gemm_f64),      T(test_gemm_cuts_f32), T(test_gemm_cuts_f64),
+            T(test_rows_f32),      T(test_rows_f64),      T(test_special_f32),   T(test_special_f64),
+            T(test_transpose_f32), T(test_transpose_f64), T(test_exp_error),     T(test_widen_narrow),
         };
         failed += cmocka_run_group_tests(tests, NULL, NULL);
     }

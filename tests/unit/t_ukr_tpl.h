@@ -103,10 +103,12 @@ static void F(test_rows)(void **state_) {
         NEAR(u->F(dot)(x, z, n), dot, EPS * 8 * size);
         assert_true(u->F(finite)(x, n) == 1);
 #define START(source) memcpy(y, source, sizeof y)
-#define CHECK(want, tolerance)                                                      \
-    for (int i = 0; i < PAD + 70; i++) {                                            \
-        if (i < n) NEAR(y[i], want, tolerance);                                     \
-        else assert_memory_equal(&y[i], &x[i], sizeof y[i]);                        \
+#define CHECK(want, tolerance)                                                                                         \
+    for (int i = 0; i < PAD + 70; i++) {                                                                               \
+        if (i < n)                                                                                                     \
+            NEAR(y[i], want, tolerance);                                                                               \
+        else                                                                                                           \
+            assert_memory_equal(&y[i], &x[i], sizeof y[i]);                                                            \
     }
         START(x);
         for (int i = 0; i < n; i++) y[i] = (REAL)30 * x[i];
@@ -144,7 +146,8 @@ static void F(test_rows)(void **state_) {
             for (int i = 0; i < PAD + 70; i++) d[i] = 7;
             u->F(softcap)(y, with ? d : NULL, n, (REAL)5);
             for (int i = 0; i < PAD + 70; i++) {
-                double s = (double)(REAL)(x[i] * (REAL)(i % 3 ? 40 : 1e-3)), want = 5 * tanh(s / 5), cosh1 = cosh(s / 5);
+                double s = (double)(REAL)(x[i] * (REAL)(i % 3 ? 40 : 1e-3)), want = 5 * tanh(s / 5),
+                       cosh1 = cosh(s / 5);
                 if (i < n) {
                     NEAR(y[i], want, 8 * EPS * fabs(want));
                     if (with) NEAR(d[i], 1 / (cosh1 * cosh1), 60 * EPS / (cosh1 * cosh1));

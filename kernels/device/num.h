@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: MIT
+ * Numbers on the device: base-2 exponential and logarithm units, 16-bit types, and lse as the caller wants it. */
+#ifndef ATTN_DEVICE_NUM_H
+#define ATTN_DEVICE_NUM_H
+#include "kernels/kparams.h"
+
+#define LOG2E 1.44269504088896340736f
+#define LN2   0.693147180559945309417f
+#define INF   __int_as_float(0x7f800000)
+
+/* x, but the compiler does not know: what is computed from the result is computed here, and not once before a loop,
+ * where it would occupy registers all the while. */
+static __device__ __forceinline__ int recompute(int x) {
+    asm volatile("" : "+r"(x));
+    return x;
+}
+
+/* 2^x: relative error 2^-22, 0 below 2^-126, exact at integers. */
+static __device__ __forceinline__ float exp2_fast(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* Round two numbers to the type; lo goes to the low half. */
+static __device__ __forceinline__ uint32_t pack16(int type, float lo, float hi) {
+    uint32_t x;
+    if (type == KP_BF16)
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(hi), "f"(lo));
+    else
+        asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(x) : "f"(hi), "f"(lo));
+    return x;
+}
+/* The low 16 bits of x as a number. */
+static __device__ __forceinline__ float unpack16(int type, uint32_t x) {
+    float y;
+    if (type == KP_BF16) return __uint_as_float(x << 16);
+    asm("{\n .reg .b16 h;\n cvt.u16.u32 h, %1;\n cvt.f32.f16 %0, h;\n}" : "=f"(y) : "r"(x));
+    return y;
+}
+/* Nonzero if either half of x is an infinity or NaN: an exponent of ones, and only that, carries into the sign's place.
+ */
+static __device__ __forceinline__ uint32_t not_finite16(int type, uint32_t x) {
+    return type == KP_BF16 ? ((x & 0x7f807f80u) + 0x00800080u) & 0x80008000u
+                           : ((x & 0x7c007c00u) + 0x04000400u) & 0x80008000u;
+}
+static __device__ __forceinline__ float load_number(const void *base, int64_t at, int dtype) {
+    if (dtype == KP_F32) return ((const float *)base)[at];
+    return unpack16(dtype, ((const uint16_t *)base)[at]);
+}
+
+/* ln(e^a + e^b) for any a, b. */
+static __device__ __forceinline__ float log_add_exp(float a, float b) {
+    if (a != a || b != b) return a + b;
+    float hi = fmaxf(a, b), lo = fminf(a, b);
+    if (hi == INF || hi == -INF) return hi;
+    return hi + log1pf(expf(lo - hi));
+}
+/* natural: without the sink, -inf for an empty row. sink: -inf if there is none or the row lies past its sequence. */
+static __device__ __forceinline__ float outer_lse(uint32_t flags, float natural, float sink) {
+    float lse = flags & KP_SDPA_LSE_WITH_SINK ? log_add_exp(natural, sink) : natural;
+    if (lse == -INF) return flags & KP_SDPA_EMPTY_PLUS_INF ? INF : -INF;
+    return flags & KP_SDPA_LSE_BASE_2 ? lse * LOG2E : lse;
+}
+static __device__ __forceinline__ void store_lse(const struct kp_view *v, int64_t at, float lse) {
+    if (!v->data) return;
+    if (v->dtype == KP_F32)
+        ((float *)v->data)[at] = lse;
+    else
+        ((uint16_t *)v->data)[at] = (uint16_t)pack16(v->dtype, lse, 0);
+}
+#endif

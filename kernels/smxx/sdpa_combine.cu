@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: MIT
+ * Merges the key splits of a dense forward, any element type of 16 or 32 bits, every chip. One warp owns one output row.
+ *
+ *   m = max_s m_s     w_s = exp(m_s - m)     L = sum_s w_s l_s     out = sum_s w_s O_s / (L + exp(sink - m))     lse = m + ln L
+ *
+ * Input: f32 O_s (not normalised), m_s (natural units) and l_s of every split and row, written by kernels/sm80/sdpa_fwd.cu. A split
+ * without visible keys has l_s = 0 and no O_s. Sums run in the order of the splits or in a fixed tree: bit-equal every time.
+ * Lane t holds the weights of splits t, t + 32, ... and columns 4 t .. 4 t + 3, 4 t + 128, ... */
+#include "kernels/device/num.h"
+#include "kernels/device/sequence.h"
+
+constexpr int THREADS = CFG_THREADS, HELD = KP_SDPA_MAX_SPLITS / 32, LEAST = -126; /* as in sdpa_fwd.cu */
+
+static __device__ __forceinline__ float warp_max(float x) {
+#pragma unroll
+    for (int d = 16; d > 0; d /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, d));
+    return x;
+}
+static __device__ __forceinline__ float warp_sum(float x) {
+#pragma unroll
+    for (int d = 16; d > 0; d /= 2) x += __shfl_xor_sync(~0u, x, d);
+    return x;
+}
+
+static __device__ __forceinline__ void store_columns(const struct kp_sdpa_fwd *p, int64_t at, int c, const float x[4]) {
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+        if (c + e >= p->dim_v) continue;
+        if (p->out.dtype == KP_F32)
+            ((float *)p->out.data)[at + c + e] = x[e];
+        else
+            ((uint16_t *)p->out.data)[at + c + e] = (uint16_t)pack16(p->out.dtype, x[e], 0);
+    }
+}
+
+static __device__ __forceinline__ void merge_row(const struct kp_sdpa_fwd *p, int64_t row, int64_t rows) {
+    const int lane = (int)threadIdx.x & 31, i = (int)(row % p->seq_q), h = (int)(row / p->seq_q % p->heads_q);
+    const int b = (int)(row / p->seq_q / p->heads_q);
+    const struct sequence s = sequence_of(p, b);
+    if (i >= s.rows) return;
+    const int inside = i < s.sq;
+    float m[HELD], l[HELD], top = -INF, sum = 0;
+#pragma unroll
+    for (int x = 0; x < HELD; x++) {
+        const int split = lane + 32 * x, there = inside && split < p->splits;
+        m[x] = there ? ((const float *)p->part_m)[split * rows + row] : -INF;
+        l[x] = there ? ((const float *)p->part_l)[split * rows + row] : 0;
+        top = fmaxf(top, m[x]);
+    }
+    top = warp_max(top);
+#pragma unroll
+    for (int x = 0; x < HELD; x++) {
+        m[x] = l[x] == 0 ? 0 : exp2_fast(fmaxf((m[x] - top) * LOG2E, LEAST)); /* from here on the weight */
+        sum += m[x] * l[x];
+    }
+    sum = warp_sum(sum);
+
+    const int empty = sum == 0;
+    const float sink = p->sink && inside ? ((const float *)p->sink)[h * p->sink_head] : -INF;
+    const float inverse = 1 / (sum + exp2_fast((sink - top) * LOG2E));
+    const int64_t out = b * p->out.batch + h * p->out.head + (s.q0 + i) * p->out.row;
+#pragma unroll 1
+    for (int c0 = 0; c0 < p->part_row; c0 += 128) {
+        const int c = c0 + 4 * lane;
+        float o[4] = {0, 0, 0, 0};
+#pragma unroll
+        for (int x = 0; x < HELD; x++) {
+#pragma unroll 4
+            for (int y = 0; y < min(p->splits - 32 * x, 32); y++) {
+                const float weight = __shfl_sync(~0u, m[x], y);
+                if (weight == 0 || c >= p->part_row) continue;
+                const float4 part = *(const float4 *)((const float *)p->part_o + ((32 * x + y) * rows + row) * p->part_row + c);
+                o[0] += weight * part.x, o[1] += weight * part.y, o[2] += weight * part.z, o[3] += weight * part.w;
+            }
+        }
+#pragma unroll
+        for (int e = 0; e < 4; e++) o[e] = empty ? 0 : o[e] * inverse;
+        if (c < p->dim_v) store_columns(p, out, c, o);
+    }
+    if (lane != 0) return;
+    const float lse = outer_lse(p->flags, empty ? -INF : top + log2f(sum) * LN2, sink);
+    store_lse(&p->lse, b * p->lse.batch + h * p->lse.head + (s.q0 + i) * p->lse.row, lse);
+    store_lse(&p->lse_rounded, b * p->lse_rounded.batch + h * p->lse_rounded.head + (s.q0 + i) * p->lse_rounded.row, lse);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) CFG(const __grid_constant__ struct kp_sdpa_fwd p) {
+    const int64_t rows = (int64_t)p.batch * p.heads_q * p.seq_q, step = (int64_t)gridDim.x * (THREADS / 32);
+    for (int64_t row = (int64_t)blockIdx.x * (THREADS / 32) + (threadIdx.x >> 5); row < rows; row += step) merge_row(&p, row, rows);
+}

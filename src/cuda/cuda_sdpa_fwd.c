@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: MIT
+ * Dense forward on CUDA, the host's side: kernel rows from kernels/variants/sdpa_fwd_sm80.def, what each refuses, how a
+ * problem is dealt to CTAs, and the parameters of a launch. The device's side: kernels/sm80/sdpa_fwd.cu. */
+#include "core/problem.h"
+#include "core/view.h"
+#include "cuda/cuda.h"
+#include "kernels/kparams.h"
+
+#include <inttypes.h>
+#include <math.h>
+
+_Static_assert(KP_F32 == ATTN_F32 && KP_F16 == ATTN_F16 && KP_BF16 == ATTN_BF16 && KP_F64 == ATTN_F64 &&
+                   KP_BOOL == ATTN_BOOL,
+               "kernels/kparams.h repeats attn.h");
+
+enum { MAX_LENGTH = 1 << 28, FAR = 1 << 30 };
+static const double LOG2E = 1.44269504088896340736;
+static const char combine_symbol[] = "attn_sdpa_combine_smxx_any";
+
+/* How a problem is dealt to CTAs: a function of problem and device alone, so that workspace and launch agree. */
+struct geometry {
+    int64_t pack, row_tiles, heads, splits, section, items;
+    int64_t rows, part_row; /* of a split's results */
+};
+
+static int64_t lesser(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t blocks(int64_t n, int64_t size) { return (n + size - 1) / size; }
+
+static int ctas_per_sm(const struct kp_sdpa_fwd_config *c, const struct attn_cuda_limits *l) {
+    const int fit = l->shared_per_sm / (KP_SDPA_SHARED_BYTES(*c) + 1024); /* the system keeps 1 KiB of each CTA's */
+    return fit < 1 ? 1 : fit < c->ctas ? fit : c->ctas;
+}
+
+/* Key tiles that the longest row tile walks, at most. */
+static int64_t key_tiles(const struct kp_sdpa_fwd_config *c, const attn_problem *p, int64_t pack) {
+    int64_t keys = p->seq_k, queries = KP_SDPA_ROWS(*c) / pack + 1;
+    if (p->window_left < FAR && p->window_right < FAR && p->window_left + p->window_right + queries < keys)
+        keys = p->window_left + p->window_right + queries;
+    if (!attn_core_has(p, ATTN_BOTTOM_RIGHT) && p->window_right < FAR) keys = lesser(keys, p->seq_q + p->window_right);
+    return keys <= 0 ? 1 : blocks(keys, c->keys) + 1;
+}
+
+/* The number of splits with the shortest critical path, in key tiles: rounds of CTAs times (tiles of a split + start
+ * and end of a CTA), plus the merge, whose traffic grows with the splits. */
+static int64_t choose_splits(const struct kp_sdpa_fwd_config *c, const attn_problem *p, int64_t tiles, int64_t pack,
+                             int64_t capacity) {
+    const int64_t n = key_tiles(c, p, pack), most = lesser(lesser(n / 2, KP_SDPA_MAX_SPLITS), 2 * capacity / tiles + 1);
+    int64_t best = 1;
+    double least = (double)(blocks(tiles, capacity) * (n + 2));
+    if (tiles >= capacity) return 1;
+    for (int64_t s = 2; s <= most; s++) {
+        double cost = (double)(blocks(tiles * s, capacity) * (blocks(n, s) + 2)) + 3 + 0.1 * (double)s;
+        if (cost < least) least = cost, best = s;
+    }
+    return best;
+}
+
+static struct geometry lay_out(const struct kp_sdpa_fwd_config *c, const struct attn_cuda_limits *l,
+                               const attn_problem *p) {
+    struct geometry g = {.pack = 1};
+    const int64_t tile = KP_SDPA_ROWS(*c), group = p->heads_q / p->heads_k;
+    if (p->batch <= 0 || p->heads_q <= 0 || p->seq_q <= 0) return g;
+    if (p->seq_q <= MAX_LENGTH / group && blocks(p->seq_q * group, tile) < group * blocks(p->seq_q, tile))
+        g.pack = group;
+    g.row_tiles = blocks(p->seq_q * g.pack, tile);
+    g.heads = p->batch * (g.pack == 1 ? p->heads_q : p->heads_k);
+    g.splits = choose_splits(c, p, g.row_tiles * g.heads, g.pack, (int64_t)l->n_sms * ctas_per_sm(c, l));
+    /* Heads dealt together share half of the second-level cache; those of a group share their keys. */
+    const int64_t bytes = 2 * p->seq_k * (p->dim_qk + p->dim_v) + 1, fit = l->l2_bytes / 2 / bytes;
+    g.section = lesser((fit < 1 ? 1 : fit) * (g.pack == 1 ? group : 1), lesser(g.heads, INT32_MAX));
+    g.items = g.row_tiles * g.splits * g.heads;
+    g.rows = p->batch * p->heads_q * p->seq_q;
+    g.part_row = (p->dim_v + 3) / 4 * 4;
+    return g;
+}
+
+/* ------------------------------------------------------------------ what a row refuses ------------- */
+
+static int refuse_features(const struct kp_sdpa_fwd_config *c, const attn_problem *p, struct attn_text *why) {
+    const double unit = fabs(p->scale);
+    const char *missing = p->softcap > 0                 ? "softcap"
+                          : p->alibi                     ? "ALiBi"
+                          : p->mask_dtype                ? "a mask"
+                          : attn_core_has(p, ATTN_PAGED) ? "pages"
+                          : unit < 1e-30                 ? "a scale of 0"
+                                                         : NULL;
+    if (!c->full && missing) attn_text_add(why, "has no code for %s: the _full variants do", missing);
+    return !c->full && missing;
+}
+
+static int refuse_sizes(const struct kp_sdpa_fwd_config *c, const attn_problem *p, struct attn_text *why) {
+    const struct {
+        const char *name;
+        int64_t value, most;
+    } rows[] = {
+        {"dim_qk", p->dim_qk, c->dim},   {"dim_v", p->dim_v, c->dim_v},       {"seq_q", p->seq_q, MAX_LENGTH},
+        {"seq_k", p->seq_k, MAX_LENGTH}, {"heads_q", p->heads_q, MAX_LENGTH}, {"batch", p->batch, MAX_LENGTH},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (rows[i].value > rows[i].most) {
+            attn_text_add(why, "%s is %" PRId64 ", at most %" PRId64, rows[i].name, rows[i].value, rows[i].most);
+            return 1;
+        }
+    if (fabs(p->scale) > 1e30 || (p->softcap > 0 && (p->softcap < 1e-30 || p->softcap > 1e30))) {
+        attn_text_add(why, "scale %g or softcap %g is outside what single precision holds", p->scale, p->softcap);
+        return 1;
+    }
+    return 0;
+}
+
+static int supports(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                    struct attn_text *why) {
+    const struct kp_sdpa_fwd_config *c = k->impl;
+    const int64_t needed = KP_SDPA_SHARED_BYTES(*c), given = attn_cuda_limits_of(dev)->shared_per_block;
+    if (p->op != k->op || p->dtype != k->dtype) {
+        attn_text_add(why, "serves another operator or dtype");
+        return 0;
+    }
+    if (refuse_sizes(c, p, why) || refuse_features(c, p, why)) return 0;
+    if (needed > given) {
+        attn_text_add(why, "needs %" PRId64 " bytes of shared memory, the device gives %" PRId64, needed, given);
+        return 0;
+    }
+    if (!attn_cuda_variant_find(c->symbol) || !attn_cuda_variant_find(combine_symbol)) {
+        attn_text_add(why, "this build has no image of it");
+        return 0;
+    }
+    return 1;
+}
+
+/* ------------------------------------------------------------------ estimate, workspace ------------ */
+
+/* Rates are fractions of the 1024 multiply-adds a cycle of mma.sync at 1.7 GHz, the padding to the variant's dims
+ * counted. */
+static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
+    const struct kp_sdpa_fwd_config *c = k->impl;
+    const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
+    const double dims = (double)(p->dim_qk + p->dim_v), peak = 2048 * 1.7e9 * l->n_sms;
+    const double padding = dims > 0 ? (c->dim + c->dim_v) / dims : 1;
+    const double compute = attn_problem_flops(p) * padding / (peak * (c->full ? 0.35 : 0.6));
+    const double memory = attn_problem_bytes(p) / (2e10 * l->n_sms);
+    return 4e-6 + (compute > memory ? compute : memory) * (1 + 1e-4 * c->dim);
+}
+
+static uint64_t workspace(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
+    const struct geometry g = lay_out(k->impl, attn_cuda_limits_of(dev), p);
+    return g.splits > 1 ? (uint64_t)(g.splits * g.rows * (g.part_row + 2)) * sizeof(float) : 0;
+}
+
+static attn_status prepare(const struct attn_kernel *k, struct attn_core_device *dev, const attn_problem *p) {
+    const struct kp_sdpa_fwd_config *c = k->impl;
+    attn_status status =
+        attn_cuda_variant_load(dev, attn_cuda_variant_find(c->symbol), (uint32_t)KP_SDPA_SHARED_BYTES(*c));
+    if (status || lay_out(c, attn_cuda_limits_of(dev), p).splits <= 1) return status;
+    return attn_cuda_variant_load(dev, attn_cuda_variant_find(combine_symbol), 0);
+}
+
+/* ------------------------------------------------------------------ launch ------------------------- */
+
+/* The largest copy that the view's address and strides are all multiples of. */
+static struct kp_view device_view(const attn_problem *p, const attn_args *args, int32_t role) {
+    const struct attn_view v = attn_core_view(p, args, role);
+    const uint64_t bits = (uint64_t)(uintptr_t)v.data | (uint64_t)((v.batch | v.head | v.row) * v.element_bytes);
+    return (struct kp_view){.data = (uint64_t)(uintptr_t)v.data,
+                            .batch = v.batch,
+                            .head = v.head,
+                            .row = v.row,
+                            .column = (int32_t)v.column,
+                            .dtype = v.dtype,
+                            .chunk = bits % 16 == 0  ? 16
+                                     : bits % 4 == 0 ? 4
+                                                     : v.element_bytes};
+}
+
+static uint64_t address(const attn_tensor *t) { return t ? (uint64_t)(uintptr_t)t->data : 0; }
+
+static int32_t clamp_window(int64_t x) { return (int32_t)(x > FAR ? FAR : x < 2 - FAR ? 2 - FAR : x); }
+
+static void set_tensors(struct kp_sdpa_fwd *kp, const attn_problem *p, const attn_args *a) {
+    kp->q = device_view(p, a, ATTN_ROLE_Q);
+    kp->k = device_view(p, a, ATTN_ROLE_K);
+    kp->v = device_view(p, a, ATTN_ROLE_V);
+    kp->mask = device_view(p, a, ATTN_ROLE_MASK);
+    kp->out = device_view(p, a, ATTN_ROLE_OUT);
+    kp->lse = device_view(p, a, ATTN_ROLE_LSE);
+    kp->lse_rounded = device_view(p, a, ATTN_ROLE_LSE_ROUNDED);
+    kp->seqlens_q = address(a->seqlens_q);
+    kp->seqlens_k = address(a->seqlens_k);
+    kp->cu_seqlens_q = address(a->cu_seqlens_q);
+    kp->cu_seqlens_k = address(a->cu_seqlens_k);
+    kp->block_table = address(a->block_table);
+    if (a->block_table && a->block_table->shape[0] > 1) kp->table_batch = a->block_table->strides[0];
+    kp->alibi = address(a->alibi);
+    if (a->alibi) {
+        kp->alibi_head = a->alibi->strides[a->alibi->rank - 1];
+        if (a->alibi->rank == 2 && a->alibi->shape[0] > 1) kp->alibi_batch = a->alibi->strides[0];
+    }
+    kp->sink = address(a->sink);
+    if (a->sink) kp->sink_head = a->sink->strides[0];
+}
+
+static void set_numbers(struct kp_sdpa_fwd *kp, const attn_problem *p, const struct geometry *g) {
+    kp->items = g->items;
+    kp->total_q = p->total_q;
+    kp->total_k = p->total_k;
+    kp->page_size = lesser(p->page_size, FAR); /* lengths are shorter: one page then */
+    kp->n_pages = p->n_pages;
+    kp->batch = (int32_t)p->batch;
+    kp->heads_q = (int32_t)p->heads_q;
+    kp->heads_k = (int32_t)p->heads_k;
+    kp->seq_q = (int32_t)p->seq_q;
+    kp->seq_k = (int32_t)p->seq_k;
+    kp->dim_qk = (int32_t)p->dim_qk;
+    kp->dim_v = (int32_t)p->dim_v;
+    kp->window_left = clamp_window(p->window_left);
+    kp->window_right = clamp_window(p->window_right);
+    kp->pack = (int32_t)g->pack;
+    kp->row_tiles = (int32_t)g->row_tiles;
+    kp->splits = (int32_t)g->splits;
+    kp->section = (int32_t)g->section;
+    kp->part_row = (int32_t)g->part_row;
+    kp->alibi_form = p->alibi;
+    kp->flags = (attn_core_has(p, ATTN_BOTTOM_RIGHT) ? KP_SDPA_BOTTOM_RIGHT : 0u) |
+                (attn_core_has(p, ATTN_LSE_WITH_SINK) ? KP_SDPA_LSE_WITH_SINK : 0u) |
+                (attn_core_has(p, ATTN_LSE_BASE_2) ? KP_SDPA_LSE_BASE_2 : 0u) |
+                (attn_core_has(p, ATTN_LSE_EMPTY_PLUS_INF) ? KP_SDPA_EMPTY_PLUS_INF : 0u);
+    kp->scale = (float)p->scale;
+    kp->scale_log2 = (float)(fabs(p->scale) * LOG2E);
+    kp->softcap = (float)p->softcap;
+    kp->softcap_inverse = p->softcap > 0 ? (float)(1 / p->softcap) : 0;
+}
+
+static attn_status launch(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                          const attn_args *args) {
+    const struct kp_sdpa_fwd_config *c = k->impl;
+    const struct geometry g = lay_out(c, attn_cuda_limits_of(dev), p);
+    if (g.items == 0) return ATTN_OK;
+    struct kp_sdpa_fwd kp = {0};
+    set_tensors(&kp, p, args);
+    set_numbers(&kp, p, &g);
+    if (attn_core_has(p, ATTN_PAGED) && !kp.block_table) kp.seq_k = 0; /* an empty table names no key */
+    if (g.splits > 1) {
+        kp.part_o = (uint64_t)(uintptr_t)args->workspace;
+        kp.part_m = kp.part_o + (uint64_t)(g.splits * g.rows * g.part_row) * sizeof(float);
+        kp.part_l = kp.part_m + (uint64_t)(g.splits * g.rows) * sizeof(float);
+    }
+    struct attn_cuda_grid grid = {.x = (uint32_t)lesser(g.items, INT32_MAX),
+                                  .y = 1,
+                                  .z = 1,
+                                  .threads = (uint32_t)KP_SDPA_THREADS(*c),
+                                  .shared_bytes = (uint32_t)KP_SDPA_SHARED_BYTES(*c)};
+    attn_status status = attn_cuda_launch(dev, attn_cuda_variant_find(c->symbol), &grid, &kp, sizeof kp, args->stream);
+    if (status || g.splits == 1) return status;
+    grid = (struct attn_cuda_grid){.x = (uint32_t)lesser(blocks(g.rows, 4), INT32_MAX), .y = 1, .z = 1, .threads = 128};
+    return attn_cuda_launch(dev, attn_cuda_variant_find(combine_symbol), &grid, &kp, sizeof kp, args->stream);
+}
+
+/* ------------------------------------------------------------------ rows --------------------------- */
+
+/* Two passes over the table of variants: the configurations, then the rows that point at them. A line's first key is
+ * .dtype, a member of both. */
+#define VARIANT(tail, source, ...)                                                                                     \
+    static const struct kp_sdpa_fwd_config config_##tail = {.symbol = "attn_sdpa_fwd_sm80_" #tail, __VA_ARGS__};
+#include "kernels/variants/sdpa_fwd_sm80.def"
+#undef VARIANT
+
+#define VARIANT(tail, source, dtype_of_line, ...)                                                                      \
+    {.name = "attn_sdpa_fwd_sm80_" #tail,                                                                              \
+     .arch = "sm80",                                                                                                   \
+     .summary = "D and DV to the number in the name, any strides; softcap, ALiBi, mask, pages: _full rows only",       \
+     .op = ATTN_OP_SDPA_FWD,                                                                                           \
+     .backend = ATTN_BACKEND_CUDA,                                                                                     \
+     dtype_of_line,                                                                                                    \
+     .math_dtype = ATTN_F32,                                                                                           \
+     .accumulator_dtype = ATTN_F32,                                                                                    \
+     .device_type = ATTN_DEVICE_TYPE_CUDA,                                                                             \
+     .deterministic = 1,                                                                                               \
+     .bit_stable = 1,                                                                                                  \
+     .features = ATTN_CUDA_SM80,                                                                                       \
+     .impl = &config_##tail,                                                                                           \
+     .supports = supports,                                                                                             \
+     .estimate = estimate,                                                                                             \
+     .workspace = workspace,                                                                                           \
+     .prepare = prepare,                                                                                               \
+     .launch = launch},
+const struct attn_kernel attn_cuda_sdpa_fwd_rows[] = {
+#include "kernels/variants/sdpa_fwd_sm80.def"
+};
+#undef VARIANT
+const int32_t attn_cuda_n_sdpa_fwd_rows = sizeof attn_cuda_sdpa_fwd_rows / sizeof attn_cuda_sdpa_fwd_rows[0];

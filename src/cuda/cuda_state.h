@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: MIT
+ * What the files of the CUDA backend share: the state of one context and of one device. Kernel rows see cuda.h only. */
+#ifndef ATTN_CUDA_CUDA_STATE_H
+#define ATTN_CUDA_CUDA_STATE_H
+#include "core/ctx.h"
+#include "cuda/cuda.h"
+#include "cuda/driver.h"
+
+#include <sys/types.h>
+
+enum { ATTN_CUDA_MAX_DEVICES = 16 };
+enum { ATTN_CUDA_IMAGE_ANY, ATTN_CUDA_IMAGE_PTX, ATTN_CUDA_IMAGE_CUBIN };
+
+/* A variant on a device. `function` is set last: whoever sees it may launch, within shared_bytes. */
+struct attn_cuda_loaded {
+    _Atomic(cu_function) function;
+    _Atomic uint32_t shared_bytes;
+    cu_module module; /* under attn_cuda_state.lock */
+};
+
+struct attn_cuda_device {
+    struct attn_cuda_state *state;
+    cu_device handle;
+    int32_t index;               /* the driver's ordinal */
+    _Atomic(cu_context) context; /* primary, retained; NULL until prepared */
+    struct attn_cuda_limits limits;
+    struct attn_cuda_loaded *loaded; /* attn_cuda_n_variants */
+};
+
+struct attn_cuda_state {
+    struct attn_cuda_driver driver;
+    pthread_mutex_t lock; /* retaining and loading */
+    attn_ctx *ctx;
+    pid_t pid; /* a forked child must not call the driver */
+    int32_t image;
+    uint8_t sync, has_lock;
+    int32_t n_devices;
+    struct attn_cuda_device devices[ATTN_CUDA_MAX_DEVICES];
+    attn_status absence; /* why n_devices is 0 */
+    char reason[1024];
+};
+
+static inline struct attn_cuda_device *attn_cuda_device_of(const struct attn_core_device *dev) {
+    return (struct attn_cuda_device *)dev->backend;
+}
+
+/* Make the device's context the thread's, and give the thread back its own. Between the two the calling code uses the
+ * driver. leave() returns `status` if it is a failure, else its own. */
+attn_status attn_cuda_enter(const struct attn_cuda_device *d);
+attn_status attn_cuda_leave(const struct attn_cuda_device *d, attn_status status);
+
+/* module.c: release every image of the device; its context is current. */
+void attn_cuda_modules_unload(struct attn_cuda_device *d);
+#endif

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: MIT
+ * Queueing work: a loaded variant, or zeroes. Nothing here allocates or waits, unless ATTN_SYNC asks for the wait. */
+#include "cuda/cuda_state.h"
+
+#include "base/err.h"
+
+#include <string.h>
+
+enum { MAX_PARAMS = 4096 }; /* what every device takes */
+
+/* ATTN_SYNC: a fault is told where it happened. A stream that records a graph runs nothing now and must not be waited
+ * for. */
+static attn_status wait(const struct attn_cuda_device *d, void *stream, const char *what) {
+    const struct attn_cuda_driver *drv = &d->state->driver;
+    cu_capture_status recording = CU_CAPTURE_NONE;
+    if (!d->state->sync || drv->cuStreamIsCapturing(stream, &recording) || recording != CU_CAPTURE_NONE) return ATTN_OK;
+    cu_result r = drv->cuStreamSynchronize(stream);
+    return r ? attn_cuda_fail(drv, r, ATTN_E_DEVICE_FAULT, "cuStreamSynchronize", "%s on cuda:%d", what, d->index)
+             : ATTN_OK;
+}
+
+static attn_status queue(const struct attn_cuda_device *d, const struct attn_cuda_variant *v, cu_function function,
+                         const struct attn_cuda_grid *g, const void *params, void *stream) {
+    const struct attn_cuda_driver *drv = &d->state->driver;
+    struct cu_launch_attribute cluster = {.id = CU_ATTRIBUTE_CLUSTER, .value.cluster = {g->cluster, 1, 1}};
+    const struct cu_launch_config config = {
+        .grid = {g->x, g->y, g->z},
+        .block = {g->threads, 1, 1},
+        .shared_bytes = g->shared_bytes,
+        .stream = stream,
+        .attributes = g->cluster > 1 ? &cluster : NULL,
+        .n_attributes = g->cluster > 1,
+    };
+    union { /* the driver only reads */
+        const void *in;
+        void *out;
+    } pointer = {.in = params};
+    cu_result r = drv->cuLaunchKernelEx(&config, function, &pointer.out, NULL);
+    if (r)
+        return attn_cuda_fail(drv, r, ATTN_E_LAUNCH, "cuLaunchKernelEx",
+                              "%s, grid %u x %u x %u, %u threads, cluster %u, %u bytes shared, cuda:%d", v->symbol,
+                              g->x, g->y, g->z, g->threads, g->cluster, g->shared_bytes, d->index);
+    return wait(d, stream, v->symbol);
+}
+
+attn_status attn_cuda_launch(const struct attn_core_device *dev, const struct attn_cuda_variant *variant,
+                             const struct attn_cuda_grid *grid, const void *params, size_t params_bytes, void *stream) {
+    const struct attn_cuda_device *d = attn_cuda_device_of(dev);
+    const struct attn_cuda_loaded *l = &d->loaded[variant->index];
+    cu_function function = atomic_load_explicit(&l->function, memory_order_acquire);
+    uint32_t limit = atomic_load_explicit(&l->shared_bytes, memory_order_acquire);
+    if (!function || grid->shared_bytes > limit)
+        FAIL2(ATTN_E_INTERNAL, "plan", limit, grid->shared_bytes,
+              "%s was prepared for %u bytes of shared memory, not %u", variant->symbol, limit, grid->shared_bytes);
+    if (params_bytes > MAX_PARAMS)
+        FAIL2(ATTN_E_INTERNAL, "plan", MAX_PARAMS, (int64_t)params_bytes, "%s has %zu bytes of parameters, at most %d",
+              variant->symbol, params_bytes, MAX_PARAMS);
+    TRY(attn_cuda_enter(d));
+    return attn_cuda_leave(d, queue(d, variant, function, grid, params, stream));
+}
+
+attn_status attn_cuda_fill_zero(const struct attn_core_device *dev, void *memory, size_t bytes, void *stream) {
+    const struct attn_cuda_device *d = attn_cuda_device_of(dev);
+    const struct attn_cuda_driver *drv = &d->state->driver;
+    if (!bytes) return ATTN_OK;
+    TRY(attn_cuda_enter(d));
+    cu_result r = drv->cuMemsetD8Async((cu_address)(uintptr_t)memory, 0, bytes, stream);
+    attn_status status =
+        r ? attn_cuda_fail(drv, r, ATTN_E_LAUNCH, "cuMemsetD8Async", "%zu bytes on cuda:%d", bytes, d->index)
+          : wait(d, stream, "a fill with zeroes");
+    return attn_cuda_leave(d, status);
+}

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: MIT
+ * What a test sees of the stand-in driver (cuda_stub.c): counters, the last launch, and failures on demand. */
+#ifndef CUDA_STUB_H
+#define CUDA_STUB_H
+#include "cuda/driver.h"
+
+struct cuda_stub {
+    /* CUDA_STUB_FAIL at cuInit: "symbol:n[,symbol:n]": the n-th call of a symbol from then on returns 999. */
+    char fail_name[2][64];
+    int64_t fail_in[2];
+    int64_t failed;                                       /* failures that happened */
+    int64_t retained, modules, allocations, synchronized; /* live objects; waits */
+    int64_t loads, launches, sets, misuse, in_child;      /* in_child: calls of a process that forked */
+    int32_t params_bytes;                                 /* how much of the parameters to keep */
+    uint8_t params[4096];
+    struct cu_launch_config config;
+    struct cu_launch_attribute attribute;
+    char function[128], image[16]; /* of the last launch; first bytes of the last image */
+};
+/* Exported by the library: dlsym(lib, "cuda_stub_state"). Streams with this handle record a graph. */
+struct cuda_stub *cuda_stub_state(void);
+#define CUDA_STUB_CAPTURING ((void *)(uintptr_t)0x77)
+/* A context of some other owner, to be pushed by a test. */
+#define CUDA_STUB_FOREIGN ((cu_context)(uintptr_t)0x10)
+#endif

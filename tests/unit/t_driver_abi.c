@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: MIT
+ * The hand-written part of the CUDA driver's binary interface against the toolkit's header: prototypes, numbers, sizes
+ * and offsets, all at compile time. Skipped where there is no toolkit. */
+#include <stdio.h>
+
+#if defined(ATTN_TEST_CUDA_HEADER)
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cuda.h>
+
+/* The prototypes of driver.h with the toolkit's types must be the toolkit's prototypes. */
+#define ATTN_CUDA_TOOLKIT_TYPES
+typedef CUresult cu_result;
+typedef CUdevice cu_device;
+typedef CUdevice_attribute cu_device_attribute;
+typedef CUfunction_attribute cu_function_attribute;
+typedef CUjit_option cu_jit_option;
+typedef CUstreamCaptureStatus cu_capture_status;
+typedef CUdeviceptr cu_address;
+typedef CUcontext cu_context;
+typedef CUmodule cu_module;
+typedef CUfunction cu_function;
+typedef CUstream cu_stream;
+typedef CUlaunchConfig cu_config;
+#include "cuda/driver.h"
+
+#define PROTOTYPE(name, symbol, parameters)                                                                            \
+    _Static_assert(__builtin_types_compatible_p(__typeof__(&symbol), CUresult(*) parameters), #symbol);
+ATTN_CUDA_CALLS(PROTOTYPE)
+
+/* What driver.h uses instead of them when it is alone. */
+_Static_assert(sizeof(CUresult) == sizeof(int) && sizeof(CUdevice) == sizeof(int), "int");
+_Static_assert(sizeof(CUdevice_attribute) == sizeof(int) && sizeof(CUfunction_attribute) == sizeof(int), "int");
+_Static_assert(sizeof(CUjit_option) == sizeof(int) && sizeof(CUstreamCaptureStatus) == sizeof(int), "int");
+_Static_assert(__builtin_types_compatible_p(CUdeviceptr, unsigned long long), "unsigned long long");
+_Static_assert(sizeof(CUcontext) == sizeof(void *) && sizeof(CUstream) == sizeof(void *), "pointers");
+
+#define SAME(ours, theirs) _Static_assert((int)(ours) == (int)(theirs), #ours " is not " #theirs)
+SAME(CU_OK, CUDA_SUCCESS);
+SAME(CU_BAD_VALUE, CUDA_ERROR_INVALID_VALUE);
+SAME(CU_NO_MEMORY, CUDA_ERROR_OUT_OF_MEMORY);
+SAME(CU_NO_DEVICE, CUDA_ERROR_NO_DEVICE);
+SAME(CU_BAD_IMAGE, CUDA_ERROR_INVALID_IMAGE);
+SAME(CU_NO_BINARY, CUDA_ERROR_NO_BINARY_FOR_GPU);
+SAME(CU_UNCORRECTABLE_ECC, CUDA_ERROR_ECC_UNCORRECTABLE);
+SAME(CU_BAD_PTX, CUDA_ERROR_INVALID_PTX);
+SAME(CU_NO_JIT_COMPILER, CUDA_ERROR_JIT_COMPILER_NOT_FOUND);
+SAME(CU_PTX_TOO_NEW, CUDA_ERROR_UNSUPPORTED_PTX_VERSION);
+SAME(CU_ILLEGAL_ADDRESS, CUDA_ERROR_ILLEGAL_ADDRESS);
+SAME(CU_LAUNCH_TIMEOUT, CUDA_ERROR_LAUNCH_TIMEOUT);
+SAME(CU_DEVICE_ASSERT, CUDA_ERROR_ASSERT);
+SAME(CU_HARDWARE_STACK, CUDA_ERROR_HARDWARE_STACK_ERROR);
+SAME(CU_LAUNCH_FAILED, CUDA_ERROR_LAUNCH_FAILED);
+SAME(CU_LAUNCH_FAILED, CUDA_ERROR_INVALID_PC + 1);
+SAME(CU_N_SMS, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+SAME(CU_L2_BYTES, CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE);
+SAME(CU_MAJOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR);
+SAME(CU_MINOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+SAME(CU_SHARED_PER_SM, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR);
+SAME(CU_SHARED_PER_BLOCK, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
+SAME(CU_MAX_DYNAMIC_SHARED, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES);
+SAME(CU_JIT_ERROR_TEXT, CU_JIT_ERROR_LOG_BUFFER);
+SAME(CU_JIT_ERROR_BYTES, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES);
+SAME(CU_ATTRIBUTE_CLUSTER, CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION);
+SAME(CU_CAPTURE_NONE, CU_STREAM_CAPTURE_STATUS_NONE);
+
+#define SIZE(ours, theirs) _Static_assert(sizeof(ours) == sizeof(theirs) && _Alignof(ours) == _Alignof(theirs), #theirs)
+SIZE(struct cu_launch_attribute, CUlaunchAttribute);
+SIZE(struct cu_launch_config, CUlaunchConfig);
+SIZE(struct cu_tensor_map, CUtensorMap);
+
+#define AT(ours, m, theirs, n) _Static_assert(offsetof(ours, m) == offsetof(theirs, n), #theirs "." #n)
+AT(struct cu_launch_attribute, id, CUlaunchAttribute, id);
+AT(struct cu_launch_attribute, value.cluster[0], CUlaunchAttribute, value.clusterDim.x);
+AT(struct cu_launch_attribute, value.cluster[1], CUlaunchAttribute, value.clusterDim.y);
+AT(struct cu_launch_attribute, value.cluster[2], CUlaunchAttribute, value.clusterDim.z);
+AT(struct cu_launch_config, grid[0], CUlaunchConfig, gridDimX);
+AT(struct cu_launch_config, grid[2], CUlaunchConfig, gridDimZ);
+AT(struct cu_launch_config, block[0], CUlaunchConfig, blockDimX);
+AT(struct cu_launch_config, block[2], CUlaunchConfig, blockDimZ);
+AT(struct cu_launch_config, shared_bytes, CUlaunchConfig, sharedMemBytes);
+AT(struct cu_launch_config, stream, CUlaunchConfig, hStream);
+AT(struct cu_launch_config, attributes, CUlaunchConfig, attrs);
+AT(struct cu_launch_config, n_attributes, CUlaunchConfig, numAttrs);
+
+int main(void) {
+    printf("the toolkit's header (%d) and driver.h agree\n", CUDA_VERSION);
+    return 0;
+}
+#else
+int main(void) {
+    printf("skipped: no cuda.h of the toolkit\n");
+    return 77;
+}
+#endif

@@ -1,0 +1,136 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Registers, spills, stack and shared memory of every device kernel, as ptxas told when it was compiled, against
+kernels/budget.tsv.
+
+Fails on any spill or stack frame, on ptxas's performance warnings (C75xx: wgmma serialised and the like), on 8 registers more
+than the budget, and on kernels that the budget does not name. Registers are compared only if the compiler is the one that the
+budget was written with. --accept writes the budget anew from what was compiled; faults that no budget may hold still fail.
+usage: tools/ptxas_budget.py [--accept] [--table] [folder with *.ptxas.txt (build/release/cuda)]
+"""
+import argparse
+import glob
+import os
+import re
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+BUDGET = os.path.join(ROOT, "kernels", "budget.tsv")
+COLUMNS = ["registers", "spill_stores", "spill_loads", "stack", "shared"]
+SLACK = 7  # more registers than the budget that are let pass
+ENTRY = re.compile(r"Compiling entry function '(\w+)' for '(sm_\w+)'")
+FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+USED = re.compile(r"Used (\d+) registers")
+SHARED = re.compile(r"(\d+)(?:\+\d+)? bytes smem")
+LOSS = re.compile(r"\bC75\d\d\b")
+
+
+def read_log(path, rows, messages):
+    """Adds {(kernel, arch): numbers} and the C75xx messages of one log."""
+    at = None
+    for line in open(path, encoding="utf-8", errors="replace"):
+        if LOSS.search(line):
+            messages.append(f"{os.path.basename(path)}: {line.strip()}")
+        m = ENTRY.search(line)
+        if m:
+            at = rows.setdefault(m.groups(), dict.fromkeys(COLUMNS, 0))
+            continue
+        if at is None:
+            continue
+        m = FRAME.search(line)
+        if m:  # a function that was not inlined has a frame of its own: the worst counts
+            for name, value in zip(("stack", "spill_stores", "spill_loads"), m.groups()):
+                at[name] = max(at[name], int(value))
+        m = USED.search(line)
+        if m:
+            at["registers"] = max(at["registers"], int(m.group(1)))
+            m = SHARED.search(line)
+            at["shared"] = int(m.group(1)) if m else 0
+
+
+def read_budget():
+    """The compiler's version and {(kernel, arch): numbers}; version None without a file."""
+    version, rows = None, {}
+    if os.path.exists(BUDGET):
+        for line in open(BUDGET, encoding="utf-8"):
+            m = re.match(r"# nvcc (\S+)", line)
+            if m:
+                version = m.group(1)
+            elif not line.startswith(("#", "kernel\t")) and line.strip():
+                fields = line.rstrip("\n").split("\t")
+                rows[fields[0], fields[1]] = dict(zip(COLUMNS, map(int, fields[2:])))
+    return version, rows
+
+
+def write_budget(version, rows):
+    with open(BUDGET, "w", encoding="utf-8") as f:
+        f.write("# What ptxas may need for each kernel. Written by tools/ptxas_budget.py --accept, held by make ptxas-check.\n")
+        f.write(f"# nvcc {version}\n")
+        f.write("\t".join(["kernel", "arch"] + COLUMNS) + "\n")
+        for key in sorted(rows):
+            f.write("\t".join(list(key) + [str(rows[key][c]) for c in COLUMNS]) + "\n")
+
+
+def compare(rows, budget, same_compiler):
+    """Faults against the budget."""
+    faults = []
+    for key in sorted(rows):
+        allowed = budget.get(key)
+        if allowed is None:
+            faults.append(f"{key[0]} {key[1]}: not in kernels/budget.tsv (--accept adds it)")
+        elif same_compiler and rows[key]["registers"] > allowed["registers"] + SLACK:
+            faults.append(f"{key[0]} {key[1]}: {rows[key]['registers']} registers, the budget is {allowed['registers']}")
+    for key in sorted(set(budget) - set(rows)):
+        faults.append(f"{key[0]} {key[1]}: in kernels/budget.tsv, but not built")
+    return faults
+
+
+def main():
+    parser = argparse.ArgumentParser(description="ptxas's numbers against kernels/budget.tsv")
+    parser.add_argument("folder", nargs="?", default=os.path.join(ROOT, "build", "release", "cuda"))
+    parser.add_argument("--accept", action="store_true", help="write the budget from what was compiled")
+    parser.add_argument("--table", action="store_true", help="print every kernel, not only faults")
+    o = parser.parse_args()
+    rows, messages = {}, []
+    logs = sorted(glob.glob(os.path.join(o.folder, "*.ptxas.txt")))
+    listed = os.path.join(o.folder, "cuda_variants.c")
+    if os.path.exists(listed):  # logs of variants that were since renamed stay in the folder
+        names = set(re.findall(r"^    ROW\(\d+, (\w+),", open(listed, encoding="utf-8").read(), re.M))
+        missing = sorted(names - {os.path.basename(p)[:-len(".ptxas.txt")] for p in logs})
+        if missing:
+            print(f"not compiled yet: {' '.join(missing)}")
+            return 1
+        logs = [p for p in logs if os.path.basename(p)[:-len(".ptxas.txt")] in names]
+    if not logs:
+        print(f"{o.folder}: no compiled kernels (built without CUDA?)")
+        return 1
+    for path in logs:
+        read_log(path, rows, messages)
+    version_file = os.path.join(o.folder, "nvcc.txt")
+    version = open(version_file, encoding="utf-8").read().strip() if os.path.exists(version_file) else "unknown"
+    if o.table:
+        width = max(len(key[0]) for key in rows)
+        print(f"{'kernel':{width}} {'arch':6} " + " ".join(f"{c:>12}" for c in COLUMNS))
+        for key in sorted(rows):
+            print(f"{key[0]:{width}} {key[1]:6} " + " ".join(f"{rows[key][c]:12}" for c in COLUMNS))
+
+    faults = list(messages)
+    for (kernel, arch), row in sorted(rows.items()):
+        bad = [f"{row[c]} bytes {c.replace('_', ' ')}" for c in ("stack", "spill_stores", "spill_loads") if row[c]]
+        if bad:
+            faults.append(f"{kernel} {arch}: {', '.join(bad)}")
+    if o.accept:
+        write_budget(version, rows)
+    else:
+        budget_version, budget = read_budget()
+        if budget_version != version:
+            print(f"compiled with nvcc {version}, the budget is of {budget_version}: registers are not compared")
+        faults += compare(rows, budget, budget_version == version)
+    for fault in faults:
+        print(fault)
+    print(f"ptxas: {len(rows)} kernels in {len(logs)} images, {len(faults)} faults")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
