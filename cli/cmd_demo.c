@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * `attn demo`: attention on tensors of a real language model, compared with what the model computed; a picture of what the
- * model looks at; and a sparse MLA round (forward, backward, distribution) compared with the reference kernels. */
+ * `attn demo`: attention on tensors of a real language model, compared with what the model computed; a picture of what
+ * the model looks at; and a sparse MLA round (forward, backward, distribution) compared with the reference kernels. */
 #include "cli.h"
 #include "demo_model.h"
 #include "dense_dist.h"
@@ -97,8 +97,9 @@ static double *widened(const attn_tensor *t, int64_t n) {
     return out;
 }
 
-/* One layer in one dtype. Bound: f32 against the model's own output; bf16 against the reference kernels on the same rounded
- * inputs (docs/numerics.md), with the distance to the model's output, rounding of the inputs included, beside it. */
+/* One layer in one dtype. Bound: f32 against the model's own output; bf16 against the reference kernels on the same
+ * rounded inputs (docs/numerics.md), with the distance to the model's output, rounding of the inputs included, beside
+ * it. */
 static int run_layer(struct demo *d, int64_t layer, int32_t dtype) {
     struct attn_cli_demo_model *m = &d->model;
     const struct attn_cli_demo_layer *l = &m->layer[layer];
@@ -133,9 +134,9 @@ static int run_layer(struct demo *d, int64_t layer, int32_t dtype) {
         double bound = dtype == ATTN_F32 ? 4e-6 : 0x1p-7;
         double to_model = worst_row(got, model, m->heads * m->tokens, m->width, &worst);
         double error = want ? worst_row(got, want, m->heads * m->tokens, m->width, &worst) : to_model;
-        printf("  %-4s  layer %lld   max row error %.2e (bound %.1e) at head %2lld token %2lld '%s'", attn_dtype_name(dtype),
-               (long long)layer, error, bound, (long long)(worst / m->tokens), (long long)(worst % m->tokens),
-               m->labels[worst % m->tokens]);
+        printf("  %-4s  layer %lld   max row error %.2e (bound %.1e) at head %2lld token %2lld '%s'",
+               attn_dtype_name(dtype), (long long)layer, error, bound, (long long)(worst / m->tokens),
+               (long long)(worst % m->tokens), m->labels[worst % m->tokens]);
         if (want) printf("   to the model %.1e", to_model);
         printf("   %6.0f us  %5.1f GFLOP/s  %s", seconds * 1e6, info.flops / seconds * 1e-9, info.kernel);
         verdict(d, error <= bound);
@@ -179,12 +180,19 @@ static int draw_layer(struct demo *d, int64_t layer, const char *dir) {
         char title[160], path[512], error[320];
         snprintf(title, sizeof title, "Where layer %lld of %.80s looks", (long long)layer, m->name);
         snprintf(path, sizeof path, "%s/attention_layer%lld.png", dir, (long long)layer);
-        struct attn_cli_heatmap map = {.title = title, .row_title = "token that looks", .column_title = "token looked at",
-                                       .row_labels = (const char *const *)m->labels, .column_labels = (const char *const *)m->labels,
-                                       .rows = m->tokens, .columns = m->tokens, .values = mean,
+        struct attn_cli_heatmap map = {.title = title,
+                                       .row_title = "token that looks",
+                                       .column_title = "token looked at",
+                                       .row_labels = (const char *const *)m->labels,
+                                       .column_labels = (const char *const *)m->labels,
+                                       .rows = m->tokens,
+                                       .columns = m->tokens,
+                                       .values = mean,
                                        .value_title = "attention probability, mean over heads"};
-        if (attn_cli_heatmap_write(&map, path, error, sizeof error)) code = attn_cli_die("demo", "%s", error);
-        else printf("  %s   rows sum to 1 within %.1e", path, off), verdict(d, off < 1e-5);
+        if (attn_cli_heatmap_write(&map, path, error, sizeof error))
+            code = attn_cli_die("demo", "%s", error);
+        else
+            printf("  %s   rows sum to 1 within %.1e", path, off), verdict(d, off < 1e-5);
     }
     free(probs);
     free(mean);
@@ -201,7 +209,8 @@ static int run_sparse(struct demo *d, const char *text) {
     if (status) return attn_cli_library("demo", status, "%s", text);
     status = attn_cli_tensors_fill(&set, 1);
     if (!status) status = attn_cli_tensors_forward(d->ctx, &set);
-    attn_plan_options options = attn_cli_plan_options(&d->common), ref = {.size = sizeof ref, .backend = ATTN_BACKEND_REF, .flags = ATTN_PLAN_STRICT};
+    attn_plan_options options = attn_cli_plan_options(&d->common),
+                      ref = {.size = sizeof ref, .backend = ATTN_BACKEND_REF, .flags = ATTN_PLAN_STRICT};
     attn_plan_info info = {0}, ref_info = {0};
     double seconds = 0, ref_seconds = 0, *got[ATTN_ROLE_COUNT] = {0};
     if (!status) status = run_timed(d, &p, &options, &set.args, 5, &info, &seconds);
@@ -211,8 +220,11 @@ static int run_sparse(struct demo *d, const char *text) {
             if (!got[r]) status = ATTN_E_MEMORY;
         }
     if (!status) status = run_timed(d, &p, &ref, &set.args, 1, &ref_info, &ref_seconds);
-    if (status) code = attn_cli_library("demo", status, "%s", text);
-    else printf("  %-8s %8.0f us  %5.1f GFLOP/s  %s\n", attn_cli_op_name(p.op), seconds * 1e6, info.flops / seconds * 1e-9, info.kernel);
+    if (status)
+        code = attn_cli_library("demo", status, "%s", text);
+    else
+        printf("  %-8s %8.0f us  %5.1f GFLOP/s  %s\n", attn_cli_op_name(p.op), seconds * 1e6,
+               info.flops / seconds * 1e-9, info.kernel);
     for (int r = 0; r < ATTN_ROLE_COUNT; r++) {
         if (!status && got[r]) {
             int64_t n = (int64_t)(set.tensor[r].bytes / attn_dtype_bytes(set.tensor[r].dtype)), at = 0;
@@ -235,8 +247,9 @@ static int run_demo(struct demo *d, const char *data, const char *out, int64_t l
     if (attn_cli_demo_model_read(data, m, &fault)) return attn_cli_die("demo", "%s", fault.text);
     if (mkdir(out, 0777) && errno != EEXIST) return attn_cli_die("demo", "cannot make %s: %s", out, strerror(errno));
     int code = 0;
-    printf("1. %s on %lld tokens: \"%.60s...\"\n   %lld layers x %lld heads of width %lld, compared with the model's own outputs\n",
-           m->name, (long long)m->tokens, m->text, (long long)m->layers, (long long)m->heads, (long long)m->width);
+    printf(
+        "1. %s on %lld tokens: \"%.60s...\"\n   %lld layers x %lld heads of width %lld, compared with the model's own outputs\n",
+        m->name, (long long)m->tokens, m->text, (long long)m->layers, (long long)m->heads, (long long)m->width);
     static const int32_t dtypes[] = {ATTN_F32, ATTN_BF16};
     for (int t = 0; t < 2; t++)
         for (int64_t l = 0; !code && l < m->layers; l++) code = run_layer(d, l, dtypes[t]);
@@ -248,7 +261,9 @@ static int run_demo(struct demo *d, const char *data, const char *out, int64_t l
         "mla_bwd sq=24 sk=512 hq=16 topk=96 bf16 causal q_start=300 dkv=f32 with_dist",
         "dist sq=24 sk=512 hq=16 topk=96 bf16 causal q_start=300 dist_norm=l1",
     };
-    if (!code) printf("3. Sparse MLA, 24 queries x 96 of 512 rows, 16 heads, width 576/512, synthetic, against the reference\n");
+    if (!code)
+        printf(
+            "3. Sparse MLA, 24 queries x 96 of 512 rows, 16 heads, width 576/512, synthetic, against the reference\n");
     for (int i = 0; !code && i < 3; i++) code = run_sparse(d, sparse[i]);
     return code;
 }
@@ -272,7 +287,8 @@ int attn_cli_demo(int argc, char **argv) {
         case 'd': data = optarg; break;
         case 'o': out = optarg; break;
         case 'l':
-            if (attn_cli_int(optarg, 0, ATTN_CLI_DEMO_LAYERS - 1, &layer)) return attn_cli_usage("demo", "--layer %s is not a layer", optarg);
+            if (attn_cli_int(optarg, 0, ATTN_CLI_DEMO_LAYERS - 1, &layer))
+                return attn_cli_usage("demo", "--layer %s is not a layer", optarg);
             break;
         case 'h': fputs(usage, stdout); return ATTN_CLI_OK;
         default: return attn_cli_bad_option("demo", c, argv);
@@ -283,8 +299,10 @@ int attn_cli_demo(int argc, char **argv) {
     if (code) return code;
     code = run_demo(&d, data, out, layer);
     if (!code) {
-        if (d.failures) printf("%d comparisons FAILED\n", d.failures);
-        else printf("All comparisons are within their bounds.\n");
+        if (d.failures)
+            printf("%d comparisons FAILED\n", d.failures);
+        else
+            printf("All comparisons are within their bounds.\n");
         code = d.failures ? ATTN_CLI_FAILED : ATTN_CLI_OK;
     }
     attn_cli_demo_model_free(&d.model);

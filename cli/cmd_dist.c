@@ -33,14 +33,17 @@ struct request {
 };
 
 /* Point a role's memory at the file's array of that name; shape [..] must hold the same number of elements. */
-static int load_role(struct attn_cli_tensors *set, int32_t role, const struct attn_cli_archive *archive, const char *prefix) {
+static int load_role(struct attn_cli_tensors *set, int32_t role, const struct attn_cli_archive *archive,
+                     const char *prefix) {
     char name[96];
     snprintf(name, sizeof name, "%.60s%s", prefix, attn_role_name(role));
     const struct attn_cli_array *a = attn_cli_archive_find(archive, name);
     attn_tensor *t = &set->tensor[role];
     if (!a) return attn_cli_die("dist", "the file has no tensor '%s'", name);
     int64_t want = (int64_t)(t->bytes / attn_dtype_bytes(t->dtype)), have = attn_cli_array_count(a);
-    if (have != want) return attn_cli_die("dist", "'%s' has %lld elements, the problem needs %lld", name, (long long)have, (long long)want);
+    if (have != want)
+        return attn_cli_die("dist", "'%s' has %lld elements, the problem needs %lld", name, (long long)have,
+                            (long long)want);
     if (a->dtype == t->dtype) {
         memcpy(t->data, a->data, a->bytes);
         return 0;
@@ -49,7 +52,8 @@ static int load_role(struct attn_cli_tensors *set, int32_t role, const struct at
     return status ? attn_cli_library("dist", status, "'%s'", name) : 0;
 }
 
-static int load_inputs(attn_ctx *ctx, struct attn_cli_tensors *set, const struct request *r, const int32_t *roles, int n_roles) {
+static int load_inputs(attn_ctx *ctx, struct attn_cli_tensors *set, const struct request *r, const int32_t *roles,
+                       int n_roles) {
     attn_status status = attn_cli_tensors_fill(set, (uint64_t)r->seed);
     if (status) return attn_cli_library("dist", status, "inputs");
     if (!r->in) {
@@ -71,24 +75,33 @@ static int write_npy(const char *path, const double *values, int64_t rows, int64
     float *f = malloc((n + 1) * sizeof *f);
     if (!f) return attn_cli_die("dist", "out of memory");
     for (size_t i = 0; i < n; i++) f[i] = (float)values[i];
-    struct attn_cli_array a = {.data = f, .bytes = n * sizeof *f, .dtype = ATTN_F32, .rank = 2, .shape = {rows, columns}};
+    struct attn_cli_array a = {
+        .data = f, .bytes = n * sizeof *f, .dtype = ATTN_F32, .rank = 2, .shape = {rows, columns}};
     struct attn_cli_fault fault = {{0}};
     int failed = attn_cli_npy_write(path, &a, &fault);
     free(f);
     return failed ? attn_cli_die("dist", "%s", fault.text) : 0;
 }
 
-static int write_png(const struct request *r, const char *title, const char *what, const double *values, int64_t rows, int64_t columns) {
-    struct attn_cli_heatmap map = {.title = title, .row_title = "query", .column_title = "key", .rows = rows, .columns = columns,
-                                   .values = values, .value_title = what};
+static int write_png(const struct request *r, const char *title, const char *what, const double *values, int64_t rows,
+                     int64_t columns) {
+    struct attn_cli_heatmap map = {.title = title,
+                                   .row_title = "query",
+                                   .column_title = "key",
+                                   .rows = rows,
+                                   .columns = columns,
+                                   .values = values,
+                                   .value_title = what};
     char error[320];
     return attn_cli_heatmap_write(&map, r->png, error, sizeof error) ? attn_cli_die("dist", "%s", error) : 0;
 }
 
 static int dense(attn_ctx *ctx, const attn_problem *p, const struct request *r, const char *title) {
-    if (p->dtype != ATTN_F32 || p->batch != 1 || p->seq_k > 512 || p->seq_k < 1 || p->heads_q < 1 || (p->flags & (ATTN_PACKED | ATTN_PAGED)))
+    if (p->dtype != ATTN_F32 || p->batch != 1 || p->seq_k > 512 || p->seq_k < 1 || p->heads_q < 1 ||
+        (p->flags & (ATTN_PACKED | ATTN_PAGED)))
         return attn_cli_usage("dist", "a dense problem here has dtype f32, b=1, 1..512 keys, no packed or paged form");
-    if (r->head >= p->heads_q) return attn_cli_usage("dist", "--head %lld of %lld", (long long)r->head, (long long)p->heads_q);
+    if (r->head >= p->heads_q)
+        return attn_cli_usage("dist", "--head %lld of %lld", (long long)r->head, (long long)p->heads_q);
     attn_problem plain = *p; /* q and k only: masks and ALiBi tensors would need inputs that a picture lacks */
     if (p->mask_dtype || p->alibi || (p->flags & (ATTN_SINK | ATTN_SEQLENS_Q | ATTN_SEQLENS_K)))
         return attn_cli_usage("dist", "a dense problem here takes q and k only: no mask, alibi, sink or seqlens");
@@ -108,7 +121,10 @@ static int dense(attn_ctx *ctx, const attn_problem *p, const struct request *r, 
     if (!code) attn_cli_dense_reduce(probs, p->heads_q, p->seq_q, p->seq_k, r->head, r->mean, sum);
     if (!code && r->out) code = write_npy(r->out, sum, p->seq_q, p->seq_k);
     if (!code && r->png)
-        code = write_png(r, title, r->head >= 0 ? "probability of one head" : r->mean ? "probability, mean over heads" : "probability, summed over heads",
+        code = write_png(r, title,
+                         r->head >= 0 ? "probability of one head"
+                         : r->mean    ? "probability, mean over heads"
+                                      : "probability, summed over heads",
                          sum, p->seq_q, p->seq_k);
     free(probs);
     free(sum);
@@ -117,8 +133,10 @@ static int dense(attn_ctx *ctx, const attn_problem *p, const struct request *r, 
 }
 
 static int sparse(attn_ctx *ctx, const attn_problem *p, const struct request *r, const char *title) {
-    if (p->batch != 1) return attn_cli_usage("dist", "b=%lld: pictures are made of one batch entry", (long long)p->batch);
-    if (r->head >= 0 || r->mean) return attn_cli_usage("dist", "--head and --mean are for dense problems; see dist_norm");
+    if (p->batch != 1)
+        return attn_cli_usage("dist", "b=%lld: pictures are made of one batch entry", (long long)p->batch);
+    if (r->head >= 0 || r->mean)
+        return attn_cli_usage("dist", "--head and --mean are for dense problems; see dist_norm");
     struct attn_cli_tensors set;
     attn_status status = attn_cli_tensors_create(&set, p);
     if (status) return attn_cli_library("dist", status, "tensors");
@@ -130,7 +148,8 @@ static int sparse(attn_ctx *ctx, const attn_problem *p, const struct request *r,
     }
     const float *a = set.tensor[ATTN_ROLE_DIST].data;
     const int32_t *index = set.tensor[ATTN_ROLE_INDICES].data;
-    double *slots = calloc((size_t)(p->seq_q * p->topk) + 1, sizeof *slots), *keys = calloc((size_t)(p->seq_q * p->seq_k) + 1, sizeof *keys);
+    double *slots = calloc((size_t)(p->seq_q * p->topk) + 1, sizeof *slots),
+           *keys = calloc((size_t)(p->seq_q * p->seq_k) + 1, sizeof *keys);
     if (!code && (!slots || !keys)) code = attn_cli_die("dist", "out of memory");
     for (int64_t i = 0; !code && i < p->seq_q; i++)
         for (int64_t t = 0; t < p->topk; t++) {
@@ -139,7 +158,8 @@ static int sparse(attn_ctx *ctx, const attn_problem *p, const struct request *r,
             if (j >= 0 && j < p->seq_k) keys[i * p->seq_k + j] += slots[i * p->topk + t]; /* invalid slots hold 0 */
         }
     if (!code && r->out) code = write_npy(r->out, slots, p->seq_q, p->topk);
-    static const char *const what[] = {"probability, summed over heads", "probability, mean over heads", "share of the query's attention"};
+    static const char *const what[] = {"probability, summed over heads", "probability, mean over heads",
+                                       "share of the query's attention"};
     if (!code && r->png) code = write_png(r, title, what[p->dist_norm], keys, p->seq_q, p->seq_k);
     free(slots);
     free(keys);
@@ -185,7 +205,8 @@ int attn_cli_dist(int argc, char **argv) {
     attn_problem p;
     int code = attn_cli_problem("dist", argv[optind], &p);
     if (code) return code;
-    if (p.op != ATTN_OP_DIST && p.op != ATTN_OP_SDPA_FWD) return attn_cli_usage("dist", "PROBLEM must start with dist or sdpa_fwd");
+    if (p.op != ATTN_OP_DIST && p.op != ATTN_OP_SDPA_FWD)
+        return attn_cli_usage("dist", "PROBLEM must start with dist or sdpa_fwd");
     attn_ctx *ctx;
     code = attn_cli_ctx("dist", &r.common, &ctx);
     if (code) return code;

@@ -37,7 +37,8 @@ static int read_metadata(struct attn_cli_demo_model *m, const char *path, struct
     if (bytes < 8 || header > bytes - 8) header = 0; /* changed since it was parsed */
     json_t *root = json_loadb((char *)file + 8, (size_t)header, 0, NULL);
     json_t *meta = json_object_get(root, "__metadata__");
-    const char *name = json_string_value(json_object_get(meta, "model")), *text = json_string_value(json_object_get(meta, "text"));
+    const char *name = json_string_value(json_object_get(meta, "model")),
+               *text = json_string_value(json_object_get(meta, "text"));
     m->name = copy_text(name ? name : "unnamed model");
     m->text = copy_text(text ? text : "");
     int status = m->name && m->text ? read_labels(m, meta, fault) : -1;

@@ -29,7 +29,8 @@ attn_status attn_cli_dense_probs(attn_ctx *ctx, const attn_problem *problem, con
     return status;
 }
 
-void attn_cli_dense_reduce(const float *probs, int64_t heads, int64_t sq, int64_t sk, int64_t head, int mean, double *out) {
+void attn_cli_dense_reduce(const float *probs, int64_t heads, int64_t sq, int64_t sk, int64_t head, int mean,
+                           double *out) {
     for (int64_t i = 0; i < sq * sk; i++) {
         double sum = 0;
         for (int64_t h = 0; h < heads; h++)

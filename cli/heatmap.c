@@ -26,7 +26,8 @@ static void set_colour(cairo_t *cr, double value, double top) {
     if (i >= last) i = last - 1;
     double f = x * last - i;
     cairo_set_source_rgb(cr, ramp[i][0] + f * (ramp[i + 1][0] - ramp[i][0]),
-                         ramp[i][1] + f * (ramp[i + 1][1] - ramp[i][1]), ramp[i][2] + f * (ramp[i + 1][2] - ramp[i][2]));
+                         ramp[i][1] + f * (ramp[i + 1][1] - ramp[i][1]),
+                         ramp[i][2] + f * (ramp[i + 1][2] - ramp[i][2]));
 }
 
 struct axis {
@@ -62,7 +63,8 @@ static void plan_axis(struct axis *a, int64_t n, const char *const *labels, cair
     }
 }
 
-static double cell_value(const struct attn_cli_heatmap *m, const struct axis *row, const struct axis *col, int64_t r, int64_t c) {
+static double cell_value(const struct attn_cli_heatmap *m, const struct axis *row, const struct axis *col, int64_t r,
+                         int64_t c) {
     double best = 0;
     for (int64_t i = r * row->group; i < (r + 1) * row->group && i < m->rows; i++)
         for (int64_t j = c * col->group; j < (c + 1) * col->group && j < m->columns; j++) {
@@ -73,8 +75,8 @@ static double cell_value(const struct attn_cli_heatmap *m, const struct axis *ro
     return best;
 }
 
-static void draw(cairo_t *cr, const struct attn_cli_heatmap *m, const struct axis *row, const struct axis *col, double cell,
-                 double font, double x0, double y0, double top) {
+static void draw(cairo_t *cr, const struct attn_cli_heatmap *m, const struct axis *row, const struct axis *col,
+                 double cell, double font, double x0, double y0, double top) {
     char buf[96];
     cairo_set_source_rgb(cr, 1, 1, 1);
     cairo_paint(cr);

@@ -5,13 +5,13 @@
 #include <stdint.h>
 
 struct attn_cli_heatmap {
-    const char *title;                   /* first line, may be NULL                                        */
+    const char *title;                    /* first line, may be NULL                                        */
     const char *row_title, *column_title; /* what the axes are: "query token", "key token"; may be NULL     */
-    const char *const *row_labels;       /* one per row, or NULL: numbers                                  */
-    const char *const *column_labels;    /* one per column, or NULL: numbers                               */
+    const char *const *row_labels;        /* one per row, or NULL: numbers                                  */
+    const char *const *column_labels;     /* one per column, or NULL: numbers                               */
     int64_t rows, columns;
-    const double *values;                /* [rows, columns], row-major; NaN is drawn red, negatives as 0    */
-    const char *value_title;             /* what the colours mean, beside the scale                        */
+    const double *values;    /* [rows, columns], row-major; NaN is drawn red, negatives as 0    */
+    const char *value_title; /* what the colours mean, beside the scale                        */
 };
 
 /* Returns 0, or -1 with one sentence in error[error_bytes]. Matrices with an axis over 1,600 are reduced by taking the
