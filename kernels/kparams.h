@@ -44,8 +44,8 @@ KP_SIZE(struct kp_view, 48);
 /* Dense forward, any element type; also the part that the merging kernel reads. Lengths and counts are bounds known to
  * the host; what lives in device memory (seqlens, cu_seqlens, block_table) is clamped by the kernel.
  *
- * A tile is a block of flat rows of one (batch, tile head): row f is query f / pack of head  tile_head * pack + f %
- * pack. pack is 1 (tile head = query head) or the group HQ/HK (tile head = key head: few queries share the keys' tile).
+ * A tile is a block of flat rows of one (batch, tile head). Row f is query f / pack, head tile_head * pack + f % pack;
+ * pack is 1 (tile head = query head) or the group HQ/HK (tile head = key head: few queries share the keys' tile).
  * CTAs take work items 0 .. items-1; item -> (section of heads, row tile from the last, key split, head in section). */
 struct kp_sdpa_fwd {
     struct kp_view q, k, v, mask, out, lse, lse_rounded;

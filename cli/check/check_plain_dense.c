@@ -203,15 +203,16 @@ static void forward_row(struct work *w, struct check_case *c, int64_t b, int64_t
     o->kind[row] = filled ? CHECK_ROW_NORMAL : CHECK_ROW_ZERO;
     if (!filled) return;
     o->score[row] = l->score;
-    double terms = 0;
+    double terms = 0, alike = 0;
     for (int64_t j = 0; j < l->n; j++) {
         if (l->key[j] < 0) continue;
         axpy(o->plain + row * dv, l->prob[j], c->t[ATTN_ROLE_V].val + l->key[j] * dv, dv);
         if (o->half) axpy(o->half + row * dv, l->half_prob[j], c->t[ATTN_ROLE_V].val + l->key[j] * dv, dv);
         double x = l->prob[j] * w->norm_v[l->key[j]];
-        if (isfinite(x)) terms += x * x;
+        if (isfinite(x)) terms += x * x, alike += x;
     }
-    o->terms[row] = sqrt(terms);
+    /* Probabilities that are close to each other round alike, by up to a quarter of the row bound: see numerics.md. */
+    o->terms[row] = o->half ? fmax(sqrt(terms), alike / 3) : sqrt(terms);
     for (int64_t x = 0; o->half && x < dv; x++)
         o->half[row * dv + x] = attn_cli_check_round(o->half[row * dv + x], w->dtype);
 }

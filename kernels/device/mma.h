@@ -5,14 +5,15 @@
  *   A 16x16  a0 = A[g][2t..]    a1 = A[g+8][2t..]    a2 = A[g][2t+8..]   a3 = A[g+8][2t+8..]
  *   B 16x8   b0 = B[2t..][g]    b1 = B[2t+8..][g]
  *   C 16x8   c0,c1 = C[g][2t..]                      c2,c3 = C[g+8][2t..]
- * Two C tiles side by side, rounded, are therefore an A operand: a0 = c0c1, a1 = c2c3 of the left one, a2, a3 of the
- * right.
+ * Two C tiles side by side, rounded, are therefore an A operand: a0 a1 from c0c1 c2c3 of the left one, a2 a3 right.
  *
  * ldmatrix.x4 reads four 8x8 matrices; lanes 8 m .. 8 m + 7 give the row addresses of matrix m; register m of lane l
- * gets row g, elements 2t, 2t+1 of it, or with .trans elements [2t][g], [2t+1][g]. A from rows:             lane
- * address row l % 16,                 chunk l / 16 B from rows of n (K):    lane address row l % 8 + 8 (l / 16), chunk
- * l / 8 % 2    -> b0, b1 of n 0..7, b0, b1 of 8..15 B from rows of k (V):    lane address row l % 16, chunk l / 16,
- * .trans               -> the same */
+ * gets row g, elements 2t, 2t+1 of it, or with .trans elements [2t][g], [2t+1][g]. Which row and 16-byte chunk lane l
+ * names:
+ *   A, stored by rows           row l % 16               chunk l / 16
+ *   B, stored by rows of n (K)  row l % 8 + 8 (l / 16)   chunk l / 8 % 2       gives b0 b1 of n 0..7 and of 8..15
+ *   B, stored by rows of k (V)  row l % 16               chunk l / 16, .trans  gives the same
+ */
 #ifndef ATTN_DEVICE_MMA_H
 #define ATTN_DEVICE_MMA_H
 #include "kernels/kparams.h"

@@ -1,30 +1,38 @@
 /* SPDX-License-Identifier: MIT
- * Dense attention forward on mma.sync: f16 and bf16, every chip from sm_80 on, any D and DV to 512. One CTA owns a tile of
- * query rows of one head (or of one group of heads) and walks the keys that they see, from the last tile to the first.
+ * Dense attention forward on mma.sync: f16 and bf16, every chip from sm_80 on, any D and DV to 512. One CTA owns a tile
+ * of query rows of one head (or group of heads) and walks the keys that they see, from the last tile to the first.
  *
  *   s = scale Q K^T -> softcap, ALiBi, mask, window     m' = max(m, rowmax s)     p = exp(s - m')
  *   l = l exp(m - m') + rowsum p        O = O exp(m - m') + p V        at the end   out = O / l,  lse = m + ln l
  *
- * In log2 units throughout: a plain variant keeps raw products and folds |scale| log2(e) into the one multiply-add before
- * exp2 (a negative scale flips Q's signs once); a full variant, whose scores are sums, keeps natural units, so that a mask of
- * -3.4e38 is a finite score and not a hidden key. Rescaling waits until a maximum of the warp has grown by more than a
- * factor 2^8 (FlashAttention-4, section 3): p <= 2^8 then, far from any overflow, and l and O share the stale m.
+ * Plain variants keep raw products and fold |scale| log2(e) into the one multiply-add before exp2 (a negative scale
+ * turns Q's signs once). Full variants, whose scores are sums, keep natural units: a mask of -3.4e38 stays a finite
+ * score and hides nothing. Rescaling waits until a maximum of the warp has grown by more than a factor 2^8
+ * (FlashAttention-4, section 3): p <= 2^8 then, far from any overflow, and l and O share the stale m.
  *
- *   global Q --cp.async--> shared Q --ldmatrix--> A registers --+
- *   global K --cp.async--> ring     --ldmatrix--> B registers --+-mma-> S (f32) -softmax-> P (16 bit, already an A operand)
- *   global V --cp.async--> ring     --ldmatrix.trans--> B registers ------------------------+-mma-> O (f32) -> shared -> global
+ *   global Q --cp.async--> shared Q --ldmatrix--------> A registers --+
+ *   global K --cp.async--> ring     --ldmatrix--------> B registers --+-mma-> S (f32)
+ *                                                                              | softmax
+ *   global V --cp.async--> ring     --ldmatrix.trans--> B registers --+     P (16 bit, already an A operand)
+ *                                                                     +-mma----+
+ *                                                                        O (f32) -> shared -> global
  *
- * Shared memory: [ Q tile, at the end the output tile | ring of `slots` tiles K n-1, V n-1, K n-2, ... | flags, 256 bytes ]
- *   flags: 0 a bit mask of keys whose value row is not finite; 16 what the end needs of the work item;
- *   64 + 64 parity of the key tile: a byte per key, 1 = page not in pool
- * The ring needs no other barrier than __syncthreads: before the work on ring item t each thread waits for its own copies of
- * item t, the barrier joins all threads and proves that item t - 1 has been read by all, and its slot takes item t + slots - 1.
+ * Shared memory:
+ *   Q tile, at the end the output tile  |  ring of `slots` tiles: K n-1, V n-1, K n-2, ...  |  flags, 256 bytes
+ *   flags:   0  a bit mask of the keys whose value row is not finite
+ *           16  what inner key tiles do not need of the work item
+ *           64 + 64 (key tile % 2)  a byte per key, 1 = its page is not in the pool
+ * The ring needs no other barrier than __syncthreads: before the work on ring item t each thread waits for its own
+ * copies of item t; the barrier joins all threads and proves that all have read item t - 1, whose slot then takes item
+ * t + slots - 1.
  *
  * Hidden keys have p = 0, but 0 * NaN is NaN. Keys past the end are zero-filled by the copy. In tiles where some key is
- * hidden from some row only, the value tile is searched for infinities and NaN; such rows of V (rare) are taken out of the
- * tile, zeroed, and added by hand to the rows that see them (add_poison).
- * Limits: lengths to 2^28 (32-bit rows; addresses are 64-bit). Unaligned tensors take smaller copies, chosen per tensor.
- * Splits write (O, m, l) to the workspace; kernels/smxx/sdpa_combine.cu merges them. Figures: docs/kernels/sdpa_fwd_sm80.md. */
+ * hidden from some row only, the value tile is searched for infinities and NaN; such rows of V (rare) are zeroed in the
+ * tile and added by hand to the rows that see them (add_poison).
+ *
+ * Limits: lengths to 2^28 (32-bit rows; addresses are 64-bit). Unaligned tensors take smaller copies.
+ * Splits write (O, m, l) to the workspace; kernels/smxx/sdpa_combine.cu merges them. Registers and figures:
+ * docs/kernels/sdpa_fwd_sm80.md. */
 #include "kernels/device/mma.h"
 #include "kernels/sm80/sdpa_fwd_load.h"
 
@@ -84,7 +92,8 @@ static __device__ __forceinline__ void score_tile(float rS[M_TILES][N_S][4], con
 }
 
 /* rO += P V. */
-static __device__ __forceinline__ void add_pv(float rO[M_TILES][N_O][4], const uint32_t rP[M_TILES][P_STEPS][4], uint32_t v_lane) {
+static __device__ __forceinline__ void add_pv(float rO[M_TILES][N_O][4], const uint32_t rP[M_TILES][P_STEPS][4],
+                                              uint32_t v_lane) {
 #pragma unroll
     for (int k = 0; k < P_STEPS; k++)
 #pragma unroll
@@ -101,8 +110,10 @@ static __device__ __forceinline__ void add_pv(float rO[M_TILES][N_O][4], const u
 
 /* ------------------------------------------------------------------ scores ------------------------- */
 
-/* Keys [*lo, *hi) that the lane's row x, r sees, relative to the tile's first key; none for a row outside the sequence. */
-static __device__ __forceinline__ void visible_keys(const struct kp_sdpa_fwd *p, uint4 kept, int x, int r, int j0, int *lo, int *hi) {
+/* Keys [*lo, *hi) that the lane's row x, r sees, relative to the tile's first key; none for a row outside the sequence.
+ */
+static __device__ __forceinline__ void visible_keys(const struct kp_sdpa_fwd *p, uint4 kept, int x, int r, int j0,
+                                                    int *lo, int *hi) {
     const int row = (int)kept.x + warp_row_of() * WARP_ROWS + 16 * x + 8 * r + (lane_of() >> 2);
     const int at = query_of(p, row) + (int)kept.z;
     *lo = at - p->window_left - j0;
@@ -110,7 +121,8 @@ static __device__ __forceinline__ void visible_keys(const struct kp_sdpa_fwd *p,
 }
 
 /* Plain variants: hide what windows and the sequence's end hide. Column n 8 + 2 t + e of the tile. */
-static __device__ __forceinline__ void hide_keys(const struct kp_sdpa_fwd *p, uint32_t base, int j0, float rS[M_TILES][N_S][4]) {
+static __device__ __forceinline__ void hide_keys(const struct kp_sdpa_fwd *p, uint32_t base, int j0,
+                                                 float rS[M_TILES][N_S][4]) {
     const uint4 kept = recall_rows(base);
     const int t2 = 2 * (lane_of() & 3);
 #pragma unroll
@@ -133,9 +145,11 @@ static __device__ __forceinline__ void bias_of(const struct kp_sdpa_fwd *p, cons
     for (int x = 0; x < M_TILES; x++)
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            const int row = w->row0 + warp_row_of() * WARP_ROWS + 16 * x + 8 * r + (lane_of() >> 2), inside = row < w->n_rows;
+            const int row = w->row0 + warp_row_of() * WARP_ROWS + 16 * x + 8 * r + (lane_of() >> 2),
+                      inside = row < w->n_rows;
             const int h = head_of(p, w, row);
-            bias->slope[x][r] = p->alibi_form && inside ? ((const float *)p->alibi)[w->b * p->alibi_batch + h * p->alibi_head] : 0;
+            bias->slope[x][r] =
+                p->alibi_form && inside ? ((const float *)p->alibi)[w->b * p->alibi_batch + h * p->alibi_head] : 0;
             /* element index of the row's first cell; the cell's address is formed where it is known to be visible */
             bias->mask[x][r] = (uint64_t)(w->b * p->mask.batch + h * p->mask.head + query_of(p, row) * p->mask.row);
         }
@@ -147,8 +161,8 @@ static __device__ __forceinline__ float mask_cell(const struct kp_sdpa_fwd *p, i
 }
 
 /* Full variants: raw products to scores in natural units, in the order of the contract's five steps. */
-static __device__ __forceinline__ void finish_scores(const struct kp_sdpa_fwd *p, const struct bias *bias, uint32_t base, int j0,
-                                                     float rS[M_TILES][N_S][4]) {
+static __device__ __forceinline__ void finish_scores(const struct kp_sdpa_fwd *p, const struct bias *bias,
+                                                     uint32_t base, int j0, float rS[M_TILES][N_S][4]) {
     const uint4 kept = recall_rows(base);
     const int t2 = 2 * (lane_of() & 3);
 #pragma unroll
@@ -210,8 +224,9 @@ static __device__ __forceinline__ float quad_sum(float x) {
 /* Scores to rounded probabilities; rescales l and rO where a maximum has grown. NaN scores pass by the maximum (max.f32
  * returns the other operand) and make l NaN. The factor of a rescale is at least 2^LEAST: the product is nothing beside
  * l >= 1, but an infinity stays one. */
-static __device__ __forceinline__ void online_softmax(float rS[M_TILES][N_S][4], struct statistics *st, float rO[M_TILES][N_O][4],
-                                                      uint32_t rP[M_TILES][P_STEPS][4], float unit) {
+static __device__ __forceinline__ void online_softmax(float rS[M_TILES][N_S][4], struct statistics *st,
+                                                      float rO[M_TILES][N_O][4], uint32_t rP[M_TILES][P_STEPS][4],
+                                                      float unit) {
     float top[M_TILES][2];
     int grown = 0;
 #pragma unroll
@@ -259,8 +274,8 @@ static __device__ __forceinline__ void online_softmax(float rS[M_TILES][N_S][4],
 
 /* ------------------------------------------------------------------ values that are not finite ----- */
 
-/* All threads: note rows of the V tile that hold an infinity or NaN, and zero them in shared memory. Returns whether there
- * are any. One barrier, two if so; the notes are zero on entry. */
+/* All threads: note rows of the V tile that hold an infinity or NaN, and zero them in shared memory. Returns whether
+ * there are any. One barrier, two if so; the notes are zero on entry. */
 static __device__ __forceinline__ int take_poison(uint32_t base, uint32_t slot) {
     const int thread = thread_of();
     uint32_t any = 0;
@@ -268,7 +283,8 @@ static __device__ __forceinline__ int take_poison(uint32_t base, uint32_t slot) 
     for (int x = thread; x < KEYS * (DIM_V / 8); x += THREADS) {
         const int r = x / (DIM_V / 8), c = x % (DIM_V / 8);
         const uint4 a = shared_load128(slot + tile_at(PITCH, r, c));
-        const uint32_t bad = not_finite16(TYPE, a.x) | not_finite16(TYPE, a.y) | not_finite16(TYPE, a.z) | not_finite16(TYPE, a.w);
+        const uint32_t bad =
+            not_finite16(TYPE, a.x) | not_finite16(TYPE, a.y) | not_finite16(TYPE, a.z) | not_finite16(TYPE, a.w);
         if (bad) shared_or32(base + POISON + 4 * (r >> 5), 1u << (r & 31));
         any |= bad;
     }
@@ -283,9 +299,10 @@ static __device__ __forceinline__ int take_poison(uint32_t base, uint32_t slot) 
     return 1;
 }
 
-/* A warp: add the noted value rows, read from memory, to the rows that see them. A probability that has been rounded to 0
- * stands for a small positive number: times an infinity it is one. */
-static __device__ __forceinline__ void add_poison(const struct kp_sdpa_fwd *p, const struct work *w, const struct bias *bias, uint32_t base, const char *values, int j0,
+/* A warp: add the noted value rows, read from memory, to the rows that see them. A probability that has been rounded to
+ * 0 stands for a small positive number: times an infinity it is one. */
+static __device__ __forceinline__ void add_poison(const struct kp_sdpa_fwd *p, const struct work *w,
+                                                  const struct bias *bias, uint32_t base, const char *values, int j0,
                                                   float rO[M_TILES][N_O][4], const uint32_t rP[M_TILES][P_STEPS][4]) {
     const uint4 kept = recall_rows(base);
 #pragma unroll 1
@@ -302,10 +319,12 @@ static __device__ __forceinline__ void add_poison(const struct kp_sdpa_fwd *p, c
         for (int x = 0; x < M_TILES; x++)
 #pragma unroll
             for (int r = 0; r < 2; r++) {
-                uint32_t pair = 0; /* the register of P that holds column j, or its neighbour, in the quad's lane j / 2 % 4 */
+                uint32_t pair =
+                    0; /* the register of P that holds column j, or its neighbour, in the quad's lane j / 2 % 4 */
 #pragma unroll
                 for (int n = 0; n < N_S; n++)
-                    pair |= rP[x][n / 2][n % 2 * 2 + r] & (0u - (uint32_t)(n == j >> 3)); /* a choice would index memory */
+                    pair |=
+                        rP[x][n / 2][n % 2 * 2 + r] & (0u - (uint32_t)(n == j >> 3)); /* a choice would index memory */
                 pair = __shfl_sync(~0u, pair, (lane_of() & ~3) | (j >> 1 & 3));
                 float y = unpack16(TYPE, j & 1 ? pair >> 16 : pair & 0xffff);
                 int lo, hi;
@@ -327,16 +346,18 @@ static __device__ __forceinline__ void add_poison(const struct kp_sdpa_fwd *p, c
 /* ------------------------------------------------------------------ results ------------------------ */
 
 /* Output row `row` of the tile's heads -> element index of its first column. */
-static __device__ __forceinline__ int64_t row_at(const struct kp_sdpa_fwd *p, const struct work *w, const struct kp_view *v, int row) {
+static __device__ __forceinline__ int64_t row_at(const struct kp_sdpa_fwd *p, const struct work *w,
+                                                 const struct kp_view *v, int row) {
     return w->b * v->batch + head_of(p, w, row) * v->head + (w->seq.q0 + query_of(p, row)) * v->row;
 }
 
 /* A split's share of a row: unnormalised O, the maximum in natural units, the sum. An empty share writes no O. */
-static __device__ __forceinline__ void store_partial(const struct kp_sdpa_fwd *p, const struct work *w, int row, float natural, float l,
-                                                     const float rO[N_O][4], int r) {
+static __device__ __forceinline__ void store_partial(const struct kp_sdpa_fwd *p, const struct work *w, int row,
+                                                     float natural, float l, const float rO[N_O][4], int r) {
     const int t = lane_of() & 3, col0 = warp_col_of() * COLS + 2 * t;
     const int64_t rows = (int64_t)p->batch * p->heads_q * p->seq_q;
-    const int64_t at = w->split * rows + ((int64_t)w->b * p->heads_q + head_of(p, w, row)) * p->seq_q + query_of(p, row);
+    const int64_t at =
+        w->split * rows + ((int64_t)w->b * p->heads_q + head_of(p, w, row)) * p->seq_q + query_of(p, row);
     if (row >= w->n_rows) return;
     if (t == 0 && warp_col_of() == 0) ((float *)p->part_m)[at] = natural, ((float *)p->part_l)[at] = l;
     if (l == 0) return;
@@ -348,13 +369,15 @@ static __device__ __forceinline__ void store_partial(const struct kp_sdpa_fwd *p
 
 /* Divide, round, and lay the warp's output rows into the Q tile's memory; write lse. */
 static __device__ __forceinline__ void finish_rows(const struct kp_sdpa_fwd *p, const struct work *w, uint32_t base,
-                                                   const struct statistics *st, const float rO[M_TILES][N_O][4], float unit) {
+                                                   const struct statistics *st, const float rO[M_TILES][N_O][4],
+                                                   float unit) {
     const int g = lane_of() >> 2, t = lane_of() & 3;
 #pragma unroll
     for (int x = 0; x < M_TILES; x++)
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            const int r_tile = warp_row_of() * WARP_ROWS + 16 * x + 8 * r + g, row = w->row0 + r_tile, inside = row < w->n_rows;
+            const int r_tile = warp_row_of() * WARP_ROWS + 16 * x + 8 * r + g, row = w->row0 + r_tile,
+                      inside = row < w->n_rows;
             const float l = quad_sum(st->l[x][r]), m = st->m[x][r], natural = FULL ? m : m * unit * LN2;
             if (p->splits > 1) {
                 store_partial(p, w, row, natural, l, rO[x], r);
@@ -367,9 +390,11 @@ static __device__ __forceinline__ void finish_rows(const struct kp_sdpa_fwd *p, 
 #pragma unroll
             for (int n = 0; n < N_O; n++) {
                 const float a = empty ? 0 : rO[x][n][2 * r] * inverse, b = empty ? 0 : rO[x][n][2 * r + 1] * inverse;
-                shared_store32(base + tile_at(PITCH, r_tile, warp_col_of() * (COLS / 8) + n) + 4 * t, pack16(TYPE, a, b));
+                shared_store32(base + tile_at(PITCH, r_tile, warp_col_of() * (COLS / 8) + n) + 4 * t,
+                               pack16(TYPE, a, b));
             }
-            if (t != 0 || warp_col_of() != 0 || row >= w->seq.rows * p->pack || !(p->lse.data || p->lse_rounded.data)) continue;
+            if (t != 0 || warp_col_of() != 0 || row >= w->seq.rows * p->pack || !(p->lse.data || p->lse_rounded.data))
+                continue;
             const float lse = outer_lse(p->flags, empty ? -INF : natural + log2f(l) * LN2, sink);
             store_lse(&p->lse, row_at(p, w, &p->lse, row), lse);
             store_lse(&p->lse_rounded, row_at(p, w, &p->lse_rounded, row), lse);
@@ -382,7 +407,8 @@ static __device__ __forceinline__ void store_rows(const struct kp_sdpa_fwd *p, c
     __syncwarp();
 #pragma unroll 2
     for (int x = lane_of(); x < WARP_ROWS * CHUNKS; x += 32) {
-        const int r_tile = warp_row_of() * WARP_ROWS + x / CHUNKS, row = w->row0 + r_tile, c = warp_col_of() * CHUNKS + x % CHUNKS;
+        const int r_tile = warp_row_of() * WARP_ROWS + x / CHUNKS, row = w->row0 + r_tile,
+                  c = warp_col_of() * CHUNKS + x % CHUNKS;
         const int left = p->dim_v - 8 * c;
         if (row >= w->seq.rows * p->pack || left <= 0) continue;
         const uint4 a = shared_load128(base + tile_at(PITCH, r_tile, c));
@@ -406,8 +432,10 @@ static __device__ __forceinline__ void run_tile(const struct kp_sdpa_fwd *p, str
     const struct strip s = strip_of(p, w);
     const int n_items = 2 * w->n_tiles, paged = FULL && p->block_table != 0;
     const int64_t hk = key_head_of(p, w);
-    const char *keys = (const char *)p->k.data + 2 * ((paged ? 0 : w->b * p->k.batch) + hk * p->k.head + w->seq.k0 * p->k.row);
-    const char *values = (const char *)p->v.data + 2 * ((paged ? 0 : w->b * p->v.batch) + hk * p->v.head + w->seq.k0 * p->v.row);
+    const char *keys =
+        (const char *)p->k.data + 2 * ((paged ? 0 : w->b * p->k.batch) + hk * p->k.head + w->seq.k0 * p->k.row);
+    const char *values =
+        (const char *)p->v.data + 2 * ((paged ? 0 : w->b * p->v.batch) + hk * p->v.head + w->seq.k0 * p->v.row);
 
     float rO[M_TILES][N_O][4];
     struct statistics st;
@@ -424,14 +452,16 @@ static __device__ __forceinline__ void run_tile(const struct kp_sdpa_fwd *p, str
 
     if (n_items > 0) {
         uint32_t rQ[M_TILES][Q_HELD][4];
-        int slot = 0, before = (SLOTS - 1) * SLOT; /* of the item at work; of the one before it, where the next copy goes */
+        int slot = 0,
+            before = (SLOTS - 1) * SLOT; /* of the item at work; of the one before it, where the next copy goes */
         const int j_last = (w->first + w->n_tiles - 1) * KEYS;
         if (threadIdx.x < 2) shared_store32(base + POISON + 4 * threadIdx.x, 0);
         load_queries(p, w, base);
         copy_commit();
 #pragma unroll
         for (int t = 0; t < SLOTS - 1; t++) {
-            if (t < n_items) load_keys(p, w, base, base + RING + t * SLOT, t & 1 ? values : keys, j_last - t / 2 * KEYS, t & 1);
+            if (t < n_items)
+                load_keys(p, w, base, base + RING + t * SLOT, t & 1 ? values : keys, j_last - t / 2 * KEYS, t & 1);
             copy_commit();
         }
         copy_wait(SLOTS - 1);
@@ -474,7 +504,8 @@ static __device__ __forceinline__ void run_tile(const struct kp_sdpa_fwd *p, str
             }
             copy_commit();
             int poison = 0;
-            if ((FULL && p->mask.data) || !sees_all(p, w, w->at_min, w->at_max, j0)) poison = take_poison(base, base + RING + slot);
+            if ((FULL && p->mask.data) || !sees_all(p, w, w->at_min, w->at_max, j0))
+                poison = take_poison(base, base + RING + slot);
             if (active) {
                 add_pv(rO, rP, v_lane_of(base + RING + slot));
                 if (poison) add_poison(p, w, &bias, base, values, j0, rO, rP);

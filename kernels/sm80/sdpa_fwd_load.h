@@ -3,7 +3,7 @@
  * once; the picture and the rules stand there. */
 #ifndef ATTN_SM80_SDPA_FWD_LOAD_H
 #define ATTN_SM80_SDPA_FWD_LOAD_H
-#include "kernels/device/num.h"
+#include "kernels/device/number.h"
 #include "kernels/device/sequence.h"
 #include "kernels/device/shared.h"
 

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: MIT
- * Merges the key splits of a dense forward, any element type of 16 or 32 bits, every chip. One warp owns one output row.
+ * Merges the key splits of a dense forward: any element type of 16 or 32 bits, every chip. One warp owns an output row.
  *
- *   m = max_s m_s     w_s = exp(m_s - m)     L = sum_s w_s l_s     out = sum_s w_s O_s / (L + exp(sink - m))     lse = m + ln L
+ *   m = max_s m_s      w_s = exp(m_s - m)      L = sum_s w_s l_s
+ *   out = sum_s w_s O_s / (L + exp(sink - m))          lse = m + ln L
  *
- * Input: f32 O_s (not normalised), m_s (natural units) and l_s of every split and row, written by kernels/sm80/sdpa_fwd.cu. A split
- * without visible keys has l_s = 0 and no O_s. Sums run in the order of the splits or in a fixed tree: bit-equal every time.
- * Lane t holds the weights of splits t, t + 32, ... and columns 4 t .. 4 t + 3, 4 t + 128, ... */
-#include "kernels/device/num.h"
+ * Input: f32 O_s (not normalised), m_s (natural units) and l_s of every split and row, written by
+ * kernels/sm80/sdpa_fwd.cu. A split without visible keys has l_s = 0 and no O_s. Sums run in the order of the splits or
+ * in a fixed tree: bit-equal every time. Lane t holds the weights of splits t, t + 32, ... and adds up columns 4 t ..
+ * 4 t + 3, then those 128 further, ... */
+#include "kernels/device/number.h"
 #include "kernels/device/sequence.h"
 
 constexpr int THREADS = CFG_THREADS, HELD = KP_SDPA_MAX_SPLITS / 32, LEAST = -126; /* as in sdpa_fwd.cu */
@@ -69,7 +71,8 @@ static __device__ __forceinline__ void merge_row(const struct kp_sdpa_fwd *p, in
             for (int y = 0; y < min(p->splits - 32 * x, 32); y++) {
                 const float weight = __shfl_sync(~0u, m[x], y);
                 if (weight == 0 || c >= p->part_row) continue;
-                const float4 part = *(const float4 *)((const float *)p->part_o + ((32 * x + y) * rows + row) * p->part_row + c);
+                const float4 part =
+                    *(const float4 *)((const float *)p->part_o + ((32 * x + y) * rows + row) * p->part_row + c);
                 o[0] += weight * part.x, o[1] += weight * part.y, o[2] += weight * part.z, o[3] += weight * part.w;
             }
         }
@@ -80,10 +83,12 @@ static __device__ __forceinline__ void merge_row(const struct kp_sdpa_fwd *p, in
     if (lane != 0) return;
     const float lse = outer_lse(p->flags, empty ? -INF : top + log2f(sum) * LN2, sink);
     store_lse(&p->lse, b * p->lse.batch + h * p->lse.head + (s.q0 + i) * p->lse.row, lse);
-    store_lse(&p->lse_rounded, b * p->lse_rounded.batch + h * p->lse_rounded.head + (s.q0 + i) * p->lse_rounded.row, lse);
+    store_lse(&p->lse_rounded, b * p->lse_rounded.batch + h * p->lse_rounded.head + (s.q0 + i) * p->lse_rounded.row,
+              lse);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) CFG(const __grid_constant__ struct kp_sdpa_fwd p) {
     const int64_t rows = (int64_t)p.batch * p.heads_q * p.seq_q, step = (int64_t)gridDim.x * (THREADS / 32);
-    for (int64_t row = (int64_t)blockIdx.x * (THREADS / 32) + (threadIdx.x >> 5); row < rows; row += step) merge_row(&p, row, rows);
+    for (int64_t row = (int64_t)blockIdx.x * (THREADS / 32) + (threadIdx.x >> 5); row < rows; row += step)
+        merge_row(&p, row, rows);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Numbers on the device: base-2 exponential and logarithm units, 16-bit types, and lse as the caller wants it. */
-#ifndef ATTN_DEVICE_NUM_H
-#define ATTN_DEVICE_NUM_H
+#ifndef ATTN_DEVICE_NUMBER_H
+#define ATTN_DEVICE_NUMBER_H
 #include "kernels/kparams.h"
 
 #define LOG2E 1.44269504088896340736f
