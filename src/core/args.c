@@ -141,6 +141,7 @@ static attn_status check_span(const attn_tensor *t, int32_t role, int64_t elemen
     }
     over |= high == INT64_MAX; /* a flag from above, or no room for the last element */
     over = over || __builtin_mul_overflow(low, element, before) || __builtin_mul_overflow(high + 1, element, after);
+    over = over || *before == INT64_MIN; /* its size is no int64_t */
     if (!over) {
         uintptr_t end, data = (uintptr_t)t->data;
         over = __builtin_add_overflow(data, (uintptr_t)*after, &end) || (uintptr_t) - *before > data;

@@ -70,6 +70,10 @@ attn_status attn_core_struct_copy(void *dst, size_t known, const void *src, cons
         FAIL2(ATTN_E_ABI, "size", (int64_t)known, size,
               "%s.size is %" PRIu32 ", expected sizeof = %zu: set it with the INIT macro or to sizeof", what, size,
               known);
+    if (size % sizeof(void *)) /* would end inside a member, half a pointer for instance */
+        FAIL2(ATTN_E_ABI, "size", (int64_t)known, size,
+              "%s.size is %" PRIu32 ", expected a multiple of %zu: set it with the INIT macro or to sizeof", what, size,
+              sizeof(void *));
     for (size_t i = known; i < size; i++)
         if (((const unsigned char *)src)[i])
             FAIL2(ATTN_E_ABI, "size", (int64_t)known, size,
