@@ -5,6 +5,7 @@
 set(ATTN_CUDA AUTO CACHE STRING "GPU backend: AUTO (if nvcc is found), ON or OFF")
 set_property(CACHE ATTN_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(ATTN_CUDA_CACHE "" CACHE PATH "folder that keeps compiled device kernels for other builds; empty = none")
+set(ATTN_CUDA_VARIANTS "." CACHE STRING "regular expression: device kernels to compile; the rows of others refuse for want of an image")
 
 # Machine code per architecture word of a .def file's name, and the virtual architecture that the PTX is for. The sm80 rows
 # are compiled for Hopper, too: its own ptxas schedules them better than the driver's compiler would. smxx: every chip.
@@ -59,6 +60,9 @@ function(attn_cuda_variant def line index)
   set(name attn_${stem}_${CMAKE_MATCH_1})
   set(source ${PROJECT_SOURCE_DIR}/kernels/${CMAKE_MATCH_2})
   set(keys "${CMAKE_MATCH_3}")
+  if(NOT name MATCHES "${ATTN_CUDA_VARIANTS}")
+    return()
+  endif()
   if(NOT EXISTS ${source})
     message(FATAL_ERROR "${def}: ${source} is missing")
   endif()
@@ -113,7 +117,9 @@ function(attn_cuda_sources list_name)
     file(STRINGS ${def} lines REGEX "^VARIANT")
     foreach(line IN LISTS lines)
       attn_cuda_variant(${def} "${line}" ${index})
-      math(EXPR index "${index} + 1")
+      get_property(images GLOBAL PROPERTY attn_cuda_images)
+      list(LENGTH images index) # two files an image
+      math(EXPR index "${index} / 2")
     endforeach()
   endforeach()
   get_property(images GLOBAL PROPERTY attn_cuda_images)

@@ -58,9 +58,9 @@ static __device__ __forceinline__ float log_add_exp(float a, float b) {
 }
 /* natural: without the sink, -inf for an empty row. sink: -inf if there is none or the row lies past its sequence. */
 static __device__ __forceinline__ float outer_lse(uint32_t flags, float natural, float sink) {
-    float lse = flags & KP_SDPA_LSE_WITH_SINK ? log_add_exp(natural, sink) : natural;
-    if (lse == -INF) return flags & KP_SDPA_EMPTY_PLUS_INF ? INF : -INF;
-    return flags & KP_SDPA_LSE_BASE_2 ? lse * LOG2E : lse;
+    float lse = flags & KP_LSE_WITH_SINK ? log_add_exp(natural, sink) : natural;
+    if (lse == -INF) return flags & KP_LSE_EMPTY_PLUS_INF ? INF : -INF;
+    return flags & KP_LSE_BASE_2 ? lse * LOG2E : lse;
 }
 static __device__ __forceinline__ void store_lse(const struct kp_view *v, int64_t at, float lse) {
     if (!v->data) return;

@@ -2,7 +2,7 @@
  * Sequences of a dense problem on the device: the same clamps as attn_core_seq_get on the host. */
 #ifndef ATTN_DEVICE_SEQUENCE_H
 #define ATTN_DEVICE_SEQUENCE_H
-#include "kernels/kparams.h"
+#include "kernels/kparams_sdpa.h"
 
 struct sequence {
     int64_t q0, k0; /* first rows; packed only, else 0 */
@@ -22,7 +22,7 @@ static __device__ __forceinline__ void packed_span(uint64_t cu, int b, int64_t t
     *n = (int)clamp_length(end - begin, bound);
 }
 
-static __device__ __forceinline__ struct sequence sequence_of(const struct kp_sdpa_fwd *p, int b) {
+static __device__ __forceinline__ struct sequence sequence_of(const struct kp_sdpa *p, int b) {
     struct sequence s = {0, 0, p->seq_q, p->seq_k, p->seq_q};
     if (p->cu_seqlens_q) {
         packed_span(p->cu_seqlens_q, b, p->total_q, p->seq_q, &s.q0, &s.sq);

@@ -116,8 +116,8 @@ static __device__ __forceinline__ void visible_keys(const struct kp_sdpa_fwd *p,
                                                     int *lo, int *hi) {
     const int row = (int)kept.x + warp_row_of() * WARP_ROWS + 16 * x + 8 * r + (lane_of() >> 2);
     const int at = query_of(p, row) + (int)kept.z;
-    *lo = at - p->window_left - j0;
-    *hi = row < (int)kept.y ? min(at + p->window_right + 1, (int)kept.w) - j0 : -FAR;
+    *lo = at - p->in.window_left - j0;
+    *hi = row < (int)kept.y ? min(at + p->in.window_right + 1, (int)kept.w) - j0 : -FAR;
 }
 
 /* Plain variants: hide what windows and the sequence's end hide. Column n 8 + 2 t + e of the tile. */
@@ -148,16 +148,18 @@ static __device__ __forceinline__ void bias_of(const struct kp_sdpa_fwd *p, cons
             const int row = w->row0 + warp_row_of() * WARP_ROWS + 16 * x + 8 * r + (lane_of() >> 2),
                       inside = row < w->n_rows;
             const int h = head_of(p, w, row);
-            bias->slope[x][r] =
-                p->alibi_form && inside ? ((const float *)p->alibi)[w->b * p->alibi_batch + h * p->alibi_head] : 0;
+            bias->slope[x][r] = p->in.alibi_form && inside
+                                    ? ((const float *)p->in.alibi)[w->b * p->in.alibi_batch + h * p->in.alibi_head]
+                                    : 0;
             /* element index of the row's first cell; the cell's address is formed where it is known to be visible */
-            bias->mask[x][r] = (uint64_t)(w->b * p->mask.batch + h * p->mask.head + query_of(p, row) * p->mask.row);
+            bias->mask[x][r] =
+                (uint64_t)(w->b * p->in.mask.batch + h * p->in.mask.head + query_of(p, row) * p->in.mask.row);
         }
 }
 
 static __device__ __forceinline__ float mask_cell(const struct kp_sdpa_fwd *p, int64_t at) {
-    if (p->mask.dtype == KP_BOOL) return ((const uint8_t *)p->mask.data)[at] ? 0 : -INF;
-    return load_number((const void *)p->mask.data, at, p->mask.dtype);
+    if (p->in.mask.dtype == KP_BOOL) return ((const uint8_t *)p->in.mask.data)[at] ? 0 : -INF;
+    return load_number((const void *)p->in.mask.data, at, p->in.mask.dtype);
 }
 
 /* Full variants: raw products to scores in natural units, in the order of the contract's five steps. */
@@ -170,14 +172,14 @@ static __device__ __forceinline__ void finish_scores(const struct kp_sdpa_fwd *p
 #pragma unroll
         for (int n = 0; n < N_S; n++)
 #pragma unroll
-            for (int e = 0; e < 4; e++) rS[x][n][e] *= p->scale;
-    if (p->softcap > 0) {
+            for (int e = 0; e < 4; e++) rS[x][n][e] *= p->in.scale;
+    if (p->in.softcap > 0) {
 #pragma unroll
         for (int x = 0; x < M_TILES; x++)
 #pragma unroll
             for (int n = 0; n < N_S; n++)
 #pragma unroll
-                for (int e = 0; e < 4; e++) rS[x][n][e] = p->softcap * tanhf(rS[x][n][e] * p->softcap_inverse);
+                for (int e = 0; e < 4; e++) rS[x][n][e] = p->in.softcap * tanhf(rS[x][n][e] * p->in.softcap_inverse);
     }
 #pragma unroll
     for (int x = 0; x < M_TILES; x++)
@@ -185,9 +187,9 @@ static __device__ __forceinline__ void finish_scores(const struct kp_sdpa_fwd *p
         for (int r = 0; r < 2; r++) {
             int lo, hi;
             visible_keys(p, kept, x, r, j0, &lo, &hi);
-            const int at = lo + p->window_left; /* the diagonal, relative to the tile */
+            const int at = lo + p->in.window_left; /* the diagonal, relative to the tile */
             const float slope = bias->slope[x][r];
-            const int64_t cells = (int64_t)bias->mask[x][r] + (int64_t)j0 * p->mask.column;
+            const int64_t cells = (int64_t)bias->mask[x][r] + (int64_t)j0 * p->in.mask.column;
 #pragma unroll
             for (int n = 0; n < N_S; n++)
 #pragma unroll
@@ -195,12 +197,13 @@ static __device__ __forceinline__ void finish_scores(const struct kp_sdpa_fwd *p
                     const int j = 8 * n + t2 + e;
                     float y = rS[x][n][2 * r + e];
                     const float d = (float)(j - at);
-                    if (p->alibi_form) y += slope * (p->alibi_form == 1 ? d : -fabsf(d));
+                    if (p->in.alibi_form) y += slope * (p->in.alibi_form == 1 ? d : -fabsf(d));
                     int visible = j >= lo && j < hi;
-                    if (p->block_table) visible = visible && !shared_load8(base + BAD_PAGE + (j0 / KEYS & 1) * 64 + j);
-                    if (p->mask.data && visible) {
-                        const float cell = mask_cell(p, cells + (int64_t)j * p->mask.column);
-                        if (p->mask.dtype == KP_BOOL)
+                    if (p->in.block_table)
+                        visible = visible && !shared_load8(base + BAD_PAGE + (j0 / KEYS & 1) * 64 + j);
+                    if (p->in.mask.data && visible) {
+                        const float cell = mask_cell(p, cells + (int64_t)j * p->in.mask.column);
+                        if (p->in.mask.dtype == KP_BOOL)
                             visible = cell == 0;
                         else
                             y += cell;
@@ -309,11 +312,11 @@ static __device__ __forceinline__ void add_poison(const struct kp_sdpa_fwd *p, c
     for (int j = 0; j < KEYS; j++) {
         const int col0 = warp_col_of() * COLS + 2 * (lane_of() & 3);
         if (!(shared_load32(base + POISON + 4 * (j >> 5)) >> (j & 31) & 1)) continue;
-        const char *row = values + 2 * (j0 + j) * p->v.row;
-        if (FULL && p->block_table) { /* a row of a page outside the pool was zero-filled and never comes here */
-            const uint32_t page_size = (uint32_t)p->page_size, at = (uint32_t)(j0 + j);
-            const int64_t page = ((const int32_t *)p->block_table + w->b * p->table_batch)[at / page_size];
-            row = values + 2 * (page * p->v.batch + at % page_size * p->v.row);
+        const char *row = values + 2 * (j0 + j) * p->in.v.row;
+        if (FULL && p->in.block_table) { /* a row of a page outside the pool was zero-filled and never comes here */
+            const uint32_t page_size = (uint32_t)p->in.page_size, at = (uint32_t)(j0 + j);
+            const int64_t page = ((const int32_t *)p->in.block_table + w->b * p->in.table_batch)[at / page_size];
+            row = values + 2 * (page * p->in.v.batch + at % page_size * p->in.v.row);
         }
 #pragma unroll
         for (int x = 0; x < M_TILES; x++)
@@ -330,14 +333,14 @@ static __device__ __forceinline__ void add_poison(const struct kp_sdpa_fwd *p, c
                 int lo, hi;
                 visible_keys(p, kept, x, r, j0, &lo, &hi);
                 int visible = j >= lo && j < hi;
-                if (FULL && p->mask.data && visible)
-                    visible = mask_cell(p, (int64_t)bias->mask[x][r] + (int64_t)(j0 + j) * p->mask.column) != -INF;
+                if (FULL && p->in.mask.data && visible)
+                    visible = mask_cell(p, (int64_t)bias->mask[x][r] + (int64_t)(j0 + j) * p->in.mask.column) != -INF;
                 if (y == 0) y = 1e-30f;
 #pragma unroll
                 for (int n = 0; n < N_O; n++)
 #pragma unroll
                     for (int e = 0; e < 2; e++)
-                        if (visible && col0 + 8 * n + e < p->dim_v)
+                        if (visible && col0 + 8 * n + e < p->in.dim_v)
                             rO[x][n][2 * r + e] += y * unpack16(TYPE, ((const uint16_t *)row)[col0 + 8 * n + e]);
             }
     }
@@ -355,9 +358,9 @@ static __device__ __forceinline__ int64_t row_at(const struct kp_sdpa_fwd *p, co
 static __device__ __forceinline__ void store_partial(const struct kp_sdpa_fwd *p, const struct work *w, int row,
                                                      float natural, float l, const float rO[N_O][4], int r) {
     const int t = lane_of() & 3, col0 = warp_col_of() * COLS + 2 * t;
-    const int64_t rows = (int64_t)p->batch * p->heads_q * p->seq_q;
+    const int64_t rows = (int64_t)p->in.batch * p->in.heads_q * p->in.seq_q;
     const int64_t at =
-        w->split * rows + ((int64_t)w->b * p->heads_q + head_of(p, w, row)) * p->seq_q + query_of(p, row);
+        w->split * rows + ((int64_t)w->b * p->in.heads_q + head_of(p, w, row)) * p->in.seq_q + query_of(p, row);
     if (row >= w->n_rows) return;
     if (t == 0 && warp_col_of() == 0) ((float *)p->part_m)[at] = natural, ((float *)p->part_l)[at] = l;
     if (l == 0) return;
@@ -385,7 +388,7 @@ static __device__ __forceinline__ void finish_rows(const struct kp_sdpa_fwd *p, 
             }
             const int empty = !inside || l == 0;
             float sink = -INF;
-            if (p->sink && inside) sink = ((const float *)p->sink)[head_of(p, w, row) * p->sink_head];
+            if (p->in.sink && inside) sink = ((const float *)p->in.sink)[head_of(p, w, row) * p->in.sink_head];
             const float inverse = 1 / (l + exp2_fast((sink - natural) * LOG2E));
 #pragma unroll
             for (int n = 0; n < N_O; n++) {
@@ -395,7 +398,7 @@ static __device__ __forceinline__ void finish_rows(const struct kp_sdpa_fwd *p, 
             }
             if (t != 0 || warp_col_of() != 0 || row >= w->seq.rows * p->pack || !(p->lse.data || p->lse_rounded.data))
                 continue;
-            const float lse = outer_lse(p->flags, empty ? -INF : natural + log2f(l) * LN2, sink);
+            const float lse = outer_lse(p->in.flags, empty ? -INF : natural + log2f(l) * LN2, sink);
             store_lse(&p->lse, row_at(p, w, &p->lse, row), lse);
             store_lse(&p->lse_rounded, row_at(p, w, &p->lse_rounded, row), lse);
         }
@@ -409,7 +412,7 @@ static __device__ __forceinline__ void store_rows(const struct kp_sdpa_fwd *p, c
     for (int x = lane_of(); x < WARP_ROWS * CHUNKS; x += 32) {
         const int r_tile = warp_row_of() * WARP_ROWS + x / CHUNKS, row = w->row0 + r_tile,
                   c = warp_col_of() * CHUNKS + x % CHUNKS;
-        const int left = p->dim_v - 8 * c;
+        const int left = p->in.dim_v - 8 * c;
         if (row >= w->seq.rows * p->pack || left <= 0) continue;
         const uint4 a = shared_load128(base + tile_at(PITCH, r_tile, c));
         uint16_t *to = (uint16_t *)p->out.data + row_at(p, w, &p->out, row) + 8 * c;
@@ -428,14 +431,14 @@ static __device__ __forceinline__ void store_rows(const struct kp_sdpa_fwd *p, c
 
 static __device__ __forceinline__ void run_tile(const struct kp_sdpa_fwd *p, struct work *w) {
     const uint32_t base = shared_base();
-    const float unit = FULL ? LOG2E : p->scale_log2;
+    const float unit = FULL ? LOG2E : p->in.scale_log2;
     const struct strip s = strip_of(p, w);
-    const int n_items = 2 * w->n_tiles, paged = FULL && p->block_table != 0;
+    const int n_items = 2 * w->n_tiles, paged = FULL && p->in.block_table != 0;
     const int64_t hk = key_head_of(p, w);
-    const char *keys =
-        (const char *)p->k.data + 2 * ((paged ? 0 : w->b * p->k.batch) + hk * p->k.head + w->seq.k0 * p->k.row);
-    const char *values =
-        (const char *)p->v.data + 2 * ((paged ? 0 : w->b * p->v.batch) + hk * p->v.head + w->seq.k0 * p->v.row);
+    const char *keys = (const char *)p->in.k.data +
+                       2 * ((paged ? 0 : w->b * p->in.k.batch) + hk * p->in.k.head + w->seq.k0 * p->in.k.row);
+    const char *values = (const char *)p->in.v.data +
+                         2 * ((paged ? 0 : w->b * p->in.v.batch) + hk * p->in.v.head + w->seq.k0 * p->in.v.row);
 
     float rO[M_TILES][N_O][4];
     struct statistics st;
@@ -466,7 +469,7 @@ static __device__ __forceinline__ void run_tile(const struct kp_sdpa_fwd *p, str
         }
         copy_wait(SLOTS - 1);
         __syncthreads();
-        if (!FULL && p->scale < 0) {
+        if (!FULL && p->in.scale < 0) {
             flip_queries(base);
             __syncthreads();
         }
@@ -475,7 +478,7 @@ static __device__ __forceinline__ void run_tile(const struct kp_sdpa_fwd *p, str
 #pragma unroll 1
         for (int t = 0; t < n_items; t += 2) {
             const int j0 = j_last - t / 2 * KEYS;
-            const int active = j0 <= s.at_max + p->window_right && j0 + KEYS > s.at_min - p->window_left;
+            const int active = j0 <= s.at_max + p->in.window_right && j0 + KEYS > s.at_min - p->in.window_left;
             uint32_t rP[M_TILES][P_STEPS][4];
 
             copy_wait(SLOTS - 2); /* K */
@@ -504,7 +507,7 @@ static __device__ __forceinline__ void run_tile(const struct kp_sdpa_fwd *p, str
             }
             copy_commit();
             int poison = 0;
-            if ((FULL && p->mask.data) || !sees_all(p, w, w->at_min, w->at_max, j0))
+            if ((FULL && p->in.mask.data) || !sees_all(p, w, w->at_min, w->at_max, j0))
                 poison = take_poison(base, base + RING + slot);
             if (active) {
                 add_pv(rO, rP, v_lane_of(base + RING + slot));

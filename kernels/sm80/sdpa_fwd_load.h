@@ -66,14 +66,14 @@ static __device__ __forceinline__ int head_of(const struct kp_sdpa_fwd *p, const
     return p->pack == 1 ? w->head : w->head * p->pack + (int)((uint32_t)row % (uint32_t)p->pack);
 }
 static __device__ __forceinline__ int key_head_of(const struct kp_sdpa_fwd *p, const struct work *w) {
-    return p->pack == 1 ? (int)((uint32_t)w->head / (uint32_t)(p->heads_q / p->heads_k)) : w->head;
+    return p->pack == 1 ? (int)((uint32_t)w->head / (uint32_t)(p->in.heads_q / p->in.heads_k)) : w->head;
 }
 
 /* ------------------------------------------------------------------ work items --------------------- */
 
 /* Returns 0 if the tile lies past its sequence and nothing is to be written. */
 static __device__ __forceinline__ int find_work(const struct kp_sdpa_fwd *p, int64_t item, struct work *w) {
-    const int64_t heads = p->pack == 1 ? p->heads_q : p->heads_k, all = heads * p->batch;
+    const int64_t heads = p->pack == 1 ? p->in.heads_q : p->in.heads_k, all = heads * p->in.batch;
     const int64_t of_section = (int64_t)p->row_tiles * p->splits * p->section;
     const int64_t first = item / of_section * p->section;
     const uint32_t size = (uint32_t)(all - first < p->section ? all - first : p->section);
@@ -84,16 +84,16 @@ static __device__ __forceinline__ int find_work(const struct kp_sdpa_fwd *p, int
     w->row0 = (p->row_tiles - 1 - (int)(outer / (uint32_t)p->splits)) * ROWS;
     w->b = (int)(head / heads);
     w->head = (int)(head % heads);
-    w->seq = sequence_of(p, w->b);
+    w->seq = sequence_of(&p->in, w->b);
     w->n_rows = w->seq.sq * p->pack;
-    w->off = p->flags & KP_SDPA_BOTTOM_RIGHT ? w->seq.sk - w->seq.sq : 0;
+    w->off = p->in.flags & KP_SDPA_BOTTOM_RIGHT ? w->seq.sk - w->seq.sq : 0;
     w->first = w->n_tiles = 0;
     w->at_min = w->at_max = 0;
     if (w->row0 >= w->seq.rows * p->pack) return 0;
     if (w->row0 >= w->n_rows) return 1;
     w->at_min = query_of(p, w->row0) + w->off;
     w->at_max = query_of(p, min(w->row0 + ROWS, w->n_rows) - 1) + w->off;
-    const int j0 = max(w->at_min - p->window_left, 0), j1 = min(w->at_max + p->window_right + 1, w->seq.sk);
+    const int j0 = max(w->at_min - p->in.window_left, 0), j1 = min(w->at_max + p->in.window_right + 1, w->seq.sk);
     if (j1 <= j0) return 1;
     const int tile0 = j0 / KEYS, n = (j1 + KEYS - 1) / KEYS - tile0, share = (n + p->splits - 1) / p->splits;
     w->first = tile0 + w->split * share;
@@ -130,7 +130,7 @@ static __device__ __forceinline__ struct strip strip_of(const struct kp_sdpa_fwd
 /* Do rows at_min..at_max all see every key of the tile that exists? */
 static __device__ __forceinline__ int sees_all(const struct kp_sdpa_fwd *p, const struct work *w, int at_min,
                                                int at_max, int j0) {
-    return min(j0 + KEYS, w->seq.sk) - 1 <= at_min + p->window_right && j0 >= at_max - p->window_left;
+    return min(j0 + KEYS, w->seq.sk) - 1 <= at_min + p->in.window_right && j0 >= at_max - p->in.window_left;
 }
 
 /* ------------------------------------------------------------------ loads -------------------------- */
@@ -170,13 +170,13 @@ static __device__ __forceinline__ void load_row(uint32_t tile, int thread, int r
 
 static __device__ __forceinline__ void load_queries(const struct kp_sdpa_fwd *p, const struct work *w, uint32_t base) {
     constexpr int ACROSS = threads_per_row(DIM / 8), DOWN = THREADS / ACROSS;
-    const char *q = (const char *)p->q.data + 2 * (w->b * p->q.batch + w->seq.q0 * p->q.row);
+    const char *q = (const char *)p->in.q.data + 2 * (w->b * p->in.q.batch + w->seq.q0 * p->in.q.row);
     static_assert(ROWS % DOWN == 0, "whole passes");
 #pragma unroll 1
     for (int r = (int)threadIdx.x / ACROSS; r < ROWS; r += DOWN) {
         const int row = w->row0 + r, thread = (int)threadIdx.x;
-        const char *from = q + 2 * (head_of(p, w, row) * p->q.head + query_of(p, row) * p->q.row);
-        load_row(base, thread, r, from, row < w->n_rows, p->dim_qk, p->q.chunk, DIM);
+        const char *from = q + 2 * (head_of(p, w, row) * p->in.q.head + query_of(p, row) * p->in.q.row);
+        load_row(base, thread, r, from, row < w->n_rows, p->in.dim_qk, p->in.q.chunk, DIM);
     }
 }
 
@@ -192,18 +192,18 @@ static __device__ __forceinline__ void flip_queries(uint32_t base) {
 /* Start the copy of one tile of K (is_v = 0) or V. `from` is row 0 of the sequence and head, pages apart. */
 static __device__ __forceinline__ void load_keys(const struct kp_sdpa_fwd *p, const struct work *w, uint32_t base,
                                                  uint32_t slot, const char *from, int j0, int is_v) {
-    const struct kp_view *v = is_v ? &p->v : &p->k;
-    const int dim = is_v ? DIM_V : DIM, width = is_v ? p->dim_v : p->dim_qk;
+    const struct kp_view *v = is_v ? &p->in.v : &p->in.k;
+    const int dim = is_v ? DIM_V : DIM, width = is_v ? p->in.dim_v : p->in.dim_qk;
     const int thread = thread_of(), across = threads_per_row(dim / 8), down = THREADS / across, r0 = thread / across;
     static_assert(KEYS % (THREADS / 4) == 0 || KEYS % (THREADS / 8) == 0, "whole passes");
-    if (FULL && p->block_table) {
-        const int32_t *table = (const int32_t *)p->block_table + w->b * p->table_batch;
-        const uint32_t page_size = (uint32_t)p->page_size;
+    if (FULL && p->in.block_table) {
+        const int32_t *table = (const int32_t *)p->in.block_table + w->b * p->in.table_batch;
+        const uint32_t page_size = (uint32_t)p->in.page_size;
 #pragma unroll 1
         for (int r = r0; r < KEYS; r += down) {
             const uint32_t j = (uint32_t)(j0 + r);
             int64_t page = j < (uint32_t)w->seq.sk ? table[j / page_size] : -1;
-            const int exists = page >= 0 && page < p->n_pages;
+            const int exists = page >= 0 && page < p->in.n_pages;
             if (!exists) page = 0;
             if (!is_v && thread % across == 0) shared_store8(base + BAD_PAGE + (j0 / KEYS & 1) * 64 + r, !exists);
             load_row(slot, thread, r, from + 2 * (page * v->batch + j % page_size * v->row), exists, width, v->chunk,

@@ -27,7 +27,7 @@ static __device__ __forceinline__ float warp_sum(float x) {
 static __device__ __forceinline__ void store_columns(const struct kp_sdpa_fwd *p, int64_t at, int c, const float x[4]) {
 #pragma unroll
     for (int e = 0; e < 4; e++) {
-        if (c + e >= p->dim_v) continue;
+        if (c + e >= p->in.dim_v) continue;
         if (p->out.dtype == KP_F32)
             ((float *)p->out.data)[at + c + e] = x[e];
         else
@@ -36,9 +36,9 @@ static __device__ __forceinline__ void store_columns(const struct kp_sdpa_fwd *p
 }
 
 static __device__ __forceinline__ void merge_row(const struct kp_sdpa_fwd *p, int64_t row, int64_t rows) {
-    const int lane = (int)threadIdx.x & 31, i = (int)(row % p->seq_q), h = (int)(row / p->seq_q % p->heads_q);
-    const int b = (int)(row / p->seq_q / p->heads_q);
-    const struct sequence s = sequence_of(p, b);
+    const int lane = (int)threadIdx.x & 31, i = (int)(row % p->in.seq_q), h = (int)(row / p->in.seq_q % p->in.heads_q);
+    const int b = (int)(row / p->in.seq_q / p->in.heads_q);
+    const struct sequence s = sequence_of(&p->in, b);
     if (i >= s.rows) return;
     const int inside = i < s.sq;
     float m[HELD], l[HELD], top = -INF, sum = 0;
@@ -58,7 +58,7 @@ static __device__ __forceinline__ void merge_row(const struct kp_sdpa_fwd *p, in
     sum = warp_sum(sum);
 
     const int empty = sum == 0;
-    const float sink = p->sink && inside ? ((const float *)p->sink)[h * p->sink_head] : -INF;
+    const float sink = p->in.sink && inside ? ((const float *)p->in.sink)[h * p->in.sink_head] : -INF;
     const float inverse = 1 / (sum + exp2_fast((sink - top) * LOG2E));
     const int64_t out = b * p->out.batch + h * p->out.head + (s.q0 + i) * p->out.row;
 #pragma unroll 1
@@ -78,17 +78,17 @@ static __device__ __forceinline__ void merge_row(const struct kp_sdpa_fwd *p, in
         }
 #pragma unroll
         for (int e = 0; e < 4; e++) o[e] = empty ? 0 : o[e] * inverse;
-        if (c < p->dim_v) store_columns(p, out, c, o);
+        if (c < p->in.dim_v) store_columns(p, out, c, o);
     }
     if (lane != 0) return;
-    const float lse = outer_lse(p->flags, empty ? -INF : top + log2f(sum) * LN2, sink);
+    const float lse = outer_lse(p->in.flags, empty ? -INF : top + log2f(sum) * LN2, sink);
     store_lse(&p->lse, b * p->lse.batch + h * p->lse.head + (s.q0 + i) * p->lse.row, lse);
     store_lse(&p->lse_rounded, b * p->lse_rounded.batch + h * p->lse_rounded.head + (s.q0 + i) * p->lse_rounded.row,
               lse);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) CFG(const __grid_constant__ struct kp_sdpa_fwd p) {
-    const int64_t rows = (int64_t)p.batch * p.heads_q * p.seq_q, step = (int64_t)gridDim.x * (THREADS / 32);
+    const int64_t rows = (int64_t)p.in.batch * p.in.heads_q * p.in.seq_q, step = (int64_t)gridDim.x * (THREADS / 32);
     for (int64_t row = (int64_t)blockIdx.x * (THREADS / 32) + (threadIdx.x >> 5); row < rows; row += step)
         merge_row(&p, row, rows);
 }

@@ -2,19 +2,11 @@
  * Dense forward on CUDA, the host's side: kernel rows from kernels/variants/sdpa_fwd_sm80.def, what each refuses, how a
  * problem is dealt to CTAs, and the parameters of a launch. The device's side: kernels/sm80/sdpa_fwd.cu. */
 #include "core/problem.h"
-#include "core/view.h"
-#include "cuda/cuda.h"
-#include "kernels/kparams.h"
+#include "cuda/cuda_sdpa.h"
 
-#include <inttypes.h>
 #include <math.h>
 
-_Static_assert(KP_F32 == ATTN_F32 && KP_F16 == ATTN_F16 && KP_BF16 == ATTN_BF16 && KP_F64 == ATTN_F64 &&
-                   KP_BOOL == ATTN_BOOL,
-               "kernels/kparams.h repeats attn.h");
-
-enum { MAX_LENGTH = 1 << 28, FAR = 1 << 30 };
-static const double LOG2E = 1.44269504088896340736;
+enum { MAX_LENGTH = ATTN_CUDA_MAX_LENGTH, FAR = ATTN_CUDA_FAR };
 static const char combine_symbol[] = "attn_sdpa_combine_smxx_any";
 
 /* How a problem is dealt to CTAs: a function of problem and device alone, so that workspace and launch agree. */
@@ -88,44 +80,16 @@ static int refuse_features(const struct kp_sdpa_fwd_config *c, const attn_proble
     return !c->full && missing;
 }
 
-static int refuse_sizes(const struct kp_sdpa_fwd_config *c, const attn_problem *p, struct attn_text *why) {
-    const struct {
-        const char *name;
-        int64_t value, most;
-    } rows[] = {
-        {"dim_qk", p->dim_qk, c->dim},   {"dim_v", p->dim_v, c->dim_v},       {"seq_q", p->seq_q, MAX_LENGTH},
-        {"seq_k", p->seq_k, MAX_LENGTH}, {"heads_q", p->heads_q, MAX_LENGTH}, {"batch", p->batch, MAX_LENGTH},
-    };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        if (rows[i].value > rows[i].most) {
-            attn_text_add(why, "%s is %" PRId64 ", at most %" PRId64, rows[i].name, rows[i].value, rows[i].most);
-            return 1;
-        }
-    if (fabs(p->scale) > 1e30 || (p->softcap > 0 && (p->softcap < 1e-30 || p->softcap > 1e30))) {
-        attn_text_add(why, "scale %g or softcap %g is outside what single precision holds", p->scale, p->softcap);
-        return 1;
-    }
-    return 0;
-}
-
 static int supports(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                     struct attn_text *why) {
     const struct kp_sdpa_fwd_config *c = k->impl;
-    const int64_t needed = KP_SDPA_SHARED_BYTES(*c), given = attn_cuda_limits_of(dev)->shared_per_block;
     if (p->op != k->op || p->dtype != k->dtype) {
         attn_text_add(why, "serves another operator or dtype");
         return 0;
     }
-    if (refuse_sizes(c, p, why) || refuse_features(c, p, why)) return 0;
-    if (needed > given) {
-        attn_text_add(why, "needs %" PRId64 " bytes of shared memory, the device gives %" PRId64, needed, given);
-        return 0;
-    }
-    if (!attn_cuda_variant_find(c->symbol) || !attn_cuda_variant_find(combine_symbol)) {
-        attn_text_add(why, "this build has no image of it");
-        return 0;
-    }
-    return 1;
+    return !attn_cuda_sdpa_refuse(p, c->dim, c->dim_v, why) && !refuse_features(c, p, why) &&
+           !attn_cuda_refuse_image(dev, c->symbol, KP_SDPA_SHARED_BYTES(*c), why) &&
+           !attn_cuda_refuse_image(dev, combine_symbol, 0, why);
 }
 
 /* ------------------------------------------------------------------ estimate, workspace ------------ */
@@ -157,88 +121,22 @@ static attn_status prepare(const struct attn_kernel *k, struct attn_core_device 
 
 /* ------------------------------------------------------------------ launch ------------------------- */
 
-/* The largest copy that the view's address and strides are all multiples of. */
-static struct kp_view device_view(const attn_problem *p, const attn_args *args, int32_t role) {
-    const struct attn_view v = attn_core_view(p, args, role);
-    const uint64_t bits = (uint64_t)(uintptr_t)v.data | (uint64_t)((v.batch | v.head | v.row) * v.element_bytes);
-    return (struct kp_view){.data = (uint64_t)(uintptr_t)v.data,
-                            .batch = v.batch,
-                            .head = v.head,
-                            .row = v.row,
-                            .column = (int32_t)v.column,
-                            .dtype = v.dtype,
-                            .chunk = bits % 16 == 0  ? 16
-                                     : bits % 4 == 0 ? 4
-                                                     : v.element_bytes};
-}
-
-static uint64_t address(const attn_tensor *t) { return t ? (uint64_t)(uintptr_t)t->data : 0; }
-
-static int32_t clamp_window(int64_t x) { return (int32_t)(x > FAR ? FAR : x < 2 - FAR ? 2 - FAR : x); }
-
-static void set_tensors(struct kp_sdpa_fwd *kp, const attn_problem *p, const attn_args *a) {
-    kp->q = device_view(p, a, ATTN_ROLE_Q);
-    kp->k = device_view(p, a, ATTN_ROLE_K);
-    kp->v = device_view(p, a, ATTN_ROLE_V);
-    kp->mask = device_view(p, a, ATTN_ROLE_MASK);
-    kp->out = device_view(p, a, ATTN_ROLE_OUT);
-    kp->lse = device_view(p, a, ATTN_ROLE_LSE);
-    kp->lse_rounded = device_view(p, a, ATTN_ROLE_LSE_ROUNDED);
-    kp->seqlens_q = address(a->seqlens_q);
-    kp->seqlens_k = address(a->seqlens_k);
-    kp->cu_seqlens_q = address(a->cu_seqlens_q);
-    kp->cu_seqlens_k = address(a->cu_seqlens_k);
-    kp->block_table = address(a->block_table);
-    if (a->block_table && a->block_table->shape[0] > 1) kp->table_batch = a->block_table->strides[0];
-    kp->alibi = address(a->alibi);
-    if (a->alibi) {
-        kp->alibi_head = a->alibi->strides[a->alibi->rank - 1];
-        if (a->alibi->rank == 2 && a->alibi->shape[0] > 1) kp->alibi_batch = a->alibi->strides[0];
-    }
-    kp->sink = address(a->sink);
-    if (a->sink) kp->sink_head = a->sink->strides[0];
-}
-
-static void set_numbers(struct kp_sdpa_fwd *kp, const attn_problem *p, const struct geometry *g) {
-    kp->items = g->items;
-    kp->total_q = p->total_q;
-    kp->total_k = p->total_k;
-    kp->page_size = lesser(p->page_size, FAR); /* lengths are shorter: one page then */
-    kp->n_pages = p->n_pages;
-    kp->batch = (int32_t)p->batch;
-    kp->heads_q = (int32_t)p->heads_q;
-    kp->heads_k = (int32_t)p->heads_k;
-    kp->seq_q = (int32_t)p->seq_q;
-    kp->seq_k = (int32_t)p->seq_k;
-    kp->dim_qk = (int32_t)p->dim_qk;
-    kp->dim_v = (int32_t)p->dim_v;
-    kp->window_left = clamp_window(p->window_left);
-    kp->window_right = clamp_window(p->window_right);
-    kp->pack = (int32_t)g->pack;
-    kp->row_tiles = (int32_t)g->row_tiles;
-    kp->splits = (int32_t)g->splits;
-    kp->section = (int32_t)g->section;
-    kp->part_row = (int32_t)g->part_row;
-    kp->alibi_form = p->alibi;
-    kp->flags = (attn_core_has(p, ATTN_BOTTOM_RIGHT) ? KP_SDPA_BOTTOM_RIGHT : 0u) |
-                (attn_core_has(p, ATTN_LSE_WITH_SINK) ? KP_SDPA_LSE_WITH_SINK : 0u) |
-                (attn_core_has(p, ATTN_LSE_BASE_2) ? KP_SDPA_LSE_BASE_2 : 0u) |
-                (attn_core_has(p, ATTN_LSE_EMPTY_PLUS_INF) ? KP_SDPA_EMPTY_PLUS_INF : 0u);
-    kp->scale = (float)p->scale;
-    kp->scale_log2 = (float)(fabs(p->scale) * LOG2E);
-    kp->softcap = (float)p->softcap;
-    kp->softcap_inverse = p->softcap > 0 ? (float)(1 / p->softcap) : 0;
-}
-
 static attn_status launch(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                           const attn_args *args) {
     const struct kp_sdpa_fwd_config *c = k->impl;
     const struct geometry g = lay_out(c, attn_cuda_limits_of(dev), p);
     if (g.items == 0) return ATTN_OK;
     struct kp_sdpa_fwd kp = {0};
-    set_tensors(&kp, p, args);
-    set_numbers(&kp, p, &g);
-    if (attn_core_has(p, ATTN_PAGED) && !kp.block_table) kp.seq_k = 0; /* an empty table names no key */
+    attn_cuda_sdpa_inputs(&kp.in, p, args);
+    kp.out = attn_cuda_view(p, args, ATTN_ROLE_OUT);
+    kp.lse = attn_cuda_view(p, args, ATTN_ROLE_LSE);
+    kp.lse_rounded = attn_cuda_view(p, args, ATTN_ROLE_LSE_ROUNDED);
+    kp.items = g.items;
+    kp.pack = (int32_t)g.pack;
+    kp.row_tiles = (int32_t)g.row_tiles;
+    kp.splits = (int32_t)g.splits;
+    kp.section = (int32_t)g.section;
+    kp.part_row = (int32_t)g.part_row;
     if (g.splits > 1) {
         kp.part_o = (uint64_t)(uintptr_t)args->workspace;
         kp.part_m = kp.part_o + (uint64_t)(g.splits * g.rows * g.part_row) * sizeof(float);

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: MIT
+ * What every dense operator on CUDA shares on the host: views as device code reads them, the inputs and rules of a
+ * problem as parameters, and the refusals that do not depend on a kernel's features. */
+#include "cuda/cuda_sdpa.h"
+#include "core/problem.h"
+#include "core/view.h"
+
+#include <inttypes.h>
+#include <math.h>
+
+_Static_assert(KP_F32 == ATTN_F32 && KP_F16 == ATTN_F16 && KP_BF16 == ATTN_BF16 && KP_F64 == ATTN_F64 &&
+                   KP_BOOL == ATTN_BOOL,
+               "kernels/kparams.h repeats attn.h");
+
+enum { MAX_LENGTH = ATTN_CUDA_MAX_LENGTH, FAR = ATTN_CUDA_FAR };
+static const double LOG2E = 1.44269504088896340736;
+
+/* ------------------------------------------------------------------ refusals ----------------------- */
+
+int attn_cuda_refuse_image(const struct attn_core_device *dev, const char *symbol, int64_t shared_bytes,
+                           struct attn_text *why) {
+    const int64_t given = attn_cuda_limits_of(dev)->shared_per_block;
+    if (shared_bytes > given) {
+        attn_text_add(why, "needs %" PRId64 " bytes of shared memory, the device gives %" PRId64, shared_bytes, given);
+        return 1;
+    }
+    if (!attn_cuda_variant_find(symbol)) {
+        attn_text_add(why, "this build has no image of %s", symbol);
+        return 1;
+    }
+    return 0;
+}
+
+int attn_cuda_sdpa_refuse(const attn_problem *p, int64_t dim, int64_t dim_v, struct attn_text *why) {
+    const struct {
+        const char *name;
+        int64_t value, most;
+    } rows[] = {
+        {"dim_qk", p->dim_qk, dim},      {"dim_v", p->dim_v, dim_v},          {"seq_q", p->seq_q, MAX_LENGTH},
+        {"seq_k", p->seq_k, MAX_LENGTH}, {"heads_q", p->heads_q, MAX_LENGTH}, {"batch", p->batch, MAX_LENGTH},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (rows[i].value > rows[i].most) {
+            attn_text_add(why, "%s is %" PRId64 ", at most %" PRId64, rows[i].name, rows[i].value, rows[i].most);
+            return 1;
+        }
+    if (fabs(p->scale) > 1e30 || (p->softcap > 0 && (p->softcap < 1e-30 || p->softcap > 1e30))) {
+        attn_text_add(why, "scale %g or softcap %g is outside what single precision holds", p->scale, p->softcap);
+        return 1;
+    }
+    return 0;
+}
+
+/* ------------------------------------------------------------------ parameters --------------------- */
+
+struct kp_view attn_cuda_view(const attn_problem *p, const attn_args *args, int32_t role) {
+    const struct attn_view v = attn_core_view(p, args, role);
+    const uint64_t bits = (uint64_t)(uintptr_t)v.data | (uint64_t)((v.batch | v.head | v.row) * v.element_bytes);
+    return (struct kp_view){.data = (uint64_t)(uintptr_t)v.data,
+                            .batch = v.batch,
+                            .head = v.head,
+                            .row = v.row,
+                            .column = (int32_t)v.column,
+                            .dtype = v.dtype,
+                            .chunk = bits % 16 == 0  ? 16
+                                     : bits % 4 == 0 ? 4
+                                                     : v.element_bytes};
+}
+
+uint64_t attn_cuda_address(const attn_tensor *t) { return t ? (uint64_t)(uintptr_t)t->data : 0; }
+
+static int32_t clamp_window(int64_t x) { return (int32_t)(x > FAR ? FAR : x < 2 - FAR ? 2 - FAR : x); }
+
+static void set_tensors(struct kp_sdpa *kp, const attn_problem *p, const attn_args *a) {
+    kp->q = attn_cuda_view(p, a, ATTN_ROLE_Q);
+    kp->k = attn_cuda_view(p, a, ATTN_ROLE_K);
+    kp->v = attn_cuda_view(p, a, ATTN_ROLE_V);
+    kp->mask = attn_cuda_view(p, a, ATTN_ROLE_MASK);
+    kp->seqlens_q = attn_cuda_address(a->seqlens_q);
+    kp->seqlens_k = attn_cuda_address(a->seqlens_k);
+    kp->cu_seqlens_q = attn_cuda_address(a->cu_seqlens_q);
+    kp->cu_seqlens_k = attn_cuda_address(a->cu_seqlens_k);
+    kp->block_table = attn_cuda_address(a->block_table);
+    if (a->block_table && a->block_table->shape[0] > 1) kp->table_batch = a->block_table->strides[0];
+    kp->alibi = attn_cuda_address(a->alibi);
+    if (a->alibi) {
+        kp->alibi_head = a->alibi->strides[a->alibi->rank - 1];
+        if (a->alibi->rank == 2 && a->alibi->shape[0] > 1) kp->alibi_batch = a->alibi->strides[0];
+    }
+    kp->sink = attn_cuda_address(a->sink);
+    if (a->sink) kp->sink_head = a->sink->strides[0];
+}
+
+static void set_numbers(struct kp_sdpa *kp, const attn_problem *p) {
+    kp->total_q = p->total_q;
+    kp->total_k = p->total_k;
+    kp->page_size = p->page_size < FAR ? p->page_size : FAR; /* lengths are shorter: one page then */
+    kp->n_pages = p->n_pages;
+    kp->batch = (int32_t)p->batch;
+    kp->heads_q = (int32_t)p->heads_q;
+    kp->heads_k = (int32_t)p->heads_k;
+    kp->seq_q = (int32_t)p->seq_q;
+    kp->seq_k = (int32_t)p->seq_k;
+    kp->dim_qk = (int32_t)p->dim_qk;
+    kp->dim_v = (int32_t)p->dim_v;
+    kp->window_left = clamp_window(p->window_left);
+    kp->window_right = clamp_window(p->window_right);
+    kp->alibi_form = p->alibi;
+    kp->flags = (attn_core_has(p, ATTN_BOTTOM_RIGHT) ? KP_SDPA_BOTTOM_RIGHT : 0u) |
+                (attn_core_has(p, ATTN_LSE_WITH_SINK) ? KP_LSE_WITH_SINK : 0u) |
+                (attn_core_has(p, ATTN_LSE_BASE_2) ? KP_LSE_BASE_2 : 0u) |
+                (attn_core_has(p, ATTN_LSE_EMPTY_PLUS_INF) ? KP_LSE_EMPTY_PLUS_INF : 0u);
+    kp->scale = (float)p->scale;
+    kp->scale_log2 = (float)(fabs(p->scale) * LOG2E);
+    kp->softcap = (float)p->softcap;
+    kp->softcap_inverse = p->softcap > 0 ? (float)(1 / p->softcap) : 0;
+}
+
+void attn_cuda_sdpa_inputs(struct kp_sdpa *kp, const attn_problem *p, const attn_args *args) {
+    set_tensors(kp, p, args);
+    set_numbers(kp, p);
+    if (attn_core_has(p, ATTN_PAGED) && !kp->block_table) kp->seq_k = 0; /* an empty table names no key */
+}

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: MIT
+ * What the host files of the dense CUDA operators share; attn_cuda_refuse_image and the views serve the others, too. */
+#ifndef ATTN_CUDA_CUDA_SDPA_H
+#define ATTN_CUDA_CUDA_SDPA_H
+#include "cuda/cuda.h"
+#include "kernels/kparams_sdpa.h"
+
+/* Longest sequence and largest count that device code computes in 32 bits; a window side that hides nothing. */
+enum { ATTN_CUDA_MAX_LENGTH = 1 << 28, ATTN_CUDA_FAR = 1 << 30 };
+
+/* 1 and the reason if the image is missing from this build or wants more shared memory than the device has. */
+int attn_cuda_refuse_image(const struct attn_core_device *dev, const char *symbol, int64_t shared_bytes,
+                           struct attn_text *why);
+/* 1 and the reason if a head dim is over the kernel's or a length or factor outside what device code holds. */
+int attn_cuda_sdpa_refuse(const attn_problem *p, int64_t dim, int64_t dim_v, struct attn_text *why);
+
+/* A tensor argument as device code reads it: chunk is the largest copy that address and strides are multiples of. */
+struct kp_view attn_cuda_view(const attn_problem *p, const attn_args *args, int32_t role);
+/* Device address; 0 = absent. */
+uint64_t attn_cuda_address(const attn_tensor *t);
+
+/* Fill the part of the parameters that forward and backward share. */
+void attn_cuda_sdpa_inputs(struct kp_sdpa *kp, const attn_problem *p, const attn_args *args);
+#endif
