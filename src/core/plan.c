@@ -212,23 +212,77 @@ static void add_unmet(struct attn_text *text, const struct request *q, int score
     if (unmet & ENV_BACKEND) attn_text_add(text, "%sbackend %s (ATTN_BACKEND)", sep, backend_name(q->env_backend));
 }
 
+/* Kernels side by side in the tables that give the same verdict in the same words: one line of the explanation. Only
+ * refusals are taken together, and only three or more. */
+struct line {
+    const struct attn_kernel *first, *last;
+    int32_t n;
+    struct verdict v;
+};
+enum { ALONE = 2 };
+
+/* "first" or "first .. rest of last": names are of one grammar, so the words that both begin with are left out. */
+static void add_label(struct attn_text *text, const struct line *line) {
+    const char *first = line->first->name, *last = line->last->name;
+    size_t same = 0;
+    attn_text_add(text, "%s", first);
+    if (line->n <= ALONE) return;
+    for (size_t i = 0; first[i] && first[i] == last[i]; i++)
+        if (first[i] == '_') same = i + 1;
+    attn_text_add(text, " .. %s", last + same);
+}
+
+/* The line that starts at kernel `k`; *next is the kernel behind it. */
+static void take_line(const struct request *q, const struct attn_kernel *k, int32_t at[3], struct line *line,
+                      const struct attn_kernel **next) {
+    struct verdict v;
+    *line = (struct line){.first = k, .last = k, .n = 1};
+    judge(q, k, &line->v);
+    int32_t ahead[3] = {at[0], at[1], at[2]}, second[3];
+    const struct attn_kernel *behind_first = *next = next_row(q->ctx, q->problem->op, ahead);
+    memcpy(second, ahead, sizeof second);
+    while (!line->v.accepted && *next) {
+        judge(q, *next, &v);
+        if (v.accepted || strcmp(v.why, line->v.why) != 0) break;
+        line->last = *next;
+        line->n++;
+        *next = next_row(q->ctx, q->problem->op, ahead);
+    }
+    if (line->n <= ALONE) {
+        line->last = k;
+        line->n = 1;
+        *next = behind_first;
+        memcpy(ahead, second, sizeof ahead);
+    }
+    memcpy(at, ahead, sizeof ahead);
+}
+
 static void add_rows(struct attn_text *text, const struct request *q, const struct attn_kernel *chosen) {
-    const struct attn_kernel *k;
-    int32_t at[3] = {0, 0, 0};
-    int width = 0;
-    while ((k = next_row(q->ctx, q->problem->op, at)) != NULL)
-        if ((int)strlen(k->name) > width) width = (int)strlen(k->name);
-    memset(at, 0, sizeof at);
-    while ((k = next_row(q->ctx, q->problem->op, at)) != NULL) {
-        struct verdict v;
-        judge(q, k, &v);
-        attn_text_add(text, "%c %-*s  ", k == chosen ? '>' : ' ', width, k->name);
-        if (v.accepted) {
-            attn_text_add(text, "accepted  est ");
-            add_seconds(text, v.seconds);
-            attn_text_add(text, ", workspace %" PRIu64 " bytes\n", v.workspace);
-        } else {
-            attn_text_add(text, "no  %s\n", v.why);
+    char label[256];
+    size_t width = 0;
+    for (int pass = 0; pass < 2; pass++) { /* the first finds the width */
+        int32_t at[3] = {0, 0, 0};
+        const struct attn_kernel *k = next_row(q->ctx, q->problem->op, at);
+        while (k) {
+            struct line line;
+            const struct attn_kernel *first = k;
+            take_line(q, first, at, &line, &k);
+            struct attn_text l = attn_text_over(label, sizeof label);
+            add_label(&l, &line);
+            if (pass == 0) {
+                width = l.len > width ? l.len : width;
+                continue;
+            }
+            attn_text_add(text, "%c %-*s  ", first == chosen ? '>' : ' ', (int)width, label);
+            if (line.v.accepted) {
+                attn_text_add(text, "accepted  est ");
+                add_seconds(text, line.v.seconds);
+                attn_text_add(text, ", workspace %" PRIu64 " bytes\n", line.v.workspace);
+            } else if (line.n > 1) {
+                attn_text_add(text, "no  %s (%" PRId32 " kernels)\n", line.v.why, line.n);
+            } else {
+                attn_text_add(text, "no  %s\n", line.v.why);
+            }
         }
     }
 }

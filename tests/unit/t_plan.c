@@ -299,7 +299,8 @@ static void explain(void **state) {
     text = attn_text_over(table, sizeof table);
     assert_int_equal(attn_core_plan_choose(&ctx, &device, &p, NULL, &plan, &text), ATTN_OK);
     assert_non_null(strstr(table, "device cuda:1 Fake CPU\n"));
-    assert_non_null(strstr(table, "> k_gpu          accepted  est unknown, workspace 0 bytes\n"));
+    assert_non_null(strstr(table, "  k_ref .. other_dtype  no  runs on cpu devices (6 kernels)\n"));
+    assert_non_null(strstr(table, "> k_gpu                 accepted  est unknown, workspace 0 bytes\n"));
     assert_non_null(strstr(table, "chosen as the only one that accepts\n"));
     p.dtype = ATTN_F64;
     text = attn_text_over(table, sizeof table);
