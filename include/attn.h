@@ -538,8 +538,7 @@ ATTN_API attn_status attn_plan_get_info(const attn_plan *plan, attn_plan_info *o
 ATTN_API attn_status attn_plan_get_problem(const attn_plan *plan, attn_problem *out);
 
 /* attn_explain - the choice in words: one line per kernel of the operator with `accepted` and its estimate, or the
- * reason of its refusal (one line `first .. last` for three and more neighbours in the kernel list that are
- * refused in the same words); the chosen one is marked `>`. Works also when no kernel accepts or the problem is bad (then the
+ * reason of its refusal; the chosen one is marked `>`. Works also when no kernel accepts or the problem is bad (then the
  * text says so and the return is still ATTN_OK). Buffer rules as attn_problem_format. */
 ATTN_API attn_status attn_explain(attn_ctx *ctx, attn_device device, const attn_problem *problem,
                                   const attn_plan_options *options, char *buf, size_t bytes, size_t *needed);

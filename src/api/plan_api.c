@@ -3,6 +3,7 @@
 #include "api/api.h"
 #include "core/problem.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -40,17 +41,23 @@ static void log_lines(const attn_ctx *ctx, const char *text) {
     }
 }
 
+/* The choice with its table in the log (ATTN_EXPLAIN). The table grows with the kernel list. */
+static attn_status choose_aloud(attn_plan *plan, const attn_plan_options *options) {
+    enum { LINE = 400, REST = 2048 }; /* name, reason; the lines before and after the table */
+    attn_ctx *ctx = plan->ctx;
+    const size_t bytes = (size_t)attn_kernel_count(ctx) * LINE + REST;
+    char *table = attn_base_alloc(&ctx->mem, bytes, _Alignof(max_align_t));
+    if (!table) return ATTN_E_MEMORY;
+    struct attn_text why = attn_text_over(table, bytes);
+    attn_status status = attn_api_choose(plan, options, &why);
+    log_lines(ctx, table);
+    attn_base_free(&ctx->mem, table, bytes);
+    return status;
+}
+
 static attn_status choose(attn_plan *plan, const attn_plan_options *options) {
     attn_ctx *ctx = plan->ctx;
-    if (ctx->env_explain) {
-        char table[8192];
-        struct attn_text why = attn_text_over(table, sizeof table);
-        attn_status status = attn_api_choose(plan, options, &why);
-        log_lines(ctx, table);
-        TRY(status);
-    } else {
-        TRY(attn_api_choose(plan, options, NULL));
-    }
+    TRY(ctx->env_explain ? choose_aloud(plan, options) : attn_api_choose(plan, options, NULL));
     if (options->effort == ATTN_EFFORT_MEASURE) TRY(attn_api_measure(plan, options));
     return ATTN_OK;
 }

@@ -212,8 +212,8 @@ static void add_unmet(struct attn_text *text, const struct request *q, int score
     if (unmet & ENV_BACKEND) attn_text_add(text, "%sbackend %s (ATTN_BACKEND)", sep, backend_name(q->env_backend));
 }
 
-/* Kernels side by side in the tables that give the same verdict in the same words: one line of the explanation. Only
- * refusals are taken together, and only three or more. */
+/* Kernels side by side in the tables that give the same verdict in the same words: one line of an error text, whose
+ * room is bounded. Only refusals are taken together, and only three or more. attn_explain has a line for each. */
 struct line {
     const struct attn_kernel *first, *last;
     int32_t n;
@@ -233,15 +233,15 @@ static void add_label(struct attn_text *text, const struct line *line) {
 }
 
 /* The line that starts at kernel `k`; *next is the kernel behind it. */
-static void take_line(const struct request *q, const struct attn_kernel *k, int32_t at[3], struct line *line,
-                      const struct attn_kernel **next) {
+static void take_line(const struct request *q, const struct attn_kernel *k, bool together, int32_t at[3],
+                      struct line *line, const struct attn_kernel **next) {
     struct verdict v;
     *line = (struct line){.first = k, .last = k, .n = 1};
     judge(q, k, &line->v);
     int32_t ahead[3] = {at[0], at[1], at[2]}, second[3];
     const struct attn_kernel *behind_first = *next = next_row(q->ctx, q->problem->op, ahead);
     memcpy(second, ahead, sizeof second);
-    while (!line->v.accepted && *next) {
+    while (together && !line->v.accepted && *next) {
         judge(q, *next, &v);
         if (v.accepted || strcmp(v.why, line->v.why) != 0) break;
         line->last = *next;
@@ -257,7 +257,7 @@ static void take_line(const struct request *q, const struct attn_kernel *k, int3
     memcpy(at, ahead, sizeof ahead);
 }
 
-static void add_rows(struct attn_text *text, const struct request *q, const struct attn_kernel *chosen) {
+static void add_rows(struct attn_text *text, const struct request *q, const struct attn_kernel *chosen, bool together) {
     char label[256];
     size_t width = 0;
     for (int pass = 0; pass < 2; pass++) { /* the first finds the width */
@@ -266,7 +266,7 @@ static void add_rows(struct attn_text *text, const struct request *q, const stru
         while (k) {
             struct line line;
             const struct attn_kernel *first = k;
-            take_line(q, first, at, &line, &k);
+            take_line(q, first, together, at, &line, &k);
             struct attn_text l = attn_text_over(label, sizeof label);
             add_label(&l, &line);
             if (pass == 0) {
@@ -311,7 +311,7 @@ static attn_status fail_no_kernel(const struct request *q) {
     char list[7168], problem[1024], device[160], strict[320];
     struct attn_text text = attn_text_over(list, sizeof list), p = attn_text_over(problem, sizeof problem);
     struct attn_text d = attn_text_over(device, sizeof device), s = attn_text_over(strict, sizeof strict);
-    add_rows(&text, q, NULL);
+    add_rows(&text, q, NULL, true);
     add_problem(&p, q->problem);
     add_device(&d, q->device);
     if (q->strict) add_unmet(&s, q, ENV_KERNEL | ENV_BACKEND);
@@ -347,7 +347,7 @@ attn_status attn_core_plan_choose(attn_ctx *ctx, struct attn_core_device *device
         attn_text_add(why, "   device ");
         add_device(why, device);
         attn_text_add(why, "\n");
-        add_rows(why, &q, chosen);
+        add_rows(why, &q, chosen, false);
     }
     if (!chosen) {
         if (why) attn_text_add(why, "no kernel accepts the problem\n");
