@@ -9,7 +9,7 @@ tier=${1:-build}
 # tier, package, probe
 table='
 build build-essential     command -v cc && command -v make
-build cmake               cmake --version | awk "NR == 1 { split(\$3, v, \".\"); exit !(v[1] > 3 || v[1] == 3 && v[2] >= 25) }"
+build cmake               cmake --version | awk "NR == 1 { split(\$3, v, \".\"); new = v[1] > 3 || v[1] == 3 && v[2] >= 25 } END { exit !new }"
 build ninja-build         command -v ninja
 build pkg-config          command -v pkg-config
 build libcmocka-dev       pkg-config --exists cmocka
