@@ -19,8 +19,8 @@ build fonts-dejavu-core   test -e /usr/share/fonts/truetype/dejavu/DejaVuSans.tt
 check scdoc               command -v scdoc
 check python3             command -v python3
 check clang               command -v clang && command -v clang++
+check clang-format        command -v clang-format
 check binutils            command -v nm && command -v readelf
-full  clang-format        command -v clang-format
 full  clang-tidy          command -v clang-tidy
 full  llvm                command -v llvm-symbolizer
 full  gcovr               command -v gcovr
