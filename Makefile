@@ -8,8 +8,8 @@ BUILD = build/release
 export JOBS
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo check check-full asan ubsan tsan fuzz cov lint tidy abi-check ptxas-check check-oldcpu format doc \
-        install uninstall clean
+.PHONY: help deps build demo check check-full check-sim asan ubsan tsan fuzz cov lint tidy abi-check ptxas-check check-oldcpu format doc \
+        nvcc gpu-check gpu-sanitize figures install uninstall clean
 
 help: ## this list
 	@echo 'libattn: make TARGET [JOBS=n]'
@@ -32,6 +32,10 @@ check: ## everything a change must pass: build, tests, every kernel against the 
 check-full: ## more problems and seeds, sanitizers, older processors, coverage (an hour or more)
 	@tools/install_deps.sh full
 	@tools/check.sh full
+
+check-sim: ## every GPU kernel in the PTX simulator, small problems, three policies (no GPU needed)
+	@tools/install_deps.sh check
+	@tools/check.sh sim
 
 asan ubsan tsan: ## quick tier under address+undefined, undefined or thread sanitizer
 	@tools/install_deps.sh check
@@ -58,6 +62,18 @@ abi-check: build ## exported functions and struct layouts against abi.txt and to
 
 ptxas-check: build ## registers, spills and stack of the GPU kernels against kernels/budget.tsv (needs nvcc)
 	@tools/ptxas_budget.py --table $(BUILD)/cuda
+
+nvcc: ## fetch the CUDA compiler into build/nvcc (python3 with pip), where cmake finds it if PATH has none
+	@tools/fetch_nvcc.sh
+
+gpu-check: build ## on a GPU: every kernel against the reference, properties, graphs, streams, threads (DEVICE=cuda:0 REPEAT=50)
+	@tools/gpu_check.sh $(BUILD)
+
+gpu-sanitize: build ## on a GPU: compute-sanitizer on a sample of problems (SAMPLE=50 SEED=1 KERNEL='*' TOOLS='memcheck racecheck ...')
+	@tools/gpu_sanitize.sh $(BUILD)
+
+figures: ## README's and docs/benchmarks.md's figures from bench/results
+	@python3 bench/table.py --write
 
 check-oldcpu: build ## quick tier on emulated processors without AVX-512 and without AVX
 	@tools/install_deps.sh full

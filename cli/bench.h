@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * Parts of `attn bench`: lists of problems, and the measurement of one plan. */
+ * Parts of `attn bench`: lists of problems, inputs, the measurement of one plan on a CPU or a GPU, and records. */
 #ifndef ATTN_CLI_BENCH_H
 #define ATTN_CLI_BENCH_H
+#include "bench_clock.h"
 #include "cli.h"
 
 struct attn_cli_cases {
@@ -13,14 +14,25 @@ struct attn_cli_cases {
 int attn_cli_cases_add(struct attn_cli_cases *cases, const char *word);
 void attn_cli_cases_free(struct attn_cli_cases *cases);
 
+/* bench_inputs.c: random inputs of a problem in host memory, lengths at their bounds; out and lse of a backward are
+ * computed on `device`. */
+attn_status attn_cli_bench_inputs(attn_ctx *ctx, attn_device device, const attn_problem *problem,
+                                  struct attn_cli_tensors *out);
+
 struct attn_cli_timing {
     double median, p10, p90; /* seconds */
-    int64_t n;
+    int64_t n;               /* timed samples */
+    int64_t batch;           /* executions per sample; times are per execution */
+    double host_median;      /* GPU: the same on the host's clock */
+    int on_device;           /* the times above are of the device's clock */
 };
+/* What an execution finds in the caches. */
+enum { ATTN_CLI_FLUSH, ATTN_CLI_ROTATE, ATTN_CLI_WARM };
 struct attn_cli_meter {
     int64_t min_runs;
     double min_seconds, max_seconds; /* of timed work; max 0 = no bound, else it may cut min_runs */
-    unsigned char *flush;            /* read and written between runs; NULL = caches stay warm */
+    int cache;                       /* ATTN_CLI_FLUSH ... */
+    unsigned char *flush;            /* CPU: read and written between runs; NULL = caches stay warm */
     size_t flush_bytes;
 };
 /* Sizes and allocates the flush buffer: twice the last-level cache. 0, or -1 without memory. */
@@ -29,9 +41,36 @@ attn_status attn_cli_meter_run(const struct attn_cli_meter *meter, const attn_pl
                                struct attn_cli_timing *out);
 /* Order statistics of n times (which are sorted). */
 void attn_cli_timing_of(double *times, int64_t n, struct attn_cli_timing *out);
-/* bench_device.c: the same on a device with its own memory; `set` holds the tensors on the host. Cold means that so
- * many copies take turns that none is still cached. */
-attn_status attn_cli_meter_run_device(const struct attn_cli_meter *meter, attn_ctx *ctx, attn_device device,
-                                      const attn_plan *plan, const attn_plan_info *info,
-                                      const struct attn_cli_tensors *set, int warm, struct attn_cli_timing *out);
+
+/* bench_device.c: problems on a device with its own memory. Rotation: so many copies of the tensors take turns that
+ * none is still cached. load: tensors of another problem, in place of the last one's. */
+struct attn_cli_gpu;
+struct attn_cli_gpu *attn_cli_gpu_open(attn_ctx *ctx, attn_device device, int cache);
+void attn_cli_gpu_close(struct attn_cli_gpu *gpu);
+int attn_cli_gpu_driver(const struct attn_cli_gpu *gpu); /* 13000 = 13.0; 0 = unknown */
+attn_status attn_cli_gpu_load(struct attn_cli_gpu *gpu, const struct attn_cli_tensors *set);
+attn_status attn_cli_gpu_run(struct attn_cli_gpu *gpu, const struct attn_cli_meter *meter, const attn_plan *plan,
+                             struct attn_cli_timing *out);
+/* The first copy's tensors on the bench's stream, with a workspace for the plan, until the next load. */
+attn_status attn_cli_gpu_args(struct attn_cli_gpu *gpu, const attn_plan *plan, attn_args *out);
+
+/* bench_overhead.c: host time of single calls, everything warm. */
+enum { ATTN_CLI_CALL_PLAN, ATTN_CLI_CALL_CHECK, ATTN_CLI_CALL_EXECUTE, ATTN_CLI_CALL_RUN, ATTN_CLI_CALLS };
+extern const char *const attn_cli_call_names[ATTN_CLI_CALLS]; /* "plan_create", ... */
+attn_status attn_cli_overhead(attn_ctx *ctx, attn_device device, const attn_problem *problem,
+                              const attn_plan_options *options, const attn_plan *plan, const attn_args *args,
+                              const struct attn_cli_meter *meter, struct attn_cli_timing out[ATTN_CLI_CALLS]);
+
+/* bench_record.c: one line of JSON (docs/json.md), or one row of the table. */
+struct attn_cli_record {
+    const char *run, *date, *device, *driver; /* driver: NULL on CPUs */
+    const char *problem, *kernel, *measure;   /* measure: "execution" or the name of a call */
+    int32_t backend;
+    double flops, bytes; /* 0 = the record is not about them */
+    int cache;
+    const char *note;
+};
+void attn_cli_record_json(const struct attn_cli_record *r, const struct attn_cli_timing *t);
+void attn_cli_record_row(const struct attn_cli_record *r, const struct attn_cli_timing *t);
+const char *attn_cli_cache_name(int cache);
 #endif

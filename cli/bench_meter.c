@@ -35,7 +35,11 @@ static double quantile(const double *x, int64_t n, double q) {
 
 void attn_cli_timing_of(double *times, int64_t n, struct attn_cli_timing *out) {
     qsort(times, (size_t)n, sizeof *times, ascending);
-    *out = (struct attn_cli_timing){quantile(times, n, 0.5), quantile(times, n, 0.1), quantile(times, n, 0.9), n};
+    *out = (struct attn_cli_timing){.median = quantile(times, n, 0.5),
+                                    .p10 = quantile(times, n, 0.1),
+                                    .p90 = quantile(times, n, 0.9),
+                                    .n = n,
+                                    .batch = 1};
 }
 
 attn_status attn_cli_meter_run(const struct attn_cli_meter *meter, const attn_plan *plan, const attn_args *args,

@@ -168,10 +168,15 @@ attn_status attn_cli_tensors_fill(struct attn_cli_tensors *set, uint64_t seed);
 /* For operators that read OUT or LSE: run the matching forward (CPU) on the set's inputs and store its out and lse.
  * Nothing to do for forward operators. */
 attn_status attn_cli_tensors_forward(attn_ctx *ctx, struct attn_cli_tensors *set);
+/* The same, computed by a device; by the CPU if the device has no kernel for it. */
+attn_status attn_cli_tensors_forward_on(attn_ctx *ctx, attn_device device, struct attn_cli_tensors *set);
 /* Lengths at their bounds (seqlens SQ and SK, topk_length TOPK), so that the work done equals attn_problem_flops. */
 void attn_cli_tensors_full_lengths(struct attn_cli_tensors *set);
 /* Aligned memory of the workspace of a plan (NULL if it needs none, *failed tells); free with free(). */
 void *attn_cli_workspace(const attn_plan_info *info, int *failed);
+/* cli_device.c: execute a plan on tensors in host memory; for a GPU's plan they are copied there and the outputs back.
+ * *seconds (may be NULL): of the execution alone. args->workspace is ignored. */
+attn_status attn_cli_execute(attn_ctx *ctx, const attn_plan *plan, const attn_args *args, double *seconds);
 /* Value of one element as double, any dtype (the helper's own conversion, via attn_convert for halves). */
 double attn_cli_load(const void *data, int32_t dtype, int64_t index);
 void attn_cli_store(void *data, int32_t dtype, int64_t index, double value);

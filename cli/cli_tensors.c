@@ -57,7 +57,17 @@ static attn_problem forward_of(const attn_problem *problem) {
     return p;
 }
 
-attn_status attn_cli_tensors_forward(attn_ctx *ctx, struct attn_cli_tensors *set) {
+static attn_status run_forward(attn_ctx *ctx, attn_device device, const attn_problem *p, const attn_args *args) {
+    attn_plan *plan = NULL;
+    if (device.type == ATTN_DEVICE_TYPE_CPU) return attn_run(ctx, device, p, args);
+    attn_status status = attn_plan_create(ctx, device, p, NULL, &plan);
+    if (status == ATTN_E_NO_KERNEL) return attn_run(ctx, ATTN_DEVICE_CPU, p, args);
+    if (!status) status = attn_cli_execute(ctx, plan, args, NULL);
+    attn_plan_release(plan);
+    return status;
+}
+
+attn_status attn_cli_tensors_forward_on(attn_ctx *ctx, attn_device device, struct attn_cli_tensors *set) {
     attn_problem p = forward_of(&set->problem);
     if (p.op == ATTN_OP_NONE) return ATTN_OK;
     attn_args args = ATTN_ARGS_INIT;
@@ -80,9 +90,13 @@ attn_status attn_cli_tensors_forward(attn_ctx *ctx, struct attn_cli_tensors *set
             if (!status) status = attn_args_set(&args, role, &out);
         }
     }
-    if (!status) status = attn_run(ctx, ATTN_DEVICE_CPU, &p, &args);
+    if (!status) status = run_forward(ctx, device, &p, &args);
     free(scratch);
     return status;
+}
+
+attn_status attn_cli_tensors_forward(attn_ctx *ctx, struct attn_cli_tensors *set) {
+    return attn_cli_tensors_forward_on(ctx, ATTN_DEVICE_CPU, set);
 }
 
 void attn_cli_tensors_full_lengths(struct attn_cli_tensors *set) {

@@ -6,7 +6,6 @@
 #endif
 #include "bench.h"
 
-#include <jansson.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,49 +15,95 @@
 struct bench {
     struct attn_cli_common common;
     struct attn_cli_meter meter;
-    int json, warm;
+    struct attn_cli_gpu *gpu;
+    int json, overhead;
     int32_t threads;
     const char *run_id;
-    char date[32], default_id[64], device[96];
+    char date[32], default_id[64], device[96], driver[24];
 };
 
+static int on_host(const struct bench *b) { return b->common.device.type == ATTN_DEVICE_TYPE_CPU; }
+
 static void print_help(void) {
-    printf("Usage: attn bench [OPTIONS] PROBLEM|@FILE...\n\n"
-           "Measure problems. @FILE holds one problem a line; @NAME is bench/cases/NAME.txt or an installed list\n"
-           "(dense, dsa, decode, small, cpu).\n\n"
-           "      --runs N          at least N runs after warm-up (default 30)\n"
-           "      --min-time S      and at least S seconds of timed work (default 0.2)\n"
-           "      --max-time S      but stop after S seconds, also before N runs\n"
-           "      --warm            leave the caches as the last run left them (default: flushed before each run)\n"
-           "      --run-id ID       id of this invocation in the records, to join them with a peer's\n"
-           "  -j, --json            JSON Lines on stdout, one record per problem and kernel\n"
-           "  -h, --help            this text\n\n"
-           "Common:\n" ATTN_CLI_COMMON_HELP "\n"
-           "With --kernel every matching kernel that accepts a problem is measured, not only the chosen one.\n"
-           "Inputs are random; sequence lengths are at their bounds, so that the work equals the counted work.\n");
+    printf(
+        "Usage: attn bench [OPTIONS] PROBLEM|@FILE...\n\n"
+        "Measure problems. @FILE holds one problem a line; @NAME is bench/cases/NAME.txt or an installed list\n"
+        "(dense, backward, f32, f64, decode, dsa, small, cpu).\n\n"
+        "      --overhead        host time of plan creation, argument check, execution and attn_run instead\n"
+        "      --runs N          at least N timed samples after warm-up (default 30)\n"
+        "      --min-time S      and at least S seconds of timed work (default 0.2)\n"
+        "      --max-time S      but stop after S seconds, also before N samples\n"
+        "      --cache STATE     what an execution finds in the caches: flush (default on a CPU: overwritten before\n"
+        "                        each run), rotate (default on a GPU: copies of the tensors take turns), warm\n"
+        "      --warm            as --cache warm\n"
+        "      --run-id ID       id of this invocation in the records, to join them with a peer's\n"
+        "  -j, --json            JSON Lines on stdout, one record per problem and kernel\n"
+        "  -h, --help            this text\n\n"
+        "Common:\n" ATTN_CLI_COMMON_HELP "\n"
+        "With --kernel every matching kernel that accepts a problem is measured, not only the chosen one.\n"
+        "Inputs are random; sequence lengths are at their bounds, so that the work equals the counted work.\n");
 }
 
-static void print_record(const struct bench *b, const char *problem, const attn_plan_info *info,
-                         const struct attn_cli_timing *t, double flops, double bytes, const char *note) {
-    json_t *root = json_pack(
-        "{s:s, s:s, s:s?, s:s, s:n, s:s, s:s, s:s, s:f, s:f, s:f, s:I, s:f, s:f, s:n, s:s}", "run", b->run_id, "date",
-        b->date, "commit", *attn_cli_commit() ? attn_cli_commit() : NULL, "device", b->device, "driver", "problem",
-        problem, "impl", info->backend == ATTN_BACKEND_REF ? "ref" : "attn", "kernel", info->kernel, "median_us",
-        t->median * 1e6, "p10_us", t->p10 * 1e6, "p90_us", t->p90 * 1e6, "n", (json_int_t)t->n, "tflops",
-        flops / t->median / 1e12, "gbps", bytes / t->median / 1e9, "limit_share", "note", note);
-    if (root) json_dumpf(root, stdout, JSON_COMPACT | JSON_REAL_PRECISION(7));
-    json_decref(root);
-    putchar('\n');
-    fflush(stdout); /* a long list can be followed, and survives an interruption */
+/* In words, for the records' note. */
+static void describe(const struct bench *b, const struct attn_cli_timing *t, char *buf, size_t bytes) {
+    static const char *const states[] = {"last-level cache flushed", "inputs rotated past the cache", "caches warm"};
+    if (b->overhead)
+        snprintf(buf, bytes, "host time of a call, everything warm");
+    else if (on_host(b))
+        snprintf(buf, bytes, "%s, %d thread%s", states[b->meter.cache], b->threads, b->threads == 1 ? "" : "s");
+    else
+        snprintf(buf, bytes, "%s, %s clock over batches of %lld", states[b->meter.cache],
+                 t->on_device ? "device's" : "host's", (long long)t->batch);
 }
 
-static void print_row(const attn_plan_info *info, const struct attn_cli_timing *t, double flops, double bytes) {
-    printf("  %-44s %11.4f %11.4f %11.4f %6lld %10.2f %9.2f\n", info->kernel, t->median * 1e3, t->p10 * 1e3,
-           t->p90 * 1e3, (long long)t->n, flops / t->median / 1e9, bytes / t->median / 1e9);
-    fflush(stdout);
+static void print_timing(const struct bench *b, const struct attn_cli_tensors *set, const char *text,
+                         const attn_plan_info *info, const char *measure, const struct attn_cli_timing *t) {
+    char how[96], note[160];
+    describe(b, t, how, sizeof how);
+    snprintf(note, sizeof note, "%s%s", how,
+             set->problem.flags & ATTN_PACKED ? ", flops and bytes counted by the bounds of the sequences" : "");
+    const struct attn_cli_record r = {.run = b->run_id,
+                                      .date = b->date,
+                                      .device = b->device,
+                                      .driver = *b->driver ? b->driver : NULL,
+                                      .problem = text,
+                                      .kernel = info->kernel,
+                                      .measure = measure,
+                                      .backend = info->backend,
+                                      .flops = b->overhead ? 0 : attn_problem_flops(&set->problem),
+                                      .bytes = b->overhead ? 0 : attn_problem_bytes(&set->problem),
+                                      .cache = b->meter.cache,
+                                      .note = note};
+    if (b->json)
+        attn_cli_record_json(&r, t);
+    else
+        attn_cli_record_row(&r, t);
 }
 
-static int measure(const struct bench *b, attn_ctx *ctx, struct attn_cli_tensors *set, const char *text,
+/* One plan's times: a single one, or one per kind of call. */
+static attn_status take_times(const struct bench *b, attn_ctx *ctx, const struct attn_cli_tensors *set,
+                              const attn_plan_options *options, const attn_plan *plan, const attn_plan_info *info,
+                              struct attn_cli_timing t[ATTN_CLI_CALLS]) {
+    attn_args args = set->args;
+    int failed = 0;
+    if (!on_host(b) && !b->overhead) return attn_cli_gpu_run(b->gpu, &b->meter, plan, t);
+    attn_status status = ATTN_OK;
+    if (on_host(b)) {
+        args.workspace = attn_cli_workspace(info, &failed);
+        args.workspace_bytes = info->workspace_bytes;
+        if (failed) status = ATTN_E_MEMORY;
+    } else {
+        status = attn_cli_gpu_args(b->gpu, plan, &args);
+    }
+    if (!status)
+        status = b->overhead
+                     ? attn_cli_overhead(ctx, b->common.device, &set->problem, options, plan, &args, &b->meter, t)
+                     : attn_cli_meter_run(&b->meter, plan, &args, t);
+    if (on_host(b)) free(args.workspace);
+    return status;
+}
+
+static int measure(const struct bench *b, attn_ctx *ctx, const struct attn_cli_tensors *set, const char *text,
                    const char *kernel) {
     attn_plan_options options = attn_cli_plan_options(&b->common);
     if (kernel) {
@@ -67,44 +112,18 @@ static int measure(const struct bench *b, attn_ctx *ctx, struct attn_cli_tensors
     }
     attn_plan *plan = NULL;
     attn_plan_info info = {.size = sizeof info};
+    struct attn_cli_timing t[ATTN_CLI_CALLS] = {0};
     attn_status status = attn_plan_create(ctx, b->common.device, &set->problem, &options, &plan);
     if (!status) status = attn_plan_get_info(plan, &info);
     if (status) {
         attn_plan_release(plan);
         return attn_cli_library("bench", status, "\"%s\"", text);
     }
-    int failed = 0, code = ATTN_CLI_OK, on_host = b->common.device.type == ATTN_DEVICE_TYPE_CPU;
-    struct attn_cli_timing timing;
-    if (on_host) {
-        set->args.workspace = attn_cli_workspace(&info, &failed);
-        set->args.workspace_bytes = info.workspace_bytes;
-        status = failed ? ATTN_E_MEMORY : attn_cli_meter_run(&b->meter, plan, &set->args, &timing);
-    } else {
-        status = attn_cli_meter_run_device(&b->meter, ctx, b->common.device, plan, &info, set, b->warm, &timing);
-    }
-    if (status) {
-        code = attn_cli_library("bench", status, "%s", info.kernel);
-    } else {
-        double flops = attn_problem_flops(&set->problem), bytes = attn_problem_bytes(&set->problem);
-        char note[160];
-        char how[96];
-        if (on_host)
-            snprintf(how, sizeof how, "%s, %d thread%s", b->warm ? "caches warm" : "last-level cache flushed",
-                     b->threads, b->threads == 1 ? "" : "s");
-        else
-            snprintf(how, sizeof how, "%s, host clock over batches of runs",
-                     b->warm ? "caches warm" : "inputs rotated past the cache");
-        snprintf(note, sizeof note, "%s%s", how,
-                 set->problem.flags & ATTN_PACKED ? ", flops and bytes counted by the bounds of the sequences" : "");
-        if (b->json)
-            print_record(b, text, &info, &timing, flops, bytes, note);
-        else
-            print_row(&info, &timing, flops, bytes);
-    }
-    free(set->args.workspace);
-    set->args.workspace = NULL;
+    status = take_times(b, ctx, set, &options, plan, &info, t);
+    for (int i = 0; !status && i < (b->overhead ? ATTN_CLI_CALLS : 1); i++)
+        print_timing(b, set, text, &info, b->overhead ? attn_cli_call_names[i] : "execution", &t[i]);
     attn_plan_release(plan);
-    return code;
+    return status ? attn_cli_library("bench", status, "%s", info.kernel) : ATTN_CLI_OK;
 }
 
 /* Every matching kernel that accepts the problem; refusals are named so that an empty result explains itself. */
@@ -132,13 +151,8 @@ static int bench_one(const struct bench *b, attn_ctx *ctx, const char *word) {
     if (code) return code;
     char *text = attn_cli_problem_text(&problem); /* the library's own form, on which records are joined */
     struct attn_cli_tensors *set = calloc(1, sizeof *set);
-    attn_status status =
-        text && set ? attn_cli_tensors_create_except(
-                          set, &problem, UINT64_C(1) << ATTN_ROLE_LSE_ROUNDED | UINT64_C(1) << ATTN_ROLE_MAX_LOGITS)
-                    : ATTN_E_MEMORY;
-    if (!status) status = attn_cli_tensors_fill(set, 0);
-    if (!status) attn_cli_tensors_full_lengths(set);
-    if (!status) status = attn_cli_tensors_forward(ctx, set);
+    attn_status status = text && set ? attn_cli_bench_inputs(ctx, b->common.device, &problem, set) : ATTN_E_MEMORY;
+    if (!status && b->gpu) status = attn_cli_gpu_load(b->gpu, set);
     if (status) {
         code = attn_cli_die("bench", "\"%s\": tensors: %s", word, attn_status_text(status));
     } else {
@@ -185,41 +199,68 @@ static int identify(struct bench *b, attn_ctx **ctx) {
     return ATTN_CLI_OK;
 }
 
+static void print_heading(const struct bench *b) {
+    static const char *const states[] = {"last-level cache flushed before each run", "inputs rotated past the cache",
+                                         "caches warm"};
+    const char *state = b->overhead ? "host time of calls" : states[b->meter.cache];
+    if (on_host(b))
+        printf("%s, %d thread%s, %s\n", b->device, b->threads, b->threads == 1 ? "" : "s", state);
+    else
+        printf("%s, %s\n", b->device, state);
+    printf("  %-44s %11s %11s %11s %6s %10s %9s\n", "kernel", "median ms", "p10 ms", "p90 ms", "n",
+           b->overhead ? "call" : "GFLOP/s", b->overhead ? "" : "GB/s");
+}
+
+/* Where the tensors live, and what empties the caches there. */
+static int prepare(struct bench *b, attn_ctx *ctx) {
+    if (on_host(b)) {
+        if (b->meter.cache == ATTN_CLI_FLUSH && !b->overhead && attn_cli_meter_cold(&b->meter))
+            return attn_cli_die("bench", "out of memory");
+        return ATTN_CLI_OK;
+    }
+    b->gpu = attn_cli_gpu_open(ctx, b->common.device, b->meter.cache);
+    if (!b->gpu) return ATTN_CLI_ERROR;
+    int version = attn_cli_gpu_driver(b->gpu);
+    if (version) snprintf(b->driver, sizeof b->driver, "CUDA %d.%d", version / 1000, version % 1000 / 10);
+    return ATTN_CLI_OK;
+}
+
 static int measure_all(struct bench *b, const struct attn_cli_cases *cases) {
     attn_ctx *ctx = NULL;
     int code = identify(b, &ctx);
-    if (!code && !b->warm && b->common.device.type == ATTN_DEVICE_TYPE_CPU && attn_cli_meter_cold(&b->meter))
-        code = attn_cli_die("bench", "out of memory");
-    if (!code && !b->json) {
-        if (b->common.device.type == ATTN_DEVICE_TYPE_CPU)
-            printf("%s, %d thread%s, %s\n", b->device, b->threads, b->threads == 1 ? "" : "s",
-                   b->warm ? "caches warm" : "last-level cache flushed before each run");
-        else
-            printf("%s, %s\n", b->device, b->warm ? "caches warm" : "inputs rotated past the cache");
-        printf("  %-44s %11s %11s %11s %6s %10s %9s\n", "kernel", "median ms", "p10 ms", "p90 ms", "n", "GFLOP/s",
-               "GB/s");
-    }
+    if (!code) code = prepare(b, ctx);
+    if (!code && !b->json) print_heading(b);
     for (size_t i = 0; i < cases->n && ctx && (!code || i > 0); i++) { /* a refused problem does not stop the others */
         int r = bench_one(b, ctx, cases->text[i]);
         if (r) code = r;
     }
+    attn_cli_gpu_close(b->gpu);
     free(b->meter.flush);
     attn_ctx_release(ctx);
     return code;
 }
 
+static int cache_named(const char *name, int *out) {
+    static const char *const names[] = {"flush", "rotate", "warm"};
+    for (int i = 0; i < 3; i++)
+        if (!strcmp(names[i], name)) return *out = i, 0;
+    return -1;
+}
+
 int attn_cli_bench(int argc, char **argv) {
-    enum { OPT_RUNS = ATTN_CLI_OPT_PRIVATE, OPT_MIN, OPT_MAX, OPT_WARM, OPT_ID };
+    enum { OPT_RUNS = ATTN_CLI_OPT_PRIVATE, OPT_MIN, OPT_MAX, OPT_CACHE, OPT_WARM, OPT_ID, OPT_OVERHEAD };
     static const struct option table[] = {ATTN_CLI_COMMON_OPTIONS,
                                           {"runs", required_argument, NULL, OPT_RUNS},
                                           {"min-time", required_argument, NULL, OPT_MIN},
                                           {"max-time", required_argument, NULL, OPT_MAX},
+                                          {"cache", required_argument, NULL, OPT_CACHE},
                                           {"warm", no_argument, NULL, OPT_WARM},
+                                          {"overhead", no_argument, NULL, OPT_OVERHEAD},
                                           {"run-id", required_argument, NULL, OPT_ID},
                                           {"json", no_argument, NULL, 'j'},
                                           {"help", no_argument, NULL, 'h'},
                                           {NULL, 0, NULL, 0}};
-    struct bench b = {.meter = {.min_runs = 30, .min_seconds = 0.2}};
+    struct bench b = {.meter = {.min_runs = 30, .min_seconds = 0.2, .cache = -1}};
     for (int c; (c = getopt_long(argc, argv, ":hj", table, NULL)) != -1;) {
         int taken = attn_cli_common_option("bench", c, optarg, &b.common);
         if (taken < 0) return ATTN_CLI_USAGE;
@@ -235,7 +276,12 @@ int attn_cli_bench(int argc, char **argv) {
                 return attn_cli_usage("bench", "--%s-time: expected seconds, given '%s'", c == OPT_MIN ? "min" : "max",
                                       optarg);
             break;
-        case OPT_WARM: b.warm = 1; break;
+        case OPT_CACHE:
+            if (cache_named(optarg, &b.meter.cache))
+                return attn_cli_usage("bench", "--cache: expected flush, rotate or warm, given '%s'", optarg);
+            break;
+        case OPT_WARM: b.meter.cache = ATTN_CLI_WARM; break;
+        case OPT_OVERHEAD: b.overhead = 1; break;
         case OPT_ID: b.run_id = optarg; break;
         case 'j': b.json = 1; break;
         case 'h': print_help(); return ATTN_CLI_OK;
@@ -243,6 +289,11 @@ int attn_cli_bench(int argc, char **argv) {
         }
     }
     if (optind >= argc) return attn_cli_usage("bench", "a problem or @FILE is missing");
+    if (b.overhead && b.meter.cache >= 0) return attn_cli_usage("bench", "--overhead measures with everything warm");
+    if (b.overhead) b.meter.cache = ATTN_CLI_WARM;
+    if (b.meter.cache < 0) b.meter.cache = on_host(&b) ? ATTN_CLI_FLUSH : ATTN_CLI_ROTATE;
+    if (on_host(&b) && b.meter.cache == ATTN_CLI_ROTATE)
+        return attn_cli_usage("bench", "--cache rotate is for GPUs; on a CPU it is flush or warm");
     struct attn_cli_cases cases = {0};
     int code = ATTN_CLI_OK;
     for (int i = optind; i < argc && !code; i++) code = attn_cli_cases_add(&cases, argv[i]);

@@ -149,18 +149,9 @@ static int compute(struct attn_cli_run *run, attn_ctx *ctx, const attn_problem *
         attn_plan_release(plan);
         return attn_cli_library("run", status, "no plan");
     }
-    int failed;
-    run->set.args.workspace = attn_cli_workspace(&run->info, &failed);
-    run->set.args.workspace_bytes = run->info.workspace_bytes;
-    int code = failed ? attn_cli_die("run", "out of memory for the workspace") : ATTN_CLI_OK;
-    if (!code) {
-        double start = attn_cli_seconds();
-        status = attn_execute(plan, &run->set.args);
-        run->seconds = attn_cli_seconds() - start;
-        if (status) code = attn_cli_library("run", status, "%s", run->info.kernel);
-    }
-    free(run->set.args.workspace);
-    run->set.args.workspace = NULL;
+    int code = ATTN_CLI_OK;
+    status = attn_cli_execute(ctx, plan, &run->set.args, &run->seconds);
+    if (status) code = attn_cli_library("run", status, "%s", run->info.kernel);
     attn_plan_release(plan);
     return code;
 }
@@ -172,9 +163,7 @@ int attn_cli_run(int argc, char **argv) {
     attn_ctx *ctx = NULL;
     int done = 0, code = parse_options(argc, argv, run, &done);
     if (!code && !done) {
-        if (run->common.device.type != ATTN_DEVICE_TYPE_CPU)
-            code = attn_cli_die("run", "tensors are in CPU memory; --device must be cpu");
-        if (!code) code = attn_cli_run_read(run);
+        code = attn_cli_run_read(run);
         if (!code) code = attn_cli_run_complete(run, argv[optind], &problem);
         if (!code) code = attn_cli_ctx("run", &run->common, &ctx);
         if (!code) code = attn_cli_run_bind(run, ctx, &problem);

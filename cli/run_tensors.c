@@ -199,7 +199,7 @@ static int supply(struct attn_cli_run *run, attn_ctx *ctx) {
     if (out && lse && run->have[ATTN_ROLE_OUT] != run->have[ATTN_ROLE_LSE])
         return attn_cli_usage("run", "give both out and lse, or neither to have them computed");
     if (!lse || run->have[ATTN_ROLE_LSE]) return ATTN_CLI_OK;
-    attn_status status = attn_cli_tensors_forward(ctx, set);
+    attn_status status = attn_cli_tensors_forward_on(ctx, run->common.device, set);
     return status ? attn_cli_library("run", status, "the forward that lse comes from") : ATTN_CLI_OK;
 }
 

@@ -2,6 +2,7 @@
 # Tests. Dropping a file is enough:
 #   tests/unit/t_*.c, tests/contract/t_*.c   cmocka programs with their own main, one ctest each; other .c files beside
 #                                            them are linked into each of them
+#   tests/gpu/t_*.c                          the same for a GPU: skipped without one, but for t_gpu_stub
 #   tests/cli/*.sh                           scripts: $1 = the attn command, $2 = the source folder; exit 77 = skipped
 #   tests/build/*.sh, tests/consumer/*.sh    scripts about what was built: $1 = build folder, $2 = source folder
 #   tests/fuzz/fuzz_*.c                      with ATTN_FUZZ a libFuzzer program, else replayed by a ctest over
@@ -44,7 +45,11 @@ function(attn_test name label)
   set_tests_properties(${name} PROPERTIES LABELS ${label} SKIP_RETURN_CODE 77 TIMEOUT ${attn_test_timeout})
 endfunction()
 
-foreach(room unit contract)
+set(rooms unit contract)
+if(attn_cuda_on AND TARGET attn_cli_parts)
+  list(APPEND rooms gpu)
+endif()
+foreach(room IN LISTS rooms)
   file(GLOB programs CONFIGURE_DEPENDS tests/${room}/t_*.c)
   file(GLOB support CONFIGURE_DEPENDS tests/${room}/*.c)
   if(programs)
@@ -69,9 +74,11 @@ foreach(room unit contract)
   endforeach()
 endforeach()
 
-if(TARGET t_cuda_stub AND attn_cuda_on)
-  add_dependencies(t_cuda_stub cuda_stub)
-endif()
+foreach(name t_cuda_stub t_gpu_stub)
+  if(TARGET ${name} AND TARGET cuda_stub)
+    add_dependencies(${name} cuda_stub)
+  endif()
+endforeach()
 if(TARGET t_driver_abi AND ATTN_CUDA_INCLUDE)
   target_compile_definitions(t_driver_abi PRIVATE ATTN_TEST_CUDA_HEADER=1)
   target_include_directories(t_driver_abi SYSTEM PRIVATE ${ATTN_CUDA_INCLUDE})

@@ -8,6 +8,11 @@
 /* struct kp_mla.flags, beside KP_LSE_* */
 #define KP_MLA_CAUSAL 16
 
+/* Values of dist_norm: equal to ATTN_DIST_*, src/cuda asserts it. */
+#define KP_DIST_SUM  0
+#define KP_DIST_MEAN 1
+#define KP_DIST_L1   2
+
 /* What the three operators have in common. Query i of batch entry b has slots t < topk_length (clamped to 0..topk);
  * slot t is valid iff 0 <= idx < n_keys(i): kernels/device/slots.h holds this one predicate. */
 struct kp_mla {
@@ -21,4 +26,112 @@ struct kp_mla {
     float scale, scale_log2; /* natural units; scale * log2(e), with its sign */
 };
 KP_SIZE(struct kp_mla, 4 * 48 + 7 * 8 + 6 * 4);
+
+/* ---- backward ---- */
+
+/* struct kp_mla_bwd.steps */
+#define KP_MLA_BWD_ZERO       1 /* prepare: fill `sum` with zeroes */
+#define KP_MLA_BWD_ACCUMULATE 2 /* finish: dkv += sum, else dkv = sum */
+
+/* What a row (one query of one head) needs in the backward, with P' = exp(s - lse) and D = out . dout:
+ *   P = g P'      dS = P' (g dP - shift)      shift = g D - dlse      dsink: the row's share of dsink
+ * A row whose lse is +-inf is empty: lse2 = +inf, the rest 0, and neither its q nor its dout is read. */
+struct kp_mla_row {
+    float lse2, g, shift, dsink; /* lse2: base 2 */
+};
+
+/* Backward: read by kernels/smxx/mla_bwd_*.cu and by the main kernel of each architecture.
+ *   prepare   out, dout, lse, dlse, sink -> rows; zeroes `sum`
+ *   main      flat queries first .. first + n - 1 (b * SQ + i), all blocks of `head_block` heads: dq; dkv added to
+ * `sum` or, if `pairs` is set, one f32 row per valid slot stored there; part_dist sort      stable radix sort of the
+ * slots of these queries by the row of `sum` they name (only with pairs) sum       adds the rows of `pairs` to `sum`,
+ * in the order of the slots (only with pairs) finish    sum -> dkv if they differ; part_dist -> dist; rows -> dsink */
+struct kp_mla_bwd {
+    struct kp_mla in;
+    struct kp_view out, dout, lse, dlse; /* [B,SQ,HQ,DV], [B,SQ,HQ]; dlse may be absent */
+    struct kp_view dq, dkv, dist;        /* outputs; dist: [B,SQ,TOPK] */
+    struct kp_view sum;                  /* f32 [B,SK,1,D] in which dkv is summed: workspace, or dkv itself */
+    uint64_t dsink;                      /* float [HQ] */
+    int64_t dsink_head;                  /* stride in elements */
+    uint64_t rows;                       /* struct kp_mla_row [B*SQ][HQ] */
+    uint64_t part_dist;                  /* f32 [head_blocks][B*SQ][TOPK]: sum of P' over the heads of a block */
+    uint64_t pairs;                      /* f32 [n][head_blocks][TOPK][D]; invalid slots are not written */
+    uint64_t keys[2], slots[2];          /* sort: uint32 [n * TOPK]; key = b * SK + idx, B * SK for an invalid slot */
+    uint64_t counts;                     /* sort: uint32 [256][sort_blocks] */
+    int64_t first, n;
+    int32_t head_block, head_blocks; /* heads of a block; ceil(HQ / head_block) */
+    int32_t dist_norm;               /* ATTN_DIST_* */
+    uint32_t steps;                  /* KP_MLA_BWD_* */
+    int32_t digit, from,
+        sort_blocks; /* sort: lowest bit of this pass; which of keys[], slots[] it reads (-1: indices) */
+    int32_t reserved;
+};
+KP_SIZE(struct kp_mla_bwd, 272 + 8 * 48 + 12 * 8 + 8 * 4);
+
+/* kernels/variants/mla_bwd_finish_smxx.def: .task;  mla_bwd_sort_smxx.def: .step */
+#define KP_MLA_BWD_DKV     0
+#define KP_MLA_BWD_DIST    1
+#define KP_MLA_BWD_DSINK   2
+#define KP_MLA_BWD_COUNT   0
+#define KP_MLA_BWD_SCAN    1
+#define KP_MLA_BWD_SCATTER 2
+
+#define KP_MLA_DIM_V      512
+#define KP_MLA_SORT_BLOCK 4096 /* slots that one CTA of a sorting pass takes */
+
+/* One row of kernels/variants/mla_bwd_sm80.def; columns explained there. */
+struct kp_mla_bwd_config {
+    const char *symbol;
+    int32_t dtype, dim, heads, slots, head_warps, slot_warps, cols, line, deterministic, ctas;
+};
+#define KP_MLA_BWD_THREADS(c) (64 * (c).head_warps * (c).slot_warps)
+/* Shared memory: Q, dO, K tile; P and dS; states of the rows; offsets of two tiles; sums for dist. */
+#define KP_MLA_BWD_SHARED(dim, heads, slots, head_warps)                                                               \
+    ((heads) * (2 * (dim) + 2 * KP_MLA_DIM_V) + (slots)*2 * (dim) + 2 * (heads) * ((slots) > 32 ? 2 * (slots) : 64) +  \
+     16 * (heads) + 16 * (slots) + 4 * (head_warps) * (slots))
+
+/* ---- kernels on mma.sync: forward and attention distribution ---- */
+
+/* One row of kernels/variants/mla_fwd_sm80.def or dist_sm80.def; columns explained there. */
+struct kp_mla_config {
+    const char *symbol;
+    int32_t dtype, dim, m_tiles, head_warps, key_warps, dim_warps, keys, held, ctas;
+};
+#define KP_MLA_HEADS(c)   (16 * (c).m_tiles * (c).head_warps)
+#define KP_MLA_THREADS(c) (32 * (c).head_warps * (c).key_warps * (c).dim_warps)
+/* 16 x 8 pieces of the scores that a warp owns after the exchange. */
+#define KP_MLA_OWN(c)  ((c).m_tiles * (c).keys / (8 * (c).key_warps * (c).dim_warps))
+#define KP_MLA_TILE(c) ((c).keys * 2 * (c).dim)
+/* 64-column blocks of Q that are not held in registers. */
+#define KP_MLA_KEPT(c)     ((c).held * (c).dim_warps * 16 == (c).dim ? 0 : (c).dim / 64 - (c).held / 4 * (c).dim_warps)
+#define KP_MLA_EXCHANGE(c) (KP_MLA_THREADS(c) / 32 * ((c).dim_warps - 1) * KP_MLA_OWN(c) * 512)
+
+/* Forward; also what the merging kernel reads. Items 0 .. items-1 -> (query, split, block of heads). */
+struct kp_mla_fwd {
+    struct kp_mla in;
+    struct kp_view out, lse, max_logits;       /* [B,SQ,HQ,DV], [B,SQ,HQ] each; the last two may be absent */
+    uint64_t part_o, part_m, part_l, part_top; /* splits > 1: f32 [splits][B*SQ*HQ][512], [splits][B*SQ*HQ] each */
+    int64_t items;
+    int32_t blocks, splits;
+};
+KP_SIZE(struct kp_mla_fwd, 272 + 3 * 48 + 5 * 8 + 2 * 4);
+#define KP_MLA_MAX_SPLITS 64
+/* Q that is not held, two key tiles, exchange, P, statistics, valid flags. */
+#define KP_MLA_FWD_SHARED(c)                                                                                           \
+    (KP_MLA_HEADS(c) * 128 * KP_MLA_KEPT(c) + 2 * KP_MLA_TILE(c) + KP_MLA_EXCHANGE(c) +                                \
+     KP_MLA_HEADS(c) * 2 * (c).keys + KP_MLA_HEADS(c) * 8 * ((c).keys / (8 * KP_MLA_OWN(c)) + 1) + 2 * (c).keys)
+
+/* Attention distribution. Items -> (query, split). kernels/smxx/dist_norm.cu reads it for KP_DIST_L1. */
+struct kp_dist {
+    struct kp_mla in;
+    struct kp_view lse, dist; /* [B,SQ,HQ], [B,SQ,TOPK] f32 */
+    int64_t items;
+    int32_t blocks, splits;
+    float factor; /* 1, or 1/HQ for KP_DIST_MEAN */
+    int32_t reserved;
+};
+KP_SIZE(struct kp_dist, 272 + 2 * 48 + 8 + 4 * 4);
+/* Two key tiles, exchange, sums of 16 heads each for two tiles, valid flags. */
+#define KP_DIST_SHARED(c)                                                                                              \
+    (2 * KP_MLA_TILE(c) + KP_MLA_EXCHANGE(c) + 2 * KP_MLA_HEADS(c) / 16 * (c).keys * 4 + 2 * (c).keys)
 #endif

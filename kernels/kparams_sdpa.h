@@ -59,4 +59,45 @@ struct kp_sdpa_fwd_config {
 #define KP_SDPA_THREADS(c)      (32 * (c).row_warps * (c).col_warps)
 #define KP_SDPA_FLAG_BYTES      256
 #define KP_SDPA_SHARED_BYTES(c) (KP_SDPA_PITCH(c) * (KP_SDPA_ROWS(c) + (c).slots * (c).keys) + KP_SDPA_FLAG_BYTES)
+
+/* Dense backward. The preparing kernel writes per row of a query head what the others read; workspace rows are counted
+ * by first_stat_row (kernels/device/sdpa_bwd_rows.h): sequences start at multiples of `rows`.
+ *   stat_lse    lse, natural, or in base 2 for a plain main kernel; +inf marks an empty row, 1e30 a row past the end
+ *   stat_shift  g out.dout - dlse            stat_g  share of exp(lse) in the denominator, 1 without a sink
+ *   dq_sum      f32, a tile of rows x dim per `rows` rows, in the order in which the main kernel's threads hold it */
+struct kp_sdpa_bwd {
+    struct kp_sdpa in;
+    struct kp_view out, lse, dout, dlse, dq, dk, dv, dmask;
+    uint64_t stat_lse, stat_shift, stat_g;         /* f32 [HQ][stat_rows] */
+    uint64_t dsink_row;                            /* f32 [HQ][stat_rows] or 0 */
+    uint64_t dalibi_tile;                          /* f32 [B][HQ][bias_tiles] or 0 */
+    uint64_t dq_sum;                               /* f32 [HQ][stat_rows][dim] */
+    uint64_t turns;                                /* ordered: i32 [HQ][stat_rows / rows], then a ticket; else 0 */
+    uint64_t dalibi, dsink;                        /* outputs, float arrays or 0 */
+    int64_t dalibi_batch, dalibi_head, dsink_head; /* strides in elements; batch 0: summed over B */
+    int64_t stat_rows, mask_items, alibi_items;    /* work items of sdpa_bwd_bias.cu */
+    int32_t rows, dim, stat_log2;         /* of the main kernel: tile height, padded head dim, unit of stat_lse */
+    int32_t row_warps, dim_warps;         /* how its warps share a tile of dq_sum */
+    int32_t key_tiles, row_tiles;         /* per sequence, at most; row_tiles of `rows` rows */
+    int32_t section;                      /* heads that are dealt together */
+    int32_t dalibi_per_batch, bias_tiles; /* bias_tiles: of KP_SDPA_BWD_BIAS_TILE rows per sequence */
+};
+KP_SIZE(struct kp_sdpa_bwd, 4 * 48 + 15 * 8 + 16 * 4 + 8 * 48 + 15 * 8 + 10 * 4);
+
+/* Rows and keys of a tile of kernels/sm80/sdpa_bwd_bias.cu. */
+#define KP_SDPA_BWD_BIAS_TILE         64
+#define KP_SDPA_BWD_BIAS_SHARED_BYTES (4 * 64 * 128 + 12 * 64 + 16)
+
+/* One row of kernels/variants/sdpa_bwd_sm80.def; columns explained there. */
+struct kp_sdpa_bwd_config {
+    const char *symbol;
+    int32_t dtype, full, dim, keys, rows, subs, warps, s_keys, s_rows, kv_keys, q_rows, q_stages, o_stages, ctas;
+};
+/* Shared memory of a variant: K, V, Q and dO tiles, dS, P unless it stays in registers, statistics, flags. */
+#define KP_SDPA_BWD_P_HELD(c)  ((c).s_rows == 1 && (c).kv_keys == (c).warps && (c).s_keys == (c).warps)
+#define KP_SDPA_BWD_S_PITCH(c) (2 * KP_SDPA_MAX((c).rows, 32))
+#define KP_SDPA_BWD_FLAG_BYTES 128
+#define KP_SDPA_BWD_SHARED_BYTES(c)                                                                                    \
+    (2 * (c).dim * (2 * (c).keys + ((c).q_stages + (c).o_stages) * (c).rows) +                                         \
+     KP_SDPA_BWD_S_PITCH(c) * (c).keys * (KP_SDPA_BWD_P_HELD(c) ? 1 : 2) + 12 * (c).rows + KP_SDPA_BWD_FLAG_BYTES)
 #endif

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # What `make check` runs: build, tests, the tester on every kernel, properties, lint. One line a step, a summary at the end.
-# usage: tools/check.sh [quick|full]    REPEAT=N problems per operator and dtype (quick: 100, full: 300), BUILD=folder of the release build
+# usage: tools/check.sh [quick|full|lint|sim]    REPEAT=N problems per operator and dtype (quick: 100, full: 300), BUILD=folder of the release build
 set -u
 cd "$(dirname "$0")/.." || exit 1
 tier=${1:-quick}
@@ -29,6 +29,16 @@ quick() {
     lint
 }
 
+# Every GPU kernel that was built, on small problems under each policy of the simulator.
+sim() {
+    step "build ${build#build/}" tools/build.sh "${build#build/}" || { steps_end; exit 1; }
+    step "simulator's own tests" ctest --test-dir "$build" --output-on-failure -L sim -j "$jobs"
+    for policy in eager late random; do
+        step "attn check in the simulator, $policy" "$attn" check --driver sim --policy "$policy" --seed "${SEED:-1}" \
+            --repeat "${REPEAT:-12}" --threads 1 --timeout 600
+    done
+}
+
 full() {
     REPEAT=${REPEAT:-300} quick
     for seed in 2 3 4 5; do
@@ -43,6 +53,7 @@ case $tier in
 quick) quick ;;
 full) full ;;
 lint) lint ;;
-*) echo "usage: $0 [quick|full|lint]" >&2; exit 2 ;;
+sim) sim ;;
+*) echo "usage: $0 [quick|full|lint|sim]" >&2; exit 2 ;;
 esac
 steps_end

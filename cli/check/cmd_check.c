@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char help[] = "usage: attn check [options]\n"
                            "Compare every kernel with the ref kernels on random problems.\n\n"
@@ -18,6 +19,8 @@ static const char help[] = "usage: attn check [options]\n"
                            "      --op NAME         only one operator: sdpa_fwd, sdpa_bwd, mla_fwd, mla_bwd, dist\n"
                            "      --dtype NAME      only one dtype: f32, f16, bf16, f64\n"
                            "      --device DEV      cpu (default), cuda:0, ...\n"
+                           "      --driver PATH     CUDA driver library; sim: the PTX simulator beside this command\n"
+                           "      --policy NAME     of sim, when asynchronous work ends: eager, late, random\n"
                            "      --problem TEXT    exactly this problem, with the data that --seed gives\n"
                            "      --properties      properties that need no reference\n"
                            "      --threads N       threads of the second and third run of a case (default 3)\n"
@@ -261,6 +264,26 @@ static int32_t backend_named(const char *name) {
     return 0;
 }
 
+/* The driver is opened with the contexts, which read its path from the environment. */
+static int choose_driver(struct command *m, const char *name) {
+    char path[600];
+    int sim = !strcmp(name, "sim");
+    if (sim) {
+        ssize_t n = readlink("/proc/self/exe", path, 500);
+        if (n <= 0) return -1;
+        path[n] = 0;
+        snprintf(strrchr(path, '/'), 60, "/libattn_sim_cuda.so");
+        setenv("ATTN_CUDA_IMAGE", "ptx", 0); /* it runs no machine code */
+        name = path;
+    }
+    m->session.device = ATTN_DEVICE_CUDA(0);
+    return setenv("ATTN_CUDA_DRIVER", name, 1);
+}
+static int choose_policy(const char *name) {
+    if (strcmp(name, "eager") && strcmp(name, "late") && strcmp(name, "random")) return -1;
+    return setenv("ATTNSIM_POLICY", name, 1);
+}
+
 static int parse(struct command *m, int argc, char **argv) {
     enum {
         REPEAT = 256,
@@ -277,7 +300,9 @@ static int parse(struct command *m, int argc, char **argv) {
         COVERAGE,
         TIMEOUT,
         LIST,
-        JSON
+        JSON,
+        DRIVER,
+        POLICY
     };
     static const struct option options[] = {
         {"repeat", required_argument, NULL, REPEAT},
@@ -287,6 +312,8 @@ static int parse(struct command *m, int argc, char **argv) {
         {"op", required_argument, NULL, OP},
         {"dtype", required_argument, NULL, DTYPE},
         {"device", required_argument, NULL, DEVICE},
+        {"driver", required_argument, NULL, DRIVER},
+        {"policy", required_argument, NULL, POLICY},
         {"problem", required_argument, NULL, PROBLEM},
         {"properties", no_argument, NULL, PROPERTIES},
         {"threads", required_argument, NULL, THREADS},
@@ -311,6 +338,8 @@ static int parse(struct command *m, int argc, char **argv) {
         case OP: bad = !(m->filter.op = op_named(optarg)); break;
         case DTYPE: bad = !(m->filter.dtype = dtype_named(optarg)); break;
         case DEVICE: bad = attn_cli_device(optarg, &m->session.device); break;
+        case DRIVER: bad = choose_driver(m, optarg); break;
+        case POLICY: bad = choose_policy(optarg); break;
         case PROBLEM: m->problem_text = optarg; break;
         case PROPERTIES: m->properties = true; break;
         case THREADS: bad = attn_cli_int(optarg, 1, 1024, &m->threads); break;
@@ -327,6 +356,9 @@ static int parse(struct command *m, int argc, char **argv) {
     }
     if (optind < argc) return attn_cli_usage("check", "unexpected argument \"%s\"", argv[optind]);
     m->seed = (uint64_t)seed;
+    char seed_text[24];
+    snprintf(seed_text, sizeof seed_text, "%" PRId64, seed);
+    setenv("ATTNSIM_SEED", seed_text, 0);
     m->fixed = m->problem_text != NULL;
     m->repeat = repeat ? repeat : m->fixed ? 1 : 50;
     m->session.threads = (int)m->threads;

@@ -65,33 +65,30 @@ int attn_cli_prop_make(struct prop_run *r, struct attn_cli_tensors *set, const a
 }
 
 struct call {
+    attn_ctx *ctx;
     attn_plan *plan;
     attn_args *args;
 };
 static attn_status execute(void *arg) {
     struct call *call = arg;
-    return attn_execute(call->plan, call->args);
+    return attn_cli_execute(call->ctx, call->plan, call->args, NULL);
 }
 
 int attn_cli_prop_execute(struct prop_run *r, struct attn_cli_tensors *set, const char *kernel) {
     attn_plan_options o = {
         .size = sizeof o, .flags = ATTN_PLAN_STRICT | ATTN_PLAN_NO_TUNING, .kernel = kernel ? kernel : r->kernel->name};
-    attn_plan_info info = {.size = sizeof info};
-    struct call call = {.args = &set->args};
-    attn_status st = attn_plan_create(r->session->many, ATTN_DEVICE_CPU, &set->problem, &o, &call.plan);
+    struct call call = {.ctx = r->session->many, .args = &set->args};
+    attn_status st = attn_plan_create(call.ctx, r->session->device, &set->problem, &o, &call.plan);
     if (st == ATTN_E_NO_KERNEL) return PROP_SKIP;
-    if (!st) st = attn_plan_get_info(call.plan, &info);
     if (st) return attn_cli_prop_failed(r, "plan: %s: %s", attn_status_name(st), attn_last_error());
-    int no_memory = 0, number = 0;
-    char repro[600];
-    snprintf(repro, sizeof repro, "attn check --properties --kernel '%s' --seed %" PRIu64, r->kernel->name, r->seed);
-    set->args.workspace = attn_cli_workspace(&info, &no_memory);
-    set->args.workspace_bytes = info.workspace_bytes;
-    if (!no_memory) number = attn_cli_check_guarded(execute, &call, repro, &st);
-    free(set->args.workspace);
+    char repro[600], device[32];
+    attn_cli_device_text(r->session->device, device, sizeof device);
+    snprintf(repro, sizeof repro, "attn check --properties --device %s --kernel '%s' --seed %" PRIu64, device,
+             r->kernel->name, r->seed);
+    int number = attn_cli_check_guarded(execute, &call, repro, &st);
     if (!number) attn_plan_release(call.plan);
     if (number) return attn_cli_prop_failed(r, "stopped by signal %d (%s)", number, strsignal(number));
-    return st || no_memory ? attn_cli_prop_failed(r, "execute: %s: %s", attn_status_name(st), attn_last_error()) : 0;
+    return st ? attn_cli_prop_failed(r, "execute: %s: %s", attn_status_name(st), attn_last_error()) : 0;
 }
 
 double attn_cli_prop_tolerance(const struct prop_run *r) {
@@ -162,6 +159,8 @@ static void run_property(struct check_session *s, const attn_kernel_info *k, con
                          int repeat, struct outcome *sum) {
     struct outcome o = {0};
     struct prop_run r = {.session = s, .kernel = k};
+    char device[32];
+    attn_cli_device_text(s->device, device, sizeof device);
     for (int n = 0; n < repeat; n++) {
         r.seed = seed + (uint64_t)n;
         attn_cli_rng_seed(&r.rng, r.seed * UINT64_C(0x9e3779b97f4a7c15) + (uint64_t)k->op);
@@ -169,10 +168,10 @@ static void run_property(struct check_session *s, const attn_kernel_info *k, con
         o.passed += got == PROP_PASS, o.failed += got == PROP_FAIL, o.skipped += got == PROP_SKIP;
         if (got != PROP_FAIL || o.failed > 3) continue;
         printf(
-            "%sFAIL%s %s  property \"%s\"\n  %s\n  on %s\n  rerun: attn check --properties --kernel '%s' --seed %" PRIu64
-            " --repeat 1\n",
-            attn_cli_sgr(stdout, "1;31"), attn_cli_sgr(stdout, "0"), k->name, p->name, r.text, r.problem, k->name,
-            r.seed);
+            "%sFAIL%s %s  property \"%s\"\n  %s\n  on %s\n  rerun: attn check --properties --device %s --kernel '%s' --seed "
+            "%" PRIu64 " --repeat 1\n",
+            attn_cli_sgr(stdout, "1;31"), attn_cli_sgr(stdout, "0"), k->name, p->name, r.text, r.problem, device,
+            k->name, r.seed);
     }
     report(&r, p, &o);
     sum->passed += o.passed, sum->failed += o.failed, sum->skipped += o.skipped;
@@ -184,7 +183,8 @@ int attn_cli_check_properties(struct check_session *s, const struct check_filter
     struct outcome sum = {0};
     for (int32_t i = 0; i < attn_kernel_count(s->one); i++) {
         attn_kernel_info k = {.size = sizeof k};
-        if (attn_kernel_get_info(s->one, i, &k) || k.backend == ATTN_BACKEND_CUDA || !k.usable) continue;
+        if (attn_kernel_get_info(s->one, i, &k) || !k.usable) continue;
+        if ((k.backend == ATTN_BACKEND_CUDA) != (s->device.type == ATTN_DEVICE_TYPE_CUDA)) continue;
         if ((f->pattern && !attn_cli_match(f->pattern, k.name)) || (f->backend && f->backend != k.backend) ||
             (f->op && f->op != k.op) || (f->dtype && f->dtype != k.dtype))
             continue;

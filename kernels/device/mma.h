@@ -23,6 +23,10 @@ static __device__ __forceinline__ void load_matrix4(uint32_t x[4], uint32_t at) 
                  : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
                  : "r"(at));
 }
+/* Two matrices, from the addresses of lanes 0..15. */
+static __device__ __forceinline__ void load_matrix2(uint32_t x[2], uint32_t at) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];" : "=r"(x[0]), "=r"(x[1]) : "r"(at));
+}
 static __device__ __forceinline__ void load_matrix4_trans(uint32_t x[4], uint32_t at) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])

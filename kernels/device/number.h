@@ -22,6 +22,13 @@ static __device__ __forceinline__ float exp2_fast(float x) {
     return y;
 }
 
+/* The larger number; NaN if either is one. */
+static __device__ __forceinline__ float max_nan(float a, float b) {
+    float y;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+    return y;
+}
+
 /* Round two numbers to the type; lo goes to the low half. */
 static __device__ __forceinline__ uint32_t pack16(int type, float lo, float hi) {
     uint32_t x;

@@ -15,9 +15,19 @@ static __device__ __forceinline__ uint32_t shared_load8(uint32_t at) {
     asm volatile("ld.shared.u8 %0, [%1];" : "=r"(x) : "r"(at));
     return x;
 }
+static __device__ __forceinline__ uint32_t shared_load16(uint32_t at) {
+    uint16_t x;
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(x) : "r"(at));
+    return x;
+}
 static __device__ __forceinline__ uint32_t shared_load32(uint32_t at) {
     uint32_t x;
     asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(at));
+    return x;
+}
+static __device__ __forceinline__ float2 shared_load_pair(uint32_t at) {
+    float2 x;
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "r"(at));
     return x;
 }
 static __device__ __forceinline__ uint4 shared_load128(uint32_t at) {
@@ -39,12 +49,21 @@ static __device__ __forceinline__ void shared_or32(uint32_t at, uint32_t x) {
     asm volatile("red.shared.or.b32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
 }
 
+/* A barrier of some warps of the CTA: `threads` of them, a multiple of 32, meet at barrier `id` 1..15 (0 is
+ * __syncthreads). Orders their accesses to shared memory. */
+static __device__ __forceinline__ void barrier_part(int id, int threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
 /* cp.async: `bytes` <= the copy's size are read, the rest of the destination becomes zero; bytes = 0 reads nothing. */
 static __device__ __forceinline__ void copy_async16(uint32_t to, const void *from, int bytes) {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 static __device__ __forceinline__ void copy_async16_whole(uint32_t to, const void *from) {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+static __device__ __forceinline__ void copy_async8(uint32_t to, const void *from, int bytes) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 static __device__ __forceinline__ void copy_async4(uint32_t to, const void *from, int bytes) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");

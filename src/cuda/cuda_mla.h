@@ -10,4 +10,9 @@
 int attn_cuda_mla_refuse(const attn_problem *p, struct attn_text *why);
 /* Fill the part of the parameters that the three operators share. */
 void attn_cuda_mla_inputs(struct kp_mla *kp, const attn_problem *p, const attn_args *args);
+/* CTAs of a kernel on mma.sync that the device holds at once. */
+int64_t attn_cuda_mla_capacity(const struct kp_mla_config *c, int64_t shared_bytes, const struct attn_cuda_limits *l);
+/* Shares that `tiles` key tiles are cut in, so that the slowest CTA is done soonest: `items` CTAs without a cut, at
+ * most `most` shares; `start` and `merge` are what a CTA's start and end, and a merge of two, cost in key tiles. */
+int64_t attn_cuda_mla_splits(int64_t items, int64_t tiles, int64_t capacity, int64_t most, double start, double merge);
 #endif

@@ -19,10 +19,11 @@ END
 printf 'dist hq=2 sq=3 sk=9 topk=4 f32\r' >"$dir/crlf.txt"
 "$attn" bench $quick --json --run-id id7 "@$dir/list.txt" "@$dir/crlf.txt" >"$dir/records" || fail 'bench @list: exit code'
 [ "$(wc -l <"$dir/records")" = 3 ] || fail 'bench @list: not three records'
-for key in run date commit device driver problem impl kernel median_us p10_us p90_us n tflops gbps limit_share note; do
+for key in run date commit device driver problem impl kernel measure median_us p10_us p90_us n batch clock host_us cache \
+    tflops gbps limit_share note; do
     [ "$(grep -c "\"$key\":" "$dir/records")" = 3 ] || fail "a record lacks $key"
 done
-[ "$(head -n 1 "$dir/records" | grep -o '"[a-z0-9_]*":' | wc -l)" = 16 ] || fail 'a record has other keys'
+[ "$(head -n 1 "$dir/records" | grep -o '"[a-z0-9_]*":' | wc -l)" = 21 ] || fail 'a record has other keys'
 grep -q '"run":"id7".*"problem":"sdpa_bwd hq=2 sq=9 d=16 f32 causal".*"n":2,.*"limit_share":null' "$dir/records" || fail 'second record'
 if command -v python3 >/dev/null; then
     python3 - "$dir/records" <<'END' || fail 'records do not hold together'
@@ -30,6 +31,7 @@ import json, sys
 for line in open(sys.argv[1]):
     r = json.loads(line)
     assert r["p10_us"] <= r["median_us"] <= r["p90_us"] and r["median_us"] > 0, r
+    assert r["measure"] == "execution" and r["batch"] == 1 and r["clock"] == "host" and r["cache"] == "warm", r
     assert r["tflops"] > 0 and r["gbps"] > 0 and "warm" in r["note"] and "thread" in r["note"], r
 END
 fi
@@ -42,6 +44,19 @@ accepting=$("$attn" list --problem "$problem" | grep -c ' accepted$')
 [ "$(wc -l <"$dir/all")" = "$accepting" ] || fail "bench --kernel '*': $(wc -l <"$dir/all") records, $accepting kernels accept"
 "$attn" bench $quick --threads 1 "$problem" | grep -q '^  attn_mla_fwd_' || fail 'table of bench'
 "$attn" bench --min-time 0 --runs 1 --json "$problem" | grep -q 'cache flushed' || fail 'note of a cold run'
+
+# Calls instead of executions.
+"$attn" bench --overhead --min-time 0 --runs 2 --json "$problem" >"$dir/calls" || fail 'bench --overhead: exit code'
+for call in plan_create plan_check execute_call run_call; do
+    [ "$(grep -c "\"measure\":\"$call\".*\"tflops\":null,\"gbps\":null" "$dir/calls")" = 1 ] || fail "no record of $call"
+done
+[ "$(wc -l <"$dir/calls")" = 4 ] || fail 'bench --overhead: not four records'
+"$attn" bench --overhead --warm "$problem" >/dev/null 2>&1
+[ $? = 2 ] || fail '--overhead with --warm: exit code'
+"$attn" bench --cache rotate "$problem" >/dev/null 2>&1
+[ $? = 2 ] || fail '--cache rotate on a CPU: exit code'
+"$attn" bench --cache hot "$problem" >/dev/null 2>&1
+[ $? = 2 ] || fail '--cache hot: exit code'
 
 echo 'sdpa_fwd hq=2 sq=9 d=16 f32
 sdpa_fwd hq=2 sq=9 d=16 f32 nonsense' >"$dir/bad.txt"
@@ -56,7 +71,7 @@ grep -q "no kernel matching 'nothing'" "$dir/err" || fail 'no matching kernel: n
 [ $? = 3 ] || fail 'bench on cuda: exit code'
 
 # The shipped lists parse and each problem has a kernel.
-for list in dense dsa decode small cpu; do
+for list in dense backward f32 f64 dsa decode small cpu; do
     file=$source/bench/cases/$list.txt
     [ -s "$file" ] || { fail "no $file"; continue; }
     sed 's/#.*//' "$file" | grep '[^[:space:]]' | while read -r text; do

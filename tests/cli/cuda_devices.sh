@@ -30,4 +30,20 @@ ATTN_CUDA_DRIVER=$driver "$attn" plan --device cuda:1 "$problem" >"$dir/plan" ||
 grep -q '^kernel *attn_sdpa_fwd_sm' "$dir/plan" || fail 'plan on cuda:1: kernel'
 ATTN_CUDA_DRIVER=$driver "$attn" plan "$problem" | grep -q '^device *cpu' || fail 'the CPU is no longer the default device'
 ATTN_CUDA_DRIVER=/nonexistent/libcuda.so "$attn" plan --device cuda:0 "$problem" >"$dir/out" 2>&1 && fail 'plan on an absent device'
+
+# Bench on the stand-in: the clock is its own, tensors live there, the driver has a version.
+ATTN_CUDA_DRIVER=$driver "$attn" bench --device cuda:1 --min-time 0 --runs 3 --json "$problem" >"$dir/bench" 2>"$dir/err" ||
+    fail 'bench on cuda:1: exit code'
+grep -q '"driver":"CUDA 13.0".*"clock":"device","host_us":[0-9].*"cache":"rotated"' "$dir/bench" || fail 'bench on cuda:1: record'
+[ -s "$dir/err" ] && fail 'bench on cuda:1: warnings'
+ATTN_CUDA_DRIVER=$driver "$attn" bench --device cuda:1 --cache flush --min-time 0 --runs 3 --json "$problem" |
+    grep -q '"batch":1,"clock":"device".*"cache":"flushed"' || fail 'bench --cache flush on cuda:1'
+ATTN_CUDA_DRIVER=$driver "$attn" bench --device cuda:1 --overhead --min-time 0 --runs 3 "$problem" >"$dir/calls" || fail 'bench --overhead on cuda:1'
+grep -q ' execute_call *$' "$dir/calls" || fail 'bench --overhead on cuda:1: rows'
+
+# Run on the stand-in: kernels do not compute there, but tensors go there and come back, and its memory is given back.
+ATTN_CUDA_DRIVER=$driver "$attn" run --device cuda:1 --json "$problem" 2>/dev/null | grep -q '"device":"cuda:1".*"kernel":"attn_sdpa_fwd_sm' ||
+    fail 'run on cuda:1'
+ATTN_CUDA_DRIVER=/nonexistent/libcuda.so "$attn" run --device cuda:0 "$problem" >/dev/null 2>&1
+[ $? = 3 ] || fail 'run on an absent device: exit code'
 exit $failed

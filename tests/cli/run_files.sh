@@ -73,7 +73,7 @@ refused 3 'mask: expected shape' sdpa_fwd --q "$good" --k "$good" --v "$good" --
 refused 2 'give both out and lse' sdpa_bwd --q "$good" --k "$good" --v "$good" --dout "$good" --fwd-out "$good"
 refused 2 'standard input can be read only once' sdpa_fwd --q - --k - --v "$good"
 refused 2 "--outputs: no tensor 'nothing'" 'sdpa_fwd hq=1 sq=1 d=8 f32' --outputs out,nothing
-refused 3 'must be cpu' 'sdpa_fwd hq=1 sq=1 d=8 f32' --device cuda:0
+refused 3 'ATTN_E_NO_DEVICE' 'sdpa_fwd hq=1 sq=1 d=8 f32' --device cuda:99
 
 "$attn" run 'sdpa_fwd hq=1 sq=1 d=8 f32' --out nowhere/x 2>err
 [ $? = 3 ] || fail 'a path that cannot be written: exit code'

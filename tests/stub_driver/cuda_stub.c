@@ -1,20 +1,31 @@
 /* SPDX-License-Identifier: MIT
  * A CUDA driver for tests on machines without a GPU: device memory is host memory, kernels are loaded and launched but
  * not executed, and misuse (no current context, a foreign address, an unknown symbol) is refused as the real one
- * refuses it. CUDA_STUB_DEVICES lists architectures, as in "80,90". */
+ * refuses it, also what must not be called while a stream records a graph. CUDA_STUB_DEVICES lists architectures, as
+ * in "80,90". */
 #include "stub_driver/cuda_stub.h"
 
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define EXPORTED(name, symbol, parameters) __attribute__((visibility("default"))) cu_result symbol parameters;
 ATTN_CUDA_CALLS(EXPORTED)
+#define EXPORTED_TOO(symbol, parameters) __attribute__((visibility("default"))) cu_result symbol parameters;
+GPU_CALLS(EXPORTED_TOO)
 
-enum { INVALID_VALUE = 1, NOT_INITIALIZED = 3, INVALID_CONTEXT = 201, NOT_FOUND = 500, UNKNOWN = 999 };
-enum { MAX_DEVICES = 40, MAX_BLOCKS = 256, MAX_MODULES = 1024, DEPTH = 16 };
+enum {
+    INVALID_VALUE = 1,
+    NOT_INITIALIZED = 3,
+    INVALID_CONTEXT = 201,
+    NOT_FOUND = 500,
+    CAPTURING = 900, /* not while a stream records a graph */
+    UNKNOWN = 999
+};
+enum { MAX_DEVICES = 40, MAX_BLOCKS = 256, MAX_MODULES = 1024, DEPTH = 16, MAX_STREAMS = 64, MAX_LAUNCHES = 64 };
 
 struct cu_context_object {
     int device;
@@ -25,6 +36,14 @@ struct cu_module_object {
 struct cu_function_object {
     char name[128];
     int shared_limit;
+};
+struct cu_graph_object {
+    int32_t n;
+    struct cuda_stub_launch launch[MAX_LAUNCHES];
+};
+struct cu_stream_object {
+    int live;
+    struct cu_graph_object *graph; /* not NULL: records */
 };
 struct block {
     char *memory;
@@ -39,6 +58,8 @@ static struct cu_function_object functions[MAX_MODULES];
 static unsigned n_modules, n_functions;
 static int retains[MAX_DEVICES], archs[MAX_DEVICES], n_devices;
 static struct block blocks[MAX_BLOCKS];
+static struct cu_stream_object streams[MAX_STREAMS];
+static int n_recording;
 static pid_t owner;
 static _Thread_local cu_context stack[DEPTH];
 static _Thread_local int depth;
@@ -77,6 +98,11 @@ static cu_result misuse(cu_result r) {
     pthread_mutex_unlock(&lock);
     return r;
 }
+
+#define NOT_WHILE_RECORDING()                                                                                          \
+    do {                                                                                                               \
+        if (n_recording) return misuse(CAPTURING);                                                                     \
+    } while (0)
 
 static void read_failures(void) {
     const char *text = getenv("CUDA_STUB_FAIL");
@@ -190,6 +216,7 @@ cu_result cuCtxPopCurrent_v2(cu_context *context) {
 }
 cu_result cuCtxSynchronize(void) {
     ENTER(1);
+    NOT_WHILE_RECORDING();
     pthread_mutex_lock(&lock);
     state.synchronized++;
     pthread_mutex_unlock(&lock);
@@ -204,8 +231,22 @@ static struct block *find(cu_address at, size_t bytes) {
             return &blocks[i];
     return NULL;
 }
+/* Under the lock: note work on a stream. 1 = the stream records it instead of running it. */
+static struct cu_stream_object *object_of(cu_stream stream) {
+    return stream >= streams && stream < streams + MAX_STREAMS ? stream : NULL;
+}
+static int queue(const struct cuda_stub_launch *l, cu_stream stream) {
+    const struct cu_stream_object *s = object_of(stream);
+    if (state.n_log < (int32_t)(sizeof state.log / sizeof *state.log)) state.log[state.n_log++] = *l;
+    if (!s || !s->graph) return stream == CUDA_STUB_CAPTURING;
+    if (s->graph->n < MAX_LAUNCHES) s->graph->launch[s->graph->n++] = *l;
+    state.recorded++;
+    return 1;
+}
+
 cu_result cuMemAlloc_v2(cu_address *out, size_t bytes) {
     ENTER(1);
+    NOT_WHILE_RECORDING();
     if (!bytes) return misuse(INVALID_VALUE);
     cu_result r = CU_NO_MEMORY;
     if (bytes > (size_t)1 << 30) return r;
@@ -224,6 +265,7 @@ cu_result cuMemAlloc_v2(cu_address *out, size_t bytes) {
 }
 cu_result cuMemFree_v2(cu_address at) {
     ENTER(1);
+    NOT_WHILE_RECORDING();
     pthread_mutex_lock(&lock);
     struct block *b = find(at, 1);
     int ok = b && b->memory == (char *)(uintptr_t)at;
@@ -244,22 +286,26 @@ static cu_result move(void *dst, const void *src, size_t bytes, cu_address devic
 }
 cu_result cuMemcpyHtoD_v2(cu_address to, const void *from, size_t bytes) {
     ENTER(1);
+    NOT_WHILE_RECORDING();
     return move((void *)(uintptr_t)to, from, bytes, to, to);
 }
 cu_result cuMemcpyDtoH_v2(void *to, cu_address from, size_t bytes) {
     ENTER(1);
+    NOT_WHILE_RECORDING();
     return move(to, (void *)(uintptr_t)from, bytes, from, from);
 }
 cu_result cuMemcpy(cu_address to, cu_address from, size_t bytes) {
     ENTER(1);
+    NOT_WHILE_RECORDING();
     return move((void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes, to, from);
 }
 cu_result cuMemsetD8Async(cu_address to, unsigned char value, size_t bytes, cu_stream stream) {
-    (void)stream;
+    const struct cuda_stub_launch l = {.function = "fill", .grid = {(unsigned)bytes, value, 0}, .stream = stream};
     ENTER(1);
     pthread_mutex_lock(&lock);
     struct block *b = find(to, bytes);
-    if (b) memset((void *)(uintptr_t)to, value, bytes);
+    int now = b && !queue(&l, stream);
+    if (now) memset((void *)(uintptr_t)to, value, bytes);
     pthread_mutex_unlock(&lock);
     return b ? CU_OK : misuse(INVALID_VALUE);
 }
@@ -318,12 +364,20 @@ cu_result cuLaunchKernelEx(const cu_config *c, cu_function function, void **para
     for (int i = 0; i < 3; i++)
         if (!c->grid[i] || !c->block[i] || (i && c->grid[i] > 65535)) return misuse(INVALID_VALUE);
     if ((int)c->shared_bytes > function->shared_limit || c->block[0] > 1024) return misuse(INVALID_VALUE);
+    struct cuda_stub_launch l = {.grid = {c->grid[0], c->grid[1], c->grid[2]},
+                                 .threads = c->block[0],
+                                 .cluster = c->n_attributes ? c->attributes[0].value.cluster[0] : 1,
+                                 .shared_bytes = c->shared_bytes,
+                                 .stream = c->stream};
+    snprintf(l.function, sizeof l.function, "%.95s", function->name);
+    memcpy(l.params, params[0], state.params_bytes ? sizeof l.params : 0); /* a test that reads them says so */
     pthread_mutex_lock(&lock);
     state.config = *c;
     if (c->n_attributes) state.attribute = c->attributes[0];
     state.config.attributes = NULL;
     memcpy(state.params, params[0], (size_t)state.params_bytes);
     memcpy(state.function, function->name, sizeof state.function);
+    queue(&l, c->stream);
     state.launches++;
     pthread_mutex_unlock(&lock);
     return CU_OK;
@@ -335,14 +389,141 @@ cu_result cuStreamGetId(cu_stream stream, unsigned long long *id) {
 }
 cu_result cuStreamIsCapturing(cu_stream stream, cu_capture_status *status) {
     ENTER(1);
-    *status = stream == CUDA_STUB_CAPTURING;
+    *status = stream == CUDA_STUB_CAPTURING || (object_of(stream) && object_of(stream)->graph);
     return CU_OK;
 }
 cu_result cuStreamSynchronize(cu_stream stream) {
     ENTER(1);
-    if (stream == CUDA_STUB_CAPTURING) return misuse(900);
+    if (stream == CUDA_STUB_CAPTURING || n_recording) return misuse(CAPTURING);
     pthread_mutex_lock(&lock);
     state.synchronized++;
     pthread_mutex_unlock(&lock);
+    return CU_OK;
+}
+
+/* ---- streams and graphs of an application ---- */
+
+cu_result cuStreamCreate(cu_stream *stream, unsigned flags) {
+    ENTER(1);
+    if (flags > 1) return misuse(INVALID_VALUE);
+    cu_result r = CU_NO_MEMORY;
+    pthread_mutex_lock(&lock);
+    for (int i = 0; i < MAX_STREAMS && r; i++) {
+        if (streams[i].live) continue;
+        streams[i] = (struct cu_stream_object){.live = 1};
+        *stream = &streams[i];
+        state.streams++;
+        r = CU_OK;
+    }
+    pthread_mutex_unlock(&lock);
+    return r;
+}
+cu_result cuStreamDestroy_v2(cu_stream stream) {
+    ENTER(1);
+    if (!object_of(stream) || !stream->live || stream->graph) return misuse(INVALID_VALUE);
+    pthread_mutex_lock(&lock);
+    stream->live = 0;
+    state.streams--;
+    pthread_mutex_unlock(&lock);
+    return CU_OK;
+}
+cu_result cuStreamBeginCapture_v2(cu_stream stream, cu_capture_mode mode) {
+    ENTER(1);
+    if (!object_of(stream) || stream->graph || mode != GPU_CAPTURE_GLOBAL) return misuse(INVALID_VALUE);
+    pthread_mutex_lock(&lock);
+    stream->graph = calloc(1, sizeof *stream->graph);
+    n_recording++;
+    state.graphs++;
+    pthread_mutex_unlock(&lock);
+    return CU_OK;
+}
+cu_result cuStreamEndCapture(cu_stream stream, cu_graph *graph) {
+    ENTER(1);
+    if (!object_of(stream) || !stream->graph) return misuse(INVALID_VALUE);
+    pthread_mutex_lock(&lock);
+    *graph = stream->graph;
+    stream->graph = NULL;
+    n_recording--;
+    pthread_mutex_unlock(&lock);
+    return CU_OK;
+}
+/* An instance is a copy, so that its graph can go first. */
+cu_result cuGraphInstantiateWithFlags(cu_exec *exec, cu_graph graph, unsigned long long flags) {
+    ENTER(1);
+    if (flags) return misuse(INVALID_VALUE);
+    struct cu_graph_object *copy = malloc(sizeof *copy);
+    if (!copy) return CU_NO_MEMORY;
+    pthread_mutex_lock(&lock);
+    *copy = *graph;
+    state.graphs++;
+    *exec = (cu_exec)(void *)copy;
+    pthread_mutex_unlock(&lock);
+    return CU_OK;
+}
+cu_result cuGraphLaunch(cu_exec exec, cu_stream stream) {
+    ENTER(1);
+    const struct cu_graph_object *g = (const void *)exec;
+    if (!object_of(stream)) return misuse(INVALID_VALUE);
+    pthread_mutex_lock(&lock);
+    for (int32_t i = 0; i < g->n; i++) queue(&g->launch[i], stream);
+    state.replayed += g->n;
+    pthread_mutex_unlock(&lock);
+    return CU_OK;
+}
+static cu_result drop(void *graph) {
+    pthread_mutex_lock(&lock);
+    free(graph);
+    state.graphs--;
+    pthread_mutex_unlock(&lock);
+    return CU_OK;
+}
+cu_result cuGraphExecDestroy(cu_exec exec) {
+    ENTER(1);
+    return drop(exec);
+}
+cu_result cuGraphDestroy(cu_graph graph) {
+    ENTER(1);
+    return drop(graph);
+}
+
+/* ---- events: marks of the host's clock ---- */
+
+#define VISIBLE __attribute__((visibility("default")))
+struct cu_event_object;
+VISIBLE cu_result cuEventCreate(struct cu_event_object **event, unsigned flags);
+VISIBLE cu_result cuEventDestroy_v2(struct cu_event_object *event);
+VISIBLE cu_result cuEventRecord(struct cu_event_object *event, cu_stream stream);
+VISIBLE cu_result cuEventSynchronize(struct cu_event_object *event);
+VISIBLE cu_result cuEventElapsedTime(float *ms, struct cu_event_object *from, struct cu_event_object *to);
+
+struct cu_event_object {
+    struct timespec at;
+    int recorded;
+};
+cu_result cuEventCreate(struct cu_event_object **event, unsigned flags) {
+    ENTER(1);
+    if (flags) return misuse(INVALID_VALUE);
+    *event = calloc(1, sizeof **event);
+    return *event ? CU_OK : CU_NO_MEMORY;
+}
+cu_result cuEventDestroy_v2(struct cu_event_object *event) {
+    ENTER(1);
+    free(event);
+    return CU_OK;
+}
+cu_result cuEventRecord(struct cu_event_object *event, cu_stream stream) {
+    ENTER(1);
+    if (stream && !object_of(stream)) return misuse(INVALID_VALUE);
+    event->recorded = 1;
+    return clock_gettime(CLOCK_MONOTONIC, &event->at) ? UNKNOWN : CU_OK;
+}
+cu_result cuEventSynchronize(struct cu_event_object *event) {
+    ENTER(1);
+    return event->recorded ? CU_OK : misuse(INVALID_VALUE);
+}
+cu_result cuEventElapsedTime(float *ms, struct cu_event_object *from, struct cu_event_object *to) {
+    ENTER(1);
+    if (!from->recorded || !to->recorded) return misuse(INVALID_VALUE);
+    *ms = (float)((double)(to->at.tv_sec - from->at.tv_sec) * 1e3 + (double)(to->at.tv_nsec - from->at.tv_nsec) * 1e-6);
     return CU_OK;
 }

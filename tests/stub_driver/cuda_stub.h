@@ -2,8 +2,15 @@
  * What a test sees of the stand-in driver (cuda_stub.c): counters, the last launch, and failures on demand. */
 #ifndef CUDA_STUB_H
 #define CUDA_STUB_H
-#include "cuda/driver.h"
+#include "gpu/gpu_calls.h"
 
+/* A launch, or a fill (function "fill", grid the bytes). */
+struct cuda_stub_launch {
+    char function[96];
+    unsigned grid[3], threads, cluster, shared_bytes;
+    cu_stream stream;
+    uint8_t params[64]; /* their start */
+};
 struct cuda_stub {
     /* CUDA_STUB_FAIL at cuInit: "symbol:n[,symbol:n]": the n-th call of a symbol from then on returns 999. */
     char fail_name[2][64];
@@ -15,7 +22,10 @@ struct cuda_stub {
     uint8_t params[4096];
     struct cu_launch_config config;
     struct cu_launch_attribute attribute;
-    char function[128], image[16]; /* of the last launch; first bytes of the last image */
+    char function[128], image[16];               /* of the last launch; first bytes of the last image */
+    int64_t streams, graphs, recorded, replayed; /* live objects; launches that went into a graph, that came from one */
+    int32_t n_log;                               /* the first launches and fills since a test set it to 0 */
+    struct cuda_stub_launch log[64];
 };
 /* Exported by the library: dlsym(lib, "cuda_stub_state"). Streams with this handle record a graph. */
 struct cuda_stub *cuda_stub_state(void);

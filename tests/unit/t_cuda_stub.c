@@ -189,7 +189,8 @@ static void images_are_loaded_once(void **state) {
     attn_ctx *ctx = open_ctx(&h);
     struct attn_core_device *dev = prepared(ctx);
     const struct attn_cuda_variant *v = &attn_cuda_variants[0];
-    assert_ptr_equal(attn_cuda_variant_find(v->symbol), v);
+    for (int32_t i = 0; i < attn_cuda_n_variants; i++)
+        assert_ptr_equal(attn_cuda_variant_find(attn_cuda_variants[i].symbol), &attn_cuda_variants[i]);
     assert_null(attn_cuda_variant_find("attn_sdpa_fwd_nothing"));
     struct attn_cuda_grid g = {7, 5, 3, 128, 0, 1000};
     const int params[3] = {11, 22, 33};

@@ -25,15 +25,23 @@ typedef CUstream cu_stream;
 typedef CUlaunchConfig cu_config;
 #include "cuda/driver.h"
 
+typedef CUstreamCaptureMode cu_capture_mode;
+typedef CUgraph cu_graph;
+typedef CUgraphExec cu_exec;
+#include "gpu/gpu_calls.h"
+
 #define PROTOTYPE(name, symbol, parameters)                                                                            \
     _Static_assert(__builtin_types_compatible_p(__typeof__(&symbol), CUresult(*) parameters), #symbol);
 ATTN_CUDA_CALLS(PROTOTYPE)
+#define TEST_PROTOTYPE(symbol, parameters) PROTOTYPE(symbol, symbol, parameters)
+GPU_CALLS(TEST_PROTOTYPE)
 
 /* What driver.h uses instead of them when it is alone. */
 _Static_assert(sizeof(CUresult) == sizeof(int) && sizeof(CUdevice) == sizeof(int), "int");
 _Static_assert(sizeof(CUdevice_attribute) == sizeof(int) && sizeof(CUfunction_attribute) == sizeof(int), "int");
 _Static_assert(sizeof(CUjit_option) == sizeof(int) && sizeof(CUstreamCaptureStatus) == sizeof(int), "int");
 _Static_assert(__builtin_types_compatible_p(CUdeviceptr, unsigned long long), "unsigned long long");
+_Static_assert(sizeof(CUstreamCaptureMode) == sizeof(int), "int");
 _Static_assert(sizeof(CUcontext) == sizeof(void *) && sizeof(CUstream) == sizeof(void *), "pointers");
 
 #define SAME(ours, theirs) _Static_assert((int)(ours) == (int)(theirs), #ours " is not " #theirs)
@@ -64,6 +72,9 @@ SAME(CU_JIT_ERROR_TEXT, CU_JIT_ERROR_LOG_BUFFER);
 SAME(CU_JIT_ERROR_BYTES, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES);
 SAME(CU_ATTRIBUTE_CLUSTER, CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION);
 SAME(CU_CAPTURE_NONE, CU_STREAM_CAPTURE_STATUS_NONE);
+
+SAME(GPU_NON_BLOCKING, CU_STREAM_NON_BLOCKING);
+SAME(GPU_CAPTURE_GLOBAL, CU_STREAM_CAPTURE_MODE_GLOBAL);
 
 #define SIZE(ours, theirs) _Static_assert(sizeof(ours) == sizeof(theirs) && _Alignof(ours) == _Alignof(theirs), #theirs)
 SIZE(struct cu_launch_attribute, CUlaunchAttribute);

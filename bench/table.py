@@ -1,0 +1,171 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Ratio tables from records of `attn bench --json` and of the peers measured beside it. Standard library only.
+
+    python3 bench/table.py [FILE...]     print the tables of these files; without files, of bench/results/**/*.jsonl
+    python3 bench/table.py --write       put the tables into docs/benchmarks.md and the summary into README.md,
+                                         between their markers (make figures)
+    python3 bench/table.py --check       fail if that would change them
+
+Records join on run + device + problem (+ the state of the caches). Of a problem measured in several runs the newest run
+counts; of several kernels of ours in one run the fastest. A ratio is the peer's time over ours: above 1 we are faster.
+"""
+import argparse
+import json
+import math
+import pathlib
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BEGIN, END = "<!-- made by bench/table.py -->", "<!-- /made by bench/table.py -->"
+OURS = "attn"
+
+
+def shorter(problem):
+    """The text without words that say what leaving them out means: records of hand-written texts join with the library's."""
+    words = problem.split()
+    value = dict(w.split("=", 1) for w in words if "=" in w)
+    mla = not words[0].startswith("sdpa")
+    same_as = {"b": "1", "hk": "1" if mla else value.get("hq"), "sk": value.get("sq"),
+               "d": "576" if mla else None, "dv": "512" if mla else value.get("d")}
+    return " ".join(w for w in words if not ("=" in w and w.split("=", 1)[1] == same_as.get(w.split("=", 1)[0])))
+
+
+def read(paths):
+    """Records with times, by (device, problem, cache) and then by run."""
+    table = {}
+    for path in paths:
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if not line.strip():
+                continue
+            try:
+                r = json.loads(line)
+                if not r.get("median_us") or r.get("measure", "execution") != "execution":
+                    continue
+                key = (r["device"], shorter(r["problem"]), r.get("cache", ""))
+                by_impl = table.setdefault(key, {}).setdefault(r["run"], {})
+            except (ValueError, KeyError, TypeError) as fault:
+                sys.exit(f"{path}:{number}: not a record: {fault!r}")
+            last = by_impl.get(r["impl"])
+            if last is None or r["median_us"] < last["median_us"]:
+                by_impl[r["impl"]] = r
+    return table
+
+
+def newest(runs):
+    """The newest run that holds ours and a peer; None if there is none."""
+    joined = [by_impl for by_impl in runs.values() if OURS in by_impl and len(by_impl.keys() - {OURS, "ref"}) > 0]
+    return max(joined, key=lambda by_impl: by_impl[OURS]["date"], default=None)
+
+
+def group_of(problem):
+    """Which table a problem belongs to: (order, heading, unit)."""
+    words = problem.split()
+    value = dict(w.split("=", 1) for w in words if "=" in w)
+    dtype = next((w for w in words if w in ("bf16", "f16", "f32", "f64")), "?")
+    few = int(value.get("sq", 1)) <= 4 and words[0] == "sdpa_fwd"
+    small = not few and int(value.get("sq", 1)) <= 512 and words[0].startswith("sdpa")
+    name = {"sdpa_fwd": "forward", "sdpa_bwd": "backward", "mla_fwd": "sparse MLA forward", "mla_bwd": "sparse MLA backward",
+            "dist": "attention distribution"}.get(words[0], words[0])
+    if few:
+        return (2, f"decode {dtype}", "gbps")
+    order = {"sdpa_fwd": 0, "sdpa_bwd": 1, "mla_fwd": 3, "mla_bwd": 4, "dist": 5}.get(words[0], 6)
+    return (order, f"{'small ' if small else ''}{name} {dtype}", "tflops")
+
+
+def number(x):
+    return "-" if x is None else f"{x:.0f}" if x >= 100 else f"{x:.1f}" if x >= 10 else f"{x:.2f}"
+
+
+def geomean(x):
+    return math.exp(sum(math.log(v) for v in x) / len(x))
+
+
+def tables(table):
+    """{device: [(heading, unit, peers, rows)]}; a row is (problem, {impl: figure}, {impl: ratio}, run)."""
+    found = {}
+    for (device, problem, _), runs in table.items():
+        best = newest(runs)
+        if best:
+            found.setdefault(device, {}).setdefault(group_of(problem), []).append((problem, best))
+    out = {}
+    for device, groups in sorted(found.items()):
+        for (_, heading, unit), items in sorted(groups.items()):
+            peers = sorted({impl for _, b in items for impl in b} - {OURS, "ref"})
+            rows = []
+            for problem, b in items:
+                ours = b[OURS]
+                # gbps of peers that do not count bytes: the work is the same, so times tell
+                figures = {impl: ours[unit] * ours["median_us"] / r["median_us"] for impl, r in b.items() if ours.get(unit)}
+                ratios = {impl: b[impl]["median_us"] / ours["median_us"] for impl in peers if impl in b}
+                rows.append((problem, figures, ratios, ours))
+            out.setdefault(device, []).append((heading, unit, peers, rows))
+    return out
+
+
+def markdown(device_tables):
+    lines = []
+    for device, groups in device_tables.items():
+        lines += [f"## {device}", ""]
+        for heading, unit, peers, rows in groups:
+            runs = sorted({(r[3]["date"][:10], r[3]["run"]) for r in rows})
+            word = "TFLOP/s" if unit == "tflops" else "GB/s"
+            lines += [f"### {heading}, {word}", "", "| problem | attn | " + " | ".join(peers) + " | attn / best |",
+                      "|---|---|" + "---|" * (len(peers) + 1)]
+            for problem, figures, ratios, _ in rows:
+                cells = [number(figures.get(OURS))] + [number(figures.get(p)) for p in peers] + [f"{min(ratios.values()):.2f}"]
+                lines.append(f"| `{problem}` | " + " | ".join(cells) + " |")
+            lines += ["", "Ratios: " + "; ".join(
+                f"{peer} geometric mean {geomean(x):.2f}, lowest {min(x):.2f}"
+                for peer in peers if (x := [r[2][peer] for r in rows if peer in r[2]])) +
+                f"; best of all {geomean([min(r[2].values()) for r in rows]):.2f}, lowest {min(min(r[2].values()) for r in rows):.2f}.",
+                f"Kernels: {', '.join(sorted({r[3]['kernel'] for r in rows}))}.",
+                f"Runs: {', '.join(f'{run} ({date})' for date, run in runs)}; {rows[0][3].get('note', '')}.", ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def summary(device_tables):
+    lines = ["| device | work | problems | attn against the best peer of each: geometric mean | lowest | highest |",
+             "|---|---|---|---|---|---|"]
+    for device, groups in device_tables.items():
+        for heading, _, peers, rows in groups:
+            x = [min(r[2].values()) for r in rows]
+            lines.append(f"| {device} | {heading} | {len(rows)} | {geomean(x):.2f} ({', '.join(peers)}) | {min(x):.2f} | {max(x):.2f} |")
+    return "\n".join(lines) + "\n"
+
+
+def replaced(path, text):
+    old = path.read_text()
+    if BEGIN not in old or END not in old:
+        sys.exit(f"{path.relative_to(ROOT)} lacks the markers {BEGIN} and {END}")
+    head, rest = old.split(BEGIN, 1)
+    return old, head + BEGIN + "\n" + text + END + rest.split(END, 1)[1]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="*", type=pathlib.Path)
+    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--check", action="store_true")
+    args = parser.parse_args()
+    if (args.write or args.check) and args.files:
+        parser.error("--write and --check take the files of bench/results")
+    paths = args.files or sorted((ROOT / "bench/results").glob("**/*.jsonl"))
+    made = tables(read(paths))
+    if not args.write and not args.check:
+        print(markdown(made) if made else "no problem was measured by attn and by a peer in one run", end="\n")
+        return
+    stale = 0
+    for path, text in ((ROOT / "docs/benchmarks.md", markdown(made)), (ROOT / "README.md", summary(made))):
+        old, new = replaced(path, text)
+        if old == new:
+            continue
+        stale += 1
+        print(f"{path.relative_to(ROOT)}: {'out of date, run make figures' if args.check else 'written'}")
+        if args.write:
+            path.write_text(new)
+    sys.exit(1 if args.check and stale else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: MIT
+ * The driver's streams and events by dlopen: see bench_clock.h. Nothing here computes attention. */
+#include "bench_clock.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* X(member, exported symbol, parameters); handles are pointers, results int, addresses 64 bits. */
+#define CALLS(X)                                                                                                       \
+    X(init, cuInit, (unsigned))                                                                                        \
+    X(version, cuDriverGetVersion, (int *))                                                                            \
+    X(get, cuDeviceGet, (int *, int))                                                                                  \
+    X(retain, cuDevicePrimaryCtxRetain, (void **, int))                                                                \
+    X(release, cuDevicePrimaryCtxRelease_v2, (int))                                                                    \
+    X(push, cuCtxPushCurrent_v2, (void *))                                                                             \
+    X(pop, cuCtxPopCurrent_v2, (void **))                                                                              \
+    X(stream_create, cuStreamCreate, (void **, unsigned))                                                              \
+    X(stream_destroy, cuStreamDestroy_v2, (void *))                                                                    \
+    X(event_create, cuEventCreate, (void **, unsigned))                                                                \
+    X(event_destroy, cuEventDestroy_v2, (void *))                                                                      \
+    X(event_record, cuEventRecord, (void *, void *))                                                                   \
+    X(event_wait, cuEventSynchronize, (void *))                                                                        \
+    X(event_elapsed, cuEventElapsedTime, (float *, void *, void *))                                                    \
+    X(fill, cuMemsetD8Async, (unsigned long long, unsigned char, size_t, void *))
+
+struct attn_cli_clock {
+    void *library, *context, *stream, *event[2];
+    int device, driver, retained, pushed;
+#define MEMBER(name, symbol, parameters) int(*name) parameters;
+    CALLS(MEMBER)
+#undef MEMBER
+};
+
+static const struct {
+    const char *symbol;
+    size_t offset;
+} rows[] = {
+#define ROW(name, symbol, parameters) {#symbol, offsetof(struct attn_cli_clock, name)},
+    CALLS(ROW)
+#undef ROW
+};
+
+static const char *open_library(struct attn_cli_clock *c) {
+    const char *path = getenv("ATTN_CUDA_DRIVER");
+    c->library = dlopen(path && *path ? path : "libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    if (!c->library) return dlerror();
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        void *at = dlsym(c->library, rows[i].symbol);
+        if (!at) return rows[i].symbol;
+        memcpy((char *)c + rows[i].offset, &at, sizeof at);
+    }
+    return NULL;
+}
+
+static const char *start(struct attn_cli_clock *c, int32_t index) {
+    const char *why = open_library(c);
+    if (why) return why;
+    if (c->init(0) || c->version(&c->driver) || c->get(&c->device, index)) return "the driver does not start";
+    c->retained = !c->retain(&c->context, c->device);
+    c->pushed = c->retained && !c->push(c->context);
+    if (!c->pushed) return "the driver gives no context";
+    if (c->stream_create(&c->stream, 1)) return "the driver gives no stream"; /* 1: apart from the default stream */
+    for (int i = 0; i < 2; i++)
+        if (c->event_create(&c->event[i], 0)) return "the driver gives no event";
+    return NULL;
+}
+
+struct attn_cli_clock *attn_cli_clock_open(attn_device device, char *why, size_t bytes) {
+    struct attn_cli_clock *c = calloc(1, sizeof *c);
+    const char *fault = c ? start(c, device.index) : "out of memory";
+    if (!fault) return c;
+    snprintf(why, bytes, "%s", fault);
+    attn_cli_clock_close(c);
+    return NULL;
+}
+
+void attn_cli_clock_close(struct attn_cli_clock *c) {
+    if (!c) return;
+    void *ours;
+    for (int i = 0; i < 2; i++)
+        if (c->event[i]) c->event_destroy(c->event[i]);
+    if (c->stream) c->stream_destroy(c->stream);
+    if (c->pushed) c->pop(&ours);
+    if (c->retained) c->release(c->device);
+    if (c->library) dlclose(c->library);
+    free(c);
+}
+
+void *attn_cli_clock_stream(const struct attn_cli_clock *c) { return c->stream; }
+int attn_cli_clock_driver(const struct attn_cli_clock *c) { return c->driver; }
+int attn_cli_clock_mark(struct attn_cli_clock *c, int which) { return c->event_record(c->event[which], c->stream); }
+
+int attn_cli_clock_read(struct attn_cli_clock *c, double *seconds) {
+    float ms = 0;
+    int r = c->event_wait(c->event[ATTN_CLI_CLOCK_END]);
+    if (!r) r = c->event_elapsed(&ms, c->event[ATTN_CLI_CLOCK_BEGIN], c->event[ATTN_CLI_CLOCK_END]);
+    *seconds = (double)ms * 1e-3;
+    return r;
+}
+
+int attn_cli_clock_overwrite(struct attn_cli_clock *c, void *memory, size_t bytes) {
+    return c->fill((unsigned long long)(uintptr_t)memory, 0, bytes, c->stream);
+}

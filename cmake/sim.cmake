@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: MIT
+# The PTX simulator (sim/): a stand-in for libcuda that tests open by path, and its tests. Never linked, never installed.
+file(GLOB attn_sim_sources CONFIGURE_DEPENDS sim/*.c)
+add_library(attn_sim_cuda MODULE ${attn_sim_sources})
+# Registers are read as integers and as floats; loops over lanes should become vector instructions.
+target_compile_options(attn_sim_cuda PRIVATE ${attn_warnings} -fno-strict-aliasing -fno-math-errno -fno-trapping-math)
+if(CMAKE_C_COMPILER_ID MATCHES "Clang") # its -Wpass-failed complains where a loop over lanes stays scalar
+  target_compile_options(attn_sim_cuda PRIVATE -Wno-pass-failed)
+endif()
+if(attn_x86_64)
+  target_compile_options(attn_sim_cuda PRIVATE ${attn_flags_avx2})
+endif()
+set_source_files_properties(sim/exec_round.c sim/exec_convert.c PROPERTIES COMPILE_OPTIONS -frounding-math)
+set_source_files_properties(sim/exec_mma.c PROPERTIES COMPILE_OPTIONS -ffp-contract=fast)
+set_target_properties(attn_sim_cuda PROPERTIES C_VISIBILITY_PRESET hidden LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
+target_link_libraries(attn_sim_cuda PRIVATE Threads::Threads m)
+
+if(NOT ATTN_SANITIZE) # the tests open it in a program without the sanitizers' run-time
+  add_executable(t_sim_faults tests/sim/t_sim_faults.c)
+  target_compile_options(t_sim_faults PRIVATE ${attn_warnings})
+  target_compile_definitions(t_sim_faults PRIVATE "ATTN_TEST_SIM=\"$<TARGET_FILE:attn_sim_cuda>\"")
+  target_link_libraries(t_sim_faults PRIVATE PkgConfig::cmocka ${CMAKE_DL_LIBS})
+  set_target_properties(t_sim_faults PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  add_dependencies(t_sim_faults attn_sim_cuda)
+  attn_test(sim.faults sim t_sim_faults)
+  foreach(fault global_bounds shared_bounds alignment freed deadlock divergent_barrier trap)
+    foreach(policy eager late random)
+      attn_test(sim.${fault}_${policy} sim t_sim_faults ${fault} ${policy})
+    endforeach()
+  endforeach()
+endif()

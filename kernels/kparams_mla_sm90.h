@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: MIT
+ * Parameters and shared-memory plans of the sparse MLA kernels on Hopper, shared by device code and src/cuda. */
+#ifndef ATTN_KPARAMS_MLA_SM90_H
+#define ATTN_KPARAMS_MLA_SM90_H
+#include "kernels/kparams_mla.h"
+
+struct kp_mla_fwd_sm90 {
+    struct kp_mla in;
+    struct kp_view out, lse, max_logits; /* [B,SQ,HQ,512], [B,SQ,HQ] twice; the last two may be absent */
+};
+KP_SIZE(struct kp_mla_fwd_sm90, 272 + 3 * 48);
+
+/* A line of mla_fwd_sm90.def. */
+struct kp_mla_fwd_sm90_config {
+    const char *symbol;
+    int32_t dtype, dim;
+};
+
+/* A line of dist_sm90.def. */
+struct kp_dist_sm90_config {
+    const char *symbol;
+    int32_t dtype, dim, halves;
+};
+
+#define KP_SM90_SLICE 8192 /* 64 rows of 64 elements */
+/* Q, two tiles of 9 slices, the rest */
+#define KP_MLA_FWD_SM90_SHARED(dim) (((dim) / 64 + 18) * KP_SM90_SLICE + 4096)
+/* Q of one half of the heads and two tiles, or of both halves and one; the rest */
+#define KP_DIST_SM90_SHARED(dim) (3 * ((dim) / 64) * KP_SM90_SLICE + 4096)
+#define KP_MLA_FWD_SM90_THREADS  384
+#endif

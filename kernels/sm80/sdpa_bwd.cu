@@ -1,0 +1,488 @@
+/* SPDX-License-Identifier: MIT
+ * Dense attention backward on mma.sync: f16 and bf16, every chip from sm_80 on, any D and DV to 512. One CTA owns a
+ * tile of keys of one key head and walks the query rows that see them, of every query head of the group.
+ *
+ *   P = exp(s - lse)     dP = dO V^T     dS = P o (dP - shift)
+ *   dV += P^T dO         dK += dS^T Q    dQ += dS K       at the end dK, dQ are multiplied by the scale
+ *
+ * dK and dV stay in registers; dQ is summed over the CTAs of a head in f32 in the workspace, by reductions, or, when
+ * the plan must be deterministic, in the order of the key tiles. kernels/smxx/sdpa_bwd_prepare.cu gives lse, shift and
+ * zeroes, sdpa_bwd_convert.cu rounds dQ. Scores are formed transposed, keys along the rows: P^T and dS^T are then A
+ * operands.
+ *
+ *   shared K --ldmatrix-> A --+                                  shared V  -> A --+
+ *   shared Q --ldmatrix-> B --+-mma-> S^T --exp--> P^T    shared dO -> B --+-mma-> dP^T
+ *                                       |                                      |
+ *                                  P^T (16 bit, registers or shared)      dS^T (16 bit, shared)
+ *   dV += P^T dO (B: ldmatrix.trans)    dK += dS^T Q (B: .trans)    dQ tile = dS K (A, B: .trans) --red--> global
+ *
+ * Shared memory: K | V | Q (q_stages) | dO (o_stages) | dS^T | P^T, unless a warp keeps P for its own keys in registers
+ * (P_HELD: then its dS needs no detour for dK either) | lse, shift, share: f32 of each row | flags, 64 bytes.
+ * Barriers of a step: A, all copies have arrived and the last step is over; B, P and dS are written, statistics read;
+ * C, only with one stage: Q and dO are read, the next may come.
+ *
+ * Hidden cells have P = dS = 0, but 0 * NaN is NaN. Keys past the end are zero-filled by the copy. Keys with infinities
+ * or NaN are noted and zeroed before the first step: a row that sees one has lse = NaN by itself, or the score was
+ * -inf. Of rows whose statistics are not finite, Q and dO are zeroed when they arrive; if only dO is to blame, its row
+ * is added to dV by hand (add_poison). Ordinary data never takes these paths.
+ *
+ * Registers and figures: docs/kernels/sdpa_bwd_sm80.md. */
+#include "kernels/device/mma.h"
+#include "kernels/device/reduce.h"
+#include "kernels/sm80/sdpa_bwd_load.h"
+
+#include "kernels/sm80/sdpa_bwd_cells.h"
+
+/* ------------------------------------------------------------------ products ----------------------- */
+
+/* rX += A B^T: S^T or dP^T of the warp's part. keys: the K or V tile, rows: the Q or dO tile. */
+static __device__ __forceinline__ void cell_product(float rX[S_M][S_N][4], uint32_t keys, uint32_t rows,
+                                                    struct part part) {
+    const int lane = lane_of();
+    const uint32_t a_lane = keys + tile_at(PITCH, part.key + lane % 16, lane / 16);
+    const uint32_t b_lane = rows + tile_at(PITCH, part.row + lane % 8 + lane / 16 * 8, lane / 8 % 2);
+#pragma unroll
+    for (int k = 0; k < DIM / 16; k++) {
+        uint32_t a[S_M][4];
+#pragma unroll
+        for (int x = 0; x < S_M; x++) load_matrix4(a[x], tile_step(a_lane, PITCH, 2 * k) + x * 16 * PITCH);
+        if constexpr (S_N == 1) {
+            uint32_t b[2];
+            load_matrix2(b, tile_step(b_lane, PITCH, 2 * k));
+#pragma unroll
+            for (int x = 0; x < S_M; x++) mma_m16n8k16(TYPE, rX[x][0], a[x], b[0], b[1]);
+        }
+#pragma unroll
+        for (int n = 0; n + 1 < S_N; n += 2) {
+            uint32_t b[4];
+            load_matrix4(b, tile_step(b_lane, PITCH, 2 * k) + n * 8 * PITCH);
+#pragma unroll
+            for (int x = 0; x < S_M; x++) {
+                mma_m16n8k16(TYPE, rX[x][n], a[x], b[0], b[1]);
+                mma_m16n8k16(TYPE, rX[x][n + 1], a[x], b[2], b[3]);
+            }
+        }
+    }
+}
+
+/* rX += A B of the warp's keys and dims, 16 queries: one step of dV or dK. rows: the dO or Q tile from that query on.
+ * The warp's dims are pairs of fragments, dealt in turn to the warps side by side. */
+static __device__ __forceinline__ void key_product_step(float rX[KV_M][KV_N][4], const uint32_t a[KV_M][4],
+                                                        uint32_t b_lane) {
+#pragma unroll
+    for (int n = 0; n < KV_N; n += 2) {
+        uint32_t b[4];
+        load_matrix4_trans(b, tile_step(b_lane, PITCH, n * KV_DIM_WARPS));
+#pragma unroll
+        for (int x = 0; x < KV_M; x++) {
+            mma_m16n8k16(TYPE, rX[x][n], a[x], b[0], b[1]);
+            mma_m16n8k16(TYPE, rX[x][n + 1], a[x], b[2], b[3]);
+        }
+    }
+}
+static __device__ __forceinline__ uint32_t key_product_lane(uint32_t rows) {
+    const int lane = lane_of();
+    return rows + tile_at(PITCH, lane % 16, 2 * (warp_of() / KV_KEY_WARPS) + lane / 16);
+}
+
+/* rX += of all queries; cells: the P^T or dS^T tile. */
+static __device__ __forceinline__ void key_product(float rX[KV_M][KV_N][4], uint32_t cells, uint32_t rows) {
+    const int lane = lane_of();
+    const uint32_t a_lane = cells + tile_at(S_PITCH, warp_of() % KV_KEY_WARPS * (16 * KV_M) + lane % 16, lane / 16);
+    const uint32_t b_lane = key_product_lane(rows);
+#pragma unroll
+    for (int k = 0; k < ROWS / 16; k++) {
+        uint32_t a[KV_M][4];
+#pragma unroll
+        for (int x = 0; x < KV_M; x++) load_matrix4(a[x], tile_step(a_lane, S_PITCH, 2 * k) + x * 16 * S_PITCH);
+        key_product_step(rX, a, b_lane + k * 16 * PITCH);
+    }
+}
+
+/* The warp's share of dS K. */
+static __device__ __forceinline__ void row_product(float rX[Q_M][Q_N][4], uint32_t cells, uint32_t keys) {
+    const int lane = lane_of();
+    const uint32_t a_lane =
+        cells + tile_at(S_PITCH, lane % 8 + lane / 16 * 8, warp_of() % Q_ROW_WARPS * (2 * Q_M) + lane / 8 % 2);
+    const uint32_t b_lane = keys + tile_at(PITCH, lane % 16, 2 * (warp_of() / Q_ROW_WARPS) + lane / 16);
+#pragma unroll
+    for (int x = 0; x < Q_M; x++)
+#pragma unroll
+        for (int n = 0; n < Q_N; n++) rX[x][n][0] = rX[x][n][1] = rX[x][n][2] = rX[x][n][3] = 0;
+#pragma unroll
+    for (int k = 0; k < KEYS / 16; k++) {
+        uint32_t a[Q_M][4];
+#pragma unroll
+        for (int x = 0; x < Q_M; x++) load_matrix4_trans(a[x], tile_step(a_lane, S_PITCH, 2 * x) + k * 16 * S_PITCH);
+#pragma unroll
+        for (int n = 0; n < Q_N; n += 2) {
+            uint32_t b[4];
+            load_matrix4_trans(b, tile_step(b_lane, PITCH, n * Q_DIM_WARPS) + k * 16 * PITCH);
+#pragma unroll
+            for (int x = 0; x < Q_M; x++) {
+                mma_m16n8k16(TYPE, rX[x][n], a[x], b[0], b[1]);
+                mma_m16n8k16(TYPE, rX[x][n + 1], a[x], b[2], b[3]);
+            }
+        }
+    }
+}
+
+/* ------------------------------------------------------------------ numbers that are not finite ---- */
+
+static __device__ __forceinline__ uint32_t row_chunk_bad(uint32_t at) {
+    const uint4 a = shared_load128(at);
+    return not_finite16(TYPE, a.x) | not_finite16(TYPE, a.y) | not_finite16(TYPE, a.z) | not_finite16(TYPE, a.w);
+}
+
+/* All threads, once: note and zero keys with infinities or NaN. Returns whether there are any. */
+static __device__ __forceinline__ int take_bad_keys(uint32_t base) {
+    uint32_t any = 0;
+    if (threadIdx.x < 8) shared_store32(base + POISON + 4 * threadIdx.x, 0);
+    __syncthreads();
+#pragma unroll 2
+    for (int x = thread_of(); x < KEYS * (DIM / 8); x += THREADS) {
+        const int r = x / (DIM / 8);
+        const uint32_t bad = row_chunk_bad(base + K_TILE + tile_at(PITCH, r, x % (DIM / 8)));
+        if (bad) shared_or32(base + BAD_KEYS + 4 * (r >> 5), 1u << (r & 31));
+        any |= bad;
+    }
+    if (!__syncthreads_or((int)any)) return 0;
+#pragma unroll 1
+    for (int x = thread_of(); x < KEYS * (DIM / 8); x += THREADS) {
+        const int r = x / (DIM / 8);
+        if (is_bad_key(base, r))
+            shared_store128(base + K_TILE + tile_at(PITCH, r, x % (DIM / 8)), make_uint4(0, 0, 0, 0));
+    }
+    __syncthreads();
+    return 1;
+}
+
+/* Does a row of the tile have statistics that are not finite? The same for all warps. */
+static __device__ __forceinline__ int has_special_rows(uint32_t base) {
+    int special = 0;
+#pragma unroll
+    for (int r = 0; r < ROWS; r += 32) {
+        const int at = ROWS < 32 ? lane_of() % ROWS : r + lane_of();
+        const float lse = __uint_as_float(shared_load32(base + LSE + 4 * at)),
+                    shift = __uint_as_float(shared_load32(base + SHIFT + 4 * at));
+        special |= !(fabsf(lse) < INF && fabsf(shift) < INF);
+    }
+    return __any_sync(~0u, special);
+}
+
+/* All threads: zero Q and dO of empty rows and of rows of NaN; zero and note dO of other rows where it is not finite.
+ * Returns whether any was noted. */
+static __device__ __forceinline__ int clean_rows(uint32_t base, uint32_t q_tile, uint32_t o_tile) {
+    uint32_t any = 0;
+    if (threadIdx.x < 4) {
+        shared_store32(base + POISON + 4 * threadIdx.x, 0);
+        shared_store32(base + BAD_ROWS + 4 * threadIdx.x, 0);
+    }
+    __syncthreads();
+#pragma unroll 1
+    for (int x = thread_of(); x < ROWS * (DIM / 8); x += THREADS) {
+        const int r = x / (DIM / 8), c = x % (DIM / 8);
+        const float lse = __uint_as_float(shared_load32(base + LSE + 4 * r));
+        const int whole = !(fabsf(lse) < INF);
+        const uint32_t at = o_tile + tile_at(PITCH, r, c);
+        if (!whole && row_chunk_bad(at)) shared_or32(base + POISON + 4 * (r >> 5), 1u << (r & 31)), any = 1;
+        if (!whole) continue;
+        if (row_chunk_bad(q_tile + tile_at(PITCH, r, c))) shared_or32(base + BAD_ROWS + 4 * (r >> 5), 1u << (r & 31));
+        shared_store128(at, make_uint4(0, 0, 0, 0));
+        shared_store128(q_tile + tile_at(PITCH, r, c), make_uint4(0, 0, 0, 0));
+    }
+    const int poison = __syncthreads_or((int)any);
+    if (!poison) return 0;
+#pragma unroll 1
+    for (int x = thread_of(); x < ROWS * (DIM / 8); x += THREADS) {
+        const int r = x / (DIM / 8);
+        if (shared_load32(base + POISON + 4 * (r >> 5)) >> (r & 31) & 1)
+            shared_store128(o_tile + tile_at(PITCH, r, x % (DIM / 8)), make_uint4(0, 0, 0, 0));
+    }
+    __syncthreads();
+    return 1;
+}
+
+/* dV += P^T dO of one noted row, read from memory; y: P of the lane's key x, r. A probability of 0 is a hidden cell. */
+static __device__ __forceinline__ void add_poison_row(const struct kp_sdpa_bwd *p, const uint16_t *row, float y, int x,
+                                                      int r, float rX[KV_M][KV_N][4]) {
+    if (y == 0) return;
+#pragma unroll
+    for (int n = 0; n < KV_N; n++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const int c = 16 * (n / 2 * KV_DIM_WARPS + warp_of() / KV_KEY_WARPS) + n % 2 * 8 + 2 * (lane_of() & 3) + e;
+            if (c < p->in.dim_v) rX[x][n][2 * r + e] += y * unpack16(TYPE, row[c]);
+        }
+}
+
+static __device__ __forceinline__ const uint16_t *dout_row(const struct kp_sdpa_bwd *p, const struct work *w,
+                                                           struct step s, int q) {
+    return (const uint16_t *)p->dout.data + w->b * p->dout.batch + s.head * p->dout.head +
+           (w->seq.q0 + s.i0 + q) * p->dout.row;
+}
+
+/* P in shared memory. */
+static __device__ __forceinline__ void add_poison(const struct kp_sdpa_bwd *p, const struct work *w, struct step s,
+                                                  uint32_t base, float rX[KV_M][KV_N][4]) {
+#pragma unroll 1
+    for (int q = 0; q < ROWS; q++) {
+        if (!(shared_load32(base + POISON + 4 * (q >> 5)) >> (q & 31) & 1)) continue;
+#pragma unroll
+        for (int x = 0; x < KV_M; x++)
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                const int key = warp_of() % KV_KEY_WARPS * (16 * KV_M) + 16 * x + 8 * r + (lane_of() >> 2);
+                const uint32_t pair = shared_load32(base + P_TILE + tile_at(S_PITCH, key, q / 8) + (q % 8 & ~1) * 2);
+                add_poison_row(p, dout_row(p, w, s, q), unpack16(TYPE, q & 1 ? pair >> 16 : pair & 0xffff), x, r, rX);
+            }
+    }
+}
+
+/* P_HELD: P^T of a block of queries as A operands. */
+static __device__ __forceinline__ void add_poison_held(const struct kp_sdpa_bwd *p, const struct work *w, struct step s,
+                                                       uint32_t base, int row0, const uint32_t rP[S_M][S_N][2],
+                                                       float rX[KV_M][KV_N][4]) {
+#pragma unroll 1
+    for (int q = row0; q < row0 + SUB_ROWS; q++) {
+        if (!(shared_load32(base + POISON + 4 * (q >> 5)) >> (q & 31) & 1)) continue;
+#pragma unroll
+        for (int x = 0; x < KV_M; x++)
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                uint32_t pair = 0; /* of the quad's lane that holds query q; a choice would index memory */
+#pragma unroll
+                for (int n = 0; n < S_N; n++) pair |= rP[x][n][r] & (0u - (uint32_t)(n == (q - row0) >> 3));
+                pair = __shfl_sync(~0u, pair, (lane_of() & ~3) | (q >> 1 & 3));
+                add_poison_row(p, dout_row(p, w, s, q), unpack16(TYPE, q & 1 ? pair >> 16 : pair & 0xffff), x, r, rX);
+            }
+    }
+}
+
+/* ------------------------------------------------------------------ steps -------------------------- */
+
+/* S, dP and what follows of one block of queries. P_HELD: dV and dK, too. */
+static __device__ __forceinline__ void cells_step(const struct kp_sdpa_bwd *p, const struct work *w, struct step s,
+                                                  uint32_t base, uint32_t q_tile, uint32_t o_tile, int sub, int edge,
+                                                  int poison, float rK[KV_M][KV_N][4], float rV[KV_M][KV_N][4]) {
+    struct part part;
+    float rS[S_M][S_N][4], rD[S_M][S_N][4];
+    uint32_t rP[S_M][S_N][2], rC[S_M][S_N][2];
+    part.key = warp_of() % S_KEY_WARPS * (16 * S_M);
+    part.row = sub * SUB_ROWS + (P_HELD ? 0 : warp_of() / S_KEY_WARPS * (8 * S_N));
+    part.j = w->j0 + part.key, part.i = s.i0 + part.row;
+    if (S_KEY_WARPS * S_ROW_WARPS < WARPS && warp_of() >= S_KEY_WARPS * S_ROW_WARPS) return;
+#pragma unroll
+    for (int x = 0; x < S_M; x++)
+#pragma unroll
+        for (int n = 0; n < S_N; n++)
+#pragma unroll
+            for (int c = 0; c < 4; c++) rS[x][n][c] = rD[x][n][c] = 0;
+    cell_product(rS, base + K_TILE, q_tile, part);
+    if (!FULL) start_dp(base, part, rD);
+    cell_product(rD, base + V_TILE, o_tile, part);
+    if (FULL) {
+        const struct bias bias = bias_of(&p->in, w->b, s.head);
+        full_cells(&p->in, base, part, w->off, w->seq.sk, w->bad_keys, 1, &bias, rS, rD);
+    } else {
+        plain_cells(&p->in, base, part, rS, rD);
+        if (edge) hide_cells(&p->in, base, part, w->off, w->seq.sk, w->bad_keys, rS, rD);
+    }
+    const uint32_t to = tile_at(S_PITCH, part.key + (lane_of() >> 2), part.row / 8) + 4 * (lane_of() & 3);
+#pragma unroll
+    for (int x = 0; x < S_M; x++)
+#pragma unroll
+        for (int n = 0; n < S_N; n++)
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                const uint32_t at = base + tile_step(to, S_PITCH, n) + (16 * x + 8 * r) * S_PITCH;
+                rP[x][n][r] = pack16(TYPE, rS[x][n][2 * r], rS[x][n][2 * r + 1]);
+                rC[x][n][r] = pack16(TYPE, rD[x][n][2 * r], rD[x][n][2 * r + 1]);
+                shared_store32(DS_TILE + at, rC[x][n][r]);
+                if (!P_HELD) shared_store32(P_TILE + at, rP[x][n][r]);
+            }
+    if constexpr (P_HELD) {
+#pragma unroll
+        for (int k = 0; k < SUB_ROWS / 16; k++) {
+            uint32_t a[KV_M][4];
+#pragma unroll
+            for (int x = 0; x < KV_M; x++)
+#pragma unroll
+                for (int c = 0; c < 4; c++) a[x][c] = rP[x % S_M][(2 * k + c / 2) % S_N][c % 2];
+            key_product_step(rV, a, key_product_lane(o_tile) + (sub * SUB_ROWS + k * 16) * PITCH);
+        }
+#pragma unroll
+        for (int k = 0; k < SUB_ROWS / 16; k++) {
+            uint32_t a[KV_M][4];
+#pragma unroll
+            for (int x = 0; x < KV_M; x++)
+#pragma unroll
+                for (int c = 0; c < 4; c++) a[x][c] = rC[x % S_M][(2 * k + c / 2) % S_N][c % 2];
+            key_product_step(rK, a, key_product_lane(q_tile) + (sub * SUB_ROWS + k * 16) * PITCH);
+        }
+        if (poison) add_poison_held(p, w, s, base, sub * SUB_ROWS, rP, rV);
+    }
+}
+
+/* dQ of the step to the workspace: element e of a thread at e THREADS + thread of the tile. */
+static __device__ __forceinline__ void reduce_rows(const struct kp_sdpa_bwd *p, uint32_t base, int t) {
+    float rQ[Q_M][Q_N][4];
+    row_product(rQ, base + DS_TILE, base + K_TILE);
+    const struct work w = recall_work(base);
+    const struct step s = step_of(p, &w, t);
+    const int64_t row = s.head * p->stat_rows + w.stat0 + s.i0;
+    float *to = (float *)p->dq_sum + row * DIM + thread_of();
+    int32_t *turn = (int32_t *)p->turns + row / ROWS;
+    if (p->turns) {
+        /* the key tiles before this one, from the first that sees a row of the tile */
+        const int first = max(s.i0 + w.off - p->in.window_left, 0) / KEYS;
+        if (threadIdx.x == 0) wait_turn(turn, w.key_tile - first);
+        __syncthreads();
+    }
+#pragma unroll
+    for (int x = 0; x < Q_M; x++)
+#pragma unroll
+        for (int n = 0; n < Q_N; n++)
+#pragma unroll
+            for (int c = 0; c < 4; c++) reduce_add(to + ((x * Q_N + n) * 4 + c) * THREADS, rQ[x][n][c]);
+    if (p->turns) {
+        settle();
+        __syncthreads();
+        if (threadIdx.x == 0) pass_turn(turn);
+    }
+}
+
+/* ------------------------------------------------------------------ results ------------------------ */
+
+/* A warp's rounded keys into the tile's memory. */
+static __device__ __forceinline__ void lay_down(uint32_t tile, const float rX[KV_M][KV_N][4], float scale) {
+    const int key = warp_of() % KV_KEY_WARPS * (16 * KV_M) + (lane_of() >> 2);
+#pragma unroll
+    for (int x = 0; x < KV_M; x++)
+#pragma unroll
+        for (int n = 0; n < KV_N; n++)
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                const int chunk = 2 * (n / 2 * KV_DIM_WARPS + warp_of() / KV_KEY_WARPS) + n % 2;
+                shared_store32(tile + tile_at(PITCH, key + 16 * x + 8 * r, chunk) + 4 * (lane_of() & 3),
+                               pack16(TYPE, rX[x][n][2 * r] * scale, rX[x][n][2 * r + 1] * scale));
+            }
+}
+
+/* All threads: the tile's keys as far as they belong to the sequence; 16 bytes a thread where the tensor allows that.
+ */
+static __device__ __forceinline__ void store_keys(const struct kp_sdpa_bwd *p, const struct work *w, uint32_t tile,
+                                                  const struct kp_view *v, int width) {
+    const int exist = (p->in.cu_seqlens_k ? w->seq.sk : p->in.seq_k) - w->j0;
+#pragma unroll 2
+    for (int x = thread_of(); x < KEYS * (DIM / 8); x += THREADS) {
+        const int r = x / (DIM / 8), c = x % (DIM / 8), left = width - 8 * c;
+        if (r >= exist || left <= 0) continue;
+        const uint4 a = shared_load128(tile + tile_at(PITCH, r, c));
+        uint16_t *to =
+            (uint16_t *)v->data + w->b * v->batch + w->head_k * v->head + (w->seq.k0 + w->j0 + r) * v->row + 8 * c;
+        if (v->chunk == 16 && left >= 8) {
+            *(uint4 *)to = a;
+            continue;
+        }
+        const uint32_t word[4] = {a.x, a.y, a.z, a.w};
+#pragma unroll
+        for (int e = 0; e < 8; e++)
+            if (e < left) to[e] = (uint16_t)(word[e / 2] >> (e % 2 * 16));
+    }
+}
+
+/* ------------------------------------------------------------------ one work item ------------------ */
+
+static __device__ __forceinline__ void run_tile(const struct kp_sdpa_bwd *p, struct work *w) {
+    const uint32_t base = shared_base();
+    float rK[KV_M][KV_N][4], rV[KV_M][KV_N][4];
+#pragma unroll
+    for (int x = 0; x < KV_M; x++)
+#pragma unroll
+        for (int n = 0; n < KV_N; n++)
+#pragma unroll
+            for (int c = 0; c < 4; c++) rK[x][n][c] = rV[x][n][c] = 0;
+
+    if (w->steps > 0) {
+        const struct step s = step_of(p, w, 0);
+        load_keys(p, w, base);
+        load_rows(p, w, &p->in.q, p->in.dim_qk, base + Q_TILE, s);
+        load_rows(p, w, &p->dout, p->in.dim_v, base + O_TILE, s);
+        load_stats(p, w, base, s);
+        copy_commit();
+        copy_wait(0);
+        __syncthreads();
+        w->bad_keys = take_bad_keys(base);
+    }
+    keep_work(w, base);
+    __syncthreads();
+#pragma unroll 1
+    for (int t = 0; t < (int)shared_load32(base + KEPT + 56); t++) {
+        const uint32_t q_tile = base + Q_TILE + (Q_STAGES == 2 ? t % 2 * ROWS * PITCH : 0),
+                       o_tile = base + O_TILE + (O_STAGES == 2 ? t % 2 * ROWS * PITCH : 0);
+        int poison;
+        copy_wait(0);
+        __syncthreads(); /* A */
+        {
+            const struct work now = recall_work(base);
+            const struct step s = step_of(p, &now, t), next = step_of(p, &now, t + 1);
+            const int more = t + 1 < now.steps;
+            if (more && Q_STAGES == 2)
+                load_rows(p, &now, &p->in.q, p->in.dim_qk, base + Q_TILE + (t + 1) % 2 * ROWS * PITCH, next);
+            if (more && O_STAGES == 2)
+                load_rows(p, &now, &p->dout, p->in.dim_v, base + O_TILE + (t + 1) % 2 * ROWS * PITCH, next);
+            copy_commit();
+            poison = has_special_rows(base) ? clean_rows(base, q_tile, o_tile) : 0;
+            const int edge = now.bad_keys || !sees_all(p, &now, s.i0);
+#pragma unroll
+            for (int sub = 0; sub < SUBS; sub++)
+                cells_step(p, &now, s, base, q_tile, o_tile, sub, edge, poison, rK, rV);
+        }
+        __syncthreads(); /* B */
+        {
+            const struct work now = recall_work(base);
+            const struct step next = step_of(p, &now, t + 1);
+            if (t + 1 < now.steps) load_stats(p, &now, base, next);
+            if (!P_HELD) {
+                if (p->dv.data) key_product(rV, base + P_TILE, o_tile);
+                if (p->dv.data && poison) {
+                    const struct work then = recall_work(base);
+                    add_poison(p, &then, step_of(p, &then, t), base, rV);
+                }
+                if (p->dk.data) key_product(rK, base + DS_TILE, q_tile);
+                if (Q_STAGES == 1 || O_STAGES == 1) __syncthreads(); /* C */
+            }
+        }
+        if (Q_STAGES == 1 || O_STAGES == 1) {
+            const struct work now = recall_work(base);
+            const struct step next = step_of(p, &now, t + 1);
+            const int more = t + 1 < now.steps;
+            if (more && Q_STAGES == 1) load_rows(p, &now, &p->in.q, p->in.dim_qk, q_tile, next);
+            if (more && O_STAGES == 1) load_rows(p, &now, &p->dout, p->in.dim_v, o_tile, next);
+        }
+        copy_commit();
+        if (p->dq_sum) reduce_rows(p, base, t);
+    }
+    __syncthreads(); /* K and V make room for dK and dV */
+    find_work(p, (int)shared_load32(base + KEPT + 60), w);
+    lay_down(base + K_TILE, rK, p->in.scale);
+    lay_down(base + V_TILE, rV, 1);
+    __syncthreads();
+    if (p->dk.data) store_keys(p, w, base + K_TILE, &p->dk, p->in.dim_qk);
+    if (p->dv.data) store_keys(p, w, base + V_TILE, &p->dv, p->in.dim_v);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, CFG_CTAS) CFG(const __grid_constant__ struct kp_sdpa_bwd p) {
+    struct work w;
+    int64_t item = blockIdx.x;
+    if (p.turns) { /* whoever waits for a turn waits for a CTA that has started */
+        if (threadIdx.x == 0)
+            shared_store32(shared_base(),
+                           (uint32_t)take_ticket((int32_t *)p.turns + p.in.heads_q * (p.stat_rows / ROWS)));
+        __syncthreads();
+        item = shared_load32(shared_base());
+        __syncthreads();
+    }
+    if (find_work(&p, item, &w)) run_tile(&p, &w);
+}

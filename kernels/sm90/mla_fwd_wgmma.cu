@@ -1,0 +1,422 @@
+/* SPDX-License-Identifier: MIT
+ * Sparse MLA forward on Hopper: wgmma, f16 and bf16. An item of work is one query and up to 64 of its heads; a tile is
+ * 64 of its slots. Persistent: CTA c takes items c, c + grid, ...
+ *
+ *   q [64 heads x D] --cp.async--> Q                             one tile of key rows, taken twice: as K and as V
+ *   kv rows by index --cp.async--> KV[0], KV[1]  (tile n of the CTA in buffer n % 2, "its" warpgroup is n % 2)
+ *
+ *   warpgroup own = n % 2                                        warpgroup other
+ *     S = Q K^T            64 x 64, all of D
+ *     m, P = 2^(S - m)     in registers; P also to shared   -->  m, growth, P
+ *     O[own half] += P V   64 x 256, P from registers            O[other half] += P V   P from shared memory
+ *
+ * so each warpgroup owns 256 of the 512 columns of O and the softmax of every second tile, and both run the tiles in
+ * the same order: growth (the factor by which O and the sums shrink because a maximum grew) is applied tile by tile.
+ * The maximum that P is taken against is changed only when a row's maximum has grown by more than 2^8.
+ *
+ * Roles (384 threads, 1 CTA an SM): warpgroups 0 and 1 consume, 216 registers; warpgroup 2 gathers, 72 registers.
+ * Shared memory, bytes:                                          D = 576     D = 512
+ *   Q       D/64 slices of 8192                                  73,728      65,536
+ *   KV      2 x 9 slices; P of the tile takes slice 8 once       147,456     147,456
+ *           S is done (D = 576: the last 64 columns of K)
+ *   rest    struct plan                                          4,096       4,096      225,280 and 217,088 in all
+ * Barriers (arrivals; who waits). "near" are the four slices that the owner multiplies with P, "far" the rest.
+ *   Q_FULL (128 producers; consumers)        Q_FREE (8 warps, each after its last S of the item; producers)
+ *   NEAR_FULL, FAR_FULL [2] (128 producers, NEAR also 1 for the mask; owner; the other warpgroup learns it through P)
+ *   NEAR_FREE [2] (4 warps of the owner after its P V; producers)    FAR_FREE [2] (4 warps of the other; producers)
+ *   named 1, 2: P of buffer 0, 1 is there (128 arrive + 128 wait)    named 3: sums of the item are exchanged (256)
+ *   named 4, 5: all warps of a warpgroup have S, P may take slice 8 (128)
+ * Phases: round of a buffer = n / 2, of Q = items with at least one slot so far. The floor and the measured gap stand
+ * in docs/kernels/mla_fwd_sm90.md. */
+#include "kernels/device/number.h"
+#include "kernels/device/wgmma.h"
+#include "kernels/kparams_mla_sm90.h"
+#include "kernels/sm90/mla_gather_wgmma.h"
+
+constexpr int TYPE = CFG_DTYPE, D = CFG_DIM;
+static_assert(D == 576 || D == 512, "the slices of a key row");
+static_assert(KP_MLA_FWD_SM90_SHARED(D) <= 232448, "what a CTA of Hopper may have");
+constexpr int SLICES = D / 64, STAGE = 9 * SLICE, HALF = 4 * SLICE;
+
+constexpr int P_READY = 1, SUMS_READY = 3, S_DONE = 4; /* named barriers */
+
+/* Shared memory by byte offsets. */
+constexpr uint32_t Q_AT = 0, KV_AT = SLICES * SLICE, PLAN_AT = KV_AT + 2 * STAGE;
+constexpr uint32_t TOP_AT = PLAN_AT;         /* float [2 buffers][64]: m after the tile */
+constexpr uint32_t GROWTH_AT = TOP_AT + 512; /* float [2][64] */
+constexpr uint32_t GREW_AT =
+    GROWTH_AT + 512;                       /* uint32_t [2][4 warps]: nonzero if a growth of the warp's rows is not 1 */
+constexpr uint32_t MASK_AT = GREW_AT + 32; /* uint32_t [2][2]: valid slots of the tile */
+constexpr uint32_t SUMS_AT = MASK_AT + 16; /* float [2 parities of items][2 warpgroups][64][2]: sum, largest score */
+constexpr uint32_t BARS_AT = SUMS_AT + 2048; /* mbarriers */
+constexpr uint32_t Q_FULL = BARS_AT, Q_FREE = Q_FULL + 8, NEAR_FULL = Q_FREE + 8, FAR_FULL = NEAR_FULL + 16;
+constexpr uint32_t NEAR_FREE = FAR_FULL + 16, FAR_FREE = NEAR_FREE + 16, PLAN_END = FAR_FREE + 16;
+static_assert(BARS_AT % 8 == 0 && PLAN_END <= KP_MLA_FWD_SM90_SHARED(D), "the plan fits");
+
+static __device__ __forceinline__ int64_t n_items(const struct kp_mla *p) {
+    return p->batch * p->seq_q * ((p->heads_q + 63) / 64);
+}
+
+/* ------------------------------------------------------------------ producers ---------------------- */
+
+static __device__ __forceinline__ void produce(const struct kp_mla_fwd_sm90 *kp, uint32_t shared) {
+    const struct kp_mla *p = &kp->in;
+    const int wide_q = p->q.chunk == 16, wide_kv = p->kv.chunk == 16;
+    uint32_t n = 0, round_q = 0; /* tiles, items with tiles */
+    for (int64_t at = blockIdx.x; at < n_items(p); at += gridDim.x) {
+        const struct item w = item_of(p, at);
+        const struct slots s = slots_of(p, w.b, w.i);
+        const int tiles = (s.n + 63) / 64;
+        if (!tiles) continue;
+        struct indices x = load_indices(&s, 0);
+        struct rows r;
+        head_rows(&r, &p->q, &w, p->heads_q);
+        mbar_wait(shared + Q_FREE, (round_q & 1) ^ 1);
+        copy_slices(&r, shared + Q_AT, 0, SLICES, wide_q);
+        arrive_copied(shared + Q_FULL, wide_q);
+        round_q++;
+#pragma unroll 1
+        for (int t = 0; t < tiles; t++, n++) {
+            const uint32_t buffer = n & 1, parity = (n >> 1 & 1) ^ 1, to = shared + KV_AT + buffer * STAGE;
+            uint32_t mask[2];
+            key_rows(&r, mask, &s, x, &p->kv, w.b);
+            x = load_indices(&s, t + 1);
+            mbar_wait(shared + NEAR_FREE + 8 * buffer, parity);
+            if ((threadIdx.x & 127) == 0) {
+                shared_store32(shared + MASK_AT + 8 * buffer, mask[0]);
+                shared_store32(shared + MASK_AT + 8 * buffer + 4, mask[1]);
+                mbar_arrive(shared + NEAR_FULL + 8 * buffer);
+            }
+            copy_slices(&r, to, (int)buffer * 4, 4, wide_kv);
+            arrive_copied(shared + NEAR_FULL + 8 * buffer, wide_kv);
+            mbar_wait(shared + FAR_FREE + 8 * buffer, parity);
+            copy_slices(&r, to, 4 - (int)buffer * 4, 4, wide_kv);
+            if (D == 576) copy_slices(&r, to, 8, 1, wide_kv);
+            arrive_copied(shared + FAR_FULL + 8 * buffer, wide_kv);
+        }
+    }
+}
+
+/* ------------------------------------------------------------------ consumers ---------------------- */
+
+struct state {
+    uint32_t shared;
+    int wg, warp, lane;
+    float o[128];     /* 64 x 256: see wgmma.h */
+    float m[2], l[2]; /* of rows g, g + 8 of the warp: maximum in use, sum of this thread's P of own tiles */
+    float top[2];     /* largest score of own tiles, scaled, base 2 */
+};
+
+static __device__ __forceinline__ int row_of(const struct state *c) { return c->warp * 16 + (c->lane >> 2); }
+
+static __device__ __forceinline__ void shrink(struct state *c, const float growth[2]) {
+#pragma unroll
+    for (int j = 0; j < 32; j++) {
+        c->o[4 * j] *= growth[0], c->o[4 * j + 1] *= growth[0];
+        c->o[4 * j + 2] *= growth[1], c->o[4 * j + 3] *= growth[1];
+    }
+    c->l[0] *= growth[0], c->l[1] *= growth[1];
+}
+
+/* S of the tile in `buffer`, which is this warpgroup's. */
+static __device__ __forceinline__ void score_tile(struct state *c, float s[32], uint32_t buffer, uint32_t parity) {
+    const uint64_t q = slice_desc(c->shared + Q_AT, 0), k = slice_desc(c->shared + KV_AT + buffer * STAGE, 0);
+    const uint64_t near = (uint64_t)(buffer * HALF >> 4), far = (uint64_t)((HALF - buffer * HALF) >> 4);
+    mbar_wait(c->shared + NEAR_FULL + 8 * buffer, parity);
+    async_fence();
+    wgmma_fence();
+#pragma unroll
+    for (int x = 0; x < 4; x++)
+#pragma unroll
+        for (int kk = 0; kk < 4; kk++)
+            wgmma_ss_n64<TYPE, 0, 0>(s, desc_step(q + near, x * SLICE + kk * 32),
+                                     desc_step(k + near, x * SLICE + kk * 32), x + kk > 0);
+    mbar_wait(c->shared + FAR_FULL + 8 * buffer, parity);
+    async_fence();
+    wgmma_fence();
+#pragma unroll
+    for (int x = 0; x < 4; x++)
+#pragma unroll
+        for (int kk = 0; kk < 4; kk++)
+            wgmma_ss_n64<TYPE, 0, 0>(s, desc_step(q + far, x * SLICE + kk * 32),
+                                     desc_step(k + far, x * SLICE + kk * 32), 1);
+    if (D == 576) {
+#pragma unroll
+        for (int kk = 0; kk < 4; kk++)
+            wgmma_ss_n64<TYPE, 0, 0>(s, desc_step(q, 8 * SLICE + kk * 32), desc_step(k, 8 * SLICE + kk * 32), 1);
+    }
+    wgmma_commit();
+    wgmma_wait(0);
+    wgmma_hold(s, 32);
+}
+
+/* S becomes P; m, l, top and the tile's growth follow. Returns nonzero if some growth of the warp's rows is not 1. */
+static __device__ __forceinline__ uint32_t softmax_tile(struct state *c, float s[32], float growth[2], uint32_t buffer,
+                                                        float scale_log2) {
+    const uint32_t lo = shared_load32(c->shared + MASK_AT + 8 * buffer);
+    const uint32_t hi = shared_load32(c->shared + MASK_AT + 8 * buffer + 4);
+    float tile[2] = {-INF, -INF};
+#pragma unroll
+    for (int x = 0; x < 32; x++) s[x] *= scale_log2;
+    if ((lo & hi) != ~0u) {
+        const int t2 = 2 * (c->lane & 3);
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            const uint32_t bits = (j < 4 ? lo : hi) >> (8 * (j & 3) + t2);
+            if (!(bits & 1)) s[4 * j] = -INF, s[4 * j + 2] = -INF;
+            if (!(bits & 2)) s[4 * j + 1] = -INF, s[4 * j + 3] = -INF;
+        }
+    }
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) tile[e >> 1] = max_nan(tile[e >> 1], s[4 * j + e]);
+    uint32_t grew = 0;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        tile[r] = max_nan(tile[r], __shfl_xor_sync(~0u, tile[r], 1));
+        tile[r] = max_nan(tile[r], __shfl_xor_sync(~0u, tile[r], 2));
+        c->top[r] = max_nan(c->top[r], tile[r]);
+        const int grows = tile[r] > c->m[r] + 8 || (c->m[r] == -INF && tile[r] > -INF);
+        growth[r] = grows ? exp2_fast(c->m[r] - tile[r]) : 1;
+        c->m[r] = grows ? tile[r] : c->m[r];
+        grew |= (uint32_t)grows;
+    }
+    grew = __ballot_sync(~0u, grew != 0);
+    const float m0 = c->m[0] == -INF ? 0 : c->m[0], m1 = c->m[1] == -INF ? 0 : c->m[1];
+    float sum[2] = {0, 0};
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            s[4 * j + e] = exp2_fast(s[4 * j + e] - (e < 2 ? m0 : m1));
+            sum[e >> 1] += s[4 * j + e];
+        }
+    /* l is scaled with O */
+    if (grew) shrink(c, growth);
+    c->l[0] += sum[0], c->l[1] += sum[1];
+    return grew;
+}
+
+/* P to slice 8 of the buffer, m and growth to the plan; the other warpgroup may take them. */
+static __device__ __forceinline__ void publish(const struct state *c, const uint32_t p[16], const float growth[2],
+                                               uint32_t grew, uint32_t buffer) {
+    const int row = row_of(c), t = c->lane & 3;
+    const uint32_t at = c->shared + KV_AT + buffer * STAGE + 8 * SLICE + (uint32_t)(row * 128 + t * 4);
+#pragma unroll
+    for (int j = 0; j < 8; j++) { /* chunk j of rows g and g + 8, which have the same swizzle */
+        const uint32_t chunk = (uint32_t)((j ^ (row & 7)) << 4);
+        shared_store32(at + chunk, p[2 * j]);
+        shared_store32(at + chunk + 8 * 128, p[2 * j + 1]);
+    }
+    if (t == 0) {
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const uint32_t place = (buffer * 64 + (uint32_t)(row + 8 * r)) * 4;
+            shared_store32(c->shared + TOP_AT + place, __float_as_uint(c->m[r]));
+            shared_store32(c->shared + GROWTH_AT + place, __float_as_uint(growth[r]));
+        }
+        if (c->lane == 0) shared_store32(c->shared + GREW_AT + (buffer * 4 + (uint32_t)c->warp) * 4, grew);
+    }
+    async_fence();
+    named_arrive(P_READY + (int)buffer, 256);
+}
+
+template <int BUFFER>
+static __device__ __forceinline__ void own_tile(struct state *c, uint32_t parity, float scale_log2, int last) {
+    constexpr uint32_t buffer = BUFFER;
+    float s[32], growth[2];
+    uint32_t p[16];
+    score_tile(c, s, buffer, parity);
+    if (last && c->lane == 0) mbar_arrive(c->shared + Q_FREE);
+    const uint32_t grew = softmax_tile(c, s, growth, buffer, scale_log2);
+#pragma unroll
+    for (int j = 0; j < 8; j++) { /* the order of an A operand */
+        p[2 * j] = pack16(TYPE, s[4 * j], s[4 * j + 1]);
+        p[2 * j + 1] = pack16(TYPE, s[4 * j + 2], s[4 * j + 3]);
+    }
+    if (D == 576) named_sync(S_DONE + BUFFER, 128); /* the slice that P takes has been read by all four warps */
+    publish(c, p, growth, grew, buffer);
+    const uint64_t v = slice_desc(c->shared + KV_AT + buffer * STAGE + buffer * HALF, SLICE);
+    wgmma_hold(c->o, 128);
+    wgmma_fence();
+#pragma unroll
+    for (int kk = 0; kk < 4; kk++) wgmma_rs_n256<TYPE, 1>(c->o, p + 4 * kk, desc_step(v, kk * 2048), 1);
+    wgmma_commit();
+    wgmma_wait(0);
+    wgmma_hold(c->o, 128);
+    if (c->lane == 0) mbar_arrive(c->shared + NEAR_FREE + 8 * buffer);
+}
+
+template <int BUFFER> static __device__ __forceinline__ void other_tile(struct state *c) {
+    constexpr uint32_t buffer = BUFFER;
+    const int row = row_of(c);
+    named_sync(P_READY + (int)buffer, 256);
+    const uint32_t place = (buffer * 64 + (uint32_t)row) * 4;
+    c->m[0] = __uint_as_float(shared_load32(c->shared + TOP_AT + place));
+    c->m[1] = __uint_as_float(shared_load32(c->shared + TOP_AT + place + 32));
+    if (shared_load32(c->shared + GREW_AT + (buffer * 4 + (uint32_t)c->warp) * 4)) {
+        const float growth[2] = {__uint_as_float(shared_load32(c->shared + GROWTH_AT + place)),
+                                 __uint_as_float(shared_load32(c->shared + GROWTH_AT + place + 32))};
+        shrink(c, growth);
+    }
+    const uint32_t tile = c->shared + KV_AT + buffer * STAGE;
+    const uint64_t p = slice_desc(tile + 8 * SLICE, 0), v = slice_desc(tile + HALF - buffer * HALF, SLICE);
+    async_fence();
+    wgmma_hold(c->o, 128);
+    wgmma_fence();
+#pragma unroll
+    for (int kk = 0; kk < 4; kk++) wgmma_ss_n256<TYPE, 0, 1>(c->o, desc_step(p, kk * 32), desc_step(v, kk * 2048), 1);
+    wgmma_commit();
+    wgmma_wait(0);
+    wgmma_hold(c->o, 128);
+    if (c->lane == 0) mbar_arrive(c->shared + FAR_FREE + 8 * buffer);
+}
+
+/* ------------------------------------------------------------------ results ------------------------ */
+
+/* Lane t of a quad gives word i of its four to lane i: w[i] of lane t becomes w[t] of lane i. */
+static __device__ __forceinline__ void transpose_quad(uint32_t w[4], int t) {
+#pragma unroll
+    for (int x = 0; x < 4; x += 2) {
+        const uint32_t y = __shfl_xor_sync(~0u, t & 1 ? w[x] : w[x + 1], 1);
+        if (t & 1)
+            w[x] = y;
+        else
+            w[x + 1] = y;
+    }
+#pragma unroll
+    for (int x = 0; x < 2; x++) {
+        const uint32_t y = __shfl_xor_sync(~0u, t & 2 ? w[x] : w[x + 2], 2);
+        if (t & 2)
+            w[x] = y;
+        else
+            w[x + 2] = y;
+    }
+}
+
+static __device__ __forceinline__ void store_half(const struct state *c, const struct kp_view *out, uint16_t *to, int r,
+                                                  int inside, float factor) {
+    const int t = c->lane & 3;
+    to += c->wg * 256;
+#pragma unroll
+    for (int j0 = 0; j0 < 32; j0 += 4) {
+        uint32_t w[4];
+#pragma unroll
+        for (int x = 0; x < 4; x++) {
+            const float *o = c->o + 4 * (j0 + x) + 2 * r;
+            w[x] = factor == 0 ? 0 : pack16(TYPE, o[0] * factor, o[1] * factor);
+        }
+        transpose_quad(w, t);
+        if (!inside) continue;
+        uint16_t *at = to + 8 * (j0 + t);
+        if (out->chunk == 16) {
+            *(uint4 *)at = make_uint4(w[0], w[1], w[2], w[3]);
+        } else {
+#pragma unroll
+            for (int e = 0; e < 8; e++) at[e] = (uint16_t)(w[e / 2] >> (e % 2 * 16));
+        }
+    }
+}
+
+static __device__ __forceinline__ void finish(struct state *c, const struct kp_mla_fwd_sm90 *kp, const struct item *w,
+                                              uint32_t odd) {
+    const struct kp_mla *p = &kp->in;
+    const int row = row_of(c), t = c->lane & 3;
+    float l[2], top[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        l[r] = c->l[r] + __shfl_xor_sync(~0u, c->l[r], 1);
+        l[r] += __shfl_xor_sync(~0u, l[r], 2);
+        const uint32_t place = c->shared + SUMS_AT + odd * 1024 + (uint32_t)(c->wg * 512 + (row + 8 * r) * 8);
+        if (t == 0) {
+            shared_store32(place, __float_as_uint(l[r]));
+            shared_store32(place + 4, __float_as_uint(c->top[r]));
+        }
+    }
+    named_sync(SUMS_READY, 256);
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const int h = w->head + row + 8 * r, inside = h < p->heads_q;
+        float sum[2];
+        top[r] = -INF;
+#pragma unroll
+        for (int g = 0; g < 2; g++) { /* the same order in both warpgroups */
+            const uint32_t place = c->shared + SUMS_AT + odd * 1024 + (uint32_t)(g * 512 + (row + 8 * r) * 8);
+            sum[g] = __uint_as_float(shared_load32(place));
+            top[r] = max_nan(top[r], __uint_as_float(shared_load32(place + 4)));
+        }
+        l[r] = sum[0] + sum[1];
+        const float natural = c->m[r] * LN2;
+        const int empty = l[r] == 0;
+        float sink = -INF;
+        if (p->sink && inside) sink = ((const float *)p->sink)[h * p->sink_head];
+        const float factor = empty ? 0 : 1 / (l[r] + exp2_fast((sink - natural) * LOG2E));
+        uint16_t *to = (uint16_t *)kp->out.data + w->b * kp->out.batch + w->i * kp->out.row + h * kp->out.head;
+        store_half(c, &kp->out, to, r, inside, factor);
+        if (c->wg || t || !inside) continue;
+        const float lse = outer_lse(p->flags, empty ? -INF : natural + log2f(l[r]) * LN2, sink);
+        store_lse(&kp->lse, w->b * kp->lse.batch + w->i * kp->lse.row + h * kp->lse.head, lse);
+        store_lse(&kp->max_logits, w->b * kp->max_logits.batch + w->i * kp->max_logits.row + h * kp->max_logits.head,
+                  top[r] * LN2);
+    }
+}
+
+template <int WG> static __device__ __forceinline__ void consume(const struct kp_mla_fwd_sm90 *kp, uint32_t shared) {
+    const struct kp_mla *p = &kp->in;
+    struct state c;
+    c.shared = shared;
+    c.wg = WG;
+    c.warp = (int)threadIdx.x >> 5 & 3;
+    c.lane = (int)threadIdx.x & 31;
+    uint32_t n = 0, round_q = 0, odd = 0;
+    for (int64_t at = blockIdx.x; at < n_items(p); at += gridDim.x, odd ^= 1) {
+        const struct item w = item_of(p, at);
+        const int tiles = (slots_of(p, w.b, w.i).n + 63) / 64;
+#pragma unroll
+        for (int x = 0; x < 128; x++) c.o[x] = 0;
+#pragma unroll
+        for (int r = 0; r < 2; r++) c.m[r] = c.top[r] = -INF, c.l[r] = 0;
+        if (tiles) mbar_wait(shared + Q_FULL, round_q++ & 1);
+#pragma unroll 1
+        for (int t = 0; t < tiles; t++, n++) {
+            if ((n & 1) == WG) {
+                own_tile<WG>(&c, n >> 1 & 1, p->scale_log2, t + 2 >= tiles);
+            } else {
+                if (tiles == 1) { /* no own tile in this item */
+                    __syncwarp(); /* every lane has seen Q_FULL */
+                    if (c.lane == 0) mbar_arrive(shared + Q_FREE);
+                }
+                other_tile<1 - WG>(&c);
+            }
+        }
+        finish(&c, kp, &w, odd);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(KP_MLA_FWD_SM90_THREADS, 1)
+    CFG(const __grid_constant__ struct kp_mla_fwd_sm90 kp) {
+    const uint32_t shared = shared_base();
+    if (threadIdx.x == 0) {
+        mbar_init(shared + Q_FULL, 128);
+        mbar_init(shared + Q_FREE, 8);
+        for (uint32_t buffer = 0; buffer < 2; buffer++) {
+            mbar_init(shared + NEAR_FULL + 8 * buffer, 129);
+            mbar_init(shared + FAR_FULL + 8 * buffer, 128);
+            mbar_init(shared + NEAR_FREE + 8 * buffer, 4);
+            mbar_init(shared + FAR_FREE + 8 * buffer, 4);
+        }
+        mbar_init_fence();
+    }
+    __syncthreads();
+    if (threadIdx.x >= 256) {
+        registers_fewer<72>();
+        produce(&kp, shared);
+    } else {
+        registers_more<216>();
+        if (threadIdx.x < 128)
+            consume<0>(&kp, shared);
+        else
+            consume<1>(&kp, shared);
+    }
+}

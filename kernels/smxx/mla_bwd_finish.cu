@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: MIT
+ * Last steps of a sparse MLA backward, a variant for each: what was summed in f32 becomes the outputs. Every chip, any
+ * strides, no shared memory but 1 KiB for dsink. All sums run in one fixed order.
+ *
+ *   DKV    sum [B,SK,D] (+ dkv if it accumulates) --round--> dkv          a warp per row
+ *   DIST   part_dist [block][query][slot] --sum over blocks, norm--> dist   a warp per query; invalid slots are 0
+ *   DSINK  rows[query][h].dsink --sum over queries--> dsink[h]            a CTA per head, in double */
+#include "kernels/device/number.h"
+#include "kernels/device/slots.h"
+#include "kernels/device/warp.h"
+
+constexpr int THREADS = CFG_THREADS, WARPS = THREADS / 32, TASK = CFG_TASK;
+static_assert(TASK >= KP_MLA_BWD_DKV && TASK <= KP_MLA_BWD_DSINK, "no such step");
+
+static __device__ __forceinline__ int lane_of(void) { return (int)threadIdx.x & 31; }
+
+/* ------------------------------------------------------------------ dkv ---------------------------- */
+
+static __device__ __forceinline__ void round_row(const struct kp_mla_bwd *p, int64_t row) {
+    const int64_t b = row / p->in.seq_k, j = row % p->in.seq_k;
+    const float *from = (const float *)p->sum.data + b * p->sum.batch + j * p->sum.row;
+    const int64_t to = b * p->dkv.batch + j * p->dkv.row;
+    const int add = (p->steps & KP_MLA_BWD_ACCUMULATE) != 0;
+#pragma unroll 1
+    for (int c = 4 * lane_of(); c < p->in.dim_qk; c += 128) {
+        float x[4];
+#pragma unroll
+        for (int e = 0; e < 4; e++) x[e] = from[c + e];
+        if (add)
+#pragma unroll
+            for (int e = 0; e < 4; e++) x[e] += load_number((const void *)p->dkv.data, to + c + e, p->dkv.dtype);
+        if (p->dkv.dtype == KP_F32) {
+#pragma unroll
+            for (int e = 0; e < 4; e++) ((float *)p->dkv.data)[to + c + e] = x[e];
+        } else {
+            uint16_t *at = (uint16_t *)p->dkv.data + to + c;
+            const uint32_t lo = pack16(p->dkv.dtype, x[0], x[1]), hi = pack16(p->dkv.dtype, x[2], x[3]);
+            if (p->dkv.chunk == 16) {
+                *(uint2 *)at = make_uint2(lo, hi);
+            } else {
+                at[0] = (uint16_t)lo, at[1] = (uint16_t)(lo >> 16);
+                at[2] = (uint16_t)hi, at[3] = (uint16_t)(hi >> 16);
+            }
+        }
+    }
+}
+
+/* ------------------------------------------------------------------ dist --------------------------- */
+
+static __device__ __forceinline__ float sum_blocks(const struct kp_mla_bwd *p, const struct slots *s, int64_t flat,
+                                                   int t) {
+    float x = 0;
+    if (t >= s->n || !slot_valid(s, s->idx[t])) return 0;
+    for (int k = 0; k < p->head_blocks; k++)
+        x += ((const float *)p->part_dist)[(k * p->in.batch * p->in.seq_q + flat) * p->in.topk + t];
+    return x;
+}
+
+static __device__ __forceinline__ void finish_dist(const struct kp_mla_bwd *p, int64_t flat) {
+    const int64_t b = flat / p->in.seq_q, i = flat % p->in.seq_q;
+    const struct slots s = slots_of(&p->in, b, i);
+    float *to = (float *)p->dist.data + b * p->dist.batch + i * p->dist.row;
+    float factor = p->dist_norm == KP_DIST_MEAN ? 1 / (float)p->in.heads_q : 1;
+    if (p->dist_norm == KP_DIST_L1) {
+        float all = 0;
+        for (int t = lane_of(); t < s.n; t += 32) all += sum_blocks(p, &s, flat, t);
+        all = warp_sum(all);
+        factor = all == 0 ? 0 : 1 / all;
+    }
+    for (int t = lane_of(); t < p->in.topk; t += 32) to[t] = sum_blocks(p, &s, flat, t) * factor;
+}
+
+/* ------------------------------------------------------------------ dsink -------------------------- */
+
+static __device__ __forceinline__ void finish_dsink(const struct kp_mla_bwd *p, int64_t h) {
+    __shared__ double share[WARPS];
+    const struct kp_mla_row *rows = (const struct kp_mla_row *)p->rows;
+    const int64_t n = p->in.batch * p->in.seq_q;
+    double x = 0;
+#pragma unroll 4
+    for (int64_t r = threadIdx.x; r < n; r += THREADS) x += (double)rows[r * p->in.heads_q + h].dsink;
+#pragma unroll
+    for (int d = 16; d > 0; d /= 2) x += __shfl_xor_sync(~0u, x, d);
+    if (lane_of() == 0) share[threadIdx.x >> 5] = x;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        for (int w = 1; w < WARPS; w++) x += share[w];
+        ((float *)p->dsink)[h * p->dsink_head] = (float)x;
+    }
+    __syncthreads();
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) CFG(const __grid_constant__ struct kp_mla_bwd p) {
+    if (TASK == KP_MLA_BWD_DSINK) {
+        for (int64_t h = blockIdx.x; h < p.in.heads_q; h += gridDim.x) finish_dsink(&p, h);
+        return;
+    }
+    const int64_t n = p.in.batch * (TASK == KP_MLA_BWD_DKV ? p.in.seq_k : p.in.seq_q);
+    for (int64_t x = (int64_t)blockIdx.x * WARPS + (threadIdx.x >> 5); x < n; x += (int64_t)gridDim.x * WARPS) {
+        if (TASK == KP_MLA_BWD_DKV)
+            round_row(&p, x);
+        else
+            finish_dist(&p, x);
+    }
+}

@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: MIT
+ * First step of every sparse MLA backward: the state of each row (struct kp_mla_row), and zeroes where dkv is summed
+ * up. Any 16-bit or 32-bit element type, any strides, every chip.
+ *
+ *   out, dout --warp per row--> D = out . dout --+
+ *   lse, dlse, sink of the row ------------------+--> rows[b * SQ + i][h]
+ *
+ * D is summed in one fixed order: lane l takes columns 8 l .. 8 l + 7 and 256 further, then a tree over the lanes. No
+ * shared memory. An empty row (lse +-inf) reads neither out nor dout. */
+#include "kernels/device/number.h"
+#include "kernels/device/warp.h"
+#include "kernels/kparams_mla.h"
+
+constexpr int THREADS = CFG_THREADS;
+
+/* 8 neighbouring elements. */
+static __device__ __forceinline__ void load8(float x[8], const struct kp_view *v, int64_t at) {
+    if (v->dtype == KP_F32) {
+#pragma unroll
+        for (int e = 0; e < 8; e++) x[e] = ((const float *)v->data)[at + e];
+    } else if (v->chunk == 16) {
+        const uint4 a = *(const uint4 *)((const uint16_t *)v->data + at);
+        const uint32_t word[4] = {a.x, a.y, a.z, a.w};
+#pragma unroll
+        for (int e = 0; e < 8; e++) x[e] = unpack16(v->dtype, word[e / 2] >> (e % 2 * 16) & 0xffff);
+    } else {
+#pragma unroll
+        for (int e = 0; e < 8; e++) x[e] = unpack16(v->dtype, ((const uint16_t *)v->data)[at + e]);
+    }
+}
+
+static __device__ __forceinline__ float dot_row(const struct kp_mla_bwd *p, int64_t b, int64_t i, int64_t h) {
+    const int64_t out = b * p->out.batch + i * p->out.row + h * p->out.head;
+    const int64_t dout = b * p->dout.batch + i * p->dout.row + h * p->dout.head;
+    float sum = 0;
+#pragma unroll
+    for (int c = 0; c < KP_MLA_DIM_V; c += 256) {
+        const int at = c + 8 * ((int)threadIdx.x & 31);
+        float x[8], y[8];
+        load8(x, &p->out, out + at);
+        load8(y, &p->dout, dout + at);
+#pragma unroll
+        for (int e = 0; e < 8; e++) sum = __fmaf_rn(x[e], y[e], sum);
+    }
+    return warp_sum(sum);
+}
+
+static __device__ __forceinline__ void prepare_row(const struct kp_mla_bwd *p, int64_t row) {
+    const int64_t h = row % p->in.heads_q, flat = row / p->in.heads_q, i = flat % p->in.seq_q, b = flat / p->in.seq_q;
+    const float given = ((const float *)p->lse.data)[b * p->lse.batch + i * p->lse.row + h * p->lse.head];
+    struct kp_mla_row r = {INF, 0, 0, 0};
+    if (fabsf(given) != INF) {
+        const float lse = p->in.flags & KP_LSE_BASE_2 ? given * LN2 : given, d = dot_row(p, b, i, h);
+        const float sink = p->in.sink ? ((const float *)p->in.sink)[h * p->in.sink_head] : -INF;
+        float dlse =
+            p->dlse.data ? ((const float *)p->dlse.data)[b * p->dlse.batch + i * p->dlse.row + h * p->dlse.head] : 0;
+        if (p->in.flags & KP_LSE_BASE_2) dlse *= LOG2E; /* lse of base 2 = lse log2(e) */
+        r.lse2 = p->in.flags & KP_LSE_BASE_2 ? given : given * LOG2E;
+        r.g = 1 / (1 + expf(sink - lse));
+        r.shift = r.g * d - dlse;
+        r.dsink = -d / (1 + expf(lse - sink));
+    }
+    if ((threadIdx.x & 31) == 0)
+        *(float4 *)((struct kp_mla_row *)p->rows + row) = make_float4(r.lse2, r.g, r.shift, r.dsink);
+}
+
+/* A warp: zeroes in one row of `sum`. */
+static __device__ __forceinline__ void clear_row(const struct kp_mla_bwd *p, int64_t row) {
+    const int bytes = p->sum.dtype == KP_F32 ? 4 : 2, lane = (int)threadIdx.x & 31;
+    char *to = (char *)p->sum.data + (row / p->in.seq_k * p->sum.batch + row % p->in.seq_k * p->sum.row) * bytes;
+    if (p->sum.chunk == 16)
+        for (int c = 16 * lane; c < p->in.dim_qk * bytes; c += 512) *(uint4 *)(to + c) = make_uint4(0, 0, 0, 0);
+    else
+        for (int c = 2 * lane; c < p->in.dim_qk * bytes; c += 64) *(uint16_t *)(to + c) = 0;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) CFG(const __grid_constant__ struct kp_mla_bwd p) {
+    const int64_t rows = p.in.batch * p.in.seq_q * p.in.heads_q,
+                  all = rows + (p.steps & KP_MLA_BWD_ZERO ? p.in.batch * p.in.seq_k : 0);
+    const int64_t step = (int64_t)gridDim.x * (THREADS / 32);
+    for (int64_t x = (int64_t)blockIdx.x * (THREADS / 32) + (threadIdx.x >> 5); x < all; x += step) {
+        if (x < rows)
+            prepare_row(&p, x);
+        else
+            clear_row(&p, x - rows);
+    }
+}

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: MIT
+ * Merges the splits of a sparse MLA forward: every chip. One warp owns an output row (a head of a query).
+ *
+ *   m = max_s m_s      w_s = 2^(m_s - m)      L = sum_s w_s l_s                                (units of log2)
+ *   out = sum_s w_s O_s / (L + 2^(sink - m))          lse = m + log2 L        max_logits = max_s top_s
+ *
+ * Input: f32 O_s (not normalised), m_s, l_s and top_s of every split and row, written by kernels/sm80/mla_fwd.cu. A
+ * split without valid slots has l_s = 0. Sums run in the order of the splits or in a fixed tree: bit-equal every time.
+ * Lane t holds the weights of splits t and t + 32 and adds up columns 4 t .. 4 t + 3, then those 128 further, ... */
+#include "kernels/device/number.h"
+#include "kernels/kparams_mla.h"
+
+constexpr int THREADS = CFG_THREADS, HELD = KP_MLA_MAX_SPLITS / 32, DIM_V = 512, LEAST = -126; /* as in mla_fwd.cu */
+
+static __device__ __forceinline__ float warp_max(float x) {
+#pragma unroll
+    for (int d = 16; d > 0; d /= 2) x = max_nan(x, __shfl_xor_sync(~0u, x, d));
+    return x;
+}
+static __device__ __forceinline__ float warp_sum(float x) {
+#pragma unroll
+    for (int d = 16; d > 0; d /= 2) x += __shfl_xor_sync(~0u, x, d);
+    return x;
+}
+
+static __device__ __forceinline__ void merge_row(const struct kp_mla_fwd *p, int64_t row, int64_t rows) {
+    const int lane = (int)threadIdx.x & 31;
+    const int64_t h = row % p->in.heads_q, i = row / p->in.heads_q % p->in.seq_q, b = row / p->in.heads_q / p->in.seq_q;
+    float m[HELD], l[HELD], top = -INF, most = -INF, sum = 0;
+#pragma unroll
+    for (int x = 0; x < HELD; x++) {
+        const int split = lane + 32 * x, there = split < p->splits;
+        m[x] = there ? ((const float *)p->part_m)[split * rows + row] : -INF;
+        l[x] = there ? ((const float *)p->part_l)[split * rows + row] : 0;
+        most = max_nan(most, m[x]);
+        top = max_nan(top, there ? ((const float *)p->part_top)[split * rows + row] : -INF);
+    }
+    most = warp_max(most);
+    top = warp_max(top);
+#pragma unroll
+    for (int x = 0; x < HELD; x++) {
+        m[x] = l[x] == 0 ? 0 : exp2_fast(fmaxf(m[x] - most, LEAST)); /* from here on the weight */
+        sum += m[x] * l[x];
+    }
+    sum = warp_sum(sum);
+
+    const int empty = sum == 0;
+    const float sink = p->in.sink ? ((const float *)p->in.sink)[h * p->in.sink_head] : -INF;
+    const float inverse = 1 / (sum + exp2_fast(sink * LOG2E - most));
+    const int64_t out = b * p->out.batch + h * p->out.head + i * p->out.row;
+#pragma unroll 1
+    for (int c = 4 * lane; c < DIM_V; c += 128) {
+        float o[4] = {0, 0, 0, 0};
+#pragma unroll
+        for (int x = 0; x < HELD; x++) {
+#pragma unroll 4
+            for (int y = 0; y < min(p->splits - 32 * x, 32); y++) {
+                const float weight = __shfl_sync(~0u, m[x], y);
+                if (weight == 0) continue;
+                const float4 part =
+                    *(const float4 *)((const float *)p->part_o + ((32 * x + y) * rows + row) * DIM_V + c);
+                o[0] += weight * part.x, o[1] += weight * part.y, o[2] += weight * part.z, o[3] += weight * part.w;
+            }
+        }
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const float y = empty || inverse == 0 ? 0 : o[e] * inverse;
+            ((uint16_t *)p->out.data)[out + c + e] = (uint16_t)pack16(p->out.dtype, y, 0);
+        }
+    }
+    if (lane != 0) return;
+    store_lse(&p->lse, b * p->lse.batch + h * p->lse.head + i * p->lse.row,
+              outer_lse(p->in.flags, empty ? -INF : (most + log2f(sum)) * LN2, sink));
+    store_lse(&p->max_logits, b * p->max_logits.batch + h * p->max_logits.head + i * p->max_logits.row, top * LN2);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) CFG(const __grid_constant__ struct kp_mla_fwd p) {
+    const int64_t rows = p.in.batch * p.in.seq_q * p.in.heads_q, step = (int64_t)gridDim.x * (THREADS / 32);
+    for (int64_t row = (int64_t)blockIdx.x * (THREADS / 32) + (threadIdx.x >> 5); row < rows; row += step)
+        merge_row(&p, row, rows);
+}

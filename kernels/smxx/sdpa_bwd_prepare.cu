@@ -1,0 +1,87 @@
+/* SPDX-License-Identifier: MIT
+ * Dense backward, before the main kernel: statistics of every query row, and zeroes where dQ is summed. 16-bit types,
+ * every chip. One CTA owns a tile of rows of a head; a group of lanes owns a row.
+ *
+ *   D = sum_c out dout     g = 1 / (1 + exp(sink - lse)), 1 without a sink or if lse includes it
+ *   shift = g D - dlse     dsink_row = -p_sink D (+ p_sink dlse if lse includes the sink)
+ *
+ * With P' = exp(s - lse): P = g P' and dS = P' (g dP - shift). An empty row (lse = +inf or -inf) gets lse = +inf,
+ * shift = 0 and is not read further; a row past its sequence gets PAST_END. No shared memory. */
+#include "kernels/device/number.h"
+#include "kernels/device/sdpa_bwd_rows.h"
+
+constexpr int THREADS = CFG_THREADS;
+
+/* Sum of products of 8 elements of two rows, as far as there are `n`. */
+static __device__ __forceinline__ float dot_chunk(const struct kp_view *x, const struct kp_view *y, int64_t x_at,
+                                                  int64_t y_at, int n) {
+    const uint16_t *a = (const uint16_t *)x->data + x_at, *b = (const uint16_t *)y->data + y_at;
+    float sum = 0;
+    if (x->chunk == 16 && y->chunk == 16 && n >= 8) {
+        const uint4 u = *(const uint4 *)a, v = *(const uint4 *)b;
+        const uint32_t p[4] = {u.x, u.y, u.z, u.w}, q[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            sum += unpack16(x->dtype, p[e] & 0xffff) * unpack16(x->dtype, q[e] & 0xffff) +
+                   unpack16(x->dtype, p[e] >> 16) * unpack16(x->dtype, q[e] >> 16);
+        return sum;
+    }
+#pragma unroll
+    for (int e = 0; e < 8; e++)
+        if (e < n) sum += unpack16(x->dtype, a[e]) * unpack16(x->dtype, b[e]);
+    return sum;
+}
+
+static __device__ __forceinline__ float row_number(const struct kp_view *v, int b, int h, int64_t i) {
+    return v->data ? ((const float *)v->data)[b * v->batch + h * v->head + i * v->row] : 0;
+}
+
+/* `lanes` lanes side by side, lane `c` of them; only lane 0 stores. */
+static __device__ __forceinline__ void prepare_row(const struct kp_sdpa_bwd *p, const struct sequence *s, int b, int h,
+                                                   int i, int64_t at, int lanes, int c) {
+    const int inside = i < s->sq;
+    const int64_t row = s->q0 + i;
+    const float given = inside ? row_number(&p->lse, b, h, row) : INF;
+    const int alive = inside && fabsf(given) != INF;
+    float dot = 0;
+    if (alive)
+        for (int x = 8 * c; x < p->in.dim_v; x += 8 * lanes)
+            dot += dot_chunk(&p->out, &p->dout, b * p->out.batch + h * p->out.head + row * p->out.row + x,
+                             b * p->dout.batch + h * p->dout.head + row * p->dout.row + x, p->in.dim_v - x);
+    for (int d = 1; d < lanes; d *= 2) dot += __shfl_xor_sync(~0u, dot, d);
+    if (c != 0) return;
+
+    const int base2 = (p->in.flags & KP_LSE_BASE_2) != 0, includes = (p->in.flags & KP_LSE_WITH_SINK) != 0;
+    const float sink = p->in.sink ? ((const float *)p->in.sink)[h * p->in.sink_head] : -INF;
+    const float natural = base2 ? given * LN2 : given;
+    const float dlse = alive ? row_number(&p->dlse, b, h, row) * (base2 ? LOG2E : 1) : 0;
+    const float share = includes || !p->in.sink ? 1 : 1 / (1 + expf(sink - natural));
+    const float p_sink = includes ? expf(sink - natural) : 1 / (1 + expf(natural - sink));
+    const float lse = p->stat_log2 ? (base2 ? given : given * LOG2E) : natural;
+    ((float *)p->stat_lse)[at] = !inside ? PAST_END : alive ? lse : INF;
+    ((float *)p->stat_shift)[at] = alive ? share * dot - dlse : 0;
+    if (p->stat_g) ((float *)p->stat_g)[at] = alive ? share : 1;
+    if (p->dsink_row) ((float *)p->dsink_row)[at] = alive && p->in.sink ? p_sink * ((includes ? dlse : 0) - dot) : 0;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) CFG(const __grid_constant__ struct kp_sdpa_bwd p) {
+    const int64_t tiles = (int64_t)p.in.batch * p.in.heads_q * p.row_tiles;
+    int lanes = 1;
+    while (lanes < 32 && 8 * lanes < p.in.dim_v) lanes *= 2;
+    for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+        const int i0 = (int)(tile % p.row_tiles) * p.rows, h = (int)(tile / p.row_tiles % p.in.heads_q);
+        const int b = (int)(tile / p.row_tiles / p.in.heads_q);
+        const struct sequence s = sequence_of(&p.in, b);
+        if (i0 >= s.sq) continue; /* no main CTA comes here */
+        const int64_t at = h * p.stat_rows + first_stat_row(&p, &s, b) + i0;
+        if (p.dq_sum) {
+            float4 *to = (float4 *)((float *)p.dq_sum + at * p.dim);
+            for (int x = (int)threadIdx.x; x < p.rows * p.dim / 4; x += THREADS) to[x] = make_float4(0, 0, 0, 0);
+        }
+        const int lane = (int)threadIdx.x % 32; /* a warp whose rows end early repeats the last one */
+        for (int r0 = (int)threadIdx.x / 32 * (32 / lanes); r0 < p.rows; r0 += THREADS / lanes) {
+            const int r = min(r0 + lane / lanes, p.rows - 1);
+            prepare_row(&p, &s, b, h, i0 + r, at + r, lanes, lane % lanes);
+        }
+    }
+}

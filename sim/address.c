@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: MIT
+ * Address spaces: the windows of generic addresses, shared memory of the cluster, parameters, local memory, and blocks
+ * of global memory, the last few of which each worker remembers. */
+#include "address.h"
+#include "device.h"
+#include "report.h"
+
+#include <inttypes.h>
+
+void sim_addresses(const struct sim_warp *w, const struct sim_ins *in, uint32_t m, unsigned slot,
+                   uint64_t at[SIM_LANES]) {
+    if (in->wide) {
+        const uint64_t *base = (const uint64_t *)(const void *)(w->r + in->o[slot]);
+        EACH_LANE at[l] = base[l] + (uint64_t)in->imm;
+    } else {
+        const uint32_t *base = w->r + in->o[slot];
+        EACH_LANE at[l] = (uint32_t)(base[l] + (uint32_t)in->imm);
+    }
+    (void)m;
+}
+
+static int bad_alignment(struct sim_warp *w, const struct sim_ins *in, uint32_t lane, uint64_t at, uint32_t align,
+                         const char *what) {
+    sim_find(w, in, 1u << lane, SIM_F_ALIGNMENT, "%s address 0x%" PRIx64 " is no multiple of %u", what, at, align);
+    return -1;
+}
+
+struct sim_cta *sim_shared_at(struct sim_warp *w, const struct sim_ins *in, uint32_t lane, uint64_t at, uint32_t bytes,
+                              uint32_t align, uint32_t *offset) {
+    const struct sim_cluster *c = w->cta->cluster;
+    uint32_t rank = (uint32_t)(at >> SIM_RANK_SHIFT), low = (uint32_t)at & ((1u << SIM_RANK_SHIFT) - 1);
+    if (at >> 32 || rank >= c->n_ctas || low < SIM_SHARED_BASE ||
+        low - SIM_SHARED_BASE + (uint64_t)bytes > c->ctas[rank].shared_bytes) {
+        sim_find(w, in, 1u << lane, SIM_F_BOUNDS,
+                 "%u bytes at shared address 0x%" PRIx64 ": the CTA has %u bytes from 0x%x on, the cluster %u CTAs",
+                 bytes, at, w->cta->shared_bytes, (w->cta->rank << SIM_RANK_SHIFT) + SIM_SHARED_BASE, c->n_ctas);
+        return NULL;
+    }
+    if (low & (align - 1)) {
+        bad_alignment(w, in, lane, at, align, "shared");
+        return NULL;
+    }
+    *offset = low - SIM_SHARED_BASE;
+    return &c->ctas[rank];
+}
+
+static const struct sim_block *recent_block(struct sim_worker *k, uint64_t at, uint64_t bytes) {
+    for (uint32_t i = 0; i < SIM_RECENT; i++) {
+        const struct sim_block *b = k->recent[i];
+        if (b && at - b->at < b->bytes && bytes <= b->bytes - (at - b->at)) return b;
+    }
+    const struct sim_block *b = sim_memory_find(at);
+    if (!b || b->freed || at - b->at >= b->bytes || bytes > b->bytes - (at - b->at)) return NULL;
+    k->recent[k->next_recent++ % SIM_RECENT] = b;
+    return b;
+}
+
+int sim_global_at(struct sim_warp *w, const struct sim_ins *in, uint32_t lane, uint64_t at, uint64_t bytes,
+                  uint32_t align, const char *does) {
+    if (at & (align - 1)) return bad_alignment(w, in, lane, at, align, "global");
+    if (!bytes || recent_block(w->cta->cluster->worker, at, bytes)) return 0;
+    const struct sim_block *b = sim_memory_find(at);
+    if (!b)
+        sim_find(w, in, 1u << lane, SIM_F_BOUNDS, "%s %" PRIu64 " bytes at 0x%" PRIx64 ", which is no device memory",
+                 does, bytes, at);
+    else if (b->freed && at - b->at < b->bytes)
+        sim_find(w, in, 1u << lane, SIM_F_FREED,
+                 "%s %" PRIu64 " bytes at offset %" PRIu64 " of allocation %" PRIu64 " (%" PRIu64
+                 " bytes), which was freed",
+                 does, bytes, at - b->at, b->number, b->bytes);
+    else
+        sim_find(w, in, 1u << lane, SIM_F_BOUNDS,
+                 "%s %" PRIu64 " bytes at 0x%" PRIx64 ", offset %" PRIu64 " of allocation %" PRIu64 " of %" PRIu64
+                 " bytes",
+                 does, bytes, at, at - b->at, b->number, b->bytes);
+    return -1;
+}
+
+static int resolve_global(struct sim_warp *w, const struct sim_ins *in, uint32_t m, const uint64_t at[SIM_LANES],
+                          uint32_t bytes, enum sim_access access, uint8_t *out[SIM_LANES]) {
+    uint64_t low = UINT64_MAX, high = 0, any = 0;
+    EACH_OF(m) {
+        low = at[l] < low ? at[l] : low;
+        high = at[l] > high ? at[l] : high;
+        any |= at[l];
+        out[l] = (uint8_t *)(uintptr_t)at[l];
+    }
+    if (!(any & (bytes - 1)) && recent_block(w->cta->cluster->worker, low, high - low + bytes)) return 0;
+    EACH_OF(m)
+    if (sim_global_at(w, in, l, at[l], bytes, bytes, access == SIM_LOAD ? "reads" : "writes")) return -1;
+    return 0;
+}
+
+static int resolve_shared(struct sim_warp *w, const struct sim_ins *in, uint32_t m, const uint64_t at[SIM_LANES],
+                          uint32_t bytes, enum sim_access access, uint8_t *out[SIM_LANES]) {
+    int races = w->cta->cluster->launch->options.races;
+    EACH_OF(m) {
+        uint32_t offset;
+        struct sim_cta *owner = sim_shared_at(w, in, l, at[l], bytes, bytes, &offset);
+        if (!owner) return -1;
+        if (races) sim_shared_touch(w, in, owner, l, offset, bytes, access);
+        out[l] = owner->shared + offset;
+    }
+    return 0;
+}
+
+static int resolve_small(struct sim_warp *w, const struct sim_ins *in, uint32_t m, enum ptx_space space,
+                         const uint64_t at[SIM_LANES], uint32_t bytes, enum sim_access access,
+                         uint8_t *out[SIM_LANES]) {
+    const struct sim_launch *g = w->cta->cluster->launch;
+    const struct ptx_kernel *k = g->program->kernel;
+    uint32_t room = space == PTX_PARAM ? k->param_bytes : k->local_bytes;
+    EACH_OF(m) {
+        if (at[l] > room || bytes > room - at[l]) {
+            sim_find(w, in, 1u << l, SIM_F_BOUNDS, "%u bytes at offset %" PRIu64 " of %u bytes of %s", bytes, at[l],
+                     room, space == PTX_PARAM ? "parameters" : "local memory");
+            return -1;
+        }
+        if (at[l] & (bytes - 1)) return bad_alignment(w, in, l, at[l], bytes, "local or parameter");
+        out[l] = space == PTX_PARAM ? (uint8_t *)(uintptr_t)g->params + at[l] : w->local + (size_t)l * room + at[l];
+    }
+    if (space == PTX_PARAM && access != SIM_LOAD) {
+        sim_find(w, in, m, SIM_F_BOUNDS, "writes to parameters");
+        return -1;
+    }
+    return 0;
+}
+
+/* Generic: the lanes of each window in turn. */
+static int resolve_generic(struct sim_warp *w, const struct sim_ins *in, uint32_t m, const uint64_t at[SIM_LANES],
+                           uint32_t bytes, enum sim_access access, uint8_t *out[SIM_LANES]) {
+    static const struct {
+        uint64_t window;
+        enum ptx_space space;
+    } windows[] = {
+        {0, PTX_GLOBAL}, {SIM_WINDOW_SHARED, PTX_SHARED}, {SIM_WINDOW_LOCAL, PTX_LOCAL}, {SIM_WINDOW_PARAM, PTX_PARAM}};
+    uint64_t inside[SIM_LANES];
+    uint32_t left = m;
+    EACH_LANE inside[l] = at[l] & ~SIM_WINDOW_MASK;
+    for (size_t i = 0; i < 4 && left; i++) {
+        uint32_t these = 0;
+        EACH_OF(left) these |= (uint32_t)((at[l] & SIM_WINDOW_MASK) == windows[i].window) << l;
+        if (these && sim_resolve(w, in, these, windows[i].space, inside, bytes, access, out)) return -1;
+        left &= ~these;
+    }
+    if (!left) return 0;
+    return resolve_global(w, in, left, at, bytes, access, out);
+}
+
+int sim_resolve(struct sim_warp *w, const struct sim_ins *in, uint32_t m, enum ptx_space space,
+                const uint64_t at[SIM_LANES], uint32_t bytes, enum sim_access access, uint8_t *out[SIM_LANES]) {
+    switch (space) {
+    case PTX_GLOBAL:
+    case PTX_CONST: return resolve_global(w, in, m, at, bytes, access, out);
+    case PTX_SHARED:
+    case PTX_SHARED_CLUSTER: return resolve_shared(w, in, m, at, bytes, access, out);
+    case PTX_PARAM:
+    case PTX_LOCAL: return resolve_small(w, in, m, space, at, bytes, access, out);
+    default: return resolve_generic(w, in, m, at, bytes, access, out);
+    }
+}

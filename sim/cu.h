@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: MIT
+ * The driver's binary interface as far as this stand-in offers it: result numbers, attributes, launch structures. Own
+ * declarations, so that no toolkit is needed. */
+#ifndef SIM_CU_H
+#define SIM_CU_H
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    R_SUCCESS = 0,
+    R_INVALID_VALUE = 1,
+    R_OUT_OF_MEMORY = 2,
+    R_NOT_INITIALIZED = 3,
+    R_NO_DEVICE = 100,
+    R_INVALID_DEVICE = 101,
+    R_INVALID_IMAGE = 200,
+    R_INVALID_CONTEXT = 201,
+    R_NO_BINARY = 209,
+    R_INVALID_PTX = 218,
+    R_INVALID_HANDLE = 400,
+    R_NOT_FOUND = 500,
+    R_ILLEGAL_ADDRESS = 700,
+    R_OUT_OF_RESOURCES = 701,
+    R_LAUNCH_FAILED = 719,
+    R_NOT_SUPPORTED = 801,
+    R_UNKNOWN = 999
+};
+enum { ATTRIBUTE_CLUSTER = 4, JIT_ERROR_TEXT = 5, JIT_ERROR_BYTES = 6, FUNCTION_MAX_DYNAMIC = 8 };
+struct cu_attribute {
+    int id;
+    char pad[4];
+    union {
+        unsigned cluster[3];
+        char bytes[64];
+        uint64_t align;
+    } value;
+};
+struct cu_launch {
+    unsigned grid[3], block[3], shared_bytes;
+    void *stream;
+    struct cu_attribute *attributes;
+    unsigned n_attributes;
+};
+struct sim_context {
+    int device, fault; /* a launch that failed: every later call returns it */
+};
+struct sim_module {
+    struct ptx_module *ptx;
+    struct sim_function *functions;
+};
+struct sim_function {
+    struct sim_module *module;
+    struct sim_program *program;
+    struct sim_function *next;
+};
+
+#define SIM_API __attribute__((visibility("default"))) int
+/* Bookkeeping at the start of each call: fault injection by name, a current context where one is needed. */
+int sim_enter(const char *name, struct sim_context **context);
+const struct sim_profile *sim_profile(void);
+
+/* The PTX text inside an image: the image itself or that of a fatbin. NULL with `why` if there is none to read. The
+ * caller frees it. */
+char *sim_image_text(const void *image, char *why, size_t why_bytes);
+#endif

@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: MIT
+ * Driver calls about the process, devices, contexts, memory, streams. Work is done at the call: a stream is always
+ * idle. Environment: ATTNSIM_GPU (a100, rtx4090, h100, b200), ATTNSIM_DEVICES (number), ATTNSIM_FAIL (name:n, the n-th
+ * call of a name fails). */
+#include "cu.h"
+#include "device.h"
+#include "machine.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_DEVICES = 8, DEPTH = 64 };
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct sim_context contexts[MAX_DEVICES];
+static int n_devices;
+static const struct sim_profile *profile;
+static char fail_name[64];
+static long fail_in;
+static _Thread_local struct sim_context *stack[DEPTH];
+static _Thread_local int depth;
+
+const struct sim_profile *sim_profile(void) { return profile; }
+
+int sim_enter(const char *name, struct sim_context **context) {
+    int r = R_SUCCESS;
+    pthread_mutex_lock(&lock);
+    size_t n = strlen(fail_name);
+    if (fail_in > 0 && !strncmp(fail_name, name, n) && (!name[n] || name[n] == '_') && --fail_in == 0) r = R_UNKNOWN;
+    pthread_mutex_unlock(&lock);
+    if (!r && !profile) r = R_NOT_INITIALIZED;
+    if (!context) return r;
+    *context = depth ? stack[depth - 1] : NULL;
+    if (!r && !*context) r = R_INVALID_CONTEXT;
+    return r ? r : (*context)->fault;
+}
+#define ENTER                                                                                                          \
+    int r_ = sim_enter(__func__, NULL);                                                                                \
+    if (r_) return r_;
+#define ENTER_CONTEXT                                                                                                  \
+    struct sim_context *context = NULL;                                                                                \
+    int r_ = sim_enter(__func__, &context);                                                                            \
+    if (r_) return r_;
+
+SIM_API cuInit(unsigned flags);
+SIM_API cuInit(unsigned flags) {
+    const char *gpu = getenv("ATTNSIM_GPU"), *count = getenv("ATTNSIM_DEVICES"), *fail = getenv("ATTNSIM_FAIL");
+    if (flags) return R_INVALID_VALUE;
+    pthread_mutex_lock(&lock);
+    profile = sim_profile_find(gpu && gpu[0] ? gpu : "h100");
+    n_devices = count && count[0] ? atoi(count) : 1;
+    if (n_devices > MAX_DEVICES) n_devices = MAX_DEVICES;
+    for (int i = 0; i < n_devices; i++) contexts[i].device = i;
+    fail_in = 0;
+    if (fail && fail[0]) {
+        size_t n = strcspn(fail, ":");
+        snprintf(fail_name, sizeof fail_name, "%.*s", (int)n, fail);
+        fail_in = fail[n] ? strtol(fail + n + 1, NULL, 10) : 1;
+    }
+    pthread_mutex_unlock(&lock);
+    if (!profile || n_devices < 1) return R_NO_DEVICE;
+    return sim_enter("cuInit", NULL);
+}
+SIM_API cuDriverGetVersion(int *version);
+SIM_API cuDriverGetVersion(int *version) {
+    ENTER
+    *version = 13000;
+    return R_SUCCESS;
+}
+static const struct {
+    int r;
+    const char *name, *words;
+} results[] = {
+    {R_SUCCESS, "CUDA_SUCCESS", "no error"},
+    {R_INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
+    {R_OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
+    {R_NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
+    {R_NO_DEVICE, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
+    {R_INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
+    {R_INVALID_IMAGE, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
+    {R_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
+    {R_NO_BINARY, "CUDA_ERROR_NO_BINARY_FOR_GPU", "no kernel image is available for execution on the device"},
+    {R_INVALID_PTX, "CUDA_ERROR_INVALID_PTX", "a PTX text that the simulator does not understand"},
+    {R_NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
+    {R_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
+    {R_OUT_OF_RESOURCES, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "too many resources requested for launch"},
+    {R_LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED", "the simulator found faults of a kernel (see its report)"},
+    {R_UNKNOWN, "CUDA_ERROR_UNKNOWN", "unknown error"},
+};
+SIM_API cuGetErrorName(int r, const char **text);
+SIM_API cuGetErrorName(int r, const char **text) {
+    for (size_t i = 0; i < sizeof results / sizeof *results; i++)
+        if (results[i].r == r) {
+            *text = results[i].name;
+            return R_SUCCESS;
+        }
+    *text = NULL;
+    return R_INVALID_VALUE;
+}
+SIM_API cuGetErrorString(int r, const char **text);
+SIM_API cuGetErrorString(int r, const char **text) {
+    for (size_t i = 0; i < sizeof results / sizeof *results; i++)
+        if (results[i].r == r) {
+            *text = results[i].words;
+            return R_SUCCESS;
+        }
+    *text = NULL;
+    return R_INVALID_VALUE;
+}
+SIM_API cuDeviceGetCount(int *count);
+SIM_API cuDeviceGetCount(int *count) {
+    ENTER
+    *count = n_devices;
+    return R_SUCCESS;
+}
+SIM_API cuDeviceGet(int *device, int index);
+SIM_API cuDeviceGet(int *device, int index) {
+    ENTER
+    *device = index;
+    return index >= 0 && index < n_devices ? R_SUCCESS : R_INVALID_DEVICE;
+}
+SIM_API cuDeviceGetName(char *name, int bytes, int device);
+SIM_API cuDeviceGetName(char *name, int bytes, int device) {
+    ENTER
+    if (bytes < 1 || device < 0 || device >= n_devices) return R_INVALID_VALUE;
+    snprintf(name, (size_t)bytes, "%s", profile->name);
+    return R_SUCCESS;
+}
+SIM_API cuDeviceTotalMem_v2(size_t *bytes, int device);
+SIM_API cuDeviceTotalMem_v2(size_t *bytes, int device) {
+    ENTER
+    *bytes = profile->bytes;
+    return device >= 0 && device < n_devices ? R_SUCCESS : R_INVALID_DEVICE;
+}
+SIM_API cuDeviceGetAttribute(int *value, int attribute, int device);
+SIM_API cuDeviceGetAttribute(int *value, int attribute, int device) {
+    ENTER
+    if (device < 0 || device >= n_devices) return R_INVALID_DEVICE;
+    switch (attribute) {
+    case 1: *value = 1024; break; /* threads of a block */
+    case 8: *value = 48 << 10; break;
+    case 10: *value = 32; break;
+    case 13: *value = profile->clock_khz; break;
+    case 16: *value = profile->n_sms; break;
+    case 36: *value = profile->memory_clock_khz; break;
+    case 37: *value = profile->bus_bits; break;
+    case 38: *value = profile->l2_bytes; break;
+    case 39: *value = profile->warps_per_sm * 32; break;
+    case 75: *value = profile->major; break;
+    case 76: *value = profile->minor; break;
+    case 81: *value = profile->shared_per_sm; break;
+    case 82: *value = profile->registers_per_sm; break;
+    case 97: *value = profile->shared_per_block; break;
+    default: return R_INVALID_VALUE;
+    }
+    return R_SUCCESS;
+}
+SIM_API cuDevicePrimaryCtxRetain(struct sim_context **context, int device);
+SIM_API cuDevicePrimaryCtxRetain(struct sim_context **context, int device) {
+    ENTER
+    if (device < 0 || device >= n_devices) return R_INVALID_DEVICE;
+    *context = &contexts[device];
+    return R_SUCCESS;
+}
+SIM_API cuDevicePrimaryCtxRelease_v2(int device);
+SIM_API cuDevicePrimaryCtxRelease_v2(int device) {
+    ENTER
+    return device >= 0 && device < n_devices ? R_SUCCESS : R_INVALID_DEVICE;
+}
+SIM_API cuCtxPushCurrent_v2(struct sim_context *context);
+SIM_API cuCtxPushCurrent_v2(struct sim_context *context) {
+    ENTER
+    if (!context || depth == DEPTH) return R_INVALID_CONTEXT;
+    stack[depth++] = context;
+    return R_SUCCESS;
+}
+SIM_API cuCtxPopCurrent_v2(struct sim_context **context);
+SIM_API cuCtxPopCurrent_v2(struct sim_context **context) {
+    ENTER
+    if (!depth) return R_INVALID_CONTEXT;
+    struct sim_context *top = stack[--depth];
+    if (context) *context = top;
+    return R_SUCCESS;
+}
+SIM_API cuCtxGetCurrent(struct sim_context **context);
+SIM_API cuCtxGetCurrent(struct sim_context **context) {
+    ENTER
+    *context = depth ? stack[depth - 1] : NULL;
+    return R_SUCCESS;
+}
+SIM_API cuCtxSynchronize(void);
+SIM_API cuCtxSynchronize(void) {
+    ENTER_CONTEXT
+    return R_SUCCESS;
+}
+SIM_API cuMemAlloc_v2(uint64_t *at, size_t bytes);
+SIM_API cuMemAlloc_v2(uint64_t *at, size_t bytes) {
+    ENTER_CONTEXT
+    if (!at || !bytes) return R_INVALID_VALUE;
+    if (bytes > profile->bytes - sim_memory_used(context->device)) return R_OUT_OF_MEMORY;
+    *at = sim_memory_alloc(context->device, bytes);
+    return *at ? R_SUCCESS : R_OUT_OF_MEMORY;
+}
+SIM_API cuMemFree_v2(uint64_t at);
+SIM_API cuMemFree_v2(uint64_t at) {
+    ENTER_CONTEXT
+    return !at || !sim_memory_free(at) ? R_SUCCESS : R_INVALID_VALUE;
+}
+static int move(void *to, const void *from, size_t bytes, uint64_t device_a, uint64_t device_b) {
+    if (!bytes) return R_SUCCESS;
+    if (!sim_memory_holds(device_a, bytes) || !sim_memory_holds(device_b, bytes)) return R_INVALID_VALUE;
+    memmove(to, from, bytes);
+    return R_SUCCESS;
+}
+SIM_API cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t bytes);
+SIM_API cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t bytes) {
+    ENTER_CONTEXT
+    return move((void *)(uintptr_t)to, from, bytes, to, to);
+}
+SIM_API cuMemcpyDtoH_v2(void *to, uint64_t from, size_t bytes);
+SIM_API cuMemcpyDtoH_v2(void *to, uint64_t from, size_t bytes) {
+    ENTER_CONTEXT
+    return move(to, (void *)(uintptr_t)from, bytes, from, from);
+}
+SIM_API cuMemcpy(uint64_t to, uint64_t from, size_t bytes);
+SIM_API cuMemcpy(uint64_t to, uint64_t from, size_t bytes) {
+    ENTER_CONTEXT
+    return move((void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes, to, from);
+}
+SIM_API cuMemsetD8Async(uint64_t to, unsigned char value, size_t bytes, void *stream);
+SIM_API cuMemsetD8Async(uint64_t to, unsigned char value, size_t bytes, void *stream) {
+    (void)stream;
+    ENTER_CONTEXT
+    if (bytes && !sim_memory_holds(to, bytes)) return R_INVALID_VALUE;
+    if (bytes) memset((void *)(uintptr_t)to, value, bytes);
+    return R_SUCCESS;
+}
+SIM_API cuStreamGetId(void *stream, unsigned long long *id);
+SIM_API cuStreamGetId(void *stream, unsigned long long *id) {
+    ENTER_CONTEXT
+    *id = (unsigned long long)(uintptr_t)stream;
+    return R_SUCCESS;
+}
+SIM_API cuStreamIsCapturing(void *stream, int *status);
+SIM_API cuStreamIsCapturing(void *stream, int *status) {
+    (void)stream;
+    ENTER_CONTEXT
+    *status = 0;
+    return R_SUCCESS;
+}
+SIM_API cuStreamSynchronize(void *stream);
+SIM_API cuStreamSynchronize(void *stream) {
+    (void)stream;
+    ENTER_CONTEXT
+    return R_SUCCESS;
+}

@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: MIT
+ * cp.async and its groups. A group is what a lane issued between two commits; wait_group N waits for all but the lane's
+ * last N. The destination is off limits from the issue to the wait (race.h). */
+#include "address.h"
+#include "async.h"
+#include "report.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void perform(struct sim_warp *w, struct sim_copy *c) {
+    if (c->done) return;
+    c->done = 1;
+    w->cta->cluster->changes++;
+    EACH_OF(c->lanes) {
+        uint8_t *to = w->cta->shared + c->to[l];
+        memcpy(to, (const uint8_t *)(uintptr_t)c->from[l], c->take[l]);
+        memset(to + c->take[l], 0, (size_t)c->bytes - c->take[l]);
+    }
+}
+void sim_copies_step(struct sim_warp *w) {
+    struct sim_cluster *cluster = w->cta->cluster;
+    for (uint32_t i = 0; i < w->n_copies; i++)
+        if (!w->copies[i].done && sim_random(&cluster->rng) % 4 == 0) perform(w, &w->copies[i]);
+}
+void sim_copies_drop(struct sim_warp *w) {
+    for (uint32_t i = 0; i < w->n_copies; i++) perform(w, &w->copies[i]);
+    w->n_copies = 0;
+}
+
+/* o[0]: destination, o[1]: source with its offset in `list`, o[2]: bytes to read, if z. */
+SIM_HEAD(copy) {
+    uint64_t to[SIM_LANES], from[SIM_LANES];
+    const int64_t offset = (int64_t)((uint64_t)w->list[in->list + 1] << 32 | w->list[in->list]);
+    const struct sim_launch *g = w->cta->cluster->launch;
+    EACH_LANE {
+        to[l] = in->wide ? W64(in->o[0])[l] + (uint64_t)in->imm : (uint32_t)(W32(in->o[0])[l] + (uint32_t)in->imm);
+        from[l] = W64(in->o[1])[l] + (uint64_t)offset;
+    }
+    uint32_t left = m;
+    while (left) { /* one record for lanes with the same group, which are all of them unless commits diverged */
+        uint32_t group = w->committed[__builtin_ctz(left)], these = 0;
+        EACH_OF(left) these |= (uint32_t)(w->committed[l] == group) << l;
+        left &= ~these;
+        if (w->n_copies == w->room_copies) {
+            w->room_copies = w->room_copies ? 2 * w->room_copies : 64;
+            w->copies = realloc(w->copies, w->room_copies * sizeof *w->copies);
+            if (!w->copies) abort();
+        }
+        struct sim_copy *c = &w->copies[w->n_copies++];
+        c->in = in, c->lanes = these, c->group = group, c->done = 0, c->bytes = in->bytes;
+        EACH_OF(these) {
+            uint32_t take = in->z ? W32(in->o[2])[l] : in->bytes;
+            if (in->y && w->p[in->o[2]] >> l & 1) take = 0; /* the ignore-src predicate */
+            if (take > in->bytes) {
+                sim_find(w, in, 1u << l, SIM_F_BOUNDS, "reads %u bytes into %u", take, in->bytes);
+                return SIM_FAULT;
+            }
+            uint32_t at;
+            struct sim_cta *owner = sim_shared_at(w, in, l, to[l], in->bytes, in->bytes, &at);
+            if (!owner || sim_global_at(w, in, l, from[l], take, in->bytes, "copies")) return SIM_FAULT;
+            if (owner != w->cta) {
+                sim_find(w, in, 1u << l, SIM_F_BOUNDS, "cp.async to shared memory of another CTA");
+                return SIM_FAULT;
+            }
+            if (g->options.races) sim_shared_touch(w, in, owner, l, at, in->bytes, SIM_COPY);
+            c->from[l] = from[l];
+            c->to[l] = at;
+            c->take[l] = (uint8_t)take;
+        }
+        if (g->options.policy == SIM_EAGER) perform(w, c);
+    }
+    return SIM_NEXT;
+}
+
+SIM_HEAD(commit) {
+    (void)in;
+    EACH_OF(m) w->committed[l]++;
+    return SIM_NEXT;
+}
+
+/* Lanes m are done with copies of group < limit. */
+static void wait_below(struct sim_warp *w, const struct sim_ins *in, uint32_t m, const uint32_t limit[SIM_LANES]) {
+    const struct sim_launch *g = w->cta->cluster->launch;
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < w->n_copies; i++) {
+        struct sim_copy *c = &w->copies[i];
+        uint32_t awaited = 0;
+        EACH_OF(c->lanes & m) awaited |= (uint32_t)((int32_t)(limit[l] - c->group) > 0) << l;
+        if (awaited) {
+            perform(w, c);
+            if (g->options.races) EACH_OF(awaited) sim_shared_landed(w, c->in, w->cta, c->to[l], c->bytes);
+            c->lanes &= ~awaited;
+        }
+        if (c->lanes) {
+            if (kept != i) w->copies[kept] = *c;
+            kept++;
+        }
+    }
+    w->n_copies = kept;
+    (void)in;
+}
+SIM_HEAD(wait_group) {
+    uint32_t limit[SIM_LANES];
+    EACH_LANE limit[l] = w->committed[l] - (uint32_t)in->imm;
+    wait_below(w, in, m, limit);
+    return SIM_NEXT;
+}
+SIM_HEAD(wait_all) { /* commits and waits */
+    uint32_t limit[SIM_LANES];
+    EACH_OF(m) w->committed[l]++;
+    EACH_LANE limit[l] = w->committed[l];
+    wait_below(w, in, m, limit);
+    return SIM_NEXT;
+}
+
+static void cp_async(struct sim_decoder *d, struct sim_ins *in) {
+    if (sim_word(d, "commit_group")) {
+        in->exec = commit;
+        return;
+    }
+    if (sim_word(d, "wait_all")) {
+        in->exec = wait_all;
+        return;
+    }
+    if (sim_word(d, "wait_group")) {
+        sim_want(d, 1, 1);
+        if (!d->failed) in->imm = (int64_t)sim_number(d, &d->o[0]);
+        in->exec = wait_group;
+        return;
+    }
+    int cg = sim_word(d, "cg");
+    if (!cg && !sim_word(d, "ca")) return;
+    if (!sim_word(d, "shared") && !sim_word(d, "shared::cta")) return;
+    if (!sim_word(d, "global")) return;
+    sim_hint(d);
+    sim_want(d, 3, 5);
+    if (d->failed) return;
+    uint64_t bytes = sim_number(d, &d->o[2]);
+    if (bytes != 16 && (cg || (bytes != 4 && bytes != 8))) sim_refuse(d, "copies of %u bytes", (unsigned)bytes);
+    in->bytes = (uint8_t)bytes;
+    sim_address(d, in, &d->o[1], 1);
+    if (!in->wide) sim_refuse(d, "a source of 32 bits");
+    uint64_t offset = (uint64_t)in->imm;
+    sim_address(d, in, &d->o[0], 0);
+    in->list = sim_list_add(d, (uint32_t)offset);
+    sim_list_add(d, (uint32_t)(offset >> 32));
+    if (d->n > 3) {
+        unsigned bits = sim_bits(d, &d->o[3]);
+        if (bits == 1)
+            in->y = 1, in->o[2] = sim_source(d, &d->o[3], 1);
+        else if (bits != 64) /* 64: a cache policy */
+            in->z = 1, in->o[2] = sim_source(d, &d->o[3], 32);
+    }
+    in->exec = copy;
+}
+SIM_DECODER(cp) {
+    if (!sim_word(d, "async")) return;
+    cp_async(d, in);
+}

@@ -1,0 +1,197 @@
+/* SPDX-License-Identifier: MIT
+ * mma.sync: D = A B + C over a warp. Products of 16-bit and tf32 numbers are exact in f32 and are added in the order of
+ * k; the machine adds them in an order and precision of its own, so results agree to rounding, not bit by bit.
+ *
+ * Lane 4 g + t. 32-bit registers of A, rows g and g + 8 in turn, then the next columns; B likewise by columns of n:
+ *   16 bits  a[i]: row g + 8 (i & 1), columns 2t, 2t+1 + 8 (i >> 1)      b[i]: rows 2t, 2t+1 + 8 i of column g
+ *    8 bits  a[i]: ...                columns 4t..4t+3 + 16 (i >> 1)     b[i]: rows 4t..4t+3 + 16 i
+ *   tf32, f64 a[i]: ...               column t + 4 (i >> 1)              b[i]: row t + 4 i
+ *   C        c[0], c[1]: row g, columns 2t, 2t+1     c[2], c[3]: row g + 8    (f16: two to a register) */
+#include "exec.h"
+#include "formats.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { MAX_K = 64 };
+typedef float row8 __attribute__((vector_size(32)));
+
+static float element(uint32_t v, enum ptx_type type) {
+    return type == PTX_BF16 ? sim_from_bf16(v & 0xffff) : sim_from_f16(v & 0xffff);
+}
+
+/* ---- 16-bit operands: registers are 8x8 tiles by rows ---- */
+
+static void widen(float out[64], const uint32_t *words, int is_bf16) {
+    if (is_bf16) {
+        EACH_LANE {
+            out[2 * l] = sim_float(words[l] << 16);
+            out[2 * l + 1] = sim_float(words[l] & 0xffff0000);
+        }
+    } else {
+        EACH_LANE {
+            out[2 * l] = sim_from_f16(words[l] & 0xffff);
+            out[2 * l + 1] = sim_from_f16(words[l] >> 16);
+        }
+    }
+}
+
+/* x: k / 8; y: bf16. list: d[4], a[2x], b[x], c[4]. */
+SIM_HEAD(mma_16bit_f32) {
+    const uint32_t *list = w->list + in->list;
+    const uint32_t tiles = in->x;
+    float a[4][64], b[2][64];
+    row8 bt[16], acc[16];
+    (void)m;
+    for (uint32_t i = 0; i < 2 * tiles; i++) widen(a[i], W32(list[4 + i]), in->y);
+    for (uint32_t i = 0; i < tiles; i++) widen(b[i], W32(list[4 + 2 * tiles + i]), in->y);
+    for (uint32_t i = 0; i < tiles; i++)
+        for (uint32_t k = 0; k < 8; k++)
+            for (uint32_t n = 0; n < 8; n++) bt[8 * i + k][n] = b[i][8 * n + k];
+    const uint32_t *at = list + 4 + 3 * tiles;
+    const float *c0 = F32(at[0]), *c1 = F32(at[1]), *c2 = F32(at[2]), *c3 = F32(at[3]);
+    for (uint32_t g = 0; g < 8; g++)
+        for (uint32_t t = 0; t < 4; t++) {
+            acc[g][2 * t] = c0[4 * g + t], acc[g][2 * t + 1] = c1[4 * g + t];
+            acc[g + 8][2 * t] = c2[4 * g + t], acc[g + 8][2 * t + 1] = c3[4 * g + t];
+        }
+    for (uint32_t i = 0; i < tiles; i++)
+        for (uint32_t g = 0; g < 8; g++)
+            for (uint32_t k = 0; k < 8; k++) {
+                acc[g] += a[2 * i][8 * g + k] * bt[8 * i + k];
+                acc[g + 8] += a[2 * i + 1][8 * g + k] * bt[8 * i + k];
+            }
+    float *d0 = F32(list[0]), *d1 = F32(list[1]), *d2 = F32(list[2]), *d3 = F32(list[3]);
+    for (uint32_t g = 0; g < 8; g++)
+        for (uint32_t t = 0; t < 4; t++) {
+            d0[4 * g + t] = acc[g][2 * t], d1[4 * g + t] = acc[g][2 * t + 1];
+            d2[4 * g + t] = acc[g + 8][2 * t], d3[4 * g + t] = acc[g + 8][2 * t + 1];
+        }
+    return SIM_NEXT;
+}
+
+/* ---- everything else, element by element ---- */
+
+/* x: log2 of elements in a register; y, z: types of A and B; type: of C and D; bytes: K; count: rows; n: registers of
+ * A; wide: C in f16 or f64. */
+struct shape {
+    const char *word;
+    uint8_t rows, k;
+};
+static double value_of(const struct sim_warp *w, uint32_t place, uint32_t lane, uint32_t part, enum ptx_type type) {
+    uint32_t word = W32(place)[lane];
+    switch (type) {
+    case PTX_F64: return F64(place)[lane];
+    case PTX_F32: return (double)sim_from_tf32(word);
+    case PTX_S8: return (double)(int8_t)(word >> (8 * part));
+    case PTX_U8: return (double)(uint8_t)(word >> (8 * part));
+    case PTX_B8: return (double)sim_from_e4m3(word >> (8 * part) & 255);
+    case PTX_B16: return (double)sim_from_e5m2(word >> (8 * part) & 255);
+    default: return (double)element(word >> (16 * part), type);
+    }
+}
+
+SIM_HEAD(mma_any) {
+    const uint32_t *list = w->list + in->list;
+    uint32_t parts = 1u << in->x, rows = in->count, tall = rows / 8, k = in->bytes;
+    uint32_t n_c = in->type == PTX_F16 ? tall : 2 * tall, n_a = in->n, n_b = n_a / tall;
+    double a[16][MAX_K], b[MAX_K][8], d[16][8];
+    (void)m;
+    for (uint32_t i = 0; i < n_a; i++) EACH_LANE
+    for (uint32_t p = 0; p < parts; p++)
+        a[l / 4 + 8 * (i % tall)][l % 4 * parts + p + 4 * parts * (i / tall)] =
+            value_of(w, list[n_c + i], l, p, (enum ptx_type)in->y);
+    for (uint32_t i = 0; i < n_b; i++) EACH_LANE
+    for (uint32_t p = 0; p < parts; p++)
+        b[l % 4 * parts + p + 4 * parts * i][l / 4] = value_of(w, list[n_c + n_a + i], l, p, (enum ptx_type)in->z);
+    const uint32_t *c = list + n_c + n_a + n_b;
+    EACH_LANE
+    for (uint32_t i = 0; i < 2 * tall; i++) {
+        uint32_t r = l / 4 + 8 * (i / 2), column = l % 4 * 2 + i % 2;
+        double v = in->type == PTX_F64   ? F64(c[i])[l]
+                   : in->type == PTX_S32 ? (double)(int32_t)W32(c[i])[l]
+                   : in->type == PTX_F16 ? (double)sim_from_f16(W32(c[i / 2])[l] >> (16 * (i & 1)) & 0xffff)
+                                         : (double)F32(c[i])[l];
+        for (uint32_t j = 0; j < k; j++) {
+            double term = a[r][j] * b[j][column];
+            v = in->type == PTX_F64   ? fma(a[r][j], b[j][column], v)
+                : in->type == PTX_S32 ? v + term
+                                      : (double)(float)(v + term);
+        }
+        d[r][column] = v;
+    }
+    EACH_LANE
+    for (uint32_t i = 0; i < 2 * tall; i++) {
+        double v = d[l / 4 + 8 * (i / 2)][l % 4 * 2 + i % 2];
+        if (in->type == PTX_F64)
+            F64(list[i])[l] = v;
+        else if (in->type == PTX_S32)
+            W32(list[i])[l] = (uint32_t)(int64_t)v;
+        else if (in->type == PTX_F32)
+            F32(list[i])[l] = (float)v;
+        else if (i & 1)
+            W32(list[i / 2])[l] = (W32(list[i / 2])[l] & 0xffff) | sim_to_f16((float)v) << 16;
+        else
+            W32(list[i / 2])[l] = sim_to_f16((float)v);
+    }
+    return SIM_NEXT;
+}
+
+static const struct {
+    const char *word;
+    enum ptx_type type; /* e4m3 and e5m2 borrow B8 and B16 */
+    uint8_t parts_log2, bits;
+} types[] = {
+    {"f16", PTX_F16, 1, 32}, {"bf16", PTX_BF16, 1, 32}, {"tf32", PTX_F32, 0, 32}, {"f64", PTX_F64, 0, 64},
+    {"s8", PTX_S8, 2, 32},   {"u8", PTX_U8, 2, 32},     {"e4m3", PTX_B8, 2, 32},  {"e5m2", PTX_B16, 2, 32},
+    {"f32", PTX_F32, 0, 32}, {"s32", PTX_S32, 0, 32},
+};
+enum { N_TYPES = sizeof types / sizeof *types, N_OPERANDS = 8 };
+
+SIM_DECODER(mma) {
+    static const struct shape shapes[] = {
+        {"m16n8k4", 16, 4}, {"m16n8k8", 16, 8}, {"m16n8k16", 16, 16}, {"m16n8k32", 16, 32}, {"m8n8k4", 8, 4}};
+    const struct shape *s = NULL;
+    sim_word(d, "sync");
+    sim_word(d, "aligned");
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        if (sim_word(d, shapes[i].word)) s = &shapes[i];
+    if (!s || !sim_word(d, "row") || !sim_word(d, "col")) return;
+    /* the last four words: types of D, A, B, C */
+    int t[4];
+    for (uint32_t i = 0; i < 4; i++) {
+        uint32_t part = d->n_parts - 4 + i;
+        t[i] = -1;
+        for (int k = 0; k < N_TYPES && d->n_parts > 6; k++)
+            if (!strcmp(d->part[part], types[k].word)) t[i] = k;
+        if (t[i] < 0) return;
+        d->used |= 1u << part;
+    }
+    sim_want(d, 4, 4);
+    if (d->failed || t[0] != t[3] || types[t[1]].parts_log2 != types[t[2]].parts_log2) return;
+    if (t[1] >= N_OPERANDS || t[2] >= N_OPERANDS) return;
+    unsigned bits = types[t[1]].bits, bits_c = types[t[0]].bits;
+    uint32_t per = 4u << types[t[1]].parts_log2, tall = s->rows / 8u;
+    if (s->k % per || (types[t[0]].type == PTX_F64) != (types[t[1]].type == PTX_F64) || (tall == 1 && bits != 64))
+        return;
+    uint32_t n_a = tall * (s->k / per), n_b = s->k / per;
+    uint32_t n_c = types[t[0]].type == PTX_F16 ? tall : 2 * tall;
+    in->type = (uint8_t)types[t[0]].type;
+    in->x = types[t[1]].parts_log2;
+    in->y = (uint8_t)types[t[1]].type, in->z = (uint8_t)types[t[2]].type;
+    in->count = s->rows, in->bytes = s->k;
+    in->n = n_a;
+    in->sync = SIM_ALIGNED;
+    in->list = d->program->n_list;
+    uint32_t got = sim_list(d, &d->o[0], bits_c, 1) * 1000000u;
+    got += sim_list(d, &d->o[1], bits, 0) * 10000u;
+    got += sim_list(d, &d->o[2], bits, 0) * 100u;
+    got += sim_list(d, &d->o[3], bits_c, 0);
+    if (got != n_c * 1000000u + n_a * 10000u + n_b * 100u + n_c) return;
+    in->exec = mma_any;
+    if (in->x == 1 && in->type == PTX_F32 && in->y == in->z) {
+        in->x = s->k / 8;
+        in->y = types[t[1]].type == PTX_BF16;
+        in->exec = mma_16bit_f32;
+    }
+}

@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: MIT
+ * The machine that a kernel runs on: decoded instructions, warps of 32 lanes whose registers are arrays over lanes,
+ * CTAs with shared memory, clusters of CTAs, and one launch of a grid. */
+#ifndef SIM_MACHINE_H
+#define SIM_MACHINE_H
+#include "ptx.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+enum { SIM_LANES = 32, SIM_BARRIERS = 16, SIM_MAX_WARPS = 32, SIM_MAX_CLUSTER = 16 };
+#define SIM_ALL 0xffffffffu
+/* The hardware keeps the first kilobyte of a CTA's shared memory, so that address 0 is never a variable. Bits 24 and up
+ * of a shared address are the CTA's rank in its cluster. */
+enum { SIM_SHARED_BASE = 1024, SIM_RANK_SHIFT = 24 };
+/* Generic addresses of the windows; everything else is global memory. */
+#define SIM_WINDOW_SHARED (UINT64_C(1) << 62)
+#define SIM_WINDOW_LOCAL  (UINT64_C(1) << 61)
+#define SIM_WINDOW_PARAM  (UINT64_C(3) << 61)
+#define SIM_WINDOW_MASK   (UINT64_C(7) << 61)
+
+struct sim_warp;
+struct sim_ins;
+enum sim_step {
+    SIM_NEXT,  /* go on behind the instruction */
+    SIM_JUMP,  /* lanes in warp->taken go to the instruction's target */
+    SIM_BLOCK, /* execute it again when the warp is woken */
+    SIM_RETRY, /* go on behind it, but let other warps run first: a poll that found nothing */
+    SIM_EXIT,  /* the lanes end */
+    SIM_FAULT  /* the launch ends; a finding says why */
+};
+typedef enum sim_step (*sim_exec)(struct sim_warp *w, const struct sim_ins *in, uint32_t m);
+
+/* Lanes that must execute an instruction together: any, all live ones, those that register o[5] names. */
+enum sim_sync { SIM_FREE, SIM_ALIGNED, SIM_MEMBERS };
+
+struct sim_ins {
+    sim_exec exec;
+    uint32_t guard, flip;              /* executed by lanes with p[guard] ^ flip */
+    uint32_t o[6];                     /* registers: word offset in the warp's file, or number of a predicate */
+    uint32_t target;                   /* of a branch */
+    uint32_t list, n;                  /* more registers: program->list[list ..] */
+    int64_t imm;                       /* number or offset of an address */
+    uint8_t space, bytes, count, wide; /* of a memory access: space, bytes of an element, elements, 64-bit address */
+    uint8_t x, y, z, type;             /* what else the words say; each handler's own numbering */
+    uint8_t sync;
+    uint32_t statement; /* in the kernel's text */
+};
+
+enum sim_constant_kind { SIM_VALUE, SIM_SHARED_ADDRESS, SIM_SPECIAL };
+struct sim_constant {
+    enum sim_constant_kind kind;
+    uint8_t wide;
+    uint32_t at; /* word offset */
+    uint64_t value;
+};
+
+struct sim_program { /* a decoded kernel */
+    const struct ptx_module *module;
+    const struct ptx_kernel *kernel;
+    struct sim_ins *ins;
+    uint32_t n_ins;
+    uint32_t *list, n_list;
+    struct sim_constant *constants;
+    uint32_t n_constants;
+    uint32_t n_words, n_predicates; /* of a warp */
+    int max_dynamic;                /* cuFuncSetAttribute */
+    int portable_cluster;
+};
+
+struct sim_group { /* lanes of a warp that are at the same place */
+    uint32_t mask, pc;
+    uint8_t parked; /* at an instruction that wants more lanes */
+};
+
+struct sim_copy; /* exec_async.c */
+
+struct sim_warp {
+    struct sim_cta *cta;
+    uint32_t index; /* in its CTA */
+    uint32_t actor; /* in its cluster: numbering of vector clocks */
+    uint32_t live, taken;
+    uint32_t *r, *p;
+    const uint32_t *list; /* of the program */
+    struct sim_group groups[SIM_LANES];
+    uint32_t n_groups, current;
+    uint8_t blocked, polling, resumed, done;
+    uint32_t barrier;   /* that it waits at, if blocked */
+    uint64_t polled_at; /* value of cluster->changes at the last failed poll */
+    uint64_t n_executed;
+    uint32_t *known; /* vector clock: what it knows of each actor; known[actor] is its own time */
+    uint8_t *local;
+    /* cp.async: groups that each lane has committed and waited for, and the copies under way, oldest first */
+    uint32_t committed[SIM_LANES];
+    struct sim_copy *copies;
+    uint32_t n_copies, room_copies;
+};
+
+struct sim_barrier {
+    uint32_t need;                           /* threads; 0: all of the CTA */
+    uint32_t arrived;                        /* threads */
+    uint32_t waiting;                        /* warps that sleep at it */
+    uint32_t arrivers;                       /* warps that came, waiting or not */
+    uint32_t lanes_and, lanes_or, lanes_sum; /* reductions so far */
+    uint32_t result_and, result_or, result_sum;
+    uint32_t statement; /* of the first that came */
+    uint32_t *clock;
+};
+
+struct sim_cta {
+    struct sim_cluster *cluster;
+    uint32_t rank, id[3];
+    uint64_t linear;
+    uint8_t *shared; /* [shared_bytes], address SIM_SHARED_BASE is shared[0] */
+    uint32_t shared_bytes;
+    uint64_t *writes; /* record of each word's last write, see race.h */
+    uint64_t **reads; /* by actor: records of each word's last read, or NULL */
+    struct sim_warp *warps;
+    uint32_t n_warps, n_live, n_threads;
+    struct sim_barrier barriers[SIM_BARRIERS];
+};
+
+struct sim_cluster { /* CTAs that run together, in one worker */
+    struct sim_worker *worker;
+    struct sim_launch *launch;
+    struct sim_cta *ctas;
+    uint32_t n_ctas, n_actors;
+    uint64_t changes; /* counts what may wake a poll */
+    uint64_t rng;
+};
+
+enum sim_policy { SIM_EAGER, SIM_LATE, SIM_RANDOM };
+struct sim_options {
+    enum sim_policy policy;
+    uint64_t seed;
+    int threads, races, quiet, max_findings;
+    uint64_t max_instructions; /* of one warp */
+};
+
+struct sim_launch {
+    const struct sim_program *program;
+    uint32_t grid[3], block[3], cluster[3];
+    uint32_t dynamic_bytes, shared_bytes, n_threads, n_warps, n_ctas;
+    const uint8_t *params;
+    struct sim_options options;
+    const struct sim_device *device;
+    uint64_t number; /* of launches so far */
+    atomic_ullong next_cluster, n_executed;
+    atomic_int failed;
+    struct sim_report *report;
+};
+
+enum { SIM_RECENT = 4 };
+struct sim_worker {
+    struct sim_launch *launch;
+    struct sim_cluster cluster;
+    const struct sim_block *recent[SIM_RECENT]; /* blocks of global memory found last */
+    uint32_t next_recent;
+    uint32_t clock_base; /* larger than every time that the shared memory's records hold */
+};
+
+/* Runs the grid; returns when all CTAs ended or one faulted. 0 or a driver error number. */
+int sim_launch_run(struct sim_launch *launch);
+/* Runs one warp until it blocks, ends, polls in vain or has executed `quantum` instructions. */
+enum sim_step sim_warp_run(struct sim_warp *warp, uint32_t quantum);
+/* The statement at which the lanes of a group stand. */
+const struct ptx_statement *sim_statement(const struct sim_warp *warp, const struct sim_ins *in);
+
+static inline uint64_t sim_random(uint64_t *state) { /* splitmix64 */
+    uint64_t z = (*state += UINT64_C(0x9e3779b97f4a7c15));
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return z ^ (z >> 31);
+}
+#endif

@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: MIT
+ * Runs a grid: host threads take clusters in order, each runs its cluster's warps in turns that the policy and the seed
+ * choose, until all have ended. Nothing is left to chance but the order of atomics between clusters. */
+#include "async.h"
+#include "barrier.h"
+#include "device.h"
+#include "exec.h"
+#include "race.h"
+#include "report.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void *zeroed(size_t n, size_t size) {
+    void *p = calloc(n ? n : 1, size);
+    if (!p) abort();
+    return p;
+}
+static void *aligned(size_t bytes) {
+    void *p = aligned_alloc(128, (bytes + 127) / 128 * 128 + 128);
+    if (!p) abort();
+    return p;
+}
+
+/* ---- memory of a worker, made once a launch ---- */
+
+static void make_cta(struct sim_cluster *c, struct sim_cta *cta, uint32_t rank) {
+    const struct sim_launch *g = c->launch;
+    const struct sim_program *p = g->program;
+    cta->cluster = c;
+    cta->rank = rank;
+    cta->shared_bytes = g->shared_bytes;
+    cta->shared = aligned(g->shared_bytes + 16);
+    cta->writes = zeroed(g->shared_bytes / 4 + 4, sizeof *cta->writes);
+    cta->reads = zeroed(c->n_actors, sizeof *cta->reads);
+    cta->n_warps = g->n_warps;
+    cta->n_threads = g->n_threads;
+    cta->warps = zeroed(g->n_warps, sizeof *cta->warps);
+    for (uint32_t b = 0; b < SIM_BARRIERS; b++) cta->barriers[b].clock = zeroed(c->n_actors, sizeof(uint32_t));
+    for (uint32_t i = 0; i < g->n_warps; i++) {
+        struct sim_warp *w = &cta->warps[i];
+        w->cta = cta;
+        w->index = i;
+        w->actor = rank * g->n_warps + i;
+        w->list = p->list;
+        w->r = aligned((size_t)p->n_words * 4);
+        memset(w->r, 0xfb, (size_t)p->n_words * 4); /* NaN and huge: what is used before it is set shows */
+        w->p = zeroed(p->n_predicates, sizeof *w->p);
+        w->known = zeroed(c->n_actors, sizeof *w->known);
+        w->local = p->kernel->local_bytes ? aligned((size_t)p->kernel->local_bytes * SIM_LANES) : NULL;
+        for (uint32_t k = 0; k < p->n_constants; k++) {
+            const struct sim_constant *q = &p->constants[k];
+            uint64_t v = q->value;
+            if (q->kind == SIM_SPECIAL) continue; /* filled in when a CTA starts */
+            if (q->kind == SIM_SHARED_ADDRESS) v += (uint64_t)rank << SIM_RANK_SHIFT;
+            EACH_LANE {
+                if (q->wide)
+                    W64(q->at)[l] = v;
+                else
+                    W32(q->at)[l] = (uint32_t)v;
+            }
+        }
+    }
+}
+static void make_cluster(struct sim_worker *k, struct sim_launch *g) {
+    struct sim_cluster *c = &k->cluster;
+    c->worker = k;
+    c->launch = g;
+    c->n_ctas = g->cluster[0] * g->cluster[1] * g->cluster[2];
+    c->n_actors = c->n_ctas * g->n_warps;
+    c->ctas = zeroed(c->n_ctas, sizeof *c->ctas);
+    for (uint32_t i = 0; i < c->n_ctas; i++) make_cta(c, &c->ctas[i], i);
+}
+static void free_cluster(struct sim_cluster *c) {
+    for (uint32_t i = 0; i < c->n_ctas; i++) {
+        struct sim_cta *cta = &c->ctas[i];
+        for (uint32_t k = 0; k < cta->n_warps; k++) {
+            struct sim_warp *w = &cta->warps[k];
+            free(w->r), free(w->p), free(w->known), free(w->local), free(w->copies);
+        }
+        for (uint32_t a = 0; a < c->n_actors; a++) free(cta->reads[a]);
+        for (uint32_t b = 0; b < SIM_BARRIERS; b++) free(cta->barriers[b].clock);
+        free(cta->shared), free(cta->writes), free(cta->reads), free(cta->warps);
+    }
+    free(c->ctas);
+}
+
+/* ---- one cluster ---- */
+
+enum { LAST_TIME = 1 << 23 };
+static void start_cluster(struct sim_worker *k, uint64_t number) {
+    struct sim_cluster *c = &k->cluster;
+    const struct sim_launch *g = c->launch;
+    const struct sim_program *p = g->program;
+    uint64_t across[3] = {g->grid[0] / g->cluster[0], g->grid[1] / g->cluster[1], g->grid[2] / g->cluster[2]};
+    uint64_t at[3] = {number % across[0], number / across[0] % across[1], number / across[0] / across[1]};
+    int clear = k->clock_base > LAST_TIME; /* times are kept in 24 bits */
+    if (clear) k->clock_base = 0;
+    c->rng = g->options.seed * UINT64_C(0xd1342543de82ef95) + number * 2 + 1;
+    c->changes = 1;
+    for (uint32_t r = 0; r < c->n_ctas; r++) {
+        struct sim_cta *cta = &c->ctas[r];
+        uint32_t in[3] = {r % g->cluster[0], r / g->cluster[0] % g->cluster[1], r / g->cluster[0] / g->cluster[1]};
+        for (int i = 0; i < 3; i++) cta->id[i] = (uint32_t)at[i] * g->cluster[i] + in[i];
+        cta->linear = ((uint64_t)cta->id[2] * g->grid[1] + cta->id[1]) * g->grid[0] + cta->id[0];
+        cta->n_live = cta->n_warps;
+        memset(cta->shared, 0xfb, cta->shared_bytes);
+        memset(cta->writes, 0, (cta->shared_bytes / 4 + 1) * sizeof *cta->writes);
+        if (clear)
+            for (uint32_t a = 0; a < c->n_actors; a++)
+                if (cta->reads[a]) memset(cta->reads[a], 0, (cta->shared_bytes / 4 + 1) * sizeof *cta->reads[a]);
+        for (uint32_t b = 0; b < SIM_BARRIERS; b++) {
+            struct sim_barrier *bar = &cta->barriers[b];
+            uint32_t *clock = bar->clock;
+            *bar = (struct sim_barrier){.clock = clock, .lanes_and = 1};
+            memset(clock, 0, c->n_actors * sizeof *clock);
+        }
+        for (uint32_t i = 0; i < cta->n_warps; i++) {
+            struct sim_warp *w = &cta->warps[i];
+            uint32_t threads = cta->n_threads - i * SIM_LANES;
+            w->live = threads >= SIM_LANES ? SIM_ALL : (1u << threads) - 1;
+            w->groups[0] = (struct sim_group){.mask = w->live, .pc = 0};
+            w->n_groups = 1, w->current = 0;
+            w->blocked = w->polling = w->resumed = w->done = 0;
+            w->n_executed = 0;
+            w->n_copies = 0;
+            memset(w->committed, 0, sizeof w->committed);
+            w->p[0] = SIM_ALL, w->p[1] = 0;
+            for (uint32_t a = 0; a < c->n_actors; a++) w->known[a] = k->clock_base;
+            w->known[w->actor] = k->clock_base + 1;
+            if (w->local) memset(w->local, 0xfb, (size_t)p->kernel->local_bytes * SIM_LANES);
+            for (uint32_t q = 0; q < p->n_constants; q++)
+                if (p->constants[q].kind == SIM_SPECIAL)
+                    sim_special_fill((int)p->constants[q].value, w, w->r + p->constants[q].at);
+        }
+    }
+}
+
+static void end_warp(struct sim_warp *w) {
+    struct sim_cta *cta = w->cta;
+    sim_copies_drop(w);
+    cta->n_live--;
+    cta->cluster->changes++;
+    sim_barrier_warp_ended(cta);
+}
+
+/* Every live warp waits and nothing can wake one: tells each warp's place and what it waits for. */
+static void tell_deadlock(struct sim_cluster *c) {
+    char text[2400];
+    int n = 0, room = (int)sizeof text;
+    struct sim_warp *first = NULL;
+    for (uint32_t r = 0; r < c->n_ctas; r++)
+        for (uint32_t i = 0; i < c->ctas[r].n_warps; i++) {
+            struct sim_warp *w = &c->ctas[r].warps[i];
+            if (w->done) continue;
+            if (!first) first = w;
+            for (uint32_t q = 0; q < w->n_groups && n < room - 200; q++) {
+                const struct sim_program *p = c->launch->program;
+                n += snprintf(text + n, (size_t)(room - n), "\n    CTA rank %u warp %u lanes %08x at %s", r, i,
+                              w->groups[q].mask, sim_place(p, p->ins[w->groups[q].pc].statement));
+                if (w->groups[q].parked)
+                    n += snprintf(text + n, (size_t)(room - n), ": wants other lanes of the warp");
+                else if (w->blocked) {
+                    const struct sim_barrier *b = &c->ctas[r].barriers[w->barrier & 15];
+                    n += snprintf(text + n, (size_t)(room - n), ": barrier %u, %u threads of %u have come", w->barrier,
+                                  b->arrived, b->need ? b->need : c->ctas[r].n_live * SIM_LANES);
+                }
+            }
+        }
+    if (first) sim_find(first, NULL, first->live, SIM_F_DEADLOCK, "no warp can go on:%s", text);
+}
+
+struct turn {
+    struct sim_warp *warp;
+    uint32_t quantum;
+};
+/* The next warp to run; NULL if none can. Warps whose poll failed wait until something has changed. */
+static struct turn next_turn(struct sim_cluster *c, uint32_t *last) {
+    const struct sim_options *o = &c->launch->options;
+    uint32_t n = c->n_actors, n_warps = c->ctas[0].n_warps;
+    uint32_t start = o->policy == SIM_RANDOM ? (uint32_t)(sim_random(&c->rng) % n) : (*last + 1) % n;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t k = o->policy == SIM_LATE ? (start + n - i) % n : (start + i) % n;
+        struct sim_warp *w = &c->ctas[k / n_warps].warps[k % n_warps];
+        if (w->done || w->blocked || (w->polling && w->polled_at == c->changes)) continue;
+        *last = k;
+        return (struct turn){w, o->policy == SIM_RANDOM ? 1 + (uint32_t)(sim_random(&c->rng) % 400) : 20000};
+    }
+    return (struct turn){NULL, 0};
+}
+
+static int run_cluster(struct sim_cluster *c) {
+    struct sim_launch *g = c->launch;
+    uint32_t last = c->n_actors - 1, live = c->n_actors;
+    while (live) {
+        struct turn t = next_turn(c, &last);
+        if (!t.warp) {
+            tell_deadlock(c);
+            return -1;
+        }
+        struct sim_warp *w = t.warp;
+        enum sim_step step = sim_warp_run(w, t.quantum);
+        if (step == SIM_FAULT || atomic_load_explicit(&g->failed, memory_order_relaxed)) return -1;
+        if (w->polling) w->polled_at = c->changes;
+        if (w->done) {
+            end_warp(w);
+            live--;
+        }
+        if (w->n_executed > g->options.max_instructions) {
+            sim_find(w, NULL, w->live, SIM_F_ENDLESS, "%" PRIu64 " instructions of one warp and no end", w->n_executed);
+            return -1;
+        }
+        if (g->options.policy == SIM_RANDOM && w->n_copies) sim_copies_step(w);
+    }
+    return 0;
+}
+
+static void end_cluster(struct sim_worker *k) { /* times of the next one start behind all of this one's */
+    struct sim_cluster *c = &k->cluster;
+    uint64_t n = 0;
+    uint32_t top = k->clock_base;
+    for (uint32_t r = 0; r < c->n_ctas; r++)
+        for (uint32_t i = 0; i < c->ctas[r].n_warps; i++) {
+            const struct sim_warp *w = &c->ctas[r].warps[i];
+            if (w->known[w->actor] > top) top = w->known[w->actor];
+            n += w->n_executed;
+        }
+    k->clock_base = top + 1;
+    atomic_fetch_add(&c->launch->n_executed, n);
+}
+
+/* ---- the grid ---- */
+
+static void *work(void *arg) {
+    struct sim_launch *g = arg;
+    struct sim_worker *k = zeroed(1, sizeof *k);
+    uint64_t clusters =
+        (uint64_t)(g->grid[0] / g->cluster[0]) * (g->grid[1] / g->cluster[1]) * (g->grid[2] / g->cluster[2]);
+    k->launch = g;
+    make_cluster(k, g);
+    for (;;) {
+        uint64_t number = atomic_fetch_add(&g->next_cluster, 1);
+        if (number >= clusters || atomic_load(&g->failed)) break;
+        start_cluster(k, number);
+        if (run_cluster(&k->cluster)) atomic_store(&g->failed, 1);
+        end_cluster(k);
+    }
+    free_cluster(&k->cluster);
+    free(k);
+    return NULL;
+}
+
+int sim_launch_run(struct sim_launch *g) {
+    pthread_t threads[64];
+    uint64_t clusters =
+        (uint64_t)(g->grid[0] / g->cluster[0]) * (g->grid[1] / g->cluster[1]) * (g->grid[2] / g->cluster[2]);
+    int n = g->options.threads, started = 0;
+    if (n > 64) n = 64;
+    if ((uint64_t)n > clusters) n = (int)clusters;
+    for (; started < n - 1; started++)
+        if (pthread_create(&threads[started], NULL, work, g)) break;
+    work(g);
+    for (int i = 0; i < started; i++) pthread_join(threads[i], NULL);
+    return atomic_load(&g->failed);
+}

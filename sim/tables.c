@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: MIT
+ * Which tables of spellings and which grammars the decoder looks through. */
+#include "exec.h"
+
+/* Filled before the first decode: the tables' lengths are constants of other files. */
+#define N_TABLES 6
+struct sim_op_table sim_tables[N_TABLES];
+const uint32_t sim_n_tables = N_TABLES;
+
+__attribute__((constructor)) static void fill(void) {
+    sim_tables[0] = (struct sim_op_table){sim_ops_int, sim_n_ops_int};
+    sim_tables[1] = (struct sim_op_table){sim_ops_bits, sim_n_ops_bits};
+    sim_tables[2] = (struct sim_op_table){sim_ops_float, sim_n_ops_float};
+    sim_tables[3] = (struct sim_op_table){sim_ops_half, sim_n_ops_half};
+    sim_tables[4] = (struct sim_op_table){sim_ops_double, sim_n_ops_double};
+    sim_tables[5] = (struct sim_op_table){sim_ops_control, sim_n_ops_control};
+}
+
+#define SAME(word)                                                                                                     \
+    { #word, sim_decode_##word }
+const struct sim_grammar sim_grammars[] = {
+    SAME(mov),
+    SAME(setp),
+    SAME(cvt),
+    SAME(cvta),
+    {"add", sim_decode_float},
+    {"sub", sim_decode_float},
+    {"mul", sim_decode_float},
+    {"fma", sim_decode_float},
+    {"mad", sim_decode_float},
+    {"div", sim_decode_float},
+    {"rcp", sim_decode_float},
+    {"sqrt", sim_decode_float},
+    SAME(ld),
+    {"ldu", sim_decode_ld},
+    SAME(st),
+    SAME(atom),
+    SAME(red),
+    SAME(bra),
+    SAME(bar),
+    SAME(barrier),
+    SAME(shfl),
+    SAME(vote),
+    SAME(match),
+    SAME(redux),
+    SAME(elect),
+    SAME(fence),
+    {"membar", sim_decode_fence},
+    SAME(ldmatrix),
+    SAME(stmatrix),
+    SAME(movmatrix),
+    SAME(mma),
+    SAME(cp),
+    SAME(prefetch),
+    {"prefetchu", sim_decode_prefetch},
+    {"discard", sim_decode_nothing},
+    {"applypriority", sim_decode_nothing},
+    {"nanosleep", sim_decode_nothing},
+    {"pmevent", sim_decode_nothing},
+};
+const uint32_t sim_n_grammars = sizeof sim_grammars / sizeof *sim_grammars;

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: MIT
+ * Sparse MLA backward on CUDA, the host's part that every main kernel shares: steps before and after it, workspace. */
+#ifndef ATTN_CUDA_CUDA_MLA_BWD_H
+#define ATTN_CUDA_CUDA_MLA_BWD_H
+#include "cuda/cuda_mla.h"
+
+/* The main kernel of a row, as the shared part launches it: CTAs of `threads` that take blocks of `head_block` heads of
+ * a query in the order of struct kp_mla_bwd and step by the grid's size. */
+struct attn_cuda_mla_bwd_main {
+    const char *symbol;
+    int32_t head_block, threads, shared_bytes;
+    int32_t ctas;    /* per multiprocessor, at most; 0 = a CTA for every item */
+    int32_t cluster; /* CTAs that share an item; 0 or 1 = none. The grid has so many times more CTAs */
+    int32_t pairs;   /* 1: stores a row per slot, deterministic; 0: adds to kv rows as it goes */
+};
+
+/* 1 and the reason if the problem, or an image that it needs, is out of reach. Operator and dtype are checked before.
+ */
+int attn_cuda_mla_bwd_refuse(const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,
+                             const attn_problem *p, struct attn_text *why);
+uint64_t attn_cuda_mla_bwd_workspace(const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,
+                                     const attn_problem *p);
+attn_status attn_cuda_mla_bwd_prepare(const struct attn_cuda_mla_bwd_main *m, struct attn_core_device *dev);
+attn_status attn_cuda_mla_bwd_launch(const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,
+                                     const attn_problem *p, const attn_args *args);
+#endif

@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: MIT
+ * Dense backward on CUDA, the host's side: kernel rows from kernels/variants/sdpa_bwd_sm80.def, what each refuses, the
+ * workspace, and the launches of an execution. The device's side: kernels/sm80/sdpa_bwd.cu and what its header names.
+ */
+#include "core/problem.h"
+#include "cuda/cuda_sdpa.h"
+
+#include <inttypes.h>
+
+enum { MAX_LENGTH = ATTN_CUDA_MAX_LENGTH };
+static const char prepare_symbol[] = "attn_sdpa_bwd_smxx_prepare", convert_symbol[] = "attn_sdpa_bwd_smxx_convert",
+                  sums_symbol[] = "attn_sdpa_bwd_smxx_sums", bias_bf16[] = "attn_sdpa_bwd_bias_sm80_bf16",
+                  bias_f16[] = "attn_sdpa_bwd_bias_sm80_f16";
+
+static int64_t lesser(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t blocks(int64_t n, int64_t size) { return (n + size - 1) / size; }
+static const char *bias_symbol(const attn_problem *p) { return p->dtype == ATTN_BF16 ? bias_bf16 : bias_f16; }
+
+static int wants_bias(const attn_problem *p) { return attn_core_has(p, ATTN_GRAD_MASK | ATTN_GRAD_ALIBI); }
+static int wants_sums(const attn_problem *p) { return attn_core_has(p, ATTN_GRAD_SINK | ATTN_GRAD_ALIBI); }
+
+/* How a problem is dealt to CTAs, and where in the workspace what lies: a function of problem and device alone. */
+struct geometry {
+    int64_t key_tiles, row_tiles, bias_tiles, section, items;
+    int64_t stat_rows;
+    struct {
+        int64_t lse, shift, share, dsink, dalibi, dq, turns, turns_bytes, end;
+    } at;
+};
+
+static int64_t take(int64_t *end, int64_t numbers) {
+    const int64_t at = *end;
+    *end += blocks(numbers, 64) * 64 * 4;
+    return at;
+}
+
+static struct geometry lay_out(const struct attn_kernel *k, const struct attn_cuda_limits *l, const attn_problem *p) {
+    const struct kp_sdpa_bwd_config *c = k->impl;
+    struct geometry g = {0};
+    if (p->batch <= 0 || p->heads_q <= 0) return g;
+    const int64_t heads = p->batch * p->heads_k, group = p->heads_q / p->heads_k;
+    g.key_tiles = blocks(p->seq_k, c->keys);
+    g.row_tiles = blocks(p->seq_q, c->rows);
+    g.bias_tiles = blocks(p->seq_q, KP_SDPA_BWD_BIAS_TILE);
+    g.items = heads * g.key_tiles;
+    /* Packed sequences begin at multiples of the tile height, see first_stat_row() of the device's side. */
+    g.stat_rows = attn_core_has(p, ATTN_PACKED) ? (blocks(p->total_q, c->rows) + p->batch + 1) * c->rows
+                                                : p->batch * g.row_tiles * c->rows;
+    /* Heads dealt together share half of the second-level cache; in order, all: a CTA waits for the key tile before. */
+    const int64_t bytes = group * p->seq_q * (2 * (p->dim_qk + p->dim_v) + 4 * c->dim) + 1,
+                  fit = l->l2_bytes / 2 / bytes;
+    g.section = lesser(k->deterministic ? heads : fit < 1 ? 1 : fit, lesser(heads, INT32_MAX));
+
+    const int64_t rows = p->heads_q * g.stat_rows;
+    int64_t *end = &g.at.end;
+    g.at.lse = take(end, rows);
+    g.at.shift = take(end, rows);
+    g.at.share = take(end, c->full ? rows : 0);
+    g.at.dsink = take(end, attn_core_has(p, ATTN_GRAD_SINK) ? rows : 0);
+    g.at.dalibi = take(end, attn_core_has(p, ATTN_GRAD_ALIBI) ? p->batch * p->heads_q * g.bias_tiles : 0);
+    g.at.turns_bytes = k->deterministic ? (rows / c->rows + 1) * 4 : 0;
+    g.at.turns = take(end, g.at.turns_bytes / 4);
+    g.at.dq = take(end, rows * c->dim);
+    return g;
+}
+
+/* ------------------------------------------------------------------ what a row refuses ------------- */
+
+static int refuse_features(const struct kp_sdpa_bwd_config *c, const attn_problem *p, struct attn_text *why) {
+    const char *missing = p->softcap > 0  ? "softcap"
+                          : p->alibi      ? "ALiBi"
+                          : p->mask_dtype ? "a mask"
+                          : attn_core_has(p, ATTN_SINK) && !attn_core_has(p, ATTN_LSE_WITH_SINK)
+                              ? "a sink that lse excludes"
+                              : NULL;
+    if (!c->full && missing) attn_text_add(why, "has no code for %s: the _full variants do", missing);
+    return !c->full && missing;
+}
+
+static int supports(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                    struct attn_text *why) {
+    const struct kp_sdpa_bwd_config *c = k->impl;
+    if (p->op != k->op || p->dtype != k->dtype) {
+        attn_text_add(why, "serves another operator or dtype");
+        return 0;
+    }
+    if (attn_cuda_sdpa_refuse(p, c->dim, c->dim, why) || refuse_features(c, p, why) ||
+        attn_cuda_refuse_image(dev, c->symbol, KP_SDPA_BWD_SHARED_BYTES(*c), why) ||
+        attn_cuda_refuse_image(dev, prepare_symbol, 0, why) || attn_cuda_refuse_image(dev, convert_symbol, 0, why) ||
+        (wants_sums(p) && attn_cuda_refuse_image(dev, sums_symbol, 0, why)) ||
+        (wants_bias(p) && attn_cuda_refuse_image(dev, bias_symbol(p), KP_SDPA_BWD_BIAS_SHARED_BYTES, why)))
+        return 0;
+    /* below 2^28 each, and rows of the workspace are far fewer than 2^62 */
+    const int64_t items = p->batch * p->heads_k * blocks(p->seq_k, c->keys);
+    const double numbers = (double)p->batch * (double)p->heads_q * (double)p->seq_q * 1024;
+    if (items > INT32_MAX || numbers > 1e17) {
+        attn_text_add(why, "%" PRId64 " key tiles or a workspace of %g numbers are too many", items, numbers);
+        return 0;
+    }
+    return 1;
+}
+
+/* ------------------------------------------------------------------ estimate, workspace ------------ */
+
+/* Rates are fractions of the 1024 multiply-adds a cycle of mma.sync at 1.7 GHz, the padding to the variant's dims
+ * counted; fewer warps on a multiprocessor than a row is made for hide less. */
+static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
+    const struct kp_sdpa_bwd_config *c = k->impl;
+    const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
+    const double dims = (double)(3 * p->dim_qk + 2 * p->dim_v), peak = 2048 * 1.7e9 * l->n_sms;
+    const double padding = dims > 0 ? 5 * c->dim / dims : 1;
+    const int32_t fit = l->shared_per_sm / (KP_SDPA_BWD_SHARED_BYTES(*c) + 1024);
+    const double rate = (c->full ? 0.35 : 0.6) * (fit < c->ctas ? 0.6 : 1) * (k->deterministic ? 0.75 : 1);
+    const double compute = attn_problem_flops(p) * padding / (peak * rate);
+    const double memory = (attn_problem_bytes(p) + 12.0 * (double)(p->batch * p->heads_q) * (double)p->seq_q * c->dim) /
+                          (2e10 * l->n_sms);
+    return 1e-5 + (compute + memory) * (1 + 1e-4 * c->dim) * (1 + 1e-3 * (128 - c->keys));
+}
+
+static uint64_t workspace(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
+    return (uint64_t)lay_out(k, attn_cuda_limits_of(dev), p).at.end;
+}
+
+static attn_status prepare(const struct attn_kernel *k, struct attn_core_device *dev, const attn_problem *p) {
+    const struct kp_sdpa_bwd_config *c = k->impl;
+    const struct {
+        const char *symbol;
+        int64_t bytes;
+        int wanted;
+    } images[] = {
+        {c->symbol, KP_SDPA_BWD_SHARED_BYTES(*c), 1},
+        {prepare_symbol, 0, 1},
+        {convert_symbol, 0, 1},
+        {sums_symbol, 1024, wants_sums(p)},
+        {bias_symbol(p), KP_SDPA_BWD_BIAS_SHARED_BYTES, wants_bias(p)},
+    };
+    attn_status status = ATTN_OK;
+    for (size_t i = 0; i < sizeof images / sizeof *images && !status; i++)
+        if (images[i].wanted)
+            status = attn_cuda_variant_load(dev, attn_cuda_variant_find(images[i].symbol), (uint32_t)images[i].bytes);
+    return status;
+}
+
+/* ------------------------------------------------------------------ launch ------------------------- */
+
+static void set_outputs(struct kp_sdpa_bwd *kp, const struct geometry *g, const attn_problem *p,
+                        const attn_args *args) {
+    const uint64_t base = (uint64_t)(uintptr_t)args->workspace;
+    const attn_tensor *dalibi = args->dalibi, *dsink = args->dsink;
+    kp->out = attn_cuda_view(p, args, ATTN_ROLE_OUT);
+    kp->lse = attn_cuda_view(p, args, ATTN_ROLE_LSE);
+    kp->dout = attn_cuda_view(p, args, ATTN_ROLE_DOUT);
+    kp->dlse = attn_cuda_view(p, args, ATTN_ROLE_DLSE);
+    kp->dq = attn_cuda_view(p, args, ATTN_ROLE_DQ);
+    kp->dk = attn_cuda_view(p, args, ATTN_ROLE_DK);
+    kp->dv = attn_cuda_view(p, args, ATTN_ROLE_DV);
+    kp->dmask = attn_cuda_view(p, args, ATTN_ROLE_DMASK);
+    if (p->dim_qk == 0) kp->dq.data = kp->dk.data = 0;
+    if (p->dim_v == 0) kp->dv.data = 0;
+    kp->dalibi = attn_cuda_address(dalibi);
+    if (dalibi) {
+        kp->dalibi_head = dalibi->strides[dalibi->rank - 1];
+        kp->dalibi_per_batch = dalibi->rank == 2 && dalibi->shape[0] != 1;
+        if (kp->dalibi_per_batch) kp->dalibi_batch = dalibi->strides[0];
+    }
+    kp->dsink = attn_cuda_address(dsink);
+    if (dsink) kp->dsink_head = dsink->strides[0];
+    kp->stat_lse = base + (uint64_t)g->at.lse;
+    kp->stat_shift = base + (uint64_t)g->at.shift;
+    kp->dsink_row = dsink ? base + (uint64_t)g->at.dsink : 0;
+    kp->dalibi_tile = dalibi ? base + (uint64_t)g->at.dalibi : 0;
+    kp->dq_sum = kp->dq.data ? base + (uint64_t)g->at.dq : 0;
+}
+
+static void set_geometry(struct kp_sdpa_bwd *kp, const struct geometry *g, const struct attn_kernel *k,
+                         const attn_problem *p, const attn_args *args) {
+    const struct kp_sdpa_bwd_config *c = k->impl;
+    const uint64_t base = (uint64_t)(uintptr_t)args->workspace;
+    kp->stat_g = c->full ? base + (uint64_t)g->at.share : 0;
+    kp->turns = k->deterministic && kp->dq_sum ? base + (uint64_t)g->at.turns : 0;
+    kp->stat_rows = g->stat_rows;
+    kp->rows = c->rows;
+    kp->dim = c->dim;
+    kp->stat_log2 = !c->full;
+    kp->row_warps = c->q_rows;
+    kp->dim_warps = c->warps / c->q_rows;
+    kp->key_tiles = (int32_t)g->key_tiles;
+    kp->row_tiles = (int32_t)g->row_tiles;
+    kp->bias_tiles = (int32_t)g->bias_tiles;
+    kp->section = (int32_t)g->section;
+    if (kp->dmask.data && p->seq_q > 0 && p->seq_k > 0)
+        kp->mask_items = (kp->dmask.batch ? p->batch : 1) * (kp->dmask.head ? p->heads_q : 1) *
+                         (kp->dmask.row ? g->bias_tiles : 1) *
+                         (kp->dmask.column ? blocks(p->seq_k, KP_SDPA_BWD_BIAS_TILE) : 1);
+    kp->alibi_items = kp->dalibi ? p->batch * p->heads_q * g->bias_tiles : 0;
+}
+
+static attn_status start(const struct attn_core_device *dev, const char *symbol, int64_t ctas, int64_t threads,
+                         int64_t shared_bytes, const struct kp_sdpa_bwd *kp, void *stream) {
+    if (ctas <= 0) return ATTN_OK;
+    const struct attn_cuda_grid grid = {.x = (uint32_t)lesser(ctas, INT32_MAX),
+                                        .y = 1,
+                                        .z = 1,
+                                        .threads = (uint32_t)threads,
+                                        .shared_bytes = (uint32_t)shared_bytes};
+    return attn_cuda_launch(dev, attn_cuda_variant_find(symbol), &grid, kp, sizeof *kp, stream);
+}
+
+static attn_status launch(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                          const attn_args *args) {
+    const struct kp_sdpa_bwd_config *c = k->impl;
+    const struct geometry g = lay_out(k, attn_cuda_limits_of(dev), p);
+    struct kp_sdpa_bwd kp = {0};
+    if (p->heads_q <= 0) return ATTN_OK;
+    attn_cuda_sdpa_inputs(&kp.in, p, args);
+    set_outputs(&kp, &g, p, args);
+    set_geometry(&kp, &g, k, p, args);
+    const int64_t row_tiles = p->batch * p->heads_q * g.row_tiles,
+                  sums = wants_sums(p) ? p->heads_q * (kp.dalibi && kp.dalibi_per_batch ? 1 + p->batch : 2) : 0;
+    void *stream = args->stream;
+    attn_status status = ATTN_OK;
+    if (kp.turns) status = attn_cuda_fill_zero(dev, (void *)(uintptr_t)kp.turns, (size_t)g.at.turns_bytes, stream);
+    if (!status) status = start(dev, prepare_symbol, row_tiles, 256, 0, &kp, stream);
+    if (!status && (kp.dq.data || kp.dk.data || kp.dv.data))
+        status = start(dev, c->symbol, g.items, 32 * c->warps, KP_SDPA_BWD_SHARED_BYTES(*c), &kp, stream);
+    if (!status && kp.dq.data) status = start(dev, convert_symbol, row_tiles, 256, 0, &kp, stream);
+    if (!status && wants_bias(p))
+        status =
+            start(dev, bias_symbol(p), kp.mask_items + kp.alibi_items, 128, KP_SDPA_BWD_BIAS_SHARED_BYTES, &kp, stream);
+    if (!status) status = start(dev, sums_symbol, sums, 256, 1024, &kp, stream);
+    return status;
+}
+
+/* ------------------------------------------------------------------ rows --------------------------- */
+
+/* Each variant makes two rows: sums of dQ in any order, and in the order of the key tiles. */
+#define VARIANT(tail, source, ...)                                                                                     \
+    static const struct kp_sdpa_bwd_config config_##tail = {.symbol = "attn_sdpa_bwd_sm80_" #tail, __VA_ARGS__};
+#include "kernels/variants/sdpa_bwd_sm80.def"
+#undef VARIANT
+
+#define ROW(tail, ordered_tail, is_ordered, words, dtype_of_line)                                                      \
+    {.name = "attn_sdpa_bwd_sm80_" #tail ordered_tail,                                                                 \
+     .arch = "sm80",                                                                                                   \
+     .summary = "D and DV to the number in the name, any strides; softcap, ALiBi, mask: _full rows only" words,        \
+     .op = ATTN_OP_SDPA_BWD,                                                                                           \
+     .backend = ATTN_BACKEND_CUDA,                                                                                     \
+     dtype_of_line,                                                                                                    \
+     .math_dtype = ATTN_F32,                                                                                           \
+     .accumulator_dtype = ATTN_F32,                                                                                    \
+     .device_type = ATTN_DEVICE_TYPE_CUDA,                                                                             \
+     .deterministic = is_ordered,                                                                                      \
+     .bit_stable = is_ordered,                                                                                         \
+     .features = ATTN_CUDA_SM80,                                                                                       \
+     .impl = &config_##tail,                                                                                           \
+     .supports = supports,                                                                                             \
+     .estimate = estimate,                                                                                             \
+     .workspace = workspace,                                                                                           \
+     .prepare = prepare,                                                                                               \
+     .launch = launch},
+#define VARIANT(tail, source, dtype_of_line, ...)                                                                      \
+    ROW(tail, "", 0, "; dQ is summed in any order", dtype_of_line)                                                     \
+    ROW(tail, "_ordered", 1, "; dQ is summed in order", dtype_of_line)
+const struct attn_kernel attn_cuda_sdpa_bwd_rows[] = {
+#include "kernels/variants/sdpa_bwd_sm80.def"
+};
+#undef VARIANT
+const int32_t attn_cuda_n_sdpa_bwd_rows = sizeof attn_cuda_sdpa_bwd_rows / sizeof attn_cuda_sdpa_bwd_rows[0];

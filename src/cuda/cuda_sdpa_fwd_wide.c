@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: MIT
+ * Dense forward in f32 and f64 on CUDA, the host's side: kernel rows from kernels/variants/sdpa_fwd_sm80.f32.def and
+ * .f64.def, how a problem is dealt to CTAs, and the parameters of a launch. The device's side:
+ * kernels/sm80/sdpa_fwd_wide.cu. */
+#include "core/problem.h"
+#include "cuda/cuda_sdpa_wide.h"
+
+#include <math.h>
+
+enum { MAX_LENGTH = ATTN_CUDA_MAX_LENGTH, FAR = ATTN_CUDA_FAR, MAX_DIM = 512 };
+
+static const char *combine_of(const struct kp_sdpa_wide_config *c) {
+    return c->dtype == KP_F64 ? "attn_sdpa_combine_smxx_f64" : "attn_sdpa_combine_smxx_any";
+}
+
+/* How a problem is dealt to CTAs: a function of problem and device alone, so that workspace and launch agree. */
+struct geometry {
+    struct attn_cuda_wide_memory memory;
+    int64_t pack, row_tiles, heads, splits, slices, section, items;
+    int64_t rows, part_row; /* of a split's results */
+};
+
+static struct attn_cuda_wide_memory memory_of(const struct kp_sdpa_wide_config *c, const struct attn_cuda_limits *l,
+                                              const attn_problem *p) {
+    return attn_cuda_wide_memory(c, l, attn_cuda_blocks(p->dim_qk, KP_WIDE_CHUNK(c->dtype)));
+}
+
+/* Key tiles that the longest row tile walks, at most. */
+static int64_t key_tiles(const struct kp_sdpa_wide_config *c, const attn_problem *p, int64_t pack) {
+    int64_t keys = p->seq_k, queries = KP_WIDE_ROWS(*c) / pack + 1;
+    if (p->window_left < FAR && p->window_right < FAR && p->window_left + p->window_right + queries < keys)
+        keys = p->window_left + p->window_right + queries;
+    if (!attn_core_has(p, ATTN_BOTTOM_RIGHT) && p->window_right < FAR)
+        keys = attn_cuda_lesser(keys, p->seq_q + p->window_right);
+    return keys <= 0 ? 1 : attn_cuda_blocks(keys, c->keys) + 1;
+}
+
+/* The number of splits with the shortest critical path, in key tiles: rounds of CTAs times (tiles of a split + start
+ * and end of a CTA), plus the merge, whose traffic grows with the splits. */
+static int64_t choose_splits(const struct kp_sdpa_wide_config *c, const attn_problem *p, int64_t tiles, int64_t pack,
+                             int64_t capacity) {
+    const int64_t n = key_tiles(c, p, pack),
+                  most = attn_cuda_lesser(attn_cuda_lesser(n / 2, KP_SDPA_MAX_SPLITS), 2 * capacity / tiles + 1);
+    int64_t best = 1;
+    double least = (double)(attn_cuda_blocks(tiles, capacity) * (n + 2));
+    if (tiles >= capacity) return 1;
+    for (int64_t s = 2; s <= most; s++) {
+        double cost =
+            (double)(attn_cuda_blocks(tiles * s, capacity) * (attn_cuda_blocks(n, s) + 2)) + 2 + 0.1 * (double)s;
+        if (cost < least) least = cost, best = s;
+    }
+    return best;
+}
+
+static struct geometry lay_out(const struct kp_sdpa_wide_config *c, const struct attn_cuda_limits *l,
+                               const attn_problem *p) {
+    struct geometry g = {.memory = memory_of(c, l, p), .pack = 1, .splits = 1, .slices = 1};
+    const int64_t tile = KP_WIDE_ROWS(*c), group = p->heads_q / p->heads_k;
+    if (p->batch <= 0 || p->heads_q <= 0 || p->seq_q <= 0) return g;
+    if (p->seq_q <= MAX_LENGTH / group &&
+        attn_cuda_blocks(p->seq_q * group, tile) < group * attn_cuda_blocks(p->seq_q, tile))
+        g.pack = group;
+    g.row_tiles = attn_cuda_blocks(p->seq_q * g.pack, tile);
+    g.heads = p->batch * (g.pack == 1 ? p->heads_q : p->heads_k);
+    g.slices = p->dim_v > 0 ? attn_cuda_blocks(p->dim_v, c->cols) : 1;
+    g.splits = choose_splits(c, p, g.row_tiles * g.heads * g.slices, g.pack, (int64_t)l->n_sms * g.memory.ctas);
+    /* Heads dealt together share half of the second-level cache; those of a group share their keys. */
+    const int64_t bytes = (int64_t)attn_dtype_bytes(c->dtype) * p->seq_k * (p->dim_qk + p->dim_v) + 1,
+                  fit = l->l2_bytes / 2 / bytes;
+    g.section = attn_cuda_lesser((fit < 1 ? 1 : fit) * (g.pack == 1 ? group : 1), attn_cuda_lesser(g.heads, INT32_MAX));
+    g.items = g.row_tiles * g.splits * g.slices * g.heads;
+    g.rows = p->batch * p->heads_q * p->seq_q;
+    g.part_row = (p->dim_v + 3) / 4 * 4;
+    return g;
+}
+
+static int supports(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                    struct attn_text *why) {
+    const struct kp_sdpa_wide_config *c = k->impl;
+    if (p->op != k->op || p->dtype != k->dtype) {
+        attn_text_add(why, "serves another operator or dtype");
+        return 0;
+    }
+    return !attn_cuda_sdpa_refuse(p, MAX_DIM, MAX_DIM, why) &&
+           !attn_cuda_refuse_image(dev, c->symbol, memory_of(c, attn_cuda_limits_of(dev), p).bytes, why) &&
+           !attn_cuda_refuse_image(dev, combine_of(c), 0, why);
+}
+
+/* Rates: multiply-adds a cycle at 1.7 GHz, a part of what the tensor cores give (f32: three tf32 products each). */
+static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
+    const struct kp_sdpa_wide_config *c = k->impl;
+    const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
+    const double d = (double)p->dim_qk, dv = (double)p->dim_v, slices = ceil(dv / c->cols);
+    const double padding = d + dv > 0 ? ((slices > 1 ? slices : 1) * d + dv) / (d + dv) : 1;
+    const double compute =
+        attn_problem_flops(p) * padding / ((c->dtype == KP_F64 ? 140 : 280) * 1.7e9 * (double)l->n_sms);
+    const double memory = attn_problem_bytes(p) / (2e10 * l->n_sms);
+    return 5e-6 + (compute > memory ? compute : memory) * (1 + 1e-4 * c->cols);
+}
+
+static uint64_t workspace(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
+    const struct kp_sdpa_wide_config *c = k->impl;
+    const struct geometry g = lay_out(c, attn_cuda_limits_of(dev), p);
+    return g.splits > 1 ? (uint64_t)(g.splits * g.rows * (g.part_row + 2)) * attn_dtype_bytes(c->dtype) : 0;
+}
+
+static attn_status prepare(const struct attn_kernel *k, struct attn_core_device *dev, const attn_problem *p) {
+    const struct kp_sdpa_wide_config *c = k->impl;
+    const struct geometry g = lay_out(c, attn_cuda_limits_of(dev), p);
+    attn_status status = attn_cuda_variant_load(dev, attn_cuda_variant_find(c->symbol), (uint32_t)g.memory.bytes);
+    if (status || g.splits <= 1) return status;
+    return attn_cuda_variant_load(dev, attn_cuda_variant_find(combine_of(c)), 0);
+}
+
+static attn_status launch(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                          const attn_args *args) {
+    const struct kp_sdpa_wide_config *c = k->impl;
+    const struct geometry g = lay_out(c, attn_cuda_limits_of(dev), p);
+    if (g.items == 0) return ATTN_OK;
+    struct kp_sdpa_wide_fwd kp = {0};
+    attn_cuda_sdpa_inputs(&kp.fwd.in, p, args);
+    kp.fwd.out = attn_cuda_view(p, args, ATTN_ROLE_OUT);
+    kp.fwd.lse = attn_cuda_view(p, args, ATTN_ROLE_LSE);
+    kp.fwd.lse_rounded = attn_cuda_view(p, args, ATTN_ROLE_LSE_ROUNDED);
+    kp.fwd.items = g.items;
+    kp.fwd.pack = (int32_t)g.pack;
+    kp.fwd.row_tiles = (int32_t)g.row_tiles;
+    kp.fwd.splits = (int32_t)g.splits;
+    kp.fwd.section = (int32_t)g.section;
+    kp.fwd.part_row = (int32_t)g.part_row;
+    if (g.splits > 1) {
+        const uint64_t size = attn_dtype_bytes(c->dtype);
+        kp.fwd.part_o = (uint64_t)(uintptr_t)args->workspace;
+        kp.fwd.part_m = kp.fwd.part_o + (uint64_t)(g.splits * g.rows * g.part_row) * size;
+        kp.fwd.part_l = kp.fwd.part_m + (uint64_t)(g.splits * g.rows) * size;
+    }
+    attn_cuda_wide_numbers(&kp.wide, p, &g.memory);
+    kp.wide.slices = (int32_t)g.slices;
+    struct attn_cuda_grid grid = {.x = (uint32_t)attn_cuda_lesser(g.items, INT32_MAX),
+                                  .y = 1,
+                                  .z = 1,
+                                  .threads = (uint32_t)(32 * c->warps),
+                                  .shared_bytes = (uint32_t)g.memory.bytes};
+    attn_status status = attn_cuda_launch(dev, attn_cuda_variant_find(c->symbol), &grid, &kp, sizeof kp, args->stream);
+    if (status || g.splits == 1) return status;
+    grid = (struct attn_cuda_grid){
+        .x = (uint32_t)attn_cuda_lesser(attn_cuda_blocks(g.rows, 4), INT32_MAX), .y = 1, .z = 1, .threads = 128};
+    return attn_cuda_launch(dev, attn_cuda_variant_find(combine_of(c)), &grid, &kp.fwd, sizeof kp.fwd, args->stream);
+}
+
+/* ------------------------------------------------------------------ rows --------------------------- */
+
+/* Two passes over the table of variants: the configurations, then the rows that point at them. */
+#define VARIANT(tail, source, ...)                                                                                     \
+    static const struct kp_sdpa_wide_config config_##tail = {.symbol = "attn_sdpa_fwd_sm80_" #tail, __VA_ARGS__};
+#include "kernels/variants/sdpa_fwd_sm80.f32.def"
+#include "kernels/variants/sdpa_fwd_sm80.f64.def"
+#undef VARIANT
+
+#define VARIANT(tail, source, dtype_of_line, ...)                                                                      \
+    {.name = "attn_sdpa_fwd_sm80_" #tail,                                                                              \
+     .arch = "sm80",                                                                                                   \
+     .summary = "D and DV to 512; the number in the name is the value columns that a CTA makes at a time",             \
+     .op = ATTN_OP_SDPA_FWD,                                                                                           \
+     .backend = ATTN_BACKEND_CUDA,                                                                                     \
+     dtype_of_line,                                                                                                    \
+     .math_dtype = MATH,                                                                                               \
+     .accumulator_dtype = MATH,                                                                                        \
+     .device_type = ATTN_DEVICE_TYPE_CUDA,                                                                             \
+     .deterministic = 1,                                                                                               \
+     .bit_stable = 1,                                                                                                  \
+     .features = ATTN_CUDA_SM80,                                                                                       \
+     .impl = &config_##tail,                                                                                           \
+     .supports = supports,                                                                                             \
+     .estimate = estimate,                                                                                             \
+     .workspace = workspace,                                                                                           \
+     .prepare = prepare,                                                                                               \
+     .launch = launch},
+const struct attn_kernel attn_cuda_sdpa_fwd_wide_rows[] = {
+#define MATH ATTN_F32
+#include "kernels/variants/sdpa_fwd_sm80.f32.def"
+#undef MATH
+#define MATH ATTN_F64
+#include "kernels/variants/sdpa_fwd_sm80.f64.def"
+#undef MATH
+};
+#undef VARIANT
+const int32_t attn_cuda_n_sdpa_fwd_wide_rows =
+    sizeof attn_cuda_sdpa_fwd_wide_rows / sizeof attn_cuda_sdpa_fwd_wide_rows[0];

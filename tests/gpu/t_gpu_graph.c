@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: MIT
+ * Executions recorded into CUDA graphs: for every kernel row, recording runs nothing, and each replay gives what a
+ * direct execution gives. Likewise attn_run, which refuses to record a plan that needs a workspace. */
+#include "gpu/gpu_rig.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { REPLAYS = 3 };
+static struct gpu_rig rig;
+
+static cu_exec instantiate(cu_stream stream) {
+    cu_graph graph = NULL;
+    cu_exec exec = NULL;
+    GPU_OK(rig.cuStreamEndCapture(stream, &graph));
+    GPU_OK(rig.cuGraphInstantiateWithFlags(&exec, graph, 0));
+    GPU_OK(rig.cuGraphDestroy(graph));
+    return exec;
+}
+
+/* The graph's results, replayed on another workspace content each time. */
+static void replay(struct gpu_case *c, cu_exec exec, cu_stream stream, const unsigned char *want, const char *what) {
+    for (int n = 0; n < REPLAYS; n++) {
+        gpu_side_poison(c, &c->side, 0x11 * n);
+        GPU_OK(rig.cuGraphLaunch(exec, stream));
+        GPU_OK(rig.cuStreamSynchronize(stream));
+        unsigned char *got = gpu_outputs(c, &c->side);
+        gpu_assert_same(c, want, got, what);
+        free(got);
+    }
+    gpu_assert_inputs_intact(c, &c->side);
+}
+
+static void record_execute(struct gpu_case *c) {
+    cu_stream stream = gpu_stream_new(&rig);
+    attn_args args = c->side.args;
+    args.stream = stream;
+    gpu_execute(c, &c->side, stream);
+    unsigned char *want = gpu_outputs(c, &c->side);
+    gpu_assert_written(c, want);
+
+    gpu_side_poison(c, &c->side, 0);
+    unsigned char *before = gpu_outputs(c, &c->side);
+    GPU_OK(rig.cuStreamBeginCapture_v2(stream, GPU_CAPTURE_GLOBAL));
+    if (attn_execute(c->plan, &args)) fail_msg("%s, recorded: %s", c->text, attn_last_error());
+    cu_exec exec = instantiate(stream);
+    unsigned char *after = gpu_outputs(c, &c->side);
+    assert_memory_equal(before, after, gpu_outputs_bytes(c)); /* recording ran nothing */
+    replay(c, exec, stream, want, "a replayed graph against a direct execution");
+
+    GPU_OK(rig.cuGraphExecDestroy(exec));
+    GPU_OK(rig.cuStreamDestroy_v2(stream));
+    free(before), free(after), free(want);
+}
+
+/* attn_run chooses its kernel itself, so its own direct run is what a replay must repeat. */
+static void record_run(struct gpu_case *c) {
+    cu_stream stream = gpu_stream_new(&rig);
+    attn_plan *plan = NULL;
+    attn_args args = c->side.args;
+    args.stream = stream;
+    struct gpu_case chosen = *c; /* its plan is the one that attn_run makes */
+    assert_int_equal(attn_plan_create(rig.ctx, rig.device, &c->problem, NULL, &plan), ATTN_OK);
+    assert_int_equal(attn_plan_get_info(plan, &chosen.info), ATTN_OK);
+    attn_plan_release(plan);
+    gpu_side_poison(c, &c->side, 0);
+    if (attn_run(rig.ctx, rig.device, &c->problem, &args)) fail_msg("%s, attn_run: %s", c->text, attn_last_error());
+    GPU_OK(rig.cuStreamSynchronize(stream));
+    unsigned char *want = gpu_outputs(c, &c->side);
+
+    GPU_OK(rig.cuStreamBeginCapture_v2(stream, GPU_CAPTURE_GLOBAL));
+    attn_status status = attn_run(rig.ctx, rig.device, &c->problem, &args);
+    cu_exec exec = instantiate(stream); /* also a refusal leaves the stream in good order */
+    if (chosen.info.workspace_bytes) {
+        assert_int_equal(status, ATTN_E_ARGUMENT);
+        assert_non_null(strstr(attn_last_error(), "records a graph"));
+    } else {
+        if (status) fail_msg("%s, attn_run recorded: %s", c->text, attn_last_error());
+        chosen.info.workspace_bytes = c->info.workspace_bytes; /* of the side's memory */
+        replay(&chosen, exec, stream, want, "attn_run replayed against attn_run");
+    }
+    GPU_OK(rig.cuGraphExecDestroy(exec));
+    GPU_OK(rig.cuStreamDestroy_v2(stream));
+    free(want);
+}
+
+static void executions_are_recorded(void **state) {
+    (void)state;
+    gpu_walk(&rig, record_execute);
+}
+static void runs_are_recorded(void **state) {
+    (void)state;
+    gpu_walk(&rig, record_run);
+}
+
+int main(void) {
+    int code = gpu_rig_open(&rig);
+    if (code) return code;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(executions_are_recorded),
+        cmocka_unit_test(runs_are_recorded),
+    };
+    code = cmocka_run_group_tests(tests, NULL, NULL);
+    gpu_rig_close(&rig);
+    return code;
+}

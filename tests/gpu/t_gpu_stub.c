@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: MIT
+ * What the GPU tests can say without a GPU: on the stand-in driver every kernel row, on chips of each generation, may
+ * be recorded into a graph (it calls nothing that a recording forbids), queues the same launches each time and
+ * allocates nothing. */
+#include "gpu/gpu_rig.h"
+#include "stub_driver/cuda_stub.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct gpu_rig rig;
+static struct cuda_stub *stub;
+static int n_launches;
+
+static void take_log(struct cuda_stub_launch *log, int32_t *n) {
+    *n = stub->n_log;
+    memcpy(log, stub->log, sizeof stub->log);
+    stub->n_log = 0;
+}
+
+static void assert_same_log(const struct gpu_case *c, const struct cuda_stub_launch *want, int32_t n,
+                            const char *what) {
+    if (stub->n_log != n) fail_msg("%s: %s has %d launches, not %d", c->text, what, stub->n_log, n);
+    for (int32_t i = 0; i < n; i++)
+        if (memcmp(&want[i], &stub->log[i], sizeof *want))
+            fail_msg("%s: launch %d (%s) of %s differs from (%s)", c->text, i, stub->log[i].function, what,
+                     want[i].function);
+    stub->n_log = 0;
+}
+
+static void record(struct gpu_case *c) {
+    static struct cuda_stub_launch want[sizeof stub->log / sizeof *stub->log];
+    int32_t n = 0;
+    cu_stream stream = gpu_stream_new(&rig);
+    cu_graph graph = NULL;
+    cu_exec exec = NULL;
+    attn_args args = c->side.args;
+    args.stream = stream;
+    const int64_t allocations = stub->allocations, loads = stub->loads, waits = stub->synchronized;
+    stub->n_log = 0;
+    if (attn_execute(c->plan, &args)) fail_msg("%s: %s", c->text, attn_last_error());
+    take_log(want, &n);
+    if (!n) fail_msg("%s: nothing was launched", c->text);
+    n_launches += n;
+    for (int32_t i = 0; i < n; i++) assert_ptr_equal(want[i].stream, stream);
+    if (attn_execute(c->plan, &args)) fail_msg("%s: %s", c->text, attn_last_error());
+    assert_same_log(c, want, n, "a second execution");
+    assert_int_equal(stub->synchronized, waits);
+
+    GPU_OK(rig.cuStreamBeginCapture_v2(stream, GPU_CAPTURE_GLOBAL));
+    if (attn_execute(c->plan, &args)) fail_msg("%s, recorded: %s", c->text, attn_last_error());
+    GPU_OK(rig.cuStreamEndCapture(stream, &graph));
+    assert_same_log(c, want, n, "a recorded execution");
+    GPU_OK(rig.cuGraphInstantiateWithFlags(&exec, graph, 0));
+    GPU_OK(rig.cuGraphDestroy(graph));
+    GPU_OK(rig.cuGraphLaunch(exec, stream));
+    assert_same_log(c, want, n, "a replay");
+    GPU_OK(rig.cuGraphExecDestroy(exec));
+    GPU_OK(rig.cuStreamDestroy_v2(stream));
+    assert_int_equal(stub->misuse, 0);
+    assert_int_equal(stub->allocations, allocations);
+    assert_int_equal(stub->loads, loads);
+}
+
+static void every_row_on(const char *arch) {
+    setenv("CUDA_STUB_DEVICES", arch, 1);
+    memset(stub, 0, sizeof *stub);
+    stub->params_bytes = 64; /* every kernel has that many */
+    assert_int_equal(gpu_rig_open(&rig), 0);
+    n_launches = 0;
+    gpu_walk(&rig, record);
+    assert_true(n_launches > 0);
+    gpu_rig_close(&rig);
+    assert_int_equal(stub->streams, 0);
+    assert_int_equal(stub->graphs, 0);
+    assert_int_equal(stub->modules, 0);
+    assert_int_equal(stub->allocations, 0);
+    assert_int_equal(stub->misuse, 0);
+}
+static void on_sm80(void **state) {
+    (void)state;
+    every_row_on("80");
+}
+static void on_sm90(void **state) {
+    (void)state;
+    every_row_on("90");
+}
+static void on_sm100(void **state) {
+    (void)state;
+    every_row_on("100");
+}
+
+int main(void) {
+    struct cuda_stub *(*get)(void) = NULL;
+    void *library = dlopen(ATTN_TEST_CUDA_STUB, RTLD_NOW), *at = library ? dlsym(library, "cuda_stub_state") : NULL;
+    memcpy(&get, &at, sizeof get);
+    if (!get) return fprintf(stderr, "%s\n", dlerror()), 1;
+    stub = get();
+    setenv("ATTN_CUDA_DRIVER", ATTN_TEST_CUDA_STUB, 1);
+    setenv("GPU_TEST_CASES", "8", 1);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(on_sm80),
+        cmocka_unit_test(on_sm90),
+        cmocka_unit_test(on_sm100),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

