@@ -370,7 +370,8 @@ cu_result cuLaunchKernelEx(const cu_config *c, cu_function function, void **para
                                  .shared_bytes = c->shared_bytes,
                                  .stream = c->stream};
     snprintf(l.function, sizeof l.function, "%.95s", function->name);
-    memcpy(l.params, params[0], state.params_bytes ? sizeof l.params : 0); /* a test that reads them says so */
+    size_t said = (size_t)state.params_bytes; /* a test that reads them says how many there are */
+    memcpy(l.params, params[0], said < sizeof l.params ? said : sizeof l.params);
     pthread_mutex_lock(&lock);
     state.config = *c;
     if (c->n_attributes) state.attribute = c->attributes[0];
