@@ -248,6 +248,15 @@ SIM_API cuStreamIsCapturing(void *stream, int *status) {
     *status = 0;
     return R_SUCCESS;
 }
+SIM_API cuThreadExchangeStreamCaptureMode(int *mode);
+SIM_API cuThreadExchangeStreamCaptureMode(int *mode) {
+    static _Thread_local int now; /* nothing here asks for it: recording is not offered */
+    if (*mode < 0 || *mode > 2) return R_INVALID_VALUE;
+    const int before = now;
+    now = *mode;
+    *mode = before;
+    return R_SUCCESS;
+}
 SIM_API cuStreamSynchronize(void *stream);
 SIM_API cuStreamSynchronize(void *stream) {
     (void)stream;
