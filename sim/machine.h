@@ -145,7 +145,7 @@ struct sim_launch {
     struct sim_options options;
     const struct sim_device *device;
     uint64_t number; /* of launches so far */
-    atomic_ullong next_cluster, n_executed;
+    atomic_ullong next_cluster, n_executed, nanoseconds; /* nanoseconds: of host threads, summed */
     atomic_int failed;
     struct sim_report *report;
 };
