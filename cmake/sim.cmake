@@ -13,7 +13,7 @@ endif()
 set_source_files_properties(sim/exec_round.c sim/exec_convert.c PROPERTIES COMPILE_OPTIONS -frounding-math)
 set_source_files_properties(sim/exec_mma.c PROPERTIES COMPILE_OPTIONS -ffp-contract=fast)
 set_target_properties(attn_sim_cuda PROPERTIES C_VISIBILITY_PRESET hidden LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
-target_link_libraries(attn_sim_cuda PRIVATE Threads::Threads m)
+target_link_libraries(attn_sim_cuda PRIVATE Threads::Threads m ${CMAKE_DL_LIBS})
 
 if(NOT ATTN_SANITIZE) # the tests open it in a program without the sanitizers' run-time
   add_executable(t_sim_faults tests/sim/t_sim_faults.c)
