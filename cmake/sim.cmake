@@ -23,6 +23,12 @@ if(NOT ATTN_SANITIZE) # the tests open it in a program without the sanitizers' r
   set_target_properties(t_sim_faults PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   add_dependencies(t_sim_faults attn_sim_cuda)
   attn_test(sim.faults sim t_sim_faults)
+  # Single instructions against what a GPU gave (tests/sim/golden.c).
+  add_executable(sim_golden tests/sim/golden.c tests/sim/golden_text.c tests/sim/golden_compare.c tests/sim/golden_forms.c)
+  target_compile_options(sim_golden PRIVATE ${attn_warnings})
+  target_link_libraries(sim_golden PRIVATE ${CMAKE_DL_LIBS} m)
+  set_target_properties(sim_golden PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  attn_test(sim.golden_h100 sim sim_golden replay $<TARGET_FILE:attn_sim_cuda> ${PROJECT_SOURCE_DIR}/tests/sim/golden_h100.bin)
   foreach(fault global_bounds shared_bounds alignment freed deadlock divergent_barrier trap)
     foreach(policy eager late random)
       attn_test(sim.${fault}_${policy} sim t_sim_faults ${fault} ${policy})

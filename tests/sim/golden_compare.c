@@ -51,10 +51,7 @@ static double off_number(const struct golden_form *f, const uint32_t *want, cons
     int bf16 = strchr(f->in, 'r') != NULL;
     for (uint32_t i = 0; i < n; i++) {
         if (want[i] == got[i]) continue;
-        if (f64 && i + 1 < n && i % 2 == 0 && isnan(twice(want + i)) && isnan(twice(got + i))) {
-            i++;
-            continue;
-        }
+        if (f64 && isnan(twice(want + (i & ~1u))) && isnan(twice(got + (i & ~1u)))) continue;
         if (f16 || bf16) {
             uint32_t inf = f16 ? 0x7c00 : 0x7f80;
             int same = 1;
