@@ -2,8 +2,12 @@
  * Register-tiled matrix products of struct attn_ukr, written once over the vector layer and included for f32 and f64.
  * The includer defines, besides what ukr_row_tpl.h needs, MR (rows of the main tile, its width is two vectors), FEW
  * (rows up to which the wide tiles are used), WIDE (vectors of a wide tile of two rows), NT_ROWS (rows of A in a dot
- * tile; NT = 8 of B), PREFETCH_ROWS and UNROLL. Every element of C is one chain of multiply-adds in the order of k
- * whatever the tile: results do not depend on how a driver cuts m and n. No include guard on purpose. */
+ * tile; NT = 8 of B; 0 leaves gemm_nt out), PREFETCH_ROWS and UNROLL. Every element of C is one chain of multiply-adds
+ * in the order of k whatever the tile: results do not depend on how a driver cuts m and n. No include guard on purpose.
+ * MADD(a, b, c), if defined, is another step of the chain than the fused multiply-add of V. */
+#ifndef MADD
+#define MADD V(fma)
+#endif
 
 /* rows x (nv vectors) tile; masked: the last vector is cut to `tail`. ar, ac: strides of A. */
 static inline __attribute__((always_inline)) void F(tile)(int rows, int nv, int masked, V(tail) tail, int64_t k,
@@ -19,7 +23,7 @@ static inline __attribute__((always_inline)) void F(tile)(int rows, int nv, int 
         }
         UNROLL for (int i = 0; i < rows; i++) {
             VEC x = V(set)(a[i * ar]);
-            UNROLL for (int v = 0; v < nv; v++) s[i][v] = V(fma)(x, y[v], s[i][v]);
+            UNROLL for (int v = 0; v < nv; v++) s[i][v] = MADD(x, y[v], s[i][v]);
         }
         a += ac;
         b += ldb;
@@ -130,6 +134,7 @@ static void F(gemm)(int64_t m, int64_t n, int64_t k, const REAL *a, int64_t ar, 
     }
 }
 
+#if NT_ROWS
 /* Dot tile: x rows of A times NT rows of B. Every element is summed in the same order whatever the tile. */
 static inline __attribute__((always_inline)) void F(dots)(int x, int64_t k, const REAL *a, int64_t lda,
                                                           const REAL *const b[NT], REAL *c, int64_t ldc) {
@@ -167,3 +172,5 @@ static void F(gemm_nt)(int64_t m, int64_t n, int64_t k, const REAL *a, int64_t l
         }
     }
 }
+#endif
+#undef MADD

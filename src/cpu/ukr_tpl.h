@@ -2,11 +2,7 @@
  * The body of every ukr_<isa>.c: both element types of the row and product templates, and the table. The includer has
  * defined the vector layer (v32, v64), ISA, TABLE, the tile sizes (MR32 = MR64 = MR, FEW, WIDE, NT_ROWS),
  * PREFETCH_ROWS, and widen, narrow, transpose_f32, transpose_f64. */
-#if defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
+#include "cpu/ukr_unroll.h"
 #define NT 8
 
 #define REAL       float
