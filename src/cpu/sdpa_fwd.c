@@ -47,15 +47,18 @@ enum {
 };
 
 #define PAIRS   0
+#define HALF    0
 #define REAL    double
 #define T(name) name##_f64
 #define R(name) name##_f64
 #define GEMM    u->gemm_f64
 #include "cpu/sdpa_fwd_tpl.h"
+#undef HALF
 #undef REAL
 #undef T
 #undef R
 #undef GEMM
+#define HALF    1
 #define REAL    float
 #define T(name) name##_f32
 #define R(name) name##_f32
@@ -83,6 +86,7 @@ static void lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     f->keys = 512 / (f64 ? 2 : 1);
     while (f->keys > 64 && f->keys * (f->ldq + f->ldv) * f->real > BLOCK_BYTES) f->keys /= 2;
     if (!f->panel && f->keys > 256) f->keys = 256;
+    f->half = !f->panel && p->dtype != ATTN_F32 && p->dtype != ATTN_F64 && u->gemm_half;
     f->lds = f->keys + line;
     f->ldp = pairs ? f->keys / 2 + line : f->lds;
 
@@ -123,11 +127,9 @@ static int64_t partials(const struct attn_cpu_fwd *f) {
     return f->splits > 1 ? f->s.p->batch * f->s.p->heads_k * f->splits * f->partial_bytes : 0;
 }
 
-/* The problem on an instruction set. Few rows are bound by memory: nothing is packed for them, pairs neither. */
 static void set_up(struct attn_cpu_fwd *f, const struct attn_cpu_sdpa_isa *isa, const attn_problem *p,
                    const attn_args *args, int32_t threads) {
-    const int few = p->seq_q <= FEW_ROWS && p->seq_q * (p->heads_q / p->heads_k) <= FEW_ROWS;
-    attn_cpu_sdpa_init(&f->s, p, args, isa->u, p->dtype == ATTN_BF16 && !few ? isa->pair : NULL);
+    attn_cpu_sdpa_init(&f->s, p, args, isa->u, isa->pair);
     lay_out(f, threads);
 }
 

@@ -13,6 +13,7 @@ struct attn_cpu_fwd {
     int64_t rows;          /* flat rows of a task */
     int64_t keys;          /* keys of a block */
     int64_t panel;         /* columns of a packed panel; 0 = few rows: products of rows with rows, nothing is packed */
+    int half;              /* few rows: 16-bit keys and values are widened as they are multiplied, not before */
     int64_t depth;         /* steps of the first product: D, or pairs of it */
     int64_t ldq, ldv, lds; /* row strides of packed q, of values and accumulators, of a strip of scores */
     int64_t ldp;           /* row stride of a strip of probabilities as pairs */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  * One task of the dense forward for one kind of operands; included by sdpa_fwd.c for each. No include guard on purpose.
  * Online softmax over key blocks (Milakov and Gimelshein 2018; Dao et al. 2022), accumulators in REAL. The includer
- * defines REAL, T(name) for what belongs to the kind, R(name) for what belongs to REAL, GEMM, and PAIRS: 1 = both
- * products run on pairs of bf16 (q, k, v as they are, probabilities rounded), 0 = on REAL. */
+ * defines REAL, T(name) for what belongs to the kind, R(name) for what belongs to REAL, GEMM, HALF (1: a kind of dtypes
+ * that may have 16 bits), and PAIRS: 1 = both products run on pairs of bf16 (q, k, v as they are, probabilities
+ * rounded), 0 = on REAL. */
 
 #if !PAIRS
 void T(attn_cpu_fwd_finish)(const struct attn_cpu_fwd *f, const struct attn_core_seq *seq, int64_t b,
@@ -39,11 +40,25 @@ struct T(work) {
     struct attn_cpu_sdpa_row *row;
     REAL *q, *kt, *tmp, *v, *s, *p, *o, *m, *l, *before; /* p: probabilities as the second product reads them */
     const REAL *k, *vs;                                  /* rows of keys where nothing is packed; rows of values */
+    const uint16_t *k_half, *v_half;                     /* the same as they are in memory */
     int64_t ldk, ldv;
     struct attn_cpu_sdpa_poison poison;
     uint8_t *hidden;
     float *mask;
 };
+
+#if HALF
+/* Few rows: keys and values are read where they are. */
+static void T(load_half)(struct T(work) * w, int64_t j0, int64_t n, int careful) {
+    const struct attn_cpu_fwd *f = w->f;
+    const attn_problem *p = f->s.p;
+    w->k_half = attn_cpu_half_rows(&f->s, &f->s.k, &w->seq, w->b, w->hk, j0, n, p->dim_qk, PAIRS,
+                                   (uint16_t *)(void *)w->kt, f->ldq * (PAIRS ? 2 : 1), NULL, 0, &w->ldk);
+    w->poison.any = 0;
+    w->v_half = attn_cpu_half_rows(&f->s, &f->s.v, &w->seq, w->b, w->hk, j0, n, p->dim_v, 0, (uint16_t *)(void *)w->v,
+                                   f->ldv, careful ? &w->poison : NULL, f->ldv, &w->ldv);
+}
+#endif
 
 #if PAIRS
 static void T(load_row)(const struct T(work) * w, REAL *dst, const char *src) {
@@ -51,7 +66,10 @@ static void T(load_row)(const struct T(work) * w, REAL *dst, const char *src) {
 }
 static void T(load_block)(struct T(work) * w, int64_t j0, int64_t n, int careful) {
     const struct attn_cpu_fwd *f = w->f;
-    (void)careful;
+    if (!f->panel) {
+        T(load_half)(w, j0, n, careful);
+        return;
+    }
     attn_cpu_pair_panels(&f->s, &f->s.k, &w->seq, w->b, w->hk, j0, n, f->s.p->dim_qk, f->panel, w->kt, w->tmp);
     attn_cpu_pair_rows(&f->s, &f->s.v, &w->seq, w->b, w->hk, j0, n, f->s.p->dim_v, w->v, f->ldv, &w->poison);
     w->vs = w->v;
@@ -67,6 +85,12 @@ static void T(load_block)(struct T(work) * w, int64_t j0, int64_t n, int careful
     const struct attn_cpu_fwd *f = w->f;
     const attn_problem *p = f->s.p;
     const int64_t width = p->dim_v;
+#if HALF
+    if (f->half) {
+        T(load_half)(w, j0, n, careful);
+        return;
+    }
+#endif
     /* rows far apart would fight for the same cache sets while every strip walks over them */
     const int copy = careful || (f->panel && f->s.v.row != f->ldv);
     if (f->panel) {
@@ -88,12 +112,45 @@ static void T(load_block)(struct T(work) * w, int64_t j0, int64_t n, int careful
 }
 #endif
 
+/* Few rows: products with keys c0 .. c0+n of the block, and sums of its values. */
+static void T(dots)(struct T(work) * w, int64_t rows, int64_t c0, int64_t n) {
+    const struct attn_cpu_fwd *f = w->f;
+#if PAIRS
+    f->s.pair->dots(rows, n, f->depth, w->q, f->ldq, w->k_half + c0 * w->ldk, w->ldk, w->s, f->lds);
+#else
+#if HALF
+    if (f->half) {
+        f->s.u->gemm_nt_half(rows, n, f->depth, w->q, f->ldq, w->k_half + c0 * w->ldk, w->ldk, f->s.p->dtype, w->s,
+                             f->lds);
+        return;
+    }
+#endif
+    f->s.u->R(gemm_nt)(rows, n, f->depth, w->q, f->ldq, w->k + c0 * w->ldk, w->ldk, w->s, f->lds);
+#endif
+}
+static void T(sum_values)(struct T(work) * w, int64_t rows, int64_t c0, int64_t n) {
+    const struct attn_cpu_fwd *f = w->f;
+    const int64_t width = f->s.p->dim_v;
+#if PAIRS
+    f->s.pair->weigh(rows, width, n, w->p + c0 / 2, f->ldp, w->v_half + c0 * w->ldv, w->ldv, w->o, f->ldv);
+#else
+#if HALF
+    if (f->half) {
+        f->s.u->gemm_half(rows, width, n, w->p + c0, f->ldp, w->v_half + c0 * w->ldv, w->ldv, f->s.p->dtype, w->o,
+                          f->ldv, 1);
+        return;
+    }
+#endif
+    T(gemm)(f, rows, width, n, w->p + c0, f->ldp, w->vs + c0 * w->ldv, w->ldv, w->o, f->ldv, 1);
+#endif
+}
+
 /* Raw products of flat rows r0 .. r0+n with keys c0 .. c1 of the loaded block at j0, in w->s. */
 static void T(multiply_keys)(struct T(work) * w, int64_t r0, int64_t n, int64_t c0, int64_t c1) {
     const struct attn_cpu_fwd *f = w->f;
     const REAL *q = w->q + r0 * f->ldq;
     if (!f->panel) {
-        f->s.u->R(gemm_nt)(n, c1 - c0, f->depth, q, f->ldq, w->k + c0 * w->ldk, w->ldk, w->s, f->lds);
+        T(dots)(w, n, c0, c1 - c0);
         return;
     }
     for (int64_t c = c0; c < c1; c += f->panel)
@@ -144,7 +201,7 @@ static void T(soften)(struct T(work) * w, int64_t r, REAL *x, void *p, int64_t n
 /* Flat rows r0 .. r0+n of the task against keys c0 .. c1 of the loaded block at j0. */
 static void T(run_strip)(struct T(work) * w, int64_t r0, int64_t n, int64_t j0, int64_t c0, int64_t c1) {
     const struct attn_cpu_fwd *f = w->f;
-    const int64_t width = f->s.p->dim_v, step = f->panel ? c1 - c0 : V_STEP;
+    const int64_t width = f->s.p->dim_v;
     REAL *o = w->o + r0 * f->ldv;
     T(multiply_keys)(w, r0, n, c0, c1);
     for (int64_t r = 0; r < n; r++) {
@@ -152,11 +209,12 @@ static void T(run_strip)(struct T(work) * w, int64_t r0, int64_t n, int64_t j0, 
         R(attn_cpu_sdpa_score)(&f->s, &w->seq, &w->row[r0 + r], x, NULL, j0 + c0, c1 - c0, w->mask);
         T(soften)(w, r0 + r, x, w->p + r * f->ldp, c1 - c0);
     }
-    if (PAIRS) { /* c0 is even */
+    if (!f->panel) { /* c0 is 0. Value rows come from memory, so finish with them while at it */
+        for (int64_t c = 0; c < c1; c += V_STEP) T(sum_values)(w, n, c, c1 - c < V_STEP ? c1 - c : V_STEP);
+    } else if (PAIRS) { /* c0 is even */
         T(gemm)(f, n, width, (c1 - c0 + 1) / 2, w->p, f->ldp, w->vs + c0 / 2 * w->ldv, w->ldv, o, f->ldv, 1);
-    } else { /* few rows: value rows come from memory, so finish with them while at it */
-        for (int64_t c = c0; c < c1; c += step) T(gemm)
-        (f, n, width, c1 - c < step ? c1 - c : step, w->p + (c - c0), f->ldp, w->vs + c * w->ldv, w->ldv, o, f->ldv, 1);
+    } else {
+        T(gemm)(f, n, width, c1 - c0, w->p, f->ldp, w->vs + c0 * w->ldv, w->ldv, o, f->ldv, 1);
     }
     if (!w->poison.any) return;
     struct attn_cpu_sdpa_poison part = w->poison;

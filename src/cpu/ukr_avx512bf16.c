@@ -9,18 +9,88 @@ static inline v32 madd_pair(v32 a, v32 b, v32 c) {
     return _mm512_dpbf16_ps(c, (__m512bh)_mm512_castps_si512(a), (__m512bh)_mm512_castps_si512(b));
 }
 
-#define REAL          float
-#define VEC           v32
-#define V(op)         v32_##op
-#define LANES         V32_LANES
-#define F(name)       name##_pair
-#define MADD          madd_pair
-#define MR            14
-#define FEW           16
-#define WIDE          8
-#define NT_ROWS       0
-#define PREFETCH_ROWS 8
+#define REAL                   float
+#define VEC                    v32
+#define V(op)                  v32_##op
+#define LANES                  V32_LANES
+#define F(name)                name##_pair
+#define MADD                   madd_pair
+#define MR                     14
+#define FEW                    16
+#define WIDE                   8
+#define NT_ROWS                3
+#define PREFETCH_ROWS          8
+#define FEW_WIDE               FEW
+#define BTYPE                  float
+#define BLOAD                  v32_load
+#define BLOAD_TAIL(p, n, mask) v32_load_tail(p, mask)
 #include "cpu/ukr_gemm_tpl.h"
+
+/* Rows as they are in memory: any number of elements apart, two to a lane. */
+#undef BTYPE
+#undef BLOAD
+#undef BLOAD_TAIL
+#define BTYPE                  uint16_t
+#define BSTEP                  2
+#define BLOAD(p)               _mm512_castsi512_ps(_mm512_loadu_si512(p))
+#define BLOAD_TAIL(p, n, mask) _mm512_castsi512_ps(_mm512_maskz_loadu_epi32(mask, p))
+#include "cpu/ukr_dot_tpl.h"
+
+/* rows x (nv times 32 columns): two rows of v become vectors of pairs. cols: live columns of the last 32.
+ * ahead: columns of the rows to come that are fetched. */
+static inline __attribute__((always_inline)) void weigh_tile(int rows, int nv, int64_t cols, int64_t k, const float *p,
+                                                             int64_t ldp, const uint16_t *v, int64_t ldv, int64_t ahead,
+                                                             float *c, int64_t ldc) {
+    enum { ROWS = 4, MOST = 2, PREFETCH_KEYS = 16 };
+    static const uint16_t low[32] = {0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
+                                     8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
+    const __m512i lo = _mm512_loadu_si512(low), hi = _mm512_add_epi16(lo, _mm512_set1_epi16(16));
+    const __mmask32 part = cols >= 32 ? (__mmask32)-1 : ((__mmask32)1 << cols) - 1;
+    v32 s[ROWS][2 * MOST];
+    UNROLL for (int i = 0; i < rows; i++) { UNROLL for (int x = 0; x < 2 * nv; x++) s[i][x] = v32_set(0); }
+    for (int64_t l = 0; l < k; l += 2, v += 2 * ldv) {
+        v32 y[2 * MOST];
+        for (int64_t x = 0; x < ahead; x += 32) {
+            __builtin_prefetch(v + PREFETCH_KEYS * ldv + x);
+            __builtin_prefetch(v + (PREFETCH_KEYS + 1) * ldv + x);
+        }
+        UNROLL for (int x = 0; x < nv; x++) {
+            const __mmask32 m = x == nv - 1 ? part : (__mmask32)-1;
+            __m512i a = _mm512_maskz_loadu_epi16(m, v + 32 * x), b = _mm512_setzero_si512();
+            if (l + 1 < k) b = _mm512_maskz_loadu_epi16(m, v + ldv + 32 * x);
+
+            y[2 * x] = _mm512_castsi512_ps(_mm512_permutex2var_epi16(a, lo, b));
+            y[2 * x + 1] = _mm512_castsi512_ps(_mm512_permutex2var_epi16(a, hi, b));
+        }
+        UNROLL for (int i = 0; i < rows; i++) {
+            const v32 w = v32_set(p[i * ldp + l / 2]);
+            UNROLL for (int x = 0; x < 2 * nv; x++) s[i][x] = madd_pair(w, y[x], s[i][x]);
+        }
+    }
+    UNROLL for (int i = 0; i < rows; i++) {
+        UNROLL for (int x = 0; x < 2 * nv; x++) {
+            const __mmask16 m = x < 2 * nv - 2 ? (__mmask16)-1 : (__mmask16)(x % 2 ? part >> 16 : part);
+            float *to = c + i * ldc + 16 * x;
+            v32_store_tail(to, m, v32_load_tail(to, m) + s[i][x]);
+        }
+    }
+}
+#define WEIGH(r)                                                                                                       \
+    case r:                                                                                                            \
+        if (n - j >= 64) {                                                                                             \
+            weigh_tile(r, 2, 32, k, p, ldp, v + j, ldv, ahead, c + j, ldc);                                            \
+        } else {                                                                                                       \
+            weigh_tile(r, 1, n - j, k, p, ldp, v + j, ldv, ahead, c + j, ldc);                                         \
+        }                                                                                                              \
+        break;
+static void weigh(int64_t m, int64_t n, int64_t k, const float *p, int64_t ldp, const uint16_t *v, int64_t ldv,
+                  float *c, int64_t ldc) {
+    int64_t ahead = n; /* the first pass fetches whole rows */
+    for (; m > 0; m -= 4, p += 4 * ldp, c += 4 * ldc)
+        for (int64_t j = 0; j < n; j += n - j >= 64 ? 64 : 32, ahead = 0) {
+            switch (m < 4 ? m : 4) { WEIGH(1) WEIGH(2) WEIGH(3) WEIGH(4) }
+        }
+}
 
 /* Not finite: an exponent of ones. */
 static inline __mmask32 special(__m512i x) {
@@ -85,4 +155,4 @@ static float exp2_pair(uint16_t *p, const float *s, int64_t n, float factor, flo
     return v32_sum(s0 + s1);
 }
 
-const struct attn_ukr_pair attn_ukr_pair_avx512bf16 = {gemm_pair, zip, zip_f32, exp2_pair};
+const struct attn_ukr_pair attn_ukr_pair_avx512bf16 = {gemm_pair, gemm_nt_pair, weigh, zip, zip_f32, exp2_pair};

@@ -14,6 +14,13 @@ struct attn_ukr_pair {
     /* As gemm_f32 of struct attn_ukr, A and B of pairs and k counting pairs. */
     void (*gemm)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_col, const float *b,
                  int64_t ldb, float *c, int64_t ldc, int accumulate);
+    /* For few rows, with B as it is in memory. dots: C[m,n] = A[m,k] B[n,k]^T, k counting pairs, rows of B any number
+     * of elements apart. weigh: C[m,n] += A[m,k] B[k,n] with A of pairs along k, k counting rows of B; if k is odd, A's
+     * last pair may hold anything finite in its second half. */
+    void (*dots)(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const uint16_t *b, int64_t ldb, float *c,
+                 int64_t ldc);
+    void (*weigh)(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const uint16_t *b, int64_t ldb,
+                  float *c, int64_t ldc);
     /* dst[j] = pair (even[j], odd[j]); NULL: zeros. Returns 0 if any value is NaN or infinite. */
     int (*zip)(float *dst, const uint16_t *even, const uint16_t *odd, int64_t n);
     /* The same from f32 rows, rounded to nearest even after times factor. */

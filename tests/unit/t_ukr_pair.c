@@ -72,6 +72,45 @@ static void test_gemm(void **unused) {
             }
 }
 
+/* C[m,n] = A[m,k] B[n,k]^T and C += A[m,k] B[k,n] with B as in memory, rows an odd number of elements apart. */
+static void check_few(int64_t m, int64_t n, int64_t k, int dots) {
+    const int64_t width = dots ? 2 * k : n, rows = dots ? n : k, ldb = width + 3, pairs = dots ? k : (k + 1) / 2;
+    const int64_t lda = pairs + 2, ldc = n + 7;
+    float *a = malloc((size_t)(m * lda + PAD) * sizeof *a), *c = malloc((size_t)(m * ldc + PAD) * sizeof *c);
+    float *old = malloc((size_t)(m * ldc + PAD) * sizeof *c);
+    uint16_t *b = malloc((size_t)(rows * ldb + PAD) * sizeof *b);
+    fill((uint16_t *)(void *)a, 2 * (m * lda + PAD));
+    memset(b, 0xff, (size_t)(rows * ldb + PAD) * sizeof *b); /* NaN */
+    for (int64_t r = 0; r < rows; r++) fill(b + r * ldb, width);
+    for (int64_t i = 0; i < m * ldc + PAD; i++) c[i] = old[i] = (float)uniform();
+    (dots ? u->dots : u->weigh)(m, n, k, a, lda, b, ldb, c, ldc);
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < ldc; j++) {
+            double want = dots ? 0 : (double)old[i * ldc + j], size = fabs(want) + 1e-30;
+            for (int64_t l = 0; l < (dots ? 2 * k : k) && j < n; l++) {
+                const uint16_t x = b[dots ? j * ldb + l : l * ldb + j];
+                double term = half_of(a + i * lda + l / 2, (int)(l % 2)) * (double)attn_num_bf16_f32(x);
+                want += term, size += fabs(term);
+            }
+            if (j >= n) {
+                assert_true(c[i * ldc + j] == old[i * ldc + j]);
+            } else {
+                assert_true(fabs((double)c[i * ldc + j] - want) <= 1e-6 * size);
+            }
+        }
+    for (int64_t j = m * ldc; j < m * ldc + PAD; j++) assert_true(c[j] == old[j]);
+    free(a), free(b), free(c), free(old);
+}
+static void test_few(void **unused) {
+    (void)unused;
+    for (int64_t s = 0; s <= 70; s++)
+        for (int dots = 0; dots < 2; dots++) {
+            check_few(4, s, 17, dots);
+            check_few(s % 17, 70 - s, s, dots);
+            check_few(1, 130 + s, s / 2, dots);
+        }
+}
+
 static void test_zip(void **unused) {
     uint16_t even[70], odd[70];
     float x[70], y[70], to[70 + PAD];
@@ -145,8 +184,8 @@ static void test_exp2(void **unused) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_gemm), cmocka_unit_test(test_zip),
-                                       cmocka_unit_test(test_exp2)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_gemm), cmocka_unit_test(test_few),
+                                       cmocka_unit_test(test_zip), cmocka_unit_test(test_exp2)};
     if (attn_cpu_features("", NULL) & ATTN_CPU_BF16) return cmocka_run_group_tests(tests, NULL, NULL);
     printf("no AVX-512 with BF16 on this processor: skipped\n");
     return 77;
