@@ -11,7 +11,7 @@ if(attn_x86_64)
   target_compile_options(attn_sim_cuda PRIVATE ${attn_flags_avx2})
 endif()
 set_source_files_properties(sim/exec_round.c sim/exec_convert.c PROPERTIES COMPILE_OPTIONS -frounding-math)
-set_source_files_properties(sim/exec_mma.c PROPERTIES COMPILE_OPTIONS -ffp-contract=fast)
+set_source_files_properties(sim/exec_mma.c sim/wgmma_math.c PROPERTIES COMPILE_OPTIONS -ffp-contract=fast)
 set_target_properties(attn_sim_cuda PROPERTIES C_VISIBILITY_PRESET hidden LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
 target_link_libraries(attn_sim_cuda PRIVATE Threads::Threads m)
 

@@ -77,4 +77,18 @@ SIM_DECODER(mma);
 SIM_DECODER(cp);
 SIM_DECODER(prefetch);
 SIM_DECODER(nothing);
+/* sm_90: those that end in _sm90 go on to the older ones where the words are theirs. */
+SIM_DECODER(fence_sm90);
+SIM_DECODER(barrier_sm90);
+SIM_DECODER(cp_sm90);
+SIM_DECODER(prefetch_sm90);
+SIM_DECODER(copy_arrival);
+SIM_DECODER(bulk);
+SIM_DECODER(mbarrier);
+SIM_DECODER(wgmma);
+SIM_DECODER(mapa);
+SIM_DECODER(getctarank);
+SIM_DECODER(setmaxnreg);
+SIM_DECODER(griddepcontrol);
+SIM_DECODER(createpolicy);
 #endif

@@ -108,6 +108,7 @@ static void load_or_store(struct sim_decoder *d, struct sim_ins *in, int is_stor
         return;
     }
     in->x = (uint8_t)bits;
+    if (in->space == PTX_PARAM && a->var && a->var->space == PTX_LOCAL) in->space = PTX_LOCAL; /* of a call */
     sim_address(d, in, a, 0);
     in->list = d->program->n_list;
     in->n = sim_list(d, v, bits, !is_store);

@@ -11,8 +11,8 @@
 
 enum { SEEN = 4096, TEXT = 1 << 16 };
 static const char *const kinds[SIM_F_KINDS] = {
-    "out of bounds", "misaligned", "use after free", "uninitialised", "race",    "async",
-    "deadlock",      "divergence", "barrier",        "trap",          "endless", "protocol",
+    "out of bounds", "misaligned", "use after free", "uninitialised", "race",     "async", "deadlock",
+    "divergence",    "barrier",    "trap",           "endless",       "protocol", "proxy",
 };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {

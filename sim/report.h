@@ -17,6 +17,7 @@ enum sim_kind {
     SIM_F_TRAP,
     SIM_F_ENDLESS,
     SIM_F_PROTOCOL,
+    SIM_F_PROXY,
     SIM_F_KINDS
 };
 struct sim_report; /* the findings of a process */

@@ -5,7 +5,7 @@
 #include "barrier.h"
 #include "device.h"
 #include "exec.h"
-#include "race.h"
+#include "hopper.h"
 #include "report.h"
 
 #include <inttypes.h>
@@ -35,10 +35,11 @@ static void make_cta(struct sim_cluster *c, struct sim_cta *cta, uint32_t rank) 
     cta->shared = aligned(g->shared_bytes + 16);
     cta->writes = zeroed(g->shared_bytes / 4 + 4, sizeof *cta->writes);
     cta->reads = zeroed(c->n_actors, sizeof *cta->reads);
+    cta->readers = zeroed(c->n_actors, sizeof *cta->readers);
     cta->n_warps = g->n_warps;
     cta->n_threads = g->n_threads;
     cta->warps = zeroed(g->n_warps, sizeof *cta->warps);
-    for (uint32_t b = 0; b < SIM_BARRIERS; b++) cta->barriers[b].clock = zeroed(c->n_actors, sizeof(uint32_t));
+    for (uint32_t b = 0; b < SIM_BARRIERS; b++) cta->barriers[b].clock = zeroed(c->n_clock, sizeof(uint32_t));
     for (uint32_t i = 0; i < g->n_warps; i++) {
         struct sim_warp *w = &cta->warps[i];
         w->cta = cta;
@@ -48,7 +49,7 @@ static void make_cta(struct sim_cluster *c, struct sim_cta *cta, uint32_t rank) 
         w->r = aligned((size_t)p->n_words * 4);
         memset(w->r, 0xfb, (size_t)p->n_words * 4); /* NaN and huge: what is used before it is set shows */
         w->p = zeroed(p->n_predicates, sizeof *w->p);
-        w->known = zeroed(c->n_actors, sizeof *w->known);
+        w->known = zeroed(c->n_clock, sizeof *w->known);
         w->local = p->kernel->local_bytes ? aligned((size_t)p->kernel->local_bytes * SIM_LANES) : NULL;
         for (uint32_t k = 0; k < p->n_constants; k++) {
             const struct sim_constant *q = &p->constants[k];
@@ -69,11 +70,16 @@ static void make_cluster(struct sim_worker *k, struct sim_launch *g) {
     c->worker = k;
     c->launch = g;
     c->n_ctas = g->cluster[0] * g->cluster[1] * g->cluster[2];
-    c->n_actors = c->n_ctas * g->n_warps;
+    c->n_warps = c->n_actors = c->n_clock = c->n_ctas * g->n_warps;
+    if (g->program->uses) sim_hopper_make(c);
     c->ctas = zeroed(c->n_ctas, sizeof *c->ctas);
-    for (uint32_t i = 0; i < c->n_ctas; i++) make_cta(c, &c->ctas[i], i);
+    for (uint32_t i = 0; i < c->n_ctas; i++) {
+        make_cta(c, &c->ctas[i], i);
+        if (c->hopper) sim_hopper_make_cta(&c->ctas[i]);
+    }
 }
 static void free_cluster(struct sim_cluster *c) {
+    if (c->hopper) sim_hopper_free(c);
     for (uint32_t i = 0; i < c->n_ctas; i++) {
         struct sim_cta *cta = &c->ctas[i];
         for (uint32_t k = 0; k < cta->n_warps; k++) {
@@ -82,7 +88,7 @@ static void free_cluster(struct sim_cluster *c) {
         }
         for (uint32_t a = 0; a < c->n_actors; a++) free(cta->reads[a]);
         for (uint32_t b = 0; b < SIM_BARRIERS; b++) free(cta->barriers[b].clock);
-        free(cta->shared), free(cta->writes), free(cta->reads), free(cta->warps);
+        free(cta->shared), free(cta->writes), free(cta->reads), free(cta->readers), free(cta->warps);
     }
     free(c->ctas);
 }
@@ -115,7 +121,7 @@ static void start_cluster(struct sim_worker *k, uint64_t number) {
             struct sim_barrier *bar = &cta->barriers[b];
             uint32_t *clock = bar->clock;
             *bar = (struct sim_barrier){.clock = clock, .lanes_and = 1};
-            memset(clock, 0, c->n_actors * sizeof *clock);
+            memset(clock, 0, c->n_clock * sizeof *clock);
         }
         for (uint32_t i = 0; i < cta->n_warps; i++) {
             struct sim_warp *w = &cta->warps[i];
@@ -128,7 +134,7 @@ static void start_cluster(struct sim_worker *k, uint64_t number) {
             w->n_copies = 0;
             memset(w->committed, 0, sizeof w->committed);
             w->p[0] = SIM_ALL, w->p[1] = 0;
-            for (uint32_t a = 0; a < c->n_actors; a++) w->known[a] = k->clock_base;
+            for (uint32_t a = 0; a < c->n_clock; a++) w->known[a] = k->clock_base;
             w->known[w->actor] = k->clock_base + 1;
             if (w->local) memset(w->local, 0xfb, (size_t)p->kernel->local_bytes * SIM_LANES);
             for (uint32_t q = 0; q < p->n_constants; q++)
@@ -136,12 +142,14 @@ static void start_cluster(struct sim_worker *k, uint64_t number) {
                     sim_special_fill((int)p->constants[q].value, w, w->r + p->constants[q].at);
         }
     }
+    if (c->hopper) sim_hopper_start(c, k->clock_base);
 }
 
 static void end_warp(struct sim_warp *w) {
     struct sim_cta *cta = w->cta;
     sim_copies_drop(w);
     cta->n_live--;
+    if (w->hopper) sim_cluster_check(cta->cluster);
     cta->cluster->changes++;
     sim_barrier_warp_ended(cta);
 }
@@ -166,7 +174,8 @@ static void tell_deadlock(struct sim_cluster *c) {
                     const struct sim_barrier *b = &c->ctas[r].barriers[w->barrier & 15];
                     n += snprintf(text + n, (size_t)(room - n), ": barrier %u, %u threads of %u have come", w->barrier,
                                   b->arrived, b->need ? b->need : c->ctas[r].n_live * SIM_LANES);
-                }
+                } else if (w->hopper)
+                    n += sim_hopper_tell(w, text + n, (size_t)(room - n));
             }
         }
     if (first) sim_find(first, NULL, first->live, SIM_F_DEADLOCK, "no warp can go on:%s", text);
@@ -179,7 +188,7 @@ struct turn {
 /* The next warp to run; NULL if none can. Warps whose poll failed wait until something has changed. */
 static struct turn next_turn(struct sim_cluster *c, uint32_t *last) {
     const struct sim_options *o = &c->launch->options;
-    uint32_t n = c->n_actors, n_warps = c->ctas[0].n_warps;
+    uint32_t n = c->n_warps, n_warps = c->ctas[0].n_warps;
     uint32_t start = o->policy == SIM_RANDOM ? (uint32_t)(sim_random(&c->rng) % n) : (*last + 1) % n;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t k = o->policy == SIM_LATE ? (start + n - i) % n : (start + i) % n;
@@ -193,12 +202,14 @@ static struct turn next_turn(struct sim_cluster *c, uint32_t *last) {
 
 static int run_cluster(struct sim_cluster *c) {
     struct sim_launch *g = c->launch;
-    uint32_t last = c->n_actors - 1, live = c->n_actors;
+    uint32_t last = c->n_warps - 1, live = c->n_warps;
     while (live) {
         struct turn t = next_turn(c, &last);
         if (!t.warp) {
-            tell_deadlock(c);
-            return -1;
+            int forced = c->hopper ? sim_flight_force(c) : 0;
+            if (!forced) tell_deadlock(c);
+            if (forced < 1) return -1;
+            continue;
         }
         struct sim_warp *w = t.warp;
         enum sim_step step = sim_warp_run(w, t.quantum);
@@ -213,8 +224,9 @@ static int run_cluster(struct sim_cluster *c) {
             return -1;
         }
         if (g->options.policy == SIM_RANDOM && w->n_copies) sim_copies_step(w);
+        if (g->options.policy == SIM_RANDOM && c->hopper && sim_flight_some(c)) return -1;
     }
-    return 0;
+    return c->hopper ? sim_hopper_end(c) : 0;
 }
 
 static void end_cluster(struct sim_worker *k) { /* times of the next one start behind all of this one's */
@@ -227,6 +239,7 @@ static void end_cluster(struct sim_worker *k) { /* times of the next one start b
             if (w->known[w->actor] > top) top = w->known[w->actor];
             n += w->n_executed;
         }
+    if (c->hopper) top = sim_hopper_top(c, top);
     k->clock_base = top + 1;
     atomic_fetch_add(&c->launch->n_executed, n);
 }
