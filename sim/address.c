@@ -40,6 +40,10 @@ struct sim_cta *sim_shared_at(struct sim_warp *w, const struct sim_ins *in, uint
         bad_alignment(w, in, lane, at, align, "shared");
         return NULL;
     }
+    if (!c->ctas[rank].n_live) {
+        sim_find(w, in, 1u << lane, SIM_F_BOUNDS, "shared memory of CTA rank %u, which has ended", rank);
+        return NULL;
+    }
     *offset = low - SIM_SHARED_BASE;
     return &c->ctas[rank];
 }

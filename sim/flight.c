@@ -88,16 +88,33 @@ void sim_flight_clear(struct sim_cluster *c) {
     while (h->n_flights) drop(h, h->n_flights - 1);
 }
 
+void sim_hopper_warp_ended(struct sim_warp *w) {
+    const struct sim_warp_hopper *h = w->hopper;
+    for (uint32_t l = 0; l < SIM_LANES; l++)
+        if (h->bulk_last[l] > h->bulk_seen[l]) {
+            sim_find(w, NULL, 1u << l, SIM_F_PROTOCOL,
+                     "ends before a bulk group has read its shared memory: no cp.async.bulk.wait_group");
+            break;
+        }
+    sim_cluster_check(w->cta->cluster);
+}
+
 int sim_hopper_end(struct sim_cluster *c) {
     struct sim_cluster_hopper *h = c->hopper;
     while (h->n_flights) {
         struct sim_flight f = h->flights[0];
-        int r = finish(c, 0, 0);
-        if (r < 0) return -1;
-        if (r == 0) {
-            sim_find(f.w, f.in, 1u << f.lane, SIM_F_PROTOCOL, "an operation that was never wholly started");
-            return -1;
-        }
+        if (f.kind == SIM_FLIGHT_BULK)
+            sim_find(f.w, f.in, 1u << f.lane, SIM_F_PROTOCOL,
+                     "still writes to shared memory when all warps have ended");
+        if (finish(c, 0, 0) < 1) return -1;
     }
+    for (uint32_t r = 0; r < c->n_ctas; r++)
+        for (uint32_t i = 0; i < c->ctas[r].hopper->n_mbarriers; i++) {
+            const struct sim_mbarrier *b = &c->ctas[r].hopper->mbarriers[i];
+            struct sim_warp *w = &c->ctas[r].warps[0];
+            if (b->live && b->tx)
+                sim_find(w, &c->launch->program->ins[b->init_statement], 1, SIM_F_PROTOCOL,
+                         "the mbarrier ends with %d bytes missing in phase %u", b->tx, b->phase);
+        }
     return 0;
 }

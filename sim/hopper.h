@@ -21,6 +21,7 @@ struct sim_mbarrier {
     uint8_t live, fenced, observed; /* fenced: fence.mbarrier_init came; observed: someone saw its last phase */
     uint32_t expected, pending;     /* arrivals of the next phase, arrivals missing in this one */
     int32_t tx;                     /* bytes missing */
+    uint32_t under_way;             /* bytes of copies that were started and have not told it */
     uint32_t phase;                 /* phases completed */
     uint32_t actor, done_time;      /* done_time: of the last completed phase */
     uint32_t init_actor, init_time, init_statement, init_cluster_phase;
@@ -47,16 +48,18 @@ struct sim_warp_hopper {
     enum sim_wait_kind waits;
     uint32_t wait_rank, wait_offset, wait_parity;
     uint32_t registers;      /* of a thread */
+    uint8_t registers_told;  /* by a setmaxnreg */
     uint8_t cluster_arrived; /* at the cluster's barrier, and not waited so far */
     uint32_t cluster_phase;  /* that the arrival was for */
     uint32_t copy_time;      /* hand-overs of cp.async so far */
     uint32_t handed_group[SIM_RING], handed_time[SIM_RING], n_handed;
     uint32_t bulk_time; /* commits of bulk groups so far, all lanes */
     uint32_t bulk_committed[SIM_LANES], bulk_times[SIM_LANES][SIM_RING];
-    uint32_t n_products, products_seen;              /* issued, waited for */
-    uint32_t product_groups, product_ends[SIM_RING]; /* groups committed; products before each commit */
-    uint32_t fences;                                 /* wgmma.fence so far */
-    uint32_t *used_by, *touched_at;                  /* of each tracked register, see watch.c */
+    uint32_t bulk_last[SIM_LANES], bulk_seen[SIM_LANES]; /* groups: 1 + that of the last copy; waited for */
+    uint32_t n_products, products_seen;                  /* issued, waited for */
+    uint32_t product_groups, product_ends[SIM_RING];     /* groups committed; products before each commit */
+    uint32_t fences;                                     /* wgmma.fence so far */
+    uint32_t *used_by, *touched_at;                      /* of each tracked register, see watch.c */
 };
 
 struct sim_cluster_hopper {
@@ -75,6 +78,7 @@ void sim_hopper_make_cta(struct sim_cta *cta); /* of a CTA and its warps */
 void sim_hopper_free(struct sim_cluster *c);
 void sim_hopper_start(struct sim_cluster *c, uint32_t clock_base);
 uint32_t sim_hopper_top(const struct sim_cluster *c, uint32_t top); /* the largest time that an actor may have had */
+void sim_hopper_warp_ended(struct sim_warp *w);
 int sim_hopper_end(struct sim_cluster *c); /* all warps have ended: lets what is under way end; -1 after a fault */
 /* " waits for ..." into the deadlock report; characters written. */
 int sim_hopper_tell(const struct sim_warp *w, char *text, size_t room);

@@ -98,8 +98,14 @@ struct sim_mbarrier *sim_mbarrier_at(struct sim_warp *w, const struct sim_ins *i
     return b;
 }
 
-static void complete(struct sim_cluster *c, struct sim_mbarrier *b) {
+static void complete(struct sim_warp *w, const struct sim_ins *in, uint32_t lane, struct sim_mbarrier *b) {
+    struct sim_cluster *c = w->cta->cluster;
     if (b->pending || b->tx) return;
+    if (b->under_way)
+        sim_find(w, in, 1u << lane, SIM_F_PROTOCOL,
+                 "phase %u of the mbarrier at shared byte %u ends while %u bytes of copies for it are under way: fewer "
+                 "were expected",
+                 b->phase, b->offset, b->under_way);
     uint32_t *time = &c->hopper->barrier_times[b->actor - c->hopper->actors.barriers];
     memcpy(b->done_clock, b->clock, c->n_clock * sizeof *b->clock);
     b->done_time = (*time)++;
@@ -127,7 +133,7 @@ int sim_mbarrier_arrive(struct sim_warp *w, const struct sim_ins *in, uint32_t l
     if (clock) sim_clock_join(b->clock, clock, c->n_clock);
     b->pending -= count;
     c->changes++;
-    complete(c, b);
+    complete(w, in, lane, b);
     return 0;
 }
 
@@ -141,7 +147,7 @@ int sim_mbarrier_expect(struct sim_warp *w, const struct sim_ins *in, uint32_t l
         return -1;
     }
     b->tx = (int32_t)tx;
-    owner->cluster->changes++;
-    if (bytes <= 0) complete(owner->cluster, b);
+    w->cta->cluster->changes++;
+    if (bytes <= 0) complete(w, in, lane, b);
     return 0;
 }

@@ -149,7 +149,7 @@ static void end_warp(struct sim_warp *w) {
     struct sim_cta *cta = w->cta;
     sim_copies_drop(w);
     cta->n_live--;
-    if (w->hopper) sim_cluster_check(cta->cluster);
+    if (w->hopper) sim_hopper_warp_ended(w);
     cta->cluster->changes++;
     sim_barrier_warp_ended(cta);
 }

@@ -9,8 +9,8 @@
  * The start is added first; then bits 4.. of the whole address are turned by bits 7.., counted from where the pattern
  * of the swizzle starts, which the base offset tells if that is no multiple of 1024, 512 or 256 bytes.
  * Sums are taken in f32 in the order of k; the machine has an order and precision of its own. */
-#include "formats.h"
 #include "wgmma_math.h"
+#include "formats.h"
 
 #include <string.h>
 
