@@ -105,8 +105,9 @@ void sim_cluster_check(struct sim_cluster *c); /* barrier.cluster, when a warp h
 /* On behalf of the warp that starts it. 1 after a finding. */
 int sim_async_read(struct sim_warp *w, const struct sim_ins *in, struct sim_cta *owner, uint32_t lane, uint32_t offset,
                    uint32_t bytes, uint32_t actor, uint32_t time);
+/* view: sim_view(w), or w->known for writes that are no unit's (st.async). */
 int sim_async_write(struct sim_warp *w, const struct sim_ins *in, struct sim_cta *owner, uint32_t lane, uint32_t offset,
-                    uint32_t bytes, uint32_t actor, uint32_t time);
+                    uint32_t bytes, uint32_t actor, uint32_t time, const uint32_t *view);
 /* cp.async under way that an mbarrier will tell about: from its issuer to the actor of the warp's copies. */
 void sim_copy_handed(struct sim_warp *w, const struct sim_ins *in, uint32_t offset, uint32_t bytes, uint32_t actor,
                      uint32_t time);

@@ -14,8 +14,7 @@ static void tell_fence(struct sim_warp *w, const struct sim_ins *in, uint32_t la
 
 /* The record of the last write of a word; 1 after a finding. */
 static int bad_write(struct sim_warp *w, const struct sim_ins *in, uint32_t lane, uint32_t word, uint64_t was,
-                     const char *does) {
-    const uint32_t *view = sim_view(w);
+                     const char *does, const uint32_t *view) {
     uint32_t actor = SIM_ACTOR(was);
     if (!(was & SIM_PENDING)) {
         if (SIM_TIME(was) <= view[actor]) return 0;
@@ -45,7 +44,7 @@ int sim_async_read(struct sim_warp *w, const struct sim_ins *in, struct sim_cta 
         if (was != good && !found) {
             found = touched & ~(uint32_t)was ? 1 : 0;
             if (found) sim_tell_uninitialised(w, in, lane, offset, bytes);
-            if ((SIM_TOUCHED(was) & touched) && bad_write(w, in, lane, word, was, "reads")) found = 1;
+            if ((SIM_TOUCHED(was) & touched) && bad_write(w, in, lane, word, was, "reads", sim_view(w))) found = 1;
             good = was;
         }
         uint64_t earlier = reads[word];
@@ -56,13 +55,13 @@ int sim_async_read(struct sim_warp *w, const struct sim_ins *in, struct sim_cta 
 }
 
 int sim_async_write(struct sim_warp *w, const struct sim_ins *in, struct sim_cta *owner, uint32_t lane, uint32_t offset,
-                    uint32_t bytes, uint32_t actor, uint32_t time) {
+                    uint32_t bytes, uint32_t actor, uint32_t time, const uint32_t *view) {
     int found = 0;
     for (uint32_t word = offset / 4; word <= (offset + bytes - 1) / 4; word++) {
         uint64_t was = owner->writes[word];
         uint32_t touched = bytes_of(word, offset, bytes);
         int own = SIM_ACTOR(was) == actor && SIM_TIME(was) == time; /* other bytes of the same transaction */
-        if (!own && !found && (SIM_TOUCHED(was) & touched)) found = bad_write(w, in, lane, word, was, "writes");
+        if (!own && !found && (SIM_TOUCHED(was) & touched)) found = bad_write(w, in, lane, word, was, "writes", view);
         for (uint32_t i = 0; i < owner->n_readers && !found; i++) {
             uint32_t a = owner->readers[i];
             uint64_t read = owner->reads[a][word];

@@ -200,13 +200,34 @@ static struct turn next_turn(struct sim_cluster *c, uint32_t *last) {
     return (struct turn){NULL, 0};
 }
 
+/* A poll in vain may stand outside of any loop: warps that poll go on some times though nothing has changed. */
+enum { CHANCES = 64 };
+struct chances {
+    uint64_t changes;
+    uint32_t n;
+};
+static int another_chance(struct sim_cluster *c, struct chances *s) {
+    int any = 0;
+    if (s->changes != c->changes) *s = (struct chances){.changes = c->changes};
+    if (s->n++ == CHANCES) return 0;
+    for (uint32_t i = 0; i < c->n_warps; i++) {
+        struct sim_warp *w = &c->ctas[i / c->ctas->n_warps].warps[i % c->ctas->n_warps];
+        if (w->done || w->blocked || !w->polling) continue;
+        w->polling = 0;
+        any = 1;
+    }
+    return any;
+}
+
 static int run_cluster(struct sim_cluster *c) {
     struct sim_launch *g = c->launch;
+    struct chances chances = {0};
     uint32_t last = c->n_warps - 1, live = c->n_warps;
     while (live) {
         struct turn t = next_turn(c, &last);
         if (!t.warp) {
             int forced = c->hopper ? sim_flight_force(c) : 0;
+            if (!forced) forced = another_chance(c, &chances);
             if (!forced) tell_deadlock(c);
             if (forced < 1) return -1;
             continue;

@@ -137,7 +137,7 @@ int sim_transfer_start(struct sim_warp *w, const struct sim_ins *in, uint32_t la
         int found = !races;
         for (uint32_t i = 0; i < t->n_pieces && !found; i++)
             found = sim_async_write(w, in, cta, lane, place(t, t->to, &t->pieces[i]), t->pieces[i].n, b->actor,
-                                    sim_mbarrier_time(c, b));
+                                    sim_mbarrier_time(c, b), t->kind == SIM_FROM_REGISTERS ? w->known : sim_view(w));
     }
     if (!bad && races && (t->kind == SIM_TO_GLOBAL || t->kind == SIM_TO_CLUSTER)) {
         int found = 0;
