@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static atomic_ullong n_launches;
+static atomic_ullong n_launches, n_executed, nanoseconds;
 
 static long long setting(const char *name, long long otherwise) {
     const char *text = getenv(name);
@@ -30,6 +30,14 @@ static struct sim_options read_options(void) {
     o.quiet = setting("ATTNSIM_QUIET", 0) != 0;
     o.max_instructions = (uint64_t)setting("ATTNSIM_MAX_INSTRUCTIONS", 4000000000LL);
     return o;
+}
+
+/* ATTNSIM_STATS=1: what all launches took, summed over host threads; 2: each, too. */
+__attribute__((destructor)) static void tell_statistics(void) {
+    double seconds = (double)atomic_load(&nanoseconds) * 1e-9, executed = (double)atomic_load(&n_executed);
+    if (!setting("ATTNSIM_STATS", 0) || seconds <= 0) return;
+    fprintf(stderr, "attnsim: %llu launches, %.0f warp instructions in %.3f s of a core, %.2f million/s\n",
+            (unsigned long long)atomic_load(&n_launches), executed, seconds, executed / seconds * 1e-6);
 }
 
 #define ENTER_CONTEXT                                                                                                  \
@@ -161,8 +169,10 @@ SIM_API cuLaunchKernelEx(const struct cu_launch *c, struct sim_function *f, void
     uint64_t before = sim_report_count();
     if (sim_launch_run(&g)) context->fault = R_LAUNCH_FAILED;
     free(block);
-    if (setting("ATTNSIM_STATS", 0))
-        fprintf(stderr, "attnsim: %s: %llu warp instructions\n", k->name,
-                (unsigned long long)atomic_load(&g.n_executed));
+    atomic_fetch_add(&n_executed, atomic_load(&g.n_executed));
+    atomic_fetch_add(&nanoseconds, atomic_load(&g.nanoseconds));
+    if (setting("ATTNSIM_STATS", 0) > 1)
+        fprintf(stderr, "attnsim: %s: %llu warp instructions, %.3f ms\n", k->name,
+                (unsigned long long)atomic_load(&g.n_executed), (double)atomic_load(&g.nanoseconds) * 1e-6);
     return sim_report_count() != before ? R_LAUNCH_FAILED : R_SUCCESS;
 }

@@ -55,13 +55,13 @@ static const struct sim_tensor_map *map_at(struct sim_warp *w, const struct sim_
     const struct sim_tensor_map *m = NULL;
     if ((at & SIM_WINDOW_MASK) == SIM_WINDOW_PARAM) {
         uint64_t offset = at & ~SIM_WINDOW_MASK;
-        if (offset + SIM_TENSOR_BYTES <= g->program->kernel->param_bytes) m = (const void *)(g->params + offset);
-    } else if (at & SIM_WINDOW_MASK || sim_global_at(w, in, l, at, SIM_TENSOR_BYTES, 64, "reads the tensor map of")) {
+        if (offset + sizeof *m <= g->program->kernel->param_bytes) m = (const void *)(g->params + offset);
+    } else if (at & SIM_WINDOW_MASK || sim_global_at(w, in, l, at, sizeof *m, 64, "reads the tensor map of")) {
         m = NULL;
     } else {
         m = (const void *)(uintptr_t)at;
     }
-    if (m && m->magic == SIM_TENSOR_MAGIC && !(at & 63)) return m;
+    if (m && !(at & 63) && sim_tensor_valid(m)) return m;
     sim_find(w, in, 1u << l, SIM_F_BOUNDS, "no tensor map, or none on a multiple of 64, at 0x%llx",
              (unsigned long long)at);
     return NULL;
@@ -74,20 +74,25 @@ static int shared_place(struct sim_warp *w, const struct sim_ins *in, uint32_t l
 
 static uint32_t reduction_type(uint32_t tensor_type) {
     static const uint8_t types[SIM_TENSOR_TYPES] = {
-        [SIM_TENSOR_U32] = PTX_U32,    [SIM_TENSOR_S32] = PTX_S32,   [SIM_TENSOR_U64] = PTX_U64,
-        [SIM_TENSOR_S64] = PTX_S64,    [SIM_TENSOR_F16] = PTX_F16X2, [SIM_TENSOR_F32] = PTX_F32,
-        [SIM_TENSOR_BF16] = PTX_BF16X2};
+        [SIM_TENSOR_U32] = PTX_U32,     [SIM_TENSOR_S32] = PTX_S32,    [SIM_TENSOR_U64] = PTX_U64,
+        [SIM_TENSOR_S64] = PTX_S64,     [SIM_TENSOR_F16] = PTX_F16X2,  [SIM_TENSOR_F32] = PTX_F32,
+        [SIM_TENSOR_BF16] = PTX_BF16X2, [SIM_TENSOR_F32_FTZ] = PTX_F32};
     return types[tensor_type];
 }
 
 static struct sim_transfer *tensor_box(struct sim_warp *w, const struct sim_ins *in, uint32_t l, uint64_t map) {
     const struct sim_tensor_map *m = map_at(w, in, l, map);
     if (!m) return NULL;
+    if (m->interleave || m->step[0] != 1 || (m->nan && m->bytes != 2)) {
+        sim_find(w, in, 1u << l, SIM_F_PROTOCOL,
+                 "interleaved layouts, element strides of dimension 0 and NaN fill of wide types are not modelled");
+        return NULL;
+    }
     if (m->rank != in->z) {
         sim_find(w, in, 1u << l, SIM_F_BOUNDS, "%u coordinates for a tensor map of %u dimensions", in->z, m->rank);
         return NULL;
     }
-    uint32_t bytes, rows = sim_tensor_rows(m, &bytes), inner = m->box[0] * sim_tensor_size(m->type);
+    uint32_t bytes, rows = sim_tensor_rows(m, &bytes), inner = m->box[0] * m->bytes;
     const uint32_t *places = w->list + in->list + in->n;
     int32_t at[SIM_TENSOR_RANK] = {0};
     for (uint32_t i = 0; i < in->z; i++) at[i] = (int32_t)W32(places[i])[l];
@@ -95,7 +100,7 @@ static struct sim_transfer *tensor_box(struct sim_warp *w, const struct sim_ins 
     t->n_pieces = sim_tensor_walk(m, at, t->pieces);
     t->swizzle = m->swizzle;
     t->type = reduction_type(m->type);
-    if (m->fill_nan) t->fill = 0x7fff;
+    if (m->nan) t->fill = 0x7fff;
     return t;
 }
 static struct sim_transfer *range(struct sim_warp *w, const struct sim_ins *in, uint32_t l, uint64_t global) {

@@ -35,6 +35,9 @@ enum sim_access { SIM_LOAD, SIM_STORE, SIM_ATOMIC_ACCESS, SIM_COPY };
 /* Checks and records an access of `bytes` at `offset` of the CTA's shared memory, which must lie in it. */
 void sim_shared_touch(struct sim_warp *w, const struct sim_ins *in, struct sim_cta *owner, uint32_t lane,
                       uint32_t offset, uint32_t bytes, enum sim_access access);
+/* The same for one access of each of the lanes m, all of which lie in the CTA. */
+void sim_shared_touch_lanes(struct sim_warp *w, const struct sim_ins *in, struct sim_cta *owner, uint32_t m,
+                            const uint32_t offset[SIM_LANES], uint32_t bytes, enum sim_access access);
 /* The issuer has waited for a copy that it issued at `in`: its bytes become ordinary writes of now. */
 void sim_shared_landed(struct sim_warp *w, const struct sim_ins *in, struct sim_cta *owner, uint32_t offset,
                        uint32_t bytes);

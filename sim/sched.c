@@ -7,35 +7,36 @@
 #include "exec.h"
 #include "hopper.h"
 #include "report.h"
+#include "slab.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 static void *zeroed(size_t n, size_t size) {
     void *p = calloc(n ? n : 1, size);
     if (!p) abort();
     return p;
 }
-static void *aligned(size_t bytes) {
-    void *p = aligned_alloc(128, (bytes + 127) / 128 * 128 + 128);
-    if (!p) abort();
-    return p;
-}
 
 /* ---- memory of a worker, made once a launch ---- */
 
+static size_t parts_of(const struct sim_cta *cta) { return (cta->shared_bytes >> SIM_PART_SHIFT) + 1; }
+
 static void make_cta(struct sim_cluster *c, struct sim_cta *cta, uint32_t rank) {
     const struct sim_launch *g = c->launch;
+    const uint32_t any = UINT32_MAX;
     const struct sim_program *p = g->program;
     cta->cluster = c;
     cta->rank = rank;
     cta->shared_bytes = g->shared_bytes;
-    cta->shared = aligned(g->shared_bytes + 16);
-    cta->writes = zeroed(g->shared_bytes / 4 + 4, sizeof *cta->writes);
+    cta->shared = sim_slab_take(g->shared_bytes + 16u, any);
+    cta->writes = sim_slab_take((g->shared_bytes / 4 + 4u) * sizeof *cta->writes, any);
     cta->reads = zeroed(c->n_actors, sizeof *cta->reads);
     cta->readers = zeroed(c->n_actors, sizeof *cta->readers);
+    cta->latest = zeroed(parts_of(cta) * c->n_warps, sizeof *cta->latest);
     cta->n_warps = g->n_warps;
     cta->n_threads = g->n_threads;
     cta->warps = zeroed(g->n_warps, sizeof *cta->warps);
@@ -46,11 +47,11 @@ static void make_cta(struct sim_cluster *c, struct sim_cta *cta, uint32_t rank) 
         w->index = i;
         w->actor = rank * g->n_warps + i;
         w->list = p->list;
-        w->r = aligned((size_t)p->n_words * 4);
+        w->r = sim_slab_take((size_t)p->n_words * 4, any);
         memset(w->r, 0xfb, (size_t)p->n_words * 4); /* NaN and huge: what is used before it is set shows */
         w->p = zeroed(p->n_predicates, sizeof *w->p);
         w->known = zeroed(c->n_clock, sizeof *w->known);
-        w->local = p->kernel->local_bytes ? aligned((size_t)p->kernel->local_bytes * SIM_LANES) : NULL;
+        w->local = p->kernel->local_bytes ? sim_slab_take((size_t)p->kernel->local_bytes * SIM_LANES, any) : NULL;
         for (uint32_t k = 0; k < p->n_constants; k++) {
             const struct sim_constant *q = &p->constants[k];
             uint64_t v = q->value;
@@ -80,15 +81,18 @@ static void make_cluster(struct sim_worker *k, struct sim_launch *g) {
 }
 static void free_cluster(struct sim_cluster *c) {
     if (c->hopper) sim_hopper_free(c);
+    const uint32_t top = c->worker->clock_base, junk = UINT32_MAX;
     for (uint32_t i = 0; i < c->n_ctas; i++) {
         struct sim_cta *cta = &c->ctas[i];
         for (uint32_t k = 0; k < cta->n_warps; k++) {
             struct sim_warp *w = &cta->warps[k];
-            free(w->r), free(w->p), free(w->known), free(w->local), free(w->copies);
+            sim_slab_give(w->r, junk), sim_slab_give(w->local, junk);
+            free(w->p), free(w->known), free(w->copies);
         }
-        for (uint32_t a = 0; a < c->n_actors; a++) free(cta->reads[a]);
+        for (uint32_t a = 0; a < c->n_actors; a++) sim_slab_give(cta->reads[a], top);
         for (uint32_t b = 0; b < SIM_BARRIERS; b++) free(cta->barriers[b].clock);
-        free(cta->shared), free(cta->writes), free(cta->reads), free(cta->readers), free(cta->warps);
+        sim_slab_give(cta->shared, junk), sim_slab_give(cta->writes, junk);
+        free(cta->reads), free(cta->readers), free(cta->latest), free(cta->warps);
     }
     free(c->ctas);
 }
@@ -114,6 +118,7 @@ static void start_cluster(struct sim_worker *k, uint64_t number) {
         cta->n_live = cta->n_warps;
         memset(cta->shared, 0xfb, cta->shared_bytes);
         memset(cta->writes, 0, (cta->shared_bytes / 4 + 1) * sizeof *cta->writes);
+        if (clear) memset(cta->latest, 0, parts_of(cta) * c->n_warps * sizeof *cta->latest);
         if (clear)
             for (uint32_t a = 0; a < c->n_actors; a++)
                 if (cta->reads[a]) memset(cta->reads[a], 0, (cta->shared_bytes / 4 + 1) * sizeof *cta->reads[a]);
@@ -267,12 +272,20 @@ static void end_cluster(struct sim_worker *k) { /* times of the next one start b
 
 /* ---- the grid ---- */
 
+static uint64_t processor_time(void) { /* of this thread, in nanoseconds */
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
 static void *work(void *arg) {
     struct sim_launch *g = arg;
+    uint64_t start = processor_time();
     struct sim_worker *k = zeroed(1, sizeof *k);
     uint64_t clusters =
         (uint64_t)(g->grid[0] / g->cluster[0]) * (g->grid[1] / g->cluster[1]) * (g->grid[2] / g->cluster[2]);
     k->launch = g;
+    k->clock_base = sim_slab_base();
     make_cluster(k, g);
     for (;;) {
         uint64_t number = atomic_fetch_add(&g->next_cluster, 1);
@@ -283,6 +296,7 @@ static void *work(void *arg) {
     }
     free_cluster(&k->cluster);
     free(k);
+    atomic_fetch_add(&g->nanoseconds, processor_time() - start);
     return NULL;
 }
 

@@ -3,7 +3,7 @@
 #ifndef SIM_TRANSFER_H
 #define SIM_TRANSFER_H
 #include "hopper.h"
-#include "tensor_map.h"
+#include "tensor_box.h"
 
 enum sim_transfer_kind { SIM_TO_SHARED, SIM_TO_GLOBAL, SIM_TO_CLUSTER, SIM_FROM_REGISTERS };
 struct sim_transfer {

@@ -1,18 +1,14 @@
 /* SPDX-License-Identifier: MIT
  * The box of a tensor copy, row by row: where its elements are in global memory, which of them exist, where they go. */
-#include "tensor_map.h"
+#include "tensor_box.h"
 
-uint32_t sim_tensor_size(uint32_t type) {
-    static const uint8_t sizes[SIM_TENSOR_TYPES] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2};
-    return type < SIM_TENSOR_TYPES ? sizes[type] : 0;
-}
 uint32_t sim_tensor_span(uint32_t swizzle) { return swizzle == SIM_SWIZZLE_NONE ? 16 : 16u << swizzle; }
 
 static uint32_t count(const struct sim_tensor_map *m, uint32_t d) {
     return d < m->rank ? (m->box[d] + m->step[d] - 1u) / m->step[d] : 1;
 }
 static uint32_t pitch(const struct sim_tensor_map *m) { /* of a row in shared memory: whole spans of the swizzle */
-    uint32_t inner = m->box[0] * sim_tensor_size(m->type), span = sim_tensor_span(m->swizzle);
+    uint32_t inner = m->box[0] * m->bytes, span = sim_tensor_span(m->swizzle);
     return (inner + span - 1) / span * span;
 }
 
@@ -24,7 +20,7 @@ uint32_t sim_tensor_rows(const struct sim_tensor_map *m, uint32_t *bytes) {
 }
 
 uint32_t sim_tensor_walk(const struct sim_tensor_map *m, const int32_t at[SIM_TENSOR_RANK], struct sim_piece *out) {
-    const uint32_t size = sim_tensor_size(m->type), inner = m->box[0] * size, step = pitch(m);
+    const uint32_t size = m->bytes, inner = m->box[0] * size, step = pitch(m);
     const int64_t row_bytes = ((int64_t)m->last[0] + 1) * size, start = (int64_t)at[0] * size;
     uint32_t bytes, rows = sim_tensor_rows(m, &bytes), n = 0, i[SIM_TENSOR_RANK] = {0};
     for (uint32_t r = 0; r < rows; r++) {
@@ -33,7 +29,7 @@ uint32_t sim_tensor_walk(const struct sim_tensor_map *m, const int32_t at[SIM_TE
         for (uint32_t d = 1; d < m->rank; d++) {
             int64_t c = (int64_t)at[d] + (int64_t)i[d] * m->step[d];
             inside &= c >= 0 && c <= m->last[d];
-            base += (uint64_t)c * m->strides[d - 1];
+            base += (uint64_t)c * m->stride[d - 1];
         }
         for (uint32_t b = 0; b < inner; b += 16) {
             int64_t from = start + b, low = from < 0 ? -from : 0, high = row_bytes - from;
