@@ -98,11 +98,11 @@ void ptx_read_call(struct ptx_parser *x) { /* behind call[.uni] */
         x->scope->vars = s;
     }
     x->lexer = f->body;
-    uint32_t file = x->file, source_line = x->source_line;
+    uint32_t file = x->file, source_line = x->source_line, call_file = x->call_file, call_line = x->call_line;
     ptx_advance(x);
     ptx_read_body(x); /* closes the scope */
     x->depth--;
-    x->file = file, x->source_line = source_line;
+    x->file = file, x->source_line = source_line, x->call_file = call_file, x->call_line = call_line;
     if (x->failed) return;
     x->lexer = back;
     ptx_advance(x);

@@ -163,11 +163,30 @@ static void registers(struct ptx_parser *x) {
     ptx_expect(x, ";");
 }
 
-static void location(struct ptx_parser *x) { /* .loc file line column [, function_name .., inlined_at ..] */
+/* .loc file line column [, function_name label, inlined_at file line column]: the place that it is inlined at has had a
+ * .loc of its own, perhaps inlined, too; what is kept is the outermost. */
+static void location(struct ptx_parser *x) {
     uint32_t line = x->token.line;
-    x->file = (uint32_t)ptx_integer(x);
-    x->source_line = (uint32_t)ptx_integer(x);
+    struct ptx_place here = {0};
+    here.file = (uint32_t)ptx_integer(x);
+    here.line = (uint32_t)ptx_integer(x);
+    if (x->token.line == line && x->token.kind == PTX_T_NUMBER) here.column = (uint32_t)ptx_integer(x);
+    while (x->token.kind != PTX_T_END && x->token.line == line && !ptx_is(&x->token, "inlined_at")) ptx_advance(x);
+    if (ptx_accept(x, "inlined_at")) {
+        uint32_t at[3] = {0};
+        for (int i = 0; i < 3; i++) at[i] = (uint32_t)ptx_integer(x);
+        here.call_file = at[0], here.call_line = at[1];
+        for (uint32_t i = x->n_places; i-- > 0;) {
+            const struct ptx_place *p = &x->places[i];
+            if (p->file != at[0] || p->line != at[1] || p->column != at[2]) continue;
+            if (p->call_line) here.call_file = p->call_file, here.call_line = p->call_line;
+            break;
+        }
+    }
     while (x->token.kind != PTX_T_END && x->token.line == line) ptx_advance(x);
+    x->file = here.file, x->source_line = here.line, x->call_file = here.call_file, x->call_line = here.call_line;
+    x->places = ptx_grow(x->module, x->places, x->n_places, sizeof here);
+    x->places[x->n_places++] = here;
 }
 
 /* ---- statements ---- */
@@ -189,8 +208,12 @@ static void label(struct ptx_parser *x, const char *name, size_t n) {
 
 static void statement(struct ptx_parser *x) {
     struct ptx_kernel *k = x->kernel;
-    struct ptx_statement s = {
-        .guard = PTX_NO_REG, .line = x->token.line, .file = x->file, .source_line = x->source_line};
+    struct ptx_statement s = {.guard = PTX_NO_REG,
+                              .line = x->token.line,
+                              .file = x->file,
+                              .source_line = x->source_line,
+                              .call_file = x->call_file,
+                              .call_line = x->call_line};
     if (ptx_accept(x, "@")) {
         s.guard_negated = (uint8_t)ptx_accept(x, "!");
         struct ptx_operand o = {0};
@@ -309,7 +332,9 @@ static void kernel(struct ptx_parser *x) {
     k->name = name_token(x);
     x->kernel = k;
     x->n_open_labels = 0;
-    x->file = x->source_line = 0;
+    x->file = x->source_line = x->call_file = x->call_line = 0;
+    x->n_places = 0;
+    x->places = NULL;
     ptx_open_scope(x);
     if (ptx_accept(x, "(")) {
         while (!x->failed && !ptx_accept(x, ")")) {

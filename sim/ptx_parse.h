@@ -29,13 +29,18 @@ struct ptx_scope {
     struct ptx_scope_var *vars;
     struct ptx_label *labels;
 };
+struct ptx_place {
+    uint32_t file, line, column, call_file, call_line;
+};
 struct ptx_parser {
     struct ptx_lexer lexer;
     struct ptx_token token;
     struct ptx_module *module;
     struct ptx_kernel *kernel;
     struct ptx_scope *scope;
-    uint32_t n_scopes, file, source_line;
+    uint32_t n_scopes, file, source_line, call_file, call_line;
+    struct ptx_place *places; /* of .loc, for those inlined into them */
+    uint32_t n_places;
     struct ptx_function *functions;
     int depth;                            /* of calls */
     uint32_t *open_labels, n_open_labels; /* operands that name labels not seen so far */
