@@ -88,7 +88,24 @@ void sim_flight_clear(struct sim_cluster *c) {
     while (h->n_flights) drop(h, h->n_flights - 1);
 }
 
+/* The CTA's memory goes with its last warp: what others did to it must be known to one of its warps. */
+static void check_end(struct sim_warp *last) {
+    const struct sim_cta *cta = last->cta;
+    const struct sim_cluster *c = cta->cluster;
+    for (uint32_t a = 0; a < c->n_warps; a++) {
+        uint32_t time = cta->hopper->remote_times[a], known = 0;
+        for (uint32_t i = 0; i < cta->n_warps; i++)
+            if (cta->warps[i].known[a] > known) known = cta->warps[i].known[a];
+        if (time <= known) continue;
+        sim_find(last, NULL, 1, SIM_F_BARRIER,
+                 "CTA rank %u ends, but %s uses its shared memory at %s: nothing orders the two", cta->rank,
+                 sim_actor_text(c, a), sim_place(c->launch->program, cta->hopper->remote_statements[a]));
+        return;
+    }
+}
+
 void sim_hopper_warp_ended(struct sim_warp *w) {
+    if (!w->cta->n_live && w->cta->cluster->launch->options.races) check_end(w);
     const struct sim_warp_hopper *h = w->hopper;
     for (uint32_t l = 0; l < SIM_LANES; l++)
         if (h->bulk_last[l] > h->bulk_seen[l]) {

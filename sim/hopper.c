@@ -34,6 +34,8 @@ void sim_hopper_make_cta(struct sim_cta *cta) {
     const struct sim_program *p = cta->cluster->launch->program;
     cta->hopper = zeroed(1, sizeof *cta->hopper);
     cta->hopper->index = zeroed(cta->shared_bytes / 8 + 1, 1);
+    cta->hopper->remote_times = zeroed(cta->cluster->n_warps, sizeof(uint32_t));
+    cta->hopper->remote_statements = zeroed(cta->cluster->n_warps, sizeof(uint32_t));
     for (uint32_t i = 0; i < cta->n_warps; i++) {
         struct sim_warp_hopper *h = cta->warps[i].hopper = zeroed(1, sizeof *h);
         h->used_by = zeroed(p->n_tracked, sizeof *h->used_by);
@@ -52,6 +54,7 @@ void sim_hopper_free(struct sim_cluster *c) {
         for (uint32_t i = 0; i < SIM_MAX_MBARRIERS; i++)
             free(cta->hopper->mbarriers[i].clock), free(cta->hopper->mbarriers[i].done_clock);
         sim_products_free(cta);
+        free(cta->hopper->remote_times), free(cta->hopper->remote_statements);
         free(cta->hopper->index), free(cta->hopper);
     }
     free(c->hopper->barrier_times), free(c->hopper->flights);
@@ -77,6 +80,7 @@ void sim_hopper_start(struct sim_cluster *c, uint32_t clock_base) {
         struct sim_cta *cta = &c->ctas[r];
         memset(cta->hopper->index, 0, cta->shared_bytes / 8 + 1);
         cta->hopper->n_mbarriers = 0;
+        memset(cta->hopper->remote_times, 0, c->n_warps * sizeof(uint32_t));
         cta->hopper->registers_free = 0;
         for (uint32_t i = 0; i < cta->n_warps; i++) {
             struct sim_warp_hopper *w = cta->warps[i].hopper;

@@ -34,6 +34,8 @@ struct sim_cta_hopper {
     uint32_t n_mbarriers;
     uint32_t registers_free; /* setmaxnreg: what the CTA's pool has left, by warps */
     struct sim_warpgroup *groups;
+    /* by warp of the cluster: time and place of its last access to this CTA's memory from another CTA */
+    uint32_t *remote_times, *remote_statements;
 };
 
 enum sim_wait_kind {

@@ -159,33 +159,6 @@ static void end_warp(struct sim_warp *w) {
     sim_barrier_warp_ended(cta);
 }
 
-/* Every live warp waits and nothing can wake one: tells each warp's place and what it waits for. */
-static void tell_deadlock(struct sim_cluster *c) {
-    char text[2400];
-    int n = 0, room = (int)sizeof text;
-    struct sim_warp *first = NULL;
-    for (uint32_t r = 0; r < c->n_ctas; r++)
-        for (uint32_t i = 0; i < c->ctas[r].n_warps; i++) {
-            struct sim_warp *w = &c->ctas[r].warps[i];
-            if (w->done) continue;
-            if (!first) first = w;
-            for (uint32_t q = 0; q < w->n_groups && n < room - 200; q++) {
-                const struct sim_program *p = c->launch->program;
-                n += snprintf(text + n, (size_t)(room - n), "\n    CTA rank %u warp %u lanes %08x at %s", r, i,
-                              w->groups[q].mask, sim_place(p, p->ins[w->groups[q].pc].statement));
-                if (w->groups[q].parked)
-                    n += snprintf(text + n, (size_t)(room - n), ": wants other lanes of the warp");
-                else if (w->blocked) {
-                    const struct sim_barrier *b = &c->ctas[r].barriers[w->barrier & 15];
-                    n += snprintf(text + n, (size_t)(room - n), ": barrier %u, %u threads of %u have come", w->barrier,
-                                  b->arrived, b->need ? b->need : c->ctas[r].n_live * SIM_LANES);
-                } else if (w->hopper)
-                    n += sim_hopper_tell(w, text + n, (size_t)(room - n));
-            }
-        }
-    if (first) sim_find(first, NULL, first->live, SIM_F_DEADLOCK, "no warp can go on:%s", text);
-}
-
 struct turn {
     struct sim_warp *warp;
     uint32_t quantum;
@@ -233,7 +206,7 @@ static int run_cluster(struct sim_cluster *c) {
         if (!t.warp) {
             int forced = c->hopper ? sim_flight_force(c) : 0;
             if (!forced) forced = another_chance(c, &chances);
-            if (!forced) tell_deadlock(c);
+            if (!forced) sim_tell_deadlock(c);
             if (forced < 1) return -1;
             continue;
         }

@@ -43,7 +43,7 @@ static void combine(const struct sim_transfer *t, uint8_t *to, const uint8_t *fr
     for (uint32_t b = 0; b < n; b += size) {
         uint64_t value = 0;
         memcpy(&value, from + b, size);
-        sim_exchange(to + b, &like, value, 0);
+        sim_exchange(to + b, &like, value, 0, 0);
     }
 }
 

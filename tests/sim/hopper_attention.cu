@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT
- * A test of the simulator, not of the library: attention on Hopper with everything that a fast kernel uses, small enough
- * to read, and with a switch for each thing that can be forgotten. o = softmax(scale q k^T + bias) v, 64 wide, bf16.
+ * A test of the simulator, not of the library: attention on Hopper with everything that a fast kernel uses, small
+ * enough to read, and a switch for each thing that can be forgotten. o = softmax(scale q k^T + bias) v, 64 wide, bf16.
  *
  *   cluster of 2 CTAs, 128 rows each; tiles of 64 keys: each CTA fetches half a tile and multicasts it to both
  *   warpgroup 0: warp 0 fetches Q, K, V by tensor copies, warp 1 the bias by cp.async    warpgroups 1, 2: 64 rows each
  *
  * Shared memory: Q 2 x 8192 (O takes its place), K 2 x 8192, V 2 x 8192, bias 2 x 256, barriers.
  * Q_FULL (1 arrival + bytes)   K_FULL, V_FULL [2] (1 + bytes)   BIAS_FULL [2] (32 lanes, each after its copies)
- * EMPTY [2] (4: both consumers of both CTAs, for what products have read)   BIAS_EMPTY [2] (8 warps)   named 1, 2: O of the warpgroup is written
+ * EMPTY [2] (4: both consumers of both CTAs, for what products have read)   BIAS_EMPTY [2] (8 warps)
+ * named 1, 2: O of the warpgroup is written
  *
  * mutant: 0 is right; others leave out or spoil what stands at the mark @n. */
 #include "kernels/device/mbarrier.h"
@@ -45,8 +46,8 @@ static __device__ __forceinline__ void fetch(uint32_t to, const tensor_map *map,
                  "[%1, {%3, %4, %5}], [%2];" ::"r"(to), "l"(map), "r"(barrier), "r"(0), "r"(row), "r"(head)
                  : "memory");
 }
-static __device__ __forceinline__ void fetch_both(uint32_t to, const tensor_map *map, uint32_t barrier, int row, int head,
-                                                  int mask) {
+static __device__ __forceinline__ void fetch_both(uint32_t to, const tensor_map *map, uint32_t barrier, int row,
+                                                  int head, int mask) {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster "
                  "[%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to), "l"(map), "r"(barrier), "r"(0), "r"(row), "r"(head),
                  "h"((short)mask)
@@ -74,7 +75,8 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)
                      const __grid_constant__ tensor_map v, const __grid_constant__ tensor_map o, const float *bias,
                      int n_keys, float scale, int mutant) {
     const uint32_t s = shared_base(), bar = s + BARRIERS, rank = cluster_rank();
-    const int thread = threadIdx.x, group = thread / 128, tiles = n_keys / 64, head = blockIdx.y, row = blockIdx.x * 128;
+    const int thread = threadIdx.x, group = thread / 128, tiles = n_keys / 64;
+    const int head = blockIdx.y, row = blockIdx.x * 128;
     if (thread == 0) {
         mbar_init(bar + Q_FULL, 1);
         for (int i = 0; i < 16; i += 8) {
@@ -96,11 +98,11 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)
             for (int n = 0; n < tiles; n++) {
                 const uint32_t st = n & 1, parity = (n / 2 & 1) ^ 1;
                 if (n >= 2 && mutant != 3) mbar_wait(bar + EMPTY + 8 * st, parity); // @5 @17 @18
-                expect(bar + K_FULL + 8 * st, mutant == 4 ? TILE / 2 : mutant == 5 ? TILE + 16 : TILE);
+                expect(bar + K_FULL + 8 * st, mutant == 4 ? TILE / 2 : mutant == 5 ? TILE + 16 : TILE); // @3
                 const int mask = mutant == 24 ? 7 : 3, half = n * 64 + rank * 32;
-                fetch_both(s + K_AT + st * TILE + rank * TILE / 2, &k, bar + K_FULL + 8 * st, half, head, mask); // @3 @4 @12 @15 @24
+                fetch_both(s + K_AT + st * TILE + rank * TILE / 2, &k, bar + K_FULL + 8 * st, half, head, mask); // @3 @4 @15 @24
                 expect(bar + V_FULL + 8 * st, TILE);
-                fetch_both(s + V_AT + st * TILE + rank * TILE / 2, &v, bar + V_FULL + 8 * st, half, head, mask);
+                fetch_both(s + V_AT + st * TILE + rank * TILE / 2, &v, bar + V_FULL + 8 * st, half, head, mask); // @12 @23
             }
         } else if (thread / 32 == 1) {
             const int lane = thread % 32;
@@ -133,9 +135,9 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)
             float x[32];
             if (mutant != 1) mbar_wait(bar + K_FULL + 8 * st, mutant == 6 ? parity ^ 1 : parity); // @5b
             if (mutant != 10) wgmma_fence();
+            const uint64_t qd = slice_desc(own, 0), kd = slice_desc(s + K_AT + st * TILE, 0) + wrong;
             for (int kk = 0; kk < 4; kk++)
-                wgmma_ss_n64<TYPE, 0, 0>(x, desc_step(slice_desc(own, 0), 32 * kk),
-                                         desc_step(slice_desc(s + K_AT + st * TILE, 0), 32 * kk) + wrong, kk); // @1 @6 @10 @13
+                wgmma_ss_n64<TYPE, 0, 0>(x, desc_step(qd, 32 * kk), desc_step(kd, 32 * kk), kk); // @1 @4 @6 @10 @13
             if (mutant != 11) wgmma_commit();
             if (mutant != 9) wgmma_wait(0);
             wgmma_hold(x, 32);
@@ -166,17 +168,18 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)
                 sum[i & 1] += a + b;
                 p[i] = pack16(TYPE, a, b);
             }
-            for (int i = 0; i < 32; i++) out[i] *= shrink[i >> 1 & 1];           // @23
+            for (int i = 0; i < 32; i++) out[i] *= shrink[i >> 1 & 1];
             if (mutant != 2) mbar_wait(bar + V_FULL + 8 * st, parity);
             wgmma_fence();
             if (mutant == 12 && warp == 0 && lane < 2) arrive_at(bar + EMPTY + 8 * st, lane);
+            const uint64_t vd = slice_desc(s + V_AT + st * TILE, 0);
             for (int kk = 0; kk < 4; kk++)
-                wgmma_rs_n64<TYPE, 1>(out, p + 4 * kk, desc_step(slice_desc(s + V_AT + st * TILE, 0), 2048 * kk), 1); // @2
+                wgmma_rs_n64<TYPE, 1>(out, p + 4 * kk, desc_step(vd, 2048 * kk), 1); // @2
             wgmma_commit();
             if (mutant != 23) wgmma_wait(0);
             wgmma_hold(out, 32);
             if (mutant == 17 ? warp == 0 && lane == (int)rank : mutant != 12 && warp == 0 && lane < 2)
-                arrive_at(bar + EMPTY + 8 * st, lane);                           // @18b @15b
+                arrive_at(bar + EMPTY + 8 * st, lane);                           // @16
         }
         for (int h = 0; h < 2; h++) {
             sum[h] += __shfl_xor_sync(~0u, sum[h], 1);

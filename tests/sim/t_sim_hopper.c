@@ -141,10 +141,10 @@ static const struct {
     int number;
     const char *what, *kind, *mark; /* kind: word of a finding, or "numbers"; mark: in the source, at the line */
 } mutants[] = {
-    {1, "no wait for K", "async", "@1 "},
-    {2, "no wait for V", "async", "@2"},
-    {3, "no wait for an empty stage", "async", "@3 "},
-    {4, "fewer bytes expected than come", "protocol", "@4 "},
+    {1, "no wait for K", NULL, "@1 "},
+    {2, "no wait for V", NULL, "@2"},
+    {3, "no wait for an empty stage", NULL, "@3"},
+    {4, "fewer bytes expected than come", NULL, "@4 "},
     {5, "more bytes expected than come", "deadlock", NULL},
     {6, "wrong parity of K's wait", NULL, NULL},
     {7, "no proxy fence before the store of O", "proxy", "@7 "},
@@ -156,7 +156,7 @@ static const struct {
     {13, "wrong stride of K's descriptor", "async", "@13"},
     {14, "wrong swizzle of K's descriptor", "numbers", NULL},
     {15, "no cluster barrier after the inits", "protocol", "@15"},
-    {16, "no cluster barrier at the end", "bounds", NULL},
+    {16, "no cluster barrier at the end", NULL, "@16"},
     {17, "stages given back to the own CTA only", "deadlock", NULL},
     {18, "fewer arrivals at EMPTY than come", NULL, NULL},
     {19, "no wait for the store of O", "protocol", NULL},

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  * What instructions of sm_90 do, recorded on a device and compared with the simulator: layouts of wgmma's operands and
  * sums, boxes and swizzles of tensor copies, mbarriers. Inputs are small whole numbers, so that sums are exact.
- * usage: t_sim_golden record|replay DRIVER FILE [FIRST]      the file has a line for each case: name, hash, first
+ * usage: hopper_golden record|replay DRIVER FILE [FIRST]      the file has a line for each case: name, hash, first
  * words; FIRST: number of the case to begin with, where a record ended by a fault of the device goes on */
-#include "sim_golden.h"
+#include "hopper_golden.h"
 
 #include <dlfcn.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Golden cases of mbarriers and clusters: what waits answer step by step, counts of states, transactions that come
  * before they are expected; addresses, ranks, stores and atomics across a cluster. */
-#include "sim_golden.h"
+#include "hopper_golden.h"
 
 #include <stdio.h>
 

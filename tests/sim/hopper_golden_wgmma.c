@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Golden cases of wgmma: shapes, types, where operands are, every swizzle with both orders, starts inside a swizzle's
  * pattern with and without base offset, distances that tell leading from stride, negations. */
-#include "sim_golden.h"
+#include "hopper_golden.h"
 
 #include <stdio.h>
 

@@ -2,7 +2,7 @@
  * Golden cases of bulk and tensor copies: boxes of one to five dimensions in every swizzle, coordinates outside on each
  * side, rows shorter than the swizzle, stores and reductions with parts outside, plain copies. Words are those of
  * shared memory (loads) or of the output (stores). */
-#include "sim_golden.h"
+#include "hopper_golden.h"
 
 #include <stdio.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Cases of the golden vectors: each makes a kernel's text, its input and the words of output that a device gives. */
-#ifndef TESTS_SIM_GOLDEN_H
-#define TESTS_SIM_GOLDEN_H
+#ifndef TESTS_SIM_HOPPER_GOLDEN_H
+#define TESTS_SIM_HOPPER_GOLDEN_H
 #include <stddef.h>
 #include <stdint.h>
 
