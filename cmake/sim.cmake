@@ -16,13 +16,15 @@ set_target_properties(attn_sim_cuda PROPERTIES C_VISIBILITY_PRESET hidden LIBRAR
 target_link_libraries(attn_sim_cuda PRIVATE Threads::Threads m ${CMAKE_DL_LIBS})
 
 if(NOT ATTN_SANITIZE) # the tests open it in a program without the sanitizers' run-time
-  add_executable(t_sim_faults tests/sim/t_sim_faults.c)
-  target_compile_options(t_sim_faults PRIVATE ${attn_warnings})
-  target_compile_definitions(t_sim_faults PRIVATE "ATTN_TEST_SIM=\"$<TARGET_FILE:attn_sim_cuda>\"")
-  target_link_libraries(t_sim_faults PRIVATE PkgConfig::cmocka ${CMAKE_DL_LIBS})
-  set_target_properties(t_sim_faults PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
-  add_dependencies(t_sim_faults attn_sim_cuda)
-  attn_test(sim.faults sim t_sim_faults)
+  foreach(name faults mutants)
+    add_executable(t_sim_${name} tests/sim/t_sim_${name}.c)
+    target_compile_options(t_sim_${name} PRIVATE ${attn_warnings})
+    target_compile_definitions(t_sim_${name} PRIVATE "ATTN_TEST_SIM=\"$<TARGET_FILE:attn_sim_cuda>\"")
+    target_link_libraries(t_sim_${name} PRIVATE PkgConfig::cmocka ${CMAKE_DL_LIBS})
+    set_target_properties(t_sim_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+    add_dependencies(t_sim_${name} attn_sim_cuda)
+    attn_test(sim.${name} sim t_sim_${name})
+  endforeach()
   # Single instructions against what a GPU gave (tests/sim/golden.c).
   add_executable(sim_golden tests/sim/golden.c tests/sim/golden_text.c tests/sim/golden_compare.c tests/sim/golden_forms.c)
   target_compile_options(sim_golden PRIVATE ${attn_warnings})

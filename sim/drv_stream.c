@@ -151,12 +151,27 @@ int sim_is_recorded(const struct sim_graph *g) {
     for (const struct sim_stream *s = streams; s; s = s->next) found |= s->capture.graph == g && s->origin;
     return found;
 }
+enum { GLOBAL, THREAD_LOCAL, RELAXED };
+static _Thread_local int thread_mode;
+SIM_API cuThreadExchangeStreamCaptureMode(int *mode);
+SIM_API cuThreadExchangeStreamCaptureMode(int *mode) {
+    int r = sim_enter(__func__, NULL);
+    if (r) return r;
+    if (!mode || *mode < GLOBAL || *mode > RELAXED) return R_INVALID_VALUE;
+    const int before = thread_mode;
+    thread_mode = *mode;
+    *mode = before;
+    return R_SUCCESS;
+}
+
 int sim_capture_forbids(void) {
     int r = R_SUCCESS;
     sim_streams_lock();
     for (struct sim_stream *s = streams; s; s = s->next) {
-        int mine = pthread_equal(s->owner, pthread_self());
-        if (!s->capture.graph || s->mode == 2 || (s->mode == 1 && !mine)) continue;
+        if (!s->capture.graph || !s->origin) continue;
+        int forbidden = pthread_equal(s->owner, pthread_self()) ? s->mode != RELAXED && thread_mode != RELAXED
+                                                                : s->mode == GLOBAL && thread_mode == GLOBAL;
+        if (!forbidden) continue;
         s->invalid = 1;
         r = R_CAPTURE_UNSUPPORTED;
     }

@@ -73,7 +73,8 @@ plan() {
             done < <(problems "$op")
         done <"$out/rows"
         while read -r op dtype; do
-            printf '%s\t%s\t%s\t%s\n' "$policy" "random.$op.$dtype" "$kernel" "--repeat=$repeat	--op=$op	--dtype=$dtype"
+            printf '%s\t%s\t%s\t%s\t%s\t%s\n' "$policy" "random.$op.$dtype" "$kernel" "--repeat=$repeat" "--op=$op" \
+                "--dtype=$dtype"
         done < <(sed -E 's/^attn_(sdpa_fwd|sdpa_bwd|mla_fwd|mla_bwd|dist)_.*_(bf16|f16|f32|f64)_.*/\1 \2/' "$out/rows" | sort -u)
     done
 }
