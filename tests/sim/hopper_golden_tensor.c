@@ -11,8 +11,8 @@ struct box {
     uint8_t type, swizzle, fill, rank, op; /* op: 0 load, 1 store, 2.. reduce */
     uint16_t dims[5], extent[5];           /* extent: of the box */
     int16_t at[5];
-    uint32_t to; /* place in shared memory */
-    uint8_t steps[5];
+    uint32_t to;      /* place in shared memory */
+    uint8_t steps[5]; /* steps[4] of 3 dimensions: rows of all heads lie side by side, their stride is the larger */
 };
 enum { U8 = 0, U16 = 1, U32 = 2, F16 = 6, F32 = 7, BF16 = 9 };
 enum { LOAD, STORE, ADD, MIN, MAX };
@@ -37,6 +37,7 @@ static const struct box boxes[] = {
     {"4d", U16, 3, 0, 4, LOAD, {64, 6, 5, 4}, {64, 2, 3, 2}, {0, 5, 1, -1}, 0, {0}},
     {"5d", U16, 2, 0, 5, LOAD, {32, 4, 3, 4, 3}, {32, 2, 2, 2, 2}, {0, 1, 2, 3, -1}, 0, {0}},
     {"2d_step", U16, 3, 0, 2, LOAD, {64, 100}, {64, 16}, {0, 3}, 0, {1, 3}},
+    {"3d_swapped", U16, 3, 0, 3, LOAD, {64, 100, 4}, {64, 8, 2}, {0, 95, 1}, 0, {0, 0, 0, 0, 1}},
     {"store_none", U16, 0, 0, 2, STORE, {64, 100}, {64, 32}, {0, 3}, 0, {0}},
     {"store_128", U16, 3, 0, 2, STORE, {64, 100}, {64, 32}, {0, 3}, 1024, {0}},
     {"store_64_outside", U16, 2, 0, 2, STORE, {56, 40}, {32, 32}, {40, 20}, 0, {0}},
@@ -118,6 +119,7 @@ int golden_tensor(uint32_t i, struct golden_case *c) {
             pitch *= b->dims[d];
         }
     }
+    if (b->rank == 3 && b->steps[4]) c->strides[0] = b->dims[0] * 2u * b->dims[2], c->strides[1] = b->dims[0] * 2u;
     golden_begin(c, "");
     golden_fill(c, b->type == F16 ? 0 : b->type == BF16 ? 1 : b->type == F32 ? 2 : 5);
     golden_add(c, "add.u32 %%r20, %%r1, %d;\nadd.u32 %%r21, %%r1, %u;\n", GOLDEN_IMAGE, b->to);
