@@ -111,7 +111,8 @@ static void move_sums(const struct sim_warp *first, const struct sim_ins *in, fl
 static int perform(struct sim_flight *f) {
     struct sim_warpgroup *g = group_of(f->w);
     if (f->group != g->done) return 0; /* products of a warpgroup go in order */
-    static _Thread_local float a[64 * WGMMA_MAX_K], b[WGMMA_MAX_K * WGMMA_MAX_N], sums[64 * WGMMA_MAX_N];
+    static _Thread_local float room[64 * WGMMA_MAX_K + WGMMA_MAX_K * WGMMA_MAX_N + 64 * WGMMA_MAX_N];
+    float *a = room, *b = a + 64 * WGMMA_MAX_K, *sums = b + WGMMA_MAX_K * WGMMA_MAX_N;
     const struct product *p = &g->kept[f->group - g->first];
     const struct sim_ins *in = p->in;
     const struct sim_warp *first = &f->w->cta->warps[f->w->index / 4 * 4];

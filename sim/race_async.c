@@ -36,18 +36,30 @@ static uint32_t bytes_of(uint32_t word, uint32_t offset, uint32_t bytes) {
 
 int sim_async_read(struct sim_warp *w, const struct sim_ins *in, struct sim_cta *owner, uint32_t lane, uint32_t offset,
                    uint32_t bytes, uint32_t actor, uint32_t time) {
-    uint64_t *reads = sim_reads_of(owner, actor), good = UINT64_MAX;
+    uint64_t *reads = sim_reads_of(owner, actor), *writes = owner->writes, good = UINT64_MAX;
+    const uint32_t *view = sim_view(w), first = offset / 4, last = (offset + bytes - 1) / 4;
+    const uint64_t mine = sim_record(time, actor, in->statement, 15);
     int found = 0;
-    for (uint32_t word = offset / 4; word <= (offset + bytes - 1) / 4; word++) {
-        uint64_t was = owner->writes[word];
-        uint32_t touched = bytes_of(word, offset, bytes);
-        if (was != good && !found) {
-            found = touched & ~(uint32_t)was ? 1 : 0;
-            if (found) sim_tell_uninitialised(w, in, lane, offset, bytes);
-            if ((SIM_TOUCHED(was) & touched) && bad_write(w, in, lane, word, was, "reads", sim_view(w))) found = 1;
-            good = was;
+    if (offset % 4 == 0 && bytes % 4 == 0) { /* whole words, most of which one instruction wrote */
+        uint32_t word = first;
+        for (; word <= last; word++) {
+            uint64_t was = writes[word];
+            if (was != good) {
+                if ((was & 15) != 15 || was & SIM_PENDING || SIM_TIME(was) > view[SIM_ACTOR(was)]) break;
+                good = was;
+            }
+            reads[word] = mine;
         }
-        uint64_t earlier = reads[word];
+        if (word > last) return 0;
+    }
+    for (uint32_t word = first; word <= last; word++) {
+        uint64_t was = writes[word], earlier = reads[word];
+        uint32_t touched = bytes_of(word, offset, bytes);
+        if (!found && touched & ~(uint32_t)was) {
+            found = 1;
+            sim_tell_uninitialised(w, in, lane, offset, bytes);
+        }
+        if (!found && (SIM_TOUCHED(was) & touched)) found = bad_write(w, in, lane, word, was, "reads", view);
         if (SIM_TIME(earlier) == time) touched |= SIM_TOUCHED(earlier);
         reads[word] = sim_record(time, actor, in->statement, touched);
     }
