@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-enum { MOST = 32, DEEPEST = 8 };
+enum { MOST = 32, DEEPEST = 8, MOST_STATEMENTS = 1 << 20 };
 struct ptx_function {
     const char *name;
     const char *names[MOST]; /* of results, then of parameters */
@@ -81,14 +81,15 @@ void ptx_read_call(struct ptx_parser *x) { /* behind call[.uni] */
     if (!ptx_is(&x->token, ";")) ptx_fail(x, x->token.line, "a call of %s", name);
     const struct ptx_function *f = x->functions;
     while (f && strcmp(f->name, name)) f = f->next;
-    if (!f || f->n != n || x->depth == DEEPEST)
+    if (!f || f->n != n || x->call_depth == DEEPEST)
         ptx_fail(x, line,
                  f ? "a call of %s with %u arguments, at depth %d" : "%s is not known (arguments %u, depth %d)", name,
-                 n, x->depth);
+                 n, x->call_depth);
+    if (x->kernel->n_statements > MOST_STATEMENTS) ptx_fail(x, line, "calls of calls make the kernel too long");
     if (x->failed) return;
     struct ptx_lexer back = x->lexer; /* behind the ';' */
     ptx_open_scope(x);
-    x->depth++;
+    x->call_depth++;
     for (uint32_t i = 0; i < n; i++) {
         struct ptx_scope_var *s = ptx_alloc(x->module, sizeof *s);
         s->var = ptx_alloc(x->module, sizeof *s->var);
@@ -101,7 +102,7 @@ void ptx_read_call(struct ptx_parser *x) { /* behind call[.uni] */
     uint32_t file = x->file, source_line = x->source_line, call_file = x->call_file, call_line = x->call_line;
     ptx_advance(x);
     ptx_read_body(x); /* closes the scope */
-    x->depth--;
+    x->call_depth--;
     x->file = file, x->source_line = source_line, x->call_file = call_file, x->call_line = call_line;
     if (x->failed) return;
     x->lexer = back;

@@ -228,7 +228,7 @@ static void statement(struct ptx_parser *x) {
         ptx_read_call(x);
         return;
     }
-    int returns = x->depth && (!strcmp(s.opcode, "ret") || !strcmp(s.opcode, "ret.uni"));
+    int returns = x->call_depth && (!strcmp(s.opcode, "ret") || !strcmp(s.opcode, "ret.uni"));
     if (returns) s.opcode = "bra";
     struct ptx_operand list[PTX_MAX_OPERANDS];
     while (!x->failed && !ptx_is(&x->token, ";")) {
@@ -256,7 +256,7 @@ void ptx_read_body(struct ptx_parser *x) {
             ptx_open_scope(x);
             depth++;
         } else if (ptx_accept(x, "}")) {
-            if (depth == 1 && x->depth) label(x, RETURN, sizeof RETURN - 1);
+            if (depth == 1 && x->call_depth) label(x, RETURN, sizeof RETURN - 1);
             ptx_resolve_labels(x);
             x->scope = x->scope->parent;
             depth--;
