@@ -11,7 +11,7 @@ if(attn_x86_64)
   target_compile_options(attn_sim_cuda PRIVATE ${attn_flags_avx2})
 endif()
 set_source_files_properties(sim/exec_round.c sim/exec_convert.c PROPERTIES COMPILE_OPTIONS -frounding-math)
-set_source_files_properties(sim/exec_mma.c PROPERTIES COMPILE_OPTIONS -ffp-contract=fast)
+set_source_files_properties(sim/exec_mma.c sim/wgmma_math.c PROPERTIES COMPILE_OPTIONS -ffp-contract=fast)
 set_target_properties(attn_sim_cuda PROPERTIES C_VISIBILITY_PRESET hidden LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
 target_link_libraries(attn_sim_cuda PRIVATE Threads::Threads m ${CMAKE_DL_LIBS})
 
@@ -36,4 +36,28 @@ if(NOT ATTN_SANITIZE) # the tests open it in a program without the sanitizers' r
       attn_test(sim.${fault}_${policy} sim t_sim_faults ${fault} ${policy})
     endforeach()
   endforeach()
+  # sm_90: single instructions, likewise; and attention with what Hopper offers, with its mutants.
+  add_executable(hopper_golden tests/sim/hopper_golden.c tests/sim/hopper_golden_wgmma.c tests/sim/hopper_golden_tensor.c
+                               tests/sim/hopper_golden_barrier.c)
+  target_compile_options(hopper_golden PRIVATE ${attn_warnings})
+  target_link_libraries(hopper_golden PRIVATE ${CMAKE_DL_LIBS})
+  set_target_properties(hopper_golden PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  if(EXISTS ${PROJECT_SOURCE_DIR}/tests/sim/hopper_golden_h100.txt)
+    attn_test(sim.hopper_golden_h100 sim hopper_golden replay $<TARGET_FILE:attn_sim_cuda>
+              ${PROJECT_SOURCE_DIR}/tests/sim/hopper_golden_h100.txt)
+  endif()
+  if(attn_cuda_on)
+    set(source ${PROJECT_SOURCE_DIR}/tests/sim/hopper_attention.cu)
+    set(ptx ${PROJECT_BINARY_DIR}/tests/hopper_attention.ptx)
+    add_custom_command(OUTPUT ${ptx} COMMAND ${ATTN_NVCC} -ptx -lineinfo -O3 -std=c++17 -arch=compute_90a -I${PROJECT_SOURCE_DIR}
+                               -o ${ptx} ${source}
+                       DEPENDS ${source} COMMENT "Compiling tests/sim/hopper_attention.cu" VERBATIM)
+    add_custom_target(hopper_attention_ptx ALL DEPENDS ${ptx})
+    add_executable(t_sim_hopper tests/sim/t_sim_hopper.c)
+    target_compile_options(t_sim_hopper PRIVATE ${attn_warnings})
+    target_link_libraries(t_sim_hopper PRIVATE ${CMAKE_DL_LIBS} m)
+    set_target_properties(t_sim_hopper PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+    add_dependencies(t_sim_hopper attn_sim_cuda hopper_attention_ptx)
+    attn_test(sim.hopper_attention sim t_sim_hopper $<TARGET_FILE:attn_sim_cuda> ${ptx} ${source})
+  endif()
 endif()
