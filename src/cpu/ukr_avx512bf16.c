@@ -16,7 +16,7 @@ static inline v32 madd_pair(v32 a, v32 b, v32 c) {
 #define F(name)                name##_pair
 #define MADD                   madd_pair
 #define MR                     14
-#define FEW                    16
+#define FEW                    13
 #define WIDE                   8
 #define NT_ROWS                3
 #define PREFETCH_ROWS          8
