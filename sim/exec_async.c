@@ -63,11 +63,11 @@ SIM_HEAD(copy) {
                 sim_find(w, in, 1u << l, SIM_F_BOUNDS, "cp.async to shared memory of another CTA");
                 return SIM_FAULT;
             }
-            if (g->options.races) sim_shared_touch(w, in, owner, l, at, in->bytes, SIM_COPY);
             c->from[l] = from[l];
             c->to[l] = at;
             c->take[l] = (uint8_t)take;
         }
+        if (g->options.races) sim_shared_touch_lanes(w, in, w->cta, these, c->to, in->bytes, SIM_COPY);
         if (g->options.policy == SIM_EAGER) perform(w, c);
     }
     return SIM_NEXT;

@@ -9,6 +9,7 @@
 #include <stdatomic.h>
 
 enum { SIM_LANES = 32, SIM_BARRIERS = 16, SIM_MAX_WARPS = 32, SIM_MAX_CLUSTER = 16 };
+enum { SIM_PART_SHIFT = 9 }; /* parts of shared memory, see sim_cta.latest */
 #define SIM_ALL 0xffffffffu
 /* The hardware keeps the first kilobyte of a CTA's shared memory, so that address 0 is never a variable. Bits 24 and up
  * of a shared address are the CTA's rank in its cluster. */
@@ -113,8 +114,11 @@ struct sim_cta {
     uint64_t linear;
     uint8_t *shared; /* [shared_bytes], address SIM_SHARED_BASE is shared[0] */
     uint32_t shared_bytes;
-    uint64_t *writes; /* record of each word's last write, see race.h */
-    uint64_t **reads; /* by actor: records of each word's last read, or NULL */
+    uint64_t *writes;  /* record of each word's last write, see race.h */
+    uint64_t **reads;  /* by actor: records of each word's last read, or NULL */
+    uint16_t *readers; /* actors that have such records */
+    uint32_t n_readers;
+    uint32_t *latest; /* by part of the memory and warp of the cluster: time of its last read there */
     struct sim_warp *warps;
     uint32_t n_warps, n_live, n_threads;
     struct sim_barrier barriers[SIM_BARRIERS];
@@ -124,7 +128,10 @@ struct sim_cluster { /* CTAs that run together, in one worker */
     struct sim_worker *worker;
     struct sim_launch *launch;
     struct sim_cta *ctas;
-    uint32_t n_ctas, n_actors;
+    uint32_t n_ctas, n_warps;
+    /* Clocks have n_clock entries: n_actors, and behind them, where asynchronous units are used, once more what those
+     * units may see (race.h). Actors below n_warps are warps. */
+    uint32_t n_actors, n_clock;
     uint64_t changes; /* counts what may wake a poll */
     uint64_t rng;
 };
@@ -144,8 +151,8 @@ struct sim_launch {
     const uint8_t *params;
     struct sim_options options;
     const struct sim_device *device;
-    uint64_t number; /* of launches so far */
-    atomic_ullong next_cluster, n_executed;
+    uint64_t number;                                     /* of launches so far */
+    atomic_ullong next_cluster, n_executed, nanoseconds; /* nanoseconds: of host threads, summed */
     atomic_int failed;
     struct sim_report *report;
 };

@@ -293,7 +293,8 @@ static attn_status stream_id(struct attn_ctx *ctx, struct attn_core_device *dev,
     cu_result r = drv->cuStreamIsCapturing(stream, &recording);
     if (r) {
         status = attn_cuda_fail(drv, r, ATTN_E_LAUNCH, "cuStreamIsCapturing", "the stream on cuda:%d", d->index);
-    } else if ((r = drv->cuStreamGetId(stream, &number)) != CU_OK) {
+    } else if (recording == CU_CAPTURE_NONE && (r = drv->cuStreamGetId(stream, &number)) != CU_OK) {
+        /* asking a stream that records for its number would spoil the recording */
         status = attn_cuda_fail(drv, r, ATTN_E_LAUNCH, "cuStreamGetId", "the stream on cuda:%d", d->index);
     }
     *id = number;
