@@ -31,6 +31,7 @@ static attn_status read_attributes(struct attn_cuda_device *d) {
             return attn_cuda_fail(drv, r, ATTN_E_NO_DEVICE, "cuDeviceGetAttribute", "attribute %d of cuda:%d",
                                   rows[i].attribute, d->index);
     }
+    d->limits.early_launch = d->limits.major >= 9 && drv->version >= 12030;
     int64_t limit = attn_base_env_int(ATTN_ENV_CUDA_SHARED_LIMIT, 0);
     if (limit > 0 && limit < d->limits.shared_per_block) d->limits.shared_per_block = (int32_t)limit;
     return ATTN_OK;
