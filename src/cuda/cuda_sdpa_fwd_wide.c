@@ -14,10 +14,6 @@ struct fwd_row {
     const struct kp_sdpa_wide_config *own, *rest;
 };
 
-static const char *combine_of(const struct kp_sdpa_wide_config *c) {
-    return c->dtype == KP_F64 ? "attn_sdpa_combine_smxx_f64" : "attn_sdpa_combine_smxx_any";
-}
-
 /* How a problem is dealt to CTAs: a function of problem and device alone, so that workspace and launch agree. */
 struct geometry {
     struct attn_cuda_wide_memory memory;
@@ -92,7 +88,7 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
     if (attn_cuda_sdpa_refuse(p, MAX_DIM, MAX_DIM, why) ||
         attn_cuda_refuse_image(dev, r->own->symbol, memory_of(r->own, l, p).bytes, why))
         return 0;
-    if (!r->rest) return !attn_cuda_refuse_image(dev, combine_of(r->own), 0, why);
+    if (!r->rest) return !attn_cuda_refuse_image(dev, attn_cuda_sdpa_merge_symbol(dev, r->own->dtype), 0, why);
     return !attn_cuda_halves_refuse(p, why) && !attn_cuda_refuse_image(dev, attn_cuda_halves_symbol, 0, why) &&
            !attn_cuda_refuse_image(dev, r->rest->symbol, memory_of(r->rest, l, p).bytes, why);
 }
@@ -132,7 +128,9 @@ static attn_status prepare(const struct attn_kernel *k, struct attn_core_device 
     const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
     const struct geometry g = lay_out(r->own, l, p, r->rest != NULL);
     attn_status status = attn_cuda_variant_load(dev, attn_cuda_variant_find(r->own->symbol), (uint32_t)g.memory.bytes);
-    if (!status && g.splits > 1) status = attn_cuda_variant_load(dev, attn_cuda_variant_find(combine_of(r->own)), 0);
+    if (!status && g.splits > 1)
+        status =
+            attn_cuda_variant_load(dev, attn_cuda_variant_find(attn_cuda_sdpa_merge_symbol(dev, r->own->dtype)), 0);
     if (status || !r->rest) return status;
     status = attn_cuda_variant_load(dev, attn_cuda_variant_find(attn_cuda_halves_symbol), 16);
     if (status) return status;
@@ -158,16 +156,14 @@ static attn_status start(const struct attn_core_device *dev, const struct kp_sdp
     }
     attn_cuda_wide_numbers(&kp.wide, p, &g->memory);
     kp.wide.slices = (int32_t)g->slices;
-    struct attn_cuda_grid grid = {.x = (uint32_t)attn_cuda_lesser(g->items, INT32_MAX),
-                                  .y = 1,
-                                  .z = 1,
-                                  .threads = (uint32_t)(32 * c->warps),
-                                  .shared_bytes = (uint32_t)g->memory.bytes};
+    const struct attn_cuda_grid grid = {.x = (uint32_t)attn_cuda_lesser(g->items, INT32_MAX),
+                                        .y = 1,
+                                        .z = 1,
+                                        .threads = (uint32_t)(32 * c->warps),
+                                        .shared_bytes = (uint32_t)g->memory.bytes};
     attn_status status = attn_cuda_launch(dev, attn_cuda_variant_find(c->symbol), &grid, &kp, sizeof kp, args->stream);
     if (status || g->splits == 1) return status;
-    grid = (struct attn_cuda_grid){
-        .x = (uint32_t)attn_cuda_lesser(attn_cuda_blocks(g->rows, 4), INT32_MAX), .y = 1, .z = 1, .threads = 128};
-    return attn_cuda_launch(dev, attn_cuda_variant_find(combine_of(c)), &grid, &kp.fwd, sizeof kp.fwd, args->stream);
+    return attn_cuda_sdpa_merge(dev, c->dtype, &kp.fwd, args->stream);
 }
 
 static attn_status launch(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
