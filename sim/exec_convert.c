@@ -191,10 +191,13 @@ SIM_HEAD(convert) {
         else
             v[l] = cut(wide, from);
     }
+    /* NaN as a whole number: 0, but where 64 bits take part the smallest signed number */
+    unsigned to_bits = 8 * ptx_type_bytes(to);
+    int64_t nan = from == PTX_F64 || to_bits == 64 ? (int64_t)(UINT64_C(1) << (to_bits - 1)) : 0;
     fesetround(in->type << 8);
     EACH_OF(m) {
         if (is_real(from) && (flags & TO_WHOLE || !is_real(to))) f[l] = nearbyint(f[l]);
-        if (is_real(from) && !is_real(to)) v[l] = whole_of(f[l], to);
+        if (is_real(from) && !is_real(to)) v[l] = f[l] != f[l] ? nan : whole_of(f[l], to);
         if (!is_real(from) && !is_real(to) && flags & SAT) v[l] = clamp_whole(v[l], is_signed(from), to);
         if (is_real(to)) {
             int whole = !is_real(from), negative = whole && from != PTX_U64;

@@ -39,7 +39,7 @@ static inline uint32_t sim_to_f16(float x) { /* nearest even; NaN is 7fff */
 /* To 10 fraction bits, ties away from zero, as cvt.rna does. */
 static inline uint32_t sim_to_tf32(float x) {
     uint32_t u = sim_bits_of(x);
-    return (u & 0x7f800000) == 0x7f800000 ? u : (u + 0x1000) & 0xffffe000;
+    return ((u & 0x7f800000) == 0x7f800000 ? u : u + 0x1000) & 0xffffe000;
 }
 static inline float sim_from_tf32(uint32_t u) { return sim_float(u & 0xffffe000); }
 static inline float sim_flush(float x) { /* .ftz */

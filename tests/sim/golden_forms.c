@@ -1,0 +1,362 @@
+/* SPDX-License-Identifier: MIT
+ * The table of golden.c: every instruction of the shipped kernels that computes or moves data, and some beside them. */
+#include "golden_forms.h"
+
+#include <stddef.h>
+
+#define X(op, out, in)                                                                                                 \
+    { op, out, in, G_BITS, 0, 0, NULL }
+#define N(op, out, in)                                                                                                 \
+    { op, out, in, G_NUMBER, 0, 0, NULL }
+#define U(op, out, in, ulp)                                                                                            \
+    { op, out, in, G_ULP, ulp, 0, NULL }
+#define B(name, out, in, body)                                                                                         \
+    { name, out, in, G_BITS, 0, 0, body }
+#define INT3(op, a)         X(op ".s32", "W", a), X(op ".u32", "W", a)
+#define WIDE3(op)           X(op ".s64", "D", "dd"), X(op ".u64", "D", "dd")
+#define COMPARE(c, type, a) X("setp." c "." type, "P", a)
+#define COMPARE6(type, a)                                                                                              \
+    COMPARE("eq", type, a), COMPARE("ne", type, a), COMPARE("lt", type, a), COMPARE("le", type, a),                    \
+        COMPARE("gt", type, a), COMPARE("ge", type, a)
+#define COMPARE_UNORDERED(type, a)                                                                                     \
+    COMPARE("equ", type, a), COMPARE("neu", type, a), COMPARE("ltu", type, a), COMPARE("leu", type, a),                \
+        COMPARE("gtu", type, a), COMPARE("geu", type, a), COMPARE("num", type, a), COMPARE("nan", type, a)
+#define SHUFFLE(mode, c)                                                                                               \
+    B("shfl.sync." mode ".b32 " c, "WP", "ws",                                                                         \
+      "{.reg .b32 a; and.b32 a, $1, 31; shfl.sync." mode ".b32 #0|#1, $0, a, " c ", -1;}")
+#define TO_SHARED   "st.shared.v4.b32 [%mine], {$0, $1, $2, $3}; bar.warp.sync -1;"
+#define ROW_ADDRESS ".reg .b32 a; mad.lo.u32 a, %lane, 7, 3; and.b32 a, a, 31; shl.b32 a, a, 5; add.u32 a, a, %sh;"
+#define MATRIX4(words)                                                                                                 \
+    B("ldmatrix.x4" words, "WWWW", "wwww",                                                                             \
+      "{" TO_SHARED ROW_ADDRESS "ldmatrix.sync.aligned.m8n8.x4" words ".shared.b16 {#0, #1, #2, #3}, [a];}")
+#define COPY(form, bytes, tail)                                                                                        \
+    B("cp.async." form " " bytes tail, "WWWW", "wwww",                                                                 \
+      "{.reg .b32 n; and.b32 n, $0, 15; min.u32 n, n, " bytes ";"                                                      \
+      "st.shared.v4.b32 [%mine], {-1, -1, -1, -1}; cp.async." form " [%mine], [%src], " bytes tail                     \
+      "; cp.async.commit_group; cp.async.wait_group 0; bar.warp.sync -1; ld.shared.v4.b32 {#0, #1, #2, #3}, [%mine];}")
+#define MMA16(type, a)                                                                                                 \
+    {                                                                                                                  \
+        "mma.m16n8k16." type, "WWWW", a a a a a a "tttt", G_MMA, 16, 0,                                                \
+            "mma.sync.aligned.m16n8k16.row.col.f32." type "." type                                                     \
+            ".f32 {#0, #1, #2, #3}, {$0, $1, $2, $3}, {$4, $5}, "                                                      \
+            "{$6, $7, $8, $9};"                                                                                        \
+    }
+#define MMA8(type, a)                                                                                                  \
+    {                                                                                                                  \
+        "mma.m16n8k8." type, "WWWW", a a a "tttt", G_MMA, 8, 0,                                                        \
+            "mma.sync.aligned.m16n8k8.row.col.f32." type "." type                                                      \
+            ".f32 {#0, #1, #2, #3}, {$0, $1}, {$2}, {$3, $4, $5, $6};"                                                 \
+    }
+/* One address for all lanes would make the order of f32 additions count: each lane has its own. */
+#define RED(name, sm, type, n, body)                                                                                   \
+    {                                                                                                                  \
+        name, "WWWW", n, type, 0, sm,                                                                                  \
+            "{st.global.v4.b32 [%dst], {0, 0, 0, 0};" body "ld.global.v4.b32 {#0, #1, #2, #3}, [%dst];}"               \
+    }
+
+const struct golden_form golden_forms[] = {
+    /* integers */
+    INT3("add", "ww"),
+    INT3("sub", "ww"),
+    INT3("mul.lo", "ww"),
+    INT3("mul.hi", "ww"),
+    INT3("min", "ww"),
+    INT3("max", "ww"),
+    INT3("div", "ww"),
+    INT3("rem", "ww"),
+    INT3("mad.lo", "www"),
+    WIDE3("add"),
+    WIDE3("sub"),
+    WIDE3("mul.lo"),
+    WIDE3("mul.hi"),
+    WIDE3("min"),
+    WIDE3("max"),
+    WIDE3("div"),
+    WIDE3("rem"),
+    X("mul.wide.s32", "D", "ww"),
+    X("mul.wide.u32", "D", "ww"),
+    X("mul.wide.u16", "W", "hh"),
+    X("mul.wide.s16", "W", "hh"),
+    X("mad.wide.s32", "D", "wwd"),
+    X("mad.wide.u32", "D", "wwd"),
+    X("mad.lo.u64", "D", "ddd"),
+    X("add.s16", "H", "hh"),
+    X("sub.s16", "H", "hh"),
+    X("mul.lo.s16", "H", "hh"),
+    X("min.s16", "H", "hh"),
+    X("max.u16", "H", "hh"),
+    X("neg.s32", "W", "w"),
+    X("neg.s64", "D", "d"),
+    X("abs.s32", "W", "w"),
+    X("abs.s64", "D", "d"),
+    X("sad.u32", "W", "www"),
+    X("sad.s32", "W", "www"),
+    /* bits */
+    X("and.b32", "W", "ww"),
+    X("or.b32", "W", "ww"),
+    X("xor.b32", "W", "ww"),
+    X("not.b32", "W", "w"),
+    X("and.b64", "D", "dd"),
+    X("or.b64", "D", "dd"),
+    X("not.b64", "D", "d"),
+    X("and.b16", "H", "hh"),
+    X("cnot.b32", "W", "w"),
+    X("shl.b32", "W", "ws"),
+    X("shr.u32", "W", "ws"),
+    X("shr.s32", "W", "ws"),
+    X("shl.b64", "D", "ds"),
+    X("shr.u64", "D", "ds"),
+    X("shr.s64", "D", "ds"),
+    X("shl.b16", "H", "hs"),
+    X("shr.u16", "H", "hs"),
+    X("shr.s16", "H", "hs"),
+    X("shf.l.wrap.b32", "W", "wws"),
+    X("shf.r.wrap.b32", "W", "wws"),
+    X("shf.l.clamp.b32", "W", "wws"),
+    X("shf.r.clamp.b32", "W", "wws"),
+    X("popc.b32", "W", "w"),
+    X("popc.b64", "W", "d"),
+    X("clz.b32", "W", "w"),
+    X("clz.b64", "W", "d"),
+    X("brev.b32", "W", "w"),
+    X("brev.b64", "D", "d"),
+    X("bfind.u32", "W", "w"),
+    X("bfind.s32", "W", "w"),
+    X("bfind.u64", "W", "d"),
+    X("bfind.shiftamt.u32", "W", "w"),
+    X("bfi.b32", "W", "wwss"),
+    X("bfi.b64", "D", "ddss"),
+    X("bfe.u32", "W", "wss"),
+    X("bfe.s32", "W", "wss"),
+    X("bfe.u64", "D", "dss"),
+    X("bfe.s64", "D", "dss"),
+    X("prmt.b32", "W", "www"),
+    X("dp4a.s32.s32", "W", "www"),
+    B("lop3 0x96", "W", "www", "lop3.b32 #0, $0, $1, $2, 0x96;"),
+    B("lop3 0xe8", "W", "www", "lop3.b32 #0, $0, $1, $2, 0xe8;"),
+    B("lop3 0x1b", "W", "www", "lop3.b32 #0, $0, $1, $2, 0x1b;"),
+    X("selp.b32", "W", "wwp"),
+    X("selp.b64", "D", "ddp"),
+    X("slct.b32.s32", "W", "www"),
+    X("slct.f32.f32", "W", "wwf"),
+    X("and.pred", "P", "pp"),
+    X("xor.pred", "P", "pp"),
+    X("not.pred", "P", "p"),
+    /* comparisons */
+    COMPARE6("s32", "ww"),
+    COMPARE6("u32", "ww"),
+    COMPARE6("s64", "dd"),
+    COMPARE6("u64", "dd"),
+    COMPARE6("s16", "hh"),
+    COMPARE6("f32", "ff"),
+    COMPARE_UNORDERED("f32", "ff"),
+    COMPARE6("f64", "jj"),
+    COMPARE_UNORDERED("f64", "jj"),
+    COMPARE("eq", "b32", "ww"),
+    COMPARE("lt", "ftz.f32", "ff"),
+    /* f32, f64 */
+    N("add.f32", "W", "ff"),
+    N("sub.f32", "W", "ff"),
+    N("mul.f32", "W", "ff"),
+    N("fma.rn.f32", "W", "fff"),
+    N("add.ftz.f32", "W", "ff"),
+    N("mul.ftz.f32", "W", "ff"),
+    N("fma.rn.ftz.f32", "W", "fff"),
+    N("add.rz.f32", "W", "ff"),
+    N("add.rm.f32", "W", "ff"),
+    N("add.rp.f32", "W", "ff"),
+    N("mul.rz.f32", "W", "ff"),
+    N("fma.rm.f32", "W", "fff"),
+    N("fma.rz.f32", "W", "fff"),
+    N("fma.rp.f32", "W", "fff"),
+    N("add.sat.f32", "W", "ff"),
+    N("fma.rn.sat.f32", "W", "fff"),
+    N("div.rn.f32", "W", "ff"),
+    N("rcp.rn.f32", "W", "f"),
+    N("sqrt.rn.f32", "W", "f"),
+    N("min.f32", "W", "ff"),
+    N("max.f32", "W", "ff"),
+    N("min.NaN.f32", "W", "ff"),
+    N("max.NaN.f32", "W", "ff"),
+    N("min.ftz.f32", "W", "ff"),
+    N("neg.f32", "W", "f"),
+    N("abs.f32", "W", "f"),
+    N("neg.ftz.f32", "W", "f"),
+    N("copysign.f32", "W", "ff"),
+    N("add.f64", "D", "jj"),
+    N("sub.f64", "D", "jj"),
+    N("mul.f64", "D", "jj"),
+    N("fma.rn.f64", "D", "jjj"),
+    N("div.rn.f64", "D", "jj"),
+    N("rcp.rn.f64", "D", "j"),
+    N("sqrt.rn.f64", "D", "j"),
+    N("min.f64", "D", "jj"),
+    N("max.f64", "D", "jj"),
+    N("neg.f64", "D", "j"),
+    N("abs.f64", "D", "j"),
+    N("copysign.f64", "D", "jj"),
+    U("ex2.approx.f32", "W", "t", 2),
+    U("ex2.approx.ftz.f32", "W", "t", 2),
+    U("rcp.approx.f32", "W", "f", 1),
+    U("rcp.approx.ftz.f32", "W", "f", 1),
+    U("rsqrt.approx.f32", "W", "f", 2),
+    U("rsqrt.approx.ftz.f32", "W", "f", 2),
+    U("sqrt.approx.f32", "W", "f", 2),
+    U("div.approx.f32", "W", "tt", 3),
+    U("div.full.f32", "W", "tt", 3),
+    {"lg2.approx.f32", "W", "f", G_NEAR, 6, 0, NULL},
+    {"lg2.approx.ftz.f32", "W", "f", G_NEAR, 6, 0, NULL},
+    {"sin.approx.f32", "W", "t", G_NEAR, 16, 0, NULL},
+    {"cos.approx.f32", "W", "t", G_NEAR, 16, 0, NULL},
+    {"tanh.approx.f32", "W", "t", G_NEAR, 9000, 0, NULL},
+    {"rcp.approx.ftz.f64", "D", "e", G_DOUBLE_UPPER, 2, 0, NULL},
+    /* f16, bf16 */
+    N("add.f16x2", "W", "qq"),
+    N("sub.f16x2", "W", "qq"),
+    N("mul.f16x2", "W", "qq"),
+    N("fma.rn.f16x2", "W", "qqq"),
+    N("fma.rn.bf16x2", "W", "rrr"),
+    N("min.f16x2", "W", "qq"),
+    N("max.bf16x2", "W", "rr"),
+    N("neg.f16x2", "W", "q"),
+    N("abs.bf16x2", "W", "r"),
+    /* conversions */
+    X("cvt.s64.s32", "D", "w"),
+    X("cvt.u64.u32", "D", "w"),
+    X("cvt.u32.u64", "W", "d"),
+    X("cvt.u16.u32", "H", "w"),
+    X("cvt.u32.u16", "W", "h"),
+    X("cvt.s32.s16", "W", "h"),
+    X("cvt.s32.s8", "W", "w"),
+    X("cvt.u32.u8", "W", "w"),
+    X("cvt.sat.s16.s32", "H", "w"),
+    X("cvt.sat.u8.s32", "W", "w"),
+    X("cvt.rn.f32.s32", "W", "w"),
+    X("cvt.rn.f32.u32", "W", "w"),
+    X("cvt.rz.f32.s32", "W", "w"),
+    X("cvt.rp.f32.u32", "W", "w"),
+    X("cvt.rn.f32.s64", "W", "d"),
+    X("cvt.rn.f32.u64", "W", "d"),
+    X("cvt.rn.f64.s32", "D", "w"),
+    X("cvt.rn.f64.s64", "D", "d"),
+    X("cvt.rn.f64.u64", "D", "d"),
+    X("cvt.rzi.s32.f32", "W", "f"),
+    X("cvt.rzi.u32.f32", "W", "f"),
+    X("cvt.rni.s32.f32", "W", "t"),
+    X("cvt.rmi.s32.f32", "W", "t"),
+    X("cvt.rpi.s32.f32", "W", "t"),
+    X("cvt.rzi.s64.f32", "D", "f"),
+    X("cvt.rzi.u64.f64", "D", "j"),
+    X("cvt.rzi.s32.f64", "W", "j"),
+    N("cvt.rni.f32.f32", "W", "f"),
+    N("cvt.rmi.f32.f32", "W", "t"),
+    N("cvt.rzi.f32.f32", "W", "f"),
+    X("cvt.sat.f32.f32", "W", "f"),
+    N("cvt.f64.f32", "D", "f"),
+    N("cvt.rn.f32.f64", "W", "j"),
+    N("cvt.rz.f32.f64", "W", "j"),
+    N("cvt.f32.f16", "W", "g"),
+    X("cvt.rn.f16.f32", "H", "f"),
+    X("cvt.rn.bf16.f32", "H", "f"),
+    X("cvt.rn.f16x2.f32", "W", "ff"),
+    X("cvt.rn.bf16x2.f32", "W", "ff"),
+    X("cvt.rn.relu.f16x2.f32", "W", "ff"),
+    X("cvt.rn.relu.bf16x2.f32", "W", "ff"),
+    X("cvt.rna.tf32.f32", "W", "f"),
+    X("cvt.rn.f16.s32", "H", "s"),
+    X("cvt.rzi.s32.f16", "W", "g"),
+    {"cvt.f32.bf16", "W", "h", G_NUMBER, 0, 90, NULL},
+    /* lanes together */
+    SHUFFLE("bfly", "31"),
+    SHUFFLE("idx", "31"),
+    SHUFFLE("up", "0"),
+    SHUFFLE("down", "31"),
+    SHUFFLE("bfly", "0x1c1f"),
+    SHUFFLE("idx", "0x181f"),
+    SHUFFLE("up", "0x1800"),
+    SHUFFLE("down", "0x1c1f"),
+    SHUFFLE("idx", "15"),
+    B("vote.ballot", "W", "p", "vote.sync.ballot.b32 #0, $0, -1;"),
+    B("vote.any", "P", "p", "vote.sync.any.pred #0, $0, -1;"),
+    B("vote.all", "P", "p", "vote.sync.all.pred #0, !$0, -1;"),
+    B("vote.uni", "P", "p", "vote.sync.uni.pred #0, $0, -1;"),
+    B("match.any", "W", "s", "{.reg .b32 a; and.b32 a, $0, 3; match.any.sync.b32 #0, a, -1;}"),
+    B("match.all", "WP", "s", "{.reg .b32 a; and.b32 a, $0, 256; match.all.sync.b32 #0|#1, a, -1;}"),
+    B("redux.add", "W", "w", "redux.sync.add.u32 #0, $0, -1;"),
+    B("redux.min", "W", "w", "redux.sync.min.s32 #0, $0, -1;"),
+    B("redux.max", "W", "w", "redux.sync.max.u32 #0, $0, -1;"),
+    B("redux.xor", "W", "w", "redux.sync.xor.b32 #0, $0, -1;"),
+    B("bar.red.popc", "W", "p", "bar.red.popc.u32 #0, 0, $0;"),
+    B("bar.red.or", "P", "p", "bar.red.or.pred #0, 0, $0;"),
+    B("bar.red.and", "P", "p", "bar.red.and.pred #0, 0, !$0;"),
+    B("activemask", "W", "p", "activemask.b32 #0;"),
+    B("diverged ballot", "W", "p",
+      "{mov.b32 #0, 0; @$0 bra THEN; activemask.b32 #0; bra END; THEN: activemask.b32 #0; not.b32 #0, #0; END: }"),
+    /* memory */
+    MATRIX4(""),
+    MATRIX4(".trans"),
+    B("ldmatrix.x2", "WW", "wwww",
+      "{" TO_SHARED ROW_ADDRESS "ldmatrix.sync.aligned.m8n8.x2.shared.b16 {#0, #1}, [a];}"),
+    B("ldmatrix.x2.trans", "WW", "wwww",
+      "{" TO_SHARED ROW_ADDRESS "ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {#0, #1}, [a];}"),
+    B("ldmatrix.x1", "W", "wwww", "{" TO_SHARED ROW_ADDRESS "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {#0}, [a];}"),
+    {"stmatrix.x4", "WWWW", "wwww", G_BITS, 0, 90,
+     "{" ROW_ADDRESS "stmatrix.sync.aligned.m8n8.x4.shared.b16 [a], {$0, $1, $2, $3}; bar.warp.sync -1;"
+     "ld.shared.v4.b32 {#0, #1, #2, #3}, [%mine];}"},
+    {"stmatrix.x2.trans", "WWWW", "wwww", G_BITS, 0, 90,
+     "{st.shared.v4.b32 [%mine], {0, 0, 0, 0}; bar.warp.sync -1;" ROW_ADDRESS
+     "stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [a], {$0, $1}; bar.warp.sync -1;"
+     "ld.shared.v4.b32 {#0, #1, #2, #3}, [%mine];}"},
+    B("movmatrix", "W", "w", "movmatrix.sync.aligned.m8n8.trans.b16 #0, $0;"),
+    COPY("ca.shared.global", "4", ""),
+    COPY("ca.shared.global", "8", ""),
+    COPY("ca.shared.global", "16", ""),
+    COPY("cg.shared.global", "16", ""),
+    COPY("cg.shared.global.L2::128B", "16", ""),
+    COPY("ca.shared.global", "4", ", n"),
+    COPY("ca.shared.global", "8", ", n"),
+    COPY("cg.shared.global", "16", ", n"),
+    B("ld.global.u8", "W", "w", "ld.global.u8 #0, [%src+1];"),
+    B("ld.global.s8", "W", "w", "ld.global.s8 #0, [%src+1];"),
+    B("ld.global.s16", "W", "w", "ld.global.s16 #0, [%src+2];"),
+    B("st.shared.u8", "W", "ww", "{st.shared.b32 [%mine], $0; st.shared.u8 [%mine+2], $1; ld.shared.b32 #0, [%mine];}"),
+    B("st.shared.u16", "W", "wh",
+      "{st.shared.b32 [%mine], $0; st.shared.u16 [%mine+2], $1; ld.shared.b32 #0, [%mine];}"),
+    B("atom.shared.add", "WW", "ww",
+      "{st.shared.b32 [%mine], $0; atom.shared.add.u32 #0, [%mine], $1; ld.shared.b32 #1, [%mine];}"),
+    B("atom.shared.cas", "WW", "ss",
+      "{st.shared.b32 [%mine], $0; atom.shared.cas.b32 #0, [%mine], $1, 77; ld.shared.b32 #1, [%mine];}"),
+    B("atom.shared.inc", "WW", "ss",
+      "{st.shared.b32 [%mine], $0; atom.shared.inc.u32 #0, [%mine], $1; ld.shared.b32 #1, [%mine];}"),
+    B("atom.shared.dec", "WW", "ss",
+      "{st.shared.b32 [%mine], $0; atom.shared.dec.u32 #0, [%mine], $1; ld.shared.b32 #1, [%mine];}"),
+    B("red.shared.or all lanes", "W", "w",
+      "{st.shared.b32 [%sh], 0; bar.warp.sync -1; red.shared.or.b32 [%sh], $0; bar.warp.sync -1; ld.shared.b32 #0, [%sh];}"),
+    B("atom.shared.min.s32 all lanes", "W", "w",
+      "{st.shared.b32 [%sh], 0; bar.warp.sync -1; red.shared.min.s32 [%sh], $0; bar.warp.sync -1; ld.shared.b32 #0, [%sh];}"),
+    RED("red.add.f32", 0, G_NUMBER, "ff", "red.global.add.f32 [%dst], $0; red.relaxed.gpu.global.add.f32 [%dst], $1;"),
+    RED("red.add.v2.f32", 90, G_NUMBER, "ffff",
+        "red.global.add.v2.f32 [%dst], {$0, $1}; red.global.add.v2.f32 [%dst+8], {$2, $3};"),
+    RED("red.add.v4.f32", 90, G_NUMBER, "ffff",
+        "red.global.add.v4.f32 [%dst], {$0, $1, $2, $3}; red.global.add.v4.f32 [%dst], {$3, $2, $1, $0};"),
+    RED("red.add.noftz.f16x2", 0, G_NUMBER, "qq",
+        "red.global.add.noftz.f16x2 [%dst], $0; red.global.add.noftz.f16x2 [%dst], $1;"),
+    RED("red.add.noftz.bf16x2", 90, G_NUMBER, "rr",
+        "red.global.add.noftz.bf16x2 [%dst], $0; red.global.add.noftz.bf16x2 [%dst], $1;"),
+    RED("red.add.f64", 0, G_NUMBER, "jj", "red.global.add.f64 [%dst], $0; red.global.add.f64 [%dst], $1;"),
+    RED("red.max.s64", 0, G_BITS, "dd", "red.global.max.s64 [%dst], $0; red.global.max.s64 [%dst], $1;"),
+    /* products of matrices */
+    MMA16("bf16", "r"),
+    MMA16("f16", "q"),
+    MMA8("bf16", "r"),
+    MMA8("f16", "q"),
+    {"mma.m16n8k8.tf32", "WWWW", "tttttttttt", G_MMA, 8, 0,
+     "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {#0, #1, #2, #3}, {$0, $1, $2, $3}, {$4, $5}, {$6, $7, $8, $9};"},
+    {"mma.m16n8k4.tf32", "WWWW", "ttttttt", G_MMA, 4, 0,
+     "mma.sync.aligned.m16n8k4.row.col.f32.tf32.tf32.f32 {#0, #1, #2, #3}, {$0, $1}, {$2}, {$3, $4, $5, $6};"},
+    {"mma.m8n8k4.f64", "DD", "eeee", G_NUMBER, 0, 0,
+     "mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {#0, #1}, {$0}, {$1}, {$2, $3};"},
+    {"mma.m16n8k32.s8", "WWWW", "wwwwwwwwww", G_BITS, 0, 0,
+     "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {#0, #1, #2, #3}, {$0, $1, $2, $3}, {$4, $5}, {$6, $7, $8, $9};"},
+};
+const int golden_n_forms = sizeof golden_forms / sizeof *golden_forms;
