@@ -41,6 +41,14 @@ static __device__ __forceinline__ void shared_store8(uint32_t at, uint32_t x) {
 static __device__ __forceinline__ void shared_store32(uint32_t at, uint32_t x) {
     asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
 }
+static __device__ __forceinline__ uint2 shared_load64(uint32_t at) {
+    uint2 x;
+    asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(x.x), "=r"(x.y) : "r"(at));
+    return x;
+}
+static __device__ __forceinline__ void shared_store64(uint32_t at, uint32_t x, uint32_t y) {
+    asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(at), "r"(x), "r"(y) : "memory");
+}
 static __device__ __forceinline__ void shared_store128(uint32_t at, uint4 x) {
     asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
                  : "memory");
