@@ -3,16 +3,19 @@
  * 64 of its slots. Persistent: CTA c takes items c, c + grid, ...
  *
  *   q [64 heads x D] --cp.async--> Q                             one tile of key rows, taken twice: as K and as V
- *   kv rows by index --cp.async--> KV[0], KV[1]  (tile n of the CTA in buffer n % 2, "its" warpgroup is n % 2)
+ *   kv rows by index --cp.async--> KV[0], KV[1]                  (tile t of the item in buffer t % 2)
  *
- *   warpgroup own = n % 2                                        warpgroup other
- *     S = Q K^T            64 x 64, all of D
- *     m, P = 2^(S - m)     in registers; P also to shared   -->  m, growth, P
- *     O[own half] += P V   64 x 256, P from registers            O[other half] += P V   P from shared memory
+ *   warpgroup 0, tile a = 0, 2, ...                              warpgroup 1, tile b = a + 1
+ *     S = Q Ka^T           64 x 64, all of D
+ *     m, Pa = 2^(S - m)    in registers; also to shared            S = Q Kb^T            when S of a is done
+ *     O[left] += Pa Va     64 x 256, Pa from registers             O[right] += Pa Va     Pa from shared memory, under:
+ *                                                                  m, Pb = 2^(S - m)     in registers; also to shared
+ *     O[left] += Pb Vb     Pb from shared memory                   O[right] += Pb Vb     Pb from registers
  *
- * so each warpgroup owns 256 of the 512 columns of O and the softmax of every second tile, and both run the tiles in
- * the same order: growth (the factor by which O and the sums shrink because a maximum grew) is applied tile by tile.
- * The maximum that P is taken against is changed only when a row's maximum has grown by more than 2^8.
+ * so each warpgroup owns 256 of the 512 columns of O and the softmax of every second tile; the softmax of a runs under
+ * S of b, and that of b under the products of a. Both add the tiles in the same order: growth (the factor by which O
+ * and the sums shrink because a maximum grew) is applied tile by tile. The maximum that P is taken against is changed
+ * only when a row's maximum has grown by more than 2^8.
  *
  * Roles (384 threads, 1 CTA an SM): warpgroups 0 and 1 consume, 216 registers; warpgroup 2 gathers, 72 registers.
  * Shared memory, bytes:                                          D = 576     D = 512
@@ -25,9 +28,9 @@
  *   NEAR_FULL, FAR_FULL [2] (128 producers, NEAR also 1 for the mask; owner; the other warpgroup learns it through P)
  *   NEAR_FREE [2] (4 warps of the owner after its P V; producers)    FAR_FREE [2] (4 warps of the other; producers)
  *   named 1, 2: P of buffer 0, 1 is there (128 arrive + 128 wait)    named 3: sums of the item are exchanged (256)
- *   named 4, 5: all warps of a warpgroup have S, P may take slice 8 (128)
- * Phases: round of a buffer = n / 2, of Q = items with at least one slot so far. The floor and the measured gap stand
- * in docs/kernels/mla_fwd_sm90.md. */
+ *   named 4, 5: all warps of a warpgroup have S, P may take slice 8 (128)    named 6: S of a is done (128 + 128)
+ * Phases: round of a buffer = tiles that it has had so far, of Q = items with at least one slot so far. The floor and
+ * the measured gap stand in docs/kernels/mla_fwd_sm90.md. */
 #include "kernels/device/number.h"
 #include "kernels/device/wgmma.h"
 #include "kernels/kparams_mla_sm90.h"
@@ -156,9 +159,13 @@ static __device__ __forceinline__ uint32_t softmax_tile(struct state *c, float s
                                                         float scale_log2) {
     const uint32_t lo = shared_load32(c->shared + MASK_AT + 8 * buffer);
     const uint32_t hi = shared_load32(c->shared + MASK_AT + 8 * buffer + 4);
-    float tile[2] = {-INF, -INF};
+    float tile[2] = {-INF, -INF}, from[2]; /* scores are counted from the maximum in use */
 #pragma unroll
-    for (int x = 0; x < 32; x++) s[x] *= scale_log2;
+    for (int r = 0; r < 2; r++) from[r] = c->m[r] == -INF ? 0 : c->m[r];
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) s[4 * j + e] = __fmaf_rn(s[4 * j + e], scale_log2, -from[e >> 1]);
     if ((lo & hi) != ~0u) {
         const int t2 = 2 * (c->lane & 3);
 #pragma unroll
@@ -177,20 +184,25 @@ static __device__ __forceinline__ uint32_t softmax_tile(struct state *c, float s
     for (int r = 0; r < 2; r++) {
         tile[r] = max_nan(tile[r], __shfl_xor_sync(~0u, tile[r], 1));
         tile[r] = max_nan(tile[r], __shfl_xor_sync(~0u, tile[r], 2));
-        c->top[r] = max_nan(c->top[r], tile[r]);
-        const int grows = tile[r] > c->m[r] + 8 || (c->m[r] == -INF && tile[r] > -INF);
-        growth[r] = grows ? exp2_fast(c->m[r] - tile[r]) : 1;
-        c->m[r] = grows ? tile[r] : c->m[r];
+        const int grows = tile[r] > 8 || (c->m[r] == -INF && tile[r] > -INF);
+        const float m = from[r] + tile[r];
+        c->top[r] = max_nan(c->top[r], m);
+        growth[r] = grows ? exp2_fast(c->m[r] - m) : 1;
+        c->m[r] = grows ? m : c->m[r];
+        tile[r] = grows ? tile[r] : 0;
         grew |= (uint32_t)grows;
     }
     grew = __ballot_sync(~0u, grew != 0);
-    const float m0 = c->m[0] == -INF ? 0 : c->m[0], m1 = c->m[1] == -INF ? 0 : c->m[1];
+    if (grew) {
+#pragma unroll
+        for (int x = 0; x < 32; x++) s[x] -= tile[x >> 1 & 1];
+    }
     float sum[2] = {0, 0};
 #pragma unroll
     for (int j = 0; j < 8; j++)
 #pragma unroll
         for (int e = 0; e < 4; e++) {
-            s[4 * j + e] = exp2_fast(s[4 * j + e] - (e < 2 ? m0 : m1));
+            s[4 * j + e] = exp2_fast(s[4 * j + e]);
             sum[e >> 1] += s[4 * j + e];
         }
     c->l[0] = c->l[0] * growth[0] + sum[0], c->l[1] = c->l[1] * growth[1] + sum[1];
