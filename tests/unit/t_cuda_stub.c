@@ -512,7 +512,8 @@ static void every_call_fails_in_turn(void **state) {
             reached++;
             if (status) {
                 assert_text("failed: unknown error (CUDA_ERROR_UNKNOWN, 999)");
-            } else if (!is_quiet && strcmp(names[i], "cuStreamIsCapturing")) {
+            } else if (!is_quiet && strcmp(names[i], "cuStreamIsCapturing") &&
+                       strcmp(names[i], "cuThreadExchangeStreamCaptureMode")) { /* round a free: nobody to tell */
                 fail_msg("%s failed and nobody noticed", fault);
             }
             if (!is_quiet) assert_nothing_left(&h);
