@@ -50,21 +50,22 @@ SIM_HEAD(wait_group) { /* x: .read */
 
 /* ---- copies ---- */
 
-static const struct sim_tensor_map *map_at(struct sim_warp *w, const struct sim_ins *in, uint32_t l, uint64_t at) {
+/* A copy of the map: parameters stand anywhere. 0, or -1 after a finding. */
+static int map_at(struct sim_warp *w, const struct sim_ins *in, uint32_t l, uint64_t at, struct sim_tensor_map *map) {
     const struct sim_launch *g = w->cta->cluster->launch;
-    const struct sim_tensor_map *m = NULL;
+    const void *from = NULL;
     if ((at & SIM_WINDOW_MASK) == SIM_WINDOW_PARAM) {
         uint64_t offset = at & ~SIM_WINDOW_MASK;
-        if (offset + sizeof *m <= g->program->kernel->param_bytes) m = (const void *)(g->params + offset);
-    } else if (at & SIM_WINDOW_MASK || sim_global_at(w, in, l, at, sizeof *m, 64, "reads the tensor map of")) {
-        m = NULL;
-    } else {
-        m = (const void *)(uintptr_t)at;
+        if (offset + sizeof *map <= g->program->kernel->param_bytes) from = g->params + offset;
+    } else if (!(at & SIM_WINDOW_MASK)) {
+        if (sim_global_at(w, in, l, at, sizeof *map, 64, "reads the tensor map of")) return -1;
+        from = (const void *)(uintptr_t)at;
     }
-    if (m && !(at & 63) && sim_tensor_valid(m)) return m;
+    if (from) memcpy(map, from, sizeof *map);
+    if (from && !(at & 63) && sim_tensor_valid(map)) return 0;
     sim_find(w, in, 1u << l, SIM_F_BOUNDS, "no tensor map, or none on a multiple of 64, at 0x%llx",
              (unsigned long long)at);
-    return NULL;
+    return -1;
 }
 static int shared_place(struct sim_warp *w, const struct sim_ins *in, uint32_t l, uint64_t at, uint32_t align,
                         struct sim_cta **owner, uint32_t *offset) {
@@ -81,8 +82,8 @@ static uint32_t reduction_type(uint32_t tensor_type) {
 }
 
 static struct sim_transfer *tensor_box(struct sim_warp *w, const struct sim_ins *in, uint32_t l, uint64_t map) {
-    const struct sim_tensor_map *m = map_at(w, in, l, map);
-    if (!m) return NULL;
+    struct sim_tensor_map copy, *m = &copy;
+    if (map_at(w, in, l, map, m)) return NULL;
     if (m->interleave || m->step[0] != 1 || (m->nan && m->bytes != 2)) {
         sim_find(w, in, 1u << l, SIM_F_PROTOCOL,
                  "interleaved layouts, element strides of dimension 0 and NaN fill of wide types are not modelled");
