@@ -42,6 +42,11 @@ if(NOT ATTN_SANITIZE) # the tests open it in a program without the sanitizers' r
   target_compile_options(hopper_golden PRIVATE ${attn_warnings})
   target_link_libraries(hopper_golden PRIVATE ${CMAKE_DL_LIBS})
   set_target_properties(hopper_golden PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  add_executable(t_sim_sm90 tests/sim/t_sim_sm90.c tests/sim/kernel_mutants.c)
+  target_compile_options(t_sim_sm90 PRIVATE ${attn_warnings})
+  target_link_libraries(t_sim_sm90 PRIVATE ${CMAKE_DL_LIBS} m)
+  set_target_properties(t_sim_sm90 PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  attn_test(sim.sm90 sim t_sim_sm90 $<TARGET_FILE:attn_sim_cuda>)
   if(EXISTS ${PROJECT_SOURCE_DIR}/tests/sim/hopper_golden_h100.txt)
     attn_test(sim.hopper_golden_h100 sim hopper_golden replay $<TARGET_FILE:attn_sim_cuda>
               ${PROJECT_SOURCE_DIR}/tests/sim/hopper_golden_h100.txt)

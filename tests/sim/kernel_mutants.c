@@ -12,7 +12,7 @@
 
 struct kernel_driver cu;
 
-static int open_driver(const char *path) {
+int kernel_open_driver(const char *path) {
     static const struct {
         const char *name;
         void *at;
@@ -89,7 +89,7 @@ static char *read_all(const char *path) {
 static int one(char **argv, const struct kernel_test *t, int index, const char *policy, const char *seed, int tell) {
     setenv("ATTNSIM_POLICY", policy, 1), setenv("ATTNSIM_SEED", seed, 1);
     setenv("ATTNSIM_QUIET", tell ? "0" : "1", 1), setenv("ATTNSIM_GPU", t->gpu, 1);
-    if (open_driver(argv[1])) return 2;
+    if (kernel_open_driver(argv[1])) return 2;
     const char *ptx = read_all(argv[2]);
     uint64_t n = 0;
     if (!ptx) return 2;
