@@ -11,13 +11,15 @@
 
 /* 64 threads in each of two CTAs, one cluster. s: 2048 bytes of shared memory at %r1; %r0 = thread, %r3 = rank, %rd0 =
  * place of this thread's word, 128 of them, %rd1 = the first; word i is 1000 + i. q: first thread. */
-#define KERNEL(body)                                                                                                    \
-    ".version 8.1\n.target sm_90a\n.address_size 64\n.visible .entry k(.param .u64 out)\n.maxntid 64, 1, 1\n"           \
-    ".reqnctapercluster 2, 1, 1\n{\n.shared .align 128 .b8 s[2048];\n.reg .pred p, q;\n.reg .b32 %r<30>;\n"             \
-    ".reg .f32 %f<40>;\n.reg .b64 %rd<10>;\nmov.u32 %r0, %tid.x;\nmov.u32 %r1, s;\nmov.u32 %r3, %cluster_ctarank;\n"    \
+/* clang-format off */
+#define KERNEL(body) \
+    ".version 8.1\n.target sm_90a\n.address_size 64\n.visible .entry k(.param .u64 out)\n.maxntid 64, 1, 1\n" \
+    ".reqnctapercluster 2, 1, 1\n{\n.shared .align 128 .b8 s[2048];\n.reg .pred p, q;\n.reg .b32 %r<30>;\n" \
+    ".reg .f32 %f<40>;\n.reg .b64 %rd<10>;\nmov.u32 %r0, %tid.x;\nmov.u32 %r1, s;\nmov.u32 %r3, %cluster_ctarank;\n" \
     "ld.param.u64 %rd1, [out];\nmad.lo.u32 %r4, %r3, 64, %r0;\nmul.wide.u32 %rd0, %r4, 4;\nadd.s64 %rd0, %rd0, %rd1;\n" \
-    "setp.eq.u32 q, %r0, 0;\nshl.b32 %r5, %r0, 2;\nadd.u32 %r6, %r1, %r5;\nmov.u32 %r7, 1;\nxor.b32 %r8, %r3, 1;\n"     \
+    "setp.eq.u32 q, %r0, 0;\nshl.b32 %r5, %r0, 2;\nadd.u32 %r6, %r1, %r5;\nmov.u32 %r7, 1;\nxor.b32 %r8, %r3, 1;\n" \
     "mapa.shared::cluster.u32 %r9, %r1, %r8;\n" body "ret;\n}\n"
+/* clang-format on */
 /* The mbarrier is at the start of s, data from byte 128 on. */
 #define INIT(n)   "@q mbarrier.init.shared::cta.b64 [%r1], " #n ";\n"
 #define FENCE     "@q fence.mbarrier_init.release.cluster;\n"
