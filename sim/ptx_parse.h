@@ -42,7 +42,7 @@ struct ptx_parser {
     struct ptx_place *places; /* of .loc, for those inlined into them */
     uint32_t n_places;
     struct ptx_function *functions;
-    int call_depth; /* calls that the text being read is inside of */
+    int call_depth;                       /* calls that the text being read is inside of */
     uint32_t *open_labels, n_open_labels; /* operands that name labels not seen so far */
     char *error;
     size_t error_bytes;
