@@ -35,7 +35,8 @@ struct ptx_parser {
     struct ptx_module *module;
     struct ptx_kernel *kernel;
     struct ptx_scope *scope;
-    uint32_t n_scopes, file, source_line;
+    uint32_t n_scopes, file, source_line, caller_file, caller_line, depth; /* depth: of operands in operands */
+    uint64_t var_bytes;
     uint32_t *open_labels, n_open_labels; /* operands that name labels not seen so far */
     char *error;
     size_t error_bytes;

@@ -38,6 +38,11 @@ void sim_report_clear(void) {
     pthread_mutex_unlock(&lock);
 }
 
+/* Of a source file without its folders; NULL if the line is unknown. */
+static const char *base_name(const struct ptx_module *m, uint32_t file, uint32_t line) {
+    const char *name = line && file < m->n_files ? m->files[file] : NULL, *slash = name ? strrchr(name, '/') : NULL;
+    return slash ? slash + 1 : name;
+}
 const char *sim_place(const struct sim_program *p, uint32_t statement) {
     static _Thread_local char buffers[4][256];
     static _Thread_local unsigned next;
@@ -45,11 +50,14 @@ const char *sim_place(const struct sim_program *p, uint32_t statement) {
     if (statement >= p->kernel->n_statements) return "the end";
     const struct ptx_statement *s = &p->kernel->statements[statement];
     int n = snprintf(out, 200, "line %u %s", s->line, s->opcode);
-    const char *file = s->source_line && s->file < p->module->n_files ? p->module->files[s->file] : NULL;
-    if (file && n > 0 && n < 200) {
-        const char *base = strrchr(file, '/');
-        snprintf(out + n, 256 - (size_t)n, " (%.40s:%u)", base ? base + 1 : file, s->source_line);
-    }
+    const char *file = base_name(p->module, s->file, s->source_line);
+    const char *caller = base_name(p->module, s->caller_file, s->caller_line);
+    if (n < 0 || n > 160 || !file) return out;
+    if (caller)
+        snprintf(out + n, 256 - (size_t)n, " (%.40s:%u, called at %.40s:%u)", file, s->source_line, caller,
+                 s->caller_line);
+    else
+        snprintf(out + n, 256 - (size_t)n, " (%.40s:%u)", file, s->source_line);
     return out;
 }
 
@@ -84,6 +92,11 @@ static void write_json(const char *path, const struct sim_warp *w, const struct 
         fputs(",\"file\":", f);
         json_string(f, file);
         fprintf(f, ",\"line\":%u", s->source_line);
+        if (base_name(p->module, s->caller_file, s->caller_line)) {
+            fputs(",\"caller_file\":", f);
+            json_string(f, p->module->files[s->caller_file]);
+            fprintf(f, ",\"caller_line\":%u", s->caller_line);
+        }
     }
     fputs(",\"text\":", f);
     json_string(f, message);
