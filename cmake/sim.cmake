@@ -18,7 +18,7 @@ set_target_properties(attn_sim_cuda PROPERTIES LINKER_LANGUAGE C LIBRARY_OUTPUT_
 target_link_libraries(attn_sim_cuda PRIVATE Threads::Threads m ${CMAKE_DL_LIBS})
 
 if(NOT ATTN_SANITIZE) # the tests open it in a program without the sanitizers' run-time
-  foreach(name faults mutants)
+  foreach(name faults mutants driver)
     add_executable(t_sim_${name} tests/sim/t_sim_${name}.c)
     target_compile_options(t_sim_${name} PRIVATE ${attn_warnings})
     target_compile_definitions(t_sim_${name} PRIVATE "ATTN_TEST_SIM=\"$<TARGET_FILE:attn_sim_cuda>\"")
