@@ -113,7 +113,7 @@ enum {
     }
 #define ATTN_CLI_COMMON_HELP                                                                                           \
     "      --threads N       CPU threads (default: ATTN_THREADS, else all processors)\n"                               \
-    "      --cpu-isa NAME    cap on CPU features: c, avx2, avx512, amx\n"                                              \
+    "      --cpu-isa NAME    cap on CPU features: c, avx2, avx512, avx512bf16, amx\n"                                  \
     "      --device DEV      cpu (default), cuda:0, ...\n"                                                             \
     "      --kernel PATTERN  preferred kernels, * and ? allowed\n"                                                     \
     "      --backend NAME    preferred backend: ref, cpu, cuda\n"                                                      \

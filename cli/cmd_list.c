@@ -24,7 +24,7 @@ static void print_help(void) {
            "  -h, --help            this text\n"
            "      --kernel PATTERN  only these kernels, * and ? allowed\n"
            "      --backend NAME    only kernels of ref, cpu or cuda\n"
-           "      --cpu-isa NAME    cap on CPU features: c, avx2, avx512, amx\n"
+           "      --cpu-isa NAME    cap on CPU features: c, avx2, avx512, avx512bf16, amx\n"
            "      --device DEV      device that --problem asks about: cpu (default), cuda:0, ...\n");
 }
 

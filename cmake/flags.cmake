@@ -24,14 +24,15 @@ else()
 endif()
 set(attn_flags_avx2 -mavx2 -mfma -mf16c)
 set(attn_flags_avx512 ${attn_flags_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512)
-set(attn_flags_amx ${attn_flags_avx512} -mamx-tile -mamx-bf16 -mavx512bf16)
+set(attn_flags_avx512bf16 ${attn_flags_avx512} -mavx512bf16)
+set(attn_flags_amx ${attn_flags_avx512bf16} -mamx-tile -mamx-bf16)
 
-# Gives files named *_avx2.c, *_avx512.c and *_amx.c of the list their instruction set; on other processors drops them
+# Gives files named *_avx2.c, *_avx512.c, *_avx512bf16.c and *_amx.c of the list their instruction set; on other processors drops them
 # and defines ATTN_NO_X86.
 function(attn_isa_flags list_name)
   set(kept "")
   foreach(file IN LISTS ${list_name})
-    if(file MATCHES "_(avx2|avx512|amx)\\.c$")
+    if(file MATCHES "_(avx2|avx512|avx512bf16|amx)\\.c$")
       if(NOT attn_x86_64)
         continue()
       endif()

@@ -444,7 +444,7 @@ typedef struct attn_ctx_options {
     void *log_user;
     int32_t log_level;     /* ATTN_LOG_*, with `log` set; 0 = ATTN_LOG's level                            */
     uint32_t reserved0;    /* 0 */
-    const char *cpu_isa;   /* cap on CPU features: "c", "avx2", "avx512", "amx"; NULL = ATTN_CPU, else all */
+    const char *cpu_isa;   /* cap on CPU features: "c", "avx2", "avx512", "avx512bf16", "amx"; NULL = ATTN_CPU */
     const char *cuda_driver; /* path of the driver library; NULL = ATTN_CUDA_DRIVER, else the system's     */
     const char *tuning_file; /* measured choices, read at creation; NULL = ATTN_TUNING, else none          */
 } attn_ctx_options;

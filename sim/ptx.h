@@ -75,9 +75,9 @@ struct ptx_statement {
     uint32_t guard;     /* predicate register or PTX_NO_REG */
     uint8_t guard_negated;
     uint8_t n;
-    uint32_t first;                    /* operands in the kernel's pool */
-    uint32_t line, file, source_line;  /* of the PTX text; of the CUDA source where .loc tells it, or 0 */
-    uint32_t caller_file, caller_line; /* where that is an inlined function's: the call */
+    uint32_t first;                   /* operands in the kernel's pool */
+    uint32_t line, file, source_line; /* of the PTX text; of the CUDA source where .loc tells it, or 0 */
+    uint32_t call_file, call_line;    /* of the kernel's own line, where that one was inlined into it, or 0 */
 };
 
 struct ptx_kernel {

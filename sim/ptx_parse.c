@@ -39,6 +39,8 @@ uint64_t ptx_integer(struct ptx_parser *x) {
     ptx_advance(x);
     return negative ? 0 - value : value;
 }
+static const char RETURN[] = "$return";
+
 static char *name_token(struct ptx_parser *x) {
     if (x->token.kind != PTX_T_WORD)
         ptx_fail(x, x->token.line, "a name expected, not \"%.*s\"", (int)x->token.n, x->token.at);
@@ -173,33 +175,44 @@ static void registers(struct ptx_parser *x) {
     ptx_expect(x, ";");
 }
 
-static void location(struct ptx_parser *x) { /* .loc file line column [, function_name .., inlined_at ..] */
+/* .loc file line column [, function_name label, inlined_at file line column]: the place that it is inlined at has had a
+ * .loc of its own, perhaps inlined, too; what is kept is the outermost. */
+static void location(struct ptx_parser *x) {
     uint32_t line = x->token.line;
-    x->file = (uint32_t)ptx_integer(x);
-    x->source_line = (uint32_t)ptx_integer(x);
-    x->caller_file = x->caller_line = 0;
-    while (x->token.kind != PTX_T_END && x->token.line == line) {
-        if (ptx_accept(x, "inlined_at") && x->token.line == line) {
-            x->caller_file = (uint32_t)ptx_integer(x);
-            if (x->token.line == line) x->caller_line = (uint32_t)ptx_integer(x);
-        } else {
-            ptx_advance(x);
+    struct ptx_place here = {0};
+    here.file = (uint32_t)ptx_integer(x);
+    here.line = (uint32_t)ptx_integer(x);
+    if (x->token.line == line && x->token.kind == PTX_T_NUMBER) here.column = (uint32_t)ptx_integer(x);
+    while (x->token.kind != PTX_T_END && x->token.line == line && !ptx_is(&x->token, "inlined_at")) ptx_advance(x);
+    if (ptx_accept(x, "inlined_at")) {
+        uint32_t at[3] = {0};
+        for (int i = 0; i < 3; i++) at[i] = (uint32_t)ptx_integer(x);
+        here.call_file = at[0], here.call_line = at[1];
+        for (uint32_t i = x->n_places; i-- > 0;) {
+            const struct ptx_place *p = &x->places[i];
+            if (p->file != at[0] || p->line != at[1] || p->column != at[2]) continue;
+            if (p->call_line) here.call_file = p->call_file, here.call_line = p->call_line;
+            break;
         }
     }
+    while (x->token.kind != PTX_T_END && x->token.line == line) ptx_advance(x);
+    x->file = here.file, x->source_line = here.line, x->call_file = here.call_file, x->call_line = here.call_line;
+    x->places = ptx_grow(x->module, x->places, x->n_places, sizeof here);
+    x->places[x->n_places++] = here;
 }
 
 /* ---- statements ---- */
 
-static void open_scope(struct ptx_parser *x) {
+void ptx_open_scope(struct ptx_parser *x) {
     struct ptx_scope *s = ptx_alloc(x->module, sizeof *s);
     s->parent = x->scope;
     s->id = ++x->n_scopes;
     x->scope = s;
 }
 
-static void label(struct ptx_parser *x, const struct ptx_token *name) {
+static void label(struct ptx_parser *x, const char *name, size_t n) {
     struct ptx_label *l = ptx_alloc(x->module, sizeof *l);
-    l->name = ptx_word(x->module, name->at, name->n);
+    l->name = ptx_word(x->module, name, n);
     l->statement = x->kernel->n_statements;
     l->next = x->scope->labels;
     x->scope->labels = l;
@@ -211,8 +224,8 @@ static void statement(struct ptx_parser *x) {
                               .line = x->token.line,
                               .file = x->file,
                               .source_line = x->source_line,
-                              .caller_file = x->caller_file,
-                              .caller_line = x->caller_line};
+                              .call_file = x->call_file,
+                              .call_line = x->call_line};
     if (ptx_accept(x, "@")) {
         s.guard_negated = (uint8_t)ptx_accept(x, "!");
         struct ptx_operand o = {0};
@@ -223,6 +236,13 @@ static void statement(struct ptx_parser *x) {
         s.line = x->token.line;
     }
     s.opcode = name_token(x);
+    if (!strcmp(s.opcode, "call") || !strcmp(s.opcode, "call.uni")) {
+        if (s.guard != PTX_NO_REG) ptx_fail(x, s.line, "a call with a guard");
+        ptx_read_call(x);
+        return;
+    }
+    int returns = x->call_depth && (!strcmp(s.opcode, "ret") || !strcmp(s.opcode, "ret.uni"));
+    if (returns) s.opcode = "bra";
     struct ptx_operand list[PTX_MAX_OPERANDS];
     while (!x->failed && !ptx_is(&x->token, ";")) {
         if (s.n == PTX_MAX_OPERANDS) ptx_fail(x, s.line, "%s has too many operands", s.opcode);
@@ -232,20 +252,24 @@ static void statement(struct ptx_parser *x) {
             ptx_fail(x, x->token.line, "\"%.*s\" after an operand of %s", (int)x->token.n, x->token.at, s.opcode);
     }
     ptx_expect(x, ";");
+    if (returns)
+        list[s.n++] =
+            (struct ptx_operand){.kind = PTX_LABEL, .text = RETURN, .value = PTX_NO_REG, .scope = x->scope->id};
     if (x->failed) return;
     s.first = ptx_pool(x, list, s.n);
     k->statements = ptx_grow(x->module, k->statements, k->n_statements, sizeof s);
     k->statements[k->n_statements++] = s;
 }
 
-static void body(struct ptx_parser *x) {
+void ptx_read_body(struct ptx_parser *x) {
     int depth = 1;
     while (depth && !x->failed) {
         if (x->token.kind == PTX_T_END) ptx_fail(x, x->token.line, "the text ends inside a kernel");
         if (ptx_accept(x, "{")) {
-            open_scope(x);
+            ptx_open_scope(x);
             if (++depth > 256) ptx_fail(x, x->token.line, "scopes too deep");
         } else if (ptx_accept(x, "}")) {
+            if (depth == 1 && x->call_depth) label(x, RETURN, sizeof RETURN - 1);
             ptx_resolve_labels(x);
             x->scope = x->scope->parent;
             depth--;
@@ -254,7 +278,7 @@ static void body(struct ptx_parser *x) {
         } else if (ptx_accept(x, ".shared")) {
             add_var(x, variable(x, PTX_SHARED));
             ptx_expect(x, ";");
-        } else if (ptx_accept(x, ".local")) {
+        } else if (ptx_accept(x, ".local") || ptx_accept(x, ".param")) { /* .param: for a call */
             add_var(x, variable(x, PTX_LOCAL));
             ptx_expect(x, ";");
         } else if (ptx_accept(x, ".loc")) {
@@ -270,7 +294,7 @@ static void body(struct ptx_parser *x) {
             struct ptx_lexer back = x->lexer;
             ptx_advance(x);
             if (ptx_accept(x, ":")) {
-                label(x, &name);
+                label(x, name.at, name.n);
                 continue;
             }
             x->token = name;
@@ -321,8 +345,10 @@ static void kernel(struct ptx_parser *x) {
     k->name = name_token(x);
     x->kernel = k;
     x->n_open_labels = 0;
-    x->file = x->source_line = x->caller_file = x->caller_line = 0;
-    open_scope(x);
+    x->file = x->source_line = x->call_file = x->call_line = 0;
+    x->n_places = 0;
+    x->places = NULL;
+    ptx_open_scope(x);
     if (ptx_accept(x, "(")) {
         while (!x->failed && !ptx_accept(x, ")")) {
             ptx_expect(x, ".param");
@@ -361,7 +387,7 @@ static void kernel(struct ptx_parser *x) {
     }
     ptx_expect(x, "{");
     /* shared variables may be declared after their use in a nested scope: place them when all are known */
-    body(x);
+    ptx_read_body(x);
     if (!x->failed) place_shared(x);
     struct ptx_kernel **end = &x->module->kernels;
     while (*end) end = &(*end)->next;
@@ -424,6 +450,8 @@ static void directive(struct ptx_parser *x) {
     } else if (ptx_accept(x, ".visible") || ptx_accept(x, ".weak")) {
     } else if (ptx_accept(x, ".entry")) {
         kernel(x);
+    } else if (ptx_accept(x, ".func")) {
+        ptx_read_function(x);
     } else if (ptx_accept(x, ".file")) {
         file_name(x);
     } else if (ptx_accept(x, ".section")) {
@@ -442,7 +470,7 @@ struct ptx_module *ptx_parse(const char *text, char *error, size_t error_bytes) 
     if (!x.module->text) abort();
     memcpy(x.module->text, text, n + 1);
     x.lexer = (struct ptx_lexer){.at = x.module->text, .line = 1};
-    open_scope(&x);
+    ptx_open_scope(&x);
     ptx_advance(&x);
     while (!x.failed && x.token.kind != PTX_T_END) directive(&x);
     if (!x.failed) return x.module;

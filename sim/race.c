@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: MIT
  * The records of shared memory's words, see race.h. */
-#include "race.h"
 #include "decode.h"
+#include "hopper.h"
 #include "report.h"
 #include "slab.h"
-
-#include <stdio.h>
 
 static uint64_t record_of(const struct sim_warp *w, const struct sim_ins *in, uint32_t touched) {
     return sim_record(w->known[w->actor], w->actor, in->statement, touched);
@@ -24,13 +22,6 @@ uint64_t *sim_reads_of(struct sim_cta *owner, uint32_t actor) {
         owner->readers[owner->n_readers++] = (uint16_t)actor;
     }
     return *slot;
-}
-
-const char *sim_actor_text(const struct sim_cluster *c, uint32_t actor) {
-    static _Thread_local char text[48];
-    uint32_t n_warps = c->ctas[0].n_warps;
-    snprintf(text, sizeof text, "CTA rank %u warp %u", actor / n_warps, actor % n_warps);
-    return text;
 }
 
 void sim_tell_race(struct sim_warp *w, const struct sim_ins *in, uint32_t lane, uint32_t word, uint64_t other,
@@ -113,7 +104,7 @@ void sim_shared_touch(struct sim_warp *w, const struct sim_ins *in, struct sim_c
 static inline int words_are_free(const uint64_t *was, uint32_t n, const uint32_t *known, int must_be_written) {
     uint64_t both = was[0], any = was[0], differ = 0;
     for (uint32_t i = 1; i < n; i++) both &= was[i], any |= was[i], differ |= was[i] ^ was[0];
-    return !(any & SIM_PENDING) && !(differ >> 30) && SIM_TIME(was[0]) <= known[SIM_ACTOR(was[0])] &&
+    return !(any & SIM_PENDING) && !(differ >> 29) && SIM_TIME(was[0]) <= known[SIM_ACTOR(was[0])] &&
            (!must_be_written || (both & 15) == 15);
 }
 static inline int nobody_reads(const struct sim_cluster *c, const uint32_t *latest, const uint32_t *known,

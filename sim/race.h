@@ -41,7 +41,6 @@ void sim_shared_touch_lanes(struct sim_warp *w, const struct sim_ins *in, struct
 /* The issuer has waited for a copy that it issued at `in`: its bytes become ordinary writes of now. */
 void sim_shared_landed(struct sim_warp *w, const struct sim_ins *in, struct sim_cta *owner, uint32_t offset,
                        uint32_t bytes);
-const char *sim_actor_text(const struct sim_cluster *c, uint32_t actor); /* "CTA rank 0 warp 3" */
 /* For race_async.c: an actor's records of reads; the finding about a record that is in the way. */
 uint64_t *sim_reads_of(struct sim_cta *owner, uint32_t actor);
 void sim_tell_race(struct sim_warp *w, const struct sim_ins *in, uint32_t lane, uint32_t word, uint64_t other,

@@ -48,7 +48,7 @@ static attn_status read_threads(attn_ctx *ctx, const attn_ctx_options *o) {
 }
 
 static attn_status read_isa(attn_ctx *ctx, const attn_ctx_options *o) {
-    static const char *const names[] = {"c", "avx2", "avx512", "amx"};
+    static const char *const names[] = {"c", "avx2", "avx512", "avx512bf16", "amx"};
     const char *isa = o->cpu_isa ? o->cpu_isa : attn_base_env(ATTN_ENV_CPU);
     if (!isa) return ATTN_OK;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -56,8 +56,8 @@ static attn_status read_isa(attn_ctx *ctx, const attn_ctx_options *o) {
         snprintf(ctx->cpu_isa, sizeof ctx->cpu_isa, "%s", isa);
         return ATTN_OK;
     }
-    FAIL(ATTN_E_ENUM, "cpu_isa", "cpu_isa%s \"%s\" is not c, avx2, avx512 or amx", o->cpu_isa ? "" : " (ATTN_CPU)",
-         isa);
+    FAIL(ATTN_E_ENUM, "cpu_isa", "cpu_isa%s \"%s\" is not c, avx2, avx512, avx512bf16 or amx",
+         o->cpu_isa ? "" : " (ATTN_CPU)", isa);
 }
 
 static attn_status read_preferences(attn_ctx *ctx) {

@@ -17,8 +17,9 @@ const struct attn_env_row attn_env_table[ATTN_ENV_COUNT] = {
                          "A hint: if no kernel that accepts the problem matches, the choice is as without it."},
     [ATTN_ENV_BACKEND] = {"ATTN_BACKEND", "text",
                           "Preferred backend for plans that name none: any, ref, cpu or cuda. A hint, as ATTN_KERNEL."},
-    [ATTN_ENV_CPU] = {"ATTN_CPU", "text",
-                      "Cap on the CPU features that kernels may use: c, avx2, avx512 or amx. Unset: all there are."},
+    [ATTN_ENV_CPU] =
+        {"ATTN_CPU", "text",
+         "Cap on the CPU features that kernels may use: c, avx2, avx512, avx512bf16 or amx. Unset: all there are."},
     [ATTN_ENV_EXPLAIN] = {"ATTN_EXPLAIN", "bool",
                           "1: every new plan logs the table of attn_explain at level info, area plan. Unless "
                           "ATTN_LOG is set, it also asks for that level and area."},

@@ -9,9 +9,11 @@
 #define ATTN_CPU_C      (UINT64_C(1) << 0)
 #define ATTN_CPU_AVX2   (UINT64_C(1) << 1) /* AVX2, FMA, F16C             */
 #define ATTN_CPU_AVX512 (UINT64_C(1) << 2) /* F, BW, DQ, VL               */
-#define ATTN_CPU_AMX    (UINT64_C(1) << 3) /* AMX tile, bf16; permission granted */
+#define ATTN_CPU_BF16   (UINT64_C(1) << 3) /* AVX-512 with BF16           */
+#define ATTN_CPU_AMX    (UINT64_C(1) << 4) /* AMX tile, bf16; permission granted */
 
-/* cpuid and xgetbv; `cap` is "", "c", "avx2", "avx512" or "amx". text (may be NULL) gets names for a person. */
+/* cpuid and xgetbv; `cap` is "", "c", "avx2", "avx512", "avx512bf16" or "amx". text (may be NULL) gets names for a
+ * person. */
 uint64_t attn_cpu_features(const char *cap, struct attn_text *text);
 
 /* Thread pool. run() calls job(arg, worker) once for each worker 0 .. n-1, worker 0 on the calling thread, and returns

@@ -22,7 +22,7 @@
 struct survey {
     uint64_t levels; /* without AMX: its permission is asked for only when the cap allows AMX */
     int amx;
-    uint8_t avx512_bf16, avx512_fp16;
+    uint8_t avx512_fp16;
 };
 
 #if defined(__x86_64__) || defined(__i386__)
@@ -52,7 +52,7 @@ static struct survey look(void) {
     found.levels |= ATTN_CPU_AVX512;
     if (a >= 1) {
         uint32_t x, y, z;
-        if (__get_cpuid_count(7, 1, &a71, &x, &y, &z)) found.avx512_bf16 = (uint8_t)(a71 >> 5 & 1);
+        if (__get_cpuid_count(7, 1, &a71, &x, &y, &z)) found.levels |= a71 >> 5 & 1 ? ATTN_CPU_BF16 : 0;
     }
     found.avx512_fp16 = (uint8_t)(d7 >> 23 & 1);
     found.amx = all_set(xcr0, XCR0_AMX) && all_set(d7, UINT32_C(1) << 22 | UINT32_C(1) << 24); /* BF16 TILE */
@@ -84,10 +84,11 @@ static uint64_t levels_up_to(const char *cap) {
         uint64_t levels;
     } caps[] = {{"c", ATTN_CPU_C},
                 {"avx2", ATTN_CPU_C | ATTN_CPU_AVX2},
-                {"avx512", ATTN_CPU_C | ATTN_CPU_AVX2 | ATTN_CPU_AVX512}};
+                {"avx512", ATTN_CPU_C | ATTN_CPU_AVX2 | ATTN_CPU_AVX512},
+                {"avx512bf16", ATTN_CPU_C | ATTN_CPU_AVX2 | ATTN_CPU_AVX512 | ATTN_CPU_BF16}};
     for (size_t i = 0; cap && i < sizeof caps / sizeof caps[0]; ++i)
         if (!strcmp(cap, caps[i].name)) return caps[i].levels;
-    return ATTN_CPU_C | ATTN_CPU_AVX2 | ATTN_CPU_AVX512 | ATTN_CPU_AMX;
+    return ATTN_CPU_C | ATTN_CPU_AVX2 | ATTN_CPU_AVX512 | ATTN_CPU_BF16 | ATTN_CPU_AMX;
 }
 
 uint64_t attn_cpu_features(const char *cap, struct attn_text *text) {
@@ -102,7 +103,7 @@ uint64_t attn_cpu_features(const char *cap, struct attn_text *text) {
     if (features & ATTN_CPU_AVX2) attn_text_add(text, " avx2 fma f16c");
     if (features & ATTN_CPU_AVX512) {
         attn_text_add(text, " avx512f avx512bw avx512dq avx512vl");
-        if (survey.avx512_bf16) attn_text_add(text, " avx512_bf16");
+        if (features & ATTN_CPU_BF16) attn_text_add(text, " avx512_bf16");
         if (survey.avx512_fp16) attn_text_add(text, " avx512_fp16");
     }
     if (features & ATTN_CPU_AMX) attn_text_add(text, " amx_tile amx_bf16");

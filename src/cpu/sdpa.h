@@ -14,21 +14,32 @@
 #include "core/problem.h"
 #include "core/view.h"
 #include "cpu/ukr.h"
+#include "cpu/ukr_pair.h"
+
+/* One instruction set, as the `impl` of a kernel row. */
+struct attn_cpu_sdpa_isa {
+    const struct attn_ukr *u;
+    const struct attn_ukr_pair *pair; /* or NULL; bf16 only */
+    double rate;                      /* sustained flops per second and thread, for the ranking only */
+};
 
 struct attn_cpu_sdpa {
     const attn_problem *p;
     const attn_args *args;
     const struct attn_ukr *u;
+    const struct attn_ukr_pair *pair; /* not NULL: products take operands of pairs (ukr_pair.h) */
     struct attn_view q, k, v, mask;
     int64_t group;     /* G */
     int64_t flat;      /* flat rows of a (batch, key head): SQ * G */
     double row_factor; /* packed q rows carry this: the scale, unless its size could overflow a product on the way */
     double late_scale; /* what remains of the scale for the score: 1, or the scale */
-    double softcap;    /* clamped to what the compute type can divide by */
-    int plain;         /* scores need nothing but their key range */
+    int late_fits;     /* its product with a score can be taken in the compute type */
+    double unit;    /* what one unit of a finished score is worth: 1, or the scale if that is left to the exponential */
+    double softcap; /* clamped to what the compute type can divide by */
+    int plain;      /* scores need nothing but their key range */
 };
-void attn_cpu_sdpa_init(struct attn_cpu_sdpa *s, const attn_problem *p, const attn_args *args,
-                        const struct attn_ukr *u);
+void attn_cpu_sdpa_init(struct attn_cpu_sdpa *s, const attn_problem *p, const attn_args *args, const struct attn_ukr *u,
+                        const struct attn_ukr_pair *pair);
 
 /* One query row: which keys it sees and what is added to its scores. ALiBi is taken relative to its largest value in
  * the row (`shift`, which then belongs to lse): a slope times thousands of keys would cost the score its last digits.
@@ -104,10 +115,10 @@ static inline int64_t attn_cpu_sdpa_blocks(int64_t n, int64_t block) { return n 
 static inline int64_t attn_cpu_sdpa_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
 /* Operators (sdpa_fwd.c, sdpa_bwd.c). */
-int64_t attn_cpu_sdpa_fwd_workspace(const struct attn_ukr *u, const attn_problem *p, int32_t threads);
-int64_t attn_cpu_sdpa_bwd_workspace(const struct attn_ukr *u, const attn_problem *p, int32_t threads);
-void attn_cpu_sdpa_fwd(const struct attn_ukr *u, const struct attn_core_device *dev, const attn_problem *p,
+int64_t attn_cpu_sdpa_fwd_workspace(const struct attn_cpu_sdpa_isa *isa, const attn_problem *p, int32_t threads);
+int64_t attn_cpu_sdpa_bwd_workspace(const struct attn_cpu_sdpa_isa *isa, const attn_problem *p, int32_t threads);
+void attn_cpu_sdpa_fwd(const struct attn_cpu_sdpa_isa *isa, const struct attn_core_device *dev, const attn_problem *p,
                        const attn_args *args);
-void attn_cpu_sdpa_bwd(const struct attn_ukr *u, const struct attn_core_device *dev, const attn_problem *p,
+void attn_cpu_sdpa_bwd(const struct attn_cpu_sdpa_isa *isa, const struct attn_core_device *dev, const attn_problem *p,
                        const attn_args *args);
 #endif

@@ -84,10 +84,10 @@ static int64_t stat_bytes(const struct attn_cpu_bwd *w) {
     return end;
 }
 
-int64_t attn_cpu_sdpa_bwd_workspace(const struct attn_ukr *u, const attn_problem *p, int32_t threads) {
+int64_t attn_cpu_sdpa_bwd_workspace(const struct attn_cpu_sdpa_isa *isa, const attn_problem *p, int32_t threads) {
     struct attn_cpu_bwd w = {0};
     if (p->heads_q <= 0) return 0;
-    attn_cpu_sdpa_init(&w.s, p, NULL, u);
+    attn_cpu_sdpa_init(&w.s, p, NULL, isa->u, NULL);
     lay_out(&w, threads);
     return stat_bytes(&w) + threads * w.at.end;
 }
@@ -108,11 +108,11 @@ static void run_phase(struct attn_cpu_bwd *w, const struct attn_core_device *dev
     attn_cpu_pool_run(attn_cpu_pool_of(dev), tasks < dev->threads ? (int32_t)tasks : dev->threads, run_tasks, w);
 }
 
-void attn_cpu_sdpa_bwd(const struct attn_ukr *u, const struct attn_core_device *dev, const attn_problem *p,
+void attn_cpu_sdpa_bwd(const struct attn_cpu_sdpa_isa *isa, const struct attn_core_device *dev, const attn_problem *p,
                        const attn_args *args) {
     struct attn_cpu_bwd w = {0};
     if (p->heads_q <= 0) return; /* without queries or batch entries the sums that remain are zeros, not left alone */
-    attn_cpu_sdpa_init(&w.s, p, args, u);
+    attn_cpu_sdpa_init(&w.s, p, args, isa->u, NULL);
     lay_out(&w, dev->threads);
     w.stats = args->workspace;
     w.scratch = (char *)args->workspace + stat_bytes(&w);

@@ -30,7 +30,7 @@ int64_t attn_cpu_decode_split(const struct attn_cpu_sdpa *s) {
         if (!(*m > -INFINITY)) return; /* NaN or empty */                                                              \
         for (int64_t t = 0; t < f->splits; t++) {                                                                      \
             char *part = partials + t * f->partial_bytes;                                                              \
-            const double high = (double)((REAL *)(void *)part)[r], factor = exp(high - *m);                            \
+            const double high = (double)((REAL *)(void *)part)[r], factor = exp((high - *m) * f->s.unit);              \
             REAL *from = (REAL *)(void *)(part + f->partial_o) + r * f->ldv;                                           \
             *l += (double)((REAL *)(void *)(part + f->partial_l))[r] * factor;                                         \
             f->s.u->scale_##T(from, f->ldv, (REAL)factor);                                                             \
@@ -57,11 +57,11 @@ void attn_cpu_decode_merge(void *arg, int32_t worker) {
             attn_cpu_sdpa_row(&f->s, &seq, b, hk * f->s.group + r % f->s.group, r / f->s.group, &row);
             if (f->real == 8) {
                 merge_row_f64(f, partials, r, &m, &l);
-                attn_cpu_fwd_finish_f64(f, &seq, b, &row, m, l,
+                attn_cpu_fwd_finish_f64(f, &seq, b, &row, m * f->s.unit, l,
                                         (double *)(void *)(partials + f->partial_o) + r * f->ldv);
             } else {
                 merge_row_f32(f, partials, r, &m, &l);
-                attn_cpu_fwd_finish_f32(f, &seq, b, &row, m, l,
+                attn_cpu_fwd_finish_f32(f, &seq, b, &row, m * f->s.unit, l,
                                         (float *)(void *)(partials + f->partial_o) + r * f->ldv);
             }
         }

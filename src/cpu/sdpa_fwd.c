@@ -5,9 +5,12 @@
 #include "cpu/sdpa_fwd.h"
 
 #include "cpu/ref.h"
+#include "cpu/sdpa_pair.h"
 
 #include <math.h>
 #include <string.h>
+
+#define LOG2_E 1.44269504088896340736
 
 static void store_lse(const struct attn_cpu_fwd *f, int64_t b, int64_t h, int64_t at, double lse) {
     if (f->lse.data) attn_num_store(attn_view_row(&f->lse, b, h, at), f->lse.dtype, 0, lse);
@@ -22,7 +25,7 @@ static double outer_lse(const attn_problem *p, double natural, double sink) {
         lse = isnan(natural) || isnan(sink) ? NAN : isinf(hi) ? hi : hi + log1p(exp(lo - hi));
     }
     if (lse == -INFINITY) return attn_cpu_ref_empty_lse(p);
-    return attn_core_has(p, ATTN_LSE_BASE_2) ? lse * 1.44269504088896340736 : lse;
+    return attn_core_has(p, ATTN_LSE_BASE_2) ? lse * LOG2_E : lse;
 }
 
 void attn_cpu_fwd_empty(const struct attn_cpu_fwd *f, const struct attn_core_seq *seq, int64_t b, int64_t hk,
@@ -43,35 +46,55 @@ enum {
     TASK_BYTES = 512 << 10
 };
 
-#define REAL    float
-#define T(name) name##_f32
-#include "cpu/sdpa_fwd_tpl.h"
-#undef REAL
-#undef T
+#define PAIRS   0
+#define HALF    0
 #define REAL    double
 #define T(name) name##_f64
+#define R(name) name##_f64
+#define GEMM    u->gemm_f64
+#include "cpu/sdpa_fwd_tpl.h"
+#undef HALF
+#undef REAL
+#undef T
+#undef R
+#undef GEMM
+#define HALF    1
+#define REAL    float
+#define T(name) name##_f32
+#define R(name) name##_f32
+#define GEMM    u->gemm_f32
+#include "cpu/sdpa_fwd_tpl.h"
+#undef T
+#undef GEMM
+#undef PAIRS
+#define PAIRS   1
+#define T(name) name##_pair
+#define GEMM    pair->gemm
 #include "cpu/sdpa_fwd_tpl.h"
 
 static void lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     const attn_problem *p = f->s.p;
     const struct attn_ukr *u = f->s.u;
-    const int f64 = p->dtype == ATTN_F64;
+    const int f64 = p->dtype == ATTN_F64, pairs = f->s.pair != NULL;
     const int64_t mr = f64 ? u->mr64 : u->mr32, line = f64 ? 8 : 16;
     f->real = f64 ? 8 : 4;
     f->panel = f->s.flat > FEW_ROWS ? (f64 ? u->nr64 : u->nr32) : 0;
     f->strip = f->panel ? (mr < 12 ? 12 / mr * mr : mr) : FEW_ROWS;
-    f->ldq = attn_cpu_sdpa_up(p->dim_qk, line);
+    f->depth = pairs ? attn_cpu_sdpa_blocks(p->dim_qk, 2) : p->dim_qk;
+    f->ldq = attn_cpu_sdpa_up(f->depth, line);
     f->ldv = attn_cpu_sdpa_up(p->dim_v, line);
     f->keys = 512 / (f64 ? 2 : 1);
     while (f->keys > 64 && f->keys * (f->ldq + f->ldv) * f->real > BLOCK_BYTES) f->keys /= 2;
     if (!f->panel && f->keys > 256) f->keys = 256;
+    f->half = !f->panel && p->dtype != ATTN_F32 && p->dtype != ATTN_F64 && u->gemm_half;
     f->lds = f->keys + line;
+    f->ldp = pairs ? f->keys / 2 + line : f->lds;
 
     f->split = attn_cpu_decode_split(&f->s);
     f->splits = p->seq_k > 0 ? attn_cpu_sdpa_blocks(p->seq_k, f->split) : 1;
-    const int64_t pairs = p->batch * p->heads_k, fit = TASK_BYTES / ((f->ldq + f->ldv + 1) * f->real * f->strip);
+    const int64_t owners = p->batch * p->heads_k, fit = TASK_BYTES / ((f->ldq + f->ldv + 1) * f->real * f->strip);
     const int64_t most = fit < 8 ? 8 : fit > 36 ? 36 : fit;
-    int64_t strips = attn_cpu_sdpa_blocks(f->s.flat, f->strip), want = strips * pairs / (4 * (int64_t)threads);
+    int64_t strips = attn_cpu_sdpa_blocks(f->s.flat, f->strip), want = strips * owners / (4 * (int64_t)threads);
     want = want < 2 ? 2 : want > most ? most : want;
     if (f->splits > 1) want = strips;
     f->rows = want * f->strip;
@@ -86,6 +109,7 @@ static void lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     f->at.raw = attn_cpu_sdpa_take(end, f->keys * f->ldv * f->real);
     f->at.poison = attn_cpu_sdpa_take(end, f->keys);
     f->at.s = attn_cpu_sdpa_take(end, f->strip * f->lds * f->real);
+    f->at.p = pairs ? attn_cpu_sdpa_take(end, f->strip * f->ldp * f->real) : f->at.s;
     f->at.hidden = attn_cpu_sdpa_take(end, f->keys);
     f->at.mask = attn_cpu_sdpa_take(end, f->keys * (int64_t)sizeof(float));
     f->at.row = attn_cpu_sdpa_take(end, f->rows * (int64_t)sizeof(struct attn_cpu_sdpa_row));
@@ -103,11 +127,16 @@ static int64_t partials(const struct attn_cpu_fwd *f) {
     return f->splits > 1 ? f->s.p->batch * f->s.p->heads_k * f->splits * f->partial_bytes : 0;
 }
 
-int64_t attn_cpu_sdpa_fwd_workspace(const struct attn_ukr *u, const attn_problem *p, int32_t threads) {
+static void set_up(struct attn_cpu_fwd *f, const struct attn_cpu_sdpa_isa *isa, const attn_problem *p,
+                   const attn_args *args, int32_t threads) {
+    attn_cpu_sdpa_init(&f->s, p, args, isa->u, isa->pair);
+    lay_out(f, threads);
+}
+
+int64_t attn_cpu_sdpa_fwd_workspace(const struct attn_cpu_sdpa_isa *isa, const attn_problem *p, int32_t threads) {
     struct attn_cpu_fwd f = {0};
     if (p->batch <= 0 || p->heads_q <= 0 || p->seq_q <= 0) return 0;
-    attn_cpu_sdpa_init(&f.s, p, NULL, u);
-    lay_out(&f, threads);
+    set_up(&f, isa, p, NULL, threads);
     return threads * f.at.end + partials(&f);
 }
 
@@ -119,6 +148,8 @@ static void run_tasks(void *arg, int32_t worker) {
     for (int64_t t; (t = attn_cpu_next(&f->next)) < tasks;) {
         if (f->real == 8) {
             run_task_f64(f, t, scratch);
+        } else if (f->s.pair) {
+            run_task_pair(f, t, scratch);
         } else {
             run_task_f32(f, t, scratch);
         }
@@ -126,12 +157,11 @@ static void run_tasks(void *arg, int32_t worker) {
     attn_cpu_flush_end(mode);
 }
 
-void attn_cpu_sdpa_fwd(const struct attn_ukr *u, const struct attn_core_device *dev, const attn_problem *p,
+void attn_cpu_sdpa_fwd(const struct attn_cpu_sdpa_isa *isa, const struct attn_core_device *dev, const attn_problem *p,
                        const attn_args *args) {
     struct attn_cpu_fwd f = {0};
     if (p->batch <= 0 || p->heads_q <= 0 || p->seq_q <= 0) return;
-    attn_cpu_sdpa_init(&f.s, p, args, u);
-    lay_out(&f, dev->threads);
+    set_up(&f, isa, p, args, dev->threads);
     f.out = attn_core_view(p, args, ATTN_ROLE_OUT);
     f.lse = attn_core_view(p, args, ATTN_ROLE_LSE);
     f.lse_rounded = attn_core_view(p, args, ATTN_ROLE_LSE_ROUNDED);

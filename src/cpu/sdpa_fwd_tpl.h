@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: MIT
- * One task of the dense forward for one compute type; included twice by sdpa_fwd.c. No include guard on purpose.
- * Online softmax over key blocks (Milakov and Gimelshein 2018; Dao et al. 2022), natural exponent, accumulators in
- * REAL. The includer defines REAL and T(name). */
+ * One task of the dense forward for one kind of operands; included by sdpa_fwd.c for each. No include guard on purpose.
+ * Online softmax over key blocks (Milakov and Gimelshein 2018; Dao et al. 2022), accumulators in REAL. The includer
+ * defines REAL, T(name) for what belongs to the kind, R(name) for what belongs to REAL, GEMM, HALF (1: a kind of dtypes
+ * that may have 16 bits), and PAIRS: 1 = both products run on pairs of bf16 (q, k, v as they are, probabilities
+ * rounded), 0 = on REAL. */
 
+#if !PAIRS
 void T(attn_cpu_fwd_finish)(const struct attn_cpu_fwd *f, const struct attn_core_seq *seq, int64_t b,
                             const struct attn_cpu_sdpa_row *row, double m, double l, const REAL *o) {
     const attn_problem *p = f->s.p;
@@ -16,10 +19,17 @@ void T(attn_cpu_fwd_finish)(const struct attn_cpu_fwd *f, const struct attn_core
         if (m == -INFINITY || isnan(factor)) {
             attn_cpu_ref_fill(out, p->dtype, p->dim_v, m == -INFINITY ? 0 : NAN);
         } else {
-            T(attn_cpu_sdpa_store)(&f->s, out, p->dtype, o, p->dim_v, factor);
+            R(attn_cpu_sdpa_store)(&f->s, out, p->dtype, o, p->dim_v, factor);
         }
     }
     store_lse(f, b, row->h, at, outer_lse(p, natural, sink));
+}
+#endif
+
+/* C = A B, += with accumulate; rows of A have unit columns. */
+static inline void T(gemm)(const struct attn_cpu_fwd *f, int64_t m, int64_t n, int64_t k, const REAL *a, int64_t lda,
+                           const REAL *b, int64_t ldb, REAL *c, int64_t ldc, int accumulate) {
+    f->s.GEMM(m, n, k, a, lda, 1, b, ldb, c, ldc, accumulate);
 }
 
 /* What a task works with. */
@@ -28,94 +38,189 @@ struct T(work) {
     struct attn_core_seq seq;
     int64_t b, hk;
     struct attn_cpu_sdpa_row *row;
-    REAL *q, *kt, *tmp, *v, *s, *o, *m, *l, *before;
-    const REAL *k, *vs; /* rows of keys where nothing is packed; rows of values */
+    REAL *q, *kt, *tmp, *v, *s, *p, *o, *m, *l, *before; /* p: probabilities as the second product reads them */
+    const REAL *k, *vs;                                  /* rows of keys where nothing is packed; rows of values */
+    const uint16_t *k_half, *v_half;                     /* the same as they are in memory */
     int64_t ldk, ldv;
     struct attn_cpu_sdpa_poison poison;
     uint8_t *hidden;
     float *mask;
 };
 
+#if HALF
+/* Few rows: keys and values are read where they are. */
+static void T(load_half)(struct T(work) * w, int64_t j0, int64_t n, int careful) {
+    const struct attn_cpu_fwd *f = w->f;
+    const attn_problem *p = f->s.p;
+    w->k_half = attn_cpu_half_rows(&f->s, &f->s.k, &w->seq, w->b, w->hk, j0, n, p->dim_qk, PAIRS,
+                                   (uint16_t *)(void *)w->kt, f->ldq * (PAIRS ? 2 : 1), NULL, 0, &w->ldk);
+    w->poison.any = 0;
+    w->v_half = attn_cpu_half_rows(&f->s, &f->s.v, &w->seq, w->b, w->hk, j0, n, p->dim_v, 0, (uint16_t *)(void *)w->v,
+                                   f->ldv, careful ? &w->poison : NULL, f->ldv, &w->ldv);
+}
+#endif
+
+#if PAIRS
+static void T(load_row)(const struct T(work) * w, REAL *dst, const char *src) {
+    attn_cpu_pair_row(dst, src, w->f->s.p->dim_qk);
+}
+static void T(load_block)(struct T(work) * w, int64_t j0, int64_t n, int careful) {
+    const struct attn_cpu_fwd *f = w->f;
+    if (!f->panel) {
+        T(load_half)(w, j0, n, careful);
+        return;
+    }
+    attn_cpu_pair_panels(&f->s, &f->s.k, &w->seq, w->b, w->hk, j0, n, f->s.p->dim_qk, f->panel, w->kt, w->tmp);
+    attn_cpu_pair_rows(&f->s, &f->s.v, &w->seq, w->b, w->hk, j0, n, f->s.p->dim_v, w->v, f->ldv, &w->poison);
+    w->vs = w->v;
+    w->ldv = f->ldv;
+}
+#else
+static void T(load_row)(const struct T(work) * w, REAL *dst, const char *src) {
+    R(attn_cpu_sdpa_load)(&w->f->s, dst, src, w->f->s.p->dtype, w->f->s.p->dim_qk, w->f->s.row_factor);
+}
 /* The keys j0 .. j0+n in use: panels and values are packed, or (few rows) used in place where the tensor allows it.
  * Values in place are not looked at before they are used: see run_few. */
 static void T(load_block)(struct T(work) * w, int64_t j0, int64_t n, int careful) {
     const struct attn_cpu_fwd *f = w->f;
     const attn_problem *p = f->s.p;
     const int64_t width = p->dim_v;
+#if HALF
+    if (f->half) {
+        T(load_half)(w, j0, n, careful);
+        return;
+    }
+#endif
     /* rows far apart would fight for the same cache sets while every strip walks over them */
     const int copy = careful || (f->panel && f->s.v.row != f->ldv);
     if (f->panel) {
-        T(attn_cpu_sdpa_panels)
+        R(attn_cpu_sdpa_panels)
         (&f->s, &f->s.k, &w->seq, w->b, w->hk, j0, n, p->dim_qk, f->panel, w->kt, w->tmp, f->ldq);
     } else {
-        w->k = T(attn_cpu_sdpa_keys)(&f->s, &f->s.k, &w->seq, w->b, w->hk, j0, n, p->dim_qk, w->kt, f->ldq, 0, &w->ldk);
+        w->k = R(attn_cpu_sdpa_keys)(&f->s, &f->s.k, &w->seq, w->b, w->hk, j0, n, p->dim_qk, w->kt, f->ldq, 0, &w->ldk);
     }
     w->poison.any = 0;
-    w->vs = T(attn_cpu_sdpa_keys)(&f->s, &f->s.v, &w->seq, w->b, w->hk, j0, n, width, w->v, f->ldv, copy, &w->ldv);
+    w->vs = R(attn_cpu_sdpa_keys)(&f->s, &f->s.v, &w->seq, w->b, w->hk, j0, n, width, w->v, f->ldv, copy, &w->ldv);
     if (!f->panel && !careful) return;
     if (w->vs != w->v) {
         int clean = 1;
-        for (int64_t j = 0; j < n && clean; j++) clean = f->s.u->T(finite)(w->vs + j * w->ldv, width);
+        for (int64_t j = 0; j < n && clean; j++) clean = f->s.u->R(finite)(w->vs + j * w->ldv, width);
         if (clean) return;
-        w->vs = T(attn_cpu_sdpa_keys)(&f->s, &f->s.v, &w->seq, w->b, w->hk, j0, n, width, w->v, f->ldv, 1, &w->ldv);
+        w->vs = R(attn_cpu_sdpa_keys)(&f->s, &f->s.v, &w->seq, w->b, w->hk, j0, n, width, w->v, f->ldv, 1, &w->ldv);
     }
-    T(attn_cpu_sdpa_poison_find)(&f->s, &w->poison, w->v, n, width, f->ldv);
+    R(attn_cpu_sdpa_poison_find)(&f->s, &w->poison, w->v, n, width, f->ldv);
+}
+#endif
+
+/* Few rows: products with keys c0 .. c0+n of the block, and sums of its values. */
+static void T(dots)(struct T(work) * w, int64_t rows, int64_t c0, int64_t n) {
+    const struct attn_cpu_fwd *f = w->f;
+#if PAIRS
+    f->s.pair->dots(rows, n, f->depth, w->q, f->ldq, w->k_half + c0 * w->ldk, w->ldk, w->s, f->lds);
+#else
+#if HALF
+    if (f->half) {
+        f->s.u->gemm_nt_half(rows, n, f->depth, w->q, f->ldq, w->k_half + c0 * w->ldk, w->ldk, f->s.p->dtype, w->s,
+                             f->lds);
+        return;
+    }
+#endif
+    f->s.u->R(gemm_nt)(rows, n, f->depth, w->q, f->ldq, w->k + c0 * w->ldk, w->ldk, w->s, f->lds);
+#endif
+}
+static void T(sum_values)(struct T(work) * w, int64_t rows, int64_t c0, int64_t n) {
+    const struct attn_cpu_fwd *f = w->f;
+    const int64_t width = f->s.p->dim_v;
+#if PAIRS
+    f->s.pair->weigh(rows, width, n, w->p + c0 / 2, f->ldp, w->v_half + c0 * w->ldv, w->ldv, w->o, f->ldv);
+#else
+#if HALF
+    if (f->half) {
+        f->s.u->gemm_half(rows, width, n, w->p + c0, f->ldp, w->v_half + c0 * w->ldv, w->ldv, f->s.p->dtype, w->o,
+                          f->ldv, 1);
+        return;
+    }
+#endif
+    T(gemm)(f, rows, width, n, w->p + c0, f->ldp, w->vs + c0 * w->ldv, w->ldv, w->o, f->ldv, 1);
+#endif
 }
 
 /* Raw products of flat rows r0 .. r0+n with keys c0 .. c1 of the loaded block at j0, in w->s. */
 static void T(multiply_keys)(struct T(work) * w, int64_t r0, int64_t n, int64_t c0, int64_t c1) {
     const struct attn_cpu_fwd *f = w->f;
-    const int64_t d = f->s.p->dim_qk;
     const REAL *q = w->q + r0 * f->ldq;
     if (!f->panel) {
-        f->s.u->T(gemm_nt)(n, c1 - c0, d, q, f->ldq, w->k + c0 * w->ldk, w->ldk, w->s, f->lds);
+        T(dots)(w, n, c0, c1 - c0);
         return;
     }
     for (int64_t c = c0; c < c1; c += f->panel)
-        f->s.u->T(gemm)(n, f->panel, d, q, f->ldq, 1, w->kt + c * d, f->panel, w->s + (c - c0), f->lds, 0);
+        T(gemm)(f, n, f->panel, f->depth, q, f->ldq, w->kt + c * f->depth, f->panel, w->s + (c - c0), f->lds, 0);
 }
 
-/* One step of the online softmax for row r of the task: x[0..n) holds scores and becomes probabilities relative to m.
+#if PAIRS
+/* Probabilities x[0..n) go to p as bf16; where values are poisoned, they stay in x, too. Returns their sum. */
+static REAL T(weigh)(struct T(work) * w, REAL *x, uint16_t *p, int64_t n, REAL m) {
+    const struct attn_cpu_sdpa *s = &w->f->s;
+    if (n % 2) p[n] = 0;
+    if (!w->poison.any) return s->pair->exp2(p, x, n, (REAL)(s->unit * LOG2_E), m);
+    if (s->unit < 1 || s->unit > 1) s->u->R(scale)(x, n, (REAL)s->unit);
+    const REAL sum = R(attn_cpu_sdpa_exp_lifted)(s, x, n, (REAL)((double)m * s->unit), w->hidden);
+    s->u->narrow(p, ATTN_BF16, x, n, 1);
+    return sum;
+}
+#else
+static REAL T(weigh)(struct T(work) * w, REAL *x, REAL *p, int64_t n, REAL m) {
+    (void)p; /* the same as x */
+    return w->poison.any ? R(attn_cpu_sdpa_exp_lifted)(&w->f->s, x, n, m, w->hidden) : w->f->s.u->R(exp)(x, n, m);
+}
+#endif
+
+/* One step of the online softmax for row r of the task: x[0..n) holds scores; p receives probabilities relative to m.
  */
-static void T(soften)(struct T(work) * w, int64_t r, REAL *x, int64_t n) {
+static void T(soften)(struct T(work) * w, int64_t r, REAL *x, void *p, int64_t n) {
     const struct attn_ukr *u = w->f->s.u;
     REAL *m = &w->m[r], *l = &w->l[r];
-    const REAL high = u->T(max)(x, n);
+    const REAL high = u->R(max)(x, n);
     if (!(high < (REAL)INFINITY)) *m = (REAL)NAN; /* a NaN score, or +inf: exp(inf - inf) */
     if (isinf(high) || isnan(*m)) {
         memset(x, 0, (size_t)n * sizeof *x);
+        if (PAIRS) memset(p, 0, (size_t)(n + n % 2) * sizeof(uint16_t));
         return;
     }
     if (high > *m) {
         if (*m > (REAL)-INFINITY) {
-            const REAL shrink = (REAL)exp((double)*m - (double)high);
-            u->T(scale)(w->o + r * w->f->ldv, w->f->s.p->dim_v, shrink);
+            const REAL shrink = (REAL)exp(((double)*m - (double)high) * w->f->s.unit);
+            u->R(scale)(w->o + r * w->f->ldv, w->f->s.p->dim_v, shrink);
             *l *= shrink;
         }
         *m = high;
     }
-    *l += w->poison.any ? T(attn_cpu_sdpa_exp_lifted)(&w->f->s, x, n, *m, w->hidden) : u->T(exp)(x, n, *m);
+    *l += T(weigh)(w, x, p, n, *m);
 }
 
 /* Flat rows r0 .. r0+n of the task against keys c0 .. c1 of the loaded block at j0. */
 static void T(run_strip)(struct T(work) * w, int64_t r0, int64_t n, int64_t j0, int64_t c0, int64_t c1) {
     const struct attn_cpu_fwd *f = w->f;
-    const int64_t width = f->s.p->dim_v, step = f->panel ? c1 - c0 : V_STEP;
+    const int64_t width = f->s.p->dim_v;
     REAL *o = w->o + r0 * f->ldv;
     T(multiply_keys)(w, r0, n, c0, c1);
     for (int64_t r = 0; r < n; r++) {
         REAL *x = w->s + r * f->lds;
-        T(attn_cpu_sdpa_score)(&f->s, &w->seq, &w->row[r0 + r], x, NULL, j0 + c0, c1 - c0, w->mask);
-        T(soften)(w, r0 + r, x, c1 - c0);
+        R(attn_cpu_sdpa_score)(&f->s, &w->seq, &w->row[r0 + r], x, NULL, j0 + c0, c1 - c0, w->mask);
+        T(soften)(w, r0 + r, x, w->p + r * f->ldp, c1 - c0);
     }
-    for (int64_t c = c0; c < c1; c += step) /* few rows: value rows come from memory, so finish with them while at it */
-        f->s.u->T(gemm)(n, width, c1 - c < step ? c1 - c : step, w->s + (c - c0), f->lds, 1, w->vs + c * w->ldv, w->ldv,
-                        o, f->ldv, 1);
+    if (!f->panel) { /* c0 is 0. Value rows come from memory, so finish with them while at it */
+        for (int64_t c = 0; c < c1; c += V_STEP) T(sum_values)(w, n, c, c1 - c < V_STEP ? c1 - c : V_STEP);
+    } else if (PAIRS) { /* c0 is even */
+        T(gemm)(f, n, width, (c1 - c0 + 1) / 2, w->p, f->ldp, w->vs + c0 / 2 * w->ldv, w->ldv, o, f->ldv, 1);
+    } else {
+        T(gemm)(f, n, width, c1 - c0, w->p, f->ldp, w->vs + c0 * w->ldv, w->ldv, o, f->ldv, 1);
+    }
     if (!w->poison.any) return;
     struct attn_cpu_sdpa_poison part = w->poison;
     part.raw = (REAL *)part.raw + c0 * f->ldv;
     part.row += c0;
-    T(attn_cpu_sdpa_poison_apply)(&part, n, c1 - c0, width, f->ldv, w->s, f->lds, 1, o, f->ldv);
+    R(attn_cpu_sdpa_poison_apply)(&part, n, c1 - c0, width, f->ldv, w->s, f->lds, 1, o, f->ldv);
 }
 
 /* Few rows read every value once, so there is no telling beforehand whether all are finite. If a sum is not finite
@@ -130,7 +235,7 @@ static void T(run_few)(struct T(work) * w, int64_t n_rows, int64_t begin, int64_
     T(load_block)(w, begin, end - begin, 0);
     T(run_strip)(w, 0, n_rows, begin, 0, end - begin);
     int clean = 1;
-    for (int64_t r = 0; r < n_rows && clean; r++) clean = f->s.u->T(finite)(w->o + r * f->ldv, f->s.p->dim_v);
+    for (int64_t r = 0; r < n_rows && clean; r++) clean = f->s.u->R(finite)(w->o + r * f->ldv, f->s.p->dim_v);
     if (clean) return;
     memcpy(w->m, m, sums);
     memcpy(w->l, l, sums);
@@ -187,7 +292,8 @@ static void T(run_task)(struct attn_cpu_fwd *f, int64_t task, char *scratch) {
     attn_core_seq_get(p, f->s.args, w->b, &w->seq);
     w->row = (struct attn_cpu_sdpa_row *)(void *)(scratch + f->at.row);
 #define AT(name) (REAL *)(void *)(scratch + f->at.name)
-    w->q = AT(q), w->kt = AT(k), w->tmp = AT(tmp), w->v = AT(v), w->s = AT(s), w->o = AT(o), w->m = AT(m), w->l = AT(l);
+    w->q = AT(q), w->kt = AT(k), w->tmp = AT(tmp), w->v = AT(v), w->s = AT(s), w->p = AT(p), w->o = AT(o), w->m = AT(m),
+    w->l = AT(l);
     w->poison.raw = AT(raw), w->before = AT(before);
 #undef AT
     w->poison.row = (uint8_t *)scratch + f->at.poison;
@@ -204,16 +310,14 @@ static void T(run_task)(struct attn_cpu_fwd *f, int64_t task, char *scratch) {
     for (int64_t r = 0; r < live; r++) {
         const int64_t i = (f0 + r) / f->s.group, h = w->hk * f->s.group + (f0 + r) % f->s.group;
         attn_cpu_sdpa_row(&f->s, &w->seq, w->b, h, i, &w->row[r]);
-        if (p->dim_qk > 0) T(attn_cpu_sdpa_load)
-        (&f->s, w->q + r * f->ldq, attn_view_row(&f->s.q, w->b, h, w->seq.q0 + i), p->dtype, p->dim_qk,
-         f->s.row_factor);
+        if (p->dim_qk > 0) T(load_row)(w, w->q + r * f->ldq, attn_view_row(&f->s.q, w->b, h, w->seq.q0 + i));
         w->m[r] = (REAL)-INFINITY;
         w->l[r] = 0;
     }
     memset(w->o, 0, (size_t)(live * f->ldv) * sizeof *w->o);
     T(run_keys)(w, live, split * f->split, f->splits > 1 ? (split + 1) * f->split : INT64_MAX);
     if (f->splits > 1) return;
-    for (int64_t r = 0; r < live; r++)
-        T(attn_cpu_fwd_finish)(f, &w->seq, w->b, &w->row[r], (double)w->m[r], (double)w->l[r], w->o + r * f->ldv);
+    for (int64_t r = 0; r < live; r++) R(attn_cpu_fwd_finish)
+    (f, &w->seq, w->b, &w->row[r], (double)w->m[r] * f->s.unit, (double)w->l[r], w->o + r * f->ldv);
     attn_cpu_fwd_empty(f, &w->seq, w->b, w->hk, f0 + live, f0 + n);
 }

@@ -2,13 +2,9 @@
  * The dense kernels' rows: forward and backward, three instruction sets, four dtypes, one driver each. */
 #include "cpu/sdpa.h"
 
-/* Sustained flops per second and thread, for the ranking only. */
-struct isa {
-    const struct attn_ukr *u;
-    double rate;
-};
-static const struct isa isa_avx512 = {&attn_ukr_avx512, 90e9}, isa_avx2 = {&attn_ukr_avx2, 75e9},
-                        isa_c = {&attn_ukr_c, 12e9};
+static const struct attn_cpu_sdpa_isa isa_avx512bf16 = {&attn_ukr_avx512, &attn_ukr_pair_avx512bf16, 160e9},
+                                      isa_avx512 = {&attn_ukr_avx512, NULL, 90e9},
+                                      isa_avx2 = {&attn_ukr_avx2, NULL, 75e9}, isa_c = {&attn_ukr_c, NULL, 12e9};
 
 /* Extents whose products would not fit in 64 bits never get here with real tensors; without tensors they could. */
 static int supports(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
@@ -32,7 +28,7 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
 }
 
 static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
-    const struct isa *isa = k->impl;
+    const struct attn_cpu_sdpa_isa *isa = k->impl;
     const double rate = isa->rate * (p->dtype == ATTN_F64 ? 0.5 : 1) * dev->threads;
     return 5e-6 + (attn_problem_flops(p) * (p->op == ATTN_OP_SDPA_BWD ? 1.2 : 1) + 20 * attn_problem_bytes(p)) / rate;
 }
@@ -40,11 +36,11 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
 #define OPERATOR(op)                                                                                                   \
     static uint64_t workspace_##op(const struct attn_kernel *k, const struct attn_core_device *dev,                    \
                                    const attn_problem *p) {                                                            \
-        return (uint64_t)attn_cpu_sdpa_##op##_workspace(((const struct isa *)k->impl)->u, p, dev->threads);            \
+        return (uint64_t)attn_cpu_sdpa_##op##_workspace(k->impl, p, dev->threads);                                     \
     }                                                                                                                  \
     static attn_status launch_##op(const struct attn_kernel *k, const struct attn_core_device *dev,                    \
                                    const attn_problem *p, const attn_args *args) {                                     \
-        attn_cpu_sdpa_##op(((const struct isa *)k->impl)->u, dev, p, args);                                            \
+        attn_cpu_sdpa_##op(k->impl, dev, p, args);                                                                     \
         return ATTN_OK;                                                                                                \
     }
 OPERATOR(fwd)
@@ -64,8 +60,12 @@ OPERATOR(bwd)
         ROW(OP, fn, isa, FEATURE, bf16, ATTN_BF16, "f32"), ROW(OP, fn, isa, FEATURE, f64, ATTN_F64, "f64")
 
 const struct attn_kernel attn_cpu_sdpa_rows[] = {
-    ROWS(ATTN_OP_SDPA_FWD, fwd, avx512, ATTN_CPU_AVX512), ROWS(ATTN_OP_SDPA_BWD, bwd, avx512, ATTN_CPU_AVX512),
-    ROWS(ATTN_OP_SDPA_FWD, fwd, avx2, ATTN_CPU_AVX2),     ROWS(ATTN_OP_SDPA_BWD, bwd, avx2, ATTN_CPU_AVX2),
-    ROWS(ATTN_OP_SDPA_FWD, fwd, c, ATTN_CPU_C),           ROWS(ATTN_OP_SDPA_BWD, bwd, c, ATTN_CPU_C),
+    ROW(ATTN_OP_SDPA_FWD, fwd, avx512bf16, ATTN_CPU_BF16, bf16, ATTN_BF16, "bf16, sums in f32"),
+    ROWS(ATTN_OP_SDPA_FWD, fwd, avx512, ATTN_CPU_AVX512),
+    ROWS(ATTN_OP_SDPA_BWD, bwd, avx512, ATTN_CPU_AVX512),
+    ROWS(ATTN_OP_SDPA_FWD, fwd, avx2, ATTN_CPU_AVX2),
+    ROWS(ATTN_OP_SDPA_BWD, bwd, avx2, ATTN_CPU_AVX2),
+    ROWS(ATTN_OP_SDPA_FWD, fwd, c, ATTN_CPU_C),
+    ROWS(ATTN_OP_SDPA_BWD, bwd, c, ATTN_CPU_C),
 };
 const int32_t attn_cpu_n_sdpa_rows = sizeof attn_cpu_sdpa_rows / sizeof attn_cpu_sdpa_rows[0];

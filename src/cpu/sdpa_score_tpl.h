@@ -100,8 +100,13 @@ void T(attn_cpu_sdpa_score)(const struct attn_cpu_sdpa *s, const struct attn_cor
     REAL *y = x + first;
     n = end - first;
     j0 += first;
-    if (s->late_scale < 1 || s->late_scale > 1) /* in double: neither factor needs to fit the compute type */
-        for (int64_t j = 0; j < n; j++) y[j] = (REAL)(s->late_scale * (double)y[j]);
+    if (s->late_scale < 1 || s->late_scale > 1) {
+        if (s->late_fits) {
+            s->u->T(scale)(y, n, (REAL)s->late_scale);
+        } else { /* in double: neither factor needs to fit the compute type */
+            for (int64_t j = 0; j < n; j++) y[j] = (REAL)(s->late_scale * (double)y[j]);
+        }
+    }
     if (p->softcap > 0) s->u->T(softcap)(y, chain ? chain + first : NULL, n, (REAL)s->softcap);
     if (p->alibi == ATTN_ALIBI_LINEAR) s->u->T(alibi)(y, n, (REAL)row->slope, (REAL)(j0 - row->alibi_ref), 0, 0);
     if (p->alibi == ATTN_ALIBI_DISTANCE)

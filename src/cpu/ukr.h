@@ -29,6 +29,13 @@ struct attn_ukr {
     void (*gemm_nt_f64)(int64_t m, int64_t n, int64_t k, const double *a, int64_t lda, const double *b, int64_t ldb,
                         double *c, int64_t ldc);
 
+    /* The same two with B of f16 or bf16 as it is in memory (`dtype`), widened on the way: for few rows of A, A with
+     * unit columns. NULL where widening costs too much to be done more than once. */
+    void (*gemm_half)(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const uint16_t *b, int64_t ldb,
+                      int32_t dtype, float *c, int64_t ldc, int accumulate);
+    void (*gemm_nt_half)(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const uint16_t *b, int64_t ldb,
+                         int32_t dtype, float *c, int64_t ldc);
+
     /* Largest element; -inf for n = 0. A NaN anywhere gives NaN. */
     float (*max_f32)(const float *s, int64_t n);
     double (*max_f64)(const double *s, int64_t n);

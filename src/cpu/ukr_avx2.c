@@ -22,6 +22,19 @@ static inline __m128i narrow_bf16(v32 x) {
 }
 
 /* Tails of 16-bit rows go through a copy of one vector: AVX2 has no masked 16-bit access. */
+#define HALF_LOADS
+#define LOADS(type)                                                                                                    \
+    static inline v32 load_##type(const uint16_t *p) {                                                                 \
+        return widen_##type(_mm_loadu_si128((const __m128i *)(const void *)p));                                        \
+    }                                                                                                                  \
+    static inline v32 load_tail_##type(const uint16_t *p, int64_t n) {                                                 \
+        __m128i last = _mm_setzero_si128();                                                                            \
+        memcpy(&last, p, (size_t)n * 2);                                                                               \
+        return widen_##type(last);                                                                                     \
+    }
+LOADS(bf16)
+LOADS(f16)
+
 #define WIDEN(convert)                                                                                                 \
     for (; n - j >= 8; j += 8)                                                                                         \
         v32_store(dst + j, convert(_mm_loadu_si128((const __m128i *)(const void *)(h + j))) * f);                      \

@@ -17,6 +17,18 @@ static inline __m256i narrow_bf16(v32 x) {
     return _mm512_cvtepi32_epi16(_mm512_srli_epi32(rounded, 16));
 }
 
+/* Rows of 16 bits read as f32. */
+#define HALF_LOADS
+#define LOADS(type)                                                                                                    \
+    static inline v32 load_##type(const uint16_t *p) {                                                                 \
+        return widen_##type(_mm256_loadu_si256((const __m256i *)(const void *)p));                                     \
+    }                                                                                                                  \
+    static inline v32 load_tail_##type(const uint16_t *p, int64_t n) {                                                 \
+        return widen_##type(_mm256_maskz_loadu_epi16(v32_tail_of(n), p));                                              \
+    }
+LOADS(bf16)
+LOADS(f16)
+
 #define WIDEN(convert)                                                                                                 \
     for (; n - j >= 16; j += 16)                                                                                       \
         v32_store(dst + j, convert(_mm256_loadu_si256((const __m256i *)(const void *)(h + j))) * f);                   \

@@ -1,41 +1,19 @@
 /* SPDX-License-Identifier: MIT
  * The body of every ukr_<isa>.c: both element types of the row and product templates, and the table. The includer has
  * defined the vector layer (v32, v64), ISA, TABLE, the tile sizes (MR32 = MR64 = MR, FEW, WIDE, NT_ROWS),
- * PREFETCH_ROWS, and widen, narrow, transpose_f32, transpose_f64. */
-#if defined(__clang__)
-#define UNROLL _Pragma("clang loop unroll(full)")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
-#define NT 8
+ * PREFETCH_ROWS, HALF_LOADS if there are load_bf16, load_f16 and their tails, and widen, narrow, transpose_f32,
+ * transpose_f64. */
+#include "cpu/ukr_unroll.h"
 
-#define REAL       float
-#define VEC        v32
-#define V(op)      v32_##op
-#define LANES      V32_LANES
-#define F(name)    name##_f32
-#define EXP_MAGIC  0x1.8p23f
-#define EXP_LOG2E  0x1.715476p0f
-#define EXP_LN2_HI 0x1.63p-1f /* few bits: n * hi is exact without a fused multiply-add, too */
-#define EXP_LN2_LO -0x1.bd0106p-13f
-#define EXP_LOW    -88.0f
-#define EXP_HIGH   89.0f
-#define EXP_POLY                                                                                                       \
-    { 0x1.fffffcp-2f, 0x1.55549p-3f, 0x1.5558f4p-5f, 0x1.123a6cp-7f, 0x1.6a234cp-10f }
-#include "cpu/ukr_gemm_tpl.h"
-#include "cpu/ukr_row_tpl.h"
-#undef REAL
-#undef VEC
-#undef V
-#undef LANES
-#undef F
-#undef EXP_MAGIC
-#undef EXP_LOG2E
-#undef EXP_LN2_HI
-#undef EXP_LN2_LO
-#undef EXP_LOW
-#undef EXP_HIGH
-#undef EXP_POLY
+enum { TILE_ROWS = MR };
+
+/* Operands in the type of their sums. */
+#define BTYPE                  REAL
+#define BLOAD(p)               V(load)(p)
+#define BLOAD_TAIL(p, n, mask) V(load_tail)(p, mask)
+#define BSTEP                  1
+#define MADD                   V(fma)
+#define FEW_WIDE               FEW
 
 #define REAL       double
 #define VEC        v64
@@ -54,15 +32,78 @@
             0x1.a01a01b398f4cp-13, 0x1.a01a01360233bp-16, 0x1.71ddefdc9bfb3p-19, 0x1.27e5b4e704ee2p-22,                \
             0x1.af6c60fd077fdp-26, 0x1.1e3cea0fb6833p-29                                                               \
     }
+#include "cpu/ukr_dot_tpl.h"
 #include "cpu/ukr_gemm_tpl.h"
 #include "cpu/ukr_row_tpl.h"
+#undef REAL
+#undef VEC
+#undef V
+#undef LANES
+#undef F
+#undef EXP_MAGIC
+#undef EXP_LOG2E
+#undef EXP_LN2_HI
+#undef EXP_LN2_LO
+#undef EXP_LOW
+#undef EXP_HIGH
+#undef EXP_POLY
+
+#define REAL       float
+#define VEC        v32
+#define V(op)      v32_##op
+#define LANES      V32_LANES
+#define F(name)    name##_f32
+#define EXP_MAGIC  0x1.8p23f
+#define EXP_LOG2E  0x1.715476p0f
+#define EXP_LN2_HI 0x1.63p-1f /* few bits: n * hi is exact without a fused multiply-add, too */
+#define EXP_LN2_LO -0x1.bd0106p-13f
+#define EXP_LOW    -88.0f
+#define EXP_HIGH   89.0f
+#define EXP_POLY                                                                                                       \
+    { 0x1.fffffcp-2f, 0x1.55549p-3f, 0x1.5558f4p-5f, 0x1.123a6cp-7f, 0x1.6a234cp-10f }
+#include "cpu/ukr_dot_tpl.h"
+#include "cpu/ukr_gemm_tpl.h"
+#include "cpu/ukr_row_tpl.h"
+#undef F
+#ifdef HALF_LOADS /* products with 16-bit rows as they are in memory */
+#undef MR
+#undef FEW_WIDE
+#undef BTYPE
+#undef BLOAD
+#undef BLOAD_TAIL
+#define MR                     4
+#define FEW_WIDE               2
+#define BTYPE                  uint16_t
+#define BLOAD(p)               load_bf16(p)
+#define BLOAD_TAIL(p, n, mask) load_tail_bf16(p, n)
+#define F(name)                name##_f32_bf16
+#include "cpu/ukr_dot_tpl.h"
+#include "cpu/ukr_gemm_tpl.h"
+#undef F
+#undef BLOAD
+#undef BLOAD_TAIL
+#define BLOAD(p)               load_f16(p)
+#define BLOAD_TAIL(p, n, mask) load_tail_f16(p, n)
+#define F(name)                name##_f32_f16
+#include "cpu/ukr_dot_tpl.h"
+#include "cpu/ukr_gemm_tpl.h"
+#undef F
+static void gemm_half(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const uint16_t *b, int64_t ldb,
+                      int32_t dtype, float *c, int64_t ldc, int accumulate) {
+    (dtype == ATTN_F16 ? gemm_f32_f16 : gemm_f32_bf16)(m, n, k, a, lda, 1, b, ldb, c, ldc, accumulate);
+}
+static void gemm_nt_half(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const uint16_t *b, int64_t ldb,
+                         int32_t dtype, float *c, int64_t ldc) {
+    (dtype == ATTN_F16 ? gemm_nt_f32_f16 : gemm_nt_f32_bf16)(m, n, k, a, lda, b, ldb, c, ldc);
+}
+#endif
 
 #define BOTH(entry) .entry##_f32 = entry##_f32, .entry##_f64 = entry##_f64
 const struct attn_ukr TABLE = {
     .isa = ISA,
-    .mr32 = MR,
+    .mr32 = TILE_ROWS,
     .nr32 = 2 * V32_LANES,
-    .mr64 = MR,
+    .mr64 = TILE_ROWS,
     .nr64 = 2 * V64_LANES,
     BOTH(gemm),
     BOTH(gemm_nt),
@@ -78,6 +119,10 @@ const struct attn_ukr TABLE = {
     BOTH(dot),
     BOTH(finite),
     BOTH(transpose),
+#ifdef HALF_LOADS
+    .gemm_half = gemm_half,
+    .gemm_nt_half = gemm_nt_half,
+#endif
     .widen = widen,
     .narrow = narrow,
 };

@@ -24,8 +24,8 @@ static attn_ctx *make_ctx(int32_t threads, const char *isa) {
 
 static void test_device(void **state) {
     (void)state;
-    const char *caps[] = {"c", "avx2", "avx512", "amx", NULL};
-    for (int i = 0; i < 5; ++i) {
+    const char *caps[] = {"c", "avx2", "avx512", "avx512bf16", "amx", NULL};
+    for (int i = 0; i < 6; ++i) {
         attn_ctx *ctx = make_ctx(3, caps[i]);
         attn_device_info info = {.size = sizeof info};
         assert_int_equal(attn_device_get_info(ctx, 0, &info), ATTN_OK);

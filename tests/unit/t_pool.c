@@ -274,10 +274,10 @@ static void test_features(void **state) {
     char buf[160];
     struct attn_text text = attn_text_over(buf, sizeof buf);
     uint64_t all = attn_cpu_features("", &text), before = 0;
-    const char *caps[] = {"c", "avx2", "avx512", "amx"};
+    const char *caps[] = {"c", "avx2", "avx512", "avx512bf16", "amx"};
     assert_true(text.len > 0 && text.len < sizeof buf);
     assert_int_equal(attn_cpu_features(NULL, NULL), all);
-    for (int i = 0; i < 4; ++i) { /* each cap keeps what the one below has, and never more than the machine */
+    for (int i = 0; i < 5; ++i) { /* each cap keeps what the one below has, and never more than the machine */
         uint64_t some = attn_cpu_features(caps[i], NULL);
         assert_int_equal(some & before, before);
         assert_int_equal(some & ~all, 0);

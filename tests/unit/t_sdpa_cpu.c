@@ -11,12 +11,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const isas[] = {"c", "avx2", "avx512"};
-static attn_ctx *ctxs[3][3]; /* by isa and threads - 1 */
+static const char *const isas[] = {"c", "avx2", "avx512", "avx512bf16"};
+enum { ISAS = sizeof isas / sizeof *isas };
+static attn_ctx *ctxs[ISAS][3]; /* by isa and threads - 1 */
 
 static int setup(void **state) {
     (void)state;
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < ISAS; i++)
         for (int t = 0; t < 3; t++) {
             attn_ctx_options o = {.size = sizeof o, .threads = t + 1, .cpu_isa = isas[i]};
             if (attn_ctx_create(&o, &ctxs[i][t])) return -1;
@@ -25,7 +26,7 @@ static int setup(void **state) {
 }
 static int teardown(void **state) {
     (void)state;
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < ISAS; i++)
         for (int t = 0; t < 3; t++) attn_ctx_release(ctxs[i][t]);
     return 0;
 }
@@ -226,7 +227,7 @@ static void check(struct ref_try *want, int32_t first_output, double bound, int6
     }
     for (int32_t role = 0; role < ATTN_ROLE_COUNT; role++)
         if (attn_args_at(&want->args, role)) attn_args_set(&got.args, role, &got.t[role]);
-    for (int isa = 0; isa < 3; isa++) {
+    for (int isa = 0; isa < ISAS; isa++) {
         struct ref_try bits = got;
         for (int threads = 0; threads < 3; threads++) {
             text_of(&want->given, number, isas[isa], what, sizeof what);

@@ -124,6 +124,33 @@ static void test_widen_narrow(void **state_) {
     }
 }
 
+/* The products with 16-bit rows are those with widened rows, to the bit: same chains. */
+static void test_half(void **state_) {
+    const struct attn_ukr *u = table_of(state_);
+    enum { MOST = 70, LD = 75, ROWS = 40 };
+    static uint16_t b[ROWS * LD];
+    static float wide[ROWS * LD], a[ROWS * LD], c[ROWS * LD], want[ROWS * LD];
+    if (!u->gemm_half) return;
+    for (int64_t s = 0; s <= MOST; s++)
+        for (int kind = 0; kind < 2; kind++) {
+            const int32_t dtype = kind ? ATTN_BF16 : ATTN_F16;
+            const int64_t m = s % 17, n = s, k = s % ROWS;
+            for (int64_t i = 0; i < ROWS * LD; i++) {
+                a[i] = (float)uniform(), c[i] = want[i] = (float)uniform();
+                b[i] = i % LD >= n ? 0x7fff
+                       : kind      ? attn_num_f32_bf16((float)uniform())
+                                   : attn_num_f32_f16((float)uniform());
+            }
+            u->widen(wide, b, dtype, ROWS * LD, 1);
+            u->gemm_half(m, n, k, a, LD, b, LD, dtype, c, LD, s % 2);
+            u->gemm_f32(m, n, k, a, LD, 1, wide, LD, want, LD, s % 2);
+            assert_memory_equal(c, want, sizeof c);
+            u->gemm_nt_half(m, k, n, a, LD, b, LD, dtype, c, LD);
+            u->gemm_nt_f32(m, k, n, a, LD, wide, LD, want, LD);
+            assert_memory_equal(c, want, sizeof c);
+        }
+}
+
 int main(void) {
     const struct {
         const struct attn_ukr *table;
@@ -143,6 +170,7 @@ int main(void) {
             T(test_gemm_f32),      T(test_gemm_f64),      T(test_gemm_cuts_f32), T(test_gemm_cuts_f64),
             T(test_rows_f32),      T(test_rows_f64),      T(test_special_f32),   T(test_special_f64),
             T(test_transpose_f32), T(test_transpose_f64), T(test_exp_error),     T(test_widen_narrow),
+            T(test_half),
         };
         failed += cmocka_run_group_tests(tests, NULL, NULL);
     }

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: MIT
+ * Operands of pairs for dense attention: see sdpa_pair.h. */
+#include "cpu/sdpa_pair.h"
+
+#include <string.h>
+
+void attn_cpu_pair_row(float *dst, const void *src, int64_t n) {
+    if (n % 2) memset(dst + n / 2, 0, sizeof *dst);
+    memcpy(dst, src, (size_t)n * sizeof(uint16_t));
+}
+
+void attn_cpu_pair_panels(const struct attn_cpu_sdpa *s, const struct attn_view *view, const struct attn_core_seq *seq,
+                          int64_t b, int64_t hk, int64_t j0, int64_t n, int64_t width, int64_t panel, float *dst,
+                          float *tmp) {
+    const int64_t depth = (width + 1) / 2;
+    const int direct = !seq->pages && width % 2 == 0 && view->row % 2 == 0; /* rows are whole pairs already */
+    if (width == 0) return;
+    for (int64_t j = 0; j < n; j += panel, dst += depth * panel) {
+        const int64_t cols = n - j < panel ? n - j : panel;
+        const void *rows = direct ? attn_view_row(view, b, hk, seq->k0 + j0 + j) : (const void *)tmp;
+        for (int64_t c = 0; c < cols && !direct; c++) {
+            const char *row = attn_core_kv_row(s->p, view, seq, b, hk, j0 + j + c);
+            if (row) {
+                attn_cpu_pair_row(tmp + c * depth, row, width);
+            } else {
+                memset(tmp + c * depth, 0, (size_t)depth * sizeof *tmp);
+            }
+        }
+        s->u->transpose_f32(dst, panel, rows, direct ? view->row / 2 : depth, cols, depth);
+        for (int64_t c = 0; c < depth && cols < panel; c++)
+            memset(dst + c * panel + cols, 0, (size_t)(panel - cols) * sizeof *dst);
+    }
+}
+
+/* Moves what is not finite in row r out of the operand, whose elements are `step` apart. */
+static void move_out(const struct attn_cpu_sdpa *s, struct attn_cpu_sdpa_poison *poison, uint16_t *dst, int64_t step,
+                     const void *row, int64_t r, int64_t width, int64_t ld) {
+    const uint16_t exponent = s->p->dtype == ATTN_F16 ? 0x7c00 : 0x7f80;
+    float *raw = (float *)poison->raw + r * ld;
+    s->u->widen(raw, row, s->p->dtype, width, 1);
+    for (int64_t c = 0; c < width; c++) {
+        if ((dst[c * step] & exponent) != exponent) continue;
+        dst[c * step] = 0;
+        poison->row[r] = 1;
+        poison->any = 1;
+    }
+}
+
+void attn_cpu_pair_rows(const struct attn_cpu_sdpa *s, const struct attn_view *view, const struct attn_core_seq *seq,
+                        int64_t b, int64_t hk, int64_t j0, int64_t n, int64_t width, float *dst, int64_t ld,
+                        struct attn_cpu_sdpa_poison *poison) {
+    if (poison) {
+        poison->any = 0;
+        memset(poison->row, 0, (size_t)n);
+    }
+    for (int64_t j = 0; j < n && width > 0; j += 2, dst += ld) {
+        const void *row[2] = {attn_core_kv_row(s->p, view, seq, b, hk, j0 + j), NULL};
+        if (j + 1 < n) row[1] = attn_core_kv_row(s->p, view, seq, b, hk, j0 + j + 1);
+        if (s->pair->zip(dst, row[0], row[1], width) || !poison) continue;
+        for (int odd = 0; odd < 2; odd++)
+            if (row[odd]) move_out(s, poison, (uint16_t *)(void *)dst + odd, 2, row[odd], j + odd, width, ld);
+    }
+}
+
+const uint16_t *attn_cpu_half_rows(const struct attn_cpu_sdpa *s, const struct attn_view *view,
+                                   const struct attn_core_seq *seq, int64_t b, int64_t hk, int64_t j0, int64_t n,
+                                   int64_t width, int even, uint16_t *dst, int64_t ld,
+                                   struct attn_cpu_sdpa_poison *poison, int64_t ld_raw, int64_t *ld_out) {
+    const int64_t end = even ? width + width % 2 : width;
+    *ld_out = ld;
+    if (width == 0 || n == 0) return dst;
+    if (!poison && !seq->pages && end == width) {
+        *ld_out = view->row;
+        return (const uint16_t *)(const void *)attn_view_row(view, b, hk, seq->k0 + j0);
+    }
+    if (poison) {
+        poison->any = 0;
+        memset(poison->row, 0, (size_t)n);
+    }
+    for (int64_t j = 0; j < n; j++) {
+        const char *row = attn_core_kv_row(s->p, view, seq, b, hk, j0 + j);
+        uint16_t *to = dst + j * ld;
+        if (!row) {
+            memset(to, 0, (size_t)end * sizeof *to);
+            continue;
+        }
+        memcpy(to, row, (size_t)width * sizeof *to);
+        if (end > width) to[width] = 0;
+        if (poison) move_out(s, poison, to, 1, row, j, width, ld_raw);
+    }
+    return dst;
+}

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: MIT
+ * Microkernels on pairs of bf16 for AVX-512 with BF16: see ukr_pair.h. */
+#include "cpu/ukr_pair.h"
+
+#include "cpu/ukr_unroll.h"
+#include "cpu/ukr_vec_avx512.h"
+
+static inline v32 madd_pair(v32 a, v32 b, v32 c) {
+    return _mm512_dpbf16_ps(c, (__m512bh)_mm512_castps_si512(a), (__m512bh)_mm512_castps_si512(b));
+}
+
+#define REAL                   float
+#define VEC                    v32
+#define V(op)                  v32_##op
+#define LANES                  V32_LANES
+#define F(name)                name##_pair
+#define MADD                   madd_pair
+#define MR                     14
+#define FEW                    16
+#define WIDE                   8
+#define NT_ROWS                3
+#define PREFETCH_ROWS          8
+#define FEW_WIDE               FEW
+#define BTYPE                  float
+#define BLOAD                  v32_load
+#define BLOAD_TAIL(p, n, mask) v32_load_tail(p, mask)
+#include "cpu/ukr_gemm_tpl.h"
+
+/* Rows as they are in memory: any number of elements apart, two to a lane. */
+#undef BTYPE
+#undef BLOAD
+#undef BLOAD_TAIL
+#define BTYPE                  uint16_t
+#define BSTEP                  2
+#define BLOAD(p)               _mm512_castsi512_ps(_mm512_loadu_si512(p))
+#define BLOAD_TAIL(p, n, mask) _mm512_castsi512_ps(_mm512_maskz_loadu_epi32(mask, p))
+#include "cpu/ukr_dot_tpl.h"
+
+/* rows x (nv times 32 columns): two rows of v become vectors of pairs. cols: live columns of the last 32.
+ * ahead: columns of the rows to come that are fetched. */
+static inline __attribute__((always_inline)) void weigh_tile(int rows, int nv, int64_t cols, int64_t k, const float *p,
+                                                             int64_t ldp, const uint16_t *v, int64_t ldv, int64_t ahead,
+                                                             float *c, int64_t ldc) {
+    enum { ROWS = 4, MOST = 2, PREFETCH_KEYS = 16 };
+    static const uint16_t low[32] = {0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
+                                     8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
+    const __m512i lo = _mm512_loadu_si512(low), hi = _mm512_add_epi16(lo, _mm512_set1_epi16(16));
+    const __mmask32 part = cols >= 32 ? (__mmask32)-1 : ((__mmask32)1 << cols) - 1;
+    v32 s[ROWS][2 * MOST];
+    UNROLL for (int i = 0; i < rows; i++) { UNROLL for (int x = 0; x < 2 * nv; x++) s[i][x] = v32_set(0); }
+    for (int64_t l = 0; l < k; l += 2, v += 2 * ldv) {
+        v32 y[2 * MOST];
+        for (int64_t x = 0; x < ahead; x += 32) {
+            __builtin_prefetch(v + PREFETCH_KEYS * ldv + x);
+            __builtin_prefetch(v + (PREFETCH_KEYS + 1) * ldv + x);
+        }
+        UNROLL for (int x = 0; x < nv; x++) {
+            const __mmask32 m = x == nv - 1 ? part : (__mmask32)-1;
+            __m512i a = _mm512_maskz_loadu_epi16(m, v + 32 * x), b = _mm512_setzero_si512();
+            if (l + 1 < k) b = _mm512_maskz_loadu_epi16(m, v + ldv + 32 * x);
+
+            y[2 * x] = _mm512_castsi512_ps(_mm512_permutex2var_epi16(a, lo, b));
+            y[2 * x + 1] = _mm512_castsi512_ps(_mm512_permutex2var_epi16(a, hi, b));
+        }
+        UNROLL for (int i = 0; i < rows; i++) {
+            const v32 w = v32_set(p[i * ldp + l / 2]);
+            UNROLL for (int x = 0; x < 2 * nv; x++) s[i][x] = madd_pair(w, y[x], s[i][x]);
+        }
+    }
+    UNROLL for (int i = 0; i < rows; i++) {
+        UNROLL for (int x = 0; x < 2 * nv; x++) {
+            const __mmask16 m = x < 2 * nv - 2 ? (__mmask16)-1 : (__mmask16)(x % 2 ? part >> 16 : part);
+            float *to = c + i * ldc + 16 * x;
+            v32_store_tail(to, m, v32_load_tail(to, m) + s[i][x]);
+        }
+    }
+}
+#define WEIGH(r)                                                                                                       \
+    case r:                                                                                                            \
+        if (n - j >= 64) {                                                                                             \
+            weigh_tile(r, 2, 32, k, p, ldp, v + j, ldv, ahead, c + j, ldc);                                            \
+        } else {                                                                                                       \
+            weigh_tile(r, 1, n - j, k, p, ldp, v + j, ldv, ahead, c + j, ldc);                                         \
+        }                                                                                                              \
+        break;
+static void weigh(int64_t m, int64_t n, int64_t k, const float *p, int64_t ldp, const uint16_t *v, int64_t ldv,
+                  float *c, int64_t ldc) {
+    int64_t ahead = n; /* the first pass fetches whole rows */
+    for (; m > 0; m -= 4, p += 4 * ldp, c += 4 * ldc)
+        for (int64_t j = 0; j < n; j += n - j >= 64 ? 64 : 32, ahead = 0) {
+            switch (m < 4 ? m : 4) { WEIGH(1) WEIGH(2) WEIGH(3) WEIGH(4) }
+        }
+}
+
+/* Not finite: an exponent of ones. */
+static inline __mmask32 special(__m512i x) {
+    const __m512i exponent = _mm512_set1_epi16(0x7f80);
+    return _mm512_cmpeq_epi16_mask(_mm512_and_si512(x, exponent), exponent);
+}
+
+static int zip(float *dst, const uint16_t *even, const uint16_t *odd, int64_t n) {
+    __mmask32 bad = 0;
+    for (int64_t j = 0; j < n; j += 16) {
+        const __mmask16 m = n - j < 16 ? v32_tail_of(n - j) : (__mmask16)-1;
+        const __m512i e = even ? _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(m, even + j)) : _mm512_setzero_si512();
+        const __m512i o = odd ? _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(m, odd + j)) : _mm512_setzero_si512();
+        const __m512i x = _mm512_or_si512(e, _mm512_slli_epi32(o, 16));
+        bad |= special(x);
+        _mm512_mask_storeu_epi32(dst + j, m, x);
+    }
+    return !bad;
+}
+
+static void zip_f32(float *dst, const float *even, const float *odd, int64_t n, float factor) {
+    const v32 f = v32_set(factor);
+    for (int64_t j = 0; j < n; j += 16) {
+        const __mmask16 m = n - j < 16 ? v32_tail_of(n - j) : (__mmask16)-1;
+        v32 o = v32_set(0);
+        if (odd) o = v32_load_tail(odd + j, m) * f;
+        const __m512i e = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(v32_load_tail(even + j, m) * f));
+        const __m512i h = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(o));
+        _mm512_mask_storeu_epi32(dst + j, m, _mm512_or_si512(e, _mm512_slli_epi32(h, 16)));
+    }
+}
+
+/* 2^x = 2^floor(x) * 2^r, 0 <= r < 1, the latter 1 + r P(r) with P minimax for the relative error (8.3e-8). Far below,
+ * the result underflows to 0; the bound keeps -inf away from r = x - floor(x). */
+static inline v32 exp2_vec(v32 x) {
+    static const float c[] = {1, 0x1.62e4bap-1f, 0x1.ebdb56p-3f, 0x1.c91ce6p-5f, 0x1.277856p-7f, 0x1.e974fap-10f};
+    x = v32_max(v32_set(-200), x);
+    const v32 r = _mm512_reduce_ps(x, 0x01); /* no fraction bits, towards minus infinity */
+    v32 p = v32_set(c[5]);
+    UNROLL for (int i = 4; i >= 0; i--) p = v32_fma(p, r, v32_set(c[i]));
+    return _mm512_scalef_ps(p, x);
+}
+static float exp2_pair(uint16_t *p, const float *s, int64_t n, float factor, float max) {
+    const v32 f = v32_set(factor), m = v32_set(max), zero = v32_set(0);
+    v32 s0 = zero, s1 = zero;
+    int64_t j = 0;
+    for (; j + 32 <= n; j += 32) {
+        const v32 a = exp2_vec((v32_load(s + j) - m) * f), b = exp2_vec((v32_load(s + j + 16) - m) * f);
+        _mm512_storeu_si512(p + j, (__m512i)_mm512_cvtne2ps_pbh(b, a));
+        s0 += a, s1 += b;
+    }
+    for (; j < n; j += 16) {
+        const __mmask16 tail = n - j < 16 ? v32_tail_of(n - j) : (__mmask16)-1;
+        const v32 a = v32_fill_tail(exp2_vec((v32_load_tail(s + j, tail) - m) * f), tail, zero);
+        _mm256_mask_storeu_epi16(p + j, tail, (__m256i)_mm512_cvtneps_pbh(a));
+        if (j % 32) { /* the same sum as a longer row that ends in zeros */
+            s1 += a;
+        } else {
+            s0 += a;
+        }
+    }
+    return v32_sum(s0 + s1);
+}
+
+const struct attn_ukr_pair attn_ukr_pair_avx512bf16 = {gemm_pair, gemm_nt_pair, weigh, zip, zip_f32, exp2_pair};

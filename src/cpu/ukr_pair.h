@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: MIT
+ * Microkernels of processors that multiply bf16 without widening it. Their instructions take two products at a time:
+ *
+ *     c[i] += a[2i] * b[2i] + a[2i+1] * b[2i+1]        sums in f32, denormals count as 0
+ *
+ * so an operand is made of PAIRS, 32-bit elements that hold two values which follow each other along the summed axis. A
+ * bf16 row of q or k is a row of pairs as it stands; an operand summed over rows (v, q and k in the backward) is made
+ * of pairs by zipping two rows. Pairs travel as float: the same 32 bits, moved and never computed with. */
+#ifndef ATTN_CPU_UKR_PAIR_H
+#define ATTN_CPU_UKR_PAIR_H
+#include "attn.h"
+
+struct attn_ukr_pair {
+    /* As gemm_f32 of struct attn_ukr, A and B of pairs and k counting pairs. */
+    void (*gemm)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_col, const float *b,
+                 int64_t ldb, float *c, int64_t ldc, int accumulate);
+    /* For few rows, with B as it is in memory. dots: C[m,n] = A[m,k] B[n,k]^T, k counting pairs, rows of B any number
+     * of elements apart. weigh: C[m,n] += A[m,k] B[k,n] with A of pairs along k, k counting rows of B; if k is odd, A's
+     * last pair may hold anything finite in its second half. */
+    void (*dots)(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const uint16_t *b, int64_t ldb, float *c,
+                 int64_t ldc);
+    void (*weigh)(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const uint16_t *b, int64_t ldb,
+                  float *c, int64_t ldc);
+    /* dst[j] = pair (even[j], odd[j]); NULL: zeros. Returns 0 if any value is NaN or infinite. */
+    int (*zip)(float *dst, const uint16_t *even, const uint16_t *odd, int64_t n);
+    /* The same from f32 rows, rounded to nearest even after times factor. */
+    void (*zip_f32)(float *dst, const float *even, const float *odd, int64_t n, float factor);
+    /* p[j] = 2^((s[j] - max) * factor) rounded to bf16; returns the sum of what was not rounded (within 2e-7 relative
+     * per element, 1 for s[j] = max). factor > 0. -inf gives exactly 0, a NaN a NaN. */
+    float (*exp2)(uint16_t *p, const float *s, int64_t n, float factor, float max);
+};
+extern const struct attn_ukr_pair attn_ukr_pair_avx512bf16;
+#endif

@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: MIT
+ * The microkernels on pairs of bf16 against double loops on the same rounded numbers: products with every extent and
+ * both forms of A, zips with tails, the exponential over its whole range, and guards around all results. Skipped
+ * without the instructions. */
+#include "attn.h"
+
+#include "base/num.h"
+#include "cpu/cpu.h"
+#include "cpu/ukr_pair.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { PAD = 40 };
+static const struct attn_ukr_pair *u = &attn_ukr_pair_avx512bf16;
+static uint64_t state = 1;
+static double uniform(void) { /* -1 .. 1 */
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (double)(int64_t)(state >> 11) * 0x1p-52 - 1;
+}
+static void fill(uint16_t *x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) x[i] = attn_num_f32_bf16((float)uniform());
+}
+static double half_of(const float *pair, int odd) {
+    uint16_t h[2];
+    memcpy(h, pair, sizeof h);
+    return (double)attn_num_bf16_f32(h[odd]);
+}
+
+static void check_gemm(int64_t m, int64_t n, int64_t k, int transposed, int accumulate) {
+    const int64_t lda = (transposed ? m : k) + 3, ldb = n + 5, ldc = n + 7, rows_a = transposed ? k : m;
+    float *a = malloc((size_t)(rows_a * lda + PAD) * sizeof *a), *b = malloc((size_t)(k * ldb + PAD) * sizeof *b);
+    float *c = malloc((size_t)(m * ldc + PAD) * sizeof *c), *old = malloc((size_t)(m * ldc + PAD) * sizeof *c);
+    fill((uint16_t *)(void *)a, 2 * (rows_a * lda + PAD));
+    fill((uint16_t *)(void *)b, 2 * (k * ldb + PAD));
+    for (int64_t l = 0; l < k; l++) memset(b + l * ldb + n, 0xff, 5 * sizeof *b); /* NaN behind the columns */
+    for (int64_t i = 0; i < m * ldc + PAD; i++) c[i] = old[i] = (float)uniform();
+    const int64_t ar = transposed ? 1 : lda, ac = transposed ? lda : 1;
+    u->gemm(m, n, k, a, ar, ac, b, ldb, c, ldc, accumulate);
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < ldc; j++) {
+            double want = accumulate ? (double)old[i * ldc + j] : 0, size = fabs(want) + 1e-30;
+            if (j >= n) {
+                assert_true(c[i * ldc + j] == old[i * ldc + j]);
+                continue;
+            }
+            for (int64_t l = 0; l < k; l++)
+                for (int odd = 0; odd < 2; odd++) {
+                    double term = half_of(a + i * ar + l * ac, odd) * half_of(b + l * ldb + j, odd);
+                    want += term, size += fabs(term);
+                }
+            assert_true(fabs((double)c[i * ldc + j] - want) <= 1e-6 * size);
+        }
+    for (int64_t j = m * ldc; j < m * ldc + PAD; j++) assert_true(c[j] == old[j]);
+    free(a), free(b), free(c), free(old);
+}
+static void test_gemm(void **unused) {
+    (void)unused;
+    for (int64_t s = 0; s <= 70; s++)
+        for (int transposed = 0; transposed < 2; transposed++)
+            for (int accumulate = 0; accumulate < 2; accumulate++) {
+                check_gemm(s, 33, 17, transposed, accumulate);
+                check_gemm(15, s, 9, transposed, accumulate);
+                check_gemm(29, 40, s, transposed, accumulate);
+                check_gemm(s % 17, 280 - s, 7, transposed, accumulate);
+            }
+}
+
+/* C[m,n] = A[m,k] B[n,k]^T and C += A[m,k] B[k,n] with B as in memory, rows an odd number of elements apart. */
+static void check_few(int64_t m, int64_t n, int64_t k, int dots) {
+    const int64_t width = dots ? 2 * k : n, rows = dots ? n : k, ldb = width + 3, pairs = dots ? k : (k + 1) / 2;
+    const int64_t lda = pairs + 2, ldc = n + 7;
+    float *a = malloc((size_t)(m * lda + PAD) * sizeof *a), *c = malloc((size_t)(m * ldc + PAD) * sizeof *c);
+    float *old = malloc((size_t)(m * ldc + PAD) * sizeof *c);
+    uint16_t *b = malloc((size_t)(rows * ldb + PAD) * sizeof *b);
+    fill((uint16_t *)(void *)a, 2 * (m * lda + PAD));
+    memset(b, 0xff, (size_t)(rows * ldb + PAD) * sizeof *b); /* NaN */
+    for (int64_t r = 0; r < rows; r++) fill(b + r * ldb, width);
+    for (int64_t i = 0; i < m * ldc + PAD; i++) c[i] = old[i] = (float)uniform();
+    (dots ? u->dots : u->weigh)(m, n, k, a, lda, b, ldb, c, ldc);
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < ldc; j++) {
+            double want = dots ? 0 : (double)old[i * ldc + j], size = fabs(want) + 1e-30;
+            for (int64_t l = 0; l < (dots ? 2 * k : k) && j < n; l++) {
+                const uint16_t x = b[dots ? j * ldb + l : l * ldb + j];
+                double term = half_of(a + i * lda + l / 2, (int)(l % 2)) * (double)attn_num_bf16_f32(x);
+                want += term, size += fabs(term);
+            }
+            if (j >= n) {
+                assert_true(c[i * ldc + j] == old[i * ldc + j]);
+            } else {
+                assert_true(fabs((double)c[i * ldc + j] - want) <= 1e-6 * size);
+            }
+        }
+    for (int64_t j = m * ldc; j < m * ldc + PAD; j++) assert_true(c[j] == old[j]);
+    free(a), free(b), free(c), free(old);
+}
+static void test_few(void **unused) {
+    (void)unused;
+    for (int64_t s = 0; s <= 70; s++)
+        for (int dots = 0; dots < 2; dots++) {
+            check_few(4, s, 17, dots);
+            check_few(s % 17, 70 - s, s, dots);
+            check_few(1, 130 + s, s / 2, dots);
+        }
+}
+
+static void test_zip(void **unused) {
+    uint16_t even[70], odd[70];
+    float x[70], y[70], to[70 + PAD];
+    (void)unused;
+    for (int64_t n = 0; n <= 70; n++)
+        for (int kind = 0; kind < 4; kind++) { /* both, no odd row, an infinity, a NaN */
+            fill(even, 70), fill(odd, 70);
+            memset(to, 77, sizeof to);
+            if (n > 0 && kind == 2) odd[n - 1] = 0x7f80;
+            if (n > 0 && kind == 3) even[n / 2] = 0xffc1;
+            const int fine = u->zip(to, even, kind == 1 ? NULL : odd, n);
+            assert_int_equal(fine, kind < 2 || n == 0);
+            for (int64_t j = 0; j < n; j++) {
+                uint16_t h[2];
+                memcpy(h, to + j, sizeof h);
+                assert_true(h[0] == even[j] && h[1] == (kind == 1 ? 0 : odd[j]));
+            }
+            for (int64_t j = n * 4; j < (int64_t)sizeof to; j++) assert_int_equal(((char *)to)[j], 77);
+            for (int j = 0; j < 70; j++) x[j] = (float)uniform(), y[j] = (float)(uniform() * exp(20 * uniform()));
+            memset(to, 77, sizeof to);
+            u->zip_f32(to, x, kind == 1 ? NULL : y, n, 0.7f);
+            for (int64_t j = 0; j < n; j++) {
+                uint16_t h[2];
+                memcpy(h, to + j, sizeof h);
+                assert_int_equal(h[0], attn_num_f32_bf16(x[j] * 0.7f));
+                assert_int_equal(h[1], kind == 1 ? 0 : attn_num_f32_bf16(y[j] * 0.7f));
+            }
+            for (int64_t j = n * 4; j < (int64_t)sizeof to; j++) assert_int_equal(((char *)to)[j], 77);
+        }
+}
+
+/* The sum is of the unrounded values: what one element's sum is off by is the error of the exponential. */
+static void test_exp2(void **unused) {
+    double worst = 0;
+    (void)unused;
+    for (int step = 0; step < 40000; step++) {
+        const float x = -120.0f + 130.0f * (float)step / 40000, factor = 1.3f, max = 2.25f;
+        uint16_t p[1];
+        const double sum = (double)u->exp2(p, &x, 1, factor, max), y = ((double)x - (double)max) * (double)factor;
+        if (y < -125.9) {
+            assert_true(sum >= 0 && sum <= 0x1p-125);
+        } else { /* y itself is rounded twice */
+            assert_int_equal(p[0], attn_num_f32_bf16((float)sum));
+            worst = fmax(worst, fabs(sum / exp2(y) - 1) - fabs(y) * 0x1p-24 * 1.4);
+        }
+    }
+    printf("exp2 relative error %.2e\n", worst);
+    assert_true(worst > 1e-9 && worst <= 2e-7);
+    for (int64_t n = 0; n <= 70; n++) {
+        float x[70];
+        uint16_t p[70 + PAD];
+        double want = 0;
+        for (int j = 0; j < 70; j++) x[j] = (float)(4 * uniform());
+        memset(p, 77, sizeof p);
+        if (n > 2) x[1] = -INFINITY, x[n - 1] = -1e30f;
+        for (int64_t j = 0; j < n; j++) want += exp2((double)x[j] - 1);
+        const double sum = (double)u->exp2(p, x, n, 1, 1);
+        assert_true(fabs(sum - want) <= 1e-6 * want);
+        for (int64_t j = 0; j < n; j++)
+            assert_true(fabs((double)attn_num_bf16_f32(p[j]) - exp2((double)x[j] - 1)) <=
+                        0.00392 * exp2((double)x[j] - 1));
+        if (n > 2) assert_true(p[1] == 0 && p[n - 1] == 0);
+        for (int64_t j = n; j < 70 + PAD; j++) assert_int_equal(p[j], 77 * 257);
+        if (n == 0) continue;
+        x[0] = 1;
+        assert_true(u->exp2(p, x, 1, 3, 1) == 1 && p[0] == 0x3f80);
+        x[n / 2] = NAN;
+        assert_true(isnan(u->exp2(p, x, n, 1, 1)));
+        assert_true((p[n / 2] & 0x7fff) > 0x7f80);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_gemm), cmocka_unit_test(test_few),
+                                       cmocka_unit_test(test_zip), cmocka_unit_test(test_exp2)};
+    if (attn_cpu_features("", NULL) & ATTN_CPU_BF16) return cmocka_run_group_tests(tests, NULL, NULL);
+    printf("no AVX-512 with BF16 on this processor: skipped\n");
+    return 77;
+}
