@@ -69,11 +69,11 @@ ptxas-check: build ## registers, spills and stack of the GPU kernels against ker
 nvcc: ## fetch the CUDA compiler into build/nvcc (python3 with pip), where cmake finds it if PATH has none
 	@tools/fetch_nvcc.sh
 
-gpu-check: build ## on a GPU: every kernel against the reference, properties, graphs, streams, threads (DEVICE=cuda:0 REPEAT=50)
+gpu-check: build ## on a GPU: every kernel against the reference, properties, graphs, streams, threads (DEVICE=cuda:0 REPEAT=50 SEEDS='1 2')
 	@tools/gpu_check.sh $(BUILD)
 
-gpu-sanitize: build ## on a GPU: compute-sanitizer on a sample of problems (SAMPLE=50 SEED=1 KERNEL='*' TOOLS='memcheck racecheck ...')
-	@tools/gpu_sanitize.sh $(BUILD)
+gpu-sanitize: build ## on a GPU: compute-sanitizer on a sample of problems (SAMPLE=50 SEEDS=1 KERNEL='*' TOOLS='memcheck racecheck ...')
+	@PARTS=sanitize tools/gpu_check.sh $(BUILD)
 
 figures: ## README's and docs/benchmarks.md's figures from bench/results
 	@python3 bench/table.py --write

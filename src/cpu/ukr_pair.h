@@ -28,6 +28,12 @@ struct attn_ukr_pair {
     /* p[j] = 2^((s[j] - max) * factor) rounded to bf16; returns the sum of what was not rounded (within 2e-7 relative
      * per element, 1 for s[j] = max). factor > 0. -inf gives exactly 0, a NaN a NaN. */
     float (*exp2)(uint16_t *p, const float *s, int64_t n, float factor, float max);
+    /* The same down columns, for two rows (odd NULL: one): dst[j] = pair of 2^((row[j] - max[j]) * factor), added
+     * unrounded to sum[j], even before odd. */
+    void (*soften)(float *dst, const float *even, const float *odd, const float *max, float *sum, int64_t n,
+                   float factor);
+    /* dst[j] = src[j] rounded to bf16. */
+    void (*narrow)(uint16_t *dst, const float *src, int64_t n);
 };
 extern const struct attn_ukr_pair attn_ukr_pair_avx512bf16;
 #endif

@@ -9,10 +9,6 @@
 
 enum { MAX_LENGTH = ATTN_CUDA_MAX_LENGTH, FAR = ATTN_CUDA_FAR, MAX_DIM = 512 };
 
-static const char *combine_of(const struct kp_sdpa_wide_config *c) {
-    return c->dtype == KP_F64 ? "attn_sdpa_combine_smxx_f64" : "attn_sdpa_combine_smxx_any";
-}
-
 /* How a problem is dealt to CTAs: a function of problem and device alone, so that workspace and launch agree. */
 struct geometry {
     struct attn_cuda_wide_memory memory;
@@ -83,7 +79,7 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
     }
     return !attn_cuda_sdpa_refuse(p, MAX_DIM, MAX_DIM, why) &&
            !attn_cuda_refuse_image(dev, c->symbol, memory_of(c, attn_cuda_limits_of(dev), p).bytes, why) &&
-           !attn_cuda_refuse_image(dev, combine_of(c), 0, why);
+           !attn_cuda_refuse_image(dev, attn_cuda_sdpa_merge_symbol(dev, c->dtype), 0, why);
 }
 
 /* Rates: multiply-adds a cycle at 1.7 GHz, a part of what the tensor cores give (f32: three tf32 products each). */
@@ -109,7 +105,7 @@ static attn_status prepare(const struct attn_kernel *k, struct attn_core_device 
     const struct geometry g = lay_out(c, attn_cuda_limits_of(dev), p);
     attn_status status = attn_cuda_variant_load(dev, attn_cuda_variant_find(c->symbol), (uint32_t)g.memory.bytes);
     if (status || g.splits <= 1) return status;
-    return attn_cuda_variant_load(dev, attn_cuda_variant_find(combine_of(c)), 0);
+    return attn_cuda_variant_load(dev, attn_cuda_variant_find(attn_cuda_sdpa_merge_symbol(dev, c->dtype)), 0);
 }
 
 static attn_status launch(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
@@ -136,16 +132,14 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
     }
     attn_cuda_wide_numbers(&kp.wide, p, &g.memory);
     kp.wide.slices = (int32_t)g.slices;
-    struct attn_cuda_grid grid = {.x = (uint32_t)attn_cuda_lesser(g.items, INT32_MAX),
-                                  .y = 1,
-                                  .z = 1,
-                                  .threads = (uint32_t)(32 * c->warps),
-                                  .shared_bytes = (uint32_t)g.memory.bytes};
+    const struct attn_cuda_grid grid = {.x = (uint32_t)attn_cuda_lesser(g.items, INT32_MAX),
+                                        .y = 1,
+                                        .z = 1,
+                                        .threads = (uint32_t)(32 * c->warps),
+                                        .shared_bytes = (uint32_t)g.memory.bytes};
     attn_status status = attn_cuda_launch(dev, attn_cuda_variant_find(c->symbol), &grid, &kp, sizeof kp, args->stream);
     if (status || g.splits == 1) return status;
-    grid = (struct attn_cuda_grid){
-        .x = (uint32_t)attn_cuda_lesser(attn_cuda_blocks(g.rows, 4), INT32_MAX), .y = 1, .z = 1, .threads = 128};
-    return attn_cuda_launch(dev, attn_cuda_variant_find(combine_of(c)), &grid, &kp.fwd, sizeof kp.fwd, args->stream);
+    return attn_cuda_sdpa_merge(dev, c->dtype, &kp.fwd, args->stream);
 }
 
 /* ------------------------------------------------------------------ rows --------------------------- */

@@ -48,17 +48,18 @@ enum { /* of a device */
        CU_SHARED_PER_SM = 81,
        CU_SHARED_PER_BLOCK = 97, /* on request, see CU_MAX_DYNAMIC_SHARED */
 };
-enum { CU_MAX_DYNAMIC_SHARED = 8 };                     /* of a function */
-enum { CU_JIT_ERROR_TEXT = 5, CU_JIT_ERROR_BYTES = 6 }; /* of cuModuleLoadDataEx */
-enum { CU_ATTRIBUTE_CLUSTER = 4 };                      /* of a launch */
-enum { CU_CAPTURE_NONE = 0 };                           /* of a stream */
-enum { CU_CAPTURE_RELAXED = 2 };                        /* of a thread */
+enum { CU_MAX_DYNAMIC_SHARED = 8 };                        /* of a function */
+enum { CU_JIT_ERROR_TEXT = 5, CU_JIT_ERROR_BYTES = 6 };    /* of cuModuleLoadDataEx */
+enum { CU_ATTRIBUTE_CLUSTER = 4, CU_ATTRIBUTE_EARLY = 6 }; /* of a launch; 6: programmatic stream serialization */
+enum { CU_CAPTURE_NONE = 0 };                              /* of a stream */
+enum { CU_CAPTURE_RELAXED = 2 };                           /* of a thread */
 
 struct cu_launch_attribute {
     int id; /* CU_ATTRIBUTE_* */
     char pad[4];
     union {
         unsigned cluster[3]; /* x, y, z */
+        int early;
         char bytes[64];
         uint64_t align;
     } value;
