@@ -289,7 +289,7 @@ struct sim_program *sim_decode(const struct ptx_module *module, const struct ptx
         decode_statement(&d, &p->ins[p->n_ins]);
     }
     p->ins[p->n_ins] = (struct sim_ins){.exec = sim_exec_exit, .statement = p->n_ins ? p->n_ins - 1 : 0};
-    if (!d.failed && p->uses & SIM_USES_WGMMA) sim_watch_find(p);
+    if (!d.failed && p->uses & (SIM_USES_WGMMA | SIM_USES_TCGEN05)) sim_watch_find(p);
     free(d.reg_at);
     free(d.constant_hash);
     if (!d.failed) return p;

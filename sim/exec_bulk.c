@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TENSOR = 1, MULTICAST = 2, REDUCE = 4 };
+enum { TENSOR = 1, MULTICAST = 2, REDUCE = 4, GATHER = 8, PAIR = 16 };
 enum { PREFETCH = SIM_FROM_REGISTERS + 1 };
 
 /* An address in the list: place, offset, 1 if the register has 64 bits. */
@@ -97,8 +97,18 @@ static struct sim_transfer *tensor_box(struct sim_warp *w, const struct sim_ins 
     const uint32_t *places = w->list + in->list + in->n;
     int32_t at[SIM_TENSOR_RANK] = {0};
     for (uint32_t i = 0; i < in->z; i++) at[i] = (int32_t)W32(places[i])[l];
-    struct sim_transfer *t = sim_transfer_new(rows * ((inner + 15) / 16), rows * inner);
-    t->n_pieces = sim_tensor_walk(m, at, t->pieces);
+    uint32_t boxes = in->y & GATHER ? 4 : 1; /* four rows by number, one behind the other */
+    if (boxes > 1 && (rows != 1 || in->x != SIM_TO_SHARED)) {
+        sim_find(w, in, 1u << l, SIM_F_PROTOCOL, "gather4 copies boxes of one row to shared memory");
+        return NULL;
+    }
+    struct sim_transfer *t = sim_transfer_new(boxes * rows * ((inner + 15) / 16), boxes * rows * inner);
+    for (uint32_t i = 0; i < boxes; i++) {
+        uint32_t first = t->n_pieces;
+        if (i) at[1] = (int32_t)W32(places[1 + i])[l];
+        t->n_pieces += sim_tensor_walk(m, at, t->pieces + first);
+        for (uint32_t k = first; k < t->n_pieces; k++) t->pieces[k].shared += i * bytes;
+    }
     t->swizzle = m->swizzle;
     t->type = reduction_type(m->type);
     if (m->nan) t->fill = 0x7fff;
@@ -123,12 +133,13 @@ static int destinations(struct sim_warp *w, const struct sim_ins *in, uint32_t l
     struct sim_cta *owner, *teller;
     if (shared_place(w, in, l, to, align, &owner, &t->to) || shared_place(w, in, l, barrier, 8, &teller, &t->barrier))
         return -1;
-    if (owner != teller) {
+    if (owner != teller && !(in->y & PAIR && (owner->rank ^ teller->rank) == 1)) {
         sim_find(w, in, 1u << l, SIM_F_PROTOCOL, "writes to CTA rank %u and tells an mbarrier of rank %u", owner->rank,
                  teller->rank);
         return -1;
     }
     t->ranks = 1u << owner->rank;
+    t->teller = teller->rank ^ owner->rank; /* 1: the other CTA of the pair keeps the mbarrier */
     if (in->y & MULTICAST) t->ranks = W32(in->o[3])[l] & 0xffff;
     if (t->ranks >> w->cta->cluster->n_ctas || !t->ranks) {
         sim_find(w, in, 1u << l, SIM_F_BOUNDS, "multicast to mask 0x%x in a cluster of %u CTAs", t->ranks,
@@ -255,9 +266,12 @@ SIM_DECODER(bulk) {
         for (uint8_t i = 0; i < 5; i++)
             if (sim_word(d, ranks[i])) in->z = i + 1;
         sim_word(d, "tile");
-        if (!in->z) return;
+        if (sim_word(d, "tile::gather4")) in->y |= GATHER;
+        if (!in->z || (in->y & GATHER && in->z != 2)) return;
     }
     int cluster = sim_word(d, "shared::cluster"), cta = sim_word(d, "shared::cta"), global = sim_word(d, "global");
+    sim_word(d, "cta_group::1");
+    if (sim_word(d, "cta_group::2")) in->y |= PAIR;
     int tells = sim_word(d, "mbarrier::complete_tx::bytes"), groups = sim_word(d, "bulk_group");
     if (sim_word(d, "multicast::cluster")) in->y |= MULTICAST;
     in->x = prefetch ? PREFETCH : groups ? SIM_TO_GLOBAL : global ? SIM_TO_SHARED : SIM_TO_CLUSTER;
@@ -290,7 +304,7 @@ SIM_DECODER(bulk) {
     if (in->y & TENSOR) {
         const struct ptx_operand *map = &d->o[in->x == SIM_TO_SHARED ? 1 : 0];
         in->n = at = d->program->n_list - in->list;
-        if (map->n != in->z) sim_refuse(d, "%u coordinates", map->n);
+        if (map->n != (in->y & GATHER ? 5u : in->z)) sim_refuse(d, "%u coordinates", map->n);
         for (uint32_t i = 0; i < map->n && !d->failed; i++)
             sim_list_add(d, sim_source(d, &d->kernel->operands[map->first + i], 32));
     }

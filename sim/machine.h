@@ -58,7 +58,7 @@ struct sim_constant {
 };
 
 /* What a program needs beside warps and barriers (hopper.h). */
-enum { SIM_USES_MBARRIER = 1, SIM_USES_COPY_ARRIVAL = 2, SIM_USES_BULK = 4, SIM_USES_WGMMA = 8 };
+enum { SIM_USES_MBARRIER = 1, SIM_USES_COPY_ARRIVAL = 2, SIM_USES_BULK = 4, SIM_USES_WGMMA = 8, SIM_USES_TCGEN05 = 16 };
 
 struct sim_program { /* a decoded kernel */
     const struct ptx_module *module;
