@@ -55,11 +55,13 @@ static int can_fuse(const struct attn_cpu_bwd *w, int32_t threads) {
 
 static void lay_out(struct attn_cpu_bwd *w, int32_t threads) {
     const attn_problem *p = w->s.p;
-    const struct attn_ukr *u = w->s.u;
     const int f64 = p->dtype == ATTN_F64;
-    const int64_t line = f64 ? 8 : 16, mr = f64 ? u->mr64 : u->mr32;
+    const int64_t line = f64 ? 8 : 16;
     w->real = f64 ? 8 : 4;
-    w->tile = mr < 8 ? 16 * mr : 8 * mr; /* 96 or 112: whole register tiles as rows and as columns */
+    /* Whole register tiles as columns. Large tiles pay where no diagonal runs through them and the cache holds them. */
+    const int open = p->window_left == ATTN_UNBOUNDED && p->window_right == ATTN_UNBOUNDED;
+    const int whole = open && p->dim_qk <= 128 && p->dim_v <= 128;
+    w->tile = whole ? 192 : 96;
     w->ldd = odd_lines(p->dim_qk, line);
     w->ldv = odd_lines(p->dim_v, line);
     const int pairs = w->s.pair != NULL;
