@@ -60,10 +60,11 @@ static int write_shared(struct sim_flight *f, struct sim_transfer *t) {
             else
                 memcpy(to, from, t->pieces[i].n);
         }
-        struct sim_mbarrier *b = sim_mbarrier_at(f->w, f->in, f->lane, cta, t->barrier, 0);
+        struct sim_cta *keeper = &c->ctas[r ^ t->teller];
+        struct sim_mbarrier *b = sim_mbarrier_at(f->w, f->in, f->lane, keeper, t->barrier, 0);
         if (!b) return -1;
         b->under_way -= t->bytes;
-        if (sim_mbarrier_expect(f->w, f->in, f->lane, cta, b, -(int32_t)t->bytes)) return -1;
+        if (sim_mbarrier_expect(f->w, f->in, f->lane, keeper, b, -(int32_t)t->bytes)) return -1;
     }
     return 1;
 }
@@ -129,7 +130,7 @@ int sim_transfer_start(struct sim_warp *w, const struct sim_ins *in, uint32_t la
     for (uint32_t r = 0; r < c->n_ctas && !bad; r++) {
         if (!(t->ranks >> r & 1)) continue;
         struct sim_cta *cta = &c->ctas[r];
-        struct sim_mbarrier *b = sim_mbarrier_at(w, in, lane, cta, t->barrier, 1);
+        struct sim_mbarrier *b = sim_mbarrier_at(w, in, lane, &c->ctas[r ^ t->teller], t->barrier, 1);
         bad = !b || check_shared_range(w, in, lane, t, t->to);
         if (bad) break;
         b->under_way += t->bytes;

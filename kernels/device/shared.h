@@ -46,6 +46,14 @@ static __device__ __forceinline__ void shared_store8(uint32_t at, uint32_t x) {
 static __device__ __forceinline__ void shared_store32(uint32_t at, uint32_t x) {
     asm volatile("st.shared.b32 [%0], %1;" ::"r"(at), "r"(x) : "memory");
 }
+static __device__ __forceinline__ uint2 shared_load32x2(uint32_t at) {
+    uint2 x;
+    asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(x.x), "=r"(x.y) : "r"(at));
+    return x;
+}
+static __device__ __forceinline__ void shared_store32x2(uint32_t at, uint32_t x, uint32_t y) {
+    asm volatile("st.shared.v2.b32 [%0], {%1, %2};" ::"r"(at), "r"(x), "r"(y) : "memory");
+}
 static __device__ __forceinline__ void shared_store64(uint32_t at, uint64_t x) {
     asm volatile("st.shared.b64 [%0], %1;" ::"r"(at), "l"(x) : "memory");
 }

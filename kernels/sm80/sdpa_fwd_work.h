@@ -147,13 +147,14 @@ static __device__ __forceinline__ void recall_work(struct work *w, uint32_t base
     w->seq.q0 = (int64_t)((uint64_t)z.y << 32 | z.x);
 }
 
+/* One lane for the warps of a row strip. */
 static __device__ __forceinline__ void keep_strip(const struct kp_sdpa_fwd *p, const struct work *w, uint32_t base) {
     const int row = w->row0 + warp_row_of() * WARP_ROWS;
     const int at_min = row < w->n_rows ? query_of(p, row) + w->off : FAR,
               at_max = row < w->n_rows ? query_of(p, min(row + WARP_ROWS, w->n_rows) - 1) + w->off : -FAR - 1;
-    if (lane_of() == 0)
-        shared_store32(base + STRIPS + 8 * warp_row_of(), (uint32_t)at_min),
-            shared_store32(base + STRIPS + 8 * warp_row_of() + 4, (uint32_t)at_max);
+    if (lane_of() != 0 || thread_of() >= 32 * ROW_WARPS) return;
+    shared_store32(base + STRIPS + 8 * warp_row_of(), (uint32_t)at_min);
+    shared_store32(base + STRIPS + 8 * warp_row_of() + 4, (uint32_t)at_max);
 }
 static __device__ __forceinline__ struct strip recall_strip(uint32_t base) {
     const float2 x = shared_load_pair(base + STRIPS + 8 * warp_row_of());
