@@ -1,22 +1,24 @@
 # SPDX-License-Identifier: MIT
 # The PTX simulator (sim/): a stand-in for libcuda that tests open by path, and its tests. Never linked, never installed.
 file(GLOB attn_sim_sources CONFIGURE_DEPENDS sim/*.c)
-add_library(attn_sim_cuda MODULE ${attn_sim_sources})
+add_library(attn_sim_objects OBJECT ${attn_sim_sources}) # also of tests/fuzz/fuzz_ptx.c
+add_library(attn_sim_cuda MODULE $<TARGET_OBJECTS:attn_sim_objects>)
 # Registers are read as integers and as floats; loops over lanes should become vector instructions.
-target_compile_options(attn_sim_cuda PRIVATE ${attn_warnings} -fno-strict-aliasing -fno-math-errno -fno-trapping-math)
+target_compile_options(attn_sim_objects PRIVATE ${attn_warnings} -fno-strict-aliasing -fno-math-errno -fno-trapping-math)
 if(CMAKE_C_COMPILER_ID MATCHES "Clang") # its -Wpass-failed complains where a loop over lanes stays scalar
-  target_compile_options(attn_sim_cuda PRIVATE -Wno-pass-failed)
+  target_compile_options(attn_sim_objects PRIVATE -Wno-pass-failed)
 endif()
 if(attn_x86_64)
-  target_compile_options(attn_sim_cuda PRIVATE ${attn_flags_avx2})
+  target_compile_options(attn_sim_objects PRIVATE ${attn_flags_avx2})
 endif()
 set_source_files_properties(sim/exec_round.c sim/exec_convert.c PROPERTIES COMPILE_OPTIONS -frounding-math)
 set_source_files_properties(sim/exec_mma.c sim/wgmma_math.c PROPERTIES COMPILE_OPTIONS -ffp-contract=fast)
-set_target_properties(attn_sim_cuda PROPERTIES C_VISIBILITY_PRESET hidden LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
+set_target_properties(attn_sim_objects PROPERTIES POSITION_INDEPENDENT_CODE ON C_VISIBILITY_PRESET hidden)
+set_target_properties(attn_sim_cuda PROPERTIES LINKER_LANGUAGE C LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
 target_link_libraries(attn_sim_cuda PRIVATE Threads::Threads m ${CMAKE_DL_LIBS})
 
 if(NOT ATTN_SANITIZE) # the tests open it in a program without the sanitizers' run-time
-  foreach(name faults mutants)
+  foreach(name faults mutants driver)
     add_executable(t_sim_${name} tests/sim/t_sim_${name}.c)
     target_compile_options(t_sim_${name} PRIVATE ${attn_warnings})
     target_compile_definitions(t_sim_${name} PRIVATE "ATTN_TEST_SIM=\"$<TARGET_FILE:attn_sim_cuda>\"")
@@ -31,6 +33,16 @@ if(NOT ATTN_SANITIZE) # the tests open it in a program without the sanitizers' r
   target_link_libraries(sim_golden PRIVATE ${CMAKE_DL_LIBS} m)
   set_target_properties(sim_golden PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   attn_test(sim.golden_h100 sim sim_golden replay $<TARGET_FILE:attn_sim_cuda> ${PROJECT_SOURCE_DIR}/tests/sim/golden_h100.bin)
+  # The programs for a GPU on a few rows: streams, graphs, threads.
+  if(attn_cuda_on AND TARGET t_gpu_graph)
+    foreach(program graph parallel repeat)
+      foreach(row sdpa_fwd_sm80_bf16_d64 sdpa_bwd_sm80_f16_d64_ordered mla_bwd_sm80_bf16_d512_h16 dist_sm80_f16_d512_h16)
+        attn_test(sim.gpu_${program}_${row} sim t_gpu_${program})
+        set_tests_properties(sim.gpu_${program}_${row} PROPERTIES ENVIRONMENT
+          "ATTN_CUDA_DRIVER=$<TARGET_FILE:attn_sim_cuda>;ATTN_CUDA_IMAGE=ptx;ATTNSIM_POLICY=late;GPU_TEST_CASES=1;GPU_TEST_KERNEL=attn_${row}")
+      endforeach()
+    endforeach()
+  endif()
   foreach(fault global_bounds shared_bounds alignment freed deadlock divergent_barrier trap)
     foreach(policy eager late random)
       attn_test(sim.${fault}_${policy} sim t_sim_faults ${fault} ${policy})

@@ -261,7 +261,7 @@ static void decode_statement(struct sim_decoder *d, struct sim_ins *in) {
         in->guard = d->reg_at[d->s->guard];
         in->flip = d->s->guard_negated ? SIM_ALL : 0;
     }
-    d->o = d->kernel->operands + d->s->first;
+    d->o = d->s->n ? d->kernel->operands + d->s->first : NULL;
     d->n = d->s->n;
     const struct sim_op *op = find_op(d->s->opcode);
     if (op && !(op->exec && d->n && (d->o[0].kind == PTX_VECTOR || (d->n > 1 && d->o[1].kind == PTX_VECTOR))))

@@ -125,6 +125,7 @@ struct sim_cta {
     uint8_t *shared; /* [shared_bytes], address SIM_SHARED_BASE is shared[0] */
     uint32_t shared_bytes;
     uint64_t *writes;  /* record of each word's last write, see race.h */
+    uint8_t *lanes;    /* of each word's last write, where it was a warp's */
     uint64_t **reads;  /* by actor: records of each word's last read, or NULL */
     uint16_t *readers; /* actors that have such records */
     uint32_t n_readers;

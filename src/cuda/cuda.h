@@ -11,7 +11,7 @@ struct attn_cuda_variant {
     const char *symbol;         /* entry = kernel name by the grammar */
     const unsigned char *image; /* fatbin: cubins of `cubins`, and PTX */
     const unsigned char *image_end;
-    const unsigned char *ptx; /* the PTX alone, as text that ends in NUL (for ATTN_CUDA_IMAGE=ptx) */
+    const unsigned char *ptx; /* fatbin: the PTX alone (for ATTN_CUDA_IMAGE=ptx) */
     const unsigned char *ptx_end;
     int32_t index;     /* position in attn_cuda_variants[] */
     int32_t cubins[4]; /* architectures in the fatbin: 80, 90; the rest 0 */
