@@ -111,6 +111,15 @@ static int zip(float *dst, const uint16_t *even, const uint16_t *odd, int64_t n)
     return !bad;
 }
 
+static int finite_half(const uint16_t *x, int64_t n) {
+    __mmask32 bad = 0;
+    for (int64_t j = 0; j < n; j += 32) {
+        const __mmask32 m = n - j < 32 ? ((__mmask32)1 << (n - j)) - 1 : (__mmask32)-1;
+        bad |= special(_mm512_maskz_loadu_epi16(m, x + j));
+    }
+    return !bad;
+}
+
 static inline void store_pair(float *dst, __mmask16 m, v32 even, v32 odd) {
     const __m512i e = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(even));
     const __m512i o = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(odd));
@@ -184,6 +193,7 @@ const struct attn_ukr_pair attn_ukr_pair_avx512bf16 = {
     .weigh = weigh,
     .zip = zip,
     .zip_f32 = zip_f32,
+    .finite = finite_half,
     .exp2 = exp2_pair,
     .soften = soften,
     .narrow = narrow,

@@ -123,6 +123,8 @@ static void test_zip(void **unused) {
             if (n > 0 && kind == 3) even[n / 2] = 0xffc1;
             const int fine = u->zip(to, even, kind == 1 ? NULL : odd, n);
             assert_int_equal(fine, kind < 2 || n == 0);
+            assert_int_equal(u->finite(even, n), kind != 3 || n == 0);
+            assert_int_equal(u->finite(odd, n), kind != 2 || n == 0);
             for (int64_t j = 0; j < n; j++) {
                 uint16_t h[2];
                 memcpy(h, to + j, sizeof h);
