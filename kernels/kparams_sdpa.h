@@ -27,8 +27,17 @@ struct kp_sdpa {
 };
 KP_SIZE(struct kp_sdpa, 4 * 48 + 15 * 8 + 16 * 4);
 
-/* Key splits that the merging kernel takes. */
-#define KP_SDPA_MAX_SPLITS 128
+/* Key splits that the merging kernel takes; up to how many a warp merges alone. Warps of its CTA. */
+#define KP_SDPA_MAX_SPLITS  128
+#define KP_SDPA_MERGE_ALONE 4
+#define KP_SDPA_MERGE_WARPS 8
+/* CTAs of a merge. */
+#define KP_SDPA_MERGE_ROWS(splits) ((splits) > KP_SDPA_MERGE_ALONE ? 1 : KP_SDPA_MERGE_WARPS)
+
+/* n / d for 0 <= n < 2^31 and one d: n * factor >> shift, a product of 64 bits (the host prepares it). */
+struct kp_divisor {
+    uint32_t factor, shift;
+};
 
 /* Dense forward, any element type; also the part that the merging kernel reads. Plain variants take a normal, non-zero
  * scale and turn the sign of Q when it is negative.
@@ -43,21 +52,26 @@ struct kp_sdpa_fwd {
     int64_t items;
     int32_t pack, row_tiles, splits, section; /* section: tile heads (over the batch) that are dealt together */
     int32_t part_row;                         /* floats of a row of part_o: DV rounded up to a multiple of 4 */
+    /* 16-bit kernels only: what find_work of sdpa_fwd_work.h divides by */
+    int32_t tile_heads;              /* of a batch entry */
+    int32_t section_items;           /* row_tiles * splits * section */
+    int32_t last_section, last_size; /* index and heads of the last section, which may be a smaller one */
+    struct kp_divisor by_section_items, by_section, by_last, by_splits, by_heads, by_pack, by_group;
     int32_t reserved;
 };
-KP_SIZE(struct kp_sdpa_fwd, 4 * 48 + 15 * 8 + 16 * 4 + 3 * 48 + 4 * 8 + 6 * 4);
+KP_SIZE(struct kp_sdpa_fwd, 4 * 48 + 15 * 8 + 16 * 4 + 3 * 48 + 4 * 8 + 24 * 4);
 
 /* One row of kernels/variants/sdpa_fwd_sm80.def; columns explained there. */
 struct kp_sdpa_fwd_config {
     const char *symbol;
-    int32_t dtype, full, dim, dim_v, row_warps, col_warps, m_tiles, keys, slots, q_steps, ctas;
+    int32_t dtype, full, dim, dim_v, row_warps, col_warps, key_warps, m_tiles, keys, slots, pair, q_steps, ctas;
 };
 /* Shared memory of a variant: Q (later the output tile), then the ring of K and V tiles, then flags. */
 #define KP_SDPA_MAX(a, b)       ((a) > (b) ? (a) : (b))
 #define KP_SDPA_ROWS(c)         (16 * (c).m_tiles * (c).row_warps)
 #define KP_SDPA_PITCH(c)        (2 * KP_SDPA_MAX((c).dim, (c).dim_v))
-#define KP_SDPA_THREADS(c)      (32 * (c).row_warps * (c).col_warps)
-#define KP_SDPA_FLAG_BYTES      256
+#define KP_SDPA_THREADS(c)      (32 * (c).row_warps * (c).col_warps * (c).key_warps)
+#define KP_SDPA_FLAG_BYTES      320
 #define KP_SDPA_SHARED_BYTES(c) (KP_SDPA_PITCH(c) * (KP_SDPA_ROWS(c) + (c).slots * (c).keys) + KP_SDPA_FLAG_BYTES)
 
 /* Dense backward. The preparing kernel writes per row of a query head what the others read; workspace rows are counted

@@ -3,6 +3,7 @@
  * of global memory, the last few of which each worker remembers. */
 #include "address.h"
 #include "device.h"
+#include "hopper.h"
 #include "report.h"
 
 #include <inttypes.h>
@@ -39,6 +40,14 @@ struct sim_cta *sim_shared_at(struct sim_warp *w, const struct sim_ins *in, uint
     if (low & (align - 1)) {
         bad_alignment(w, in, lane, at, align, "shared");
         return NULL;
+    }
+    if (!c->ctas[rank].n_live) {
+        sim_find(w, in, 1u << lane, SIM_F_BOUNDS, "shared memory of CTA rank %u, which has ended", rank);
+        return NULL;
+    }
+    if (rank != w->cta->rank && c->hopper) {
+        c->ctas[rank].hopper->remote_times[w->actor] = w->known[w->actor];
+        c->ctas[rank].hopper->remote_statements[w->actor] = in->statement;
     }
     *offset = low - SIM_SHARED_BASE;
     return &c->ctas[rank];
@@ -79,11 +88,19 @@ int sim_global_at(struct sim_warp *w, const struct sim_ins *in, uint32_t lane, u
 static int resolve_global(struct sim_warp *w, const struct sim_ins *in, uint32_t m, const uint64_t at[SIM_LANES],
                           uint32_t bytes, enum sim_access access, uint8_t *out[SIM_LANES]) {
     uint64_t low = UINT64_MAX, high = 0, any = 0;
-    EACH_OF(m) {
-        low = at[l] < low ? at[l] : low;
-        high = at[l] > high ? at[l] : high;
-        any |= at[l];
-        out[l] = (uint8_t *)(uintptr_t)at[l];
+    EACH_LANE out[l] = (uint8_t *)(uintptr_t)at[l];
+    if (m == SIM_ALL) {
+        EACH_LANE {
+            low = at[l] < low ? at[l] : low;
+            high = at[l] > high ? at[l] : high;
+            any |= at[l];
+        }
+    } else {
+        EACH_OF(m) {
+            low = at[l] < low ? at[l] : low;
+            high = at[l] > high ? at[l] : high;
+            any |= at[l];
+        }
     }
     if (!(any & (bytes - 1)) && recent_block(w->cta->cluster->worker, low, high - low + bytes)) return 0;
     EACH_OF(m)
@@ -91,15 +108,36 @@ static int resolve_global(struct sim_warp *w, const struct sim_ins *in, uint32_t
     return 0;
 }
 
+/* Offsets of lanes m if all lie in the warp's own CTA and are aligned: the common case, without a branch per lane. */
+static inline int own_offsets(const struct sim_warp *w, uint32_t m, const uint64_t at[SIM_LANES], uint32_t bytes,
+                              uint32_t offset[SIM_LANES]) {
+    const uint64_t base = ((uint64_t)w->cta->rank << SIM_RANK_SHIFT) + SIM_SHARED_BASE;
+    const uint64_t room = w->cta->shared_bytes, below = room >= bytes ? room - bytes + 1 : 0;
+    uint64_t bad[SIM_LANES], any = 0;
+    EACH_LANE {
+        uint64_t o = at[l] - base;
+        offset[l] = (uint32_t)o;
+        bad[l] = (uint64_t)(o >= below) | (o & (bytes - 1));
+    }
+    EACH_LANE any |= bad[l] & (0 - (uint64_t)(m >> l & 1));
+    return !any;
+}
+
 static int resolve_shared(struct sim_warp *w, const struct sim_ins *in, uint32_t m, const uint64_t at[SIM_LANES],
                           uint32_t bytes, enum sim_access access, uint8_t *out[SIM_LANES]) {
     int races = w->cta->cluster->launch->options.races;
+    uint32_t offset[SIM_LANES];
+    if (own_offsets(w, m, at, bytes, offset)) {
+        uint8_t *shared = w->cta->shared;
+        EACH_LANE out[l] = shared + offset[l];
+        if (races) sim_shared_touch_lanes(w, in, w->cta, m, offset, bytes, access);
+        return 0;
+    }
     EACH_OF(m) {
-        uint32_t offset;
-        struct sim_cta *owner = sim_shared_at(w, in, l, at[l], bytes, bytes, &offset);
+        struct sim_cta *owner = sim_shared_at(w, in, l, at[l], bytes, bytes, &offset[l]);
         if (!owner) return -1;
-        if (races) sim_shared_touch(w, in, owner, l, offset, bytes, access);
-        out[l] = owner->shared + offset;
+        if (races) sim_shared_touch(w, in, owner, l, offset[l], bytes, access);
+        out[l] = owner->shared + offset[l];
     }
     return 0;
 }

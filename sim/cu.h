@@ -19,13 +19,24 @@ enum {
     R_INVALID_PTX = 218,
     R_INVALID_HANDLE = 400,
     R_NOT_FOUND = 500,
+    R_NOT_READY = 600,
     R_ILLEGAL_ADDRESS = 700,
     R_OUT_OF_RESOURCES = 701,
     R_LAUNCH_FAILED = 719,
     R_NOT_SUPPORTED = 801,
+    R_CAPTURE_UNSUPPORTED = 900,
+    R_CAPTURE_INVALIDATED = 901,
+    R_CAPTURE_MERGE = 902,
+    R_CAPTURE_UNMATCHED = 903,
+    R_CAPTURE_UNJOINED = 904,
+    R_CAPTURE_ISOLATION = 905,
+    R_CAPTURE_IMPLICIT = 906,
+    R_CAPTURED_EVENT = 907,
+    R_CAPTURE_WRONG_THREAD = 908,
     R_UNKNOWN = 999
 };
-enum { ATTRIBUTE_CLUSTER = 4, JIT_ERROR_TEXT = 5, JIT_ERROR_BYTES = 6, FUNCTION_MAX_DYNAMIC = 8 };
+enum { ATTRIBUTE_COOPERATIVE = 2, ATTRIBUTE_CLUSTER = 4, ATTRIBUTE_SERIALIZATION = 6, ATTRIBUTE_PRIORITY = 8 };
+enum { JIT_ERROR_TEXT = 5, JIT_ERROR_BYTES = 6, FUNCTION_MAX_DYNAMIC = 8 };
 struct cu_attribute {
     int id;
     char pad[4];
@@ -42,7 +53,8 @@ struct cu_launch {
     unsigned n_attributes;
 };
 struct sim_context {
-    int device, fault; /* a launch that failed: every later call returns it */
+    int device, fault; /* fault: a kernel that was ended: every later call returns it */
+    int late_result;   /* of queued work, for the next call that waits */
 };
 struct sim_module {
     struct ptx_module *ptx;
@@ -58,6 +70,7 @@ struct sim_function {
 /* Bookkeeping at the start of each call: fault injection by name, a current context where one is needed. */
 int sim_enter(const char *name, struct sim_context **context);
 const struct sim_profile *sim_profile(void);
+long long sim_setting(const char *name, long long otherwise); /* of the environment */
 
 /* The PTX text inside an image: the image itself or that of a fatbin. NULL with `why` if there is none to read. The
  * caller frees it. */

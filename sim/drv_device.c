@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT
- * Driver calls about the process, devices, contexts, memory, streams. Work is done at the call: a stream is always
- * idle. Environment: ATTNSIM_GPU (a100, rtx4090, h100, b200), ATTNSIM_DEVICES (number), ATTNSIM_FAIL (name:n, the n-th
- * call of a name fails). */
-#include "cu.h"
+ * Driver calls about the process, devices and contexts. Environment: ATTNSIM_GPU (a100, rtx4090, h100, b200),
+ * ATTNSIM_DEVICES (number), ATTNSIM_FAIL (name:n or name:n:result, the n-th call of a name fails; any: of every name;
+ * kernel: the n-th kernel ends with a fault of the device). */
 #include "device.h"
-#include "machine.h"
+#include "stream.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +16,7 @@ static int n_devices;
 static const struct sim_profile *profile;
 static char fail_name[64];
 static long fail_in;
+static int fail_result;
 static _Thread_local struct sim_context *stack[DEPTH];
 static _Thread_local int depth;
 
@@ -26,7 +26,9 @@ int sim_enter(const char *name, struct sim_context **context) {
     int r = R_SUCCESS;
     pthread_mutex_lock(&lock);
     size_t n = strlen(fail_name);
-    if (fail_in > 0 && !strncmp(fail_name, name, n) && (!name[n] || name[n] == '_') && --fail_in == 0) r = R_UNKNOWN;
+    int named = !strcmp(fail_name, "any") ? strcmp(name, "kernel") != 0
+                                          : !strncmp(fail_name, name, n) && (!name[n] || name[n] == '_');
+    if (fail_in > 0 && named && --fail_in == 0) r = fail_result;
     pthread_mutex_unlock(&lock);
     if (!r && !profile) r = R_NOT_INITIALIZED;
     if (!context) return r;
@@ -55,7 +57,9 @@ SIM_API cuInit(unsigned flags) {
     if (fail && fail[0]) {
         size_t n = strcspn(fail, ":");
         snprintf(fail_name, sizeof fail_name, "%.*s", (int)n, fail);
-        fail_in = fail[n] ? strtol(fail + n + 1, NULL, 10) : 1;
+        char *end = NULL;
+        fail_in = fail[n] ? strtol(fail + n + 1, &end, 10) : 1;
+        fail_result = end && *end == ':' ? atoi(end + 1) : R_UNKNOWN;
     }
     pthread_mutex_unlock(&lock);
     if (!profile || n_devices < 1) return R_NO_DEVICE;
@@ -84,7 +88,18 @@ static const struct {
     {R_NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
     {R_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
     {R_OUT_OF_RESOURCES, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "too many resources requested for launch"},
+    {R_NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
     {R_LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED", "the simulator found faults of a kernel (see its report)"},
+    {R_NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
+    {R_CAPTURE_UNSUPPORTED, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "operation not permitted while a stream records"},
+    {R_CAPTURE_INVALIDATED, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED", "an earlier error spoiled the recording"},
+    {R_CAPTURE_MERGE, "CUDA_ERROR_STREAM_CAPTURE_MERGE", "two recordings would become one"},
+    {R_CAPTURE_UNMATCHED, "CUDA_ERROR_STREAM_CAPTURE_UNMATCHED", "the recording did not begin in this stream"},
+    {R_CAPTURE_UNJOINED, "CUDA_ERROR_STREAM_CAPTURE_UNJOINED", "a stream of the recording did not come back"},
+    {R_CAPTURE_ISOLATION, "CUDA_ERROR_STREAM_CAPTURE_ISOLATION", "a recording depends on what is not recorded"},
+    {R_CAPTURE_IMPLICIT, "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT", "the default stream is used while a stream records"},
+    {R_CAPTURED_EVENT, "CUDA_ERROR_CAPTURED_EVENT", "the event was recorded into a graph"},
+    {R_CAPTURE_WRONG_THREAD, "CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD", "another thread began the recording"},
     {R_UNKNOWN, "CUDA_ERROR_UNKNOWN", "unknown error"},
 };
 SIM_API cuGetErrorName(int r, const char **text);
@@ -191,66 +206,19 @@ SIM_API cuCtxGetCurrent(struct sim_context **context) {
 SIM_API cuCtxSynchronize(void);
 SIM_API cuCtxSynchronize(void) {
     ENTER_CONTEXT
+    int r = sim_capture_forbids();
+    return r ? r : sim_streams_finish(context, 0);
+}
+SIM_API cuCtxSetCurrent(struct sim_context *context);
+SIM_API cuCtxSetCurrent(struct sim_context *context) {
+    ENTER
+    if (depth) depth--;
+    if (context) stack[depth++] = context;
     return R_SUCCESS;
 }
-SIM_API cuMemAlloc_v2(uint64_t *at, size_t bytes);
-SIM_API cuMemAlloc_v2(uint64_t *at, size_t bytes) {
+SIM_API cuCtxGetDevice(int *device);
+SIM_API cuCtxGetDevice(int *device) {
     ENTER_CONTEXT
-    if (!at || !bytes) return R_INVALID_VALUE;
-    if (bytes > profile->bytes - sim_memory_used(context->device)) return R_OUT_OF_MEMORY;
-    *at = sim_memory_alloc(context->device, bytes);
-    return *at ? R_SUCCESS : R_OUT_OF_MEMORY;
-}
-SIM_API cuMemFree_v2(uint64_t at);
-SIM_API cuMemFree_v2(uint64_t at) {
-    ENTER_CONTEXT
-    return !at || !sim_memory_free(at) ? R_SUCCESS : R_INVALID_VALUE;
-}
-static int move(void *to, const void *from, size_t bytes, uint64_t device_a, uint64_t device_b) {
-    if (!bytes) return R_SUCCESS;
-    if (!sim_memory_holds(device_a, bytes) || !sim_memory_holds(device_b, bytes)) return R_INVALID_VALUE;
-    memmove(to, from, bytes);
-    return R_SUCCESS;
-}
-SIM_API cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t bytes);
-SIM_API cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t bytes) {
-    ENTER_CONTEXT
-    return move((void *)(uintptr_t)to, from, bytes, to, to);
-}
-SIM_API cuMemcpyDtoH_v2(void *to, uint64_t from, size_t bytes);
-SIM_API cuMemcpyDtoH_v2(void *to, uint64_t from, size_t bytes) {
-    ENTER_CONTEXT
-    return move(to, (void *)(uintptr_t)from, bytes, from, from);
-}
-SIM_API cuMemcpy(uint64_t to, uint64_t from, size_t bytes);
-SIM_API cuMemcpy(uint64_t to, uint64_t from, size_t bytes) {
-    ENTER_CONTEXT
-    return move((void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes, to, from);
-}
-SIM_API cuMemsetD8Async(uint64_t to, unsigned char value, size_t bytes, void *stream);
-SIM_API cuMemsetD8Async(uint64_t to, unsigned char value, size_t bytes, void *stream) {
-    (void)stream;
-    ENTER_CONTEXT
-    if (bytes && !sim_memory_holds(to, bytes)) return R_INVALID_VALUE;
-    if (bytes) memset((void *)(uintptr_t)to, value, bytes);
-    return R_SUCCESS;
-}
-SIM_API cuStreamGetId(void *stream, unsigned long long *id);
-SIM_API cuStreamGetId(void *stream, unsigned long long *id) {
-    ENTER_CONTEXT
-    *id = (unsigned long long)(uintptr_t)stream;
-    return R_SUCCESS;
-}
-SIM_API cuStreamIsCapturing(void *stream, int *status);
-SIM_API cuStreamIsCapturing(void *stream, int *status) {
-    (void)stream;
-    ENTER_CONTEXT
-    *status = 0;
-    return R_SUCCESS;
-}
-SIM_API cuStreamSynchronize(void *stream);
-SIM_API cuStreamSynchronize(void *stream) {
-    (void)stream;
-    ENTER_CONTEXT
+    *device = context->device;
     return R_SUCCESS;
 }

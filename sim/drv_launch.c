@@ -1,35 +1,45 @@
 /* SPDX-License-Identifier: MIT
- * Driver calls about modules, functions and launches. A launch runs before it returns; findings make it fail, and a
- * fault that ended a kernel stays in the context. Environment: ATTNSIM_POLICY (eager, late, random), ATTNSIM_SEED,
- * ATTNSIM_THREADS, ATTNSIM_RACES=0, ATTNSIM_QUIET=1, ATTNSIM_REPORT=file of JSON lines. */
-#include "cu.h"
+ * Driver calls about launches. Findings make a launch fail, or the next call that waits for it; a fault that ended a
+ * kernel stays in the context. Environment: ATTNSIM_POLICY (eager, late, random), ATTNSIM_SEED, ATTNSIM_THREADS,
+ * ATTNSIM_RACES=0, ATTNSIM_QUIET=1, ATTNSIM_REPORT=file of JSON lines. */
 #include "decode.h"
 #include "device.h"
 #include "report.h"
+#include "stream.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-static atomic_ullong n_launches;
+static atomic_ullong n_launches, n_executed, nanoseconds;
 
-static long long setting(const char *name, long long otherwise) {
+long long sim_setting(const char *name, long long otherwise) {
     const char *text = getenv(name);
     return text && text[0] ? strtoll(text, NULL, 10) : otherwise;
 }
-static struct sim_options read_options(void) {
+enum sim_policy sim_policy(void) {
     const char *policy = getenv("ATTNSIM_POLICY");
-    struct sim_options o = {.policy = SIM_EAGER};
-    if (policy && !strcmp(policy, "late")) o.policy = SIM_LATE;
-    if (policy && !strcmp(policy, "random")) o.policy = SIM_RANDOM;
-    o.seed = (uint64_t)setting("ATTNSIM_SEED", 1);
-    o.threads = (int)setting("ATTNSIM_THREADS", sysconf(_SC_NPROCESSORS_ONLN));
+    if (policy && !strcmp(policy, "late")) return SIM_LATE;
+    return policy && !strcmp(policy, "random") ? SIM_RANDOM : SIM_EAGER;
+}
+uint64_t sim_seed(void) { return (uint64_t)sim_setting("ATTNSIM_SEED", 1); }
+static struct sim_options read_options(void) {
+    struct sim_options o = {.policy = sim_policy(), .seed = sim_seed()};
+    o.threads = (int)sim_setting("ATTNSIM_THREADS", sysconf(_SC_NPROCESSORS_ONLN));
     if (o.threads < 1) o.threads = 1;
-    o.races = setting("ATTNSIM_RACES", 1) != 0;
-    o.quiet = setting("ATTNSIM_QUIET", 0) != 0;
-    o.max_instructions = (uint64_t)setting("ATTNSIM_MAX_INSTRUCTIONS", 4000000000LL);
+    o.races = sim_setting("ATTNSIM_RACES", 1) != 0;
+    o.quiet = sim_setting("ATTNSIM_QUIET", 0) != 0;
+    o.max_instructions = (uint64_t)sim_setting("ATTNSIM_MAX_INSTRUCTIONS", 4000000000LL);
     return o;
+}
+
+/* ATTNSIM_STATS=1: what all launches took, summed over host threads; 2: each, too. */
+__attribute__((destructor)) static void tell_statistics(void) {
+    double seconds = (double)atomic_load(&nanoseconds) * 1e-9, executed = (double)atomic_load(&n_executed);
+    if (!sim_setting("ATTNSIM_STATS", 0) || seconds <= 0) return;
+    fprintf(stderr, "attnsim: %llu launches, %.0f warp instructions in %.3f s of a core, %.2f million/s\n",
+            (unsigned long long)atomic_load(&n_launches), executed, seconds, executed / seconds * 1e-6);
 }
 
 #define ENTER_CONTEXT                                                                                                  \
@@ -45,83 +55,47 @@ const char *attnsim_report(uint64_t *count, int clear) {
     return sim_report_text();
 }
 
-static void release(struct sim_module *m) {
-    for (struct sim_function *f = m->functions, *next; f; f = next) {
-        next = f->next;
-        sim_program_free(f->program);
-        free(f);
-    }
-    ptx_free(m->ptx);
-    free(m);
-}
-SIM_API cuModuleLoadDataEx(struct sim_module **out, const void *image, unsigned n, int *options, void **values);
-SIM_API cuModuleLoadDataEx(struct sim_module **out, const void *image, unsigned n, int *options, void **values) {
-    ENTER_CONTEXT
-    char why[400] = "", *log = NULL;
-    size_t room = 0;
-    if (!image || (n && (!options || !values))) return R_INVALID_VALUE;
-    for (unsigned i = 0; i < n; i++) {
-        if (options[i] == JIT_ERROR_TEXT) log = values[i];
-        if (options[i] == JIT_ERROR_BYTES) room = (size_t)(uintptr_t)values[i];
-    }
-    struct sim_module *m = calloc(1, sizeof *m);
-    if (!m) return R_OUT_OF_MEMORY;
-    int r = R_SUCCESS;
-    char *text = sim_image_text(image, why, sizeof why);
-    if (!text)
-        r = R_NO_BINARY;
-    else if (!(m->ptx = ptx_parse(text, why, sizeof why)))
-        r = R_INVALID_PTX;
-    for (const struct ptx_kernel *k = r ? NULL : m->ptx->kernels; k && !r; k = k->next) {
-        struct sim_program *p = sim_decode(m->ptx, k, why, sizeof why);
-        struct sim_function *f = p ? calloc(1, sizeof *f) : NULL;
-        if (f)
-            *f = (struct sim_function){m, p, m->functions}, m->functions = f, p->max_dynamic = 48 << 10;
-        else
-            r = R_INVALID_PTX;
-    }
-    if (!r && m->ptx->target > sim_profile()->major * 10 + sim_profile()->minor) {
-        snprintf(why, sizeof why, "PTX for sm_%d on a device of sm_%d%d", m->ptx->target, sim_profile()->major,
-                 sim_profile()->minor);
-        r = R_INVALID_PTX;
-    }
-    free(text);
-    if (r && log && room) snprintf(log, room, "%s", why);
-    if (r && !setting("ATTNSIM_QUIET", 0)) fprintf(stderr, "attnsim: %s\n", why);
-    if (r)
-        release(m);
-    else
-        *out = m;
-    return r;
-}
-SIM_API cuModuleUnload(struct sim_module *module);
-SIM_API cuModuleUnload(struct sim_module *module) {
-    ENTER_CONTEXT
-    if (!module) return R_INVALID_HANDLE;
-    release(module);
-    return R_SUCCESS;
-}
-SIM_API cuModuleGetFunction(struct sim_function **out, struct sim_module *module, const char *name);
-SIM_API cuModuleGetFunction(struct sim_function **out, struct sim_module *module, const char *name) {
-    ENTER_CONTEXT
-    for (struct sim_function *f = module->functions; f; f = f->next)
-        if (!strcmp(f->program->kernel->name, name)) {
-            *out = f;
-            return R_SUCCESS;
-        }
-    return R_NOT_FOUND;
-}
-SIM_API cuFuncSetAttribute(struct sim_function *f, int attribute, int value);
-SIM_API cuFuncSetAttribute(struct sim_function *f, int attribute, int value) {
-    ENTER_CONTEXT
-    if (attribute != FUNCTION_MAX_DYNAMIC || value < 0 ||
-        value + (int)f->program->kernel->shared_bytes > sim_profile()->shared_per_block)
-        return R_INVALID_VALUE;
-    f->program->max_dynamic = value;
-    return R_SUCCESS;
+/* ---- a launch that has been checked: it may run now, later, or often ---- */
+
+struct sim_kernel_call {
+    struct sim_function *function;
+    uint32_t grid[3], block[3], cluster[3], dynamic_bytes, shared_bytes, n_threads, n_warps;
+    uint8_t params[];
+};
+void sim_call_free(struct sim_kernel_call *call) { free(call); }
+struct sim_kernel_call *sim_call_copy(const struct sim_kernel_call *call) {
+    size_t bytes = sizeof *call + call->function->program->kernel->param_bytes;
+    struct sim_kernel_call *copy = malloc(bytes);
+    if (!copy) abort();
+    memcpy(copy, call, bytes);
+    return copy;
 }
 
-static int bad_shape(const struct cu_launch *c, const struct ptx_kernel *k, struct sim_launch *g) {
+int sim_call_run(struct sim_context *context, const struct sim_kernel_call *call) {
+    const struct sim_program *p = call->function->program;
+    struct sim_launch g = {.program = p,
+                           .options = read_options(),
+                           .dynamic_bytes = call->dynamic_bytes,
+                           .shared_bytes = call->shared_bytes,
+                           .n_threads = call->n_threads,
+                           .n_warps = call->n_warps,
+                           .params = call->params};
+    memcpy(g.grid, call->grid, sizeof g.grid);
+    memcpy(g.block, call->block, sizeof g.block);
+    memcpy(g.cluster, call->cluster, sizeof g.cluster);
+    g.number = atomic_fetch_add(&n_launches, 1);
+    if (sim_enter("kernel", NULL)) return context->fault = R_ILLEGAL_ADDRESS; /* ATTNSIM_FAIL=kernel:n */
+    uint64_t before = sim_report_count();
+    if (sim_launch_run(&g)) context->fault = R_LAUNCH_FAILED;
+    atomic_fetch_add(&n_executed, atomic_load(&g.n_executed));
+    atomic_fetch_add(&nanoseconds, atomic_load(&g.nanoseconds));
+    if (sim_setting("ATTNSIM_STATS", 0) > 1)
+        fprintf(stderr, "attnsim: %s: %llu warp instructions, %.3f ms\n", p->kernel->name,
+                (unsigned long long)atomic_load(&g.n_executed), (double)atomic_load(&g.nanoseconds) * 1e-6);
+    return sim_report_count() != before ? R_LAUNCH_FAILED : R_SUCCESS;
+}
+
+static int bad_shape(const struct cu_launch *c, const struct ptx_kernel *k, struct sim_kernel_call *g) {
     uint64_t threads = (uint64_t)c->block[0] * c->block[1] * c->block[2];
     for (int i = 0; i < 3; i++) {
         g->grid[i] = c->grid[i], g->block[i] = c->block[i];
@@ -129,8 +103,17 @@ static int bad_shape(const struct cu_launch *c, const struct ptx_kernel *k, stru
         if (!c->grid[i] || !c->block[i] || (i && c->grid[i] > 65535)) return R_INVALID_VALUE;
         if (k->reqntid[0] && k->reqntid[i] != c->block[i]) return R_INVALID_VALUE;
     }
-    for (unsigned i = 0; i < c->n_attributes; i++)
-        if (c->attributes[i].id == ATTRIBUTE_CLUSTER) memcpy(g->cluster, c->attributes[i].value.cluster, 12);
+    if (c->grid[0] > INT32_MAX || c->block[2] > 64) return R_INVALID_VALUE;
+    for (unsigned i = 0; i < c->n_attributes; i++) switch (c->attributes[i].id) {
+        case ATTRIBUTE_CLUSTER: memcpy(g->cluster, c->attributes[i].value.cluster, 12); break;
+        case ATTRIBUTE_COOPERATIVE: /* CTAs do not all live at once here */
+            if (c->attributes[i].value.cluster[0]) return R_NOT_SUPPORTED;
+            break;
+        case 0:
+        case ATTRIBUTE_SERIALIZATION: /* a kernel starts when the one before has ended, which is always allowed */
+        case ATTRIBUTE_PRIORITY: break;
+        default: return R_INVALID_VALUE;
+        }
     uint64_t ctas = 1;
     for (int i = 0; i < 3; i++) {
         if (!g->cluster[i] || g->grid[i] % g->cluster[i]) return R_INVALID_VALUE;
@@ -143,26 +126,38 @@ static int bad_shape(const struct cu_launch *c, const struct ptx_kernel *k, stru
     g->n_warps = (uint32_t)(threads + 31) / 32;
     return R_SUCCESS;
 }
+static int launch(struct sim_context *context, const struct cu_launch *c, struct sim_function *f, void **params,
+                  void **extra) {
+    if (!c || !f || extra || (c->n_attributes && !c->attributes)) return R_INVALID_VALUE;
+    const struct ptx_kernel *k = f->program->kernel;
+    if (k->n_params && !params) return R_INVALID_VALUE;
+    struct sim_kernel_call *call = calloc(1, sizeof *call + k->param_bytes);
+    if (!call) return R_OUT_OF_MEMORY;
+    int r = bad_shape(c, k, call);
+    if (!r && (int64_t)c->shared_bytes > f->program->max_dynamic) r = R_INVALID_VALUE;
+    call->function = f;
+    call->dynamic_bytes = c->shared_bytes;
+    call->shared_bytes = c->shared_bytes ? k->dynamic_at + c->shared_bytes : k->shared_bytes;
+    for (uint32_t i = 0; i < k->n_params && !r; i++)
+        memcpy(call->params + k->params[i].at, params[i], (size_t)k->params[i].bytes);
+    if (r) {
+        free(call);
+        return r;
+    }
+    return sim_task_add((uintptr_t)c->stream < 4 ? NULL : c->stream,
+                        (struct sim_task){.kind = SIM_TASK_LAUNCH, .context = context, .call = call});
+}
 SIM_API cuLaunchKernelEx(const struct cu_launch *c, struct sim_function *f, void **params, void **extra);
 SIM_API cuLaunchKernelEx(const struct cu_launch *c, struct sim_function *f, void **params, void **extra) {
     ENTER_CONTEXT
-    if (!c || !f || extra || (c->n_attributes && !c->attributes)) return R_INVALID_VALUE;
-    const struct ptx_kernel *k = f->program->kernel;
-    struct sim_launch g = {.program = f->program, .options = read_options(), .dynamic_bytes = c->shared_bytes};
-    int r = bad_shape(c, k, &g);
-    if (r) return r;
-    if ((int64_t)c->shared_bytes > f->program->max_dynamic) return R_INVALID_VALUE;
-    g.shared_bytes = c->shared_bytes ? k->dynamic_at + c->shared_bytes : k->shared_bytes;
-    g.number = atomic_fetch_add(&n_launches, 1);
-    uint8_t *block = calloc(1, k->param_bytes + 1u);
-    if (!block) return R_OUT_OF_MEMORY;
-    for (uint32_t i = 0; i < k->n_params; i++) memcpy(block + k->params[i].at, params[i], (size_t)k->params[i].bytes);
-    g.params = block;
-    uint64_t before = sim_report_count();
-    if (sim_launch_run(&g)) context->fault = R_LAUNCH_FAILED;
-    free(block);
-    if (setting("ATTNSIM_STATS", 0))
-        fprintf(stderr, "attnsim: %s: %llu warp instructions\n", k->name,
-                (unsigned long long)atomic_load(&g.n_executed));
-    return sim_report_count() != before ? R_LAUNCH_FAILED : R_SUCCESS;
+    return launch(context, c, f, params, extra);
+}
+SIM_API cuLaunchKernel(struct sim_function *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                       unsigned bz, unsigned shared_bytes, void *stream, void **params, void **extra);
+SIM_API cuLaunchKernel(struct sim_function *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                       unsigned bz, unsigned shared_bytes, void *stream, void **params, void **extra) {
+    ENTER_CONTEXT
+    const struct cu_launch c = {
+        .grid = {gx, gy, gz}, .block = {bx, by, bz}, .shared_bytes = shared_bytes, .stream = stream};
+    return launch(context, &c, f, params, extra);
 }

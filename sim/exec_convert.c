@@ -191,10 +191,13 @@ SIM_HEAD(convert) {
         else
             v[l] = cut(wide, from);
     }
+    /* NaN as a whole number: 0, but where 64 bits take part the smallest signed number */
+    unsigned to_bits = 8 * ptx_type_bytes(to);
+    int64_t nan = from == PTX_F64 || to_bits == 64 ? (int64_t)(UINT64_C(1) << (to_bits - 1)) : 0;
     fesetround(in->type << 8);
     EACH_OF(m) {
         if (is_real(from) && (flags & TO_WHOLE || !is_real(to))) f[l] = nearbyint(f[l]);
-        if (is_real(from) && !is_real(to)) v[l] = whole_of(f[l], to);
+        if (is_real(from) && !is_real(to)) v[l] = f[l] != f[l] ? nan : whole_of(f[l], to);
         if (!is_real(from) && !is_real(to) && flags & SAT) v[l] = clamp_whole(v[l], is_signed(from), to);
         if (is_real(to)) {
             int whole = !is_real(from), negative = whole && from != PTX_U64;
@@ -203,9 +206,11 @@ SIM_HEAD(convert) {
                 memcpy(&v[l], &f[l], 8);
             } else {
                 float r = !whole ? (float)f[l] : negative ? (float)v[l] : (float)(uint64_t)v[l];
+                if (from == PTX_F64 && to != PTX_F32) r = sim_odd(f[l]);
                 if (flags & SAT) r = r > 0 ? (r < 1 ? r : 1) : 0;
                 if (flags & FTZ) r = sim_flush(r);
                 v[l] = to == PTX_F32 ? sim_bits_of(r) : to == PTX_F16 ? sim_to_f16(r) : sim_to_bf16(r);
+                if (from == PTX_F64 && to == PTX_F16 && r != r) v[l] = 0x7e00;
             }
         } else {
             v[l] = cut(v[l], to);

@@ -21,15 +21,15 @@ INT2_SIGNED(max, a > b ? a : b)
 SIM_OP2(min_s16, uint32_t, uint32_t, uint32_t, (S16(a) < S16(b) ? a : b) & 0xffff)
 SIM_OP2(max_s16, uint32_t, uint32_t, uint32_t, (S16(a) > S16(b) ? a : b) & 0xffff)
 
-/* Division by zero gives all ones, as the machine does; the remainder is the dividend. */
+/* Division by zero gives all ones, and so does the remainder, as the machine does. */
 INT2(div, b ? a / b : UINT64_MAX)
-INT2(rem, b ? a % b : a)
+INT2(rem, b ? a % b : UINT64_MAX)
 #define DIVIDE(T, min) (b == 0 ? (T)-1 : b == -1 ? (T)(0 - (uint64_t)a) : (T)(a / b))
-#define REMAINDER      (b == 0 ? a : b == -1 ? 0 : a % b)
+#define REMAINDER      (b == 0 ? -1 : b == -1 ? 0 : a % b)
 INT2_SIGNED(div, DIVIDE(int64_t, 0))
 INT2_SIGNED(rem, REMAINDER)
 SIM_OP2(div_s16, uint32_t, uint32_t, uint32_t, (S16(b) ? (uint32_t)(S16(a) / S16(b)) : 0xffff) & 0xffff)
-SIM_OP2(rem_s16, uint32_t, uint32_t, uint32_t, (S16(b) ? (uint32_t)(S16(a) % S16(b)) : a) & 0xffff)
+SIM_OP2(rem_s16, uint32_t, uint32_t, uint32_t, (S16(b) ? (uint32_t)(S16(a) % S16(b)) : 0xffff) & 0xffff)
 
 SIM_OP2(mulhi_u16, uint32_t, uint32_t, uint32_t, (a * b) >> 16)
 SIM_OP2(mulhi_s16, uint32_t, uint32_t, uint32_t, ((uint32_t)(S16(a) * S16(b)) >> 16) & 0xffff)

@@ -108,6 +108,7 @@ static void load_or_store(struct sim_decoder *d, struct sim_ins *in, int is_stor
         return;
     }
     in->x = (uint8_t)bits;
+    if (in->space == PTX_PARAM && a->var && a->var->space == PTX_LOCAL) in->space = PTX_LOCAL; /* of a call */
     sim_address(d, in, a, 0);
     in->list = d->program->n_list;
     in->n = sim_list(d, v, bits, !is_store);
@@ -162,17 +163,22 @@ static uint64_t combine(const struct sim_ins *in, uint64_t old, uint64_t b, uint
     return (in->x == A_MIN) == less ? old : b;
 }
 
-static uint64_t exchange(uint8_t *at, const struct sim_ins *in, uint64_t b, uint64_t c) {
+/* Sums of f32 in global memory flush subnormal numbers, those in shared memory do not. */
+static uint64_t combine_flushed(uint64_t old, uint64_t b) {
+    float sum = sim_flush(sim_float((uint32_t)old)) + sim_flush(sim_float((uint32_t)b));
+    return sim_bits_of(sim_flush(sum));
+}
+
+uint64_t sim_exchange(uint8_t *at, const struct sim_ins *in, uint64_t b, uint64_t c, int flush) {
     if (in->bytes == 8) {
         uint64_t *p = (uint64_t *)(void *)at, old = __atomic_load_n(p, __ATOMIC_RELAXED);
         while (!__atomic_compare_exchange_n(p, &old, combine(in, old, b, c), 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
         }
         return old;
     }
-    uint32_t *p = (uint32_t *)(void *)at, old = __atomic_load_n(p, __ATOMIC_RELAXED);
-    while (!__atomic_compare_exchange_n(p, &old, (uint32_t)combine(in, old, b, c), 0, __ATOMIC_ACQ_REL,
-                                        __ATOMIC_RELAXED)) {
-    }
+    uint32_t *p = (uint32_t *)(void *)at, old = __atomic_load_n(p, __ATOMIC_RELAXED), next;
+    do next = (uint32_t)(flush ? combine_flushed(old, b) : combine(in, old, b, c));
+    while (!__atomic_compare_exchange_n(p, &old, next, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED));
     return old;
 }
 
@@ -182,14 +188,16 @@ SIM_HEAD(atomic) {
     uint8_t *to[SIM_LANES];
     const uint32_t *list = w->list + in->list;
     uint32_t results = in->y ? in->count : 0;
+    int adds_f32 = in->type == PTX_F32 && in->x == A_ADD && in->space != PTX_SHARED;
     sim_addresses(w, in, m, 0, at);
     if (sim_resolve(w, in, m, (enum ptx_space)in->space, at, (uint32_t)in->bytes * in->count, SIM_ATOMIC_ACCESS, to))
         return SIM_FAULT;
     w->cta->cluster->changes++;
     for (uint32_t i = 0; i < in->count; i++) EACH_OF(m) {
             uint32_t b = list[results + i], c = in->x == A_CAS ? list[results + 1] : b;
-            uint64_t old = in->bytes == 8 ? exchange(to[l] + 8 * i, in, W64(b)[l], W64(c)[l])
-                                          : exchange(to[l] + 4 * i, in, W32(b)[l], W32(c)[l]);
+            int flush = adds_f32 && (at[l] & SIM_WINDOW_MASK) != SIM_WINDOW_SHARED;
+            uint64_t old = in->bytes == 8 ? sim_exchange(to[l] + 8 * i, in, W64(b)[l], W64(c)[l], 0)
+                                          : sim_exchange(to[l] + 4 * i, in, W32(b)[l], W32(c)[l], flush);
             if (!results) continue;
             if (in->bytes == 8)
                 W64(list[i])[l] = old;
@@ -199,13 +207,18 @@ SIM_HEAD(atomic) {
     return SIM_NEXT;
 }
 
-static void atomic_form(struct sim_decoder *d, struct sim_ins *in, int has_result) {
+int sim_atomic_word(struct sim_decoder *d) {
     static const char *const ops[] = {"add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec"};
-    int found = 0;
+    for (int i = 0; i < (int)(sizeof ops / sizeof *ops); i++)
+        if (sim_word(d, ops[i])) return i;
+    return -1;
+}
+
+static void atomic_form(struct sim_decoder *d, struct sim_ins *in, int has_result) {
     read_space(d, in);
     read_order(d);
-    for (uint8_t i = 0; i < sizeof ops / sizeof *ops && !found; i++)
-        if (sim_word(d, ops[i])) in->x = i, found = 1;
+    int op = sim_atomic_word(d), found = op >= 0;
+    in->x = found ? (uint8_t)op : 0;
     sim_word(d, "noftz");
     in->count = sim_word(d, "v4") ? 4 : sim_word(d, "v2") ? 2 : 1;
     enum ptx_type type = sim_last_type(d);

@@ -70,6 +70,46 @@ SIM_HEAD(mma_16bit_f32) {
     return SIM_NEXT;
 }
 
+/* ---- tf32, k = 4 x: list as above, one element to a register ---- */
+
+SIM_HEAD(mma_tf32) {
+    const uint32_t *list = w->list + in->list, slices = in->x, *a = list + 4, *b = a + 2 * slices, *c = b + slices;
+    row8 acc[16], row;
+    (void)m;
+    for (uint32_t l = 0; l < SIM_LANES; l++)
+        for (uint32_t i = 0; i < 4; i++) acc[l / 4 + 8 * (i / 2)][l % 4 * 2 + i % 2] = F32(c[i])[l];
+    for (uint32_t i = 0; i < slices; i++)
+        for (uint32_t t = 0; t < 4; t++) {
+            const uint32_t *top = W32(a[2 * i]), *low = W32(a[2 * i + 1]), *column = W32(b[i]);
+            for (uint32_t n = 0; n < 8; n++) row[n] = sim_from_tf32(column[4 * n + t]);
+            for (uint32_t g = 0; g < 8; g++) {
+                acc[g] += sim_from_tf32(top[4 * g + t]) * row;
+                acc[g + 8] += sim_from_tf32(low[4 * g + t]) * row;
+            }
+        }
+    for (uint32_t l = 0; l < SIM_LANES; l++)
+        for (uint32_t i = 0; i < 4; i++) F32(list[i])[l] = acc[l / 4 + 8 * (i / 2)][l % 4 * 2 + i % 2];
+    return SIM_NEXT;
+}
+
+/* ---- f64, m8n8k4 ---- */
+
+SIM_HEAD(mma_f64) {
+    const uint32_t *list = w->list + in->list;
+    const double *a = F64(list[2]), *b = F64(list[3]), *c[2] = {F64(list[4]), F64(list[5])};
+    double d[2][SIM_LANES];
+    (void)m;
+    for (uint32_t i = 0; i < 2; i++) EACH_LANE {
+            const double *row = a + (l & 28), *column = b + 4 * (l % 4 * 2 + i);
+            double v = c[i][l];
+            for (uint32_t k = 0; k < 4; k++) v = fma(row[k], column[k], v);
+            d[i][l] = v;
+        }
+    memcpy(F64(list[0]), d[0], sizeof d[0]);
+    memcpy(F64(list[1]), d[1], sizeof d[1]);
+    return SIM_NEXT;
+}
+
 /* ---- everything else, element by element ---- */
 
 /* x: log2 of elements in a register; y, z: types of A and B; type: of C and D; bytes: K; count: rows; n: registers of
@@ -193,5 +233,10 @@ SIM_DECODER(mma) {
         in->x = s->k / 8;
         in->y = types[t[1]].type == PTX_BF16;
         in->exec = mma_16bit_f32;
+    } else if (in->type == PTX_F32 && in->y == PTX_F32 && in->z == PTX_F32 && tall == 2) {
+        in->x = s->k / 4;
+        in->exec = mma_tf32;
+    } else if (in->type == PTX_F64 && tall == 1) {
+        in->exec = mma_f64;
     }
 }

@@ -5,51 +5,54 @@
 #include "barrier.h"
 #include "device.h"
 #include "exec.h"
-#include "race.h"
+#include "hopper.h"
 #include "report.h"
+#include "slab.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 static void *zeroed(size_t n, size_t size) {
     void *p = calloc(n ? n : 1, size);
     if (!p) abort();
     return p;
 }
-static void *aligned(size_t bytes) {
-    void *p = aligned_alloc(128, (bytes + 127) / 128 * 128 + 128);
-    if (!p) abort();
-    return p;
-}
 
 /* ---- memory of a worker, made once a launch ---- */
 
+static size_t parts_of(const struct sim_cta *cta) { return (cta->shared_bytes >> SIM_PART_SHIFT) + 1; }
+
 static void make_cta(struct sim_cluster *c, struct sim_cta *cta, uint32_t rank) {
     const struct sim_launch *g = c->launch;
+    const uint32_t any = UINT32_MAX;
     const struct sim_program *p = g->program;
     cta->cluster = c;
     cta->rank = rank;
     cta->shared_bytes = g->shared_bytes;
-    cta->shared = aligned(g->shared_bytes + 16);
-    cta->writes = zeroed(g->shared_bytes / 4 + 4, sizeof *cta->writes);
+    cta->shared = sim_slab_take(g->shared_bytes + 16u, any);
+    cta->writes = sim_slab_take((g->shared_bytes / 4 + 4u) * sizeof *cta->writes, any);
+    cta->lanes = sim_slab_take(g->shared_bytes / 4 + 4u, any);
     cta->reads = zeroed(c->n_actors, sizeof *cta->reads);
+    cta->readers = zeroed(c->n_actors, sizeof *cta->readers);
+    cta->latest = zeroed(parts_of(cta) * c->n_warps, sizeof *cta->latest);
     cta->n_warps = g->n_warps;
     cta->n_threads = g->n_threads;
     cta->warps = zeroed(g->n_warps, sizeof *cta->warps);
-    for (uint32_t b = 0; b < SIM_BARRIERS; b++) cta->barriers[b].clock = zeroed(c->n_actors, sizeof(uint32_t));
+    for (uint32_t b = 0; b < SIM_BARRIERS; b++) cta->barriers[b].clock = zeroed(c->n_clock, sizeof(uint32_t));
     for (uint32_t i = 0; i < g->n_warps; i++) {
         struct sim_warp *w = &cta->warps[i];
         w->cta = cta;
         w->index = i;
         w->actor = rank * g->n_warps + i;
         w->list = p->list;
-        w->r = aligned((size_t)p->n_words * 4);
+        w->r = sim_slab_take((size_t)p->n_words * 4, any);
         memset(w->r, 0xfb, (size_t)p->n_words * 4); /* NaN and huge: what is used before it is set shows */
         w->p = zeroed(p->n_predicates, sizeof *w->p);
-        w->known = zeroed(c->n_actors, sizeof *w->known);
-        w->local = p->kernel->local_bytes ? aligned((size_t)p->kernel->local_bytes * SIM_LANES) : NULL;
+        w->known = zeroed(c->n_clock, sizeof *w->known);
+        w->local = p->kernel->local_bytes ? sim_slab_take((size_t)p->kernel->local_bytes * SIM_LANES, any) : NULL;
         for (uint32_t k = 0; k < p->n_constants; k++) {
             const struct sim_constant *q = &p->constants[k];
             uint64_t v = q->value;
@@ -69,20 +72,28 @@ static void make_cluster(struct sim_worker *k, struct sim_launch *g) {
     c->worker = k;
     c->launch = g;
     c->n_ctas = g->cluster[0] * g->cluster[1] * g->cluster[2];
-    c->n_actors = c->n_ctas * g->n_warps;
+    c->n_warps = c->n_actors = c->n_clock = c->n_ctas * g->n_warps;
+    if (g->program->uses) sim_hopper_make(c);
     c->ctas = zeroed(c->n_ctas, sizeof *c->ctas);
-    for (uint32_t i = 0; i < c->n_ctas; i++) make_cta(c, &c->ctas[i], i);
+    for (uint32_t i = 0; i < c->n_ctas; i++) {
+        make_cta(c, &c->ctas[i], i);
+        if (c->hopper) sim_hopper_make_cta(&c->ctas[i]);
+    }
 }
 static void free_cluster(struct sim_cluster *c) {
+    if (c->hopper) sim_hopper_free(c);
+    const uint32_t top = c->worker->clock_base, junk = UINT32_MAX;
     for (uint32_t i = 0; i < c->n_ctas; i++) {
         struct sim_cta *cta = &c->ctas[i];
         for (uint32_t k = 0; k < cta->n_warps; k++) {
             struct sim_warp *w = &cta->warps[k];
-            free(w->r), free(w->p), free(w->known), free(w->local), free(w->copies);
+            sim_slab_give(w->r, junk), sim_slab_give(w->local, junk);
+            free(w->p), free(w->known), free(w->copies);
         }
-        for (uint32_t a = 0; a < c->n_actors; a++) free(cta->reads[a]);
+        for (uint32_t a = 0; a < c->n_actors; a++) sim_slab_give(cta->reads[a], top);
         for (uint32_t b = 0; b < SIM_BARRIERS; b++) free(cta->barriers[b].clock);
-        free(cta->shared), free(cta->writes), free(cta->reads), free(cta->warps);
+        sim_slab_give(cta->shared, junk), sim_slab_give(cta->writes, junk), sim_slab_give(cta->lanes, junk);
+        free(cta->reads), free(cta->readers), free(cta->latest), free(cta->warps);
     }
     free(c->ctas);
 }
@@ -108,6 +119,7 @@ static void start_cluster(struct sim_worker *k, uint64_t number) {
         cta->n_live = cta->n_warps;
         memset(cta->shared, 0xfb, cta->shared_bytes);
         memset(cta->writes, 0, (cta->shared_bytes / 4 + 1) * sizeof *cta->writes);
+        if (clear) memset(cta->latest, 0, parts_of(cta) * c->n_warps * sizeof *cta->latest);
         if (clear)
             for (uint32_t a = 0; a < c->n_actors; a++)
                 if (cta->reads[a]) memset(cta->reads[a], 0, (cta->shared_bytes / 4 + 1) * sizeof *cta->reads[a]);
@@ -115,7 +127,7 @@ static void start_cluster(struct sim_worker *k, uint64_t number) {
             struct sim_barrier *bar = &cta->barriers[b];
             uint32_t *clock = bar->clock;
             *bar = (struct sim_barrier){.clock = clock, .lanes_and = 1};
-            memset(clock, 0, c->n_actors * sizeof *clock);
+            memset(clock, 0, c->n_clock * sizeof *clock);
         }
         for (uint32_t i = 0; i < cta->n_warps; i++) {
             struct sim_warp *w = &cta->warps[i];
@@ -128,7 +140,7 @@ static void start_cluster(struct sim_worker *k, uint64_t number) {
             w->n_copies = 0;
             memset(w->committed, 0, sizeof w->committed);
             w->p[0] = SIM_ALL, w->p[1] = 0;
-            for (uint32_t a = 0; a < c->n_actors; a++) w->known[a] = k->clock_base;
+            for (uint32_t a = 0; a < c->n_clock; a++) w->known[a] = k->clock_base;
             w->known[w->actor] = k->clock_base + 1;
             if (w->local) memset(w->local, 0xfb, (size_t)p->kernel->local_bytes * SIM_LANES);
             for (uint32_t q = 0; q < p->n_constants; q++)
@@ -136,40 +148,16 @@ static void start_cluster(struct sim_worker *k, uint64_t number) {
                     sim_special_fill((int)p->constants[q].value, w, w->r + p->constants[q].at);
         }
     }
+    if (c->hopper) sim_hopper_start(c, k->clock_base);
 }
 
 static void end_warp(struct sim_warp *w) {
     struct sim_cta *cta = w->cta;
     sim_copies_drop(w);
     cta->n_live--;
+    if (w->hopper) sim_hopper_warp_ended(w);
     cta->cluster->changes++;
     sim_barrier_warp_ended(cta);
-}
-
-/* Every live warp waits and nothing can wake one: tells each warp's place and what it waits for. */
-static void tell_deadlock(struct sim_cluster *c) {
-    char text[2400];
-    int n = 0, room = (int)sizeof text;
-    struct sim_warp *first = NULL;
-    for (uint32_t r = 0; r < c->n_ctas; r++)
-        for (uint32_t i = 0; i < c->ctas[r].n_warps; i++) {
-            struct sim_warp *w = &c->ctas[r].warps[i];
-            if (w->done) continue;
-            if (!first) first = w;
-            for (uint32_t q = 0; q < w->n_groups && n < room - 200; q++) {
-                const struct sim_program *p = c->launch->program;
-                n += snprintf(text + n, (size_t)(room - n), "\n    CTA rank %u warp %u lanes %08x at %s", r, i,
-                              w->groups[q].mask, sim_place(p, p->ins[w->groups[q].pc].statement));
-                if (w->groups[q].parked)
-                    n += snprintf(text + n, (size_t)(room - n), ": wants other lanes of the warp");
-                else if (w->blocked) {
-                    const struct sim_barrier *b = &c->ctas[r].barriers[w->barrier & 15];
-                    n += snprintf(text + n, (size_t)(room - n), ": barrier %u, %u threads of %u have come", w->barrier,
-                                  b->arrived, b->need ? b->need : c->ctas[r].n_live * SIM_LANES);
-                }
-            }
-        }
-    if (first) sim_find(first, NULL, first->live, SIM_F_DEADLOCK, "no warp can go on:%s", text);
 }
 
 struct turn {
@@ -179,7 +167,7 @@ struct turn {
 /* The next warp to run; NULL if none can. Warps whose poll failed wait until something has changed. */
 static struct turn next_turn(struct sim_cluster *c, uint32_t *last) {
     const struct sim_options *o = &c->launch->options;
-    uint32_t n = c->n_actors, n_warps = c->ctas[0].n_warps;
+    uint32_t n = c->n_warps, n_warps = c->ctas[0].n_warps;
     uint32_t start = o->policy == SIM_RANDOM ? (uint32_t)(sim_random(&c->rng) % n) : (*last + 1) % n;
     for (uint32_t i = 0; i < n; i++) {
         uint32_t k = o->policy == SIM_LATE ? (start + n - i) % n : (start + i) % n;
@@ -191,14 +179,37 @@ static struct turn next_turn(struct sim_cluster *c, uint32_t *last) {
     return (struct turn){NULL, 0};
 }
 
+/* A poll in vain may stand outside of any loop: warps that poll go on some times though nothing has changed. */
+enum { CHANCES = 64 };
+struct chances {
+    uint64_t changes;
+    uint32_t n;
+};
+static int another_chance(struct sim_cluster *c, struct chances *s) {
+    int any = 0;
+    if (s->changes != c->changes) *s = (struct chances){.changes = c->changes};
+    if (s->n++ == CHANCES) return 0;
+    for (uint32_t i = 0; i < c->n_warps; i++) {
+        struct sim_warp *w = &c->ctas[i / c->ctas->n_warps].warps[i % c->ctas->n_warps];
+        if (w->done || w->blocked || !w->polling) continue;
+        w->polling = 0;
+        any = 1;
+    }
+    return any;
+}
+
 static int run_cluster(struct sim_cluster *c) {
     struct sim_launch *g = c->launch;
-    uint32_t last = c->n_actors - 1, live = c->n_actors;
+    struct chances chances = {0};
+    uint32_t last = c->n_warps - 1, live = c->n_warps;
     while (live) {
         struct turn t = next_turn(c, &last);
         if (!t.warp) {
-            tell_deadlock(c);
-            return -1;
+            int forced = c->hopper ? sim_flight_force(c) : 0;
+            if (!forced) forced = another_chance(c, &chances);
+            if (!forced) sim_tell_deadlock(c);
+            if (forced < 1) return -1;
+            continue;
         }
         struct sim_warp *w = t.warp;
         enum sim_step step = sim_warp_run(w, t.quantum);
@@ -213,8 +224,9 @@ static int run_cluster(struct sim_cluster *c) {
             return -1;
         }
         if (g->options.policy == SIM_RANDOM && w->n_copies) sim_copies_step(w);
+        if (g->options.policy == SIM_RANDOM && c->hopper && sim_flight_some(c)) return -1;
     }
-    return 0;
+    return c->hopper ? sim_hopper_end(c) : 0;
 }
 
 static void end_cluster(struct sim_worker *k) { /* times of the next one start behind all of this one's */
@@ -227,18 +239,27 @@ static void end_cluster(struct sim_worker *k) { /* times of the next one start b
             if (w->known[w->actor] > top) top = w->known[w->actor];
             n += w->n_executed;
         }
+    if (c->hopper) top = sim_hopper_top(c, top);
     k->clock_base = top + 1;
     atomic_fetch_add(&c->launch->n_executed, n);
 }
 
 /* ---- the grid ---- */
 
+static uint64_t processor_time(void) { /* of this thread, in nanoseconds */
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
 static void *work(void *arg) {
     struct sim_launch *g = arg;
+    uint64_t start = processor_time();
     struct sim_worker *k = zeroed(1, sizeof *k);
     uint64_t clusters =
         (uint64_t)(g->grid[0] / g->cluster[0]) * (g->grid[1] / g->cluster[1]) * (g->grid[2] / g->cluster[2]);
     k->launch = g;
+    k->clock_base = sim_slab_base();
     make_cluster(k, g);
     for (;;) {
         uint64_t number = atomic_fetch_add(&g->next_cluster, 1);
@@ -249,6 +270,7 @@ static void *work(void *arg) {
     }
     free_cluster(&k->cluster);
     free(k);
+    atomic_fetch_add(&g->nanoseconds, processor_time() - start);
     return NULL;
 }
 

@@ -52,7 +52,7 @@ SYSTEM = {
     "src/cuda": C_STD | POSIX | {"dlfcn.h"},
     "src/api": C_STD | POSIX | {"sys/syscall.h"},
     **{room: {"stdint.h", "stddef.h"} for room in EDGES if room.startswith("kernels")},
-    "sim": C_STD | POSIX,
+    "sim": C_STD | POSIX | {"dlfcn.h"},
     "cli": C_STD | POSIX | {"jansson.h", "cairo.h", "getopt.h", "sys/utsname.h", "dlfcn.h"},
     "bench": C_STD | POSIX | {"dlfcn.h"},
     "examples": C_STD | POSIX,
@@ -78,7 +78,7 @@ def resolve(path, name):
         folders.append("src")
     if top == "tests":
         folders.append("cli")
-    if top in ("kernels", "src"):
+    if top in ("kernels", "src") or path.startswith("tests/sim/"):  # device code of tests
         folders.append(".")
     for folder in folders:
         at = os.path.normpath(os.path.join(folder, name))

@@ -23,12 +23,13 @@ bool attn_cli_check_slot(const struct check_case *c, int64_t b, int64_t i, int64
 struct slots {
     int64_t n;
     int64_t *at, *row; /* slot number; row of kv */
+    double *times;     /* how many of the slots name that row: they are rounded alike, one summand `times` as large */
     double *s, *rounded;
     double top, top_rounded, score;
 };
 struct work {
     struct slots l;
-    double *norm_kv, *norm_v;
+    double *norm_kv, *norm_v, *named; /* of each row of kv; `named` is 0 between queries */
     double scale, to_natural;
     int32_t dtype;
 };
@@ -89,7 +90,7 @@ static void forward_head(struct work *w, struct check_case *c, int64_t row, int6
             axpy(o->half + row * dv, attn_cli_check_round(exp(l->rounded[k] - l->top_rounded) / half_whole, w->dtype),
                  v, dv);
         double x = prob * w->norm_v[l->row[k]];
-        if (isfinite(x)) terms += x * x;
+        if (isfinite(x)) terms += x * x * l->times[k];
     }
     if (inputs_only) return;
     o->terms[row] = sqrt(terms);
@@ -137,10 +138,10 @@ static void backward_head(struct work *w, struct check_case *c, int64_t row, int
         }
         double a = g * w->norm_kv[key], e = size * w->norm_kv[key], f = g * norm_q, s = size * norm_q,
                o = prob * norm_do;
-        terms += a * a;
+        terms += a * a * l->times[k];
         noise += e * e;
         pull += prob * w->norm_kv[key] * fabs(w->scale);
-        if (isfinite(f) && isfinite(o)) dkv->terms[key] += f * f + o * o;
+        if (isfinite(f) && isfinite(o)) dkv->terms[key] += (f * f + o * o) * l->times[k];
         if (isfinite(s)) dkv->noise[key] += s * s;
         dkv->kind[key] = CHECK_ROW_NORMAL;
         dkv->score[key] = fmax(dkv->score[key], l->score);
@@ -189,6 +190,20 @@ static void run_head(struct work *w, struct check_case *c, int64_t row, int64_t 
     if (c->want[ATTN_ROLE_DIST].plain) add_dist(w, c, row, dist_row);
 }
 
+/* The query's valid slots. */
+static void list_slots(struct work *w, const struct check_case *c, int64_t b, int64_t i) {
+    struct slots *l = &w->l;
+    l->n = 0;
+    for (int64_t t = 0, key; t < c->p.topk; t++) {
+        if (!attn_cli_check_slot(c, b, i, t, &key)) continue;
+        l->at[l->n] = t;
+        l->row[l->n++] = b * c->p.seq_k + key;
+    }
+    for (int64_t k = 0; k < l->n; k++) w->named[l->row[k]]++;
+    for (int64_t k = 0; k < l->n; k++) l->times[k] = w->named[l->row[k]];
+    for (int64_t k = 0; k < l->n; k++) w->named[l->row[k]] = 0;
+}
+
 static double *norms(const struct check_tensor *t, int64_t cols) {
     int64_t rows = attn_cli_check_rows(&t->view), d = t->view.shape[t->view.rank - 1];
     double *out = calloc((size_t)rows + 1, sizeof *out);
@@ -234,26 +249,23 @@ int attn_cli_check_plain_sparse(struct check_case *c, bool inputs_only) {
     w.to_natural = check_has(c, ATTN_LSE_BASE_2) ? log(2.0) : 1;
     w.norm_kv = norms(&c->t[ATTN_ROLE_KV], p->dim_qk);
     w.norm_v = norms(&c->t[ATTN_ROLE_KV], p->dim_v);
+    w.named = calloc((size_t)(p->batch * p->seq_k) + 1, sizeof *w.named);
     int64_t *places = calloc((size_t)p->topk * 2, sizeof *places);
-    double *lines = calloc((size_t)p->topk * 2, sizeof *lines);
-    int failed = !w.norm_kv || !w.norm_v || !places || !lines;
+    double *lines = calloc((size_t)p->topk * 3, sizeof *lines);
+    int failed = !w.norm_kv || !w.norm_v || !w.named || !places || !lines;
     if (!failed) {
-        w.l.at = places, w.l.row = places + p->topk, w.l.s = lines, w.l.rounded = lines + p->topk;
+        w.l.at = places, w.l.row = places + p->topk;
+        w.l.s = lines, w.l.rounded = lines + p->topk, w.l.times = lines + 2 * p->topk;
         if (!inputs_only) start(c);
         for (int64_t b = 0; b < p->batch; b++)
             for (int64_t i = 0; i < p->seq_q; i++) {
-                int64_t key, place = b * p->seq_q + i;
-                w.l.n = 0;
-                for (int64_t t = 0; t < p->topk; t++)
-                    if (attn_cli_check_slot(c, b, i, t, &key)) {
-                        w.l.at[w.l.n] = t;
-                        w.l.row[w.l.n++] = b * p->seq_k + key;
-                    }
+                int64_t place = b * p->seq_q + i;
+                list_slots(&w, c, b, i);
                 for (int64_t h = 0; h < p->heads_q; h++) run_head(&w, c, place * p->heads_q + h, place, h, inputs_only);
                 if (!inputs_only && c->want[ATTN_ROLE_DIST].plain) finish_dist(c, place, w.l.n);
             }
         if (!inputs_only && p->op == ATTN_OP_MLA_BWD) finish(c);
     }
-    free(places), free(lines), free(w.norm_kv), free(w.norm_v);
+    free(places), free(lines), free(w.norm_kv), free(w.norm_v), free(w.named);
     return failed ? -1 : 0;
 }

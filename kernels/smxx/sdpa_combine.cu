@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * Merges the key splits of a dense forward, every chip. One warp owns an output row. Without .dtype the variant reads
- * f32 and writes any type of 16 or 32 bits; with KP_F64 all of it is f64.
+ * Merges the key splits of a dense forward, every chip. A warp owns an output row or, of many splits, the CTA does and
+ * its warps share them. Without .dtype the variant reads f32 and writes any type of 16 or 32 bits; with KP_F64 all of
+ * it is f64.
  *
  *   m = max_s m_s      w_s = exp(m_s - m)      L = sum_s w_s l_s
  *   out = sum_s w_s O_s / (L + exp(sink - m))          lse = m + ln L
@@ -9,10 +10,12 @@
  * kernels/sm80/sdpa_fwd.cu or sdpa_fwd_wide.cu. A split without visible keys has l_s = 0 and no O_s. Sums run in the
  * order of the splits or in a fixed tree: bit-equal every time. Lane t holds the weights of splits t, t + 32, ... and
  * adds up the columns of piece t (16 bytes: 4 f32, 2 f64) of a row, then of piece t + 32, ... */
+#include "kernels/device/grid.h"
 #include "kernels/device/number_wide.h"
 #include "kernels/device/sequence.h"
 
-constexpr int THREADS = CFG_THREADS, HELD = KP_SDPA_MAX_SPLITS / 32;
+constexpr int THREADS = CFG_THREADS, WARPS = THREADS / 32, HELD = KP_SDPA_MAX_SPLITS / 32, LOADS = 32 / WARPS;
+static_assert(WARPS == KP_SDPA_MERGE_WARPS && KP_SDPA_MERGE_ALONE <= LOADS, "the host counts CTAs by it");
 constexpr num LEAST = WIDE_F64 ? (num)-700 : (num)-87; /* smallest weight is no 0: times an infinity it must stay one */
 
 static __device__ __forceinline__ num warp_max(num x) {
@@ -24,6 +27,30 @@ static __device__ __forceinline__ num warp_sum(num x) {
 #pragma unroll
     for (int d = 16; d > 0; d /= 2) x += shuffle_xor(x, d);
     return x;
+}
+
+/* A variant with .early starts while the forward before it still runs: here it waits for the forward's results. */
+static __device__ __forceinline__ void await_grid(void) {
+#ifdef CFG_EARLY
+    grid_wait();
+#endif
+}
+
+/* Batch entry, head and query of a row. */
+struct place {
+    int b, h, i;
+};
+static __device__ __forceinline__ struct place place_of(const struct kp_sdpa_fwd *p, int64_t row, int64_t rows) {
+    struct place at;
+    if (rows <= 0xffffffff) { /* 64-bit divisions take their time */
+        const uint32_t head = (uint32_t)row / (uint32_t)p->in.seq_q, b = head / (uint32_t)p->in.heads_q;
+        at.i = (int)((uint32_t)row - head * (uint32_t)p->in.seq_q), at.h = (int)(head - b * (uint32_t)p->in.heads_q);
+        at.b = (int)b;
+        return at;
+    }
+    at.i = (int)(row % p->in.seq_q), at.h = (int)(row / p->in.seq_q % p->in.heads_q);
+    at.b = (int)(row / p->in.seq_q / p->in.heads_q);
+    return at;
 }
 
 static __device__ __forceinline__ void store_columns(const struct kp_sdpa_fwd *p, int64_t at, int c,
@@ -38,20 +65,40 @@ static __device__ __forceinline__ void store_columns(const struct kp_sdpa_fwd *p
     }
 }
 
-static __device__ __forceinline__ void merge_row(const struct kp_sdpa_fwd *p, int64_t row, int64_t rows) {
-    const int lane = (int)threadIdx.x & 31, i = (int)(row % p->in.seq_q), h = (int)(row / p->in.seq_q % p->in.heads_q);
-    const int b = (int)(row / p->in.seq_q / p->in.heads_q);
-    const struct sequence s = sequence_of(&p->in, b);
-    if (i >= s.rows) return;
-    const int inside = i < s.sq;
+/* A lane's columns of the shares part, part + parts, ... among 32 splits, whose sums are l; zeroes for an empty one. */
+static __device__ __forceinline__ void load_shares(const struct kp_sdpa_fwd *p, int64_t row, int64_t rows, int c,
+                                                   int part, int parts, int x, num l, struct piece share[LOADS]) {
+#pragma unroll
+    for (int i = 0; i < LOADS; i++) {
+        const int y = part + parts * i;
+        const num sum = shuffle(l, y);
+        share[i] = (struct piece){{0}};
+        if (sum == 0 || c >= p->part_row) continue;
+        share[i] = load_piece_global((const num *)p->part_o + ((32 * x + y) * rows + row) * p->part_row + c);
+    }
+}
+
+/* One row by the CTA's warps (`part` of `parts`), or by each warp one. Divergent warps must not come here. */
+static __device__ __forceinline__ void merge_row(const struct kp_sdpa_fwd *p, int64_t row, int64_t rows, int part,
+                                                 int parts) {
+    __shared__ struct piece shares[WARPS][32];
+    const int lane = (int)threadIdx.x & 31, warp = (int)threadIdx.x >> 5;
+    const int there = row < rows;
+    const struct place at = place_of(p, there ? row : 0, rows);
+    const struct sequence s = sequence_of(&p->in, at.b);
+    const int exists = there && at.i < s.rows, inside = exists && at.i < s.sq;
+    const num sink = p->in.sink && inside ? ((const float *)p->in.sink)[at.h * p->in.sink_head] : -INF;
     num m[HELD], l[HELD], top = -INF, sum = 0;
+    struct piece share[LOADS];
+    await_grid();
 #pragma unroll
     for (int x = 0; x < HELD; x++) {
-        const int split = lane + 32 * x, there = inside && split < p->splits;
-        m[x] = there ? ((const num *)p->part_m)[split * rows + row] : -INF;
-        l[x] = there ? ((const num *)p->part_l)[split * rows + row] : 0;
+        const int split = lane + 32 * x, given = inside && split < p->splits;
+        m[x] = given ? ((const num *)p->part_m)[split * rows + row] : -INF;
+        l[x] = given ? ((const num *)p->part_l)[split * rows + row] : 0;
         top = larger(top, m[x]);
     }
+    load_shares(p, row, rows, PIECE * lane, part, parts, 0, l[0], share); /* under way while the weights are formed */
     top = warp_max(top);
 #pragma unroll
     for (int x = 0; x < HELD; x++) {
@@ -61,38 +108,52 @@ static __device__ __forceinline__ void merge_row(const struct kp_sdpa_fwd *p, in
     sum = warp_sum(sum);
 
     const int empty = sum == 0;
-    const num sink = p->in.sink && inside ? ((const float *)p->in.sink)[h * p->in.sink_head] : -INF;
     const num inverse = 1 / (sum + exp_num(sink - top));
-    const int64_t out = b * p->out.batch + h * p->out.head + (s.q0 + i) * p->out.row;
+    const int64_t out = at.b * p->out.batch + at.h * p->out.head + (s.q0 + at.i) * p->out.row;
 #pragma unroll 1
     for (int c0 = 0; c0 < p->part_row; c0 += 32 * PIECE) {
         const int c = c0 + PIECE * lane;
         num o[PIECE] = {0};
 #pragma unroll
         for (int x = 0; x < HELD; x++) {
-#pragma unroll 4
-            for (int y = 0; y < min(p->splits - 32 * x, 32); y++) {
-                const num weight = shuffle(m[x], y);
-                if (weight == 0 || c >= p->part_row) continue;
-                const struct piece part =
-                    load_piece_global((const num *)p->part_o + ((32 * x + y) * rows + row) * p->part_row + c);
+            if (32 * x >= p->splits) break;
+            if (c0 > 0 || x > 0) load_shares(p, row, rows, c, part, parts, x, l[x], share);
 #pragma unroll
-                for (int e = 0; e < PIECE; e++) o[e] += weight * part.x[e];
+            for (int i = 0; i < LOADS; i++) {
+                const num weight = shuffle(m[x], part + parts * i);
+                if (weight == 0) continue; /* a split without keys, and not an infinity beside a tiny weight */
+#pragma unroll
+                for (int e = 0; e < PIECE; e++) o[e] += weight * share[i].x[e];
             }
+        }
+        if (parts > 1) {
+            if (c0 > 0) __syncthreads();
+#pragma unroll
+            for (int e = 0; e < PIECE; e++) shares[warp][lane].x[e] = o[e];
+            __syncthreads();
+            if (part > 0) continue;
+#pragma unroll
+            for (int y = 1; y < WARPS; y++)
+#pragma unroll
+                for (int e = 0; e < PIECE; e++) o[e] += shares[y][lane].x[e];
         }
 #pragma unroll
         for (int e = 0; e < PIECE; e++) o[e] = empty ? 0 : o[e] * inverse;
-        if (c < p->in.dim_v) store_columns(p, out, c, o);
+        if (exists && c < p->in.dim_v) store_columns(p, out, c, o);
     }
-    if (lane != 0) return;
+    if (lane != 0 || part != 0 || !exists) return;
     const num lse = outer_lse_num(p->in.flags, empty ? -INF : top + log_num(sum), sink);
-    store_lse_num(&p->lse, b * p->lse.batch + h * p->lse.head + (s.q0 + i) * p->lse.row, lse);
-    store_lse_num(&p->lse_rounded, b * p->lse_rounded.batch + h * p->lse_rounded.head + (s.q0 + i) * p->lse_rounded.row,
-                  lse);
+    store_lse_num(&p->lse, at.b * p->lse.batch + at.h * p->lse.head + (s.q0 + at.i) * p->lse.row, lse);
+    store_lse_num(&p->lse_rounded,
+                  at.b * p->lse_rounded.batch + at.h * p->lse_rounded.head + (s.q0 + at.i) * p->lse_rounded.row, lse);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) CFG(const __grid_constant__ struct kp_sdpa_fwd p) {
-    const int64_t rows = (int64_t)p.in.batch * p.in.heads_q * p.in.seq_q, step = (int64_t)gridDim.x * (THREADS / 32);
-    for (int64_t row = (int64_t)blockIdx.x * (THREADS / 32) + (threadIdx.x >> 5); row < rows; row += step)
-        merge_row(&p, row, rows);
+    const int64_t rows = (int64_t)p.in.batch * p.in.heads_q * p.in.seq_q;
+    const int warp = (int)threadIdx.x >> 5, parts = p.splits > KP_SDPA_MERGE_ALONE ? WARPS : 1;
+    const int per_cta = WARPS / parts;
+    for (int64_t first = (int64_t)blockIdx.x * per_cta; first < rows; first += (int64_t)gridDim.x * per_cta) {
+        merge_row(&p, first + warp / parts, rows, warp % parts, parts);
+        if (parts > 1) __syncthreads(); /* the shares have been read */
+    }
 }

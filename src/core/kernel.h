@@ -71,8 +71,8 @@ struct attn_core_backend {
     attn_status (*copy_within)(struct attn_ctx *ctx, struct attn_core_device *device, void *dst, const void *src,
                                size_t bytes);
     attn_status (*synchronize)(struct attn_ctx *ctx, struct attn_core_device *device);
-    /* A number that names the stream for the life of the process, whatever handle it goes by; *capturing = 1 if it
-     * records a graph. For attn_run, which keeps workspaces per stream. */
+    /* A number that names the stream for the life of the process, whatever handle it goes by; or *capturing = 1, if it
+     * records a graph, and no number. For attn_run, which keeps workspaces per stream. */
     attn_status (*stream_id)(struct attn_ctx *ctx, struct attn_core_device *device, void *stream, uint64_t *id,
                              int *capturing);
 };

@@ -11,7 +11,7 @@ struct attn_cuda_variant {
     const char *symbol;         /* entry = kernel name by the grammar */
     const unsigned char *image; /* fatbin: cubins of `cubins`, and PTX */
     const unsigned char *image_end;
-    const unsigned char *ptx; /* the PTX alone, as text that ends in NUL (for ATTN_CUDA_IMAGE=ptx) */
+    const unsigned char *ptx; /* fatbin: the PTX alone (for ATTN_CUDA_IMAGE=ptx) */
     const unsigned char *ptx_end;
     int32_t index;     /* position in attn_cuda_variants[] */
     int32_t cubins[4]; /* architectures in the fatbin: 80, 90; the rest 0 */
@@ -34,6 +34,7 @@ enum {
 struct attn_cuda_limits {
     int32_t n_sms, shared_per_block, shared_per_sm, l2_bytes;
     int32_t major, minor;
+    uint8_t early_launch; /* takes attn_cuda_grid.early, in graphs, too: sm_90 on, driver 12.3 on */
 };
 const struct attn_cuda_limits *attn_cuda_limits_of(const struct attn_core_device *dev);
 
@@ -47,6 +48,7 @@ struct attn_cuda_grid {
     uint32_t threads; /* per CTA */
     uint32_t cluster; /* CTAs per cluster along x; 0 or 1 = none */
     uint32_t shared_bytes;
+    uint8_t early; /* 1: may start while the kernel before it on the stream ends; it waits by itself (grid_wait) */
 };
 /* Queue a loaded variant on a stream. `params` is the kernel's one parameter struct, passed by value (at most 4 KiB).
  * Makes the device's context current for the call and restores the thread's own. Safe under stream capture, allocates
@@ -73,8 +75,12 @@ extern const struct attn_kernel attn_cuda_dist_rows[];
 extern const int32_t attn_cuda_n_dist_rows;
 extern const struct attn_kernel attn_cuda_sdpa_fwd_wide_rows[];
 extern const int32_t attn_cuda_n_sdpa_fwd_wide_rows;
+extern const struct attn_kernel attn_cuda_sdpa_bwd_wide_rows[];
+extern const int32_t attn_cuda_n_sdpa_bwd_wide_rows;
 extern const struct attn_kernel attn_cuda_mla_fwd_sm90_rows[];
 extern const int32_t attn_cuda_n_mla_fwd_sm90_rows;
+extern const struct attn_kernel attn_cuda_mla_bwd_sm90_rows[];
+extern const int32_t attn_cuda_n_mla_bwd_sm90_rows;
 extern const struct attn_kernel attn_cuda_dist_sm90_rows[];
 extern const int32_t attn_cuda_n_dist_sm90_rows;
 #endif

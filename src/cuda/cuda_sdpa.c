@@ -121,3 +121,30 @@ void attn_cuda_sdpa_inputs(struct kp_sdpa *kp, const attn_problem *p, const attn
     set_numbers(kp, p);
     if (attn_core_has(p, ATTN_PAGED) && !kp->block_table) kp->seq_k = 0; /* an empty table names no key */
 }
+
+/* ------------------------------------------------------------------ merging of key splits ---------- */
+
+/* The image for sm_90 waits for the forward by itself and may be launched before its end. */
+static int merges_early(const struct attn_core_device *dev, int32_t dtype) {
+    return dtype != ATTN_F64 && attn_cuda_limits_of(dev)->early_launch && (dev->features & ATTN_CUDA_SM90A) &&
+           attn_cuda_variant_find("attn_sdpa_combine_sm90_any");
+}
+
+const char *attn_cuda_sdpa_merge_symbol(const struct attn_core_device *dev, int32_t dtype) {
+    return dtype == ATTN_F64          ? "attn_sdpa_combine_smxx_f64"
+           : merges_early(dev, dtype) ? "attn_sdpa_combine_sm90_any"
+                                      : "attn_sdpa_combine_smxx_any";
+}
+
+attn_status attn_cuda_sdpa_merge(const struct attn_core_device *dev, int32_t dtype, const struct kp_sdpa_fwd *kp,
+                                 void *stream) {
+    const int64_t rows = (int64_t)kp->in.batch * kp->in.heads_q * kp->in.seq_q, each = KP_SDPA_MERGE_ROWS(kp->splits),
+                  ctas = (rows + each - 1) / each;
+    const struct attn_cuda_grid grid = {.x = (uint32_t)(ctas < INT32_MAX ? ctas : INT32_MAX),
+                                        .y = 1,
+                                        .z = 1,
+                                        .threads = 32 * KP_SDPA_MERGE_WARPS,
+                                        .early = (uint8_t)merges_early(dev, dtype)};
+    return attn_cuda_launch(dev, attn_cuda_variant_find(attn_cuda_sdpa_merge_symbol(dev, dtype)), &grid, kp, sizeof *kp,
+                            stream);
+}

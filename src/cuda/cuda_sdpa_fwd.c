@@ -7,12 +7,11 @@
 #include <math.h>
 
 enum { MAX_LENGTH = ATTN_CUDA_MAX_LENGTH, FAR = ATTN_CUDA_FAR };
-static const char combine_symbol[] = "attn_sdpa_combine_smxx_any";
 
 /* How a problem is dealt to CTAs: a function of problem and device alone, so that workspace and launch agree. */
 struct geometry {
-    int64_t pack, row_tiles, heads, splits, section, items;
-    int64_t rows, part_row; /* of a split's results */
+    int64_t pack, row_tiles, heads, splits, section, items; /* heads: tile heads of all batch entries */
+    int64_t rows, part_row;                                 /* of a split's results */
 };
 
 static int64_t lesser(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -33,7 +32,8 @@ static int64_t key_tiles(const struct kp_sdpa_fwd_config *c, const attn_problem 
 }
 
 /* The number of splits with the shortest critical path, in key tiles: rounds of CTAs times (tiles of a split + start
- * and end of a CTA), plus the merge, whose traffic grows with the splits. */
+ * and end of a CTA), plus the merge, whose traffic grows with the splits. The few-query rows wait for memory, and CTAs
+ * side by side on a multiprocessor share its rate: there a round has one CTA of each. */
 static int64_t choose_splits(const struct kp_sdpa_fwd_config *c, const attn_problem *p, int64_t tiles, int64_t pack,
                              int64_t capacity) {
     const int64_t n = key_tiles(c, p, pack), most = lesser(lesser(n / 2, KP_SDPA_MAX_SPLITS), 2 * capacity / tiles + 1);
@@ -56,7 +56,8 @@ static struct geometry lay_out(const struct kp_sdpa_fwd_config *c, const struct 
         g.pack = group;
     g.row_tiles = blocks(p->seq_q * g.pack, tile);
     g.heads = p->batch * (g.pack == 1 ? p->heads_q : p->heads_k);
-    g.splits = choose_splits(c, p, g.row_tiles * g.heads, g.pack, (int64_t)l->n_sms * ctas_per_sm(c, l));
+    g.splits = choose_splits(c, p, g.row_tiles * g.heads, g.pack,
+                             (int64_t)l->n_sms * (c->key_warps > 1 ? 1 : ctas_per_sm(c, l)));
     /* Heads dealt together share half of the second-level cache; those of a group share their keys. */
     const int64_t bytes = 2 * p->seq_k * (p->dim_qk + p->dim_v) + 1, fit = l->l2_bytes / 2 / bytes;
     g.section = lesser((fit < 1 ? 1 : fit) * (g.pack == 1 ? group : 1), lesser(g.heads, INT32_MAX));
@@ -80,6 +81,13 @@ static int refuse_features(const struct kp_sdpa_fwd_config *c, const attn_proble
     return !c->full && missing;
 }
 
+/* Work items are counted in 31 bits. Heads in a common tile only make them fewer, and key splits end long before. */
+static int refuse_size(const struct kp_sdpa_fwd_config *c, const attn_problem *p, struct attn_text *why) {
+    const double items = (double)p->batch * (double)p->heads_q * (double)blocks(p->seq_q, KP_SDPA_ROWS(*c));
+    if (items > INT32_MAX) attn_text_add(why, "is dealt in %.0f tiles, at most %d", items, INT32_MAX);
+    return items > INT32_MAX;
+}
+
 static int supports(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                     struct attn_text *why) {
     const struct kp_sdpa_fwd_config *c = k->impl;
@@ -87,9 +95,9 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
         attn_text_add(why, "serves another operator or dtype");
         return 0;
     }
-    return !attn_cuda_sdpa_refuse(p, c->dim, c->dim_v, why) && !refuse_features(c, p, why) &&
+    return !attn_cuda_sdpa_refuse(p, c->dim, c->dim_v, why) && !refuse_features(c, p, why) && !refuse_size(c, p, why) &&
            !attn_cuda_refuse_image(dev, c->symbol, KP_SDPA_SHARED_BYTES(*c), why) &&
-           !attn_cuda_refuse_image(dev, combine_symbol, 0, why);
+           !attn_cuda_refuse_image(dev, attn_cuda_sdpa_merge_symbol(dev, c->dtype), 0, why);
 }
 
 /* ------------------------------------------------------------------ estimate, workspace ------------ */
@@ -103,7 +111,13 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
     const double padding = dims > 0 ? (c->dim + c->dim_v) / dims : 1;
     const double compute = attn_problem_flops(p) * padding / (peak * (c->full ? 0.35 : 0.6));
     const double memory = attn_problem_bytes(p) / (2e10 * l->n_sms);
-    return 4e-6 + (compute > memory ? compute : memory) * (1 + 1e-4 * c->dim);
+    /* Warps along the keys read a tile's keys once and pay off where one tile holds all queries of a key head. Tall
+     * tiles have half the traffic of the others. */
+    const double rows = (double)p->seq_q * (double)(p->heads_k > 0 ? p->heads_q / p->heads_k : 1);
+    const double fit = c->key_warps > 1                ? (rows <= KP_SDPA_ROWS(*c) ? 0.9 : 4)
+                       : c->row_warps > 4 && rows > 64 ? 0.95
+                                                       : 1;
+    return 4e-6 + (compute > memory ? compute : memory) * (1 + 1e-4 * c->dim) * fit;
 }
 
 static uint64_t workspace(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
@@ -116,10 +130,40 @@ static attn_status prepare(const struct attn_kernel *k, struct attn_core_device 
     attn_status status =
         attn_cuda_variant_load(dev, attn_cuda_variant_find(c->symbol), (uint32_t)KP_SDPA_SHARED_BYTES(*c));
     if (status || lay_out(c, attn_cuda_limits_of(dev), p).splits <= 1) return status;
-    return attn_cuda_variant_load(dev, attn_cuda_variant_find(combine_symbol), 0);
+    return attn_cuda_variant_load(dev, attn_cuda_variant_find(attn_cuda_sdpa_merge_symbol(dev, c->dtype)), 0);
 }
 
 /* ------------------------------------------------------------------ launch ------------------------- */
+
+/* factor = ceil(2^shift / d) with 2^(shift - 31) the next power of two: factor d - 2^shift < 2^(shift - 31), so that
+ * n times it is less than 2^shift for every n < 2^31 and the quotient is exact. */
+static struct kp_divisor divisor(int64_t d) {
+    uint32_t bits = 0;
+    while (d > (int64_t)1 << bits) bits++;
+    return (struct kp_divisor){(uint32_t)((((uint64_t)1 << (31 + bits)) + (uint64_t)d - 1) / (uint64_t)d), 31 + bits};
+}
+
+static void set_geometry(struct kp_sdpa_fwd *kp, const struct geometry *g) {
+    const int32_t heads_q = kp->in.heads_q, heads_k = kp->in.heads_k;
+    const int64_t tile_heads = g->pack == 1 ? heads_q : heads_k, last = (g->heads - 1) / g->section;
+    kp->items = g->items;
+    kp->pack = (int32_t)g->pack;
+    kp->row_tiles = (int32_t)g->row_tiles;
+    kp->splits = (int32_t)g->splits;
+    kp->section = (int32_t)g->section;
+    kp->part_row = (int32_t)g->part_row;
+    kp->tile_heads = (int32_t)tile_heads;
+    kp->section_items = (int32_t)(g->row_tiles * g->splits * g->section);
+    kp->last_section = (int32_t)last;
+    kp->last_size = (int32_t)(g->heads - last * g->section);
+    kp->by_section_items = divisor(kp->section_items);
+    kp->by_section = divisor(g->section);
+    kp->by_last = divisor(kp->last_size);
+    kp->by_splits = divisor(g->splits);
+    kp->by_heads = divisor(tile_heads);
+    kp->by_pack = divisor(g->pack);
+    kp->by_group = divisor(g->pack == 1 ? heads_q / heads_k : 1);
+}
 
 static attn_status launch(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                           const attn_args *args) {
@@ -131,26 +175,20 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
     kp.out = attn_cuda_view(p, args, ATTN_ROLE_OUT);
     kp.lse = attn_cuda_view(p, args, ATTN_ROLE_LSE);
     kp.lse_rounded = attn_cuda_view(p, args, ATTN_ROLE_LSE_ROUNDED);
-    kp.items = g.items;
-    kp.pack = (int32_t)g.pack;
-    kp.row_tiles = (int32_t)g.row_tiles;
-    kp.splits = (int32_t)g.splits;
-    kp.section = (int32_t)g.section;
-    kp.part_row = (int32_t)g.part_row;
+    set_geometry(&kp, &g);
     if (g.splits > 1) {
         kp.part_o = (uint64_t)(uintptr_t)args->workspace;
         kp.part_m = kp.part_o + (uint64_t)(g.splits * g.rows * g.part_row) * sizeof(float);
         kp.part_l = kp.part_m + (uint64_t)(g.splits * g.rows) * sizeof(float);
     }
-    struct attn_cuda_grid grid = {.x = (uint32_t)lesser(g.items, INT32_MAX),
-                                  .y = 1,
-                                  .z = 1,
-                                  .threads = (uint32_t)KP_SDPA_THREADS(*c),
-                                  .shared_bytes = (uint32_t)KP_SDPA_SHARED_BYTES(*c)};
+    const struct attn_cuda_grid grid = {.x = (uint32_t)g.items,
+                                        .y = 1,
+                                        .z = 1,
+                                        .threads = (uint32_t)KP_SDPA_THREADS(*c),
+                                        .shared_bytes = (uint32_t)KP_SDPA_SHARED_BYTES(*c)};
     attn_status status = attn_cuda_launch(dev, attn_cuda_variant_find(c->symbol), &grid, &kp, sizeof kp, args->stream);
     if (status || g.splits == 1) return status;
-    grid = (struct attn_cuda_grid){.x = (uint32_t)lesser(blocks(g.rows, 4), INT32_MAX), .y = 1, .z = 1, .threads = 128};
-    return attn_cuda_launch(dev, attn_cuda_variant_find(combine_symbol), &grid, &kp, sizeof kp, args->stream);
+    return attn_cuda_sdpa_merge(dev, c->dtype, &kp, args->stream);
 }
 
 /* ------------------------------------------------------------------ rows --------------------------- */

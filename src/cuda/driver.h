@@ -13,6 +13,7 @@ typedef int cu_device_attribute;
 typedef int cu_function_attribute;
 typedef int cu_jit_option;
 typedef int cu_capture_status;
+typedef int cu_capture_mode;
 typedef unsigned long long cu_address;
 typedef struct cu_context_object *cu_context;
 typedef struct cu_module_object *cu_module;
@@ -47,16 +48,18 @@ enum { /* of a device */
        CU_SHARED_PER_SM = 81,
        CU_SHARED_PER_BLOCK = 97, /* on request, see CU_MAX_DYNAMIC_SHARED */
 };
-enum { CU_MAX_DYNAMIC_SHARED = 8 };                     /* of a function */
-enum { CU_JIT_ERROR_TEXT = 5, CU_JIT_ERROR_BYTES = 6 }; /* of cuModuleLoadDataEx */
-enum { CU_ATTRIBUTE_CLUSTER = 4 };                      /* of a launch */
-enum { CU_CAPTURE_NONE = 0 };
+enum { CU_MAX_DYNAMIC_SHARED = 8 };                        /* of a function */
+enum { CU_JIT_ERROR_TEXT = 5, CU_JIT_ERROR_BYTES = 6 };    /* of cuModuleLoadDataEx */
+enum { CU_ATTRIBUTE_CLUSTER = 4, CU_ATTRIBUTE_EARLY = 6 }; /* of a launch; 6: programmatic stream serialization */
+enum { CU_CAPTURE_NONE = 0 };                              /* of a stream */
+enum { CU_CAPTURE_RELAXED = 2 };                           /* of a thread */
 
 struct cu_launch_attribute {
     int id; /* CU_ATTRIBUTE_* */
     char pad[4];
     union {
         unsigned cluster[3]; /* x, y, z */
+        int early;
         char bytes[64];
         uint64_t align;
     } value;
@@ -104,7 +107,8 @@ _Static_assert(sizeof(void *) != 8 || sizeof(struct cu_launch_config) == 56, "th
     X(cuLaunchKernelEx, cuLaunchKernelEx, (const cu_config *, cu_function, void **, void **))                          \
     X(cuStreamGetId, cuStreamGetId, (cu_stream, unsigned long long *))                                                 \
     X(cuStreamIsCapturing, cuStreamIsCapturing, (cu_stream, cu_capture_status *))                                      \
-    X(cuStreamSynchronize, cuStreamSynchronize, (cu_stream))
+    X(cuStreamSynchronize, cuStreamSynchronize, (cu_stream))                                                           \
+    X(cuThreadExchangeStreamCaptureMode, cuThreadExchangeStreamCaptureMode, (cu_capture_mode *))
 
 struct attn_cuda_driver {
     void *library;

@@ -22,14 +22,18 @@ static attn_status wait(const struct attn_cuda_device *d, void *stream, const ch
 static attn_status queue(const struct attn_cuda_device *d, const struct attn_cuda_variant *v, cu_function function,
                          const struct attn_cuda_grid *g, const void *params, void *stream) {
     const struct attn_cuda_driver *drv = &d->state->driver;
-    struct cu_launch_attribute cluster = {.id = CU_ATTRIBUTE_CLUSTER, .value.cluster = {g->cluster, 1, 1}};
+    struct cu_launch_attribute attributes[2];
+    unsigned n = 0;
+    if (g->cluster > 1)
+        attributes[n++] = (struct cu_launch_attribute){.id = CU_ATTRIBUTE_CLUSTER, .value.cluster = {g->cluster, 1, 1}};
+    if (g->early) attributes[n++] = (struct cu_launch_attribute){.id = CU_ATTRIBUTE_EARLY, .value.early = 1};
     const struct cu_launch_config config = {
         .grid = {g->x, g->y, g->z},
         .block = {g->threads, 1, 1},
         .shared_bytes = g->shared_bytes,
         .stream = stream,
-        .attributes = g->cluster > 1 ? &cluster : NULL,
-        .n_attributes = g->cluster > 1,
+        .attributes = n ? attributes : NULL,
+        .n_attributes = n,
     };
     union { /* the driver only reads */
         const void *in;

@@ -91,12 +91,15 @@ attn_status attn_cuda_variant_load(struct attn_core_device *dev, const struct at
         atomic_load_explicit(&l->shared_bytes, memory_order_acquire) >= shared_bytes)
         return ATTN_OK;
     TRY(attn_cuda_enter(d));
+    cu_capture_mode mode = CU_CAPTURE_RELAXED;
+    attn_status status = attn_cuda_capture_mode(d, &mode);
+    if (status) return attn_cuda_leave(d, status);
     pthread_mutex_lock(&d->state->lock);
-    attn_status status = ATTN_OK;
     if (!atomic_load_explicit(&l->function, memory_order_relaxed)) status = load(d, v, l);
     if (!status) status = raise_limit(d, v, l, shared_bytes);
     pthread_mutex_unlock(&d->state->lock);
-    return attn_cuda_leave(d, status);
+    const attn_status back = attn_cuda_capture_mode(d, &mode);
+    return attn_cuda_leave(d, status ? status : back);
 }
 
 void attn_cuda_modules_unload(struct attn_cuda_device *d) {

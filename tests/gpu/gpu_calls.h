@@ -7,7 +7,6 @@
 #include "cuda/driver.h"
 
 #ifndef ATTN_CUDA_TOOLKIT_TYPES
-typedef int cu_capture_mode;
 typedef struct cu_graph_object *cu_graph;
 typedef struct cu_exec_object *cu_exec;
 #endif

@@ -49,11 +49,12 @@ static const struct forms forms[] = {
       "dist hq=%d sq=64 sk=1024 d=576 topk=512 dist_norm=mean align=16"}},
 };
 
-/* A refusal that another chip would not give. */
+/* A refusal that another chip, or a build with all images, would not give. */
 static int of_the_chip(const char *why) { return strstr(why, "the device lacks") || strstr(why, "the device gives"); }
+static int of_the_build(const char *why) { return strstr(why, "no image") != NULL; }
 
-/* The widest problem of the form that the row accepts; 0 if none, and then why: the chip's own refusal, if one of the
- * row's forms met it, else the last. */
+/* The widest problem of the form that the row accepts; 0 if none, and then why: the refusal of the chip or the build,
+ * if one of the row's forms met it, else the last. */
 static int find_problem(const struct gpu_rig *rig, int32_t index, const attn_kernel_info *k, const struct forms *f,
                         const char *form, attn_problem *out, char *why, size_t bytes) {
     for (int w = 0; f->widths[w]; w++) {
@@ -67,7 +68,7 @@ static int find_problem(const struct gpu_rig *rig, int32_t index, const attn_ker
         snprintf(text + n, sizeof text - n, " %s", attn_dtype_name(k->dtype));
         if (attn_problem_parse(text, out) || attn_problem_check(out)) fail_msg("%s: %s", text, attn_last_error());
         if (!attn_kernel_supports(rig->ctx, rig->device, index, out)) return 1;
-        if (!of_the_chip(why)) snprintf(why, bytes, "%s", attn_last_error());
+        if (!of_the_chip(why) && !of_the_build(why)) snprintf(why, bytes, "%s", attn_last_error());
     }
     return 0;
 }
@@ -115,7 +116,7 @@ void gpu_walk(const struct gpu_rig *rig, void (*f)(struct gpu_case *)) {
         rows += done > 0;
         cases += (int)done;
         if (done || of_the_chip(why)) continue; /* another chip's */
-        if (strstr(why, "no image")) {
+        if (of_the_build(why)) {
             without++;
             continue;
         }

@@ -84,6 +84,35 @@ static void record_run(struct gpu_case *c) {
     free(want);
 }
 
+/* The first attn_run of a context, recorded: the plan is made and its images are loaded while the stream records. */
+static void record_first_run(struct gpu_case *c) {
+    attn_ctx *fresh = NULL;
+    struct gpu_case chosen = *c;
+    attn_args args = c->side.args;
+    assert_int_equal(attn_ctx_create(NULL, &fresh), ATTN_OK);
+    cu_stream stream = gpu_stream_new(&rig);
+    args.stream = stream;
+    gpu_side_poison(c, &c->side, 0);
+    if (attn_run(rig.ctx, rig.device, &c->problem, &args)) fail_msg("%s, attn_run: %s", c->text, attn_last_error());
+    GPU_OK(rig.cuStreamSynchronize(stream));
+    unsigned char *want = gpu_outputs(c, &c->side);
+
+    GPU_OK(rig.cuStreamBeginCapture_v2(stream, GPU_CAPTURE_GLOBAL));
+    attn_status status = attn_run(fresh, rig.device, &c->problem, &args);
+    cu_exec exec = instantiate(stream);
+    if (status) {
+        assert_int_equal(status, ATTN_E_ARGUMENT);
+        assert_non_null(strstr(attn_last_error(), "records a graph"));
+    } else {
+        chosen.info.deterministic = 0; /* of the plan that attn_run chose, nothing is known here */
+        replay(&chosen, exec, stream, want, "a recorded first attn_run against attn_run");
+    }
+    GPU_OK(rig.cuGraphExecDestroy(exec));
+    GPU_OK(rig.cuStreamDestroy_v2(stream));
+    attn_ctx_release(fresh);
+    free(want);
+}
+
 static void executions_are_recorded(void **state) {
     (void)state;
     gpu_walk(&rig, record_execute);
@@ -92,6 +121,10 @@ static void runs_are_recorded(void **state) {
     (void)state;
     gpu_walk(&rig, record_run);
 }
+static void first_runs_are_recorded(void **state) {
+    (void)state;
+    gpu_walk(&rig, record_first_run);
+}
 
 int main(void) {
     int code = gpu_rig_open(&rig);
@@ -99,6 +132,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(executions_are_recorded),
         cmocka_unit_test(runs_are_recorded),
+        cmocka_unit_test(first_runs_are_recorded),
     };
     code = cmocka_run_group_tests(tests, NULL, NULL);
     gpu_rig_close(&rig);

@@ -63,6 +63,7 @@ static int n_recording;
 static pid_t owner;
 static _Thread_local cu_context stack[DEPTH];
 static _Thread_local int depth;
+static _Thread_local cu_capture_mode knows;
 
 __attribute__((visibility("default"))) struct cuda_stub *cuda_stub_state(void) { return &state; }
 
@@ -102,6 +103,11 @@ static cu_result misuse(cu_result r) {
 #define NOT_WHILE_RECORDING()                                                                                          \
     do {                                                                                                               \
         if (n_recording) return misuse(CAPTURING);                                                                     \
+    } while (0)
+/* What is no work of a stream is forbidden only to threads that have not said that they know. */
+#define NOT_UNAWARE_WHILE_RECORDING()                                                                                  \
+    do {                                                                                                               \
+        if (n_recording && knows != CU_CAPTURE_RELAXED) return misuse(CAPTURING);                                      \
     } while (0)
 
 static void read_failures(void) {
@@ -246,7 +252,7 @@ static int queue(const struct cuda_stub_launch *l, cu_stream stream) {
 
 cu_result cuMemAlloc_v2(cu_address *out, size_t bytes) {
     ENTER(1);
-    NOT_WHILE_RECORDING();
+    NOT_UNAWARE_WHILE_RECORDING();
     if (!bytes) return misuse(INVALID_VALUE);
     cu_result r = CU_NO_MEMORY;
     if (bytes > (size_t)1 << 30) return r;
@@ -265,7 +271,7 @@ cu_result cuMemAlloc_v2(cu_address *out, size_t bytes) {
 }
 cu_result cuMemFree_v2(cu_address at) {
     ENTER(1);
-    NOT_WHILE_RECORDING();
+    NOT_UNAWARE_WHILE_RECORDING();
     pthread_mutex_lock(&lock);
     struct block *b = find(at, 1);
     int ok = b && b->memory == (char *)(uintptr_t)at;
@@ -311,6 +317,7 @@ cu_result cuMemsetD8Async(cu_address to, unsigned char value, size_t bytes, cu_s
 }
 cu_result cuModuleLoadDataEx(cu_module *module, const void *image, unsigned n, cu_jit_option *options, void **values) {
     ENTER(1);
+    NOT_UNAWARE_WHILE_RECORDING();
     if (n && (!options || !values)) return misuse(INVALID_VALUE);
     if (!strncmp(image, "bad", 3)) {
         for (unsigned i = 0; i + 1 < n; i++)
@@ -370,7 +377,8 @@ cu_result cuLaunchKernelEx(const cu_config *c, cu_function function, void **para
                                  .shared_bytes = c->shared_bytes,
                                  .stream = c->stream};
     snprintf(l.function, sizeof l.function, "%.95s", function->name);
-    memcpy(l.params, params[0], state.params_bytes ? sizeof l.params : 0); /* a test that reads them says so */
+    size_t said = (size_t)state.params_bytes; /* a test that reads them says how many there are */
+    memcpy(l.params, params[0], said < sizeof l.params ? said : sizeof l.params);
     pthread_mutex_lock(&lock);
     state.config = *c;
     if (c->n_attributes) state.attribute = c->attributes[0];
@@ -384,12 +392,21 @@ cu_result cuLaunchKernelEx(const cu_config *c, cu_function function, void **para
 }
 cu_result cuStreamGetId(cu_stream stream, unsigned long long *id) {
     ENTER(1);
+    if (stream == CUDA_STUB_CAPTURING || (object_of(stream) && object_of(stream)->graph)) return misuse(CAPTURING);
     *id = (unsigned long long)(uintptr_t)stream;
     return CU_OK;
 }
 cu_result cuStreamIsCapturing(cu_stream stream, cu_capture_status *status) {
     ENTER(1);
     *status = stream == CUDA_STUB_CAPTURING || (object_of(stream) && object_of(stream)->graph);
+    return CU_OK;
+}
+cu_result cuThreadExchangeStreamCaptureMode(cu_capture_mode *to) {
+    ENTER(0);
+    if (*to < 0 || *to > CU_CAPTURE_RELAXED) return misuse(INVALID_VALUE);
+    const cu_capture_mode before = knows;
+    knows = *to;
+    *to = before;
     return CU_OK;
 }
 cu_result cuStreamSynchronize(cu_stream stream) {

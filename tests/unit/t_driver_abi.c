@@ -17,6 +17,7 @@ typedef CUdevice_attribute cu_device_attribute;
 typedef CUfunction_attribute cu_function_attribute;
 typedef CUjit_option cu_jit_option;
 typedef CUstreamCaptureStatus cu_capture_status;
+typedef CUstreamCaptureMode cu_capture_mode;
 typedef CUdeviceptr cu_address;
 typedef CUcontext cu_context;
 typedef CUmodule cu_module;
@@ -25,7 +26,6 @@ typedef CUstream cu_stream;
 typedef CUlaunchConfig cu_config;
 #include "cuda/driver.h"
 
-typedef CUstreamCaptureMode cu_capture_mode;
 typedef CUgraph cu_graph;
 typedef CUgraphExec cu_exec;
 #include "gpu/gpu_calls.h"
@@ -71,7 +71,9 @@ SAME(CU_MAX_DYNAMIC_SHARED, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES);
 SAME(CU_JIT_ERROR_TEXT, CU_JIT_ERROR_LOG_BUFFER);
 SAME(CU_JIT_ERROR_BYTES, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES);
 SAME(CU_ATTRIBUTE_CLUSTER, CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION);
+SAME(CU_ATTRIBUTE_EARLY, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION);
 SAME(CU_CAPTURE_NONE, CU_STREAM_CAPTURE_STATUS_NONE);
+SAME(CU_CAPTURE_RELAXED, CU_STREAM_CAPTURE_MODE_RELAXED);
 
 SAME(GPU_NON_BLOCKING, CU_STREAM_NON_BLOCKING);
 SAME(GPU_CAPTURE_GLOBAL, CU_STREAM_CAPTURE_MODE_GLOBAL);

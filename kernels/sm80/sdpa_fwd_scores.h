@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: MIT
+ * Part of sdpa_fwd.cu: what becomes of raw products before the softmax: windows and lengths in every variant; scale,
+ * softcap, ALiBi, masks and pages in the full ones. Included once; the rules stand there. */
+#ifndef ATTN_SM80_SDPA_FWD_SCORES_H
+#define ATTN_SM80_SDPA_FWD_SCORES_H
+#include "kernels/sm80/sdpa_fwd_work.h"
+
+/* Full variants: what a lane's rows add to their scores. */
+struct bias {
+    float slope[M_TILES][2];
+    uint64_t mask[M_TILES][2];
+};
+
+/* Keys [*lo, *hi) that the lane's row x, r sees, relative to the tile's first key; none for a row outside the sequence.
+ */
+static __device__ __forceinline__ void visible_keys(const struct kp_sdpa_fwd *p, uint4 kept, int x, int r, int j0,
+                                                    int *lo, int *hi) {
+    const int row = (int)kept.x + warp_row_of() * WARP_ROWS + 16 * x + 8 * r + (lane_of() >> 2);
+    const int at = query_of(p, row) + (int)kept.z;
+    *lo = at - p->in.window_left - j0;
+    *hi = row < (int)kept.y ? min(at + p->in.window_right + 1, (int)kept.w) - j0 : -FAR;
+}
+
+/* Plain variants: hide what windows and the sequence's end hide. Column n 8 + 2 t + e of the tile. */
+static __device__ __forceinline__ void hide_keys(const struct kp_sdpa_fwd *p, uint32_t base, int j0,
+                                                 float rS[M_TILES][N_S][4]) {
+    const uint4 kept = recall_rows(base);
+    const int t2 = 2 * (lane_of() & 3) + key_of_warp();
+#pragma unroll
+    for (int x = 0; x < M_TILES; x++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            int lo, hi;
+            visible_keys(p, kept, x, r, j0, &lo, &hi);
+            lo -= t2, hi -= t2;
+#pragma unroll
+            for (int n = 0; n < N_S; n++)
+#pragma unroll
+                for (int e = 0; e < 2; e++)
+                    if (8 * n + e >= hi) rS[x][n][2 * r + e] = -INF;
+            if (p->in.window_left == FAR) continue;
+#pragma unroll
+            for (int n = 0; n < N_S; n++)
+#pragma unroll
+                for (int e = 0; e < 2; e++)
+                    if (8 * n + e < lo) rS[x][n][2 * r + e] = -INF;
+        }
+}
+
+static __device__ __forceinline__ void bias_of(const struct kp_sdpa_fwd *p, const struct work *w, struct bias *bias) {
+#pragma unroll
+    for (int x = 0; x < M_TILES; x++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const int row = w->row0 + warp_row_of() * WARP_ROWS + 16 * x + 8 * r + (lane_of() >> 2),
+                      inside = row < w->n_rows;
+            const int h = head_of(p, w, row);
+            bias->slope[x][r] = p->in.alibi_form && inside
+                                    ? ((const float *)p->in.alibi)[w->b * p->in.alibi_batch + h * p->in.alibi_head]
+                                    : 0;
+            /* element index of the row's first cell, or of some row's */
+            bias->mask[x][r] =
+                inside ? (uint64_t)(w->b * p->in.mask.batch + h * p->in.mask.head + query_of(p, row) * p->in.mask.row)
+                       : 0;
+        }
+}
+
+static __device__ __forceinline__ float mask_cell(const struct kp_sdpa_fwd *p, int64_t at) {
+    if (p->in.mask.dtype == KP_BOOL) return ((const uint8_t *)p->in.mask.data)[at] ? 0 : -INF;
+    return load_number((const void *)p->in.mask.data, at, p->in.mask.dtype);
+}
+
+/* Add the mask; a false cell hides. Cells of hidden keys may lie outside the tensor and are not read: `all` says that
+ * the warp's rows see the whole tile. Then a lane's two neighbouring cells are one load where alignment allows it. */
+static __device__ __forceinline__ void add_mask(const struct kp_sdpa_fwd *p, const struct bias *bias, uint32_t base,
+                                                int j0, int all, float rS[M_TILES][N_S][4]) {
+    const int t2 = 2 * (lane_of() & 3) + key_of_warp(), dtype = p->in.mask.dtype;
+    const int pairs = all && p->in.mask.column == 1 && p->in.mask.chunk >= (dtype == KP_F32 ? 16 : 4);
+    const uint4 kept = recall_rows(base);
+#pragma unroll
+    for (int x = 0; x < M_TILES; x++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const uint64_t at = bias->mask[x][r] + (int64_t)(j0 + t2) * p->in.mask.column;
+            if (pairs && dtype == KP_F32) {
+                const float2 *cell = (const float2 *)(p->in.mask.data + 4 * at);
+#pragma unroll
+                for (int n = 0; n < N_S; n++) rS[x][n][2 * r] += cell[4 * n].x, rS[x][n][2 * r + 1] += cell[4 * n].y;
+            } else if (pairs && dtype == KP_BOOL) {
+                const uint16_t *cell = (const uint16_t *)(p->in.mask.data + at);
+#pragma unroll
+                for (int n = 0; n < N_S; n++) {
+                    if (!(cell[4 * n] & 0xff)) rS[x][n][2 * r] = -INF;
+                    if (!(cell[4 * n] >> 8)) rS[x][n][2 * r + 1] = -INF;
+                }
+            } else if (pairs) {
+                const uint32_t *cell = (const uint32_t *)(p->in.mask.data + 2 * at);
+#pragma unroll
+                for (int n = 0; n < N_S; n++) {
+                    rS[x][n][2 * r] += unpack16(dtype, cell[4 * n] & 0xffff);
+                    rS[x][n][2 * r + 1] += unpack16(dtype, cell[4 * n] >> 16);
+                }
+            } else {
+                int lo, hi;
+                visible_keys(p, kept, x, r, j0, &lo, &hi);
+#pragma unroll
+                for (int n = 0; n < N_S; n++)
+#pragma unroll
+                    for (int e = 0; e < 2; e++)
+                        if (8 * n + t2 + e >= lo && 8 * n + t2 + e < hi) {
+                            const float cell = mask_cell(p, (int64_t)at + (8 * n + e) * p->in.mask.column);
+                            float *y = &rS[x][n][2 * r + e];
+                            *y = dtype != KP_BOOL ? *y + cell : cell == 0 ? *y : -INF; /* hides a NaN, too */
+                        }
+            }
+        }
+}
+
+/* Full variants: raw products to scores in natural units, in the order of the contract's five steps, but for what
+ * windows and lengths hide. */
+static __device__ __forceinline__ void finish_scores(const struct kp_sdpa_fwd *p, const struct bias *bias,
+                                                     uint32_t base, int j0, int all, float rS[M_TILES][N_S][4]) {
+    const int t2 = 2 * (lane_of() & 3) + key_of_warp();
+#pragma unroll
+    for (int x = 0; x < M_TILES; x++)
+#pragma unroll
+        for (int n = 0; n < N_S; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) rS[x][n][e] *= p->in.scale;
+    if (p->in.softcap > 0) {
+#pragma unroll
+        for (int x = 0; x < M_TILES; x++)
+#pragma unroll
+            for (int n = 0; n < N_S; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) rS[x][n][e] = p->in.softcap * tanhf(rS[x][n][e] * p->in.softcap_inverse);
+    }
+    if (p->in.alibi_form) {
+        const uint4 kept = recall_rows(base);
+#pragma unroll
+        for (int x = 0; x < M_TILES; x++)
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                int lo, hi;
+                visible_keys(p, kept, x, r, j0, &lo, &hi);
+                const int at = lo + p->in.window_left - t2; /* the diagonal, relative to the lane's first key */
+                const float slope = bias->slope[x][r];
+#pragma unroll
+                for (int n = 0; n < N_S; n++)
+#pragma unroll
+                    for (int e = 0; e < 2; e++) {
+                        const float d = (float)(8 * n + e - at);
+                        rS[x][n][2 * r + e] += slope * (p->in.alibi_form == 1 ? d : -fabsf(d));
+                    }
+            }
+    }
+    if (p->in.mask.data) add_mask(p, bias, base, j0, all, rS);
+    if (p->in.block_table) { /* keys of pages outside the pool */
+#pragma unroll
+        for (int n = 0; n < N_S; n++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                if (!shared_load8(base + BAD_PAGE + (j0 / KEYS & 1) * 64 + 8 * n + t2 + e)) continue;
+#pragma unroll
+                for (int x = 0; x < M_TILES; x++) rS[x][n][e] = rS[x][n][2 + e] = -INF;
+            }
+    }
+}
+#endif

@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: MIT
+ * Part of sdpa_fwd.cu: from accumulators to results: warps along the keys join, rows are divided by their sums, rounded
+ * and written with their lse, or a split's share goes to the workspace. Included once; the rules stand there. */
+#ifndef ATTN_SM80_SDPA_FWD_STORE_H
+#define ATTN_SM80_SDPA_FWD_STORE_H
+#include "kernels/sm80/sdpa_fwd_work.h"
+
+static __device__ __forceinline__ float quad_sum(float x) {
+    x += __shfl_xor_sync(~0u, x, 1);
+    return x + __shfl_xor_sync(~0u, x, 2);
+}
+
+/* Warps along the keys: the first one gets the sums of all; the others return 0. The parts lie in the ring, whose tiles
+ * all have been read. */
+static __device__ __forceinline__ int join_keys(uint32_t base, struct statistics *st, float rO[M_TILES][N_O][4],
+                                                float unit) {
+    constexpr int PART = 16 * 32 * (M_TILES * (N_O + 1)); /* bytes of a warp: 16 of each lane side by side */
+    static_assert((KEY_WARPS - 1) * PART <= SLOTS * SLOT, "the ring holds the parts");
+    const int part = warp_key_of();
+    uint32_t at = base + RING + (part - 1) * PART + 16 * lane_of();
+    __syncthreads();
+    if (part > 0) {
+#pragma unroll
+        for (int x = 0; x < M_TILES; x++) {
+            shared_store128(at, make_uint4(__float_as_uint(st->m[x][0]), __float_as_uint(st->m[x][1]),
+                                           __float_as_uint(st->l[x][0]), __float_as_uint(st->l[x][1])));
+            at += 512;
+#pragma unroll
+            for (int n = 0; n < N_O; n++, at += 512)
+                shared_store128(at, make_uint4(__float_as_uint(rO[x][n][0]), __float_as_uint(rO[x][n][1]),
+                                               __float_as_uint(rO[x][n][2]), __float_as_uint(rO[x][n][3])));
+        }
+    }
+    __syncthreads();
+    if (part > 0) return 0;
+    at = base + RING + 16 * lane_of();
+#pragma unroll 1
+    for (int y = 1; y < KEY_WARPS; y++) {
+#pragma unroll
+        for (int x = 0; x < M_TILES; x++) {
+            const uint4 s = shared_load128(at);
+            const float m[2] = {__uint_as_float(s.x), __uint_as_float(s.y)},
+                        l[2] = {__uint_as_float(s.z), __uint_as_float(s.w)};
+            float mine[2], other[2];
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                const float top = fmaxf(st->m[x][r], m[r]);
+                mine[r] = exp2_fast(fmaxf((st->m[x][r] - top) * unit, LEAST)); /* of two empty parts: 2^LEAST times 0 */
+                other[r] = exp2_fast(fmaxf((m[r] - top) * unit, LEAST));
+                st->m[x][r] = top;
+                st->l[x][r] = st->l[x][r] * mine[r] + l[r] * other[r];
+            }
+            at += 512;
+#pragma unroll
+            for (int n = 0; n < N_O; n++, at += 512) {
+                const uint4 o = shared_load128(at);
+                rO[x][n][0] = rO[x][n][0] * mine[0] + __uint_as_float(o.x) * other[0];
+                rO[x][n][1] = rO[x][n][1] * mine[0] + __uint_as_float(o.y) * other[0];
+                rO[x][n][2] = rO[x][n][2] * mine[1] + __uint_as_float(o.z) * other[1];
+                rO[x][n][3] = rO[x][n][3] * mine[1] + __uint_as_float(o.w) * other[1];
+            }
+        }
+    }
+    return 1;
+}
+
+/* A split's share of a row: unnormalised O, the maximum in natural units, the sum. An empty share writes no O. */
+static __device__ __forceinline__ void store_partial(const struct kp_sdpa_fwd *p, const struct work *w, int row,
+                                                     float natural, float l, const float rO[N_O][4], int r) {
+    const int t = lane_of() & 3, col0 = warp_col_of() * COLS + 2 * t;
+    const int64_t rows = (int64_t)p->in.batch * p->in.heads_q * p->in.seq_q;
+    const int64_t at =
+        w->split * rows + ((int64_t)w->b * p->in.heads_q + head_of(p, w, row)) * p->in.seq_q + query_of(p, row);
+    if (row >= w->n_rows) return;
+    if (t == 0 && warp_col_of() == 0) ((float *)p->part_m)[at] = natural, ((float *)p->part_l)[at] = l;
+    if (l == 0) return;
+    float *o = (float *)p->part_o + at * p->part_row;
+#pragma unroll
+    for (int n = 0; n < N_O; n++)
+        if (col0 + 8 * n < p->part_row) *(float2 *)(o + col0 + 8 * n) = make_float2(rO[n][2 * r], rO[n][2 * r + 1]);
+}
+static __device__ __forceinline__ void store_partials(const struct kp_sdpa_fwd *p, const struct work *w,
+                                                      const struct statistics *st, const float rO[M_TILES][N_O][4],
+                                                      float unit) {
+#pragma unroll
+    for (int x = 0; x < M_TILES; x++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const int row = w->row0 + warp_row_of() * WARP_ROWS + 16 * x + 8 * r + (lane_of() >> 2);
+            store_partial(p, w, row, FULL ? st->m[x][r] : st->m[x][r] * unit * LN2, quad_sum(st->l[x][r]), rO[x], r);
+        }
+}
+
+/* Row 0 of the tile's flat rows -> element index of its first column; rows follow at v->row unless heads are packed. */
+static __device__ __forceinline__ int64_t row_at(const struct kp_sdpa_fwd *p, const struct work *w,
+                                                 const struct kp_view *v, int row) {
+    const int i = query_of(p, row);
+    return w->b * v->batch + (w->head * p->pack + row - i * p->pack) * v->head + (w->seq.q0 + i) * v->row;
+}
+
+/* A lane for each of the warp's rows: the factor that divides it by its sum, negative for a row of zeroes; its lse. */
+static __device__ __forceinline__ float finish_row(const struct kp_sdpa_fwd *p, const struct work *w, int row, float m,
+                                                   float l, float unit) {
+    const int inside = row < w->n_rows, empty = !inside || l == 0;
+    const float natural = FULL ? m : m * unit * LN2;
+    float sink = -INF, sum = l;
+    if (p->in.sink && inside) {
+        sink = ((const float *)p->in.sink)[head_of(p, w, row) * p->in.sink_head];
+        sum += exp2_fast((sink - natural) * LOG2E);
+    }
+    if (warp_col_of() == 0 && row < w->seq.rows * p->pack && (p->lse.data || p->lse_rounded.data)) {
+        const float lse = outer_lse(p->in.flags, empty ? -INF : natural + log2f(l) * LN2, sink);
+        store_lse(&p->lse, row_at(p, w, &p->lse, row), lse);
+        store_lse(&p->lse_rounded, row_at(p, w, &p->lse_rounded, row), lse);
+    }
+    return empty ? -1.f : 1 / sum;
+}
+
+/* The warp's rows and columns from shared memory to the tensor, 16 bytes a lane where it allows that. */
+static __device__ __forceinline__ void store_rows(const struct kp_sdpa_fwd *p, const struct work *w, uint32_t base) {
+    constexpr int CHUNKS = COLS / 8, ACROSS = CHUNKS % 32 == 0   ? 32
+                                              : CHUNKS % 16 == 0 ? 16
+                                              : CHUNKS % 8 == 0  ? 8
+                                              : CHUNKS % 4 == 0  ? 4
+                                                                 : 2;
+    constexpr int DOWN = 32 / ACROSS;
+    const int r0 = lane_of() / ACROSS, c0 = warp_col_of() * CHUNKS + lane_of() % ACROSS,
+              top = warp_row_of() * WARP_ROWS;
+    const int n = w->seq.rows * p->pack - w->row0 - top; /* rows that exist, from the warp's first on */
+    static_assert(WARP_ROWS % DOWN == 0, "whole passes");
+    if (p->pack == 1 && p->out.chunk == 16 && p->in.dim_v == DIM_V) {
+        uint16_t *to = (uint16_t *)p->out.data + row_at(p, w, &p->out, w->row0 + top + r0) + 8 * c0;
+        const int64_t step = DOWN * p->out.row;
+#pragma unroll 8
+        for (int r = 0; r < WARP_ROWS; r += DOWN, to += step)
+#pragma unroll
+            for (int c = 0; c < CHUNKS; c += ACROSS) {
+                const uint4 a = shared_load128(base + tile_at(PITCH, top + r + r0, c0 + c));
+                if (r + r0 < n) *(uint4 *)(to + 8 * c) = a;
+            }
+        return;
+    }
+#pragma unroll 1
+    for (int r = r0; r < WARP_ROWS; r += DOWN)
+#pragma unroll 1
+        for (int c = c0; c < (warp_col_of() + 1) * CHUNKS; c += ACROSS) {
+            const int left = p->in.dim_v - 8 * c;
+            if (r >= n || left <= 0) continue;
+            const uint4 a = shared_load128(base + tile_at(PITCH, top + r, c));
+            uint16_t *to = (uint16_t *)p->out.data + row_at(p, w, &p->out, w->row0 + top + r) + 8 * c;
+            if (p->out.chunk == 16 && left >= 8) {
+                *(uint4 *)to = a;
+                continue;
+            }
+            const uint32_t word[4] = {a.x, a.y, a.z, a.w};
+#pragma unroll
+            for (int e = 0; e < 8; e++)
+                if (e < left) to[e] = (uint16_t)(word[e / 2] >> (e % 2 * 16));
+        }
+}
+
+/* Divide, round and write the warp's rows. Its rows of the Q tile, which no other warp reads any more, take first the
+ * rows' statistics (a column warp's own columns of the first row do), then their factors, then the output. */
+static __device__ __forceinline__ void finish_rows(const struct kp_sdpa_fwd *p, const struct work *w, uint32_t base,
+                                                   const struct statistics *st, const float rO[M_TILES][N_O][4],
+                                                   float unit) {
+    const int g = lane_of() >> 2, t = lane_of() & 3, top = warp_row_of() * WARP_ROWS;
+    const uint32_t own = base + top * PITCH + warp_col_of() * (2 * COLS);
+    static_assert(COL_WARPS == 1 || 2 * COLS >= 8 * WARP_ROWS, "statistics fit the warp's own columns");
+    float inverse[M_TILES][2];
+#pragma unroll
+    for (int x = 0; x < M_TILES; x++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const float l = quad_sum(st->l[x][r]);
+            if (t != 0) continue;
+            shared_store32(own + 8 * (16 * x + 8 * r + g), __float_as_uint(st->m[x][r]));
+            shared_store32(own + 8 * (16 * x + 8 * r + g) + 4, __float_as_uint(l));
+        }
+    __syncwarp();
+    if (lane_of() < WARP_ROWS) {
+        const float2 s = shared_load_pair(own + 8 * lane_of());
+        const float y = finish_row(p, w, w->row0 + top + lane_of(), s.x, s.y, unit);
+        shared_store32(own + 8 * lane_of(), __float_as_uint(y));
+    }
+    __syncwarp();
+#pragma unroll
+    for (int x = 0; x < M_TILES; x++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) inverse[x][r] = __uint_as_float(shared_load32(own + 8 * (16 * x + 8 * r + g)));
+    __syncwarp();
+#pragma unroll
+    for (int x = 0; x < M_TILES; x++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const float y = inverse[x][r];
+#pragma unroll
+            for (int n = 0; n < N_O; n++) {
+                const float a = y < 0 ? 0 : rO[x][n][2 * r] * y, b = y < 0 ? 0 : rO[x][n][2 * r + 1] * y;
+                shared_store32(base + tile_at(PITCH, top + 16 * x + 8 * r + g, warp_col_of() * (COLS / 8) + n) + 4 * t,
+                               pack16(TYPE, a, b));
+            }
+        }
+    __syncwarp();
+    store_rows(p, w, base);
+}
+#endif

@@ -1,0 +1,337 @@
+/* SPDX-License-Identifier: MIT
+ * Streams and events: queues of tasks, see stream.h. One kernel runs at a time per stream lock; kernels of two streams
+ * are never interleaved, only put in other orders. */
+#define _GNU_SOURCE
+#include "stream.h"
+
+#include "device.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { NON_BLOCKING = 1 };
+static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+static struct sim_stream *streams;
+static uint64_t n_streams, rng = 1;
+
+void sim_streams_lock(void) { pthread_mutex_lock(&lock); }
+void sim_streams_unlock(void) { pthread_mutex_unlock(&lock); }
+
+static uint64_t now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* ---- tasks ---- */
+
+static int stream_step(struct sim_stream *s);
+
+static int await(const struct sim_event *e, uint64_t number) {
+    int r = R_SUCCESS;
+    while (e->done < number && e->stream && e->stream->n) {
+        int one = stream_step(e->stream);
+        if (!r) r = one;
+    }
+    return r;
+}
+
+int sim_task_run(struct sim_task *t) {
+    if (t->context->fault) return t->context->fault;
+    switch (t->kind) {
+    case SIM_TASK_LAUNCH: return sim_call_run(t->context, t->call);
+    case SIM_TASK_COPY: memmove(t->to, t->from, t->bytes); break;
+    case SIM_TASK_FILL:
+        if (t->element == 1)
+            memset(t->to, (int)t->value, t->bytes);
+        else
+            for (size_t i = 0; i < t->bytes; i++) memcpy((char *)t->to + 4 * i, &t->value, 4);
+        break;
+    case SIM_TASK_RECORD:
+        t->event->done++;
+        t->event->nanoseconds = now();
+        break;
+    case SIM_TASK_WAIT: return await(t->event, t->number);
+    }
+    return R_SUCCESS;
+}
+
+/* The oldest task of a stream; its failure is kept for the next call that waits. */
+static int stream_step(struct sim_stream *s) {
+    struct sim_task t = s->queue[s->first];
+    s->first++, s->n--;
+    if (!s->n) s->first = 0;
+    int r = sim_task_run(&t);
+    sim_call_free(t.call);
+    if (r && !t.context->late_result) t.context->late_result = r;
+    return r;
+}
+static int take_result(struct sim_context *c) {
+    int r = c->fault ? c->fault : c->late_result;
+    c->late_result = R_SUCCESS;
+    return r;
+}
+
+int sim_stream_finish(struct sim_stream *s) {
+    while (s->n) stream_step(s);
+    return take_result(s->context);
+}
+int sim_streams_finish(struct sim_context *context, int blocking_only) {
+    int r = R_SUCCESS;
+    sim_streams_lock();
+    for (struct sim_stream *s = streams; s; s = s->next) {
+        if ((context && s->context != context) || (blocking_only && s->flags & NON_BLOCKING)) continue;
+        while (s->n) stream_step(s);
+    }
+    if (context && !blocking_only) r = take_result(context);
+    sim_streams_unlock();
+    return r;
+}
+
+static void push(struct sim_stream *s, struct sim_task t) {
+    if (s->first + s->n == s->room) {
+        if (s->first) {
+            memmove(s->queue, s->queue + s->first, s->n * sizeof t);
+            s->first = 0;
+        } else {
+            s->room = s->room ? 2 * s->room : 16;
+            s->queue = realloc(s->queue, s->room * sizeof t);
+            if (!s->queue) abort();
+        }
+    }
+    s->queue[s->first + s->n++] = t;
+}
+
+static void run_some(void) { /* random policy: work goes on while the program makes calls */
+    for (struct sim_stream *s = streams; s; s = s->next)
+        while (s->n && sim_random(&rng) % 2) stream_step(s);
+}
+
+static int on_default(struct sim_task *t) {
+    int r = R_SUCCESS;
+    sim_streams_lock();
+    for (struct sim_stream *s = streams; s && !r; s = s->next)
+        if (s->capture.graph && s->context == t->context && !(s->flags & NON_BLOCKING))
+            s->invalid = 1, r = R_CAPTURE_IMPLICIT;
+    sim_streams_unlock();
+    if (r) return r;
+    sim_streams_finish(t->context, 1);
+    r = sim_task_run(t);
+    return r ? r : take_result(t->context);
+}
+
+int sim_task_add(struct sim_stream *s, struct sim_task t) {
+    int r = R_SUCCESS;
+    if (!s) {
+        r = on_default(&t);
+        sim_call_free(t.call);
+        return r;
+    }
+    sim_streams_lock();
+    if (s->capture.graph) {
+        r = sim_graph_record(s, t);
+    } else {
+        push(s, t);
+        enum sim_policy policy = sim_policy();
+        if (policy == SIM_EAGER) r = sim_stream_finish(s);
+        if (policy == SIM_RANDOM) run_some();
+    }
+    sim_streams_unlock();
+    return r;
+}
+
+void sim_streams_leave(const struct sim_graph *g) {
+    for (struct sim_stream *s = streams; s; s = s->next)
+        if (s->capture.graph == g) s->capture = (struct sim_capture){0}, s->origin = s->invalid = 0;
+}
+
+int sim_is_recorded(const struct sim_graph *g) {
+    int found = 0;
+    for (const struct sim_stream *s = streams; s; s = s->next) found |= s->capture.graph == g && s->origin;
+    return found;
+}
+enum { GLOBAL, THREAD_LOCAL, RELAXED };
+static _Thread_local int thread_mode;
+SIM_API cuThreadExchangeStreamCaptureMode(int *mode);
+SIM_API cuThreadExchangeStreamCaptureMode(int *mode) {
+    int r = sim_enter(__func__, NULL);
+    if (r) return r;
+    if (!mode || *mode < GLOBAL || *mode > RELAXED) return R_INVALID_VALUE;
+    const int before = thread_mode;
+    thread_mode = *mode;
+    *mode = before;
+    return R_SUCCESS;
+}
+
+int sim_capture_forbids(void) {
+    int r = R_SUCCESS;
+    sim_streams_lock();
+    for (struct sim_stream *s = streams; s; s = s->next) {
+        if (!s->capture.graph || !s->origin) continue;
+        int forbidden = pthread_equal(s->owner, pthread_self()) ? s->mode != RELAXED && thread_mode != RELAXED
+                                                                : s->mode == GLOBAL && thread_mode == GLOBAL;
+        if (!forbidden) continue;
+        s->invalid = 1;
+        r = R_CAPTURE_UNSUPPORTED;
+    }
+    sim_streams_unlock();
+    return r;
+}
+
+/* ---- streams ---- */
+
+#define ENTER_CONTEXT                                                                                                  \
+    struct sim_context *context = NULL;                                                                                \
+    int r_ = sim_enter(__func__, &context);                                                                            \
+    if (r_) return r_;
+/* The legacy and the per-thread default stream have small numbers for handles. */
+static struct sim_stream *of(void *handle) { return (uintptr_t)handle < 4 ? NULL : handle; }
+
+SIM_API cuStreamCreateWithPriority(struct sim_stream **out, unsigned flags, int priority);
+SIM_API cuStreamCreateWithPriority(struct sim_stream **out, unsigned flags, int priority) {
+    (void)priority;
+    ENTER_CONTEXT
+    if (!out || flags > NON_BLOCKING) return R_INVALID_VALUE;
+    struct sim_stream *s = calloc(1, sizeof *s);
+    if (!s) return R_OUT_OF_MEMORY;
+    sim_streams_lock();
+    s->context = context, s->flags = flags, s->id = ++n_streams + 2;
+    s->next = streams, streams = s;
+    rng ^= sim_seed();
+    sim_streams_unlock();
+    *out = s;
+    return R_SUCCESS;
+}
+SIM_API cuStreamCreate(struct sim_stream **out, unsigned flags);
+SIM_API cuStreamCreate(struct sim_stream **out, unsigned flags) {
+    ENTER_CONTEXT
+    return cuStreamCreateWithPriority(out, flags, 0);
+}
+SIM_API cuStreamDestroy_v2(struct sim_stream *s);
+SIM_API cuStreamDestroy_v2(struct sim_stream *s) { /* what it holds is still done */
+    ENTER_CONTEXT
+    if (!of(s)) return R_INVALID_HANDLE;
+    sim_streams_lock();
+    while (s->n) stream_step(s);
+    struct sim_stream **link = &streams;
+    while (*link && *link != s) link = &(*link)->next;
+    if (*link) *link = s->next;
+    sim_streams_unlock();
+    free(s->queue);
+    free(s);
+    return R_SUCCESS;
+}
+SIM_API cuStreamGetId(void *stream, unsigned long long *id);
+SIM_API cuStreamGetId(void *stream, unsigned long long *id) {
+    ENTER_CONTEXT
+    *id = of(stream) ? of(stream)->id : (unsigned long long)(uintptr_t)stream;
+    return R_SUCCESS;
+}
+SIM_API cuStreamGetFlags(void *stream, unsigned *flags);
+SIM_API cuStreamGetFlags(void *stream, unsigned *flags) {
+    ENTER_CONTEXT
+    *flags = of(stream) ? of(stream)->flags : 0;
+    return R_SUCCESS;
+}
+SIM_API cuStreamSynchronize(void *stream);
+SIM_API cuStreamSynchronize(void *stream) {
+    ENTER_CONTEXT
+    struct sim_stream *s = of(stream);
+    int r = sim_capture_forbids();
+    if (r) return r;
+    if (!s) {
+        sim_streams_finish(context, 1);
+        return take_result(context);
+    }
+    sim_streams_lock();
+    r = sim_stream_finish(s);
+    sim_streams_unlock();
+    return r;
+}
+SIM_API cuStreamQuery(void *stream);
+SIM_API cuStreamQuery(void *stream) {
+    ENTER_CONTEXT
+    struct sim_stream *s = of(stream);
+    sim_streams_lock();
+    int busy = s && s->n;
+    if (busy) stream_step(s); /* a program that polls gets on */
+    sim_streams_unlock();
+    return busy ? R_NOT_READY : take_result(context);
+}
+
+/* ---- events ---- */
+
+SIM_API cuEventCreate(struct sim_event **out, unsigned flags);
+SIM_API cuEventCreate(struct sim_event **out, unsigned flags) {
+    ENTER_CONTEXT
+    if (!out || flags > 7) return R_INVALID_VALUE;
+    *out = calloc(1, sizeof **out);
+    return *out ? R_SUCCESS : R_OUT_OF_MEMORY;
+}
+SIM_API cuEventDestroy_v2(struct sim_event *e);
+SIM_API cuEventDestroy_v2(struct sim_event *e) {
+    ENTER_CONTEXT
+    if (!e) return R_INVALID_HANDLE;
+    sim_streams_finish(NULL, 0); /* tasks that name it */
+    free(e);
+    return R_SUCCESS;
+}
+SIM_API cuEventRecord(struct sim_event *e, void *stream);
+SIM_API cuEventRecord(struct sim_event *e, void *stream) {
+    ENTER_CONTEXT
+    if (!e) return R_INVALID_HANDLE;
+    struct sim_stream *s = of(stream);
+    sim_streams_lock();
+    int captured = s && s->capture.graph;
+    if (captured)
+        e->capture = s->capture;
+    else
+        e->capture.graph = NULL, e->stream = s, e->recorded++;
+    sim_streams_unlock();
+    return captured ? R_SUCCESS
+                    : sim_task_add(s, (struct sim_task){.kind = SIM_TASK_RECORD, .context = context, .event = e});
+}
+SIM_API cuStreamWaitEvent(void *stream, struct sim_event *e, unsigned flags);
+SIM_API cuStreamWaitEvent(void *stream, struct sim_event *e, unsigned flags) {
+    ENTER_CONTEXT
+    if (!e || flags > 1) return R_INVALID_VALUE;
+    struct sim_stream *s = of(stream);
+    if (e->capture.graph) return s ? sim_graph_join(s, e) : R_CAPTURE_IMPLICIT;
+    if (s && s->capture.graph) return R_CAPTURE_ISOLATION; /* a recording cannot wait for what is outside */
+    return sim_task_add(
+        s, (struct sim_task){.kind = SIM_TASK_WAIT, .context = context, .event = e, .number = e->recorded});
+}
+SIM_API cuEventSynchronize(struct sim_event *e);
+SIM_API cuEventSynchronize(struct sim_event *e) {
+    ENTER_CONTEXT
+    if (!e) return R_INVALID_HANDLE;
+    if (e->capture.graph) return R_CAPTURED_EVENT;
+    int r = sim_capture_forbids();
+    if (r) return r;
+    sim_streams_lock();
+    await(e, e->recorded);
+    r = take_result(context);
+    sim_streams_unlock();
+    return r;
+}
+SIM_API cuEventQuery(struct sim_event *e);
+SIM_API cuEventQuery(struct sim_event *e) {
+    ENTER_CONTEXT
+    if (!e) return R_INVALID_HANDLE;
+    if (e->capture.graph) return R_CAPTURED_EVENT;
+    sim_streams_lock();
+    int busy = e->done < e->recorded;
+    if (busy && e->stream && e->stream->n) stream_step(e->stream);
+    sim_streams_unlock();
+    return busy ? R_NOT_READY : take_result(context);
+}
+SIM_API cuEventElapsedTime(float *ms, struct sim_event *a, struct sim_event *b);
+SIM_API cuEventElapsedTime(float *ms, struct sim_event *a, struct sim_event *b) { /* of the host's clock */
+    ENTER_CONTEXT
+    if (!ms || !a || !b) return R_INVALID_VALUE;
+    if (!a->recorded || !b->recorded) return R_INVALID_HANDLE;
+    if (a->done < a->recorded || b->done < b->recorded) return R_NOT_READY;
+    *ms = (float)((double)b->nanoseconds - (double)a->nanoseconds) * 1e-6f;
+    return R_SUCCESS;
+}

@@ -1,0 +1,123 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# Every GPU kernel row of a build in the PTX simulator: fixed small problems of the row's own width, then random ones, each
+# under the policies eager, late and random. A row that accepts none of them, a wrong number and a finding of the simulator
+# are failures.   usage: tools/check_sim.sh BUILD
+# KERNEL='*' rows; POLICIES='eager late random'; REPEAT=6 random problems per operator and dtype; SEED=1; JOBS processes
+set -u
+build=${1:?usage: tools/check_sim.sh BUILD}
+attn=$build/attn
+jobs=${JOBS:-$(nproc)}
+kernel=${KERNEL:-*} policies=${POLICIES:-eager late random} repeat=${REPEAT:-6} seed=${SEED:-1}
+out=$build/sim
+export ATTNSIM_THREADS=1 NO_COLOR=1
+rm -rf "$out"
+mkdir -p "$out"
+
+# Text of a problem for each operator; @W: the row's width or heads.
+problems() {
+    case $1 in
+    sdpa_fwd) cat <<'LIST'
+sdpa_fwd b=2 hq=2 hk=1 sq=35 sk=70 d=@W causal
+sdpa_fwd b=1 hq=4 hk=2 sq=70 sk=133 d=@W causal bottom_right left=50 sink
+sdpa_fwd b=1 hq=4 hk=1 sq=2 sk=600 d=@W seqlens_k
+sdpa_fwd b=2 hq=2 sq=20 sk=77 d=@W softcap=20 alibi=linear mask=f32
+sdpa_fwd b=3 hq=2 hk=1 sq=40 sk=60 total_q=70 total_k=90 d=@W packed causal
+sdpa_fwd b=2 hq=2 hk=1 sq=3 sk=60 d=@W paged page_size=16 n_pages=12 max_pages=4 seqlens_k
+LIST
+        ;;
+    sdpa_bwd) cat <<'LIST'
+sdpa_bwd b=2 hq=2 hk=1 sq=35 sk=70 d=@W causal
+sdpa_bwd b=1 hq=2 hk=1 sq=70 sk=133 d=@W causal bottom_right left=50 sink grad_sink dlse
+sdpa_bwd b=1 hq=2 sq=40 sk=67 d=@W softcap=20 mask=f32 grad_mask alibi=linear grad_alibi
+sdpa_bwd b=1 hq=2 sq=64 sk=64 d=@W deterministic
+sdpa_bwd b=3 hq=2 hk=1 sq=40 sk=60 total_q=70 total_k=90 d=@W packed causal
+LIST
+        ;;
+    mla_fwd) cat <<'LIST'
+mla_fwd hq=@H sq=3 sk=200 d=@W topk=90 causal q_start=190
+mla_fwd hq=@H sq=2 sk=150 d=@W topk=130 topk_length sink
+mla_fwd hq=@H sq=1 sk=900 d=@W topk=500
+LIST
+        ;;
+    mla_bwd) cat <<'LIST'
+mla_bwd hq=@H sq=3 sk=200 d=@W topk=90 causal q_start=190
+mla_bwd hq=@H sq=3 sk=150 d=@W topk=66 topk_length deterministic
+mla_bwd hq=@H sq=2 sk=90 d=@W topk=64 sink grad_sink dlse
+mla_bwd hq=@H sq=2 sk=90 d=@W topk=64 dkv=f32 accumulate with_dist
+LIST
+        ;;
+    dist) cat <<'LIST'
+dist hq=@H sq=3 sk=200 d=@W topk=90 causal q_start=190
+dist hq=@H sq=2 sk=150 d=@W topk=130 topk_length dist_norm=l1
+LIST
+        ;;
+    esac
+}
+
+# One line a process: log, policy, arguments separated by tabs.
+plan() {
+    local row op dtype width heads policy text n
+    for policy in $policies; do
+        while read -r row; do
+            op=$(sed -E 's/^attn_(sdpa_fwd|sdpa_bwd|mla_fwd|mla_bwd|dist)_.*/\1/' <<<"$row")
+            dtype=$(sed -E 's/.*_(bf16|f16|f32|f64)_.*/\1/' <<<"$row")
+            width=$(sed -E 's/.*_d([0-9]+).*/\1/' <<<"$row")
+            heads=$(sed -nE 's/.*_h([0-9]+).*/\1/p' <<<"$row")
+            n=0
+            while read -r text; do
+                text=${text//@W/$width}
+                text=${text//@H/${heads:-64}}
+                printf '%s\t%s\t%s\t%s\n' "$policy" "$row.$n" "$row" "--problem=$text $dtype"
+                n=$((n + 1))
+            done < <(problems "$op")
+        done <"$out/rows"
+        while read -r op dtype; do
+            printf '%s\t%s\t%s\t%s\t%s\t%s\n' "$policy" "random.$op.$dtype" "$kernel" "--repeat=$repeat" "--op=$op" \
+                "--dtype=$dtype"
+        done < <(sed -E 's/^attn_(sdpa_fwd|sdpa_bwd|mla_fwd|mla_bwd|dist)_.*_(bf16|f16|f32|f64)_.*/\1 \2/' "$out/rows" | sort -u)
+    done
+}
+
+one() { # a line of the plan
+    local policy name row log rc
+    local -a words
+    IFS=$'\t' read -r policy name row rest <<<"$1"
+    IFS=$'\t' read -ra words <<<"$rest"
+    log=$out/$policy.$name
+    "$attn" check --driver sim --policy "$policy" --seed "$seed" --kernel "$row" --threads 1 --timeout 600 --json "${words[@]}" \
+        >"$log.json" 2>"$log.err"
+    rc=$?
+    if [ $rc -ne 0 ] && [ $rc -ne 77 ]; then
+        echo "FAIL $policy $name ($rc): $attn check --driver sim --policy $policy --seed $seed --kernel '$row' ${words[*]}"
+        head -n 12 "$log.err" | cut -c1-300
+    fi
+    [ $rc -lt 2 ] || [ $rc -eq 77 ] || echo '{"type":"kernel","kernel":"'"$row"'","passed":0,"failed":1}' >>"$log.json"
+    [ -s "$log.err" ] || rm -f "$log.err"
+}
+
+"$attn" check --driver sim --list --kernel "$kernel" 2>"$out/list.err" | grep -v 'not usable' >"$out/rows"
+if [ ! -s "$out/rows" ]; then
+    echo "no rows: $(head -n 1 "$out/list.err")"
+    echo '0 passed, 1 failed'
+    exit 1
+fi
+export attn out seed
+export -f one
+plan | tr '\n' '\0' | xargs -0 -P "$jobs" -I{} bash -c 'one "$1"' _ {}
+
+# Problems that passed and failed, and rows that a policy never ran.
+failed=0 passed=0
+for policy in $policies; do
+    sums=$(cat "$out/$policy".*.json | sed -nE 's/.*"type":"kernel","kernel":"([^"]*)".*"passed":([0-9]+),"failed":([0-9]+).*/\1 \2 \3/p' |
+        awk '{ p[$1] += $2; f[$1] += $3 } END { for (k in p) print k, p[k], f[k] }')
+    idle=$(awk 'NR == FNR { if ($2 + $3 > 0) seen[$1] = 1; next } !($1 in seen)' <(echo "$sums") "$out/rows")
+    p=$(awk '{ s += $2 } END { print s + 0 }' <<<"$sums")
+    f=$(awk '{ s += $3 } END { print s + 0 }' <<<"$sums")
+    [ -z "$idle" ] || echo "$policy: rows that accepted no problem: $idle"
+    f=$((f + $(grep -c . <<<"$idle")))
+    echo "$policy: $p passed, $f failed, $(wc -l <"$out/rows") rows"
+    passed=$((passed + p)) failed=$((failed + f))
+done
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
