@@ -37,11 +37,11 @@ static inline v32 madd_pair(v32 a, v32 b, v32 c) {
 #include "cpu/ukr_dot_tpl.h"
 
 /* rows x (nv times 32 columns): two rows of v become vectors of pairs. cols: live columns of the last 32.
- * ahead: columns of the rows to come that are fetched. */
+ * Prefetches do not help: the hardware's keep up. */
 static inline __attribute__((always_inline)) void weigh_tile(int rows, int nv, int64_t cols, int64_t k, const float *p,
-                                                             int64_t ldp, const uint16_t *v, int64_t ldv, int64_t ahead,
-                                                             float *c, int64_t ldc) {
-    enum { ROWS = 4, MOST = 2, PREFETCH_KEYS = 16 };
+                                                             int64_t ldp, const uint16_t *v, int64_t ldv, float *c,
+                                                             int64_t ldc) {
+    enum { ROWS = 4, MOST = 2 };
     static const uint16_t low[32] = {0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
                                      8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
     const __m512i lo = _mm512_loadu_si512(low), hi = _mm512_add_epi16(lo, _mm512_set1_epi16(16));
@@ -50,15 +50,10 @@ static inline __attribute__((always_inline)) void weigh_tile(int rows, int nv, i
     UNROLL for (int i = 0; i < rows; i++) { UNROLL for (int x = 0; x < 2 * nv; x++) s[i][x] = v32_set(0); }
     for (int64_t l = 0; l < k; l += 2, v += 2 * ldv) {
         v32 y[2 * MOST];
-        for (int64_t x = 0; x < ahead; x += 32) {
-            __builtin_prefetch(v + PREFETCH_KEYS * ldv + x);
-            __builtin_prefetch(v + (PREFETCH_KEYS + 1) * ldv + x);
-        }
         UNROLL for (int x = 0; x < nv; x++) {
             const __mmask32 m = x == nv - 1 ? part : (__mmask32)-1;
             __m512i a = _mm512_maskz_loadu_epi16(m, v + 32 * x), b = _mm512_setzero_si512();
             if (l + 1 < k) b = _mm512_maskz_loadu_epi16(m, v + ldv + 32 * x);
-
             y[2 * x] = _mm512_castsi512_ps(_mm512_permutex2var_epi16(a, lo, b));
             y[2 * x + 1] = _mm512_castsi512_ps(_mm512_permutex2var_epi16(a, hi, b));
         }
@@ -78,16 +73,15 @@ static inline __attribute__((always_inline)) void weigh_tile(int rows, int nv, i
 #define WEIGH(r)                                                                                                       \
     case r:                                                                                                            \
         if (n - j >= 64) {                                                                                             \
-            weigh_tile(r, 2, 32, k, p, ldp, v + j, ldv, ahead, c + j, ldc);                                            \
+            weigh_tile(r, 2, 32, k, p, ldp, v + j, ldv, c + j, ldc);                                                   \
         } else {                                                                                                       \
-            weigh_tile(r, 1, n - j, k, p, ldp, v + j, ldv, ahead, c + j, ldc);                                         \
+            weigh_tile(r, 1, n - j, k, p, ldp, v + j, ldv, c + j, ldc);                                                \
         }                                                                                                              \
         break;
 static void weigh(int64_t m, int64_t n, int64_t k, const float *p, int64_t ldp, const uint16_t *v, int64_t ldv,
                   float *c, int64_t ldc) {
-    int64_t ahead = n; /* the first pass fetches whole rows */
     for (; m > 0; m -= 4, p += 4 * ldp, c += 4 * ldc)
-        for (int64_t j = 0; j < n; j += n - j >= 64 ? 64 : 32, ahead = 0) {
+        for (int64_t j = 0; j < n; j += n - j >= 64 ? 64 : 32) {
             switch (m < 4 ? m : 4) { WEIGH(1) WEIGH(2) WEIGH(3) WEIGH(4) }
         }
 }
