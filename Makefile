@@ -8,7 +8,7 @@ BUILD = build/release
 export JOBS
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo check check-full check-sim asan ubsan tsan fuzz cov lint tidy abi-check ptxas-check check-oldcpu format doc \
+.PHONY: help deps build demo check check-full check-sim bench-sim asan ubsan tsan fuzz cov lint tidy abi-check ptxas-check check-oldcpu format doc \
         nvcc gpu-check gpu-sanitize figures install uninstall clean
 
 help: ## this list
@@ -33,9 +33,12 @@ check-full: ## more problems and seeds, sanitizers, older processors, coverage (
 	@tools/install_deps.sh full
 	@tools/check.sh full
 
-check-sim: ## every GPU kernel in the PTX simulator, small problems, three policies (no GPU needed)
+check-sim: ## every GPU kernel in the PTX simulator, small problems, three policies (no GPU; KERNEL='*' POLICIES=.. REPEAT=6)
 	@tools/install_deps.sh check
 	@tools/check.sh sim
+
+bench-sim: build ## speed of the PTX simulator, checks on: million warp instructions a second of one core
+	@tools/bench_sim.sh $(BUILD)
 
 asan ubsan tsan: ## quick tier under address+undefined, undefined or thread sanitizer
 	@tools/install_deps.sh check
@@ -66,11 +69,11 @@ ptxas-check: build ## registers, spills and stack of the GPU kernels against ker
 nvcc: ## fetch the CUDA compiler into build/nvcc (python3 with pip), where cmake finds it if PATH has none
 	@tools/fetch_nvcc.sh
 
-gpu-check: build ## on a GPU: every kernel against the reference, properties, graphs, streams, threads (DEVICE=cuda:0 REPEAT=50)
+gpu-check: build ## on a GPU: every kernel against the reference, properties, graphs, streams, threads (DEVICE=cuda:0 REPEAT=50 SEEDS='1 2')
 	@tools/gpu_check.sh $(BUILD)
 
-gpu-sanitize: build ## on a GPU: compute-sanitizer on a sample of problems (SAMPLE=50 SEED=1 KERNEL='*' TOOLS='memcheck racecheck ...')
-	@tools/gpu_sanitize.sh $(BUILD)
+gpu-sanitize: build ## on a GPU: compute-sanitizer on a sample of problems (SAMPLE=50 SEEDS=1 KERNEL='*' TOOLS='memcheck racecheck ...')
+	@PARTS=sanitize tools/gpu_check.sh $(BUILD)
 
 figures: ## README's and docs/benchmarks.md's figures from bench/results
 	@python3 bench/table.py --write

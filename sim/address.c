@@ -3,6 +3,7 @@
  * of global memory, the last few of which each worker remembers. */
 #include "address.h"
 #include "device.h"
+#include "hopper.h"
 #include "report.h"
 
 #include <inttypes.h>
@@ -39,6 +40,14 @@ struct sim_cta *sim_shared_at(struct sim_warp *w, const struct sim_ins *in, uint
     if (low & (align - 1)) {
         bad_alignment(w, in, lane, at, align, "shared");
         return NULL;
+    }
+    if (!c->ctas[rank].n_live) {
+        sim_find(w, in, 1u << lane, SIM_F_BOUNDS, "shared memory of CTA rank %u, which has ended", rank);
+        return NULL;
+    }
+    if (rank != w->cta->rank && c->hopper) {
+        c->ctas[rank].hopper->remote_times[w->actor] = w->known[w->actor];
+        c->ctas[rank].hopper->remote_statements[w->actor] = in->statement;
     }
     *offset = low - SIM_SHARED_BASE;
     return &c->ctas[rank];

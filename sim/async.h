@@ -9,6 +9,7 @@ struct sim_copy { /* one cp.async of a warp */
     const struct sim_ins *in;
     uint32_t lanes;      /* that have not waited for it */
     uint32_t group;      /* number of the group that it joins at the next commit, the same for all its lanes */
+    uint32_t handed;     /* to an mbarrier, by the hand-over of this time; 0: to none */
     uint8_t done, bytes; /* written; size of the destination */
     uint64_t from[SIM_LANES];
     uint32_t to[SIM_LANES];  /* offset in the CTA's shared memory */

@@ -6,7 +6,11 @@
 
 enum sim_step sim_exec_exit(struct sim_warp *w, const struct sim_ins *in, uint32_t m);
 
-int sim_rounding(struct sim_decoder *d); /* the host's name of the rounding that the opcode asks for */
+/* What atom does to one place of 4 or 8 bytes: in->x, type and bytes say what (exec_mem.c); flush:
+ * sums of f32 lose subnormal numbers. The old value. */
+uint64_t sim_exchange(uint8_t *at, const struct sim_ins *in, uint64_t b, uint64_t c, int flush);
+int sim_atomic_word(struct sim_decoder *d); /* the operation's number, or -1 */
+int sim_rounding(struct sim_decoder *d);    /* the host's name of the rounding that the opcode asks for */
 
 /* Special registers that do not change while a CTA lives (special.c). */
 int sim_special_of(const char *name); /* -1: unknown */
@@ -77,4 +81,22 @@ SIM_DECODER(mma);
 SIM_DECODER(cp);
 SIM_DECODER(prefetch);
 SIM_DECODER(nothing);
+/* sm_90: those that end in _sm90 go on to the older ones where the words are theirs. */
+SIM_DECODER(fence_sm90);
+SIM_DECODER(barrier_sm90);
+SIM_DECODER(cp_sm90);
+SIM_DECODER(prefetch_sm90);
+SIM_DECODER(st_sm90);
+SIM_DECODER(red_sm90);
+SIM_DECODER(copy_arrival);
+SIM_DECODER(bulk);
+SIM_DECODER(mbarrier);
+SIM_DECODER(wgmma);
+SIM_DECODER(tcgen05);
+SIM_DECODER(tensor_product); /* tcgen05.mma */
+SIM_DECODER(mapa);
+SIM_DECODER(getctarank);
+SIM_DECODER(setmaxnreg);
+SIM_DECODER(griddepcontrol);
+SIM_DECODER(createpolicy);
 #endif

@@ -3,6 +3,7 @@
  * last N. The destination is off limits from the issue to the wait (race.h). */
 #include "address.h"
 #include "async.h"
+#include "hopper.h"
 #include "report.h"
 
 #include <stdlib.h>
@@ -48,7 +49,7 @@ SIM_HEAD(copy) {
             if (!w->copies) abort();
         }
         struct sim_copy *c = &w->copies[w->n_copies++];
-        c->in = in, c->lanes = these, c->group = group, c->done = 0, c->bytes = in->bytes;
+        c->in = in, c->lanes = these, c->group = group, c->done = 0, c->bytes = in->bytes, c->handed = 0;
         EACH_OF(these) {
             uint32_t take = in->z ? W32(in->o[2])[l] : in->bytes;
             if (in->y && w->p[in->o[2]] >> l & 1) take = 0; /* the ignore-src predicate */
@@ -71,6 +72,48 @@ SIM_HEAD(copy) {
         if (g->options.policy == SIM_EAGER) perform(w, c);
     }
     return SIM_NEXT;
+}
+
+/* ---- hand-over to an mbarrier (exec_arrive.c) ---- */
+
+uint32_t sim_copies_hand_over(struct sim_warp *w, uint32_t lanes, uint32_t actor, uint32_t time) {
+    const int races = w->cta->cluster->launch->options.races;
+    struct sim_warp_hopper *h = w->hopper;
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < w->n_copies; i++) {
+        struct sim_copy *c = &w->copies[i];
+        if (!(c->lanes & lanes) || c->handed) continue;
+        if (races) EACH_OF(c->lanes & lanes) sim_copy_handed(w, c->in, c->to[l], c->bytes, actor, time);
+        if (c->lanes & ~lanes) continue; /* the rest of its lanes may wait in another way */
+        c->handed = time;
+        h->handed_group[h->n_handed % SIM_RING] = c->group;
+        n++;
+    }
+    h->handed_time[h->n_handed++ % SIM_RING] = time;
+    return n;
+}
+void sim_copies_perform(struct sim_warp *w, uint32_t time) {
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < w->n_copies; i++) {
+        struct sim_copy *c = &w->copies[i];
+        if (c->handed && c->handed <= time) {
+            perform(w, c);
+            continue;
+        }
+        if (kept != i) w->copies[kept] = *c;
+        kept++;
+    }
+    w->n_copies = kept;
+}
+/* Copies of groups < limit that were handed over are waited for, too. */
+static void learn_handed(struct sim_warp *w, uint32_t limit) {
+    struct sim_warp_hopper *h = w->hopper;
+    uint32_t n = h->n_handed < SIM_RING ? h->n_handed : SIM_RING;
+    for (uint32_t i = h->n_handed - n; i < h->n_handed; i++)
+        if ((int32_t)(limit - h->handed_group[i % SIM_RING]) > 0) {
+            uint32_t actor = w->cta->cluster->hopper->actors.copies + w->actor, time = h->handed_time[i % SIM_RING];
+            if (w->known[actor] < time) w->known[actor] = time; /* not what units see: that takes a fence */
+        }
 }
 
 SIM_HEAD(commit) {
@@ -98,6 +141,7 @@ static void wait_below(struct sim_warp *w, const struct sim_ins *in, uint32_t m,
         }
     }
     w->n_copies = kept;
+    if (w->hopper && w->hopper->n_handed) learn_handed(w, limit[__builtin_ctz(m)]);
     (void)in;
 }
 SIM_HEAD(wait_group) {

@@ -58,7 +58,8 @@ static int arrive(struct sim_warp *w, const struct sim_ins *in, uint32_t m, uint
                  b->arrived, b->need, sim_place(c->cluster->launch->program, b->statement));
         return -1;
     }
-    if (b->arrivers >> w->index & 1)
+    /* With a count, the same warp may arrive first and wait later, for instance to let itself in the first time. */
+    if (!count && b->arrivers >> w->index & 1)
         sim_find(w, in, m, SIM_F_BARRIER, "the warp arrives twice at barrier %u before it opens (first at %s)", id,
                  sim_place(c->cluster->launch->program, b->statement));
     b->arrivers |= 1u << w->index;
@@ -101,8 +102,9 @@ SIM_HEAD(barrier) {
         w->p[in->o[0]] = (w->p[in->o[0]] & ~m) | ((in->x == RED_AND ? b->result_and : b->result_or) ? m : 0);
     return SIM_NEXT;
 }
-SIM_HEAD(warp_sync) {
-    (void)w, (void)in, (void)m;
+SIM_HEAD(warp_sync) { /* orders the lanes' accesses: later ones have a later time */
+    (void)in, (void)m;
+    sim_clock_tick(w);
     return SIM_NEXT;
 }
 

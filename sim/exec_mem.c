@@ -108,6 +108,7 @@ static void load_or_store(struct sim_decoder *d, struct sim_ins *in, int is_stor
         return;
     }
     in->x = (uint8_t)bits;
+    if (in->space == PTX_PARAM && a->var && a->var->space == PTX_LOCAL) in->space = PTX_LOCAL; /* of a call */
     sim_address(d, in, a, 0);
     in->list = d->program->n_list;
     in->n = sim_list(d, v, bits, !is_store);
@@ -168,7 +169,7 @@ static uint64_t combine_flushed(uint64_t old, uint64_t b) {
     return sim_bits_of(sim_flush(sum));
 }
 
-static uint64_t exchange(uint8_t *at, const struct sim_ins *in, uint64_t b, uint64_t c, int flush) {
+uint64_t sim_exchange(uint8_t *at, const struct sim_ins *in, uint64_t b, uint64_t c, int flush) {
     if (in->bytes == 8) {
         uint64_t *p = (uint64_t *)(void *)at, old = __atomic_load_n(p, __ATOMIC_RELAXED);
         while (!__atomic_compare_exchange_n(p, &old, combine(in, old, b, c), 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
@@ -195,8 +196,8 @@ SIM_HEAD(atomic) {
     for (uint32_t i = 0; i < in->count; i++) EACH_OF(m) {
             uint32_t b = list[results + i], c = in->x == A_CAS ? list[results + 1] : b;
             int flush = adds_f32 && (at[l] & SIM_WINDOW_MASK) != SIM_WINDOW_SHARED;
-            uint64_t old = in->bytes == 8 ? exchange(to[l] + 8 * i, in, W64(b)[l], W64(c)[l], 0)
-                                          : exchange(to[l] + 4 * i, in, W32(b)[l], W32(c)[l], flush);
+            uint64_t old = in->bytes == 8 ? sim_exchange(to[l] + 8 * i, in, W64(b)[l], W64(c)[l], 0)
+                                          : sim_exchange(to[l] + 4 * i, in, W32(b)[l], W32(c)[l], flush);
             if (!results) continue;
             if (in->bytes == 8)
                 W64(list[i])[l] = old;
@@ -206,13 +207,18 @@ SIM_HEAD(atomic) {
     return SIM_NEXT;
 }
 
-static void atomic_form(struct sim_decoder *d, struct sim_ins *in, int has_result) {
+int sim_atomic_word(struct sim_decoder *d) {
     static const char *const ops[] = {"add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec"};
-    int found = 0;
+    for (int i = 0; i < (int)(sizeof ops / sizeof *ops); i++)
+        if (sim_word(d, ops[i])) return i;
+    return -1;
+}
+
+static void atomic_form(struct sim_decoder *d, struct sim_ins *in, int has_result) {
     read_space(d, in);
     read_order(d);
-    for (uint8_t i = 0; i < sizeof ops / sizeof *ops && !found; i++)
-        if (sim_word(d, ops[i])) in->x = i, found = 1;
+    int op = sim_atomic_word(d), found = op >= 0;
+    in->x = found ? (uint8_t)op : 0;
     sim_word(d, "noftz");
     in->count = sim_word(d, "v4") ? 4 : sim_word(d, "v2") ? 2 : 1;
     enum ptx_type type = sim_last_type(d);

@@ -45,7 +45,8 @@ struct sim_ins {
     uint8_t space, bytes, count, wide; /* of a memory access: space, bytes of an element, elements, 64-bit address */
     uint8_t x, y, z, type;             /* what else the words say; each handler's own numbering */
     uint8_t sync;
-    uint32_t statement; /* in the kernel's text */
+    uint32_t statement;      /* in the kernel's text */
+    uint32_t touch, n_touch; /* registers of asynchronous products that it touches: program->touched[touch ..] */
 };
 
 enum sim_constant_kind { SIM_VALUE, SIM_SHARED_ADDRESS, SIM_SPECIAL };
@@ -56,6 +57,9 @@ struct sim_constant {
     uint64_t value;
 };
 
+/* What a program needs beside warps and barriers (hopper.h). */
+enum { SIM_USES_MBARRIER = 1, SIM_USES_COPY_ARRIVAL = 2, SIM_USES_BULK = 4, SIM_USES_WGMMA = 8, SIM_USES_TCGEN05 = 16 };
+
 struct sim_program { /* a decoded kernel */
     const struct ptx_module *module;
     const struct ptx_kernel *kernel;
@@ -65,7 +69,9 @@ struct sim_program { /* a decoded kernel */
     struct sim_constant *constants;
     uint32_t n_constants;
     uint32_t n_words, n_predicates; /* of a warp */
-    int max_dynamic;                /* cuFuncSetAttribute */
+    uint32_t uses;
+    uint32_t *touched, n_tracked; /* see watch.c */
+    int max_dynamic;              /* cuFuncSetAttribute */
     int portable_cluster;
 };
 
@@ -74,7 +80,10 @@ struct sim_group { /* lanes of a warp that are at the same place */
     uint8_t parked; /* at an instruction that wants more lanes */
 };
 
-struct sim_copy; /* exec_async.c */
+struct sim_copy;        /* exec_async.c */
+struct sim_warp_hopper; /* hopper.h */
+struct sim_cta_hopper;
+struct sim_cluster_hopper;
 
 struct sim_warp {
     struct sim_cta *cta;
@@ -95,6 +104,7 @@ struct sim_warp {
     uint32_t committed[SIM_LANES];
     struct sim_copy *copies;
     uint32_t n_copies, room_copies;
+    struct sim_warp_hopper *hopper; /* NULL unless the program uses it */
 };
 
 struct sim_barrier {
@@ -115,6 +125,7 @@ struct sim_cta {
     uint8_t *shared; /* [shared_bytes], address SIM_SHARED_BASE is shared[0] */
     uint32_t shared_bytes;
     uint64_t *writes;  /* record of each word's last write, see race.h */
+    uint8_t *lanes;    /* of each word's last write, where it was a warp's */
     uint64_t **reads;  /* by actor: records of each word's last read, or NULL */
     uint16_t *readers; /* actors that have such records */
     uint32_t n_readers;
@@ -122,6 +133,7 @@ struct sim_cta {
     struct sim_warp *warps;
     uint32_t n_warps, n_live, n_threads;
     struct sim_barrier barriers[SIM_BARRIERS];
+    struct sim_cta_hopper *hopper;
 };
 
 struct sim_cluster { /* CTAs that run together, in one worker */
@@ -132,6 +144,7 @@ struct sim_cluster { /* CTAs that run together, in one worker */
     /* Clocks have n_clock entries: n_actors, and behind them, where asynchronous units are used, once more what those
      * units may see (race.h). Actors below n_warps are warps. */
     uint32_t n_actors, n_clock;
+    struct sim_cluster_hopper *hopper;
     uint64_t changes; /* counts what may wake a poll */
     uint64_t rng;
 };

@@ -77,6 +77,7 @@ struct ptx_statement {
     uint8_t n;
     uint32_t first;                   /* operands in the kernel's pool */
     uint32_t line, file, source_line; /* of the PTX text; of the CUDA source where .loc tells it, or 0 */
+    uint32_t call_file, call_line;    /* of the kernel's own line, where that one was inlined into it, or 0 */
 };
 
 struct ptx_kernel {

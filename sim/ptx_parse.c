@@ -39,6 +39,8 @@ uint64_t ptx_integer(struct ptx_parser *x) {
     ptx_advance(x);
     return negative ? 0 - value : value;
 }
+static const char RETURN[] = "$return";
+
 static char *name_token(struct ptx_parser *x) {
     if (x->token.kind != PTX_T_WORD)
         ptx_fail(x, x->token.line, "a name expected, not \"%.*s\"", (int)x->token.n, x->token.at);
@@ -49,6 +51,9 @@ static char *name_token(struct ptx_parser *x) {
 
 /* ---- variables ---- */
 
+enum { MOST_BYTES = 1 << 28, MOST_REGISTERS = 1 << 20 };
+static uint64_t more(uint64_t a, uint64_t b) { return b > MOST_BYTES || a * b > MOST_BYTES ? MOST_BYTES + 1 : a * b; }
+
 /* .align 8 .b8 name[568] = {...} ; the words before have been read. Returns it with bytes set, not placed. */
 static struct ptx_var *variable(struct ptx_parser *x, enum ptx_space space) {
     struct ptx_var *v = ptx_alloc(x->module, sizeof *v);
@@ -58,8 +63,10 @@ static struct ptx_var *variable(struct ptx_parser *x, enum ptx_space space) {
     while (x->token.kind == PTX_T_WORD && x->token.at[0] == '.') {
         if (ptx_accept(x, ".align")) {
             v->align = (uint32_t)ptx_integer(x);
-        } else if (ptx_accept(x, ".v2") || ptx_accept(x, ".v4")) {
-            vector = x->token.at[-1] == '4' ? 4 : 2;
+        } else if (ptx_accept(x, ".v2")) {
+            vector = 2;
+        } else if (ptx_accept(x, ".v4")) {
+            vector = 4;
         } else if (ptx_accept(x, ".ptr") || ptx_accept(x, ".global") || ptx_accept(x, ".shared") ||
                    ptx_accept(x, ".const") || ptx_accept(x, ".local")) { /* what a pointer parameter points to */
         } else {
@@ -74,9 +81,12 @@ static struct ptx_var *variable(struct ptx_parser *x, enum ptx_space space) {
         if (ptx_is(&x->token, "]"))
             open = 1;
         else
-            count *= ptx_integer(x);
+            count = more(count, ptx_integer(x));
         ptx_expect(x, "]");
     }
+    if (count > MOST_BYTES || v->align > 65536 || (v->align & (v->align - 1)))
+        ptx_fail(x, x->token.line, "size or alignment of %s", v->name);
+    if (x->failed) count = 0, v->align = 0;
     v->bytes = open ? 0 : count * vector * ptx_type_bytes(v->type);
     if (!v->align) v->align = (uint32_t)vector * ptx_type_bytes(v->type);
     if (!v->align) v->align = 1;
@@ -84,7 +94,7 @@ static struct ptx_var *variable(struct ptx_parser *x, enum ptx_space space) {
         unsigned each = ptx_type_bytes(v->type);
         uint64_t at = 0;
         int depth = 0;
-        v->data = ptx_alloc(x->module, v->bytes + 8);
+        v->data = ptx_alloc(x->module, v->bytes + 8); /* 8: a whole number may be stored at the last element */
         do {
             enum ptx_kind kind;
             uint64_t value = 0;
@@ -113,6 +123,9 @@ static uint64_t up(uint64_t at, uint64_t align) { return (at + align - 1) / alig
 
 static void add_var(struct ptx_parser *x, struct ptx_var *v) {
     struct ptx_kernel *k = x->kernel;
+    x->var_bytes += v->bytes;
+    if (x->var_bytes > MOST_BYTES) ptx_fail(x, x->token.line, "variables of too many bytes");
+    if (x->failed) return;
     if (k) {
         k->vars = ptx_grow(x->module, k->vars, k->n_vars, sizeof *k->vars);
         k->vars[k->n_vars++] = v;
@@ -150,6 +163,7 @@ static void registers(struct ptx_parser *x) {
         } else {
             f->count = 1;
         }
+        if (f->count > MOST_REGISTERS - k->n_regs) ptx_fail(x, x->token.line, "%u registers", f->count);
         if (x->failed) return;
         for (uint32_t i = 0; i < f->count; i++) {
             k->reg_bits = ptx_grow(x->module, k->reg_bits, k->n_regs, 1);
@@ -161,25 +175,44 @@ static void registers(struct ptx_parser *x) {
     ptx_expect(x, ";");
 }
 
-static void location(struct ptx_parser *x) { /* .loc file line column [, function_name .., inlined_at ..] */
+/* .loc file line column [, function_name label, inlined_at file line column]: the place that it is inlined at has had a
+ * .loc of its own, perhaps inlined, too; what is kept is the outermost. */
+static void location(struct ptx_parser *x) {
     uint32_t line = x->token.line;
-    x->file = (uint32_t)ptx_integer(x);
-    x->source_line = (uint32_t)ptx_integer(x);
+    struct ptx_place here = {0};
+    here.file = (uint32_t)ptx_integer(x);
+    here.line = (uint32_t)ptx_integer(x);
+    if (x->token.line == line && x->token.kind == PTX_T_NUMBER) here.column = (uint32_t)ptx_integer(x);
+    while (x->token.kind != PTX_T_END && x->token.line == line && !ptx_is(&x->token, "inlined_at")) ptx_advance(x);
+    if (ptx_accept(x, "inlined_at")) {
+        uint32_t at[3] = {0};
+        for (int i = 0; i < 3; i++) at[i] = (uint32_t)ptx_integer(x);
+        here.call_file = at[0], here.call_line = at[1];
+        for (uint32_t i = x->n_places; i-- > 0;) {
+            const struct ptx_place *p = &x->places[i];
+            if (p->file != at[0] || p->line != at[1] || p->column != at[2]) continue;
+            if (p->call_line) here.call_file = p->call_file, here.call_line = p->call_line;
+            break;
+        }
+    }
     while (x->token.kind != PTX_T_END && x->token.line == line) ptx_advance(x);
+    x->file = here.file, x->source_line = here.line, x->call_file = here.call_file, x->call_line = here.call_line;
+    x->places = ptx_grow(x->module, x->places, x->n_places, sizeof here);
+    x->places[x->n_places++] = here;
 }
 
 /* ---- statements ---- */
 
-static void open_scope(struct ptx_parser *x) {
+void ptx_open_scope(struct ptx_parser *x) {
     struct ptx_scope *s = ptx_alloc(x->module, sizeof *s);
     s->parent = x->scope;
     s->id = ++x->n_scopes;
     x->scope = s;
 }
 
-static void label(struct ptx_parser *x, const struct ptx_token *name) {
+static void label(struct ptx_parser *x, const char *name, size_t n) {
     struct ptx_label *l = ptx_alloc(x->module, sizeof *l);
-    l->name = ptx_word(x->module, name->at, name->n);
+    l->name = ptx_word(x->module, name, n);
     l->statement = x->kernel->n_statements;
     l->next = x->scope->labels;
     x->scope->labels = l;
@@ -187,17 +220,29 @@ static void label(struct ptx_parser *x, const struct ptx_token *name) {
 
 static void statement(struct ptx_parser *x) {
     struct ptx_kernel *k = x->kernel;
-    struct ptx_statement s = {
-        .guard = PTX_NO_REG, .line = x->token.line, .file = x->file, .source_line = x->source_line};
+    struct ptx_statement s = {.guard = PTX_NO_REG,
+                              .line = x->token.line,
+                              .file = x->file,
+                              .source_line = x->source_line,
+                              .call_file = x->call_file,
+                              .call_line = x->call_line};
     if (ptx_accept(x, "@")) {
         s.guard_negated = (uint8_t)ptx_accept(x, "!");
         struct ptx_operand o = {0};
         ptx_read_operand(x, &o);
-        if (o.kind != PTX_REG || k->reg_bits[o.reg] != 1) ptx_fail(x, s.line, "a guard must be a predicate");
+        if (!x->failed && (o.kind != PTX_REG || k->reg_bits[o.reg] != 1))
+            ptx_fail(x, s.line, "a guard must be a predicate");
         s.guard = o.reg;
         s.line = x->token.line;
     }
     s.opcode = name_token(x);
+    if (!strcmp(s.opcode, "call") || !strcmp(s.opcode, "call.uni")) {
+        if (s.guard != PTX_NO_REG) ptx_fail(x, s.line, "a call with a guard");
+        ptx_read_call(x);
+        return;
+    }
+    int returns = x->call_depth && (!strcmp(s.opcode, "ret") || !strcmp(s.opcode, "ret.uni"));
+    if (returns) s.opcode = "bra";
     struct ptx_operand list[PTX_MAX_OPERANDS];
     while (!x->failed && !ptx_is(&x->token, ";")) {
         if (s.n == PTX_MAX_OPERANDS) ptx_fail(x, s.line, "%s has too many operands", s.opcode);
@@ -207,20 +252,24 @@ static void statement(struct ptx_parser *x) {
             ptx_fail(x, x->token.line, "\"%.*s\" after an operand of %s", (int)x->token.n, x->token.at, s.opcode);
     }
     ptx_expect(x, ";");
+    if (returns)
+        list[s.n++] =
+            (struct ptx_operand){.kind = PTX_LABEL, .text = RETURN, .value = PTX_NO_REG, .scope = x->scope->id};
     if (x->failed) return;
     s.first = ptx_pool(x, list, s.n);
     k->statements = ptx_grow(x->module, k->statements, k->n_statements, sizeof s);
     k->statements[k->n_statements++] = s;
 }
 
-static void body(struct ptx_parser *x) {
+void ptx_read_body(struct ptx_parser *x) {
     int depth = 1;
     while (depth && !x->failed) {
         if (x->token.kind == PTX_T_END) ptx_fail(x, x->token.line, "the text ends inside a kernel");
         if (ptx_accept(x, "{")) {
-            open_scope(x);
-            depth++;
+            ptx_open_scope(x);
+            if (++depth > 256) ptx_fail(x, x->token.line, "scopes too deep");
         } else if (ptx_accept(x, "}")) {
+            if (depth == 1 && x->call_depth) label(x, RETURN, sizeof RETURN - 1);
             ptx_resolve_labels(x);
             x->scope = x->scope->parent;
             depth--;
@@ -229,7 +278,7 @@ static void body(struct ptx_parser *x) {
         } else if (ptx_accept(x, ".shared")) {
             add_var(x, variable(x, PTX_SHARED));
             ptx_expect(x, ";");
-        } else if (ptx_accept(x, ".local")) {
+        } else if (ptx_accept(x, ".local") || ptx_accept(x, ".param")) { /* .param: for a call */
             add_var(x, variable(x, PTX_LOCAL));
             ptx_expect(x, ";");
         } else if (ptx_accept(x, ".loc")) {
@@ -245,7 +294,7 @@ static void body(struct ptx_parser *x) {
             struct ptx_lexer back = x->lexer;
             ptx_advance(x);
             if (ptx_accept(x, ":")) {
-                label(x, &name);
+                label(x, name.at, name.n);
                 continue;
             }
             x->token = name;
@@ -296,8 +345,10 @@ static void kernel(struct ptx_parser *x) {
     k->name = name_token(x);
     x->kernel = k;
     x->n_open_labels = 0;
-    x->file = x->source_line = 0;
-    open_scope(x);
+    x->file = x->source_line = x->call_file = x->call_line = 0;
+    x->n_places = 0;
+    x->places = NULL;
+    ptx_open_scope(x);
     if (ptx_accept(x, "(")) {
         while (!x->failed && !ptx_accept(x, ")")) {
             ptx_expect(x, ".param");
@@ -336,7 +387,7 @@ static void kernel(struct ptx_parser *x) {
     }
     ptx_expect(x, "{");
     /* shared variables may be declared after their use in a nested scope: place them when all are known */
-    body(x);
+    ptx_read_body(x);
     if (!x->failed) place_shared(x);
     struct ptx_kernel **end = &x->module->kernels;
     while (*end) end = &(*end)->next;
@@ -366,9 +417,11 @@ static void file_name(struct ptx_parser *x) { /* .file 1 "name" [, time, size] *
 
 static void directive(struct ptx_parser *x) {
     if (ptx_accept(x, ".version")) {
-        double version = strtod(x->token.at, NULL);
-        x->module->version_major = (int)version;
-        x->module->version_minor = (int)((version - (int)version) * 10 + 0.5);
+        char *end = NULL;
+        long major = strtol(x->token.at, &end, 10), minor = *end == '.' ? strtol(end + 1, NULL, 10) : 0;
+        if (major < 1 || major > 99 || minor < 0 || minor > 99) ptx_fail(x, x->token.line, "version");
+        x->module->version_major = (int)major;
+        x->module->version_minor = (int)minor;
         ptx_advance(x);
     } else if (ptx_accept(x, ".target")) {
         if (x->token.n > 3 && !strncmp(x->token.at, "sm_", 3)) x->module->target = atoi(x->token.at + 3);
@@ -389,12 +442,16 @@ static void directive(struct ptx_parser *x) {
     } else if (ptx_accept(x, ".shared")) {
         add_var(x, variable(x, PTX_SHARED));
         ptx_expect(x, ";");
-    } else if (ptx_accept(x, ".global") || ptx_accept(x, ".const")) {
-        add_var(x, variable(x, x->token.at[-2] == 't' ? PTX_CONST : PTX_GLOBAL));
+    } else if (ptx_is(&x->token, ".global") || ptx_is(&x->token, ".const")) {
+        enum ptx_space space = ptx_is(&x->token, ".const") ? PTX_CONST : PTX_GLOBAL;
+        ptx_advance(x);
+        add_var(x, variable(x, space));
         ptx_expect(x, ";");
     } else if (ptx_accept(x, ".visible") || ptx_accept(x, ".weak")) {
     } else if (ptx_accept(x, ".entry")) {
         kernel(x);
+    } else if (ptx_accept(x, ".func")) {
+        ptx_read_function(x);
     } else if (ptx_accept(x, ".file")) {
         file_name(x);
     } else if (ptx_accept(x, ".section")) {
@@ -413,7 +470,7 @@ struct ptx_module *ptx_parse(const char *text, char *error, size_t error_bytes) 
     if (!x.module->text) abort();
     memcpy(x.module->text, text, n + 1);
     x.lexer = (struct ptx_lexer){.at = x.module->text, .line = 1};
-    open_scope(&x);
+    ptx_open_scope(&x);
     ptx_advance(&x);
     while (!x.failed && x.token.kind != PTX_T_END) directive(&x);
     if (!x.failed) return x.module;

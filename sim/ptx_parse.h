@@ -29,13 +29,21 @@ struct ptx_scope {
     struct ptx_scope_var *vars;
     struct ptx_label *labels;
 };
+struct ptx_place {
+    uint32_t file, line, column, call_file, call_line;
+};
 struct ptx_parser {
     struct ptx_lexer lexer;
     struct ptx_token token;
     struct ptx_module *module;
     struct ptx_kernel *kernel;
     struct ptx_scope *scope;
-    uint32_t n_scopes, file, source_line;
+    uint32_t n_scopes, file, source_line, call_file, call_line, depth; /* depth: of operands in operands */
+    uint64_t var_bytes;
+    struct ptx_place *places; /* of .loc, for those inlined into them */
+    uint32_t n_places;
+    struct ptx_function *functions;
+    int call_depth;                       /* calls that the text being read is inside of */
     uint32_t *open_labels, n_open_labels; /* operands that name labels not seen so far */
     char *error;
     size_t error_bytes;
@@ -47,6 +55,12 @@ int ptx_accept(struct ptx_parser *parser, const char *text);
 void ptx_expect(struct ptx_parser *parser, const char *text);
 uint64_t ptx_integer(struct ptx_parser *parser);
 
+void ptx_open_scope(struct ptx_parser *parser);
+/* Statements up to the '}' of the scope that is open; a return is a branch to it in a called function. */
+void ptx_read_body(struct ptx_parser *parser);
+/* ptx_call.c */
+void ptx_read_function(struct ptx_parser *parser);
+void ptx_read_call(struct ptx_parser *parser);
 /* ptx_operand.c */
 void ptx_read_operand(struct ptx_parser *parser, struct ptx_operand *out);
 uint32_t ptx_pool(struct ptx_parser *parser, const struct ptx_operand *operands, uint32_t n);

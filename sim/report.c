@@ -11,8 +11,8 @@
 
 enum { SEEN = 4096, TEXT = 1 << 16 };
 static const char *const kinds[SIM_F_KINDS] = {
-    "out of bounds", "misaligned", "use after free", "uninitialised", "race",    "async",
-    "deadlock",      "divergence", "barrier",        "trap",          "endless", "protocol",
+    "out of bounds", "misaligned", "use after free", "uninitialised", "race",     "async", "deadlock",
+    "divergence",    "barrier",    "trap",           "endless",       "protocol", "proxy",
 };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
@@ -38,6 +38,12 @@ void sim_report_clear(void) {
     pthread_mutex_unlock(&lock);
 }
 
+static const char *file_of(const struct sim_program *p, uint32_t file, uint32_t line) {
+    const char *path = line && file < p->module->n_files ? p->module->files[file] : NULL;
+    const char *base = path ? strrchr(path, '/') : NULL;
+    return base ? base + 1 : path;
+}
+
 const char *sim_place(const struct sim_program *p, uint32_t statement) {
     static _Thread_local char buffers[4][256];
     static _Thread_local unsigned next;
@@ -45,11 +51,11 @@ const char *sim_place(const struct sim_program *p, uint32_t statement) {
     if (statement >= p->kernel->n_statements) return "the end";
     const struct ptx_statement *s = &p->kernel->statements[statement];
     int n = snprintf(out, 200, "line %u %s", s->line, s->opcode);
-    const char *file = s->source_line && s->file < p->module->n_files ? p->module->files[s->file] : NULL;
-    if (file && n > 0 && n < 200) {
-        const char *base = strrchr(file, '/');
-        snprintf(out + n, 256 - (size_t)n, " (%.40s:%u)", base ? base + 1 : file, s->source_line);
-    }
+    const char *file = file_of(p, s->file, s->source_line), *caller = file_of(p, s->call_file, s->call_line);
+    if (file && caller && n > 0 && n < 150)
+        snprintf(out + n, 256 - (size_t)n, " (%.40s:%u in %.40s:%u)", file, s->source_line, caller, s->call_line);
+    else if (file && n > 0 && n < 200)
+        snprintf(out + n, 256 - (size_t)n, " (%.40s:%u)", file, s->source_line);
     return out;
 }
 
@@ -84,6 +90,11 @@ static void write_json(const char *path, const struct sim_warp *w, const struct 
         fputs(",\"file\":", f);
         json_string(f, file);
         fprintf(f, ",\"line\":%u", s->source_line);
+        if (file_of(p, s->call_file, s->call_line)) {
+            fputs(",\"call_file\":", f);
+            json_string(f, p->module->files[s->call_file]);
+            fprintf(f, ",\"call_line\":%u", s->call_line);
+        }
     }
     fputs(",\"text\":", f);
     json_string(f, message);

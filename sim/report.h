@@ -17,6 +17,7 @@ enum sim_kind {
     SIM_F_TRAP,
     SIM_F_ENDLESS,
     SIM_F_PROTOCOL,
+    SIM_F_PROXY,
     SIM_F_KINDS
 };
 struct sim_report; /* the findings of a process */
@@ -25,6 +26,7 @@ struct sim_report *sim_report_open(void);
 /* Records a finding at the instruction for the lanes; NULL instruction: at the warp's current place. */
 void sim_find(struct sim_warp *w, const struct sim_ins *in, uint32_t lanes, enum sim_kind kind, const char *format, ...)
     __attribute__((format(printf, 5, 6), cold));
+void sim_tell_deadlock(struct sim_cluster *c); /* deadlock.c: every live warp waits and nothing can wake one */
 /* "line 12 (ldmatrix...)" of an instruction by number, into a rotating buffer of the thread. */
 const char *sim_place(const struct sim_program *program, uint32_t statement);
 

@@ -5,7 +5,7 @@
 #include "barrier.h"
 #include "device.h"
 #include "exec.h"
-#include "race.h"
+#include "hopper.h"
 #include "report.h"
 #include "slab.h"
 
@@ -34,6 +34,7 @@ static void make_cta(struct sim_cluster *c, struct sim_cta *cta, uint32_t rank) 
     cta->shared_bytes = g->shared_bytes;
     cta->shared = sim_slab_take(g->shared_bytes + 16u, any);
     cta->writes = sim_slab_take((g->shared_bytes / 4 + 4u) * sizeof *cta->writes, any);
+    cta->lanes = sim_slab_take(g->shared_bytes / 4 + 4u, any);
     cta->reads = zeroed(c->n_actors, sizeof *cta->reads);
     cta->readers = zeroed(c->n_actors, sizeof *cta->readers);
     cta->latest = zeroed(parts_of(cta) * c->n_warps, sizeof *cta->latest);
@@ -72,10 +73,15 @@ static void make_cluster(struct sim_worker *k, struct sim_launch *g) {
     c->launch = g;
     c->n_ctas = g->cluster[0] * g->cluster[1] * g->cluster[2];
     c->n_warps = c->n_actors = c->n_clock = c->n_ctas * g->n_warps;
+    if (g->program->uses) sim_hopper_make(c);
     c->ctas = zeroed(c->n_ctas, sizeof *c->ctas);
-    for (uint32_t i = 0; i < c->n_ctas; i++) make_cta(c, &c->ctas[i], i);
+    for (uint32_t i = 0; i < c->n_ctas; i++) {
+        make_cta(c, &c->ctas[i], i);
+        if (c->hopper) sim_hopper_make_cta(&c->ctas[i]);
+    }
 }
 static void free_cluster(struct sim_cluster *c) {
+    if (c->hopper) sim_hopper_free(c);
     const uint32_t top = c->worker->clock_base, junk = UINT32_MAX;
     for (uint32_t i = 0; i < c->n_ctas; i++) {
         struct sim_cta *cta = &c->ctas[i];
@@ -86,7 +92,7 @@ static void free_cluster(struct sim_cluster *c) {
         }
         for (uint32_t a = 0; a < c->n_actors; a++) sim_slab_give(cta->reads[a], top);
         for (uint32_t b = 0; b < SIM_BARRIERS; b++) free(cta->barriers[b].clock);
-        sim_slab_give(cta->shared, junk), sim_slab_give(cta->writes, junk);
+        sim_slab_give(cta->shared, junk), sim_slab_give(cta->writes, junk), sim_slab_give(cta->lanes, junk);
         free(cta->reads), free(cta->readers), free(cta->latest), free(cta->warps);
     }
     free(c->ctas);
@@ -142,40 +148,16 @@ static void start_cluster(struct sim_worker *k, uint64_t number) {
                     sim_special_fill((int)p->constants[q].value, w, w->r + p->constants[q].at);
         }
     }
+    if (c->hopper) sim_hopper_start(c, k->clock_base);
 }
 
 static void end_warp(struct sim_warp *w) {
     struct sim_cta *cta = w->cta;
     sim_copies_drop(w);
     cta->n_live--;
+    if (w->hopper) sim_hopper_warp_ended(w);
     cta->cluster->changes++;
     sim_barrier_warp_ended(cta);
-}
-
-/* Every live warp waits and nothing can wake one: tells each warp's place and what it waits for. */
-static void tell_deadlock(struct sim_cluster *c) {
-    char text[2400];
-    int n = 0, room = (int)sizeof text;
-    struct sim_warp *first = NULL;
-    for (uint32_t r = 0; r < c->n_ctas; r++)
-        for (uint32_t i = 0; i < c->ctas[r].n_warps; i++) {
-            struct sim_warp *w = &c->ctas[r].warps[i];
-            if (w->done) continue;
-            if (!first) first = w;
-            for (uint32_t q = 0; q < w->n_groups && n < room - 200; q++) {
-                const struct sim_program *p = c->launch->program;
-                n += snprintf(text + n, (size_t)(room - n), "\n    CTA rank %u warp %u lanes %08x at %s", r, i,
-                              w->groups[q].mask, sim_place(p, p->ins[w->groups[q].pc].statement));
-                if (w->groups[q].parked)
-                    n += snprintf(text + n, (size_t)(room - n), ": wants other lanes of the warp");
-                else if (w->blocked) {
-                    const struct sim_barrier *b = &c->ctas[r].barriers[w->barrier & 15];
-                    n += snprintf(text + n, (size_t)(room - n), ": barrier %u, %u threads of %u have come", w->barrier,
-                                  b->arrived, b->need ? b->need : c->ctas[r].n_live * SIM_LANES);
-                }
-            }
-        }
-    if (first) sim_find(first, NULL, first->live, SIM_F_DEADLOCK, "no warp can go on:%s", text);
 }
 
 struct turn {
@@ -197,14 +179,37 @@ static struct turn next_turn(struct sim_cluster *c, uint32_t *last) {
     return (struct turn){NULL, 0};
 }
 
+/* A poll in vain may stand outside of any loop: warps that poll go on some times though nothing has changed. */
+enum { CHANCES = 64 };
+struct chances {
+    uint64_t changes;
+    uint32_t n;
+};
+static int another_chance(struct sim_cluster *c, struct chances *s) {
+    int any = 0;
+    if (s->changes != c->changes) *s = (struct chances){.changes = c->changes};
+    if (s->n++ == CHANCES) return 0;
+    for (uint32_t i = 0; i < c->n_warps; i++) {
+        struct sim_warp *w = &c->ctas[i / c->ctas->n_warps].warps[i % c->ctas->n_warps];
+        if (w->done || w->blocked || !w->polling) continue;
+        w->polling = 0;
+        any = 1;
+    }
+    return any;
+}
+
 static int run_cluster(struct sim_cluster *c) {
     struct sim_launch *g = c->launch;
+    struct chances chances = {0};
     uint32_t last = c->n_warps - 1, live = c->n_warps;
     while (live) {
         struct turn t = next_turn(c, &last);
         if (!t.warp) {
-            tell_deadlock(c);
-            return -1;
+            int forced = c->hopper ? sim_flight_force(c) : 0;
+            if (!forced) forced = another_chance(c, &chances);
+            if (!forced) sim_tell_deadlock(c);
+            if (forced < 1) return -1;
+            continue;
         }
         struct sim_warp *w = t.warp;
         enum sim_step step = sim_warp_run(w, t.quantum);
@@ -219,8 +224,9 @@ static int run_cluster(struct sim_cluster *c) {
             return -1;
         }
         if (g->options.policy == SIM_RANDOM && w->n_copies) sim_copies_step(w);
+        if (g->options.policy == SIM_RANDOM && c->hopper && sim_flight_some(c)) return -1;
     }
-    return 0;
+    return c->hopper ? sim_hopper_end(c) : 0;
 }
 
 static void end_cluster(struct sim_worker *k) { /* times of the next one start behind all of this one's */
@@ -233,6 +239,7 @@ static void end_cluster(struct sim_worker *k) { /* times of the next one start b
             if (w->known[w->actor] > top) top = w->known[w->actor];
             n += w->n_executed;
         }
+    if (c->hopper) top = sim_hopper_top(c, top);
     k->clock_base = top + 1;
     atomic_fetch_add(&c->launch->n_executed, n);
 }

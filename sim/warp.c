@@ -3,6 +3,7 @@
  * them makes groups, of which the one that is furthest back runs first, so that they meet again where their paths do.
  * A group that stands at an instruction for more lanes than it has is parked until those arrive. */
 #include "exec.h"
+#include "hopper.h"
 #include "report.h"
 
 /* Joins groups at the same place. The current group keeps running. */
@@ -103,6 +104,10 @@ enum sim_step sim_warp_run(struct sim_warp *w, uint32_t quantum) {
         if (in->sync == SIM_ALIGNED && m != w->live) {
             sim_find(w, in, m, SIM_F_DIVERGENCE, "lanes %08x of the warp execute it, the live ones are %08x", m,
                      w->live);
+            step = SIM_FAULT;
+            break;
+        }
+        if (in->n_touch && sim_watch(w, in, m)) {
             step = SIM_FAULT;
             break;
         }

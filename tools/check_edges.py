@@ -78,7 +78,7 @@ def resolve(path, name):
         folders.append("src")
     if top == "tests":
         folders.append("cli")
-    if top in ("kernels", "src"):
+    if top in ("kernels", "src") or path.startswith("tests/sim/"):  # device code of tests
         folders.append(".")
     for folder in folders:
         at = os.path.normpath(os.path.join(folder, name))

@@ -15,6 +15,8 @@
  *                                       |                                      |
  *                                  P^T (16 bit, registers or shared)      dS^T (16 bit, shared)
  *   dV += P^T dO (B: ldmatrix.trans)    dK += dS^T Q (B: .trans)    dQ tile = dS K (A, B: .trans) --red--> global
+ *                                       dQ two columns of fragments at a time: one pair is reduced as the next is
+ * formed
  *
  * Shared memory: K | V | Q (q_stages) | dO (o_stages) | dS^T | P^T, unless a warp keeps P for its own keys in registers
  * (P_HELD: then its dS needs no detour for dK either) | lse, shift, share: f32 of each row | flags, 64 bytes.
@@ -99,30 +101,34 @@ static __device__ __forceinline__ void key_product(float rX[KV_M][KV_N][4], uint
     }
 }
 
-/* The warp's share of dS K. */
-static __device__ __forceinline__ void row_product(float rX[Q_M][Q_N][4], uint32_t cells, uint32_t keys) {
+/* The warp's queries of dS^T as A operands, all keys. */
+static __device__ __forceinline__ void load_row_cells(uint32_t a[KEYS / 16][Q_M][4], uint32_t cells) {
     const int lane = lane_of();
     const uint32_t a_lane =
         cells + tile_at(S_PITCH, lane % 8 + lane / 16 * 8, warp_of() % Q_ROW_WARPS * (2 * Q_M) + lane / 8 % 2);
+#pragma unroll
+    for (int k = 0; k < KEYS / 16; k++)
+#pragma unroll
+        for (int x = 0; x < Q_M; x++) load_matrix4_trans(a[k][x], tile_step(a_lane, S_PITCH, 2 * x) + k * 16 * S_PITCH);
+}
+
+/* dS K: the pair of fragments n, n + 1 of the warp's dims. */
+static __device__ __forceinline__ void row_product_pair(float rX[Q_M][2][4], const uint32_t a[KEYS / 16][Q_M][4],
+                                                        uint32_t keys, int n) {
+    const int lane = lane_of();
     const uint32_t b_lane = keys + tile_at(PITCH, lane % 16, 2 * (warp_of() / Q_ROW_WARPS) + lane / 16);
 #pragma unroll
     for (int x = 0; x < Q_M; x++)
 #pragma unroll
-        for (int n = 0; n < Q_N; n++) rX[x][n][0] = rX[x][n][1] = rX[x][n][2] = rX[x][n][3] = 0;
+        for (int c = 0; c < 4; c++) rX[x][0][c] = rX[x][1][c] = 0;
 #pragma unroll
     for (int k = 0; k < KEYS / 16; k++) {
-        uint32_t a[Q_M][4];
+        uint32_t b[4];
+        load_matrix4_trans(b, tile_step(b_lane, PITCH, n * Q_DIM_WARPS) + k * 16 * PITCH);
 #pragma unroll
-        for (int x = 0; x < Q_M; x++) load_matrix4_trans(a[x], tile_step(a_lane, S_PITCH, 2 * x) + k * 16 * S_PITCH);
-#pragma unroll
-        for (int n = 0; n < Q_N; n += 2) {
-            uint32_t b[4];
-            load_matrix4_trans(b, tile_step(b_lane, PITCH, n * Q_DIM_WARPS) + k * 16 * PITCH);
-#pragma unroll
-            for (int x = 0; x < Q_M; x++) {
-                mma_m16n8k16(TYPE, rX[x][n], a[x], b[0], b[1]);
-                mma_m16n8k16(TYPE, rX[x][n + 1], a[x], b[2], b[3]);
-            }
+        for (int x = 0; x < Q_M; x++) {
+            mma_m16n8k16(TYPE, rX[x][0], a[k][x], b[0], b[1]);
+            mma_m16n8k16(TYPE, rX[x][1], a[k][x], b[2], b[3]);
         }
     }
 }
@@ -261,16 +267,60 @@ static __device__ __forceinline__ void add_poison_held(const struct kp_sdpa_bwd 
 
 /* ------------------------------------------------------------------ steps -------------------------- */
 
-/* S, dP and what follows of one block of queries. P_HELD: dV and dK, too. */
-static __device__ __forceinline__ void cells_step(const struct kp_sdpa_bwd *p, const struct work *w, struct step s,
-                                                  uint32_t base, uint32_t q_tile, uint32_t o_tile, int sub, int edge,
-                                                  int poison, float rK[KV_M][KV_N][4], float rV[KV_M][KV_N][4]) {
-    struct part part;
-    float rS[S_M][S_N][4], rD[S_M][S_N][4];
-    uint32_t rP[S_M][S_N][2], rC[S_M][S_N][2];
+/* Rounded cells, and their way to a tile of shared memory. */
+static __device__ __forceinline__ void pack_cells(uint32_t rC[S_M][S_N][2], const float rX[S_M][S_N][4]) {
+#pragma unroll
+    for (int x = 0; x < S_M; x++)
+#pragma unroll
+        for (int n = 0; n < S_N; n++)
+#pragma unroll
+            for (int r = 0; r < 2; r++) rC[x][n][r] = pack16(TYPE, rX[x][n][2 * r], rX[x][n][2 * r + 1]);
+}
+static __device__ __forceinline__ void store_cells(uint32_t tile, struct part part, const uint32_t rC[S_M][S_N][2]) {
+    const uint32_t to = tile + tile_at(S_PITCH, part.key + (lane_of() >> 2), part.row / 8) + 4 * (lane_of() & 3);
+#pragma unroll
+    for (int x = 0; x < S_M; x++)
+#pragma unroll
+        for (int n = 0; n < S_N; n++)
+#pragma unroll
+            for (int r = 0; r < 2; r++)
+                shared_store32(tile_step(to, S_PITCH, n) + (16 * x + 8 * r) * S_PITCH, rC[x][n][r]);
+}
+
+/* P_HELD: rX += the warp's cells times the rows of `rows`, from that query on. */
+static __device__ __forceinline__ void held_product(float rX[KV_M][KV_N][4], const uint32_t rC[S_M][S_N][2],
+                                                    uint32_t rows) {
+#pragma unroll
+    for (int k = 0; k < SUB_ROWS / 16; k++) {
+        uint32_t a[KV_M][4];
+#pragma unroll
+        for (int x = 0; x < KV_M; x++)
+#pragma unroll
+            for (int c = 0; c < 4; c++) a[x][c] = rC[x % S_M][(2 * k + c / 2) % S_N][c % 2];
+        key_product_step(rX, a, key_product_lane(rows) + k * 16 * PITCH);
+    }
+}
+
+/* The warp's part of a block of queries: where it stands in the tile, and in the sequence. */
+static __device__ __forceinline__ struct part part_of(int sub) {
+    struct part part = {0, 0, 0, 0};
     part.key = warp_of() % S_KEY_WARPS * (16 * S_M);
     part.row = sub * SUB_ROWS + (P_HELD ? 0 : warp_of() / S_KEY_WARPS * (8 * S_N));
+    return part;
+}
+static __device__ __forceinline__ struct part placed(struct part part, const struct work *w, struct step s) {
     part.j = w->j0 + part.key, part.i = s.i0 + part.row;
+    return part;
+}
+
+/* S, dP and what follows of one block of queries. P_HELD: dV and dK, too. The work item is recalled where it is asked
+ * for: no register holds it during the products. */
+static __device__ __forceinline__ void cells_step(const struct kp_sdpa_bwd *p, int t, uint32_t base, uint32_t q_tile,
+                                                  uint32_t o_tile, int sub, int poison, float rK[KV_M][KV_N][4],
+                                                  float rV[KV_M][KV_N][4]) {
+    const struct part part = part_of(sub);
+    float rS[S_M][S_N][4], rD[S_M][S_N][4];
+    uint32_t rP[S_M][S_N][2], rC[S_M][S_N][2];
     if (S_KEY_WARPS * S_ROW_WARPS < WARPS && warp_of() >= S_KEY_WARPS * S_ROW_WARPS) return;
 #pragma unroll
     for (int x = 0; x < S_M; x++)
@@ -282,69 +332,65 @@ static __device__ __forceinline__ void cells_step(const struct kp_sdpa_bwd *p, c
     if (!FULL) start_dp(base, part, rD);
     cell_product(rD, base + V_TILE, o_tile, part);
     if (FULL) {
-        const struct bias bias = bias_of(&p->in, w->b, s.head);
-        full_cells(&p->in, base, part, w->off, w->seq.sk, w->bad_keys, 1, &bias, rS, rD);
+        const struct work w = recall_work(base);
+        const struct step s = recall_step(base, t);
+        const struct bias bias = bias_of(&p->in, w.b, s.head);
+        full_cells(&p->in, base, placed(part_of(sub), &w, s), w.off, w.seq.sk, w.bad_keys, 1, &bias, rS, rD);
     } else {
-        plain_cells(&p->in, base, part, rS, rD);
-        if (edge) hide_cells(&p->in, base, part, w->off, w->seq.sk, w->bad_keys, rS, rD);
+        plain_cells(&p->in, base, part_of(sub), rS);
+#pragma unroll
+        for (int x = 0; x < S_M; x++)
+#pragma unroll
+            for (int n = 0; n < S_N; n++)
+#pragma unroll
+                for (int c = 0; c < 4; c++) rD[x][n][c] *= rS[x][n][c];
+        const struct work w = recall_work(base);
+        const struct step s = recall_step(base, t);
+        if (w.bad_keys || !sees_all(p, &w, s.i0))
+            hide_cells(&p->in, base, placed(part_of(sub), &w, s), w.off, w.seq.sk, w.bad_keys, rS, rD);
     }
-    const uint32_t to = tile_at(S_PITCH, part.key + (lane_of() >> 2), part.row / 8) + 4 * (lane_of() & 3);
-#pragma unroll
-    for (int x = 0; x < S_M; x++)
-#pragma unroll
-        for (int n = 0; n < S_N; n++)
-#pragma unroll
-            for (int r = 0; r < 2; r++) {
-                const uint32_t at = base + tile_step(to, S_PITCH, n) + (16 * x + 8 * r) * S_PITCH;
-                rP[x][n][r] = pack16(TYPE, rS[x][n][2 * r], rS[x][n][2 * r + 1]);
-                rC[x][n][r] = pack16(TYPE, rD[x][n][2 * r], rD[x][n][2 * r + 1]);
-                shared_store32(DS_TILE + at, rC[x][n][r]);
-                if (!P_HELD) shared_store32(P_TILE + at, rP[x][n][r]);
-            }
-    if constexpr (P_HELD) {
-#pragma unroll
-        for (int k = 0; k < SUB_ROWS / 16; k++) {
-            uint32_t a[KV_M][4];
-#pragma unroll
-            for (int x = 0; x < KV_M; x++)
-#pragma unroll
-                for (int c = 0; c < 4; c++) a[x][c] = rP[x % S_M][(2 * k + c / 2) % S_N][c % 2];
-            key_product_step(rV, a, key_product_lane(o_tile) + (sub * SUB_ROWS + k * 16) * PITCH);
-        }
-#pragma unroll
-        for (int k = 0; k < SUB_ROWS / 16; k++) {
-            uint32_t a[KV_M][4];
-#pragma unroll
-            for (int x = 0; x < KV_M; x++)
-#pragma unroll
-                for (int c = 0; c < 4; c++) a[x][c] = rC[x % S_M][(2 * k + c / 2) % S_N][c % 2];
-            key_product_step(rK, a, key_product_lane(q_tile) + (sub * SUB_ROWS + k * 16) * PITCH);
-        }
-        if (poison) add_poison_held(p, w, s, base, sub * SUB_ROWS, rP, rV);
+    pack_cells(rP, rS);
+    pack_cells(rC, rD);
+    store_cells(base + DS_TILE, part_of(sub), rC);
+    if (!P_HELD) {
+        store_cells(base + P_TILE, part_of(sub), rP);
+        return;
+    }
+    held_product(rV, rP, o_tile + sub * SUB_ROWS * PITCH);
+    held_product(rK, rC, q_tile + sub * SUB_ROWS * PITCH);
+    if (poison) {
+        const struct work w = recall_work(base);
+        add_poison_held(p, &w, recall_step(base, t), base, sub * SUB_ROWS, rP, rV);
     }
 }
 
-/* dQ of the step to the workspace: element e of a thread at e THREADS + thread of the tile. */
+/* dQ of the step to the workspace, in the order of the fragments: element e of accumulator tile x, n of a warp is at
+ * ((n Q_M + x) 4 + e) 32 + lane of the warp's part. Two tiles are reduced while the next two are formed. */
 static __device__ __forceinline__ void reduce_rows(const struct kp_sdpa_bwd *p, uint32_t base, int t) {
-    float rQ[Q_M][Q_N][4];
-    row_product(rQ, base + DS_TILE, base + K_TILE);
     const struct work w = recall_work(base);
-    const struct step s = step_of(p, &w, t);
+    const struct step s = recall_step(base, t);
     const int64_t row = s.head * p->stat_rows + w.stat0 + s.i0;
-    float *to = (float *)p->dq_sum + row * DIM + thread_of();
+    float *to = (float *)p->dq_sum + row * DIM + warp_of() * (Q_M * Q_N * 128) + lane_of();
     int32_t *turn = (int32_t *)p->turns + row / ROWS;
+    uint32_t a[KEYS / 16][Q_M][4];
+    load_row_cells(a, base + DS_TILE);
     if (p->turns) {
         /* the key tiles before this one, from the first that sees a row of the tile */
         const int first = max(s.i0 + w.off - p->in.window_left, 0) / KEYS;
         if (threadIdx.x == 0) wait_turn(turn, w.key_tile - first);
         __syncthreads();
     }
+#pragma unroll Q_UNROLL
+    for (int n = 0; n < Q_N; n += 2) {
+        float rQ[Q_M][2][4];
+        row_product_pair(rQ, a, base + K_TILE, n);
 #pragma unroll
-    for (int x = 0; x < Q_M; x++)
+        for (int y = 0; y < 2; y++)
 #pragma unroll
-        for (int n = 0; n < Q_N; n++)
+            for (int x = 0; x < Q_M; x++)
 #pragma unroll
-            for (int c = 0; c < 4; c++) reduce_add(to + ((x * Q_N + n) * 4 + c) * THREADS, rQ[x][n][c]);
+                for (int c = 0; c < 4; c++) reduce_add(to + (((n + y) * Q_M + x) * 4 + c) * 32, rQ[x][y][c]);
+    }
     if (p->turns) {
         settle();
         __syncthreads();
@@ -405,7 +451,8 @@ static __device__ __forceinline__ void run_tile(const struct kp_sdpa_bwd *p, str
             for (int c = 0; c < 4; c++) rK[x][n][c] = rV[x][n][c] = 0;
 
     if (w->steps > 0) {
-        const struct step s = step_of(p, w, 0);
+        const struct step s = {w->head_k * (p->in.heads_q / p->in.heads_k), (w->first + w->at) * ROWS};
+        keep_step(base, 0, s);
         load_keys(p, w, base);
         load_rows(p, w, &p->in.q, p->in.dim_qk, base + Q_TILE, s);
         load_rows(p, w, &p->dout, p->in.dim_v, base + O_TILE, s);
@@ -426,37 +473,35 @@ static __device__ __forceinline__ void run_tile(const struct kp_sdpa_bwd *p, str
         __syncthreads(); /* A */
         {
             const struct work now = recall_work(base);
-            const struct step s = step_of(p, &now, t), next = step_of(p, &now, t + 1);
+            const struct step next = step_after(&now, recall_step(base, t));
+            keep_step(base, t + 1, next);
             const int more = t + 1 < now.steps;
             if (more && Q_STAGES == 2)
                 load_rows(p, &now, &p->in.q, p->in.dim_qk, base + Q_TILE + (t + 1) % 2 * ROWS * PITCH, next);
             if (more && O_STAGES == 2)
                 load_rows(p, &now, &p->dout, p->in.dim_v, base + O_TILE + (t + 1) % 2 * ROWS * PITCH, next);
             copy_commit();
-            poison = has_special_rows(base) ? clean_rows(base, q_tile, o_tile) : 0;
-            const int edge = now.bad_keys || !sees_all(p, &now, s.i0);
-#pragma unroll
-            for (int sub = 0; sub < SUBS; sub++)
-                cells_step(p, &now, s, base, q_tile, o_tile, sub, edge, poison, rK, rV);
         }
+        poison = has_special_rows(base) ? clean_rows(base, q_tile, o_tile) : 0;
+#pragma unroll
+        for (int sub = 0; sub < SUBS; sub++) cells_step(p, t, base, q_tile, o_tile, sub, poison, rK, rV);
         __syncthreads(); /* B */
         {
             const struct work now = recall_work(base);
-            const struct step next = step_of(p, &now, t + 1);
-            if (t + 1 < now.steps) load_stats(p, &now, base, next);
+            if (t + 1 < now.steps) load_stats(p, &now, base, recall_step(base, t + 1));
             if (!P_HELD) {
-                if (p->dv.data) key_product(rV, base + P_TILE, o_tile);
-                if (p->dv.data && poison) {
+                key_product(rV, base + P_TILE, o_tile);
+                key_product(rK, base + DS_TILE, q_tile);
+                if (poison) {
                     const struct work then = recall_work(base);
-                    add_poison(p, &then, step_of(p, &then, t), base, rV);
+                    add_poison(p, &then, recall_step(base, t), base, rV);
                 }
-                if (p->dk.data) key_product(rK, base + DS_TILE, q_tile);
                 if (Q_STAGES == 1 || O_STAGES == 1) __syncthreads(); /* C */
             }
         }
         if (Q_STAGES == 1 || O_STAGES == 1) {
             const struct work now = recall_work(base);
-            const struct step next = step_of(p, &now, t + 1);
+            const struct step next = recall_step(base, t + 1);
             const int more = t + 1 < now.steps;
             if (more && Q_STAGES == 1) load_rows(p, &now, &p->in.q, p->in.dim_qk, q_tile, next);
             if (more && O_STAGES == 1) load_rows(p, &now, &p->dout, p->in.dim_v, o_tile, next);

@@ -43,9 +43,9 @@ static __device__ __forceinline__ void start_dp(uint32_t base, struct part part,
     }
 }
 
-/* Plain variants: rS raw products to P, rD = dP - shift to dS. */
+/* Plain variants: raw products to P. */
 static __device__ __forceinline__ void plain_cells(const struct kp_sdpa *p, uint32_t base, struct part part,
-                                                   float rS[S_M][S_N][4], float rD[S_M][S_N][4]) {
+                                                   float rS[S_M][S_N][4]) {
     const float unit = p->scale * LOG2E;
 #pragma unroll
     for (int n = 0; n < S_N; n++) {
@@ -53,11 +53,7 @@ static __device__ __forceinline__ void plain_cells(const struct kp_sdpa *p, uint
 #pragma unroll
         for (int x = 0; x < S_M; x++)
 #pragma unroll
-            for (int c = 0; c < 4; c++) {
-                const float y = exp2_fast(__fmaf_rn(rS[x][n][c], unit, c & 1 ? -lse.y : -lse.x));
-                rS[x][n][c] = y;
-                rD[x][n][c] *= y;
-            }
+            for (int c = 0; c < 4; c++) rS[x][n][c] = exp2_fast(__fmaf_rn(rS[x][n][c], unit, c & 1 ? -lse.y : -lse.x));
     }
 }
 

@@ -19,12 +19,14 @@ constexpr int SUB_ROWS = ROWS / SUBS;
 constexpr int S_M = KEYS / S_KEY_WARPS / 16, S_N = SUB_ROWS / S_ROW_WARPS / 8; /* accumulator tiles of a warp */
 constexpr int KV_M = KEYS / KV_KEY_WARPS / 16, KV_N = DIM / KV_DIM_WARPS / 8;
 constexpr int Q_M = ROWS / Q_ROW_WARPS / 16, Q_N = DIM / Q_DIM_WARPS / 8;
+constexpr int Q_UNROLL = WARPS == 8 ? 1 : 2; /* pairs of columns of dQ at a time: measured */
 
 constexpr int PITCH = 2 * DIM, S_PITCH = 2 * KP_SDPA_MAX(ROWS, 32);
 constexpr int K_TILE = 0, V_TILE = KEYS * PITCH, Q_TILE = 2 * KEYS * PITCH, O_TILE = Q_TILE + Q_STAGES * ROWS * PITCH,
               DS_TILE = O_TILE + O_STAGES * ROWS * PITCH, P_TILE = DS_TILE + KEYS * S_PITCH,
               LSE = P_TILE + (P_HELD ? 0 : KEYS * S_PITCH), SHIFT = LSE + 4 * ROWS, SHARE = SHIFT + 4 * ROWS,
-              POISON = LSE + 12 * ROWS, BAD_KEYS = POISON + 16, KEPT = POISON + 32, BAD_ROWS = KEPT + 64;
+              POISON = LSE + 12 * ROWS, BAD_KEYS = POISON + 16, KEPT = POISON + 32, BAD_ROWS = KEPT + 64,
+              STEPS = BAD_ROWS + 16;
 
 static_assert(KEYS <= 128 && ROWS <= 128, "flags hold 128 keys and rows");
 static_assert(S_KEY_WARPS * S_ROW_WARPS <= WARPS && (S_N % 2 == 0 || S_N == 1), "scores: shares of whole fragments");
@@ -109,11 +111,19 @@ static __device__ __forceinline__ struct work recall_work(uint32_t base) {
     return w;
 }
 
-static __device__ __forceinline__ struct step step_of(const struct kp_sdpa_bwd *p, const struct work *w, int t) {
-    const int head = (int)((uint32_t)t / (uint32_t)w->n_tiles);
-    int tile = w->at + t - head * w->n_tiles;
-    if (tile >= w->n_tiles) tile -= w->n_tiles;
-    return (struct step){w->head_k * (p->in.heads_q / p->in.heads_k) + head, (w->first + tile) * ROWS};
+/* The step after s: the next row tile, in a ring; back where the head began, the next head. */
+static __device__ __forceinline__ struct step step_after(const struct work *w, struct step s) {
+    int tile = s.i0 / ROWS - w->first + 1;
+    if (tile == w->n_tiles) tile = 0;
+    return (struct step){s.head + (tile == w->at), (w->first + tile) * ROWS};
+}
+/* Step t and the one after it wait in shared memory. */
+static __device__ __forceinline__ void keep_step(uint32_t base, int t, struct step s) {
+    if (threadIdx.x == 0) shared_store32x2(base + STEPS + t % 2 * 8, (uint32_t)s.head, (uint32_t)s.i0);
+}
+static __device__ __forceinline__ struct step recall_step(uint32_t base, int t) {
+    const uint2 x = shared_load32x2(base + STEPS + t % 2 * 8);
+    return (struct step){(int)x.x, (int)x.y};
 }
 
 /* Do all queries of the row tile see every key of the key tile, and does every such key exist? */

@@ -115,7 +115,7 @@ static __device__ __forceinline__ void copy_queries(const struct kp_sdpa_fwd *p,
                                                     int chunk) {
     const char *q = (const char *)p->in.q.data +
                     (int64_t)sizeof(num) * (w->b * p->in.q.batch + w->seq.q0 * p->in.q.row + chunk * CHUNK);
-    const int bytes = piece_bytes(p->in.dim_qk - chunk * CHUNK);
+    const int bytes = piece_bytes(stored(p->in.dim_qk) - chunk * CHUNK);
 #pragma unroll 2
     for (int r = thread_of() >> 4; r < ROWS; r += THREADS / 16) {
         const int row = w->row0 + r;
@@ -133,7 +133,7 @@ static __device__ __forceinline__ void copy_item(const struct kp_sdpa_wide_fwd *
         const struct kp_view *v = is_v ? &in->v : &in->k;
         const int j0 = (w->first + w->n_tiles - 1 - feed->tile) * TILE;
         const int column = is_v ? w->slice * COLS + (feed->chunk - shape->k_chunks) * CHUNK : feed->chunk * CHUNK;
-        const int columns = (is_v ? in->dim_v : in->dim_qk) - column;
+        const int columns = stored(is_v ? in->dim_v : in->dim_qk) - column;
         const uint32_t slot = shape->ring + feed->slot * shape->slot_size;
         const int64_t head = key_head_of(&k->fwd, w) * v->head + column;
         if (in->block_table) {
@@ -172,6 +172,13 @@ static __device__ __forceinline__ uint32_t next_item(const struct kp_sdpa_wide_f
 
 struct statistics {
     num m[2], l[2]; /* rows g and g + 8; l per lane until the end */
+};
+/* Halves: probabilities are exp(s - m) 2^15, so that small ones keep their bits; l and O have the factor, too. */
+constexpr num RAISE = HALVES ? (num)(15 * LN2_F64) : 0;
+
+/* Halves: powers of two of the own rows. */
+struct units {
+    float row[2]; /* rows g and g + 8 */
 };
 
 /* Raw products to scores in natural units; -inf = hidden. */
@@ -216,7 +223,7 @@ static __device__ __forceinline__ void online_softmax(num rS[N_X][4], struct sta
         top = larger(st->m[r], quad_larger(top));
         factor[r] = top == st->m[r] ? 1 : exp_num(larger(st->m[r] - top, LEAST));
         st->m[r] = top;
-        const num low = top == -INF ? 0 : top;
+        const num low = top == -INF ? 0 : top - RAISE;
         num sum = 0;
 #pragma unroll
         for (int n = 0; n < N_X; n++)
@@ -248,7 +255,7 @@ static __device__ __forceinline__ void store_results(const struct kp_sdpa_wide_f
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const int row = w->row0 + warp_of() * 16 + 8 * r + (lane >> 2), inside = row < w->n_rows;
-        const num l = quad_total(st->l[r]), m = st->m[r];
+        const num l = quad_total(st->l[r]), m = st->m[r] - RAISE;
         if (p->splits > 1) { /* a split's share: unnormalised O, maximum and sum; an empty one writes no O */
             const int64_t rows = (int64_t)p->in.batch * p->in.heads_q * p->in.seq_q;
             const int64_t at =
@@ -300,6 +307,15 @@ static __device__ __forceinline__ void run_tile(const struct kp_sdpa_wide_fwd *k
     st.m[0] = st.m[1] = -INF;
     st.l[0] = st.l[1] = 0;
 
+    struct units units;
+    const int64_t key_head = (int64_t)w->b * p->in.heads_k + key_head_of(p, w);
+#pragma unroll
+    for (int r = 0; r < 2 && HALVES; r++) {
+        const int row = min(w->row0 + warp_of() * 16 + 8 * r + (lane_of() >> 2), max(w->n_rows - 1, 0));
+        units.row[r] = block_unit(k->wide.unit_q, (int64_t)w->b * p->in.heads_q + head_of(p, w, row), k->wide.blocks_q,
+                                  query_of(p, row));
+    }
+
     struct feed feed = {0, 0, 0};
     int slot = 0;
     if (shape.k_chunks + shape.v_chunks == 0) feed.tile = w->n_tiles; /* D = DV = 0: nothing to copy */
@@ -314,6 +330,8 @@ static __device__ __forceinline__ void run_tile(const struct kp_sdpa_wide_fwd *k
         const int active = j0 <= strip.at_max + p->in.window_right && j0 + TILE > strip.at_min - p->in.window_left;
         const int inner = k->wide.plain && j0 + TILE <= w->seq.sk &&
                           j0 + TILE - 1 <= strip.at_min + p->in.window_right && j0 >= strip.at_max - p->in.window_left;
+        const float k_unit = block_unit(k->wide.unit_k, key_head, k->wide.blocks_k, j0),
+                    v_unit = block_unit(k->wide.unit_v, key_head, k->wide.blocks_k, j0);
         num rS[N_X][4], factor[2];
 #pragma unroll
         for (int n = 0; n < N_X; n++) rS[n][0] = rS[n][1] = rS[n][2] = rS[n][3] = 0;
@@ -324,6 +342,7 @@ static __device__ __forceinline__ void run_tile(const struct kp_sdpa_wide_fwd *k
             if (active) add_scores(rS, own, at, p->in.dim_qk - c * CHUNK);
         }
         if (active) {
+            lower_rows(rS, units.row, k_unit);
             if (inner) {
                 const num scale = (num)k->wide.scale;
 #pragma unroll
@@ -335,13 +354,12 @@ static __device__ __forceinline__ void run_tile(const struct kp_sdpa_wide_fwd *k
             }
             online_softmax(rS, &st, factor);
         }
+        const struct left rP = left_of(rS);
 #pragma unroll
         for (int c = 0; c < CHUNKS; c++) {
             if (c >= shape.v_chunks) break;
             const uint32_t at = next_item(k, w, &shape, &feed, &slot);
-            if (active)
-                add_product(rO[c], rS, at, p->in.dim_v - w->slice * COLS - c * CHUNK, factor,
-                            WIDE_F64 ? (num)1e-300 : (num)1e-30);
+            if (active) add_product(rO[c], &rP, at, p->in.dim_v - w->slice * COLS - c * CHUNK, factor, v_unit);
         }
     }
     copy_wait(0);
@@ -351,7 +369,8 @@ static __device__ __forceinline__ void run_tile(const struct kp_sdpa_wide_fwd *k
 extern "C" __global__ void __launch_bounds__(THREADS, CFG_CTAS) CFG(const __grid_constant__ struct kp_sdpa_wide_fwd p) {
     struct work w;
     for (int64_t item = blockIdx.x; item < p.fwd.items; item += gridDim.x) {
-        if (find_work(&p, item, &w)) run_tile(&p, &w);
+        if (find_work(&p, item, &w) && is_mine(&p.wide, (int64_t)w.b * p.fwd.in.heads_k + key_head_of(&p.fwd, &w)))
+            run_tile(&p, &w);
         __syncthreads(); /* the next item's copies overwrite what is still being read */
     }
 }

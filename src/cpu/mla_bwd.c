@@ -27,13 +27,16 @@ enum {
     MAX_UNITS = 4096
 };
 
-struct mla_bwd_size attn_cpu_mla_bwd_size(const attn_problem *p, int32_t threads) {
+struct mla_bwd_size attn_cpu_mla_bwd_size(const struct mla_isa *isa, const attn_problem *p, int32_t threads) {
     struct mla_bwd_size z = {.chunk = mla_chunk(p)};
     const int64_t f = (int64_t)sizeof(float);
+    const int pairs = isa->pair != NULL;
     z.n_chunks = (p->heads_q + z.chunk - 1) / z.chunk;
     z.ldh = mla_round(z.chunk, 16);
-    z.ldx = 2 * z.ldh;
-    z.ldk = mla_round(p->dim_qk, 16) + 16;
+    z.ldx = pairs ? z.ldh : 2 * z.ldh;
+    z.ldk = mla_round(mla_depth(isa, p->dim_qk), 16) + 16;
+    z.ldz = mla_round(p->dim_qk, 16) + 16;
+    const int64_t head_rows = pairs ? (z.chunk + 1) / 2 : z.chunk;
     z.window = mla_min(p->topk, WINDOW_FLOATS / z.ldh);
     z.n_windows = (p->topk + z.window - 1) / z.window;
     /* Ranges of keys: enough slots of a unit in each for products of a useful height. */
@@ -46,18 +49,23 @@ struct mla_bwd_size attn_cpu_mla_bwd_size(const attn_problem *p, int32_t threads
     z.u_sink = mla_take(&z.unit_bytes, z.chunk * (int64_t)sizeof(double));
     z.u_key = mla_take(&z.unit_bytes, z.window * (int64_t)sizeof(int32_t));
     z.u_slot = mla_take(&z.unit_bytes, z.window * (int64_t)sizeof(int64_t));
-    z.u_q = mla_take(&z.unit_bytes, z.chunk * z.ldk * f);
-    z.u_do = mla_take(&z.unit_bytes, z.chunk * z.ldk * f);
+    z.u_q = mla_take(&z.unit_bytes, head_rows * z.ldz * f);
+    z.u_do = mla_take(&z.unit_bytes, head_rows * z.ldz * f);
     z.u_x = mla_take(&z.unit_bytes, z.window * z.ldx * f);
-    if (z.n_windows > 1) z.u_dq = mla_take(&z.unit_bytes, z.chunk * z.ldk * f);
+    if (z.n_windows > 1) z.u_dq = mla_take(&z.unit_bytes, z.chunk * z.ldz * f);
 
-    z.t_qt = mla_take(&z.thread_bytes, p->dim_qk * z.ldh * f);
-    z.t_dot = mla_take(&z.thread_bytes, p->dim_v * z.ldh * f);
+    z.t_qt = mla_take(&z.thread_bytes, mla_depth(isa, p->dim_qk) * z.ldh * f);
+    z.t_dot = mla_take(&z.thread_bytes, mla_depth(isa, p->dim_v) * z.ldh * f);
     z.t_k = mla_take(&z.thread_bytes, MLA_BLOCK * z.ldk * f);
-    z.t_dq = mla_take(&z.thread_bytes, z.chunk * z.ldk * f);
+    if (pairs) {
+        z.t_zip = mla_take(&z.thread_bytes, MLA_BLOCK / 2 * z.ldz * f);
+        z.t_x = mla_take(&z.thread_bytes, MLA_BLOCK * 2 * z.ldh * f);
+        z.t_ds = mla_take(&z.thread_bytes, MLA_BLOCK / 2 * z.ldh * f);
+    }
+    z.t_dq = mla_take(&z.thread_bytes, z.chunk * z.ldz * f);
     z.t_key = mla_take(&z.thread_bytes, z.window * (int64_t)sizeof(int32_t));
     z.t_slot = mla_take(&z.thread_bytes, z.window * (int64_t)sizeof(int64_t));
-    z.t_row = mla_take(&z.thread_bytes, z.ldk * f);
+    z.t_row = mla_take(&z.thread_bytes, 2 * z.ldz * f);
     z.t_lse = mla_take(&z.thread_bytes, z.ldh * f);
     z.t_g = mla_take(&z.thread_bytes, z.ldh * f);
     z.t_c = mla_take(&z.thread_bytes, z.ldh * f);
@@ -79,14 +87,14 @@ struct mla_bwd_size attn_cpu_mla_bwd_size(const attn_problem *p, int32_t threads
     z.at_sums = z.bytes;
     if (p->dkv_dtype != ATTN_F32) mla_take(&z.bytes, p->seq_k * p->dim_qk * f);
     if (attn_core_has(p, ATTN_WITH_DIST) && z.n_chunks > 1) {
-        uint64_t dist = attn_cpu_mla_dist_workspace(p, threads);
+        uint64_t dist = attn_cpu_mla_dist_workspace(isa, p, threads);
         if (z.bytes < dist) z.bytes = dist;
     }
     return z;
 }
 
-uint64_t attn_cpu_mla_bwd_workspace(const attn_problem *p, int32_t threads) {
-    return attn_cpu_mla_bwd_size(p, threads).bytes;
+uint64_t attn_cpu_mla_bwd_workspace(const struct mla_isa *isa, const attn_problem *p, int32_t threads) {
+    return attn_cpu_mla_bwd_size(isa, p, threads).bytes;
 }
 
 /* f32 row of sums of a key: in the output itself if it is f32, else in the workspace. */
@@ -156,7 +164,8 @@ static void one_entry(struct mla_bwd *j, const struct attn_core_device *dev, dou
 
 void attn_cpu_mla_bwd(const struct mla_isa *isa, const struct attn_core_device *dev, const attn_problem *p,
                       const attn_args *a) {
-    struct mla_bwd j = {.isa = isa, .p = p, .a = a, .z = attn_cpu_mla_bwd_size(p, dev->threads), .ws = a->workspace};
+    struct mla_bwd j = {
+        .isa = isa, .p = p, .a = a, .z = attn_cpu_mla_bwd_size(isa, p, dev->threads), .ws = a->workspace};
     double *sink_total = NULL;
     j.q = attn_core_view(p, a, ATTN_ROLE_Q);
     j.kv = attn_core_view(p, a, ATTN_ROLE_KV);

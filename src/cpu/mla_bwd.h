@@ -21,15 +21,17 @@ struct mla_unit {
 /* Sizes and byte offsets: a function of the problem and the number of threads. */
 struct mla_bwd_size {
     int64_t chunk, n_chunks;       /* heads per unit, units per query */
-    int64_t ldh, ldx, ldk;         /* heads padded; row of x = [dS | g P]; row of K, q and dout */
+    int64_t ldh, ldx;              /* heads padded; row of x = [dS | g P], with pairs of bf16 two to an element */
+    int64_t ldk, ldz;              /* row of gathered K; row of dq, and of what sums over rows or heads read */
     int64_t window, n_windows;     /* slots per window */
     int64_t range_shift, n_ranges; /* key range = key >> range_shift */
     int64_t n_slices, batch_units;
     uint64_t u_state, u_sink, u_key, u_slot, u_q, u_do, u_x, u_dq, unit_bytes;
-    uint64_t t_qt, t_dot, t_k, t_dq, t_key, t_slot, t_row, t_lse, t_g, t_c, t_dead, t_sum, thread_bytes;
+    uint64_t t_qt, t_dot, t_k, t_zip, t_x, t_ds, t_dq, t_key, t_slot, t_row, t_lse, t_g, t_c, t_dead, t_sum,
+        thread_bytes;
     uint64_t at_threads, at_units, at_sink, at_sums, bytes;
 };
-struct mla_bwd_size attn_cpu_mla_bwd_size(const attn_problem *p, int32_t threads);
+struct mla_bwd_size attn_cpu_mla_bwd_size(const struct mla_isa *isa, const attn_problem *p, int32_t threads);
 
 struct mla_bwd {
     const struct mla_isa *isa;

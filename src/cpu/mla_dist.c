@@ -26,10 +26,11 @@ struct layout {
     uint64_t qt, k, s, lse, key, slot, dead, bytes;
 };
 
-static struct layout lay_out(const attn_problem *p) {
-    struct layout l = {.ldh = mla_round(mla_min(p->heads_q, MLA_HEADS), 16), .ldk = mla_round(p->dim_qk, 16) + 16};
+static struct layout lay_out(const struct mla_isa *isa, const attn_problem *p) {
+    struct layout l = {.ldh = mla_round(mla_min(p->heads_q, MLA_HEADS), 16),
+                       .ldk = mla_round(mla_depth(isa, p->dim_qk), 16) + 16};
     int64_t f = (int64_t)sizeof(float);
-    l.qt = mla_take(&l.bytes, p->dim_qk * l.ldh * f);
+    l.qt = mla_take(&l.bytes, mla_depth(isa, p->dim_qk) * l.ldh * f);
     l.k = mla_take(&l.bytes, MLA_BLOCK * l.ldk * f); /* q rows first */
     l.s = mla_take(&l.bytes, MLA_BLOCK * l.ldh * f);
     l.lse = mla_take(&l.bytes, l.ldh * f);
@@ -39,8 +40,8 @@ static struct layout lay_out(const attn_problem *p) {
     return l;
 }
 
-uint64_t attn_cpu_mla_dist_workspace(const attn_problem *p, int32_t threads) {
-    return lay_out(p).bytes * (uint64_t)threads;
+uint64_t attn_cpu_mla_dist_workspace(const struct mla_isa *isa, const attn_problem *p, int32_t threads) {
+    return lay_out(isa, p).bytes * (uint64_t)threads;
 }
 
 static void task(const struct dist *j, const struct layout *l, char *ws, int64_t at_task) {
@@ -51,6 +52,7 @@ static void task(const struct dist *j, const struct layout *l, char *ws, int64_t
     int32_t *key = (int32_t *)(ws + l->key);
     int64_t *slot = (int64_t *)(ws + l->slot);
     uint8_t *dead = (uint8_t *)(ws + l->dead);
+    const struct mla_rows rows = {.rows = k, .ld = l->ldk};
     const int64_t row = at_task / j->n_windows, b = row / p->seq_q, i = row % p->seq_q;
     const int64_t begin = at_task % j->n_windows * j->window, end = mla_min(begin + j->window, p->topk);
     const float factor = p->dist_norm == ATTN_DIST_MEAN ? (float)(1.0 / (double)p->heads_q) : 1.0f;
@@ -62,11 +64,11 @@ static void task(const struct dist *j, const struct layout *l, char *ws, int64_t
         int64_t at = begin, n = attn_cpu_mla_next(&query, &at, end, MLA_BLOCK, key, slot);
         if (!n) return;
         if (attn_cpu_mla_lse(p, &j->lse, b, i, h0, heads, l->ldh, lse, dead) == heads) continue;
-        attn_cpu_mla_heads(ukr, &j->q, b, i, h0, heads, p->dim_qk, dead, k, l->ldk);
-        attn_cpu_mla_turn(ukr, k, l->ldk, heads, p->dim_qk, qt, l->ldh);
+        attn_cpu_mla_heads(j->isa, &j->q, b, i, h0, heads, p->dim_qk, dead, k, l->ldk);
+        attn_cpu_mla_turn(ukr, k, l->ldk, heads, mla_depth(j->isa, p->dim_qk), qt, l->ldh);
         for (; n; n = attn_cpu_mla_next(&query, &at, end, MLA_BLOCK, key, slot)) {
-            attn_cpu_mla_gather(ukr, &j->kv, b, key, n, p->dim_qk, k, l->ldk);
-            attn_cpu_mla_score(ukr, p->dtype, n, l->ldh, p->dim_qk, k, l->ldk, qt, s, l->ldh);
+            attn_cpu_mla_gather(j->isa, &j->kv, b, key, n, p->dim_qk, &rows);
+            attn_cpu_mla_score(j->isa, p->dtype, n, l->ldh, p->dim_qk, k, l->ldk, qt, s, l->ldh);
             for (int64_t r = 0; r < n; ++r) {
                 j->isa->vec->scale_sub(s + r * l->ldh, lse, l->ldh, (float)p->scale);
                 to[slot[r]] += factor * ukr->exp_f32(s + r * l->ldh, heads, 0.0f);
@@ -77,7 +79,7 @@ static void task(const struct dist *j, const struct layout *l, char *ws, int64_t
 
 static void job(void *arg, int32_t worker) {
     struct dist *j = arg;
-    const struct layout l = lay_out(j->p);
+    const struct layout l = lay_out(j->isa, j->p);
     char *ws = (char *)j->a->workspace + l.bytes * (uint64_t)worker;
     uint32_t mode = attn_cpu_flush_begin();
     for (int64_t t; (t = attn_cpu_next(&j->next)) < j->n_tasks;) task(j, &l, ws, t);

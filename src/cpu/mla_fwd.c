@@ -6,7 +6,8 @@
  *
  * With keys as the rows of S neither K nor P has to be transposed: K is the left operand of the first product and the
  * right one of the second, and P is read column by column as its left operand. Only Q is turned, once per task.
- * Workspace: about 1.5 MiB per thread, whatever the problem. */
+ * With pairs (ukr_pair.h) K is there twice: its rows as they are for the first product, and pairs of rows for the
+ * second. Workspace: about 1.5 MiB per thread, whatever the problem. */
 #include "cpu/mla_gather.h"
 
 #include "attn.h"
@@ -14,6 +15,8 @@
 
 #include <math.h>
 #include <string.h>
+
+#define LOG2_E 1.44269504f
 
 struct fwd {
     const struct mla_isa *isa;
@@ -29,16 +32,19 @@ struct fwd {
 struct layout {
     int64_t ldh, ldk,
         ldo; /* heads padded; row strides of K and O, off the power of two that would crowd one cache set */
-    uint64_t qt, k, s, o, max, old, use, sum, part, key, bytes;
+    uint64_t qt, k, zip, s, p, o, max, old, use, sum, part, key, bytes;
 };
 
-static struct layout lay_out(const attn_problem *p) {
-    struct layout l = {
-        .ldh = mla_round(mla_chunk(p), 16), .ldk = mla_round(p->dim_qk, 16) + 16, .ldo = mla_round(p->dim_v, 16) + 16};
+static struct layout lay_out(const struct mla_isa *isa, const attn_problem *p) {
+    struct layout l = {.ldh = mla_round(mla_chunk(p), 16),
+                       .ldk = mla_round(mla_depth(isa, p->dim_qk), 16) + 16,
+                       .ldo = mla_round(p->dim_v, 16) + 16};
     int64_t f = (int64_t)sizeof(float);
-    l.qt = mla_take(&l.bytes, p->dim_qk * l.ldh * f);
+    l.qt = mla_take(&l.bytes, mla_depth(isa, p->dim_qk) * l.ldh * f);
     l.k = mla_take(&l.bytes, MLA_BLOCK * l.ldk * f); /* holds the chunk's q rows first: MLA_HEADS <= MLA_BLOCK */
+    if (isa->pair) l.zip = mla_take(&l.bytes, MLA_BLOCK / 2 * l.ldo * f);
     l.s = mla_take(&l.bytes, MLA_BLOCK * l.ldh * f);
+    l.p = isa->pair ? mla_take(&l.bytes, MLA_BLOCK / 2 * l.ldh * f) : l.s;
     l.o = mla_take(&l.bytes, mla_chunk(p) * l.ldo * f);
     l.max = mla_take(&l.bytes, l.ldh * f);
     l.old = mla_take(&l.bytes, l.ldh * f);
@@ -49,15 +55,16 @@ static struct layout lay_out(const attn_problem *p) {
     return l;
 }
 
-uint64_t attn_cpu_mla_fwd_workspace(const attn_problem *p, int32_t threads) {
-    return lay_out(p).bytes * (uint64_t)threads;
+uint64_t attn_cpu_mla_fwd_workspace(const struct mla_isa *isa, const attn_problem *p, int32_t threads) {
+    return lay_out(isa, p).bytes * (uint64_t)threads;
 }
 
-/* Scores of one block become probabilities relative to the running maximum; *old becomes the factor by which everything
- * gathered before must shrink. */
+/* Scores of one block become probabilities relative to the running maximum (with pairs, in pairs of rows at l->p); *old
+ * becomes the factor by which everything gathered before must shrink. */
 static void soften(const struct fwd *j, const struct layout *l, char *ws, int64_t n, int64_t heads) {
     const struct attn_ukr *ukr = j->isa->ukr;
     const struct mla_vec *vec = j->isa->vec;
+    const struct attn_ukr_pair *pair = j->isa->pair;
     float *s = (float *)(ws + l->s), *max = (float *)(ws + l->max), *old = (float *)(ws + l->old);
     float *use = (float *)(ws + l->use), *sum = (float *)(ws + l->sum), *part = (float *)(ws + l->part);
     memcpy(old, max, (size_t)l->ldh * sizeof *old);
@@ -68,7 +75,10 @@ static void soften(const struct fwd *j, const struct layout *l, char *ws, int64_
         part[h] = 0;
     }
     ukr->exp_f32(old, heads, 0.0f);
-    for (int64_t r = 0; r < n; ++r) {
+    for (int64_t r = 0; pair && r < n; r += 2)
+        pair->soften((float *)(ws + l->p) + r / 2 * l->ldh, s + r * l->ldh, r + 1 < n ? s + (r + 1) * l->ldh : NULL,
+                     use, part, l->ldh, LOG2_E);
+    for (int64_t r = 0; !pair && r < n; ++r) {
         float *row = s + r * l->ldh;
         vec->sub(row, use, l->ldh);
         ukr->exp_f32(row, heads, 0.0f);
@@ -87,7 +97,7 @@ static void finish(const struct fwd *j, const struct layout *l, char *ws, int64_
     const attn_problem *p = j->p;
     const float *max = (const float *)(ws + l->max), *sum = (const float *)(ws + l->sum);
     float *o = (float *)(ws + l->o);
-    const double log2_e = 1.4426950408889634074;
+
     for (int64_t h = 0; h < heads; ++h) {
         float lse = attn_core_has(p, ATTN_LSE_EMPTY_PLUS_INF) ? INFINITY : -INFINITY, top = -INFINITY, factor = 0;
         if (any) top = max[h];
@@ -95,7 +105,7 @@ static void finish(const struct fwd *j, const struct layout *l, char *ws, int64_
             double natural = (double)max[h] + log((double)sum[h]);
             double sunk = j->sink ? 1.0 + exp((double)j->sink[h0 + h] - natural) : 1.0;
             factor = (float)(1.0 / ((double)sum[h] * sunk));
-            lse = (float)(attn_core_has(p, ATTN_LSE_BASE_2) ? natural * log2_e : natural);
+            lse = (float)(attn_core_has(p, ATTN_LSE_BASE_2) ? natural * 1.4426950408889634074 : natural);
         } else {
             memset(o + h * l->ldo, 0, (size_t)p->dim_v * sizeof *o);
         }
@@ -111,34 +121,35 @@ static void task(const struct fwd *j, const struct layout *l, char *ws, int64_t 
     float *qt = (float *)(ws + l->qt), *k = (float *)(ws + l->k), *s = (float *)(ws + l->s), *o = (float *)(ws + l->o);
     float *max = (float *)(ws + l->max), *old = (float *)(ws + l->old), *sum = (float *)(ws + l->sum);
     int32_t *key = (int32_t *)(ws + l->key);
+    const struct mla_rows rows = {k, (float *)(ws + l->zip), l->ldk, l->ldo, p->dim_v};
     const int64_t row = at_task / j->n_chunks, b = row / p->seq_q, i = row % p->seq_q;
     const int64_t h0 = at_task % j->n_chunks * j->chunk, heads = mla_min(j->chunk, p->heads_q - h0);
     const struct mla_query query = attn_cpu_mla_query(p, j->a, b, i);
     int64_t at = 0, n = attn_cpu_mla_next(&query, &at, p->topk, MLA_BLOCK, key, NULL);
     int any = 0;
     if (n) {
-        attn_cpu_mla_heads(ukr, &j->q, b, i, h0, heads, p->dim_qk, NULL, k, l->ldk);
-        attn_cpu_mla_turn(ukr, k, l->ldk, heads, p->dim_qk, qt, l->ldh);
+        attn_cpu_mla_heads(j->isa, &j->q, b, i, h0, heads, p->dim_qk, NULL, k, l->ldk);
+        attn_cpu_mla_turn(ukr, k, l->ldk, heads, mla_depth(j->isa, p->dim_qk), qt, l->ldh);
         for (int64_t h = 0; h < l->ldh; ++h) {
             max[h] = -INFINITY;
             sum[h] = 0;
         }
     }
     for (; n; n = attn_cpu_mla_next(&query, &at, p->topk, MLA_BLOCK, key, NULL), any = 1) {
-        attn_cpu_mla_gather(ukr, &j->kv, b, key, n, p->dim_qk, k, l->ldk);
-        attn_cpu_mla_score(ukr, p->dtype, n, l->ldh, p->dim_qk, k, l->ldk, qt, s, l->ldh);
+        attn_cpu_mla_gather(j->isa, &j->kv, b, key, n, p->dim_qk, &rows);
+        attn_cpu_mla_score(j->isa, p->dtype, n, l->ldh, p->dim_qk, k, l->ldk, qt, s, l->ldh);
         soften(j, l, ws, n, heads);
         for (int64_t h = 0; any && h < heads; ++h) {
             if (old[h] != 1) ukr->scale_f32(o + h * l->ldo, p->dim_v, old[h]);
         }
-        ukr->gemm_f32(heads, p->dim_v, n, s, 1, l->ldh, k, l->ldk, o, l->ldo, any);
+        attn_cpu_mla_sum(j->isa, heads, p->dim_v, n, (const float *)(ws + l->p), l->ldh, &rows, o, l->ldo, any);
     }
     finish(j, l, ws, b, i, h0, heads, any);
 }
 
 static void job(void *arg, int32_t worker) {
     struct fwd *j = arg;
-    const struct layout l = lay_out(j->p);
+    const struct layout l = lay_out(j->isa, j->p);
     char *ws = (char *)j->a->workspace + l.bytes * (uint64_t)worker;
     uint32_t mode = attn_cpu_flush_begin();
     for (int64_t t; (t = attn_cpu_next(&j->next)) < j->n_tasks;) task(j, &l, ws, t);

@@ -43,8 +43,8 @@ int64_t attn_cpu_mla_next(const struct mla_query *query, int64_t *at, int64_t en
     return n;
 }
 
-void attn_cpu_mla_gather(const struct attn_ukr *ukr, const struct attn_view *kv, int64_t b, const int32_t *key,
-                         int64_t n, int64_t d, float *dst, int64_t ld) {
+void attn_cpu_mla_gather(const struct mla_isa *isa, const struct attn_view *kv, int64_t b, const int32_t *key,
+                         int64_t n, int64_t d, const struct mla_rows *to) {
     enum { AHEAD = 3 }; /* rows; the hardware does not foresee the jumps between rows */
     int64_t bytes = d * kv->element_bytes;
     for (int64_t r = 0; r < n; ++r) {
@@ -52,17 +52,37 @@ void attn_cpu_mla_gather(const struct attn_ukr *ukr, const struct attn_view *kv,
             const char *next = attn_view_row(kv, b, 0, key[r + AHEAD]);
             for (int64_t x = 0; x < bytes; x += 64) __builtin_prefetch(next + x);
         }
-        ukr->widen(dst + r * ld, attn_view_row(kv, b, 0, key[r]), kv->dtype, d, 1.0f);
+        const void *row = attn_view_row(kv, b, 0, key[r]);
+        if (!isa->pair) {
+            isa->ukr->widen(to->rows + r * to->ld, row, kv->dtype, d, 1.0f);
+            continue;
+        }
+        memcpy(to->rows + r * to->ld, row, (size_t)bytes);
+        if (!to->zip || (r % 2 == 0 && r + 1 < n)) continue;
+        const void *first = r % 2 ? attn_view_row(kv, b, 0, key[r - 1]) : row;
+        isa->pair->zip(to->zip + r / 2 * to->ld_zip, first, r % 2 ? row : NULL, to->width);
     }
 }
 
-void attn_cpu_mla_heads(const struct attn_ukr *ukr, const struct attn_view *v, int64_t b, int64_t i, int64_t h0,
+void attn_cpu_mla_sum(const struct mla_isa *isa, int64_t m, int64_t n, int64_t rows, const float *a, int64_t lda,
+                      const struct mla_rows *from, float *c, int64_t ldc, int accumulate) {
+    if (isa->pair) {
+        isa->pair->gemm(m, n, (rows + 1) / 2, a, 1, lda, from->zip, from->ld_zip, c, ldc, accumulate);
+    } else {
+        isa->ukr->gemm_f32(m, n, rows, a, 1, lda, from->rows, from->ld, c, ldc, accumulate);
+    }
+}
+
+void attn_cpu_mla_heads(const struct mla_isa *isa, const struct attn_view *v, int64_t b, int64_t i, int64_t h0,
                         int64_t heads, int64_t x, const uint8_t *skip, float *dst, int64_t ld) {
     for (int64_t h = 0; h < heads; ++h) {
+        const void *row = attn_view_row(v, b, h0 + h, i);
         if (skip && skip[h])
-            memset(dst + h * ld, 0, (size_t)x * sizeof *dst);
+            memset(dst + h * ld, 0, (size_t)mla_depth(isa, x) * sizeof *dst);
+        else if (isa->pair)
+            memcpy(dst + h * ld, row, (size_t)(x * v->element_bytes));
         else
-            ukr->widen(dst + h * ld, attn_view_row(v, b, h0 + h, i), v->dtype, x, 1.0f);
+            isa->ukr->widen(dst + h * ld, row, v->dtype, x, 1.0f);
     }
 }
 
@@ -73,11 +93,15 @@ void attn_cpu_mla_turn(const struct attn_ukr *ukr, const float *src, int64_t ld_
     for (int64_t c = 0; c < x; ++c) memset(dst + c * ld_dst + heads, 0, (size_t)(ld_dst - heads) * sizeof *dst);
 }
 
-void attn_cpu_mla_score(const struct attn_ukr *ukr, int32_t dtype, int64_t n, int64_t ldh, int64_t d, const float *rows,
+void attn_cpu_mla_score(const struct mla_isa *isa, int32_t dtype, int64_t n, int64_t ldh, int64_t d, const float *rows,
                         int64_t ld_rows, const float *turned, float *s, int64_t ld_s) {
     const int64_t part = dtype == ATTN_F32 ? 64 : d;
+    if (isa->pair) {
+        isa->pair->gemm(n, ldh, d / 2, rows, ld_rows, 1, turned, ldh, s, ld_s, 0);
+        return;
+    }
     for (int64_t c = 0; c < d; c += part)
-        ukr->gemm_f32(n, ldh, mla_min(part, d - c), rows + c, ld_rows, 1, turned + c * ldh, ldh, s, ld_s, c > 0);
+        isa->ukr->gemm_f32(n, ldh, mla_min(part, d - c), rows + c, ld_rows, 1, turned + c * ldh, ldh, s, ld_s, c > 0);
 }
 
 int64_t attn_cpu_mla_lse(const attn_problem *p, const struct attn_view *v, int64_t b, int64_t i, int64_t h0,

@@ -44,22 +44,36 @@ struct mla_query attn_cpu_mla_query(const attn_problem *p, const attn_args *args
 int64_t attn_cpu_mla_next(const struct mla_query *query, int64_t *at, int64_t end, int64_t most, int32_t *key,
                           int64_t *slot);
 
-/* dst[r][0..D) = f32 of kv row key[r], r < n. */
-void attn_cpu_mla_gather(const struct attn_ukr *ukr, const struct attn_view *kv, int64_t b, const int32_t *key,
-                         int64_t n, int64_t d, float *dst, int64_t ld);
+/* Depth of the score product over x columns: pairs count once. */
+static inline int64_t mla_depth(const struct mla_isa *isa, int64_t x) { return isa->pair ? x / 2 : x; }
 
-/* Rows of `heads` heads from h0 on of a [B,S,H,X] tensor as f32: dst[h][0..x). A head with skip[h] != 0 (NULL: none) is
- * zeroed unread. */
-void attn_cpu_mla_heads(const struct attn_ukr *ukr, const struct attn_view *v, int64_t b, int64_t i, int64_t h0,
+/* Where gathered rows go: rows [n][ld], as f32 or as pairs along the columns; with pairs also zipped [n/2][ld_zip], the
+ * first `width` columns as pairs along the rows, what sums over the rows read. */
+struct mla_rows {
+    float *rows, *zip;
+    int64_t ld, ld_zip, width;
+};
+/* kv rows key[r], r < n. */
+void attn_cpu_mla_gather(const struct mla_isa *isa, const struct attn_view *kv, int64_t b, const int32_t *key,
+                         int64_t n, int64_t d, const struct mla_rows *to);
+/* The sum over gathered rows, C[m][n] (+)= A^T rows: A [rows][lda], with pairs [rows/2][lda] zipped. */
+void attn_cpu_mla_sum(const struct mla_isa *isa, int64_t m, int64_t n, int64_t rows, const float *a, int64_t lda,
+                      const struct mla_rows *from, float *c, int64_t ldc, int accumulate);
+
+/* Rows of `heads` heads from h0 on of a [B,S,H,X] tensor as f32 or as pairs: dst[h][0..x). A head with skip[h] != 0
+ * (NULL: none) is zeroed unread. */
+void attn_cpu_mla_heads(const struct mla_isa *isa, const struct attn_view *v, int64_t b, int64_t i, int64_t h0,
                         int64_t heads, int64_t x, const uint8_t *skip, float *dst, int64_t ld);
 
-/* dst[x][h] = src[h][x] for h < heads, 0 for heads <= h < ld_dst: the right operand of the score product. */
+/* dst[x][h] = src[h][x] for h < heads, 0 for heads <= h < ld_dst: the right operand of the score product; x is a depth.
+ */
 void attn_cpu_mla_turn(const struct attn_ukr *ukr, const float *src, int64_t ld_src, int64_t heads, int64_t x,
                        float *dst, int64_t ld_dst);
 
-/* s[n][ldh] = rows[n][d] turned[d][ldh], the scores before scaling; row strides of rows and s are given. With f32
- * tensors the sum over d is cut into parts: one chain of 576 multiply-adds loses too many bits for large scales. */
-void attn_cpu_mla_score(const struct attn_ukr *ukr, int32_t dtype, int64_t n, int64_t ldh, int64_t d, const float *rows,
+/* s[n][ldh] = rows[n][d] turned[d][ldh], d columns, the scores before scaling; row strides of rows and s are given.
+ * With f32 tensors the sum over d is cut into parts: one chain of 576 multiply-adds loses too many bits for large
+ * scales. */
+void attn_cpu_mla_score(const struct mla_isa *isa, int32_t dtype, int64_t n, int64_t ldh, int64_t d, const float *rows,
                         int64_t ld_rows, const float *turned, float *s, int64_t ld_s);
 
 /* lse of chunk heads in base e, +inf (probability 0 everywhere) for heads whose row counts as empty; dead[h] says
@@ -71,9 +85,9 @@ int64_t attn_cpu_mla_lse(const attn_problem *p, const struct attn_view *v, int64
 void attn_cpu_mla_sum_to_one(float *row, int64_t n);
 
 /* The three operators, called by the rows of mla_rows.c. */
-uint64_t attn_cpu_mla_fwd_workspace(const attn_problem *p, int32_t threads);
-uint64_t attn_cpu_mla_bwd_workspace(const attn_problem *p, int32_t threads);
-uint64_t attn_cpu_mla_dist_workspace(const attn_problem *p, int32_t threads);
+uint64_t attn_cpu_mla_fwd_workspace(const struct mla_isa *isa, const attn_problem *p, int32_t threads);
+uint64_t attn_cpu_mla_bwd_workspace(const struct mla_isa *isa, const attn_problem *p, int32_t threads);
+uint64_t attn_cpu_mla_dist_workspace(const struct mla_isa *isa, const attn_problem *p, int32_t threads);
 void attn_cpu_mla_fwd(const struct mla_isa *isa, const struct attn_core_device *dev, const attn_problem *p,
                       const attn_args *a);
 void attn_cpu_mla_bwd(const struct mla_isa *isa, const struct attn_core_device *dev, const attn_problem *p,

@@ -43,28 +43,46 @@ static void sort_slots(const struct at *w) {
     }
 }
 
-/* q and dout as f32, both ways; per head lse, g and c = g D - dlse; the unit's part of dsink. */
+/* Rows of the heads, x columns wide: turned for the scores, and as sums over the heads read them. */
+static void load_heads(const struct at *w, const struct attn_view *v, int64_t x, float *turned, float *to) {
+    const struct mla_bwd *j = w->j;
+    const struct mla_bwd_size *z = &j->z;
+    const uint8_t *dead = (const uint8_t *)(w->thread + z->t_dead);
+    if (!j->isa->pair) {
+        attn_cpu_mla_heads(j->isa, v, j->b, w->i, w->h0, w->heads, x, dead, to, z->ldz);
+        attn_cpu_mla_turn(j->isa->ukr, to, z->ldz, w->heads, x, turned, z->ldh);
+        return;
+    }
+    float *rows = thread_f32(w, z->t_dq); /* in use later */
+    attn_cpu_mla_heads(j->isa, v, j->b, w->i, w->h0, w->heads, x, dead, rows, z->ldk);
+    attn_cpu_mla_turn(j->isa->ukr, rows, z->ldk, w->heads, x / 2, turned, z->ldh);
+    for (int64_t h = 0; h < w->heads; h += 2) {
+        const void *even = rows + h * z->ldk, *odd = h + 1 < w->heads ? rows + (h + 1) * z->ldk : NULL;
+        j->isa->pair->zip(to + h / 2 * z->ldz, even, odd, x);
+    }
+}
+
+/* q and dout, both ways; per head lse, g and c = g D - dlse; the unit's part of dsink. */
 static void load_rows(const struct at *w) {
     const struct mla_bwd *j = w->j;
     const struct mla_bwd_size *z = &j->z;
     const attn_problem *p = j->p;
     const struct attn_ukr *ukr = j->isa->ukr;
-    float *q = unit_f32(w, z->u_q), *dout = unit_f32(w, z->u_do), *out = thread_f32(w, z->t_row);
+    float *out = thread_f32(w, z->t_row), *dout = out + z->ldz;
     float *lse = thread_f32(w, z->t_lse), *g = thread_f32(w, z->t_g), *c = thread_f32(w, z->t_c);
     double *sink_part = (double *)(w->unit + z->u_sink);
     const uint8_t *dead = (const uint8_t *)(w->thread + z->t_dead);
     const double dlse_unit =
         attn_core_has(p, ATTN_LSE_BASE_2) ? 1.4426950408889634074 : 1.0; /* d lse2 / d lse = log2(e) */
-    attn_cpu_mla_heads(ukr, &j->q, j->b, w->i, w->h0, w->heads, p->dim_qk, dead, q, z->ldk);
-    attn_cpu_mla_heads(ukr, &j->dout, j->b, w->i, w->h0, w->heads, p->dim_v, dead, dout, z->ldk);
-    attn_cpu_mla_turn(ukr, q, z->ldk, w->heads, p->dim_qk, thread_f32(w, z->t_qt), z->ldh);
-    attn_cpu_mla_turn(ukr, dout, z->ldk, w->heads, p->dim_v, thread_f32(w, z->t_dot), z->ldh);
+    load_heads(w, &j->q, p->dim_qk, thread_f32(w, z->t_qt), unit_f32(w, z->u_q));
+    load_heads(w, &j->dout, p->dim_v, thread_f32(w, z->t_dot), unit_f32(w, z->u_do));
     memset(g, 0, (size_t)z->ldh * sizeof *g);
     memset(c, 0, (size_t)z->ldh * sizeof *c);
     for (int64_t h = 0; h < w->heads; ++h) {
         if (dead[h]) continue;
         ukr->widen(out, attn_view_row(&j->out, j->b, w->h0 + h, w->i), j->out.dtype, p->dim_v, 1.0f);
-        double delta = (double)ukr->dot_f32(out, dout + h * z->ldk, p->dim_v), part = 1, dlse = 0;
+        ukr->widen(dout, attn_view_row(&j->dout, j->b, w->h0 + h, w->i), j->dout.dtype, p->dim_v, 1.0f);
+        double delta = (double)ukr->dot_f32(out, dout, p->dim_v), part = 1, dlse = 0;
         if (j->sink) {
             double over = (double)j->sink[w->h0 + h] - (double)lse[h];
             part = 1 / (1 + exp(over));
@@ -80,7 +98,8 @@ static void load_rows(const struct at *w) {
     }
 }
 
-/* Rows [r0, r0 + n) of x = [dS | g P], and dist. K holds the gathered key rows. */
+/* Rows [r0, r0 + n) of x = [dS | g P], and dist. K holds the gathered key rows. With pairs, x is made in the thread's
+ * memory and rounded on the way to the unit's, and dS goes to t_ds as pairs of rows. */
 static void grad_block(const struct at *w, const float *k, int64_t r0, int64_t n, const int64_t *slot, float *dist,
                        float dist_factor) {
     const struct mla_bwd *j = w->j;
@@ -90,12 +109,13 @@ static void grad_block(const struct at *w, const float *k, int64_t r0, int64_t n
     const float *lse = thread_f32(w, z->t_lse), *g = thread_f32(w, z->t_g), *c = thread_f32(w, z->t_c);
     const uint8_t *dead = (const uint8_t *)(w->thread + z->t_dead);
     const float scale = (float)j->p->scale;
-    float *x = unit_f32(w, z->u_x) + r0 * z->ldx;
-    attn_cpu_mla_score(ukr, j->p->dtype, n, z->ldh, j->p->dim_qk, k, z->ldk, thread_f32(w, z->t_qt), x + z->ldh,
-                       z->ldx);
-    attn_cpu_mla_score(ukr, j->p->dtype, n, z->ldh, j->p->dim_v, k, z->ldk, thread_f32(w, z->t_dot), x, z->ldx);
+    const struct attn_ukr_pair *pair = j->isa->pair;
+    const int64_t ld = 2 * z->ldh;
+    float *to = unit_f32(w, z->u_x) + r0 * z->ldx, *x = pair ? thread_f32(w, z->t_x) : to;
+    attn_cpu_mla_score(j->isa, j->p->dtype, n, z->ldh, j->p->dim_qk, k, z->ldk, thread_f32(w, z->t_qt), x + z->ldh, ld);
+    attn_cpu_mla_score(j->isa, j->p->dtype, n, z->ldh, j->p->dim_v, k, z->ldk, thread_f32(w, z->t_dot), x, ld);
     for (int64_t r = 0; r < n; ++r) {
-        float *ds = x + r * z->ldx, *p = ds + z->ldh;
+        float *ds = x + r * ld, *p = ds + z->ldh;
         vec->scale_sub(p, lse, z->ldh, scale);
         float sum = ukr->exp_f32(p, w->heads, 0.0f);
         if (dist) dist[slot[r0 + r]] = sum * dist_factor;
@@ -104,6 +124,10 @@ static void grad_block(const struct at *w, const float *k, int64_t r0, int64_t n
         for (int64_t h = 0; w->n_dead && h < w->heads; ++h) {
             if (dead[h]) ds[h] = p[h] = 0;
         }
+        if (!pair) continue;
+        pair->narrow((uint16_t *)(to + r * z->ldx), ds, ld);
+        if (r % 2 || r + 1 == n)
+            pair->zip_f32(thread_f32(w, z->t_ds) + r / 2 * z->ldh, r % 2 ? ds - ld : ds, r % 2 ? ds : NULL, z->ldh, 1);
     }
 }
 
@@ -113,7 +137,7 @@ static void store_dq(const struct at *w, const float *dq, int any) {
     float *zero = thread_f32(w, j->z.t_row);
     memset(zero, 0, (size_t)j->p->dim_qk * sizeof *zero);
     for (int64_t h = 0; h < w->heads; ++h) {
-        const float *from = any && !dead[h] ? dq + h * j->z.ldk : zero;
+        const float *from = any && !dead[h] ? dq + h * j->z.ldz : zero;
         j->isa->ukr->narrow(attn_view_row(&j->dq, j->b, w->h0 + h, w->i), j->dq.dtype, from, j->p->dim_qk, 1.0f);
     }
 }
@@ -121,13 +145,13 @@ static void store_dq(const struct at *w, const float *dq, int any) {
 static void one_unit(const struct mla_bwd *j, int64_t at_unit, char *thread) {
     const struct mla_bwd_size *z = &j->z;
     const attn_problem *p = j->p;
-    const struct attn_ukr *ukr = j->isa->ukr;
     struct at w = {.j = j, .unit = attn_cpu_mla_bwd_unit(j, at_unit), .thread = thread};
     struct mla_unit *u = (struct mla_unit *)(w.unit + z->u_state);
     const int32_t *key = (const int32_t *)(w.unit + z->u_key);
     const int64_t *slot = (const int64_t *)(w.unit + z->u_slot);
     float *k = thread_f32(&w, z->t_k), *dq = thread_f32(&w, z->t_dq);
     float *dist = NULL;
+    const struct mla_rows rows = {k, j->dq.data ? thread_f32(&w, z->t_zip) : NULL, z->ldk, z->ldz, p->dim_qk};
     const float dist_factor = p->dist_norm == ATTN_DIST_MEAN ? (float)(1.0 / (double)p->heads_q) : 1.0f;
     w.i = (j->u0 + at_unit) / z->n_chunks;
     w.h0 = (j->u0 + at_unit) % z->n_chunks * z->chunk;
@@ -149,10 +173,12 @@ static void one_unit(const struct mla_bwd *j, int64_t at_unit, char *thread) {
     if (u->n) load_rows(&w);
     for (int64_t r0 = 0; r0 < u->n; r0 += MLA_BLOCK) {
         const int64_t n = mla_min(MLA_BLOCK, u->n - r0);
-        attn_cpu_mla_gather(ukr, &j->kv, j->b, key + r0, n, p->dim_qk, k, z->ldk);
+        attn_cpu_mla_gather(j->isa, &j->kv, j->b, key + r0, n, p->dim_qk, &rows);
         grad_block(&w, k, r0, n, slot, dist, dist_factor);
-        const float *ds = unit_f32(&w, z->u_x) + r0 * z->ldx;
-        if (j->dq.data) ukr->gemm_f32(w.heads, p->dim_qk, n, ds, 1, z->ldx, k, z->ldk, dq, z->ldk, u->seen + r0 > 0);
+        const float *ds = j->isa->pair ? thread_f32(&w, z->t_ds) : unit_f32(&w, z->u_x) + r0 * z->ldx;
+        if (j->dq.data)
+            attn_cpu_mla_sum(j->isa, w.heads, p->dim_qk, n, ds, j->isa->pair ? z->ldh : z->ldx, &rows, dq, z->ldz,
+                             u->seen + r0 > 0);
     }
     u->seen += u->n;
     if (j->window + 1 < z->n_windows) return;
@@ -172,19 +198,21 @@ void attn_cpu_mla_bwd_rows_job(void *arg, int32_t worker) {
 static void add_range(const struct mla_bwd *j, int64_t at_unit, int64_t range, int64_t c0, int64_t c1, float *sum,
                       int64_t ld) {
     const struct mla_bwd_size *z = &j->z;
-    const struct attn_ukr *ukr = j->isa->ukr;
+    const struct attn_ukr_pair *pair = j->isa->pair;
     char *unit = attn_cpu_mla_bwd_unit(j, at_unit);
     const struct mla_unit *u = (const struct mla_unit *)(unit + z->u_state);
     const int32_t *key = (const int32_t *)(unit + z->u_key);
     const float *x = (const float *)(unit + z->u_x), *q = (const float *)(unit + z->u_q),
                 *dout = (const float *)(unit + z->u_do);
     const int64_t h0 = (j->u0 + at_unit) % z->n_chunks * z->chunk, heads = mla_min(z->chunk, j->p->heads_q - h0);
-    const int64_t v1 = mla_min(c1, j->p->dim_v);
+    const int64_t v1 = mla_min(c1, j->p->dim_v), depth = pair ? (heads + 1) / 2 : heads;
+    void (*const gemm)(int64_t, int64_t, int64_t, const float *, int64_t, int64_t, const float *, int64_t, float *,
+                       int64_t, int) = pair ? pair->gemm : j->isa->ukr->gemm_f32;
     for (int64_t r0 = u->start[range]; r0 < u->start[range + 1]; r0 += MLA_SUM_ROWS) {
         const int64_t n = mla_min(MLA_SUM_ROWS, u->start[range + 1] - r0);
         const float *ds = x + r0 * z->ldx;
-        ukr->gemm_f32(n, c1 - c0, heads, ds, z->ldx, 1, q + c0, z->ldk, sum, ld, 0);
-        if (c0 < v1) ukr->gemm_f32(n, v1 - c0, heads, ds + z->ldh, z->ldx, 1, dout + c0, z->ldk, sum, ld, 1);
+        gemm(n, c1 - c0, depth, ds, z->ldx, 1, q + c0, z->ldz, sum, ld, 0);
+        if (c0 < v1) gemm(n, v1 - c0, depth, ds + z->ldx / 2, z->ldx, 1, dout + c0, z->ldz, sum, ld, 1);
         for (int64_t r = 0; r < n; ++r)
             j->isa->vec->add(attn_cpu_mla_bwd_sum(j, key[r0 + r]) + c0, sum + r * ld, c1 - c0);
     }

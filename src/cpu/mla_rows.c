@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: MIT
  * The MLA kernels' rows: three operators, three instruction sets, three dtypes, one driver each. bf16 and f16 are
- * widened to f32 when rows are gathered; the AVX-512 rows do not use bf16 or AMX instructions. */
+ * widened to f32 when rows are gathered, but for bf16 on AVX-512 BF16. */
 #include "attn.h"
 #include "cpu/mla_gather.h"
 
-static const struct mla_isa isa_avx512 = {&attn_ukr_avx512, &attn_cpu_mla_vec_avx512, 200e9};
-static const struct mla_isa isa_avx2 = {&attn_ukr_avx2, &attn_cpu_mla_vec_avx2, 90e9};
-static const struct mla_isa isa_c = {&attn_ukr_c, &attn_cpu_mla_vec_c, 6e9};
+static const struct mla_isa isa_avx512bf16 = {&attn_ukr_avx512, &attn_cpu_mla_vec_avx512, &attn_ukr_pair_avx512bf16,
+                                              180e9};
+static const struct mla_isa isa_avx512 = {&attn_ukr_avx512, &attn_cpu_mla_vec_avx512, NULL, 100e9};
+static const struct mla_isa isa_avx2 = {&attn_ukr_avx2, &attn_cpu_mla_vec_avx2, NULL, 80e9};
+static const struct mla_isa isa_c = {&attn_ukr_c, &attn_cpu_mla_vec_c, NULL, 6e9};
 
 /* The operator's definition (D 576 or 512, DV 512, one kv head) is checked with the problem; what is left is what this
  * driver itself assumes. */
@@ -37,8 +39,8 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
 #define OPERATOR(op)                                                                                                   \
     static uint64_t workspace_##op(const struct attn_kernel *k, const struct attn_core_device *dev,                    \
                                    const attn_problem *p) {                                                            \
-        (void)k;                                                                                                       \
-        return attn_cpu_mla_##op##_workspace(p, dev->threads);                                                         \
+                                                                                                                       \
+        return attn_cpu_mla_##op##_workspace(k->impl, p, dev->threads);                                                \
     }                                                                                                                  \
     static attn_status launch_##op(const struct attn_kernel *k, const struct attn_core_device *dev,                    \
                                    const attn_problem *p, const attn_args *args) {                                     \
@@ -49,24 +51,25 @@ OPERATOR(fwd)
 OPERATOR(bwd)
 OPERATOR(dist)
 
-#define ROW(word, ATTN_OP, fn, isa, FEATURES, dt, ATTN_DT)                                                             \
+#define ROW(word, ATTN_OP, fn, isa, FEATURES, dt, ATTN_DT, PRODUCTS)                                                   \
     {                                                                                                                  \
         .name = "attn_" word "_" #isa "_" #dt "_any", .arch = #isa,                                                    \
-        .summary = "any HQ, TOPK and strides, all features; f32 products, valid rows gathered once", .op = ATTN_OP,    \
-        .backend = ATTN_BACKEND_CPU, .dtype = ATTN_DT, .math_dtype = ATTN_F32, .accumulator_dtype = ATTN_F32,          \
-        .device_type = ATTN_DEVICE_TYPE_CPU, .deterministic = 1, .bit_stable = 1, .features = FEATURES,                \
-        .impl = &isa_##isa, .supports = supports, .estimate = estimate, .workspace = workspace_##fn,                   \
-        .launch = launch_##fn                                                                                          \
+        .summary = "any HQ, TOPK and strides, all features; " PRODUCTS ", valid rows gathered once", .op = ATTN_OP,    \
+        .backend = ATTN_BACKEND_CPU, .dtype = ATTN_DT, .math_dtype = (PRODUCTS)[0] == 'b' ? ATTN_BF16 : ATTN_F32,      \
+        .accumulator_dtype = ATTN_F32, .device_type = ATTN_DEVICE_TYPE_CPU, .deterministic = 1, .bit_stable = 1,       \
+        .features = FEATURES, .impl = &isa_##isa, .supports = supports, .estimate = estimate,                          \
+        .workspace = workspace_##fn, .launch = launch_##fn                                                             \
     }
-#define ROWS_ISA(isa, FEATURES, dt, ATTN_DT)                                                                           \
-    ROW("mla_fwd", ATTN_OP_MLA_FWD, fwd, isa, FEATURES, dt, ATTN_DT),                                                  \
-        ROW("mla_bwd", ATTN_OP_MLA_BWD, bwd, isa, FEATURES, dt, ATTN_DT),                                              \
-        ROW("dist", ATTN_OP_DIST, dist, isa, FEATURES, dt, ATTN_DT)
+#define ROWS_ISA(isa, FEATURES, dt, ATTN_DT, PRODUCTS)                                                                 \
+    ROW("mla_fwd", ATTN_OP_MLA_FWD, fwd, isa, FEATURES, dt, ATTN_DT, PRODUCTS),                                        \
+        ROW("mla_bwd", ATTN_OP_MLA_BWD, bwd, isa, FEATURES, dt, ATTN_DT, PRODUCTS),                                    \
+        ROW("dist", ATTN_OP_DIST, dist, isa, FEATURES, dt, ATTN_DT, PRODUCTS)
 #define ROWS(isa, FEATURES)                                                                                            \
-    ROWS_ISA(isa, FEATURES, bf16, ATTN_BF16), ROWS_ISA(isa, FEATURES, f16, ATTN_F16),                                  \
-        ROWS_ISA(isa, FEATURES, f32, ATTN_F32)
+    ROWS_ISA(isa, FEATURES, bf16, ATTN_BF16, "f32 products"), ROWS_ISA(isa, FEATURES, f16, ATTN_F16, "f32 products"),  \
+        ROWS_ISA(isa, FEATURES, f32, ATTN_F32, "f32 products")
 
 const struct attn_kernel attn_cpu_mla_rows[] = {
+    ROWS_ISA(avx512bf16, ATTN_CPU_BF16, bf16, ATTN_BF16, "bf16 products"),
     ROWS(avx512, ATTN_CPU_AVX512),
     ROWS(avx2, ATTN_CPU_AVX2),
     ROWS(c, ATTN_CPU_C),

@@ -6,6 +6,7 @@
 #ifndef ATTN_CPU_MLA_VEC_H
 #define ATTN_CPU_MLA_VEC_H
 #include "cpu/ukr.h"
+#include "cpu/ukr_pair.h"
 
 struct mla_vec {
     /* s *= scale; max[h] = larger of max[h] and the column's elements. A NaN sticks. */
@@ -22,7 +23,8 @@ extern const struct mla_vec attn_cpu_mla_vec_c, attn_cpu_mla_vec_avx2, attn_cpu_
 struct mla_isa {
     const struct attn_ukr *ukr;
     const struct mla_vec *vec;
-    double flops; /* per second and thread: a rough figure for ranking */
+    const struct attn_ukr_pair *pair; /* not NULL, for bf16 alone: products take operands of pairs (ukr_pair.h) */
+    double flops;                     /* per second and thread: a rough figure for ranking */
 };
 
 #ifdef ATTN_CPU_MLA_VEC_TABLE /* the name of the table to define */

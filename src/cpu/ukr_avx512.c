@@ -121,7 +121,7 @@ static inline void square_f64(double *dst, int64_t ld, const double *src, int64_
 #define ISA           "avx512"
 #define TABLE         attn_ukr_avx512
 #define MR            14
-#define FEW           16
+#define FEW           13
 #define WIDE          8
 #define NT_ROWS       3
 #define PREFETCH_ROWS 8

@@ -16,7 +16,7 @@ static inline v32 madd_pair(v32 a, v32 b, v32 c) {
 #define F(name)                name##_pair
 #define MADD                   madd_pair
 #define MR                     14
-#define FEW                    16
+#define FEW                    13
 #define WIDE                   8
 #define NT_ROWS                3
 #define PREFETCH_ROWS          8
@@ -111,15 +111,27 @@ static int zip(float *dst, const uint16_t *even, const uint16_t *odd, int64_t n)
     return !bad;
 }
 
+static int finite_half(const uint16_t *x, int64_t n) {
+    __mmask32 bad = 0;
+    for (int64_t j = 0; j < n; j += 32) {
+        const __mmask32 m = n - j < 32 ? ((__mmask32)1 << (n - j)) - 1 : (__mmask32)-1;
+        bad |= special(_mm512_maskz_loadu_epi16(m, x + j));
+    }
+    return !bad;
+}
+
+static inline void store_pair(float *dst, __mmask16 m, v32 even, v32 odd) {
+    const __m512i e = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(even));
+    const __m512i o = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(odd));
+    _mm512_mask_storeu_epi32(dst, m, _mm512_or_si512(e, _mm512_slli_epi32(o, 16)));
+}
 static void zip_f32(float *dst, const float *even, const float *odd, int64_t n, float factor) {
     const v32 f = v32_set(factor);
     for (int64_t j = 0; j < n; j += 16) {
         const __mmask16 m = n - j < 16 ? v32_tail_of(n - j) : (__mmask16)-1;
         v32 o = v32_set(0);
         if (odd) o = v32_load_tail(odd + j, m) * f;
-        const __m512i e = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(v32_load_tail(even + j, m) * f));
-        const __m512i h = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(o));
-        _mm512_mask_storeu_epi32(dst + j, m, _mm512_or_si512(e, _mm512_slli_epi32(h, 16)));
+        store_pair(dst + j, m, v32_load_tail(even + j, m) * f, o);
     }
 }
 
@@ -155,4 +167,34 @@ static float exp2_pair(uint16_t *p, const float *s, int64_t n, float factor, flo
     return v32_sum(s0 + s1);
 }
 
-const struct attn_ukr_pair attn_ukr_pair_avx512bf16 = {gemm_pair, gemm_nt_pair, weigh, zip, zip_f32, exp2_pair};
+static void soften(float *dst, const float *even, const float *odd, const float *max, float *sum, int64_t n,
+                   float factor) {
+    const v32 f = v32_set(factor);
+    for (int64_t j = 0; j < n; j += 16) {
+        const __mmask16 m = n - j < 16 ? v32_tail_of(n - j) : (__mmask16)-1;
+        const v32 top = v32_load_tail(max + j, m), e = exp2_vec((v32_load_tail(even + j, m) - top) * f);
+        v32 o = v32_set(0);
+        if (odd) o = exp2_vec((v32_load_tail(odd + j, m) - top) * f);
+        v32_store_tail(sum + j, m, v32_load_tail(sum + j, m) + e + o);
+        store_pair(dst + j, m, e, o);
+    }
+}
+
+static void narrow(uint16_t *dst, const float *src, int64_t n) {
+    for (int64_t j = 0; j < n; j += 16) {
+        const __mmask16 m = n - j < 16 ? v32_tail_of(n - j) : (__mmask16)-1;
+        _mm256_mask_storeu_epi16(dst + j, m, (__m256i)_mm512_cvtneps_pbh(v32_load_tail(src + j, m)));
+    }
+}
+
+const struct attn_ukr_pair attn_ukr_pair_avx512bf16 = {
+    .gemm = gemm_pair,
+    .dots = gemm_nt_pair,
+    .weigh = weigh,
+    .zip = zip,
+    .zip_f32 = zip_f32,
+    .finite = finite_half,
+    .exp2 = exp2_pair,
+    .soften = soften,
+    .narrow = narrow,
+};

@@ -175,6 +175,13 @@ attn_status attn_cuda_leave(const struct attn_cuda_device *d, attn_status status
     return attn_cuda_fail(drv, r, ATTN_E_DEVICE_FAULT, "cuCtxPopCurrent", "cuda:%d", d->index);
 }
 
+attn_status attn_cuda_capture_mode(const struct attn_cuda_device *d, cu_capture_mode *mode) {
+    const struct attn_cuda_driver *drv = &d->state->driver;
+    cu_result r = drv->cuThreadExchangeStreamCaptureMode(mode);
+    return r ? attn_cuda_fail(drv, r, ATTN_E_DEVICE_FAULT, "cuThreadExchangeStreamCaptureMode", "cuda:%d", d->index)
+             : ATTN_OK;
+}
+
 /* The driver's failures have no one to be told to here; a device that faulted refuses all of it. */
 static void release_device(struct attn_cuda_device *d) {
     const struct attn_cuda_driver *drv = &d->state->driver;
@@ -213,13 +220,18 @@ static attn_status alloc_cuda(struct attn_ctx *ctx, struct attn_core_device *dev
     const struct attn_cuda_device *d = attn_cuda_device_of(dev);
     const struct attn_cuda_driver *drv = &d->state->driver;
     cu_address at = 0;
+    cu_capture_mode mode = CU_CAPTURE_RELAXED;
     *out = NULL;
     TRY(attn_cuda_enter(d));
+    attn_status status = attn_cuda_capture_mode(d, &mode);
+    if (status) return attn_cuda_leave(d, status);
     cu_result r = drv->cuMemAlloc(&at, bytes);
-    attn_status status = ATTN_OK;
     if (r) status = attn_cuda_fail(drv, r, ATTN_E_DEVICE_FAULT, "cuMemAlloc", "%zu bytes on cuda:%d", bytes, d->index);
+    const attn_status back = attn_cuda_capture_mode(d, &mode);
+    if (back && !r) drv->cuMemFree(at);
+    if (!status) status = back;
     status = attn_cuda_leave(d, status);
-    if (status && !r)
+    if (status && !back && !r)
         drv->cuMemFree(at); /* the thread could not be given back its own context: ours is still current */
     if (!status) *out = (void *)(uintptr_t)at;
     return status;
@@ -229,9 +241,12 @@ static void free_cuda(struct attn_ctx *ctx, struct attn_core_device *dev, void *
     (void)ctx;
     const struct attn_cuda_device *d = attn_cuda_device_of(dev);
     cu_context ours;
+    cu_capture_mode mode = CU_CAPTURE_RELAXED;
     if (d->state->pid != getpid()) return;
     if (d->state->driver.cuCtxPushCurrent(atomic_load(&d->context))) return;
+    const int changed = !d->state->driver.cuThreadExchangeStreamCaptureMode(&mode);
     d->state->driver.cuMemFree((cu_address)(uintptr_t)memory);
+    if (changed) d->state->driver.cuThreadExchangeStreamCaptureMode(&mode);
     d->state->driver.cuCtxPopCurrent(&ours);
 }
 
@@ -305,8 +320,10 @@ static attn_status stream_id(struct attn_ctx *ctx, struct attn_core_device *dev,
 static const struct attn_core_rows sets[] = {
     {attn_cuda_sdpa_fwd_rows, &attn_cuda_n_sdpa_fwd_rows},
     {attn_cuda_sdpa_bwd_rows, &attn_cuda_n_sdpa_bwd_rows},
+    {attn_cuda_mla_bwd_sm90_rows, &attn_cuda_n_mla_bwd_sm90_rows},
     {attn_cuda_mla_bwd_rows, &attn_cuda_n_mla_bwd_rows},
     {attn_cuda_sdpa_fwd_wide_rows, &attn_cuda_n_sdpa_fwd_wide_rows},
+    {attn_cuda_sdpa_bwd_wide_rows, &attn_cuda_n_sdpa_bwd_wide_rows},
     {attn_cuda_mla_fwd_sm90_rows, &attn_cuda_n_mla_fwd_sm90_rows},
     {attn_cuda_mla_fwd_rows, &attn_cuda_n_mla_fwd_rows},
     {attn_cuda_dist_sm90_rows, &attn_cuda_n_dist_sm90_rows},

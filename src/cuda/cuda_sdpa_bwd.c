@@ -102,12 +102,22 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
 
 /* ------------------------------------------------------------------ estimate, workspace ------------ */
 
+/* The share of the device's rate that the problem's CTAs reach: a multiprocessor without one does nothing, and one of
+ * two that fit does two thirds of what both do. */
+static double occupancy(const struct kp_sdpa_bwd_config *c, const struct attn_cuda_limits *l, const attn_problem *p) {
+    const double items = (double)p->batch * (double)p->heads_k * (double)blocks(p->seq_k, c->keys), sms = l->n_sms,
+                 alone = c->ctas > 1 ? 0.67 : 1;
+    if (items >= sms * c->ctas) return 1;
+    if (items <= sms) return alone * (items > 1 ? items : 1) / sms;
+    return alone + (1 - alone) * (items - sms) / (sms * (c->ctas - 1));
+}
+
 /* Rates are fractions of the 1024 multiply-adds a cycle of mma.sync at 1.7 GHz, the padding to the variant's dims
  * counted; fewer warps on a multiprocessor than a row is made for hide less. */
 static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
     const struct kp_sdpa_bwd_config *c = k->impl;
     const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
-    const double dims = (double)(3 * p->dim_qk + 2 * p->dim_v), peak = 2048 * 1.7e9 * l->n_sms;
+    const double dims = (double)(3 * p->dim_qk + 2 * p->dim_v), peak = 2048 * 1.7e9 * l->n_sms * occupancy(c, l, p);
     const double padding = dims > 0 ? 5 * c->dim / dims : 1;
     const int32_t fit = l->shared_per_sm / (KP_SDPA_BWD_SHARED_BYTES(*c) + 1024);
     const double rate = (c->full ? 0.35 : 0.6) * (fit < c->ctas ? 0.6 : 1) * (k->deterministic ? 0.75 : 1);

@@ -48,6 +48,10 @@ static inline struct attn_cuda_device *attn_cuda_device_of(const struct attn_cor
  * driver. leave() returns `status` if it is a failure, else its own. */
 attn_status attn_cuda_enter(const struct attn_cuda_device *d);
 attn_status attn_cuda_leave(const struct attn_cuda_device *d, attn_status status);
+/* Allocating and loading are no work of a stream, but while one of the process records a graph the driver refuses them,
+ * and spoils the recording, unless the thread says that it knows: exchange its mode for CU_CAPTURE_RELAXED before, and
+ * again after. */
+attn_status attn_cuda_capture_mode(const struct attn_cuda_device *d, cu_capture_mode *mode);
 
 /* module.c: release every image of the device; its context is current. */
 void attn_cuda_modules_unload(struct attn_cuda_device *d);

@@ -79,15 +79,6 @@ static attn_status raise_limit(const struct attn_cuda_device *d, const struct at
     return ATTN_OK;
 }
 
-/* Loading is no work of a stream, but while some stream of the process records a graph the driver forbids it, and
- * spoils the recording, unless the thread says that it knows. */
-static attn_status exchange_mode(const struct attn_cuda_device *d, cu_capture_mode *mode) {
-    const struct attn_cuda_driver *drv = &d->state->driver;
-    cu_result r = drv->cuThreadExchangeStreamCaptureMode(mode);
-    return r ? attn_cuda_fail(drv, r, ATTN_E_DEVICE_FAULT, "cuThreadExchangeStreamCaptureMode", "cuda:%d", d->index)
-             : ATTN_OK;
-}
-
 attn_status attn_cuda_variant_load(struct attn_core_device *dev, const struct attn_cuda_variant *v,
                                    uint32_t shared_bytes) {
     struct attn_cuda_device *d = attn_cuda_device_of(dev);
@@ -101,13 +92,13 @@ attn_status attn_cuda_variant_load(struct attn_core_device *dev, const struct at
         return ATTN_OK;
     TRY(attn_cuda_enter(d));
     cu_capture_mode mode = CU_CAPTURE_RELAXED;
-    attn_status status = exchange_mode(d, &mode);
+    attn_status status = attn_cuda_capture_mode(d, &mode);
     if (status) return attn_cuda_leave(d, status);
     pthread_mutex_lock(&d->state->lock);
     if (!atomic_load_explicit(&l->function, memory_order_relaxed)) status = load(d, v, l);
     if (!status) status = raise_limit(d, v, l, shared_bytes);
     pthread_mutex_unlock(&d->state->lock);
-    const attn_status back = exchange_mode(d, &mode);
+    const attn_status back = attn_cuda_capture_mode(d, &mode);
     return attn_cuda_leave(d, status ? status : back);
 }
 

@@ -142,8 +142,8 @@ static void test_half(void **state_) {
                                    : attn_num_f32_f16((float)uniform());
             }
             u->widen(wide, b, dtype, ROWS * LD, 1);
-            u->gemm_half(m, n, k, a, LD, b, LD, dtype, c, LD, s % 2);
-            u->gemm_f32(m, n, k, a, LD, 1, wide, LD, want, LD, s % 2);
+            u->gemm_half(m, n, k, a, LD, b, LD, dtype, c, LD, (int)(s % 2));
+            u->gemm_f32(m, n, k, a, LD, 1, wide, LD, want, LD, (int)(s % 2));
             assert_memory_equal(c, want, sizeof c);
             u->gemm_nt_half(m, k, n, a, LD, b, LD, dtype, c, LD);
             u->gemm_nt_f32(m, k, n, a, LD, wide, LD, want, LD);

@@ -123,6 +123,8 @@ static void test_zip(void **unused) {
             if (n > 0 && kind == 3) even[n / 2] = 0xffc1;
             const int fine = u->zip(to, even, kind == 1 ? NULL : odd, n);
             assert_int_equal(fine, kind < 2 || n == 0);
+            assert_int_equal(u->finite(even, n), kind != 3 || n == 0);
+            assert_int_equal(u->finite(odd, n), kind != 2 || n == 0);
             for (int64_t j = 0; j < n; j++) {
                 uint16_t h[2];
                 memcpy(h, to + j, sizeof h);
@@ -183,9 +185,43 @@ static void test_exp2(void **unused) {
     }
 }
 
+/* Column by column the same as exp2 does row by row. */
+static void test_soften(void **unused) {
+    float even[70], odd[70], max[70], sum[70 + PAD], to[70 + PAD];
+    uint16_t narrow[70 + PAD];
+    (void)unused;
+    for (int64_t n = 0; n <= 70; n++)
+        for (int both = 0; both < 2; both++) {
+            for (int j = 0; j < 70; j++) {
+                even[j] = (float)(9 * uniform()), odd[j] = (float)(9 * uniform()), max[j] = (float)(3 * uniform());
+                sum[j] = (float)j;
+            }
+            if (n > 4) even[3] = -INFINITY, odd[4] = NAN;
+            memset(to, 77, sizeof to);
+            memset(narrow, 77, sizeof narrow);
+            u->soften(to, even, both ? odd : NULL, max, sum, n, 1.25f);
+            u->narrow(narrow, even, n);
+            for (int j = 0; j < 70; j++) {
+                uint16_t h[2], e = 77 * 257, o = e;
+                memcpy(h, to + j, sizeof h);
+                if (j >= n) {
+                    assert_true(h[0] == e && h[1] == e && sum[j] == (float)j && narrow[j] == e);
+                    continue;
+                }
+                float want = u->exp2(&e, even + j, 1, 1.25f, max[j]), more = u->exp2(&o, odd + j, 1, 1.25f, max[j]);
+                want += (float)j;
+                if (both) want += more;
+                assert_true(h[0] == e && (both ? h[1] == o : h[1] == 0));
+                assert_true(sum[j] == want || (isnan(sum[j]) && isnan(want)));
+                assert_int_equal(narrow[j], attn_num_f32_bf16(even[j]));
+            }
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_gemm), cmocka_unit_test(test_few),
-                                       cmocka_unit_test(test_zip), cmocka_unit_test(test_exp2)};
+                                       cmocka_unit_test(test_zip), cmocka_unit_test(test_soften),
+                                       cmocka_unit_test(test_exp2)};
     if (attn_cpu_features("", NULL) & ATTN_CPU_BF16) return cmocka_run_group_tests(tests, NULL, NULL);
     printf("no AVX-512 with BF16 on this processor: skipped\n");
     return 77;
