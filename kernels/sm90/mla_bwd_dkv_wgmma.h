@@ -9,20 +9,29 @@
 #include "kernels/device/reduce.h"
 #include "kernels/sm90/mla_bwd_plan_wgmma.h"
 
+/* Where the gradients of slots (g & ~1) + i + 8 r of the warp go, [2 r + i], at the lane's columns; 1 = nowhere. Rows
+ * of pairs follow one another: the first says where, and on has a bit for each. */
 struct target {
-    uint64_t at[4]; /* of slots (g & ~1) + i + 8 r of the warp: [2 r + i], the lane's columns; 1 = slot is not valid */
+    uint64_t at[PAIRS ? 1 : 4];
+    uint32_t on;
 };
 
 static __device__ __forceinline__ void find_target(const struct kp_mla_bwd *p, struct target *to, uint32_t shared,
                                                    uint32_t n) {
     const int thread = recompute((int)threadIdx.x), warp = thread >> 5 & 3, g = thread >> 2 & 7, t = thread & 3;
+    const int first = warp * 16 + (g & 6);
     const uint64_t base = kept(shared + SUMS_AT) + 4 * (uint64_t)(8 * (2 * (g & 1) + (t & 1)) + 4 * (t >> 1));
+    if (PAIRS) to->at[0] = base + (uint64_t)n * (64 * 4 * D) + (uint64_t)(first * 4 * D);
+    to->on = 0;
 #pragma unroll
     for (int x = 0; x < 4; x++) {
-        const int slot = warp * 16 + (g & 6) + (x & 1) + 8 * (x >> 1);
+        const int slot = first + (x & 1) + 8 * (x >> 1);
         const int row = (int)shared_load32(shared + NOTE_AT + 256 * (n & 1) + 4 * (uint32_t)slot);
-        const int64_t offset = PAIRS ? ((int64_t)n * 64 + slot) * D : row * p->sum.row;
-        to->at[x] = row < 0 || !p->dkv.data ? 1 : base + 4 * (uint64_t)offset;
+        const int on = row >= 0 && p->dkv.data;
+        if (PAIRS)
+            to->on |= (uint32_t)on << x;
+        else
+            to->at[x] = on ? base + 4 * (uint64_t)(row * p->sum.row) : 1;
     }
 }
 
@@ -97,12 +106,12 @@ static __device__ __forceinline__ void emit(const struct kp_mla_bwd *p, const fl
         }
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const uint64_t at = to->at[2 * r + i];
-            float *x = (float *)at + column;
-            if (PAIRS)
-                store4(x, line[i], (uint32_t)~at & 1);
-            else
-                reduce_add4(x, line[i], (uint32_t)~at & 1);
+            if (PAIRS) {
+                store4((float *)to->at[0] + (i + 8 * r) * D + column, line[i], to->on >> (2 * r + i) & 1);
+            } else {
+                const uint64_t at = to->at[2 * r + i];
+                reduce_add4((float *)at + column, line[i], (uint32_t)~at & 1);
+            }
         }
     }
 }

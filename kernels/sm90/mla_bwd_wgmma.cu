@@ -24,15 +24,21 @@
  *   P, dS    64 heads x 64 slots each; CTAS = 2: the     16,384      16,384
  *            stage takes the place of P
  *   rest     NOTE_AT and on                               3,072       3,072     232,448 and 216,064 in all
- * Barriers (arrivals; who waits):
- *   Q_FULL, Q_FREE [slice]  (128 producers, slice 0 also 2 for the states; compute)     (4 warps of gradients;
- * producers) K_FULL [slice]          (128 producers, slice 0 also 1 for mask and notes; compute) K_FREE [w] (4 warps of
- * compute w after dQ; producers): slices 4 w .. 4 w + 3; slice 8 needs both PD_FULL                 (8 warps of
- * compute; compute and gradients) PD_FREE                 (8 warps of compute after dQ, 4 of gradients when P, dS (and
- * the stage) are read; compute) STAGE_FULL, STAGE_FREE [warp]  (the same warp of the other CTA; gradients)       named
- * 1, 2: sums of P' for dist named 3: P is read, the stage may be written Phases: a tile, for Q an item with at least
- * one slot, for the stage 64 columns. Notes and mask of tile n are in place n % 2: they are rewritten after K_FREE of n
- * + 1, so after PD_FREE of n, which follows their last reading. */
+ * Barriers: arrivals --> who waits
+ *   Q_FULL [group]       128 producers, group 0 also 2 for the states --> compute
+ *   Q_FREE [slice]       4 warps of gradients --> producers
+ *   K_FULL [group]       128 producers, group 0 also 1 for mask and notes --> compute
+ *   K_FREE [4]           4 warps of compute w, dQ being done with slices 4 w, 4 w + 1, then with the next two
+ *                        --> producers; slice 8 needs the later ones of both
+ *   PD_FULL              8 warps of compute --> compute and gradients
+ *   PD_FREE              8 warps of compute after dQ, 4 of gradients, P, dS (and the stage) being read --> compute
+ *   STAGE_FULL [warp]    1 here, and the bytes that the same warp of the other CTA sends --> gradients
+ *   STAGE_FREE [warp]    1 of the other CTA --> gradients
+ *   named 1, 2           a warpgroup of compute: its item, sums of P' for dist
+ *   named 3              gradients: their item; P is read, the stage may be written
+ *   named 4              producers: their item
+ * Phases: a tile, for Q an item with at least one slot, for the stage 64 columns. Notes and mask of tile n are in place
+ * n % 2: they are rewritten after K_FREE of n + 1, so after PD_FREE of n, which follows their last reading. */
 #include "kernels/sm90/mla_bwd_dkv_wgmma.h"
 
 /* ------------------------------------------------------------------ S, dP, dQ ---------------------- */
