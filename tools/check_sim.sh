@@ -114,8 +114,12 @@ for policy in $policies; do
     idle=$(awk 'NR == FNR { if ($2 + $3 > 0) seen[$1] = 1; next } !($1 in seen)' <(echo "$sums") "$out/rows")
     p=$(awk '{ s += $2 } END { print s + 0 }' <<<"$sums")
     f=$(awk '{ s += $3 } END { print s + 0 }' <<<"$sums")
-    [ -z "$idle" ] || echo "$policy: rows that accepted no problem: $idle"
-    f=$((f + $(grep -c . <<<"$idle")))
+    if [ -n "$idle" ] && grep -qs '^ATTN_CUDA_VARIANTS:[A-Z]*=[^.]' "$build/CMakeCache.txt"; then
+        echo "$policy: $(wc -l <<<"$idle") rows accepted no problem: this build has a part of the images"
+    elif [ -n "$idle" ]; then
+        echo "$policy: rows that accepted no problem: $idle"
+        f=$((f + $(wc -l <<<"$idle")))
+    fi
     echo "$policy: $p passed, $f failed, $(wc -l <"$out/rows") rows"
     passed=$((passed + p)) failed=$((failed + f))
 done
