@@ -104,6 +104,11 @@ static struct sim_transfer *tensor_box(struct sim_warp *w, const struct sim_ins 
     const uint32_t *places = w->list + in->list + in->n;
     int32_t at[SIM_TENSOR_RANK] = {0};
     for (uint32_t i = 0; i < in->z; i++) at[i] = (int32_t)W32(places[i])[l];
+    if ((uint32_t)at[0] * m->bytes % 16) { /* seen on an H100, which calls it an illegal instruction */
+        sim_find(w, in, 1u << l, SIM_F_ALIGNMENT, "the box begins at element %d of a row, no multiple of 16 bytes",
+                 at[0]);
+        return NULL;
+    }
     uint32_t boxes = in->y & GATHER ? 4 : 1; /* four rows by number, one behind the other */
     if (boxes > 1 && (rows != 1 || in->x != SIM_TO_SHARED)) {
         sim_find(w, in, 1u << l, SIM_F_PROTOCOL, "gather4 copies boxes of one row to shared memory");
