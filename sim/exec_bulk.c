@@ -104,6 +104,15 @@ static struct sim_transfer *tensor_box(struct sim_warp *w, const struct sim_ins 
     const uint32_t *places = w->list + in->list + in->n;
     int32_t at[SIM_TENSOR_RANK] = {0};
     for (uint32_t i = 0; i < in->z; i++) at[i] = (int32_t)W32(places[i])[l];
+    if (in->x == SIM_TO_GLOBAL && at[0] < 0) { /* this and the next: an H100 calls it an illegal instruction */
+        sim_find(w, in, 1u << l, SIM_F_BOUNDS, "a store of a box that begins before its rows, at %d", at[0]);
+        return NULL;
+    }
+    if ((uint32_t)at[0] * m->bytes % 16) {
+        sim_find(w, in, 1u << l, SIM_F_ALIGNMENT, "the box begins at element %d of a row, no multiple of 16 bytes",
+                 at[0]);
+        return NULL;
+    }
     uint32_t boxes = in->y & GATHER ? 4 : 1; /* four rows by number, one behind the other */
     if (boxes > 1 && (rows != 1 || in->x != SIM_TO_SHARED)) {
         sim_find(w, in, 1u << l, SIM_F_PROTOCOL, "gather4 copies boxes of one row to shared memory");
@@ -118,7 +127,7 @@ static struct sim_transfer *tensor_box(struct sim_warp *w, const struct sim_ins 
     }
     t->swizzle = m->swizzle;
     t->type = reduction_type(m->type);
-    if (m->nan) t->fill = 0x7fff;
+    if (m->nan) t->fill = 0x7ff7; /* as an H100 does, in f16 and bf16 */
     return t;
 }
 static struct sim_transfer *range(struct sim_warp *w, const struct sim_ins *in, uint32_t l, uint64_t global) {
