@@ -8,7 +8,7 @@ BUILD = build/release
 export JOBS
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo check check-full check-sim asan ubsan tsan fuzz cov lint tidy abi-check ptxas-check check-oldcpu format doc \
+.PHONY: help deps build demo check check-full check-sim bench-sim asan ubsan tsan fuzz cov lint tidy abi-check ptxas-check check-oldcpu format doc \
         nvcc gpu-check gpu-sanitize figures install uninstall clean
 
 help: ## this list
@@ -33,9 +33,12 @@ check-full: ## more problems and seeds, sanitizers, older processors, coverage (
 	@tools/install_deps.sh full
 	@tools/check.sh full
 
-check-sim: ## every GPU kernel in the PTX simulator, small problems, three policies (no GPU needed)
+check-sim: ## every GPU kernel in the PTX simulator, small problems, three policies (no GPU; KERNEL='*' POLICIES=.. REPEAT=6)
 	@tools/install_deps.sh check
 	@tools/check.sh sim
+
+bench-sim: build ## speed of the PTX simulator, checks on: million warp instructions a second of one core
+	@tools/bench_sim.sh $(BUILD)
 
 asan ubsan tsan: ## quick tier under address+undefined, undefined or thread sanitizer
 	@tools/install_deps.sh check

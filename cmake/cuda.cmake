@@ -5,6 +5,7 @@
 set(ATTN_CUDA AUTO CACHE STRING "GPU backend: AUTO (if nvcc is found), ON or OFF")
 set_property(CACHE ATTN_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(ATTN_CUDA_CACHE "" CACHE PATH "folder that keeps compiled device kernels for other builds; empty = none")
+set(ATTN_CUDA_CODE "$ENV{ATTN_CUDA_CODE}" CACHE STRING "ptx: embed PTX alone, no machine code (quick; the simulator and drivers that compile run it)")
 set(ATTN_CUDA_VARIANTS "." CACHE STRING "regular expression: device kernels to compile; the rows of others refuse for want of an image")
 
 # Machine code per architecture word of a .def file's name, and the virtual architecture that the PTX is for. The sm80 rows
@@ -26,6 +27,9 @@ function(attn_cuda_decide)
   if(NOT ATTN_CUDA STREQUAL "AUTO" AND NOT ATTN_CUDA)
     message(STATUS "CUDA: off, as asked")
     return()
+  endif()
+  if(NOT ATTN_CUDA_CODE MATCHES "^(|ptx)$")
+    message(FATAL_ERROR "ATTN_CUDA_CODE is ${ATTN_CUDA_CODE}; expected ptx or nothing")
   endif()
   find_program(ATTN_NVCC nvcc HINTS $ENV{CUDA_HOME}/bin $ENV{CUDA_PATH}/bin /usr/local/cuda/bin DOC "CUDA compiler")
   find_program(ATTN_NVCC nvcc PATHS ${PROJECT_SOURCE_DIR}/build/nvcc/bin NO_DEFAULT_PATH) # make nvcc
@@ -87,11 +91,15 @@ function(attn_cuda_variant def line index)
   set(numbers ${attn_cuda_cubins_${arch}})
   list(TRANSFORM numbers REPLACE "[a-z]" "")
   list(JOIN numbers ", " numbers)
+  if(ATTN_CUDA_CODE STREQUAL "ptx")
+    set(codes "-")
+    set(numbers 0)
+  endif()
   string(REGEX MATCH "[a-z]$" exact "${attn_cuda_ptx_${arch}}")
   string(COMPARE NOTEQUAL "${exact}" "" exact)
 
   set(out ${attn_cuda_dir}/${name})
-  add_custom_command(OUTPUT ${out}.fatbin ${out}.ptx ${out}.ptxas.txt
+  add_custom_command(OUTPUT ${out}.fatbin ${out}.ptx ${out}.ptx.fatbin ${out}.ptxas.txt
                      COMMAND ${PROJECT_SOURCE_DIR}/tools/compile_variant.sh "${ATTN_CUDA_CACHE}" ${attn_nvcc_version} ${ATTN_NVCC}
                              ${PROJECT_SOURCE_DIR} ${source} ${out} ${ptx} ${codes} ${attn_nvcc_flags} ${defines}
                      DEPENDS ${source} ${attn_cuda_headers} ${PROJECT_SOURCE_DIR}/tools/compile_variant.sh
@@ -135,7 +143,7 @@ function(attn_cuda_sources list_name)
   get_property(attn_cuda_bytes GLOBAL PROPERTY attn_cuda_bytes)
   get_property(attn_cuda_rows GLOBAL PROPERTY attn_cuda_rows)
   set(attn_cuda_count ${index})
-  file(WRITE ${attn_cuda_dir}/nvcc.txt "${attn_nvcc_version}\n")
+  file(WRITE ${attn_cuda_dir}/nvcc.txt "${attn_nvcc_version} ${ATTN_CUDA_CODE}\n")
   configure_file(cmake/cuda_variants.c.in ${attn_cuda_dir}/cuda_variants.c @ONLY)
   set_source_files_properties(${attn_cuda_dir}/cuda_variants.c PROPERTIES OBJECT_DEPENDS "${images}")
   message(STATUS "CUDA: ${index} kernel variants")

@@ -54,7 +54,7 @@ struct kp_mla_bwd {
     uint64_t dsink;                      /* float [HQ] */
     int64_t dsink_head;                  /* stride in elements */
     uint64_t rows;                       /* struct kp_mla_row [B*SQ][HQ] */
-    uint64_t part_dist;                  /* f32 [head_blocks][B*SQ][TOPK]: sum of P' over the heads of a block */
+    uint64_t part_dist;                  /* f32 [dist_blocks][B*SQ][TOPK]: sum of P' over the heads of a block */
     uint64_t pairs;                      /* f32 [n][head_blocks][TOPK][D]; invalid slots are not written */
     uint64_t keys[2], slots[2];          /* sort: uint32 [n * TOPK]; key = b * SK + idx, B * SK for an invalid slot */
     uint64_t counts;                     /* sort: uint32 [256][sort_blocks] */
@@ -63,8 +63,8 @@ struct kp_mla_bwd {
     int32_t dist_norm;               /* ATTN_DIST_* */
     uint32_t steps;                  /* KP_MLA_BWD_* */
     int32_t digit, from,
-        sort_blocks; /* sort: lowest bit of this pass; which of keys[], slots[] it reads (-1: indices) */
-    int32_t reserved;
+        sort_blocks;     /* sort: lowest bit of this pass; which of keys[], slots[] it reads (-1: indices) */
+    int32_t dist_blocks; /* head_blocks, or more where a main kernel sums P' over fewer heads */
 };
 KP_SIZE(struct kp_mla_bwd, 272 + 8 * 48 + 12 * 8 + 8 * 4);
 

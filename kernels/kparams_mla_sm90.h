@@ -22,10 +22,19 @@ struct kp_dist_sm90_config {
     int32_t dtype, dim, halves;
 };
 
+/* A line of mla_bwd_sm90.def. */
+struct kp_mla_bwd_sm90_config {
+    const char *symbol;
+    int32_t dtype, dim, deterministic, ctas;
+};
+
 #define KP_SM90_SLICE 8192 /* 64 rows of 64 elements */
 /* Q, two tiles of 9 slices, the rest */
 #define KP_MLA_FWD_SM90_SHARED(dim) (((dim) / 64 + 18) * KP_SM90_SLICE + 4096)
 /* Q of one half of the heads and two tiles, or of both halves and one; the rest */
 #define KP_DIST_SM90_SHARED(dim) (3 * ((dim) / 64) * KP_SM90_SLICE + 4096)
 #define KP_MLA_FWD_SM90_THREADS  384
+/* Q, K, dO, P, dS, the rest */
+#define KP_MLA_BWD_SM90_SHARED(dim) ((2 * ((dim) / 64) + 10) * KP_SM90_SLICE + 3072)
+#define KP_MLA_BWD_SM90_THREADS     512
 #endif

@@ -261,7 +261,7 @@ static void decode_statement(struct sim_decoder *d, struct sim_ins *in) {
         in->guard = d->reg_at[d->s->guard];
         in->flip = d->s->guard_negated ? SIM_ALL : 0;
     }
-    d->o = d->kernel->operands + d->s->first;
+    d->o = d->s->n ? d->kernel->operands + d->s->first : NULL;
     d->n = d->s->n;
     const struct sim_op *op = find_op(d->s->opcode);
     if (op && !(op->exec && d->n && (d->o[0].kind == PTX_VECTOR || (d->n > 1 && d->o[1].kind == PTX_VECTOR))))
@@ -282,14 +282,14 @@ struct sim_program *sim_decode(const struct ptx_module *module, const struct ptx
     p->n_predicates = 3; /* always true, always false, where unwanted results go */
     d.sink = new_words(&d, 4 * SIM_LANES);
     for (uint32_t i = 0; i < kernel->n_regs; i++)
-        d.reg_at[i] =
-            kernel->reg_bits[i] == 1 ? p->n_predicates++ : new_words(&d, SIM_LANES * (kernel->reg_bits[i] + 31u) / 32u);
+        d.reg_at[i] = kernel->reg_bits[i] == 1 ? p->n_predicates++
+                                               : new_words(&d, SIM_LANES * ((kernel->reg_bits[i] + 31u) / 32u));
     for (p->n_ins = 0; p->n_ins < kernel->n_statements && !d.failed; p->n_ins++) {
         d.s = &kernel->statements[p->n_ins];
         decode_statement(&d, &p->ins[p->n_ins]);
     }
     p->ins[p->n_ins] = (struct sim_ins){.exec = sim_exec_exit, .statement = p->n_ins ? p->n_ins - 1 : 0};
-    if (!d.failed && p->uses & SIM_USES_WGMMA) sim_watch_find(p);
+    if (!d.failed && p->uses & (SIM_USES_WGMMA | SIM_USES_TCGEN05)) sim_watch_find(p);
     free(d.reg_at);
     free(d.constant_hash);
     if (!d.failed) return p;

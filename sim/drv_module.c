@@ -22,6 +22,34 @@ static void release(struct sim_module *m) {
     ptx_free(m->ptx);
     free(m);
 }
+/* ATTNSIM_PTX=folder: a file NAME.ptx there takes the place of the module whose first kernel is NAME. For trying an
+ * edit of PTX without a build. NULL: there is none. */
+static char *other_text(const struct ptx_module *m) {
+    const char *folder = getenv("ATTNSIM_PTX");
+    char path[1024];
+    if (!folder || !folder[0] || !m->kernels) return NULL;
+    snprintf(path, sizeof path, "%s/%s.ptx", folder, m->kernels->name);
+    FILE *f = fopen(path, "rb");
+    if (!f) return NULL;
+    char *text = NULL;
+    long bytes = !fseek(f, 0, SEEK_END) ? ftell(f) : -1;
+    if (bytes > 0 && (text = calloc(1, (size_t)bytes + 1)) != NULL) {
+        rewind(f);
+        if (fread(text, 1, (size_t)bytes, f) != (size_t)bytes) text[0] = 0;
+    }
+    fclose(f);
+    return text;
+}
+static int parse(struct sim_module *m, char **text, char *why, size_t why_bytes) {
+    if (!(m->ptx = ptx_parse(*text, why, why_bytes))) return R_INVALID_PTX;
+    char *other = other_text(m->ptx);
+    if (!other) return R_SUCCESS;
+    ptx_free(m->ptx);
+    free(*text);
+    *text = other;
+    return (m->ptx = ptx_parse(other, why, why_bytes)) ? R_SUCCESS : R_INVALID_PTX;
+}
+
 SIM_API cuModuleLoadDataEx(struct sim_module **out, const void *image, unsigned n, int *options, void **values);
 SIM_API cuModuleLoadDataEx(struct sim_module **out, const void *image, unsigned n, int *options, void **values) {
     ENTER_CONTEXT
@@ -38,8 +66,8 @@ SIM_API cuModuleLoadDataEx(struct sim_module **out, const void *image, unsigned 
     char *text = sim_image_text(image, why, sizeof why);
     if (!text)
         r = R_NO_BINARY;
-    else if (!(m->ptx = ptx_parse(text, why, sizeof why)))
-        r = R_INVALID_PTX;
+    else
+        r = parse(m, &text, why, sizeof why);
     for (const struct ptx_kernel *k = r ? NULL : m->ptx->kernels; k && !r; k = k->next) {
         struct sim_program *p = sim_decode(m->ptx, k, why, sizeof why);
         struct sim_function *f = p ? calloc(1, sizeof *f) : NULL;

@@ -92,6 +92,8 @@ SIM_DECODER(copy_arrival);
 SIM_DECODER(bulk);
 SIM_DECODER(mbarrier);
 SIM_DECODER(wgmma);
+SIM_DECODER(tcgen05);
+SIM_DECODER(tensor_product); /* tcgen05.mma */
 SIM_DECODER(mapa);
 SIM_DECODER(getctarank);
 SIM_DECODER(setmaxnreg);

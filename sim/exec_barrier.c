@@ -102,8 +102,9 @@ SIM_HEAD(barrier) {
         w->p[in->o[0]] = (w->p[in->o[0]] & ~m) | ((in->x == RED_AND ? b->result_and : b->result_or) ? m : 0);
     return SIM_NEXT;
 }
-SIM_HEAD(warp_sync) {
-    (void)w, (void)in, (void)m;
+SIM_HEAD(warp_sync) { /* orders the lanes' accesses: later ones have a later time */
+    (void)in, (void)m;
+    sim_clock_tick(w);
     return SIM_NEXT;
 }
 

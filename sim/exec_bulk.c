@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TENSOR = 1, MULTICAST = 2, REDUCE = 4 };
+enum { TENSOR = 1, MULTICAST = 2, REDUCE = 4, GATHER = 8, PAIR = 16 };
 enum { PREFETCH = SIM_FROM_REGISTERS + 1 };
 
 /* An address in the list: place, offset, 1 if the register has 64 bits. */
@@ -50,21 +50,22 @@ SIM_HEAD(wait_group) { /* x: .read */
 
 /* ---- copies ---- */
 
-static const struct sim_tensor_map *map_at(struct sim_warp *w, const struct sim_ins *in, uint32_t l, uint64_t at) {
+/* A copy of the map: parameters stand anywhere. 0, or -1 after a finding. */
+static int map_at(struct sim_warp *w, const struct sim_ins *in, uint32_t l, uint64_t at, struct sim_tensor_map *map) {
     const struct sim_launch *g = w->cta->cluster->launch;
-    const struct sim_tensor_map *m = NULL;
+    const void *from = NULL;
     if ((at & SIM_WINDOW_MASK) == SIM_WINDOW_PARAM) {
         uint64_t offset = at & ~SIM_WINDOW_MASK;
-        if (offset + sizeof *m <= g->program->kernel->param_bytes) m = (const void *)(g->params + offset);
-    } else if (at & SIM_WINDOW_MASK || sim_global_at(w, in, l, at, sizeof *m, 64, "reads the tensor map of")) {
-        m = NULL;
-    } else {
-        m = (const void *)(uintptr_t)at;
+        if (offset + sizeof *map <= g->program->kernel->param_bytes) from = g->params + offset;
+    } else if (!(at & SIM_WINDOW_MASK)) {
+        if (sim_global_at(w, in, l, at, sizeof *map, 64, "reads the tensor map of")) return -1;
+        from = (const void *)(uintptr_t)at;
     }
-    if (m && !(at & 63) && sim_tensor_valid(m)) return m;
+    if (from) memcpy(map, from, sizeof *map);
+    if (from && !(at & 63) && sim_tensor_valid(map)) return 0;
     sim_find(w, in, 1u << l, SIM_F_BOUNDS, "no tensor map, or none on a multiple of 64, at 0x%llx",
              (unsigned long long)at);
-    return NULL;
+    return -1;
 }
 static int shared_place(struct sim_warp *w, const struct sim_ins *in, uint32_t l, uint64_t at, uint32_t align,
                         struct sim_cta **owner, uint32_t *offset) {
@@ -72,17 +73,24 @@ static int shared_place(struct sim_warp *w, const struct sim_ins *in, uint32_t l
     return *owner ? 0 : -1;
 }
 
+/* op: add, min, max, and, or, xor */
+static int can_reduce(enum ptx_type type, uint32_t op) {
+    if (type == PTX_F16 || type == PTX_BF16) return op <= 2;
+    if (type == PTX_F32 || type == PTX_F64) return op == 0;
+    if (type == PTX_B32 || type == PTX_B64) return op >= 3 && op <= 5;
+    return ptx_type_bytes(type) >= 4 && op <= 5;
+}
 static uint32_t reduction_type(uint32_t tensor_type) {
     static const uint8_t types[SIM_TENSOR_TYPES] = {
-        [SIM_TENSOR_U32] = PTX_U32,     [SIM_TENSOR_S32] = PTX_S32,    [SIM_TENSOR_U64] = PTX_U64,
-        [SIM_TENSOR_S64] = PTX_S64,     [SIM_TENSOR_F16] = PTX_F16X2,  [SIM_TENSOR_F32] = PTX_F32,
-        [SIM_TENSOR_BF16] = PTX_BF16X2, [SIM_TENSOR_F32_FTZ] = PTX_F32};
+        [SIM_TENSOR_U32] = PTX_U32,   [SIM_TENSOR_S32] = PTX_S32,    [SIM_TENSOR_U64] = PTX_U64,
+        [SIM_TENSOR_S64] = PTX_S64,   [SIM_TENSOR_F16] = PTX_F16,    [SIM_TENSOR_F32] = PTX_F32,
+        [SIM_TENSOR_BF16] = PTX_BF16, [SIM_TENSOR_F32_FTZ] = PTX_F32};
     return types[tensor_type];
 }
 
 static struct sim_transfer *tensor_box(struct sim_warp *w, const struct sim_ins *in, uint32_t l, uint64_t map) {
-    const struct sim_tensor_map *m = map_at(w, in, l, map);
-    if (!m) return NULL;
+    struct sim_tensor_map copy, *m = &copy;
+    if (map_at(w, in, l, map, m)) return NULL;
     if (m->interleave || m->step[0] != 1 || (m->nan && m->bytes != 2)) {
         sim_find(w, in, 1u << l, SIM_F_PROTOCOL,
                  "interleaved layouts, element strides of dimension 0 and NaN fill of wide types are not modelled");
@@ -96,8 +104,18 @@ static struct sim_transfer *tensor_box(struct sim_warp *w, const struct sim_ins 
     const uint32_t *places = w->list + in->list + in->n;
     int32_t at[SIM_TENSOR_RANK] = {0};
     for (uint32_t i = 0; i < in->z; i++) at[i] = (int32_t)W32(places[i])[l];
-    struct sim_transfer *t = sim_transfer_new(rows * ((inner + 15) / 16), rows * inner);
-    t->n_pieces = sim_tensor_walk(m, at, t->pieces);
+    uint32_t boxes = in->y & GATHER ? 4 : 1; /* four rows by number, one behind the other */
+    if (boxes > 1 && (rows != 1 || in->x != SIM_TO_SHARED)) {
+        sim_find(w, in, 1u << l, SIM_F_PROTOCOL, "gather4 copies boxes of one row to shared memory");
+        return NULL;
+    }
+    struct sim_transfer *t = sim_transfer_new(boxes * rows * ((inner + 15) / 16), boxes * rows * inner);
+    for (uint32_t i = 0; i < boxes; i++) {
+        uint32_t first = t->n_pieces;
+        if (i) at[1] = (int32_t)W32(places[1 + i])[l];
+        t->n_pieces += sim_tensor_walk(m, at, t->pieces + first);
+        for (uint32_t k = first; k < t->n_pieces; k++) t->pieces[k].shared += i * bytes;
+    }
     t->swizzle = m->swizzle;
     t->type = reduction_type(m->type);
     if (m->nan) t->fill = 0x7fff;
@@ -122,12 +140,13 @@ static int destinations(struct sim_warp *w, const struct sim_ins *in, uint32_t l
     struct sim_cta *owner, *teller;
     if (shared_place(w, in, l, to, align, &owner, &t->to) || shared_place(w, in, l, barrier, 8, &teller, &t->barrier))
         return -1;
-    if (owner != teller) {
+    if (owner != teller && !(in->y & PAIR && (owner->rank ^ teller->rank) == 1)) {
         sim_find(w, in, 1u << l, SIM_F_PROTOCOL, "writes to CTA rank %u and tells an mbarrier of rank %u", owner->rank,
                  teller->rank);
         return -1;
     }
     t->ranks = 1u << owner->rank;
+    t->teller = teller->rank ^ owner->rank; /* 1: the other CTA of the pair keeps the mbarrier */
     if (in->y & MULTICAST) t->ranks = W32(in->o[3])[l] & 0xffff;
     if (t->ranks >> w->cta->cluster->n_ctas || !t->ranks) {
         sim_find(w, in, 1u << l, SIM_F_BOUNDS, "multicast to mask 0x%x in a cluster of %u CTAs", t->ranks,
@@ -152,6 +171,11 @@ SIM_HEAD(bulk_copy) {
         if (in->y & REDUCE) {
             t->reduce = 1u + (uint32_t)in->count;
             if (!(in->y & TENSOR)) t->type = in->type;
+            if (!can_reduce((enum ptx_type)t->type, in->count)) {
+                sim_find(w, in, 1u << l, SIM_F_PROTOCOL, "the tensor's type has no such reduction");
+                free(t);
+                return SIM_FAULT;
+            }
         }
         struct sim_cta *owner = w->cta;
         int bad = 0;
@@ -254,9 +278,12 @@ SIM_DECODER(bulk) {
         for (uint8_t i = 0; i < 5; i++)
             if (sim_word(d, ranks[i])) in->z = i + 1;
         sim_word(d, "tile");
-        if (!in->z) return;
+        if (sim_word(d, "tile::gather4")) in->y |= GATHER;
+        if (!in->z || (in->y & GATHER && in->z != 2)) return;
     }
     int cluster = sim_word(d, "shared::cluster"), cta = sim_word(d, "shared::cta"), global = sim_word(d, "global");
+    sim_word(d, "cta_group::1");
+    if (sim_word(d, "cta_group::2")) in->y |= PAIR;
     int tells = sim_word(d, "mbarrier::complete_tx::bytes"), groups = sim_word(d, "bulk_group");
     if (sim_word(d, "multicast::cluster")) in->y |= MULTICAST;
     in->x = prefetch ? PREFETCH : groups ? SIM_TO_GLOBAL : global ? SIM_TO_SHARED : SIM_TO_CLUSTER;
@@ -269,8 +296,8 @@ SIM_DECODER(bulk) {
         sim_word(d, "noftz");
         if (!(in->y & TENSOR)) {
             enum ptx_type type = sim_last_type(d);
-            in->type = (uint8_t)(type == PTX_F16 ? PTX_F16X2 : type == PTX_BF16 ? PTX_BF16X2 : type);
-            if (ptx_type_bytes(type) < 4 && op) return;
+            in->type = (uint8_t)type;
+            if (!can_reduce(type, (uint32_t)op)) return;
         }
     }
     uint32_t addresses = prefetch ? 1
@@ -289,7 +316,7 @@ SIM_DECODER(bulk) {
     if (in->y & TENSOR) {
         const struct ptx_operand *map = &d->o[in->x == SIM_TO_SHARED ? 1 : 0];
         in->n = at = d->program->n_list - in->list;
-        if (map->n != in->z) sim_refuse(d, "%u coordinates", map->n);
+        if (map->n != (in->y & GATHER ? 5u : in->z)) sim_refuse(d, "%u coordinates", map->n);
         for (uint32_t i = 0; i < map->n && !d->failed; i++)
             sim_list_add(d, sim_source(d, &d->kernel->operands[map->first + i], 32));
     }

@@ -206,9 +206,11 @@ SIM_HEAD(convert) {
                 memcpy(&v[l], &f[l], 8);
             } else {
                 float r = !whole ? (float)f[l] : negative ? (float)v[l] : (float)(uint64_t)v[l];
+                if (from == PTX_F64 && to != PTX_F32) r = sim_odd(f[l]);
                 if (flags & SAT) r = r > 0 ? (r < 1 ? r : 1) : 0;
                 if (flags & FTZ) r = sim_flush(r);
                 v[l] = to == PTX_F32 ? sim_bits_of(r) : to == PTX_F16 ? sim_to_f16(r) : sim_to_bf16(r);
+                if (from == PTX_F64 && to == PTX_F16 && r != r) v[l] = 0x7e00;
             }
         } else {
             v[l] = cut(v[l], to);

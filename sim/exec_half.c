@@ -6,17 +6,6 @@
 
 #include <math.h>
 
-/* f64 -> 16 bits through f32 rounded to odd, so that the second rounding sees whether the first was exact. */
-static inline float odd(double x) {
-    float f = (float)x;
-    uint32_t u = sim_bits_of(f);
-    if ((double)f != x && f == f && !(u & 1)) {
-        int up = fabs((double)f) < fabs(x);
-        u = up ? u | 1 : u - 1;
-        return sim_float(u);
-    }
-    return f;
-}
 static inline float least(float a, float b) { return a < b || b != b ? a : b; }
 static inline float largest(float a, float b) { return a > b || b != b ? a : b; }
 
@@ -25,7 +14,7 @@ static inline float largest(float a, float b) { return a > b || b != b ? a : b; 
         double a = (double)sim_from_##T(x & 0xffff), b = (double)sim_from_##T(y & 0xffff),                             \
                c = (double)sim_from_##T(z & 0xffff);                                                                   \
         (void)a, (void)b, (void)c;                                                                                     \
-        return sim_to_##T(odd(expression));                                                                            \
+        return sim_to_##T(sim_odd(expression));                                                                        \
     }
 #define HANDLERS(T, name)                                                                                              \
     SIM_HEAD(exec_##name##_##T) {                                                                                      \

@@ -59,18 +59,6 @@ static uint32_t actor_of(const struct sim_warp *w) {
 
 /* ---- what a product does when its moment has come ---- */
 
-static void read_shared(const uint8_t *shared, const uint32_t *chunks, uint32_t n_chunks, uint32_t rows, int mn_major,
-                        enum wgmma_type type, int by_k, float *out, uint32_t pitch) {
-    uint32_t inner = mn_major ? rows / 8 : 2;
-    for (uint32_t c = 0; c < n_chunks; c++) {
-        float values[16];
-        uint32_t n = wgmma_widen(shared + chunks[c], type, values), outer = c / inner, part = c % inner;
-        for (uint32_t e = 0; e < n; e++) {
-            uint32_t row = mn_major ? part * 8 + e : outer, k = mn_major ? outer : part * n + e;
-            out[by_k ? k * pitch + row : row * pitch + k] = values[e];
-        }
-    }
-}
 static void read_registers(const struct sim_warp *first, const struct sim_ins *in, enum wgmma_type type, float *a) {
     uint32_t size = wgmma_size(type), parts = 4 / size;
     for (uint32_t q = 0; q < 4; q++) {
@@ -121,8 +109,8 @@ static int perform(struct sim_flight *f) {
     if (in->x & IN_REGISTERS)
         read_registers(first, in, (enum wgmma_type)in->y, a);
     else
-        read_shared(shared, p->chunks_a, p->n_a, 64, in->x & MN_A, (enum wgmma_type)in->y, 0, a, WGMMA_MAX_K);
-    read_shared(shared, p->chunks_b, p->n_b, n, in->x & MN_B, (enum wgmma_type)in->z, 1, b, n);
+        wgmma_gather(shared, p->chunks_a, p->n_a, 64, in->x & MN_A, (enum wgmma_type)in->y, 0, a, WGMMA_MAX_K);
+    wgmma_gather(shared, p->chunks_b, p->n_b, n, in->x & MN_B, (enum wgmma_type)in->z, 1, b, n);
     if (!(in->x & NEGATE_A) != !(in->x & NEGATE_B))
         for (uint32_t i = 0; i < 64 * WGMMA_MAX_K; i++) a[i] = -a[i];
     if (p->scale)

@@ -2,8 +2,8 @@
  * Operations under way: each goes through stages (sources read, destination written and told), one after the other.
  * Eager: all at the start. Late: when a wait needs it or no warp can run. Random: by the dice, in any order that the
  * operation itself allows. */
-#include "hopper.h"
 #include "report.h"
+#include "tensor_memory.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -106,6 +106,7 @@ static void check_end(struct sim_warp *last) {
 
 void sim_hopper_warp_ended(struct sim_warp *w) {
     if (!w->cta->n_live && w->cta->cluster->launch->options.races) check_end(w);
+    if (!w->cta->n_live && w->cta->hopper->tensor) sim_tensor_end(w);
     const struct sim_warp_hopper *h = w->hopper;
     for (uint32_t l = 0; l < SIM_LANES; l++)
         if (h->bulk_last[l] > h->bulk_seen[l]) {

@@ -36,6 +36,13 @@ static inline uint32_t sim_to_f16(float x) { /* nearest even; NaN is 7fff */
     uint32_t h = a < (UINT32_C(113) << 23) ? small : a >= 0x477ff000 ? 0x7c00 : normal;
     return a > 0x7f800000 ? 0x7fff : sign | h;
 }
+/* f64 -> 16 bits through f32 rounded to odd, so that the second rounding sees whether the first was exact. */
+static inline float sim_odd(double x) {
+    float f = (float)x;
+    uint32_t u = sim_bits_of(f);
+    double size = x < 0 ? -x : x, got = f < 0 ? -(double)f : (double)f;
+    return got != size && f == f && !(u & 1) ? sim_float(got < size ? u | 1 : u - 1) : f;
+}
 /* To 10 fraction bits, ties away from zero, as cvt.rna does. */
 static inline uint32_t sim_to_tf32(float x) {
     uint32_t u = sim_bits_of(x);

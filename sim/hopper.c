@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * The state of a cluster whose program uses mbarriers and asynchronous units: made once a launch, cleared for each
  * cluster of the grid. */
-#include "hopper.h"
+#include "tensor_memory.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +21,8 @@ void sim_hopper_make(struct sim_cluster *c) {
     a->copies = next, next += uses & SIM_USES_COPY_ARRIVAL ? c->n_warps : 0;
     a->products = next, next += uses & SIM_USES_WGMMA ? c->n_ctas * groups_of(c) : 0;
     a->bulk = next, next += uses & SIM_USES_BULK ? c->n_warps : 0;
+    a->tensor = next, next += uses & SIM_USES_TCGEN05 ? c->n_ctas : 0;
+    a->lanes = next, next += uses & SIM_USES_TCGEN05 ? c->n_warps : 0;
     a->barriers = next;
     uint32_t room = (SIM_MAX_ACTORS - next) / c->n_ctas; /* at least 12: 512 warps have at most 1664 actors so far */
     a->barriers_per_cta = uses & SIM_USES_MBARRIER ? room < 48 ? room : 48 : 0;
@@ -42,6 +44,7 @@ void sim_hopper_make_cta(struct sim_cta *cta) {
         h->touched_at = zeroed(p->n_tracked, sizeof *h->touched_at);
     }
     if (p->uses & SIM_USES_WGMMA) sim_products_make(cta);
+    if (p->uses & SIM_USES_TCGEN05) sim_tensor_make(cta);
 }
 void sim_hopper_free(struct sim_cluster *c) {
     sim_flight_clear(c);
@@ -54,6 +57,7 @@ void sim_hopper_free(struct sim_cluster *c) {
         for (uint32_t i = 0; i < SIM_MAX_MBARRIERS; i++)
             free(cta->hopper->mbarriers[i].clock), free(cta->hopper->mbarriers[i].done_clock);
         sim_products_free(cta);
+        sim_tensor_free(cta);
         free(cta->hopper->remote_times), free(cta->hopper->remote_statements);
         free(cta->hopper->index), free(cta->hopper);
     }
@@ -87,11 +91,12 @@ void sim_hopper_start(struct sim_cluster *c, uint32_t clock_base) {
             uint32_t *used_by = w->used_by, *touched_at = w->touched_at;
             *w = (struct sim_warp_hopper){.used_by = used_by, .touched_at = touched_at, .fences = 1};
             w->registers = even_share(cta);
-            w->copy_time = w->bulk_time = clock_base + 1;
+            w->copy_time = w->bulk_time = w->tensor_time = clock_base + 1;
             memset(used_by, 0, tracked * sizeof *used_by);
             for (uint32_t k = 0; k < tracked; k++) touched_at[k] = 1; /* a fence must come before the first product */
         }
         if (c->launch->program->uses & SIM_USES_WGMMA) sim_products_start(cta, clock_base);
+        if (cta->hopper->tensor) sim_tensor_start(cta, clock_base);
     }
 }
 
@@ -105,9 +110,12 @@ uint32_t sim_hopper_top(const struct sim_cluster *c, uint32_t top) {
             const struct sim_warp_hopper *w = cta->warps[i].hopper;
             if (w->copy_time > top) top = w->copy_time;
             if (w->bulk_time > top) top = w->bulk_time;
+            if (w->tensor_time > top) top = w->tensor_time;
         }
         uint32_t products = sim_products_top(cta);
         if (products > top) top = products;
+        const struct sim_tensor_memory *t = cta->hopper->tensor;
+        if (t && t->base + t->n_products > top) top = t->base + t->n_products;
     }
     return top;
 }
@@ -115,7 +123,9 @@ uint32_t sim_hopper_top(const struct sim_cluster *c, uint32_t top) {
 void sim_proxy_fence(struct sim_warp *w) {
     struct sim_cluster *c = w->cta->cluster;
     if (!c->hopper) return;
-    sim_clock_join(sim_view(w), w->known, c->n_actors);
+    const struct sim_actors *a = &c->hopper->actors; /* tensor memory has a fence of its own */
+    sim_clock_join(sim_view(w), w->known, a->tensor);
+    sim_clock_join(sim_view(w) + a->barriers, w->known + a->barriers, c->n_actors - a->barriers);
     sim_clock_tick(w);
 }
 
@@ -131,7 +141,11 @@ const char *sim_actor_text(const struct sim_cluster *c, uint32_t actor) {
         snprintf(out, sizeof text[0], "a transaction with an mbarrier of CTA rank %u", at);
         return out;
     }
-    if (a && actor >= a->bulk)
+    if (a && actor >= a->lanes)
+        at = actor - a->lanes, what = "tensor memory accesses of ";
+    else if (a && actor >= a->tensor)
+        at = (actor - a->tensor) * warps, what = "products of ";
+    else if (a && actor >= a->bulk)
         at = actor - a->bulk, what = "a bulk group of ";
     else if (a && actor >= a->products)
         at = 4 * (actor - a->products), warps = 4 * groups_of(c), what = "a product of the warpgroup of ";
@@ -161,6 +175,7 @@ int sim_hopper_tell(const struct sim_warp *w, char *text, size_t room) {
         return snprintf(text, room, ": the cluster's barrier, %u warps have come", c->hopper->cluster_arrived);
     case SIM_WAITS_REGISTERS:
         return snprintf(text, room, ": registers, %u are free for its threads", w->cta->hopper->registers_free);
+    case SIM_WAITS_COLUMNS: return snprintf(text, room, ": columns of tensor memory");
     default: return 0;
     }
 }

@@ -12,6 +12,7 @@
  *   an mbarrier            what lands with its transactions: time = number of its phase */
 struct sim_actors {
     uint32_t copies, products, bulk, barriers; /* the first of each kind; products: one a warpgroup */
+    uint32_t tensor, lanes;                    /* tensor_memory.h: one a CTA, one a warp */
     uint32_t barriers_per_cta;
 };
 
@@ -34,6 +35,7 @@ struct sim_cta_hopper {
     uint32_t n_mbarriers;
     uint32_t registers_free; /* setmaxnreg: what the CTA's pool has left, by warps */
     struct sim_warpgroup *groups;
+    struct sim_tensor_memory *tensor;
     /* by warp of the cluster: time and place of its last access to this CTA's memory from another CTA */
     uint32_t *remote_times, *remote_statements;
 };
@@ -43,7 +45,8 @@ enum sim_wait_kind {
     SIM_WAITS_MBARRIER,
     SIM_WAITS_PRODUCTS,
     SIM_WAITS_CLUSTER,
-    SIM_WAITS_REGISTERS
+    SIM_WAITS_REGISTERS,
+    SIM_WAITS_COLUMNS
 };
 struct sim_warp_hopper {
     /* what the last poll in vain was about, for the deadlock report */
@@ -61,6 +64,7 @@ struct sim_warp_hopper {
     uint32_t n_products, products_seen;                  /* issued, waited for */
     uint32_t product_groups, product_ends[SIM_RING];     /* groups committed; products before each commit */
     uint32_t fences;                                     /* wgmma.fence so far */
+    uint32_t tensor_time, loads_from, stores_from;       /* tcgen05.ld, st: times of the oldest not waited for, or 0 */
     uint32_t *used_by, *touched_at;                      /* of each tracked register, see watch.c */
 };
 
@@ -143,7 +147,7 @@ struct sim_flight {
     int (*step)(struct sim_flight *f);
     void *data; /* freed when it has ended */
 };
-enum { SIM_FLIGHT_COPIES, SIM_FLIGHT_BULK, SIM_FLIGHT_BULK_GROUP, SIM_FLIGHT_PRODUCT };
+enum { SIM_FLIGHT_COPIES, SIM_FLIGHT_BULK, SIM_FLIGHT_BULK_GROUP, SIM_FLIGHT_PRODUCT, SIM_FLIGHT_TENSOR };
 /* Takes a copy of it. Under the eager policy it ends at once if it can. */
 int sim_flight_add(struct sim_cluster *c, struct sim_flight f);
 int sim_flight_some(struct sim_cluster *c); /* random policy: some go a stage on */
@@ -164,6 +168,9 @@ void sim_watch_find(struct sim_program *p); /* when decoded */
 int sim_watch(struct sim_warp *w, const struct sim_ins *in, uint32_t m);
 /* The product `number` of the warp takes its registers: first those of the sums, then those of A. */
 void sim_watch_product(struct sim_warp *w, const struct sim_ins *in, uint32_t number, uint32_t n_sums, uint32_t n_a);
+
+/* tcgen05.ld likewise: the load `number` writes n registers; products_seen counts loads then. */
+void sim_watch_load(struct sim_warp *w, const struct sim_ins *in, uint32_t number, uint32_t n);
 
 /* ---- copies of a warp (exec_async.c) ---- */
 /* The lanes' cp.async so far are handed to the hand-over `time`. Number of copies. */

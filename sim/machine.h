@@ -58,7 +58,7 @@ struct sim_constant {
 };
 
 /* What a program needs beside warps and barriers (hopper.h). */
-enum { SIM_USES_MBARRIER = 1, SIM_USES_COPY_ARRIVAL = 2, SIM_USES_BULK = 4, SIM_USES_WGMMA = 8 };
+enum { SIM_USES_MBARRIER = 1, SIM_USES_COPY_ARRIVAL = 2, SIM_USES_BULK = 4, SIM_USES_WGMMA = 8, SIM_USES_TCGEN05 = 16 };
 
 struct sim_program { /* a decoded kernel */
     const struct ptx_module *module;
@@ -125,6 +125,7 @@ struct sim_cta {
     uint8_t *shared; /* [shared_bytes], address SIM_SHARED_BASE is shared[0] */
     uint32_t shared_bytes;
     uint64_t *writes;  /* record of each word's last write, see race.h */
+    uint8_t *lanes;    /* of each word's last write, where it was a warp's */
     uint64_t **reads;  /* by actor: records of each word's last read, or NULL */
     uint16_t *readers; /* actors that have such records */
     uint32_t n_readers;

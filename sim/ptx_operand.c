@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+static void read_operand(struct ptx_parser *x, struct ptx_operand *out);
+
 static int find_register(const struct ptx_parser *x, const struct ptx_token *t, uint32_t *reg) {
     size_t digits = t->n;
     while (digits && t->at[digits - 1] >= '0' && t->at[digits - 1] <= '9') digits--;
@@ -117,6 +119,13 @@ static void name(struct ptx_parser *x, struct ptx_operand *out) {
 
 void ptx_read_operand(struct ptx_parser *x, struct ptx_operand *out) {
     *out = (struct ptx_operand){.reg = PTX_NO_REG};
+    if (x->depth == 4) ptx_fail(x, x->token.line, "an operand within operands");
+    if (x->failed) return;
+    x->depth++;
+    read_operand(x, out);
+    x->depth--;
+}
+static void read_operand(struct ptx_parser *x, struct ptx_operand *out) {
     if (ptx_accept(x, "{")) {
         out->kind = PTX_VECTOR;
         vector(x, out);

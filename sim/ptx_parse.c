@@ -51,6 +51,9 @@ static char *name_token(struct ptx_parser *x) {
 
 /* ---- variables ---- */
 
+enum { MOST_BYTES = 1 << 28, MOST_REGISTERS = 1 << 20 };
+static uint64_t more(uint64_t a, uint64_t b) { return b > MOST_BYTES || a * b > MOST_BYTES ? MOST_BYTES + 1 : a * b; }
+
 /* .align 8 .b8 name[568] = {...} ; the words before have been read. Returns it with bytes set, not placed. */
 static struct ptx_var *variable(struct ptx_parser *x, enum ptx_space space) {
     struct ptx_var *v = ptx_alloc(x->module, sizeof *v);
@@ -60,8 +63,10 @@ static struct ptx_var *variable(struct ptx_parser *x, enum ptx_space space) {
     while (x->token.kind == PTX_T_WORD && x->token.at[0] == '.') {
         if (ptx_accept(x, ".align")) {
             v->align = (uint32_t)ptx_integer(x);
-        } else if (ptx_accept(x, ".v2") || ptx_accept(x, ".v4")) {
-            vector = x->token.at[-1] == '4' ? 4 : 2;
+        } else if (ptx_accept(x, ".v2")) {
+            vector = 2;
+        } else if (ptx_accept(x, ".v4")) {
+            vector = 4;
         } else if (ptx_accept(x, ".ptr") || ptx_accept(x, ".global") || ptx_accept(x, ".shared") ||
                    ptx_accept(x, ".const") || ptx_accept(x, ".local")) { /* what a pointer parameter points to */
         } else {
@@ -76,9 +81,12 @@ static struct ptx_var *variable(struct ptx_parser *x, enum ptx_space space) {
         if (ptx_is(&x->token, "]"))
             open = 1;
         else
-            count *= ptx_integer(x);
+            count = more(count, ptx_integer(x));
         ptx_expect(x, "]");
     }
+    if (count > MOST_BYTES || v->align > 65536 || (v->align & (v->align - 1)))
+        ptx_fail(x, x->token.line, "size or alignment of %s", v->name);
+    if (x->failed) count = 0, v->align = 0;
     v->bytes = open ? 0 : count * vector * ptx_type_bytes(v->type);
     if (!v->align) v->align = (uint32_t)vector * ptx_type_bytes(v->type);
     if (!v->align) v->align = 1;
@@ -86,7 +94,7 @@ static struct ptx_var *variable(struct ptx_parser *x, enum ptx_space space) {
         unsigned each = ptx_type_bytes(v->type);
         uint64_t at = 0;
         int depth = 0;
-        v->data = ptx_alloc(x->module, v->bytes + 8);
+        v->data = ptx_alloc(x->module, v->bytes + 8); /* 8: a whole number may be stored at the last element */
         do {
             enum ptx_kind kind;
             uint64_t value = 0;
@@ -115,6 +123,9 @@ static uint64_t up(uint64_t at, uint64_t align) { return (at + align - 1) / alig
 
 static void add_var(struct ptx_parser *x, struct ptx_var *v) {
     struct ptx_kernel *k = x->kernel;
+    x->var_bytes += v->bytes;
+    if (x->var_bytes > MOST_BYTES) ptx_fail(x, x->token.line, "variables of too many bytes");
+    if (x->failed) return;
     if (k) {
         k->vars = ptx_grow(x->module, k->vars, k->n_vars, sizeof *k->vars);
         k->vars[k->n_vars++] = v;
@@ -152,6 +163,7 @@ static void registers(struct ptx_parser *x) {
         } else {
             f->count = 1;
         }
+        if (f->count > MOST_REGISTERS - k->n_regs) ptx_fail(x, x->token.line, "%u registers", f->count);
         if (x->failed) return;
         for (uint32_t i = 0; i < f->count; i++) {
             k->reg_bits = ptx_grow(x->module, k->reg_bits, k->n_regs, 1);
@@ -218,7 +230,8 @@ static void statement(struct ptx_parser *x) {
         s.guard_negated = (uint8_t)ptx_accept(x, "!");
         struct ptx_operand o = {0};
         ptx_read_operand(x, &o);
-        if (o.kind != PTX_REG || k->reg_bits[o.reg] != 1) ptx_fail(x, s.line, "a guard must be a predicate");
+        if (!x->failed && (o.kind != PTX_REG || k->reg_bits[o.reg] != 1))
+            ptx_fail(x, s.line, "a guard must be a predicate");
         s.guard = o.reg;
         s.line = x->token.line;
     }
@@ -254,7 +267,7 @@ void ptx_read_body(struct ptx_parser *x) {
         if (x->token.kind == PTX_T_END) ptx_fail(x, x->token.line, "the text ends inside a kernel");
         if (ptx_accept(x, "{")) {
             ptx_open_scope(x);
-            depth++;
+            if (++depth > 256) ptx_fail(x, x->token.line, "scopes too deep");
         } else if (ptx_accept(x, "}")) {
             if (depth == 1 && x->call_depth) label(x, RETURN, sizeof RETURN - 1);
             ptx_resolve_labels(x);
@@ -404,9 +417,11 @@ static void file_name(struct ptx_parser *x) { /* .file 1 "name" [, time, size] *
 
 static void directive(struct ptx_parser *x) {
     if (ptx_accept(x, ".version")) {
-        double version = strtod(x->token.at, NULL);
-        x->module->version_major = (int)version;
-        x->module->version_minor = (int)((version - (int)version) * 10 + 0.5);
+        char *end = NULL;
+        long major = strtol(x->token.at, &end, 10), minor = *end == '.' ? strtol(end + 1, NULL, 10) : 0;
+        if (major < 1 || major > 99 || minor < 0 || minor > 99) ptx_fail(x, x->token.line, "version");
+        x->module->version_major = (int)major;
+        x->module->version_minor = (int)minor;
         ptx_advance(x);
     } else if (ptx_accept(x, ".target")) {
         if (x->token.n > 3 && !strncmp(x->token.at, "sm_", 3)) x->module->target = atoi(x->token.at + 3);
@@ -427,8 +442,10 @@ static void directive(struct ptx_parser *x) {
     } else if (ptx_accept(x, ".shared")) {
         add_var(x, variable(x, PTX_SHARED));
         ptx_expect(x, ";");
-    } else if (ptx_accept(x, ".global") || ptx_accept(x, ".const")) {
-        add_var(x, variable(x, x->token.at[-2] == 't' ? PTX_CONST : PTX_GLOBAL));
+    } else if (ptx_is(&x->token, ".global") || ptx_is(&x->token, ".const")) {
+        enum ptx_space space = ptx_is(&x->token, ".const") ? PTX_CONST : PTX_GLOBAL;
+        ptx_advance(x);
+        add_var(x, variable(x, space));
         ptx_expect(x, ";");
     } else if (ptx_accept(x, ".visible") || ptx_accept(x, ".weak")) {
     } else if (ptx_accept(x, ".entry")) {

@@ -38,11 +38,12 @@ struct ptx_parser {
     struct ptx_module *module;
     struct ptx_kernel *kernel;
     struct ptx_scope *scope;
-    uint32_t n_scopes, file, source_line, call_file, call_line;
+    uint32_t n_scopes, file, source_line, call_file, call_line, depth; /* depth: of operands in operands */
+    uint64_t var_bytes;
     struct ptx_place *places; /* of .loc, for those inlined into them */
     uint32_t n_places;
     struct ptx_function *functions;
-    int call_depth; /* calls that the text being read is inside of */
+    int call_depth;                       /* calls that the text being read is inside of */
     uint32_t *open_labels, n_open_labels; /* operands that name labels not seen so far */
     char *error;
     size_t error_bytes;

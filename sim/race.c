@@ -55,6 +55,15 @@ static uint32_t *latest_reads(struct sim_cta *owner, uint32_t offset) {
     return owner->latest + (size_t)(offset >> SIM_PART_SHIFT) * owner->cluster->n_warps;
 }
 
+/* The warp's own write by another lane, with no release since: a barrier of the warp or a larger one would be one. */
+static void tell_lane(struct sim_warp *w, const struct sim_ins *in, const struct sim_cta *owner, uint32_t lane,
+                      uint32_t word) {
+    sim_find(w, in, 1u << lane, SIM_F_RACE,
+             "reads shared byte %u, written by lane %u of the same warp at %s with no barrier of the warp between them",
+             word * 4, owner->lanes[word],
+             sim_place(w->cta->cluster->launch->program, SIM_STATEMENT(owner->writes[word])));
+}
+
 static void touch_word(struct sim_warp *w, const struct sim_ins *in, struct sim_cta *owner, uint32_t lane,
                        uint32_t word, uint32_t touched, enum sim_access access) {
     const uint32_t *known = w->known;
@@ -63,6 +72,9 @@ static void touch_word(struct sim_warp *w, const struct sim_ins *in, struct sim_
     if (other && (SIM_TOUCHED(was) & touched) && !(access == SIM_ATOMIC_ACCESS && (was & SIM_ATOMIC)))
         sim_tell_race(w, in, lane, word, was, access == SIM_LOAD ? "reads" : "writes", "written by");
     if (access == SIM_LOAD) {
+        if (was >> SIM_SAME == mine >> SIM_SAME && !(was & (SIM_ATOMIC | SIM_PENDING)) &&
+            (SIM_TOUCHED(was) & touched) && owner->lanes[word] != lane)
+            tell_lane(w, in, owner, lane, word);
         uint64_t *reads = sim_reads_of(owner, w->actor), earlier = reads[word];
         if (SIM_TIME(earlier) == known[w->actor]) mine |= earlier & 0xf0; /* bytes read since the last release */
         reads[word] = mine;
@@ -81,6 +93,7 @@ static void touch_word(struct sim_warp *w, const struct sim_ins *in, struct sim_
     else
         mine |= touched | (access == SIM_ATOMIC_ACCESS ? SIM_ATOMIC : 0);
     owner->writes[word] = mine;
+    owner->lanes[word] = (uint8_t)lane;
 }
 
 void sim_shared_touch(struct sim_warp *w, const struct sim_ins *in, struct sim_cta *owner, uint32_t lane,
@@ -104,7 +117,7 @@ void sim_shared_touch(struct sim_warp *w, const struct sim_ins *in, struct sim_c
 static inline int words_are_free(const uint64_t *was, uint32_t n, const uint32_t *known, int must_be_written) {
     uint64_t both = was[0], any = was[0], differ = 0;
     for (uint32_t i = 1; i < n; i++) both &= was[i], any |= was[i], differ |= was[i] ^ was[0];
-    return !(any & SIM_PENDING) && !(differ >> 29) && SIM_TIME(was[0]) <= known[SIM_ACTOR(was[0])] &&
+    return !(any & SIM_PENDING) && !(differ >> SIM_SAME) && SIM_TIME(was[0]) <= known[SIM_ACTOR(was[0])] &&
            (!must_be_written || (both & 15) == 15);
 }
 static inline int nobody_reads(const struct sim_cluster *c, const uint32_t *latest, const uint32_t *known,
@@ -123,7 +136,7 @@ static inline __attribute__((always_inline)) void read_words(struct sim_warp *w,
     EACH_OF(m) {
         uint32_t word = offset[l] / 4;
         latest_reads(owner, offset[l])[w->actor] = now;
-        if (!words_are_free(writes + word, n, w->known, 1)) {
+        if (!words_are_free(writes + word, n, w->known, 1) || writes[word] >> SIM_SAME == mine >> SIM_SAME) {
             sim_shared_touch(w, in, owner, l, offset[l], 4 * n, SIM_LOAD);
             continue;
         }
@@ -143,6 +156,7 @@ static inline __attribute__((always_inline)) void write_words(struct sim_warp *w
             continue;
         }
         for (uint32_t i = 0; i < n; i++) writes[word + i] = mine | (writes[word + i] & keep);
+        for (uint32_t i = 0; i < n; i++) owner->lanes[word + i] = (uint8_t)l;
     }
 }
 

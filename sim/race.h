@@ -13,8 +13,9 @@
  * and every clock has a second half, the view of those units: view[a] is the time of actor a up to which its accesses
  * are ordered before work that the warp starts. Ordinary accesses enter it by fence.proxy.async only, at any place of
  * the chain of barriers; barriers carry both halves.
- * What is not seen: races between lanes of one warp, and a second writer's bytes when two warps write different bytes
- * of one word at the same time (only the later one is kept). */
+ * Between lanes of one warp only reads of what another lane wrote are seen, where no release of the warp, also
+ * bar.warp.sync, lies between. What is not seen: other races between lanes, and a second writer's bytes when two warps
+ * write different bytes of one word at the same time (only the later one is kept). */
 #ifndef SIM_RACE_H
 #define SIM_RACE_H
 #include "machine.h"
@@ -25,7 +26,7 @@
 #define SIM_ACTOR(record)     ((uint32_t)((record) >> 29) & 2047)
 #define SIM_STATEMENT(record) ((uint32_t)((record) >> 8) & 0x7ffff)
 #define SIM_TOUCHED(record)   ((uint32_t)((record) >> 4) & 15)
-enum { SIM_MAX_ACTORS = 2048 };
+enum { SIM_MAX_ACTORS = 2048, SIM_SAME = 29 }; /* bits from there on: time and actor */
 static inline uint64_t sim_record(uint32_t time, uint32_t actor, uint32_t statement, uint32_t touched) {
     return (uint64_t)time << 40 | (uint64_t)actor << 29 | (uint64_t)(statement & 0x7ffff) << 8 | touched << 4;
 }

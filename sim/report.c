@@ -90,6 +90,11 @@ static void write_json(const char *path, const struct sim_warp *w, const struct 
         fputs(",\"file\":", f);
         json_string(f, file);
         fprintf(f, ",\"line\":%u", s->source_line);
+        if (file_of(p, s->call_file, s->call_line)) {
+            fputs(",\"call_file\":", f);
+            json_string(f, p->module->files[s->call_file]);
+            fprintf(f, ",\"call_line\":%u", s->call_line);
+        }
     }
     fputs(",\"text\":", f);
     json_string(f, message);

@@ -34,6 +34,7 @@ static void make_cta(struct sim_cluster *c, struct sim_cta *cta, uint32_t rank) 
     cta->shared_bytes = g->shared_bytes;
     cta->shared = sim_slab_take(g->shared_bytes + 16u, any);
     cta->writes = sim_slab_take((g->shared_bytes / 4 + 4u) * sizeof *cta->writes, any);
+    cta->lanes = sim_slab_take(g->shared_bytes / 4 + 4u, any);
     cta->reads = zeroed(c->n_actors, sizeof *cta->reads);
     cta->readers = zeroed(c->n_actors, sizeof *cta->readers);
     cta->latest = zeroed(parts_of(cta) * c->n_warps, sizeof *cta->latest);
@@ -91,7 +92,7 @@ static void free_cluster(struct sim_cluster *c) {
         }
         for (uint32_t a = 0; a < c->n_actors; a++) sim_slab_give(cta->reads[a], top);
         for (uint32_t b = 0; b < SIM_BARRIERS; b++) free(cta->barriers[b].clock);
-        sim_slab_give(cta->shared, junk), sim_slab_give(cta->writes, junk);
+        sim_slab_give(cta->shared, junk), sim_slab_give(cta->writes, junk), sim_slab_give(cta->lanes, junk);
         free(cta->reads), free(cta->readers), free(cta->latest), free(cta->warps);
     }
     free(c->ctas);

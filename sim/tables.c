@@ -60,6 +60,7 @@ const struct sim_grammar sim_grammars[] = {
     {"pmevent", sim_decode_nothing},
     SAME(mbarrier),
     SAME(wgmma),
+    SAME(tcgen05),
     SAME(mapa),
     SAME(getctarank),
     SAME(setmaxnreg),

@@ -38,7 +38,7 @@ static void read_source(const struct sim_flight *f, struct sim_transfer *t) {
 }
 
 static void combine(const struct sim_transfer *t, uint8_t *to, const uint8_t *from, uint32_t n) {
-    uint32_t size = t->type == PTX_U64 || t->type == PTX_S64 || t->type == PTX_B64 || t->type == PTX_F64 ? 8 : 4;
+    uint32_t size = ptx_type_bytes((enum ptx_type)t->type);
     struct sim_ins like = {.x = (uint8_t)(t->reduce - 1), .type = (uint8_t)t->type, .bytes = (uint8_t)size};
     for (uint32_t b = 0; b < n; b += size) {
         uint64_t value = 0;
@@ -60,10 +60,11 @@ static int write_shared(struct sim_flight *f, struct sim_transfer *t) {
             else
                 memcpy(to, from, t->pieces[i].n);
         }
-        struct sim_mbarrier *b = sim_mbarrier_at(f->w, f->in, f->lane, cta, t->barrier, 0);
+        struct sim_cta *keeper = &c->ctas[r ^ t->teller];
+        struct sim_mbarrier *b = sim_mbarrier_at(f->w, f->in, f->lane, keeper, t->barrier, 0);
         if (!b) return -1;
         b->under_way -= t->bytes;
-        if (sim_mbarrier_expect(f->w, f->in, f->lane, cta, b, -(int32_t)t->bytes)) return -1;
+        if (sim_mbarrier_expect(f->w, f->in, f->lane, keeper, b, -(int32_t)t->bytes)) return -1;
     }
     return 1;
 }
@@ -129,7 +130,7 @@ int sim_transfer_start(struct sim_warp *w, const struct sim_ins *in, uint32_t la
     for (uint32_t r = 0; r < c->n_ctas && !bad; r++) {
         if (!(t->ranks >> r & 1)) continue;
         struct sim_cta *cta = &c->ctas[r];
-        struct sim_mbarrier *b = sim_mbarrier_at(w, in, lane, cta, t->barrier, 1);
+        struct sim_mbarrier *b = sim_mbarrier_at(w, in, lane, &c->ctas[r ^ t->teller], t->barrier, 1);
         bad = !b || check_shared_range(w, in, lane, t, t->to);
         if (bad) break;
         b->under_way += t->bytes;

@@ -9,7 +9,8 @@ enum sim_transfer_kind { SIM_TO_SHARED, SIM_TO_GLOBAL, SIM_TO_CLUSTER, SIM_FROM_
 struct sim_transfer {
     enum sim_transfer_kind kind;
     uint32_t ranks;                    /* mask of CTAs that it writes to */
-    uint32_t barrier;                  /* offset of the mbarrier in each of those */
+    uint32_t barrier;                  /* offset of the mbarrier in each of those, */
+    uint32_t teller;                   /* or, if 1, in the CTA whose rank differs in the last bit */
     uint32_t to, from;                 /* shared offsets: destination, source of SIM_TO_CLUSTER */
     uint32_t swizzle, bytes, n_pieces; /* bytes: what the mbarrier is told, and room of the buffer */
     uint32_t reduce, type;             /* 1 + operation of atom, or 0; its element type */

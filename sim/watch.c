@@ -8,7 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int is_product(const struct ptx_statement *s) { return !strncmp(s->opcode, "wgmma.mma_async", 15); }
+static int is_load(const struct ptx_statement *s) { return !strncmp(s->opcode, "tcgen05.ld.", 11); }
+static int is_product(const struct ptx_statement *s) {
+    return is_load(s) || !strncmp(s->opcode, "wgmma.mma_async", 15);
+}
 
 struct walk {
     const struct ptx_kernel *kernel;
@@ -42,12 +45,12 @@ void sim_watch_find(struct sim_program *p) {
         const struct ptx_statement *s = &k->statements[i];
         if (!is_product(s)) continue;
         visit(&x, &k->operands[s->first]);
-        if (k->operands[s->first + 1].kind == PTX_VECTOR) visit(&x, &k->operands[s->first + 1]);
+        if (!is_load(s) && k->operands[s->first + 1].kind == PTX_VECTOR) visit(&x, &k->operands[s->first + 1]);
     }
     x.collect = 1;
     for (uint32_t i = 0; i < k->n_statements; i++) {
         const struct ptx_statement *s = &k->statements[i];
-        uint32_t n = is_product(s) ? 2 : s->n; /* sums and A, which have just got numbers */
+        uint32_t n = is_load(s) ? 1 : is_product(s) ? 2 : s->n; /* sums and A, which have just got numbers */
         p->ins[i].touch = x.n_touched;
         for (uint32_t o = 0; o < n; o++) visit(&x, &k->operands[s->first + o]);
         p->ins[i].n_touch = is_product(s) ? 0 : x.n_touched - p->ins[i].touch;
@@ -62,9 +65,11 @@ int sim_watch(struct sim_warp *w, const struct sim_ins *in, uint32_t m) {
     for (uint32_t i = 0; i < in->n_touch; i++) {
         uint32_t r = touched[i];
         if (h->used_by[r] >> 1 > h->products_seen) {
-            sim_find(w, in, m, SIM_F_ASYNC,
-                     "touches a register that %s product %u of the warp, which was not waited for",
-                     h->used_by[r] & 1 ? "holds sums of" : "is A of", (h->used_by[r] >> 1) - 1);
+            const char *what = w->cta->hopper->tensor ? "is written by tcgen05.ld"
+                               : h->used_by[r] & 1    ? "holds sums of product"
+                                                      : "is A of product";
+            sim_find(w, in, m, SIM_F_ASYNC, "touches a register that %s %u of the warp, which was not waited for", what,
+                     (h->used_by[r] >> 1) - 1);
             h->used_by[r] = 0;
         }
         h->touched_at[r] = h->fences;
@@ -88,4 +93,9 @@ void sim_watch_product(struct sim_warp *w, const struct sim_ins *in, uint32_t nu
     if (clash)
         sim_find(w, in, SIM_ALL, SIM_F_ASYNC,
                  "sums of a product under way serve as A of this one, or the other way round: not waited for");
+}
+
+void sim_watch_load(struct sim_warp *w, const struct sim_ins *in, uint32_t number, uint32_t n) {
+    const uint32_t *touched = w->cta->cluster->launch->program->touched + in->touch;
+    for (uint32_t i = 0; i < n; i++) w->hopper->used_by[touched[i]] = 2 * (number + 1) + 1;
 }

@@ -61,6 +61,18 @@ uint32_t wgmma_widen(const uint8_t chunk[16], enum wgmma_type type, float out[16
     return 0;
 }
 
+void wgmma_gather(const uint8_t *shared, const uint32_t *chunks, uint32_t n_chunks, uint32_t rows, int mn_major,
+                  enum wgmma_type type, int by_k, float *out, uint32_t pitch) {
+    uint32_t inner = mn_major ? rows / 8 : 2;
+    for (uint32_t c = 0; c < n_chunks; c++) {
+        float values[16];
+        uint32_t n = wgmma_widen(shared + chunks[c], type, values), outer = c / inner, part = c % inner;
+        for (uint32_t e = 0; e < n; e++) {
+            uint32_t row = mn_major ? part * 8 + e : outer, k = mn_major ? outer : part * n + e;
+            out[by_k ? k * pitch + row : row * pitch + k] = values[e];
+        }
+    }
+}
 void wgmma_product(float *sums, const float *a, const float *b, uint32_t n, uint32_t k) {
     for (uint32_t j = 0; j < n; j += 8)
         for (uint32_t i = 0; i < 64; i += 4) {

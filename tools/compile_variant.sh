@@ -1,43 +1,74 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Compiles one variant of a device kernel: OUT.ptx, from it OUT.fatbin (machine code of each architecture, and the PTX), and
-# OUT.ptxas.txt with what ptxas said (tools/ptxas_budget.py reads it). Compiled before with the same compiler, flags and
-# sources: copied from CACHE.  usage: compile_variant.sh CACHE VERSION NVCC ROOT SOURCE OUT COMPUTE SM,SM... FLAGS...
+# Compiles one variant of a device kernel:
+#   OUT.ptx         PTX with the places in the CUDA sources, for reading
+#   OUT.ptx.fatbin  the same for the library, compressed (LZ4, which the simulator reads)
+#   OUT.fatbin      machine code of each architecture, and the PTX
+#   OUT.ptxas.txt   what ptxas said (tools/ptxas_budget.py reads it)
+# CACHE keeps results by compiler, flags and sources, and machine code by the PTX without places, so that an edit which
+# changes no instruction costs no machine code.
+# usage: compile_variant.sh CACHE VERSION NVCC ROOT SOURCE OUT COMPUTE SM,SM... FLAGS...   (SM -: no machine code)
 set -u
 cache=$1 version=$2 nvcc=$3 root=$4 source=$5 out=$6 compute=$7 codes=$8
 shift 8
 flags=("$@")
 log=$out.ptxas.txt
+results=(fatbin ptx ptx.fatbin ptxas.txt)
 # Paths must not matter: a checkout elsewhere has the same kernels. All headers count, used or not.
 key_of() {
     {
         echo "$version $compute $codes"
-        printf '%s\n' "${flags[@]}" | sed "s|$root||"
+        printf '%s\n' "${flags[@]}" | sed "s|$root||; /^-Werror$/d; /^all-warnings$/d" # what warns is not kept
         cat "$0" "$source"
         find "$root/kernels" -name '*.h' -o -name '*.cuh' | LC_ALL=C sort | xargs cat
     } | sha256sum | cut -c1-40
 }
+# Instructions alone: no places, no labels and sections for debuggers, no comments.
+bare() {
+    sed -E '/^[[:space:]]*\.(loc|file)[[:space:]]/d; /^\$L__(tmp|func_begin|func_end|info_string)[A-Za-z0-9_]*:$/d
+            s|[[:space:]]*//.*$||; /^[[:space:]]*$/d' "$1" |
+        awk '/^[[:space:]]*\.section/ { skip = 1 } !skip { print } skip && /^[[:space:]]*\}/ { skip = 0 }'
+}
+take() { # folder: its files become the outputs; 0 if it has them
+    local name
+    [ -e "$1/done" ] || return 1
+    for name in "${@:2}"; do cp "$1/$name" "$out.$name" || return 1; done
+}
+keep() { # folder, files: the outputs become its files, all at once
+    local fresh name
+    mkdir -p "$(dirname "$1")" && fresh=$(mktemp -d "$cache/new.XXXXXX") || return 0
+    for name in "${@:2}"; do cp "$out.$name" "$fresh/$name" || { rm -rf "$fresh"; return 0; }; done
+    touch "$fresh/done" && mv -T "$fresh" "$1" 2>/dev/null
+    rm -rf "$fresh"
+}
+fail() {
+    cat "$log" >&2
+    rm -f "$out.bare.ptx" "${results[@]/#/$out.}"
+    exit 1
+}
 { # read whole before it runs: an edit meanwhile does no harm
 if [ -n "$cache" ]; then
     key=$(key_of)
-    if [ -e "$cache/$key/done" ] && cp "$cache/$key/fatbin" "$out.fatbin" && cp "$cache/$key/ptx" "$out.ptx" &&
-        cp "$cache/$key/ptxas.txt" "$log"; then
-        exit 0
-    fi
+    take "$cache/$key" "${results[@]}" && exit 0
 fi
-if ! { "$nvcc" "$@" -arch="$compute" -ptx -o "$out.ptx" "$source" &&
+compress=(--compress-mode=speed)
+case $version in 12.[0-3].*) compress=() ;; esac # before 12.4 there was this mode only
+"$nvcc" "${flags[@]}" -lineinfo -arch="$compute" -ptx -o "$out.ptx" "$source" >"$log" 2>&1 || fail
+warned=$(grep -c warning "$log")
+sed -E -i "/^[[:space:]]*\.file[[:space:]]/ { s|\"$root/|\"|; s|\"/.*/include/|\"|; s|(\"[^\"]*\").*|\1| }" "$out.ptx"
+"$nvcc" -fatbin "${compress[@]}" -gencode "arch=$compute,code=$compute" -o "$out.ptx.fatbin" "$out.ptx" >>"$log" 2>&1 || fail
+bare "$out.ptx" >"$out.bare.ptx"
+[ "$codes" != - ] || cp "$out.ptx.fatbin" "$out.fatbin" || fail
+machine=
+[ -z "$cache" ] || [ "$codes" = - ] || machine=$cache/machine/$({ echo "$version $compute $codes"; cat "$out.bare.ptx"; } | sha256sum | cut -c1-40)
+if [ "$codes" != - ] && { [ -z "$machine" ] || ! take "$machine" fatbin ptxas.txt; }; then
     "$nvcc" -O3 -Xptxas -v -Xfatbin -compress-all -fatbin -gencode "arch=$compute,code=[$codes,$compute]" -o "$out.fatbin" \
-        "$out.ptx"; } >"$log" 2>&1; then
-    cat "$log" >&2
-    rm -f "$out.fatbin" "$out.ptx" "$log"
-    exit 1
+        "$out.bare.ptx" >>"$log" 2>&1 || fail
+    grep -E 'warning|C7[0-9]{3}' "$log" >&2
+    [ -z "$machine" ] || keep "$machine" fatbin ptxas.txt
 fi
-grep -E 'warning|C7[0-9]{3}' "$log" >&2
-if [ -n "$cache" ] && [ "$key" = "$(key_of)" ]; then # not if a source was edited meanwhile
-    mkdir -p "$cache" && fresh=$(mktemp -d "$cache/new.XXXXXX") || exit 0
-    cp "$out.fatbin" "$fresh/fatbin" && cp "$out.ptx" "$fresh/ptx" && cp "$log" "$fresh/ptxas.txt" && touch "$fresh/done" &&
-        mv -T "$fresh" "$cache/$key" 2>/dev/null
-    rm -rf "$fresh"
-fi
+rm -f "$out.bare.ptx"
+# not if a source was edited meanwhile
+if [ -n "$cache" ] && [ "$warned" -eq 0 ] && [ "$key" = "$(key_of)" ]; then keep "$cache/$key" "${results[@]}"; fi
 exit 0
 }

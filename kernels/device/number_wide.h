@@ -28,6 +28,16 @@ static __device__ __forceinline__ struct piece load_piece(uint32_t at) {
     p.x[1] = __hiloint2double((int)a.w, (int)a.z);
     return p;
 }
+static __device__ __forceinline__ void load_two(uint32_t at, double x[2]) {
+    const struct piece p = load_piece(at);
+    x[0] = p.x[0], x[1] = p.x[1];
+}
+static __device__ __forceinline__ void store_num(uint32_t at, double x) {
+    shared_store64(at, (uint64_t)__double_as_longlong(x));
+}
+static __device__ __forceinline__ double load_num(uint32_t at) {
+    return __longlong_as_double((int64_t)shared_load64(at));
+}
 typedef uint64_t bits;
 static __device__ __forceinline__ bits bits_of(double x) { return (bits)__double_as_longlong(x); }
 static __device__ __forceinline__ double number_of(bits x) { return __longlong_as_double((int64_t)x); }
@@ -52,6 +62,13 @@ static __device__ __forceinline__ struct piece load_piece(uint32_t at) {
     p.x[2] = __uint_as_float(a.z), p.x[3] = __uint_as_float(a.w);
     return p;
 }
+/* Two neighbours in shared memory, aligned to both; one number. */
+static __device__ __forceinline__ void load_two(uint32_t at, float x[2]) {
+    const float2 p = shared_load_pair(at);
+    x[0] = p.x, x[1] = p.y;
+}
+static __device__ __forceinline__ void store_num(uint32_t at, float x) { shared_store32(at, __float_as_uint(x)); }
+static __device__ __forceinline__ float load_num(uint32_t at) { return __uint_as_float(shared_load32(at)); }
 typedef uint32_t bits;
 static __device__ __forceinline__ bits bits_of(float x) { return __float_as_uint(x); }
 static __device__ __forceinline__ float number_of(bits x) { return __uint_as_float(x); }

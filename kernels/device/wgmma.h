@@ -29,6 +29,10 @@ static __device__ __forceinline__ uint64_t slice_desc(uint32_t at, uint32_t lead
 }
 /* A descriptor `bytes` (a constant, multiple of 16) further on; no carry leaves the address field. */
 static __device__ __forceinline__ uint64_t desc_step(uint64_t desc, int bytes) { return desc + (uint64_t)(bytes >> 4); }
+/* The same for a distance that is not a constant: one 32-bit addition. */
+static __device__ __forceinline__ uint64_t desc_move(uint64_t desc, uint32_t bytes) {
+    return (desc & 0xffffffff00000000u) | (uint32_t)((uint32_t)desc + (bytes >> 4));
+}
 
 static __device__ __forceinline__ void wgmma_fence(void) { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 static __device__ __forceinline__ void wgmma_commit(void) {
@@ -103,6 +107,7 @@ WGMMA_SS(wgmma_ss_n64, 64, "m64n64k16", WGMMA_R0 WGMMA_R1, WGMMA_SUMS_64, 32, 33
 WGMMA_SS(wgmma_ss_n128, 128, "m64n128k16", WGMMA_R0 WGMMA_R1 WGMMA_R2 WGMMA_R3, WGMMA_SUMS_128, 64, 65, 66, 67, 68)
 WGMMA_SS(wgmma_ss_n256, 256, "m64n256k16", WGMMA_R0 WGMMA_R1 WGMMA_R2 WGMMA_R3 WGMMA_R4 WGMMA_R5 WGMMA_R6 WGMMA_R7,
          WGMMA_SUMS_256, 128, 129, 130, 131, 132)
+WGMMA_RS(wgmma_rs_n32, 32, "m64n32k16", WGMMA_R0, WGMMA_SUMS_32, 16, 17, 18, 19, 20, 21, 22)
 WGMMA_RS(wgmma_rs_n256, 256, "m64n256k16", WGMMA_R0 WGMMA_R1 WGMMA_R2 WGMMA_R3 WGMMA_R4 WGMMA_R5 WGMMA_R6 WGMMA_R7,
          WGMMA_SUMS_256, 128, 129, 130, 131, 132, 133, 134)
 #endif

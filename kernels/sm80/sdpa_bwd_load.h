@@ -119,10 +119,10 @@ static __device__ __forceinline__ struct step step_after(const struct work *w, s
 }
 /* Step t and the one after it wait in shared memory. */
 static __device__ __forceinline__ void keep_step(uint32_t base, int t, struct step s) {
-    if (threadIdx.x == 0) shared_store64(base + STEPS + t % 2 * 8, (uint32_t)s.head, (uint32_t)s.i0);
+    if (threadIdx.x == 0) shared_store32x2(base + STEPS + t % 2 * 8, (uint32_t)s.head, (uint32_t)s.i0);
 }
 static __device__ __forceinline__ struct step recall_step(uint32_t base, int t) {
-    const uint2 x = shared_load64(base + STEPS + t % 2 * 8);
+    const uint2 x = shared_load32x2(base + STEPS + t % 2 * 8);
     return (struct step){(int)x.x, (int)x.y};
 }
 

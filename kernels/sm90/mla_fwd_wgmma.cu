@@ -3,16 +3,19 @@
  * 64 of its slots. Persistent: CTA c takes items c, c + grid, ...
  *
  *   q [64 heads x D] --cp.async--> Q                             one tile of key rows, taken twice: as K and as V
- *   kv rows by index --cp.async--> KV[0], KV[1]  (tile n of the CTA in buffer n % 2, "its" warpgroup is n % 2)
+ *   kv rows by index --cp.async--> KV[0], KV[1]                  (tile t of the item in buffer t % 2)
  *
- *   warpgroup own = n % 2                                        warpgroup other
- *     S = Q K^T            64 x 64, all of D
- *     m, P = 2^(S - m)     in registers; P also to shared   -->  m, growth, P
- *     O[own half] += P V   64 x 256, P from registers            O[other half] += P V   P from shared memory
+ *   warpgroup 0, tile a = 0, 2, ...                              warpgroup 1, tile b = a + 1
+ *     S = Q Ka^T           64 x 64, all of D
+ *     m, Pa = 2^(S - m)    in registers; also to shared            S = Q Kb^T            when S of a is done
+ *     O[left] += Pa Va     64 x 256, Pa from registers             O[right] += Pa Va     Pa from shared memory, under:
+ *                                                                  m, Pb = 2^(S - m)     in registers; also to shared
+ *     O[left] += Pb Vb     Pb from shared memory                   O[right] += Pb Vb     Pb from registers
  *
- * so each warpgroup owns 256 of the 512 columns of O and the softmax of every second tile, and both run the tiles in
- * the same order: growth (the factor by which O and the sums shrink because a maximum grew) is applied tile by tile.
- * The maximum that P is taken against is changed only when a row's maximum has grown by more than 2^8.
+ * so each warpgroup owns 256 of the 512 columns of O and the softmax of every second tile; the softmax of a runs under
+ * S of b, and that of b under the products of a. Both add the tiles in the same order: growth (the factor by which O
+ * and the sums shrink because a maximum grew) is applied tile by tile. The maximum that P is taken against is changed
+ * only when a row's maximum has grown by more than 2^8.
  *
  * Roles (384 threads, 1 CTA an SM): warpgroups 0 and 1 consume, 216 registers; warpgroup 2 gathers, 72 registers.
  * Shared memory, bytes:                                          D = 576     D = 512
@@ -25,10 +28,11 @@
  *   NEAR_FULL, FAR_FULL [2] (128 producers, NEAR also 1 for the mask; owner; the other warpgroup learns it through P)
  *   NEAR_FREE [2] (4 warps of the owner after its P V; producers)    FAR_FREE [2] (4 warps of the other; producers)
  *   named 1, 2: P of buffer 0, 1 is there (128 arrive + 128 wait)    named 3: sums of the item are exchanged (256)
- *   named 4, 5: all warps of a warpgroup have S, P may take slice 8 (128)
- * Phases: round of a buffer = n / 2, of Q = items with at least one slot so far. The floor and the measured gap stand
- * in docs/kernels/mla_fwd_sm90.md. */
+ *   named 4, 5: all warps of a warpgroup have S, P may take slice 8 (128)    named 6: S of a is done (128 + 128)
+ * Phases: round of a buffer = tiles that it has had so far, of Q = items with at least one slot so far. The floor and
+ * the measured gap stand in docs/kernels/mla_fwd_sm90.md. */
 #include "kernels/device/number.h"
+#include "kernels/device/stmatrix.h"
 #include "kernels/device/wgmma.h"
 #include "kernels/kparams_mla_sm90.h"
 #include "kernels/sm90/mla_gather_wgmma.h"
@@ -38,7 +42,7 @@ static_assert(D == 576 || D == 512, "the slices of a key row");
 static_assert(KP_MLA_FWD_SM90_SHARED(D) <= 232448, "what a CTA of Hopper may have");
 constexpr int SLICES = D / 64, STAGE = 9 * SLICE, HALF = 4 * SLICE;
 
-constexpr int P_READY = 1, SUMS_READY = 3, S_DONE = 4; /* named barriers */
+constexpr int P_READY = 1, SUMS_READY = 3, S_DONE = 4, TURN = 6; /* named barriers */
 
 /* Shared memory by byte offsets. */
 constexpr uint32_t Q_AT = 0, KV_AT = SLICES * SLICE, PLAN_AT = KV_AT + 2 * STAGE;
@@ -62,7 +66,7 @@ static __device__ __forceinline__ int64_t n_items(const struct kp_mla *p) {
 static __device__ __forceinline__ void produce(const struct kp_mla_fwd_sm90 *kp, uint32_t shared) {
     const struct kp_mla *p = &kp->in;
     const int wide_q = p->q.chunk == 16, wide_kv = p->kv.chunk == 16;
-    uint32_t n = 0, round_q = 0; /* tiles, items with tiles */
+    uint32_t round[2] = {0, 0}, round_q = 0; /* tiles that each buffer has had, items with tiles */
     for (int64_t at = blockIdx.x; at < n_items(p); at += gridDim.x) {
         const struct item w = item_of(p, at);
         const struct slots s = slots_of(p, w.b, w.i);
@@ -76,8 +80,9 @@ static __device__ __forceinline__ void produce(const struct kp_mla_fwd_sm90 *kp,
         arrive_copied(shared + Q_FULL, wide_q);
         round_q++;
 #pragma unroll 1
-        for (int t = 0; t < tiles; t++, n++) {
-            const uint32_t buffer = n & 1, parity = (n >> 1 & 1) ^ 1, to = shared + KV_AT + buffer * STAGE;
+        for (int t = 0; t < tiles; t++) {
+            const uint32_t buffer = t & 1, to = shared + KV_AT + buffer * STAGE;
+            const uint32_t parity = ((buffer ? round[1]++ : round[0]++) & 1) ^ 1;
             uint32_t mask[2];
             key_rows(&r, mask, &s, x, &p->kv, w.b);
             x = load_indices(&s, t + 1);
@@ -115,14 +120,17 @@ static __device__ __forceinline__ void shrink(struct state *c, const float growt
         c->o[4 * j] *= growth[0], c->o[4 * j + 1] *= growth[0];
         c->o[4 * j + 2] *= growth[1], c->o[4 * j + 3] *= growth[1];
     }
-    c->l[0] *= growth[0], c->l[1] *= growth[1];
 }
 
-/* S of the tile in `buffer`, which is this warpgroup's. */
-static __device__ __forceinline__ void score_tile(struct state *c, float s[32], uint32_t buffer, uint32_t parity) {
+/* S of the tile in `buffer`, which is this warpgroup's, and its valid slots: read before the products take all of the
+ * shared memory's bandwidth. */
+static __device__ __forceinline__ void score_tile(struct state *c, float s[32], uint32_t mask[2], uint32_t buffer,
+                                                  uint32_t parity) {
     const uint64_t q = slice_desc(c->shared + Q_AT, 0), k = slice_desc(c->shared + KV_AT + buffer * STAGE, 0);
     const uint64_t near = (uint64_t)(buffer * HALF >> 4), far = (uint64_t)((HALF - buffer * HALF) >> 4);
     mbar_wait(c->shared + NEAR_FULL + 8 * buffer, parity);
+    mask[0] = shared_load32(c->shared + MASK_AT + 8 * buffer);
+    mask[1] = shared_load32(c->shared + MASK_AT + 8 * buffer + 4);
     async_fence();
     wgmma_fence();
 #pragma unroll
@@ -150,19 +158,22 @@ static __device__ __forceinline__ void score_tile(struct state *c, float s[32], 
     wgmma_hold(s, 32);
 }
 
-/* S becomes P; m, l, top and the tile's growth follow. Returns nonzero if some growth of the warp's rows is not 1. */
-static __device__ __forceinline__ uint32_t softmax_tile(struct state *c, float s[32], float growth[2], uint32_t buffer,
-                                                        float scale_log2) {
-    const uint32_t lo = shared_load32(c->shared + MASK_AT + 8 * buffer);
-    const uint32_t hi = shared_load32(c->shared + MASK_AT + 8 * buffer + 4);
-    float tile[2] = {-INF, -INF};
+/* S becomes P, and m, top and the tile's growth follow; O and l do not, since a product may be adding to O. Returns
+ * nonzero if some growth of the warp's rows is not 1. */
+static __device__ __forceinline__ uint32_t softmax_tile(struct state *c, float s[32], float growth[2],
+                                                        const uint32_t mask[2], float scale_log2) {
+    float tile[2] = {-INF, -INF}, from[2]; /* scores are counted from the maximum in use */
 #pragma unroll
-    for (int x = 0; x < 32; x++) s[x] *= scale_log2;
-    if ((lo & hi) != ~0u) {
+    for (int r = 0; r < 2; r++) from[r] = c->m[r] == -INF ? 0 : c->m[r];
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) s[4 * j + e] = __fmaf_rn(s[4 * j + e], scale_log2, -from[e >> 1]);
+    if ((mask[0] & mask[1]) != ~0u) {
         const int t2 = 2 * (c->lane & 3);
 #pragma unroll
         for (int j = 0; j < 8; j++) {
-            const uint32_t bits = (j < 4 ? lo : hi) >> (8 * (j & 3) + t2);
+            const uint32_t bits = (j < 4 ? mask[0] : mask[1]) >> (8 * (j & 3) + t2);
             if (!(bits & 1)) s[4 * j] = -INF, s[4 * j + 2] = -INF;
             if (!(bits & 2)) s[4 * j + 1] = -INF, s[4 * j + 3] = -INF;
         }
@@ -176,25 +187,21 @@ static __device__ __forceinline__ uint32_t softmax_tile(struct state *c, float s
     for (int r = 0; r < 2; r++) {
         tile[r] = max_nan(tile[r], __shfl_xor_sync(~0u, tile[r], 1));
         tile[r] = max_nan(tile[r], __shfl_xor_sync(~0u, tile[r], 2));
-        c->top[r] = max_nan(c->top[r], tile[r]);
-        const int grows = tile[r] > c->m[r] + 8 || (c->m[r] == -INF && tile[r] > -INF);
-        growth[r] = grows ? exp2_fast(c->m[r] - tile[r]) : 1;
-        c->m[r] = grows ? tile[r] : c->m[r];
+        const int grows = tile[r] > 8 || (c->m[r] == -INF && tile[r] > -INF);
+        const float m = from[r] + tile[r];
+        c->top[r] = max_nan(c->top[r], m);
+        growth[r] = grows ? exp2_fast(c->m[r] - m) : 1;
+        c->m[r] = grows ? m : c->m[r];
+        tile[r] = grows ? tile[r] : 0;
         grew |= (uint32_t)grows;
     }
     grew = __ballot_sync(~0u, grew != 0);
-    const float m0 = c->m[0] == -INF ? 0 : c->m[0], m1 = c->m[1] == -INF ? 0 : c->m[1];
-    float sum[2] = {0, 0};
+    if (grew) {
 #pragma unroll
-    for (int j = 0; j < 8; j++)
+        for (int x = 0; x < 32; x++) s[x] -= tile[x >> 1 & 1];
+    }
 #pragma unroll
-        for (int e = 0; e < 4; e++) {
-            s[4 * j + e] = exp2_fast(s[4 * j + e] - (e < 2 ? m0 : m1));
-            sum[e >> 1] += s[4 * j + e];
-        }
-    /* l is scaled with O */
-    if (grew) shrink(c, growth);
-    c->l[0] += sum[0], c->l[1] += sum[1];
+    for (int x = 0; x < 32; x++) s[x] = exp2_fast(s[x]);
     return grew;
 }
 
@@ -202,13 +209,10 @@ static __device__ __forceinline__ uint32_t softmax_tile(struct state *c, float s
 static __device__ __forceinline__ void publish(const struct state *c, const uint32_t p[16], const float growth[2],
                                                uint32_t grew, uint32_t buffer) {
     const int row = row_of(c), t = c->lane & 3;
-    const uint32_t at = c->shared + KV_AT + buffer * STAGE + 8 * SLICE + (uint32_t)(row * 128 + t * 4);
+    const uint32_t line = (uint32_t)(c->warp * 16 + (c->lane & 15)), half = (uint32_t)(c->lane >> 4);
+    const uint32_t at = c->shared + KV_AT + buffer * STAGE + 8 * SLICE + line * 128;
 #pragma unroll
-    for (int j = 0; j < 8; j++) { /* chunk j of rows g and g + 8, which have the same swizzle */
-        const uint32_t chunk = (uint32_t)((j ^ (row & 7)) << 4);
-        shared_store32(at + chunk, p[2 * j]);
-        shared_store32(at + chunk + 8 * 128, p[2 * j + 1]);
-    }
+    for (uint32_t j = 0; j < 4; j++) store_matrix4(at + (((2 * j + half) ^ (line & 7)) << 4), p + 4 * j);
     if (t == 0) {
 #pragma unroll
         for (int r = 0; r < 2; r++) {
@@ -218,59 +222,115 @@ static __device__ __forceinline__ void publish(const struct state *c, const uint
         }
         if (c->lane == 0) shared_store32(c->shared + GREW_AT + (buffer * 4 + (uint32_t)c->warp) * 4, grew);
     }
-    async_fence();
     named_arrive(P_READY + (int)buffer, 256);
 }
 
-template <int BUFFER>
-static __device__ __forceinline__ void own_tile(struct state *c, uint32_t parity, float scale_log2, int last) {
-    constexpr uint32_t buffer = BUFFER;
-    float s[32], growth[2];
-    uint32_t p[16];
-    score_tile(c, s, buffer, parity);
-    if (last && c->lane == 0) mbar_arrive(c->shared + Q_FREE);
-    const uint32_t grew = softmax_tile(c, s, growth, buffer, scale_log2);
+/* l follows an own tile; after P has been given away, for which others wait. */
+static __device__ __forceinline__ void add_sums(struct state *c, const float s[32], const float growth[2]) {
+    float sum[2] = {0, 0};
 #pragma unroll
-    for (int j = 0; j < 8; j++) { /* the order of an A operand */
+    for (int x = 0; x < 32; x++) sum[x >> 1 & 1] += s[x];
+    c->l[0] = c->l[0] * growth[0] + sum[0], c->l[1] = c->l[1] * growth[1] + sum[1];
+}
+
+/* P of an own tile, in the order of an A operand, and handed over. */
+static __device__ __forceinline__ void give_p(const struct state *c, const float s[32], uint32_t p[16],
+                                              const float growth[2], uint32_t grew, uint32_t buffer) {
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
         p[2 * j] = pack16(TYPE, s[4 * j], s[4 * j + 1]);
         p[2 * j + 1] = pack16(TYPE, s[4 * j + 2], s[4 * j + 3]);
     }
-    if (D == 576) named_sync(S_DONE + BUFFER, 128); /* the slice that P takes has been read by all four warps */
+    if (D == 576) named_sync(S_DONE + c->wg, 128); /* the slice that P takes has been read by all four warps */
     publish(c, p, growth, grew, buffer);
-    const uint64_t v = slice_desc(c->shared + KV_AT + buffer * STAGE + buffer * HALF, SLICE);
-    wgmma_hold(c->o, 128);
-    wgmma_fence();
-#pragma unroll
-    for (int kk = 0; kk < 4; kk++) wgmma_rs_n256<TYPE, 1>(c->o, p + 4 * kk, desc_step(v, kk * 2048), 1);
-    wgmma_commit();
-    wgmma_wait(0);
-    wgmma_hold(c->o, 128);
-    if (c->lane == 0) mbar_arrive(c->shared + NEAR_FREE + 8 * buffer);
 }
 
-template <int BUFFER> static __device__ __forceinline__ void other_tile(struct state *c) {
-    constexpr uint32_t buffer = BUFFER;
-    const int row = row_of(c);
+/* Wait for P of the other warpgroup's tile; m, l and O follow its growth. */
+static __device__ __forceinline__ void take_p(struct state *c, uint32_t buffer) {
     named_sync(P_READY + (int)buffer, 256);
-    const uint32_t place = (buffer * 64 + (uint32_t)row) * 4;
+    async_fence();
+    const uint32_t place = (buffer * 64 + (uint32_t)row_of(c)) * 4;
     c->m[0] = __uint_as_float(shared_load32(c->shared + TOP_AT + place));
     c->m[1] = __uint_as_float(shared_load32(c->shared + TOP_AT + place + 32));
     if (shared_load32(c->shared + GREW_AT + (buffer * 4 + (uint32_t)c->warp) * 4)) {
         const float growth[2] = {__uint_as_float(shared_load32(c->shared + GROWTH_AT + place)),
                                  __uint_as_float(shared_load32(c->shared + GROWTH_AT + place + 32))};
         shrink(c, growth);
+        c->l[0] *= growth[0], c->l[1] *= growth[1];
     }
-    const uint32_t tile = c->shared + KV_AT + buffer * STAGE;
-    const uint64_t p = slice_desc(tile + 8 * SLICE, 0), v = slice_desc(tile + HALF - buffer * HALF, SLICE);
-    async_fence();
+}
+
+/* Start O += P V for an own tile: P from registers, the near half of the columns. */
+template <int BUFFER> static __device__ __forceinline__ void add_own(struct state *c, const uint32_t p[16]) {
+    const uint64_t v = slice_desc(c->shared + KV_AT + BUFFER * STAGE + BUFFER * HALF, SLICE);
+    wgmma_hold(c->o, 128);
+    wgmma_fence();
+#pragma unroll
+    for (int kk = 0; kk < 4; kk++) wgmma_rs_n256<TYPE, 1>(c->o, p + 4 * kk, desc_step(v, kk * 2048), 1);
+    wgmma_commit();
+}
+/* The same for the other warpgroup's tile: P from shared memory, the far half. */
+template <int BUFFER> static __device__ __forceinline__ void add_other(struct state *c) {
+    const uint32_t tile = c->shared + KV_AT + BUFFER * STAGE;
+    const uint64_t p = slice_desc(tile + 8 * SLICE, 0), v = slice_desc(tile + HALF - BUFFER * HALF, SLICE);
     wgmma_hold(c->o, 128);
     wgmma_fence();
 #pragma unroll
     for (int kk = 0; kk < 4; kk++) wgmma_ss_n256<TYPE, 0, 1>(c->o, desc_step(p, kk * 32), desc_step(v, kk * 2048), 1);
     wgmma_commit();
+}
+/* Wait for the product, and give the half of the buffer that it read back. */
+static __device__ __forceinline__ void end_product(struct state *c, uint32_t free) {
     wgmma_wait(0);
     wgmma_hold(c->o, 128);
-    if (c->lane == 0) mbar_arrive(c->shared + FAR_FREE + 8 * buffer);
+    if (c->lane == 0) mbar_arrive(c->shared + free);
+}
+
+/* Tiles t (buffer 0, of warpgroup 0) and t + 1 (buffer 1, of warpgroup 1) of `tiles`. */
+static __device__ __forceinline__ void first_of_pair(struct state *c, uint32_t parity, float scale_log2, int t,
+                                                     int tiles) {
+    float s[32], growth[2];
+    uint32_t p[16], mask[2];
+    score_tile(c, s, mask, 0, parity);
+    if (t + 1 < tiles) named_arrive(TURN, 256);
+    if (t + 2 >= tiles && c->lane == 0) mbar_arrive(c->shared + Q_FREE);
+    const uint32_t grew = softmax_tile(c, s, growth, mask, scale_log2);
+    give_p(c, s, p, growth, grew, 0);
+    if (grew) shrink(c, growth);
+    add_own<0>(c, p);
+    add_sums(c, s, growth);
+    end_product(c, NEAR_FREE);
+    if (t + 1 == tiles) return;
+    take_p(c, 1);
+    add_other<1>(c);
+    end_product(c, FAR_FREE + 8);
+}
+static __device__ __forceinline__ void second_of_pair(struct state *c, uint32_t parity, float scale_log2, int t,
+                                                      int tiles) {
+    if (t + 1 == tiles) {
+        if (tiles == 1) { /* no own tile in this item */
+            __syncwarp(); /* every lane has seen Q_FULL */
+            if (c->lane == 0) mbar_arrive(c->shared + Q_FREE);
+        }
+        take_p(c, 0);
+        add_other<0>(c);
+        end_product(c, FAR_FREE);
+        return;
+    }
+    float s[32], growth[2];
+    uint32_t p[16], mask[2];
+    named_sync(TURN, 256);
+    score_tile(c, s, mask, 1, parity);
+    if (t + 3 >= tiles && c->lane == 0) mbar_arrive(c->shared + Q_FREE);
+    take_p(c, 0);
+    add_other<0>(c); /* runs under the softmax */
+    const uint32_t grew = softmax_tile(c, s, growth, mask, scale_log2);
+    give_p(c, s, p, growth, grew, 1);
+    end_product(c, FAR_FREE);
+    if (grew) shrink(c, growth);
+    add_own<1>(c, p);
+    add_sums(c, s, growth);
+    end_product(c, NEAR_FREE + 8);
 }
 
 /* ------------------------------------------------------------------ results ------------------------ */
@@ -369,7 +429,7 @@ template <int WG> static __device__ __forceinline__ void consume(const struct kp
     c.wg = WG;
     c.warp = (int)threadIdx.x >> 5 & 3;
     c.lane = (int)threadIdx.x & 31;
-    uint32_t n = 0, round_q = 0, odd = 0;
+    uint32_t round = 0, round_q = 0, odd = 0; /* own tiles, items with tiles, parity of items */
     for (int64_t at = blockIdx.x; at < n_items(p); at += gridDim.x, odd ^= 1) {
         const struct item w = item_of(p, at);
         const int tiles = (slots_of(p, w.b, w.i).n + 63) / 64;
@@ -379,17 +439,13 @@ template <int WG> static __device__ __forceinline__ void consume(const struct kp
         for (int r = 0; r < 2; r++) c.m[r] = c.top[r] = -INF, c.l[r] = 0;
         if (tiles) mbar_wait(shared + Q_FULL, round_q++ & 1);
 #pragma unroll 1
-        for (int t = 0; t < tiles; t++, n++) {
-            if ((n & 1) == WG) {
-                own_tile<WG>(&c, n >> 1 & 1, p->scale_log2, t + 2 >= tiles);
-            } else {
-                if (tiles == 1) { /* no own tile in this item */
-                    __syncwarp(); /* every lane has seen Q_FULL */
-                    if (c.lane == 0) mbar_arrive(shared + Q_FREE);
-                }
-                other_tile<1 - WG>(&c);
-            }
+        for (int t = 0; t < tiles; t += 2, round++) {
+            if (WG == 0)
+                first_of_pair(&c, round & 1, p->scale_log2, t, tiles);
+            else
+                second_of_pair(&c, round & 1, p->scale_log2, t, tiles);
         }
+        if (WG == 1 && (tiles & 1)) round--; /* the last pair had no second tile */
         finish(&c, kp, &w, odd);
     }
 }

@@ -51,7 +51,7 @@ static __device__ __forceinline__ float sum_blocks(const struct kp_mla_bwd *p, c
                                                    int t) {
     float x = 0;
     if (t >= s->n || !slot_valid(s, s->idx[t])) return 0;
-    for (int k = 0; k < p->head_blocks; k++)
+    for (int k = 0; k < p->dist_blocks; k++)
         x += ((const float *)p->part_dist)[(k * p->in.batch * p->in.seq_q + flat) * p->in.topk + t];
     return x;
 }

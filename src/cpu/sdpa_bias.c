@@ -71,6 +71,7 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
     }
 MASK(float, f32)
 MASK(double, f64)
+MASK(float, pair)
 
 void attn_cpu_bwd_sums(struct attn_cpu_bwd *w, int64_t head, char *scratch) {
     const attn_problem *p = w->s.p;

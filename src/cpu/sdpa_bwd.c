@@ -13,14 +13,35 @@ enum {
     SLAB_BYTES = 64 << 20, /* most dq accumulators that a worker may keep for the fused phase */
 };
 
-#define REAL    float
-#define T(name) name##_f32
+#define REAL    double
+#define T(name) name##_f64
+#define R(name) name##_f64
 #include "cpu/sdpa_bwd_tpl.h"
 #undef REAL
 #undef T
-#define REAL    double
-#define T(name) name##_f64
+#undef R
+#define REAL    float
+#define T(name) name##_f32
+#define R(name) name##_f32
 #include "cpu/sdpa_bwd_tpl.h"
+#undef T
+#define T(name) name##_pair
+#include "cpu/sdpa_bwd_tpl.h"
+
+/* The phases of one kind of operands. */
+struct phases {
+    void (*rows)(struct attn_cpu_bwd *w, int64_t task, char *scratch);
+    void (*fused)(struct attn_cpu_bwd *w, int64_t task, char *scratch);
+    void (*keys)(struct attn_cpu_bwd *w, int64_t task, char *scratch);
+    void (*queries)(struct attn_cpu_bwd *w, int64_t task, char *scratch);
+    void (*mask)(struct attn_cpu_bwd *w, int64_t task, char *scratch);
+};
+#define PHASES(T)                                                                                                      \
+    static const struct phases phases_##T = {phase_rows_##T, phase_fused_##T, phase_keys_##T, phase_queries_##T,       \
+                                             attn_cpu_bwd_mask_##T}
+PHASES(f64);
+PHASES(f32);
+PHASES(pair);
 
 /* Row strides of an odd number of cache lines spread over the cache's sets. */
 static int64_t odd_lines(int64_t n, int64_t line) { return n > 0 ? ((n + line - 1) / line | 1) * line : 0; }
@@ -34,14 +55,22 @@ static int can_fuse(const struct attn_cpu_bwd *w, int32_t threads) {
 
 static void lay_out(struct attn_cpu_bwd *w, int32_t threads) {
     const attn_problem *p = w->s.p;
-    const struct attn_ukr *u = w->s.u;
     const int f64 = p->dtype == ATTN_F64;
-    const int64_t line = f64 ? 8 : 16, mr = f64 ? u->mr64 : u->mr32;
+    const int64_t line = f64 ? 8 : 16;
     w->real = f64 ? 8 : 4;
-    w->tile = mr < 8 ? 16 * mr : 8 * mr; /* 96 or 112: whole register tiles as rows and as columns */
+    /* Whole register tiles as columns. Large tiles pay where no diagonal runs through them and the cache holds them. */
+    const int open = p->window_left == ATTN_UNBOUNDED && p->window_right == ATTN_UNBOUNDED;
+    const int whole = open && p->dim_qk <= 128 && p->dim_v <= 128;
+    w->tile = whole ? 192 : 96;
     w->ldd = odd_lines(p->dim_qk, line);
     w->ldv = odd_lines(p->dim_v, line);
+    const int pairs = w->s.pair != NULL;
+    w->depth_qk = pairs ? attn_cpu_sdpa_blocks(p->dim_qk, 2) : p->dim_qk;
+    w->depth_v = pairs ? attn_cpu_sdpa_blocks(p->dim_v, 2) : p->dim_v;
+    w->ldq = odd_lines(w->depth_qk, line);
+    w->ldo = odd_lines(w->depth_v, line);
     w->lds = odd_lines(w->tile, line);
+    w->ldh = odd_lines(w->tile / 2, line);
     w->key_blocks = attn_cpu_sdpa_blocks(p->seq_k, w->tile);
     w->rows = w->tile * (attn_cpu_sdpa_blocks(w->s.flat, w->tile) * p->batch * p->heads_k < 8 * (int64_t)threads
                              ? 1
@@ -75,6 +104,14 @@ static void lay_out(struct attn_cpu_bwd *w, int32_t threads) {
     w->at.raw_k = attn_cpu_sdpa_take(end, qs);
     w->at.sum =
         attn_cpu_sdpa_take(end, attn_core_has(p, ATTN_GRAD_MASK) ? w->tile * w->tile * (int64_t)sizeof(double) : 0);
+    if (pairs) {
+        w->at.q_zip = attn_cpu_sdpa_take(end, qs / 2);
+        w->at.dout_zip = attn_cpu_sdpa_take(end, vs / 2);
+        w->at.k_zip = attn_cpu_sdpa_take(end, qs / 2);
+        w->at.p_zip = attn_cpu_sdpa_take(end, ss / 2);
+        w->at.ds_zip = attn_cpu_sdpa_take(end, ss / 2);
+        w->at.ds_half = attn_cpu_sdpa_take(end, w->tile * w->ldh * w->real);
+    }
     w->at.dq = attn_cpu_sdpa_take(end, (w->fused && w->s.flat > w->rows ? w->s.flat : w->rows) * w->ldd * w->real);
 }
 
@@ -84,11 +121,16 @@ static int64_t stat_bytes(const struct attn_cpu_bwd *w) {
     return end;
 }
 
+static void set_up(struct attn_cpu_bwd *w, const struct attn_cpu_sdpa_isa *isa, const attn_problem *p,
+                   const attn_args *args, int32_t threads) {
+    attn_cpu_sdpa_init(&w->s, p, args, isa->u, isa->pair);
+    lay_out(w, threads);
+}
+
 int64_t attn_cpu_sdpa_bwd_workspace(const struct attn_cpu_sdpa_isa *isa, const attn_problem *p, int32_t threads) {
     struct attn_cpu_bwd w = {0};
     if (p->heads_q <= 0) return 0;
-    attn_cpu_sdpa_init(&w.s, p, NULL, isa->u, NULL);
-    lay_out(&w, threads);
+    set_up(&w, isa, p, NULL, threads);
     return stat_bytes(&w) + threads * w.at.end;
 }
 
@@ -112,8 +154,7 @@ void attn_cpu_sdpa_bwd(const struct attn_cpu_sdpa_isa *isa, const struct attn_co
                        const attn_args *args) {
     struct attn_cpu_bwd w = {0};
     if (p->heads_q <= 0) return; /* without queries or batch entries the sums that remain are zeros, not left alone */
-    attn_cpu_sdpa_init(&w.s, p, args, isa->u, NULL);
-    lay_out(&w, dev->threads);
+    set_up(&w, isa, p, args, dev->threads);
     w.stats = args->workspace;
     w.scratch = (char *)args->workspace + stat_bytes(&w);
     w.out = attn_core_view(p, args, ATTN_ROLE_OUT);
@@ -128,17 +169,16 @@ void attn_cpu_sdpa_bwd(const struct attn_cpu_sdpa_isa *isa, const struct attn_co
     w.want_dk = w.dk.data && p->dim_qk > 0;
     w.want_dv = w.dv.data && p->dim_v > 0;
 
-    const int f64 = w.real == 8, dalibi = attn_core_has(p, ATTN_GRAD_ALIBI);
+    const struct phases *phases = w.real == 8 ? &phases_f64 : w.s.pair ? &phases_pair : &phases_f32;
+    const int dalibi = attn_core_has(p, ATTN_GRAD_ALIBI);
     const int64_t pairs = p->batch * p->heads_k;
-    run_phase(&w, dev, p->batch * p->heads_q * attn_cpu_sdpa_blocks(p->seq_q, ROWS),
-              f64 ? phase_rows_f64 : phase_rows_f32);
+    run_phase(&w, dev, p->batch * p->heads_q * attn_cpu_sdpa_blocks(p->seq_q, ROWS), phases->rows);
     if (w.fused && w.want_dq && (w.want_dk || w.want_dv)) {
-        run_phase(&w, dev, pairs, f64 ? phase_fused_f64 : phase_fused_f32);
+        run_phase(&w, dev, pairs, phases->fused);
     } else {
-        if (w.want_dk || w.want_dv) run_phase(&w, dev, pairs * w.key_blocks, f64 ? phase_keys_f64 : phase_keys_f32);
-        if (w.want_dq || dalibi) run_phase(&w, dev, pairs * w.row_blocks, f64 ? phase_queries_f64 : phase_queries_f32);
+        if (w.want_dk || w.want_dv) run_phase(&w, dev, pairs * w.key_blocks, phases->keys);
+        if (w.want_dq || dalibi) run_phase(&w, dev, pairs * w.row_blocks, phases->queries);
     }
-    if (attn_core_has(p, ATTN_GRAD_MASK))
-        run_phase(&w, dev, attn_cpu_bwd_mask_tasks(&w), f64 ? attn_cpu_bwd_mask_f64 : attn_cpu_bwd_mask_f32);
+    if (attn_core_has(p, ATTN_GRAD_MASK)) run_phase(&w, dev, attn_cpu_bwd_mask_tasks(&w), phases->mask);
     if (dalibi || attn_core_has(p, ATTN_GRAD_SINK)) run_phase(&w, dev, p->heads_q, attn_cpu_bwd_sums);
 }

@@ -20,15 +20,17 @@ struct attn_cpu_bwd {
     struct attn_view out, lse, dout, dlse, dq, dk, dv, dmask;
     int want_dq, want_dk, want_dv;
     int64_t real;
-    int64_t tile;          /* rows and keys of a tile */
-    int64_t ldd, ldv, lds; /* row strides: width of q and k, of v and dout, of a tile of scores */
+    int64_t tile;              /* rows and keys of a tile */
+    int64_t ldd, ldv, lds;     /* row strides: width of q and k, of v and dout, of a tile of scores */
+    int64_t depth_qk, depth_v; /* steps of the products with q and with dout: widths, or pairs of them */
+    int64_t ldq, ldo, ldh;     /* row strides of loaded q and dout, and of dS as pairs of keys */
     int64_t panel;
     int64_t rows; /* flat rows of a task of the query phase, a multiple of tile */
     int64_t row_blocks, key_blocks;
     int fused; /* keys and queries in one phase */
     struct {
         int64_t q, dout, k, v, kt, vt, p, ds, chain, dq, dk, dv, tmp, mask, hidden, row, stat, raw_q, raw_dout, raw_k,
-            raw_v, bad, sum;
+            raw_v, bad, sum, q_zip, dout_zip, k_zip, p_zip, ds_zip, ds_half;
         int64_t end;
     } at;            /* a worker's scratch */
     int64_t n_stats; /* query rows times heads */
@@ -50,6 +52,7 @@ static inline struct attn_cpu_bwd_row *attn_cpu_bwd_stat(const struct attn_cpu_b
 int64_t attn_cpu_bwd_mask_tasks(const struct attn_cpu_bwd *w);
 void attn_cpu_bwd_mask_f32(struct attn_cpu_bwd *w, int64_t task, char *scratch);
 void attn_cpu_bwd_mask_f64(struct attn_cpu_bwd *w, int64_t task, char *scratch);
+void attn_cpu_bwd_mask_pair(struct attn_cpu_bwd *w, int64_t task, char *scratch);
 /* Sums of the rows' dsink and dalibi; task = query head. */
 void attn_cpu_bwd_sums(struct attn_cpu_bwd *w, int64_t head, char *scratch);
 #endif

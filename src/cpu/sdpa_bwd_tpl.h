@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Phases of the dense backward for one compute type; included twice by sdpa_bwd.c. No include guard on purpose.
- * The includer defines REAL and T(name). */
+ * Phases of the dense backward for one kind of operands; included by sdpa_bwd.c for each. No include guard on purpose.
+ * The includer defines REAL, T(name) for what belongs to the kind and R(name) for what belongs to REAL. */
 
 /* Statistics of ROWS query rows of one head. */
 static void T(phase_rows)(struct attn_cpu_bwd *w, int64_t task, char *scratch) {
@@ -16,8 +16,8 @@ static void T(phase_rows)(struct attn_cpu_bwd *w, int64_t task, char *scratch) {
         double dlse = 0, dot = 0, lse = attn_num_load(attn_view_row(&w->lse, b, h, at), w->lse.dtype, 0);
         if (w->dlse.data) dlse = attn_num_load(attn_view_row(&w->dlse, b, h, at), w->dlse.dtype, 0);
         if (p->dim_v > 0 && !isinf(lse)) {
-            T(attn_cpu_sdpa_load)(&w->s, out, attn_view_row(&w->out, b, h, at), p->dtype, p->dim_v, 1);
-            T(attn_cpu_sdpa_load)(&w->s, dout, attn_view_row(&w->dout, b, h, at), p->dtype, p->dim_v, 1);
+            R(attn_cpu_sdpa_load)(&w->s, out, attn_view_row(&w->out, b, h, at), p->dtype, p->dim_v, 1);
+            R(attn_cpu_sdpa_load)(&w->s, dout, attn_view_row(&w->dout, b, h, at), p->dtype, p->dim_v, 1);
             for (int64_t c = 0; c < p->dim_v; c++)
                 dot += (double)out[c] * (double)dout[c]; /* its error is a whole row's */
         }
@@ -44,7 +44,7 @@ static void T(write_rows)(const struct attn_cpu_bwd *w, const struct attn_view *
     if (width == 0) return;
     char *to = attn_view_row(view, b, h, at);
     if (from) {
-        T(attn_cpu_sdpa_store)(&w->s, to, w->s.p->dtype, from, width, factor);
+        R(attn_cpu_sdpa_store)(&w->s, to, w->s.p->dtype, from, width, factor);
     } else {
         memset(to, 0, (size_t)width * (size_t)view->element_bytes);
     }
@@ -90,8 +90,8 @@ static void T(run_keys)(struct T(attn_cpu_tile) * t, int64_t j0, REAL *dk, REAL 
     attn_core_query_range(p, t->seq.sq, t->seq.sk, j0 + n - 1, &unused, &last);
     if (first >= last) return;
     T(attn_cpu_tile_keys)(t, j0, n);
-    const int64_t end = t->seq.sq * w->s.group;
-    for (int64_t f = first * w->s.group / w->tile * w->tile; f < last * w->s.group; f += w->tile) {
+    const int64_t end = t->seq.sq * w->s.group, stop = last * w->s.group < end ? last * w->s.group : end;
+    for (int64_t f = first * w->s.group / w->tile * w->tile; f < stop; f += w->tile) {
         T(attn_cpu_tile_rows)(t, t->hk * w->s.group, w->s.group, f, end - f < w->tile ? end - f : w->tile);
         if (t->lo >= j0 + n || t->hi <= j0) continue;
         T(attn_cpu_tile_compute)(t);

@@ -2,6 +2,8 @@
  * Operands of pairs for dense attention: see sdpa_pair.h. */
 #include "cpu/sdpa_pair.h"
 
+#include <float.h>
+#include <math.h>
 #include <string.h>
 
 void attn_cpu_pair_row(float *dst, const void *src, int64_t n) {
@@ -46,19 +48,32 @@ static void move_out(const struct attn_cpu_sdpa *s, struct attn_cpu_sdpa_poison 
     }
 }
 
+float attn_cpu_pair_exp_lifted(const struct attn_cpu_sdpa *s, float *x, int64_t n, float factor, float max,
+                               uint8_t *hidden) {
+    for (int64_t j = 0; j < n; j++) hidden[j] = x[j] == -INFINITY;
+    const float sum = s->pair->exp2_f32(x, n, factor, max);
+    for (int64_t j = 0; j < n; j++)
+        if (x[j] == 0 && !hidden[j]) x[j] = FLT_MIN;
+    return sum;
+}
+
+int attn_cpu_pair_zip(const struct attn_cpu_sdpa *s, const void *even, const void *odd, int64_t r, int64_t width,
+                      float *dst, struct attn_cpu_sdpa_poison *poison, int64_t ld_raw) {
+    if (s->pair->zip(dst, even, odd, width)) return 1;
+    if (poison && even) move_out(s, poison, (uint16_t *)(void *)dst, 2, even, r, width, ld_raw);
+    if (poison && odd) move_out(s, poison, (uint16_t *)(void *)dst + 1, 2, odd, r + 1, width, ld_raw);
+    return 0;
+}
+
 void attn_cpu_pair_rows(const struct attn_cpu_sdpa *s, const struct attn_view *view, const struct attn_core_seq *seq,
                         int64_t b, int64_t hk, int64_t j0, int64_t n, int64_t width, float *dst, int64_t ld,
                         struct attn_cpu_sdpa_poison *poison) {
-    if (poison) {
-        poison->any = 0;
-        memset(poison->row, 0, (size_t)n);
-    }
-    for (int64_t j = 0; j < n && width > 0; j += 2, dst += ld) {
-        const void *row[2] = {attn_core_kv_row(s->p, view, seq, b, hk, j0 + j), NULL};
-        if (j + 1 < n) row[1] = attn_core_kv_row(s->p, view, seq, b, hk, j0 + j + 1);
-        if (s->pair->zip(dst, row[0], row[1], width) || !poison) continue;
-        for (int odd = 0; odd < 2; odd++)
-            if (row[odd]) move_out(s, poison, (uint16_t *)(void *)dst + odd, 2, row[odd], j + odd, width, ld);
+    poison->any = 0;
+    memset(poison->row, 0, (size_t)n);
+    for (int64_t j = 0; j < n && width > 0; j += 2) {
+        const void *even = attn_core_kv_row(s->p, view, seq, b, hk, j0 + j), *odd = NULL;
+        if (j + 1 < n) odd = attn_core_kv_row(s->p, view, seq, b, hk, j0 + j + 1);
+        attn_cpu_pair_zip(s, even, odd, j, width, dst + j / 2 * ld, poison, ld);
     }
 }
 

@@ -50,7 +50,10 @@ OPERATOR(bwd)
     {                                                                                                                  \
         .name = "attn_sdpa_" #fn "_" #isa "_" #dt "_any", .arch = #isa,                                                \
         .summary = "any D and DV to 512, any strides, all features; products and sums in " MATH, .op = OP,             \
-        .backend = ATTN_BACKEND_CPU, .dtype = DT, .math_dtype = DT == ATTN_F64 ? ATTN_F64 : ATTN_F32,                  \
+        .backend = ATTN_BACKEND_CPU, .dtype = DT,                                                                      \
+        .math_dtype = (MATH)[0] == 'b' ? ATTN_BF16                                                                     \
+                      : DT == ATTN_F64 ? ATTN_F64                                                                      \
+                                       : ATTN_F32,                                                                     \
         .accumulator_dtype = DT == ATTN_F64 ? ATTN_F64 : ATTN_F32, .device_type = ATTN_DEVICE_TYPE_CPU,                \
         .deterministic = 1, .bit_stable = 1, .features = FEATURE, .impl = &isa_##isa, .supports = supports,            \
         .estimate = estimate, .workspace = workspace_##fn, .launch = launch_##fn                                       \
@@ -61,6 +64,7 @@ OPERATOR(bwd)
 
 const struct attn_kernel attn_cpu_sdpa_rows[] = {
     ROW(ATTN_OP_SDPA_FWD, fwd, avx512bf16, ATTN_CPU_BF16, bf16, ATTN_BF16, "bf16, sums in f32"),
+    ROW(ATTN_OP_SDPA_BWD, bwd, avx512bf16, ATTN_CPU_BF16, bf16, ATTN_BF16, "bf16, sums in f32"),
     ROWS(ATTN_OP_SDPA_FWD, fwd, avx512, ATTN_CPU_AVX512),
     ROWS(ATTN_OP_SDPA_BWD, bwd, avx512, ATTN_CPU_AVX512),
     ROWS(ATTN_OP_SDPA_FWD, fwd, avx2, ATTN_CPU_AVX2),

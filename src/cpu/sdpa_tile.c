@@ -1,18 +1,28 @@
 /* SPDX-License-Identifier: MIT
- * Tiles of the dense backward, for both compute types. */
+ * Tiles of the dense backward, for every kind of operands. */
 #include "cpu/sdpa_tile.h"
 
 #include <math.h>
 #include <string.h>
 
-#define REAL     float
-#define T(name)  name##_f32
-#define SMALLEST 1.17549435e-38f
+#define LOG2_E   1.44269504088896340736
+#define PAIRS    0
+#define REAL     double
+#define T(name)  name##_f64
+#define R(name)  name##_f64
+#define SMALLEST 2.2250738585072014e-308
 #include "cpu/sdpa_tile_tpl.h"
 #undef REAL
 #undef T
+#undef R
 #undef SMALLEST
-#define REAL     double
-#define T(name)  name##_f64
-#define SMALLEST 2.2250738585072014e-308
+#define REAL     float
+#define T(name)  name##_f32
+#define R(name)  name##_f32
+#define SMALLEST 1.17549435e-38f
+#include "cpu/sdpa_tile_tpl.h"
+#undef PAIRS
+#undef T
+#define PAIRS   1
+#define T(name) name##_pair
 #include "cpu/sdpa_tile_tpl.h"

@@ -4,6 +4,7 @@
 #ifndef ATTN_CPU_SDPA_TILE_H
 #define ATTN_CPU_SDPA_TILE_H
 #include "cpu/sdpa_bwd.h"
+#include "cpu/sdpa_pair.h"
 
 enum { ATTN_CPU_TILE_SLOTS = 2 };
 
@@ -17,9 +18,12 @@ enum { ATTN_CPU_TILE_SLOTS = 2 };
         struct attn_cpu_sdpa_row *row;                                                                                 \
         struct attn_cpu_bwd_row **stat;                                                                                \
         REAL *q, *dout, *k, *v, *kt, *vt, *p, *ds, *chain, *tmp;                                                       \
+        /* of pairs: q, dout, P and dS as pairs of rows, k as pairs of keys, dS as pairs of keys */                    \
+        REAL *q_zip, *dout_zip, *p_zip, *ds_zip, *k_zip, *ds_half;                                                     \
         float *mask;                                                                                                   \
         uint8_t *hidden;                                                                                               \
         struct attn_cpu_sdpa_poison bad_q, bad_dout, bad_k;                                                            \
+        int simple, fused;        /* rows need nothing but the exponential; P and dS were made as pairs alone */       \
         int bad_rows, bad_values; /* rows (q, dout, shift) or v are not finite: see exp_lifted */                      \
     };                                                                                                                 \
     /* slot < ATTN_CPU_TILE_SLOTS: tiles of one worker share everything but their rows. */                             \
@@ -42,4 +46,5 @@ enum { ATTN_CPU_TILE_SLOTS = 2 };
     void attn_cpu_tile_add_dq_##T(const struct attn_cpu_tile_##T *t, REAL *dq);
 ATTN_CPU_TILE(float, f32)
 ATTN_CPU_TILE(double, f64)
+ATTN_CPU_TILE(float, pair) /* products on pairs of bf16: see ukr_pair.h */
 #endif

@@ -1,12 +1,24 @@
 /* SPDX-License-Identifier: MIT
- * Tiles for one compute type; included twice by sdpa_tile.c. No include guard on purpose.
- * The includer defines REAL, T(name) and SMALLEST (the smallest normal number). */
+ * Tiles for one kind of operands; included by sdpa_tile.c for each. No include guard on purpose.
+ * The includer defines REAL, T(name) for what belongs to the kind, R(name) for what belongs to REAL, SMALLEST (the
+ * smallest normal number) and PAIRS: 1 = products on pairs of bf16, P and dS rounded for them; sums in REAL. */
+
+static inline void T(gemm)(const struct attn_cpu_bwd *w, int64_t m, int64_t n, int64_t k, const REAL *a, int64_t a_row,
+                           int64_t a_col, const REAL *b, int64_t ldb, REAL *c, int64_t ldc, int accumulate) {
+#if PAIRS
+    w->s.pair->gemm(m, n, k, a, a_row, a_col, b, ldb, c, ldc, accumulate);
+#else
+    w->s.u->R(gemm)(m, n, k, a, a_row, a_col, b, ldb, c, ldc, accumulate);
+#endif
+}
 
 void T(attn_cpu_tile_init)(struct T(attn_cpu_tile) * t, const struct attn_cpu_bwd *w, char *scratch, int slot) {
     *t = (struct T(attn_cpu_tile)){.w = w};
 #define AT(name) (REAL *)(void *)(scratch + w->at.name)
-    t->q = AT(q) + slot * w->tile * w->ldd;
-    t->dout = AT(dout) + slot * w->tile * w->ldv;
+    t->q = AT(q) + slot * w->tile * w->ldq;
+    t->dout = AT(dout) + slot * w->tile * w->ldo;
+    t->q_zip = AT(q_zip), t->dout_zip = AT(dout_zip), t->p_zip = AT(p_zip), t->ds_zip = AT(ds_zip);
+    t->k_zip = AT(k_zip), t->ds_half = AT(ds_half);
     t->k = AT(k), t->v = AT(v), t->kt = AT(kt), t->vt = AT(vt), t->p = AT(p), t->ds = AT(ds), t->tmp = AT(tmp);
     t->chain = w->s.p->softcap > 0 ? AT(chain) : NULL;
     t->bad_q.raw = AT(raw_q), t->bad_dout.raw = AT(raw_dout), t->bad_k.raw = AT(raw_k);
@@ -27,32 +39,63 @@ void T(attn_cpu_tile_pair)(struct T(attn_cpu_tile) * t, int64_t b, int64_t hk) {
     attn_core_seq_get(t->w->s.p, t->w->s.args, b, &t->seq);
 }
 
+/* Rows as pairs of rows, for the sums over rows. */
+static void T(zip_rows)(struct T(attn_cpu_tile) * t) {
+#if PAIRS
+    const struct attn_cpu_bwd *w = t->w;
+    const attn_problem *p = w->s.p;
+    t->bad_q.any = t->bad_dout.any = 0;
+    memset(t->bad_q.row, 0, (size_t)t->n_rows);
+    memset(t->bad_dout.row, 0, (size_t)t->n_rows);
+    for (int64_t r = 0; r < t->n_rows; r += 2) {
+        const int both = r + 1 < t->n_rows;
+        const float *q = t->q + r * w->ldq, *dout = t->dout + r * w->ldo;
+        if (!attn_cpu_pair_zip(&w->s, q, both ? q + w->ldq : NULL, r, p->dim_qk, t->q_zip + r / 2 * w->ldd, &t->bad_q,
+                               w->ldd))
+            t->bad_rows = 1;
+        if (!attn_cpu_pair_zip(&w->s, dout, both ? dout + w->ldo : NULL, r, p->dim_v, t->dout_zip + r / 2 * w->ldv,
+                               &t->bad_dout, w->ldv))
+            t->bad_rows = 1;
+    }
+#else
+    (void)t;
+#endif
+}
+
 void T(attn_cpu_tile_rows)(struct T(attn_cpu_tile) * t, int64_t h0, int64_t group, int64_t f0, int64_t n) {
     const struct attn_cpu_bwd *w = t->w;
     const attn_problem *p = w->s.p;
     t->n_rows = n;
-    t->lo = INT64_MAX, t->hi = 0, t->bad_rows = 0;
+    t->lo = INT64_MAX, t->hi = 0, t->bad_rows = 0, t->simple = w->s.plain;
     for (int64_t r = 0; r < n; r++) {
         const int64_t i = (f0 + r) / group, h = h0 + (f0 + r) % group, at = t->seq.q0 + i;
-        REAL *q = t->q + r * w->ldd, *dout = t->dout + r * w->ldv;
+        REAL *q = t->q + r * w->ldq, *dout = t->dout + r * w->ldo;
         struct attn_cpu_sdpa_row *row = &t->row[r];
         struct attn_cpu_bwd_row *stat = t->stat[r] = attn_cpu_bwd_stat(w, &t->seq, t->b, h, i);
         attn_cpu_sdpa_row(&w->s, &t->seq, t->b, h, i, row);
         if (isinf(stat->lse)) row->lo = row->hi = 0;
         if (row->lo == row->hi) { /* nothing of such a row may reach a product */
-            memset(q, 0, (size_t)w->ldd * sizeof *q);
-            memset(dout, 0, (size_t)w->ldv * sizeof *dout);
+            memset(q, 0, (size_t)w->ldq * sizeof *q);
+            memset(dout, 0, (size_t)w->ldo * sizeof *dout);
             continue;
         }
+        if (stat->g < 1 || stat->g > 1 || !isfinite(stat->lse)) t->simple = 0;
         if (row->lo < t->lo) t->lo = row->lo;
         if (row->hi > t->hi) t->hi = row->hi;
+#if PAIRS
+        if (p->dim_qk > 0) attn_cpu_pair_row(q, attn_view_row(&w->s.q, t->b, h, at), p->dim_qk);
+        if (p->dim_v > 0) attn_cpu_pair_row(dout, attn_view_row(&w->dout, t->b, h, at), p->dim_v);
+        if (!isfinite(stat->shift)) t->bad_rows = 1;
+#else
         if (p->dim_qk > 0)
-            T(attn_cpu_sdpa_load)(&w->s, q, attn_view_row(&w->s.q, t->b, h, at), p->dtype, p->dim_qk, w->s.row_factor);
+            R(attn_cpu_sdpa_load)(&w->s, q, attn_view_row(&w->s.q, t->b, h, at), p->dtype, p->dim_qk, w->s.row_factor);
         if (p->dim_v > 0)
-            T(attn_cpu_sdpa_load)(&w->s, dout, attn_view_row(&w->dout, t->b, h, at), p->dtype, p->dim_v, stat->g);
-        if (!isfinite(stat->shift) || !w->s.u->T(finite)(dout, p->dim_v) || !w->s.u->T(finite)(q, p->dim_qk))
+            R(attn_cpu_sdpa_load)(&w->s, dout, attn_view_row(&w->dout, t->b, h, at), p->dtype, p->dim_v, stat->g);
+        if (!isfinite(stat->shift) || !w->s.u->R(finite)(dout, p->dim_v) || !w->s.u->R(finite)(q, p->dim_qk))
             t->bad_rows = 1;
+#endif
     }
+    if (PAIRS) T(zip_rows)(t);
     if (t->lo > t->hi) t->lo = t->hi;
 }
 
@@ -62,13 +105,26 @@ void T(attn_cpu_tile_keys)(struct T(attn_cpu_tile) * t, int64_t j0, int64_t n) {
     int64_t ld;
     t->j0 = j0;
     t->n_keys = n;
-    T(attn_cpu_sdpa_keys)(&w->s, &w->s.k, &t->seq, t->b, t->hk, j0, n, p->dim_qk, t->k, w->ldd, 1, &ld);
-    w->s.u->T(transpose)(t->kt, w->tile, t->k, w->ldd, n, p->dim_qk);
-    T(attn_cpu_sdpa_poison_find)(&w->s, &t->bad_k, t->k, n, p->dim_qk, w->ldd);
-    const REAL *v = T(attn_cpu_sdpa_keys)(&w->s, &w->s.v, &t->seq, t->b, t->hk, j0, n, p->dim_v, t->v, w->ldv, 0, &ld);
-    w->s.u->T(transpose)(t->vt, w->tile, v, ld, n, p->dim_v);
+#if PAIRS
+    const struct attn_cpu_sdpa *s = &w->s;
+    attn_cpu_pair_rows(s, &s->k, &t->seq, t->b, t->hk, j0, n, p->dim_qk, t->k_zip, w->ldd, &t->bad_k);
+    attn_cpu_pair_panels(s, &s->k, &t->seq, t->b, t->hk, j0, n, p->dim_qk, w->tile, t->kt, t->k);
+    attn_cpu_pair_panels(s, &s->v, &t->seq, t->b, t->hk, j0, n, p->dim_v, w->tile, t->vt, t->v);
     t->bad_values = 0;
-    for (int64_t c = 0; c < p->dim_v && !t->bad_values; c++) t->bad_values = !w->s.u->T(finite)(t->vt + c * w->tile, n);
+    for (int64_t j = 0; j < n && p->dim_v > 0 && !t->bad_values; j++) {
+        const void *v = attn_core_kv_row(p, &s->v, &t->seq, t->b, t->hk, j0 + j);
+        t->bad_values = v && !s->pair->finite(v, p->dim_v);
+    }
+    (void)ld;
+#else
+    R(attn_cpu_sdpa_keys)(&w->s, &w->s.k, &t->seq, t->b, t->hk, j0, n, p->dim_qk, t->k, w->ldd, 1, &ld);
+    w->s.u->R(transpose)(t->kt, w->tile, t->k, w->ldd, n, p->dim_qk);
+    R(attn_cpu_sdpa_poison_find)(&w->s, &t->bad_k, t->k, n, p->dim_qk, w->ldd);
+    const REAL *v = R(attn_cpu_sdpa_keys)(&w->s, &w->s.v, &t->seq, t->b, t->hk, j0, n, p->dim_v, t->v, w->ldv, 0, &ld);
+    w->s.u->R(transpose)(t->vt, w->tile, v, ld, n, p->dim_v);
+    t->bad_values = 0;
+    for (int64_t c = 0; c < p->dim_v && !t->bad_values; c++) t->bad_values = !w->s.u->R(finite)(t->vt + c * w->tile, n);
+#endif
 }
 
 void T(attn_cpu_tile_same_keys)(struct T(attn_cpu_tile) * t, const struct T(attn_cpu_tile) * loaded) {
@@ -78,68 +134,143 @@ void T(attn_cpu_tile_same_keys)(struct T(attn_cpu_tile) * t, const struct T(attn
     t->bad_values = loaded->bad_values;
 }
 
+/* P and dS of plain rows in one pass. */
+static int T(fuse)(struct T(attn_cpu_tile) * t) {
+#if PAIRS
+    const struct attn_cpu_bwd *w = t->w;
+    if (!t->simple || t->bad_rows || t->bad_values || t->bad_k.any) return 0;
+    for (int64_t r = 0; r < t->n_rows; r += 2) {
+        struct attn_pair_grad row[2];
+        const int64_t both = r + 1 < t->n_rows;
+        for (int64_t i = r; i <= r + both; i++) {
+            const int empty = t->row[i].lo == t->row[i].hi;
+            const REAL max = empty ? (REAL)INFINITY : (REAL)(t->stat[i]->lse / w->s.unit);
+            row[i - r] = (struct attn_pair_grad){t->p + i * w->lds, t->ds + i * w->lds, max, (REAL)t->stat[i]->shift,
+                                                 (uint16_t *)(void *)(t->ds_half + i * w->ldh)};
+            if (empty) row[i - r].delta = 0;
+            if (t->n_keys % 2) row[i - r].ds[t->n_keys] = 0;
+        }
+        w->s.pair->grad(t->p_zip + r / 2 * w->lds, t->ds_zip + r / 2 * w->lds, &row[0], both ? &row[1] : NULL,
+                        t->n_keys, (REAL)(w->s.unit * LOG2_E));
+    }
+    return 1;
+#else
+    (void)t;
+    return 0;
+#endif
+}
+
 void T(attn_cpu_tile_compute)(struct T(attn_cpu_tile) * t) {
     const struct attn_cpu_bwd *w = t->w;
     const struct attn_ukr *u = w->s.u;
-    const attn_problem *p = w->s.p;
     const int64_t n = t->n_keys;
-    u->T(gemm)(t->n_rows, n, p->dim_qk, t->q, w->ldd, 1, t->kt, w->tile, t->p, w->lds, 0);
-    u->T(gemm)(t->n_rows, n, p->dim_v, t->dout, w->ldv, 1, t->vt, w->tile, t->ds, w->lds, 0);
+    T(gemm)(w, t->n_rows, n, w->depth_qk, t->q, w->ldq, 1, t->kt, w->tile, t->p, w->lds, 0);
+    T(gemm)(w, t->n_rows, n, w->depth_v, t->dout, w->ldo, 1, t->vt, w->tile, t->ds, w->lds, 0);
     for (int64_t r = 0; r < t->n_rows; r++) {
+        REAL *x = t->p + r * w->lds, *chain = t->chain ? t->chain + r * w->lds : NULL;
+        R(attn_cpu_sdpa_score)(&w->s, &t->seq, &t->row[r], x, chain, t->j0, n, t->mask);
+    }
+    t->fused = T(fuse)(t);
+    for (int64_t r = 0; r < t->n_rows && !t->fused; r++) {
         const struct attn_cpu_sdpa_row *row = &t->row[r];
         REAL *x = t->p + r * w->lds, *ds = t->ds + r * w->lds;
         const REAL lse = (REAL)(t->stat[r]->lse - row->shift);
-        T(attn_cpu_sdpa_score)(&w->s, &t->seq, row, x, t->chain ? t->chain + r * w->lds : NULL, t->j0, n, t->mask);
         if (row->lo == row->hi) {
             memset(x, 0, (size_t)n * sizeof *x);
         } else if (!isfinite(lse)) { /* a NaN row, for the keys that it sees */
             for (int64_t j = 0; j < n; j++) x[j] = x[j] == (REAL)-INFINITY ? 0 : (REAL)NAN;
+#if PAIRS
+        } else if (w->s.plain) { /* as in fuse, to the bit */
+            const REAL factor = (REAL)(w->s.unit * LOG2_E), max = (REAL)(t->stat[r]->lse / w->s.unit);
+            if (t->bad_rows || t->bad_values) {
+                attn_cpu_pair_exp_lifted(&w->s, x, n, factor, max, t->hidden);
+            } else {
+                w->s.pair->exp2_f32(x, n, factor, max);
+            }
+#endif
         } else if (t->bad_rows || t->bad_values) {
-            T(attn_cpu_sdpa_exp_lifted)(&w->s, x, n, lse, t->hidden);
+            R(attn_cpu_sdpa_exp_lifted)(&w->s, x, n, lse, t->hidden);
         } else {
-            u->T(exp)(x, n, lse);
+            u->R(exp)(x, n, lse);
         }
-        u->T(dsoftmax)(x, ds, n, (REAL)t->stat[r]->shift);
+        const double g = t->stat[r]->g;
+        const int apart = PAIRS && (g < 1 || g > 1); /* pairs of dout are bits of the tensor: g goes to dP and P */
+        if (apart) u->R(scale)(ds, n, (REAL)g);
+        u->R(dsoftmax)(x, ds, n, (REAL)t->stat[r]->shift);
+        if (apart) u->R(scale)(x, n, (REAL)g);
     }
+}
+
+/* x[n_rows][n_keys] as pairs of rows, rows lds apart as before. */
+static void T(zip_tile)(const struct T(attn_cpu_tile) * t, const REAL *x, REAL *zip) {
+#if PAIRS
+    const int64_t ld = t->w->lds;
+    for (int64_t r = 0; r < t->n_rows; r += 2)
+        t->w->s.pair->zip_f32(zip + r / 2 * ld, x + r * ld, r + 1 < t->n_rows ? x + (r + 1) * ld : NULL, t->n_keys, 1);
+#else
+    (void)t, (void)x, (void)zip;
+#endif
 }
 
 void T(attn_cpu_tile_chain)(struct T(attn_cpu_tile) * t) {
     const struct attn_cpu_bwd *w = t->w;
-    if (!t->chain) return;
-    for (int64_t r = 0; r < t->n_rows; r++) { /* chain is defined where the row sees keys; ds is 0 elsewhere */
+    if (t->fused) return;
+    for (int64_t r = 0; t->chain && r < t->n_rows;
+         r++) { /* chain is defined where the row sees keys; ds is 0 elsewhere */
         int64_t first = t->row[r].lo - t->j0, end = t->row[r].hi - t->j0;
         first = first < 0 ? 0 : first > t->n_keys ? t->n_keys : first;
         end = end < first ? first : end > t->n_keys ? t->n_keys : end;
         REAL *ds = t->ds + r * w->lds;
-        w->s.u->T(mul)(ds + first, t->chain + r * w->lds + first, end - first);
+        w->s.u->R(mul)(ds + first, t->chain + r * w->lds + first, end - first);
         if (!t->bad_rows && !t->bad_k.any) continue;
         for (int64_t j = first; j < end; j++) /* the cap turned an infinite product into a score with derivative 0 */
             if (ds[j] == 0 && t->p[r * w->lds + j] != 0) ds[j] = SMALLEST;
     }
+#if PAIRS
+    for (int64_t r = 0; r < t->n_rows; r++) {
+        uint16_t *half = (uint16_t *)(void *)(t->ds_half + r * w->ldh);
+        w->s.pair->narrow(half, t->ds + r * w->lds, t->n_keys);
+        if (t->n_keys % 2) half[t->n_keys] = 0;
+    }
+#endif
 }
 
 void T(attn_cpu_tile_add_dv)(struct T(attn_cpu_tile) * t, REAL *dv) {
     const struct attn_cpu_bwd *w = t->w;
     const int64_t width = w->s.p->dim_v;
-    T(attn_cpu_sdpa_poison_find)(&w->s, &t->bad_dout, t->dout, t->n_rows, width, w->ldv);
-    w->s.u->T(gemm)(t->n_keys, width, t->n_rows, t->p, 1, w->lds, t->dout, w->ldv, dv, w->ldv, 1);
+    if (PAIRS) {
+        if (!t->fused) T(zip_tile)(t, t->p, t->p_zip);
+        T(gemm)(w, t->n_keys, width, (t->n_rows + 1) / 2, t->p_zip, 1, w->lds, t->dout_zip, w->ldv, dv, w->ldv, 1);
+    } else {
+        R(attn_cpu_sdpa_poison_find)(&w->s, &t->bad_dout, t->dout, t->n_rows, width, w->ldv);
+        T(gemm)(w, t->n_keys, width, t->n_rows, t->p, 1, w->lds, t->dout, w->ldv, dv, w->ldv, 1);
+    }
     if (t->bad_dout.any)
-        T(attn_cpu_sdpa_poison_apply)(&t->bad_dout, t->n_keys, t->n_rows, width, w->ldv, t->p, 1, w->lds, dv, w->ldv);
+        R(attn_cpu_sdpa_poison_apply)(&t->bad_dout, t->n_keys, t->n_rows, width, w->ldv, t->p, 1, w->lds, dv, w->ldv);
 }
 
 void T(attn_cpu_tile_add_dk)(struct T(attn_cpu_tile) * t, REAL *dk) {
     const struct attn_cpu_bwd *w = t->w;
     const int64_t width = w->s.p->dim_qk;
-    T(attn_cpu_sdpa_poison_find)(&w->s, &t->bad_q, t->q, t->n_rows, width, w->ldd);
-    w->s.u->T(gemm)(t->n_keys, width, t->n_rows, t->ds, 1, w->lds, t->q, w->ldd, dk, w->ldd, 1);
+    if (PAIRS) {
+        if (!t->fused) T(zip_tile)(t, t->ds, t->ds_zip);
+        T(gemm)(w, t->n_keys, width, (t->n_rows + 1) / 2, t->ds_zip, 1, w->lds, t->q_zip, w->ldd, dk, w->ldd, 1);
+    } else {
+        R(attn_cpu_sdpa_poison_find)(&w->s, &t->bad_q, t->q, t->n_rows, width, w->ldd);
+        T(gemm)(w, t->n_keys, width, t->n_rows, t->ds, 1, w->lds, t->q, w->ldd, dk, w->ldd, 1);
+    }
     if (t->bad_q.any)
-        T(attn_cpu_sdpa_poison_apply)(&t->bad_q, t->n_keys, t->n_rows, width, w->ldd, t->ds, 1, w->lds, dk, w->ldd);
+        R(attn_cpu_sdpa_poison_apply)(&t->bad_q, t->n_keys, t->n_rows, width, w->ldd, t->ds, 1, w->lds, dk, w->ldd);
 }
 
 void T(attn_cpu_tile_add_dq)(const struct T(attn_cpu_tile) * t, REAL *dq) {
     const struct attn_cpu_bwd *w = t->w;
     const int64_t width = w->s.p->dim_qk;
-    w->s.u->T(gemm)(t->n_rows, width, t->n_keys, t->ds, w->lds, 1, t->k, w->ldd, dq, w->ldd, 1);
+    if (PAIRS) {
+        T(gemm)(w, t->n_rows, width, (t->n_keys + 1) / 2, t->ds_half, w->ldh, 1, t->k_zip, w->ldd, dq, w->ldd, 1);
+    } else {
+        T(gemm)(w, t->n_rows, width, t->n_keys, t->ds, w->lds, 1, t->k, w->ldd, dq, w->ldd, 1);
+    }
     if (t->bad_k.any)
-        T(attn_cpu_sdpa_poison_apply)(&t->bad_k, t->n_rows, t->n_keys, width, w->ldd, t->ds, w->lds, 1, dq, w->ldd);
+        R(attn_cpu_sdpa_poison_apply)(&t->bad_k, t->n_rows, t->n_keys, width, w->ldd, t->ds, w->lds, 1, dq, w->ldd);
 }

@@ -11,7 +11,7 @@ struct attn_cuda_variant {
     const char *symbol;         /* entry = kernel name by the grammar */
     const unsigned char *image; /* fatbin: cubins of `cubins`, and PTX */
     const unsigned char *image_end;
-    const unsigned char *ptx; /* the PTX alone, as text that ends in NUL (for ATTN_CUDA_IMAGE=ptx) */
+    const unsigned char *ptx; /* fatbin: the PTX alone (for ATTN_CUDA_IMAGE=ptx) */
     const unsigned char *ptx_end;
     int32_t index;     /* position in attn_cuda_variants[] */
     int32_t cubins[4]; /* architectures in the fatbin: 80, 90; the rest 0 */
@@ -75,8 +75,12 @@ extern const struct attn_kernel attn_cuda_dist_rows[];
 extern const int32_t attn_cuda_n_dist_rows;
 extern const struct attn_kernel attn_cuda_sdpa_fwd_wide_rows[];
 extern const int32_t attn_cuda_n_sdpa_fwd_wide_rows;
+extern const struct attn_kernel attn_cuda_sdpa_bwd_wide_rows[];
+extern const int32_t attn_cuda_n_sdpa_bwd_wide_rows;
 extern const struct attn_kernel attn_cuda_mla_fwd_sm90_rows[];
 extern const int32_t attn_cuda_n_mla_fwd_sm90_rows;
+extern const struct attn_kernel attn_cuda_mla_bwd_sm90_rows[];
+extern const int32_t attn_cuda_n_mla_bwd_sm90_rows;
 extern const struct attn_kernel attn_cuda_dist_sm90_rows[];
 extern const int32_t attn_cuda_n_dist_sm90_rows;
 #endif

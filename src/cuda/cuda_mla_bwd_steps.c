@@ -33,6 +33,10 @@ struct geometry {
     uint64_t rows, sum, part_dist, pairs, keys[2], slots[2], counts, end;
 };
 
+static int64_t dist_blocks(const struct attn_cuda_mla_bwd_main *m, const struct geometry *g) {
+    return g->head_blocks * (m->dist_blocks > 1 ? m->dist_blocks : 1);
+}
+
 static uint64_t take(struct geometry *g, int wanted, int64_t n, int64_t bytes) {
     const uint64_t at = g->end;
     if (wanted) g->end += ((uint64_t)n * (uint64_t)bytes + 255) / 256 * 256;
@@ -48,7 +52,8 @@ static struct geometry lay_out(const struct attn_cuda_mla_bwd_main *m, const str
     if (m->pairs) {
         /* Rows of slots may take this share of the memory. Whole rounds of CTAs, where there are several. */
         const int64_t row = (int64_t)sizeof(float) * p->dim_qk * p->topk * g.head_blocks;
-        const int64_t round = blocks(attn_cuda_limits_of(dev)->n_sms, g.head_blocks);
+        const int64_t round =
+            blocks(attn_cuda_limits_of(dev)->n_sms, g.head_blocks * (m->cluster > 1 ? m->cluster : 1));
         g.chunk = lesser((int64_t)(dev->memory_bytes / 32) / row, MAX_SORTED / p->topk - 1);
         if (g.chunk > round) g.chunk -= g.chunk % round;
         g.chunk = g.chunk < 1 ? 1 : lesser(g.chunk, g.queries);
@@ -56,7 +61,7 @@ static struct geometry lay_out(const struct attn_cuda_mla_bwd_main *m, const str
     }
     g.rows = take(&g, 1, g.queries * p->heads_q, sizeof(struct kp_mla_row));
     g.sum = take(&g, has_keys && p->dkv_dtype != ATTN_F32, p->batch * p->seq_k * p->dim_qk, sizeof(float));
-    g.part_dist = take(&g, attn_core_has(p, ATTN_WITH_DIST), g.head_blocks * g.queries * p->topk, sizeof(float));
+    g.part_dist = take(&g, attn_core_has(p, ATTN_WITH_DIST), dist_blocks(m, &g) * g.queries * p->topk, sizeof(float));
     g.pairs = take(&g, m->pairs && has_keys, g.chunk * g.head_blocks * p->topk * p->dim_qk, sizeof(float));
     for (int x = 0; x < 2; x++) {
         g.keys[x] = take(&g, m->pairs && has_keys, g.chunk * p->topk, sizeof(uint32_t));
@@ -188,6 +193,7 @@ static void set_parameters(struct run *r) {
     }
     kp->head_block = r->m->head_block;
     kp->head_blocks = (int32_t)r->g.head_blocks;
+    kp->dist_blocks = (int32_t)dist_blocks(r->m, &r->g);
     kp->dist_norm = p->dist_norm;
 }
 

@@ -9,10 +9,14 @@
 struct attn_cuda_wide_memory {
     int64_t bytes;
     int32_t resident; /* own rows stay; else each ring slot brings the chunk that it is multiplied with */
+    int32_t staged;   /* the ring is two whole tiles (backward only) */
     int32_t ctas;     /* CTAs that fit a multiprocessor */
 };
 struct attn_cuda_wide_memory attn_cuda_wide_memory(const struct kp_sdpa_wide_config *c,
                                                    const struct attn_cuda_limits *l, int64_t own_chunks);
+/* The same for a kernel of the backward: rows of `chunks` chunks on either side. */
+struct attn_cuda_wide_memory attn_cuda_wide_bwd_memory(const struct kp_sdpa_wide_config *c,
+                                                       const struct attn_cuda_limits *l, int64_t chunks);
 
 static inline int64_t attn_cuda_lesser(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t attn_cuda_blocks(int64_t n, int64_t size) { return (n + size - 1) / size; }

@@ -86,6 +86,8 @@ static const char pipeline_ptx[] =
     "mov.u32 r8, 16;\n"
     "FOLD:\nmov.b32 r9, big;\nshfl.sync.bfly.b32 r10, r9, r8, 31, -1; //@SHUFFLE\nmov.b32 other, r10;\nmax.f32 big, big, other;\n"
     "shr.u32 r8, r8, 1;\nsetp.ne.u32 more, r8, 0;\n@more bra FOLD;\n"
+    "shl.b32 r13, tid, 2;\nadd.u32 r13, r13, base;\nst.shared.f32 [r13], big; //@GIVE\nbar.warp.sync -1; //@WARP_BARRIER\n"
+    "xor.b32 r13, r13, 4;\nld.shared.f32 other, [r13]; //@NEIGHBOUR\nmax.f32 big, big, other;\n"
     "setp.eq.u32 first, lane, 0;\nshl.b32 r11, warp, 2;\nmov.u32 r12, top;\nadd.u32 r11, r11, r12; //@PLACE\n"
     "@first st.shared.f32 [r11], big; //@KEEP\n"
     "bar.sync 1, 128; //@LAST_BARRIER\n"

@@ -116,6 +116,7 @@ static const struct mutant {
      {{"add.u32 r11, r11, r12; //@PLACE", "mov.u32 r11, r12; //@PLACE"}},
      "race",
      "KEEP"},
+    {"barrier of the warp dropped", {{"bar.warp.sync -1; //@WARP_BARRIER", "//@WARP_BARRIER"}}, "race", "NEIGHBOUR"},
     {"member mask of the shuffle too small",
      {{"r8, 31, -1; //@SHUFFLE", "r8, 31, 0xffff; //@SHUFFLE"}},
      "divergence",

@@ -192,7 +192,7 @@ static void images_are_loaded_once(void **state) {
     for (int32_t i = 0; i < attn_cuda_n_variants; i++)
         assert_ptr_equal(attn_cuda_variant_find(attn_cuda_variants[i].symbol), &attn_cuda_variants[i]);
     assert_null(attn_cuda_variant_find("attn_sdpa_fwd_nothing"));
-    struct attn_cuda_grid g = {7, 5, 3, 128, 0, 1000};
+    struct attn_cuda_grid g = {.x = 7, .y = 5, .z = 3, .threads = 128, .shared_bytes = 1000};
     const int params[3] = {11, 22, 33};
     assert_int_equal(attn_cuda_launch(dev, v, &g, params, sizeof params, NULL), ATTN_E_INTERNAL); /* not prepared */
     for (int i = 0; i < 3; i++) assert_int_equal(attn_cuda_variant_load(dev, v, 100000), ATTN_OK);
@@ -240,8 +240,8 @@ static void which_image(void **state) {
     struct hooks h = {0};
     const struct attn_cuda_variant *v = &attn_cuda_variants[0];
     assert_true(v->image_end - v->image > 100);
-    assert_true(v->ptx_end - v->ptx > 100 && v->ptx_end[-1] == 0 &&
-                strlen((const char *)v->ptx) == (size_t)(v->ptx_end - v->ptx) - 1);
+    assert_true(v->ptx_end - v->ptx > 100);
+    assert_memory_equal(v->image, v->ptx, 4); /* both are fatbins */
     attn_ctx *ctx = open_ctx(&h);
     assert_int_equal(attn_cuda_variant_load(prepared(ctx), v, 0), ATTN_OK);
     assert_memory_equal(stub->image, v->image, sizeof stub->image);
@@ -286,7 +286,7 @@ static void faults_at_the_culprit(void **state) {
     attn_ctx *ctx = open_ctx(&h);
     struct attn_core_device *dev = prepared(ctx);
     const struct attn_cuda_variant *v = &attn_cuda_variants[0];
-    const struct attn_cuda_grid g = {1, 1, 1, 32, 0, 0};
+    const struct attn_cuda_grid g = {.x = 1, .y = 1, .z = 1, .threads = 32};
     assert_int_equal(attn_cuda_variant_load(dev, v, 0), ATTN_OK);
     assert_int_equal(attn_cuda_launch(dev, v, &g, &g, sizeof g, NULL), ATTN_OK);
     assert_int_equal(stub->synchronized, 1);
@@ -329,7 +329,7 @@ static void *load_all(void *arg) {
     attn_status status = attn_cuda_backend.prepare(ctx, dev);
     for (int32_t i = 0; i < attn_cuda_n_variants && !status; i++)
         status = attn_cuda_variant_load(dev, &attn_cuda_variants[i], 60000);
-    const struct attn_cuda_grid g = {1, 1, 1, 32, 0, 60000};
+    const struct attn_cuda_grid g = {.x = 1, .y = 1, .z = 1, .threads = 32, .shared_bytes = 60000};
     for (int32_t i = 0; i < attn_cuda_n_variants && !status; i++)
         status = attn_cuda_launch(dev, &attn_cuda_variants[i], &g, &g, sizeof g, NULL);
     return status ? "failed" : NULL;
@@ -512,7 +512,8 @@ static void every_call_fails_in_turn(void **state) {
             reached++;
             if (status) {
                 assert_text("failed: unknown error (CUDA_ERROR_UNKNOWN, 999)");
-            } else if (!is_quiet && strcmp(names[i], "cuStreamIsCapturing")) {
+            } else if (!is_quiet && strcmp(names[i], "cuStreamIsCapturing") &&
+                       strcmp(names[i], "cuThreadExchangeStreamCaptureMode")) { /* round a free: nobody to tell */
                 fail_msg("%s failed and nobody noticed", fault);
             }
             if (!is_quiet) assert_nothing_left(&h);

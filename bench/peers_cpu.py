@@ -1,0 +1,162 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Measure what ONNX Runtime offers for the same problems on this processor, as records that join with `attn bench --json`.
+
+    python3 -m pip install onnxruntime onnx numpy
+    attn bench --json --run-id R --threads 2 @cpu > attn.jsonl
+    python3 bench/peers_cpu.py --run-id R --threads 2 @cpu > peers.jsonl
+    python3 bench/table.py attn.jsonl peers.jsonl
+
+Each dense forward in f32 or f16 is given to every operator of ONNX Runtime that can say it: MultiHeadAttention,
+GroupQueryAttention (always causal; with a cache, its buffers shared so that no copy is timed) and the standard's
+Attention. Measured as `attn bench` measures on a CPU: after warm-up, single runs by the host's clock, the last-level
+cache overwritten before each. An operator that refuses a problem gives a record without times, with its words.
+Records: docs/json.md. Run both in the same minutes on a machine that does nothing else.
+"""
+import argparse
+import datetime
+import json
+import pathlib
+import sys
+import time
+
+from peers_torch import canonical, flops, parse, problems, quantile, traffic
+
+FLUSH_BYTES = 256 << 20
+
+
+def device_name():
+    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return "CPU"
+
+
+class Session:
+    """One node with its inputs bound; call to run it."""
+
+    def __init__(self, threads, node, values, outputs, shared=(), opset=("com.microsoft", 1)):
+        import onnx
+        import onnxruntime as ort
+        from onnx import helper
+
+        def info(name, array):
+            return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+
+        graph = helper.make_graph([node], "one", [info(n, a) for n, a in values.items()],
+                                  [info(n, a) for n, a in outputs.items()])
+        opsets = [helper.make_opsetid("", 23 if opset[0] == "" else 17), helper.make_opsetid("com.microsoft", 1)]
+        model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+        onnx.checker.check_model(model) if opset[0] == "" else None
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.log_severity_level = 4
+        self.session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        self.binding = self.session.io_binding()
+        self.kept = {n: ort.OrtValue.ortvalue_from_numpy(a) for n, a in {**values, **outputs}.items()}
+        for name, out in shared:  # a cache that is read and extended in place
+            self.kept[out] = self.kept[name]
+        for name in values:
+            self.binding.bind_ortvalue_input(name, self.kept[name])
+        for name in outputs:
+            self.binding.bind_ortvalue_output(name, self.kept[name])
+
+    def __call__(self):
+        self.session.run_with_iobinding(self.binding)
+
+
+def operators(p, threads):
+    """(name, maker) of the operators that can express the problem."""
+    import numpy as np
+    from onnx import helper
+
+    dtype = {"f32": np.float32, "f16": np.float16}[p["dtype"]]
+    rng = np.random.default_rng(1)
+
+    def tensor(*shape):
+        return rng.standard_normal(shape, dtype=np.float32).astype(dtype)
+
+    b, hq, hk, sq, sk, d, dv = (p[k] for k in ("b", "hq", "hk", "sq", "sk", "d", "dv"))
+
+    def multi_head():
+        values = {"q": tensor(b, sq, hq * d), "k": tensor(b, sk, hk * d), "v": tensor(b, sk, hk * dv)}
+        node = helper.make_node("MultiHeadAttention", list(values), ["o"], domain="com.microsoft", num_heads=hq,
+                                unidirectional=int(p["causal"]))
+        return Session(threads, node, values, {"o": tensor(b, sq, hq * dv)})
+
+    def group_query():
+        cache = (b, hk, sk, d)
+        values = {"q": tensor(b, sq, hq * d), "k": tensor(b, sq, hk * d), "v": tensor(b, sq, hk * d),
+                  "past_k": tensor(*cache), "past_v": tensor(*cache),
+                  "last": np.full((b,), sk - 1, np.int32), "total": np.array([sk], np.int32)}
+        node = helper.make_node("GroupQueryAttention", list(values), ["o", "now_k", "now_v"], domain="com.microsoft",
+                                num_heads=hq, kv_num_heads=hk)
+        outputs = {"o": tensor(b, sq, hq * d), "now_k": values["past_k"], "now_v": values["past_v"]}
+        return Session(threads, node, values, outputs, shared=(("past_k", "now_k"), ("past_v", "now_v")))
+
+    def standard():
+        values = {"q": tensor(b, hq, sq, d), "k": tensor(b, hk, sk, d), "v": tensor(b, hk, sk, dv)}
+        node = helper.make_node("Attention", list(values), ["o"], is_causal=int(p["causal"]))
+        return Session(threads, node, values, {"o": tensor(b, hq, sq, dv)}, opset=("", 23))
+
+    if hq == hk:
+        yield "MultiHeadAttention", multi_head
+    if d == dv and ((p["causal"] and sq == sk) or sq == 1):
+        yield "GroupQueryAttention", group_query
+    yield "Attention", standard
+
+
+def measure(call, runs, min_time, max_time, flush):
+    call()
+    samples, total = [], 0.0
+    while len(samples) < runs or total < min_time:
+        flush += 1  # overwrites what the caches hold
+        start = time.perf_counter()
+        call()
+        samples.append(time.perf_counter() - start)
+        total += samples[-1]
+        if total > max_time and len(samples) >= 3:
+            break
+    return sorted(samples)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("problems", nargs="+", metavar="PROBLEM|@NAME|FILE")
+    parser.add_argument("--run-id", required=True, help="the id of the attn bench run beside it")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--runs", type=int, default=30, help="timed samples, at least (default 30)")
+    parser.add_argument("--min-time", type=float, default=0.2, help="and seconds of timed work (default 0.2)")
+    parser.add_argument("--max-time", type=float, default=20, help="but stop after that many (default 20)")
+    args = parser.parse_args()
+    import numpy as np
+    import onnxruntime as ort
+
+    flush = np.zeros(FLUSH_BYTES // 8, np.int64)
+    date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    for line in problems(args.problems):
+        p = parse(line)
+        if not p or p["op"] != "sdpa_fwd" or p["dtype"] not in ("f32", "f16"):
+            print(f"not ONNX Runtime's: {line}", file=sys.stderr)
+            continue
+        for name, make in operators(p, args.threads):
+            record = {"run": args.run_id, "date": date, "commit": None, "device": device_name(), "driver": None,
+                      "problem": canonical(p), "impl": "onnxruntime", "kernel": f"{name}, {ort.__version__}",
+                      "measure": "execution"}
+            try:
+                x = measure(make(), args.runs, args.min_time, args.max_time, flush)
+            except Exception as error:  # whatever the runtime says: no such kernel, unknown type, memory
+                words = str(error).splitlines()[0][:160]
+                print(json.dumps({**record, "median_us": None, "note": words}), flush=True)
+                continue
+            median = quantile(x, 0.5)
+            record.update(median_us=round(median * 1e6, 3), p10_us=round(quantile(x, 0.1) * 1e6, 3),
+                          p90_us=round(quantile(x, 0.9) * 1e6, 3), n=len(x), batch=1, clock="host", host_us=None,
+                          cache="flushed", tflops=round(flops(p) / median / 1e12, 6),
+                          gbps=round(traffic(p) / median / 1e9, 3), limit_share=None,
+                          note=f"{args.threads} threads, last-level cache overwritten before each run")
+            print(json.dumps(record), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: MIT
+ * What the CTAs of a cluster (sm_90) tell each other: rank, barrier of all, and the other CTA's shared memory. PTX ISA
+ * 8.0, sections "mapa", "barrier.cluster", "mbarrier".
+ *
+ * A CTA must not write into another that has not started or that has ended: cluster_sync first and last. */
+#ifndef ATTN_DEVICE_CLUSTER_H
+#define ATTN_DEVICE_CLUSTER_H
+#include <stdint.h>
+
+static __device__ __forceinline__ uint32_t cluster_rank(void) {
+    uint32_t x;
+    asm("mov.u32 %0, %cluster_ctarank;" : "=r"(x));
+    return x;
+}
+/* All threads of all CTAs meet; what was written before is seen after, in either CTA. */
+static __device__ __forceinline__ void cluster_sync(void) {
+    asm volatile("barrier.cluster.arrive.release.aligned;\n barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+/* Where the CTA of that rank has what this one has at `at`. */
+static __device__ __forceinline__ uint32_t cluster_address(uint32_t at, uint32_t rank) {
+    uint32_t x;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(x) : "r"(at), "r"(rank));
+    return x;
+}
+/* Store into another CTA; its mbarrier at `bar` counts the 16 bytes as they arrive (mbar_expect). */
+static __device__ __forceinline__ void cluster_send4(uint32_t at, const float x[4], uint32_t bar) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(at),
+                 "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]), "r"(bar)
+                 : "memory");
+}
+/* One arrival at this CTA's mbarrier, whose phase also waits for so many bytes of cluster_send4. */
+static __device__ __forceinline__ void mbar_expect(uint32_t at, uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
+}
+/* One arrival at another CTA's mbarrier. It orders nothing: a release would wait for every addition to memory that is
+ * under way. Enough to say that something has been read, when what was read has been used. */
+static __device__ __forceinline__ void cluster_arrive(uint32_t at) {
+    asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(at) : "memory");
+}
+#endif

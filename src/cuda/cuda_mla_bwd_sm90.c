@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: MIT
+ * Sparse MLA backward on Hopper, the host's side: kernel rows from kernels/variants/mla_bwd_sm90.def. What a launch
+ * consists of stands in cuda_mla_bwd_steps.c; the device's side: kernels/sm90/mla_bwd_wgmma.cu. */
+#include "core/problem.h"
+#include "cuda/cuda_mla_bwd.h"
+#include "kernels/kparams_mla_sm90.h"
+
+static struct attn_cuda_mla_bwd_main main_of(const struct attn_kernel *k) {
+    const struct kp_mla_bwd_sm90_config *c = k->impl;
+    return (struct attn_cuda_mla_bwd_main){
+        .symbol = c->symbol,
+        .head_block = 64 * c->ctas,
+        .dist_blocks = c->ctas,
+        .threads = KP_MLA_BWD_SM90_THREADS,
+        .shared_bytes = KP_MLA_BWD_SM90_SHARED(c->dim),
+        .ctas = 1,
+        .cluster = c->ctas,
+        .pairs = c->deterministic,
+    };
+}
+
+static int supports(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                    struct attn_text *why) {
+    const struct kp_mla_bwd_sm90_config *c = k->impl;
+    const struct attn_cuda_mla_bwd_main m = main_of(k);
+    if (p->op != k->op || p->dtype != k->dtype) {
+        attn_text_add(why, "serves another operator or dtype");
+        return 0;
+    }
+    if (p->dim_qk != c->dim) {
+        attn_text_add(why, "made for head dim %d", c->dim);
+        return 0;
+    }
+    return !attn_cuda_mla_bwd_refuse(&m, dev, p, why);
+}
+
+/* Rounds of items over the multiprocessors; heads are padded to 64, slots to 64. Stored rows are written to memory and
+ * read again. */
+static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
+    const struct kp_mla_bwd_sm90_config *c = k->impl;
+    const double n_sms = attn_cuda_limits_of(dev)->n_sms, blocks = (double)((p->heads_q + 63) / 64);
+    const double items = (double)p->batch * (double)p->seq_q * blocks, tiles = (double)((p->topk + 63) / 64);
+    const double whole = items <= n_sms ? 1 : items / n_sms;
+    return 2e-5 + whole * (3e-6 + tiles * (c->deterministic ? 17e-6 : 8.5e-6) * c->dim / 576);
+}
+
+static uint64_t workspace(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
+    const struct attn_cuda_mla_bwd_main m = main_of(k);
+    return attn_cuda_mla_bwd_workspace(&m, dev, p);
+}
+static attn_status prepare(const struct attn_kernel *k, struct attn_core_device *dev, const attn_problem *p) {
+    (void)p;
+    const struct attn_cuda_mla_bwd_main m = main_of(k);
+    return attn_cuda_mla_bwd_prepare(&m, dev);
+}
+static attn_status launch(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                          const attn_args *args) {
+    const struct attn_cuda_mla_bwd_main m = main_of(k);
+    return attn_cuda_mla_bwd_launch(&m, dev, p, args);
+}
+
+#define VARIANT(tail, source, ...)                                                                                     \
+    static const struct kp_mla_bwd_sm90_config config_##tail = {.symbol = "attn_mla_bwd_sm90_" #tail, __VA_ARGS__};
+#include "kernels/variants/mla_bwd_sm90.def"
+#undef VARIANT
+
+/* A line begins with .dtype and .deterministic, members of both. */
+#define VARIANT(tail, source, dtype_of_line, deterministic_of_line, ...)                                               \
+    {.name = "attn_mla_bwd_sm90_" #tail,                                                                               \
+     .arch = "sm90",                                                                                                   \
+     .summary = "D as in the name, any heads, any topk, any strides; _det: bit-equal dkv",                             \
+     .op = ATTN_OP_MLA_BWD,                                                                                            \
+     .backend = ATTN_BACKEND_CUDA,                                                                                     \
+     dtype_of_line,                                                                                                    \
+     deterministic_of_line,                                                                                            \
+     .math_dtype = ATTN_F32,                                                                                           \
+     .accumulator_dtype = ATTN_F32,                                                                                    \
+     .device_type = ATTN_DEVICE_TYPE_CUDA,                                                                             \
+     .alignment_bytes = 16,                                                                                            \
+     .features = ATTN_CUDA_SM90A,                                                                                      \
+     .impl = &config_##tail,                                                                                           \
+     .supports = supports,                                                                                             \
+     .estimate = estimate,                                                                                             \
+     .workspace = workspace,                                                                                           \
+     .prepare = prepare,                                                                                               \
+     .launch = launch},
+const struct attn_kernel attn_cuda_mla_bwd_sm90_rows[] = {
+#include "kernels/variants/mla_bwd_sm90.def"
+};
+#undef VARIANT
+const int32_t attn_cuda_n_mla_bwd_sm90_rows =
+    sizeof attn_cuda_mla_bwd_sm90_rows / sizeof attn_cuda_mla_bwd_sm90_rows[0];

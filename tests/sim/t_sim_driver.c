@@ -1,0 +1,391 @@
+/* SPDX-License-Identifier: MIT
+ * The driver side of the simulator: streams and events under each policy, graphs, calls that a recording forbids,
+ * tensor maps, injected failures, profiles, calls by name. */
+#include <dlfcn.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+struct launch {
+    unsigned grid[3], block[3], shared_bytes;
+    void *stream, *attributes;
+    unsigned n_attributes;
+};
+/* X(member, exported symbol, parameters) */
+#define CALLS(X)                                                                                                       \
+    X(init, cuInit, (unsigned))                                                                                        \
+    X(attribute, cuDeviceGetAttribute, (int *, int, int))                                                              \
+    X(retain, cuDevicePrimaryCtxRetain, (void **, int))                                                                \
+    X(push, cuCtxPushCurrent_v2, (void *))                                                                             \
+    X(wait_all, cuCtxSynchronize, (void))                                                                              \
+    X(alloc, cuMemAlloc_v2, (uint64_t *, size_t))                                                                      \
+    X(freed, cuMemFree_v2, (uint64_t))                                                                                 \
+    X(up, cuMemcpyHtoD_v2, (uint64_t, const void *, size_t))                                                           \
+    X(down, cuMemcpyDtoH_v2, (void *, uint64_t, size_t))                                                               \
+    X(down_later, cuMemcpyDtoHAsync_v2, (void *, uint64_t, size_t, void *))                                            \
+    X(fill, cuMemsetD32Async, (uint64_t, unsigned, size_t, void *))                                                    \
+    X(load, cuModuleLoadData, (void **, const void *))                                                                 \
+    X(function, cuModuleGetFunction, (void **, void *, const char *))                                                  \
+    X(launch, cuLaunchKernelEx, (const struct launch *, void *, void **, void **))                                     \
+    X(stream, cuStreamCreate, (void **, unsigned))                                                                     \
+    X(stream_end, cuStreamDestroy_v2, (void *))                                                                        \
+    X(wait, cuStreamSynchronize, (void *))                                                                             \
+    X(query, cuStreamQuery, (void *))                                                                                  \
+    X(wait_event, cuStreamWaitEvent, (void *, void *, unsigned))                                                       \
+    X(event, cuEventCreate, (void **, unsigned))                                                                       \
+    X(record, cuEventRecord, (void *, void *))                                                                         \
+    X(event_wait, cuEventSynchronize, (void *))                                                                        \
+    X(event_query, cuEventQuery, (void *))                                                                             \
+    X(elapsed, cuEventElapsedTime, (float *, void *, void *))                                                          \
+    X(begin, cuStreamBeginCapture_v2, (void *, int))                                                                   \
+    X(capturing, cuStreamIsCapturing, (void *, int *))                                                                 \
+    X(end, cuStreamEndCapture, (void *, void **))                                                                      \
+    X(exchange_mode, cuThreadExchangeStreamCaptureMode, (int *))                                                       \
+    X(instantiate, cuGraphInstantiateWithFlags, (void **, void *, unsigned long long))                                 \
+    X(replay, cuGraphLaunch, (void *, void *))                                                                         \
+    X(exec_end, cuGraphExecDestroy, (void *))                                                                          \
+    X(graph_end, cuGraphDestroy, (void *))                                                                             \
+    X(address, cuGetProcAddress_v2, (const char *, void **, int, uint64_t, int *))                                     \
+    X(tensor, cuTensorMapEncodeTiled,                                                                                  \
+      (void *, int, unsigned, void *, const uint64_t *, const uint64_t *, const uint32_t *, const uint32_t *, int,     \
+       int, int, int))
+static struct {
+#define MEMBER(name, symbol, parameters) int(*name) parameters;
+    CALLS(MEMBER)
+#undef MEMBER
+} cu;
+enum { WORDS = 64, NOT_READY = 600, UNSUPPORTED = 900, INVALIDATED, MERGE, UNMATCHED, UNJOINED, ISOLATION, IMPLICIT };
+#define OK(call) assert_int_equal(call, 0)
+
+static void *kernel;
+static uint64_t buffer;
+
+/* out[i] = 2 out[i] + v */
+static const char ptx[] =
+    ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry k(.param .u64 out, .param .u32 v)\n{\n"
+    ".reg .b32 t, a, w;\n.reg .b64 p, x;\nmov.u32 t, %tid.x;\nld.param.u64 p, [out];\nld.param.u32 w, [v];\n"
+    "mul.wide.u32 x, t, 4;\nadd.u64 p, p, x;\nld.global.u32 a, [p];\nmad.lo.u32 a, a, 2, w;\nst.global.u32 [p], a;\nret;\n}\n";
+
+static int start(void) { /* 0 or the driver's result */
+    void *l = dlopen(ATTN_TEST_SIM, RTLD_NOW | RTLD_LOCAL), *context = NULL, *module = NULL;
+    static const struct {
+        const char *symbol;
+        size_t offset;
+    } rows[] = {
+#define ROW(name, symbol, parameters) {#symbol, (size_t)((char *)&cu.name - (char *)&cu)},
+        CALLS(ROW)
+#undef ROW
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        void *at = l ? dlsym(l, rows[i].symbol) : NULL;
+        if (!at) return -1;
+        memcpy((char *)&cu + rows[i].offset, &at, sizeof at);
+    }
+    int r = cu.init(0);
+    if (!r) r = cu.retain(&context, 0);
+    if (!r) r = cu.push(context);
+    if (!r) r = cu.load(&module, ptx);
+    if (!r) r = cu.function(&kernel, module, "k");
+    if (!r) r = cu.alloc(&buffer, WORDS * 4);
+    return r;
+}
+static int open_driver(void **state) {
+    (void)state;
+    setenv("ATTNSIM_QUIET", "1", 1);
+    return start();
+}
+static int launch(void *stream, uint32_t v) {
+    struct launch c = {.grid = {1, 1, 1}, .block = {WORDS, 1, 1}, .stream = stream};
+    void *params[] = {&buffer, &v};
+    return cu.launch(&c, kernel, params, NULL);
+}
+static uint32_t first_word(void) {
+    uint32_t words[WORDS];
+    OK(cu.down(words, buffer, sizeof words));
+    for (int i = 1; i < WORDS; i++) assert_int_equal(words[i], words[0]);
+    return words[0];
+}
+static void *new_stream(unsigned flags) {
+    void *s = NULL;
+    OK(cu.stream(&s, flags));
+    return s;
+}
+static void *new_event(void) {
+    void *e = NULL;
+    OK(cu.event(&e, 0));
+    return e;
+}
+static const char *const policies[] = {"eager", "late", "random"};
+
+/* ---- streams, events ---- */
+
+static void events_order_streams(void **state) {
+    (void)state;
+    for (int p = 0; p < 3; p++) {
+        setenv("ATTNSIM_POLICY", policies[p], 1);
+        void *a = new_stream(1), *b = new_stream(1), *e = new_event(), *e0 = new_event();
+        uint32_t words[WORDS] = {0};
+        OK(cu.fill(buffer, 1, WORDS, a));
+        OK(cu.record(e0, a));
+        OK(launch(a, 3)); /* 5 */
+        OK(cu.record(e, a));
+        OK(cu.wait_event(b, e, 0));
+        OK(launch(b, 1)); /* 11 */
+        OK(cu.down_later(words, buffer, sizeof words, b));
+        OK(cu.wait(b));
+        assert_int_equal(words[0], 11);
+        assert_int_equal(words[WORDS - 1], 11);
+        OK(cu.event_query(e));
+        float ms = -1;
+        OK(cu.elapsed(&ms, e0, e));
+        assert_true(ms >= 0);
+        OK(cu.stream_end(a));
+        OK(cu.stream_end(b));
+    }
+}
+static void a_missing_wait_shows(void **state) {
+    (void)state;
+    setenv("ATTNSIM_POLICY", "late", 1);
+    void *a = new_stream(1), *blocking = new_stream(0), *e = new_event();
+    OK(cu.fill(buffer, 7, WORDS, NULL));
+    OK(launch(a, 0));
+    OK(cu.record(e, a));
+    assert_int_equal(cu.query(a), NOT_READY); /* a poll lets one task happen */
+    assert_int_equal(cu.event_query(e), NOT_READY);
+    OK(cu.event_query(e));
+    OK(cu.fill(buffer, 7, WORDS, NULL));
+    OK(launch(a, 0));
+    assert_int_equal(first_word(), 7); /* the default stream does not wait for it */
+    OK(cu.wait(a));
+    assert_int_equal(first_word(), 14);
+    OK(launch(blocking, 0));
+    assert_int_equal(first_word(), 28); /* for this one it does */
+    OK(launch(a, 0));
+    OK(cu.wait_all());
+    assert_int_equal(first_word(), 56);
+    OK(cu.stream_end(a));
+    OK(cu.stream_end(blocking));
+}
+
+/* ---- graphs ---- */
+
+static void graphs_repeat(void **state) {
+    (void)state;
+    for (int p = 0; p < 3; p++) {
+        setenv("ATTNSIM_POLICY", policies[p], 1);
+        void *a = new_stream(1), *b = new_stream(1), *fork = new_event(), *join = new_event(), *graph = NULL,
+             *exec = NULL;
+        int status = -1;
+        OK(cu.fill(buffer, 9, WORDS, NULL));
+        OK(cu.begin(a, 0));
+        OK(cu.capturing(a, &status));
+        assert_int_equal(status, 1);
+        OK(cu.fill(buffer, 1, WORDS, a));
+        OK(cu.record(fork, a));
+        OK(cu.wait_event(b, fork, 0));
+        OK(launch(b, 3)); /* 5 */
+        OK(cu.record(join, b));
+        OK(cu.wait_event(a, join, 0));
+        OK(launch(a, 1)); /* 11 */
+        OK(cu.end(a, &graph));
+        OK(cu.instantiate(&exec, graph, 0));
+        OK(cu.graph_end(graph));
+        assert_int_equal(first_word(), 9); /* recording ran nothing */
+        for (int n = 0; n < 3; n++) {
+            OK(cu.fill(buffer, 100 + (unsigned)n, WORDS, NULL));
+            OK(cu.replay(exec, a));
+            OK(cu.wait(a));
+            assert_int_equal(first_word(), 11);
+        }
+        OK(cu.exec_end(exec));
+        OK(cu.stream_end(a));
+        OK(cu.stream_end(b));
+    }
+}
+static void recordings_are_guarded(void **state) {
+    (void)state;
+    void *a = new_stream(1), *b = new_stream(1), *blocking = new_stream(0), *e = new_event(), *graph = NULL;
+    uint64_t more = 0;
+    int mode = 2;
+    OK(cu.begin(a, 0)); /* no allocation, no wait */
+    assert_int_equal(cu.alloc(&more, 4), UNSUPPORTED);
+    assert_int_equal(launch(a, 1), INVALIDATED);
+    assert_int_equal(cu.end(a, &graph), INVALIDATED);
+    assert_null(graph);
+    OK(cu.begin(a, 0));
+    assert_int_equal(cu.wait(b), UNSUPPORTED);
+    assert_int_equal(cu.end(a, &graph), INVALIDATED);
+    OK(cu.begin(a, 0)); /* but where the thread says that it knows what it does */
+    OK(cu.exchange_mode(&mode));
+    assert_int_equal(mode, 0);
+    OK(cu.alloc(&more, 4));
+    OK(cu.exchange_mode(&mode));
+    assert_int_equal(mode, 2);
+    OK(cu.end(a, &graph));
+    OK(cu.graph_end(graph));
+    OK(cu.freed(more));
+    OK(cu.begin(a, 2)); /* or the recording allows it */
+    OK(cu.wait(b));
+    OK(cu.end(a, &graph));
+    OK(cu.graph_end(graph));
+    OK(cu.begin(a, 0)); /* a stream that does not come back */
+    OK(cu.record(e, a));
+    OK(cu.wait_event(b, e, 0));
+    OK(launch(b, 1));
+    assert_int_equal(cu.end(b, &graph), UNMATCHED);
+    assert_int_equal(cu.end(a, &graph), UNJOINED);
+    assert_int_not_equal(cu.wait_event(b, e, 0), 0); /* that recording is over */
+    OK(cu.begin(blocking, 0));                       /* the default stream waits for this one, which it cannot */
+    assert_int_equal(launch(NULL, 1), IMPLICIT);
+    assert_int_equal(cu.end(blocking, &graph), INVALIDATED);
+    assert_int_equal(cu.begin(NULL, 0), UNSUPPORTED);
+    OK(cu.stream_end(a));
+    OK(cu.stream_end(b));
+    OK(cu.stream_end(blocking));
+}
+
+/* ---- names, tensor maps ---- */
+
+static void calls_have_addresses(void **state) {
+    (void)state;
+    void *at = NULL;
+    int status = -1;
+    OK(cu.address("cuMemAlloc", &at, 12000, 0, &status));
+    assert_int_equal(status, 0);
+    int (*alloc)(uint64_t *, size_t);
+    memcpy(&alloc, &at, sizeof at);
+    assert_true(alloc == cu.alloc);
+    OK(cu.address("cuInit", &at, 12000, 0, NULL));
+    OK(cu.address("cuStreamBeginCapture", &at, 12000, 0, &status));
+    assert_int_equal(status, 0);
+    OK(cu.address("cuNothingOfTheKind", &at, 12000, 0, &status));
+    assert_int_equal(status, 1);
+    assert_null(at);
+    assert_int_not_equal(cu.address("cuNothingOfTheKind", &at, 12000, 0, NULL), 0);
+}
+
+struct map {
+    int type, rank, interleave, swizzle, l2, fill;
+    uint64_t address, dim[5], stride[4];
+    uint32_t box[5], step[5];
+};
+static int encode(const struct map *m) {
+    static _Alignas(64) unsigned char out[128];
+    return cu.tensor(out, m->type, (unsigned)m->rank, (void *)(uintptr_t)m->address, m->dim, m->stride, m->box, m->step,
+                     m->interleave, m->swizzle, m->l2, m->fill);
+}
+static void tensor_maps_have_rules(void **state) {
+    (void)state;
+    const struct map good = {.type = 9, /* bf16 */
+                             .rank = 3,
+                             .swizzle = 3,
+                             .l2 = 2,
+                             .address = 0x10000,
+                             .dim = {64, 1000, 8},
+                             .stride = {128, 128000},
+                             .box = {64, 128, 1},
+                             .step = {1, 1, 1}};
+    OK(encode(&good));
+    struct map m = good;
+    m.fill = 1;
+    OK(encode(&m));
+#define BAD(member, value)                                                                                             \
+    m = good, m.member = value;                                                                                        \
+    assert_int_equal(encode(&m), 1)
+    BAD(address, 0x10008);
+    BAD(address, 0);
+    BAD(rank, 0);
+    BAD(rank, 6);
+    BAD(dim[1], 0);
+    BAD(dim[1], (UINT64_C(1) << 32) + 1);
+    BAD(stride[0], 136);
+    BAD(stride[0], 112);
+    BAD(stride[1], UINT64_C(1) << 40);
+    BAD(box[1], 257);
+    BAD(box[0], 0);
+    BAD(box[0], 60); /* 120 bytes */
+    BAD(box[0], 72); /* wider than the swizzle */
+    BAD(step[1], 9);
+    BAD(step[2], 0);
+    BAD(swizzle, -1);
+    BAD(l2, 4);
+    BAD(fill, 2);
+    BAD(type, 40);
+    BAD(interleave, 2); /* wants the swizzle of 32 bytes */
+    m = good, m.type = 1, m.fill = 1;
+    assert_int_equal(encode(&m), 1); /* whole numbers have no NaN */
+    m = good, m.rank = 2, m.interleave = 1;
+    assert_int_equal(encode(&m), 1);
+}
+
+/* ---- in processes of their own: what the environment says when the driver starts ---- */
+
+static int in_a_process(int (*f)(void), const char *name, const char *value) {
+    fflush(NULL);
+    pid_t pid = fork();
+    int status = -1;
+    if (!pid) {
+        setenv(name, value, 1);
+        memset(&cu, 0, sizeof cu);
+        _exit(f());
+    }
+    return pid < 0 || waitpid(pid, &status, 0) != pid || status;
+}
+static int fails_at_second_alloc(void) {
+    uint64_t at = 0;
+    return start() || cu.alloc(&at, 64) != 2 || cu.alloc(&at, 64);
+}
+static int fails_at_start(void) { return start() != 999; }
+static int faults_at_second_kernel(void) { /* and stays in the context */
+    return start() || launch(NULL, 1) || launch(NULL, 1) != 700 || cu.wait_all() != 700 || cu.freed(buffer) != 700;
+}
+static int is_an_a100(void) {
+    int major = 0, shared = 0, sms = 0;
+    struct {
+        int id;
+        char pad[4];
+        unsigned cluster[16];
+    } cluster = {.id = 4, .cluster = {2, 1, 1}};
+    struct launch c = {.grid = {2, 1, 1}, .block = {64, 1, 1}, .attributes = &cluster, .n_attributes = 1};
+    uint32_t v = 0;
+    void *params[] = {&buffer, &v}, *module = NULL;
+    static const char newer[] = ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry k()\n{\nret;\n}\n";
+    const struct map m = {.type = 9, .rank = 1, .address = 0x10000, .dim = {64}, .box = {64}, .step = {1}};
+    return start() || cu.attribute(&major, 75, 0) || major != 8 || cu.attribute(&shared, 97, 0) ||
+           shared != 163 << 10 || cu.attribute(&sms, 16, 0) || sms != 108 || cu.launch(&c, kernel, params, NULL) != 1 ||
+           cu.load(&module, newer) != 218 || encode(&m) != 801;
+}
+static int is_a_b200(void) {
+    int major = 0, sms = 0;
+    return start() || cu.attribute(&major, 75, 0) || major != 10 || cu.attribute(&sms, 16, 0) || sms != 148;
+}
+static int is_unknown(void) { return start() != 100; }
+static void environment(void **state) {
+    (void)state;
+    OK(in_a_process(fails_at_second_alloc, "ATTNSIM_FAIL", "cuMemAlloc:2:2"));
+    OK(in_a_process(fails_at_start, "ATTNSIM_FAIL", "any:2"));
+    OK(in_a_process(faults_at_second_kernel, "ATTNSIM_FAIL", "kernel:2"));
+    OK(in_a_process(is_an_a100, "ATTNSIM_GPU", "a100"));
+    OK(in_a_process(is_a_b200, "ATTNSIM_GPU", "b200"));
+    OK(in_a_process(is_unknown, "ATTNSIM_GPU", "abacus"));
+}
+
+int main(void) {
+    const struct CMUnitTest first[] = {cmocka_unit_test(environment)}; /* before this process opens the driver */
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(events_order_streams), cmocka_unit_test(a_missing_wait_shows),
+        cmocka_unit_test(graphs_repeat),        cmocka_unit_test(recordings_are_guarded),
+        cmocka_unit_test(calls_have_addresses), cmocka_unit_test(tensor_maps_have_rules),
+    };
+    setenv("ATTNSIM_QUIET", "1", 1);
+    int r = cmocka_run_group_tests(first, NULL, NULL);
+    return r + cmocka_run_group_tests(tests, open_driver, NULL);
+}

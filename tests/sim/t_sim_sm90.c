@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: MIT
+ * Small kernels of sm_90 in the simulator: right ones give the right words and no finding, offences against the
+ * protocol of a barrier, a copy or a cluster are named. usage: t_sim_sm90 DRIVER */
+#include "kernel_mutants.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* 64 threads in each of two CTAs, one cluster. s: 2048 bytes of shared memory at %r1; %r0 = thread, %r3 = rank, %rd0 =
+ * place of this thread's word, 128 of them, %rd1 = the first; word i is 1000 + i. q: first thread. */
+/* clang-format off */
+#define KERNEL(body) \
+    ".version 8.1\n.target sm_90a\n.address_size 64\n.visible .entry k(.param .u64 out)\n.maxntid 64, 1, 1\n" \
+    ".reqnctapercluster 2, 1, 1\n{\n.shared .align 128 .b8 s[2048];\n.reg .pred p, q;\n.reg .b32 %r<30>;\n" \
+    ".reg .f32 %f<40>;\n.reg .b64 %rd<10>;\nmov.u32 %r0, %tid.x;\nmov.u32 %r1, s;\nmov.u32 %r3, %cluster_ctarank;\n" \
+    "ld.param.u64 %rd1, [out];\nmad.lo.u32 %r4, %r3, 64, %r0;\nmul.wide.u32 %rd0, %r4, 4;\nadd.s64 %rd0, %rd0, %rd1;\n" \
+    "setp.eq.u32 q, %r0, 0;\nshl.b32 %r5, %r0, 2;\nadd.u32 %r6, %r1, %r5;\nmov.u32 %r7, 1;\nxor.b32 %r8, %r3, 1;\n" \
+    "mapa.shared::cluster.u32 %r9, %r1, %r8;\n" body "ret;\n}\n"
+/* clang-format on */
+/* The mbarrier is at the start of s, data from byte 128 on. */
+#define INIT(n)   "@q mbarrier.init.shared::cta.b64 [%r1], " #n ";\n"
+#define FENCE     "@q fence.mbarrier_init.release.cluster;\n"
+#define SYNC      "bar.sync 0;\n"
+#define ARRIVE    "mbarrier.arrive.shared::cta.b64 _, [%r1];\n"
+#define WAIT(n)   "W" #n ":\nmbarrier.try_wait.parity.shared::cta.b64 p, [%r1], " #n ";\n@!p bra W" #n ";\n"
+#define CLUSTER   "barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;\n"
+#define EXPECT(n) "@q mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r1], " #n ";\n"
+#define LOAD      "@q cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r1+128], [%rd0], 256, [%r1];\n"
+#define TAKE      "ld.shared.u32 %r10, [%r6+128];\nst.global.u32 [%rd0], %r10;\n"
+
+enum { N = 128 };
+static uint32_t words[N];
+
+static const struct {
+    const char *name, *ptx, *finding; /* finding: NULL = none, and the word of thread t is first + t * step */
+    uint32_t first, step;
+} cases[] = {
+    {"bulk_load", KERNEL(INIT(1) FENCE SYNC EXPECT(256) LOAD WAIT(0) TAKE CLUSTER), NULL, 1000, 1},
+    {"arrivals",
+     KERNEL("st.shared.u32 [%r6+128], %r4;\n" INIT(64) FENCE SYNC ARRIVE WAIT(
+         0) "xor.b32 %r5, %r5, 252;\n"
+            "add.u32 %r6, %r1, %r5;\nld.shared.u32 %r10, [%r6+128];\nsub.u32 %r10, %r10, %r10;\n"
+            "add.u32 %r10, %r10, %r4;\nst.global.u32 [%rd0], %r10;\n" ARRIVE WAIT(1) CLUSTER),
+     NULL, 0, 1},
+    {"copies_noinc",
+     KERNEL(INIT(64) FENCE SYNC "cp.async.ca.shared.global [%r6+128], [%rd0], 4;\n"
+                                "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%r1];\n" WAIT(0) TAKE CLUSTER),
+     NULL, 1000, 1},
+    {"copies_inc",
+     KERNEL(INIT(64) FENCE SYNC "cp.async.ca.shared.global [%r6+128], [%rd0], 4;\n"
+                                "cp.async.mbarrier.arrive.shared::cta.b64 [%r1];\n" ARRIVE WAIT(0) TAKE CLUSTER),
+     NULL, 1000, 1},
+    {"copies_waited_too",
+     KERNEL(INIT(64) FENCE SYNC
+            "cp.async.ca.shared.global [%r6+128], [%rd0], 4;\n"
+            "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%r1];\ncp.async.wait_all;\n" TAKE WAIT(0) CLUSTER),
+     NULL, 1000, 1},
+    /* each CTA sends its 256 bytes to the other: word of thread t is the other's */
+    {"cluster_copy",
+     KERNEL(
+         "ld.global.u32 %r10, [%rd0];\nst.shared.u32 [%r6+128], %r10;\n" INIT(1) FENCE
+         "fence.proxy.async;\n" SYNC CLUSTER EXPECT(
+             256) "@q cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%r9+1024], "
+                  "[%r1+128], 256, [%r9];\n" WAIT(0) "ld.shared.u32 %r10, [%r6+1024];\nmov.u32 %r11, 1064;\n"
+                                                     "sub.u32 %r11, %r11, %r3;\nst.global.u32 [%rd0], %r10;\n" CLUSTER),
+     NULL, 0xffffffff, 0},
+    {"remote_store", KERNEL("add.u32 %r12, %r9, %r5;\nst.shared::cluster.u32 [%r12+128], %r4;\n" CLUSTER TAKE), NULL,
+     0xfffffffe, 0},
+    {"bulk_store",
+     KERNEL("st.shared.u32 [%r6+128], %r4;\nfence.proxy.async;\n" SYNC
+            "@q cp.async.bulk.global.shared::cta.bulk_group [%rd0], [%r1+128], 256;\n"
+            "@q cp.async.bulk.commit_group;\n@q cp.async.bulk.wait_group 0;\n"),
+     NULL, 0, 1},
+    {"bulk_add",
+     KERNEL("st.shared.u32 [%r6+128], %r4;\nfence.proxy.async;\n" SYNC
+            "@q cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%rd0], [%r1+128], 256;\n"
+            "@q cp.async.bulk.commit_group;\n@q cp.async.bulk.wait_group.read 0;\n"),
+     NULL, 1000, 2},
+
+    {"no_init", KERNEL(ARRIVE), "protocol: no mbarrier", 0, 0},
+    {"init_unseen", KERNEL(INIT(64) ARRIVE WAIT(0)), "protocol", 0, 0},
+    {"init_twice", KERNEL(INIT(64) INIT(64)), "initialises an mbarrier again", 0, 0},
+    {"after_inval", KERNEL(INIT(64) SYNC "@q mbarrier.inval.shared::cta.b64 [%r1];\n" SYNC ARRIVE), "no longer valid",
+     0, 0},
+    {"too_many", KERNEL(INIT(64) FENCE SYNC "@q mbarrier.arrive.shared::cta.b64 _, [%r1], 65;\n"),
+     "arrivals at the mbarrier", 0, 0},
+    {"phase_unseen", KERNEL(INIT(64) FENCE SYNC ARRIVE SYNC ARRIVE), "nobody has waited for", 0, 0},
+    {"tx_overflow",
+     KERNEL(INIT(2) FENCE SYNC EXPECT(1048575) "@q mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r1], "
+                                               "16;\n"),
+     "would miss 1048591 bytes", 0, 0},
+    {"plain_store", KERNEL(INIT(64) FENCE SYNC "@q st.shared.u32 [%r1+4], %r7;\n"), "belongs to the mbarrier", 0, 0},
+    {"never_told", KERNEL(INIT(1) FENCE SYNC EXPECT(256) WAIT(0)), "deadlock", 0, 0},
+    {"tx_left", KERNEL(INIT(2) FENCE SYNC EXPECT(256) CLUSTER), "ends with 256 bytes missing", 0, 0},
+    {"no_fence_for_units", KERNEL(INIT(1) SYNC EXPECT(256) LOAD WAIT(0) TAKE CLUSTER), "no fence", 0, 0},
+    {"no_wait", KERNEL(INIT(1) FENCE SYNC EXPECT(256) LOAD SYNC TAKE WAIT(0) CLUSTER), "not waited for", 0, 0},
+    {"copies_unwaited",
+     KERNEL(INIT(64) FENCE SYNC "cp.async.ca.shared.global [%r6+128], [%rd0], 4;\n"
+                                "cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%r1];\n" TAKE WAIT(0)),
+     "not waited for", 0, 0},
+    {"no_proxy_fence",
+     KERNEL("st.shared.u32 [%r6+128], %r4;\n" SYNC
+            "@q cp.async.bulk.global.shared::cta.bulk_group [%rd0], [%r1+128], 256;\n"
+            "@q cp.async.bulk.commit_group;\n@q cp.async.bulk.wait_group 0;\n"),
+     "proxy", 0, 0},
+    {"store_reused",
+     KERNEL("st.shared.u32 [%r6+128], %r4;\nfence.proxy.async;\n" SYNC
+            "@q cp.async.bulk.global.shared::cta.bulk_group [%rd0], [%r1+128], 256;\n"
+            "@q cp.async.bulk.commit_group;\nst.shared.u32 [%r6+128], %r0;\n"
+            "@q cp.async.bulk.wait_group 0;\n"),
+     "async", 0, 0},
+    {"store_unwaited",
+     KERNEL("st.shared.u32 [%r6+128], %r4;\nfence.proxy.async;\n" SYNC
+            "@q cp.async.bulk.global.shared::cta.bulk_group [%rd0], [%r1+128], 256;\n"
+            "@q cp.async.bulk.commit_group;\n"),
+     "ends before a bulk group", 0, 0},
+    {"odd_size",
+     KERNEL(INIT(1) FENCE SYNC "@q cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+                               "[%r1+128], [%rd1], 24, [%r1];\n"),
+     "multiples of 16", 0, 0},
+    {"bulk_bounds",
+     KERNEL(INIT(1) FENCE SYNC "@q cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+                               "[%r1+128], [%rd1+496], 32, [%r1];\n"),
+     "out of bounds", 0, 0},
+    {"remote_race", KERNEL("add.u32 %r12, %r9, %r5;\nst.shared::cluster.u32 [%r12+128], %r4;\n" TAKE CLUSTER),
+     "shared byte", 0, 0},
+    {"remote_gone", KERNEL("add.u32 %r12, %r9, %r5;\nst.shared::cluster.u32 [%r12+128], %r4;\n"), "CTA rank", 0, 0},
+    {"rank_beyond", KERNEL("mapa.shared::cluster.u32 %r9, %r1, 2;\n"), "rank 2 of a cluster of 2", 0, 0},
+    {"cluster_wait_first", KERNEL("barrier.cluster.wait.aligned;\n"), "without having arrived", 0, 0},
+    {"registers_down", KERNEL("setmaxnreg.dec.sync.aligned.u32 64;\nsetmaxnreg.inc.sync.aligned.u32 32;\n"),
+     "setmaxnreg.inc", 0, 0},
+};
+
+static int run(const char *driver, int i) {
+    void *module, *function;
+    uint64_t at, n = 0;
+    setenv("ATTNSIM_QUIET", "1", 1), setenv("ATTNSIM_GPU", "h100", 1);
+    if (kernel_open_driver(driver) || cu.load(&module, cases[i].ptx, 0, NULL, NULL) ||
+        cu.function(&function, module, "k"))
+        return -1;
+    for (uint32_t k = 0; k < N; k++) words[k] = 1000 + k;
+    struct kernel_launch l = {.grid = {2, 1, 1}, .block = {64, 1, 1}};
+    void *params[] = {&at};
+    if (kernel_upload(&at, words, sizeof words)) return -1;
+    int r = cu.launch(&l, function, params, NULL);
+    const char *text = cu.report(&n, 0);
+    if (!r) r = cu.down(words, at, sizeof words);
+    int good = cases[i].finding ? n > 0 && strstr(text, cases[i].finding) != NULL : !r && !n;
+    for (uint32_t k = 0; k < N && good && !cases[i].finding; k++) {
+        uint32_t want = cases[i].first == 0xffffffff   ? 1000 + (k ^ 64)
+                        : cases[i].first == 0xfffffffe ? k ^ 64
+                                                       : cases[i].first + k * cases[i].step;
+        good = words[k] == want;
+        if (!good) printf("word %u is %u, not %u\n", k, words[k], want);
+    }
+    if (good) return 0;
+    printf("FAIL %s, %s: result %d, %llu findings: %s\n", cases[i].name, getenv("ATTNSIM_POLICY"), r,
+           (unsigned long long)n, text);
+    return 1;
+}
+
+int main(int argc, char **argv) {
+    static const char *const policies[] = {"eager", "late", "random"};
+    const int n = (int)(sizeof cases / sizeof *cases);
+    int failed = 0;
+    if (argc < 2) return 2;
+    for (int i = 0; i < n; i++)
+        for (int p = 0; p < 3; p++) {
+            setenv("ATTNSIM_POLICY", policies[p], 1);
+            fflush(stdout);
+            pid_t child = fork();
+            if (child == 0) {
+                int r = run(argv[1], i);
+                if (r < 0) printf("FAIL %s: the driver\n", cases[i].name);
+                fflush(stdout);
+                _exit(r != 0);
+            }
+            int status = 1;
+            if (child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status) || WEXITSTATUS(status)) failed++;
+        }
+    printf("%d kernels under three policies, %d runs failed\n", n, failed);
+    return failed != 0;
+}
