@@ -171,12 +171,6 @@ static __device__ __forceinline__ void exponentials(const float rS[N_S][4], cons
         rP[k][2 * h + 1] = pack16(TYPE, y[2], y[3]);
     }
 }
-static __device__ __forceinline__ void exponentials_of_keys(float rS[M_TILES][N_S][4], struct statistics *st,
-                                                            uint32_t rP[M_TILES][P_STEPS][4], int k, float unit) {
-#pragma unroll
-    for (int x = 0; x < M_TILES; x++) exponentials(rS[x], st->m[x], st->l[x], rP[x], k, unit);
-}
-
 /* ------------------------------------------------------------------ values that are not finite ----- */
 
 /* All threads: note rows of the V tile that hold an infinity or NaN, and zero them in shared memory. Returns whether
@@ -206,9 +200,9 @@ static __device__ __forceinline__ int take_poison(uint32_t base, uint32_t slot) 
 
 /* A warp: add the noted value rows, read from memory, to the rows that see them. A probability that has been rounded to
  * 0 stands for a small positive number: times an infinity it is one. */
-static __device__ __forceinline__ void add_poison(const struct kp_sdpa_fwd *p, const struct work *w,
-                                                  const struct bias *bias, uint32_t base, const char *values, int j0,
-                                                  float rO[M_TILES][N_O][4], const uint32_t rP[M_TILES][P_STEPS][4]) {
+static __device__ __forceinline__ void add_poison(const struct kp_sdpa_fwd *p, const struct work *w, uint32_t base,
+                                                  const char *values, int j0, float rO[M_TILES][N_O][4],
+                                                  const uint32_t rP[M_TILES][P_STEPS][4]) {
     const uint4 kept = recall_rows(base);
 #pragma unroll 1
     for (int j = key_of_warp(); j < key_of_warp() + WARP_KEYS; j++) {
@@ -236,7 +230,8 @@ static __device__ __forceinline__ void add_poison(const struct kp_sdpa_fwd *p, c
                 visible_keys(p, kept, x, r, j0, &lo, &hi);
                 int visible = j >= lo && j < hi;
                 if (FULL && p->in.mask.data && visible)
-                    visible = mask_cell(p, (int64_t)bias->mask[x][r] + (int64_t)(j0 + j) * p->in.mask.column) != -INF;
+                    visible = mask_cell(p, cells_of(p, base, row_of(kept, x, r), (int)kept.y) +
+                                               (int64_t)(j0 + j) * p->in.mask.column) != -INF;
                 if (y == 0) y = 1e-30f;
 #pragma unroll
                 for (int n = 0; n < N_O; n++)
@@ -274,8 +269,8 @@ static __device__ __forceinline__ uint32_t before(uint32_t base, int slot) {
 
 /* All key tiles of the CTA. */
 static __device__ __forceinline__ void walk_keys(const struct kp_sdpa_fwd *p, const struct work *w, uint32_t base,
-                                                 struct statistics *st, float rO[M_TILES][N_O][4],
-                                                 const struct bias *bias, float unit, int careful) {
+                                                 struct statistics *st, float rO[M_TILES][N_O][4], float unit,
+                                                 int careful) {
     const struct source from = source_of(p, w);
     const int n_items = PER_TILE * w->n_tiles, j_last = (w->first + w->n_tiles - 1) * KEYS;
     uint32_t rQ[M_TILES][Q_HELD][4];
@@ -323,14 +318,13 @@ static __device__ __forceinline__ void walk_keys(const struct kp_sdpa_fwd *p, co
         if (active) {
             const int all = j0 + KEYS <= w->seq.sk && sees_all(p, w, s.at_min, s.at_max, j0);
             score_tile(rS, rQ, q_lane_of(base), k_lane_of(base + RING + slot));
-            if (FULL) finish_scores(p, bias, base, j0, all, rS);
+            if (FULL) finish_scores(p, base, j0, all, rS);
             if (!all) hide_keys(p, base, j0, rS);
             raise_maximum(rS, st, rO, unit);
-            if (!PAIR)
 #pragma unroll
-                for (int x = 0; x < M_TILES; x++)
+            for (int x = 0; x < M_TILES; x++)
 #pragma unroll
-                    for (int k = 0; k < P_STEPS; k++) exponentials(rS[x], st->m[x], st->l[x], rP[x], k, unit);
+                for (int k = 0; k < P_STEPS; k++) exponentials(rS[x], st->m[x], st->l[x], rP[x], k, unit);
         }
         if (!PAIR) {
             slot = slot + STEP == SLOTS * SLOT ? 0 : slot + STEP;
@@ -344,13 +338,9 @@ static __device__ __forceinline__ void walk_keys(const struct kp_sdpa_fwd *p, co
         }
         if (active) {
             const uint32_t v_lane = v_lane_of(base + RING + slot + (PAIR ? SLOT : 0));
-            if (PAIR) exponentials_of_keys(rS, st, rP, 0, unit);
 #pragma unroll
-            for (int k = 0; k < P_STEPS; k++) {
-                if (PAIR && k + 1 < P_STEPS) exponentials_of_keys(rS, st, rP, k + 1, unit);
-                add_pv(rO, rP, v_lane, k);
-            }
-            if (poison) add_poison(p, w, bias, base, (const char *)recall_source(base).values, j0, rO, rP);
+            for (int k = 0; k < P_STEPS; k++) add_pv(rO, rP, v_lane, k);
+            if (poison) add_poison(p, w, base, (const char *)recall_source(base).values, j0, rO, rP);
         }
         if (poison) {
             __syncthreads();
@@ -378,13 +368,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, CFG_CTAS) CFG(const __grid
     const float unit = FULL ? LOG2E : p.in.scale_log2;
     struct work w;
     struct statistics st;
-    struct bias bias;
     float rO[M_TILES][N_O][4];
 #pragma unroll 1
     for (int careful = 0;; careful = 1) {
         if (!find_work(&p, recompute((int)blockIdx.x), &w)) return;
-        if (FULL) bias_of(&p, &w, &bias);
-        walk_keys(&p, &w, base, &st, rO, &bias, unit, careful);
+        walk_keys(&p, &w, base, &st, rO, unit, careful);
         if (!is_suspect(base, rO)) break;
     }
     recall_work(&w, base);

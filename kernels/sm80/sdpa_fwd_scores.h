@@ -5,18 +5,16 @@
 #define ATTN_SM80_SDPA_FWD_SCORES_H
 #include "kernels/sm80/sdpa_fwd_work.h"
 
-/* Full variants: what a lane's rows add to their scores. */
-struct bias {
-    float slope[M_TILES][2];
-    uint64_t mask[M_TILES][2];
-};
+/* Flat row of a lane's fragment row x, r. */
+static __device__ __forceinline__ int row_of(uint4 kept, int x, int r) {
+    return (int)kept.x + warp_row_of() * WARP_ROWS + 16 * x + 8 * r + (lane_of() >> 2);
+}
 
 /* Keys [*lo, *hi) that the lane's row x, r sees, relative to the tile's first key; none for a row outside the sequence.
  */
 static __device__ __forceinline__ void visible_keys(const struct kp_sdpa_fwd *p, uint4 kept, int x, int r, int j0,
                                                     int *lo, int *hi) {
-    const int row = (int)kept.x + warp_row_of() * WARP_ROWS + 16 * x + 8 * r + (lane_of() >> 2);
-    const int at = query_of(p, row) + (int)kept.z;
+    const int row = row_of(kept, x, r), at = query_of(p, row) + (int)kept.z;
     *lo = at - p->in.window_left - j0;
     *hi = row < (int)kept.y ? min(at + p->in.window_right + 1, (int)kept.w) - j0 : -FAR;
 }
@@ -47,22 +45,18 @@ static __device__ __forceinline__ void hide_keys(const struct kp_sdpa_fwd *p, ui
         }
 }
 
-static __device__ __forceinline__ void bias_of(const struct kp_sdpa_fwd *p, const struct work *w, struct bias *bias) {
-#pragma unroll
-    for (int x = 0; x < M_TILES; x++)
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            const int row = w->row0 + warp_row_of() * WARP_ROWS + 16 * x + 8 * r + (lane_of() >> 2),
-                      inside = row < w->n_rows;
-            const int h = head_of(p, w, row);
-            bias->slope[x][r] = p->in.alibi_form && inside
-                                    ? ((const float *)p->in.alibi)[w->b * p->in.alibi_batch + h * p->in.alibi_head]
-                                    : 0;
-            /* element index of the row's first cell, or of some row's */
-            bias->mask[x][r] =
-                inside ? (uint64_t)(w->b * p->in.mask.batch + h * p->in.mask.head + query_of(p, row) * p->in.mask.row)
-                       : 0;
-        }
+/* What a row adds to its scores, formed anew in every tile: registers are dearer. A row outside the sequence adds
+ * nothing and reads some row's cells. */
+static __device__ __forceinline__ float slope_of(const struct kp_sdpa_fwd *p, uint32_t base, int row, int n_rows) {
+    const struct work w = recall_place(base);
+    if (row >= n_rows) return 0;
+    return ((const float *)p->in.alibi)[w.b * p->in.alibi_batch + head_of(p, &w, row) * p->in.alibi_head];
+}
+/* Element index of the row's first cell. */
+static __device__ __forceinline__ int64_t cells_of(const struct kp_sdpa_fwd *p, uint32_t base, int row, int n_rows) {
+    const struct work w = recall_place(base);
+    if (row >= n_rows) return 0;
+    return w.b * p->in.mask.batch + head_of(p, &w, row) * p->in.mask.head + query_of(p, row) * p->in.mask.row;
 }
 
 static __device__ __forceinline__ float mask_cell(const struct kp_sdpa_fwd *p, int64_t at) {
@@ -72,8 +66,8 @@ static __device__ __forceinline__ float mask_cell(const struct kp_sdpa_fwd *p, i
 
 /* Add the mask; a false cell hides. Cells of hidden keys may lie outside the tensor and are not read: `all` says that
  * the warp's rows see the whole tile. Then a lane's two neighbouring cells are one load where alignment allows it. */
-static __device__ __forceinline__ void add_mask(const struct kp_sdpa_fwd *p, const struct bias *bias, uint32_t base,
-                                                int j0, int all, float rS[M_TILES][N_S][4]) {
+static __device__ __forceinline__ void add_mask(const struct kp_sdpa_fwd *p, uint32_t base, int j0, int all,
+                                                float rS[M_TILES][N_S][4]) {
     const int t2 = 2 * (lane_of() & 3) + key_of_warp(), dtype = p->in.mask.dtype;
     const int pairs = all && p->in.mask.column == 1 && p->in.mask.chunk >= (dtype == KP_F32 ? 16 : 4);
     const uint4 kept = recall_rows(base);
@@ -81,7 +75,8 @@ static __device__ __forceinline__ void add_mask(const struct kp_sdpa_fwd *p, con
     for (int x = 0; x < M_TILES; x++)
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            const uint64_t at = bias->mask[x][r] + (int64_t)(j0 + t2) * p->in.mask.column;
+            const uint64_t at =
+                (uint64_t)(cells_of(p, base, row_of(kept, x, r), (int)kept.y) + (int64_t)(j0 + t2) * p->in.mask.column);
             if (pairs && dtype == KP_F32) {
                 const float2 *cell = (const float2 *)(p->in.mask.data + 4 * at);
 #pragma unroll
@@ -118,8 +113,8 @@ static __device__ __forceinline__ void add_mask(const struct kp_sdpa_fwd *p, con
 
 /* Full variants: raw products to scores in natural units, in the order of the contract's five steps, but for what
  * windows and lengths hide. */
-static __device__ __forceinline__ void finish_scores(const struct kp_sdpa_fwd *p, const struct bias *bias,
-                                                     uint32_t base, int j0, int all, float rS[M_TILES][N_S][4]) {
+static __device__ __forceinline__ void finish_scores(const struct kp_sdpa_fwd *p, uint32_t base, int j0, int all,
+                                                     float rS[M_TILES][N_S][4]) {
     const int t2 = 2 * (lane_of() & 3) + key_of_warp();
 #pragma unroll
     for (int x = 0; x < M_TILES; x++)
@@ -144,7 +139,7 @@ static __device__ __forceinline__ void finish_scores(const struct kp_sdpa_fwd *p
                 int lo, hi;
                 visible_keys(p, kept, x, r, j0, &lo, &hi);
                 const int at = lo + p->in.window_left - t2; /* the diagonal, relative to the lane's first key */
-                const float slope = bias->slope[x][r];
+                const float slope = slope_of(p, base, row_of(kept, x, r), (int)kept.y);
 #pragma unroll
                 for (int n = 0; n < N_S; n++)
 #pragma unroll
@@ -154,7 +149,7 @@ static __device__ __forceinline__ void finish_scores(const struct kp_sdpa_fwd *p
                     }
             }
     }
-    if (p->in.mask.data) add_mask(p, bias, base, j0, all, rS);
+    if (p->in.mask.data) add_mask(p, base, j0, all, rS);
     if (p->in.block_table) { /* keys of pages outside the pool */
 #pragma unroll
         for (int n = 0; n < N_S; n++)

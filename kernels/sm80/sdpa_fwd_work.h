@@ -139,10 +139,16 @@ static __device__ __forceinline__ struct source recall_source(uint32_t base) {
 }
 /* row0, n_rows, off, seq.sk */
 static __device__ __forceinline__ uint4 recall_rows(uint32_t base) { return shared_load128(base + KEPT + 16); }
+/* b, head, split, seq.rows; the rest is undefined */
+static __device__ __forceinline__ struct work recall_place(uint32_t base) {
+    struct work w;
+    const uint4 x = shared_load128(base + KEPT);
+    w.b = (int)x.x, w.head = (int)x.y, w.split = (int)x.z, w.seq.rows = (int)x.w;
+    return w;
+}
 static __device__ __forceinline__ void recall_work(struct work *w, uint32_t base) {
-    const uint4 x = shared_load128(base + KEPT), y = shared_load128(base + KEPT + 16),
-                z = shared_load128(base + KEPT + 32);
-    w->b = (int)x.x, w->head = (int)x.y, w->split = (int)x.z, w->seq.rows = (int)x.w;
+    const uint4 y = recall_rows(base), z = shared_load128(base + KEPT + 32);
+    *w = recall_place(base);
     w->row0 = (int)y.x, w->n_rows = (int)y.y;
     w->seq.q0 = (int64_t)((uint64_t)z.y << 32 | z.x);
 }
