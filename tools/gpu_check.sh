@@ -95,6 +95,7 @@ while read -r part; do
     printf '%-11s %s passed, %s failed   (%s processes, %s s of them)\n' "$part" "$p" "$f" "$n" "$s"
 done < <(cut -d ' ' -f 2 "$LOG/list" | awk '!seen[$0]++')
 for result in "$LOG"/*.result; do
+    [ -e "$result" ] || continue # overhead alone
     read -r part p f s name rc <"$result"
     [ "$f" -gt 0 ] || continue
     echo "FAIL $name, exit $rc: $LOG/$name.log"
