@@ -72,7 +72,7 @@ KP_SIZE(struct kp_sdpa_wide_bwd, sizeof(struct kp_sdpa_bwd) + sizeof(struct kp_s
  * explained there. */
 struct kp_sdpa_wide_config {
     const char *symbol;
-    int32_t dtype, halves, side, cols, warps, keys, group, slots, ctas;
+    int32_t dtype, halves, side, cols, warps, keys, group, slots, per, ctas;
 };
 #define KP_WIDE_ROWS(c) (16 * (c).warps)
 /* Shared memory of sdpa_bwd_bias_wide.cu: a chunk of own rows, one of tile rows; later the sums of a tile. */

@@ -14,32 +14,30 @@ struct arrivals { /* of a warp's lanes */
         struct sim_cta *owner;
         uint32_t offset, count;
     } at[SIM_LANES];
+    uint32_t clock[];
 };
 
 static int arrive(struct sim_flight *f) {
     struct sim_cluster *c = f->w->cta->cluster;
-    const struct arrivals *a = f->data;
-    uint32_t actor = c->hopper->actors.copies + f->w->actor;
+    struct arrivals *a = f->data;
     sim_copies_perform(f->w, a->time);
-    uint32_t *clock = calloc(c->n_clock, sizeof *clock);
-    if (!clock) abort();
-    clock[actor] = a->time; /* ordinary writes: no view of units */
-    int r = 1;
-    for (uint32_t i = 0; i < a->n && r == 1; i++) {
+    a->clock[c->hopper->actors.copies + f->w->actor] = a->time; /* ordinary writes: no view of units */
+    for (uint32_t i = 0; i < a->n; i++) {
         struct sim_mbarrier *b = sim_mbarrier_at(f->w, f->in, f->lane, a->at[i].owner, a->at[i].offset, 0);
-        if (!b || sim_mbarrier_arrive(f->w, f->in, f->lane, a->at[i].owner, b, a->at[i].count, clock)) r = -1;
+        if (!b || sim_mbarrier_arrive(f->w, f->in, f->lane, a->at[i].owner, b, a->at[i].count, a->clock)) return -1;
     }
-    free(clock);
-    return r;
+    return 1;
 }
 
 /* y: noinc */
 SIM_HEAD(arrive_later) {
     uint64_t at[SIM_LANES];
     struct sim_cluster *c = w->cta->cluster;
-    struct arrivals *a = calloc(1, sizeof *a);
+    struct arrivals *a = calloc(1, sizeof *a + c->n_clock * sizeof *a->clock);
     if (!a) abort();
     a->time = ++w->hopper->copy_time;
+    memcpy(a->clock, w->known, c->n_clock * sizeof *a->clock);
+    a->clock[w->actor]--;
     sim_addresses(w, in, m, 0, at);
     EACH_OF(m) {
         uint32_t offset, i = 0;

@@ -73,11 +73,18 @@ static int shared_place(struct sim_warp *w, const struct sim_ins *in, uint32_t l
     return *owner ? 0 : -1;
 }
 
+/* op: add, min, max, and, or, xor */
+static int can_reduce(enum ptx_type type, uint32_t op) {
+    if (type == PTX_F16 || type == PTX_BF16) return op <= 2;
+    if (type == PTX_F32 || type == PTX_F64) return op == 0;
+    if (type == PTX_B32 || type == PTX_B64) return op >= 3 && op <= 5;
+    return ptx_type_bytes(type) >= 4 && op <= 5;
+}
 static uint32_t reduction_type(uint32_t tensor_type) {
     static const uint8_t types[SIM_TENSOR_TYPES] = {
-        [SIM_TENSOR_U32] = PTX_U32,     [SIM_TENSOR_S32] = PTX_S32,    [SIM_TENSOR_U64] = PTX_U64,
-        [SIM_TENSOR_S64] = PTX_S64,     [SIM_TENSOR_F16] = PTX_F16X2,  [SIM_TENSOR_F32] = PTX_F32,
-        [SIM_TENSOR_BF16] = PTX_BF16X2, [SIM_TENSOR_F32_FTZ] = PTX_F32};
+        [SIM_TENSOR_U32] = PTX_U32,   [SIM_TENSOR_S32] = PTX_S32,    [SIM_TENSOR_U64] = PTX_U64,
+        [SIM_TENSOR_S64] = PTX_S64,   [SIM_TENSOR_F16] = PTX_F16,    [SIM_TENSOR_F32] = PTX_F32,
+        [SIM_TENSOR_BF16] = PTX_BF16, [SIM_TENSOR_F32_FTZ] = PTX_F32};
     return types[tensor_type];
 }
 
@@ -164,6 +171,11 @@ SIM_HEAD(bulk_copy) {
         if (in->y & REDUCE) {
             t->reduce = 1u + (uint32_t)in->count;
             if (!(in->y & TENSOR)) t->type = in->type;
+            if (!can_reduce((enum ptx_type)t->type, in->count)) {
+                sim_find(w, in, 1u << l, SIM_F_PROTOCOL, "the tensor's type has no such reduction");
+                free(t);
+                return SIM_FAULT;
+            }
         }
         struct sim_cta *owner = w->cta;
         int bad = 0;
@@ -284,8 +296,8 @@ SIM_DECODER(bulk) {
         sim_word(d, "noftz");
         if (!(in->y & TENSOR)) {
             enum ptx_type type = sim_last_type(d);
-            in->type = (uint8_t)(type == PTX_F16 ? PTX_F16X2 : type == PTX_BF16 ? PTX_BF16X2 : type);
-            if (ptx_type_bytes(type) < 4 && op) return;
+            in->type = (uint8_t)type;
+            if (!can_reduce(type, (uint32_t)op)) return;
         }
     }
     uint32_t addresses = prefetch ? 1

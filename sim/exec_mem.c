@@ -129,6 +129,12 @@ SIM_DECODER(st) { load_or_store(d, in, 1); }
 
 enum atomic_op { A_ADD, A_MIN, A_MAX, A_AND, A_OR, A_XOR, A_EXCH, A_CAS, A_INC, A_DEC };
 
+static uint32_t half_of(enum ptx_type t, uint8_t op, uint32_t a, uint32_t b) {
+    a &= 0xffff, b &= 0xffff;
+    float x = t == PTX_F16 ? sim_from_f16(a) : sim_from_bf16(a), y = t == PTX_F16 ? sim_from_f16(b) : sim_from_bf16(b);
+    float r = op == A_ADD ? x + y : op == A_MIN ? fminf(x, y) : fmaxf(x, y);
+    return t == PTX_F16 ? sim_to_f16(r) : sim_to_bf16(r);
+}
 static uint64_t combine(const struct sim_ins *in, uint64_t old, uint64_t b, uint64_t c) {
     enum ptx_type t = (enum ptx_type)in->type;
     switch ((enum atomic_op)in->x) {
@@ -152,12 +158,12 @@ static uint64_t combine(const struct sim_ins *in, uint64_t old, uint64_t b, uint
         memcpy(&old, &x, 8);
         return old;
     }
-    if (t == PTX_F16X2)
-        return sim_to_f16(sim_from_f16(old & 0xffff) + sim_from_f16(b & 0xffff)) |
-               sim_to_f16(sim_from_f16((uint32_t)old >> 16) + sim_from_f16((uint32_t)b >> 16)) << 16;
-    if (t == PTX_BF16X2)
-        return sim_to_bf16(sim_from_bf16(old & 0xffff) + sim_from_bf16(b & 0xffff)) |
-               sim_to_bf16(sim_from_bf16((uint32_t)old >> 16) + sim_from_bf16((uint32_t)b >> 16)) << 16;
+    if (t == PTX_F16 || t == PTX_BF16) return half_of(t, in->x, (uint32_t)old, (uint32_t)b);
+    if (t == PTX_F16X2 || t == PTX_BF16X2) {
+        t = t == PTX_F16X2 ? PTX_F16 : PTX_BF16;
+        return half_of(t, in->x, (uint32_t)old, (uint32_t)b) | half_of(t, in->x, (uint32_t)old >> 16, (uint32_t)b >> 16)
+                                                                   << 16;
+    }
     if (in->x == A_ADD) return old + b;
     int less = t == PTX_S32 ? (int32_t)old < (int32_t)b : t == PTX_S64 ? (int64_t)old < (int64_t)b : old < b;
     return (in->x == A_MIN) == less ? old : b;
@@ -173,6 +179,13 @@ uint64_t sim_exchange(uint8_t *at, const struct sim_ins *in, uint64_t b, uint64_
     if (in->bytes == 8) {
         uint64_t *p = (uint64_t *)(void *)at, old = __atomic_load_n(p, __ATOMIC_RELAXED);
         while (!__atomic_compare_exchange_n(p, &old, combine(in, old, b, c), 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
+        }
+        return old;
+    }
+    if (in->bytes == 2) {
+        uint16_t *p = (uint16_t *)(void *)at, old = __atomic_load_n(p, __ATOMIC_RELAXED);
+        while (!__atomic_compare_exchange_n(p, &old, (uint16_t)combine(in, old, b, c), 0, __ATOMIC_ACQ_REL,
+                                            __ATOMIC_RELAXED)) {
         }
         return old;
     }
@@ -197,7 +210,7 @@ SIM_HEAD(atomic) {
             uint32_t b = list[results + i], c = in->x == A_CAS ? list[results + 1] : b;
             int flush = adds_f32 && (at[l] & SIM_WINDOW_MASK) != SIM_WINDOW_SHARED;
             uint64_t old = in->bytes == 8 ? sim_exchange(to[l] + 8 * i, in, W64(b)[l], W64(c)[l], 0)
-                                          : sim_exchange(to[l] + 4 * i, in, W32(b)[l], W32(c)[l], flush);
+                                          : sim_exchange(to[l] + in->bytes * i, in, W32(b)[l], W32(c)[l], flush);
             if (!results) continue;
             if (in->bytes == 8)
                 W64(list[i])[l] = old;
@@ -220,16 +233,19 @@ static void atomic_form(struct sim_decoder *d, struct sim_ins *in, int has_resul
     int op = sim_atomic_word(d), found = op >= 0;
     in->x = found ? (uint8_t)op : 0;
     sim_word(d, "noftz");
-    in->count = sim_word(d, "v4") ? 4 : sim_word(d, "v2") ? 2 : 1;
+    in->count = sim_word(d, "v8") ? 8 : sim_word(d, "v4") ? 4 : sim_word(d, "v2") ? 2 : 1;
     enum ptx_type type = sim_last_type(d);
     in->type = (uint8_t)type;
     in->bytes = (uint8_t)ptx_type_bytes(type);
     in->y = (uint8_t)has_result;
+    int half = type == PTX_F16 || type == PTX_BF16;
     uint32_t first = has_result ? 1 : 0, sources = in->x == A_CAS ? 2 : 1;
     sim_want(d, first + 1 + sources, first + 2 + sources);
-    if (!found || d->failed || (in->bytes != 4 && in->bytes != 8)) return;
+    if (!found || d->failed || (in->bytes != 4 && in->bytes != 8 && !half) || in->count * in->bytes > 16) return;
+    if (half && in->x > A_MAX) return;
     if (type == PTX_F32 && in->x > A_MAX) return;
-    if ((type == PTX_F64 || type == PTX_F16X2 || type == PTX_BF16X2) && in->x != A_ADD) return;
+    if (type == PTX_F64 && in->x != A_ADD) return;
+    if ((type == PTX_F16X2 || type == PTX_BF16X2) && in->x > A_MAX) return;
     sim_address(d, in, &d->o[first], 0);
     in->list = d->program->n_list;
     if (has_result && sim_list(d, &d->o[0], 8u * in->bytes, 1) != in->count) return;

@@ -38,7 +38,7 @@ static void read_source(const struct sim_flight *f, struct sim_transfer *t) {
 }
 
 static void combine(const struct sim_transfer *t, uint8_t *to, const uint8_t *from, uint32_t n) {
-    uint32_t size = t->type == PTX_U64 || t->type == PTX_S64 || t->type == PTX_B64 || t->type == PTX_F64 ? 8 : 4;
+    uint32_t size = ptx_type_bytes((enum ptx_type)t->type);
     struct sim_ins like = {.x = (uint8_t)(t->reduce - 1), .type = (uint8_t)t->type, .bytes = (uint8_t)size};
     for (uint32_t b = 0; b < n; b += size) {
         uint64_t value = 0;

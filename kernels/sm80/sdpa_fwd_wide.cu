@@ -16,7 +16,7 @@
  * that forms the scores anew. It walks the keys' tiles from the last to the first; a tile is ceil(D / CHUNK) ring items
  * of K, then those of V.
  *
- * Shared memory: [own chunks: chunks(D) x ROWS x 256 bytes, if resident]  [SLOTS x (TILE x 256, + ROWS x 256 if not)]
+ * Shared memory: [own chunks: chunks(D) x ROWS x 256, if resident]  [SLOTS x PER x (TILE x 256, + ROWS x 256 if not)]
  * The ring needs no barrier but __syncthreads: before the work on item t each thread waits for its own copies of it;
  * the barrier joins all threads and proves that all have read item t - 1, whose slot then takes item t + SLOTS - 1.
  *
@@ -101,8 +101,8 @@ struct feed {
     int slot;
 };
 struct shape {
-    int k_chunks, v_chunks;   /* of the problem; of the slice */
-    uint32_t ring, slot_size; /* address of the first slot */
+    int k_chunks, v_chunks; /* of the problem; of the slice */
+    uint32_t ring, part;    /* address of the first slot; bytes of a chunk in a slot */
 };
 
 static __device__ __forceinline__ int page_of(const struct kp_sdpa *p, int b, int j) {
@@ -125,33 +125,43 @@ static __device__ __forceinline__ void copy_queries(const struct kp_sdpa_fwd *p,
     }
 }
 
+/* One chunk of the feed's tile: of K, then of V. */
+static __device__ __forceinline__ void copy_chunk(const struct kp_sdpa_wide_fwd *k, const struct work *w, int j0,
+                                                  int is_v, int chunk, uint32_t to) {
+    const struct kp_sdpa *in = &k->fwd.in;
+    const struct kp_view *v = is_v ? &in->v : &in->k;
+    const int column = is_v ? w->slice * COLS + chunk * CHUNK : chunk * CHUNK;
+    const int columns = stored(is_v ? in->dim_v : in->dim_qk) - column;
+    const int64_t head = key_head_of(&k->fwd, w) * v->head + column;
+    if (in->block_table) {
+        const int bytes = piece_bytes(columns);
+#pragma unroll 1
+        for (int r = thread_of() >> 4; r < TILE; r += THREADS / 16) {
+            const int j = j0 + r, page = j < w->seq.sk ? page_of(in, w->b, j) : -1;
+            const int64_t at = page < 0 ? 0 : page * v->batch + (uint32_t)j % (uint32_t)in->page_size * v->row;
+            copy_row(to, r, (const char *)v->data + (int64_t)sizeof(num) * (head + at), page < 0 ? 0 : bytes, v->chunk);
+        }
+    } else {
+        const int64_t at = head + w->b * v->batch + (w->seq.k0 + j0) * v->row;
+        copy_rows(to, TILE, (const char *)v->data + (int64_t)sizeof(num) * at, (int64_t)sizeof(num) * v->row,
+                  w->seq.sk - j0, columns, v->chunk);
+    }
+    if (!k->wide.resident && !is_v) copy_queries(&k->fwd, w, to + TILE * PITCH, chunk);
+}
+
+/* An item is PER chunks of K, or of V. */
 static __device__ __forceinline__ void copy_item(const struct kp_sdpa_wide_fwd *k, const struct work *w,
                                                  const struct shape *shape, struct feed *feed) {
-    const struct kp_sdpa *in = &k->fwd.in;
     if (feed->tile < w->n_tiles) {
-        const int is_v = feed->chunk >= shape->k_chunks;
-        const struct kp_view *v = is_v ? &in->v : &in->k;
-        const int j0 = (w->first + w->n_tiles - 1 - feed->tile) * TILE;
-        const int column = is_v ? w->slice * COLS + (feed->chunk - shape->k_chunks) * CHUNK : feed->chunk * CHUNK;
-        const int columns = stored(is_v ? in->dim_v : in->dim_qk) - column;
-        const uint32_t slot = shape->ring + feed->slot * shape->slot_size;
-        const int64_t head = key_head_of(&k->fwd, w) * v->head + column;
-        if (in->block_table) {
-            const int bytes = piece_bytes(columns);
-#pragma unroll 1
-            for (int r = thread_of() >> 4; r < TILE; r += THREADS / 16) {
-                const int j = j0 + r, page = j < w->seq.sk ? page_of(in, w->b, j) : -1;
-                const int64_t at = page < 0 ? 0 : page * v->batch + (uint32_t)j % (uint32_t)in->page_size * v->row;
-                copy_row(slot, r, (const char *)v->data + (int64_t)sizeof(num) * (head + at), page < 0 ? 0 : bytes,
-                         v->chunk);
-            }
-        } else {
-            const int64_t at = head + w->b * v->batch + (w->seq.k0 + j0) * v->row;
-            copy_rows(slot, TILE, (const char *)v->data + (int64_t)sizeof(num) * at, (int64_t)sizeof(num) * v->row,
-                      w->seq.sk - j0, columns, v->chunk);
-        }
-        if (!k->wide.resident && !is_v) copy_queries(&k->fwd, w, slot + TILE * PITCH, feed->chunk);
-        if (++feed->chunk == shape->k_chunks + shape->v_chunks) feed->chunk = 0, feed->tile++;
+        const int is_v = feed->chunk >= shape->k_chunks, first = is_v ? feed->chunk - shape->k_chunks : feed->chunk;
+        const int j0 = (w->first + w->n_tiles - 1 - feed->tile) * TILE,
+                  n = min((is_v ? shape->v_chunks : shape->k_chunks) - first, PER);
+        const uint32_t slot = shape->ring + feed->slot * PER * shape->part;
+#pragma unroll
+        for (int x = 0; x < PER; x++)
+            if (x < n) copy_chunk(k, w, j0, is_v, first + x, slot + x * shape->part);
+        feed->chunk += n;
+        if (feed->chunk == shape->k_chunks + shape->v_chunks) feed->chunk = 0, feed->tile++;
         feed->slot = feed->slot + 1 == SLOTS ? 0 : feed->slot + 1;
     }
     copy_commit();
@@ -160,7 +170,7 @@ static __device__ __forceinline__ void copy_item(const struct kp_sdpa_wide_fwd *
 /* Wait for the next item, free the slot of the one before, start another copy. Returns the item's slot. */
 static __device__ __forceinline__ uint32_t next_item(const struct kp_sdpa_wide_fwd *k, const struct work *w,
                                                      const struct shape *shape, struct feed *feed, int *slot) {
-    const uint32_t at = shape->ring + *slot * shape->slot_size;
+    const uint32_t at = shape->ring + *slot * PER * shape->part;
     copy_wait(SLOTS - 2);
     __syncthreads();
     copy_item(k, w, shape, feed);
@@ -294,7 +304,7 @@ static __device__ __forceinline__ void run_tile(const struct kp_sdpa_wide_fwd *k
     shape.k_chunks = chunks_of(p->in.dim_qk);
     shape.v_chunks = chunks_of(max(min(p->in.dim_v - w->slice * COLS, COLS), 0));
     shape.ring = base + (k->wide.resident ? shape.k_chunks * ROWS * PITCH : 0);
-    shape.slot_size = (TILE + (k->wide.resident ? 0 : ROWS)) * PITCH;
+    shape.part = (TILE + (k->wide.resident ? 0 : ROWS)) * PITCH;
 
     num rO[CHUNKS][CHUNK_STRIPES][PIECE][4];
     struct statistics st;
@@ -332,12 +342,13 @@ static __device__ __forceinline__ void run_tile(const struct kp_sdpa_wide_fwd *k
                           j0 + TILE - 1 <= strip.at_min + p->in.window_right && j0 >= strip.at_max - p->in.window_left;
         const float k_unit = block_unit(k->wide.unit_k, key_head, k->wide.blocks_k, j0),
                     v_unit = block_unit(k->wide.unit_v, key_head, k->wide.blocks_k, j0);
+        uint32_t at = 0; /* the chunk to work on */
         num rS[N_X][4], factor[2];
 #pragma unroll
         for (int n = 0; n < N_X; n++) rS[n][0] = rS[n][1] = rS[n][2] = rS[n][3] = 0;
 #pragma unroll 1
         for (int c = 0; c < shape.k_chunks; c++) {
-            const uint32_t at = next_item(k, w, &shape, &feed, &slot);
+            at = c % PER == 0 ? next_item(k, w, &shape, &feed, &slot) : at + shape.part;
             const uint32_t own = k->wide.resident ? base + c * ROWS * PITCH : at + TILE * PITCH;
             if (active) add_scores(rS, own, at, p->in.dim_qk - c * CHUNK);
         }
@@ -358,7 +369,7 @@ static __device__ __forceinline__ void run_tile(const struct kp_sdpa_wide_fwd *k
 #pragma unroll
         for (int c = 0; c < CHUNKS; c++) {
             if (c >= shape.v_chunks) break;
-            const uint32_t at = next_item(k, w, &shape, &feed, &slot);
+            at = c % PER == 0 ? next_item(k, w, &shape, &feed, &slot) : at + shape.part;
             if (active) add_product(rO[c], &rP, at, p->in.dim_v - w->slice * COLS - c * CHUNK, factor, v_unit);
         }
     }

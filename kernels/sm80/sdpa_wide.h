@@ -35,6 +35,11 @@ constexpr int GROUP = CFG_GROUP;
 #else
 constexpr int GROUP = N_X < 4 ? N_X : 4; /* C tiles that add_scores makes at a time */
 #endif
+#ifdef CFG_PER
+constexpr int PER = CFG_PER; /* chunks of an item of the ring */
+#else
+constexpr int PER = 1;
+#endif
 constexpr int FAR = 1 << 30;
 
 static_assert(COLS % CHUNK == 0 && TILE % 8 == 0 && N_X % GROUP == 0, "whole chunks and groups");

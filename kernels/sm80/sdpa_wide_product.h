@@ -97,7 +97,8 @@ static __device__ __forceinline__ void add_scores(num rX[N_X][4], uint32_t own, 
 }
 
 /* One stripe of rX x tile in plain multiply-adds, hidden pairs left out: what the product is when the tile holds
- * infinities or NaN. rX = -0 marks a hidden pair; a visible one that was rounded to +0 counts as `tiny` instead. */
+ * infinities or NaN. rX = -0 marks a hidden pair; a visible one that was rounded to +0 counts as `tiny` instead, the
+ * least normal number, so that it shows nothing else. */
 static __device__ __forceinline__ void multiply_visible(num acc[PIECE][4], const num rX[N_X][4], uint32_t tile,
                                                         int stripe, num tiny) {
     const int lane = lane_of(), t = lane & 3;
@@ -172,7 +173,7 @@ static __device__ __forceinline__ void add_product(num rO[CHUNK_STRIPES][PIECE][
             finite +=
                 (acc[e][0] - acc[e][0]) + (acc[e][1] - acc[e][1]) + (acc[e][2] - acc[e][2]) + (acc[e][3] - acc[e][3]);
         }
-        if (__any_sync(~0u, finite != 0)) multiply_visible(acc, x->x, tile, s, WIDE_F64 ? (num)1e-300 : (num)1e-30);
+        if (__any_sync(~0u, finite != 0)) multiply_visible(acc, x->x, tile, s, WIDE_F64 ? (num)2.3e-308 : (num)1.2e-38);
 #pragma unroll
         for (int e = 0; e < PIECE; e++)
 #pragma unroll

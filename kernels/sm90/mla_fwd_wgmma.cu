@@ -32,6 +32,7 @@
  * Phases: round of a buffer = tiles that it has had so far, of Q = items with at least one slot so far. The floor and
  * the measured gap stand in docs/kernels/mla_fwd_sm90.md. */
 #include "kernels/device/number.h"
+#include "kernels/device/stmatrix.h"
 #include "kernels/device/wgmma.h"
 #include "kernels/kparams_mla_sm90.h"
 #include "kernels/sm90/mla_gather_wgmma.h"
@@ -121,11 +122,15 @@ static __device__ __forceinline__ void shrink(struct state *c, const float growt
     }
 }
 
-/* S of the tile in `buffer`, which is this warpgroup's. */
-static __device__ __forceinline__ void score_tile(struct state *c, float s[32], uint32_t buffer, uint32_t parity) {
+/* S of the tile in `buffer`, which is this warpgroup's, and its valid slots: read before the products take all of the
+ * shared memory's bandwidth. */
+static __device__ __forceinline__ void score_tile(struct state *c, float s[32], uint32_t mask[2], uint32_t buffer,
+                                                  uint32_t parity) {
     const uint64_t q = slice_desc(c->shared + Q_AT, 0), k = slice_desc(c->shared + KV_AT + buffer * STAGE, 0);
     const uint64_t near = (uint64_t)(buffer * HALF >> 4), far = (uint64_t)((HALF - buffer * HALF) >> 4);
     mbar_wait(c->shared + NEAR_FULL + 8 * buffer, parity);
+    mask[0] = shared_load32(c->shared + MASK_AT + 8 * buffer);
+    mask[1] = shared_load32(c->shared + MASK_AT + 8 * buffer + 4);
     async_fence();
     wgmma_fence();
 #pragma unroll
@@ -153,12 +158,10 @@ static __device__ __forceinline__ void score_tile(struct state *c, float s[32], 
     wgmma_hold(s, 32);
 }
 
-/* S becomes P; m, l, top and the tile's growth follow, O does not: a product may be adding to it. Returns nonzero if
- * some growth of the warp's rows is not 1. */
-static __device__ __forceinline__ uint32_t softmax_tile(struct state *c, float s[32], float growth[2], uint32_t buffer,
-                                                        float scale_log2) {
-    const uint32_t lo = shared_load32(c->shared + MASK_AT + 8 * buffer);
-    const uint32_t hi = shared_load32(c->shared + MASK_AT + 8 * buffer + 4);
+/* S becomes P, and m, top and the tile's growth follow; O and l do not, since a product may be adding to O. Returns
+ * nonzero if some growth of the warp's rows is not 1. */
+static __device__ __forceinline__ uint32_t softmax_tile(struct state *c, float s[32], float growth[2],
+                                                        const uint32_t mask[2], float scale_log2) {
     float tile[2] = {-INF, -INF}, from[2]; /* scores are counted from the maximum in use */
 #pragma unroll
     for (int r = 0; r < 2; r++) from[r] = c->m[r] == -INF ? 0 : c->m[r];
@@ -166,11 +169,11 @@ static __device__ __forceinline__ uint32_t softmax_tile(struct state *c, float s
     for (int j = 0; j < 8; j++)
 #pragma unroll
         for (int e = 0; e < 4; e++) s[4 * j + e] = __fmaf_rn(s[4 * j + e], scale_log2, -from[e >> 1]);
-    if ((lo & hi) != ~0u) {
+    if ((mask[0] & mask[1]) != ~0u) {
         const int t2 = 2 * (c->lane & 3);
 #pragma unroll
         for (int j = 0; j < 8; j++) {
-            const uint32_t bits = (j < 4 ? lo : hi) >> (8 * (j & 3) + t2);
+            const uint32_t bits = (j < 4 ? mask[0] : mask[1]) >> (8 * (j & 3) + t2);
             if (!(bits & 1)) s[4 * j] = -INF, s[4 * j + 2] = -INF;
             if (!(bits & 2)) s[4 * j + 1] = -INF, s[4 * j + 3] = -INF;
         }
@@ -197,15 +200,8 @@ static __device__ __forceinline__ uint32_t softmax_tile(struct state *c, float s
 #pragma unroll
         for (int x = 0; x < 32; x++) s[x] -= tile[x >> 1 & 1];
     }
-    float sum[2] = {0, 0};
 #pragma unroll
-    for (int j = 0; j < 8; j++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            s[4 * j + e] = exp2_fast(s[4 * j + e]);
-            sum[e >> 1] += s[4 * j + e];
-        }
-    c->l[0] = c->l[0] * growth[0] + sum[0], c->l[1] = c->l[1] * growth[1] + sum[1];
+    for (int x = 0; x < 32; x++) s[x] = exp2_fast(s[x]);
     return grew;
 }
 
@@ -213,13 +209,10 @@ static __device__ __forceinline__ uint32_t softmax_tile(struct state *c, float s
 static __device__ __forceinline__ void publish(const struct state *c, const uint32_t p[16], const float growth[2],
                                                uint32_t grew, uint32_t buffer) {
     const int row = row_of(c), t = c->lane & 3;
-    const uint32_t at = c->shared + KV_AT + buffer * STAGE + 8 * SLICE + (uint32_t)(row * 128 + t * 4);
+    const uint32_t line = (uint32_t)(c->warp * 16 + (c->lane & 15)), half = (uint32_t)(c->lane >> 4);
+    const uint32_t at = c->shared + KV_AT + buffer * STAGE + 8 * SLICE + line * 128;
 #pragma unroll
-    for (int j = 0; j < 8; j++) { /* chunk j of rows g and g + 8, which have the same swizzle */
-        const uint32_t chunk = (uint32_t)((j ^ (row & 7)) << 4);
-        shared_store32(at + chunk, p[2 * j]);
-        shared_store32(at + chunk + 8 * 128, p[2 * j + 1]);
-    }
+    for (uint32_t j = 0; j < 4; j++) store_matrix4(at + (((2 * j + half) ^ (line & 7)) << 4), p + 4 * j);
     if (t == 0) {
 #pragma unroll
         for (int r = 0; r < 2; r++) {
@@ -229,8 +222,15 @@ static __device__ __forceinline__ void publish(const struct state *c, const uint
         }
         if (c->lane == 0) shared_store32(c->shared + GREW_AT + (buffer * 4 + (uint32_t)c->warp) * 4, grew);
     }
-    async_fence();
     named_arrive(P_READY + (int)buffer, 256);
+}
+
+/* l follows an own tile; after P has been given away, for which others wait. */
+static __device__ __forceinline__ void add_sums(struct state *c, const float s[32], const float growth[2]) {
+    float sum[2] = {0, 0};
+#pragma unroll
+    for (int x = 0; x < 32; x++) sum[x >> 1 & 1] += s[x];
+    c->l[0] = c->l[0] * growth[0] + sum[0], c->l[1] = c->l[1] * growth[1] + sum[1];
 }
 
 /* P of an own tile, in the order of an A operand, and handed over. */
@@ -248,6 +248,7 @@ static __device__ __forceinline__ void give_p(const struct state *c, const float
 /* Wait for P of the other warpgroup's tile; m, l and O follow its growth. */
 static __device__ __forceinline__ void take_p(struct state *c, uint32_t buffer) {
     named_sync(P_READY + (int)buffer, 256);
+    async_fence();
     const uint32_t place = (buffer * 64 + (uint32_t)row_of(c)) * 4;
     c->m[0] = __uint_as_float(shared_load32(c->shared + TOP_AT + place));
     c->m[1] = __uint_as_float(shared_load32(c->shared + TOP_AT + place + 32));
@@ -289,14 +290,15 @@ static __device__ __forceinline__ void end_product(struct state *c, uint32_t fre
 static __device__ __forceinline__ void first_of_pair(struct state *c, uint32_t parity, float scale_log2, int t,
                                                      int tiles) {
     float s[32], growth[2];
-    uint32_t p[16];
-    score_tile(c, s, 0, parity);
+    uint32_t p[16], mask[2];
+    score_tile(c, s, mask, 0, parity);
     if (t + 1 < tiles) named_arrive(TURN, 256);
     if (t + 2 >= tiles && c->lane == 0) mbar_arrive(c->shared + Q_FREE);
-    const uint32_t grew = softmax_tile(c, s, growth, 0, scale_log2);
+    const uint32_t grew = softmax_tile(c, s, growth, mask, scale_log2);
     give_p(c, s, p, growth, grew, 0);
     if (grew) shrink(c, growth);
     add_own<0>(c, p);
+    add_sums(c, s, growth);
     end_product(c, NEAR_FREE);
     if (t + 1 == tiles) return;
     take_p(c, 1);
@@ -316,17 +318,18 @@ static __device__ __forceinline__ void second_of_pair(struct state *c, uint32_t 
         return;
     }
     float s[32], growth[2];
-    uint32_t p[16];
+    uint32_t p[16], mask[2];
     named_sync(TURN, 256);
-    score_tile(c, s, 1, parity);
+    score_tile(c, s, mask, 1, parity);
     if (t + 3 >= tiles && c->lane == 0) mbar_arrive(c->shared + Q_FREE);
     take_p(c, 0);
     add_other<0>(c); /* runs under the softmax */
-    const uint32_t grew = softmax_tile(c, s, growth, 1, scale_log2);
+    const uint32_t grew = softmax_tile(c, s, growth, mask, scale_log2);
     give_p(c, s, p, growth, grew, 1);
     end_product(c, FAR_FREE);
     if (grew) shrink(c, growth);
     add_own<1>(c, p);
+    add_sums(c, s, growth);
     end_product(c, NEAR_FREE + 8);
 }
 

@@ -11,7 +11,8 @@
 #include "kernels/device/shared.h"
 #include "kernels/kparams_sdpa_wide.h"
 
-constexpr int THREADS = CFG_THREADS, ACROSS = 16, DOWN = THREADS / ACROSS, ROWS = KP_HALVES_ROWS;
+constexpr int THREADS = CFG_THREADS, ACROSS = 16, DOWN = THREADS / ACROSS, ROWS = KP_HALVES_ROWS,
+              DOWN_STEPS = ROWS / DOWN;
 
 /* Four columns of a row, as far as there are `n`. */
 static __device__ __forceinline__ float4 load_columns(const float *at, int whole, int n) {
@@ -28,6 +29,15 @@ static __device__ __forceinline__ uint32_t larger_size(float4 x) {
     return max(max(size_of(x.x), size_of(x.y)), max(size_of(x.z), size_of(x.w)));
 }
 
+static __device__ __forceinline__ uint4 halves_of(float4 x, float up) {
+    const float y[4] = {x.x * up, x.y * up, x.z * up, x.w * up};
+    const uint32_t h0 = pack16(KP_F16, y[0], y[1]), h1 = pack16(KP_F16, y[2], y[3]);
+    return make_uint4(h0, h1, pack16(KP_F16, y[0] - unpack16(KP_F16, h0), y[1] - unpack16(KP_F16, h0 >> 16)),
+                      pack16(KP_F16, y[2] - unpack16(KP_F16, h1), y[3] - unpack16(KP_F16, h1 >> 16)));
+}
+
+/* HELD: pieces of a row that a thread keeps between the two looks at it; 0: any width, read twice. */
+template <int HELD>
 static __device__ __forceinline__ void split_block(const struct kp_sdpa_halves_job *p, const struct kp_halves_tensor *t,
                                                    int64_t item) {
     const int tile = (int)(item % t->blocks), head = (int)(item / t->blocks % t->heads);
@@ -42,17 +52,36 @@ static __device__ __forceinline__ void split_block(const struct kp_sdpa_halves_j
     __syncthreads();
     if (threadIdx.x == 0) shared_store32(base, 0), shared_store32(base + 4, 0xffffffffu);
     __syncthreads();
-    uint32_t top = 0, least = 0xffffffffu;  /* bits of sizes order as integers, NaN last */
-    for (int r = r0; r < ROWS; r += DOWN) { /* all lanes meet at the shuffles */
+    uint32_t top = 0, least = 0xffffffffu; /* bits of sizes order as integers, NaN last */
+    float4 kept[DOWN_STEPS][HELD + 1];
+    from += (first + row0) * t->from.row;
+    if (HELD) {
+#pragma unroll
+        for (int y = 0; y < DOWN_STEPS; y++)
+#pragma unroll
+            for (int x = 0; x < HELD; x++) {
+                const int r = r0 + y * DOWN, c = c0 + x * 4 * ACROSS;
+                kept[y][x] = load_columns(from + r * t->from.row + c, whole, r < n ? t->width - c : 0);
+            }
+    }
+#pragma unroll
+    for (int y = 0; y < DOWN_STEPS; y++) { /* all lanes meet at the shuffles */
+        const int r = r0 + y * DOWN;
         uint32_t row = 0;
-        for (int c = c0; c < t->width && r < n; c += 4 * ACROSS)
-            row = max(row, larger_size(load_columns(from + (first + row0 + r) * t->from.row + c, whole, t->width - c)));
+        if (HELD) {
+#pragma unroll
+            for (int x = 0; x < HELD; x++) row = max(row, larger_size(kept[y][x]));
+        } else {
+            for (int c = c0; c < t->width && r < n; c += 4 * ACROSS)
+                row = max(row, larger_size(load_columns(from + r * t->from.row + c, whole, t->width - c)));
+        }
 #pragma unroll
         for (int d = 1; d < ACROSS; d *= 2) row = max(row, __shfl_xor_sync(~0u, row, d));
         top = max(top, row);
         if (row) least = min(least, row);
     }
-    shared_max32(base, top), shared_min32(base + 4, least);
+    top = max(top, __shfl_xor_sync(~0u, top, ACROSS)), least = min(least, __shfl_xor_sync(~0u, least, ACROSS));
+    if (threadIdx.x % 32 == 0) shared_max32(base, top), shared_min32(base + 4, least);
     __syncthreads();
     top = shared_load32(base), least = shared_load32(base + 4);
     const int e = (int)(top >> 23) - 127, odd = top && (e > 100 || e < -100 || e - ((int)(least >> 23) - 127) > 15);
@@ -62,16 +91,23 @@ static __device__ __forceinline__ void split_block(const struct kp_sdpa_halves_j
         ((float *)t->unit)[item] = __uint_as_float((uint32_t)(127 - shift) << 23);
         if (odd) ((int32_t *)p->flags)[b * p->in.heads_k + head / (t->heads / p->in.heads_k)] = 1;
     }
-    uint32_t *to = (uint32_t *)t->to.data + b * t->to.batch + head * t->to.head;
-    for (int r = r0; r < n; r += DOWN)
-        for (int c = c0; c < t->width; c += 4 * ACROSS) {
-            const float4 x = load_columns(from + (first + row0 + r) * t->from.row + c, whole, t->width - c);
-            const float y[4] = {x.x * up, x.y * up, x.z * up, x.w * up};
-            const uint32_t h0 = pack16(KP_F16, y[0], y[1]), h1 = pack16(KP_F16, y[2], y[3]);
-            *(uint4 *)(to + (first + row0 + r) * t->to.row + c) =
-                make_uint4(h0, h1, pack16(KP_F16, y[0] - unpack16(KP_F16, h0), y[1] - unpack16(KP_F16, h0 >> 16)),
-                           pack16(KP_F16, y[2] - unpack16(KP_F16, h1), y[3] - unpack16(KP_F16, h1 >> 16)));
+    uint32_t *to = (uint32_t *)t->to.data + b * t->to.batch + head * t->to.head + (first + row0) * t->to.row;
+#pragma unroll
+    for (int y = 0; y < DOWN_STEPS; y++) {
+        const int r = r0 + y * DOWN;
+        if (r >= n) continue;
+        if (HELD) {
+#pragma unroll
+            for (int x = 0; x < HELD; x++) {
+                const int c = c0 + x * 4 * ACROSS;
+                if (c < t->width) *(uint4 *)(to + r * t->to.row + c) = halves_of(kept[y][x], up);
+            }
+        } else {
+            for (int c = c0; c < t->width; c += 4 * ACROSS)
+                *(uint4 *)(to + r * t->to.row + c) =
+                    halves_of(load_columns(from + r * t->from.row + c, whole, t->width - c), up);
         }
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) CFG(const __grid_constant__ struct kp_sdpa_halves_job p) {
@@ -79,6 +115,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) CFG(const __grid_constant_
         int64_t rest = item;
         int x = 0;
         while (x + 1 < p.n_tensors && rest >= p.tensor[x].items) rest -= p.tensor[x++].items;
-        split_block(&p, &p.tensor[x], rest);
+        const struct kp_halves_tensor *t = &p.tensor[x];
+        if (t->width <= 64)
+            split_block<1>(&p, t, rest);
+        else if (t->width <= 128)
+            split_block<2>(&p, t, rest);
+        else
+            split_block<0>(&p, t, rest);
     }
 }

@@ -124,10 +124,6 @@ static int64_t stat_bytes(const struct attn_cpu_bwd *w) {
 static void set_up(struct attn_cpu_bwd *w, const struct attn_cpu_sdpa_isa *isa, const attn_problem *p,
                    const attn_args *args, int32_t threads) {
     attn_cpu_sdpa_init(&w->s, p, args, isa->u, isa->pair);
-    if (isa->pair) { /* scores are finished before the exponential */
-        w->s.plain = 0;
-        w->s.unit = 1;
-    }
     lay_out(w, threads);
 }
 

@@ -163,9 +163,8 @@ static REAL T(weigh)(struct T(work) * w, REAL *x, uint16_t *p, int64_t n, REAL m
     const struct attn_cpu_sdpa *s = &w->f->s;
     if (n % 2) p[n] = 0;
     if (!w->poison.any) return s->pair->exp2(p, x, n, (REAL)(s->unit * LOG2_E), m);
-    if (s->unit < 1 || s->unit > 1) s->u->R(scale)(x, n, (REAL)s->unit);
-    const REAL sum = R(attn_cpu_sdpa_exp_lifted)(s, x, n, (REAL)((double)m * s->unit), w->hidden);
-    s->u->narrow(p, ATTN_BF16, x, n, 1);
+    const REAL sum = attn_cpu_pair_exp_lifted(s, x, n, (REAL)(s->unit * LOG2_E), m, w->hidden);
+    s->pair->narrow(p, x, n);
     return sum;
 }
 #else

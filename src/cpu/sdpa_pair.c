@@ -2,6 +2,8 @@
  * Operands of pairs for dense attention: see sdpa_pair.h. */
 #include "cpu/sdpa_pair.h"
 
+#include <float.h>
+#include <math.h>
 #include <string.h>
 
 void attn_cpu_pair_row(float *dst, const void *src, int64_t n) {
@@ -44,6 +46,15 @@ static void move_out(const struct attn_cpu_sdpa *s, struct attn_cpu_sdpa_poison 
         poison->row[r] = 1;
         poison->any = 1;
     }
+}
+
+float attn_cpu_pair_exp_lifted(const struct attn_cpu_sdpa *s, float *x, int64_t n, float factor, float max,
+                               uint8_t *hidden) {
+    for (int64_t j = 0; j < n; j++) hidden[j] = x[j] == -INFINITY;
+    const float sum = s->pair->exp2_f32(x, n, factor, max);
+    for (int64_t j = 0; j < n; j++)
+        if (x[j] == 0 && !hidden[j]) x[j] = FLT_MIN;
+    return sum;
 }
 
 int attn_cpu_pair_zip(const struct attn_cpu_sdpa *s, const void *even, const void *odd, int64_t r, int64_t width,

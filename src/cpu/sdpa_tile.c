@@ -5,6 +5,7 @@
 #include <math.h>
 #include <string.h>
 
+#define LOG2_E   1.44269504088896340736
 #define PAIRS    0
 #define REAL     double
 #define T(name)  name##_f64

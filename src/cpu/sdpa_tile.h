@@ -23,6 +23,7 @@ enum { ATTN_CPU_TILE_SLOTS = 2 };
         float *mask;                                                                                                   \
         uint8_t *hidden;                                                                                               \
         struct attn_cpu_sdpa_poison bad_q, bad_dout, bad_k;                                                            \
+        int simple, fused;        /* rows need nothing but the exponential; P and dS were made as pairs alone */       \
         int bad_rows, bad_values; /* rows (q, dout, shift) or v are not finite: see exp_lifted */                      \
     };                                                                                                                 \
     /* slot < ATTN_CPU_TILE_SLOTS: tiles of one worker share everything but their rows. */                             \

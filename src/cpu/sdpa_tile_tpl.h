@@ -66,7 +66,7 @@ void T(attn_cpu_tile_rows)(struct T(attn_cpu_tile) * t, int64_t h0, int64_t grou
     const struct attn_cpu_bwd *w = t->w;
     const attn_problem *p = w->s.p;
     t->n_rows = n;
-    t->lo = INT64_MAX, t->hi = 0, t->bad_rows = 0;
+    t->lo = INT64_MAX, t->hi = 0, t->bad_rows = 0, t->simple = w->s.plain;
     for (int64_t r = 0; r < n; r++) {
         const int64_t i = (f0 + r) / group, h = h0 + (f0 + r) % group, at = t->seq.q0 + i;
         REAL *q = t->q + r * w->ldq, *dout = t->dout + r * w->ldo;
@@ -79,6 +79,7 @@ void T(attn_cpu_tile_rows)(struct T(attn_cpu_tile) * t, int64_t h0, int64_t grou
             memset(dout, 0, (size_t)w->ldo * sizeof *dout);
             continue;
         }
+        if (stat->g < 1 || stat->g > 1 || !isfinite(stat->lse)) t->simple = 0;
         if (row->lo < t->lo) t->lo = row->lo;
         if (row->hi > t->hi) t->hi = row->hi;
 #if PAIRS
@@ -133,6 +134,32 @@ void T(attn_cpu_tile_same_keys)(struct T(attn_cpu_tile) * t, const struct T(attn
     t->bad_values = loaded->bad_values;
 }
 
+/* P and dS of plain rows in one pass. */
+static int T(fuse)(struct T(attn_cpu_tile) * t) {
+#if PAIRS
+    const struct attn_cpu_bwd *w = t->w;
+    if (!t->simple || t->bad_rows || t->bad_values || t->bad_k.any) return 0;
+    for (int64_t r = 0; r < t->n_rows; r += 2) {
+        struct attn_pair_grad row[2];
+        const int64_t both = r + 1 < t->n_rows;
+        for (int64_t i = r; i <= r + both; i++) {
+            const int empty = t->row[i].lo == t->row[i].hi;
+            const REAL max = empty ? (REAL)INFINITY : (REAL)(t->stat[i]->lse / w->s.unit);
+            row[i - r] = (struct attn_pair_grad){t->p + i * w->lds, t->ds + i * w->lds, max, (REAL)t->stat[i]->shift,
+                                                 (uint16_t *)(void *)(t->ds_half + i * w->ldh)};
+            if (empty) row[i - r].delta = 0;
+            if (t->n_keys % 2) row[i - r].ds[t->n_keys] = 0;
+        }
+        w->s.pair->grad(t->p_zip + r / 2 * w->lds, t->ds_zip + r / 2 * w->lds, &row[0], both ? &row[1] : NULL,
+                        t->n_keys, (REAL)(w->s.unit * LOG2_E));
+    }
+    return 1;
+#else
+    (void)t;
+    return 0;
+#endif
+}
+
 void T(attn_cpu_tile_compute)(struct T(attn_cpu_tile) * t) {
     const struct attn_cpu_bwd *w = t->w;
     const struct attn_ukr *u = w->s.u;
@@ -140,14 +167,27 @@ void T(attn_cpu_tile_compute)(struct T(attn_cpu_tile) * t) {
     T(gemm)(w, t->n_rows, n, w->depth_qk, t->q, w->ldq, 1, t->kt, w->tile, t->p, w->lds, 0);
     T(gemm)(w, t->n_rows, n, w->depth_v, t->dout, w->ldo, 1, t->vt, w->tile, t->ds, w->lds, 0);
     for (int64_t r = 0; r < t->n_rows; r++) {
+        REAL *x = t->p + r * w->lds, *chain = t->chain ? t->chain + r * w->lds : NULL;
+        R(attn_cpu_sdpa_score)(&w->s, &t->seq, &t->row[r], x, chain, t->j0, n, t->mask);
+    }
+    t->fused = T(fuse)(t);
+    for (int64_t r = 0; r < t->n_rows && !t->fused; r++) {
         const struct attn_cpu_sdpa_row *row = &t->row[r];
         REAL *x = t->p + r * w->lds, *ds = t->ds + r * w->lds;
         const REAL lse = (REAL)(t->stat[r]->lse - row->shift);
-        R(attn_cpu_sdpa_score)(&w->s, &t->seq, row, x, t->chain ? t->chain + r * w->lds : NULL, t->j0, n, t->mask);
         if (row->lo == row->hi) {
             memset(x, 0, (size_t)n * sizeof *x);
         } else if (!isfinite(lse)) { /* a NaN row, for the keys that it sees */
             for (int64_t j = 0; j < n; j++) x[j] = x[j] == (REAL)-INFINITY ? 0 : (REAL)NAN;
+#if PAIRS
+        } else if (w->s.plain) { /* as in fuse, to the bit */
+            const REAL factor = (REAL)(w->s.unit * LOG2_E), max = (REAL)(t->stat[r]->lse / w->s.unit);
+            if (t->bad_rows || t->bad_values) {
+                attn_cpu_pair_exp_lifted(&w->s, x, n, factor, max, t->hidden);
+            } else {
+                w->s.pair->exp2_f32(x, n, factor, max);
+            }
+#endif
         } else if (t->bad_rows || t->bad_values) {
             R(attn_cpu_sdpa_exp_lifted)(&w->s, x, n, lse, t->hidden);
         } else {
@@ -174,6 +214,7 @@ static void T(zip_tile)(const struct T(attn_cpu_tile) * t, const REAL *x, REAL *
 
 void T(attn_cpu_tile_chain)(struct T(attn_cpu_tile) * t) {
     const struct attn_cpu_bwd *w = t->w;
+    if (t->fused) return;
     for (int64_t r = 0; t->chain && r < t->n_rows;
          r++) { /* chain is defined where the row sees keys; ds is 0 elsewhere */
         int64_t first = t->row[r].lo - t->j0, end = t->row[r].hi - t->j0;
@@ -198,7 +239,7 @@ void T(attn_cpu_tile_add_dv)(struct T(attn_cpu_tile) * t, REAL *dv) {
     const struct attn_cpu_bwd *w = t->w;
     const int64_t width = w->s.p->dim_v;
     if (PAIRS) {
-        T(zip_tile)(t, t->p, t->p_zip);
+        if (!t->fused) T(zip_tile)(t, t->p, t->p_zip);
         T(gemm)(w, t->n_keys, width, (t->n_rows + 1) / 2, t->p_zip, 1, w->lds, t->dout_zip, w->ldv, dv, w->ldv, 1);
     } else {
         R(attn_cpu_sdpa_poison_find)(&w->s, &t->bad_dout, t->dout, t->n_rows, width, w->ldv);
@@ -212,7 +253,7 @@ void T(attn_cpu_tile_add_dk)(struct T(attn_cpu_tile) * t, REAL *dk) {
     const struct attn_cpu_bwd *w = t->w;
     const int64_t width = w->s.p->dim_qk;
     if (PAIRS) {
-        T(zip_tile)(t, t->ds, t->ds_zip);
+        if (!t->fused) T(zip_tile)(t, t->ds, t->ds_zip);
         T(gemm)(w, t->n_keys, width, (t->n_rows + 1) / 2, t->ds_zip, 1, w->lds, t->q_zip, w->ldd, dk, w->ldd, 1);
     } else {
         R(attn_cpu_sdpa_poison_find)(&w->s, &t->bad_q, t->q, t->n_rows, width, w->ldd);

@@ -37,11 +37,11 @@ static inline v32 madd_pair(v32 a, v32 b, v32 c) {
 #include "cpu/ukr_dot_tpl.h"
 
 /* rows x (nv times 32 columns): two rows of v become vectors of pairs. cols: live columns of the last 32.
- * ahead: columns of the rows to come that are fetched. */
+ * Prefetches do not help: the hardware's keep up. */
 static inline __attribute__((always_inline)) void weigh_tile(int rows, int nv, int64_t cols, int64_t k, const float *p,
-                                                             int64_t ldp, const uint16_t *v, int64_t ldv, int64_t ahead,
-                                                             float *c, int64_t ldc) {
-    enum { ROWS = 4, MOST = 2, PREFETCH_KEYS = 16 };
+                                                             int64_t ldp, const uint16_t *v, int64_t ldv, float *c,
+                                                             int64_t ldc) {
+    enum { ROWS = 4, MOST = 2 };
     static const uint16_t low[32] = {0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
                                      8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
     const __m512i lo = _mm512_loadu_si512(low), hi = _mm512_add_epi16(lo, _mm512_set1_epi16(16));
@@ -50,15 +50,10 @@ static inline __attribute__((always_inline)) void weigh_tile(int rows, int nv, i
     UNROLL for (int i = 0; i < rows; i++) { UNROLL for (int x = 0; x < 2 * nv; x++) s[i][x] = v32_set(0); }
     for (int64_t l = 0; l < k; l += 2, v += 2 * ldv) {
         v32 y[2 * MOST];
-        for (int64_t x = 0; x < ahead; x += 32) {
-            __builtin_prefetch(v + PREFETCH_KEYS * ldv + x);
-            __builtin_prefetch(v + (PREFETCH_KEYS + 1) * ldv + x);
-        }
         UNROLL for (int x = 0; x < nv; x++) {
             const __mmask32 m = x == nv - 1 ? part : (__mmask32)-1;
             __m512i a = _mm512_maskz_loadu_epi16(m, v + 32 * x), b = _mm512_setzero_si512();
             if (l + 1 < k) b = _mm512_maskz_loadu_epi16(m, v + ldv + 32 * x);
-
             y[2 * x] = _mm512_castsi512_ps(_mm512_permutex2var_epi16(a, lo, b));
             y[2 * x + 1] = _mm512_castsi512_ps(_mm512_permutex2var_epi16(a, hi, b));
         }
@@ -78,16 +73,15 @@ static inline __attribute__((always_inline)) void weigh_tile(int rows, int nv, i
 #define WEIGH(r)                                                                                                       \
     case r:                                                                                                            \
         if (n - j >= 64) {                                                                                             \
-            weigh_tile(r, 2, 32, k, p, ldp, v + j, ldv, ahead, c + j, ldc);                                            \
+            weigh_tile(r, 2, 32, k, p, ldp, v + j, ldv, c + j, ldc);                                                   \
         } else {                                                                                                       \
-            weigh_tile(r, 1, n - j, k, p, ldp, v + j, ldv, ahead, c + j, ldc);                                         \
+            weigh_tile(r, 1, n - j, k, p, ldp, v + j, ldv, c + j, ldc);                                                \
         }                                                                                                              \
         break;
 static void weigh(int64_t m, int64_t n, int64_t k, const float *p, int64_t ldp, const uint16_t *v, int64_t ldv,
                   float *c, int64_t ldc) {
-    int64_t ahead = n; /* the first pass fetches whole rows */
     for (; m > 0; m -= 4, p += 4 * ldp, c += 4 * ldc)
-        for (int64_t j = 0; j < n; j += n - j >= 64 ? 64 : 32, ahead = 0) {
+        for (int64_t j = 0; j < n; j += n - j >= 64 ? 64 : 32) {
             switch (m < 4 ? m : 4) { WEIGH(1) WEIGH(2) WEIGH(3) WEIGH(4) }
         }
 }
@@ -145,19 +139,30 @@ static inline v32 exp2_vec(v32 x) {
     UNROLL for (int i = 4; i >= 0; i--) p = v32_fma(p, r, v32_set(c[i]));
     return _mm512_scalef_ps(p, x);
 }
-static float exp2_pair(uint16_t *p, const float *s, int64_t n, float factor, float max) {
-    const v32 f = v32_set(factor), m = v32_set(max), zero = v32_set(0);
+/* To p as bf16, or in place. */
+static inline __attribute__((always_inline)) float exp2_row(uint16_t *p, float *x, const float *s, int64_t n,
+                                                            float factor, float max) {
+    const v32 f = v32_set(factor), top = v32_set(max), zero = v32_set(0);
     v32 s0 = zero, s1 = zero;
     int64_t j = 0;
     for (; j + 32 <= n; j += 32) {
-        const v32 a = exp2_vec((v32_load(s + j) - m) * f), b = exp2_vec((v32_load(s + j + 16) - m) * f);
-        _mm512_storeu_si512(p + j, (__m512i)_mm512_cvtne2ps_pbh(b, a));
+        const v32 a = exp2_vec((v32_load(s + j) - top) * f), b = exp2_vec((v32_load(s + j + 16) - top) * f);
+        if (x) {
+            v32_store(x + j, a);
+            v32_store(x + j + 16, b);
+        } else {
+            _mm512_storeu_si512(p + j, (__m512i)_mm512_cvtne2ps_pbh(b, a));
+        }
         s0 += a, s1 += b;
     }
     for (; j < n; j += 16) {
         const __mmask16 tail = n - j < 16 ? v32_tail_of(n - j) : (__mmask16)-1;
-        const v32 a = v32_fill_tail(exp2_vec((v32_load_tail(s + j, tail) - m) * f), tail, zero);
-        _mm256_mask_storeu_epi16(p + j, tail, (__m256i)_mm512_cvtneps_pbh(a));
+        const v32 a = v32_fill_tail(exp2_vec((v32_load_tail(s + j, tail) - top) * f), tail, zero);
+        if (x) {
+            v32_store_tail(x + j, tail, a);
+        } else {
+            _mm256_mask_storeu_epi16(p + j, tail, (__m256i)_mm512_cvtneps_pbh(a));
+        }
         if (j % 32) { /* the same sum as a longer row that ends in zeros */
             s1 += a;
         } else {
@@ -166,6 +171,10 @@ static float exp2_pair(uint16_t *p, const float *s, int64_t n, float factor, flo
     }
     return v32_sum(s0 + s1);
 }
+static float exp2_half(uint16_t *p, const float *s, int64_t n, float factor, float max) {
+    return exp2_row(p, NULL, s, n, factor, max);
+}
+static float exp2_f32(float *s, int64_t n, float factor, float max) { return exp2_row(NULL, s, s, n, factor, max); }
 
 static void soften(float *dst, const float *even, const float *odd, const float *max, float *sum, int64_t n,
                    float factor) {
@@ -177,6 +186,25 @@ static void soften(float *dst, const float *even, const float *odd, const float 
         if (odd) o = exp2_vec((v32_load_tail(odd + j, m) - top) * f);
         v32_store_tail(sum + j, m, v32_load_tail(sum + j, m) + e + o);
         store_pair(dst + j, m, e, o);
+    }
+}
+
+static inline v32 grad_row(const struct attn_pair_grad *row, int64_t j, __mmask16 m, v32 factor, v32 *p) {
+    *p = exp2_vec((v32_load_tail(row->s + j, m) - v32_set(row->max)) * factor);
+    const v32 ds = v32_where_nonzero(*p, *p * (v32_load_tail(row->dp + j, m) - v32_set(row->delta)));
+    _mm256_mask_storeu_epi16(row->ds + j, m, (__m256i)_mm512_cvtneps_pbh(ds));
+    return ds;
+}
+static void grad(float *p_zip, float *ds_zip, const struct attn_pair_grad *even, const struct attn_pair_grad *odd,
+                 int64_t n, float factor) {
+    const v32 f = v32_set(factor);
+    for (int64_t j = 0; j < n; j += 16) {
+        const __mmask16 m = n - j < 16 ? v32_tail_of(n - j) : (__mmask16)-1;
+        v32 p0, p1 = v32_set(0), ds1 = p1;
+        const v32 ds0 = grad_row(even, j, m, f, &p0);
+        if (odd) ds1 = grad_row(odd, j, m, f, &p1);
+        store_pair(p_zip + j, m, p0, p1);
+        store_pair(ds_zip + j, m, ds0, ds1);
     }
 }
 
@@ -194,7 +222,9 @@ const struct attn_ukr_pair attn_ukr_pair_avx512bf16 = {
     .zip = zip,
     .zip_f32 = zip_f32,
     .finite = finite_half,
-    .exp2 = exp2_pair,
+    .exp2 = exp2_half,
+    .exp2_f32 = exp2_f32,
     .soften = soften,
+    .grad = grad,
     .narrow = narrow,
 };

@@ -245,14 +245,18 @@ static attn_status start(const struct attn_core_device *dev, const char *symbol,
 /* Queue one of the main kernels. kp: all that does not depend on it. */
 static attn_status start_main(const struct attn_core_device *dev, const struct kp_sdpa_wide_config *c,
                               const attn_problem *p, struct kp_sdpa_wide_bwd kp, void *stream) {
-    const struct deal d = deal_of(c, attn_cuda_limits_of(dev), p);
+    const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
+    const struct deal d = deal_of(c, l, p);
+    /* Beside a kernel of halves as many CTAs as run at a time: mostly they find nothing to do. */
+    const int64_t most = kp.wide.flags && !c->halves ? (int64_t)l->n_sms * d.memory.ctas : INT32_MAX;
     attn_cuda_wide_numbers(&kp.wide, p, &d.memory);
     if (attn_core_has(p, ATTN_SINK) && !attn_core_has(p, ATTN_LSE_WITH_SINK)) kp.wide.plain = 0; /* shares */
     kp.wide.slices = (int32_t)d.slices;
     kp.bwd.section = (int32_t)d.section;
     kp.tiles = (int32_t)d.tiles;
     kp.items = d.items;
-    return start(dev, c->symbol, d.items, 32 * c->warps, d.memory.bytes, &kp, sizeof kp, stream);
+    return start(dev, c->symbol, attn_cuda_lesser(d.items, most), 32 * c->warps, d.memory.bytes, &kp, sizeof kp,
+                 stream);
 }
 
 static attn_status start_pair(const struct attn_core_device *dev, const struct pair *c, const attn_problem *p,

@@ -138,9 +138,9 @@ static attn_status prepare(const struct attn_kernel *k, struct attn_core_device 
                                   (uint32_t)memory_of(r->rest, l, p).bytes);
 }
 
-/* Queue one kernel. kp: all that does not depend on it. */
+/* Queue one kernel of at most `most` CTAs. kp: all that does not depend on it. */
 static attn_status start(const struct attn_core_device *dev, const struct kp_sdpa_wide_config *c,
-                         const struct geometry *g, const attn_problem *p, const attn_args *args,
+                         const struct geometry *g, int64_t most, const attn_problem *p, const attn_args *args,
                          struct kp_sdpa_wide_fwd kp) {
     kp.fwd.items = g->items;
     kp.fwd.pack = (int32_t)g->pack;
@@ -156,7 +156,7 @@ static attn_status start(const struct attn_core_device *dev, const struct kp_sdp
     }
     attn_cuda_wide_numbers(&kp.wide, p, &g->memory);
     kp.wide.slices = (int32_t)g->slices;
-    const struct attn_cuda_grid grid = {.x = (uint32_t)attn_cuda_lesser(g->items, INT32_MAX),
+    const struct attn_cuda_grid grid = {.x = (uint32_t)attn_cuda_lesser(g->items, most),
                                         .y = 1,
                                         .z = 1,
                                         .threads = (uint32_t)(32 * c->warps),
@@ -177,18 +177,19 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
     kp.fwd.out = attn_cuda_view(p, args, ATTN_ROLE_OUT);
     kp.fwd.lse = attn_cuda_view(p, args, ATTN_ROLE_LSE);
     kp.fwd.lse_rounded = attn_cuda_view(p, args, ATTN_ROLE_LSE_ROUNDED);
-    if (!r->rest) return start(dev, r->own, &g, p, args, kp);
+    if (!r->rest) return start(dev, r->own, &g, INT32_MAX, p, args, kp);
 
     const struct attn_cuda_halves h = attn_cuda_halves(p, 0, 3);
     const struct kp_view *const from[] = {&kp.fwd.in.q, &kp.fwd.in.k, &kp.fwd.in.v};
     struct kp_view to[ATTN_CUDA_HALVES_MOST];
     const struct geometry rest = lay_out(r->rest, l, p, 1);
     attn_status status = attn_cuda_halves_start(dev, &h, p, args, &kp.fwd.in, from, to, &kp.wide);
-    if (!status) status = start(dev, r->rest, &rest, p, args, kp);
+    /* As many CTAs as run at a time: mostly they find nothing to do. */
+    if (!status) status = start(dev, r->rest, &rest, (int64_t)l->n_sms * rest.memory.ctas, p, args, kp);
     kp.fwd.in.q = to[ATTN_CUDA_HALVES_Q];
     kp.fwd.in.k = to[ATTN_CUDA_HALVES_K];
     kp.fwd.in.v = to[ATTN_CUDA_HALVES_V];
-    if (!status) status = start(dev, r->own, &g, p, args, kp);
+    if (!status) status = start(dev, r->own, &g, INT32_MAX, p, args, kp);
     return status;
 }
 

@@ -11,7 +11,7 @@ static int32_t ctas_that_fit(const struct kp_sdpa_wide_config *c, const struct a
 
 struct attn_cuda_wide_memory attn_cuda_wide_memory(const struct kp_sdpa_wide_config *c,
                                                    const struct attn_cuda_limits *l, int64_t own_chunks) {
-    const int64_t rows = KP_WIDE_ROWS(*c), slots = c->slots, tile = c->keys;
+    const int64_t rows = KP_WIDE_ROWS(*c), slots = c->slots * (c->per > 1 ? c->per : 1), tile = c->keys;
     const int64_t kept = (own_chunks * rows + slots * tile) * KP_WIDE_PITCH,
                   streamed = slots * (rows + tile) * KP_WIDE_PITCH;
     const int32_t n_kept = ctas_that_fit(c, l, kept), n_streamed = ctas_that_fit(c, l, streamed);

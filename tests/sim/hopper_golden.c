@@ -83,7 +83,7 @@ void golden_begin(struct golden_case *c, const char *declarations) {
         c,
         ".version 8.1\n.target sm_90a\n.address_size 64\n.extern .shared .align 1024 .b8 s[];\n"
         ".visible .entry k(.param .u64 in, .param .u64 out, .param .u64 a, .param .u64 b,\n"
-        ".param .align 64 .b8 map[128])\n.maxntid 128, 1, 1\n{\n.reg .pred p, q;\n.reg .b16 %%h<4>;\n"
+        ".param .align 64 .b8 map[128])\n.maxntid 128, 1, 1\n{\n.reg .pred p, q;\n.reg .b16 %%k<4>;\n"
         ".reg .b32 %%r<40>;\n.reg .b64 %%rd<20>;\n%s\nmov.u32 %%r0, %%tid.x;\nmov.u32 %%r1, s;\n"
         "ld.param.u64 %%rd0, [in];\nld.param.u64 %%rd1, [out];\nld.param.u64 %%rd2, [a];\n"
         "ld.param.u64 %%rd3, [b];\nshl.b32 %%r2, %%r0, 4;\nadd.u32 %%r3, %%r1, %%r2;\ncvt.u64.u32 %%rd4, %%r2;\n"

@@ -81,15 +81,41 @@ static void cluster(struct golden_case *c) {
         GOLDEN_IMAGE);
 }
 
+/* Sums of vectors in global memory: each thread stores 16 bytes of the image and adds 16 others. */
+static void vectors(struct golden_case *c) {
+    static const char *const forms[] = {"v4.f32 [%rd5], {%r10, %r11, %r12, %r13}",
+                                        "v2.f32 [%rd5], {%r10, %r11}",
+                                        "noftz.v4.f16x2 [%rd5], {%r10, %r11, %r12, %r13}",
+                                        "noftz.v2.bf16x2 [%rd5], {%r10, %r11}",
+                                        "noftz.bf16x2 [%rd5], %r10",
+                                        "noftz.v8.bf16 [%rd5], {%h0, %h1, %h2, %h3, %h4, %h5, %h6, %h7}",
+                                        "noftz.v4.f16 [%rd5], {%h0, %h1, %h2, %h3}",
+                                        "noftz.bf16 [%rd5], %h0"};
+    c->words = 8 * 512;
+    golden_add(c, "cvt.u64.u32 %%rd5, %%r2;\nadd.u64 %%rd5, %%rd5, %%rd1;\n");
+    for (uint32_t i = 0; i < 8; i++) {
+        golden_add(c,
+                   "add.u32 %%r9, %%r1, %%r2;\nld.shared.v4.b32 {%%r5, %%r6, %%r7, %%r8}, [%%r9+%u];\n"
+                   "ld.shared.v4.b32 {%%r10, %%r11, %%r12, %%r13}, [%%r9+%u];\n"
+                   "st.global.v4.b32 [%%rd5], {%%r5, %%r6, %%r7, %%r8};\n"
+                   "mov.b32 {%%h0, %%h1}, %%r10;\nmov.b32 {%%h2, %%h3}, %%r11;\nmov.b32 {%%h4, %%h5}, %%r12;\n"
+                   "mov.b32 {%%h6, %%h7}, %%r13;\nred.global.add.%s;\nadd.u64 %%rd5, %%rd5, 2048;\n",
+                   4096 * i, 4096 * i + 2048, forms[i]);
+    }
+    golden_add(c, "ret;\n}\n");
+}
+
 int golden_barrier(uint32_t i, struct golden_case *c) {
-    static const char *const names[] = {"mbarrier_machine", "cluster"};
-    if (i >= 2) return 0;
+    static const char *const names[] = {"mbarrier_machine", "cluster", "red_vectors"};
+    if (i >= 3) return 0;
     snprintf(c->name, sizeof c->name, "%s", names[i]);
-    golden_begin(c, "");
-    golden_fill(c, 5);
+    golden_begin(c, i == 2 ? ".reg .b16 %h<8>;" : "");
+    golden_fill(c, i == 2 ? 0 : 5);
     if (i == 0)
         machine(c);
-    else
+    else if (i == 1)
         cluster(c);
+    else
+        vectors(c);
     return 1;
 }

@@ -218,10 +218,48 @@ static void test_soften(void **unused) {
         }
 }
 
+/* Rows of the backward: P, dS and their forms, from one exponential. */
+static void test_grad(void **unused) {
+    float s[2][70], dp[2][70], x[70], p_zip[70 + PAD], ds_zip[70 + PAD];
+    uint16_t ds[2][70 + PAD];
+    (void)unused;
+    for (int64_t n = 0; n <= 70; n++)
+        for (int rows = 1; rows <= 2; rows++) {
+            struct attn_pair_grad row[2];
+            memset(p_zip, 77, sizeof p_zip), memset(ds_zip, 77, sizeof ds_zip), memset(ds, 77, sizeof ds);
+            for (int r = 0; r < 2; r++) {
+                for (int j = 0; j < 70; j++) s[r][j] = (float)(5 * uniform()), dp[r][j] = (float)(3 * uniform());
+                if (n > 5) s[r][2] = -INFINITY, dp[r][2] = NAN; /* hidden: nothing of it shows */
+                row[r] = (struct attn_pair_grad){s[r], dp[r], 1.5f + (float)r, 0.25f * (float)r, ds[r]};
+            }
+            u->grad(p_zip, ds_zip, &row[0], rows == 2 ? &row[1] : NULL, n, 0.75f);
+            for (int r = 0; r < 2; r++) {
+                memcpy(x, s[r], sizeof x);
+                u->exp2_f32(x, n, 0.75f, row[r].max);
+                for (int64_t j = 0; j < n; j++) {
+                    uint16_t p2[2], d2[2];
+                    const float want = x[j] == 0 ? 0 : x[j] * (dp[r][j] - row[r].delta);
+                    memcpy(p2, p_zip + j, sizeof p2), memcpy(d2, ds_zip + j, sizeof d2);
+                    assert_int_equal(p2[r], r < rows ? attn_num_f32_bf16(x[j]) : 0);
+                    assert_int_equal(d2[r], r < rows ? attn_num_f32_bf16(want) : 0);
+                    assert_int_equal(ds[r][j], r < rows ? attn_num_f32_bf16(want) : 77 * 257);
+                }
+                for (int64_t j = n; j < 70 + PAD; j++) assert_int_equal(ds[r][j], 77 * 257);
+            }
+            for (int64_t j = n * 4; j < (int64_t)sizeof p_zip; j++)
+                assert_true(((char *)p_zip)[j] == 77 && ((char *)ds_zip)[j] == 77);
+            uint16_t half[70];
+            float sum = u->exp2(half, s[0], n, 0.75f, 1.5f);
+            memcpy(x, s[0], sizeof x);
+            assert_true(u->exp2_f32(x, n, 0.75f, 1.5f) == sum);
+            for (int64_t j = 0; j < n; j++) assert_int_equal(half[j], attn_num_f32_bf16(x[j]));
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_gemm), cmocka_unit_test(test_few),
-                                       cmocka_unit_test(test_zip), cmocka_unit_test(test_soften),
-                                       cmocka_unit_test(test_exp2)};
+                                       cmocka_unit_test(test_zip),  cmocka_unit_test(test_soften),
+                                       cmocka_unit_test(test_grad), cmocka_unit_test(test_exp2)};
     if (attn_cpu_features("", NULL) & ATTN_CPU_BF16) return cmocka_run_group_tests(tests, NULL, NULL);
     printf("no AVX-512 with BF16 on this processor: skipped\n");
     return 77;
