@@ -22,19 +22,25 @@ static __device__ __forceinline__ uint32_t cluster_address(uint32_t at, uint32_t
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(x) : "r"(at), "r"(rank));
     return x;
 }
-/* Store into another CTA; its mbarrier at `bar` counts the 16 bytes as they arrive (mbar_expect). */
-static __device__ __forceinline__ void cluster_send4(uint32_t at, const float x[4], uint32_t bar) {
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(at),
-                 "f"(x[0]), "f"(x[1]), "f"(x[2]), "f"(x[3]), "r"(bar)
+static __device__ __forceinline__ void cluster_store4(uint32_t at, const float x[4]) {
+    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(at), "f"(x[0]), "f"(x[1]), "f"(x[2]),
+                 "f"(x[3])
                  : "memory");
 }
-/* One arrival at this CTA's mbarrier, whose phase also waits for so many bytes of cluster_send4. */
-static __device__ __forceinline__ void mbar_expect(uint32_t at, uint32_t bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
-}
-/* One arrival at another CTA's mbarrier. It orders nothing: a release would wait for every addition to memory that is
- * under way. Enough to say that something has been read, when what was read has been used. */
+/* One arrival at another CTA's mbarrier. What this thread did before, and by __syncwarp its warp, is seen by whoever
+ * waits there with cluster_wait. */
 static __device__ __forceinline__ void cluster_arrive(uint32_t at) {
-    asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(at) : "memory");
+    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(at) : "memory");
+}
+/* mbar_wait for an mbarrier of this CTA at which another arrives. */
+static __device__ __forceinline__ void cluster_wait(uint32_t at, uint32_t parity) {
+    uint32_t done;
+    do
+        asm volatile("{\n .reg .pred p;\n mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+                     " selp.b32 %0, 1, 0, p;\n}"
+                     : "=r"(done)
+                     : "r"(at), "r"(parity)
+                     : "memory");
+    while (!done);
 }
 #endif

@@ -22,18 +22,12 @@ constexpr uint32_t ITEM_AT = STATE_AT + 1024; /* what the producers keep of thei
 constexpr uint32_t ROWS_AT = ITEM_AT + 64;    /* uint4 [2 warpgroups][2]: what compute keeps of its item */
 constexpr uint32_t SUMS_AT = ROWS_AT + 64;    /* uint4: what gradients keep of their item */
 constexpr uint32_t BARS_AT = SUMS_AT + 16;    /* mbarriers */
-constexpr uint32_t Q_FULL = BARS_AT, Q_FREE = Q_FULL + 24, K_FULL = Q_FREE + 72, K_FREE = K_FULL + 24;
-constexpr uint32_t PD_FULL = K_FREE + 32, PD_FREE = PD_FULL + 8, STAGE_FULL = PD_FREE + 8;
+constexpr uint32_t Q_FULL = BARS_AT, Q_FREE = Q_FULL + 72, K_FULL = Q_FREE + 72, K_FREE = K_FULL + 72;
+constexpr uint32_t PD_FULL = K_FREE + 16, PD_FREE = PD_FULL + 8, STAGE_FULL = PD_FREE + 8;
 constexpr uint32_t STAGE_FREE = STAGE_FULL + 32, PLAN_END = STAGE_FREE + 32;
 constexpr uint32_t STAGE_AT = P_AT; /* CTAS = 2: float4 [4 warps][4][32 lanes], what the other CTA has sent */
 static_assert(BARS_AT % 8 == 0 && PLAN_END <= KP_MLA_BWD_SM90_SHARED(D), "the plan fits");
 static_assert(KP_MLA_BWD_SM90_SHARED(D) <= 232448, "what a CTA of Hopper may have");
-
-/* The order in which slices come, are multiplied and are let go: dQ is done with 0, 1, 4 and 5 first. Three groups:
- * these, the other four, slice 8. */
-static __device__ __forceinline__ constexpr uint32_t slice_of(uint32_t x) {
-    return x < 8 ? (x & 1) | (x & 2) << 1 | (x & 4) >> 1 : x;
-}
 
 /* The k-th item of this CTA, or of this pair of CTAs; less than p->n * p->head_blocks if there is one. */
 static __device__ __forceinline__ int64_t item_at(uint32_t k) {
@@ -68,17 +62,17 @@ static __device__ __forceinline__ uint32_t place_of(void) {
 }
 
 /* What is the same for all of an item's tiles waits in shared memory: {list, n, keys}, {kv, heads, -}, {q, dout},
- * {states, the item's number}. */
+ * {states, -}. */
 static __device__ __forceinline__ uint64_t kept(uint32_t at) {
     return (uint64_t)shared_load32(at + 4) << 32 | shared_load32(at);
 }
 static __device__ __forceinline__ void keep4(uint32_t at, uint64_t x, uint64_t y) {
     shared_store128(at, make_uint4((uint32_t)x, (uint32_t)(x >> 32), (uint32_t)y, (uint32_t)(y >> 32)));
 }
-static __device__ __forceinline__ void keep_item(const struct kp_mla_bwd *p, uint32_t item, uint32_t shared) {
+static __device__ __forceinline__ int keep_item(const struct kp_mla_bwd *p, int64_t at, uint32_t shared) {
     named_sync(4, 128); /* the last item's is read */
     if ((threadIdx.x & 127) == 0) {
-        const struct item w = work_of(p, item_at(item));
+        const struct item w = work_of(p, at);
         const struct slots s = slots_of(&p->in, w.b, w.i);
         keep4(shared + ITEM_AT, (uint64_t)s.idx, (uint64_t)s.keys << 32 | (uint32_t)s.n);
         keep4(shared + ITEM_AT + 16, p->in.kv.data + 2 * (uint64_t)(w.b * p->in.kv.batch),
@@ -86,9 +80,10 @@ static __device__ __forceinline__ void keep_item(const struct kp_mla_bwd *p, uin
         keep4(shared + ITEM_AT + 32,
               p->in.q.data + 2 * (uint64_t)(w.b * p->in.q.batch + w.i * p->in.q.row + w.head * p->in.q.head),
               p->dout.data + 2 * (uint64_t)(w.b * p->dout.batch + w.i * p->dout.row + w.head * p->dout.head));
-        keep4(shared + ITEM_AT + 48, (uint64_t)states_of(p, &w), item);
+        keep4(shared + ITEM_AT + 48, (uint64_t)states_of(p, &w), 0);
     }
     named_sync(4, 128);
+    return (int)shared_load32(shared + ITEM_AT + 8);
 }
 
 /* Rows of heads that do not exist or are empty become zeros: no NaN of theirs reaches dkv. */
@@ -112,11 +107,10 @@ static __device__ __forceinline__ void load_heads(const struct kp_mla_bwd *p, ui
         }
     }
 #pragma unroll 1
-    for (uint32_t i = 0; i < SLICES; i++) {
-        const uint32_t x = slice_of(i);
-        mbar_wait(shared + Q_FREE + 8 * x, parity);
-        const int thread = recompute((int)threadIdx.x) & 127;
-        const uint32_t to = shared + place_of() + x * SLICE, column = (uint32_t)(thread & 7) * 8 + x * 64;
+    for (int x = 0; x < SLICES; x++) {
+        mbar_wait(shared + Q_FREE + 8 * (uint32_t)x, parity);
+        const int thread = recompute((int)threadIdx.x) & 127, column = (thread & 7) * 8 + x * 64;
+        const uint32_t to = shared + place_of() + (uint32_t)(x * SLICE);
         const uint16_t *q = (const uint16_t *)kept(shared + ITEM_AT + 32) + column;
 #pragma unroll
         for (int k = 0; k < 4; k++)
@@ -129,56 +123,58 @@ static __device__ __forceinline__ void load_heads(const struct kp_mla_bwd *p, ui
                 copy_async16(to + DOUT_AT + k * 2048, o + (alive >> k & 1 ? (thread >> 3) + 16 * k : 0) * p->dout.head,
                              alive >> k & 1 ? 16 : 0);
         }
-        if (i % 4 == 3 || i == 8) mbar_arrive_copies(shared + Q_FULL + 8 * (i >> 2));
+        mbar_arrive_copies(shared + Q_FULL + 8 * (uint32_t)x);
     }
 }
 
-/* Indices of tile t. Nothing looks at them before the tile is begun: a load takes as long as copying half a tile. */
-static __device__ __forceinline__ struct indices raw_indices(uint32_t shared, int t) {
+/* The kv row that the thread's row x / 8 + 16 k of the tile is, or -1. */
+static __device__ __forceinline__ int32_t row_of(struct indices valid, int k) {
+    return __shfl_sync(~0u, k < 2 ? valid.lo : valid.hi, (((int)threadIdx.x & 127) >> 3) + 16 * (k & 1));
+}
+
+/* Indices of tile t, -1 for slots that are not valid. */
+static __device__ __forceinline__ struct indices valid_indices(uint32_t shared, int t) {
     const uint4 x = shared_load128(shared + ITEM_AT);
     const struct slots s = {(const int32_t *)((uint64_t)x.y << 32 | x.x), (int)x.z, x.w};
-    return load_indices(&s, t);
+    struct indices y = load_indices(&s, t);
+    y.lo = slot_valid(&s, y.lo) ? y.lo : -1;
+    y.hi = slot_valid(&s, y.hi) ? y.hi : -1;
+    return y;
 }
 
 static __device__ __forceinline__ void produce(const struct kp_mla_bwd *p, uint32_t shared) {
     uint32_t parity = 0; /* bit 0: of tiles, bit 1: of items with tiles */
-    for (uint32_t item = 0; has_item(p, item); item = shared_load32(shared + ITEM_AT + 56) + 1) {
-        keep_item(p, item, shared);
-        struct indices next = raw_indices(shared, 0);
+    for (uint32_t item = 0; has_item(p, item); item++) {
+        const int tiles = (keep_item(p, item_at(item), shared) + 63) / 64;
+        struct indices next = valid_indices(shared, 0);
 #pragma unroll 1
-        for (int t = 0; 64 * t < (int)shared_load32(shared + ITEM_AT + 8); t++, parity ^= 1) {
-            const uint32_t keys = shared_load32(shared + ITEM_AT + 12);
-            struct indices now; /* -1: not valid */
-            now.lo = (uint32_t)next.lo < keys ? next.lo : -1;
-            now.hi = (uint32_t)next.hi < keys ? next.hi : -1;
-            next = raw_indices(shared, t + 1);
-#pragma unroll 1
-            for (uint32_t i = 0; i < SLICES; i++) {
-                const uint32_t x = slice_of(i);
-                const int thread = recompute((int)threadIdx.x) & 127;
-                if (i % 2 == 0 && i < 8) mbar_wait(shared + K_FREE + 4 * x, (parity & 1) ^ 1); /* of slices x, x + 1 */
-                if (i == 0) {
-                    const uint32_t lo = __ballot_sync(~0u, now.lo >= 0), hi = __ballot_sync(~0u, now.hi >= 0);
-                    if (thread < 32) {
-                        const uint32_t note = shared + NOTE_AT + 256 * (parity & 1) + 4 * (uint32_t)thread;
-                        shared_store32(note, (uint32_t)now.lo);
-                        shared_store32(note + 128, (uint32_t)now.hi);
-                        if (thread < 2)
-                            shared_store32(shared + MASK_AT + 8 * (parity & 1) + 4 * (uint32_t)thread,
-                                           thread ? hi : lo);
-                        __syncwarp();
-                        if (thread == 0) mbar_arrive(shared + K_FULL);
-                    }
-                }
-                const uint32_t to = shared + K_AT + place_of() + x * SLICE;
-                const uint16_t *kv =
-                    (const uint16_t *)kept(shared + ITEM_AT + 16) + (uint32_t)(thread & 7) * 8 + x * 64;
+        for (int t = 0; t < tiles; t++, parity ^= 1) {
+            int32_t row[4];
 #pragma unroll
-                for (int k = 0; k < 4; k++) {
-                    const int32_t row = __shfl_sync(~0u, k < 2 ? now.lo : now.hi, (thread >> 3) + 16 * (k & 1));
-                    copy_async16(to + k * 2048, kv + (row < 0 ? 0 : row) * p->in.kv.row, row < 0 ? 0 : 16);
+            for (int k = 0; k < 4; k++) row[k] = row_of(next, k);
+#pragma unroll 1
+            for (int x = 0; x < SLICES; x++) {
+                if (x % 4 == 0) mbar_wait(shared + K_FREE + (x == 4 ? 8 : 0), (parity & 1) ^ 1);
+                if (x == 0) {
+                    const uint32_t lo = __ballot_sync(~0u, next.lo >= 0), hi = __ballot_sync(~0u, next.hi >= 0);
+                    if ((recompute((int)threadIdx.x) & 127) < 32) {
+                        const uint32_t lane = (uint32_t)recompute((int)threadIdx.x) & 31,
+                                       note = shared + NOTE_AT + 256 * (parity & 1) + 4 * lane;
+                        shared_store32(note, (uint32_t)next.lo);
+                        shared_store32(note + 128, (uint32_t)next.hi);
+                        if (lane < 2) shared_store32(shared + MASK_AT + 8 * (parity & 1) + 4 * lane, lane ? hi : lo);
+                        __syncwarp();
+                        if (lane == 0) mbar_arrive(shared + K_FULL);
+                    }
+                    next = valid_indices(shared, t + 1);
                 }
-                if (i % 4 == 3 || i == 8) mbar_arrive_copies(shared + K_FULL + 8 * (i >> 2));
+                const uint32_t to = shared + K_AT + place_of() + (uint32_t)(x * SLICE);
+                const uint16_t *kv =
+                    (const uint16_t *)kept(shared + ITEM_AT + 16) + (recompute((int)threadIdx.x) & 7) * 8 + x * 64;
+#pragma unroll
+                for (int k = 0; k < 4; k++)
+                    copy_async16(to + k * 2048, kv + (row[k] < 0 ? 0 : row[k]) * p->in.kv.row, row[k] < 0 ? 0 : 16);
+                mbar_arrive_copies(shared + K_FULL + 8 * (uint32_t)x);
             }
             if (t == 0) {
                 load_heads(p, shared, (parity >> 1) ^ 1);

@@ -24,21 +24,15 @@
  *   P, dS    64 heads x 64 slots each; CTAS = 2: the     16,384      16,384
  *            stage takes the place of P
  *   rest     NOTE_AT and on                               3,072       3,072     232,448 and 216,064 in all
- * Barriers: arrivals --> who waits
- *   Q_FULL [group]       128 producers, group 0 also 2 for the states --> compute
- *   Q_FREE [slice]       4 warps of gradients --> producers
- *   K_FULL [group]       128 producers, group 0 also 1 for mask and notes --> compute
- *   K_FREE [4]           4 warps of compute w, dQ being done with slices 4 w, 4 w + 1, then with the next two
- *                        --> producers; slice 8 needs the later ones of both
- *   PD_FULL              8 warps of compute --> compute and gradients
- *   PD_FREE              8 warps of compute after dQ, 4 of gradients, P, dS (and the stage) being read --> compute
- *   STAGE_FULL [warp]    1 here, and the bytes that the same warp of the other CTA sends --> gradients
- *   STAGE_FREE [warp]    1 of the other CTA --> gradients
- *   named 1, 2           a warpgroup of compute: its item, sums of P' for dist
- *   named 3              gradients: their item; P is read, the stage may be written
- *   named 4              producers: their item
- * Phases: a tile, for Q an item with at least one slot, for the stage 64 columns. Notes and mask of tile n are in place
- * n % 2: they are rewritten after K_FREE of n + 1, so after PD_FREE of n, which follows their last reading. */
+ * Barriers (arrivals; who waits):
+ *   Q_FULL, Q_FREE [slice]  (128 producers, slice 0 also 2 for the states; compute)     (4 warps of gradients;
+ * producers) K_FULL [slice]          (128 producers, slice 0 also 1 for mask and notes; compute) K_FREE [w] (4 warps of
+ * compute w after dQ; producers): slices 4 w .. 4 w + 3; slice 8 needs both PD_FULL                 (8 warps of
+ * compute; compute and gradients) PD_FREE                 (8 warps of compute after dQ, 4 of gradients when P, dS (and
+ * the stage) are read; compute) STAGE_FULL, STAGE_FREE [warp]  (the same warp of the other CTA; gradients)       named
+ * 1, 2: sums of P' for dist named 3: P is read, the stage may be written Phases: a tile, for Q an item with at least
+ * one slot, for the stage 64 columns. Notes and mask of tile n are in place n % 2: they are rewritten after K_FREE of n
+ * + 1, so after PD_FREE of n, which follows their last reading. */
 #include "kernels/sm90/mla_bwd_dkv_wgmma.h"
 
 /* ------------------------------------------------------------------ S, dP, dQ ---------------------- */
@@ -47,24 +41,21 @@
 static __device__ __forceinline__ int lane_of(void) { return recompute((int)threadIdx.x) & 31; }
 static __device__ __forceinline__ int warp_of(void) { return recompute((int)threadIdx.x) >> 5 & 3; }
 
-/* S of slots 32 w .. 32 w + 31, group by group of slices as they come. */
+/* S of slots 32 w .. 32 w + 31, slice by slice as they come. */
 template <int W>
-static __device__ __forceinline__ void score_tile(uint32_t shared, float x[16], uint32_t parity, int first) {
+static __device__ __forceinline__ void score_tile(uint32_t shared, float x[16], uint32_t parity, uint32_t parity_q) {
     const uint64_t q = slice_desc(shared + Q_AT, 0), k = slice_desc(shared + K_AT + W * 4096, 0);
 #pragma unroll
     for (int e = 0; e < 16; e++) x[e] = 0;
 #pragma unroll 1
-    for (uint32_t i = 0; i < SLICES; i++) {
-        if (i % 4 == 0) {
-            mbar_wait(shared + K_FULL + 2 * i, parity & 1);
-            if (first) mbar_wait(shared + Q_FULL + 2 * i, parity >> 1);
-            async_fence();
-        }
-        const uint32_t at = slice_of(i) * SLICE;
+    for (uint32_t y = 0; y < SLICES; y++) {
+        mbar_wait(shared + K_FULL + 8 * y, parity);
+        mbar_wait(shared + Q_FULL + 8 * y, parity_q);
+        async_fence();
         wgmma_fence();
 #pragma unroll
         for (uint32_t kk = 0; kk < 4; kk++)
-            wgmma_ss_n32<TYPE, 0, 0>(x, desc_move(q, at + kk * 32), desc_move(k, at + kk * 32), 1);
+            wgmma_ss_n32<TYPE, 0, 0>(x, desc_move(q, y * SLICE + kk * 32), desc_move(k, y * SLICE + kk * 32), 1);
         wgmma_commit();
     }
     wgmma_wait(0);
@@ -83,38 +74,29 @@ template <int W> static __device__ __forceinline__ void start_dp(uint32_t shared
 #pragma unroll
         for (uint32_t kk = 0; kk < 4; kk++)
             wgmma_ss_n32<TYPE, 0, 0>(x, desc_move(o, y * SLICE + kk * 32), desc_move(k, y * SLICE + kk * 32), 1);
-        wgmma_commit();
     }
+    wgmma_commit();
 }
 
 static __device__ __forceinline__ uint4 state_of(uint32_t shared, int r) {
     return shared_load128(shared + STATE_AT + 16 * (uint32_t)(warp_of() * 16 + (lane_of() >> 2) + 8 * r));
 }
 
-/* y = scaled scores less lse, base 2; y[4 j + 2 r + e]: slot 8 j + 2 t + e of the warpgroup's 32, row g + 8 r. */
-static __device__ __forceinline__ void exponents(uint32_t shared, const struct kp_mla_bwd *p, const float x[16],
-                                                 float y[16]) {
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        const float lse2 = __uint_as_float(state_of(shared, r).x);
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-#pragma unroll
-            for (int e = 0; e < 2; e++) y[4 * j + 2 * r + e] = __fmaf_rn(x[4 * j + 2 * r + e], p->in.scale_log2, -lse2);
-    }
-}
-/* These to P'. */
-static __device__ __forceinline__ void probabilities(uint32_t shared, float y[16], uint32_t mask) {
+/* Scores to P'; x[4 j + 2 r + e]: slot 8 j + 2 t + e of the warpgroup's 32, row g + 8 r of the warp. */
+static __device__ __forceinline__ void probabilities(uint32_t shared, const struct kp_mla_bwd *p, const float x[16],
+                                                     float prob[16], uint32_t mask) {
     mask >>= 2 * (lane_of() & 3);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        const uint32_t bits = __uint_as_float(state_of(shared, r).x) == INF ? 0 : mask;
+        const float lse2 = __uint_as_float(state_of(shared, r).x);
+        const uint32_t bits = lse2 == INF ? 0 : mask;
 #pragma unroll
         for (int j = 0; j < 4; j++)
 #pragma unroll
             for (int e = 0; e < 2; e++) {
-                float *at = y + 4 * j + 2 * r + e;
-                *at = bits >> (8 * j + e) & 1 ? exp2_fast(*at) : 0;
+                const int at = 4 * j + 2 * r + e;
+                const float y = exp2_fast(__fmaf_rn(x[at], p->in.scale_log2, -lse2));
+                prob[at] = bits >> (8 * j + e) & 1 ? y : 0;
             }
     }
 }
@@ -242,10 +224,9 @@ template <int W> static __device__ __forceinline__ void compute(const struct kp_
 #pragma unroll 1
         for (int t = 0; t < tiles; t++, parity ^= 1) {
             float x[16], prob[16];
-            score_tile<W>(shared, x, parity, t == 0);
-            exponents(shared, p, x, prob);
+            score_tile<W>(shared, x, parity & 1, parity >> 1);
+            probabilities(shared, p, x, prob, shared_load32(shared + MASK_AT + 8 * (parity & 1) + 4 * W));
             start_dp<W>(shared, x);
-            probabilities(shared, prob, shared_load32(shared + MASK_AT + 8 * (parity & 1) + 4 * W));
             if (p->part_dist) sum_heads<W>(shared, p, prob, t);
             wgmma_wait(0);
             wgmma_hold(x, 16);
@@ -258,22 +239,17 @@ template <int W> static __device__ __forceinline__ void compute(const struct kp_
             wgmma_hold(rope, 16);
             wgmma_fence();
 #pragma unroll
-            for (int kk = 0; kk < 4; kk++)
-                wgmma_ss_n128<TYPE, 0, 1>(q, desc_step(ds, kk * 32), desc_step(k, kk * 2048), 1);
-            wgmma_commit();
-#pragma unroll
             for (int kk = 0; kk < 4; kk++) {
+                wgmma_ss_n128<TYPE, 0, 1>(q, desc_step(ds, kk * 32), desc_step(k, kk * 2048), 1);
                 wgmma_ss_n128<TYPE, 0, 1>(q + 64, desc_step(ds, kk * 32), desc_step(k, 2 * SLICE + kk * 2048), 1);
                 if (SLICES > 8) wgmma_ss_n32<TYPE, 0, 1>(rope, desc_step(ds, kk * 32), desc_step(k8, kk * 2048), 1);
             }
             wgmma_commit();
-            wgmma_wait(1);
-            if (lane_of() == 0) mbar_arrive(shared + K_FREE + 16 * W);
             wgmma_wait(0);
             wgmma_hold(q, 128);
             wgmma_hold(rope, 16);
             if (lane_of() == 0) {
-                mbar_arrive(shared + K_FREE + 16 * W + 8);
+                mbar_arrive(shared + K_FREE + 8 * W);
                 mbar_arrive(shared + PD_FREE);
             }
         }
@@ -289,12 +265,13 @@ extern "C" __global__ void __launch_bounds__(KP_MLA_BWD_SM90_THREADS, 1)
     CFG(const __grid_constant__ struct kp_mla_bwd p) {
     const uint32_t shared = shared_base();
     if (threadIdx.x == 0) {
-        for (uint32_t x = 0; x < 3; x++) {
+        for (uint32_t x = 0; x < SLICES; x++) {
             mbar_init(shared + Q_FULL + 8 * x, x ? 128 : 130);
+            mbar_init(shared + Q_FREE + 8 * x, 4);
             mbar_init(shared + K_FULL + 8 * x, x ? 128 : 129);
         }
-        for (uint32_t x = 0; x < 4; x++) mbar_init(shared + K_FREE + 8 * x, 4);
-        for (uint32_t x = 0; x < SLICES; x++) mbar_init(shared + Q_FREE + 8 * x, 4);
+        mbar_init(shared + K_FREE, 4);
+        mbar_init(shared + K_FREE + 8, 4);
         mbar_init(shared + PD_FULL, 8);
         mbar_init(shared + PD_FREE, 12);
         for (uint32_t x = 0; x < 4; x++) {
