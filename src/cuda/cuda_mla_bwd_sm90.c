@@ -34,14 +34,14 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
     return !attn_cuda_mla_bwd_refuse(&m, dev, p, why);
 }
 
-/* Rounds of items over the multiprocessors; heads are padded to 64, slots to 64. Stored rows are written to memory and
- * read again. */
+/* Rounds of items over the multiprocessors; heads are padded to 64, slots to 64. Microseconds of a tile are what was
+ * measured; a pair of CTAs is the slower form as long as its arrivals wait for additions to memory. */
 static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
     const struct kp_mla_bwd_sm90_config *c = k->impl;
     const double n_sms = attn_cuda_limits_of(dev)->n_sms, blocks = (double)((p->heads_q + 63) / 64);
     const double items = (double)p->batch * (double)p->seq_q * blocks, tiles = (double)((p->topk + 63) / 64);
-    const double whole = items <= n_sms ? 1 : items / n_sms;
-    return 2e-5 + whole * (3e-6 + tiles * (c->deterministic ? 17e-6 : 8.5e-6) * c->dim / 576);
+    const double whole = items <= n_sms ? 1 : items / n_sms, tile = c->ctas == 2 ? 17e-6 : 8e-6;
+    return 2e-5 + whole * (3e-6 + tiles * (tile + (c->deterministic ? 10e-6 : 0)) * c->dim / 576);
 }
 
 static uint64_t workspace(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
