@@ -83,4 +83,11 @@ extern const struct attn_kernel attn_cuda_mla_bwd_sm90_rows[];
 extern const int32_t attn_cuda_n_mla_bwd_sm90_rows;
 extern const struct attn_kernel attn_cuda_dist_sm90_rows[];
 extern const int32_t attn_cuda_n_dist_sm90_rows;
+
+/* What a row of a table of kernels has in this room whatever its operator: sums in the type they are formed in, and the
+ * file's own functions, which have these names everywhere. */
+#define ATTN_CUDA_ROW(math)                                                                                            \
+    .backend = ATTN_BACKEND_CUDA, .device_type = ATTN_DEVICE_TYPE_CUDA, .math_dtype = (math),                          \
+    .accumulator_dtype = (math), .supports = supports, .estimate = estimate, .prepare = prepare, .launch = launch
+
 #endif

@@ -87,20 +87,13 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
      .arch = "sm90",                                                                                                   \
      .summary = "D and the most heads in the name, any topk, any strides",                                             \
      .op = ATTN_OP_DIST,                                                                                               \
-     .backend = ATTN_BACKEND_CUDA,                                                                                     \
      dtype_of_line,                                                                                                    \
-     .math_dtype = ATTN_F32,                                                                                           \
-     .accumulator_dtype = ATTN_F32,                                                                                    \
-     .device_type = ATTN_DEVICE_TYPE_CUDA,                                                                             \
+     ATTN_CUDA_ROW(ATTN_F32),                                                                                          \
      .deterministic = 1,                                                                                               \
      .bit_stable = 1,                                                                                                  \
      .features = ATTN_CUDA_SM90A,                                                                                      \
      .impl = &config_##tail,                                                                                           \
-     .supports = supports,                                                                                             \
-     .estimate = estimate,                                                                                             \
-     .workspace = no_workspace,                                                                                        \
-     .prepare = prepare,                                                                                               \
-     .launch = launch},
+     .workspace = no_workspace},
 const struct attn_kernel attn_cuda_dist_sm90_rows[] = {
 #include "kernels/variants/dist_sm90.def"
 };

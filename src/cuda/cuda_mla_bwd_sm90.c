@@ -70,20 +70,13 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
      .arch = "sm90",                                                                                                   \
      .summary = "D as in the name, any heads, any topk, any strides; _det: bit-equal dkv",                             \
      .op = ATTN_OP_MLA_BWD,                                                                                            \
-     .backend = ATTN_BACKEND_CUDA,                                                                                     \
      dtype_of_line,                                                                                                    \
      deterministic_of_line,                                                                                            \
-     .math_dtype = ATTN_F32,                                                                                           \
-     .accumulator_dtype = ATTN_F32,                                                                                    \
-     .device_type = ATTN_DEVICE_TYPE_CUDA,                                                                             \
+     ATTN_CUDA_ROW(ATTN_F32),                                                                                          \
      .alignment_bytes = 16,                                                                                            \
      .features = ATTN_CUDA_SM90A,                                                                                      \
      .impl = &config_##tail,                                                                                           \
-     .supports = supports,                                                                                             \
-     .estimate = estimate,                                                                                             \
-     .workspace = workspace,                                                                                           \
-     .prepare = prepare,                                                                                               \
-     .launch = launch},
+     .workspace = workspace},
 const struct attn_kernel attn_cuda_mla_bwd_sm90_rows[] = {
 #include "kernels/variants/mla_bwd_sm90.def"
 };

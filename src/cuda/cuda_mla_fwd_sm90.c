@@ -73,20 +73,13 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
      .arch = "sm90",                                                                                                   \
      .summary = "D = the number in the name, any heads, any topk, any strides",                                        \
      .op = ATTN_OP_MLA_FWD,                                                                                            \
-     .backend = ATTN_BACKEND_CUDA,                                                                                     \
      dtype_of_line,                                                                                                    \
-     .math_dtype = ATTN_F32,                                                                                           \
-     .accumulator_dtype = ATTN_F32,                                                                                    \
-     .device_type = ATTN_DEVICE_TYPE_CUDA,                                                                             \
+     ATTN_CUDA_ROW(ATTN_F32),                                                                                          \
      .deterministic = 1,                                                                                               \
      .bit_stable = 1,                                                                                                  \
      .features = ATTN_CUDA_SM90A,                                                                                      \
      .impl = &config_##tail,                                                                                           \
-     .supports = supports,                                                                                             \
-     .estimate = estimate,                                                                                             \
-     .workspace = workspace,                                                                                           \
-     .prepare = prepare,                                                                                               \
-     .launch = launch},
+     .workspace = workspace},
 const struct attn_kernel attn_cuda_mla_fwd_sm90_rows[] = {
 #include "kernels/variants/mla_fwd_sm90.def"
 };

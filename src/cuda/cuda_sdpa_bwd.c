@@ -254,20 +254,13 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
      .arch = "sm80",                                                                                                   \
      .summary = "D and DV to the number in the name, any strides; softcap, ALiBi, mask: _full rows only" words,        \
      .op = ATTN_OP_SDPA_BWD,                                                                                           \
-     .backend = ATTN_BACKEND_CUDA,                                                                                     \
      dtype_of_line,                                                                                                    \
-     .math_dtype = ATTN_F32,                                                                                           \
-     .accumulator_dtype = ATTN_F32,                                                                                    \
-     .device_type = ATTN_DEVICE_TYPE_CUDA,                                                                             \
+     ATTN_CUDA_ROW(ATTN_F32),                                                                                          \
      .deterministic = is_ordered,                                                                                      \
      .bit_stable = is_ordered,                                                                                         \
      .features = ATTN_CUDA_SM80,                                                                                       \
      .impl = &config_##tail,                                                                                           \
-     .supports = supports,                                                                                             \
-     .estimate = estimate,                                                                                             \
-     .workspace = workspace,                                                                                           \
-     .prepare = prepare,                                                                                               \
-     .launch = launch},
+     .workspace = workspace},
 #define VARIANT(tail, source, dtype_of_line, ...)                                                                      \
     ROW(tail, "", 0, "; dQ is summed in any order", dtype_of_line)                                                     \
     ROW(tail, "_ordered", 1, "; dQ is summed in order", dtype_of_line)

@@ -205,20 +205,13 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
      .arch = "sm80",                                                                                                   \
      .summary = "D and DV to the number in the name, any strides; softcap, ALiBi, mask, pages: _full rows only",       \
      .op = ATTN_OP_SDPA_FWD,                                                                                           \
-     .backend = ATTN_BACKEND_CUDA,                                                                                     \
      dtype_of_line,                                                                                                    \
-     .math_dtype = ATTN_F32,                                                                                           \
-     .accumulator_dtype = ATTN_F32,                                                                                    \
-     .device_type = ATTN_DEVICE_TYPE_CUDA,                                                                             \
+     ATTN_CUDA_ROW(ATTN_F32),                                                                                          \
      .deterministic = 1,                                                                                               \
      .bit_stable = 1,                                                                                                  \
      .features = ATTN_CUDA_SM80,                                                                                       \
      .impl = &config_##tail,                                                                                           \
-     .supports = supports,                                                                                             \
-     .estimate = estimate,                                                                                             \
-     .workspace = workspace,                                                                                           \
-     .prepare = prepare,                                                                                               \
-     .launch = launch},
+     .workspace = workspace},
 const struct attn_kernel attn_cuda_sdpa_fwd_rows[] = {
 #include "kernels/variants/sdpa_fwd_sm80.def"
 };

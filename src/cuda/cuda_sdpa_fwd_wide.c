@@ -216,20 +216,13 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
      .arch = #chip,                                                                                                    \
      .summary = "D and DV to 512; the number in the name is the value columns that a CTA makes at a time" words,       \
      .op = ATTN_OP_SDPA_FWD,                                                                                           \
-     .backend = ATTN_BACKEND_CUDA,                                                                                     \
      dtype_of_line,                                                                                                    \
-     .math_dtype = math,                                                                                               \
-     .accumulator_dtype = math,                                                                                        \
-     .device_type = ATTN_DEVICE_TYPE_CUDA,                                                                             \
+     ATTN_CUDA_ROW(math),                                                                                              \
      .deterministic = 1,                                                                                               \
      .bit_stable = 1,                                                                                                  \
      .features = needs,                                                                                                \
      .impl = &row_##chip##_##tail,                                                                                     \
-     .supports = supports,                                                                                             \
-     .estimate = estimate,                                                                                             \
-     .workspace = workspace,                                                                                           \
-     .prepare = prepare,                                                                                               \
-     .launch = launch},
+     .workspace = workspace},
 const struct attn_kernel attn_cuda_sdpa_fwd_wide_rows[] = {
 #define VARIANT(tail, source, dtype_of_line, ...) ROW(sm80, tail, ATTN_CUDA_SM80, ATTN_F32, "; no pages", dtype_of_line)
 #include "kernels/variants/sdpa_fwd_sm80.halves.def"
