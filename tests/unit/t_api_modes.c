@@ -4,7 +4,6 @@
 #include "api_fixture.h"
 
 #include "api/api.h"
-#include "base/env.h"
 #include "core/tune.h"
 #include "core/view.h"
 
@@ -461,7 +460,7 @@ static void synthetic_tensors_fit_every_operator(void **state) {
 }
 
 int main(void) {
-    for (int i = 0; i < ATTN_ENV_COUNT; i++) unsetenv(attn_env_table[i].name);
+    forget_environment();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(poison_shows_what_a_kernel_forgets),
         cmocka_unit_test(poison_stays_inside),

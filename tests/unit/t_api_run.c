@@ -3,7 +3,6 @@
 #include "api_fixture.h"
 
 #include "api/api.h"
-#include "base/env.h"
 
 static attn_status run(attn_ctx *ctx, struct call *c) {
     call_clear(c);
@@ -186,7 +185,7 @@ static void many_threads_share_a_context(void **state) {
 }
 
 int main(void) {
-    for (int i = 0; i < ATTN_ENV_COUNT; i++) unsetenv(attn_env_table[i].name);
+    forget_environment();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_second_run_allocates_nothing),
         cmocka_unit_test(failures_leave_nothing_pinned),

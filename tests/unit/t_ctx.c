@@ -2,8 +2,6 @@
  * Contexts: options and environment, references, lists, and each allocation of a whole session made to fail in turn. */
 #include "api_fixture.h"
 
-#include "base/env.h"
-
 #include <unistd.h>
 
 static attn_ctx *const untouched = (attn_ctx *)(uintptr_t)0x10;
@@ -436,7 +434,7 @@ static void a_thread_that_does_not_start(void **state) {
 }
 
 int main(void) {
-    for (int i = 0; i < ATTN_ENV_COUNT; i++) unsetenv(attn_env_table[i].name);
+    forget_environment();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bad_options_are_refused),
         cmocka_unit_test(options_by_the_size_rule),
