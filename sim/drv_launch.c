@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Driver calls about launches. Findings make a launch fail, or the next call that waits for it; a fault that ended a
  * kernel stays in the context. Environment: ATTNSIM_POLICY (eager, late, random), ATTNSIM_SEED, ATTNSIM_THREADS,
- * ATTNSIM_RACES=0, ATTNSIM_QUIET=1, ATTNSIM_REPORT=file of JSON lines. */
+ * ATTNSIM_RACES=0, ATTNSIM_QUIET=1, ATTNSIM_REPORT=file of JSON lines, ATTNSIM_TRACE (barrier_trace.h). */
 #include "decode.h"
 #include "device.h"
 #include "report.h"
@@ -30,6 +30,8 @@ static struct sim_options read_options(void) {
     if (o.threads < 1) o.threads = 1;
     o.races = sim_setting("ATTNSIM_RACES", 1) != 0;
     o.quiet = sim_setting("ATTNSIM_QUIET", 0) != 0;
+    o.trace = getenv("ATTNSIM_TRACE") != NULL;
+    o.trace_cta = (uint64_t)sim_setting("ATTNSIM_TRACE_CTA", 0);
     o.max_instructions = (uint64_t)sim_setting("ATTNSIM_MAX_INSTRUCTIONS", 4000000000LL);
     return o;
 }
