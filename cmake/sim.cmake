@@ -35,6 +35,11 @@ if(NOT ATTN_SANITIZE) # the tests open it in a program without the sanitizers' r
   attn_test(sim.golden_h100 sim sim_golden replay $<TARGET_FILE:attn_sim_cuda> ${PROJECT_SOURCE_DIR}/tests/sim/golden_h100.bin)
   # The programs for a GPU on a few rows: streams, graphs, threads.
   if(attn_cuda_on AND TARGET t_gpu_graph)
+    foreach(row sdpa_fwd_sm80_bf16_d128 sdpa_bwd_sm80_bf16_d128 mla_fwd_sm80_bf16_d576_h64 mla_bwd_sm80_bf16_d576_h64 dist_sm80_bf16_d576_h64)
+      attn_test(sim.gpu_large_${row} sim t_gpu_large)
+      set_tests_properties(sim.gpu_large_${row} PROPERTIES ENVIRONMENT
+        "ATTN_CUDA_DRIVER=$<TARGET_FILE:attn_sim_cuda>;ATTN_CUDA_IMAGE=ptx;ATTNSIM_POLICY=late;GPU_TEST_QUERIES=70;GPU_TEST_KERNEL=attn_${row}")
+    endforeach()
     foreach(program graph parallel repeat)
       foreach(row sdpa_fwd_sm80_bf16_d64 sdpa_bwd_sm80_f16_d64_ordered mla_bwd_sm80_bf16_d512_h16 dist_sm80_f16_d512_h16)
         attn_test(sim.gpu_${program}_${row} sim t_gpu_${program})
