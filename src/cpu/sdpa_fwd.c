@@ -84,6 +84,10 @@ static void lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     f->ldq = attn_cpu_sdpa_up(f->depth, line);
     f->ldv = attn_cpu_sdpa_up(p->dim_v, line);
     f->keys = 512 / (f64 ? 2 : 1);
+    if (pairs && f->panel && f->s.pair->rows) {
+        f->strip = f->s.pair->rows;
+        f->keys = f->s.pair->keys;
+    }
     while (f->keys > 64 && f->keys * (f->ldq + f->ldv) * f->real > BLOCK_BYTES) f->keys /= 2;
     if (!f->panel && f->keys > 256) f->keys = 256;
     f->half = !f->panel && p->dtype != ATTN_F32 && p->dtype != ATTN_F64 && u->gemm_half;
@@ -145,6 +149,7 @@ static void run_tasks(void *arg, int32_t worker) {
     const int64_t tasks = f->s.p->batch * f->s.p->heads_k * f->row_blocks * f->splits;
     char *scratch = f->scratch + worker * f->at.end;
     const uint32_t mode = attn_cpu_flush_begin();
+    attn_ukr_pair_begin(f->s.pair);
     for (int64_t t; (t = attn_cpu_next(&f->next)) < tasks;) {
         if (f->real == 8) {
             run_task_f64(f, t, scratch);
@@ -154,6 +159,7 @@ static void run_tasks(void *arg, int32_t worker) {
             run_task_f32(f, t, scratch);
         }
     }
+    attn_ukr_pair_end(f->s.pair);
     attn_cpu_flush_end(mode);
 }
 

@@ -215,16 +215,16 @@ static void narrow(uint16_t *dst, const float *src, int64_t n) {
     }
 }
 
-const struct attn_ukr_pair attn_ukr_pair_avx512bf16 = {
-    .gemm = gemm_pair,
-    .dots = gemm_nt_pair,
-    .weigh = weigh,
-    .zip = zip,
-    .zip_f32 = zip_f32,
-    .finite = finite_half,
-    .exp2 = exp2_half,
-    .exp2_f32 = exp2_f32,
-    .soften = soften,
-    .grad = grad,
-    .narrow = narrow,
+/* What both tables have: everything but the large products. */
+#define VECTORS                                                                                                        \
+    .dots = gemm_nt_pair, .weigh = weigh, .zip = zip, .zip_f32 = zip_f32, .finite = finite_half, .exp2 = exp2_half,    \
+    .exp2_f32 = exp2_f32, .soften = soften, .grad = grad, .narrow = narrow
+const struct attn_ukr_pair attn_ukr_pair_avx512bf16 = {.gemm = gemm_pair, VECTORS};
+const struct attn_ukr_pair attn_ukr_pair_amx = {
+    .begin = attn_ukr_amx_begin,
+    .end = attn_ukr_amx_end,
+    .rows = 32,
+    .keys = 128,
+    .gemm = attn_ukr_amx_gemm,
+    VECTORS,
 };

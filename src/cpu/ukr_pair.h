@@ -17,6 +17,11 @@ struct attn_pair_grad { /* a row of attn_ukr_pair.grad */
 };
 
 struct attn_ukr_pair {
+    /* Around all calls of a thread that work on one task after the other (NULL: nothing to do): the state that products
+     * need is made and released. Not nested. */
+    void (*begin)(void);
+    void (*end)(void);
+    int32_t rows, keys; /* of a strip and of a block of the forward's many rows; 0: by the register tile of gemm_f32 */
     /* As gemm_f32 of struct attn_ukr, A and B of pairs and k counting pairs. */
     void (*gemm)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_col, const float *b,
                  int64_t ldb, float *c, int64_t ldc, int accumulate);
@@ -49,5 +54,18 @@ struct attn_ukr_pair {
     /* dst[j] = src[j] rounded to bf16. */
     void (*narrow)(uint16_t *dst, const float *src, int64_t n);
 };
-extern const struct attn_ukr_pair attn_ukr_pair_avx512bf16;
+extern const struct attn_ukr_pair attn_ukr_pair_avx512bf16, attn_ukr_pair_amx;
+
+static inline void attn_ukr_pair_begin(const struct attn_ukr_pair *pair) {
+    if (pair && pair->begin) pair->begin();
+}
+static inline void attn_ukr_pair_end(const struct attn_ukr_pair *pair) {
+    if (pair && pair->end) pair->end();
+}
+
+/* The tiles of ukr_amx.c, the entries of attn_ukr_pair_amx that are not those of attn_ukr_pair_avx512bf16. */
+void attn_ukr_amx_begin(void);
+void attn_ukr_amx_end(void);
+void attn_ukr_amx_gemm(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_col, const float *b,
+                       int64_t ldb, float *c, int64_t ldc, int accumulate);
 #endif

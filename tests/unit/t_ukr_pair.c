@@ -18,7 +18,7 @@
 #include <cmocka.h>
 
 enum { PAD = 40 };
-static const struct attn_ukr_pair *u = &attn_ukr_pair_avx512bf16;
+static const struct attn_ukr_pair *u;
 static uint64_t state = 1;
 static double uniform(void) { /* -1 .. 1 */
     state = state * 6364136223846793005u + 1442695040888963407u;
@@ -256,11 +256,29 @@ static void test_grad(void **unused) {
         }
 }
 
+static int begin(void **unused) {
+    (void)unused;
+    attn_ukr_pair_begin(u);
+    return 0;
+}
+static int end(void **unused) {
+    (void)unused;
+    attn_ukr_pair_end(u);
+    return 0;
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_gemm), cmocka_unit_test(test_few),
                                        cmocka_unit_test(test_zip),  cmocka_unit_test(test_soften),
                                        cmocka_unit_test(test_grad), cmocka_unit_test(test_exp2)};
-    if (attn_cpu_features("", NULL) & ATTN_CPU_BF16) return cmocka_run_group_tests(tests, NULL, NULL);
-    printf("no AVX-512 with BF16 on this processor: skipped\n");
-    return 77;
+    const uint64_t features = attn_cpu_features("", NULL);
+    if (!(features & ATTN_CPU_BF16)) {
+        printf("no AVX-512 with BF16 on this processor: skipped\n");
+        return 77;
+    }
+    u = &attn_ukr_pair_avx512bf16;
+    int failed = cmocka_run_group_tests_name("avx512bf16", tests, begin, end);
+    if (!(features & ATTN_CPU_AMX)) return failed;
+    u = &attn_ukr_pair_amx;
+    return failed + cmocka_run_group_tests_name("amx", tests, begin, end);
 }
