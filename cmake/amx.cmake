@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
 # The AMX kernels in emulation, for processors without AMX: the attn command and programs with the two sources that
-# know of the tiles (src/cpu/cpufeat.c, ukr_amx*.c) compiled a second time with ATTN_AMX_EMULATED and tests/amx beside
+# know of the tiles (src/cpu/cpufeat.c, ukr_*amx.c) compiled a second time with ATTN_AMX_EMULATED and tests/amx beside
 # them. They stand before the library at linking, so that its own two stay out. All skip without AVX-512 BF16.
 #   tests/amx/t_*.c    cmocka programs with their own main
 if(NOT attn_x86_64)
   return()
 endif()
-file(GLOB tile_sources CONFIGURE_DEPENDS src/cpu/ukr_amx*.c)
+file(GLOB tile_sources CONFIGURE_DEPENDS src/cpu/ukr_*amx.c)
 file(GLOB emulation CONFIGURE_DEPENDS tests/amx/amx_*.c)
 attn_isa_flags(tile_sources)
 attn_isa_flags(emulation)

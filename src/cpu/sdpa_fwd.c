@@ -5,6 +5,7 @@
 #include "cpu/sdpa_fwd.h"
 
 #include "cpu/ref.h"
+#include "cpu/sdpa_flash.h"
 #include "cpu/sdpa_pair.h"
 
 #include <math.h>
@@ -135,6 +136,7 @@ static void set_up(struct attn_cpu_fwd *f, const struct attn_cpu_sdpa_isa *isa, 
                    const attn_args *args, int32_t threads) {
     attn_cpu_sdpa_init(&f->s, p, args, isa->u, isa->pair);
     lay_out(f, threads);
+    if (attn_cpu_flash_serves(f)) attn_cpu_flash_lay_out(f, threads);
 }
 
 int64_t attn_cpu_sdpa_fwd_workspace(const struct attn_cpu_sdpa_isa *isa, const attn_problem *p, int32_t threads) {
@@ -153,6 +155,8 @@ static void run_tasks(void *arg, int32_t worker) {
     for (int64_t t; (t = attn_cpu_next(&f->next)) < tasks;) {
         if (f->real == 8) {
             run_task_f64(f, t, scratch);
+        } else if (f->flash) {
+            attn_cpu_flash_task(f, t, scratch);
         } else if (f->s.pair) {
             run_task_pair(f, t, scratch);
         } else {
