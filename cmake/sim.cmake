@@ -64,6 +64,13 @@ if(NOT ATTN_SANITIZE) # the tests open it in a program without the sanitizers' r
   target_link_libraries(t_sim_sm90 PRIVATE ${CMAKE_DL_LIBS} m)
   set_target_properties(t_sim_sm90 PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   attn_test(sim.sm90 sim t_sim_sm90 $<TARGET_FILE:attn_sim_cuda>)
+  foreach(name global order) # of global memory: in a kernel, between kernels and copies
+    add_executable(t_sim_${name} tests/sim/t_sim_${name}.c tests/sim/kernel_mutants.c)
+    target_compile_options(t_sim_${name} PRIVATE ${attn_warnings})
+    target_link_libraries(t_sim_${name} PRIVATE ${CMAKE_DL_LIBS} m)
+    set_target_properties(t_sim_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+    attn_test(sim.${name} sim t_sim_${name} $<TARGET_FILE:attn_sim_cuda>)
+  endforeach()
   if(EXISTS ${PROJECT_SOURCE_DIR}/tests/sim/hopper_golden_h100.txt)
     attn_test(sim.hopper_golden_h100 sim hopper_golden replay $<TARGET_FILE:attn_sim_cuda>
               ${PROJECT_SOURCE_DIR}/tests/sim/hopper_golden_h100.txt)

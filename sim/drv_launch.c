@@ -62,6 +62,7 @@ const char *attnsim_report(uint64_t *count, int clear) {
 struct sim_kernel_call {
     struct sim_function *function;
     uint32_t grid[3], block[3], cluster[3], dynamic_bytes, shared_bytes, n_threads, n_warps;
+    uint8_t early;
     uint8_t params[];
 };
 void sim_call_free(struct sim_kernel_call *call) { free(call); }
@@ -73,7 +74,8 @@ struct sim_kernel_call *sim_call_copy(const struct sim_kernel_call *call) {
     return copy;
 }
 
-int sim_call_run(struct sim_context *context, const struct sim_kernel_call *call) {
+int sim_call_is_early(const struct sim_kernel_call *call) { return call->early; }
+int sim_call_run(struct sim_context *context, const struct sim_kernel_call *call, const struct sim_when *when) {
     const struct sim_program *p = call->function->program;
     struct sim_launch g = {.program = p,
                            .options = read_options(),
@@ -81,7 +83,8 @@ int sim_call_run(struct sim_context *context, const struct sim_kernel_call *call
                            .shared_bytes = call->shared_bytes,
                            .n_threads = call->n_threads,
                            .n_warps = call->n_warps,
-                           .params = call->params};
+                           .params = call->params,
+                           .when = when};
     memcpy(g.grid, call->grid, sizeof g.grid);
     memcpy(g.block, call->block, sizeof g.block);
     memcpy(g.cluster, call->cluster, sizeof g.cluster);
@@ -111,8 +114,8 @@ static int bad_shape(const struct cu_launch *c, const struct ptx_kernel *k, stru
         case ATTRIBUTE_COOPERATIVE: /* CTAs do not all live at once here */
             if (c->attributes[i].value.cluster[0]) return R_NOT_SUPPORTED;
             break;
+        case ATTRIBUTE_SERIALIZATION: g->early = c->attributes[i].value.cluster[0] != 0; break;
         case 0:
-        case ATTRIBUTE_SERIALIZATION: /* a kernel starts when the one before has ended, which is always allowed */
         case ATTRIBUTE_PRIORITY: break;
         default: return R_INVALID_VALUE;
         }
