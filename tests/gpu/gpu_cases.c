@@ -88,7 +88,7 @@ void gpu_case_open(struct gpu_case *c) {
     c->info.size = sizeof c->info;
     if (attn_plan_create(c->rig->ctx, c->rig->device, &c->problem, &only, &c->plan) ||
         attn_plan_get_info(c->plan, &c->info) || attn_cli_tensors_create(&c->host, &c->problem) ||
-        attn_cli_tensors_fill(&c->host, 7) || attn_cli_tensors_forward(c->rig->ctx, &c->host))
+        (!c->rig->blank && (attn_cli_tensors_fill(&c->host, 7) || attn_cli_tensors_forward(c->rig->ctx, &c->host))))
         fail_msg("%s: %s", c->text, attn_last_error());
     gpu_side_make(c, &c->side);
 }
