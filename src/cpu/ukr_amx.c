@@ -30,7 +30,7 @@ void attn_ukr_amx_begin(void) {
 }
 void attn_ukr_amx_end(void) { tile_release(); }
 
-static inline __mmask16 first(int64_t n) { return n >= SIDE ? (__mmask16)-1 : (__mmask16)((1u << n) - 1); }
+static inline __mmask16 first(int64_t n) { return (__mmask16)(n >= SIDE ? 0xffffu : (1u << n) - 1); }
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* A tile's worth of an operand: in place if all of it is there, else `to` with its corner of rows x cols and zeros. */

@@ -371,7 +371,8 @@ static void compare(const struct trial *c, const char *who, int32_t op, int32_t 
     const int per_element = role == ATTN_ROLE_LSE || role == ATTN_ROLE_MAX_LOGITS || role == ATTN_ROLE_DSINK;
     size_t width = per_element ? 1 : (size_t)t->shape[t->rank - 1], rows = width ? elements(t) / width : 0;
     /* dkv of a kernel that rounds P and dS has the bound of the problem's dtype, also as f32 (docs/numerics.md) */
-    const int32_t dtype = role == ATTN_ROLE_DKV && strstr(who, " avx512bf16 ") ? c->p.dtype : t->dtype;
+    const int pairs = strstr(who, " avx512bf16 ") || strstr(who, " amx ");
+    const int32_t dtype = role == ATTN_ROLE_DKV && pairs ? c->p.dtype : t->dtype;
     double bound = dtype == ATTN_BF16 ? 0x1p-7 : dtype == ATTN_F16 ? 0x1p-10 : op == ATTN_OP_MLA_FWD ? 4e-6 : 2e-5;
     double xy = 0, squares = 0;
     for (size_t r = 0; r < rows; ++r) {
@@ -435,17 +436,21 @@ static int has_isa(const char *isa) {
     assert_int_equal(attn_device_get_info(ctx, 0, &info), ATTN_OK);
     attn_ctx_release(ctx);
     if (!strcmp(isa, "c")) return 1;
-    return strstr(info.features, !strcmp(isa, "avx512")      ? "avx512f"
-                                 : strcmp(isa, "avx512bf16") ? isa
-                                                             : "avx512_bf16") != NULL;
+    if (!strcmp(isa, "avx512")) isa = "avx512f";
+    return strstr(info.features, strcmp(isa, "avx512bf16") ? isa : "avx512_bf16") != NULL;
 }
-static const char *best_isa(void) { return has_isa("avx512bf16") ? "avx512bf16" : has_isa("avx512") ? "avx512" : "c"; }
+static const char *best_isa(void) {
+    const char *isas[] = {"amx", "avx512bf16", "avx512", "c"};
+    int i = 0;
+    while (!has_isa(isas[i])) ++i;
+    return isas[i];
+}
 
 static void one_trial(attn_ctx *const ctx[3], const char *isa, uint64_t seed) {
     struct trial c;
     make_trial(&c, seed);
     if (!strcmp(isa, "c") && c.p.topk > 1000) return; /* slow, and the same driver */
-    if (!strcmp(isa, "avx512bf16") && c.p.dtype != ATTN_BF16) return;
+    if ((!strcmp(isa, "avx512bf16") || !strcmp(isa, "amx")) && c.p.dtype != ATTN_BF16) return;
     fill_inputs(&c);
     finish_inputs(ctx[1], &c);
     for (int o = 0; o < 3; ++o) {
@@ -472,28 +477,23 @@ static void one_trial(attn_ctx *const ctx[3], const char *isa, uint64_t seed) {
 }
 
 static void random_problems(const char *isa, uint64_t first, uint64_t n) {
-    if (!has_isa(isa)) skip();
+    const char *only = getenv("T_MLA_CPU_ISA");
+    if (!has_isa(isa) || (only && strcmp(only, isa))) skip();
     attn_ctx *ctx[3];
     for (int k = 0; k < 3; ++k) ctx[k] = make_ctx(isa, k + 1);
     for (uint64_t s = 0; s < n; ++s) one_trial(ctx, isa, first + s);
     for (int k = 0; k < 3; ++k) attn_ctx_release(ctx[k]);
 }
-static void random_avx512(void **unused) {
-    (void)unused;
-    random_problems("avx512", 1, 140);
-}
-static void random_avx512bf16(void **unused) {
-    (void)unused;
-    random_problems("avx512bf16", 3001, 200);
-}
-static void random_avx2(void **unused) {
-    (void)unused;
-    random_problems("avx2", 1001, 100);
-}
-static void random_c(void **unused) {
-    (void)unused;
-    random_problems("c", 2001, 40);
-}
+#define RANDOM(isa, first, n)                                                                                          \
+    static void random_##isa(void **unused) {                                                                          \
+        (void)unused;                                                                                                  \
+        random_problems(#isa, first, n);                                                                               \
+    }
+RANDOM(avx512, 1, 140)
+RANDOM(avx512bf16, 3001, 200)
+RANDOM(amx, 4001, 200)
+RANDOM(avx2, 1001, 100)
+RANDOM(c, 2001, 40)
 
 /* ------------------------------------------------------------------ isolation ----------------------- */
 
@@ -586,6 +586,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_avx512),
         cmocka_unit_test(random_avx512bf16),
+        cmocka_unit_test(random_amx),
         cmocka_unit_test(random_avx2),
         cmocka_unit_test(random_c),
         cmocka_unit_test(nan_stays_in_its_query),

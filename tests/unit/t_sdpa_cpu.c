@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const isas[] = {"c", "avx2", "avx512", "avx512bf16"};
+static const char *const isas[] = {"c", "avx2", "avx512", "avx512bf16", "amx"};
 enum { ISAS = sizeof isas / sizeof *isas };
 static attn_ctx *ctxs[ISAS][3]; /* by isa and threads - 1 */
 
@@ -227,7 +227,9 @@ static void check(struct ref_try *want, int32_t first_output, double bound, int6
     }
     for (int32_t role = 0; role < ATTN_ROLE_COUNT; role++)
         if (attn_args_at(&want->args, role)) attn_args_set(&got.args, role, &got.t[role]);
+    const char *only = getenv("T_SDPA_CPU_ISA");
     for (int isa = 0; isa < ISAS; isa++) {
+        if (only && strcmp(only, isas[isa])) continue;
         struct ref_try bits = got;
         for (int threads = 0; threads < 3; threads++) {
             text_of(&want->given, number, isas[isa], what, sizeof what);

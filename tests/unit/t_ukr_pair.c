@@ -70,6 +70,7 @@ static void test_gemm(void **unused) {
                 check_gemm(15, s, 9, transposed, accumulate);
                 check_gemm(29, 40, s, transposed, accumulate);
                 check_gemm(s % 17, 280 - s, 7, transposed, accumulate);
+                if (s % 10 == 0) check_gemm(33, 31, 120 + 4 * s, transposed, accumulate);
             }
 }
 

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: MIT
+ * The transposed forward of the AMX row (sdpa_flash.c) over several blocks and steps: numbers against a double loop,
+ * and NaN and infinities in q, k and v, which reach the rows that see them and no bit of any other. */
+#include "attn.h"
+#include "base/num.h"
+#include "cpu/cpu.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { S = 1300, D = 72, DV = 40, SICK = 700 };
+struct run {
+    uint16_t q[S * D], k[S * D], v[S * DV];
+    float out[S * DV], lse[S];
+};
+
+static void make(struct run *r) {
+    uint64_t state = 7;
+    uint16_t *x[] = {r->q, r->k, r->v};
+    for (int t = 0; t < 3; t++)
+        for (int i = 0; i < S * (t == 2 ? DV : D); i++) {
+            state = state * 6364136223846793005u + 1442695040888963407u;
+            /* later keys are larger: maxima move in every block */
+            const double size = t == 1 ? 1 + 3.0 * i / (S * D) : 1;
+            x[t][i] = attn_num_f32_bf16((float)((double)(int64_t)state * 0x1p-63 * size));
+        }
+}
+static void run(attn_ctx *ctx, struct run *r) {
+    attn_tensor q, k, v, out, lse;
+    attn_problem p;
+    attn_args a = ATTN_ARGS_INIT;
+    uint16_t *half = malloc(sizeof(uint16_t) * S * DV);
+    attn_tensor_contiguous(&q, r->q, ATTN_BF16, 4, (const int64_t[]){1, 1, S, D});
+    attn_tensor_contiguous(&k, r->k, ATTN_BF16, 4, (const int64_t[]){1, 1, S, D});
+    attn_tensor_contiguous(&v, r->v, ATTN_BF16, 4, (const int64_t[]){1, 1, S, DV});
+    attn_tensor_contiguous(&out, half, ATTN_BF16, 4, (const int64_t[]){1, 1, S, DV});
+    attn_tensor_contiguous(&lse, r->lse, ATTN_F32, 3, (const int64_t[]){1, 1, S});
+    a.q = &q, a.k = &k, a.v = &v, a.out = &out, a.lse = &lse;
+    if (attn_problem_parse("sdpa_fwd b=1 hq=1 sq=1300 d=72 dv=40 bf16 causal", &p) ||
+        attn_run(ctx, ATTN_DEVICE_CPU, &p, &a))
+        fail_msg("%s", attn_last_error());
+    for (int i = 0; i < S * DV; i++) r->out[i] = attn_num_bf16_f32(half[i]);
+    free(half);
+}
+static attn_ctx *open_ctx(void) {
+    attn_ctx_options options = {.size = sizeof options, .threads = 2, .cpu_isa = "amx"};
+    attn_ctx *ctx = NULL;
+    assert_int_equal(attn_ctx_create(&options, &ctx), ATTN_OK);
+    return ctx;
+}
+
+static void test_numbers(void **unused) {
+    attn_ctx *ctx = open_ctx();
+    struct run *r = malloc(sizeof *r);
+    double *s = malloc(S * sizeof *s);
+    (void)unused;
+    make(r);
+    run(ctx, r);
+    for (int i = 0; i < S; i += i < 70 ? 1 : 41) {
+        double top = -INFINITY, sum = 0;
+        for (int j = 0; j <= i; j++) {
+            s[j] = 0;
+            for (int c = 0; c < D; c++)
+                s[j] += (double)attn_num_bf16_f32(r->q[i * D + c]) * (double)attn_num_bf16_f32(r->k[j * D + c]);
+            s[j] /= sqrt(D);
+            top = fmax(top, s[j]);
+        }
+        for (int j = 0; j <= i; j++) sum += s[j] = exp(s[j] - top);
+        assert_true(fabs((double)r->lse[i] - top - log(sum)) <= 1e-5 * fmax(1, fabs(top)));
+        for (int c = 0; c < DV; c++) {
+            double want = 0, size = 0;
+            for (int j = 0; j <= i; j++) {
+                const double term = s[j] / sum * (double)attn_num_bf16_f32(r->v[j * DV + c]);
+                want += term, size += fabs(term);
+            }
+            assert_true(fabs((double)r->out[i * DV + c] - want) <= 0x1p-7 * size);
+        }
+    }
+    free(s), free(r);
+    attn_ctx_release(ctx);
+}
+
+static int same(float a, float b) { return !memcmp(&a, &b, sizeof a); }
+static void test_poison(void **unused) {
+    static const uint16_t kinds[] = {0x7f80, 0xff80, 0x7fc0}; /* infinities, NaN */
+    attn_ctx *ctx = open_ctx();
+    struct run *well = malloc(sizeof *well), *sick = malloc(sizeof *sick);
+    (void)unused;
+    make(well);
+    well->v[SICK * DV + 5] = 0; /* what the poison stands for in all other sums */
+    run(ctx, well);
+    for (int kind = 0; kind < 3; kind++) { /* v: one column of the rows that see it */
+        *sick = *well;
+        sick->v[SICK * DV + 5] = kinds[kind];
+        run(ctx, sick);
+        for (int i = 0; i < S * DV; i++) {
+            const float x = sick->out[i];
+            if (i % DV != 5 || i / DV < SICK) {
+                assert_true(same(x, well->out[i]));
+            } else { /* an infinity may be lost to a NaN when its weight has shrunk to 0 */
+                assert_true(kind == 2 ? isnan(x) : isnan(x) || (isinf(x) && (x > 0) == (kind == 0)));
+                if (i / DV == SICK) assert_true(kind == 2 ? isnan(x) : isinf(x));
+            }
+        }
+        assert_memory_equal(sick->lse, well->lse, sizeof well->lse);
+    }
+    for (int side = 0; side < 2; side++) { /* q: its row; k: the rows that see the key */
+        *sick = *well;
+        (side ? sick->k : sick->q)[SICK * D + 3] = 0x7fc0;
+        run(ctx, sick);
+        for (int i = 0; i < S; i++) {
+            const int hit = side ? i >= SICK : i == SICK;
+            assert_true(hit ? isnan(sick->lse[i]) : same(sick->lse[i], well->lse[i]));
+            for (int c = 0; c < DV; c++)
+                assert_true(hit ? isnan(sick->out[i * DV + c]) : same(sick->out[i * DV + c], well->out[i * DV + c]));
+        }
+    }
+    free(well), free(sick);
+    attn_ctx_release(ctx);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_numbers), cmocka_unit_test(test_poison)};
+    if (attn_cpu_features("", NULL) & ATTN_CPU_AMX) return cmocka_run_group_tests(tests, NULL, NULL);
+    printf("no AVX-512 with BF16 on this processor: skipped\n");
+    return 77;
+}
