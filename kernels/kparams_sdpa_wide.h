@@ -26,7 +26,7 @@ KP_SIZE(struct kp_sdpa_wide, 3 * 8 + 4 * 4 + 5 * 8 + 2 * 4);
 /* Splitting f32 operands into pairs of f16 (kernels/smxx/sdpa_halves.cu). */
 #define KP_HALVES_ROWS 64
 struct kp_halves_tensor {
-    struct kp_view from, to; /* `to`: rows of whole pieces, width rounded up to 4 */
+    struct kp_view from, to; /* `to`: rows of whole pairs of pieces, width rounded up to 8 */
     uint64_t unit;
     int64_t items;
     int32_t heads, blocks, width, of_keys;

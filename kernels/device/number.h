@@ -45,6 +45,12 @@ static __device__ __forceinline__ float unpack16(int type, uint32_t x) {
     asm("{\n .reg .b16 h;\n cvt.u16.u32 h, %1;\n cvt.f32.f16 %0, h;\n}" : "=f"(y) : "r"(x));
     return y;
 }
+/* Both halves of a by those of b, f16. */
+static __device__ __forceinline__ uint32_t multiply_f16x2(uint32_t a, uint32_t b) {
+    uint32_t y;
+    asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+    return y;
+}
 /* Nonzero if either half of x is an infinity or NaN: an exponent of ones, and only that, carries into the sign's place.
  */
 static __device__ __forceinline__ uint32_t not_finite16(int type, uint32_t x) {

@@ -89,6 +89,10 @@ static __device__ __forceinline__ float shuffle_xor(float x, int mask) { return 
 /* -0: how kernels mark a pair that is hidden, where a visible one is +0 or more. */
 static __device__ __forceinline__ int is_hidden_zero(num x) { return bits_of(x) == (bits)1 << (8 * sizeof(num) - 1); }
 static __device__ __forceinline__ num larger(num a, num b) { return WIDE_F64 ? fmax(a, b) : fmaxf((float)a, (float)b); }
+/* a b + c, rounded once. */
+static __device__ __forceinline__ num multiply_add(num a, num b, num c) {
+    return WIDE_F64 ? fma((double)a, (double)b, (double)c) : __fmaf_rn((float)a, (float)b, (float)c);
+}
 static __device__ __forceinline__ num quad_larger(num x) {
     x = larger(x, shuffle_xor(x, 1));
     return larger(x, shuffle_xor(x, 2));

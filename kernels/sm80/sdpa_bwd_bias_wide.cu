@@ -52,7 +52,8 @@ static __device__ __forceinline__ void tile_gradient(const struct kp_sdpa_wide_b
     const struct own_numbers own = own_numbers_of(&k->bwd, w, t);
     cell_product(w, &in->q, &in->k, head, i0, j0, in->dim_qk, rS);
     cell_product(w, &k->bwd.dout, &in->v, head, i0, j0, in->dim_v, rD);
-    finish_cells(k, w, t, 0, &own, 0, 0, rS, rD);
+    const struct units one = {1, 1, 1, 1};
+    finish_cells(k, w, t, 0, &own, 0, 0, &one, rS, rD);
 }
 
 /* ------------------------------------------------------------------ dmask -------------------------- */

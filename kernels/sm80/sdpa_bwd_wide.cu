@@ -236,10 +236,6 @@ static __device__ __forceinline__ void store_gradient(const struct kp_sdpa_bwd *
 
 /* ------------------------------------------------------------------ one work item ------------------ */
 
-/* Halves: powers of two of the own and of the other rows, of a and b. 1 else. */
-struct units {
-    num own_a, own_b, a, b;
-};
 static __device__ __forceinline__ struct units units_of(const struct kp_sdpa_wide_bwd *k, const struct work *w,
                                                         struct tile t) {
     const struct kp_sdpa_wide *x = &k->wide;
@@ -295,11 +291,9 @@ static __device__ __forceinline__ void run_tile(const struct kp_sdpa_wide_bwd *k
                 add_scores(rD, k->wide.resident ? s.base + (s.a + c) * ROWS * PITCH : at + TILE * PITCH, at,
                            p->in.dim_v - c * CHUNK);
         }
-        if (seen) {
-            lower(rS, unit.own_a, unit.a), lower(rD, unit.own_b, unit.b);
-            finish_cells(k, &w->place, t, stats_at(&s, step), OWN_KEYS ? 0 : &own, k->wide.plain && seen == 2, 1, rS,
-                         rD);
-        }
+        if (seen)
+            finish_cells(k, &w->place, t, stats_at(&s, step), OWN_KEYS ? 0 : &own, k->wide.plain && seen == 2, 1, &unit,
+                         rS, rD);
         const struct left rP = left_of_any(rS), rC = left_of_any(rD);
 #pragma unroll
         for (int c = 0; c < CHUNKS && OWN_KEYS; c++) {

@@ -33,6 +33,12 @@ struct own_numbers {
     num lse[2], shift[2], share[2];
 };
 
+/* Halves: powers of two of the own and of the other rows, of a and b. 1 else. */
+struct units {
+    num own_a, own_b, a, b;
+};
+static __device__ __forceinline__ int is_normal(num x) { return x == 0 || (fabs(x) >= (num)1.2e-38 && fabs(x) < INF); }
+
 static __device__ __forceinline__ void enter_sequence(const struct kp_sdpa_bwd *p, struct place *w, int b) {
     w->b = b;
     w->seq = sequence_of(&p->in, b);
@@ -67,36 +73,68 @@ static __device__ __forceinline__ struct own_numbers own_numbers_of(const struct
     return x;
 }
 
-/* rS: raw products to P. rD: dP to dS. stats: of the tile's queries in shared memory, lse | shift | share; or own.
- * `simple`: all pairs are visible, P is exp(scale s - lse) alone. chained: dS for dQ and dK. */
+/* Statistics of a tile's queries 8 n + t2, + 1, of one kind. */
+static __device__ __forceinline__ void load_stat(uint32_t stats, int kind, int n, num x[2]) {
+    load_two(stats + kind * STAT_BYTES + (8 * n + 2 * (lane_of() & 3)) * (int)sizeof(num), x);
+}
+
+/* Is any of the queries an empty row? */
+static __device__ __forceinline__ int has_empty(uint32_t stats, const struct own_numbers *own) {
+    int empty = 0;
+    if (!OWN_KEYS) return __any_sync(~0u, own->lse[0] == (num)INF || own->lse[1] == (num)INF);
+#pragma unroll
+    for (int i = 0; i < TILE; i += 32)
+        empty |= load_num(stats + (i + lane_of() % TILE) % TILE * (int)sizeof(num)) == (num)INF;
+    return __any_sync(~0u, empty);
+}
+
+/* All pairs are visible, no row is empty, P is exp(s - lse) alone. unit_s: from raw products to scores, unit_d: to dP.
+ */
+static __device__ __forceinline__ void plain_cells(uint32_t stats, const struct own_numbers *own, num unit_s,
+                                                   num unit_d, num rS[N_X][4], num rD[N_X][4]) {
+#pragma unroll
+    for (int n = 0; n < N_X; n++) {
+        num lse[2], shift[2];
+        if (OWN_KEYS) load_stat(stats, 0, n, lse), load_stat(stats, 1, n, shift);
+#pragma unroll
+        for (int y = 0; y < 4; y++) {
+            const num l = OWN_KEYS ? lse[y & 1] : own->lse[y >> 1], sh = OWN_KEYS ? shift[y & 1] : own->shift[y >> 1];
+            const num s = exp_num(multiply_add(rS[n][y], unit_s, -l)), d = multiply_add(rD[n][y], unit_d, -sh);
+            rS[n][y] = s;
+            rD[n][y] = multiply_add(s, d, 0);
+        }
+    }
+}
+
+/* rS: raw products to P. rD: to dS. stats: of the tile's queries in shared memory, lse | shift | share; or own.
+ * `simple`: all pairs are visible, P is exp(scale s - lse) alone. chained: dS for dQ and dK. own_a ...: halves: powers
+ * of two that the products are to be multiplied with. */
 static __device__ __forceinline__ void finish_cells(const struct kp_sdpa_wide_bwd *k, const struct place *w,
                                                     struct tile t, uint32_t stats, const struct own_numbers *own,
-                                                    int simple, int chained, num rS[N_X][4], num rD[N_X][4]) {
+                                                    int simple, int chained, const struct units *u, num rS[N_X][4],
+                                                    num rD[N_X][4]) {
     const struct kp_sdpa *p = &k->bwd.in;
     const int lane = lane_of(), g = lane >> 2, t2 = 2 * (lane & 3);
     const num scale = (num)k->wide.scale, hidden = (num)-0.0;
-    const num slope = simple ? 0 : slope_of(p, w->b, t.head);
+    const num up = u->own_a * u->a, unit_s = up * scale, unit_d = u->own_b * u->b;
+    /* one branch for all pairs: a branch a pair would leave none to work on while another's exponential is under way */
+    if (simple && (!HALVES || (is_normal(up) && is_normal(unit_s) && is_normal(unit_d))) && !has_empty(stats, own)) {
+        plain_cells(stats, own, unit_s, unit_d, rS, rD);
+        return;
+    }
+    lower(rS, u->own_a, u->a), lower(rD, u->own_b, u->b);
+    const num slope = slope_of(p, w->b, t.head);
     const int64_t cells = w->b * p->mask.batch + t.head * p->mask.head;
 #pragma unroll
     for (int n = 0; n < N_X; n++) {
         num lse[2], shift[2], share[2];
-        if (OWN_KEYS) {
-            const uint32_t at = stats + (8 * n + t2) * (int)sizeof(num);
-            load_two(at, lse), load_two(at + STAT_BYTES, shift), load_two(at + 2 * STAT_BYTES, share);
-        }
+        if (OWN_KEYS) load_stat(stats, 0, n, lse), load_stat(stats, 1, n, shift), load_stat(stats, 2, n, share);
 #pragma unroll
         for (int r = 0; r < 2; r++)
 #pragma unroll
             for (int e = 0; e < 2; e++) {
                 const num l = OWN_KEYS ? lse[e] : own->lse[r], sh = OWN_KEYS ? shift[e] : own->shift[r];
                 num *const s = &rS[n][2 * r + e], *const d = &rD[n][2 * r + e];
-                if (simple) {
-                    const num y = exp_num(WIDE_F64 ? fma((double)*s, (double)scale, -(double)l)
-                                                   : __fmaf_rn((float)*s, (float)scale, -(float)l));
-                    *d = l == (num)INF ? hidden : y * (*d - sh) + (num)0;
-                    *s = l == (num)INF ? hidden : y;
-                    continue;
-                }
                 const num part = OWN_KEYS ? share[e] : own->share[r];
                 const int o = t.own + 8 * r + g, x = t.other + 8 * n + t2 + e;
                 const int i = OWN_KEYS ? x : o, j = OWN_KEYS ? o : x, distance = j - i - w->off;

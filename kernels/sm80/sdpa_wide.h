@@ -8,9 +8,9 @@
  *   rO (16 x columns) = rO f + rX x  tile rows, summed over tile rows    add_product, chunk by chunk
  * rX leaves the first product in the layout of C and enters the second as A without a shuffle (device/mma_wide.h).
  *
- * A chunk: row r at 256 r, its piece c of 16 bytes at place c ^ key(r), key = (r & 6) ^ 4 (r & 1). A lane's loads are
- * whole pieces; eight lanes of a phase touch
- *   row 8 n + g, piece 4 s + t        rows 2x, 2x + 1 differ in bit 2 of the place, t in bits 0 and 1
+ * A chunk: row r at 256 r, its piece c of 16 bytes at place c ^ key(r), key = (r & 6) ^ 4 (r & 1); for halves key =
+ * r & 7, and ldmatrix reads eight rows at a time. A lane's loads are whole pieces; eight lanes of a phase touch
+ *   row 8 n + g, piece 4 s + t            rows 2x, 2x + 1 differ in bit 2 of the place, t in bits 0 and 1
  *   row 8 k + 2 t (+ 1), piece 8 G + g    t differs in bits 1 and 2, the pair of g in bit 0
  * so both kinds cover all 32 banks. Products, and how f32 is split: sdpa_wide_product.h, or sdpa_wide_halves.h. */
 #ifndef ATTN_SM80_SDPA_WIDE_H
@@ -48,9 +48,9 @@ static_assert(THREADS % 128 == 0 && SLOTS >= 2 && SLOTS <= 4, "copies keep their
 static __device__ __forceinline__ int thread_of(void) { return recompute((int)threadIdx.x); }
 static __device__ __forceinline__ int lane_of(void) { return thread_of() & 31; }
 static __device__ __forceinline__ int warp_of(void) { return thread_of() >> 5; }
-static __device__ __forceinline__ int key_of_row(int r) { return (r & 6) ^ (r & 1) << 2; }
-/* Columns that stand in memory: halves come as whole pieces. */
-static __device__ __forceinline__ int stored(int columns) { return HALVES ? (columns + PIECE - 1) & -PIECE : columns; }
+static __device__ __forceinline__ int key_of_row(int r) { return HALVES ? r & 7 : (r & 6) ^ (r & 1) << 2; }
+/* Columns that stand in memory: halves come as whole pairs of pieces. */
+static __device__ __forceinline__ int stored(int columns) { return HALVES ? (columns + 7) & -8 : columns; }
 /* Where two kernels are started for the same heads: is this one this kernel's? */
 static __device__ __forceinline__ int is_mine(const struct kp_sdpa_wide *p, int64_t key_head) {
     return WIDE_F64 || !p->flags || (((const int32_t *)p->flags)[key_head] != 0) == !HALVES;
@@ -105,27 +105,40 @@ static __device__ __forceinline__ void copy_rows(uint32_t chunk, int rows, const
 
 /* ------------------------------------------------------------------ results ------------------------ */
 
+/* N neighbours, 16 bytes or two numbers, to an address that allows it. */
+template <int N> static __device__ __forceinline__ void store_neighbours(num *to, const num x[N]) {
+    if constexpr (N == PIECE)
+        store_piece_global(to, x);
+    else
+        *(float2 *)to = make_float2((float)x[0], (float)x[1]);
+}
+
 /* A lane's two rows of rO, times `factor`, to rows `to` of a tensor: `columns` of the chunk exist. to[r] = 0: no row.
  */
 static __device__ __forceinline__ void store_chunk(num *const to[2], const num rO[CHUNK_STRIPES][PIECE][4], int columns,
                                                    const num factor[2], int unit) {
     const int t = lane_of() & 3;
+    constexpr int NEAR = HALVES ? 2 : PIECE,
+                  PARTS = HALVES ? PIECE : 2; /* neighbours that a lane has; how many times */
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         if (!to[r]) continue;
 #pragma unroll
         for (int s = 0; s < CHUNK_STRIPES; s++)
 #pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const int c = s * STRIPE + PIECE * (2 * t + i);
-                num x[PIECE];
+            for (int i = 0; i < PARTS; i++) {
+                const int c = s * STRIPE + (HALVES ? 8 * i + 2 * t : PIECE * (2 * t + i));
+                num x[NEAR];
 #pragma unroll
-                for (int e = 0; e < PIECE; e++) x[e] = factor[r] == 0 ? 0 : rO[s][e][2 * r + i] * factor[r];
-                if (unit == 16 && c + PIECE <= columns) {
-                    store_piece_global(to[r] + c, x);
+                for (int e = 0; e < NEAR; e++) {
+                    const num y = HALVES ? rO[s][i % PIECE][2 * r + e % 2] : rO[s][e][2 * r + i % 2];
+                    x[e] = factor[r] == 0 ? 0 : y * factor[r];
+                }
+                if (unit == 16 && c + NEAR <= columns) {
+                    store_neighbours<NEAR>(to[r] + c, x);
                 } else {
 #pragma unroll
-                    for (int e = 0; e < PIECE; e++)
+                    for (int e = 0; e < NEAR; e++)
                         if (c + e < columns) to[r][c + e] = x[e];
                 }
             }

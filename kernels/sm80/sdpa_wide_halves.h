@@ -2,13 +2,14 @@
  * Part of sdpa_wide.h for variants with .halves = 1: the two products of f32 operands that were split into pairs of f16
  * before the kernel started (kernels/smxx/sdpa_halves.cu), three products each at twice the rate of tf32.
  *
- * A piece of 16 bytes has the hi and lo of four columns 4 c .. 4 c + 3: words (h0 h1) (h2 h3) (l0 l1) (l2 l3). Blocks
- * of KP_HALVES_ROWS rows were multiplied with a power of two so that their largest number lies in [2^14, 2^15): x = hi
- * + lo + e,  |e| <= max(2^-23 |x|, 2^-25), and a row's largest number is 2^-1 or more Blocks for which that cannot be
- * said, infinities and NaN included, are flagged: their heads are left to the tf32 kernel. Probabilities come scaled by
- * 2^15 for the same reason. Places of the inner index: m16n8k16 has 2 t, 2 t + 1 and 2 t + 8, 2 t + 9 at lane t. Over
- * columns these are the piece's four, in order; over rows of a tile they are rows 16 k + that, as the cells of two C
- * tiles stand. */
+ * Of eight columns 8 c .. 8 c + 7 the hi fill piece 2 c of 16 bytes and the lo piece 2 c + 1; piece x of row r stands
+ * at place x ^ r % 8, so that the eight rows of a matrix that ldmatrix reads cover all banks. Operands leave it in the
+ * registers that mma.sync wants: taken from pieces that mix hi and lo, each product would cost three moves.
+ *
+ * Blocks of KP_HALVES_ROWS rows were multiplied with a power of two so that their largest number lies in [2^14, 2^15):
+ *   x = hi + lo + e,  |e| <= max(2^-23 |x|, 2^-25), and a row's largest number is 2^-1 or more
+ * Blocks for which that cannot be said, infinities and NaN included, are flagged: their heads are left to the tf32
+ * kernel. Probabilities of the forward come scaled by 2^15 for the same reason. */
 #ifndef ATTN_SM80_SDPA_WIDE_HALVES_H
 #define ATTN_SM80_SDPA_WIDE_HALVES_H
 #include "kernels/device/mma.h"
@@ -38,15 +39,31 @@ static __device__ __forceinline__ struct left left_of(const num rX[N_X][4]) {
     x.unit[0] = x.unit[1] = 1;
     return x;
 }
-/* Cells of any size: each row is brought to [2^14, 2^15) first. Numbers that are not finite stay so. */
-static __device__ __forceinline__ struct left left_of_any(num rX[N_X][4]) {
-    float unit[2];
+/* Exponent of the power of two that brings numbers up to `top` to [2^14, 2^15), biased; powers stay normal. */
+static __device__ __forceinline__ uint32_t exponent_of(float top) { return max(__float_as_uint(top) >> 23, 30u); }
+/* The largest size that is finite of all lanes; top: of the lane, infinities included. */
+static __device__ __forceinline__ float block_top(const num rX[N_X][4], float top) {
+    const uint32_t bits = __reduce_max_sync(~0u, __float_as_uint(top));
+    if (bits < __float_as_uint(INF)) return __uint_as_float(bits);
+    top = 0;
+#pragma unroll
+    for (int n = 0; n < N_X; n++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) top = fabsf(rX[n][e]) < INF ? fmaxf(top, fabsf(rX[n][e])) : top;
+    return __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(top)));
+}
+/* Cells of any size: each row is brought to [2^14, 2^15) first, or `block`, all of the warp together. Numbers that are
+ * not finite stay so. */
+static __device__ __forceinline__ struct left left_of_any(num rX[N_X][4], int block = 0) {
+    float unit[2], top[2] = {0, 0};
+#pragma unroll
+    for (int r = 0; r < 2; r++)
+#pragma unroll
+        for (int n = 0; n < N_X; n++) top[r] = fmaxf(top[r], fmaxf(fabsf(rX[n][2 * r]), fabsf(rX[n][2 * r + 1])));
+    if (block) top[0] = top[1] = block_top(rX, fmaxf(top[0], top[1]));
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        float top = 0;
-#pragma unroll
-        for (int n = 0; n < N_X; n++) top = fmaxf(top, fmaxf(fabsf(rX[n][2 * r]), fabsf(rX[n][2 * r + 1])));
-        const uint32_t exponent = max(__float_as_uint(quad_larger(top)) >> 23, 30u); /* biased; powers stay normal */
+        const uint32_t exponent = exponent_of(block ? top[r] : quad_larger(top[r]));
         const float up = __uint_as_float((268 - exponent) << 23);
         unit[r] = __uint_as_float((exponent - 14) << 23);
 #pragma unroll
@@ -59,8 +76,9 @@ static __device__ __forceinline__ struct left left_of_any(num rX[N_X][4]) {
 
 /* rX += own rows x tile rows over one chunk of `columns` columns, in units of both sides' powers of two. */
 static __device__ __forceinline__ void add_scores(num rX[N_X][4], uint32_t own, uint32_t tile, int columns) {
-    const int lane = lane_of(), g = lane >> 2, t = lane & 3, steps = (columns + 15) / 16;
-    const uint32_t a_at = own + (warp_of() * 16 + g) * PITCH, b_at = tile + g * PITCH;
+    const int lane = lane_of(), r = lane & 7, m = lane >> 3, steps = (columns + 15) / 16;
+    const uint32_t a_lane = own + (warp_of() * 16 + (lane & 15)) * PITCH + (((lane >> 4 << 1) ^ r) << 4),
+                   b_lane = tile + r * PITCH + (((m & 1) << 1 | m >> 1) ^ r) * 16;
 #pragma unroll
     for (int n0 = 0; n0 < N_X; n0 += GROUP) {
         float acc[GROUP][4], small[GROUP][4];
@@ -71,18 +89,17 @@ static __device__ __forceinline__ void add_scores(num rX[N_X][4], uint32_t own, 
 #pragma unroll
         for (int s = 0; s < 4; s++) {
             if (s >= steps) break;
-            const uint32_t place = ((4 * s + t) ^ key_of_row(g)) << 4;
-            const uint4 top = shared_load128(a_at + place), low = shared_load128(a_at + 8 * PITCH + place);
-            const uint32_t hi[4] = {top.x, low.x, top.y, low.y}, lo[4] = {top.z, low.z, top.w, low.w};
-            uint4 b[GROUP];
+            uint32_t hi[4], lo[4], b[GROUP][4]; /* b: hi of columns 0..7, 8..15, then lo */
+            load_matrix4(hi, a_lane ^ 64 * s);
+            load_matrix4(lo, a_lane ^ (64 * s + 16));
 #pragma unroll
-            for (int n = 0; n < GROUP; n++) b[n] = shared_load128(b_at + 8 * (n0 + n) * PITCH + place);
+            for (int n = 0; n < GROUP; n++) load_matrix4(b[n], (b_lane ^ 64 * s) + 8 * (n0 + n) * PITCH);
 #pragma unroll
-            for (int n = 0; n < GROUP; n++) mma_f16(small[n], lo, b[n].x, b[n].y);
+            for (int n = 0; n < GROUP; n++) mma_f16(small[n], lo, b[n][0], b[n][1]);
 #pragma unroll
-            for (int n = 0; n < GROUP; n++) mma_f16(acc[n], hi, b[n].x, b[n].y);
+            for (int n = 0; n < GROUP; n++) mma_f16(acc[n], hi, b[n][0], b[n][1]);
 #pragma unroll
-            for (int n = 0; n < GROUP; n++) mma_f16(small[n], hi, b[n].z, b[n].w);
+            for (int n = 0; n < GROUP; n++) mma_f16(small[n], hi, b[n][2], b[n][3]);
         }
 #pragma unroll
         for (int n = 0; n < GROUP; n++)
@@ -91,13 +108,23 @@ static __device__ __forceinline__ void add_scores(num rX[N_X][4], uint32_t own, 
     }
 }
 
-/* rO = rO factor + units (cells x tile) over the first `columns` columns of one chunk; places as in sdpa_wide.h. All
- * numbers of the tile are finite: nothing to repair. */
+/* Where a lane's address of 16 rows of a chunk begins for load_pairs. */
+static __device__ __forceinline__ uint32_t pairs_lane(uint32_t rows) {
+    const int lane = lane_of();
+    return rows + (lane & 15) * PITCH + (((lane >> 4) ^ (lane & 7)) << 4);
+}
+/* Right side of a product over 16 rows, of 8 columns: hi of rows 0..7, of rows 8..15, then lo. */
+static __device__ __forceinline__ void load_pairs(uint32_t b[4], uint32_t lane_at, int stripe, int e) {
+    load_matrix4_trans(b, lane_at ^ (128 * stripe + 32 * e));
+}
+
+/* rO = rO factor + units (cells x tile) over the first `columns` columns of one chunk: element [e][2 r + i] of a stripe
+ * is row g + 8 r, column 8 e + 2 t + i. All numbers of the tile are finite: nothing to repair. */
 static __device__ __forceinline__ void add_product(num rO[CHUNK_STRIPES][PIECE][4], const struct left *x, uint32_t tile,
                                                    int columns, const num factor[2], num unit) {
-    const int lane = lane_of(), g = lane >> 2, t = lane & 3;
-    const uint32_t even = tile + 2 * t * PITCH + ((g ^ 2 * t) << 4),
-                   odd = tile + (2 * t + 1) * PITCH + ((g ^ 2 * t ^ 4) << 4);
+    const uint32_t b_lane = pairs_lane(tile);
+    /* Of rows whose results overflow anyway the product of both units may be infinite, and 0 times it is none. */
+    const float up[2] = {fminf(x->unit[0] * unit, 3e38f), fminf(x->unit[1] * unit, 3e38f)};
 #pragma unroll
     for (int s = 0; s < CHUNK_STRIPES; s++) {
         if (s * STRIPE >= columns) break;
@@ -108,31 +135,21 @@ static __device__ __forceinline__ void add_product(num rO[CHUNK_STRIPES][PIECE][
             for (int y = 0; y < 4; y++) acc[e][y] = small[e][y] = 0;
 #pragma unroll
         for (int k = 0; k < N_X / 2; k++) {
-            const uint32_t at = 16 * k * PITCH + 128 * s;
-            const uint4 p0 = shared_load128(even + at), p1 = shared_load128(odd + at),
-                        p2 = shared_load128(even + 8 * PITCH + at), p3 = shared_load128(odd + 8 * PITCH + at);
-            const uint32_t w0[4] = {p0.x, p0.y, p0.z, p0.w}, w1[4] = {p1.x, p1.y, p1.z, p1.w},
-                           w2[4] = {p2.x, p2.y, p2.z, p2.w}, w3[4] = {p3.x, p3.y, p3.z, p3.w};
-            uint32_t b[2 * PIECE][2]; /* hi of the four columns, then lo */
+            uint32_t b[PIECE][4];
 #pragma unroll
-            for (int e = 0; e < 2 * PIECE; e++) {
-                const uint32_t pick = e % 2 ? 0x7632 : 0x5410;
-                b[e][0] = __byte_perm(w0[e / 2], w1[e / 2], pick);
-                b[e][1] = __byte_perm(w2[e / 2], w3[e / 2], pick);
-            }
+            for (int e = 0; e < PIECE; e++) load_pairs(b[e], b_lane + 16 * k * PITCH, s, e);
 #pragma unroll
             for (int e = 0; e < PIECE; e++) mma_f16(small[e], x->lo[k], b[e][0], b[e][1]);
 #pragma unroll
             for (int e = 0; e < PIECE; e++) mma_f16(acc[e], x->hi[k], b[e][0], b[e][1]);
 #pragma unroll
-            for (int e = 0; e < PIECE; e++) mma_f16(small[e], x->hi[k], b[PIECE + e][0], b[PIECE + e][1]);
+            for (int e = 0; e < PIECE; e++) mma_f16(small[e], x->hi[k], b[e][2], b[e][3]);
         }
 #pragma unroll
         for (int e = 0; e < PIECE; e++)
 #pragma unroll
             for (int y = 0; y < 4; y++)
-                rO[s][e][y] =
-                    __fmaf_rn(rO[s][e][y], factor[y >> 1], (acc[e][y] + small[e][y]) * x->unit[y >> 1] * unit);
+                rO[s][e][y] = __fmaf_rn(acc[e][y] + small[e][y], up[y >> 1], rO[s][e][y] * factor[y >> 1]);
     }
 }
 

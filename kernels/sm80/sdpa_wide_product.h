@@ -138,7 +138,7 @@ static __device__ __forceinline__ struct left left_of(const num rX[N_X][4]) {
     struct left x = {rX};
     return x;
 }
-static __device__ __forceinline__ struct left left_of_any(const num rX[N_X][4]) { return left_of(rX); }
+static __device__ __forceinline__ struct left left_of_any(const num rX[N_X][4], int block = 0) { return left_of(rX); }
 /* Nothing is scaled. */
 static __device__ __forceinline__ void lower(num rX[N_X][4], num a, num b) {}
 static __device__ __forceinline__ void lower_rows(num rX[N_X][4], const float row[2], num b) {}

@@ -29,11 +29,14 @@ static __device__ __forceinline__ uint32_t larger_size(float4 x) {
     return max(max(size_of(x.x), size_of(x.y)), max(size_of(x.z), size_of(x.w)));
 }
 
-static __device__ __forceinline__ uint4 halves_of(float4 x, float up) {
+/* Columns c .. c + 3 of a row: half of the hi piece and half of the lo piece of their eight columns. */
+static __device__ __forceinline__ void store_halves(uint32_t *row, int c, float4 x, float up) {
     const float y[4] = {x.x * up, x.y * up, x.z * up, x.w * up};
     const uint32_t h0 = pack16(KP_F16, y[0], y[1]), h1 = pack16(KP_F16, y[2], y[3]);
-    return make_uint4(h0, h1, pack16(KP_F16, y[0] - unpack16(KP_F16, h0), y[1] - unpack16(KP_F16, h0 >> 16)),
-                      pack16(KP_F16, y[2] - unpack16(KP_F16, h1), y[3] - unpack16(KP_F16, h1 >> 16)));
+    uint32_t *const to = row + (c & -8) + (c & 4) / 2;
+    *(uint2 *)to = make_uint2(h0, h1);
+    *(uint2 *)(to + 4) = make_uint2(pack16(KP_F16, y[0] - unpack16(KP_F16, h0), y[1] - unpack16(KP_F16, h0 >> 16)),
+                                    pack16(KP_F16, y[2] - unpack16(KP_F16, h1), y[3] - unpack16(KP_F16, h1 >> 16)));
 }
 
 /* HELD: pieces of a row that a thread keeps between the two looks at it; 0: any width, read twice. */
@@ -100,12 +103,11 @@ static __device__ __forceinline__ void split_block(const struct kp_sdpa_halves_j
 #pragma unroll
             for (int x = 0; x < HELD; x++) {
                 const int c = c0 + x * 4 * ACROSS;
-                if (c < t->width) *(uint4 *)(to + r * t->to.row + c) = halves_of(kept[y][x], up);
+                if ((c & -8) < t->width) store_halves(to + r * t->to.row, c, kept[y][x], up);
             }
         } else {
-            for (int c = c0; c < t->width; c += 4 * ACROSS)
-                *(uint4 *)(to + r * t->to.row + c) =
-                    halves_of(load_columns(from + r * t->from.row + c, whole, t->width - c), up);
+            for (int c = c0; (c & -8) < t->width; c += 4 * ACROSS)
+                store_halves(to + r * t->to.row, c, load_columns(from + r * t->from.row + c, whole, t->width - c), up);
         }
     }
 }

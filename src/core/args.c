@@ -40,15 +40,14 @@ static struct shape_text shape_of(const int64_t *shape, int32_t rank) {
     return out;
 }
 
-static attn_status check_presence(const attn_problem *p, const attn_tensor *t, int32_t role,
-                                  const struct attn_core_role *r) {
+/* A tensor that is missing or not wanted. */
+static attn_status fail_presence(const attn_problem *p, const attn_tensor *t, int32_t role) {
     const char *name = attn_role_name(role), *op = attn_core_op_name(p->op);
-    if (t && r->use == ATTN_USE_NONE)
-        FAIL(ATTN_E_ARGUMENT, name, "%s is given, but this %s problem does not use it: expected NULL", name, op);
-    if (!t && !may_be_null(r->use))
-        FAIL(ATTN_E_ARGUMENT, name, "%s is NULL, but this %s problem needs it: expected shape %s of %s", name, op,
-             shape_of(r->shape, r->rank).s, attn_dtype_name(r->dtype));
-    return ATTN_OK;
+    struct attn_core_role r;
+    attn_core_role_get(p, role, &r);
+    if (t) FAIL(ATTN_E_ARGUMENT, name, "%s is given, but this %s problem does not use it: expected NULL", name, op);
+    FAIL(ATTN_E_ARGUMENT, name, "%s is NULL, but this %s problem needs it: expected shape %s of %s", name, op,
+         shape_of(r.shape, r.rank).s, attn_dtype_name(r.dtype));
 }
 
 /* The batch axis may be left out by sparse operators with B = 1, and be added to slopes ([HQ] to [1,HQ] or [B,HQ]). */
@@ -341,22 +340,22 @@ static attn_status choose_kernel(const struct attn_plan *plan, const struct plac
 attn_status attn_core_args_check(const struct attn_plan *plan, const attn_args *args,
                                  const struct attn_kernel **kernel) {
     const attn_problem *p = &plan->problem;
-    struct attn_core_role roles[ATTN_ROLE_COUNT];
     struct placed all[ATTN_ROLE_COUNT];
     int32_t n = 0;
     if (args->reserved0)
         FAIL2(ATTN_E_ABI, "reserved0", 0, args->reserved0, "args.reserved0 is %" PRIu32 ", expected 0",
               args->reserved0);
-    for (int32_t role = 0; role < ATTN_ROLE_COUNT; role++) {
-        attn_core_role_get(p, role, &roles[role]);
-        TRY(check_presence(p, attn_args_at(args, role), role, &roles[role]));
-    }
-    for (int32_t role = 0; role < ATTN_ROLE_COUNT; role++) {
+    for (int32_t role = 0; role < ATTN_ROLE_COUNT;
+         role++) { /* most are absent and unused: shapes of the others alone */
         const attn_tensor *t = attn_args_at(args, role);
-        if (!t) continue;
-        all[n] = (struct placed){.t = t, .role = role};
-        TRY(check_tensor(plan, &roles[role], &all[n]));
-        n++;
+        const int32_t use = attn_core_role_use(p, role);
+        if (t ? use == ATTN_USE_NONE : !may_be_null(use)) return fail_presence(p, t, role);
+        if (t) all[n++] = (struct placed){.t = t, .role = role};
+    }
+    for (int32_t i = 0; i < n; i++) {
+        struct attn_core_role r;
+        attn_core_role_get(p, all[i].role, &r);
+        TRY(check_tensor(plan, &r, &all[i]));
     }
     TRY(check_overlap(all, n));
     TRY(check_workspace(plan, args, all, n));

@@ -46,4 +46,6 @@ struct attn_core_role {
     int64_t shape[ATTN_MAX_RANK];
 };
 void attn_core_role_get(const attn_problem *problem, int32_t role, struct attn_core_role *out);
+/* Its use alone. */
+int32_t attn_core_role_use(const attn_problem *problem, int32_t role);
 #endif

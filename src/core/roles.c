@@ -121,6 +121,10 @@ int attn_core_role_has_rows(const attn_problem *p, int32_t role) {
     return n && (axes[n - 1] == 'd' || axes[n - 1] == 'v');
 }
 
+int32_t attn_core_role_use(const attn_problem *p, int32_t role) {
+    return in_range(role) ? use_of(p, role) : ATTN_USE_NONE;
+}
+
 void attn_core_role_get(const attn_problem *p, int32_t role, struct attn_core_role *out) {
     *out = (struct attn_core_role){0};
     if (!in_range(role)) return;

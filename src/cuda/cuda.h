@@ -50,6 +50,16 @@ struct attn_cuda_grid {
     uint32_t shared_bytes;
     uint8_t early; /* 1: may start while the kernel before it on the stream ends; it waits by itself (grid_wait) */
 };
+/* A loaded variant with its one parameter struct, passed by value. */
+struct attn_cuda_work {
+    const struct attn_cuda_variant *variant;
+    const void *params;
+    size_t params_bytes;
+    struct attn_cuda_grid grid;
+};
+/* Queue them on a stream, one behind the other, as attn_cuda_launch does; the context is exchanged once. */
+attn_status attn_cuda_launch_all(const struct attn_core_device *dev, const struct attn_cuda_work *work, int32_t n,
+                                 void *stream);
 /* Queue a loaded variant on a stream. `params` is the kernel's one parameter struct, passed by value (at most 4 KiB).
  * Makes the device's context current for the call and restores the thread's own. Safe under stream capture, allocates
  * nothing. */

@@ -130,21 +130,25 @@ static int merges_early(const struct attn_core_device *dev, int32_t dtype) {
            attn_cuda_variant_find("attn_sdpa_combine_sm90_any");
 }
 
-const char *attn_cuda_sdpa_merge_symbol(const struct attn_core_device *dev, int32_t dtype) {
-    return dtype == ATTN_F64          ? "attn_sdpa_combine_smxx_f64"
-           : merges_early(dev, dtype) ? "attn_sdpa_combine_sm90_any"
-                                      : "attn_sdpa_combine_smxx_any";
+static const char *merge_symbol(int32_t dtype, int early) {
+    return dtype == ATTN_F64 ? "attn_sdpa_combine_smxx_f64"
+           : early           ? "attn_sdpa_combine_sm90_any"
+                             : "attn_sdpa_combine_smxx_any";
 }
 
-attn_status attn_cuda_sdpa_merge(const struct attn_core_device *dev, int32_t dtype, const struct kp_sdpa_fwd *kp,
-                                 void *stream) {
+const char *attn_cuda_sdpa_merge_symbol(const struct attn_core_device *dev, int32_t dtype) {
+    return merge_symbol(dtype, merges_early(dev, dtype));
+}
+
+struct attn_cuda_work attn_cuda_sdpa_merge(const struct attn_core_device *dev, int32_t dtype,
+                                           const struct kp_sdpa_fwd *kp) {
     const int64_t rows = (int64_t)kp->in.batch * kp->in.heads_q * kp->in.seq_q, each = KP_SDPA_MERGE_ROWS(kp->splits),
                   ctas = (rows + each - 1) / each;
+    const int early = merges_early(dev, dtype);
     const struct attn_cuda_grid grid = {.x = (uint32_t)(ctas < INT32_MAX ? ctas : INT32_MAX),
                                         .y = 1,
                                         .z = 1,
                                         .threads = 32 * KP_SDPA_MERGE_WARPS,
-                                        .early = (uint8_t)merges_early(dev, dtype)};
-    return attn_cuda_launch(dev, attn_cuda_variant_find(attn_cuda_sdpa_merge_symbol(dev, dtype)), &grid, kp, sizeof *kp,
-                            stream);
+                                        .early = (uint8_t)early};
+    return (struct attn_cuda_work){attn_cuda_variant_find(merge_symbol(dtype, early)), kp, sizeof *kp, grid};
 }

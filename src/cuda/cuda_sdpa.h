@@ -21,9 +21,9 @@ uint64_t attn_cuda_address(const attn_tensor *t);
 
 /* The kernel that merges key splits, of f64 or narrower shares. */
 const char *attn_cuda_sdpa_merge_symbol(const struct attn_core_device *dev, int32_t dtype);
-/* Queue it behind a forward with these parameters. */
-attn_status attn_cuda_sdpa_merge(const struct attn_core_device *dev, int32_t dtype, const struct kp_sdpa_fwd *kp,
-                                 void *stream);
+/* Its work behind a forward with these parameters, which must live until it is queued. */
+struct attn_cuda_work attn_cuda_sdpa_merge(const struct attn_core_device *dev, int32_t dtype,
+                                           const struct kp_sdpa_fwd *kp);
 
 /* Fill the part of the parameters that forward and backward share. */
 void attn_cuda_sdpa_inputs(struct kp_sdpa *kp, const attn_problem *p, const attn_args *args);

@@ -37,11 +37,14 @@ static int64_t key_tiles(const struct kp_sdpa_fwd_config *c, const attn_problem 
 static int64_t choose_splits(const struct kp_sdpa_fwd_config *c, const attn_problem *p, int64_t tiles, int64_t pack,
                              int64_t capacity) {
     const int64_t n = key_tiles(c, p, pack), most = lesser(lesser(n / 2, KP_SDPA_MAX_SPLITS), 2 * capacity / tiles + 1);
-    int64_t best = 1;
-    double least = (double)(blocks(tiles, capacity) * (n + 2));
+    int64_t best = 1, rounds = 1, room = capacity - tiles; /* of CTAs; room: what the last one has left */
+    double least = (double)(n + 2);
     if (tiles >= capacity) return 1;
-    for (int64_t s = 2; s <= most; s++) {
-        double cost = (double)(blocks(tiles * s, capacity) * (blocks(n, s) + 2)) + 3 + 0.1 * (double)s;
+    for (int64_t s = 2; s <= most; s++) { /* of every execution: one division, of 32 bits (n < 2^28) */
+        room -= tiles;
+        if (room < 0) room += capacity, rounds++;
+        const uint32_t each = ((uint32_t)n + (uint32_t)s - 1) / (uint32_t)s;
+        double cost = (double)(rounds * (each + 2)) + 3 + 0.1 * (double)s;
         if (cost < least) least = cost, best = s;
     }
     return best;
@@ -186,9 +189,9 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
                                         .z = 1,
                                         .threads = (uint32_t)KP_SDPA_THREADS(*c),
                                         .shared_bytes = (uint32_t)KP_SDPA_SHARED_BYTES(*c)};
-    attn_status status = attn_cuda_launch(dev, attn_cuda_variant_find(c->symbol), &grid, &kp, sizeof kp, args->stream);
-    if (status || g.splits == 1) return status;
-    return attn_cuda_sdpa_merge(dev, c->dtype, &kp, args->stream);
+    struct attn_cuda_work work[2] = {{attn_cuda_variant_find(c->symbol), &kp, sizeof kp, grid}};
+    if (g.splits > 1) work[1] = attn_cuda_sdpa_merge(dev, c->dtype, &kp);
+    return attn_cuda_launch_all(dev, work, g.splits > 1 ? 2 : 1, args->stream);
 }
 
 /* ------------------------------------------------------------------ rows --------------------------- */

@@ -161,9 +161,9 @@ static attn_status start(const struct attn_core_device *dev, const struct kp_sdp
                                         .z = 1,
                                         .threads = (uint32_t)(32 * c->warps),
                                         .shared_bytes = (uint32_t)g->memory.bytes};
-    attn_status status = attn_cuda_launch(dev, attn_cuda_variant_find(c->symbol), &grid, &kp, sizeof kp, args->stream);
-    if (status || g->splits == 1) return status;
-    return attn_cuda_sdpa_merge(dev, c->dtype, &kp.fwd, args->stream);
+    struct attn_cuda_work work[2] = {{attn_cuda_variant_find(c->symbol), &kp, sizeof kp, grid}};
+    if (g->splits > 1) work[1] = attn_cuda_sdpa_merge(dev, c->dtype, &kp.fwd);
+    return attn_cuda_launch_all(dev, work, g->splits > 1 ? 2 : 1, args->stream);
 }
 
 static attn_status launch(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,

@@ -16,7 +16,7 @@ static struct extent extent_of(const attn_problem *p, int32_t which) {
     struct extent x = {.heads = of_keys ? p->heads_k : p->heads_q, .longest = of_keys ? p->seq_k : p->seq_q};
     x.rows = !packed ? x.longest : of_keys ? p->total_k : p->total_q;
     x.width = which == ATTN_CUDA_HALVES_Q || which == ATTN_CUDA_HALVES_K ? p->dim_qk : p->dim_v;
-    x.stored = (x.width + 3) / 4 * 4;
+    x.stored = (x.width + 7) / 8 * 8;
     return x;
 }
 

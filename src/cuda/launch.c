@@ -19,9 +19,23 @@ static attn_status wait(const struct attn_cuda_device *d, void *stream, const ch
              : ATTN_OK;
 }
 
-static attn_status queue(const struct attn_cuda_device *d, const struct attn_cuda_variant *v, cu_function function,
-                         const struct attn_cuda_grid *g, const void *params, void *stream) {
+static attn_status check(const struct attn_cuda_device *d, const struct attn_cuda_work *w) {
+    const struct attn_cuda_loaded *l = &d->loaded[w->variant->index];
+    const uint32_t limit = atomic_load_explicit(&l->shared_bytes, memory_order_acquire);
+    if (!atomic_load_explicit(&l->function, memory_order_acquire) || w->grid.shared_bytes > limit)
+        FAIL2(ATTN_E_INTERNAL, "plan", limit, w->grid.shared_bytes,
+              "%s was prepared for %u bytes of shared memory, not %u", w->variant->symbol, limit, w->grid.shared_bytes);
+    if (w->params_bytes > MAX_PARAMS)
+        FAIL2(ATTN_E_INTERNAL, "plan", MAX_PARAMS, (int64_t)w->params_bytes,
+              "%s has %zu bytes of parameters, at most %d", w->variant->symbol, w->params_bytes, MAX_PARAMS);
+    return ATTN_OK;
+}
+
+/* Checked work; the device's context is current. */
+static attn_status queue(const struct attn_cuda_device *d, const struct attn_cuda_work *w, void *stream) {
     const struct attn_cuda_driver *drv = &d->state->driver;
+    const struct attn_cuda_grid *g = &w->grid;
+    const struct attn_cuda_loaded *l = &d->loaded[w->variant->index];
     struct cu_launch_attribute attributes[2];
     unsigned n = 0;
     if (g->cluster > 1)
@@ -38,29 +52,30 @@ static attn_status queue(const struct attn_cuda_device *d, const struct attn_cud
     union { /* the driver only reads */
         const void *in;
         void *out;
-    } pointer = {.in = params};
-    cu_result r = drv->cuLaunchKernelEx(&config, function, &pointer.out, NULL);
+    } pointer = {.in = w->params};
+    cu_result r =
+        drv->cuLaunchKernelEx(&config, atomic_load_explicit(&l->function, memory_order_relaxed), &pointer.out, NULL);
     if (r)
         return attn_cuda_fail(drv, r, ATTN_E_LAUNCH, "cuLaunchKernelEx",
-                              "%s, grid %u x %u x %u, %u threads, cluster %u, %u bytes shared, cuda:%d", v->symbol,
-                              g->x, g->y, g->z, g->threads, g->cluster, g->shared_bytes, d->index);
-    return wait(d, stream, v->symbol);
+                              "%s, grid %u x %u x %u, %u threads, cluster %u, %u bytes shared, cuda:%d",
+                              w->variant->symbol, g->x, g->y, g->z, g->threads, g->cluster, g->shared_bytes, d->index);
+    return wait(d, stream, w->variant->symbol);
+}
+
+attn_status attn_cuda_launch_all(const struct attn_core_device *dev, const struct attn_cuda_work *work, int32_t n,
+                                 void *stream) {
+    const struct attn_cuda_device *d = attn_cuda_device_of(dev);
+    attn_status status = ATTN_OK;
+    for (int32_t i = 0; i < n; i++) TRY(check(d, &work[i]));
+    TRY(attn_cuda_enter(d));
+    for (int32_t i = 0; i < n && !status; i++) status = queue(d, &work[i], stream);
+    return attn_cuda_leave(d, status);
 }
 
 attn_status attn_cuda_launch(const struct attn_core_device *dev, const struct attn_cuda_variant *variant,
                              const struct attn_cuda_grid *grid, const void *params, size_t params_bytes, void *stream) {
-    const struct attn_cuda_device *d = attn_cuda_device_of(dev);
-    const struct attn_cuda_loaded *l = &d->loaded[variant->index];
-    cu_function function = atomic_load_explicit(&l->function, memory_order_acquire);
-    uint32_t limit = atomic_load_explicit(&l->shared_bytes, memory_order_acquire);
-    if (!function || grid->shared_bytes > limit)
-        FAIL2(ATTN_E_INTERNAL, "plan", limit, grid->shared_bytes,
-              "%s was prepared for %u bytes of shared memory, not %u", variant->symbol, limit, grid->shared_bytes);
-    if (params_bytes > MAX_PARAMS)
-        FAIL2(ATTN_E_INTERNAL, "plan", MAX_PARAMS, (int64_t)params_bytes, "%s has %zu bytes of parameters, at most %d",
-              variant->symbol, params_bytes, MAX_PARAMS);
-    TRY(attn_cuda_enter(d));
-    return attn_cuda_leave(d, queue(d, variant, function, grid, params, stream));
+    const struct attn_cuda_work work = {variant, params, params_bytes, *grid};
+    return attn_cuda_launch_all(dev, &work, 1, stream);
 }
 
 attn_status attn_cuda_fill_zero(const struct attn_core_device *dev, void *memory, size_t bytes, void *stream) {
