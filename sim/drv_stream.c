@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT
- * Streams and events: queues of tasks, see stream.h. One kernel runs at a time per stream lock; kernels of two streams
- * are never interleaved, only put in other orders. */
+ * Streams and events: queues of tasks, see stream.h. What they hold runs under the streams' lock; kernels that nothing
+ * orders are put in other orders or, under the random policy, run at the same time. */
 #define _GNU_SOURCE
 #include "stream.h"
 
 #include "device.h"
 #include "global.h"
+#include "sched.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -106,7 +107,7 @@ int sim_task_run(struct sim_task *t) {
     if (t->context->fault) return t->context->fault;
     int found = (t->kind == SIM_TASK_COPY || t->kind == SIM_TASK_FILL) && touch(t);
     switch (t->kind) {
-    case SIM_TASK_LAUNCH: return sim_call_run(t->context, t->call, &t->when);
+    case SIM_TASK_LAUNCH: return sim_calls_run(t->context, t, NULL, 1);
     case SIM_TASK_COPY: memmove(t->to, t->from, t->bytes); break;
     case SIM_TASK_FILL:
         if (t->element == 1)
@@ -123,14 +124,52 @@ int sim_task_run(struct sim_task *t) {
     return found ? R_LAUNCH_FAILED : R_SUCCESS;
 }
 
-/* The oldest task of a stream; its failure is kept for the next call that waits. */
-static int stream_step(struct sim_stream *s) {
+static struct sim_task pop(struct sim_stream *s) {
     struct sim_task t = s->queue[s->first];
     s->first++, s->n--;
     if (!s->n) s->first = 0;
-    int r = sim_task_run(&t);
-    sim_call_free(t.call);
-    if (r && !t.context->late_result) t.context->late_result = r;
+    return t;
+}
+
+/* Random policy: launches at the heads of streams, and those that follow them there, as far as nothing orders them. */
+struct batch {
+    struct sim_task tasks[SIM_TOGETHER];
+    uint32_t behind[SIM_TOGETHER], n;
+};
+static void add_launches(struct batch *b, struct sim_stream *s) {
+    while (b->n < SIM_TOGETHER && s->n && s->queue[s->first].kind == SIM_TASK_LAUNCH) {
+        const struct sim_when *mine = &s->queue[s->first].when;
+        uint32_t behind = 0;
+        for (uint32_t i = 0; i < b->n; i++) {
+            const struct sim_when *w = &b->tasks[i].when;
+            if (mine->before.at[w->slot] >= w->number || w->before.at[mine->slot] >= mine->number) return;
+            if (mine->after.at[w->slot] >= w->number) behind = i + 1;
+        }
+        b->behind[b->n] = behind;
+        b->tasks[b->n++] = pop(s);
+    }
+}
+static int run_together(struct sim_stream *s) {
+    struct batch b = {.n = 0};
+    add_launches(&b, s);
+    for (struct sim_stream *o = streams; o; o = o->next)
+        if (o != s && o->context == s->context && sim_random(&rng) % 4) add_launches(&b, o);
+    int r = s->context->fault ? s->context->fault : sim_calls_run(s->context, b.tasks, b.behind, b.n);
+    for (uint32_t i = 0; i < b.n; i++) sim_call_free(b.tasks[i].call);
+    return r;
+}
+
+/* The oldest task of a stream; its failure is kept for the next call that waits. */
+static int stream_step(struct sim_stream *s) {
+    int r;
+    if (sim_policy() == SIM_RANDOM && s->queue[s->first].kind == SIM_TASK_LAUNCH) {
+        r = run_together(s);
+    } else {
+        struct sim_task t = pop(s);
+        r = sim_task_run(&t);
+        sim_call_free(t.call);
+    }
+    if (r && !s->context->late_result) s->context->late_result = r;
     return r;
 }
 static int take_result(struct sim_context *c) {
@@ -267,7 +306,7 @@ SIM_API cuStreamCreateWithPriority(struct sim_stream **out, unsigned flags, int 
     s->context = context, s->flags = flags, s->id = ++n_streams + 2;
     s->slot = 1 + (uint32_t)(n_streams % (SIM_STREAM_SLOTS - 1));
     s->next = streams, streams = s;
-    rng ^= sim_seed();
+    rng = rng * UINT64_C(0xd1342543de82ef95) + sim_seed(); /* not ^: two streams would take the seed out again */
     sim_streams_unlock();
     *out = s;
     return R_SUCCESS;

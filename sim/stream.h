@@ -56,8 +56,8 @@ int sim_task_add(struct sim_stream *s, struct sim_task t);
 int sim_task_run(struct sim_task *t); /* now; the call stays with the task */
 void sim_call_free(struct sim_kernel_call *call);
 struct sim_kernel_call *sim_call_copy(const struct sim_kernel_call *call);
-int sim_call_run(struct sim_context *context, const struct sim_kernel_call *call,
-                 const struct sim_when *when);             /* drv_launch.c */
+/* Launches that run together, in drv_launch.c; `behind`: of each, 1 + number of the one behind which it begins early. */
+int sim_calls_run(struct sim_context *context, const struct sim_task *tasks, const uint32_t *behind, uint32_t n);
 int sim_call_is_early(const struct sim_kernel_call *call); /* may begin before the launch ahead of it ends */
 /* What a task may rely on: `branch` of a replay that began at *base, or 0, which goes on from s->now. */
 struct sim_stamp sim_stream_now(struct sim_stream *s, const struct sim_context *context);
