@@ -5,8 +5,8 @@
 #include "decode.h"
 #include "device.h"
 #include "report.h"
-#include "sched.h"
 #include "stream.h"
+#include "turns.h"
 
 #include <stdio.h>
 #include <stdlib.h>

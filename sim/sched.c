@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Runs a grid: host threads take clusters in order, each runs its cluster's warps in turns that the policy and the seed
  * choose, until all have ended. Nothing is left to chance but the order of atomics between clusters. */
-#include "sched.h"
 #include "async.h"
 #include "barrier.h"
 #include "device.h"
@@ -10,6 +9,7 @@
 #include "hopper.h"
 #include "report.h"
 #include "slab.h"
+#include "turns.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
  * Several launches at the same time, and several clusters of each: every seat holds a cluster, the dice give turns to
  * seats. A launch that begins early gets turns when every CTA of the one ahead has allowed it or has ended. */
 #include "report.h"
-#include "sched.h"
+#include "turns.h"
 
 #include <time.h>
 

@@ -33,7 +33,8 @@ static int (*fill)(uint64_t, unsigned, size_t, void *), (*down_later)(void *, ui
     (*up_later)(uint64_t, const void *, size_t, void *), (*both_later)(uint64_t, uint64_t, size_t, void *),
     (*new_stream)(void **, unsigned), (*wait_for)(void *), (*query)(void *), (*new_event)(void **, unsigned),
     (*record)(void *, void *), (*wait_event)(void *, void *, unsigned), (*event_wait)(void *), (*begin)(void *, int),
-    (*end)(void *, void **), (*instantiate)(void **, void *, unsigned long long), (*replay)(void *, void *);
+    (*end)(void *, void **), (*instantiate)(void **, void *, unsigned long long), (*replay)(void *, void *),
+    (*alloc_later)(uint64_t *, size_t, void *), (*free_later)(uint64_t, void *);
 static const struct {
     const char *name;
     void *at;
@@ -44,7 +45,8 @@ static const struct {
              {"cuEventRecord", &record},          {"cuStreamWaitEvent", &wait_event},
              {"cuEventSynchronize", &event_wait}, {"cuStreamBeginCapture_v2", &begin},
              {"cuStreamEndCapture", &end},        {"cuGraphInstantiateWithFlags", &instantiate},
-             {"cuGraphLaunch", &replay}};
+             {"cuGraphLaunch", &replay},          {"cuMemAllocAsync", &alloc_later},
+             {"cuMemFreeAsync", &free_later}};
 
 enum { WORDS = 64, BYTES = 4 * WORDS, BLOCKING = 0, FREE = 1 };
 static void *kernel, *waits, *waits_late, *spins, *lets_and_spins, *raises, *raises_and_waits;
@@ -126,6 +128,25 @@ static void early_others(void) { run(kernel, x, y, s, 0), run(waits_late, z, y, 
 static void not_early(void) { run(kernel, x, y, s, 0), run(waits_late, z, x, s, 0); }
 static void early_after_fill(void) { DO(fill(x, 0, WORDS, s)), run(kernel, z, x, s, 1); }
 static void early_sees_older(void) { run(kernel, x, y, s, 0), run(kernel, y, y, s, 0), run(kernel, z, x, s, 1); }
+static void pool(int waits_before, int waits_after) {
+    uint64_t own;
+    DO(alloc_later(&own, BYTES, s)), DO(record(e, s));
+    if (waits_before) DO(wait_event(t, e, 0));
+    run(kernel, own, y, t, 0), DO(record(e, t));
+    if (waits_after) DO(wait_event(s, e, 0));
+    DO(free_later(own, s));
+}
+static void pool_in_order(void) { pool(1, 1); }
+static void pool_too_early(void) { pool(0, 1); }
+static void pool_freed_too_early(void) { pool(1, 0); }
+static void pool_of_one_stream(void) {
+    uint64_t own;
+    DO(alloc_later(&own, BYTES, s)), DO(fill(own, 1, WORDS, s)), run(kernel, x, own, s, 0), DO(free_later(own, s));
+}
+static void pool_used_after(void) {
+    uint64_t own;
+    DO(alloc_later(&own, BYTES, s)), DO(free_later(own, s)), DO(wait_for(s)), run(kernel, own, y, s, 0);
+}
 
 static const struct {
     const char *name;
@@ -161,6 +182,11 @@ static const struct {
     {"not_early", not_early, NULL, NULL},
     {"early_after_fill", early_after_fill, NULL, NULL},
     {"early_sees_older", early_sees_older, NULL, NULL},
+    {"pool_in_order", pool_in_order, NULL, NULL},
+    {"pool_too_early", pool_too_early, "no stream, event or wait orders", "an allocation"},
+    {"pool_freed_too_early", pool_freed_too_early, "attnsim: ", NULL}, /* a race with the free, or use after it */
+    {"pool_of_one_stream", pool_of_one_stream, NULL, NULL},
+    {"pool_used_after", pool_used_after, "use after free", NULL},
 };
 
 /* ---- kernels at the same time: y is the flag ---- */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * Launches in small steps: workers that hold a cluster and give its warps one turn at a time. For sched_together.c,
  * which lets clusters of one launch or several run at the same time in one host thread. */
-#ifndef SIM_SCHED_H
-#define SIM_SCHED_H
+#ifndef SIM_TURNS_H
+#define SIM_TURNS_H
 #include "machine.h"
 
 void sim_launch_open(struct sim_launch *g); /* before its first worker */
