@@ -8,7 +8,7 @@ BUILD = build/release
 export JOBS
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo check check-full check-sim bench-sim asan ubsan tsan fuzz cov lint tidy abi-check ptxas-check check-oldcpu format doc \
+.PHONY: help deps build demo check check-full check-sim check-sim-full bench-sim asan ubsan tsan fuzz cov lint tidy abi-check ptxas-check check-oldcpu format doc \
         nvcc gpu-check first-contact gpu-sanitize figures install uninstall clean
 
 help: ## this list
@@ -36,6 +36,9 @@ check-full: ## more problems and seeds, sanitizers, older processors, coverage (
 check-sim: ## every GPU kernel in the PTX simulator, small problems, three policies (no GPU; KERNEL='*' POLICIES=.. REPEAT=6)
 	@tools/install_deps.sh check
 	@tools/check.sh sim
+
+check-sim-full: build ## 200 random problems per operator on the sm_80 kernels: eager, late and five seeds of random (hours; SIM_FLAGS='OPS=dist PER_OP=20')
+	@env POLICIES='eager late random' SEEDS='1 2 3 4 5' FIXED=0 PER_OP=200 KERNEL='*_sm80_*' OUT=$(BUILD)/sim-full $(SIM_FLAGS) tools/check_sim.sh $(BUILD)
 
 bench-sim: build ## speed of the PTX simulator, checks on: million warp instructions a second of one core
 	@tools/bench_sim.sh $(BUILD)

@@ -25,7 +25,11 @@ const struct sim_profile *sim_profile_find(const char *word) {
 }
 
 enum { GAP = 1 << 16, ALIGN = 512, PAGE = 4096 };
+#ifdef __SANITIZE_THREAD__ /* it takes most of the address space itself */
+static const size_t RANGE = (size_t)1 << 38;
+#else
 static const size_t RANGE = (size_t)1 << 42;
+#endif
 static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
 /* Blocks in address order; found by readers while no launch allocates. Pointers stay valid: chunks never move. */
 enum { CHUNK = 1024, CHUNKS = 65536 };

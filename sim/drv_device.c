@@ -165,6 +165,7 @@ SIM_API cuDeviceGetAttribute(int *value, int attribute, int device) {
     case 76: *value = profile->minor; break;
     case 81: *value = profile->shared_per_sm; break;
     case 82: *value = profile->registers_per_sm; break;
+    case 115: *value = 1; break; /* memory pools */
     case 97: *value = profile->shared_per_block; break;
     default: return R_INVALID_VALUE;
     }

@@ -6,6 +6,7 @@
 #include "device.h"
 #include "report.h"
 #include "stream.h"
+#include "turns.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -75,28 +76,45 @@ struct sim_kernel_call *sim_call_copy(const struct sim_kernel_call *call) {
 }
 
 int sim_call_is_early(const struct sim_kernel_call *call) { return call->early; }
-int sim_call_run(struct sim_context *context, const struct sim_kernel_call *call, const struct sim_when *when) {
-    const struct sim_program *p = call->function->program;
-    struct sim_launch g = {.program = p,
+static struct sim_launch launch_of(const struct sim_task *t) {
+    const struct sim_kernel_call *call = t->call;
+    struct sim_launch g = {.program = call->function->program,
                            .options = read_options(),
                            .dynamic_bytes = call->dynamic_bytes,
                            .shared_bytes = call->shared_bytes,
                            .n_threads = call->n_threads,
                            .n_warps = call->n_warps,
                            .params = call->params,
-                           .when = when};
+                           .when = &t->when};
     memcpy(g.grid, call->grid, sizeof g.grid);
     memcpy(g.block, call->block, sizeof g.block);
     memcpy(g.cluster, call->cluster, sizeof g.cluster);
     g.number = atomic_fetch_add(&n_launches, 1);
-    if (sim_enter("kernel", NULL)) return context->fault = R_ILLEGAL_ADDRESS; /* ATTNSIM_FAIL=kernel:n */
-    uint64_t before = sim_report_count();
-    if (sim_launch_run(&g)) context->fault = R_LAUNCH_FAILED;
-    atomic_fetch_add(&n_executed, atomic_load(&g.n_executed));
-    atomic_fetch_add(&nanoseconds, atomic_load(&g.nanoseconds));
-    if (sim_setting("ATTNSIM_STATS", 0) > 1)
-        fprintf(stderr, "attnsim: %s: %llu warp instructions, %.3f ms\n", p->kernel->name,
-                (unsigned long long)atomic_load(&g.n_executed), (double)atomic_load(&g.nanoseconds) * 1e-6);
+    return g;
+}
+int sim_calls_run(struct sim_context *context, const struct sim_task *tasks, const uint32_t *behind, uint32_t n) {
+    struct sim_launch launches[SIM_TOGETHER], *list[SIM_TOGETHER];
+    const uint64_t before = sim_report_count();
+    for (uint32_t i = 0; i < n; i++) {
+        launches[i] = launch_of(&tasks[i]);
+        if (behind && behind[i]) launches[i].behind = &launches[behind[i] - 1];
+        list[i] = &launches[i];
+        if (sim_enter("kernel", NULL)) return context->fault = R_ILLEGAL_ADDRESS; /* ATTNSIM_FAIL=kernel:n */
+    }
+    const struct sim_options *o = &launches[0].options;
+    if (n > 1 || (o->policy == SIM_RANDOM && o->threads == 1))
+        sim_launches_run(list, n);
+    else
+        sim_launch_run(&launches[0]);
+    for (uint32_t i = 0; i < n; i++) {
+        struct sim_launch *g = &launches[i];
+        if (atomic_load(&g->failed)) context->fault = R_LAUNCH_FAILED;
+        atomic_fetch_add(&n_executed, atomic_load(&g->n_executed));
+        atomic_fetch_add(&nanoseconds, atomic_load(&g->nanoseconds));
+        if (sim_setting("ATTNSIM_STATS", 0) > 1)
+            fprintf(stderr, "attnsim: %s: %llu warp instructions, %.3f ms\n", g->program->kernel->name,
+                    (unsigned long long)atomic_load(&g->n_executed), (double)atomic_load(&g->nanoseconds) * 1e-6);
+    }
     return sim_report_count() != before ? R_LAUNCH_FAILED : R_SUCCESS;
 }
 

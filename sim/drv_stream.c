@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT
- * Streams and events: queues of tasks, see stream.h. One kernel runs at a time per stream lock; kernels of two streams
- * are never interleaved, only put in other orders. */
+ * Streams and events: queues of tasks, see stream.h. What they hold runs under the streams' lock; kernels that nothing
+ * orders are put in other orders or, under the random policy, run at the same time. */
 #define _GNU_SOURCE
 #include "stream.h"
 
 #include "device.h"
 #include "global.h"
+#include "turns.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -75,17 +76,21 @@ static void place_in_order(struct sim_stream *s, struct sim_task *t) {
 
 /* ---- tasks ---- */
 
-/* Copies and fills among all that touches global memory. 1 after a finding. */
+/* Copies, fills and the like among all that touches global memory. 1 after a finding. */
 static int touch(const struct sim_task *t) {
     static atomic_ullong number;
     struct sim_deed what = {.launch = atomic_fetch_add(&number, 1)};
     int is_fill = t->kind == SIM_TASK_FILL, found;
     if (!sim_setting("ATTNSIM_RACES", 1)) return 0;
-    strcpy(what.name, is_fill ? "a fill" : "a copy");
+    static const char *const words[] = {[SIM_TASK_COPY] = "a copy",
+                                        [SIM_TASK_FILL] = "a fill",
+                                        [SIM_TASK_ALLOC] = "an allocation",
+                                        [SIM_TASK_FREE] = "a free"};
+    strcpy(what.name, words[t->kind]);
     struct sim_deed *d = sim_deed_begin(&what, 1, &t->when);
     if (!d) return 0;
     size_t bytes = is_fill ? t->bytes * t->element : t->bytes;
-    found = !is_fill && sim_global_deed(d, &t->when.before, t->from, bytes, SIM_LOAD);
+    found = t->kind == SIM_TASK_COPY && sim_global_deed(d, &t->when.before, t->from, bytes, SIM_LOAD);
     found |= sim_global_deed(d, &t->when.before, t->to, bytes, SIM_STORE);
     sim_deed_end(d);
     return found;
@@ -93,10 +98,17 @@ static int touch(const struct sim_task *t) {
 
 static int stream_step(struct sim_stream *s);
 
-static int await(const struct sim_event *e, uint64_t number) {
+/* The stream that has yet to do its task `place`; NULL: it is done. What a destroyed stream held was done. */
+static struct sim_stream *busy_with(uint64_t id, uint64_t place) {
+    struct sim_stream *s = streams;
+    while (s && s->id != id) s = s->next;
+    return s && s->executed < place && s->n ? s : NULL;
+}
+static int await(uint64_t id, uint64_t place) {
+    struct sim_stream *s;
     int r = R_SUCCESS;
-    while (e->done < number && e->stream && e->stream->n) {
-        int one = stream_step(e->stream);
+    while ((s = busy_with(id, place)) != NULL) {
+        int one = stream_step(s);
         if (!r) r = one;
     }
     return r;
@@ -104,9 +116,10 @@ static int await(const struct sim_event *e, uint64_t number) {
 
 int sim_task_run(struct sim_task *t) {
     if (t->context->fault) return t->context->fault;
-    int found = (t->kind == SIM_TASK_COPY || t->kind == SIM_TASK_FILL) && touch(t);
+    int touches = t->kind != SIM_TASK_LAUNCH && t->kind != SIM_TASK_RECORD && t->kind != SIM_TASK_WAIT;
+    int found = touches && touch(t);
     switch (t->kind) {
-    case SIM_TASK_LAUNCH: return sim_call_run(t->context, t->call, &t->when);
+    case SIM_TASK_LAUNCH: return sim_calls_run(t->context, t, NULL, 1);
     case SIM_TASK_COPY: memmove(t->to, t->from, t->bytes); break;
     case SIM_TASK_FILL:
         if (t->element == 1)
@@ -114,23 +127,66 @@ int sim_task_run(struct sim_task *t) {
         else
             for (size_t i = 0; i < t->bytes; i++) memcpy((char *)t->to + 4 * i, &t->value, 4);
         break;
-    case SIM_TASK_RECORD:
-        t->event->done++;
-        t->event->nanoseconds = now();
-        break;
-    case SIM_TASK_WAIT: return await(t->event, t->number);
+    case SIM_TASK_RECORD: t->event->nanoseconds = now(); break;
+    case SIM_TASK_WAIT: return await(t->stream, t->place);
+    case SIM_TASK_ALLOC: break;
+    case SIM_TASK_FREE: sim_memory_free((uint64_t)(uintptr_t)t->to); break;
     }
     return found ? R_LAUNCH_FAILED : R_SUCCESS;
 }
 
-/* The oldest task of a stream; its failure is kept for the next call that waits. */
-static int stream_step(struct sim_stream *s) {
+static struct sim_task pop(struct sim_stream *s) {
     struct sim_task t = s->queue[s->first];
     s->first++, s->n--;
     if (!s->n) s->first = 0;
-    int r = sim_task_run(&t);
-    sim_call_free(t.call);
-    if (r && !t.context->late_result) t.context->late_result = r;
+    return t;
+}
+
+/* Random policy: launches at the heads of streams, and those that follow them there, as far as nothing orders them. */
+struct batch {
+    struct sim_task tasks[SIM_TOGETHER];
+    struct sim_stream *streams[SIM_TOGETHER];
+    uint32_t behind[SIM_TOGETHER], n;
+};
+static void add_launches(struct batch *b, struct sim_stream *s) {
+    while (b->n < SIM_TOGETHER && s->n && s->queue[s->first].kind == SIM_TASK_LAUNCH) {
+        const struct sim_when *mine = &s->queue[s->first].when;
+        uint32_t behind = 0;
+        for (uint32_t i = 0; i < b->n; i++) {
+            const struct sim_when *w = &b->tasks[i].when;
+            if (mine->before.at[w->slot] >= w->number || w->before.at[mine->slot] >= mine->number) return;
+            if (mine->after.at[w->slot] >= w->number) behind = i + 1;
+        }
+        b->behind[b->n] = behind;
+        b->streams[b->n] = s;
+        b->tasks[b->n++] = pop(s);
+    }
+}
+static int run_together(struct sim_stream *s) {
+    struct batch b = {.n = 0};
+    add_launches(&b, s);
+    for (struct sim_stream *o = streams; o; o = o->next)
+        if (o != s && o->context == s->context && sim_random(&rng) % 4) add_launches(&b, o);
+    int r = s->context->fault ? s->context->fault : sim_calls_run(s->context, b.tasks, b.behind, b.n);
+    for (uint32_t i = 0; i < b.n; i++) {
+        b.streams[i]->executed++;
+        sim_call_free(b.tasks[i].call);
+    }
+    return r;
+}
+
+/* The oldest task of a stream; its failure is kept for the next call that waits. */
+static int stream_step(struct sim_stream *s) {
+    int r;
+    if (sim_policy() == SIM_RANDOM && s->queue[s->first].kind == SIM_TASK_LAUNCH) {
+        r = run_together(s);
+    } else {
+        struct sim_task t = pop(s);
+        r = sim_task_run(&t);
+        s->executed++;
+        sim_call_free(t.call);
+    }
+    if (r && !s->context->late_result) s->context->late_result = r;
     return r;
 }
 static int take_result(struct sim_context *c) {
@@ -167,6 +223,7 @@ static void push(struct sim_stream *s, struct sim_task t) {
         }
     }
     s->queue[s->first + s->n++] = t;
+    s->queued++;
 }
 
 static void run_some(void) { /* random policy: work goes on while the program makes calls */
@@ -267,7 +324,7 @@ SIM_API cuStreamCreateWithPriority(struct sim_stream **out, unsigned flags, int 
     s->context = context, s->flags = flags, s->id = ++n_streams + 2;
     s->slot = 1 + (uint32_t)(n_streams % (SIM_STREAM_SLOTS - 1));
     s->next = streams, streams = s;
-    rng ^= sim_seed();
+    rng = rng * UINT64_C(0xd1342543de82ef95) + sim_seed(); /* not ^: two streams would take the seed out again */
     sim_streams_unlock();
     *out = s;
     return R_SUCCESS;
@@ -359,10 +416,11 @@ SIM_API cuEventRecord(struct sim_event *e, void *stream) {
     if (captured)
         e->capture = s->capture;
     else
-        e->capture.graph = NULL, e->stream = s, e->recorded++;
+        e->capture.graph = NULL, e->stream = s ? s->id : 0, e->place = s ? s->queued + 1 : 0, e->recorded = 1;
+    int r = captured ? R_SUCCESS
+                     : sim_task_add(s, (struct sim_task){.kind = SIM_TASK_RECORD, .context = context, .event = e});
     sim_streams_unlock();
-    return captured ? R_SUCCESS
-                    : sim_task_add(s, (struct sim_task){.kind = SIM_TASK_RECORD, .context = context, .event = e});
+    return r;
 }
 SIM_API cuStreamWaitEvent(void *stream, struct sim_event *e, unsigned flags);
 SIM_API cuStreamWaitEvent(void *stream, struct sim_event *e, unsigned flags) {
@@ -372,7 +430,8 @@ SIM_API cuStreamWaitEvent(void *stream, struct sim_event *e, unsigned flags) {
     if (e->capture.graph) return s ? sim_graph_join(s, e) : R_CAPTURE_IMPLICIT;
     if (s && s->capture.graph) return R_CAPTURE_ISOLATION; /* a recording cannot wait for what is outside */
     return sim_task_add(
-        s, (struct sim_task){.kind = SIM_TASK_WAIT, .context = context, .event = e, .number = e->recorded});
+        s, (struct sim_task){
+               .kind = SIM_TASK_WAIT, .context = context, .event = e, .stream = e->stream, .place = e->place});
 }
 SIM_API cuEventSynchronize(struct sim_event *e);
 SIM_API cuEventSynchronize(struct sim_event *e) {
@@ -382,7 +441,7 @@ SIM_API cuEventSynchronize(struct sim_event *e) {
     int r = sim_capture_forbids();
     if (r) return r;
     sim_streams_lock();
-    await(e, e->recorded);
+    await(e->stream, e->place);
     sim_stamp_join(&sim_host_stamp, &e->stamp);
     r = take_result(context);
     sim_streams_unlock();
@@ -394,8 +453,8 @@ SIM_API cuEventQuery(struct sim_event *e) {
     if (!e) return R_INVALID_HANDLE;
     if (e->capture.graph) return R_CAPTURED_EVENT;
     sim_streams_lock();
-    int busy = e->done < e->recorded;
-    if (busy && e->stream && e->stream->n) stream_step(e->stream);
+    struct sim_stream *busy = busy_with(e->stream, e->place);
+    if (busy) stream_step(busy);
     if (!busy) sim_stamp_join(&sim_host_stamp, &e->stamp);
     sim_streams_unlock();
     return busy ? R_NOT_READY : take_result(context);
@@ -405,7 +464,7 @@ SIM_API cuEventElapsedTime(float *ms, struct sim_event *a, struct sim_event *b) 
     ENTER_CONTEXT
     if (!ms || !a || !b) return R_INVALID_VALUE;
     if (!a->recorded || !b->recorded) return R_INVALID_HANDLE;
-    if (a->done < a->recorded || b->done < b->recorded) return R_NOT_READY;
+    if (busy_with(a->stream, a->place) || busy_with(b->stream, b->place)) return R_NOT_READY;
     *ms = (float)((double)b->nanoseconds - (double)a->nanoseconds) * 1e-6f;
     return R_SUCCESS;
 }

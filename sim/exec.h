@@ -4,6 +4,7 @@
 #define SIM_EXEC_H
 #include "decode.h"
 
+void sim_release_dependents(struct sim_cta *cta); /* once for each CTA */
 enum sim_step sim_exec_exit(struct sim_warp *w, const struct sim_ins *in, uint32_t m);
 
 /* What atom does to one place of 4 or 8 bytes: in->x, type and bytes say what (exec_mem.c); flush:

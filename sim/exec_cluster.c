@@ -205,9 +205,24 @@ SIM_DECODER(setmaxnreg) {
 
 /* ---- what has no effect here ---- */
 
-SIM_HEAD(grid_wait) { /* here the launch before has ended; what the warp does from now on relies on it */
+SIM_HEAD(grid_wait) { /* the launch ahead has ended; what the warp does from now on relies on it */
+    const struct sim_launch *ahead = w->cta->cluster->launch->behind;
     (void)in, (void)m;
+    if (ahead && !atomic_load(&ahead->ended)) {
+        w->polling = 1;
+        return SIM_BLOCK;
+    }
     w->known[w->cta->cluster->waits_at] = 1;
+    return SIM_NEXT;
+}
+void sim_release_dependents(struct sim_cta *cta) {
+    if (cta->released) return;
+    cta->released = 1;
+    atomic_fetch_add(&cta->cluster->launch->n_released, 1);
+}
+SIM_HEAD(let_dependents) {
+    (void)in, (void)m;
+    sim_release_dependents(w->cta);
     return SIM_NEXT;
 }
 SIM_DECODER(griddepcontrol) {
@@ -215,7 +230,7 @@ SIM_DECODER(griddepcontrol) {
         d->program->uses |= SIM_USES_GRID_WAIT;
         in->exec = grid_wait;
     } else if (sim_word(d, "launch_dependents")) {
-        in->exec = no_effect;
+        in->exec = let_dependents;
     }
 }
 SIM_HEAD(make_policy) {

@@ -138,6 +138,7 @@ struct sim_cta {
     uint32_t *latest; /* by part of the memory and warp of the cluster: time of its last read there */
     struct sim_warp *warps;
     uint32_t n_warps, n_live, n_threads;
+    uint8_t released; /* griddepcontrol.launch_dependents came */
     struct sim_barrier barriers[SIM_BARRIERS];
     struct sim_cta_hopper *hopper;
 };
@@ -184,6 +185,11 @@ struct sim_launch {
     uint32_t calm_from;          /* the actors from here to the deed's own all come before it */
     uint8_t far_unknown;         /* too many actors to check CTAs against each other */
     struct sim_signals *signals; /* NULL unless the program uses it */
+    /* programmatic dependent launch: the launch behind which this one began early, or NULL; CTAs that have ended or
+     * executed launch_dependents; all have ended */
+    const struct sim_launch *behind;
+    atomic_ullong n_released;
+    atomic_int ended;
 };
 
 enum { SIM_RECENT = 4 };
@@ -193,6 +199,9 @@ struct sim_worker {
     const struct sim_block *recent[SIM_RECENT]; /* blocks of global memory found last */
     uint32_t next_recent;
     uint32_t clock_base; /* larger than every time that the shared memory's records hold */
+    uint32_t last, live; /* warps: the last that had a turn; those that have not ended */
+    uint64_t seen_changes;
+    uint32_t n_chances; /* of polls in vain since cluster->changes was seen_changes */
 };
 
 /* Runs the grid; returns when all CTAs ended or one faulted. 0 or a driver error number. */

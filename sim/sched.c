@@ -9,6 +9,7 @@
 #include "hopper.h"
 #include "report.h"
 #include "slab.h"
+#include "turns.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -121,12 +122,14 @@ static void start_cluster(struct sim_worker *k, uint64_t number) {
     if (g->deed) c->first_actor = g->deed->first + (uint32_t)number * c->n_actors;
     c->rng = g->options.seed * UINT64_C(0xd1342543de82ef95) + number * 2 + 1;
     c->changes = 1;
+    k->last = c->n_warps - 1, k->live = c->n_warps;
+    k->seen_changes = k->n_chances = 0;
     for (uint32_t r = 0; r < c->n_ctas; r++) {
         struct sim_cta *cta = &c->ctas[r];
         uint32_t in[3] = {r % g->cluster[0], r / g->cluster[0] % g->cluster[1], r / g->cluster[0] / g->cluster[1]};
         for (int i = 0; i < 3; i++) cta->id[i] = (uint32_t)at[i] * g->cluster[i] + in[i];
         cta->linear = ((uint64_t)cta->id[2] * g->grid[1] + cta->id[1]) * g->grid[0] + cta->id[0];
-        cta->n_live = cta->n_warps;
+        cta->n_live = cta->n_warps, cta->released = 0;
         memset(cta->shared, 0xfb, cta->shared_bytes);
         memset(cta->writes, 0, (cta->shared_bytes / 4 + 1) * sizeof *cta->writes);
         if (clear) memset(cta->latest, 0, parts_of(cta) * c->n_warps * sizeof *cta->latest);
@@ -168,7 +171,7 @@ static void start_cluster(struct sim_worker *k, uint64_t number) {
 static void end_warp(struct sim_warp *w) {
     struct sim_cta *cta = w->cta;
     sim_copies_drop(w);
-    cta->n_live--;
+    if (!--cta->n_live) sim_release_dependents(cta);
     if (w->hopper) sim_hopper_warp_ended(w);
     cta->cluster->changes++;
     sim_barrier_warp_ended(cta);
@@ -195,14 +198,12 @@ static struct turn next_turn(struct sim_cluster *c, uint32_t *last) {
 
 /* A poll in vain may stand outside of any loop: warps that poll go on some times though nothing has changed. */
 enum { CHANCES = 64 };
-struct chances {
-    uint64_t changes;
-    uint32_t n;
-};
-static int another_chance(struct sim_cluster *c, struct chances *s) {
+static int another_chance(struct sim_worker *k) {
+    struct sim_cluster *c = &k->cluster;
     int any = 0;
-    if (s->changes != c->changes) *s = (struct chances){.changes = c->changes};
-    if (s->n++ == CHANCES) return 0;
+    if (k->seen_changes != c->changes) k->seen_changes = c->changes, k->n_chances = 0;
+    if (k->n_chances == CHANCES) return 0;
+    k->n_chances++;
     for (uint32_t i = 0; i < c->n_warps; i++) {
         struct sim_warp *w = &c->ctas[i / c->ctas->n_warps].warps[i % c->ctas->n_warps];
         if (w->done || w->blocked || !w->polling) continue;
@@ -212,38 +213,45 @@ static int another_chance(struct sim_cluster *c, struct chances *s) {
     return any;
 }
 
-static int run_cluster(struct sim_cluster *c) {
+enum sim_turn sim_worker_turn(struct sim_worker *k) {
+    struct sim_cluster *c = &k->cluster;
     struct sim_launch *g = c->launch;
-    struct chances chances = {0};
-    uint32_t last = c->n_warps - 1, live = c->n_warps;
-    while (live) {
-        struct turn t = next_turn(c, &last);
-        if (!t.warp) {
-            int forced = c->hopper ? sim_flight_force(c) : 0;
-            if (!forced) forced = another_chance(c, &chances);
-            if (!forced) sim_tell_deadlock(c);
-            if (forced < 1) return -1;
-            continue;
-        }
-        struct sim_warp *w = t.warp;
-        enum sim_step step = sim_warp_run(w, t.quantum);
-        if (step == SIM_FAULT || atomic_load_explicit(&g->failed, memory_order_relaxed)) return -1;
-        if (w->polling) w->polled_at = c->changes;
-        if (w->done) {
-            end_warp(w);
-            live--;
-        }
-        if (w->n_executed > g->options.max_instructions) {
-            sim_find(w, NULL, w->live, SIM_F_ENDLESS, "%" PRIu64 " instructions of one warp and no end", w->n_executed);
-            return -1;
-        }
-        if (g->options.policy == SIM_RANDOM && w->n_copies) sim_copies_step(w);
-        if (g->options.policy == SIM_RANDOM && c->hopper && sim_flight_some(c)) return -1;
+    if (!k->live) return c->hopper && sim_hopper_end(c) ? SIM_BROKEN : SIM_ENDED;
+    struct turn t = next_turn(c, &k->last);
+    if (!t.warp) {
+        int forced = c->hopper ? sim_flight_force(c) : 0;
+        if (forced) return forced < 0 ? SIM_BROKEN : SIM_WENT_ON;
+        return another_chance(k) ? SIM_POLLED : SIM_STUCK;
     }
-    return c->hopper ? sim_hopper_end(c) : 0;
+    struct sim_warp *w = t.warp;
+    const uint64_t before = c->changes;
+    enum sim_step step = sim_warp_run(w, t.quantum);
+    if (step == SIM_FAULT || atomic_load_explicit(&g->failed, memory_order_relaxed)) return SIM_BROKEN;
+    if (w->polling) w->polled_at = c->changes;
+    int in_vain = w->polling && c->changes == before;
+    if (w->done) {
+        end_warp(w);
+        k->live--;
+    }
+    if (w->n_executed > g->options.max_instructions) {
+        sim_find(w, NULL, w->live, SIM_F_ENDLESS, "%" PRIu64 " instructions of one warp and no end", w->n_executed);
+        return SIM_BROKEN;
+    }
+    if (g->options.policy == SIM_RANDOM && w->n_copies) sim_copies_step(w);
+    if (g->options.policy == SIM_RANDOM && c->hopper && sim_flight_some(c)) return SIM_BROKEN;
+    return in_vain && c->changes == before ? SIM_POLLED : SIM_WENT_ON;
+}
+/* 0, or -1 after a fault. */
+static int run_cluster(struct sim_worker *k) {
+    for (;;) switch (sim_worker_turn(k)) {
+        case SIM_ENDED: return 0;
+        case SIM_BROKEN: return -1;
+        case SIM_STUCK: sim_tell_deadlock(&k->cluster); return -1;
+        default: break;
+        }
 }
 
-static void end_cluster(struct sim_worker *k) { /* times of the next one start behind all of this one's */
+void sim_worker_leave(struct sim_worker *k) { /* times of the next one start behind all of this one's */
     struct sim_cluster *c = &k->cluster;
     uint64_t n = 0;
     uint32_t top = k->clock_base;
@@ -266,56 +274,72 @@ static uint64_t processor_time(void) { /* of this thread, in nanoseconds */
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-static void *work(void *arg) {
-    struct sim_launch *g = arg;
-    uint64_t start = processor_time();
+uint64_t sim_launch_clusters(const struct sim_launch *g) {
+    return (uint64_t)(g->grid[0] / g->cluster[0]) * (g->grid[1] / g->cluster[1]) * (g->grid[2] / g->cluster[2]);
+}
+struct sim_worker *sim_worker_open(struct sim_launch *g) {
     struct sim_worker *k = zeroed(1, sizeof *k);
-    uint64_t clusters =
-        (uint64_t)(g->grid[0] / g->cluster[0]) * (g->grid[1] / g->cluster[1]) * (g->grid[2] / g->cluster[2]);
     k->launch = g;
     k->clock_base = sim_slab_base();
     make_cluster(k, g);
-    for (;;) {
-        uint64_t number = atomic_fetch_add(&g->next_cluster, 1);
-        if (number >= clusters || atomic_load(&g->failed)) break;
-        start_cluster(k, number);
-        if (run_cluster(&k->cluster)) atomic_store(&g->failed, 1);
-        end_cluster(k);
-    }
+    return k;
+}
+void sim_worker_close(struct sim_worker *k) {
     free_cluster(&k->cluster);
     free(k);
+}
+int sim_worker_next(struct sim_worker *k) {
+    uint64_t number = atomic_fetch_add(&k->launch->next_cluster, 1);
+    if (number >= sim_launch_clusters(k->launch) || atomic_load(&k->launch->failed)) return 0;
+    start_cluster(k, number);
+    return 1;
+}
+
+static void *work(void *arg) {
+    struct sim_launch *g = arg;
+    uint64_t start = processor_time();
+    struct sim_worker *k = sim_worker_open(g);
+    while (sim_worker_next(k)) {
+        if (run_cluster(k)) atomic_store(&g->failed, 1);
+        sim_worker_leave(k);
+    }
+    sim_worker_close(k);
     atomic_fetch_add(&g->nanoseconds, processor_time() - start);
     return NULL;
 }
 
-/* The launch among all that touches global memory. */
-static void open_deed(struct sim_launch *g, uint64_t clusters) {
+/* Its place among all that touches global memory. */
+void sim_launch_open(struct sim_launch *g) {
+    if (!g->options.races) return;
     const struct sim_program *p = g->program;
     struct sim_actors actors;
     struct sim_deed what = {.launch = g->number, .program = p, .n_warps = g->n_warps};
     what.per_cluster = sim_count_actors(g, &actors);
     memcpy(what.grid, g->grid, sizeof what.grid), memcpy(what.cluster, g->cluster, sizeof what.cluster);
     snprintf(what.name, sizeof what.name, "%s", p->kernel->name);
-    g->deed = sim_deed_begin(&what, clusters * what.per_cluster, g->when);
+    g->deed = sim_deed_begin(&what, sim_launch_clusters(g) * what.per_cluster, g->when);
     if (!g->deed) return;
     g->calm_from = sim_calm_from(&g->when->before, g->deed->first);
     g->far_unknown = p->uses & SIM_USES_SYNC && g->deed->n > SIM_MAX_FAR;
     if (p->uses & SIM_USES_SYNC && !g->far_unknown) g->signals = sim_signals_open();
 }
 
+void sim_launch_close(struct sim_launch *g) {
+    sim_signals_close(g->signals);
+    sim_deed_end(g->deed);
+}
+
 int sim_launch_run(struct sim_launch *g) {
     pthread_t threads[64];
-    uint64_t clusters =
-        (uint64_t)(g->grid[0] / g->cluster[0]) * (g->grid[1] / g->cluster[1]) * (g->grid[2] / g->cluster[2]);
-    if (g->options.races) open_deed(g, clusters);
+    uint64_t clusters = sim_launch_clusters(g);
     int n = g->options.threads, started = 0;
     if (n > 64) n = 64;
     if ((uint64_t)n > clusters) n = (int)clusters;
+    sim_launch_open(g);
     for (; started < n - 1; started++)
         if (pthread_create(&threads[started], NULL, work, g)) break;
     work(g);
     for (int i = 0; i < started; i++) pthread_join(threads[i], NULL);
-    sim_signals_close(g->signals);
-    sim_deed_end(g->deed);
+    sim_launch_close(g);
     return atomic_load(&g->failed);
 }

@@ -8,7 +8,15 @@
 #include "machine.h"
 #include "order.h"
 
-enum sim_task_kind { SIM_TASK_LAUNCH, SIM_TASK_COPY, SIM_TASK_FILL, SIM_TASK_RECORD, SIM_TASK_WAIT };
+enum sim_task_kind {
+    SIM_TASK_LAUNCH,
+    SIM_TASK_COPY,
+    SIM_TASK_FILL,
+    SIM_TASK_RECORD,
+    SIM_TASK_WAIT,
+    SIM_TASK_ALLOC, /* of a stream: has happened, its order counts (drv_pool.c) */
+    SIM_TASK_FREE
+};
 struct sim_task {
     enum sim_task_kind kind;
     struct sim_context *context;
@@ -18,7 +26,7 @@ struct sim_task {
     size_t bytes; /* of a fill: elements */
     uint32_t value, element;
     struct sim_event *event;
-    uint64_t number; /* SIM_TASK_WAIT: of the record that is waited for */
+    uint64_t stream, place; /* SIM_TASK_WAIT: of the record that is waited for */
     struct sim_when when;
 };
 enum { SIM_TAILS = 16 };
@@ -32,6 +40,7 @@ struct sim_stream {
     uint64_t id;
     struct sim_task *queue;
     uint32_t first, n, room;
+    uint64_t queued, executed;  /* tasks so far */
     struct sim_capture capture; /* graph: NULL unless it records */
     uint8_t origin, invalid;    /* origin: the capture began here */
     int mode;
@@ -44,9 +53,9 @@ struct sim_stream {
     struct sim_stream *next;
 };
 struct sim_event {
-    struct sim_stream *stream; /* that recorded it last; NULL: the default stream, or none */
-    uint64_t recorded, done;   /* records queued and executed so far */
-    uint64_t nanoseconds;      /* when it was executed */
+    uint64_t stream, place; /* of the last record: number of the stream, 0 is the default one; the task there */
+    uint64_t nanoseconds;   /* when it was executed */
+    uint8_t recorded;
     struct sim_capture capture;
     struct sim_stamp stamp; /* of the last record */
 };
@@ -56,8 +65,8 @@ int sim_task_add(struct sim_stream *s, struct sim_task t);
 int sim_task_run(struct sim_task *t); /* now; the call stays with the task */
 void sim_call_free(struct sim_kernel_call *call);
 struct sim_kernel_call *sim_call_copy(const struct sim_kernel_call *call);
-int sim_call_run(struct sim_context *context, const struct sim_kernel_call *call,
-                 const struct sim_when *when);             /* drv_launch.c */
+/* Launches that run together (drv_launch.c); `behind`: of each, 1 + number of that behind which it begins early. */
+int sim_calls_run(struct sim_context *context, const struct sim_task *tasks, const uint32_t *behind, uint32_t n);
 int sim_call_is_early(const struct sim_kernel_call *call); /* may begin before the launch ahead of it ends */
 /* What a task may rely on: `branch` of a replay that began at *base, or 0, which goes on from s->now. */
 struct sim_stamp sim_stream_now(struct sim_stream *s, const struct sim_context *context);

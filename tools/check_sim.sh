@@ -4,12 +4,15 @@
 # under the policies eager, late and random. A row that accepts none of them, a wrong number and a finding of the simulator
 # are failures.   usage: tools/check_sim.sh BUILD
 # KERNEL='*' rows; POLICIES='eager late random'; REPEAT=6 random problems per operator and dtype; SEED=1; JOBS processes
+# SEEDS='1 2 3' of the policy random, in place of SEED; FIXED=0: random problems alone; OPS='sdpa_fwd dist': these operators;
+# PER_OP=200: so many random problems per operator, shared over its dtypes, in place of REPEAT; OUT: folder of the logs
 set -u
 build=${1:?usage: tools/check_sim.sh BUILD}
 attn=$build/attn
 jobs=${JOBS:-$(nproc)}
 kernel=${KERNEL:-*} policies=${POLICIES:-eager late random} repeat=${REPEAT:-6} seed=${SEED:-1}
-out=$build/sim
+seeds=${SEEDS:-$seed} fixed=${FIXED:-1} ops=${OPS:-sdpa_fwd sdpa_bwd mla_fwd mla_bwd dist} per_op=${PER_OP:-0}
+out=${OUT:-$build/sim}
 export ATTNSIM_THREADS=1 NO_COLOR=1
 rm -rf "$out"
 mkdir -p "$out"
@@ -55,36 +58,45 @@ LIST
     esac
 }
 
-# One line a process: log, policy, arguments separated by tabs.
+seeds_of() { [ "$1" = random ] && echo "$seeds" || echo "$seed"; }
+op_and_dtype='s/^attn_(sdpa_fwd|sdpa_bwd|mla_fwd|mla_bwd|dist)_.*_(bf16|f16|f32|f64)_.*/\1 \2/'
+
+# One line a process: policy, seed, log, arguments separated by tabs.
 plan() {
-    local row op dtype width heads policy text n
+    local row op dtype width heads policy text n one_seed dtypes
     for policy in $policies; do
-        while read -r row; do
-            op=$(sed -E 's/^attn_(sdpa_fwd|sdpa_bwd|mla_fwd|mla_bwd|dist)_.*/\1/' <<<"$row")
-            dtype=$(sed -E 's/.*_(bf16|f16|f32|f64)_.*/\1/' <<<"$row")
-            width=$(sed -E 's/.*_d([0-9]+).*/\1/' <<<"$row")
-            heads=$(sed -nE 's/.*_h([0-9]+).*/\1/p' <<<"$row")
-            n=0
-            while read -r text; do
-                text=${text//@W/$width}
-                text=${text//@H/${heads:-64}}
-                printf '%s\t%s\t%s\t%s\n' "$policy" "$row.$n" "$row" "--problem=$text $dtype"
-                n=$((n + 1))
-            done < <(problems "$op")
-        done <"$out/rows"
-        while read -r op dtype; do
-            printf '%s\t%s\t%s\t%s\t%s\t%s\n' "$policy" "random.$op.$dtype" "$kernel" "--repeat=$repeat" "--op=$op" \
-                "--dtype=$dtype"
-        done < <(sed -E 's/^attn_(sdpa_fwd|sdpa_bwd|mla_fwd|mla_bwd|dist)_.*_(bf16|f16|f32|f64)_.*/\1 \2/' "$out/rows" | sort -u)
+        for one_seed in $(seeds_of "$policy"); do plan_seed; done
     done
+}
+plan_seed() { # of the variables policy and one_seed
+    [ "$fixed" = 0 ] || while read -r row; do
+        op=$(sed -E 's/^attn_(sdpa_fwd|sdpa_bwd|mla_fwd|mla_bwd|dist)_.*/\1/' <<<"$row")
+        dtype=$(sed -E 's/.*_(bf16|f16|f32|f64)_.*/\1/' <<<"$row")
+        width=$(sed -E 's/.*_d([0-9]+).*/\1/' <<<"$row")
+        heads=$(sed -nE 's/.*_h([0-9]+).*/\1/p' <<<"$row")
+        n=0
+        while read -r text; do
+            text=${text//@W/$width}
+            text=${text//@H/${heads:-64}}
+            printf '%s\t%s\t%s\t%s\t%s\n' "$policy" "$one_seed" "$row.$n" "$row" "--problem=$text $dtype"
+            n=$((n + 1))
+        done < <(problems "$op")
+    done <"$out/rows"
+    while read -r op dtype; do
+        n=$repeat
+        dtypes=$(sed -E "$op_and_dtype" "$out/rows" | sort -u | grep -c "^$op ")
+        [ "$per_op" = 0 ] || n=$(((per_op + dtypes - 1) / dtypes))
+        printf '%s\t%s\t%s\t%s\t%s\t%s\t%s\n' "$policy" "$one_seed" "random.$op.$dtype" "$kernel" "--repeat=$n" \
+            "--op=$op" "--dtype=$dtype"
+    done < <(sed -E "$op_and_dtype" "$out/rows" | sort -u)
 }
 
 one() { # a line of the plan
-    local policy name row log rc
+    local policy seed name row log rc
     local -a words
-    IFS=$'\t' read -r policy name row rest <<<"$1"
+    IFS=$'\t' read -r policy seed name row rest <<<"$1"
     IFS=$'\t' read -ra words <<<"$rest"
-    log=$out/$policy.$name
+    log=$out/$policy.$seed.$name
     "$attn" check --driver sim --policy "$policy" --seed "$seed" --kernel "$row" --threads 1 --timeout 600 --json "${words[@]}" \
         >"$log.json" 2>"$log.err"
     rc=$?
@@ -96,13 +108,14 @@ one() { # a line of the plan
     [ -s "$log.err" ] || rm -f "$log.err"
 }
 
-"$attn" check --driver sim --list --kernel "$kernel" 2>"$out/list.err" | grep -v 'not usable' >"$out/rows"
+"$attn" check --driver sim --list --kernel "$kernel" 2>"$out/list.err" | grep -v 'not usable' |
+    grep -E "^attn_(${ops// /|})_" >"$out/rows"
 if [ ! -s "$out/rows" ]; then
     echo "no rows: $(head -n 1 "$out/list.err")"
     echo '0 passed, 1 failed'
     exit 1
 fi
-export attn out seed
+export attn out
 export -f one
 plan | tr '\n' '\0' | xargs -0 -P "$jobs" -I{} bash -c 'one "$1"' _ {}
 
@@ -116,11 +129,15 @@ for policy in $policies; do
     f=$(awk '{ s += $3 } END { print s + 0 }' <<<"$sums")
     if [ -n "$idle" ] && grep -qs '^ATTN_CUDA_VARIANTS:[A-Z]*=[^.]' "$build/CMakeCache.txt"; then
         echo "$policy: $(wc -l <<<"$idle") rows accepted no problem: this build has a part of the images"
+    elif [ -n "$idle" ] && [ "$fixed" = 0 ]; then
+        echo "$policy: $(wc -l <<<"$idle") rows were dealt no problem"
     elif [ -n "$idle" ]; then
         echo "$policy: rows that accepted no problem: $idle"
         f=$((f + $(wc -l <<<"$idle")))
     fi
     echo "$policy: $p passed, $f failed, $(wc -l <"$out/rows") rows"
+    [ "$fixed" = 1 ] || awk '{ sub(/^attn_/, "", $1); match($1, /^(sdpa|mla)_[a-z]+|^dist/); op = substr($1, 1, RLENGTH)
+            p[op] += $2; f[op] += $3 } END { for (op in p) print "  " op ": " p[op] " passed, " f[op] " failed" }' <<<"$sums"
     passed=$((passed + p)) failed=$((failed + f))
 done
 echo "$passed passed, $failed failed"

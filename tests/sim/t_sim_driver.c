@@ -274,6 +274,31 @@ static void calls_have_addresses(void **state) {
     assert_int_not_equal(cu.address("cuNothingOfTheKind", &at, 12000, 0, NULL), 0);
 }
 
+/* The same kernel by a library without a context. */
+static void libraries_have_kernels(void **state) {
+    (void)state;
+    int (*load)(void **, const void *, int *, void **, unsigned, int *, void **, unsigned), (*unload)(void *),
+        (*of)(void **, void *, const char *), (*function)(void **, void *);
+    static const char *const names[] = {"cuLibraryLoadData", "cuLibraryUnload", "cuLibraryGetKernel",
+                                        "cuKernelGetFunction"};
+    void *const places[] = {&load, &unload, &of, &function};
+    void *library = NULL, *k = NULL, *before = kernel;
+    for (int i = 0; i < 4; i++) {
+        void *at = NULL;
+        OK(cu.address(names[i], &at, 12000, 0, NULL));
+        memcpy(places[i], &at, sizeof at);
+    }
+    OK(load(&library, ptx, NULL, NULL, 0, NULL, NULL, 0));
+    assert_int_not_equal(of(&k, library, "none"), 0);
+    OK(of(&k, library, "k"));
+    OK(function(&kernel, k));
+    OK(cu.fill(buffer, 5, WORDS, NULL));
+    OK(launch(NULL, 1));
+    assert_int_equal(first_word(), 11);
+    kernel = before;
+    OK(unload(library));
+}
+
 struct map {
     int type, rank, interleave, swizzle, l2, fill;
     uint64_t address, dim[5], stride[4];
@@ -383,9 +408,10 @@ static void environment(void **state) {
 int main(void) {
     const struct CMUnitTest first[] = {cmocka_unit_test(environment)}; /* before this process opens the driver */
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(events_order_streams), cmocka_unit_test(a_missing_wait_shows),
-        cmocka_unit_test(graphs_repeat),        cmocka_unit_test(recordings_are_guarded),
-        cmocka_unit_test(calls_have_addresses), cmocka_unit_test(tensor_maps_have_rules),
+        cmocka_unit_test(events_order_streams),   cmocka_unit_test(a_missing_wait_shows),
+        cmocka_unit_test(graphs_repeat),          cmocka_unit_test(recordings_are_guarded),
+        cmocka_unit_test(calls_have_addresses),   cmocka_unit_test(libraries_have_kernels),
+        cmocka_unit_test(tensor_maps_have_rules),
     };
     setenv("ATTNSIM_QUIET", "1", 1);
     int r = cmocka_run_group_tests(first, NULL, NULL);
