@@ -77,6 +77,7 @@ struct sim_cluster_hopper {
     /* barrier.cluster */
     uint32_t cluster_arrived, cluster_phase;
     uint32_t *cluster_clock, *cluster_done;
+    uint8_t launch_refused; /* clusterlaunchcontrol: seen that no cluster is left */
 };
 
 void sim_hopper_make(struct sim_cluster *c);   /* n_actors, n_clock and the state, before the CTAs' own memory */
