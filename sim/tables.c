@@ -57,7 +57,6 @@ const struct sim_grammar sim_grammars[] = {
     {"discard", sim_decode_nothing},
     {"applypriority", sim_decode_nothing},
     {"nanosleep", sim_decode_nothing},
-    {"griddepcontrol", sim_decode_nothing}, /* a kernel starts when the one before has ended */
     {"pmevent", sim_decode_nothing},
     SAME(mbarrier),
     SAME(wgmma),

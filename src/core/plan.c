@@ -78,6 +78,10 @@ static bool accepts(const struct request *q, const struct attn_kernel *k, struct
     if (k->device_type != q->device->id.type)
         return refuse(why, "runs on %s devices", k->device_type == ATTN_DEVICE_TYPE_CUDA ? "cuda" : "cpu");
     if (k->dtype != p->dtype) return refuse(why, "is for %s tensors", attn_dtype_name(k->dtype));
+    if (k->features & q->device->denied) {
+        attn_text_add(why, "needs %s: %s", k->arch, q->device->denied_why);
+        return false;
+    }
     if (k->features & ~q->device->features)
         return refuse(why, "needs %s, which the device lacks or is not allowed to use", k->arch);
     if (attn_core_has(p, ATTN_DETERMINISTIC) && !k->deterministic) return refuse(why, "%s", "is not deterministic");

@@ -15,6 +15,8 @@
 /* cpuid and xgetbv; `cap` is "", "c", "avx2", "avx512", "avx512bf16" or "amx". text (may be NULL) gets names for a
  * person. */
 uint64_t attn_cpu_features(const char *cap, struct attn_text *text);
+/* 1: the processor has AMX and the cap allows it, but the system refused its registers. */
+int attn_cpu_amx_denied(const char *cap);
 
 /* Thread pool. run() calls job(arg, worker) once for each worker 0 .. n-1, worker 0 on the calling thread, and returns
  * when all are done; n <= workers. Never allocates. When another thread is using the pool, all workers' jobs run on the

@@ -33,6 +33,11 @@ static attn_status open_cpu(struct attn_ctx *ctx, struct attn_core_device *devic
     dev->threads = ctx->threads;
     struct attn_text text = attn_text_over(dev->feature_text, sizeof dev->feature_text);
     dev->features = attn_cpu_features(ctx->cpu_isa, &text);
+    if (attn_cpu_amx_denied(ctx->cpu_isa)) {
+        dev->denied = ATTN_CPU_AMX;
+        dev->denied_why = "the system's kernel did not permit AMX";
+        attn_base_log(&ctx->log, ATTN_LOG_INFO, "cpu", "%s", dev->denied_why);
+    }
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
     if (pages > 0 && page > 0) dev->memory_bytes = (uint64_t)pages * (uint64_t)page;
     read_cpu_name(dev->name, sizeof dev->name);

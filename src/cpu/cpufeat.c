@@ -56,6 +56,10 @@ static struct survey look(void) {
     }
     found.avx512_fp16 = (uint8_t)(d7 >> 23 & 1);
     found.amx = all_set(xcr0, XCR0_AMX) && all_set(d7, UINT32_C(1) << 22 | UINT32_C(1) << 24); /* BF16 TILE */
+#ifdef ATTN_AMX_EMULATED /* tests alone: cpu/amx_tile.h */
+    found.amx = 1;
+#endif
+    found.amx = found.amx && (found.levels & ATTN_CPU_BF16); /* those kernels use both */
     return found;
 }
 #else
@@ -72,7 +76,10 @@ static void fill_survey(void) { survey = look(); }
 /* Linux gives the tile registers to a process on request (arch_prctl(2), ARCH_REQ_XCOMP_PERM). The request enlarges
  * signal frames, so nobody makes it who capped the level below AMX. A refusal leaves AVX-512. */
 static void request_amx(void) {
-#if defined(__x86_64__) && defined(__linux__)
+#ifdef ATTN_AMX_EMULATED
+    extern int attn_amx_emulated_permit;
+    amx_granted = attn_amx_emulated_permit;
+#elif defined(__x86_64__) && defined(__linux__)
     enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
     amx_granted = syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
 #endif
@@ -108,6 +115,11 @@ uint64_t attn_cpu_features(const char *cap, struct attn_text *text) {
     }
     if (features & ATTN_CPU_AMX) attn_text_add(text, " amx_tile amx_bf16");
     return features;
+}
+
+int attn_cpu_amx_denied(const char *cap) {
+    const uint64_t features = attn_cpu_features(cap, NULL);
+    return survey.amx && (levels_up_to(cap) & ATTN_CPU_AMX) && !(features & ATTN_CPU_AMX);
 }
 
 uint32_t attn_cpu_flush_begin(void) {

@@ -82,7 +82,9 @@ static void job(void *arg, int32_t worker) {
     const struct layout l = lay_out(j->isa, j->p);
     char *ws = (char *)j->a->workspace + l.bytes * (uint64_t)worker;
     uint32_t mode = attn_cpu_flush_begin();
+    attn_ukr_pair_begin(j->isa->pair);
     for (int64_t t; (t = attn_cpu_next(&j->next)) < j->n_tasks;) task(j, &l, ws, t);
+    attn_ukr_pair_end(j->isa->pair);
     attn_cpu_flush_end(mode);
 }
 

@@ -189,8 +189,10 @@ static void one_unit(const struct mla_bwd *j, int64_t at_unit, char *thread) {
 void attn_cpu_mla_bwd_rows_job(void *arg, int32_t worker) {
     struct mla_bwd *j = arg;
     uint32_t mode = attn_cpu_flush_begin();
+    attn_ukr_pair_begin(j->isa->pair);
     for (int64_t t; (t = attn_cpu_next(&j->next)) < j->n_units;)
         one_unit(j, t, j->ws + j->z.at_threads + j->z.thread_bytes * (uint64_t)worker);
+    attn_ukr_pair_end(j->isa->pair);
     attn_cpu_flush_end(mode);
 }
 
@@ -223,10 +225,12 @@ void attn_cpu_mla_bwd_keys_job(void *arg, int32_t worker) {
     const struct mla_bwd_size *z = &j->z;
     float *sum = (float *)(j->ws + z->at_threads + z->thread_bytes * (uint64_t)worker + z->t_sum);
     uint32_t mode = attn_cpu_flush_begin();
+    attn_ukr_pair_begin(j->isa->pair);
     for (int64_t t; (t = attn_cpu_next(&j->next)) < z->n_ranges * z->n_slices;) {
         const int64_t range = t / z->n_slices, c0 = t % z->n_slices * MLA_SLICE,
                       c1 = mla_min(c0 + MLA_SLICE, j->p->dim_qk);
         for (int64_t u = 0; u < j->n_units; ++u) add_range(j, u, range, c0, c1, sum, MLA_SLICE + 16);
     }
+    attn_ukr_pair_end(j->isa->pair);
     attn_cpu_flush_end(mode);
 }

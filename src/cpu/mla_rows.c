@@ -4,6 +4,7 @@
 #include "attn.h"
 #include "cpu/mla_gather.h"
 
+static const struct mla_isa isa_amx = {&attn_ukr_avx512, &attn_cpu_mla_vec_avx512, &attn_ukr_pair_amx, 800e9};
 static const struct mla_isa isa_avx512bf16 = {&attn_ukr_avx512, &attn_cpu_mla_vec_avx512, &attn_ukr_pair_avx512bf16,
                                               180e9};
 static const struct mla_isa isa_avx512 = {&attn_ukr_avx512, &attn_cpu_mla_vec_avx512, NULL, 100e9};
@@ -69,6 +70,7 @@ OPERATOR(dist)
         ROWS_ISA(isa, FEATURES, f32, ATTN_F32, "f32 products")
 
 const struct attn_kernel attn_cpu_mla_rows[] = {
+    ROWS_ISA(amx, ATTN_CPU_AMX, bf16, ATTN_BF16, "bf16 products"),
     ROWS_ISA(avx512bf16, ATTN_CPU_BF16, bf16, ATTN_BF16, "bf16 products"),
     ROWS(avx512, ATTN_CPU_AVX512),
     ROWS(avx2, ATTN_CPU_AVX2),

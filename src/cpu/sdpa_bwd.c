@@ -137,7 +137,9 @@ int64_t attn_cpu_sdpa_bwd_workspace(const struct attn_cpu_sdpa_isa *isa, const a
 static void run_tasks(void *arg, int32_t worker) {
     struct attn_cpu_bwd *w = arg;
     const uint32_t mode = attn_cpu_flush_begin();
+    attn_ukr_pair_begin(w->s.pair);
     for (int64_t t; (t = attn_cpu_next(&w->next)) < w->tasks;) w->phase(w, t, w->scratch + worker * w->at.end);
+    attn_ukr_pair_end(w->s.pair);
     attn_cpu_flush_end(mode);
 }
 

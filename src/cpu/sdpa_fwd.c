@@ -5,6 +5,7 @@
 #include "cpu/sdpa_fwd.h"
 
 #include "cpu/ref.h"
+#include "cpu/sdpa_flash.h"
 #include "cpu/sdpa_pair.h"
 
 #include <math.h>
@@ -84,6 +85,10 @@ static void lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     f->ldq = attn_cpu_sdpa_up(f->depth, line);
     f->ldv = attn_cpu_sdpa_up(p->dim_v, line);
     f->keys = 512 / (f64 ? 2 : 1);
+    if (pairs && f->panel && f->s.pair->rows) {
+        f->strip = f->s.pair->rows;
+        f->keys = f->s.pair->keys;
+    }
     while (f->keys > 64 && f->keys * (f->ldq + f->ldv) * f->real > BLOCK_BYTES) f->keys /= 2;
     if (!f->panel && f->keys > 256) f->keys = 256;
     f->half = !f->panel && p->dtype != ATTN_F32 && p->dtype != ATTN_F64 && u->gemm_half;
@@ -131,6 +136,7 @@ static void set_up(struct attn_cpu_fwd *f, const struct attn_cpu_sdpa_isa *isa, 
                    const attn_args *args, int32_t threads) {
     attn_cpu_sdpa_init(&f->s, p, args, isa->u, isa->pair);
     lay_out(f, threads);
+    if (attn_cpu_flash_serves(f)) attn_cpu_flash_lay_out(f, threads);
 }
 
 int64_t attn_cpu_sdpa_fwd_workspace(const struct attn_cpu_sdpa_isa *isa, const attn_problem *p, int32_t threads) {
@@ -145,15 +151,19 @@ static void run_tasks(void *arg, int32_t worker) {
     const int64_t tasks = f->s.p->batch * f->s.p->heads_k * f->row_blocks * f->splits;
     char *scratch = f->scratch + worker * f->at.end;
     const uint32_t mode = attn_cpu_flush_begin();
+    attn_ukr_pair_begin(f->s.pair);
     for (int64_t t; (t = attn_cpu_next(&f->next)) < tasks;) {
         if (f->real == 8) {
             run_task_f64(f, t, scratch);
+        } else if (f->flash) {
+            attn_cpu_flash_task(f, t, scratch);
         } else if (f->s.pair) {
             run_task_pair(f, t, scratch);
         } else {
             run_task_f32(f, t, scratch);
         }
     }
+    attn_ukr_pair_end(f->s.pair);
     attn_cpu_flush_end(mode);
 }
 

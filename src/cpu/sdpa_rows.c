@@ -2,7 +2,9 @@
  * The dense kernels' rows: forward and backward, three instruction sets, four dtypes, one driver each. */
 #include "cpu/sdpa.h"
 
-static const struct attn_cpu_sdpa_isa isa_avx512bf16 = {&attn_ukr_avx512, &attn_ukr_pair_avx512bf16, 160e9},
+/* The rate of AMX is a rough one of Granite Rapids: it ranks above all others. */
+static const struct attn_cpu_sdpa_isa isa_amx = {&attn_ukr_avx512, &attn_ukr_pair_amx, 800e9},
+                                      isa_avx512bf16 = {&attn_ukr_avx512, &attn_ukr_pair_avx512bf16, 160e9},
                                       isa_avx512 = {&attn_ukr_avx512, NULL, 90e9},
                                       isa_avx2 = {&attn_ukr_avx2, NULL, 75e9}, isa_c = {&attn_ukr_c, NULL, 12e9};
 
@@ -63,6 +65,8 @@ OPERATOR(bwd)
         ROW(OP, fn, isa, FEATURE, bf16, ATTN_BF16, "f32"), ROW(OP, fn, isa, FEATURE, f64, ATTN_F64, "f64")
 
 const struct attn_kernel attn_cpu_sdpa_rows[] = {
+    ROW(ATTN_OP_SDPA_FWD, fwd, amx, ATTN_CPU_AMX, bf16, ATTN_BF16, "bf16, sums in f32"),
+    ROW(ATTN_OP_SDPA_BWD, bwd, amx, ATTN_CPU_AMX, bf16, ATTN_BF16, "bf16, sums in f32"),
     ROW(ATTN_OP_SDPA_FWD, fwd, avx512bf16, ATTN_CPU_BF16, bf16, ATTN_BF16, "bf16, sums in f32"),
     ROW(ATTN_OP_SDPA_BWD, bwd, avx512bf16, ATTN_CPU_BF16, bf16, ATTN_BF16, "bf16, sums in f32"),
     ROWS(ATTN_OP_SDPA_FWD, fwd, avx512, ATTN_CPU_AVX512),

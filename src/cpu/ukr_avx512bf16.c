@@ -2,6 +2,7 @@
  * Microkernels on pairs of bf16 for AVX-512 with BF16: see ukr_pair.h. */
 #include "cpu/ukr_pair.h"
 
+#include "cpu/ukr_exp2_avx512.h"
 #include "cpu/ukr_unroll.h"
 #include "cpu/ukr_vec_avx512.h"
 
@@ -129,16 +130,6 @@ static void zip_f32(float *dst, const float *even, const float *odd, int64_t n, 
     }
 }
 
-/* 2^x = 2^floor(x) * 2^r, 0 <= r < 1, the latter 1 + r P(r) with P minimax for the relative error (8.3e-8). Far below,
- * the result underflows to 0; the bound keeps -inf away from r = x - floor(x). */
-static inline v32 exp2_vec(v32 x) {
-    static const float c[] = {1, 0x1.62e4bap-1f, 0x1.ebdb56p-3f, 0x1.c91ce6p-5f, 0x1.277856p-7f, 0x1.e974fap-10f};
-    x = v32_max(v32_set(-200), x);
-    const v32 r = _mm512_reduce_ps(x, 0x01); /* no fraction bits, towards minus infinity */
-    v32 p = v32_set(c[5]);
-    UNROLL for (int i = 4; i >= 0; i--) p = v32_fma(p, r, v32_set(c[i]));
-    return _mm512_scalef_ps(p, x);
-}
 /* To p as bf16, or in place. */
 static inline __attribute__((always_inline)) float exp2_row(uint16_t *p, float *x, const float *s, int64_t n,
                                                             float factor, float max) {
@@ -215,16 +206,17 @@ static void narrow(uint16_t *dst, const float *src, int64_t n) {
     }
 }
 
-const struct attn_ukr_pair attn_ukr_pair_avx512bf16 = {
-    .gemm = gemm_pair,
-    .dots = gemm_nt_pair,
-    .weigh = weigh,
-    .zip = zip,
-    .zip_f32 = zip_f32,
-    .finite = finite_half,
-    .exp2 = exp2_half,
-    .exp2_f32 = exp2_f32,
-    .soften = soften,
-    .grad = grad,
-    .narrow = narrow,
+/* What both tables have: everything but the large products. */
+#define VECTORS                                                                                                        \
+    .dots = gemm_nt_pair, .weigh = weigh, .zip = zip, .zip_f32 = zip_f32, .finite = finite_half, .exp2 = exp2_half,    \
+    .exp2_f32 = exp2_f32, .soften = soften, .grad = grad, .narrow = narrow
+const struct attn_ukr_pair attn_ukr_pair_avx512bf16 = {.gemm = gemm_pair, VECTORS};
+const struct attn_ukr_pair attn_ukr_pair_amx = {
+    .begin = attn_ukr_amx_begin,
+    .end = attn_ukr_amx_end,
+    .rows = 32,
+    .keys = 128,
+    .gemm = attn_ukr_amx_gemm,
+    .flash = attn_ukr_amx_flash,
+    VECTORS,
 };

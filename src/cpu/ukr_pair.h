@@ -16,7 +16,29 @@ struct attn_pair_grad { /* a row of attn_ukr_pair.grad */
     uint16_t *ds;
 };
 
+/* ATTN_PAIR_FLASH rows of queries against n keys, scores transposed: queries lie across the lanes of a vector. */
+enum { ATTN_PAIR_FLASH = 32, ATTN_PAIR_FLASH_STEP = 64 };
+struct attn_pair_flash {
+    int64_t n;            /* keys, a multiple of ATTN_PAIR_FLASH_STEP */
+    int64_t depth, width; /* of keys and of values, rounded up to 32 */
+    const uint16_t *k;    /* [n][ldk], zeros from D to depth */
+    int64_t ldk;
+    const float *q;      /* [2][depth / 2][16]: pairs along D, transposed, of 16 queries and 16 more */
+    const float *v;      /* [n / 32][width][16]: pairs along the keys, transposed; finite, zeros where there is none */
+    const int32_t *seen; /* [2][32]: the first key that a query sees, and the one behind the last; both in 0 .. n */
+    float factor;        /* probabilities are 2^((s - m) * factor); > 0 */
+    float *m, *l;        /* [32] running maximum (-inf at first) and sum of the unrounded; a NaN in l is a NaN row */
+    float *o;            /* [width][32] sums of values, transposed */
+    uint32_t *live;      /* NULL, or [n]: bit q is set if query q has a score for the key that is not -inf */
+    float *s, *p;        /* scratch: 2 * STEP * 32 and half of it */
+};
+
 struct attn_ukr_pair {
+    /* Around all calls of a thread that work on one task after the other (NULL: nothing to do): the state that products
+     * need is made and released. Not nested. */
+    void (*begin)(void);
+    void (*end)(void);
+    int32_t rows, keys; /* of a strip and of a block of the forward's many rows; 0: by the register tile of gemm_f32 */
     /* As gemm_f32 of struct attn_ukr, A and B of pairs and k counting pairs. */
     void (*gemm)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_col, const float *b,
                  int64_t ldb, float *c, int64_t ldc, int accumulate);
@@ -46,8 +68,25 @@ struct attn_ukr_pair {
      * where P is 0; p_zip and ds_zip receive them as pairs of the two rows, ds of each row dS along it. */
     void (*grad)(float *p_zip, float *ds_zip, const struct attn_pair_grad *even, const struct attn_pair_grad *odd,
                  int64_t n, float factor);
+    /* A strip of the online softmax, NULL where it does not pay. Only lanes of a query depend on that query; a key that
+     * it does not see adds exactly 0. */
+    void (*flash)(const struct attn_pair_flash *f);
     /* dst[j] = src[j] rounded to bf16. */
     void (*narrow)(uint16_t *dst, const float *src, int64_t n);
 };
-extern const struct attn_ukr_pair attn_ukr_pair_avx512bf16;
+extern const struct attn_ukr_pair attn_ukr_pair_avx512bf16, attn_ukr_pair_amx;
+
+static inline void attn_ukr_pair_begin(const struct attn_ukr_pair *pair) {
+    if (pair && pair->begin) pair->begin();
+}
+static inline void attn_ukr_pair_end(const struct attn_ukr_pair *pair) {
+    if (pair && pair->end) pair->end();
+}
+
+/* The tiles of ukr_amx.c, the entries of attn_ukr_pair_amx that are not those of attn_ukr_pair_avx512bf16. */
+void attn_ukr_amx_begin(void);
+void attn_ukr_amx_end(void);
+void attn_ukr_amx_gemm(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_col, const float *b,
+                       int64_t ldb, float *c, int64_t ldc, int accumulate);
+void attn_ukr_amx_flash(const struct attn_pair_flash *f);
 #endif

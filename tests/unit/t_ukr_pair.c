@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * The microkernels on pairs of bf16 against double loops on the same rounded numbers: products with every extent and
- * both forms of A, zips with tails, the exponential over its whole range, and guards around all results. Skipped
- * without the instructions. */
+ * both forms of A, zips with tails, the exponential over its whole range, the transposed softmax, and guards around all
+ * results. Skipped without the instructions; the tiles of AMX run where there are any, and everywhere in emulation
+ * (cmake/amx.cmake). */
 #include "attn.h"
 
 #include "base/num.h"
@@ -18,7 +19,7 @@
 #include <cmocka.h>
 
 enum { PAD = 40 };
-static const struct attn_ukr_pair *u = &attn_ukr_pair_avx512bf16;
+static const struct attn_ukr_pair *u;
 static uint64_t state = 1;
 static double uniform(void) { /* -1 .. 1 */
     state = state * 6364136223846793005u + 1442695040888963407u;
@@ -256,11 +257,147 @@ static void test_grad(void **unused) {
         }
 }
 
+/* Operands of the transposed softmax in the plain order, and the strip that they make. */
+enum { ROWS = ATTN_PAIR_FLASH, STEP = ATTN_PAIR_FLASH_STEP };
+struct strip {
+    int64_t n, d, dv, depth, width, ldk;
+    uint16_t *q, *k, *v; /* rows of d, ldk and dv */
+    float *qt, *vt, *o, *s, *p;
+    float m[ROWS], l[ROWS];
+    int32_t seen[2 * ROWS];
+    uint32_t *live;
+};
+static void make_strip(struct strip *t, int64_t steps, int64_t d, int64_t dv) {
+    *t = (struct strip){.n = steps * STEP, .d = d, .dv = dv, .depth = (d + 31) / 32 * 32, .width = (dv + 31) / 32 * 32};
+    t->ldk = t->depth + 3;
+    t->q = calloc((size_t)(ROWS * d), 2), t->k = calloc((size_t)(t->n * t->ldk), 2),
+    t->v = calloc((size_t)(t->n * dv), 2);
+    t->qt = calloc((size_t)(ROWS * t->depth / 2), 4), t->vt = calloc((size_t)(t->n / 2 * t->width), 4);
+    t->o = calloc((size_t)(t->width * ROWS), 4), t->s = calloc(2 * STEP * ROWS, 4), t->p = calloc(STEP * ROWS, 4);
+    t->live = calloc((size_t)t->n, sizeof *t->live);
+    fill(t->q, ROWS * d), fill(t->v, t->n * dv);
+    for (int64_t j = 0; j < t->n; j++) fill(t->k + j * t->ldk, d);
+    for (int r = 0; r < ROWS; r++) {
+        const int32_t a = (int32_t)((uniform() + 1) / 2 * (double)t->n),
+                      b = (int32_t)((uniform() + 1) / 2 * (double)t->n);
+        t->seen[r] = r % 3 ? (a < b ? a : b) : 0;
+        t->seen[ROWS + r] = r % 3 ? (a < b ? b : a) : (int32_t)t->n;
+    }
+    t->seen[7] = t->seen[ROWS + 7] = 0; /* sees nothing */
+}
+static void free_strip(struct strip *t) {
+    free(t->q), free(t->k), free(t->v), free(t->qt), free(t->vt), free(t->o), free(t->s), free(t->p), free(t->live);
+}
+/* The first n keys, then the rest: what is kept between calls counts. */
+static void run_strip(struct strip *t, int64_t n) {
+    uint16_t *qt = (uint16_t *)(void *)t->qt, *vt = (uint16_t *)(void *)t->vt;
+    for (int64_t r = 0; r < ROWS; r++)
+        for (int64_t c = 0; c < t->d; c++)
+            qt[(r / 16 * t->depth / 2 * 16 + c / 2 * 16 + r % 16) * 2 + c % 2] = t->q[r * t->d + c];
+    for (int64_t j = 0; j < t->n; j++)
+        for (int64_t c = 0; c < t->dv; c++)
+            vt[((j / 32 * t->width + c) * 16 + j % 32 / 2) * 2 + j % 2] = t->v[j * t->dv + c];
+    for (int r = 0; r < ROWS; r++) t->m[r] = -INFINITY, t->l[r] = 0;
+    memset(t->o, 0, (size_t)(t->width * ROWS) * sizeof *t->o);
+    for (int64_t at = 0; at < t->n; at += n) {
+        int32_t seen[2 * ROWS];
+        if (at) n = t->n - n;
+        for (int r = 0; r < 2 * ROWS; r++) {
+            const int64_t x = t->seen[r] - at;
+            seen[r] = (int32_t)(x < 0 ? 0 : x > n ? n : x);
+        }
+        const struct attn_pair_flash f = {
+            n,    t->depth, t->width, t->k + at * t->ldk, t->ldk, t->qt, t->vt + at / 2 * t->width, seen, 0.8f,
+            t->m, t->l,     t->o,     t->live + at,       t->s,   t->p};
+        u->flash(&f);
+    }
+}
+static void check_strip(const struct strip *t) {
+    double *s = malloc((size_t)t->n * sizeof *s);
+    for (int r = 0; r < ROWS; r++) {
+        double top = -INFINITY, sum = 0;
+        for (int64_t j = t->seen[r]; j < t->seen[ROWS + r]; j++) {
+            s[j] = 0;
+            for (int64_t c = 0; c < t->d; c++)
+                s[j] += (double)attn_num_bf16_f32(t->q[r * t->d + c]) * (double)attn_num_bf16_f32(t->k[j * t->ldk + c]);
+            top = fmax(top, s[j]);
+        }
+        for (int64_t j = 0; j < t->n; j++)
+            assert_int_equal(t->live[j] >> r & 1, j >= t->seen[r] && j < t->seen[ROWS + r]);
+        for (int64_t j = t->seen[r]; j < t->seen[ROWS + r]; j++) sum += s[j] = exp2((s[j] - top) * (double)0.8f);
+        if (t->seen[r] == t->seen[ROWS + r]) {
+            assert_true(t->m[r] == -INFINITY && t->l[r] == 0);
+        } else { /* products of d terms, sums of n */
+            assert_true(fabs((double)t->m[r] - top) <= 1e-6 * (double)t->d);
+            assert_true(fabs((double)t->l[r] - sum) <= 2e-6 * (double)t->d * sum);
+        }
+        for (int64_t c = 0; c < t->width; c++) {
+            double want = 0, size = 1e-30;
+            for (int64_t j = t->seen[r]; j < t->seen[ROWS + r] && c < t->dv; j++) {
+                const double term = s[j] * (double)attn_num_bf16_f32(t->v[j * t->dv + c]);
+                want += term, size += fabs(term);
+            }
+            assert_true(fabs((double)t->o[c * ROWS + r] - want) <= (0x1p-8 + 2e-6 * (double)t->d) * size);
+        }
+    }
+    free(s);
+}
+static void test_flash(void **unused) {
+    static const struct {
+        int64_t steps, first, d, dv;
+    } cases[] = {{1, 64, 64, 64},  {3, 64, 32, 96}, {4, 128, 128, 128},
+                 {2, 128, 33, 20}, {5, 256, 17, 1}, {3, 192, 288, 160}};
+    (void)unused;
+    for (size_t i = 0; u->flash && i < sizeof cases / sizeof *cases; i++) {
+        struct strip t;
+        float m, l, *o;
+        make_strip(&t, cases[i].steps, cases[i].d, cases[i].dv);
+        run_strip(&t, cases[i].first);
+        check_strip(&t);
+        /* A row's bits are its own: other rows and the keys that it does not see become NaN, or seen by all others. */
+        const int mine = 4;
+        m = t.m[mine], l = t.l[mine], o = malloc((size_t)t.width * sizeof *o);
+        for (int64_t c = 0; c < t.width; c++) o[c] = t.o[c * ROWS + mine];
+        for (int r = 0; r < ROWS; r++) {
+            if (r == mine) continue;
+            memset(t.q + r * t.d, 0xff, (size_t)t.d * sizeof *t.q);
+            t.seen[r] = 0, t.seen[ROWS + r] = (int32_t)t.n;
+        }
+        for (int64_t j = 0; j < t.n; j++)
+            if (j < t.seen[mine] || j >= t.seen[ROWS + mine])
+                memset(t.k + j * t.ldk, 0xff, (size_t)t.d * sizeof *t.k), fill(t.v + j * t.dv, t.dv);
+        run_strip(&t, cases[i].first);
+        assert_true(t.m[mine] == m && t.l[mine] == l && isnan(t.l[mine + 1]));
+        for (int64_t c = 0; c < t.width; c++) assert_true(t.o[c * ROWS + mine] == o[c]);
+        free(o);
+        free_strip(&t);
+    }
+}
+
+static int begin(void **unused) {
+    (void)unused;
+    attn_ukr_pair_begin(u);
+    return 0;
+}
+static int end(void **unused) {
+    (void)unused;
+    attn_ukr_pair_end(u);
+    return 0;
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_gemm), cmocka_unit_test(test_few),
                                        cmocka_unit_test(test_zip),  cmocka_unit_test(test_soften),
-                                       cmocka_unit_test(test_grad), cmocka_unit_test(test_exp2)};
-    if (attn_cpu_features("", NULL) & ATTN_CPU_BF16) return cmocka_run_group_tests(tests, NULL, NULL);
-    printf("no AVX-512 with BF16 on this processor: skipped\n");
-    return 77;
+                                       cmocka_unit_test(test_grad), cmocka_unit_test(test_exp2),
+                                       cmocka_unit_test(test_flash)};
+    const uint64_t features = attn_cpu_features("", NULL);
+    if (!(features & ATTN_CPU_BF16)) {
+        printf("no AVX-512 with BF16 on this processor: skipped\n");
+        return 77;
+    }
+    u = &attn_ukr_pair_avx512bf16;
+    int failed = cmocka_run_group_tests_name("avx512bf16", tests, begin, end);
+    if (!(features & ATTN_CPU_AMX)) return failed;
+    u = &attn_ukr_pair_amx;
+    return failed + cmocka_run_group_tests_name("amx", tests, begin, end);
 }

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: MIT
+# The AMX kernels in emulation, for processors without AMX: the attn command and programs with the two sources that
+# know of the tiles (src/cpu/cpufeat.c, ukr_*amx.c) compiled a second time with ATTN_AMX_EMULATED and tests/amx beside
+# them. They stand before the library at linking, so that its own two stay out. All skip without AVX-512 BF16.
+#   tests/amx/t_*.c    cmocka programs with their own main
+if(NOT attn_x86_64)
+  return()
+endif()
+file(GLOB tile_sources CONFIGURE_DEPENDS src/cpu/ukr_*amx.c)
+file(GLOB emulation CONFIGURE_DEPENDS tests/amx/amx_*.c)
+attn_isa_flags(tile_sources)
+attn_isa_flags(emulation)
+add_library(attn_amx_objects OBJECT src/cpu/cpufeat.c ${tile_sources} ${emulation})
+target_include_directories(attn_amx_objects PRIVATE include src tests)
+target_compile_options(attn_amx_objects PRIVATE ${attn_warnings})
+target_compile_definitions(attn_amx_objects PRIVATE ATTN_AMX_EMULATED=1)
+
+function(attn_amx_program name)
+  add_executable(${name} ${ARGN} $<TARGET_OBJECTS:attn_amx_objects>)
+  target_compile_definitions(${name} PRIVATE ATTN_AMX_EMULATED=1)
+  target_link_libraries(${name} PRIVATE attn_test_base PkgConfig::cmocka)
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+endfunction()
+
+file(GLOB programs CONFIGURE_DEPENDS tests/amx/t_*.c)
+foreach(file IN LISTS programs)
+  cmake_path(GET file STEM name)
+  attn_amx_program(${name} ${file})
+  string(REGEX REPLACE "^t_(amx_)?" "amx." test_name ${name})
+  attn_test(${test_name} amx ${name})
+endforeach()
+attn_amx_program(t_amx_ukr_pair tests/unit/t_ukr_pair.c)
+attn_test(amx.ukr_pair amx t_amx_ukr_pair)
+
+if(TARGET attn_cli)
+  attn_amx_program(attn_amx cli/main.c)
+  set(repeat 40)
+  if(ATTN_SANITIZE)
+    set(repeat 6)
+  endif()
+  # 77, nothing to run: the words "needs amx" of the summary say why
+  attn_test(amx.check amx attn_amx check --kernel *amx* --repeat ${repeat} --timeout 900)
+endif()

@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: MIT
+ * The dense forward of plain problems (scores need nothing but their key range) where the pair table has `flash`: a
+ * task of sdpa_fwd.c in strips of 32 flat rows that lie across the lanes. Blocks of keys and steps of a block lie on
+ * fixed grids, as everywhere.
+ *
+ *     K   rows as they are if they follow each other, else copied and filled up with 0      [n][depth]
+ *     V   pairs of keys, transposed                                                         [n/32][width][16]
+ *     Q   transposed pairs, 32 rows a strip                                                 [2][depth/2][16]
+ *     O   transposed sums of a strip                                                        [width][32] */
+#include "cpu/sdpa_flash.h"
+
+#include "cpu/sdpa_pair.h"
+
+#include <math.h>
+#include <string.h>
+
+#define LOG2_E 1.44269504088896340736
+enum {
+    ROWS = ATTN_PAIR_FLASH,
+    STEP = ATTN_PAIR_FLASH_STEP,
+    MOST_KEYS = 1024,
+    BLOCK_BYTES = 512 << 10, /* keys and values of a block, both of 16 bits */
+    TASK_BYTES = 512 << 10,  /* queries and sums of a task */
+    MOST_STRIPS = 32
+};
+
+int attn_cpu_flash_serves(const struct attn_cpu_fwd *f) {
+    const attn_problem *p = f->s.p;
+    return f->s.pair && f->s.pair->flash && f->s.plain && f->panel && f->splits == 1 && p->dim_qk > 0 && p->dim_v > 0;
+}
+
+void attn_cpu_flash_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
+    const attn_problem *p = f->s.p;
+    const int64_t real = (int64_t)sizeof(float), half = (int64_t)sizeof(uint16_t);
+    const int64_t depth = attn_cpu_sdpa_up(p->dim_qk, 32), width = attn_cpu_sdpa_up(p->dim_v, 32);
+    f->flash = 1;
+    f->depth = depth, f->ldv = width, f->strip = ROWS;
+    f->keys = MOST_KEYS;
+    while (f->keys > STEP && (f->keys * (depth + width) * half > BLOCK_BYTES || f->keys / 2 >= p->seq_k)) f->keys /= 2;
+    const int64_t fit = TASK_BYTES / (ROWS * (depth * half + width * real));
+    const int64_t most = fit < 4             ? 4
+                         : fit > MOST_STRIPS ? MOST_STRIPS
+                                             : fit,
+                  strips = attn_cpu_sdpa_blocks(f->s.flat, ROWS);
+    int64_t want = strips * p->batch * p->heads_k / (4 * (int64_t)threads);
+    want = want < 1 ? 1 : want > most ? most : want;
+    if (want > strips) want = strips;
+    f->rows = want * ROWS;
+    f->row_blocks = attn_cpu_sdpa_blocks(f->s.flat, f->rows);
+
+    f->at.end = 0;
+    int64_t *end = &f->at.end, tmp = ROWS * depth * half;
+    if (tmp < 16 * width * real) tmp = 16 * width * real; /* a chunk of values, or a strip of results */
+    if (tmp < ROWS * width * real) tmp = ROWS * width * real;
+    f->at.q = attn_cpu_sdpa_take(end, f->rows * depth * half);
+    f->at.k = attn_cpu_sdpa_take(end, f->keys * depth * half);
+    f->at.v = attn_cpu_sdpa_take(end, f->keys * width * half);
+    f->at.tmp = attn_cpu_sdpa_take(end, tmp);
+    f->at.raw = attn_cpu_sdpa_take(end, f->keys * width * real);
+    f->at.poison = attn_cpu_sdpa_take(end, f->keys);
+    f->at.live = attn_cpu_sdpa_take(end, f->keys * (int64_t)sizeof(uint32_t));
+    f->at.s = attn_cpu_sdpa_take(end, 2 * STEP * ROWS * real);
+    f->at.p = attn_cpu_sdpa_take(end, 2 * STEP * ROWS * half);
+    f->at.row = attn_cpu_sdpa_take(end, f->rows * (int64_t)sizeof(struct attn_cpu_sdpa_row));
+    f->at.o = attn_cpu_sdpa_take(end, f->rows * width * real);
+    f->at.m = attn_cpu_sdpa_take(end, f->rows * real);
+    f->at.l = attn_cpu_sdpa_take(end, f->rows * real);
+}
+
+struct work {
+    const struct attn_cpu_fwd *f;
+    struct attn_core_seq seq;
+    int64_t b, hk;
+    struct attn_cpu_sdpa_row *row;
+    float *q, *v, *tmp, *s, *p, *o, *m, *l;
+    uint16_t *k;
+    const uint16_t *rows; /* keys of the block */
+    uint32_t *live;
+    struct attn_cpu_sdpa_poison poison;
+};
+
+/* 32 rows, transposed in pairs; rows that are not there are 0. */
+static void load_strip(const struct work *w, int64_t r0, int64_t n) {
+    const struct attn_cpu_fwd *f = w->f;
+    const int64_t pairs = f->depth / 2;
+    float *to = w->q + r0 * pairs;
+    memset(w->tmp, 0, (size_t)(ROWS * pairs) * sizeof *w->tmp);
+    for (int64_t r = 0; r < n; r++)
+        attn_cpu_pair_row(w->tmp + r * pairs,
+                          attn_view_row(&f->s.q, w->b, w->row[r0 + r].h, w->seq.q0 + w->row[r0 + r].i), f->s.p->dim_qk);
+    for (int64_t h = 0; h < 2; h++)
+        f->s.u->transpose_f32(to + h * 16 * pairs, 16, w->tmp + h * 16 * pairs, pairs, 16, pairs);
+}
+
+static void load_keys(struct work *w, int64_t j0, int64_t n, int64_t padded) {
+    const struct attn_cpu_fwd *f = w->f;
+    const struct attn_view *view = &f->s.k;
+    const int64_t width = f->s.p->dim_qk;
+    if (width == f->depth && view->row == width && n == padded) {
+        w->rows = (const uint16_t *)(const void *)attn_view_row(view, w->b, w->hk, w->seq.k0 + j0);
+        return;
+    }
+    w->rows = w->k;
+    for (int64_t j = 0; j < padded; j++) {
+        uint16_t *to = w->k + j * f->depth;
+        const int64_t have = j < n ? width : 0;
+        if (have) memcpy(to, attn_view_row(view, w->b, w->hk, w->seq.k0 + j0 + j), (size_t)have * sizeof *to);
+        memset(to + have, 0, (size_t)(f->depth - have) * sizeof *to);
+    }
+}
+
+static void load_values(struct work *w, int64_t j0, int64_t n, int64_t padded) {
+    const struct attn_cpu_fwd *f = w->f;
+    const int64_t width = f->s.p->dim_v, ld = f->ldv;
+    w->poison.any = 0;
+    for (int64_t c = 0; c < padded; c += 32) {
+        const int64_t keys = n - c < 0 ? 0 : n - c < 32 ? n - c : 32, pairs = (keys + 1) / 2;
+        struct attn_cpu_sdpa_poison part = {0, (float *)w->poison.raw + c * ld, w->poison.row + c};
+        float *to = w->v + c / 2 * ld;
+        memset(part.row, 0, 32);
+        attn_cpu_pair_rows(&f->s, &f->s.v, &w->seq, w->b, w->hk, j0 + c, keys, width, w->tmp, ld, &part);
+        w->poison.any |= part.any;
+        if (pairs < 16) memset(w->tmp + pairs * ld, 0, (size_t)((16 - pairs) * ld) * sizeof *w->tmp);
+        f->s.u->transpose_f32(to, 16, w->tmp, ld, 16, width);
+        memset(to + width * 16, 0, (size_t)((ld - width) * 16) * sizeof *to);
+    }
+}
+
+/* Values that are not finite come to the sums of the rows that see them. Any probability but 0 leaves of them what they
+ * are, so it need not be known. */
+static void add_poison(const struct work *w, int64_t n, float *o) {
+    const int64_t ld = w->f->ldv;
+    for (int64_t j = 0; j < n; j++) {
+        if (!w->poison.row[j] || !w->live[j]) continue;
+        const float *raw = (const float *)w->poison.raw + j * ld;
+        for (int64_t c = 0; c < w->f->s.p->dim_v; c++)
+            for (int64_t r = 0; r < ROWS && !isfinite(raw[c]); r++)
+                if (w->live[j] >> r & 1) o[c * ROWS + r] += raw[c];
+    }
+}
+
+/* Strip r0 against the keys of the block at j0 that it sees, of n loaded. */
+static void run_strip(struct work *w, int64_t r0, int64_t n_rows, int64_t j0, int64_t n) {
+    const struct attn_cpu_fwd *f = w->f;
+    int32_t seen[2 * ROWS];
+    int64_t first = n, last = 0;
+    for (int64_t r = 0; r < ROWS; r++) {
+        int64_t lo = 0, hi = n; /* rows that are not there do not cut a step */
+        if (r < n_rows) {
+            const struct attn_cpu_sdpa_row *row = &w->row[r0 + r];
+            lo = row->lo < j0 ? 0 : row->lo - j0 < n ? row->lo - j0 : n;
+            hi = row->hi < j0 ? 0 : row->hi - j0 < n ? row->hi - j0 : n;
+            if (lo < hi && lo < first) first = lo;
+            if (lo < hi && hi > last) last = hi;
+        }
+        seen[r] = (int32_t)lo, seen[ROWS + r] = (int32_t)hi;
+    }
+    if (first >= last) return;
+    first = first / STEP * STEP;
+    float *o = w->o + r0 * f->ldv;
+    const int64_t keys = attn_cpu_sdpa_up(last - first, STEP);
+    for (int64_t r = 0; r < 2 * ROWS; r++) {
+        const int64_t at = seen[r] - first;
+        seen[r] = (int32_t)(at < 0 ? 0 : at < keys ? at : keys);
+    }
+    const int64_t ldk = w->rows == w->k ? f->depth : f->s.k.row;
+    const struct attn_pair_flash job = {.n = keys,
+                                        .depth = f->depth,
+                                        .width = f->ldv,
+                                        .k = w->rows + first * ldk,
+                                        .ldk = ldk,
+                                        .q = w->q + r0 * f->depth / 2,
+                                        .v = w->v + first / 2 * f->ldv,
+                                        .seen = seen,
+                                        .factor = (float)(f->s.unit * LOG2_E),
+                                        .m = w->m + r0,
+                                        .l = w->l + r0,
+                                        .o = o,
+                                        .live = w->poison.any ? w->live + first : NULL,
+                                        .s = w->s,
+                                        .p = w->p};
+    if (w->poison.any) memset(w->live, 0, (size_t)n * sizeof *w->live);
+    f->s.pair->flash(&job);
+    if (w->poison.any) add_poison(w, n, o);
+}
+
+/* Keys that rows r0 .. r0+n see: bounds of the union. */
+static void see(const struct work *w, int64_t n, int64_t *lo, int64_t *hi) {
+    *lo = INT64_MAX, *hi = 0;
+    for (int64_t r = 0; r < n; r++) {
+        const struct attn_cpu_sdpa_row *row = &w->row[r];
+        if (row->lo == row->hi) continue;
+        if (row->lo < *lo) *lo = row->lo;
+        if (row->hi > *hi) *hi = row->hi;
+    }
+    if (*lo > *hi) *lo = *hi;
+}
+
+static void finish_strip(const struct work *w, int64_t r0, int64_t n) {
+    const struct attn_cpu_fwd *f = w->f;
+    f->s.u->transpose_f32(w->tmp, f->ldv, w->o + r0 * f->ldv, ROWS, f->ldv, ROWS);
+    for (int64_t r = 0; r < n; r++) {
+        const double l = (double)w->l[r0 + r], m = isnan(l) ? l : (double)w->m[r0 + r] * f->s.unit;
+        attn_cpu_fwd_finish_f32(f, &w->seq, w->b, &w->row[r0 + r], m, l, w->tmp + r * f->ldv);
+    }
+}
+
+void attn_cpu_flash_task(const struct attn_cpu_fwd *f, int64_t task, char *scratch) {
+    const attn_problem *p = f->s.p;
+    const int64_t block = task % f->row_blocks, pair = task / f->row_blocks;
+    /* the longest task of a causal problem first */
+    const int64_t f0 = (f->row_blocks - 1 - block) * f->rows, left = f->s.flat - f0,
+                  n = left < f->rows ? left : f->rows;
+    struct work work = {.f = f, .b = pair / p->heads_k, .hk = pair % p->heads_k}, *w = &work;
+    attn_core_seq_get(p, f->s.args, w->b, &w->seq);
+    w->row = (struct attn_cpu_sdpa_row *)(void *)(scratch + f->at.row);
+#define AT(name) (float *)(void *)(scratch + f->at.name)
+    w->q = AT(q), w->v = AT(v), w->tmp = AT(tmp), w->s = AT(s), w->p = AT(p), w->o = AT(o), w->m = AT(m), w->l = AT(l);
+    w->poison.raw = AT(raw);
+#undef AT
+    w->k = (uint16_t *)(void *)(scratch + f->at.k);
+    w->live = (uint32_t *)(void *)(scratch + f->at.live);
+    w->poison.row = (uint8_t *)scratch + f->at.poison;
+    int64_t live = w->seq.sq * f->s.group - f0, lo, hi;
+    live = live < 0 ? 0 : live > n ? n : live;
+    const int64_t padded = attn_cpu_sdpa_up(live, ROWS);
+    for (int64_t r = 0; r < live; r++)
+        attn_cpu_sdpa_row(&f->s, &w->seq, w->b, w->hk * f->s.group + (f0 + r) % f->s.group, (f0 + r) / f->s.group,
+                          &w->row[r]);
+    for (int64_t r = 0; r < padded; r++) {
+        w->m[r] = -INFINITY;
+        w->l[r] = 0;
+    }
+    memset(w->o, 0, (size_t)(padded * f->ldv) * sizeof *w->o);
+    for (int64_t r = 0; r < live; r += ROWS) load_strip(w, r, live - r < ROWS ? live - r : ROWS);
+    see(w, live, &lo, &hi);
+    for (int64_t at = lo / f->keys * f->keys; at < hi; at += f->keys) {
+        const int64_t begin = lo > at ? lo / STEP * STEP : at, end = hi - at < f->keys ? hi : at + f->keys;
+        const int64_t keys = attn_cpu_sdpa_up(end - begin, STEP);
+        load_keys(w, begin, end - begin, keys);
+        load_values(w, begin, end - begin, keys);
+        for (int64_t r = 0; r < live; r += ROWS) run_strip(w, r, live - r < ROWS ? live - r : ROWS, begin, keys);
+    }
+    for (int64_t r = 0; r < live; r += ROWS) finish_strip(w, r, live - r < ROWS ? live - r : ROWS);
+    attn_cpu_fwd_empty(f, &w->seq, w->b, w->hk, f0 + live, f0 + n);
+}
