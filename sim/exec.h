@@ -103,5 +103,7 @@ SIM_DECODER(mapa);
 SIM_DECODER(getctarank);
 SIM_DECODER(setmaxnreg);
 SIM_DECODER(griddepcontrol);
+SIM_DECODER(launch_control);
+SIM_DECODER(mov_128);
 SIM_DECODER(createpolicy);
 #endif

@@ -58,7 +58,9 @@ SIM_DECODER(mov) {
     const struct ptx_operand *to = &d->o[0], *from = &d->o[1];
     const struct ptx_operand *v = to->kind == PTX_VECTOR ? to : from->kind == PTX_VECTOR ? from : NULL;
     in->wide = bits == 64;
-    if (v) {
+    if (bits == 128) {
+        sim_decode_mov_128(d, in);
+    } else if (v) {
         if (!v->n || bits % v->n || bits > 64) sim_refuse(d, "%u parts of %u bits", v->n, bits);
         if (d->failed) return;
         in->x = (uint8_t)(bits / v->n);
@@ -68,8 +70,8 @@ SIM_DECODER(mov) {
             in->o[1] = sim_source(d, from, bits), in->exec = unpack;
         else
             in->o[0] = sim_target(d, to, bits), in->exec = pack;
-        return;
     }
+    if (bits == 128 || v) return;
     if (from->kind == PTX_SPECIAL && (!strncmp(from->text, "%clock", 6) || !strcmp(from->text, "%globaltimer"))) {
         in->o[0] = sim_target(d, to, bits);
         in->exec = read_clock;

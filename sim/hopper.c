@@ -85,6 +85,7 @@ void sim_hopper_start(struct sim_cluster *c, uint32_t clock_base) {
     sim_flight_clear(c);
     for (uint32_t i = 0; i < c->n_ctas * h->actors.barriers_per_cta; i++) h->barrier_times[i] = clock_base + 1;
     h->cluster_arrived = h->cluster_phase = 0;
+    h->launch_refused = 0;
     memset(h->cluster_clock, 0, c->n_clock * sizeof *h->cluster_clock);
     for (uint32_t r = 0; r < c->n_ctas; r++) {
         struct sim_cta *cta = &c->ctas[r];

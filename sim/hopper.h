@@ -78,6 +78,7 @@ struct sim_cluster_hopper {
     /* barrier.cluster */
     uint32_t cluster_arrived, cluster_phase;
     uint32_t *cluster_clock, *cluster_done;
+    uint8_t launch_refused; /* clusterlaunchcontrol: seen that no cluster is left */
 };
 
 uint32_t sim_count_actors(const struct sim_launch *g, struct sim_actors *out); /* of a cluster */

@@ -66,5 +66,6 @@ const struct sim_grammar sim_grammars[] = {
     SAME(setmaxnreg),
     SAME(griddepcontrol),
     SAME(createpolicy),
+    {"clusterlaunchcontrol", sim_decode_launch_control},
 };
 const uint32_t sim_n_grammars = sizeof sim_grammars / sizeof *sim_grammars;

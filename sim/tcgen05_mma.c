@@ -186,6 +186,8 @@ SIM_HEAD(multiply) {
     return sim_flight_add(w->cta->cluster, f) < 0 ? SIM_FAULT : SIM_NEXT;
 }
 
+int sim_is_product(const struct sim_ins *in) { return in->exec == multiply; }
+
 /* collector::a::fill and the like: buffer and what happens to it. 0 if the words are there and wrong. */
 static int read_collector(struct sim_decoder *d, struct sim_ins *in) {
     static const char *const hows[] = {"discard", "fill", "use", "lastuse"};

@@ -134,6 +134,11 @@ int sim_tensor_touch(struct sim_warp *w, const struct sim_ins *in, struct sim_ct
                 tell(w, in, owner, i, writes, "written by", actor, SIM_TIME(was), SIM_STATEMENT(was));
                 found = 1;
             }
+            if (was && !found && !writes && SIM_ACTOR(was) == actor && SIM_TIME(was) > w->known[actor] &&
+                sim_is_product(in) && sim_is_product(&c->launch->program->ins[SIM_STATEMENT(was)])) {
+                tell(w, in, owner, i, writes, "as an operand, written by", actor, SIM_TIME(was), SIM_STATEMENT(was));
+                found = 1;
+            }
             if (!writes) {
                 reads[actor - first] = time;
                 t->read_statements[(size_t)part * n + actor - first] = in->statement;

@@ -73,7 +73,7 @@ static int write_shared(struct sim_flight *f, struct sim_transfer *t) {
 static int step(struct sim_flight *f) {
     struct sim_transfer *t = f->data;
     if (f->stage == 0) {
-        if (t->kind != SIM_FROM_REGISTERS) read_source(f, t);
+        if (t->kind < SIM_FROM_REGISTERS) read_source(f, t);
         return 1;
     }
     if (t->kind != SIM_TO_GLOBAL) return write_shared(f, t);
@@ -105,7 +105,7 @@ static int check_global(struct sim_warp *w, const struct sim_ins *in, uint32_t l
 static int check_shared_range(struct sim_warp *w, const struct sim_ins *in, uint32_t lane, const struct sim_transfer *t,
                               uint32_t base) {
     for (uint32_t i = 0; i < t->n_pieces; i++) {
-        uint32_t at = t->kind == SIM_FROM_REGISTERS ? base : place(t, base, &t->pieces[i]);
+        uint32_t at = t->kind >= SIM_FROM_REGISTERS ? base : place(t, base, &t->pieces[i]);
         if (at <= w->cta->shared_bytes && t->pieces[i].n <= w->cta->shared_bytes - at) continue;
         sim_find(w, in, 1u << lane, SIM_F_BOUNDS, "the copy reaches shared byte %u, the CTA has %u",
                  at + t->pieces[i].n, w->cta->shared_bytes);

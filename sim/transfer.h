@@ -5,7 +5,7 @@
 #include "hopper.h"
 #include "tensor_box.h"
 
-enum sim_transfer_kind { SIM_TO_SHARED, SIM_TO_GLOBAL, SIM_TO_CLUSTER, SIM_FROM_REGISTERS };
+enum sim_transfer_kind { SIM_TO_SHARED, SIM_TO_GLOBAL, SIM_TO_CLUSTER, SIM_FROM_REGISTERS, SIM_FROM_UNIT };
 struct sim_transfer {
     enum sim_transfer_kind kind;
     uint32_t ranks;                    /* mask of CTAs that it writes to */

@@ -47,11 +47,32 @@
 #define MMA(words, rest) "@q tcgen05.mma.cta_group::1." words " [%r22], %rd2, %rd2, %r21, " rest "add;\n"
 #define SHAPE(n)         "mov.b32 %r21, " #n ";\n"
 
-enum { N = 128, REFUSED = 1 };
+/* A kernel of one warp: asks for another cluster into s, mbarrier at s + 16; %r3 counts the clusters that it ran. */
+#define PERSIST(body)                                                                                                  \
+    ".version 8.8\n.target sm_100a\n.address_size 64\n.visible .entry k(.param .u64 out)\n.maxntid 32, 1, 1\n{\n"      \
+    ".shared .align 16 .b8 s[32];\n.reg .pred p, q, taken;\n.reg .b32 %r<20>;\n.reg .b64 %rd<10>;\n.reg .b128 %q;\n"   \
+    "mov.u32 %r0, %tid.x;\nmov.u32 %r1, s;\nmov.u32 %r2, %ctaid.x;\nmov.u32 %r5, %r2;\nmov.u32 %r3, 0;\n"              \
+    "mov.u32 %r4, 0;\nld.param.u64 %rd0, [out];\nsetp.eq.u32 q, %r0, 0;\n"                                             \
+    "@q mbarrier.init.shared::cta.b64 [%r1+16], 1;\n@q fence.mbarrier_init.release.cluster;\nbar.sync 0;\n" body       \
+    "ret;\n}\n"
+#define ASK                                                                                                            \
+    "@q mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r1+16], 16;\n"                                                  \
+    "@q clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.b128 [%r1], [%r1+16];\n"
+#define ANSWER "V:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%r1+16], %r4;\n@!p bra V;\nxor.b32 %r4, %r4, 1;\n"
+#define READ                                                                                                           \
+    "ld.shared.v2.b64 {%rd1, %rd2}, [%r1];\nmov.b128 %q, {%rd1, %rd2};\n"                                              \
+    "clusterlaunchcontrol.query_cancel.is_canceled.pred.b128 taken, %q;\n"
+#define NEXT                                                                                                           \
+    "@taken clusterlaunchcontrol.query_cancel.get_first_ctaid.v4.b32.b128 {%r2, %r6, %r7, _}, %q;\nbar.sync 0;\n"      \
+    "@taken bra RUN;\nmul.wide.u32 %rd3, %r5, 4;\nadd.u64 %rd3, %rd3, %rd0;\n@q st.global.b32 [%rd3], %r3;\n"
+#define RUN                                                                                                            \
+    "RUN:\nadd.u32 %r3, %r3, 1;\nmul.wide.u32 %rd3, %r2, 4;\nadd.u64 %rd3, %rd3, %rd0;\n@q st.global.b32 [%rd3], 128;\n"
+
+enum { N = 128, REFUSED = 1, MANY = 2 };
 static const struct {
     const char *name, *ptx, *finding; /* finding: NULL = none, and word t is first + step * (t % modulus) */
     uint32_t first, step, modulus;
-    int refused; /* when loaded, with these words */
+    int how; /* REFUSED: when loaded, with these words; MANY: 128 CTAs of 32 threads */
 } cases[] = {
     {"cp", READY CP("128x128b") COMMIT SEE TAKE(1) PUT END, NULL, 1, 4, 128, 0},
     {"cp_two_units", READY CP("128x256b") COMMIT SEE TAKE(4) PUT END, NULL, 2048, 4, 128, 0},
@@ -66,6 +87,12 @@ static const struct {
      READY MMA("kind::f16.collector::a::fill", "") MMA("kind::f16.collector::a::use", "")
          MMA("kind::f16.collector::a::lastuse", "") COMMIT SEE TAKE(3) PUT END,
      NULL, 768, 1, 128, 0},
+    {"a_of_product_waited",
+     READY MMA("kind::f16", "") COMMIT SEE
+     "@q tcgen05.mma.cta_group::1.kind::f16 [%r4], [%r22], %rd2, %r21, add;\n" COMMIT "bar.sync 0;\nX:\n"
+     "mbarrier.try_wait.parity.shared::cta.b64 p, [%r6], 1;\n@!p bra X;\nbar.warp.sync 0xffffffff;\n"
+     "tcgen05.fence::after_thread_sync;\n" TAKE(31) "mov.b32 %r30, 9;\n" PUT END,
+     NULL, 9, 0, 1, 0},
     {"pack",
      READY "tcgen05.ld.sync.aligned.32x32b.x1.pack::16b.b32 {%r30}, [%r5];\ntcgen05.wait::ld.sync.aligned;\n" PUT END,
      NULL, 0x1000000, 0x10001, 128, 0},
@@ -120,6 +147,10 @@ static const struct {
      "no earlier product has filled", 0, 0, 0, 0},
     {"sums_unwritten", READY "setp.eq.u32 add, %r0, %r0;\n" MMA("kind::f16", "") COMMIT SEE END,
      "the product takes D from cells", 0, 0, 0, 0},
+    {"a_of_product",
+     READY MMA("kind::f16",
+               "") "@q tcgen05.mma.cta_group::1.kind::f16 [%r4], [%r22], %rd2, %r21, add;\n" COMMIT SEE END,
+     "reads column 32 of the tensor memory of CTA rank 0, as an operand", 0, 0, 0, 0},
     {"a_unwritten",
      READY "add.u32 %r23, %r4, 48;\nsub.u32 %r22, %r22, 32;\n@q tcgen05.mma.cta_group::1.kind::f16 [%r22], "
            "[%r23], %rd2, %r21, add;\n" COMMIT SEE END,
@@ -159,9 +190,16 @@ static const struct {
     {"too_few_lanes", READY MMA("kind::f16", "{%r0, %r0}, ") END, "2 registers of lanes, not 4", 0, 0, 0, REFUSED},
     {"load_and_reduce", READY "tcgen05.ld.red.sync.aligned.32x32b.x2.min.u32 {%r30, %r31}, %r32, [%r5];\n" END,
      "tcgen05", 0, 0, 0, REFUSED},
-    {"launch_control",
-     READY "clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.b128 [%r1], [%r6];\n" END,
-     "not known here", 0, 0, 0, REFUSED},
+    {"clusters_taken", PERSIST(RUN ASK ANSWER READ NEXT), NULL, 128, 0, 1, MANY},
+    {"clusters_unwaited", PERSIST(RUN ASK READ NEXT ANSWER), "async: reads shared byte 0", 0, 0, 0, MANY},
+    {"clusters_after_last", PERSIST(RUN ASK ANSWER READ NEXT ASK), "seen that none is left", 0, 0, 0, MANY},
+    {"cluster_of_nobody",
+     PERSIST(ASK ANSWER READ "clusterlaunchcontrol.query_cancel.get_first_ctaid::y.b32.b128 %r6, %q;\n"),
+     "a cluster that was not taken", 0, 0, 0, 0},
+    {"no_answer",
+     PERSIST("mov.b64 %rd1, 5;\nmov.b128 %q, {%rd1, %rd1};\n"
+             "clusterlaunchcontrol.query_cancel.is_canceled.pred.b128 taken, %q;\n"),
+     "is no answer of try_cancel", 0, 0, 0, 0},
 };
 
 static int run(const char *driver, int i) {
@@ -171,10 +209,10 @@ static int run(const char *driver, int i) {
     static char log[4096];
     int options[] = {5, 6};
     void *values[] = {log, (void *)(uintptr_t)sizeof log};
-    setenv("ATTNSIM_QUIET", "1", 1), setenv("ATTNSIM_GPU", "b200", 1);
+    setenv("ATTNSIM_QUIET", "1", 1), setenv("ATTNSIM_GPU", "b200", 1), setenv("ATTNSIM_THREADS", "1", 1);
     if (kernel_open_driver(driver)) return -1;
     int r = cu.load(&module, cases[i].ptx, 2, options, values);
-    if (cases[i].refused) {
+    if (cases[i].how == REFUSED) {
         if (r && strstr(log, cases[i].finding) && strstr(log, "line")) return 0;
         printf("FAIL %s: result %d: %s\n", cases[i].name, r, log);
         return 1;
@@ -183,7 +221,8 @@ static int run(const char *driver, int i) {
         printf("FAIL %s: result %d: %s\n", cases[i].name, r, log);
         return 1;
     }
-    struct kernel_launch l = {.grid = {1, 1, 1}, .block = {128, 1, 1}};
+    struct kernel_launch l = {.grid = {cases[i].how == MANY ? 128 : 1, 1, 1},
+                              .block = {strstr(cases[i].ptx, ".maxntid 32,") ? 32 : 128, 1, 1}};
     void *params[] = {&at};
     if (kernel_upload(&at, words, sizeof words)) return -1;
     r = cu.launch(&l, function, params, NULL);
