@@ -80,10 +80,9 @@ static __device__ __forceinline__ void load_stat(uint32_t stats, int kind, int n
 
 /* Is any of the queries an empty row? */
 static __device__ __forceinline__ int has_empty(uint32_t stats, const struct own_numbers *own) {
-    int empty = 0;
-    if (!OWN_KEYS) return __any_sync(~0u, own->lse[0] == (num)INF || own->lse[1] == (num)INF);
+    int empty = OWN_KEYS ? 0 : own->lse[0] == (num)INF || own->lse[1] == (num)INF;
 #pragma unroll
-    for (int i = 0; i < TILE; i += 32)
+    for (int i = OWN_KEYS ? 0 : TILE; i < TILE; i += 32)
         empty |= load_num(stats + (i + lane_of() % TILE) % TILE * (int)sizeof(num)) == (num)INF;
     return __any_sync(~0u, empty);
 }
