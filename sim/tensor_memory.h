@@ -32,7 +32,7 @@ struct sim_tensor_memory {
 void sim_tensor_make(struct sim_cta *cta);
 void sim_tensor_free(struct sim_cta *cta);
 void sim_tensor_start(struct sim_cta *cta, uint32_t clock_base);
-int sim_tensor_end(struct sim_warp *last); /* of the CTA: 1 if an allocation is left */
+int sim_tensor_end(struct sim_warp *last);    /* of the CTA: 1 if an allocation is left */
 int sim_is_product(const struct sim_ins *in); /* tcgen05.mma */
 enum sim_cell_access { SIM_CELLS_READ, SIM_CELLS_WRITTEN, SIM_CELLS_FREED }; /* freed: no fence is needed */
 /* 0, or -1 after a finding that ends the launch: lanes [32 part, ...) of `columns` from `column` on, by actor and time.
