@@ -47,11 +47,11 @@
 #define MMA(words, rest) "@q tcgen05.mma.cta_group::1." words " [%r22], %rd2, %rd2, %r21, " rest "add;\n"
 #define SHAPE(n)         "mov.b32 %r21, " #n ";\n"
 
-/* A kernel of one warp: asks for another cluster into s, mbarrier at s + 16; %r3 counts the clusters that it ran. */
+/* A kernel of one warp: asks for another cluster into s, mbarrier at s + 16. Each cluster's word counts who ran it. */
 #define PERSIST(body)                                                                                                  \
     ".version 8.8\n.target sm_100a\n.address_size 64\n.visible .entry k(.param .u64 out)\n.maxntid 32, 1, 1\n{\n"      \
     ".shared .align 16 .b8 s[32];\n.reg .pred p, q, taken;\n.reg .b32 %r<20>;\n.reg .b64 %rd<10>;\n.reg .b128 %q;\n"   \
-    "mov.u32 %r0, %tid.x;\nmov.u32 %r1, s;\nmov.u32 %r2, %ctaid.x;\nmov.u32 %r5, %r2;\nmov.u32 %r3, 0;\n"              \
+    "mov.u32 %r0, %tid.x;\nmov.u32 %r1, s;\nmov.u32 %r2, %ctaid.x;\n"                                                  \
     "mov.u32 %r4, 0;\nld.param.u64 %rd0, [out];\nsetp.eq.u32 q, %r0, 0;\n"                                             \
     "@q mbarrier.init.shared::cta.b64 [%r1+16], 1;\n@q fence.mbarrier_init.release.cluster;\nbar.sync 0;\n" body       \
     "ret;\n}\n"
@@ -64,9 +64,8 @@
     "clusterlaunchcontrol.query_cancel.is_canceled.pred.b128 taken, %q;\n"
 #define NEXT                                                                                                           \
     "@taken clusterlaunchcontrol.query_cancel.get_first_ctaid.v4.b32.b128 {%r2, %r6, %r7, _}, %q;\nbar.sync 0;\n"      \
-    "@taken bra RUN;\nmul.wide.u32 %rd3, %r5, 4;\nadd.u64 %rd3, %rd3, %rd0;\n@q st.global.b32 [%rd3], %r3;\n"
-#define RUN                                                                                                            \
-    "RUN:\nadd.u32 %r3, %r3, 1;\nmul.wide.u32 %rd3, %r2, 4;\nadd.u64 %rd3, %rd3, %rd0;\n@q st.global.b32 [%rd3], 128;\n"
+    "@taken bra RUN;\n"
+#define RUN "RUN:\nmul.wide.u32 %rd3, %r2, 4;\nadd.u64 %rd3, %rd3, %rd0;\n@q red.global.add.u32 [%rd3], 128;\n"
 
 enum { N = 128, REFUSED = 1, MANY = 2 };
 static const struct {
