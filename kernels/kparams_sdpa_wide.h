@@ -48,8 +48,8 @@ struct kp_sdpa_wide_fwd {
 };
 KP_SIZE(struct kp_sdpa_wide_fwd, sizeof(struct kp_sdpa_fwd) + sizeof(struct kp_sdpa_wide));
 
-/* Backward. Of `bwd` these kernels read no dq_sum, turns, stat_log2, row_warps or dim_warps; stat_*, dsink_row and
- * dalibi_tile are f64 for f64. `tiles`: tiles of own rows per sequence, of the launch. */
+/* Backward. Of `bwd` these kernels read no turns, stat_log2, row_warps or dim_warps, and dq_sum and dim only with
+ * .sums; stat_*, dsink_row and dalibi_tile are f64 for f64. `tiles`: tiles of own rows per sequence, of the launch. */
 struct kp_sdpa_wide_bwd {
     struct kp_sdpa_bwd bwd;
     struct kp_sdpa_wide wide;
@@ -72,7 +72,7 @@ KP_SIZE(struct kp_sdpa_wide_bwd, sizeof(struct kp_sdpa_bwd) + sizeof(struct kp_s
  * explained there. */
 struct kp_sdpa_wide_config {
     const char *symbol;
-    int32_t dtype, halves, side, cols, warps, keys, group, slots, per, ctas;
+    int32_t dtype, halves, sums, side, cols, warps, keys, group, slots, per, ctas;
 };
 #define KP_WIDE_ROWS(c) (16 * (c).warps)
 /* Shared memory of sdpa_bwd_bias_wide.cu: a chunk of own rows, one of tile rows; later the sums of a tile. */

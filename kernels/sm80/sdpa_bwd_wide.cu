@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * Dense backward in f32 and f64 on tensor cores, every chip from sm_80 on, any D and DV, every feature; the gradients
  * of q, k and v. One source, two kernels a variant: one owns keys (CFG_SIDE), one owns queries. Each forms the scores
- * anew, so that every sum has one owner and one order: no reductions across CTAs, the same bits every time.
+ * anew, so that every sum has one owner and one order: no reductions across CTAs, the same bits every time. With .sums
+ * the owner of keys makes dQ, too, by reductions in any order (sdpa_bwd_wide_sums.h).
  *
  *   P = exp(s - lse)     dP = dO V^T     dS = P o (dP - shift)
  *   owner of keys:  dV = P^T dO   dK = scale dS^T Q   over all queries of the group's heads, one head after the other
@@ -17,11 +18,16 @@
  * forms S and dP anew. A step is one tile of the other side (and, for keys, one query head).
  *
  * Shared memory, pieces of 256 bytes of columns (sdpa_wide.h), a = chunks(D), b = chunks(DV):
- *   [own chunks: (a + b) x ROWS x 256, if resident]  [ring]  [statistics of 4 tiles of queries: 12 x TILE numbers,
- * keys] ring, staged: two tiles, (a + b) x TILE x 256 each; one barrier a step, the next tile is copied meanwhile ring,
- * else:   SLOTS items of (TILE, + ROWS if not resident) x 256: a, b, then what the last products read again Figures:
- * docs/kernels/sdpa_bwd_wide_sm80.md. */
+ *   own chunks, if resident: (a + b) x ROWS x 256
+ *   ring, staged: two tiles, (a + b) x TILE x 256 each; one barrier a step (.sums: two), the next is copied meanwhile
+ *   ring, else: SLOTS items of (TILE, + ROWS if not resident) x 256: a, b, then what the last products read again
+ *   owners of keys: statistics of 4 tiles of queries (.sums: of one), 3 x TILE numbers each
+ *   .sums: dS^T, hi and lo, ROWS x TILE x 4; an exponent of each warp
+ * Figures: docs/kernels/sdpa_bwd_wide_sm80.md. */
 #include "kernels/sm80/sdpa_bwd_wide.h"
+#if defined CFG_SUMS && CFG_SUMS
+#include "kernels/sm80/sdpa_bwd_wide_sums.h"
+#endif
 
 /* What all threads of the CTA know about its work item. */
 struct work {
@@ -29,6 +35,7 @@ struct work {
     int head, slice;    /* own: key head or query head */
     int own0;           /* first own row */
     int first, n_tiles; /* tiles of the other side that see any of the own rows */
+    int at; /* the first of these to be visited; sums: not the same for all, or all would add to one place */
     int steps;
 };
 
@@ -58,6 +65,8 @@ static __device__ __forceinline__ const struct kp_view *other_a(const struct kp_
 static __device__ __forceinline__ const struct kp_view *other_b(const struct kp_sdpa_bwd *p) {
     return OWN_KEYS ? &p->dout : &p->in.v;
 }
+/* Sums: always. */
+static __device__ __forceinline__ int is_resident(const struct kp_sdpa_wide_bwd *k) { return SUMS || k->wide.resident; }
 static __device__ __forceinline__ int group_of(const struct kp_sdpa_bwd *p) { return p->in.heads_q / p->in.heads_k; }
 
 /* ------------------------------------------------------------------ work items --------------------- */
@@ -78,7 +87,7 @@ static __device__ __forceinline__ int find_work(const struct kp_sdpa_wide_bwd *k
     w->head = (int)(head % heads);
     enter_sequence(p, at, (int)(head / heads));
     at->head_k = OWN_KEYS ? w->head : w->head / group_of(p);
-    w->first = w->n_tiles = w->steps = 0;
+    w->first = w->n_tiles = w->steps = w->at = 0;
     if (w->own0 >= (OWN_KEYS ? p->in.cu_seqlens_k ? at->seq.sk : p->in.seq_k : at->seq.rows)) return 0;
     if (right < -left) return 1;
     const int last = min(w->own0 + ROWS, OWN_KEYS ? at->seq.sk : at->seq.sq) - 1; /* none exists: before own0 */
@@ -89,14 +98,17 @@ static __device__ __forceinline__ int find_work(const struct kp_sdpa_wide_bwd *k
     w->first = x0 / TILE;
     w->n_tiles = (x1 + TILE - 1) / TILE - w->first;
     w->steps = w->n_tiles * (OWN_KEYS ? group_of(p) : 1);
+    if (SUMS) w->at = (int)((uint32_t)tile % (uint32_t)w->n_tiles);
     return 1;
 }
 
 static __device__ __forceinline__ struct tile tile_of(const struct kp_sdpa_bwd *p, const struct work *w, int step) {
     struct tile t;
     const int turn = OWN_KEYS ? (int)((uint32_t)step / (uint32_t)w->n_tiles) : 0;
+    int at = step - turn * w->n_tiles + (SUMS ? w->at : 0);
+    if (SUMS && at >= w->n_tiles) at -= w->n_tiles;
     t.own = w->own0 + warp_of() * 16;
-    t.other = (w->first + step - turn * w->n_tiles) * TILE;
+    t.other = (w->first + at) * TILE;
     t.head = OWN_KEYS ? w->head * group_of(p) + turn : w->head;
     return t;
 }
@@ -109,10 +121,10 @@ static __device__ __forceinline__ struct shape shape_of(const struct kp_sdpa_wid
     s.b = chunks_of(p->in.dim_v);
     s.again_b = OWN_KEYS && p->dv.data ? chunks_of(max(left_b, 0)) : 0;
     s.again_a = !OWN_KEYS || p->dk.data ? chunks_of(max(left_a, 0)) : 0;
-    s.staged = k->wide.staged;
+    s.staged = SUMS || k->wide.staged;
     s.base = shared_base();
-    s.ring = s.base + (k->wide.resident ? (s.a + s.b) * ROWS * PITCH : 0);
-    s.slot = (s.staged ? (s.a + s.b) * TILE : TILE + (k->wide.resident ? 0 : ROWS)) * PITCH;
+    s.ring = s.base + (is_resident(k) ? (s.a + s.b) * ROWS * PITCH : 0);
+    s.slot = (s.staged ? (s.a + s.b) * TILE : TILE + (is_resident(k) ? 0 : ROWS)) * PITCH;
     s.stats = s.ring + (s.staged ? 2 : SLOTS) * s.slot;
     return s;
 }
@@ -141,7 +153,7 @@ static __device__ __forceinline__ void copy_other(const struct kp_sdpa_bwd *p, c
 }
 
 static __device__ __forceinline__ uint32_t stats_at(const struct shape *s, int step) {
-    return s->stats + step % KP_WIDE_STAT_TILES * (3 * STAT_BYTES);
+    return s->stats + (SUMS ? 0 : step % KP_WIDE_STAT_TILES * (3 * STAT_BYTES));
 }
 static __device__ __forceinline__ void copy_stats(const struct kp_sdpa_bwd *p, const struct work *w, struct tile t,
                                                   uint32_t to) {
@@ -160,7 +172,7 @@ static __device__ __forceinline__ void copy_item(const struct kp_sdpa_wide_bwd *
     if (feed->step < w->steps) {
         const struct tile t = tile_of(p, w, feed->step);
         const uint32_t to = s->ring + feed->slot * s->slot;
-        if (feed->item == 0) copy_stats(p, w, t, stats_at(s, feed->step));
+        if (feed->item == 0 && (!SUMS || feed->step == 0)) copy_stats(p, w, t, stats_at(s, feed->step));
         if (s->staged) {
 #pragma unroll 1
             for (int c = 0; c < s->a; c++) copy_other(p, w, t, c, 0, to + c * TILE * PITCH);
@@ -171,7 +183,7 @@ static __device__ __forceinline__ void copy_item(const struct kp_sdpa_wide_bwd *
             const int x = feed->item, past = x - s->a - s->b, is_b = past < 0 ? x >= s->a : past < s->again_b;
             const int chunk = past < 0 ? x - (is_b ? s->a : 0) : w->slice * CHUNKS + past - (is_b ? 0 : s->again_b);
             copy_other(p, w, t, chunk, is_b, to);
-            if (!k->wide.resident && past < 0) copy_own(p, w, chunk, is_b, to + TILE * PITCH);
+            if (!is_resident(k) && past < 0) copy_own(p, w, chunk, is_b, to + TILE * PITCH);
             if (++feed->item == s->a + s->b + s->again_a + s->again_b) feed->item = 0, feed->step++;
             feed->slot = feed->slot + 1 == SLOTS ? 0 : feed->slot + 1;
         }
@@ -260,7 +272,7 @@ static __device__ __forceinline__ void run_tile(const struct kp_sdpa_wide_bwd *k
 
     struct feed feed = {0, 0, 0};
     int slot = 0;
-    if (w->steps > 0 && k->wide.resident)
+    if (w->steps > 0 && is_resident(k))
         for (int c = 0; c < s.a + s.b; c++) copy_own(p, w, c < s.a ? c : c - s.a, c >= s.a, s.base + c * ROWS * PITCH);
 #pragma unroll
     for (int t = 0; t < SLOTS - 1; t++)
@@ -281,20 +293,24 @@ static __device__ __forceinline__ void run_tile(const struct kp_sdpa_wide_bwd *k
         for (int c = 0; c < s.a; c++) {
             const uint32_t at = s.staged ? stage + c * TILE * PITCH : next_slot(k, w, &s, &feed, &slot);
             if (seen)
-                add_scores(rS, k->wide.resident ? s.base + c * ROWS * PITCH : at + TILE * PITCH, at,
+                add_scores(rS, is_resident(k) ? s.base + c * ROWS * PITCH : at + TILE * PITCH, at,
                            p->in.dim_qk - c * CHUNK);
         }
 #pragma unroll 1
         for (int c = 0; c < s.b; c++) {
             const uint32_t at = s.staged ? stage + (s.a + c) * TILE * PITCH : next_slot(k, w, &s, &feed, &slot);
             if (seen)
-                add_scores(rD, k->wide.resident ? s.base + (s.a + c) * ROWS * PITCH : at + TILE * PITCH, at,
+                add_scores(rD, is_resident(k) ? s.base + (s.a + c) * ROWS * PITCH : at + TILE * PITCH, at,
                            p->in.dim_v - c * CHUNK);
         }
         if (seen)
             finish_cells(k, &w->place, t, stats_at(&s, step), OWN_KEYS ? 0 : &own, k->wide.plain && seen == 2, 1, &unit,
                          rS, rD);
-        const struct left rP = left_of_any(rS), rC = left_of_any(rD);
+        const struct left rP = left_of_any(rS), rC = left_of_any(rD, SUMS);
+#if defined CFG_SUMS && CFG_SUMS
+        const uint32_t cells = s.stats + 3 * STAT_BYTES;
+        if (p->dq_sum) store_cells(cells, &rC, seen, unit.own_a);
+#endif
 #pragma unroll
         for (int c = 0; c < CHUNKS && OWN_KEYS; c++) {
             if (c >= s.again_b) break;
@@ -309,6 +325,14 @@ static __device__ __forceinline__ void run_tile(const struct kp_sdpa_wide_bwd *k
                 s.staged ? stage + (w->slice * CHUNKS + c) * TILE * PITCH : next_slot(k, w, &s, &feed, &slot);
             if (seen) add_product(rA[c], &rC, at, p->in.dim_qk - w->slice * COLS - c * CHUNK, one, unit.a);
         }
+#if defined CFG_SUMS && CFG_SUMS
+        __syncthreads(); /* dS of all warps is there, and no one reads the statistics any more */
+        if (step + 1 < w->steps) copy_stats(p, w, tile_of(p, w, step + 1), s.stats);
+        copy_commit();
+        if (p->dq_sum)
+            add_rows((float *)p->dq_sum + (t.head * p->stat_rows + w->place.stat0 + t.other) * COLS, cells, s.base,
+                     p->in.dim_qk);
+#endif
     }
     copy_wait(0);
     store_gradient(p, w, OWN_KEYS ? &p->dk : &p->dq, p->in.dim_qk, (num)k->wide.scale, rA);

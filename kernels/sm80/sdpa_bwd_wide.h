@@ -14,6 +14,11 @@
 #include "kernels/sm80/sdpa_wide.h"
 
 constexpr int OWN_KEYS = CFG_SIDE == KP_WIDE_OWN_KEYS;
+#ifdef CFG_SUMS
+constexpr int SUMS = CFG_SUMS;
+#else
+constexpr int SUMS = 0;
+#endif
 constexpr int STAT_BYTES = TILE * (int)sizeof(num); /* one kind of statistics of a tile */
 
 /* What all threads of the CTA know about the sequence and the head. */
@@ -80,10 +85,14 @@ static __device__ __forceinline__ void load_stat(uint32_t stats, int kind, int n
 
 /* Is any of the queries an empty row? */
 static __device__ __forceinline__ int has_empty(uint32_t stats, const struct own_numbers *own) {
-    int empty = OWN_KEYS ? 0 : own->lse[0] == (num)INF || own->lse[1] == (num)INF;
+    int empty = 0;
+    if constexpr (OWN_KEYS) {
 #pragma unroll
-    for (int i = OWN_KEYS ? 0 : TILE; i < TILE; i += 32)
-        empty |= load_num(stats + (i + lane_of() % TILE) % TILE * (int)sizeof(num)) == (num)INF;
+        for (int i = 0; i < TILE; i += 32)
+            empty |= load_num(stats + (i + lane_of() % TILE) % TILE * (int)sizeof(num)) == (num)INF;
+    } else {
+        empty = own->lse[0] == (num)INF || own->lse[1] == (num)INF;
+    }
     return __any_sync(~0u, empty);
 }
 

@@ -111,6 +111,37 @@ static __device__ __forceinline__ void add_mask(const struct kp_sdpa_fwd *p, uin
         }
 }
 
+/* softcap tanh(s / softcap). Caps are mostly larger than the scores: then no cell of the warp needs more than a
+ * polynomial, half the instructions of tanhf and none of its two special functions. */
+static __device__ __forceinline__ void cap_scores(const struct kp_sdpa_fwd *p, float rS[M_TILES][N_S][4]) {
+    float top = 0;
+#pragma unroll
+    for (int x = 0; x < M_TILES; x++)
+#pragma unroll
+        for (int n = 0; n < N_S; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                rS[x][n][e] *= p->in.softcap_inverse;
+                top = fmaxf(top, fabsf(rS[x][n][e]));
+            }
+    const int large = __any_sync(~0u, top > TANH_SMALL);
+    if (large) {
+#pragma unroll
+        for (int x = 0; x < M_TILES; x++)
+#pragma unroll
+            for (int n = 0; n < N_S; n++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) rS[x][n][e] = p->in.softcap * tanhf(rS[x][n][e]);
+        return;
+    }
+#pragma unroll
+    for (int x = 0; x < M_TILES; x++)
+#pragma unroll
+        for (int n = 0; n < N_S; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) rS[x][n][e] = p->in.softcap * tanh_small(rS[x][n][e]);
+}
+
 /* Full variants: raw products to scores in natural units, in the order of the contract's five steps, but for what
  * windows and lengths hide. */
 static __device__ __forceinline__ void finish_scores(const struct kp_sdpa_fwd *p, uint32_t base, int j0, int all,
@@ -122,14 +153,7 @@ static __device__ __forceinline__ void finish_scores(const struct kp_sdpa_fwd *p
         for (int n = 0; n < N_S; n++)
 #pragma unroll
             for (int e = 0; e < 4; e++) rS[x][n][e] *= p->in.scale;
-    if (p->in.softcap > 0) {
-#pragma unroll
-        for (int x = 0; x < M_TILES; x++)
-#pragma unroll
-            for (int n = 0; n < N_S; n++)
-#pragma unroll
-                for (int e = 0; e < 4; e++) rS[x][n][e] = p->in.softcap * tanhf(rS[x][n][e] * p->in.softcap_inverse);
-    }
+    if (p->in.softcap > 0) cap_scores(p, rS);
     if (p->in.alibi_form) {
         const uint4 kept = recall_rows(base);
 #pragma unroll

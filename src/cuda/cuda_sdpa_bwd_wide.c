@@ -9,7 +9,7 @@
 
 enum { MAX_DIM = 512 };
 
-/* The kernel that owns keys and the one that owns queries. */
+/* The kernel that owns keys and the one that owns queries; NULL where the former makes dQ, too (.sums). */
 struct pair {
     const struct kp_sdpa_wide_config *keys, *queries;
 };
@@ -30,6 +30,8 @@ static const struct helpers *helpers_of(const attn_problem *p) {
     return p->dtype == ATTN_F64 ? &f64 : &f32;
 }
 
+static const char convert_symbol[] = "attn_sdpa_bwd_smxx_convert_f32";
+
 static int wants_bias(const attn_problem *p) { return attn_core_has(p, ATTN_GRAD_MASK | ATTN_GRAD_ALIBI); }
 static int wants_sums(const attn_problem *p) { return attn_core_has(p, ATTN_GRAD_SINK | ATTN_GRAD_ALIBI); }
 
@@ -46,7 +48,7 @@ struct geometry {
     struct deal keys, queries;
     int64_t row_tiles, stat_rows;
     struct {
-        int64_t lse, shift, share, dsink, dalibi, end; /* bytes into the workspace */
+        int64_t lse, shift, share, dsink, dalibi, dq, end; /* bytes into the workspace */
     } at;
     struct attn_cuda_halves halves;
 };
@@ -81,7 +83,7 @@ static struct geometry lay_out(const struct bwd_row *r, const struct attn_cuda_l
     struct geometry g = {0};
     if (p->batch <= 0 || p->heads_q <= 0) return g;
     g.keys = deal_of(r->own->keys, l, p);
-    g.queries = deal_of(r->own->queries, l, p);
+    if (r->own->queries) g.queries = deal_of(r->own->queries, l, p);
     g.row_tiles = attn_cuda_blocks(p->seq_q, KP_WIDE_STAT_ROWS);
     /* Packed sequences begin at multiples of the tile height, see first_stat_row() of the device's side. */
     g.stat_rows = KP_WIDE_STAT_ROWS * (attn_core_has(p, ATTN_PACKED)
@@ -97,6 +99,7 @@ static struct geometry lay_out(const struct bwd_row *r, const struct attn_cuda_l
                            ? p->batch * p->heads_q * attn_cuda_blocks(p->seq_q, KP_SDPA_BWD_BIAS_TILE)
                            : 0,
                        p);
+    g.at.dq = take(&g.at.end, r->own->keys->sums ? rows * r->own->keys->cols : 0, p);
     if (r->rest) {
         g.halves = attn_cuda_halves(p, g.at.end, ATTN_CUDA_HALVES_MOST);
         g.at.end = g.halves.end;
@@ -110,7 +113,7 @@ static int refuse_images(const struct attn_core_device *dev, const struct pair *
                          struct attn_text *why) {
     const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
     return attn_cuda_refuse_image(dev, c->keys->symbol, deal_of(c->keys, l, p).memory.bytes, why) ||
-           attn_cuda_refuse_image(dev, c->queries->symbol, deal_of(c->queries, l, p).memory.bytes, why);
+           (c->queries && attn_cuda_refuse_image(dev, c->queries->symbol, deal_of(c->queries, l, p).memory.bytes, why));
 }
 
 static int supports(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
@@ -121,7 +124,10 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
         return 0;
     }
     const struct helpers *h = helpers_of(p);
-    if (attn_cuda_sdpa_refuse(p, MAX_DIM, MAX_DIM, why) || refuse_images(dev, r->own, p, why) ||
+    const struct kp_sdpa_wide_config *c = r->own->keys;
+    const int64_t most = c->sums ? c->cols : MAX_DIM; /* slices would each add all of dQ */
+    if (attn_cuda_sdpa_refuse(p, most, most, why) || refuse_images(dev, r->own, p, why) ||
+        (c->sums && attn_cuda_refuse_image(dev, convert_symbol, 0, why)) ||
         (r->rest && (attn_cuda_halves_refuse(p, why) || refuse_images(dev, r->rest, p, why) ||
                      attn_cuda_refuse_image(dev, attn_cuda_halves_symbol, 0, why))) ||
         attn_cuda_refuse_image(dev, h->prepare, 0, why) ||
@@ -138,18 +144,21 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
 }
 
 /* Rates: multiply-adds a cycle at 1.7 GHz, a part of what the tensor cores give (f32: three products of tf32 or f16
- * each). Halves: three more launches, operands written and read again. */
+ * each). Halves: three more launches, operands written and read again. Rows of sums have not been measured yet and
+ * stand behind the row that forms all of S and dP twice; see docs/kernels/sdpa_bwd_wide_sm80.md for what turns that
+ * round. */
 static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
     const struct bwd_row *r = k->impl;
     const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
     const struct kp_sdpa_wide_config *c = r->own->keys;
     const double d = (double)p->dim_qk, dv = (double)p->dim_v,
-                 slices = (double)(deal_of(c, l, p).slices + deal_of(r->own->queries, l, p).slices);
+                 slices = (double)(deal_of(c, l, p).slices + deal_of(c->sums ? c : r->own->queries, l, p).slices);
     const double products = d + dv > 0 ? (slices * (d + dv) + 2 * d + dv) / (3 * d + 2 * dv) : 1;
     const double rate = c->dtype == KP_F64 ? k->features & ATTN_CUDA_SM90A ? 200 : 140 : c->halves ? 380 : 280;
     double compute = attn_problem_flops(p) * products / (rate * 1.7e9 * (double)l->n_sms);
     const double memory = attn_problem_bytes(p) / (2e10 * l->n_sms);
     if (c->halves) compute += 2e-5 + 2 * memory;
+    if (c->sums) compute *= 1.02;
     return 1e-5 + (compute > memory ? compute : memory) * (1 + 1e-4 * c->cols);
 }
 
@@ -171,12 +180,13 @@ static attn_status prepare(const struct attn_kernel *k, struct attn_core_device 
         {h->sums, 1024, wants_sums(p)},
         {h->bias, KP_WIDE_BIAS_SHARED_BYTES(r->own->keys->dtype), wants_bias(p)},
         {attn_cuda_halves_symbol, 16, r->rest != NULL},
+        {convert_symbol, 0, r->own->keys->sums},
     };
     attn_status status = ATTN_OK;
     for (size_t i = 0; i < 2 && pairs[i] && !status; i++) {
         status = attn_cuda_variant_load(dev, attn_cuda_variant_find(pairs[i]->keys->symbol),
                                         (uint32_t)deal_of(pairs[i]->keys, l, p).memory.bytes);
-        if (!status)
+        if (!status && pairs[i]->queries)
             status = attn_cuda_variant_load(dev, attn_cuda_variant_find(pairs[i]->queries->symbol),
                                             (uint32_t)deal_of(pairs[i]->queries, l, p).memory.bytes);
     }
@@ -211,8 +221,8 @@ static void set_tensors(struct kp_sdpa_bwd *kp, const attn_problem *p, const att
     if (dsink) kp->dsink_head = dsink->strides[0];
 }
 
-static void set_geometry(struct kp_sdpa_bwd *kp, const struct geometry *g, const attn_problem *p,
-                         const attn_args *args) {
+static void set_geometry(struct kp_sdpa_bwd *kp, const struct geometry *g, const struct kp_sdpa_wide_config *c,
+                         const attn_problem *p, const attn_args *args) {
     const uint64_t base = (uint64_t)(uintptr_t)args->workspace;
     const int64_t bias_tiles = attn_cuda_blocks(p->seq_q, KP_SDPA_BWD_BIAS_TILE);
     kp->stat_lse = base + (uint64_t)g->at.lse;
@@ -220,6 +230,8 @@ static void set_geometry(struct kp_sdpa_bwd *kp, const struct geometry *g, const
     kp->stat_g = base + (uint64_t)g->at.share;
     kp->dsink_row = kp->dsink ? base + (uint64_t)g->at.dsink : 0;
     kp->dalibi_tile = kp->dalibi ? base + (uint64_t)g->at.dalibi : 0;
+    kp->dq_sum = c->sums && kp->dq.data ? base + (uint64_t)g->at.dq : 0;
+    kp->dim = c->cols;
     kp->stat_rows = g->stat_rows;
     kp->rows = KP_WIDE_STAT_ROWS;
     kp->row_tiles = (int32_t)g->row_tiles;
@@ -262,8 +274,8 @@ static attn_status start_main(const struct attn_core_device *dev, const struct k
 static attn_status start_pair(const struct attn_core_device *dev, const struct pair *c, const attn_problem *p,
                               const struct kp_sdpa_wide_bwd *kp, void *stream) {
     attn_status status = ATTN_OK;
-    if (kp->bwd.dk.data || kp->bwd.dv.data) status = start_main(dev, c->keys, p, *kp, stream);
-    if (!status && kp->bwd.dq.data) status = start_main(dev, c->queries, p, *kp, stream);
+    if (kp->bwd.dk.data || kp->bwd.dv.data || kp->bwd.dq_sum) status = start_main(dev, c->keys, p, *kp, stream);
+    if (!status && kp->bwd.dq.data && c->queries) status = start_main(dev, c->queries, p, *kp, stream);
     return status;
 }
 
@@ -272,14 +284,19 @@ static attn_status start_halves(const struct attn_core_device *dev, const struct
                                 const attn_problem *p, const attn_args *args, struct kp_sdpa_wide_bwd kp) {
     const struct kp_view *const from[] = {&kp.bwd.in.q, &kp.bwd.in.k, &kp.bwd.in.v, &kp.bwd.dout};
     struct kp_view to[ATTN_CUDA_HALVES_MOST];
+    const uint64_t sums = kp.bwd.dq_sum;
     if (!kp.bwd.dq.data && !kp.bwd.dk.data && !kp.bwd.dv.data) return ATTN_OK;
     attn_status status = attn_cuda_halves_start(dev, &g->halves, p, args, &kp.bwd.in, from, to, &kp.wide);
+    kp.bwd.dq_sum = 0;
     if (!status) status = start_pair(dev, r->rest, p, &kp, args->stream);
+    kp.bwd.dq_sum = sums;
     kp.bwd.in.q = to[ATTN_CUDA_HALVES_Q];
     kp.bwd.in.k = to[ATTN_CUDA_HALVES_K];
     kp.bwd.in.v = to[ATTN_CUDA_HALVES_V];
     kp.bwd.dout = to[ATTN_CUDA_HALVES_DOUT];
     if (!status) status = start_pair(dev, r->own, p, &kp, args->stream);
+    if (!status && sums)
+        status = start(dev, convert_symbol, p->batch * p->heads_q * g->row_tiles, 256, 0, &kp, sizeof kp, args->stream);
     return status;
 }
 
@@ -291,7 +308,7 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
     struct kp_sdpa_wide_bwd kp = {0};
     if (p->heads_q <= 0) return ATTN_OK;
     set_tensors(&kp.bwd, p, args);
-    set_geometry(&kp.bwd, &g, p, args);
+    set_geometry(&kp.bwd, &g, r->own->keys, p, args);
     const int64_t row_tiles = p->batch * p->heads_q * g.row_tiles,
                   sums = wants_sums(p) ? p->heads_q * (kp.bwd.dalibi && kp.bwd.dalibi_per_batch ? 1 + p->batch : 2) : 0;
     void *stream = args->stream;
@@ -334,28 +351,40 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
 #define VARIANT(tail, source, ...) CONFIG(sm80, tail, &pair_sm80_f32_d64, __VA_ARGS__)
 #include "kernels/variants/sdpa_bwd_sm80.halves.def"
 #undef VARIANT
+#define VARIANT(tail, source, ...)                                                                                     \
+    static const struct kp_sdpa_wide_config keys_##tail = {.symbol = "attn_sdpa_bwd_sm80_" #tail, __VA_ARGS__};        \
+    static const struct pair pair_##tail = {&keys_##tail, NULL};                                                       \
+    static const struct bwd_row row_sm80_##tail = {&pair_##tail, &pair_sm80_f32_d64};
+#include "kernels/variants/sdpa_bwd_sm80.sums.def"
+#undef VARIANT
 
-#define ROW(chip, tail, needs, math, dtype_of_line)                                                                    \
+#define WIDE "D and DV to 512; the number in the name is the columns of a gradient that a CTA makes at a time"
+#define ROW(chip, tail, needs, math, words, ordered, dtype_of_line)                                                    \
     {.name = "attn_sdpa_bwd_" #chip "_" #tail,                                                                         \
      .arch = #chip,                                                                                                    \
-     .summary = "D and DV to 512; the number in the name is the columns of a gradient that a CTA makes at a time",     \
+     .summary = words,                                                                                                 \
      .op = ATTN_OP_SDPA_BWD,                                                                                           \
      dtype_of_line,                                                                                                    \
      ATTN_CUDA_ROW(math),                                                                                              \
-     .deterministic = 1,                                                                                               \
-     .bit_stable = 1,                                                                                                  \
+     .deterministic = ordered,                                                                                         \
+     .bit_stable = ordered,                                                                                            \
      .features = needs,                                                                                                \
      .impl = &row_##chip##_##tail,                                                                                     \
      .workspace = workspace},
 const struct attn_kernel attn_cuda_sdpa_bwd_wide_rows[] = {
-#define VARIANT(tail, source, dtype_of_line, ...) ROW(sm80, tail, ATTN_CUDA_SM80, ATTN_F32, dtype_of_line)
+#define VARIANT(tail, source, dtype_of_line, ...) ROW(sm80, tail, ATTN_CUDA_SM80, ATTN_F32, WIDE, 1, dtype_of_line)
 #include "kernels/variants/sdpa_bwd_sm80.f32.def"
 #include "kernels/variants/sdpa_bwd_sm80.halves.def"
 #undef VARIANT
-#define VARIANT(tail, source, dtype_of_line, ...) ROW(sm90, tail, ATTN_CUDA_SM90A, ATTN_F64, dtype_of_line)
+#define VARIANT(tail, source, dtype_of_line, ...)                                                                      \
+    ROW(sm80, tail, ATTN_CUDA_SM80, ATTN_F32, "D and DV to the number in the name; dQ is summed in any order", 0,      \
+        dtype_of_line)
+#include "kernels/variants/sdpa_bwd_sm80.sums.def"
+#undef VARIANT
+#define VARIANT(tail, source, dtype_of_line, ...) ROW(sm90, tail, ATTN_CUDA_SM90A, ATTN_F64, WIDE, 1, dtype_of_line)
 #include "kernels/variants/sdpa_bwd_sm90.f64.def"
 #undef VARIANT
-#define VARIANT(tail, source, dtype_of_line, ...) ROW(sm80, tail, ATTN_CUDA_SM80, ATTN_F64, dtype_of_line)
+#define VARIANT(tail, source, dtype_of_line, ...) ROW(sm80, tail, ATTN_CUDA_SM80, ATTN_F64, WIDE, 1, dtype_of_line)
 #include "kernels/variants/sdpa_bwd_sm80.f64.def"
 #undef VARIANT
 };

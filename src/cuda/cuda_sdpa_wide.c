@@ -26,6 +26,14 @@ struct attn_cuda_wide_memory attn_cuda_wide_bwd_memory(const struct kp_sdpa_wide
                   stats = c->side == KP_WIDE_OWN_KEYS
                               ? KP_WIDE_STAT_TILES * 3 * tile * (int64_t)attn_dtype_bytes(c->dtype)
                               : 0;
+    if (c->sums) { /* whole tiles, one of statistics, dS, an exponent of each warp */
+        struct attn_cuda_wide_memory whole = {.bytes = chunks * (own + 2 * tile) * KP_WIDE_PITCH +
+                                                       stats / KP_WIDE_STAT_TILES + own * tile * 4 + 4 * c->warps,
+                                              .resident = 1,
+                                              .staged = 1};
+        whole.ctas = ctas_that_fit(c, l, whole.bytes);
+        return whole;
+    }
     struct attn_cuda_wide_memory ways[] = {
         {.bytes = chunks * (own + 2 * tile) * KP_WIDE_PITCH, .resident = 1, .staged = 1},
         {.bytes = (chunks * own + c->slots * tile) * KP_WIDE_PITCH, .resident = 1},
