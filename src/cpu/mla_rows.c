@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * The MLA kernels' rows: three operators, three instruction sets, three dtypes, one driver each. bf16 and f16 are
- * widened to f32 when rows are gathered, but for bf16 on AVX-512 BF16. */
+ * The MLA kernels' rows: three operators, five instruction sets, three dtypes, one driver each. bf16 and f16 are
+ * widened to f32 when rows are gathered, but for bf16 on AVX-512 BF16 and AMX. */
 #include "attn.h"
 #include "cpu/mla_gather.h"
 
