@@ -9,7 +9,7 @@ export JOBS
 
 .DEFAULT_GOAL := help
 .PHONY: help deps build demo check check-full check-sim bench-sim asan ubsan tsan fuzz cov lint tidy abi-check ptxas-check check-oldcpu format doc \
-        nvcc gpu-check gpu-sanitize figures install uninstall clean
+        nvcc gpu-check first-contact gpu-sanitize figures install uninstall clean
 
 help: ## this list
 	@echo 'libattn: make TARGET [JOBS=n]'
@@ -71,6 +71,9 @@ nvcc: ## fetch the CUDA compiler into build/nvcc (python3 with pip), where cmake
 
 gpu-check: build ## on a GPU: every kernel against the reference, properties, graphs, streams, threads (DEVICE=cuda:0 REPEAT=50 SEEDS='1 2')
 	@tools/gpu_check.sh $(BUILD)
+
+first-contact: build ## on a Blackwell GPU: the simulator's vectors of tcgen05 recorded and compared, then every kernel row for sm_100
+	@tools/first_contact.sh $(BUILD)
 
 gpu-sanitize: build ## on a GPU: compute-sanitizer on a sample of problems (SAMPLE=50 SEEDS=1 KERNEL='*' TOOLS='memcheck racecheck ...')
 	@PARTS=sanitize tools/gpu_check.sh $(BUILD)

@@ -35,6 +35,11 @@ if(NOT ATTN_SANITIZE) # the tests open it in a program without the sanitizers' r
   attn_test(sim.golden_h100 sim sim_golden replay $<TARGET_FILE:attn_sim_cuda> ${PROJECT_SOURCE_DIR}/tests/sim/golden_h100.bin)
   # The programs for a GPU on a few rows: streams, graphs, threads.
   if(attn_cuda_on AND TARGET t_gpu_graph)
+    foreach(row sdpa_fwd_sm80_bf16_d128 sdpa_bwd_sm80_bf16_d128 mla_fwd_sm80_bf16_d576_h64 mla_bwd_sm80_bf16_d576_h64 dist_sm80_bf16_d576_h64)
+      attn_test(sim.gpu_large_${row} sim t_gpu_large)
+      set_tests_properties(sim.gpu_large_${row} PROPERTIES ENVIRONMENT
+        "ATTN_CUDA_DRIVER=$<TARGET_FILE:attn_sim_cuda>;ATTN_CUDA_IMAGE=ptx;ATTNSIM_POLICY=late;GPU_TEST_QUERIES=70;GPU_TEST_KERNEL=attn_${row}")
+    endforeach()
     foreach(program graph parallel repeat)
       foreach(row sdpa_fwd_sm80_bf16_d64 sdpa_bwd_sm80_f16_d64_ordered mla_bwd_sm80_bf16_d512_h16 dist_sm80_f16_d512_h16)
         attn_test(sim.gpu_${program}_${row} sim t_gpu_${program})
@@ -54,17 +59,36 @@ if(NOT ATTN_SANITIZE) # the tests open it in a program without the sanitizers' r
   target_compile_options(hopper_golden PRIVATE ${attn_warnings})
   target_link_libraries(hopper_golden PRIVATE ${CMAKE_DL_LIBS})
   set_target_properties(hopper_golden PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
-  add_executable(t_sim_sm90 tests/sim/t_sim_sm90.c tests/sim/kernel_mutants.c)
-  target_compile_options(t_sim_sm90 PRIVATE ${attn_warnings})
-  target_link_libraries(t_sim_sm90 PRIVATE ${CMAKE_DL_LIBS} m)
-  set_target_properties(t_sim_sm90 PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
-  attn_test(sim.sm90 sim t_sim_sm90 $<TARGET_FILE:attn_sim_cuda>)
+  # sm_100: against a second statement on the host, until a device has answered.
+  add_executable(blackwell_golden tests/sim/blackwell_golden.c tests/sim/blackwell_golden_text.c tests/sim/blackwell_golden_moves.c
+                                  tests/sim/blackwell_golden_copies.c tests/sim/blackwell_golden_products.c
+                                  tests/sim/blackwell_layout.c)
+  target_compile_options(blackwell_golden PRIVATE ${attn_warnings})
+  target_link_libraries(blackwell_golden PRIVATE ${CMAKE_DL_LIBS} m)
+  set_target_properties(blackwell_golden PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+  foreach(policy eager late random)
+    attn_test(sim.blackwell_golden_${policy} sim blackwell_golden check $<TARGET_FILE:attn_sim_cuda>)
+    set_tests_properties(sim.blackwell_golden_${policy} PROPERTIES ENVIRONMENT ATTNSIM_POLICY=${policy})
+  endforeach()
+  foreach(name sm90 sm100 global order) # single instructions and protocols; global memory: in a kernel, between kernels and copies
+    add_executable(t_sim_${name} tests/sim/t_sim_${name}.c tests/sim/kernel_mutants.c)
+    target_compile_options(t_sim_${name} PRIVATE ${attn_warnings})
+    target_link_libraries(t_sim_${name} PRIVATE ${CMAKE_DL_LIBS} m)
+    set_target_properties(t_sim_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+    attn_test(sim.${name} sim t_sim_${name} $<TARGET_FILE:attn_sim_cuda>)
+  endforeach()
   if(EXISTS ${PROJECT_SOURCE_DIR}/tests/sim/hopper_golden_h100.txt)
     attn_test(sim.hopper_golden_h100 sim hopper_golden replay $<TARGET_FILE:attn_sim_cuda>
               ${PROJECT_SOURCE_DIR}/tests/sim/hopper_golden_h100.txt)
   endif()
+  # The kit for a device: refuses in words where there is none, and can be rehearsed.
+  attn_test(sim.first_contact_absent sim ${PROJECT_SOURCE_DIR}/tests/sim/first_contact_absent.sh
+            ${PROJECT_SOURCE_DIR}/tools/first_contact.sh ${PROJECT_BINARY_DIR})
+  attn_test(sim.first_contact_rehearsal sim ${CMAKE_COMMAND} -E env FIRST_CONTACT_DRIVER=$<TARGET_FILE:attn_sim_cuda>
+            ${PROJECT_SOURCE_DIR}/tools/first_contact.sh ${PROJECT_BINARY_DIR})
   if(attn_cuda_on)
-    foreach(kernel hopper_attention=90a=t_sim_hopper blackwell_products=100a=t_sim_blackwell)
+    foreach(kernel hopper_attention=90a=t_sim_hopper blackwell_products=100a=t_sim_blackwell_products
+                   blackwell_attention=100a=t_sim_blackwell_attention blackwell_pair=100a=t_sim_blackwell_pair)
       string(REPLACE "=" ";" words ${kernel})
       list(GET words 0 name)
       list(GET words 1 chip)
@@ -73,7 +97,7 @@ if(NOT ATTN_SANITIZE) # the tests open it in a program without the sanitizers' r
       set(ptx ${PROJECT_BINARY_DIR}/tests/${name}.ptx)
       add_custom_command(OUTPUT ${ptx} COMMAND ${ATTN_NVCC} -ptx -lineinfo -O3 -std=c++17 -arch=compute_${chip}
                                  -I${PROJECT_SOURCE_DIR} -o ${ptx} ${source}
-                         DEPENDS ${source} COMMENT "Compiling tests/sim/${name}.cu" VERBATIM)
+                         DEPENDS ${source} ${PROJECT_SOURCE_DIR}/tests/sim/blackwell_tcgen05.h COMMENT "Compiling tests/sim/${name}.cu" VERBATIM)
       add_custom_target(${name}_ptx ALL DEPENDS ${ptx})
       add_executable(${program} tests/sim/${program}.c tests/sim/kernel_mutants.c)
       target_compile_options(${program} PRIVATE ${attn_warnings})

@@ -3,6 +3,7 @@
  * of global memory, the last few of which each worker remembers. */
 #include "address.h"
 #include "device.h"
+#include "global.h"
 #include "hopper.h"
 #include "report.h"
 
@@ -102,9 +103,13 @@ static int resolve_global(struct sim_warp *w, const struct sim_ins *in, uint32_t
             any |= at[l];
         }
     }
-    if (!(any & (bytes - 1)) && recent_block(w->cta->cluster->worker, low, high - low + bytes)) return 0;
-    EACH_OF(m)
-    if (sim_global_at(w, in, l, at[l], bytes, bytes, access == SIM_LOAD ? "reads" : "writes")) return -1;
+    const struct sim_block *b =
+        any & (bytes - 1) ? NULL : recent_block(w->cta->cluster->worker, low, high - low + bytes);
+    if (!b) {
+        EACH_OF(m)
+        if (sim_global_at(w, in, l, at[l], bytes, bytes, access == SIM_LOAD ? "reads" : "writes")) return -1;
+    }
+    if (w->cta->cluster->launch->deed) sim_global_touch(w, in, m, at, NULL, bytes, access, b);
     return 0;
 }
 

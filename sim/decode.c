@@ -2,6 +2,7 @@
  * The decoder's frame: registers and constants get places in a warp's file, each statement is looked up in the tables
  * of spellings, then in the grammars. */
 #include "exec.h"
+#include "global.h"
 #include "hopper.h"
 
 #include <stdarg.h>
@@ -255,6 +256,22 @@ static void by_grammar(struct sim_decoder *d, struct sim_ins *in) {
     if (!in->exec && !d->failed) sim_refuse(d, "this form is not known here");
 }
 
+/* A number for an access of what may be global memory. */
+static void number_place(struct sim_decoder *d, struct sim_ins *in) {
+    static const char *const words[] = {"ld", "ldu", "st", "atom", "red", "cp"};
+    struct sim_program *p = d->program;
+    size_t n = strcspn(d->s->opcode, "."), i = 0;
+    while (i < 6 && (strncmp(words[i], d->s->opcode, n) || words[i][n])) i++;
+    if (i == 6 || p->n_places + 1 == SIM_PLACES || in->space == PTX_SHARED || in->space == PTX_PARAM) return;
+    if (!(p->n_places & (p->n_places + 1))) {
+        p->places = realloc(p->places, 2 * (p->n_places + 1u) * sizeof *p->places);
+        if (!p->places) abort();
+    }
+    if (!p->n_places) p->places[0] = UINT32_MAX;
+    p->places[++p->n_places] = in->statement;
+    in->place = (uint16_t)p->n_places;
+}
+
 static void decode_statement(struct sim_decoder *d, struct sim_ins *in) {
     in->statement = (uint32_t)(d->s - d->kernel->statements);
     if (d->s->guard != PTX_NO_REG) {
@@ -268,6 +285,7 @@ static void decode_statement(struct sim_decoder *d, struct sim_ins *in) {
         by_table(d, in, op);
     else
         by_grammar(d, in);
+    number_place(d, in);
 }
 
 struct sim_program *sim_decode(const struct ptx_module *module, const struct ptx_kernel *kernel, char *error,
@@ -303,5 +321,6 @@ void sim_program_free(struct sim_program *p) {
     free(p->list);
     free(p->constants);
     free(p->touched);
+    free(p->places);
     free(p);
 }

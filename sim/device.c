@@ -52,13 +52,17 @@ uint64_t sim_memory_alloc(int device, size_t bytes) {
         uint8_t *p = top + GAP;
         p += (PAGE - (uintptr_t)p % PAGE) % PAGE;
         size_t whole = (bytes + PAGE - 1) / PAGE * PAGE;
+        struct sim_page **records = calloc(bytes / PAGE + 1, sizeof *records);
+        if (!records) abort();
         if (!mprotect(p, whole, PROT_READ | PROT_WRITE)) {
             memset(p, 0xff, bytes <= (size_t)256 << 20 ? bytes : 0);
             top = p + whole;
             at = (uint64_t)(uintptr_t)p;
-            *block(n_blocks) = (struct sim_block){at, bytes, device, 0, n_blocks};
+            *block(n_blocks) = (struct sim_block){at, bytes, device, 0, n_blocks, records};
             n_blocks++, n_live++;
             used[device & 63] += bytes;
+        } else {
+            free(records);
         }
     }
     pthread_rwlock_unlock(&lock);
@@ -87,6 +91,9 @@ int sim_memory_free(uint64_t at) {
         b->freed = 1;
         n_live--;
         used[b->device & 63] -= b->bytes;
+        sim_pages_free(b->pages, b->bytes);
+        free(b->pages);
+        b->pages = NULL;
         /* fresh pages without rights in place of the old ones: the memory goes back, the addresses stay taken */
         if (mmap(p, n, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED) r = 0;
     }
@@ -102,6 +109,12 @@ const struct sim_block *sim_memory_find(uint64_t at) {
 int sim_memory_holds(uint64_t at, size_t bytes) {
     const struct sim_block *b = sim_memory_find(at);
     return b && !b->freed && at - b->at <= b->bytes && bytes <= b->bytes - (at - b->at);
+}
+void sim_memory_forget(void) {
+    pthread_rwlock_wrlock(&lock);
+    for (uint64_t i = 0; i < n_blocks; i++)
+        if (block(i)->pages) sim_pages_free(block(i)->pages, block(i)->bytes);
+    pthread_rwlock_unlock(&lock);
 }
 size_t sim_memory_used(int device) { return used[device & 63]; }
 uint64_t sim_memory_live(void) { return n_live; }

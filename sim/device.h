@@ -19,7 +19,8 @@ struct sim_block {
     uint64_t at, bytes;
     int device;
     uint8_t freed;
-    uint64_t number; /* of the allocation */
+    uint64_t number;         /* of the allocation */
+    struct sim_page **pages; /* records of its words (global.h), by page; owned */
 };
 /* 0 = no memory. Contents are a NaN pattern. */
 uint64_t sim_memory_alloc(int device, size_t bytes);
@@ -29,5 +30,7 @@ const struct sim_block *sim_memory_find(uint64_t at);
 /* 1 if [at, at + bytes) lies in one live block. */
 int sim_memory_holds(uint64_t at, size_t bytes);
 size_t sim_memory_used(int device);
-uint64_t sim_memory_live(void); /* blocks not freed */
+uint64_t sim_memory_live(void);                             /* blocks not freed */
+void sim_memory_forget(void);                               /* drops all records of accesses */
+void sim_pages_free(struct sim_page **pages, size_t bytes); /* global.c: of a block of so many bytes */
 #endif

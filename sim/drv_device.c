@@ -207,7 +207,10 @@ SIM_API cuCtxSynchronize(void);
 SIM_API cuCtxSynchronize(void) {
     ENTER_CONTEXT
     int r = sim_capture_forbids();
-    return r ? r : sim_streams_finish(context, 0);
+    if (r) return r;
+    r = sim_streams_finish(context, 0);
+    sim_host_waited_all();
+    return r;
 }
 SIM_API cuCtxSetCurrent(struct sim_context *context);
 SIM_API cuCtxSetCurrent(struct sim_context *context) {

@@ -192,7 +192,10 @@ SIM_API cuGraphLaunch(struct sim_graph_exec *e, struct sim_stream *s) {
     unsigned char *done = calloc(g->n + 1u, 1);
     uint64_t rng = sim_seed() + atomic_fetch_add(&n_replays, 1);
     int r = R_SUCCESS;
-    if (!done) abort();
+    struct sim_stamp *ends = calloc(g->n + 1u, sizeof *ends);
+    if (!done || !ends) abort();
+    sim_streams_lock();
+    const struct sim_stamp base = sim_stream_now(s, context);
     for (uint32_t left = g->n; left && !r; left--) {
         uint32_t start = sim_policy() == SIM_RANDOM ? (uint32_t)(sim_random(&rng) % g->n) : 0, i = 0;
         for (uint32_t k = 0; k < g->n; k++) { /* the first from there on that nothing is missing for */
@@ -202,8 +205,16 @@ SIM_API cuGraphLaunch(struct sim_graph_exec *e, struct sim_stream *s) {
             if (ready) break;
         }
         done[i] = 1;
-        r = sim_task_add(s, copy_of(&g->nodes[i].task));
+        struct sim_task t = copy_of(&g->nodes[i].task);
+        t.when.before = base;
+        for (uint32_t q = 0; q < g->nodes[i].n; q++) sim_stamp_join(&t.when.before, &ends[g->nodes[i].after[q]]);
+        t.when.after = ends[i] = t.when.before;
+        sim_when_next(&t.when, SIM_STREAM_SLOTS + i % (SIM_SLOTS - SIM_STREAM_SLOTS), &ends[i]);
+        r = sim_task_add(s, t);
     }
+    for (uint32_t i = 0; i < g->n; i++) sim_stream_went_on(s, &ends[i]);
+    sim_streams_unlock();
     free(done);
+    free(ends);
     return r;
 }

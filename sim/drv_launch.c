@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Driver calls about launches. Findings make a launch fail, or the next call that waits for it; a fault that ended a
  * kernel stays in the context. Environment: ATTNSIM_POLICY (eager, late, random), ATTNSIM_SEED, ATTNSIM_THREADS,
- * ATTNSIM_RACES=0, ATTNSIM_QUIET=1, ATTNSIM_REPORT=file of JSON lines. */
+ * ATTNSIM_RACES=0, ATTNSIM_QUIET=1, ATTNSIM_REPORT=file of JSON lines, ATTNSIM_TRACE (barrier_trace.h). */
 #include "decode.h"
 #include "device.h"
 #include "report.h"
@@ -30,6 +30,8 @@ static struct sim_options read_options(void) {
     if (o.threads < 1) o.threads = 1;
     o.races = sim_setting("ATTNSIM_RACES", 1) != 0;
     o.quiet = sim_setting("ATTNSIM_QUIET", 0) != 0;
+    o.trace = getenv("ATTNSIM_TRACE") != NULL;
+    o.trace_cta = (uint64_t)sim_setting("ATTNSIM_TRACE_CTA", 0);
     o.max_instructions = (uint64_t)sim_setting("ATTNSIM_MAX_INSTRUCTIONS", 4000000000LL);
     return o;
 }
@@ -60,6 +62,7 @@ const char *attnsim_report(uint64_t *count, int clear) {
 struct sim_kernel_call {
     struct sim_function *function;
     uint32_t grid[3], block[3], cluster[3], dynamic_bytes, shared_bytes, n_threads, n_warps;
+    uint8_t early;
     uint8_t params[];
 };
 void sim_call_free(struct sim_kernel_call *call) { free(call); }
@@ -71,7 +74,8 @@ struct sim_kernel_call *sim_call_copy(const struct sim_kernel_call *call) {
     return copy;
 }
 
-int sim_call_run(struct sim_context *context, const struct sim_kernel_call *call) {
+int sim_call_is_early(const struct sim_kernel_call *call) { return call->early; }
+int sim_call_run(struct sim_context *context, const struct sim_kernel_call *call, const struct sim_when *when) {
     const struct sim_program *p = call->function->program;
     struct sim_launch g = {.program = p,
                            .options = read_options(),
@@ -79,7 +83,8 @@ int sim_call_run(struct sim_context *context, const struct sim_kernel_call *call
                            .shared_bytes = call->shared_bytes,
                            .n_threads = call->n_threads,
                            .n_warps = call->n_warps,
-                           .params = call->params};
+                           .params = call->params,
+                           .when = when};
     memcpy(g.grid, call->grid, sizeof g.grid);
     memcpy(g.block, call->block, sizeof g.block);
     memcpy(g.cluster, call->cluster, sizeof g.cluster);
@@ -109,8 +114,8 @@ static int bad_shape(const struct cu_launch *c, const struct ptx_kernel *k, stru
         case ATTRIBUTE_COOPERATIVE: /* CTAs do not all live at once here */
             if (c->attributes[i].value.cluster[0]) return R_NOT_SUPPORTED;
             break;
+        case ATTRIBUTE_SERIALIZATION: g->early = c->attributes[i].value.cluster[0] != 0; break;
         case 0:
-        case ATTRIBUTE_SERIALIZATION: /* a kernel starts when the one before has ended, which is always allowed */
         case ATTRIBUTE_PRIORITY: break;
         default: return R_INVALID_VALUE;
         }

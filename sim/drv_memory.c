@@ -26,6 +26,7 @@ SIM_API cuMemFree_v2(uint64_t at) { /* waits for all work of the device, as the 
     int r = sim_capture_forbids();
     if (r) return r;
     sim_streams_finish(context, 0);
+    sim_host_waited_all();
     return !at || !sim_memory_free(at) ? R_SUCCESS : R_INVALID_VALUE;
 }
 SIM_API cuMemGetInfo_v2(size_t *free_bytes, size_t *total);
@@ -44,9 +45,11 @@ static int move(struct sim_context *context, void *stream, int waits, void *to, 
     if (r) return r;
     if (!bytes) return R_SUCCESS;
     if (!sim_memory_holds(device_a, bytes) || !sim_memory_holds(device_b, bytes)) return R_INVALID_VALUE;
-    return sim_task_add(
+    r = sim_task_add(
         (uintptr_t)stream < 4 ? NULL : stream,
         (struct sim_task){.kind = SIM_TASK_COPY, .context = context, .to = to, .from = from, .bytes = bytes});
+    if (waits) sim_host_waited(NULL, context);
+    return r;
 }
 SIM_API cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t bytes);
 SIM_API cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t bytes) {

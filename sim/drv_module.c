@@ -16,6 +16,7 @@
 static void release(struct sim_module *m) {
     for (struct sim_function *f = m->functions, *next; f; f = next) {
         next = f->next;
+        sim_deeds_leave(f->program);
         sim_program_free(f->program);
         free(f);
     }

@@ -5,6 +5,7 @@
 #include "stream.h"
 
 #include "device.h"
+#include "global.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,7 @@ enum { NON_BLOCKING = 1 };
 static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 static struct sim_stream *streams;
 static uint64_t n_streams, rng = 1;
+static struct sim_stream by_default; /* its stamps alone: what it gets is done at once */
 
 void sim_streams_lock(void) { pthread_mutex_lock(&lock); }
 void sim_streams_unlock(void) { pthread_mutex_unlock(&lock); }
@@ -24,7 +26,70 @@ static uint64_t now(void) {
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
+/* ---- order ---- */
+
+struct sim_stamp sim_stream_now(struct sim_stream *s, const struct sim_context *context) {
+    struct sim_stream *mine = s ? s : &by_default;
+    sim_stamp_join(&mine->now, &sim_host_stamp);
+    if (s && !(s->flags & NON_BLOCKING)) sim_stamp_join(&mine->now, &by_default.now);
+    for (const struct sim_stream *o = s ? NULL : streams; o; o = o->next)
+        if (o->context == context && !(o->flags & NON_BLOCKING)) sim_stamp_join(&mine->now, &o->now);
+    return mine->now;
+}
+void sim_stream_went_on(struct sim_stream *s, const struct sim_stamp *now) {
+    struct sim_stream *mine = s ? s : &by_default;
+    sim_stamp_join(&mine->now, now);
+    mine->last.known = 0;
+}
+void sim_host_waited(struct sim_stream *s, const struct sim_context *context) {
+    sim_streams_lock();
+    struct sim_stamp now = sim_stream_now(s, context);
+    sim_stamp_join(&sim_host_stamp, &now);
+    sim_streams_unlock();
+}
+void sim_host_waited_all(void) {
+    sim_streams_lock();
+    sim_stamp_join(&sim_host_stamp, &by_default.now);
+    for (const struct sim_stream *s = streams; s; s = s->next) sim_stamp_join(&sim_host_stamp, &s->now);
+    sim_streams_unlock();
+}
+/* When the task is queued. An early launch right behind another one begins when that one may have begun. */
+static void place_in_order(struct sim_stream *s, struct sim_task *t) {
+    struct sim_stream *mine = s ? s : &by_default;
+    if (t->when.known) return;
+    t->when.before = t->when.after = sim_stream_now(s, t->context);
+    if (t->kind == SIM_TASK_RECORD) {
+        t->event->stamp = t->when.after;
+        return;
+    }
+    if (t->kind == SIM_TASK_WAIT) {
+        sim_stream_went_on(s, &t->event->stamp);
+        return;
+    }
+    if (t->kind == SIM_TASK_LAUNCH && mine->last.known && sim_call_is_early(t->call))
+        t->when.before = mine->last.before;
+    sim_when_next(&t->when, mine->slot, &mine->now);
+    mine->last = t->when;
+    mine->last.known = t->kind == SIM_TASK_LAUNCH;
+}
+
 /* ---- tasks ---- */
+
+/* Copies and fills among all that touches global memory. 1 after a finding. */
+static int touch(const struct sim_task *t) {
+    static atomic_ullong number;
+    struct sim_deed what = {.launch = atomic_fetch_add(&number, 1)};
+    int is_fill = t->kind == SIM_TASK_FILL, found;
+    if (!sim_setting("ATTNSIM_RACES", 1)) return 0;
+    strcpy(what.name, is_fill ? "a fill" : "a copy");
+    struct sim_deed *d = sim_deed_begin(&what, 1, &t->when);
+    if (!d) return 0;
+    size_t bytes = is_fill ? t->bytes * t->element : t->bytes;
+    found = !is_fill && sim_global_deed(d, &t->when.before, t->from, bytes, SIM_LOAD);
+    found |= sim_global_deed(d, &t->when.before, t->to, bytes, SIM_STORE);
+    sim_deed_end(d);
+    return found;
+}
 
 static int stream_step(struct sim_stream *s);
 
@@ -39,8 +104,9 @@ static int await(const struct sim_event *e, uint64_t number) {
 
 int sim_task_run(struct sim_task *t) {
     if (t->context->fault) return t->context->fault;
+    int found = (t->kind == SIM_TASK_COPY || t->kind == SIM_TASK_FILL) && touch(t);
     switch (t->kind) {
-    case SIM_TASK_LAUNCH: return sim_call_run(t->context, t->call);
+    case SIM_TASK_LAUNCH: return sim_call_run(t->context, t->call, &t->when);
     case SIM_TASK_COPY: memmove(t->to, t->from, t->bytes); break;
     case SIM_TASK_FILL:
         if (t->element == 1)
@@ -54,7 +120,7 @@ int sim_task_run(struct sim_task *t) {
         break;
     case SIM_TASK_WAIT: return await(t->event, t->number);
     }
-    return R_SUCCESS;
+    return found ? R_LAUNCH_FAILED : R_SUCCESS;
 }
 
 /* The oldest task of a stream; its failure is kept for the next call that waits. */
@@ -114,6 +180,7 @@ static int on_default(struct sim_task *t) {
     for (struct sim_stream *s = streams; s && !r; s = s->next)
         if (s->capture.graph && s->context == t->context && !(s->flags & NON_BLOCKING))
             s->invalid = 1, r = R_CAPTURE_IMPLICIT;
+    if (!r) place_in_order(NULL, t);
     sim_streams_unlock();
     if (r) return r;
     sim_streams_finish(t->context, 1);
@@ -132,6 +199,7 @@ int sim_task_add(struct sim_stream *s, struct sim_task t) {
     if (s->capture.graph) {
         r = sim_graph_record(s, t);
     } else {
+        place_in_order(s, &t);
         push(s, t);
         enum sim_policy policy = sim_policy();
         if (policy == SIM_EAGER) r = sim_stream_finish(s);
@@ -197,6 +265,7 @@ SIM_API cuStreamCreateWithPriority(struct sim_stream **out, unsigned flags, int 
     if (!s) return R_OUT_OF_MEMORY;
     sim_streams_lock();
     s->context = context, s->flags = flags, s->id = ++n_streams + 2;
+    s->slot = 1 + (uint32_t)(n_streams % (SIM_STREAM_SLOTS - 1));
     s->next = streams, streams = s;
     rng ^= sim_seed();
     sim_streams_unlock();
@@ -242,10 +311,12 @@ SIM_API cuStreamSynchronize(void *stream) {
     if (r) return r;
     if (!s) {
         sim_streams_finish(context, 1);
+        sim_host_waited(NULL, context);
         return take_result(context);
     }
     sim_streams_lock();
     r = sim_stream_finish(s);
+    sim_host_waited(s, context);
     sim_streams_unlock();
     return r;
 }
@@ -256,6 +327,7 @@ SIM_API cuStreamQuery(void *stream) {
     sim_streams_lock();
     int busy = s && s->n;
     if (busy) stream_step(s); /* a program that polls gets on */
+    if (!busy) sim_host_waited(s, context);
     sim_streams_unlock();
     return busy ? R_NOT_READY : take_result(context);
 }
@@ -311,6 +383,7 @@ SIM_API cuEventSynchronize(struct sim_event *e) {
     if (r) return r;
     sim_streams_lock();
     await(e, e->recorded);
+    sim_stamp_join(&sim_host_stamp, &e->stamp);
     r = take_result(context);
     sim_streams_unlock();
     return r;
@@ -323,6 +396,7 @@ SIM_API cuEventQuery(struct sim_event *e) {
     sim_streams_lock();
     int busy = e->done < e->recorded;
     if (busy && e->stream && e->stream->n) stream_step(e->stream);
+    if (!busy) sim_stamp_join(&sim_host_stamp, &e->stamp);
     sim_streams_unlock();
     return busy ? R_NOT_READY : take_result(context);
 }

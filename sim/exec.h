@@ -50,9 +50,9 @@ void sim_special_fill(int special, const struct sim_warp *w, uint32_t *words);
     }
 
 extern const struct sim_op sim_ops_int[], sim_ops_bits[], sim_ops_float[], sim_ops_half[], sim_ops_double[],
-    sim_ops_control[];
+    sim_ops_control[], sim_ops_fp8[];
 extern const uint32_t sim_n_ops_int, sim_n_ops_bits, sim_n_ops_float, sim_n_ops_half, sim_n_ops_double,
-    sim_n_ops_control;
+    sim_n_ops_control, sim_n_ops_fp8;
 
 /* Decoders of instructions with a grammar of their own. */
 #define SIM_DECODER(name) void sim_decode_##name(struct sim_decoder *d, struct sim_ins *in)
@@ -93,7 +93,11 @@ SIM_DECODER(bulk);
 SIM_DECODER(mbarrier);
 SIM_DECODER(wgmma);
 SIM_DECODER(tcgen05);
-SIM_DECODER(tensor_product); /* tcgen05.mma */
+SIM_DECODER(tensor_product); /* tcgen05.mma, .cp, .shift, .ld, .st */
+SIM_DECODER(tensor_copy);
+SIM_DECODER(tensor_shift);
+SIM_DECODER(tensor_load);
+SIM_DECODER(tensor_store);
 SIM_DECODER(mapa);
 SIM_DECODER(getctarank);
 SIM_DECODER(setmaxnreg);

@@ -3,6 +3,7 @@
  * last N. The destination is off limits from the issue to the wait (race.h). */
 #include "address.h"
 #include "async.h"
+#include "global.h"
 #include "hopper.h"
 #include "report.h"
 
@@ -69,6 +70,7 @@ SIM_HEAD(copy) {
             c->take[l] = (uint8_t)take;
         }
         if (g->options.races) sim_shared_touch_lanes(w, in, w->cta, these, c->to, in->bytes, SIM_COPY);
+        if (g->deed) sim_global_touch(w, in, these, c->from, c->take, 0, SIM_LOAD, NULL);
         if (g->options.policy == SIM_EAGER) perform(w, c);
     }
     return SIM_NEXT;

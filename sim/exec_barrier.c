@@ -2,6 +2,7 @@
  * Barriers of a CTA: bar.sync, bar.arrive, bar.red with their 16 names, and bar.warp.sync. A warp arrives as a whole;
  * one that has ended counts as arrived where the barrier counts all threads of the CTA. */
 #include "barrier.h"
+#include "barrier_trace.h"
 #include "exec.h"
 #include "race.h"
 #include "report.h"
@@ -68,6 +69,7 @@ static int arrive(struct sim_warp *w, const struct sim_ins *in, uint32_t m, uint
     sim_clock_join(b->clock, w->known, n);
     sim_clock_tick(w);
     c->cluster->changes++;
+    sim_trace_barrier(w, in, waits ? "sync" : "arrive", id);
     return 0;
 }
 
@@ -95,6 +97,7 @@ SIM_HEAD(barrier) {
         if (in->x == ARRIVE) return SIM_NEXT;
         if (w->blocked) return SIM_BLOCK;
     }
+    sim_trace_barrier(w, in, "pass", id);
     w->resumed = 0;
     if (in->x == RED_POPC)
         EACH_OF(m) W32(in->o[0])[l] = b->result_sum;

@@ -37,13 +37,14 @@ SIM_HEAD(commit) {
 }
 SIM_HEAD(wait_group) { /* x: .read */
     struct sim_warp_hopper *h = w->hopper;
-    uint32_t actor = w->cta->cluster->hopper->actors.bulk + w->actor;
+    const struct sim_actors *a = &w->cta->cluster->hopper->actors;
     EACH_OF(m) {
         if (h->bulk_committed[l] <= (uint32_t)in->imm) continue;
         uint32_t end = h->bulk_committed[l] - (uint32_t)in->imm;
         if (sim_flight_wait(w, SIM_FLIGHT_BULK_GROUP, l, end, in->x)) return SIM_FAULT;
         if (end > h->bulk_seen[l]) h->bulk_seen[l] = end;
-        sim_learn(w, actor, h->bulk_times[l][(end - 1) % SIM_RING]);
+        sim_learn(w, a->bulk + w->actor, h->bulk_times[l][(end - 1) % SIM_RING]);
+        if (!in->x) sim_learn(w, a->stores + w->actor, h->bulk_times[l][(end - 1) % SIM_RING]);
     }
     return SIM_NEXT;
 }

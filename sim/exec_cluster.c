@@ -15,9 +15,9 @@ SIM_HEAD(no_effect) {
 
 /* ---- fences ---- */
 
-SIM_HEAD(proxy_fence) {
-    (void)in, (void)m;
-    sim_proxy_fence(w);
+SIM_HEAD(proxy_fence) { /* x: of shared memory, y: of global memory */
+    (void)m;
+    sim_proxy_fence(w, in->x, in->y);
     return SIM_NEXT;
 }
 SIM_HEAD(init_fence) { /* mbarriers that this warp has initialised so far */
@@ -41,9 +41,12 @@ SIM_DECODER(fence_sm90) {
         if (!strncmp(d->part[i], "proxy",
                      5)) { /* proxy.async[.global, .shared::cta, ...], proxy.tensormap, proxy.alias */
             int is_async = i + 1 < d->n_parts && !strncmp(d->part[i + 1], "async", 5);
-            int to_global = sim_word(d, "global");
+            int global = sim_word(d, "async::global") || sim_word(d, "global");
+            int shared = sim_word(d, "async::shared::cta") || sim_word(d, "async::shared::cluster") ||
+                         sim_word(d, "shared::cta") || sim_word(d, "shared::cluster");
             d->used = ~0u;
-            in->exec = is_async && !to_global ? proxy_fence : no_effect; /* global memory has no views here */
+            in->x = (uint8_t)(shared || !global), in->y = (uint8_t)(global || !shared);
+            in->exec = is_async ? proxy_fence : no_effect;
             return;
         }
     sim_decode_fence(d, in);
@@ -202,8 +205,18 @@ SIM_DECODER(setmaxnreg) {
 
 /* ---- what has no effect here ---- */
 
-SIM_DECODER(griddepcontrol) { /* a launch begins when the one before it has ended */
-    if (sim_word(d, "wait") || sim_word(d, "launch_dependents")) in->exec = no_effect;
+SIM_HEAD(grid_wait) { /* here the launch before has ended; what the warp does from now on relies on it */
+    (void)in, (void)m;
+    w->known[w->cta->cluster->waits_at] = 1;
+    return SIM_NEXT;
+}
+SIM_DECODER(griddepcontrol) {
+    if (sim_word(d, "wait")) {
+        d->program->uses |= SIM_USES_GRID_WAIT;
+        in->exec = grid_wait;
+    } else if (sim_word(d, "launch_dependents")) {
+        in->exec = no_effect;
+    }
 }
 SIM_HEAD(make_policy) {
     EACH_OF(m) W64(in->o[0])[l] = UINT64_C(0x12f0000000000000); /* looks like none that an address could be */

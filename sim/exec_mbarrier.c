@@ -3,6 +3,7 @@
  * and waits acquire unless they are relaxed. Under the random policy, try_wait fails now and then though the phase is
  * over, as the machine may. */
 #include "address.h"
+#include "barrier_trace.h"
 #include "hopper.h"
 #include "report.h"
 
@@ -81,7 +82,7 @@ SIM_HEAD(barrier_wait) {
     struct sim_warp_hopper *h = w->hopper;
     struct sim_cluster *c = w->cta->cluster;
     uint64_t at[SIM_LANES];
-    uint32_t passed = 0, spurious = 0;
+    uint32_t passed = 0, spurious = 0, polled = 0;
     sim_addresses(w, in, m, 1, at);
     if (in->x == TRY && c->launch->options.policy == SIM_RANDOM && sim_random(&c->rng) % 8 == 0) spurious = 1;
     EACH_OF(m) {
@@ -104,9 +105,13 @@ SIM_HEAD(barrier_wait) {
             }
         }
         if (!over || spurious) {
+            if (!polled && (h->waits != SIM_WAITS_MBARRIER || h->wait_rank != owner->rank || h->wait_offset != offset))
+                sim_trace_mbarrier(w, in, m, "wait", owner, b, wanted);
+            polled = 1;
             h->wait_rank = owner->rank, h->wait_offset = offset, h->wait_parity = wanted;
             continue;
         }
+        if (!passed) sim_trace_mbarrier(w, in, m, "pass", owner, b, wanted);
         passed |= 1u << l;
         b->observed = 1;
         if (in->y & RELAXED || !b->phase) continue;

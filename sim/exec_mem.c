@@ -2,12 +2,34 @@
  * ld and st in all spaces, single and vectors; atom and red; fences and prefetches. */
 #include "address.h"
 #include "formats.h"
+#include "global.h"
 #include "report.h"
 
 #include <math.h>
 #include <string.h>
 
 /* ---- ld, st ---- */
+
+/* A strong load of global memory: what its value was released with is taken after it. */
+static enum sim_step load_strong(struct sim_warp *w, const struct sim_ins *in, uint32_t m, const uint64_t at[SIM_LANES],
+                                 uint8_t *from[SIM_LANES]) {
+    EACH_OF(m) {
+        uint64_t v = 0;
+        if (in->bytes == 8)
+            v = __atomic_load_n((const uint64_t *)(const void *)from[l], __ATOMIC_ACQUIRE);
+        else if (in->bytes == 4)
+            v = __atomic_load_n((const uint32_t *)(const void *)from[l], __ATOMIC_ACQUIRE);
+        else
+            memcpy(&v, from[l], in->bytes);
+        if (in->y) v = (uint64_t)((int64_t)(v << (64 - 8 * in->bytes)) >> (64 - 8 * in->bytes));
+        if (in->x == 64)
+            W64(w->list[in->list])[l] = v;
+        else
+            W32(w->list[in->list])[l] = in->x == 16 ? (uint32_t)v & 0xffff : (uint32_t)v;
+    }
+    if (w->cta->cluster->launch->signals) sim_sync_after(w, in, m, at);
+    return SIM_NEXT;
+}
 
 /* count elements of `bytes` each; x: bits of the registers; y: sign-extend. */
 SIM_HEAD(load) {
@@ -16,6 +38,7 @@ SIM_HEAD(load) {
     sim_addresses(w, in, m, 0, at);
     if (sim_resolve(w, in, m, (enum ptx_space)in->space, at, (uint32_t)in->bytes * in->count, SIM_LOAD, from))
         return SIM_FAULT;
+    if (in->order & SIM_SYNC_OBJECT) return load_strong(w, in, m, at, from);
     for (uint32_t i = 0; i < in->count; i++) {
         uint32_t place = w->list[in->list + i], step = i * in->bytes;
         if (in->bytes == 4 && in->x == 32) {
@@ -56,6 +79,7 @@ SIM_HEAD(store) {
     if (sim_resolve(w, in, m, (enum ptx_space)in->space, at, (uint32_t)in->bytes * in->count, SIM_STORE, to))
         return SIM_FAULT;
     if (in->space != PTX_LOCAL) w->cta->cluster->changes++;
+    if (in->order & SIM_SYNC_OBJECT && w->cta->cluster->launch->signals) sim_sync_before(w, in, m, at, 0);
     for (uint32_t i = 0; i < in->count; i++) {
         uint32_t place = w->list[in->list + i], step = i * in->bytes;
         EACH_OF(m) {
@@ -80,17 +104,27 @@ static void read_space(struct sim_decoder *d, struct sim_ins *in) {
     for (size_t i = 0; i < sizeof spaces / sizeof *spaces; i++)
         if (sim_word(d, spaces[i].word)) in->space = (uint8_t)spaces[i].space;
 }
-static void read_order(struct sim_decoder *d) { /* order and scope: one CTA runs at a time in a worker */
-    static const char *const words[] = {"volatile", "weak", "relaxed", "acquire", "release", "acq_rel", "gpu",
-                                        "cta",      "sys",  "cluster", "nc",      "ca",      "cg",      "cs",
-                                        "lu",       "cv",   "wb",      "wt",      "mmio"};
+/* Order and scope; strong: atomics are so without a word. */
+static void read_order(struct sim_decoder *d, struct sim_ins *in, int strong) {
+    static const char *const words[] = {"weak", "nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt"};
+    int sys = sim_word(d, "volatile") | sim_word(d, "mmio");
+    int acquire = sim_word(d, "acquire"), release = sim_word(d, "release"), both = sim_word(d, "acq_rel");
+    strong |= sys | acquire | release | both | sim_word(d, "relaxed");
+    int near = (sim_word(d, "cta") | sim_word(d, "cluster")) && !sys;
+    sim_word(d, "gpu"), sim_word(d, "sys");
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) sim_word(d, words[i]);
     sim_hint(d);
+    if (in->space != PTX_GLOBAL && in->space != PTX_GENERIC) return;
+    in->order = (uint8_t)(strong ? near ? SIM_STRONG_NEAR : SIM_STRONG : 0);
+    if (!strong || near) return;
+    if (acquire || both) in->order |= SIM_ACQUIRE;
+    if (release || both) in->order |= SIM_RELEASE;
+    if (acquire || release || both) d->program->uses |= SIM_USES_SYNC;
 }
 
 static void load_or_store(struct sim_decoder *d, struct sim_ins *in, int is_store) {
     read_space(d, in);
-    read_order(d);
+    read_order(d, in, 0);
     in->count = sim_word(d, "v8") ? 8 : sim_word(d, "v4") ? 4 : sim_word(d, "v2") ? 2 : 1;
     enum ptx_type type = sim_last_type(d);
     in->bytes = (uint8_t)ptx_type_bytes(type);
@@ -114,6 +148,7 @@ static void load_or_store(struct sim_decoder *d, struct sim_ins *in, int is_stor
     in->n = sim_list(d, v, bits, !is_store);
     if (in->n != in->count) sim_refuse(d, "%u registers for %u elements", in->n, in->count);
     in->exec = is_store ? store : load;
+    if (in->order & SIM_STRONG && in->count == 1) in->order |= SIM_SYNC_OBJECT;
     if (in->space == PTX_PARAM && !is_store && a->reg == PTX_NO_REG) {
         uint64_t from = (a->var ? a->var->at : 0) + a->value, end = from + (uint64_t)in->bytes * in->count;
         if (end > d->kernel->param_bytes)
@@ -206,6 +241,8 @@ SIM_HEAD(atomic) {
     if (sim_resolve(w, in, m, (enum ptx_space)in->space, at, (uint32_t)in->bytes * in->count, SIM_ATOMIC_ACCESS, to))
         return SIM_FAULT;
     w->cta->cluster->changes++;
+    const int syncs = in->order & SIM_SYNC_OBJECT && w->cta->cluster->launch->signals;
+    if (syncs) sim_sync_before(w, in, m, at, 1);
     for (uint32_t i = 0; i < in->count; i++) EACH_OF(m) {
             uint32_t b = list[results + i], c = in->x == A_CAS ? list[results + 1] : b;
             int flush = adds_f32 && (at[l] & SIM_WINDOW_MASK) != SIM_WINDOW_SHARED;
@@ -217,6 +254,7 @@ SIM_HEAD(atomic) {
             else
                 W32(list[i])[l] = (uint32_t)old;
         }
+    if (syncs && results) sim_sync_after(w, in, m, at);
     return SIM_NEXT;
 }
 
@@ -229,7 +267,7 @@ int sim_atomic_word(struct sim_decoder *d) {
 
 static void atomic_form(struct sim_decoder *d, struct sim_ins *in, int has_result) {
     read_space(d, in);
-    read_order(d);
+    read_order(d, in, 1);
     int op = sim_atomic_word(d), found = op >= 0;
     in->x = found ? (uint8_t)op : 0;
     sim_word(d, "noftz");
@@ -252,6 +290,7 @@ static void atomic_form(struct sim_decoder *d, struct sim_ins *in, int has_resul
     for (uint32_t i = 0; i < sources; i++)
         if (sim_list(d, &d->o[first + 1 + i], 8u * in->bytes, 0) != in->count) return;
     in->exec = atomic;
+    if (in->order & SIM_STRONG && in->count == 1 && type < PTX_F16) in->order |= SIM_SYNC_OBJECT;
 }
 SIM_DECODER(atom) { atomic_form(d, in, 1); }
 SIM_DECODER(red) {
@@ -265,10 +304,18 @@ SIM_HEAD(no_effect) {
     (void)w, (void)in, (void)m;
     return SIM_NEXT;
 }
-SIM_DECODER(fence) {
-    static const char *const words[] = {"gl", "cta", "sys", "gpu", "cluster", "sc", "acq_rel", "acquire", "release"};
+SIM_HEAD(fence) {
+    (void)in, (void)m;
+    if (w->cta->cluster->launch->signals) sim_sync_fence(w);
+    return SIM_NEXT;
+}
+SIM_DECODER(fence) { /* of a CTA or cluster: barriers order those here */
+    static const char *const words[] = {"sc", "acq_rel", "acquire", "release"};
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) sim_word(d, words[i]);
-    in->exec = no_effect;
+    int near = sim_word(d, "cta") | sim_word(d, "cluster"), far = sim_word(d, "gl") | sim_word(d, "gpu");
+    far |= sim_word(d, "sys");
+    if (far) d->program->uses |= SIM_USES_SYNC;
+    in->exec = far && !near ? fence : no_effect;
 }
 SIM_DECODER(prefetch) {
     static const char *const words[] = {"global", "local", "L1", "L2"};

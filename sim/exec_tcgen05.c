@@ -1,14 +1,10 @@
 /* SPDX-License-Identifier: MIT
- * tcgen05 but for its products: allocation of tensor memory, loads and stores between it and registers, waits, fences
- * and commits. Row r, column c of a 16-lane shape and register i of thread t:
- *   32x32b   t = lane, i = c                     16x64b   t = 4 (r % 8) + r / 8 + 2 (c % 2), i = c / 2
- *   16x128b  t = 4 (r % 8) + c % 4, i = r / 8 + 2 (c / 4)
- *   16x256b  t = 4 (r % 8) + c % 8 / 2, i = c % 2 + 2 (r / 8) + 4 (c / 8) */
+ * tcgen05: its words, allocation of tensor memory, waits, fences and commits. Products, copies and loads have files of
+ * their own (tcgen05_*.c). */
 #include "address.h"
 #include "report.h"
 #include "tensor_memory.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,6 +19,12 @@ static int wrong_group(struct sim_warp *w, const struct sim_ins *in) {
     if (!t->group) t->group = in->z;
     if (t->group == in->z) return 0;
     sim_find(w, in, 1, SIM_F_PROTOCOL, "cta_group::%u after cta_group::%u: a kernel uses one", in->z, t->group);
+    return -1;
+}
+
+int sim_tensor_starts(struct sim_warp *w, const struct sim_ins *in, uint32_t m) {
+    if (!(m & (m - 1))) return wrong_group(w, in);
+    sim_find(w, in, m, SIM_F_DIVERGENCE, "one thread starts this, not %d", __builtin_popcount(m));
     return -1;
 }
 
@@ -74,7 +76,7 @@ SIM_HEAD(deallocate) {
                          SIM_CELLS_FREED))
         return SIM_FAULT;
     memset(t->owner + first, 0, n * sizeof *t->owner);
-    for (uint32_t l = 0; l < SIM_TM_LANES; l++) memset(t->written[l] + first, 0, n);
+    for (uint32_t l = 0; l < SIM_TM_LANES; l++) memset(t->written[l] + first, SIM_CELL_NEVER, n);
     t->sizes[first] = 0;
     w->cta->cluster->changes++;
     return SIM_NEXT;
@@ -86,64 +88,8 @@ SIM_HEAD(relinquish) {
     return SIM_NEXT;
 }
 
-/* ---- ld, st ---- */
+/* ---- waits, fences ---- */
 
-enum shape { LANES_32, BITS_64, BITS_128, BITS_256 };
-static const struct {
-    const char *word;
-    uint8_t rows, columns, registers; /* of .x1 */
-} shapes[] = {{"32x32b", 32, 1, 1}, {"16x64b", 16, 2, 1}, {"16x128b", 16, 4, 2}, {"16x256b", 16, 8, 4}};
-
-static void place(enum shape s, uint32_t r, uint32_t c, uint32_t *thread, uint32_t *i) {
-    switch (s) {
-    case LANES_32: *thread = r, *i = c; break;
-    case BITS_64: *thread = 4 * (r % 8) + r / 8 + 2 * (c % 2), *i = c / 2; break;
-    case BITS_128: *thread = 4 * (r % 8) + c % 4, *i = r / 8 + 2 * (c / 4); break;
-    case BITS_256: *thread = 4 * (r % 8) + c % 8 / 2, *i = c % 2 + 2 * (r / 8) + 4 * (c / 8); break;
-    }
-}
-
-SIM_HEAD(move_cells) { /* x: shape; y: stores; n: registers */
-    struct sim_warp_hopper *h = w->hopper;
-    struct sim_tensor_memory *t = w->cta->hopper->tensor;
-    const uint32_t at = W32(in->o[0])[0] + (uint32_t)in->imm, lane = at >> 16, column = at & 0xffff,
-                   part = w->index % 4;
-    const uint32_t rows = shapes[in->x].rows, columns = in->n / shapes[in->x].registers * shapes[in->x].columns;
-    EACH_OF(m) if (W32(in->o[0])[l] != W32(in->o[0])[0]) {
-        sim_find(w, in, 1u << l, SIM_F_DIVERGENCE, "lanes of the warp give different addresses of tensor memory");
-        return SIM_FAULT;
-    }
-    if (lane / 32 != part || lane % 32 + rows > 32 || lane % 16) {
-        sim_find(w, in, m, SIM_F_BOUNDS, "%u lanes of tensor memory from %u on: the warp reaches %u to %u", rows, lane,
-                 32 * part, 32 * part + 31);
-        return SIM_FAULT;
-    }
-    uint32_t *from = in->y ? &h->stores_from : &h->loads_from;
-    if (sim_tensor_touch(w, in, w->cta, 1u << part, column, columns, sim_tensor_lane_actor(w), h->tensor_time,
-                         in->y ? SIM_CELLS_WRITTEN : SIM_CELLS_READ))
-        return SIM_FAULT;
-    if (!*from) *from = h->tensor_time;
-    int missing = 0;
-    for (uint32_t r = 0; r < rows; r++)
-        for (uint32_t c = 0; c < columns; c++) {
-            uint32_t thread = 0, i = 0;
-            place((enum shape)in->x, r, c, &thread, &i);
-            uint32_t *cell = &t->cells[lane + r][column + c], *word = &W32(w->list[in->list + i])[thread];
-            if (in->y) {
-                *cell = *word;
-                t->written[lane + r][column + c] = 1;
-            } else {
-                *word = *cell;
-                missing |= !t->written[lane + r][column + c];
-            }
-        }
-    if (missing)
-        sim_find(w, in, m, SIM_F_UNINITIALISED,
-                 "reads columns %u to %u of tensor memory, not all of which were written", column,
-                 column + columns - 1);
-    if (!in->y) sim_watch_load(w, in, h->n_products++, in->n);
-    return SIM_NEXT;
-}
 SIM_HEAD(wait_cells) { /* y: for stores */
     struct sim_warp_hopper *h = w->hopper;
     (void)m;
@@ -213,36 +159,13 @@ SIM_HEAD(commit) { /* y: multicast */
 
 /* ---- words ---- */
 
-static void read_cells(struct sim_decoder *d, struct sim_ins *in, int stores) {
-    unsigned count = 0;
-    if (!sim_word(d, "sync") || !sim_word(d, "aligned")) return;
-    uint32_t shape = 0;
-    while (shape < 4 && !sim_word(d, shapes[shape].word)) shape++;
-    for (unsigned n = 1; n <= 128 && !count; n *= 2) {
-        char word[8];
-        snprintf(word, sizeof word, "x%u", n);
-        if (sim_word(d, word)) count = n;
-    }
-    if (shape == 4 || !count || sim_last_type(d) != PTX_B32) return;
-    sim_want(d, 2, 2);
-    if (d->failed) return;
-    in->x = (uint8_t)shape, in->y = (uint8_t)stores;
-    sim_address(d, in, &d->o[stores ? 0 : 1], 0);
-    if (in->wide) sim_refuse(d, "an address of tensor memory has 32 bits");
-    in->list = d->program->n_list;
-    in->n = sim_list(d, &d->o[stores ? 1 : 0], 32, !stores);
-    if (in->n != count * shapes[shape].registers || in->n > 128) sim_refuse(d, "%u registers", in->n);
-    in->sync = SIM_ALIGNED;
-    in->exec = move_cells;
-}
-
 SIM_DECODER(tcgen05) {
     d->program->uses |= SIM_USES_TCGEN05 | SIM_USES_MBARRIER;
     in->z = sim_word(d, "cta_group::1") ? 1 : sim_word(d, "cta_group::2") ? 2 : 0;
     if (sim_word(d, "ld")) {
-        read_cells(d, in, 0);
+        sim_decode_tensor_load(d, in);
     } else if (sim_word(d, "st")) {
-        read_cells(d, in, 1);
+        sim_decode_tensor_store(d, in);
     } else if (sim_word(d, "wait::ld") || (in->y = (uint8_t)sim_word(d, "wait::st"))) {
         sim_word(d, "sync"), sim_word(d, "aligned");
         in->sync = SIM_ALIGNED;
@@ -253,6 +176,10 @@ SIM_DECODER(tcgen05) {
         if (in->z) sim_decode_tensor_product(d, in);
     } else if (!in->z) {
         return;
+    } else if (sim_word(d, "cp")) {
+        sim_decode_tensor_copy(d, in);
+    } else if (sim_word(d, "shift")) {
+        sim_decode_tensor_shift(d, in);
     } else if (sim_word(d, "commit")) {
         sim_word(d, "mbarrier::arrive::one");
         in->space = sim_word(d, "shared::cluster") ? PTX_SHARED_CLUSTER : PTX_GENERIC;

@@ -117,7 +117,7 @@ static int perform(struct sim_flight *f) {
         move_sums(first, in, sums, n, 0);
     else
         memset(sums, 0, 64 * (size_t)n * sizeof *sums);
-    wgmma_product(sums, a, b, n, k);
+    wgmma_product(sums, a, b, 64, n, k, WGMMA_MAX_K, n);
     move_sums(first, in, sums, n, 1);
     g->done++;
     if (g->done - g->first > 64) { /* forget those that are done */

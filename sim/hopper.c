@@ -14,20 +14,26 @@ static void *zeroed(size_t n, size_t size) {
 }
 static uint32_t groups_of(const struct sim_cluster *c) { return (c->n_warps / c->n_ctas + 3) / 4; }
 
+uint32_t sim_count_actors(const struct sim_launch *g, struct sim_actors *a) {
+    const uint32_t n_ctas = g->cluster[0] * g->cluster[1] * g->cluster[2], n_warps = n_ctas * g->n_warps;
+    const uint32_t uses = g->program->uses;
+    uint32_t next = n_warps;
+    a->copies = next, next += uses & SIM_USES_COPY_ARRIVAL ? n_warps : 0;
+    a->products = next, next += uses & SIM_USES_WGMMA ? n_ctas * ((g->n_warps + 3) / 4) : 0;
+    a->bulk = next, next += uses & SIM_USES_BULK ? n_warps : 0;
+    a->stores = n_warps > 256 ? a->bulk : next, next += uses & SIM_USES_BULK && n_warps <= 256 ? n_warps : 0;
+    a->tensor = next, next += uses & SIM_USES_TCGEN05 ? n_ctas : 0;
+    a->lanes = next, next += uses & SIM_USES_TCGEN05 ? n_warps : 0;
+    a->barriers = next;
+    uint32_t room = (SIM_MAX_ACTORS - next) / n_ctas; /* at least 12: 512 warps have at most 1664 actors so far */
+    a->barriers_per_cta = uses & SIM_USES_MBARRIER ? room < 48 ? room : 48 : 0;
+    return next + n_ctas * a->barriers_per_cta;
+}
+
 void sim_hopper_make(struct sim_cluster *c) {
-    uint32_t uses = c->launch->program->uses, next = c->n_warps;
     struct sim_cluster_hopper *h = c->hopper = zeroed(1, sizeof *h);
     struct sim_actors *a = &h->actors;
-    a->copies = next, next += uses & SIM_USES_COPY_ARRIVAL ? c->n_warps : 0;
-    a->products = next, next += uses & SIM_USES_WGMMA ? c->n_ctas * groups_of(c) : 0;
-    a->bulk = next, next += uses & SIM_USES_BULK ? c->n_warps : 0;
-    a->tensor = next, next += uses & SIM_USES_TCGEN05 ? c->n_ctas : 0;
-    a->lanes = next, next += uses & SIM_USES_TCGEN05 ? c->n_warps : 0;
-    a->barriers = next;
-    uint32_t room = (SIM_MAX_ACTORS - next) / c->n_ctas; /* at least 12: 512 warps have at most 1664 actors so far */
-    a->barriers_per_cta = uses & SIM_USES_MBARRIER ? room < 48 ? room : 48 : 0;
-    c->n_actors = next + c->n_ctas * a->barriers_per_cta;
-    c->n_clock = 2 * c->n_actors;
+    sim_count_actors(c->launch, a);
     h->barrier_times = zeroed(c->n_ctas * a->barriers_per_cta, sizeof *h->barrier_times);
     h->cluster_clock = zeroed(c->n_clock, sizeof *h->cluster_clock);
     h->cluster_done = zeroed(c->n_clock, sizeof *h->cluster_done);
@@ -120,12 +126,16 @@ uint32_t sim_hopper_top(const struct sim_cluster *c, uint32_t top) {
     return top;
 }
 
-void sim_proxy_fence(struct sim_warp *w) {
+void sim_proxy_fence(struct sim_warp *w, int shared, int global) {
     struct sim_cluster *c = w->cta->cluster;
     if (!c->hopper) return;
     const struct sim_actors *a = &c->hopper->actors; /* tensor memory has a fence of its own */
-    sim_clock_join(sim_view(w), w->known, a->tensor);
-    sim_clock_join(sim_view(w) + a->barriers, w->known + a->barriers, c->n_actors - a->barriers);
+    uint32_t *views[2] = {shared ? sim_view(w) : NULL, global ? sim_global_view(w) : NULL};
+    for (int i = 0; i < 2; i++) {
+        if (!views[i]) continue;
+        sim_clock_join(views[i], w->known, a->tensor);
+        sim_clock_join(views[i] + a->barriers, w->known + a->barriers, c->n_actors - a->barriers);
+    }
     sim_clock_tick(w);
 }
 
@@ -145,6 +155,8 @@ const char *sim_actor_text(const struct sim_cluster *c, uint32_t actor) {
         at = actor - a->lanes, what = "tensor memory accesses of ";
     else if (a && actor >= a->tensor)
         at = (actor - a->tensor) * warps, what = "products of ";
+    else if (a && actor >= a->stores && a->stores != a->bulk)
+        at = actor - a->stores, what = "a bulk store of ";
     else if (a && actor >= a->bulk)
         at = actor - a->bulk, what = "a bulk group of ";
     else if (a && actor >= a->products)

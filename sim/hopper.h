@@ -12,6 +12,7 @@
  *   an mbarrier            what lands with its transactions: time = number of its phase */
 struct sim_actors {
     uint32_t copies, products, bulk, barriers; /* the first of each kind; products: one a warpgroup */
+    uint32_t stores;                           /* global memory that bulk stores write: times as those of `bulk` */
     uint32_t tensor, lanes;                    /* tensor_memory.h: one a CTA, one a warp */
     uint32_t barriers_per_cta;
 };
@@ -79,7 +80,8 @@ struct sim_cluster_hopper {
     uint32_t *cluster_clock, *cluster_done;
 };
 
-void sim_hopper_make(struct sim_cluster *c);   /* n_actors, n_clock and the state, before the CTAs' own memory */
+uint32_t sim_count_actors(const struct sim_launch *g, struct sim_actors *out); /* of a cluster */
+void sim_hopper_make(struct sim_cluster *c);   /* the state, before the CTAs' own memory */
 void sim_hopper_make_cta(struct sim_cta *cta); /* of a CTA and its warps */
 void sim_hopper_free(struct sim_cluster *c);
 void sim_hopper_start(struct sim_cluster *c, uint32_t clock_base);
@@ -95,15 +97,19 @@ const char *sim_actor_text(const struct sim_cluster *c, uint32_t actor); /* "CTA
 /* What asynchronous units may see of actor a, as the warp knows it. */
 static inline uint32_t *sim_view(const struct sim_warp *w) {
     const struct sim_cluster *c = w->cta->cluster;
-    return w->known + (c->n_clock - c->n_actors);
+    return w->known + c->view_at;
+}
+static inline uint32_t *sim_global_view(const struct sim_warp *w) { /* likewise, of global memory */
+    return w->known + w->cta->cluster->global_view_at;
 }
 /* The warp has waited for an actor's work of this time, which every unit then sees. */
 static inline void sim_learn(struct sim_warp *w, uint32_t actor, uint32_t time) {
-    uint32_t *view = sim_view(w);
+    uint32_t *view = sim_view(w), *global = sim_global_view(w);
     if (w->known[actor] < time) w->known[actor] = time;
     if (view[actor] < time) view[actor] = time;
+    if (global[actor] < time) global[actor] = time;
 }
-void sim_proxy_fence(struct sim_warp *w);
+void sim_proxy_fence(struct sim_warp *w, int shared, int global);
 void sim_cluster_check(struct sim_cluster *c); /* barrier.cluster, when a warp has come or ended */
 
 /* ---- shared memory as asynchronous units touch it (race_async.c) ---- */

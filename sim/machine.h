@@ -44,8 +44,9 @@ struct sim_ins {
     int64_t imm;                       /* number or offset of an address */
     uint8_t space, bytes, count, wide; /* of a memory access: space, bytes of an element, elements, 64-bit address */
     uint8_t x, y, z, type;             /* what else the words say; each handler's own numbering */
-    uint8_t sync;
-    uint32_t statement;      /* in the kernel's text */
+    uint8_t sync, order;               /* order: strength, acquire, release of an access of global memory (global.h) */
+    uint16_t place;                    /* number in program->places; 0: none left, or no access of global memory */
+    uint32_t statement;                /* in the kernel's text */
     uint32_t touch, n_touch; /* registers of asynchronous products that it touches: program->touched[touch ..] */
 };
 
@@ -59,6 +60,8 @@ struct sim_constant {
 
 /* What a program needs beside warps and barriers (hopper.h). */
 enum { SIM_USES_MBARRIER = 1, SIM_USES_COPY_ARRIVAL = 2, SIM_USES_BULK = 4, SIM_USES_WGMMA = 8, SIM_USES_TCGEN05 = 16 };
+/* What of its order on global memory is more than barriers (global.h); not part of hopper.h. */
+enum { SIM_USES_SYNC = 1 << 8, SIM_USES_GRID_WAIT = 1 << 9, SIM_USES_UNITS = 0xff };
 
 struct sim_program { /* a decoded kernel */
     const struct ptx_module *module;
@@ -71,6 +74,7 @@ struct sim_program { /* a decoded kernel */
     uint32_t n_words, n_predicates; /* of a warp */
     uint32_t uses;
     uint32_t *touched, n_tracked; /* see watch.c */
+    uint32_t *places, n_places;   /* statements that access global memory, by number from 1 on */
     int max_dynamic;              /* cuFuncSetAttribute */
     int portable_cluster;
 };
@@ -98,7 +102,9 @@ struct sim_warp {
     uint32_t barrier;   /* that it waits at, if blocked */
     uint64_t polled_at; /* value of cluster->changes at the last failed poll */
     uint64_t n_executed;
-    uint32_t *known; /* vector clock: what it knows of each actor; known[actor] is its own time */
+    uint32_t *known;           /* vector clock: what it knows of each actor; known[actor] is its own time */
+    uint32_t *released, *seen; /* of the launch's actors: at the last fence; by strong reads since then (global.h) */
+    uint8_t fenced, seen_some;
     uint8_t *local;
     /* cp.async: groups that each lane has committed and waited for, and the copies under way, oldest first */
     uint32_t committed[SIM_LANES];
@@ -141,9 +147,12 @@ struct sim_cluster { /* CTAs that run together, in one worker */
     struct sim_launch *launch;
     struct sim_cta *ctas;
     uint32_t n_ctas, n_warps;
-    /* Clocks have n_clock entries: n_actors, and behind them, where asynchronous units are used, once more what those
-     * units may see (race.h). Actors below n_warps are warps. */
-    uint32_t n_actors, n_clock;
+    /* Clocks have n_clock entries: n_actors, and behind them, where asynchronous units are used, twice more what those
+     * units may see of shared (view_at; race.h) and of global memory; then the actors of the launch (far_at) and 1 if
+     * griddepcontrol.wait came (waits_at), where the program needs these (global.h). 0: there is no such part. Actors
+     * below n_warps are warps. */
+    uint32_t n_actors, n_clock, view_at, global_view_at, far_at, n_far, waits_at;
+    uint32_t first_actor; /* its number in records of global memory */
     struct sim_cluster_hopper *hopper;
     uint64_t changes; /* counts what may wake a poll */
     uint64_t rng;
@@ -153,8 +162,9 @@ enum sim_policy { SIM_EAGER, SIM_LATE, SIM_RANDOM };
 struct sim_options {
     enum sim_policy policy;
     uint64_t seed;
-    int threads, races, quiet, max_findings;
+    int threads, races, quiet, max_findings, trace;
     uint64_t max_instructions; /* of one warp */
+    uint64_t trace_cta;        /* linear number of the CTA that barrier_trace.h tells of */
 };
 
 struct sim_launch {
@@ -168,6 +178,12 @@ struct sim_launch {
     atomic_ullong next_cluster, n_executed, nanoseconds; /* nanoseconds: of host threads, summed */
     atomic_int failed;
     struct sim_report *report;
+    /* order on global memory */
+    const struct sim_when *when;
+    struct sim_deed *deed;       /* NULL: not checked */
+    uint32_t calm_from;          /* the actors from here to the deed's own all come before it */
+    uint8_t far_unknown;         /* too many actors to check CTAs against each other */
+    struct sim_signals *signals; /* NULL unless the program uses it */
 };
 
 enum { SIM_RECENT = 4 };

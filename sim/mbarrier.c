@@ -2,6 +2,7 @@
  * The state machine of mbarriers. A phase completes when no arrival and no byte is missing; then the next one begins
  * with as many arrivals as were asked for. What arrivals release is kept until the phase is complete, so that waiting
  * for a phase tells nothing of the next. Offences against the protocol end the launch. */
+#include "barrier_trace.h"
 #include "hopper.h"
 #include "report.h"
 
@@ -53,6 +54,7 @@ int sim_mbarrier_init(struct sim_warp *w, const struct sim_ins *in, uint32_t lan
     b->init_actor = w->actor, b->init_time = w->known[w->actor], b->init_statement = in->statement;
     b->init_cluster_phase = c->hopper->cluster_phase;
     memset(owner->shared + offset, 0xb0, 8);
+    sim_trace_mbarrier(w, in, 1u << lane, "init", owner, b, count);
     if (c->launch->options.races) {
         sim_shared_touch(w, in, owner, lane, offset, 8, SIM_STORE);
         sim_mark_barrier(owner, offset, sim_record(b->init_time, w->actor, in->statement, 0));
@@ -98,7 +100,8 @@ struct sim_mbarrier *sim_mbarrier_at(struct sim_warp *w, const struct sim_ins *i
     return b;
 }
 
-static void complete(struct sim_warp *w, const struct sim_ins *in, uint32_t lane, struct sim_mbarrier *b) {
+static void complete(struct sim_warp *w, const struct sim_ins *in, uint32_t lane, const struct sim_cta *owner,
+                     struct sim_mbarrier *b) {
     struct sim_cluster *c = w->cta->cluster;
     if (b->pending || b->tx) return;
     if (b->under_way)
@@ -113,6 +116,7 @@ static void complete(struct sim_warp *w, const struct sim_ins *in, uint32_t lane
     b->pending = b->expected;
     b->observed = 0;
     c->changes++;
+    sim_trace_mbarrier(w, in, 1u << lane, "phase over", owner, b, b->phase - 1);
 }
 
 int sim_mbarrier_arrive(struct sim_warp *w, const struct sim_ins *in, uint32_t lane, struct sim_cta *owner,
@@ -133,7 +137,8 @@ int sim_mbarrier_arrive(struct sim_warp *w, const struct sim_ins *in, uint32_t l
     if (clock) sim_clock_join(b->clock, clock, c->n_clock);
     b->pending -= count;
     c->changes++;
-    complete(w, in, lane, b);
+    sim_trace_mbarrier(w, in, 1u << lane, "arrive", owner, b, count);
+    complete(w, in, lane, owner, b);
     return 0;
 }
 
@@ -148,6 +153,8 @@ int sim_mbarrier_expect(struct sim_warp *w, const struct sim_ins *in, uint32_t l
     }
     b->tx = (int32_t)tx;
     w->cta->cluster->changes++;
-    if (bytes <= 0) complete(w, in, lane, b);
+    sim_trace_mbarrier(w, in, 1u << lane, bytes < 0 ? "landed" : "expect", owner, b,
+                       bytes < 0 ? -(int64_t)bytes : bytes);
+    if (bytes <= 0) complete(w, in, lane, owner, b);
     return 0;
 }

@@ -2,6 +2,7 @@
  * Findings are kept once per kernel, place and kind with a count, written to standard error (or the file of
  * ATTNSIM_REPORT, as JSON lines) when first met, and kept as text for those who ask. */
 #include "report.h"
+#include "cu.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -102,6 +103,12 @@ static void write_json(const char *path, const struct sim_warp *w, const struct 
     fclose(f);
 }
 
+static void keep_text(const char *line, int n) {
+    if (n <= 0 || text_used + (size_t)n >= sizeof text) return;
+    memcpy(text + text_used, line, (size_t)n + 1);
+    text_used += (size_t)n;
+}
+
 /* Under the lock. 1 if the place and kind are new. */
 static int is_new(const struct ptx_kernel *k, uint32_t statement, enum sim_kind kind) {
     for (uint32_t i = 0; i < n_seen; i++)
@@ -131,13 +138,33 @@ void sim_find(struct sim_warp *w, const struct sim_ins *in, uint32_t lanes, enum
                          "attnsim: %s: %s\n  %s, launch %" PRIu64 ", CTA (%u,%u,%u) warp %u lanes %08x, %s\n",
                          kinds[kind], message, p->kernel->name, g->number, w->cta->id[0], w->cta->id[1], w->cta->id[2],
                          w->index, lanes, sim_place(p, statement));
-        if (n > 0 && text_used + (size_t)n < sizeof text) {
-            memcpy(text + text_used, line, (size_t)n + 1);
-            text_used += (size_t)n;
-        }
+        keep_text(line, n);
         if (!g->options.quiet) fputs(line, stderr);
         const char *path = getenv("ATTNSIM_REPORT");
         if (path && path[0]) write_json(path, w, p, statement, lanes, kind, message);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+void sim_find_deed(const struct sim_program *p, uint32_t statement, const char *format, ...) {
+    pthread_mutex_lock(&lock);
+    n_findings++;
+    if (is_new(p ? p->kernel : NULL, statement, SIM_F_RACE)) {
+        char message[1200], line[1300];
+        va_list list;
+        va_start(list, format);
+        vsnprintf(message, sizeof message, format, list);
+        va_end(list);
+        keep_text(line, snprintf(line, sizeof line, "attnsim: %s: %s\n", kinds[SIM_F_RACE], message));
+        if (!sim_setting("ATTNSIM_QUIET", 0)) fputs(line, stderr);
+        const char *path = getenv("ATTNSIM_REPORT");
+        FILE *f = path && path[0] ? fopen(path, "a") : NULL;
+        if (f) {
+            fputs("{\"kind\":\"race\",\"text\":", f);
+            json_string(f, message);
+            fputs("}\n", f);
+            fclose(f);
+        }
     }
     pthread_mutex_unlock(&lock);
 }

@@ -26,6 +26,9 @@ struct sim_report *sim_report_open(void);
 /* Records a finding at the instruction for the lanes; NULL instruction: at the warp's current place. */
 void sim_find(struct sim_warp *w, const struct sim_ins *in, uint32_t lanes, enum sim_kind kind, const char *format, ...)
     __attribute__((format(printf, 5, 6), cold));
+/* The same about a copy or fill; program (NULL: none) and statement are those of the other side. */
+void sim_find_deed(const struct sim_program *program, uint32_t statement, const char *format, ...)
+    __attribute__((format(printf, 3, 4), cold));
 void sim_tell_deadlock(struct sim_cluster *c); /* deadlock.c: every live warp waits and nothing can wake one */
 /* "line 12 (ldmatrix...)" of an instruction by number, into a rotating buffer of the thread. */
 const char *sim_place(const struct sim_program *program, uint32_t statement);

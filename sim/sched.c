@@ -5,6 +5,7 @@
 #include "barrier.h"
 #include "device.h"
 #include "exec.h"
+#include "global.h"
 #include "hopper.h"
 #include "report.h"
 #include "slab.h"
@@ -52,6 +53,7 @@ static void make_cta(struct sim_cluster *c, struct sim_cta *cta, uint32_t rank) 
         memset(w->r, 0xfb, (size_t)p->n_words * 4); /* NaN and huge: what is used before it is set shows */
         w->p = zeroed(p->n_predicates, sizeof *w->p);
         w->known = zeroed(c->n_clock, sizeof *w->known);
+        if (c->n_far) w->released = zeroed(2 * c->n_far, sizeof *w->released), w->seen = w->released + c->n_far;
         w->local = p->kernel->local_bytes ? sim_slab_take((size_t)p->kernel->local_bytes * SIM_LANES, any) : NULL;
         for (uint32_t k = 0; k < p->n_constants; k++) {
             const struct sim_constant *q = &p->constants[k];
@@ -72,8 +74,15 @@ static void make_cluster(struct sim_worker *k, struct sim_launch *g) {
     c->worker = k;
     c->launch = g;
     c->n_ctas = g->cluster[0] * g->cluster[1] * g->cluster[2];
-    c->n_warps = c->n_actors = c->n_clock = c->n_ctas * g->n_warps;
-    if (g->program->uses) sim_hopper_make(c);
+    struct sim_actors actors;
+    c->n_warps = c->n_ctas * g->n_warps;
+    c->n_actors = c->n_clock = sim_count_actors(g, &actors);
+    if (g->program->uses & SIM_USES_UNITS)
+        c->view_at = c->n_actors, c->global_view_at = 2 * c->n_actors, c->n_clock = 3 * c->n_actors;
+    if (g->program->uses & SIM_USES_SYNC && g->deed && !g->far_unknown)
+        c->far_at = c->n_clock, c->n_far = g->deed->n, c->n_clock += c->n_far;
+    if (g->program->uses & SIM_USES_GRID_WAIT) c->waits_at = c->n_clock++;
+    if (g->program->uses & SIM_USES_UNITS) sim_hopper_make(c);
     c->ctas = zeroed(c->n_ctas, sizeof *c->ctas);
     for (uint32_t i = 0; i < c->n_ctas; i++) {
         make_cta(c, &c->ctas[i], i);
@@ -88,7 +97,7 @@ static void free_cluster(struct sim_cluster *c) {
         for (uint32_t k = 0; k < cta->n_warps; k++) {
             struct sim_warp *w = &cta->warps[k];
             sim_slab_give(w->r, junk), sim_slab_give(w->local, junk);
-            free(w->p), free(w->known), free(w->copies);
+            free(w->p), free(w->known), free(w->copies), free(w->released);
         }
         for (uint32_t a = 0; a < c->n_actors; a++) sim_slab_give(cta->reads[a], top);
         for (uint32_t b = 0; b < SIM_BARRIERS; b++) free(cta->barriers[b].clock);
@@ -109,6 +118,7 @@ static void start_cluster(struct sim_worker *k, uint64_t number) {
     uint64_t at[3] = {number % across[0], number / across[0] % across[1], number / across[0] / across[1]};
     int clear = k->clock_base > LAST_TIME; /* times are kept in 24 bits */
     if (clear) k->clock_base = 0;
+    if (g->deed) c->first_actor = g->deed->first + (uint32_t)number * c->n_actors;
     c->rng = g->options.seed * UINT64_C(0xd1342543de82ef95) + number * 2 + 1;
     c->changes = 1;
     for (uint32_t r = 0; r < c->n_ctas; r++) {
@@ -140,8 +150,12 @@ static void start_cluster(struct sim_worker *k, uint64_t number) {
             w->n_copies = 0;
             memset(w->committed, 0, sizeof w->committed);
             w->p[0] = SIM_ALL, w->p[1] = 0;
-            for (uint32_t a = 0; a < c->n_clock; a++) w->known[a] = k->clock_base;
+            const uint32_t n_own = c->n_actors + c->global_view_at;
+            for (uint32_t a = 0; a < n_own; a++) w->known[a] = k->clock_base;
+            for (uint32_t a = n_own; a < c->n_clock; a++) w->known[a] = 0;
             w->known[w->actor] = k->clock_base + 1;
+            w->fenced = w->seen_some = 0;
+            if (c->n_far) memset(w->seen, 0, c->n_far * sizeof *w->seen);
             if (w->local) memset(w->local, 0xfb, (size_t)p->kernel->local_bytes * SIM_LANES);
             for (uint32_t q = 0; q < p->n_constants; q++)
                 if (p->constants[q].kind == SIM_SPECIAL)
@@ -274,10 +288,26 @@ static void *work(void *arg) {
     return NULL;
 }
 
+/* The launch among all that touches global memory. */
+static void open_deed(struct sim_launch *g, uint64_t clusters) {
+    const struct sim_program *p = g->program;
+    struct sim_actors actors;
+    struct sim_deed what = {.launch = g->number, .program = p, .n_warps = g->n_warps};
+    what.per_cluster = sim_count_actors(g, &actors);
+    memcpy(what.grid, g->grid, sizeof what.grid), memcpy(what.cluster, g->cluster, sizeof what.cluster);
+    snprintf(what.name, sizeof what.name, "%s", p->kernel->name);
+    g->deed = sim_deed_begin(&what, clusters * what.per_cluster, g->when);
+    if (!g->deed) return;
+    g->calm_from = sim_calm_from(&g->when->before, g->deed->first);
+    g->far_unknown = p->uses & SIM_USES_SYNC && g->deed->n > SIM_MAX_FAR;
+    if (p->uses & SIM_USES_SYNC && !g->far_unknown) g->signals = sim_signals_open();
+}
+
 int sim_launch_run(struct sim_launch *g) {
     pthread_t threads[64];
     uint64_t clusters =
         (uint64_t)(g->grid[0] / g->cluster[0]) * (g->grid[1] / g->cluster[1]) * (g->grid[2] / g->cluster[2]);
+    if (g->options.races) open_deed(g, clusters);
     int n = g->options.threads, started = 0;
     if (n > 64) n = 64;
     if ((uint64_t)n > clusters) n = (int)clusters;
@@ -285,5 +315,7 @@ int sim_launch_run(struct sim_launch *g) {
         if (pthread_create(&threads[started], NULL, work, g)) break;
     work(g);
     for (int i = 0; i < started; i++) pthread_join(threads[i], NULL);
+    sim_signals_close(g->signals);
+    sim_deed_end(g->deed);
     return atomic_load(&g->failed);
 }

@@ -6,6 +6,7 @@
 #define SIM_STREAM_H
 #include "cu.h"
 #include "machine.h"
+#include "order.h"
 
 enum sim_task_kind { SIM_TASK_LAUNCH, SIM_TASK_COPY, SIM_TASK_FILL, SIM_TASK_RECORD, SIM_TASK_WAIT };
 struct sim_task {
@@ -18,6 +19,7 @@ struct sim_task {
     uint32_t value, element;
     struct sim_event *event;
     uint64_t number; /* SIM_TASK_WAIT: of the record that is waited for */
+    struct sim_when when;
 };
 enum { SIM_TAILS = 16 };
 struct sim_capture { /* what the next captured task follows */
@@ -34,6 +36,11 @@ struct sim_stream {
     uint8_t origin, invalid;    /* origin: the capture began here */
     int mode;
     pthread_t owner;
+    /* Order (order.h): what the next task follows; the last one if it was a launch, on whose heels an early launch may
+     * come. */
+    struct sim_stamp now;
+    uint32_t slot;
+    struct sim_when last;
     struct sim_stream *next;
 };
 struct sim_event {
@@ -41,6 +48,7 @@ struct sim_event {
     uint64_t recorded, done;   /* records queued and executed so far */
     uint64_t nanoseconds;      /* when it was executed */
     struct sim_capture capture;
+    struct sim_stamp stamp; /* of the last record */
 };
 
 /* Queues or does it; `s` NULL is the default stream. Takes over the task's call. */
@@ -48,7 +56,14 @@ int sim_task_add(struct sim_stream *s, struct sim_task t);
 int sim_task_run(struct sim_task *t); /* now; the call stays with the task */
 void sim_call_free(struct sim_kernel_call *call);
 struct sim_kernel_call *sim_call_copy(const struct sim_kernel_call *call);
-int sim_call_run(struct sim_context *context, const struct sim_kernel_call *call); /* drv_launch.c */
+int sim_call_run(struct sim_context *context, const struct sim_kernel_call *call,
+                 const struct sim_when *when);             /* drv_launch.c */
+int sim_call_is_early(const struct sim_kernel_call *call); /* may begin before the launch ahead of it ends */
+/* What a task may rely on: `branch` of a replay that began at *base, or 0, which goes on from s->now. */
+struct sim_stamp sim_stream_now(struct sim_stream *s, const struct sim_context *context);
+void sim_stream_went_on(struct sim_stream *s, const struct sim_stamp *now);
+void sim_host_waited(struct sim_stream *s, const struct sim_context *context); /* NULL: the default stream */
+void sim_host_waited_all(void);
 
 void sim_streams_lock(void);
 void sim_streams_unlock(void);

@@ -3,7 +3,7 @@
 #include "exec.h"
 
 /* Filled before the first decode: the tables' lengths are constants of other files. */
-#define N_TABLES 6
+#define N_TABLES 7
 struct sim_op_table sim_tables[N_TABLES];
 const uint32_t sim_n_tables = N_TABLES;
 
@@ -14,6 +14,7 @@ __attribute__((constructor)) static void fill(void) {
     sim_tables[3] = (struct sim_op_table){sim_ops_half, sim_n_ops_half};
     sim_tables[4] = (struct sim_op_table){sim_ops_double, sim_n_ops_double};
     sim_tables[5] = (struct sim_op_table){sim_ops_control, sim_n_ops_control};
+    sim_tables[6] = (struct sim_op_table){sim_ops_fp8, sim_n_ops_fp8};
 }
 
 #define SAME(word)                                                                                                     \
@@ -56,7 +57,6 @@ const struct sim_grammar sim_grammars[] = {
     {"discard", sim_decode_nothing},
     {"applypriority", sim_decode_nothing},
     {"nanosleep", sim_decode_nothing},
-    {"griddepcontrol", sim_decode_nothing}, /* a kernel starts when the one before has ended */
     {"pmevent", sim_decode_nothing},
     SAME(mbarrier),
     SAME(wgmma),

@@ -35,6 +35,7 @@ void sim_tensor_start(struct sim_cta *cta, uint32_t clock_base) {
     t->relinquished = t->group = 0;
     t->base = clock_base + 1;
     t->n_products = t->n_done = 0;
+    memset(t->collected, 0, sizeof t->collected);
 }
 int sim_tensor_end(struct sim_warp *last) {
     const struct sim_tensor_memory *t = last->cta->hopper->tensor;
@@ -59,6 +60,18 @@ void sim_tensor_before(struct sim_warp *w) {
 void sim_tensor_after(struct sim_warp *w) {
     const struct sim_actors *a = &w->cta->cluster->hopper->actors;
     sim_clock_join(sim_view(w) + a->tensor, w->known + a->tensor, a->barriers - a->tensor);
+}
+
+int sim_tensor_offsets(struct sim_warp *w, const struct sim_ins *in, uint32_t *chunks, uint32_t n, char name) {
+    for (uint32_t i = 0; i < n; i++) {
+        if (chunks[i] < SIM_SHARED_BASE || chunks[i] - SIM_SHARED_BASE + 16 > w->cta->shared_bytes) {
+            sim_find(w, in, 1, SIM_F_BOUNDS, "the descriptor of %c reaches shared address 0x%x, the CTA has %u bytes",
+                     name, chunks[i], w->cta->shared_bytes);
+            return -1;
+        }
+        chunks[i] -= SIM_SHARED_BASE;
+    }
+    return 0;
 }
 
 int sim_tensor_holds(struct sim_warp *w, const struct sim_ins *in, const struct sim_cta *owner, uint32_t column,

@@ -8,9 +8,17 @@
 #include "hopper.h"
 
 enum { SIM_TM_LANES = 128, SIM_TM_COLUMNS = 512, SIM_TM_PARTS = 4 * SIM_TM_COLUMNS };
+/* unknown: by a shift, whose direction is not stated */
+enum sim_cell { SIM_CELL_NEVER, SIM_CELL_WRITTEN, SIM_CELL_UNKNOWN };
+enum { SIM_COLLECTORS = 5 };
+struct sim_collected { /* the buffer of A, and those of B */
+    uint64_t operand;
+    uint32_t shape;
+    uint8_t valid;
+};
 struct sim_tensor_memory {
     uint32_t (*cells)[SIM_TM_COLUMNS];         /* by lane */
-    uint8_t (*written)[SIM_TM_COLUMNS];        /* of each cell */
+    uint8_t (*written)[SIM_TM_COLUMNS];        /* of each cell: enum sim_cell */
     uint64_t writes[SIM_TM_PARTS];             /* record of the last write */
     uint32_t *reads;                           /* [part][actor]: time of its last read; actors from actors.tensor on */
     uint32_t *read_statements;                 /* likewise */
@@ -18,6 +26,7 @@ struct sim_tensor_memory {
     uint16_t sizes[SIM_TM_COLUMNS];            /* of the allocation that begins there */
     uint8_t relinquished, group;               /* group: cta_group in use, 0 so far none */
     uint32_t base, n_products, n_done, issuer; /* issuer: warp of the cluster that started the last product */
+    struct sim_collected collected[SIM_COLLECTORS];
 };
 
 void sim_tensor_make(struct sim_cta *cta);
@@ -32,6 +41,11 @@ int sim_tensor_touch(struct sim_warp *w, const struct sim_ins *in, struct sim_ct
 /* Columns from `column` on are allocated. */
 int sim_tensor_holds(struct sim_warp *w, const struct sim_ins *in, const struct sim_cta *owner, uint32_t column,
                      uint32_t columns);
+/* Before work of one thread starts: 0, or -1 after a finding (several threads, another cta_group). */
+int sim_tensor_starts(struct sim_warp *w, const struct sim_ins *in, uint32_t m);
+/* Shared addresses of 16 bytes that a descriptor reaches become offsets in the CTA's memory. 0, or -1 after a finding.
+ */
+int sim_tensor_offsets(struct sim_warp *w, const struct sim_ins *in, uint32_t *chunks, uint32_t n, char name);
 /* tcgen05.fence: before: what the warp has waited for becomes part of what it releases; after: what it knows, it sees.
  */
 void sim_tensor_before(struct sim_warp *w);

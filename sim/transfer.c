@@ -3,6 +3,7 @@
  * each CTA that they write to; stores belong to the thread's bulk group. */
 #include "transfer.h"
 #include "address.h"
+#include "global.h"
 #include "report.h"
 
 #include <stdlib.h>
@@ -113,6 +114,20 @@ static int check_shared_range(struct sim_warp *w, const struct sim_ins *in, uint
     return 0;
 }
 
+/* Order on global memory: loads are told with their mbarrier, stores with their group. 1 after a finding. */
+static int touch_global(struct sim_warp *w, const struct sim_ins *in, uint32_t lane, const struct sim_transfer *t,
+                        uint32_t actor, uint32_t time) {
+    const enum sim_access access = t->kind == SIM_TO_GLOBAL ? SIM_STORE : SIM_LOAD;
+    for (uint32_t i = 0; i < t->n_pieces;) { /* neighbours at once */
+        const struct sim_piece *p = &t->pieces[i];
+        uint64_t bytes = p->valid;
+        for (i++; i < t->n_pieces && p->valid && t->pieces[i].global == p->global + bytes; i++)
+            bytes += t->pieces[i].valid;
+        if (sim_global_unit(w, in, lane, p->global, bytes, access, t->reduce != 0, actor, time)) return 1;
+    }
+    return 0;
+}
+
 int sim_transfer_start(struct sim_warp *w, const struct sim_ins *in, uint32_t lane, struct sim_transfer *t) {
     struct sim_cluster *c = w->cta->cluster;
     struct sim_warp_hopper *h = w->hopper;
@@ -148,6 +163,9 @@ int sim_transfer_start(struct sim_warp *w, const struct sim_ins *in, uint32_t la
             if (p->valid) found = sim_async_read(w, in, w->cta, lane, at, p->n, reader, read_time);
         }
     }
+    if (!bad && c->launch->deed && t->kind == SIM_TO_GLOBAL)
+        touch_global(w, in, lane, t, c->hopper->actors.stores + w->actor, read_time);
+    if (!bad && c->launch->deed && t->kind == SIM_TO_SHARED) touch_global(w, in, lane, t, reader, read_time);
     if (bad) {
         free(t);
         return -1;

@@ -73,20 +73,22 @@ void wgmma_gather(const uint8_t *shared, const uint32_t *chunks, uint32_t n_chun
         }
     }
 }
-void wgmma_product(float *sums, const float *a, const float *b, uint32_t n, uint32_t k) {
+void wgmma_product(float *sums, const float *a, const float *b, uint32_t rows, uint32_t n, uint32_t k, uint32_t pitch_a,
+                   uint32_t pitch) {
     for (uint32_t j = 0; j < n; j += 8)
-        for (uint32_t i = 0; i < 64; i += 4) {
-            float *out = sums + (size_t)i * n + j;
-            const float *row = a + (size_t)i * WGMMA_MAX_K;
-            row8 s0 = *(const row8 *)out, s1 = *(const row8 *)(out + n), s2 = *(const row8 *)(out + 2 * n),
-                 s3 = *(const row8 *)(out + 3 * n);
+        for (uint32_t i = 0; i < rows; i += 4) {
+            float *out = sums + (size_t)i * pitch + j;
+            const float *row = a + (size_t)i * pitch_a;
+            row8 s0 = *(const row8 *)out, s1 = *(const row8 *)(out + pitch), s2 = *(const row8 *)(out + 2 * pitch),
+                 s3 = *(const row8 *)(out + 3 * pitch);
             for (uint32_t q = 0; q < k; q++) {
-                row8 column = *(const row8 *)(b + (size_t)q * n + j);
+                row8 column = *(const row8 *)(b + (size_t)q * pitch + j);
                 s0 += row[q] * column;
-                s1 += row[WGMMA_MAX_K + q] * column;
-                s2 += row[2 * WGMMA_MAX_K + q] * column;
-                s3 += row[3 * WGMMA_MAX_K + q] * column;
+                s1 += row[pitch_a + q] * column;
+                s2 += row[2 * pitch_a + q] * column;
+                s3 += row[3 * pitch_a + q] * column;
             }
-            *(row8 *)out = s0, *(row8 *)(out + n) = s1, *(row8 *)(out + 2 * n) = s2, *(row8 *)(out + 3 * n) = s3;
+            *(row8 *)out = s0, *(row8 *)(out + pitch) = s1, *(row8 *)(out + 2 * pitch) = s2,
+                   *(row8 *)(out + 3 * pitch) = s3;
         }
 }

@@ -16,6 +16,8 @@ uint32_t wgmma_widen(const uint8_t chunk[16], enum wgmma_type type, float out[16
 /* All elements of an operand: chunks are offsets in `shared`. out[row * pitch + k], or by_k out[k * pitch + row]. */
 void wgmma_gather(const uint8_t *shared, const uint32_t *chunks, uint32_t n_chunks, uint32_t rows, int mn_major,
                   enum wgmma_type type, int by_k, float *out, uint32_t pitch);
-/* sums [64 x n] += a [64 x k] b [k x n]; rows of b and sums are n apart, of a WGMMA_MAX_K. */
-void wgmma_product(float *sums, const float *a, const float *b, uint32_t n, uint32_t k);
+/* sums [rows x n] += a [rows x k] b [k x n]: 4 rows and 8 columns at a time; rows of b and sums are pitch apart, those
+ * of a pitch_a. */
+void wgmma_product(float *sums, const float *a, const float *b, uint32_t rows, uint32_t n, uint32_t k, uint32_t pitch_a,
+                   uint32_t pitch);
 #endif

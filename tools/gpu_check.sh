@@ -6,7 +6,7 @@
 #   PARTS='check small ptx properties tests overhead'    and sanitize, which is not in the default
 #     check       every kernel against the reference            small  the same with 99 KB of shared memory per block
 #     ptx         the same with kernels that the driver compiles from PTX
-#     properties  related problems against each other           tests  programs of tests/gpu (graphs, streams, threads)
+#     properties  related problems against each other           tests  programs of tests/gpu (graphs, streams, threads, 2^31 elements)
 #     sanitize    check under the tools of compute-sanitizer    overhead  host time of calls, printed, not judged
 #   SEEDS='1 2 3 4 5'  of check and small; the others take the first     REPEAT=50  problems per operator, dtype and seed
 #   KERNEL='*'  OPS='sdpa_fwd ...'  DTYPES='bf16 ...'  DEVICE=cuda:0      LIMIT=3600  seconds that a process may take

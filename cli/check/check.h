@@ -65,6 +65,7 @@ struct check_want {
     double *plain; /* the tester's own answer in double                                                  */
     double *half;  /* the tester's three-step answer with every step rounded to the dtype, NULL if wide  */
     double *terms; /* per row: root of the summed squares of what is added up (cancellation hides it)    */
+    double peak;   /* sparse: square of the largest of all summands, where slots of one row are one     */
     double *noise; /* per row: size of intermediates whose rounding reaches the row                      */
     double *score; /* per row: largest score that matters                                                */
     uint8_t *kind; /* per row: CHECK_ROW_*                                                               */

@@ -57,6 +57,10 @@ static double sink_at(const struct check_case *c, int64_t h) {
     return check_has(c, ATTN_SINK) ? c->t[ATTN_ROLE_SINK].val[h] : -INFINITY;
 }
 
+static void raise_peak(struct check_want *w, double x) {
+    if (isfinite(x)) w->peak = fmax(w->peak, x * x);
+}
+
 static void forward_head(struct work *w, struct check_case *c, int64_t row, int64_t h, bool inputs_only) {
     struct slots *l = &w->l;
     const attn_problem *p = &c->p;
@@ -91,6 +95,7 @@ static void forward_head(struct work *w, struct check_case *c, int64_t row, int6
                  v, dv);
         double x = prob * w->norm_v[l->row[k]];
         if (isfinite(x)) terms += x * x * l->times[k];
+        raise_peak(o, x * l->times[k]);
     }
     if (inputs_only) return;
     o->terms[row] = sqrt(terms);
@@ -139,6 +144,8 @@ static void backward_head(struct work *w, struct check_case *c, int64_t row, int
         double a = g * w->norm_kv[key], e = size * w->norm_kv[key], f = g * norm_q, s = size * norm_q,
                o = prob * norm_do;
         terms += a * a * l->times[k];
+        raise_peak(dq, a * l->times[k]);
+        raise_peak(dkv, fmax(fabs(f), o) * l->times[k]);
         noise += e * e;
         pull += prob * w->norm_kv[key] * fabs(w->scale);
         if (isfinite(f) && isfinite(o)) dkv->terms[key] += (f * f + o * o) * l->times[k];

@@ -21,6 +21,7 @@ static const char help[] = "usage: attn check [options]\n"
                            "      --device DEV      cpu (default), cuda:0, ...\n"
                            "      --driver PATH     CUDA driver library; sim: the PTX simulator beside this command\n"
                            "      --policy NAME     of sim, when asynchronous work ends: eager, late, random\n"
+                           "      --trace-barriers FILE  of sim, a line for each event at a barrier of CTA 0\n"
                            "      --problem TEXT    exactly this problem, with the data that --seed gives\n"
                            "      --properties      properties that need no reference\n"
                            "      --threads N       threads of the second and third run of a case (default 3)\n"
@@ -283,6 +284,12 @@ static int choose_policy(const char *name) {
     if (strcmp(name, "eager") && strcmp(name, "late") && strcmp(name, "random")) return -1;
     return setenv("ATTNSIM_POLICY", name, 1);
 }
+/* The simulator appends; a run begins with an empty file. */
+static int choose_trace(const char *path) {
+    FILE *f = fopen(path, "w");
+    if (!f || fclose(f)) return -1;
+    return setenv("ATTNSIM_TRACE", path, 1);
+}
 
 static int parse(struct command *m, int argc, char **argv) {
     enum {
@@ -302,7 +309,8 @@ static int parse(struct command *m, int argc, char **argv) {
         LIST,
         JSON,
         DRIVER,
-        POLICY
+        POLICY,
+        TRACE
     };
     static const struct option options[] = {
         {"repeat", required_argument, NULL, REPEAT},
@@ -314,6 +322,7 @@ static int parse(struct command *m, int argc, char **argv) {
         {"device", required_argument, NULL, DEVICE},
         {"driver", required_argument, NULL, DRIVER},
         {"policy", required_argument, NULL, POLICY},
+        {"trace-barriers", required_argument, NULL, TRACE},
         {"problem", required_argument, NULL, PROBLEM},
         {"properties", no_argument, NULL, PROPERTIES},
         {"threads", required_argument, NULL, THREADS},
@@ -340,6 +349,7 @@ static int parse(struct command *m, int argc, char **argv) {
         case DEVICE: bad = attn_cli_device(optarg, &m->session.device); break;
         case DRIVER: bad = choose_driver(m, optarg); break;
         case POLICY: bad = choose_policy(optarg); break;
+        case TRACE: bad = choose_trace(optarg); break;
         case PROBLEM: m->problem_text = optarg; break;
         case PROPERTIES: m->properties = true; break;
         case THREADS: bad = attn_cli_int(optarg, 1, 1024, &m->threads); break;

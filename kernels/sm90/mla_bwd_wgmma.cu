@@ -47,28 +47,39 @@
 static __device__ __forceinline__ int lane_of(void) { return recompute((int)threadIdx.x) & 31; }
 static __device__ __forceinline__ int warp_of(void) { return recompute((int)threadIdx.x) >> 5 & 3; }
 
-/* S of slots 32 w .. 32 w + 31, group by group of slices as they come. */
+/* The matrix unit cuts off what lies below the last bit of a running sum, always towards zero (docs/numerics.md): f16
+ * needs a score in several sums. Products of bf16 have 16 bits and lose a third of what those of f16 do. */
+constexpr uint32_t SUMS = TYPE == KP_F16 ? 3 : 1, SUM_SLICES = SUMS == 3 ? 3 : SLICES;
+
+/* S of slots 32 w .. 32 w + 31, group by group of slices as they come; x: the place of a sum. */
 template <int W>
-static __device__ __forceinline__ void score_tile(uint32_t shared, float x[16], uint32_t parity, int first) {
+static __device__ __forceinline__ void score_tile(uint32_t shared, float x[16], float s[16], uint32_t parity,
+                                                  int first) {
     const uint64_t q = slice_desc(shared + Q_AT, 0), k = slice_desc(shared + K_AT + W * 4096, 0);
 #pragma unroll
-    for (int e = 0; e < 16; e++) x[e] = 0;
-#pragma unroll 1
-    for (uint32_t i = 0; i < SLICES; i++) {
-        if (i % 4 == 0) {
-            mbar_wait(shared + K_FULL + 2 * i, parity & 1);
-            if (first) mbar_wait(shared + Q_FULL + 2 * i, parity >> 1);
-            async_fence();
-        }
-        const uint32_t at = slice_of(i) * SLICE;
-        wgmma_fence();
+    for (uint32_t sum = 0; sum < SUMS; sum++) {
 #pragma unroll
-        for (uint32_t kk = 0; kk < 4; kk++)
-            wgmma_ss_n32<TYPE, 0, 0>(x, desc_move(q, at + kk * 32), desc_move(k, at + kk * 32), 1);
-        wgmma_commit();
+        for (int e = 0; e < 16; e++) x[e] = 0;
+#pragma unroll 1
+        for (uint32_t i = sum * SUM_SLICES; i < min((sum + 1) * SUM_SLICES, (uint32_t)SLICES); i++) {
+            if (i % 4 == 0) {
+                mbar_wait(shared + K_FULL + 2 * i, parity & 1);
+                if (first) mbar_wait(shared + Q_FULL + 2 * i, parity >> 1);
+                async_fence();
+            }
+            const uint32_t at = slice_of(i) * SLICE;
+            wgmma_fence();
+#pragma unroll
+            for (uint32_t kk = 0; kk < 4; kk++)
+                wgmma_ss_n32<TYPE, 0, 0>(x, desc_move(q, at + kk * 32), desc_move(k, at + kk * 32), 1);
+            wgmma_commit();
+        }
+        wgmma_wait(0);
+        wgmma_hold(x, 16);
+        /* 0 + x is no copy: with one, the next sum would get registers of its own, and there are none */
+#pragma unroll
+        for (int e = 0; e < 16; e++) s[e] = SUMS == 1 ? x[e] : __fadd_rn(sum ? s[e] : 0, x[e]);
     }
-    wgmma_wait(0);
-    wgmma_hold(x, 16);
 }
 
 /* dP of the same slots, after S: all slices are there. */
@@ -91,16 +102,16 @@ static __device__ __forceinline__ uint4 state_of(uint32_t shared, int r) {
     return shared_load128(shared + STATE_AT + 16 * (uint32_t)(warp_of() * 16 + (lane_of() >> 2) + 8 * r));
 }
 
-/* y = scaled scores less lse, base 2; y[4 j + 2 r + e]: slot 8 j + 2 t + e of the warpgroup's 32, row g + 8 r. */
-static __device__ __forceinline__ void exponents(uint32_t shared, const struct kp_mla_bwd *p, const float x[16],
-                                                 float y[16]) {
+/* y from scores to scaled scores less lse, base 2; y[4 j + 2 r + e]: slot 8 j + 2 t + e of the warpgroup's 32, row
+ * g + 8 r. */
+static __device__ __forceinline__ void exponents(uint32_t shared, const struct kp_mla_bwd *p, float y[16]) {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const float lse2 = __uint_as_float(state_of(shared, r).x);
 #pragma unroll
         for (int j = 0; j < 4; j++)
 #pragma unroll
-            for (int e = 0; e < 2; e++) y[4 * j + 2 * r + e] = __fmaf_rn(x[4 * j + 2 * r + e], p->in.scale_log2, -lse2);
+            for (int e = 0; e < 2; e++) y[4 * j + 2 * r + e] = __fmaf_rn(y[4 * j + 2 * r + e], p->in.scale_log2, -lse2);
     }
 }
 /* These to P'. */
@@ -242,8 +253,8 @@ template <int W> static __device__ __forceinline__ void compute(const struct kp_
 #pragma unroll 1
         for (int t = 0; t < tiles; t++, parity ^= 1) {
             float x[16], prob[16];
-            score_tile<W>(shared, x, parity, t == 0);
-            exponents(shared, p, x, prob);
+            score_tile<W>(shared, x, prob, parity, t == 0);
+            exponents(shared, p, prob);
             start_dp<W>(shared, x);
             probabilities(shared, prob, shared_load32(shared + MASK_AT + 8 * (parity & 1) + 4 * W));
             if (p->part_dist) sum_heads<W>(shared, p, prob, t);

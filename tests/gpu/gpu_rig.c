@@ -147,11 +147,10 @@ unsigned char *gpu_outputs(const struct gpu_case *c, const struct gpu_side *side
     return all;
 }
 
-/* Root mean square difference relative to the tensor's size; equal non-finite elements count as equal. */
-static double distance(const attn_tensor *t, const unsigned char *a, const unsigned char *b) {
+double gpu_distance(int32_t dtype, int64_t n, const void *a, const void *b) {
     double difference = 0, size = 0;
-    for (int64_t i = 0, n = (int64_t)(t->bytes / attn_dtype_bytes(t->dtype)); i < n; i++) {
-        double x = attn_cli_load(a, t->dtype, i), y = attn_cli_load(b, t->dtype, i);
+    for (int64_t i = 0; i < n; i++) {
+        double x = attn_cli_load(a, dtype, i), y = attn_cli_load(b, dtype, i);
         if (!isfinite(x) || !isfinite(y)) {
             if (x == y || (isnan(x) && isnan(y))) continue;
             return (double)INFINITY;
@@ -162,16 +161,17 @@ static double distance(const attn_tensor *t, const unsigned char *a, const unsig
     return difference == 0 ? 0 : sqrt(difference / size);
 }
 
+double gpu_allowed(int32_t dtype) {
+    return dtype == ATTN_F64 ? 1e-12 : dtype == ATTN_F32 ? 1e-4 : dtype == ATTN_F16 ? 0x1p-9 : 0x1p-6;
+}
+
 void gpu_assert_same(const struct gpu_case *c, const unsigned char *a, const unsigned char *b, const char *what) {
     for (int32_t role = 0; role < ATTN_ROLE_COUNT; role++) {
         const attn_tensor *t = &c->host.tensor[role];
         if (!attn_args_at(&c->host.args, role) || !is_output(c->host.use[role])) continue;
         if (memcmp(a, b, (size_t)t->bytes)) {
-            const double far = distance(t, a, b);
-            const double allowed = t->dtype == ATTN_F64   ? 1e-12
-                                   : t->dtype == ATTN_F32 ? 1e-4
-                                   : t->dtype == ATTN_F16 ? 0x1p-9
-                                                          : 0x1p-6;
+            const double far = gpu_distance(t->dtype, (int64_t)(t->bytes / attn_dtype_bytes(t->dtype)), a, b),
+                         allowed = gpu_allowed(t->dtype);
             if (c->info.deterministic) fail_msg("%s: %s: %s differs in its bits", c->text, what, attn_role_name(role));
             if (!(far <= allowed))
                 fail_msg("%s: %s: %s is %.3g away, allowed %.3g", c->text, what, attn_role_name(role), far, allowed);

@@ -20,6 +20,7 @@ struct gpu_rig {
     void *library;
     cu_device handle;
     cu_context context;
+    int blank; /* 1: tensors get no data, since the driver computes nothing */
 #define GPU_MEMBER(symbol, parameters) cu_result(*symbol) parameters;
     GPU_CALLS(GPU_MEMBER)
 #undef GPU_MEMBER
@@ -52,6 +53,11 @@ struct gpu_case {
  * image. GPU_TEST_KERNEL (a pattern) and GPU_TEST_CASES (problems per row, default 3) narrow it. */
 void gpu_walk(const struct gpu_rig *rig, void (*f)(struct gpu_case *));
 
+/* Plan, tensors with data and everything else of a case whose rig, kernel and problem
+ * are set; what a case of the walk has. */
+void gpu_case_open(struct gpu_case *c);
+void gpu_case_close(struct gpu_case *c);
+
 /* Another set of tensors of the case on the device, with the same start values. */
 void gpu_side_make(const struct gpu_case *c, struct gpu_side *side);
 void gpu_side_free(const struct gpu_case *c, struct gpu_side *side);
@@ -65,6 +71,10 @@ size_t gpu_outputs_bytes(const struct gpu_case *c);
 /* Both are results of the case: the same bits if its plan promises them, else equal within the rounding of sums in
  * another order. `what` goes into the message. */
 void gpu_assert_same(const struct gpu_case *c, const unsigned char *a, const unsigned char *b, const char *what);
+/* Root mean square difference of n elements relative to their size, where equal non-finite ones count as equal; and
+ * what sums in another order may differ by. */
+double gpu_distance(int32_t dtype, int64_t n, const void *a, const void *b);
+double gpu_allowed(int32_t dtype);
 /* Every output holds finite values other than 0, and not the poison. */
 void gpu_assert_written(const struct gpu_case *c, const unsigned char *outputs);
 void gpu_assert_inputs_intact(const struct gpu_case *c, const struct gpu_side *side);

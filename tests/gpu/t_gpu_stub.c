@@ -94,6 +94,7 @@ static void every_row_on(const char *arch) {
     memset(stub, 0, sizeof *stub);
     stub->params_bytes = 64; /* every kernel has that many */
     assert_int_equal(gpu_rig_open(&rig), 0);
+    rig.blank = 1;
     n_launches = 0;
     gpu_walk(&rig, record);
     setenv("GPU_TEST_CASES", "1", 1); /* each makes a context */

@@ -162,6 +162,32 @@ static int run(const char *driver, int i) {
     return 1;
 }
 
+/* The table of barrier_trace.h for the first kernel: each word of the list behind the one before it. */
+static int check_trace(const char *path) {
+    static const char *const order[] = {"kernel\tlaunch\t",
+                                        "init 1\t0:0\t0\t1 of 1, 0 bytes\t",
+                                        "pass\t0:bar.0\t",
+                                        "expect 256\t0:0\t0\t1 of 1, 256 bytes\t",
+                                        "arrive 1\t0:0\t0\t0 of 1, 256 bytes\t",
+                                        "landed 256\t0:0\t0\t0 of 1, 0 bytes\t",
+                                        "phase over 0\t0:0\t1\t1 of 1, 0 bytes\t",
+                                        "pass 0\t0:0\t1\t"};
+    static char text[1 << 14];
+    FILE *f = fopen(path, "r");
+    size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
+    if (f) fclose(f);
+    text[n] = 0;
+    unlink(path);
+    const char *at = text;
+    for (size_t i = 0; i < sizeof order / sizeof *order; i++) {
+        at = strstr(at, order[i]);
+        if (at) continue;
+        printf("FAIL trace, %s: no \"%s\" in its place:\n%s\n", getenv("ATTNSIM_POLICY"), order[i], text);
+        return 1;
+    }
+    return 0;
+}
+
 int main(int argc, char **argv) {
     static const char *const policies[] = {"eager", "late", "random"};
     const int n = (int)(sizeof cases / sizeof *cases);
@@ -173,7 +199,11 @@ int main(int argc, char **argv) {
             fflush(stdout);
             pid_t child = fork();
             if (child == 0) {
+                char trace[64];
+                snprintf(trace, sizeof trace, "t_sim_sm90.%d.trace", (int)getpid());
+                if (i == 0) setenv("ATTNSIM_TRACE", trace, 1);
                 int r = run(argv[1], i);
+                if (i == 0) r |= check_trace(trace);
                 if (r < 0) printf("FAIL %s: the driver\n", cases[i].name);
                 fflush(stdout);
                 _exit(r != 0);

@@ -215,6 +215,32 @@ static void wrong_lse_is_seen(void **state) {
     }
 }
 
+/* An error of 0.55 % everywhere, within what a row may be off, is seen where roundings average, and let pass where one
+ * summand is the whole tensor, whose two roundings may be that much. */
+static void an_even_error_is_seen(void **state) {
+    (void)state;
+    static const char *const texts[] = {"mla_bwd hq=16 sq=4 sk=200 d=576 dv=512 topk=100 bf16",
+                                        "mla_fwd hq=16 sq=4 sk=200 d=576 dv=512 topk=100 bf16"};
+    static const int32_t roles[] = {ATTN_ROLE_DQ, ATTN_ROLE_OUT};
+    for (int n = 0; n < 2; n++) {
+        struct check_case c;
+        struct check_verdict v;
+        make_plain_case(&c, texts[n]);
+        struct check_want *w = &c.want[roles[n]];
+        double *got = right_answer(&c, roles[n]), squares = 0;
+        assert_int_equal(wrong(&c, roles[n], got, &v), 0);
+        assert_true(v.cosine >= 0);
+        for (int64_t x = 0; x < w->rows * w->cols; x++) got[x] = 1.0055 * w->want[x];
+        assert_int_equal(wrong(&c, roles[n], got, &v), 1);
+        assert_non_null(strstr(v.why, "cosine"));
+        for (int64_t r = 0; r < w->rows; r++) squares += w->terms[r] * w->terms[r];
+        w->peak = squares;
+        assert_int_equal(wrong(&c, roles[n], got, &v), 0);
+        free(got);
+        attn_cli_check_case_free(&c);
+    }
+}
+
 /* One key lost at the end of every row, as a wrong loop bound does: the answer of the same case with that key hidden.
  */
 static void lost_key_is_seen(void **state) {
@@ -384,10 +410,15 @@ static void rounding(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_mutation_is_seen), cmocka_unit_test(wrong_lse_is_seen),
-        cmocka_unit_test(lost_key_is_seen),       cmocka_unit_test(empty_rows_are_exact),
-        cmocka_unit_test(nan_rows_coincide),      cmocka_unit_test(stray_writes_are_seen),
-        cmocka_unit_test(clusters_are_named),     cmocka_unit_test(rounding),
+        cmocka_unit_test(every_mutation_is_seen),
+        cmocka_unit_test(wrong_lse_is_seen),
+        cmocka_unit_test(an_even_error_is_seen),
+        cmocka_unit_test(lost_key_is_seen),
+        cmocka_unit_test(empty_rows_are_exact),
+        cmocka_unit_test(nan_rows_coincide),
+        cmocka_unit_test(stray_writes_are_seen),
+        cmocka_unit_test(clusters_are_named),
+        cmocka_unit_test(rounding),
         cmocka_unit_test(faults_are_caught),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * blackwell_products.cu in the simulator: right numbers and no finding under every policy and several seeds, and each
- * of its mutants found. There is no device to compare with. usage: t_sim_blackwell DRIVER PTX SOURCE [mutant [policy
- * [seed]]] */
+ * of its mutants found. usage: t_sim_blackwell_products DRIVER PTX SOURCE [mutant [policy [seed]]] */
 #include "kernel_mutants.h"
 
 #include <math.h>

@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: MIT
+ * Small kernels of sm_100 in the simulator: right ones give the right words and no finding, offences against tensor
+ * memory, copies, shifts and products are named, and forms that are not modelled are refused with their line.
+ * usage: t_sim_sm100 DRIVER [NAME] */
+#include "kernel_mutants.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* 128 threads. %r0 thread, %r1 = 32768 bytes of shared memory, %r4 tensor base (64 columns are taken), %r5 that with
+ * the warp's lanes, %rd0 place of this thread's word; q: thread 0; mbarrier at %r6. Shared word i holds i, and column c
+ * of the first 32 of lane l 256 c + l. */
+#define SYNC "tcgen05.fence::before_thread_sync;\nbar.sync 0;\ntcgen05.fence::after_thread_sync;\n"
+#define HEAD                                                                                                           \
+    ".version 8.8\n.target sm_100a\n.address_size 64\n.visible .entry k(.param .u64 out)\n.maxntid 128, 1, 1\n{\n"     \
+    ".shared .align 1024 .b8 s[33792];\n.reg .pred p, q, w0, add;\n.reg .b16 %h<8>;\n.reg .b32 %r<60>;\n"              \
+    ".reg .b64 %rd<12>;\nmov.u32 %r0, %tid.x;\nmov.u32 %r1, s;\nadd.u32 %r6, %r1, 32768;\nld.param.u64 %rd0, [out];\n" \
+    "mad.wide.u32 %rd0, %r0, 4, %rd0;\nsetp.eq.u32 q, %r0, 0;\nsetp.lt.u32 w0, %r0, 32;\nsetp.ne.u32 add, %r0, %r0;\n" \
+    "@w0 tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r6+8], 64;\n"                                       \
+    "@w0 tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;\n@q mbarrier.init.shared::cta.b64 [%r6], 1;\n"     \
+    "@q fence.mbarrier_init.release.cluster;\nshl.b32 %r10, %r0, 2;\nadd.u32 %r10, %r10, %r1;\nmov.u32 %r11, %r0;\n"   \
+    "FILL:\nst.shared.b32 [%r10], %r11;\nadd.u32 %r10, %r10, 512;\nadd.u32 %r11, %r11, 128;\n"                         \
+    "setp.lt.u32 p, %r11, 8192;\n@p bra FILL;\n"
+#define CELLS                                                                                                          \
+    SYNC "ld.shared.b32 %r4, [%r6+8];\nshr.u32 %r5, %r0, 5;\nshl.b32 %r5, %r5, 21;\nadd.u32 %r5, %r5, %r4;\n"          \
+         "mov.u32 %r12, 0;\nmov.u32 %r13, %r5;\nmov.u32 %r14, %r0;\nSTORE:\n"                                          \
+         "tcgen05.st.sync.aligned.32x32b.x1.b32 [%r13], {%r14};\nadd.u32 %r13, %r13, 1;\nadd.u32 %r14, %r14, 256;\n"   \
+         "add.u32 %r12, %r12, 1;\nsetp.lt.u32 p, %r12, 32;\n@p bra STORE;\ntcgen05.wait::st.sync.aligned;\n" SYNC
+/* A descriptor of shared memory without swizzle: rows of 16 bytes, patterns 128 bytes apart, the second column of units
+ * 8192 bytes on. */
+#define DESC                                                                                                           \
+    "and.b32 %r20, %r1, 262143;\nshr.u32 %r20, %r20, 4;\ncvt.u64.u32 %rd2, %r20;\n"                                    \
+    "add.u64 %rd2, %rd2, 70403137470464;\nmov.b32 %r21, 134742032;\nadd.u32 %r22, %r4, 32;\nadd.u32 %r23, %r4, 8;\n"
+#define READY    HEAD "fence.proxy.async;\n" CELLS DESC
+#define ONCE     "@q "
+#define COMMIT   "@q tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%r6];\n"
+#define WAIT     "bar.sync 0;\nW:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%r6], 0;\n@!p bra W;\n"
+#define SEE      WAIT "bar.warp.sync 0xffffffff;\ntcgen05.fence::after_thread_sync;\n"
+#define TAKE(c)  "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r30}, [%r5+" #c "];\ntcgen05.wait::ld.sync.aligned;\n"
+#define PUT      "st.global.b32 [%rd0], %r30;\n"
+#define END      SYNC "@w0 tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r4, 64;\nret;\n}\n"
+#define CP(form) "@q tcgen05.cp.cta_group::1." form " [%r4], %rd2;\n"
+/* D 32 .. 63, M 128, N 32, f16, sums in f32 */
+#define MMA(words, rest) "@q tcgen05.mma.cta_group::1." words " [%r22], %rd2, %rd2, %r21, " rest "add;\n"
+#define SHAPE(n)         "mov.b32 %r21, " #n ";\n"
+
+enum { N = 128, REFUSED = 1 };
+static const struct {
+    const char *name, *ptx, *finding; /* finding: NULL = none, and word t is first + step * (t % modulus) */
+    uint32_t first, step, modulus;
+    int refused; /* when loaded, with these words */
+} cases[] = {
+    {"cp", READY CP("128x128b") COMMIT SEE TAKE(1) PUT END, NULL, 1, 4, 128, 0},
+    {"cp_two_units", READY CP("128x256b") COMMIT SEE TAKE(4) PUT END, NULL, 2048, 4, 128, 0},
+    {"cp_warpx4", READY CP("32x128b.warpx4") COMMIT SEE TAKE(3) PUT END, NULL, 3, 4, 32, 0},
+    {"cp_then_mma", READY CP("32x128b.warpx4") MMA("kind::f16", "") COMMIT SEE TAKE(2) PUT END, NULL, 2, 4, 32, 0},
+    {"shift_equal",
+     READY "mov.b32 %r30, 7;\ntcgen05.st.sync.aligned.32x32b.x1.b32 [%r5], {%r30};\n"
+           "tcgen05.wait::st.sync.aligned;\n" SYNC "@q tcgen05.shift.cta_group::1.down [%r4];\n" COMMIT SEE TAKE(
+               0) "mov.b32 %r31, %r30;\n" TAKE(9) "sub.u32 %r31, %r31, 6;\nadd.u32 %r30, %r30, %r31;\n" PUT END,
+     NULL, 2305, 1, 128, 0},
+    {"collector",
+     READY MMA("kind::f16.collector::a::fill", "") MMA("kind::f16.collector::a::use", "")
+         MMA("kind::f16.collector::a::lastuse", "") COMMIT SEE TAKE(3) PUT END,
+     NULL, 768, 1, 128, 0},
+    {"pack",
+     READY "tcgen05.ld.sync.aligned.32x32b.x1.pack::16b.b32 {%r30}, [%r5];\ntcgen05.wait::ld.sync.aligned;\n" PUT END,
+     NULL, 0x1000000, 0x10001, 128, 0},
+    {"fp8_round", /* 17.0, 18.0 and 1000, -0.001 */
+     READY "cvt.rn.satfinite.e4m3x2.f32 %h0, 0f41880000, 0f41900000;\ncvt.rn.satfinite.e5m2x2.f32 %h1, 0f447A0000, "
+           "0fBA83126F;\nmov.b32 %r30, {%h0, %h1};\n" PUT END,
+     NULL, 0x64945859, 0, 1, 0},
+    {"fp8_edges", /* 1e6, NaN; -inf and 2^-10, half of the smallest number */
+     READY
+     "cvt.rn.satfinite.e4m3x2.f32 %h0, 0f49742400, 0f7FC00000;\ncvt.rn.satfinite.relu.e4m3x2.f32 %h1, 0fFF800000, "
+     "0f3A800000;\nmov.b32 %r30, {%h0, %h1};\n" PUT END,
+     NULL, 0x00007e7f, 0, 1, 0},
+    {"fp8_back", READY "mov.b16 %h0, 0xc8b8;\ncvt.rn.f16x2.e4m3x2 %r30, %h0;\n" PUT END, NULL, 0xc400bc00, 0, 1, 0},
+    {"fp8_mma", /* ones times twos, 32 of them, and 5 */
+     READY "mov.b32 %r31, 0x38383838;\nmov.b32 %r32, 0x40404040;\nmov.b32 %r33, 0f40A00000;\n"
+           "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%r30, %r34, %r35, %r36}, {%r31, %r31, %r31, %r31}, "
+           "{%r32, %r32}, {%r33, %r33, %r33, %r33};\n" PUT END,
+     NULL, 0x428a0000, 0, 1, 0},
+
+    {"cp_unwaited", READY CP("128x128b") COMMIT "bar.sync 0;\n" TAKE(1) PUT SEE END, "async: reads column 1", 0, 0, 0,
+     0},
+    {"cp_no_fence", READY CP("128x128b") COMMIT WAIT "bar.warp.sync 0xffffffff;\n" TAKE(1) PUT END,
+     "proxy: reads column 1", 0, 0, 0, 0},
+    {"cp_source_unseen", HEAD CELLS DESC CP("128x128b") COMMIT SEE TAKE(1) PUT END, "no fence.proxy.async", 0, 0, 0, 0},
+    {"cp_source_reused", READY CP("128x128b") COMMIT "bar.sync 0;\nst.shared.b32 [%r1+64], %r0;\n" SEE END,
+     "shared byte 64", 0, 0, 0, 0},
+    {"cp_cells_busy", READY "tcgen05.st.sync.aligned.32x32b.x1.b32 [%r5], {%r0};\n" SYNC CP("128x128b") COMMIT SEE END,
+     "async: writes column 0", 0, 0, 0, 0},
+    {"cp_column", READY "add.u32 %r4, %r4, 2;\n" CP("128x128b") "sub.u32 %r4, %r4, 2;\n" COMMIT SEE END,
+     "not a multiple of 4", 0, 0, 0, 0},
+    {"cp_lane", READY "add.u32 %r4, %r4, 327680;\n" CP("128x128b") COMMIT SEE END, "to lane 5 of tensor memory", 0, 0,
+     0, 0},
+    {"cp_beyond", READY "add.u32 %r4, %r4, 64;\n" CP("128x128b") COMMIT SEE END, "column 64 of the tensor memory", 0, 0,
+     0, 0},
+    {"cp_of_all", READY "tcgen05.cp.cta_group::1.128x128b [%r4], %rd2;\n" END, "one thread starts this, not 32", 0, 0,
+     0, 0},
+    {"cp_of_pair", READY "@q tcgen05.cp.cta_group::2.128x128b [%r4], %rd2;\n" END, "cta_group::2 in a cluster of 1", 0,
+     0, 0, 0},
+    {"cp_version", READY "mov.b64 %rd2, 64;\n" CP("128x128b") END, "swizzle or version", 0, 0, 0, 0},
+    {"cp_far", READY "add.u64 %rd2, %rd2, 2000;\n" CP("128x128b") END, "descriptor of S reaches", 0, 0, 0, 0},
+    {"shift_lane", READY "add.u32 %r4, %r4, 327680;\n@q tcgen05.shift.cta_group::1.down [%r4];\n" END,
+     "a shift of lanes from 5 on", 0, 0, 0, 0},
+    {"shift_read", READY "@q tcgen05.shift.cta_group::1.down [%r4];\n" COMMIT SEE TAKE(1) END,
+     "a shift has left what the ISA does not state", 0, 0, 0, 0},
+    {"collector_empty", READY MMA("kind::f16.collector::a::use", "") END, "no earlier product has filled", 0, 0, 0, 0},
+    {"collector_other",
+     READY MMA("kind::f16.collector::a::fill", "") "add.u64 %rd2, %rd2, 8;\n" MMA("kind::f16.collector::a::lastuse", "")
+         END,
+     "filled from other operands", 0, 0, 0, 0},
+    {"collector_gone",
+     READY MMA("kind::f16.collector::a::fill", "") MMA("kind::f16", "") MMA("kind::f16.collector::a::use", "") END,
+     "no earlier product has filled", 0, 0, 0, 0},
+    {"sums_unwritten", READY "setp.eq.u32 add, %r0, %r0;\n" MMA("kind::f16", "") COMMIT SEE END,
+     "the product takes D from cells", 0, 0, 0, 0},
+    {"a_unwritten",
+     READY "add.u32 %r23, %r4, 48;\nsub.u32 %r22, %r22, 32;\n@q tcgen05.mma.cta_group::1.kind::f16 [%r22], "
+           "[%r23], %rd2, %r21, add;\n" COMMIT SEE END,
+     "the product takes A from cells", 0, 0, 0, 0},
+    {"scales_unwritten",
+     READY SHAPE(143130624) "add.u32 %r24, %r4, 40;\nsub.u32 %r22, %r22, 32;\n" MMA("kind::mxf8f6f4.block_scale",
+                                                                                    "[%r24], [%r24], ") COMMIT SEE END,
+     "the product takes scales from cells", 0, 0, 0, 0},
+    {"scales_byte", READY SHAPE(680002688) MMA("kind::mxf4.block_scale", "[%r4], [%r23], ") END,
+     "the first byte of the scales", 0, 0, 0, 0},
+    {"m_of_scales", READY SHAPE(76021760) MMA("kind::mxf8f6f4.block_scale", "[%r4], [%r23], ") END,
+     "M or N that this kind has not", 0, 0, 0, 0},
+    {"saturated_halves", READY SHAPE(134742040) MMA("kind::f16", "") END, "saturation", 0, 0, 0, 0},
+    {"sparse", READY SHAPE(134742036) MMA("kind::f16", "") END, "sparse A is not modelled", 0, 0, 0, 0},
+    {"lane_of_d", READY "add.u32 %r22, %r22, 1048576;\n" MMA("kind::f16", "") END, "begin at lane 0", 0, 0, 0, 0},
+    {"pack_beyond",
+     READY "tcgen05.ld.sync.aligned.32x32b.x32.pack::16b.b32 {%r0, %r1, %r2, %r3, %r4, %r5, %r6, %r7, %r8, %r9, "
+           "%r10, %r11, %r12, %r13, %r14, %r15, %r16, %r17, %r18, %r19, %r20, %r21, %r22, %r23, %r24, %r25, "
+           "%r26, %r27, %r28, %r29, %r30, %r31}, [%r5+16];\n" END,
+     "column 64 of the tensor memory", 0, 0, 0, 0},
+
+    {"sp", READY "@q tcgen05.mma.sp.cta_group::1.kind::f16 [%r22], %rd2, %rd2, [%r4], %r21, add;\n" END, "mma.sp", 0, 0,
+     0, REFUSED},
+    {"ashift", READY "@q tcgen05.mma.cta_group::1.kind::f16.ashift [%r22], [%r4], %rd2, %r21, add;\n" END,
+     ".ashift is not known", 0, 0, 0, REFUSED},
+    {"zero_mask", READY "@q tcgen05.mma.ws.cta_group::1.kind::f16 [%r22], %rd2, %rd2, %r21, add, %rd2;\n" END,
+     "not known here", 0, 0, 0, REFUSED},
+    {"collector_of_b", READY MMA("kind::f16.collector::b0::fill", "") END, "collector buffer of another matrix", 0, 0,
+     0, REFUSED},
+    {"no_multicast", READY CP("64x128b") END, "not known here", 0, 0, 0, REFUSED},
+    {"wrong_multicast", READY CP("128x128b.warpx4") END, "not known here", 0, 0, 0, REFUSED},
+    {"half_of_packing", READY CP("128x128b.b8x16") END, "not known here", 0, 0, 0, REFUSED},
+    {"scales_of_kind", READY MMA("kind::mxf4.block_scale.scale_vec::4X", "[%r4], [%r4], ") END, "no such scales", 0, 0,
+     0, REFUSED},
+    {"scales_missing", READY MMA("kind::mxf4nvf4.block_scale", "[%r4], [%r4], ") END, "no such scales", 0, 0, 0,
+     REFUSED},
+    {"too_few_lanes", READY MMA("kind::f16", "{%r0, %r0}, ") END, "2 registers of lanes, not 4", 0, 0, 0, REFUSED},
+    {"load_and_reduce", READY "tcgen05.ld.red.sync.aligned.32x32b.x2.min.u32 {%r30, %r31}, %r32, [%r5];\n" END,
+     "tcgen05", 0, 0, 0, REFUSED},
+    {"launch_control",
+     READY "clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.b128 [%r1], [%r6];\n" END,
+     "not known here", 0, 0, 0, REFUSED},
+};
+
+static int run(const char *driver, int i) {
+    void *module, *function;
+    uint64_t at, n = 0;
+    static uint32_t words[N];
+    static char log[4096];
+    int options[] = {5, 6};
+    void *values[] = {log, (void *)(uintptr_t)sizeof log};
+    setenv("ATTNSIM_QUIET", "1", 1), setenv("ATTNSIM_GPU", "b200", 1);
+    if (kernel_open_driver(driver)) return -1;
+    int r = cu.load(&module, cases[i].ptx, 2, options, values);
+    if (cases[i].refused) {
+        if (r && strstr(log, cases[i].finding) && strstr(log, "line")) return 0;
+        printf("FAIL %s: result %d: %s\n", cases[i].name, r, log);
+        return 1;
+    }
+    if (r || cu.function(&function, module, "k")) {
+        printf("FAIL %s: result %d: %s\n", cases[i].name, r, log);
+        return 1;
+    }
+    struct kernel_launch l = {.grid = {1, 1, 1}, .block = {128, 1, 1}};
+    void *params[] = {&at};
+    if (kernel_upload(&at, words, sizeof words)) return -1;
+    r = cu.launch(&l, function, params, NULL);
+    const char *text = cu.report(&n, 0);
+    if (!r) r = cu.down(words, at, sizeof words);
+    int good = cases[i].finding ? n > 0 && strstr(text, cases[i].finding) != NULL : !r && !n;
+    for (uint32_t k = 0; k < N && good && !cases[i].finding; k++) {
+        uint32_t want = cases[i].first + cases[i].step * (k % cases[i].modulus);
+        good = words[k] == want;
+        if (!good) printf("word %u is %08x, not %08x\n", k, words[k], want);
+    }
+    if (good) return 0;
+    printf("FAIL %s, %s: result %d, %llu findings: %.900s\n", cases[i].name, getenv("ATTNSIM_POLICY"), r,
+           (unsigned long long)n, text);
+    return 1;
+}
+
+int main(int argc, char **argv) {
+    static const char *const policies[] = {"eager", "late", "random"};
+    const int n = (int)(sizeof cases / sizeof *cases);
+    int failed = 0;
+    if (argc < 2) return 2;
+    for (int i = 0; i < n; i++)
+        for (int p = 0; p < 3; p++) {
+            if (argc > 2 && strcmp(argv[2], cases[i].name)) continue;
+            setenv("ATTNSIM_POLICY", policies[p], 1);
+            fflush(stdout);
+            pid_t child = fork();
+            if (child == 0) {
+                int r = run(argv[1], i);
+                if (r < 0) printf("FAIL %s: the driver\n", cases[i].name);
+                fflush(stdout);
+                _exit(r != 0);
+            }
+            int status = 1;
+            if (child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status) || WEXITSTATUS(status)) failed++;
+        }
+    printf("%d kernels under three policies, %d runs failed\n", n, failed);
+    return failed != 0;
+}

@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# The day a Blackwell chip is at hand: runs there what the simulator runs of sm_100, records the answers and compares them.
+#   1  every vector of tcgen05 (tests/sim/blackwell_golden*.c): the device's answers go to a record, in the form of
+#      tests/sim/hopper_golden_h100.txt, and are compared with the statement on the host
+#   2  that record in the simulator
+#   3  the simulator's test kernels of sm_100 with their right numbers
+#   4  every kernel row of the library for sm_100 through `attn check --device cuda:0`
+# Exit status: 0 all agree, 1 something differs, 77 no such device (said in words).   usage: tools/first_contact.sh BUILD
+# FIRST_CONTACT_DRIVER=libcuda.so.1 the driver; with the simulator's library this is a rehearsal.
+set -u
+build=${1:?usage: tools/first_contact.sh BUILD}
+driver=${FIRST_CONTACT_DRIVER:-libcuda.so.1}
+source=$(cd "$(dirname "$0")/.." && pwd)
+golden=$build/tests/blackwell_golden
+out=$build/first_contact
+failed=0
+if [ ! -x "$golden" ]; then
+    echo "$golden is missing: build first, without ATTN_SANITIZE" >&2
+    exit 2
+fi
+device=$("$golden" probe "$driver") || {
+    status=$?
+    echo "$device"
+    exit $status
+}
+echo "$device"
+mkdir -p "$out"
+record=$out/blackwell_golden.txt
+
+step() { # words, command
+    local words=$1
+    shift
+    echo "== $words"
+    "$@" || {
+        echo "FAILED: $words ($*)"
+        failed=1
+    }
+}
+step 'vectors of tcgen05 on the device, against the statement on the host' "$golden" record "$driver" "$record"
+echo "   the record: $record ($(grep -c . "$record") lines)"
+step 'the record in the simulator' "$golden" replay "$build/libattn_sim_cuda.so" "$record"
+for name in products attention pair; do
+    program=$build/tests/t_sim_blackwell_$name ptx=$build/tests/blackwell_$name.ptx
+    if [ -x "$program" ] && [ -f "$ptx" ]; then
+        step "blackwell_$name.cu on the device" "$program" "$driver" "$ptx" "$source/tests/sim/blackwell_$name.cu" 0
+    else
+        echo "== blackwell_$name.cu: not built (ATTN_CUDA=OFF)"
+    fi
+done
+rows=$("$build/attn" list --backend cuda --json 2>/dev/null | sed -nE 's/.*"name": "(attn_[a-z_]*_sm100[a-z]*_[^"]*)".*/\1/p')
+if [ -z "$rows" ]; then
+    echo '== kernel rows for sm_100: this build has none'
+else
+    echo "== kernel rows for sm_100: $(wc -l <<<"$rows")"
+    case $driver in
+    *attn_sim_cuda*) where=(--driver sim) ;;
+    *) where=(--device cuda:0) ;;
+    esac
+    for row in $rows; do
+        step "$row" "$build/attn" check "${where[@]}" --kernel "$row" --repeat "${REPEAT:-20}"
+    done
+fi
+if [ "$failed" -eq 0 ]; then
+    echo 'first contact: all agree'
+else
+    echo "first contact: something differs; the record is $record"
+fi
+exit "$failed"
