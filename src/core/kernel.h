@@ -24,7 +24,7 @@ struct attn_core_device {
 /* One kernel. `problem` below is always checked and normalised (core/problem.h). */
 struct attn_kernel {
     const char *name;    /* attn_<op>_<arch>_<dtype>_<variant> */
-    const char *arch;    /* "ref", "c", "avx2", "avx512", "avx512bf16", "sm80" */
+    const char *arch;    /* "ref", "c", "avx2", "avx512", "avx512bf16", "amx", "sm80" */
     const char *summary; /* limits in words */
     int32_t op, backend, dtype, math_dtype, accumulator_dtype;
     int32_t device_type; /* ATTN_DEVICE_TYPE_*: where it runs */

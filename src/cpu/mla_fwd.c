@@ -7,7 +7,7 @@
  * With keys as the rows of S neither K nor P has to be transposed: K is the left operand of the first product and the
  * right one of the second, and P is read column by column as its left operand. Only Q is turned, once per task.
  * With pairs (ukr_pair.h) K is there twice: its rows as they are for the first product, and pairs of rows for the
- * second. Workspace: about 1.5 MiB per thread, whatever the problem. */
+ * second. Workspace: about 1.5 MiB per thread (2 MiB with blocks of 256 rows), whatever the problem. */
 #include "cpu/mla_gather.h"
 
 #include "attn.h"
@@ -36,22 +36,23 @@ struct layout {
 };
 
 static struct layout lay_out(const struct mla_isa *isa, const attn_problem *p) {
+    const int64_t block = isa->fwd_block;
     struct layout l = {.ldh = mla_round(mla_chunk(p), 16),
                        .ldk = mla_round(mla_depth(isa, p->dim_qk), 16) + 16,
                        .ldo = mla_round(p->dim_v, 16) + 16};
     int64_t f = (int64_t)sizeof(float);
     l.qt = mla_take(&l.bytes, mla_depth(isa, p->dim_qk) * l.ldh * f);
-    l.k = mla_take(&l.bytes, MLA_BLOCK * l.ldk * f); /* holds the chunk's q rows first: MLA_HEADS <= MLA_BLOCK */
-    if (isa->pair) l.zip = mla_take(&l.bytes, MLA_BLOCK / 2 * l.ldo * f);
-    l.s = mla_take(&l.bytes, MLA_BLOCK * l.ldh * f);
-    l.p = isa->pair ? mla_take(&l.bytes, MLA_BLOCK / 2 * l.ldh * f) : l.s;
+    l.k = mla_take(&l.bytes, block * l.ldk * f); /* holds the chunk's q rows first: MLA_HEADS <= block */
+    if (isa->pair) l.zip = mla_take(&l.bytes, block / 2 * l.ldo * f);
+    l.s = mla_take(&l.bytes, block * l.ldh * f);
+    l.p = isa->pair ? mla_take(&l.bytes, block / 2 * l.ldh * f) : l.s;
     l.o = mla_take(&l.bytes, mla_chunk(p) * l.ldo * f);
     l.max = mla_take(&l.bytes, l.ldh * f);
     l.old = mla_take(&l.bytes, l.ldh * f);
     l.use = mla_take(&l.bytes, l.ldh * f);
     l.sum = mla_take(&l.bytes, l.ldh * f);
     l.part = mla_take(&l.bytes, l.ldh * f);
-    l.key = mla_take(&l.bytes, MLA_BLOCK * (int64_t)sizeof(int32_t));
+    l.key = mla_take(&l.bytes, block * (int64_t)sizeof(int32_t));
     return l;
 }
 
@@ -125,7 +126,7 @@ static void task(const struct fwd *j, const struct layout *l, char *ws, int64_t 
     const int64_t row = at_task / j->n_chunks, b = row / p->seq_q, i = row % p->seq_q;
     const int64_t h0 = at_task % j->n_chunks * j->chunk, heads = mla_min(j->chunk, p->heads_q - h0);
     const struct mla_query query = attn_cpu_mla_query(p, j->a, b, i);
-    int64_t at = 0, n = attn_cpu_mla_next(&query, &at, p->topk, MLA_BLOCK, key, NULL);
+    int64_t at = 0, n = attn_cpu_mla_next(&query, &at, p->topk, j->isa->fwd_block, key, NULL);
     int any = 0;
     if (n) {
         attn_cpu_mla_heads(j->isa, &j->q, b, i, h0, heads, p->dim_qk, NULL, k, l->ldk);
@@ -135,7 +136,7 @@ static void task(const struct fwd *j, const struct layout *l, char *ws, int64_t 
             sum[h] = 0;
         }
     }
-    for (; n; n = attn_cpu_mla_next(&query, &at, p->topk, MLA_BLOCK, key, NULL), any = 1) {
+    for (; n; n = attn_cpu_mla_next(&query, &at, p->topk, j->isa->fwd_block, key, NULL), any = 1) {
         attn_cpu_mla_gather(j->isa, &j->kv, b, key, n, p->dim_qk, &rows);
         attn_cpu_mla_score(j->isa, p->dtype, n, l->ldh, p->dim_qk, k, l->ldk, qt, s, l->ldh);
         soften(j, l, ws, n, heads);

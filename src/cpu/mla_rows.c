@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: MIT
- * The MLA kernels' rows: three operators, three instruction sets, three dtypes, one driver each. bf16 and f16 are
- * widened to f32 when rows are gathered, but for bf16 on AVX-512 BF16. */
+ * The MLA kernels' rows: three operators, five instruction sets, three dtypes, one driver each. bf16 and f16 are
+ * widened to f32 when rows are gathered, but for bf16 on AVX-512 BF16 and AMX. */
 #include "attn.h"
 #include "cpu/mla_gather.h"
 
-static const struct mla_isa isa_amx = {&attn_ukr_avx512, &attn_cpu_mla_vec_avx512, &attn_ukr_pair_amx, 800e9};
+/* AMX: every block loads and stores all sums as tiles, by count the time of some 40 rows' products. */
+static const struct mla_isa isa_amx = {&attn_ukr_avx512, &attn_cpu_mla_vec_avx512, &attn_ukr_pair_amx, 800e9, 256};
 static const struct mla_isa isa_avx512bf16 = {&attn_ukr_avx512, &attn_cpu_mla_vec_avx512, &attn_ukr_pair_avx512bf16,
-                                              180e9};
-static const struct mla_isa isa_avx512 = {&attn_ukr_avx512, &attn_cpu_mla_vec_avx512, NULL, 100e9};
-static const struct mla_isa isa_avx2 = {&attn_ukr_avx2, &attn_cpu_mla_vec_avx2, NULL, 80e9};
-static const struct mla_isa isa_c = {&attn_ukr_c, &attn_cpu_mla_vec_c, NULL, 6e9};
+                                              180e9, MLA_BLOCK};
+static const struct mla_isa isa_avx512 = {&attn_ukr_avx512, &attn_cpu_mla_vec_avx512, NULL, 100e9, MLA_BLOCK};
+static const struct mla_isa isa_avx2 = {&attn_ukr_avx2, &attn_cpu_mla_vec_avx2, NULL, 80e9, MLA_BLOCK};
+static const struct mla_isa isa_c = {&attn_ukr_c, &attn_cpu_mla_vec_c, NULL, 6e9, MLA_BLOCK};
 
 /* The operator's definition (D 576 or 512, DV 512, one kv head) is checked with the problem; what is left is what this
  * driver itself assumes. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * The dense kernels' rows: forward and backward, three instruction sets, four dtypes, one driver each. */
+ * The dense kernels' rows: forward and backward, five instruction sets, four dtypes, one driver each. */
 #include "cpu/sdpa.h"
 
 /* The rate of AMX is a rough one of Granite Rapids: it ranks above all others. */
