@@ -54,7 +54,7 @@ struct sim_cta *sim_shared_at(struct sim_warp *w, const struct sim_ins *in, uint
     return &c->ctas[rank];
 }
 
-static const struct sim_block *recent_block(struct sim_worker *k, uint64_t at, uint64_t bytes) {
+const struct sim_block *sim_block_of(struct sim_worker *k, uint64_t at, uint64_t bytes) {
     for (uint32_t i = 0; i < SIM_RECENT; i++) {
         const struct sim_block *b = k->recent[i];
         if (b && at - b->at < b->bytes && bytes <= b->bytes - (at - b->at)) return b;
@@ -68,7 +68,7 @@ static const struct sim_block *recent_block(struct sim_worker *k, uint64_t at, u
 int sim_global_at(struct sim_warp *w, const struct sim_ins *in, uint32_t lane, uint64_t at, uint64_t bytes,
                   uint32_t align, const char *does) {
     if (at & (align - 1)) return bad_alignment(w, in, lane, at, align, "global");
-    if (!bytes || recent_block(w->cta->cluster->worker, at, bytes)) return 0;
+    if (!bytes || sim_block_of(w->cta->cluster->worker, at, bytes)) return 0;
     const struct sim_block *b = sim_memory_find(at);
     if (!b)
         sim_find(w, in, 1u << lane, SIM_F_BOUNDS, "%s %" PRIu64 " bytes at 0x%" PRIx64 ", which is no device memory",
@@ -104,7 +104,7 @@ static int resolve_global(struct sim_warp *w, const struct sim_ins *in, uint32_t
         }
     }
     const struct sim_block *b =
-        any & (bytes - 1) ? NULL : recent_block(w->cta->cluster->worker, low, high - low + bytes);
+        any & (bytes - 1) ? NULL : sim_block_of(w->cta->cluster->worker, low, high - low + bytes);
     if (!b) {
         EACH_OF(m)
         if (sim_global_at(w, in, l, at[l], bytes, bytes, access == SIM_LOAD ? "reads" : "writes")) return -1;

@@ -17,4 +17,6 @@ struct sim_cta *sim_shared_at(struct sim_warp *w, const struct sim_ins *in, uint
 /* One range of global memory. 0 or -1 after a finding. */
 int sim_global_at(struct sim_warp *w, const struct sim_ins *in, uint32_t lane, uint64_t at, uint64_t bytes,
                   uint32_t align, const char *does);
+/* The live block that holds all of it, or NULL. */
+const struct sim_block *sim_block_of(struct sim_worker *k, uint64_t at, uint64_t bytes);
 #endif

@@ -3,6 +3,7 @@
  * and fills alone have touched as a whole has one record for all words. */
 #include "global.h"
 
+#include "address.h"
 #include "device.h"
 #include "hopper.h"
 #include "report.h"
@@ -257,10 +258,12 @@ void sim_global_touch(struct sim_warp *w, const struct sim_ins *in, uint32_t m, 
                       const uint8_t bytes[SIM_LANES], uint32_t all_bytes, enum sim_access access,
                       const struct sim_block *block) {
     struct who q = of_warp(w, in, w->actor, w->known[w->actor], in->order & SIM_STRENGTH);
+    const struct sim_block *b = block;
     for (uint32_t left = m, l; left; left &= left - 1) {
         l = q.lane = (uint32_t)__builtin_ctz(left);
         uint32_t n = bytes ? bytes[l] : all_bytes;
-        const struct sim_block *b = block ? block : n ? sim_memory_find(at[l]) : NULL;
+        if (!n) continue;
+        if (!b || at[l] - b->at >= b->bytes) b = sim_block_of(w->cta->cluster->worker, at[l], n);
         if (!b) continue;
         if (!((at[l] | n) & 3)) /* within a page, as it is aligned and at most 32 bytes */
             touch_words(&q, page_of(b, at[l]), at[l], n / 4, 15, access);
@@ -270,7 +273,7 @@ void sim_global_touch(struct sim_warp *w, const struct sim_ins *in, uint32_t m, 
 }
 int sim_global_unit(struct sim_warp *w, const struct sim_ins *in, uint32_t lane, uint64_t at, uint64_t bytes,
                     enum sim_access access, int strong, uint32_t actor, uint32_t time) {
-    const struct sim_block *b = bytes ? sim_memory_find(at) : NULL;
+    const struct sim_block *b = bytes ? sim_block_of(w->cta->cluster->worker, at, bytes) : NULL;
     if (!b || !w->cta->cluster->launch->deed) return 0;
     struct who q = of_warp(w, in, actor, time, strong ? SIM_STRONG : 0);
     q.known = sim_global_view(w), q.unit = 1, q.lane = lane;

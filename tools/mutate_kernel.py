@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Leaves out, one at a time, each barrier, wait and commit of a compiled kernel's PTX (and waits for one group fewer), runs the
+"""Leaves out, one at a time, each barrier, fence, wait and commit of a compiled kernel's PTX (and waits for one group fewer,
+makes acquires and releases relaxed), runs the
 kernel in the simulator on a problem and tells which edits nobody noticed. Those are either never reached by the problem,
 or not needed, or a hole in the checks.
 
@@ -15,7 +16,8 @@ import tempfile
 
 ORDER = re.compile(r"^\s*(@!?%p\d+ )?(bar\.sync|bar\.arrive|barrier\.|bar\.warp\.sync|cp\.async\.wait_group|cp\.async\.commit_group|"
                    r"cp\.async\.wait_all|fence\.proxy|wgmma\.fence|wgmma\.wait_group|wgmma\.commit_group|mbarrier\.arrive|"
-                   r"cp\.async\.bulk\.(wait|commit)_group)")
+                   r"cp\.async\.bulk\.(wait|commit)_group|fence\.acq_rel|fence\.sc|membar\.|griddepcontrol\.wait)")
+STRONG = re.compile(r"^(\s*(?:@!?%p\d+ )?(?:ld|st|red|atom))\.(?:acquire|release|acq_rel)\.")
 WAIT = re.compile(r"(cp\.async\.wait_group\s+)(\d+)")
 PLACE = re.compile(r"^\s*\.loc\s+(\d+) (\d+)")
 
@@ -25,6 +27,8 @@ def edits(lines):
     for i, line in enumerate(lines):
         if ORDER.match(line):
             yield i, "left out", "//" + line
+        if STRONG.match(line):
+            yield i, "relaxed", STRONG.sub(r"\1.relaxed.", line)
         if WAIT.search(line):
             yield i, "one group fewer", WAIT.sub(lambda m: m.group(1) + str(int(m.group(2)) + 1), line)
 

@@ -6,6 +6,7 @@
  *
  * A block with infinities, NaN, numbers beyond 2^100, or rows whose largest numbers differ by more than 2^15 flags its
  * key head. Rows past a sequence are not read. Shared memory: two numbers. */
+#include "kernels/device/flag.h"
 #include "kernels/device/number.h"
 #include "kernels/device/sequence.h"
 #include "kernels/device/shared.h"
@@ -92,7 +93,7 @@ static __device__ __forceinline__ void split_block(const struct kp_sdpa_halves_j
     const float up = __uint_as_float((uint32_t)(127 + shift) << 23);
     if (threadIdx.x == 0) {
         ((float *)t->unit)[item] = __uint_as_float((uint32_t)(127 - shift) << 23);
-        if (odd) ((int32_t *)p->flags)[b * p->in.heads_k + head / (t->heads / p->in.heads_k)] = 1;
+        if (odd) raise_flag((int32_t *)p->flags + b * p->in.heads_k + head / (t->heads / p->in.heads_k));
     }
     uint32_t *to = (uint32_t *)t->to.data + b * t->to.batch + head * t->to.head + (first + row0) * t->to.row;
 #pragma unroll
