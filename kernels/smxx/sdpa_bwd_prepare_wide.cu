@@ -72,7 +72,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) CFG(const __grid_constant_
         const struct sequence s = sequence_of(&p.in, b);
         if (i0 >= s.sq) continue; /* no CTA of the other kernels comes here */
         const int64_t at = h * p.stat_rows + first_stat_row(&p, &s, b) + i0;
-        if (p.dq_sum) { /* f32: what the main kernel adds to */
+        if (!WIDE_F64 && p.dq_sum) { /* what the main kernel adds to */
             float4 *sums = (float4 *)((float *)p.dq_sum + at * p.dim);
             for (int x = (int)threadIdx.x; x < p.rows * p.dim / 4; x += THREADS) sums[x] = make_float4(0, 0, 0, 0);
         }
