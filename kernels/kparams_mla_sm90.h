@@ -25,7 +25,7 @@ struct kp_dist_sm90_config {
 /* A line of mla_bwd_sm90.def. */
 struct kp_mla_bwd_sm90_config {
     const char *symbol;
-    int32_t dtype, dim, deterministic, ctas;
+    int32_t dtype, dim, deterministic, ctas, even;
 };
 
 #define KP_SM90_SLICE 8192 /* 64 rows of 64 elements */
@@ -36,5 +36,6 @@ struct kp_mla_bwd_sm90_config {
 #define KP_MLA_FWD_SM90_THREADS  384
 /* Q, K, dO, P, dS, the rest */
 #define KP_MLA_BWD_SM90_SHARED(dim) ((2 * ((dim) / 64) + 10) * KP_SM90_SLICE + 3072)
-#define KP_MLA_BWD_SM90_THREADS     512
+#define KP_MLA_BWD_SM90_THREADS      512
+#define KP_MLA_BWD_SM90_EVEN_THREADS 384
 #endif

@@ -19,7 +19,7 @@ static __device__ __forceinline__ void cluster_sync(void) {
 /* Where the CTA of that rank has what this one has at `at`. */
 static __device__ __forceinline__ uint32_t cluster_address(uint32_t at, uint32_t rank) {
     uint32_t x;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(x) : "r"(at), "r"(rank));
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(x) : "r"(at), "r"(rank));
     return x;
 }
 /* Store into another CTA; its mbarrier at `bar` counts the 16 bytes as they arrive (mbar_expect). */
@@ -32,9 +32,20 @@ static __device__ __forceinline__ void cluster_send4(uint32_t at, const float x[
 static __device__ __forceinline__ void mbar_expect(uint32_t at, uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
 }
-/* One arrival at another CTA's mbarrier. It orders nothing: a release would wait for every addition to memory that is
- * under way. Enough to say that something has been read, when what was read has been used. */
-static __device__ __forceinline__ void cluster_arrive(uint32_t at) {
-    asm volatile("mbarrier.arrive.relaxed.cluster.shared::cluster.b64 _, [%0];" ::"r"(at) : "memory");
+/* One arrival at another CTA's mbarrier, which tells what this thread has done and seen. It waits for all additions to
+ * memory of the thread: only threads that make none should call it. */
+static __device__ __forceinline__ void cluster_release(uint32_t at) {
+    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(at) : "memory");
+}
+/* mbar_wait for a phase that another CTA completes, by cluster_release or cluster_send4. */
+static __device__ __forceinline__ void mbar_wait_cluster(uint32_t at, uint32_t parity) {
+    uint32_t done;
+    do
+        asm volatile("{\n .reg .pred p;\n mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+                     " selp.b32 %0, 1, 0, p;\n}"
+                     : "=r"(done)
+                     : "r"(at), "r"(parity)
+                     : "memory");
+    while (!done);
 }
 #endif

@@ -1,32 +1,39 @@
 /* SPDX-License-Identifier: MIT
- * Part of mla_bwd_wgmma.cu: the warpgroup that forms dkv of a tile, 64 slots x 32 columns at a time, and adds it to
- * memory in whole 128-byte lines. P^T and dS^T of the tile are in registers. With CTAS = 2 each CTA has the product
- * over its 64 heads; of every 64 columns it sends 32 to the other and adds what it receives to the other 32. */
+ * Part of mla_bwd_wgmma.cu and mla_bwd_even_wgmma.cu: dkv of a tile, 64 slots x 32 columns at a time, from P^T and dS^T
+ * in a warpgroup's registers, and its way to memory in whole 128-byte lines. Who takes which columns stands there. */
 #ifndef ATTN_SM90_MLA_BWD_DKV_WGMMA_H
 #define ATTN_SM90_MLA_BWD_DKV_WGMMA_H
-#include "kernels/device/cluster.h"
 #include "kernels/device/mma.h"
 #include "kernels/device/reduce.h"
 #include "kernels/sm90/mla_bwd_plan_wgmma.h"
 
 /* Where the gradients of slots (g & ~1) + i + 8 r of the warp go, [2 r + i], at the lane's columns; 1 = nowhere. Rows
- * of pairs follow one another: the first says where, and on has a bit for each. */
+ * of pairs follow one another: the first says where, and on has a bit for each. CTAS = 2 has no registers for
+ * addresses: where the tile's notes are and where the place of row 0 is kept. */
 struct target {
     uint64_t at[PAIRS ? 1 : 4];
-    uint32_t on;
+    uint32_t on, notes, sums;
 };
+/* Bytes from the first of 32 columns to the lane's. */
+static __device__ __forceinline__ uint64_t lane_columns(int thread) {
+    const int g = thread >> 2, t = thread & 3;
+    return 4 * (uint64_t)(uint32_t)(8 * (2 * (g & 1) + (t & 1)) + 4 * (t >> 1));
+}
 
+/* sums: where the item's are kept; tile: of them; note: the place of the tile's notes. */
 static __device__ __forceinline__ void find_target(const struct kp_mla_bwd *p, struct target *to, uint32_t shared,
-                                                   uint32_t n) {
-    const int thread = recompute((int)threadIdx.x), warp = thread >> 5 & 3, g = thread >> 2 & 7, t = thread & 3;
-    const int first = warp * 16 + (g & 6);
-    const uint64_t base = kept(shared + SUMS_AT) + 4 * (uint64_t)(8 * (2 * (g & 1) + (t & 1)) + 4 * (t >> 1));
-    if (PAIRS) to->at[0] = base + (uint64_t)n * (64 * 4 * D) + (uint64_t)(first * 4 * D);
+                                                   uint32_t sums, uint32_t tile, uint32_t note) {
+    const int thread = recompute((int)threadIdx.x), first = (thread >> 5 & 3) * 16 + (thread >> 2 & 6);
+    to->notes = shared + NOTE_AT + 256 * note;
+    to->sums = sums;
+    if (CTAS == 2) return;
+    const uint64_t base = kept(sums) + lane_columns(thread);
+    if (PAIRS) to->at[0] = base + (uint64_t)tile * (64 * 4 * D) + (uint64_t)(first * 4 * D);
     to->on = 0;
 #pragma unroll
     for (int x = 0; x < 4; x++) {
         const int slot = first + (x & 1) + 8 * (x >> 1);
-        const int row = (int)shared_load32(shared + NOTE_AT + 256 * (n & 1) + 4 * (uint32_t)slot);
+        const int row = (int)shared_load32(to->notes + 4 * (uint32_t)slot);
         const int on = row >= 0 && p->dkv.data;
         if (PAIRS)
             to->on |= (uint32_t)on << x;
@@ -35,24 +42,21 @@ static __device__ __forceinline__ void find_target(const struct kp_mla_bwd *p, s
     }
 }
 
-/* The operand A of the first 16-head steps: a tile of 64 heads x 64 slots, turned; rows are the warp's 16 slots. */
-template <int STEPS> static __device__ __forceinline__ void load_turned(uint32_t *a, uint32_t tile) {
-    const int warp = (int)threadIdx.x >> 5 & 3, lane = (int)threadIdx.x & 31;
+/* The operand A of 64 heads: a tile of 64 heads x 64 slots, turned; rows are the warp's 16 slots. */
+static __device__ __forceinline__ void load_turned(uint32_t a[16], uint32_t tile) {
+    const int thread = EVEN ? recompute((int)threadIdx.x) : (int)threadIdx.x, warp = thread >> 5 & 3,
+              lane = thread & 31;
     const uint32_t at =
         tile + (uint32_t)(((lane >> 4) * 8 + (lane & 7)) * 128 + (((2 * warp + (lane >> 3 & 1)) ^ (lane & 7)) << 4));
 #pragma unroll
-    for (int kk = 0; kk < STEPS; kk++) load_matrix4_trans(a + 4 * kk, at + kk * 2048);
+    for (int kk = 0; kk < 4; kk++) load_matrix4_trans(a + 4 * kk, at + kk * 2048);
 }
-
-/* Steps of 16 heads whose dS^T is in registers. A pair of CTAs has none left for all four: it reads the rest from
- * shared memory, where dS stays as long as the stage is in use. */
-constexpr int HELD = CTAS == 2 ? 3 : 4;
 
 /* The operands of a tile's products. */
 struct tile {
-    uint32_t probs[16], ds[4 * HELD];
-    uint64_t o, q, left; /* descriptors of slice 0 of dO, Q; of dS */
-    uint32_t n;          /* tiles before, of all items */
+    uint32_t probs[16], ds[16];
+    uint64_t o, q; /* descriptors of slice 0 of dO, Q */
+    uint32_t n;    /* tiles before, of all items */
 };
 
 /* d = 64 slots x columns 64 x + 32 half .. + 31; ROPE: x is the slice that P has no part in. */
@@ -67,12 +71,8 @@ static __device__ __forceinline__ void multiply(float d[16], const struct tile *
             wgmma_rs_n32<TYPE, 1>(d, t->probs + 4 * kk, desc_move(t->o, at + kk * 2048), kk > 0);
     }
 #pragma unroll
-    for (uint32_t kk = 0; kk < 4; kk++) {
-        if (kk < HELD)
-            wgmma_rs_n32<TYPE, 1>(d, t->ds + 4 * kk, desc_move(t->q, at + kk * 2048), !ROPE || kk > 0);
-        else
-            wgmma_ss_n32<TYPE, 1, 1>(d, desc_move(t->left, kk * 2048), desc_move(t->q, at + kk * 2048), 1);
-    }
+    for (uint32_t kk = 0; kk < 4; kk++)
+        wgmma_rs_n32<TYPE, 1>(d, t->ds + 4 * kk, desc_move(t->q, at + kk * 2048), !ROPE || kk > 0);
     wgmma_commit();
 }
 
@@ -109,126 +109,18 @@ static __device__ __forceinline__ void emit(const struct kp_mla_bwd *p, const fl
             if (PAIRS) {
                 store4((float *)to->at[0] + (i + 8 * r) * D + column, line[i], to->on >> (2 * r + i) & 1);
             } else {
-                const uint64_t at = to->at[2 * r + i];
+                uint64_t at;
+                if (CTAS == 2) {
+                    const int slot = (thread >> 5 & 3) * 16 + (thread >> 2 & 6) + i + 8 * r;
+                    const int32_t row = (int32_t)shared_load32(to->notes + 4 * (uint32_t)slot);
+                    at = row < 0 || !p->dkv.data
+                             ? 1
+                             : kept(to->sums) + lane_columns(thread) + 4 * (uint64_t)(row * p->sum.row);
+                } else {
+                    at = to->at[2 * r + i];
+                }
                 reduce_add4((float *)at + column, line[i], (uint32_t)~at & 1);
             }
-        }
-    }
-}
-
-/* The warp's stage is free: the other CTA may fill it. bar: the warp's mbarriers, there: where the other CTA's lie. */
-static __device__ __forceinline__ void offer_stage(uint32_t bar, uint32_t there) {
-    mbar_expect(bar + STAGE_FULL, 32 * 64);
-    cluster_arrive(bar + there + STAGE_FREE);
-}
-
-/* What is started for the next slice. */
-constexpr int NOTHING = 0, WITH_P = 1, WITHOUT_P = 2;
-
-/* The i-th slice of a tile; its products in set a have been started before. Set a becomes the left half of the slice's
- * columns, b the right one. CTAS = 2: a is of the half that the other CTA adds to memory and goes to its stage, b of
- * the one that this CTA does. The stage is free again when it has been read; parity: of its phase. */
-template <int ROPE, int NEXT>
-static __device__ __forceinline__ void step(const struct kp_mla_bwd *p, float a[16], float b[16], const struct tile *t,
-                                            const struct target *to, uint32_t shared, uint32_t i, uint32_t parity) {
-    const uint32_t x = slice_of(i), next = slice_of(i + 1);
-    const int thread = recompute((int)threadIdx.x), warp = thread >> 5 & 3, lane = thread & 31; /* not kept */
-    const uint32_t half = CTAS == 2 ? rank_of() : 1, bar = shared + 8 * (uint32_t)warp;
-    const uint32_t stage = shared + STAGE_AT + (uint32_t)(warp * 2048 + lane * 16);
-    /* how far the other CTA's addresses lie from this one's */
-    const uint32_t there = CTAS == 2 ? cluster_address(bar, half ^ 1) - bar : 0;
-    multiply<ROPE>(b, t, x, half);
-    wgmma_wait(1);
-    wgmma_hold(a, 16);
-    if (CTAS == 2) {
-        mbar_wait(bar + STAGE_FREE, parity);
-#pragma unroll
-        for (int k = 0; k < 4; k++) cluster_send4(stage + there + k * 512, a + 4 * k, bar + there + STAGE_FULL);
-    } else {
-        emit(p, a, to, 64 * x);
-    }
-    if (NEXT == WITH_P) multiply<0>(a, t, next, half ^ 1);
-    if (NEXT == WITHOUT_P) multiply<1>(a, t, next, half ^ 1);
-    wgmma_wait(NEXT == NOTHING ? 0 : 1);
-    wgmma_hold(b, 16);
-    if (lane == 0 && t->n + 1 == shared_load32(shared + SUMS_AT + 8)) mbar_arrive(shared + Q_FREE + 8 * x);
-    if (CTAS == 2) {
-        mbar_wait(bar + STAGE_FULL, parity);
-#pragma unroll
-        for (int k = 0; k < 4; k++) {
-            const uint4 y = shared_load128(stage + k * 512);
-            b[4 * k] += __uint_as_float(y.x), b[4 * k + 1] += __uint_as_float(y.y);
-            b[4 * k + 2] += __uint_as_float(y.z), b[4 * k + 3] += __uint_as_float(y.w);
-        }
-        wgmma_hold(b, 16);
-        __syncwarp();
-        if (lane == 0) {
-            if (NEXT == NOTHING)
-                mbar_arrive(shared + PD_FREE);
-            else
-                offer_stage(bar, there);
-        }
-    }
-    emit(p, b, to, 64 * x + 32 * half);
-}
-
-/* All of a tile. */
-static __device__ __forceinline__ void emit_tile(const struct kp_mla_bwd *p, const struct tile *t,
-                                                 const struct target *to, uint32_t shared) {
-    const uint32_t stages = t->n * SLICES; /* phases of the stage before */
-    float a[16], b[16];
-    if (CTAS == 2) {
-        named_sync(3, 128); /* all warps have P, whose place the stage takes */
-        const uint32_t bar = shared + 8 * (threadIdx.x >> 5 & 3);
-        if ((threadIdx.x & 31) == 0) offer_stage(bar, cluster_address(bar, rank_of() ^ 1) - bar);
-    } else {
-        __syncwarp();
-        if ((threadIdx.x & 31) == 0) mbar_arrive(shared + PD_FREE);
-    }
-    multiply<0>(a, t, 0, CTAS == 2 ? rank_of() ^ 1 : 0);
-#pragma unroll
-    for (uint32_t i = 0; i < V_SLICES - 1; i++) step<0, WITH_P>(p, a, b, t, to, shared, i, (stages + i) & 1);
-    if (SLICES > V_SLICES) {
-        step<0, WITHOUT_P>(p, a, b, t, to, shared, V_SLICES - 1, (stages + V_SLICES - 1) & 1);
-        step<1, NOTHING>(p, a, b, t, to, shared, V_SLICES, (stages + V_SLICES) & 1);
-    } else {
-        step<0, NOTHING>(p, a, b, t, to, shared, V_SLICES - 1, (stages + V_SLICES - 1) & 1);
-    }
-}
-
-/* What is the same for all of an item's tiles: {where its gradients begin; the last tile's number plus one; the item's
- * number}. n: tiles before. The rows of pairs begin where tile 0 would have them. */
-static __device__ __forceinline__ void keep_sums(const struct kp_mla_bwd *p, uint32_t item, uint32_t n,
-                                                 uint32_t shared) {
-    named_sync(3, 128); /* the last item's are read */
-    if ((threadIdx.x & 127) == 0) {
-        const int64_t at = item_at(item);
-        const struct item w = work_of(p, at);
-        const uint32_t tiles = (uint32_t)(slots_of(&p->in, w.b, w.i).n + 63) / 64;
-        const uint64_t base = PAIRS ? p->pairs + 4 * (uint64_t)((at * p->in.topk - (int64_t)n * 64) * D)
-                                    : p->sum.data + 4 * (uint64_t)(w.b * p->sum.batch);
-        keep4(shared + SUMS_AT, base, (uint64_t)item << 32 | (n + tiles));
-    }
-    named_sync(3, 128);
-}
-
-static __device__ __forceinline__ void gradients(const struct kp_mla_bwd *p, uint32_t shared) {
-    uint32_t n = 0; /* tiles of all items */
-    for (uint32_t item = 0; has_item(p, item); item = shared_load32(shared + SUMS_AT + 12) + 1) {
-        keep_sums(p, item, n, shared);
-#pragma unroll 1
-        for (; n != shared_load32(shared + SUMS_AT + 8); n++) {
-            struct tile t;
-            struct target to;
-            t.o = slice_desc(shared + DOUT_AT, SLICE);
-            t.q = slice_desc(shared + Q_AT, SLICE);
-            t.left = slice_desc(shared + DS_AT, SLICE);
-            t.n = n;
-            mbar_wait(shared + PD_FULL, n & 1);
-            load_turned<4>(t.probs, shared + P_AT);
-            load_turned<HELD>(t.ds, shared + DS_AT);
-            find_target(p, &to, shared, n);
-            emit_tile(p, &t, &to, shared);
         }
     }
 }

@@ -1,15 +1,20 @@
 /* SPDX-License-Identifier: MIT
- * Part of mla_bwd_wgmma.cu: configuration of the variant, the plan of shared memory and the producer warpgroup.
- * Included once; the picture, roles and barriers stand there. */
+ * Part of mla_bwd_wgmma.cu and mla_bwd_even_wgmma.cu: configuration of the variant, the plan of shared memory and the
+ * producers. Included once; the pictures, roles and barriers stand in those files. EVEN marks what differs. */
 #ifndef ATTN_SM90_MLA_BWD_PLAN_WGMMA_H
 #define ATTN_SM90_MLA_BWD_PLAN_WGMMA_H
 #include "kernels/device/number.h"
 #include "kernels/device/wgmma.h"
 #include "kernels/sm90/mla_gather_wgmma.h"
 
-constexpr int TYPE = CFG_DTYPE, D = CFG_DIM, PAIRS = CFG_DETERMINISTIC, CTAS = CFG_CTAS;
+constexpr int TYPE = CFG_DTYPE, D = CFG_DIM, PAIRS = CFG_DETERMINISTIC, CTAS = CFG_CTAS, EVEN = CFG_EVEN;
 static_assert(D == 576 || D == 512, "the slices of a key row");
+static_assert(CTAS == 1 || EVEN, "pairs of CTAs have the even form");
 constexpr int SLICES = D / 64, V_SLICES = KP_MLA_DIM_V / 64;
+/* Threads that gather, and how many 16-byte chunks of a slice each has. */
+constexpr int PRODUCERS = CTAS == 2 ? 64 : 128, PASSES = 512 / PRODUCERS, STEP = PRODUCERS / 8;
+/* Rows of a slice of Q, dO whose addresses are in registers together. */
+constexpr int AT_ONCE = EVEN ? 1 : 4;
 
 /* Shared memory by byte offsets. */
 constexpr uint32_t Q_AT = 0, DOUT_AT = Q_AT + SLICES * SLICE, K_AT = DOUT_AT + V_SLICES * SLICE;
@@ -20,38 +25,46 @@ constexpr uint32_t PART_AT = MASK_AT + 16;    /* float [2 warpgroups][4 warps][3
 constexpr uint32_t STATE_AT = PART_AT + 1024; /* uint4 [64]: lse2, g, shift of the heads */
 constexpr uint32_t ITEM_AT = STATE_AT + 1024; /* what the producers keep of their item: list, n, keys; first kv row */
 constexpr uint32_t ROWS_AT = ITEM_AT + 64;    /* uint4 [2 warpgroups][2]: what compute keeps of its item */
-constexpr uint32_t SUMS_AT = ROWS_AT + 64;    /* uint4: what gradients keep of their item */
-constexpr uint32_t BARS_AT = SUMS_AT + 16;    /* mbarriers */
-constexpr uint32_t Q_FULL = BARS_AT, Q_FREE = Q_FULL + 24, K_FULL = Q_FREE + 72, K_FREE = K_FULL + 24;
-constexpr uint32_t PD_FULL = K_FREE + 32, PD_FREE = PD_FULL + 8, STAGE_FULL = PD_FREE + 8;
-constexpr uint32_t STAGE_FREE = STAGE_FULL + 32, PLAN_END = STAGE_FREE + 32;
-constexpr uint32_t STAGE_AT = P_AT; /* CTAS = 2: float4 [4 warps][4][32 lanes], what the other CTA has sent */
+constexpr uint32_t SUMS_AT = ROWS_AT + 64;    /* uint4: what is kept of an item to add gradients; even: [2] */
+constexpr uint32_t BARS_AT = SUMS_AT + 32;    /* mbarriers */
+constexpr uint32_t Q_FULL = BARS_AT, Q_FREE = Q_FULL + 24, K_FULL = Q_FREE + 72, K_FREE = K_FULL + 40;
+constexpr uint32_t PD_FULL = K_FREE + 32, PD_FREE = PD_FULL + 8, PD_READ = PD_FREE + 8, STAGE_FULL = PD_READ + 8;
+constexpr uint32_t STAGE_FREE = STAGE_FULL + 16, STAGE_READ = STAGE_FREE + 16, STAGE_LAST = STAGE_READ + 16;
+constexpr uint32_t PLAN_END = STAGE_LAST + 8;
+constexpr uint32_t STAGE_AT = P_AT; /* CTAS = 2: float4 [2 warpgroups][4 warps][4][32 lanes], from the other CTA */
 static_assert(BARS_AT % 8 == 0 && PLAN_END <= KP_MLA_BWD_SM90_SHARED(D), "the plan fits");
 static_assert(KP_MLA_BWD_SM90_SHARED(D) <= 232448, "what a CTA of Hopper may have");
 
 /* The order in which slices come, are multiplied and are let go: dQ is done with 0, 1, 4 and 5 first. Three groups:
- * these, the other four, slice 8. */
+ * these, the other four, slice 8; even: five groups, of two. */
 static __device__ __forceinline__ constexpr uint32_t slice_of(uint32_t x) {
     return x < 8 ? (x & 1) | (x & 2) << 1 | (x & 4) >> 1 : x;
 }
 
-/* The k-th item of this CTA, or of this pair of CTAs; less than p->n * p->head_blocks if there is one. */
-static __device__ __forceinline__ int64_t item_at(uint32_t k) {
-    return (int64_t)recompute((int)k) * (int64_t)(gridDim.x / CTAS) + blockIdx.x / CTAS;
-}
-static __device__ __forceinline__ int has_item(const struct kp_mla_bwd *p, uint32_t k) {
-    return item_at(k) < p->n * p->head_blocks;
-}
 static __device__ __forceinline__ uint32_t rank_of(void) {
     return CTAS == 2 ? (uint32_t)recompute((int)blockIdx.x) & 1 : 0;
 }
+/* Numbers of items and queries. Even: below 2^31, as its row's supports() sees to; divisions of 64 bits need registers
+ * that its producers have not. */
+template <bool SMALL> struct whole { using type = int64_t; };
+template <> struct whole<true> { using type = uint32_t; };
+using count = whole<EVEN>::type;
 
-static __device__ __forceinline__ struct item work_of(const struct kp_mla_bwd *p, int64_t at) {
-    const int64_t query = at / p->head_blocks, flat = p->first + query;
+/* The k-th item of this CTA, or of this pair of CTAs; less than p->n * p->head_blocks if there is one. */
+static __device__ __forceinline__ count item_at(uint32_t k) {
+    return ((count)recompute((int)k) * gridDim.x + blockIdx.x) / CTAS;
+}
+static __device__ __forceinline__ int has_item(const struct kp_mla_bwd *p, uint32_t k) {
+    return item_at(k) < (count)p->n * (count)(EVEN ? recompute(p->head_blocks) : p->head_blocks);
+}
+
+static __device__ __forceinline__ struct item work_of(const struct kp_mla_bwd *p, count at) {
+    const count query = at / (count)p->head_blocks, flat = (count)p->first + query;
+    const count b = flat / (count)p->in.seq_q;
     struct item w;
-    w.head = ((int)(at - query * p->head_blocks) * CTAS + (int)rank_of()) * 64;
-    w.b = flat / p->in.seq_q;
-    w.i = flat - w.b * p->in.seq_q;
+    w.head = ((int)(at - query * (count)p->head_blocks) * CTAS + (int)rank_of()) * 64;
+    w.b = b;
+    w.i = flat - b * (count)p->in.seq_q;
     return w;
 }
 static __device__ __forceinline__ const struct kp_mla_row *states_of(const struct kp_mla_bwd *p, const struct item *w) {
@@ -60,10 +73,10 @@ static __device__ __forceinline__ const struct kp_mla_row *states_of(const struc
 
 /* ------------------------------------------------------------------ producers ---------------------- */
 
-/* Thread x of the 128 copies chunk x % 8 of rows x / 8 + 16 k of every slice, as in mla_gather_wgmma.h. What can be
- * computed again is not kept: the warps have few registers. */
+/* Thread x copies chunk x % 8 of rows x / 8 + STEP k of every slice, as in mla_gather_wgmma.h. What can be computed
+ * again is not kept: the warps have few registers. */
 static __device__ __forceinline__ uint32_t place_of(void) {
-    const int x = recompute((int)threadIdx.x) & 127, row = x >> 3;
+    const int x = recompute((int)threadIdx.x) & (PRODUCERS - 1), row = x >> 3;
     return (uint32_t)(row * 128 + (((x & 7) ^ (row & 7)) << 4));
 }
 
@@ -76,8 +89,8 @@ static __device__ __forceinline__ void keep4(uint32_t at, uint64_t x, uint64_t y
     shared_store128(at, make_uint4((uint32_t)x, (uint32_t)(x >> 32), (uint32_t)y, (uint32_t)(y >> 32)));
 }
 static __device__ __forceinline__ void keep_item(const struct kp_mla_bwd *p, uint32_t item, uint32_t shared) {
-    named_sync(4, 128); /* the last item's is read */
-    if ((threadIdx.x & 127) == 0) {
+    named_sync(4, PRODUCERS); /* the last item's is read */
+    if ((threadIdx.x & (PRODUCERS - 1)) == 0) {
         const struct item w = work_of(p, item_at(item));
         const struct slots s = slots_of(&p->in, w.b, w.i);
         keep4(shared + ITEM_AT, (uint64_t)s.idx, (uint64_t)s.keys << 32 | (uint32_t)s.n);
@@ -88,19 +101,28 @@ static __device__ __forceinline__ void keep_item(const struct kp_mla_bwd *p, uin
               p->dout.data + 2 * (uint64_t)(w.b * p->dout.batch + w.i * p->dout.row + w.head * p->dout.head));
         keep4(shared + ITEM_AT + 48, (uint64_t)states_of(p, &w), item);
     }
-    named_sync(4, 128);
+    named_sync(4, PRODUCERS);
+}
+
+/* Even: the copies of all groups but the latest PENDING are there and the matrix units may see them; the thread's
+ * arrival. No fence is left to the consumers, who would wait in it for their own additions to memory. */
+template <int PENDING> static __device__ __forceinline__ void settle_copies(uint32_t barrier) {
+    copy_wait(PENDING);
+    async_fence();
+    mbar_arrive(barrier);
 }
 
 /* Rows of heads that do not exist or are empty become zeros: no NaN of theirs reaches dkv. */
 static __device__ __forceinline__ void load_heads(const struct kp_mla_bwd *p, uint32_t shared, uint32_t parity) {
     uint32_t alive = 0;
     {
-        const int thread = (int)threadIdx.x & 127;
+        const int thread = (EVEN ? recompute((int)threadIdx.x) : (int)threadIdx.x) & (PRODUCERS - 1);
         const struct kp_mla_row *states = (const struct kp_mla_row *)kept(shared + ITEM_AT + 48);
         const int heads = (int)shared_load32(shared + ITEM_AT + 24);
-#pragma unroll
-        for (int k = 0; k < 4; k++)
-            if ((thread >> 3) + 16 * k < heads) alive |= (uint32_t)(states[(thread >> 3) + 16 * k].lse2 != INF) << k;
+#pragma unroll(AT_ONCE)
+        for (int k = 0; k < PASSES; k++)
+            if ((thread >> 3) + STEP * k < heads)
+                alive |= (uint32_t)(states[(thread >> 3) + STEP * k].lse2 != INF) << k;
         mbar_wait(shared + Q_FREE, parity);
         if (thread < 64) {
             float4 y = make_float4(INF, 0, 0, 0);
@@ -108,28 +130,33 @@ static __device__ __forceinline__ void load_heads(const struct kp_mla_bwd *p, ui
             shared_store128(shared + STATE_AT + 16 * (uint32_t)thread,
                             make_uint4(__float_as_uint(y.x), __float_as_uint(y.y), __float_as_uint(y.z), 0));
             __syncwarp();
-            if ((thread & 31) == 0) mbar_arrive(shared + Q_FULL);
+            if (!EVEN && (thread & 31) == 0) mbar_arrive(shared + Q_FULL);
         }
     }
 #pragma unroll 1
     for (uint32_t i = 0; i < SLICES; i++) {
         const uint32_t x = slice_of(i);
         mbar_wait(shared + Q_FREE + 8 * x, parity);
-        const int thread = recompute((int)threadIdx.x) & 127;
+        const int thread = recompute((int)threadIdx.x) & (PRODUCERS - 1);
         const uint32_t to = shared + place_of() + x * SLICE, column = (uint32_t)(thread & 7) * 8 + x * 64;
         const uint16_t *q = (const uint16_t *)kept(shared + ITEM_AT + 32) + column;
-#pragma unroll
-        for (int k = 0; k < 4; k++)
-            copy_async16(to + Q_AT + k * 2048, q + (alive >> k & 1 ? (thread >> 3) + 16 * k : 0) * p->in.q.head,
+#pragma unroll(AT_ONCE)
+        for (int k = 0; k < PASSES; k++)
+            copy_async16(to + Q_AT + k * STEP * 128, q + (alive >> k & 1 ? (thread >> 3) + STEP * k : 0) * p->in.q.head,
                          alive >> k & 1 ? 16 : 0);
         if (x < V_SLICES) {
             const uint16_t *o = (const uint16_t *)kept(shared + ITEM_AT + 40) + column;
-#pragma unroll
-            for (int k = 0; k < 4; k++)
-                copy_async16(to + DOUT_AT + k * 2048, o + (alive >> k & 1 ? (thread >> 3) + 16 * k : 0) * p->dout.head,
+#pragma unroll(AT_ONCE)
+            for (int k = 0; k < PASSES; k++)
+                copy_async16(to + DOUT_AT + k * STEP * 128,
+                             o + (alive >> k & 1 ? (thread >> 3) + STEP * k : 0) * p->dout.head,
                              alive >> k & 1 ? 16 : 0);
         }
-        if (i % 4 == 3 || i == 8) mbar_arrive_copies(shared + Q_FULL + 8 * (i >> 2));
+        if (!EVEN && (i % 4 == 3 || i == 8)) mbar_arrive_copies(shared + Q_FULL + 8 * (i >> 2));
+    }
+    if (EVEN) {
+        copy_commit();
+        settle_copies<0>(shared + Q_FULL);
     }
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * Sparse MLA backward on Hopper: wgmma, f16 and bf16. An item of work is one query and up to 64 of its heads (CTAS = 2:
- * 128, 64 in each CTA of a cluster); a tile is 64 of its slots. Persistent: CTA or cluster c takes items c, c + their
- * number, ... Row states (lse, g, shift) come from smxx/mla_bwd_prepare.cu; sums, sort and conversion are the steps
- * around it (src/cuda/cuda_mla_bwd_steps.c).
+ * Sparse MLA backward on Hopper: wgmma, f16 and bf16. An item of work is one query and up to 64 of its heads; a
+ * tile is 64 of its slots. Persistent: CTA c takes items c, c + their number, ... Row states (lse, g, shift) come from
+ * smxx/mla_bwd_prepare.cu; sums, sort and conversion are the steps around it (src/cuda/cuda_mla_bwd_steps.c). Another
+ * schedule of the same work: mla_bwd_even_wgmma.cu.
  *
  *   S = Q K^T     P' = 2^(scale log2(e) S - lse2)     dP = dO V^T     P = g P'     dS = scale P' (g dP - shift)
  *   dQ += dS K                            dKV = dS^T Q, and P^T dO in the first 512 columns
@@ -11,7 +11,6 @@
  *   compute 0, 1   S, then dP, of slots 32 w .. 32 w + 31, all heads --> P, dS --> shared memory
  *                  columns 256 w .. 256 w + 255 and 512 + 32 w .. 543 + 32 w of dQ, over all slots, in registers
  *   gradients      P^T, dS^T --> registers; dKV, 64 slots x 32 columns at a time, in two sets of sums --> memory
- *                  CTAS = 2: one of the sets is for the columns that the other CTA adds, and goes to its stage
  *
  * dKV needs neither K nor P, dS in shared memory: the next tile is gathered, scored and published while the gradients
  * of this one are multiplied and added.
@@ -21,8 +20,7 @@
  * Shared memory, bytes:                                 D = 576     D = 512
  *   Q, K     D/64 slices of 8192 each                   147,456     131,072
  *   dO       8 slices                                    65,536      65,536
- *   P, dS    64 heads x 64 slots each; CTAS = 2: the     16,384      16,384
- *            stage takes the place of P
+ *   P, dS    64 heads x 64 slots each                    16,384      16,384
  *   rest     NOTE_AT and on                               3,072       3,072     232,448 and 216,064 in all
  * Barriers: arrivals --> who waits
  *   Q_FULL [group]       128 producers, group 0 also 2 for the states --> compute
@@ -31,21 +29,16 @@
  *   K_FREE [4]           4 warps of compute w, dQ being done with slices 4 w, 4 w + 1, then with the next two
  *                        --> producers; slice 8 needs the later ones of both
  *   PD_FULL              8 warps of compute --> compute and gradients
- *   PD_FREE              8 warps of compute after dQ, 4 of gradients, P, dS (and the stage) being read --> compute
- *   STAGE_FULL [warp]    1 here, and the bytes that the same warp of the other CTA sends --> gradients
- *   STAGE_FREE [warp]    1 of the other CTA --> gradients
+ *   PD_FREE              8 warps of compute after dQ, 4 of gradients, P, dS being read --> compute
  *   named 1, 2           a warpgroup of compute: its item, sums of P' for dist
- *   named 3              gradients: their item; P is read, the stage may be written
+ *   named 3              gradients: their item
  *   named 4              producers: their item
- * Phases: a tile, for Q an item with at least one slot, for the stage 64 columns. Notes and mask of tile n are in place
- * n % 2: they are rewritten after K_FREE of n + 1, so after PD_FREE of n, which follows their last reading. */
-#include "kernels/sm90/mla_bwd_dkv_wgmma.h"
+ * Phases: a tile, for Q an item with at least one slot. Notes and mask of tile n are in place n % 2: they are rewritten
+ * after K_FREE of n + 1, so after PD_FREE of n, which follows their last reading. */
+#include "kernels/sm90/mla_bwd_cells_wgmma.h"
+#include "kernels/sm90/mla_bwd_gradients_wgmma.h"
 
 /* ------------------------------------------------------------------ S, dP, dQ ---------------------- */
-
-/* Registers are scarce here: what a few instructions give again is not kept over a tile. */
-static __device__ __forceinline__ int lane_of(void) { return recompute((int)threadIdx.x) & 31; }
-static __device__ __forceinline__ int warp_of(void) { return recompute((int)threadIdx.x) >> 5 & 3; }
 
 /* The matrix unit cuts off what lies below the last bit of a running sum, always towards zero (docs/numerics.md): f16
  * needs a score in several sums. Products of bf16 have 16 bits and lose a third of what those of f16 do. */
@@ -98,152 +91,15 @@ template <int W> static __device__ __forceinline__ void start_dp(uint32_t shared
     }
 }
 
-static __device__ __forceinline__ uint4 state_of(uint32_t shared, int r) {
-    return shared_load128(shared + STATE_AT + 16 * (uint32_t)(warp_of() * 16 + (lane_of() >> 2) + 8 * r));
-}
-
-/* y from scores to scaled scores less lse, base 2; y[4 j + 2 r + e]: slot 8 j + 2 t + e of the warpgroup's 32, row
- * g + 8 r. */
-static __device__ __forceinline__ void exponents(uint32_t shared, const struct kp_mla_bwd *p, float y[16]) {
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        const float lse2 = __uint_as_float(state_of(shared, r).x);
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-#pragma unroll
-            for (int e = 0; e < 2; e++) y[4 * j + 2 * r + e] = __fmaf_rn(y[4 * j + 2 * r + e], p->in.scale_log2, -lse2);
-    }
-}
-/* These to P'. */
-static __device__ __forceinline__ void probabilities(uint32_t shared, float y[16], uint32_t mask) {
-    mask >>= 2 * (lane_of() & 3);
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        const uint32_t bits = __uint_as_float(state_of(shared, r).x) == INF ? 0 : mask;
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
-                float *at = y + 4 * j + 2 * r + e;
-                *at = bits >> (8 * j + e) & 1 ? exp2_fast(*at) : 0;
-            }
-    }
-}
-
-static __device__ __forceinline__ char *kept_address(uint4 x) { return (char *)((uint64_t)x.y << 32 | x.x); }
-
-/* Sums of P' over the heads, for dist. */
-template <int W>
-static __device__ __forceinline__ void sum_heads(uint32_t shared, const struct kp_mla_bwd *p, const float s[16],
-                                                 int tile) {
-    const uint32_t part = shared + PART_AT + W * 512;
-#pragma unroll
-    for (int j = 0; j < 4; j++)
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-            float y = s[4 * j + e] + s[4 * j + 2 + e];
-#pragma unroll
-            for (int d = 4; d < 32; d *= 2) y += __shfl_xor_sync(~0u, y, d);
-            if (lane_of() < 4)
-                shared_store32(part + (uint32_t)(warp_of() * 128 + 4 * (8 * j + 2 * lane_of() + e)),
-                               __float_as_uint(y));
-        }
-    named_sync(1 + W, 128);
-    const int slot = tile * 64 + 32 * W + lane_of();
-    if (warp_of() || slot >= p->in.topk) return;
-    float y = 0;
-#pragma unroll
-    for (int k = 0; k < 4; k++) y += __uint_as_float(shared_load32(part + (uint32_t)(k * 128 + 4 * lane_of())));
-    ((float *)kept_address(shared_load128(shared + ROWS_AT + 32 * W + 16)))[slot] = y;
-}
-
-/* P and dS, from P' and dP, to shared memory. A slot that is not valid and an empty row have P' = 0. */
-template <int W>
-static __device__ __forceinline__ void publish(uint32_t shared, const struct kp_mla_bwd *p, const float prob[16],
-                                               const float dp[16]) {
-    const int row = warp_of() * 16 + (lane_of() >> 2), t = lane_of() & 3;
-    const uint32_t at = shared + P_AT + (uint32_t)(row * 128 + t * 4);
-#pragma unroll
-    for (int r = 0; r < 2; r++) { /* rows g and g + 8 have the same swizzle */
-        const uint4 state = state_of(shared, r);
-        const float g = __uint_as_float(state.y), gs = g * p->in.scale, shift = __uint_as_float(state.z) * p->in.scale;
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            const uint32_t to = at + (uint32_t)((((4 * W + j) ^ (row & 7)) << 4) + r * 1024);
-            const float *y = prob + 4 * j + 2 * r, *x = dp + 4 * j + 2 * r;
-            shared_store32(to, pack16(TYPE, y[0] * g, y[1] * g));
-            shared_store32(to + SLICE, pack16(TYPE, y[0] == 0 ? 0 : y[0] * __fmaf_rn(gs, x[0], -shift),
-                                              y[1] == 0 ? 0 : y[1] * __fmaf_rn(gs, x[1], -shift)));
-        }
-    }
-    async_fence();
-    __syncwarp();
-    if (lane_of() == 0) mbar_arrive(shared + PD_FULL);
-}
-
-/* Lane t of a quad gives word i of its four to lane i: w[i] of lane t becomes w[t] of lane i. */
-static __device__ __forceinline__ void transpose_quad(uint32_t w[4], int t) {
-#pragma unroll
-    for (int step = 1; step <= 2; step++)
-#pragma unroll
-        for (int y = 0; y < 2; y++) {
-            const int a = step == 1 ? 2 * y : y, b = a + step;
-            const uint32_t come = __shfl_xor_sync(~0u, t & step ? w[a] : w[b], step);
-            if (t & step)
-                w[a] = come;
-            else
-                w[b] = come;
-        }
-}
-
-/* Rows g, g + 8 of the warp, 8 n columns from `column` on. */
-template <int W>
-static __device__ __forceinline__ void store_dq(uint32_t shared, const struct kp_mla_bwd *p, const float *q, int n,
-                                                int column) {
-    const uint4 a = shared_load128(shared + ROWS_AT + 32 * W), b = shared_load128(shared + ROWS_AT + 32 * W + 16);
-    const struct kp_mla_row *states = (const struct kp_mla_row *)((uint64_t)b.w << 32 | b.z);
-    const int t = lane_of() & 3;
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        const int row = warp_of() * 16 + (lane_of() >> 2) + 8 * r, inside = row < (int)a.z;
-        const int empty = inside && states[row].lse2 == INF;
-        uint16_t *to = (uint16_t *)kept_address(a) + row * p->dq.head + column + 8 * t;
-#pragma unroll
-        for (int j0 = 0; j0 < n; j0 += 4) {
-            uint32_t word[4];
-#pragma unroll
-            for (int x = 0; x < 4; x++)
-                word[x] = empty ? 0 : pack16(TYPE, q[4 * (j0 + x) + 2 * r], q[4 * (j0 + x) + 2 * r + 1]);
-            transpose_quad(word, t);
-            if (inside) *(uint4 *)(to + 8 * j0) = make_uint4(word[0], word[1], word[2], word[3]);
-        }
-    }
-}
-
-/* What the warpgroup needs of its item waits in shared memory: {dq of the first head; heads that exist; tiles}, {sums
- * for dist of slot 0; states of the heads}. */
-template <int W>
-static __device__ __forceinline__ void keep_rows(const struct kp_mla_bwd *p, int64_t at, uint32_t shared) {
-    named_sync(1 + W, 128); /* the last item's are read */
-    if ((threadIdx.x & 127) == 0) {
-        const struct item w = work_of(p, at);
-        const int64_t queries = p->in.batch * p->in.seq_q, flat = w.b * p->in.seq_q + w.i;
-        const uint64_t dq = p->dq.data + 2 * (uint64_t)(w.b * p->dq.batch + w.i * p->dq.row + w.head * p->dq.head);
-        const uint64_t dist = p->part_dist + 4 * (uint64_t)((w.head / 64 * queries + flat) * p->in.topk);
-        const uint64_t states = (uint64_t)states_of(p, &w);
-        const int tiles = (slots_of(&p->in, w.b, w.i).n + 63) / 64;
-        shared_store128(shared + ROWS_AT + 32 * W, make_uint4((uint32_t)dq, (uint32_t)(dq >> 32),
-                                                              (uint32_t)(p->in.heads_q - w.head), (uint32_t)tiles));
-        shared_store128(shared + ROWS_AT + 32 * W + 16,
-                        make_uint4((uint32_t)dist, (uint32_t)(dist >> 32), (uint32_t)states, (uint32_t)(states >> 32)));
-    }
-    named_sync(1 + W, 128);
-}
-
 template <int W> static __device__ __forceinline__ void compute(const struct kp_mla_bwd *p, uint32_t shared) {
     uint32_t parity = 0; /* bit 0: of tiles, bit 1: of items with tiles */
     for (uint32_t item = 0; has_item(p, item); item++) {
-        keep_rows<W>(p, item_at(item), shared);
+        named_sync(1 + W, 128); /* the last item's are read */
+        if ((threadIdx.x & 127) == 0) {
+            const struct item w = work_of(p, item_at(item));
+            keep_rows<W>(p, &w, shared);
+        }
+        named_sync(1 + W, 128);
         const int tiles = (int)shared_load32(shared + ROWS_AT + 32 * W + 12);
         float q[128], rope[16];
 #pragma unroll
@@ -261,7 +117,13 @@ template <int W> static __device__ __forceinline__ void compute(const struct kp_
             wgmma_wait(0);
             wgmma_hold(x, 16);
             mbar_wait(shared + PD_FREE, (parity & 1) ^ 1);
-            publish<W>(shared, p, prob, x);
+            {
+                uint32_t word[8];
+                store_cells<W>(shared, p, prob, x, word);
+            }
+            async_fence();
+            __syncwarp();
+            if (lane_of() == 0) mbar_arrive(shared + PD_FULL);
             mbar_wait(shared + PD_FULL, parity & 1);
             const uint64_t ds = slice_desc(shared + DS_AT, 0), k = slice_desc(shared + K_AT + W * 4 * SLICE, SLICE);
             const uint64_t k8 = slice_desc(shared + K_AT + 8 * SLICE + W * 64, SLICE);
@@ -308,14 +170,9 @@ extern "C" __global__ void __launch_bounds__(KP_MLA_BWD_SM90_THREADS, 1)
         for (uint32_t x = 0; x < SLICES; x++) mbar_init(shared + Q_FREE + 8 * x, 4);
         mbar_init(shared + PD_FULL, 8);
         mbar_init(shared + PD_FREE, 12);
-        for (uint32_t x = 0; x < 4; x++) {
-            mbar_init(shared + STAGE_FULL + 8 * x, 1);
-            mbar_init(shared + STAGE_FREE + 8 * x, 1);
-        }
         mbar_init_fence();
     }
     __syncthreads();
-    if (CTAS == 2) cluster_sync();
     switch (threadIdx.x >> 7) {
     case 0:
         registers_more<192>();
@@ -331,5 +188,4 @@ extern "C" __global__ void __launch_bounds__(KP_MLA_BWD_SM90_THREADS, 1)
         break;
     default: registers_fewer<32>(); produce(&p, shared);
     }
-    if (CTAS == 2) cluster_sync();
 }

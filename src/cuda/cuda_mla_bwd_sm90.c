@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Sparse MLA backward on Hopper, the host's side: kernel rows from kernels/variants/mla_bwd_sm90.def. What a launch
- * consists of stands in cuda_mla_bwd_steps.c; the device's side: kernels/sm90/mla_bwd_wgmma.cu. */
+ * consists of stands in cuda_mla_bwd_steps.c; the device's side: kernels/sm90/mla_bwd_wgmma.cu and
+ * mla_bwd_even_wgmma.cu. */
 #include "core/problem.h"
 #include "cuda/cuda_mla_bwd.h"
 #include "kernels/kparams_mla_sm90.h"
@@ -11,7 +12,7 @@ static struct attn_cuda_mla_bwd_main main_of(const struct attn_kernel *k) {
         .symbol = c->symbol,
         .head_block = 64 * c->ctas,
         .dist_blocks = c->ctas,
-        .threads = KP_MLA_BWD_SM90_THREADS,
+        .threads = c->even ? KP_MLA_BWD_SM90_EVEN_THREADS : KP_MLA_BWD_SM90_THREADS,
         .shared_bytes = KP_MLA_BWD_SM90_SHARED(c->dim),
         .ctas = 1,
         .cluster = c->ctas,
@@ -31,16 +32,21 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
         attn_text_add(why, "made for head dim %d", c->dim);
         return 0;
     }
+    if (c->even && p->batch * p->seq_q > INT32_MAX / ((int64_t)p->heads_q + 1)) {
+        attn_text_add(why, "counts queries and heads in 31 bits");
+        return 0;
+    }
     return !attn_cuda_mla_bwd_refuse(&m, dev, p, why);
 }
 
-/* Rounds of items over the multiprocessors; heads are padded to 64, slots to 64. Microseconds of a tile are what was
- * measured; a pair of CTAs is the slower form as long as its arrivals wait for additions to memory. */
+/* Rounds of items over the multiprocessors; heads are padded to 64 (pairs: 128), slots to 64. Microseconds of a tile
+ * are what was measured; the even form was not, and stands behind until it is. */
 static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
     const struct kp_mla_bwd_sm90_config *c = k->impl;
-    const double n_sms = attn_cuda_limits_of(dev)->n_sms, blocks = (double)((p->heads_q + 63) / 64);
+    const double n_sms = attn_cuda_limits_of(dev)->n_sms,
+                 blocks = (double)c->ctas * (double)((p->heads_q + 64 * c->ctas - 1) / (64 * c->ctas));
     const double items = (double)p->batch * (double)p->seq_q * blocks, tiles = (double)((p->topk + 63) / 64);
-    const double whole = items <= n_sms ? 1 : items / n_sms, tile = c->ctas == 2 ? 17e-6 : 8e-6;
+    const double whole = items <= n_sms ? 1 : items / n_sms, tile = c->even ? 9e-6 : 8e-6;
     return 2e-5 + whole * (3e-6 + tiles * (tile + (c->deterministic ? 10e-6 : 0)) * c->dim / 576);
 }
 

@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: MIT
+ * Part of mla_bwd_wgmma.cu and mla_bwd_even_wgmma.cu: P', P and dS of a warpgroup's 32 slots from scores and dP in
+ * registers, sums of P' for dist, dq to memory, and what a warpgroup keeps of its item. */
+#ifndef ATTN_SM90_MLA_BWD_CELLS_WGMMA_H
+#define ATTN_SM90_MLA_BWD_CELLS_WGMMA_H
+#include "kernels/sm90/mla_bwd_plan_wgmma.h"
+
+/* Registers are scarce here: what a few instructions give again is not kept over a tile. */
+static __device__ __forceinline__ int lane_of(void) { return recompute((int)threadIdx.x) & 31; }
+static __device__ __forceinline__ int warp_of(void) { return recompute((int)threadIdx.x) >> 5 & 3; }
+
+static __device__ __forceinline__ uint4 state_of(uint32_t shared, int r) {
+    return shared_load128(shared + STATE_AT + 16 * (uint32_t)(warp_of() * 16 + (lane_of() >> 2) + 8 * r));
+}
+
+/* y from scores to scaled scores less lse, base 2; y[4 j + 2 r + e]: slot 8 j + 2 t + e of the warpgroup's 32, row
+ * g + 8 r. */
+static __device__ __forceinline__ void exponents(uint32_t shared, const struct kp_mla_bwd *p, float y[16]) {
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const float lse2 = __uint_as_float(state_of(shared, r).x);
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) y[4 * j + 2 * r + e] = __fmaf_rn(y[4 * j + 2 * r + e], p->in.scale_log2, -lse2);
+    }
+}
+/* These to P'. */
+static __device__ __forceinline__ void probabilities(uint32_t shared, float y[16], uint32_t mask) {
+    mask >>= 2 * (lane_of() & 3);
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const uint32_t bits = __uint_as_float(state_of(shared, r).x) == INF ? 0 : mask;
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                float *at = y + 4 * j + 2 * r + e;
+                *at = bits >> (8 * j + e) & 1 ? exp2_fast(*at) : 0;
+            }
+    }
+}
+
+static __device__ __forceinline__ char *kept_address(uint4 x) { return (char *)((uint64_t)x.y << 32 | x.x); }
+
+/* Sums of P' over the heads, for dist. */
+template <int W>
+static __device__ __forceinline__ void sum_heads(uint32_t shared, const struct kp_mla_bwd *p, const float s[16],
+                                                 int tile) {
+    const uint32_t part = shared + PART_AT + W * 512;
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            float y = s[4 * j + e] + s[4 * j + 2 + e];
+#pragma unroll
+            for (int d = 4; d < 32; d *= 2) y += __shfl_xor_sync(~0u, y, d);
+            if (lane_of() < 4)
+                shared_store32(part + (uint32_t)(warp_of() * 128 + 4 * (8 * j + 2 * lane_of() + e)),
+                               __float_as_uint(y));
+        }
+    named_sync(1 + W, 128);
+    const int slot = tile * 64 + 32 * W + lane_of();
+    if (warp_of() || slot >= p->in.topk) return;
+    float y = 0;
+#pragma unroll
+    for (int k = 0; k < 4; k++) y += __uint_as_float(shared_load32(part + (uint32_t)(k * 128 + 4 * lane_of())));
+    ((float *)kept_address(shared_load128(shared + ROWS_AT + 32 * W + 16)))[slot] = y;
+}
+
+/* P and dS, from P' and dP, to shared memory; word[2 j + r]: dS of slots 8 j + 2 t, + 1 of the warpgroup's 32, row
+ * g + 8 r, so that 4 words are the operand A of 16 slots. A slot that is not valid and an empty row have P' = 0. */
+template <int W>
+static __device__ __forceinline__ void store_cells(uint32_t shared, const struct kp_mla_bwd *p, const float prob[16],
+                                                   const float dp[16], uint32_t word[8]) {
+    const int row = warp_of() * 16 + (lane_of() >> 2), t = lane_of() & 3;
+    const uint32_t at = shared + P_AT + (uint32_t)(row * 128 + t * 4);
+#pragma unroll
+    for (int r = 0; r < 2; r++) { /* rows g and g + 8 have the same swizzle */
+        const uint4 state = state_of(shared, r);
+        const float g = __uint_as_float(state.y), gs = g * p->in.scale, shift = __uint_as_float(state.z) * p->in.scale;
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const uint32_t to = at + (uint32_t)((((4 * W + j) ^ (row & 7)) << 4) + r * 1024);
+            const float *y = prob + 4 * j + 2 * r, *x = dp + 4 * j + 2 * r;
+            shared_store32(to, pack16(TYPE, y[0] * g, y[1] * g));
+            word[2 * j + r] = pack16(TYPE, y[0] == 0 ? 0 : y[0] * __fmaf_rn(gs, x[0], -shift),
+                                     y[1] == 0 ? 0 : y[1] * __fmaf_rn(gs, x[1], -shift));
+            shared_store32(to + SLICE, word[2 * j + r]);
+        }
+    }
+}
+
+/* Lane t of a quad gives word i of its four to lane i: w[i] of lane t becomes w[t] of lane i. */
+static __device__ __forceinline__ void transpose_quad(uint32_t w[4], int t) {
+#pragma unroll
+    for (int step = 1; step <= 2; step++)
+#pragma unroll
+        for (int y = 0; y < 2; y++) {
+            const int a = step == 1 ? 2 * y : y, b = a + step;
+            const uint32_t come = __shfl_xor_sync(~0u, t & step ? w[a] : w[b], step);
+            if (t & step)
+                w[a] = come;
+            else
+                w[b] = come;
+        }
+}
+
+/* Rows g, g + 8 of the warp, 8 n columns from `column` on. */
+template <int W>
+static __device__ __forceinline__ void store_dq(uint32_t shared, const struct kp_mla_bwd *p, const float *q, int n,
+                                                int column) {
+    const uint4 a = shared_load128(shared + ROWS_AT + 32 * W), b = shared_load128(shared + ROWS_AT + 32 * W + 16);
+    const struct kp_mla_row *states = (const struct kp_mla_row *)((uint64_t)b.w << 32 | b.z);
+    const int t = lane_of() & 3;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const int row = warp_of() * 16 + (lane_of() >> 2) + 8 * r, inside = row < (int)a.z;
+        const int empty = inside && states[row].lse2 == INF;
+        uint16_t *to = (uint16_t *)kept_address(a) + row * p->dq.head + column + 8 * t;
+#pragma unroll
+        for (int j0 = 0; j0 < n; j0 += 4) {
+            uint32_t word[4];
+#pragma unroll
+            for (int x = 0; x < 4; x++)
+                word[x] = empty ? 0 : pack16(TYPE, q[4 * (j0 + x) + 2 * r], q[4 * (j0 + x) + 2 * r + 1]);
+            transpose_quad(word, t);
+            if (inside) *(uint4 *)(to + 8 * j0) = make_uint4(word[0], word[1], word[2], word[3]);
+        }
+    }
+}
+
+/* What the warpgroup needs of its item waits in shared memory: {dq of the first head; heads that exist; tiles}, {sums
+ * for dist of slot 0; states of the heads}. One thread. */
+template <int W>
+static __device__ __forceinline__ void keep_rows(const struct kp_mla_bwd *p, const struct item *w, uint32_t shared) {
+    const int64_t queries = p->in.batch * p->in.seq_q, flat = w->b * p->in.seq_q + w->i;
+    const uint64_t dq = p->dq.data + 2 * (uint64_t)(w->b * p->dq.batch + w->i * p->dq.row + w->head * p->dq.head);
+    const uint64_t dist = p->part_dist + 4 * (uint64_t)((w->head / 64 * queries + flat) * p->in.topk);
+    const uint64_t states = (uint64_t)states_of(p, w);
+    const int tiles = (slots_of(&p->in, w->b, w->i).n + 63) / 64;
+    shared_store128(shared + ROWS_AT + 32 * W, make_uint4((uint32_t)dq, (uint32_t)(dq >> 32),
+                                                          (uint32_t)(p->in.heads_q - w->head), (uint32_t)tiles));
+    shared_store128(shared + ROWS_AT + 32 * W + 16,
+                    make_uint4((uint32_t)dist, (uint32_t)(dist >> 32), (uint32_t)states, (uint32_t)(states >> 32)));
+}
+#endif

@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: MIT
+ * Sparse MLA backward on Hopper, a second schedule of the work of mla_bwd_wgmma.cu (formulas, items, tiles there): two
+ * warpgroups that do everything in step, so that each product is as large as registers allow and a tile has no chain of
+ * hand-overs. CTAS = 2: an item is 128 heads, 64 in each CTA of a cluster, and dKV of both is summed before it is added
+ * to memory.
+ *
+ *   producer     q, dout --> Q, dO (slice x when dKV has let go of the last item's)     kv rows by index --> K
+ *   0            S, all 64 slots  --.  scores of slots 32..63 -->  .-- dP of slots 0..31
+ *   1            dP, all 64 slots --'      through the place of P, dS
+ *   w            P', P, dS of slots 32 w .. 32 w + 31 --> P, dS
+ *                dQ, columns 256 w .. 256 w + 255 and 512 + 32 w .. 543 + 32 w: first by its own dS, then by the
+ * other's dKV, slices 0, 4, 2, 6 (w = 0) or 1, 5, 3, 7 and half of slice 8: P^T, dS^T in registers, 64 slots x 32
+ * columns at a time in two sets of sums, one multiplied while the other is added to memory
+ *
+ * S and dP are n64: 32 cycles of the matrix and of the shared-memory pipe alike. All operands that a warpgroup has
+ * written are read back by ldmatrix, not by the matrix unit, and producers fence their copies: consumers, who add to
+ * memory, have no fence to wait in. The next tile is gathered under dKV.
+ *
+ * Roles (384 threads, 1 CTA an SM): warpgroups 0 and 1, 240 registers: dQ 144, S or dP or two sets of sums 32, operands
+ * 32, the rest 32; 2: producers, 24 (CTAS = 2: two warps of them, the others relay).
+ * 384 threads start with 168 each: 504 = 2 x 240 + 24 is all that there is.
+ * Shared memory: as mla_bwd_wgmma.cu; CTAS = 2: the stages, what the other CTA sends, take the place of P and dS.
+ * Barriers: arrivals --> who waits
+ *   Q_FULL               PRODUCERS --> 0, 1
+ *   Q_FREE [slice]       4 warps whose dKV has read it (slice 8: 8) --> producers
+ *   K_FULL [pair]        PRODUCERS --> 0, 1
+ *   K_FREE [4]           4 warps of w, dQ being done with slices 4 w, 4 w + 1, then with the next two --> producers
+ *   PD_FREE              8 warps, P and dS (CTAS = 2: the last stage) being read --> 0, 1
+ *   PD_READ              CTAS = 2: 8 warps, P and dS being read: the stages may be filled --> relays
+ *   STAGE_FULL [w]       4 warps, and the bytes that the other CTA sends --> w
+ *   STAGE_LAST           the same for the fifth filling of stage 0, which is slice 8's --> 1
+ *   STAGE_READ [w]       4 warps: read, may be filled again --> relay w
+ *   STAGE_FREE [w]       the other CTA's relay w --> w
+ *   named 1, 2           a warpgroup: its item, sums of P' for dist
+ *   named 4              producers: their item
+ *   named 5, 6           0, 1: scores and dP are exchanged; P and dS are written
+ * Phases: a tile, for Q an item with at least one slot, for the stages 64 columns. Notes and mask of tile n are in
+ * place n % 2: they are rewritten after K_FREE [0] of n + 1, so after barrier 6 of n + 1, which follows their last
+ * reading. */
+#include "kernels/sm90/mla_bwd_cells_wgmma.h"
+#include "kernels/sm90/mla_bwd_dkv_wgmma.h"
+#include "kernels/sm90/mla_bwd_even_gather_wgmma.h"
+#include "kernels/sm90/mla_bwd_pair_wgmma.h"
+
+/* As in mla_bwd_wgmma.cu: f16 needs a score in several sums. */
+constexpr uint32_t SUM_SLICES = TYPE == KP_F16 ? 3 : SLICES;
+
+/* The i-th slice of K is there, and of the item's first tile Q and dO. */
+static __device__ __forceinline__ void wait_slice(uint32_t shared, uint32_t i, uint32_t parity, int first) {
+    if (i == 0 && first) mbar_wait(shared + Q_FULL, parity >> 1);
+    if (i % 2 == 0) mbar_wait(shared + K_FULL + 4 * i, parity & 1);
+}
+
+/* W = 0: s = S of all slots; 1: s = dP. */
+template <int W>
+static __device__ __forceinline__ void score_tile(uint32_t shared, float s[32], uint32_t parity, int first) {
+    const uint64_t a = slice_desc(shared + (W ? DOUT_AT : Q_AT), 0), k = slice_desc(shared + K_AT, 0);
+    constexpr uint32_t N = W ? V_SLICES : SLICES, PART = W ? N : SUM_SLICES;
+    float x[32];
+#pragma unroll
+    for (uint32_t i = 0; i < N; i++) {
+        wait_slice(shared, i, parity, first);
+        if (i % PART == 0) wgmma_hold(x, 32);
+        wgmma_fence();
+#pragma unroll
+        for (uint32_t kk = 0; kk < 4; kk++)
+            wgmma_ss_n64<TYPE, 0, 0>(x, desc_move(a, slice_of(i) * SLICE + kk * 32),
+                                     desc_move(k, slice_of(i) * SLICE + kk * 32), i % PART + kk > 0);
+        wgmma_commit();
+        if (i + 1 < N && i % PART + 1 < PART) continue;
+        wgmma_wait(0);
+        wgmma_hold(x, 32);
+        /* 0 + x is no copy, as there */
+#pragma unroll
+        for (int e = 0; e < 32; e++) s[e] = PART == N ? x[e] : __fadd_rn(i < PART ? 0 : s[e], x[e]);
+    }
+}
+
+/* Place of 16 bytes k = 0..3 of a lane among those that warpgroup `to` takes, which are the cells that the same warp of
+ * it writes afterwards: rows 16 warp + .., chunks 4 to .. 4 to + 3 of P and dS. 8 lanes cover all banks. */
+static __device__ __forceinline__ uint32_t exchange_at(uint32_t shared, int to, int k) {
+    const int lane = lane_of(), row = lane >> 3 | (lane & 4), chunk = (4 * to + (lane & 3)) ^ row;
+    return shared + P_AT + (uint32_t)((k >> 1) * SLICE + (warp_of() * 16 + (k & 1) * 8 + row) * 128 + chunk * 16);
+}
+/* Of s, the warpgroup keeps slots 32 W .. 32 W + 31 and gives the others for the other's numbers of its own. */
+template <int W> static __device__ __forceinline__ void exchange(uint32_t shared, const float s[32], float other[16]) {
+    const float *give = s + 16 * (1 - W);
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+        shared_store128(exchange_at(shared, 1 - W, k),
+                        make_uint4(__float_as_uint(give[4 * k]), __float_as_uint(give[4 * k + 1]),
+                                   __float_as_uint(give[4 * k + 2]), __float_as_uint(give[4 * k + 3])));
+    named_sync(5, 256);
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        const uint4 y = shared_load128(exchange_at(shared, W, k));
+        other[4 * k] = __uint_as_float(y.x), other[4 * k + 1] = __uint_as_float(y.y);
+        other[4 * k + 2] = __uint_as_float(y.z), other[4 * k + 3] = __uint_as_float(y.w);
+    }
+    __syncwarp(); /* the warp's cells may be written */
+}
+
+/* dQ += dS of slots 32 h .. 32 h + 31, in ds, times K; two groups, of 128 columns each. */
+template <int W>
+static __device__ __forceinline__ void add_dq(uint32_t shared, float q[128], float rope[16], const uint32_t ds[8],
+                                              int h) {
+    const uint64_t k = slice_desc(shared + K_AT + W * 4 * SLICE + h * 4096, SLICE);
+    const uint64_t k8 = slice_desc(shared + K_AT + 8 * SLICE + W * 64 + h * 4096, SLICE);
+    wgmma_hold(q, 128);
+    wgmma_hold(rope, 16);
+    wgmma_fence();
+#pragma unroll
+    for (int kk = 0; kk < 2; kk++) wgmma_rs_n128<TYPE, 1>(q, ds + 4 * kk, desc_step(k, kk * 2048), 1);
+    wgmma_commit();
+#pragma unroll
+    for (int kk = 0; kk < 2; kk++) {
+        wgmma_rs_n128<TYPE, 1>(q + 64, ds + 4 * kk, desc_step(k, 2 * SLICE + kk * 2048), 1);
+        if (SLICES > 8) wgmma_rs_n32<TYPE, 1>(rope, ds + 4 * kk, desc_step(k8, kk * 2048), 1);
+    }
+    wgmma_commit();
+}
+
+/* dS of the other warpgroup's slots. */
+template <int W> static __device__ __forceinline__ void load_other(uint32_t shared, uint32_t ds[8]) {
+    const int row = warp_of() * 16 + (lane_of() & 15), chunk = 4 * (1 - W) + (lane_of() >> 4);
+#pragma unroll
+    for (int kk = 0; kk < 2; kk++)
+        load_matrix4(ds + 4 * kk, shared + DS_AT + (uint32_t)(row * 128 + (((chunk + 2 * kk) ^ (row & 7)) << 4)));
+}
+
+/* The slices whose gradients warpgroup W forms, i = 0..3. */
+static __device__ __forceinline__ constexpr uint32_t own_slice(uint32_t w, uint32_t i) { return slice_of(2 * i + w); }
+
+/* dKV of a tile; the products of the first slice, in set a, have been started. last: the item's last tile. */
+template <int W>
+static __device__ __forceinline__ void gradients(const struct kp_mla_bwd *p, uint32_t shared, float a[16],
+                                                 const struct tile *t, const struct target *to, int last) {
+    const uint32_t mine = CTAS == 2 ? rank_of() : 1; /* half of a slice's columns that set b has */
+    float b[16];
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++) {
+        const uint32_t x = own_slice(W, i);
+        multiply<0>(b, t, x, mine);
+        wgmma_wait(1);
+        wgmma_hold(a, 16);
+        if (CTAS == 2)
+            send_half<W>(shared, a, t->n, i);
+        else
+            emit(p, a, to, 64 * x);
+        if (i < 3) multiply<0>(a, t, own_slice(W, i + 1), mine ^ 1);
+        /* of slice 8, whose half this CTA adds (or sends, W = 0 of a pair) */
+        if (i == 3 && SLICES > 8) multiply<1>(a, t, 8, CTAS == 2 ? mine ^ (W ^ 1) : W);
+        wgmma_wait(i == 3 && SLICES == 8 ? 0 : 1);
+        wgmma_hold(b, 16);
+        if (last && lane_of() == 0) mbar_arrive(shared + Q_FREE + 8 * x);
+        if (CTAS == 2) take_half<W>(shared, b, t->n, i);
+        emit(p, b, to, 64 * x + 32 * mine);
+    }
+    if (SLICES > 8) {
+        wgmma_wait(0);
+        wgmma_hold(a, 16);
+        if (last && lane_of() == 0) mbar_arrive(shared + Q_FREE + 64);
+        if (CTAS == 2 && W == 0) {
+            send_half<0>(shared, a, t->n, 4);
+        } else {
+            if (CTAS == 2) take_half<1>(shared, a, t->n, 4);
+            emit(p, a, to, 512 + 32 * (CTAS == 2 ? mine : W));
+        }
+    }
+    if (CTAS == 2) {
+        __syncwarp();
+        if (lane_of() == 0) mbar_arrive(shared + PD_FREE);
+    }
+}
+
+/* keep_rows, and where the item's gradients begin. */
+template <int W>
+static __device__ __forceinline__ void keep_item_of(const struct kp_mla_bwd *p, count at, uint32_t shared) {
+    named_sync(1 + W, 128); /* the last item's are read */
+    if ((threadIdx.x & 127) == 0) {
+        const struct item w = work_of(p, at);
+        keep_rows<W>(p, &w, shared);
+        keep4(shared + SUMS_AT + 16 * W,
+              PAIRS ? p->pairs + 4 * ((uint64_t)at * (uint64_t)p->in.topk * D)
+                    : p->sum.data + 4 * (uint64_t)(w.b * p->sum.batch),
+              0);
+    }
+    named_sync(1 + W, 128);
+}
+
+template <int W> static __device__ __forceinline__ void consume(const struct kp_mla_bwd *p, uint32_t shared) {
+    uint32_t n = 0, parity = 0; /* tiles; bit 0: of tiles, bit 1: of items with tiles */
+    for (uint32_t item = 0; has_item(p, item); item++) {
+        keep_item_of<W>(p, item_at(item), shared);
+        const int tiles = (int)shared_load32(shared + ROWS_AT + 32 * W + 12);
+        float q[128], rope[16];
+#pragma unroll
+        for (int x = 0; x < 128; x++) q[x] = 0;
+#pragma unroll
+        for (int x = 0; x < 16; x++) rope[x] = 0;
+#pragma unroll 1
+        for (int i = 0; i < tiles; i++, n++, parity ^= 1) {
+            struct tile t;
+            struct target to;
+            uint32_t ds[8];
+            {
+                float s[32], other[16];
+                score_tile<W>(shared, s, parity, i == 0);
+                mbar_wait(shared + PD_FREE, (parity & 1) ^ 1);
+                exchange<W>(shared, s, other);
+                float *prob = W ? other : s, *dp = W ? s + 16 : other;
+                exponents(shared, p, prob);
+                probabilities(shared, prob, shared_load32(shared + MASK_AT + 8 * (parity & 1) + 4 * W));
+                if (p->part_dist) sum_heads<W>(shared, p, prob, i);
+                store_cells<W>(shared, p, prob, dp, ds);
+            }
+            add_dq<W>(shared, q, rope, ds, W);
+            named_sync(6, 256);
+            uint32_t rest[8];
+            load_other<W>(shared, rest);
+            load_turned(t.probs, shared + P_AT);
+            load_turned(t.ds, shared + DS_AT);
+            add_dq<W>(shared, q, rope, rest, 1 - W);
+            t.o = slice_desc(shared + DOUT_AT, SLICE);
+            t.q = slice_desc(shared + Q_AT, SLICE);
+            t.n = n;
+            float a[16];
+            multiply<0>(a, &t, own_slice(W, 0), CTAS == 2 ? rank_of() ^ 1 : 0);
+            wgmma_wait(2);
+            __syncwarp(); /* P and dS are read by all lanes */
+            if (lane_of() == 0) {
+                if (CTAS == 2) expect_stage(shared, W, 0);
+                mbar_arrive(shared + K_FREE + 16 * W);
+                mbar_arrive(shared + (CTAS == 2 ? PD_READ : PD_FREE));
+            }
+            find_target(p, &to, shared, shared + SUMS_AT + 16 * W, (uint32_t)i, parity & 1);
+            wgmma_wait(1);
+            wgmma_hold(q, 128);
+            wgmma_hold(rope, 16);
+            if (lane_of() == 0) mbar_arrive(shared + K_FREE + 16 * W + 8);
+            gradients<W>(p, shared, a, &t, &to, i + 1 == tiles);
+        }
+        if (tiles) parity ^= 2;
+        if (p->dq.data) {
+            store_dq<W>(shared, p, q, 32, 256 * W);
+            if (SLICES > 8) store_dq<W>(shared, p, rope, 4, 512 + 32 * W);
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(KP_MLA_BWD_SM90_EVEN_THREADS, 1)
+    CFG(const __grid_constant__ struct kp_mla_bwd p) {
+    const uint32_t shared = shared_base();
+    if (threadIdx.x == 0) {
+        mbar_init(shared + Q_FULL, PRODUCERS);
+        for (uint32_t x = 0; x < SLICES; x++) mbar_init(shared + Q_FREE + 8 * x, x < 8 ? 4 : 8);
+        for (uint32_t x = 0; x < (SLICES + 1) / 2; x++) mbar_init(shared + K_FULL + 8 * x, PRODUCERS);
+        for (uint32_t x = 0; x < 4; x++) mbar_init(shared + K_FREE + 8 * x, 4);
+        mbar_init(shared + PD_FREE, 8);
+        if (CTAS == 2) init_pair(shared);
+        mbar_init_fence();
+    }
+    __syncthreads();
+    if (CTAS == 2) cluster_sync();
+    switch (threadIdx.x >> 7) {
+    case 0:
+        registers_more<240>();
+        consume<0>(&p, shared);
+        break;
+    case 1:
+        registers_more<240>();
+        consume<1>(&p, shared);
+        break;
+    default:
+        registers_fewer<24>();
+        /* told from one lane: the compiler sees that warps stay together, and that what they share can be shared */
+        if (CTAS == 2 && (__shfl_sync(~0u, threadIdx.x >> 5, 0) & 3) >= PRODUCERS / 32)
+            relay(&p, shared, threadIdx.x >> 5 & 1);
+        else
+            produce_even(&p, shared);
+    }
+    if (CTAS == 2) cluster_sync();
+}
