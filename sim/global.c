@@ -30,8 +30,9 @@ struct who {            /* one access, and what its actor knows */
     const uint32_t *known;
     const struct sim_stamp *stamp;
     const struct sim_deed *deed;
-    uint64_t id, mine;  /* time and actor; the record but for its bytes */
-    uint64_t good, bad; /* time and actor of records found to be ordered, or not, last */
+    uint64_t id, mine;    /* time and actor; the record but for its bytes */
+    uint64_t memo[SLOTS]; /* by kind of record: time and actor of the last one looked at, and whether it is ordered */
+    uint8_t verdict[SLOTS];
     uint32_t own_first, n_own, calm_from, n_calm;
     uint32_t strength, lane;
     int unit, found;
@@ -46,18 +47,14 @@ static __attribute__((noinline)) int is_known_far(const struct who *q, uint64_t 
     }
     return sim_is_after(q->stamp, actor);
 }
-static inline int is_known(struct who *q, uint64_t was) {
+static inline int is_known(struct who *q, uint64_t was, int slot) {
     const uint64_t id = was >> 18;
-    if (id == q->good) return 1;
-    if (id == q->bad) return 0;
+    if (id == q->memo[slot]) return q->verdict[slot];
     const uint32_t actor = ACTOR(was), own = actor - q->own_first;
     int yes = own < q->n_own                     ? SIM_TIME(was) <= q->known[own]
               : actor - q->calm_from < q->n_calm ? 1
                                                  : is_known_far(q, was);
-    if (yes)
-        q->good = id;
-    else
-        q->bad = id;
+    q->memo[slot] = id, q->verdict[slot] = (uint8_t)yes;
     return yes;
 }
 /* Both strong, and each in the scope of the other. */
@@ -149,42 +146,48 @@ static inline uint64_t *words_of(struct sim_page *p, int slot) {
     uint64_t *x = __atomic_load_n(&p->words[slot], __ATOMIC_ACQUIRE);
     return __builtin_expect(x != NULL, 1) ? x : make_words(p, slot);
 }
-static inline uint64_t word_of(struct sim_page *p, int slot, uint32_t i) {
-    uint64_t *x = __atomic_load_n(&p->words[slot], __ATOMIC_ACQUIRE);
-    return x ? LOAD(&x[i]) : LOAD(&p->all[slot]);
+static inline const uint64_t *look(const struct sim_page *p, int slot) { /* NULL: all words are like p->all */
+    return __atomic_load_n(&p->words[slot], __ATOMIC_ACQUIRE);
 }
-static inline int clashes(struct who *q, uint64_t was, uint64_t mask) {
-    return was && was >> 18 != q->id && (was & mask) && !is_known(q, was) && !both_strong(q, was);
+static inline uint64_t word_of(const uint64_t *words, const struct sim_page *p, int slot, uint32_t i) {
+    return words ? LOAD(&words[i]) : LOAD(&p->all[slot]);
+}
+static inline int clashes(struct who *q, uint64_t was, uint64_t mask, int slot) {
+    return was && was >> 18 != q->id && (was & mask) && !is_known(q, was, slot) && !both_strong(q, was);
 }
 static inline void read_words(struct who *q, struct sim_page *p, uint64_t at, uint32_t n, uint64_t mask) {
     const uint32_t first = (uint32_t)(at & ((1u << PAGE_SHIFT) - 1)) / 4;
-    uint64_t *reads = words_of(p, READS);
+    const uint64_t *writes = look(p, WRITES), mine = q->mine | mask;
+    uint64_t *reads = words_of(p, READS), *more = NULL;
     for (uint32_t i = first; i < first + n; i++) {
-        uint64_t was = word_of(p, WRITES, i), r = LOAD(&reads[i]);
-        if (clashes(q, was, mask) && !q->found) tell(q, at + 4 * (uint64_t)(i - first), was, "reads", "written by");
+        uint64_t was = word_of(writes, p, WRITES, i), r = LOAD(&reads[i]);
+        if (clashes(q, was, mask, WRITES) && !q->found)
+            tell(q, at + 4 * (uint64_t)(i - first), was, "reads", "written by");
         if (r >> 18 == q->id) {
-            if (r != (q->mine | mask)) STORE(&reads[i], q->mine | mask | (r & 15));
-        } else if (!r || is_known(q, r)) {
-            STORE(&reads[i], q->mine | mask);
+            if (r != mine) STORE(&reads[i], mine | (r & 15));
+        } else if (!r || is_known(q, r, READS)) {
+            STORE(&reads[i], mine);
         } else {
-            uint64_t *more = words_of(p, MORE_READS), s = LOAD(&more[i]);
+            if (!more) more = words_of(p, MORE_READS);
+            uint64_t s = LOAD(&more[i]);
             if (s >> 18 == q->id)
-                STORE(&more[i], q->mine | mask | (s & 15));
-            else if (!s || is_known(q, s))
-                STORE(&more[i], q->mine | mask);
+                STORE(&more[i], mine | (s & 15));
+            else if (!s || is_known(q, s, MORE_READS))
+                STORE(&more[i], mine);
         }
     }
 }
 static inline void write_words(struct who *q, struct sim_page *p, uint64_t at, uint32_t n, uint64_t mask) {
     const uint32_t first = (uint32_t)(at & ((1u << PAGE_SHIFT) - 1)) / 4;
+    const uint64_t *reads = look(p, READS), *more = look(p, MORE_READS);
     uint64_t *writes = words_of(p, WRITES);
     for (uint32_t i = first; i < first + n; i++) {
-        uint64_t was = LOAD(&writes[i]), r = word_of(p, READS, i), s = word_of(p, MORE_READS, i);
+        uint64_t was = LOAD(&writes[i]), r = word_of(reads, p, READS, i), s = word_of(more, p, MORE_READS, i);
         if (!q->found) {
             const uint64_t word = at + 4 * (uint64_t)(i - first);
-            if (clashes(q, was, mask)) tell(q, word, was, "writes", "written by");
-            if (clashes(q, r, mask)) tell(q, word, r, "writes", "read by");
-            if (clashes(q, s, mask)) tell(q, word, s, "writes", "read by");
+            if (clashes(q, was, mask, WRITES)) tell(q, word, was, "writes", "written by");
+            if (clashes(q, r, mask, READS)) tell(q, word, r, "writes", "read by");
+            if (clashes(q, s, mask, MORE_READS)) tell(q, word, s, "writes", "read by");
         }
         STORE(&writes[i], q->mine | mask | (was >> 18 == q->id ? was & 15 : 0));
     }
@@ -204,13 +207,13 @@ static int touch_page(struct who *q, struct sim_page *p, uint64_t at, enum sim_a
         if ((access != SIM_LOAD || i != WRITES) && __atomic_load_n(&p->words[i], __ATOMIC_ACQUIRE)) return 0;
     if (access == SIM_LOAD) {
         for (uint32_t i = 0; i < WORDS && !q->found; i++) {
-            uint64_t was = word_of(p, WRITES, i);
-            if (clashes(q, was, 15)) tell(q, at + 4 * (uint64_t)i, was, "reads", "written by");
+            uint64_t was = word_of(look(p, WRITES), p, WRITES, i);
+            if (clashes(q, was, 15, WRITES)) tell(q, at + 4 * (uint64_t)i, was, "reads", "written by");
         }
-        if (p->all[READS] && !is_known(q, p->all[READS])) slot = MORE_READS;
+        if (p->all[READS] && !is_known(q, p->all[READS], READS)) slot = MORE_READS;
     } else {
         for (int i = 0; i < SLOTS && !q->found; i++)
-            if (clashes(q, p->all[i], 15)) tell(q, at, p->all[i], "writes", i == WRITES ? "written by" : "read by");
+            if (clashes(q, p->all[i], 15, i)) tell(q, at, p->all[i], "writes", i == WRITES ? "written by" : "read by");
     }
     STORE(&p->all[slot], q->mine | 15);
     return 1;
