@@ -35,7 +35,7 @@ struct kp_mla_bwd_sm90_config {
 #define KP_DIST_SM90_SHARED(dim) (3 * ((dim) / 64) * KP_SM90_SLICE + 4096)
 #define KP_MLA_FWD_SM90_THREADS  384
 /* Q, K, dO, P, dS, the rest */
-#define KP_MLA_BWD_SM90_SHARED(dim) ((2 * ((dim) / 64) + 10) * KP_SM90_SLICE + 3072)
+#define KP_MLA_BWD_SM90_SHARED(dim)  ((2 * ((dim) / 64) + 10) * KP_SM90_SLICE + 3072)
 #define KP_MLA_BWD_SM90_THREADS      512
 #define KP_MLA_BWD_SM90_EVEN_THREADS 384
 #endif
