@@ -25,7 +25,7 @@ static const char *word(struct ptx_parser *x) {
 static void names(struct ptx_parser *x, struct ptx_function *f) {
     while (!x->failed && !ptx_accept(x, ")")) {
         const char *name = NULL;
-        while (!x->failed && !ptx_is(&x->token, ",") && !ptx_is(&x->token, ")")) {
+        while (!x->failed && x->token.kind != PTX_T_END && !ptx_is(&x->token, ",") && !ptx_is(&x->token, ")")) {
             if (x->token.kind == PTX_T_WORD && x->token.at[0] != '.')
                 name = ptx_word(x->module, x->token.at, x->token.n);
             ptx_advance(x);
