@@ -147,3 +147,25 @@ int kernel_mutants_main(int argc, char **argv, const struct kernel_test *t) {
     printf("%d mutants, %d runs, %d failed\n", n, runs, failed);
     return failed != 0;
 }
+
+int kernel_cases_main(int argc, char **argv, int n, int (*run)(const char *driver, int i)) {
+    static const char *const policies[] = {"eager", "late", "random"};
+    int failed = 0;
+    if (argc < 2) return 2;
+    for (int i = 0; i < n; i++)
+        for (int p = 0; p < 3; p++) {
+            setenv("ATTNSIM_POLICY", policies[p], 1);
+            fflush(stdout);
+            pid_t child = fork();
+            if (child == 0) {
+                int r = run(argv[1], i);
+                if (r < 0) printf("FAIL kernel %d: the driver\n", i);
+                fflush(stdout);
+                _exit(r != 0);
+            }
+            int status = 1;
+            if (child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status) || WEXITSTATUS(status)) failed++;
+        }
+    printf("%d kernels under three policies, %d runs failed\n", n, failed);
+    return failed != 0;
+}

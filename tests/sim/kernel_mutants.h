@@ -38,6 +38,10 @@ struct kernel_test {
 /* Arguments: DRIVER PTX SOURCE [mutant [policy [seed]]] */
 int kernel_mutants_main(int argc, char **argv, const struct kernel_test *test);
 
+/* For small kernels with a line of a table each: run(driver, i) of each under the three policies, in a process of its
+ * own; 0 = right, 1 = wrong and told, -1 = the driver failed. The first argument is the driver. */
+int kernel_cases_main(int argc, char **argv, int n, int (*run)(const char *driver, int i));
+
 /* ---- for the tests ---- */
 
 int kernel_open_driver(const char *path); /* fills cu; 0, or -1 */

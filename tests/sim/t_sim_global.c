@@ -6,8 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 /* Three CTAs of 64 threads. %r0 thread, %r1 CTA, %r2 number of the thread in the grid, %rd1 the first of 1024 words,
  * %rd0 = &word[%r2], %rd2 = &word[%r0], %rd3 = &word[1000], a flag that is 0. Word i is i. q: thread 0; c0, c1: CTA 0,
@@ -165,25 +163,4 @@ static int run(const char *driver, int i) {
     return 1;
 }
 
-int main(int argc, char **argv) {
-    static const char *const policies[] = {"eager", "late", "random"};
-    const int n = (int)(sizeof cases / sizeof *cases);
-    int failed = 0;
-    if (argc < 2) return 2;
-    for (int i = 0; i < n; i++)
-        for (int p = 0; p < 3; p++) {
-            setenv("ATTNSIM_POLICY", policies[p], 1);
-            fflush(stdout);
-            pid_t child = fork();
-            if (child == 0) {
-                int r = run(argv[1], i);
-                if (r < 0) printf("FAIL %s: the driver\n", cases[i].name);
-                fflush(stdout);
-                _exit(r != 0);
-            }
-            int status = 1;
-            if (child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status) || WEXITSTATUS(status)) failed++;
-        }
-    printf("%d kernels under three policies, %d runs failed\n", n, failed);
-    return failed != 0;
-}
+int main(int argc, char **argv) { return kernel_cases_main(argc, argv, (int)(sizeof cases / sizeof *cases), run); }

@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: MIT
  * Small kernels of sm_100 in the simulator: right ones give the right words and no finding, offences against tensor
  * memory, copies, shifts and products are named, and forms that are not modelled are refused with their line.
- * usage: t_sim_sm100 DRIVER [NAME] */
+ * usage: t_sim_sm100 DRIVER */
 #include "kernel_mutants.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 /* 128 threads. %r0 thread, %r1 = 32768 bytes of shared memory, %r4 tensor base (64 columns are taken), %r5 that with
  * the warp's lanes, %rd0 place of this thread's word; q: thread 0; mbarrier at %r6. Shared word i holds i, and column c
@@ -239,26 +237,4 @@ static int run(const char *driver, int i) {
     return 1;
 }
 
-int main(int argc, char **argv) {
-    static const char *const policies[] = {"eager", "late", "random"};
-    const int n = (int)(sizeof cases / sizeof *cases);
-    int failed = 0;
-    if (argc < 2) return 2;
-    for (int i = 0; i < n; i++)
-        for (int p = 0; p < 3; p++) {
-            if (argc > 2 && strcmp(argv[2], cases[i].name)) continue;
-            setenv("ATTNSIM_POLICY", policies[p], 1);
-            fflush(stdout);
-            pid_t child = fork();
-            if (child == 0) {
-                int r = run(argv[1], i);
-                if (r < 0) printf("FAIL %s: the driver\n", cases[i].name);
-                fflush(stdout);
-                _exit(r != 0);
-            }
-            int status = 1;
-            if (child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status) || WEXITSTATUS(status)) failed++;
-        }
-    printf("%d kernels under three policies, %d runs failed\n", n, failed);
-    return failed != 0;
-}
+int main(int argc, char **argv) { return kernel_cases_main(argc, argv, (int)(sizeof cases / sizeof *cases), run); }

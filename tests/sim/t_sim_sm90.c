@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 /* 64 threads in each of two CTAs, one cluster. s: 2048 bytes of shared memory at %r1; %r0 = thread, %r3 = rank, %rd0 =
@@ -188,29 +187,16 @@ static int check_trace(const char *path) {
     return 0;
 }
 
+/* The first kernel's barriers are traced, too. */
+static int run_traced(const char *driver, int i) {
+    char trace[64];
+    if (i) return run(driver, i);
+    snprintf(trace, sizeof trace, "t_sim_sm90.%d.trace", (int)getpid());
+    setenv("ATTNSIM_TRACE", trace, 1);
+    const int r = run(driver, i);
+    return r ? r : check_trace(trace);
+}
+
 int main(int argc, char **argv) {
-    static const char *const policies[] = {"eager", "late", "random"};
-    const int n = (int)(sizeof cases / sizeof *cases);
-    int failed = 0;
-    if (argc < 2) return 2;
-    for (int i = 0; i < n; i++)
-        for (int p = 0; p < 3; p++) {
-            setenv("ATTNSIM_POLICY", policies[p], 1);
-            fflush(stdout);
-            pid_t child = fork();
-            if (child == 0) {
-                char trace[64];
-                snprintf(trace, sizeof trace, "t_sim_sm90.%d.trace", (int)getpid());
-                if (i == 0) setenv("ATTNSIM_TRACE", trace, 1);
-                int r = run(argv[1], i);
-                if (i == 0) r |= check_trace(trace);
-                if (r < 0) printf("FAIL %s: the driver\n", cases[i].name);
-                fflush(stdout);
-                _exit(r != 0);
-            }
-            int status = 1;
-            if (child < 0 || waitpid(child, &status, 0) != child || !WIFEXITED(status) || WEXITSTATUS(status)) failed++;
-        }
-    printf("%d kernels under three policies, %d runs failed\n", n, failed);
-    return failed != 0;
+    return kernel_cases_main(argc, argv, (int)(sizeof cases / sizeof *cases), run_traced);
 }
