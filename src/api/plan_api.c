@@ -72,6 +72,12 @@ static void log_choice(const attn_plan *plan) {
                   plan->tuned ? ", measured" : "");
 }
 
+/* A plan with what only a caller's has. */
+struct whole {
+    attn_plan plan; /* first: it is what goes by this address */
+    struct attn_core_expected expected;
+};
+
 attn_status attn_api_plan_new(attn_ctx *ctx, attn_device device, const attn_problem *problem,
                               const attn_plan_options *options, attn_plan **out) {
     int64_t begin = attn_api_trace_begin(ctx);
@@ -81,13 +87,16 @@ attn_status attn_api_plan_new(attn_ctx *ctx, attn_device device, const attn_prob
     struct attn_core_device *found = attn_api_device(ctx, device);
     if (!found) return ATTN_E_NO_DEVICE;
     TRY(prepare(ctx, found));
-    attn_plan *plan = attn_base_alloc(&ctx->mem, sizeof *plan, _Alignof(attn_plan));
-    if (!plan) return ATTN_E_MEMORY;
+    struct whole *whole = attn_base_alloc(&ctx->mem, sizeof *whole, _Alignof(struct whole));
+    if (!whole) return ATTN_E_MEMORY;
+    attn_plan *plan = &whole->plan;
     atomic_init(&plan->refs, 1);
     plan->ctx = ctx;
     plan->device = found;
     plan->problem = normalised;
     plan->original = original;
+    plan->expected = &whole->expected;
+    attn_core_expect(&plan->problem, &whole->expected);
     attn_status status = choose(plan, options);
     if (!status) status = prepare_kernels(plan);
     if (status) {
@@ -100,7 +109,7 @@ attn_status attn_api_plan_new(attn_ctx *ctx, attn_device device, const attn_prob
     return ATTN_OK;
 }
 
-void attn_api_plan_free(attn_plan *plan) { attn_base_free(&plan->ctx->mem, plan, sizeof *plan); }
+void attn_api_plan_free(attn_plan *plan) { attn_base_free(&plan->ctx->mem, plan, sizeof(struct whole)); }
 
 attn_status attn_plan_create(attn_ctx *ctx, attn_device device, const attn_problem *problem,
                              const attn_plan_options *options, attn_plan **out) {

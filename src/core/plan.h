@@ -15,6 +15,7 @@ struct attn_plan {
     uint64_t workspace_bytes;            /* enough for either */
     double estimate_seconds;
     int32_t tuned;
+    const struct attn_core_expected *expected; /* the problem's roles; NULL: each check works them out */
 };
 
 /* Choose: walk ctx's kernels in order. With `why` not NULL, writes the explain table. ATTN_E_NO_KERNEL if none accepts.
@@ -43,9 +44,13 @@ const char *attn_core_role_axes(const attn_problem *problem, int32_t role);
 /* Expected use, dtype and shape of a role, from the same table. Shape of the form with a batch axis unless packed. */
 struct attn_core_role {
     int32_t use, dtype, rank;
+    uint8_t element, has_rows; /* bytes; attn_core_role_has_rows */
     int64_t shape[ATTN_MAX_RANK];
 };
 void attn_core_role_get(const attn_problem *problem, int32_t role, struct attn_core_role *out);
-/* Its use alone. */
-int32_t attn_core_role_use(const attn_problem *problem, int32_t role);
+/* All of them: what a plan keeps for the checks of its executions. */
+struct attn_core_expected {
+    struct attn_core_role role[ATTN_ROLE_COUNT];
+};
+void attn_core_expect(const attn_problem *problem, struct attn_core_expected *out);
 #endif
