@@ -40,9 +40,6 @@ struct placed {
 static bool is_output(int32_t use) {
     return use == ATTN_USE_OUT || use == ATTN_USE_OUT_OPTIONAL || use == ATTN_USE_INOUT_OPTIONAL;
 }
-static bool may_be_null(int32_t use) {
-    return use == ATTN_USE_NONE || use == ATTN_USE_OUT_OPTIONAL || use == ATTN_USE_INOUT_OPTIONAL;
-}
 
 struct shape_text {
     char s[120];
@@ -383,11 +380,16 @@ attn_status attn_core_args_check(const struct attn_plan *plan, const attn_args *
         expected = &own;
     }
     memcpy(given, (const char *)args + TENSORS_FROM, sizeof given);
-    for (int32_t role = 0; role < ATTN_ROLE_COUNT; role++) {
-        const int32_t use = expected->role[role].use;
-        if (given[role] ? use == ATTN_USE_NONE : !may_be_null(use))
-            return fail_presence(&plan->problem, given[role], role);
-        if (given[role]) all[n++] = (struct placed){.t = given[role], .role = role};
+    uint32_t present = 0;
+    for (int32_t role = 0; role < ATTN_ROLE_COUNT; role++) present |= (uint32_t)(given[role] != NULL) << role;
+    const uint32_t wrong = (expected->needed & ~present) | (expected->unused & present);
+    if (wrong) {
+        const int32_t role = __builtin_ctz(wrong);
+        return fail_presence(&plan->problem, given[role], role);
+    }
+    for (; present; present &= present - 1) {
+        const int32_t role = __builtin_ctz(present);
+        all[n++] = (struct placed){.t = given[role], .role = role};
     }
     for (int32_t i = 0; i < n; i++) TRY(check_tensor(plan, &expected->role[all[i].role], &all[i]));
     TRY(check_overlap(all, n));

@@ -135,7 +135,14 @@ void attn_core_role_get(const attn_problem *p, int32_t role, struct attn_core_ro
 }
 
 void attn_core_expect(const attn_problem *p, struct attn_core_expected *out) {
-    for (int32_t role = 0; role < ATTN_ROLE_COUNT; role++) attn_core_role_get(p, role, &out->role[role]);
+    _Static_assert(ATTN_ROLE_COUNT <= 32, "a role has a bit");
+    out->needed = out->unused = 0;
+    for (int32_t role = 0; role < ATTN_ROLE_COUNT; role++) {
+        attn_core_role_get(p, role, &out->role[role]);
+        const int32_t use = out->role[role].use;
+        if (use == ATTN_USE_NONE) out->unused |= UINT32_C(1) << role;
+        if (use == ATTN_USE_IN || use == ATTN_USE_OUT) out->needed |= UINT32_C(1) << role;
+    }
 }
 
 const char *attn_role_name(int32_t role) { return in_range(role) ? table[role].name : NULL; }

@@ -8,7 +8,7 @@
 
 #include <sys/types.h>
 
-enum { ATTN_CUDA_MAX_DEVICES = 16 };
+enum { ATTN_CUDA_MAX_DEVICES = 16, ATTN_CUDA_NEAR = 64 };
 enum { ATTN_CUDA_IMAGE_ANY, ATTN_CUDA_IMAGE_PTX, ATTN_CUDA_IMAGE_CUBIN };
 
 /* A variant on a device. `function` is set last: whoever sees it may launch, within shared_bytes. */
@@ -24,7 +24,8 @@ struct attn_cuda_device {
     int32_t index;               /* the driver's ordinal */
     _Atomic(cu_context) context; /* primary, retained; NULL until prepared */
     struct attn_cuda_limits limits;
-    struct attn_cuda_loaded *loaded; /* attn_cuda_n_variants */
+    struct attn_cuda_loaded *loaded;                                /* attn_cuda_n_variants */
+    _Atomic(const struct attn_cuda_variant *) near[ATTN_CUDA_NEAR]; /* found before, by where the symbol stands */
 };
 
 struct attn_cuda_state {
