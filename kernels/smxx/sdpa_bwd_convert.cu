@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Dense backward, behind the main kernel: dQ from the f32 sums to rows of a 16-bit type. Every chip. No shared memory. */
+ * Dense backward, behind the main kernel: dQ from the f32 sums to rows of a 16-bit type. Every chip. No shared
+ * memory. */
 #include "kernels/device/sdpa_bwd_dq.h"
 
 constexpr int THREADS = CFG_THREADS;

@@ -102,23 +102,10 @@ static attn_status fail_shape(const attn_problem *p, const attn_tensor *t, int32
           shape_of(r->shape, r->rank).s, also);
 }
 
-/* The usual case of the rule below: strides grow from the last axis to the first. */
-static bool nests_as_it_stands(const attn_tensor *t) {
-    int64_t reach = 0;
-    for (int32_t a = t->rank - 1; a >= 0; a--) {
-        if (t->shape[a] <= 1) continue;
-        const int64_t stride = llabs(t->strides[a]);
-        if (stride <= reach) return false;
-        reach += (t->shape[a] - 1) * stride;
-    }
-    return true;
-}
-
 /* An output's elements are told apart for sure when its axes nest: taken by growing stride, each stride is larger than
  * the way through all axes before it. Every slice, permutation and step of an ordinary buffer nests. An axis of stride
  * 0 is allowed for dmask only, which sums over it. */
 static attn_status check_nesting(const attn_tensor *t, int32_t role) {
-    if (nests_as_it_stands(t)) return ATTN_OK;
     const char *name = attn_role_name(role);
     int64_t reach = 0; /* through the axes done so far, in elements */
     bool done[ATTN_MAX_RANK] = {false};
@@ -214,8 +201,37 @@ static attn_status check_memory(const struct attn_plan *plan, struct placed *at)
     return ATTN_OK;
 }
 
+/* The usual tensor in one pass: the shape of the role, an axis of stride 1 and others outside it in their order, none
+ * of them huge. It keeps all rules; of what is not usual, the rules are asked one by one, and they know the words. */
+static bool is_usual(const struct attn_plan *plan, const struct attn_core_role *r, struct placed *at) {
+    const attn_tensor *t = at->t;
+    const attn_device want = plan->device->id;
+    const uintptr_t data = (uintptr_t)t->data;
+    const uint64_t huge = UINT64_C(1) << 31;
+    uint64_t reach = 0; /* through the axes done so far, in elements */
+    if (t->dtype != r->dtype || t->rank != r->rank || t->shape[t->rank - 1] < 1) return false;
+    if (t->shape[t->rank - 1] > 1 && t->strides[t->rank - 1] != 1) return false;
+    for (int32_t a = t->rank - 1; a >= 0; a--) {
+        const uint64_t n = (uint64_t)t->shape[a], stride = (uint64_t)t->strides[a];
+        if (t->shape[a] != r->shape[a] || n == 0 || n > huge) return false;
+        if (n == 1) continue;
+        if (stride <= reach || stride > huge) return false;
+        reach += (n - 1) * stride;
+    }
+    const uint64_t bytes = (reach + 1) * (uint64_t)at->element; /* below 2^62 + 2^32 elements */
+    if (!data || reach >> 56 || data >> 60 || data & (uintptr_t)(at->element - 1)) return false;
+    if ((t->bytes && t->bytes < bytes) || t->device.type != want.type || t->device.index != want.index) return false;
+    at->low = data;
+    at->high = data + (uintptr_t)bytes;
+    return true;
+}
+
 static attn_status check_tensor(const struct attn_plan *plan, const struct attn_core_role *r, struct placed *at) {
     const attn_tensor *t = at->t;
+    at->element = r->element;
+    at->output = is_output(r->use);
+    at->has_rows = r->has_rows;
+    if (is_usual(plan, r, at)) return ATTN_OK;
     if (t->dtype != r->dtype)
         FAIL2(ATTN_E_DTYPE, NAME, r->dtype, t->dtype, "%s has dtype %s (%" PRId32 "), expected %s", NAME,
               attn_dtype_name(t->dtype), t->dtype, attn_dtype_name(r->dtype));
@@ -223,9 +239,6 @@ static attn_status check_tensor(const struct attn_plan *plan, const struct attn_
         FAIL2(ATTN_E_SHAPE, NAME, r->rank, t->rank, "%s has rank %" PRId32 ", expected %" PRId32, NAME, t->rank,
               r->rank);
     if (!shape_fits(&plan->problem, t, at->role, r)) return fail_shape(&plan->problem, t, at->role, r);
-    at->element = r->element;
-    at->output = is_output(r->use);
-    at->has_rows = r->has_rows;
     return check_memory(plan, at);
 }
 #undef NAME
@@ -381,15 +394,15 @@ attn_status attn_core_args_check(const struct attn_plan *plan, const attn_args *
     }
     memcpy(given, (const char *)args + TENSORS_FROM, sizeof given);
     uint32_t present = 0;
-    for (int32_t role = 0; role < ATTN_ROLE_COUNT; role++) present |= (uint32_t)(given[role] != NULL) << role;
+    for (int32_t role = 0; role < ATTN_ROLE_COUNT; role++) {
+        if (!given[role]) continue;
+        present |= UINT32_C(1) << role;
+        all[n++] = (struct placed){.t = given[role], .role = role};
+    }
     const uint32_t wrong = (expected->needed & ~present) | (expected->unused & present);
     if (wrong) {
         const int32_t role = __builtin_ctz(wrong);
         return fail_presence(&plan->problem, given[role], role);
-    }
-    for (; present; present &= present - 1) {
-        const int32_t role = __builtin_ctz(present);
-        all[n++] = (struct placed){.t = given[role], .role = role};
     }
     for (int32_t i = 0; i < n; i++) TRY(check_tensor(plan, &expected->role[all[i].role], &all[i]));
     TRY(check_overlap(all, n));

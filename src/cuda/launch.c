@@ -31,21 +31,6 @@ static attn_status check(const struct attn_cuda_device *d, const struct attn_cud
     return ATTN_OK;
 }
 
-/* Make the device's context current, unless it is: most callers work in it, and to ask is cheaper than to exchange it
- * twice. *entered: attn_cuda_leave has to give the thread back its own. */
-static attn_status enter(const struct attn_cuda_device *d, int *entered) {
-    const struct attn_cuda_driver *drv = &d->state->driver;
-    const cu_context ours = atomic_load_explicit(&d->context, memory_order_acquire);
-    cu_context now = NULL;
-    const cu_result r = drv->cuCtxGetCurrent(&now);
-    *entered = !ours || now != ours;
-    if (r) return attn_cuda_fail(drv, r, ATTN_E_DEVICE_FAULT, "cuCtxGetCurrent", "cuda:%d", d->index);
-    return *entered ? attn_cuda_enter(d) : ATTN_OK;
-}
-static attn_status leave(const struct attn_cuda_device *d, int entered, attn_status status) {
-    return entered ? attn_cuda_leave(d, status) : status;
-}
-
 /* Checked work; the device's context is current. */
 static attn_status queue(const struct attn_cuda_device *d, const struct attn_cuda_work *w, void *stream) {
     const struct attn_cuda_driver *drv = &d->state->driver;
@@ -83,9 +68,9 @@ attn_status attn_cuda_launch_all(const struct attn_core_device *dev, const struc
     attn_status status = ATTN_OK;
     int entered;
     for (int32_t i = 0; i < n; i++) TRY(check(d, &work[i]));
-    TRY(enter(d, &entered));
+    TRY(attn_cuda_join(d, &entered));
     for (int32_t i = 0; i < n && !status; i++) status = queue(d, &work[i], stream);
-    return leave(d, entered, status);
+    return attn_cuda_part(d, entered, status);
 }
 
 attn_status attn_cuda_launch(const struct attn_core_device *dev, const struct attn_cuda_variant *variant,
@@ -99,10 +84,10 @@ attn_status attn_cuda_fill_zero(const struct attn_core_device *dev, void *memory
     const struct attn_cuda_driver *drv = &d->state->driver;
     int entered;
     if (!bytes) return ATTN_OK;
-    TRY(enter(d, &entered));
+    TRY(attn_cuda_join(d, &entered));
     cu_result r = drv->cuMemsetD8Async((cu_address)(uintptr_t)memory, 0, bytes, stream);
     attn_status status =
         r ? attn_cuda_fail(drv, r, ATTN_E_LAUNCH, "cuMemsetD8Async", "%zu bytes on cuda:%d", bytes, d->index)
           : wait(d, stream, "a fill with zeroes");
-    return leave(d, entered, status);
+    return attn_cuda_part(d, entered, status);
 }

@@ -369,6 +369,7 @@ cu_result cuFuncSetAttribute(cu_function function, cu_function_attribute attribu
 }
 cu_result cuLaunchKernelEx(const cu_config *c, cu_function function, void **params, void **extra) {
     ENTER(1);
+    if (stack[depth - 1] == CUDA_STUB_FOREIGN) return misuse(INVALID_CONTEXT);
     if (!function || !params || extra || (c->n_attributes && !c->attributes)) return misuse(INVALID_VALUE);
     for (int i = 0; i < 3; i++)
         if (!c->grid[i] || !c->block[i] || (i && c->grid[i] > 65535)) return misuse(INVALID_VALUE);
