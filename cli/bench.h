@@ -25,6 +25,8 @@ struct attn_cli_timing {
     int64_t batch;           /* executions per sample; times are per execution */
     double host_median;      /* GPU: the same on the host's clock */
     int on_device;           /* the times above are of the device's clock */
+    int launches;            /* launches and fills of an execution's call; 0 = not known */
+    double overhead;         /* of an execution's call over its launches by the driver alone, if launches > 0 */
 };
 /* What an execution finds in the caches. */
 enum { ATTN_CLI_FLUSH, ATTN_CLI_ROTATE, ATTN_CLI_WARM };
@@ -51,15 +53,25 @@ int attn_cli_gpu_driver(const struct attn_cli_gpu *gpu); /* 13000 = 13.0; 0 = un
 attn_status attn_cli_gpu_load(struct attn_cli_gpu *gpu, const struct attn_cli_tensors *set);
 attn_status attn_cli_gpu_run(struct attn_cli_gpu *gpu, const struct attn_cli_meter *meter, const attn_plan *plan,
                              struct attn_cli_timing *out);
+const struct attn_cli_clock *attn_cli_gpu_clock(const struct attn_cli_gpu *gpu); /* NULL if it has none */
 /* The first copy's tensors on the bench's stream, with a workspace for the plan, until the next load. */
 attn_status attn_cli_gpu_args(struct attn_cli_gpu *gpu, const attn_plan *plan, attn_args *out);
 
 /* bench_overhead.c: host time of single calls, everything warm. */
-enum { ATTN_CLI_CALL_PLAN, ATTN_CLI_CALL_CHECK, ATTN_CLI_CALL_EXECUTE, ATTN_CLI_CALL_RUN, ATTN_CLI_CALLS };
+enum {
+    ATTN_CLI_CALL_PLAN,
+    ATTN_CLI_CALL_CHECK,
+    ATTN_CLI_CALL_EXECUTE,
+    ATTN_CLI_CALL_FLOOR, /* the execution's launches, by the driver alone */
+    ATTN_CLI_CALL_RUN,
+    ATTN_CLI_CALLS
+};
 extern const char *const attn_cli_call_names[ATTN_CLI_CALLS]; /* "plan_create", ... */
-attn_status attn_cli_overhead(attn_ctx *ctx, attn_device device, const attn_problem *problem,
-                              const attn_plan_options *options, const attn_plan *plan, const attn_args *args,
-                              const struct attn_cli_meter *meter, struct attn_cli_timing out[ATTN_CLI_CALLS]);
+/* gpu: NULL on a CPU, where there is no floor. What was not measured has n = 0. */
+attn_status attn_cli_overhead(attn_ctx *ctx, attn_device device, const struct attn_cli_gpu *gpu,
+                              const attn_problem *problem, const attn_plan_options *options, const attn_plan *plan,
+                              const attn_args *args, const struct attn_cli_meter *meter,
+                              struct attn_cli_timing out[ATTN_CLI_CALLS]);
 
 /* bench_record.c: one line of JSON (docs/json.md), or one row of the table. */
 struct attn_cli_record {

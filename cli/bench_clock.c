@@ -90,6 +90,7 @@ void attn_cli_clock_close(struct attn_cli_clock *c) {
 
 void *attn_cli_clock_stream(const struct attn_cli_clock *c) { return c->stream; }
 int attn_cli_clock_driver(const struct attn_cli_clock *c) { return c->driver; }
+void *attn_cli_clock_symbol(const struct attn_cli_clock *c, const char *name) { return dlsym(c->library, name); }
 int attn_cli_clock_mark(struct attn_cli_clock *c, int which) { return c->event_record(c->event[which], c->stream); }
 
 int attn_cli_clock_read(struct attn_cli_clock *c, double *seconds) {

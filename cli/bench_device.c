@@ -57,6 +57,7 @@ void attn_cli_gpu_close(struct attn_cli_gpu *g) {
     free(g);
 }
 
+const struct attn_cli_clock *attn_cli_gpu_clock(const struct attn_cli_gpu *g) { return g->clock; }
 int attn_cli_gpu_driver(const struct attn_cli_gpu *g) { return g->clock ? attn_cli_clock_driver(g->clock) : 0; }
 
 /* One more copy of every tensor of the set; the first comes from the host, the others from the first. */

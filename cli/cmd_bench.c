@@ -29,7 +29,8 @@ static void print_help(void) {
         "Usage: attn bench [OPTIONS] PROBLEM|@FILE...\n\n"
         "Measure problems. @FILE holds one problem a line; @NAME is bench/cases/NAME.txt or an installed list\n"
         "(dense, backward, f32, f64, decode, dsa, small, cpu).\n\n"
-        "      --overhead        host time of plan creation, argument check, execution and attn_run instead\n"
+        "      --overhead        host time of plan creation, argument check, execution and attn_run instead; on a GPU\n"
+        "                        also of the execution's launches straight through the driver (driver_floor)\n"
         "      --runs N          at least N timed samples after warm-up (default 30)\n"
         "      --min-time S      and at least S seconds of timed work (default 0.2)\n"
         "      --max-time S      but stop after S seconds, also before N samples\n"
@@ -96,9 +97,9 @@ static attn_status take_times(const struct bench *b, attn_ctx *ctx, const struct
         status = attn_cli_gpu_args(b->gpu, plan, &args);
     }
     if (!status)
-        status = b->overhead
-                     ? attn_cli_overhead(ctx, b->common.device, &set->problem, options, plan, &args, &b->meter, t)
-                     : attn_cli_meter_run(&b->meter, plan, &args, t);
+        status = b->overhead ? attn_cli_overhead(ctx, b->common.device, b->gpu, &set->problem, options, plan, &args,
+                                                 &b->meter, t)
+                             : attn_cli_meter_run(&b->meter, plan, &args, t);
     if (on_host(b)) free(args.workspace);
     return status;
 }
@@ -121,7 +122,7 @@ static int measure(const struct bench *b, attn_ctx *ctx, const struct attn_cli_t
     }
     status = take_times(b, ctx, set, &options, plan, &info, t);
     for (int i = 0; !status && i < (b->overhead ? ATTN_CLI_CALLS : 1); i++)
-        print_timing(b, set, text, &info, b->overhead ? attn_cli_call_names[i] : "execution", &t[i]);
+        if (t[i].n) print_timing(b, set, text, &info, b->overhead ? attn_cli_call_names[i] : "execution", &t[i]);
     attn_plan_release(plan);
     return status ? attn_cli_library("bench", status, "%s", info.kernel) : ATTN_CLI_OK;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Dense backward, before the main kernel: statistics of every query row, and zeroes where dQ is summed. 16-bit types,
- * every chip. One CTA owns a tile of rows of a head; a group of lanes owns a row.
+ * Dense backward, before the main kernel: statistics of every query row, and zeroes where dQ is summed and where turns
+ * are counted. 16-bit types, every chip. One CTA owns a tile of rows of a head; a group of lanes owns a row.
  *
  *   D = sum_c out dout     g = 1 / (1 + exp(sink - lse)), 1 without a sink or if lse includes it
  *   shift = g D - dlse     dsink_row = -p_sink D (+ p_sink dlse if lse includes the sink)
@@ -68,12 +68,16 @@ extern "C" __global__ void __launch_bounds__(THREADS) CFG(const __grid_constant_
     const int64_t tiles = (int64_t)p.in.batch * p.in.heads_q * p.row_tiles;
     int lanes = 1;
     while (lanes < 32 && 8 * lanes < p.in.dim_v) lanes *= 2;
+    int32_t *turns = (int32_t *)p.turns;     /* of tiles, then the ticket */
+    const int log2_rows = __ffs(p.rows) - 1; /* a power of two */
+    if (turns && blockIdx.x == 0 && threadIdx.x == 0) turns[p.in.heads_q * p.stat_rows >> log2_rows] = 0;
     for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
         const int i0 = (int)(tile % p.row_tiles) * p.rows, h = (int)(tile / p.row_tiles % p.in.heads_q);
         const int b = (int)(tile / p.row_tiles / p.in.heads_q);
         const struct sequence s = sequence_of(&p.in, b);
         if (i0 >= s.sq) continue; /* no main CTA comes here */
         const int64_t at = h * p.stat_rows + first_stat_row(&p, &s, b) + i0;
+        if (turns && threadIdx.x == 0) turns[at >> log2_rows] = 0;
         if (p.dq_sum) {
             float4 *to = (float4 *)((float *)p.dq_sum + at * p.dim);
             for (int x = (int)threadIdx.x; x < p.rows * p.dim / 4; x += THREADS) to[x] = make_float4(0, 0, 0, 0);

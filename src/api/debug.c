@@ -172,7 +172,7 @@ static attn_status run_reference(const attn_plan *plan, const attn_args *args, a
 
 attn_status attn_api_launch_checked(const attn_plan *plan, const struct attn_kernel *kernel, const attn_args *args) {
     attn_ctx *ctx = plan->ctx;
-    if (kernel->backend == ATTN_BACKEND_REF) return kernel->launch(kernel, plan->device, &plan->problem, args);
+    if (kernel->backend == ATTN_BACKEND_REF) return attn_core_launch(plan, kernel, args);
     attn_tensor copies[ATTN_ROLE_COUNT] = {{0}};
     attn_args mine;
     struct attn_base_error saved = *attn_base_error_get();
@@ -181,7 +181,7 @@ attn_status attn_api_launch_checked(const attn_plan *plan, const struct attn_ker
         attn_base_log(&ctx->log, ATTN_LOG_WARN, "check", "%s: not checked: %s", kernel->name, attn_last_error());
         attn_base_error_restore(&saved);
     }
-    attn_status status = kernel->launch(kernel, plan->device, &plan->problem, args);
+    attn_status status = attn_core_launch(plan, kernel, args);
     for (int32_t role = 0; role < ATTN_ROLE_COUNT; role++) {
         if (!copies[role].data) continue;
         if (!reference && !status) compare(plan, kernel, role, attn_args_at(args, role), &copies[role]);

@@ -30,8 +30,8 @@ attn_status attn_api_execute(const attn_plan *plan, const attn_args *args) {
     int64_t begin = attn_api_trace_begin(ctx);
     int on_cpu = plan->device->id.type == ATTN_DEVICE_TYPE_CPU;
     if (ctx->env_poison && on_cpu) attn_api_poison(plan, args);
-    attn_status status = ctx->env_check && on_cpu ? attn_api_launch_checked(plan, kernel, args)
-                                                  : kernel->launch(kernel, plan->device, &plan->problem, args);
+    attn_status status =
+        ctx->env_check && on_cpu ? attn_api_launch_checked(plan, kernel, args) : attn_core_launch(plan, kernel, args);
     attn_api_trace_end(ctx, begin, "execute", kernel->name, &plan->original);
     return status;
 }

@@ -33,6 +33,21 @@ static attn_status prepare_kernels(attn_plan *plan) {
     return ATTN_OK;
 }
 
+static attn_status write_note(const attn_plan *plan, const struct attn_kernel *k, void **out) {
+    *out = NULL;
+    if (!k || !k->note_bytes) return ATTN_OK;
+    void *note = attn_base_alloc(&plan->ctx->mem, k->note_bytes, _Alignof(max_align_t));
+    if (!note) return ATTN_E_MEMORY;
+    k->write_note(k, plan->device, &plan->problem, note);
+    *out = note;
+    return ATTN_OK;
+}
+
+static attn_status write_notes(attn_plan *plan) {
+    TRY(write_note(plan, plan->kernel, &plan->note));
+    return write_note(plan, plan->unaligned, &plan->unaligned_note);
+}
+
 static void log_lines(const attn_ctx *ctx, const char *text) {
     while (*text) {
         size_t n = strcspn(text, "\n");
@@ -72,6 +87,12 @@ static void log_choice(const attn_plan *plan) {
                   plan->tuned ? ", measured" : "");
 }
 
+/* A plan with what only a caller's has. */
+struct whole {
+    attn_plan plan; /* first: it is what goes by this address */
+    struct attn_core_expected expected;
+};
+
 attn_status attn_api_plan_new(attn_ctx *ctx, attn_device device, const attn_problem *problem,
                               const attn_plan_options *options, attn_plan **out) {
     int64_t begin = attn_api_trace_begin(ctx);
@@ -81,15 +102,19 @@ attn_status attn_api_plan_new(attn_ctx *ctx, attn_device device, const attn_prob
     struct attn_core_device *found = attn_api_device(ctx, device);
     if (!found) return ATTN_E_NO_DEVICE;
     TRY(prepare(ctx, found));
-    attn_plan *plan = attn_base_alloc(&ctx->mem, sizeof *plan, _Alignof(attn_plan));
-    if (!plan) return ATTN_E_MEMORY;
+    struct whole *whole = attn_base_alloc(&ctx->mem, sizeof *whole, _Alignof(struct whole));
+    if (!whole) return ATTN_E_MEMORY;
+    attn_plan *plan = &whole->plan;
     atomic_init(&plan->refs, 1);
     plan->ctx = ctx;
     plan->device = found;
     plan->problem = normalised;
     plan->original = original;
+    plan->expected = &whole->expected;
+    attn_core_expect(&plan->problem, &whole->expected);
     attn_status status = choose(plan, options);
     if (!status) status = prepare_kernels(plan);
+    if (!status) status = write_notes(plan);
     if (status) {
         attn_api_plan_free(plan);
         return status;
@@ -100,7 +125,12 @@ attn_status attn_api_plan_new(attn_ctx *ctx, attn_device device, const attn_prob
     return ATTN_OK;
 }
 
-void attn_api_plan_free(attn_plan *plan) { attn_base_free(&plan->ctx->mem, plan, sizeof *plan); }
+void attn_api_plan_free(attn_plan *plan) {
+    struct attn_mem *mem = &plan->ctx->mem;
+    if (plan->note) attn_base_free(mem, plan->note, plan->kernel->note_bytes);
+    if (plan->unaligned_note) attn_base_free(mem, plan->unaligned_note, plan->unaligned->note_bytes);
+    attn_base_free(mem, plan, sizeof(struct whole));
+}
 
 attn_status attn_plan_create(attn_ctx *ctx, attn_device device, const attn_problem *problem,
                              const attn_plan_options *options, attn_plan **out) {

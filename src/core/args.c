@@ -11,22 +11,34 @@
 
 #include <inttypes.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
+
+/* The tensors of attn_args stand in the order of the roles, one pointer each: read as an array. */
+#define TENSORS_FROM offsetof(attn_args, q)
+#define IN_ORDER(member, role)                                                                                         \
+    _Static_assert(offsetof(attn_args, member) == TENSORS_FROM + (role) * sizeof(void *), #member)
+IN_ORDER(mask, ATTN_ROLE_MASK);
+IN_ORDER(seqlens_q, ATTN_ROLE_SEQLENS_Q);
+IN_ORDER(indices, ATTN_ROLE_INDICES);
+IN_ORDER(out, ATTN_ROLE_OUT);
+IN_ORDER(dout, ATTN_ROLE_DOUT);
+IN_ORDER(dq, ATTN_ROLE_DQ);
+IN_ORDER(dmask, ATTN_ROLE_DMASK);
+IN_ORDER(dsink, ATTN_ROLE_COUNT - 1);
 
 /* A tensor that passed, as bytes: elements lie in [low, high). */
 struct placed {
     const attn_tensor *t;
     int32_t role;
-    bool output;
+    bool output, has_rows;
     int64_t element;     /* bytes */
     uintptr_t low, high; /* low == high: no elements */
 };
 
 static bool is_output(int32_t use) {
     return use == ATTN_USE_OUT || use == ATTN_USE_OUT_OPTIONAL || use == ATTN_USE_INOUT_OPTIONAL;
-}
-static bool may_be_null(int32_t use) {
-    return use == ATTN_USE_NONE || use == ATTN_USE_OUT_OPTIONAL || use == ATTN_USE_INOUT_OPTIONAL;
 }
 
 struct shape_text {
@@ -115,15 +127,14 @@ static attn_status check_nesting(const attn_tensor *t, int32_t role) {
 }
 
 static attn_status check_strides(const attn_tensor *t, int32_t role, bool output) {
-    const char *name = attn_role_name(role);
     int32_t last = t->rank - 1;
     int64_t inner = t->strides[last];
     bool broadcast = role == ATTN_ROLE_MASK || role == ATTN_ROLE_DMASK;
     bool one_per_row = role == ATTN_ROLE_LSE || role == ATTN_ROLE_LSE_ROUNDED || role == ATTN_ROLE_DLSE ||
                        role == ATTN_ROLE_MAX_LOGITS; /* read and written one by one: free on every axis */
     if (!one_per_row && t->shape[last] > 1 && inner != 1 && !(broadcast && inner == 0))
-        FAIL2(ATTN_E_STRIDE, name, 1, inner, "%s has innermost stride %" PRId64 ", expected 1%s", name, inner,
-              broadcast ? " or 0" : "");
+        FAIL2(ATTN_E_STRIDE, attn_role_name(role), 1, inner, "%s has innermost stride %" PRId64 ", expected 1%s",
+              attn_role_name(role), inner, broadcast ? " or 0" : "");
     return output ? check_nesting(t, role) : ATTN_OK;
 }
 
@@ -151,57 +162,86 @@ static attn_status check_span(const attn_tensor *t, int32_t role, int64_t elemen
     return ATTN_OK;
 }
 
+static attn_status fail_bytes(const attn_tensor *t, const char *name, int64_t before, int64_t after) {
+    if (before)
+        FAIL2(ATTN_E_BUFFER, name, after, (int64_t)t->bytes,
+              "%s needs %" PRId64 " bytes from its data on (and %" PRId64
+              " before it, for its negative strides), but %" PRIu64 " are given",
+              name, after, -before, t->bytes);
+    FAIL2(ATTN_E_BUFFER, name, after, (int64_t)t->bytes,
+          "%s needs %" PRId64 " bytes for its shape %s and strides, but %" PRIu64 " are given", name, after,
+          shape_of(t->shape, t->rank).s, t->bytes);
+}
+
+#define NAME attn_role_name(at->role)
 static attn_status check_memory(const struct attn_plan *plan, struct placed *at) {
     const attn_tensor *t = at->t;
-    const char *name = attn_role_name(at->role);
     for (int32_t a = 0; a < t->rank; a++)
         if (t->shape[a] == 0) return ATTN_OK; /* no elements, no storage, no strides */
     if (!t->data)
-        FAIL(ATTN_E_ARGUMENT, name, "%s.data is NULL, but its shape %s has elements", name,
+        FAIL(ATTN_E_ARGUMENT, NAME, "%s.data is NULL, but its shape %s has elements", NAME,
              shape_of(t->shape, t->rank).s);
     int64_t before = 0, after = 0;
     TRY(check_span(t, at->role, at->element, &before, &after));
     TRY(check_strides(t, at->role, at->output));
-    int64_t off = (int64_t)((uintptr_t)t->data % (uintptr_t)at->element);
+    int64_t off = (int64_t)((uintptr_t)t->data & (uintptr_t)(at->element - 1)); /* sizes are powers of two */
     if (off)
-        FAIL2(ATTN_E_ALIGNMENT, name, at->element, off,
-              "%s.data = %p is %" PRId64 " bytes past a multiple of %" PRId64 ", the size of its elements", name,
+        FAIL2(ATTN_E_ALIGNMENT, NAME, at->element, off,
+              "%s.data = %p is %" PRId64 " bytes past a multiple of %" PRId64 ", the size of its elements", NAME,
               t->data, off, at->element);
-    if (t->bytes && t->bytes < (uint64_t)after) {
-        if (before)
-            FAIL2(ATTN_E_BUFFER, name, after, (int64_t)t->bytes,
-                  "%s needs %" PRId64 " bytes from its data on (and %" PRId64
-                  " before it, for its negative strides), but %" PRIu64 " are given",
-                  name, after, -before, t->bytes);
-        FAIL2(ATTN_E_BUFFER, name, after, (int64_t)t->bytes,
-              "%s needs %" PRId64 " bytes for its shape %s and strides, but %" PRIu64 " are given", name, after,
-              shape_of(t->shape, t->rank).s, t->bytes);
-    }
+    if (t->bytes && t->bytes < (uint64_t)after) return fail_bytes(t, NAME, before, after);
     attn_device want = plan->device->id;
     if (t->device.type != want.type || t->device.index != want.index)
-        FAIL2(ATTN_E_TENSOR_DEVICE, name, want.type, t->device.type,
+        FAIL2(ATTN_E_TENSOR_DEVICE, NAME, want.type, t->device.type,
               "%s lives on device type %" PRId32 " number %" PRId32 ", expected that of the plan, type %" PRId32
               " number %" PRId32 " (0 = CPU, 1 = CUDA)",
-              name, t->device.type, t->device.index, want.type, want.index);
+              NAME, t->device.type, t->device.index, want.type, want.index);
     at->low = (uintptr_t)t->data - (uintptr_t)-before;
     at->high = (uintptr_t)t->data + (uintptr_t)after;
     return ATTN_OK;
 }
 
+/* The usual tensor in one pass: the shape of the role, an axis of stride 1 and others outside it in their order, none
+ * of them huge. It keeps all rules; of what is not usual, the rules are asked one by one, and they know the words. */
+static bool is_usual(const struct attn_plan *plan, const struct attn_core_role *r, struct placed *at) {
+    const attn_tensor *t = at->t;
+    const attn_device want = plan->device->id;
+    const uintptr_t data = (uintptr_t)t->data;
+    const uint64_t huge = UINT64_C(1) << 31;
+    uint64_t reach = 0; /* through the axes done so far, in elements */
+    if (t->dtype != r->dtype || t->rank != r->rank || t->shape[t->rank - 1] < 1) return false;
+    if (t->shape[t->rank - 1] > 1 && t->strides[t->rank - 1] != 1) return false;
+    for (int32_t a = t->rank - 1; a >= 0; a--) {
+        const uint64_t n = (uint64_t)t->shape[a], stride = (uint64_t)t->strides[a];
+        if (t->shape[a] != r->shape[a] || n == 0 || n > huge) return false;
+        if (n == 1) continue;
+        if (stride <= reach || stride > huge) return false;
+        reach += (n - 1) * stride;
+    }
+    const uint64_t bytes = (reach + 1) * (uint64_t)at->element; /* below 2^62 + 2^32 elements */
+    if (!data || reach >> 56 || data >> 60 || data & (uintptr_t)(at->element - 1)) return false;
+    if ((t->bytes && t->bytes < bytes) || t->device.type != want.type || t->device.index != want.index) return false;
+    at->low = data;
+    at->high = data + (uintptr_t)bytes;
+    return true;
+}
+
 static attn_status check_tensor(const struct attn_plan *plan, const struct attn_core_role *r, struct placed *at) {
     const attn_tensor *t = at->t;
-    const char *name = attn_role_name(at->role);
+    at->element = r->element;
+    at->output = is_output(r->use);
+    at->has_rows = r->has_rows;
+    if (is_usual(plan, r, at)) return ATTN_OK;
     if (t->dtype != r->dtype)
-        FAIL2(ATTN_E_DTYPE, name, r->dtype, t->dtype, "%s has dtype %s (%" PRId32 "), expected %s", name,
+        FAIL2(ATTN_E_DTYPE, NAME, r->dtype, t->dtype, "%s has dtype %s (%" PRId32 "), expected %s", NAME,
               attn_dtype_name(t->dtype), t->dtype, attn_dtype_name(r->dtype));
     if (t->rank < 1 || t->rank > ATTN_MAX_RANK)
-        FAIL2(ATTN_E_SHAPE, name, r->rank, t->rank, "%s has rank %" PRId32 ", expected %" PRId32, name, t->rank,
+        FAIL2(ATTN_E_SHAPE, NAME, r->rank, t->rank, "%s has rank %" PRId32 ", expected %" PRId32, NAME, t->rank,
               r->rank);
     if (!shape_fits(&plan->problem, t, at->role, r)) return fail_shape(&plan->problem, t, at->role, r);
-    at->element = (int64_t)attn_dtype_bytes(r->dtype);
-    at->output = is_output(r->use);
     return check_memory(plan, at);
 }
+#undef NAME
 
 /* ---- overlap ---- */
 
@@ -292,16 +332,17 @@ static attn_status check_workspace(const struct attn_plan *plan, const attn_args
 
 /* The first tensor with rows whose address or outer stride is no multiple of `alignment`, or NULL; *off is the
  * remainder, *axis the axis or -1 for the address. */
-static const struct placed *misaligned(const attn_problem *p, const struct placed *all, int32_t n, int64_t alignment,
-                                       int64_t *off, int32_t *axis) {
+static const struct placed *misaligned(const struct placed *all, int32_t n, int64_t alignment, int64_t *off,
+                                       int32_t *axis) {
+    const uint64_t rest = (uint64_t)alignment - 1; /* a power of two */
     for (int32_t i = 0; i < n; i++) {
         const attn_tensor *t = all[i].t;
-        if (all[i].low == all[i].high || !attn_core_role_has_rows(p, all[i].role)) continue;
+        if (all[i].low == all[i].high || !all[i].has_rows) continue;
         *axis = -1;
-        *off = (int64_t)((uintptr_t)t->data % (uintptr_t)alignment);
+        *off = (int64_t)((uintptr_t)t->data & rest);
         for (int32_t a = 0; a < t->rank - 1 && !*off; a++) {
             if (t->shape[a] <= 1) continue;
-            *off = llabs(t->strides[a]) % alignment * all[i].element % alignment;
+            *off = (int64_t)((uint64_t)llabs(t->strides[a]) * (uint64_t)all[i].element & rest);
             *axis = a;
         }
         if (*off) return &all[i];
@@ -326,10 +367,10 @@ static attn_status choose_kernel(const struct attn_plan *plan, const struct plac
     int64_t off = 0;
     int32_t axis = -1;
     *kernel = plan->kernel;
-    if (p->align_bytes > 1 && (bad = misaligned(p, all, n, p->align_bytes, &off, &axis)) != NULL)
+    if (p->align_bytes > 1 && (bad = misaligned(all, n, p->align_bytes, &off, &axis)) != NULL)
         return fail_alignment(bad, p->align_bytes, off, axis, "align_bytes promised");
     if (plan->kernel->alignment_bytes > p->align_bytes &&
-        (bad = misaligned(p, all, n, plan->kernel->alignment_bytes, &off, &axis)) != NULL) {
+        (bad = misaligned(all, n, plan->kernel->alignment_bytes, &off, &axis)) != NULL) {
         if (!plan->unaligned)
             return fail_alignment(bad, plan->kernel->alignment_bytes, off, axis, "the plan's only kernel needs");
         *kernel = plan->unaligned;
@@ -339,24 +380,31 @@ static attn_status choose_kernel(const struct attn_plan *plan, const struct plac
 
 attn_status attn_core_args_check(const struct attn_plan *plan, const attn_args *args,
                                  const struct attn_kernel **kernel) {
-    const attn_problem *p = &plan->problem;
+    const attn_tensor *given[ATTN_ROLE_COUNT];
+    struct attn_core_expected own;
+    const struct attn_core_expected *expected = plan->expected;
     struct placed all[ATTN_ROLE_COUNT];
     int32_t n = 0;
     if (args->reserved0)
         FAIL2(ATTN_E_ABI, "reserved0", 0, args->reserved0, "args.reserved0 is %" PRIu32 ", expected 0",
               args->reserved0);
-    for (int32_t role = 0; role < ATTN_ROLE_COUNT;
-         role++) { /* most are absent and unused: shapes of the others alone */
-        const attn_tensor *t = attn_args_at(args, role);
-        const int32_t use = attn_core_role_use(p, role);
-        if (t ? use == ATTN_USE_NONE : !may_be_null(use)) return fail_presence(p, t, role);
-        if (t) all[n++] = (struct placed){.t = t, .role = role};
+    if (!expected) {
+        attn_core_expect(&plan->problem, &own);
+        expected = &own;
     }
-    for (int32_t i = 0; i < n; i++) {
-        struct attn_core_role r;
-        attn_core_role_get(p, all[i].role, &r);
-        TRY(check_tensor(plan, &r, &all[i]));
+    memcpy(given, (const char *)args + TENSORS_FROM, sizeof given);
+    uint32_t present = 0;
+    for (int32_t role = 0; role < ATTN_ROLE_COUNT; role++) {
+        if (!given[role]) continue;
+        present |= UINT32_C(1) << role;
+        all[n++] = (struct placed){.t = given[role], .role = role};
     }
+    const uint32_t wrong = (expected->needed & ~present) | (expected->unused & present);
+    if (wrong) {
+        const int32_t role = __builtin_ctz(wrong);
+        return fail_presence(&plan->problem, given[role], role);
+    }
+    for (int32_t i = 0; i < n; i++) TRY(check_tensor(plan, &expected->role[all[i].role], &all[i]));
     TRY(check_overlap(all, n));
     TRY(check_workspace(plan, args, all, n));
     if (args->stream && plan->device->id.type == ATTN_DEVICE_TYPE_CPU)

@@ -44,6 +44,14 @@ struct attn_kernel {
     /* args are validated, workspace is aligned to 64 bytes and large enough. */
     attn_status (*launch)(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *problem,
                           const attn_args *args);
+    /* What of a launch does not depend on args, for rows whose host time counts: a plan keeps `note_bytes` that
+     * write_note() fills in after prepare(), and calls launch_noted instead of launch, which must do the same. All
+     * three or none. */
+    uint32_t note_bytes;
+    void (*write_note)(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *problem,
+                       void *note);
+    attn_status (*launch_noted)(const struct attn_kernel *k, const struct attn_core_device *dev,
+                                const attn_problem *problem, const void *note, const attn_args *args);
 };
 
 struct attn_core_rows {

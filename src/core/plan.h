@@ -15,7 +15,17 @@ struct attn_plan {
     uint64_t workspace_bytes;            /* enough for either */
     double estimate_seconds;
     int32_t tuned;
+    const struct attn_core_expected *expected; /* the problem's roles; NULL: each check works them out */
+    void *note, *unaligned_note;               /* of kernel and unaligned; NULL if it keeps none */
 };
+
+/* Launch one of the plan's two kernels. */
+static inline attn_status attn_core_launch(const struct attn_plan *plan, const struct attn_kernel *k,
+                                           const attn_args *args) {
+    const void *note = k == plan->kernel ? plan->note : plan->unaligned_note;
+    return note ? k->launch_noted(k, plan->device, &plan->problem, note, args)
+                : k->launch(k, plan->device, &plan->problem, args);
+}
 
 /* Choose: walk ctx's kernels in order. With `why` not NULL, writes the explain table. ATTN_E_NO_KERNEL if none accepts.
  * Fills out's device, problem, kernel, unaligned, workspace_bytes, estimate_seconds and tuned (all but the problem and
@@ -43,9 +53,14 @@ const char *attn_core_role_axes(const attn_problem *problem, int32_t role);
 /* Expected use, dtype and shape of a role, from the same table. Shape of the form with a batch axis unless packed. */
 struct attn_core_role {
     int32_t use, dtype, rank;
+    uint8_t element, has_rows; /* bytes; attn_core_role_has_rows */
     int64_t shape[ATTN_MAX_RANK];
 };
 void attn_core_role_get(const attn_problem *problem, int32_t role, struct attn_core_role *out);
-/* Its use alone. */
-int32_t attn_core_role_use(const attn_problem *problem, int32_t role);
+/* All of them: what a plan keeps for the checks of its executions. */
+struct attn_core_expected {
+    uint32_t needed, unused; /* 1 << role: must be given, must not be */
+    struct attn_core_role role[ATTN_ROLE_COUNT];
+};
+void attn_core_expect(const attn_problem *problem, struct attn_core_expected *out);
 #endif

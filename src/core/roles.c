@@ -121,19 +121,28 @@ int attn_core_role_has_rows(const attn_problem *p, int32_t role) {
     return n && (axes[n - 1] == 'd' || axes[n - 1] == 'v');
 }
 
-int32_t attn_core_role_use(const attn_problem *p, int32_t role) {
-    return in_range(role) ? use_of(p, role) : ATTN_USE_NONE;
-}
-
 void attn_core_role_get(const attn_problem *p, int32_t role, struct attn_core_role *out) {
     *out = (struct attn_core_role){0};
     if (!in_range(role)) return;
     out->use = use_of(p, role);
     if (out->use == ATTN_USE_NONE) return;
     out->dtype = dtype_of(p, table[role].dtype);
+    out->element = (uint8_t)attn_dtype_bytes(out->dtype);
+    out->has_rows = (uint8_t)attn_core_role_has_rows(p, role);
     const char *axes = attn_core_role_axes(p, role);
     for (; axes[out->rank] && out->rank < ATTN_MAX_RANK; out->rank++)
         out->shape[out->rank] = extent_of(p, axes[out->rank]);
+}
+
+void attn_core_expect(const attn_problem *p, struct attn_core_expected *out) {
+    _Static_assert(ATTN_ROLE_COUNT <= 32, "a role has a bit");
+    out->needed = out->unused = 0;
+    for (int32_t role = 0; role < ATTN_ROLE_COUNT; role++) {
+        attn_core_role_get(p, role, &out->role[role]);
+        const int32_t use = out->role[role].use;
+        if (use == ATTN_USE_NONE) out->unused |= UINT32_C(1) << role;
+        if (use == ATTN_USE_IN || use == ATTN_USE_OUT) out->needed |= UINT32_C(1) << role;
+    }
 }
 
 const char *attn_role_name(int32_t role) { return in_range(role) ? table[role].name : NULL; }

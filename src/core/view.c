@@ -16,26 +16,21 @@ struct attn_view attn_core_view(const attn_problem *problem, const attn_args *ar
     v.data = t->data;
     v.dtype = t->dtype;
     v.element_bytes = (int32_t)attn_dtype_bytes(t->dtype);
+    /* Which stride an axis is, by its letter. */
+    static const uint8_t is[128] = {['b'] = 1, ['B'] = 1, ['p'] = 1, ['h'] = 2, ['g'] = 2, ['1'] = 2,
+                                    ['q'] = 3, ['k'] = 3, ['Q'] = 3, ['K'] = 3, ['s'] = 3};
+    int64_t stride[4] = {1}; /* of a row, batch, head, row */
     const char *axes = attn_core_role_axes(problem, role);
-    int32_t missing = (int32_t)strlen(axes) - t->rank; /* 1: no batch axis; -1: slopes with one */
+    int32_t missing = -t->rank; /* 1: no batch axis; -1: slopes with one */
+    for (const char *at = axes; *at; at++) missing++;
     for (int32_t a = 0; a < t->rank; a++) {
-        char axis = a + missing < 0 ? 'b' : axes[a + missing];
-        int64_t stride = t->shape[a] > 1 ? t->strides[a] : 0; /* free otherwise, and only index 0 exists */
-        switch (axis) {
-        case 'b':
-        case 'B':
-        case 'p': v.batch = stride; break;
-        case 'h':
-        case 'g':
-        case '1': v.head = stride; break;
-        case 'q':
-        case 'k':
-        case 'Q':
-        case 'K':
-        case 's': v.row = stride; break;
-        default: v.column = t->shape[a] > 1 ? stride : 1; break;
-        }
+        const int to = is[a + missing < 0 ? 'b' : (unsigned char)axes[a + missing] & 127];
+        stride[to] = t->shape[a] > 1 ? t->strides[a] : to == 0; /* free otherwise, and only index 0 exists */
     }
+    v.column = stride[0];
+    v.batch = stride[1];
+    v.head = stride[2];
+    v.row = stride[3];
     return v;
 }
 

@@ -21,6 +21,8 @@ extern const struct attn_cuda_variant attn_cuda_variants[];
 extern const int32_t attn_cuda_n_variants;
 /* By symbol; NULL if this build lacks it. */
 const struct attn_cuda_variant *attn_cuda_variant_find(const char *symbol);
+/* The same, quicker for symbols that the device has been asked for before: for launches. */
+const struct attn_cuda_variant *attn_cuda_variant_of(const struct attn_core_device *dev, const char *symbol);
 
 /* attn_core_device.features and attn_kernel.features: instruction sets. A row sets what its image needs and the core
  * refuses devices without it, in words. */
@@ -99,5 +101,7 @@ extern const int32_t attn_cuda_n_dist_sm90_rows;
 #define ATTN_CUDA_ROW(math)                                                                                            \
     .backend = ATTN_BACKEND_CUDA, .device_type = ATTN_DEVICE_TYPE_CUDA, .math_dtype = (math),                          \
     .accumulator_dtype = (math), .supports = supports, .estimate = estimate, .prepare = prepare, .launch = launch
+/* And one that leaves a note in its plan: struct note, write_note, launch_noted. */
+#define ATTN_CUDA_NOTED .note_bytes = sizeof(struct note), .write_note = write_note, .launch_noted = launch_noted
 
 #endif

@@ -175,6 +175,20 @@ attn_status attn_cuda_leave(const struct attn_cuda_device *d, attn_status status
     return attn_cuda_fail(drv, r, ATTN_E_DEVICE_FAULT, "cuCtxPopCurrent", "cuda:%d", d->index);
 }
 
+attn_status attn_cuda_join(const struct attn_cuda_device *d, int *entered) {
+    const struct attn_cuda_driver *drv = &d->state->driver;
+    const cu_context ours = atomic_load_explicit(&d->context, memory_order_acquire);
+    cu_context now = NULL;
+    const cu_result r = drv->cuCtxGetCurrent(&now);
+    *entered = !ours || now != ours;
+    if (r) return attn_cuda_fail(drv, r, ATTN_E_DEVICE_FAULT, "cuCtxGetCurrent", "cuda:%d", d->index);
+    return *entered ? attn_cuda_enter(d) : ATTN_OK;
+}
+
+attn_status attn_cuda_part(const struct attn_cuda_device *d, int entered, attn_status status) {
+    return entered ? attn_cuda_leave(d, status) : status;
+}
+
 attn_status attn_cuda_capture_mode(const struct attn_cuda_device *d, cu_capture_mode *mode) {
     const struct attn_cuda_driver *drv = &d->state->driver;
     cu_result r = drv->cuThreadExchangeStreamCaptureMode(mode);
@@ -304,7 +318,8 @@ static attn_status stream_id(struct attn_ctx *ctx, struct attn_core_device *dev,
     unsigned long long number = 0;
     cu_capture_status recording = CU_CAPTURE_NONE;
     attn_status status = ATTN_OK;
-    TRY(attn_cuda_enter(d));
+    int entered;
+    TRY(attn_cuda_join(d, &entered));
     cu_result r = drv->cuStreamIsCapturing(stream, &recording);
     if (r) {
         status = attn_cuda_fail(drv, r, ATTN_E_LAUNCH, "cuStreamIsCapturing", "the stream on cuda:%d", d->index);
@@ -314,7 +329,7 @@ static attn_status stream_id(struct attn_ctx *ctx, struct attn_core_device *dev,
     }
     *id = number;
     *capturing = recording != CU_CAPTURE_NONE;
-    return attn_cuda_leave(d, status);
+    return attn_cuda_part(d, entered, status);
 }
 
 static const struct attn_core_rows sets[] = {

@@ -71,7 +71,7 @@ uint64_t attn_cuda_address(const attn_tensor *t) { return t ? (uint64_t)(uintptr
 
 static int32_t clamp_window(int64_t x) { return (int32_t)(x > FAR ? FAR : x < 2 - FAR ? 2 - FAR : x); }
 
-static void set_tensors(struct kp_sdpa *kp, const attn_problem *p, const attn_args *a) {
+void attn_cuda_sdpa_tensors(struct kp_sdpa *kp, const attn_problem *p, const attn_args *a) {
     kp->q = attn_cuda_view(p, a, ATTN_ROLE_Q);
     kp->k = attn_cuda_view(p, a, ATTN_ROLE_K);
     kp->v = attn_cuda_view(p, a, ATTN_ROLE_V);
@@ -89,9 +89,10 @@ static void set_tensors(struct kp_sdpa *kp, const attn_problem *p, const attn_ar
     }
     kp->sink = attn_cuda_address(a->sink);
     if (a->sink) kp->sink_head = a->sink->strides[0];
+    if (attn_core_has(p, ATTN_PAGED) && !kp->block_table) kp->seq_k = 0; /* an empty table names no key */
 }
 
-static void set_numbers(struct kp_sdpa *kp, const attn_problem *p) {
+void attn_cuda_sdpa_numbers(struct kp_sdpa *kp, const attn_problem *p) {
     kp->total_q = p->total_q;
     kp->total_k = p->total_k;
     kp->page_size = p->page_size < FAR ? p->page_size : FAR; /* lengths are shorter: one page then */
@@ -117,9 +118,8 @@ static void set_numbers(struct kp_sdpa *kp, const attn_problem *p) {
 }
 
 void attn_cuda_sdpa_inputs(struct kp_sdpa *kp, const attn_problem *p, const attn_args *args) {
-    set_tensors(kp, p, args);
-    set_numbers(kp, p);
-    if (attn_core_has(p, ATTN_PAGED) && !kp->block_table) kp->seq_k = 0; /* an empty table names no key */
+    attn_cuda_sdpa_numbers(kp, p);
+    attn_cuda_sdpa_tensors(kp, p, args);
 }
 
 /* ------------------------------------------------------------------ merging of key splits ---------- */
@@ -127,7 +127,7 @@ void attn_cuda_sdpa_inputs(struct kp_sdpa *kp, const attn_problem *p, const attn
 /* The image for sm_90 waits for the forward by itself and may be launched before its end. */
 static int merges_early(const struct attn_core_device *dev, int32_t dtype) {
     return dtype != ATTN_F64 && attn_cuda_limits_of(dev)->early_launch && (dev->features & ATTN_CUDA_SM90A) &&
-           attn_cuda_variant_find("attn_sdpa_combine_sm90_any");
+           attn_cuda_variant_of(dev, "attn_sdpa_combine_sm90_any");
 }
 
 static const char *merge_symbol(int32_t dtype, int early) {
@@ -150,5 +150,5 @@ struct attn_cuda_work attn_cuda_sdpa_merge(const struct attn_core_device *dev, i
                                         .z = 1,
                                         .threads = 32 * KP_SDPA_MERGE_WARPS,
                                         .early = (uint8_t)early};
-    return (struct attn_cuda_work){attn_cuda_variant_find(merge_symbol(dtype, early)), kp, sizeof *kp, grid};
+    return (struct attn_cuda_work){attn_cuda_variant_of(dev, merge_symbol(dtype, early)), kp, sizeof *kp, grid};
 }

@@ -25,6 +25,9 @@ const char *attn_cuda_sdpa_merge_symbol(const struct attn_core_device *dev, int3
 struct attn_cuda_work attn_cuda_sdpa_merge(const struct attn_core_device *dev, int32_t dtype,
                                            const struct kp_sdpa_fwd *kp);
 
-/* Fill the part of the parameters that forward and backward share. */
-void attn_cuda_sdpa_inputs(struct kp_sdpa *kp, const attn_problem *p, const attn_args *args);
+/* Fill the part of the parameters that forward and backward share: first what the problem says, which a plan can note,
+ * then the tensors. */
+void attn_cuda_sdpa_numbers(struct kp_sdpa *kp, const attn_problem *p);
+void attn_cuda_sdpa_tensors(struct kp_sdpa *kp, const attn_problem *p, const attn_args *args);
+void attn_cuda_sdpa_inputs(struct kp_sdpa *kp, const attn_problem *p, const attn_args *args); /* both */
 #endif

@@ -7,7 +7,8 @@
 
 #include <inttypes.h>
 
-enum { MAX_LENGTH = ATTN_CUDA_MAX_LENGTH };
+/* Numbers of dQ that one CTA rounds, a `once` row's end of a key head: what takes as long as a launch. */
+enum { MAX_LENGTH = ATTN_CUDA_MAX_LENGTH, MAX_ONCE = 1 << 16 };
 static const char prepare_symbol[] = "attn_sdpa_bwd_smxx_prepare", convert_symbol[] = "attn_sdpa_bwd_smxx_convert",
                   sums_symbol[] = "attn_sdpa_bwd_smxx_sums", bias_bf16[] = "attn_sdpa_bwd_bias_sm80_bf16",
                   bias_f16[] = "attn_sdpa_bwd_bias_sm80_f16";
@@ -58,7 +59,7 @@ static struct geometry lay_out(const struct attn_kernel *k, const struct attn_cu
     g.at.share = take(end, c->full ? rows : 0);
     g.at.dsink = take(end, attn_core_has(p, ATTN_GRAD_SINK) ? rows : 0);
     g.at.dalibi = take(end, attn_core_has(p, ATTN_GRAD_ALIBI) ? p->batch * p->heads_q * g.bias_tiles : 0);
-    g.at.turns_bytes = k->deterministic ? (rows / c->rows + 1) * 4 : 0;
+    g.at.turns_bytes = k->deterministic || c->once ? (rows / c->rows + 1) * 4 : 0;
     g.at.turns = take(end, g.at.turns_bytes / 4);
     g.at.dq = take(end, rows * c->dim);
     return g;
@@ -77,6 +78,20 @@ static int refuse_features(const struct kp_sdpa_bwd_config *c, const attn_proble
     return !c->full && missing;
 }
 
+/* Its CTAs are counted: each must come by. */
+static int refuse_once(const struct kp_sdpa_bwd_config *c, const attn_problem *p, struct attn_text *why) {
+    const double numbers = (double)p->seq_q * c->dim * (p->heads_k > 0 ? (double)(p->heads_q / p->heads_k) : 1);
+    if (!c->once) return 0;
+    if (attn_core_has(p, ATTN_PACKED | ATTN_SEQLENS_Q)) {
+        attn_text_add(why, "has no code for packed sequences or query lengths: rows without once do");
+        return 1;
+    }
+    if (numbers > MAX_ONCE)
+        attn_text_add(why, "one CTA would round %.0f numbers of dQ, at most %d: rows without once do", numbers,
+                      MAX_ONCE);
+    return numbers > MAX_ONCE;
+}
+
 static int supports(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                     struct attn_text *why) {
     const struct kp_sdpa_bwd_config *c = k->impl;
@@ -84,7 +99,7 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
         attn_text_add(why, "serves another operator or dtype");
         return 0;
     }
-    if (attn_cuda_sdpa_refuse(p, c->dim, c->dim, why) || refuse_features(c, p, why) ||
+    if (attn_cuda_sdpa_refuse(p, c->dim, c->dim, why) || refuse_features(c, p, why) || refuse_once(c, p, why) ||
         attn_cuda_refuse_image(dev, c->symbol, KP_SDPA_BWD_SHARED_BYTES(*c), why) ||
         attn_cuda_refuse_image(dev, prepare_symbol, 0, why) || attn_cuda_refuse_image(dev, convert_symbol, 0, why) ||
         (wants_sums(p) && attn_cuda_refuse_image(dev, sums_symbol, 0, why)) ||
@@ -124,7 +139,8 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
     const double compute = attn_problem_flops(p) * padding / (peak * rate);
     const double memory = (attn_problem_bytes(p) + 12.0 * (double)(p->batch * p->heads_q) * (double)p->seq_q * c->dim) /
                           (2e10 * l->n_sms);
-    return 1e-5 + (compute + memory) * (1 + 1e-4 * c->dim) * (1 + 1e-3 * (128 - c->keys));
+    const double unmeasured = c->once ? 1.2 : 1; /* until a device has said when they are quicker */
+    return (1e-5 + (compute + memory) * (1 + 1e-4 * c->dim) * (1 + 1e-3 * (128 - c->keys))) * unmeasured;
 }
 
 static uint64_t workspace(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
@@ -152,6 +168,14 @@ static attn_status prepare(const struct attn_kernel *k, struct attn_core_device 
 }
 
 /* ------------------------------------------------------------------ launch ------------------------- */
+
+/* A launch without its tensors: the plan's note. Grids that depend on which gradients are asked for are 0. */
+enum { PREPARE, MAIN, CONVERT, BIAS, SUMS, STEPS };
+struct note {
+    struct kp_sdpa_bwd kp;
+    struct geometry g;
+    struct attn_cuda_work work[STEPS];
+};
 
 static void set_outputs(struct kp_sdpa_bwd *kp, const struct geometry *g, const attn_problem *p,
                         const attn_args *args) {
@@ -182,12 +206,20 @@ static void set_outputs(struct kp_sdpa_bwd *kp, const struct geometry *g, const 
     kp->dq_sum = kp->dq.data ? base + (uint64_t)g->at.dq : 0;
 }
 
-static void set_geometry(struct kp_sdpa_bwd *kp, const struct geometry *g, const struct attn_kernel *k,
-                         const attn_problem *p, const attn_args *args) {
+static void set_workspace(struct kp_sdpa_bwd *kp, const struct geometry *g, const struct attn_kernel *k,
+                          const attn_problem *p, const attn_args *args) {
     const struct kp_sdpa_bwd_config *c = k->impl;
     const uint64_t base = (uint64_t)(uintptr_t)args->workspace;
     kp->stat_g = c->full ? base + (uint64_t)g->at.share : 0;
-    kp->turns = k->deterministic && kp->dq_sum ? base + (uint64_t)g->at.turns : 0;
+    kp->turns = (k->deterministic || c->once) && kp->dq_sum && g->row_tiles > 0 ? base + (uint64_t)g->at.turns : 0;
+    if (kp->dmask.data && p->seq_q > 0 && p->seq_k > 0)
+        kp->mask_items = (kp->dmask.batch ? p->batch : 1) * (kp->dmask.head ? p->heads_q : 1) *
+                         (kp->dmask.row ? g->bias_tiles : 1) *
+                         (kp->dmask.column ? blocks(p->seq_k, KP_SDPA_BWD_BIAS_TILE) : 1);
+    kp->alibi_items = kp->dalibi ? p->batch * p->heads_q * g->bias_tiles : 0;
+}
+
+static void set_geometry(struct kp_sdpa_bwd *kp, const struct geometry *g, const struct kp_sdpa_bwd_config *c) {
     kp->stat_rows = g->stat_rows;
     kp->rows = c->rows;
     kp->dim = c->dim;
@@ -198,47 +230,67 @@ static void set_geometry(struct kp_sdpa_bwd *kp, const struct geometry *g, const
     kp->row_tiles = (int32_t)g->row_tiles;
     kp->bias_tiles = (int32_t)g->bias_tiles;
     kp->section = (int32_t)g->section;
-    if (kp->dmask.data && p->seq_q > 0 && p->seq_k > 0)
-        kp->mask_items = (kp->dmask.batch ? p->batch : 1) * (kp->dmask.head ? p->heads_q : 1) *
-                         (kp->dmask.row ? g->bias_tiles : 1) *
-                         (kp->dmask.column ? blocks(p->seq_k, KP_SDPA_BWD_BIAS_TILE) : 1);
-    kp->alibi_items = kp->dalibi ? p->batch * p->heads_q * g->bias_tiles : 0;
 }
 
-static attn_status start(const struct attn_core_device *dev, const char *symbol, int64_t ctas, int64_t threads,
-                         int64_t shared_bytes, const struct kp_sdpa_bwd *kp, void *stream) {
-    if (ctas <= 0) return ATTN_OK;
-    const struct attn_cuda_grid grid = {.x = (uint32_t)lesser(ctas, INT32_MAX),
-                                        .y = 1,
-                                        .z = 1,
-                                        .threads = (uint32_t)threads,
-                                        .shared_bytes = (uint32_t)shared_bytes};
-    return attn_cuda_launch(dev, attn_cuda_variant_find(symbol), &grid, kp, sizeof *kp, stream);
+static uint32_t grid_of(int64_t ctas) { return (uint32_t)lesser(ctas < 0 ? 0 : ctas, INT32_MAX); }
+
+static struct attn_cuda_work step(const struct attn_core_device *dev, const char *symbol, int64_t ctas, int64_t threads,
+                                  int64_t shared_bytes) {
+    return (struct attn_cuda_work){
+        .variant = attn_cuda_variant_of(dev, symbol),
+        .params_bytes = sizeof(struct kp_sdpa_bwd),
+        .grid = {
+            .x = grid_of(ctas), .y = 1, .z = 1, .threads = (uint32_t)threads, .shared_bytes = (uint32_t)shared_bytes}};
+}
+
+static void write_note(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                       void *out) {
+    const struct kp_sdpa_bwd_config *c = k->impl;
+    struct note *note = out;
+    const struct geometry g = lay_out(k, attn_cuda_limits_of(dev), p);
+    const int64_t row_tiles = p->batch * p->heads_q * g.row_tiles;
+    note->g = g;
+    attn_cuda_sdpa_numbers(&note->kp.in, p);
+    set_geometry(&note->kp, &g, c);
+    note->work[PREPARE] = step(dev, prepare_symbol, row_tiles, 256, 0);
+    note->work[MAIN] = step(dev, c->symbol, g.items, 32 * c->warps, KP_SDPA_BWD_SHARED_BYTES(*c));
+    note->work[CONVERT] = step(dev, convert_symbol, row_tiles, 256, 0);
+    if (wants_bias(p)) note->work[BIAS] = step(dev, bias_symbol(p), 0, 128, KP_SDPA_BWD_BIAS_SHARED_BYTES);
+    if (wants_sums(p)) note->work[SUMS] = step(dev, sums_symbol, 0, 256, 1024);
+}
+
+static attn_status launch_noted(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                                const void *from, const attn_args *args) {
+    const struct note *note = from;
+    struct kp_sdpa_bwd kp = note->kp;
+    const struct kp_sdpa_bwd_config *c = k->impl;
+    struct attn_cuda_work work[STEPS];
+    int32_t n = 0;
+    if (p->heads_q <= 0) return ATTN_OK;
+    attn_cuda_sdpa_tensors(&kp.in, p, args);
+    set_outputs(&kp, &note->g, p, args);
+    set_workspace(&kp, &note->g, k, p, args);
+    const int wanted[STEPS] = {[PREPARE] = 1,
+                               [MAIN] = kp.dq.data || kp.dk.data || kp.dv.data,
+                               [CONVERT] = kp.dq.data && !(c->once && note->g.items > 0),
+                               [BIAS] = wants_bias(p),
+                               [SUMS] = wants_sums(p)};
+    for (int32_t i = 0; i < STEPS; i++) {
+        if (!wanted[i]) continue;
+        work[n] = note->work[i];
+        work[n].params = &kp;
+        if (i == BIAS) work[n].grid.x = grid_of(kp.mask_items + kp.alibi_items);
+        if (i == SUMS) work[n].grid.x = grid_of(p->heads_q * (kp.dalibi && kp.dalibi_per_batch ? 1 + p->batch : 2));
+        n += work[n].grid.x > 0;
+    }
+    return attn_cuda_launch_all(dev, work, n, args->stream);
 }
 
 static attn_status launch(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                           const attn_args *args) {
-    const struct kp_sdpa_bwd_config *c = k->impl;
-    const struct geometry g = lay_out(k, attn_cuda_limits_of(dev), p);
-    struct kp_sdpa_bwd kp = {0};
-    if (p->heads_q <= 0) return ATTN_OK;
-    attn_cuda_sdpa_inputs(&kp.in, p, args);
-    set_outputs(&kp, &g, p, args);
-    set_geometry(&kp, &g, k, p, args);
-    const int64_t row_tiles = p->batch * p->heads_q * g.row_tiles,
-                  sums = wants_sums(p) ? p->heads_q * (kp.dalibi && kp.dalibi_per_batch ? 1 + p->batch : 2) : 0;
-    void *stream = args->stream;
-    attn_status status = ATTN_OK;
-    if (kp.turns) status = attn_cuda_fill_zero(dev, (void *)(uintptr_t)kp.turns, (size_t)g.at.turns_bytes, stream);
-    if (!status) status = start(dev, prepare_symbol, row_tiles, 256, 0, &kp, stream);
-    if (!status && (kp.dq.data || kp.dk.data || kp.dv.data))
-        status = start(dev, c->symbol, g.items, 32 * c->warps, KP_SDPA_BWD_SHARED_BYTES(*c), &kp, stream);
-    if (!status && kp.dq.data) status = start(dev, convert_symbol, row_tiles, 256, 0, &kp, stream);
-    if (!status && wants_bias(p))
-        status =
-            start(dev, bias_symbol(p), kp.mask_items + kp.alibi_items, 128, KP_SDPA_BWD_BIAS_SHARED_BYTES, &kp, stream);
-    if (!status) status = start(dev, sums_symbol, sums, 256, 1024, &kp, stream);
-    return status;
+    struct note note = {0};
+    write_note(k, dev, p, &note);
+    return launch_noted(k, dev, p, &note, args);
 }
 
 /* ------------------------------------------------------------------ rows --------------------------- */
@@ -247,6 +299,7 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
 #define VARIANT(tail, source, ...)                                                                                     \
     static const struct kp_sdpa_bwd_config config_##tail = {.symbol = "attn_sdpa_bwd_sm80_" #tail, __VA_ARGS__};
 #include "kernels/variants/sdpa_bwd_sm80.def"
+#include "kernels/variants/sdpa_bwd_sm80.once.def"
 #undef VARIANT
 
 #define ROW(tail, ordered_tail, is_ordered, words, dtype_of_line)                                                      \
@@ -260,12 +313,17 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
      .bit_stable = is_ordered,                                                                                         \
      .features = ATTN_CUDA_SM80,                                                                                       \
      .impl = &config_##tail,                                                                                           \
-     .workspace = workspace},
+     .workspace = workspace,                                                                                           \
+     ATTN_CUDA_NOTED},
 #define VARIANT(tail, source, dtype_of_line, ...)                                                                      \
     ROW(tail, "", 0, "; dQ is summed in any order", dtype_of_line)                                                     \
     ROW(tail, "_ordered", 1, "; dQ is summed in order", dtype_of_line)
 const struct attn_kernel attn_cuda_sdpa_bwd_rows[] = {
 #include "kernels/variants/sdpa_bwd_sm80.def"
-};
 #undef VARIANT
+#define VARIANT(tail, source, dtype_of_line, ...)                                                                      \
+    ROW(tail, "", 0, "; dQ is summed in any order, small problems", dtype_of_line)
+#include "kernels/variants/sdpa_bwd_sm80.once.def"
+#undef VARIANT
+};
 const int32_t attn_cuda_n_sdpa_bwd_rows = sizeof attn_cuda_sdpa_bwd_rows / sizeof attn_cuda_sdpa_bwd_rows[0];

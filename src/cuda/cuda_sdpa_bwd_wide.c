@@ -251,7 +251,7 @@ static attn_status start(const struct attn_core_device *dev, const char *symbol,
                                         .z = 1,
                                         .threads = (uint32_t)threads,
                                         .shared_bytes = (uint32_t)shared_bytes};
-    return attn_cuda_launch(dev, attn_cuda_variant_find(symbol), &grid, kp, kp_bytes, stream);
+    return attn_cuda_launch(dev, attn_cuda_variant_of(dev, symbol), &grid, kp, kp_bytes, stream);
 }
 
 /* Queue one of the main kernels. kp: all that does not depend on it. */

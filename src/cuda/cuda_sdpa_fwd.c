@@ -168,30 +168,64 @@ static void set_geometry(struct kp_sdpa_fwd *kp, const struct geometry *g) {
     kp->by_group = divisor(g->pack == 1 ? heads_q / heads_k : 1);
 }
 
-static attn_status launch(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
-                          const attn_args *args) {
+/* A launch without its tensors: the plan's note. The parameters' part_* are offsets into the workspace. */
+struct note {
+    struct kp_sdpa_fwd kp;
+    struct attn_cuda_work work[2];
+    int32_t n; /* of work */
+};
+
+static void write_note(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                       void *out) {
     const struct kp_sdpa_fwd_config *c = k->impl;
     const struct geometry g = lay_out(c, attn_cuda_limits_of(dev), p);
-    if (g.items == 0) return ATTN_OK;
-    struct kp_sdpa_fwd kp = {0};
-    attn_cuda_sdpa_inputs(&kp.in, p, args);
-    kp.out = attn_cuda_view(p, args, ATTN_ROLE_OUT);
-    kp.lse = attn_cuda_view(p, args, ATTN_ROLE_LSE);
-    kp.lse_rounded = attn_cuda_view(p, args, ATTN_ROLE_LSE_ROUNDED);
-    set_geometry(&kp, &g);
-    if (g.splits > 1) {
-        kp.part_o = (uint64_t)(uintptr_t)args->workspace;
-        kp.part_m = kp.part_o + (uint64_t)(g.splits * g.rows * g.part_row) * sizeof(float);
-        kp.part_l = kp.part_m + (uint64_t)(g.splits * g.rows) * sizeof(float);
-    }
+    struct note *note = out;
+    struct kp_sdpa_fwd *kp = &note->kp;
+    if (g.items == 0) return;
+    attn_cuda_sdpa_numbers(&kp->in, p);
+    set_geometry(kp, &g);
     const struct attn_cuda_grid grid = {.x = (uint32_t)g.items,
                                         .y = 1,
                                         .z = 1,
                                         .threads = (uint32_t)KP_SDPA_THREADS(*c),
                                         .shared_bytes = (uint32_t)KP_SDPA_SHARED_BYTES(*c)};
-    struct attn_cuda_work work[2] = {{attn_cuda_variant_find(c->symbol), &kp, sizeof kp, grid}};
-    if (g.splits > 1) work[1] = attn_cuda_sdpa_merge(dev, c->dtype, &kp);
-    return attn_cuda_launch_all(dev, work, g.splits > 1 ? 2 : 1, args->stream);
+    note->work[0] = (struct attn_cuda_work){attn_cuda_variant_of(dev, c->symbol), NULL, sizeof *kp, grid};
+    note->n = 1;
+    if (g.splits <= 1) return;
+    kp->part_m = (uint64_t)(g.splits * g.rows * g.part_row) * sizeof(float);
+    kp->part_l = kp->part_m + (uint64_t)(g.splits * g.rows) * sizeof(float);
+    note->work[1] = attn_cuda_sdpa_merge(dev, c->dtype, kp);
+    note->n = 2;
+}
+
+static attn_status launch_noted(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                                const void *from, const attn_args *args) {
+    const struct note *note = from;
+    (void)k;
+    if (note->n == 0) return ATTN_OK;
+    struct kp_sdpa_fwd kp = note->kp;
+    struct attn_cuda_work work[2];
+    attn_cuda_sdpa_tensors(&kp.in, p, args);
+    kp.out = attn_cuda_view(p, args, ATTN_ROLE_OUT);
+    kp.lse = attn_cuda_view(p, args, ATTN_ROLE_LSE);
+    kp.lse_rounded = attn_cuda_view(p, args, ATTN_ROLE_LSE_ROUNDED);
+    if (note->n > 1) {
+        kp.part_o = (uint64_t)(uintptr_t)args->workspace;
+        kp.part_m += kp.part_o;
+        kp.part_l += kp.part_o;
+    }
+    for (int32_t i = 0; i < note->n; i++) {
+        work[i] = note->work[i];
+        work[i].params = &kp;
+    }
+    return attn_cuda_launch_all(dev, work, note->n, args->stream);
+}
+
+static attn_status launch(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                          const attn_args *args) {
+    struct note note = {0};
+    write_note(k, dev, p, &note);
+    return launch_noted(k, dev, p, &note, args);
 }
 
 /* ------------------------------------------------------------------ rows --------------------------- */
@@ -214,7 +248,8 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
      .bit_stable = 1,                                                                                                  \
      .features = ATTN_CUDA_SM80,                                                                                       \
      .impl = &config_##tail,                                                                                           \
-     .workspace = workspace},
+     .workspace = workspace,                                                                                           \
+     ATTN_CUDA_NOTED},
 const struct attn_kernel attn_cuda_sdpa_fwd_rows[] = {
 #include "kernels/variants/sdpa_fwd_sm80.def"
 };

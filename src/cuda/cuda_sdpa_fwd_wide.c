@@ -161,7 +161,7 @@ static attn_status start(const struct attn_core_device *dev, const struct kp_sdp
                                         .z = 1,
                                         .threads = (uint32_t)(32 * c->warps),
                                         .shared_bytes = (uint32_t)g->memory.bytes};
-    struct attn_cuda_work work[2] = {{attn_cuda_variant_find(c->symbol), &kp, sizeof kp, grid}};
+    struct attn_cuda_work work[2] = {{attn_cuda_variant_of(dev, c->symbol), &kp, sizeof kp, grid}};
     if (g->splits > 1) work[1] = attn_cuda_sdpa_merge(dev, c->dtype, &kp.fwd);
     return attn_cuda_launch_all(dev, work, g->splits > 1 ? 2 : 1, args->stream);
 }

@@ -77,6 +77,6 @@ attn_status attn_cuda_halves_start(const struct attn_core_device *dev, const str
     if (status || job.items <= 0) return status;
     const struct attn_cuda_grid grid = {
         .x = (uint32_t)attn_cuda_lesser(job.items, INT32_MAX), .y = 1, .z = 1, .threads = 256, .shared_bytes = 16};
-    return attn_cuda_launch(dev, attn_cuda_variant_find(attn_cuda_halves_symbol), &grid, &job, sizeof job,
+    return attn_cuda_launch(dev, attn_cuda_variant_of(dev, attn_cuda_halves_symbol), &grid, &job, sizeof job,
                             args->stream);
 }

@@ -8,7 +8,7 @@
 
 #include <sys/types.h>
 
-enum { ATTN_CUDA_MAX_DEVICES = 16 };
+enum { ATTN_CUDA_MAX_DEVICES = 16, ATTN_CUDA_NEAR = 64 };
 enum { ATTN_CUDA_IMAGE_ANY, ATTN_CUDA_IMAGE_PTX, ATTN_CUDA_IMAGE_CUBIN };
 
 /* A variant on a device. `function` is set last: whoever sees it may launch, within shared_bytes. */
@@ -24,7 +24,8 @@ struct attn_cuda_device {
     int32_t index;               /* the driver's ordinal */
     _Atomic(cu_context) context; /* primary, retained; NULL until prepared */
     struct attn_cuda_limits limits;
-    struct attn_cuda_loaded *loaded; /* attn_cuda_n_variants */
+    struct attn_cuda_loaded *loaded;                                /* attn_cuda_n_variants */
+    _Atomic(const struct attn_cuda_variant *) near[ATTN_CUDA_NEAR]; /* found before, by where the symbol stands */
 };
 
 struct attn_cuda_state {
@@ -48,6 +49,10 @@ static inline struct attn_cuda_device *attn_cuda_device_of(const struct attn_cor
  * driver. leave() returns `status` if it is a failure, else its own. */
 attn_status attn_cuda_enter(const struct attn_cuda_device *d);
 attn_status attn_cuda_leave(const struct attn_cuda_device *d, attn_status status);
+/* The same for launches: most callers work in the device's context, and to ask is cheaper than to exchange it twice.
+ * *entered: part() has to give the thread back its own. */
+attn_status attn_cuda_join(const struct attn_cuda_device *d, int *entered);
+attn_status attn_cuda_part(const struct attn_cuda_device *d, int entered, attn_status status);
 /* Allocating and loading are no work of a stream, but while one of the process records a graph the driver refuses them,
  * and spoils the recording, unless the thread says that it knows: exchange its mode for CU_CAPTURE_RELAXED before, and
  * again after. */

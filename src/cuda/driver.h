@@ -93,6 +93,7 @@ _Static_assert(sizeof(void *) != 8 || sizeof(struct cu_launch_config) == 56, "th
     X(cuDevicePrimaryCtxRelease, cuDevicePrimaryCtxRelease_v2, (cu_device))                                            \
     X(cuCtxPushCurrent, cuCtxPushCurrent_v2, (cu_context))                                                             \
     X(cuCtxPopCurrent, cuCtxPopCurrent_v2, (cu_context *))                                                             \
+    X(cuCtxGetCurrent, cuCtxGetCurrent, (cu_context *))                                                                \
     X(cuCtxSynchronize, cuCtxSynchronize, (void))                                                                      \
     X(cuMemAlloc, cuMemAlloc_v2, (cu_address *, size_t))                                                               \
     X(cuMemFree, cuMemFree_v2, (cu_address))                                                                           \

@@ -66,10 +66,11 @@ attn_status attn_cuda_launch_all(const struct attn_core_device *dev, const struc
                                  void *stream) {
     const struct attn_cuda_device *d = attn_cuda_device_of(dev);
     attn_status status = ATTN_OK;
+    int entered;
     for (int32_t i = 0; i < n; i++) TRY(check(d, &work[i]));
-    TRY(attn_cuda_enter(d));
+    TRY(attn_cuda_join(d, &entered));
     for (int32_t i = 0; i < n && !status; i++) status = queue(d, &work[i], stream);
-    return attn_cuda_leave(d, status);
+    return attn_cuda_part(d, entered, status);
 }
 
 attn_status attn_cuda_launch(const struct attn_core_device *dev, const struct attn_cuda_variant *variant,
@@ -81,11 +82,12 @@ attn_status attn_cuda_launch(const struct attn_core_device *dev, const struct at
 attn_status attn_cuda_fill_zero(const struct attn_core_device *dev, void *memory, size_t bytes, void *stream) {
     const struct attn_cuda_device *d = attn_cuda_device_of(dev);
     const struct attn_cuda_driver *drv = &d->state->driver;
+    int entered;
     if (!bytes) return ATTN_OK;
-    TRY(attn_cuda_enter(d));
+    TRY(attn_cuda_join(d, &entered));
     cu_result r = drv->cuMemsetD8Async((cu_address)(uintptr_t)memory, 0, bytes, stream);
     attn_status status =
         r ? attn_cuda_fail(drv, r, ATTN_E_LAUNCH, "cuMemsetD8Async", "%zu bytes on cuda:%d", bytes, d->index)
           : wait(d, stream, "a fill with zeroes");
-    return attn_cuda_leave(d, status);
+    return attn_cuda_part(d, entered, status);
 }

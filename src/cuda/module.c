@@ -22,6 +22,18 @@ const struct attn_cuda_variant *attn_cuda_variant_find(const char *symbol) {
     return NULL;
 }
 
+/* Symbols of rows stand still, and not many are launched: the place of one says where it was found last time. */
+const struct attn_cuda_variant *attn_cuda_variant_of(const struct attn_core_device *dev, const char *symbol) {
+    struct attn_cuda_device *d = attn_cuda_device_of(dev);
+    const uintptr_t at = (uintptr_t)symbol;
+    _Atomic(const struct attn_cuda_variant *) *const slot = &d->near[(at >> 3 ^ at >> 9) % ATTN_CUDA_NEAR];
+    const struct attn_cuda_variant *v = atomic_load_explicit(slot, memory_order_relaxed);
+    if (v && !strcmp(v->symbol, symbol)) return v;
+    v = attn_cuda_variant_find(symbol);
+    if (v) atomic_store_explicit(slot, v, memory_order_relaxed); /* it points into a constant table */
+    return v;
+}
+
 /* Machine code runs on its architecture and on later ones of the same generation. */
 static int has_cubin(const struct attn_cuda_variant *v, const struct attn_cuda_limits *l) {
     int32_t arch = l->major * 10 + l->minor;

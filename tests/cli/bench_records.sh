@@ -20,10 +20,10 @@ printf 'dist hq=2 sq=3 sk=9 topk=4 f32\r' >"$dir/crlf.txt"
 "$attn" bench $quick --json --run-id id7 "@$dir/list.txt" "@$dir/crlf.txt" >"$dir/records" || fail 'bench @list: exit code'
 [ "$(wc -l <"$dir/records")" = 3 ] || fail 'bench @list: not three records'
 for key in run date commit device driver problem impl kernel measure median_us p10_us p90_us n batch clock host_us cache \
-    tflops gbps limit_share note; do
+    tflops gbps limit_share launches overhead_us note; do
     [ "$(grep -c "\"$key\":" "$dir/records")" = 3 ] || fail "a record lacks $key"
 done
-[ "$(head -n 1 "$dir/records" | grep -o '"[a-z0-9_]*":' | wc -l)" = 21 ] || fail 'a record has other keys'
+[ "$(head -n 1 "$dir/records" | grep -o '"[a-z0-9_]*":' | wc -l)" = 23 ] || fail 'a record has other keys'
 grep -q '"run":"id7".*"problem":"sdpa_bwd hq=2 sq=9 d=16 f32 causal".*"n":2,.*"limit_share":null' "$dir/records" || fail 'second record'
 if command -v python3 >/dev/null; then
     python3 - "$dir/records" <<'END' || fail 'records do not hold together'

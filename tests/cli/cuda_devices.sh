@@ -39,7 +39,12 @@ grep -q '"driver":"CUDA 13.0".*"clock":"device","host_us":[0-9].*"cache":"rotate
 ATTN_CUDA_DRIVER=$driver "$attn" bench --device cuda:1 --cache flush --min-time 0 --runs 3 --json "$problem" |
     grep -q '"batch":1,"clock":"device".*"cache":"flushed"' || fail 'bench --cache flush on cuda:1'
 ATTN_CUDA_DRIVER=$driver "$attn" bench --device cuda:1 --overhead --min-time 0 --runs 3 "$problem" >"$dir/calls" || fail 'bench --overhead on cuda:1'
-grep -q ' execute_call *$' "$dir/calls" || fail 'bench --overhead on cuda:1: rows'
+grep -q ' execute_call, 1 launch, overhead -*[0-9.]*$' "$dir/calls" || fail 'bench --overhead on cuda:1: rows'
+grep -q ' driver_floor, 1 launch$' "$dir/calls" || fail 'bench --overhead on cuda:1: no floor of the driver'
+ATTN_CUDA_DRIVER=$driver "$attn" bench --device cuda:1 --overhead --min-time 0 --runs 3 --json --kernel '*_ordered' \
+    'sdpa_bwd hq=2 sq=64 d=64 bf16' >"$dir/calls" 2>/dev/null || fail 'bench --overhead on cuda:1: backward'
+grep '"measure":"execute_call"' "$dir/calls" | grep -q '"launches":[34],"overhead_us":-*[0-9]' || fail 'launches of an ordered backward'
+grep '"measure":"driver_floor"' "$dir/calls" | grep -q '"launches":[34],"overhead_us":null' || fail 'floor of an ordered backward'
 
 # Run on the stand-in: kernels do not compute there, but tensors go there and come back, and its memory is given back.
 ATTN_CUDA_DRIVER=$driver "$attn" run --device cuda:1 --json "$problem" 2>/dev/null | grep -q '"device":"cuda:1".*"kernel":"attn_sdpa_fwd_sm' ||

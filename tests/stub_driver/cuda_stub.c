@@ -3,7 +3,7 @@
  * not executed, and misuse (no current context, a foreign address, an unknown symbol) is refused as the real one
  * refuses it, also what must not be called while a stream records a graph. CUDA_STUB_DEVICES lists architectures, as
  * in "80,90". */
-#include "stub_driver/cuda_stub.h"
+#include "stub_driver/cuda_stub_graph.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@ enum {
     CAPTURING = 900, /* not while a stream records a graph */
     UNKNOWN = 999
 };
-enum { MAX_DEVICES = 40, MAX_BLOCKS = 256, MAX_MODULES = 1024, DEPTH = 16, MAX_STREAMS = 64, MAX_LAUNCHES = 64 };
+enum { MAX_DEVICES = 40, MAX_BLOCKS = 256, MAX_MODULES = 1024, DEPTH = 16, MAX_STREAMS = 64 };
 
 struct cu_context_object {
     int device;
@@ -36,10 +36,6 @@ struct cu_module_object {
 struct cu_function_object {
     char name[128];
     int shared_limit;
-};
-struct cu_graph_object {
-    int32_t n;
-    struct cuda_stub_launch launch[MAX_LAUNCHES];
 };
 struct cu_stream_object {
     int live;
@@ -220,6 +216,11 @@ cu_result cuCtxPopCurrent_v2(cu_context *context) {
     *context = stack[--depth];
     return CU_OK;
 }
+cu_result cuCtxGetCurrent(cu_context *context) {
+    ENTER(0);
+    *context = depth ? stack[depth - 1] : NULL;
+    return CU_OK;
+}
 cu_result cuCtxSynchronize(void) {
     ENTER(1);
     NOT_WHILE_RECORDING();
@@ -241,11 +242,12 @@ static struct block *find(cu_address at, size_t bytes) {
 static struct cu_stream_object *object_of(cu_stream stream) {
     return stream >= streams && stream < streams + MAX_STREAMS ? stream : NULL;
 }
-static int queue(const struct cuda_stub_launch *l, cu_stream stream) {
+static int queue(const struct cuda_stub_launch *l, cu_function function, cu_address to, cu_stream stream) {
     const struct cu_stream_object *s = object_of(stream);
     if (state.n_log < (int32_t)(sizeof state.log / sizeof *state.log)) state.log[state.n_log++] = *l;
     if (!s || !s->graph) return stream == CUDA_STUB_CAPTURING;
-    if (s->graph->n < MAX_LAUNCHES) s->graph->launch[s->graph->n++] = *l;
+    if (s->graph->n < MAX_LAUNCHES)
+        s->graph->node[s->graph->n++] = (struct node){.launch = *l, .function = function, .to = to};
     state.recorded++;
     return 1;
 }
@@ -310,7 +312,7 @@ cu_result cuMemsetD8Async(cu_address to, unsigned char value, size_t bytes, cu_s
     ENTER(1);
     pthread_mutex_lock(&lock);
     struct block *b = find(to, bytes);
-    int now = b && !queue(&l, stream);
+    int now = b && !queue(&l, NULL, to, stream);
     if (now) memset((void *)(uintptr_t)to, value, bytes);
     pthread_mutex_unlock(&lock);
     return b ? CU_OK : misuse(INVALID_VALUE);
@@ -367,6 +369,7 @@ cu_result cuFuncSetAttribute(cu_function function, cu_function_attribute attribu
 }
 cu_result cuLaunchKernelEx(const cu_config *c, cu_function function, void **params, void **extra) {
     ENTER(1);
+    if (stack[depth - 1] == CUDA_STUB_FOREIGN) return misuse(INVALID_CONTEXT);
     if (!function || !params || extra || (c->n_attributes && !c->attributes)) return misuse(INVALID_VALUE);
     for (int i = 0; i < 3; i++)
         if (!c->grid[i] || !c->block[i] || (i && c->grid[i] > 65535)) return misuse(INVALID_VALUE);
@@ -385,7 +388,7 @@ cu_result cuLaunchKernelEx(const cu_config *c, cu_function function, void **para
     state.config.attributes = NULL;
     memcpy(state.params, params[0], (size_t)state.params_bytes);
     memcpy(state.function, function->name, sizeof state.function);
-    queue(&l, c->stream);
+    queue(&l, function, 0, c->stream);
     state.launches++;
     pthread_mutex_unlock(&lock);
     return CU_OK;
@@ -482,7 +485,7 @@ cu_result cuGraphLaunch(cu_exec exec, cu_stream stream) {
     const struct cu_graph_object *g = (const void *)exec;
     if (!object_of(stream)) return misuse(INVALID_VALUE);
     pthread_mutex_lock(&lock);
-    for (int32_t i = 0; i < g->n; i++) queue(&g->launch[i], stream);
+    for (int32_t i = 0; i < g->n; i++) queue(&g->node[i].launch, g->node[i].function, g->node[i].to, stream);
     state.replayed += g->n;
     pthread_mutex_unlock(&lock);
     return CU_OK;

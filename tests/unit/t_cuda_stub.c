@@ -192,6 +192,9 @@ static void images_are_loaded_once(void **state) {
     for (int32_t i = 0; i < attn_cuda_n_variants; i++)
         assert_ptr_equal(attn_cuda_variant_find(attn_cuda_variants[i].symbol), &attn_cuda_variants[i]);
     assert_null(attn_cuda_variant_find("attn_sdpa_fwd_nothing"));
+    for (int32_t i = 0; i < 2 * attn_cuda_n_variants; i++) /* more of them than it keeps in mind */
+        assert_ptr_equal(attn_cuda_variant_of(dev, attn_cuda_variants[i / 2].symbol), &attn_cuda_variants[i / 2]);
+    assert_null(attn_cuda_variant_of(dev, "attn_sdpa_fwd_nothing"));
     struct attn_cuda_grid g = {.x = 7, .y = 5, .z = 3, .threads = 128, .shared_bytes = 1000};
     const int params[3] = {11, 22, 33};
     assert_int_equal(attn_cuda_launch(dev, v, &g, params, sizeof params, NULL), ATTN_E_INTERNAL); /* not prepared */
@@ -313,10 +316,18 @@ static void callers_context_is_kept(void **state) {
     assert_int_equal(attn_memory_copy(ctx, ATTN_DEVICE_CUDA(0), memory, ATTN_DEVICE_CPU, "abc", 4), ATTN_OK);
     assert_int_equal(attn_device_synchronize(ctx, ATTN_DEVICE_CUDA(0)), ATTN_OK);
     attn_memory_free(ctx, ATTN_DEVICE_CUDA(0), memory, 100);
-    if (attn_cuda_n_variants)
+    const struct attn_cuda_grid g = {.x = 1, .y = 1, .z = 1, .threads = 32};
+    if (attn_cuda_n_variants) { /* the driver refuses a launch in the other context */
         assert_int_equal(attn_cuda_variant_load(cuda_device(ctx), attn_cuda_variants, 0), ATTN_OK);
+        assert_int_equal(attn_cuda_launch(cuda_device(ctx), attn_cuda_variants, &g, &g, sizeof g, NULL), ATTN_OK);
+    }
     assert_int_equal(s->driver.cuCtxPopCurrent(&top), CU_OK);
     assert_ptr_equal(top, CUDA_STUB_FOREIGN);
+    assert_int_equal(s->driver.cuCtxPushCurrent(atomic_load(&s->devices[0].context)), CU_OK);
+    if (attn_cuda_n_variants) /* nothing to exchange */
+        assert_int_equal(attn_cuda_launch(cuda_device(ctx), attn_cuda_variants, &g, &g, sizeof g, NULL), ATTN_OK);
+    assert_int_equal(s->driver.cuCtxPopCurrent(&top), CU_OK);
+    assert_ptr_equal(top, atomic_load(&s->devices[0].context));
     assert_int_not_equal(s->driver.cuCtxPopCurrent(&top), CU_OK);
     stub->misuse = 0;
     attn_ctx_release(ctx);
