@@ -26,45 +26,47 @@ static __device__ __forceinline__ void note_rows(uint32_t shared, int t, uint32_
     if (lane < 2) shared_store32(shared + MASK_AT + 8 * parity + 4 * lane, lane ? hi : lo);
 }
 
-/* What copies of a thread have in common: its chunk of row 0 of kv, four rows (0 for slots that are not valid) and, from
- * bit 4 on, which are valid. A row's stride in bytes is below 2^32, as the row's supports() sees to. */
+/* Rows that a thread has addresses of: all four, or two of a pair's eight, which it reads anew for every two slices. */
+constexpr int HELD = 4;
+/* Where they begin, at its chunk (row 0 for slots that are not valid), and, from bit 4 on,
+ * which are valid. */
 struct copies {
-    uint64_t kv;
-    uint32_t row[4], valid;
+    const uint16_t *from[HELD];
+    uint32_t valid;
 };
-/* Passes first .. first + 3 of the tile whose notes are in place `parity`. */
-static __device__ __forceinline__ void find_rows(uint32_t shared, struct copies *c, uint32_t parity, int first) {
+/* Passes first .. first + HELD - 1 of the tile whose notes are in place `parity`. */
+static __device__ __forceinline__ void find_rows(const struct kp_mla_bwd *p, uint32_t shared, struct copies *c,
+                                                 uint32_t parity, int first) {
     const uint32_t thread = (uint32_t)recompute((int)threadIdx.x) & (PRODUCERS - 1);
     const uint32_t note = shared + NOTE_AT + 256 * parity + 4 * (thread >> 3) + 4 * STEP * (uint32_t)first;
-    c->kv = kept(shared + ITEM_AT + 16) + (thread & 7) * 16;
+    const uint16_t *kv = (const uint16_t *)kept(shared + ITEM_AT + 16) + (thread & 7) * 8;
+    int32_t row[HELD];
     c->valid = 0;
 #pragma unroll
-    for (int k = 0; k < 4; k++) c->row[k] = shared_load32(note + 4 * STEP * k);
+    for (int k = 0; k < HELD; k++) row[k] = (int32_t)shared_load32(note + 4 * STEP * k);
 #pragma unroll
-    for (int k = 0; k < 4; k++) {
-        c->valid |= ((int32_t)c->row[k] >= 0 ? 16u : 0) << k;
-        c->row[k] = (uint32_t)max((int32_t)c->row[k], 0);
+    for (int k = 0; k < HELD; k++) {
+        c->valid |= (row[k] >= 0 ? 16u : 0) << k;
+        c->from[k] = kv + max(row[k], 0) * p->in.kv.row;
     }
 }
 /* Of slices x .. x + n - 1. */
-static __device__ __forceinline__ void copy_rows(const struct kp_mla_bwd *p, uint32_t shared, const struct copies *c,
-                                                 int first, uint32_t x, uint32_t n) {
-    const uint32_t to = shared + K_AT + place_of() + x * SLICE + (uint32_t)first * STEP * 128, stride = 2 * (uint32_t)p->in.kv.row;
+static __device__ __forceinline__ void copy_rows(uint32_t shared, const struct copies *c, int first, uint32_t x,
+                                                 uint32_t n) {
+    const uint32_t to = shared + K_AT + place_of() + x * SLICE + (uint32_t)first * STEP * 128;
 #pragma unroll
-    for (int k = 0; k < 4; k++) {
-        const uint64_t from = address_of(c->kv + x * 128, c->row[k], stride);
+    for (int k = 0; k < HELD; k++)
 #pragma unroll
         for (uint32_t y = 0; y < n; y++)
-            copy_async16(to + k * STEP * 128 + y * SLICE, (const char *)from + y * 128, c->valid >> k & 16);
-    }
+            copy_async16(to + k * STEP * 128 + y * SLICE, c->from[k] + (x + y) * 64, c->valid >> k & 16);
 }
-/* Slices x .. x + n - 1 whole. A pair's threads have eight rows each and no registers for so many: they are read anew. */
+/* Slices x .. x + n - 1 whole. */
 static __device__ __forceinline__ void gather_slices(const struct kp_mla_bwd *p, uint32_t shared, struct copies *c,
                                                      uint32_t parity, uint32_t x, uint32_t n) {
 #pragma unroll
-    for (int first = 0; first < PASSES; first += 4) {
-        if (CTAS == 2) find_rows(shared, c, parity, first);
-        copy_rows(p, shared, c, first, x, n);
+    for (int first = 0; first < PASSES; first += HELD) {
+        if (CTAS == 2) find_rows(p, shared, c, parity, first);
+        copy_rows(shared, c, first, x, n);
     }
     copy_commit();
 }
@@ -84,8 +86,8 @@ static __device__ __forceinline__ void produce_even(const struct kp_mla_bwd *p, 
                 mbar_wait(shared + K_FREE, (state & 1) ^ 1);
             named_sync(4, PRODUCERS);
             struct copies c;
-            if (CTAS == 1) find_rows(shared, &c, state & 1, 0);
-#pragma unroll(CTAS == 2 ? 1 : 4)
+            if (CTAS == 1) find_rows(p, shared, &c, state & 1, 0);
+#pragma unroll
             for (uint32_t i = 0; i < 8; i += 2) {
                 const uint32_t x = slice_of(i);
                 mbar_wait(shared + K_FREE + 4 * x, (state & 1) ^ 1); /* of slices x, x + 1 */

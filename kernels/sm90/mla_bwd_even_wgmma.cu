@@ -38,10 +38,11 @@
  * place n % 2: they are rewritten after K_FREE [0] of n + 1, so after barrier 6 of n + 1, which follows their last
  * reading. */
 #include "kernels/sm90/mla_bwd_cells_wgmma.h"
-#include "kernels/sm90/mla_bwd_dkv_wgmma.h"
 #include "kernels/sm90/mla_bwd_even_gather_wgmma.h"
 #include "kernels/sm90/mla_bwd_pair_wgmma.h"
+#include "kernels/sm90/mla_bwd_places_wgmma.h"
 
+constexpr int MORE = 240;
 /* As in mla_bwd_wgmma.cu: f16 needs a score in several sums. */
 constexpr uint32_t SUM_SLICES = TYPE == KP_F16 ? 3 : SLICES;
 
@@ -133,8 +134,8 @@ static __device__ __forceinline__ constexpr uint32_t own_slice(uint32_t w, uint3
 
 /* dKV of a tile; the products of the first slice, in set a, have been started. last: the item's last tile. */
 template <int W>
-static __device__ __forceinline__ void gradients(const struct kp_mla_bwd *p, uint32_t shared, float a[16],
-                                                 const struct tile *t, const struct target *to, int last) {
+static __device__ __forceinline__ void gradients(uint32_t shared, float a[16], const struct tile *t,
+                                                 const struct places *to, int last) {
     const uint32_t mine = CTAS == 2 ? rank_of() : 1; /* half of a slice's columns that set b has */
     float b[16];
 #pragma unroll
@@ -146,7 +147,7 @@ static __device__ __forceinline__ void gradients(const struct kp_mla_bwd *p, uin
         if (CTAS == 2)
             send_half<W>(shared, a, t->n, i);
         else
-            emit(p, a, to, 64 * x);
+            add_places(a, to, 64 * x);
         if (i < 3) multiply<0>(a, t, own_slice(W, i + 1), mine ^ 1);
         /* of slice 8, whose half this CTA adds (or sends, W = 0 of a pair) */
         if (i == 3 && SLICES > 8) multiply<1>(a, t, 8, CTAS == 2 ? mine ^ (W ^ 1) : W);
@@ -154,7 +155,7 @@ static __device__ __forceinline__ void gradients(const struct kp_mla_bwd *p, uin
         wgmma_hold(b, 16);
         if (last && lane_of() == 0) mbar_arrive(shared + Q_FREE + 8 * x);
         if (CTAS == 2) take_half<W>(shared, b, t->n, i);
-        emit(p, b, to, 64 * x + 32 * mine);
+        add_places(b, to, 64 * x + (CTAS == 2 ? 0 : 32));
     }
     if (SLICES > 8) {
         wgmma_wait(0);
@@ -164,7 +165,7 @@ static __device__ __forceinline__ void gradients(const struct kp_mla_bwd *p, uin
             send_half<0>(shared, a, t->n, 4);
         } else {
             if (CTAS == 2) take_half<1>(shared, a, t->n, 4);
-            emit(p, a, to, 512 + 32 * (CTAS == 2 ? mine : W));
+            add_places(a, to, 512 + (CTAS == 2 ? 0 : 32 * W));
         }
     }
     if (CTAS == 2) {
@@ -180,10 +181,7 @@ static __device__ __forceinline__ void keep_item_of(const struct kp_mla_bwd *p, 
     if ((threadIdx.x & 127) == 0) {
         const struct item w = work_of(p, at);
         keep_rows<W>(p, &w, shared);
-        keep4(shared + SUMS_AT + 16 * W,
-              PAIRS ? p->pairs + 4 * ((uint64_t)at * (uint64_t)p->in.topk * D)
-                    : p->sum.data + 4 * (uint64_t)(w.b * p->sum.batch),
-              0);
+        keep4(shared + SUMS_AT + 16 * W, p->sum.data + 4 * (uint64_t)(w.b * p->sum.batch), 0);
     }
     named_sync(1 + W, 128);
 }
@@ -201,7 +199,7 @@ template <int W> static __device__ __forceinline__ void consume(const struct kp_
 #pragma unroll 1
         for (int i = 0; i < tiles; i++, n++, parity ^= 1) {
             struct tile t;
-            struct target to;
+            struct places to;
             uint32_t ds[8];
             {
                 float s[32], other[16];
@@ -233,12 +231,12 @@ template <int W> static __device__ __forceinline__ void consume(const struct kp_
                 mbar_arrive(shared + K_FREE + 16 * W);
                 mbar_arrive(shared + (CTAS == 2 ? PD_READ : PD_FREE));
             }
-            find_target(p, &to, shared, shared + SUMS_AT + 16 * W, (uint32_t)i, parity & 1);
+            find_places(p, &to, shared, shared + SUMS_AT + 16 * W, parity & 1, CTAS == 2 ? rank_of() : 0);
             wgmma_wait(1);
             wgmma_hold(q, 128);
             wgmma_hold(rope, 16);
             if (lane_of() == 0) mbar_arrive(shared + K_FREE + 16 * W + 8);
-            gradients<W>(p, shared, a, &t, &to, i + 1 == tiles);
+            gradients<W>(shared, a, &t, &to, i + 1 == tiles);
         }
         if (tiles) parity ^= 2;
         if (p->dq.data) {
@@ -264,15 +262,15 @@ extern "C" __global__ void __launch_bounds__(KP_MLA_BWD_SM90_EVEN_THREADS, 1)
     if (CTAS == 2) cluster_sync();
     switch (threadIdx.x >> 7) {
     case 0:
-        registers_more<240>();
+        registers_more<MORE>();
         consume<0>(&p, shared);
         break;
     case 1:
-        registers_more<240>();
+        registers_more<MORE>();
         consume<1>(&p, shared);
         break;
     default:
-        registers_fewer<24>();
+        registers_fewer<504 - 2 * MORE>();
         /* told from one lane: the compiler sees that warps stay together, and that what they share can be shared */
         if (CTAS == 2 && (__shfl_sync(~0u, threadIdx.x >> 5, 0) & 3) >= PRODUCERS / 32)
             relay(&p, shared, threadIdx.x >> 5 & 1);

@@ -7,7 +7,8 @@
 #include "kernels/device/wgmma.h"
 #include "kernels/sm90/mla_gather_wgmma.h"
 
-constexpr int TYPE = CFG_DTYPE, D = CFG_DIM, PAIRS = CFG_DETERMINISTIC, CTAS = CFG_CTAS, EVEN = CFG_EVEN;
+constexpr int TYPE = CFG_DTYPE, D = CFG_DIM, PAIRS = CFG_DETERMINISTIC, CTAS = CFG_CTAS, EVEN = CFG_EVEN != 0;
+constexpr int LINES = CFG_EVEN == 1;
 static_assert(D == 576 || D == 512, "the slices of a key row");
 static_assert(CTAS == 1 || EVEN, "pairs of CTAs have the even form");
 constexpr int SLICES = D / 64, V_SLICES = KP_MLA_DIM_V / 64;
