@@ -71,8 +71,8 @@ static __device__ __forceinline__ void gather_slices(const struct kp_mla_bwd *p,
     copy_commit();
 }
 
-/* Pairs of slices. Up to four are under way: K has to come while dKV is formed. */
-constexpr int GROUPS = (SLICES + 1) / 2;
+/* Pairs of slices. Several are under way: K has to come while dKV is formed. */
+constexpr int GROUPS = (SLICES + 1) / 2, LATE = key_slice(6) == 8;
 
 static __device__ __forceinline__ void produce_even(const struct kp_mla_bwd *p, uint32_t shared) {
     uint32_t state = 0; /* bit 0: parity of tiles, bit 1: of items with tiles; the rest: the item's tile */
@@ -88,17 +88,23 @@ static __device__ __forceinline__ void produce_even(const struct kp_mla_bwd *p, 
             struct copies c;
             if (CTAS == 1) find_rows(p, shared, &c, state & 1, 0);
 #pragma unroll
-            for (uint32_t i = 0; i < 8; i += 2) {
-                const uint32_t x = slice_of(i);
+            for (uint32_t i = 0; i < (LATE ? 6 : 8); i += 2) {
+                const uint32_t x = key_slice(i);
                 mbar_wait(shared + K_FREE + 4 * x, (state & 1) ^ 1); /* of slices x, x + 1 */
                 gather_slices(p, shared, &c, state & 1, x, 2);
             }
+            if (LATE) mbar_wait(shared + K_READ, (state & 1) ^ 1);
             if (SLICES > 8) gather_slices(p, shared, &c, state & 1, 8, 1);
-            if (GROUPS == 5) settle_copies<4>(shared + K_FULL);
-            settle_copies<3>(shared + K_FULL + 8 * (GROUPS - 4));
-            settle_copies<2>(shared + K_FULL + 8 * (GROUPS - 3));
-            settle_copies<1>(shared + K_FULL + 8 * (GROUPS - 2));
-            settle_copies<0>(shared + K_FULL + 8 * (GROUPS - 1));
+            if (GROUPS - LATE > 4) settle_copies<4>(shared + K_FULL);
+            settle_copies<3>(shared + K_FULL + 8 * (GROUPS - LATE - 4));
+            settle_copies<2>(shared + K_FULL + 8 * (GROUPS - LATE - 3));
+            settle_copies<1>(shared + K_FULL + 8 * (GROUPS - LATE - 2));
+            settle_copies<0>(shared + K_FULL + 8 * (GROUPS - LATE - 1));
+            if (LATE) { /* the place of 6 and 7 is a stage till then */
+                mbar_wait(shared + K_FREE + 24, (state & 1) ^ 1);
+                gather_slices(p, shared, &c, state & 1, 6, 2);
+                settle_copies<0>(shared + K_FULL + 8 * (GROUPS - 1));
+            }
             if (state < 4) {
                 load_heads(p, shared, (state >> 1) ^ 1);
                 state ^= 2;

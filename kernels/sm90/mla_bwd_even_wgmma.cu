@@ -49,7 +49,7 @@ constexpr uint32_t SUM_SLICES = TYPE == KP_F16 ? 3 : SLICES;
 /* The i-th slice of K is there, and of the item's first tile Q and dO. */
 static __device__ __forceinline__ void wait_slice(uint32_t shared, uint32_t i, uint32_t parity, int first) {
     if (i == 0 && first) mbar_wait(shared + Q_FULL, parity >> 1);
-    if (i % 2 == 0) mbar_wait(shared + K_FULL + 4 * i, parity & 1);
+    if (group_of(i) >= 0) mbar_wait(shared + K_FULL + 8 * group_of(i), parity & 1);
 }
 
 /* W = 0: s = S of all slots; 1: s = dP. */
@@ -57,23 +57,23 @@ template <int W>
 static __device__ __forceinline__ void score_tile(uint32_t shared, float s[32], uint32_t parity, int first) {
     const uint64_t a = slice_desc(shared + (W ? DOUT_AT : Q_AT), 0), k = slice_desc(shared + K_AT, 0);
     constexpr uint32_t N = W ? V_SLICES : SLICES, PART = W ? N : SUM_SLICES;
-    float x[32];
+    float y[32];
 #pragma unroll
     for (uint32_t i = 0; i < N; i++) {
-        wait_slice(shared, i, parity, first);
-        if (i % PART == 0) wgmma_hold(x, 32);
+        const uint32_t x = W && i > 5 ? i + (key_slice(6) == 8) : i, at = key_slice(x) * SLICE; /* dO has no slice 8 */
+        wait_slice(shared, x, parity, first);
+        if (i % PART == 0) wgmma_hold(y, 32);
         wgmma_fence();
 #pragma unroll
         for (uint32_t kk = 0; kk < 4; kk++)
-            wgmma_ss_n64<TYPE, 0, 0>(x, desc_move(a, slice_of(i) * SLICE + kk * 32),
-                                     desc_move(k, slice_of(i) * SLICE + kk * 32), i % PART + kk > 0);
+            wgmma_ss_n64<TYPE, 0, 0>(y, desc_move(a, at + kk * 32), desc_move(k, at + kk * 32), i % PART + kk > 0);
         wgmma_commit();
         if (i + 1 < N && i % PART + 1 < PART) continue;
         wgmma_wait(0);
-        wgmma_hold(x, 32);
-        /* 0 + x is no copy, as there */
+        wgmma_hold(y, 32);
+        /* 0 + y is no copy, as there */
 #pragma unroll
-        for (int e = 0; e < 32; e++) s[e] = PART == N ? x[e] : __fadd_rn(i < PART ? 0 : s[e], x[e]);
+        for (int e = 0; e < 32; e++) s[e] = PART == N ? y[e] : __fadd_rn(i < PART ? 0 : s[e], y[e]);
     }
 }
 
@@ -227,7 +227,7 @@ template <int W> static __device__ __forceinline__ void consume(const struct kp_
             wgmma_wait(2);
             __syncwarp(); /* P and dS are read by all lanes */
             if (lane_of() == 0) {
-                if (CTAS == 2) expect_stage(shared, W, 0);
+                if (CTAS == 2) expect_stage(shared, W, 0), expect_stage(shared, W, 1);
                 mbar_arrive(shared + K_FREE + 16 * W);
                 mbar_arrive(shared + (CTAS == 2 ? PD_READ : PD_FREE));
             }
@@ -235,7 +235,7 @@ template <int W> static __device__ __forceinline__ void consume(const struct kp_
             wgmma_wait(1);
             wgmma_hold(q, 128);
             wgmma_hold(rope, 16);
-            if (lane_of() == 0) mbar_arrive(shared + K_FREE + 16 * W + 8);
+            if (lane_of() == 0) mbar_arrive(shared + (CTAS == 2 && W ? K_READ : K_FREE + 16 * W + 8));
             gradients<W>(shared, a, &t, &to, i + 1 == tiles);
         }
         if (tiles) parity ^= 2;
@@ -253,7 +253,7 @@ extern "C" __global__ void __launch_bounds__(KP_MLA_BWD_SM90_EVEN_THREADS, 1)
         mbar_init(shared + Q_FULL, PRODUCERS);
         for (uint32_t x = 0; x < SLICES; x++) mbar_init(shared + Q_FREE + 8 * x, x < 8 ? 4 : 8);
         for (uint32_t x = 0; x < (SLICES + 1) / 2; x++) mbar_init(shared + K_FULL + 8 * x, PRODUCERS);
-        for (uint32_t x = 0; x < 4; x++) mbar_init(shared + K_FREE + 8 * x, 4);
+        for (uint32_t x = 0; x < 4; x++) mbar_init(shared + K_FREE + 8 * x, CTAS == 2 && x == 3 ? 8 : 4);
         mbar_init(shared + PD_FREE, 8);
         if (CTAS == 2) init_pair(shared);
         mbar_init_fence();
