@@ -71,8 +71,9 @@ static __device__ __forceinline__ void gather_slices(const struct kp_mla_bwd *p,
     copy_commit();
 }
 
-/* Pairs of slices. Several are under way: K has to come while dKV is formed. */
-constexpr int GROUPS = (SLICES + 1) / 2, LATE = key_slice(6) == 8;
+/* Pairs of slices, all under way at once: K has to come while dKV is formed. LATE: the last is gathered when the others
+ * have come, its place being a stage (mla_bwd_pair_wgmma.h). */
+constexpr int GROUPS = (SLICES + 1) / 2, LATE = CTAS == 2;
 
 static __device__ __forceinline__ void produce_even(const struct kp_mla_bwd *p, uint32_t shared) {
     uint32_t state = 0; /* bit 0: parity of tiles, bit 1: of items with tiles; the rest: the item's tile */
@@ -93,17 +94,16 @@ static __device__ __forceinline__ void produce_even(const struct kp_mla_bwd *p, 
                 mbar_wait(shared + K_FREE + 4 * x, (state & 1) ^ 1); /* of slices x, x + 1 */
                 gather_slices(p, shared, &c, state & 1, x, 2);
             }
-            if (LATE) mbar_wait(shared + K_READ, (state & 1) ^ 1);
-            if (SLICES > 8) gather_slices(p, shared, &c, state & 1, 8, 1);
-            if (GROUPS - LATE > 4) settle_copies<4>(shared + K_FULL);
-            settle_copies<3>(shared + K_FULL + 8 * (GROUPS - LATE - 4));
-            settle_copies<2>(shared + K_FULL + 8 * (GROUPS - LATE - 3));
-            settle_copies<1>(shared + K_FULL + 8 * (GROUPS - LATE - 2));
-            settle_copies<0>(shared + K_FULL + 8 * (GROUPS - LATE - 1));
-            if (LATE) { /* the place of 6 and 7 is a stage till then */
+            if (SLICES > 8) {
+                if (LATE) mbar_wait(shared + K_READ, (state & 1) ^ 1);
+                gather_slices(p, shared, &c, state & 1, 8, 1);
+            }
+#pragma unroll
+            for (int g = 0; g < GROUPS - LATE; g++) settle_copies(GROUPS - LATE - 1 - g, shared + K_FULL + 8 * g);
+            if (LATE) {
                 mbar_wait(shared + K_FREE + 24, (state & 1) ^ 1);
                 gather_slices(p, shared, &c, state & 1, 6, 2);
-                settle_copies<0>(shared + K_FULL + 8 * (GROUPS - 1));
+                settle_copies(0, shared + K_FULL + 8 * (GROUPS - 1));
             }
             if (state < 4) {
                 load_heads(p, shared, (state >> 1) ^ 1);

@@ -19,18 +19,21 @@
  * Roles (384 threads, 1 CTA an SM): warpgroups 0 and 1, 240 registers: dQ 144, S or dP or two sets of sums 32, operands
  * 32, the rest 32; 2: producers, 24 (CTAS = 2: two warps of them, the others relay).
  * 384 threads start with 168 each: 504 = 2 x 240 + 24 is all that there is.
- * Shared memory: as mla_bwd_wgmma.cu; CTAS = 2: the stages, what the other CTA sends, take the place of P and dS.
+ * Shared memory: as mla_bwd_wgmma.cu; CTAS = 2: the stages, what the other CTA sends, take the place of P and dS and of
+ * slices 6 and 7 of K, which is why these come last.
  * Barriers: arrivals --> who waits
  *   Q_FULL               PRODUCERS --> 0, 1
  *   Q_FREE [slice]       4 warps whose dKV has read it (slice 8: 8) --> producers
  *   K_FULL [pair]        PRODUCERS --> 0, 1
- *   K_FREE [4]           4 warps of w, dQ being done with slices 4 w, 4 w + 1, then with the next two --> producers
+ *   K_FREE [4]           4 warps of w, dQ being done with slices 4 w, 4 w + 1, then with the next two --> producers;
+ *                        CTAS = 2, the last: 8 warps, the stages in the place of slices 6 and 7 being read
  *   PD_FREE              8 warps, P and dS (CTAS = 2: the last stage) being read --> 0, 1
- *   PD_READ              CTAS = 2: 8 warps, P and dS being read: the stages may be filled --> relays
- *   STAGE_FULL [w]       4 warps, and the bytes that the other CTA sends --> w
- *   STAGE_LAST           the same for the fifth filling of stage 0, which is slice 8's --> 1
- *   STAGE_READ [w]       4 warps: read, may be filled again --> relay w
- *   STAGE_FREE [w]       the other CTA's relay w --> w
+ *   PD_READ, K_READ      CTAS = 2: 8 warps, P and dS being read; 4 warps of 1, dQ being done with slices 6, 7 and 8:
+ *                        the stages there may be filled --> relays; for slice 8 --> producers
+ *   STAGE_FULL [w][y]    4 warps, and the bytes that the other CTA sends --> w
+ *   STAGE_LAST           the same for the fifth filling of w = 0, which is slice 8's --> 1
+ *   STAGE_READ [w][y]    4 warps: read, may be filled again --> relay w
+ *   STAGE_FREE [w][y]    the other CTA's relay w --> w
  *   named 1, 2           a warpgroup: its item, sums of P' for dist
  *   named 4              producers: their item
  *   named 5, 6           0, 1: scores and dP are exchanged; P and dS are written
@@ -135,7 +138,7 @@ static __device__ __forceinline__ constexpr uint32_t own_slice(uint32_t w, uint3
 /* dKV of a tile; the products of the first slice, in set a, have been started. last: the item's last tile. */
 template <int W>
 static __device__ __forceinline__ void gradients(uint32_t shared, float a[16], const struct tile *t,
-                                                 const struct places *to, int last) {
+                                                 const struct places *to, uint32_t n, int last) {
     const uint32_t mine = CTAS == 2 ? rank_of() : 1; /* half of a slice's columns that set b has */
     float b[16];
 #pragma unroll
@@ -145,7 +148,7 @@ static __device__ __forceinline__ void gradients(uint32_t shared, float a[16], c
         wgmma_wait(1);
         wgmma_hold(a, 16);
         if (CTAS == 2)
-            send_half<W>(shared, a, t->n, i);
+            send_half<W>(shared, a, n, i);
         else
             add_places(a, to, 64 * x);
         if (i < 3) multiply<0>(a, t, own_slice(W, i + 1), mine ^ 1);
@@ -154,7 +157,7 @@ static __device__ __forceinline__ void gradients(uint32_t shared, float a[16], c
         wgmma_wait(i == 3 && SLICES == 8 ? 0 : 1);
         wgmma_hold(b, 16);
         if (last && lane_of() == 0) mbar_arrive(shared + Q_FREE + 8 * x);
-        if (CTAS == 2) take_half<W>(shared, b, t->n, i);
+        if (CTAS == 2) take_half<W>(shared, b, n, i);
         add_places(b, to, 64 * x + (CTAS == 2 ? 0 : 32));
     }
     if (SLICES > 8) {
@@ -162,9 +165,9 @@ static __device__ __forceinline__ void gradients(uint32_t shared, float a[16], c
         wgmma_hold(a, 16);
         if (last && lane_of() == 0) mbar_arrive(shared + Q_FREE + 64);
         if (CTAS == 2 && W == 0) {
-            send_half<0>(shared, a, t->n, 4);
+            send_half<0>(shared, a, n, 4);
         } else {
-            if (CTAS == 2) take_half<1>(shared, a, t->n, 4);
+            if (CTAS == 2) take_half<1>(shared, a, n, 4);
             add_places(a, to, 512 + (CTAS == 2 ? 0 : 32 * W));
         }
     }
@@ -221,7 +224,6 @@ template <int W> static __device__ __forceinline__ void consume(const struct kp_
             add_dq<W>(shared, q, rope, rest, 1 - W);
             t.o = slice_desc(shared + DOUT_AT, SLICE);
             t.q = slice_desc(shared + Q_AT, SLICE);
-            t.n = n;
             float a[16];
             multiply<0>(a, &t, own_slice(W, 0), CTAS == 2 ? rank_of() ^ 1 : 0);
             wgmma_wait(2);
@@ -236,7 +238,7 @@ template <int W> static __device__ __forceinline__ void consume(const struct kp_
             wgmma_hold(q, 128);
             wgmma_hold(rope, 16);
             if (lane_of() == 0) mbar_arrive(shared + (CTAS == 2 && W ? K_READ : K_FREE + 16 * W + 8));
-            gradients<W>(shared, a, &t, &to, i + 1 == tiles);
+            gradients<W>(shared, a, &t, &to, n, i + 1 == tiles);
         }
         if (tiles) parity ^= 2;
         if (p->dq.data) {

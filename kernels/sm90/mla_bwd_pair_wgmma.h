@@ -47,7 +47,7 @@ static __device__ __forceinline__ void expect_stage(uint32_t shared, uint32_t w,
     mbar_expect(full_of(shared, w, i), 32 * 64);
 }
 
-/* The i-th filling of the other CTA's stages of W in tile n. */
+/* The i-th filling of the other CTA's stages of W. */
 template <int W>
 static __device__ __forceinline__ void send_half(uint32_t shared, const float a[16], uint32_t n, uint32_t i) {
     const uint32_t bar = full_of((uint32_t)recompute((int)shared), W, i); /* the address over there is not kept */
@@ -59,7 +59,7 @@ static __device__ __forceinline__ void send_half(uint32_t shared, const float a[
         cluster_send4(cluster_address(stage_of(shared, W, i & 1) + k * 512, rank_of() ^ 1), a + 4 * k, there);
 }
 
-/* b += the i-th filling in tile n, of a stage of W, the fifth of one of 0. */
+/* b += the i-th filling, of a stage of W, the fifth of one of 0. */
 template <int W>
 static __device__ __forceinline__ void take_half(uint32_t shared, float b[16], uint32_t n, uint32_t i) {
     const uint32_t from = i == 4 ? 0 : W;

@@ -7,11 +7,10 @@
 #include "kernels/sm90/mla_bwd_dkv_wgmma.h"
 
 /* Where a lane adds, [2 r + i] for slots (g & ~1) + i + 8 r of its warp: of the 32 numbers the 16 that even lanes g hold
- * of even slots and odd lanes of odd ones come first. on: bit by bit, which slots are valid. */
+ * of even slots and odd lanes of odd ones come first. An odd address: a slot that is not valid. */
 struct places {
     uint64_t at[LINES ? 4 : 2];
-    uint32_t on;
-    int all; /* are so in the whole warp: then nothing is asked, and nothing branches between the additions */
+    int all; /* are valid in the whole warp: then nothing is asked, and nothing branches between the additions */
 };
 /* sums: where the item's are kept; note: the place of the tile's notes; half: of a slice, that this CTA adds. */
 static __device__ __forceinline__ void find_places(const struct kp_mla_bwd *p, struct places *to, uint32_t shared,
@@ -19,14 +18,15 @@ static __device__ __forceinline__ void find_places(const struct kp_mla_bwd *p, s
     const uint32_t thread = (uint32_t)recompute((int)threadIdx.x), g = thread >> 2 & 7, t = thread & 3;
     const uint32_t notes = shared + NOTE_AT + 256 * note + 64 * (thread >> 5 & 3) + 4 * (LINES ? g & ~1u : g);
     const uint64_t base = kept(sums) + 128 * half + 16 * t;
-    to->on = 0;
+    uint32_t off = 0;
 #pragma unroll
     for (uint32_t x = 0; x < (LINES ? 4 : 2); x++) {
         const int32_t row = (int32_t)shared_load32(notes + (LINES ? 4 * (x & 1) + 32 * (x >> 1) : 32 * x));
-        to->on |= (row >= 0 && p->dkv.data ? 1u : 0) << x;
-        to->at[x] = address_of(base + (LINES ? 64 * ((x ^ g) & 1) : 0), (uint32_t)row, 4 * D);
+        const uint32_t nowhere = row < 0 || !p->dkv.data;
+        to->at[x] = address_of(base + (LINES ? 64 * ((x ^ g) & 1) : 0), (uint32_t)row, 4 * D) | nowhere;
+        off |= nowhere;
     }
-    to->all = __all_sync(~0u, to->on == (LINES ? 15 : 3));
+    to->all = __all_sync(~0u, !off);
 }
 
 /* Lane 4 g + t has d[4 j + 2 r + e]: slot g + 8 r, column 8 j + 2 t + e. LINES: neighbours g swap 16 columns, so that
@@ -62,7 +62,7 @@ static __device__ __forceinline__ void add_places(const float d[16], const struc
 #pragma unroll
         for (int x = 0; x < 4; x++)
             reduce_add4((float *)to->at[LINES ? x : x >> 1] + column + (LINES ? 0 : 16 * (x & 1)), line[x],
-                        to->on >> (LINES ? x : x >> 1) & 1);
+                        ~(uint32_t)to->at[LINES ? x : x >> 1] & 1);
     }
 }
 #endif

@@ -113,10 +113,10 @@ static __device__ __forceinline__ void keep_item(const struct kp_mla_bwd *p, uin
     named_sync(4, PRODUCERS);
 }
 
-/* Even: the copies of all groups but the latest PENDING are there and the matrix units may see them; the thread's
+/* Even: the copies of all groups but the latest `pending` are there and the matrix units may see them; the thread's
  * arrival. No fence is left to the consumers, who would wait in it for their own additions to memory. */
-template <int PENDING> static __device__ __forceinline__ void settle_copies(uint32_t barrier) {
-    copy_wait(PENDING);
+static __device__ __forceinline__ void settle_copies(int pending, uint32_t barrier) {
+    copy_wait(pending);
     async_fence();
     mbar_arrive(barrier);
 }
@@ -165,7 +165,7 @@ static __device__ __forceinline__ void load_heads(const struct kp_mla_bwd *p, ui
     }
     if (EVEN) {
         copy_commit();
-        settle_copies<0>(shared + Q_FULL);
+        settle_copies(0, shared + Q_FULL);
     }
 }
 
