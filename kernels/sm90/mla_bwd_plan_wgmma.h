@@ -7,7 +7,8 @@
 #include "kernels/device/wgmma.h"
 #include "kernels/sm90/mla_gather_wgmma.h"
 
-constexpr int TYPE = CFG_DTYPE, D = CFG_DIM, PAIRS = CFG_DETERMINISTIC, CTAS = CFG_CTAS, EVEN = CFG_EVEN;
+constexpr int TYPE = CFG_DTYPE, D = CFG_DIM, PAIRS = CFG_DETERMINISTIC, CTAS = CFG_CTAS, EVEN = CFG_EVEN != 0;
+constexpr int LINES = CFG_EVEN == 1;
 static_assert(D == 576 || D == 512, "the slices of a key row");
 static_assert(CTAS == 1 || EVEN, "pairs of CTAs have the even form");
 constexpr int SLICES = D / 64, V_SLICES = KP_MLA_DIM_V / 64;
@@ -29,9 +30,8 @@ constexpr uint32_t SUMS_AT = ROWS_AT + 64;    /* uint4: what is kept of an item 
 constexpr uint32_t BARS_AT = SUMS_AT + 32;    /* mbarriers */
 constexpr uint32_t Q_FULL = BARS_AT, Q_FREE = Q_FULL + 24, K_FULL = Q_FREE + 72, K_FREE = K_FULL + 40;
 constexpr uint32_t PD_FULL = K_FREE + 32, PD_FREE = PD_FULL + 8, PD_READ = PD_FREE + 8, STAGE_FULL = PD_READ + 8;
-constexpr uint32_t STAGE_FREE = STAGE_FULL + 16, STAGE_READ = STAGE_FREE + 16, STAGE_LAST = STAGE_READ + 16;
-constexpr uint32_t PLAN_END = STAGE_LAST + 8;
-constexpr uint32_t STAGE_AT = P_AT; /* CTAS = 2: float4 [2 warpgroups][4 warps][4][32 lanes], from the other CTA */
+constexpr uint32_t STAGE_FREE = STAGE_FULL + 32, STAGE_READ = STAGE_FREE + 32, STAGE_LAST = STAGE_READ + 32;
+constexpr uint32_t K_READ = STAGE_LAST + 8, PLAN_END = K_READ + 8;
 static_assert(BARS_AT % 8 == 0 && PLAN_END <= KP_MLA_BWD_SM90_SHARED(D), "the plan fits");
 static_assert(KP_MLA_BWD_SM90_SHARED(D) <= 232448, "what a CTA of Hopper may have");
 
@@ -39,6 +39,15 @@ static_assert(KP_MLA_BWD_SM90_SHARED(D) <= 232448, "what a CTA of Hopper may hav
  * these, the other four, slice 8; even: five groups, of two. */
 static __device__ __forceinline__ constexpr uint32_t slice_of(uint32_t x) {
     return x < 8 ? (x & 1) | (x & 2) << 1 | (x & 4) >> 1 : x;
+}
+
+/* The order in which those of K come and are multiplied. Pairs: 6 and 7 last, whose place is a stage till then. */
+static __device__ __forceinline__ constexpr uint32_t key_slice(uint32_t x) {
+    return CTAS == 2 && SLICES > 8 && x > 5 ? (x == 6 ? 8 : x - 1) : slice_of(x);
+}
+/* K_FULL: groups of two, of which one has slice 8 alone; -1: not the first of a group. */
+static __device__ __forceinline__ constexpr int group_of(uint32_t x) {
+    return CTAS == 2 && SLICES > 8 && x > 6 ? (x == 7 ? 4 : -1) : x % 2 ? -1 : (int)x / 2;
 }
 
 static __device__ __forceinline__ uint32_t rank_of(void) {
@@ -104,10 +113,10 @@ static __device__ __forceinline__ void keep_item(const struct kp_mla_bwd *p, uin
     named_sync(4, PRODUCERS);
 }
 
-/* Even: the copies of all groups but the latest PENDING are there and the matrix units may see them; the thread's
+/* Even: the copies of all groups but the latest `pending` are there and the matrix units may see them; the thread's
  * arrival. No fence is left to the consumers, who would wait in it for their own additions to memory. */
-template <int PENDING> static __device__ __forceinline__ void settle_copies(uint32_t barrier) {
-    copy_wait(PENDING);
+static __device__ __forceinline__ void settle_copies(int pending, uint32_t barrier) {
+    copy_wait(pending);
     async_fence();
     mbar_arrive(barrier);
 }
@@ -156,7 +165,7 @@ static __device__ __forceinline__ void load_heads(const struct kp_mla_bwd *p, ui
     }
     if (EVEN) {
         copy_commit();
-        settle_copies<0>(shared + Q_FULL);
+        settle_copies(0, shared + Q_FULL);
     }
 }
 
