@@ -307,9 +307,21 @@ static void run_strip(struct strip *t, int64_t n) {
             const int64_t x = t->seen[r] - at;
             seen[r] = (int32_t)(x < 0 ? 0 : x > n ? n : x);
         }
-        const struct attn_pair_flash f = {
-            n,    t->depth, t->width, t->k + at * t->ldk, t->ldk, t->qt, t->vt + at / 2 * t->width, seen, 0.8f,
-            t->m, t->l,     t->o,     t->live + at,       t->s,   t->p};
+        const struct attn_pair_flash f = {.n = n,
+                                          .depth = t->depth,
+                                          .width = t->width,
+                                          .k = t->k + at * t->ldk,
+                                          .ldk = t->ldk,
+                                          .q = t->qt,
+                                          .v = t->vt + at / 2 * t->width,
+                                          .seen = seen,
+                                          .factor = 0.8f,
+                                          .m = t->m,
+                                          .l = t->l,
+                                          .o = t->o,
+                                          .live = t->live + at,
+                                          .s = t->s,
+                                          .p = t->p};
         u->flash(&f);
     }
 }
