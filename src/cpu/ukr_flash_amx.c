@@ -14,7 +14,11 @@
  *
  *     step    j - 1            j                j + 1
  *     tiles   QK(j)   PV(j-2)  QK(j+1) PV(j-1)  QK(j+2) PV(j)
- *     vectors max, exp (j-1)   max, exp (j)     max, exp (j+1)         then O and l shrink if a maximum moved
+ *     vectors exp (j-1)        exp (j)          exp (j+1)
+ *
+ * What a query's exponentials are relative to need not be its maximum: it is the largest score of the first step in
+ * which it sees a key, for as long as no step's sum of probabilities passes MOST. Then that step's exponentials are
+ * taken again, relative to the maximum, and O and l shrink. So no step waits for a maximum.
  *
  * f16 goes in exact halves: a number of 11 bits is a bf16 of 8 bits and one of at most 3, so that Q K^T is four
  * products and exact but for its sums. P is split in the same way, to 16 bits, and low halves are not multiplied with
@@ -28,6 +32,7 @@
 
 #include <math.h>
 
+#define MOST   65536.0f
 #define INLINE static inline __attribute__((always_inline))
 enum {
     LANES_ALL = ATTN_PAIR_FLASH,
@@ -180,6 +185,11 @@ static void note_live(const struct attn_pair_flash *f, int64_t step, const float
     }
 }
 
+/* Of 16 queries: m, the score that probabilities are relative to; top, its product with the factor (0: the scores are
+ * relative to m already, or there is none); shrink, what a step does to older sums. */
+struct reference {
+    v32 m, top, shrink;
+};
 /* Largest score of each query. A NaN may be passed over: its exponential puts it into the sum. */
 static inline v32 largest(const float *s, v32 old) {
     v32 a = old, b = old, c = old, d = old;
@@ -199,18 +209,29 @@ static inline __mmask16 far_lanes(v32 m, v32 factor) {
 static __attribute__((noinline)) void subtract(float *s, __mmask16 far, v32 m) {
     for (int64_t j = 0; j < STEP; j++, s += LANES_ALL) _mm512_mask_storeu_ps(s, far, v32_load(s) - m);
 }
-/* What exponentials are taken relative to; rows that have seen nothing get probabilities 0 and not NaN. */
-static inline v32 top_of(float *s, v32 m, v32 factor) {
-    const __mmask16 none = _mm512_cmp_ps_mask(m, v32_set(-INFINITY), _CMP_EQ_OQ),
-                    far = far_lanes(m, factor) & (__mmask16)~none;
-    if (far) subtract(s, far, m);
-    return _mm512_maskz_mov_ps((__mmask16) ~(none | far), m * factor);
-}
-/* By how much older sums shrink, 1 where the maximum stays. */
+/* By how much older sums shrink, 1 where the reference stays. */
 static inline v32 shrink_of(v32 old, v32 m, v32 factor) {
     const __mmask16 same = _mm512_cmp_ps_mask(old, m, _CMP_EQ_OQ);
     const v32 by = _mm512_mask_mov_ps(old * factor - m * factor, far_lanes(m, factor), (old - m) * factor);
     return _mm512_mask_mov_ps(exp2_vec(by), same, v32_set(1));
+}
+/* Takes the maximum as reference of some queries; rows that have seen nothing get probabilities 0 and not NaN. */
+static __attribute__((noinline)) void refer(struct reference *r, float *s, v32 factor, __mmask16 lanes) {
+    const v32 m = _mm512_mask_mov_ps(r->m, lanes, largest(s, r->m));
+    const __mmask16 none = _mm512_cmp_ps_mask(m, v32_set(-INFINITY), _CMP_EQ_OQ),
+                    far = far_lanes(m, factor) & (__mmask16)~none;
+    r->shrink = r->shrink * shrink_of(r->m, m, factor);
+    r->m = m;
+    r->top = _mm512_maskz_mov_ps((__mmask16) ~(none | far), m * factor);
+    if (far & lanes) subtract(s, far & lanes, m);
+}
+/* Queries that need a maximum before the exponentials. */
+static inline __mmask16 without(const struct reference *r, v32 factor) {
+    return _mm512_cmp_ps_mask(r->m, v32_set(-INFINITY), _CMP_EQ_OQ) | far_lanes(r->m, factor);
+}
+/* Queries that need one after all. */
+static inline __mmask16 passed(const struct reference *r, v32 factor, v32 sum) {
+    return _mm512_cmp_ps_mask(sum, v32_set(MOST), _CMP_NLT_UQ) & (__mmask16)~far_lanes(r->m, factor);
 }
 static void shrink_sums(float *o, int64_t width, v32 a0, v32 a1) {
     const v32 one = v32_set(1);
@@ -237,12 +258,14 @@ INLINE void strip(const struct attn_pair_flash *f, int64_t depth, int64_t width,
                                      8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
     const int64_t steps = f->n / STEP, fours = (depth * (halves ? 4 : 1) + width * (halves ? 3 : 1)) / 32 * (STEP / 32),
                   weights = PAIRS * LANES_ALL * (halves ? 2 : 1);
-    v32 m0 = v32_load(f->m), m1 = v32_load(f->m + 16), l0 = v32_load(f->l), l1 = v32_load(f->l + 16);
+    struct reference r[2] = {{.m = v32_load(f->m)}, {.m = v32_load(f->m + 16)}};
+    v32 l0 = v32_load(f->l), l1 = v32_load(f->l + 16);
     struct exps e = {.factor = v32_set(f->factor),
                      .zip = _mm512_loadu_si512(zip),
                      .halves = halves,
                      .done = PAIRS,
                      .by_four = (PAIRS + fours - 1) / fours};
+    for (int h = 0; h < 2; h++) r[h].top = r[h].m * e.factor; /* of those that have one */
     if (steps > 0) keys(f, depth, 0, f->s, &e);
     for (int64_t j = 0; j < steps; j++) {
         float *s = f->s + j % 2 * STEP * LANES_ALL, *next = f->s + (j + 1) % 2 * STEP * LANES_ALL;
@@ -250,21 +273,29 @@ INLINE void strip(const struct attn_pair_flash *f, int64_t depth, int64_t width,
         if (f->given) put_given(f, j, s);
         if (!open_step(f, j)) hide(f, j, s);
         if (f->live) note_live(f, j, s);
-        const v32 old0 = m0, old1 = m1;
-        m0 = largest(s, m0);
-        m1 = largest(s + 16, m1);
-        const v32 a0 = shrink_of(old0, m0, e.factor), a1 = shrink_of(old1, m1, e.factor);
-        e.top0 = top_of(s, m0, e.factor), e.top1 = top_of(s + 16, m1, e.factor), e.sum0 = e.sum1 = v32_set(0);
+        for (int h = 0; h < 2; h++) {
+            const __mmask16 lanes = without(&r[h], e.factor);
+            r[h].shrink = v32_set(1);
+            if (lanes) refer(&r[h], s + h * 16, e.factor, lanes);
+        }
+        e.top0 = r[0].top, e.top1 = r[1].top, e.sum0 = e.sum1 = v32_set(0);
         e.s = s, e.p = f->p + j % 2 * weights, e.done = 0;
         if (j + 1 < steps) keys(f, depth, j + 1, next, &e);
         if (j > 0) values(f, width, j - 1, p, &e);
         while (e.done < PAIRS) two_keys(&e);
-        l0 = v32_fma(l0, a0, e.sum0);
-        l1 = v32_fma(l1, a1, e.sum1);
-        shrink_sums(f->o, width, a0, a1);
+        const __mmask16 again[2] = {passed(&r[0], e.factor, e.sum0), passed(&r[1], e.factor, e.sum1)};
+        if (again[0] | again[1]) {
+            for (int h = 0; h < 2; h++)
+                if (again[h]) refer(&r[h], s + h * 16, e.factor, again[h]);
+            e.top0 = r[0].top, e.top1 = r[1].top, e.sum0 = e.sum1 = v32_set(0);
+            for (e.done = 0; e.done < PAIRS;) two_keys(&e);
+        }
+        l0 = v32_fma(l0, r[0].shrink, e.sum0);
+        l1 = v32_fma(l1, r[1].shrink, e.sum1);
+        shrink_sums(f->o, width, r[0].shrink, r[1].shrink);
     }
     if (steps > 0) values(f, width, steps - 1, f->p + (steps - 1) % 2 * weights, &e);
-    v32_store(f->m, m0), v32_store(f->m + 16, m1);
+    v32_store(f->m, r[0].m), v32_store(f->m + 16, r[1].m);
     v32_store(f->l, l0), v32_store(f->l + 16, l1);
 }
 

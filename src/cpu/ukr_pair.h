@@ -29,11 +29,11 @@ struct attn_pair_flash {
     const float *q;      /* [1 + halves][2][depth / 2][16]: pairs along D, transposed, of 16 queries and 16 more */
     const float *v;      /* [n / 32][1 + halves][width][16]: pairs along the keys, transposed; finite, 0 for none */
     const int32_t *seen; /* [2][32]: the first key that a query sees, and the one behind the last; both in 0 .. n */
-    float factor;        /* probabilities are 2^(s * factor - m * factor); > 0 */
-    float *m, *l;        /* [32] running maximum (-inf at first) and sum of the unrounded; a NaN in l is a NaN row. l is
-                          * relative to m * factor ROUNDED to f32, unless that is as large as ATTN_PAIR_FLASH_FAR */
-    float *o;            /* [width][32] sums of values, transposed */
-    uint32_t *live;      /* NULL, or [n]: bit q is set if query q has a score for the key that is not -inf */
+    float factor;        /* > 0; probabilities are 2^(s * factor - m * factor), at most 2^16 */
+    float *m, *l;   /* [32] a score to refer to (-inf at first) and sum of the unrounded; a NaN in l is a NaN row. l is
+                     * relative to m * factor ROUNDED to f32, unless that is as large as ATTN_PAIR_FLASH_FAR */
+    float *o;       /* [width][32] sums of values, transposed */
+    uint32_t *live; /* NULL, or [n]: bit q is set if query q has a score for the key that is not -inf */
     const uint32_t *given; /* NULL, or [n]: bit q is set if the product of query q with the key is that of given_s */
     const float *given_s;  /* [n][32] */
     float *s, *p;          /* scratch: 2 * STEP * 32, and (1 + halves) / 2 times that */
