@@ -54,8 +54,8 @@ struct mla_bwd_size attn_cpu_mla_bwd_size(const struct mla_isa *isa, const attn_
     z.u_x = mla_take(&z.unit_bytes, z.window * z.ldx * f);
     if (z.n_windows > 1) z.u_dq = mla_take(&z.unit_bytes, z.chunk * z.ldz * f);
 
-    z.t_qt = mla_take(&z.thread_bytes, mla_depth(isa, p->dim_qk) * z.ldh * f);
-    z.t_dot = mla_take(&z.thread_bytes, mla_depth(isa, p->dim_v) * z.ldh * f);
+    z.t_qt = mla_take(&z.thread_bytes, mla_depth(isa, p->dim_qk) * mla_turned(z.ldh) * f);
+    z.t_dot = mla_take(&z.thread_bytes, mla_depth(isa, p->dim_v) * mla_turned(z.ldh) * f);
     z.t_k = mla_take(&z.thread_bytes, MLA_BLOCK * z.ldk * f);
     if (pairs) {
         z.t_zip = mla_take(&z.thread_bytes, MLA_BLOCK / 2 * z.ldz * f);

@@ -30,7 +30,7 @@ static struct layout lay_out(const struct mla_isa *isa, const attn_problem *p) {
     struct layout l = {.ldh = mla_round(mla_min(p->heads_q, MLA_HEADS), 16),
                        .ldk = mla_round(mla_depth(isa, p->dim_qk), 16) + 16};
     int64_t f = (int64_t)sizeof(float);
-    l.qt = mla_take(&l.bytes, mla_depth(isa, p->dim_qk) * l.ldh * f);
+    l.qt = mla_take(&l.bytes, mla_depth(isa, p->dim_qk) * mla_turned(l.ldh) * f);
     l.k = mla_take(&l.bytes, MLA_BLOCK * l.ldk * f); /* q rows first */
     l.s = mla_take(&l.bytes, MLA_BLOCK * l.ldh * f);
     l.lse = mla_take(&l.bytes, l.ldh * f);
@@ -65,7 +65,7 @@ static void task(const struct dist *j, const struct layout *l, char *ws, int64_t
         if (!n) return;
         if (attn_cpu_mla_lse(p, &j->lse, b, i, h0, heads, l->ldh, lse, dead) == heads) continue;
         attn_cpu_mla_heads(j->isa, &j->q, b, i, h0, heads, p->dim_qk, dead, k, l->ldk);
-        attn_cpu_mla_turn(ukr, k, l->ldk, heads, mla_depth(j->isa, p->dim_qk), qt, l->ldh);
+        attn_cpu_mla_turn(ukr, k, l->ldk, heads, mla_depth(j->isa, p->dim_qk), qt, mla_turned(l->ldh));
         for (; n; n = attn_cpu_mla_next(&query, &at, end, MLA_BLOCK, key, slot)) {
             attn_cpu_mla_gather(j->isa, &j->kv, b, key, n, p->dim_qk, &rows);
             attn_cpu_mla_score(j->isa, p->dtype, n, l->ldh, p->dim_qk, k, l->ldk, qt, s, l->ldh);

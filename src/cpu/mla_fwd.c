@@ -41,7 +41,7 @@ static struct layout lay_out(const struct mla_isa *isa, const attn_problem *p) {
                        .ldk = mla_round(mla_depth(isa, p->dim_qk), 16) + 16,
                        .ldo = mla_round(p->dim_v, 16) + 16};
     int64_t f = (int64_t)sizeof(float);
-    l.qt = mla_take(&l.bytes, mla_depth(isa, p->dim_qk) * l.ldh * f);
+    l.qt = mla_take(&l.bytes, mla_depth(isa, p->dim_qk) * mla_turned(l.ldh) * f);
     l.k = mla_take(&l.bytes, block * l.ldk * f); /* holds the chunk's q rows first: MLA_HEADS <= block */
     if (isa->pair) l.zip = mla_take(&l.bytes, block / 2 * l.ldo * f);
     l.s = mla_take(&l.bytes, block * l.ldh * f);
@@ -130,7 +130,7 @@ static void task(const struct fwd *j, const struct layout *l, char *ws, int64_t 
     int any = 0;
     if (n) {
         attn_cpu_mla_heads(j->isa, &j->q, b, i, h0, heads, p->dim_qk, NULL, k, l->ldk);
-        attn_cpu_mla_turn(ukr, k, l->ldk, heads, mla_depth(j->isa, p->dim_qk), qt, l->ldh);
+        attn_cpu_mla_turn(ukr, k, l->ldk, heads, mla_depth(j->isa, p->dim_qk), qt, mla_turned(l->ldh));
         for (int64_t h = 0; h < l->ldh; ++h) {
             max[h] = -INFINITY;
             sum[h] = 0;

@@ -95,13 +95,13 @@ void attn_cpu_mla_turn(const struct attn_ukr *ukr, const float *src, int64_t ld_
 
 void attn_cpu_mla_score(const struct mla_isa *isa, int32_t dtype, int64_t n, int64_t ldh, int64_t d, const float *rows,
                         int64_t ld_rows, const float *turned, float *s, int64_t ld_s) {
-    const int64_t part = dtype == ATTN_F32 ? 64 : d;
+    const int64_t part = dtype == ATTN_F32 ? 64 : d, ld = mla_turned(ldh);
     if (isa->pair) {
-        isa->pair->gemm(n, ldh, d / 2, rows, ld_rows, 1, turned, ldh, s, ld_s, 0);
+        isa->pair->gemm(n, ldh, d / 2, rows, ld_rows, 1, turned, ld, s, ld_s, 0);
         return;
     }
     for (int64_t c = 0; c < d; c += part)
-        isa->ukr->gemm_f32(n, ldh, mla_min(part, d - c), rows + c, ld_rows, 1, turned + c * ldh, ldh, s, ld_s, c > 0);
+        isa->ukr->gemm_f32(n, ldh, mla_min(part, d - c), rows + c, ld_rows, 1, turned + c * ld, ld, s, ld_s, c > 0);
 }
 
 int64_t attn_cpu_mla_lse(const attn_problem *p, const struct attn_view *v, int64_t b, int64_t i, int64_t h0,

@@ -65,14 +65,18 @@ void attn_cpu_mla_sum(const struct mla_isa *isa, int64_t m, int64_t n, int64_t r
 void attn_cpu_mla_heads(const struct mla_isa *isa, const struct attn_view *v, int64_t b, int64_t i, int64_t h0,
                         int64_t heads, int64_t x, const uint8_t *skip, float *dst, int64_t ld);
 
+/* Row stride of what mla_turn makes for ldh padded heads: an odd number of cache lines, or its columns would crowd a
+ * few sets. */
+static inline int64_t mla_turned(int64_t ldh) { return ldh | 16; }
+
 /* dst[x][h] = src[h][x] for h < heads, 0 for heads <= h < ld_dst: the right operand of the score product; x is a depth.
  */
 void attn_cpu_mla_turn(const struct attn_ukr *ukr, const float *src, int64_t ld_src, int64_t heads, int64_t x,
                        float *dst, int64_t ld_dst);
 
-/* s[n][ldh] = rows[n][d] turned[d][ldh], d columns, the scores before scaling; row strides of rows and s are given.
- * With f32 tensors the sum over d is cut into parts: one chain of 576 multiply-adds loses too many bits for large
- * scales. */
+/* s[n][ldh] = rows[n][d] turned[d][ldh], d columns, the scores before scaling; row strides of rows and s are given,
+ * that of turned is mla_turned(ldh). With f32 tensors the sum over d is cut into parts: one chain of 576 multiply-adds
+ * loses too many bits for large scales. */
 void attn_cpu_mla_score(const struct mla_isa *isa, int32_t dtype, int64_t n, int64_t ldh, int64_t d, const float *rows,
                         int64_t ld_rows, const float *turned, float *s, int64_t ld_s);
 

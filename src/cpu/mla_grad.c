@@ -50,12 +50,12 @@ static void load_heads(const struct at *w, const struct attn_view *v, int64_t x,
     const uint8_t *dead = (const uint8_t *)(w->thread + z->t_dead);
     if (!j->isa->pair) {
         attn_cpu_mla_heads(j->isa, v, j->b, w->i, w->h0, w->heads, x, dead, to, z->ldz);
-        attn_cpu_mla_turn(j->isa->ukr, to, z->ldz, w->heads, x, turned, z->ldh);
+        attn_cpu_mla_turn(j->isa->ukr, to, z->ldz, w->heads, x, turned, mla_turned(z->ldh));
         return;
     }
     float *rows = thread_f32(w, z->t_dq); /* in use later */
     attn_cpu_mla_heads(j->isa, v, j->b, w->i, w->h0, w->heads, x, dead, rows, z->ldk);
-    attn_cpu_mla_turn(j->isa->ukr, rows, z->ldk, w->heads, x / 2, turned, z->ldh);
+    attn_cpu_mla_turn(j->isa->ukr, rows, z->ldk, w->heads, x / 2, turned, mla_turned(z->ldh));
     for (int64_t h = 0; h < w->heads; h += 2) {
         const void *even = rows + h * z->ldk, *odd = h + 1 < w->heads ? rows + (h + 1) * z->ldk : NULL;
         j->isa->pair->zip(to + h / 2 * z->ldz, even, odd, x);

@@ -6,7 +6,11 @@
  *     K   rows as they are if they follow each other, else copied and filled up with 0      [n][depth]
  *     V   pairs of keys, transposed                                                         [n/32][width][16]
  *     Q   transposed pairs, 32 rows a strip                                                 [2][depth/2][16]
- *     O   transposed sums of a strip                                                        [width][32] */
+ *     O   transposed sums of a strip                                                        [width][32]
+ *
+ * f16 comes in exact halves of bf16: K [n][2][depth], V [n/32][2][width][16], Q [2][2][depth/2][16]. A row of Q or K
+ * that is not finite is 0 in the operand, since infinity times a low half of 0 is a NaN; its products, none of which is
+ * finite, are made by the vectors and given to the kernel. */
 #include "cpu/sdpa_flash.h"
 
 #include "cpu/sdpa_pair.h"
@@ -33,11 +37,12 @@ void attn_cpu_flash_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     const attn_problem *p = f->s.p;
     const int64_t real = (int64_t)sizeof(float), half = (int64_t)sizeof(uint16_t);
     const int64_t depth = attn_cpu_sdpa_up(p->dim_qk, 32), width = attn_cpu_sdpa_up(p->dim_v, 32);
-    f->flash = 1;
+    f->flash = 1 + (p->dtype == ATTN_F16);
+    const int64_t part = half * f->flash; /* an element of an operand */
     f->depth = depth, f->ldv = width, f->strip = ROWS;
     f->keys = MOST_KEYS;
-    while (f->keys > STEP && (f->keys * (depth + width) * half > BLOCK_BYTES || f->keys / 2 >= p->seq_k)) f->keys /= 2;
-    const int64_t fit = TASK_BYTES / (ROWS * (depth * half + width * real));
+    while (f->keys > STEP && (f->keys * (depth + width) * part > BLOCK_BYTES || f->keys / 2 >= p->seq_k)) f->keys /= 2;
+    const int64_t fit = TASK_BYTES / (ROWS * (depth * part + width * real));
     const int64_t most = fit < 4             ? 4
                          : fit > MOST_STRIPS ? MOST_STRIPS
                                              : fit,
@@ -49,18 +54,23 @@ void attn_cpu_flash_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     f->row_blocks = attn_cpu_sdpa_blocks(f->s.flat, f->rows);
 
     f->at.end = 0;
-    int64_t *end = &f->at.end, tmp = ROWS * depth * half;
-    if (tmp < 16 * width * real) tmp = 16 * width * real; /* a chunk of values, or a strip of results */
+    int64_t *end = &f->at.end, tmp = ROWS * depth * part;
+    if (tmp < 16 * width * 2 * part) tmp = 16 * width * 2 * part; /* a chunk of values, or a strip of results */
     if (tmp < ROWS * width * real) tmp = ROWS * width * real;
-    f->at.q = attn_cpu_sdpa_take(end, f->rows * depth * half);
-    f->at.k = attn_cpu_sdpa_take(end, f->keys * depth * half);
-    f->at.v = attn_cpu_sdpa_take(end, f->keys * width * half);
+    f->at.q = attn_cpu_sdpa_take(end, f->rows * depth * part);
+    f->at.k = attn_cpu_sdpa_take(end, f->keys * depth * part);
+    f->at.v = attn_cpu_sdpa_take(end, f->keys * width * part);
     f->at.tmp = attn_cpu_sdpa_take(end, tmp);
     f->at.raw = attn_cpu_sdpa_take(end, f->keys * width * real);
     f->at.poison = attn_cpu_sdpa_take(end, f->keys);
     f->at.live = attn_cpu_sdpa_take(end, f->keys * (int64_t)sizeof(uint32_t));
     f->at.s = attn_cpu_sdpa_take(end, 2 * STEP * ROWS * real);
-    f->at.p = attn_cpu_sdpa_take(end, 2 * STEP * ROWS * half);
+    f->at.p = attn_cpu_sdpa_take(end, 2 * STEP * ROWS * part);
+    f->at.odd_q = attn_cpu_sdpa_take(end, f->rows);
+    f->at.odd_k = attn_cpu_sdpa_take(end, f->keys);
+    f->at.given = attn_cpu_sdpa_take(end, f->flash == 2 ? f->keys * (int64_t)sizeof(uint32_t) : 0);
+    f->at.given_s = attn_cpu_sdpa_take(end, f->flash == 2 ? f->keys * ROWS * real : 0);
+    f->at.pair = attn_cpu_sdpa_take(end, f->flash == 2 ? 2 * p->dim_qk * real : 0);
     f->at.row = attn_cpu_sdpa_take(end, f->rows * (int64_t)sizeof(struct attn_cpu_sdpa_row));
     f->at.o = attn_cpu_sdpa_take(end, f->rows * width * real);
     f->at.m = attn_cpu_sdpa_take(end, f->rows * real);
@@ -77,18 +87,34 @@ struct work {
     const uint16_t *rows; /* keys of the block */
     uint32_t *live;
     struct attn_cpu_sdpa_poison poison;
+    uint8_t *odd_q, *odd_k; /* halves: rows that are not finite; of the task, of the block */
+    int any_odd_q, any_odd_k;
+    uint32_t *given;
+    float *given_s, *pair; /* pair: two rows as f32 */
 };
 
+static const char *query_row(const struct work *w, int64_t r) {
+    return attn_view_row(&w->f->s.q, w->b, w->row[r].h, w->seq.q0 + w->row[r].i);
+}
+
 /* 32 rows, transposed in pairs; rows that are not there are 0. */
-static void load_strip(const struct work *w, int64_t r0, int64_t n) {
+static void load_strip(struct work *w, int64_t r0, int64_t n) {
     const struct attn_cpu_fwd *f = w->f;
-    const int64_t pairs = f->depth / 2;
-    float *to = w->q + r0 * pairs;
-    memset(w->tmp, 0, (size_t)(ROWS * pairs) * sizeof *w->tmp);
-    for (int64_t r = 0; r < n; r++)
-        attn_cpu_pair_row(w->tmp + r * pairs,
-                          attn_view_row(&f->s.q, w->b, w->row[r0 + r].h, w->seq.q0 + w->row[r0 + r].i), f->s.p->dim_qk);
-    for (int64_t h = 0; h < 2; h++)
+    const int64_t pairs = f->depth / 2, parts = f->flash;
+    float *to = w->q + r0 * pairs * parts;
+    memset(w->tmp, 0, (size_t)(ROWS * pairs * parts) * sizeof *w->tmp);
+    for (int64_t r = 0; r < n; r++) {
+        float *high = w->tmp + r * pairs;
+        if (parts == 1) {
+            attn_cpu_pair_row(high, query_row(w, r0 + r), f->s.p->dim_qk);
+            continue;
+        }
+        const int finite = f->s.pair->halves((uint16_t *)(void *)high, (uint16_t *)(void *)(high + ROWS * pairs),
+                                             (const uint16_t *)(const void *)query_row(w, r0 + r), f->s.p->dim_qk);
+        w->odd_q[r0 + r] = !finite;
+        w->any_odd_q |= !finite;
+    }
+    for (int64_t h = 0; h < 2 * parts; h++)
         f->s.u->transpose_f32(to + h * 16 * pairs, 16, w->tmp + h * 16 * pairs, pairs, 16, pairs);
 }
 
@@ -96,6 +122,20 @@ static void load_keys(struct work *w, int64_t j0, int64_t n, int64_t padded) {
     const struct attn_cpu_fwd *f = w->f;
     const struct attn_view *view = &f->s.k;
     const int64_t width = f->s.p->dim_qk;
+    if (f->flash == 2) {
+        w->rows = w->k;
+        w->any_odd_k = 0;
+        for (int64_t j = 0; j < padded; j++) {
+            uint16_t *high = w->k + j * 2 * f->depth, *low = high + f->depth;
+            const int64_t have = j < n ? width : 0;
+            const void *row = have ? attn_view_row(view, w->b, w->hk, w->seq.k0 + j0 + j) : NULL;
+            w->odd_k[j] = have && !f->s.pair->halves(high, low, row, have);
+            w->any_odd_k |= w->odd_k[j];
+            memset(high + have, 0, (size_t)(f->depth - have) * sizeof *high);
+            memset(low + have, 0, (size_t)(f->depth - have) * sizeof *low);
+        }
+        return;
+    }
     if (width == f->depth && view->row == width && n == padded) {
         w->rows = (const uint16_t *)(const void *)attn_view_row(view, w->b, w->hk, w->seq.k0 + j0);
         return;
@@ -111,18 +151,43 @@ static void load_keys(struct work *w, int64_t j0, int64_t n, int64_t padded) {
 
 static void load_values(struct work *w, int64_t j0, int64_t n, int64_t padded) {
     const struct attn_cpu_fwd *f = w->f;
-    const int64_t width = f->s.p->dim_v, ld = f->ldv;
+    const int64_t width = f->s.p->dim_v, ld = f->ldv, parts = f->flash;
     w->poison.any = 0;
     for (int64_t c = 0; c < padded; c += 32) {
         const int64_t keys = n - c < 0 ? 0 : n - c < 32 ? n - c : 32, pairs = (keys + 1) / 2;
         struct attn_cpu_sdpa_poison part = {0, (float *)w->poison.raw + c * ld, w->poison.row + c};
-        float *to = w->v + c / 2 * ld;
         memset(part.row, 0, 32);
-        attn_cpu_pair_rows(&f->s, &f->s.v, &w->seq, w->b, w->hk, j0 + c, keys, width, w->tmp, ld, &part);
+        if (parts == 1) {
+            attn_cpu_pair_rows(&f->s, &f->s.v, &w->seq, w->b, w->hk, j0 + c, keys, width, w->tmp, ld, &part);
+        } else {
+            attn_cpu_pair_rows_halves(&f->s, &f->s.v, &w->seq, w->b, w->hk, j0 + c, keys, width, w->tmp,
+                                      w->tmp + 16 * ld, ld, &part);
+        }
         w->poison.any |= part.any;
-        if (pairs < 16) memset(w->tmp + pairs * ld, 0, (size_t)((16 - pairs) * ld) * sizeof *w->tmp);
-        f->s.u->transpose_f32(to, 16, w->tmp, ld, 16, width);
-        memset(to + width * 16, 0, (size_t)((ld - width) * 16) * sizeof *to);
+        for (int64_t h = 0; h < parts; h++) {
+            float *to = w->v + (c / 2 * parts + h * 16) * ld, *from = w->tmp + h * 16 * ld;
+            if (pairs < 16) memset(from + pairs * ld, 0, (size_t)((16 - pairs) * ld) * sizeof *from);
+            f->s.u->transpose_f32(to, 16, from, ld, 16, width);
+            memset(to + width * 16, 0, (size_t)((ld - width) * 16) * sizeof *to);
+        }
+    }
+}
+
+/* Products of strip r0 with keys first .. first + n of the block at j0, where query or key is not finite. */
+static void give(struct work *w, int64_t r0, int64_t n_rows, int64_t j0, int64_t first, int64_t n) {
+    const struct attn_cpu_fwd *f = w->f;
+    const int64_t width = f->s.p->dim_qk;
+    float *q = w->pair, *k = q + width;
+    memset(w->given, 0, (size_t)n * sizeof *w->given);
+    for (int64_t r = 0; r < n_rows; r++) {
+        f->s.u->widen(q, query_row(w, r0 + r), f->s.p->dtype, width, 1);
+        for (int64_t j = 0; j < n; j++) {
+            if (!w->odd_q[r0 + r] && !w->odd_k[first + j]) continue;
+            if (j0 + first + j < w->row[r0 + r].lo || j0 + first + j >= w->row[r0 + r].hi) continue;
+            f->s.u->widen(k, attn_view_row(&f->s.k, w->b, w->hk, w->seq.k0 + j0 + first + j), f->s.p->dtype, width, 1);
+            w->given[j] |= UINT32_C(1) << r;
+            w->given_s[j * ROWS + r] = f->s.u->dot_f32(q, k, width);
+        }
     }
 }
 
@@ -163,23 +228,28 @@ static void run_strip(struct work *w, int64_t r0, int64_t n_rows, int64_t j0, in
         const int64_t at = seen[r] - first;
         seen[r] = (int32_t)(at < 0 ? 0 : at < keys ? at : keys);
     }
-    const int64_t ldk = w->rows == w->k ? f->depth : f->s.k.row;
+    const int64_t ldk = w->rows == w->k ? f->depth * f->flash : f->s.k.row;
+    const int odd = f->flash == 2 && (w->any_odd_q || w->any_odd_k);
     const struct attn_pair_flash job = {.n = keys,
                                         .depth = f->depth,
                                         .width = f->ldv,
+                                        .halves = f->flash == 2,
                                         .k = w->rows + first * ldk,
                                         .ldk = ldk,
-                                        .q = w->q + r0 * f->depth / 2,
-                                        .v = w->v + first / 2 * f->ldv,
+                                        .q = w->q + r0 * f->depth / 2 * f->flash,
+                                        .v = w->v + first / 2 * f->ldv * f->flash,
                                         .seen = seen,
                                         .factor = (float)(f->s.unit * LOG2_E),
                                         .m = w->m + r0,
                                         .l = w->l + r0,
                                         .o = o,
                                         .live = w->poison.any ? w->live + first : NULL,
+                                        .given = odd ? w->given : NULL,
+                                        .given_s = w->given_s,
                                         .s = w->s,
                                         .p = w->p};
     if (w->poison.any) memset(w->live, 0, (size_t)n * sizeof *w->live);
+    if (odd) give(w, r0, n_rows, j0, first, keys);
     f->s.pair->flash(&job);
     if (w->poison.any) add_poison(w, n, o);
 }
@@ -196,11 +266,16 @@ static void see(const struct work *w, int64_t n, int64_t *lo, int64_t *hi) {
     if (*lo > *hi) *lo = *hi;
 }
 
+/* What l is relative to, natural: see attn_pair_flash.l. */
+static double top_of(const struct attn_cpu_fwd *f, float m) {
+    const float top = m * (float)(f->s.unit * LOG2_E);
+    return fabsf(top) < ATTN_PAIR_FLASH_FAR ? (double)top / LOG2_E : (double)m * f->s.unit;
+}
 static void finish_strip(const struct work *w, int64_t r0, int64_t n) {
     const struct attn_cpu_fwd *f = w->f;
     f->s.u->transpose_f32(w->tmp, f->ldv, w->o + r0 * f->ldv, ROWS, f->ldv, ROWS);
     for (int64_t r = 0; r < n; r++) {
-        const double l = (double)w->l[r0 + r], m = isnan(l) ? l : (double)w->m[r0 + r] * f->s.unit;
+        const double l = (double)w->l[r0 + r], m = isnan(l) ? l : top_of(f, w->m[r0 + r]);
         attn_cpu_fwd_finish_f32(f, &w->seq, w->b, &w->row[r0 + r], m, l, w->tmp + r * f->ldv);
     }
 }
@@ -218,6 +293,9 @@ void attn_cpu_flash_task(const struct attn_cpu_fwd *f, int64_t task, char *scrat
     w->q = AT(q), w->v = AT(v), w->tmp = AT(tmp), w->s = AT(s), w->p = AT(p), w->o = AT(o), w->m = AT(m), w->l = AT(l);
     w->poison.raw = AT(raw);
 #undef AT
+    w->given_s = (float *)(void *)(scratch + f->at.given_s), w->pair = (float *)(void *)(scratch + f->at.pair);
+    w->given = (uint32_t *)(void *)(scratch + f->at.given);
+    w->odd_q = (uint8_t *)scratch + f->at.odd_q, w->odd_k = (uint8_t *)scratch + f->at.odd_k;
     w->k = (uint16_t *)(void *)(scratch + f->at.k);
     w->live = (uint32_t *)(void *)(scratch + f->at.live);
     w->poison.row = (uint8_t *)scratch + f->at.poison;

@@ -106,6 +106,7 @@ static void lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     f->row_blocks = attn_cpu_sdpa_blocks(f->s.flat, f->rows);
     if (f->row_blocks == 1) f->rows = f->s.flat;
 
+    f->at.end = 0;
     int64_t *end = &f->at.end;
     f->at.q = attn_cpu_sdpa_take(end, f->rows * f->ldq * f->real);
     f->at.k = attn_cpu_sdpa_take(end, f->keys * f->ldq * f->real);
@@ -136,7 +137,12 @@ static void set_up(struct attn_cpu_fwd *f, const struct attn_cpu_sdpa_isa *isa, 
                    const attn_args *args, int32_t threads) {
     attn_cpu_sdpa_init(&f->s, p, args, isa->u, isa->pair);
     lay_out(f, threads);
-    if (attn_cpu_flash_serves(f)) attn_cpu_flash_lay_out(f, threads);
+    if (attn_cpu_flash_serves(f)) {
+        attn_cpu_flash_lay_out(f, threads);
+    } else if (isa->halves) {
+        attn_cpu_sdpa_init(&f->s, p, args, isa->u, NULL);
+        lay_out(f, threads);
+    }
 }
 
 int64_t attn_cpu_sdpa_fwd_workspace(const struct attn_cpu_sdpa_isa *isa, const attn_problem *p, int32_t threads) {

@@ -13,7 +13,7 @@ struct attn_cpu_fwd {
     int64_t rows;          /* flat rows of a task */
     int64_t keys;          /* keys of a block */
     int64_t panel;         /* columns of a packed panel; 0 = few rows: products of rows with rows, nothing is packed */
-    int flash;             /* tasks are those of sdpa_flash.c; depth and ldv are D and DV rounded up to 32 */
+    int flash;             /* tasks are those of sdpa_flash.c; depth and ldv are D and DV rounded up to 32; 2: halves */
     int half;              /* few rows: 16-bit keys and values are widened as they are multiplied, not before */
     int64_t depth;         /* steps of the first product: D, or pairs of it */
     int64_t ldq, ldv, lds; /* row strides of packed q, of values and accumulators, of a strip of scores */
@@ -21,7 +21,8 @@ struct attn_cpu_fwd {
     int64_t row_blocks;    /* tasks of one (batch, key head) and split */
     int64_t split, splits; /* keys of a split; splits = 1: results are final */
     struct {
-        int64_t q, k, tmp, v, raw, poison, live, s, p, hidden, mask, o, m, l, before, row, end;
+        int64_t q, k, tmp, v, raw, poison, live, s, p, hidden, mask, o, m, l, before, row, odd_q, odd_k, given, given_s,
+            pair, end;
     } at;                  /* a worker's scratch */
     int64_t partial_bytes; /* one (batch, key head, split): m, l, o of all flat rows */
     int64_t partial_l, partial_o;

@@ -77,6 +77,26 @@ void attn_cpu_pair_rows(const struct attn_cpu_sdpa *s, const struct attn_view *v
     }
 }
 
+void attn_cpu_pair_rows_halves(const struct attn_cpu_sdpa *s, const struct attn_view *view,
+                               const struct attn_core_seq *seq, int64_t b, int64_t hk, int64_t j0, int64_t n,
+                               int64_t width, float *high, float *low, int64_t ld,
+                               struct attn_cpu_sdpa_poison *poison) {
+    poison->any = 0;
+    memset(poison->row, 0, (size_t)n);
+    for (int64_t j = 0; j < n && width > 0; j += 2) {
+        const void *row[2] = {attn_core_kv_row(s->p, view, seq, b, hk, j0 + j), NULL};
+        if (j + 1 < n) row[1] = attn_core_kv_row(s->p, view, seq, b, hk, j0 + j + 1);
+        if (s->pair->zip_halves(high + j / 2 * ld, low + j / 2 * ld, row[0], row[1], width)) continue;
+        poison->any = 1;
+        for (int64_t i = 0; i < 2; i++) {
+            float *raw = (float *)poison->raw + (j + i) * ld;
+            if (!row[i]) continue;
+            s->u->widen(raw, row[i], s->p->dtype, width, 1);
+            if (!s->u->finite_f32(raw, width)) poison->row[j + i] = 1;
+        }
+    }
+}
+
 const uint16_t *attn_cpu_half_rows(const struct attn_cpu_sdpa *s, const struct attn_view *view,
                                    const struct attn_core_seq *seq, int64_t b, int64_t hk, int64_t j0, int64_t n,
                                    int64_t width, int even, uint16_t *dst, int64_t ld,

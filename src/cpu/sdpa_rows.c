@@ -3,10 +3,11 @@
 #include "cpu/sdpa.h"
 
 /* The rate of AMX is a rough one of Granite Rapids: it ranks above all others. */
-static const struct attn_cpu_sdpa_isa isa_amx = {&attn_ukr_avx512, &attn_ukr_pair_amx, 800e9},
-                                      isa_avx512bf16 = {&attn_ukr_avx512, &attn_ukr_pair_avx512bf16, 160e9},
-                                      isa_avx512 = {&attn_ukr_avx512, NULL, 90e9},
-                                      isa_avx2 = {&attn_ukr_avx2, NULL, 75e9}, isa_c = {&attn_ukr_c, NULL, 12e9};
+static const struct attn_cpu_sdpa_isa isa_amx = {&attn_ukr_avx512, &attn_ukr_pair_amx, 0, 800e9},
+                                      isa_amx_halves = {&attn_ukr_avx512, &attn_ukr_pair_amx, 1, 400e9},
+                                      isa_avx512bf16 = {&attn_ukr_avx512, &attn_ukr_pair_avx512bf16, 0, 160e9},
+                                      isa_avx512 = {&attn_ukr_avx512, NULL, 0, 90e9},
+                                      isa_avx2 = {&attn_ukr_avx2, NULL, 0, 75e9}, isa_c = {&attn_ukr_c, NULL, 0, 12e9};
 
 /* Extents whose products would not fit in 64 bits never get here with real tensors; without tensors they could. */
 static int supports(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
@@ -48,7 +49,8 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
 OPERATOR(fwd)
 OPERATOR(bwd)
 
-#define ROW(OP, fn, isa, FEATURE, dt, DT, MATH)                                                                        \
+#define ROW(OP, fn, isa, FEATURE, dt, DT, MATH) ROW_OF(OP, fn, isa, isa_##isa, FEATURE, dt, DT, MATH)
+#define ROW_OF(OP, fn, isa, IMPL, FEATURE, dt, DT, MATH)                                                               \
     {                                                                                                                  \
         .name = "attn_sdpa_" #fn "_" #isa "_" #dt "_any", .arch = #isa,                                                \
         .summary = "any D and DV to 512, any strides, all features; products and sums in " MATH, .op = OP,             \
@@ -57,7 +59,7 @@ OPERATOR(bwd)
                       : DT == ATTN_F64 ? ATTN_F64                                                                      \
                                        : ATTN_F32,                                                                     \
         .accumulator_dtype = DT == ATTN_F64 ? ATTN_F64 : ATTN_F32, .device_type = ATTN_DEVICE_TYPE_CPU,                \
-        .deterministic = 1, .bit_stable = 1, .features = FEATURE, .impl = &isa_##isa, .supports = supports,            \
+        .deterministic = 1, .bit_stable = 1, .features = FEATURE, .impl = &IMPL, .supports = supports,                 \
         .estimate = estimate, .workspace = workspace_##fn, .launch = launch_##fn                                       \
     }
 #define ROWS(OP, fn, isa, FEATURE)                                                                                     \
@@ -67,6 +69,8 @@ OPERATOR(bwd)
 const struct attn_kernel attn_cpu_sdpa_rows[] = {
     ROW(ATTN_OP_SDPA_FWD, fwd, amx, ATTN_CPU_AMX, bf16, ATTN_BF16, "bf16, sums in f32"),
     ROW(ATTN_OP_SDPA_BWD, bwd, amx, ATTN_CPU_AMX, bf16, ATTN_BF16, "bf16, sums in f32"),
+    ROW_OF(ATTN_OP_SDPA_FWD, fwd, amx, isa_amx_halves, ATTN_CPU_AMX, f16, ATTN_F16,
+           "f32, of plain problems on tiles in exact halves of bf16"),
     ROW(ATTN_OP_SDPA_FWD, fwd, avx512bf16, ATTN_CPU_BF16, bf16, ATTN_BF16, "bf16, sums in f32"),
     ROW(ATTN_OP_SDPA_BWD, bwd, avx512bf16, ATTN_CPU_BF16, bf16, ATTN_BF16, "bf16, sums in f32"),
     ROWS(ATTN_OP_SDPA_FWD, fwd, avx512, ATTN_CPU_AVX512),

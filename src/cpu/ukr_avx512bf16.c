@@ -3,6 +3,7 @@
 #include "cpu/ukr_pair.h"
 
 #include "cpu/ukr_exp2_avx512.h"
+#include "cpu/ukr_few.h"
 #include "cpu/ukr_unroll.h"
 #include "cpu/ukr_vec_avx512.h"
 
@@ -106,6 +107,48 @@ static int zip(float *dst, const uint16_t *even, const uint16_t *odd, int64_t n)
     return !bad;
 }
 
+/* An f16 has 11 significant bits: a bf16 of 8 and, exactly, one of at most 3. Returns where x is not finite. */
+static inline __mmask16 split_half(__m256i x, __m256i *high, __m256i *low) {
+    const __m256i exponent = _mm256_set1_epi16(0x7c00);
+    const __mmask16 bad = _mm256_cmpeq_epi16_mask(_mm256_and_si256(x, exponent), exponent);
+    const v32 wide = _mm512_cvtph_ps(_mm256_maskz_mov_epi16((__mmask16)~bad, x));
+    *high = (__m256i)_mm512_cvtneps_pbh(wide);
+    const v32 rest = wide - _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(*high), 16));
+    *low = (__m256i)_mm512_cvtneps_pbh(rest);
+    return bad;
+}
+static int zip_halves(float *high, float *low, const uint16_t *even, const uint16_t *odd, int64_t n) {
+    __mmask16 bad = 0;
+    for (int64_t j = 0; j < n; j += 16) {
+        const __mmask16 m = n - j < 16 ? v32_tail_of(n - j) : (__mmask16)-1;
+        __m256i part[2][2]; /* [even, odd][high, low] */
+        for (int i = 0; i < 2; i++) {
+            const uint16_t *row = i ? odd : even;
+            bad |= split_half(row ? _mm256_maskz_loadu_epi16(m, row + j) : _mm256_setzero_si256(), &part[i][0],
+                              &part[i][1]);
+        }
+        for (int i = 0; i < 2; i++)
+            _mm512_mask_storeu_epi32((i ? low : high) + j, m,
+                                     _mm512_or_si512(_mm512_cvtepu16_epi32(part[0][i]),
+                                                     _mm512_slli_epi32(_mm512_cvtepu16_epi32(part[1][i]), 16)));
+    }
+    return !bad;
+}
+static int halves(uint16_t *high, uint16_t *low, const uint16_t *x, int64_t n) {
+    __mmask16 bad = 0;
+    for (int64_t j = 0; j < n; j += 16) {
+        const __mmask16 m = n - j < 16 ? v32_tail_of(n - j) : (__mmask16)-1;
+        __m256i h, l;
+        bad |= split_half(_mm256_maskz_loadu_epi16(m, x + j), &h, &l);
+        _mm256_mask_storeu_epi16(high + j, m, h);
+        _mm256_mask_storeu_epi16(low + j, m, l);
+    }
+    if (!bad) return 1;
+    __builtin_memset(high, 0, (size_t)n * sizeof *high);
+    __builtin_memset(low, 0, (size_t)n * sizeof *low);
+    return 0;
+}
+
 static int finite_half(const uint16_t *x, int64_t n) {
     __mmask32 bad = 0;
     for (int64_t j = 0; j < n; j += 32) {
@@ -206,17 +249,20 @@ static void narrow(uint16_t *dst, const float *src, int64_t n) {
     }
 }
 
-/* What both tables have: everything but the large products. */
+/* What both tables have: everything but the products. */
 #define VECTORS                                                                                                        \
-    .dots = gemm_nt_pair, .weigh = weigh, .zip = zip, .zip_f32 = zip_f32, .finite = finite_half, .exp2 = exp2_half,    \
-    .exp2_f32 = exp2_f32, .soften = soften, .grad = grad, .narrow = narrow
-const struct attn_ukr_pair attn_ukr_pair_avx512bf16 = {.gemm = gemm_pair, VECTORS};
+    .zip = zip, .zip_halves = zip_halves, .halves = halves, .zip_f32 = zip_f32, .finite = finite_half,                 \
+    .exp2 = exp2_half, .exp2_f32 = exp2_f32, .soften = soften, .grad = grad, .narrow = narrow
+const struct attn_ukr_pair attn_ukr_pair_avx512bf16 = {
+    .gemm = gemm_pair, .dots = gemm_nt_pair, .weigh = weigh, VECTORS};
 const struct attn_ukr_pair attn_ukr_pair_amx = {
     .begin = attn_ukr_amx_begin,
     .end = attn_ukr_amx_end,
     .rows = 32,
     .keys = 128,
     .gemm = attn_ukr_amx_gemm,
+    .dots = attn_ukr_few_dots,
+    .weigh = attn_ukr_few_weigh,
     .flash = attn_ukr_amx_flash,
     VECTORS,
 };

@@ -14,14 +14,32 @@
  *
  *     step    j - 1            j                j + 1
  *     tiles   QK(j)   PV(j-2)  QK(j+1) PV(j-1)  QK(j+2) PV(j)
- *     vectors max, exp (j-1)   max, exp (j)     max, exp (j+1)         then O and l shrink if a maximum moved */
+ *     vectors exp (j-1)        exp (j)          exp (j+1)
+ *
+ * What a query's exponentials are relative to need not be its maximum: it is the largest score of the first step in
+ * which it sees a key, for as long as no step's sum of probabilities passes MOST. Then that step's exponentials are
+ * taken again, relative to the maximum, and O and l shrink. So no step waits for a maximum.
+ *
+ * f16 goes in exact halves: a number of 11 bits is a bf16 of 8 bits and one of at most 3, so that Q K^T is four
+ * products and exact but for its sums. P is split in the same way, to 16 bits, and low halves are not multiplied with
+ * low ones: 2^-17 of a term.
+ *
+ * Exponentials are 2^(s * factor - top) with top = m * factor ROUNDED, one multiply-add from the score: sums are
+ * relative to that number, by which older ones shrink and which goes into lse, so that its rounding costs nothing. */
 #include "cpu/amx_tile.h"
 #include "cpu/ukr_exp2_avx512.h"
 #include "cpu/ukr_pair.h"
 
 #include <math.h>
 
-enum { LANES_ALL = ATTN_PAIR_FLASH, STEP = ATTN_PAIR_FLASH_STEP, TILE = 256 /* elements of 32 bits */ };
+#define MOST   65536.0f
+#define INLINE static inline __attribute__((always_inline))
+enum {
+    LANES_ALL = ATTN_PAIR_FLASH,
+    STEP = ATTN_PAIR_FLASH_STEP,
+    TILE = 256 /* elements of 32 bits */,
+    PAIRS = STEP / 2
+};
 
 /* Exponentials of a step, two keys by 32 queries at a time. */
 struct exps {
@@ -29,85 +47,111 @@ struct exps {
     __m512i zip;
     const float *s;
     float *p;
-    int64_t done, credit, products; /* so many products share the STEP / 2 */
+    int halves;      /* P is high and low halves */
+    int64_t done;    /* of PAIRS */
+    int64_t by_four; /* so many are done beside four products */
 };
-static inline __attribute__((always_inline)) void two_keys(struct exps *e) {
+INLINE __m512i round_pairs(const struct exps *e, v32 even, v32 odd) {
+    return _mm512_permutexvar_epi16(e->zip, (__m512i)_mm512_cvtne2ps_pbh(odd, even));
+}
+INLINE void store_pairs(const struct exps *e, float *p, v32 even, v32 odd) {
+    const __m512i high = round_pairs(e, even, odd);
+    _mm512_storeu_si512(p, high);
+    if (!e->halves) return;
+    even -= _mm512_castsi512_ps(_mm512_slli_epi32(high, 16));
+    odd -= _mm512_castsi512_ps(_mm512_and_si512(high, _mm512_set1_epi32((int32_t)0xffff0000u)));
+    _mm512_storeu_si512(p + PAIRS * LANES_ALL, round_pairs(e, even, odd));
+}
+INLINE v32 probability(const struct exps *e, const float *s, v32 top) {
+    return exp2_vec(_mm512_fmsub_ps(v32_load(s), e->factor, top));
+}
+INLINE void two_keys(struct exps *e) {
     const float *s = e->s + e->done * 2 * LANES_ALL;
     float *p = e->p + e->done * LANES_ALL;
-    const v32 a0 = exp2_vec((v32_load(s) - e->top0) * e->factor);
-    const v32 a1 = exp2_vec((v32_load(s + 16) - e->top1) * e->factor);
-    const v32 b0 = exp2_vec((v32_load(s + LANES_ALL) - e->top0) * e->factor);
-    const v32 b1 = exp2_vec((v32_load(s + LANES_ALL + 16) - e->top1) * e->factor);
+    const v32 a0 = probability(e, s, e->top0), a1 = probability(e, s + 16, e->top1);
+    const v32 b0 = probability(e, s + LANES_ALL, e->top0), b1 = probability(e, s + LANES_ALL + 16, e->top1);
     e->sum0 += a0 + b0;
     e->sum1 += a1 + b1;
-    _mm512_storeu_si512(p, _mm512_permutexvar_epi16(e->zip, (__m512i)_mm512_cvtne2ps_pbh(b0, a0)));
-    _mm512_storeu_si512(p + 16, _mm512_permutexvar_epi16(e->zip, (__m512i)_mm512_cvtne2ps_pbh(b1, a1)));
+    store_pairs(e, p, a0, b0);
+    store_pairs(e, p + 16, a1, b1);
     e->done++;
 }
-/* Called after each product. */
-static inline __attribute__((always_inline)) void share(struct exps *e) {
-    for (e->credit += STEP / 2; e->credit >= e->products && e->done < STEP / 2; e->credit -= e->products) two_keys(e);
+/* The share of the i-th of four products. */
+INLINE void deal(struct exps *e, int64_t i) {
+    const int64_t share = e->by_four * (i + 1) / 4 - e->by_four * i / 4;
+    for (int64_t x = 0; x < share; x++)
+        if (e->done < PAIRS) two_keys(e);
+}
+
+/* Two tiles of A with two of B; an operand that is there from before is not loaded again. */
+INLINE void four(const void *a0, const void *a1, int64_t lda, int load_a, const float *b, const float *b_more,
+                 int64_t ldb, int load_b, struct exps *e) {
+    if (load_a) tile_load_once(4, a0, lda);
+    if (load_b) tile_load(6, b, ldb);
+    tile_dpbf16(0, 4, 6);
+    deal(e, 0);
+    if (load_b) tile_load(7, b_more, ldb);
+    tile_dpbf16(1, 4, 7);
+    deal(e, 1);
+    if (load_a) tile_load_once(5, a1, lda);
+    tile_dpbf16(2, 5, 6);
+    deal(e, 2);
+    tile_dpbf16(3, 5, 7);
+    deal(e, 3);
+}
+/* The same or, with halves, its products, `of` of them: 4 or, without low times low, 3. Low halves lie `a_low` bytes
+ * and `b_low` elements behind. */
+INLINE void all_halves(int of, const char *a0, const char *a1, int64_t lda, int64_t a_low, const float *b,
+                       const float *b_more, int64_t ldb, int64_t b_low, struct exps *e) {
+    if (!e->halves) {
+        four(a0, a1, lda, 1, b, b_more, ldb, 1, e);
+        return;
+    }
+    if (of == 4) four(a0 + a_low, a1 + a_low, lda, 1, b + b_low, b_more + b_low, ldb, 1, e);
+    four(a0 + a_low, a1 + a_low, lda, of == 3, b, b_more, ldb, 1, e);
+    four(a0, a1, lda, 1, b, b_more, ldb, 0, e);
+    four(a0, a1, lda, 0, b + b_low, b_more + b_low, ldb, 1, e);
+}
+INLINE void store_sums(float *c) {
+    tile_store(0, c, LANES_ALL * 4);
+    tile_store(1, c + 16, LANES_ALL * 4);
+    tile_store(2, c + 16 * LANES_ALL, LANES_ALL * 4);
+    tile_store(3, c + 16 * LANES_ALL + 16, LANES_ALL * 4);
 }
 
 /* Scores of the keys of a step. */
-static inline __attribute__((always_inline)) void keys(const struct attn_pair_flash *f, int64_t step, float *s,
-                                                       struct exps *e) {
-    const float *q = f->q, *q_more = f->q + f->depth / 2 * 16;
-    for (int64_t c = 0; c < STEP; c += 32, s += 32 * LANES_ALL) {
-        const uint16_t *k = f->k + (step * STEP + c) * f->ldk;
+INLINE void keys(const struct attn_pair_flash *f, int64_t depth, int64_t step, float *s, struct exps *e) {
+    const char *k = (const char *)(f->k + step * STEP * f->ldk);
+    const int64_t ldk = f->ldk * 2;
+    for (int64_t c = 0; c < STEP; c += 32, s += 32 * LANES_ALL, k += 32 * ldk) {
         tile_zero(0);
         tile_zero(1);
         tile_zero(2);
         tile_zero(3);
-        for (int64_t x = 0; x < f->depth; x += 32) {
-            tile_load_once(4, k + x, f->ldk * 2);
-            tile_load(6, q + x / 2 * 16, 64);
-            tile_dpbf16(0, 4, 6);
-            share(e);
-            tile_load(7, q_more + x / 2 * 16, 64);
-            tile_dpbf16(1, 4, 7);
-            share(e);
-            tile_load_once(5, k + 16 * f->ldk + x, f->ldk * 2);
-            tile_dpbf16(2, 5, 6);
-            share(e);
-            tile_dpbf16(3, 5, 7);
-            share(e);
+        for (int64_t x = 0; x < depth; x += 32) {
+            const float *q = f->q + x / 2 * 16;
+            all_halves(4, k + x * 2, k + 16 * ldk + x * 2, ldk, depth * 2, q, q + depth / 2 * 16, 64, depth * 16, e);
         }
-        tile_store(0, s, LANES_ALL * 4);
-        tile_store(1, s + 16, LANES_ALL * 4);
-        tile_store(2, s + 16 * LANES_ALL, LANES_ALL * 4);
-        tile_store(3, s + 16 * LANES_ALL + 16, LANES_ALL * 4);
+        store_sums(s);
     }
 }
 
 /* Values of a step, weighed with p, go to the sums. */
-static inline __attribute__((always_inline)) void values(const struct attn_pair_flash *f, int64_t step, const float *p,
-                                                         struct exps *e) {
-    for (int64_t d = 0; d < f->width; d += 32) {
-        const float *v = f->v + (step * STEP / 32 * f->width + d) * 16;
+INLINE void values(const struct attn_pair_flash *f, int64_t width, int64_t step, const float *p, struct exps *e) {
+    const int64_t block = width * 16 * (e->halves ? 2 : 1); /* of 32 keys */
+    for (int64_t d = 0; d < width; d += 32) {
+        const float *v = f->v + step * (STEP / 32) * block + d * 16;
         float *o = f->o + d * LANES_ALL;
         tile_load(0, o, LANES_ALL * 4);
         tile_load(1, o + 16, LANES_ALL * 4);
         tile_load(2, o + 16 * LANES_ALL, LANES_ALL * 4);
         tile_load(3, o + 16 * LANES_ALL + 16, LANES_ALL * 4);
-        for (int64_t c = 0; c < STEP / 2; c += 16, v += f->width * 16) {
-            tile_load_once(4, v, 64);
-            tile_load(6, p + c * LANES_ALL, LANES_ALL * 4);
-            tile_dpbf16(0, 4, 6);
-            share(e);
-            tile_load(7, p + c * LANES_ALL + 16, LANES_ALL * 4);
-            tile_dpbf16(1, 4, 7);
-            share(e);
-            tile_load_once(5, v + TILE, 64);
-            tile_dpbf16(2, 5, 6);
-            share(e);
-            tile_dpbf16(3, 5, 7);
-            share(e);
+        for (int64_t c = 0; c < PAIRS; c += 16, v += block) {
+            const float *weights = p + c * LANES_ALL;
+            all_halves(3, (const char *)v, (const char *)(v + TILE), 64, width * 64, weights, weights + 16,
+                       LANES_ALL * 4, PAIRS * LANES_ALL, e);
         }
-        tile_store(0, o, LANES_ALL * 4);
-        tile_store(1, o + 16, LANES_ALL * 4);
-        tile_store(2, o + 16 * LANES_ALL, LANES_ALL * 4);
-        tile_store(3, o + 16 * LANES_ALL + 16, LANES_ALL * 4);
+        store_sums(o);
     }
 }
 
@@ -122,6 +166,17 @@ static void hide(const struct attn_pair_flash *f, int64_t step, float *s) {
         }
     }
 }
+/* Products that tiles cannot make. */
+static void put_given(const struct attn_pair_flash *f, int64_t step, float *s) {
+    for (int64_t j = 0; j < STEP; j++) {
+        const uint32_t which = f->given[step * STEP + j];
+        const float *from = f->given_s + (step * STEP + j) * LANES_ALL;
+        for (int64_t h = 0; h < LANES_ALL; h += 16) {
+            const __mmask16 m = (__mmask16)(which >> h);
+            _mm512_mask_storeu_ps(s + j * LANES_ALL + h, m, _mm512_maskz_loadu_ps(m, from + h));
+        }
+    }
+}
 static void note_live(const struct attn_pair_flash *f, int64_t step, const float *s) {
     for (int64_t j = 0; j < STEP; j++, s += LANES_ALL) {
         const v32 none = v32_set(-INFINITY); /* unordered: a NaN is live */
@@ -130,6 +185,11 @@ static void note_live(const struct attn_pair_flash *f, int64_t step, const float
     }
 }
 
+/* Of 16 queries: m, the score that probabilities are relative to; top, its product with the factor (0: the scores are
+ * relative to m already, or there is none); shrink, what a step does to older sums. */
+struct reference {
+    v32 m, top, shrink;
+};
 /* Largest score of each query. A NaN may be passed over: its exponential puts it into the sum. */
 static inline v32 largest(const float *s, v32 old) {
     v32 a = old, b = old, c = old, d = old;
@@ -141,14 +201,37 @@ static inline v32 largest(const float *s, v32 old) {
     }
     return v32_max(v32_max(a, b), v32_max(c, d));
 }
-/* What exponentials are taken relative to: a row that has seen nothing has probabilities 0 and not NaN. */
-static inline v32 finite_top(v32 m) {
-    return _mm512_mask_mov_ps(m, _mm512_cmp_ps_mask(m, v32_set(-INFINITY), _CMP_EQ_OQ), v32_set(0));
+/* Queries whose maximum times factor says nothing about the differences of scores any more, or is not finite. There
+ * scores are made relative to the maximum before the factor is applied: any but the maximum gives 0. */
+static inline __mmask16 far_lanes(v32 m, v32 factor) {
+    return _mm512_cmp_ps_mask(v32_abs(m * factor), v32_set(ATTN_PAIR_FLASH_FAR), _CMP_NLT_UQ);
 }
-/* By how much older sums shrink, 1 where the maximum stays. */
+static __attribute__((noinline)) void subtract(float *s, __mmask16 far, v32 m) {
+    for (int64_t j = 0; j < STEP; j++, s += LANES_ALL) _mm512_mask_storeu_ps(s, far, v32_load(s) - m);
+}
+/* By how much older sums shrink, 1 where the reference stays. */
 static inline v32 shrink_of(v32 old, v32 m, v32 factor) {
     const __mmask16 same = _mm512_cmp_ps_mask(old, m, _CMP_EQ_OQ);
-    return _mm512_mask_mov_ps(exp2_vec((old - finite_top(m)) * factor), same, v32_set(1));
+    const v32 by = _mm512_mask_mov_ps(old * factor - m * factor, far_lanes(m, factor), (old - m) * factor);
+    return _mm512_mask_mov_ps(exp2_vec(by), same, v32_set(1));
+}
+/* Takes the maximum as reference of some queries; rows that have seen nothing get probabilities 0 and not NaN. */
+static __attribute__((noinline)) void refer(struct reference *r, float *s, v32 factor, __mmask16 lanes) {
+    const v32 m = _mm512_mask_mov_ps(r->m, lanes, largest(s, r->m));
+    const __mmask16 none = _mm512_cmp_ps_mask(m, v32_set(-INFINITY), _CMP_EQ_OQ),
+                    far = far_lanes(m, factor) & (__mmask16)~none;
+    r->shrink = r->shrink * shrink_of(r->m, m, factor);
+    r->m = m;
+    r->top = _mm512_maskz_mov_ps((__mmask16) ~(none | far), m * factor);
+    if (far & lanes) subtract(s, far & lanes, m);
+}
+/* Queries that need a maximum before the exponentials. */
+static inline __mmask16 without(const struct reference *r, v32 factor) {
+    return _mm512_cmp_ps_mask(r->m, v32_set(-INFINITY), _CMP_EQ_OQ) | far_lanes(r->m, factor);
+}
+/* Queries that need one after all. */
+static inline __mmask16 passed(const struct reference *r, v32 factor, v32 sum) {
+    return _mm512_cmp_ps_mask(sum, v32_set(MOST), _CMP_NLT_UQ) & (__mmask16)~far_lanes(r->m, factor);
 }
 static void shrink_sums(float *o, int64_t width, v32 a0, v32 a1) {
     const v32 one = v32_set(1);
@@ -170,35 +253,62 @@ static int open_step(const struct attn_pair_flash *f, int64_t step) {
     return !cut;
 }
 
-void attn_ukr_amx_flash(const struct attn_pair_flash *f) {
+INLINE void strip(const struct attn_pair_flash *f, int64_t depth, int64_t width, int halves) {
     static const uint16_t zip[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
                                      8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-    const int64_t steps = f->n / STEP, by_keys = STEP / 32 * f->depth / 32 * 4,
-                  by_values = STEP / 32 * f->width / 32 * 4;
-    v32 m0 = v32_load(f->m), m1 = v32_load(f->m + 16), l0 = v32_load(f->l), l1 = v32_load(f->l + 16);
-    struct exps e = {.factor = v32_set(f->factor), .zip = _mm512_loadu_si512(zip), .done = STEP / 2, .products = 1};
-    if (steps > 0) keys(f, 0, f->s, &e);
+    const int64_t steps = f->n / STEP, fours = (depth * (halves ? 4 : 1) + width * (halves ? 3 : 1)) / 32 * (STEP / 32),
+                  weights = PAIRS * LANES_ALL * (halves ? 2 : 1);
+    struct reference r[2] = {{.m = v32_load(f->m)}, {.m = v32_load(f->m + 16)}};
+    v32 l0 = v32_load(f->l), l1 = v32_load(f->l + 16);
+    struct exps e = {.factor = v32_set(f->factor),
+                     .zip = _mm512_loadu_si512(zip),
+                     .halves = halves,
+                     .done = PAIRS,
+                     .by_four = (PAIRS + fours - 1) / fours};
+    for (int h = 0; h < 2; h++) r[h].top = r[h].m * e.factor; /* of those that have one */
+    if (steps > 0) keys(f, depth, 0, f->s, &e);
     for (int64_t j = 0; j < steps; j++) {
         float *s = f->s + j % 2 * STEP * LANES_ALL, *next = f->s + (j + 1) % 2 * STEP * LANES_ALL;
-        const float *p = f->p + (j + 1) % 2 * STEP / 2 * LANES_ALL;
+        const float *p = f->p + (j + 1) % 2 * weights;
+        if (f->given) put_given(f, j, s);
         if (!open_step(f, j)) hide(f, j, s);
         if (f->live) note_live(f, j, s);
-        const v32 old0 = m0, old1 = m1;
-        m0 = largest(s, m0);
-        m1 = largest(s + 16, m1);
-        const v32 a0 = shrink_of(old0, m0, e.factor), a1 = shrink_of(old1, m1, e.factor);
-        e.top0 = finite_top(m0), e.top1 = finite_top(m1), e.sum0 = e.sum1 = v32_set(0);
-        e.s = s, e.p = f->p + j % 2 * STEP / 2 * LANES_ALL, e.done = e.credit = 0;
-        e.products = (j + 1 < steps ? by_keys : 0) + (j > 0 ? by_values : 0);
-        if (j + 1 < steps) keys(f, j + 1, next, &e);
-        if (j > 0) values(f, j - 1, p, &e);
-        while (e.done < STEP / 2) two_keys(&e);
-        l0 = v32_fma(l0, a0, e.sum0);
-        l1 = v32_fma(l1, a1, e.sum1);
-        shrink_sums(f->o, f->width, a0, a1);
+        for (int h = 0; h < 2; h++) {
+            const __mmask16 lanes = without(&r[h], e.factor);
+            r[h].shrink = v32_set(1);
+            if (lanes) refer(&r[h], s + h * 16, e.factor, lanes);
+        }
+        e.top0 = r[0].top, e.top1 = r[1].top, e.sum0 = e.sum1 = v32_set(0);
+        e.s = s, e.p = f->p + j % 2 * weights, e.done = 0;
+        if (j + 1 < steps) keys(f, depth, j + 1, next, &e);
+        if (j > 0) values(f, width, j - 1, p, &e);
+        while (e.done < PAIRS) two_keys(&e);
+        const __mmask16 again[2] = {passed(&r[0], e.factor, e.sum0), passed(&r[1], e.factor, e.sum1)};
+        if (again[0] | again[1]) {
+            for (int h = 0; h < 2; h++)
+                if (again[h]) refer(&r[h], s + h * 16, e.factor, again[h]);
+            e.top0 = r[0].top, e.top1 = r[1].top, e.sum0 = e.sum1 = v32_set(0);
+            for (e.done = 0; e.done < PAIRS;) two_keys(&e);
+        }
+        l0 = v32_fma(l0, r[0].shrink, e.sum0);
+        l1 = v32_fma(l1, r[1].shrink, e.sum1);
+        shrink_sums(f->o, width, r[0].shrink, r[1].shrink);
     }
-    e.done = STEP / 2;
-    if (steps > 0) values(f, steps - 1, f->p + (steps - 1) % 2 * STEP / 2 * LANES_ALL, &e);
-    v32_store(f->m, m0), v32_store(f->m + 16, m1);
+    if (steps > 0) values(f, width, steps - 1, f->p + (steps - 1) % 2 * weights, &e);
+    v32_store(f->m, r[0].m), v32_store(f->m + 16, r[1].m);
     v32_store(f->l, l0), v32_store(f->l + 16, l1);
+}
+
+/* Common extents as constants. */
+static void strip_64(const struct attn_pair_flash *f) { strip(f, 64, 64, 0); }
+static void strip_128(const struct attn_pair_flash *f) { strip(f, 128, 128, 0); }
+static void strip_any(const struct attn_pair_flash *f) { strip(f, f->depth, f->width, 0); }
+static void strip_64_halves(const struct attn_pair_flash *f) { strip(f, 64, 64, 1); }
+static void strip_128_halves(const struct attn_pair_flash *f) { strip(f, 128, 128, 1); }
+static void strip_any_halves(const struct attn_pair_flash *f) { strip(f, f->depth, f->width, 1); }
+void attn_ukr_amx_flash(const struct attn_pair_flash *f) {
+    static void (*const of[2][3])(const struct attn_pair_flash *f) = {
+        {strip_any, strip_64, strip_128}, {strip_any_halves, strip_64_halves, strip_128_halves}};
+    const int which = f->depth != f->width ? 0 : f->width == 64 ? 1 : f->width == 128 ? 2 : 0;
+    of[f->halves][which](f);
 }

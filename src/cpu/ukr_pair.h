@@ -16,21 +16,27 @@ struct attn_pair_grad { /* a row of attn_ukr_pair.grad */
     uint16_t *ds;
 };
 
-/* ATTN_PAIR_FLASH rows of queries against n keys, scores transposed: queries lie across the lanes of a vector. */
+/* ATTN_PAIR_FLASH rows of queries against n keys, scores transposed: queries lie across the lanes of a vector. Halves:
+ * a number of f16 is the sum of two of bf16 (high, low), and all three operands are there twice. */
 enum { ATTN_PAIR_FLASH = 32, ATTN_PAIR_FLASH_STEP = 64 };
+#define ATTN_PAIR_FLASH_FAR 0x1p64f
 struct attn_pair_flash {
     int64_t n;            /* keys, a multiple of ATTN_PAIR_FLASH_STEP */
     int64_t depth, width; /* of keys and of values, rounded up to 32 */
-    const uint16_t *k;    /* [n][ldk], zeros from D to depth */
+    int halves;           /* 0, 1 */
+    const uint16_t *k;    /* [n][ldk], zeros from D to depth; the low half follows after depth elements */
     int64_t ldk;
-    const float *q;      /* [2][depth / 2][16]: pairs along D, transposed, of 16 queries and 16 more */
-    const float *v;      /* [n / 32][width][16]: pairs along the keys, transposed; finite, zeros where there is none */
+    const float *q;      /* [1 + halves][2][depth / 2][16]: pairs along D, transposed, of 16 queries and 16 more */
+    const float *v;      /* [n / 32][1 + halves][width][16]: pairs along the keys, transposed; finite, 0 for none */
     const int32_t *seen; /* [2][32]: the first key that a query sees, and the one behind the last; both in 0 .. n */
-    float factor;        /* probabilities are 2^((s - m) * factor); > 0 */
-    float *m, *l;        /* [32] running maximum (-inf at first) and sum of the unrounded; a NaN in l is a NaN row */
-    float *o;            /* [width][32] sums of values, transposed */
-    uint32_t *live;      /* NULL, or [n]: bit q is set if query q has a score for the key that is not -inf */
-    float *s, *p;        /* scratch: 2 * STEP * 32 and half of it */
+    float factor;        /* > 0; probabilities are 2^(s * factor - m * factor), at most 2^16 */
+    float *m, *l;   /* [32] a score to refer to (-inf at first) and sum of the unrounded; a NaN in l is a NaN row. l is
+                     * relative to m * factor ROUNDED to f32, unless that is as large as ATTN_PAIR_FLASH_FAR */
+    float *o;       /* [width][32] sums of values, transposed */
+    uint32_t *live; /* NULL, or [n]: bit q is set if query q has a score for the key that is not -inf */
+    const uint32_t *given; /* NULL, or [n]: bit q is set if the product of query q with the key is that of given_s */
+    const float *given_s;  /* [n][32] */
+    float *s, *p;          /* scratch: 2 * STEP * 32, and (1 + halves) / 2 times that */
 };
 
 struct attn_ukr_pair {
@@ -51,6 +57,10 @@ struct attn_ukr_pair {
                   float *c, int64_t ldc);
     /* dst[j] = pair (even[j], odd[j]); NULL: zeros. Returns 0 if any value is NaN or infinite. */
     int (*zip)(float *dst, const uint16_t *even, const uint16_t *odd, int64_t n);
+    /* The same of f16 rows, high and low halves as bf16, exactly (what is not finite: 0). */
+    int (*zip_halves)(float *high, float *low, const uint16_t *even, const uint16_t *odd, int64_t n);
+    /* A row of f16 in halves. Returns 0, and all halves are 0, if any value is NaN or infinite. */
+    int (*halves)(uint16_t *high, uint16_t *low, const uint16_t *x, int64_t n);
     /* A zip of f32 rows, rounded to nearest even after times factor. */
     void (*zip_f32)(float *dst, const float *even, const float *odd, int64_t n, float factor);
     /* 1 if no value is NaN or infinite. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * The transposed forward of the AMX row (sdpa_flash.c) over several blocks and steps: numbers against a double loop,
- * and NaN and infinities in q, k and v, which reach the rows that see them and no bit of any other. */
+ * The transposed forward of the AMX rows (sdpa_flash.c) over several blocks and steps, bf16 and f16: numbers against a
+ * double loop, and NaN and infinities in q, k and v, which reach the rows that see them and no bit of any other. */
 #include "attn.h"
 #include "base/num.h"
 #include "cpu/cpu.h"
@@ -20,6 +20,10 @@ struct run {
     float out[S * DV], lse[S];
 };
 
+static int f16;
+static float widen(uint16_t x) { return f16 ? attn_num_f16_f32(x) : attn_num_bf16_f32(x); }
+static uint16_t narrow(float x) { return f16 ? attn_num_f32_f16(x) : attn_num_f32_bf16(x); }
+
 static void make(struct run *r) {
     uint64_t state = 7;
     uint16_t *x[] = {r->q, r->k, r->v};
@@ -28,7 +32,7 @@ static void make(struct run *r) {
             state = state * 6364136223846793005u + 1442695040888963407u;
             /* later keys are larger: maxima move in every block */
             const double size = t == 1 ? 1 + 3.0 * i / (S * D) : 1;
-            x[t][i] = attn_num_f32_bf16((float)((double)(int64_t)state * 0x1p-63 * size));
+            x[t][i] = narrow((float)((double)(int64_t)state * 0x1p-63 * size));
         }
 }
 static void run(attn_ctx *ctx, struct run *r) {
@@ -36,16 +40,19 @@ static void run(attn_ctx *ctx, struct run *r) {
     attn_problem p;
     attn_args a = ATTN_ARGS_INIT;
     uint16_t *half = malloc(sizeof(uint16_t) * S * DV);
-    attn_tensor_contiguous(&q, r->q, ATTN_BF16, 4, (const int64_t[]){1, 1, S, D});
-    attn_tensor_contiguous(&k, r->k, ATTN_BF16, 4, (const int64_t[]){1, 1, S, D});
-    attn_tensor_contiguous(&v, r->v, ATTN_BF16, 4, (const int64_t[]){1, 1, S, DV});
-    attn_tensor_contiguous(&out, half, ATTN_BF16, 4, (const int64_t[]){1, 1, S, DV});
+    const int32_t dtype = f16 ? ATTN_F16 : ATTN_BF16;
+    attn_tensor_contiguous(&q, r->q, dtype, 4, (const int64_t[]){1, 1, S, D});
+    attn_tensor_contiguous(&k, r->k, dtype, 4, (const int64_t[]){1, 1, S, D});
+    attn_tensor_contiguous(&v, r->v, dtype, 4, (const int64_t[]){1, 1, S, DV});
+    attn_tensor_contiguous(&out, half, dtype, 4, (const int64_t[]){1, 1, S, DV});
     attn_tensor_contiguous(&lse, r->lse, ATTN_F32, 3, (const int64_t[]){1, 1, S});
     a.q = &q, a.k = &k, a.v = &v, a.out = &out, a.lse = &lse;
-    if (attn_problem_parse("sdpa_fwd b=1 hq=1 sq=1300 d=72 dv=40 bf16 causal", &p) ||
+    if (attn_problem_parse(f16 ? "sdpa_fwd b=1 hq=1 sq=1300 d=72 dv=40 f16 causal"
+                               : "sdpa_fwd b=1 hq=1 sq=1300 d=72 dv=40 bf16 causal",
+                           &p) ||
         attn_run(ctx, ATTN_DEVICE_CPU, &p, &a))
         fail_msg("%s", attn_last_error());
-    for (int i = 0; i < S * DV; i++) r->out[i] = attn_num_bf16_f32(half[i]);
+    for (int i = 0; i < S * DV; i++) r->out[i] = widen(half[i]);
     free(half);
 }
 static attn_ctx *open_ctx(void) {
@@ -66,8 +73,7 @@ static void test_numbers(void **unused) {
         double top = -INFINITY, sum = 0;
         for (int j = 0; j <= i; j++) {
             s[j] = 0;
-            for (int c = 0; c < D; c++)
-                s[j] += (double)attn_num_bf16_f32(r->q[i * D + c]) * (double)attn_num_bf16_f32(r->k[j * D + c]);
+            for (int c = 0; c < D; c++) s[j] += (double)widen(r->q[i * D + c]) * (double)widen(r->k[j * D + c]);
             s[j] /= sqrt(D);
             top = fmax(top, s[j]);
         }
@@ -76,10 +82,10 @@ static void test_numbers(void **unused) {
         for (int c = 0; c < DV; c++) {
             double want = 0, size = 0;
             for (int j = 0; j <= i; j++) {
-                const double term = s[j] / sum * (double)attn_num_bf16_f32(r->v[j * DV + c]);
+                const double term = s[j] / sum * (double)widen(r->v[j * DV + c]);
                 want += term, size += fabs(term);
             }
-            assert_true(fabs((double)r->out[i * DV + c] - want) <= 0x1p-7 * size);
+            assert_true(fabs((double)r->out[i * DV + c] - want) <= (f16 ? 0x1p-10 : 0x1p-7) * size);
         }
     }
     free(s), free(r);
@@ -88,7 +94,7 @@ static void test_numbers(void **unused) {
 
 static int same(float a, float b) { return !memcmp(&a, &b, sizeof a); }
 static void test_poison(void **unused) {
-    static const uint16_t kinds[] = {0x7f80, 0xff80, 0x7fc0}; /* infinities, NaN */
+    const uint16_t kinds[] = {narrow(INFINITY), narrow(-INFINITY), narrow(NAN)};
     attn_ctx *ctx = open_ctx();
     struct run *well = malloc(sizeof *well), *sick = malloc(sizeof *sick);
     (void)unused;
@@ -112,7 +118,7 @@ static void test_poison(void **unused) {
     }
     for (int side = 0; side < 2; side++) { /* q: its row; k: the rows that see the key */
         *sick = *well;
-        (side ? sick->k : sick->q)[SICK * D + 3] = 0x7fc0;
+        (side ? sick->k : sick->q)[SICK * D + 3] = narrow(NAN);
         run(ctx, sick);
         for (int i = 0; i < S; i++) {
             const int hit = side ? i >= SICK : i == SICK;
@@ -121,13 +127,25 @@ static void test_poison(void **unused) {
                 assert_true(hit ? isnan(sick->out[i * DV + c]) : same(sick->out[i * DV + c], well->out[i * DV + c]));
         }
     }
+    *sick = *well; /* an infinite key: scores of both signs, of which the negative one hides the key */
+    sick->k[SICK * D + 3] = narrow(INFINITY);
+    run(ctx, sick);
+    for (int i = 0; i < S; i++) {
+        const float q = widen(sick->q[i * D + 3]);
+        if (i < SICK) assert_true(same(sick->lse[i], well->lse[i]));
+        if (i < SICK || fabsf(q) > 0) assert_true(i >= SICK && q > 0 ? isnan(sick->lse[i]) : isfinite(sick->lse[i]));
+    }
     free(well), free(sick);
     attn_ctx_release(ctx);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_numbers), cmocka_unit_test(test_poison)};
-    if (attn_cpu_features("", NULL) & ATTN_CPU_AMX) return cmocka_run_group_tests(tests, NULL, NULL);
-    printf("no AVX-512 with BF16 on this processor: skipped\n");
-    return 77;
+    if (!(attn_cpu_features("", NULL) & ATTN_CPU_AMX)) {
+        printf("no AVX-512 with BF16 on this processor: skipped\n");
+        return 77;
+    }
+    int failed = cmocka_run_group_tests_name("bf16", tests, NULL, NULL);
+    f16 = 1;
+    return failed + cmocka_run_group_tests_name("f16", tests, NULL, NULL);
 }

@@ -16,6 +16,7 @@
 static const char *const problems[] = {"sdpa_fwd b=1 hq=2 hk=1 sq=40 sk=70 d=64 bf16",
                                        "sdpa_fwd b=1 hq=2 hk=1 sq=40 sk=70 d=64 bf16 causal",
                                        "sdpa_fwd b=1 hq=2 hk=1 sq=40 sk=70 d=64 bf16 softcap=20",
+                                       "sdpa_fwd b=1 hq=2 hk=1 sq=40 sk=70 d=64 f16 causal",
                                        "sdpa_bwd b=1 hq=2 hk=1 sq=40 sk=70 d=64 bf16",
                                        "mla_fwd b=1 hq=16 sq=3 sk=200 d=576 dv=512 topk=130 bf16",
                                        "mla_bwd b=1 hq=16 sq=3 sk=200 d=576 dv=512 topk=130 bf16",
@@ -59,7 +60,7 @@ static void test_run(void **unused) {
     for (size_t i = 0; i < sizeof problems / sizeof *problems; i++)
         for (int32_t threads = 1; threads <= 3; threads += 2) {
             run(problems[i], "amx", threads);
-            run(problems[i], "avx512bf16", threads);
+            run(problems[i], strstr(problems[i], " f16") ? "avx512" : "avx512bf16", threads);
         }
 }
 

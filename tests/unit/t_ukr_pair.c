@@ -258,26 +258,85 @@ static void test_grad(void **unused) {
         }
 }
 
+/* Every f16 is the sum of its halves, in both forms; what is not finite takes its row, or itself, to 0. */
+static void test_halves(void **unused) {
+    (void)unused;
+    for (int64_t n = 1; n <= 35; n += 17)
+        for (uint32_t at = 0; at < 0x10000; at += 32) {
+            uint16_t x[2][35], high[35 + PAD], low[35 + PAD];
+            float zip[2][35 + PAD];
+            int finite = 1;
+            for (int i = 0; i < 35; i++)
+                x[0][i] = (uint16_t)(at + (uint32_t)i), x[1][i] = (uint16_t)(~at - (uint32_t)i);
+            memset(high, 77, sizeof high), memset(low, 77, sizeof low), memset(zip, 77, sizeof zip);
+            for (int64_t i = 0; i < n; i++) finite &= isfinite(attn_num_f16_f32(x[0][i])) != 0;
+            assert_int_equal(u->halves(high, low, x[0], n), finite);
+            const int all = u->zip_halves(zip[0], zip[1], x[0], n > 17 ? NULL : x[1], n);
+            for (int64_t i = 0; i < n; i++) {
+                const float want = finite ? attn_num_f16_f32(x[0][i]) : 0;
+                assert_true(attn_num_bf16_f32(high[i]) + attn_num_bf16_f32(low[i]) == want);
+                assert_true(fabsf(attn_num_bf16_f32(low[i])) <= fabsf(want) * 0x1p-8f);
+                for (int r = 0; r < 2; r++) {
+                    const float value = r && n > 17 ? 0 : attn_num_f16_f32(x[r][i]);
+                    const double sum = half_of(zip[0] + i, r) + half_of(zip[1] + i, r);
+                    if (!isfinite(value)) assert_false(all);
+                    assert_true(sum == (isfinite(value) ? (double)value : 0));
+                }
+            }
+            for (int64_t i = n; i < 35 + PAD; i++) {
+                float guard;
+                memset(&guard, 77, sizeof guard);
+                assert_true(high[i] == 77 * 257 && low[i] == 77 * 257 && zip[0][i] == guard && zip[1][i] == guard);
+            }
+        }
+}
+
 /* Operands of the transposed softmax in the plain order, and the strip that they make. */
 enum { ROWS = ATTN_PAIR_FLASH, STEP = ATTN_PAIR_FLASH_STEP };
 struct strip {
     int64_t n, d, dv, depth, width, ldk;
+    int halves;          /* operands are f16 */
     uint16_t *q, *k, *v; /* rows of d, ldk and dv */
+    uint16_t *kh;        /* keys in halves */
     float *qt, *vt, *o, *s, *p;
     float m[ROWS], l[ROWS];
     int32_t seen[2 * ROWS];
     uint32_t *live;
 };
-static void make_strip(struct strip *t, int64_t steps, int64_t d, int64_t dv) {
-    *t = (struct strip){.n = steps * STEP, .d = d, .dv = dv, .depth = (d + 31) / 32 * 32, .width = (dv + 31) / 32 * 32};
+static double value_of(const struct strip *t, uint16_t x) {
+    return (double)(t->halves ? attn_num_f16_f32(x) : attn_num_bf16_f32(x));
+}
+static void half_to(const struct strip *t, uint16_t x, uint16_t *high, uint16_t *low) {
+    *high = x;
+    if (!t->halves) return;
+    *high = attn_num_f32_bf16(attn_num_f16_f32(x));
+    *low = attn_num_f32_bf16(attn_num_f16_f32(x) - attn_num_bf16_f32(*high));
+}
+static void fill_strip(const struct strip *t, uint16_t *x, int64_t n) {
+    fill(x, n);
+    for (int64_t i = 0; t->halves && i < n; i++) x[i] = attn_num_f32_f16((float)uniform());
+}
+static void make_strip(struct strip *t, int64_t steps, int64_t d, int64_t dv, int halves) {
+    *t = (struct strip){.n = steps * STEP,
+                        .halves = halves,
+                        .d = d,
+                        .dv = dv,
+                        .depth = (d + 31) / 32 * 32,
+                        .width = (dv + 31) / 32 * 32};
     t->ldk = t->depth + 3;
     t->q = calloc((size_t)(ROWS * d), 2), t->k = calloc((size_t)(t->n * t->ldk), 2),
     t->v = calloc((size_t)(t->n * dv), 2);
-    t->qt = calloc((size_t)(ROWS * t->depth / 2), 4), t->vt = calloc((size_t)(t->n / 2 * t->width), 4);
-    t->o = calloc((size_t)(t->width * ROWS), 4), t->s = calloc(2 * STEP * ROWS, 4), t->p = calloc(STEP * ROWS, 4);
+    t->kh = calloc((size_t)(t->n * 2 * t->depth), 2);
+    t->qt = calloc((size_t)(ROWS * t->depth), 4), t->vt = calloc((size_t)(t->n * t->width), 4);
+    t->o = calloc((size_t)(t->width * ROWS), 4), t->s = calloc(2 * STEP * ROWS, 4), t->p = calloc(2 * STEP * ROWS, 4);
     t->live = calloc((size_t)t->n, sizeof *t->live);
-    fill(t->q, ROWS * d), fill(t->v, t->n * dv);
-    for (int64_t j = 0; j < t->n; j++) fill(t->k + j * t->ldk, d);
+    fill_strip(t, t->q, ROWS * d), fill_strip(t, t->v, t->n * dv);
+    for (int64_t j = 0; j < t->n; j++) {
+        fill_strip(t, t->k + j * t->ldk, d);
+        for (int64_t c = 0; !halves && j >= STEP && steps % 2 && c < d;
+             c++) /* eightfold: scores far above those of the first step */
+            if (t->k[j * t->ldk + c] & 0x7f80) t->k[j * t->ldk + c] = (uint16_t)(t->k[j * t->ldk + c] + (3 << 7));
+    }
     for (int r = 0; r < ROWS; r++) {
         const int32_t a = (int32_t)((uniform() + 1) / 2 * (double)t->n),
                       b = (int32_t)((uniform() + 1) / 2 * (double)t->n);
@@ -288,16 +347,25 @@ static void make_strip(struct strip *t, int64_t steps, int64_t d, int64_t dv) {
 }
 static void free_strip(struct strip *t) {
     free(t->q), free(t->k), free(t->v), free(t->qt), free(t->vt), free(t->o), free(t->s), free(t->p), free(t->live);
+    free(t->kh);
 }
 /* The first n keys, then the rest: what is kept between calls counts. */
 static void run_strip(struct strip *t, int64_t n) {
     uint16_t *qt = (uint16_t *)(void *)t->qt, *vt = (uint16_t *)(void *)t->vt;
+    const int64_t parts = 1 + t->halves, q_low = ROWS * t->depth, v_low = t->width * 32, k_low = t->depth;
     for (int64_t r = 0; r < ROWS; r++)
+        for (int64_t c = 0; c < t->d; c++) {
+            uint16_t *to = qt + (r / 16 * t->depth / 2 * 16 + c / 2 * 16 + r % 16) * 2 + c % 2;
+            half_to(t, t->q[r * t->d + c], to, to + q_low);
+        }
+    for (int64_t j = 0; j < t->n; j++) {
+        for (int64_t c = 0; c < t->dv; c++) {
+            uint16_t *to = vt + ((j / 32 * parts * t->width + c) * 16 + j % 32 / 2) * 2 + j % 2;
+            half_to(t, t->v[j * t->dv + c], to, to + v_low);
+        }
         for (int64_t c = 0; c < t->d; c++)
-            qt[(r / 16 * t->depth / 2 * 16 + c / 2 * 16 + r % 16) * 2 + c % 2] = t->q[r * t->d + c];
-    for (int64_t j = 0; j < t->n; j++)
-        for (int64_t c = 0; c < t->dv; c++)
-            vt[((j / 32 * t->width + c) * 16 + j % 32 / 2) * 2 + j % 2] = t->v[j * t->dv + c];
+            half_to(t, t->k[j * t->ldk + c], t->kh + j * 2 * t->depth + c, t->kh + j * 2 * t->depth + c + k_low);
+    }
     for (int r = 0; r < ROWS; r++) t->m[r] = -INFINITY, t->l[r] = 0;
     memset(t->o, 0, (size_t)(t->width * ROWS) * sizeof *t->o);
     for (int64_t at = 0; at < t->n; at += n) {
@@ -307,20 +375,33 @@ static void run_strip(struct strip *t, int64_t n) {
             const int64_t x = t->seen[r] - at;
             seen[r] = (int32_t)(x < 0 ? 0 : x > n ? n : x);
         }
-        const struct attn_pair_flash f = {
-            n,    t->depth, t->width, t->k + at * t->ldk, t->ldk, t->qt, t->vt + at / 2 * t->width, seen, 0.8f,
-            t->m, t->l,     t->o,     t->live + at,       t->s,   t->p};
+        const struct attn_pair_flash f = {.n = n,
+                                          .depth = t->depth,
+                                          .width = t->width,
+                                          .halves = t->halves,
+                                          .k = t->halves ? t->kh + at * 2 * t->depth : t->k + at * t->ldk,
+                                          .ldk = t->halves ? 2 * t->depth : t->ldk,
+                                          .q = t->qt,
+                                          .v = t->vt + at / 2 * parts * t->width,
+                                          .seen = seen,
+                                          .factor = 0.8f,
+                                          .m = t->m,
+                                          .l = t->l,
+                                          .o = t->o,
+                                          .live = t->live + at,
+                                          .s = t->s,
+                                          .p = t->p};
         u->flash(&f);
     }
 }
 static void check_strip(const struct strip *t) {
     double *s = malloc((size_t)t->n * sizeof *s);
     for (int r = 0; r < ROWS; r++) {
-        double top = -INFINITY, sum = 0;
+        double top = -INFINITY, sum = 0, by = 1;
         for (int64_t j = t->seen[r]; j < t->seen[ROWS + r]; j++) {
             s[j] = 0;
             for (int64_t c = 0; c < t->d; c++)
-                s[j] += (double)attn_num_bf16_f32(t->q[r * t->d + c]) * (double)attn_num_bf16_f32(t->k[j * t->ldk + c]);
+                s[j] += value_of(t, t->q[r * t->d + c]) * value_of(t, t->k[j * t->ldk + c]);
             top = fmax(top, s[j]);
         }
         for (int64_t j = 0; j < t->n; j++)
@@ -328,17 +409,19 @@ static void check_strip(const struct strip *t) {
         for (int64_t j = t->seen[r]; j < t->seen[ROWS + r]; j++) sum += s[j] = exp2((s[j] - top) * (double)0.8f);
         if (t->seen[r] == t->seen[ROWS + r]) {
             assert_true(t->m[r] == -INFINITY && t->l[r] == 0);
-        } else { /* products of d terms, sums of n */
-            assert_true(fabs((double)t->m[r] - top) <= 1e-6 * (double)t->d);
-            assert_true(fabs((double)t->l[r] - sum) <= 2e-6 * (double)t->d * sum);
+        } else { /* products of d terms, sums of n; relative to some score of the row, not too far below the largest */
+            by = exp2((double)(t->m[r] * 0.8f) - top * (double)0.8f);
+            assert_true(by <= 1.001 && by > 0x1p-17);
+            assert_true(fabs((double)t->l[r] * by - sum) <= 2e-6 * (double)t->d * sum);
         }
         for (int64_t c = 0; c < t->width; c++) {
             double want = 0, size = 1e-30;
             for (int64_t j = t->seen[r]; j < t->seen[ROWS + r] && c < t->dv; j++) {
-                const double term = s[j] * (double)attn_num_bf16_f32(t->v[j * t->dv + c]);
+                const double term = s[j] * value_of(t, t->v[j * t->dv + c]);
                 want += term, size += fabs(term);
             }
-            assert_true(fabs((double)t->o[c * ROWS + r] - want) <= (0x1p-8 + 2e-6 * (double)t->d) * size);
+            assert_true(fabs((double)t->o[c * ROWS + r] * by - want) <=
+                        ((t->halves ? 0x1p-16 : 0x1p-8) + 2e-6 * (double)t->d) * size);
         }
     }
     free(s);
@@ -349,10 +432,11 @@ static void test_flash(void **unused) {
     } cases[] = {{1, 64, 64, 64},  {3, 64, 32, 96}, {4, 128, 128, 128},
                  {2, 128, 33, 20}, {5, 256, 17, 1}, {3, 192, 288, 160}};
     (void)unused;
-    for (size_t i = 0; u->flash && i < sizeof cases / sizeof *cases; i++) {
+    for (size_t at = 0; u->flash && at < 2 * sizeof cases / sizeof *cases; at++) {
+        const size_t i = at / 2;
         struct strip t;
         float m, l, *o;
-        make_strip(&t, cases[i].steps, cases[i].d, cases[i].dv);
+        make_strip(&t, cases[i].steps, cases[i].d, cases[i].dv, at % 2);
         run_strip(&t, cases[i].first);
         check_strip(&t);
         /* A row's bits are its own: other rows and the keys that it does not see become NaN, or seen by all others. */
@@ -366,7 +450,7 @@ static void test_flash(void **unused) {
         }
         for (int64_t j = 0; j < t.n; j++)
             if (j < t.seen[mine] || j >= t.seen[ROWS + mine])
-                memset(t.k + j * t.ldk, 0xff, (size_t)t.d * sizeof *t.k), fill(t.v + j * t.dv, t.dv);
+                memset(t.k + j * t.ldk, 0xff, (size_t)t.d * sizeof *t.k), fill_strip(&t, t.v + j * t.dv, t.dv);
         run_strip(&t, cases[i].first);
         assert_true(t.m[mine] == m && t.l[mine] == l && isnan(t.l[mine + 1]));
         for (int64_t c = 0; c < t.width; c++) assert_true(t.o[c * ROWS + mine] == o[c]);
@@ -387,10 +471,10 @@ static int end(void **unused) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_gemm), cmocka_unit_test(test_few),
-                                       cmocka_unit_test(test_zip),  cmocka_unit_test(test_soften),
-                                       cmocka_unit_test(test_grad), cmocka_unit_test(test_exp2),
-                                       cmocka_unit_test(test_flash)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_gemm),   cmocka_unit_test(test_few),
+                                       cmocka_unit_test(test_zip),    cmocka_unit_test(test_halves),
+                                       cmocka_unit_test(test_soften), cmocka_unit_test(test_grad),
+                                       cmocka_unit_test(test_exp2),   cmocka_unit_test(test_flash)};
     const uint64_t features = attn_cpu_features("", NULL);
     if (!(features & ATTN_CPU_BF16)) {
         printf("no AVX-512 with BF16 on this processor: skipped\n");
