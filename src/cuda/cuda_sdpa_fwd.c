@@ -63,7 +63,7 @@ static struct geometry lay_out(const struct kp_sdpa_fwd_config *c, const struct 
                              (int64_t)l->n_sms * (c->key_warps > 1 ? 1 : ctas_per_sm(c, l)));
     /* Heads dealt together share half of the second-level cache; those of a group share their keys. */
     const int64_t bytes = 2 * p->seq_k * (p->dim_qk + p->dim_v) + 1, fit = l->l2_bytes / 2 / bytes;
-    g.section = lesser((fit < 1 ? 1 : fit) * (g.pack == 1 ? group : 1), lesser(g.heads, INT32_MAX));
+    g.section = attn_cuda_section(g.heads, g.pack == 1 ? group : 1, fit);
     g.items = g.row_tiles * g.splits * g.heads;
     g.rows = p->batch * p->heads_q * p->seq_q;
     g.part_row = (p->dim_v + 3) / 4 * 4;
