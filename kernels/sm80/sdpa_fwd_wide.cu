@@ -220,6 +220,27 @@ static __device__ __forceinline__ void finish_scores(const struct kp_sdpa_wide_f
     }
 }
 
+/* The same where scores are products alone: one branch for all cells, and no more than a comparison for each. */
+static __device__ __forceinline__ void hide_scores(const struct kp_sdpa_wide_fwd *k, const struct work *w, int j0,
+                                                   num rS[N_X][4]) {
+    const struct kp_sdpa_fwd *p = &k->fwd;
+    const int lane = lane_of(), t2 = 2 * (lane & 3);
+    const num scale = (num)k->wide.scale;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const int row = w->row0 + warp_of() * 16 + 8 * r + (lane >> 2), at = query_of(p, row) + w->off - j0 - t2;
+        const int lo = at - p->in.window_left,
+                  hi = row < w->n_rows ? min(at + p->in.window_right + 1, w->seq.sk - j0 - t2) : -FAR;
+#pragma unroll
+        for (int n = 0; n < N_X; n++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                const int j = 8 * n + e;
+                rS[n][2 * r + e] = j >= lo && j < hi ? rS[n][2 * r + e] * scale : -INF;
+            }
+    }
+}
+
 /* Scores to probabilities, -0 where hidden; factor: what earlier sums of the row are to be multiplied with. NaN scores
  * pass by the maximum (max returns the other operand) and make l NaN. A factor is never 0: times an infinity of O it
  * must stay one. */
@@ -360,6 +381,8 @@ static __device__ __forceinline__ void run_tile(const struct kp_sdpa_wide_fwd *k
                 for (int n = 0; n < N_X; n++)
 #pragma unroll
                     for (int e = 0; e < 4; e++) rS[n][e] *= scale;
+            } else if (k->wide.plain) {
+                hide_scores(k, w, j0, rS);
             } else {
                 finish_scores(k, w, j0, rS);
             }
