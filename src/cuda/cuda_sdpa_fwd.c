@@ -17,9 +17,28 @@ struct geometry {
 static int64_t lesser(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t blocks(int64_t n, int64_t size) { return (n + size - 1) / size; }
 
+static int ctas_that_fit(const struct kp_sdpa_fwd_config *c, const struct attn_cuda_limits *l, int64_t bytes) {
+    const int64_t fit = l->shared_per_sm / (bytes + 1024); /* the system keeps 1 KiB of each CTA's */
+    return fit < 1 ? 1 : fit < c->ctas ? (int)fit : c->ctas;
+}
 static int ctas_per_sm(const struct kp_sdpa_fwd_config *c, const struct attn_cuda_limits *l) {
-    const int fit = l->shared_per_sm / (KP_SDPA_SHARED_BYTES(*c) + 1024); /* the system keeps 1 KiB of each CTA's */
-    return fit < 1 ? 1 : fit < c->ctas ? fit : c->ctas;
+    return ctas_that_fit(c, l, KP_SDPA_SHARED_BYTES(*c));
+}
+static int64_t shared_bytes(const struct kp_sdpa_fwd_config *c, int64_t pitch) {
+    return KP_SDPA_SHARED_BYTES(*c) + 16 * c->m_tiles * c->row_warps * c->col_warps * pitch;
+}
+
+/* Bytes of a row of a mask's cells in shared memory: with what it is padded, eight rows lie in different banks.
+ * 0 where there is no mask, where its place would cost a CTA of the multiprocessor, or where rows have cells of several
+ * heads. */
+static int64_t mask_pitch(const struct kp_sdpa_fwd_config *c, const struct attn_cuda_limits *l, const attn_problem *p,
+                          int64_t pack) {
+    const int64_t bytes = p->mask_dtype == ATTN_BOOL  ? 80
+                          : p->mask_dtype == ATTN_F32 ? 4 * c->keys + 32
+                                                      : 2 * c->keys + 16;
+    const int64_t all = shared_bytes(c, bytes);
+    if (!c->full || !p->mask_dtype || pack != 1 || all > l->shared_per_block) return 0;
+    return ctas_that_fit(c, l, all) == ctas_per_sm(c, l) ? bytes : 0;
 }
 
 /* Key tiles that the longest row tile walks, at most. */
@@ -130,9 +149,11 @@ static uint64_t workspace(const struct attn_kernel *k, const struct attn_core_de
 
 static attn_status prepare(const struct attn_kernel *k, struct attn_core_device *dev, const attn_problem *p) {
     const struct kp_sdpa_fwd_config *c = k->impl;
-    attn_status status =
-        attn_cuda_variant_load(dev, attn_cuda_variant_find(c->symbol), (uint32_t)KP_SDPA_SHARED_BYTES(*c));
-    if (status || lay_out(c, attn_cuda_limits_of(dev), p).splits <= 1) return status;
+    const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
+    const struct geometry g = lay_out(c, l, p);
+    attn_status status = attn_cuda_variant_load(dev, attn_cuda_variant_find(c->symbol),
+                                                (uint32_t)shared_bytes(c, mask_pitch(c, l, p, g.pack)));
+    if (status || g.splits <= 1) return status;
     return attn_cuda_variant_load(dev, attn_cuda_variant_find(attn_cuda_sdpa_merge_symbol(dev, c->dtype)), 0);
 }
 
@@ -171,7 +192,8 @@ static void set_geometry(struct kp_sdpa_fwd *kp, const struct geometry *g) {
 static attn_status launch(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                           const attn_args *args) {
     const struct kp_sdpa_fwd_config *c = k->impl;
-    const struct geometry g = lay_out(c, attn_cuda_limits_of(dev), p);
+    const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
+    const struct geometry g = lay_out(c, l, p);
     if (g.items == 0) return ATTN_OK;
     struct kp_sdpa_fwd kp = {0};
     attn_cuda_sdpa_inputs(&kp.in, p, args);
@@ -179,6 +201,7 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
     kp.lse = attn_cuda_view(p, args, ATTN_ROLE_LSE);
     kp.lse_rounded = attn_cuda_view(p, args, ATTN_ROLE_LSE_ROUNDED);
     set_geometry(&kp, &g);
+    if (kp.in.mask.column == 1 && kp.in.mask.chunk == 16) kp.mask_pitch = (int32_t)mask_pitch(c, l, p, g.pack);
     if (g.splits > 1) {
         kp.part_o = (uint64_t)(uintptr_t)args->workspace;
         kp.part_m = kp.part_o + (uint64_t)(g.splits * g.rows * g.part_row) * sizeof(float);
@@ -188,7 +211,7 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
                                         .y = 1,
                                         .z = 1,
                                         .threads = (uint32_t)KP_SDPA_THREADS(*c),
-                                        .shared_bytes = (uint32_t)KP_SDPA_SHARED_BYTES(*c)};
+                                        .shared_bytes = (uint32_t)shared_bytes(c, kp.mask_pitch)};
     struct attn_cuda_work work[2] = {{attn_cuda_variant_find(c->symbol), &kp, sizeof kp, grid}};
     if (g.splits > 1) work[1] = attn_cuda_sdpa_merge(dev, c->dtype, &kp);
     return attn_cuda_launch_all(dev, work, g.splits > 1 ? 2 : 1, args->stream);
