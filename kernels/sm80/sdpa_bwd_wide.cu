@@ -33,10 +33,11 @@
 struct work {
     struct place place;
     int head, slice;    /* own: key head or query head */
+    int head0;          /* own keys: first query head */
     int own0;           /* first own row */
     int first, n_tiles; /* tiles of the other side that see any of the own rows */
-    int at; /* the first of these to be visited; sums: not the same for all, or all would add to one place */
-    int steps;
+    int at;        /* the first of these to be visited; sums: not the same for all, or all would add to one place */
+    int heads_end; /* behind the last query head; head0 without a tile */
 };
 
 /* Chunks of a step, and where they lie. */
@@ -48,9 +49,16 @@ struct shape {
     int staged;
 };
 
+/* A step: which of the tiles, of which query head; the last was the one before head == heads_end. Found from the
+ * number of a step by divisions it would cost 50 instructions. */
+struct turn {
+    int at, head;
+};
+
 /* The ring as its producer sees it: the next item to copy and where it goes. */
 struct feed {
-    int step, item, slot;
+    struct turn turn;
+    int item, slot;
 };
 
 static __device__ __forceinline__ const struct kp_view *own_a(const struct kp_sdpa_bwd *p) {
@@ -82,12 +90,14 @@ static __device__ __forceinline__ int find_work(const struct kp_sdpa_wide_bwd *k
     const int64_t head = first + (int64_t)(rest % size);
     const int tile = (int)(outer / (uint32_t)k->wide.slices), right = p->in.window_right, left = p->in.window_left;
     struct place *at = &w->place;
-    w->slice = (int)(outer % (uint32_t)k->wide.slices);
+    w->slice = SUMS ? 0 : (int)(outer % (uint32_t)k->wide.slices);
     w->own0 = (OWN_KEYS ? tile : k->tiles - 1 - tile) * ROWS; /* causal: the longest walks first */
     w->head = (int)(head % heads);
+    w->head0 = OWN_KEYS ? w->head * group_of(p) : 0;
     enter_sequence(p, at, (int)(head / heads));
     at->head_k = OWN_KEYS ? w->head : w->head / group_of(p);
-    w->first = w->n_tiles = w->steps = w->at = 0;
+    w->first = w->n_tiles = w->at = 0;
+    w->heads_end = w->head0;
     if (w->own0 >= (OWN_KEYS ? p->in.cu_seqlens_k ? at->seq.sk : p->in.seq_k : at->seq.rows)) return 0;
     if (right < -left) return 1;
     const int last = min(w->own0 + ROWS, OWN_KEYS ? at->seq.sk : at->seq.sq) - 1; /* none exists: before own0 */
@@ -97,20 +107,25 @@ static __device__ __forceinline__ int find_work(const struct kp_sdpa_wide_bwd *k
     if (last < w->own0 || x1 <= x0) return 1;
     w->first = x0 / TILE;
     w->n_tiles = (x1 + TILE - 1) / TILE - w->first;
-    w->steps = w->n_tiles * (OWN_KEYS ? group_of(p) : 1);
+    w->heads_end = w->head0 + (OWN_KEYS ? group_of(p) : 1);
     if (SUMS) w->at = (int)((uint32_t)tile % (uint32_t)w->n_tiles);
     return 1;
 }
 
-static __device__ __forceinline__ struct tile tile_of(const struct kp_sdpa_bwd *p, const struct work *w, int step) {
+static __device__ __forceinline__ struct tile tile_of(const struct work *w, struct turn turn) {
     struct tile t;
-    const int turn = OWN_KEYS ? (int)((uint32_t)step / (uint32_t)w->n_tiles) : 0;
-    int at = step - turn * w->n_tiles + (SUMS ? w->at : 0);
-    if (SUMS && at >= w->n_tiles) at -= w->n_tiles;
     t.own = w->own0 + warp_of() * 16;
-    t.other = (w->first + at) * TILE;
-    t.head = OWN_KEYS ? w->head * group_of(p) + turn : w->head;
+    t.other = (w->first + turn.at) * TILE;
+    t.head = OWN_KEYS ? turn.head : w->head;
     return t;
+}
+static __device__ __forceinline__ struct turn first_turn(const struct work *w) {
+    return (struct turn){SUMS ? w->at : 0, w->head0};
+}
+static __device__ __forceinline__ struct turn turn_after(const struct work *w, struct turn x) {
+    x.at = x.at + 1 == w->n_tiles ? 0 : x.at + 1;
+    x.head += x.at == (SUMS ? w->at : 0);
+    return x;
 }
 
 static __device__ __forceinline__ struct shape shape_of(const struct kp_sdpa_wide_bwd *k, const struct work *w) {
@@ -131,28 +146,32 @@ static __device__ __forceinline__ struct shape shape_of(const struct kp_sdpa_wid
 
 /* ------------------------------------------------------------------ copies ------------------------- */
 
-/* Chunk `chunk` of rows row0 on of a tensor, `exist` of them. */
-static __device__ __forceinline__ void copy_chunk(const struct kp_view *v, int b, int head, int64_t row0, int exist,
-                                                  int width, int chunk, uint32_t to, int rows) {
+/* `n` chunks from `chunk` on of rows row0 on of a tensor, `exist` of them. */
+static __device__ __forceinline__ void copy_chunks(const struct kp_view *v, int b, int head, int64_t row0, int exist,
+                                                   int width, int chunk, int n, uint32_t to, int rows) {
     const int64_t at = b * v->batch + head * v->head + row0 * v->row + chunk * CHUNK;
-    copy_rows(to, rows, (const char *)v->data + (int64_t)sizeof(num) * at, (int64_t)sizeof(num) * v->row, exist,
-              stored(width) - chunk * CHUNK, v->chunk);
+    const char *from = (const char *)v->data + (int64_t)sizeof(num) * at;
+    int left = stored(width) - chunk * CHUNK;
+#pragma unroll 1
+    for (int c = 0; c < n; c++, from += PITCH, left -= CHUNK)
+        copy_rows(to + c * rows * PITCH, rows, from, (int64_t)sizeof(num) * v->row, exist, left, v->chunk);
 }
-static __device__ __forceinline__ void copy_own(const struct kp_sdpa_bwd *p, const struct work *w, int chunk, int is_b,
-                                                uint32_t to) {
+static __device__ __forceinline__ void copy_own(const struct kp_sdpa_bwd *p, const struct work *w, int chunk, int n,
+                                                int is_b, uint32_t to) {
     const struct place *at = &w->place;
-    copy_chunk(is_b ? own_b(p) : own_a(p), at->b, w->head, (OWN_KEYS ? at->seq.k0 : at->seq.q0) + w->own0,
-               (OWN_KEYS ? at->seq.sk : at->seq.sq) - w->own0, is_b ? p->in.dim_v : p->in.dim_qk, chunk, to, ROWS);
+    copy_chunks(is_b ? own_b(p) : own_a(p), at->b, w->head, (OWN_KEYS ? at->seq.k0 : at->seq.q0) + w->own0,
+                (OWN_KEYS ? at->seq.sk : at->seq.sq) - w->own0, is_b ? p->in.dim_v : p->in.dim_qk, chunk, n, to, ROWS);
 }
 static __device__ __forceinline__ void copy_other(const struct kp_sdpa_bwd *p, const struct work *w, struct tile t,
-                                                  int chunk, int is_b, uint32_t to) {
+                                                  int chunk, int n, int is_b, uint32_t to) {
     const struct place *at = &w->place;
-    copy_chunk(is_b ? other_b(p) : other_a(p), at->b, OWN_KEYS ? t.head : at->head_k,
-               (OWN_KEYS ? at->seq.q0 : at->seq.k0) + t.other, (OWN_KEYS ? at->seq.sq : at->seq.sk) - t.other,
-               is_b ? p->in.dim_v : p->in.dim_qk, chunk, to, TILE);
+    copy_chunks(is_b ? other_b(p) : other_a(p), at->b, OWN_KEYS ? t.head : at->head_k,
+                (OWN_KEYS ? at->seq.q0 : at->seq.k0) + t.other, (OWN_KEYS ? at->seq.sq : at->seq.sk) - t.other,
+                is_b ? p->in.dim_v : p->in.dim_qk, chunk, n, to, TILE);
 }
 
-static __device__ __forceinline__ uint32_t stats_at(const struct shape *s, int step) {
+static __device__ __forceinline__ uint32_t stats_at(const struct shape *s, const struct work *w, struct turn x) {
+    const uint32_t step = (uint32_t)(x.head * w->n_tiles + x.at);
     return s->stats + (SUMS ? 0 : step % KP_WIDE_STAT_TILES * (3 * STAT_BYTES));
 }
 static __device__ __forceinline__ void copy_stats(const struct kp_sdpa_bwd *p, const struct work *w, struct tile t,
@@ -165,42 +184,45 @@ static __device__ __forceinline__ void copy_stats(const struct kp_sdpa_bwd *p, c
         copy_async16_whole(to + kind * STAT_BYTES + piece, (const char *)from + row * (int64_t)sizeof(num) + piece);
 }
 
-/* The next item of the ring; staged: the next tile. */
+/* The next item of the ring; staged: the next tile. begins: the very first. */
 static __device__ __forceinline__ void copy_item(const struct kp_sdpa_wide_bwd *k, const struct work *w,
-                                                 const struct shape *s, struct feed *feed) {
+                                                 const struct shape *s, struct feed *feed, int begins) {
     const struct kp_sdpa_bwd *p = &k->bwd;
-    if (feed->step < w->steps) {
-        const struct tile t = tile_of(p, w, feed->step);
+    if (feed->turn.head < w->heads_end) {
+        const struct tile t = tile_of(w, feed->turn);
         const uint32_t to = s->ring + feed->slot * s->slot;
-        if (feed->item == 0 && (!SUMS || feed->step == 0)) copy_stats(p, w, t, stats_at(s, feed->step));
+        int last = 1; /* item of the step */
+        if (feed->item == 0 && (!SUMS || begins)) copy_stats(p, w, t, stats_at(s, w, feed->turn));
         if (s->staged) {
-#pragma unroll 1
-            for (int c = 0; c < s->a; c++) copy_other(p, w, t, c, 0, to + c * TILE * PITCH);
-#pragma unroll 1
-            for (int c = 0; c < s->b; c++) copy_other(p, w, t, c, 1, to + (s->a + c) * TILE * PITCH);
-            feed->slot ^= 1, feed->step++;
+            copy_other(p, w, t, 0, s->a, 0, to);
+            copy_other(p, w, t, 0, s->b, 1, to + s->a * TILE * PITCH);
+            feed->slot ^= 1;
         } else {
             const int x = feed->item, past = x - s->a - s->b, is_b = past < 0 ? x >= s->a : past < s->again_b;
             const int chunk = past < 0 ? x - (is_b ? s->a : 0) : w->slice * CHUNKS + past - (is_b ? 0 : s->again_b);
-            copy_other(p, w, t, chunk, is_b, to);
-            if (!is_resident(k) && past < 0) copy_own(p, w, chunk, is_b, to + TILE * PITCH);
-            if (++feed->item == s->a + s->b + s->again_a + s->again_b) feed->item = 0, feed->step++;
+            copy_other(p, w, t, chunk, 1, is_b, to);
+            if (!is_resident(k) && past < 0) copy_own(p, w, chunk, 1, is_b, to + TILE * PITCH);
+            last = ++feed->item == s->a + s->b + s->again_a + s->again_b;
             feed->slot = feed->slot + 1 == SLOTS ? 0 : feed->slot + 1;
         }
+        if (last) feed->item = 0, feed->turn = turn_after(w, feed->turn);
     }
     copy_commit();
 }
 
-/* Wait for the next item, free the slot of the one before, start another copy. Returns the item's slot. */
+/* Wait for the next item, free the slot of the one before, start another copy. Returns the item's slot. turn: of this
+ * step; sums copy the one after it. */
 static __device__ __forceinline__ uint32_t next_slot(const struct kp_sdpa_wide_bwd *k, const struct work *w,
-                                                     const struct shape *s, struct feed *feed, int *slot) {
+                                                     const struct shape *s, struct feed *feed, int *slot,
+                                                     struct turn turn) {
     const uint32_t at = s->ring + *slot * s->slot;
     if (s->staged)
         copy_wait(0);
     else
         copy_wait(SLOTS - 2);
     __syncthreads();
-    copy_item(k, w, s, feed);
+    if (SUMS) feed->turn = turn_after(w, turn), feed->slot = *slot ^ 1; /* in fewer registers */
+    copy_item(k, w, s, feed, 0);
     *slot = *slot + 1 == (s->staged ? 2 : SLOTS) ? 0 : *slot + 1;
     return at;
 }
@@ -268,19 +290,21 @@ static __device__ __forceinline__ void run_tile(const struct kp_sdpa_wide_bwd *k
     clear(rA);
     if (OWN_KEYS) clear(rB);
     struct own_numbers own;
-    if (!OWN_KEYS) own = own_numbers_of(p, &w->place, tile_of(p, w, 0));
+    if (!OWN_KEYS) own = own_numbers_of(p, &w->place, tile_of(w, first_turn(w)));
 
-    struct feed feed = {0, 0, 0};
+    struct feed feed = {first_turn(w), 0, 0};
     int slot = 0;
-    if (w->steps > 0 && is_resident(k))
-        for (int c = 0; c < s.a + s.b; c++) copy_own(p, w, c < s.a ? c : c - s.a, c >= s.a, s.base + c * ROWS * PITCH);
+    if (w->heads_end > w->head0 && is_resident(k)) {
+        copy_own(p, w, 0, s.a, 0, s.base);
+        copy_own(p, w, 0, s.b, 1, s.base + s.a * ROWS * PITCH);
+    }
 #pragma unroll
     for (int t = 0; t < SLOTS - 1; t++)
-        if (t == 0 || !s.staged) copy_item(k, w, &s, &feed); /* the first group holds the own rows, too */
+        if (t == 0 || !s.staged) copy_item(k, w, &s, &feed, t == 0); /* the first group holds the own rows, too */
 
 #pragma unroll 1
-    for (int step = 0; step < w->steps; step++) {
-        const struct tile t = tile_of(p, w, step);
+    for (struct turn turn = first_turn(w); turn.head < w->heads_end; turn = turn_after(w, turn)) {
+        const struct tile t = tile_of(w, turn);
         const int seen = warp_sight(&p->in, &w->place, t);
         const struct units unit = units_of(k, w, t);
         num rS[N_X][4], rD[N_X][4];
@@ -288,24 +312,24 @@ static __device__ __forceinline__ void run_tile(const struct kp_sdpa_wide_bwd *k
 #pragma unroll
         for (int n = 0; n < N_X; n++)
             rS[n][0] = rS[n][1] = rS[n][2] = rS[n][3] = rD[n][0] = rD[n][1] = rD[n][2] = rD[n][3] = 0;
-        if (s.staged) stage = next_slot(k, w, &s, &feed, &slot);
+        if (s.staged) stage = next_slot(k, w, &s, &feed, &slot, turn);
 #pragma unroll 1
         for (int c = 0; c < s.a; c++) {
-            const uint32_t at = s.staged ? stage + c * TILE * PITCH : next_slot(k, w, &s, &feed, &slot);
+            const uint32_t at = s.staged ? stage + c * TILE * PITCH : next_slot(k, w, &s, &feed, &slot, turn);
             if (seen)
                 add_scores(rS, is_resident(k) ? s.base + c * ROWS * PITCH : at + TILE * PITCH, at,
                            p->in.dim_qk - c * CHUNK);
         }
 #pragma unroll 1
         for (int c = 0; c < s.b; c++) {
-            const uint32_t at = s.staged ? stage + (s.a + c) * TILE * PITCH : next_slot(k, w, &s, &feed, &slot);
+            const uint32_t at = s.staged ? stage + (s.a + c) * TILE * PITCH : next_slot(k, w, &s, &feed, &slot, turn);
             if (seen)
                 add_scores(rD, is_resident(k) ? s.base + (s.a + c) * ROWS * PITCH : at + TILE * PITCH, at,
                            p->in.dim_v - c * CHUNK);
         }
         if (seen)
-            finish_cells(k, &w->place, t, stats_at(&s, step), OWN_KEYS ? 0 : &own, k->wide.plain && seen == 2, 1, &unit,
-                         rS, rD);
+            finish_cells(k, &w->place, t, stats_at(&s, w, turn), OWN_KEYS ? 0 : &own, k->wide.plain && seen == 2, 1,
+                         &unit, rS, rD);
         const struct left rP = left_of_any(rS), rC = left_of_any(rD, SUMS);
 #if defined CFG_SUMS && CFG_SUMS
         const uint32_t cells = s.stats + 3 * STAT_BYTES;
@@ -314,20 +338,21 @@ static __device__ __forceinline__ void run_tile(const struct kp_sdpa_wide_bwd *k
 #pragma unroll
         for (int c = 0; c < CHUNKS && OWN_KEYS; c++) {
             if (c >= s.again_b) break;
-            const uint32_t at =
-                s.staged ? stage + (s.a + w->slice * CHUNKS + c) * TILE * PITCH : next_slot(k, w, &s, &feed, &slot);
+            const uint32_t at = s.staged ? stage + (s.a + w->slice * CHUNKS + c) * TILE * PITCH
+                                         : next_slot(k, w, &s, &feed, &slot, turn);
             if (seen) add_product(rB[c], &rP, at, p->in.dim_v - w->slice * COLS - c * CHUNK, one, unit.b);
         }
 #pragma unroll
         for (int c = 0; c < CHUNKS; c++) {
             if (c >= s.again_a) break;
             const uint32_t at =
-                s.staged ? stage + (w->slice * CHUNKS + c) * TILE * PITCH : next_slot(k, w, &s, &feed, &slot);
+                s.staged ? stage + (w->slice * CHUNKS + c) * TILE * PITCH : next_slot(k, w, &s, &feed, &slot, turn);
             if (seen) add_product(rA[c], &rC, at, p->in.dim_qk - w->slice * COLS - c * CHUNK, one, unit.a);
         }
 #if defined CFG_SUMS && CFG_SUMS
         __syncthreads(); /* dS of all warps is there, and no one reads the statistics any more */
-        if (step + 1 < w->steps) copy_stats(p, w, tile_of(p, w, step + 1), s.stats);
+        const struct turn next = turn_after(w, turn);
+        if (next.head < w->heads_end) copy_stats(p, w, tile_of(w, next), s.stats);
         copy_commit();
         if (p->dq_sum)
             add_rows((float *)p->dq_sum + (t.head * p->stat_rows + w->place.stat0 + t.other) * COLS, cells, s.base,

@@ -24,6 +24,7 @@
  *           64 + 64 (key tile % 2)  a byte per key, 1 = its page is not in the pool (full variants)
  *          192  8 bytes per row warp: the diagonal at its first and last row
  *          256  addresses of the first key and value        272  the word SUSPECT, see below
+ *   a warp's rows x mask_pitch bytes for each warp: cells of a mask, if they are copied (sdpa_fwd_mask.h)
  * The ring needs no other barrier than __syncthreads: before the work on ring item t each thread waits for its own
  * copies of item t; the barrier joins all threads and proves that all have read item t - 1, whose slot then takes the
  * next copy. An item is one tile of K or V, or, with `pair`, K and V of a key tile: half as many barriers, and softmax
@@ -39,7 +40,7 @@
  * docs/kernels/sdpa_fwd_sm80.md. */
 #include "kernels/device/mma.h"
 #include "kernels/sm80/sdpa_fwd_load.h"
-#include "kernels/sm80/sdpa_fwd_scores.h"
+#include "kernels/sm80/sdpa_fwd_mask.h"
 #include "kernels/sm80/sdpa_fwd_store.h"
 
 /* ------------------------------------------------------------------ products ----------------------- */
@@ -276,6 +277,7 @@ static __device__ __forceinline__ void walk_keys(const struct kp_sdpa_fwd *p, co
     uint32_t rQ[M_TILES][Q_HELD][4];
     int slot = 0; /* of the item at work; the next copy goes to the one before it */
     load_queries(p, w, base);
+    if (n_items > 0 && is_copied(p, w->seq.sk, j_last)) copy_mask(p, base, w, j_last);
 #pragma unroll
     for (int t = 0; t < AHEAD; t++) {
         if (t < n_items)
@@ -308,7 +310,10 @@ static __device__ __forceinline__ void walk_keys(const struct kp_sdpa_fwd *p, co
         float rS[M_TILES][N_S][4];
         int poison = 0;
 
-        copy_wait(AHEAD - 1); /* K */
+        if (FULL && AHEAD > 1 && p->mask_pitch)
+            copy_wait(0); /* the mask's copy is the last that was started */
+        else
+            copy_wait(AHEAD - 1); /* K */
         __syncthreads();
         if (t + AHEAD < n_items)
             load_item(p, w, base, recall_source(base), before(base, slot), j0 - AHEAD / PER_TILE * KEYS,
@@ -318,13 +323,17 @@ static __device__ __forceinline__ void walk_keys(const struct kp_sdpa_fwd *p, co
         if (active) {
             const int all = j0 + KEYS <= w->seq.sk && sees_all(p, w, s.at_min, s.at_max, j0);
             score_tile(rS, rQ, q_lane_of(base), k_lane_of(base + RING + slot));
-            if (FULL) finish_scores(p, base, j0, all, rS);
+            if (FULL) finish_scores(p, base, j0, all, is_copied(p, w->seq.sk, j0), rS);
             if (!all) hide_keys(p, base, j0, rS);
             raise_maximum(rS, st, rO, unit);
 #pragma unroll
             for (int x = 0; x < M_TILES; x++)
 #pragma unroll
                 for (int k = 0; k < P_STEPS; k++) exponentials(rS[x], st->m[x], st->l[x], rP[x], k, unit);
+        }
+        if (FULL && p->mask_pitch) {
+            if (t + PER_TILE < n_items) copy_mask_again(p, base, j0 - KEYS);
+            if (PAIR) copy_commit();
         }
         if (!PAIR) {
             slot = slot + STEP == SLOTS * SLOT ? 0 : slot + STEP;

@@ -64,53 +64,6 @@ static __device__ __forceinline__ float mask_cell(const struct kp_sdpa_fwd *p, i
     return load_number((const void *)p->in.mask.data, at, p->in.mask.dtype);
 }
 
-/* Add the mask; a false cell hides. Cells of hidden keys may lie outside the tensor and are not read: `all` says that
- * the warp's rows see the whole tile. Then a lane's two neighbouring cells are one load where alignment allows it. */
-static __device__ __forceinline__ void add_mask(const struct kp_sdpa_fwd *p, uint32_t base, int j0, int all,
-                                                float rS[M_TILES][N_S][4]) {
-    const int t2 = 2 * (lane_of() & 3) + key_of_warp(), dtype = p->in.mask.dtype;
-    const int pairs = all && p->in.mask.column == 1 && p->in.mask.chunk >= (dtype == KP_F32 ? 16 : 4);
-    const uint4 kept = recall_rows(base);
-#pragma unroll
-    for (int x = 0; x < M_TILES; x++)
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            const uint64_t at =
-                (uint64_t)(cells_of(p, base, row_of(kept, x, r), (int)kept.y) + (int64_t)(j0 + t2) * p->in.mask.column);
-            if (pairs && dtype == KP_F32) {
-                const float2 *cell = (const float2 *)(p->in.mask.data + 4 * at);
-#pragma unroll
-                for (int n = 0; n < N_S; n++) rS[x][n][2 * r] += cell[4 * n].x, rS[x][n][2 * r + 1] += cell[4 * n].y;
-            } else if (pairs && dtype == KP_BOOL) {
-                const uint16_t *cell = (const uint16_t *)(p->in.mask.data + at);
-#pragma unroll
-                for (int n = 0; n < N_S; n++) {
-                    if (!(cell[4 * n] & 0xff)) rS[x][n][2 * r] = -INF;
-                    if (!(cell[4 * n] >> 8)) rS[x][n][2 * r + 1] = -INF;
-                }
-            } else if (pairs) {
-                const uint32_t *cell = (const uint32_t *)(p->in.mask.data + 2 * at);
-#pragma unroll
-                for (int n = 0; n < N_S; n++) {
-                    rS[x][n][2 * r] += unpack16(dtype, cell[4 * n] & 0xffff);
-                    rS[x][n][2 * r + 1] += unpack16(dtype, cell[4 * n] >> 16);
-                }
-            } else {
-                int lo, hi;
-                visible_keys(p, kept, x, r, j0, &lo, &hi);
-#pragma unroll
-                for (int n = 0; n < N_S; n++)
-#pragma unroll
-                    for (int e = 0; e < 2; e++)
-                        if (8 * n + t2 + e >= lo && 8 * n + t2 + e < hi) {
-                            const float cell = mask_cell(p, (int64_t)at + (8 * n + e) * p->in.mask.column);
-                            float *y = &rS[x][n][2 * r + e];
-                            *y = dtype != KP_BOOL ? *y + cell : cell == 0 ? *y : -INF; /* hides a NaN, too */
-                        }
-            }
-        }
-}
-
 /* softcap tanh(s / softcap). Caps are mostly larger than the scores: then no cell of the warp needs more than a
  * polynomial, half the instructions of tanhf and none of its two special functions. */
 static __device__ __forceinline__ void cap_scores(const struct kp_sdpa_fwd *p, float rS[M_TILES][N_S][4]) {
@@ -142,47 +95,4 @@ static __device__ __forceinline__ void cap_scores(const struct kp_sdpa_fwd *p, f
             for (int e = 0; e < 4; e++) rS[x][n][e] = p->in.softcap * tanh_small(rS[x][n][e]);
 }
 
-/* Full variants: raw products to scores in natural units, in the order of the contract's five steps, but for what
- * windows and lengths hide. */
-static __device__ __forceinline__ void finish_scores(const struct kp_sdpa_fwd *p, uint32_t base, int j0, int all,
-                                                     float rS[M_TILES][N_S][4]) {
-    const int t2 = 2 * (lane_of() & 3) + key_of_warp();
-#pragma unroll
-    for (int x = 0; x < M_TILES; x++)
-#pragma unroll
-        for (int n = 0; n < N_S; n++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) rS[x][n][e] *= p->in.scale;
-    if (p->in.softcap > 0) cap_scores(p, rS);
-    if (p->in.alibi_form) {
-        const uint4 kept = recall_rows(base);
-#pragma unroll
-        for (int x = 0; x < M_TILES; x++)
-#pragma unroll
-            for (int r = 0; r < 2; r++) {
-                int lo, hi;
-                visible_keys(p, kept, x, r, j0, &lo, &hi);
-                const int at = lo + p->in.window_left - t2; /* the diagonal, relative to the lane's first key */
-                const float slope = slope_of(p, base, row_of(kept, x, r), (int)kept.y);
-#pragma unroll
-                for (int n = 0; n < N_S; n++)
-#pragma unroll
-                    for (int e = 0; e < 2; e++) {
-                        const float d = (float)(8 * n + e - at);
-                        rS[x][n][2 * r + e] += slope * (p->in.alibi_form == 1 ? d : -fabsf(d));
-                    }
-            }
-    }
-    if (p->in.mask.data) add_mask(p, base, j0, all, rS);
-    if (p->in.block_table) { /* keys of pages outside the pool */
-#pragma unroll
-        for (int n = 0; n < N_S; n++)
-#pragma unroll
-            for (int e = 0; e < 2; e++) {
-                if (!shared_load8(base + BAD_PAGE + (j0 / KEYS & 1) * 64 + 8 * n + t2 + e)) continue;
-#pragma unroll
-                for (int x = 0; x < M_TILES; x++) rS[x][n][e] = rS[x][n][2 + e] = -INF;
-            }
-    }
-}
 #endif

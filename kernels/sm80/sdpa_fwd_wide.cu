@@ -103,7 +103,10 @@ struct feed {
 struct shape {
     int k_chunks, v_chunks; /* of the problem; of the slice */
     uint32_t ring, part;    /* address of the first slot; bytes of a chunk in a slot */
+    const char *k, *v;      /* key 0 of the sequence and head, pages apart; v: of the slice */
 };
+
+static __device__ __forceinline__ int is_paged(const struct kp_sdpa *p) { return !HALVES && p->block_table != 0; }
 
 static __device__ __forceinline__ int page_of(const struct kp_sdpa *p, int b, int j) {
     const int page = ((const int32_t *)p->block_table + b * p->table_batch)[(uint32_t)j / (uint32_t)p->page_size];
@@ -125,26 +128,32 @@ static __device__ __forceinline__ void copy_queries(const struct kp_sdpa_fwd *p,
     }
 }
 
+/* Where the item's keys or values begin, pages apart. */
+static __device__ __forceinline__ const char *source_of(const struct kp_sdpa_fwd *p, const struct work *w,
+                                                        const struct kp_view *v, int column) {
+    const int64_t at = key_head_of(p, w) * v->head + column;
+    return (const char *)v->data +
+           (int64_t)sizeof(num) * (is_paged(&p->in) ? at : at + w->b * v->batch + w->seq.k0 * v->row);
+}
+
 /* One chunk of the feed's tile: of K, then of V. */
-static __device__ __forceinline__ void copy_chunk(const struct kp_sdpa_wide_fwd *k, const struct work *w, int j0,
-                                                  int is_v, int chunk, uint32_t to) {
+static __device__ __forceinline__ void copy_chunk(const struct kp_sdpa_wide_fwd *k, const struct work *w,
+                                                  const struct shape *shape, int j0, int is_v, int chunk, uint32_t to) {
     const struct kp_sdpa *in = &k->fwd.in;
     const struct kp_view *v = is_v ? &in->v : &in->k;
-    const int column = is_v ? w->slice * COLS + chunk * CHUNK : chunk * CHUNK;
-    const int columns = stored(is_v ? in->dim_v : in->dim_qk) - column;
-    const int64_t head = key_head_of(&k->fwd, w) * v->head + column;
-    if (in->block_table) {
+    const int columns = stored(is_v ? in->dim_v - w->slice * COLS : in->dim_qk) - chunk * CHUNK;
+    const char *head = (is_v ? shape->v : shape->k) + chunk * PITCH;
+    if (is_paged(in)) {
         const int bytes = piece_bytes(columns);
 #pragma unroll 1
         for (int r = thread_of() >> 4; r < TILE; r += THREADS / 16) {
             const int j = j0 + r, page = j < w->seq.sk ? page_of(in, w->b, j) : -1;
             const int64_t at = page < 0 ? 0 : page * v->batch + (uint32_t)j % (uint32_t)in->page_size * v->row;
-            copy_row(to, r, (const char *)v->data + (int64_t)sizeof(num) * (head + at), page < 0 ? 0 : bytes, v->chunk);
+            copy_row(to, r, head + (int64_t)sizeof(num) * at, page < 0 ? 0 : bytes, v->chunk);
         }
     } else {
-        const int64_t at = head + w->b * v->batch + (w->seq.k0 + j0) * v->row;
-        copy_rows(to, TILE, (const char *)v->data + (int64_t)sizeof(num) * at, (int64_t)sizeof(num) * v->row,
-                  w->seq.sk - j0, columns, v->chunk);
+        const int64_t row = (int64_t)sizeof(num) * v->row;
+        copy_rows(to, TILE, head + j0 * row, row, w->seq.sk - j0, columns, v->chunk);
     }
     if (!k->wide.resident && !is_v) copy_queries(&k->fwd, w, to + TILE * PITCH, chunk);
 }
@@ -159,7 +168,7 @@ static __device__ __forceinline__ void copy_item(const struct kp_sdpa_wide_fwd *
         const uint32_t slot = shape->ring + feed->slot * PER * shape->part;
 #pragma unroll
         for (int x = 0; x < PER; x++)
-            if (x < n) copy_chunk(k, w, j0, is_v, first + x, slot + x * shape->part);
+            if (x < n) copy_chunk(k, w, shape, j0, is_v, first + x, slot + x * shape->part);
         feed->chunk += n;
         if (feed->chunk == shape->k_chunks + shape->v_chunks) feed->chunk = 0, feed->tile++;
         feed->slot = feed->slot + 1 == SLOTS ? 0 : feed->slot + 1;
@@ -210,12 +219,33 @@ static __device__ __forceinline__ void finish_scores(const struct kp_sdpa_wide_f
             for (int e = 0; e < 2; e++) {
                 const int j = j0 + 8 * n + t2 + e;
                 int visible = j >= lo && j < hi;
-                if (p->in.block_table && visible) visible = page_of(&p->in, w->b, j) >= 0;
+                if (is_paged(&p->in) && visible) visible = page_of(&p->in, w->b, j) >= 0;
                 num y = -INF;
                 if (visible)
                     y = score_of(&p->in, &k->wide, rS[n][2 * r + e], j - at, slope,
                                  cells + (int64_t)j * p->in.mask.column, &unused);
                 rS[n][2 * r + e] = y;
+            }
+    }
+}
+
+/* The same where scores are products alone: one branch for all cells, and no more than a comparison for each. */
+static __device__ __forceinline__ void hide_scores(const struct kp_sdpa_wide_fwd *k, const struct work *w, int j0,
+                                                   num rS[N_X][4]) {
+    const struct kp_sdpa_fwd *p = &k->fwd;
+    const int lane = lane_of(), t2 = 2 * (lane & 3);
+    const num scale = (num)k->wide.scale;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const int row = w->row0 + warp_of() * 16 + 8 * r + (lane >> 2), at = query_of(p, row) + w->off - j0 - t2;
+        const int lo = at - p->in.window_left,
+                  hi = row < w->n_rows ? min(at + p->in.window_right + 1, w->seq.sk - j0 - t2) : -FAR;
+#pragma unroll
+        for (int n = 0; n < N_X; n++)
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                const int j = 8 * n + e;
+                rS[n][2 * r + e] = j >= lo && j < hi ? rS[n][2 * r + e] * scale : -INF;
             }
     }
 }
@@ -305,6 +335,8 @@ static __device__ __forceinline__ void run_tile(const struct kp_sdpa_wide_fwd *k
     shape.v_chunks = chunks_of(max(min(p->in.dim_v - w->slice * COLS, COLS), 0));
     shape.ring = base + (k->wide.resident ? shape.k_chunks * ROWS * PITCH : 0);
     shape.part = (TILE + (k->wide.resident ? 0 : ROWS)) * PITCH;
+    shape.k = source_of(p, w, &p->in.k, 0);
+    shape.v = source_of(p, w, &p->in.v, w->slice * COLS);
 
     num rO[CHUNKS][CHUNK_STRIPES][PIECE][4];
     struct statistics st;
@@ -360,6 +392,8 @@ static __device__ __forceinline__ void run_tile(const struct kp_sdpa_wide_fwd *k
                 for (int n = 0; n < N_X; n++)
 #pragma unroll
                     for (int e = 0; e < 4; e++) rS[n][e] *= scale;
+            } else if (k->wide.plain) {
+                hide_scores(k, w, j0, rS);
             } else {
                 finish_scores(k, w, j0, rS);
             }

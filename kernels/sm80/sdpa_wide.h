@@ -85,16 +85,25 @@ static __device__ __forceinline__ void copy_row(uint32_t chunk, int r, const cha
     copy_piece(chunk + r * PITCH + ((c ^ key_of_row(r)) << 4), from + 16 * c, bytes, unit);
 }
 
-/* `rows` rows of a chunk, of which the first `exist` exist; from: row 0, first column; stride in bytes. */
+/* `rows` rows of a chunk, of which the first `exist` exist; from: row 0, first column; stride in bytes. Whole tiles of
+ * aligned rows, nearly all, take a way of their own: a copy that may be cut short costs 16 instructions, one that may
+ * not 3. Halves stand in the workspace, aligned. */
 static __device__ __forceinline__ void copy_rows(uint32_t chunk, int rows, const char *from, int64_t stride, int exist,
                                                  int columns, int unit) {
     constexpr int DOWN = THREADS / 16; /* a multiple of 8: the swizzle of a thread's rows is the same */
-    const int r0 = thread_of() >> 4, c = thread_of() & 15, bytes = piece_bytes(columns);
+    static_assert(TILE % DOWN == 0 && ROWS % DOWN == 0, "all threads copy the same number of pieces");
+    const int r0 = thread_of() >> 4, c = thread_of() & 15;
     uint32_t to = chunk + r0 * PITCH + ((c ^ key_of_row(r0)) << 4);
     from += r0 * stride + 16 * c;
-#pragma unroll 4
+    if ((HALVES || unit == 16) && rows <= exist && columns >= CHUNK) {
+#pragma unroll
+        for (int r = 0; r < rows; r += DOWN, from += DOWN * stride) copy_async16_whole(to + r * PITCH, from);
+        return;
+    }
+    const int bytes = piece_bytes(columns);
+#pragma unroll 1
     for (int r = r0; r < rows; r += DOWN, to += DOWN * PITCH, from += DOWN * stride)
-        copy_piece(to, from, r < exist ? bytes : 0, unit);
+        copy_piece(to, from, r < exist ? bytes : 0, HALVES ? 16 : unit);
 }
 
 #if defined CFG_HALVES && CFG_HALVES

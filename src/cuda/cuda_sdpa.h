@@ -25,6 +25,11 @@ const char *attn_cuda_sdpa_merge_symbol(const struct attn_core_device *dev, int3
 struct attn_cuda_work attn_cuda_sdpa_merge(const struct attn_core_device *dev, int32_t dtype,
                                            const struct kp_sdpa_fwd *kp);
 
+/* Heads that are dealt together, longest tiles first: a number near `fit`, what the cache holds, a multiple of `unit`,
+ * such that the last section is about as large as the others. Its longest tiles start when those before it end, so that
+ * a section too small for the machine leaves most of it idle for as long as one of them takes. */
+int64_t attn_cuda_section(int64_t heads, int64_t unit, int64_t fit);
+
 /* Fill the part of the parameters that forward and backward share: first what the problem says, which a plan can note,
  * then the tensors. */
 void attn_cuda_sdpa_numbers(struct kp_sdpa *kp, const attn_problem *p);

@@ -50,7 +50,7 @@ static struct geometry lay_out(const struct attn_kernel *k, const struct attn_cu
     /* Heads dealt together share half of the second-level cache; in order, all: a CTA waits for the key tile before. */
     const int64_t bytes = group * p->seq_q * (2 * (p->dim_qk + p->dim_v) + 4 * c->dim) + 1,
                   fit = l->l2_bytes / 2 / bytes;
-    g.section = lesser(k->deterministic ? heads : fit < 1 ? 1 : fit, lesser(heads, INT32_MAX));
+    g.section = k->deterministic ? lesser(heads, INT32_MAX) : attn_cuda_section(heads, 1, fit);
 
     const int64_t rows = p->heads_q * g.stat_rows;
     int64_t *end = &g.at.end;

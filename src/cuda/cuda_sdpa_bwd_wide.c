@@ -68,7 +68,7 @@ static struct deal deal_of(const struct kp_sdpa_wide_config *c, const struct att
                               (p->dim_qk + p->dim_v) +
                           1,
                   fit = l->l2_bytes / 2 / bytes;
-    d.section = attn_cuda_lesser((fit < 1 ? 1 : fit) * (owns_keys ? 1 : group), attn_cuda_lesser(heads, INT32_MAX));
+    d.section = attn_cuda_section(heads, owns_keys ? 1 : group, fit);
     d.items = d.tiles * d.slices * heads;
     return d;
 }
@@ -143,22 +143,24 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
     return 1;
 }
 
-/* Rates: multiply-adds a cycle at 1.7 GHz, a part of what the tensor cores give (f32: three products of tf32 or f16
- * each). Halves: three more launches, operands written and read again. Rows of sums have not been measured yet and
- * stand behind the row that forms all of S and dP twice; see docs/kernels/sdpa_bwd_wide_sm80.md for what turns that
- * round. */
+/* Rates: flop a cycle at 1.7 GHz, what an H100 was measured at with all products counted that a row forms; those of
+ * sums form S and dP once. A tile narrower than the row's columns feeds the tensor cores less. Halves: three more
+ * launches, operands written and read again. */
 static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
     const struct bwd_row *r = k->impl;
     const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
     const struct kp_sdpa_wide_config *c = r->own->keys;
     const double d = (double)p->dim_qk, dv = (double)p->dim_v,
-                 slices = (double)(deal_of(c, l, p).slices + deal_of(c->sums ? c : r->own->queries, l, p).slices);
+                 slices = (double)(deal_of(c, l, p).slices + (c->sums ? 0 : deal_of(r->own->queries, l, p).slices));
     const double products = d + dv > 0 ? (slices * (d + dv) + 2 * d + dv) / (3 * d + 2 * dv) : 1;
-    const double rate = c->dtype == KP_F64 ? k->features & ATTN_CUDA_SM90A ? 200 : 140 : c->halves ? 380 : 280;
+    const double rate = c->dtype == KP_F64 ? k->features & ATTN_CUDA_SM90A ? 88 : 60
+                        : c->halves        ? 380
+                                           : 165,
+                 width = d > dv ? d : dv;
     double compute = attn_problem_flops(p) * products / (rate * 1.7e9 * (double)l->n_sms);
     const double memory = attn_problem_bytes(p) / (2e10 * l->n_sms);
+    if (c->halves && width < c->cols) compute *= 1 + 0.8 * (1 - width / c->cols);
     if (c->halves) compute += 2e-5 + 2 * memory;
-    if (c->sums) compute *= 1.02;
     return 1e-5 + (compute > memory ? compute : memory) * (1 + 1e-4 * c->cols);
 }
 

@@ -17,9 +17,28 @@ struct geometry {
 static int64_t lesser(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t blocks(int64_t n, int64_t size) { return (n + size - 1) / size; }
 
+static int ctas_that_fit(const struct kp_sdpa_fwd_config *c, const struct attn_cuda_limits *l, int64_t bytes) {
+    const int64_t fit = l->shared_per_sm / (bytes + 1024); /* the system keeps 1 KiB of each CTA's */
+    return fit < 1 ? 1 : fit < c->ctas ? (int)fit : c->ctas;
+}
 static int ctas_per_sm(const struct kp_sdpa_fwd_config *c, const struct attn_cuda_limits *l) {
-    const int fit = l->shared_per_sm / (KP_SDPA_SHARED_BYTES(*c) + 1024); /* the system keeps 1 KiB of each CTA's */
-    return fit < 1 ? 1 : fit < c->ctas ? fit : c->ctas;
+    return ctas_that_fit(c, l, KP_SDPA_SHARED_BYTES(*c));
+}
+static int64_t shared_bytes(const struct kp_sdpa_fwd_config *c, int64_t pitch) {
+    return KP_SDPA_SHARED_BYTES(*c) + 16 * c->m_tiles * c->row_warps * c->col_warps * pitch;
+}
+
+/* Bytes of a row of a mask's cells in shared memory: with what it is padded, eight rows lie in different banks.
+ * 0 where there is no mask, where its place would cost a CTA of the multiprocessor, or where rows have cells of several
+ * heads. */
+static int64_t mask_pitch(const struct kp_sdpa_fwd_config *c, const struct attn_cuda_limits *l, const attn_problem *p,
+                          int64_t pack) {
+    const int64_t bytes = p->mask_dtype == ATTN_BOOL  ? 80
+                          : p->mask_dtype == ATTN_F32 ? 4 * c->keys + 32
+                                                      : 2 * c->keys + 16;
+    const int64_t all = shared_bytes(c, bytes);
+    if (!c->full || !p->mask_dtype || pack != 1 || all > l->shared_per_block) return 0;
+    return ctas_that_fit(c, l, all) == ctas_per_sm(c, l) ? bytes : 0;
 }
 
 /* Key tiles that the longest row tile walks, at most. */
@@ -63,7 +82,7 @@ static struct geometry lay_out(const struct kp_sdpa_fwd_config *c, const struct 
                              (int64_t)l->n_sms * (c->key_warps > 1 ? 1 : ctas_per_sm(c, l)));
     /* Heads dealt together share half of the second-level cache; those of a group share their keys. */
     const int64_t bytes = 2 * p->seq_k * (p->dim_qk + p->dim_v) + 1, fit = l->l2_bytes / 2 / bytes;
-    g.section = lesser((fit < 1 ? 1 : fit) * (g.pack == 1 ? group : 1), lesser(g.heads, INT32_MAX));
+    g.section = attn_cuda_section(g.heads, g.pack == 1 ? group : 1, fit);
     g.items = g.row_tiles * g.splits * g.heads;
     g.rows = p->batch * p->heads_q * p->seq_q;
     g.part_row = (p->dim_v + 3) / 4 * 4;
@@ -130,9 +149,11 @@ static uint64_t workspace(const struct attn_kernel *k, const struct attn_core_de
 
 static attn_status prepare(const struct attn_kernel *k, struct attn_core_device *dev, const attn_problem *p) {
     const struct kp_sdpa_fwd_config *c = k->impl;
-    attn_status status =
-        attn_cuda_variant_load(dev, attn_cuda_variant_find(c->symbol), (uint32_t)KP_SDPA_SHARED_BYTES(*c));
-    if (status || lay_out(c, attn_cuda_limits_of(dev), p).splits <= 1) return status;
+    const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
+    const struct geometry g = lay_out(c, l, p);
+    attn_status status = attn_cuda_variant_load(dev, attn_cuda_variant_find(c->symbol),
+                                                (uint32_t)shared_bytes(c, mask_pitch(c, l, p, g.pack)));
+    if (status || g.splits <= 1) return status;
     return attn_cuda_variant_load(dev, attn_cuda_variant_find(attn_cuda_sdpa_merge_symbol(dev, c->dtype)), 0);
 }
 
@@ -188,7 +209,7 @@ static void write_note(const struct attn_kernel *k, const struct attn_core_devic
                                         .y = 1,
                                         .z = 1,
                                         .threads = (uint32_t)KP_SDPA_THREADS(*c),
-                                        .shared_bytes = (uint32_t)KP_SDPA_SHARED_BYTES(*c)};
+                                        .shared_bytes = (uint32_t)shared_bytes(c, 0)};
     note->work[0] = (struct attn_cuda_work){attn_cuda_variant_of(dev, c->symbol), NULL, sizeof *kp, grid};
     note->n = 1;
     if (g.splits <= 1) return;
@@ -201,7 +222,6 @@ static void write_note(const struct attn_kernel *k, const struct attn_core_devic
 static attn_status launch_noted(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                                 const void *from, const attn_args *args) {
     const struct note *note = from;
-    (void)k;
     if (note->n == 0) return ATTN_OK;
     struct kp_sdpa_fwd kp = note->kp;
     struct attn_cuda_work work[2];
@@ -217,6 +237,11 @@ static attn_status launch_noted(const struct attn_kernel *k, const struct attn_c
     for (int32_t i = 0; i < note->n; i++) {
         work[i] = note->work[i];
         work[i].params = &kp;
+    }
+    if (kp.in.mask.column == 1 && kp.in.mask.chunk == 16) { /* its strides are known only now */
+        const struct kp_sdpa_fwd_config *c = k->impl;
+        kp.mask_pitch = (int32_t)mask_pitch(c, attn_cuda_limits_of(dev), p, kp.pack);
+        work[0].grid.shared_bytes = (uint32_t)shared_bytes(c, kp.mask_pitch);
     }
     return attn_cuda_launch_all(dev, work, note->n, args->stream);
 }

@@ -70,7 +70,7 @@ static struct geometry lay_out(const struct kp_sdpa_wide_config *c, const struct
     /* Heads dealt together share half of the second-level cache; those of a group share their keys. */
     const int64_t bytes = (int64_t)attn_dtype_bytes(c->dtype) * p->seq_k * (p->dim_qk + p->dim_v) + 1,
                   fit = l->l2_bytes / 2 / bytes;
-    g.section = attn_cuda_lesser((fit < 1 ? 1 : fit) * (g.pack == 1 ? group : 1), attn_cuda_lesser(g.heads, INT32_MAX));
+    g.section = attn_cuda_section(g.heads, g.pack == 1 ? group : 1, fit);
     g.items = g.row_tiles * g.splits * g.slices * g.heads;
     g.rows = p->batch * p->heads_q * p->seq_q;
     g.part_row = (p->dim_v + 3) / 4 * 4;
@@ -93,24 +93,24 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
            !attn_cuda_refuse_image(dev, r->rest->symbol, memory_of(r->rest, l, p).bytes, why);
 }
 
-/* Rates: multiply-adds a cycle at 1.7 GHz, a part of what the tensor cores give (f32: three products of tf32 or f16
- * each). Halves: two more launches, operands written and read again, and idle multiprocessors where there is little to
- * do, since keys are not split. */
+/* Rates: flop a cycle at 1.7 GHz, what an H100 was measured at. Halves: two more launches, operands written and read
+ * again, and idle multiprocessors where there is little to do, since keys are not split. */
 static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
     const struct fwd_row *r = k->impl;
     const struct kp_sdpa_wide_config *c = r->own;
     const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
     const double d = (double)p->dim_qk, dv = (double)p->dim_v, slices = ceil(dv / c->cols);
     const double padding = d + dv > 0 ? ((slices > 1 ? slices : 1) * d + dv) / (d + dv) : 1;
-    const double rate = c->dtype == KP_F64 ? k->features & ATTN_CUDA_SM90A ? 200 : 140
-                        : c->halves        ? 480
-                                           : 280,
+    const double rate = c->dtype == KP_F64 ? k->features & ATTN_CUDA_SM90A ? 105 : 70
+                        : c->halves        ? 310
+                                           : 195,
                  bytes = attn_problem_bytes(p);
     double compute = attn_problem_flops(p) * padding / (rate * 1.7e9 * (double)l->n_sms);
     const double memory = bytes / (2e10 * l->n_sms);
     if (c->halves) {
         const struct geometry g = lay_out(c, l, p, 1);
         const double idle = (double)l->n_sms * g.memory.ctas / ((double)g.items + 1);
+        if (dv < c->cols) compute *= 1 + 0.15 * (1 - dv / c->cols);
         compute = compute * (idle > 1 ? idle : 1) + 1.5e-5 + 3 * memory;
     }
     return 5e-6 + (compute > memory ? compute : memory) * (1 + 1e-4 * c->cols);
