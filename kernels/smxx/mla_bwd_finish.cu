@@ -3,11 +3,13 @@
  * strides, no shared memory but 1 KiB for dsink. All sums run in one fixed order.
  *
  *   DKV    sum [B,SK,D] (+ dkv if it accumulates) --round--> dkv          a warp per row
- *   DIST   part_dist [block][query][slot] --sum over blocks, norm--> dist   a warp per query; invalid slots are 0
+ *   DIST   part_dist [block][query][place] --sum over blocks, norm--> dist  a warp per query; invalid slots are 0; a
+ *          slot's place in its list is its own or, where mla_bwd_ranges.cu has ordered the list, places[query][slot]
  *   DSINK  rows[query][h].dsink --sum over queries--> dsink[h]            a CTA per head, in double */
 #include "kernels/device/number.h"
 #include "kernels/device/slots.h"
 #include "kernels/device/warp.h"
+#include "kernels/kparams_mla_ranges.h"
 
 constexpr int THREADS = CFG_THREADS, WARPS = THREADS / 32, TASK = CFG_TASK;
 static_assert(TASK >= KP_MLA_BWD_DKV && TASK <= KP_MLA_BWD_DSINK, "no such step");
@@ -47,27 +49,30 @@ static __device__ __forceinline__ void round_row(const struct kp_mla_bwd *p, int
 
 /* ------------------------------------------------------------------ dist --------------------------- */
 
-static __device__ __forceinline__ float sum_blocks(const struct kp_mla_bwd *p, const struct slots *s, int64_t flat,
-                                                   int t) {
+static __device__ __forceinline__ float sum_blocks(const struct kp_mla_bwd_ranges *all, const struct slots *s,
+                                                   int64_t flat, int t) {
+    const struct kp_mla_bwd *p = &all->bwd;
     float x = 0;
     if (t >= s->n || !slot_valid(s, s->idx[t])) return 0;
+    const int at = all->places ? ((const int32_t *)all->places)[flat * p->in.topk + t] : t;
     for (int k = 0; k < p->dist_blocks; k++)
-        x += ((const float *)p->part_dist)[(k * p->in.batch * p->in.seq_q + flat) * p->in.topk + t];
+        x += ((const float *)p->part_dist)[(k * p->in.batch * p->in.seq_q + flat) * p->in.topk + at];
     return x;
 }
 
-static __device__ __forceinline__ void finish_dist(const struct kp_mla_bwd *p, int64_t flat) {
+static __device__ __forceinline__ void finish_dist(const struct kp_mla_bwd_ranges *ranges, int64_t flat) {
+    const struct kp_mla_bwd *p = &ranges->bwd;
     const int64_t b = flat / p->in.seq_q, i = flat % p->in.seq_q;
     const struct slots s = slots_of(&p->in, b, i);
     float *to = (float *)p->dist.data + b * p->dist.batch + i * p->dist.row;
     float factor = p->dist_norm == KP_DIST_MEAN ? 1 / (float)p->in.heads_q : 1;
     if (p->dist_norm == KP_DIST_L1) {
         float all = 0;
-        for (int t = lane_of(); t < s.n; t += 32) all += sum_blocks(p, &s, flat, t);
+        for (int t = lane_of(); t < s.n; t += 32) all += sum_blocks(ranges, &s, flat, t);
         all = warp_sum(all);
         factor = all == 0 ? 0 : 1 / all;
     }
-    for (int t = lane_of(); t < p->in.topk; t += 32) to[t] = sum_blocks(p, &s, flat, t) * factor;
+    for (int t = lane_of(); t < p->in.topk; t += 32) to[t] = sum_blocks(ranges, &s, flat, t) * factor;
 }
 
 /* ------------------------------------------------------------------ dsink -------------------------- */
@@ -90,15 +95,15 @@ static __device__ __forceinline__ void finish_dsink(const struct kp_mla_bwd *p, 
     __syncthreads();
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) CFG(const __grid_constant__ struct kp_mla_bwd p) {
+extern "C" __global__ void __launch_bounds__(THREADS) CFG(const __grid_constant__ struct kp_mla_bwd_ranges p) {
     if (TASK == KP_MLA_BWD_DSINK) {
-        for (int64_t h = blockIdx.x; h < p.in.heads_q; h += gridDim.x) finish_dsink(&p, h);
+        for (int64_t h = blockIdx.x; h < p.bwd.in.heads_q; h += gridDim.x) finish_dsink(&p.bwd, h);
         return;
     }
-    const int64_t n = p.in.batch * (TASK == KP_MLA_BWD_DKV ? p.in.seq_k : p.in.seq_q);
+    const int64_t n = p.bwd.in.batch * (TASK == KP_MLA_BWD_DKV ? p.bwd.in.seq_k : p.bwd.in.seq_q);
     for (int64_t x = (int64_t)blockIdx.x * WARPS + (threadIdx.x >> 5); x < n; x += (int64_t)gridDim.x * WARPS) {
         if (TASK == KP_MLA_BWD_DKV)
-            round_row(&p, x);
+            round_row(&p.bwd, x);
         else
             finish_dist(&p, x);
     }

@@ -3,6 +3,7 @@
  * steps are named at struct kp_mla_bwd. */
 #include "core/problem.h"
 #include "cuda/cuda_mla_bwd.h"
+#include "kernels/kparams_mla_ranges.h"
 
 #include <inttypes.h>
 
@@ -10,15 +11,23 @@ _Static_assert(KP_DIST_SUM == ATTN_DIST_SUM && KP_DIST_MEAN == ATTN_DIST_MEAN &&
                "kernels/kparams_mla.h repeats attn.h");
 
 enum { THREADS = 256, WARPS = THREADS / 32, SCAN_THREADS = 1024, DIGIT_BITS = 8 };
-enum { PREPARE, FINISH_DKV, FINISH_DIST, FINISH_DSINK, SORT_COUNT, SORT_SCAN, SORT_SCATTER, SUM, N_STEPS };
+enum { PREPARE, RANGES, FINISH_DKV, FINISH_DIST, FINISH_DSINK, SORT_COUNT, SORT_SCAN, SORT_SCATTER, SUM, N_STEPS };
 static const char *const symbols[N_STEPS] = {
-    [PREPARE] = "attn_mla_bwd_prepare_smxx_any",       [FINISH_DKV] = "attn_mla_bwd_finish_smxx_dkv",
-    [FINISH_DIST] = "attn_mla_bwd_finish_smxx_dist",   [FINISH_DSINK] = "attn_mla_bwd_finish_smxx_dsink",
-    [SORT_COUNT] = "attn_mla_bwd_sort_smxx_count",     [SORT_SCAN] = "attn_mla_bwd_sort_smxx_scan",
-    [SORT_SCATTER] = "attn_mla_bwd_sort_smxx_scatter", [SUM] = "attn_mla_bwd_sum_smxx_any",
+    [PREPARE] = "attn_mla_bwd_prepare_smxx_any",
+    [RANGES] = "attn_mla_bwd_ranges_smxx_any",
+    [FINISH_DKV] = "attn_mla_bwd_finish_smxx_dkv",
+    [FINISH_DIST] = "attn_mla_bwd_finish_smxx_dist",
+    [FINISH_DSINK] = "attn_mla_bwd_finish_smxx_dsink",
+    [SORT_COUNT] = "attn_mla_bwd_sort_smxx_count",
+    [SORT_SCAN] = "attn_mla_bwd_sort_smxx_scan",
+    [SORT_SCATTER] = "attn_mla_bwd_sort_smxx_scatter",
+    [SUM] = "attn_mla_bwd_sum_smxx_any",
 };
 /* A slot is a uint32 within the queries that are sorted together. */
 static const int64_t MAX_SORTED = INT64_C(1) << 31;
+
+/* Bytes of lists that are ordered together, and rounds of the device's multiprocessors in a launch over them. */
+static const int64_t LIST_BYTES = INT64_C(64) << 20, ROUNDS = 4;
 
 static int64_t lesser(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t blocks(int64_t n, int64_t size) { return n / size + (n % size != 0); }
@@ -30,7 +39,9 @@ struct geometry {
     int64_t queries, head_blocks;
     int64_t chunk; /* queries of a launch of the main kernel */
     int64_t sort_blocks;
-    uint64_t rows, sum, part_dist, pairs, keys[2], slots[2], counts, end;
+    int64_t turn, listed;  /* queries that the device works on at once; whose lists are ordered together */
+    int32_t shift, ranges; /* struct kp_mla_bwd_ranges; 0 ranges: lists are taken as they are */
+    uint64_t rows, sum, part_dist, pairs, keys[2], slots[2], counts, list, lengths, places, end;
 };
 
 static int64_t dist_blocks(const struct attn_cuda_mla_bwd_main *m, const struct geometry *g) {
@@ -41,6 +52,24 @@ static uint64_t take(struct geometry *g, int wanted, int64_t n, int64_t bytes) {
     const uint64_t at = g->end;
     if (wanted) g->end += ((uint64_t)n * (uint64_t)bytes + 255) / 256 * 256;
     return at;
+}
+
+/* Additions to rows all over a table that the second-level cache does not hold are slow (docs/kernels/mla_bwd_sm90.md).
+ * Slots ordered by ranges of rows help if several queries that are worked on at once meet in a row. */
+static void choose_ranges(struct geometry *g, const struct attn_cuda_mla_bwd_main *m,
+                          const struct attn_core_device *dev, const attn_problem *p) {
+    const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
+    const int64_t row = (int64_t)sizeof(float) * p->dim_qk, cache = l->l2_bytes;
+    g->listed = g->queries;
+    if (m->pairs || p->topk <= 0 || p->seq_k <= 0 || p->seq_k <= cache / 4 * 3 / row) return;
+    if (p->seq_q * g->head_blocks < 2 * p->seq_k / p->topk) return;
+    while (row << (g->shift + 1) <= cache / 8 || (p->seq_k - 1) >> g->shift >= KP_MLA_RANGES_MOST) g->shift++;
+    g->ranges = (int32_t)((p->seq_k - 1) >> g->shift) + 1;
+    g->turn = l->n_sms / (g->head_blocks * (m->cluster > 1 ? m->cluster : 1));
+    if (g->turn < 1) g->turn = 1;
+    g->chunk = lesser(g->queries, ROUNDS * g->turn);
+    g->listed = blocks(LIST_BYTES / (int64_t)sizeof(int32_t) / p->topk, g->chunk) * g->chunk;
+    g->listed = lesser(g->listed < g->chunk ? g->chunk : g->listed, g->queries);
 }
 
 static struct geometry lay_out(const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,
@@ -59,6 +88,7 @@ static struct geometry lay_out(const struct attn_cuda_mla_bwd_main *m, const str
         g.chunk = g.chunk < 1 ? 1 : lesser(g.chunk, g.queries);
         g.sort_blocks = blocks(g.chunk * p->topk, KP_MLA_SORT_BLOCK);
     }
+    choose_ranges(&g, m, dev, p);
     g.rows = take(&g, 1, g.queries * p->heads_q, sizeof(struct kp_mla_row));
     g.sum = take(&g, has_keys && p->dkv_dtype != ATTN_F32, p->batch * p->seq_k * p->dim_qk, sizeof(float));
     g.part_dist = take(&g, attn_core_has(p, ATTN_WITH_DIST), dist_blocks(m, &g) * g.queries * p->topk, sizeof(float));
@@ -68,6 +98,9 @@ static struct geometry lay_out(const struct attn_cuda_mla_bwd_main *m, const str
         g.slots[x] = take(&g, m->pairs && has_keys, g.chunk * p->topk, sizeof(uint32_t));
     }
     g.counts = take(&g, m->pairs && has_keys, g.sort_blocks << DIGIT_BITS, sizeof(uint32_t));
+    g.list = take(&g, g.ranges, g.listed * p->topk, sizeof(int32_t));
+    g.lengths = take(&g, g.ranges, g.listed, sizeof(int32_t));
+    g.places = take(&g, g.ranges && attn_core_has(p, ATTN_WITH_DIST), g.queries * p->topk, sizeof(int32_t));
     return g;
 }
 
@@ -106,11 +139,11 @@ struct run {
     const attn_problem *p;
     const attn_args *args;
     struct geometry g;
-    struct kp_mla_bwd kp;
+    struct kp_mla_bwd_ranges ranges; /* .bwd: the parameters of all steps but these of ranges and finish */
 };
 
 static attn_status queue(const struct run *r, const char *symbol, int64_t ctas, int64_t threads, int64_t shared,
-                         int64_t cluster) {
+                         int64_t cluster, const void *params, size_t params_bytes) {
     if (ctas <= 0) return ATTN_OK;
     const struct attn_cuda_grid grid = {.x = (uint32_t)lesser(ctas, INT32_MAX / 64 * 64),
                                         .y = 1,
@@ -118,23 +151,35 @@ static attn_status queue(const struct run *r, const char *symbol, int64_t ctas, 
                                         .threads = (uint32_t)threads,
                                         .cluster = (uint32_t)cluster,
                                         .shared_bytes = (uint32_t)shared};
-    return attn_cuda_launch(r->dev, attn_cuda_variant_find(symbol), &grid, &r->kp, sizeof r->kp, r->args->stream);
+    return attn_cuda_launch(r->dev, attn_cuda_variant_find(symbol), &grid, params, params_bytes, r->args->stream);
 }
 static attn_status queue_step(const struct run *r, int step, int64_t ctas) {
-    return queue(r, symbols[step], ctas, step == SORT_SCAN ? SCAN_THREADS : THREADS, 0, 0);
+    const int more = step >= RANGES && step <= FINISH_DSINK;
+    return queue(r, symbols[step], ctas, step == SORT_SCAN ? SCAN_THREADS : THREADS, 0, 0, &r->ranges,
+                 more ? sizeof r->ranges : sizeof r->ranges.bwd);
 }
 
-static attn_status queue_main(const struct run *r) {
-    const int64_t items = r->kp.n * r->g.head_blocks, cluster = r->m->cluster > 1 ? r->m->cluster : 1;
+/* listed: the first query of the lists that have been ordered. */
+static attn_status queue_main(const struct run *r, int64_t listed) {
+    struct kp_mla_bwd kp = r->ranges.bwd;
+    const int64_t items = kp.n * r->g.head_blocks, cluster = r->m->cluster > 1 ? r->m->cluster : 1;
+    if (r->g.ranges) {
+        const uint64_t before = (uint64_t)listed * sizeof(int32_t), topk = (uint64_t)r->p->topk;
+        kp.in.indices.data = r->ranges.list - before * topk;
+        kp.in.indices.batch = r->p->seq_q * r->p->topk, kp.in.indices.row = r->p->topk;
+        kp.in.topk_length.data = r->ranges.lengths - before;
+        kp.in.topk_length.batch = r->p->seq_q, kp.in.topk_length.row = 1;
+    }
     int64_t ctas = r->m->ctas ? lesser(items * cluster, (int64_t)attn_cuda_limits_of(r->dev)->n_sms * r->m->ctas)
                               : items * cluster;
     ctas -= ctas % cluster;
-    return queue(r, r->m->symbol, ctas < cluster ? cluster : ctas, r->m->threads, r->m->shared_bytes, cluster);
+    return queue(r, r->m->symbol, ctas < cluster ? cluster : ctas, r->m->threads, r->m->shared_bytes, cluster, &kp,
+                 sizeof kp);
 }
 
 /* Sort the chunk's slots by kv row, and add the rows they left. */
 static attn_status queue_sum(struct run *r) {
-    struct kp_mla_bwd *kp = &r->kp;
+    struct kp_mla_bwd *kp = &r->ranges.bwd;
     const uint64_t most = (uint64_t)(r->p->batch * r->p->seq_k); /* the key of an invalid slot */
     kp->sort_blocks = (int32_t)blocks(kp->n * r->p->topk, KP_MLA_SORT_BLOCK);
     kp->from = -1;
@@ -150,7 +195,7 @@ static attn_status queue_sum(struct run *r) {
 
 /* dkv is summed in itself where it is f32, else in the workspace. */
 static void set_sum(struct run *r, uint64_t workspace) {
-    struct kp_mla_bwd *kp = &r->kp;
+    struct kp_mla_bwd *kp = &r->ranges.bwd;
     const attn_problem *p = r->p;
     if (!kp->dkv.data || p->seq_k <= 0) {
         kp->dkv = (struct kp_view){0};
@@ -170,7 +215,7 @@ static void set_sum(struct run *r, uint64_t workspace) {
 }
 
 static void set_parameters(struct run *r) {
-    struct kp_mla_bwd *kp = &r->kp;
+    struct kp_mla_bwd *kp = &r->ranges.bwd;
     const attn_problem *p = r->p;
     const uint64_t workspace = (uint64_t)(uintptr_t)r->args->workspace;
     attn_cuda_mla_inputs(&kp->in, p, r->args);
@@ -191,25 +236,43 @@ static void set_parameters(struct run *r) {
         for (int x = 0; x < 2; x++) kp->keys[x] = workspace + r->g.keys[x], kp->slots[x] = workspace + r->g.slots[x];
         kp->counts = workspace + r->g.counts;
     }
+    r->ranges.list = workspace + r->g.list;
+    r->ranges.lengths = workspace + r->g.lengths;
+    if (r->g.ranges && kp->dist.data) r->ranges.places = workspace + r->g.places;
+    r->ranges.turn = r->g.turn;
+    r->ranges.shift = r->g.shift;
+    r->ranges.ranges = r->g.ranges;
     kp->head_block = r->m->head_block;
     kp->head_blocks = (int32_t)r->g.head_blocks;
     kp->dist_blocks = (int32_t)dist_blocks(r->m, &r->g);
     kp->dist_norm = p->dist_norm;
 }
 
+/* Queries at .. end - 1, whose lists are ordered together. */
+static attn_status queue_queries(struct run *r, int64_t at, int64_t end) {
+    struct kp_mla_bwd *kp = &r->ranges.bwd;
+    attn_status status = ATTN_OK;
+    kp->first = at, kp->n = end - at;
+    if (r->g.ranges) status = queue_step(r, RANGES, kp->n);
+    for (; kp->first < end && !status; kp->first += kp->n) {
+        kp->n = lesser(r->g.chunk, end - kp->first);
+        status = queue_main(r, at);
+        if (!status && kp->pairs) status = queue_sum(r);
+    }
+    return status;
+}
+
 attn_status attn_cuda_mla_bwd_launch(const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,
                                      const attn_problem *p, const attn_args *args) {
     struct run r = {.m = m, .dev = dev, .p = p, .args = args, .g = lay_out(m, dev, p)};
-    struct kp_mla_bwd *kp = &r.kp;
+    struct kp_mla_bwd *kp = &r.ranges.bwd;
     if (p->heads_q <= 0) return ATTN_OK;
     set_parameters(&r);
     const int64_t rows = r.g.queries * p->heads_q, keys = kp->dkv.data ? p->batch * p->seq_k : 0;
     attn_status status = queue_step(&r, PREPARE, blocks(rows + (kp->steps & KP_MLA_BWD_ZERO ? keys : 0), WARPS));
-    for (; kp->first < r.g.queries && !status; kp->first += kp->n) {
-        kp->n = lesser(r.g.chunk, r.g.queries - kp->first);
-        if (kp->dq.data || kp->dkv.data || kp->part_dist) status = queue_main(&r);
-        if (!status && kp->pairs) status = queue_sum(&r);
-    }
+    if (kp->dq.data || kp->dkv.data || kp->part_dist)
+        for (int64_t at = 0; at < r.g.queries && !status; at += r.g.listed)
+            status = queue_queries(&r, at, lesser(at + r.g.listed, r.g.queries));
     if (!status && keys && kp->sum.data != kp->dkv.data) status = queue_step(&r, FINISH_DKV, blocks(keys, WARPS));
     if (!status && kp->part_dist) status = queue_step(&r, FINISH_DIST, blocks(r.g.queries, WARPS));
     if (!status && kp->dsink) status = queue_step(&r, FINISH_DSINK, p->heads_q);
