@@ -6,6 +6,7 @@
 #include "kernels/kparams_mla_ranges.h"
 
 #include <inttypes.h>
+#include <stddef.h>
 
 _Static_assert(KP_DIST_SUM == ATTN_DIST_SUM && KP_DIST_MEAN == ATTN_DIST_MEAN && KP_DIST_L1 == ATTN_DIST_L1,
                "kernels/kparams_mla.h repeats attn.h");
@@ -139,8 +140,12 @@ struct run {
     const attn_problem *p;
     const attn_args *args;
     struct geometry g;
-    struct kp_mla_bwd_ranges ranges; /* .bwd: the parameters of all steps but these of ranges and finish */
+    union { /* of all steps; of ranges and finish */
+        struct kp_mla_bwd kp;
+        struct kp_mla_bwd_ranges ranges;
+    };
 };
+_Static_assert(offsetof(struct kp_mla_bwd_ranges, bwd) == 0, "kp is ranges.bwd");
 
 static attn_status queue(const struct run *r, const char *symbol, int64_t ctas, int64_t threads, int64_t shared,
                          int64_t cluster, const void *params, size_t params_bytes) {
@@ -156,12 +161,12 @@ static attn_status queue(const struct run *r, const char *symbol, int64_t ctas, 
 static attn_status queue_step(const struct run *r, int step, int64_t ctas) {
     const int more = step >= RANGES && step <= FINISH_DSINK;
     return queue(r, symbols[step], ctas, step == SORT_SCAN ? SCAN_THREADS : THREADS, 0, 0, &r->ranges,
-                 more ? sizeof r->ranges : sizeof r->ranges.bwd);
+                 more ? sizeof r->ranges : sizeof r->kp);
 }
 
 /* listed: the first query of the lists that have been ordered. */
 static attn_status queue_main(const struct run *r, int64_t listed) {
-    struct kp_mla_bwd kp = r->ranges.bwd;
+    struct kp_mla_bwd kp = r->kp;
     const int64_t items = kp.n * r->g.head_blocks, cluster = r->m->cluster > 1 ? r->m->cluster : 1;
     if (r->g.ranges) {
         const uint64_t before = (uint64_t)listed * sizeof(int32_t), topk = (uint64_t)r->p->topk;
@@ -179,7 +184,7 @@ static attn_status queue_main(const struct run *r, int64_t listed) {
 
 /* Sort the chunk's slots by kv row, and add the rows they left. */
 static attn_status queue_sum(struct run *r) {
-    struct kp_mla_bwd *kp = &r->ranges.bwd;
+    struct kp_mla_bwd *kp = &r->kp;
     const uint64_t most = (uint64_t)(r->p->batch * r->p->seq_k); /* the key of an invalid slot */
     kp->sort_blocks = (int32_t)blocks(kp->n * r->p->topk, KP_MLA_SORT_BLOCK);
     kp->from = -1;
@@ -195,7 +200,7 @@ static attn_status queue_sum(struct run *r) {
 
 /* dkv is summed in itself where it is f32, else in the workspace. */
 static void set_sum(struct run *r, uint64_t workspace) {
-    struct kp_mla_bwd *kp = &r->ranges.bwd;
+    struct kp_mla_bwd *kp = &r->kp;
     const attn_problem *p = r->p;
     if (!kp->dkv.data || p->seq_k <= 0) {
         kp->dkv = (struct kp_view){0};
@@ -215,7 +220,7 @@ static void set_sum(struct run *r, uint64_t workspace) {
 }
 
 static void set_parameters(struct run *r) {
-    struct kp_mla_bwd *kp = &r->ranges.bwd;
+    struct kp_mla_bwd *kp = &r->kp;
     const attn_problem *p = r->p;
     const uint64_t workspace = (uint64_t)(uintptr_t)r->args->workspace;
     attn_cuda_mla_inputs(&kp->in, p, r->args);
@@ -250,7 +255,7 @@ static void set_parameters(struct run *r) {
 
 /* Queries at .. end - 1, whose lists are ordered together. */
 static attn_status queue_queries(struct run *r, int64_t at, int64_t end) {
-    struct kp_mla_bwd *kp = &r->ranges.bwd;
+    struct kp_mla_bwd *kp = &r->kp;
     attn_status status = ATTN_OK;
     kp->first = at, kp->n = end - at;
     if (r->g.ranges) status = queue_step(r, RANGES, kp->n);
@@ -265,7 +270,7 @@ static attn_status queue_queries(struct run *r, int64_t at, int64_t end) {
 attn_status attn_cuda_mla_bwd_launch(const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,
                                      const attn_problem *p, const attn_args *args) {
     struct run r = {.m = m, .dev = dev, .p = p, .args = args, .g = lay_out(m, dev, p)};
-    struct kp_mla_bwd *kp = &r.ranges.bwd;
+    struct kp_mla_bwd *kp = &r.kp;
     if (p->heads_q <= 0) return ATTN_OK;
     set_parameters(&r);
     const int64_t rows = r.g.queries * p->heads_q, keys = kp->dkv.data ? p->batch * p->seq_k : 0;
