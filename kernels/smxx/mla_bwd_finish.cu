@@ -5,6 +5,7 @@
  *   DKV    sum [B,SK,D] (+ dkv if it accumulates) --round--> dkv          a warp per row
  *   DIST   part_dist [block][query][place] --sum over blocks, norm--> dist  a warp per query; invalid slots are 0; a
  *          slot's place in its list is its own or, where mla_bwd_ranges.cu has ordered the list, places[query][slot]
+ *   DQ     part_dq [item][part][head][D] --sum over parts--round--> dq     a warp per query and head
  *   DSINK  rows[query][h].dsink --sum over queries--> dsink[h]            a CTA per head, in double */
 #include "kernels/device/number.h"
 #include "kernels/device/slots.h"
@@ -12,7 +13,7 @@
 #include "kernels/kparams_mla_ranges.h"
 
 constexpr int THREADS = CFG_THREADS, WARPS = THREADS / 32, TASK = CFG_TASK;
-static_assert(TASK >= KP_MLA_BWD_DKV && TASK <= KP_MLA_BWD_DSINK, "no such step");
+static_assert(TASK >= KP_MLA_BWD_DKV && TASK <= KP_MLA_BWD_DQ, "no such step");
 
 static __device__ __forceinline__ int lane_of(void) { return (int)threadIdx.x & 31; }
 
@@ -44,6 +45,26 @@ static __device__ __forceinline__ void round_row(const struct kp_mla_bwd *p, int
                 at[2] = (uint16_t)hi, at[3] = (uint16_t)(hi >> 16);
             }
         }
+    }
+}
+
+/* ------------------------------------------------------------------ dq ----------------------------- */
+
+static __device__ __forceinline__ void round_query(const struct kp_mla_bwd *p, int64_t row) {
+    const int64_t query = row / p->in.heads_q, flat = p->first + query, d = p->in.dim_qk;
+    const int h = (int)(row % p->in.heads_q), block = h / p->head_block;
+    const int64_t part = (int64_t)p->head_block * d, item = query * p->head_blocks + block;
+    const float *from = (const float *)p->part_dq + item * p->parts * part + (h - block * p->head_block) * d;
+    const int empty = ((const struct kp_mla_row *)p->rows)[flat * p->in.heads_q + h].lse2 == INF;
+    uint16_t *to = (uint16_t *)p->dq.data + flat / p->in.seq_q * p->dq.batch + flat % p->in.seq_q * p->dq.row +
+                   h * p->dq.head;
+    for (int c = 4 * lane_of(); c < d; c += 128) {
+        float4 x = make_float4(0, 0, 0, 0);
+        for (int k = 0; !empty && k < p->parts; k++) {
+            const float4 y = *(const float4 *)(from + k * part + c);
+            x.x += y.x, x.y += y.y, x.z += y.z, x.w += y.w;
+        }
+        *(uint2 *)(to + c) = make_uint2(pack16(p->dq.dtype, x.x, x.y), pack16(p->dq.dtype, x.z, x.w));
     }
 }
 
@@ -100,10 +121,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) CFG(const __grid_constant_
         for (int64_t h = blockIdx.x; h < p.bwd.in.heads_q; h += gridDim.x) finish_dsink(&p.bwd, h);
         return;
     }
-    const int64_t n = p.bwd.in.batch * (TASK == KP_MLA_BWD_DKV ? p.bwd.in.seq_k : p.bwd.in.seq_q);
+    const int64_t n = TASK == KP_MLA_BWD_DQ ? p.bwd.n * p.bwd.in.heads_q
+                                            : p.bwd.in.batch * (TASK == KP_MLA_BWD_DKV ? p.bwd.in.seq_k : p.bwd.in.seq_q);
     for (int64_t x = (int64_t)blockIdx.x * WARPS + (threadIdx.x >> 5); x < n; x += (int64_t)gridDim.x * WARPS) {
         if (TASK == KP_MLA_BWD_DKV)
             round_row(&p.bwd, x);
+        else if (TASK == KP_MLA_BWD_DQ)
+            round_query(&p.bwd, x);
         else
             finish_dist(&p, x);
     }

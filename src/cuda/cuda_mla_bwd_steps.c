@@ -12,23 +12,32 @@ _Static_assert(KP_DIST_SUM == ATTN_DIST_SUM && KP_DIST_MEAN == ATTN_DIST_MEAN &&
                "kernels/kparams_mla.h repeats attn.h");
 
 enum { THREADS = 256, WARPS = THREADS / 32, SCAN_THREADS = 1024, DIGIT_BITS = 8 };
-enum { PREPARE, RANGES, FINISH_DKV, FINISH_DIST, FINISH_DSINK, SORT_COUNT, SORT_SCAN, SORT_SCATTER, SUM, N_STEPS };
+enum {
+    PREPARE,
+    RANGES,
+    FINISH_DQ,
+    FINISH_DKV,
+    FINISH_DIST,
+    FINISH_DSINK,
+    SORT_COUNT,
+    SORT_SCAN,
+    SORT_SCATTER,
+    SUM,
+    N_STEPS
+};
 static const char *const symbols[N_STEPS] = {
-    [PREPARE] = "attn_mla_bwd_prepare_smxx_any",
-    [RANGES] = "attn_mla_bwd_ranges_smxx_any",
-    [FINISH_DKV] = "attn_mla_bwd_finish_smxx_dkv",
-    [FINISH_DIST] = "attn_mla_bwd_finish_smxx_dist",
-    [FINISH_DSINK] = "attn_mla_bwd_finish_smxx_dsink",
-    [SORT_COUNT] = "attn_mla_bwd_sort_smxx_count",
-    [SORT_SCAN] = "attn_mla_bwd_sort_smxx_scan",
-    [SORT_SCATTER] = "attn_mla_bwd_sort_smxx_scatter",
-    [SUM] = "attn_mla_bwd_sum_smxx_any",
+    [PREPARE] = "attn_mla_bwd_prepare_smxx_any",       [RANGES] = "attn_mla_bwd_ranges_smxx_any",
+    [FINISH_DQ] = "attn_mla_bwd_finish_smxx_dq",       [FINISH_DKV] = "attn_mla_bwd_finish_smxx_dkv",
+    [FINISH_DIST] = "attn_mla_bwd_finish_smxx_dist",   [FINISH_DSINK] = "attn_mla_bwd_finish_smxx_dsink",
+    [SORT_COUNT] = "attn_mla_bwd_sort_smxx_count",     [SORT_SCAN] = "attn_mla_bwd_sort_smxx_scan",
+    [SORT_SCATTER] = "attn_mla_bwd_sort_smxx_scatter", [SUM] = "attn_mla_bwd_sum_smxx_any",
 };
 /* A slot is a uint32 within the queries that are sorted together. */
 static const int64_t MAX_SORTED = INT64_C(1) << 31;
 
 /* Bytes of lists that are ordered together, and rounds of the device's multiprocessors in a launch over them. */
 static const int64_t LIST_BYTES = INT64_C(64) << 20, ROUNDS = 4;
+static const int64_t MAX_PARTS = 64;
 
 static int64_t lesser(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t blocks(int64_t n, int64_t size) { return n / size + (n % size != 0); }
@@ -42,7 +51,8 @@ struct geometry {
     int64_t sort_blocks;
     int64_t turn, listed;  /* queries that the device works on at once; whose lists are ordered together */
     int32_t shift, ranges; /* struct kp_mla_bwd_ranges; 0 ranges: lists are taken as they are */
-    uint64_t rows, sum, part_dist, pairs, keys[2], slots[2], counts, list, lengths, places, end;
+    int64_t whole, parts;  /* queries whose items are whole; parts of the others' */
+    uint64_t rows, sum, part_dist, part_dq, pairs, keys[2], slots[2], counts, list, lengths, places, end;
 };
 
 static int64_t dist_blocks(const struct attn_cuda_mla_bwd_main *m, const struct geometry *g) {
@@ -73,6 +83,22 @@ static void choose_ranges(struct geometry *g, const struct attn_cuda_mla_bwd_mai
     g->listed = lesser(g->listed < g->chunk ? g->chunk : g->listed, g->queries);
 }
 
+/* The last round of items, if it is not full, and those of a problem without a full one are cut in parts, whose dq are
+ * added up afterwards. Costs are in tiles, which take 7 us: a part's start, and its 147 KB of dq for each of its items.
+ */
+static void choose_parts(struct geometry *g, const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,
+                         const attn_problem *p) {
+    const int64_t capacity = attn_cuda_limits_of(dev)->n_sms * (int64_t)m->ctas / (m->cluster > 1 ? m->cluster : 1);
+    g->whole = g->queries;
+    if (!m->parts || capacity < 1 || p->topk <= 0 || attn_core_has(p, ATTN_WITH_DIST)) return;
+    const int64_t whole = g->queries * g->head_blocks / capacity * capacity / g->head_blocks;
+    const int64_t rest = (g->queries - whole) * g->head_blocks, tiles = blocks(p->topk, 64);
+    const int64_t parts = attn_cuda_mla_splits(rest, tiles, capacity, MAX_PARTS, 1, 0.05 + 0.017 * (double)rest);
+    if (rest <= 0 || parts < 2) return;
+    g->whole = whole;
+    g->parts = parts;
+}
+
 static struct geometry lay_out(const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,
                                const attn_problem *p) {
     struct geometry g = {.queries = p->batch * p->seq_q, .head_blocks = blocks(p->heads_q, m->head_block)};
@@ -90,6 +116,7 @@ static struct geometry lay_out(const struct attn_cuda_mla_bwd_main *m, const str
         g.sort_blocks = blocks(g.chunk * p->topk, KP_MLA_SORT_BLOCK);
     }
     choose_ranges(&g, m, dev, p);
+    choose_parts(&g, m, dev, p);
     g.rows = take(&g, 1, g.queries * p->heads_q, sizeof(struct kp_mla_row));
     g.sum = take(&g, has_keys && p->dkv_dtype != ATTN_F32, p->batch * p->seq_k * p->dim_qk, sizeof(float));
     g.part_dist = take(&g, attn_core_has(p, ATTN_WITH_DIST), dist_blocks(m, &g) * g.queries * p->topk, sizeof(float));
@@ -99,6 +126,8 @@ static struct geometry lay_out(const struct attn_cuda_mla_bwd_main *m, const str
         g.slots[x] = take(&g, m->pairs && has_keys, g.chunk * p->topk, sizeof(uint32_t));
     }
     g.counts = take(&g, m->pairs && has_keys, g.sort_blocks << DIGIT_BITS, sizeof(uint32_t));
+    g.part_dq = take(&g, g.parts > 0, (g.queries - g.whole) * g.head_blocks * g.parts * m->head_block * p->dim_qk,
+                     sizeof(float));
     g.list = take(&g, g.ranges, g.listed * p->topk, sizeof(int32_t));
     g.lengths = take(&g, g.ranges, g.listed, sizeof(int32_t));
     g.places = take(&g, g.ranges && attn_core_has(p, ATTN_WITH_DIST), g.queries * p->topk, sizeof(int32_t));
@@ -167,7 +196,8 @@ static attn_status queue_step(const struct run *r, int step, int64_t ctas) {
 /* listed: the first query of the lists that have been ordered. */
 static attn_status queue_main(const struct run *r, int64_t listed) {
     struct kp_mla_bwd kp = r->kp;
-    const int64_t items = kp.n * r->g.head_blocks, cluster = r->m->cluster > 1 ? r->m->cluster : 1;
+    const int64_t items = kp.n * r->g.head_blocks * (kp.parts > 0 ? kp.parts : 1),
+                  cluster = r->m->cluster > 1 ? r->m->cluster : 1;
     if (r->g.ranges) {
         const uint64_t before = (uint64_t)listed * sizeof(int32_t), topk = (uint64_t)r->p->topk;
         kp.in.indices.data = r->ranges.list - before * topk;
@@ -241,6 +271,7 @@ static void set_parameters(struct run *r) {
         for (int x = 0; x < 2; x++) kp->keys[x] = workspace + r->g.keys[x], kp->slots[x] = workspace + r->g.slots[x];
         kp->counts = workspace + r->g.counts;
     }
+    if (r->g.parts) kp->part_dq = workspace + r->g.part_dq;
     r->ranges.list = workspace + r->g.list;
     r->ranges.lengths = workspace + r->g.lengths;
     if (r->g.ranges && kp->dist.data) r->ranges.places = workspace + r->g.places;
@@ -260,8 +291,11 @@ static attn_status queue_queries(struct run *r, int64_t at, int64_t end) {
     kp->first = at, kp->n = end - at;
     if (r->g.ranges) status = queue_step(r, RANGES, kp->n);
     for (; kp->first < end && !status; kp->first += kp->n) {
-        kp->n = lesser(r->g.chunk, end - kp->first);
+        const int whole = kp->first < r->g.whole;
+        kp->n = whole ? lesser(r->g.chunk, lesser(end, r->g.whole) - kp->first) : end - kp->first;
+        kp->parts = whole ? 0 : (int32_t)r->g.parts;
         status = queue_main(r, at);
+        if (!status && !whole && kp->dq.data) status = queue_step(r, FINISH_DQ, blocks(kp->n * r->p->heads_q, WARPS));
         if (!status && kp->pairs) status = queue_sum(r);
     }
     return status;
