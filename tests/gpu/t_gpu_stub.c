@@ -169,6 +169,11 @@ static void slots_in_order_of_ranges(void **state) {
     assert_launches("1000000", h64, "mla_bwd hq=2 sq=29 sk=1000 d=576 topk=64 bf16 dkv=f32",
                     "prepare_smxx_any, main 29, "); /* too few slots for two a row */
     assert_launches("3072000", h64, problem, plain);
+    /* 4 queries are left after a round of 132: each in 33 parts of 2 tiles. 5: in 22 parts of 3 */
+    assert_launches("52428800", h64, "mla_bwd hq=2 sq=136 sk=100 d=576 topk=4224 bf16 dkv=f32",
+                    "prepare_smxx_any, main 132, main 132, finish_smxx_dq, ");
+    assert_launches("52428800", h64, "mla_bwd hq=2 sq=5 sk=100 d=576 topk=4224 bf16 dkv=f32",
+                    "prepare_smxx_any, main 110, finish_smxx_dq, ");
     assert_launches("1000000", det, "mla_bwd hq=2 sq=40 sk=1000 d=576 topk=64 bf16 deterministic",
                     "prepare_smxx_any, main 40, sort_smxx_count, sort_smxx_scan, sort_smxx_scatter, sort_smxx_count, "
                     "sort_smxx_scan, sort_smxx_scatter, sum_smxx_any, finish_smxx_dkv, ");
