@@ -121,8 +121,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) CFG(const __grid_constant_
         for (int64_t h = blockIdx.x; h < p.bwd.in.heads_q; h += gridDim.x) finish_dsink(&p.bwd, h);
         return;
     }
-    const int64_t n = TASK == KP_MLA_BWD_DQ ? p.bwd.n * p.bwd.in.heads_q
-                                            : p.bwd.in.batch * (TASK == KP_MLA_BWD_DKV ? p.bwd.in.seq_k : p.bwd.in.seq_q);
+    const int64_t n = TASK == KP_MLA_BWD_DQ    ? p.bwd.n * p.bwd.in.heads_q
+                      : TASK == KP_MLA_BWD_DKV ? p.bwd.in.batch * p.bwd.in.seq_k
+                                               : p.bwd.in.batch * p.bwd.in.seq_q;
     for (int64_t x = (int64_t)blockIdx.x * WARPS + (threadIdx.x >> 5); x < n; x += (int64_t)gridDim.x * WARPS) {
         if (TASK == KP_MLA_BWD_DKV)
             round_row(&p.bwd, x);
