@@ -35,9 +35,8 @@ static const char *const symbols[N_STEPS] = {
 /* A slot is a uint32 within the queries that are sorted together. */
 static const int64_t MAX_SORTED = INT64_C(1) << 31;
 
-/* Bytes of lists that are ordered together, and rounds of the device's multiprocessors in a launch over them. */
-static const int64_t LIST_BYTES = INT64_C(64) << 20, ROUNDS = 4;
-static const int64_t MAX_PARTS = 64;
+/* Bytes of lists that are ordered together; parts of an item. */
+static const int64_t LIST_BYTES = INT64_C(64) << 20, MAX_PARTS = 64;
 
 static int64_t lesser(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t blocks(int64_t n, int64_t size) { return n / size + (n % size != 0); }
@@ -66,21 +65,23 @@ static uint64_t take(struct geometry *g, int wanted, int64_t n, int64_t bytes) {
 }
 
 /* Additions to rows all over a table that the second-level cache does not hold are slow (docs/kernels/mla_bwd_sm90.md).
- * Slots ordered by ranges of rows help if several queries that are worked on at once meet in a row. */
+ * Slots ordered by ranges of rows help where the queries that are worked on at once name at least every second row.
+ * Multiprocessors that share the cached rows keep together by themselves, those ahead having to wait for memory; where
+ * the table is so large that they do not, each round is a launch. */
 static void choose_ranges(struct geometry *g, const struct attn_cuda_mla_bwd_main *m,
                           const struct attn_core_device *dev, const attn_problem *p) {
     const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
     const int64_t row = (int64_t)sizeof(float) * p->dim_qk, cache = l->l2_bytes;
+    const int64_t ctas_an_item = g->head_blocks * (m->cluster > 1 ? m->cluster : 1);
     g->listed = g->queries;
-    if (m->pairs || p->topk <= 0 || p->seq_k <= 0 || p->seq_k <= cache / 4 * 3 / row) return;
-    if (p->seq_q * g->head_blocks < 2 * p->seq_k / p->topk) return;
-    while (row << (g->shift + 1) <= cache / 8 || (p->seq_k - 1) >> g->shift >= KP_MLA_RANGES_MOST) g->shift++;
+    if (m->pairs || p->topk <= 0 || p->seq_k <= cache / 2 / row) return;
+    g->turn = l->n_sms > ctas_an_item ? l->n_sms / ctas_an_item : 1;
+    if (2 * lesser(g->turn, p->seq_q) * p->topk < p->seq_k) return;
+    while (row << (g->shift + 1) <= cache / 64 || (p->seq_k - 1) >> g->shift >= KP_MLA_RANGES_MOST) g->shift++;
     g->ranges = (int32_t)((p->seq_k - 1) >> g->shift) + 1;
-    g->turn = l->n_sms / (g->head_blocks * (m->cluster > 1 ? m->cluster : 1));
-    if (g->turn < 1) g->turn = 1;
-    g->chunk = lesser(g->queries, ROUNDS * g->turn);
-    g->listed = blocks(LIST_BYTES / (int64_t)sizeof(int32_t) / p->topk, g->chunk) * g->chunk;
-    g->listed = lesser(g->listed < g->chunk ? g->chunk : g->listed, g->queries);
+    if (p->seq_k > 2 * cache / row) g->chunk = lesser(g->queries, g->turn);
+    const int64_t pairs_of_rounds = LIST_BYTES / (int64_t)sizeof(int32_t) / p->topk / (2 * g->turn);
+    g->listed = lesser(g->queries, pairs_of_rounds > 0 ? pairs_of_rounds * 2 * g->turn : 2 * g->turn);
 }
 
 /* The last round of items, if it is not full, and those of a problem without a full one are cut in parts, whose dq are

@@ -160,15 +160,18 @@ static void slots_in_order_of_ranges(void **state) {
     if (!attn_cuda_variant_find(h64) || !attn_cuda_variant_find(det)) skip(); /* a build of other kernels */
     setenv("CUDA_STUB_DEVICES", "90", 1);
     assert_launches("52428800", h64, problem, plain);
-    assert_launches("1000000", h64, problem, /* 4 rounds of 132 queries a launch */
-                    "prepare_smxx_any, ranges_smxx_any, main 132, main 132, main 132, finish_smxx_dkv, "
+    /* Sums of 2,304,000 bytes: one launch, in order, if they are within twice the cache, else one for each round of 132
+     * items, which are 66 queries if these have two blocks of heads. */
+    assert_launches("5000000", h64, problem, plain);
+    assert_launches("2000000", h64, problem,
+                    "prepare_smxx_any, ranges_smxx_any, main 132, finish_smxx_dkv, finish_smxx_dist, ");
+    assert_launches("1000000", h64, "mla_bwd hq=2 sq=300 sk=1000 d=576 topk=64 bf16 with_dist",
+                    "prepare_smxx_any, ranges_smxx_any, main 132, main 132, main 36, finish_smxx_dkv, "
                     "finish_smxx_dist, ");
-    assert_launches(
-        "1000000", h64, "mla_bwd hq=128 sq=300 sk=1000 d=576 topk=64 bf16 dkv=f32",
-        "prepare_smxx_any, ranges_smxx_any, main 132, main 72, "); /* of 66 queries with two blocks of heads */
-    assert_launches("1000000", h64, "mla_bwd hq=2 sq=29 sk=1000 d=576 topk=64 bf16 dkv=f32",
-                    "prepare_smxx_any, main 29, "); /* too few slots for two a row */
-    assert_launches("3072000", h64, problem, plain);
+    assert_launches("1000000", h64, "mla_bwd hq=128 sq=200 sk=1000 d=576 topk=64 bf16 dkv=f32",
+                    "prepare_smxx_any, ranges_smxx_any, main 132, main 132, main 132, main 4, ");
+    assert_launches("1000000", h64, "mla_bwd hq=2 sq=7 sk=1000 d=576 topk=64 bf16 dkv=f32",
+                    "prepare_smxx_any, main 7, "); /* not a slot for every second row */
     /* 4 queries are left after a round of 132: each in 33 parts of 2 tiles. 5: in 22 parts of 3 */
     assert_launches("52428800", h64, "mla_bwd hq=2 sq=136 sk=100 d=576 topk=4224 bf16 dkv=f32",
                     "prepare_smxx_any, main 132, main 132, finish_smxx_dq, ");
