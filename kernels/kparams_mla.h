@@ -35,7 +35,7 @@ KP_SIZE(struct kp_mla, 4 * 48 + 7 * 8 + 6 * 4);
 
 /* What a row (one query of one head) needs in the backward, with P' = exp(s - lse) and D = out . dout:
  *   P = g P'      dS = P' (g dP - shift)      shift = g D - dlse      dsink: the row's share of dsink
- * A row whose lse is +-inf is empty: lse2 = +inf, the rest 0, and neither its q nor its dout is read. */
+ * A row whose lse is +-inf is empty: lse2 = +inf, the rest 0, and nothing of its q and dout is used. */
 struct kp_mla_row {
     float lse2, g, shift, dsink; /* lse2: base 2 */
 };
