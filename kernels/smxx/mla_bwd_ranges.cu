@@ -78,11 +78,17 @@ static __device__ __forceinline__ void order_slots(const struct kp_mla_bwd_range
     if (thread == 0) ((int32_t *)p->lengths)[query] = (int32_t)all;
     __syncthreads();
 
+    const int bits = 32 - __clz(p->ranges - 1); /* lanes of the same range are found bit by bit */
 #pragma unroll 2
     for (int t0 = own.from; t0 < own.end; t0 += 32) {
         const int32_t row = t0 + lane < own.end ? s.idx[t0 + lane] : -1;
-        const int valid = slot_valid(&s, row), of = valid ? row >> p->shift : MOST;
-        const uint32_t same = __match_any_sync(~0u, of);
+        const int valid = slot_valid(&s, row), of = valid ? row >> p->shift : 0;
+        uint32_t same = __ballot_sync(~0u, valid);
+        for (int bit = 0; bit < bits; bit++) {
+            const int one = of >> bit & 1;
+            const uint32_t ones = __ballot_sync(~0u, one);
+            same &= one ? ones : ~ones;
+        }
         const uint32_t to = valid ? count[warp][of] + (uint32_t)__popc(same & ((1u << lane) - 1)) : 0;
         __syncwarp();
         if (valid && lane == __ffs((int)same) - 1) count[warp][of] += (uint32_t)__popc(same);
