@@ -69,6 +69,17 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
   target_link_libraries(sim_golden PRIVATE ${CMAKE_DL_LIBS} m)
   set_target_properties(sim_golden PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   attn_test(sim.golden_h100 sim sim_golden replay $<TARGET_FILE:attn_sim_cuda> ${PROJECT_SOURCE_DIR}/tests/sim/golden_h100.bin)
+  if(attn_cuda_on) # a step of several kernels by itself, under each policy
+    add_executable(t_sim_ranges tests/sim/t_sim_ranges.c)
+    target_compile_definitions(t_sim_ranges PRIVATE "ATTN_TEST_SIM=\"$<TARGET_FILE:attn_sim_cuda>\"")
+    target_link_libraries(t_sim_ranges PRIVATE attn_test_base PkgConfig::cmocka)
+    set_target_properties(t_sim_ranges PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+    add_dependencies(t_sim_ranges attn_sim_cuda)
+    foreach(policy eager late random)
+      attn_test(sim.ranges_${policy} sim t_sim_ranges)
+      set_tests_properties(sim.ranges_${policy} PROPERTIES ENVIRONMENT ATTNSIM_POLICY=${policy})
+    endforeach()
+  endif()
   # The programs for a GPU on a few rows: streams, graphs, threads.
   if(attn_cuda_on AND TARGET t_gpu_graph)
     foreach(row sdpa_fwd_sm80_bf16_d128 sdpa_bwd_sm80_bf16_d128 mla_fwd_sm80_bf16_d576_h64 mla_bwd_sm80_bf16_d576_h64 dist_sm80_bf16_d576_h64)

@@ -36,7 +36,7 @@ KP_SIZE(struct kp_mla, 4 * 48 + 7 * 8 + 6 * 4);
 
 /* What a row (one query of one head) needs in the backward, with P' = exp(s - lse) and D = out . dout:
  *   P = g P'      dS = P' (g dP - shift)      shift = g D - dlse      dsink: the row's share of dsink
- * A row whose lse is +-inf is empty: lse2 = +inf, the rest 0, and neither its q nor its dout is read. */
+ * A row whose lse is +-inf is empty: lse2 = +inf, the rest 0, and nothing of its q and dout is used. */
 struct kp_mla_row {
     float lse2, g, shift, dsink; /* lse2: base 2 */
 };
@@ -58,14 +58,20 @@ struct kp_mla_bwd {
     uint64_t part_dist;                  /* f32 [dist_blocks][B*SQ][TOPK]: sum of P' over the heads of a block */
     uint64_t pairs;                      /* f32 [n][head_blocks][TOPK][D]; invalid slots are not written */
     uint64_t keys[2], slots[2];          /* sort: uint32 [n * TOPK]; key = b * SK + idx, B * SK for an invalid slot */
-    uint64_t counts;                     /* sort: uint32 [256][sort_blocks] */
+    union {
+        uint64_t counts;  /* sort: uint32 [256][sort_blocks] */
+        uint64_t part_dq; /* parts > 0: f32 [items][parts][head_block][D] */
+    };
     int64_t first, n;
     int32_t head_block, head_blocks; /* heads of a block; ceil(HQ / head_block) */
     int32_t dist_norm;               /* ATTN_DIST_* */
     uint32_t steps;                  /* KP_MLA_BWD_* */
-    int32_t digit, from,
-        sort_blocks;     /* sort: lowest bit of this pass; which of keys[], slots[] it reads (-1: indices) */
-    int32_t dist_blocks; /* head_blocks, or more where a main kernel sums P' over fewer heads */
+    union {
+        int32_t digit; /* sort: lowest bit of this pass */
+        int32_t parts; /* main: > 0: an item is cut in so many, by tiles of 64 slots; dq goes to part_dq */
+    };
+    int32_t from, sort_blocks; /* sort: which of keys[], slots[] it reads (-1: indices) */
+    int32_t dist_blocks;       /* head_blocks, or more where a main kernel sums P' over fewer heads */
 };
 KP_SIZE(struct kp_mla_bwd, 272 + 8 * 48 + 12 * 8 + 8 * 4);
 
@@ -73,6 +79,7 @@ KP_SIZE(struct kp_mla_bwd, 272 + 8 * 48 + 12 * 8 + 8 * 4);
 #define KP_MLA_BWD_DKV     0
 #define KP_MLA_BWD_DIST    1
 #define KP_MLA_BWD_DSINK   2
+#define KP_MLA_BWD_DQ      3
 #define KP_MLA_BWD_COUNT   0
 #define KP_MLA_BWD_SCAN    1
 #define KP_MLA_BWD_SCATTER 2

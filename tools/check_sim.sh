@@ -17,7 +17,7 @@ export ATTNSIM_THREADS=1 NO_COLOR=1
 rm -rf "$out"
 mkdir -p "$out"
 
-# Text of a problem for each operator; @W: the row's width or heads.
+# Text of a problem for each operator, behind the environment that it runs in; @W: the row's width, @H: its heads.
 problems() {
     case $1 in
     sdpa_fwd) cat <<'LIST'
@@ -48,6 +48,8 @@ mla_bwd hq=@H sq=3 sk=200 d=@W topk=90 causal q_start=190
 mla_bwd hq=@H sq=3 sk=150 d=@W topk=66 topk_length deterministic
 mla_bwd hq=@H sq=2 sk=90 d=@W topk=64 sink grad_sink dlse
 mla_bwd hq=@H sq=2 sk=90 d=@W topk=64 dkv=f32 accumulate with_dist
+ATTN_CUDA_L2_LIMIT=65536 mla_bwd hq=@H sq=3 sk=60 d=@W topk=90 topk_length with_dist dist_norm=l1 sink grad_sink
+ATTN_CUDA_L2_LIMIT=65536 mla_bwd hq=@H b=2 sq=3 sk=70 d=@W topk=66 causal q_start=60 dkv=f32 accumulate dlse
 LIST
         ;;
     dist) cat <<'LIST'
@@ -96,12 +98,17 @@ one() { # a line of the plan
     local -a words
     IFS=$'\t' read -r policy seed name row rest <<<"$1"
     IFS=$'\t' read -ra words <<<"$rest"
+    local -a world=()
+    while [[ ${words[0]} =~ ^--problem=([A-Z0-9_]+=[^ ]*)\ (.*) ]]; do
+        world+=("${BASH_REMATCH[1]}")
+        words[0]=--problem=${BASH_REMATCH[2]}
+    done
     log=$out/$policy.$seed.$name
-    "$attn" check --driver sim --policy "$policy" --seed "$seed" --kernel "$row" --threads 1 --timeout 600 --json "${words[@]}" \
+    env "${world[@]}" "$attn" check --driver sim --policy "$policy" --seed "$seed" --kernel "$row" --threads 1 --timeout 600 --json "${words[@]}" \
         >"$log.json" 2>"$log.err"
     rc=$?
     if [ $rc -ne 0 ] && [ $rc -ne 77 ]; then
-        echo "FAIL $policy $name ($rc): $attn check --driver sim --policy $policy --seed $seed --kernel '$row' ${words[*]}"
+        echo "FAIL $policy $name ($rc): ${world[*]} $attn check --driver sim --policy $policy --seed $seed --kernel '$row' ${words[*]}"
         head -n 12 "$log.err" | cut -c1-300
     fi
     [ $rc -lt 2 ] || [ $rc -eq 77 ] || echo '{"type":"kernel","kernel":"'"$row"'","passed":0,"failed":1}' >>"$log.json"

@@ -106,6 +106,18 @@ static __device__ __forceinline__ void transpose_quad(uint32_t w[4], int t) {
         }
 }
 
+/* Rows g, g + 8 of the warp, 8 n columns from `column` on, of a part of an item. */
+static __device__ __forceinline__ void store_part(uint4 a, const float *q, int n, int column) {
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const int row = warp_of() * 16 + (lane_of() >> 2) + 8 * r;
+        float *to = (float *)kept_address(a) + row * D + column + 2 * (lane_of() & 3);
+        if (row >= (int)a.z) continue;
+#pragma unroll
+        for (int j = 0; j < n; j++) *(float2 *)(to + 8 * j) = make_float2(q[4 * j + 2 * r], q[4 * j + 2 * r + 1]);
+    }
+}
+
 /* Rows g, g + 8 of the warp, 8 n columns from `column` on. */
 template <int W>
 static __device__ __forceinline__ void store_dq(uint32_t shared, const struct kp_mla_bwd *p, const float *q, int n,
@@ -113,6 +125,7 @@ static __device__ __forceinline__ void store_dq(uint32_t shared, const struct kp
     const uint4 a = shared_load128(shared + ROWS_AT + 32 * W), b = shared_load128(shared + ROWS_AT + 32 * W + 16);
     const struct kp_mla_row *states = (const struct kp_mla_row *)((uint64_t)b.w << 32 | b.z);
     const int t = lane_of() & 3;
+    if (in_parts(p)) return store_part(a, q, n, column);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const int row = warp_of() * 16 + (lane_of() >> 2) + 8 * r, inside = row < (int)a.z;
@@ -133,12 +146,15 @@ static __device__ __forceinline__ void store_dq(uint32_t shared, const struct kp
 /* What the warpgroup needs of its item waits in shared memory: {dq of the first head; heads that exist; tiles}, {sums
  * for dist of slot 0; states of the heads}. One thread. */
 template <int W>
-static __device__ __forceinline__ void keep_rows(const struct kp_mla_bwd *p, const struct item *w, uint32_t shared) {
+static __device__ __forceinline__ void keep_rows(const struct kp_mla_bwd *p, count at, const struct item *w,
+                                                 uint32_t shared) {
     const int64_t queries = p->in.batch * p->in.seq_q, flat = w->b * p->in.seq_q + w->i;
-    const uint64_t dq = p->dq.data + 2 * (uint64_t)(w->b * p->dq.batch + w->i * p->dq.row + w->head * p->dq.head);
+    const uint64_t dq =
+        in_parts(p) ? p->part_dq + (uint64_t)(at * CTAS + rank_of()) * (64 * 4 * D)
+                    : p->dq.data + 2 * (uint64_t)(w->b * p->dq.batch + w->i * p->dq.row + w->head * p->dq.head);
     const uint64_t dist = p->part_dist + 4 * (uint64_t)((w->head / 64 * queries + flat) * p->in.topk);
     const uint64_t states = (uint64_t)states_of(p, w);
-    const int tiles = (slots_of(&p->in, w->b, w->i).n + 63) / 64;
+    const int tiles = (slots_at(p, at, w).n + 63) / 64;
     shared_store128(shared + ROWS_AT + 32 * W, make_uint4((uint32_t)dq, (uint32_t)(dq >> 32),
                                                           (uint32_t)(p->in.heads_q - w->head), (uint32_t)tiles));
     shared_store128(shared + ROWS_AT + 32 * W + 16,

@@ -183,7 +183,7 @@ static __device__ __forceinline__ void keep_item_of(const struct kp_mla_bwd *p, 
     named_sync(1 + W, 128); /* the last item's are read */
     if ((threadIdx.x & 127) == 0) {
         const struct item w = work_of(p, at);
-        keep_rows<W>(p, &w, shared);
+        keep_rows<W>(p, at, &w, shared);
         keep4(shared + SUMS_AT + 16 * W, p->sum.data + 4 * (uint64_t)(w.b * p->sum.batch), 0);
     }
     named_sync(1 + W, 128);

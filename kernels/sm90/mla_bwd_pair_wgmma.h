@@ -85,8 +85,8 @@ static __device__ __forceinline__ void relay(const struct kp_mla_bwd *p, uint32_
     const uint32_t bar = shared + STAGE_FREE + number_of(w, 0), there = cluster_address(bar, rank_of() ^ 1);
     uint32_t n = 0, reads = 0;
     for (uint32_t item = 0; has_item(p, item); item++) {
-        const struct item at = work_of(p, item_at(item));
-        for (int t = 0; 64 * t < slots_of(&p->in, at.b, at.i).n; t++, n++)
+        const struct item work = work_of(p, item_at(item));
+        for (int t = 0; 64 * t < slots_at(p, item_at(item), &work).n; t++, n++)
             for (uint32_t i = 0; i <= last_of(w); i++) {
                 if (i < 2)
                     mbar_wait(shared + (i ? K_READ : PD_READ), n & 1);

@@ -63,11 +63,17 @@ using count = whole<EVEN>::type;
 static __device__ __forceinline__ count item_at(uint32_t k) {
     return ((count)recompute((int)k) * gridDim.x + blockIdx.x) / CTAS;
 }
+/* Items are cut in parts; not where gradients of slots are stored each for itself. */
+static __device__ __forceinline__ int in_parts(const struct kp_mla_bwd *p) { return !PAIRS && p->parts > 0; }
+
 static __device__ __forceinline__ int has_item(const struct kp_mla_bwd *p, uint32_t k) {
-    return item_at(k) < (count)p->n * (count)(EVEN ? recompute(p->head_blocks) : p->head_blocks);
+    count items = (count)p->n * (count)(EVEN ? recompute(p->head_blocks) : p->head_blocks);
+    if (in_parts(p)) items *= (count)(EVEN ? recompute(p->parts) : p->parts);
+    return item_at(k) < items;
 }
 
 static __device__ __forceinline__ struct item work_of(const struct kp_mla_bwd *p, count at) {
+    if (in_parts(p)) at /= (count)p->parts;
     const count query = at / (count)p->head_blocks, flat = (count)p->first + query;
     const count b = flat / (count)p->in.seq_q;
     struct item w;
@@ -78,6 +84,17 @@ static __device__ __forceinline__ struct item work_of(const struct kp_mla_bwd *p
 }
 static __device__ __forceinline__ const struct kp_mla_row *states_of(const struct kp_mla_bwd *p, const struct item *w) {
     return (const struct kp_mla_row *)p->rows + ((w->b * p->in.seq_q + w->i) * p->in.heads_q + w->head);
+}
+
+/* The slots of an item, or of its part. */
+static __device__ __forceinline__ struct slots slots_at(const struct kp_mla_bwd *p, count at, const struct item *w) {
+    struct slots s = slots_of(&p->in, w->b, w->i);
+    if (!in_parts(p)) return s;
+    const uint32_t parts = (uint32_t)p->parts, part = (uint32_t)(at % (count)parts), tiles = ((uint32_t)s.n + 63) / 64;
+    const int from = (int)(part * tiles / parts * 64), end = (int)((part + 1) * tiles / parts * 64);
+    s.idx += from;
+    s.n = min(s.n, end) - from;
+    return s;
 }
 
 /* ------------------------------------------------------------------ producers ---------------------- */
@@ -100,8 +117,9 @@ static __device__ __forceinline__ void keep4(uint32_t at, uint64_t x, uint64_t y
 static __device__ __forceinline__ void keep_item(const struct kp_mla_bwd *p, uint32_t item, uint32_t shared) {
     named_sync(4, PRODUCERS); /* the last item's is read */
     if ((threadIdx.x & (PRODUCERS - 1)) == 0) {
-        const struct item w = work_of(p, item_at(item));
-        const struct slots s = slots_of(&p->in, w.b, w.i);
+        const count at = item_at(item);
+        const struct item w = work_of(p, at);
+        const struct slots s = slots_at(p, at, &w);
         keep4(shared + ITEM_AT, (uint64_t)s.idx, (uint64_t)s.keys << 32 | (uint32_t)s.n);
         keep4(shared + ITEM_AT + 16, p->in.kv.data + 2 * (uint64_t)(w.b * p->in.kv.batch),
               (uint32_t)max(p->in.heads_q - w.head, 0));

@@ -96,8 +96,9 @@ template <int W> static __device__ __forceinline__ void compute(const struct kp_
     for (uint32_t item = 0; has_item(p, item); item++) {
         named_sync(1 + W, 128); /* the last item's are read */
         if ((threadIdx.x & 127) == 0) {
-            const struct item w = work_of(p, item_at(item));
-            keep_rows<W>(p, &w, shared);
+            const count at = item_at(item);
+            const struct item w = work_of(p, at);
+            keep_rows<W>(p, at, &w, shared);
         }
         named_sync(1 + W, 128);
         const int tiles = (int)shared_load32(shared + ROWS_AT + 32 * W + 12);

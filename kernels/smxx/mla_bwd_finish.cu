@@ -3,14 +3,17 @@
  * strides, no shared memory but 1 KiB for dsink. All sums run in one fixed order.
  *
  *   DKV    sum [B,SK,D] (+ dkv if it accumulates) --round--> dkv          a warp per row
- *   DIST   part_dist [block][query][slot] --sum over blocks, norm--> dist   a warp per query; invalid slots are 0
+ *   DIST   part_dist [block][query][place] --sum over blocks, norm--> dist  a warp per query; invalid slots are 0; a
+ *          slot's place in its list is its own or, where mla_bwd_ranges.cu has ordered the list, places[query][slot]
+ *   DQ     part_dq [item][part][head][D] --sum over parts--round--> dq     a warp per query and head
  *   DSINK  rows[query][h].dsink --sum over queries--> dsink[h]            a CTA per head, in double */
 #include "kernels/device/number.h"
 #include "kernels/device/slots.h"
 #include "kernels/device/warp.h"
+#include "kernels/kparams_mla_ranges.h"
 
 constexpr int THREADS = CFG_THREADS, WARPS = THREADS / 32, TASK = CFG_TASK;
-static_assert(TASK >= KP_MLA_BWD_DKV && TASK <= KP_MLA_BWD_DSINK, "no such step");
+static_assert(TASK >= KP_MLA_BWD_DKV && TASK <= KP_MLA_BWD_DQ, "no such step");
 
 static __device__ __forceinline__ int lane_of(void) { return (int)threadIdx.x & 31; }
 
@@ -46,29 +49,52 @@ static __device__ __forceinline__ void round_row(const struct kp_mla_bwd *p, int
     }
 }
 
+/* ------------------------------------------------------------------ dq ----------------------------- */
+
+static __device__ __forceinline__ void round_query(const struct kp_mla_bwd *p, int64_t row) {
+    const int64_t query = row / p->in.heads_q, flat = p->first + query, d = p->in.dim_qk;
+    const int h = (int)(row % p->in.heads_q), block = h / p->head_block;
+    const int64_t part = (int64_t)p->head_block * d, item = query * p->head_blocks + block;
+    const float *from = (const float *)p->part_dq + item * p->parts * part + (h - block * p->head_block) * d;
+    const int empty = ((const struct kp_mla_row *)p->rows)[flat * p->in.heads_q + h].lse2 == INF;
+    uint16_t *to = (uint16_t *)p->dq.data + flat / p->in.seq_q * p->dq.batch + flat % p->in.seq_q * p->dq.row +
+                   h * p->dq.head;
+    for (int c = 4 * lane_of(); c < d; c += 128) {
+        float4 x = make_float4(0, 0, 0, 0);
+        for (int k = 0; !empty && k < p->parts; k++) {
+            const float4 y = *(const float4 *)(from + k * part + c);
+            x.x += y.x, x.y += y.y, x.z += y.z, x.w += y.w;
+        }
+        *(uint2 *)(to + c) = make_uint2(pack16(p->dq.dtype, x.x, x.y), pack16(p->dq.dtype, x.z, x.w));
+    }
+}
+
 /* ------------------------------------------------------------------ dist --------------------------- */
 
-static __device__ __forceinline__ float sum_blocks(const struct kp_mla_bwd *p, const struct slots *s, int64_t flat,
-                                                   int t) {
+static __device__ __forceinline__ float sum_blocks(const struct kp_mla_bwd_ranges *all, const struct slots *s,
+                                                   int64_t flat, int t) {
+    const struct kp_mla_bwd *p = &all->bwd;
     float x = 0;
     if (t >= s->n || !slot_valid(s, s->idx[t])) return 0;
+    const int at = all->places ? ((const int32_t *)all->places)[flat * p->in.topk + t] : t;
     for (int k = 0; k < p->dist_blocks; k++)
-        x += ((const float *)p->part_dist)[(k * p->in.batch * p->in.seq_q + flat) * p->in.topk + t];
+        x += ((const float *)p->part_dist)[(k * p->in.batch * p->in.seq_q + flat) * p->in.topk + at];
     return x;
 }
 
-static __device__ __forceinline__ void finish_dist(const struct kp_mla_bwd *p, int64_t flat) {
+static __device__ __forceinline__ void finish_dist(const struct kp_mla_bwd_ranges *ranges, int64_t flat) {
+    const struct kp_mla_bwd *p = &ranges->bwd;
     const int64_t b = flat / p->in.seq_q, i = flat % p->in.seq_q;
     const struct slots s = slots_of(&p->in, b, i);
     float *to = (float *)p->dist.data + b * p->dist.batch + i * p->dist.row;
     float factor = p->dist_norm == KP_DIST_MEAN ? 1 / (float)p->in.heads_q : 1;
     if (p->dist_norm == KP_DIST_L1) {
         float all = 0;
-        for (int t = lane_of(); t < s.n; t += 32) all += sum_blocks(p, &s, flat, t);
+        for (int t = lane_of(); t < s.n; t += 32) all += sum_blocks(ranges, &s, flat, t);
         all = warp_sum(all);
         factor = all == 0 ? 0 : 1 / all;
     }
-    for (int t = lane_of(); t < p->in.topk; t += 32) to[t] = sum_blocks(p, &s, flat, t) * factor;
+    for (int t = lane_of(); t < p->in.topk; t += 32) to[t] = sum_blocks(ranges, &s, flat, t) * factor;
 }
 
 /* ------------------------------------------------------------------ dsink -------------------------- */
@@ -91,15 +117,19 @@ static __device__ __forceinline__ void finish_dsink(const struct kp_mla_bwd *p, 
     __syncthreads();
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) CFG(const __grid_constant__ struct kp_mla_bwd p) {
+extern "C" __global__ void __launch_bounds__(THREADS) CFG(const __grid_constant__ struct kp_mla_bwd_ranges p) {
     if (TASK == KP_MLA_BWD_DSINK) {
-        for (int64_t h = blockIdx.x; h < p.in.heads_q; h += gridDim.x) finish_dsink(&p, h);
+        for (int64_t h = blockIdx.x; h < p.bwd.in.heads_q; h += gridDim.x) finish_dsink(&p.bwd, h);
         return;
     }
-    const int64_t n = p.in.batch * (TASK == KP_MLA_BWD_DKV ? p.in.seq_k : p.in.seq_q);
+    const int64_t n = TASK == KP_MLA_BWD_DQ    ? p.bwd.n * p.bwd.in.heads_q
+                      : TASK == KP_MLA_BWD_DKV ? p.bwd.in.batch * p.bwd.in.seq_k
+                                               : p.bwd.in.batch * p.bwd.in.seq_q;
     for (int64_t x = (int64_t)blockIdx.x * WARPS + (threadIdx.x >> 5); x < n; x += (int64_t)gridDim.x * WARPS) {
         if (TASK == KP_MLA_BWD_DKV)
-            round_row(&p, x);
+            round_row(&p.bwd, x);
+        else if (TASK == KP_MLA_BWD_DQ)
+            round_query(&p.bwd, x);
         else
             finish_dist(&p, x);
     }

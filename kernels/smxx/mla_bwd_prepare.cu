@@ -6,7 +6,8 @@
  *   lse, dlse, sink of the row ------------------+--> rows[b * SQ + i][h]
  *
  * D is summed in one fixed order: lane l takes columns 8 l .. 8 l + 7 and 256 further, then a tree over the lanes. No
- * shared memory. An empty row (lse +-inf) reads neither out nor dout. */
+ * shared memory. Nothing of out, dout and dlse comes into the state of an empty row (lse +-inf). All loads of a row are
+ * under way at once. */
 #include "kernels/device/number.h"
 #include "kernels/device/warp.h"
 #include "kernels/kparams_mla.h"
@@ -29,10 +30,31 @@ static __device__ __forceinline__ void load8(float x[8], const struct kp_view *v
     }
 }
 
+static __device__ __forceinline__ int is_wide16(const struct kp_view *v) {
+    return v->dtype != KP_F32 && v->chunk == 16;
+}
+static __device__ __forceinline__ void add_products(const struct kp_mla_bwd *p, float *sum, uint32_t x, uint32_t y) {
+    *sum = __fmaf_rn(unpack16(p->out.dtype, x & 0xffff), unpack16(p->dout.dtype, y & 0xffff), *sum);
+    *sum = __fmaf_rn(unpack16(p->out.dtype, x >> 16), unpack16(p->dout.dtype, y >> 16), *sum);
+}
+
 static __device__ __forceinline__ float dot_row(const struct kp_mla_bwd *p, int64_t b, int64_t i, int64_t h) {
     const int64_t out = b * p->out.batch + i * p->out.row + h * p->out.head;
     const int64_t dout = b * p->dout.batch + i * p->dout.row + h * p->dout.head;
     float sum = 0;
+    if (is_wide16(&p->out) && is_wide16(&p->dout)) { /* all loads under way before the first is looked at */
+        const uint4 *x = (const uint4 *)((const uint16_t *)p->out.data + out) + (threadIdx.x & 31);
+        const uint4 *y = (const uint4 *)((const uint16_t *)p->dout.data + dout) + (threadIdx.x & 31);
+        const uint4 a[2] = {x[0], x[32]}, b[2] = {y[0], y[32]};
+#pragma unroll
+        for (int c = 0; c < 2; c++) {
+            add_products(p, &sum, a[c].x, b[c].x);
+            add_products(p, &sum, a[c].y, b[c].y);
+            add_products(p, &sum, a[c].z, b[c].z);
+            add_products(p, &sum, a[c].w, b[c].w);
+        }
+        return warp_sum(sum);
+    }
 #pragma unroll
     for (int c = 0; c < KP_MLA_DIM_V; c += 256) {
         const int at = c + 8 * ((int)threadIdx.x & 31);
@@ -48,12 +70,13 @@ static __device__ __forceinline__ float dot_row(const struct kp_mla_bwd *p, int6
 static __device__ __forceinline__ void prepare_row(const struct kp_mla_bwd *p, int64_t row) {
     const int64_t h = row % p->in.heads_q, flat = row / p->in.heads_q, i = flat % p->in.seq_q, b = flat / p->in.seq_q;
     const float given = ((const float *)p->lse.data)[b * p->lse.batch + i * p->lse.row + h * p->lse.head];
+    const float sink = p->in.sink ? ((const float *)p->in.sink)[h * p->in.sink_head] : -INF;
+    float dlse =
+        p->dlse.data ? ((const float *)p->dlse.data)[b * p->dlse.batch + i * p->dlse.row + h * p->dlse.head] : 0;
+    const float d = dot_row(p, b, i, h);
     struct kp_mla_row r = {INF, 0, 0, 0};
     if (fabsf(given) != INF) {
-        const float lse = p->in.flags & KP_LSE_BASE_2 ? given * LN2 : given, d = dot_row(p, b, i, h);
-        const float sink = p->in.sink ? ((const float *)p->in.sink)[h * p->in.sink_head] : -INF;
-        float dlse =
-            p->dlse.data ? ((const float *)p->dlse.data)[b * p->dlse.batch + i * p->dlse.row + h * p->dlse.head] : 0;
+        const float lse = p->in.flags & KP_LSE_BASE_2 ? given * LN2 : given;
         if (p->in.flags & KP_LSE_BASE_2) dlse *= LOG2E; /* lse of base 2 = lse log2(e) */
         r.lse2 = p->in.flags & KP_LSE_BASE_2 ? given : given * LOG2E;
         r.g = 1 / (1 + expf(sink - lse));

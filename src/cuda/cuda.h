@@ -32,7 +32,8 @@ enum {
     ATTN_CUDA_SM100A = 1 << 2, /* exactly 10.0: tcgen05 */
 };
 
-/* Numbers of a device that choices depend on. shared_per_block is lowered by ATTN_CUDA_SHARED_LIMIT. */
+/* Numbers of a device that choices depend on. shared_per_block is lowered by ATTN_CUDA_SHARED_LIMIT, l2_bytes by
+ * ATTN_CUDA_L2_LIMIT. */
 struct attn_cuda_limits {
     int32_t n_sms, shared_per_block, shared_per_sm, l2_bytes;
     int32_t major, minor;

@@ -34,6 +34,8 @@ static attn_status read_attributes(struct attn_cuda_device *d) {
     d->limits.early_launch = d->limits.major >= 9 && drv->version >= 12030;
     int64_t limit = attn_base_env_int(ATTN_ENV_CUDA_SHARED_LIMIT, 0);
     if (limit > 0 && limit < d->limits.shared_per_block) d->limits.shared_per_block = (int32_t)limit;
+    limit = attn_base_env_int(ATTN_ENV_CUDA_L2_LIMIT, 0);
+    if (limit > 0 && limit < d->limits.l2_bytes) d->limits.l2_bytes = (int32_t)limit;
     return ATTN_OK;
 }
 

@@ -17,6 +17,7 @@ static struct attn_cuda_mla_bwd_main main_of(const struct attn_kernel *k) {
         .ctas = 1,
         .cluster = c->ctas,
         .turned = c->even != 0,
+        .parts = !c->deterministic,
         .pairs = c->deterministic,
     };
 }
@@ -40,14 +41,17 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
     return !attn_cuda_mla_bwd_refuse(&m, dev, p, why);
 }
 
-/* Rounds of items over the multiprocessors; heads are padded to 64 (pairs: 128), slots to 64. Microseconds of a tile
- * are what was measured; the even form was not, and stands behind until it is. */
+/* Rounds of items over the multiprocessors, an item or, where it can be cut, a tile at least; heads are padded to 64
+ * (pairs: 128), slots to 64. Microseconds of a tile are what was measured; the even form was not, and stands behind
+ * until it is. */
 static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
     const struct kp_mla_bwd_sm90_config *c = k->impl;
     const double n_sms = attn_cuda_limits_of(dev)->n_sms,
                  blocks = (double)c->ctas * (double)((p->heads_q + 64 * c->ctas - 1) / (64 * c->ctas));
     const double items = (double)p->batch * (double)p->seq_q * blocks, tiles = (double)((p->topk + 63) / 64);
-    const double whole = items <= n_sms ? 1 : items / n_sms, tile = c->even ? 9e-6 : 8e-6;
+    const int cut = !c->deterministic && !attn_core_has(p, ATTN_WITH_DIST); /* items of the last round, in parts */
+    const double least = cut ? 1 / (tiles < 1 ? 1 : tiles) : 1;
+    const double whole = items / n_sms < least ? least : items / n_sms, tile = c->even ? 9e-6 : 8e-6;
     return 2e-5 + whole * (3e-6 + tiles * (tile + (c->deterministic ? 10e-6 : 0)) * c->dim / 576);
 }
 

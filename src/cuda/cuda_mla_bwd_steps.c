@@ -3,22 +3,40 @@
  * steps are named at struct kp_mla_bwd. */
 #include "core/problem.h"
 #include "cuda/cuda_mla_bwd.h"
+#include "kernels/kparams_mla_ranges.h"
 
 #include <inttypes.h>
+#include <stddef.h>
 
 _Static_assert(KP_DIST_SUM == ATTN_DIST_SUM && KP_DIST_MEAN == ATTN_DIST_MEAN && KP_DIST_L1 == ATTN_DIST_L1,
                "kernels/kparams_mla.h repeats attn.h");
 
 enum { THREADS = 256, WARPS = THREADS / 32, SCAN_THREADS = 1024, DIGIT_BITS = 8 };
-enum { PREPARE, FINISH_DKV, FINISH_DIST, FINISH_DSINK, SORT_COUNT, SORT_SCAN, SORT_SCATTER, SUM, N_STEPS };
+enum {
+    PREPARE,
+    RANGES,
+    FINISH_DQ,
+    FINISH_DKV,
+    FINISH_DIST,
+    FINISH_DSINK,
+    SORT_COUNT,
+    SORT_SCAN,
+    SORT_SCATTER,
+    SUM,
+    N_STEPS
+};
 static const char *const symbols[N_STEPS] = {
-    [PREPARE] = "attn_mla_bwd_prepare_smxx_any",       [FINISH_DKV] = "attn_mla_bwd_finish_smxx_dkv",
+    [PREPARE] = "attn_mla_bwd_prepare_smxx_any",       [RANGES] = "attn_mla_bwd_ranges_smxx_any",
+    [FINISH_DQ] = "attn_mla_bwd_finish_smxx_dq",       [FINISH_DKV] = "attn_mla_bwd_finish_smxx_dkv",
     [FINISH_DIST] = "attn_mla_bwd_finish_smxx_dist",   [FINISH_DSINK] = "attn_mla_bwd_finish_smxx_dsink",
     [SORT_COUNT] = "attn_mla_bwd_sort_smxx_count",     [SORT_SCAN] = "attn_mla_bwd_sort_smxx_scan",
     [SORT_SCATTER] = "attn_mla_bwd_sort_smxx_scatter", [SUM] = "attn_mla_bwd_sum_smxx_any",
 };
 /* A slot is a uint32 within the queries that are sorted together. */
 static const int64_t MAX_SORTED = INT64_C(1) << 31;
+
+/* Bytes of lists that are ordered together; parts of an item. */
+static const int64_t LIST_BYTES = INT64_C(64) << 20, MAX_PARTS = 64;
 
 static int64_t lesser(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t blocks(int64_t n, int64_t size) { return n / size + (n % size != 0); }
@@ -30,7 +48,10 @@ struct geometry {
     int64_t queries, head_blocks;
     int64_t chunk; /* queries of a launch of the main kernel */
     int64_t sort_blocks;
-    uint64_t rows, sum, part_dist, pairs, keys[2], slots[2], counts, end;
+    int64_t turn, listed;  /* queries that the device works on at once; whose lists are ordered together */
+    int32_t shift, ranges; /* struct kp_mla_bwd_ranges; 0 ranges: lists are taken as they are */
+    int64_t whole, parts;  /* queries whose items are whole; parts of the others' */
+    uint64_t rows, sum, part_dist, part_dq, pairs, keys[2], slots[2], counts, list, lengths, places, end;
 };
 
 static int64_t dist_blocks(const struct attn_cuda_mla_bwd_main *m, const struct geometry *g) {
@@ -46,6 +67,42 @@ static uint64_t take(struct geometry *g, int wanted, int64_t n, int64_t bytes) {
     const uint64_t at = g->end;
     if (wanted) g->end += ((uint64_t)n * (uint64_t)bytes + 255) / 256 * 256;
     return at;
+}
+
+/* Additions to rows all over a table that the second-level cache does not hold are slow (docs/kernels/mla_bwd_sm90.md).
+ * Slots ordered by ranges of rows help where the queries that are worked on at once name at least every second row.
+ * Multiprocessors that share the cached rows keep together by themselves, those ahead having to wait for memory; where
+ * the table is so large that they do not, each round is a launch. */
+static void choose_ranges(struct geometry *g, const struct attn_cuda_mla_bwd_main *m,
+                          const struct attn_core_device *dev, const attn_problem *p) {
+    const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
+    const int64_t row = (int64_t)sizeof(float) * p->dim_qk, cache = l->l2_bytes;
+    const int64_t ctas_an_item = g->head_blocks * (m->cluster > 1 ? m->cluster : 1);
+    g->listed = g->queries;
+    if (m->pairs || p->topk <= 0 || p->seq_k <= cache / 2 / row) return;
+    g->turn = l->n_sms > ctas_an_item ? l->n_sms / ctas_an_item : 1;
+    if (2 * lesser(g->turn, p->seq_q) * p->topk < p->seq_k) return;
+    while (row << (g->shift + 1) <= cache / 64 || (p->seq_k - 1) >> g->shift >= KP_MLA_RANGES_MOST) g->shift++;
+    g->ranges = (int32_t)((p->seq_k - 1) >> g->shift) + 1;
+    if (p->seq_k > 2 * cache / row) g->chunk = lesser(g->queries, g->turn);
+    const int64_t pairs_of_rounds = LIST_BYTES / (int64_t)sizeof(int32_t) / p->topk / (2 * g->turn);
+    g->listed = lesser(g->queries, pairs_of_rounds > 0 ? pairs_of_rounds * 2 * g->turn : 2 * g->turn);
+}
+
+/* The last round of items, if it is not full, and those of a problem without a full one are cut in parts, whose dq are
+ * added up afterwards. Costs are in tiles, which take 7 us: a part's start, and its 147 KB of dq for each of its items.
+ */
+static void choose_parts(struct geometry *g, const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,
+                         const attn_problem *p) {
+    const int64_t capacity = attn_cuda_limits_of(dev)->n_sms * (int64_t)m->ctas / (m->cluster > 1 ? m->cluster : 1);
+    g->whole = g->queries;
+    if (!m->parts || capacity < 1 || p->topk <= 0 || attn_core_has(p, ATTN_WITH_DIST)) return;
+    const int64_t whole = g->queries * g->head_blocks / capacity * capacity / g->head_blocks;
+    const int64_t rest = (g->queries - whole) * g->head_blocks, tiles = blocks(p->topk, 64);
+    const int64_t parts = attn_cuda_mla_splits(rest, tiles, capacity, MAX_PARTS, 1, 0.017 * (double)rest);
+    if (rest <= 0 || parts < 2) return;
+    g->whole = whole;
+    g->parts = parts;
 }
 
 static struct geometry lay_out(const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,
@@ -64,6 +121,8 @@ static struct geometry lay_out(const struct attn_cuda_mla_bwd_main *m, const str
         g.chunk = g.chunk < 1 ? 1 : lesser(g.chunk, g.queries);
         g.sort_blocks = blocks(g.chunk * p->topk, KP_MLA_SORT_BLOCK);
     }
+    choose_ranges(&g, m, dev, p);
+    choose_parts(&g, m, dev, p);
     g.rows = take(&g, 1, g.queries * p->heads_q, sizeof(struct kp_mla_row));
     g.sum = take(&g, has_keys && sums_apart(m, p), p->batch * p->seq_k * p->dim_qk, sizeof(float));
     g.part_dist = take(&g, attn_core_has(p, ATTN_WITH_DIST), dist_blocks(m, &g) * g.queries * p->topk, sizeof(float));
@@ -73,6 +132,11 @@ static struct geometry lay_out(const struct attn_cuda_mla_bwd_main *m, const str
         g.slots[x] = take(&g, m->pairs && has_keys, g.chunk * p->topk, sizeof(uint32_t));
     }
     g.counts = take(&g, m->pairs && has_keys, g.sort_blocks << DIGIT_BITS, sizeof(uint32_t));
+    g.part_dq = take(&g, g.parts > 0, (g.queries - g.whole) * g.head_blocks * g.parts * m->head_block * p->dim_qk,
+                     sizeof(float));
+    g.list = take(&g, g.ranges, g.listed * p->topk, sizeof(int32_t));
+    g.lengths = take(&g, g.ranges, g.listed, sizeof(int32_t));
+    g.places = take(&g, g.ranges && attn_core_has(p, ATTN_WITH_DIST), g.queries * p->topk, sizeof(int32_t));
     return g;
 }
 
@@ -111,11 +175,15 @@ struct run {
     const attn_problem *p;
     const attn_args *args;
     struct geometry g;
-    struct kp_mla_bwd kp;
+    union { /* of all steps; of ranges and finish */
+        struct kp_mla_bwd kp;
+        struct kp_mla_bwd_ranges ranges;
+    };
 };
+_Static_assert(offsetof(struct kp_mla_bwd_ranges, bwd) == 0, "kp is ranges.bwd");
 
 static attn_status queue(const struct run *r, const char *symbol, int64_t ctas, int64_t threads, int64_t shared,
-                         int64_t cluster) {
+                         int64_t cluster, const void *params, size_t params_bytes) {
     if (ctas <= 0) return ATTN_OK;
     const struct attn_cuda_grid grid = {.x = (uint32_t)lesser(ctas, INT32_MAX / 64 * 64),
                                         .y = 1,
@@ -123,18 +191,31 @@ static attn_status queue(const struct run *r, const char *symbol, int64_t ctas, 
                                         .threads = (uint32_t)threads,
                                         .cluster = (uint32_t)cluster,
                                         .shared_bytes = (uint32_t)shared};
-    return attn_cuda_launch(r->dev, attn_cuda_variant_of(r->dev, symbol), &grid, &r->kp, sizeof r->kp, r->args->stream);
+    return attn_cuda_launch(r->dev, attn_cuda_variant_of(r->dev, symbol), &grid, params, params_bytes, r->args->stream);
 }
 static attn_status queue_step(const struct run *r, int step, int64_t ctas) {
-    return queue(r, symbols[step], ctas, step == SORT_SCAN ? SCAN_THREADS : THREADS, 0, 0);
+    const int more = step >= RANGES && step <= FINISH_DSINK;
+    return queue(r, symbols[step], ctas, step == SORT_SCAN ? SCAN_THREADS : THREADS, 0, 0, &r->ranges,
+                 more ? sizeof r->ranges : sizeof r->kp);
 }
 
-static attn_status queue_main(const struct run *r) {
-    const int64_t items = r->kp.n * r->g.head_blocks, cluster = r->m->cluster > 1 ? r->m->cluster : 1;
+/* listed: the first query of the lists that have been ordered. */
+static attn_status queue_main(const struct run *r, int64_t listed) {
+    struct kp_mla_bwd kp = r->kp;
+    const int64_t items = kp.n * r->g.head_blocks * (kp.parts > 0 ? kp.parts : 1),
+                  cluster = r->m->cluster > 1 ? r->m->cluster : 1;
+    if (r->g.ranges) {
+        const uint64_t before = (uint64_t)listed * sizeof(int32_t), topk = (uint64_t)r->p->topk;
+        kp.in.indices.data = r->ranges.list - before * topk;
+        kp.in.indices.batch = r->p->seq_q * r->p->topk, kp.in.indices.row = r->p->topk;
+        kp.in.topk_length.data = r->ranges.lengths - before;
+        kp.in.topk_length.batch = r->p->seq_q, kp.in.topk_length.row = 1;
+    }
     int64_t ctas = r->m->ctas ? lesser(items * cluster, (int64_t)attn_cuda_limits_of(r->dev)->n_sms * r->m->ctas)
                               : items * cluster;
     ctas -= ctas % cluster;
-    return queue(r, r->m->symbol, ctas < cluster ? cluster : ctas, r->m->threads, r->m->shared_bytes, cluster);
+    return queue(r, r->m->symbol, ctas < cluster ? cluster : ctas, r->m->threads, r->m->shared_bytes, cluster, &kp,
+                 sizeof kp);
 }
 
 /* Sort the chunk's slots by kv row, and add the rows they left. */
@@ -197,10 +278,34 @@ static void set_parameters(struct run *r) {
         for (int x = 0; x < 2; x++) kp->keys[x] = workspace + r->g.keys[x], kp->slots[x] = workspace + r->g.slots[x];
         kp->counts = workspace + r->g.counts;
     }
+    if (r->g.parts) kp->part_dq = workspace + r->g.part_dq;
+    r->ranges.list = workspace + r->g.list;
+    r->ranges.lengths = workspace + r->g.lengths;
+    if (r->g.ranges && kp->dist.data) r->ranges.places = workspace + r->g.places;
+    r->ranges.turn = r->g.turn;
+    r->ranges.shift = r->g.shift;
+    r->ranges.ranges = r->g.ranges;
     kp->head_block = r->m->head_block;
     kp->head_blocks = (int32_t)r->g.head_blocks;
     kp->dist_blocks = (int32_t)dist_blocks(r->m, &r->g);
     kp->dist_norm = p->dist_norm;
+}
+
+/* Queries at .. end - 1, whose lists are ordered together. */
+static attn_status queue_queries(struct run *r, int64_t at, int64_t end) {
+    struct kp_mla_bwd *kp = &r->kp;
+    attn_status status = ATTN_OK;
+    kp->first = at, kp->n = end - at;
+    if (r->g.ranges) status = queue_step(r, RANGES, kp->n);
+    for (; kp->first < end && !status; kp->first += kp->n) {
+        const int whole = kp->first < r->g.whole;
+        kp->n = whole ? lesser(r->g.chunk, lesser(end, r->g.whole) - kp->first) : end - kp->first;
+        kp->parts = whole ? 0 : (int32_t)r->g.parts;
+        status = queue_main(r, at);
+        if (!status && !whole && kp->dq.data) status = queue_step(r, FINISH_DQ, blocks(kp->n * r->p->heads_q, WARPS));
+        if (!status && kp->pairs) status = queue_sum(r);
+    }
+    return status;
 }
 
 attn_status attn_cuda_mla_bwd_launch(const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,
@@ -211,11 +316,9 @@ attn_status attn_cuda_mla_bwd_launch(const struct attn_cuda_mla_bwd_main *m, con
     set_parameters(&r);
     const int64_t rows = r.g.queries * p->heads_q, keys = kp->dkv.data ? p->batch * p->seq_k : 0;
     attn_status status = queue_step(&r, PREPARE, blocks(rows + (kp->steps & KP_MLA_BWD_ZERO ? keys : 0), WARPS));
-    for (; kp->first < r.g.queries && !status; kp->first += kp->n) {
-        kp->n = lesser(r.g.chunk, r.g.queries - kp->first);
-        if (kp->dq.data || kp->dkv.data || kp->part_dist) status = queue_main(&r);
-        if (!status && kp->pairs) status = queue_sum(&r);
-    }
+    if (kp->dq.data || kp->dkv.data || kp->part_dist)
+        for (int64_t at = 0; at < r.g.queries && !status; at += r.g.listed)
+            status = queue_queries(&r, at, lesser(at + r.g.listed, r.g.queries));
     if (!status && keys && kp->sum.data != kp->dkv.data) status = queue_step(&r, FINISH_DKV, blocks(keys, WARPS));
     if (!status && kp->part_dist) status = queue_step(&r, FINISH_DIST, blocks(r.g.queries, WARPS));
     if (!status && kp->dsink) status = queue_step(&r, FINISH_DSINK, p->heads_q);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * What the GPU tests can say without a GPU: on the stand-in driver every kernel row, on chips of each generation, may
  * be recorded into a graph (it calls nothing that a recording forbids), queues the same launches each time and
- * allocates nothing. */
+ * allocates nothing. And what a sparse backward launches where its sums exceed the second-level cache. */
+#include "cuda/cuda.h"
 #include "gpu/gpu_rig.h"
 #include "stub_driver/cuda_stub.h"
 
@@ -121,6 +122,66 @@ static void on_sm100(void **state) {
     every_row_on("100");
 }
 
+/* Names of the launches without "attn_mla_bwd_", main with its grid, for a second-level cache of `limit` bytes. */
+static void assert_launches(const char *limit, const char *kernel, const char *problem, const char *want) {
+    struct gpu_case c = {.rig = &rig};
+    char got[600] = "";
+    setenv("ATTN_CUDA_L2_LIMIT", limit, 1);
+    memset(stub, 0, sizeof *stub);
+    assert_int_equal(gpu_rig_open(&rig), 0);
+    unsetenv("ATTN_CUDA_L2_LIMIT");
+    rig.blank = 1;
+    for (int32_t i = 0; strcmp(c.kernel.name, kernel); i++) {
+        c.kernel.size = sizeof c.kernel;
+        assert_int_equal(attn_kernel_get_info(rig.ctx, i, &c.kernel), ATTN_OK);
+    }
+    assert_int_equal(attn_problem_parse(problem, &c.problem), ATTN_OK);
+    gpu_case_open(&c);
+    stub->n_log = 0;
+    if (attn_execute(c.plan, &c.side.args)) fail_msg("%s: %s", c.text, attn_last_error());
+    for (int32_t i = 0; i < stub->n_log; i++) {
+        const struct cuda_stub_launch *l = &stub->log[i];
+        char text[80];
+        if (!strcmp(l->function, kernel))
+            snprintf(text, sizeof text, "main %u, ", l->grid[0]);
+        else
+            snprintf(text, sizeof text, "%s, ", l->function + strlen("attn_mla_bwd_"));
+        strcat(got, text);
+    }
+    gpu_case_close(&c);
+    gpu_rig_close(&rig);
+    if (strcmp(got, want)) fail_msg("%s, %s: %s", kernel, problem, got);
+}
+static void slots_in_order_of_ranges(void **state) {
+    (void)state;
+    static const char h64[] = "attn_mla_bwd_sm90_bf16_d576_h64", det[] = "attn_mla_bwd_sm90_bf16_d576_h64_det";
+    static const char problem[] = "mla_bwd hq=2 sq=1300 sk=1000 d=576 topk=64 bf16 with_dist";
+    static const char plain[] = "prepare_smxx_any, main 132, finish_smxx_dkv, finish_smxx_dist, ";
+    if (!attn_cuda_variant_find(h64) || !attn_cuda_variant_find(det)) skip(); /* a build of other kernels */
+    setenv("CUDA_STUB_DEVICES", "90", 1);
+    assert_launches("52428800", h64, problem, plain);
+    /* Sums of 2,304,000 bytes: one launch, in order, if they are within twice the cache, else one for each round of 132
+     * items, which are 66 queries if these have two blocks of heads. */
+    assert_launches("5000000", h64, problem, plain);
+    assert_launches("2000000", h64, problem,
+                    "prepare_smxx_any, ranges_smxx_any, main 132, finish_smxx_dkv, finish_smxx_dist, ");
+    assert_launches("1000000", h64, "mla_bwd hq=2 sq=300 sk=1000 d=576 topk=64 bf16 with_dist",
+                    "prepare_smxx_any, ranges_smxx_any, main 132, main 132, main 36, finish_smxx_dkv, "
+                    "finish_smxx_dist, ");
+    assert_launches("1000000", h64, "mla_bwd hq=128 sq=200 sk=1000 d=576 topk=64 bf16 dkv=f32",
+                    "prepare_smxx_any, ranges_smxx_any, main 132, main 132, main 132, main 4, ");
+    assert_launches("1000000", h64, "mla_bwd hq=2 sq=7 sk=1000 d=576 topk=64 bf16 dkv=f32",
+                    "prepare_smxx_any, main 7, "); /* not a slot for every second row */
+    /* 4 queries are left after a round of 132: each in 33 parts of 2 tiles. 5: in 22 parts of 3 */
+    assert_launches("52428800", h64, "mla_bwd hq=2 sq=136 sk=100 d=576 topk=4224 bf16 dkv=f32",
+                    "prepare_smxx_any, main 132, main 132, finish_smxx_dq, ");
+    assert_launches("52428800", h64, "mla_bwd hq=2 sq=5 sk=100 d=576 topk=4224 bf16 dkv=f32",
+                    "prepare_smxx_any, main 110, finish_smxx_dq, ");
+    assert_launches("1000000", det, "mla_bwd hq=2 sq=40 sk=1000 d=576 topk=64 bf16 deterministic",
+                    "prepare_smxx_any, main 40, sort_smxx_count, sort_smxx_scan, sort_smxx_scatter, sort_smxx_count, "
+                    "sort_smxx_scan, sort_smxx_scatter, sum_smxx_any, finish_smxx_dkv, ");
+}
+
 int main(void) {
     struct cuda_stub *(*get)(void) = NULL;
     void *library = dlopen(ATTN_TEST_CUDA_STUB, RTLD_NOW), *at = library ? dlsym(library, "cuda_stub_state") : NULL;
@@ -133,6 +194,7 @@ int main(void) {
         cmocka_unit_test(on_sm80),
         cmocka_unit_test(on_sm90),
         cmocka_unit_test(on_sm100),
+        cmocka_unit_test(slots_in_order_of_ranges),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
