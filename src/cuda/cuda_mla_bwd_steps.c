@@ -118,7 +118,7 @@ static attn_status queue(const struct run *r, const char *symbol, int64_t ctas, 
                                         .threads = (uint32_t)threads,
                                         .cluster = (uint32_t)cluster,
                                         .shared_bytes = (uint32_t)shared};
-    return attn_cuda_launch(r->dev, attn_cuda_variant_of(r->dev, symbol), &grid, &r->kp, sizeof r->kp, r->args->stream);
+    return attn_cuda_launch(r->dev, attn_cuda_variant_find(symbol), &grid, &r->kp, sizeof r->kp, r->args->stream);
 }
 static attn_status queue_step(const struct run *r, int step, int64_t ctas) {
     return queue(r, symbols[step], ctas, step == SORT_SCAN ? SCAN_THREADS : THREADS, 0, 0);
