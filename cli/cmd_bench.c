@@ -28,7 +28,7 @@ static void print_help(void) {
     printf(
         "Usage: attn bench [OPTIONS] PROBLEM|@FILE...\n\n"
         "Measure problems. @FILE holds one problem a line; @NAME is bench/cases/NAME.txt or an installed list\n"
-        "(dense, backward, f32, f64, decode, dsa, small, cpu).\n\n"
+        "(dense, backward, f32, f64, decode, dsa, small, calls, cpu).\n\n"
         "      --overhead        host time of plan creation, argument check, execution and attn_run instead; on a GPU\n"
         "                        also of the execution's launches straight through the driver (driver_floor)\n"
         "      --runs N          at least N timed samples after warm-up (default 30)\n"

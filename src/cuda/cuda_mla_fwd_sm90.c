@@ -60,7 +60,7 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
                                         .z = 1,
                                         .threads = KP_MLA_FWD_SM90_THREADS,
                                         .shared_bytes = (uint32_t)KP_MLA_FWD_SM90_SHARED(c->dim)};
-    return attn_cuda_launch(dev, attn_cuda_variant_of(dev, c->symbol), &grid, &kp, sizeof kp, args->stream);
+    return attn_cuda_launch(dev, attn_cuda_variant_find(c->symbol), &grid, &kp, sizeof kp, args->stream);
 }
 
 #define VARIANT(tail, source, ...)                                                                                     \
