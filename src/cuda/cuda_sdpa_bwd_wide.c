@@ -154,8 +154,8 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
                  slices = (double)(deal_of(c, l, p).slices + (c->sums ? 0 : deal_of(r->own->queries, l, p).slices));
     const double products = d + dv > 0 ? (slices * (d + dv) + 2 * d + dv) / (3 * d + 2 * dv) : 1;
     const double rate = c->dtype == KP_F64 ? k->features & ATTN_CUDA_SM90A ? 88 : 60
-                        : c->halves        ? 380
-                                           : 165,
+                        : c->halves        ? 430
+                                           : 175,
                  width = d > dv ? d : dv;
     double compute = attn_problem_flops(p) * products / (rate * 1.7e9 * (double)l->n_sms);
     const double memory = attn_problem_bytes(p) / (2e10 * l->n_sms);

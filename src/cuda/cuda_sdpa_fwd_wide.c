@@ -102,8 +102,8 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
     const double d = (double)p->dim_qk, dv = (double)p->dim_v, slices = ceil(dv / c->cols);
     const double padding = d + dv > 0 ? ((slices > 1 ? slices : 1) * d + dv) / (d + dv) : 1;
     const double rate = c->dtype == KP_F64 ? k->features & ATTN_CUDA_SM90A ? 105 : 70
-                        : c->halves        ? 310
-                                           : 195,
+                        : c->halves        ? 365
+                                           : 210,
                  bytes = attn_problem_bytes(p);
     double compute = attn_problem_flops(p) * padding / (rate * 1.7e9 * (double)l->n_sms);
     const double memory = bytes / (2e10 * l->n_sms);
