@@ -1,29 +1,38 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Measure what ONNX Runtime offers for the same problems on this processor, as records that join with `attn bench --json`.
+"""Measure what ONNX Runtime and PyTorch offer for the same problems on this processor, as records that join with
+`attn bench --json`.
 
-    python3 -m pip install onnxruntime numpy
+    python3 -m pip install onnxruntime numpy torch
     attn bench --json --run-id R --threads 2 @cpu > attn.jsonl
     python3 bench/peers_cpu.py --run-id R --threads 2 @cpu > peers.jsonl
     python3 bench/table.py attn.jsonl peers.jsonl
 
 Each dense forward in f32 or f16 is given to every operator of ONNX Runtime that can say it: MultiHeadAttention,
 GroupQueryAttention (always causal; with a cache, its buffers shared so that no copy is timed) and the standard's
-Attention. Measured as `attn bench` measures on a CPU: after warm-up, single runs by the host's clock, the last-level
-cache overwritten before each. An operator that refuses a problem gives a record without times, with its words.
+Attention. PyTorch's scaled_dot_product_attention gets dense forwards and backwards in f32, f16 and bf16. Measured as
+`attn bench` measures on a CPU: after warm-up, single runs by the host's clock, the last-level cache overwritten before
+each. An operator that refuses a problem gives a record without times, with its words.
 Records: docs/json.md. Run both in the same minutes on a machine that does nothing else.
 """
 import argparse
 import datetime
 import json
-import os
 import pathlib
 import sys
 import time
 
 from peers_torch import canonical, flops, parse, problems, quantile, traffic
 
-FLUSH_BYTES = min(max(2 * os.sysconf("SC_LEVEL3_CACHE_SIZE"), 64 << 20), 1 << 30)  # as attn bench does
+
+def flush_bytes():
+    """Twice the last-level cache, as attn bench does."""
+    try:
+        size = pathlib.Path("/sys/devices/system/cpu/cpu0/cache/index3/size").read_text().strip()
+        cache = int(size[:-1]) << {"K": 10, "M": 20}[size[-1]]
+    except OSError:
+        cache = 256 << 20
+    return min(max(2 * cache, 64 << 20), 1 << 30)
 
 
 def device_name():
@@ -135,6 +144,45 @@ def operators(p, threads):
     yield "Attention", standard
 
 
+def torch_call(p, threads):
+    """The dense operators of PyTorch; the backward is that of a forward done before."""
+    import torch
+
+    torch.set_num_threads(threads)
+    dtype = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[p["dtype"]]
+    back = p["op"] == "sdpa_bwd"
+    generator = torch.Generator().manual_seed(1)
+
+    def tensor(heads, rows, width):
+        x = torch.randn(p["b"], heads, rows, width, generator=generator).to(dtype)
+        return x.requires_grad_(back)
+
+    q, k, v = (tensor(p["hq"], p["sq"], p["d"]), tensor(p["hk"], p["sk"], p["d"]), tensor(p["hk"], p["sk"], p["dv"]))
+
+    def forward():
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=bool(p["causal"]),
+                                                                enable_gqa=p["hq"] != p["hk"])
+
+    if not back:
+        return forward
+    out = forward()
+    grad = torch.randn(out.shape, generator=generator).to(dtype)
+    return lambda: torch.autograd.grad(out, (q, k, v), grad, retain_graph=True)
+
+
+def peers(p, threads, only):
+    """(implementation, kernel, maker) of what there is for the problem."""
+    if "onnxruntime" in only and p["op"] == "sdpa_fwd" and p["dtype"] in ("f32", "f16"):
+        import onnxruntime as ort
+
+        for name, make in operators(p, threads):
+            yield "onnxruntime", f"{name}, {ort.__version__}", make
+    if "torch" in only and p["op"] in ("sdpa_fwd", "sdpa_bwd") and p["dtype"] != "f64":
+        import torch
+
+        yield "torch", f"scaled_dot_product_attention, {torch.__version__}", lambda: torch_call(p, threads)
+
+
 def measure(call, runs, min_time, max_time, flush):
     call()
     samples, total = [], 0.0
@@ -157,20 +205,20 @@ def main():
     parser.add_argument("--runs", type=int, default=30, help="timed samples, at least (default 30)")
     parser.add_argument("--min-time", type=float, default=0.2, help="and seconds of timed work (default 0.2)")
     parser.add_argument("--max-time", type=float, default=20, help="but stop after that many (default 20)")
+    parser.add_argument("--only", default="onnxruntime,torch", help="peers, default onnxruntime,torch")
     args = parser.parse_args()
     import numpy as np
-    import onnxruntime as ort
 
-    flush = np.zeros(FLUSH_BYTES // 8, np.int64)
+    flush = np.zeros(flush_bytes() // 8, np.int64)
     date = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     for line in problems(args.problems):
         p = parse(line)
-        if not p or p["op"] != "sdpa_fwd" or p["dtype"] not in ("f32", "f16"):
-            print(f"not ONNX Runtime's: {line}", file=sys.stderr)
-            continue
-        for name, make in operators(p, args.threads):
+        found = list(peers(p, args.threads, args.only.split(","))) if p else []
+        if not found:
+            print(f"no peer's: {line}", file=sys.stderr)
+        for impl, name, make in found:
             record = {"run": args.run_id, "date": date, "commit": None, "device": device_name(), "driver": None,
-                      "problem": canonical(p), "impl": "onnxruntime", "kernel": f"{name}, {ort.__version__}",
+                      "problem": canonical(p), "impl": impl, "kernel": name,
                       "measure": "execution"}
             try:
                 x = measure(make(), args.runs, args.min_time, args.max_time, flush)

@@ -10,7 +10,17 @@
 #include "cpu/ukr_unroll.h"
 #include "cpu/ukr_vec_avx512.h"
 
+#ifndef AHEAD
+#define AHEAD 4096 /* bytes */
+#endif
 enum { ROWS = 4, MOST_PAIRS = 256 };
+
+/* Operands from memory are asked for early, into the second-level cache: alone the hardware keeps some 2 KiB on the way
+ * and stops while products are made. Rows ahead for rows of n; the addresses may lie behind the operand. */
+static inline int64_t rows_ahead(int64_t n) { return n > 0 ? AHEAD / 2 / n + 1 : 0; }
+static inline void ask(const uint16_t *p, int64_t elements) {
+    __builtin_prefetch((const void *)((uintptr_t)p + (uintptr_t)elements * sizeof *p), 0, 2);
+}
 
 static inline v32 even_of(__m512i x) { return _mm512_castsi512_ps(_mm512_slli_epi32(x, 16)); }
 static inline v32 odd_of(__m512i x) {
@@ -43,6 +53,7 @@ static inline __attribute__((always_inline)) void dots_tile(int rows, int64_t k,
 void attn_ukr_few_dots(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const uint16_t *b, int64_t ldb,
                        float *c, int64_t ldc) {
     _Alignas(64) float q[ROWS * 2 * MOST_PAIRS], sums[2 * ROWS];
+    const int64_t far = rows_ahead(2 * k) * ldb;
     for (; m > 0; m -= ROWS, a += ROWS * lda, c += ROWS * ldc) {
         const int64_t rows = m < ROWS ? m : ROWS;
         for (int64_t i = 0; i < rows; i++)
@@ -54,6 +65,7 @@ void attn_ukr_few_dots(int64_t m, int64_t n, int64_t k, const float *a, int64_t 
             }
         for (int64_t j = 0; j < n; j += 2) {
             const uint16_t *b0 = b + j * ldb, *b1 = j + 1 < n ? b0 + ldb : b0;
+            for (int64_t l = 0; l < 2 * k; l += 32) ask(b0, far + l), ask(b1, far + l);
             switch (rows) {
             case 1: dots_tile(1, k, q, b0, b1, sums); break;
             case 2: dots_tile(2, k, q, b0, b1, sums); break;
@@ -70,8 +82,9 @@ void attn_ukr_few_dots(int64_t m, int64_t n, int64_t k, const float *a, int64_t 
 
 enum { KEYS = 32, MOST = 4 };
 /* rows x (nv times 32 columns), k keys; cols: live columns of the last 32. p: [ROWS][KEYS]. */
-static inline __attribute__((always_inline)) void weigh_tile(int rows, int nv, int64_t cols, int64_t k, const float *p,
-                                                             const uint16_t *v, int64_t ldv, float *c, int64_t ldc) {
+static inline __attribute__((always_inline)) void weigh_tile(int rows, int nv, int64_t cols, int64_t k, int64_t far,
+                                                             const float *p, const uint16_t *v, int64_t ldv, float *c,
+                                                             int64_t ldc) {
     static const int32_t low[16] = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23};
     const __m512i lo = _mm512_loadu_si512(low), hi = _mm512_add_epi32(lo, _mm512_set1_epi32(8));
     const __mmask32 part = cols >= 32 ? (__mmask32)-1 : ((__mmask32)1 << cols) - 1;
@@ -80,6 +93,7 @@ static inline __attribute__((always_inline)) void weigh_tile(int rows, int nv, i
     for (int64_t l = 0; l < k; l++, v += ldv) {
         UNROLL for (int x = 0; x < nv; x++) {
             const __m512i y = _mm512_maskz_loadu_epi16(x == nv - 1 ? part : (__mmask32)-1, v + 32 * x);
+            ask(v, far + 32 * x);
             const v32 e = even_of(y), o = odd_of(y);
             UNROLL for (int i = 0; i < rows; i++) {
                 const v32 w = v32_set(p[i * KEYS + l]);
@@ -104,6 +118,7 @@ static inline __attribute__((always_inline)) void weigh_tile(int rows, int nv, i
 void attn_ukr_few_weigh(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const uint16_t *b, int64_t ldb,
                         float *c, int64_t ldc) {
     _Alignas(64) float p[ROWS * KEYS];
+    const int64_t far = 2 * rows_ahead(n) * ldb; /* the columns of a row take several passes */
     for (int64_t l = 0; l < k; l += KEYS, a += KEYS / 2, b += KEYS * ldb) {
         const int64_t keys = k - l < KEYS ? k - l : KEYS;
         for (int64_t i = 0; i < m; i += ROWS) {
@@ -121,9 +136,9 @@ void attn_ukr_few_weigh(int64_t m, int64_t n, int64_t k, const float *a, int64_t
 #define WEIGH(r)                                                                                                       \
     case r:                                                                                                            \
         if (n - j >= 64) {                                                                                             \
-            weigh_tile(r, 2, 32, keys, p, v, ldb, to, ldc);                                                            \
+            weigh_tile(r, 2, 32, keys, far, p, v, ldb, to, ldc);                                                       \
         } else {                                                                                                       \
-            weigh_tile(r, 1, n - j, keys, p, v, ldb, to, ldc);                                                         \
+            weigh_tile(r, 1, n - j, keys, far, p, v, ldb, to, ldc);                                                    \
         }                                                                                                              \
         break;
                 switch (rows) { WEIGH(1) WEIGH(2) WEIGH(3) WEIGH(4) }
