@@ -26,8 +26,8 @@ static __device__ __forceinline__ void note_rows(uint32_t shared, int t, uint32_
     if (lane < 2) shared_store32(shared + MASK_AT + 8 * parity + 4 * lane, lane ? hi : lo);
 }
 
-/* Where the rows of a thread's copies begin, at its chunk (row 0 for slots that are not valid), and, from bit 4 on, which
- * are valid. */
+/* Where the rows of a thread's copies begin, at its chunk (row 0 for slots that are not valid), and, from bit 4 on,
+ * which are valid. */
 struct copies {
     const uint16_t *from[PASSES];
     uint32_t valid;

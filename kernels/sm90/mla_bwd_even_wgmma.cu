@@ -276,9 +276,7 @@ extern "C" __global__ void __launch_bounds__(KP_MLA_BWD_SM90_EVEN_THREADS, 1)
         registers_more<MORE>();
         consume<1>(&p, shared);
         break;
-    default:
-        registers_fewer<504 - 2 * MORE>();
-        produce_even(&p, shared);
+    default: registers_fewer<504 - 2 * MORE>(); produce_even(&p, shared);
     }
     if (CTAS == 2) cluster_sync();
 }
