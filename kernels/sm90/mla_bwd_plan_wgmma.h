@@ -7,15 +7,12 @@
 #include "kernels/device/wgmma.h"
 #include "kernels/sm90/mla_gather_wgmma.h"
 
-constexpr int TYPE = CFG_DTYPE, D = CFG_DIM, PAIRS = CFG_DETERMINISTIC, CTAS = CFG_CTAS, EVEN = CFG_EVEN != 0;
-constexpr int LINES = CFG_EVEN == 1;
+constexpr int TYPE = CFG_DTYPE, D = CFG_DIM, PAIRS = CFG_DETERMINISTIC, CTAS = CFG_CTAS, EVEN = CFG_EVEN;
 static_assert(D == 576 || D == 512, "the slices of a key row");
 static_assert(CTAS == 1 || EVEN, "pairs of CTAs have the even form");
 constexpr int SLICES = D / 64, V_SLICES = KP_MLA_DIM_V / 64;
 /* Threads that gather, and how many 16-byte chunks of a slice each has. */
-constexpr int PRODUCERS = CTAS == 2 ? 64 : 128, PASSES = 512 / PRODUCERS, STEP = PRODUCERS / 8;
-/* Rows of a slice of Q, dO whose addresses are in registers together. */
-constexpr int AT_ONCE = EVEN ? 1 : 4;
+constexpr int PRODUCERS = 128, PASSES = 512 / PRODUCERS, STEP = PRODUCERS / 8;
 
 /* Shared memory by byte offsets. */
 constexpr uint32_t Q_AT = 0, DOUT_AT = Q_AT + SLICES * SLICE, K_AT = DOUT_AT + V_SLICES * SLICE;
@@ -29,8 +26,8 @@ constexpr uint32_t ROWS_AT = ITEM_AT + 64;    /* uint4 [2 warpgroups][2]: what c
 constexpr uint32_t SUMS_AT = ROWS_AT + 64;    /* uint4: what is kept of an item to add gradients; even: [2] */
 constexpr uint32_t BARS_AT = SUMS_AT + 32;    /* mbarriers */
 constexpr uint32_t Q_FULL = BARS_AT, Q_FREE = Q_FULL + 24, K_FULL = Q_FREE + 72, K_FREE = K_FULL + 40;
-constexpr uint32_t PD_FULL = K_FREE + 32, PD_FREE = PD_FULL + 8, PD_READ = PD_FREE + 8, STAGE_FULL = PD_READ + 8;
-constexpr uint32_t STAGE_FREE = STAGE_FULL + 32, STAGE_READ = STAGE_FREE + 32, STAGE_LAST = STAGE_READ + 32;
+constexpr uint32_t PD_FULL = K_FREE + 32, PD_FREE = PD_FULL + 8, STAGE_OPEN = PD_FREE + 8, STAGE_FULL = STAGE_OPEN + 16;
+constexpr uint32_t STAGE_FREE = STAGE_FULL + 32, STAGE_LAST = STAGE_FREE + 32;
 constexpr uint32_t K_READ = STAGE_LAST + 8, PLAN_END = K_READ + 8;
 static_assert(BARS_AT % 8 == 0 && PLAN_END <= KP_MLA_BWD_SM90_SHARED(D), "the plan fits");
 static_assert(KP_MLA_BWD_SM90_SHARED(D) <= 232448, "what a CTA of Hopper may have");
@@ -131,22 +128,14 @@ static __device__ __forceinline__ void keep_item(const struct kp_mla_bwd *p, uin
     named_sync(4, PRODUCERS);
 }
 
-/* Even: the copies of all groups but the latest `pending` are there and the matrix units may see them; the thread's
- * arrival. No fence is left to the consumers, who would wait in it for their own additions to memory. */
-static __device__ __forceinline__ void settle_copies(int pending, uint32_t barrier) {
-    copy_wait(pending);
-    async_fence();
-    mbar_arrive(barrier);
-}
-
 /* Rows of heads that do not exist or are empty become zeros: no NaN of theirs reaches dkv. */
 static __device__ __forceinline__ void load_heads(const struct kp_mla_bwd *p, uint32_t shared, uint32_t parity) {
     uint32_t alive = 0;
     {
-        const int thread = (EVEN ? recompute((int)threadIdx.x) : (int)threadIdx.x) & (PRODUCERS - 1);
+        const int thread = (int)threadIdx.x & (PRODUCERS - 1);
         const struct kp_mla_row *states = (const struct kp_mla_row *)kept(shared + ITEM_AT + 48);
         const int heads = (int)shared_load32(shared + ITEM_AT + 24);
-#pragma unroll(AT_ONCE)
+#pragma unroll
         for (int k = 0; k < PASSES; k++)
             if ((thread >> 3) + STEP * k < heads)
                 alive |= (uint32_t)(states[(thread >> 3) + STEP * k].lse2 != INF) << k;
@@ -157,7 +146,7 @@ static __device__ __forceinline__ void load_heads(const struct kp_mla_bwd *p, ui
             shared_store128(shared + STATE_AT + 16 * (uint32_t)thread,
                             make_uint4(__float_as_uint(y.x), __float_as_uint(y.y), __float_as_uint(y.z), 0));
             __syncwarp();
-            if (!EVEN && (thread & 31) == 0) mbar_arrive(shared + Q_FULL);
+            if ((thread & 31) == 0) mbar_arrive(shared + Q_FULL);
         }
     }
 #pragma unroll 1
@@ -167,23 +156,19 @@ static __device__ __forceinline__ void load_heads(const struct kp_mla_bwd *p, ui
         const int thread = recompute((int)threadIdx.x) & (PRODUCERS - 1);
         const uint32_t to = shared + place_of() + x * SLICE, column = (uint32_t)(thread & 7) * 8 + x * 64;
         const uint16_t *q = (const uint16_t *)kept(shared + ITEM_AT + 32) + column;
-#pragma unroll(AT_ONCE)
+#pragma unroll
         for (int k = 0; k < PASSES; k++)
             copy_async16(to + Q_AT + k * STEP * 128, q + (alive >> k & 1 ? (thread >> 3) + STEP * k : 0) * p->in.q.head,
                          alive >> k & 1 ? 16 : 0);
         if (x < V_SLICES) {
             const uint16_t *o = (const uint16_t *)kept(shared + ITEM_AT + 40) + column;
-#pragma unroll(AT_ONCE)
+#pragma unroll
             for (int k = 0; k < PASSES; k++)
                 copy_async16(to + DOUT_AT + k * STEP * 128,
                              o + (alive >> k & 1 ? (thread >> 3) + STEP * k : 0) * p->dout.head,
                              alive >> k & 1 ? 16 : 0);
         }
-        if (!EVEN && (i % 4 == 3 || i == 8)) mbar_arrive_copies(shared + Q_FULL + 8 * (i >> 2));
-    }
-    if (EVEN) {
-        copy_commit();
-        settle_copies(0, shared + Q_FULL);
+        if (i % 4 == 3 || i == 8) mbar_arrive_copies(shared + Q_FULL + 8 * (i >> 2));
     }
 }
 
