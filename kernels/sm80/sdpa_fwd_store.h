@@ -168,6 +168,7 @@ static __device__ __forceinline__ void finish_rows(const struct kp_sdpa_fwd *p, 
     const uint32_t own = base + top * PITCH + warp_col_of() * (2 * COLS);
     static_assert(COL_WARPS == 1 || 2 * COLS >= 8 * WARP_ROWS, "statistics fit the warp's own columns");
     float inverse[M_TILES][2];
+    __syncwarp(); /* all lanes have taken their part of Q: with K and V in one ring item no barrier stands in between */
 #pragma unroll
     for (int x = 0; x < M_TILES; x++)
 #pragma unroll
