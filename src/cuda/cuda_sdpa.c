@@ -121,7 +121,7 @@ int64_t attn_cuda_section(int64_t heads, int64_t unit, int64_t fit) {
     const int64_t most = INT32_MAX / unit * unit, units = (heads + unit - 1) / unit, near = fit < 1 ? 1 : fit;
     int64_t best = near, idle = INT64_MAX; /* heads that the last section has too few */
     if (near + near / 3 >= units) return heads < most ? heads : most;
-    for (int64_t d = 0; d <= near / 3 && d < 64; d++)
+    for (int64_t d = 0; idle > 0 && d <= near / 3 && d < 64; d++)
         for (int64_t n = near + d;; n = near - d) {
             const int64_t lacks = (units + n - 1) / n * n - units;
             if (lacks < idle) best = n, idle = lacks;
