@@ -31,8 +31,10 @@ struct kp_mla_bwd_sm90_config {
 #define KP_SM90_SLICE 8192 /* 64 rows of 64 elements */
 /* Q, two tiles of 9 slices, the rest */
 #define KP_MLA_FWD_SM90_SHARED(dim) (((dim) / 64 + 18) * KP_SM90_SLICE + 4096)
-/* Q of one half of the heads and two tiles, or of both halves and one; the rest */
-#define KP_DIST_SM90_SHARED(dim) (3 * ((dim) / 64) * KP_SM90_SLICE + 4096)
+/* dist: slices of a ring; Q of the heads, two rings, the rest */
+#define KP_DIST_SM90_RING(dim, halves) ((halves) == 2 ? 14 - (dim) / 64 : (dim) / 64)
+#define KP_DIST_SM90_SHARED(dim, halves)                                                                               \
+    (((halves) * ((dim) / 64) + 2 * KP_DIST_SM90_RING(dim, halves)) * KP_SM90_SLICE + 3072)
 #define KP_MLA_FWD_SM90_THREADS  384
 /* Q, K, dO, P, dS, the rest */
 #define KP_MLA_BWD_SM90_SHARED(dim)  ((2 * ((dim) / 64) + 10) * KP_SM90_SLICE + 3072)
