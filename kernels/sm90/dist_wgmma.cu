@@ -5,11 +5,9 @@
  *
  *   a[t] = factor sum_h 2^(scale log2(e) q_h . k_t - lse_h log2(e)), 0 at invalid slots; an infinite lse adds nothing
  *
- *   q [heads x D] --cp.async--> Q, resident for the item                          (read by both warpgroups)
- *   kv rows by index --cp.async--> ring 0 --> S^T = K Q^T, 64 slots x all heads --> exp, summed over columns   tile 0,
- * 2
- *                    --cp.async--> ring 1 --> the same by warpgroup 1, while 0 is at its exponentials          tile 1,
- * 3
+ *   q [heads x D] --cp.async--> Q, resident for the item, read by both warpgroups
+ *   kv rows by index --cp.async--> ring 0 --> S^T = K Q^T, 64 slots x all heads --> exp, summed over columns (0, 2)
+ *                    --cp.async--> ring 1 --> the same by warpgroup 1 while 0 is at its exponentials         (1, 3)
  *
  * Slots are the rows of the product: the sum over heads is one over registers and then a quad, in a fixed order, and
  * one product of 128 columns reads K once for 128 heads. Tile n of the CTA belongs to warpgroup n % 2, which has a ring
