@@ -4,11 +4,16 @@
 #define ATTN_KPARAMS_MLA_SM90_H
 #include "kernels/kparams_mla.h"
 
+/* Items are (query, 64 heads). CTA c takes items c, c + grid, ...; of those left over after `whole` rounds each is cut
+ * into `parts` of `length` tiles (parts = 1: none is), which write sums for kernels/smxx/mla_combine.cu. */
 struct kp_mla_fwd_sm90 {
     struct kp_mla in;
-    struct kp_view out, lse, max_logits; /* [B,SQ,HQ,512], [B,SQ,HQ] twice; the last two may be absent */
+    struct kp_view out, lse, max_logits;       /* [B,SQ,HQ,512], [B,SQ,HQ] twice; the last two may be absent */
+    uint64_t part_o, part_m, part_l, part_top; /* f32 [parts][rows][512], [parts][rows] each */
+    int64_t whole, first_row, rows;            /* first_row of all B * SQ * HQ is the first of the rows that are cut */
+    int32_t parts, length;
 };
-KP_SIZE(struct kp_mla_fwd_sm90, 272 + 3 * 48);
+KP_SIZE(struct kp_mla_fwd_sm90, 272 + 3 * 48 + 8 * 8);
 
 /* A line of mla_fwd_sm90.def. */
 struct kp_mla_fwd_sm90_config {
@@ -31,9 +36,11 @@ struct kp_mla_bwd_sm90_config {
 #define KP_SM90_SLICE 8192 /* 64 rows of 64 elements */
 /* Q, two tiles of 9 slices, the rest */
 #define KP_MLA_FWD_SM90_SHARED(dim) (((dim) / 64 + 18) * KP_SM90_SLICE + 4096)
-/* Q of one half of the heads and two tiles, or of both halves and one; the rest */
-#define KP_DIST_SM90_SHARED(dim) (3 * ((dim) / 64) * KP_SM90_SLICE + 4096)
-#define KP_MLA_FWD_SM90_THREADS  384
+/* dist: slices of a ring; Q of the heads, two rings, the rest */
+#define KP_DIST_SM90_RING(dim, halves) ((halves) == 2 ? 14 - (dim) / 64 : (dim) / 64)
+#define KP_DIST_SM90_SHARED(dim, halves)                                                                               \
+    (((halves) * ((dim) / 64) + 2 * KP_DIST_SM90_RING(dim, halves)) * KP_SM90_SLICE + 3072)
+#define KP_MLA_FWD_SM90_THREADS 384
 /* Q, K, dO, P, dS, the rest */
 #define KP_MLA_BWD_SM90_SHARED(dim)  ((2 * ((dim) / 64) + 10) * KP_SM90_SLICE + 3072)
 #define KP_MLA_BWD_SM90_THREADS      512

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Sparse MLA forward on Hopper: wgmma, f16 and bf16. An item of work is one query and up to 64 of its heads; a tile is
- * 64 of its slots. Persistent: CTA c takes items c, c + grid, ...
+ * 64 of its slots. Persistent: CTA c takes items c, c + grid, ...; what is left over after whole rounds is cut into
+ * parts of some tiles, whose sums kernels/smxx/mla_combine.cu merges.
  *
  *   q [64 heads x D] --cp.async--> Q                             one tile of key rows, taken twice: as K and as V
  *   kv rows by index --cp.async--> KV[0], KV[1]                  (tile t of the item in buffer t % 2)
@@ -28,9 +29,9 @@
  *   NEAR_FULL, FAR_FULL [2] (128 producers, NEAR also 1 for the mask; owner; the other warpgroup learns it through P)
  *   NEAR_FREE [2] (4 warps of the owner after its P V; producers)    FAR_FREE [2] (4 warps of the other; producers)
  *   named 1, 2: P of buffer 0, 1 is there (128 arrive + 128 wait)    named 3: sums of the item are exchanged (256)
- *   named 4, 5: all warps of a warpgroup have S, P may take slice 8 (128)    named 6: S of a is done (128 + 128)
- * Phases: round of a buffer = tiles that it has had so far, of Q = items with at least one slot so far. The floor and
- * the measured gap stand in docs/kernels/mla_fwd_sm90.md. */
+ *   named 4, 5: all warps of a warpgroup have S, P may take slice 8 (128)    named 6: S of a has been issued (128 +
+ * 128) Phases: round of a buffer = tiles that it has had so far, of Q = items with at least one slot so far. The floor
+ * and the measured gap stand in docs/kernels/mla_fwd_sm90.md. */
 #include "kernels/device/number.h"
 #include "kernels/device/stmatrix.h"
 #include "kernels/device/wgmma.h"
@@ -41,6 +42,9 @@ constexpr int TYPE = CFG_DTYPE, D = CFG_DIM;
 static_assert(D == 576 || D == 512, "the slices of a key row");
 static_assert(KP_MLA_FWD_SM90_SHARED(D) <= 232448, "what a CTA of Hopper may have");
 constexpr int SLICES = D / 64, STAGE = 9 * SLICE, HALF = 4 * SLICE;
+
+/* What is seldom true: the code for it is placed out of the way. */
+static __device__ __forceinline__ int rare(int x) { return __builtin_expect(x != 0, 0); }
 
 constexpr int P_READY = 1, SUMS_READY = 3, S_DONE = 4, TURN = 6; /* named barriers */
 
@@ -61,31 +65,55 @@ static __device__ __forceinline__ int64_t n_items(const struct kp_mla *p) {
     return p->batch * p->seq_q * ((p->heads_q + 63) / 64);
 }
 
+/* A piece of work: an item, or `length` tiles of one. */
+struct piece {
+    struct item w;
+    struct slots s;
+    int first, tiles, part; /* part: -1 if the item is whole */
+};
+/* Nonzero if the CTA has a piece number n. */
+static __device__ __forceinline__ int piece_of(const struct kp_mla_fwd_sm90 *kp, int64_t n, struct piece *x) {
+    const struct kp_mla *p = &kp->in;
+    int64_t at = blockIdx.x + n * gridDim.x;
+    x->first = 0, x->part = -1;
+    if (kp->parts > 1 && n >= kp->whole) {
+        if (n > kp->whole) return 0;
+        const int item = (int)blockIdx.x / kp->parts;
+        x->part = (int)blockIdx.x - item * kp->parts;
+        x->first = x->part * kp->length;
+        at = kp->whole * gridDim.x + item;
+    }
+    if (at >= n_items(p)) return 0;
+    x->w = item_of(p, at);
+    x->s = slots_of(p, x->w.b, x->w.i);
+    x->tiles = (x->s.n + 63) / 64 - x->first;
+    if (x->part >= 0) x->tiles = x->tiles < 0 ? 0 : x->tiles < kp->length ? x->tiles : kp->length;
+    return 1;
+}
+
 /* ------------------------------------------------------------------ producers ---------------------- */
 
 static __device__ __forceinline__ void produce(const struct kp_mla_fwd_sm90 *kp, uint32_t shared) {
     const struct kp_mla *p = &kp->in;
     const int wide_q = p->q.chunk == 16, wide_kv = p->kv.chunk == 16;
     uint32_t round[2] = {0, 0}, round_q = 0; /* tiles that each buffer has had, items with tiles */
-    for (int64_t at = blockIdx.x; at < n_items(p); at += gridDim.x) {
-        const struct item w = item_of(p, at);
-        const struct slots s = slots_of(p, w.b, w.i);
-        const int tiles = (s.n + 63) / 64;
-        if (!tiles) continue;
-        struct indices x = load_indices(&s, 0);
+    struct piece y;
+    for (int64_t n = 0; piece_of(kp, n, &y); n++) {
+        if (!y.tiles) continue;
+        struct indices x = load_indices(&y.s, y.first);
         struct rows r;
-        head_rows(&r, &p->q, &w, p->heads_q);
+        head_rows(&r, &p->q, &y.w, p->heads_q);
         mbar_wait(shared + Q_FREE, (round_q & 1) ^ 1);
         copy_slices(&r, shared + Q_AT, 0, SLICES, wide_q);
         arrive_copied(shared + Q_FULL, wide_q);
         round_q++;
 #pragma unroll 1
-        for (int t = 0; t < tiles; t++) {
+        for (int t = 0; t < y.tiles; t++) {
             const uint32_t buffer = t & 1, to = shared + KV_AT + buffer * STAGE;
             const uint32_t parity = ((buffer ? round[1]++ : round[0]++) & 1) ^ 1;
             uint32_t mask[2];
-            key_rows(&r, mask, &s, x, &p->kv, w.b);
-            x = load_indices(&s, t + 1);
+            key_rows(&r, mask, &y.s, x, &p->kv, y.w.b);
+            x = load_indices(&y.s, y.first + t + 1);
             mbar_wait(shared + NEAR_FREE + 8 * buffer, parity);
             if ((threadIdx.x & 127) == 0) {
                 shared_store32(shared + MASK_AT + 8 * buffer, mask[0]);
@@ -132,6 +160,7 @@ static __device__ __forceinline__ void score_tile(struct state *c, float s[32], 
     mask[0] = shared_load32(c->shared + MASK_AT + 8 * buffer);
     mask[1] = shared_load32(c->shared + MASK_AT + 8 * buffer + 4);
     async_fence();
+    if (buffer == 1) named_sync(TURN, 256);
     wgmma_fence();
 #pragma unroll
     for (int x = 0; x < 4; x++)
@@ -154,22 +183,23 @@ static __device__ __forceinline__ void score_tile(struct state *c, float s[32], 
             wgmma_ss_n64<TYPE, 0, 0>(s, desc_step(q, 8 * SLICE + kk * 32), desc_step(k, 8 * SLICE + kk * 32), 1);
     }
     wgmma_commit();
+    if (buffer == 0) named_arrive(TURN, 256); /* all of it has been issued: S of b follows without a gap */
     wgmma_wait(0);
     wgmma_hold(s, 32);
 }
 
-/* S becomes P, and m, top and the tile's growth follow; O and l do not, since a product may be adding to O. Returns
- * nonzero if some growth of the warp's rows is not 1. */
-static __device__ __forceinline__ uint32_t softmax_tile(struct state *c, float s[32], float growth[2],
-                                                        const uint32_t mask[2], float scale_log2) {
-    float tile[2] = {-INF, -INF}, from[2]; /* scores are counted from the maximum in use */
-#pragma unroll
-    for (int r = 0; r < 2; r++) from[r] = c->m[r] == -INF ? 0 : c->m[r];
+/* Where scores are counted from: the maximum in use. */
+static __device__ __forceinline__ float base_of(float m) { return m == -INF ? 0 : m; }
+
+/* S in units of base 2 from the maximum in use, -inf at invalid slots; tile: the largest of a row. */
+static __device__ __forceinline__ void largest_of(const struct state *c, float s[32], float tile[2],
+                                                  const uint32_t mask[2], float scale_log2) {
+    const float from[2] = {base_of(c->m[0]), base_of(c->m[1])};
 #pragma unroll
     for (int j = 0; j < 8; j++)
 #pragma unroll
         for (int e = 0; e < 4; e++) s[4 * j + e] = __fmaf_rn(s[4 * j + e], scale_log2, -from[e >> 1]);
-    if ((mask[0] & mask[1]) != ~0u) {
+    if (rare((mask[0] & mask[1]) != ~0u)) {
         const int t2 = 2 * (c->lane & 3);
 #pragma unroll
         for (int j = 0; j < 8; j++) {
@@ -178,17 +208,26 @@ static __device__ __forceinline__ uint32_t softmax_tile(struct state *c, float s
             if (!(bits & 2)) s[4 * j + 1] = -INF, s[4 * j + 3] = -INF;
         }
     }
+    tile[0] = tile[1] = -INF;
 #pragma unroll
     for (int j = 0; j < 8; j++)
 #pragma unroll
         for (int e = 0; e < 4; e++) tile[e >> 1] = max_nan(tile[e >> 1], s[4 * j + e]);
+#pragma unroll
+    for (int d = 1; d <= 2; d *= 2) { /* both rows under one latency */
+        const float other[2] = {__shfl_xor_sync(~0u, tile[0], d), __shfl_xor_sync(~0u, tile[1], d)};
+        tile[0] = max_nan(tile[0], other[0]), tile[1] = max_nan(tile[1], other[1]);
+    }
+}
+
+/* m, top and the tile's growth follow; O and l do not, since a product may be adding to O. Returns nonzero if some
+ * growth of the warp's rows is not 1. */
+static __device__ __forceinline__ uint32_t grow(struct state *c, float s[32], float tile[2], float growth[2]) {
     uint32_t grew = 0;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        tile[r] = max_nan(tile[r], __shfl_xor_sync(~0u, tile[r], 1));
-        tile[r] = max_nan(tile[r], __shfl_xor_sync(~0u, tile[r], 2));
         const int grows = tile[r] > 8 || (c->m[r] == -INF && tile[r] > -INF);
-        const float m = from[r] + tile[r];
+        const float m = base_of(c->m[r]) + tile[r];
         c->top[r] = max_nan(c->top[r], m);
         growth[r] = grows ? exp2_fast(c->m[r] - m) : 1;
         c->m[r] = grows ? m : c->m[r];
@@ -196,32 +235,39 @@ static __device__ __forceinline__ uint32_t softmax_tile(struct state *c, float s
         grew |= (uint32_t)grows;
     }
     grew = __ballot_sync(~0u, grew != 0);
-    if (grew) {
+    if (rare((int)grew)) {
 #pragma unroll
         for (int x = 0; x < 32; x++) s[x] -= tile[x >> 1 & 1];
     }
-#pragma unroll
-    for (int x = 0; x < 32; x++) s[x] = exp2_fast(s[x]);
     return grew;
 }
 
-/* P to slice 8 of the buffer, m and growth to the plan; the other warpgroup may take them. */
-static __device__ __forceinline__ void publish(const struct state *c, const uint32_t p[16], const float growth[2],
-                                               uint32_t grew, uint32_t buffer) {
-    const int row = row_of(c), t = c->lane & 3;
+/* S becomes P. */
+static __device__ __forceinline__ void exponentials(float s[32]) {
+#pragma unroll
+    for (int x = 0; x < 32; x++) s[x] = exp2_fast(s[x]);
+}
+
+/* Whether rows of the warp have grown, and only then m and growth, to the plan. */
+static __device__ __forceinline__ void tell_growth(const struct state *c, const float growth[2], uint32_t grew,
+                                                   uint32_t buffer) {
+    if (rare((int)grew) && (c->lane & 3) == 0) {
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const uint32_t place = (buffer * 64 + (uint32_t)(row_of(c) + 8 * r)) * 4;
+            shared_store32(c->shared + TOP_AT + place, __float_as_uint(c->m[r]));
+            shared_store32(c->shared + GROWTH_AT + place, __float_as_uint(growth[r]));
+        }
+    }
+    if (c->lane == 0) shared_store32(c->shared + GREW_AT + (buffer * 4 + (uint32_t)c->warp) * 4, grew);
+}
+
+/* P to slice 8 of the buffer; the other warpgroup may take it. */
+static __device__ __forceinline__ void publish(const struct state *c, const uint32_t p[16], uint32_t buffer) {
     const uint32_t line = (uint32_t)(c->warp * 16 + (c->lane & 15)), half = (uint32_t)(c->lane >> 4);
     const uint32_t at = c->shared + KV_AT + buffer * STAGE + 8 * SLICE + line * 128;
 #pragma unroll
     for (uint32_t j = 0; j < 4; j++) store_matrix4(at + (((2 * j + half) ^ (line & 7)) << 4), p + 4 * j);
-    if (t == 0) {
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            const uint32_t place = (buffer * 64 + (uint32_t)(row + 8 * r)) * 4;
-            shared_store32(c->shared + TOP_AT + place, __float_as_uint(c->m[r]));
-            shared_store32(c->shared + GROWTH_AT + place, __float_as_uint(growth[r]));
-        }
-        if (c->lane == 0) shared_store32(c->shared + GREW_AT + (buffer * 4 + (uint32_t)c->warp) * 4, grew);
-    }
     named_arrive(P_READY + (int)buffer, 256);
 }
 
@@ -235,26 +281,26 @@ static __device__ __forceinline__ void add_sums(struct state *c, const float s[3
 
 /* P of an own tile, in the order of an A operand, and handed over. */
 static __device__ __forceinline__ void give_p(const struct state *c, const float s[32], uint32_t p[16],
-                                              const float growth[2], uint32_t grew, uint32_t buffer) {
+                                              uint32_t buffer) {
 #pragma unroll
     for (int j = 0; j < 8; j++) {
         p[2 * j] = pack16(TYPE, s[4 * j], s[4 * j + 1]);
         p[2 * j + 1] = pack16(TYPE, s[4 * j + 2], s[4 * j + 3]);
     }
     if (D == 576) named_sync(S_DONE + c->wg, 128); /* the slice that P takes has been read by all four warps */
-    publish(c, p, growth, grew, buffer);
+    publish(c, p, buffer);
 }
 
 /* Wait for P of the other warpgroup's tile; m, l and O follow its growth. */
 static __device__ __forceinline__ void take_p(struct state *c, uint32_t buffer) {
     named_sync(P_READY + (int)buffer, 256);
     async_fence();
-    const uint32_t place = (buffer * 64 + (uint32_t)row_of(c)) * 4;
-    c->m[0] = __uint_as_float(shared_load32(c->shared + TOP_AT + place));
-    c->m[1] = __uint_as_float(shared_load32(c->shared + TOP_AT + place + 32));
-    if (shared_load32(c->shared + GREW_AT + (buffer * 4 + (uint32_t)c->warp) * 4)) {
+    if (rare((int)shared_load32(c->shared + GREW_AT + (buffer * 4 + (uint32_t)c->warp) * 4))) {
+        const uint32_t place = (buffer * 64 + (uint32_t)row_of(c)) * 4;
         const float growth[2] = {__uint_as_float(shared_load32(c->shared + GROWTH_AT + place)),
                                  __uint_as_float(shared_load32(c->shared + GROWTH_AT + place + 32))};
+        c->m[0] = __uint_as_float(shared_load32(c->shared + TOP_AT + place));
+        c->m[1] = __uint_as_float(shared_load32(c->shared + TOP_AT + place + 32));
         shrink(c, growth);
         c->l[0] *= growth[0], c->l[1] *= growth[1];
     }
@@ -279,24 +325,31 @@ template <int BUFFER> static __device__ __forceinline__ void add_other(struct st
     for (int kk = 0; kk < 4; kk++) wgmma_ss_n256<TYPE, 0, 1>(c->o, desc_step(p, kk * 32), desc_step(v, kk * 2048), 1);
     wgmma_commit();
 }
+/* One arrival for the warp, all of whose lanes are here. */
+static __device__ __forceinline__ void arrive_warp(const struct state *c, uint32_t barrier) {
+    __syncwarp();
+    if (c->lane == 0) mbar_arrive(c->shared + barrier);
+}
 /* Wait for the product, and give the half of the buffer that it read back. */
 static __device__ __forceinline__ void end_product(struct state *c, uint32_t free) {
     wgmma_wait(0);
     wgmma_hold(c->o, 128);
-    if (c->lane == 0) mbar_arrive(c->shared + free);
+    arrive_warp(c, free);
 }
 
 /* Tiles t (buffer 0, of warpgroup 0) and t + 1 (buffer 1, of warpgroup 1) of `tiles`. */
 static __device__ __forceinline__ void first_of_pair(struct state *c, uint32_t parity, float scale_log2, int t,
                                                      int tiles) {
-    float s[32], growth[2];
+    float s[32], growth[2], tile[2];
     uint32_t p[16], mask[2];
     score_tile(c, s, mask, 0, parity);
-    if (t + 1 < tiles) named_arrive(TURN, 256);
-    if (t + 2 >= tiles && c->lane == 0) mbar_arrive(c->shared + Q_FREE);
-    const uint32_t grew = softmax_tile(c, s, growth, mask, scale_log2);
-    give_p(c, s, p, growth, grew, 0);
-    if (grew) shrink(c, growth);
+    if (t + 2 >= tiles) arrive_warp(c, Q_FREE);
+    largest_of(c, s, tile, mask, scale_log2);
+    const uint32_t grew = grow(c, s, tile, growth);
+    tell_growth(c, growth, grew, 0);
+    exponentials(s);
+    give_p(c, s, p, 0);
+    if (rare((int)grew)) shrink(c, growth);
     add_own<0>(c, p);
     add_sums(c, s, growth);
     end_product(c, NEAR_FREE);
@@ -312,22 +365,25 @@ static __device__ __forceinline__ void second_of_pair(struct state *c, uint32_t 
             __syncwarp(); /* every lane has seen Q_FULL */
             if (c->lane == 0) mbar_arrive(c->shared + Q_FREE);
         }
+        named_sync(TURN, 256);
         take_p(c, 0);
         add_other<0>(c);
         end_product(c, FAR_FREE);
         return;
     }
-    float s[32], growth[2];
+    float s[32], growth[2], tile[2];
     uint32_t p[16], mask[2];
-    named_sync(TURN, 256);
     score_tile(c, s, mask, 1, parity);
-    if (t + 3 >= tiles && c->lane == 0) mbar_arrive(c->shared + Q_FREE);
+    if (t + 3 >= tiles) arrive_warp(c, Q_FREE);
     take_p(c, 0);
     add_other<0>(c); /* runs under the softmax */
-    const uint32_t grew = softmax_tile(c, s, growth, mask, scale_log2);
-    give_p(c, s, p, growth, grew, 1);
+    largest_of(c, s, tile, mask, scale_log2);
+    const uint32_t grew = grow(c, s, tile, growth);
+    tell_growth(c, growth, grew, 1);
+    exponentials(s);
+    give_p(c, s, p, 1);
     end_product(c, FAR_FREE);
-    if (grew) shrink(c, growth);
+    if (rare((int)grew)) shrink(c, growth);
     add_own<1>(c, p);
     add_sums(c, s, growth);
     end_product(c, NEAR_FREE + 8);
@@ -379,8 +435,20 @@ static __device__ __forceinline__ void store_half(const struct state *c, const s
     }
 }
 
+/* Of a part: row r of O, not normalised, and what merging needs. at: the row among those that are cut. */
+static __device__ __forceinline__ void store_part(const struct state *c, const struct kp_mla_fwd_sm90 *kp, int64_t at,
+                                                  int r, float l, float top) {
+    float *to = (float *)kp->part_o + at * 512 + c->wg * 256 + 2 * (c->lane & 3);
+#pragma unroll
+    for (int j = 0; j < 32; j++) *(float2 *)(to + 8 * j) = make_float2(c->o[4 * j + 2 * r], c->o[4 * j + 2 * r + 1]);
+    if (c->wg || (c->lane & 3)) return;
+    ((float *)kp->part_m)[at] = c->m[r];
+    ((float *)kp->part_l)[at] = l;
+    ((float *)kp->part_top)[at] = top;
+}
+
 static __device__ __forceinline__ void finish(struct state *c, const struct kp_mla_fwd_sm90 *kp, const struct item *w,
-                                              uint32_t odd) {
+                                              int part, uint32_t odd) {
     const struct kp_mla *p = &kp->in;
     const int row = row_of(c), t = c->lane & 3;
     float l[2], top[2];
@@ -407,6 +475,11 @@ static __device__ __forceinline__ void finish(struct state *c, const struct kp_m
             top[r] = max_nan(top[r], __uint_as_float(shared_load32(place + 4)));
         }
         l[r] = sum[0] + sum[1];
+        if (part >= 0) {
+            const int64_t at = (w->b * p->seq_q + w->i) * p->heads_q + h - kp->first_row;
+            if (inside) store_part(c, kp, part * kp->rows + at, r, l[r], top[r]);
+            continue;
+        }
         const float natural = c->m[r] * LN2;
         const int empty = l[r] == 0;
         float sink = -INF;
@@ -430,9 +503,9 @@ template <int WG> static __device__ __forceinline__ void consume(const struct kp
     c.warp = (int)threadIdx.x >> 5 & 3;
     c.lane = (int)threadIdx.x & 31;
     uint32_t round = 0, round_q = 0, odd = 0; /* own tiles, items with tiles, parity of items */
-    for (int64_t at = blockIdx.x; at < n_items(p); at += gridDim.x, odd ^= 1) {
-        const struct item w = item_of(p, at);
-        const int tiles = (slots_of(p, w.b, w.i).n + 63) / 64;
+    struct piece y;
+    for (int64_t n = 0; piece_of(kp, n, &y); n++, odd ^= 1) {
+        const int tiles = y.tiles;
 #pragma unroll
         for (int x = 0; x < 128; x++) c.o[x] = 0;
 #pragma unroll
@@ -446,7 +519,7 @@ template <int WG> static __device__ __forceinline__ void consume(const struct kp
                 second_of_pair(&c, round & 1, p->scale_log2, t, tiles);
         }
         if (WG == 1 && (tiles & 1)) round--; /* the last pair had no second tile */
-        finish(&c, kp, &w, odd);
+        finish(&c, kp, &y.w, y.part, odd);
     }
 }
 

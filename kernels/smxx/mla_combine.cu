@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: MIT
- * Merges the splits of a sparse MLA forward: every chip. One warp owns an output row (a head of a query).
+ * Merges the splits of a sparse MLA forward: every chip. One warp owns an output row (a head of a query); `items` rows
+ * of the output, the first ones, have no splits and are left alone.
  *
  *   m = max_s m_s      w_s = 2^(m_s - m)      L = sum_s w_s l_s                                (units of log2)
  *   out = sum_s w_s O_s / (L + 2^(sink - m))          lse = m + log2 L        max_logits = max_s top_s
  *
- * Input: f32 O_s (not normalised), m_s, l_s and top_s of every split and row, written by kernels/sm80/mla_fwd.cu. A
- * split without valid slots has l_s = 0. Sums run in the order of the splits or in a fixed tree: bit-equal every time.
- * Lane t holds the weights of splits t and t + 32 and adds up columns 4 t .. 4 t + 3, then those 128 further, ... */
+ * Input: f32 O_s (not normalised), m_s, l_s and top_s of every split and row, written by kernels/sm80/mla_fwd.cu and
+ * kernels/sm90/mla_fwd_wgmma.cu. A split without valid slots has l_s = 0. Sums run in the order of the splits or in a
+ * fixed tree: bit-equal every time. Lane t holds the weights of splits t and t + 32 and adds up columns 4 t .. 4 t + 3,
+ * then those 128 further, ... */
 #include "kernels/device/number.h"
 #include "kernels/kparams_mla.h"
 
@@ -25,7 +27,8 @@ static __device__ __forceinline__ float warp_sum(float x) {
 
 static __device__ __forceinline__ void merge_row(const struct kp_mla_fwd *p, int64_t row, int64_t rows) {
     const int lane = (int)threadIdx.x & 31;
-    const int64_t h = row % p->in.heads_q, i = row / p->in.heads_q % p->in.seq_q, b = row / p->in.heads_q / p->in.seq_q;
+    const int64_t flat = p->items + row, h = flat % p->in.heads_q, query = flat / p->in.heads_q;
+    const int64_t i = query % p->in.seq_q, b = query / p->in.seq_q;
     float m[HELD], l[HELD], top = -INF, most = -INF, sum = 0;
 #pragma unroll
     for (int x = 0; x < HELD; x++) {
@@ -75,7 +78,7 @@ static __device__ __forceinline__ void merge_row(const struct kp_mla_fwd *p, int
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) CFG(const __grid_constant__ struct kp_mla_fwd p) {
-    const int64_t rows = p.in.batch * p.in.seq_q * p.in.heads_q, step = (int64_t)gridDim.x * (THREADS / 32);
+    const int64_t rows = p.in.batch * p.in.seq_q * p.in.heads_q - p.items, step = (int64_t)gridDim.x * (THREADS / 32);
     for (int64_t row = (int64_t)blockIdx.x * (THREADS / 32) + (threadIdx.x >> 5); row < rows; row += step)
         merge_row(&p, row, rows);
 }

@@ -28,17 +28,20 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
         attn_text_add(why, "holds %d heads at most", 64 * c->halves);
         return 0;
     }
-    return !attn_cuda_mla_refuse(p, why) && !attn_cuda_refuse_image(dev, c->symbol, KP_DIST_SM90_SHARED(c->dim), why) &&
+    return !attn_cuda_mla_refuse(p, why) &&
+           !attn_cuda_refuse_image(dev, c->symbol, KP_DIST_SM90_SHARED(c->dim, c->halves), why) &&
            !attn_cuda_refuse_image(dev, norm_symbol, 0, why);
 }
 
-/* Rounds of queries over the multiprocessors, slots padded to 64; a tile of 64 heads takes the matrix unit half the
- * time of one of 128, which two warpgroups share. */
+/* Tiles of 64 slots over the multiprocessors: queries left over after whole rounds are cut. A tile of 64 heads
+ * takes 1.5 us, which the overhead of its slices sets, one of 128 heads 2.3. */
 static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
     const struct kp_dist_sm90_config *c = k->impl;
-    const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
-    const double rounds = (double)((items(p) + l->n_sms - 1) / l->n_sms), tiles = (double)((p->topk + 63) / 64);
-    return 4e-6 + (p->dist_norm == ATTN_DIST_L1 ? 4e-6 : 0) + rounds * (2e-6 + tiles * 1e-6 * c->halves * c->dim / 576);
+    const int64_t n_sms = attn_cuda_limits_of(dev)->n_sms, whole = items(p) / n_sms, left = items(p) - whole * n_sms;
+    const int64_t tiles = (p->topk + 63) / 64, parts = left ? n_sms / left : 1, last = (tiles + parts - 1) / parts;
+    const double work = (double)(whole * tiles + (left ? last : 0)), pieces = (double)(whole + (left > 0));
+    return 4e-6 + (p->dist_norm == ATTN_DIST_L1 ? 4e-6 : 0) + pieces * 2e-6 +
+           work * (0.7e-6 + 0.8e-6 * c->halves) * c->dim / 576;
 }
 
 static uint64_t no_workspace(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
@@ -48,8 +51,8 @@ static uint64_t no_workspace(const struct attn_kernel *k, const struct attn_core
 
 static attn_status prepare(const struct attn_kernel *k, struct attn_core_device *dev, const attn_problem *p) {
     const struct kp_dist_sm90_config *c = k->impl;
-    attn_status status =
-        attn_cuda_variant_load(dev, attn_cuda_variant_find(c->symbol), (uint32_t)KP_DIST_SM90_SHARED(c->dim));
+    attn_status status = attn_cuda_variant_load(dev, attn_cuda_variant_find(c->symbol),
+                                                (uint32_t)KP_DIST_SM90_SHARED(c->dim, c->halves));
     if (status || p->dist_norm != ATTN_DIST_L1) return status;
     return attn_cuda_variant_load(dev, attn_cuda_variant_find(norm_symbol), 0);
 }
@@ -65,11 +68,12 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
     kp.items = items(p);
     kp.blocks = kp.splits = 1;
     kp.factor = p->dist_norm == ATTN_DIST_MEAN ? 1 / (float)p->heads_q : 1;
-    struct attn_cuda_grid grid = {.x = (uint32_t)lesser(kp.items, attn_cuda_limits_of(dev)->n_sms),
-                                  .y = 1,
-                                  .z = 1,
-                                  .threads = KP_MLA_FWD_SM90_THREADS,
-                                  .shared_bytes = (uint32_t)KP_DIST_SM90_SHARED(c->dim)};
+    struct attn_cuda_grid grid = {
+        .x = (uint32_t)lesser(kp.items * ((p->topk + 63) / 64), attn_cuda_limits_of(dev)->n_sms),
+        .y = 1,
+        .z = 1,
+        .threads = KP_MLA_FWD_SM90_THREADS,
+        .shared_bytes = (uint32_t)KP_DIST_SM90_SHARED(c->dim, c->halves)};
     attn_status status = attn_cuda_launch(dev, attn_cuda_variant_find(c->symbol), &grid, &kp, sizeof kp, args->stream);
     if (status || p->dist_norm != ATTN_DIST_L1) return status;
     grid =

@@ -98,6 +98,7 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
     attn_status status =
         attn_cuda_launch(dev, attn_cuda_variant_of(dev, c->symbol), &grid, &kp, sizeof kp, args->stream);
     if (status || g.splits == 1) return status;
+    kp.items = 0; /* all rows are merged */
     grid = (struct attn_cuda_grid){.x = (uint32_t)lesser(pieces(g.rows, 4), INT32_MAX), .y = 1, .z = 1, .threads = 128};
     return attn_cuda_launch(dev, attn_cuda_variant_of(dev, combine_symbol), &grid, &kp, sizeof kp, args->stream);
 }
