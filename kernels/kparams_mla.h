@@ -32,6 +32,7 @@ KP_SIZE(struct kp_mla, 4 * 48 + 7 * 8 + 6 * 4);
 /* struct kp_mla_bwd.steps */
 #define KP_MLA_BWD_ZERO       1 /* prepare: fill `sum` with zeroes */
 #define KP_MLA_BWD_ACCUMULATE 2 /* finish: dkv += sum, else dkv = sum */
+#define KP_MLA_BWD_TURNED     4 /* of every 16 columns of `sum`, 8 y + 2 t + e (t < 4) stands at 4 t + 2 y + e */
 
 /* What a row (one query of one head) needs in the backward, with P' = exp(s - lse) and D = out . dout:
  *   P = g P'      dS = P' (g dP - shift)      shift = g D - dlse      dsink: the row's share of dsink
@@ -69,8 +70,12 @@ struct kp_mla_bwd {
         int32_t digit; /* sort: lowest bit of this pass */
         int32_t parts; /* main: > 0: an item is cut in so many, by tiles of 64 slots; dq goes to part_dq */
     };
-    int32_t from, sort_blocks; /* sort: which of keys[], slots[] it reads (-1: indices) */
-    int32_t dist_blocks;       /* head_blocks, or more where a main kernel sums P' over fewer heads */
+    int32_t from; /* sort: which of keys[], slots[] it reads (-1: indices) */
+    union {
+        int32_t sort_blocks;
+        int32_t items; /* main, where they are counted in 31 bits: n * head_blocks, times parts */
+    };
+    int32_t dist_blocks; /* head_blocks, or more where a main kernel sums P' over fewer heads */
 };
 KP_SIZE(struct kp_mla_bwd, 272 + 8 * 48 + 12 * 8 + 8 * 4);
 

@@ -15,6 +15,13 @@ static __device__ __forceinline__ int recompute(int x) {
     return x;
 }
 
+/* base + n * size in one instruction. */
+static __device__ __forceinline__ uint64_t address_of(uint64_t base, uint32_t n, uint32_t size) {
+    uint64_t x;
+    asm("mad.wide.u32 %0, %1, %2, %3;" : "=l"(x) : "r"(n), "r"(size), "l"(base));
+    return x;
+}
+
 /* 2^x: relative error 2^-22, 0 below 2^-126, exact at integers. */
 static __device__ __forceinline__ float exp2_fast(float x) {
     float y;

@@ -9,7 +9,13 @@ static __device__ __forceinline__ void reduce_add(float *at, float x) {
     asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(at), "f"(x) : "memory");
 }
 
-/* The same for four neighbours, at a multiple of 16 bytes; nothing if `on` is 0. No branch: it may stand beside matrix
+/* The same for four neighbours, at a multiple of 16 bytes. */
+static __device__ __forceinline__ void reduce_add4(float *at, const float x[4]) {
+    asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(at), "f"(x[0]), "f"(x[1]), "f"(x[2]),
+                 "f"(x[3])
+                 : "memory");
+}
+/* The same, nothing if `on` is 0. No branch: it may stand beside matrix
  * products that are under way. */
 static __device__ __forceinline__ void reduce_add4(float *at, const float x[4], uint32_t on) {
     asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %5, 0;\n"

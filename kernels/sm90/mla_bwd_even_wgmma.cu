@@ -19,18 +19,21 @@
  * Roles (384 threads, 1 CTA an SM): warpgroups 0 and 1, 240 registers: dQ 144, S or dP or two sets of sums 32, operands
  * 32, the rest 32; 2: producers, 24 (CTAS = 2: two warps of them, the others relay).
  * 384 threads start with 168 each: 504 = 2 x 240 + 24 is all that there is.
- * Shared memory: as mla_bwd_wgmma.cu; CTAS = 2: the stages, what the other CTA sends, take the place of P and dS.
+ * Shared memory: as mla_bwd_wgmma.cu; CTAS = 2: the stages, what the other CTA sends, take the place of P and dS and of
+ * slices 6 and 7 of K, which is why these come last.
  * Barriers: arrivals --> who waits
  *   Q_FULL               PRODUCERS --> 0, 1
  *   Q_FREE [slice]       4 warps whose dKV has read it (slice 8: 8) --> producers
  *   K_FULL [pair]        PRODUCERS --> 0, 1
- *   K_FREE [4]           4 warps of w, dQ being done with slices 4 w, 4 w + 1, then with the next two --> producers
+ *   K_FREE [4]           4 warps of w, dQ being done with slices 4 w, 4 w + 1, then with the next two --> producers;
+ *                        CTAS = 2, the last: 8 warps, the stages in the place of slices 6 and 7 being read
  *   PD_FREE              8 warps, P and dS (CTAS = 2: the last stage) being read --> 0, 1
- *   PD_READ              CTAS = 2: 8 warps, P and dS being read: the stages may be filled --> relays
- *   STAGE_FULL [w]       4 warps, and the bytes that the other CTA sends --> w
- *   STAGE_LAST           the same for the fifth filling of stage 0, which is slice 8's --> 1
- *   STAGE_READ [w]       4 warps: read, may be filled again --> relay w
- *   STAGE_FREE [w]       the other CTA's relay w --> w
+ *   PD_READ, K_READ      CTAS = 2: 8 warps, P and dS being read; 4 warps of 1, dQ being done with slices 6, 7 and 8:
+ *                        the stages there may be filled --> relays; for slice 8 --> producers
+ *   STAGE_FULL [w][y]    4 warps, and the bytes that the other CTA sends --> w
+ *   STAGE_LAST           the same for the fifth filling of w = 0, which is slice 8's --> 1
+ *   STAGE_READ [w][y]    4 warps: read, may be filled again --> relay w
+ *   STAGE_FREE [w][y]    the other CTA's relay w --> w
  *   named 1, 2           a warpgroup: its item, sums of P' for dist
  *   named 4              producers: their item
  *   named 5, 6           0, 1: scores and dP are exchanged; P and dS are written
@@ -38,17 +41,18 @@
  * place n % 2: they are rewritten after K_FREE [0] of n + 1, so after barrier 6 of n + 1, which follows their last
  * reading. */
 #include "kernels/sm90/mla_bwd_cells_wgmma.h"
-#include "kernels/sm90/mla_bwd_dkv_wgmma.h"
 #include "kernels/sm90/mla_bwd_even_gather_wgmma.h"
 #include "kernels/sm90/mla_bwd_pair_wgmma.h"
+#include "kernels/sm90/mla_bwd_places_wgmma.h"
 
+constexpr int MORE = 240;
 /* As in mla_bwd_wgmma.cu: f16 needs a score in several sums. */
 constexpr uint32_t SUM_SLICES = TYPE == KP_F16 ? 3 : SLICES;
 
 /* The i-th slice of K is there, and of the item's first tile Q and dO. */
 static __device__ __forceinline__ void wait_slice(uint32_t shared, uint32_t i, uint32_t parity, int first) {
     if (i == 0 && first) mbar_wait(shared + Q_FULL, parity >> 1);
-    if (i % 2 == 0) mbar_wait(shared + K_FULL + 4 * i, parity & 1);
+    if (group_of(i) >= 0) mbar_wait(shared + K_FULL + 8 * group_of(i), parity & 1);
 }
 
 /* W = 0: s = S of all slots; 1: s = dP. */
@@ -56,23 +60,23 @@ template <int W>
 static __device__ __forceinline__ void score_tile(uint32_t shared, float s[32], uint32_t parity, int first) {
     const uint64_t a = slice_desc(shared + (W ? DOUT_AT : Q_AT), 0), k = slice_desc(shared + K_AT, 0);
     constexpr uint32_t N = W ? V_SLICES : SLICES, PART = W ? N : SUM_SLICES;
-    float x[32];
+    float y[32];
 #pragma unroll
     for (uint32_t i = 0; i < N; i++) {
-        wait_slice(shared, i, parity, first);
-        if (i % PART == 0) wgmma_hold(x, 32);
+        const uint32_t x = W && i > 5 ? i + (key_slice(6) == 8) : i, at = key_slice(x) * SLICE; /* dO has no slice 8 */
+        wait_slice(shared, x, parity, first);
+        if (i % PART == 0) wgmma_hold(y, 32);
         wgmma_fence();
 #pragma unroll
         for (uint32_t kk = 0; kk < 4; kk++)
-            wgmma_ss_n64<TYPE, 0, 0>(x, desc_move(a, slice_of(i) * SLICE + kk * 32),
-                                     desc_move(k, slice_of(i) * SLICE + kk * 32), i % PART + kk > 0);
+            wgmma_ss_n64<TYPE, 0, 0>(y, desc_move(a, at + kk * 32), desc_move(k, at + kk * 32), i % PART + kk > 0);
         wgmma_commit();
         if (i + 1 < N && i % PART + 1 < PART) continue;
         wgmma_wait(0);
-        wgmma_hold(x, 32);
-        /* 0 + x is no copy, as there */
+        wgmma_hold(y, 32);
+        /* 0 + y is no copy, as there */
 #pragma unroll
-        for (int e = 0; e < 32; e++) s[e] = PART == N ? x[e] : __fadd_rn(i < PART ? 0 : s[e], x[e]);
+        for (int e = 0; e < 32; e++) s[e] = PART == N ? y[e] : __fadd_rn(i < PART ? 0 : s[e], y[e]);
     }
 }
 
@@ -133,8 +137,8 @@ static __device__ __forceinline__ constexpr uint32_t own_slice(uint32_t w, uint3
 
 /* dKV of a tile; the products of the first slice, in set a, have been started. last: the item's last tile. */
 template <int W>
-static __device__ __forceinline__ void gradients(const struct kp_mla_bwd *p, uint32_t shared, float a[16],
-                                                 const struct tile *t, const struct target *to, int last) {
+static __device__ __forceinline__ void gradients(uint32_t shared, float a[16], const struct tile *t,
+                                                 const struct places *to, uint32_t n, int last) {
     const uint32_t mine = CTAS == 2 ? rank_of() : 1; /* half of a slice's columns that set b has */
     float b[16];
 #pragma unroll
@@ -144,27 +148,27 @@ static __device__ __forceinline__ void gradients(const struct kp_mla_bwd *p, uin
         wgmma_wait(1);
         wgmma_hold(a, 16);
         if (CTAS == 2)
-            send_half<W>(shared, a, t->n, i);
+            send_half<W>(shared, a, n, i);
         else
-            emit(p, a, to, 64 * x);
+            add_places(a, to, 64 * x);
         if (i < 3) multiply<0>(a, t, own_slice(W, i + 1), mine ^ 1);
         /* of slice 8, whose half this CTA adds (or sends, W = 0 of a pair) */
         if (i == 3 && SLICES > 8) multiply<1>(a, t, 8, CTAS == 2 ? mine ^ (W ^ 1) : W);
         wgmma_wait(i == 3 && SLICES == 8 ? 0 : 1);
         wgmma_hold(b, 16);
         if (last && lane_of() == 0) mbar_arrive(shared + Q_FREE + 8 * x);
-        if (CTAS == 2) take_half<W>(shared, b, t->n, i);
-        emit(p, b, to, 64 * x + 32 * mine);
+        if (CTAS == 2) take_half<W>(shared, b, n, i);
+        add_places(b, to, 64 * x + (CTAS == 2 ? 0 : 32));
     }
     if (SLICES > 8) {
         wgmma_wait(0);
         wgmma_hold(a, 16);
         if (last && lane_of() == 0) mbar_arrive(shared + Q_FREE + 64);
         if (CTAS == 2 && W == 0) {
-            send_half<0>(shared, a, t->n, 4);
+            send_half<0>(shared, a, n, 4);
         } else {
-            if (CTAS == 2) take_half<1>(shared, a, t->n, 4);
-            emit(p, a, to, 512 + 32 * (CTAS == 2 ? mine : W));
+            if (CTAS == 2) take_half<1>(shared, a, n, 4);
+            add_places(a, to, 512 + (CTAS == 2 ? 0 : 32 * W));
         }
     }
     if (CTAS == 2) {
@@ -180,10 +184,7 @@ static __device__ __forceinline__ void keep_item_of(const struct kp_mla_bwd *p, 
     if ((threadIdx.x & 127) == 0) {
         const struct item w = work_of(p, at);
         keep_rows<W>(p, at, &w, shared);
-        keep4(shared + SUMS_AT + 16 * W,
-              PAIRS ? p->pairs + 4 * ((uint64_t)at * (uint64_t)p->in.topk * D)
-                    : p->sum.data + 4 * (uint64_t)(w.b * p->sum.batch),
-              0);
+        keep4(shared + SUMS_AT + 16 * W, p->sum.data + 4 * (uint64_t)(w.b * p->sum.batch), 0);
     }
     named_sync(1 + W, 128);
 }
@@ -201,7 +202,7 @@ template <int W> static __device__ __forceinline__ void consume(const struct kp_
 #pragma unroll 1
         for (int i = 0; i < tiles; i++, n++, parity ^= 1) {
             struct tile t;
-            struct target to;
+            struct places to;
             uint32_t ds[8];
             {
                 float s[32], other[16];
@@ -223,22 +224,21 @@ template <int W> static __device__ __forceinline__ void consume(const struct kp_
             add_dq<W>(shared, q, rope, rest, 1 - W);
             t.o = slice_desc(shared + DOUT_AT, SLICE);
             t.q = slice_desc(shared + Q_AT, SLICE);
-            t.n = n;
             float a[16];
             multiply<0>(a, &t, own_slice(W, 0), CTAS == 2 ? rank_of() ^ 1 : 0);
             wgmma_wait(2);
             __syncwarp(); /* P and dS are read by all lanes */
             if (lane_of() == 0) {
-                if (CTAS == 2) expect_stage(shared, W, 0);
+                if (CTAS == 2) expect_stage(shared, W, 0), expect_stage(shared, W, 1);
                 mbar_arrive(shared + K_FREE + 16 * W);
                 mbar_arrive(shared + (CTAS == 2 ? PD_READ : PD_FREE));
             }
-            find_target(p, &to, shared, shared + SUMS_AT + 16 * W, (uint32_t)i, parity & 1);
+            find_places(p, &to, shared, shared + SUMS_AT + 16 * W, parity & 1, CTAS == 2 ? rank_of() : 0);
             wgmma_wait(1);
             wgmma_hold(q, 128);
             wgmma_hold(rope, 16);
-            if (lane_of() == 0) mbar_arrive(shared + K_FREE + 16 * W + 8);
-            gradients<W>(p, shared, a, &t, &to, i + 1 == tiles);
+            if (lane_of() == 0) mbar_arrive(shared + (CTAS == 2 && W ? K_READ : K_FREE + 16 * W + 8));
+            gradients<W>(shared, a, &t, &to, n, i + 1 == tiles);
         }
         if (tiles) parity ^= 2;
         if (p->dq.data) {
@@ -255,7 +255,7 @@ extern "C" __global__ void __launch_bounds__(KP_MLA_BWD_SM90_EVEN_THREADS, 1)
         mbar_init(shared + Q_FULL, PRODUCERS);
         for (uint32_t x = 0; x < SLICES; x++) mbar_init(shared + Q_FREE + 8 * x, x < 8 ? 4 : 8);
         for (uint32_t x = 0; x < (SLICES + 1) / 2; x++) mbar_init(shared + K_FULL + 8 * x, PRODUCERS);
-        for (uint32_t x = 0; x < 4; x++) mbar_init(shared + K_FREE + 8 * x, 4);
+        for (uint32_t x = 0; x < 4; x++) mbar_init(shared + K_FREE + 8 * x, CTAS == 2 && x == 3 ? 8 : 4);
         mbar_init(shared + PD_FREE, 8);
         if (CTAS == 2) init_pair(shared);
         mbar_init_fence();
@@ -264,15 +264,15 @@ extern "C" __global__ void __launch_bounds__(KP_MLA_BWD_SM90_EVEN_THREADS, 1)
     if (CTAS == 2) cluster_sync();
     switch (threadIdx.x >> 7) {
     case 0:
-        registers_more<240>();
+        registers_more<MORE>();
         consume<0>(&p, shared);
         break;
     case 1:
-        registers_more<240>();
+        registers_more<MORE>();
         consume<1>(&p, shared);
         break;
     default:
-        registers_fewer<24>();
+        registers_fewer<504 - 2 * MORE>();
         /* told from one lane: the compiler sees that warps stay together, and that what they share can be shared */
         if (CTAS == 2 && (__shfl_sync(~0u, threadIdx.x >> 5, 0) & 3) >= PRODUCERS / 32)
             relay(&p, shared, threadIdx.x >> 5 & 1);

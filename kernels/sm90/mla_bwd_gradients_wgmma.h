@@ -51,7 +51,7 @@ static __device__ __forceinline__ void keep_sums(const struct kp_mla_bwd *p, uin
     if ((threadIdx.x & 127) == 0) {
         const count at = item_at(item);
         const struct item w = work_of(p, at);
-        const uint32_t tiles = (uint32_t)(slots_at(p, at, &w).n + 63) / 64;
+        const uint32_t tiles = (uint32_t)(slots_at(p, at, &w) + 63) / 64;
         const uint64_t base = PAIRS ? p->pairs + 4 * (uint64_t)((at * p->in.topk - (int64_t)n * 64) * D)
                                     : p->sum.data + 4 * (uint64_t)(w.b * p->sum.batch);
         keep4(shared + SUMS_AT, base, (uint64_t)item << 32 | (n + tiles));

@@ -11,77 +11,90 @@
 #include "kernels/device/cluster.h"
 #include "kernels/sm90/mla_bwd_cells_wgmma.h"
 
-/* How often stage w is filled in a tile. */
-static __device__ __forceinline__ constexpr uint32_t fillings(uint32_t w) { return SLICES > 8 && w == 0 ? 5 : 4; }
+/* Two stages a warpgroup, in turn: stage 0 in the place of P and dS, stage 1 in that of slice 6 + w of K, which is
+ * gathered when the tile's last filling has been read. How often stage y is filled in a tile. */
+static __device__ __forceinline__ constexpr uint32_t fillings(uint32_t w, uint32_t y) {
+    return SLICES > 8 && w == 0 && y == 0 ? 3 : 2;
+}
+static __device__ __forceinline__ constexpr uint32_t last_of(uint32_t w) { return SLICES > 8 && w == 0 ? 4 : 3; }
+/* Of the mbarriers of stage y of warpgroup w. */
+static __device__ __forceinline__ constexpr uint32_t number_of(uint32_t w, uint32_t y) { return 8 * (2 * w + y); }
 
 static __device__ __forceinline__ void init_pair(uint32_t shared) {
     mbar_init(shared + PD_READ, 8);
+    mbar_init(shared + K_READ, 4);
     mbar_init(shared + STAGE_LAST, 4);
-    for (uint32_t w = 0; w < 2; w++) {
-        mbar_init(shared + STAGE_FULL + 8 * w, 4);
-        mbar_init(shared + STAGE_FREE + 8 * w, 1);
-        mbar_init(shared + STAGE_READ + 8 * w, 4);
+    for (uint32_t x = 0; x < 4; x++) {
+        mbar_init(shared + STAGE_FULL + 8 * x, 4);
+        mbar_init(shared + STAGE_FREE + 8 * x, 1);
+        mbar_init(shared + STAGE_READ + 8 * x, 4);
     }
 }
 
-static __device__ __forceinline__ uint32_t stage_of(uint32_t shared, uint32_t w) {
-    return shared + STAGE_AT + w * SLICE + (uint32_t)(warp_of() * 2048 + lane_of() * 16);
+static __device__ __forceinline__ uint32_t stage_of(uint32_t shared, uint32_t w, uint32_t y) {
+    return shared + (y ? K_AT + (6 + w) * SLICE : P_AT + w * SLICE) + (uint32_t)(warp_of() * 2048 + lane_of() * 16);
 }
 
-/* The mbarrier of the i-th filling of stage w, and its phase in tile n. The fifth has its own: warpgroup 1 waits for
- * it, and not for those before, whose phases it could not tell from each other. */
+/* The mbarrier of the i-th filling of the stages of w, and its phase in tile n. The fifth has its own: warpgroup 1
+ * waits for it, and not for those before, whose phases it could not tell from each other. */
 static __device__ __forceinline__ uint32_t full_of(uint32_t shared, uint32_t w, uint32_t i) {
-    return shared + (i == 4 ? STAGE_LAST : STAGE_FULL + 8 * w);
+    return shared + (i == 4 ? STAGE_LAST : STAGE_FULL + number_of(w, i & 1));
 }
-static __device__ __forceinline__ uint32_t phase_of(uint32_t n, uint32_t i) { return i == 4 ? n & 1 : i & 1; }
+static __device__ __forceinline__ uint32_t phase_of(uint32_t n, uint32_t i) { return i == 4 ? n & 1 : i >> 1; }
 
-/* One lane: the warp's part of the i-th filling of stage w is expected. */
+/* One lane: the warp's part of the i-th filling is expected. */
 static __device__ __forceinline__ void expect_stage(uint32_t shared, uint32_t w, uint32_t i) {
     mbar_expect(full_of(shared, w, i), 32 * 64);
 }
 
-/* The i-th filling of the other CTA's stage W in tile n. */
+/* The i-th filling of the other CTA's stages of W. */
 template <int W>
 static __device__ __forceinline__ void send_half(uint32_t shared, const float a[16], uint32_t n, uint32_t i) {
     const uint32_t bar = full_of((uint32_t)recompute((int)shared), W, i); /* the address over there is not kept */
     const uint32_t there = cluster_address(bar, rank_of() ^ 1);
-    mbar_wait_cluster(shared + STAGE_FREE + 8 * W, ((uint32_t)recompute((int)n) * fillings(W) + i) & 1);
+    mbar_wait_cluster(shared + STAGE_FREE + number_of(W, i & 1),
+                      ((uint32_t)recompute((int)n) * fillings(W, i & 1) + (i >> 1)) & 1);
 #pragma unroll
     for (int k = 0; k < 4; k++)
-        cluster_send4(cluster_address(stage_of(shared, W) + k * 512, rank_of() ^ 1), a + 4 * k, there);
+        cluster_send4(cluster_address(stage_of(shared, W, i & 1) + k * 512, rank_of() ^ 1), a + 4 * k, there);
 }
 
-/* b += the i-th filling in tile n, of stage W, the fifth of stage 0. */
+/* b += the i-th filling, of a stage of W, the fifth of one of 0. */
 template <int W>
 static __device__ __forceinline__ void take_half(uint32_t shared, float b[16], uint32_t n, uint32_t i) {
     const uint32_t from = i == 4 ? 0 : W;
     mbar_wait_cluster(full_of(shared, from, i), phase_of(n, i));
 #pragma unroll
     for (int k = 0; k < 4; k++) {
-        const uint4 y = shared_load128(stage_of(shared, from) + k * 512);
+        const uint4 y = shared_load128(stage_of(shared, from, i & 1) + k * 512);
         b[4 * k] += __uint_as_float(y.x), b[4 * k + 1] += __uint_as_float(y.y);
         b[4 * k + 2] += __uint_as_float(y.z), b[4 * k + 3] += __uint_as_float(y.w);
     }
     __syncwarp();
-    if (i + 1 < fillings(W) && lane_of() == 0) {
-        expect_stage(shared, W, i + 1);
-        mbar_arrive(shared + STAGE_READ + 8 * W);
+    if (i < 4 && lane_of() == 0) {
+        if (i + 2 <= last_of(W)) {
+            expect_stage(shared, W, i + 2);
+            mbar_arrive(shared + STAGE_READ + number_of(W, i & 1));
+        }
+        if (i == 3) mbar_arrive(shared + K_FREE + 24);
     }
 }
 
-/* Warp w of two: tells the other CTA whenever stage w may be filled. */
+/* Warp w of two: tells the other CTA whenever a stage of w may be filled. */
 static __device__ __forceinline__ void relay(const struct kp_mla_bwd *p, uint32_t shared, uint32_t w) {
-    const uint32_t bar = shared + STAGE_FREE + 8 * w, there = cluster_address(bar, rank_of() ^ 1);
+    const uint32_t bar = shared + STAGE_FREE + number_of(w, 0), there = cluster_address(bar, rank_of() ^ 1);
     uint32_t n = 0, reads = 0;
     for (uint32_t item = 0; has_item(p, item); item++) {
         const struct item work = work_of(p, item_at(item));
-        for (int t = 0; 64 * t < slots_at(p, item_at(item), &work).n; t++, n++)
-            for (uint32_t i = 0; i < fillings(w); i++) {
-                if (i == 0)
-                    mbar_wait(shared + PD_READ, n & 1);
+        for (int t = 0; 64 * t < slots_at(p, item_at(item), &work); t++, n++)
+            for (uint32_t i = 0; i <= last_of(w); i++) {
+                if (i < 2)
+                    mbar_wait(shared + (i ? K_READ : PD_READ), n & 1);
+                else if (i == 3)
+                    mbar_wait(shared + STAGE_READ + number_of(w, 1), n & 1);
                 else
-                    mbar_wait(shared + STAGE_READ + 8 * w, reads++ & 1);
-                if (lane_of() == 0) cluster_release(there);
+                    mbar_wait(shared + STAGE_READ + number_of(w, 0), reads++ & 1);
+                if (lane_of() == 0) cluster_release(there + 8 * (i & 1));
             }
     }
 }

@@ -13,8 +13,6 @@ static_assert(CTAS == 1 || EVEN, "pairs of CTAs have the even form");
 constexpr int SLICES = D / 64, V_SLICES = KP_MLA_DIM_V / 64;
 /* Threads that gather, and how many 16-byte chunks of a slice each has. */
 constexpr int PRODUCERS = CTAS == 2 ? 64 : 128, PASSES = 512 / PRODUCERS, STEP = PRODUCERS / 8;
-/* Rows of a slice of Q, dO whose addresses are in registers together. */
-constexpr int AT_ONCE = EVEN ? 1 : 4;
 
 /* Shared memory by byte offsets. */
 constexpr uint32_t Q_AT = 0, DOUT_AT = Q_AT + SLICES * SLICE, K_AT = DOUT_AT + V_SLICES * SLICE;
@@ -29,9 +27,8 @@ constexpr uint32_t SUMS_AT = ROWS_AT + 64;    /* uint4: what is kept of an item 
 constexpr uint32_t BARS_AT = SUMS_AT + 32;    /* mbarriers */
 constexpr uint32_t Q_FULL = BARS_AT, Q_FREE = Q_FULL + 24, K_FULL = Q_FREE + 72, K_FREE = K_FULL + 40;
 constexpr uint32_t PD_FULL = K_FREE + 32, PD_FREE = PD_FULL + 8, PD_READ = PD_FREE + 8, STAGE_FULL = PD_READ + 8;
-constexpr uint32_t STAGE_FREE = STAGE_FULL + 16, STAGE_READ = STAGE_FREE + 16, STAGE_LAST = STAGE_READ + 16;
-constexpr uint32_t PLAN_END = STAGE_LAST + 8;
-constexpr uint32_t STAGE_AT = P_AT; /* CTAS = 2: float4 [2 warpgroups][4 warps][4][32 lanes], from the other CTA */
+constexpr uint32_t STAGE_FREE = STAGE_FULL + 32, STAGE_READ = STAGE_FREE + 32, STAGE_LAST = STAGE_READ + 32;
+constexpr uint32_t K_READ = STAGE_LAST + 8, PLAN_END = K_READ + 8;
 static_assert(BARS_AT % 8 == 0 && PLAN_END <= KP_MLA_BWD_SM90_SHARED(D), "the plan fits");
 static_assert(KP_MLA_BWD_SM90_SHARED(D) <= 232448, "what a CTA of Hopper may have");
 
@@ -39,6 +36,15 @@ static_assert(KP_MLA_BWD_SM90_SHARED(D) <= 232448, "what a CTA of Hopper may hav
  * these, the other four, slice 8; even: five groups, of two. */
 static __device__ __forceinline__ constexpr uint32_t slice_of(uint32_t x) {
     return x < 8 ? (x & 1) | (x & 2) << 1 | (x & 4) >> 1 : x;
+}
+
+/* The order in which those of K come and are multiplied. Pairs: 6 and 7 last, whose place is a stage till then. */
+static __device__ __forceinline__ constexpr uint32_t key_slice(uint32_t x) {
+    return CTAS == 2 && SLICES > 8 && x > 5 ? (x == 6 ? 8 : x - 1) : slice_of(x);
+}
+/* K_FULL: groups of two, of which one has slice 8 alone; -1: not the first of a group. */
+static __device__ __forceinline__ constexpr int group_of(uint32_t x) {
+    return CTAS == 2 && SLICES > 8 && x > 6 ? (x == 7 ? 4 : -1) : x % 2 ? -1 : (int)x / 2;
 }
 
 static __device__ __forceinline__ uint32_t rank_of(void) {
@@ -58,9 +64,8 @@ static __device__ __forceinline__ count item_at(uint32_t k) {
 static __device__ __forceinline__ int in_parts(const struct kp_mla_bwd *p) { return !PAIRS && p->parts > 0; }
 
 static __device__ __forceinline__ int has_item(const struct kp_mla_bwd *p, uint32_t k) {
-    count items = (count)p->n * (count)(EVEN ? recompute(p->head_blocks) : p->head_blocks);
-    if (in_parts(p)) items *= (count)(EVEN ? recompute(p->parts) : p->parts);
-    return item_at(k) < items;
+    if (EVEN) return item_at(k) < (count)p->items;
+    return item_at(k) < (count)p->n * (count)p->head_blocks * (count)(in_parts(p) ? p->parts : 1);
 }
 
 static __device__ __forceinline__ struct item work_of(const struct kp_mla_bwd *p, count at) {
@@ -77,15 +82,17 @@ static __device__ __forceinline__ const struct kp_mla_row *states_of(const struc
     return (const struct kp_mla_row *)p->rows + ((w->b * p->in.seq_q + w->i) * p->in.heads_q + w->head);
 }
 
-/* The slots of an item, or of its part. */
-static __device__ __forceinline__ struct slots slots_at(const struct kp_mla_bwd *p, count at, const struct item *w) {
-    struct slots s = slots_of(&p->in, w->b, w->i);
-    if (!in_parts(p)) return s;
-    const uint32_t parts = (uint32_t)p->parts, part = (uint32_t)(at % (count)parts), tiles = ((uint32_t)s.n + 63) / 64;
-    const int from = (int)(part * tiles / parts * 64), end = (int)((part + 1) * tiles / parts * 64);
-    s.idx += from;
-    s.n = min(s.n, end) - from;
-    return s;
+/* Of an item's n slots, those of its part: how many; *from: the first. */
+static __device__ __forceinline__ int part_of(const struct kp_mla_bwd *p, count at, int n, int *from) {
+    const uint32_t parts = (uint32_t)p->parts, part = (uint32_t)(at % (count)parts), tiles = ((uint32_t)n + 63) / 64;
+    *from = (int)(part * tiles / parts * 64);
+    return min(n, (int)((part + 1) * tiles / parts * 64)) - *from;
+}
+/* The number of slots of an item, or of its part. */
+static __device__ __forceinline__ int slots_at(const struct kp_mla_bwd *p, count at, const struct item *w) {
+    const int n = slots_of(&p->in, w->b, w->i).n;
+    int from;
+    return in_parts(p) ? part_of(p, at, n, &from) : n;
 }
 
 /* ------------------------------------------------------------------ producers ---------------------- */
@@ -108,9 +115,8 @@ static __device__ __forceinline__ void keep4(uint32_t at, uint64_t x, uint64_t y
 static __device__ __forceinline__ void keep_item(const struct kp_mla_bwd *p, uint32_t item, uint32_t shared) {
     named_sync(4, PRODUCERS); /* the last item's is read */
     if ((threadIdx.x & (PRODUCERS - 1)) == 0) {
-        const count at = item_at(item);
-        const struct item w = work_of(p, at);
-        const struct slots s = slots_at(p, at, &w);
+        const struct item w = work_of(p, item_at(item));
+        const struct slots s = slots_of(&p->in, w.b, w.i);
         keep4(shared + ITEM_AT, (uint64_t)s.idx, (uint64_t)s.keys << 32 | (uint32_t)s.n);
         keep4(shared + ITEM_AT + 16, p->in.kv.data + 2 * (uint64_t)(w.b * p->in.kv.batch),
               (uint32_t)max(p->in.heads_q - w.head, 0));
@@ -118,26 +124,25 @@ static __device__ __forceinline__ void keep_item(const struct kp_mla_bwd *p, uin
               p->in.q.data + 2 * (uint64_t)(w.b * p->in.q.batch + w.i * p->in.q.row + w.head * p->in.q.head),
               p->dout.data + 2 * (uint64_t)(w.b * p->dout.batch + w.i * p->dout.row + w.head * p->dout.head));
         keep4(shared + ITEM_AT + 48, (uint64_t)states_of(p, &w), item);
+        if (in_parts(p)) { /* afterwards, when the registers are free again */
+            const uint4 x = shared_load128(shared + ITEM_AT);
+            int from;
+            const int n = part_of(p, item_at((uint32_t)recompute((int)item)), (int)x.z, &from);
+            keep4(shared + ITEM_AT, ((uint64_t)x.y << 32 | x.x) + 4 * (uint64_t)(uint32_t)from,
+                  (uint64_t)x.w << 32 | (uint32_t)n);
+        }
     }
     named_sync(4, PRODUCERS);
-}
-
-/* Even: the copies of all groups but the latest PENDING are there and the matrix units may see them; the thread's
- * arrival. No fence is left to the consumers, who would wait in it for their own additions to memory. */
-template <int PENDING> static __device__ __forceinline__ void settle_copies(uint32_t barrier) {
-    copy_wait(PENDING);
-    async_fence();
-    mbar_arrive(barrier);
 }
 
 /* Rows of heads that do not exist or are empty become zeros: no NaN of theirs reaches dkv. */
 static __device__ __forceinline__ void load_heads(const struct kp_mla_bwd *p, uint32_t shared, uint32_t parity) {
     uint32_t alive = 0;
     {
-        const int thread = (EVEN ? recompute((int)threadIdx.x) : (int)threadIdx.x) & (PRODUCERS - 1);
+        const int thread = (int)threadIdx.x & (PRODUCERS - 1);
         const struct kp_mla_row *states = (const struct kp_mla_row *)kept(shared + ITEM_AT + 48);
         const int heads = (int)shared_load32(shared + ITEM_AT + 24);
-#pragma unroll(AT_ONCE)
+#pragma unroll
         for (int k = 0; k < PASSES; k++)
             if ((thread >> 3) + STEP * k < heads)
                 alive |= (uint32_t)(states[(thread >> 3) + STEP * k].lse2 != INF) << k;
@@ -148,7 +153,7 @@ static __device__ __forceinline__ void load_heads(const struct kp_mla_bwd *p, ui
             shared_store128(shared + STATE_AT + 16 * (uint32_t)thread,
                             make_uint4(__float_as_uint(y.x), __float_as_uint(y.y), __float_as_uint(y.z), 0));
             __syncwarp();
-            if (!EVEN && (thread & 31) == 0) mbar_arrive(shared + Q_FULL);
+            if ((thread & 31) == 0) mbar_arrive(shared + Q_FULL);
         }
     }
 #pragma unroll 1
@@ -158,23 +163,19 @@ static __device__ __forceinline__ void load_heads(const struct kp_mla_bwd *p, ui
         const int thread = recompute((int)threadIdx.x) & (PRODUCERS - 1);
         const uint32_t to = shared + place_of() + x * SLICE, column = (uint32_t)(thread & 7) * 8 + x * 64;
         const uint16_t *q = (const uint16_t *)kept(shared + ITEM_AT + 32) + column;
-#pragma unroll(AT_ONCE)
+#pragma unroll
         for (int k = 0; k < PASSES; k++)
             copy_async16(to + Q_AT + k * STEP * 128, q + (alive >> k & 1 ? (thread >> 3) + STEP * k : 0) * p->in.q.head,
                          alive >> k & 1 ? 16 : 0);
         if (x < V_SLICES) {
             const uint16_t *o = (const uint16_t *)kept(shared + ITEM_AT + 40) + column;
-#pragma unroll(AT_ONCE)
+#pragma unroll
             for (int k = 0; k < PASSES; k++)
                 copy_async16(to + DOUT_AT + k * STEP * 128,
                              o + (alive >> k & 1 ? (thread >> 3) + STEP * k : 0) * p->dout.head,
                              alive >> k & 1 ? 16 : 0);
         }
-        if (!EVEN && (i % 4 == 3 || i == 8)) mbar_arrive_copies(shared + Q_FULL + 8 * (i >> 2));
-    }
-    if (EVEN) {
-        copy_commit();
-        settle_copies<0>(shared + Q_FULL);
+        if (i % 4 == 3 || i == 8) mbar_arrive_copies(shared + Q_FULL + 8 * (i >> 2));
     }
 }
 

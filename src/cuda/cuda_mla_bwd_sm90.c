@@ -16,6 +16,7 @@ static struct attn_cuda_mla_bwd_main main_of(const struct attn_kernel *k) {
         .shared_bytes = KP_MLA_BWD_SM90_SHARED(c->dim),
         .ctas = 1,
         .cluster = c->ctas,
+        .turned = c->even != 0,
         .parts = !c->deterministic,
         .pairs = c->deterministic,
     };

@@ -58,6 +58,11 @@ static int64_t dist_blocks(const struct attn_cuda_mla_bwd_main *m, const struct 
     return g->head_blocks * (m->dist_blocks > 1 ? m->dist_blocks : 1);
 }
 
+/* dkv is summed in itself where it is f32 and its columns stand in their order. */
+static int sums_apart(const struct attn_cuda_mla_bwd_main *m, const attn_problem *p) {
+    return m->turned || p->dkv_dtype != ATTN_F32;
+}
+
 static uint64_t take(struct geometry *g, int wanted, int64_t n, int64_t bytes) {
     const uint64_t at = g->end;
     if (wanted) g->end += ((uint64_t)n * (uint64_t)bytes + 255) / 256 * 256;
@@ -119,7 +124,7 @@ static struct geometry lay_out(const struct attn_cuda_mla_bwd_main *m, const str
     choose_ranges(&g, m, dev, p);
     choose_parts(&g, m, dev, p);
     g.rows = take(&g, 1, g.queries * p->heads_q, sizeof(struct kp_mla_row));
-    g.sum = take(&g, has_keys && p->dkv_dtype != ATTN_F32, p->batch * p->seq_k * p->dim_qk, sizeof(float));
+    g.sum = take(&g, has_keys && sums_apart(m, p), p->batch * p->seq_k * p->dim_qk, sizeof(float));
     g.part_dist = take(&g, attn_core_has(p, ATTN_WITH_DIST), dist_blocks(m, &g) * g.queries * p->topk, sizeof(float));
     g.pairs = take(&g, m->pairs && has_keys, g.chunk * g.head_blocks * p->topk * p->dim_qk, sizeof(float));
     for (int x = 0; x < 2; x++) {
@@ -199,6 +204,7 @@ static attn_status queue_main(const struct run *r, int64_t listed) {
     struct kp_mla_bwd kp = r->kp;
     const int64_t items = kp.n * r->g.head_blocks * (kp.parts > 0 ? kp.parts : 1),
                   cluster = r->m->cluster > 1 ? r->m->cluster : 1;
+    kp.items = (int32_t)lesser(items, INT32_MAX);
     if (r->g.ranges) {
         const uint64_t before = (uint64_t)listed * sizeof(int32_t), topk = (uint64_t)r->p->topk;
         kp.in.indices.data = r->ranges.list - before * topk;
@@ -229,7 +235,6 @@ static attn_status queue_sum(struct run *r) {
     return queue_step(r, SUM, blocks(r->p->batch * r->p->seq_k, WARPS));
 }
 
-/* dkv is summed in itself where it is f32, else in the workspace. */
 static void set_sum(struct run *r, uint64_t workspace) {
     struct kp_mla_bwd *kp = &r->kp;
     const attn_problem *p = r->p;
@@ -239,13 +244,15 @@ static void set_sum(struct run *r, uint64_t workspace) {
     }
     kp->sum = kp->dkv;
     /* Without queries nothing is added: dkv is zeroed, or left alone. */
-    if (r->g.queries > 0 && p->dkv_dtype != ATTN_F32)
+    if (r->g.queries > 0 && sums_apart(r->m, p)) {
+        if (r->m->turned) kp->steps |= KP_MLA_BWD_TURNED;
         kp->sum = (struct kp_view){.data = workspace + r->g.sum,
                                    .batch = p->seq_k * p->dim_qk,
                                    .row = p->dim_qk,
                                    .column = 1,
                                    .dtype = KP_F32,
                                    .chunk = 16};
+    }
     if (kp->sum.data != kp->dkv.data || !attn_core_has(p, ATTN_ACCUMULATE)) kp->steps |= KP_MLA_BWD_ZERO;
     if (attn_core_has(p, ATTN_ACCUMULATE)) kp->steps |= KP_MLA_BWD_ACCUMULATE;
 }
