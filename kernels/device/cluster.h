@@ -32,12 +32,16 @@ static __device__ __forceinline__ void cluster_send4(uint32_t at, const float x[
 static __device__ __forceinline__ void mbar_expect(uint32_t at, uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.release.cta.shared::cta.b64 _, [%0], %1;" ::"r"(at), "r"(bytes) : "memory");
 }
-/* One arrival at another CTA's mbarrier, which tells what this thread has done and seen. It waits for all additions to
- * memory of the thread: only threads that make none should call it. */
-static __device__ __forceinline__ void cluster_release(uint32_t at) {
-    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(at) : "memory");
+/* One arrival at another CTA's mbarrier: what this thread has read of its own shared memory, and what others told it of
+ * by barriers here, may be overwritten from there. The scope is the CTA's, of which the other is none: a release at the
+ * scope of the cluster waits in a MEMBAR for all additions to memory of the thread (900 cycles even where there are
+ * none), and shared memory needs none of that, because loads of it are done when their numbers are used, before the
+ * arrival is sent. Every kernel whose CTAs free each other's stages of a multicast rests on the same. No word about
+ * global memory goes this way. */
+static __device__ __forceinline__ void cluster_arrive(uint32_t at) {
+    asm volatile("mbarrier.arrive.release.cta.shared::cluster.b64 _, [%0];" ::"r"(at) : "memory");
 }
-/* mbar_wait for a phase that another CTA completes, by cluster_release or cluster_send4. */
+/* mbar_wait for a phase that another CTA completes, by cluster_arrive or cluster_send4. */
 static __device__ __forceinline__ void mbar_wait_cluster(uint32_t at, uint32_t parity) {
     uint32_t done;
     do

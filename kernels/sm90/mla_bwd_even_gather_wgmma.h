@@ -26,48 +26,36 @@ static __device__ __forceinline__ void note_rows(uint32_t shared, int t, uint32_
     if (lane < 2) shared_store32(shared + MASK_AT + 8 * parity + 4 * lane, lane ? hi : lo);
 }
 
-/* Rows that a thread has addresses of: all four, or two of a pair's eight, which it reads anew for every two slices. */
-constexpr int HELD = CTAS == 2 ? 4 : 4;
-/* Where they begin, at its chunk (row 0 for slots that are not valid), and, from bit 4 on,
+/* Where the rows of a thread's copies begin, at its chunk (row 0 for slots that are not valid), and, from bit 4 on,
  * which are valid. */
 struct copies {
-    const uint16_t *from[HELD];
+    const uint16_t *from[PASSES];
     uint32_t valid;
 };
-/* Passes first .. first + HELD - 1 of the tile whose notes are in place `parity`. */
+/* Of the tile whose notes are in place `parity`. */
 static __device__ __forceinline__ void find_rows(const struct kp_mla_bwd *p, uint32_t shared, struct copies *c,
-                                                 uint32_t parity, int first) {
+                                                 uint32_t parity) {
     const uint32_t thread = (uint32_t)recompute((int)threadIdx.x) & (PRODUCERS - 1);
-    const uint32_t note = shared + NOTE_AT + 256 * parity + 4 * (thread >> 3) + 4 * STEP * (uint32_t)first;
+    const uint32_t note = shared + NOTE_AT + 256 * parity + 4 * (thread >> 3);
     const uint16_t *kv = (const uint16_t *)kept(shared + ITEM_AT + 16) + (thread & 7) * 8;
-    int32_t row[HELD];
+    int32_t row[PASSES];
     c->valid = 0;
 #pragma unroll
-    for (int k = 0; k < HELD; k++) row[k] = (int32_t)shared_load32(note + 4 * STEP * k);
+    for (int k = 0; k < PASSES; k++) row[k] = (int32_t)shared_load32(note + 4 * STEP * k);
 #pragma unroll
-    for (int k = 0; k < HELD; k++) {
+    for (int k = 0; k < PASSES; k++) {
         c->valid |= (row[k] >= 0 ? 16u : 0) << k;
         c->from[k] = kv + max(row[k], 0) * p->in.kv.row;
     }
 }
-/* Of slices x .. x + n - 1. */
-static __device__ __forceinline__ void copy_rows(uint32_t shared, const struct copies *c, int first, uint32_t x,
-                                                 uint32_t n) {
-    const uint32_t to = shared + K_AT + place_of() + x * SLICE + (uint32_t)first * STEP * 128;
+/* Slices x .. x + n - 1. */
+static __device__ __forceinline__ void gather_slices(uint32_t shared, const struct copies *c, uint32_t x, uint32_t n) {
+    const uint32_t to = shared + K_AT + place_of() + x * SLICE;
 #pragma unroll
-    for (int k = 0; k < HELD; k++)
+    for (int k = 0; k < PASSES; k++)
 #pragma unroll
         for (uint32_t y = 0; y < n; y++)
             copy_async16(to + k * STEP * 128 + y * SLICE, c->from[k] + (x + y) * 64, c->valid >> k & 16);
-}
-/* Slices x .. x + n - 1 whole. */
-static __device__ __forceinline__ void gather_slices(const struct kp_mla_bwd *p, uint32_t shared, struct copies *c,
-                                                     uint32_t parity, uint32_t x, uint32_t n) {
-#pragma unroll
-    for (int first = 0; first < PASSES; first += HELD) {
-        if (CTAS == 2) find_rows(p, shared, c, parity, first);
-        copy_rows(shared, c, first, x, n);
-    }
     copy_commit();
 }
 
@@ -79,17 +67,12 @@ static __device__ __forceinline__ void copy_heads(const struct kp_mla_bwd *p, ui
         const int thread = recompute((int)threadIdx.x) & (PRODUCERS - 1);
         const struct kp_mla_row *states = (const struct kp_mla_row *)kept(shared + ITEM_AT + 48);
         const int heads = (int)shared_load32(shared + ITEM_AT + 24);
-#pragma unroll 1
-        for (int first = 0; first < PASSES; first += 4) { /* four loads at once */
-            float lse2[4];
+        float lse2[PASSES];
 #pragma unroll
-            for (int k = 0; k < 4; k++) {
-                const int row = (thread >> 3) + STEP * (first + k);
-                lse2[k] = row < heads ? states[row].lse2 : INF;
-            }
+        for (int k = 0; k < PASSES; k++)
+            lse2[k] = (thread >> 3) + STEP * k < heads ? states[(thread >> 3) + STEP * k].lse2 : INF;
 #pragma unroll
-            for (int k = 0; k < 4; k++) alive |= (lse2[k] != INF ? 16u : 0) << (first + k);
-        }
+        for (int k = 0; k < PASSES; k++) alive |= (lse2[k] != INF ? 16u : 0) << k;
         mbar_wait(shared + Q_FREE, parity);
         if (thread < 64) {
             float4 y = make_float4(INF, 0, 0, 0);
@@ -105,12 +88,12 @@ static __device__ __forceinline__ void copy_heads(const struct kp_mla_bwd *p, ui
         const int thread = recompute((int)threadIdx.x) & (PRODUCERS - 1);
         const uint32_t column = (uint32_t)(thread & 7) * 8 + x * 64;
         const uint16_t *q = (const uint16_t *)kept(shared + ITEM_AT + 32) + (thread >> 3) * p->in.q.head + column;
-#pragma unroll(CTAS == 2 ? 1 : 4)
+#pragma unroll
         for (int k = 0; k < PASSES; k++, q += STEP * p->in.q.head) /* 16 bytes, or none: then the address is not used */
             copy_async16(to + Q_AT + k * STEP * 128, q, alive >> k & 16);
         if (x >= V_SLICES) continue;
         const uint16_t *o = (const uint16_t *)kept(shared + ITEM_AT + 40) + (thread >> 3) * p->dout.head + column;
-#pragma unroll(CTAS == 2 ? 1 : 4)
+#pragma unroll
         for (int k = 0; k < PASSES; k++, o += STEP * p->dout.head)
             copy_async16(to + DOUT_AT + k * STEP * 128, o, alive >> k & 16);
     }
@@ -128,10 +111,9 @@ static __device__ __forceinline__ void settle_copies(int pending) {
 }
 
 /* The last two slices, whose place is a stage until then. */
-static __device__ __forceinline__ void gather_late(const struct kp_mla_bwd *p, uint32_t shared, struct copies *c,
-                                                   uint32_t parity) {
+static __device__ __forceinline__ void gather_late(uint32_t shared, const struct copies *c, uint32_t parity) {
     mbar_wait(shared + K_FREE + 24, parity ^ 1);
-    gather_slices(p, shared, c, parity, 6, 2);
+    gather_slices(shared, c, 6, 2);
 }
 
 static __device__ __forceinline__ void produce_even(const struct kp_mla_bwd *p, uint32_t shared) {
@@ -146,19 +128,19 @@ static __device__ __forceinline__ void produce_even(const struct kp_mla_bwd *p, 
                 mbar_wait(shared + K_FREE, (state & 1) ^ 1);
             named_sync(4, PRODUCERS);
             struct copies c;
-            if (CTAS == 1) find_rows(p, shared, &c, state & 1, 0);
+            find_rows(p, shared, &c, state & 1);
 #pragma unroll
             for (uint32_t i = 0; i < (LATE ? 6 : 8); i += 2) {
                 const uint32_t x = key_slice(i);
                 mbar_wait(shared + K_FREE + 4 * x, (state & 1) ^ 1); /* of slices x, x + 1 */
-                gather_slices(p, shared, &c, state & 1, x, 2);
+                gather_slices(shared, &c, x, 2);
             }
             if (SLICES > 8) {
                 if (LATE) mbar_wait(shared + K_READ, (state & 1) ^ 1);
-                gather_slices(p, shared, &c, state & 1, 8, 1);
+                gather_slices(shared, &c, 8, 1);
             }
             if (state < 4) { /* the first tile needs all of it */
-                if (LATE) gather_late(p, shared, &c, state & 1);
+                if (LATE) gather_late(shared, &c, state & 1);
                 copy_heads(p, shared, (state >> 1) ^ 1);
                 copy_commit();
                 settle_copies(0);
@@ -174,7 +156,7 @@ static __device__ __forceinline__ void produce_even(const struct kp_mla_bwd *p, 
                 mbar_arrive(shared + K_FULL + 8 * g);
             }
             if (LATE) {
-                gather_late(p, shared, &c, state & 1);
+                gather_late(shared, &c, state & 1);
                 settle_copies(0);
                 mbar_arrive(shared + K_FULL + 8 * (GROUPS - 1));
             }

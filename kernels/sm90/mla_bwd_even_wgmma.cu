@@ -17,7 +17,7 @@
  * memory, have no fence to wait in. The next tile is gathered under dKV.
  *
  * Roles (384 threads, 1 CTA an SM): warpgroups 0 and 1, 240 registers: dQ 144, S or dP or two sets of sums 32, operands
- * 32, the rest 32; 2: producers, 24 (CTAS = 2: two warps of them, the others relay).
+ * 32, the rest 32; 2: producers, 24.
  * 384 threads start with 168 each: 504 = 2 x 240 + 24 is all that there is.
  * Shared memory: as mla_bwd_wgmma.cu; CTAS = 2: the stages, what the other CTA sends, take the place of P and dS and of
  * slices 6 and 7 of K, which is why these come last.
@@ -28,12 +28,11 @@
  *   K_FREE [4]           4 warps of w, dQ being done with slices 4 w, 4 w + 1, then with the next two --> producers;
  *                        CTAS = 2, the last: 8 warps, the stages in the place of slices 6 and 7 being read
  *   PD_FREE              8 warps, P and dS (CTAS = 2: the last stage) being read --> 0, 1
- *   PD_READ, K_READ      CTAS = 2: 8 warps, P and dS being read; 4 warps of 1, dQ being done with slices 6, 7 and 8:
- *                        the stages there may be filled --> relays; for slice 8 --> producers
+ *   K_READ               CTAS = 2: 4 warps of 1, dQ being done with slices 6, 7 and 8 --> producers
+ *   STAGE_OPEN [y]       the other CTA's: 8 warps, P and dS being read; 4 warps of 1, as for K_READ --> 0, 1
  *   STAGE_FULL [w][y]    4 warps, and the bytes that the other CTA sends --> w
  *   STAGE_LAST           the same for the fifth filling of w = 0, which is slice 8's --> 1
- *   STAGE_READ [w][y]    4 warps: read, may be filled again --> relay w
- *   STAGE_FREE [w][y]    the other CTA's relay w --> w
+ *   STAGE_FREE [w][y]    the other CTA's 4 warps: read, may be filled again --> w
  *   named 1, 2           a warpgroup: its item, sums of P' for dist
  *   named 4              producers: their item
  *   named 5, 6           0, 1: scores and dP are exchanged; P and dS are written
@@ -231,13 +230,19 @@ template <int W> static __device__ __forceinline__ void consume(const struct kp_
             if (lane_of() == 0) {
                 if (CTAS == 2) expect_stage(shared, W, 0), expect_stage(shared, W, 1);
                 mbar_arrive(shared + K_FREE + 16 * W);
-                mbar_arrive(shared + (CTAS == 2 ? PD_READ : PD_FREE));
+                if (CTAS == 2)
+                    tell_other(shared + STAGE_OPEN);
+                else
+                    mbar_arrive(shared + PD_FREE);
             }
             find_places(p, &to, shared, shared + SUMS_AT + 16 * W, parity & 1, CTAS == 2 ? rank_of() : 0);
             wgmma_wait(1);
             wgmma_hold(q, 128);
             wgmma_hold(rope, 16);
-            if (lane_of() == 0) mbar_arrive(shared + (CTAS == 2 && W ? K_READ : K_FREE + 16 * W + 8));
+            if (lane_of() == 0) {
+                mbar_arrive(shared + (CTAS == 2 && W ? K_READ : K_FREE + 16 * W + 8));
+                if (CTAS == 2 && W) tell_other(shared + STAGE_OPEN + 8);
+            }
             gradients<W>(shared, a, &t, &to, n, i + 1 == tiles);
         }
         if (tiles) parity ^= 2;
@@ -271,13 +276,7 @@ extern "C" __global__ void __launch_bounds__(KP_MLA_BWD_SM90_EVEN_THREADS, 1)
         registers_more<MORE>();
         consume<1>(&p, shared);
         break;
-    default:
-        registers_fewer<504 - 2 * MORE>();
-        /* told from one lane: the compiler sees that warps stay together, and that what they share can be shared */
-        if (CTAS == 2 && (__shfl_sync(~0u, threadIdx.x >> 5, 0) & 3) >= PRODUCERS / 32)
-            relay(&p, shared, threadIdx.x >> 5 & 1);
-        else
-            produce_even(&p, shared);
+    default: registers_fewer<504 - 2 * MORE>(); produce_even(&p, shared);
     }
     if (CTAS == 2) cluster_sync();
 }

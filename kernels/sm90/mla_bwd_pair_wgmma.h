@@ -3,9 +3,8 @@
  * sends 32, as sums of its own heads, to a stage of the other, and adds what it receives to its own sums of the other
  * 32. Of slice 8, warpgroup 0 sends and warpgroup 1 adds, from the stage of warpgroup 0.
  *
- * Whoever tells the other CTA that a stage may be filled must release at the scope of the cluster, and for a thread
- * that has additions to memory under way such a release waits until memory has performed them. So the warps that read a
- * stage tell a warp of their own CTA that never adds, the relay, and it tells the other CTA. */
+ * Who has read a stage tells the other CTA by an arrival there (cluster_arrive), which does not wait for the additions
+ * to memory that its thread has under way. */
 #ifndef ATTN_SM90_MLA_BWD_PAIR_WGMMA_H
 #define ATTN_SM90_MLA_BWD_PAIR_WGMMA_H
 #include "kernels/device/cluster.h"
@@ -21,13 +20,13 @@ static __device__ __forceinline__ constexpr uint32_t last_of(uint32_t w) { retur
 static __device__ __forceinline__ constexpr uint32_t number_of(uint32_t w, uint32_t y) { return 8 * (2 * w + y); }
 
 static __device__ __forceinline__ void init_pair(uint32_t shared) {
-    mbar_init(shared + PD_READ, 8);
     mbar_init(shared + K_READ, 4);
+    mbar_init(shared + STAGE_OPEN, 8);
+    mbar_init(shared + STAGE_OPEN + 8, 4);
     mbar_init(shared + STAGE_LAST, 4);
     for (uint32_t x = 0; x < 4; x++) {
         mbar_init(shared + STAGE_FULL + 8 * x, 4);
-        mbar_init(shared + STAGE_FREE + 8 * x, 1);
-        mbar_init(shared + STAGE_READ + 8 * x, 4);
+        mbar_init(shared + STAGE_FREE + 8 * x, 4);
     }
 }
 
@@ -42,6 +41,9 @@ static __device__ __forceinline__ uint32_t full_of(uint32_t shared, uint32_t w, 
 }
 static __device__ __forceinline__ uint32_t phase_of(uint32_t n, uint32_t i) { return i == 4 ? n & 1 : i >> 1; }
 
+/* One lane: this CTA's mbarrier at `at` has a fellow in the other. */
+static __device__ __forceinline__ void tell_other(uint32_t at) { cluster_arrive(cluster_address(at, rank_of() ^ 1)); }
+
 /* One lane: the warp's part of the i-th filling is expected. */
 static __device__ __forceinline__ void expect_stage(uint32_t shared, uint32_t w, uint32_t i) {
     mbar_expect(full_of(shared, w, i), 32 * 64);
@@ -52,8 +54,11 @@ template <int W>
 static __device__ __forceinline__ void send_half(uint32_t shared, const float a[16], uint32_t n, uint32_t i) {
     const uint32_t bar = full_of((uint32_t)recompute((int)shared), W, i); /* the address over there is not kept */
     const uint32_t there = cluster_address(bar, rank_of() ^ 1);
-    mbar_wait_cluster(shared + STAGE_FREE + number_of(W, i & 1),
-                      ((uint32_t)recompute((int)n) * fillings(W, i & 1) + (i >> 1)) & 1);
+    if (i < 2) /* its P and dS, its slices 6 and 7 of K are read */
+        mbar_wait_cluster(shared + STAGE_OPEN + 8 * i, (uint32_t)recompute((int)n) & 1);
+    else /* the second and the third filling of stage 0 of W = 0, or one a tile */
+        mbar_wait_cluster(shared + STAGE_FREE + number_of(W, i & 1),
+                          fillings(W, i & 1) == 3 ? i >> 2 : (uint32_t)recompute((int)n) & 1);
 #pragma unroll
     for (int k = 0; k < 4; k++)
         cluster_send4(cluster_address(stage_of(shared, W, i & 1) + k * 512, rank_of() ^ 1), a + 4 * k, there);
@@ -74,28 +79,10 @@ static __device__ __forceinline__ void take_half(uint32_t shared, float b[16], u
     if (i < 4 && lane_of() == 0) {
         if (i + 2 <= last_of(W)) {
             expect_stage(shared, W, i + 2);
-            mbar_arrive(shared + STAGE_READ + number_of(W, i & 1));
+            tell_other((uint32_t)recompute((int)shared) + STAGE_FREE + number_of(W, i & 1));
         }
         if (i == 3) mbar_arrive(shared + K_FREE + 24);
     }
 }
 
-/* Warp w of two: tells the other CTA whenever a stage of w may be filled. */
-static __device__ __forceinline__ void relay(const struct kp_mla_bwd *p, uint32_t shared, uint32_t w) {
-    const uint32_t bar = shared + STAGE_FREE + number_of(w, 0), there = cluster_address(bar, rank_of() ^ 1);
-    uint32_t n = 0, reads = 0;
-    for (uint32_t item = 0; has_item(p, item); item++) {
-        const struct item work = work_of(p, item_at(item));
-        for (int t = 0; 64 * t < slots_at(p, item_at(item), &work); t++, n++)
-            for (uint32_t i = 0; i <= last_of(w); i++) {
-                if (i < 2)
-                    mbar_wait(shared + (i ? K_READ : PD_READ), n & 1);
-                else if (i == 3)
-                    mbar_wait(shared + STAGE_READ + number_of(w, 1), n & 1);
-                else
-                    mbar_wait(shared + STAGE_READ + number_of(w, 0), reads++ & 1);
-                if (lane_of() == 0) cluster_release(there + 8 * (i & 1));
-            }
-    }
-}
 #endif

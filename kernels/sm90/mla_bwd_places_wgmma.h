@@ -6,8 +6,8 @@
 #define ATTN_SM90_MLA_BWD_PLACES_WGMMA_H
 #include "kernels/sm90/mla_bwd_dkv_wgmma.h"
 
-/* Where a lane adds, [2 r + i] for slots (g & ~1) + i + 8 r of its warp: of the 32 numbers the 16 that even lanes g hold
- * of even slots and odd lanes of odd ones come first. An odd address: a slot that is not valid. */
+/* Where a lane adds, [2 r + i] for slots (g & ~1) + i + 8 r of its warp: of the 32 numbers the 16 that even lanes g
+ * hold of even slots and odd lanes of odd ones come first. An odd address: a slot that is not valid. */
 constexpr int LINES = CTAS == 1;
 struct places {
     uint64_t at[LINES ? 4 : 2];

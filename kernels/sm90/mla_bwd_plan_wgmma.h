@@ -12,7 +12,7 @@ static_assert(D == 576 || D == 512, "the slices of a key row");
 static_assert(CTAS == 1 || EVEN, "pairs of CTAs have the even form");
 constexpr int SLICES = D / 64, V_SLICES = KP_MLA_DIM_V / 64;
 /* Threads that gather, and how many 16-byte chunks of a slice each has. */
-constexpr int PRODUCERS = CTAS == 2 ? 64 : 128, PASSES = 512 / PRODUCERS, STEP = PRODUCERS / 8;
+constexpr int PRODUCERS = 128, PASSES = 512 / PRODUCERS, STEP = PRODUCERS / 8;
 
 /* Shared memory by byte offsets. */
 constexpr uint32_t Q_AT = 0, DOUT_AT = Q_AT + SLICES * SLICE, K_AT = DOUT_AT + V_SLICES * SLICE;
@@ -26,8 +26,8 @@ constexpr uint32_t ROWS_AT = ITEM_AT + 64;    /* uint4 [2 warpgroups][2]: what c
 constexpr uint32_t SUMS_AT = ROWS_AT + 64;    /* uint4: what is kept of an item to add gradients; even: [2] */
 constexpr uint32_t BARS_AT = SUMS_AT + 32;    /* mbarriers */
 constexpr uint32_t Q_FULL = BARS_AT, Q_FREE = Q_FULL + 24, K_FULL = Q_FREE + 72, K_FREE = K_FULL + 40;
-constexpr uint32_t PD_FULL = K_FREE + 32, PD_FREE = PD_FULL + 8, PD_READ = PD_FREE + 8, STAGE_FULL = PD_READ + 8;
-constexpr uint32_t STAGE_FREE = STAGE_FULL + 32, STAGE_READ = STAGE_FREE + 32, STAGE_LAST = STAGE_READ + 32;
+constexpr uint32_t PD_FULL = K_FREE + 32, PD_FREE = PD_FULL + 8, STAGE_OPEN = PD_FREE + 8, STAGE_FULL = STAGE_OPEN + 16;
+constexpr uint32_t STAGE_FREE = STAGE_FULL + 32, STAGE_LAST = STAGE_FREE + 32;
 constexpr uint32_t K_READ = STAGE_LAST + 8, PLAN_END = K_READ + 8;
 static_assert(BARS_AT % 8 == 0 && PLAN_END <= KP_MLA_BWD_SM90_SHARED(D), "the plan fits");
 static_assert(KP_MLA_BWD_SM90_SHARED(D) <= 232448, "what a CTA of Hopper may have");

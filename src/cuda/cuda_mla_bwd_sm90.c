@@ -42,8 +42,9 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
 }
 
 /* Rounds of items over the multiprocessors, an item or, where it can be cut, a tile at least; heads are padded to 64
- * (pairs: 128), slots to 64. Microseconds of a tile are what was measured; the even form was not, and stands behind
- * until it is. */
+ * (pairs: 128), slots to 64. Seconds of a tile of D = 576 were measured on an H100, its sums within the second-level
+ * cache (docs/kernels/mla_bwd_sm90.md); those of a pair in an earlier form, those of f16 in the even form not yet: it
+ * stands behind until they are. */
 static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
     const struct kp_mla_bwd_sm90_config *c = k->impl;
     const double n_sms = attn_cuda_limits_of(dev)->n_sms,
@@ -51,8 +52,13 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
     const double items = (double)p->batch * (double)p->seq_q * blocks, tiles = (double)((p->topk + 63) / 64);
     const int cut = !c->deterministic && !attn_core_has(p, ATTN_WITH_DIST); /* items of the last round, in parts */
     const double least = cut ? 1 / (tiles < 1 ? 1 : tiles) : 1;
-    const double whole = items / n_sms < least ? least : items / n_sms, tile = c->even ? 9e-6 : 8e-6;
-    return 2e-5 + whole * (3e-6 + tiles * (tile + (c->deterministic ? 10e-6 : 0)) * c->dim / 576);
+    const double whole = items / n_sms < least ? least : items / n_sms;
+    const double tile = c->deterministic     ? 18e-6
+                        : !c->even           ? 8.1e-6
+                        : c->ctas == 2       ? 9.3e-6
+                        : c->dtype == KP_F16 ? 9e-6
+                                             : 7.1e-6;
+    return 2e-5 + whole * (c->even ? 8e-6 : 6e-6) + whole * tiles * tile * c->dim / 576;
 }
 
 static uint64_t workspace(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
