@@ -240,7 +240,8 @@ template <int W> static __device__ __forceinline__ void consume(const struct kp_
             wgmma_hold(q, 128);
             wgmma_hold(rope, 16);
             if (lane_of() == 0) {
-                mbar_arrive(shared + (CTAS == 2 && W ? K_READ : K_FREE + 16 * W + 8));
+                if (CTAS == 1 || W == 0) mbar_arrive(shared + K_FREE + 16 * W + 8);
+                if (CTAS == 2 && W && SLICES > 8) mbar_arrive(shared + K_READ);
                 if (CTAS == 2 && W) tell_other(shared + STAGE_OPEN + 8);
             }
             gradients<W>(shared, a, &t, &to, n, i + 1 == tiles);
