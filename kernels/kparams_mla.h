@@ -70,7 +70,10 @@ struct kp_mla_bwd {
         int32_t digit; /* sort: lowest bit of this pass */
         int32_t parts; /* main: > 0: an item is cut in so many, by tiles of 64 slots; dq goes to part_dq */
     };
-    int32_t from; /* sort: which of keys[], slots[] it reads (-1: indices) */
+    union {
+        int32_t from;  /* sort: which of keys[], slots[] it reads (-1: indices) */
+        int32_t share; /* parts > 0: slots of a part, whole tiles */
+    };
     union {
         int32_t sort_blocks;
         int32_t items; /* main, where they are counted in 31 bits: n * head_blocks, times parts */

@@ -84,9 +84,8 @@ static __device__ __forceinline__ const struct kp_mla_row *states_of(const struc
 
 /* Of an item's n slots, those of its part: how many; *from: the first. */
 static __device__ __forceinline__ int part_of(const struct kp_mla_bwd *p, count at, int n, int *from) {
-    const uint32_t parts = (uint32_t)p->parts, part = (uint32_t)(at % (count)parts), tiles = ((uint32_t)n + 63) / 64;
-    *from = (int)(part * tiles / parts * 64);
-    return min(n, (int)((part + 1) * tiles / parts * 64)) - *from;
+    *from = (int)(at % (count)p->parts) * p->share;
+    return max(min(n - *from, p->share), 0);
 }
 /* The number of slots of an item, or of its part. */
 static __device__ __forceinline__ int slots_at(const struct kp_mla_bwd *p, count at, const struct item *w) {
@@ -124,13 +123,17 @@ static __device__ __forceinline__ void keep_item(const struct kp_mla_bwd *p, uin
               p->in.q.data + 2 * (uint64_t)(w.b * p->in.q.batch + w.i * p->in.q.row + w.head * p->in.q.head),
               p->dout.data + 2 * (uint64_t)(w.b * p->dout.batch + w.i * p->dout.row + w.head * p->dout.head));
         keep4(shared + ITEM_AT + 48, (uint64_t)states_of(p, &w), item);
-        if (in_parts(p)) { /* afterwards, when the registers are free again */
-            const uint4 x = shared_load128(shared + ITEM_AT);
-            int from;
-            const int n = part_of(p, item_at((uint32_t)recompute((int)item)), (int)x.z, &from);
-            keep4(shared + ITEM_AT, ((uint64_t)x.y << 32 | x.x) + 4 * (uint64_t)(uint32_t)from,
-                  (uint64_t)x.w << 32 | (uint32_t)n);
-        }
+    }
+    named_sync(4, PRODUCERS);
+    if (!in_parts(p)) return;
+    if ((recompute((int)threadIdx.x) & (PRODUCERS - 1)) == 0) {
+        const uint32_t to = (uint32_t)recompute((int)shared) + ITEM_AT;
+        int from;
+        shared_store32(to + 8,
+                       (uint32_t)part_of(p, item_at(shared_load32(to + 56)), (int)shared_load32(to + 8), &from));
+        const uint64_t list = kept(to) + 4 * (uint64_t)(uint32_t)from;
+        shared_store32(to, (uint32_t)list);
+        shared_store32(to + 4, (uint32_t)(list >> 32));
     }
     named_sync(4, PRODUCERS);
 }
