@@ -70,8 +70,15 @@ struct kp_mla_bwd {
         int32_t digit; /* sort: lowest bit of this pass */
         int32_t parts; /* main: > 0: an item is cut in so many, by tiles of 64 slots; dq goes to part_dq */
     };
-    int32_t from, sort_blocks; /* sort: which of keys[], slots[] it reads (-1: indices) */
-    int32_t dist_blocks;       /* head_blocks, or more where a main kernel sums P' over fewer heads */
+    union {
+        int32_t from;  /* sort: which of keys[], slots[] it reads (-1: indices) */
+        int32_t share; /* parts > 0: slots of a part, whole tiles */
+    };
+    union {
+        int32_t sort_blocks;
+        int32_t items; /* main, where they are counted in 31 bits: n * head_blocks, times parts */
+    };
+    int32_t dist_blocks; /* head_blocks, or more where a main kernel sums P' over fewer heads */
 };
 KP_SIZE(struct kp_mla_bwd, 272 + 8 * 48 + 12 * 8 + 8 * 4);
 

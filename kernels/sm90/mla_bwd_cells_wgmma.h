@@ -154,7 +154,7 @@ static __device__ __forceinline__ void keep_rows(const struct kp_mla_bwd *p, cou
                     : p->dq.data + 2 * (uint64_t)(w->b * p->dq.batch + w->i * p->dq.row + w->head * p->dq.head);
     const uint64_t dist = p->part_dist + 4 * (uint64_t)((w->head / 64 * queries + flat) * p->in.topk);
     const uint64_t states = (uint64_t)states_of(p, w);
-    const int tiles = (slots_at(p, at, w).n + 63) / 64;
+    const int tiles = (slots_at(p, at, w) + 63) / 64;
     shared_store128(shared + ROWS_AT + 32 * W, make_uint4((uint32_t)dq, (uint32_t)(dq >> 32),
                                                           (uint32_t)(p->in.heads_q - w->head), (uint32_t)tiles));
     shared_store128(shared + ROWS_AT + 32 * W + 16,

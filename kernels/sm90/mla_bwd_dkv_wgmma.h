@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Part of mla_bwd_wgmma.cu and mla_bwd_even_wgmma.cu: dkv of a tile, 64 slots x 32 columns at a time, from P^T and dS^T
- * in a warpgroup's registers, and its way to memory in whole 128-byte lines. Who takes which columns stands there. */
+ * in a warpgroup's registers, and of the first its way to memory in whole 128-byte lines (mla_bwd_places_wgmma.h: that
+ * of the second). Who takes which columns stands there. */
 #ifndef ATTN_SM90_MLA_BWD_DKV_WGMMA_H
 #define ATTN_SM90_MLA_BWD_DKV_WGMMA_H
 #include "kernels/device/mma.h"
@@ -8,11 +9,10 @@
 #include "kernels/sm90/mla_bwd_plan_wgmma.h"
 
 /* Where the gradients of slots (g & ~1) + i + 8 r of the warp go, [2 r + i], at the lane's columns; 1 = nowhere. Rows
- * of pairs follow one another: the first says where, and on has a bit for each. CTAS = 2 has no registers for
- * addresses: where the tile's notes are and where the place of row 0 is kept. */
+ * of pairs follow one another: the first says where, and on has a bit for each. */
 struct target {
     uint64_t at[PAIRS ? 1 : 4];
-    uint32_t on, notes, sums;
+    uint32_t on;
 };
 /* Bytes from the first of 32 columns to the lane's. */
 static __device__ __forceinline__ uint64_t lane_columns(int thread) {
@@ -24,16 +24,13 @@ static __device__ __forceinline__ uint64_t lane_columns(int thread) {
 static __device__ __forceinline__ void find_target(const struct kp_mla_bwd *p, struct target *to, uint32_t shared,
                                                    uint32_t sums, uint32_t tile, uint32_t note) {
     const int thread = recompute((int)threadIdx.x), first = (thread >> 5 & 3) * 16 + (thread >> 2 & 6);
-    to->notes = shared + NOTE_AT + 256 * note;
-    to->sums = sums;
-    if (CTAS == 2) return;
     const uint64_t base = kept(sums) + lane_columns(thread);
     if (PAIRS) to->at[0] = base + (uint64_t)tile * (64 * 4 * D) + (uint64_t)(first * 4 * D);
     to->on = 0;
 #pragma unroll
     for (int x = 0; x < 4; x++) {
         const int slot = first + (x & 1) + 8 * (x >> 1);
-        const int row = (int)shared_load32(to->notes + 4 * (uint32_t)slot);
+        const int row = (int)shared_load32(shared + NOTE_AT + 256 * note + 4 * (uint32_t)slot);
         const int on = row >= 0 && p->dkv.data;
         if (PAIRS)
             to->on |= (uint32_t)on << x;
@@ -56,7 +53,7 @@ static __device__ __forceinline__ void load_turned(uint32_t a[16], uint32_t tile
 struct tile {
     uint32_t probs[16], ds[16];
     uint64_t o, q; /* descriptors of slice 0 of dO, Q */
-    uint32_t n;    /* tiles before, of all items */
+    uint32_t n;    /* tiles before, of all items; the first schedule's */
 };
 
 /* d = 64 slots x columns 64 x + 32 half .. + 31; ROPE: x is the slice that P has no part in. */
@@ -79,8 +76,7 @@ static __device__ __forceinline__ void multiply(float d[16], const struct tile *
 /* Lane 4 g + t has d[4 j + 2 r + e]: slot g + 8 r, column 8 j + 2 t + e. Of 32 columns of two slots, g even and odd,
  * the 8 lanes of the pair make two lines: first neighbours t swap blocks of 8 columns, so that each has 4 columns side
  * by side; then neighbours g swap slots. */
-static __device__ __forceinline__ void emit(const struct kp_mla_bwd *p, const float d[16], const struct target *to,
-                                            uint32_t column) {
+static __device__ __forceinline__ void emit(const float d[16], const struct target *to, uint32_t column) {
     const int thread = recompute((int)threadIdx.x), odd_t = thread & 1, odd_g = thread >> 2 & 1;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -109,16 +105,7 @@ static __device__ __forceinline__ void emit(const struct kp_mla_bwd *p, const fl
             if (PAIRS) {
                 store4((float *)to->at[0] + (i + 8 * r) * D + column, line[i], to->on >> (2 * r + i) & 1);
             } else {
-                uint64_t at;
-                if (CTAS == 2) {
-                    const int slot = (thread >> 5 & 3) * 16 + (thread >> 2 & 6) + i + 8 * r;
-                    const int32_t row = (int32_t)shared_load32(to->notes + 4 * (uint32_t)slot);
-                    at = row < 0 || !p->dkv.data
-                             ? 1
-                             : kept(to->sums) + lane_columns(thread) + 4 * (uint64_t)(row * p->sum.row);
-                } else {
-                    at = to->at[2 * r + i];
-                }
+                const uint64_t at = to->at[2 * r + i];
                 reduce_add4((float *)at + column, line[i], (uint32_t)~at & 1);
             }
         }

@@ -44,7 +44,6 @@
 #include "kernels/sm90/mla_bwd_pair_wgmma.h"
 #include "kernels/sm90/mla_bwd_places_wgmma.h"
 
-constexpr int MORE = 240;
 /* As in mla_bwd_wgmma.cu: f16 needs a score in several sums. */
 constexpr uint32_t SUM_SLICES = TYPE == KP_F16 ? 3 : SLICES;
 
@@ -240,7 +239,8 @@ template <int W> static __device__ __forceinline__ void consume(const struct kp_
             wgmma_hold(q, 128);
             wgmma_hold(rope, 16);
             if (lane_of() == 0) {
-                mbar_arrive(shared + (CTAS == 2 && W ? K_READ : K_FREE + 16 * W + 8));
+                if (CTAS == 1 || W == 0) mbar_arrive(shared + K_FREE + 16 * W + 8);
+                if (CTAS == 2 && W && SLICES > 8) mbar_arrive(shared + K_READ);
                 if (CTAS == 2 && W) tell_other(shared + STAGE_OPEN + 8);
             }
             gradients<W>(shared, a, &t, &to, n, i + 1 == tiles);
@@ -269,14 +269,14 @@ extern "C" __global__ void __launch_bounds__(KP_MLA_BWD_SM90_EVEN_THREADS, 1)
     if (CTAS == 2) cluster_sync();
     switch (threadIdx.x >> 7) {
     case 0:
-        registers_more<MORE>();
+        registers_more<240>();
         consume<0>(&p, shared);
         break;
     case 1:
-        registers_more<MORE>();
+        registers_more<240>();
         consume<1>(&p, shared);
         break;
-    default: registers_fewer<504 - 2 * MORE>(); produce_even(&p, shared);
+    default: registers_fewer<24>(); produce_even(&p, shared);
     }
     if (CTAS == 2) cluster_sync();
 }

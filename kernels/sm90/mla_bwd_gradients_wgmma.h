@@ -17,13 +17,13 @@ static __device__ __forceinline__ void step(const struct kp_mla_bwd *p, float a[
     multiply<ROPE>(b, t, x, 1);
     wgmma_wait(1);
     wgmma_hold(a, 16);
-    emit(p, a, to, 64 * x);
+    emit(a, to, 64 * x);
     if (NEXT == WITH_P) multiply<0>(a, t, next, 0);
     if (NEXT == WITHOUT_P) multiply<1>(a, t, next, 0);
     wgmma_wait(NEXT == NOTHING ? 0 : 1);
     wgmma_hold(b, 16);
     if (lane == 0 && t->n + 1 == shared_load32(shared + SUMS_AT + 8)) mbar_arrive(shared + Q_FREE + 8 * x);
-    emit(p, b, to, 64 * x + 32);
+    emit(b, to, 64 * x + 32);
 }
 
 /* All of a tile. */
@@ -51,7 +51,7 @@ static __device__ __forceinline__ void keep_sums(const struct kp_mla_bwd *p, uin
     if ((threadIdx.x & 127) == 0) {
         const count at = item_at(item);
         const struct item w = work_of(p, at);
-        const uint32_t tiles = (uint32_t)(slots_at(p, at, &w).n + 63) / 64;
+        const uint32_t tiles = (uint32_t)(slots_at(p, at, &w) + 63) / 64;
         const uint64_t base = PAIRS ? p->pairs + 4 * (uint64_t)((at * p->in.topk - (int64_t)n * 64) * D)
                                     : p->sum.data + 4 * (uint64_t)(w.b * p->sum.batch);
         keep4(shared + SUMS_AT, base, (uint64_t)item << 32 | (n + tiles));

@@ -64,9 +64,8 @@ static __device__ __forceinline__ count item_at(uint32_t k) {
 static __device__ __forceinline__ int in_parts(const struct kp_mla_bwd *p) { return !PAIRS && p->parts > 0; }
 
 static __device__ __forceinline__ int has_item(const struct kp_mla_bwd *p, uint32_t k) {
-    count items = (count)p->n * (count)(EVEN ? recompute(p->head_blocks) : p->head_blocks);
-    if (in_parts(p)) items *= (count)(EVEN ? recompute(p->parts) : p->parts);
-    return item_at(k) < items;
+    if (EVEN) return item_at(k) < (count)p->items;
+    return item_at(k) < (count)p->n * (count)p->head_blocks * (count)(in_parts(p) ? p->parts : 1);
 }
 
 static __device__ __forceinline__ struct item work_of(const struct kp_mla_bwd *p, count at) {
@@ -83,15 +82,16 @@ static __device__ __forceinline__ const struct kp_mla_row *states_of(const struc
     return (const struct kp_mla_row *)p->rows + ((w->b * p->in.seq_q + w->i) * p->in.heads_q + w->head);
 }
 
-/* The slots of an item, or of its part. */
-static __device__ __forceinline__ struct slots slots_at(const struct kp_mla_bwd *p, count at, const struct item *w) {
-    struct slots s = slots_of(&p->in, w->b, w->i);
-    if (!in_parts(p)) return s;
-    const uint32_t parts = (uint32_t)p->parts, part = (uint32_t)(at % (count)parts), tiles = ((uint32_t)s.n + 63) / 64;
-    const int from = (int)(part * tiles / parts * 64), end = (int)((part + 1) * tiles / parts * 64);
-    s.idx += from;
-    s.n = min(s.n, end) - from;
-    return s;
+/* Of an item's n slots, those of its part: how many; *from: the first. */
+static __device__ __forceinline__ int part_of(const struct kp_mla_bwd *p, count at, int n, int *from) {
+    *from = (int)(at % (count)p->parts) * p->share;
+    return max(min(n - *from, p->share), 0);
+}
+/* The number of slots of an item, or of its part. */
+static __device__ __forceinline__ int slots_at(const struct kp_mla_bwd *p, count at, const struct item *w) {
+    const int n = slots_of(&p->in, w->b, w->i).n;
+    int from;
+    return in_parts(p) ? part_of(p, at, n, &from) : n;
 }
 
 /* ------------------------------------------------------------------ producers ---------------------- */
@@ -114,9 +114,8 @@ static __device__ __forceinline__ void keep4(uint32_t at, uint64_t x, uint64_t y
 static __device__ __forceinline__ void keep_item(const struct kp_mla_bwd *p, uint32_t item, uint32_t shared) {
     named_sync(4, PRODUCERS); /* the last item's is read */
     if ((threadIdx.x & (PRODUCERS - 1)) == 0) {
-        const count at = item_at(item);
-        const struct item w = work_of(p, at);
-        const struct slots s = slots_at(p, at, &w);
+        const struct item w = work_of(p, item_at(item));
+        const struct slots s = slots_of(&p->in, w.b, w.i);
         keep4(shared + ITEM_AT, (uint64_t)s.idx, (uint64_t)s.keys << 32 | (uint32_t)s.n);
         keep4(shared + ITEM_AT + 16, p->in.kv.data + 2 * (uint64_t)(w.b * p->in.kv.batch),
               (uint32_t)max(p->in.heads_q - w.head, 0));
@@ -124,6 +123,17 @@ static __device__ __forceinline__ void keep_item(const struct kp_mla_bwd *p, uin
               p->in.q.data + 2 * (uint64_t)(w.b * p->in.q.batch + w.i * p->in.q.row + w.head * p->in.q.head),
               p->dout.data + 2 * (uint64_t)(w.b * p->dout.batch + w.i * p->dout.row + w.head * p->dout.head));
         keep4(shared + ITEM_AT + 48, (uint64_t)states_of(p, &w), item);
+    }
+    named_sync(4, PRODUCERS);
+    if (!in_parts(p)) return;
+    if ((recompute((int)threadIdx.x) & (PRODUCERS - 1)) == 0) {
+        const uint32_t to = (uint32_t)recompute((int)shared) + ITEM_AT;
+        int from;
+        shared_store32(to + 8,
+                       (uint32_t)part_of(p, item_at(shared_load32(to + 56)), (int)shared_load32(to + 8), &from));
+        const uint64_t list = kept(to) + 4 * (uint64_t)(uint32_t)from;
+        shared_store32(to, (uint32_t)list);
+        shared_store32(to + 4, (uint32_t)(list >> 32));
     }
     named_sync(4, PRODUCERS);
 }

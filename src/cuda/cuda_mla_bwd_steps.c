@@ -48,9 +48,9 @@ struct geometry {
     int64_t queries, head_blocks;
     int64_t chunk; /* queries of a launch of the main kernel */
     int64_t sort_blocks;
-    int64_t turn, listed;  /* queries that the device works on at once; whose lists are ordered together */
-    int32_t shift, ranges; /* struct kp_mla_bwd_ranges; 0 ranges: lists are taken as they are */
-    int64_t whole, parts;  /* queries whose items are whole; parts of the others' */
+    int64_t turn, listed;        /* queries that the device works on at once; whose lists are ordered together */
+    int32_t shift, ranges;       /* struct kp_mla_bwd_ranges; 0 ranges: lists are taken as they are */
+    int64_t whole, parts, share; /* queries whose items are whole; parts of the others' */
     uint64_t rows, sum, part_dist, part_dq, pairs, keys[2], slots[2], counts, list, lengths, places, end;
 };
 
@@ -102,7 +102,8 @@ static void choose_parts(struct geometry *g, const struct attn_cuda_mla_bwd_main
     const int64_t parts = attn_cuda_mla_splits(rest, tiles, capacity, MAX_PARTS, 1, 0.017 * (double)rest);
     if (rest <= 0 || parts < 2) return;
     g->whole = whole;
-    g->parts = parts;
+    g->share = 64 * blocks(tiles, parts);
+    g->parts = blocks(64 * tiles, g->share);
 }
 
 static struct geometry lay_out(const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,
@@ -204,6 +205,7 @@ static attn_status queue_main(const struct run *r, int64_t listed) {
     struct kp_mla_bwd kp = r->kp;
     const int64_t items = kp.n * r->g.head_blocks * (kp.parts > 0 ? kp.parts : 1),
                   cluster = r->m->cluster > 1 ? r->m->cluster : 1;
+    kp.items = (int32_t)lesser(items, INT32_MAX);
     if (r->g.ranges) {
         const uint64_t before = (uint64_t)listed * sizeof(int32_t), topk = (uint64_t)r->p->topk;
         kp.in.indices.data = r->ranges.list - before * topk;
@@ -301,6 +303,7 @@ static attn_status queue_queries(struct run *r, int64_t at, int64_t end) {
         const int whole = kp->first < r->g.whole;
         kp->n = whole ? lesser(r->g.chunk, lesser(end, r->g.whole) - kp->first) : end - kp->first;
         kp->parts = whole ? 0 : (int32_t)r->g.parts;
+        kp->share = whole ? 0 : (int32_t)r->g.share;
         status = queue_main(r, at);
         if (!status && !whole && kp->dq.data) status = queue_step(r, FINISH_DQ, blocks(kp->n * r->p->heads_q, WARPS));
         if (!status && kp->pairs) status = queue_sum(r);
