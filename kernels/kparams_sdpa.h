@@ -82,13 +82,11 @@ struct kp_sdpa_fwd_config {
 struct kp_sdpa_bwd {
     struct kp_sdpa in;
     struct kp_view out, lse, dout, dlse, dq, dk, dv, dmask;
-    uint64_t stat_lse, stat_shift, stat_g; /* f32 [HQ][stat_rows] */
-    uint64_t dsink_row;                    /* f32 [HQ][stat_rows] or 0 */
-    uint64_t dalibi_tile;                  /* f32 [B][HQ][bias_tiles] or 0 */
-    uint64_t dq_sum;                       /* f32 [HQ][stat_rows][dim] */
-    /* i32 [HQ][stat_rows / rows], then a ticket, or 0. Ordered: turns of the tiles; once: the first tile of a key
-     * head's first query head counts the CTAs that are done. */
-    uint64_t turns;
+    uint64_t stat_lse, stat_shift, stat_g;         /* f32 [HQ][stat_rows] */
+    uint64_t dsink_row;                            /* f32 [HQ][stat_rows] or 0 */
+    uint64_t dalibi_tile;                          /* f32 [B][HQ][bias_tiles] or 0 */
+    uint64_t dq_sum;                               /* f32 [HQ][stat_rows][dim] */
+    uint64_t turns;                                /* ordered: i32 [HQ][stat_rows / rows], then a ticket; else 0 */
     uint64_t dalibi, dsink;                        /* outputs, float arrays or 0 */
     int64_t dalibi_batch, dalibi_head, dsink_head; /* strides in elements; batch 0: summed over B */
     int64_t stat_rows, mask_items, alibi_items;    /* work items of sdpa_bwd_bias.cu */
@@ -107,7 +105,7 @@ KP_SIZE(struct kp_sdpa_bwd, 4 * 48 + 15 * 8 + 16 * 4 + 8 * 48 + 15 * 8 + 10 * 4)
 /* One row of kernels/variants/sdpa_bwd_sm80.def; columns explained there. */
 struct kp_sdpa_bwd_config {
     const char *symbol;
-    int32_t dtype, full, dim, keys, rows, subs, warps, s_keys, s_rows, kv_keys, q_rows, q_stages, o_stages, ctas, once;
+    int32_t dtype, full, dim, keys, rows, subs, warps, s_keys, s_rows, kv_keys, q_rows, q_stages, o_stages, ctas;
 };
 /* Shared memory of a variant: K, V, Q and dO tiles, dS, P unless it stays in registers, statistics, flags. */
 #define KP_SDPA_BWD_P_HELD(c)  ((c).s_rows == 1 && (c).kv_keys == (c).warps && (c).s_keys == (c).warps)

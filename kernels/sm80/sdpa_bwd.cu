@@ -7,8 +7,8 @@
  *
  * dK and dV stay in registers; dQ is summed over the CTAs of a head in f32 in the workspace, by reductions, or, when
  * the plan must be deterministic, in the order of the key tiles. kernels/smxx/sdpa_bwd_prepare.cu gives lse, shift and
- * zeroes, sdpa_bwd_convert.cu rounds dQ, or, for small problems, the last CTA of a key head (ONCE). Scores are formed
- * transposed, keys along the rows: P^T and dS^T are then A operands.
+ * zeroes, sdpa_bwd_convert.cu rounds dQ. Scores are formed transposed, keys along the rows: P^T and dS^T are then A
+ * operands.
  *
  *   shared K --ldmatrix-> A --+                                  shared V  -> A --+
  *   shared Q --ldmatrix-> B --+-mma-> S^T --exp--> P^T    shared dO -> B --+-mma-> dP^T
@@ -31,12 +31,9 @@
  * Registers and figures: docs/kernels/sdpa_bwd_sm80.md. */
 #include "kernels/device/mma.h"
 #include "kernels/device/reduce.h"
-#include "kernels/device/sdpa_bwd_dq.h"
 #include "kernels/sm80/sdpa_bwd_load.h"
 
 #include "kernels/sm80/sdpa_bwd_cells.h"
-
-static_assert((ROWS & (ROWS - 1)) == 0, "the preparing kernel shifts by it");
 
 /* ------------------------------------------------------------------ products ----------------------- */
 
@@ -377,7 +374,7 @@ static __device__ __forceinline__ void reduce_rows(const struct kp_sdpa_bwd *p, 
     int32_t *turn = (int32_t *)p->turns + row / ROWS;
     uint32_t a[KEYS / 16][Q_M][4];
     load_row_cells(a, base + DS_TILE);
-    if (is_ordered(p)) {
+    if (p->turns) {
         /* the key tiles before this one, from the first that sees a row of the tile */
         const int first = max(s.i0 + w.off - p->in.window_left, 0) / KEYS;
         if (threadIdx.x == 0) wait_turn(turn, w.key_tile - first);
@@ -394,7 +391,7 @@ static __device__ __forceinline__ void reduce_rows(const struct kp_sdpa_bwd *p, 
 #pragma unroll
                 for (int c = 0; c < 4; c++) reduce_add(to + (((n + y) * Q_M + x) * 4 + c) * 32, rQ[x][y][c]);
     }
-    if (is_ordered(p)) {
+    if (p->turns) {
         settle();
         __syncthreads();
         if (threadIdx.x == 0) pass_turn(turn);
@@ -521,31 +518,10 @@ static __device__ __forceinline__ void run_tile(const struct kp_sdpa_bwd *p, str
     if (p->dv.data) store_keys(p, w, base + V_TILE, &p->dv, p->in.dim_v);
 }
 
-/* ONCE: the last CTA of a key head to come here rounds the dQ of its query heads. No CTA of such a problem is without
- * work. */
-static __device__ __forceinline__ void finish_rows(const struct kp_sdpa_bwd *p, const struct work *w) {
-    const uint32_t base = shared_base();
-    const int group = p->in.heads_q / p->in.heads_k, head = w->head_k * group;
-    settle();
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        settle();
-        shared_store32(base, (uint32_t)take_ticket((int32_t *)p->turns + (head * p->stat_rows + w->stat0) / ROWS));
-        settle();
-    }
-    __syncthreads();
-    if ((int)shared_load32(base) != p->key_tiles - 1) return;
-    settle();
-#pragma unroll 1
-    for (int h = head; h < head + group; h++)
-#pragma unroll 1
-        for (int i0 = 0; i0 < w->seq.rows; i0 += ROWS) convert_dq_tile(p, &w->seq, w->b, h, i0, warp_of(), WARPS);
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS, CFG_CTAS) CFG(const __grid_constant__ struct kp_sdpa_bwd p) {
     struct work w;
     int64_t item = blockIdx.x;
-    if (is_ordered(&p)) { /* whoever waits for a turn waits for a CTA that has started */
+    if (p.turns) { /* whoever waits for a turn waits for a CTA that has started */
         if (threadIdx.x == 0)
             shared_store32(shared_base(),
                            (uint32_t)take_ticket((int32_t *)p.turns + p.in.heads_q * (p.stat_rows / ROWS)));
@@ -554,5 +530,4 @@ extern "C" __global__ void __launch_bounds__(THREADS, CFG_CTAS) CFG(const __grid
         __syncthreads();
     }
     if (find_work(&p, item, &w)) run_tile(&p, &w);
-    if (ONCE && p.dq_sum) finish_rows(&p, &w);
 }

@@ -8,10 +8,6 @@
 #include "kernels/device/tile_copy.h"
 
 constexpr int TYPE = CFG_DTYPE, FULL = CFG_FULL, DIM = CFG_DIM, KEYS = CFG_KEYS, ROWS = CFG_ROWS, SUBS = CFG_SUBS;
-#ifndef CFG_ONCE
-#define CFG_ONCE 0
-#endif
-constexpr int ONCE = CFG_ONCE;
 constexpr int WARPS = CFG_WARPS, THREADS = 32 * WARPS, Q_STAGES = CFG_Q_STAGES, O_STAGES = CFG_O_STAGES;
 /* How warps share a product: along its rows, then along its columns. S, dP: keys x queries, some warps may have no
  * part; dK, dV: keys x dims; dQ: queries x dims. */
@@ -62,9 +58,6 @@ static __device__ __forceinline__ int warp_of(void) { return thread_of() >> 5; }
 
 /* ------------------------------------------------------------------ work items --------------------- */
 
-/* dQ is summed in the order of the key tiles. A variant that finishes dQ counts its CTAs in the place of the turns. */
-static __device__ __forceinline__ int is_ordered(const struct kp_sdpa_bwd *p) { return !ONCE && p->turns; }
-
 /* Returns 0 if the tile lies past what belongs to its sequence and nothing is to be written. */
 static __device__ __forceinline__ int find_work(const struct kp_sdpa_bwd *p, int64_t item, struct work *w) {
     const int64_t all = (int64_t)p->in.batch * p->in.heads_k, of_section = (int64_t)p->key_tiles * p->section;
@@ -92,7 +85,7 @@ static __device__ __forceinline__ int find_work(const struct kp_sdpa_bwd *p, int
     w->n_tiles = (i1 + ROWS - 1) / ROWS - w->first;
     w->steps = w->n_tiles * (p->in.heads_q / p->in.heads_k);
     /* CTAs of a head start at different row tiles, or all would add to the same rows of dQ at once. */
-    if (!is_ordered(p)) w->at = (int)((uint32_t)w->key_tile * 5u % (uint32_t)w->n_tiles);
+    if (!p->turns) w->at = (int)((uint32_t)w->key_tile * 5u % (uint32_t)w->n_tiles);
     return 1;
 }
 

@@ -7,8 +7,7 @@
 
 #include <inttypes.h>
 
-/* Numbers of dQ that one CTA rounds, a `once` row's end of a key head: what takes as long as a launch. */
-enum { MAX_LENGTH = ATTN_CUDA_MAX_LENGTH, MAX_ONCE = 1 << 16 };
+enum { MAX_LENGTH = ATTN_CUDA_MAX_LENGTH };
 static const char prepare_symbol[] = "attn_sdpa_bwd_smxx_prepare", convert_symbol[] = "attn_sdpa_bwd_smxx_convert",
                   sums_symbol[] = "attn_sdpa_bwd_smxx_sums", bias_bf16[] = "attn_sdpa_bwd_bias_sm80_bf16",
                   bias_f16[] = "attn_sdpa_bwd_bias_sm80_f16";
@@ -59,7 +58,7 @@ static struct geometry lay_out(const struct attn_kernel *k, const struct attn_cu
     g.at.share = take(end, c->full ? rows : 0);
     g.at.dsink = take(end, attn_core_has(p, ATTN_GRAD_SINK) ? rows : 0);
     g.at.dalibi = take(end, attn_core_has(p, ATTN_GRAD_ALIBI) ? p->batch * p->heads_q * g.bias_tiles : 0);
-    g.at.turns_bytes = k->deterministic || c->once ? (rows / c->rows + 1) * 4 : 0;
+    g.at.turns_bytes = k->deterministic ? (rows / c->rows + 1) * 4 : 0;
     g.at.turns = take(end, g.at.turns_bytes / 4);
     g.at.dq = take(end, rows * c->dim);
     return g;
@@ -78,20 +77,6 @@ static int refuse_features(const struct kp_sdpa_bwd_config *c, const attn_proble
     return !c->full && missing;
 }
 
-/* Its CTAs are counted: each must come by. */
-static int refuse_once(const struct kp_sdpa_bwd_config *c, const attn_problem *p, struct attn_text *why) {
-    const double numbers = (double)p->seq_q * c->dim * (p->heads_k > 0 ? (double)(p->heads_q / p->heads_k) : 1);
-    if (!c->once) return 0;
-    if (attn_core_has(p, ATTN_PACKED | ATTN_SEQLENS_Q)) {
-        attn_text_add(why, "has no code for packed sequences or query lengths: rows without once do");
-        return 1;
-    }
-    if (numbers > MAX_ONCE)
-        attn_text_add(why, "one CTA would round %.0f numbers of dQ, at most %d: rows without once do", numbers,
-                      MAX_ONCE);
-    return numbers > MAX_ONCE;
-}
-
 static int supports(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                     struct attn_text *why) {
     const struct kp_sdpa_bwd_config *c = k->impl;
@@ -99,7 +84,7 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
         attn_text_add(why, "serves another operator or dtype");
         return 0;
     }
-    if (attn_cuda_sdpa_refuse(p, c->dim, c->dim, why) || refuse_features(c, p, why) || refuse_once(c, p, why) ||
+    if (attn_cuda_sdpa_refuse(p, c->dim, c->dim, why) || refuse_features(c, p, why) ||
         attn_cuda_refuse_image(dev, c->symbol, KP_SDPA_BWD_SHARED_BYTES(*c), why) ||
         attn_cuda_refuse_image(dev, prepare_symbol, 0, why) || attn_cuda_refuse_image(dev, convert_symbol, 0, why) ||
         (wants_sums(p) && attn_cuda_refuse_image(dev, sums_symbol, 0, why)) ||
@@ -139,8 +124,7 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
     const double compute = attn_problem_flops(p) * padding / (peak * rate);
     const double memory = (attn_problem_bytes(p) + 12.0 * (double)(p->batch * p->heads_q) * (double)p->seq_q * c->dim) /
                           (2e10 * l->n_sms);
-    const double unmeasured = c->once ? 1.2 : 1; /* until a device has said when they are quicker */
-    return (1e-5 + (compute + memory) * (1 + 1e-4 * c->dim) * (1 + 1e-3 * (128 - c->keys))) * unmeasured;
+    return 1e-5 + (compute + memory) * (1 + 1e-4 * c->dim) * (1 + 1e-3 * (128 - c->keys));
 }
 
 static uint64_t workspace(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
@@ -211,7 +195,7 @@ static void set_workspace(struct kp_sdpa_bwd *kp, const struct geometry *g, cons
     const struct kp_sdpa_bwd_config *c = k->impl;
     const uint64_t base = (uint64_t)(uintptr_t)args->workspace;
     kp->stat_g = c->full ? base + (uint64_t)g->at.share : 0;
-    kp->turns = (k->deterministic || c->once) && kp->dq_sum && g->row_tiles > 0 ? base + (uint64_t)g->at.turns : 0;
+    kp->turns = k->deterministic && kp->dq_sum && g->row_tiles > 0 ? base + (uint64_t)g->at.turns : 0;
     if (kp->dmask.data && p->seq_q > 0 && p->seq_k > 0)
         kp->mask_items = (kp->dmask.batch ? p->batch : 1) * (kp->dmask.head ? p->heads_q : 1) *
                          (kp->dmask.row ? g->bias_tiles : 1) *
@@ -263,7 +247,6 @@ static attn_status launch_noted(const struct attn_kernel *k, const struct attn_c
                                 const void *from, const attn_args *args) {
     const struct note *note = from;
     struct kp_sdpa_bwd kp = note->kp;
-    const struct kp_sdpa_bwd_config *c = k->impl;
     struct attn_cuda_work work[STEPS];
     int32_t n = 0;
     if (p->heads_q <= 0) return ATTN_OK;
@@ -272,7 +255,7 @@ static attn_status launch_noted(const struct attn_kernel *k, const struct attn_c
     set_workspace(&kp, &note->g, k, p, args);
     const int wanted[STEPS] = {[PREPARE] = 1,
                                [MAIN] = kp.dq.data || kp.dk.data || kp.dv.data,
-                               [CONVERT] = kp.dq.data && !(c->once && note->g.items > 0),
+                               [CONVERT] = kp.dq.data != 0,
                                [BIAS] = wants_bias(p),
                                [SUMS] = wants_sums(p)};
     for (int32_t i = 0; i < STEPS; i++) {
@@ -299,7 +282,6 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
 #define VARIANT(tail, source, ...)                                                                                     \
     static const struct kp_sdpa_bwd_config config_##tail = {.symbol = "attn_sdpa_bwd_sm80_" #tail, __VA_ARGS__};
 #include "kernels/variants/sdpa_bwd_sm80.def"
-#include "kernels/variants/sdpa_bwd_sm80.once.def"
 #undef VARIANT
 
 #define ROW(tail, ordered_tail, is_ordered, words, dtype_of_line)                                                      \
@@ -320,10 +302,6 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
     ROW(tail, "_ordered", 1, "; dQ is summed in order", dtype_of_line)
 const struct attn_kernel attn_cuda_sdpa_bwd_rows[] = {
 #include "kernels/variants/sdpa_bwd_sm80.def"
-#undef VARIANT
-#define VARIANT(tail, source, dtype_of_line, ...)                                                                      \
-    ROW(tail, "", 0, "; dQ is summed in any order, small problems", dtype_of_line)
-#include "kernels/variants/sdpa_bwd_sm80.once.def"
-#undef VARIANT
 };
+#undef VARIANT
 const int32_t attn_cuda_n_sdpa_bwd_rows = sizeof attn_cuda_sdpa_bwd_rows / sizeof attn_cuda_sdpa_bwd_rows[0];
