@@ -41,23 +41,26 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
     return !attn_cuda_mla_bwd_refuse(&m, dev, p, why);
 }
 
+/* Seconds of a tile at D = 576, measured on an H100 (docs/kernels/mla_bwd_sm90.md): with sums that the second-level
+ * cache holds, and with larger ones, whose slots come in order. */
+static double tile_time(const struct kp_mla_bwd_sm90_config *c, int large) {
+    if (c->deterministic) return 18e-6;
+    if (!c->even) return large ? 9e-6 : 8.1e-6;
+    if (c->ctas == 2) return large ? 8.9e-6 : 7.4e-6;
+    return large ? 10e-6 : c->dtype == KP_F16 ? 7.3e-6 : 7.1e-6;
+}
+
 /* Rounds of items over the multiprocessors, an item or, where it can be cut, a tile at least; heads are padded to 64
- * (pairs: 128), slots to 64. Seconds of a tile of D = 576 were measured on an H100, its sums within the second-level
- * cache (docs/kernels/mla_bwd_sm90.md); those of a pair in an earlier form, those of f16 in the even form not yet: it
- * stands behind until they are. */
+ * (pairs: 128), slots to 64. */
 static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
     const struct kp_mla_bwd_sm90_config *c = k->impl;
-    const double n_sms = attn_cuda_limits_of(dev)->n_sms,
-                 blocks = (double)c->ctas * (double)((p->heads_q + 64 * c->ctas - 1) / (64 * c->ctas));
+    const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
+    const double blocks = (double)c->ctas * (double)((p->heads_q + 64 * c->ctas - 1) / (64 * c->ctas));
     const double items = (double)p->batch * (double)p->seq_q * blocks, tiles = (double)((p->topk + 63) / 64);
     const int cut = !c->deterministic && !attn_core_has(p, ATTN_WITH_DIST); /* items of the last round, in parts */
     const double least = cut ? 1 / (tiles < 1 ? 1 : tiles) : 1;
-    const double whole = items / n_sms < least ? least : items / n_sms;
-    const double tile = c->deterministic     ? 18e-6
-                        : !c->even           ? 8.1e-6
-                        : c->ctas == 2       ? 9.3e-6
-                        : c->dtype == KP_F16 ? 9e-6
-                                             : 7.1e-6;
+    const double whole = items / l->n_sms < least ? least : items / l->n_sms;
+    const double tile = tile_time(c, 8 * (double)p->seq_k * (double)p->dim_qk > l->l2_bytes);
     return 2e-5 + whole * (c->even ? 8e-6 : 6e-6) + whole * tiles * tile * c->dim / 576;
 }
 
