@@ -9,8 +9,8 @@
  *           +-------+-------+                                                 D 64: 36 KiB of the first-level cache
  *
  * The tile unit and the vector unit work side by side: between the products of Q with the keys of step j + 1 and of P
- * with the values of step j - 1 the exponentials of step j are dealt out evenly, eight vectors at a time. Keys and
- * values are loaded with the hint that they pass through: what else is in the table above stays.
+ * with the values of step j - 1 the exponentials of step j are dealt out evenly. Keys and values are loaded with the
+ * hint that they pass through: what else is in the table above stays.
  *
  *     step    j - 1            j                j + 1
  *     tiles   QK(j)   PV(j-2)  QK(j+1) PV(j-1)  QK(j+2) PV(j)
@@ -38,19 +38,18 @@ enum {
     LANES_ALL = ATTN_PAIR_FLASH,
     STEP = ATTN_PAIR_FLASH_STEP,
     TILE = 256 /* elements of 32 bits */,
-    PAIRS = STEP / 2,
-    UNITS = STEP / 4
+    PAIRS = STEP / 2
 };
 
-/* Exponentials of a step, four keys by 32 queries at a time: a unit. */
+/* Exponentials of a step, two keys by 32 queries at a time. */
 struct exps {
     v32 factor, top0, top1, sum0, sum1;
     __m512i zip;
     const float *s;
     float *p;
-    int halves;               /* P is high and low halves */
-    int64_t done;             /* units */
-    int64_t credit, products; /* so many products share the units of a step */
+    int halves;      /* P is high and low halves */
+    int64_t done;    /* of PAIRS */
+    int64_t by_four; /* so many are done beside four products */
 };
 INLINE __m512i round_pairs(const struct exps *e, v32 even, v32 odd) {
     return _mm512_permutexvar_epi16(e->zip, (__m512i)_mm512_cvtne2ps_pbh(odd, even));
@@ -63,21 +62,25 @@ INLINE void store_pairs(const struct exps *e, float *p, v32 even, v32 odd) {
     odd -= _mm512_castsi512_ps(_mm512_and_si512(high, _mm512_set1_epi32((int32_t)0xffff0000u)));
     _mm512_storeu_si512(p + PAIRS * LANES_ALL, round_pairs(e, even, odd));
 }
-INLINE void unit(struct exps *e) {
-    const float *s = e->s + e->done * 4 * LANES_ALL;
-    float *p = e->p + e->done * 2 * LANES_ALL;
-    v32 x[8]; /* [key][half of the queries] */
-    UNROLL for (int i = 0; i < 8; i++) x[i] =
-        _mm512_fmsub_ps(v32_load(s + i * 16), e->factor, i % 2 ? e->top1 : e->top0);
-    exp2_many(8, x);
-    UNROLL for (int i = 0; i < 4; i++) store_pairs(e, p + i * 16, x[i / 2 * 4 + i % 2], x[i / 2 * 4 + i % 2 + 2]);
-    e->sum0 += (x[0] + x[2]) + (x[4] + x[6]);
-    e->sum1 += (x[1] + x[3]) + (x[5] + x[7]);
+INLINE v32 probability(const struct exps *e, const float *s, v32 top) {
+    return exp2_vec(_mm512_fmsub_ps(v32_load(s), e->factor, top));
+}
+INLINE void two_keys(struct exps *e) {
+    const float *s = e->s + e->done * 2 * LANES_ALL;
+    float *p = e->p + e->done * LANES_ALL;
+    const v32 a0 = probability(e, s, e->top0), a1 = probability(e, s + 16, e->top1);
+    const v32 b0 = probability(e, s + LANES_ALL, e->top0), b1 = probability(e, s + LANES_ALL + 16, e->top1);
+    e->sum0 += a0 + b0;
+    e->sum1 += a1 + b1;
+    store_pairs(e, p, a0, b0);
+    store_pairs(e, p + 16, a1, b1);
     e->done++;
 }
-/* The share of a product, called behind each. */
-INLINE void deal(struct exps *e) {
-    for (e->credit += UNITS; e->credit >= e->products && e->done < UNITS; e->credit -= e->products) unit(e);
+/* The share of the i-th of four products. */
+INLINE void deal(struct exps *e, int64_t i) {
+    const int64_t share = e->by_four * (i + 1) / 4 - e->by_four * i / 4;
+    for (int64_t x = 0; x < share; x++)
+        if (e->done < PAIRS) two_keys(e);
 }
 
 /* Two tiles of A with two of B; an operand that is there from before is not loaded again. */
@@ -86,15 +89,15 @@ INLINE void four(const void *a0, const void *a1, int64_t lda, int load_a, const 
     if (load_a) tile_load_once(4, a0, lda);
     if (load_b) tile_load(6, b, ldb);
     tile_dpbf16(0, 4, 6);
-    deal(e);
+    deal(e, 0);
     if (load_b) tile_load(7, b_more, ldb);
     tile_dpbf16(1, 4, 7);
-    deal(e);
+    deal(e, 1);
     if (load_a) tile_load_once(5, a1, lda);
     tile_dpbf16(2, 5, 6);
-    deal(e);
+    deal(e, 2);
     tile_dpbf16(3, 5, 7);
-    deal(e);
+    deal(e, 3);
 }
 /* The same or, with halves, its products, `of` of them: 4 or, without low times low, 3. Low halves lie `a_low` bytes
  * and `b_low` elements behind. */
@@ -260,8 +263,8 @@ INLINE void strip(const struct attn_pair_flash *f, int64_t depth, int64_t width,
     struct exps e = {.factor = v32_set(f->factor),
                      .zip = _mm512_loadu_si512(zip),
                      .halves = halves,
-                     .done = UNITS,
-                     .products = 4 * fours};
+                     .done = PAIRS,
+                     .by_four = (PAIRS + fours - 1) / fours};
     for (int h = 0; h < 2; h++) r[h].top = r[h].m * e.factor; /* of those that have one */
     if (steps > 0) keys(f, depth, 0, f->s, &e);
     for (int64_t j = 0; j < steps; j++) {
@@ -276,16 +279,16 @@ INLINE void strip(const struct attn_pair_flash *f, int64_t depth, int64_t width,
             if (lanes) refer(&r[h], s + h * 16, e.factor, lanes);
         }
         e.top0 = r[0].top, e.top1 = r[1].top, e.sum0 = e.sum1 = v32_set(0);
-        e.s = s, e.p = f->p + j % 2 * weights, e.done = e.credit = 0;
+        e.s = s, e.p = f->p + j % 2 * weights, e.done = 0;
         if (j + 1 < steps) keys(f, depth, j + 1, next, &e);
         if (j > 0) values(f, width, j - 1, p, &e);
-        while (e.done < UNITS) unit(&e);
+        while (e.done < PAIRS) two_keys(&e);
         const __mmask16 again[2] = {passed(&r[0], e.factor, e.sum0), passed(&r[1], e.factor, e.sum1)};
         if (again[0] | again[1]) {
             for (int h = 0; h < 2; h++)
                 if (again[h]) refer(&r[h], s + h * 16, e.factor, again[h]);
             e.top0 = r[0].top, e.top1 = r[1].top, e.sum0 = e.sum1 = v32_set(0);
-            for (e.done = 0; e.done < UNITS;) unit(&e);
+            for (e.done = 0; e.done < PAIRS;) two_keys(&e);
         }
         l0 = v32_fma(l0, r[0].shrink, e.sum0);
         l1 = v32_fma(l1, r[1].shrink, e.sum1);
