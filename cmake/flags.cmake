@@ -7,7 +7,7 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
   set(CMAKE_BUILD_TYPE Release)
 endif()
-set(CMAKE_C_FLAGS_RELEASE "-O3 -g")
+set(CMAKE_C_FLAGS_RELEASE "-O3 -g1") # lines and names for backtraces; what -g adds about variables is 6 MB of the shared library
 
 # -ffp-contract=off: results must not depend on which multiply-adds a compiler chooses to fuse; kernels that want
 # fused ones say so.
