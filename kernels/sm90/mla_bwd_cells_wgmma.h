@@ -149,9 +149,9 @@ template <int W>
 static __device__ __forceinline__ void keep_rows(const struct kp_mla_bwd *p, count at, const struct item *w,
                                                  uint32_t shared) {
     const int64_t queries = p->in.batch * p->in.seq_q, flat = w->b * p->in.seq_q + w->i;
-    const uint64_t dq =
-        in_parts(p) ? p->part_dq + (uint64_t)(at * CTAS + rank_of()) * (64 * 4 * D)
-                    : p->dq.data + 2 * (uint64_t)(w->b * p->dq.batch + w->i * p->dq.row + w->head * p->dq.head);
+    const uint64_t dq = in_parts(p)
+                            ? p->part_dq + (uint64_t)(at * CTAS + rank_of()) * (64 * 4 * D)
+                            : p->dq.data + 2 * (uint64_t)(w->b * p->dq.batch + w->i * p->dq.row + w->head * p->dq.head);
     const uint64_t dist = p->part_dist + 4 * (uint64_t)((w->head / 64 * queries + flat) * p->in.topk);
     const uint64_t states = (uint64_t)states_of(p, w);
     const int tiles = (slots_at(p, at, w) + 63) / 64;
