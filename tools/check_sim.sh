@@ -17,7 +17,8 @@ export ATTNSIM_THREADS=1 NO_COLOR=1
 rm -rf "$out"
 mkdir -p "$out"
 
-# Text of a problem for each operator, behind the environment that it runs in; @W: the row's width, @H: its heads.
+# Text of a problem for each operator, behind the environment that it runs in; @W: the row's width, @H: its heads, @A: the
+# alignment that it asks for (a strict plan refuses tensors without it, and which have it is the seed's choice).
 problems() {
     case $1 in
     sdpa_fwd) cat <<'LIST'
@@ -44,12 +45,12 @@ mla_fwd hq=@H sq=1 sk=900 d=@W topk=500
 LIST
         ;;
     mla_bwd) cat <<'LIST'
-mla_bwd hq=@H sq=3 sk=200 d=@W topk=90 causal q_start=190
-mla_bwd hq=@H sq=3 sk=150 d=@W topk=66 topk_length deterministic
-mla_bwd hq=@H sq=2 sk=90 d=@W topk=64 sink grad_sink dlse
-mla_bwd hq=@H sq=2 sk=90 d=@W topk=64 dkv=f32 accumulate with_dist
-ATTN_CUDA_L2_LIMIT=65536 mla_bwd hq=@H sq=3 sk=60 d=@W topk=90 topk_length with_dist dist_norm=l1 sink grad_sink
-ATTN_CUDA_L2_LIMIT=65536 mla_bwd hq=@H b=2 sq=3 sk=70 d=@W topk=66 causal q_start=60 dkv=f32 accumulate dlse
+mla_bwd hq=@H sq=3 sk=200 d=@W topk=90 causal q_start=190 @A
+mla_bwd hq=@H sq=3 sk=150 d=@W topk=66 topk_length deterministic @A
+mla_bwd hq=@H sq=2 sk=90 d=@W topk=64 sink grad_sink dlse @A
+mla_bwd hq=@H sq=2 sk=90 d=@W topk=64 dkv=f32 accumulate with_dist @A
+ATTN_CUDA_L2_LIMIT=65536 mla_bwd hq=@H sq=3 sk=60 d=@W topk=90 topk_length with_dist dist_norm=l1 sink grad_sink @A
+ATTN_CUDA_L2_LIMIT=65536 mla_bwd hq=@H b=2 sq=3 sk=70 d=@W topk=66 causal q_start=60 dkv=f32 accumulate dlse @A
 LIST
         ;;
     dist) cat <<'LIST'
@@ -65,7 +66,7 @@ op_and_dtype='s/^attn_(sdpa_fwd|sdpa_bwd|mla_fwd|mla_bwd|dist)_.*_(bf16|f16|f32|
 
 # One line a process: policy, seed, log, arguments separated by tabs.
 plan() {
-    local row op dtype width heads policy text n one_seed dtypes
+    local row op dtype width heads align policy text n one_seed dtypes
     for policy in $policies; do
         for one_seed in $(seeds_of "$policy"); do plan_seed; done
     done
@@ -76,10 +77,13 @@ plan_seed() { # of the variables policy and one_seed
         dtype=$(sed -E 's/.*_(bf16|f16|f32|f64)_.*/\1/' <<<"$row")
         width=$(sed -E 's/.*_d([0-9]+).*/\1/' <<<"$row")
         heads=$(sed -nE 's/.*_h([0-9]+).*/\1/p' <<<"$row")
+        align=
+        [[ $row = attn_mla_bwd_sm90_* ]] && align=align=16
         n=0
         while read -r text; do
             text=${text//@W/$width}
             text=${text//@H/${heads:-64}}
+            text=${text//@A/$align}
             printf '%s\t%s\t%s\t%s\t%s\n' "$policy" "$one_seed" "$row.$n" "$row" "--problem=$text $dtype"
             n=$((n + 1))
         done < <(problems "$op")
