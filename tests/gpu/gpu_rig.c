@@ -99,7 +99,7 @@ void gpu_side_make(const struct gpu_case *c, struct gpu_side *side) {
     side->workspace = allocate(c, (size_t)c->info.workspace_bytes);
     side->args.workspace = side->workspace;
     side->args.workspace_bytes = c->info.workspace_bytes;
-    gpu_side_poison(c, side, 0xff);
+    if (!c->rig->blank) gpu_side_poison(c, side, 0xff);
 }
 
 void gpu_side_free(const struct gpu_case *c, struct gpu_side *side) {

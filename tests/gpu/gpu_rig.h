@@ -20,7 +20,7 @@ struct gpu_rig {
     void *library;
     cu_device handle;
     cu_context context;
-    int blank; /* 1: tensors get no data, since the driver computes nothing */
+    int blank; /* 1: no data in tensors and workspace, since the driver computes nothing */
 #define GPU_MEMBER(symbol, parameters) cu_result(*symbol) parameters;
     GPU_CALLS(GPU_MEMBER)
 #undef GPU_MEMBER
