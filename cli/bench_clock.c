@@ -7,39 +7,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* X(member, exported symbol, parameters); handles are pointers, results int, addresses 64 bits. */
-#define CALLS(X)                                                                                                       \
-    X(init, cuInit, (unsigned))                                                                                        \
-    X(version, cuDriverGetVersion, (int *))                                                                            \
-    X(get, cuDeviceGet, (int *, int))                                                                                  \
-    X(retain, cuDevicePrimaryCtxRetain, (void **, int))                                                                \
-    X(release, cuDevicePrimaryCtxRelease_v2, (int))                                                                    \
-    X(push, cuCtxPushCurrent_v2, (void *))                                                                             \
-    X(pop, cuCtxPopCurrent_v2, (void **))                                                                              \
-    X(stream_create, cuStreamCreate, (void **, unsigned))                                                              \
-    X(stream_destroy, cuStreamDestroy_v2, (void *))                                                                    \
-    X(event_create, cuEventCreate, (void **, unsigned))                                                                \
-    X(event_destroy, cuEventDestroy_v2, (void *))                                                                      \
-    X(event_record, cuEventRecord, (void *, void *))                                                                   \
-    X(event_wait, cuEventSynchronize, (void *))                                                                        \
-    X(event_elapsed, cuEventElapsedTime, (float *, void *, void *))                                                    \
-    X(fill, cuMemsetD8Async, (unsigned long long, unsigned char, size_t, void *))
-
 struct attn_cli_clock {
     void *library, *context, *stream, *event[2];
     int device, driver, retained, pushed;
-#define MEMBER(name, symbol, parameters) int(*name) parameters;
-    CALLS(MEMBER)
-#undef MEMBER
+    struct attn_cli_driver cu;
 };
 
 static const struct {
     const char *symbol;
     size_t offset;
+    int optional;
 } rows[] = {
-#define ROW(name, symbol, parameters) {#symbol, offsetof(struct attn_cli_clock, name)},
-    CALLS(ROW)
-#undef ROW
+#define NEEDED(name, symbol, parameters)   {#symbol, offsetof(struct attn_cli_driver, name), 0},
+#define OPTIONAL(name, symbol, parameters) {#symbol, offsetof(struct attn_cli_driver, name), 1},
+    ATTN_CLI_DRIVER_CLOCK(NEEDED) ATTN_CLI_DRIVER_FLOOR(OPTIONAL)
+#undef OPTIONAL
+#undef NEEDED
 };
 
 static const char *open_library(struct attn_cli_clock *c) {
@@ -48,8 +31,9 @@ static const char *open_library(struct attn_cli_clock *c) {
     if (!c->library) return dlerror();
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         void *at = dlsym(c->library, rows[i].symbol);
-        if (!at) return rows[i].symbol;
-        memcpy((char *)c + rows[i].offset, &at, sizeof at);
+        if (!at && !rows[i].optional) return rows[i].symbol;
+        if (!at && !c->cu.lacks) c->cu.lacks = rows[i].symbol;
+        memcpy((char *)&c->cu + rows[i].offset, &at, sizeof at);
     }
     return NULL;
 }
@@ -57,13 +41,13 @@ static const char *open_library(struct attn_cli_clock *c) {
 static const char *start(struct attn_cli_clock *c, int32_t index) {
     const char *why = open_library(c);
     if (why) return why;
-    if (c->init(0) || c->version(&c->driver) || c->get(&c->device, index)) return "the driver does not start";
-    c->retained = !c->retain(&c->context, c->device);
-    c->pushed = c->retained && !c->push(c->context);
+    if (c->cu.init(0) || c->cu.version(&c->driver) || c->cu.get(&c->device, index)) return "the driver does not start";
+    c->retained = !c->cu.retain(&c->context, c->device);
+    c->pushed = c->retained && !c->cu.push(c->context);
     if (!c->pushed) return "the driver gives no context";
-    if (c->stream_create(&c->stream, 1)) return "the driver gives no stream"; /* 1: apart from the default stream */
+    if (c->cu.stream_create(&c->stream, 1)) return "the driver gives no stream"; /* 1: apart from the default stream */
     for (int i = 0; i < 2; i++)
-        if (c->event_create(&c->event[i], 0)) return "the driver gives no event";
+        if (c->cu.event_create(&c->event[i], 0)) return "the driver gives no event";
     return NULL;
 }
 
@@ -80,27 +64,27 @@ void attn_cli_clock_close(struct attn_cli_clock *c) {
     if (!c) return;
     void *ours;
     for (int i = 0; i < 2; i++)
-        if (c->event[i]) c->event_destroy(c->event[i]);
-    if (c->stream) c->stream_destroy(c->stream);
-    if (c->pushed) c->pop(&ours);
-    if (c->retained) c->release(c->device);
+        if (c->event[i]) c->cu.event_destroy(c->event[i]);
+    if (c->stream) c->cu.stream_destroy(c->stream);
+    if (c->pushed) c->cu.pop(&ours);
+    if (c->retained) c->cu.release(c->device);
     if (c->library) dlclose(c->library);
     free(c);
 }
 
 void *attn_cli_clock_stream(const struct attn_cli_clock *c) { return c->stream; }
 int attn_cli_clock_driver(const struct attn_cli_clock *c) { return c->driver; }
-void *attn_cli_clock_symbol(const struct attn_cli_clock *c, const char *name) { return dlsym(c->library, name); }
-int attn_cli_clock_mark(struct attn_cli_clock *c, int which) { return c->event_record(c->event[which], c->stream); }
+const struct attn_cli_driver *attn_cli_clock_calls(const struct attn_cli_clock *c) { return &c->cu; }
+int attn_cli_clock_mark(struct attn_cli_clock *c, int which) { return c->cu.event_record(c->event[which], c->stream); }
 
 int attn_cli_clock_read(struct attn_cli_clock *c, double *seconds) {
     float ms = 0;
-    int r = c->event_wait(c->event[ATTN_CLI_CLOCK_END]);
-    if (!r) r = c->event_elapsed(&ms, c->event[ATTN_CLI_CLOCK_BEGIN], c->event[ATTN_CLI_CLOCK_END]);
+    int r = c->cu.event_wait(c->event[ATTN_CLI_CLOCK_END]);
+    if (!r) r = c->cu.event_elapsed(&ms, c->event[ATTN_CLI_CLOCK_BEGIN], c->event[ATTN_CLI_CLOCK_END]);
     *seconds = (double)ms * 1e-3;
     return r;
 }
 
 int attn_cli_clock_overwrite(struct attn_cli_clock *c, void *memory, size_t bytes) {
-    return c->fill((unsigned long long)(uintptr_t)memory, 0, bytes, c->stream);
+    return c->cu.fill((unsigned long long)(uintptr_t)memory, 0, bytes, c->stream);
 }

@@ -4,6 +4,7 @@
 #ifndef ATTN_CLI_BENCH_CLOCK_H
 #define ATTN_CLI_BENCH_CLOCK_H
 #include "attn.h"
+#include "bench_driver.h"
 
 struct attn_cli_clock;
 
@@ -13,8 +14,7 @@ struct attn_cli_clock *attn_cli_clock_open(attn_device device, char *why, size_t
 void attn_cli_clock_close(struct attn_cli_clock *clock);
 void *attn_cli_clock_stream(const struct attn_cli_clock *clock); /* attn_args.stream */
 int attn_cli_clock_driver(const struct attn_cli_clock *clock);   /* CUDA version: 13000 = 13.0 */
-/* A function of the driver library; NULL if it has none by that name. */
-void *attn_cli_clock_symbol(const struct attn_cli_clock *clock, const char *name);
+const struct attn_cli_driver *attn_cli_clock_calls(const struct attn_cli_clock *clock);
 
 /* Queue a mark on the stream; the time between two marks is known when the second one has been reached, which read()
  * waits for. All return 0, or the driver's error number. */
