@@ -10,6 +10,7 @@
  *
  * Shared memory: 8 KiB + 32 bytes. */
 #include "kernels/device/slots.h"
+#include "kernels/device/sum_before.h"
 #include "kernels/kparams_mla_ranges.h"
 
 constexpr int THREADS = CFG_THREADS, WARPS = THREADS / 32, MOST = KP_MLA_RANGES_MOST;
@@ -25,25 +26,6 @@ static __device__ __forceinline__ struct part part_of(int n, int warp) {
     x.from = min(n, warp * each); /* n is at most 2^28 */
     x.end = min(n, x.from + each);
     return x;
-}
-
-/* What stands before the thread's number among those of all threads; their sum goes to *all. */
-static __device__ __forceinline__ uint32_t sum_before(uint32_t own, uint32_t share[WARPS], uint32_t *all) {
-    const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    uint32_t sum = own, before = 0;
-#pragma unroll
-    for (uint32_t d = 1; d < 32; d *= 2) {
-        const uint32_t less = __shfl_up_sync(~0u, sum, d);
-        if (lane >= d) sum += less;
-    }
-    if (lane == 31) share[warp] = sum;
-    __syncthreads();
-    *all = 0;
-    for (uint32_t w = 0; w < WARPS; w++) {
-        if (w == warp) before = *all;
-        *all += share[w];
-    }
-    return before + sum - own;
 }
 
 static __device__ __forceinline__ void order_slots(const struct kp_mla_bwd_ranges *p, int64_t query) {
@@ -65,17 +47,19 @@ static __device__ __forceinline__ void order_slots(const struct kp_mla_bwd_range
 
     /* threads stand for the ranges in the order in which they come */
     const int range = query / p->turn & 1 ? p->ranges - 1 - thread : thread;
-    uint32_t n = 0, all;
+    uint32_t n = 0;
     if (thread < p->ranges)
         for (int w = 0; w < WARPS; w++) n += count[w][range];
-    uint32_t at = sum_before(n, share, &all);
+    const uint32_t sum = sum_to_lane(n);
+    const struct warp_sums warps = sum_warps(sum, share);
+    uint32_t at = warps.before + sum - n;
     if (thread < p->ranges)
         for (int w = 0; w < WARPS; w++) {
             const uint32_t x = count[w][range];
             count[w][range] = at;
             at += x;
         }
-    if (thread == 0) ((int32_t *)p->lengths)[query] = (int32_t)all;
+    if (thread == 0) ((int32_t *)p->lengths)[query] = (int32_t)warps.all;
     __syncthreads();
 
     const int bits = 32 - __clz(p->ranges - 1); /* lanes of the same range are found bit by bit */

@@ -10,6 +10,7 @@
  * The first pass reads the index lists: element e is slot e % TOPK of query first + e / TOPK, its key the row of `sum`
  * that it names, or B * SK if it is invalid. Shared memory: 1 KiB, 128 bytes, 8 KiB. */
 #include "kernels/device/slots.h"
+#include "kernels/device/sum_before.h"
 
 constexpr int THREADS = CFG_THREADS, WARPS = THREADS / 32, STEP = CFG_STEP, DIGITS = 256;
 constexpr int PER_WARP = KP_MLA_SORT_BLOCK / WARPS, ROUNDS = PER_WARP / 32;
@@ -42,25 +43,13 @@ static __device__ __forceinline__ void count_block(const struct kp_mla_bwd *p, u
 static __device__ __forceinline__ void scan_counts(const struct kp_mla_bwd *p) {
     __shared__ uint32_t share[WARPS];
     uint32_t *counts = (uint32_t *)p->counts;
-    const uint32_t n = DIGITS * (uint32_t)p->sort_blocks, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
-    uint32_t before = 0; /* this round */
-    for (uint32_t x0 = 0; x0 < n; x0 += THREADS) {
+    const uint32_t n = DIGITS * (uint32_t)p->sort_blocks;
+    for (uint32_t x0 = 0, before = 0; x0 < n; x0 += THREADS) { /* before: sum of the rounds before */
         const uint32_t x = x0 + threadIdx.x, own = x < n ? counts[x] : 0;
-        uint32_t sum = own;
-#pragma unroll
-        for (uint32_t d = 1; d < 32; d *= 2) {
-            const uint32_t less = __shfl_up_sync(~0u, sum, d);
-            if (lane >= d) sum += less;
-        }
-        if (lane == 31) share[warp] = sum;
-        __syncthreads();
-        uint32_t warps_before = 0, all = 0;
-        for (uint32_t w = 0; w < WARPS; w++) {
-            if (w == warp) warps_before = all;
-            all += share[w];
-        }
-        if (x < n) counts[x] = before + warps_before + sum - own;
-        before += all;
+        const uint32_t sum = sum_to_lane(own);
+        const struct warp_sums warps = sum_warps(sum, share);
+        if (x < n) counts[x] = before + warps.before + sum - own;
+        before += warps.all;
         __syncthreads();
     }
 }

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: MIT
+ * Sums over the threads of a CTA that stand before a thread, for counting sorts. */
+#ifndef ATTN_DEVICE_SUM_BEFORE_H
+#define ATTN_DEVICE_SUM_BEFORE_H
+#include <stdint.h>
+
+/* The sum of a warp's numbers up to this lane's. */
+static __device__ __forceinline__ uint32_t sum_to_lane(uint32_t own) {
+    const uint32_t lane = threadIdx.x & 31;
+    uint32_t sum = own;
+#pragma unroll
+    for (uint32_t d = 1; d < 32; d *= 2) {
+        const uint32_t less = __shfl_up_sync(~0u, sum, d);
+        if (lane >= d) sum += less;
+    }
+    return sum;
+}
+
+/* `sum` being sum_to_lane(): the sum of the warps before this one, and of all. Has a barrier; the caller has one before
+ * `share` is written again. */
+struct warp_sums {
+    uint32_t before, all;
+};
+template <int WARPS>
+static __device__ __forceinline__ struct warp_sums sum_warps(uint32_t sum, uint32_t (&share)[WARPS]) {
+    const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
+    struct warp_sums x = {0, 0};
+    if (lane == 31) share[warp] = sum;
+    __syncthreads();
+    for (uint32_t w = 0; w < WARPS; w++) {
+        if (w == warp) x.before = x.all;
+        x.all += share[w];
+    }
+    return x;
+}
+#endif
