@@ -74,12 +74,7 @@ static __device__ __forceinline__ void copy_heads(const struct kp_mla_bwd *p, ui
 #pragma unroll
         for (int k = 0; k < PASSES; k++) alive |= (lse2[k] != INF ? 16u : 0) << k;
         mbar_wait(shared + Q_FREE, parity);
-        if (thread < 64) {
-            float4 y = make_float4(INF, 0, 0, 0);
-            if (thread < heads) y = *(const float4 *)(states + thread);
-            shared_store128(shared + STATE_AT + 16 * (uint32_t)thread,
-                            make_uint4(__float_as_uint(y.x), __float_as_uint(y.y), __float_as_uint(y.z), 0));
-        }
+        if (thread < 64) keep_state(shared, states, thread, heads);
     }
 #pragma unroll 1
     for (uint32_t i = 0; i < SLICES; i++) {

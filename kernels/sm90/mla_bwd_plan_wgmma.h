@@ -138,6 +138,15 @@ static __device__ __forceinline__ void keep_item(const struct kp_mla_bwd *p, uin
     named_sync(4, PRODUCERS);
 }
 
+/* Head `thread` of the item, of which `heads` exist, to its place in shared memory. */
+static __device__ __forceinline__ void keep_state(uint32_t shared, const struct kp_mla_row *states, int thread,
+                                                  int heads) {
+    float4 y = make_float4(INF, 0, 0, 0);
+    if (thread < heads) y = *(const float4 *)(states + thread);
+    shared_store128(shared + STATE_AT + 16 * (uint32_t)thread,
+                    make_uint4(__float_as_uint(y.x), __float_as_uint(y.y), __float_as_uint(y.z), 0));
+}
+
 /* Rows of heads that do not exist or are empty become zeros: no NaN of theirs reaches dkv. */
 static __device__ __forceinline__ void load_heads(const struct kp_mla_bwd *p, uint32_t shared, uint32_t parity) {
     uint32_t alive = 0;
@@ -151,10 +160,7 @@ static __device__ __forceinline__ void load_heads(const struct kp_mla_bwd *p, ui
                 alive |= (uint32_t)(states[(thread >> 3) + STEP * k].lse2 != INF) << k;
         mbar_wait(shared + Q_FREE, parity);
         if (thread < 64) {
-            float4 y = make_float4(INF, 0, 0, 0);
-            if (thread < heads) y = *(const float4 *)(states + thread);
-            shared_store128(shared + STATE_AT + 16 * (uint32_t)thread,
-                            make_uint4(__float_as_uint(y.x), __float_as_uint(y.y), __float_as_uint(y.z), 0));
+            keep_state(shared, states, thread, heads);
             __syncwarp();
             if ((thread & 31) == 0) mbar_arrive(shared + Q_FULL);
         }
