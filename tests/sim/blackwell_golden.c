@@ -7,8 +7,8 @@
  *        blackwell_golden replay DRIVER FILE           with such a file
  *        blackwell_golden text FOLDER                  writes NAME.ptx of each */
 #include "blackwell_golden.h"
+#include "kernel_driver.h"
 
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,61 +16,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-struct attribute {
-    int id, pad;
-    union {
-        unsigned cluster[3];
-        uint64_t room[8];
-    } value;
-};
-struct launch {
-    unsigned grid[3], block[3], shared_bytes;
-    void *stream;
-    struct attribute *attributes;
-    unsigned n_attributes;
-};
-static struct {
-    int (*init)(unsigned), (*count)(int *), (*name)(char *, int, int), (*attribute)(int *, int, int),
-        (*retain)(void **, int), (*push)(void *), (*alloc)(uint64_t *, size_t),
-        (*load)(void **, const void *, unsigned, int *, void **), (*function)(void **, void *, const char *),
-        (*set)(void *, int, int), (*launch)(const struct launch *, void *, void **, void **),
-        (*down)(void *, uint64_t, size_t), (*up)(uint64_t, const void *, size_t), (*synchronize)(void),
-        (*encode)(void *, int, unsigned, void *, const uint64_t *, const uint64_t *, const unsigned *, const unsigned *,
-                  int, int, int, int);
-} cu;
+static struct kernel_driver cu;
 enum { PATIENCE = 300, ABSENT = 77, SHOWN = 8, MAJOR = 75, MINOR = 76 };
 
 static int open_driver(const char *path) {
-    static const struct {
-        const char *name;
-        void *at;
-    } names[] = {{"cuInit", &cu.init},
-                 {"cuDeviceGetCount", &cu.count},
-                 {"cuDeviceGetName", &cu.name},
-                 {"cuDeviceGetAttribute", &cu.attribute},
-                 {"cuDevicePrimaryCtxRetain", &cu.retain},
-                 {"cuCtxPushCurrent_v2", &cu.push},
-                 {"cuMemAlloc_v2", &cu.alloc},
-                 {"cuModuleLoadDataEx", &cu.load},
-                 {"cuModuleGetFunction", &cu.function},
-                 {"cuFuncSetAttribute", &cu.set},
-                 {"cuLaunchKernelEx", &cu.launch},
-                 {"cuMemcpyDtoH_v2", &cu.down},
-                 {"cuMemcpyHtoD_v2", &cu.up},
-                 {"cuCtxSynchronize", &cu.synchronize},
-                 {"cuTensorMapEncodeTiled", &cu.encode}};
-    void *l = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (!l) {
-        printf("no Blackwell device: the driver cannot be opened: %s\n", dlerror());
+    char why[300];
+    if (kernel_driver_open(&cu, path, why, sizeof why)) {
+        printf("no Blackwell device: %s\n", why);
         return -1;
-    }
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        void *at = dlsym(l, names[i].name);
-        if (!at) {
-            printf("no Blackwell device: %s has no %s\n", path, names[i].name);
-            return -1;
-        }
-        memcpy(names[i].at, &at, sizeof at);
     }
     return 0;
 }
@@ -119,12 +72,12 @@ static int run(const struct bg_case *c, bg_cells *out) {
                                   0, c->swizzle, 0, 0)))
         return r;
     void *params[] = {&image, &cells, &to, map};
-    struct attribute cluster = {.id = 4, .value.cluster = {c->ctas, 1, 1}};
-    struct launch l = {.grid = {c->ctas, 1, 1},
-                       .block = {128, 1, 1},
-                       .shared_bytes = BG_SHARED,
-                       .attributes = &cluster,
-                       .n_attributes = c->ctas > 1};
+    struct kernel_attribute cluster = {.id = 4, .value.cluster = {c->ctas, 1, 1}};
+    struct kernel_launch l = {.grid = {c->ctas, 1, 1},
+                              .block = {128, 1, 1},
+                              .shared_bytes = BG_SHARED,
+                              .attributes = &cluster,
+                              .n_attributes = c->ctas > 1};
     if ((r = cu.launch(&l, function, params, NULL)) || (r = cu.synchronize())) return r;
     return cu.down(out, to, bytes);
 }

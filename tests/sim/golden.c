@@ -6,49 +6,25 @@
  * FILE: a line of text, then for each form its name, the words of a lane, a newline, and the words of all lanes.
  * Operands are not kept: they follow from the form's name. */
 #include "golden.h"
+#include "kernel_driver.h"
 
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { LANES = GOLDEN_LANES * GOLDEN_WARPS, MOST_OUT = 8 };
-struct launch {
-    unsigned grid[3], block[3], shared_bytes;
-    void *stream, *attributes;
-    unsigned n_attributes;
-};
-static struct {
-    int (*init)(unsigned), (*device)(int *, int), (*attribute)(int *, int, int), (*name)(char *, int, int),
-        (*retain)(void **, int), (*push)(void *), (*alloc)(uint64_t *, size_t),
-        (*load)(void **, const void *, unsigned, int *, void **), (*unload)(void *),
-        (*function)(void **, void *, const char *), (*launch)(const struct launch *, void *, void **, void **),
-        (*down)(void *, uint64_t, size_t), (*up)(uint64_t, const void *, size_t), (*wait)(void);
-} cu;
+static struct kernel_driver cu;
 static uint64_t in_buffer, out_buffer, scratch;
 static int arch;
 
-static int take(void *library, const char *name, void *to) {
-    void *at = dlsym(library, name);
-    memcpy(to, &at, sizeof at);
-    if (!at) fprintf(stderr, "no %s\n", name);
-    return !at;
-}
 static int open_driver(const char *path, char *name, int name_bytes) {
-    void *l = dlopen(path, RTLD_NOW | RTLD_LOCAL), *context = NULL;
+    void *context = NULL;
     int device = 0, major = 0, minor = 0;
-    if (!l) {
-        fprintf(stderr, "%s\n", dlerror());
+    char why[300];
+    if (kernel_driver_open(&cu, path, why, sizeof why)) {
+        fprintf(stderr, "%s\n", why);
         return -1;
     }
-    if (take(l, "cuInit", &cu.init) || take(l, "cuDeviceGet", &cu.device) ||
-        take(l, "cuDeviceGetAttribute", &cu.attribute) || take(l, "cuDeviceGetName", &cu.name) ||
-        take(l, "cuDevicePrimaryCtxRetain", &cu.retain) || take(l, "cuCtxPushCurrent_v2", &cu.push) ||
-        take(l, "cuMemAlloc_v2", &cu.alloc) || take(l, "cuModuleLoadDataEx", &cu.load) ||
-        take(l, "cuModuleUnload", &cu.unload) || take(l, "cuModuleGetFunction", &cu.function) ||
-        take(l, "cuLaunchKernelEx", &cu.launch) || take(l, "cuMemcpyDtoH_v2", &cu.down) ||
-        take(l, "cuMemcpyHtoD_v2", &cu.up) || take(l, "cuCtxSynchronize", &cu.wait))
-        return -1;
     if (cu.init(0) || cu.device(&device, 0) || cu.retain(&context, device) || cu.push(context)) return -1;
     if (cu.name(name, name_bytes, device) || cu.attribute(&major, 75, device) || cu.attribute(&minor, 76, device))
         return -1;
@@ -66,14 +42,14 @@ static int execute(const struct golden_form *f, const uint32_t *in, uint32_t *ou
     int options[] = {5, 6};
     void *values[] = {log, (void *)(uintptr_t)(sizeof log - 1)}, *module = NULL, *k = NULL;
     void *params[] = {&in_buffer, &out_buffer, &scratch};
-    struct launch c = {.grid = {GOLDEN_WARPS, 1, 1}, .block = {GOLDEN_LANES, 1, 1}};
+    struct kernel_launch c = {.grid = {GOLDEN_WARPS, 1, 1}, .block = {GOLDEN_LANES, 1, 1}};
     if (golden_ptx(f, text, sizeof text)) return -1;
     int r = cu.load(&module, text, 2, options, values);
     if (r) fprintf(stderr, "%s: %s\n", f->op, log);
     if (!r) r = cu.function(&k, module, "k");
     if (!r) r = cu.up(in_buffer, in, LANES * GOLDEN_WORDS * 4);
     if (!r) r = cu.launch(&c, k, params, NULL);
-    if (!r) r = cu.wait();
+    if (!r) r = cu.synchronize();
     if (!r) r = cu.down(out, out_buffer, LANES * golden_words_out(f) * 4);
     if (module) cu.unload(module);
     return r;

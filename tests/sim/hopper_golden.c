@@ -4,8 +4,8 @@
  * usage: hopper_golden record|replay DRIVER FILE [FIRST]      the file has a line for each case: name, hash, first
  * words; FIRST: number of the case to begin with, where a record ended by a fault of the device goes on */
 #include "hopper_golden.h"
+#include "kernel_driver.h"
 
-#include <dlfcn.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,59 +13,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-struct attribute {
-    int id, pad;
-    union {
-        unsigned cluster[3];
-        uint64_t room[8];
-    } value;
-};
-struct launch {
-    unsigned grid[3], block[3], shared_bytes;
-    void *stream;
-    struct attribute *attributes;
-    unsigned n_attributes;
-};
-static struct {
-    int (*init)(unsigned), (*retain)(void **, int), (*push)(void *), (*alloc)(uint64_t *, size_t), (*freed)(uint64_t),
-        (*load)(void **, const void *, unsigned, int *, void **), (*unload)(void *),
-        (*function)(void **, void *, const char *), (*set)(void *, int, int),
-        (*launch)(const struct launch *, void *, void **, void **), (*down)(void *, uint64_t, size_t),
-        (*up)(uint64_t, const void *, size_t), (*synchronize)(void),
-        (*encode)(void *, int, unsigned, void *, const uint64_t *, const uint64_t *, const unsigned *, const unsigned *,
-                  int, int, int, int);
-} cu;
+static struct kernel_driver cu;
 
 static int open_driver(const char *path) {
-    static const struct {
-        const char *name;
-        void *at;
-    } names[] = {{"cuInit", &cu.init},
-                 {"cuDevicePrimaryCtxRetain", &cu.retain},
-                 {"cuCtxPushCurrent_v2", &cu.push},
-                 {"cuMemAlloc_v2", &cu.alloc},
-                 {"cuMemFree_v2", &cu.freed},
-                 {"cuModuleLoadDataEx", &cu.load},
-                 {"cuModuleUnload", &cu.unload},
-                 {"cuModuleGetFunction", &cu.function},
-                 {"cuFuncSetAttribute", &cu.set},
-                 {"cuLaunchKernelEx", &cu.launch},
-                 {"cuMemcpyDtoH_v2", &cu.down},
-                 {"cuMemcpyHtoD_v2", &cu.up},
-                 {"cuCtxSynchronize", &cu.synchronize},
-                 {"cuTensorMapEncodeTiled", &cu.encode}};
-    void *l = dlopen(path, RTLD_NOW | RTLD_LOCAL), *context;
-    if (!l) {
-        fprintf(stderr, "%s\n", dlerror());
+    char why[300];
+    void *context;
+    if (kernel_driver_open(&cu, path, why, sizeof why)) {
+        fprintf(stderr, "%s\n", why);
         return -1;
-    }
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        void *at = dlsym(l, names[i].name);
-        if (!at) {
-            fprintf(stderr, "%s has no %s\n", path, names[i].name);
-            return -1;
-        }
-        memcpy(names[i].at, &at, sizeof at);
     }
     return cu.init(0) || cu.retain(&context, 0) || cu.push(context);
 }
@@ -138,12 +93,12 @@ static int run(struct golden_case *c, uint32_t *out) {
                                   c->strides, c->box, c->steps, 0, c->swizzle, 0, c->fill)))
         return r;
     void *params[] = {&in, &to, &c->a, &c->b, map};
-    struct attribute cluster = {.id = 4, .value.cluster = {c->ctas, 1, 1}};
-    struct launch l = {.grid = {c->ctas, 1, 1},
-                       .block = {c->threads, 1, 1},
-                       .shared_bytes = GOLDEN_IMAGE + 4096,
-                       .attributes = &cluster,
-                       .n_attributes = c->ctas > 1};
+    struct kernel_attribute cluster = {.id = 4, .value.cluster = {c->ctas, 1, 1}};
+    struct kernel_launch l = {.grid = {c->ctas, 1, 1},
+                              .block = {c->threads, 1, 1},
+                              .shared_bytes = GOLDEN_IMAGE + 4096,
+                              .attributes = &cluster,
+                              .n_attributes = c->ctas > 1};
     if (!(r = cu.launch(&l, function, params, NULL)) && !(r = cu.synchronize())) r = cu.down(out, to, bytes);
     if (!r) r = cu.freed(in) | cu.freed(to) | cu.unload(module);
     return r;

@@ -2,7 +2,6 @@
  * See kernel_mutants.h. */
 #include "kernel_mutants.h"
 
-#include <dlfcn.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,29 +12,11 @@
 struct kernel_driver cu;
 
 int kernel_open_driver(const char *path) {
-    static const struct {
-        const char *name;
-        void *at;
-    } names[] = {{"cuInit", &cu.init},
-                 {"cuDevicePrimaryCtxRetain", &cu.retain},
-                 {"cuCtxPushCurrent_v2", &cu.push},
-                 {"cuMemAlloc_v2", &cu.alloc},
-                 {"cuModuleLoadDataEx", &cu.load},
-                 {"cuModuleGetFunction", &cu.function},
-                 {"cuFuncSetAttribute", &cu.set},
-                 {"cuLaunchKernelEx", &cu.launch},
-                 {"cuMemcpyDtoH_v2", &cu.down},
-                 {"cuMemcpyHtoD_v2", &cu.up},
-                 {"cuCtxSynchronize", &cu.synchronize},
-                 {"cuTensorMapEncodeTiled", &cu.encode},
-                 {"attnsim_report", &cu.report}};
-    void *l = dlopen(path, RTLD_NOW | RTLD_LOCAL), *context;
-    for (size_t i = 0; l && i < sizeof names / sizeof *names; i++) {
-        void *at = dlsym(l, names[i].name);
-        if (!at && strcmp(names[i].name, "attnsim_report")) return -1; /* a real driver has none */
-        memcpy(names[i].at, &at, sizeof at);
-    }
-    return !l || cu.init(0) || cu.retain(&context, 0) || cu.push(context) ? -1 : 0;
+    char why[300];
+    void *context;
+    return kernel_driver_open(&cu, path, why, sizeof why) || cu.init(0) || cu.retain(&context, 0) || cu.push(context)
+               ? -1
+               : 0;
 }
 
 float kernel_number(uint64_t *state) {

@@ -3,23 +3,8 @@
  * and of its mutants, each in a process of its own, since a finding may leave its context unusable. */
 #ifndef TESTS_SIM_KERNEL_MUTANTS_H
 #define TESTS_SIM_KERNEL_MUTANTS_H
-#include <stddef.h>
-#include <stdint.h>
+#include "kernel_driver.h"
 
-struct kernel_launch {
-    unsigned grid[3], block[3], shared_bytes;
-    void *stream, *attributes;
-    unsigned n_attributes;
-};
-struct kernel_driver {
-    int (*init)(unsigned), (*retain)(void **, int), (*push)(void *), (*alloc)(uint64_t *, size_t),
-        (*load)(void **, const void *, unsigned, int *, void **), (*function)(void **, void *, const char *),
-        (*set)(void *, int, int), (*launch)(const struct kernel_launch *, void *, void **, void **),
-        (*down)(void *, uint64_t, size_t), (*up)(uint64_t, const void *, size_t), (*synchronize)(void),
-        (*encode)(void *, int, unsigned, void *, const uint64_t *, const uint64_t *, const unsigned *, const unsigned *,
-                  int, int, int, int);
-    const char *(*report)(uint64_t *, int);
-};
 extern struct kernel_driver cu;
 
 struct kernel_mutant {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * The simulator on small kernels: right ones must give the right numbers under every policy and no finding, and each
  * planted fault must be found and named. */
-#include <dlfcn.h>
+#include "kernel_driver.h"
+
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,34 +13,14 @@
 
 #include <cmocka.h>
 
-struct launch {
-    unsigned grid[3], block[3], shared_bytes;
-    void *stream, *attributes;
-    unsigned n_attributes;
-};
-static struct {
-    int (*init)(unsigned), (*retain)(void **, int), (*push)(void *), (*alloc)(uint64_t *, size_t), (*freed)(uint64_t),
-        (*load)(void **, const void *, unsigned, int *, void **), (*function)(void **, void *, const char *),
-        (*launch)(const struct launch *, void *, void **, void **), (*down)(void *, uint64_t, size_t),
-        (*up)(uint64_t, const void *, size_t);
-    const char *(*report)(uint64_t *, int);
-} cu;
+static struct kernel_driver cu;
 
-static void take(void *library, const char *name, void *to) {
-    void *at = dlsym(library, name);
-    assert_non_null(at);
-    memcpy(to, &at, sizeof at);
-}
 static int open_driver(void **state) {
     (void)state;
     setenv("ATTNSIM_QUIET", "1", 1);
-    void *l = dlopen(ATTN_TEST_SIM, RTLD_NOW | RTLD_LOCAL), *context;
-    if (!l) return -1;
-    take(l, "cuInit", &cu.init), take(l, "cuDevicePrimaryCtxRetain", &cu.retain);
-    take(l, "cuCtxPushCurrent_v2", &cu.push), take(l, "cuMemAlloc_v2", &cu.alloc), take(l, "cuMemFree_v2", &cu.freed);
-    take(l, "cuModuleLoadDataEx", &cu.load), take(l, "cuModuleGetFunction", &cu.function);
-    take(l, "cuLaunchKernelEx", &cu.launch), take(l, "cuMemcpyDtoH_v2", &cu.down), take(l, "cuMemcpyHtoD_v2", &cu.up);
-    take(l, "attnsim_report", &cu.report);
+    char why[300];
+    void *context;
+    if (kernel_driver_open(&cu, ATTN_TEST_SIM, why, sizeof why) || !cu.report) return -1;
     if (cu.init(0) || cu.retain(&context, 0)) return -1;
     return cu.push(context);
 }
@@ -66,7 +47,7 @@ static int run(const char *ptx, const char *policy, uint64_t *findings, int rele
     assert_int_equal(cu.up(buffer, out, sizeof out), 0);
     address = buffer;
     if (release_first) cu.freed(buffer);
-    struct launch c = {.grid = {1, 1, 1}, .block = {64, 1, 1}};
+    struct kernel_launch c = {.grid = {1, 1, 1}, .block = {64, 1, 1}};
     void *params[] = {&address};
     int r = cu.launch(&c, f, params, NULL);
     cu.report(findings, 0);
