@@ -51,7 +51,17 @@ static __device__ __forceinline__ void copy_mask_again(const struct kp_sdpa_fwd 
     copy_mask(p, base, &w, j0);
 }
 
-/* Add the copied cells; a false one hides. */
+/* Add two neighbouring cells to their scores s[0] and s[1], by what the mask holds; a false one hides. */
+static __device__ __forceinline__ void add_floats(float *s, const float2 &cells) { s[0] += cells.x, s[1] += cells.y; }
+template <typename word> static __device__ __forceinline__ void add_bools(float *s, word cells) {
+    if (!(cells & 0xff)) s[0] = -INF;
+    if (!(cells >> 8)) s[1] = -INF;
+}
+static __device__ __forceinline__ void add_halves(float *s, int dtype, uint32_t cells) {
+    s[0] += unpack16(dtype, cells & 0xffff), s[1] += unpack16(dtype, cells >> 16);
+}
+
+/* Add the copied cells. */
 static __device__ __forceinline__ void add_copied(const struct kp_sdpa_fwd *p, uint32_t base,
                                                   float rS[M_TILES][N_S][4]) {
     const int lane = lane_of(), g = lane >> 2, t = lane & 3, dtype = p->in.mask.dtype, pitch = p->mask_pitch;
@@ -62,21 +72,17 @@ static __device__ __forceinline__ void add_copied(const struct kp_sdpa_fwd *p, u
 #pragma unroll
             for (int r = 0; r < 2; r++)
 #pragma unroll
-                for (int n = 0; n < N_S; n++) {
-                    const float2 cell = shared_load_pair(rows + (16 * x + 8 * r + g) * pitch + 8 * t + 32 * n);
-                    rS[x][n][2 * r] += cell.x, rS[x][n][2 * r + 1] += cell.y;
-                }
+                for (int n = 0; n < N_S; n++)
+                    add_floats(&rS[x][n][2 * r],
+                               shared_load_pair(rows + (16 * x + 8 * r + g) * pitch + 8 * t + 32 * n));
     } else if (dtype == KP_BOOL) {
 #pragma unroll
         for (int x = 0; x < M_TILES; x++)
 #pragma unroll
             for (int r = 0; r < 2; r++)
 #pragma unroll
-                for (int n = 0; n < N_S; n++) {
-                    const uint32_t cell = shared_load16(rows + (16 * x + 8 * r + g) * pitch + 2 * t + 8 * n);
-                    if (!(cell & 0xff)) rS[x][n][2 * r] = -INF;
-                    if (!(cell >> 8)) rS[x][n][2 * r + 1] = -INF;
-                }
+                for (int n = 0; n < N_S; n++)
+                    add_bools(&rS[x][n][2 * r], shared_load16(rows + (16 * x + 8 * r + g) * pitch + 2 * t + 8 * n));
     } else {
 #pragma unroll
         for (int x = 0; x < M_TILES; x++) {
@@ -86,10 +92,7 @@ static __device__ __forceinline__ void add_copied(const struct kp_sdpa_fwd *p, u
                 uint32_t cell[4]; /* two rows of tile n, two of n + 1: as S lies in the lanes */
                 load_matrix4(cell, at + 16 * n);
 #pragma unroll
-                for (int y = 0; y < 4; y++) {
-                    float *s = &rS[x][n + (y >> 1)][2 * (y & 1)];
-                    s[0] += unpack16(dtype, cell[y] & 0xffff), s[1] += unpack16(dtype, cell[y] >> 16);
-                }
+                for (int y = 0; y < 4; y++) add_halves(&rS[x][n + (y >> 1)][2 * (y & 1)], dtype, cell[y]);
             }
         }
     }
@@ -112,21 +115,15 @@ static __device__ __forceinline__ void add_mask(const struct kp_sdpa_fwd *p, uin
             if (pairs && dtype == KP_F32) {
                 const float2 *cell = (const float2 *)(p->in.mask.data + 4 * at);
 #pragma unroll
-                for (int n = 0; n < N_S; n++) rS[x][n][2 * r] += cell[4 * n].x, rS[x][n][2 * r + 1] += cell[4 * n].y;
+                for (int n = 0; n < N_S; n++) add_floats(&rS[x][n][2 * r], cell[4 * n]);
             } else if (pairs && dtype == KP_BOOL) {
                 const uint16_t *cell = (const uint16_t *)(p->in.mask.data + at);
 #pragma unroll
-                for (int n = 0; n < N_S; n++) {
-                    if (!(cell[4 * n] & 0xff)) rS[x][n][2 * r] = -INF;
-                    if (!(cell[4 * n] >> 8)) rS[x][n][2 * r + 1] = -INF;
-                }
+                for (int n = 0; n < N_S; n++) add_bools(&rS[x][n][2 * r], cell[4 * n]);
             } else if (pairs) {
                 const uint32_t *cell = (const uint32_t *)(p->in.mask.data + 2 * at);
 #pragma unroll
-                for (int n = 0; n < N_S; n++) {
-                    rS[x][n][2 * r] += unpack16(dtype, cell[4 * n] & 0xffff);
-                    rS[x][n][2 * r + 1] += unpack16(dtype, cell[4 * n] >> 16);
-                }
+                for (int n = 0; n < N_S; n++) add_halves(&rS[x][n][2 * r], dtype, cell[4 * n]);
             } else {
                 int lo, hi;
                 visible_keys(p, kept, x, r, j0, &lo, &hi);
