@@ -54,6 +54,8 @@ attn_status attn_cli_gpu_load(struct attn_cli_gpu *gpu, const struct attn_cli_te
 attn_status attn_cli_gpu_run(struct attn_cli_gpu *gpu, const struct attn_cli_meter *meter, const attn_plan *plan,
                              struct attn_cli_timing *out);
 const struct attn_cli_clock *attn_cli_gpu_clock(const struct attn_cli_gpu *gpu); /* NULL if it has none */
+/* Copy i of them, in turn, as attn_cli_gpu_args left them; NULL if there is one only. */
+const attn_args *attn_cli_gpu_copy(const struct attn_cli_gpu *gpu, int64_t i);
 /* The first copy's tensors on the bench's stream, with a workspace for the plan, until the next load. */
 attn_status attn_cli_gpu_args(struct attn_cli_gpu *gpu, const attn_plan *plan, attn_args *out);
 
@@ -63,6 +65,7 @@ enum {
     ATTN_CLI_CALL_CHECK,
     ATTN_CLI_CALL_EXECUTE,
     ATTN_CLI_CALL_FLOOR, /* the execution's launches, by the driver alone */
+    ATTN_CLI_CALL_TURNS, /* executions of copies of the tensors in turn: no pointer is that of the call before */
     ATTN_CLI_CALL_RUN,
     ATTN_CLI_CALLS
 };

@@ -118,6 +118,10 @@ attn_status attn_cli_gpu_args(struct attn_cli_gpu *g, const attn_plan *plan, att
     return status;
 }
 
+const attn_args *attn_cli_gpu_copy(const struct attn_cli_gpu *g, int64_t i) {
+    return g->n > 1 ? &g->args[i % g->n] : NULL;
+}
+
 /* ------------------------------------------------------------------ samples ------------------------ */
 
 static int marked(struct attn_cli_gpu *g, int which) { return g->clock ? attn_cli_clock_mark(g->clock, which) : 0; }

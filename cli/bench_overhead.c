@@ -8,8 +8,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-const char *const attn_cli_call_names[ATTN_CLI_CALLS] = {"plan_create", "plan_check", "execute_call", "driver_floor",
-                                                         "run_call"};
+const char *const attn_cli_call_names[ATTN_CLI_CALLS] = {"plan_create",  "plan_check",    "execute_call",
+                                                         "driver_floor", "execute_turns", "run_call"};
 
 struct subject {
     attn_ctx *ctx;
@@ -18,11 +18,13 @@ struct subject {
     const attn_plan_options *options;
     const attn_plan *plan;
     const attn_args *args;
+    const struct attn_cli_gpu *gpu;     /* NULL on a CPU */
     const struct attn_cli_floor *floor; /* NULL if there is none */
 };
 
 /* One call; what it leaves behind is cleared off the clock. */
-static attn_status call(const struct subject *s, int which, double *seconds) {
+static attn_status call(const struct subject *s, int which, int64_t turn, double *seconds) {
+    const attn_args *args = which == ATTN_CLI_CALL_TURNS ? attn_cli_gpu_copy(s->gpu, turn) : s->args;
     attn_plan *plan = NULL;
     attn_status status = ATTN_OK;
     double start = attn_cli_seconds();
@@ -30,6 +32,7 @@ static attn_status call(const struct subject *s, int which, double *seconds) {
     case ATTN_CLI_CALL_PLAN: status = attn_plan_create(s->ctx, s->device, s->problem, s->options, &plan); break;
     case ATTN_CLI_CALL_CHECK: status = attn_plan_check(s->plan, s->args); break;
     case ATTN_CLI_CALL_EXECUTE: status = attn_execute(s->plan, s->args); break;
+    case ATTN_CLI_CALL_TURNS: status = attn_execute(s->plan, args); break;
     case ATTN_CLI_CALL_FLOOR: status = attn_cli_floor_queue(s->floor) ? ATTN_E_LAUNCH : ATTN_OK; break;
     default: status = attn_run(s->ctx, s->device, s->problem, s->args); break;
     }
@@ -48,7 +51,7 @@ static int group_of(const struct subject *s) {
 
 static attn_status time_group(const struct subject *s, int which, int64_t n, double *times) {
     attn_status status = attn_device_synchronize(s->ctx, s->device);
-    for (int64_t i = 0; i < n && !status; i++) status = call(s, which, &times[i]);
+    for (int64_t i = 0; i < n && !status; i++) status = call(s, which, i, &times[i]);
     return status;
 }
 
@@ -60,7 +63,8 @@ static attn_status time_calls(const struct subject *s, int which, const struct a
     double unused, total = 0;
     int64_t n = 0;
     const double begin = attn_cli_seconds();
-    for (int i = 0; i < 2 * group && !status && attn_cli_seconds() - begin < 0.5; i++) status = call(s, which, &unused);
+    for (int i = 0; i < 2 * group && !status && attn_cli_seconds() - begin < 0.5; i++)
+        status = call(s, which, i, &unused);
     while (n < most && !status && (n < meter->min_runs || total < meter->min_seconds) && (!n || total < limit)) {
         int64_t now = most - n < group ? most - n : group;
         if (total >= meter->min_seconds && meter->min_runs - n < now) now = meter->min_runs - n;
@@ -89,12 +93,13 @@ attn_status attn_cli_overhead(attn_ctx *ctx, attn_device device, const struct at
     const struct attn_cli_clock *clock = gpu ? attn_cli_gpu_clock(gpu) : NULL;
     char why[200];
     struct attn_cli_floor *floor = clock ? attn_cli_floor_open(clock, plan, args, why, sizeof why) : NULL;
-    const struct subject s = {ctx, device, problem, options, plan, args, floor};
+    const struct subject s = {ctx, device, problem, options, plan, args, gpu, floor};
     double *times = malloc(2 * MOST * sizeof *times);
     attn_status status = times ? ATTN_OK : ATTN_E_MEMORY;
     if (clock && !floor) attn_cli_warn("bench", "no floor of the driver: %s", why);
     for (int which = 0; which < ATTN_CLI_CALLS && !status; which++)
-        if (which != ATTN_CLI_CALL_FLOOR) status = time_calls(&s, which, meter, times, MOST, &out[which]);
+        if (which != ATTN_CLI_CALL_FLOOR && (which != ATTN_CLI_CALL_TURNS || (gpu && attn_cli_gpu_copy(gpu, 0))))
+            status = time_calls(&s, which, meter, times, MOST, &out[which]);
     attn_cli_floor_close(floor);
     free(times);
     return status;

@@ -219,7 +219,8 @@ static int prepare(struct bench *b, attn_ctx *ctx) {
             return attn_cli_die("bench", "out of memory");
         return ATTN_CLI_OK;
     }
-    b->gpu = attn_cli_gpu_open(ctx, b->common.device, b->meter.cache);
+    /* Calls are also timed with copies in turn. */
+    b->gpu = attn_cli_gpu_open(ctx, b->common.device, b->overhead ? ATTN_CLI_ROTATE : b->meter.cache);
     if (!b->gpu) return ATTN_CLI_ERROR;
     int version = attn_cli_gpu_driver(b->gpu);
     if (version) snprintf(b->driver, sizeof b->driver, "CUDA %d.%d", version / 1000, version % 1000 / 10);

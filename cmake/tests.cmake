@@ -2,7 +2,7 @@
 # Tests. Dropping a file is enough:
 #   tests/unit/t_*.c, tests/contract/t_*.c   cmocka programs with their own main, one ctest each; other .c files beside
 #                                            them are linked into each of them
-#   tests/gpu/t_*.c                          the same for a GPU: skipped without one, but for t_gpu_stub
+#   tests/gpu/t_*.c                          the same for a GPU: skipped without one, but for t_gpu_stub and t_gpu_kept_graph
 #   tests/cli/*.sh                           scripts: $1 = the attn command, $2 = the source folder; exit 77 = skipped
 #   tests/build/*.sh, tests/consumer/*.sh    scripts about what was built: $1 = build folder, $2 = source folder
 #   tests/fuzz/fuzz_*.c                      with ATTN_FUZZ a libFuzzer program, else replayed by a ctest over
@@ -25,7 +25,8 @@ target_link_libraries(attn_test_base INTERFACE attn_static Threads::Threads m)
 target_link_options(attn_test_base INTERFACE -Wl,--as-needed)
 if(attn_cuda_on)
   # A CUDA driver for machines without a GPU, opened by path like the real one.
-  add_library(cuda_stub MODULE tests/stub_driver/cuda_stub.c tests/stub_driver/cuda_stub_graph.c)
+  add_library(cuda_stub MODULE tests/stub_driver/cuda_stub.c tests/stub_driver/cuda_stub_graph.c
+              tests/stub_driver/cuda_stub_event.c tests/stub_driver/cuda_stub_node.c)
   target_compile_options(cuda_stub PRIVATE ${attn_warnings})
   target_include_directories(cuda_stub PRIVATE include src tests)
   set_target_properties(cuda_stub PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests C_VISIBILITY_PRESET hidden)
@@ -74,7 +75,7 @@ foreach(room IN LISTS rooms)
   endforeach()
 endforeach()
 
-foreach(name t_cuda_stub t_gpu_stub)
+foreach(name t_cuda_stub t_gpu_stub t_gpu_kept_graph)
   if(TARGET ${name} AND TARGET cuda_stub)
     add_dependencies(${name} cuda_stub)
   endif()

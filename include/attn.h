@@ -555,8 +555,9 @@ ATTN_API attn_status attn_plan_check(const attn_plan *plan, const attn_args *arg
  *
  * CPU plans return when the result is written. CUDA plans return when the work is queued on args->stream, are safe
  * under stream capture, and report device faults at a later synchronising call (at once with ATTN_SYNC=1).
- * Never allocates. Returns ATTN_OK, a 1xx fault of args, _E_LAUNCH, _E_DEVICE_FAULT (earlier work on the device failed,
- * or with ATTN_SYNC=1 this one). */
+ * Never allocates; from its third execution on, a CUDA plan of several kernels may have the driver make graphs of them,
+ * which the plan keeps (ATTN_CUDA_GRAPHS=0: never). Returns ATTN_OK, a 1xx fault of args, _E_LAUNCH, _E_DEVICE_FAULT
+ * (earlier work on the device failed, or with ATTN_SYNC=1 this one). */
 ATTN_API attn_status attn_execute(const attn_plan *plan, const attn_args *args);
 
 /* attn_run - one-shot tier: plan from the context's cache (or a new one), workspace from its allocator, execute.

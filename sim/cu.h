@@ -52,6 +52,18 @@ struct cu_launch {
     struct cu_attribute *attributes;
     unsigned n_attributes;
 };
+struct cu_kernel_node {
+    struct sim_function *function;
+    unsigned grid[3], block[3], shared_bytes;
+    void **params, **extra;
+    void *kernel, *context;
+};
+struct cu_fill_node {
+    unsigned long long to;
+    size_t pitch;
+    unsigned value, element;
+    size_t width, height;
+};
 struct sim_context {
     int device, fault; /* fault: a kernel that was ended: every later call returns it */
     int late_result;   /* of queued work, for the next call that waits */

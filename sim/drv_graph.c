@@ -1,22 +1,10 @@
 /* SPDX-License-Identifier: MIT
  * Graphs: tasks that streams recorded, with what each of them follows. A replay does them in an order that this allows;
  * under the random policy in any such order. */
-#include "stream.h"
+#include "graph.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-struct node {
-    struct sim_task task;
-    uint32_t after[SIM_TAILS], n;
-};
-struct sim_graph {
-    struct node *nodes;
-    uint32_t n, room;
-};
-struct sim_graph_exec {
-    struct sim_graph graph;
-};
 
 static struct sim_task copy_of(const struct sim_task *t) {
     struct sim_task copy = *t;
@@ -24,7 +12,10 @@ static struct sim_task copy_of(const struct sim_task *t) {
     return copy;
 }
 static void clear(struct sim_graph *g) {
-    for (uint32_t i = 0; i < g->n; i++) sim_call_free(g->nodes[i].task.call);
+    for (uint32_t i = 0; i < g->n; i++) {
+        sim_call_free(g->nodes[i]->task.call);
+        free(g->nodes[i]);
+    }
     free(g->nodes);
 }
 
@@ -36,6 +27,20 @@ static int add_tail(struct sim_capture *c, uint32_t tail) {
     return R_SUCCESS;
 }
 
+uint32_t sim_graph_append(struct sim_graph *g, struct sim_task t, const uint32_t *after, uint32_t n) {
+    if (g->n == g->room) {
+        g->room = g->room ? 2 * g->room : 16;
+        g->nodes = realloc(g->nodes, g->room * sizeof *g->nodes);
+        if (!g->nodes) abort();
+    }
+    struct sim_node *node = calloc(1, sizeof *node);
+    if (!node) abort();
+    *node = (struct sim_node){.task = t, .n = n, .place = g->n};
+    if (n) memcpy(node->after, after, n * sizeof *after);
+    g->nodes[g->n] = node;
+    return g->n++;
+}
+
 /* Under the streams' lock, as the next one. */
 int sim_graph_record(struct sim_stream *s, struct sim_task t) {
     struct sim_graph *g = s->capture.graph;
@@ -43,17 +48,9 @@ int sim_graph_record(struct sim_stream *s, struct sim_task t) {
         sim_call_free(t.call);
         return R_CAPTURE_INVALIDATED;
     }
-    if (g->n == g->room) {
-        g->room = g->room ? 2 * g->room : 16;
-        g->nodes = realloc(g->nodes, g->room * sizeof *g->nodes);
-        if (!g->nodes) abort();
-    }
-    struct node *node = &g->nodes[g->n];
-    node->task = t;
-    node->n = s->capture.n;
-    memcpy(node->after, s->capture.tail, sizeof node->after);
+    const struct sim_capture before = s->capture;
     s->capture.n = 1;
-    s->capture.tail[0] = g->n++;
+    s->capture.tail[0] = sim_graph_append(g, t, before.tail, before.n);
     return R_SUCCESS;
 }
 
@@ -112,7 +109,7 @@ static int all_joined(const struct sim_graph *g, const struct sim_capture *c) {
     for (uint32_t i = g->n; i-- > 0;) /* a node follows earlier ones only */
         if (seen[i]) {
             n++;
-            for (uint32_t k = 0; k < g->nodes[i].n; k++) seen[g->nodes[i].after[k]] = 1;
+            for (uint32_t k = 0; k < g->nodes[i]->n; k++) seen[g->nodes[i]->after[k]] = 1;
         }
     free(seen);
     return n == g->n;
@@ -155,7 +152,7 @@ SIM_API cuGraphGetNodes(struct sim_graph *g, void **nodes, size_t *n);
 SIM_API cuGraphGetNodes(struct sim_graph *g, void **nodes, size_t *n) {
     ENTER_CONTEXT
     if (!g || !n) return R_INVALID_VALUE;
-    for (size_t i = 0; nodes && i < *n; i++) nodes[i] = i < g->n ? &g->nodes[i] : NULL;
+    for (size_t i = 0; nodes && i < *n; i++) nodes[i] = i < g->n ? g->nodes[i] : NULL;
     *n = g->n;
     return R_SUCCESS;
 }
@@ -166,11 +163,8 @@ SIM_API cuGraphInstantiateWithFlags(struct sim_graph_exec **out, struct sim_grap
     if (!out || !g) return R_INVALID_VALUE;
     struct sim_graph_exec *e = calloc(1, sizeof *e);
     if (!e) return R_OUT_OF_MEMORY;
-    e->graph.n = g->n;
-    e->graph.nodes = malloc((g->n + 1u) * sizeof *g->nodes);
-    if (!e->graph.nodes) abort();
-    if (g->n) memcpy(e->graph.nodes, g->nodes, g->n * sizeof *g->nodes);
-    for (uint32_t i = 0; i < g->n; i++) e->graph.nodes[i].task = copy_of(&g->nodes[i].task);
+    for (uint32_t i = 0; i < g->n; i++)
+        sim_graph_append(&e->graph, copy_of(&g->nodes[i]->task), g->nodes[i]->after, g->nodes[i]->n);
     *out = e;
     return R_SUCCESS;
 }
@@ -201,13 +195,13 @@ SIM_API cuGraphLaunch(struct sim_graph_exec *e, struct sim_stream *s) {
         for (uint32_t k = 0; k < g->n; k++) { /* the first from there on that nothing is missing for */
             int ready;
             i = (start + k) % g->n, ready = !done[i];
-            for (uint32_t q = 0; q < g->nodes[i].n; q++) ready &= done[g->nodes[i].after[q]];
+            for (uint32_t q = 0; q < g->nodes[i]->n; q++) ready &= done[g->nodes[i]->after[q]];
             if (ready) break;
         }
         done[i] = 1;
-        struct sim_task t = copy_of(&g->nodes[i].task);
+        struct sim_task t = copy_of(&g->nodes[i]->task);
         t.when.before = base;
-        for (uint32_t q = 0; q < g->nodes[i].n; q++) sim_stamp_join(&t.when.before, &ends[g->nodes[i].after[q]]);
+        for (uint32_t q = 0; q < g->nodes[i]->n; q++) sim_stamp_join(&t.when.before, &ends[g->nodes[i]->after[q]]);
         t.when.after = ends[i] = t.when.before;
         sim_when_next(&t.when, SIM_STREAM_SLOTS + i % (SIM_SLOTS - SIM_STREAM_SLOTS), &ends[i]);
         r = sim_task_add(s, t);

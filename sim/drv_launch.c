@@ -149,8 +149,8 @@ static int bad_shape(const struct cu_launch *c, const struct ptx_kernel *k, stru
     g->n_warps = (uint32_t)(threads + 31) / 32;
     return R_SUCCESS;
 }
-static int launch(struct sim_context *context, const struct cu_launch *c, struct sim_function *f, void **params,
-                  void **extra) {
+static int make_call(const struct cu_launch *c, struct sim_function *f, void **params, void **extra,
+                     struct sim_kernel_call **out) {
     if (!c || !f || extra || (c->n_attributes && !c->attributes)) return R_INVALID_VALUE;
     const struct ptx_kernel *k = f->program->kernel;
     if (k->n_params && !params) return R_INVALID_VALUE;
@@ -163,10 +163,46 @@ static int launch(struct sim_context *context, const struct cu_launch *c, struct
     call->shared_bytes = c->shared_bytes ? k->dynamic_at + c->shared_bytes : k->shared_bytes;
     for (uint32_t i = 0; i < k->n_params && !r; i++)
         memcpy(call->params + k->params[i].at, params[i], (size_t)k->params[i].bytes);
-    if (r) {
+    if (r)
         free(call);
-        return r;
+    else
+        *out = call;
+    return r;
+}
+int sim_call_change(struct sim_kernel_call **call, const struct cu_kernel_node *to) {
+    struct sim_kernel_call *old = *call;
+    struct cu_attribute attributes[2] = {{.id = ATTRIBUTE_CLUSTER}, {.id = ATTRIBUTE_SERIALIZATION}};
+    struct cu_launch c = {.shared_bytes = to->shared_bytes, .attributes = attributes, .n_attributes = old ? 2 : 0};
+    if (old) {
+        memcpy(attributes[0].value.cluster, old->cluster, sizeof old->cluster);
+        attributes[1].value.cluster[0] = old->early;
     }
+    memcpy(c.grid, to->grid, sizeof c.grid);
+    memcpy(c.block, to->block, sizeof c.block);
+    const int r = make_call(&c, to->function, to->params, to->extra, call);
+    if (!r) free(old);
+    return r;
+}
+int sim_call_set(struct sim_kernel_call *call, int id, const void *value) {
+    struct cu_attribute attributes[3] = {{.id = ATTRIBUTE_CLUSTER}, {.id = ATTRIBUTE_SERIALIZATION}, {.id = id}};
+    struct cu_launch c = {.shared_bytes = call->dynamic_bytes, .attributes = attributes, .n_attributes = 3};
+    struct sim_kernel_call changed = {0};
+    memcpy(attributes[0].value.cluster, call->cluster, sizeof call->cluster);
+    attributes[1].value.cluster[0] = call->early;
+    memcpy(&attributes[2].value, value, sizeof attributes[2].value);
+    memcpy(c.grid, call->grid, sizeof c.grid);
+    memcpy(c.block, call->block, sizeof c.block);
+    const int r = bad_shape(&c, call->function->program->kernel, &changed);
+    if (r) return r;
+    memcpy(call->cluster, changed.cluster, sizeof call->cluster);
+    call->early = changed.early;
+    return r;
+}
+static int launch(struct sim_context *context, const struct cu_launch *c, struct sim_function *f, void **params,
+                  void **extra) {
+    struct sim_kernel_call *call = NULL;
+    const int r = make_call(c, f, params, extra, &call);
+    if (r) return r;
     return sim_task_add((uintptr_t)c->stream < 4 ? NULL : c->stream,
                         (struct sim_task){.kind = SIM_TASK_LAUNCH, .context = context, .call = call});
 }

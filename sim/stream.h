@@ -67,6 +67,10 @@ void sim_call_free(struct sim_kernel_call *call);
 struct sim_kernel_call *sim_call_copy(const struct sim_kernel_call *call);
 /* Launches that run together (drv_launch.c); `behind`: of each, 1 + number of that behind which it begins early. */
 int sim_calls_run(struct sim_context *context, const struct sim_task *tasks, const uint32_t *behind, uint32_t n);
+/* A call with other parameters, grid and block, as cuGraphExecKernelNodeSetParams says; of NULL: one without
+ * attributes. And one with another attribute of a launch, 64 bytes. On failure all is as it was. */
+int sim_call_change(struct sim_kernel_call **call, const struct cu_kernel_node *to);
+int sim_call_set(struct sim_kernel_call *call, int id, const void *value);
 int sim_call_is_early(const struct sim_kernel_call *call); /* may begin before the launch ahead of it ends */
 /* What a task may rely on: `branch` of a replay that began at *base, or 0, which goes on from s->now. */
 struct sim_stamp sim_stream_now(struct sim_stream *s, const struct sim_context *context);

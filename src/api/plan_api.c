@@ -48,6 +48,14 @@ static attn_status write_notes(attn_plan *plan) {
     return write_note(plan, plan->unaligned, &plan->unaligned_note);
 }
 
+static attn_status hold(attn_plan *plan) {
+    const struct attn_core_backend *b = attn_api_backend_of(plan->ctx, plan->device);
+    if (!b || !b->hold) return ATTN_OK;
+    plan->backend = b;
+    TRY(b->hold(plan->ctx, plan->device, &plan->held));
+    return plan->unaligned ? b->hold(plan->ctx, plan->device, &plan->unaligned_held) : ATTN_OK;
+}
+
 static void log_lines(const attn_ctx *ctx, const char *text) {
     while (*text) {
         size_t n = strcspn(text, "\n");
@@ -115,6 +123,7 @@ attn_status attn_api_plan_new(attn_ctx *ctx, attn_device device, const attn_prob
     attn_status status = choose(plan, options);
     if (!status) status = prepare_kernels(plan);
     if (!status) status = write_notes(plan);
+    if (!status) status = hold(plan);
     if (status) {
         attn_api_plan_free(plan);
         return status;
@@ -127,6 +136,8 @@ attn_status attn_api_plan_new(attn_ctx *ctx, attn_device device, const attn_prob
 
 void attn_api_plan_free(attn_plan *plan) {
     struct attn_mem *mem = &plan->ctx->mem;
+    if (plan->held) plan->backend->let_go(plan->ctx, plan->device, plan->held);
+    if (plan->unaligned_held) plan->backend->let_go(plan->ctx, plan->device, plan->unaligned_held);
     if (plan->note) attn_base_free(mem, plan->note, plan->kernel->note_bytes);
     if (plan->unaligned_note) attn_base_free(mem, plan->unaligned_note, plan->unaligned->note_bytes);
     attn_base_free(mem, plan, sizeof(struct whole));

@@ -46,6 +46,9 @@ const struct attn_env_row attn_env_table[ATTN_ENV_COUNT] = {
     [ATTN_ENV_CUDA_IMAGE] = {"ATTN_CUDA_IMAGE", "text",
                              "Which code of a kernel the GPU loads: ptx makes the driver compile the PTX text, cubin "
                              "refuses devices for which the build has no machine code. Unset: the driver's choice."},
+    [ATTN_ENV_CUDA_GRAPHS] = {"ATTN_CUDA_GRAPHS", "bool",
+                              "0: every execution on a GPU queues its kernels one by one. Unset: from a plan's third "
+                              "execution on, several kernels go as one graph that the plan keeps."},
     [ATTN_ENV_CUDA_SHARED_LIMIT] = {"ATTN_CUDA_SHARED_LIMIT", "int",
                                     "For tests: bytes of shared memory per block that kernels may count on, below "
                                     "what the device has, to choose as on a smaller chip."},

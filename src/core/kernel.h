@@ -7,6 +7,7 @@
 #include "base/text.h"
 
 struct attn_ctx;
+struct attn_plan;
 
 /* A device as the core sees it. Backends fill it in open(). */
 struct attn_core_device {
@@ -81,6 +82,13 @@ struct attn_core_backend {
     attn_status (*copy_within)(struct attn_ctx *ctx, struct attn_core_device *device, void *dst, const void *src,
                                size_t bytes);
     attn_status (*synchronize)(struct attn_ctx *ctx, struct attn_core_device *device);
+    /* What a plan keeps between executions of one of its kernels, made with the plan: *held NULL if there is nothing to
+     * keep, then executions are launches as anywhere. Else they go through execute(), from many threads at once; it
+     * does what attn_core_launch_now would. All three or none. */
+    attn_status (*hold)(struct attn_ctx *ctx, struct attn_core_device *device, void **held);
+    void (*let_go)(struct attn_ctx *ctx, struct attn_core_device *device, void *held);
+    attn_status (*execute)(const struct attn_plan *plan, const struct attn_kernel *k, void *held,
+                           const attn_args *args);
     /* A number that names the stream for the life of the process, whatever handle it goes by; or *capturing = 1, if it
      * records a graph, and no number. For attn_run, which keeps workspaces per stream. */
     attn_status (*stream_id)(struct attn_ctx *ctx, struct attn_core_device *device, void *stream, uint64_t *id,

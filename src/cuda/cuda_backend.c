@@ -117,6 +117,7 @@ static attn_status open_cuda(struct attn_ctx *ctx, struct attn_core_device *devi
     s->ctx = ctx;
     s->pid = getpid();
     s->sync = (uint8_t)attn_base_env_bool(ATTN_ENV_SYNC);
+    s->graphs = !attn_base_env(ATTN_ENV_CUDA_GRAPHS) || attn_base_env_bool(ATTN_ENV_CUDA_GRAPHS);
     TRY(read_image(s));
     if (pthread_mutex_init(&s->lock, NULL)) FAIL(ATTN_E_MEMORY, "ctx", "a mutex could not be made");
     s->has_lock = 1;
@@ -361,5 +362,8 @@ const struct attn_core_backend attn_cuda_backend = {
     .copy_out = copy_out,
     .copy_within = copy_within,
     .synchronize = synchronize,
+    .hold = attn_cuda_hold,
+    .let_go = attn_cuda_let_go,
+    .execute = attn_cuda_execute,
     .stream_id = stream_id,
 };

@@ -34,7 +34,7 @@ struct attn_cuda_state {
     attn_ctx *ctx;
     pid_t pid; /* a forked child must not call the driver */
     int32_t image;
-    uint8_t sync, has_lock;
+    uint8_t sync, has_lock, graphs;
     int32_t n_devices;
     struct attn_cuda_device devices[ATTN_CUDA_MAX_DEVICES];
     attn_status absence; /* why n_devices is 0 */
@@ -57,6 +57,18 @@ attn_status attn_cuda_part(const struct attn_cuda_device *d, int entered, attn_s
  * and spoils the recording, unless the thread says that it knows: exchange its mode for CU_CAPTURE_RELAXED before, and
  * again after. */
 attn_status attn_cuda_capture_mode(const struct attn_cuda_device *d, cu_capture_mode *mode);
+
+/* kept_graph.c: graphs that plans keep (struct attn_core_backend's hold, let_go, execute). */
+attn_status attn_cuda_hold(struct attn_ctx *ctx, struct attn_core_device *dev, void **held);
+void attn_cuda_let_go(struct attn_ctx *ctx, struct attn_core_device *dev, void *held);
+attn_status attn_cuda_execute(const struct attn_plan *plan, const struct attn_kernel *k, void *held,
+                              const attn_args *args);
+/* An execution that is gathered instead of queued: launch.c hands what it has checked to attn_cuda_gather(), `params`
+ * NULL for a fill, and queues it only if that returns 0. */
+struct attn_cuda_gathering;
+extern _Thread_local struct attn_cuda_gathering *attn_cuda_gathering;
+int attn_cuda_gather(const struct attn_cuda_work *work);
+int attn_cuda_gather_fill(void *memory, size_t bytes);
 
 /* module.c: release every image of the device; its context is current. */
 void attn_cuda_modules_unload(struct attn_cuda_device *d);

@@ -11,23 +11,28 @@
 #include <stdio.h>
 #include <string.h>
 
-static const struct {
+struct row {
     const char *symbol;
     size_t offset;
-} calls[] = {
-#define ROW(name, symbol, parameters) {#symbol, offsetof(struct attn_cuda_driver, name)},
-    ATTN_CUDA_CALLS(ROW)
-#undef ROW
 };
+#define ROW(name, symbol, parameters) {#symbol, offsetof(struct attn_cuda_driver, name)},
+static const struct row calls[] = {ATTN_CUDA_CALLS(ROW)}, graph_calls[] = {ATTN_CUDA_GRAPH_CALLS(ROW)};
+#undef ROW
+
+static int find(struct attn_cuda_driver *d, const struct row *row) {
+    void *at = dlsym(d->library, row->symbol);
+    memcpy((char *)d + row->offset, &at, sizeof at); /* POSIX: an object pointer holds a function's address */
+    return at != NULL;
+}
 
 static attn_status resolve(struct attn_cuda_driver *d, const char *path) {
-    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
-        void *at = dlsym(d->library, calls[i].symbol);
-        if (!at)
+    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
+        if (!find(d, &calls[i]))
             FAIL(ATTN_E_NO_DRIVER, "cuda_driver", "%s has no %s: it is not a CUDA driver, or older than CUDA 12.0",
                  path, calls[i].symbol);
-        memcpy((char *)d + calls[i].offset, &at, sizeof at); /* POSIX: an object pointer holds a function's address */
-    }
+    d->graphs = 1;
+    for (size_t i = 0; i < sizeof graph_calls / sizeof *graph_calls; i++)
+        d->graphs &= (uint8_t)find(d, &graph_calls[i]);
     return ATTN_OK;
 }
 

@@ -20,6 +20,14 @@ typedef struct cu_module_object *cu_module;
 typedef struct cu_function_object *cu_function;
 typedef struct cu_stream_object *cu_stream;
 typedef struct cu_launch_config cu_config;
+typedef struct cu_graph_object *cu_graph;
+typedef struct cu_exec_object *cu_exec;
+typedef struct cu_node_object *cu_node;
+typedef struct cu_edge cu_edge;
+typedef int cu_launch_attribute_id;
+typedef union cu_launch_value cu_launch_value;
+typedef struct cu_kernel_node cu_kernel_node;
+typedef struct cu_fill_node cu_fill_node;
 #endif
 
 /* Results that are told apart. All others are words from cuGetErrorString. */
@@ -54,15 +62,16 @@ enum { CU_ATTRIBUTE_CLUSTER = 4, CU_ATTRIBUTE_EARLY = 6 }; /* of a launch; 6: pr
 enum { CU_CAPTURE_NONE = 0 };                              /* of a stream */
 enum { CU_CAPTURE_RELAXED = 2 };                           /* of a thread */
 
+union cu_launch_value {
+    unsigned cluster[3]; /* x, y, z */
+    int early;
+    char bytes[64];
+    uint64_t align;
+};
 struct cu_launch_attribute {
     int id; /* CU_ATTRIBUTE_* */
     char pad[4];
-    union {
-        unsigned cluster[3]; /* x, y, z */
-        int early;
-        char bytes[64];
-        uint64_t align;
-    } value;
+    union cu_launch_value value;
 };
 struct cu_launch_config {
     unsigned grid[3], block[3];
@@ -71,12 +80,33 @@ struct cu_launch_config {
     struct cu_launch_attribute *attributes;
     unsigned n_attributes;
 };
+/* Nodes of graphs: a kernel, a fill. */
+struct cu_kernel_node {
+    cu_function function;
+    unsigned grid[3], block[3], shared_bytes;
+    void **params, **extra;
+    void *kernel;
+    cu_context context;
+};
+struct cu_fill_node {
+    cu_address to;
+    size_t pitch;
+    unsigned value, element;
+    size_t width, height;
+};
+/* What the second of two nodes waits for: 0 the first one's end. */
+struct cu_edge {
+    uint8_t from_port, to_port, type, reserved[5];
+};
+enum { CU_PORT_EARLY = 1, CU_EDGE_EARLY = 1 }; /* CTAs of the first may still run; the second waits by itself */
 /* A TMA descriptor: opaque, passed by value in a kernel's parameters. */
 struct cu_tensor_map {
     _Alignas(128) uint64_t opaque[16];
 };
 _Static_assert(sizeof(struct cu_launch_attribute) == 72 && sizeof(struct cu_tensor_map) == 128, "the driver's layout");
-_Static_assert(sizeof(void *) != 8 || sizeof(struct cu_launch_config) == 56, "the driver's layout");
+_Static_assert(sizeof(void *) != 8 || (sizeof(struct cu_launch_config) == 56 && sizeof(struct cu_kernel_node) == 72 &&
+                                       sizeof(struct cu_fill_node) == 40),
+               "the driver's layout");
 
 /* X(name in the driver's manual, exported symbol, parameters). */
 #define ATTN_CUDA_CALLS(X)                                                                                             \
@@ -111,11 +141,32 @@ _Static_assert(sizeof(void *) != 8 || sizeof(struct cu_launch_config) == 56, "th
     X(cuStreamSynchronize, cuStreamSynchronize, (cu_stream))                                                           \
     X(cuThreadExchangeStreamCaptureMode, cuThreadExchangeStreamCaptureMode, (cu_capture_mode *))
 
+/* Of graphs that plans keep (kept_graph.c). Drivers before 12.3 lack one of them: no such graphs there. */
+#define ATTN_CUDA_GRAPH_CALLS(X)                                                                                       \
+    X(cuGraphCreate, cuGraphCreate, (cu_graph *, unsigned))                                                            \
+    X(cuGraphAddKernelNode, cuGraphAddKernelNode_v2,                                                                   \
+      (cu_node *, cu_graph, const cu_node *, size_t, const cu_kernel_node *))                                          \
+    X(cuGraphAddMemsetNode, cuGraphAddMemsetNode,                                                                      \
+      (cu_node *, cu_graph, const cu_node *, size_t, const cu_fill_node *, cu_context))                                \
+    X(cuGraphKernelNodeSetAttribute, cuGraphKernelNodeSetAttribute,                                                    \
+      (cu_node, cu_launch_attribute_id, const cu_launch_value *))                                                      \
+    X(cuGraphAddDependencies, cuGraphAddDependencies_v2,                                                               \
+      (cu_graph, const cu_node *, const cu_node *, const cu_edge *, size_t))                                           \
+    X(cuGraphInstantiateWithFlags, cuGraphInstantiateWithFlags, (cu_exec *, cu_graph, unsigned long long))             \
+    X(cuGraphExecKernelNodeSetParams, cuGraphExecKernelNodeSetParams_v2, (cu_exec, cu_node, const cu_kernel_node *))   \
+    X(cuGraphExecMemsetNodeSetParams, cuGraphExecMemsetNodeSetParams,                                                  \
+      (cu_exec, cu_node, const cu_fill_node *, cu_context))                                                            \
+    X(cuGraphLaunch, cuGraphLaunch, (cu_exec, cu_stream))                                                              \
+    X(cuGraphExecDestroy, cuGraphExecDestroy, (cu_exec))                                                               \
+    X(cuGraphDestroy, cuGraphDestroy, (cu_graph))
+
 struct attn_cuda_driver {
     void *library;
-    int version; /* 12040 = 12.4 */
+    int version;    /* 12040 = 12.4 */
+    uint8_t graphs; /* 1: it has all of ATTN_CUDA_GRAPH_CALLS */
 #define ATTN_CUDA_MEMBER(name, symbol, parameters) cu_result(*name) parameters;
     ATTN_CUDA_CALLS(ATTN_CUDA_MEMBER)
+    ATTN_CUDA_GRAPH_CALLS(ATTN_CUDA_MEMBER)
 #undef ATTN_CUDA_MEMBER
 };
 

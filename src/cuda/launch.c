@@ -68,6 +68,11 @@ attn_status attn_cuda_launch_all(const struct attn_core_device *dev, const struc
     attn_status status = ATTN_OK;
     int entered;
     for (int32_t i = 0; i < n; i++) TRY(check(d, &work[i]));
+    if (attn_cuda_gathering) {
+        int gathered = 0;
+        for (int32_t i = 0; i < n; i++) gathered = attn_cuda_gather(&work[i]);
+        if (gathered) return ATTN_OK;
+    }
     TRY(attn_cuda_join(d, &entered));
     for (int32_t i = 0; i < n && !status; i++) status = queue(d, &work[i], stream);
     return attn_cuda_part(d, entered, status);
@@ -83,7 +88,7 @@ attn_status attn_cuda_fill_zero(const struct attn_core_device *dev, void *memory
     const struct attn_cuda_device *d = attn_cuda_device_of(dev);
     const struct attn_cuda_driver *drv = &d->state->driver;
     int entered;
-    if (!bytes) return ATTN_OK;
+    if (!bytes || (attn_cuda_gathering && attn_cuda_gather_fill(memory, bytes))) return ATTN_OK;
     TRY(attn_cuda_join(d, &entered));
     cu_result r = drv->cuMemsetD8Async((cu_address)(uintptr_t)memory, 0, bytes, stream);
     attn_status status =

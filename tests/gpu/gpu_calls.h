@@ -6,11 +6,6 @@
 
 #include "cuda/driver.h"
 
-#ifndef ATTN_CUDA_TOOLKIT_TYPES
-typedef struct cu_graph_object *cu_graph;
-typedef struct cu_exec_object *cu_exec;
-#endif
-
 enum { GPU_NON_BLOCKING = 1, GPU_CAPTURE_GLOBAL = 0 };
 
 /* X(exported symbol, parameters). */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Executions recorded into CUDA graphs: for every kernel row, recording runs nothing, and each replay gives what a
- * direct execution gives. Likewise attn_run, which refuses to record a plan that needs a workspace. */
+ * direct execution gives. Likewise attn_run, which refuses to record a plan that needs a workspace. And graphs that a
+ * plan itself keeps, for two streams and two sets of tensors. */
 #include "gpu/gpu_rig.h"
 
 #include <stdlib.h>
@@ -113,9 +114,55 @@ static void record_first_run(struct gpu_case *c) {
     free(want);
 }
 
+/* A set's results, once poison is in its place and the executions since then are done. */
+static void assert_results(struct gpu_case *c, const struct gpu_side *side, const unsigned char *want,
+                           const char *what) {
+    unsigned char *got = gpu_outputs(c, side);
+    gpu_assert_same(c, want, got, what);
+    gpu_assert_inputs_intact(c, side);
+    free(got);
+}
+static void queue(struct gpu_case *c, const struct gpu_side *side, cu_stream stream) {
+    attn_args args = side->args;
+    args.stream = stream;
+    if (attn_execute(c->plan, &args)) fail_msg("%s: %s", c->text, attn_last_error());
+}
+
+/* The first executions of a plan are direct, later ones may be launches of a graph that the plan keeps: other tensors
+ * on the same stream, the same ones on another, and new ones while the last execution may still run. */
+static void execute_often(struct gpu_case *c) {
+    const cu_stream streams[2] = {gpu_stream_new(&rig), gpu_stream_new(&rig)};
+    struct gpu_side other;
+    gpu_side_make(c, &other);
+    const struct gpu_side *const sides[2] = {&c->side, &other};
+    gpu_side_poison(c, &c->side, 0);
+    gpu_execute(c, &c->side, streams[0]);
+    unsigned char *want = gpu_outputs(c, &c->side);
+    gpu_assert_written(c, want);
+    for (int n = 0; n < 10; n++) {
+        const struct gpu_side *side = sides[n / 2 % 2];
+        gpu_side_poison(c, side, 0x11 * n);
+        gpu_execute(c, side, streams[n % 2]);
+        assert_results(c, side, want, "a later execution against the first");
+    }
+    for (int n = 0; n < 2; n++) {
+        for (int i = 0; i < 2; i++) gpu_side_poison(c, sides[i], 0x33);
+        for (int i = 0; i < 2; i++) queue(c, sides[i], streams[n ? i : 0]);
+        for (int i = 0; i < 2; i++) GPU_OK(rig.cuStreamSynchronize(streams[i]));
+        for (int i = 0; i < 2; i++) assert_results(c, sides[i], want, "one of two executions that overlap");
+    }
+    gpu_side_free(c, &other);
+    for (int i = 0; i < 2; i++) GPU_OK(rig.cuStreamDestroy_v2(streams[i]));
+    free(want);
+}
+
 static void executions_are_recorded(void **state) {
     (void)state;
     gpu_walk(&rig, record_execute);
+}
+static void executions_are_repeated(void **state) {
+    (void)state;
+    gpu_walk(&rig, execute_often);
 }
 static void runs_are_recorded(void **state) {
     (void)state;
@@ -130,6 +177,7 @@ int main(void) {
     int code = gpu_rig_open(&rig);
     if (code) return code;
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(executions_are_repeated),
         cmocka_unit_test(executions_are_recorded),
         cmocka_unit_test(runs_are_recorded),
         cmocka_unit_test(first_runs_are_recorded),

@@ -6,16 +6,17 @@
 #include "stub_driver/cuda_stub_graph.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #define EXPORTED(name, symbol, parameters) __attribute__((visibility("default"))) cu_result symbol parameters;
 ATTN_CUDA_CALLS(EXPORTED)
 #define EXPORTED_TOO(symbol, parameters) __attribute__((visibility("default"))) cu_result symbol parameters;
 GPU_CALLS(EXPORTED_TOO)
+ATTN_CUDA_GRAPH_CALLS(EXPORTED)
 
 enum {
     INVALID_VALUE = 1,
@@ -32,10 +33,6 @@ struct cu_context_object {
 };
 struct cu_module_object {
     const char *image;
-};
-struct cu_function_object {
-    char name[128];
-    int shared_limit;
 };
 struct cu_stream_object {
     int live;
@@ -64,7 +61,7 @@ static _Thread_local cu_capture_mode knows;
 __attribute__((visibility("default"))) struct cuda_stub *cuda_stub_state(void) { return &state; }
 
 /* Bookkeeping of every call; a result other than 0 is returned at once. */
-static cu_result enter(const char *name, int needs_context) {
+cu_result cuda_stub_enter(const char *name, int needs_context) {
     cu_result r = CU_OK;
     pthread_mutex_lock(&lock);
     if (owner && owner != getpid()) {
@@ -83,13 +80,7 @@ static cu_result enter(const char *name, int needs_context) {
     pthread_mutex_unlock(&lock);
     return r;
 }
-#define ENTER(needs_context)                                                                                           \
-    do {                                                                                                               \
-        cu_result r_ = enter(__func__, needs_context);                                                                 \
-        if (r_) return r_;                                                                                             \
-    } while (0)
-
-static cu_result misuse(cu_result r) {
+cu_result cuda_stub_misuse(cu_result r) {
     pthread_mutex_lock(&lock);
     state.misuse++;
     pthread_mutex_unlock(&lock);
@@ -98,12 +89,12 @@ static cu_result misuse(cu_result r) {
 
 #define NOT_WHILE_RECORDING()                                                                                          \
     do {                                                                                                               \
-        if (n_recording) return misuse(CAPTURING);                                                                     \
+        if (n_recording) return cuda_stub_misuse(CAPTURING);                                                           \
     } while (0)
 /* What is no work of a stream is forbidden only to threads that have not said that they know. */
 #define NOT_UNAWARE_WHILE_RECORDING()                                                                                  \
     do {                                                                                                               \
-        if (n_recording && knows != CU_CAPTURE_RELAXED) return misuse(CAPTURING);                                      \
+        if (n_recording && knows != CU_CAPTURE_RELAXED) return cuda_stub_misuse(CAPTURING);                            \
     } while (0)
 
 static void read_failures(void) {
@@ -160,7 +151,7 @@ cu_result cuDeviceGetCount(int *count) {
 cu_result cuDeviceGet(cu_device *device, int index) {
     ENTER(0);
     *device = index;
-    return index >= 0 && index < n_devices ? CU_OK : misuse(INVALID_VALUE);
+    return index >= 0 && index < n_devices ? CU_OK : cuda_stub_misuse(INVALID_VALUE);
 }
 cu_result cuDeviceGetName(char *name, int bytes, cu_device device) {
     ENTER(0);
@@ -183,7 +174,7 @@ cu_result cuDeviceGetAttribute(int *value, cu_device_attribute attribute, cu_dev
     case CU_SHARED_PER_BLOCK: *value = shared_of(arch); break;
     case CU_SHARED_PER_SM: *value = shared_of(arch) + 1024; break;
     case CU_L2_BYTES: *value = 50 << 20; break;
-    default: return misuse(INVALID_VALUE);
+    default: return cuda_stub_misuse(INVALID_VALUE);
     }
     return CU_OK;
 }
@@ -198,7 +189,7 @@ cu_result cuDevicePrimaryCtxRetain(cu_context *context, cu_device device) {
 }
 cu_result cuDevicePrimaryCtxRelease_v2(cu_device device) {
     ENTER(0);
-    if (!retains[device]) return misuse(INVALID_CONTEXT);
+    if (!retains[device]) return cuda_stub_misuse(INVALID_CONTEXT);
     pthread_mutex_lock(&lock);
     retains[device]--;
     state.retained--;
@@ -207,7 +198,7 @@ cu_result cuDevicePrimaryCtxRelease_v2(cu_device device) {
 }
 cu_result cuCtxPushCurrent_v2(cu_context context) {
     ENTER(0);
-    if (depth == DEPTH || !context) return misuse(INVALID_CONTEXT);
+    if (depth == DEPTH || !context) return cuda_stub_misuse(INVALID_CONTEXT);
     stack[depth++] = context;
     return CU_OK;
 }
@@ -242,12 +233,21 @@ static struct block *find(cu_address at, size_t bytes) {
 static struct cu_stream_object *object_of(cu_stream stream) {
     return stream >= streams && stream < streams + MAX_STREAMS ? stream : NULL;
 }
+int cuda_stub_forbids_unaware(void) { return n_recording && knows != CU_CAPTURE_RELAXED; }
+void cuda_stub_count(int64_t *counter, int64_t n) {
+    pthread_mutex_lock(&lock);
+    *counter += n;
+    pthread_mutex_unlock(&lock);
+}
+int cuda_stub_is_stream(cu_stream stream) { return object_of(stream) != NULL; }
 static int queue(const struct cuda_stub_launch *l, cu_function function, cu_address to, cu_stream stream) {
     const struct cu_stream_object *s = object_of(stream);
     if (state.n_log < (int32_t)(sizeof state.log / sizeof *state.log)) state.log[state.n_log++] = *l;
     if (!s || !s->graph) return stream == CUDA_STUB_CAPTURING;
-    if (s->graph->n < MAX_LAUNCHES)
-        s->graph->node[s->graph->n++] = (struct node){.launch = *l, .function = function, .to = to};
+    if (s->graph->n < MAX_LAUNCHES) {
+        s->graph->node[s->graph->n] = (struct node){*l, .function = function, .to = to, .index = s->graph->n};
+        s->graph->n++;
+    }
     state.recorded++;
     return 1;
 }
@@ -255,7 +255,7 @@ static int queue(const struct cuda_stub_launch *l, cu_function function, cu_addr
 cu_result cuMemAlloc_v2(cu_address *out, size_t bytes) {
     ENTER(1);
     NOT_UNAWARE_WHILE_RECORDING();
-    if (!bytes) return misuse(INVALID_VALUE);
+    if (!bytes) return cuda_stub_misuse(INVALID_VALUE);
     cu_result r = CU_NO_MEMORY;
     if (bytes > (size_t)1 << 30) return r;
     pthread_mutex_lock(&lock);
@@ -283,14 +283,14 @@ cu_result cuMemFree_v2(cu_address at) {
         state.allocations--;
     }
     pthread_mutex_unlock(&lock);
-    return ok ? CU_OK : misuse(INVALID_VALUE);
+    return ok ? CU_OK : cuda_stub_misuse(INVALID_VALUE);
 }
 static cu_result move(void *dst, const void *src, size_t bytes, cu_address device_a, cu_address device_b) {
     pthread_mutex_lock(&lock);
     int ok = find(device_a, bytes) && find(device_b, bytes);
     if (ok) memmove(dst, src, bytes);
     pthread_mutex_unlock(&lock);
-    return ok ? CU_OK : misuse(INVALID_VALUE);
+    return ok ? CU_OK : cuda_stub_misuse(INVALID_VALUE);
 }
 cu_result cuMemcpyHtoD_v2(cu_address to, const void *from, size_t bytes) {
     ENTER(1);
@@ -315,12 +315,12 @@ cu_result cuMemsetD8Async(cu_address to, unsigned char value, size_t bytes, cu_s
     int now = b && !queue(&l, NULL, to, stream);
     if (now) memset((void *)(uintptr_t)to, value, bytes);
     pthread_mutex_unlock(&lock);
-    return b ? CU_OK : misuse(INVALID_VALUE);
+    return b ? CU_OK : cuda_stub_misuse(INVALID_VALUE);
 }
 cu_result cuModuleLoadDataEx(cu_module *module, const void *image, unsigned n, cu_jit_option *options, void **values) {
     ENTER(1);
     NOT_UNAWARE_WHILE_RECORDING();
-    if (n && (!options || !values)) return misuse(INVALID_VALUE);
+    if (n && (!options || !values)) return cuda_stub_misuse(INVALID_VALUE);
     if (!strncmp(image, "bad", 3)) {
         for (unsigned i = 0; i + 1 < n; i++)
             if (options[i] == CU_JIT_ERROR_TEXT) snprintf(values[i], 32, "line 1: syntax\nline 2");
@@ -348,7 +348,7 @@ cu_result cuModuleUnload(cu_module module) {
 cu_result cuModuleGetFunction(cu_function *function, cu_module module, const char *name) {
     static const unsigned char fatbin[] = {0x50, 0xed, 0x55, 0xba};
     ENTER(1);
-    if (memcmp(module->image, fatbin, 4) && !strstr(module->image, name)) return misuse(NOT_FOUND);
+    if (memcmp(module->image, fatbin, 4) && !strstr(module->image, name)) return cuda_stub_misuse(NOT_FOUND);
     pthread_mutex_lock(&lock);
     cu_function f = &functions[n_functions++ % MAX_MODULES];
     *f = (struct cu_function_object){.shared_limit = 48 << 10};
@@ -360,7 +360,7 @@ cu_result cuModuleGetFunction(cu_function *function, cu_module module, const cha
 cu_result cuFuncSetAttribute(cu_function function, cu_function_attribute attribute, int value) {
     ENTER(1);
     if (attribute != CU_MAX_DYNAMIC_SHARED || value > shared_of(archs[stack[depth - 1]->device]))
-        return misuse(INVALID_VALUE);
+        return cuda_stub_misuse(INVALID_VALUE);
     pthread_mutex_lock(&lock);
     function->shared_limit = value;
     state.sets++;
@@ -369,11 +369,11 @@ cu_result cuFuncSetAttribute(cu_function function, cu_function_attribute attribu
 }
 cu_result cuLaunchKernelEx(const cu_config *c, cu_function function, void **params, void **extra) {
     ENTER(1);
-    if (stack[depth - 1] == CUDA_STUB_FOREIGN) return misuse(INVALID_CONTEXT);
-    if (!function || !params || extra || (c->n_attributes && !c->attributes)) return misuse(INVALID_VALUE);
+    if (stack[depth - 1] == CUDA_STUB_FOREIGN) return cuda_stub_misuse(INVALID_CONTEXT);
+    if (!function || !params || extra || (c->n_attributes && !c->attributes)) return cuda_stub_misuse(INVALID_VALUE);
     for (int i = 0; i < 3; i++)
-        if (!c->grid[i] || !c->block[i] || (i && c->grid[i] > 65535)) return misuse(INVALID_VALUE);
-    if ((int)c->shared_bytes > function->shared_limit || c->block[0] > 1024) return misuse(INVALID_VALUE);
+        if (!c->grid[i] || !c->block[i] || (i && c->grid[i] > 65535)) return cuda_stub_misuse(INVALID_VALUE);
+    if ((int)c->shared_bytes > function->shared_limit || c->block[0] > 1024) return cuda_stub_misuse(INVALID_VALUE);
     struct cuda_stub_launch l = {.grid = {c->grid[0], c->grid[1], c->grid[2]},
                                  .threads = c->block[0],
                                  .cluster = c->n_attributes ? c->attributes[0].value.cluster[0] : 1,
@@ -395,7 +395,8 @@ cu_result cuLaunchKernelEx(const cu_config *c, cu_function function, void **para
 }
 cu_result cuStreamGetId(cu_stream stream, unsigned long long *id) {
     ENTER(1);
-    if (stream == CUDA_STUB_CAPTURING || (object_of(stream) && object_of(stream)->graph)) return misuse(CAPTURING);
+    if (stream == CUDA_STUB_CAPTURING || (object_of(stream) && object_of(stream)->graph))
+        return cuda_stub_misuse(CAPTURING);
     *id = (unsigned long long)(uintptr_t)stream;
     return CU_OK;
 }
@@ -406,7 +407,7 @@ cu_result cuStreamIsCapturing(cu_stream stream, cu_capture_status *status) {
 }
 cu_result cuThreadExchangeStreamCaptureMode(cu_capture_mode *to) {
     ENTER(0);
-    if (*to < 0 || *to > CU_CAPTURE_RELAXED) return misuse(INVALID_VALUE);
+    if (*to < 0 || *to > CU_CAPTURE_RELAXED) return cuda_stub_misuse(INVALID_VALUE);
     const cu_capture_mode before = knows;
     knows = *to;
     *to = before;
@@ -414,7 +415,7 @@ cu_result cuThreadExchangeStreamCaptureMode(cu_capture_mode *to) {
 }
 cu_result cuStreamSynchronize(cu_stream stream) {
     ENTER(1);
-    if (stream == CUDA_STUB_CAPTURING || n_recording) return misuse(CAPTURING);
+    if (stream == CUDA_STUB_CAPTURING || n_recording) return cuda_stub_misuse(CAPTURING);
     pthread_mutex_lock(&lock);
     state.synchronized++;
     pthread_mutex_unlock(&lock);
@@ -425,7 +426,7 @@ cu_result cuStreamSynchronize(cu_stream stream) {
 
 cu_result cuStreamCreate(cu_stream *stream, unsigned flags) {
     ENTER(1);
-    if (flags > 1) return misuse(INVALID_VALUE);
+    if (flags > 1) return cuda_stub_misuse(INVALID_VALUE);
     cu_result r = CU_NO_MEMORY;
     pthread_mutex_lock(&lock);
     for (int i = 0; i < MAX_STREAMS && r; i++) {
@@ -440,7 +441,7 @@ cu_result cuStreamCreate(cu_stream *stream, unsigned flags) {
 }
 cu_result cuStreamDestroy_v2(cu_stream stream) {
     ENTER(1);
-    if (!object_of(stream) || !stream->live || stream->graph) return misuse(INVALID_VALUE);
+    if (!object_of(stream) || !stream->live || stream->graph) return cuda_stub_misuse(INVALID_VALUE);
     pthread_mutex_lock(&lock);
     stream->live = 0;
     state.streams--;
@@ -449,7 +450,7 @@ cu_result cuStreamDestroy_v2(cu_stream stream) {
 }
 cu_result cuStreamBeginCapture_v2(cu_stream stream, cu_capture_mode mode) {
     ENTER(1);
-    if (!object_of(stream) || stream->graph || mode != GPU_CAPTURE_GLOBAL) return misuse(INVALID_VALUE);
+    if (!object_of(stream) || stream->graph || mode != GPU_CAPTURE_GLOBAL) return cuda_stub_misuse(INVALID_VALUE);
     pthread_mutex_lock(&lock);
     stream->graph = calloc(1, sizeof *stream->graph);
     n_recording++;
@@ -459,7 +460,7 @@ cu_result cuStreamBeginCapture_v2(cu_stream stream, cu_capture_mode mode) {
 }
 cu_result cuStreamEndCapture(cu_stream stream, cu_graph *graph) {
     ENTER(1);
-    if (!object_of(stream) || !stream->graph) return misuse(INVALID_VALUE);
+    if (!object_of(stream) || !stream->graph) return cuda_stub_misuse(INVALID_VALUE);
     pthread_mutex_lock(&lock);
     *graph = stream->graph;
     stream->graph = NULL;
@@ -470,24 +471,36 @@ cu_result cuStreamEndCapture(cu_stream stream, cu_graph *graph) {
 /* An instance is a copy, so that its graph can go first. */
 cu_result cuGraphInstantiateWithFlags(cu_exec *exec, cu_graph graph, unsigned long long flags) {
     ENTER(1);
-    if (flags) return misuse(INVALID_VALUE);
+    NOT_UNAWARE_WHILE_RECORDING();
+    if (flags) return cuda_stub_misuse(INVALID_VALUE);
+    for (int32_t i = 0; i < graph->n; i++)
+        if (graph->node[i].apart) return cuda_stub_misuse(INVALID_VALUE); /* nothing here runs beside something else */
     struct cu_graph_object *copy = malloc(sizeof *copy);
     if (!copy) return CU_NO_MEMORY;
     pthread_mutex_lock(&lock);
     *copy = *graph;
     state.graphs++;
+    state.instances++;
     *exec = (cu_exec)(void *)copy;
     pthread_mutex_unlock(&lock);
     return CU_OK;
 }
 cu_result cuGraphLaunch(cu_exec exec, cu_stream stream) {
     ENTER(1);
-    const struct cu_graph_object *g = (const void *)exec;
-    if (!object_of(stream)) return misuse(INVALID_VALUE);
+    struct cu_graph_object *g = (void *)exec;
+    if (object_of(stream) && !stream->live) return cuda_stub_misuse(INVALID_VALUE);
+    if (cuda_stub_take(g)) return cuda_stub_misuse(INVALID_VALUE);
     pthread_mutex_lock(&lock);
-    for (int32_t i = 0; i < g->n; i++) queue(&g->node[i].launch, g->node[i].function, g->node[i].to, stream);
+    for (int32_t i = 0; i < g->n; i++) {
+        struct cuda_stub_launch l = g->node[i].launch;
+        l.stream = stream;
+        const int recorded = queue(&l, g->node[i].function, g->node[i].to, stream);
+        if (!recorded && !g->node[i].function) memset((void *)(uintptr_t)g->node[i].to, 0, l.grid[0]);
+    }
     state.replayed += g->n;
+    state.replays++;
     pthread_mutex_unlock(&lock);
+    cuda_stub_give(g);
     return CU_OK;
 }
 static cu_result drop(void *graph) {
@@ -504,46 +517,4 @@ cu_result cuGraphExecDestroy(cu_exec exec) {
 cu_result cuGraphDestroy(cu_graph graph) {
     ENTER(1);
     return drop(graph);
-}
-
-/* ---- events: marks of the host's clock ---- */
-
-#define VISIBLE __attribute__((visibility("default")))
-struct cu_event_object;
-VISIBLE cu_result cuEventCreate(struct cu_event_object **event, unsigned flags);
-VISIBLE cu_result cuEventDestroy_v2(struct cu_event_object *event);
-VISIBLE cu_result cuEventRecord(struct cu_event_object *event, cu_stream stream);
-VISIBLE cu_result cuEventSynchronize(struct cu_event_object *event);
-VISIBLE cu_result cuEventElapsedTime(float *ms, struct cu_event_object *from, struct cu_event_object *to);
-
-struct cu_event_object {
-    struct timespec at;
-    int recorded;
-};
-cu_result cuEventCreate(struct cu_event_object **event, unsigned flags) {
-    ENTER(1);
-    if (flags) return misuse(INVALID_VALUE);
-    *event = calloc(1, sizeof **event);
-    return *event ? CU_OK : CU_NO_MEMORY;
-}
-cu_result cuEventDestroy_v2(struct cu_event_object *event) {
-    ENTER(1);
-    free(event);
-    return CU_OK;
-}
-cu_result cuEventRecord(struct cu_event_object *event, cu_stream stream) {
-    ENTER(1);
-    if (stream && !object_of(stream)) return misuse(INVALID_VALUE);
-    event->recorded = 1;
-    return clock_gettime(CLOCK_MONOTONIC, &event->at) ? UNKNOWN : CU_OK;
-}
-cu_result cuEventSynchronize(struct cu_event_object *event) {
-    ENTER(1);
-    return event->recorded ? CU_OK : misuse(INVALID_VALUE);
-}
-cu_result cuEventElapsedTime(float *ms, struct cu_event_object *from, struct cu_event_object *to) {
-    ENTER(1);
-    if (!from->recorded || !to->recorded) return misuse(INVALID_VALUE);
-    *ms = (float)((double)(to->at.tv_sec - from->at.tv_sec) * 1e3 + (double)(to->at.tv_nsec - from->at.tv_nsec) * 1e-6);
-    return CU_OK;
 }

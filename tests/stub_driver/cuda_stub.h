@@ -24,6 +24,7 @@ struct cuda_stub {
     struct cu_launch_attribute attribute;
     char function[128], image[16];               /* of the last launch; first bytes of the last image */
     int64_t streams, graphs, recorded, replayed; /* live objects; launches that went into a graph, that came from one */
+    int64_t instances, updates, replays;         /* graphs instantiated; changes of their nodes; launches of them */
     int32_t n_log;                               /* the first launches and fills since a test set it to 0 */
     struct cuda_stub_launch log[64];
 };

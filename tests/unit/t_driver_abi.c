@@ -24,15 +24,22 @@ typedef CUmodule cu_module;
 typedef CUfunction cu_function;
 typedef CUstream cu_stream;
 typedef CUlaunchConfig cu_config;
-#include "cuda/driver.h"
-
 typedef CUgraph cu_graph;
 typedef CUgraphExec cu_exec;
+typedef CUgraphNode cu_node;
+typedef CUgraphEdgeData cu_edge;
+typedef CUlaunchAttributeID cu_launch_attribute_id;
+typedef CUlaunchAttributeValue cu_launch_value;
+typedef CUDA_KERNEL_NODE_PARAMS cu_kernel_node;
+typedef CUDA_MEMSET_NODE_PARAMS cu_fill_node;
+#include "cuda/driver.h"
+
 #include "gpu/gpu_calls.h"
 
 #define PROTOTYPE(name, symbol, parameters)                                                                            \
     _Static_assert(__builtin_types_compatible_p(__typeof__(&symbol), CUresult(*) parameters), #symbol);
 ATTN_CUDA_CALLS(PROTOTYPE)
+ATTN_CUDA_GRAPH_CALLS(PROTOTYPE)
 #define TEST_PROTOTYPE(symbol, parameters) PROTOTYPE(symbol, symbol, parameters)
 GPU_CALLS(TEST_PROTOTYPE)
 
@@ -75,6 +82,8 @@ SAME(CU_ATTRIBUTE_EARLY, CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION);
 SAME(CU_CAPTURE_NONE, CU_STREAM_CAPTURE_STATUS_NONE);
 SAME(CU_CAPTURE_RELAXED, CU_STREAM_CAPTURE_MODE_RELAXED);
 
+SAME(CU_PORT_EARLY, CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC);
+SAME(CU_EDGE_EARLY, CU_GRAPH_DEPENDENCY_TYPE_PROGRAMMATIC);
 SAME(GPU_NON_BLOCKING, CU_STREAM_NON_BLOCKING);
 SAME(GPU_CAPTURE_GLOBAL, CU_STREAM_CAPTURE_MODE_GLOBAL);
 
@@ -82,6 +91,10 @@ SAME(GPU_CAPTURE_GLOBAL, CU_STREAM_CAPTURE_MODE_GLOBAL);
 SIZE(struct cu_launch_attribute, CUlaunchAttribute);
 SIZE(struct cu_launch_config, CUlaunchConfig);
 SIZE(struct cu_tensor_map, CUtensorMap);
+SIZE(union cu_launch_value, CUlaunchAttributeValue);
+SIZE(struct cu_edge, CUgraphEdgeData);
+SIZE(struct cu_kernel_node, CUDA_KERNEL_NODE_PARAMS);
+SIZE(struct cu_fill_node, CUDA_MEMSET_NODE_PARAMS);
 
 #define AT(ours, m, theirs, n) _Static_assert(offsetof(ours, m) == offsetof(theirs, n), #theirs "." #n)
 AT(struct cu_launch_attribute, id, CUlaunchAttribute, id);
@@ -96,6 +109,23 @@ AT(struct cu_launch_config, shared_bytes, CUlaunchConfig, sharedMemBytes);
 AT(struct cu_launch_config, stream, CUlaunchConfig, hStream);
 AT(struct cu_launch_config, attributes, CUlaunchConfig, attrs);
 AT(struct cu_launch_config, n_attributes, CUlaunchConfig, numAttrs);
+AT(struct cu_edge, from_port, CUgraphEdgeData, from_port);
+AT(struct cu_edge, to_port, CUgraphEdgeData, to_port);
+AT(struct cu_edge, type, CUgraphEdgeData, type);
+AT(struct cu_kernel_node, function, CUDA_KERNEL_NODE_PARAMS, func);
+AT(struct cu_kernel_node, grid[0], CUDA_KERNEL_NODE_PARAMS, gridDimX);
+AT(struct cu_kernel_node, block[0], CUDA_KERNEL_NODE_PARAMS, blockDimX);
+AT(struct cu_kernel_node, shared_bytes, CUDA_KERNEL_NODE_PARAMS, sharedMemBytes);
+AT(struct cu_kernel_node, params, CUDA_KERNEL_NODE_PARAMS, kernelParams);
+AT(struct cu_kernel_node, extra, CUDA_KERNEL_NODE_PARAMS, extra);
+AT(struct cu_kernel_node, kernel, CUDA_KERNEL_NODE_PARAMS, kern);
+AT(struct cu_kernel_node, context, CUDA_KERNEL_NODE_PARAMS, ctx);
+AT(struct cu_fill_node, to, CUDA_MEMSET_NODE_PARAMS, dst);
+AT(struct cu_fill_node, pitch, CUDA_MEMSET_NODE_PARAMS, pitch);
+AT(struct cu_fill_node, value, CUDA_MEMSET_NODE_PARAMS, value);
+AT(struct cu_fill_node, element, CUDA_MEMSET_NODE_PARAMS, elementSize);
+AT(struct cu_fill_node, width, CUDA_MEMSET_NODE_PARAMS, width);
+AT(struct cu_fill_node, height, CUDA_MEMSET_NODE_PARAMS, height);
 
 int main(void) {
     printf("the toolkit's header (%d) and driver.h agree\n", CUDA_VERSION);
