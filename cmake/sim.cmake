@@ -80,6 +80,12 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
       set_tests_properties(sim.ranges_${policy} PROPERTIES ENVIRONMENT ATTNSIM_POLICY=${policy})
     endforeach()
   endif()
+  # A key that no query sees, with NaN in V, where rows past the end would see it.
+  if(attn_cuda_on AND TARGET attn_cli)
+    attn_test(sim.check_past_the_end sim attn_cli check --driver $<TARGET_FILE:attn_sim_cuda> --device cuda:0 --kernel attn_sdpa_bwd_sm80_bf16_d64
+              --problem "sdpa_bwd hq=2 sq=1 sk=30 d=1 bf16 causal lse_base_2 left=1000000007" --seed 100081902513337)
+    set_tests_properties(sim.check_past_the_end PROPERTIES ENVIRONMENT ATTN_CUDA_IMAGE=ptx)
+  endif()
   # The programs for a GPU on a few rows: streams, graphs, threads.
   if(attn_cuda_on AND TARGET t_gpu_graph)
     foreach(row sdpa_fwd_sm80_bf16_d128 sdpa_bwd_sm80_bf16_d128 mla_fwd_sm80_bf16_d576_h64 mla_bwd_sm80_bf16_d576_h64 dist_sm80_bf16_d576_h64)

@@ -347,7 +347,7 @@ static __device__ __forceinline__ void cells_step(const struct kp_sdpa_bwd *p, i
         const struct work w = recall_work(base);
         const struct step s = recall_step(base, t);
         if (w.bad_keys || !sees_all(p, &w, s.i0))
-            hide_cells(&p->in, base, placed(part_of(sub), &w, s), w.off, w.seq.sk, w.bad_keys, rS, rD);
+            hide_cells(&p->in, base, placed(part_of(sub), &w, s), w.off, w.seq, w.bad_keys, rS, rD);
     }
     pack_cells(rP, rS);
     pack_cells(rC, rD);

@@ -57,15 +57,18 @@ static __device__ __forceinline__ void plain_cells(const struct kp_sdpa *p, uint
     }
 }
 
-/* Plain variants, tiles with hidden cells: set these to 0. */
+/* Plain variants, tiles with hidden cells: set these to 0. Those of rows past the end are hidden, too: their P and dO
+ * are 0, but a key that no query sees may lie in the triangle that they would see, and 0 times its NaN in V is no 0. */
 static __device__ __forceinline__ void hide_cells(const struct kp_sdpa *p, uint32_t base, struct part part, int off,
-                                                  int sk, int bad_keys, float rS[S_M][S_N][4], float rD[S_M][S_N][4]) {
+                                                  struct sequence seq, int bad_keys, float rS[S_M][S_N][4],
+                                                  float rD[S_M][S_N][4]) {
     const uint32_t span = (uint32_t)p->window_left + (uint32_t)p->window_right;
+    const int rows = seq.sq - part.i - 2 * (lane_of() & 3);
 #pragma unroll
     for (int x = 0; x < S_M; x++)
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            const uint32_t place = place_of(p, part, off, sk, x, r);
+            const uint32_t place = place_of(p, part, off, seq.sk, x, r);
             const int bad = bad_keys && is_bad_key(base, part.key + 16 * x + 8 * r + (lane_of() >> 2));
 #pragma unroll
             for (int n = 0; n < S_N; n++)
@@ -75,7 +78,8 @@ static __device__ __forceinline__ void hide_cells(const struct kp_sdpa *p, uint3
                         const float2 lse = shared_load_pair(base + LSE + 4 * (part.row + 8 * n + 2 * (lane_of() & 3)));
                         rS[x][n][2 * r + e] = rD[x][n][2 * r + e] = bad_key_share(e ? lse.y : lse.x);
                     }
-                    if (place - (uint32_t)(8 * n + e) > span) rS[x][n][2 * r + e] = rD[x][n][2 * r + e] = 0;
+                    if (place - (uint32_t)(8 * n + e) > span || 8 * n + e >= rows)
+                        rS[x][n][2 * r + e] = rD[x][n][2 * r + e] = 0;
                 }
         }
 }

@@ -73,7 +73,8 @@ static void record(struct gpu_case *c) {
         keep_log_of(stream);
         assert_same_log(c, want, n, "a later execution");
     }
-    if (stub->replays != replays + (n > 1 && n <= KEPT ? 2 : 0)) fail_msg("%s: %d launches without a graph", c->text, n);
+    if (stub->replays != replays + (n > 1 && n <= KEPT ? 2 : 0))
+        fail_msg("%s: %d launches without a graph", c->text, n);
     GPU_OK(rig.cuGraphExecDestroy(exec));
     GPU_OK(rig.cuStreamDestroy_v2(stream));
     assert_int_equal(stub->misuse, 0);
