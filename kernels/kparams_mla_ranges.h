@@ -19,4 +19,16 @@ struct kp_mla_bwd_ranges {
     int32_t shift, ranges; /* row j is of range j >> shift; so many ranges, at most KP_MLA_RANGES_MOST */
 };
 KP_SIZE(struct kp_mla_bwd_ranges, 784 + 4 * 8 + 2 * 4);
+
+/* A forward whose keys are larger than the cache, kernels/smxx/mla_order.cu: the same lists, of at most
+ * KP_MLA_ORDER_SLOTS slots a query and KP_MLA_ORDER_RANGES ranges, in no particular order within a range. */
+#define KP_MLA_ORDER_SLOTS  2048
+#define KP_MLA_ORDER_RANGES 16
+struct kp_mla_order {
+    struct kp_mla in;
+    uint64_t list, lengths;          /* int32 [n][TOPK], [n] */
+    int32_t first, n, turn;          /* queries first .. first + n - 1 of B * SQ < 2^31 */
+    int32_t shift, ranges, reserved; /* row j is of range j >> shift */
+};
+KP_SIZE(struct kp_mla_order, 272 + 2 * 8 + 6 * 4);
 #endif

@@ -4,21 +4,23 @@
 #define ATTN_KPARAMS_MLA_SM90_H
 #include "kernels/kparams_mla.h"
 
-/* Items are (query, 64 heads). CTA c takes items c, c + grid, ...; of those left over after `whole` rounds each is cut
- * into `parts` of `length` tiles (parts = 1: none is), which write sums for kernels/smxx/mla_combine.cu. */
+/* Items are (query, 64 heads). CTA c takes items from + c, from + c + grid, ... below `until`; of those left over after
+ * `whole` rounds each is cut into `parts` of `length` tiles (parts = 1: none is), which write sums for
+ * kernels/smxx/mla_combine.cu. */
 struct kp_mla_fwd_sm90 {
     struct kp_mla in;
     struct kp_view out, lse, max_logits;       /* [B,SQ,HQ,512], [B,SQ,HQ] twice; the last two may be absent */
     uint64_t part_o, part_m, part_l, part_top; /* f32 [parts][rows][512], [parts][rows] each */
     int64_t whole, first_row, rows;            /* first_row of all B * SQ * HQ is the first of the rows that are cut */
+    int64_t from, until;
     int32_t parts, length;
 };
-KP_SIZE(struct kp_mla_fwd_sm90, 272 + 3 * 48 + 8 * 8);
+KP_SIZE(struct kp_mla_fwd_sm90, 272 + 3 * 48 + 10 * 8);
 
 /* A line of mla_fwd_sm90.def. */
 struct kp_mla_fwd_sm90_config {
     const char *symbol;
-    int32_t dtype, dim;
+    int32_t dtype, dim, ordered;
 };
 
 /* A line of dist_sm90.def. */

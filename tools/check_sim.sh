@@ -42,6 +42,7 @@ LIST
 mla_fwd hq=@H sq=3 sk=200 d=@W topk=90 causal q_start=190
 mla_fwd hq=@H sq=2 sk=150 d=@W topk=130 topk_length sink
 mla_fwd hq=@H sq=1 sk=900 d=@W topk=500
+ATTN_CUDA_L2_LIMIT=65536 mla_fwd hq=@H sq=3 sk=120 d=@W topk=200 causal q_start=110 topk_length sink
 LIST
         ;;
     mla_bwd) cat <<'LIST'

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * Sparse MLA forward on Hopper: wgmma, f16 and bf16. An item of work is one query and up to 64 of its heads; a tile is
  * 64 of its slots. Persistent: CTA c takes items c, c + grid, ...; what is left over after whole rounds is cut into
- * parts of some tiles, whose sums kernels/smxx/mla_combine.cu merges.
+ * parts of some tiles, whose sums kernels/smxx/mla_combine.cu merges. Here: the consumers; what stands where in shared
+ * memory and the producers: mla_fwd_gather_wgmma.h.
  *
  *   q [64 heads x D] --cp.async--> Q                             one tile of key rows, taken twice: as K and as V
  *   kv rows by index --cp.async--> KV[0], KV[1]                  (tile t of the item in buffer t % 2)
@@ -35,100 +36,12 @@
 #include "kernels/device/number.h"
 #include "kernels/device/stmatrix.h"
 #include "kernels/device/wgmma.h"
-#include "kernels/kparams_mla_sm90.h"
-#include "kernels/sm90/mla_gather_wgmma.h"
-
-constexpr int TYPE = CFG_DTYPE, D = CFG_DIM;
-static_assert(D == 576 || D == 512, "the slices of a key row");
-static_assert(KP_MLA_FWD_SM90_SHARED(D) <= 232448, "what a CTA of Hopper may have");
-constexpr int SLICES = D / 64, STAGE = 9 * SLICE, HALF = 4 * SLICE;
+#include "kernels/sm90/mla_fwd_gather_wgmma.h"
 
 /* What is seldom true: the code for it is placed out of the way. */
 static __device__ __forceinline__ int rare(int x) { return __builtin_expect(x != 0, 0); }
 
 constexpr int P_READY = 1, SUMS_READY = 3, S_DONE = 4, TURN = 6; /* named barriers */
-
-/* Shared memory by byte offsets. */
-constexpr uint32_t Q_AT = 0, KV_AT = SLICES * SLICE, PLAN_AT = KV_AT + 2 * STAGE;
-constexpr uint32_t TOP_AT = PLAN_AT;         /* float [2 buffers][64]: m after the tile */
-constexpr uint32_t GROWTH_AT = TOP_AT + 512; /* float [2][64] */
-constexpr uint32_t GREW_AT =
-    GROWTH_AT + 512;                       /* uint32_t [2][4 warps]: nonzero if a growth of the warp's rows is not 1 */
-constexpr uint32_t MASK_AT = GREW_AT + 32; /* uint32_t [2][2]: valid slots of the tile */
-constexpr uint32_t SUMS_AT = MASK_AT + 16; /* float [2 parities of items][2 warpgroups][64][2]: sum, largest score */
-constexpr uint32_t BARS_AT = SUMS_AT + 2048; /* mbarriers */
-constexpr uint32_t Q_FULL = BARS_AT, Q_FREE = Q_FULL + 8, NEAR_FULL = Q_FREE + 8, FAR_FULL = NEAR_FULL + 16;
-constexpr uint32_t NEAR_FREE = FAR_FULL + 16, FAR_FREE = NEAR_FREE + 16, PLAN_END = FAR_FREE + 16;
-static_assert(BARS_AT % 8 == 0 && PLAN_END <= KP_MLA_FWD_SM90_SHARED(D), "the plan fits");
-
-static __device__ __forceinline__ int64_t n_items(const struct kp_mla *p) {
-    return p->batch * p->seq_q * ((p->heads_q + 63) / 64);
-}
-
-/* A piece of work: an item, or `length` tiles of one. */
-struct piece {
-    struct item w;
-    struct slots s;
-    int first, tiles, part; /* part: -1 if the item is whole */
-};
-/* Nonzero if the CTA has a piece number n. */
-static __device__ __forceinline__ int piece_of(const struct kp_mla_fwd_sm90 *kp, int64_t n, struct piece *x) {
-    const struct kp_mla *p = &kp->in;
-    int64_t at = blockIdx.x + n * gridDim.x;
-    x->first = 0, x->part = -1;
-    if (kp->parts > 1 && n >= kp->whole) {
-        if (n > kp->whole) return 0;
-        const int item = (int)blockIdx.x / kp->parts;
-        x->part = (int)blockIdx.x - item * kp->parts;
-        x->first = x->part * kp->length;
-        at = kp->whole * gridDim.x + item;
-    }
-    if (at >= n_items(p)) return 0;
-    x->w = item_of(p, at);
-    x->s = slots_of(p, x->w.b, x->w.i);
-    x->tiles = (x->s.n + 63) / 64 - x->first;
-    if (x->part >= 0) x->tiles = x->tiles < 0 ? 0 : x->tiles < kp->length ? x->tiles : kp->length;
-    return 1;
-}
-
-/* ------------------------------------------------------------------ producers ---------------------- */
-
-static __device__ __forceinline__ void produce(const struct kp_mla_fwd_sm90 *kp, uint32_t shared) {
-    const struct kp_mla *p = &kp->in;
-    const int wide_q = p->q.chunk == 16, wide_kv = p->kv.chunk == 16;
-    uint32_t round[2] = {0, 0}, round_q = 0; /* tiles that each buffer has had, items with tiles */
-    struct piece y;
-    for (int64_t n = 0; piece_of(kp, n, &y); n++) {
-        if (!y.tiles) continue;
-        struct indices x = load_indices(&y.s, y.first);
-        struct rows r;
-        head_rows(&r, &p->q, &y.w, p->heads_q);
-        mbar_wait(shared + Q_FREE, (round_q & 1) ^ 1);
-        copy_slices(&r, shared + Q_AT, 0, SLICES, wide_q);
-        arrive_copied(shared + Q_FULL, wide_q);
-        round_q++;
-#pragma unroll 1
-        for (int t = 0; t < y.tiles; t++) {
-            const uint32_t buffer = t & 1, to = shared + KV_AT + buffer * STAGE;
-            const uint32_t parity = ((buffer ? round[1]++ : round[0]++) & 1) ^ 1;
-            uint32_t mask[2];
-            key_rows(&r, mask, &y.s, x, &p->kv, y.w.b);
-            x = load_indices(&y.s, y.first + t + 1);
-            mbar_wait(shared + NEAR_FREE + 8 * buffer, parity);
-            if ((threadIdx.x & 127) == 0) {
-                shared_store32(shared + MASK_AT + 8 * buffer, mask[0]);
-                shared_store32(shared + MASK_AT + 8 * buffer + 4, mask[1]);
-                mbar_arrive(shared + NEAR_FULL + 8 * buffer);
-            }
-            copy_slices(&r, to, (int)buffer * 4, 4, wide_kv);
-            arrive_copied(shared + NEAR_FULL + 8 * buffer, wide_kv);
-            mbar_wait(shared + FAR_FREE + 8 * buffer, parity);
-            copy_slices(&r, to, 4 - (int)buffer * 4, 4, wide_kv);
-            if (D == 576) copy_slices(&r, to, 8, 1, wide_kv);
-            arrive_copied(shared + FAR_FULL + 8 * buffer, wide_kv);
-        }
-    }
-}
 
 /* ------------------------------------------------------------------ consumers ---------------------- */
 
@@ -391,47 +304,41 @@ static __device__ __forceinline__ void second_of_pair(struct state *c, uint32_t 
 
 /* ------------------------------------------------------------------ results ------------------------ */
 
-/* Lane t of a quad gives word i of its four to lane i: w[i] of lane t becomes w[t] of lane i. */
-static __device__ __forceinline__ void transpose_quad(uint32_t w[4], int t) {
-#pragma unroll
-    for (int x = 0; x < 4; x += 2) {
-        const uint32_t y = __shfl_xor_sync(~0u, t & 1 ? w[x] : w[x + 1], 1);
-        if (t & 1)
-            w[x] = y;
-        else
-            w[x + 1] = y;
-    }
-#pragma unroll
-    for (int x = 0; x < 2; x++) {
-        const uint32_t y = __shfl_xor_sync(~0u, t & 2 ? w[x] : w[x + 2], 2);
-        if (t & 2)
-            w[x] = y;
-        else
-            w[x + 2] = y;
-    }
-}
-
-static __device__ __forceinline__ void store_half(const struct state *c, const struct kp_view *out, uint16_t *to, int r,
-                                                  int inside, float factor) {
+/* The warpgroup's 256 columns of a row. A quad's 4 x 32 words of two columns change places, so that lane t has columns
+ * 32 g + 8 t .. + 7 for each g: whole sectors. A step is taken for all words at once: a shuffle's answer takes 25
+ * cycles, and a chain of 64 of them, with a branch for each store, took 7 % of the kernel's time. */
+static __device__ __forceinline__ void store_row(const struct state *c, const struct kp_view *out, uint16_t *to, int r,
+                                                 int inside, float factor) {
     const int t = c->lane & 3;
-    to += c->wg * 256;
+    uint32_t w[32], y[16];
 #pragma unroll
-    for (int j0 = 0; j0 < 32; j0 += 4) {
-        uint32_t w[4];
+    for (int x = 0; x < 32; x++) {
+        const float *o = c->o + 4 * x + 2 * r;
+        w[x] = factor == 0 ? 0 : pack16(TYPE, o[0] * factor, o[1] * factor);
+    }
 #pragma unroll
-        for (int x = 0; x < 4; x++) {
-            const float *o = c->o + 4 * (j0 + x) + 2 * r;
-            w[x] = factor == 0 ? 0 : pack16(TYPE, o[0] * factor, o[1] * factor);
+    for (int d = 1; d <= 2; d *= 2) { /* words x and x + d of a four, lanes t and t ^ d */
+#pragma unroll
+        for (int x = 0; x < 16; x++) {
+            const int at = d == 1 ? 2 * x : x / 2 * 4 + x % 2;
+            y[x] = __shfl_xor_sync(~0u, t & d ? w[at] : w[at + d], d);
         }
-        transpose_quad(w, t);
-        if (!inside) continue;
-        uint16_t *at = to + 8 * (j0 + t);
-        if (out->chunk == 16) {
-            *(uint4 *)at = make_uint4(w[0], w[1], w[2], w[3]);
-        } else {
 #pragma unroll
-            for (int e = 0; e < 8; e++) at[e] = (uint16_t)(w[e / 2] >> (e % 2 * 16));
+        for (int x = 0; x < 16; x++) {
+            const int at = d == 1 ? 2 * x : x / 2 * 4 + x % 2;
+            w[at] = t & d ? y[x] : w[at];
+            w[at + d] = t & d ? w[at + d] : y[x];
         }
+    }
+    if (!inside) return;
+    to += c->wg * 256 + 8 * t;
+    if (out->chunk == 16) {
+#pragma unroll
+        for (int g = 0; g < 8; g++)
+            *(uint4 *)(to + 32 * g) = make_uint4(w[4 * g], w[4 * g + 1], w[4 * g + 2], w[4 * g + 3]);
+    } else {
+#pragma unroll
+        for (int x = 0; x < 64; x++) to[32 * (x / 8) + x % 8] = (uint16_t)(w[x / 2] >> (x % 2 * 16));
     }
 }
 
@@ -486,7 +393,7 @@ static __device__ __forceinline__ void finish(struct state *c, const struct kp_m
         if (p->sink && inside) sink = ((const float *)p->sink)[h * p->sink_head];
         const float factor = empty ? 0 : 1 / (l[r] + exp2_fast((sink - natural) * LOG2E));
         uint16_t *to = (uint16_t *)kp->out.data + w->b * kp->out.batch + w->i * kp->out.row + h * kp->out.head;
-        store_half(c, &kp->out, to, r, inside, factor);
+        store_row(c, &kp->out, to, r, inside, factor);
         if (c->wg || t || !inside) continue;
         const float lse = outer_lse(p->flags, empty ? -INF : natural + log2f(l[r]) * LN2, sink);
         store_lse(&kp->lse, w->b * kp->lse.batch + w->i * kp->lse.row + h * kp->lse.head, lse);

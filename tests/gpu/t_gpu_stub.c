@@ -140,7 +140,8 @@ static void on_sm100(void **state) {
     every_row_on("100");
 }
 
-/* Names of the launches without "attn_mla_bwd_", main with its grid, for a second-level cache of `limit` bytes. */
+/* Names of the launches without "attn_mla_bwd_" or "attn_mla_", main with its grid, for a second-level cache of `limit`
+ * bytes. The main kernel's name is the row's, or begins it. */
 static void assert_launches(const char *limit, const char *kernel, const char *problem, const char *want) {
     struct gpu_case c = {.rig = &rig};
     char got[600] = "";
@@ -160,10 +161,11 @@ static void assert_launches(const char *limit, const char *kernel, const char *p
     for (int32_t i = 0; i < stub->n_log; i++) {
         const struct cuda_stub_launch *l = &stub->log[i];
         char text[80];
-        if (!strcmp(l->function, kernel))
+        const size_t skipped = strlen(strncmp(l->function, "attn_mla_bwd_", 13) ? "attn_mla_" : "attn_mla_bwd_");
+        if (!strncmp(l->function, kernel, strlen(l->function)))
             snprintf(text, sizeof text, "main %u, ", l->grid[0]);
         else
-            snprintf(text, sizeof text, "%s, ", l->function + strlen("attn_mla_bwd_"));
+            snprintf(text, sizeof text, "%s, ", l->function + skipped);
         strcat(got, text);
     }
     gpu_case_close(&c);
@@ -199,6 +201,37 @@ static void slots_in_order_of_ranges(void **state) {
                     "prepare_smxx_any, main 40, sort_smxx_count, sort_smxx_scan, sort_smxx_scatter, sort_smxx_count, "
                     "sort_smxx_scan, sort_smxx_scatter, sum_smxx_any, finish_smxx_dkv, ");
 }
+/* The row chosen for a second-level cache of 50 MB, with `bytes` of workspace at most. */
+static void assert_chosen(const char *problem, uint64_t bytes, const char *want) {
+    const attn_plan_options o = {
+        .size = sizeof o, .flags = ATTN_PLAN_WORKSPACE_LIMIT | ATTN_PLAN_NO_TUNING, .max_workspace_bytes = bytes};
+    attn_plan_info info = {.size = sizeof info};
+    attn_problem parsed;
+    attn_plan *plan = NULL;
+    assert_int_equal(gpu_rig_open(&rig), 0);
+    assert_int_equal(attn_problem_parse(problem, &parsed), ATTN_OK);
+    if (attn_plan_create(rig.ctx, rig.device, &parsed, &o, &plan) || attn_plan_get_info(plan, &info))
+        fail_msg("%s", attn_last_error());
+    assert_string_equal(info.kernel, want);
+    assert_true(info.workspace_bytes <= bytes);
+    attn_plan_release(plan);
+    gpu_rig_close(&rig);
+}
+static void slots_of_a_forward_in_order(void **state) {
+    (void)state;
+    static const char plain[] = "attn_mla_fwd_sm90_bf16_d576", ordered[] = "attn_mla_fwd_sm90_bf16_d576_ordered";
+    if (!attn_cuda_variant_find(plain) || !attn_cuda_variant_find("attn_mla_order_smxx_any")) skip();
+    setenv("CUDA_STUB_DEVICES", "90", 1);
+    assert_launches("1000000", plain, "mla_fwd hq=2 sq=300 sk=1000 d=576 topk=64 bf16", "main 132, ");
+    assert_launches("1000000", ordered, "mla_fwd hq=2 sq=300 sk=1000 d=576 topk=64 bf16", "order_smxx_any, main 132, ");
+    /* 64 MiB hold the lists of 8184 queries in whole pairs of rounds; 52 items are left at the end, in halves */
+    assert_launches("1000000", ordered, "mla_fwd hq=2 sq=8500 sk=1000 d=576 topk=2048 bf16",
+                    "order_smxx_any, main 132, order_smxx_any, main 132, combine_smxx_any, ");
+    /* lists of 33.6 MB, parts of 4 items of 0.5 MB a part: without room for lists the caller's are taken */
+    assert_chosen("mla_fwd hq=64 sq=4096 sk=8192 d=576 topk=2048 bf16", UINT64_MAX, plain);
+    assert_chosen("mla_fwd hq=64 sq=4096 sk=32768 d=576 topk=2048 bf16", UINT64_MAX, ordered);
+    assert_chosen("mla_fwd hq=64 sq=4096 sk=32768 d=576 topk=2048 bf16", 17000000, plain);
+}
 
 int main(void) {
     struct cuda_stub *(*get)(void) = NULL;
@@ -216,6 +249,7 @@ int main(void) {
         cmocka_unit_test(on_sm90),
         cmocka_unit_test(on_sm100),
         cmocka_unit_test(slots_in_order_of_ranges),
+        cmocka_unit_test(slots_of_a_forward_in_order),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
