@@ -106,8 +106,8 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
 /* Seconds of a tile at D = 576, measured on an H100 (docs/kernels/mla_fwd_sm90.md): keys that the second-level cache
  * holds, does not hold, is far from holding. shared: another item reads the same keys at the same time. */
 static double tile_time(int size, int ordered, int shared) {
-    static const double plain[3][2] = {{1.9e-6, 1.9e-6}, {2.2e-6, 1.97e-6}, {2.9e-6, 2.17e-6}},
-                        in_order[3][2] = {{1.9e-6, 1.9e-6}, {2.05e-6, 1.96e-6}, {2.35e-6, 2.08e-6}};
+    static const double plain[3][2] = {{1.97e-6, 1.84e-6}, {2.2e-6, 2.04e-6}, {2.88e-6, 2.2e-6}},
+                        in_order[3][2] = {{1.97e-6, 1.84e-6}, {2.07e-6, 1.92e-6}, {2.33e-6, 2.05e-6}};
     return ordered ? in_order[size][shared] : plain[size][shared];
 }
 
@@ -120,7 +120,7 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
     const double tiles = (double)((p->topk + 63) / 64);
     const double tile = tile_time(size, c->ordered, p->heads_q > 64) * (c->dim + 512) / 1088;
     const double rounds = (double)((g.items + (g.grid ? g.grid : 1) - 1) / (g.grid ? g.grid : 1));
-    const double order = c->ordered ? 4e-6 + 5e-12 * (double)g.queries * (double)p->topk : 0;
+    const double order = c->ordered ? 2e-6 + 4e-12 * (double)g.queries * (double)p->topk : 0;
     if (g.parts == 1) return 4e-6 + order + rounds * (1.5e-6 + tiles * tile);
     return 12e-6 + order + (double)g.whole * (1.5e-6 + tiles * tile) + 1.5e-6 + g.length * tile;
 }
