@@ -57,7 +57,14 @@ struct kp_mla_bwd {
     uint64_t rows;                       /* struct kp_mla_row [B*SQ][HQ] */
     uint64_t part_dist;                  /* f32 [dist_blocks][B*SQ][TOPK]: sum of P' over the heads of a block */
     uint64_t pairs;                      /* f32 [n][head_blocks][TOPK][D]; invalid slots are not written */
-    uint64_t keys[2], slots[2];          /* sort: uint32 [n * TOPK]; key = b * SK + idx, B * SK for an invalid slot */
+    union {
+        uint64_t keys[2]; /* sort: uint32 [n * TOPK]; key = b * SK + idx, B * SK for an invalid slot */
+        struct { /* main, where slots are ordered by rows: how many CTAs have come to which stretch of which item */
+            uint64_t posts;                   /* uint32 [items of a CTA][stretches], or 0: CTAs are not kept together */
+            int32_t stretch_shift, stretches; /* a stretch: 2^stretch_shift rows, counted from an item's first */
+        };
+    };
+    uint64_t slots[2]; /* sort: as keys */
     union {
         uint64_t counts;  /* sort: uint32 [256][sort_blocks] */
         uint64_t part_dq; /* parts > 0: f32 [items][parts][head_block][D] */

@@ -16,9 +16,10 @@ struct kp_mla_bwd_ranges {
     uint64_t lengths;      /* int32 [n]: valid slots */
     uint64_t places;       /* int32 [B*SQ][TOPK]: where in `list` a valid slot stands; 0: not wanted, dist as listed */
     int64_t turn;          /* of every 2 turn queries, the second half has the ranges in descending order */
+    int64_t n_posts;       /* counters at bwd.posts, which become 0 */
     int32_t shift, ranges; /* row j is of range j >> shift; so many ranges, at most KP_MLA_RANGES_MOST */
 };
-KP_SIZE(struct kp_mla_bwd_ranges, 784 + 4 * 8 + 2 * 4);
+KP_SIZE(struct kp_mla_bwd_ranges, 784 + 5 * 8 + 2 * 4);
 
 /* A forward whose keys are larger than the cache, kernels/smxx/mla_order.cu: the same lists, of at most
  * KP_MLA_ORDER_SLOTS slots a query and KP_MLA_ORDER_RANGES ranges, in no particular order within a range. */

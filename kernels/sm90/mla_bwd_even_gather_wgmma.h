@@ -4,10 +4,11 @@
 #ifndef ATTN_SM90_MLA_BWD_EVEN_GATHER_WGMMA_H
 #define ATTN_SM90_MLA_BWD_EVEN_GATHER_WGMMA_H
 #include "kernels/sm90/mla_bwd_plan_wgmma.h"
+#include "kernels/sm90/mla_bwd_together_wgmma.h"
 
 /* Warp 0: rows and mask of tile t, n % 2 = parity. The indices arrive while the last reader of their place is awaited,
  * which takes longer. */
-static __device__ __forceinline__ void note_rows(uint32_t shared, int t, uint32_t parity) {
+static __device__ __forceinline__ void note_rows(const struct kp_mla_bwd *p, uint32_t shared, int t, uint32_t parity) {
     struct indices x;
     {
         const int at = 64 * t + (recompute((int)threadIdx.x) & 31), n = (int)shared_load32(shared + ITEM_AT + 8);
@@ -15,6 +16,7 @@ static __device__ __forceinline__ void note_rows(uint32_t shared, int t, uint32_
         x.lo = at < n ? list[0] : -1;
         x.hi = at + 32 < n ? list[32] : -1;
     }
+    if (!PAIRS && p->posts && (recompute((int)threadIdx.x) & 31) == 0) keep_together(p, shared, t, x.lo);
     mbar_wait(shared + K_FREE, parity ^ 1);
     const uint32_t keys = shared_load32(shared + ITEM_AT + 12), lane = (uint32_t)recompute((int)threadIdx.x) & 31;
     if ((uint32_t)x.lo >= keys) x.lo = -1;
@@ -112,13 +114,14 @@ static __device__ __forceinline__ void gather_late(uint32_t shared, const struct
 }
 
 static __device__ __forceinline__ void produce_even(const struct kp_mla_bwd *p, uint32_t shared) {
+    if (!PAIRS && (threadIdx.x & (PRODUCERS - 1)) == 0) begin_together(shared);
     uint32_t state = 0; /* bit 0: parity of tiles, bit 1: of items with tiles; the rest: the item's tile */
     for (uint32_t item = 0; has_item(p, item); item = shared_load32(shared + ITEM_AT + 56) + 1) {
         keep_item(p, item, shared);
 #pragma unroll 1
         for (state &= 3; 16 * (int)(state & ~3u) < (int)shared_load32(shared + ITEM_AT + 8); state = (state ^ 1) + 4) {
             if ((recompute((int)threadIdx.x) & 127) < 32)
-                note_rows(shared, (int)(state >> 2), state & 1);
+                note_rows(p, shared, (int)(state >> 2), state & 1);
             else
                 mbar_wait(shared + K_FREE, (state & 1) ^ 1);
             named_sync(4, PRODUCERS);
@@ -157,5 +160,6 @@ static __device__ __forceinline__ void produce_even(const struct kp_mla_bwd *p, 
             }
         }
     }
+    if (!PAIRS && p->posts && (threadIdx.x & (PRODUCERS - 1)) == 0) end_together(p, shared);
 }
 #endif

@@ -85,5 +85,7 @@ static __device__ __forceinline__ void order_slots(const struct kp_mla_bwd_range
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) CFG(const __grid_constant__ struct kp_mla_bwd_ranges p) {
+    if (threadIdx.x == 0)
+        for (int64_t x = blockIdx.x; x < p.n_posts; x += gridDim.x) ((uint32_t *)p.bwd.posts)[x] = 0;
     for (int64_t query = blockIdx.x; query < p.bwd.n; query += gridDim.x) order_slots(&p, query);
 }

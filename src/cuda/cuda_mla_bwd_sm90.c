@@ -18,6 +18,7 @@ static struct attn_cuda_mla_bwd_main main_of(const struct attn_kernel *k) {
         .cluster = c->ctas,
         .turned = c->even != 0,
         .parts = !c->deterministic,
+        .together = c->even && !c->deterministic,
         .pairs = c->deterministic,
     };
 }
@@ -46,8 +47,8 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
 static double tile_time(const struct kp_mla_bwd_sm90_config *c, int large) {
     if (c->deterministic) return 18e-6;
     if (!c->even) return large ? 9e-6 : 8.1e-6;
-    if (c->ctas == 2) return large ? 8.9e-6 : 7.4e-6;
-    return large ? 10e-6 : c->dtype == KP_F16 ? 7.3e-6 : 7.1e-6;
+    if (c->ctas == 2) return large ? 7.4e-6 : 7.05e-6;
+    return large ? 7.5e-6 : c->dtype == KP_F16 ? 7.3e-6 : 6.95e-6;
 }
 
 /* Rounds of items over the multiprocessors, an item or, where it can be cut, a tile at least; heads are padded to 64

@@ -48,10 +48,12 @@ struct geometry {
     int64_t queries, head_blocks;
     int64_t chunk; /* queries of a launch of the main kernel */
     int64_t sort_blocks;
-    int64_t turn, listed;        /* queries that the device works on at once; whose lists are ordered together */
-    int32_t shift, ranges;       /* struct kp_mla_bwd_ranges; 0 ranges: lists are taken as they are */
+    int64_t turn, listed;  /* queries that the device works on at once; whose lists are ordered together */
+    int32_t shift, ranges; /* struct kp_mla_bwd_ranges; 0 ranges: lists are taken as they are */
+    int64_t n_posts;       /* struct kp_mla_bwd.posts; 0: CTAs are not kept together */
+    int32_t stretch_shift, stretches;
     int64_t whole, parts, share; /* queries whose items are whole; parts of the others' */
-    uint64_t rows, sum, part_dist, part_dq, pairs, keys[2], slots[2], counts, list, lengths, places, end;
+    uint64_t rows, sum, part_dist, part_dq, pairs, keys[2], slots[2], counts, list, lengths, places, posts, end;
 };
 
 static int64_t dist_blocks(const struct attn_cuda_mla_bwd_main *m, const struct geometry *g) {
@@ -71,8 +73,9 @@ static uint64_t take(struct geometry *g, int wanted, int64_t n, int64_t bytes) {
 
 /* Additions to rows all over a table that the second-level cache does not hold are slow (docs/kernels/mla_bwd_sm90.md).
  * Slots ordered by ranges of rows help where the queries that are worked on at once name at least every second row.
- * Multiprocessors that share the cached rows keep together by themselves, those ahead having to wait for memory; where
- * the table is so large that they do not, each round is a launch. */
+ * Multiprocessors that share the cached rows should keep together: main kernels that can (m->together) wait for each
+ * other a few stretches of rows apart; others keep together by themselves, those ahead having to wait for memory, and
+ * where the table is so large that they do not, each round is a launch. */
 static void choose_ranges(struct geometry *g, const struct attn_cuda_mla_bwd_main *m,
                           const struct attn_core_device *dev, const attn_problem *p) {
     const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
@@ -84,9 +87,14 @@ static void choose_ranges(struct geometry *g, const struct attn_cuda_mla_bwd_mai
     if (2 * lesser(g->turn, p->seq_q) * p->topk < p->seq_k) return;
     while (row << (g->shift + 1) <= cache / 64 || (p->seq_k - 1) >> g->shift >= KP_MLA_RANGES_MOST) g->shift++;
     g->ranges = (int32_t)((p->seq_k - 1) >> g->shift) + 1;
-    if (p->seq_k > 2 * cache / row) g->chunk = lesser(g->queries, g->turn);
+    if (!m->together && p->seq_k > 2 * cache / row) g->chunk = lesser(g->queries, g->turn);
     const int64_t pairs_of_rounds = LIST_BYTES / (int64_t)sizeof(int32_t) / p->topk / (2 * g->turn);
     g->listed = lesser(g->queries, pairs_of_rounds > 0 ? pairs_of_rounds * 2 * g->turn : 2 * g->turn);
+    if (!m->together) return;
+    while (row << (g->stretch_shift + 1) <= cache / 8) g->stretch_shift++;
+    g->stretches = (int32_t)((p->seq_k - 1) >> g->stretch_shift) + 1;
+    const int64_t cluster = m->cluster > 1 ? m->cluster : 1, ctas = l->n_sms - l->n_sms % cluster;
+    g->n_posts = blocks(g->listed * ctas_an_item, ctas > cluster ? ctas : cluster) * g->stretches;
 }
 
 /* The last round of items, if it is not full, and those of a problem without a full one are cut in parts, whose dq are
@@ -137,6 +145,7 @@ static struct geometry lay_out(const struct attn_cuda_mla_bwd_main *m, const str
                      sizeof(float));
     g.list = take(&g, g.ranges, g.listed * p->topk, sizeof(int32_t));
     g.lengths = take(&g, g.ranges, g.listed, sizeof(int32_t));
+    g.posts = take(&g, g.n_posts > 0, g.n_posts, sizeof(uint32_t));
     g.places = take(&g, g.ranges && attn_core_has(p, ATTN_WITH_DIST), g.queries * p->topk, sizeof(int32_t));
     return g;
 }
@@ -203,6 +212,7 @@ static attn_status queue_step(const struct run *r, int step, int64_t ctas) {
 /* listed: the first query of the lists that have been ordered. */
 static attn_status queue_main(const struct run *r, int64_t listed) {
     struct kp_mla_bwd kp = r->kp;
+    if (kp.parts > 0 && !kp.pairs) kp.posts = 0; /* their rows are few */
     const int64_t items = kp.n * r->g.head_blocks * (kp.parts > 0 ? kp.parts : 1),
                   cluster = r->m->cluster > 1 ? r->m->cluster : 1;
     kp.items = (int32_t)lesser(items, INT32_MAX);
@@ -284,6 +294,11 @@ static void set_parameters(struct run *r) {
     r->ranges.list = workspace + r->g.list;
     r->ranges.lengths = workspace + r->g.lengths;
     if (r->g.ranges && kp->dist.data) r->ranges.places = workspace + r->g.places;
+    if (r->g.n_posts) {
+        kp->posts = workspace + r->g.posts;
+        kp->stretch_shift = r->g.stretch_shift, kp->stretches = r->g.stretches;
+    }
+    r->ranges.n_posts = r->g.n_posts;
     r->ranges.turn = r->g.turn;
     r->ranges.shift = r->g.shift;
     r->ranges.ranges = r->g.ranges;
