@@ -98,7 +98,7 @@ static __device__ __forceinline__ void copy_heads(const struct kp_mla_bwd *p, ui
 
 /* Pairs of slices, all under way at once: K has to come while dKV is formed. LATE: the last is gathered when the others
  * have come, its place being a stage (mla_bwd_pair_wgmma.h). */
-constexpr int GROUPS = (SLICES + 1) / 2, LATE = CTAS == 2;
+constexpr int GROUPS = (SLICES + 1) / 2;
 
 /* The copies of all groups but the latest `pending` are there and the matrix units may see them. No fence is left to
  * the consumers, who would wait in it for their own additions to memory. */

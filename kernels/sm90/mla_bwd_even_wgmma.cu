@@ -42,6 +42,7 @@
 #include "kernels/sm90/mla_bwd_cells_wgmma.h"
 #include "kernels/sm90/mla_bwd_even_gather_wgmma.h"
 #include "kernels/sm90/mla_bwd_pair_wgmma.h"
+#include "kernels/sm90/mla_bwd_partly_wgmma.h"
 #include "kernels/sm90/mla_bwd_places_wgmma.h"
 
 /* As in mla_bwd_wgmma.cu: f16 needs a score in several sums. */
@@ -137,6 +138,11 @@ static __device__ __forceinline__ constexpr uint32_t own_slice(uint32_t w, uint3
 template <int W>
 static __device__ __forceinline__ void gradients(uint32_t shared, float a[16], const struct tile *t,
                                                  const struct places *to, uint32_t n, int last) {
+    if (PARTLY) {
+        float other[16];
+        do_units<W, 0>(shared, a, other, t, to, n, last);
+        return;
+    }
     const uint32_t mine = CTAS == 2 ? rank_of() : 1; /* half of a slice's columns that set b has */
     float b[16];
 #pragma unroll
@@ -227,21 +233,22 @@ template <int W> static __device__ __forceinline__ void consume(const struct kp_
             wgmma_wait(2);
             __syncwarp(); /* P and dS are read by all lanes */
             if (lane_of() == 0) {
-                if (CTAS == 2) expect_stage(shared, W, 0), expect_stage(shared, W, 1);
+                if (CTAS == 2) expect_stage(shared, W, 0);
+                if (LATE) expect_stage(shared, W, 1);
                 mbar_arrive(shared + K_FREE + 16 * W);
                 if (CTAS == 2)
                     tell_other(shared + STAGE_OPEN);
                 else
                     mbar_arrive(shared + PD_FREE);
             }
-            find_places(p, &to, shared, shared + SUMS_AT + 16 * W, parity & 1, CTAS == 2 ? rank_of() : 0);
+            find_places(p, &to, shared, shared + SUMS_AT + 16 * W, parity & 1, LATE ? rank_of() : 0);
             wgmma_wait(1);
             wgmma_hold(q, 128);
             wgmma_hold(rope, 16);
             if (lane_of() == 0) {
-                if (CTAS == 1 || W == 0) mbar_arrive(shared + K_FREE + 16 * W + 8);
-                if (CTAS == 2 && W && SLICES > 8) mbar_arrive(shared + K_READ);
-                if (CTAS == 2 && W) tell_other(shared + STAGE_OPEN + 8);
+                if (!LATE || W == 0) mbar_arrive(shared + K_FREE + 16 * W + 8);
+                if (LATE && W && SLICES > 8) mbar_arrive(shared + K_READ);
+                if (LATE && W) tell_other(shared + STAGE_OPEN + 8);
             }
             gradients<W>(shared, a, &t, &to, n, i + 1 == tiles);
         }
@@ -260,7 +267,7 @@ extern "C" __global__ void __launch_bounds__(KP_MLA_BWD_SM90_EVEN_THREADS, 1)
         mbar_init(shared + Q_FULL, PRODUCERS);
         for (uint32_t x = 0; x < SLICES; x++) mbar_init(shared + Q_FREE + 8 * x, x < 8 ? 4 : 8);
         for (uint32_t x = 0; x < (SLICES + 1) / 2; x++) mbar_init(shared + K_FULL + 8 * x, PRODUCERS);
-        for (uint32_t x = 0; x < 4; x++) mbar_init(shared + K_FREE + 8 * x, CTAS == 2 && x == 3 ? 8 : 4);
+        for (uint32_t x = 0; x < 4; x++) mbar_init(shared + K_FREE + 8 * x, LATE && x == 3 ? 8 : 4);
         mbar_init(shared + PD_FREE, 8);
         if (CTAS == 2) init_pair(shared);
         mbar_init_fence();

@@ -6,8 +6,9 @@
 #define ATTN_SM90_MLA_BWD_PLACES_WGMMA_H
 #include "kernels/sm90/mla_bwd_dkv_wgmma.h"
 
-/* Whole 128-byte lines; pairs, whose additions are half as many, in pieces of 64 bytes, 2.65 TB/s instead of 3.1. */
-constexpr int LINES = CTAS == 1;
+/* Whole 128-byte lines; pairs that exchange all, whose additions are half as many, in pieces of 64 bytes, 2.65 TB/s
+ * instead of 3.1. */
+constexpr int LINES = !LATE;
 
 /* Where a lane adds, [2 r + i] for slots (g & ~1) + i + 8 r of its warp: of the 32 numbers the 16 that even lanes g
  * hold of even slots and odd lanes of odd ones come first. Pieces: [r] for slot g + 8 r. An odd address: a slot that is

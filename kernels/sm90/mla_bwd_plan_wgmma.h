@@ -10,6 +10,9 @@
 constexpr int TYPE = CFG_DTYPE, D = CFG_DIM, PAIRS = CFG_DETERMINISTIC, CTAS = CFG_CTAS, EVEN = CFG_EVEN;
 static_assert(D == 576 || D == 512, "the slices of a key row");
 static_assert(CTAS == 1 || EVEN, "pairs of CTAs have the even form");
+/* Pairs that add to memory exchange a part of their slices (mla_bwd_partly_wgmma.h), others all, in stages for which
+ * slices 6 and 7 of K come late. */
+constexpr int PARTLY = CTAS == 2 && !PAIRS, LATE = CTAS == 2 && !PARTLY;
 constexpr int SLICES = D / 64, V_SLICES = KP_MLA_DIM_V / 64;
 /* Threads that gather, and how many 16-byte chunks of a slice each has. */
 constexpr int PRODUCERS = 128, PASSES = 512 / PRODUCERS, STEP = PRODUCERS / 8;
@@ -40,13 +43,13 @@ static __device__ __forceinline__ constexpr uint32_t slice_of(uint32_t x) {
     return x < 8 ? (x & 1) | (x & 2) << 1 | (x & 4) >> 1 : x;
 }
 
-/* The order in which those of K come and are multiplied. Pairs: 6 and 7 last, whose place is a stage till then. */
+/* The order in which those of K come and are multiplied. LATE: 6 and 7 last, whose place is a stage till then. */
 static __device__ __forceinline__ constexpr uint32_t key_slice(uint32_t x) {
-    return CTAS == 2 && SLICES > 8 && x > 5 ? (x == 6 ? 8 : x - 1) : slice_of(x);
+    return LATE && SLICES > 8 && x > 5 ? (x == 6 ? 8 : x - 1) : slice_of(x);
 }
 /* K_FULL: groups of two, of which one has slice 8 alone; -1: not the first of a group. */
 static __device__ __forceinline__ constexpr int group_of(uint32_t x) {
-    return CTAS == 2 && SLICES > 8 && x > 6 ? (x == 7 ? 4 : -1) : x % 2 ? -1 : (int)x / 2;
+    return LATE && SLICES > 8 && x > 6 ? (x == 7 ? 4 : -1) : x % 2 ? -1 : (int)x / 2;
 }
 
 static __device__ __forceinline__ uint32_t rank_of(void) {
