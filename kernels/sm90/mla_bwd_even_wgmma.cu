@@ -2,7 +2,7 @@
  * Sparse MLA backward on Hopper, a second schedule of the work of mla_bwd_wgmma.cu (formulas, items, tiles there): two
  * warpgroups that do everything in step, so that each product is as large as registers allow and a tile has no chain of
  * hand-overs. CTAS = 2: an item is 128 heads, 64 in each CTA of a cluster, and dKV of both is summed before it is added
- * to memory.
+ * to memory, all of it (LATE) or of some slices (PARTLY, mla_bwd_partly_wgmma.h).
  *
  *   producer     q, dout --> Q, dO (slice x when dKV has let go of the last item's)     kv rows by index --> K
  *   0            S, all 64 slots  --.  scores of slots 32..63 -->  .-- dP of slots 0..31
@@ -19,20 +19,20 @@
  * Roles (384 threads, 1 CTA an SM): warpgroups 0 and 1, 240 registers: dQ 144, S or dP or two sets of sums 32, operands
  * 32, the rest 32; 2: producers, 24.
  * 384 threads start with 168 each: 504 = 2 x 240 + 24 is all that there is.
- * Shared memory: as mla_bwd_wgmma.cu; CTAS = 2: the stages, what the other CTA sends, take the place of P and dS and of
- * slices 6 and 7 of K, which is why these come last.
+ * Shared memory: as mla_bwd_wgmma.cu; CTAS = 2: the stages, what the other CTA sends, take the place of P and dS and,
+ * LATE, of slices 6 and 7 of K, which is why these come last.
  * Barriers: arrivals --> who waits
  *   Q_FULL               PRODUCERS --> 0, 1
  *   Q_FREE [slice]       4 warps whose dKV has read it (slice 8: 8) --> producers
  *   K_FULL [pair]        PRODUCERS --> 0, 1
  *   K_FREE [4]           4 warps of w, dQ being done with slices 4 w, 4 w + 1, then with the next two --> producers;
- *                        CTAS = 2, the last: 8 warps, the stages in the place of slices 6 and 7 being read
+ *                        LATE, the last: 8 warps, the stages in the place of slices 6 and 7 being read
  *   PD_FREE              8 warps, P and dS (CTAS = 2: the last stage) being read --> 0, 1
- *   K_READ               CTAS = 2: 4 warps of 1, dQ being done with slices 6, 7 and 8 --> producers
- *   STAGE_OPEN [y]       the other CTA's: 8 warps, P and dS being read; 4 warps of 1, as for K_READ --> 0, 1
+ *   K_READ               LATE: 4 warps of 1, dQ being done with slices 6, 7 and 8 --> producers
+ *   STAGE_OPEN [y]       the other CTA's: 8 warps, P and dS being read; LATE: 4 warps of 1, as for K_READ --> 0, 1
  *   STAGE_FULL [w][y]    4 warps, and the bytes that the other CTA sends --> w
- *   STAGE_LAST           the same for the fifth filling of w = 0, which is slice 8's --> 1
- *   STAGE_FREE [w][y]    the other CTA's 4 warps: read, may be filled again --> w
+ *   STAGE_LAST           LATE: the same for the fifth filling of w = 0, which is slice 8's --> 1
+ *   STAGE_FREE [w][y]    the other CTA's 4 warps: read, may be filled again --> w. PARTLY: y = 0 alone
  *   named 1, 2           a warpgroup: its item, sums of P' for dist
  *   named 4              producers: their item
  *   named 5, 6           0, 1: scores and dP are exchanged; P and dS are written

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Part of mla_bwd_even_wgmma.cu, CTAS = 2: how the CTAs of a pair sum dKV over their heads. Of every 64 columns each
+ * Part of mla_bwd_even_wgmma.cu, CTAS = 2: how the CTAs of a pair sum dKV over their heads, all slices of it
+ * (mla_bwd_partly_wgmma.h, which rests on this: some). Of every 64 columns each
  * sends 32, as sums of its own heads, to a stage of the other, and adds what it receives to its own sums of the other
  * 32. Of slice 8, warpgroup 0 sends and warpgroup 1 adds, from the stage of warpgroup 0.
  *
