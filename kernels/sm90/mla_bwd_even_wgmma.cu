@@ -42,8 +42,9 @@
 #include "kernels/sm90/mla_bwd_cells_wgmma.h"
 #include "kernels/sm90/mla_bwd_even_gather_wgmma.h"
 #include "kernels/sm90/mla_bwd_pair_wgmma.h"
-#include "kernels/sm90/mla_bwd_partly_wgmma.h"
 #include "kernels/sm90/mla_bwd_places_wgmma.h"
+
+#include "kernels/sm90/mla_bwd_partly_wgmma.h" /* behind struct places */
 
 /* As in mla_bwd_wgmma.cu: f16 needs a score in several sums. */
 constexpr uint32_t SUM_SLICES = TYPE == KP_F16 ? 3 : SLICES;

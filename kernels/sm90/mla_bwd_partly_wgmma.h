@@ -12,7 +12,6 @@
 #ifndef ATTN_SM90_MLA_BWD_PARTLY_WGMMA_H
 #define ATTN_SM90_MLA_BWD_PARTLY_WGMMA_H
 #include "kernels/sm90/mla_bwd_pair_wgmma.h"
-#include "kernels/sm90/mla_bwd_places_wgmma.h"
 
 enum { ADD, SEND, TAKE };
 struct unit {
