@@ -19,6 +19,18 @@ struct launch {
     void *stream, *attributes;
     unsigned n_attributes;
 };
+struct kernel_node {
+    void *function;
+    unsigned grid[3], block[3], shared_bytes;
+    void **params, **extra;
+    void *kernel, *context;
+};
+struct fill_node {
+    uint64_t to;
+    size_t pitch;
+    unsigned value, element;
+    size_t width, height;
+};
 /* X(member, exported symbol, parameters) */
 #define CALLS(X)                                                                                                       \
     X(init, cuInit, (unsigned))                                                                                        \
@@ -50,6 +62,13 @@ struct launch {
     X(end, cuStreamEndCapture, (void *, void **))                                                                      \
     X(exchange_mode, cuThreadExchangeStreamCaptureMode, (int *))                                                       \
     X(instantiate, cuGraphInstantiateWithFlags, (void **, void *, unsigned long long))                                 \
+    X(graph_new, cuGraphCreate, (void **, unsigned))                                                                   \
+    X(add_kernel, cuGraphAddKernelNode_v2, (void **, void *, void *const *, size_t, const struct kernel_node *))       \
+    X(add_fill, cuGraphAddMemsetNode, (void **, void *, void *const *, size_t, const struct fill_node *, void *))      \
+    X(add_edges, cuGraphAddDependencies_v2, (void *, void *const *, void *const *, const unsigned char *, size_t))     \
+    X(node_attribute, cuGraphKernelNodeSetAttribute, (void *, int, const void *))                                      \
+    X(set_kernel, cuGraphExecKernelNodeSetParams_v2, (void *, void *, const struct kernel_node *))                     \
+    X(set_fill, cuGraphExecMemsetNodeSetParams, (void *, void *, const struct fill_node *, void *))                    \
     X(replay, cuGraphLaunch, (void *, void *))                                                                         \
     X(exec_end, cuGraphExecDestroy, (void *))                                                                          \
     X(graph_end, cuGraphDestroy, (void *))                                                                             \
@@ -62,10 +81,21 @@ static struct {
     CALLS(MEMBER)
 #undef MEMBER
 } cu;
-enum { WORDS = 64, NOT_READY = 600, UNSUPPORTED = 900, INVALIDATED, MERGE, UNMATCHED, UNJOINED, ISOLATION, IMPLICIT };
+enum {
+    INVALID = 1,
+    WORDS = 64,
+    NOT_READY = 600,
+    UNSUPPORTED = 900,
+    INVALIDATED,
+    MERGE,
+    UNMATCHED,
+    UNJOINED,
+    ISOLATION,
+    IMPLICIT
+};
 #define OK(call) assert_int_equal(call, 0)
 
-static void *kernel;
+static void *kernel, *context;
 static uint64_t buffer;
 
 /* out[i] = 2 out[i] + v */
@@ -75,7 +105,7 @@ static const char ptx[] =
     "mul.wide.u32 x, t, 4;\nadd.u64 p, p, x;\nld.global.u32 a, [p];\nmad.lo.u32 a, a, 2, w;\nst.global.u32 [p], a;\nret;\n}\n";
 
 static int start(void) { /* 0 or the driver's result */
-    void *l = dlopen(ATTN_TEST_SIM, RTLD_NOW | RTLD_LOCAL), *context = NULL, *module = NULL;
+    void *l = dlopen(ATTN_TEST_SIM, RTLD_NOW | RTLD_LOCAL), *module = NULL;
     static const struct {
         const char *symbol;
         size_t offset;
@@ -210,6 +240,49 @@ static void graphs_repeat(void **state) {
         OK(cu.exec_end(exec));
         OK(cu.stream_end(a));
         OK(cu.stream_end(b));
+    }
+}
+/* A fill, a launch behind it, and one that an edge puts behind that; then other values for what is queued later. */
+static void graphs_of_nodes(void **state) {
+    static const unsigned char ends[8] = {0}, begins[8] = {1, 0, 1}, unknown[8] = {2, 0, 1};
+    (void)state;
+    for (int p = 0; p < 3; p++) {
+        setenv("ATTNSIM_POLICY", policies[p], 1);
+        void *s = new_stream(1), *graph = NULL, *exec = NULL, *node[3] = {NULL}, *other = NULL;
+        uint32_t v[2] = {3, 1}, cluster[16] = {3, 1, 1};
+        void *params[2][2] = {{&buffer, &v[0]}, {&buffer, &v[1]}};
+        struct fill_node fill = {.to = buffer, .value = 1, .element = 4, .width = WORDS, .height = 1};
+        struct kernel_node k[2];
+        for (int i = 0; i < 2; i++)
+            k[i] = (struct kernel_node){kernel, .grid = {1, 1, 1}, .block = {WORDS, 1, 1}, .params = params[i]};
+        OK(cu.graph_new(&graph, 0));
+        OK(cu.add_fill(&node[0], graph, NULL, 0, &fill, context));
+        OK(cu.add_kernel(&node[1], graph, &node[0], 1, &k[0]));
+        OK(cu.add_kernel(&node[2], graph, NULL, 0, &k[1]));
+        assert_int_equal(cu.add_kernel(&other, graph, &other, 1, &k[1]), INVALID);
+        assert_int_equal(cu.add_edges(graph, &node[1], &node[2], unknown, 1), INVALID);
+        assert_int_equal(cu.add_edges(graph, &node[2], &node[1], ends, 1), INVALID);
+        assert_int_equal(cu.add_edges(graph, &node[0], &node[2], begins, 1), INVALID); /* behind a fill */
+        OK(cu.add_edges(graph, &node[1], &node[2], ends, 1));
+        assert_int_equal(cu.node_attribute(node[2], 4, cluster), INVALID); /* 1 CTA is no cluster of 3 */
+        OK(cu.instantiate(&exec, graph, 0));
+        OK(cu.replay(exec, s)); /* 1, 5, 11 */
+        v[0] = 4, fill.value = 2;
+        OK(cu.set_kernel(exec, node[1], &k[0]));
+        OK(cu.set_fill(exec, node[0], &fill, context));
+        assert_int_equal(cu.set_fill(exec, node[1], &fill, context), INVALID);
+        assert_int_equal(cu.set_kernel(exec, node[0], &k[0]), INVALID);
+        v[0] = 100; /* parameters are copied at the call */
+        OK(cu.wait(s));
+        assert_int_equal(first_word(), 11);
+        OK(cu.replay(exec, s)); /* 2, 8, 17 */
+        k[1].block[0] = 0;
+        assert_int_equal(cu.set_kernel(exec, node[2], &k[1]), INVALID);
+        OK(cu.wait(s));
+        assert_int_equal(first_word(), 17);
+        OK(cu.exec_end(exec));
+        OK(cu.graph_end(graph));
+        OK(cu.stream_end(s));
     }
 }
 static void recordings_are_guarded(void **state) {
@@ -409,9 +482,9 @@ int main(void) {
     const struct CMUnitTest first[] = {cmocka_unit_test(environment)}; /* before this process opens the driver */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(events_order_streams),   cmocka_unit_test(a_missing_wait_shows),
-        cmocka_unit_test(graphs_repeat),          cmocka_unit_test(recordings_are_guarded),
-        cmocka_unit_test(calls_have_addresses),   cmocka_unit_test(libraries_have_kernels),
-        cmocka_unit_test(tensor_maps_have_rules),
+        cmocka_unit_test(graphs_repeat),          cmocka_unit_test(graphs_of_nodes),
+        cmocka_unit_test(recordings_are_guarded), cmocka_unit_test(calls_have_addresses),
+        cmocka_unit_test(libraries_have_kernels), cmocka_unit_test(tensor_maps_have_rules),
     };
     setenv("ATTNSIM_QUIET", "1", 1);
     int r = cmocka_run_group_tests(first, NULL, NULL);
