@@ -72,9 +72,11 @@ struct work {
     const struct check_case *c;
     struct line line;
     double *norm_q, *norm_k, *norm_v, *norm_o, *norm_do;
-    double *shared;     /* per key: noise of the head's queries, where all of them have one row of q and dout */
-    double heads_alike; /* heads of a group with one row of q and dout, else 1 */
-    bool queries_alike, keys_alike;
+    /* Noise of one row of dout, which all queries share, or of v, which all keys share: added up along q or k. */
+    double *along_q, *squares, *along_k; /* rows like dk's; the same without direction; one row */
+    bool one_dout, one_v;
+    double heads_alike; /* heads of a group that share rows of dout one by one, else 1 */
+    bool keys_alike;
     double scale, to_natural; /* factor that turns the caller's lse into base e */
     int32_t dtype;            /* F16 or BF16, or 0 = no half */
 };
@@ -240,6 +242,13 @@ static void forward_row(struct work *w, struct check_case *c, int64_t b, int64_t
         o->half[row * dv + x] = attn_cli_check_round(o->half[row * dv + x], w->dtype);
 }
 
+/* Its squared norm; leaves zeros. */
+static double take_square(double *x, int64_t n) {
+    double square = attn_cli_check_dot(x, x, n);
+    memset(x, 0, (size_t)n * sizeof *x);
+    return square;
+}
+
 /* One backward row: P from the given lse, then every gradient that the pair (query, key) touches. */
 static void backward_row(struct work *w, struct check_case *c, int64_t b, int64_t h, int64_t i) {
     const attn_problem *p = &c->p;
@@ -306,11 +315,12 @@ static void backward_row(struct work *w, struct check_case *c, int64_t b, int64_
         double o = prob * w->norm_do[row];
         terms_q += a * a;
         sum_q += fabs(a);
-        noise_q += w->keys_alike ? e : e * e;
+        noise_q += e * e;
+        if (w->one_v) axpy(w->along_k, size, k, d);
         pull += prob * w->norm_k[key] * fabs(w->scale) * l->bend[j]; /* delta's own error moves all keys together */
         if (isfinite(f)) dk->terms[key] += f * f, dk->roundings[key] += fabs(f);
-        if (isfinite(s) && w->queries_alike) w->shared[key] += s;
-        if (isfinite(s) && !w->queries_alike) dk->noise[key] += w->heads_alike * s * s;
+        if (isfinite(s)) *(w->one_dout ? &w->squares[key] : &dk->noise[key]) += w->heads_alike * s * s;
+        if (isfinite(s) && w->one_dout) axpy(w->along_q + key * d, size, q, d);
         if (isfinite(o)) dvw->terms[key] += o * o, dvw->roundings[key] += o;
         dk->kind[key] = dvw->kind[key] = CHECK_ROW_NORMAL;
         dk->score[key] = fmax(dk->score[key], l->score);
@@ -319,7 +329,9 @@ static void backward_row(struct work *w, struct check_case *c, int64_t b, int64_
     if (isfinite(terms_q)) dq->terms[row] = sqrt(terms_q);
     if (isfinite(terms_q) && w->dtype)
         dq->roundings[row] = roundings(c, ATTN_ROLE_K, sum_q, sqrt(terms_q), d, w->keys_alike);
-    if (isfinite(noise_q)) dq->noise[row] = (w->keys_alike ? noise_q : sqrt(noise_q)) + delta_size * pull;
+    const double along = w->one_v ? take_square(w->along_k, d) : 0;
+    if (isfinite(along)) noise_q = fmax(noise_q, along);
+    if (isfinite(noise_q)) dq->noise[row] = sqrt(noise_q) + delta_size * pull;
     if (ds->plain && (sink > -INFINITY || isnan(lse))) {
         double part = sink == INFINITY && !isnan(lse) ? 1 : exp(sink - with_sink);
         double x = -part * (delta - (lse_has_sink ? dlse : 0));
@@ -330,11 +342,12 @@ static void backward_row(struct work *w, struct check_case *c, int64_t b, int64_
     }
 }
 
-/* A head whose queries are alike is done: one summand of each key's noise. */
+/* All queries that share their row of dout are done: one summand of each key's noise. */
 static void flush_shared(struct work *w, struct check_want *dk) {
     for (int64_t key = 0; key < dk->rows; key++) {
-        dk->noise[key] += w->heads_alike * w->shared[key] * w->shared[key];
-        w->shared[key] = 0;
+        double x = take_square(w->along_q + key * dk->cols, dk->cols);
+        dk->noise[key] += isfinite(x) ? fmax(x, w->squares[key]) : w->squares[key];
+        w->squares[key] = 0;
     }
 }
 
@@ -416,17 +429,19 @@ int attn_cli_check_plain_dense(struct check_case *c, bool inputs_only) {
     w.norm_q = row_norms(&c->t[ATTN_ROLE_Q]), w.norm_k = row_norms(&c->t[ATTN_ROLE_K]);
     w.norm_v = row_norms(&c->t[ATTN_ROLE_V]);
     w.norm_o = row_norms(&c->t[ATTN_ROLE_OUT]), w.norm_do = row_norms(&c->t[ATTN_ROLE_DOUT]);
-    w.shared = calloc((size_t)c->want[ATTN_ROLE_DK].rows + 1, sizeof *w.shared);
-    int failed = !lines || !w.line.key || !w.shared || !w.norm_q || !w.norm_k || !w.norm_v;
+    const struct check_want *dk = &c->want[ATTN_ROLE_DK];
+    w.squares = calloc((size_t)(dk->rows + dk->rows * dk->cols + p->dim_qk) + 1, sizeof *w.squares);
+    w.along_q = w.squares + dk->rows, w.along_k = w.along_q + dk->rows * dk->cols;
+    int failed = !lines || !w.line.key || !w.squares || !w.norm_q || !w.norm_k || !w.norm_v;
     if (!failed) {
         w.line.s = lines, w.line.rounded = lines + longest, w.line.bend = lines + 2 * longest;
         w.line.prob = lines + 3 * longest, w.line.half_prob = lines + 4 * longest;
         bool backward = check_backward(p) && !inputs_only;
         if (!inputs_only) start_kinds(c);
+        bool heads_too = backward && is_one_row(c, ATTN_ROLE_DOUT, 2);
+        w.one_dout = backward && is_one_row(c, ATTN_ROLE_DOUT, 1), w.one_v = is_one_row(c, ATTN_ROLE_V, 1);
+        w.heads_alike = heads_too && !w.one_dout ? (double)(p->heads_q / p->heads_k) : 1;
         w.keys_alike = are_alike(c, ATTN_ROLE_K, ATTN_ROLE_V, 1);
-        w.queries_alike = backward && are_alike(c, ATTN_ROLE_Q, ATTN_ROLE_DOUT, 1);
-        w.heads_alike =
-            backward && are_alike(c, ATTN_ROLE_Q, ATTN_ROLE_DOUT, 2) ? (double)(p->heads_q / p->heads_k) : 1;
         for (int64_t b = 0; b < p->batch; b++)
             for (int64_t h = 0; h < p->heads_q; h++) {
                 for (int64_t i = 0; i < c->seq[b].sq_rows; i++)
@@ -434,11 +449,13 @@ int attn_cli_check_plain_dense(struct check_case *c, bool inputs_only) {
                         backward_row(&w, c, b, h, i);
                     else
                         forward_row(&w, c, b, h, i, inputs_only);
-                if (w.queries_alike) flush_shared(&w, &c->want[ATTN_ROLE_DK]);
+                if (w.one_dout && (!heads_too || h + 1 == p->heads_q)) flush_shared(&w, &c->want[ATTN_ROLE_DK]);
             }
-        if (backward) finish(c, w.dtype, w.queries_alike || w.heads_alike > 1);
+        if (backward)
+            finish(c, w.dtype,
+                   are_alike(c, ATTN_ROLE_Q, ATTN_ROLE_DOUT, 1) || are_alike(c, ATTN_ROLE_Q, ATTN_ROLE_DOUT, 2));
     }
-    free(lines), free(w.line.key), free(w.shared), free(w.norm_q), free(w.norm_k), free(w.norm_v), free(w.norm_o),
+    free(lines), free(w.line.key), free(w.squares), free(w.norm_q), free(w.norm_k), free(w.norm_v), free(w.norm_o),
         free(w.norm_do);
     return failed ? -1 : 0;
 }
