@@ -19,9 +19,10 @@
  * formed
  *
  * Shared memory: K | V | Q (q_stages) | dO (o_stages) | dS^T | P^T, unless a warp keeps P for its own keys in registers
- * (P_HELD: then its dS needs no detour for dK either) | lse, shift, share: f32 of each row | flags, 64 bytes.
- * Barriers of a step: A, all copies have arrived and the last step is over; B, P and dS are written, statistics read;
- * C, only with one stage: Q and dO are read, the next may come.
+ * (P_HELD: then its dS needs no detour for dK either) | lse, shift, share: f32 of each row | flags, 128 bytes | f16:
+ * the factors of dS, powers of two that keep it within the type's range, 16 bytes. Barriers of a step: A, all
+ * copies have arrived and the last step is over; B, P and dS are written, statistics read; C, only with one stage: Q
+ * and dO are read, the next may come.
  *
  * Hidden cells have P = dS = 0, but 0 * NaN is NaN. Keys past the end are zero-filled by the copy. Keys with infinities
  * or NaN are noted and zeroed before the first step: a row that sees one has lse = NaN by itself, or the score was
@@ -329,13 +330,14 @@ static __device__ __forceinline__ void cells_step(const struct kp_sdpa_bwd *p, i
 #pragma unroll
             for (int c = 0; c < 4; c++) rS[x][n][c] = rD[x][n][c] = 0;
     cell_product(rS, base + K_TILE, q_tile, part);
-    if (!FULL) start_dp(base, part, rD);
+    if (!FULL) start_dp(base, part, SCALED ? factor_at(base, 0) : 1, rD);
     cell_product(rD, base + V_TILE, o_tile, part);
     if (FULL) {
         const struct work w = recall_work(base);
         const struct step s = recall_step(base, t);
         const struct bias bias = bias_of(&p->in, w.b, s.head);
-        full_cells(&p->in, base, placed(part_of(sub), &w, s), w.off, w.seq.sk, w.bad_keys, 1, &bias, rS, rD);
+        full_cells(&p->in, base, placed(part_of(sub), &w, s), w.off, w.seq.sk, w.bad_keys, 1, &bias,
+                   SCALED ? factor_at(base, 4) : 1, rS, rD);
     } else {
         plain_cells(&p->in, base, part_of(sub), rS);
 #pragma unroll
@@ -344,6 +346,14 @@ static __device__ __forceinline__ void cells_step(const struct kp_sdpa_bwd *p, i
             for (int n = 0; n < S_N; n++)
 #pragma unroll
                 for (int c = 0; c < 4; c++) rD[x][n][c] *= rS[x][n][c];
+        const float rest = SCALED ? factor_at(base, 4) : 1;
+        if (SCALED && rest != 1)
+#pragma unroll
+            for (int x = 0; x < S_M; x++)
+#pragma unroll
+                for (int n = 0; n < S_N; n++)
+#pragma unroll
+                    for (int c = 0; c < 4; c++) rD[x][n][c] *= rest;
         const struct work w = recall_work(base);
         const struct step s = recall_step(base, t);
         if (w.bad_keys || !sees_all(p, &w, s.i0))
@@ -400,8 +410,8 @@ static __device__ __forceinline__ void reduce_rows(const struct kp_sdpa_bwd *p, 
 
 /* ------------------------------------------------------------------ results ------------------------ */
 
-/* A warp's rounded keys into the tile's memory. */
-static __device__ __forceinline__ void lay_down(uint32_t tile, const float rX[KV_M][KV_N][4], float scale) {
+/* A warp's rounded keys into the tile's memory. undo: a power of two. */
+static __device__ __forceinline__ void lay_down(uint32_t tile, const float rX[KV_M][KV_N][4], float undo, float scale) {
     const int key = warp_of() % KV_KEY_WARPS * (16 * KV_M) + (lane_of() >> 2);
 #pragma unroll
     for (int x = 0; x < KV_M; x++)
@@ -411,7 +421,7 @@ static __device__ __forceinline__ void lay_down(uint32_t tile, const float rX[KV
             for (int r = 0; r < 2; r++) {
                 const int chunk = 2 * (n / 2 * KV_DIM_WARPS + warp_of() / KV_KEY_WARPS) + n % 2;
                 shared_store32(tile + tile_at(PITCH, key + 16 * x + 8 * r, chunk) + 4 * (lane_of() & 3),
-                               pack16(TYPE, rX[x][n][2 * r] * scale, rX[x][n][2 * r + 1] * scale));
+                               pack16(TYPE, rX[x][n][2 * r] * undo * scale, rX[x][n][2 * r + 1] * undo * scale));
             }
 }
 
@@ -458,9 +468,16 @@ static __device__ __forceinline__ void run_tile(const struct kp_sdpa_bwd *p, str
         load_rows(p, w, &p->dout, p->in.dim_v, base + O_TILE, s);
         load_stats(p, w, base, s);
         copy_commit();
+        if constexpr (SCALED) gather_bounds(p, w, base);
         copy_wait(0);
         __syncthreads();
+        if (SCALED && threadIdx.x == 0) choose_factors(p, w, base);
         w->bad_keys = take_bad_keys(base);
+        if constexpr (V_SCALED) scale_values(base);
+    } else if constexpr (SCALED) {
+        gather_bounds(p, w, base);
+        __syncthreads();
+        if (threadIdx.x == 0) choose_factors(p, w, base);
     }
     keep_work(w, base);
     __syncthreads();
@@ -511,14 +528,16 @@ static __device__ __forceinline__ void run_tile(const struct kp_sdpa_bwd *p, str
     }
     __syncthreads(); /* K and V make room for dK and dV */
     find_work(p, (int)shared_load32(base + KEPT + 60), w);
-    lay_down(base + K_TILE, rK, p->in.scale);
-    lay_down(base + V_TILE, rV, 1);
+    lay_down(base + K_TILE, rK, SCALED ? factor_at(base, 12) : 1, p->in.scale);
+    lay_down(base + V_TILE, rV, 1, 1);
     __syncthreads();
     if (p->dk.data) store_keys(p, w, base + K_TILE, &p->dk, p->in.dim_qk);
     if (p->dv.data) store_keys(p, w, base + V_TILE, &p->dv, p->in.dim_v);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, CFG_CTAS) CFG(const __grid_constant__ struct kp_sdpa_bwd p) {
+extern "C" __global__ void __launch_bounds__(THREADS, CFG_CTAS)
+    CFG(const __grid_constant__ struct sdpa_bwd_parameters<SCALED> all) {
+    const struct kp_sdpa_bwd &p = all.bwd;
     struct work w;
     int64_t item = blockIdx.x;
     if (p.turns) { /* whoever waits for a turn waits for a CTA that has started */
