@@ -96,19 +96,22 @@ SIM_HEAD(mma_tf32) {
 
 /* ---- f64, m8n8k4 ---- */
 
-SIM_HEAD(mma_f64) {
+typedef double row4 __attribute__((vector_size(32)));
+SIM_HEAD(mma_f64) { /* rows of D in two halves; each product is fused, in the order of k */
     const uint32_t *list = w->list + in->list;
     const double *a = F64(list[2]), *b = F64(list[3]), *c[2] = {F64(list[4]), F64(list[5])};
-    double d[2][SIM_LANES];
+    double *d[2] = {F64(list[0]), F64(list[1])};
+    row4 row[4][2], acc[8][2];
     (void)m;
-    for (uint32_t i = 0; i < 2; i++) EACH_LANE {
-            const double *row = a + (l & 28), *column = b + 4 * (l % 4 * 2 + i);
-            double v = c[i][l];
-            for (uint32_t k = 0; k < 4; k++) v = fma(row[k], column[k], v);
-            d[i][l] = v;
-        }
-    memcpy(F64(list[0]), d[0], sizeof d[0]);
-    memcpy(F64(list[1]), d[1], sizeof d[1]);
+    for (uint32_t k = 0; k < 4; k++)
+        for (uint32_t n = 0; n < 8; n++) row[k][n / 4][n % 4] = b[4 * n + k];
+    for (uint32_t g = 0; g < 8; g++)
+        for (uint32_t n = 0; n < 8; n++) acc[g][n / 4][n % 4] = c[n % 2][4 * g + n / 2];
+    for (uint32_t g = 0; g < 8; g++)
+        for (uint32_t k = 0; k < 4; k++)
+            for (uint32_t h = 0; h < 2; h++) acc[g][h] += a[4 * g + k] * row[k][h];
+    for (uint32_t g = 0; g < 8; g++)
+        for (uint32_t n = 0; n < 8; n++) d[n % 2][4 * g + n / 2] = acc[g][n / 4][n % 4];
     return SIM_NEXT;
 }
 

@@ -288,11 +288,28 @@ static inline struct who of_warp(struct sim_warp *w, const struct sim_ins *in, u
     return q;
 }
 
+/* Lanes that go to many lines wait for all of them at once. */
+static void fetch_ahead(const struct sim_block *b, uint32_t m, const uint64_t at[SIM_LANES]) {
+    EACH_OF(m) {
+        const uint64_t from = at[l] - b->at;
+        if (from >= b->bytes) continue;
+        __builtin_prefetch((const void *)(uintptr_t)at[l]);
+        const struct sim_page *p = __atomic_load_n(&b->pages[from >> PAGE_SHIFT], __ATOMIC_ACQUIRE);
+        const uint32_t i = (uint32_t)(at[l] & ((1u << PAGE_SHIFT) - 1)) / 4;
+        if (!p) continue;
+        for (int slot = 0; slot <= READS; slot++) {
+            const uint64_t *words = look(p, slot);
+            if (words) __builtin_prefetch(words + i, 1);
+        }
+    }
+}
+
 void sim_global_touch(struct sim_warp *w, const struct sim_ins *in, uint32_t m, const uint64_t at[SIM_LANES],
                       const uint8_t bytes[SIM_LANES], uint32_t all_bytes, enum sim_access access,
                       const struct sim_block *block) {
     struct who q = of_warp(w, in, w->actor, w->known[w->actor], in->order & SIM_STRENGTH);
     const struct sim_block *b = block;
+    if (b) fetch_ahead(b, m, at);
     for (uint32_t left = m, l; left; left &= left - 1) {
         l = q.lane = (uint32_t)__builtin_ctz(left);
         uint32_t n = bytes ? bytes[l] : all_bytes;

@@ -144,6 +144,7 @@ static inline __attribute__((always_inline)) void read_words(struct sim_warp *w,
     uint64_t *fours = reads + sim_words_of(owner);
     const uint32_t now = w->known[w->actor];
     uint32_t part = UINT32_MAX;
+    EACH_OF(m) __builtin_prefetch(writes + offset[l] / 4);
     EACH_OF(m) {
         uint32_t word = offset[l] / 4;
         if (offset[l] >> SIM_PART_SHIFT != part) {
@@ -170,6 +171,7 @@ static inline __attribute__((always_inline)) void write_words(struct sim_warp *w
     const uint64_t keep = access == SIM_COPY ? 15 : 0;
     uint32_t part = UINT32_MAX;
     int unread = 0;
+    EACH_OF(m) __builtin_prefetch(writes + offset[l] / 4, 1);
     EACH_OF(m) {
         uint32_t word = offset[l] / 4;
         if (offset[l] >> SIM_PART_SHIFT != part) {
