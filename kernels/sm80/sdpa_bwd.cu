@@ -268,6 +268,15 @@ static __device__ __forceinline__ void add_poison_held(const struct kp_sdpa_bwd 
 
 /* ------------------------------------------------------------------ steps -------------------------- */
 
+static __device__ __forceinline__ void multiply_cells(float rX[S_M][S_N][4], float by) {
+#pragma unroll
+    for (int x = 0; x < S_M; x++)
+#pragma unroll
+        for (int n = 0; n < S_N; n++)
+#pragma unroll
+            for (int c = 0; c < 4; c++) rX[x][n][c] *= by;
+}
+
 /* Rounded cells, and their way to a tile of shared memory. */
 static __device__ __forceinline__ void pack_cells(uint32_t rC[S_M][S_N][2], const float rX[S_M][S_N][4]) {
 #pragma unroll
@@ -346,14 +355,7 @@ static __device__ __forceinline__ void cells_step(const struct kp_sdpa_bwd *p, i
             for (int n = 0; n < S_N; n++)
 #pragma unroll
                 for (int c = 0; c < 4; c++) rD[x][n][c] *= rS[x][n][c];
-        const float rest = SCALED ? factor_at(base, 4) : 1;
-        if (SCALED && rest != 1)
-#pragma unroll
-            for (int x = 0; x < S_M; x++)
-#pragma unroll
-                for (int n = 0; n < S_N; n++)
-#pragma unroll
-                    for (int c = 0; c < 4; c++) rD[x][n][c] *= rest;
+        if (SCALED && factor_at(base, 4) != 1) multiply_cells(rD, factor_at(base, 4));
         const struct work w = recall_work(base);
         const struct step s = recall_step(base, t);
         if (w.bad_keys || !sees_all(p, &w, s.i0))

@@ -137,9 +137,10 @@ static __device__ __forceinline__ int sees_all(const struct kp_sdpa_bwd *p, cons
 
 /* ------------------------------------------------------------------ factors of f16 ----------------- */
 
-/* FACTORS, 4 words. In plain variants a part of dS's factor comes with V, whose tile is multiplied by 2^b, 0 <= b <=
- * 15, once: it serves dP alone, and loses no bit on the way up. The rest is 1 unless the bound is far from ordinary. +0
- * 2^b     +4 the rest     +8 2^b in f16, twice     +12 what undoes them for dK and dQ */
+/* FACTORS, 4 words. In plain variants a part of dS's factor comes with V, whose tile is multiplied by 2^b once, b = 0
+ * to 15: it serves dP alone, and loses no bit on the way up. The rest is 1 unless the bound is far from ordinary.
+ *
+ *   +0 2^b     +4 the rest     +8 2^b in f16, twice     +12 what undoes them for dK and dQ */
 static __device__ __forceinline__ float factor_at(uint32_t base, int at) {
     return __uint_as_float(shared_load32(base + FACTORS + at));
 }
@@ -153,10 +154,12 @@ static __device__ __forceinline__ void gather_bounds(const struct kp_sdpa_bwd *p
     const float2 *rows = (const float2 *)s->row_bounds + head * group * p->row_tiles;
     const float *keys = (const float *)s->key_bounds + head * s->bound_tiles;
     float dout = 0, shift = 0, v = 0;
+#pragma unroll 4
     for (int x = thread_of(); x < group * row_tiles; x += THREADS) {
         const float2 y = rows[(int64_t)(x / row_tiles) * p->row_tiles + x % row_tiles];
         dout = fmaxf(dout, y.x), shift = fmaxf(shift, y.y);
     }
+#pragma unroll 4
     for (int x = thread_of(); x < key_tiles; x += THREADS) v = fmaxf(v, keys[x]);
 #pragma unroll
     for (int d = 1; d < 32; d *= 2) {

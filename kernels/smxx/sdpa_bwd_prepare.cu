@@ -7,7 +7,7 @@
  *   shift = g D - dlse     dsink_row = -p_sink D (+ p_sink dlse if lse includes the sink)
  *
  * With P' = exp(s - lse): P = g P' and dS = P' (g dP - shift). An empty row (lse = +inf or -inf) gets lse = +inf,
- * shift = 0 and is not read further; a row past its sequence gets PAST_END. Shared memory: none, or 32 bytes. */
+ * shift = 0 and is not read further; a row past its sequence gets PAST_END. Shared memory: none, or 64 bytes. */
 #include "kernels/device/number.h"
 #include "kernels/device/sdpa_bwd_bound.h"
 #include "kernels/device/sdpa_bwd_rows.h"
@@ -19,9 +19,21 @@ struct most {
     float squares, shift;
 };
 
-/* Sum of products of 8 elements of two rows, as far as there are `n`. */
+/* Sum of the squares of 8 elements. */
+static __device__ __forceinline__ float squares_of(uint4 a, int type) {
+    const uint32_t word[4] = {a.x, a.y, a.z, a.w};
+    float sum = 0;
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+        const float lo = unpack16(type, word[e] & 0xffff), hi = unpack16(type, word[e] >> 16);
+        sum += lo * lo + hi * hi;
+    }
+    return sum;
+}
+
+/* Sum of products of 8 elements of two rows, as far as there are `n`; `squares`: of y, added up. */
 static __device__ __forceinline__ float dot_chunk(const struct kp_view *x, const struct kp_view *y, int64_t x_at,
-                                                  int64_t y_at, int n) {
+                                                  int64_t y_at, int n, float *squares) {
     const uint16_t *a = (const uint16_t *)x->data + x_at, *b = (const uint16_t *)y->data + y_at;
     float sum = 0;
     if (x->chunk == 16 && y->chunk == 16 && n >= 8) {
@@ -31,11 +43,14 @@ static __device__ __forceinline__ float dot_chunk(const struct kp_view *x, const
         for (int e = 0; e < 4; e++)
             sum += unpack16(x->dtype, p[e] & 0xffff) * unpack16(x->dtype, q[e] & 0xffff) +
                    unpack16(x->dtype, p[e] >> 16) * unpack16(x->dtype, q[e] >> 16);
+        if (SCALED) *squares += squares_of(v, KP_F16);
         return sum;
     }
 #pragma unroll
-    for (int e = 0; e < 8; e++)
+    for (int e = 0; e < 8; e++) {
         if (e < n) sum += unpack16(x->dtype, a[e]) * unpack16(x->dtype, b[e]);
+        if (SCALED && e < n) *squares += unpack16(x->dtype, b[e]) * unpack16(x->dtype, b[e]);
+    }
     return sum;
 }
 
@@ -54,10 +69,7 @@ static __device__ __forceinline__ void prepare_row(const struct kp_sdpa_bwd *p, 
     if (alive)
         for (int x = 8 * c; x < p->in.dim_v; x += 8 * lanes) {
             dot += dot_chunk(&p->out, &p->dout, b * p->out.batch + h * p->out.head + row * p->out.row + x,
-                             b * p->dout.batch + h * p->dout.head + row * p->dout.row + x, p->in.dim_v - x);
-            if (!SCALED) continue;
-            const int64_t at_dout = b * p->dout.batch + h * p->dout.head + row * p->dout.row + x;
-            squares += dot_chunk(&p->dout, &p->dout, at_dout, at_dout, p->in.dim_v - x);
+                             b * p->dout.batch + h * p->dout.head + row * p->dout.row + x, p->in.dim_v - x, &squares);
         }
     for (int d = 1; d < lanes; d *= 2) dot += __shfl_xor_sync(~0u, dot, d);
     if (SCALED) {
@@ -81,38 +93,59 @@ static __device__ __forceinline__ void prepare_row(const struct kp_sdpa_bwd *p, 
     if (p->dsink_row) ((float *)p->dsink_row)[at] = alive && p->in.sink ? p_sink * ((includes ? dlse : 0) - dot) : 0;
 }
 
-/* All threads: the largest x of the CTA. */
-static __device__ __forceinline__ float cta_max(float x, float *share) {
+/* All threads: the largest numbers of the CTA. */
+static __device__ __forceinline__ struct most cta_most(struct most x, struct most *share) {
 #pragma unroll
-    for (int d = 1; d < 32; d *= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, d));
-    __syncthreads(); /* the last maximum has been read */
+    for (int d = 1; d < 32; d *= 2) {
+        x.squares = fmaxf(x.squares, __shfl_xor_sync(~0u, x.squares, d));
+        x.shift = fmaxf(x.shift, __shfl_xor_sync(~0u, x.shift, d));
+    }
+    __syncthreads(); /* the last ones have been read */
     if (threadIdx.x % 32 == 0) share[threadIdx.x / 32] = x;
     __syncthreads();
 #pragma unroll
-    for (int w = 0; w < THREADS / 32; w++) x = fmaxf(x, share[w]);
+    for (int w = 0; w < THREADS / 32; w++)
+        x.squares = fmaxf(x.squares, share[w].squares), x.shift = fmaxf(x.shift, share[w].shift);
     return x;
 }
 
-/* Tile x of the keys: its longest row of V. */
-static __device__ __forceinline__ void bound_keys(const struct kp_sdpa_bwd *p, int64_t x, int lanes, float *share) {
+/* Tile x of the keys: its longest row of V. Loads of two rows a lane are under way at once where 16 bytes of each lane
+ * are a row. */
+static __device__ __forceinline__ void bound_keys(const struct kp_sdpa_bwd *p, int64_t x, int lanes,
+                                                  struct most *share) {
     const struct kp_sdpa_bwd_scaled *scaled = scaled_of(p);
+    const struct kp_view *v = &p->in.v;
     const int j0 = (int)(x % scaled->bound_tiles) * p->rows, lane = (int)threadIdx.x % 32;
     const int h = (int)(x / scaled->bound_tiles % p->in.heads_k), b = (int)(x / scaled->bound_tiles / p->in.heads_k);
     const struct sequence s = sequence_of(&p->in, b);
+    const int whole = v->chunk == 16 && p->in.dim_v == 8 * lanes, step = THREADS / lanes, c0 = 8 * (lane % lanes);
     if (j0 >= s.sk) return; /* nobody asks */
-    float most = 0;
-    for (int r0 = (int)threadIdx.x / 32 * (32 / lanes); r0 < p->rows; r0 += THREADS / lanes) {
-        const int j = min(j0 + r0 + lane / lanes, s.sk - 1);
-        float squares = 0;
-        for (int c = 8 * (lane % lanes); c < p->in.dim_v; c += 8 * lanes) {
-            const int64_t at = b * p->in.v.batch + h * p->in.v.head + (s.k0 + j) * p->in.v.row + c;
-            squares += dot_chunk(&p->in.v, &p->in.v, at, at, p->in.dim_v - c);
+    struct most most = {0, 0};
+    const int64_t head = b * v->batch + h * v->head;
+    for (int r0 = (int)threadIdx.x / 32 * (32 / lanes); r0 < p->rows; r0 += 2 * step) {
+        float squares[2] = {0, 0};
+        int64_t at[2];
+#pragma unroll
+        for (int u = 0; u < 2; u++) at[u] = head + (s.k0 + min(j0 + r0 + u * step + lane / lanes, s.sk - 1)) * v->row;
+        if (whole) {
+            uint4 row[2];
+#pragma unroll
+            for (int u = 0; u < 2; u++) row[u] = *(const uint4 *)((const uint16_t *)v->data + at[u] + c0);
+#pragma unroll
+            for (int u = 0; u < 2; u++) squares[u] = squares_of(row[u], KP_F16);
+        } else {
+            for (int c = c0; c < p->in.dim_v; c += 8 * lanes)
+#pragma unroll
+                for (int u = 0; u < 2; u++) dot_chunk(v, v, at[u] + c, at[u] + c, p->in.dim_v - c, &squares[u]);
         }
-        for (int d = 1; d < lanes; d *= 2) squares += __shfl_xor_sync(~0u, squares, d);
-        most = fmaxf(most, if_finite(squares));
+#pragma unroll
+        for (int u = 0; u < 2; u++) {
+            for (int d = 1; d < lanes; d *= 2) squares[u] += __shfl_xor_sync(~0u, squares[u], d);
+            most.squares = fmaxf(most.squares, if_finite(squares[u]));
+        }
     }
-    most = cta_max(most, share);
-    if (threadIdx.x == 0) ((float *)scaled->key_bounds)[x] = most;
+    most = cta_most(most, share);
+    if (threadIdx.x == 0) ((float *)scaled->key_bounds)[x] = most.squares;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -121,7 +154,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     const int64_t tiles = (int64_t)p.in.batch * p.in.heads_q * p.row_tiles;
     int lanes = 1;
     while (lanes < 32 && 8 * lanes < p.in.dim_v) lanes *= 2;
-    __shared__ float share[SCALED ? THREADS / 32 : 1];
+    __shared__ struct most share[SCALED ? THREADS / 32 : 1];
     if constexpr (SCALED) {
         const int64_t key_tiles = (int64_t)p.in.batch * p.in.heads_k * scaled_of(&p)->bound_tiles;
         for (int64_t x = (int64_t)blockIdx.x - tiles; x < key_tiles; x += gridDim.x)
@@ -153,7 +186,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             prepare_row(&p, &s, b, h, i0 + r, at + r, lanes, lane % lanes, &most);
         }
         if constexpr (SCALED) {
-            most.squares = cta_max(most.squares, share), most.shift = cta_max(most.shift, share);
+            most = cta_most(most, share);
             if (threadIdx.x == 0) ((float2 *)scaled_of(&p)->row_bounds)[tile] = make_float2(most.squares, most.shift);
         }
     }
