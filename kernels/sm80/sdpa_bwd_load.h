@@ -21,7 +21,8 @@ constexpr int S_M = KEYS / S_KEY_WARPS / 16, S_N = SUB_ROWS / S_ROW_WARPS / 8; /
 constexpr int KV_M = KEYS / KV_KEY_WARPS / 16, KV_N = DIM / KV_DIM_WARPS / 8;
 constexpr int Q_M = ROWS / Q_ROW_WARPS / 16, Q_N = DIM / Q_DIM_WARPS / 8;
 constexpr int SCALED = TYPE == KP_F16, V_SCALED = SCALED && !FULL;
-constexpr int Q_UNROLL = WARPS == 8 ? 1 : 2; /* pairs of columns of dQ at a time: measured */
+constexpr int S_STEPS = TYPE == KP_F16 && DIM > 128 ? 8 : DIM / 16; /* of 16 columns, of a sum of S */
+constexpr int Q_UNROLL = WARPS == 8 ? 1 : 2;                        /* pairs of columns of dQ at a time: measured */
 
 constexpr int PITCH = 2 * DIM, S_PITCH = 2 * KP_SDPA_MAX(ROWS, 32);
 constexpr int K_TILE = 0, V_TILE = KEYS * PITCH, Q_TILE = 2 * KEYS * PITCH, O_TILE = Q_TILE + Q_STAGES * ROWS * PITCH,
