@@ -20,8 +20,8 @@
  * as large, so that P' below 2^-14 keeps its digits.
  *
  * f16: dS is multiplied by a power of two that puts the largest dS of the query's tiles so far just below 2^15. dP's
- * warps agree on it between the two halves of their work; when it falls, dQ follows. dKV undoes it for each tile,
- * before P^T dO is added, dQ at the end.
+ * warps agree on it between the two halves of their work, over a barrier; when it falls, dQ follows. dKV undoes it for
+ * each tile, before P^T dO is added, dQ at the end.
  *
  * Shared memory: Q | dO | K tile | P | dS | states of the rows | where the gradients of a tile's slots go, of this tile
  * and of the next | sums of P' for dist | f16: largest dS of four warps, of two tiles. Bytes with 64 heads, 64 slots, D
@@ -206,23 +206,23 @@ static __device__ __forceinline__ void store_dist(const struct kp_mla_bwd *p, co
 static __device__ __forceinline__ int exponent_at(uint32_t base, int tile) {
     return exponent_for(__uint_as_float(shared_load32(base + AT_LARGEST + 16 + 4 * (tile & 1))));
 }
-/* dP's warps: how far dS goes up. */
-static __device__ __forceinline__ float agree(uint32_t base, int tile, float largest) {
-    const uint32_t at = base + AT_LARGEST;
+static __device__ __forceinline__ void leave_largest(uint32_t base, float largest) {
 #pragma unroll
     for (int d = 1; d < 32; d *= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, d));
-    if (lane_of() == 0) shared_store32(at + 4 * (warp_of() - SQUARE), __float_as_uint(largest));
-    barrier_part(1, 32 * SQUARE);
-    largest = tile > 0 ? __uint_as_float(shared_load32(at + 16 + 4 * (tile & 1 ^ 1))) : 0;
+    if (lane_of() == 0) shared_store32(base + AT_LARGEST + 4 * (warp_of() - SQUARE), __float_as_uint(largest));
+}
+/* How far dS goes up, once all of dP's warps have left theirs. */
+static __device__ __forceinline__ float agreed(uint32_t base, int tile) {
+    const uint32_t at = base + AT_LARGEST;
+    float largest = tile > 0 ? __uint_as_float(shared_load32(at + 16 + 4 * (tile & 1 ^ 1))) : 0;
 #pragma unroll
     for (int w = 0; w < SQUARE; w++) largest = fmaxf(largest, __uint_as_float(shared_load32(at + 4 * w)));
     if (thread_of() == 32 * SQUARE) shared_store32(at + 16 + 4 * (tile & 1), __float_as_uint(largest));
     return power_of_two(exponent_for(largest));
 }
 
-/* dP to dS, with P' from shared memory. */
-static __device__ __forceinline__ void store_ds(const struct kp_mla_bwd *p, uint32_t base, int tile,
-                                                float x[M_H][N_S][4]) {
+/* dP to dS, with P' from shared memory. f16: it stays in x, and its largest number is left. */
+static __device__ __forceinline__ void form_ds(const struct kp_mla_bwd *p, uint32_t base, float x[M_H][N_S][4]) {
     float largest = 0;
 #pragma unroll
     for (int m = 0; m < M_H; m++)
@@ -252,17 +252,19 @@ static __device__ __forceinline__ void store_ds(const struct kp_mla_bwd *p, uint
                 if (p->in.sink) shared_store32(at_p, pack16(TYPE, empty ? 0 : g * prob[0], empty ? 0 : g * prob[1]));
             }
         }
-    if constexpr (SCALED) {
-        const float up = agree(base, tile, largest);
+    if (SCALED) leave_largest(base, largest);
+}
+
+static __device__ __forceinline__ void store_scaled(uint32_t base, int tile, const float x[M_H][N_S][4]) {
+    const float up = agreed(base, tile);
 #pragma unroll
-        for (int m = 0; m < M_H; m++)
+    for (int m = 0; m < M_H; m++)
 #pragma unroll
-            for (int r = 0; r < 2; r++)
+        for (int r = 0; r < 2; r++)
 #pragma unroll
-                for (int n = 0; n < N_S; n++)
-                    shared_store32(cell_of(base + AT_DS, m, r, n),
-                                   pack16(TYPE, x[m][n][2 * r] * up, x[m][n][2 * r + 1] * up));
-    }
+            for (int n = 0; n < N_S; n++)
+                shared_store32(cell_of(base + AT_DS, m, r, n),
+                               pack16(TYPE, x[m][n][2 * r] * up, x[m][n][2 * r + 1] * up));
 }
 
 /* dQ, in units of the tile before, in those of this tile. */
@@ -417,7 +419,11 @@ static __device__ __forceinline__ void run_item(const struct kp_mla_bwd *p, cons
                 if (p->part_dist) sum_heads(base, x);
             }
             __syncthreads(); /* 2 */
-            if (is_dp) store_ds(p, base, tile, x);
+            if (is_dp) form_ds(p, base, x);
+            if constexpr (SCALED) {
+                __syncthreads(); /* 2, once more: dP's warps alone would do, but racecheck sees races behind that */
+                if (is_dp) store_scaled(base, tile, x);
+            }
         }
         if (p->part_dist) store_dist(p, w, base, tile);
         __syncthreads(); /* 3 */
