@@ -10,7 +10,7 @@
 constexpr int TYPE = CFG_DTYPE, D = CFG_DIM, PAIRS = CFG_DETERMINISTIC, CTAS = CFG_CTAS, EVEN = CFG_EVEN;
 static_assert(D == 576 || D == 512, "the slices of a key row");
 static_assert(CTAS == 1 || EVEN, "pairs of CTAs have the even form");
-/* Pairs that add to memory exchange a part of their slices (mla_bwd_partly_wgmma.h), others all, in stages for which
+/* Pairs that add to memory exchange most slices, in 16 bits (mla_bwd_partly_wgmma.h), others all, in stages for which
  * slices 6 and 7 of K come late. */
 constexpr int PARTLY = CTAS == 2 && !PAIRS, LATE = CTAS == 2 && !PARTLY;
 constexpr int SLICES = D / 64, V_SLICES = KP_MLA_DIM_V / 64;

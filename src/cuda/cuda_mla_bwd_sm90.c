@@ -47,7 +47,7 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
 static double tile_time(const struct kp_mla_bwd_sm90_config *c, int large) {
     if (c->deterministic) return 18e-6;
     if (!c->even) return large ? 9e-6 : 8.1e-6;
-    if (c->ctas == 2) return large ? 7.4e-6 : 7.05e-6;
+    if (c->ctas == 2) return large ? 6.8e-6 : 6.35e-6;
     return large ? 7.5e-6 : c->dtype == KP_F16 ? 7.3e-6 : 6.95e-6;
 }
 
