@@ -140,7 +140,7 @@ template <int W> static __device__ __forceinline__ void load_other(uint32_t shar
 static __device__ __forceinline__ constexpr uint32_t own_slice(uint32_t w, uint32_t i) { return slice_of(2 * i + w); }
 
 /* dKV of a tile; the products of the first slice, in set a, have been started. last: the item's last tile. */
-template <int W, int PLAIN>
+template <int W>
 static __device__ __forceinline__ void gradients(uint32_t shared, float a[16], const struct tile *t,
                                                  const struct places *to, uint32_t n, int last) {
     if (PARTLY) {
@@ -159,7 +159,7 @@ static __device__ __forceinline__ void gradients(uint32_t shared, float a[16], c
         if (CTAS == 2)
             send_half<W>(shared, a, n, i);
         else
-            add_places<PLAIN>(a, to, 64 * x);
+            add_places(a, to, 64 * x);
         if (i < 3) multiply<0>(a, t, own_slice(W, i + 1), mine ^ 1);
         /* of slice 8, whose half this CTA adds (or sends, W = 0 of a pair) */
         if (i == 3 && SLICES > 8) multiply<1>(a, t, 8, CTAS == 2 ? mine ^ (W ^ 1) : W);
@@ -167,7 +167,7 @@ static __device__ __forceinline__ void gradients(uint32_t shared, float a[16], c
         wgmma_hold(b, 16);
         if (last && lane_of() == 0) mbar_arrive(shared + Q_FREE + 8 * x);
         if (CTAS == 2) take_half<W>(shared, b, n, i);
-        add_places<PLAIN>(b, to, 64 * x + (CTAS == 2 ? 0 : 32));
+        add_places(b, to, 64 * x + (CTAS == 2 ? 0 : 32));
     }
     if (SLICES > 8) {
         wgmma_wait(0);
@@ -177,7 +177,7 @@ static __device__ __forceinline__ void gradients(uint32_t shared, float a[16], c
             send_half<0>(shared, a, n, 4);
         } else {
             if (CTAS == 2) take_half<1>(shared, a, n, 4);
-            add_places<PLAIN>(a, to, 512 + (CTAS == 2 ? 0 : 32 * W));
+            add_places(a, to, 512 + (CTAS == 2 ? 0 : 32 * W));
         }
     }
     if (CTAS == 2) {
@@ -193,10 +193,12 @@ static __device__ __forceinline__ void keep_item_of(const struct kp_mla_bwd *p, 
     if ((threadIdx.x & 127) == 0) {
         const struct item w = work_of(p, at);
         keep_rows<W>(p, at, &w, shared);
-        keep4(shared + SUMS_AT + 16 * W,
-              PAIRS ? p->pairs + (uint64_t)at * (uint64_t)p->in.topk * (2 * D)
-                    : p->sum.data + 4 * (uint64_t)(w.b * p->sum.batch),
-              0);
+        if (PAIRS) {
+            const uint64_t topk = (uint64_t)p->in.topk, rows = (uint64_t)p->n * (uint64_t)p->head_blocks * topk;
+            keep4(shared + SUMS_AT + 16 * W, p->pairs + at * topk * (2 * D), p->pairs + rows * (2 * D) + at * topk * 4);
+        } else {
+            keep4(shared + SUMS_AT + 16 * W, p->sum.data + 4 * (uint64_t)(w.b * p->sum.batch), 0);
+        }
     }
     named_sync(1 + W, 128);
 }
@@ -215,7 +217,6 @@ template <int W> static __device__ __forceinline__ void consume(const struct kp_
         for (int i = 0; i < tiles; i++, n++, parity ^= 1) {
             struct tile t;
             struct places to;
-            struct most most;
             uint32_t ds[8];
             {
                 float s[32], other[16];
@@ -227,10 +228,9 @@ template <int W> static __device__ __forceinline__ void consume(const struct kp_
                 probabilities(shared, prob, shared_load32(shared + MASK_AT + 8 * (parity & 1) + 4 * W));
                 if (p->part_dist) sum_heads<W>(shared, p, prob, i);
                 store_cells<W>(shared, p, prob, dp, ds);
-                most = most_of_cells(shared, prob, ds);
             }
             add_dq<W>(shared, q, rope, ds, W);
-            note_most<W>(shared, most, i == 0);
+            note_most<W>(shared, i == 0);
             named_sync(6, 256);
             uint32_t rest[8];
             load_other<W>(shared, rest);
@@ -239,6 +239,7 @@ template <int W> static __device__ __forceinline__ void consume(const struct kp_
             add_dq<W>(shared, q, rope, rest, 1 - W);
             t.o = slice_desc(shared + DOUT_AT, SLICE);
             t.q = slice_desc(shared + Q_AT, SLICE);
+            begin_places<W>(p, &to, &t, shared, shared + SUMS_AT + 16 * W, i, parity & 1);
             float a[16];
             multiply<0>(a, &t, own_slice(W, 0), CTAS == 2 ? rank_of() ^ 1 : 0);
             wgmma_wait(2);
@@ -261,10 +262,7 @@ template <int W> static __device__ __forceinline__ void consume(const struct kp_
                 if (LATE && W && SLICES > 8) mbar_arrive(shared + K_READ);
                 if (LATE && W) tell_other(shared + STAGE_OPEN + 8);
             }
-            if (CTAS == 1 && PAIRS && to.plain)
-                gradients<W, 1>(shared, a, &t, &to, n, i + 1 == tiles);
-            else
-                gradients<W, 0>(shared, a, &t, &to, n, i + 1 == tiles);
+            gradients<W>(shared, a, &t, &to, n, i + 1 == tiles);
         }
         if (tiles) parity ^= 2;
         if (p->dq.data) {

@@ -79,7 +79,7 @@ static __device__ __forceinline__ void do_unit(uint32_t shared, float a[16], flo
     if (whole && last && lane_of() == 0) mbar_arrive(shared + Q_FREE + 8 * x);
     if (unit_of(K).what == SEND) return send_unit<W>(shared, a, n, unit_of(K).slice != 0);
     if (unit_of(K).what == TAKE) take_unit<W>(shared, a, unit_of(K).slice != 0);
-    add_places<0>(a, to, 64 * x + 32 * half_at(W, K, mine));
+    add_places(a, to, 64 * x + 32 * half_at(W, K, mine));
 }
 template <int W, int K>
 static __device__ __forceinline__ void do_units(uint32_t shared, float a[16], float b[16], const struct tile *t,

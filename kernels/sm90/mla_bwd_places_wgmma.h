@@ -15,7 +15,6 @@ constexpr int LINES = !LATE;
  * not valid. */
 struct places {
     uint64_t at[LINES ? 4 : 2];
-    static constexpr int plain = 0; /* as where rows are stored */
     int all; /* are valid in the whole warp: then nothing is asked, and nothing branches between the additions */
 };
 /* sums: where the item's are kept; note: the place of the tile's notes; half: of a slice, that this CTA adds. */
@@ -37,7 +36,6 @@ static __device__ __forceinline__ void find_places(const struct kp_mla_bwd *p, s
 
 /* Lane 4 g + t has d[4 j + 2 r + e]: slot g + 8 r, column 8 j + 2 t + e. LINES: neighbours g swap 16 columns, so that
  * they have whole 128-byte lines of two slots together. */
-template <int>
 static __device__ __forceinline__ void add_places(const float d[16], const struct places *to, uint32_t column) {
     float line[4][4];
     if (LINES) {
@@ -72,9 +70,9 @@ static __device__ __forceinline__ void add_places(const float d[16], const struc
                         ~(uint32_t)to->at[LINES ? x : x >> 1] & 1);
     }
 }
-
 /* What rows that are stored need. */
-struct most {};
-static __device__ __forceinline__ struct most most_of_cells(uint32_t, const float[16], const uint32_t[8]) { return {}; }
-template <int W> static __device__ __forceinline__ void note_most(uint32_t, struct most, int) {}
+template <int W> static __device__ __forceinline__ void note_most(uint32_t, int) {}
+template <int W>
+static __device__ __forceinline__ void begin_places(const struct kp_mla_bwd *, struct places *, struct tile *, uint32_t,
+                                                    uint32_t, int, uint32_t) {}
 #endif

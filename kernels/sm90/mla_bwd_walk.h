@@ -3,14 +3,14 @@
  * for the slots to the kv rows that they name.
  *
  * The sorted list is cut in stretches of KP_MLA_ROWS_STRETCH slots, each for a team of D / 8 threads; thread c adds
- * block c of the slots' rows in the order of the list. Where the kv row changes, what was added
+ * 16 bytes c of the slots' rows in the order of the list. Where the kv row changes, what was added
  *   belongs to a kv row all of whose slots are in the stretch  --> + sum[kv row]
  *   else, to its first or its last kv row                      --> parts[stretch][0 or 1]
  * which join() adds up afterwards. So the order in which a kv row's slots are added depends on the list alone, and no
  * stretch is longer than another, whatever the lists are like. */
 #ifndef ATTN_SM90_MLA_BWD_WALK_H
 #define ATTN_SM90_MLA_BWD_WALK_H
-#include "kernels/device/pack15.h"
+#include "kernels/device/row16.h"
 #include "kernels/kparams_mla_rows.h"
 
 constexpr uint32_t STRETCH = KP_MLA_ROWS_STRETCH, AHEAD = 8;
@@ -41,15 +41,15 @@ static __device__ __forceinline__ int goes_on(const struct list *l, const struct
     return x->end < l->n && l->keys[x->end] == key;
 }
 
-/* Columns 8 j + 2 t, + 1 of 32 h .. are numbers 2 j, 2 j + 1 of block c = 4 h + t. */
+/* Columns 8 j + 2 t, + 1 of 32 h .. are numbers 2 j, 2 j + 1 of 16 bytes c = 4 h + t. */
 static __device__ __forceinline__ void add_to_sum(const struct kp_mla_bwd *p, uint32_t key, const float x[8], int c) {
     const uint32_t b = key / (uint32_t)p->in.seq_k, row = key % (uint32_t)p->in.seq_k;
     float *to = (float *)p->sum.data + b * p->sum.batch + row * p->sum.row + (c >> 2) * 32 + (c & 3) * 2;
 #pragma unroll
     for (int j = 0; j < 4; j++) {
         float2 y = *(const float2 *)(to + 8 * j);
-        y.x = __fmaf_rn(x[2 * j], PACK15_MEANS, y.x);
-        y.y = __fmaf_rn(x[2 * j + 1], PACK15_MEANS, y.y);
+        y.x += x[2 * j];
+        y.y += x[2 * j + 1];
         *(float2 *)(to + 8 * j) = y;
     }
 }
@@ -62,43 +62,30 @@ static __device__ __forceinline__ void store_part_at(float4 *to, const float x[8
     to[1] = make_float4(x[4], x[5], x[6], x[7]);
 }
 
-/* The first block of a slot's rows is row_of(slot); `topk` rows further is that of the next head block. */
+/* Of a slot's rows the first is row_of(slot); `topk` rows further is that of the next head block. */
 static __device__ __forceinline__ int64_t row_of(uint32_t slot, uint32_t topk, uint32_t blocks) {
     return blocks == 1 ? slot : (int64_t)(slot / topk) * topk * (blocks - 1) + slot;
 }
-static __device__ __forceinline__ void add_block(float sum[8], uint4 x) {
-    const uint32_t unit = pack15_unit(x);
-    if (pack15_plain(unit))
-        pack15_add(sum, x, unit);
-    else
-        pack15_add_large(sum, x, unit);
-}
-
 /* Of the AHEAD slots from `at` on those with this key, head block by head block. ALL: that are all. */
 template <int TEAM, bool ALL>
-static __device__ __forceinline__ void add_slots(float sum[8], const uint4 *rows, const struct list *l, uint32_t at,
-                                                 const uint32_t keys[AHEAD], uint32_t key, uint32_t topk,
-                                                 uint32_t blocks) {
+static __device__ __forceinline__ void add_slots(float sum[8], const uint4 *rows, const float *units,
+                                                 const struct list *l, uint32_t at, const uint32_t keys[AHEAD],
+                                                 uint32_t key, uint32_t topk, uint32_t blocks) {
     const uint4 a = *(const uint4 *)(l->slots + at), b = *(const uint4 *)(l->slots + at + 4);
     const uint32_t slot[AHEAD] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
 #pragma unroll 1
-    for (uint32_t block = 0; block < blocks; block++, rows += (int64_t)topk * TEAM) {
+    for (uint32_t block = 0; block < blocks; block++, rows += (int64_t)topk * TEAM, units += topk) {
         uint4 x[AHEAD];
-        uint32_t unit[AHEAD], least = ~0u;
+        float unit[AHEAD];
 #pragma unroll
-        for (uint32_t u = 0; u < AHEAD; u++)
-            x[u] = ALL || keys[u] == key ? load_once4(rows + row_of(slot[u], topk, blocks) * TEAM) : PACK15_NOTHING;
-#pragma unroll
-        for (uint32_t u = 0; u < AHEAD; u++) least = min(least, unit[u] = pack15_unit(x[u]));
-        if (pack15_plain(least)) {
-#pragma unroll
-            for (uint32_t u = 0; u < AHEAD; u++) pack15_add(sum, x[u], unit[u]);
-            continue;
+        for (uint32_t u = 0; u < AHEAD; u++) {
+            const int64_t row = row_of(slot[u], topk, blocks);
+            const int on = ALL || keys[u] == key;
+            x[u] = on ? load_once4(rows + row * TEAM) : make_uint4(0, 0, 0, 0);
+            unit[u] = on ? __ldg(units + row) : 0;
         }
-#pragma unroll 1
-        for (uint32_t u = 0; u < AHEAD; u++)
-            if (ALL || (at + u < l->n && l->keys[at + u] == key))
-                add_block(sum, load_once4(rows + row_of(l->slots[at + u], topk, blocks) * TEAM));
+#pragma unroll
+        for (uint32_t u = 0; u < AHEAD; u++) row16_add(sum, x[u], unit[u]);
     }
 }
 
@@ -107,7 +94,9 @@ template <int TEAM> static __device__ __forceinline__ void walk(const struct kp_
     const struct list l = list_of(p);
     const struct stretch own = stretch_of(&l, s);
     const uint32_t topk = (uint32_t)p->bwd.in.topk, blocks = (uint32_t)p->bwd.head_blocks;
+    const int64_t n_rows = p->n * blocks;
     const uint4 *rows = (const uint4 *)p->bwd.pairs + c;
+    const float *units = (const float *)((const uint4 *)p->bwd.pairs + n_rows * TEAM);
     uint32_t key = l.keys[own.from], keys[AHEAD];
     if (key == l.none) return;
     int before = began_before(&l, &own, key);
@@ -115,14 +104,14 @@ template <int TEAM> static __device__ __forceinline__ void walk(const struct kp_
 #pragma unroll 1
     for (uint32_t at = own.from; at < own.end; at += AHEAD) {
         if (at + AHEAD <= own.end && l.keys[at + AHEAD - 1] == key) {
-            add_slots<TEAM, true>(sum, rows, &l, at, keys, key, topk, blocks);
+            add_slots<TEAM, true>(sum, rows, units, &l, at, keys, key, topk, blocks);
             continue;
         }
 #pragma unroll
         for (uint32_t u = 0; u < AHEAD; u++) keys[u] = at + u < own.end ? l.keys[at + u] : l.none;
 #pragma unroll 1
         for (;;) { /* a run of slots after the other */
-            add_slots<TEAM, false>(sum, rows, &l, at, keys, key, topk, blocks);
+            add_slots<TEAM, false>(sum, rows, units, &l, at, keys, key, topk, blocks);
             if (keys[AHEAD - 1] == key) break;
             if (before)
                 store_part_at(part_at(p, s, 0, TEAM, c), sum);

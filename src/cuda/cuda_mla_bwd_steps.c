@@ -129,10 +129,15 @@ static void choose_parts(struct geometry *g, const struct attn_cuda_mla_bwd_main
     g->parts = blocks(64 * tiles, g->share);
 }
 
+/* Of the row that a slot leaves. */
+static int64_t row_bytes(const struct attn_cuda_mla_bwd_main *m, const attn_problem *p) {
+    return m->pairs == 2 ? KP_MLA_ROWS_BYTES(p->dim_qk) : (int64_t)m->pairs * p->dim_qk;
+}
+
 /* Rows of slots may take 1/32 of the memory. Whole rounds of CTAs, where there are several. */
 static void choose_chunk(struct geometry *g, const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,
                          const attn_problem *p) {
-    const int64_t row = (int64_t)m->pairs * p->dim_qk * p->topk * g->head_blocks;
+    const int64_t row = row_bytes(m, p) * p->topk * g->head_blocks;
     const int64_t round = blocks(attn_cuda_limits_of(dev)->n_sms, g->head_blocks * (m->cluster > 1 ? m->cluster : 1));
     g->chunk = lesser((int64_t)(dev->memory_bytes / 32) / row, MAX_SORTED / p->topk - 1);
     if (g->chunk > round) g->chunk -= g->chunk % round;
@@ -152,7 +157,7 @@ static struct geometry lay_out(const struct attn_cuda_mla_bwd_main *m, const str
     g.rows = take(&g, 1, g.queries * p->heads_q, sizeof(struct kp_mla_row));
     g.sum = take(&g, has_keys && sums_apart(m, p), p->batch * p->seq_k * p->dim_qk, sizeof(float));
     g.part_dist = take(&g, attn_core_has(p, ATTN_WITH_DIST), dist_blocks(m, &g) * g.queries * p->topk, sizeof(float));
-    g.pairs = take(&g, m->pairs && has_keys, g.chunk * g.head_blocks * p->topk * p->dim_qk, m->pairs);
+    g.pairs = take(&g, m->pairs && has_keys, g.chunk * g.head_blocks * p->topk, row_bytes(m, p));
     for (int x = 0; x < 2; x++) {
         g.keys[x] = take(&g, m->pairs && has_keys, g.chunk * p->topk, sizeof(uint32_t));
         g.slots[x] = take(&g, m->pairs && has_keys, g.chunk * p->topk, sizeof(uint32_t));
