@@ -18,8 +18,8 @@
 #define KP_MLA_ROWS_TEAM(dim)  ((dim) / 8)
 #define KP_MLA_ROWS_TEAMS(dim) (KP_MLA_ROWS_THREADS / KP_MLA_ROWS_TEAM(dim))
 
-/* bwd.pairs: rows of kernels/device/row16.h [n][head_blocks][TOPK][D], which mla_bwd_rows_wgmma.h fills, and behind them
- * the rows' units, f32 [n][head_blocks][TOPK]. */
+/* bwd.pairs: rows of kernels/device/row16.h [n][head_blocks][TOPK][D], which mla_bwd_rows_wgmma.h fills, and behind
+ * them the rows' units, f32 [n][head_blocks][TOPK]. */
 #define KP_MLA_ROWS_BYTES(dim) (2 * (dim) + 4)
 struct kp_mla_bwd_rows {
     struct kp_mla_bwd bwd;

@@ -12,9 +12,7 @@
 static __device__ __forceinline__ uint32_t row16_exponent(uint32_t bound) { return max(bound >> 23 & 255, 15u); }
 /* 2^k and 2^-k, both normal. */
 static __device__ __forceinline__ uint32_t row16_factor(uint32_t exponent) { return (268 - exponent) << 23; }
-static __device__ __forceinline__ float row16_unit(uint32_t exponent) {
-    return __uint_as_float((exponent - 14) << 23);
-}
+static __device__ __forceinline__ float row16_unit(uint32_t exponent) { return __uint_as_float((exponent - 14) << 23); }
 
 /* sum[2 j + e] += half e of word j, in units of `unit`. */
 static __device__ __forceinline__ void row16_add(float sum[8], uint4 x, float unit) {

@@ -44,6 +44,7 @@
 #include "kernels/sm90/mla_bwd_pair_wgmma.h"
 #if CFG_DETERMINISTIC
 #include "kernels/sm90/mla_bwd_rows_wgmma.h"
+#include "kernels/sm90/mla_bwd_summed_wgmma.h"
 #else
 #include "kernels/sm90/mla_bwd_places_wgmma.h"
 #endif
@@ -142,7 +143,16 @@ static __device__ __forceinline__ constexpr uint32_t own_slice(uint32_t w, uint3
 /* dKV of a tile; the products of the first slice, in set a, have been started. last: the item's last tile. */
 template <int W>
 static __device__ __forceinline__ void gradients(uint32_t shared, float a[16], const struct tile *t,
-                                                 const struct places *to, uint32_t n, int last) {
+                                                 struct places *to, uint32_t n, int last, int number) {
+#if CFG_DETERMINISTIC
+    if constexpr (SUMMED) {
+        float other[16];
+        do_summed<W, 0>(shared, a, other, t, to, n, last, number);
+        __syncwarp();
+        if (lane_of() == 0) mbar_arrive(shared + PD_FREE);
+        return;
+    }
+#endif
     if (PARTLY) {
         float other[16];
         do_units<W, 0>(shared, a, other, t, to, n, last);
@@ -245,15 +255,15 @@ template <int W> static __device__ __forceinline__ void consume(const struct kp_
             wgmma_wait(2);
             __syncwarp(); /* P and dS are read by all lanes */
             if (lane_of() == 0) {
-                if (CTAS == 2) expect_stage(shared, W, 0);
-                if (LATE) expect_stage(shared, W, 1);
+                if (PARTLY) expect_stage(shared, W, 0);
+                if (SUMMED) expect_for_rows(shared, W);
                 mbar_arrive(shared + K_FREE + 16 * W);
                 if (CTAS == 2)
                     tell_other(shared + STAGE_OPEN);
                 else
                     mbar_arrive(shared + PD_FREE);
             }
-            find_places(p, &to, shared, shared + SUMS_AT + 16 * W, i, parity & 1, LATE ? rank_of() : 0);
+            find_places(p, &to, shared, shared + SUMS_AT + 16 * W, i, parity & 1, SUMMED ? rank_of() : 0);
             wgmma_wait(1);
             wgmma_hold(q, 128);
             wgmma_hold(rope, 16);
@@ -262,7 +272,7 @@ template <int W> static __device__ __forceinline__ void consume(const struct kp_
                 if (LATE && W && SLICES > 8) mbar_arrive(shared + K_READ);
                 if (LATE && W) tell_other(shared + STAGE_OPEN + 8);
             }
-            gradients<W>(shared, a, &t, &to, n, i + 1 == tiles);
+            gradients<W>(shared, a, &t, &to, n, i + 1 == tiles, i);
         }
         if (tiles) parity ^= 2;
         if (p->dq.data) {

@@ -31,6 +31,7 @@ static __device__ __forceinline__ void init_pair(uint32_t shared) {
     }
 }
 
+/* PARTLY and LATE; SUMMED: summed_stage. */
 static __device__ __forceinline__ uint32_t stage_of(uint32_t shared, uint32_t w, uint32_t y) {
     return shared + (y ? K_AT + (6 + w) * SLICE : P_AT + w * SLICE) + (uint32_t)(warp_of() * 2048 + lane_of() * 16);
 }

@@ -71,6 +71,7 @@ static __device__ __forceinline__ void add_places(const float d[16], const struc
     }
 }
 /* What rows that are stored need. */
+static __device__ __forceinline__ void expect_for_rows(uint32_t, uint32_t) {}
 template <int W> static __device__ __forceinline__ void note_most(uint32_t, int) {}
 template <int W>
 static __device__ __forceinline__ void begin_places(const struct kp_mla_bwd *, struct places *, struct tile *, uint32_t,

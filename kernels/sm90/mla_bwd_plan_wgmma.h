@@ -10,9 +10,9 @@
 constexpr int TYPE = CFG_DTYPE, D = CFG_DIM, PAIRS = CFG_DETERMINISTIC, CTAS = CFG_CTAS, EVEN = CFG_EVEN;
 static_assert(D == 576 || D == 512, "the slices of a key row");
 static_assert(CTAS == 1 || EVEN, "pairs of CTAs have the even form");
-/* Pairs that add to memory exchange a part of their slices (mla_bwd_partly_wgmma.h), others all, in stages for which
- * slices 6 and 7 of K come late. */
-constexpr int PARTLY = CTAS == 2 && !PAIRS, LATE = CTAS == 2 && !PARTLY;
+/* Pairs that add to memory exchange a part of their slices (mla_bwd_partly_wgmma.h), those that store rows all, in 16
+ * bits (mla_bwd_summed_wgmma.h). */
+constexpr int PARTLY = CTAS == 2 && !PAIRS, SUMMED = CTAS == 2 && PAIRS, LATE = 0;
 constexpr int SLICES = D / 64, V_SLICES = KP_MLA_DIM_V / 64;
 /* Threads that gather, and how many 16-byte chunks of a slice each has. */
 constexpr int PRODUCERS = 128, PASSES = 512 / PRODUCERS, STEP = PRODUCERS / 8;

@@ -6,11 +6,11 @@
  *   COUNT    a CTA takes KP_MLA_SORT_BLOCK slots: how often each digit occurs -> counts[digit][block]. First pass:
  *            index lists -> keys[1], B * SK for a slot that is not valid
  *   SCAN     counts --a CTA a digit--> scanned: what stands before
- *   SCATTER  the same slots, warp by warp and lane by lane: each goes to its digit's place
+ *   SCATTER  the same slots, warp by warp and lane by lane: each goes to its digit's place, digit by digit
  *   WALK     mla_bwd_walk.h, of all the list: a team for each stretch --> sum, parts
  *   JOIN     a team for each stretch in which a kv row's slots begin and do not end: parts, in order --> + sum[kv row]
  *
- * Shared memory: COUNT 1 KiB, SCAN 36 bytes, SCATTER 8 KiB. */
+ * Shared memory: COUNT 1 KiB, SCAN 36 bytes, SCATTER 41.1 KiB. */
 #include "kernels/device/slots.h"
 #include "kernels/sm90/mla_bwd_walk.h"
 
@@ -104,11 +104,13 @@ static __device__ __forceinline__ void scan_digit(const struct kp_mla_bwd_rows *
     }
 }
 
+/* The block is put in order in shared memory first: a warp's stores then name a few lines, not 32. */
 static __device__ __forceinline__ void scatter_block(const struct kp_mla_bwd_rows *q, uint32_t n) {
-    __shared__ uint32_t place[SORT_WARPS][DIGITS];
+    __shared__ uint32_t place[SORT_WARPS][DIGITS], away[DIGITS];
+    __shared__ uint2 ordered[KP_MLA_SORT_BLOCK];
     const struct kp_mla_bwd *p = &q->bwd;
     const uint32_t thread = threadIdx.x, lane = thread & 31, warp = thread >> 5;
-    const int to = (p->from + 1) & 1; /* -1 -> 0, 0 -> 1, 1 -> 0 */
+    const int to = (p->from + 1) & 1;                 /* -1 -> 0, 0 -> 1, 1 -> 0 */
     uint32_t key[ROUNDS], slot[ROUNDS], rank[ROUNDS]; /* rank: among the warp's of the same digit */
     uint32_t at = ((const uint32_t *)q->scanned)[thread * (uint32_t)p->sort_blocks + blockIdx.x];
     load_keys(p, n, key);
@@ -128,18 +130,25 @@ static __device__ __forceinline__ void scatter_block(const struct kp_mla_bwd_row
         __syncwarp();
     }
     __syncthreads();
+    uint32_t all = 0, here;
+    for (uint32_t w = 0; w < SORT_WARPS; w++) all += place[w][thread];
+    sum_all(all, &here);
+    away[thread] = at - here;
     for (uint32_t w = 0; w < SORT_WARPS; w++) {
         const uint32_t count = place[w][thread];
-        place[w][thread] = at;
-        at += count;
+        place[w][thread] = here;
+        here += count;
     }
     __syncthreads();
 #pragma unroll
-    for (int x = 0; x < ROUNDS; x++) {
-        const uint32_t target = place[warp][digit_of(p, key[x])] + rank[x];
-        if (slot_at(x) >= n) continue;
-        ((uint32_t *)p->keys[to])[target] = key[x];
-        ((uint32_t *)p->slots[to])[target] = slot[x];
+    for (int x = 0; x < ROUNDS; x++)
+        if (slot_at(x) < n) ordered[place[warp][digit_of(p, key[x])] + rank[x]] = make_uint2(key[x], slot[x]);
+    __syncthreads();
+    for (uint32_t i = thread; i < KP_MLA_SORT_BLOCK && blockIdx.x * KP_MLA_SORT_BLOCK + i < n; i += SORT_THREADS) {
+        const uint2 y = ordered[i];
+        const uint32_t target = away[digit_of(p, y.x)] + i;
+        ((uint32_t *)p->keys[to])[target] = y.x;
+        ((uint32_t *)p->slots[to])[target] = y.y;
     }
 }
 
@@ -159,8 +168,7 @@ static __device__ __forceinline__ uint32_t end_of(const struct list *l, uint32_t
     return lo;
 }
 
-template <int TEAM>
-static __device__ __forceinline__ void join(const struct kp_mla_bwd_rows *p, uint32_t s, int c) {
+template <int TEAM> static __device__ __forceinline__ void join(const struct kp_mla_bwd_rows *p, uint32_t s, int c) {
     const struct list l = list_of(p);
     const struct stretch own = stretch_of(&l, s);
     const uint32_t key = l.keys[own.end - 1];

@@ -12,13 +12,13 @@
 #include "kernels/sm90/mla_bwd_cells_wgmma.h"
 #include "kernels/sm90/mla_bwd_dkv_wgmma.h"
 
-static_assert(CTAS == 1, "the bound is of one CTA's heads, and stands in the place of a pair's mbarriers");
+static_assert(CTAS == 1 || TYPE == KP_BF16, "pairs have no room for sums of another scale");
 
 /* ---- the largest finite |Q| and |dO| of the item, of each warp's part. An infinity among them reaches all columns of
  * its head's slots by S or dP, or as 0 times itself one, whose neighbours need their own size. ---- */
 
-constexpr uint32_t MOST_AT = (STAGE_OPEN + 15) / 16 * 16; /* uint32_t [2][4]: of Q, of dO */
-static_assert(MOST_AT + 32 <= POSTS_AT, "in the place of a pair's mbarriers");
+constexpr uint32_t MOST_AT = (PLAN_END + 15) / 16 * 16; /* uint32_t [2][4]: of Q, of dO */
+static_assert(MOST_AT + 32 <= KP_MLA_BWD_SM90_SHARED(D), "the plan fits");
 /* The larger of x and the magnitudes of two 16-bit numbers, in the high half, with other bits below. */
 static __device__ __forceinline__ uint32_t most_of(uint32_t x, uint32_t pair) {
     return max(x, max(pair & 0x7fffffff, pair << 16 & 0x7fff0000));
@@ -58,14 +58,22 @@ static __device__ __forceinline__ float noted_most(uint32_t shared, uint32_t k) 
 /* Where a lane stores what it has of slot g of its warp; slot g + 8 follows 16 D bytes further. */
 struct places {
     uint64_t at;
-    uint32_t off;    /* bit r: slot g + 8 r is not valid */
-    float factor[2]; /* f16: 2^k of both */
+    uint32_t off;       /* bit r: slot g + 8 r is not valid */
+    float factor[2];    /* f16: 2^k of both */
+    uint32_t exponents; /* pairs: row16_exponent of both slots for this CTA's heads, and for the other's, in bytes */
 };
 
 static __device__ __forceinline__ uint32_t multiply_bf16x2(uint32_t a, uint32_t b) {
     uint32_t y;
     asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
     return y;
+}
+
+static __device__ __forceinline__ void store_unit(const struct places *to, uint32_t sums, int tile, int r,
+                                                  uint32_t exponent) {
+    const uint32_t thread = (uint32_t)recompute((int)threadIdx.x), slot = 16 * (thread >> 5 & 3) + (thread >> 2 & 7);
+    if ((thread & 3) == 0 && !(to->off >> r & 1))
+        *(float *)address_of(kept(sums + 8), 64 * (uint32_t)tile + slot + 8 * r, 4) = row16_unit(exponent);
 }
 
 /* After barrier 6, before the tile's first product of dkv. sums: where rows and units of the item begin is kept; tile:
@@ -76,7 +84,7 @@ static __device__ __forceinline__ void begin_places(const struct kp_mla_bwd *p, 
     const uint32_t thread = (uint32_t)recompute((int)threadIdx.x), slot = 16 * (thread >> 5 & 3) + (thread >> 2 & 7);
     const uint32_t notes = shared + NOTE_AT + 256 * note + 4 * slot;
     const float q = noted_most(shared, 0), o = noted_most(shared, 1);
-    to->off = 3;
+    to->off = 3, to->exponents = 0;
     if (p->dkv.data) to->off = shared_load32(notes) >> 31 | shared_load32(notes + 32) >> 31 << 1;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
@@ -90,6 +98,7 @@ static __device__ __forceinline__ void begin_places(const struct kp_mla_bwd *p, 
         bound = max(bound, __shfl_xor_sync(~0u, bound, 2));
         const uint32_t exponent = row16_exponent(bound), factor = row16_factor(exponent);
         to->factor[r] = __uint_as_float(factor);
+        to->exponents |= exponent << 8 * r;
         if (TYPE == KP_BF16) {
             const uint32_t both = factor | factor >> 16;
 #pragma unroll
@@ -98,14 +107,14 @@ static __device__ __forceinline__ void begin_places(const struct kp_mla_bwd *p, 
                 t->ds[k] = multiply_bf16x2(t->ds[k], both);
             }
         }
-        if (W == 0 && (thread & 3) == 0 && !(to->off >> r & 1))
-            *(float *)address_of(kept(sums + 8), 64 * (uint32_t)tile + slot + 8 * r, 4) = row16_unit(exponent);
+        if (CTAS == 1 && W == 0) store_unit(to, sums, tile, r, exponent);
     }
 }
+/* half: of each 64 columns, that this CTA stores. */
 static __device__ __forceinline__ void find_places(const struct kp_mla_bwd *, struct places *to, uint32_t,
-                                                   uint32_t sums, int tile, uint32_t, uint32_t) {
+                                                   uint32_t sums, int tile, uint32_t, uint32_t half) {
     const uint32_t thread = (uint32_t)recompute((int)threadIdx.x), slot = 16 * (thread >> 5 & 3) + (thread >> 2 & 7);
-    to->at = address_of(kept(sums) + 16 * (thread & 3), 64 * (uint32_t)tile + slot, 2 * D);
+    to->at = address_of(kept(sums) + 64 * half + 16 * (thread & 3), 64 * (uint32_t)tile + slot, 2 * D);
 }
 
 /* Lane 4 g + t has d[4 j + 2 r + e]: slot g + 8 r, column 8 j + 2 t + e. */
