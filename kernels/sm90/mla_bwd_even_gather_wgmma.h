@@ -96,8 +96,7 @@ static __device__ __forceinline__ void copy_heads(const struct kp_mla_bwd *p, ui
     }
 }
 
-/* Pairs of slices, all under way at once: K has to come while dKV is formed. LATE: the last is gathered when the others
- * have come, its place being a stage (mla_bwd_pair_wgmma.h). */
+/* Pairs of slices, all under way at once: K has to come while dKV is formed. */
 constexpr int GROUPS = (SLICES + 1) / 2;
 
 /* The copies of all groups but the latest `pending` are there and the matrix units may see them. No fence is left to
@@ -105,12 +104,6 @@ constexpr int GROUPS = (SLICES + 1) / 2;
 static __device__ __forceinline__ void settle_copies(int pending) {
     copy_wait(pending);
     async_fence();
-}
-
-/* The last two slices, whose place is a stage until then. */
-static __device__ __forceinline__ void gather_late(uint32_t shared, const struct copies *c, uint32_t parity) {
-    mbar_wait(shared + K_FREE + 24, parity ^ 1);
-    gather_slices(shared, c, 6, 2);
 }
 
 static __device__ __forceinline__ void produce_even(const struct kp_mla_bwd *p, uint32_t shared) {
@@ -128,17 +121,13 @@ static __device__ __forceinline__ void produce_even(const struct kp_mla_bwd *p, 
             struct copies c;
             find_rows(p, shared, &c, state & 1);
 #pragma unroll
-            for (uint32_t i = 0; i < (LATE ? 6 : 8); i += 2) {
-                const uint32_t x = key_slice(i);
+            for (uint32_t i = 0; i < 8; i += 2) {
+                const uint32_t x = slice_of(i);
                 mbar_wait(shared + K_FREE + 4 * x, (state & 1) ^ 1); /* of slices x, x + 1 */
                 gather_slices(shared, &c, x, 2);
             }
-            if (SLICES > 8) {
-                if (LATE) mbar_wait(shared + K_READ, (state & 1) ^ 1);
-                gather_slices(shared, &c, 8, 1);
-            }
+            if (SLICES > 8) gather_slices(shared, &c, 8, 1);
             if (state < 4) { /* the first tile needs all of it */
-                if (LATE) gather_late(shared, &c, state & 1);
                 copy_heads(p, shared, (state >> 1) ^ 1);
                 copy_commit();
                 settle_copies(0);
@@ -149,14 +138,9 @@ static __device__ __forceinline__ void produce_even(const struct kp_mla_bwd *p, 
                 continue;
             }
 #pragma unroll
-            for (int g = 0; g < GROUPS - LATE; g++) {
-                settle_copies(GROUPS - LATE - 1 - g);
+            for (int g = 0; g < GROUPS; g++) {
+                settle_copies(GROUPS - 1 - g);
                 mbar_arrive(shared + K_FULL + 8 * g);
-            }
-            if (LATE) {
-                gather_late(shared, &c, state & 1);
-                settle_copies(0);
-                mbar_arrive(shared + K_FULL + 8 * (GROUPS - 1));
             }
         }
     }

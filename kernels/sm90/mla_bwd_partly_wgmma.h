@@ -47,13 +47,13 @@ static __device__ __forceinline__ void send_unit(uint32_t shared, const float a[
     mbar_wait_cluster(shared + (j ? STAGE_FREE + number_of(W, 0) : STAGE_OPEN), (uint32_t)recompute((int)n) & 1);
 #pragma unroll
     for (int k = 0; k < 4; k++)
-        cluster_send4(cluster_address(stage_of(shared, W, 0) + k * 512, rank_of() ^ 1), a + 4 * k, there);
+        cluster_send4(cluster_address(stage_of(shared, W) + k * 512, rank_of() ^ 1), a + 4 * k, there);
 }
 template <int W> static __device__ __forceinline__ void take_unit(uint32_t shared, float b[16], uint32_t j) {
     mbar_wait_cluster(shared + STAGE_FULL + number_of(W, 0), j);
 #pragma unroll
     for (int k = 0; k < 4; k++) {
-        const uint4 y = shared_load128(stage_of(shared, W, 0) + k * 512);
+        const uint4 y = shared_load128(stage_of(shared, W) + k * 512);
         b[4 * k] += __uint_as_float(y.x), b[4 * k + 1] += __uint_as_float(y.y);
         b[4 * k + 2] += __uint_as_float(y.z), b[4 * k + 3] += __uint_as_float(y.w);
     }

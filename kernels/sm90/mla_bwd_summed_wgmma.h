@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Part of mla_bwd_even_wgmma.cu, SUMMED: pairs that store rows sum all of dKV over the heads of both CTAs first. Of every
- * 64 columns a CTA sends 32 to the other, as f16 numbers with the power of two of its own bound of the slot's row
+ * Part of mla_bwd_even_wgmma.cu, SUMMED: pairs that store rows sum all of dKV over the heads of both CTAs first. Of
+ * every 64 columns a CTA sends 32 to the other, as f16 numbers with the power of two of its own bound of the slot's row
  * (mla_bwd_rows_wgmma.h), and that bound's exponent with the first of them; it adds what it receives to its own sums of
  * the other 32, in f32, and stores them with a power of two that both CTAs find: of the larger bound, doubled.
  *
@@ -65,8 +65,7 @@ static __device__ __forceinline__ void send_summed(uint32_t shared, const float 
     for (int r = 0; r < 2; r++) {
         float word[4];
 #pragma unroll
-        for (int j = 0; j < 4; j++)
-            word[j] = __uint_as_float(pack16(KP_F16, a[4 * j + 2 * r], a[4 * j + 2 * r + 1]));
+        for (int j = 0; j < 4; j++) word[j] = __uint_as_float(pack16(KP_F16, a[4 * j + 2 * r], a[4 * j + 2 * r + 1]));
         cluster_send4(cluster_address(summed_stage(shared, W, i) + r * 512, rank_of() ^ 1), word, there);
     }
     if (i == 0 && (lane_of() & 3) == 0) {
