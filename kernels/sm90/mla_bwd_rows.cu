@@ -154,18 +154,14 @@ static __device__ __forceinline__ void scatter_block(const struct kp_mla_bwd_row
 
 /* ------------------------------------------------------------------ join --------------------------- */
 
-/* The place behind the last of a key, of which the one at `from` is. */
-static __device__ __forceinline__ uint32_t end_of(const struct list *l, uint32_t from) {
-    const uint32_t key = l->keys[from];
-    uint32_t lo = from + 1, n = l->n - lo;
-    while (n > 0) {
-        const uint32_t half = n / 2;
-        if (l->keys[lo + half] == key)
-            lo += half + 1, n -= half + 1;
-        else
-            n = half;
-    }
-    return lo;
+/* The last stretch that begins with this key; stretch `at` does. */
+static __device__ __forceinline__ uint32_t last_of_key(const struct list *l, uint32_t key, uint32_t at) {
+    const uint32_t n = stretches_of(l);
+    uint32_t step = 1;
+    for (; at + step < n && l->keys[(at + step) * STRETCH] == key; step *= 2) at += step;
+    for (; step > 0; step /= 2)
+        if (at + step < n && l->keys[(at + step) * STRETCH] == key) at += step;
+    return at;
 }
 
 template <int TEAM> static __device__ __forceinline__ void join(const struct kp_mla_bwd_rows *p, uint32_t s, int c) {
@@ -174,7 +170,7 @@ template <int TEAM> static __device__ __forceinline__ void join(const struct kp_
     const uint32_t key = l.keys[own.end - 1];
     if (key == l.none || !goes_on(&l, &own, key)) return;
     if (l.keys[own.from] == key && began_before(&l, &own, key)) return; /* a stretch before has it */
-    const uint32_t last = (end_of(&l, own.end) - 1) / STRETCH;
+    const uint32_t last = last_of_key(&l, key, s + 1);
     float sum[8] = {0, 0, 0, 0, 0, 0, 0, 0};
 #pragma unroll 4
     for (uint32_t x = s; x <= last; x++) {
