@@ -7,7 +7,8 @@
 #include "kernels/sm90/mla_bwd_together_wgmma.h"
 
 /* Warp 0: rows and mask of tile t, n % 2 = parity. The indices arrive while the last reader of their place is awaited,
- * which takes longer. */
+ * which takes longer. PAIRS: nobody is awaited. All K_FREE of tile n - 2 have been, for the copies of n - 1, and each
+ * consumer warp had read the notes of n - 2 when it arrived there (begin_places). */
 static __device__ __forceinline__ void note_rows(const struct kp_mla_bwd *p, uint32_t shared, int t, uint32_t parity) {
     struct indices x;
     {
@@ -17,7 +18,7 @@ static __device__ __forceinline__ void note_rows(const struct kp_mla_bwd *p, uin
         x.hi = at + 32 < n ? list[32] : -1;
     }
     if (!PAIRS && p->posts && (recompute((int)threadIdx.x) & 31) == 0) keep_together(p, shared, t, x.lo);
-    mbar_wait(shared + K_FREE, parity ^ 1);
+    if (!PAIRS) mbar_wait(shared + K_FREE, parity ^ 1);
     const uint32_t keys = shared_load32(shared + ITEM_AT + 12), lane = (uint32_t)recompute((int)threadIdx.x) & 31;
     if ((uint32_t)x.lo >= keys) x.lo = -1;
     if ((uint32_t)x.hi >= keys) x.hi = -1;
@@ -115,7 +116,7 @@ static __device__ __forceinline__ void produce_even(const struct kp_mla_bwd *p, 
         for (state &= 3; 16 * (int)(state & ~3u) < (int)shared_load32(shared + ITEM_AT + 8); state = (state ^ 1) + 4) {
             if ((recompute((int)threadIdx.x) & 127) < 32)
                 note_rows(p, shared, (int)(state >> 2), state & 1);
-            else
+            else if (!PAIRS)
                 mbar_wait(shared + K_FREE, (state & 1) ^ 1);
             named_sync(4, PRODUCERS);
             struct copies c;
