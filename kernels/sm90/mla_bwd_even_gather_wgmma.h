@@ -107,6 +107,14 @@ static __device__ __forceinline__ void settle_copies(int pending) {
     async_fence();
 }
 
+/* Group g is there, all but the latest `pending` being so. PAIRS: told while groups further on are still being asked for,
+ * BEHIND them; with additions to memory on the way back, waiting would hold the others up. */
+constexpr int BEHIND = 2;
+static __device__ __forceinline__ void tell_group(uint32_t shared, int g, int pending) {
+    settle_copies(pending);
+    mbar_arrive(shared + K_FULL + 8 * (uint32_t)g);
+}
+
 static __device__ __forceinline__ void produce_even(const struct kp_mla_bwd *p, uint32_t shared) {
     if (!PAIRS && (threadIdx.x & (PRODUCERS - 1)) == 0) begin_together(shared);
     uint32_t state = 0; /* bit 0: parity of tiles, bit 1: of items with tiles; the rest: the item's tile */
@@ -126,6 +134,7 @@ static __device__ __forceinline__ void produce_even(const struct kp_mla_bwd *p, 
                 const uint32_t x = slice_of(i);
                 mbar_wait(shared + K_FREE + 4 * x, (state & 1) ^ 1); /* of slices x, x + 1 */
                 gather_slices(shared, &c, x, 2);
+                if (PAIRS && i >= 2 * BEHIND && state >= 4) tell_group(shared, (int)i / 2 - BEHIND, BEHIND);
             }
             if (SLICES > 8) gather_slices(shared, &c, 8, 1);
             if (state < 4) { /* the first tile needs all of it */
@@ -139,10 +148,7 @@ static __device__ __forceinline__ void produce_even(const struct kp_mla_bwd *p, 
                 continue;
             }
 #pragma unroll
-            for (int g = 0; g < GROUPS; g++) {
-                settle_copies(GROUPS - 1 - g);
-                mbar_arrive(shared + K_FULL + 8 * g);
-            }
+            for (int g = PAIRS ? 4 - BEHIND : 0; g < GROUPS; g++) tell_group(shared, g, GROUPS - 1 - g);
         }
     }
     if (!PAIRS && p->posts && (threadIdx.x & (PRODUCERS - 1)) == 0) end_together(p, shared);
