@@ -9,6 +9,7 @@
 
 Records join on run + device + problem (+ the state of the caches). Of a problem measured in several runs the newest run
 counts; of several kernels of ours in one run the fastest. A ratio is the peer's time over ours: above 1 we are faster.
+Problems of the sparse operators have no peer that runs beside us: those of bench/cases/dsa.txt are listed alone.
 """
 import argparse
 import json
@@ -58,6 +59,22 @@ def newest(runs):
     return max(joined, key=lambda by_impl: by_impl[OURS]["date"], default=None)
 
 
+def alone(table):
+    """{device: [(words of the problem as listed, newest record of ours)]} of bench/cases/dsa.txt, caches as in a long run."""
+    listed = [line for line in (ROOT / "bench/cases/dsa.txt").read_text().splitlines() if line and line[0] != "#"]
+    ours = {}
+    for (device, problem, cache), runs in table.items():
+        records = [by_impl[OURS] for by_impl in runs.values() if OURS in by_impl]
+        if cache == "rotated" and records:
+            ours[device, frozenset(problem.split())] = max(records, key=lambda r: r["date"])
+    out = {}
+    for device in sorted({device for device, _ in ours}):
+        rows = [(line, ours[device, key]) for line in listed if (device, key := frozenset(shorter(line).split())) in ours]
+        if rows:
+            out[device] = rows
+    return out
+
+
 def group_of(problem):
     """Which table a problem belongs to: (order, heading, unit)."""
     words = problem.split()
@@ -101,6 +118,28 @@ def tables(table):
                 rows.append((problem, figures, ratios, ours))
             out.setdefault(device, []).append((heading, unit, peers, rows))
     return out
+
+
+def markdown_alone(device_rows):
+    lines = []
+    for device, rows in device_rows.items():
+        lines += [f"## {device}: sparse operators", "", "| problem | TFLOP/s | kernel | run |", "|---|---|---|---|"]
+        lines += [f"| `{line}` | {number(r['tflops'])} | {r['kernel']} | {r['run']} ({r['date'][:10]}) |" for line, r in rows] + [""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def summary_alone(device_rows):
+    """One line per operator, and one more for the deterministic ones; s_q and topk are those of the list."""
+    lines = ["| device | work | heads | rows of kv: TFLOP/s |", "|---|---|---|---|"]
+    for device, rows in device_rows.items():
+        groups = {}
+        for line, r in rows:
+            words = line.split()
+            value = dict(w.split("=", 1) for w in words if "=" in w)
+            name = group_of(line)[1] + (" deterministic" if "deterministic" in words else "")
+            groups.setdefault((name, value["hq"]), []).append(f"{int(value['sk']) // 1024}k: {number(r['tflops'])}")
+        lines += [f"| {device} | {name} | {heads} | {', '.join(cells)} |" for (name, heads), cells in groups.items()]
+    return "\n".join(lines) + "\n"
 
 
 def markdown(device_tables):
@@ -151,12 +190,15 @@ def main():
     if (args.write or args.check) and args.files:
         parser.error("--write and --check take the files of bench/results")
     paths = args.files or sorted((ROOT / "bench/results").glob("**/*.jsonl"))
-    made = tables(read(paths))
+    records = read(paths)
+    made, lone = tables(records), alone(records)
+    page = "\n".join(text for text in (markdown(made) if made else "", markdown_alone(lone) if lone else "") if text)
     if not args.write and not args.check:
-        print(markdown(made) if made else "no problem was measured by attn and by a peer in one run", end="\n")
+        print(page or "no problem was measured by attn and by a peer in one run, none of bench/cases/dsa.txt by attn")
         return
+    short = summary(made) + ("\nSparse MLA, 4096 queries of 2048 random rows each, D 576:\n\n" + summary_alone(lone) if lone else "")
     stale = 0
-    for path, text in ((ROOT / "docs/benchmarks.md", markdown(made)), (ROOT / "README.md", summary(made))):
+    for path, text in ((ROOT / "docs/benchmarks.md", page), (ROOT / "README.md", short)):
         old, new = replaced(path, text)
         if old == new:
             continue

@@ -39,7 +39,7 @@ foreach(record IN LISTS records)
   get_filename_component(name ${record} NAME_WE)
   attn_test(sim.${name} sim blackwell_golden replay $<TARGET_FILE:attn_sim_cuda> ${record})
 endforeach()
-foreach(name sm90 sm100 global order) # protocols of a chip; global memory: in a kernel, between kernels and copies
+foreach(name sm90 sm100 global order registers) # protocols of a chip; global memory: in a kernel, between kernels and copies; places
   add_executable(t_sim_${name} tests/sim/t_sim_${name}.c tests/sim/kernel_mutants.c)
   target_compile_options(t_sim_${name} PRIVATE ${attn_warnings})
   target_link_libraries(t_sim_${name} PRIVATE ${CMAKE_DL_LIBS} m)
@@ -69,6 +69,8 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
   target_link_libraries(sim_golden PRIVATE ${CMAKE_DL_LIBS} m)
   set_target_properties(sim_golden PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   attn_test(sim.golden_h100 sim sim_golden replay $<TARGET_FILE:attn_sim_cuda> ${PROJECT_SOURCE_DIR}/tests/sim/golden_h100.bin)
+  attn_test(sim.golden_h100_sums sim ${CMAKE_COMMAND} -E env ATTNSIM_MMA=h100 $<TARGET_FILE:sim_golden> replay
+            $<TARGET_FILE:attn_sim_cuda> ${PROJECT_SOURCE_DIR}/tests/sim/golden_h100.bin)
   if(attn_cuda_on) # a step of several kernels by itself, under each policy
     add_executable(t_sim_ranges tests/sim/t_sim_ranges.c)
     target_compile_definitions(t_sim_ranges PRIVATE "ATTN_TEST_SIM=\"$<TARGET_FILE:attn_sim_cuda>\"")
@@ -85,6 +87,19 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
     attn_test(sim.check_past_the_end sim attn_cli check --driver $<TARGET_FILE:attn_sim_cuda> --device cuda:0 --kernel attn_sdpa_bwd_sm80_bf16_d64
               --problem "sdpa_bwd hq=2 sq=1 sk=30 d=1 bf16 causal lse_base_2 left=1000000007" --seed 100081902513337)
     set_tests_properties(sim.check_past_the_end PROPERTIES ENVIRONMENT ATTN_CUDA_IMAGE=ptx)
+    # dS below the normal numbers of f16: a softcap far beyond which the scores lie, a row with all its weight on one slot.
+    attn_test(sim.check_small_ds_dense sim attn_cli check --driver $<TARGET_FILE:attn_sim_cuda> --device cuda:0 --kernel attn_sdpa_bwd_sm80_f16_d64_full
+              --problem "sdpa_bwd hq=4 hk=2 sq=127 d=8 f16 lse_empty_plus_inf softcap=30 mask=bool align=16" --seed 123638556534288)
+    attn_test(sim.check_small_ds_sparse sim attn_cli check --driver $<TARGET_FILE:attn_sim_cuda> --device cuda:0 --kernel attn_mla_bwd_sm80_f16_d576_h16_det
+              --problem "mla_bwd hq=7 sq=6 sk=259 d=576 topk=64 f16 causal sink lse_base_2 deterministic topk_length q_start=158 dkv=f32" --seed 178206535024231)
+    set_tests_properties(sim.check_small_ds_dense sim.check_small_ds_sparse PROPERTIES ENVIRONMENT ATTN_CUDA_IMAGE=ptx)
+  endif()
+  # Queries that are one row, whose errors are one error: with the sums of an H100 twice those of exact ones.
+  if(attn_cuda_on AND TARGET attn_cli)
+    attn_test(sim.check_one_row sim attn_cli check --driver $<TARGET_FILE:attn_sim_cuda> --device cuda:0 --kernel attn_sdpa_bwd_sm80_f32_d64_halves
+              --problem "sdpa_bwd b=3 hq=8 sq=33 d=8 f32 causal lse_empty_plus_inf grad_mask left=64 right=0 scale=0.01 softcap=30 mask=f32"
+              --seed 27007789621201)
+    set_tests_properties(sim.check_one_row PROPERTIES ENVIRONMENT "ATTN_CUDA_IMAGE=ptx;ATTNSIM_MMA=h100")
   endif()
   # The programs for a GPU on a few rows: streams, graphs, threads.
   if(attn_cuda_on AND TARGET t_gpu_graph)

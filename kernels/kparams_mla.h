@@ -107,10 +107,10 @@ struct kp_mla_bwd_config {
     int32_t dtype, dim, heads, slots, head_warps, slot_warps, cols, line, deterministic, ctas;
 };
 #define KP_MLA_BWD_THREADS(c) (64 * (c).head_warps * (c).slot_warps)
-/* Shared memory: Q, dO, K tile; P and dS; states of the rows; offsets of two tiles; sums for dist. */
-#define KP_MLA_BWD_SHARED(dim, heads, slots, head_warps)                                                               \
+/* Shared memory: Q, dO, K tile; P and dS; states of the rows; offsets of two tiles; sums for dist; f16: largest dS. */
+#define KP_MLA_BWD_SHARED(dtype, dim, heads, slots, head_warps)                                                        \
     ((heads) * (2 * (dim) + 2 * KP_MLA_DIM_V) + (slots)*2 * (dim) + 2 * (heads) * ((slots) > 32 ? 2 * (slots) : 64) +  \
-     16 * (heads) + 16 * (slots) + 4 * (head_warps) * (slots))
+     16 * (heads) + 16 * (slots) + 4 * (head_warps) * (slots) + ((dtype) == KP_F16 ? 32 : 0))
 
 /* ---- kernels on mma.sync: forward and attention distribution ---- */
 

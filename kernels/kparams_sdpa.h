@@ -98,6 +98,16 @@ struct kp_sdpa_bwd {
 };
 KP_SIZE(struct kp_sdpa_bwd, 4 * 48 + 15 * 8 + 16 * 4 + 8 * 48 + 15 * 8 + 10 * 4);
 
+/* The same in f16, where dS has a power of two for each (batch entry, key head): kernels/device/sdpa_bwd_bound.h. */
+struct kp_sdpa_bwd_scaled {
+    struct kp_sdpa_bwd bwd;
+    uint64_t row_bounds; /* f32 [B][HQ][row_tiles][2]: max ||dout row||^2 and max |shift| of a tile of rows */
+    uint64_t key_bounds; /* f32 [B][HK][bound_tiles]: max ||v row||^2 of a tile of `rows` keys */
+    uint64_t undo;       /* f32 [B][HK]: 1 / the factor of dS */
+    int32_t bound_tiles, reserved;
+};
+KP_SIZE(struct kp_sdpa_bwd_scaled, 4 * 48 + 15 * 8 + 16 * 4 + 8 * 48 + 15 * 8 + 10 * 4 + 3 * 8 + 2 * 4);
+
 /* Rows and keys of a tile of kernels/sm80/sdpa_bwd_bias.cu. */
 #define KP_SDPA_BWD_BIAS_TILE         64
 #define KP_SDPA_BWD_BIAS_SHARED_BYTES (4 * 64 * 128 + 12 * 64 + 16)
@@ -107,11 +117,11 @@ struct kp_sdpa_bwd_config {
     const char *symbol;
     int32_t dtype, full, dim, keys, rows, subs, warps, s_keys, s_rows, kv_keys, q_rows, q_stages, o_stages, ctas;
 };
-/* Shared memory of a variant: K, V, Q and dO tiles, dS, P unless it stays in registers, statistics, flags. */
-#define KP_SDPA_BWD_P_HELD(c)  ((c).s_rows == 1 && (c).kv_keys == (c).warps && (c).s_keys == (c).warps)
-#define KP_SDPA_BWD_S_PITCH(c) (2 * KP_SDPA_MAX((c).rows, 32))
-#define KP_SDPA_BWD_FLAG_BYTES 128
+/* Shared memory of a variant: K, V, Q and dO tiles, dS, P unless it stays in registers, statistics, flags, factors. */
+#define KP_SDPA_BWD_P_HELD(c)     ((c).s_rows == 1 && (c).kv_keys == (c).warps && (c).s_keys == (c).warps)
+#define KP_SDPA_BWD_S_PITCH(c)    (2 * KP_SDPA_MAX((c).rows, 32))
+#define KP_SDPA_BWD_FLAG_BYTES(c) ((c).dtype == KP_F16 ? 144 : 128)
 #define KP_SDPA_BWD_SHARED_BYTES(c)                                                                                    \
     (2 * (c).dim * (2 * (c).keys + ((c).q_stages + (c).o_stages) * (c).rows) +                                         \
-     KP_SDPA_BWD_S_PITCH(c) * (c).keys * (KP_SDPA_BWD_P_HELD(c) ? 1 : 2) + 12 * (c).rows + KP_SDPA_BWD_FLAG_BYTES)
+     KP_SDPA_BWD_S_PITCH(c) * (c).keys * (KP_SDPA_BWD_P_HELD(c) ? 1 : 2) + 12 * (c).rows + KP_SDPA_BWD_FLAG_BYTES(c))
 #endif

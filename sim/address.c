@@ -86,10 +86,9 @@ int sim_global_at(struct sim_warp *w, const struct sim_ins *in, uint32_t lane, u
     return -1;
 }
 
-static int resolve_global(struct sim_warp *w, const struct sim_ins *in, uint32_t m, const uint64_t at[SIM_LANES],
-                          uint32_t bytes, enum sim_access access, uint8_t *out[SIM_LANES]) {
+const struct sim_block *sim_block_of_lanes(struct sim_warp *w, uint32_t m, const uint64_t at[SIM_LANES],
+                                           uint32_t bytes) {
     uint64_t low = UINT64_MAX, high = 0, any = 0;
-    EACH_LANE out[l] = (uint8_t *)(uintptr_t)at[l];
     if (m == SIM_ALL) {
         EACH_LANE {
             low = at[l] < low ? at[l] : low;
@@ -103,8 +102,13 @@ static int resolve_global(struct sim_warp *w, const struct sim_ins *in, uint32_t
             any |= at[l];
         }
     }
-    const struct sim_block *b =
-        any & (bytes - 1) ? NULL : sim_block_of(w->cta->cluster->worker, low, high - low + bytes);
+    return any & (bytes - 1) ? NULL : sim_block_of(w->cta->cluster->worker, low, high - low + bytes);
+}
+
+static int resolve_global(struct sim_warp *w, const struct sim_ins *in, uint32_t m, const uint64_t at[SIM_LANES],
+                          uint32_t bytes, enum sim_access access, uint8_t *out[SIM_LANES]) {
+    EACH_LANE out[l] = (uint8_t *)(uintptr_t)at[l];
+    const struct sim_block *b = sim_block_of_lanes(w, m, at, bytes);
     if (!b) {
         EACH_OF(m)
         if (sim_global_at(w, in, l, at[l], bytes, bytes, access == SIM_LOAD ? "reads" : "writes")) return -1;
@@ -113,9 +117,9 @@ static int resolve_global(struct sim_warp *w, const struct sim_ins *in, uint32_t
     return 0;
 }
 
-/* Offsets of lanes m if all lie in the warp's own CTA and are aligned: the common case, without a branch per lane. */
-static inline int own_offsets(const struct sim_warp *w, uint32_t m, const uint64_t at[SIM_LANES], uint32_t bytes,
-                              uint32_t offset[SIM_LANES]) {
+/* The common case, without a branch per lane. */
+int sim_own_offsets(const struct sim_warp *w, uint32_t m, const uint64_t at[SIM_LANES], uint32_t bytes,
+                    uint32_t offset[SIM_LANES]) {
     const uint64_t base = ((uint64_t)w->cta->rank << SIM_RANK_SHIFT) + SIM_SHARED_BASE;
     const uint64_t room = w->cta->shared_bytes, below = room >= bytes ? room - bytes + 1 : 0;
     uint64_t bad[SIM_LANES], any = 0;
@@ -132,7 +136,7 @@ static int resolve_shared(struct sim_warp *w, const struct sim_ins *in, uint32_t
                           uint32_t bytes, enum sim_access access, uint8_t *out[SIM_LANES]) {
     int races = w->cta->cluster->launch->options.races;
     uint32_t offset[SIM_LANES];
-    if (own_offsets(w, m, at, bytes, offset)) {
+    if (sim_own_offsets(w, m, at, bytes, offset)) {
         uint8_t *shared = w->cta->shared;
         EACH_LANE out[l] = shared + offset[l];
         if (races) sim_shared_touch_lanes(w, in, w->cta, m, offset, bytes, access);

@@ -112,6 +112,7 @@ uint32_t sim_source(struct sim_decoder *d, const struct ptx_operand *o, unsigned
     case PTX_REG:
         if (sim_bits(d, o) != bits) sim_refuse(d, "a source of %u bits where %u are due", sim_bits(d, o), bits);
         if (o->negated) sim_refuse(d, "a negated source");
+        sim_note(d, o->reg, 0);
         return d->reg_at[o->reg];
     case PTX_FLOAT64:
         if (bits == 32) value = narrow_float(value);
@@ -152,6 +153,7 @@ uint32_t sim_target(struct sim_decoder *d, const struct ptx_operand *o, unsigned
         return 0;
     }
     if (sim_bits(d, o) != bits) sim_refuse(d, "a result of %u bits where %u are due", sim_bits(d, o), bits);
+    sim_note(d, o->reg, 1);
     return d->reg_at[o->reg];
 }
 
@@ -165,6 +167,7 @@ void sim_address(struct sim_decoder *d, struct sim_ins *in, const struct ptx_ope
         in->wide = d->kernel->reg_bits[o->reg] == 64;
         if (!in->wide && d->kernel->reg_bits[o->reg] != 32) sim_refuse(d, "an address of too few bits");
         in->o[slot] = d->reg_at[o->reg];
+        sim_note(d, o->reg, 0);
         return;
     }
     struct ptx_operand base = {.kind = PTX_INT};
@@ -288,6 +291,33 @@ static void decode_statement(struct sim_decoder *d, struct sim_ins *in) {
     number_place(d, in);
 }
 
+static void decode_statements(struct sim_decoder *d) {
+    struct sim_program *p = d->program;
+    for (p->n_ins = 0; p->n_ins < d->kernel->n_statements && !d->failed; p->n_ins++) {
+        d->s = &d->kernel->statements[p->n_ins];
+        if (d->notes) d->notes->first[p->n_ins] = d->notes->n;
+        decode_statement(d, &p->ins[p->n_ins]);
+    }
+    if (d->notes) d->notes->first[p->n_ins] = d->notes->n;
+}
+/* The first pass learns which registers each statement reads and writes; it leaves nothing else behind. */
+static void place_registers(struct sim_decoder *d) {
+    struct sim_program *p = d->program;
+    struct sim_notes notes = {.first = calloc(d->kernel->n_statements + 1, sizeof *notes.first)};
+    if (!notes.first) abort();
+    d->notes = &notes;
+    decode_statements(d);
+    d->notes = NULL;
+    p->n_words = 0;
+    d->sink = new_words(d, 4 * SIM_LANES);
+    if (!d->failed) sim_share_places(d, &notes);
+    free(notes.of), free(notes.first);
+    memset(p->ins, 0, (d->kernel->n_statements + 1) * sizeof *p->ins);
+    p->n_list = p->n_constants = p->n_places = p->uses = 0;
+    free(d->constant_hash);
+    d->constant_hash = NULL, d->constant_room = 0;
+}
+
 struct sim_program *sim_decode(const struct ptx_module *module, const struct ptx_kernel *kernel, char *error,
                                size_t error_bytes) {
     struct sim_decoder d = {.kernel = kernel, .error = error, .error_bytes = error_bytes};
@@ -298,14 +328,10 @@ struct sim_program *sim_decode(const struct ptx_module *module, const struct ptx
     p->module = module;
     p->kernel = kernel;
     p->n_predicates = 3; /* always true, always false, where unwanted results go */
-    d.sink = new_words(&d, 4 * SIM_LANES);
     for (uint32_t i = 0; i < kernel->n_regs; i++)
-        d.reg_at[i] = kernel->reg_bits[i] == 1 ? p->n_predicates++
-                                               : new_words(&d, SIM_LANES * ((kernel->reg_bits[i] + 31u) / 32u));
-    for (p->n_ins = 0; p->n_ins < kernel->n_statements && !d.failed; p->n_ins++) {
-        d.s = &kernel->statements[p->n_ins];
-        decode_statement(&d, &p->ins[p->n_ins]);
-    }
+        if (kernel->reg_bits[i] == 1) d.reg_at[i] = p->n_predicates++;
+    place_registers(&d);
+    if (!d.failed) decode_statements(&d);
     p->ins[p->n_ins] = (struct sim_ins){.exec = sim_exec_exit, .statement = p->n_ins ? p->n_ins - 1 : 0};
     if (!d.failed && p->uses & (SIM_USES_WGMMA | SIM_USES_TCGEN05)) sim_watch_find(p);
     free(d.reg_at);

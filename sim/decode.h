@@ -11,6 +11,9 @@ struct sim_op {
     sim_exec exec;
 };
 
+struct sim_notes { /* registers that the statements name: number << 1, | 1 where written; first: by statement */
+    uint32_t *of, n, room, *first;
+};
 struct sim_decoder {
     struct sim_program *program;
     const struct ptx_kernel *kernel;
@@ -19,8 +22,9 @@ struct sim_decoder {
     uint32_t n;
     char words[160]; /* the opcode, cut at its dots */
     const char *part[24];
-    uint32_t n_parts, used; /* used: bit per part */
-    uint32_t *reg_at;       /* place of each PTX register */
+    uint32_t n_parts, used;  /* used: bit per part */
+    uint32_t *reg_at;        /* place of each PTX register */
+    struct sim_notes *notes; /* kept by the first pass over the statements; NULL in the second */
     uint32_t *constant_hash, constant_room, list_room, constants_room;
     uint32_t sink; /* where results go that nobody wants */
     char *error;
@@ -59,6 +63,10 @@ uint32_t sim_list_add(struct sim_decoder *d, uint32_t place);
 uint32_t sim_list(struct sim_decoder *d, const struct ptx_operand *o, unsigned bits, int written);
 uint64_t sim_number(struct sim_decoder *d, const struct ptx_operand *o); /* must be an integer */
 void sim_want(struct sim_decoder *d, uint32_t low, uint32_t high);       /* number of operands */
+
+/* live.c: the current statement names a register; places for all of them, of which predicates have theirs. */
+void sim_note(struct sim_decoder *d, uint32_t reg, int written);
+void sim_share_places(struct sim_decoder *d, const struct sim_notes *notes);
 
 #define W32(offset) (w->r + (offset))
 #define W64(offset) ((uint64_t *)(void *)(w->r + (offset)))

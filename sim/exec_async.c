@@ -16,6 +16,10 @@ static void perform(struct sim_warp *w, struct sim_copy *c) {
     w->cta->cluster->changes++;
     EACH_OF(c->lanes) {
         uint8_t *to = w->cta->shared + c->to[l];
+        if (c->take[l] == 16) { /* the most common size, without calls */
+            memcpy(to, (const uint8_t *)(uintptr_t)c->from[l], 16);
+            continue;
+        }
         memcpy(to, (const uint8_t *)(uintptr_t)c->from[l], c->take[l]);
         memset(to + c->take[l], 0, (size_t)c->bytes - c->take[l]);
     }
@@ -28,6 +32,21 @@ void sim_copies_step(struct sim_warp *w) {
 void sim_copies_drop(struct sim_warp *w) {
     for (uint32_t i = 0; i < w->n_copies; i++) perform(w, &w->copies[i]);
     w->n_copies = 0;
+}
+
+/* Bytes that each lane reads. */
+static int takes(struct sim_warp *w, const struct sim_ins *in, uint32_t m, uint8_t take[SIM_LANES]) {
+    memset(take, in->bytes, SIM_LANES);
+    if (in->z) EACH_OF(m) {
+            uint32_t n = W32(in->o[2])[l];
+            if (n > in->bytes) {
+                sim_find(w, in, 1u << l, SIM_F_BOUNDS, "reads %u bytes into %u", n, in->bytes);
+                return -1;
+            }
+            take[l] = (uint8_t)n;
+        }
+    if (in->y) EACH_OF(m & w->p[in->o[2]]) take[l] = 0; /* the ignore-src predicate */
+    return 0;
 }
 
 /* o[0]: destination, o[1]: source with its offset in `list`, o[2]: bytes to read, if z. */
@@ -51,26 +70,22 @@ SIM_HEAD(copy) {
         }
         struct sim_copy *c = &w->copies[w->n_copies++];
         c->in = in, c->lanes = these, c->group = group, c->done = 0, c->bytes = in->bytes, c->handed = 0;
-        EACH_OF(these) {
-            uint32_t take = in->z ? W32(in->o[2])[l] : in->bytes;
-            if (in->y && w->p[in->o[2]] >> l & 1) take = 0; /* the ignore-src predicate */
-            if (take > in->bytes) {
-                sim_find(w, in, 1u << l, SIM_F_BOUNDS, "reads %u bytes into %u", take, in->bytes);
-                return SIM_FAULT;
+        const struct sim_block *block = NULL;
+        if (takes(w, in, these, c->take)) return SIM_FAULT;
+        memcpy(c->from, from, sizeof from);
+        if (!sim_own_offsets(w, these, to, in->bytes, c->to) ||
+            !(block = sim_block_of_lanes(w, these, from, in->bytes))) { /* some lane needs a closer look */
+            EACH_OF(these) {
+                struct sim_cta *owner = sim_shared_at(w, in, l, to[l], in->bytes, in->bytes, &c->to[l]);
+                if (!owner || sim_global_at(w, in, l, from[l], c->take[l], in->bytes, "copies")) return SIM_FAULT;
+                if (owner != w->cta) {
+                    sim_find(w, in, 1u << l, SIM_F_BOUNDS, "cp.async to shared memory of another CTA");
+                    return SIM_FAULT;
+                }
             }
-            uint32_t at;
-            struct sim_cta *owner = sim_shared_at(w, in, l, to[l], in->bytes, in->bytes, &at);
-            if (!owner || sim_global_at(w, in, l, from[l], take, in->bytes, "copies")) return SIM_FAULT;
-            if (owner != w->cta) {
-                sim_find(w, in, 1u << l, SIM_F_BOUNDS, "cp.async to shared memory of another CTA");
-                return SIM_FAULT;
-            }
-            c->from[l] = from[l];
-            c->to[l] = at;
-            c->take[l] = (uint8_t)take;
         }
         if (g->options.races) sim_shared_touch_lanes(w, in, w->cta, these, c->to, in->bytes, SIM_COPY);
-        if (g->deed) sim_global_touch(w, in, these, c->from, c->take, 0, SIM_LOAD, NULL);
+        if (g->deed) sim_global_touch(w, in, these, c->from, c->take, 0, SIM_LOAD, block);
         if (g->options.policy == SIM_EAGER) perform(w, c);
     }
     return SIM_NEXT;
@@ -127,14 +142,18 @@ SIM_HEAD(commit) {
 /* Lanes m are done with copies of group < limit. */
 static void wait_below(struct sim_warp *w, const struct sim_ins *in, uint32_t m, const uint32_t limit[SIM_LANES]) {
     const struct sim_launch *g = w->cta->cluster->launch;
-    uint32_t kept = 0;
+    uint32_t kept = 0, one = limit[__builtin_ctz(m)], differ = 0;
+    EACH_LANE differ |= (limit[l] ^ one) & (0 - (m >> l & 1));
     for (uint32_t i = 0; i < w->n_copies; i++) {
         struct sim_copy *c = &w->copies[i];
         uint32_t awaited = 0;
-        EACH_OF(c->lanes & m) awaited |= (uint32_t)((int32_t)(limit[l] - c->group) > 0) << l;
+        if (!differ)
+            awaited = (int32_t)(one - c->group) > 0 ? c->lanes & m : 0;
+        else
+            EACH_OF(c->lanes & m) awaited |= (uint32_t)((int32_t)(limit[l] - c->group) > 0) << l;
         if (awaited) {
             perform(w, c);
-            if (g->options.races) EACH_OF(awaited) sim_shared_landed(w, c->in, w->cta, c->to[l], c->bytes);
+            if (g->options.races) sim_shared_landed(w, c->in, w->cta, awaited, c->to, c->bytes);
             c->lanes &= ~awaited;
         }
         if (c->lanes) {

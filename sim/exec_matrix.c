@@ -12,6 +12,18 @@ static int rows_of(struct sim_warp *w, const struct sim_ins *in, enum sim_access
     return sim_resolve(w, in, lanes, (enum ptx_space)in->space, at, 16, access, row);
 }
 
+/* out[4 g + t]: elements g of rows 2t and 2t+1. */
+static void turned_tile(uint8_t *const row[8], uint32_t out[SIM_LANES]) {
+    uint32_t first[4][8]; /* elements g of a pair of rows */
+    for (uint32_t t = 0; t < 4; t++) {
+        uint16_t low[8], high[8];
+        memcpy(low, row[2 * t], 16), memcpy(high, row[2 * t + 1], 16);
+        for (uint32_t g = 0; g < 8; g++) first[t][g] = (uint32_t)low[g] | (uint32_t)high[g] << 16;
+    }
+    for (uint32_t g = 0; g < 8; g++)
+        for (uint32_t t = 0; t < 4; t++) out[4 * g + t] = first[t][g];
+}
+
 SIM_HEAD(load_matrix) {
     uint8_t *row[SIM_LANES];
     (void)m;
@@ -23,13 +35,7 @@ SIM_HEAD(load_matrix) {
             for (uint32_t g = 0; g < 8; g++) memcpy(out + 4 * g, r[g], 16);
             continue;
         }
-        EACH_LANE {
-            uint32_t g = l / 4, t = l % 4;
-            uint16_t low, high;
-            memcpy(&low, r[2 * t] + 2 * g, 2);
-            memcpy(&high, r[2 * t + 1] + 2 * g, 2);
-            out[l] = (uint32_t)low | (uint32_t)high << 16;
-        }
+        turned_tile(r, out);
     }
     return SIM_NEXT;
 }

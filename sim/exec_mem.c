@@ -31,6 +31,18 @@ static enum sim_step load_strong(struct sim_warp *w, const struct sim_ins *in, u
     return SIM_NEXT;
 }
 
+/* One element of each lane, of type T, to registers of type R. */
+#define ELEMENTS(T, R)                                                                                                 \
+    {                                                                                                                  \
+        R *out = (R *)(void *)W32(place);                                                                              \
+        EACH_OF(m) {                                                                                                   \
+            T v;                                                                                                       \
+            memcpy(&v, from[l] + step, sizeof v);                                                                      \
+            out[l] = (R)v;                                                                                             \
+        }                                                                                                              \
+        continue;                                                                                                      \
+    }
+
 /* count elements of `bytes` each; x: bits of the registers; y: sign-extend. */
 SIM_HEAD(load) {
     uint64_t at[SIM_LANES];
@@ -39,13 +51,20 @@ SIM_HEAD(load) {
     if (sim_resolve(w, in, m, (enum ptx_space)in->space, at, (uint32_t)in->bytes * in->count, SIM_LOAD, from))
         return SIM_FAULT;
     if (in->order & SIM_SYNC_OBJECT) return load_strong(w, in, m, at, from);
+    if (in->bytes == 4 && in->x == 32 && in->count == 4) {
+        const uint32_t *list = w->list + in->list;
+        uint32_t *out[4] = {W32(list[0]), W32(list[1]), W32(list[2]), W32(list[3])}, v[4];
+        EACH_OF(m) {
+            memcpy(v, from[l], sizeof v);
+            out[0][l] = v[0], out[1][l] = v[1], out[2][l] = v[2], out[3][l] = v[3];
+        }
+        return SIM_NEXT;
+    }
     for (uint32_t i = 0; i < in->count; i++) {
         uint32_t place = w->list[in->list + i], step = i * in->bytes;
-        if (in->bytes == 4 && in->x == 32) {
-            uint32_t *out = W32(place);
-            EACH_OF(m) memcpy(&out[l], from[l] + step, 4);
-            continue;
-        }
+        if (in->bytes == 4 && in->x == 32) ELEMENTS(uint32_t, uint32_t)
+        if (in->bytes == 8 && in->x == 64) ELEMENTS(uint64_t, uint64_t)
+        if (in->bytes == 2 && in->x == 16) ELEMENTS(uint16_t, uint32_t)
         EACH_OF(m) {
             uint64_t v = 0;
             memcpy(&v, from[l] + step, in->bytes);
@@ -82,6 +101,11 @@ SIM_HEAD(store) {
     if (in->order & SIM_SYNC_OBJECT && w->cta->cluster->launch->signals) sim_sync_before(w, in, m, at, 0);
     for (uint32_t i = 0; i < in->count; i++) {
         uint32_t place = w->list[in->list + i], step = i * in->bytes;
+        if (in->bytes == 4 && in->x == 32) {
+            const uint32_t *words = W32(place);
+            EACH_OF(m) memcpy(to[l] + step, &words[l], 4);
+            continue;
+        }
         EACH_OF(m) {
             if (in->x == 64)
                 memcpy(to[l] + step, &W64(place)[l], in->bytes);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * mma.sync: D = A B + C over a warp. Products of 16-bit and tf32 numbers are exact in f32 and are added in the order of
- * k; the machine adds them in an order and precision of its own, so results agree to rounding, not bit by bit.
+ * k; the machine adds them in an order and precision of its own, so results agree to rounding, not bit by bit. With
+ * ATTNSIM_MMA=h100 sums in f32 are formed as that machine forms them, bit by bit (sum_aligned).
  *
  * Lane 4 g + t. 32-bit registers of A, rows g and g + 8 in turn, then the next columns; B likewise by columns of n:
  *   16 bits  a[i]: row g + 8 (i & 1), columns 2t, 2t+1 + 8 (i >> 1)      b[i]: rows 2t, 2t+1 + 8 i of column g
@@ -11,6 +12,7 @@
 #include "formats.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { MAX_K = 64 };
@@ -22,51 +24,94 @@ static float element(uint32_t v, enum ptx_type type) {
 
 /* ---- 16-bit operands: registers are 8x8 tiles by rows ---- */
 
-static void widen(float out[64], const uint32_t *words, int is_bf16) {
-    if (is_bf16) {
-        EACH_LANE {
-            out[2 * l] = sim_float(words[l] << 16);
-            out[2 * l + 1] = sim_float(words[l] & 0xffff0000);
-        }
-    } else {
-        EACH_LANE {
-            out[2 * l] = sim_from_f16(words[l] & 0xffff);
-            out[2 * l + 1] = sim_from_f16(words[l] >> 16);
-        }
-    }
+typedef uint32_t bits8 __attribute__((vector_size(32)));
+#if defined(__clang__)
+#define MIX(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define MIX(a, b, ...) __builtin_shuffle(a, b, (bits8){__VA_ARGS__})
+#endif
+
+static inline bits8 load8(const uint32_t *at) {
+    bits8 x;
+    memcpy(&x, at, sizeof x);
+    return x;
+}
+static inline row8 from_f16(bits8 h) { /* sim_from_f16 */
+    const bits8 body = (h & 0x7fff) << 13, special = (bits8)((h & 0x7c00) == 0x7c00);
+    const bits8 scaled = (bits8)((row8)body * sim_float(UINT32_C(239) << 23));
+    return (row8)((h & 0x8000) << 16 | (special & (body | 0x7f800000)) | (~special & scaled));
+}
+static inline row8 first_of(bits8 pairs, int is_bf16) {
+    return is_bf16 ? (row8)(pairs << 16) : from_f16(pairs & 0xffff);
+}
+static inline row8 second_of(bits8 pairs, int is_bf16) {
+    return is_bf16 ? (row8)(pairs & 0xffff0000) : from_f16(pairs >> 16);
+}
+static inline row8 load_floats(const float *at) {
+    row8 x;
+    memcpy(&x, at, sizeof x);
+    return x;
+}
+/* Two rows of C or D, each with its even columns before the odd ones, as its registers have them. */
+static inline void load_rows(struct sim_warp *w, const uint32_t *list, uint32_t g, row8 *x, row8 *y) {
+    const row8 even = load_floats(F32(list[g / 8 * 2]) + g % 8 * 4),
+               odd = load_floats(F32(list[g / 8 * 2 + 1]) + g % 8 * 4);
+    *x = MIX(even, odd, 0, 1, 2, 3, 8, 9, 10, 11), *y = MIX(even, odd, 4, 5, 6, 7, 12, 13, 14, 15);
+}
+static inline void store_rows(struct sim_warp *w, const uint32_t *list, uint32_t g, row8 x, row8 y) {
+    const row8 even = MIX(x, y, 0, 1, 2, 3, 8, 9, 10, 11), odd = MIX(x, y, 4, 5, 6, 7, 12, 13, 14, 15);
+    memcpy(F32(list[g / 8 * 2]) + g % 8 * 4, &even, sizeof even);
+    memcpy(F32(list[g / 8 * 2 + 1]) + g % 8 * 4, &odd, sizeof odd);
+}
+/* The rows of B of a tile, columns in the order of D. A vector holds an even column in its lower, the next one in its
+ * upper half. */
+static inline void rows_of(const uint32_t *b, int is_bf16, row8 rows[8]) {
+    const bits8 y0 = load8(b), y1 = load8(b + 8), y2 = load8(b + 16), y3 = load8(b + 24);
+    const bits8 a = MIX(y0, y1, 0, 8, 1, 9, 4, 12, 5, 13), c = MIX(y2, y3, 0, 8, 1, 9, 4, 12, 5, 13);
+    const bits8 e = MIX(y0, y1, 2, 10, 3, 11, 6, 14, 7, 15), f = MIX(y2, y3, 2, 10, 3, 11, 6, 14, 7, 15);
+    const bits8 pairs[4] = {MIX(a, c, 0, 1, 8, 9, 4, 5, 12, 13), MIX(a, c, 2, 3, 10, 11, 6, 7, 14, 15),
+                            MIX(e, f, 0, 1, 8, 9, 4, 5, 12, 13), MIX(e, f, 2, 3, 10, 11, 6, 7, 14, 15)};
+    for (uint32_t t = 0; t < 4; t++)
+        rows[2 * t] = first_of(pairs[t], is_bf16), rows[2 * t + 1] = second_of(pairs[t], is_bf16);
 }
 
-/* x: k / 8; y: bf16. list: d[4], a[2x], b[x], c[4]. */
+/* tiles: k / 8. list: d[4], a[2x], b[x], c[4]. Eight rows of D at a time stay in vectors; k goes up. */
+static inline __attribute__((always_inline)) void mma_16bit(struct sim_warp *w, const uint32_t *list, uint32_t tiles,
+                                                            int is_bf16) {
+    row8 wide[4][2][4], rows[16];
+    const uint32_t *c = list + 4 + 3 * tiles;
+    for (uint32_t i = 0; i < 2 * tiles; i++)
+        for (uint32_t q = 0; q < 4; q++) {
+            const bits8 pairs = load8(W32(list[4 + i]) + 8 * q);
+            wide[i][0][q] = first_of(pairs, is_bf16), wide[i][1][q] = second_of(pairs, is_bf16);
+        }
+    for (uint32_t i = 0; i < tiles; i++) rows_of(W32(list[4 + 2 * tiles + i]), is_bf16, rows + 8 * i);
+    for (uint32_t g = 0; g < 8; g += 4) {
+        row8 x0, x1, x2, x3, y0, y1, y2, y3;
+        load_rows(w, c, g, &x0, &x1), load_rows(w, c, g + 2, &x2, &x3);
+        load_rows(w, c, g + 8, &y0, &y1), load_rows(w, c, g + 10, &y2, &y3);
+        for (uint32_t i = 0; i < tiles; i++)
+            for (uint32_t k = 0; k < 8; k++) {
+                const row8 row = rows[8 * i + k];
+                const float *top = (const float *)wide[2 * i][k % 2] + 4 * g + k / 2;
+                const float *low = (const float *)wide[2 * i + 1][k % 2] + 4 * g + k / 2;
+                x0 += top[0] * row, x1 += top[4] * row, x2 += top[8] * row, x3 += top[12] * row;
+                y0 += low[0] * row, y1 += low[4] * row, y2 += low[8] * row, y3 += low[12] * row;
+            }
+        store_rows(w, list, g, x0, x1), store_rows(w, list, g + 2, x2, x3);
+        store_rows(w, list, g + 8, y0, y1), store_rows(w, list, g + 10, y2, y3);
+    }
+}
+/* x: k / 8; y: bf16 */
 SIM_HEAD(mma_16bit_f32) {
     const uint32_t *list = w->list + in->list;
-    const uint32_t tiles = in->x;
-    float a[4][64], b[2][64];
-    row8 bt[16], acc[16];
     (void)m;
-    for (uint32_t i = 0; i < 2 * tiles; i++) widen(a[i], W32(list[4 + i]), in->y);
-    for (uint32_t i = 0; i < tiles; i++) widen(b[i], W32(list[4 + 2 * tiles + i]), in->y);
-    for (uint32_t i = 0; i < tiles; i++)
-        for (uint32_t k = 0; k < 8; k++)
-            for (uint32_t n = 0; n < 8; n++) bt[8 * i + k][n] = b[i][8 * n + k];
-    const uint32_t *at = list + 4 + 3 * tiles;
-    const float *c0 = F32(at[0]), *c1 = F32(at[1]), *c2 = F32(at[2]), *c3 = F32(at[3]);
-    for (uint32_t g = 0; g < 8; g++)
-        for (uint32_t t = 0; t < 4; t++) {
-            acc[g][2 * t] = c0[4 * g + t], acc[g][2 * t + 1] = c1[4 * g + t];
-            acc[g + 8][2 * t] = c2[4 * g + t], acc[g + 8][2 * t + 1] = c3[4 * g + t];
-        }
-    for (uint32_t i = 0; i < tiles; i++)
-        for (uint32_t g = 0; g < 8; g++)
-            for (uint32_t k = 0; k < 8; k++) {
-                acc[g] += a[2 * i][8 * g + k] * bt[8 * i + k];
-                acc[g + 8] += a[2 * i + 1][8 * g + k] * bt[8 * i + k];
-            }
-    float *d0 = F32(list[0]), *d1 = F32(list[1]), *d2 = F32(list[2]), *d3 = F32(list[3]);
-    for (uint32_t g = 0; g < 8; g++)
-        for (uint32_t t = 0; t < 4; t++) {
-            d0[4 * g + t] = acc[g][2 * t], d1[4 * g + t] = acc[g][2 * t + 1];
-            d2[4 * g + t] = acc[g + 8][2 * t], d3[4 * g + t] = acc[g + 8][2 * t + 1];
-        }
+    if (in->x == 2 && in->y)
+        mma_16bit(w, list, 2, 1);
+    else if (in->x == 2)
+        mma_16bit(w, list, 2, 0);
+    else
+        mma_16bit(w, list, in->x, in->y);
     return SIM_NEXT;
 }
 
@@ -94,19 +139,22 @@ SIM_HEAD(mma_tf32) {
 
 /* ---- f64, m8n8k4 ---- */
 
-SIM_HEAD(mma_f64) {
+typedef double row4 __attribute__((vector_size(32)));
+SIM_HEAD(mma_f64) { /* rows of D in two halves; each product is fused, in the order of k */
     const uint32_t *list = w->list + in->list;
     const double *a = F64(list[2]), *b = F64(list[3]), *c[2] = {F64(list[4]), F64(list[5])};
-    double d[2][SIM_LANES];
+    double *d[2] = {F64(list[0]), F64(list[1])};
+    row4 row[4][2], acc[8][2];
     (void)m;
-    for (uint32_t i = 0; i < 2; i++) EACH_LANE {
-            const double *row = a + (l & 28), *column = b + 4 * (l % 4 * 2 + i);
-            double v = c[i][l];
-            for (uint32_t k = 0; k < 4; k++) v = fma(row[k], column[k], v);
-            d[i][l] = v;
-        }
-    memcpy(F64(list[0]), d[0], sizeof d[0]);
-    memcpy(F64(list[1]), d[1], sizeof d[1]);
+    for (uint32_t k = 0; k < 4; k++)
+        for (uint32_t n = 0; n < 8; n++) row[k][n / 4][n % 4] = b[4 * n + k];
+    for (uint32_t g = 0; g < 8; g++)
+        for (uint32_t n = 0; n < 8; n++) acc[g][n / 4][n % 4] = c[n % 2][4 * g + n / 2];
+    for (uint32_t g = 0; g < 8; g++)
+        for (uint32_t k = 0; k < 4; k++)
+            for (uint32_t h = 0; h < 2; h++) acc[g][h] += a[4 * g + k] * row[k][h];
+    for (uint32_t g = 0; g < 8; g++)
+        for (uint32_t n = 0; n < 8; n++) d[n % 2][4 * g + n / 2] = acc[g][n / 4][n % 4];
     return SIM_NEXT;
 }
 
@@ -131,6 +179,34 @@ static double value_of(const struct sim_warp *w, uint32_t place, uint32_t lane, 
     }
 }
 
+static int exponent(double x) { /* of 0: less than of any product */
+    uint64_t u;
+    memcpy(&u, &x, 8);
+    return (int)(u >> 52 & 0x7ff) - 1023;
+}
+/* c + sum a[j] b[j] as tensor cores of sm_90 form it: all terms are cut off, towards zero, two bits below the last bit
+ * that a number of f32 would have whose exponent is the largest of all terms' (of a product: the sum of its factors'),
+ * then added exactly, then cut off to f32. tests/sim/golden_h100.bin shows this in every bit of f16, bf16 and tf32. */
+static double sum_aligned(double c, const double *a, const double (*b)[8], uint32_t column, uint32_t k) {
+    enum { LAST = 23, MORE = 2, LEAST = -126 };
+    int top = exponent(c);
+    double term[MAX_K], plain = c;
+    for (uint32_t j = 0; j < k; j++) {
+        const int e = exponent(a[j]) + exponent(b[j][column]);
+        top = e > top ? e : top;
+        plain += term[j] = a[j] * b[j][column];
+    }
+    if (!isfinite(plain)) return plain;
+    if (top < -500) return 0; /* nothing but zeros */
+    const double up = ldexp(1, LAST + MORE - top);
+    int64_t cut = (int64_t)(c * up);
+    for (uint32_t j = 0; j < k; j++) cut += (int32_t)(term[j] * up);
+    const double sum = (double)cut / up;
+    const int e = exponent(sum), last = (e > LEAST ? e : LEAST) - LAST;
+    return cut ? ldexp((double)(int64_t)ldexp(sum, -last), last) : 0;
+}
+
+/* wide: sum_aligned. */
 SIM_HEAD(mma_any) {
     const uint32_t *list = w->list + in->list;
     uint32_t parts = 1u << in->x, rows = in->count, tall = rows / 8, k = in->bytes;
@@ -152,7 +228,8 @@ SIM_HEAD(mma_any) {
                    : in->type == PTX_S32 ? (double)(int32_t)W32(c[i])[l]
                    : in->type == PTX_F16 ? (double)sim_from_f16(W32(c[i / 2])[l] >> (16 * (i & 1)) & 0xffff)
                                          : (double)F32(c[i])[l];
-        for (uint32_t j = 0; j < k; j++) {
+        if (in->wide) v = sum_aligned(v, a[r], (const double(*)[8])b, column, k);
+        for (uint32_t j = 0; j < k && !in->wide; j++) {
             double term = a[r][j] * b[j][column];
             v = in->type == PTX_F64   ? fma(a[r][j], b[j][column], v)
                 : in->type == PTX_S32 ? v + term
@@ -229,6 +306,9 @@ SIM_DECODER(mma) {
     got += sim_list(d, &d->o[3], bits_c, 0);
     if (got != n_c * 1000000u + n_a * 10000u + n_b * 100u + n_c) return;
     in->exec = mma_any;
+    const char *as = getenv("ATTNSIM_MMA");
+    in->wide = as && !strcmp(as, "h100") && in->type == PTX_F32;
+    if (in->wide) return;
     if (in->x == 1 && in->type == PTX_F32 && in->y == in->z) {
         in->x = s->k / 8;
         in->y = types[t[1]].type == PTX_BF16;

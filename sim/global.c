@@ -35,6 +35,8 @@ struct who {            /* one access, and what its actor knows */
     uint8_t verdict[SLOTS];
     uint32_t own_first, n_own, calm_from, n_calm;
     uint32_t strength, lane;
+    uint64_t run_at; /* where the lane's bytes begin, if lanes behind it follow with run_bytes each */
+    uint32_t run_bytes;
     int unit, found;
 };
 
@@ -113,12 +115,13 @@ static __attribute__((noinline, cold)) void tell(struct who *q, uint64_t at, uin
         return;
     }
     uint32_t own = ACTOR(was) - q->own_first;
+    const uint32_t lane = q->lane + (q->run_bytes ? (uint32_t)(at - q->run_at) / q->run_bytes : 0);
     if (q->unit && own < q->w->cta->cluster->n_warps && SIM_TIME(was) <= q->w->known[own])
-        sim_find(q->w, q->in, 1u << q->lane, SIM_F_PROXY,
+        sim_find(q->w, q->in, 1u << lane, SIM_F_PROXY,
                  "%s offset %llu of allocation %llu through the async proxy, %s %s: no fence.proxy.async in between",
                  does, offset, number, theirs, other);
     else
-        sim_find(q->w, q->in, 1u << q->lane, SIM_F_RACE, "%s offset %llu of allocation %llu, %s %s: %s", does, offset,
+        sim_find(q->w, q->in, 1u << lane, SIM_F_RACE, "%s offset %llu of allocation %llu, %s %s: %s", does, offset,
                  number, theirs, other,
                  is_other ? "no stream, event or wait orders the two" : "nothing orders the two");
 }
@@ -162,9 +165,10 @@ struct four {
 static inline struct four four_of(const uint64_t *words, uint32_t i) {
     return (struct four){{LOAD(&words[i]), LOAD(&words[i + 1]), LOAD(&words[i + 2]), LOAD(&words[i + 3])}};
 }
-static inline int are_alike(struct four f) {
-    return !(((f.x[0] ^ f.x[1]) | (f.x[0] ^ f.x[2]) | (f.x[0] ^ f.x[3])) >> 18);
+static inline int are_alike_from(struct four f, uint32_t bit) {
+    return !(((f.x[0] ^ f.x[1]) | (f.x[0] ^ f.x[2]) | (f.x[0] ^ f.x[3])) >> bit);
 }
+static inline int are_alike(struct four f) { return are_alike_from(f, 18); } /* time and actor */
 static inline int read_four(struct who *q, struct sim_page *p, uint32_t i) {
     const uint64_t *writes = look(p, WRITES), mine = q->mine | 15;
     struct four was = {{LOAD(&p->all[WRITES])}};
@@ -187,10 +191,11 @@ static inline int read_four(struct who *q, struct sim_page *p, uint32_t i) {
 }
 static inline void read_words(struct who *q, struct sim_page *p, uint64_t at, uint32_t n, uint64_t mask) {
     const uint32_t first = (uint32_t)(at & ((1u << PAGE_SHIFT) - 1)) / 4;
-    if (n == 4 && read_four(q, p, first)) return;
     const uint64_t *writes = look(p, WRITES), mine = q->mine | mask;
     uint64_t *reads = words_of(p, READS), *more = NULL;
     for (uint32_t i = first; i < first + n; i++) {
+        while (first + n - i >= 4 && read_four(q, p, i))
+            if ((i += 4) == first + n) return;
         uint64_t was = word_of(writes, p, WRITES, i), r = LOAD(&reads[i]);
         if (clashes(q, was, mask, WRITES) && !q->found)
             tell(q, at + 4 * (uint64_t)(i - first), was, "reads", "written by");
@@ -208,11 +213,28 @@ static inline void read_words(struct who *q, struct sim_page *p, uint64_t at, ui
         }
     }
 }
+static inline int write_four(struct who *q, struct sim_page *p, uint32_t i) {
+    uint64_t *writes = words_of(p, WRITES), mine = q->mine | 15;
+    for (int slot = 0; slot < SLOTS; slot++) {
+        const uint64_t *words = slot == WRITES ? writes : look(p, slot);
+        const uint64_t all = LOAD(&p->all[slot]);
+        struct four f = {{all, all, all, all}};
+        if (words) f = four_of(words, i);
+        if (!are_alike(f)) return 0;
+        if (f.x[0] && f.x[0] >> 18 != q->id && !is_known(q, f.x[0], slot) &&
+            !(are_alike_from(f, 4) && both_strong(q, f.x[0])))
+            return 0;
+    }
+    for (uint32_t k = 0; k < 4; k++) STORE(&writes[i + k], mine);
+    return 1;
+}
 static inline void write_words(struct who *q, struct sim_page *p, uint64_t at, uint32_t n, uint64_t mask) {
     const uint32_t first = (uint32_t)(at & ((1u << PAGE_SHIFT) - 1)) / 4;
     const uint64_t *reads = look(p, READS), *more = look(p, MORE_READS);
     uint64_t *writes = words_of(p, WRITES);
     for (uint32_t i = first; i < first + n; i++) {
+        while (first + n - i >= 4 && write_four(q, p, i))
+            if ((i += 4) == first + n) return;
         uint64_t was = LOAD(&writes[i]), r = word_of(reads, p, READS, i), s = word_of(more, p, MORE_READS, i);
         if (!q->found) {
             const uint64_t word = at + 4 * (uint64_t)(i - first);
@@ -288,21 +310,50 @@ static inline struct who of_warp(struct sim_warp *w, const struct sim_ins *in, u
     return q;
 }
 
+/* Lanes that go to many lines wait for all of them at once. */
+static void fetch_ahead(const struct sim_block *b, uint32_t m, const uint64_t at[SIM_LANES]) {
+    EACH_OF(m) {
+        const uint64_t from = at[l] - b->at;
+        if (from >= b->bytes) continue;
+        __builtin_prefetch((const void *)(uintptr_t)at[l]);
+        const struct sim_page *p = __atomic_load_n(&b->pages[from >> PAGE_SHIFT], __ATOMIC_ACQUIRE);
+        const uint32_t i = (uint32_t)(at[l] & ((1u << PAGE_SHIFT) - 1)) / 4;
+        if (!p) continue;
+        for (int slot = 0; slot <= READS; slot++) {
+            const uint64_t *words = look(p, slot);
+            if (words) __builtin_prefetch(words + i, 1);
+        }
+    }
+}
+
 void sim_global_touch(struct sim_warp *w, const struct sim_ins *in, uint32_t m, const uint64_t at[SIM_LANES],
                       const uint8_t bytes[SIM_LANES], uint32_t all_bytes, enum sim_access access,
                       const struct sim_block *block) {
     struct who q = of_warp(w, in, w->actor, w->known[w->actor], in->order & SIM_STRENGTH);
     const struct sim_block *b = block;
-    for (uint32_t left = m, l; left; left &= left - 1) {
-        l = q.lane = (uint32_t)__builtin_ctz(left);
-        uint32_t n = bytes ? bytes[l] : all_bytes;
+    if (b) fetch_ahead(b, m, at);
+    for (uint32_t left = m; left;) {
+        const uint32_t l = q.lane = (uint32_t)__builtin_ctz(left), n = bytes ? bytes[l] : all_bytes;
+        uint32_t next = l + 1, size = n; /* lanes up to `next` go to the same bytes, or to those that follow */
+        left &= left - 1;
         if (!n) continue;
         if (!b || at[l] - b->at >= b->bytes) b = sim_block_of(w->cta->cluster->worker, at[l], n);
         if (!b) continue;
-        if (!((at[l] | n) & 3)) /* within a page, as it is aligned and at most 32 bytes */
-            touch_words(&q, page_of(b, at[l]), at[l], n / 4, 15, access);
-        else
+        q.run_at = at[l], q.run_bytes = 0;
+        if ((at[l] | n) & 3) {
             touch_range(&q, b, at[l], n, access);
+            continue;
+        }
+        /* within a page, as it is aligned and at most 32 bytes */
+        const uint64_t page = 1u << PAGE_SHIFT, end = (at[l] & ~(page - 1)) + page;
+        while (left >> (next & 31) & 1 && at[next] == at[l] && (!bytes || bytes[next] == n)) left &= left - 1, next++;
+        if (next == l + 1) {
+            while (left >> (next & 31) & 1 && at[next] == at[l] + size && at[next] < end &&
+                   at[next] - b->at < b->bytes && (!bytes || bytes[next] == n))
+                left &= left - 1, next++, size += n;
+            q.run_bytes = n;
+        }
+        touch_words(&q, page_of(b, at[l]), at[l], size / 4, 15, access);
     }
 }
 int sim_global_unit(struct sim_warp *w, const struct sim_ins *in, uint32_t lane, uint64_t at, uint64_t bytes,

@@ -5,6 +5,8 @@
 #include "report.h"
 #include "slab.h"
 
+#include <string.h>
+
 static uint64_t record_of(const struct sim_warp *w, const struct sim_ins *in, uint32_t touched) {
     return sim_record(w->known[w->actor], w->actor, in->statement, touched);
 }
@@ -18,7 +20,7 @@ void sim_clock_tick(struct sim_warp *w) { w->known[w->actor]++; }
 uint64_t *sim_reads_of(struct sim_cta *owner, uint32_t actor) {
     uint64_t **slot = &owner->reads[actor];
     if (!*slot) {
-        *slot = sim_slab_take((owner->shared_bytes / 4 + 1) * sizeof **slot, owner->cluster->worker->clock_base);
+        *slot = sim_slab_take(sim_reads_bytes(owner), owner->cluster->worker->clock_base);
         owner->readers[owner->n_readers++] = (uint16_t)actor;
     }
     return *slot;
@@ -75,15 +77,15 @@ static void touch_word(struct sim_warp *w, const struct sim_ins *in, struct sim_
         if (was >> SIM_SAME == mine >> SIM_SAME && !(was & (SIM_ATOMIC | SIM_PENDING)) &&
             (SIM_TOUCHED(was) & touched) && owner->lanes[word] != lane)
             tell_lane(w, in, owner, lane, word);
-        uint64_t *reads = sim_reads_of(owner, w->actor), earlier = reads[word];
+        uint64_t *reads = sim_reads_of(owner, w->actor), earlier = sim_read_at(owner, reads, word);
         if (SIM_TIME(earlier) == known[w->actor]) mine |= earlier & 0xf0; /* bytes read since the last release */
-        reads[word] = mine;
+        sim_set_read(owner, reads, word, mine);
         return;
     }
     for (uint32_t i = 0; i < owner->n_readers; i++) {
         uint32_t a = owner->readers[i];
         if (a == w->actor) continue;
-        uint64_t read = owner->reads[a][word];
+        uint64_t read = sim_read_at(owner, owner->reads[a], word);
         if (SIM_TIME(read) > known[a] && (SIM_TOUCHED(read) & touched))
             sim_tell_race(w, in, lane, word, read, "writes", "read by");
     }
@@ -127,36 +129,63 @@ static inline int nobody_reads(const struct sim_cluster *c, const uint32_t *late
     return !any;
 }
 
-/* n: words of an access, a constant in each of the callers below. */
+static inline int all_are(const uint64_t *was, uint32_t n, uint64_t record) {
+    uint64_t differ = 0;
+    for (uint32_t i = 0; i < n; i++) differ |= was[i] ^ record;
+    return !differ;
+}
+
+/* n: words of an access, a constant in each of the callers below. Lanes next to each other mostly meet records of one
+ * instruction, and one part of the memory: what was found good for one is good for the next (good, part). */
 static inline __attribute__((always_inline)) void read_words(struct sim_warp *w, const struct sim_ins *in,
                                                              struct sim_cta *owner, uint32_t m, const uint32_t *offset,
                                                              uint32_t n) {
-    uint64_t *reads = sim_reads_of(owner, w->actor), *writes = owner->writes, mine = record_of(w, in, 15);
+    uint64_t *reads = sim_reads_of(owner, w->actor), *writes = owner->writes, mine = record_of(w, in, 15), good = 0;
+    uint64_t *fours = reads + sim_words_of(owner);
     const uint32_t now = w->known[w->actor];
+    uint32_t part = UINT32_MAX;
+    EACH_OF(m) __builtin_prefetch(writes + offset[l] / 4);
     EACH_OF(m) {
         uint32_t word = offset[l] / 4;
-        latest_reads(owner, offset[l])[w->actor] = now;
-        if (!words_are_free(writes + word, n, w->known, 1) || writes[word] >> SIM_SAME == mine >> SIM_SAME) {
-            sim_shared_touch(w, in, owner, l, offset[l], 4 * n, SIM_LOAD);
-            continue;
+        if (offset[l] >> SIM_PART_SHIFT != part) {
+            part = offset[l] >> SIM_PART_SHIFT;
+            latest_reads(owner, offset[l])[w->actor] = now;
         }
-        for (uint32_t i = 0; i < n; i++) reads[word + i] = mine;
+        if (!good || !all_are(writes + word, n, good)) {
+            if (!words_are_free(writes + word, n, w->known, 1) || writes[word] >> SIM_SAME == mine >> SIM_SAME) {
+                sim_shared_touch(w, in, owner, l, offset[l], 4 * n, SIM_LOAD);
+                continue;
+            }
+            good = writes[word];
+        }
+        if (n == 4)
+            fours[word / 4] = mine;
+        else
+            for (uint32_t i = 0; i < n; i++) sim_set_read(owner, reads, word + i, mine);
     }
 }
 static inline __attribute__((always_inline)) void write_words(struct sim_warp *w, const struct sim_ins *in,
                                                               struct sim_cta *owner, uint32_t m, const uint32_t *offset,
                                                               uint32_t n, enum sim_access access) {
-    uint64_t *writes = owner->writes, mine = record_of(w, in, 15) | (access == SIM_COPY ? SIM_PENDING : 15);
+    uint64_t *writes = owner->writes, mine = record_of(w, in, 15) | (access == SIM_COPY ? SIM_PENDING : 15), good = 0;
     const uint64_t keep = access == SIM_COPY ? 15 : 0;
+    uint32_t part = UINT32_MAX;
+    int unread = 0;
+    EACH_OF(m) __builtin_prefetch(writes + offset[l] / 4, 1);
     EACH_OF(m) {
         uint32_t word = offset[l] / 4;
-        if (!words_are_free(writes + word, n, w->known, 0) ||
-            !nobody_reads(owner->cluster, latest_reads(owner, offset[l]), w->known, w->actor)) {
+        if (offset[l] >> SIM_PART_SHIFT != part) {
+            part = offset[l] >> SIM_PART_SHIFT;
+            unread = nobody_reads(owner->cluster, latest_reads(owner, offset[l]), w->known, w->actor);
+        }
+        if (!unread ||
+            ((!good || !all_are(writes + word, n, good)) && !words_are_free(writes + word, n, w->known, 0))) {
             sim_shared_touch(w, in, owner, l, offset[l], 4 * n, access);
             continue;
         }
+        good = writes[word];
         for (uint32_t i = 0; i < n; i++) writes[word + i] = mine | (writes[word + i] & keep);
-        for (uint32_t i = 0; i < n; i++) owner->lanes[word + i] = (uint8_t)l;
+        memset(owner->lanes + word, (int)l, n);
     }
 }
 
@@ -178,12 +207,15 @@ void sim_shared_touch_lanes(struct sim_warp *w, const struct sim_ins *in, struct
         EACH_OF(m) sim_shared_touch(w, in, owner, l, offset[l], bytes, access);
 }
 
-void sim_shared_landed(struct sim_warp *w, const struct sim_ins *in, struct sim_cta *owner, uint32_t offset,
-                       uint32_t bytes) {
-    for (uint32_t word = offset / 4; word <= (offset + bytes - 1) / 4; word++) {
-        uint64_t was = owner->writes[word];
-        if (!(was & SIM_PENDING) || SIM_ACTOR(was) != w->actor) continue; /* a race that was told */
-        uint32_t touched = SIM_TOUCHED(was);
-        owner->writes[word] = record_of(w, in, touched) | (was & 15) | touched;
+void sim_shared_landed(struct sim_warp *w, const struct sim_ins *in, struct sim_cta *owner, uint32_t m,
+                       const uint32_t offset[SIM_LANES], uint32_t bytes) {
+    const uint64_t mine = record_of(w, in, 0), pending = SIM_PENDING | (uint64_t)(SIM_MAX_ACTORS - 1) << SIM_SAME;
+    const uint64_t due = SIM_PENDING | (uint64_t)w->actor << SIM_SAME;
+    EACH_OF(m) {
+        uint64_t *words = owner->writes + offset[l] / 4;
+        for (uint32_t i = 0; i < bytes / 4; i++) {
+            uint64_t was = words[i], landed = mine | (was & 255) | (was >> 4 & 15);
+            words[i] = (was & pending) == due ? landed : was; /* else a race that was told */
+        }
     }
 }

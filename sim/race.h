@@ -39,11 +39,28 @@ void sim_shared_touch(struct sim_warp *w, const struct sim_ins *in, struct sim_c
 /* The same for one access of each of the lanes m, all of which lie in the CTA. */
 void sim_shared_touch_lanes(struct sim_warp *w, const struct sim_ins *in, struct sim_cta *owner, uint32_t m,
                             const uint32_t offset[SIM_LANES], uint32_t bytes, enum sim_access access);
-/* The issuer has waited for a copy that it issued at `in`: its bytes become ordinary writes of now. */
-void sim_shared_landed(struct sim_warp *w, const struct sim_ins *in, struct sim_cta *owner, uint32_t offset,
-                       uint32_t bytes);
-/* For race_async.c: an actor's records of reads; the finding about a record that is in the way. */
+/* The issuer has waited for copies that it issued at `in` for lanes m, `bytes` at offset[l] each: these become ordinary
+ * writes of now. */
+void sim_shared_landed(struct sim_warp *w, const struct sim_ins *in, struct sim_cta *owner, uint32_t m,
+                       const uint32_t offset[SIM_LANES], uint32_t bytes);
+/* An actor's records of reads: of words, then of fours of words that one access read, which stand for their words'
+ * while they are not 0. */
 uint64_t *sim_reads_of(struct sim_cta *owner, uint32_t actor);
+static inline uint32_t sim_words_of(const struct sim_cta *cta) { return (cta->shared_bytes / 16 + 1) * 4; }
+static inline size_t sim_reads_bytes(const struct sim_cta *cta) { return sim_words_of(cta) / 4 * 5 * sizeof(uint64_t); }
+static inline uint64_t sim_read_at(const struct sim_cta *owner, const uint64_t *reads, uint32_t word) {
+    uint64_t four = reads[sim_words_of(owner) + word / 4];
+    return four ? four : reads[word];
+}
+static inline void sim_set_read(const struct sim_cta *owner, uint64_t *reads, uint32_t word, uint64_t record) {
+    uint64_t *four = &reads[sim_words_of(owner) + word / 4];
+    if (*four) {
+        for (uint32_t i = 0; i < 4; i++) reads[(word & ~3u) + i] = *four;
+        *four = 0;
+    }
+    reads[word] = record;
+}
+/* For race_async.c: the finding about a record that is in the way. */
 void sim_tell_race(struct sim_warp *w, const struct sim_ins *in, uint32_t lane, uint32_t word, uint64_t other,
                    const char *mine, const char *theirs);
 void sim_tell_uninitialised(struct sim_warp *w, const struct sim_ins *in, uint32_t lane, uint32_t offset,

@@ -48,12 +48,20 @@ int sim_async_read(struct sim_warp *w, const struct sim_ins *in, struct sim_cta 
                 if ((was & 15) != 15 || was & SIM_PENDING || SIM_TIME(was) > view[SIM_ACTOR(was)]) break;
                 good = was;
             }
-            reads[word] = mine;
         }
-        if (word > last) return 0;
+        const uint32_t n_words = sim_words_of(owner);
+        if (word > last) {
+            for (word = first; word <= last;) {
+                if (word % 4 || last - word < 3)
+                    sim_set_read(owner, reads, word++, mine);
+                else
+                    reads[n_words + word / 4] = mine, word += 4;
+            }
+            return 0;
+        }
     }
     for (uint32_t word = first; word <= last; word++) {
-        uint64_t was = writes[word], earlier = reads[word];
+        uint64_t was = writes[word], earlier = sim_read_at(owner, reads, word);
         uint32_t touched = bytes_of(word, offset, bytes);
         if (!found && touched & ~(uint32_t)was) {
             found = 1;
@@ -61,7 +69,7 @@ int sim_async_read(struct sim_warp *w, const struct sim_ins *in, struct sim_cta 
         }
         if (!found && (SIM_TOUCHED(was) & touched)) found = bad_write(w, in, lane, word, was, "reads", view);
         if (SIM_TIME(earlier) == time) touched |= SIM_TOUCHED(earlier);
-        reads[word] = sim_record(time, actor, in->statement, touched);
+        sim_set_read(owner, reads, word, sim_record(time, actor, in->statement, touched));
     }
     return found;
 }
@@ -76,7 +84,7 @@ int sim_async_write(struct sim_warp *w, const struct sim_ins *in, struct sim_cta
         if (!own && !found && (SIM_TOUCHED(was) & touched)) found = bad_write(w, in, lane, word, was, "writes", view);
         for (uint32_t i = 0; i < owner->n_readers && !found; i++) {
             uint32_t a = owner->readers[i];
-            uint64_t read = owner->reads[a][word];
+            uint64_t read = sim_read_at(owner, owner->reads[a], word);
             if (a == w->actor || SIM_TIME(read) <= w->known[a] || !(SIM_TOUCHED(read) & touched)) continue;
             sim_tell_race(w, in, lane, word, read, "writes", "read by");
             found = 1;

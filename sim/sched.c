@@ -135,7 +135,7 @@ static void start_cluster(struct sim_worker *k, uint64_t number) {
         if (clear) memset(cta->latest, 0, parts_of(cta) * c->n_warps * sizeof *cta->latest);
         if (clear)
             for (uint32_t a = 0; a < c->n_actors; a++)
-                if (cta->reads[a]) memset(cta->reads[a], 0, (cta->shared_bytes / 4 + 1) * sizeof *cta->reads[a]);
+                if (cta->reads[a]) memset(cta->reads[a], 0, sim_reads_bytes(cta));
         for (uint32_t b = 0; b < SIM_BARRIERS; b++) {
             struct sim_barrier *bar = &cta->barriers[b];
             uint32_t *clock = bar->clock;

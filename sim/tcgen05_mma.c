@@ -224,6 +224,7 @@ static void read_scales(struct sim_decoder *d, struct sim_ins *in, enum kind kin
             sim_refuse(d, "the address of scales is a register in brackets");
             return;
         }
+        sim_note(d, o->reg, 0);
         sim_list_add(d, d->reg_at[o->reg]);
     }
     in->n = 2;

@@ -65,10 +65,12 @@ struct check_want {
     double *plain; /* the tester's own answer in double                                                  */
     double *half;  /* the tester's three-step answer with every step rounded to the dtype, NULL if wide  */
     double *terms; /* per row: root of the summed squares of what is added up (cancellation hides it)    */
-    double peak;   /* sparse: square of the largest of all summands, where slots of one row are one     */
-    double *noise; /* per row: size of intermediates whose rounding reaches the row                      */
-    double *score; /* per row: largest score that matters                                                */
-    uint8_t *kind; /* per row: CHECK_ROW_*                                                               */
+    double
+        *roundings; /* per row: what rounding the summands to 16 bits may add up to, in units of its relative error */
+    double peak;    /* sparse: square of the largest of all summands, where slots of one row are one     */
+    double *noise;  /* per row: size of intermediates whose rounding reaches the row                      */
+    double *score;  /* per row: largest score that matters                                                */
+    uint8_t *kind;  /* per row: CHECK_ROW_*                                                               */
 };
 
 struct check_seq {
@@ -153,7 +155,7 @@ void attn_cli_check_fold(const struct check_tensor *t, double *values, bool squa
 struct check_bound {
     bool absolute; /* lse-like: |err| <= abs * max(1, |want|, score / 16), no norms */
     double abs;
-    double tol;       /* ||err|| <= tol' * max(||want||, typical, terms) + eps * noise */
+    double tol;       /* ||err|| <= tol' * max(||want||, typical, terms, (||want|| + roundings) / 2) + eps * noise */
     double score_tol; /* tol' = tol * max(1, score / 8), or tol + score_tol * score if score_tol > 0 */
     double eps;
     double factor;   /* also max|err| <= factor * max|half - want| + 2 spacings; 0 = not asked */

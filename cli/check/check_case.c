@@ -90,10 +90,13 @@ static int make_want(struct check_case *c, int32_t role) {
     w->plain = calloc(n, sizeof *w->plain);
     w->half = half ? calloc(n, sizeof *w->half) : NULL;
     w->terms = calloc(rows, sizeof *w->terms);
+    w->roundings = calloc(rows, sizeof *w->roundings);
     w->noise = calloc(rows, sizeof *w->noise);
     w->score = calloc(rows, sizeof *w->score);
     w->kind = calloc(rows, 1);
-    return w->want && w->plain && (!half || w->half) && w->terms && w->noise && w->score && w->kind ? 0 : -1;
+    return w->want && w->plain && (!half || w->half) && w->terms && w->roundings && w->noise && w->score && w->kind
+               ? 0
+               : -1;
 }
 
 /* Backward operators and dist read what a forward has written: the plain forward's answer, rounded to the tensors'
@@ -147,7 +150,8 @@ void attn_cli_check_case_free(struct check_case *c) {
     for (int role = 0; role < ATTN_ROLE_COUNT; role++) {
         struct check_want *w = &c->want[role];
         attn_cli_check_drop(&c->t[role]);
-        free(w->want), free(w->plain), free(w->half), free(w->terms), free(w->noise), free(w->score), free(w->kind);
+        free(w->want), free(w->plain), free(w->half), free(w->terms), free(w->roundings), free(w->noise),
+            free(w->score), free(w->kind);
     }
     free(c->seq);
     free(c->text);

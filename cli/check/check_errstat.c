@@ -117,7 +117,7 @@ static void scan_row(struct scan *s, int64_t row) {
         numbers++;
     }
     if (!numbers) return;
-    double size = fmax(fmax(sqrt(refs), s->typical), w->terms[row]);
+    double norm = sqrt(refs), size = fmax(fmax(norm, s->typical), fmax(w->terms[row], (norm + w->roundings[row]) / 2));
     double noise = b->eps * w->noise[row] + b->tiny * sqrt((double)w->cols),
            bound = tolerance(b, w->score[row]) * size + noise, error = sqrt(errors);
     double ratio = worse(error, bound);

@@ -72,6 +72,11 @@ struct work {
     const struct check_case *c;
     struct line line;
     double *norm_q, *norm_k, *norm_v, *norm_o, *norm_do;
+    /* Noise of one row of dout, which all queries share, or of v, which all keys share: added up along q or k. */
+    double *along_q, *squares, *along_k; /* rows like dk's; the same without direction; one row */
+    bool one_dout, one_v;
+    double heads_alike; /* heads of a group that share rows of dout one by one, else 1 */
+    bool keys_alike;
     double scale, to_natural; /* factor that turns the caller's lse into base e */
     int32_t dtype;            /* F16 or BF16, or 0 = no half */
 };
@@ -141,6 +146,24 @@ static double log_add(double a, double b) {
     return m + log(exp(a - m) + exp(b - m));
 }
 
+/* The axis, counted from the innermost, has stride 0: its rows are one row. */
+static bool is_one_row(const struct check_case *c, int32_t role, int axis) {
+    const struct check_tensor *t = &c->t[role];
+    return t->broadcast[t->view.rank - 1 - axis];
+}
+static bool are_alike(const struct check_case *c, int32_t a, int32_t b, int axis) {
+    return is_one_row(c, a, axis) && is_one_row(c, b, axis); /* errors of what is made of both are equal */
+}
+
+/* What rounding the summands to 16 bits may add up to, in units of one's relative error: numerics.md. Summands are
+ * multiples of rows of `role`; alike: they may all be rounded the same way. */
+static double roundings(const struct check_case *c, int32_t role, double sum, double root, int64_t cols, bool alike) {
+    enum { FEW = 30 };                    /* from here on the second is below `root`, which the bound has anyway */
+    if (is_one_row(c, role, 1)) cols = 1; /* one direction */
+    const double independent = root * (1 + 4 / sqrt((double)cols)) / sqrt(3.0);
+    return alike && cols < FEW ? sum : fmin(sum, independent);
+}
+
 static double sink_at(const struct check_case *c, int64_t h) {
     return check_has(c, ATTN_SINK) ? c->t[ATTN_ROLE_SINK].val[h] : -INFINITY;
 }
@@ -204,18 +227,26 @@ static void forward_row(struct work *w, struct check_case *c, int64_t b, int64_t
     o->kind[row] = filled ? CHECK_ROW_NORMAL : CHECK_ROW_ZERO;
     if (!filled) return;
     o->score[row] = l->score;
-    double terms = 0, alike = 0;
+    double terms = 0, sum = 0;
     for (int64_t j = 0; j < l->n; j++) {
         if (l->key[j] < 0) continue;
         axpy(o->plain + row * dv, l->prob[j], c->t[ATTN_ROLE_V].val + l->key[j] * dv, dv);
         if (o->half) axpy(o->half + row * dv, l->half_prob[j], c->t[ATTN_ROLE_V].val + l->key[j] * dv, dv);
         double x = l->prob[j] * w->norm_v[l->key[j]];
-        if (isfinite(x)) terms += x * x, alike += x;
+        if (isfinite(x)) terms += x * x, sum += x;
     }
     /* Probabilities that are close to each other round alike, by up to a quarter of the row bound: see numerics.md. */
-    o->terms[row] = o->half ? fmax(sqrt(terms), alike / 3) : sqrt(terms);
+    o->terms[row] = o->half ? fmax(sqrt(terms), sum / 3) : sqrt(terms);
+    if (o->half) o->roundings[row] = roundings(c, ATTN_ROLE_V, sum, sqrt(terms), dv, w->keys_alike);
     for (int64_t x = 0; o->half && x < dv; x++)
         o->half[row * dv + x] = attn_cli_check_round(o->half[row * dv + x], w->dtype);
+}
+
+/* Its squared norm; leaves zeros. */
+static double take_square(double *x, int64_t n) {
+    double square = attn_cli_check_dot(x, x, n);
+    memset(x, 0, (size_t)n * sizeof *x);
+    return square;
 }
 
 /* One backward row: P from the given lse, then every gradient that the pair (query, key) touches. */
@@ -239,7 +270,7 @@ static void backward_row(struct work *w, struct check_case *c, int64_t b, int64_
     const double *dout = c->t[ATTN_ROLE_DOUT].val + row * dv;
     double dlse = check_has(c, ATTN_DLSE) ? c->t[ATTN_ROLE_DLSE].val[row] / w->to_natural : 0;
     double delta = attn_cli_check_dot(out, dout, dv), half_delta = attn_cli_check_round(delta, w->dtype);
-    double delta_size = w->norm_o[row] * w->norm_do[row] + fabs(dlse), terms_q = 0, noise_q = 0, pull = 0;
+    double delta_size = w->norm_o[row] * w->norm_do[row] + fabs(dlse), terms_q = 0, sum_q = 0, noise_q = 0, pull = 0;
     for (int64_t j = 0; j < l->n; j++) {
         int64_t key = l->key[j];
         if (key < 0) continue;
@@ -283,16 +314,23 @@ static void backward_row(struct work *w, struct check_case *c, int64_t b, int64_
                s = size * w->norm_q[row];
         double o = prob * w->norm_do[row];
         terms_q += a * a;
+        sum_q += fabs(a);
         noise_q += e * e;
+        if (w->one_v) axpy(w->along_k, size, k, d);
         pull += prob * w->norm_k[key] * fabs(w->scale) * l->bend[j]; /* delta's own error moves all keys together */
-        if (isfinite(f)) dk->terms[key] += f * f;
-        if (isfinite(s)) dk->noise[key] += s * s;
-        if (isfinite(o)) dvw->terms[key] += o * o;
+        if (isfinite(f)) dk->terms[key] += f * f, dk->roundings[key] += fabs(f);
+        if (isfinite(s)) *(w->one_dout ? &w->squares[key] : &dk->noise[key]) += w->heads_alike * s * s;
+        if (isfinite(s) && w->one_dout) axpy(w->along_q + key * d, size, q, d);
+        if (isfinite(o)) dvw->terms[key] += o * o, dvw->roundings[key] += o;
         dk->kind[key] = dvw->kind[key] = CHECK_ROW_NORMAL;
         dk->score[key] = fmax(dk->score[key], l->score);
         dvw->score[key] = fmax(dvw->score[key], l->score);
     }
     if (isfinite(terms_q)) dq->terms[row] = sqrt(terms_q);
+    if (isfinite(terms_q) && w->dtype)
+        dq->roundings[row] = roundings(c, ATTN_ROLE_K, sum_q, sqrt(terms_q), d, w->keys_alike);
+    const double along = w->one_v ? take_square(w->along_k, d) : 0;
+    if (isfinite(along)) noise_q = fmax(noise_q, along);
     if (isfinite(noise_q)) dq->noise[row] = sqrt(noise_q) + delta_size * pull;
     if (ds->plain && (sink > -INFINITY || isnan(lse))) {
         double part = sink == INFINITY && !isnan(lse) ? 1 : exp(sink - with_sink);
@@ -301,6 +339,15 @@ static void backward_row(struct work *w, struct check_case *c, int64_t b, int64_
         ds->terms[h] += x * x;
         ds->noise[h] += part * delta_size;
         ds->score[h] = fmax(ds->score[h], l->score);
+    }
+}
+
+/* All queries that share their row of dout are done: one summand of each key's noise. */
+static void flush_shared(struct work *w, struct check_want *dk) {
+    for (int64_t key = 0; key < dk->rows; key++) {
+        double x = take_square(w->along_q + key * dk->cols, dk->cols);
+        dk->noise[key] += isfinite(x) ? fmax(x, w->squares[key]) : w->squares[key];
+        w->squares[key] = 0;
     }
 }
 
@@ -316,12 +363,16 @@ static double *row_norms(const struct check_tensor *t) {
 }
 
 /* Sums of squares become norms, scalars without any contribution are exact zeros, sums get their rounding. */
-static void finish(struct check_case *c, int32_t dtype) {
+static void finish(struct check_case *c, int32_t dtype, bool alike) {
     static const int32_t roots[] = {ATTN_ROLE_DK, ATTN_ROLE_DV, ATTN_ROLE_DALIBI, ATTN_ROLE_DSINK};
     for (int k = 0; k < 4; k++) {
         struct check_want *o = &c->want[roots[k]];
         for (int64_t r = 0; o->plain && r < o->rows; r++) {
             o->terms[r] = sqrt(o->terms[r]);
+            if (k < 2)
+                o->roundings[r] =
+                    dtype ? roundings(c, k ? ATTN_ROLE_DOUT : ATTN_ROLE_Q, o->roundings[r], o->terms[r], o->cols, alike)
+                          : 0;
             if (k == 0) o->noise[r] = sqrt(o->noise[r]);
             if (k >= 2)
                 o->kind[r] =
@@ -378,21 +429,33 @@ int attn_cli_check_plain_dense(struct check_case *c, bool inputs_only) {
     w.norm_q = row_norms(&c->t[ATTN_ROLE_Q]), w.norm_k = row_norms(&c->t[ATTN_ROLE_K]);
     w.norm_v = row_norms(&c->t[ATTN_ROLE_V]);
     w.norm_o = row_norms(&c->t[ATTN_ROLE_OUT]), w.norm_do = row_norms(&c->t[ATTN_ROLE_DOUT]);
-    int failed = !lines || !w.line.key || !w.norm_q || !w.norm_k || !w.norm_v;
+    const struct check_want *dk = &c->want[ATTN_ROLE_DK];
+    w.squares = calloc((size_t)(dk->rows + dk->rows * dk->cols + p->dim_qk) + 1, sizeof *w.squares);
+    w.along_q = w.squares + dk->rows, w.along_k = w.along_q + dk->rows * dk->cols;
+    int failed = !lines || !w.line.key || !w.squares || !w.norm_q || !w.norm_k || !w.norm_v;
     if (!failed) {
         w.line.s = lines, w.line.rounded = lines + longest, w.line.bend = lines + 2 * longest;
         w.line.prob = lines + 3 * longest, w.line.half_prob = lines + 4 * longest;
         bool backward = check_backward(p) && !inputs_only;
         if (!inputs_only) start_kinds(c);
+        bool heads_too = backward && is_one_row(c, ATTN_ROLE_DOUT, 2);
+        w.one_dout = backward && is_one_row(c, ATTN_ROLE_DOUT, 1), w.one_v = is_one_row(c, ATTN_ROLE_V, 1);
+        w.heads_alike = heads_too && !w.one_dout ? (double)(p->heads_q / p->heads_k) : 1;
+        w.keys_alike = are_alike(c, ATTN_ROLE_K, ATTN_ROLE_V, 1);
         for (int64_t b = 0; b < p->batch; b++)
-            for (int64_t h = 0; h < p->heads_q; h++)
+            for (int64_t h = 0; h < p->heads_q; h++) {
                 for (int64_t i = 0; i < c->seq[b].sq_rows; i++)
                     if (backward)
                         backward_row(&w, c, b, h, i);
                     else
                         forward_row(&w, c, b, h, i, inputs_only);
-        if (backward) finish(c, w.dtype);
+                if (w.one_dout && (!heads_too || h + 1 == p->heads_q)) flush_shared(&w, &c->want[ATTN_ROLE_DK]);
+            }
+        if (backward)
+            finish(c, w.dtype,
+                   are_alike(c, ATTN_ROLE_Q, ATTN_ROLE_DOUT, 1) || are_alike(c, ATTN_ROLE_Q, ATTN_ROLE_DOUT, 2));
     }
-    free(lines), free(w.line.key), free(w.norm_q), free(w.norm_k), free(w.norm_v), free(w.norm_o), free(w.norm_do);
+    free(lines), free(w.line.key), free(w.squares), free(w.norm_q), free(w.norm_k), free(w.norm_v), free(w.norm_o),
+        free(w.norm_do);
     return failed ? -1 : 0;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Gradients against finite differences of the forward: <dout, F(x + hd) - F(x - hd)> + <dlse, ...> = 2h <dx, d> for
  * every differentiable input. In f64 (sparse operators: f32) with the forward of the ref kernels. Also: gradients are
- * linear in (dout, dlse), which holds in every dtype. */
+ * linear in (dout, dlse), which holds in every dtype; in f16 also where dS itself would leave the type's range. */
 #include "prop.h"
 
 #include <math.h>
@@ -130,9 +130,8 @@ static int finite_differences(struct prop_run *r) {
     return got;
 }
 
-/* Twice the incoming gradient gives twice the gradients, exactly where sums have a fixed order: a factor of 2 rounds
- * nothing. */
-static int twice(struct prop_run *r) {
+/* `factor` times the incoming gradient gives so many times the gradients. */
+static int times(struct prop_run *r, double factor, double tolerance) {
     attn_problem p = attn_cli_prop_problem(r);
     add_features(r, &p);
     const bool fixed = r->kernel->deterministic;
@@ -147,20 +146,24 @@ static int twice(struct prop_run *r) {
     for (int k = 0; !got && k < 2; k++) {
         if (!x.use[incoming[k]]) continue;
         double *d = attn_cli_prop_get(&x, incoming[k]);
-        for (int64_t i = 0; i < attn_cli_prop_count(&x, incoming[k]); i++) d[i] *= 2;
+        for (int64_t i = 0; i < attn_cli_prop_count(&x, incoming[k]); i++) d[i] *= factor;
         attn_cli_prop_put(&x, incoming[k], d);
         free(d);
     }
     if (!got) got = attn_cli_prop_execute(r, &x, NULL);
     for (int k = 0; !got && k < N_PAIRS; k++) {
-        /* dv and dkv are linear in dout as well; f16 may leave its normal range, where a factor of 2 does round */
+        /* dv and dkv are linear in dout as well; f16 may leave its normal range, where a power of 2 does round */
         if (!first[k]) continue;
         double *second = attn_cli_prop_get(&x, pairs[k].gradient);
         int64_t n = attn_cli_prop_count(&x, pairs[k].gradient),
                 cols = x.tensor[pairs[k].gradient].shape[x.tensor[pairs[k].gradient].rank - 1];
-        for (int64_t i = 0; i < n; i++) first[k][i] *= 2;
+        const bool half = x.tensor[pairs[k].gradient].dtype == ATTN_F16;
+        for (int64_t i = 0; i < n; i++) {
+            first[k][i] *= factor;
+            if (half && fabs(first[k][i]) > 6e4) first[k][i] = second[i] = 0; /* past the output's type */
+        }
         got = attn_cli_prop_rows_equal(r, attn_role_name(pairs[k].gradient), first[k], second, n / cols, cols,
-                                       attn_cli_prop_tolerance(r) / (fixed ? 16 : 1));
+                                       tolerance / (fixed && factor == 2 ? 16 : 1));
         free(second);
     }
     for (int k = 0; k < N_PAIRS; k++) free(first[k]);
@@ -168,10 +171,20 @@ static int twice(struct prop_run *r) {
     return got;
 }
 
+/* Exactly, where sums have a fixed order: a factor of 2 rounds nothing. */
+static int twice(struct prop_run *r) { return times(r, 2, attn_cli_prop_tolerance(r)); }
+/* |dS| of more than 65504; of less than 2^-14 almost everywhere. */
+static int large(struct prop_run *r) { return times(r, 0x1p9, attn_cli_prop_tolerance(r)); }
+static int small(struct prop_run *r) { return times(r, 0x1p-12, attn_cli_prop_tolerance(r)); }
+
 const struct prop attn_cli_props_grad[] = {
     {"gradients equal finite differences", ATTN_OP_SDPA_BWD, finite_differences, ATTN_F64},
     {"gradients equal finite differences", ATTN_OP_MLA_BWD, finite_differences, ATTN_F32},
     {"gradients are linear", ATTN_OP_SDPA_BWD, twice, 0},
     {"gradients are linear", ATTN_OP_MLA_BWD, twice, 0},
+    {"gradients of a large dout", ATTN_OP_SDPA_BWD, large, ATTN_F16},
+    {"gradients of a large dout", ATTN_OP_MLA_BWD, large, ATTN_F16},
+    {"gradients of a small dout", ATTN_OP_SDPA_BWD, small, ATTN_F16},
+    {"gradients of a small dout", ATTN_OP_MLA_BWD, small, ATTN_F16},
     {0},
 };

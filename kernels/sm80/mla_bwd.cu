@@ -16,11 +16,16 @@
  *                                                                        red.global.add, whole lines  <----------+
  *
  * dP's warps need P' in f32: S's warps leave it as a sum of two 16-bit numbers, the rounded one in P (where it stays,
- * unless a sink makes P = g P') and the rest in dS, where the same lane's dS replaces it.
+ * unless a sink makes P = g P') and the rest in dS, where the same lane's dS replaces it. In f16 the rest is 2^24 times
+ * as large, so that P' below 2^-14 keeps its digits.
+ *
+ * f16: dS is multiplied by a power of two that puts the largest dS of the query's tiles so far just below 2^15. dP's
+ * warps agree on it between the two halves of their work, over a barrier; when it falls, dQ follows. dKV undoes it for
+ * each tile, before P^T dO is added, dQ at the end.
  *
  * Shared memory: Q | dO | K tile | P | dS | states of the rows | where the gradients of a tile's slots go, of this tile
- * and of the next | sums of P' for dist. Bytes with 64 heads, 64 slots, D = 576:
- *   73728 + 65536 + 73728 + 8192 + 8192 + 1024 + 1024 + 512 = 231936. At the end dQ takes the place of Q.
+ * and of the next | sums of P' for dist | f16: largest dS of four warps, of two tiles. Bytes with 64 heads, 64 slots, D
+ * = 576: 73728 + 65536 + 73728 + 8192 + 8192 + 1024 + 1024 + 512 = 231936. At the end dQ takes the place of Q.
  *
  * Barriers of a tile: (1) its K tile has come, and P, dS of the tile before are read; (2) P' stands; (3) dS stands;
  * (4) K has been read by dQ: the next gather overwrites it. dKV reads no K, so it runs under that gather.
@@ -136,6 +141,8 @@ static __device__ __forceinline__ void add_parked(uint32_t base, float x[M_H][N_
             }
 }
 
+constexpr float REST_UP = 16777216.0f, REST_DOWN = 1 / REST_UP;
+
 /* Scores to P', and P' to shared memory in two parts. */
 static __device__ __forceinline__ void store_p(const struct kp_mla_bwd *p, uint32_t base, uint32_t note,
                                                float x[M_H][N_S][4]) {
@@ -160,8 +167,9 @@ static __device__ __forceinline__ void store_p(const struct kp_mla_bwd *p, uint3
                     y[e] = mask >> (2 * n + e) & 1 ? 0 : exp2_fast(__fmaf_rn(y[e], p->in.scale_log2, -lse2));
                 const uint32_t pair = pack16(TYPE, y[0], y[1]);
                 shared_store32(cell_of(base + AT_P, m, r, n), pair);
-                shared_store32(cell_of(base + AT_DS, m, r, n),
-                               pack16(TYPE, y[0] - unpack16(TYPE, pair & 0xffff), y[1] - unpack16(TYPE, pair >> 16)));
+                const float up = SCALED ? REST_UP : 1;
+                shared_store32(cell_of(base + AT_DS, m, r, n), pack16(TYPE, (y[0] - unpack16(TYPE, pair & 0xffff)) * up,
+                                                                      (y[1] - unpack16(TYPE, pair >> 16)) * up));
             }
         }
 }
@@ -193,8 +201,29 @@ static __device__ __forceinline__ void store_dist(const struct kp_mla_bwd *p, co
     to[t] = y;
 }
 
-/* dP to dS, with P' from shared memory. */
-static __device__ __forceinline__ void store_ds(const struct kp_mla_bwd *p, uint32_t base, float x[M_H][N_S][4]) {
+/* f16. AT_LARGEST: f32 of each of dP's warps; +16: the largest of the query's tiles up to an even one, to an odd one.
+ */
+static __device__ __forceinline__ int exponent_at(uint32_t base, int tile) {
+    return exponent_for(__uint_as_float(shared_load32(base + AT_LARGEST + 16 + 4 * (tile & 1))));
+}
+static __device__ __forceinline__ void leave_largest(uint32_t base, float largest) {
+#pragma unroll
+    for (int d = 1; d < 32; d *= 2) largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, d));
+    if (lane_of() == 0) shared_store32(base + AT_LARGEST + 4 * (warp_of() - SQUARE), __float_as_uint(largest));
+}
+/* How far dS goes up, once all of dP's warps have left theirs. */
+static __device__ __forceinline__ float agreed(uint32_t base, int tile) {
+    const uint32_t at = base + AT_LARGEST;
+    float largest = tile > 0 ? __uint_as_float(shared_load32(at + 16 + 4 * (tile & 1 ^ 1))) : 0;
+#pragma unroll
+    for (int w = 0; w < SQUARE; w++) largest = fmaxf(largest, __uint_as_float(shared_load32(at + 4 * w)));
+    if (thread_of() == 32 * SQUARE) shared_store32(at + 16 + 4 * (tile & 1), __float_as_uint(largest));
+    return power_of_two(exponent_for(largest));
+}
+
+/* dP to dS, with P' from shared memory. f16: it stays in x, and its largest number is left. */
+static __device__ __forceinline__ void form_ds(const struct kp_mla_bwd *p, uint32_t base, float x[M_H][N_S][4]) {
+    float largest = 0;
 #pragma unroll
     for (int m = 0; m < M_H; m++)
 #pragma unroll
@@ -209,22 +238,62 @@ static __device__ __forceinline__ void store_ds(const struct kp_mla_bwd *p, uint
                 float prob[2], y[2];
 #pragma unroll
                 for (int e = 0; e < 2; e++) {
-                    prob[e] = unpack16(TYPE, most >> 16 * e & 0xffff) + unpack16(TYPE, rest >> 16 * e & 0xffff);
+                    const float a = unpack16(TYPE, most >> 16 * e & 0xffff),
+                                b = unpack16(TYPE, rest >> 16 * e & 0xffff);
+                    prob[e] = SCALED ? __fmaf_rn(b, REST_DOWN, a) : a + b;
                     y[e] = empty ? 0 : prob[e] * p->in.scale * __fmaf_rn(g, x[m][n][2 * r + e], -shift);
                 }
-                shared_store32(at_ds, pack16(TYPE, y[0], y[1]));
+                if (SCALED) {
+                    x[m][n][2 * r] = y[0], x[m][n][2 * r + 1] = y[1];
+                    largest = fmaxf(largest, fmaxf(if_finite(fabsf(y[0])), if_finite(fabsf(y[1]))));
+                } else {
+                    shared_store32(at_ds, pack16(TYPE, y[0], y[1]));
+                }
                 if (p->in.sink) shared_store32(at_p, pack16(TYPE, empty ? 0 : g * prob[0], empty ? 0 : g * prob[1]));
             }
         }
+    if (SCALED) leave_largest(base, largest);
+}
+
+static __device__ __forceinline__ void store_scaled(uint32_t base, int tile, const float x[M_H][N_S][4]) {
+    const float up = agreed(base, tile);
+#pragma unroll
+    for (int m = 0; m < M_H; m++)
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+#pragma unroll
+            for (int n = 0; n < N_S; n++)
+                shared_store32(cell_of(base + AT_DS, m, r, n),
+                               pack16(TYPE, x[m][n][2 * r] * up, x[m][n][2 * r + 1] * up));
+}
+
+/* dQ, in units of the tile before, in those of this tile. */
+static __device__ __forceinline__ void follow(float rQ[M_H][2 * DQ_GROUPS][4], uint32_t base, int tile) {
+    const int change = tile > 0 ? exponent_at(base, tile) - exponent_at(base, tile - 1) : 0;
+    if (change == 0) return;
+    const float by = power_of_two(max(-126, min(change, 126)));
+#pragma unroll
+    for (int m = 0; m < M_H; m++)
+#pragma unroll
+        for (int n = 0; n < 2 * DQ_GROUPS; n++)
+#pragma unroll
+            for (int c = 0; c < 4; c++) rQ[m][n][c] *= by;
 }
 
 /* ------------------------------------------------------------------ dkv of a tile ------------------ */
 
+/* Sums of n products with dS of the tile without its factor. */
+static __device__ __forceinline__ void undo_factor(float *x, int n, float undo) {
+#pragma unroll
+    for (int c = 0; c < n; c++) x[c] *= undo;
+}
+
 static __device__ __forceinline__ void add_dkv(const struct kp_mla_bwd *p, const struct work *w, uint32_t base,
-                                               uint32_t note) {
+                                               uint32_t note, int tile) {
     const int lane = lane_of(), slot0 = warp_of() % SLOT_WARPS * WARP_SLOTS, group = warp_of() / SLOT_WARPS;
     const uint32_t a_lane = tile_at(P_PITCH, lane % 8 + lane / 16 * 8, slot0 / 8 + lane / 8 % 2);
     float *to = PAIRS ? (float *)p->pairs + w->item * p->in.topk * DIM : (float *)p->sum.data + w->b * p->sum.batch;
+    const float undo = SCALED ? power_of_two(-exponent_at(base, tile)) : 1;
     note += 8 * slot0;
 #pragma unroll 1
     for (int pass = 0; pass < PASSES; pass++) {
@@ -234,10 +303,15 @@ static __device__ __forceinline__ void add_dkv(const struct kp_mla_bwd *p, const
         float x[M_S * (COLS / 8) * 4];
 #pragma unroll
         for (int c = 0; c < M_S * (COLS / 8) * 4; c++) x[c] = 0;
+        if (SCALED) {
+#pragma unroll
+            for (int k = 0; k < HEADS / 16; k++) add_slots(x, COLS, base + AT_DS + a_lane, q_lane, Q_PITCH, k);
+            undo_factor(x, M_S * (COLS / 8) * 4, undo);
+        }
 #pragma unroll
         for (int k = 0; k < HEADS / 16; k++) {
             add_slots(x, COLS, base + AT_P + a_lane, o_lane, O_PITCH, k);
-            add_slots(x, COLS, base + AT_DS + a_lane, q_lane, Q_PITCH, k);
+            if (!SCALED) add_slots(x, COLS, base + AT_DS + a_lane, q_lane, Q_PITCH, k);
         }
 #pragma unroll
         for (int m = 0; m < M_S; m++)
@@ -254,6 +328,7 @@ static __device__ __forceinline__ void add_dkv(const struct kp_mla_bwd *p, const
     for (int c = 0; c < M_S * (LEFT / 8) * 4; c++) x[c] = 0;
 #pragma unroll
     for (int k = 0; k < HEADS / 16; k++) add_slots(x, LEFT, base + AT_DS + a_lane, q_lane, Q_PITCH, k);
+    if (SCALED) undo_factor(x, M_S * (LEFT / 8) * 4, undo);
 #pragma unroll
     for (int m = 0; m < M_S; m++)
 #pragma unroll
@@ -263,9 +338,9 @@ static __device__ __forceinline__ void add_dkv(const struct kp_mla_bwd *p, const
 
 /* ------------------------------------------------------------------ one work item ------------------ */
 
-/* Round dQ into the place of Q, and copy it out. */
+/* Round dQ, without its factor, into the place of Q, and copy it out. */
 static __device__ __forceinline__ void store_dq(const struct kp_mla_bwd *p, const struct work *w, uint32_t base,
-                                                const float rQ[M_H][2 * DQ_GROUPS][4]) {
+                                                float undo, const float rQ[M_H][2 * DQ_GROUPS][4]) {
     const int lane = lane_of(), head = warp_of() % HEAD_WARPS * WARP_HEADS + (lane >> 2),
               group = warp_of() / HEAD_WARPS;
 #pragma unroll
@@ -277,7 +352,7 @@ static __device__ __forceinline__ void store_dq(const struct kp_mla_bwd *p, cons
                 shared_store32(base + AT_Q +
                                    tile_at(Q_PITCH, head + 16 * m + 8 * r, 2 * (group + n / 2 * Q_WARPS) + n % 2) +
                                    4 * (lane & 3),
-                               pack16(TYPE, rQ[m][n][2 * r], rQ[m][n][2 * r + 1]));
+                               pack16(TYPE, rQ[m][n][2 * r] * undo, rQ[m][n][2 * r + 1] * undo));
     __syncthreads();
     uint16_t *to = (uint16_t *)p->dq.data + w->b * p->dq.batch + w->i * p->dq.row + w->head0 * p->dq.head;
 #pragma unroll 1
@@ -344,22 +419,30 @@ static __device__ __forceinline__ void run_item(const struct kp_mla_bwd *p, cons
                 if (p->part_dist) sum_heads(base, x);
             }
             __syncthreads(); /* 2 */
-            if (is_dp) store_ds(p, base, x);
+            if (is_dp) form_ds(p, base, x);
+            if constexpr (SCALED) {
+                __syncthreads(); /* 2, once more: dP's warps alone would do, but racecheck sees races behind that */
+                if (is_dp) store_scaled(base, tile, x);
+            }
         }
         if (p->part_dist) store_dist(p, w, base, tile);
         __syncthreads(); /* 3 */
-        if (p->dq.data) add_dq(rQ, base);
+        if (p->dq.data) {
+            if (SCALED) follow(rQ, base, tile);
+            add_dq(rQ, base);
+        }
         __syncthreads(); /* 4 */
         if (tile + 1 < n_tiles) {
             gather_tile(p, &g, base, tile + 1, rows);
             find_rows(&g, (tile + 2) * SLOTS, SLOTS, THREADS, thread_of(), rows);
         }
         copy_commit();
-        if (p->dkv.data) add_dkv(p, w, base, note);
+        if (p->dkv.data) add_dkv(p, w, base, note, tile);
     }
     copy_wait(0);
     __syncthreads();
-    if (p->dq.data) store_dq(p, w, base, rQ);
+    const float undo = SCALED && n_tiles > 0 ? power_of_two(-exponent_at(base, n_tiles - 1)) : 1;
+    if (p->dq.data) store_dq(p, w, base, undo, rQ);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, CFG_CTAS) CFG(const __grid_constant__ struct kp_mla_bwd p) {

@@ -4,6 +4,7 @@
 #ifndef ATTN_SM80_MLA_BWD_TILE_H
 #define ATTN_SM80_MLA_BWD_TILE_H
 #include "kernels/device/number.h"
+#include "kernels/device/power.h"
 #include "kernels/device/reduce.h"
 #include "kernels/sm80/mla_load.h"
 
@@ -18,19 +19,22 @@ constexpr int DQ_GROUPS = DIM / 16 / Q_WARPS;                                   
 constexpr int COLS = CFG_COLS, PASSES = DIM_V / (K_WARPS * COLS), ROPE = DIM > DIM_V ? (DIM - DIM_V) / K_WARPS : 0;
 constexpr int Q_PITCH = 2 * DIM, O_PITCH = 2 * DIM_V, P_PITCH = SLOTS > 32 ? 2 * SLOTS : 64;
 constexpr uint32_t NOWHERE = 0x80000000u; /* no offset in elements is that far from its tensor's start */
+constexpr int SCALED = TYPE == KP_F16;
 constexpr int STAGES = CFG_LINE == 128 ? 3 : CFG_LINE == 64 ? 2 : 1; /* of the transposition before a store of dkv */
 
 /* Shared memory. */
 constexpr int AT_Q = 0, AT_DOUT = AT_Q + HEADS * Q_PITCH, AT_KV = AT_DOUT + HEADS * O_PITCH,
               AT_P = AT_KV + SLOTS * Q_PITCH, AT_DS = AT_P + HEADS * P_PITCH, AT_ROWS = AT_DS + HEADS * P_PITCH,
               AT_OFFSETS = AT_ROWS + HEADS * 16, AT_DIST = AT_OFFSETS + 2 * SLOTS * 8,
-              SHARED_BYTES = AT_DIST + HEAD_WARPS * SLOTS * 4;
+              AT_LARGEST = AT_DIST + HEAD_WARPS * SLOTS * 4, SHARED_BYTES = AT_LARGEST + (SCALED ? 32 : 0);
 
 static_assert(DIM % 64 == 0 && HEADS % (16 * HEAD_WARPS) == 0 && SLOTS % (16 * SLOT_WARPS) == 0, "whole fragments");
 static_assert(DIM / 16 % Q_WARPS == 0 && DIM_V % (K_WARPS * COLS) == 0 && COLS % 32 == 0, "whole column groups");
 static_assert(ROPE % 16 == 0 && (Q_WARPS == 2 || Q_WARPS == 4), "a warp's columns pass the swizzle by XOR");
 static_assert(SLOTS % (THREADS / 8) == 0 && THREADS % 64 == 0, "whole passes of the gather");
-static_assert(SHARED_BYTES == KP_MLA_BWD_SHARED(DIM, HEADS, SLOTS, HEAD_WARPS), "the host asks for as much");
+static_assert(SHARED_BYTES == KP_MLA_BWD_SHARED(TYPE, DIM, HEADS, SLOTS, HEAD_WARPS), "the host asks for as much");
+
+static_assert(SQUARE <= 4, "a place for each warp's largest dS");
 
 static __device__ __forceinline__ int thread_of(void) { return recompute((int)threadIdx.x); }
 static __device__ __forceinline__ int lane_of(void) { return thread_of() & 31; }

@@ -19,9 +19,10 @@
  * formed
  *
  * Shared memory: K | V | Q (q_stages) | dO (o_stages) | dS^T | P^T, unless a warp keeps P for its own keys in registers
- * (P_HELD: then its dS needs no detour for dK either) | lse, shift, share: f32 of each row | flags, 64 bytes.
- * Barriers of a step: A, all copies have arrived and the last step is over; B, P and dS are written, statistics read;
- * C, only with one stage: Q and dO are read, the next may come.
+ * (P_HELD: then its dS needs no detour for dK either) | lse, shift, share: f32 of each row | flags, 128 bytes | f16:
+ * the factors of dS, powers of two that keep it within the type's range, 16 bytes. Barriers of a step: A, all
+ * copies have arrived and the last step is over; B, P and dS are written, statistics read; C, only with one stage: Q
+ * and dO are read, the next may come.
  *
  * Hidden cells have P = dS = 0, but 0 * NaN is NaN. Keys past the end are zero-filled by the copy. Keys with infinities
  * or NaN are noted and zeroed before the first step: a row that sees one has lse = NaN by itself, or the score was
@@ -34,104 +35,7 @@
 #include "kernels/sm80/sdpa_bwd_load.h"
 
 #include "kernels/sm80/sdpa_bwd_cells.h"
-
-/* ------------------------------------------------------------------ products ----------------------- */
-
-/* rX += A B^T: S^T or dP^T of the warp's part. keys: the K or V tile, rows: the Q or dO tile. */
-static __device__ __forceinline__ void cell_product(float rX[S_M][S_N][4], uint32_t keys, uint32_t rows,
-                                                    struct part part) {
-    const int lane = lane_of();
-    const uint32_t a_lane = keys + tile_at(PITCH, part.key + lane % 16, lane / 16);
-    const uint32_t b_lane = rows + tile_at(PITCH, part.row + lane % 8 + lane / 16 * 8, lane / 8 % 2);
-#pragma unroll
-    for (int k = 0; k < DIM / 16; k++) {
-        uint32_t a[S_M][4];
-#pragma unroll
-        for (int x = 0; x < S_M; x++) load_matrix4(a[x], tile_step(a_lane, PITCH, 2 * k) + x * 16 * PITCH);
-        if constexpr (S_N == 1) {
-            uint32_t b[2];
-            load_matrix2(b, tile_step(b_lane, PITCH, 2 * k));
-#pragma unroll
-            for (int x = 0; x < S_M; x++) mma_m16n8k16(TYPE, rX[x][0], a[x], b[0], b[1]);
-        }
-#pragma unroll
-        for (int n = 0; n + 1 < S_N; n += 2) {
-            uint32_t b[4];
-            load_matrix4(b, tile_step(b_lane, PITCH, 2 * k) + n * 8 * PITCH);
-#pragma unroll
-            for (int x = 0; x < S_M; x++) {
-                mma_m16n8k16(TYPE, rX[x][n], a[x], b[0], b[1]);
-                mma_m16n8k16(TYPE, rX[x][n + 1], a[x], b[2], b[3]);
-            }
-        }
-    }
-}
-
-/* rX += A B of the warp's keys and dims, 16 queries: one step of dV or dK. rows: the dO or Q tile from that query on.
- * The warp's dims are pairs of fragments, dealt in turn to the warps side by side. */
-static __device__ __forceinline__ void key_product_step(float rX[KV_M][KV_N][4], const uint32_t a[KV_M][4],
-                                                        uint32_t b_lane) {
-#pragma unroll
-    for (int n = 0; n < KV_N; n += 2) {
-        uint32_t b[4];
-        load_matrix4_trans(b, tile_step(b_lane, PITCH, n * KV_DIM_WARPS));
-#pragma unroll
-        for (int x = 0; x < KV_M; x++) {
-            mma_m16n8k16(TYPE, rX[x][n], a[x], b[0], b[1]);
-            mma_m16n8k16(TYPE, rX[x][n + 1], a[x], b[2], b[3]);
-        }
-    }
-}
-static __device__ __forceinline__ uint32_t key_product_lane(uint32_t rows) {
-    const int lane = lane_of();
-    return rows + tile_at(PITCH, lane % 16, 2 * (warp_of() / KV_KEY_WARPS) + lane / 16);
-}
-
-/* rX += of all queries; cells: the P^T or dS^T tile. */
-static __device__ __forceinline__ void key_product(float rX[KV_M][KV_N][4], uint32_t cells, uint32_t rows) {
-    const int lane = lane_of();
-    const uint32_t a_lane = cells + tile_at(S_PITCH, warp_of() % KV_KEY_WARPS * (16 * KV_M) + lane % 16, lane / 16);
-    const uint32_t b_lane = key_product_lane(rows);
-#pragma unroll
-    for (int k = 0; k < ROWS / 16; k++) {
-        uint32_t a[KV_M][4];
-#pragma unroll
-        for (int x = 0; x < KV_M; x++) load_matrix4(a[x], tile_step(a_lane, S_PITCH, 2 * k) + x * 16 * S_PITCH);
-        key_product_step(rX, a, b_lane + k * 16 * PITCH);
-    }
-}
-
-/* The warp's queries of dS^T as A operands, all keys. */
-static __device__ __forceinline__ void load_row_cells(uint32_t a[KEYS / 16][Q_M][4], uint32_t cells) {
-    const int lane = lane_of();
-    const uint32_t a_lane =
-        cells + tile_at(S_PITCH, lane % 8 + lane / 16 * 8, warp_of() % Q_ROW_WARPS * (2 * Q_M) + lane / 8 % 2);
-#pragma unroll
-    for (int k = 0; k < KEYS / 16; k++)
-#pragma unroll
-        for (int x = 0; x < Q_M; x++) load_matrix4_trans(a[k][x], tile_step(a_lane, S_PITCH, 2 * x) + k * 16 * S_PITCH);
-}
-
-/* dS K: the pair of fragments n, n + 1 of the warp's dims. */
-static __device__ __forceinline__ void row_product_pair(float rX[Q_M][2][4], const uint32_t a[KEYS / 16][Q_M][4],
-                                                        uint32_t keys, int n) {
-    const int lane = lane_of();
-    const uint32_t b_lane = keys + tile_at(PITCH, lane % 16, 2 * (warp_of() / Q_ROW_WARPS) + lane / 16);
-#pragma unroll
-    for (int x = 0; x < Q_M; x++)
-#pragma unroll
-        for (int c = 0; c < 4; c++) rX[x][0][c] = rX[x][1][c] = 0;
-#pragma unroll
-    for (int k = 0; k < KEYS / 16; k++) {
-        uint32_t b[4];
-        load_matrix4_trans(b, tile_step(b_lane, PITCH, n * Q_DIM_WARPS) + k * 16 * PITCH);
-#pragma unroll
-        for (int x = 0; x < Q_M; x++) {
-            mma_m16n8k16(TYPE, rX[x][0], a[k][x], b[0], b[1]);
-            mma_m16n8k16(TYPE, rX[x][1], a[k][x], b[2], b[3]);
-        }
-    }
-}
+#include "kernels/sm80/sdpa_bwd_products.h"
 
 /* ------------------------------------------------------------------ numbers that are not finite ---- */
 
@@ -267,6 +171,15 @@ static __device__ __forceinline__ void add_poison_held(const struct kp_sdpa_bwd 
 
 /* ------------------------------------------------------------------ steps -------------------------- */
 
+static __device__ __forceinline__ void multiply_cells(float rX[S_M][S_N][4], float by) {
+#pragma unroll
+    for (int x = 0; x < S_M; x++)
+#pragma unroll
+        for (int n = 0; n < S_N; n++)
+#pragma unroll
+            for (int c = 0; c < 4; c++) rX[x][n][c] *= by;
+}
+
 /* Rounded cells, and their way to a tile of shared memory. */
 static __device__ __forceinline__ void pack_cells(uint32_t rC[S_M][S_N][2], const float rX[S_M][S_N][4]) {
 #pragma unroll
@@ -328,14 +241,15 @@ static __device__ __forceinline__ void cells_step(const struct kp_sdpa_bwd *p, i
         for (int n = 0; n < S_N; n++)
 #pragma unroll
             for (int c = 0; c < 4; c++) rS[x][n][c] = rD[x][n][c] = 0;
-    cell_product(rS, base + K_TILE, q_tile, part);
-    if (!FULL) start_dp(base, part, rD);
-    cell_product(rD, base + V_TILE, o_tile, part);
+    score_product(rS, base, q_tile, part);
+    if (!FULL) start_dp(base, part, SCALED ? factor_at(base, 0) : 1, rD);
+    cell_product(rD, base + V_TILE, o_tile, part, 0, DIM / 16);
     if (FULL) {
         const struct work w = recall_work(base);
         const struct step s = recall_step(base, t);
         const struct bias bias = bias_of(&p->in, w.b, s.head);
-        full_cells(&p->in, base, placed(part_of(sub), &w, s), w.off, w.seq.sk, w.bad_keys, 1, &bias, rS, rD);
+        full_cells(&p->in, base, placed(part_of(sub), &w, s), w.off, w.seq.sk, w.bad_keys, 1, &bias,
+                   SCALED ? factor_at(base, 4) : 1, rS, rD);
     } else {
         plain_cells(&p->in, base, part_of(sub), rS);
 #pragma unroll
@@ -344,6 +258,7 @@ static __device__ __forceinline__ void cells_step(const struct kp_sdpa_bwd *p, i
             for (int n = 0; n < S_N; n++)
 #pragma unroll
                 for (int c = 0; c < 4; c++) rD[x][n][c] *= rS[x][n][c];
+        if (SCALED && factor_at(base, 4) != 1) multiply_cells(rD, factor_at(base, 4));
         const struct work w = recall_work(base);
         const struct step s = recall_step(base, t);
         if (w.bad_keys || !sees_all(p, &w, s.i0))
@@ -400,8 +315,8 @@ static __device__ __forceinline__ void reduce_rows(const struct kp_sdpa_bwd *p, 
 
 /* ------------------------------------------------------------------ results ------------------------ */
 
-/* A warp's rounded keys into the tile's memory. */
-static __device__ __forceinline__ void lay_down(uint32_t tile, const float rX[KV_M][KV_N][4], float scale) {
+/* A warp's rounded keys into the tile's memory. undo: a power of two. */
+static __device__ __forceinline__ void lay_down(uint32_t tile, const float rX[KV_M][KV_N][4], float undo, float scale) {
     const int key = warp_of() % KV_KEY_WARPS * (16 * KV_M) + (lane_of() >> 2);
 #pragma unroll
     for (int x = 0; x < KV_M; x++)
@@ -411,7 +326,7 @@ static __device__ __forceinline__ void lay_down(uint32_t tile, const float rX[KV
             for (int r = 0; r < 2; r++) {
                 const int chunk = 2 * (n / 2 * KV_DIM_WARPS + warp_of() / KV_KEY_WARPS) + n % 2;
                 shared_store32(tile + tile_at(PITCH, key + 16 * x + 8 * r, chunk) + 4 * (lane_of() & 3),
-                               pack16(TYPE, rX[x][n][2 * r] * scale, rX[x][n][2 * r + 1] * scale));
+                               pack16(TYPE, rX[x][n][2 * r] * undo * scale, rX[x][n][2 * r + 1] * undo * scale));
             }
 }
 
@@ -458,9 +373,16 @@ static __device__ __forceinline__ void run_tile(const struct kp_sdpa_bwd *p, str
         load_rows(p, w, &p->dout, p->in.dim_v, base + O_TILE, s);
         load_stats(p, w, base, s);
         copy_commit();
+        if constexpr (SCALED) gather_bounds(p, w, base);
         copy_wait(0);
         __syncthreads();
+        if (SCALED && threadIdx.x == 0) choose_factors(p, w, base);
         w->bad_keys = take_bad_keys(base);
+        if constexpr (V_SCALED) scale_values(base);
+    } else if constexpr (SCALED) {
+        gather_bounds(p, w, base);
+        __syncthreads();
+        if (threadIdx.x == 0) choose_factors(p, w, base);
     }
     keep_work(w, base);
     __syncthreads();
@@ -511,14 +433,16 @@ static __device__ __forceinline__ void run_tile(const struct kp_sdpa_bwd *p, str
     }
     __syncthreads(); /* K and V make room for dK and dV */
     find_work(p, (int)shared_load32(base + KEPT + 60), w);
-    lay_down(base + K_TILE, rK, p->in.scale);
-    lay_down(base + V_TILE, rV, 1);
+    lay_down(base + K_TILE, rK, SCALED ? factor_at(base, 12) : 1, p->in.scale);
+    lay_down(base + V_TILE, rV, 1, 1);
     __syncthreads();
     if (p->dk.data) store_keys(p, w, base + K_TILE, &p->dk, p->in.dim_qk);
     if (p->dv.data) store_keys(p, w, base + V_TILE, &p->dv, p->in.dim_v);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, CFG_CTAS) CFG(const __grid_constant__ struct kp_sdpa_bwd p) {
+extern "C" __global__ void __launch_bounds__(THREADS, CFG_CTAS)
+    CFG(const __grid_constant__ struct sdpa_bwd_parameters<SCALED> all) {
+    const struct kp_sdpa_bwd &p = all.bwd;
     struct work w;
     int64_t item = blockIdx.x;
     if (p.turns) { /* whoever waits for a turn waits for a CTA that has started */

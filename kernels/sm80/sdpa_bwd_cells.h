@@ -33,11 +33,12 @@ static __device__ __forceinline__ int is_bad_row(uint32_t base, int row) {
     return (int)(shared_load32(base + BAD_ROWS + 4 * (row >> 5)) >> (row & 31) & 1);
 }
 
-/* dP starts at -shift, so that the product gives dP - shift. */
-static __device__ __forceinline__ void start_dp(uint32_t base, struct part part, float rD[S_M][S_N][4]) {
+/* dP starts at -shift times the factor of V, so that the product gives dP - shift times that factor. */
+static __device__ __forceinline__ void start_dp(uint32_t base, struct part part, float factor, float rD[S_M][S_N][4]) {
 #pragma unroll
     for (int n = 0; n < S_N; n++) {
-        const float2 shift = shared_load_pair(base + SHIFT + 4 * (part.row + 8 * n + 2 * (lane_of() & 3)));
+        float2 shift = shared_load_pair(base + SHIFT + 4 * (part.row + 8 * n + 2 * (lane_of() & 3)));
+        shift.x *= factor, shift.y *= factor;
 #pragma unroll
         for (int x = 0; x < S_M; x++) rD[x][n][0] = rD[x][n][2] = -shift.x, rD[x][n][1] = rD[x][n][3] = -shift.y;
     }
@@ -96,12 +97,12 @@ static __device__ __forceinline__ struct bias bias_of(const struct kp_sdpa *p, i
     return x;
 }
 
-/* Full variants: rS raw products to P, rD = dP to dS; cleaned: for dQ and dK, with the derivative of
+/* Full variants: rS raw products to P, rD = dP to dS times `factor`; cleaned: for dQ and dK, with the derivative of
  * the softcap, from tiles in which bad keys and rows are zeroed; else for the bias, from tiles as they are. In the
  * order of the contract's five steps; hidden cells give 0 whatever their products are. */
 static __device__ __forceinline__ void full_cells(const struct kp_sdpa *p, uint32_t base, struct part part, int off,
                                                   int sk, int bad_keys, int cleaned, const struct bias *bias,
-                                                  float rS[S_M][S_N][4], float rD[S_M][S_N][4]) {
+                                                  float factor, float rS[S_M][S_N][4], float rD[S_M][S_N][4]) {
     const uint32_t span = (uint32_t)p->window_left + (uint32_t)p->window_right;
     const int t2 = 2 * (lane_of() & 3);
 #pragma unroll
@@ -124,11 +125,11 @@ static __device__ __forceinline__ void full_cells(const struct kp_sdpa *p, uint3
                                 share = e ? shares.y : shares.x;
                     int visible = place - (uint32_t)(8 * n + e) <= span && lse < PAST_END;
                     visible = visible || (place - (uint32_t)(8 * n + e) <= span && lse != lse);
-                    float s = p->scale * rS[x][n][2 * r + e], chain = 1;
+                    float s = p->scale * rS[x][n][2 * r + e], chain = factor;
                     if (p->softcap > 0) {
                         const float y = tanhf(s * p->softcap_inverse);
                         s = p->softcap * y;
-                        if (cleaned) chain = 1 - y * y;
+                        if (cleaned) chain = factor * (1 - y * y);
                     }
                     const float d = (float)(j - i - off);
                     if (p->alibi_form) s += bias->slope * (p->alibi_form == 1 ? d : -fabsf(d));

@@ -4,6 +4,7 @@
 #ifndef ATTN_SM80_SDPA_BWD_LOAD_H
 #define ATTN_SM80_SDPA_BWD_LOAD_H
 #include "kernels/device/number.h"
+#include "kernels/device/sdpa_bwd_bound.h"
 #include "kernels/device/sdpa_bwd_rows.h"
 #include "kernels/device/tile_copy.h"
 
@@ -19,14 +20,16 @@ constexpr int SUB_ROWS = ROWS / SUBS;
 constexpr int S_M = KEYS / S_KEY_WARPS / 16, S_N = SUB_ROWS / S_ROW_WARPS / 8; /* accumulator tiles of a warp */
 constexpr int KV_M = KEYS / KV_KEY_WARPS / 16, KV_N = DIM / KV_DIM_WARPS / 8;
 constexpr int Q_M = ROWS / Q_ROW_WARPS / 16, Q_N = DIM / Q_DIM_WARPS / 8;
-constexpr int Q_UNROLL = WARPS == 8 ? 1 : 2; /* pairs of columns of dQ at a time: measured */
+constexpr int SCALED = TYPE == KP_F16, V_SCALED = SCALED && !FULL;
+constexpr int S_STEPS = TYPE == KP_F16 && DIM > 128 ? 8 : DIM / 16; /* of 16 columns, of a sum of S */
+constexpr int Q_UNROLL = WARPS == 8 ? 1 : 2;                        /* pairs of columns of dQ at a time: measured */
 
 constexpr int PITCH = 2 * DIM, S_PITCH = 2 * KP_SDPA_MAX(ROWS, 32);
 constexpr int K_TILE = 0, V_TILE = KEYS * PITCH, Q_TILE = 2 * KEYS * PITCH, O_TILE = Q_TILE + Q_STAGES * ROWS * PITCH,
               DS_TILE = O_TILE + O_STAGES * ROWS * PITCH, P_TILE = DS_TILE + KEYS * S_PITCH,
               LSE = P_TILE + (P_HELD ? 0 : KEYS * S_PITCH), SHIFT = LSE + 4 * ROWS, SHARE = SHIFT + 4 * ROWS,
               POISON = LSE + 12 * ROWS, BAD_KEYS = POISON + 16, KEPT = POISON + 32, BAD_ROWS = KEPT + 64,
-              STEPS = BAD_ROWS + 16;
+              STEPS = BAD_ROWS + 16, FACTORS = STEPS + 16;
 
 static_assert(KEYS <= 128 && ROWS <= 128, "flags hold 128 keys and rows");
 static_assert(S_KEY_WARPS * S_ROW_WARPS <= WARPS && (S_N % 2 == 0 || S_N == 1), "scores: shares of whole fragments");
@@ -131,6 +134,73 @@ static __device__ __forceinline__ int sees_all(const struct kp_sdpa_bwd *p, cons
     const int at_min = i0 + w->off, at_max = min(i0 + ROWS, w->seq.sq) - 1 + w->off;
     return w->j0 + KEYS <= w->seq.sk && w->j0 + KEYS - 1 <= at_min + p->in.window_right &&
            w->j0 >= at_max - p->in.window_left;
+}
+
+/* ------------------------------------------------------------------ factors of f16 ----------------- */
+
+/* FACTORS, 4 words. In plain variants a part of dS's factor comes with V, whose tile is multiplied by 2^b once, b = 0
+ * to 15: it serves dP alone, and loses no bit on the way up. The rest is 1 unless the bound is far from ordinary.
+ *
+ *   +0 2^b     +4 the rest     +8 2^b in f16, twice     +12 what undoes them for dK and dQ */
+static __device__ __forceinline__ float factor_at(uint32_t base, int at) {
+    return __uint_as_float(shared_load32(base + FACTORS + at));
+}
+
+/* All threads, while copies are under way: the maxima of each warp's share of the bounds, to the place of dS. */
+static __device__ __forceinline__ void gather_bounds(const struct kp_sdpa_bwd *p, const struct work *w, uint32_t base) {
+    const struct kp_sdpa_bwd_scaled *s = scaled_of(p);
+    const int group = p->in.heads_q / p->in.heads_k, row_tiles = (w->seq.sq + ROWS - 1) / ROWS;
+    const int key_tiles = (w->seq.sk + ROWS - 1) / ROWS;
+    const int64_t head = (int64_t)w->b * p->in.heads_k + w->head_k;
+    const float2 *rows = (const float2 *)s->row_bounds + head * group * p->row_tiles;
+    const float *keys = (const float *)s->key_bounds + head * s->bound_tiles;
+    float dout = 0, shift = 0, v = 0;
+#pragma unroll 4
+    for (int x = thread_of(); x < group * row_tiles; x += THREADS) {
+        const float2 y = rows[(int64_t)(x / row_tiles) * p->row_tiles + x % row_tiles];
+        dout = fmaxf(dout, y.x), shift = fmaxf(shift, y.y);
+    }
+#pragma unroll 4
+    for (int x = thread_of(); x < key_tiles; x += THREADS) v = fmaxf(v, keys[x]);
+#pragma unroll
+    for (int d = 1; d < 32; d *= 2) {
+        dout = fmaxf(dout, __shfl_xor_sync(~0u, dout, d));
+        shift = fmaxf(shift, __shfl_xor_sync(~0u, shift, d));
+        v = fmaxf(v, __shfl_xor_sync(~0u, v, d));
+    }
+    if (lane_of() == 0)
+        shared_store128(base + DS_TILE + 16 * warp_of(),
+                        make_uint4(__float_as_uint(dout), __float_as_uint(shift), __float_as_uint(v), 0));
+}
+
+/* One thread, after a barrier. */
+static __device__ __forceinline__ void choose_factors(const struct kp_sdpa_bwd *p, const struct work *w,
+                                                      uint32_t base) {
+    float dout = 0, shift = 0, v = 0;
+#pragma unroll 1
+    for (int x = 0; x < WARPS; x++) {
+        const uint4 y = shared_load128(base + DS_TILE + 16 * x);
+        dout = fmaxf(dout, __uint_as_float(y.x)), shift = fmaxf(shift, __uint_as_float(y.y));
+        v = fmaxf(v, __uint_as_float(y.z));
+    }
+    const int k = exponent_for(sqrtf(dout * v) + shift);
+    const int b = V_SCALED ? max(0, min(min(k, 15), exponent_for(sqrtf(v)))) : 0;
+    shared_store128(base + FACTORS, make_uint4(__float_as_uint(power_of_two(b)), __float_as_uint(power_of_two(k - b)),
+                                               (uint32_t)(15 + b) * 0x04000400u, __float_as_uint(power_of_two(-k))));
+    if (w->key_tile == 0) /* all of the head have the same */
+        ((float *)scaled_of(p)->undo)[(int64_t)w->b * p->in.heads_k + w->head_k] = power_of_two(-k);
+}
+
+/* All threads, between barriers: V times its factor. */
+static __device__ __forceinline__ void scale_values(uint32_t base) {
+    const uint32_t by = shared_load32(base + FACTORS + 8);
+    if (by == 0x3c003c00u) return;
+#pragma unroll 2
+    for (int x = thread_of(); x < KEYS * (DIM / 8); x += THREADS) {
+        const uint4 v = shared_load128(base + V_TILE + 16 * x);
+        shared_store128(base + V_TILE + 16 * x, make_uint4(multiply_f16x2(v.x, by), multiply_f16x2(v.y, by),
+                                                           multiply_f16x2(v.z, by), multiply_f16x2(v.w, by)));
+    }
 }
 
 /* ------------------------------------------------------------------ loads -------------------------- */

@@ -107,8 +107,8 @@ static __device__ __forceinline__ void settle_copies(int pending) {
     async_fence();
 }
 
-/* Group g is there, all but the latest `pending` being so. PAIRS: told while groups further on are still being asked for,
- * BEHIND them; with additions to memory on the way back, waiting would hold the others up. */
+/* Group g is there, all but the latest `pending` being so. PAIRS: told while groups further on are still being asked
+ * for, BEHIND them; with additions to memory on the way back, waiting would hold the others up. */
 constexpr int BEHIND = 2;
 static __device__ __forceinline__ void tell_group(uint32_t shared, int g, int pending) {
     settle_copies(pending);

@@ -2,7 +2,7 @@
  * Sparse MLA backward on Hopper, a second schedule of the work of mla_bwd_wgmma.cu (formulas, items, tiles there): two
  * warpgroups that do everything in step, so that each product is as large as registers allow and a tile has no chain of
  * hand-overs. CTAS = 2: an item is 128 heads, 64 in each CTA of a cluster, and dKV of both is summed before it goes to
- * memory, of some slices (PARTLY, mla_bwd_partly_wgmma.h) or all of it (SUMMED, mla_bwd_summed_wgmma.h).
+ * memory, of most slices (PARTLY, mla_bwd_partly_wgmma.h) or all of it (SUMMED, mla_bwd_summed_wgmma.h).
  * Deterministic: dKV of a slot is stored, not added (mla_bwd_rows_wgmma.h).
  *
  *   producer     q, dout --> Q, dO (slice x when dKV has let go of the last item's)     kv rows by index --> K
@@ -30,7 +30,7 @@
  *   STAGE_OPEN           the other CTA's: 8 warps, P and dS being read --> 0, 1
  *   STAGE_FULL [w][y]    4 warps, and the bytes that the other CTA sends --> w
  *   STAGE_LAST           SUMMED: the same for the fifth filling of w = 0, which is slice 8's --> 1
- *   STAGE_FREE [w][y]    the other CTA's 4 warps: read, may be filled again --> w. PARTLY: y = 0 alone
+ *   STAGE_FREE [w][y]    the other CTA's 4 warps: read, may be filled again --> w
  *   named 1, 2           a warpgroup: its item, sums of P' for dist
  *   named 4              producers: their item
  *   named 5, 6           0, 1: scores and dP are exchanged; P and dS are written
@@ -151,7 +151,7 @@ static __device__ __forceinline__ void gradients(uint32_t shared, float a[16], c
         return;
     }
 #endif
-    if (PARTLY) {
+    if constexpr (PARTLY) {
         float other[16];
         do_units<W, 0>(shared, a, other, t, to, n, last);
         return;
@@ -227,9 +227,9 @@ template <int W> static __device__ __forceinline__ void consume(const struct kp_
             named_sync(6, 256);
             uint32_t rest[8];
             load_other<W>(shared, rest);
+            add_dq<W>(shared, q, rope, rest, 1 - W); /* the next loads take their time under it */
             load_turned(t.probs, shared + P_AT);
             load_turned(t.ds, shared + DS_AT);
-            add_dq<W>(shared, q, rope, rest, 1 - W);
             t.o = slice_desc(shared + DOUT_AT, SLICE);
             t.q = slice_desc(shared + Q_AT, SLICE);
             begin_places<W>(p, &to, &t, shared, shared + SUMS_AT + 16 * W, i, parity & 1);
@@ -238,7 +238,7 @@ template <int W> static __device__ __forceinline__ void consume(const struct kp_
             wgmma_wait(2);
             __syncwarp(); /* P and dS are read by all lanes */
             if (lane_of() == 0) {
-                if (PARTLY) expect_stage(shared, W);
+                if (PARTLY) expect_unit(shared, W, 0), expect_unit(shared, W, 1);
                 if (SUMMED) expect_for_rows(shared, W);
                 mbar_arrive(shared + K_FREE + 16 * W);
                 if (CTAS == 2)

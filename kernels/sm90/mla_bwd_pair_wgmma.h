@@ -29,11 +29,6 @@ static __device__ __forceinline__ void init_pair(uint32_t shared) {
     }
 }
 
-/* One stage of f32 in the place of P or dS. */
-static __device__ __forceinline__ uint32_t stage_of(uint32_t shared, uint32_t w) {
-    return shared + P_AT + w * SLICE + (uint32_t)(warp_of() * 2048 + lane_of() * 16);
-}
-
 /* The mbarrier of the i-th filling of the stages of w, and its phase in tile n. The fifth has its own: warpgroup 1
  * waits for it, and not for those before, whose phases it could not tell from each other. */
 static __device__ __forceinline__ uint32_t full_of(uint32_t shared, uint32_t w, uint32_t i) {
@@ -43,9 +38,4 @@ static __device__ __forceinline__ uint32_t phase_of(uint32_t n, uint32_t i) { re
 
 /* One lane: this CTA's mbarrier at `at` has a fellow in the other. */
 static __device__ __forceinline__ void tell_other(uint32_t at) { cluster_arrive(cluster_address(at, rank_of() ^ 1)); }
-
-/* One lane: the warp's part of the first filling, in f32, is expected. */
-static __device__ __forceinline__ void expect_stage(uint32_t shared, uint32_t w) {
-    mbar_expect(full_of(shared, w, 0), 32 * 64);
-}
 #endif

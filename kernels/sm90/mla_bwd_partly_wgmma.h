@@ -1,90 +1,109 @@
 /* SPDX-License-Identifier: MIT
- * Part of mla_bwd_even_wgmma.cu, CTAS = 2: pairs that sum two of each warpgroup's slices of dKV over the heads of both
- * CTAs, and add the others to memory each for itself. What memory takes and what a pair can exchange are two limits,
- * and this stays below both.
+ * Part of mla_bwd_even_wgmma.cu, CTAS = 2: pairs that sum all slices of dKV but slice 8 over the heads of both CTAs
+ * before they add them to memory. What leaves a multiprocessor is the limit of these kernels, so the sums that a CTA
+ * sends to the other are rounded to bf16, as P and dS were before (docs/numerics.md); all additions are f32. 81,920
+ * bytes of additions and 32,768 of messages a tile; with messages in f32 it is 147,456 however many slices are
+ * exchanged.
  *
- * Of an exchanged slice a CTA sends 32 columns to a stage of the other (mla_bwd_pair_wgmma.h), which lies in the place
- * of P (w = 0) or dS (w = 1) and is filled twice a tile, and adds the other 32 with what it has received. A tile of a
- * warpgroup is nine units of 64 slots x 32 columns, in this order, so that what is received is there when it is
- * wanted and a stage is free when it is filled (slice 4: its half of slice 8, which D = 512 has not):
- *   send slice 0 | slice 1, two halves | take slice 0 | slice 2, two halves | send slice 3 | half of 8 | take slice 3
+ * Of an exchanged slice a CTA sends 32 columns to a stage of the other and adds the other 32 with what it has received.
+ * A stage is 64 slots x 32 columns, 4 KiB; a warpgroup has two in the place of P (w = 0) or dS (w = 1), each filled
+ * twice a tile. Nine units of 64 slots x 32 columns, so ordered that another lies between a filling and its reading and
+ * between that and the next filling:
+ *   send 0 | send 1 | take 0 | take 1 | send 2 | send 3 | half of slice 8 | take 2 | take 3     (D = 512: no slice 8)
  */
 #ifndef ATTN_SM90_MLA_BWD_PARTLY_WGMMA_H
 #define ATTN_SM90_MLA_BWD_PARTLY_WGMMA_H
 #include "kernels/sm90/mla_bwd_pair_wgmma.h"
 
+static_assert(!PARTLY || TYPE == KP_BF16, "f16 has more digits than the messages");
+
 enum { ADD, SEND, TAKE };
 struct unit {
     int what;
-    uint32_t slice, half; /* of the warpgroup's; half of an exchanged slice: 1, the own one, 0, the other's */
+    uint32_t slice; /* of the warpgroup's; 4: slice 8 */
 };
 constexpr int UNITS = SLICES > 8 ? 9 : 8;
 static __device__ __forceinline__ constexpr struct unit unit_of(int k) {
-    const struct unit all[] = {{SEND, 0, 0}, {ADD, 1, 0},  {ADD, 1, 1}, {TAKE, 0, 1}, {ADD, 2, 0},
-                               {ADD, 2, 1},  {SEND, 3, 0}, {ADD, 4, 0}, {TAKE, 3, 1}};
-    return all[k == 7 && SLICES == 8 ? 8 : k];
+    const struct unit all[] = {{SEND, 0}, {SEND, 1}, {TAKE, 0}, {TAKE, 1}, {SEND, 2},
+                               {SEND, 3}, {ADD, 4},  {TAKE, 2}, {TAKE, 3}};
+    return all[k > 5 && SLICES == 8 ? k + 1 : k];
 }
-/* The slice of a unit, and its columns of 32. mine: this CTA's half of exchanged slices. */
+/* The slice of a unit, and which 32 of its columns. mine: this CTA's half of exchanged slices. */
 static __device__ __forceinline__ constexpr uint32_t slice_at(uint32_t w, int k) {
     return unit_of(k).slice == 4 ? 8 : slice_of(2 * unit_of(k).slice + w);
 }
 static __device__ __forceinline__ uint32_t half_at(uint32_t w, int k, uint32_t mine) {
-    const struct unit u = unit_of(k);
-    return u.slice == 4 ? w : u.what == ADD ? u.half : mine ^ u.half ^ 1;
+    return unit_of(k).what == ADD ? w : unit_of(k).what == TAKE ? mine : mine ^ 1;
 }
+
+/* Stage i & 1 of w, of which the i-th filling of a tile is sent for slice i. */
+static __device__ __forceinline__ uint32_t unit_stage(uint32_t shared, uint32_t w, uint32_t i) {
+    return shared + P_AT + w * SLICE + (i & 1) * 4096 + (uint32_t)(warp_of() * 1024 + lane_of() * 16);
+}
+/* One lane: the warp's part of the i-th filling is expected. */
+static __device__ __forceinline__ void expect_unit(uint32_t shared, uint32_t w, uint32_t i) {
+    mbar_expect(shared + STAGE_FULL + number_of(w, i & 1), 32 * 32);
+}
+/* The i-th filling of the other CTA's stages of W. */
+template <int W>
+static __device__ __forceinline__ void send_unit(uint32_t shared, const float a[16], uint32_t n, uint32_t i) {
+    const uint32_t bar = (uint32_t)recompute((int)shared) + STAGE_FULL + number_of(W, i & 1);
+    const uint32_t there = cluster_address(bar, rank_of() ^ 1);
+    if (i != 1) /* the first filling waits for both stages */
+        mbar_wait_cluster(shared + (i ? STAGE_FREE + number_of(W, i & 1) : STAGE_OPEN),
+                          (uint32_t)recompute((int)n) & 1);
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        float word[4];
+#pragma unroll
+        for (int e = 0; e < 4; e++) word[e] = __uint_as_float(pack16(TYPE, a[8 * k + 2 * e], a[8 * k + 2 * e + 1]));
+        cluster_send4(cluster_address(unit_stage(shared, W, i) + k * 512, rank_of() ^ 1), word, there);
+    }
+}
+/* b += the i-th filling. */
+template <int W> static __device__ __forceinline__ void take_unit(uint32_t shared, float b[16], uint32_t i) {
+    mbar_wait_cluster(shared + STAGE_FULL + number_of(W, i & 1), i >> 1);
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        const uint4 y = shared_load128(unit_stage(shared, W, i) + k * 512);
+        const uint32_t word[4] = {y.x, y.y, y.z, y.w};
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            b[8 * k + 2 * e] += __uint_as_float(word[e] << 16);
+            b[8 * k + 2 * e + 1] += __uint_as_float(word[e] & 0xffff0000u);
+        }
+    }
+    __syncwarp();
+    if (lane_of()) return;
+    if (i < 2) {
+        expect_unit(shared, W, i + 2);
+        tell_other((uint32_t)recompute((int)shared) + STAGE_FREE + number_of(W, i));
+    }
+    if (i == 3) mbar_arrive(shared + PD_FREE);
+}
+
 static __device__ __forceinline__ void start_unit(float d[16], const struct tile *t, uint32_t w, int k, uint32_t mine) {
     if (slice_at(w, k) == 8)
         multiply<1>(d, t, 8, half_at(w, k, mine));
     else
         multiply<0>(d, t, slice_at(w, k), half_at(w, k, mine));
 }
-
-/* The j-th filling of a tile of the other CTA's stage of W, and of this one's. */
-template <int W>
-static __device__ __forceinline__ void send_unit(uint32_t shared, const float a[16], uint32_t n, uint32_t j) {
-    const uint32_t bar = (uint32_t)recompute((int)shared) + STAGE_FULL + number_of(W, 0);
-    const uint32_t there = cluster_address(bar, rank_of() ^ 1);
-    mbar_wait_cluster(shared + (j ? STAGE_FREE + number_of(W, 0) : STAGE_OPEN), (uint32_t)recompute((int)n) & 1);
-#pragma unroll
-    for (int k = 0; k < 4; k++)
-        cluster_send4(cluster_address(stage_of(shared, W) + k * 512, rank_of() ^ 1), a + 4 * k, there);
-}
-template <int W> static __device__ __forceinline__ void take_unit(uint32_t shared, float b[16], uint32_t j) {
-    mbar_wait_cluster(shared + STAGE_FULL + number_of(W, 0), j);
-#pragma unroll
-    for (int k = 0; k < 4; k++) {
-        const uint4 y = shared_load128(stage_of(shared, W) + k * 512);
-        b[4 * k] += __uint_as_float(y.x), b[4 * k + 1] += __uint_as_float(y.y);
-        b[4 * k + 2] += __uint_as_float(y.z), b[4 * k + 3] += __uint_as_float(y.w);
-    }
-    __syncwarp();
-    if (lane_of()) return;
-    if (j) {
-        mbar_arrive(shared + PD_FREE);
-    } else {
-        mbar_expect(shared + STAGE_FULL + number_of(W, 0), 32 * 64);
-        tell_other((uint32_t)recompute((int)shared) + STAGE_FREE + number_of(W, 0));
-    }
-}
-
+/* Unit K, whose products, in a, have been started. */
 template <int W, int K>
-static __device__ __forceinline__ void do_unit(uint32_t shared, float a[16], float b[16], const struct tile *t,
-                                               const struct places *to, uint32_t n, int last) {
+static __device__ __forceinline__ void do_units(uint32_t shared, float a[16], float b[16], const struct tile *t,
+                                                const struct places *to, uint32_t n, int last) {
     constexpr uint32_t x = slice_at(W, K);
     const uint32_t mine = rank_of();
     if (K + 1 < UNITS) start_unit(b, t, W, K + 1, mine);
     wgmma_wait(K + 1 < UNITS ? 1 : 0);
     wgmma_hold(a, 16);
-    constexpr int whole = x == 8 || (unit_of(K).what == ADD ? unit_of(K).half == 1 : unit_of(K).what == TAKE);
-    if (whole && last && lane_of() == 0) mbar_arrive(shared + Q_FREE + 8 * x);
-    if (unit_of(K).what == SEND) return send_unit<W>(shared, a, n, unit_of(K).slice != 0);
-    if (unit_of(K).what == TAKE) take_unit<W>(shared, a, unit_of(K).slice != 0);
-    add_places(a, to, 64 * x + 32 * half_at(W, K, mine));
-}
-template <int W, int K>
-static __device__ __forceinline__ void do_units(uint32_t shared, float a[16], float b[16], const struct tile *t,
-                                                const struct places *to, uint32_t n, int last) {
-    do_unit<W, K>(shared, a, b, t, to, n, last);
+    if (unit_of(K).what != SEND && last && lane_of() == 0) mbar_arrive(shared + Q_FREE + 8 * x);
+    if (unit_of(K).what == SEND) {
+        send_unit<W>(shared, a, n, unit_of(K).slice);
+    } else {
+        if (unit_of(K).what == TAKE) take_unit<W>(shared, a, unit_of(K).slice);
+        add_places(a, to, 64 * x + 32 * half_at(W, K, mine));
+    }
     if constexpr (K + 1 < UNITS) do_units<W, K + 1>(shared, b, a, t, to, n, last);
 }
 #endif

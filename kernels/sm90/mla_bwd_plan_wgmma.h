@@ -10,8 +10,8 @@
 constexpr int TYPE = CFG_DTYPE, D = CFG_DIM, PAIRS = CFG_DETERMINISTIC, CTAS = CFG_CTAS, EVEN = CFG_EVEN;
 static_assert(D == 576 || D == 512, "the slices of a key row");
 static_assert(CTAS == 1 || EVEN, "pairs of CTAs have the even form");
-/* Pairs that add to memory exchange a part of their slices (mla_bwd_partly_wgmma.h), those that store rows all, in 16
- * bits (mla_bwd_summed_wgmma.h). */
+/* Pairs that add to memory exchange most slices (mla_bwd_partly_wgmma.h), those that store rows all
+ * (mla_bwd_summed_wgmma.h), both in 16 bits. */
 constexpr int PARTLY = CTAS == 2 && !PAIRS, SUMMED = CTAS == 2 && PAIRS;
 constexpr int SLICES = D / 64, V_SLICES = KP_MLA_DIM_V / 64;
 /* Threads that gather, and how many 16-byte chunks of a slice each has. */

@@ -5,11 +5,17 @@
  * In a tile of rows x dim, element (((warp N + n) M + m) 4 + c) 32 + lane, M = rows / row_warps / 16, N = dim /
  * dim_warps / 8, lane = 4 g + t, is of row R (warp % row_warps) + 16 m + 8 (c / 2) + g, R = 16 M, and column 16 (n / 2
  * * dim_warps + warp / row_warps) + 8 (n % 2) + 2 t + c % 2. Eight columns of a row are therefore two runs of four
- * numbers. A warp takes 8 rows g and 4 such runs of columns: it reads whole lines and writes 64 bytes of each row. */
+ * numbers. A warp takes 8 rows g and 4 such runs of columns: it reads whole lines and writes 64 bytes of each row. The
+ * factor of dS (f16) is undone here. */
 #include "kernels/device/number.h"
+#include "kernels/device/sdpa_bwd_bound.h"
 #include "kernels/device/sdpa_bwd_rows.h"
 
-constexpr int THREADS = CFG_THREADS;
+constexpr int THREADS = CFG_THREADS, SCALED = CFG_SCALED;
+
+static __device__ __forceinline__ float4 times(float4 x, float y) {
+    return make_float4(x.x * y, x.y * y, x.z * y, x.w * y);
+}
 
 static __device__ __forceinline__ void store_chunk(const struct kp_sdpa_bwd *p, uint16_t *to, int left, float4 even,
                                                    float4 odd) {
@@ -27,7 +33,9 @@ static __device__ __forceinline__ void store_chunk(const struct kp_sdpa_bwd *p, 
         if (e < left) to[e] = (uint16_t)(word[e / 2] >> (e % 2 * 16));
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) CFG(const __grid_constant__ struct kp_sdpa_bwd p) {
+extern "C" __global__ void __launch_bounds__(THREADS)
+    CFG(const __grid_constant__ struct sdpa_bwd_parameters<SCALED> all) {
+    const struct kp_sdpa_bwd &p = all.bwd;
     const int64_t tiles = (int64_t)p.in.batch * p.in.heads_q * p.row_tiles;
     const int n_tiles = p.dim / p.dim_warps / 8; /* N */
     const int g = (int)threadIdx.x % 32 / 4;
@@ -37,6 +45,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) CFG(const __grid_constant_
         const struct sequence s = sequence_of(&p.in, b);
         if (i0 >= s.rows) continue;
         const float *from = (const float *)p.dq_sum + (h * p.stat_rows + first_stat_row(&p, &s, b) + i0) * p.dim;
+        const int group = SCALED ? p.in.heads_q / p.in.heads_k : 1;
+        const float undo = SCALED ? ((const float *)scaled_of(&p)->undo)[(int64_t)b * p.in.heads_k + h / group] : 1;
         uint16_t *to = (uint16_t *)p.dq.data + b * p.dq.batch + h * p.dq.head + (s.q0 + i0) * p.dq.row;
         for (int x = (int)threadIdx.x / 32; x < p.rows / 8 * (p.dim / 32); x += THREADS / 32) {
             const int r = x % (p.rows / 8), row = 8 * r + g;               /* 8 rows */
@@ -50,6 +60,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) CFG(const __grid_constant_
             if (i0 + row < s.sq) {
                 const float *at = from + (((warp * n_tiles + n) * (band / 16) + m) * 4 + c) * 32 + 4 * g;
                 even = *(const float4 *)at, odd = *(const float4 *)(at + 32);
+                if (SCALED) even = times(even, undo), odd = times(odd, undo);
             }
             store_chunk(&p, to + row * p.dq.row + 8 * chunk, left, even, odd);
         }

@@ -1,20 +1,39 @@
 /* SPDX-License-Identifier: MIT
  * Dense backward, before the main kernel: statistics of every query row, and zeroes where dQ is summed and where turns
- * are counted. 16-bit types, every chip. One CTA owns a tile of rows of a head; a group of lanes owns a row.
+ * are counted. 16-bit types, every chip. One CTA owns a tile of rows of a head; a group of lanes owns a row. f16:
+ * bounds of dS, too, for which more tiles stand for rows of V.
  *
  *   D = sum_c out dout     g = 1 / (1 + exp(sink - lse)), 1 without a sink or if lse includes it
  *   shift = g D - dlse     dsink_row = -p_sink D (+ p_sink dlse if lse includes the sink)
  *
  * With P' = exp(s - lse): P = g P' and dS = P' (g dP - shift). An empty row (lse = +inf or -inf) gets lse = +inf,
- * shift = 0 and is not read further; a row past its sequence gets PAST_END. No shared memory. */
+ * shift = 0 and is not read further; a row past its sequence gets PAST_END. Shared memory: none, or 64 bytes. */
 #include "kernels/device/number.h"
+#include "kernels/device/sdpa_bwd_bound.h"
 #include "kernels/device/sdpa_bwd_rows.h"
 
-constexpr int THREADS = CFG_THREADS;
+constexpr int THREADS = CFG_THREADS, SCALED = CFG_SCALED;
 
-/* Sum of products of 8 elements of two rows, as far as there are `n`. */
+/* Largest numbers of a tile: ||dout row||^2 (or of V) and |shift|. */
+struct most {
+    float squares, shift;
+};
+
+/* Sum of the squares of 8 elements. */
+static __device__ __forceinline__ float squares_of(uint4 a, int type) {
+    const uint32_t word[4] = {a.x, a.y, a.z, a.w};
+    float sum = 0;
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+        const float lo = unpack16(type, word[e] & 0xffff), hi = unpack16(type, word[e] >> 16);
+        sum += lo * lo + hi * hi;
+    }
+    return sum;
+}
+
+/* Sum of products of 8 elements of two rows, as far as there are `n`; `squares`: of y, added up. */
 static __device__ __forceinline__ float dot_chunk(const struct kp_view *x, const struct kp_view *y, int64_t x_at,
-                                                  int64_t y_at, int n) {
+                                                  int64_t y_at, int n, float *squares) {
     const uint16_t *a = (const uint16_t *)x->data + x_at, *b = (const uint16_t *)y->data + y_at;
     float sum = 0;
     if (x->chunk == 16 && y->chunk == 16 && n >= 8) {
@@ -24,11 +43,14 @@ static __device__ __forceinline__ float dot_chunk(const struct kp_view *x, const
         for (int e = 0; e < 4; e++)
             sum += unpack16(x->dtype, p[e] & 0xffff) * unpack16(x->dtype, q[e] & 0xffff) +
                    unpack16(x->dtype, p[e] >> 16) * unpack16(x->dtype, q[e] >> 16);
+        if (SCALED) *squares += squares_of(v, KP_F16);
         return sum;
     }
 #pragma unroll
-    for (int e = 0; e < 8; e++)
+    for (int e = 0; e < 8; e++) {
         if (e < n) sum += unpack16(x->dtype, a[e]) * unpack16(x->dtype, b[e]);
+        if (SCALED && e < n) *squares += unpack16(x->dtype, b[e]) * unpack16(x->dtype, b[e]);
+    }
     return sum;
 }
 
@@ -38,17 +60,22 @@ static __device__ __forceinline__ float row_number(const struct kp_view *v, int 
 
 /* `lanes` lanes side by side, lane `c` of them; only lane 0 stores. */
 static __device__ __forceinline__ void prepare_row(const struct kp_sdpa_bwd *p, const struct sequence *s, int b, int h,
-                                                   int i, int64_t at, int lanes, int c) {
+                                                   int i, int64_t at, int lanes, int c, struct most *most) {
     const int inside = i < s->sq;
     const int64_t row = s->q0 + i;
     const float given = inside ? row_number(&p->lse, b, h, row) : INF;
     const int alive = inside && fabsf(given) != INF;
-    float dot = 0;
+    float dot = 0, squares = 0;
     if (alive)
-        for (int x = 8 * c; x < p->in.dim_v; x += 8 * lanes)
+        for (int x = 8 * c; x < p->in.dim_v; x += 8 * lanes) {
             dot += dot_chunk(&p->out, &p->dout, b * p->out.batch + h * p->out.head + row * p->out.row + x,
-                             b * p->dout.batch + h * p->dout.head + row * p->dout.row + x, p->in.dim_v - x);
+                             b * p->dout.batch + h * p->dout.head + row * p->dout.row + x, p->in.dim_v - x, &squares);
+        }
     for (int d = 1; d < lanes; d *= 2) dot += __shfl_xor_sync(~0u, dot, d);
+    if (SCALED) {
+        for (int d = 1; d < lanes; d *= 2) squares += __shfl_xor_sync(~0u, squares, d);
+        most->squares = fmaxf(most->squares, if_finite(squares));
+    }
     if (c != 0) return;
 
     const int base2 = (p->in.flags & KP_LSE_BASE_2) != 0, includes = (p->in.flags & KP_LSE_WITH_SINK) != 0;
@@ -59,15 +86,80 @@ static __device__ __forceinline__ void prepare_row(const struct kp_sdpa_bwd *p, 
     const float p_sink = includes ? expf(sink - natural) : 1 / (1 + expf(natural - sink));
     const float lse = p->stat_log2 ? (base2 ? given : given * LOG2E) : natural;
     ((float *)p->stat_lse)[at] = !inside ? PAST_END : alive ? lse : INF;
-    ((float *)p->stat_shift)[at] = alive ? share * dot - dlse : 0;
+    const float shift = alive ? share * dot - dlse : 0;
+    ((float *)p->stat_shift)[at] = shift;
+    if (SCALED) most->shift = fmaxf(most->shift, if_finite(fabsf(shift)));
     if (p->stat_g) ((float *)p->stat_g)[at] = alive ? share : 1;
     if (p->dsink_row) ((float *)p->dsink_row)[at] = alive && p->in.sink ? p_sink * ((includes ? dlse : 0) - dot) : 0;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) CFG(const __grid_constant__ struct kp_sdpa_bwd p) {
+/* All threads: the largest numbers of the CTA. */
+static __device__ __forceinline__ struct most cta_most(struct most x, struct most *share) {
+#pragma unroll
+    for (int d = 1; d < 32; d *= 2) {
+        x.squares = fmaxf(x.squares, __shfl_xor_sync(~0u, x.squares, d));
+        x.shift = fmaxf(x.shift, __shfl_xor_sync(~0u, x.shift, d));
+    }
+    __syncthreads(); /* the last ones have been read */
+    if (threadIdx.x % 32 == 0) share[threadIdx.x / 32] = x;
+    __syncthreads();
+#pragma unroll
+    for (int w = 0; w < THREADS / 32; w++)
+        x.squares = fmaxf(x.squares, share[w].squares), x.shift = fmaxf(x.shift, share[w].shift);
+    return x;
+}
+
+/* Tile x of the keys: its longest row of V. Loads of two rows a lane are under way at once where 16 bytes of each lane
+ * are a row. */
+static __device__ __forceinline__ void bound_keys(const struct kp_sdpa_bwd *p, int64_t x, int lanes,
+                                                  struct most *share) {
+    const struct kp_sdpa_bwd_scaled *scaled = scaled_of(p);
+    const struct kp_view *v = &p->in.v;
+    const int j0 = (int)(x % scaled->bound_tiles) * p->rows, lane = (int)threadIdx.x % 32;
+    const int h = (int)(x / scaled->bound_tiles % p->in.heads_k), b = (int)(x / scaled->bound_tiles / p->in.heads_k);
+    const struct sequence s = sequence_of(&p->in, b);
+    const int whole = v->chunk == 16 && p->in.dim_v == 8 * lanes, step = THREADS / lanes, c0 = 8 * (lane % lanes);
+    if (j0 >= s.sk) return; /* nobody asks */
+    struct most most = {0, 0};
+    const int64_t head = b * v->batch + h * v->head;
+    for (int r0 = (int)threadIdx.x / 32 * (32 / lanes); r0 < p->rows; r0 += 2 * step) {
+        float squares[2] = {0, 0};
+        int64_t at[2];
+#pragma unroll
+        for (int u = 0; u < 2; u++) at[u] = head + (s.k0 + min(j0 + r0 + u * step + lane / lanes, s.sk - 1)) * v->row;
+        if (whole) {
+            uint4 row[2];
+#pragma unroll
+            for (int u = 0; u < 2; u++) row[u] = *(const uint4 *)((const uint16_t *)v->data + at[u] + c0);
+#pragma unroll
+            for (int u = 0; u < 2; u++) squares[u] = squares_of(row[u], KP_F16);
+        } else {
+            for (int c = c0; c < p->in.dim_v; c += 8 * lanes)
+#pragma unroll
+                for (int u = 0; u < 2; u++) dot_chunk(v, v, at[u] + c, at[u] + c, p->in.dim_v - c, &squares[u]);
+        }
+#pragma unroll
+        for (int u = 0; u < 2; u++) {
+            for (int d = 1; d < lanes; d *= 2) squares[u] += __shfl_xor_sync(~0u, squares[u], d);
+            most.squares = fmaxf(most.squares, if_finite(squares[u]));
+        }
+    }
+    most = cta_most(most, share);
+    if (threadIdx.x == 0) ((float *)scaled->key_bounds)[x] = most.squares;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    CFG(const __grid_constant__ struct sdpa_bwd_parameters<SCALED> all) {
+    const struct kp_sdpa_bwd &p = all.bwd;
     const int64_t tiles = (int64_t)p.in.batch * p.in.heads_q * p.row_tiles;
     int lanes = 1;
     while (lanes < 32 && 8 * lanes < p.in.dim_v) lanes *= 2;
+    __shared__ struct most share[SCALED ? THREADS / 32 : 1];
+    if constexpr (SCALED) {
+        const int64_t key_tiles = (int64_t)p.in.batch * p.in.heads_k * scaled_of(&p)->bound_tiles;
+        for (int64_t x = (int64_t)blockIdx.x - tiles; x < key_tiles; x += gridDim.x)
+            if (x >= 0) bound_keys(&p, x, lanes, share);
+    }
     int32_t *turns = (int32_t *)p.turns;     /* of tiles, then the ticket */
     const int log2_rows = __ffs(p.rows) - 1; /* a power of two */
     if (turns && blockIdx.x == 0 && threadIdx.x == 0) turns[p.in.heads_q * p.stat_rows >> log2_rows] = 0;
@@ -75,6 +167,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) CFG(const __grid_constant_
         const int i0 = (int)(tile % p.row_tiles) * p.rows, h = (int)(tile / p.row_tiles % p.in.heads_q);
         const int b = (int)(tile / p.row_tiles / p.in.heads_q);
         const struct sequence s = sequence_of(&p.in, b);
+        struct most most = {0, 0};
+        if constexpr (SCALED) { /* of heads that no main CTA comes to */
+            const int group = p.in.heads_q / p.in.heads_k;
+            if (i0 == 0 && h % group == 0 && threadIdx.x == 0)
+                ((float *)scaled_of(&p)->undo)[(int64_t)b * p.in.heads_k + h / group] = 1;
+        }
         if (i0 >= s.sq) continue; /* no main CTA comes here */
         const int64_t at = h * p.stat_rows + first_stat_row(&p, &s, b) + i0;
         if (turns && threadIdx.x == 0) turns[at >> log2_rows] = 0;
@@ -85,7 +183,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) CFG(const __grid_constant_
         const int lane = (int)threadIdx.x % 32; /* a warp whose rows end early repeats the last one */
         for (int r0 = (int)threadIdx.x / 32 * (32 / lanes); r0 < p.rows; r0 += THREADS / lanes) {
             const int r = min(r0 + lane / lanes, p.rows - 1);
-            prepare_row(&p, &s, b, h, i0 + r, at + r, lanes, lane % lanes);
+            prepare_row(&p, &s, b, h, i0 + r, at + r, lanes, lane % lanes, &most);
+        }
+        if constexpr (SCALED) {
+            most = cta_most(most, share);
+            if (threadIdx.x == 0) ((float2 *)scaled_of(&p)->row_bounds)[tile] = make_float2(most.squares, most.shift);
         }
     }
 }

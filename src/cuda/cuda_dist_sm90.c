@@ -74,11 +74,12 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
         .z = 1,
         .threads = KP_MLA_FWD_SM90_THREADS,
         .shared_bytes = (uint32_t)KP_DIST_SM90_SHARED(c->dim, c->halves)};
-    attn_status status = attn_cuda_launch(dev, attn_cuda_variant_find(c->symbol), &grid, &kp, sizeof kp, args->stream);
+    attn_status status =
+        attn_cuda_launch(dev, attn_cuda_variant_of(dev, c->symbol), &grid, &kp, sizeof kp, args->stream);
     if (status || p->dist_norm != ATTN_DIST_L1) return status;
     grid =
         (struct attn_cuda_grid){.x = (uint32_t)lesser((kp.items + 3) / 4, INT32_MAX), .y = 1, .z = 1, .threads = 128};
-    return attn_cuda_launch(dev, attn_cuda_variant_find(norm_symbol), &grid, &kp, sizeof kp, args->stream);
+    return attn_cuda_launch(dev, attn_cuda_variant_of(dev, norm_symbol), &grid, &kp, sizeof kp, args->stream);
 }
 
 #define VARIANT(tail, source, ...)                                                                                     \

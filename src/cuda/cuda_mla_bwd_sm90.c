@@ -47,9 +47,9 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
 /* Seconds of a tile at D = 576, measured on an H100 (docs/kernels/mla_bwd_sm90.md): with sums that the second-level
  * cache holds, and with larger ones, whose slots come in order. */
 static double tile_time(const struct kp_mla_bwd_sm90_config *c, int large) {
-    if (c->deterministic) return c->even ? 11.3e-6 : 18e-6;
+    if (c->deterministic) return !c->even ? 18e-6 : c->ctas == 2 ? 8.6e-6 : 10.5e-6;
     if (!c->even) return large ? 9e-6 : 8.1e-6;
-    if (c->ctas == 2) return large ? 7.4e-6 : 7.05e-6;
+    if (c->ctas == 2) return large ? 6.8e-6 : 6.35e-6;
     return large ? 7.5e-6 : c->dtype == KP_F16 ? 7.3e-6 : 6.95e-6;
 }
 

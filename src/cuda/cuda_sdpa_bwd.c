@@ -8,13 +8,24 @@
 #include <inttypes.h>
 
 enum { MAX_LENGTH = ATTN_CUDA_MAX_LENGTH };
-static const char prepare_symbol[] = "attn_sdpa_bwd_smxx_prepare", convert_symbol[] = "attn_sdpa_bwd_smxx_convert",
-                  sums_symbol[] = "attn_sdpa_bwd_smxx_sums", bias_bf16[] = "attn_sdpa_bwd_bias_sm80_bf16",
-                  bias_f16[] = "attn_sdpa_bwd_bias_sm80_f16";
+static const char sums_symbol[] = "attn_sdpa_bwd_smxx_sums";
+
+/* What differs with the type: f16 has a factor for dS, made of bounds that prepare finds, undone by convert too. */
+struct steps_of_type {
+    const char *prepare, *convert, *bias;
+    size_t params_bytes; /* of prepare, main and convert */
+    int scaled;
+};
+static const struct steps_of_type *steps_of(const attn_problem *p) {
+    static const struct steps_of_type bf16 = {"attn_sdpa_bwd_smxx_prepare", "attn_sdpa_bwd_smxx_convert",
+                                              "attn_sdpa_bwd_bias_sm80_bf16", sizeof(struct kp_sdpa_bwd), 0};
+    static const struct steps_of_type f16 = {"attn_sdpa_bwd_smxx_prepare_f16", "attn_sdpa_bwd_smxx_convert_f16",
+                                             "attn_sdpa_bwd_bias_sm80_f16", sizeof(struct kp_sdpa_bwd_scaled), 1};
+    return p->dtype == ATTN_F16 ? &f16 : &bf16;
+}
 
 static int64_t lesser(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t blocks(int64_t n, int64_t size) { return (n + size - 1) / size; }
-static const char *bias_symbol(const attn_problem *p) { return p->dtype == ATTN_BF16 ? bias_bf16 : bias_f16; }
 
 static int wants_bias(const attn_problem *p) { return attn_core_has(p, ATTN_GRAD_MASK | ATTN_GRAD_ALIBI); }
 static int wants_sums(const attn_problem *p) { return attn_core_has(p, ATTN_GRAD_SINK | ATTN_GRAD_ALIBI); }
@@ -22,9 +33,10 @@ static int wants_sums(const attn_problem *p) { return attn_core_has(p, ATTN_GRAD
 /* How a problem is dealt to CTAs, and where in the workspace what lies: a function of problem and device alone. */
 struct geometry {
     int64_t key_tiles, row_tiles, bias_tiles, section, items;
+    int64_t bound_tiles; /* of keys, of the rows' tile height: struct kp_sdpa_bwd_scaled */
     int64_t stat_rows;
     struct {
-        int64_t lse, shift, share, dsink, dalibi, dq, turns, turns_bytes, end;
+        int64_t lse, shift, share, dsink, dalibi, dq, turns, turns_bytes, row_bounds, key_bounds, undo, end;
     } at;
 };
 
@@ -61,6 +73,11 @@ static struct geometry lay_out(const struct attn_kernel *k, const struct attn_cu
     g.at.turns_bytes = k->deterministic ? (rows / c->rows + 1) * 4 : 0;
     g.at.turns = take(end, g.at.turns_bytes / 4);
     g.at.dq = take(end, rows * c->dim);
+    if (!steps_of(p)->scaled) return g;
+    g.bound_tiles = blocks(p->seq_k, c->rows);
+    g.at.row_bounds = take(end, 2 * p->batch * p->heads_q * g.row_tiles);
+    g.at.key_bounds = take(end, heads * g.bound_tiles);
+    g.at.undo = take(end, heads);
     return g;
 }
 
@@ -86,9 +103,10 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
     }
     if (attn_cuda_sdpa_refuse(p, c->dim, c->dim, why) || refuse_features(c, p, why) ||
         attn_cuda_refuse_image(dev, c->symbol, KP_SDPA_BWD_SHARED_BYTES(*c), why) ||
-        attn_cuda_refuse_image(dev, prepare_symbol, 0, why) || attn_cuda_refuse_image(dev, convert_symbol, 0, why) ||
+        attn_cuda_refuse_image(dev, steps_of(p)->prepare, 0, why) ||
+        attn_cuda_refuse_image(dev, steps_of(p)->convert, 0, why) ||
         (wants_sums(p) && attn_cuda_refuse_image(dev, sums_symbol, 0, why)) ||
-        (wants_bias(p) && attn_cuda_refuse_image(dev, bias_symbol(p), KP_SDPA_BWD_BIAS_SHARED_BYTES, why)))
+        (wants_bias(p) && attn_cuda_refuse_image(dev, steps_of(p)->bias, KP_SDPA_BWD_BIAS_SHARED_BYTES, why)))
         return 0;
     /* below 2^28 each, and rows of the workspace are far fewer than 2^62 */
     const int64_t items = p->batch * p->heads_k * blocks(p->seq_k, c->keys);
@@ -139,10 +157,10 @@ static attn_status prepare(const struct attn_kernel *k, struct attn_core_device 
         int wanted;
     } images[] = {
         {c->symbol, KP_SDPA_BWD_SHARED_BYTES(*c), 1},
-        {prepare_symbol, 0, 1},
-        {convert_symbol, 0, 1},
+        {steps_of(p)->prepare, 0, 1},
+        {steps_of(p)->convert, 0, 1},
         {sums_symbol, 1024, wants_sums(p)},
-        {bias_symbol(p), KP_SDPA_BWD_BIAS_SHARED_BYTES, wants_bias(p)},
+        {steps_of(p)->bias, KP_SDPA_BWD_BIAS_SHARED_BYTES, wants_bias(p)},
     };
     attn_status status = ATTN_OK;
     for (size_t i = 0; i < sizeof images / sizeof *images && !status; i++)
@@ -156,7 +174,7 @@ static attn_status prepare(const struct attn_kernel *k, struct attn_core_device 
 /* A launch without its tensors: the plan's note. Grids that depend on which gradients are asked for are 0. */
 enum { PREPARE, MAIN, CONVERT, BIAS, SUMS, STEPS };
 struct note {
-    struct kp_sdpa_bwd kp;
+    struct kp_sdpa_bwd_scaled kp;
     struct geometry g;
     struct attn_cuda_work work[STEPS];
 };
@@ -203,6 +221,13 @@ static void set_workspace(struct kp_sdpa_bwd *kp, const struct geometry *g, cons
     kp->alibi_items = kp->dalibi ? p->batch * p->heads_q * g->bias_tiles : 0;
 }
 
+static void set_bounds(struct kp_sdpa_bwd_scaled *kp, const struct geometry *g, const attn_args *args) {
+    const uint64_t base = (uint64_t)(uintptr_t)args->workspace;
+    kp->row_bounds = base + (uint64_t)g->at.row_bounds;
+    kp->key_bounds = base + (uint64_t)g->at.key_bounds;
+    kp->undo = base + (uint64_t)g->at.undo;
+}
+
 static void set_geometry(struct kp_sdpa_bwd *kp, const struct geometry *g, const struct kp_sdpa_bwd_config *c) {
     kp->stat_rows = g->stat_rows;
     kp->rows = c->rows;
@@ -218,11 +243,11 @@ static void set_geometry(struct kp_sdpa_bwd *kp, const struct geometry *g, const
 
 static uint32_t grid_of(int64_t ctas) { return (uint32_t)lesser(ctas < 0 ? 0 : ctas, INT32_MAX); }
 
-static struct attn_cuda_work step(const struct attn_core_device *dev, const char *symbol, int64_t ctas, int64_t threads,
-                                  int64_t shared_bytes) {
+static struct attn_cuda_work step(const struct attn_core_device *dev, const char *symbol, size_t params_bytes,
+                                  int64_t ctas, int64_t threads, int64_t shared_bytes) {
     return (struct attn_cuda_work){
         .variant = attn_cuda_variant_of(dev, symbol),
-        .params_bytes = sizeof(struct kp_sdpa_bwd),
+        .params_bytes = params_bytes,
         .grid = {
             .x = grid_of(ctas), .y = 1, .z = 1, .threads = (uint32_t)threads, .shared_bytes = (uint32_t)shared_bytes}};
 }
@@ -232,38 +257,43 @@ static void write_note(const struct attn_kernel *k, const struct attn_core_devic
     const struct kp_sdpa_bwd_config *c = k->impl;
     struct note *note = out;
     const struct geometry g = lay_out(k, attn_cuda_limits_of(dev), p);
-    const int64_t row_tiles = p->batch * p->heads_q * g.row_tiles;
+    const struct steps_of_type *of = steps_of(p);
+    const int64_t row_tiles = p->batch * p->heads_q * g.row_tiles, key_tiles = p->batch * p->heads_k * g.bound_tiles;
+    const size_t bytes = sizeof note->kp.bwd;
     note->g = g;
-    attn_cuda_sdpa_numbers(&note->kp.in, p);
-    set_geometry(&note->kp, &g, c);
-    note->work[PREPARE] = step(dev, prepare_symbol, row_tiles, 256, 0);
-    note->work[MAIN] = step(dev, c->symbol, g.items, 32 * c->warps, KP_SDPA_BWD_SHARED_BYTES(*c));
-    note->work[CONVERT] = step(dev, convert_symbol, row_tiles, 256, 0);
-    if (wants_bias(p)) note->work[BIAS] = step(dev, bias_symbol(p), 0, 128, KP_SDPA_BWD_BIAS_SHARED_BYTES);
-    if (wants_sums(p)) note->work[SUMS] = step(dev, sums_symbol, 0, 256, 1024);
+    attn_cuda_sdpa_numbers(&note->kp.bwd.in, p);
+    set_geometry(&note->kp.bwd, &g, c);
+    note->kp.bound_tiles = (int32_t)g.bound_tiles;
+    note->work[PREPARE] = step(dev, of->prepare, of->params_bytes, row_tiles + key_tiles, 256, 0);
+    note->work[MAIN] = step(dev, c->symbol, of->params_bytes, g.items, 32 * c->warps, KP_SDPA_BWD_SHARED_BYTES(*c));
+    note->work[CONVERT] = step(dev, of->convert, of->params_bytes, row_tiles, 256, 0);
+    if (wants_bias(p)) note->work[BIAS] = step(dev, of->bias, bytes, 0, 128, KP_SDPA_BWD_BIAS_SHARED_BYTES);
+    if (wants_sums(p)) note->work[SUMS] = step(dev, sums_symbol, bytes, 0, 256, 1024);
 }
 
 static attn_status launch_noted(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                                 const void *from, const attn_args *args) {
     const struct note *note = from;
-    struct kp_sdpa_bwd kp = note->kp;
+    struct kp_sdpa_bwd_scaled all = note->kp;
+    struct kp_sdpa_bwd *kp = &all.bwd;
     struct attn_cuda_work work[STEPS];
     int32_t n = 0;
     if (p->heads_q <= 0) return ATTN_OK;
-    attn_cuda_sdpa_tensors(&kp.in, p, args);
-    set_outputs(&kp, &note->g, p, args);
-    set_workspace(&kp, &note->g, k, p, args);
+    attn_cuda_sdpa_tensors(&kp->in, p, args);
+    set_outputs(kp, &note->g, p, args);
+    set_workspace(kp, &note->g, k, p, args);
+    if (steps_of(p)->scaled) set_bounds(&all, &note->g, args);
     const int wanted[STEPS] = {[PREPARE] = 1,
-                               [MAIN] = kp.dq.data || kp.dk.data || kp.dv.data,
-                               [CONVERT] = kp.dq.data != 0,
+                               [MAIN] = kp->dq.data || kp->dk.data || kp->dv.data,
+                               [CONVERT] = kp->dq.data != 0,
                                [BIAS] = wants_bias(p),
                                [SUMS] = wants_sums(p)};
     for (int32_t i = 0; i < STEPS; i++) {
         if (!wanted[i]) continue;
         work[n] = note->work[i];
-        work[n].params = &kp;
-        if (i == BIAS) work[n].grid.x = grid_of(kp.mask_items + kp.alibi_items);
-        if (i == SUMS) work[n].grid.x = grid_of(p->heads_q * (kp.dalibi && kp.dalibi_per_batch ? 1 + p->batch : 2));
+        work[n].params = &all;
+        if (i == BIAS) work[n].grid.x = grid_of(kp->mask_items + kp->alibi_items);
+        if (i == SUMS) work[n].grid.x = grid_of(p->heads_q * (kp->dalibi && kp->dalibi_per_batch ? 1 + p->batch : 2));
         n += work[n].grid.x > 0;
     }
     return attn_cuda_launch_all(dev, work, n, args->stream);

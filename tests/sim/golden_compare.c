@@ -3,6 +3,7 @@
 #include "golden.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 static float single(uint32_t u) {
@@ -85,6 +86,7 @@ static double off(const struct golden_form *f, const uint32_t *in, uint32_t lane
     case G_DOUBLE_UPPER: return fabs(twice(want) / twice(got) - 1) / (f->limit * 0x1p-20);
     case G_MMA: break;
     }
+    if (getenv("ATTNSIM_MMA")) return memcmp(want, got, n * 4) ? 2 : 0; /* as the machine: every bit */
     double worst = 0;
     for (uint32_t i = 0; i < 4; i++) {
         double sum, top;

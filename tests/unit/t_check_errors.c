@@ -30,6 +30,8 @@ static const char *const problems[] = {
     "sdpa_bwd hq=4 hk=2 sq=21 sk=43 d=32 f32 causal",
     "sdpa_bwd hq=2 sq=21 sk=43 d=64 bf16 mask=f32 grad_mask",
     "sdpa_bwd hq=2 sq=20 sk=20 d=16 f64",
+    "sdpa_bwd hq=4 hk=2 sq=40 sk=50 d=1 bf16 softcap=50",
+    "sdpa_fwd hq=4 sq=40 sk=50 d=16 dv=1 f16",
     "mla_fwd hq=7 sq=3 sk=50 d=576 dv=512 topk=40 bf16",
     "mla_fwd hq=3 sq=2 sk=30 d=512 dv=512 topk=33 f32",
     "mla_bwd hq=5 sq=2 sk=20 d=576 dv=512 topk=16 bf16 dkv=f32",
@@ -241,6 +243,66 @@ static void an_even_error_is_seen(void **state) {
     }
 }
 
+static void all_like_first(struct check_tensor *t) {
+    const int64_t cols = t->n / attn_cli_check_rows(&t->view);
+    for (int64_t x = cols; x < t->n; x++) t->val[x] = t->val[x % cols];
+}
+
+/* The plain answer once more, with `queries`, `heads` of q and dout said to be one row; of the key's gradient, the
+ * first row's noise. */
+static double noise_again(struct check_case *c, uint8_t queries, uint8_t heads) {
+    static const int32_t inputs[] = {ATTN_ROLE_Q, ATTN_ROLE_DOUT};
+    for (int32_t role = 0; role < ATTN_ROLE_COUNT; role++) {
+        struct check_want *w = &c->want[role];
+        if (w->noise) memset(w->noise, 0, (size_t)w->rows * sizeof *w->noise);
+    }
+    for (int k = 0; k < 2; k++) {
+        uint8_t *axis = c->t[inputs[k]].broadcast + c->t[inputs[k]].view.rank - 3;
+        axis[0] = heads, axis[1] = queries;
+    }
+    assert_int_equal(attn_cli_check_plain_dense(c, false), 0);
+    return c->want[ATTN_ROLE_DK].noise[0];
+}
+
+/* Forty queries that are one row of q and dout have one error, forty times; others of the same numbers have forty. */
+static void one_row_has_one_error(void **state) {
+    (void)state;
+    struct check_case c;
+    make_plain_case(&c, "sdpa_bwd hq=2 hk=1 sq=40 sk=3 d=8 f32");
+    static const int32_t rows[] = {ATTN_ROLE_Q, ATTN_ROLE_DOUT, ATTN_ROLE_OUT};
+    for (int k = 0; k < 3; k++) all_like_first(&c.t[rows[k]]);
+    struct check_tensor *lse = &c.t[ATTN_ROLE_LSE];
+    for (int64_t x = 1; x < lse->n; x++) lse->val[x] = lse->val[0];
+    const double apart = noise_again(&c, 0, 0);
+    assert_true(apart > 0);
+    assert_true(fabs(noise_again(&c, 1, 0) / apart - sqrt(40)) < 1e-9);
+    assert_true(fabs(noise_again(&c, 0, 1) / apart - sqrt(2)) < 1e-9);
+    assert_true(fabs(noise_again(&c, 1, 1) / apart - sqrt(80)) < 1e-9);
+    attn_cli_check_case_free(&c);
+}
+
+/* In 16 bits, what roundings may add up to: 5 standard deviations of a row of one number, of many numbers little more
+ * than one, and never more than all summands rounded the same way. */
+static void roundings_add_up_in_few_numbers(void **state) {
+    (void)state;
+    static const char *const texts[] = {"sdpa_bwd hq=2 sq=40 sk=50 d=1 dv=64 bf16",
+                                        "sdpa_bwd hq=2 sq=40 sk=50 d=64 dv=1 bf16"};
+    for (int n = 0; n < 2; n++) {
+        struct check_case c;
+        int wide = 0;
+        make_plain_case(&c, texts[n]);
+        const struct check_want *dq = &c.want[ATTN_ROLE_DQ], *dv = &c.want[ATTN_ROLE_DV];
+        const struct check_want *few = n ? dv : dq, *many = n ? dq : dv;
+        for (int64_t r = 0; r < few->rows; r++) {
+            assert_true(few->roundings[r] <= 5 / sqrt(3) * few->terms[r] * (1 + 1e-12));
+            wide += few->roundings[r] > 2 * few->terms[r];
+        }
+        assert_true(4 * wide > few->rows);
+        for (int64_t r = 0; r < many->rows; r++) assert_true(many->roundings[r] <= many->terms[r]);
+        attn_cli_check_case_free(&c);
+    }
+}
+
 /* One key lost at the end of every row, as a wrong loop bound does: the answer of the same case with that key hidden.
  */
 static void lost_key_is_seen(void **state) {
@@ -413,6 +475,8 @@ int main(void) {
         cmocka_unit_test(every_mutation_is_seen),
         cmocka_unit_test(wrong_lse_is_seen),
         cmocka_unit_test(an_even_error_is_seen),
+        cmocka_unit_test(one_row_has_one_error),
+        cmocka_unit_test(roundings_add_up_in_few_numbers),
         cmocka_unit_test(lost_key_is_seen),
         cmocka_unit_test(empty_rows_are_exact),
         cmocka_unit_test(nan_rows_coincide),
