@@ -7,7 +7,8 @@
 #include "kernels/sm90/mla_bwd_together_wgmma.h"
 
 /* Warp 0: rows and mask of tile t, n % 2 = parity. The indices arrive while the last reader of their place is awaited,
- * which takes longer. */
+ * which takes longer. PAIRS: nobody is awaited. All K_FREE of tile n - 2 have been, for the copies of n - 1, and each
+ * consumer warp had read the notes of n - 2 when it arrived there (begin_places). */
 static __device__ __forceinline__ void note_rows(const struct kp_mla_bwd *p, uint32_t shared, int t, uint32_t parity) {
     struct indices x;
     {
@@ -17,7 +18,7 @@ static __device__ __forceinline__ void note_rows(const struct kp_mla_bwd *p, uin
         x.hi = at + 32 < n ? list[32] : -1;
     }
     if (!PAIRS && p->posts && (recompute((int)threadIdx.x) & 31) == 0) keep_together(p, shared, t, x.lo);
-    mbar_wait(shared + K_FREE, parity ^ 1);
+    if (!PAIRS) mbar_wait(shared + K_FREE, parity ^ 1);
     const uint32_t keys = shared_load32(shared + ITEM_AT + 12), lane = (uint32_t)recompute((int)threadIdx.x) & 31;
     if ((uint32_t)x.lo >= keys) x.lo = -1;
     if ((uint32_t)x.hi >= keys) x.hi = -1;
@@ -96,8 +97,7 @@ static __device__ __forceinline__ void copy_heads(const struct kp_mla_bwd *p, ui
     }
 }
 
-/* Pairs of slices, all under way at once: K has to come while dKV is formed. LATE: the last is gathered when the others
- * have come, its place being a stage (mla_bwd_pair_wgmma.h). */
+/* Pairs of slices, all under way at once: K has to come while dKV is formed. */
 constexpr int GROUPS = (SLICES + 1) / 2;
 
 /* The copies of all groups but the latest `pending` are there and the matrix units may see them. No fence is left to
@@ -107,10 +107,12 @@ static __device__ __forceinline__ void settle_copies(int pending) {
     async_fence();
 }
 
-/* The last two slices, whose place is a stage until then. */
-static __device__ __forceinline__ void gather_late(uint32_t shared, const struct copies *c, uint32_t parity) {
-    mbar_wait(shared + K_FREE + 24, parity ^ 1);
-    gather_slices(shared, c, 6, 2);
+/* Group g is there, all but the latest `pending` being so. PAIRS: told while groups further on are still being asked
+ * for, BEHIND them; with additions to memory on the way back, waiting would hold the others up. */
+constexpr int BEHIND = 2;
+static __device__ __forceinline__ void tell_group(uint32_t shared, int g, int pending) {
+    settle_copies(pending);
+    mbar_arrive(shared + K_FULL + 8 * (uint32_t)g);
 }
 
 static __device__ __forceinline__ void produce_even(const struct kp_mla_bwd *p, uint32_t shared) {
@@ -122,23 +124,20 @@ static __device__ __forceinline__ void produce_even(const struct kp_mla_bwd *p, 
         for (state &= 3; 16 * (int)(state & ~3u) < (int)shared_load32(shared + ITEM_AT + 8); state = (state ^ 1) + 4) {
             if ((recompute((int)threadIdx.x) & 127) < 32)
                 note_rows(p, shared, (int)(state >> 2), state & 1);
-            else
+            else if (!PAIRS)
                 mbar_wait(shared + K_FREE, (state & 1) ^ 1);
             named_sync(4, PRODUCERS);
             struct copies c;
             find_rows(p, shared, &c, state & 1);
 #pragma unroll
-            for (uint32_t i = 0; i < (LATE ? 6 : 8); i += 2) {
-                const uint32_t x = key_slice(i);
+            for (uint32_t i = 0; i < 8; i += 2) {
+                const uint32_t x = slice_of(i);
                 mbar_wait(shared + K_FREE + 4 * x, (state & 1) ^ 1); /* of slices x, x + 1 */
                 gather_slices(shared, &c, x, 2);
+                if (PAIRS && i >= 2 * BEHIND && state >= 4) tell_group(shared, (int)i / 2 - BEHIND, BEHIND);
             }
-            if (SLICES > 8) {
-                if (LATE) mbar_wait(shared + K_READ, (state & 1) ^ 1);
-                gather_slices(shared, &c, 8, 1);
-            }
+            if (SLICES > 8) gather_slices(shared, &c, 8, 1);
             if (state < 4) { /* the first tile needs all of it */
-                if (LATE) gather_late(shared, &c, state & 1);
                 copy_heads(p, shared, (state >> 1) ^ 1);
                 copy_commit();
                 settle_copies(0);
@@ -149,15 +148,7 @@ static __device__ __forceinline__ void produce_even(const struct kp_mla_bwd *p, 
                 continue;
             }
 #pragma unroll
-            for (int g = 0; g < GROUPS - LATE; g++) {
-                settle_copies(GROUPS - LATE - 1 - g);
-                mbar_arrive(shared + K_FULL + 8 * g);
-            }
-            if (LATE) {
-                gather_late(shared, &c, state & 1);
-                settle_copies(0);
-                mbar_arrive(shared + K_FULL + 8 * (GROUPS - 1));
-            }
+            for (int g = PAIRS ? 4 - BEHIND : 0; g < GROUPS; g++) tell_group(shared, g, GROUPS - 1 - g);
         }
     }
     if (!PAIRS && p->posts && (threadIdx.x & (PRODUCERS - 1)) == 0) end_together(p, shared);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  * Sparse MLA backward on Hopper, a second schedule of the work of mla_bwd_wgmma.cu (formulas, items, tiles there): two
  * warpgroups that do everything in step, so that each product is as large as registers allow and a tile has no chain of
- * hand-overs. CTAS = 2: an item is 128 heads, 64 in each CTA of a cluster, and dKV of both is summed before it is added
- * to memory, all of it (LATE) or of most slices (PARTLY, mla_bwd_partly_wgmma.h).
+ * hand-overs. CTAS = 2: an item is 128 heads, 64 in each CTA of a cluster, and dKV of both is summed before it goes to
+ * memory, of most slices (PARTLY, mla_bwd_partly_wgmma.h) or all of it (SUMMED, mla_bwd_summed_wgmma.h).
+ * Deterministic: dKV of a slot is stored, not added (mla_bwd_rows_wgmma.h).
  *
  *   producer     q, dout --> Q, dO (slice x when dKV has let go of the last item's)     kv rows by index --> K
  *   0            S, all 64 slots  --.  scores of slots 32..63 -->  .-- dP of slots 0..31
@@ -19,19 +20,16 @@
  * Roles (384 threads, 1 CTA an SM): warpgroups 0 and 1, 240 registers: dQ 144, S or dP or two sets of sums 32, operands
  * 32, the rest 32; 2: producers, 24.
  * 384 threads start with 168 each: 504 = 2 x 240 + 24 is all that there is.
- * Shared memory: as mla_bwd_wgmma.cu; CTAS = 2: the stages, what the other CTA sends, take the place of P and dS and,
- * LATE, of slices 6 and 7 of K, which is why these come last.
+ * Shared memory: as mla_bwd_wgmma.cu; CTAS = 2: the stages, what the other CTA sends, take the place of P and dS.
  * Barriers: arrivals --> who waits
  *   Q_FULL               PRODUCERS --> 0, 1
  *   Q_FREE [slice]       4 warps whose dKV has read it (slice 8: 8) --> producers
  *   K_FULL [pair]        PRODUCERS --> 0, 1
- *   K_FREE [4]           4 warps of w, dQ being done with slices 4 w, 4 w + 1, then with the next two --> producers;
- *                        LATE, the last: 8 warps, the stages in the place of slices 6 and 7 being read
+ *   K_FREE [4]           4 warps of w, dQ being done with slices 4 w, 4 w + 1, then with the next two --> producers
  *   PD_FREE              8 warps, P and dS (CTAS = 2: the last stage) being read --> 0, 1
- *   K_READ               LATE: 4 warps of 1, dQ being done with slices 6, 7 and 8 --> producers
- *   STAGE_OPEN [y]       the other CTA's: 8 warps, P and dS being read; LATE: 4 warps of 1, as for K_READ --> 0, 1
+ *   STAGE_OPEN           the other CTA's: 8 warps, P and dS being read --> 0, 1
  *   STAGE_FULL [w][y]    4 warps, and the bytes that the other CTA sends --> w
- *   STAGE_LAST           LATE: the same for the fifth filling of w = 0, which is slice 8's --> 1
+ *   STAGE_LAST           SUMMED: the same for the fifth filling of w = 0, which is slice 8's --> 1
  *   STAGE_FREE [w][y]    the other CTA's 4 warps: read, may be filled again --> w
  *   named 1, 2           a warpgroup: its item, sums of P' for dist
  *   named 4              producers: their item
@@ -42,7 +40,12 @@
 #include "kernels/sm90/mla_bwd_cells_wgmma.h"
 #include "kernels/sm90/mla_bwd_even_gather_wgmma.h"
 #include "kernels/sm90/mla_bwd_pair_wgmma.h"
+#if CFG_DETERMINISTIC
+#include "kernels/sm90/mla_bwd_rows_wgmma.h"
+#include "kernels/sm90/mla_bwd_summed_wgmma.h"
+#else
 #include "kernels/sm90/mla_bwd_places_wgmma.h"
+#endif
 
 #include "kernels/sm90/mla_bwd_partly_wgmma.h" /* behind struct places */
 
@@ -63,8 +66,8 @@ static __device__ __forceinline__ void score_tile(uint32_t shared, float s[32], 
     float y[32];
 #pragma unroll
     for (uint32_t i = 0; i < N; i++) {
-        const uint32_t x = W && i > 5 ? i + (key_slice(6) == 8) : i, at = key_slice(x) * SLICE; /* dO has no slice 8 */
-        wait_slice(shared, x, parity, first);
+        const uint32_t at = slice_of(i) * SLICE;
+        wait_slice(shared, i, parity, first);
         if (i % PART == 0) wgmma_hold(y, 32);
         wgmma_fence();
 #pragma unroll
@@ -138,47 +141,41 @@ static __device__ __forceinline__ constexpr uint32_t own_slice(uint32_t w, uint3
 /* dKV of a tile; the products of the first slice, in set a, have been started. last: the item's last tile. */
 template <int W>
 static __device__ __forceinline__ void gradients(uint32_t shared, float a[16], const struct tile *t,
-                                                 const struct places *to, uint32_t n, int last) {
+                                                 struct places *to, uint32_t n, int last, int number) {
+#if CFG_DETERMINISTIC
+    if constexpr (SUMMED) {
+        float other[16];
+        do_summed<W, 0>(shared, a, other, t, to, n, last, number);
+        __syncwarp();
+        if (lane_of() == 0) mbar_arrive(shared + PD_FREE);
+        return;
+    }
+#endif
     if constexpr (PARTLY) {
         float other[16];
         do_units<W, 0>(shared, a, other, t, to, n, last);
         return;
     }
-    const uint32_t mine = CTAS == 2 ? rank_of() : 1; /* half of a slice's columns that set b has */
     float b[16];
 #pragma unroll
     for (uint32_t i = 0; i < 4; i++) {
         const uint32_t x = own_slice(W, i);
-        multiply<0>(b, t, x, mine);
+        multiply<0>(b, t, x, 1);
         wgmma_wait(1);
         wgmma_hold(a, 16);
-        if (CTAS == 2)
-            send_half<W>(shared, a, n, i);
-        else
-            add_places(a, to, 64 * x);
-        if (i < 3) multiply<0>(a, t, own_slice(W, i + 1), mine ^ 1);
-        /* of slice 8, whose half this CTA adds (or sends, W = 0 of a pair) */
-        if (i == 3 && SLICES > 8) multiply<1>(a, t, 8, CTAS == 2 ? mine ^ (W ^ 1) : W);
+        add_places(a, to, 64 * x);
+        if (i < 3) multiply<0>(a, t, own_slice(W, i + 1), 0);
+        if (i == 3 && SLICES > 8) multiply<1>(a, t, 8, W); /* a half of slice 8 */
         wgmma_wait(i == 3 && SLICES == 8 ? 0 : 1);
         wgmma_hold(b, 16);
         if (last && lane_of() == 0) mbar_arrive(shared + Q_FREE + 8 * x);
-        if (CTAS == 2) take_half<W>(shared, b, n, i);
-        add_places(b, to, 64 * x + (CTAS == 2 ? 0 : 32));
+        add_places(b, to, 64 * x + 32);
     }
     if (SLICES > 8) {
         wgmma_wait(0);
         wgmma_hold(a, 16);
         if (last && lane_of() == 0) mbar_arrive(shared + Q_FREE + 64);
-        if (CTAS == 2 && W == 0) {
-            send_half<0>(shared, a, n, 4);
-        } else {
-            if (CTAS == 2) take_half<1>(shared, a, n, 4);
-            add_places(a, to, 512 + (CTAS == 2 ? 0 : 32 * W));
-        }
-    }
-    if (CTAS == 2) {
-        __syncwarp();
-        if (lane_of() == 0) mbar_arrive(shared + PD_FREE);
+        add_places(a, to, 512 + 32 * W);
     }
 }
 
@@ -189,7 +186,12 @@ static __device__ __forceinline__ void keep_item_of(const struct kp_mla_bwd *p, 
     if ((threadIdx.x & 127) == 0) {
         const struct item w = work_of(p, at);
         keep_rows<W>(p, at, &w, shared);
-        keep4(shared + SUMS_AT + 16 * W, p->sum.data + 4 * (uint64_t)(w.b * p->sum.batch), 0);
+        if (PAIRS) {
+            const uint64_t topk = (uint64_t)p->in.topk, rows = (uint64_t)p->n * (uint64_t)p->head_blocks * topk;
+            keep4(shared + SUMS_AT + 16 * W, p->pairs + at * topk * (2 * D), p->pairs + rows * (2 * D) + at * topk * 4);
+        } else {
+            keep4(shared + SUMS_AT + 16 * W, p->sum.data + 4 * (uint64_t)(w.b * p->sum.batch), 0);
+        }
     }
     named_sync(1 + W, 128);
 }
@@ -221,6 +223,7 @@ template <int W> static __device__ __forceinline__ void consume(const struct kp_
                 store_cells<W>(shared, p, prob, dp, ds);
             }
             add_dq<W>(shared, q, rope, ds, W);
+            note_most<W>(shared, i == 0);
             named_sync(6, 256);
             uint32_t rest[8];
             load_other<W>(shared, rest);
@@ -229,29 +232,26 @@ template <int W> static __device__ __forceinline__ void consume(const struct kp_
             load_turned(t.ds, shared + DS_AT);
             t.o = slice_desc(shared + DOUT_AT, SLICE);
             t.q = slice_desc(shared + Q_AT, SLICE);
+            begin_places<W>(p, &to, &t, shared, shared + SUMS_AT + 16 * W, i, parity & 1);
             float a[16];
             multiply<0>(a, &t, own_slice(W, 0), CTAS == 2 ? rank_of() ^ 1 : 0);
             wgmma_wait(2);
             __syncwarp(); /* P and dS are read by all lanes */
             if (lane_of() == 0) {
                 if (PARTLY) expect_unit(shared, W, 0), expect_unit(shared, W, 1);
-                if (LATE) expect_stage(shared, W, 0), expect_stage(shared, W, 1);
+                if (SUMMED) expect_for_rows(shared, W);
                 mbar_arrive(shared + K_FREE + 16 * W);
                 if (CTAS == 2)
                     tell_other(shared + STAGE_OPEN);
                 else
                     mbar_arrive(shared + PD_FREE);
             }
-            find_places(p, &to, shared, shared + SUMS_AT + 16 * W, parity & 1, LATE ? rank_of() : 0);
+            find_places(p, &to, shared, shared + SUMS_AT + 16 * W, i, parity & 1, SUMMED ? rank_of() : 0);
             wgmma_wait(1);
             wgmma_hold(q, 128);
             wgmma_hold(rope, 16);
-            if (lane_of() == 0) {
-                if (!LATE || W == 0) mbar_arrive(shared + K_FREE + 16 * W + 8);
-                if (LATE && W && SLICES > 8) mbar_arrive(shared + K_READ);
-                if (LATE && W) tell_other(shared + STAGE_OPEN + 8);
-            }
-            gradients<W>(shared, a, &t, &to, n, i + 1 == tiles);
+            if (lane_of() == 0) mbar_arrive(shared + K_FREE + 16 * W + 8);
+            gradients<W>(shared, a, &t, &to, n, i + 1 == tiles, i);
         }
         if (tiles) parity ^= 2;
         if (p->dq.data) {
@@ -268,7 +268,7 @@ extern "C" __global__ void __launch_bounds__(KP_MLA_BWD_SM90_EVEN_THREADS, 1)
         mbar_init(shared + Q_FULL, PRODUCERS);
         for (uint32_t x = 0; x < SLICES; x++) mbar_init(shared + Q_FREE + 8 * x, x < 8 ? 4 : 8);
         for (uint32_t x = 0; x < (SLICES + 1) / 2; x++) mbar_init(shared + K_FULL + 8 * x, PRODUCERS);
-        for (uint32_t x = 0; x < 4; x++) mbar_init(shared + K_FREE + 8 * x, LATE && x == 3 ? 8 : 4);
+        for (uint32_t x = 0; x < 4; x++) mbar_init(shared + K_FREE + 8 * x, 4);
         mbar_init(shared + PD_FREE, 8);
         if (CTAS == 2) init_pair(shared);
         mbar_init_fence();

@@ -6,68 +6,59 @@
 #define ATTN_SM90_MLA_BWD_PLACES_WGMMA_H
 #include "kernels/sm90/mla_bwd_dkv_wgmma.h"
 
-/* Whole 128-byte lines; pairs that exchange all, whose additions are half as many, in pieces of 64 bytes, 2.65 TB/s
- * instead of 3.1. */
-constexpr int LINES = !LATE;
-
 /* Where a lane adds, [2 r + i] for slots (g & ~1) + i + 8 r of its warp: of the 32 numbers the 16 that even lanes g
- * hold of even slots and odd lanes of odd ones come first. Pieces: [r] for slot g + 8 r. An odd address: a slot that is
- * not valid. */
+ * hold of even slots and odd lanes of odd ones come first. An odd address: a slot that is not valid. */
 struct places {
-    uint64_t at[LINES ? 4 : 2];
+    uint64_t at[4];
     int all; /* are valid in the whole warp: then nothing is asked, and nothing branches between the additions */
 };
 /* sums: where the item's are kept; note: the place of the tile's notes; half: of a slice, that this CTA adds. */
 static __device__ __forceinline__ void find_places(const struct kp_mla_bwd *p, struct places *to, uint32_t shared,
-                                                   uint32_t sums, uint32_t note, uint32_t half) {
+                                                   uint32_t sums, int, uint32_t note, uint32_t half) {
     const uint32_t thread = (uint32_t)recompute((int)threadIdx.x), g = thread >> 2 & 7, t = thread & 3;
-    const uint32_t notes = shared + NOTE_AT + 256 * note + 64 * (thread >> 5 & 3) + 4 * (LINES ? g & ~1u : g);
+    const uint32_t notes = shared + NOTE_AT + 256 * note + 64 * (thread >> 5 & 3) + 4 * (g & ~1u);
     const uint64_t base = kept(sums) + 128 * half + 16 * t;
     uint32_t off = 0;
 #pragma unroll
-    for (uint32_t x = 0; x < (LINES ? 4 : 2); x++) {
-        const int32_t row = (int32_t)shared_load32(notes + (LINES ? 4 * (x & 1) + 32 * (x >> 1) : 32 * x));
+    for (uint32_t x = 0; x < 4; x++) {
+        const int32_t row = (int32_t)shared_load32(notes + 4 * (x & 1) + 32 * (x >> 1));
         const uint32_t nowhere = row < 0 || !p->dkv.data;
-        to->at[x] = address_of(base + (LINES ? 64 * ((x ^ g) & 1) : 0), (uint32_t)row, 4 * D) | nowhere;
+        to->at[x] = address_of(base + 64 * ((x ^ g) & 1), (uint32_t)row, 4 * D) | nowhere;
         off |= nowhere;
     }
     to->all = __all_sync(~0u, !off);
 }
 
-/* Lane 4 g + t has d[4 j + 2 r + e]: slot g + 8 r, column 8 j + 2 t + e. LINES: neighbours g swap 16 columns, so that
+/* Lane 4 g + t has d[4 j + 2 r + e]: slot g + 8 r, column 8 j + 2 t + e. Neighbours g swap 16 columns, so that
  * they have whole 128-byte lines of two slots together. */
 static __device__ __forceinline__ void add_places(const float d[16], const struct places *to, uint32_t column) {
+    const int odd = recompute((int)threadIdx.x) >> 2 & 1;
     float line[4][4];
-    if (LINES) {
-        const int odd = recompute((int)threadIdx.x) >> 2 & 1;
 #pragma unroll
-        for (int x = 0; x < 4; x++) /* [x / 2][e] of the two halves */
+    for (int x = 0; x < 4; x++) /* [x / 2][e] of the two halves */
 #pragma unroll
-            for (int e = 0; e < 4; e++)
-                if (x & 1) line[x][e] = __shfl_xor_sync(~0u, d[8 + 4 * (e >> 1) + (x & 2) + (e & 1)], 4);
+        for (int e = 0; e < 4; e++)
+            if (x & 1) line[x][e] = __shfl_xor_sync(~0u, d[8 + 4 * (e >> 1) + (x & 2) + (e & 1)], 4);
 #pragma unroll
-        for (int x = 0; x < 4; x += 2)
+    for (int x = 0; x < 4; x += 2)
 #pragma unroll
-            for (int e = 0; e < 4; e++) {
-                const float own = d[4 * (e >> 1) + x + (e & 1)], come = line[x + 1][e];
-                line[x][e] = odd ? come : own;
-                line[x + 1][e] = odd ? own : come;
-            }
-    } else {
-#pragma unroll
-        for (int x = 0; x < 4; x++) /* r = x / 2, columns 16 (x % 2) on */
-#pragma unroll
-            for (int e = 0; e < 4; e++) line[x][e] = d[8 * (x & 1) + (x & 2) + 4 * (e >> 1) + (e & 1)];
-    }
+        for (int e = 0; e < 4; e++) {
+            const float own = d[4 * (e >> 1) + x + (e & 1)], come = line[x + 1][e];
+            line[x][e] = odd ? come : own;
+            line[x + 1][e] = odd ? own : come;
+        }
     if (to->all) {
 #pragma unroll
-        for (int x = 0; x < 4; x++)
-            reduce_add4((float *)to->at[LINES ? x : x >> 1] + column + (LINES ? 0 : 16 * (x & 1)), line[x]);
+        for (int x = 0; x < 4; x++) reduce_add4((float *)to->at[x] + column, line[x]);
     } else {
 #pragma unroll
-        for (int x = 0; x < 4; x++)
-            reduce_add4((float *)to->at[LINES ? x : x >> 1] + column + (LINES ? 0 : 16 * (x & 1)), line[x],
-                        ~(uint32_t)to->at[LINES ? x : x >> 1] & 1);
+        for (int x = 0; x < 4; x++) reduce_add4((float *)to->at[x] + column, line[x], ~(uint32_t)to->at[x] & 1);
     }
 }
+/* What rows that are stored need. */
+static __device__ __forceinline__ void expect_for_rows(uint32_t, uint32_t) {}
+template <int W> static __device__ __forceinline__ void note_most(uint32_t, int) {}
+template <int W>
+static __device__ __forceinline__ void begin_places(const struct kp_mla_bwd *, struct places *, struct tile *, uint32_t,
+                                                    uint32_t, int, uint32_t) {}
 #endif

@@ -10,9 +10,9 @@
 constexpr int TYPE = CFG_DTYPE, D = CFG_DIM, PAIRS = CFG_DETERMINISTIC, CTAS = CFG_CTAS, EVEN = CFG_EVEN;
 static_assert(D == 576 || D == 512, "the slices of a key row");
 static_assert(CTAS == 1 || EVEN, "pairs of CTAs have the even form");
-/* Pairs that add to memory exchange most slices, in 16 bits (mla_bwd_partly_wgmma.h), others all, in stages for which
- * slices 6 and 7 of K come late. */
-constexpr int PARTLY = CTAS == 2 && !PAIRS, LATE = CTAS == 2 && !PARTLY;
+/* Pairs that add to memory exchange most slices (mla_bwd_partly_wgmma.h), those that store rows all
+ * (mla_bwd_summed_wgmma.h), both in 16 bits. */
+constexpr int PARTLY = CTAS == 2 && !PAIRS, SUMMED = CTAS == 2 && PAIRS;
 constexpr int SLICES = D / 64, V_SLICES = KP_MLA_DIM_V / 64;
 /* Threads that gather, and how many 16-byte chunks of a slice each has. */
 constexpr int PRODUCERS = 128, PASSES = 512 / PRODUCERS, STEP = PRODUCERS / 8;
@@ -29,10 +29,9 @@ constexpr uint32_t ROWS_AT = ITEM_AT + 64;    /* uint4 [2 warpgroups][2]: what c
 constexpr uint32_t SUMS_AT = ROWS_AT + 64;    /* uint4: what is kept of an item to add gradients; even: [2] */
 constexpr uint32_t BARS_AT = SUMS_AT + 32;    /* mbarriers */
 constexpr uint32_t Q_FULL = BARS_AT, Q_FREE = Q_FULL + 24, K_FULL = Q_FREE + 72, K_FREE = K_FULL + 40;
-constexpr uint32_t PD_FULL = K_FREE + 32, PD_FREE = PD_FULL + 8, STAGE_OPEN = PD_FREE + 8, STAGE_FULL = STAGE_OPEN + 16;
+constexpr uint32_t PD_FULL = K_FREE + 32, PD_FREE = PD_FULL + 8, STAGE_OPEN = PD_FREE + 8, STAGE_FULL = STAGE_OPEN + 8;
 constexpr uint32_t STAGE_FREE = STAGE_FULL + 32, STAGE_LAST = STAGE_FREE + 32;
-constexpr uint32_t K_READ = STAGE_LAST + 8;
-constexpr uint32_t POSTS_AT = K_READ + 8; /* uint32 [3], mla_bwd_together_wgmma.h */
+constexpr uint32_t POSTS_AT = STAGE_LAST + 8; /* uint32 [3], mla_bwd_together_wgmma.h */
 constexpr uint32_t PLAN_END = POSTS_AT + 16;
 static_assert(BARS_AT % 8 == 0 && PLAN_END <= KP_MLA_BWD_SM90_SHARED(D), "the plan fits");
 static_assert(KP_MLA_BWD_SM90_SHARED(D) <= 232448, "what a CTA of Hopper may have");
@@ -43,14 +42,8 @@ static __device__ __forceinline__ constexpr uint32_t slice_of(uint32_t x) {
     return x < 8 ? (x & 1) | (x & 2) << 1 | (x & 4) >> 1 : x;
 }
 
-/* The order in which those of K come and are multiplied. LATE: 6 and 7 last, whose place is a stage till then. */
-static __device__ __forceinline__ constexpr uint32_t key_slice(uint32_t x) {
-    return LATE && SLICES > 8 && x > 5 ? (x == 6 ? 8 : x - 1) : slice_of(x);
-}
 /* K_FULL: groups of two, of which one has slice 8 alone; -1: not the first of a group. */
-static __device__ __forceinline__ constexpr int group_of(uint32_t x) {
-    return LATE && SLICES > 8 && x > 6 ? (x == 7 ? 4 : -1) : x % 2 ? -1 : (int)x / 2;
-}
+static __device__ __forceinline__ constexpr int group_of(uint32_t x) { return x % 2 ? -1 : (int)x / 2; }
 
 static __device__ __forceinline__ uint32_t rank_of(void) {
     return CTAS == 2 ? (uint32_t)recompute((int)blockIdx.x) & 1 : 0;

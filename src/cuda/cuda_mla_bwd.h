@@ -15,7 +15,8 @@ struct attn_cuda_mla_bwd_main {
     int32_t turned;      /* 1: adds to sums with columns as KP_MLA_BWD_TURNED says, in the workspace always */
     int32_t parts;    /* 1: cuts items in parts, struct kp_mla_bwd.parts, where whole ones leave multiprocessors idle */
     int32_t together; /* 1: keeps its CTAs together by struct kp_mla_bwd.posts */
-    int32_t pairs;    /* 1: stores a row per slot, deterministic; 0: adds to kv rows as it goes */
+    int32_t pairs;    /* stores a row per slot, deterministic, of so many bytes a number: 4, f32; 2, rows of
+                       * kernels/device/row16.h. 0: adds to kv rows as it goes */
 };
 
 /* 1 and the reason if the problem, or an image that it needs, is out of reach. Operator and dtype are checked before.

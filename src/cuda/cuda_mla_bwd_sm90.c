@@ -16,10 +16,12 @@ static struct attn_cuda_mla_bwd_main main_of(const struct attn_kernel *k) {
         .shared_bytes = KP_MLA_BWD_SM90_SHARED(c->dim),
         .ctas = 1,
         .cluster = c->ctas,
-        .turned = c->even != 0,
+        .turned = c->even && !c->deterministic,
         .parts = !c->deterministic,
         .together = c->even && !c->deterministic,
-        .pairs = c->deterministic,
+        .pairs = !c->deterministic ? 0
+                 : c->even         ? 2
+                                   : 4,
     };
 }
 
@@ -45,7 +47,7 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
 /* Seconds of a tile at D = 576, measured on an H100 (docs/kernels/mla_bwd_sm90.md): with sums that the second-level
  * cache holds, and with larger ones, whose slots come in order. */
 static double tile_time(const struct kp_mla_bwd_sm90_config *c, int large) {
-    if (c->deterministic) return 18e-6;
+    if (c->deterministic) return !c->even ? 18e-6 : c->ctas == 2 ? 8.6e-6 : 10.5e-6;
     if (!c->even) return large ? 9e-6 : 8.1e-6;
     if (c->ctas == 2) return large ? 6.8e-6 : 6.35e-6;
     return large ? 7.5e-6 : c->dtype == KP_F16 ? 7.3e-6 : 6.95e-6;

@@ -4,6 +4,7 @@
 #include "core/problem.h"
 #include "cuda/cuda_mla_bwd.h"
 #include "kernels/kparams_mla_ranges.h"
+#include "kernels/kparams_mla_rows.h"
 
 #include <inttypes.h>
 #include <stddef.h>
@@ -23,6 +24,11 @@ enum {
     SORT_SCAN,
     SORT_SCATTER,
     SUM,
+    ROWS_COUNT,
+    ROWS_SCAN,
+    ROWS_SCATTER,
+    ROWS_WALK,
+    ROWS_JOIN,
     N_STEPS
 };
 static const char *const symbols[N_STEPS] = {
@@ -31,12 +37,20 @@ static const char *const symbols[N_STEPS] = {
     [FINISH_DIST] = "attn_mla_bwd_finish_smxx_dist",   [FINISH_DSINK] = "attn_mla_bwd_finish_smxx_dsink",
     [SORT_COUNT] = "attn_mla_bwd_sort_smxx_count",     [SORT_SCAN] = "attn_mla_bwd_sort_smxx_scan",
     [SORT_SCATTER] = "attn_mla_bwd_sort_smxx_scatter", [SUM] = "attn_mla_bwd_sum_smxx_any",
+    [ROWS_COUNT] = "attn_mla_bwd_rows_sm90_count",     [ROWS_SCAN] = "attn_mla_bwd_rows_sm90_scan",
+    [ROWS_SCATTER] = "attn_mla_bwd_rows_sm90_scatter", [ROWS_WALK] = "attn_mla_bwd_rows_sm90_walk",
+    [ROWS_JOIN] = "attn_mla_bwd_rows_sm90_join",
 };
 /* A slot is a uint32 within the queries that are sorted together. */
 static const int64_t MAX_SORTED = INT64_C(1) << 31;
 
 /* Bytes of lists that are ordered together; parts of an item. */
 static const int64_t LIST_BYTES = INT64_C(64) << 20, MAX_PARTS = 64;
+
+/* Whether a main kernel's problems need the step. */
+static int has_step(const struct attn_cuda_mla_bwd_main *m, int x) {
+    return x < SORT_COUNT || m->pairs == (x < ROWS_COUNT ? 4 : 2);
+}
 
 static int64_t lesser(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t blocks(int64_t n, int64_t size) { return n / size + (n % size != 0); }
@@ -53,7 +67,8 @@ struct geometry {
     int64_t n_posts;       /* struct kp_mla_bwd.posts; 0: CTAs are not kept together */
     int32_t stretch_shift, stretches;
     int64_t whole, parts, share; /* queries whose items are whole; parts of the others' */
-    uint64_t rows, sum, part_dist, part_dq, pairs, keys[2], slots[2], counts, list, lengths, places, posts, end;
+    uint64_t rows, sum, part_dist, part_dq, pairs, keys[2], slots[2], counts, scanned, parts_of_rows, list, lengths,
+        places, posts, end;
 };
 
 static int64_t dist_blocks(const struct attn_cuda_mla_bwd_main *m, const struct geometry *g) {
@@ -114,33 +129,43 @@ static void choose_parts(struct geometry *g, const struct attn_cuda_mla_bwd_main
     g->parts = blocks(64 * tiles, g->share);
 }
 
+/* Of the row that a slot leaves. */
+static int64_t row_bytes(const struct attn_cuda_mla_bwd_main *m, const attn_problem *p) {
+    return m->pairs == 2 ? KP_MLA_ROWS_BYTES(p->dim_qk) : (int64_t)m->pairs * p->dim_qk;
+}
+
+/* Rows of slots may take 1/32 of the memory. Whole rounds of CTAs, where there are several. */
+static void choose_chunk(struct geometry *g, const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,
+                         const attn_problem *p) {
+    const int64_t row = row_bytes(m, p) * p->topk * g->head_blocks;
+    const int64_t round = blocks(attn_cuda_limits_of(dev)->n_sms, g->head_blocks * (m->cluster > 1 ? m->cluster : 1));
+    g->chunk = lesser((int64_t)(dev->memory_bytes / 32) / row, MAX_SORTED / p->topk - 1);
+    if (g->chunk > round) g->chunk -= g->chunk % round;
+    g->chunk = g->chunk < 1 ? 1 : lesser(g->chunk, g->queries);
+    g->sort_blocks = (blocks(g->chunk * p->topk, KP_MLA_SORT_BLOCK) + 3) / 4 * 4;
+}
+
 static struct geometry lay_out(const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,
                                const attn_problem *p) {
     struct geometry g = {.queries = p->batch * p->seq_q, .head_blocks = blocks(p->heads_q, m->head_block)};
     const int has_keys = p->seq_k > 0;
     if (g.queries <= 0 || p->heads_q <= 0) return (struct geometry){0};
     g.chunk = g.queries;
-    if (m->pairs) {
-        /* Rows of slots may take this share of the memory. Whole rounds of CTAs, where there are several. */
-        const int64_t row = (int64_t)sizeof(float) * p->dim_qk * p->topk * g.head_blocks;
-        const int64_t round =
-            blocks(attn_cuda_limits_of(dev)->n_sms, g.head_blocks * (m->cluster > 1 ? m->cluster : 1));
-        g.chunk = lesser((int64_t)(dev->memory_bytes / 32) / row, MAX_SORTED / p->topk - 1);
-        if (g.chunk > round) g.chunk -= g.chunk % round;
-        g.chunk = g.chunk < 1 ? 1 : lesser(g.chunk, g.queries);
-        g.sort_blocks = blocks(g.chunk * p->topk, KP_MLA_SORT_BLOCK);
-    }
+    if (m->pairs) choose_chunk(&g, m, dev, p);
     choose_ranges(&g, m, dev, p);
     choose_parts(&g, m, dev, p);
     g.rows = take(&g, 1, g.queries * p->heads_q, sizeof(struct kp_mla_row));
     g.sum = take(&g, has_keys && sums_apart(m, p), p->batch * p->seq_k * p->dim_qk, sizeof(float));
     g.part_dist = take(&g, attn_core_has(p, ATTN_WITH_DIST), dist_blocks(m, &g) * g.queries * p->topk, sizeof(float));
-    g.pairs = take(&g, m->pairs && has_keys, g.chunk * g.head_blocks * p->topk * p->dim_qk, sizeof(float));
+    g.pairs = take(&g, m->pairs && has_keys, g.chunk * g.head_blocks * p->topk, row_bytes(m, p));
     for (int x = 0; x < 2; x++) {
         g.keys[x] = take(&g, m->pairs && has_keys, g.chunk * p->topk, sizeof(uint32_t));
         g.slots[x] = take(&g, m->pairs && has_keys, g.chunk * p->topk, sizeof(uint32_t));
     }
     g.counts = take(&g, m->pairs && has_keys, g.sort_blocks << DIGIT_BITS, sizeof(uint32_t));
+    g.scanned = take(&g, m->pairs == 2 && has_keys, g.sort_blocks << DIGIT_BITS, sizeof(uint32_t));
+    g.parts_of_rows = take(&g, m->pairs == 2 && has_keys,
+                           2 * blocks(g.chunk * p->topk, KP_MLA_ROWS_STRETCH) * p->dim_qk, sizeof(float));
     g.part_dq = take(&g, g.parts > 0, (g.queries - g.whole) * g.head_blocks * g.parts * m->head_block * p->dim_qk,
                      sizeof(float));
     g.list = take(&g, g.ranges, g.listed * p->topk, sizeof(int32_t));
@@ -160,7 +185,7 @@ int attn_cuda_mla_bwd_refuse(const struct attn_cuda_mla_bwd_main *m, const struc
     if (attn_cuda_mla_refuse(p, why)) return 1;
     if (attn_cuda_refuse_image(dev, m->symbol, m->shared_bytes, why)) return 1;
     for (int x = 0; x < N_STEPS; x++)
-        if ((x < SORT_COUNT || m->pairs) && attn_cuda_refuse_image(dev, symbols[x], 0, why)) return 1;
+        if (has_step(m, x) && attn_cuda_refuse_image(dev, symbols[x], 0, why)) return 1;
     if (!m->pairs) return 0;
     if (p->batch > 0 && p->seq_k > (int64_t)(UINT32_MAX - 1) / p->batch) {
         attn_text_add(why, "%" PRId64 " batch entries of %" PRId64 " keys are more rows than its sort counts, 2^32 - 2",
@@ -173,7 +198,7 @@ int attn_cuda_mla_bwd_refuse(const struct attn_cuda_mla_bwd_main *m, const struc
 attn_status attn_cuda_mla_bwd_prepare(const struct attn_cuda_mla_bwd_main *m, struct attn_core_device *dev) {
     attn_status status = attn_cuda_variant_load(dev, attn_cuda_variant_find(m->symbol), (uint32_t)m->shared_bytes);
     for (int x = 0; x < N_STEPS && !status; x++)
-        if (x < SORT_COUNT || m->pairs) status = attn_cuda_variant_load(dev, attn_cuda_variant_find(symbols[x]), 0);
+        if (has_step(m, x)) status = attn_cuda_variant_load(dev, attn_cuda_variant_find(symbols[x]), 0);
     return status;
 }
 
@@ -244,6 +269,40 @@ static attn_status queue_sum(struct run *r) {
         kp->from = (kp->from + 1) & 1;
     }
     return queue_step(r, SUM, blocks(r->p->batch * r->p->seq_k, WARPS));
+}
+
+/* ---- rows of 16 bits a number ---- */
+
+static attn_status queue_rows(const struct run *r, int step, int64_t ctas, const struct kp_mla_bwd_rows *rows) {
+    return queue(r, symbols[step], ctas,
+                 step == ROWS_SCAN  ? 1024
+                 : step < ROWS_WALK ? THREADS
+                                    : KP_MLA_ROWS_THREADS,
+                 0, 0, rows, sizeof *rows);
+}
+
+/* The same as queue_sum, of such rows. */
+static attn_status queue_sum_of_rows(const struct run *r) {
+    const uint64_t workspace = (uint64_t)(uintptr_t)r->args->workspace;
+    const uint64_t most = (uint64_t)(r->p->batch * r->p->seq_k); /* the key of an invalid slot */
+    struct kp_mla_bwd_rows rows = {.bwd = r->kp,
+                                   .scanned = workspace + r->g.scanned,
+                                   .parts = workspace + r->g.parts_of_rows,
+                                   .n = r->kp.n * r->p->topk};
+    struct kp_mla_bwd *kp = &rows.bwd;
+    const int64_t ctas = blocks(blocks(rows.n, KP_MLA_ROWS_STRETCH), KP_MLA_ROWS_TEAMS(r->p->dim_qk));
+    attn_status status = ATTN_OK;
+    kp->sort_blocks = (int32_t)((blocks(rows.n, KP_MLA_SORT_BLOCK) + 3) / 4 * 4);
+    kp->from = -1;
+    for (kp->digit = 0; !status && (kp->digit == 0 || most >> kp->digit); kp->digit += DIGIT_BITS) {
+        status = queue_rows(r, ROWS_COUNT, kp->sort_blocks, &rows);
+        if (!status) status = queue_rows(r, ROWS_SCAN, 1 << DIGIT_BITS, &rows);
+        if (!status) status = queue_rows(r, ROWS_SCATTER, kp->sort_blocks, &rows);
+        kp->from = (kp->from + 1) & 1;
+    }
+    rows.keys = kp->keys[kp->from], rows.slots = kp->slots[kp->from];
+    if (!status) status = queue_rows(r, ROWS_WALK, ctas, &rows);
+    return status ? status : queue_rows(r, ROWS_JOIN, ctas, &rows);
 }
 
 static void set_sum(struct run *r, uint64_t workspace) {
@@ -321,7 +380,7 @@ static attn_status queue_queries(struct run *r, int64_t at, int64_t end) {
         kp->share = whole ? 0 : (int32_t)r->g.share;
         status = queue_main(r, at);
         if (!status && !whole && kp->dq.data) status = queue_step(r, FINISH_DQ, blocks(kp->n * r->p->heads_q, WARPS));
-        if (!status && kp->pairs) status = queue_sum(r);
+        if (!status && kp->pairs) status = r->m->pairs == 2 ? queue_sum_of_rows(r) : queue_sum(r);
     }
     return status;
 }

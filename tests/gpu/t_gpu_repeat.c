@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RUNS = 20 };
 static struct gpu_rig rig;
+static int64_t runs = 20; /* GPU_TEST_RUNS */
 
 /* The workspace's contents on entry: what the last run left, a constant, or NaN. */
 static void enter_with(const struct gpu_case *c, int n) {
@@ -20,7 +20,7 @@ static void enter_with(const struct gpu_case *c, int n) {
 static void run_again(struct gpu_case *c) {
     cu_stream stream = gpu_stream_new(&rig);
     unsigned char *first = NULL;
-    for (int n = 0; n < RUNS; n++) {
+    for (int n = 0; n < runs; n++) {
         enter_with(c, n);
         gpu_execute(c, &c->side, n % 2 ? stream : NULL);
         unsigned char *got = gpu_outputs(c, &c->side);
@@ -82,6 +82,8 @@ static void plans_are_reused(void **state) {
 }
 
 int main(void) {
+    const char *wanted = getenv("GPU_TEST_RUNS");
+    if (wanted && attn_cli_int(wanted, 2, 1000, &runs)) return 2;
     int code = gpu_rig_open(&rig);
     if (code) return code;
     const struct CMUnitTest tests[] = {

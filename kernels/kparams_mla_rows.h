@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: MIT
+ * Deterministic sparse MLA backward with rows of 16 bits a number: its sums over the slots of kv rows. Shared by device
+ * code and src/cuda. */
+#ifndef ATTN_KPARAMS_MLA_ROWS_H
+#define ATTN_KPARAMS_MLA_ROWS_H
+#include "kernels/kparams_mla.h"
+
+/* kernels/variants/mla_bwd_rows_sm90.def: .step */
+#define KP_MLA_ROWS_COUNT   0
+#define KP_MLA_ROWS_SCAN    1
+#define KP_MLA_ROWS_SCATTER 2
+#define KP_MLA_ROWS_WALK    3
+#define KP_MLA_ROWS_JOIN    4
+
+#define KP_MLA_ROWS_STRETCH 256 /* slots of the sorted list that one team adds up */
+#define KP_MLA_ROWS_THREADS 288
+/* A thread for each 8 columns; teams of a CTA. */
+#define KP_MLA_ROWS_TEAM(dim)  ((dim) / 8)
+#define KP_MLA_ROWS_TEAMS(dim) (KP_MLA_ROWS_THREADS / KP_MLA_ROWS_TEAM(dim))
+
+/* bwd.pairs: rows of kernels/device/row16.h [n][head_blocks][TOPK][D], which mla_bwd_rows_wgmma.h fills, and behind
+ * them the rows' units, f32 [n][head_blocks][TOPK]. */
+#define KP_MLA_ROWS_BYTES(dim) (2 * (dim) + 4)
+struct kp_mla_bwd_rows {
+    struct kp_mla_bwd bwd;
+    uint64_t scanned;     /* uint32 [256][sort_blocks]: of bwd.counts, the sums of all that stand before. sort_blocks is
+                           * a multiple of 4 here */
+    uint64_t keys, slots; /* sorted: uint32 [n] */
+    uint64_t parts;       /* f32 [stretches][2][D / 8][8]: of a stretch that begins or ends within a kv row's slots, the
+                           * sum of its first slots, if they began before, and of its last */
+    int64_t n;
+};
+KP_SIZE(struct kp_mla_bwd_rows, 784 + 5 * 8);
+#endif

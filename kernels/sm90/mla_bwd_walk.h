@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: MIT
+ * Part of mla_bwd_rows.cu: adds the rows that mla_bwd_rows_wgmma.h stored
+ * for the slots to the kv rows that they name.
+ *
+ * The sorted list is cut in stretches of KP_MLA_ROWS_STRETCH slots, each for a team of D / 8 threads; thread c adds
+ * 16 bytes c of the slots' rows in the order of the list. Where the kv row changes, what was added
+ *   belongs to a kv row all of whose slots are in the stretch  --> + sum[kv row]
+ *   else, to its first or its last kv row                      --> parts[stretch][0 or 1]
+ * which join() adds up afterwards. So the order in which a kv row's slots are added depends on the list alone, and no
+ * stretch is longer than another, whatever the lists are like. */
+#ifndef ATTN_SM90_MLA_BWD_WALK_H
+#define ATTN_SM90_MLA_BWD_WALK_H
+#include "kernels/device/row16.h"
+#include "kernels/kparams_mla_rows.h"
+
+constexpr uint32_t STRETCH = KP_MLA_ROWS_STRETCH, AHEAD = 8;
+static_assert(STRETCH % AHEAD == 0 && AHEAD == 8, "whole groups of slots, read as two vectors");
+
+/* The sorted list; none: the key of slots that are not valid, which come last. */
+struct list {
+    const uint32_t *keys, *slots;
+    uint32_t n, none;
+};
+static __device__ __forceinline__ struct list list_of(const struct kp_mla_bwd_rows *p) {
+    return {(const uint32_t *)p->keys, (const uint32_t *)p->slots, (uint32_t)p->n,
+            (uint32_t)(p->bwd.in.batch * p->bwd.in.seq_k)};
+}
+static __device__ __forceinline__ uint32_t stretches_of(const struct list *l) { return (l->n + STRETCH - 1) / STRETCH; }
+/* The slots of a stretch. */
+struct stretch {
+    uint32_t from, end;
+};
+static __device__ __forceinline__ struct stretch stretch_of(const struct list *l, uint32_t s) {
+    return {s * STRETCH, min(s * STRETCH + STRETCH, l->n)};
+}
+/* Whether slots of its first key stand before it, of its last behind it. */
+static __device__ __forceinline__ int began_before(const struct list *l, const struct stretch *x, uint32_t key) {
+    return x->from > 0 && l->keys[x->from - 1] == key;
+}
+static __device__ __forceinline__ int goes_on(const struct list *l, const struct stretch *x, uint32_t key) {
+    return x->end < l->n && l->keys[x->end] == key;
+}
+
+/* Columns 8 j + 2 t, + 1 of 32 h .. are numbers 2 j, 2 j + 1 of 16 bytes c = 4 h + t. */
+static __device__ __forceinline__ void add_to_sum(const struct kp_mla_bwd *p, uint32_t key, const float x[8], int c) {
+    const uint32_t b = key / (uint32_t)p->in.seq_k, row = key % (uint32_t)p->in.seq_k;
+    float *to = (float *)p->sum.data + b * p->sum.batch + row * p->sum.row + (c >> 2) * 32 + (c & 3) * 2;
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        float2 y = *(const float2 *)(to + 8 * j);
+        y.x += x[2 * j];
+        y.y += x[2 * j + 1];
+        *(float2 *)(to + 8 * j) = y;
+    }
+}
+static __device__ __forceinline__ float4 *part_at(const struct kp_mla_bwd_rows *p, uint32_t s, int last, int team,
+                                                  int c) {
+    return (float4 *)p->parts + ((2 * (int64_t)s + last) * team + c) * 2;
+}
+static __device__ __forceinline__ void store_part_at(float4 *to, const float x[8]) {
+    to[0] = make_float4(x[0], x[1], x[2], x[3]);
+    to[1] = make_float4(x[4], x[5], x[6], x[7]);
+}
+
+/* Of a slot's rows the first is row_of(slot); `topk` rows further is that of the next head block. */
+static __device__ __forceinline__ int64_t row_of(uint32_t slot, uint32_t topk, uint32_t blocks) {
+    return blocks == 1 ? slot : (int64_t)(slot / topk) * topk * (blocks - 1) + slot;
+}
+/* Of the AHEAD slots from `at` on those with this key, head block by head block. ALL: that are all. */
+template <int TEAM, bool ALL>
+static __device__ __forceinline__ void add_slots(float sum[8], const uint4 *rows, const float *units,
+                                                 const struct list *l, uint32_t at, const uint32_t keys[AHEAD],
+                                                 uint32_t key, uint32_t topk, uint32_t blocks) {
+    const uint4 a = *(const uint4 *)(l->slots + at), b = *(const uint4 *)(l->slots + at + 4);
+    const uint32_t slot[AHEAD] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+#pragma unroll 1
+    for (uint32_t block = 0; block < blocks; block++, rows += (int64_t)topk * TEAM, units += topk) {
+        uint4 x[AHEAD];
+        float unit[AHEAD];
+#pragma unroll
+        for (uint32_t u = 0; u < AHEAD; u++) {
+            const int64_t row = row_of(slot[u], topk, blocks);
+            const int on = ALL || keys[u] == key;
+            x[u] = on ? load_once4(rows + row * TEAM) : make_uint4(0, 0, 0, 0);
+            unit[u] = on ? __ldg(units + row) : 0;
+        }
+#pragma unroll
+        for (uint32_t u = 0; u < AHEAD; u++) row16_add(sum, x[u], unit[u]);
+    }
+}
+
+/* Stretch s, thread c of its team. */
+template <int TEAM> static __device__ __forceinline__ void walk(const struct kp_mla_bwd_rows *p, uint32_t s, int c) {
+    const struct list l = list_of(p);
+    const struct stretch own = stretch_of(&l, s);
+    const uint32_t topk = (uint32_t)p->bwd.in.topk, blocks = (uint32_t)p->bwd.head_blocks;
+    const int64_t n_rows = p->n * blocks;
+    const uint4 *rows = (const uint4 *)p->bwd.pairs + c;
+    const float *units = (const float *)((const uint4 *)p->bwd.pairs + n_rows * TEAM);
+    uint32_t key = l.keys[own.from], keys[AHEAD];
+    if (key == l.none) return;
+    int before = began_before(&l, &own, key);
+    float sum[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+#pragma unroll 1
+    for (uint32_t at = own.from; at < own.end; at += AHEAD) {
+        if (at + AHEAD <= own.end && l.keys[at + AHEAD - 1] == key) {
+            add_slots<TEAM, true>(sum, rows, units, &l, at, keys, key, topk, blocks);
+            continue;
+        }
+#pragma unroll
+        for (uint32_t u = 0; u < AHEAD; u++) keys[u] = at + u < own.end ? l.keys[at + u] : l.none;
+#pragma unroll 1
+        for (;;) { /* a run of slots after the other */
+            add_slots<TEAM, false>(sum, rows, units, &l, at, keys, key, topk, blocks);
+            if (keys[AHEAD - 1] == key) break;
+            if (before)
+                store_part_at(part_at(p, s, 0, TEAM, c), sum);
+            else
+                add_to_sum(&p->bwd, key, sum, c);
+            before = 0;
+            uint32_t next = l.none;
+#pragma unroll
+            for (uint32_t u = 0; u < AHEAD; u++)
+                if (keys[u] > key) next = min(next, keys[u]);
+            key = next;
+            if (key == l.none) return;
+#pragma unroll
+            for (int e = 0; e < 8; e++) sum[e] = 0;
+        }
+    }
+    if (before || goes_on(&l, &own, key))
+        store_part_at(part_at(p, s, !before, TEAM, c), sum);
+    else
+        add_to_sum(&p->bwd, key, sum, c);
+}
+#endif
