@@ -138,24 +138,10 @@ template <int W> static __device__ __forceinline__ void load_other(uint32_t shar
 /* The slices whose gradients warpgroup W forms, i = 0..3. */
 static __device__ __forceinline__ constexpr uint32_t own_slice(uint32_t w, uint32_t i) { return slice_of(2 * i + w); }
 
-/* dKV of a tile; the products of the first slice, in set a, have been started. last: the item's last tile. */
+/* gradients() of a CTA that adds for itself. */
 template <int W>
-static __device__ __forceinline__ void gradients(uint32_t shared, float a[16], const struct tile *t,
-                                                 struct places *to, uint32_t n, int last, int number) {
-#if CFG_DETERMINISTIC
-    if constexpr (SUMMED) {
-        float other[16];
-        do_summed<W, 0>(shared, a, other, t, to, n, last, number);
-        __syncwarp();
-        if (lane_of() == 0) mbar_arrive(shared + PD_FREE);
-        return;
-    }
-#endif
-    if constexpr (PARTLY) {
-        float other[16];
-        do_units<W, 0>(shared, a, other, t, to, n, last);
-        return;
-    }
+static __device__ __forceinline__ void add_alone(uint32_t shared, float a[16], const struct tile *t, struct places *to,
+                                                 int last) {
     float b[16];
 #pragma unroll
     for (uint32_t i = 0; i < 4; i++) {
@@ -176,6 +162,25 @@ static __device__ __forceinline__ void gradients(uint32_t shared, float a[16], c
         wgmma_hold(a, 16);
         if (last && lane_of() == 0) mbar_arrive(shared + Q_FREE + 64);
         add_places(a, to, 512 + 32 * W);
+    }
+}
+
+/* dKV of a tile; the products of the first slice, in set a, have been started. last: the item's last tile. */
+template <int W>
+static __device__ __forceinline__ void gradients(uint32_t shared, float a[16], const struct tile *t, struct places *to,
+                                                 uint32_t n, int last, int number) {
+    if constexpr (SUMMED) {
+#if CFG_DETERMINISTIC
+        float other[16];
+        do_summed<W, 0>(shared, a, other, t, to, n, last, number);
+        __syncwarp();
+        if (lane_of() == 0) mbar_arrive(shared + PD_FREE);
+#endif
+    } else if constexpr (PARTLY) {
+        float other[16];
+        do_units<W, 0>(shared, a, other, t, to, n, last);
+    } else {
+        add_alone<W>(shared, a, t, to, last);
     }
 }
 
