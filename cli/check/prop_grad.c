@@ -158,9 +158,9 @@ static int times(struct prop_run *r, double factor, double tolerance) {
         int64_t n = attn_cli_prop_count(&x, pairs[k].gradient),
                 cols = x.tensor[pairs[k].gradient].shape[x.tensor[pairs[k].gradient].rank - 1];
         const bool half = x.tensor[pairs[k].gradient].dtype == ATTN_F16;
-        for (int64_t i = 0; i < n; i++) {
-            first[k][i] *= factor;
-            if (half && fabs(first[k][i]) > 6e4) first[k][i] = second[i] = 0; /* past the output's type */
+        for (int64_t i = 0; i < n; i++) { /* in units of the smaller ones, whose denormals err by a spacing of theirs */
+            if (half && fabs(first[k][i] * factor) > 6e4) first[k][i] = second[i] = 0; /* past the output's type */
+            *(factor > 1 ? &second[i] : &first[k][i]) *= factor > 1 ? 1 / factor : factor;
         }
         got = attn_cli_prop_rows_equal(r, attn_role_name(pairs[k].gradient), first[k], second, n / cols, cols,
                                        tolerance / (fixed && factor == 2 ? 16 : 1));
