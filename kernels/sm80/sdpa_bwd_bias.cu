@@ -30,6 +30,7 @@ static __device__ __forceinline__ int lane_of(void) { return thread_of() & 31; }
 static __device__ __forceinline__ int warp_of(void) { return thread_of() >> 5; }
 
 #include "kernels/sm80/sdpa_bwd_cells.h"
+#include "kernels/sm80/sdpa_bwd_columns.h"
 
 /* A tile of one head. */
 struct place {
@@ -72,21 +73,7 @@ static __device__ __forceinline__ void cell_product(const struct place *w, uint3
         const uint32_t b_lane =
             base + stage * STAGE + TILE * PITCH + tile_at(PITCH, part.row + lane % 8 + lane / 16 * 8, lane / 8 % 2);
 #pragma unroll
-        for (int k = 0; k < 4; k++) {
-            uint32_t a[S_M][4];
-#pragma unroll
-            for (int x = 0; x < S_M; x++) load_matrix4(a[x], tile_step(a_lane, PITCH, 2 * k) + x * 16 * PITCH);
-#pragma unroll
-            for (int n = 0; n < S_N; n += 2) {
-                uint32_t b[4];
-                load_matrix4(b, tile_step(b_lane, PITCH, 2 * k) + n * 8 * PITCH);
-#pragma unroll
-                for (int x = 0; x < S_M; x++) {
-                    mma_m16n8k16(TYPE, rX[x][n], a[x], b[0], b[1]);
-                    mma_m16n8k16(TYPE, rX[x][n + 1], a[x], b[2], b[3]);
-                }
-            }
-        }
+        for (int k = 0; k < 4; k++) columns_product(rX, a_lane, b_lane, k);
         __syncthreads();
     }
     copy_wait(0);

@@ -3,7 +3,7 @@
  * once, behind sdpa_bwd_cells.h. */
 #ifndef ATTN_SM80_SDPA_BWD_PRODUCTS_H
 #define ATTN_SM80_SDPA_BWD_PRODUCTS_H
-#include "kernels/device/mma.h"
+#include "kernels/sm80/sdpa_bwd_columns.h"
 
 /* rX += A B^T over columns 16 k0 to 16 k1: S^T or dP^T of the warp's part. keys: the K or V tile, rows: the Q or dO
  * tile. */
@@ -13,27 +13,7 @@ static __device__ __forceinline__ void cell_product(float rX[S_M][S_N][4], uint3
     const uint32_t a_lane = keys + tile_at(PITCH, part.key + lane % 16, lane / 16);
     const uint32_t b_lane = rows + tile_at(PITCH, part.row + lane % 8 + lane / 16 * 8, lane / 8 % 2);
 #pragma unroll
-    for (int k = k0; k < k1; k++) {
-        uint32_t a[S_M][4];
-#pragma unroll
-        for (int x = 0; x < S_M; x++) load_matrix4(a[x], tile_step(a_lane, PITCH, 2 * k) + x * 16 * PITCH);
-        if constexpr (S_N == 1) {
-            uint32_t b[2];
-            load_matrix2(b, tile_step(b_lane, PITCH, 2 * k));
-#pragma unroll
-            for (int x = 0; x < S_M; x++) mma_m16n8k16(TYPE, rX[x][0], a[x], b[0], b[1]);
-        }
-#pragma unroll
-        for (int n = 0; n + 1 < S_N; n += 2) {
-            uint32_t b[4];
-            load_matrix4(b, tile_step(b_lane, PITCH, 2 * k) + n * 8 * PITCH);
-#pragma unroll
-            for (int x = 0; x < S_M; x++) {
-                mma_m16n8k16(TYPE, rX[x][n], a[x], b[0], b[1]);
-                mma_m16n8k16(TYPE, rX[x][n + 1], a[x], b[2], b[3]);
-            }
-        }
-    }
+    for (int k = k0; k < k1; k++) columns_product(rX, a_lane, b_lane, k);
 }
 
 /* What waits of a sum in f32 where the lane will store P and dS of the same cells. */
