@@ -12,6 +12,10 @@
 void attn_text_add(struct attn_text *text, const char *format, ...) {
     size_t room = text->len < text->cap ? text->cap - text->len : 0;
     va_list list;
+    if (text->mute) {
+        text->len++;
+        return;
+    }
     va_start(list, format);
     int n = vsnprintf(room ? text->buf + text->len : NULL, room, format, list);
     va_end(list);

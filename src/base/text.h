@@ -9,11 +9,13 @@
 struct attn_text {
     char *buf;
     size_t cap, len;
+    int mute; /* nobody reads the words: len only says whether there are any */
 };
 static inline struct attn_text attn_text_over(char *buf, size_t cap) {
     if (cap) buf[0] = 0;
-    return (struct attn_text){buf, cap, 0};
+    return (struct attn_text){.buf = buf, .cap = cap};
 }
+static inline struct attn_text attn_text_mute(void) { return (struct attn_text){.mute = 1}; }
 void attn_text_add(struct attn_text *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void attn_text_add_double(struct attn_text *text, double value); /* shortest form that reads back exactly, '.' always */
 

@@ -34,14 +34,12 @@ static double sequences(const attn_problem *p) {
     return by_k < n ? by_k : n;
 }
 
-double attn_problem_flops(const attn_problem *problem) {
-    attn_problem p;
-    if (attn_core_problem_normalise(problem, &p)) return 0;
-    double d = (double)p.dim_qk, dv = (double)p.dim_v, heads = (double)p.heads_q;
-    double slots = (double)p.batch * (double)p.seq_q * heads * (double)p.topk;
-    switch (p.op) {
-    case ATTN_OP_SDPA_FWD: return sequences(&p) * heads * visible_pairs(&p) * 2 * (d + dv);
-    case ATTN_OP_SDPA_BWD: return sequences(&p) * heads * visible_pairs(&p) * 2 * (3 * d + 2 * dv);
+double attn_core_flops(const attn_problem *p) {
+    double d = (double)p->dim_qk, dv = (double)p->dim_v, heads = (double)p->heads_q;
+    double slots = (double)p->batch * (double)p->seq_q * heads * (double)p->topk;
+    switch (p->op) {
+    case ATTN_OP_SDPA_FWD: return sequences(p) * heads * visible_pairs(p) * 2 * (d + dv);
+    case ATTN_OP_SDPA_BWD: return sequences(p) * heads * visible_pairs(p) * 2 * (3 * d + 2 * dv);
     case ATTN_OP_MLA_FWD: return slots * 2 * (d + dv);
     case ATTN_OP_MLA_BWD: return slots * 2 * (3 * d + 2 * dv);
     case ATTN_OP_DIST: return slots * 2 * d;
@@ -49,23 +47,31 @@ double attn_problem_flops(const attn_problem *problem) {
     }
 }
 
-double attn_problem_bytes(const attn_problem *problem) {
-    attn_problem p;
-    if (attn_core_problem_normalise(problem, &p)) return 0;
+double attn_core_bytes(const attn_problem *p) {
     double sum = 0;
     for (int32_t role = 0; role < ATTN_ROLE_COUNT; role++) {
         struct attn_core_role r;
-        attn_core_role_get(&p, role, &r);
+        attn_core_role_get(p, role, &r);
         /* Second copies and side results that few callers ask for are not part of the least traffic. */
         if (r.use == ATTN_USE_NONE || role == ATTN_ROLE_LSE_ROUNDED || role == ATTN_ROLE_MAX_LOGITS) continue;
         double bytes = (double)attn_dtype_bytes(r.dtype);
         for (int32_t a = 0; a < r.rank; a++) bytes *= (double)r.shape[a];
-        if (attn_core_has(&p, ATTN_PAGED) && (role == ATTN_ROLE_K || role == ATTN_ROLE_V)) {
+        if (attn_core_has(p, ATTN_PAGED) && (role == ATTN_ROLE_K || role == ATTN_ROLE_V)) {
             /* A pool holds other sequences' pages too: at most SK rows per sequence are read. */
-            double pool = (double)p.n_pages * (double)p.page_size, read = (double)p.batch * (double)p.seq_k;
+            double pool = (double)p->n_pages * (double)p->page_size, read = (double)p->batch * (double)p->seq_k;
             if (read < pool) bytes *= read / pool;
         }
         sum += r.use == ATTN_USE_INOUT_OPTIONAL ? 2 * bytes : bytes;
     }
     return sum;
+}
+
+double attn_problem_flops(const attn_problem *problem) {
+    attn_problem p;
+    return attn_core_problem_normalise(problem, &p) ? 0 : attn_core_flops(&p);
+}
+
+double attn_problem_bytes(const attn_problem *problem) {
+    attn_problem p;
+    return attn_core_problem_normalise(problem, &p) ? 0 : attn_core_bytes(&p);
 }

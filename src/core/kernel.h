@@ -22,6 +22,11 @@ struct attn_core_device {
     char name[96], feature_text[160];
 };
 
+/* Work of a problem: attn_problem_flops, attn_problem_bytes. */
+struct attn_core_amount {
+    double flops, bytes;
+};
+
 /* One kernel. `problem` below is always checked and normalised (core/problem.h). */
 struct attn_kernel {
     const char *name;    /* attn_<op>_<arch>_<dtype>_<variant> */
@@ -37,7 +42,9 @@ struct attn_kernel {
     /* 1 = accepts; 0 = refuses, `why` says the reason in words ("head dim 640 is over 512"). */
     int (*supports)(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *problem,
                     struct attn_text *why);
-    double (*estimate)(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *problem);
+    /* Seconds, to rank by. `amount` is the problem's, counted once for all rows that are asked. */
+    double (*estimate)(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *problem,
+                       const struct attn_core_amount *amount);
     uint64_t (*workspace)(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *problem);
     /* One-time set-up of this row on a device (load an image, raise a limit), called by every plan creation that chose
      * it; cheap when warm. May be NULL. */

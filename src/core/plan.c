@@ -24,6 +24,7 @@ struct request {
     int32_t backend, env_backend;    /* ATTN_BACKEND_ANY = none */
     bool strict, limited;
     uint64_t limit;
+    struct attn_core_amount amount;
     char tuned[96]; /* remembered winner, "" = none */
 };
 
@@ -33,7 +34,6 @@ struct verdict {
     int score;
     double seconds;
     uint64_t workspace;
-    char why[256];
 };
 enum { PREFERS_KERNEL = 8, PREFERS_BACKEND = 4, ENV_KERNEL = 2, ENV_BACKEND = 1 };
 
@@ -88,7 +88,7 @@ static bool accepts(const struct request *q, const struct attn_kernel *k, struct
     if (k->supports && !k->supports(k, q->device, p, why))
         return why->len ? false : refuse(why, "%s", "refuses the problem without a reason");
     why->len = 0; /* a kernel may leave words behind and accept all the same */
-    why->buf[0] = 0;
+    if (why->cap) why->buf[0] = 0;
     *workspace = k->workspace ? k->workspace(k, q->device, p) : 0;
     if (*workspace > INT64_MAX) return refuse(why, "%s", "needs more workspace than can be addressed");
     if (q->limited && *workspace > q->limit) {
@@ -102,14 +102,18 @@ static bool accepts(const struct request *q, const struct attn_kernel *k, struct
     return true;
 }
 
-static void judge(const struct request *q, const struct attn_kernel *k, struct verdict *v) {
+/* `words`: of a refusal, or NULL where nobody asks for them; a choice among many rows would mostly format reasons. */
+struct words {
+    char why[256];
+};
+static void judge(const struct request *q, const struct attn_kernel *k, struct verdict *v, struct words *words) {
     *v = (struct verdict){.seconds = (double)INFINITY};
-    struct attn_text why = attn_text_over(v->why, sizeof v->why);
+    struct attn_text why = words ? attn_text_over(words->why, sizeof words->why) : attn_text_mute();
     v->accepted = accepts(q, k, &why, &v->workspace);
     if (!v->accepted) return;
     v->score = score_of(q, k);
     v->tuned = q->tuned[0] && !strcmp(q->tuned, k->name);
-    double seconds = k->estimate ? k->estimate(k, q->device, q->problem) : (double)INFINITY;
+    double seconds = k->estimate ? k->estimate(k, q->device, q->problem, &q->amount) : (double)INFINITY;
     if (seconds >= 0) v->seconds = seconds; /* a NaN must not win or block comparisons */
 }
 
@@ -133,7 +137,7 @@ static const struct attn_kernel *best_row(const struct request *q, uint32_t alig
     while ((k = next_row(q->ctx, q->problem->op, at)) != NULL) {
         struct verdict v;
         if (alignment && k->alignment_bytes > alignment) continue;
-        judge(q, k, &v);
+        judge(q, k, &v, NULL);
         if (!v.accepted) continue;
         ++*n_accepted;
         if (better(k, &v, found, best)) {
@@ -171,7 +175,8 @@ static attn_status make_request(struct request *q, attn_ctx *ctx, const struct a
                           .backend = o->backend,
                           .strict = (o->flags & ATTN_PLAN_STRICT) != 0,
                           .limited = (o->flags & ATTN_PLAN_WORKSPACE_LIMIT) != 0,
-                          .limit = o->max_workspace_bytes};
+                          .limit = o->max_workspace_bytes,
+                          .amount = {attn_core_flops(problem), attn_core_bytes(problem)}};
     if (q->kernel == ctx->env_kernel) q->kernel = NULL; /* handed on by the API: still only a hint */
     if (!q->kernel && ctx->env_kernel[0]) q->env_kernel = ctx->env_kernel;
     if (!q->backend) q->env_backend = ctx->env_backend;
@@ -222,6 +227,7 @@ struct line {
     const struct attn_kernel *first, *last;
     int32_t n;
     struct verdict v;
+    struct words words;
 };
 enum { ALONE = 2 };
 
@@ -240,14 +246,15 @@ static void add_label(struct attn_text *text, const struct line *line) {
 static void take_line(const struct request *q, const struct attn_kernel *k, bool together, int32_t at[3],
                       struct line *line, const struct attn_kernel **next) {
     struct verdict v;
+    struct words words;
     *line = (struct line){.first = k, .last = k, .n = 1};
-    judge(q, k, &line->v);
+    judge(q, k, &line->v, &line->words);
     int32_t ahead[3] = {at[0], at[1], at[2]}, second[3];
     const struct attn_kernel *behind_first = *next = next_row(q->ctx, q->problem->op, ahead);
     memcpy(second, ahead, sizeof second);
     while (together && !line->v.accepted && *next) {
-        judge(q, *next, &v);
-        if (v.accepted || strcmp(v.why, line->v.why) != 0) break;
+        judge(q, *next, &v, &words);
+        if (v.accepted || strcmp(words.why, line->words.why) != 0) break;
         line->last = *next;
         line->n++;
         *next = next_row(q->ctx, q->problem->op, ahead);
@@ -283,9 +290,9 @@ static void add_rows(struct attn_text *text, const struct request *q, const stru
                 add_seconds(text, line.v.seconds);
                 attn_text_add(text, ", workspace %" PRIu64 " bytes\n", line.v.workspace);
             } else if (line.n > 1) {
-                attn_text_add(text, "no  %s (%" PRId32 " kernels)\n", line.v.why, line.n);
+                attn_text_add(text, "no  %s (%" PRId32 " kernels)\n", line.words.why, line.n);
             } else {
-                attn_text_add(text, "no  %s\n", line.v.why);
+                attn_text_add(text, "no  %s\n", line.words.why);
             }
         }
     }

@@ -20,6 +20,10 @@ attn_status attn_core_problem_normalise(const attn_problem *in, attn_problem *ou
  * Does not check; fails only on a bad struct size. Not for kernels: they read the normalised form. */
 attn_status attn_core_problem_meaning(const attn_problem *in, attn_problem *out);
 
+/* attn_problem_flops and attn_problem_bytes of a problem that is normalised: without another check. */
+double attn_core_flops(const attn_problem *normalised);
+double attn_core_bytes(const attn_problem *normalised);
+
 const char *attn_core_op_name(int32_t op); /* "sdpa_fwd"; "?" if unknown */
 
 /* Every flag: its constant, its word in a problem text ("" = implied by a value), and the operators that define it. */

@@ -33,9 +33,11 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
     return 1;
 }
 
-static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
+static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                       const struct attn_core_amount *amount) {
+    (void)p;
     const struct mla_isa *isa = k->impl;
-    return 1e-5 + attn_problem_flops(p) / (isa->flops * dev->threads);
+    return 1e-5 + amount->flops / (isa->flops * dev->threads);
 }
 
 #define OPERATOR(op)                                                                                                   \

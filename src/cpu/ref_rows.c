@@ -24,7 +24,9 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
 }
 
 /* About 1e9 operations per second and thread. Masked pairs are counted: good enough for the last resort. */
-static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
+static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                       const struct attn_core_amount *amount) {
+    (void)amount;
     double rows = (double)p->batch * (double)p->heads_q * (double)p->seq_q, d = (double)p->dim_qk,
            dv = (double)p->dim_v;
     double pair = 0, keys = 0;

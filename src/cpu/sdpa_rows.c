@@ -30,10 +30,11 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
     return 1;
 }
 
-static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
+static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                       const struct attn_core_amount *amount) {
     const struct attn_cpu_sdpa_isa *isa = k->impl;
     const double rate = isa->rate * (p->dtype == ATTN_F64 ? 0.5 : 1) * dev->threads;
-    return 5e-6 + (attn_problem_flops(p) * (p->op == ATTN_OP_SDPA_BWD ? 1.2 : 1) + 20 * attn_problem_bytes(p)) / rate;
+    return 5e-6 + (amount->flops * (p->op == ATTN_OP_SDPA_BWD ? 1.2 : 1) + 20 * amount->bytes) / rate;
 }
 
 #define OPERATOR(op)                                                                                                   \

@@ -42,7 +42,9 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
 }
 
 /* Cycles of a key tile, as in cuda_mla_fwd.c. */
-static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
+static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                       const struct attn_core_amount *amount) {
+    (void)amount;
     const struct kp_mla_config *c = k->impl;
     const struct geometry g = lay_out(c, attn_cuda_limits_of(dev), p);
     if (g.items == 0) return 1e-6;

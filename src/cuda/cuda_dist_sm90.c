@@ -35,7 +35,9 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
 
 /* Tiles of 64 slots over the multiprocessors: queries left over after whole rounds are cut. A tile of 64 heads
  * takes 1.5 us, which the overhead of its slices sets, one of 128 heads 2.3. */
-static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
+static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                       const struct attn_core_amount *amount) {
+    (void)amount;
     const struct kp_dist_sm90_config *c = k->impl;
     const int64_t n_sms = attn_cuda_limits_of(dev)->n_sms, whole = items(p) / n_sms, left = items(p) - whole * n_sms;
     const int64_t tiles = (p->topk + 63) / 64, parts = left ? n_sms / left : 1, last = (tiles + parts - 1) / parts;

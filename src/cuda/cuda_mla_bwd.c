@@ -32,13 +32,14 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
 
 /* Products run at a share of mma.sync's 1024 multiply-adds a cycle at 1.7 GHz, the heads padded to whole blocks. Each
  * block adds its own f32 row per slot to memory, at 20 GB/s a multiprocessor; stored rows are read again. */
-static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
+static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                       const struct attn_core_amount *amount) {
     const struct kp_mla_bwd_config *c = k->impl;
     const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
     const double heads = (double)((p->heads_q + c->heads - 1) / c->heads), rate = 2048 * 1.7e9 * l->n_sms;
     const double share = c->heads * c->slots >= 4096 ? 0.5 : c->heads * c->slots >= 2048 ? 0.4 : 0.25;
     const double padding = p->heads_q > 0 ? heads * c->heads / (double)p->heads_q : 1;
-    const double compute = attn_problem_flops(p) * padding / (rate * share);
+    const double compute = amount->flops * padding / (rate * share);
     const double rows = (double)p->batch * (double)p->seq_q * (double)p->topk * heads;
     const double traffic = rows * 4 * c->dim * (c->deterministic ? 2 : 1) / (2e10 * l->n_sms);
     return 2e-5 + compute + traffic * (c->deterministic ? 1 : 0.5);

@@ -55,7 +55,9 @@ static double tile_time(const struct kp_mla_bwd_sm90_config *c, int large) {
 
 /* Rounds of items over the multiprocessors, an item or, where it can be cut, a tile at least; heads are padded to 64
  * (pairs: 128), slots to 64. */
-static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
+static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                       const struct attn_core_amount *amount) {
+    (void)amount;
     const struct kp_mla_bwd_sm90_config *c = k->impl;
     const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
     const double blocks = (double)c->ctas * (double)((p->heads_q + 64 * c->ctas - 1) / (64 * c->ctas));

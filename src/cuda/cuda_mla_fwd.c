@@ -44,7 +44,9 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
 
 /* Cycles of a key tile: products at the rate of mma.sync, or what goes through shared memory, whichever is more, and
  * the barriers between them; docs/kernels/mla_fwd_sm80.md. */
-static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
+static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                       const struct attn_core_amount *amount) {
+    (void)amount;
     const struct kp_mla_config *c = k->impl;
     const struct geometry g = lay_out(c, attn_cuda_limits_of(dev), p);
     if (g.items == 0) return 1e-6;

@@ -112,7 +112,9 @@ static double tile_time(int size, int ordered, int shared) {
 }
 
 /* Rounds of items over the multiprocessors; heads are padded to 64, slots to 64. */
-static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
+static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                       const struct attn_core_amount *amount) {
+    (void)amount;
     const struct kp_mla_fwd_sm90_config *c = k->impl;
     const struct geometry g = lay_out(c, dev, p);
     const double keys = 2 * (double)p->seq_k * (double)p->dim_qk, cache = attn_cuda_limits_of(dev)->l2_bytes;

@@ -24,7 +24,7 @@ int attn_cuda_refuse_image(const struct attn_core_device *dev, const char *symbo
         attn_text_add(why, "needs %" PRId64 " bytes of shared memory, the device gives %" PRId64, shared_bytes, given);
         return 1;
     }
-    if (!attn_cuda_variant_find(symbol)) {
+    if (!attn_cuda_variant_of(dev, symbol)) {
         attn_text_add(why, "this build has no image of %s", symbol);
         return 1;
     }

@@ -132,16 +132,17 @@ static double occupancy(const struct kp_sdpa_bwd_config *c, const struct attn_cu
 
 /* Rates are fractions of the 1024 multiply-adds a cycle of mma.sync at 1.7 GHz, the padding to the variant's dims
  * counted; fewer warps on a multiprocessor than a row is made for hide less. */
-static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
+static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                       const struct attn_core_amount *amount) {
     const struct kp_sdpa_bwd_config *c = k->impl;
     const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
     const double dims = (double)(3 * p->dim_qk + 2 * p->dim_v), peak = 2048 * 1.7e9 * l->n_sms * occupancy(c, l, p);
     const double padding = dims > 0 ? 5 * c->dim / dims : 1;
     const int32_t fit = l->shared_per_sm / (KP_SDPA_BWD_SHARED_BYTES(*c) + 1024);
     const double rate = (c->full ? 0.35 : 0.6) * (fit < c->ctas ? 0.6 : 1) * (k->deterministic ? 0.75 : 1);
-    const double compute = attn_problem_flops(p) * padding / (peak * rate);
-    const double memory = (attn_problem_bytes(p) + 12.0 * (double)(p->batch * p->heads_q) * (double)p->seq_q * c->dim) /
-                          (2e10 * l->n_sms);
+    const double compute = amount->flops * padding / (peak * rate);
+    const double memory =
+        (amount->bytes + 12.0 * (double)(p->batch * p->heads_q) * (double)p->seq_q * c->dim) / (2e10 * l->n_sms);
     return 1e-5 + (compute + memory) * (1 + 1e-4 * c->dim) * (1 + 1e-3 * (128 - c->keys));
 }
 

@@ -146,7 +146,8 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
 /* Rates: flop a cycle at 1.7 GHz, what an H100 was measured at with all products counted that a row forms; those of
  * sums form S and dP once. A tile narrower than the row's columns feeds the tensor cores less. Halves: three more
  * launches, operands written and read again. */
-static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
+static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                       const struct attn_core_amount *amount) {
     const struct bwd_row *r = k->impl;
     const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
     const struct kp_sdpa_wide_config *c = r->own->keys;
@@ -157,8 +158,8 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
                         : c->halves        ? 430
                                            : 175,
                  width = d > dv ? d : dv;
-    double compute = attn_problem_flops(p) * products / (rate * 1.7e9 * (double)l->n_sms);
-    const double memory = attn_problem_bytes(p) / (2e10 * l->n_sms);
+    double compute = amount->flops * products / (rate * 1.7e9 * (double)l->n_sms);
+    const double memory = amount->bytes / (2e10 * l->n_sms);
     if (c->halves && width < c->cols) compute *= 1 + 0.8 * (1 - width / c->cols);
     if (c->halves) compute += 2e-5 + 2 * memory;
     return 1e-5 + (compute > memory ? compute : memory) * (1 + 1e-4 * c->cols);

@@ -126,13 +126,14 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
 
 /* Rates are fractions of the 1024 multiply-adds a cycle of mma.sync at 1.7 GHz, the padding to the variant's dims
  * counted. */
-static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
+static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                       const struct attn_core_amount *amount) {
     const struct kp_sdpa_fwd_config *c = k->impl;
     const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
     const double dims = (double)(p->dim_qk + p->dim_v), peak = 2048 * 1.7e9 * l->n_sms;
     const double padding = dims > 0 ? (c->dim + c->dim_v) / dims : 1;
-    const double compute = attn_problem_flops(p) * padding / (peak * (c->full ? 0.35 : 0.6));
-    const double memory = attn_problem_bytes(p) / (2e10 * l->n_sms);
+    const double compute = amount->flops * padding / (peak * (c->full ? 0.35 : 0.6));
+    const double memory = amount->bytes / (2e10 * l->n_sms);
     /* Warps along the keys read a tile's keys once and pay off where one tile holds all queries of a key head. Tall
      * tiles have half the traffic of the others. */
     const double rows = (double)p->seq_q * (double)(p->heads_k > 0 ? p->heads_q / p->heads_k : 1);

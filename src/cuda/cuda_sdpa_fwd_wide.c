@@ -95,7 +95,8 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
 
 /* Rates: flop a cycle at 1.7 GHz, what an H100 was measured at. Halves: two more launches, operands written and read
  * again, and idle multiprocessors where there is little to do, since keys are not split. */
-static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
+static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                       const struct attn_core_amount *amount) {
     const struct fwd_row *r = k->impl;
     const struct kp_sdpa_wide_config *c = r->own;
     const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
@@ -104,8 +105,8 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
     const double rate = c->dtype == KP_F64 ? k->features & ATTN_CUDA_SM90A ? 105 : 70
                         : c->halves        ? 365
                                            : 210,
-                 bytes = attn_problem_bytes(p);
-    double compute = attn_problem_flops(p) * padding / (rate * 1.7e9 * (double)l->n_sms);
+                 bytes = amount->bytes;
+    double compute = amount->flops * padding / (rate * 1.7e9 * (double)l->n_sms);
     const double memory = bytes / (2e10 * l->n_sms);
     if (c->halves) {
         const struct geometry g = lay_out(c, l, p, 1);

@@ -144,7 +144,7 @@ void ref_try_run(struct ref_try *t, int32_t threads) {
         if (attn_cpu_ref_rows[i].op == t->p.op && attn_cpu_ref_rows[i].dtype == t->p.dtype) k = &attn_cpu_ref_rows[i];
     assert_non_null(k);
     assert_true(k->supports(k, &dev, &t->p, &why));
-    assert_true(k->estimate(k, &dev, &t->p) > 0);
+    assert_true(k->estimate(k, &dev, &t->p, &(struct attn_core_amount){1, 1}) > 0);
     uint64_t bytes = k->workspace(k, &dev, &t->p);
     assert_true(bytes % 64 == 0);
     unsigned char *ws = aligned_alloc(64, bytes + 64);

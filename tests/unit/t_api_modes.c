@@ -15,8 +15,9 @@ static int yes(const struct attn_kernel *k, const struct attn_core_device *dev, 
     (void)k, (void)dev, (void)p, (void)why;
     return 1;
 }
-static double quick_words(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
-    (void)dev, (void)p;
+static double quick_words(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                          const struct attn_core_amount *amount) {
+    (void)dev, (void)p, (void)amount;
     return strstr(k->name, "slow") ? 1e-12 : 1e-11; /* the slow one boasts most */
 }
 static uint64_t some_bytes(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {

@@ -30,8 +30,9 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
         attn_text_add(why, "head dim %d is over %d", (int)p->dim_qk, (int)f->max_dim);
     return p->dim_qk <= f->max_dim;
 }
-static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
-    (void)dev, (void)p;
+static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                       const struct attn_core_amount *amount) {
+    (void)dev, (void)p, (void)amount;
     return ((const struct fake *)k->impl)->seconds;
 }
 static uint64_t workspace(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {

@@ -33,6 +33,10 @@ static void builder_counts_what_it_cuts(void **state) {
     struct attn_text none = attn_text_over(NULL, 0);
     attn_text_add(&none, "%s", "twelve chars");
     assert_int_equal(none.len, 12);
+    struct attn_text mute = attn_text_mute(); /* only whether there were any */
+    assert_int_equal(mute.len, 0);
+    attn_text_add(&mute, "%s", "twelve chars");
+    assert_true(mute.len > 0 && !mute.buf && !mute.cap);
 }
 
 static const char *shown(double value) {
