@@ -61,10 +61,10 @@ struct kp_sdpa_fwd {
 };
 KP_SIZE(struct kp_sdpa_fwd, 4 * 48 + 15 * 8 + 16 * 4 + 3 * 48 + 4 * 8 + 24 * 4);
 
-/* One row of kernels/variants/sdpa_fwd_sm80.def; columns explained there. */
+/* One row of kernels/variants/sdpa_fwd_sm80.def or sdpa_fwd_sm90.def; columns explained there. */
 struct kp_sdpa_fwd_config {
     const char *symbol;
-    int32_t dtype, full, dim, dim_v, row_warps, col_warps, key_warps, m_tiles, keys, slots, pair, q_steps, ctas;
+    int32_t dtype, full, dim, dim_v, row_warps, col_warps, key_warps, m_tiles, keys, slots, pair, q_steps, ctas, early;
 };
 /* Shared memory of a variant: Q (later the output tile), then the ring of K and V tiles, then flags. */
 #define KP_SDPA_MAX(a, b)       ((a) > (b) ? (a) : (b))

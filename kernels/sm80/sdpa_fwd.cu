@@ -38,6 +38,7 @@
  * Limits: lengths to 2^28 and 2^31 tiles (32-bit rows and items; addresses are 64-bit). Unaligned tensors take smaller
  * copies. Splits write (O, m, l) to the workspace; kernels/smxx/sdpa_combine.cu merges them. Registers and figures:
  * docs/kernels/sdpa_fwd_sm80.md. */
+#include "kernels/device/grid.h"
 #include "kernels/device/mma.h"
 #include "kernels/sm80/sdpa_fwd_load.h"
 #include "kernels/sm80/sdpa_fwd_mask.h"
@@ -378,6 +379,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, CFG_CTAS) CFG(const __grid
     struct work w;
     struct statistics st;
     float rO[M_TILES][N_O][4];
+#ifdef CFG_EARLY
+    if (p.splits > 1) grid_release(); /* the merge stands by where there is room, its code and parameters read */
+#endif
 #pragma unroll 1
     for (int careful = 0;; careful = 1) {
         if (!find_work(&p, recompute((int)blockIdx.x), &w)) return;

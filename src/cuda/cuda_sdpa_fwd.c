@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * Dense forward on CUDA, the host's side: kernel rows from kernels/variants/sdpa_fwd_sm80.def, what each refuses, how a
- * problem is dealt to CTAs, and the parameters of a launch. The device's side: kernels/sm80/sdpa_fwd.cu. */
+ * Dense forward on CUDA, the host's side: kernel rows from kernels/variants/sdpa_fwd_sm80.def and sdpa_fwd_sm90.def,
+ * what each refuses, how a problem is dealt to CTAs, and the parameters of a launch. The device's side:
+ * kernels/sm80/sdpa_fwd.cu. */
 #include "core/problem.h"
 #include "cuda/cuda_sdpa.h"
 
@@ -140,7 +141,8 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
     const double fit = c->key_warps > 1                ? (rows <= KP_SDPA_ROWS(*c) ? 0.9 : 4)
                        : c->row_warps > 4 && rows > 64 ? 0.95
                                                        : 1;
-    return 4e-6 + (compute > memory ? compute : memory) * (1 + 1e-4 * c->dim) * fit;
+    const double merge = c->early && l->early_launch && lay_out(c, l, p).splits > 1 ? 0.98 : 1; /* stands by */
+    return 4e-6 + (compute > memory ? compute : memory) * (1 + 1e-4 * c->dim) * fit * merge;
 }
 
 static uint64_t workspace(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
@@ -258,26 +260,35 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
 
 /* Two passes over the table of variants: the configurations, then the rows that point at them. A line's first key is
  * .dtype, a member of both. */
-#define VARIANT(tail, source, ...)                                                                                     \
-    static const struct kp_sdpa_fwd_config config_##tail = {.symbol = "attn_sdpa_fwd_sm80_" #tail, __VA_ARGS__};
+#define CONFIG(chip, tail, ...)                                                                                        \
+    static const struct kp_sdpa_fwd_config config_##chip##_##tail = {.symbol = "attn_sdpa_fwd_" #chip "_" #tail,       \
+                                                                     __VA_ARGS__};
+#define VARIANT(tail, source, ...) CONFIG(sm80, tail, __VA_ARGS__)
 #include "kernels/variants/sdpa_fwd_sm80.def"
 #undef VARIANT
+#define VARIANT(tail, source, ...) CONFIG(sm90, tail, __VA_ARGS__)
+#include "kernels/variants/sdpa_fwd_sm90.def"
+#undef VARIANT
 
-#define VARIANT(tail, source, dtype_of_line, ...)                                                                      \
-    {.name = "attn_sdpa_fwd_sm80_" #tail,                                                                              \
-     .arch = "sm80",                                                                                                   \
+#define ROW(chip, tail, feature, dtype_of_line)                                                                        \
+    {.name = "attn_sdpa_fwd_" #chip "_" #tail,                                                                         \
+     .arch = #chip,                                                                                                    \
      .summary = "D and DV to the number in the name, any strides; softcap, ALiBi, mask, pages: _full rows only",       \
      .op = ATTN_OP_SDPA_FWD,                                                                                           \
      dtype_of_line,                                                                                                    \
      ATTN_CUDA_ROW(ATTN_F32),                                                                                          \
      .deterministic = 1,                                                                                               \
      .bit_stable = 1,                                                                                                  \
-     .features = ATTN_CUDA_SM80,                                                                                       \
-     .impl = &config_##tail,                                                                                           \
+     .features = (feature),                                                                                            \
+     .impl = &config_##chip##_##tail,                                                                                  \
      .workspace = workspace,                                                                                           \
      ATTN_CUDA_NOTED},
 const struct attn_kernel attn_cuda_sdpa_fwd_rows[] = {
+#define VARIANT(tail, source, dtype_of_line, ...) ROW(sm80, tail, ATTN_CUDA_SM80, dtype_of_line)
 #include "kernels/variants/sdpa_fwd_sm80.def"
-};
 #undef VARIANT
+#define VARIANT(tail, source, dtype_of_line, ...) ROW(sm90, tail, ATTN_CUDA_SM90A, dtype_of_line)
+#include "kernels/variants/sdpa_fwd_sm90.def"
+#undef VARIANT
+};
 const int32_t attn_cuda_n_sdpa_fwd_rows = sizeof attn_cuda_sdpa_fwd_rows / sizeof attn_cuda_sdpa_fwd_rows[0];
