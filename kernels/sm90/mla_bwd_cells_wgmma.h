@@ -43,29 +43,36 @@ static __device__ __forceinline__ void probabilities(uint32_t shared, float y[16
 
 static __device__ __forceinline__ char *kept_address(uint4 x) { return (char *)((uint64_t)x.y << 32 | x.x); }
 
-/* Sums of P' over the heads, for dist. */
-template <int W>
-static __device__ __forceinline__ void sum_heads(uint32_t shared, const struct kp_mla_bwd *p, const float s[16],
-                                                 int tile) {
-    const uint32_t part = shared + PART_AT + W * 512;
+/* Sums of P' over the heads, for dist, in three steps that the caller places. Of a lane: its two rows. */
+static __device__ __forceinline__ void sum_rows(float y[8], const float s[16]) {
 #pragma unroll
-    for (int j = 0; j < 4; j++)
+    for (int x = 0; x < 8; x++) y[x] = s[4 * (x >> 1) + (x & 1)] + s[4 * (x >> 1) + 2 + (x & 1)];
+}
+/* Of a warp, to shared memory: of what lanes g and g ^ 4 have, one adds up the first half and the other the second, and
+ * so on, until lane 4 g + t has number g. A barrier of the warpgroup has to follow. */
+template <int W> static __device__ __forceinline__ void sum_lanes(uint32_t shared, float y[8]) {
+    const int lane = lane_of();
 #pragma unroll
-        for (int e = 0; e < 2; e++) {
-            float y = s[4 * j + e] + s[4 * j + 2 + e];
+    for (int n = 4; n > 0; n /= 2) {
+        const int upper = lane & 4 * n;
 #pragma unroll
-            for (int d = 4; d < 32; d *= 2) y += __shfl_xor_sync(~0u, y, d);
-            if (lane_of() < 4)
-                shared_store32(part + (uint32_t)(warp_of() * 128 + 4 * (8 * j + 2 * lane_of() + e)),
-                               __float_as_uint(y));
+        for (int x = 0; x < n; x++) {
+            const float come = __shfl_xor_sync(~0u, upper ? y[x] : y[x + n], 4 * n);
+            y[x] = (upper ? y[x + n] : y[x]) + come;
         }
-    named_sync(1 + W, 128);
-    const int slot = tile * 64 + 32 * W + lane_of();
-    if (warp_of() || slot >= p->in.topk) return;
+    }
+    const int slot = 8 * (lane >> 3) + 2 * (lane & 3) + (lane >> 2 & 1);
+    shared_store32(shared + PART_AT + W * 512 + (uint32_t)(warp_of() * 128 + 4 * slot), __float_as_uint(y[0]));
+}
+/* Of the four warps, to memory. Nobody reads the places of slots that are not valid. */
+template <int W> static __device__ __forceinline__ void store_sums(uint32_t shared, int tile, uint32_t mask) {
+    const int lane = lane_of();
+    if (warp_of() || !(mask >> lane & 1)) return;
+    const uint32_t part = shared + PART_AT + W * 512 + 4 * (uint32_t)lane;
     float y = 0;
 #pragma unroll
-    for (int k = 0; k < 4; k++) y += __uint_as_float(shared_load32(part + (uint32_t)(k * 128 + 4 * lane_of())));
-    ((float *)kept_address(shared_load128(shared + ROWS_AT + 32 * W + 16)))[slot] = y;
+    for (uint32_t k = 0; k < 4; k++) y += __uint_as_float(shared_load32(part + k * 128));
+    ((float *)kept_address(shared_load128(shared + ROWS_AT + 32 * W + 16)))[tile * 64 + 32 * W + lane] = y;
 }
 
 /* P and dS, from P' and dP, to shared memory; word[2 j + r]: dS of slots 8 j + 2 t, + 1 of the warpgroup's 32, row
@@ -144,7 +151,7 @@ static __device__ __forceinline__ void store_dq(uint32_t shared, const struct kp
 }
 
 /* What the warpgroup needs of its item waits in shared memory: {dq of the first head; heads that exist; tiles}, {sums
- * for dist of slot 0; states of the heads}. One thread. */
+ * for dist of its first slot; states of the heads}. One thread. */
 template <int W>
 static __device__ __forceinline__ void keep_rows(const struct kp_mla_bwd *p, count at, const struct item *w,
                                                  uint32_t shared) {
@@ -152,11 +159,13 @@ static __device__ __forceinline__ void keep_rows(const struct kp_mla_bwd *p, cou
     const uint64_t dq = in_parts(p)
                             ? p->part_dq + (uint64_t)(at * CTAS + rank_of()) * (64 * 4 * D)
                             : p->dq.data + 2 * (uint64_t)(w->b * p->dq.batch + w->i * p->dq.row + w->head * p->dq.head);
-    const uint64_t dist = p->part_dist + 4 * (uint64_t)((w->head / 64 * queries + flat) * p->in.topk);
+    int from = 0, n = slots_of(&p->in, w->b, w->i).n;
+    if (in_parts(p)) n = part_of(p, at, n, &from);
+    const uint64_t dist = p->part_dist + 4 * (uint64_t)((w->head / 64 * queries + flat) * p->in.topk + from);
     const uint64_t states = (uint64_t)states_of(p, w);
-    const int tiles = (slots_at(p, at, w) + 63) / 64;
-    shared_store128(shared + ROWS_AT + 32 * W, make_uint4((uint32_t)dq, (uint32_t)(dq >> 32),
-                                                          (uint32_t)(p->in.heads_q - w->head), (uint32_t)tiles));
+    shared_store128(
+        shared + ROWS_AT + 32 * W,
+        make_uint4((uint32_t)dq, (uint32_t)(dq >> 32), (uint32_t)(p->in.heads_q - w->head), (uint32_t)(n + 63) / 64));
     shared_store128(shared + ROWS_AT + 32 * W + 16,
                     make_uint4((uint32_t)dist, (uint32_t)(dist >> 32), (uint32_t)states, (uint32_t)(states >> 32)));
 }

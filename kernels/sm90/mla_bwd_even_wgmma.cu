@@ -31,9 +31,9 @@
  *   STAGE_FULL [w][y]    4 warps, and the bytes that the other CTA sends --> w
  *   STAGE_LAST           SUMMED: the same for the fifth filling of w = 0, which is slice 8's --> 1
  *   STAGE_FREE [w][y]    the other CTA's 4 warps: read, may be filled again --> w
- *   named 1, 2           a warpgroup: its item, sums of P' for dist
+ *   named 1, 2           a warpgroup: its item
  *   named 4              producers: their item
- *   named 5, 6           0, 1: scores and dP are exchanged; P and dS are written
+ *   named 5, 6           0, 1: scores and dP are exchanged; P, dS and sums of P' for dist are written
  * Phases: a tile, for Q an item with at least one slot, for the stages 64 columns. Notes and mask of tile n are in
  * place n % 2: they are rewritten after K_FREE [0] of n + 1, so after barrier 6 of n + 1, which follows their last
  * reading. */
@@ -51,6 +51,9 @@
 
 /* As in mla_bwd_wgmma.cu: f16 needs a score in several sums. */
 constexpr uint32_t SUM_SLICES = TYPE == KP_F16 ? 3 : SLICES;
+
+/* Sums over heads for dist are formed under the products of dQ, where there are registers for them. */
+constexpr int SUM_LATER = CTAS == 1 && !PAIRS;
 
 /* The i-th slice of K is there, and of the item's first tile Q and dO. */
 static __device__ __forceinline__ void wait_slice(uint32_t shared, uint32_t i, uint32_t parity, int first) {
@@ -216,6 +219,7 @@ template <int W> static __device__ __forceinline__ void consume(const struct kp_
             struct tile t;
             struct places to;
             uint32_t ds[8];
+            float heads[8];
             {
                 float s[32], other[16];
                 score_tile<W>(shared, s, parity, i == 0);
@@ -224,15 +228,23 @@ template <int W> static __device__ __forceinline__ void consume(const struct kp_
                 float *prob = W ? other : s, *dp = W ? s + 16 : other;
                 exponents(shared, p, prob);
                 probabilities(shared, prob, shared_load32(shared + MASK_AT + 8 * (parity & 1) + 4 * W));
-                if (p->part_dist) sum_heads<W>(shared, p, prob, i);
+                if (SUM_LATER) {
+                    sum_rows(heads, prob);
+                } else if (p->part_dist) {
+                    float sums[8];
+                    sum_rows(sums, prob);
+                    sum_lanes<W>(shared, sums);
+                }
                 store_cells<W>(shared, p, prob, dp, ds);
             }
             add_dq<W>(shared, q, rope, ds, W);
             note_most<W>(shared, i == 0);
+            if (SUM_LATER && p->part_dist) sum_lanes<W>(shared, heads); /* under the products */
             named_sync(6, 256);
             uint32_t rest[8];
             load_other<W>(shared, rest);
             add_dq<W>(shared, q, rope, rest, 1 - W); /* the next loads take their time under it */
+            if (p->part_dist) store_sums<W>(shared, i, shared_load32(shared + MASK_AT + 8 * (parity & 1) + 4 * W));
             load_turned(t.probs, shared + P_AT);
             load_turned(t.ds, shared + DS_AT);
             t.o = slice_desc(shared + DOUT_AT, SLICE);

@@ -113,8 +113,15 @@ template <int W> static __device__ __forceinline__ void compute(const struct kp_
             score_tile<W>(shared, x, prob, parity, t == 0);
             exponents(shared, p, prob);
             start_dp<W>(shared, x);
-            probabilities(shared, prob, shared_load32(shared + MASK_AT + 8 * (parity & 1) + 4 * W));
-            if (p->part_dist) sum_heads<W>(shared, p, prob, t);
+            const uint32_t mask = shared_load32(shared + MASK_AT + 8 * (parity & 1) + 4 * W);
+            probabilities(shared, prob, mask);
+            if (p->part_dist) {
+                float y[8];
+                sum_rows(y, prob);
+                sum_lanes<W>(shared, y);
+                named_sync(1 + W, 128);
+                store_sums<W>(shared, t, mask);
+            }
             wgmma_wait(0);
             wgmma_hold(x, 16);
             mbar_wait(shared + PD_FREE, (parity & 1) ^ 1);

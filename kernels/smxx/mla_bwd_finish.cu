@@ -13,6 +13,7 @@
 #include "kernels/kparams_mla_ranges.h"
 
 constexpr int THREADS = CFG_THREADS, WARPS = THREADS / 32, TASK = CFG_TASK;
+constexpr int AT_ONCE = 8; /* slots that a lane loads together */
 static_assert(TASK >= KP_MLA_BWD_DKV && TASK <= KP_MLA_BWD_DQ, "no such step");
 
 static __device__ __forceinline__ int lane_of(void) { return (int)threadIdx.x & 31; }
@@ -71,15 +72,26 @@ static __device__ __forceinline__ void round_query(const struct kp_mla_bwd *p, i
 
 /* ------------------------------------------------------------------ dist --------------------------- */
 
-static __device__ __forceinline__ float sum_blocks(const struct kp_mla_bwd_ranges *all, const struct slots *s,
-                                                   int64_t flat, int t) {
+/* Slots t + 32 k of a query, all loads of a kind under way at once; 0 where there is no valid one. */
+static __device__ __forceinline__ void sum_blocks(const struct kp_mla_bwd_ranges *all, const struct slots *s,
+                                                  int64_t flat, int t, float x[AT_ONCE]) {
     const struct kp_mla_bwd *p = &all->bwd;
-    float x = 0;
-    if (t >= s->n || !slot_valid(s, s->idx[t])) return 0;
-    const int at = all->places ? ((const int32_t *)all->places)[flat * p->in.topk + t] : t;
-    for (int k = 0; k < p->dist_blocks; k++)
-        x += ((const float *)p->part_dist)[(k * p->in.batch * p->in.seq_q + flat) * p->in.topk + at];
-    return x;
+    int at[AT_ONCE];
+#pragma unroll
+    for (int k = 0; k < AT_ONCE; k++) at[k] = t + 32 * k < s->n ? s->idx[t + 32 * k] : -1;
+#pragma unroll
+    for (int k = 0; k < AT_ONCE; k++) at[k] = slot_valid(s, at[k]) ? t + 32 * k : -1;
+    if (all->places)
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++)
+            if (at[k] >= 0) at[k] = ((const int32_t *)all->places)[flat * p->in.topk + at[k]];
+#pragma unroll
+    for (int k = 0; k < AT_ONCE; k++) x[k] = 0;
+    for (int block = 0; block < p->dist_blocks; block++) {
+        const float *from = (const float *)p->part_dist + (block * p->in.batch * p->in.seq_q + flat) * p->in.topk;
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) x[k] += at[k] >= 0 ? from[at[k]] : 0;
+    }
 }
 
 static __device__ __forceinline__ void finish_dist(const struct kp_mla_bwd_ranges *ranges, int64_t flat) {
@@ -87,14 +99,23 @@ static __device__ __forceinline__ void finish_dist(const struct kp_mla_bwd_range
     const int64_t b = flat / p->in.seq_q, i = flat % p->in.seq_q;
     const struct slots s = slots_of(&p->in, b, i);
     float *to = (float *)p->dist.data + b * p->dist.batch + i * p->dist.row;
-    float factor = p->dist_norm == KP_DIST_MEAN ? 1 / (float)p->in.heads_q : 1;
+    float factor = p->dist_norm == KP_DIST_MEAN ? 1 / (float)p->in.heads_q : 1, x[AT_ONCE];
     if (p->dist_norm == KP_DIST_L1) {
         float all = 0;
-        for (int t = lane_of(); t < s.n; t += 32) all += sum_blocks(ranges, &s, flat, t);
+        for (int t = lane_of(); t < s.n; t += 32 * AT_ONCE) {
+            sum_blocks(ranges, &s, flat, t, x);
+#pragma unroll
+            for (int k = 0; k < AT_ONCE; k++) all += x[k];
+        }
         all = warp_sum(all);
         factor = all == 0 ? 0 : 1 / all;
     }
-    for (int t = lane_of(); t < p->in.topk; t += 32) to[t] = sum_blocks(ranges, &s, flat, t) * factor;
+    for (int t = lane_of(); t < p->in.topk; t += 32 * AT_ONCE) {
+        sum_blocks(ranges, &s, flat, t, x);
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++)
+            if (t + 32 * k < p->in.topk) to[t + 32 * k] = x[k] * factor;
+    }
 }
 
 /* ------------------------------------------------------------------ dsink -------------------------- */

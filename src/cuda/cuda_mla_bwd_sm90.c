@@ -62,8 +62,7 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
     const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
     const double blocks = (double)c->ctas * (double)((p->heads_q + 64 * c->ctas - 1) / (64 * c->ctas));
     const double items = (double)p->batch * (double)p->seq_q * blocks, tiles = (double)((p->topk + 63) / 64);
-    const int cut = !c->deterministic && !attn_core_has(p, ATTN_WITH_DIST); /* items of the last round, in parts */
-    const double least = cut ? 1 / (tiles < 1 ? 1 : tiles) : 1;
+    const double least = !c->deterministic ? 1 / (tiles < 1 ? 1 : tiles) : 1;
     const double whole = items / l->n_sms < least ? least : items / l->n_sms;
     const double tile = tile_time(c, 8 * (double)p->seq_k * (double)p->dim_qk > l->l2_bytes);
     return 2e-5 + whole * (c->even ? 8e-6 : 6e-6) + whole * tiles * tile * c->dim / 576;

@@ -119,7 +119,7 @@ static void choose_parts(struct geometry *g, const struct attn_cuda_mla_bwd_main
                          const attn_problem *p) {
     const int64_t capacity = attn_cuda_limits_of(dev)->n_sms * (int64_t)m->ctas / (m->cluster > 1 ? m->cluster : 1);
     g->whole = g->queries;
-    if (!m->parts || capacity < 1 || p->topk <= 0 || attn_core_has(p, ATTN_WITH_DIST)) return;
+    if (!m->parts || capacity < 1 || p->topk <= 0) return;
     const int64_t whole = g->queries * g->head_blocks / capacity * capacity / g->head_blocks;
     const int64_t rest = (g->queries - whole) * g->head_blocks, tiles = blocks(p->topk, 64);
     const int64_t parts = attn_cuda_mla_splits(rest, tiles, capacity, MAX_PARTS, 1, 0.017 * (double)rest);

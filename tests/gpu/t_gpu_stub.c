@@ -195,6 +195,8 @@ static void slots_in_order_of_ranges(void **state) {
     /* 4 queries are left after a round of 132: each in 33 parts of 2 tiles. 5: in 22 parts of 3 */
     assert_launches("52428800", h64, "mla_bwd hq=2 sq=136 sk=100 d=576 topk=4224 bf16 dkv=f32",
                     "prepare_smxx_any, main 132, main 132, finish_smxx_dq, ");
+    assert_launches("52428800", h64, "mla_bwd hq=2 sq=136 sk=100 d=576 topk=4224 bf16 dkv=f32 with_dist",
+                    "prepare_smxx_any, main 132, main 132, finish_smxx_dq, finish_smxx_dist, ");
     assert_launches("52428800", h64, "mla_bwd hq=2 sq=5 sk=100 d=576 topk=4224 bf16 dkv=f32",
                     "prepare_smxx_any, main 110, finish_smxx_dq, ");
     assert_launches("1000000", det, "mla_bwd hq=2 sq=40 sk=1000 d=576 topk=64 bf16 deterministic",
