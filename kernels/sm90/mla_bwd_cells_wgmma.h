@@ -49,7 +49,7 @@ static __device__ __forceinline__ void sum_rows(float y[8], const float s[16]) {
     for (int x = 0; x < 8; x++) y[x] = s[4 * (x >> 1) + (x & 1)] + s[4 * (x >> 1) + 2 + (x & 1)];
 }
 /* Of a warp, to shared memory: of what lanes g and g ^ 4 have, one adds up the first half and the other the second, and
- * so on, until lane 4 g + t has number g. A barrier of the warpgroup has to follow. */
+ * so on, until lane 4 g + t has number g. */
 template <int W> static __device__ __forceinline__ void sum_lanes(uint32_t shared, float y[8]) {
     const int lane = lane_of();
 #pragma unroll
@@ -64,15 +64,15 @@ template <int W> static __device__ __forceinline__ void sum_lanes(uint32_t share
     const int slot = 8 * (lane >> 3) + 2 * (lane & 3) + (lane >> 2 & 1);
     shared_store32(shared + PART_AT + W * 512 + (uint32_t)(warp_of() * 128 + 4 * slot), __float_as_uint(y[0]));
 }
-/* Of the four warps, to memory. Nobody reads the places of slots that are not valid. */
-template <int W> static __device__ __forceinline__ void store_sums(uint32_t shared, int tile, uint32_t mask) {
-    const int lane = lane_of();
-    if (warp_of() || !(mask >> lane & 1)) return;
-    const uint32_t part = shared + PART_AT + W * 512 + 4 * (uint32_t)lane;
+/* Of four warps, behind a barrier: of slot `lane` of warpgroup w's 32, to memory. Nobody reads what belongs to slots
+ * that are not valid. */
+static __device__ __forceinline__ void store_sums(uint32_t shared, uint32_t w, uint32_t mask, uint64_t to) {
+    const uint32_t lane = (uint32_t)lane_of(), part = shared + PART_AT + w * 512 + 4 * lane;
+    if (!(mask >> lane & 1)) return;
     float y = 0;
 #pragma unroll
     for (uint32_t k = 0; k < 4; k++) y += __uint_as_float(shared_load32(part + k * 128));
-    ((float *)kept_address(shared_load128(shared + ROWS_AT + 32 * W + 16)))[tile * 64 + 32 * W + lane] = y;
+    ((float *)to)[32 * w + lane] = y;
 }
 
 /* P and dS, from P' and dP, to shared memory; word[2 j + r]: dS of slots 8 j + 2 t, + 1 of the warpgroup's 32, row
@@ -155,17 +155,14 @@ static __device__ __forceinline__ void store_dq(uint32_t shared, const struct kp
 template <int W>
 static __device__ __forceinline__ void keep_rows(const struct kp_mla_bwd *p, count at, const struct item *w,
                                                  uint32_t shared) {
-    const int64_t queries = p->in.batch * p->in.seq_q, flat = w->b * p->in.seq_q + w->i;
     const uint64_t dq = in_parts(p)
                             ? p->part_dq + (uint64_t)(at * CTAS + rank_of()) * (64 * 4 * D)
                             : p->dq.data + 2 * (uint64_t)(w->b * p->dq.batch + w->i * p->dq.row + w->head * p->dq.head);
-    int from = 0, n = slots_of(&p->in, w->b, w->i).n;
-    if (in_parts(p)) n = part_of(p, at, n, &from);
-    const uint64_t dist = p->part_dist + 4 * (uint64_t)((w->head / 64 * queries + flat) * p->in.topk + from);
+    const uint64_t dist = DIST_BY_PRODUCERS ? 0 : dist_of(p, at, w);
     const uint64_t states = (uint64_t)states_of(p, w);
-    shared_store128(
-        shared + ROWS_AT + 32 * W,
-        make_uint4((uint32_t)dq, (uint32_t)(dq >> 32), (uint32_t)(p->in.heads_q - w->head), (uint32_t)(n + 63) / 64));
+    const int tiles = (slots_at(p, at, w) + 63) / 64;
+    shared_store128(shared + ROWS_AT + 32 * W, make_uint4((uint32_t)dq, (uint32_t)(dq >> 32),
+                                                          (uint32_t)(p->in.heads_q - w->head), (uint32_t)tiles));
     shared_store128(shared + ROWS_AT + 32 * W + 16,
                     make_uint4((uint32_t)dist, (uint32_t)(dist >> 32), (uint32_t)states, (uint32_t)(states >> 32)));
 }

@@ -3,7 +3,7 @@
  * memory; the rows are read from the tile's notes. */
 #ifndef ATTN_SM90_MLA_BWD_EVEN_GATHER_WGMMA_H
 #define ATTN_SM90_MLA_BWD_EVEN_GATHER_WGMMA_H
-#include "kernels/sm90/mla_bwd_plan_wgmma.h"
+#include "kernels/sm90/mla_bwd_cells_wgmma.h"
 #include "kernels/sm90/mla_bwd_together_wgmma.h"
 
 /* Warp 0: rows and mask of tile t, n % 2 = parity. The indices arrive while the last reader of their place is awaited,
@@ -115,8 +115,30 @@ static __device__ __forceinline__ void tell_group(uint32_t shared, int g, int pe
     mbar_arrive(shared + K_FULL + 8 * (uint32_t)g);
 }
 
+/* For dist. One thread, when nobody reads the place of the tile before the last any more: where the sums of P' of this
+ * tile will go. */
+static __device__ __forceinline__ void note_dist(const struct kp_mla_bwd *p, uint32_t shared, uint32_t state) {
+    const uint32_t place = shared + DIST_AT + 8 * (state & 1);
+    uint64_t to = kept(shared + DIST_AT + 8 * (state & 1 ^ 1)) + 256;
+    if (state < 4) {
+        const count at = item_at(shared_load32(shared + ITEM_AT + 56));
+        const struct item w = work_of(p, at);
+        to = dist_of(p, at, &w);
+    }
+    shared_store32(place, (uint32_t)to);
+    shared_store32(place + 4, (uint32_t)(to >> 32));
+}
+/* The last two warps: sums of P' of the tile before the one of parity `parity`, when its K_FREE is complete. */
+static __device__ __forceinline__ void store_dist(uint32_t shared, uint32_t parity) {
+    const uint32_t warp = (uint32_t)warp_of(), before = parity ^ 1;
+    const uint64_t to = kept(shared + DIST_AT + 8 * before);
+    if (warp < 2 || !to) return;
+    store_sums(shared, warp - 2, shared_load32(shared + MASK_AT + 8 * before + 4 * (warp - 2)), to);
+}
+
 static __device__ __forceinline__ void produce_even(const struct kp_mla_bwd *p, uint32_t shared) {
     if (!PAIRS && (threadIdx.x & (PRODUCERS - 1)) == 0) begin_together(shared);
+    if (DIST_BY_PRODUCERS && (threadIdx.x & (PRODUCERS - 1)) == 0) keep4(shared + DIST_AT, 0, 0);
     uint32_t state = 0; /* bit 0: parity of tiles, bit 1: of items with tiles; the rest: the item's tile */
     for (uint32_t item = 0; has_item(p, item); item = shared_load32(shared + ITEM_AT + 56) + 1) {
         keep_item(p, item, shared);
@@ -127,6 +149,7 @@ static __device__ __forceinline__ void produce_even(const struct kp_mla_bwd *p, 
             else if (!PAIRS)
                 mbar_wait(shared + K_FREE, (state & 1) ^ 1);
             named_sync(4, PRODUCERS);
+            if (DIST_BY_PRODUCERS && p->part_dist && (recompute((int)threadIdx.x) & 127) == 32) note_dist(p, shared, state);
             struct copies c;
             find_rows(p, shared, &c, state & 1);
 #pragma unroll
@@ -137,6 +160,7 @@ static __device__ __forceinline__ void produce_even(const struct kp_mla_bwd *p, 
                 if (PAIRS && i >= 2 * BEHIND && state >= 4) tell_group(shared, (int)i / 2 - BEHIND, BEHIND);
             }
             if (SLICES > 8) gather_slices(shared, &c, 8, 1);
+            if (DIST_BY_PRODUCERS && p->part_dist) store_dist(shared, state & 1);
             if (state < 4) { /* the first tile needs all of it */
                 copy_heads(p, shared, (state >> 1) ^ 1);
                 copy_commit();
@@ -150,6 +174,10 @@ static __device__ __forceinline__ void produce_even(const struct kp_mla_bwd *p, 
 #pragma unroll
             for (int g = PAIRS ? 4 - BEHIND : 0; g < GROUPS; g++) tell_group(shared, g, GROUPS - 1 - g);
         }
+    }
+    if (DIST_BY_PRODUCERS && p->part_dist) {
+        mbar_wait(shared + K_FREE, (state & 1) ^ 1);
+        store_dist(shared, state & 1);
     }
     if (!PAIRS && p->posts && (threadIdx.x & (PRODUCERS - 1)) == 0) end_together(p, shared);
 }

@@ -33,7 +33,9 @@
  *   STAGE_FREE [w][y]    the other CTA's 4 warps: read, may be filled again --> w
  *   named 1, 2           a warpgroup: its item
  *   named 4              producers: their item
- *   named 5, 6           0, 1: scores and dP are exchanged; P, dS and sums of P' for dist are written
+ *   named 5, 6           0, 1: scores and dP are exchanged; P, dS and, for dist, sums of P' are written
+ * Sums of P' of a tile are read and stored by producers, who know by K_FREE that barrier 6 is behind, before they tell of
+ * the next tile's K, without which consumers do not come to write there again.
  * Phases: a tile, for Q an item with at least one slot, for the stages 64 columns. Notes and mask of tile n are in
  * place n % 2: they are rewritten after K_FREE [0] of n + 1, so after barrier 6 of n + 1, which follows their last
  * reading. */
@@ -244,7 +246,9 @@ template <int W> static __device__ __forceinline__ void consume(const struct kp_
             uint32_t rest[8];
             load_other<W>(shared, rest);
             add_dq<W>(shared, q, rope, rest, 1 - W); /* the next loads take their time under it */
-            if (p->part_dist) store_sums<W>(shared, i, shared_load32(shared + MASK_AT + 8 * (parity & 1) + 4 * W));
+            if (!DIST_BY_PRODUCERS && p->part_dist && warp_of() == 0)
+                store_sums(shared, W, shared_load32(shared + MASK_AT + 8 * (parity & 1) + 4 * W),
+                           kept(shared + ROWS_AT + 32 * W + 16) + 256 * (uint32_t)i);
             load_turned(t.probs, shared + P_AT);
             load_turned(t.ds, shared + DS_AT);
             t.o = slice_desc(shared + DOUT_AT, SLICE);

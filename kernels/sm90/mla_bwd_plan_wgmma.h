@@ -13,6 +13,8 @@ static_assert(CTAS == 1 || EVEN, "pairs of CTAs have the even form");
 /* Pairs that add to memory exchange most slices (mla_bwd_partly_wgmma.h), those that store rows all
  * (mla_bwd_summed_wgmma.h), both in 16 bits. */
 constexpr int PARTLY = CTAS == 2 && !PAIRS, SUMMED = CTAS == 2 && PAIRS;
+/* Producers store the sums of P' for dist, but not those that run ahead of the consumers. */
+constexpr int DIST_BY_PRODUCERS = EVEN && !PAIRS;
 constexpr int SLICES = D / 64, V_SLICES = KP_MLA_DIM_V / 64;
 /* Threads that gather, and how many 16-byte chunks of a slice each has. */
 constexpr int PRODUCERS = 128, PASSES = 512 / PRODUCERS, STEP = PRODUCERS / 8;
@@ -27,7 +29,8 @@ constexpr uint32_t STATE_AT = PART_AT + 1024; /* uint4 [64]: lse2, g, shift of t
 constexpr uint32_t ITEM_AT = STATE_AT + 1024; /* what the producers keep of their item: list, n, keys; first kv row */
 constexpr uint32_t ROWS_AT = ITEM_AT + 64;    /* uint4 [2 warpgroups][2]: what compute keeps of its item */
 constexpr uint32_t SUMS_AT = ROWS_AT + 64;    /* uint4: what is kept of an item to add gradients; even: [2] */
-constexpr uint32_t BARS_AT = SUMS_AT + 32;    /* mbarriers */
+constexpr uint32_t DIST_AT = SUMS_AT + 32;    /* uint64 [2]: even, where sums of P' of a tile go, or 0 */
+constexpr uint32_t BARS_AT = DIST_AT + 16;    /* mbarriers */
 constexpr uint32_t Q_FULL = BARS_AT, Q_FREE = Q_FULL + 24, K_FULL = Q_FREE + 72, K_FREE = K_FULL + 40;
 constexpr uint32_t PD_FULL = K_FREE + 32, PD_FREE = PD_FULL + 8, STAGE_OPEN = PD_FREE + 8, STAGE_FULL = STAGE_OPEN + 8;
 constexpr uint32_t STAGE_FREE = STAGE_FULL + 32, STAGE_LAST = STAGE_FREE + 32;
@@ -90,6 +93,14 @@ static __device__ __forceinline__ int slots_at(const struct kp_mla_bwd *p, count
     const int n = slots_of(&p->in, w->b, w->i).n;
     int from;
     return in_parts(p) ? part_of(p, at, n, &from) : n;
+}
+
+/* Where the sums of P' of the item's first slot go. */
+static __device__ __forceinline__ uint64_t dist_of(const struct kp_mla_bwd *p, count at, const struct item *w) {
+    const int64_t queries = p->in.batch * p->in.seq_q, flat = w->b * p->in.seq_q + w->i;
+    int from = 0;
+    if (in_parts(p)) part_of(p, at, 0, &from);
+    return p->part_dist + 4 * (uint64_t)((w->head / 64 * queries + flat) * p->in.topk + from);
 }
 
 /* ------------------------------------------------------------------ producers ---------------------- */

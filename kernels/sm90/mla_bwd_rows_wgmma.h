@@ -17,7 +17,8 @@ static_assert(CTAS == 1 || TYPE == KP_BF16, "pairs have no room for sums of anot
 /* ---- the largest finite |Q| and |dO| of the item, of each warp's part. An infinity among them reaches all columns of
  * its head's slots by S or dP, or as 0 times itself one, whose neighbours need their own size. ---- */
 
-constexpr uint32_t MOST_AT = (PLAN_END + 15) / 16 * 16; /* uint32_t [2][4]: of Q, of dO */
+/* uint32_t [2][4]: of Q, of dO; in the place of the posts, which only rows that are added have */
+constexpr uint32_t MOST_AT = (POSTS_AT + 15) / 16 * 16;
 static_assert(MOST_AT + 32 <= KP_MLA_BWD_SM90_SHARED(D), "the plan fits");
 /* The larger of x and the magnitudes of two 16-bit numbers, in the high half, with other bits below. */
 static __device__ __forceinline__ uint32_t most_of(uint32_t x, uint32_t pair) {

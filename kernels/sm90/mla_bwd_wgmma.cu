@@ -120,7 +120,7 @@ template <int W> static __device__ __forceinline__ void compute(const struct kp_
                 sum_rows(y, prob);
                 sum_lanes<W>(shared, y);
                 named_sync(1 + W, 128);
-                store_sums<W>(shared, t, mask);
+                if (warp_of() == 0) store_sums(shared, W, mask, kept(shared + ROWS_AT + 32 * W + 16) + 256 * (uint32_t)t);
             }
             wgmma_wait(0);
             wgmma_hold(x, 16);
