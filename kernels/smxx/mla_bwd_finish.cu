@@ -5,7 +5,7 @@
  *   DKV    sum [B,SK,D] (+ dkv if it accumulates) --round--> dkv          a warp per row
  *   DIST   part_dist [block][query][place] --sum over blocks, norm--> dist  a warp per query; invalid slots are 0; a
  *          slot's place in its list is its own or, where mla_bwd_ranges.cu has ordered the list, places[query][slot]
- *   DQ     part_dq [item][part][head][D] --sum over parts--round--> dq     a warp per query and head
+ *   DQ     part_dq [item][part][head][D] --sum over parts--round--> dq     a warp per query, head and 128 columns
  *   DSINK  rows[query][h].dsink --sum over queries--> dsink[h]            a CTA per head, in double */
 #include "kernels/device/number.h"
 #include "kernels/device/slots.h"
@@ -52,22 +52,22 @@ static __device__ __forceinline__ void round_row(const struct kp_mla_bwd *p, int
 
 /* ------------------------------------------------------------------ dq ----------------------------- */
 
-static __device__ __forceinline__ void round_query(const struct kp_mla_bwd *p, int64_t row) {
-    const int64_t query = row / p->in.heads_q, flat = p->first + query, d = p->in.dim_qk;
+static __device__ __forceinline__ void round_query(const struct kp_mla_bwd *p, int64_t x, int64_t pieces) {
+    const int64_t row = x / pieces, query = row / p->in.heads_q, flat = p->first + query, d = p->in.dim_qk;
+    const int64_t c = x % pieces * 128 + 4 * lane_of();
     const int h = (int)(row % p->in.heads_q), block = h / p->head_block;
     const int64_t part = (int64_t)p->head_block * d, item = query * p->head_blocks + block;
     const float *from = (const float *)p->part_dq + item * p->parts * part + (h - block * p->head_block) * d;
     const int empty = ((const struct kp_mla_row *)p->rows)[flat * p->in.heads_q + h].lse2 == INF;
     uint16_t *to = (uint16_t *)p->dq.data + flat / p->in.seq_q * p->dq.batch + flat % p->in.seq_q * p->dq.row +
                    h * p->dq.head;
-    for (int c = 4 * lane_of(); c < d; c += 128) {
-        float4 x = make_float4(0, 0, 0, 0);
-        for (int k = 0; !empty && k < p->parts; k++) {
-            const float4 y = *(const float4 *)(from + k * part + c);
-            x.x += y.x, x.y += y.y, x.z += y.z, x.w += y.w;
-        }
-        *(uint2 *)(to + c) = make_uint2(pack16(p->dq.dtype, x.x, x.y), pack16(p->dq.dtype, x.z, x.w));
+    if (c >= d) return;
+    float4 sum = make_float4(0, 0, 0, 0);
+    for (int k = 0; !empty && k < p->parts; k++) {
+        const float4 y = *(const float4 *)(from + k * part + c);
+        sum.x += y.x, sum.y += y.y, sum.z += y.z, sum.w += y.w;
     }
+    *(uint2 *)(to + c) = make_uint2(pack16(p->dq.dtype, sum.x, sum.y), pack16(p->dq.dtype, sum.z, sum.w));
 }
 
 /* ------------------------------------------------------------------ dist --------------------------- */
@@ -143,14 +143,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) CFG(const __grid_constant_
         for (int64_t h = blockIdx.x; h < p.bwd.in.heads_q; h += gridDim.x) finish_dsink(&p.bwd, h);
         return;
     }
-    const int64_t n = TASK == KP_MLA_BWD_DQ    ? p.bwd.n * p.bwd.in.heads_q
+    const int64_t pieces = (p.bwd.in.dim_qk + 127) / 128; /* of 128 columns */
+    const int64_t n = TASK == KP_MLA_BWD_DQ    ? p.bwd.n * p.bwd.in.heads_q * pieces
                       : TASK == KP_MLA_BWD_DKV ? p.bwd.in.batch * p.bwd.in.seq_k
                                                : p.bwd.in.batch * p.bwd.in.seq_q;
     for (int64_t x = (int64_t)blockIdx.x * WARPS + (threadIdx.x >> 5); x < n; x += (int64_t)gridDim.x * WARPS) {
         if (TASK == KP_MLA_BWD_DKV)
             round_row(&p.bwd, x);
         else if (TASK == KP_MLA_BWD_DQ)
-            round_query(&p.bwd, x);
+            round_query(&p.bwd, x, pieces);
         else
             finish_dist(&p, x);
     }

@@ -379,7 +379,8 @@ static attn_status queue_queries(struct run *r, int64_t at, int64_t end) {
         kp->parts = whole ? 0 : (int32_t)r->g.parts;
         kp->share = whole ? 0 : (int32_t)r->g.share;
         status = queue_main(r, at);
-        if (!status && !whole && kp->dq.data) status = queue_step(r, FINISH_DQ, blocks(kp->n * r->p->heads_q, WARPS));
+        if (!status && !whole && kp->dq.data) /* a warp for 128 columns */
+            status = queue_step(r, FINISH_DQ, blocks(kp->n * r->p->heads_q * blocks(r->p->dim_qk, 128), WARPS));
         if (!status && kp->pairs) status = r->m->pairs == 2 ? queue_sum_of_rows(r) : queue_sum(r);
     }
     return status;
