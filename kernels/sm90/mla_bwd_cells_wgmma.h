@@ -5,6 +5,8 @@
 #define ATTN_SM90_MLA_BWD_CELLS_WGMMA_H
 #include "kernels/sm90/mla_bwd_plan_wgmma.h"
 
+constexpr int SCALED = TYPE == KP_F16; /* P and dS have a power of two, mla_bwd_scale_wgmma.h */
+
 /* Registers are scarce here: what a few instructions give again is not kept over a tile. */
 static __device__ __forceinline__ int lane_of(void) { return recompute((int)threadIdx.x) & 31; }
 static __device__ __forceinline__ int warp_of(void) { return recompute((int)threadIdx.x) >> 5 & 3; }
@@ -76,16 +78,18 @@ static __device__ __forceinline__ void store_sums(uint32_t shared, uint32_t w, u
 }
 
 /* P and dS, from P' and dP, to shared memory; word[2 j + r]: dS of slots 8 j + 2 t, + 1 of the warpgroup's 32, row
- * g + 8 r, so that 4 words are the operand A of 16 slots. A slot that is not valid and an empty row have P' = 0. */
+ * g + 8 r, so that 4 words are the operand A of 16 slots. A slot that is not valid and an empty row have P' = 0. up:
+ * the power of two of both. */
 template <int W>
 static __device__ __forceinline__ void store_cells(uint32_t shared, const struct kp_mla_bwd *p, const float prob[16],
-                                                   const float dp[16], uint32_t word[8]) {
+                                                   const float dp[16], float up, uint32_t word[8]) {
     const int row = warp_of() * 16 + (lane_of() >> 2), t = lane_of() & 3;
     const uint32_t at = shared + P_AT + (uint32_t)(row * 128 + t * 4);
 #pragma unroll
     for (int r = 0; r < 2; r++) { /* rows g and g + 8 have the same swizzle */
         const uint4 state = state_of(shared, r);
-        const float g = __uint_as_float(state.y), gs = g * p->in.scale, shift = __uint_as_float(state.z) * p->in.scale;
+        const float unit = SCALED ? p->in.scale * up : p->in.scale, g0 = __uint_as_float(state.y), gs = g0 * unit;
+        const float g = SCALED ? g0 * up : g0, shift = __uint_as_float(state.z) * unit;
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             const uint32_t to = at + (uint32_t)((((4 * W + j) ^ (row & 7)) << 4) + r * 1024);
@@ -114,25 +118,26 @@ static __device__ __forceinline__ void transpose_quad(uint32_t w[4], int t) {
 }
 
 /* Rows g, g + 8 of the warp, 8 n columns from `column` on, of a part of an item. */
-static __device__ __forceinline__ void store_part(uint4 a, const float *q, int n, int column) {
+static __device__ __forceinline__ void store_part(uint4 a, const float *q, float down, int n, int column) {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const int row = warp_of() * 16 + (lane_of() >> 2) + 8 * r;
         float *to = (float *)kept_address(a) + row * D + column + 2 * (lane_of() & 3);
         if (row >= (int)a.z) continue;
 #pragma unroll
-        for (int j = 0; j < n; j++) *(float2 *)(to + 8 * j) = make_float2(q[4 * j + 2 * r], q[4 * j + 2 * r + 1]);
+        for (int j = 0; j < n; j++)
+            *(float2 *)(to + 8 * j) = make_float2(q[4 * j + 2 * r] * down, q[4 * j + 2 * r + 1] * down);
     }
 }
 
-/* Rows g, g + 8 of the warp, 8 n columns from `column` on. */
+/* Rows g, g + 8 of the warp, 8 n columns from `column` on; down: undoes their power of two. */
 template <int W>
-static __device__ __forceinline__ void store_dq(uint32_t shared, const struct kp_mla_bwd *p, const float *q, int n,
-                                                int column) {
+static __device__ __forceinline__ void store_dq(uint32_t shared, const struct kp_mla_bwd *p, const float *q, float down,
+                                                int n, int column) {
     const uint4 a = shared_load128(shared + ROWS_AT + 32 * W), b = shared_load128(shared + ROWS_AT + 32 * W + 16);
     const struct kp_mla_row *states = (const struct kp_mla_row *)((uint64_t)b.w << 32 | b.z);
     const int t = lane_of() & 3;
-    if (in_parts(p)) return store_part(a, q, n, column);
+    if (in_parts(p)) return store_part(a, q, down, n, column);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const int row = warp_of() * 16 + (lane_of() >> 2) + 8 * r, inside = row < (int)a.z;
@@ -143,7 +148,7 @@ static __device__ __forceinline__ void store_dq(uint32_t shared, const struct kp
             uint32_t word[4];
 #pragma unroll
             for (int x = 0; x < 4; x++)
-                word[x] = empty ? 0 : pack16(TYPE, q[4 * (j0 + x) + 2 * r], q[4 * (j0 + x) + 2 * r + 1]);
+                word[x] = empty ? 0 : pack16(TYPE, q[4 * (j0 + x) + 2 * r] * down, q[4 * (j0 + x) + 2 * r + 1] * down);
             transpose_quad(word, t);
             if (inside) *(uint4 *)(to + 8 * j0) = make_uint4(word[0], word[1], word[2], word[3]);
         }

@@ -6,13 +6,13 @@
 #define ATTN_SM90_MLA_BWD_DKV_WGMMA_H
 #include "kernels/device/mma.h"
 #include "kernels/device/reduce.h"
-#include "kernels/sm90/mla_bwd_plan_wgmma.h"
+#include "kernels/sm90/mla_bwd_scale_wgmma.h"
 
 /* Where the gradients of slots (g & ~1) + i + 8 r of the warp go, [2 r + i], at the lane's columns; 1 = nowhere. Rows
  * of pairs follow one another: the first says where, and on has a bit for each. */
 struct target {
     uint64_t at[PAIRS ? 1 : 4];
-    uint32_t on;
+    uint32_t on; /* and, from bit 8 on, the tile's power of two in f16 */
 };
 /* Bytes from the first of 32 columns to the lane's. */
 static __device__ __forceinline__ uint64_t lane_columns(int thread) {
@@ -27,6 +27,7 @@ static __device__ __forceinline__ void find_target(const struct kp_mla_bwd *p, s
     const uint64_t base = kept(sums) + lane_columns(thread);
     if (PAIRS) to->at[0] = base + (uint64_t)tile * (64 * 4 * D) + (uint64_t)(first * 4 * D);
     to->on = 0;
+    if (SCALED) to->on = (uint32_t)exponent_at(shared, note) << 8;
 #pragma unroll
     for (int x = 0; x < 4; x++) {
         const int slot = first + (x & 1) + 8 * (x >> 1);
@@ -102,6 +103,8 @@ static __device__ __forceinline__ void emit(const float d[16], const struct targ
         }
 #pragma unroll
         for (int i = 0; i < 2; i++) {
+#pragma unroll
+            for (int e = 0; SCALED && e < 4; e++) line[i][e] *= power_of_two(-(int)(to->on >> 8));
             if (PAIRS) {
                 store4((float *)to->at[0] + (i + 8 * r) * D + column, line[i], to->on >> (2 * r + i) & 1);
             } else {

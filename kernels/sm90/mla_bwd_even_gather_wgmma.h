@@ -149,7 +149,8 @@ static __device__ __forceinline__ void produce_even(const struct kp_mla_bwd *p, 
             else if (!PAIRS)
                 mbar_wait(shared + K_FREE, (state & 1) ^ 1);
             named_sync(4, PRODUCERS);
-            if (DIST_BY_PRODUCERS && p->part_dist && (recompute((int)threadIdx.x) & 127) == 32) note_dist(p, shared, state);
+            if (DIST_BY_PRODUCERS && p->part_dist && (recompute((int)threadIdx.x) & 127) == 32)
+                note_dist(p, shared, state);
             struct copies c;
             find_rows(p, shared, &c, state & 1);
 #pragma unroll

@@ -42,6 +42,7 @@
 #include "kernels/sm90/mla_bwd_cells_wgmma.h"
 #include "kernels/sm90/mla_bwd_even_gather_wgmma.h"
 #include "kernels/sm90/mla_bwd_pair_wgmma.h"
+#include "kernels/sm90/mla_bwd_scale_wgmma.h"
 #if CFG_DETERMINISTIC
 #include "kernels/sm90/mla_bwd_rows_wgmma.h"
 #include "kernels/sm90/mla_bwd_summed_wgmma.h"
@@ -225,6 +226,7 @@ template <int W> static __device__ __forceinline__ void consume(const struct kp_
             {
                 float s[32], other[16];
                 score_tile<W>(shared, s, parity, i == 0);
+                if (SCALED && W) leave_bound(shared, p, s, 32, (uint32_t)warp_of(), parity & 1, i == 0);
                 mbar_wait(shared + PD_FREE, (parity & 1) ^ 1);
                 exchange<W>(shared, s, other);
                 float *prob = W ? other : s, *dp = W ? s + 16 : other;
@@ -237,7 +239,9 @@ template <int W> static __device__ __forceinline__ void consume(const struct kp_
                     sum_rows(sums, prob);
                     sum_lanes<W>(shared, sums);
                 }
-                store_cells<W>(shared, p, prob, dp, ds);
+                const int k = SCALED ? exponent_at(shared, parity & 1) : 0;
+                store_cells<W>(shared, p, prob, dp, power_of_two(k), ds);
+                if (SCALED) follow(shared, q, rope, parity & 1, k, i == 0);
             }
             add_dq<W>(shared, q, rope, ds, W);
             note_most<W>(shared, i == 0);
@@ -276,8 +280,9 @@ template <int W> static __device__ __forceinline__ void consume(const struct kp_
         }
         if (tiles) parity ^= 2;
         if (p->dq.data) {
-            store_dq<W>(shared, p, q, 32, 256 * W);
-            if (SLICES > 8) store_dq<W>(shared, p, rope, 4, 512 + 32 * W);
+            const float down = SCALED && tiles ? power_of_two(-exponent_at(shared, parity & 1 ^ 1)) : 1;
+            store_dq<W>(shared, p, q, down, 32, 256 * W);
+            if (SLICES > 8) store_dq<W>(shared, p, rope, down, 4, 512 + 32 * W);
         }
     }
 }

@@ -5,12 +5,14 @@
 #ifndef ATTN_SM90_MLA_BWD_PLACES_WGMMA_H
 #define ATTN_SM90_MLA_BWD_PLACES_WGMMA_H
 #include "kernels/sm90/mla_bwd_dkv_wgmma.h"
+#include "kernels/sm90/mla_bwd_scale_wgmma.h"
 
 /* Where a lane adds, [2 r + i] for slots (g & ~1) + i + 8 r of its warp: of the 32 numbers the 16 that even lanes g
  * hold of even slots and odd lanes of odd ones come first. An odd address: a slot that is not valid. */
 struct places {
     uint64_t at[4];
-    int all; /* are valid in the whole warp: then nothing is asked, and nothing branches between the additions */
+    float down; /* f16: undoes the tile's power of two */
+    int all;    /* are valid in the whole warp: then nothing is asked, and nothing branches between the additions */
 };
 /* sums: where the item's are kept; note: the place of the tile's notes; half: of a slice, that this CTA adds. */
 static __device__ __forceinline__ void find_places(const struct kp_mla_bwd *p, struct places *to, uint32_t shared,
@@ -27,23 +29,26 @@ static __device__ __forceinline__ void find_places(const struct kp_mla_bwd *p, s
         off |= nowhere;
     }
     to->all = __all_sync(~0u, !off);
+    if (SCALED) to->down = power_of_two(-exponent_at(shared, note));
 }
 
 /* Lane 4 g + t has d[4 j + 2 r + e]: slot g + 8 r, column 8 j + 2 t + e. Neighbours g swap 16 columns, so that
  * they have whole 128-byte lines of two slots together. */
 static __device__ __forceinline__ void add_places(const float d[16], const struct places *to, uint32_t column) {
     const int odd = recompute((int)threadIdx.x) >> 2 & 1;
-    float line[4][4];
+    float line[4][4], y[16];
+#pragma unroll
+    for (int x = 0; x < 16; x++) y[x] = SCALED ? d[x] * to->down : d[x];
 #pragma unroll
     for (int x = 0; x < 4; x++) /* [x / 2][e] of the two halves */
 #pragma unroll
         for (int e = 0; e < 4; e++)
-            if (x & 1) line[x][e] = __shfl_xor_sync(~0u, d[8 + 4 * (e >> 1) + (x & 2) + (e & 1)], 4);
+            if (x & 1) line[x][e] = __shfl_xor_sync(~0u, y[8 + 4 * (e >> 1) + (x & 2) + (e & 1)], 4);
 #pragma unroll
     for (int x = 0; x < 4; x += 2)
 #pragma unroll
         for (int e = 0; e < 4; e++) {
-            const float own = d[4 * (e >> 1) + x + (e & 1)], come = line[x + 1][e];
+            const float own = y[4 * (e >> 1) + x + (e & 1)], come = line[x + 1][e];
             line[x][e] = odd ? come : own;
             line[x + 1][e] = odd ? own : come;
         }

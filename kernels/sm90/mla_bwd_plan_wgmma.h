@@ -30,7 +30,8 @@ constexpr uint32_t ITEM_AT = STATE_AT + 1024; /* what the producers keep of thei
 constexpr uint32_t ROWS_AT = ITEM_AT + 64;    /* uint4 [2 warpgroups][2]: what compute keeps of its item */
 constexpr uint32_t SUMS_AT = ROWS_AT + 64;    /* uint4: what is kept of an item to add gradients; even: [2] */
 constexpr uint32_t DIST_AT = SUMS_AT + 32;    /* uint64 [2]: even, where sums of P' of a tile go, or 0 */
-constexpr uint32_t BARS_AT = DIST_AT + 16;    /* mbarriers */
+constexpr uint32_t POWERS_AT = DIST_AT + 16;  /* uint8_t [2][8 warps]: f16, mla_bwd_scale_wgmma.h */
+constexpr uint32_t BARS_AT = POWERS_AT + 16;  /* mbarriers */
 constexpr uint32_t Q_FULL = BARS_AT, Q_FREE = Q_FULL + 24, K_FULL = Q_FREE + 72, K_FREE = K_FULL + 40;
 constexpr uint32_t PD_FULL = K_FREE + 32, PD_FREE = PD_FULL + 8, STAGE_OPEN = PD_FREE + 8, STAGE_FULL = STAGE_OPEN + 8;
 constexpr uint32_t STAGE_FREE = STAGE_FULL + 32, STAGE_LAST = STAGE_FREE + 32;

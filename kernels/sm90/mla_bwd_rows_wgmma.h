@@ -5,12 +5,13 @@
  *
  * The bound of a slot's row: 64 times the largest |P| max |dO| + |dS| max |Q|, of the heads that a lane of its quad
  * holds of P^T and dS^T. bf16: P^T and dS^T are multiplied by 2^k, exactly, and the sums come out as they are stored.
- * f16, which has not the range: the sums are. */
+ * f16, which has not the range: the sums are; P^T and dS^T have the tile's power of two, and so has their bound. */
 #ifndef ATTN_SM90_MLA_BWD_ROWS_WGMMA_H
 #define ATTN_SM90_MLA_BWD_ROWS_WGMMA_H
 #include "kernels/device/row16.h"
 #include "kernels/sm90/mla_bwd_cells_wgmma.h"
 #include "kernels/sm90/mla_bwd_dkv_wgmma.h"
+#include "kernels/sm90/mla_bwd_scale_wgmma.h"
 
 static_assert(CTAS == 1 || TYPE == KP_BF16, "pairs have no room for sums of another scale");
 
@@ -71,10 +72,10 @@ static __device__ __forceinline__ uint32_t multiply_bf16x2(uint32_t a, uint32_t 
 }
 
 static __device__ __forceinline__ void store_unit(const struct places *to, uint32_t sums, int tile, int r,
-                                                  uint32_t exponent) {
+                                                  uint32_t exponent, float down) {
     const uint32_t thread = (uint32_t)recompute((int)threadIdx.x), slot = 16 * (thread >> 5 & 3) + (thread >> 2 & 7);
     if ((thread & 3) == 0 && !(to->off >> r & 1))
-        *(float *)address_of(kept(sums + 8), 64 * (uint32_t)tile + slot + 8 * r, 4) = row16_unit(exponent);
+        *(float *)address_of(kept(sums + 8), 64 * (uint32_t)tile + slot + 8 * r, 4) = row16_unit(exponent) * down;
 }
 
 /* After barrier 6, before the tile's first product of dkv. sums: where rows and units of the item begin is kept; tile:
@@ -108,7 +109,8 @@ static __device__ __forceinline__ void begin_places(const struct kp_mla_bwd *p, 
                 t->ds[k] = multiply_bf16x2(t->ds[k], both);
             }
         }
-        if (CTAS == 1 && W == 0) store_unit(to, sums, tile, r, exponent);
+        if (CTAS == 1 && W == 0)
+            store_unit(to, sums, tile, r, exponent, SCALED ? power_of_two(-exponent_at(shared, note)) : 1);
     }
 }
 /* half: of each 64 columns, that this CTA stores. */

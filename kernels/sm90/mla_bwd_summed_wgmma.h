@@ -99,7 +99,7 @@ static __device__ __forceinline__ void take_summed(uint32_t shared, const float 
         const float f = power_of(own - both), g = power_of(other - both);
         const uint32_t come[4] = {y[r].x, y[r].y, y[r].z, y[r].w};
         uint32_t word[4];
-        if (i == 0 && W == 0 && rank_of() == 0) store_unit(to, shared + SUMS_AT, tile, r, (uint32_t)both);
+        if (i == 0 && W == 0 && rank_of() == 0) store_unit(to, shared + SUMS_AT, tile, r, (uint32_t)both, 1);
 #pragma unroll
         for (int j = 0; j < 4; j++)
             word[j] = pack16(KP_F16, __fmaf_rn(unpack16(KP_F16, come[j] & 0xffff), g, b[4 * j + 2 * r] * f),

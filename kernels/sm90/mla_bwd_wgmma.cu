@@ -127,7 +127,14 @@ template <int W> static __device__ __forceinline__ void compute(const struct kp_
             mbar_wait(shared + PD_FREE, (parity & 1) ^ 1);
             {
                 uint32_t word[8];
-                store_cells<W>(shared, p, prob, x, word);
+                int k = 0;
+                if (SCALED) {
+                    leave_bound(shared, p, x, 16, 4 * W + (uint32_t)warp_of(), parity & 1, t == 0);
+                    named_sync(5, 256);
+                    k = exponent_at(shared, parity & 1);
+                }
+                store_cells<W>(shared, p, prob, x, power_of_two(k), word);
+                if (SCALED) follow(shared, q, rope, parity & 1, k, t == 0);
             }
             async_fence();
             __syncwarp();
@@ -160,8 +167,9 @@ template <int W> static __device__ __forceinline__ void compute(const struct kp_
         }
         if (tiles) parity ^= 2;
         if (p->dq.data) {
-            store_dq<W>(shared, p, q, 32, 256 * W);
-            if (SLICES > 8) store_dq<W>(shared, p, rope, 4, 512 + 32 * W);
+            const float down = SCALED && tiles ? power_of_two(-exponent_at(shared, parity & 1 ^ 1)) : 1;
+            store_dq<W>(shared, p, q, down, 32, 256 * W);
+            if (SLICES > 8) store_dq<W>(shared, p, rope, down, 4, 512 + 32 * W);
         }
     }
 }
