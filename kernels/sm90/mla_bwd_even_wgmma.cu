@@ -33,9 +33,9 @@
  *   STAGE_FREE [w][y]    the other CTA's 4 warps: read, may be filled again --> w
  *   named 1, 2           a warpgroup: its item
  *   named 4              producers: their item
- *   named 5, 6           0, 1: scores and dP are exchanged; P, dS and, for dist, sums of P' are written
- * Sums of P' of a tile are read and stored by producers, who know by K_FREE that barrier 6 is behind, before they tell of
- * the next tile's K, without which consumers do not come to write there again.
+ *   named 5, 6           0, 1: scores and dP are exchanged (f16: bounds of dS left); P, dS, sums for dist are written
+ * Sums for dist are read and stored by producers (not PAIRS), who know by K_FREE that barrier 6 is behind, before they
+ * tell of the next tile's K, without which consumers do not come to write there again.
  * Phases: a tile, for Q an item with at least one slot, for the stages 64 columns. Notes and mask of tile n are in
  * place n % 2: they are rewritten after K_FREE [0] of n + 1, so after barrier 6 of n + 1, which follows their last
  * reading. */

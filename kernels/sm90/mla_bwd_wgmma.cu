@@ -33,6 +33,7 @@
  *   named 1, 2           a warpgroup of compute: its item, sums of P' for dist
  *   named 3              gradients: their item
  *   named 4              producers: their item
+ *   named 5              compute, f16: bounds of dS are left
  * Phases: a tile, for Q an item with at least one slot. Notes and mask of tile n are in place n % 2: they are rewritten
  * after K_FREE of n + 1, so after PD_FREE of n, which follows their last reading. */
 #include "kernels/sm90/mla_bwd_cells_wgmma.h"
@@ -120,7 +121,8 @@ template <int W> static __device__ __forceinline__ void compute(const struct kp_
                 sum_rows(y, prob);
                 sum_lanes<W>(shared, y);
                 named_sync(1 + W, 128);
-                if (warp_of() == 0) store_sums(shared, W, mask, kept(shared + ROWS_AT + 32 * W + 16) + 256 * (uint32_t)t);
+                if (warp_of() == 0)
+                    store_sums(shared, W, mask, kept(shared + ROWS_AT + 32 * W + 16) + 256 * (uint32_t)t);
             }
             wgmma_wait(0);
             wgmma_hold(x, 16);
