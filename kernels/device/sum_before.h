@@ -33,4 +33,15 @@ static __device__ __forceinline__ struct warp_sums sum_warps(uint32_t sum, uint3
     }
     return x;
 }
+
+/* Each thread has a digit, of which warp w has place[w][digit], the first of all at `at`: that becomes where the first
+ * of warp w goes. Who reads others' needs a barrier before. */
+template <int WARPS, int DIGITS>
+static __device__ __forceinline__ void place_warps(uint32_t (&place)[WARPS][DIGITS], uint32_t at) {
+    for (uint32_t w = 0; w < WARPS; w++) {
+        const uint32_t count = place[w][threadIdx.x];
+        place[w][threadIdx.x] = at;
+        at += count;
+    }
+}
 #endif

@@ -71,12 +71,7 @@ static __device__ __forceinline__ void scatter_block(const struct kp_mla_bwd *p,
         __syncwarp();
     }
     __syncthreads();
-    uint32_t at = ((const uint32_t *)p->counts)[thread * (uint32_t)p->sort_blocks + blockIdx.x];
-    for (uint32_t w = 0; w < WARPS; w++) {
-        const uint32_t count = place[w][thread];
-        place[w][thread] = at;
-        at += count;
-    }
+    place_warps(place, ((const uint32_t *)p->counts)[thread * (uint32_t)p->sort_blocks + blockIdx.x]);
     __syncthreads();
 #pragma unroll
     for (int x = 0; x < ROUNDS; x++) {
