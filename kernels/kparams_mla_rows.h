@@ -23,12 +23,13 @@
 #define KP_MLA_ROWS_BYTES(dim) (2 * (dim) + 4)
 struct kp_mla_bwd_rows {
     struct kp_mla_bwd bwd;
-    uint64_t scanned;     /* uint32 [256][sort_blocks]: of bwd.counts, the sums of all that stand before. sort_blocks is
-                           * a multiple of 4 here */
-    uint64_t keys, slots; /* sorted: uint32 [n] */
+    uint64_t scanned;     /* uint32 [chunks][256][sort_blocks]: of a digit's bwd.counts, the sums of those before */
+    uint64_t totals;      /* uint32 [chunks][256]: the sums of all of a digit's */
+    uint64_t keys, slots; /* walk, join: sorted, uint32 [n] */
     uint64_t parts;       /* f32 [stretches][2][D / 8][8]: of a stretch that begins or ends within a kv row's slots, the
                            * sum of its first slots, if they began before, and of its last */
-    int64_t n;
+    int64_t n;            /* walk, join: slots */
+    int64_t chunk, list;  /* sort: queries of a chunk, of bwd.n; a chunk's bwd.keys and slots begin `list` apart */
 };
-KP_SIZE(struct kp_mla_bwd_rows, 784 + 5 * 8);
+KP_SIZE(struct kp_mla_bwd_rows, 784 + 8 * 8);
 #endif

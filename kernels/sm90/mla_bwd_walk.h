@@ -13,7 +13,8 @@
 #include "kernels/device/row16.h"
 #include "kernels/kparams_mla_rows.h"
 
-constexpr uint32_t STRETCH = KP_MLA_ROWS_STRETCH, AHEAD = 8;
+constexpr uint32_t STRETCH = KP_MLA_ROWS_STRETCH, AHEAD = 8, TEAMS = KP_MLA_ROWS_TEAMS(576);
+static_assert(TEAMS == KP_MLA_ROWS_TEAMS(512), "as many for both");
 static_assert(STRETCH % AHEAD == 0 && AHEAD == 8, "whole groups of slots, read as two vectors");
 
 /* The sorted list; none: the key of slots that are not valid, which come last. */
@@ -66,12 +67,12 @@ static __device__ __forceinline__ void store_part_at(float4 *to, const float x[8
 static __device__ __forceinline__ int64_t row_of(uint32_t slot, uint32_t topk, uint32_t blocks) {
     return blocks == 1 ? slot : (int64_t)(slot / topk) * topk * (blocks - 1) + slot;
 }
-/* Of the AHEAD slots from `at` on those with this key, head block by head block. ALL: that are all. */
+/* Of AHEAD slots those with this key, head block by head block. ALL: that are all. */
 template <int TEAM, bool ALL>
 static __device__ __forceinline__ void add_slots(float sum[8], const uint4 *rows, const float *units,
-                                                 const struct list *l, uint32_t at, const uint32_t keys[AHEAD],
-                                                 uint32_t key, uint32_t topk, uint32_t blocks) {
-    const uint4 a = *(const uint4 *)(l->slots + at), b = *(const uint4 *)(l->slots + at + 4);
+                                                 const uint32_t *slots, const uint32_t keys[AHEAD], uint32_t key,
+                                                 uint32_t topk, uint32_t blocks) {
+    const uint4 a = *(const uint4 *)slots, b = *(const uint4 *)(slots + 4);
     const uint32_t slot[AHEAD] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
 #pragma unroll 1
     for (uint32_t block = 0; block < blocks; block++, rows += (int64_t)topk * TEAM, units += topk) {
@@ -89,29 +90,56 @@ static __device__ __forceinline__ void add_slots(float sum[8], const uint4 *rows
     }
 }
 
-/* Stretch s, thread c of its team. */
-template <int TEAM> static __device__ __forceinline__ void walk(const struct kp_mla_bwd_rows *p, uint32_t s, int c) {
+/* The list of a CTA's stretches: loads of rows then wait for no other. */
+struct stretches {
+    uint32_t keys[TEAMS][STRETCH], slots[TEAMS][STRETCH];
+};
+static __device__ __forceinline__ const struct stretches *load_stretches(const struct kp_mla_bwd_rows *p) {
+    __shared__ __align__(16) struct stretches x;
+    const struct list l = list_of(p);
+    const uint32_t first = blockIdx.x * (TEAMS * STRETCH);
+    for (uint32_t i = 4 * threadIdx.x; i < TEAMS * STRETCH; i += 4 * KP_MLA_ROWS_THREADS) {
+        uint4 key = make_uint4(l.none, l.none, l.none, l.none), slot = make_uint4(0, 0, 0, 0);
+        if (first + i + 4 <= l.n) {
+            key = *(const uint4 *)(l.keys + first + i);
+            slot = *(const uint4 *)(l.slots + first + i);
+        } else {
+            if (first + i < l.n) key.x = l.keys[first + i], slot.x = l.slots[first + i];
+            if (first + i + 1 < l.n) key.y = l.keys[first + i + 1], slot.y = l.slots[first + i + 1];
+            if (first + i + 2 < l.n) key.z = l.keys[first + i + 2], slot.z = l.slots[first + i + 2];
+        }
+        *(uint4 *)(&x.keys[0][0] + i) = key;
+        *(uint4 *)(&x.slots[0][0] + i) = slot;
+    }
+    __syncthreads();
+    return &x;
+}
+
+/* Stretch s, thread c of its team; x_keys, x_slots: its part of the list. */
+template <int TEAM>
+static __device__ __forceinline__ void walk(const struct kp_mla_bwd_rows *p, uint32_t s, int c, const uint32_t *x_keys,
+                                            const uint32_t *x_slots) {
     const struct list l = list_of(p);
     const struct stretch own = stretch_of(&l, s);
     const uint32_t topk = (uint32_t)p->bwd.in.topk, blocks = (uint32_t)p->bwd.head_blocks;
     const int64_t n_rows = p->n * blocks;
     const uint4 *rows = (const uint4 *)p->bwd.pairs + c;
     const float *units = (const float *)((const uint4 *)p->bwd.pairs + n_rows * TEAM);
-    uint32_t key = l.keys[own.from], keys[AHEAD];
+    uint32_t key = x_keys[0], keys[AHEAD];
     if (key == l.none) return;
     int before = began_before(&l, &own, key);
     float sum[8] = {0, 0, 0, 0, 0, 0, 0, 0};
 #pragma unroll 1
-    for (uint32_t at = own.from; at < own.end; at += AHEAD) {
-        if (at + AHEAD <= own.end && l.keys[at + AHEAD - 1] == key) {
-            add_slots<TEAM, true>(sum, rows, units, &l, at, keys, key, topk, blocks);
+    for (uint32_t at = 0; at < own.end - own.from; at += AHEAD) {
+        if (x_keys[at + AHEAD - 1] == key) {
+            add_slots<TEAM, true>(sum, rows, units, x_slots + at, keys, key, topk, blocks);
             continue;
         }
 #pragma unroll
-        for (uint32_t u = 0; u < AHEAD; u++) keys[u] = at + u < own.end ? l.keys[at + u] : l.none;
+        for (uint32_t u = 0; u < AHEAD; u++) keys[u] = x_keys[at + u];
 #pragma unroll 1
         for (;;) { /* a run of slots after the other */
-            add_slots<TEAM, false>(sum, rows, units, &l, at, keys, key, topk, blocks);
+            add_slots<TEAM, false>(sum, rows, units, x_slots + at, keys, key, topk, blocks);
             if (keys[AHEAD - 1] == key) break;
             if (before)
                 store_part_at(part_at(p, s, 0, TEAM, c), sum);

@@ -44,8 +44,9 @@ static const char *const symbols[N_STEPS] = {
 /* A slot is a uint32 within the queries that are sorted together. */
 static const int64_t MAX_SORTED = INT64_C(1) << 31;
 
-/* Bytes of lists that are ordered together; parts of an item. */
-static const int64_t LIST_BYTES = INT64_C(64) << 20, MAX_PARTS = 64;
+/* Bytes of lists that are ordered together; parts of an item; chunks whose slots are sorted together, since a chunk has
+ * too few to fill the device in each of six launches. */
+static const int64_t LIST_BYTES = INT64_C(64) << 20, MAX_PARTS = 64, SORTED_TOGETHER = 4;
 
 /* Whether a main kernel's problems need the step. */
 static int has_step(const struct attn_cuda_mla_bwd_main *m, int x) {
@@ -62,13 +63,14 @@ struct geometry {
     int64_t queries, head_blocks;
     int64_t chunk; /* queries of a launch of the main kernel */
     int64_t sort_blocks;
+    int64_t group, list;   /* chunks whose slots are sorted together; places from the list of one to that of the next */
     int64_t turn, listed;  /* queries that the device works on at once; whose lists are ordered together */
     int32_t shift, ranges; /* struct kp_mla_bwd_ranges; 0 ranges: lists are taken as they are */
     int64_t n_posts;       /* struct kp_mla_bwd.posts; 0: CTAs are not kept together */
     int32_t stretch_shift, stretches;
     int64_t whole, parts, share; /* queries whose items are whole; parts of the others' */
-    uint64_t rows, sum, part_dist, part_dq, pairs, keys[2], slots[2], counts, scanned, parts_of_rows, list, lengths,
-        places, posts, end;
+    uint64_t rows, sum, part_dist, part_dq, pairs, keys[2], slots[2], counts, scanned, totals, parts_of_rows, lists,
+        lengths, places, posts, end;
 };
 
 static int64_t dist_blocks(const struct attn_cuda_mla_bwd_main *m, const struct geometry *g) {
@@ -142,7 +144,9 @@ static void choose_chunk(struct geometry *g, const struct attn_cuda_mla_bwd_main
     g->chunk = lesser((int64_t)(dev->memory_bytes / 32) / row, MAX_SORTED / p->topk - 1);
     if (g->chunk > round) g->chunk -= g->chunk % round;
     g->chunk = g->chunk < 1 ? 1 : lesser(g->chunk, g->queries);
-    g->sort_blocks = (blocks(g->chunk * p->topk, KP_MLA_SORT_BLOCK) + 3) / 4 * 4;
+    g->sort_blocks = blocks(g->chunk * p->topk, KP_MLA_SORT_BLOCK);
+    g->group = m->pairs == 2 ? lesser(blocks(g->queries, g->chunk), SORTED_TOGETHER) : 1;
+    g->list = (g->chunk * p->topk + 3) / 4 * 4; /* whole vectors */
 }
 
 static struct geometry lay_out(const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,
@@ -159,16 +163,17 @@ static struct geometry lay_out(const struct attn_cuda_mla_bwd_main *m, const str
     g.part_dist = take(&g, attn_core_has(p, ATTN_WITH_DIST), dist_blocks(m, &g) * g.queries * p->topk, sizeof(float));
     g.pairs = take(&g, m->pairs && has_keys, g.chunk * g.head_blocks * p->topk, row_bytes(m, p));
     for (int x = 0; x < 2; x++) {
-        g.keys[x] = take(&g, m->pairs && has_keys, g.chunk * p->topk, sizeof(uint32_t));
-        g.slots[x] = take(&g, m->pairs && has_keys, g.chunk * p->topk, sizeof(uint32_t));
+        g.keys[x] = take(&g, m->pairs && has_keys, g.group * g.list, sizeof(uint32_t));
+        g.slots[x] = take(&g, m->pairs && has_keys, g.group * g.list, sizeof(uint32_t));
     }
-    g.counts = take(&g, m->pairs && has_keys, g.sort_blocks << DIGIT_BITS, sizeof(uint32_t));
-    g.scanned = take(&g, m->pairs == 2 && has_keys, g.sort_blocks << DIGIT_BITS, sizeof(uint32_t));
+    g.counts = take(&g, m->pairs && has_keys, (g.group * g.sort_blocks) << DIGIT_BITS, sizeof(uint32_t));
+    g.scanned = take(&g, m->pairs == 2 && has_keys, (g.group * g.sort_blocks) << DIGIT_BITS, sizeof(uint32_t));
+    g.totals = take(&g, m->pairs == 2 && has_keys, g.group << DIGIT_BITS, sizeof(uint32_t));
     g.parts_of_rows = take(&g, m->pairs == 2 && has_keys,
                            2 * blocks(g.chunk * p->topk, KP_MLA_ROWS_STRETCH) * p->dim_qk, sizeof(float));
     g.part_dq = take(&g, g.parts > 0, (g.queries - g.whole) * g.head_blocks * g.parts * m->head_block * p->dim_qk,
                      sizeof(float));
-    g.list = take(&g, g.ranges, g.listed * p->topk, sizeof(int32_t));
+    g.lists = take(&g, g.ranges, g.listed * p->topk, sizeof(int32_t));
     g.lengths = take(&g, g.ranges, g.listed, sizeof(int32_t));
     g.posts = take(&g, g.n_posts > 0, g.n_posts, sizeof(uint32_t));
     g.places = take(&g, g.ranges && attn_core_has(p, ATTN_WITH_DIST), g.queries * p->topk, sizeof(int32_t));
@@ -214,6 +219,7 @@ struct run {
         struct kp_mla_bwd kp;
         struct kp_mla_bwd_ranges ranges;
     };
+    int sorted; /* which of kp.keys, kp.slots hold the sorted lists of the group of chunks */
 };
 _Static_assert(offsetof(struct kp_mla_bwd_ranges, bwd) == 0, "kp is ranges.bwd");
 
@@ -274,34 +280,46 @@ static attn_status queue_sum(struct run *r) {
 /* ---- rows of 16 bits a number ---- */
 
 static attn_status queue_rows(const struct run *r, int step, int64_t ctas, const struct kp_mla_bwd_rows *rows) {
-    return queue(r, symbols[step], ctas,
-                 step == ROWS_SCAN  ? 1024
-                 : step < ROWS_WALK ? THREADS
-                                    : KP_MLA_ROWS_THREADS,
-                 0, 0, rows, sizeof *rows);
+    return queue(r, symbols[step], ctas, step < ROWS_WALK ? THREADS : KP_MLA_ROWS_THREADS, 0, 0, rows, sizeof *rows);
 }
 
-/* The same as queue_sum, of such rows. */
-static attn_status queue_sum_of_rows(const struct run *r) {
+static struct kp_mla_bwd_rows rows_of(const struct run *r) {
     const uint64_t workspace = (uint64_t)(uintptr_t)r->args->workspace;
+    return (struct kp_mla_bwd_rows){.bwd = r->kp,
+                                    .scanned = workspace + r->g.scanned,
+                                    .totals = workspace + r->g.totals,
+                                    .parts = workspace + r->g.parts_of_rows,
+                                    .n = r->kp.n * r->p->topk,
+                                    .chunk = r->g.chunk,
+                                    .list = r->g.list};
+}
+
+/* Sort the slots of queries kp.first .. end - 1, chunk by chunk, but for what is behind a group of chunks. */
+static attn_status queue_sort_of_rows(struct run *r, int64_t end) {
     const uint64_t most = (uint64_t)(r->p->batch * r->p->seq_k); /* the key of an invalid slot */
-    struct kp_mla_bwd_rows rows = {.bwd = r->kp,
-                                   .scanned = workspace + r->g.scanned,
-                                   .parts = workspace + r->g.parts_of_rows,
-                                   .n = r->kp.n * r->p->topk};
+    struct kp_mla_bwd_rows rows = rows_of(r);
     struct kp_mla_bwd *kp = &rows.bwd;
-    const int64_t ctas = blocks(blocks(rows.n, KP_MLA_ROWS_STRETCH), KP_MLA_ROWS_TEAMS(r->p->dim_qk));
     attn_status status = ATTN_OK;
-    kp->sort_blocks = (int32_t)((blocks(rows.n, KP_MLA_SORT_BLOCK) + 3) / 4 * 4);
+    kp->n = lesser(r->g.group * r->g.chunk, end - kp->first);
+    kp->sort_blocks = (int32_t)r->g.sort_blocks;
     kp->from = -1;
+    const int64_t chunks = blocks(kp->n, r->g.chunk);
     for (kp->digit = 0; !status && (kp->digit == 0 || most >> kp->digit); kp->digit += DIGIT_BITS) {
-        status = queue_rows(r, ROWS_COUNT, kp->sort_blocks, &rows);
-        if (!status) status = queue_rows(r, ROWS_SCAN, 1 << DIGIT_BITS, &rows);
-        if (!status) status = queue_rows(r, ROWS_SCATTER, kp->sort_blocks, &rows);
+        status = queue_rows(r, ROWS_COUNT, chunks * kp->sort_blocks, &rows);
+        if (!status) status = queue_rows(r, ROWS_SCAN, chunks << DIGIT_BITS, &rows);
+        if (!status) status = queue_rows(r, ROWS_SCATTER, chunks * kp->sort_blocks, &rows);
         kp->from = (kp->from + 1) & 1;
     }
-    rows.keys = kp->keys[kp->from], rows.slots = kp->slots[kp->from];
-    if (!status) status = queue_rows(r, ROWS_WALK, ctas, &rows);
+    r->sorted = kp->from;
+    return status;
+}
+/* Add the rows that a chunk's slots left; it is chunk `x` of its group. */
+static attn_status queue_sum_of_rows(const struct run *r, int64_t x) {
+    struct kp_mla_bwd_rows rows = rows_of(r);
+    const int64_t ctas = blocks(blocks(rows.n, KP_MLA_ROWS_STRETCH), KP_MLA_ROWS_TEAMS(r->p->dim_qk));
+    const uint64_t at = (uint64_t)(x * r->g.list) * sizeof(uint32_t);
+    rows.keys = r->kp.keys[r->sorted] + at, rows.slots = r->kp.slots[r->sorted] + at;
+    attn_status status = queue_rows(r, ROWS_WALK, ctas, &rows);
     return status ? status : queue_rows(r, ROWS_JOIN, ctas, &rows);
 }
 
@@ -350,7 +368,7 @@ static void set_parameters(struct run *r) {
         kp->counts = workspace + r->g.counts;
     }
     if (r->g.parts) kp->part_dq = workspace + r->g.part_dq;
-    r->ranges.list = workspace + r->g.list;
+    r->ranges.list = workspace + r->g.lists;
     r->ranges.lengths = workspace + r->g.lengths;
     if (r->g.ranges && kp->dist.data) r->ranges.places = workspace + r->g.places;
     if (r->g.n_posts) {
@@ -378,10 +396,13 @@ static attn_status queue_queries(struct run *r, int64_t at, int64_t end) {
         kp->n = whole ? lesser(r->g.chunk, lesser(end, r->g.whole) - kp->first) : end - kp->first;
         kp->parts = whole ? 0 : (int32_t)r->g.parts;
         kp->share = whole ? 0 : (int32_t)r->g.share;
-        status = queue_main(r, at);
+        const int64_t chunk = r->g.chunk ? (kp->first - at) / r->g.chunk : 0;
+        const int rows = kp->pairs && r->m->pairs == 2;
+        if (rows && chunk % r->g.group == 0) status = queue_sort_of_rows(r, end);
+        if (!status) status = queue_main(r, at);
         if (!status && !whole && kp->dq.data) /* a warp for 128 columns */
             status = queue_step(r, FINISH_DQ, blocks(kp->n * r->p->heads_q * blocks(r->p->dim_qk, 128), WARPS));
-        if (!status && kp->pairs) status = r->m->pairs == 2 ? queue_sum_of_rows(r) : queue_sum(r);
+        if (!status && kp->pairs) status = rows ? queue_sum_of_rows(r, chunk % r->g.group) : queue_sum(r);
     }
     return status;
 }
