@@ -54,7 +54,7 @@ static __device__ __forceinline__ void load_turned(uint32_t a[16], uint32_t tile
 struct tile {
     uint32_t probs[16], ds[16];
     uint64_t o, q; /* descriptors of slice 0 of dO, Q */
-    uint32_t n;    /* tiles before, of all items; the first schedule's */
+    uint32_t n;    /* first schedule: tiles before, of all items; ASK_FIRST: the phase of K_ASKED to wait for */
 };
 
 /* d = 64 slots x columns 64 x + 32 half .. + 31; ROPE: x is the slice that P has no part in. */

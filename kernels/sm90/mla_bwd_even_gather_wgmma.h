@@ -107,9 +107,10 @@ static __device__ __forceinline__ void settle_copies(int pending) {
     async_fence();
 }
 
-/* Group g is there, all but the latest `pending` being so. PAIRS: told while groups further on are still being asked
- * for, BEHIND them; with additions to memory on the way back, waiting would hold the others up. */
-constexpr int BEHIND = 2;
+/* Group g is there, all but the latest `pending` being so. Pairs that store rows: told while groups further on are
+ * still being asked for, BEHIND them; others have more stores or additions to memory under way, and waiting would hold
+ * them up. */
+constexpr int BEHIND = SUMMED ? 2 : 0;
 static __device__ __forceinline__ void tell_group(uint32_t shared, int g, int pending) {
     settle_copies(pending);
     mbar_arrive(shared + K_FULL + 8 * (uint32_t)g);
@@ -158,9 +159,10 @@ static __device__ __forceinline__ void produce_even(const struct kp_mla_bwd *p, 
                 const uint32_t x = slice_of(i);
                 mbar_wait(shared + K_FREE + 4 * x, (state & 1) ^ 1); /* of slices x, x + 1 */
                 gather_slices(shared, &c, x, 2);
-                if (PAIRS && i >= 2 * BEHIND && state >= 4) tell_group(shared, (int)i / 2 - BEHIND, BEHIND);
+                if (BEHIND && i >= 2 * BEHIND && state >= 4) tell_group(shared, (int)i / 2 - BEHIND, BEHIND);
             }
             if (SLICES > 8) gather_slices(shared, &c, 8, 1);
+            if (ASK_FIRST) mbar_arrive(shared + K_ASKED);
             if (DIST_BY_PRODUCERS && p->part_dist) store_dist(shared, state & 1);
             if (state < 4) { /* the first tile needs all of it */
                 copy_heads(p, shared, (state >> 1) ^ 1);
@@ -173,8 +175,12 @@ static __device__ __forceinline__ void produce_even(const struct kp_mla_bwd *p, 
                 continue;
             }
 #pragma unroll
-            for (int g = PAIRS ? 4 - BEHIND : 0; g < GROUPS; g++) tell_group(shared, g, GROUPS - 1 - g);
+            for (int g = BEHIND ? 4 - BEHIND : 0; g < GROUPS; g++) tell_group(shared, g, GROUPS - 1 - g);
         }
+    }
+    if (ASK_FIRST) { /* there is no next tile; not before everyone has seen the one before */
+        for (uint32_t x = 0; x < 4; x++) mbar_wait(shared + K_FREE + 8 * x, (state & 1) ^ 1);
+        mbar_arrive(shared + K_ASKED);
     }
     if (DIST_BY_PRODUCERS && p->part_dist) {
         mbar_wait(shared + K_FREE, (state & 1) ^ 1);

@@ -26,6 +26,7 @@
  *   Q_FREE [slice]       4 warps whose dKV has read it (slice 8: 8) --> producers
  *   K_FULL [pair]        PRODUCERS --> 0, 1
  *   K_FREE [4]           4 warps of w, dQ being done with slices 4 w, 4 w + 1, then with the next two --> producers
+ *   K_ASKED              ASK_FIRST: PRODUCERS, all of a tile's K being asked for --> 0, 1, before they store
  *   PD_FREE              8 warps, P and dS (CTAS = 2: the last stage) being read --> 0, 1
  *   STAGE_OPEN           the other CTA's: 8 warps, P and dS being read --> 0, 1
  *   STAGE_FULL [w][y]    4 warps, and the bytes that the other CTA sends --> w
@@ -155,6 +156,7 @@ static __device__ __forceinline__ void add_alone(uint32_t shared, float a[16], c
         multiply<0>(b, t, x, 1);
         wgmma_wait(1);
         wgmma_hold(a, 16);
+        if (ASK_FIRST && i == 0) mbar_wait(shared + K_ASKED, t->n);
         add_places(a, to, 64 * x);
         if (i < 3) multiply<0>(a, t, own_slice(W, i + 1), 0);
         if (i == 3 && SLICES > 8) multiply<1>(a, t, 8, W); /* a half of slice 8 */
@@ -208,7 +210,8 @@ static __device__ __forceinline__ void keep_item_of(const struct kp_mla_bwd *p, 
 }
 
 template <int W> static __device__ __forceinline__ void consume(const struct kp_mla_bwd *p, uint32_t shared) {
-    uint32_t n = 0, parity = 0; /* tiles; bit 0: of tiles, bit 1: of items with tiles */
+    if (ASK_FIRST) mbar_wait(shared + K_ASKED, 0); /* the first tile, whom nobody else awaits */
+    uint32_t n = 0, parity = 0;                    /* tiles; bit 0: of tiles, bit 1: of items with tiles */
     for (uint32_t item = 0; has_item(p, item); item++) {
         keep_item_of<W>(p, item_at(item), shared);
         const int tiles = (int)shared_load32(shared + ROWS_AT + 32 * W + 12);
@@ -257,6 +260,7 @@ template <int W> static __device__ __forceinline__ void consume(const struct kp_
             load_turned(t.ds, shared + DS_AT);
             t.o = slice_desc(shared + DOUT_AT, SLICE);
             t.q = slice_desc(shared + Q_AT, SLICE);
+            if (ASK_FIRST) t.n = (parity & 1) ^ 1; /* phase n + 1 */
             begin_places<W>(p, &to, &t, shared, shared + SUMS_AT + 16 * W, i, parity & 1);
             float a[16];
             multiply<0>(a, &t, own_slice(W, 0), CTAS == 2 ? rank_of() ^ 1 : 0);
@@ -296,6 +300,7 @@ extern "C" __global__ void __launch_bounds__(KP_MLA_BWD_SM90_EVEN_THREADS, 1)
         for (uint32_t x = 0; x < (SLICES + 1) / 2; x++) mbar_init(shared + K_FULL + 8 * x, PRODUCERS);
         for (uint32_t x = 0; x < 4; x++) mbar_init(shared + K_FREE + 8 * x, 4);
         mbar_init(shared + PD_FREE, 8);
+        if (ASK_FIRST) mbar_init(shared + K_ASKED, PRODUCERS);
         if (CTAS == 2) init_pair(shared);
         mbar_init_fence();
     }

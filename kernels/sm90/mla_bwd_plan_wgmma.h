@@ -15,6 +15,9 @@ static_assert(CTAS == 1 || EVEN, "pairs of CTAs have the even form");
 constexpr int PARTLY = CTAS == 2 && !PAIRS, SUMMED = CTAS == 2 && PAIRS;
 /* Producers store the sums of P' for dist, but not those that run ahead of the consumers. */
 constexpr int DIST_BY_PRODUCERS = EVEN && !PAIRS;
+/* A CTA that stores rows for itself asks for the next tile's K before its first store: the other way round K comes when
+ * the stores have gone. */
+constexpr int ASK_FIRST = EVEN && PAIRS && CTAS == 1;
 constexpr int SLICES = D / 64, V_SLICES = KP_MLA_DIM_V / 64;
 /* Threads that gather, and how many 16-byte chunks of a slice each has. */
 constexpr int PRODUCERS = 128, PASSES = 512 / PRODUCERS, STEP = PRODUCERS / 8;
@@ -36,6 +39,7 @@ constexpr uint32_t Q_FULL = BARS_AT, Q_FREE = Q_FULL + 24, K_FULL = Q_FREE + 72,
 constexpr uint32_t PD_FULL = K_FREE + 32, PD_FREE = PD_FULL + 8, STAGE_OPEN = PD_FREE + 8, STAGE_FULL = STAGE_OPEN + 8;
 constexpr uint32_t STAGE_FREE = STAGE_FULL + 32, STAGE_LAST = STAGE_FREE + 32;
 constexpr uint32_t POSTS_AT = STAGE_LAST + 8; /* uint32 [3], mla_bwd_together_wgmma.h */
+constexpr uint32_t K_ASKED = POSTS_AT;        /* ASK_FIRST; rows that are stored have no posts */
 constexpr uint32_t PLAN_END = POSTS_AT + 16;
 static_assert(BARS_AT % 8 == 0 && PLAN_END <= KP_MLA_BWD_SM90_SHARED(D), "the plan fits");
 static_assert(KP_MLA_BWD_SM90_SHARED(D) <= 232448, "what a CTA of Hopper may have");

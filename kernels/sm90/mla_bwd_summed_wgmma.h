@@ -7,7 +7,7 @@
  * A stage is 64 slots x 32 columns, 4 KiB; a warpgroup has two in the place of P (w = 0) or dS (w = 1), filled two or
  * three times a tile. Units of 64 slots x 32 columns, so ordered that one lies between a filling and its reading and
  * between a reading and the next filling (slice 8, which D = 512 has not, goes from warpgroup 0 to warpgroup 1):
- *   send 0 | send 1 | take 0 | take 1 | send 2 | send 3 | take 2 | take 3 | w = 0: send slice 8; 1: take it
+ *   send 0 | send 1 | take 0 | take 1 | send 2 | send 3 | take 2 | w = 0: send slice 8 | take 3 | w = 1: take slice 8
  * The other CTA's exponents come to the place of the sums for dist, which are read before barrier 6 and written again
  * after barrier 5 of the next tile. */
 #ifndef ATTN_SM90_MLA_BWD_SUMMED_WGMMA_H
@@ -17,17 +17,20 @@
 
 constexpr int SUMMED_UNITS = SLICES > 8 ? 9 : 8;
 /* The filling of unit k, of which warpgroup w has slice slice_of(2 i + w), or 8; whether it is received. */
-static __device__ __forceinline__ constexpr uint32_t filling_of(int k) {
-    return k == 8 ? 4 : 2 * ((uint32_t)k >> 2) + ((uint32_t)k & 1);
+static __device__ __forceinline__ constexpr uint32_t filling_of(uint32_t w, int k) {
+    const uint32_t x = SLICES > 8 && w == 0 && k > 6 ? 15 - (uint32_t)k : (uint32_t)k; /* units 7 and 8 change places */
+    return x == 8 ? 4 : 2 * (x >> 2) + (x & 1);
 }
-static __device__ __forceinline__ constexpr int takes(uint32_t w, int k) { return k == 8 ? (int)w : k >> 1 & 1; }
+static __device__ __forceinline__ constexpr int takes(uint32_t w, int k) {
+    return filling_of(w, k) == 4 ? (int)w : k == 8 || (k >> 1 & 1);
+}
 static __device__ __forceinline__ constexpr uint32_t summed_slice(uint32_t w, int k) {
-    return k == 8 ? 8 : slice_of(2 * filling_of(k) + w);
+    return filling_of(w, k) == 4 ? 8 : slice_of(2 * filling_of(w, k) + w);
 }
 static __device__ __forceinline__ void start_summed(float d[16], const struct tile *t, uint32_t w, int k,
                                                     uint32_t mine) {
     const uint32_t half = takes(w, k) ? mine : mine ^ 1;
-    if (k == 8)
+    if (summed_slice(w, k) == 8)
         multiply<1>(d, t, 8, half);
     else
         multiply<0>(d, t, summed_slice(w, k), half);
@@ -112,7 +115,7 @@ static __device__ __forceinline__ void take_summed(uint32_t shared, const float 
 template <int W, int K>
 static __device__ __forceinline__ void do_summed(uint32_t shared, float a[16], float b[16], const struct tile *t,
                                                  struct places *to, uint32_t n, int last, int tile) {
-    constexpr uint32_t x = summed_slice(W, K), i = filling_of(K);
+    constexpr uint32_t x = summed_slice(W, K), i = filling_of(W, K);
     if (K + 1 < SUMMED_UNITS) start_summed(b, t, W, K + 1, rank_of());
     wgmma_wait(K + 1 < SUMMED_UNITS ? 1 : 0);
     wgmma_hold(a, 16);
