@@ -389,6 +389,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, CFG_CTAS) CFG(const __grid
         if (!is_suspect(base, rO)) break;
     }
     recall_work(&w, base);
+#ifdef CFG_EARLY
+    if (p.splits > 1) {
+        join_partials(&p, &w, base, &st, rO, unit);
+        return;
+    }
+#endif
     if (KEY_WARPS > 1 && !join_keys(base, &st, rO, unit)) return;
     if (p.splits > 1) {
         store_partials(&p, &w, &st, rO, unit);

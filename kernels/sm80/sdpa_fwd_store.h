@@ -64,13 +64,18 @@ static __device__ __forceinline__ int join_keys(uint32_t base, struct statistics
     return 1;
 }
 
+/* Which of its rows in the workspace a split's share is. */
+static __device__ __forceinline__ int64_t share_at(const struct kp_sdpa_fwd *p, const struct work *w, int row,
+                                                   int64_t rows) {
+    return w->split * rows + ((int64_t)w->b * p->in.heads_q + head_of(p, w, row)) * p->in.seq_q + query_of(p, row);
+}
+
 /* A split's share of a row: unnormalised O, the maximum in natural units, the sum. An empty share writes no O. */
 static __device__ __forceinline__ void store_partial(const struct kp_sdpa_fwd *p, const struct work *w, int row,
                                                      float natural, float l, const float rO[N_O][4], int r) {
     const int t = lane_of() & 3, col0 = warp_col_of() * COLS + 2 * t;
     const int64_t rows = (int64_t)p->in.batch * p->in.heads_q * p->in.seq_q;
-    const int64_t at =
-        w->split * rows + ((int64_t)w->b * p->in.heads_q + head_of(p, w, row)) * p->in.seq_q + query_of(p, row);
+    const int64_t at = share_at(p, w, row, rows);
     if (row >= w->n_rows) return;
     if (t == 0 && warp_col_of() == 0) ((float *)p->part_m)[at] = natural, ((float *)p->part_l)[at] = l;
     if (l == 0) return;
@@ -90,6 +95,70 @@ static __device__ __forceinline__ void store_partials(const struct kp_sdpa_fwd *
             store_partial(p, w, row, FULL ? st->m[x][r] : st->m[x][r] * unit * LN2, quad_sum(st->l[x][r]), rO[x], r);
         }
 }
+
+#ifdef CFG_EARLY
+/* Warps along the keys whose sums are a split's share: each joins and stores its part of the columns, so that none does
+ * it for all (0.3 us at the end of a CTA). The parts lie in the ring, whose tiles all have been read. */
+static __device__ __forceinline__ void join_partials(const struct kp_sdpa_fwd *p, const struct work *w, uint32_t base,
+                                                     const struct statistics *st, const float rO[M_TILES][N_O][4],
+                                                     float unit) {
+    constexpr int PART = 16 * 32 * (N_O + 1),
+                  MINE = N_O / KEY_WARPS; /* bytes of a warp; tiles of 8 columns it stores */
+    static_assert(M_TILES == 1 && ROW_WARPS * COL_WARPS == 1 && N_O % KEY_WARPS == 0, "warps differ in keys alone");
+    static_assert(KEY_WARPS * PART <= SLOTS * SLOT, "the ring holds the parts");
+    const int part = warp_key_of(), t = lane_of() & 3, col0 = part * (8 * MINE) + 2 * t;
+    const int64_t rows = (int64_t)p->in.batch * p->in.heads_q * p->in.seq_q;
+    const uint32_t at = base + RING + 16 * lane_of(), own = at + part * PART;
+    float top[2] = {-INF, -INF}, m[KEY_WARPS][2], l[KEY_WARPS][2], sum[2] = {0, 0}, o[MINE][4];
+    __syncthreads();
+    shared_store128(own, make_uint4(__float_as_uint(st->m[0][0]), __float_as_uint(st->m[0][1]),
+                                    __float_as_uint(quad_sum(st->l[0][0])), __float_as_uint(quad_sum(st->l[0][1]))));
+#pragma unroll
+    for (int n = 0; n < N_O; n++)
+        shared_store128(own + 512 * (n + 1), make_uint4(__float_as_uint(rO[0][n][0]), __float_as_uint(rO[0][n][1]),
+                                                        __float_as_uint(rO[0][n][2]), __float_as_uint(rO[0][n][3])));
+    __syncthreads();
+#pragma unroll
+    for (int y = 0; y < KEY_WARPS; y++) {
+        const uint4 s = shared_load128(at + y * PART);
+        m[y][0] = __uint_as_float(s.x), m[y][1] = __uint_as_float(s.y);
+        l[y][0] = __uint_as_float(s.z), l[y][1] = __uint_as_float(s.w);
+        top[0] = fmaxf(top[0], m[y][0]), top[1] = fmaxf(top[1], m[y][1]);
+    }
+#pragma unroll
+    for (int n = 0; n < MINE; n++) o[n][0] = o[n][1] = o[n][2] = o[n][3] = 0;
+#pragma unroll
+    for (int y = 0; y < KEY_WARPS; y++) {
+        float weight[2];
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            weight[r] = exp2_fast(fmaxf((m[y][r] - top[r]) * unit, LEAST)); /* of empty parts: 2^LEAST times 0 */
+            sum[r] += l[y][r] * weight[r];
+        }
+#pragma unroll
+        for (int n = 0; n < MINE; n++) {
+            const uint4 x = shared_load128(at + y * PART + 512 * (1 + part * MINE + n));
+            o[n][0] += __uint_as_float(x.x) * weight[0];
+            o[n][1] += __uint_as_float(x.y) * weight[0];
+            o[n][2] += __uint_as_float(x.z) * weight[1];
+            o[n][3] += __uint_as_float(x.w) * weight[1];
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const int row = w->row0 + 8 * r + (lane_of() >> 2);
+        if (row >= w->n_rows) continue;
+        const int64_t to = share_at(p, w, row, rows);
+        if (t == 0 && part == 0)
+            ((float *)p->part_m)[to] = FULL ? top[r] : top[r] * unit * LN2, ((float *)p->part_l)[to] = sum[r];
+        if (sum[r] == 0) continue;
+        float *q = (float *)p->part_o + to * p->part_row + col0;
+#pragma unroll
+        for (int n = 0; n < MINE; n++)
+            if (col0 + 8 * n < p->part_row) *(float2 *)(q + 8 * n) = make_float2(o[n][2 * r], o[n][2 * r + 1]);
+    }
+}
+#endif
 
 /* Row 0 of the tile's flat rows -> element index of its first column; rows follow at v->row unless heads are packed. */
 static __device__ __forceinline__ int64_t row_at(const struct kp_sdpa_fwd *p, const struct work *w,
