@@ -3,13 +3,14 @@
 #include "cpu/sdpa_bwd.h"
 
 #include "cpu/ref.h"
+#include "cpu/sdpa_grad.h"
 #include "cpu/sdpa_tile.h"
 
 #include <math.h>
 #include <string.h>
 
 enum {
-    ROWS = 64,             /* query rows of a task of the first phase */
+    ROWS = ATTN_CPU_BWD_ROWS,
     SLAB_BYTES = 64 << 20, /* most dq accumulators that a worker may keep for the fused phase */
 };
 
@@ -61,8 +62,9 @@ static void lay_out(struct attn_cpu_bwd *w, int32_t threads) {
     /* Whole register tiles as columns. Large tiles pay where no diagonal runs through them and the cache holds them. */
     const int open = p->window_left == ATTN_UNBOUNDED && p->window_right == ATTN_UNBOUNDED;
     const int whole = open && p->dim_qk <= 128 && p->dim_v <= 128;
-    w->tile = whole ? 192 : 96;
-    w->ldd = odd_lines(p->dim_qk, line);
+    const int strips = attn_cpu_grad_serves(&w->s); /* then tiles are for what it leaves; they divide its blocks */
+    w->tile = strips ? 128 : whole ? 192 : 96;
+    w->ldd = odd_lines(strips ? attn_cpu_sdpa_up(p->dim_qk, 32) : p->dim_qk, line);
     w->ldv = odd_lines(p->dim_v, line);
     const int pairs = w->s.pair != NULL;
     w->depth_qk = pairs ? attn_cpu_sdpa_blocks(p->dim_qk, 2) : p->dim_qk;
@@ -71,12 +73,14 @@ static void lay_out(struct attn_cpu_bwd *w, int32_t threads) {
     w->ldo = odd_lines(w->depth_v, line);
     w->lds = odd_lines(w->tile, line);
     w->ldh = odd_lines(w->tile / 2, line);
-    w->key_blocks = attn_cpu_sdpa_blocks(p->seq_k, w->tile);
+    w->keys = w->tile;
     w->rows = w->tile * (attn_cpu_sdpa_blocks(w->s.flat, w->tile) * p->batch * p->heads_k < 8 * (int64_t)threads
                              ? 1
                              : ATTN_CPU_TILE_SLOTS);
     w->row_blocks = attn_cpu_sdpa_blocks(w->s.flat, w->rows);
     w->fused = can_fuse(w, threads);
+    if (strips) attn_cpu_grad_lay_out(w, threads);
+    w->key_blocks = attn_cpu_sdpa_blocks(p->seq_k, w->keys);
     w->n_stats = attn_core_has(p, ATTN_PACKED) ? p->heads_q * p->total_q : p->batch * p->heads_q * p->seq_q;
 
     int64_t *end = &w->at.end;
@@ -112,12 +116,21 @@ static void lay_out(struct attn_cpu_bwd *w, int32_t threads) {
         w->at.ds_zip = attn_cpu_sdpa_take(end, ss / 2);
         w->at.ds_half = attn_cpu_sdpa_take(end, w->tile * w->ldh * w->real);
     }
-    w->at.dq = attn_cpu_sdpa_take(end, (w->fused && w->s.flat > w->rows ? w->s.flat : w->rows) * w->ldd * w->real);
+    if (w->grad.end > *end) *end = w->grad.end;
+    const int64_t all = attn_cpu_sdpa_up(w->s.flat, 32);
+    w->at.dq = attn_cpu_sdpa_take(end, (w->fused && all > w->rows ? all : w->rows) * w->ldd * w->real);
 }
 
-static int64_t stat_bytes(const struct attn_cpu_bwd *w) {
+static int64_t row_tasks(const struct attn_cpu_bwd *w) {
+    return w->s.p->batch * w->s.p->heads_q * attn_cpu_sdpa_blocks(w->s.p->seq_q, ROWS);
+}
+static int64_t key_tasks(const struct attn_cpu_bwd *w) { return w->s.p->batch * w->s.p->heads_k * w->key_blocks; }
+
+/* What all workers see, in front of their scratch; *odd: where the bytes of odd_rows and odd_keys start. */
+static int64_t shared_bytes(const struct attn_cpu_bwd *w, int64_t *odd) {
     int64_t end = 0;
     attn_cpu_sdpa_take(&end, w->n_stats * (int64_t)sizeof(struct attn_cpu_bwd_row));
+    *odd = attn_cpu_sdpa_take(&end, w->grad.end ? row_tasks(w) + key_tasks(w) : 0);
     return end;
 }
 
@@ -129,9 +142,10 @@ static void set_up(struct attn_cpu_bwd *w, const struct attn_cpu_sdpa_isa *isa, 
 
 int64_t attn_cpu_sdpa_bwd_workspace(const struct attn_cpu_sdpa_isa *isa, const attn_problem *p, int32_t threads) {
     struct attn_cpu_bwd w = {0};
+    int64_t odd;
     if (p->heads_q <= 0) return 0;
     set_up(&w, isa, p, NULL, threads);
-    return stat_bytes(&w) + threads * w.at.end;
+    return shared_bytes(&w, &odd) + threads * w.at.end;
 }
 
 static void run_tasks(void *arg, int32_t worker) {
@@ -155,10 +169,13 @@ static void run_phase(struct attn_cpu_bwd *w, const struct attn_core_device *dev
 void attn_cpu_sdpa_bwd(const struct attn_cpu_sdpa_isa *isa, const struct attn_core_device *dev, const attn_problem *p,
                        const attn_args *args) {
     struct attn_cpu_bwd w = {0};
+    int64_t odd;
     if (p->heads_q <= 0) return; /* without queries or batch entries the sums that remain are zeros, not left alone */
     set_up(&w, isa, p, args, dev->threads);
     w.stats = args->workspace;
-    w.scratch = (char *)args->workspace + stat_bytes(&w);
+    w.scratch = (char *)args->workspace + shared_bytes(&w, &odd);
+    w.odd_rows = (uint8_t *)args->workspace + odd;
+    w.odd_keys = w.odd_rows + row_tasks(&w);
     w.out = attn_core_view(p, args, ATTN_ROLE_OUT);
     w.lse = attn_core_view(p, args, ATTN_ROLE_LSE);
     w.dout = attn_core_view(p, args, ATTN_ROLE_DOUT);
@@ -174,7 +191,8 @@ void attn_cpu_sdpa_bwd(const struct attn_cpu_sdpa_isa *isa, const struct attn_co
     const struct phases *phases = w.real == 8 ? &phases_f64 : w.s.pair ? &phases_pair : &phases_f32;
     const int dalibi = attn_core_has(p, ATTN_GRAD_ALIBI);
     const int64_t pairs = p->batch * p->heads_k;
-    run_phase(&w, dev, p->batch * p->heads_q * attn_cpu_sdpa_blocks(p->seq_q, ROWS), phases->rows);
+    run_phase(&w, dev, row_tasks(&w), phases->rows);
+    if (w.grad.end) run_phase(&w, dev, key_tasks(&w), attn_cpu_grad_look);
     if (w.fused && w.want_dq && (w.want_dk || w.want_dv)) {
         run_phase(&w, dev, pairs, phases->fused);
     } else {

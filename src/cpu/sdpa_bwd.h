@@ -13,6 +13,18 @@
 struct attn_cpu_bwd_row {
     double lse, g, shift; /* natural; factor of dout; g * (out . dout) - dlse */
     double dsink, dalibi;
+    float top; /* lse in units of a plain pair kernel's scores */
+};
+enum { ATTN_CPU_BWD_ROWS = 64 /* query rows of a task of the first phase */ };
+
+/* Sizes of sdpa_grad.c, and a worker's scratch there, which shares its place with that of the tiles. */
+struct attn_cpu_grad {
+    int64_t depth, width;       /* of q and k, of dout and v, rounded up to 32 */
+    int64_t ldq, ldo, ldk, ldt; /* row strides: pairs of q and of dout, zipped k, a strip of anything */
+    struct {
+        int64_t q, dout, q_turned, dout_turned, kt, vt, k_zip, seen, max, delta, dk, dv, tmp, s, p, ds, ds_rows;
+    } at;
+    int64_t end; /* 0: not used */
 };
 
 struct attn_cpu_bwd {
@@ -25,9 +37,13 @@ struct attn_cpu_bwd {
     int64_t depth_qk, depth_v; /* steps of the products with q and with dout: widths, or pairs of them */
     int64_t ldq, ldo, ldh;     /* row strides of loaded q and dout, and of dS as pairs of keys */
     int64_t panel;
-    int64_t rows; /* flat rows of a task of the query phase, a multiple of tile */
+    int64_t keys; /* of a task of the key phase, and... */
+    int64_t rows; /* flat rows of one of the query phase: multiples of tile */
     int64_t row_blocks, key_blocks;
-    int fused; /* keys and queries in one phase */
+    struct attn_cpu_grad grad;
+    uint8_t *odd_rows,
+        *odd_keys; /* not for sdpa_grad.c: [batch][query head][block of rows], [batch][key head][block] */
+    int fused;     /* keys and queries in one phase */
     struct {
         int64_t q, dout, k, v, kt, vt, p, ds, chain, dq, dk, dv, tmp, mask, hidden, row, stat, raw_q, raw_dout, raw_k,
             raw_v, bad, sum, q_zip, dout_zip, k_zip, p_zip, ds_zip, ds_half;

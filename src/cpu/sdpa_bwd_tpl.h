@@ -10,6 +10,7 @@ static void T(phase_rows)(struct attn_cpu_bwd *w, int64_t task, char *scratch) {
     REAL *out = (REAL *)(void *)(scratch + w->at.dout), *dout = out + w->ldv;
     const double sink = attn_cpu_ref_sink(p, w->s.args, h);
     struct attn_core_seq seq;
+    int simple = 1;
     attn_core_seq_get(p, w->s.args, b, &seq);
     for (int64_t i = i0; i < i0 + ROWS && i < seq.sq; i++) {
         const int64_t at = seq.q0 + i;
@@ -22,9 +23,17 @@ static void T(phase_rows)(struct attn_cpu_bwd *w, int64_t task, char *scratch) {
                 dot += (double)out[c] * (double)dout[c]; /* its error is a whole row's */
         }
         const struct attn_cpu_ref_grad row = attn_cpu_ref_grad(p, lse, dlse, dot, sink);
-        *attn_cpu_bwd_stat(w, &seq, b, h, i) = (struct attn_cpu_bwd_row){
-            .lse = row.alive ? row.lse : INFINITY, .g = row.g, .shift = row.shift, .dsink = row.dsink};
+        *attn_cpu_bwd_stat(w, &seq, b, h, i) = (struct attn_cpu_bwd_row){.lse = row.alive ? row.lse : INFINITY,
+                                                                         .g = row.g,
+                                                                         .shift = row.shift,
+                                                                         .dsink = row.dsink,
+                                                                         .top = (float)(row.lse / w->s.unit)};
+        if (!w->grad.end || !row.alive || isinf(row.lse)) continue;
+        simple &= isfinite(row.lse) && isfinite(row.shift) && !(row.g < 1) && !(row.g > 1);
+        simple &= w->s.pair->finite((const void *)attn_view_row(&w->s.q, b, h, at), p->dim_qk);
+        simple &= w->s.pair->finite((const void *)attn_view_row(&w->dout, b, h, at), p->dim_v);
     }
+    if (w->grad.end) w->odd_rows[task] = (uint8_t)!simple;
 }
 
 /* Slopes: sum of dS times the ALiBi factor, into the row's statistics. */
@@ -103,28 +112,33 @@ static void T(run_keys)(struct T(attn_cpu_tile) * t, int64_t j0, REAL *dk, REAL 
     }
 }
 
+/* The keys of a block; dq as above. */
+static void T(run_block)(struct T(attn_cpu_tile) * t, int64_t block, REAL *dq, char *scratch) {
+    const struct attn_cpu_bwd *w = t->w;
+    REAL *dk = (REAL *)(void *)(scratch + w->at.dk), *dv = (REAL *)(void *)(scratch + w->at.dv);
+    if (w->grad.end && attn_cpu_grad_keys(w, &t->seq, t->b, t->hk, block, (float *)(void *)dq, scratch)) return;
+    for (int64_t j0 = block * w->keys; j0 < (block + 1) * w->keys && j0 < t->seq.sk_rows; j0 += w->tile) {
+        T(run_keys)(t, j0, dk, dv, dq);
+        T(write_keys)(t, dk, dv);
+    }
+}
+
 static void T(phase_keys)(struct attn_cpu_bwd *w, int64_t task, char *scratch) {
     struct T(attn_cpu_tile) t;
-    REAL *dk = (REAL *)(void *)(scratch + w->at.dk), *dv = (REAL *)(void *)(scratch + w->at.dv);
     const int64_t pair = task / w->key_blocks;
     T(attn_cpu_tile_init)(&t, w, scratch, 0);
     T(attn_cpu_tile_pair)(&t, pair / w->s.p->heads_k, pair % w->s.p->heads_k);
-    T(run_keys)(&t, task % w->key_blocks * w->tile, dk, dv, NULL);
-    T(write_keys)(&t, dk, dv);
+    T(run_block)(&t, task % w->key_blocks, NULL, scratch);
 }
 
 /* Keys and queries of a whole (batch, key head). */
 static void T(phase_fused)(struct attn_cpu_bwd *w, int64_t task, char *scratch) {
     struct T(attn_cpu_tile) t;
-    REAL *dk = (REAL *)(void *)(scratch + w->at.dk), *dv = (REAL *)(void *)(scratch + w->at.dv);
     REAL *dq = (REAL *)(void *)(scratch + w->at.dq);
     T(attn_cpu_tile_init)(&t, w, scratch, 0);
     T(attn_cpu_tile_pair)(&t, task / w->s.p->heads_k, task % w->s.p->heads_k);
-    memset(dq, 0, (size_t)(t.seq.sq * w->s.group * w->ldd) * sizeof *dq);
-    for (int64_t block = 0; block < w->key_blocks; block++) {
-        T(run_keys)(&t, block * w->tile, dk, dv, dq);
-        T(write_keys)(&t, dk, dv);
-    }
+    memset(dq, 0, (size_t)(attn_cpu_sdpa_up(t.seq.sq * w->s.group, 32) * w->ldd) * sizeof *dq);
+    for (int64_t block = 0; block < w->key_blocks; block++) T(run_block)(&t, block, dq, scratch);
     T(write_queries)(&t, dq, 0, w->s.flat);
 }
 
@@ -135,6 +149,14 @@ static void T(phase_queries)(struct attn_cpu_bwd *w, int64_t task, char *scratch
     struct T(attn_cpu_tile) t[ATTN_CPU_TILE_SLOTS];
     int64_t lo = INT64_MAX, hi = 0, slots = 0;
     memset(dq, 0, (size_t)(w->rows * w->ldd) * sizeof *dq);
+    if (w->grad.end) {
+        T(attn_cpu_tile_init)(&t[0], w, scratch, 0);
+        T(attn_cpu_tile_pair)(&t[0], pair / p->heads_k, pair % p->heads_k);
+        if (attn_cpu_grad_queries(w, &t[0].seq, t[0].b, t[0].hk, f0, (float *)(void *)dq, scratch)) {
+            T(write_queries)(&t[0], dq, f0, w->s.flat - f0 < w->rows ? w->s.flat - f0 : w->rows);
+            return;
+        }
+    }
     for (int64_t f = f0; f < f0 + w->rows || slots == 0; f += w->tile, slots++) {
         struct T(attn_cpu_tile) *s = &t[slots];
         T(attn_cpu_tile_init)(s, w, scratch, (int)slots);

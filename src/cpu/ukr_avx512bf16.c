@@ -264,5 +264,6 @@ const struct attn_ukr_pair attn_ukr_pair_amx = {
     .dots = attn_ukr_few_dots,
     .weigh = attn_ukr_few_weigh,
     .flash = attn_ukr_amx_flash,
+    .tile = attn_ukr_amx_tile,
     VECTORS,
 };

@@ -39,6 +39,29 @@ struct attn_pair_flash {
     float *s, *p;          /* scratch: 2 * STEP * 32, and (1 + halves) / 2 times that */
 };
 
+/* A tile of the plain backward: up to ATTN_PAIR_TILE_STRIPS strips of ATTN_PAIR_TILE rows against blocks of as many
+ * keys. Everything is there in whole strips and blocks: rows and keys that do not exist are zeros. */
+enum { ATTN_PAIR_TILE = 32, ATTN_PAIR_TILE_STRIPS = 16 };
+struct attn_pair_tile {
+    int64_t strips, blocks;
+    int64_t depth, width;  /* of q and k, of dout and v, rounded up to 32 */
+    const float *q, *dout; /* [rows][ldq], [rows][ldo] pairs along D */
+    int64_t ldq, ldo;
+    const float *q_turned, *dout_turned; /* [strips][depth or width][16]: pairs of rows, transposed */
+    const float *kt, *vt;                /* [2 * blocks][depth or width / 2][16]: pairs along D, transposed */
+    const float *k_zip;                  /* [16 * blocks][ldk] pairs of keys */
+    int64_t ldk;
+    const int32_t *seen;      /* [strips][2][32]: the tile's first key that a row sees, and the one behind
+                               * the last; both grow with the row, but for rows that see none */
+    const float *max, *delta; /* [rows]: P = 2^((s - max) * factor), dS = P (dP - delta); +inf: P = 0 */
+    float factor;             /* > 0 */
+    float *dq;                /* NULL, or [rows][ldd] */
+    int64_t ldd;
+    float *dk, *dv;          /* NULL, or [blocks][depth or width][32], transposed */
+    float *s;                /* scratch: 4 * 32 * 32 */
+    float *p, *ds, *ds_rows; /* scratch: strips * blocks * 512 each */
+};
+
 struct attn_ukr_pair {
     /* Around all calls of a thread that work on one task after the other (NULL: nothing to do): the state that products
      * need is made and released. Not nested. */
@@ -81,6 +104,8 @@ struct attn_ukr_pair {
     /* A strip of the online softmax, NULL where it does not pay. Only lanes of a query depend on that query; a key that
      * it does not see adds exactly 0. */
     void (*flash)(const struct attn_pair_flash *f);
+    /* Adds a tile to the sums of dq, dk and dv; NULL where it does not pay. The same bits as from gemm and grad. */
+    void (*tile)(const struct attn_pair_tile *t);
     /* dst[j] = src[j] rounded to bf16. */
     void (*narrow)(uint16_t *dst, const float *src, int64_t n);
 };
@@ -99,4 +124,5 @@ void attn_ukr_amx_end(void);
 void attn_ukr_amx_gemm(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_col, const float *b,
                        int64_t ldb, float *c, int64_t ldc, int accumulate);
 void attn_ukr_amx_flash(const struct attn_pair_flash *f);
+void attn_ukr_amx_tile(const struct attn_pair_tile *t);
 #endif

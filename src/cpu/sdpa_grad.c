@@ -1,0 +1,293 @@
+/* SPDX-License-Identifier: MIT
+ * The plain backward in whole strips of 32 rows and blocks of 32 keys: packs what attn_ukr_pair.tile reads, walks its
+ * tiles, writes what it summed. Rows that need more than the exponential, and values that are not finite, stay with
+ * sdpa_tile.h, a block of keys at a time.
+ *
+ *     keys    K^T, V^T panels of 16; K zipped; dK^T, dV^T     once per block of keys: second-level cache
+ *     rows    q, dout; both zipped and transposed             once per block of keys and 128 rows
+ *
+ * A sum is one chain over strips or blocks of 32 that start at multiples of 32, here and there: same bits. */
+#include "cpu/sdpa_grad.h"
+
+#include "cpu/ref.h"
+
+#include <math.h>
+#include <string.h>
+
+#define LOG2_E 1.44269504088896340736
+enum {
+    SIDE = ATTN_PAIR_TILE,
+    STRIPS = 4,            /* of a tile */
+    KEY_BYTES = 480 << 10, /* operands and sums of a block of keys */
+    LEAST_KEYS = 128       /* the tile of sdpa_tile.h divides it */
+};
+
+static int64_t odd_lines(int64_t n) { return ((n + 15) / 16 | 1) * 16; }
+
+int attn_cpu_grad_serves(const struct attn_cpu_sdpa *s) {
+    return s->pair && s->pair->tile && s->plain && s->p->dim_qk > 0 && s->p->dim_v > 0;
+}
+
+void attn_cpu_grad_lay_out(struct attn_cpu_bwd *w, int32_t threads) {
+    const attn_problem *p = w->s.p;
+    const int64_t f = (int64_t)sizeof(float), depth = attn_cpu_sdpa_up(p->dim_qk, SIDE),
+                  width = attn_cpu_sdpa_up(p->dim_v, SIDE), most = depth > width ? depth : width;
+    struct attn_cpu_grad *g = &w->grad;
+    int64_t end = 0, keys = 4 * LEAST_KEYS;
+    while (keys > LEAST_KEYS && (keys * (8 * depth + 6 * width) > KEY_BYTES || keys / 2 >= p->seq_k)) keys /= 2;
+    while (keys > LEAST_KEYS && !w->fused &&
+           attn_cpu_sdpa_blocks(p->seq_k, keys) * p->batch * p->heads_k < 4 * (int64_t)threads)
+        keys /= 2;
+    w->keys = keys;
+    g->depth = depth, g->width = width;
+    g->ldq = odd_lines(depth / 2), g->ldo = odd_lines(width / 2), g->ldk = odd_lines(depth), g->ldt = odd_lines(most);
+    const int64_t rows = w->rows > STRIPS * SIDE ? w->rows : STRIPS * SIDE, cells = STRIPS * SIDE * keys / 2;
+    g->at.q = attn_cpu_sdpa_take(&end, rows * g->ldq * f);
+    g->at.dout = attn_cpu_sdpa_take(&end, rows * g->ldo * f);
+    g->at.q_turned = attn_cpu_sdpa_take(&end, rows / 2 * depth * f);
+    g->at.dout_turned = attn_cpu_sdpa_take(&end, rows / 2 * width * f);
+    g->at.kt = attn_cpu_sdpa_take(&end, keys / 2 * depth * f);
+    g->at.vt = attn_cpu_sdpa_take(&end, keys / 2 * width * f);
+    g->at.k_zip = attn_cpu_sdpa_take(&end, keys / 2 * g->ldk * f);
+    g->at.seen = attn_cpu_sdpa_take(&end, 2 * rows * (int64_t)sizeof(int32_t));
+    g->at.max = attn_cpu_sdpa_take(&end, rows * f);
+    g->at.delta = attn_cpu_sdpa_take(&end, rows * f);
+    g->at.dk = attn_cpu_sdpa_take(&end, keys * depth * f);
+    g->at.dv = attn_cpu_sdpa_take(&end, keys * width * f);
+    g->at.tmp = attn_cpu_sdpa_take(&end, SIDE * g->ldt * f);
+    g->at.s = attn_cpu_sdpa_take(&end, 4 * SIDE * SIDE * f);
+    g->at.p = attn_cpu_sdpa_take(&end, cells * f);
+    g->at.ds = attn_cpu_sdpa_take(&end, cells * f);
+    g->at.ds_rows = attn_cpu_sdpa_take(&end, cells * f);
+    g->end = end;
+}
+
+void attn_cpu_grad_look(struct attn_cpu_bwd *w, int64_t task, char *scratch) {
+    const attn_problem *p = w->s.p;
+    const int64_t block = task % w->key_blocks, pair = task / w->key_blocks, b = pair / p->heads_k,
+                  hk = pair % p->heads_k;
+    struct attn_core_seq seq;
+    int finite = 1;
+    (void)scratch;
+    attn_core_seq_get(p, w->s.args, b, &seq);
+    for (int64_t j = block * w->keys; j < (block + 1) * w->keys && j < seq.sk && finite; j++)
+        finite = w->s.pair->finite((const void *)attn_view_row(&w->s.k, b, hk, seq.k0 + j), p->dim_qk) &&
+                 w->s.pair->finite((const void *)attn_view_row(&w->s.v, b, hk, seq.k0 + j), p->dim_v);
+    w->odd_keys[task] = (uint8_t)!finite;
+}
+
+struct work {
+    const struct attn_cpu_bwd *w;
+    const struct attn_core_seq *seq;
+    int64_t b, hk;
+    struct attn_pair_tile t;
+    float *q, *dout, *q_turned, *dout_turned, *kt, *vt, *k_zip, *max, *delta, *tmp;
+    int32_t *seen;
+};
+
+static void begin(struct work *k, const struct attn_cpu_bwd *w, const struct attn_core_seq *seq, int64_t b, int64_t hk,
+                  char *scratch) {
+    const struct attn_cpu_grad *g = &w->grad;
+    *k = (struct work){.w = w, .seq = seq, .b = b, .hk = hk};
+#define AT(name) (float *)(void *)(scratch + g->at.name)
+    k->q = AT(q), k->dout = AT(dout), k->q_turned = AT(q_turned), k->dout_turned = AT(dout_turned);
+    k->kt = AT(kt), k->vt = AT(vt), k->k_zip = AT(k_zip), k->max = AT(max), k->delta = AT(delta), k->tmp = AT(tmp);
+    k->seen = (int32_t *)(void *)(scratch + g->at.seen);
+    k->t = (struct attn_pair_tile){.depth = g->depth,
+                                   .width = g->width,
+                                   .q = k->q,
+                                   .dout = k->dout,
+                                   .ldq = g->ldq,
+                                   .ldo = g->ldo,
+                                   .q_turned = k->q_turned,
+                                   .dout_turned = k->dout_turned,
+                                   .kt = k->kt,
+                                   .vt = k->vt,
+                                   .k_zip = k->k_zip,
+                                   .ldk = g->ldk,
+                                   .seen = k->seen,
+                                   .max = k->max,
+                                   .delta = k->delta,
+                                   .factor = (float)(w->s.unit * LOG2_E),
+                                   .ldd = w->ldd,
+                                   .s = AT(s),
+                                   .p = AT(p),
+                                   .ds = AT(ds),
+                                   .ds_rows = AT(ds_rows)};
+#undef AT
+}
+
+/* Whether rows f0 .. f0+n are simple: blocks of query rows of the heads of the group. */
+static int simple_rows(const struct work *k, int64_t f0, int64_t n) {
+    const struct attn_cpu_bwd *w = k->w;
+    const int64_t group = w->s.group, blocks = attn_cpu_sdpa_blocks(w->s.p->seq_q, ATTN_CPU_BWD_ROWS);
+    const int64_t first = f0 / group / ATTN_CPU_BWD_ROWS, last = (f0 + n - 1) / group / ATTN_CPU_BWD_ROWS;
+    for (int64_t h = 0; h < group && n > 0; h++) {
+        const uint8_t *odd = w->odd_rows + (k->b * w->s.p->heads_q + k->hk * group + h) * blocks;
+        for (int64_t x = first; x <= last; x++)
+            if (odd[x]) return 0;
+    }
+    return 1;
+}
+
+static void copy_row(float *to, const void *row, int64_t n, int64_t padded) {
+    if (row) memcpy(to, row, (size_t)n * sizeof(uint16_t));
+    const int64_t have = row ? n : 0;
+    memset((uint16_t *)(void *)to + have, 0, (size_t)(padded - have) * sizeof(uint16_t));
+}
+
+/* 32 rows of pairs along D, as pairs of rows, transposed. */
+static void turn_strip(const struct work *k, const float *rows, int64_t ld, int64_t depth, float *to) {
+    const int64_t ldt = k->w->grad.ldt;
+    for (int64_t i = 0; i < SIDE / 2; i++)
+        k->w->s.pair->zip(k->tmp + i * ldt, (const void *)(rows + 2 * i * ld), (const void *)(rows + (2 * i + 1) * ld),
+                          depth);
+    k->w->s.u->transpose_f32(to, SIDE / 2, k->tmp, ldt, SIDE / 2, depth);
+}
+
+/* n flat rows from f0 on, filled up to whole strips. */
+static void load_rows(struct work *k, int64_t f0, int64_t n) {
+    const struct attn_cpu_bwd *w = k->w;
+    const struct attn_cpu_grad *g = &w->grad;
+    const attn_problem *p = w->s.p;
+    const int64_t group = w->s.group;
+    k->t.strips = attn_cpu_sdpa_blocks(n, SIDE);
+    for (int64_t r = 0; r < k->t.strips * SIDE; r++) {
+        const int64_t i = (f0 + r) / group, h = k->hk * group + (f0 + r) % group, at = k->seq->q0 + i;
+        const void *q = NULL, *dout = NULL; /* nothing of a row without gradients may reach a product */
+        k->max[r] = INFINITY, k->delta[r] = 0;
+        if (r < n) {
+            const struct attn_cpu_bwd_row *stat = attn_cpu_bwd_stat(w, k->seq, k->b, h, i);
+            if (!isinf(stat->lse)) {
+                q = attn_view_row(&w->s.q, k->b, h, at), dout = attn_view_row(&w->dout, k->b, h, at);
+                k->max[r] = stat->top, k->delta[r] = (float)stat->shift;
+            }
+        }
+        copy_row(k->q + r * g->ldq, q, p->dim_qk, g->depth);
+        copy_row(k->dout + r * g->ldo, dout, p->dim_v, g->width);
+    }
+    for (int64_t s = 0; s < k->t.strips; s++) {
+        turn_strip(k, k->q + s * SIDE * g->ldq, g->ldq, g->depth, k->q_turned + s * SIDE / 2 * g->depth);
+        turn_strip(k, k->dout + s * SIDE * g->ldo, g->ldo, g->width, k->dout_turned + s * SIDE / 2 * g->width);
+    }
+}
+
+/* What the n loaded rows see of the keys from j0 on, relative to j0. */
+static void see(struct work *k, int64_t f0, int64_t n, int64_t j0) {
+    const int64_t keys = k->t.blocks * SIDE;
+    for (int64_t r = 0; r < k->t.strips * SIDE; r++) {
+        int64_t lo = 0, hi = 0;
+        if (r < n) attn_core_key_range(k->w->s.p, k->seq->sq, k->seq->sk, (f0 + r) / k->w->s.group, &lo, &hi);
+        lo = lo < j0 ? 0 : lo - j0 < keys ? lo - j0 : keys;
+        hi = hi < j0 ? 0 : hi - j0 < keys ? hi - j0 : keys;
+        int32_t *seen = k->seen + r / SIDE * 2 * SIDE + r % SIDE;
+        seen[0] = (int32_t)lo, seen[SIDE] = (int32_t)hi;
+    }
+}
+
+/* Rows j0 .. j0+n of keys or values as panels of 16, pairs along D. */
+static void load_panels(const struct work *k, const struct attn_view *view, int64_t j0, int64_t n, int64_t width,
+                        int64_t depth, float *to) {
+    const int64_t ldt = k->w->grad.ldt;
+    for (int64_t j = 0; j < k->t.blocks * SIDE; j += 16, to += depth / 2 * 16) {
+        const float *from = k->tmp;
+        int64_t ld = ldt;
+        if (width == depth && j + 16 <= n && view->row % 2 == 0) {
+            from = (const float *)(const void *)attn_view_row(view, k->b, k->hk, k->seq->k0 + j0 + j);
+            ld = view->row / 2;
+        } else {
+            for (int64_t c = 0; c < 16; c++)
+                copy_row(k->tmp + c * ldt, j + c < n ? attn_view_row(view, k->b, k->hk, k->seq->k0 + j0 + j + c) : NULL,
+                         width, depth);
+        }
+        k->w->s.u->transpose_f32(to, 16, from, ld, 16, depth / 2);
+    }
+}
+
+static void load_keys(struct work *k, int64_t j0, int64_t n) {
+    const struct attn_cpu_bwd *w = k->w;
+    const struct attn_cpu_grad *g = &w->grad;
+    const attn_problem *p = w->s.p;
+    k->t.blocks = attn_cpu_sdpa_blocks(n, SIDE);
+    load_panels(k, &w->s.k, j0, n, p->dim_qk, g->depth, k->kt);
+    load_panels(k, &w->s.v, j0, n, p->dim_v, g->width, k->vt);
+    for (int64_t j = 0; j < k->t.blocks * SIDE; j += 2) {
+        const int64_t at = k->seq->k0 + j0 + j;
+        const void *even = j < n ? attn_view_row(&w->s.k, k->b, k->hk, at) : NULL,
+                   *odd = j + 1 < n ? attn_view_row(&w->s.k, k->b, k->hk, at + 1) : NULL;
+        float *to = k->k_zip + j / 2 * g->ldk;
+        w->s.pair->zip(to, even, odd, p->dim_qk);
+        memset(to + p->dim_qk, 0, (size_t)(g->depth - p->dim_qk) * sizeof *to);
+    }
+}
+
+/* Sums of the keys j0 .. j0+n that were kept transposed, and zeros behind the sequence's last key. */
+static void write_keys(const struct work *k, const struct attn_view *view, const float *sums, int64_t depth,
+                       int64_t width, int64_t j0, int64_t n, double factor) {
+    const struct attn_cpu_bwd *w = k->w;
+    const int64_t ldt = w->grad.ldt;
+    for (int64_t j = 0; j < w->keys && j0 + j < k->seq->sk_rows; j++) {
+        char *to = attn_view_row(view, k->b, k->hk, k->seq->k0 + j0 + j);
+        if (j >= n) {
+            memset(to, 0, (size_t)width * (size_t)view->element_bytes);
+            continue;
+        }
+        if (j % SIDE == 0) w->s.u->transpose_f32(k->tmp, ldt, sums + j * depth, SIDE, depth, SIDE);
+        attn_cpu_sdpa_store_f32(&w->s, to, w->s.p->dtype, k->tmp + j % SIDE * ldt, width, factor);
+    }
+}
+
+int attn_cpu_grad_keys(const struct attn_cpu_bwd *w, const struct attn_core_seq *seq, int64_t b, int64_t hk,
+                       int64_t block, float *dq, char *scratch) {
+    const struct attn_cpu_grad *g = &w->grad;
+    const attn_problem *p = w->s.p;
+    const int64_t group = w->s.group, end = seq->sq * group, j0 = block * w->keys;
+    int64_t n = seq->sk - j0, first = 0, last = 0, unused;
+    struct work k;
+    begin(&k, w, seq, b, hk, scratch);
+    if (n <= 0 || w->odd_keys[(b * p->heads_k + hk) * w->key_blocks + block] || !simple_rows(&k, 0, end)) return 0;
+    n = n > w->keys ? w->keys : n;
+    float *dk = (float *)(void *)(scratch + g->at.dk), *dv = (float *)(void *)(scratch + g->at.dv);
+    load_keys(&k, j0, n);
+    memset(dk, 0, (size_t)(k.t.blocks * SIDE * g->depth) * sizeof *dk);
+    memset(dv, 0, (size_t)(k.t.blocks * SIDE * g->width) * sizeof *dv);
+    k.t.dk = w->want_dk ? dk : NULL, k.t.dv = w->want_dv ? dv : NULL;
+    /* both ends of the visible queries grow with j */
+    attn_core_query_range(p, seq->sq, seq->sk, j0, &first, &unused);
+    attn_core_query_range(p, seq->sq, seq->sk, j0 + n - 1, &unused, &last);
+    const int64_t rows = STRIPS * SIDE, stop = first < last ? last * group : 0;
+    for (int64_t f = first * group / SIDE * SIDE; f < stop && f < end; f += rows) {
+        const int64_t have = end - f < rows ? end - f : rows;
+        load_rows(&k, f, have);
+        see(&k, f, have, j0);
+        k.t.dq = dq ? dq + f * w->ldd : NULL;
+        w->s.pair->tile(&k.t);
+    }
+    if (w->want_dk) write_keys(&k, &w->dk, dk, g->depth, p->dim_qk, j0, n, w->s.late_scale);
+    if (w->want_dv) write_keys(&k, &w->dv, dv, g->width, p->dim_v, j0, n, 1);
+    return 1;
+}
+
+int attn_cpu_grad_queries(const struct attn_cpu_bwd *w, const struct attn_core_seq *seq, int64_t b, int64_t hk,
+                          int64_t f0, float *dq, char *scratch) {
+    const attn_problem *p = w->s.p;
+    const int64_t end = seq->sq * w->s.group, n = end - f0 < w->rows ? end - f0 : w->rows;
+    int64_t lo = 0, hi = 0, unused;
+    struct work k;
+    if (n <= 0) return 1;
+    begin(&k, w, seq, b, hk, scratch);
+    if (!simple_rows(&k, f0, n)) return 0;
+    attn_core_key_range(p, seq->sq, seq->sk, f0 / w->s.group, &lo, &unused);
+    attn_core_key_range(p, seq->sq, seq->sk, (f0 + n - 1) / w->s.group, &unused, &hi);
+    for (int64_t j = lo / w->keys; j * w->keys < hi; j++)
+        if (w->odd_keys[(b * p->heads_k + hk) * w->key_blocks + j]) return 0;
+    load_rows(&k, f0, n);
+    k.t.dq = dq;
+    const int64_t keys = w->keys * STRIPS * SIDE / w->rows; /* as many chunks as scratch has room for */
+    for (int64_t j = lo / SIDE * SIDE; j < hi; j += keys) {
+        load_keys(&k, j, hi - j < keys ? hi - j : keys);
+        see(&k, f0, n, j);
+        w->s.pair->tile(&k.t);
+    }
+    return 1;
+}

@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: MIT
+ * A tile of the plain dense backward on AMX: attn_ukr_pair.tile. Five products, P and dS between them.
+ *
+ *     chunk of 32 rows x 32 keys    S = Q K^T   dP = dO V^T      8 tiles of f32, 8 KiB, twice: first-level cache
+ *     vectors, two rows at a time   P, dS -> bf16:  P  [2 key halves][16 pairs of rows][16]   B of dV^T
+ *                                                   dS [2 key halves][16 pairs of rows][16]   B of dK^T
+ *                                                   dS [32 rows][16 pairs of keys]            A of dQ
+ *     tiles  S, dP (c + 1)          S, dP (c + 2)               all chunks of the tile, then
+ *     vectors     P, dS (c)              P, dS (c + 1)          dV^T += dO^T P   dK^T += Q^T dS   dQ += dS K
+ *
+ * Keys lie across the lanes: two rows of P or dS become a row of pairs with one conversion and one permutation, and
+ * nothing is transposed, because dV and dK are summed transposed, [keys / 32][D][32]. 32 x 32 sums stay in four tiles
+ * over all rows (or keys) of the tile. Each is one chain over 32 rows (or keys) after the other, the same numbers as
+ * from attn_ukr_pair.gemm. */
+#include "cpu/amx_tile.h"
+#include "cpu/ukr_exp2_avx512.h"
+#include "cpu/ukr_pair.h"
+
+#include <math.h>
+
+#define INLINE static inline __attribute__((always_inline))
+enum { SIDE = ATTN_PAIR_TILE, CELLS = SIDE * SIDE, HALF = CELLS / 2, UNITS = SIDE / 2 };
+
+/* P and dS of a chunk, two rows at a time. */
+struct grads {
+    v32 factor;
+    __m512i zip;
+    const float *s, *max, *delta; /* dP follows S */
+    float *p, *ds, *ds_rows;
+    int64_t done; /* of UNITS */
+};
+INLINE __m512i zipped(const struct grads *g, v32 even, v32 odd) {
+    return _mm512_permutexvar_epi16(g->zip, (__m512i)_mm512_cvtne2ps_pbh(odd, even));
+}
+INLINE void two_rows(struct grads *g) {
+    const int64_t u = g->done++;
+    const float *s = g->s + u * 2 * SIDE, *dp = s + CELLS;
+    v32 p[4], ds[4];
+    UNROLL for (int i = 0; i < 4; i++) p[i] = (v32_load(s + i * 16) - v32_set(g->max[2 * u + i / 2])) * g->factor;
+    exp2_many(4, p);
+    UNROLL for (int i = 0; i < 4; i++) {
+        ds[i] = v32_load(dp + i * 16) - v32_set(g->delta[2 * u + i / 2]);
+        ds[i] = v32_where_nonzero(p[i], p[i] * ds[i]);
+    }
+    UNROLL for (int h = 0; h < 2; h++) {
+        _mm512_store_si512(g->p + h * 256 + u * 16, zipped(g, p[h], p[2 + h]));
+        _mm512_store_si512(g->ds + h * 256 + u * 16, zipped(g, ds[h], ds[2 + h]));
+        _mm512_store_si512(g->ds_rows + (2 * u + h) * 16, (__m512i)_mm512_cvtne2ps_pbh(ds[2 * h + 1], ds[2 * h]));
+    }
+}
+/* The share of the i-th of four products, `by_four` of them. */
+INLINE void deal(struct grads *g, int64_t i, int64_t by_four) {
+    const int64_t share = by_four * (i + 1) / 4 - by_four * i / 4;
+    for (int64_t x = 0; x < share; x++)
+        if (g->done < UNITS) two_rows(g);
+}
+
+INLINE void store_sums(float *c, int64_t ldc) {
+    tile_store(0, c, ldc * 4);
+    tile_store(1, c + 16, ldc * 4);
+    tile_store(2, c + 16 * ldc, ldc * 4);
+    tile_store(3, c + 16 * ldc + 16, ldc * 4);
+}
+/* 32 rows of A, pairs along them, with two panels [depth / 2][16] of B. */
+INLINE void product(const float *a, int64_t lda, const float *b, int64_t depth, float *c, struct grads *g,
+                    int64_t by_four) {
+    const float *b_more = b + depth / 2 * 16;
+    tile_zero(0);
+    tile_zero(1);
+    tile_zero(2);
+    tile_zero(3);
+    for (int64_t x = 0; x < depth / 2; x += 16) {
+        tile_load(4, a + x, lda * 4);
+        tile_load(6, b + x * 16, 64);
+        tile_dpbf16(0, 4, 6);
+        deal(g, 0, by_four);
+        tile_load(7, b_more + x * 16, 64);
+        tile_dpbf16(1, 4, 7);
+        deal(g, 1, by_four);
+        tile_load(5, a + 16 * lda + x, lda * 4);
+        tile_dpbf16(2, 5, 6);
+        deal(g, 2, by_four);
+        tile_dpbf16(3, 5, 7);
+        deal(g, 3, by_four);
+    }
+    store_sums(c, SIDE);
+}
+
+/* C[32][32] += the sum over `steps` of A[32][16 pairs] B[16 pairs][32]; `more` is where the second 16 rows of A or
+ * columns of B start. */
+INLINE void sums(float *c, int64_t ldc, const float *a, int64_t lda, int64_t a_more, int64_t a_step, const float *b,
+                 int64_t ldb, int64_t b_more, int64_t b_step, int64_t steps) {
+    tile_load(0, c, ldc * 4);
+    tile_load(1, c + 16, ldc * 4);
+    tile_load(2, c + 16 * ldc, ldc * 4);
+    tile_load(3, c + 16 * ldc + 16, ldc * 4);
+    for (int64_t i = 0; i < steps; i++, a += a_step, b += b_step) {
+        tile_load(4, a, lda * 4);
+        tile_load(6, b, ldb * 4);
+        tile_dpbf16(0, 4, 6);
+        tile_load(7, b + b_more, ldb * 4);
+        tile_dpbf16(1, 4, 7);
+        tile_load(5, a + a_more, lda * 4);
+        tile_dpbf16(2, 5, 6);
+        tile_dpbf16(3, 5, 7);
+    }
+    store_sums(c, ldc);
+}
+
+/* Keys that the rows of a strip see, in the tile: bounds of the union and of what all of them see. */
+struct reach {
+    int32_t lo, hi, all_lo, all_hi;
+};
+static struct reach reach_of(const int32_t *seen) {
+    struct reach r = {INT32_MAX, 0, 0, INT32_MAX};
+    for (int i = 0; i < SIDE; i++) {
+        const int32_t lo = seen[i], hi = seen[SIDE + i];
+        if (lo >= hi) continue; /* its probabilities are 0 by its max */
+        if (lo < r.lo) r.lo = lo;
+        if (hi > r.hi) r.hi = hi;
+        if (lo > r.all_lo) r.all_lo = lo;
+        if (hi < r.all_hi) r.all_hi = hi;
+    }
+    if (r.hi == 0) r.lo = 0;
+    return r;
+}
+/* Scores of a chunk whose first key is `at` that a row does not see become -inf. */
+static void hide(const int32_t *seen, int32_t at, float *s) {
+    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    for (int r = 0; r < SIDE; r++) {
+        const __m512i lo = _mm512_set1_epi32(seen[r]), hi = _mm512_set1_epi32(seen[SIDE + r]);
+        for (int h = 0; h < SIDE; h += 16) {
+            const __m512i key = _mm512_add_epi32(lane, _mm512_set1_epi32(at + h));
+            const __mmask16 hidden = _mm512_cmplt_epi32_mask(key, lo) | _mm512_cmpge_epi32_mask(key, hi);
+            _mm512_mask_store_ps(s + r * SIDE + h, hidden, v32_set(-INFINITY));
+        }
+    }
+}
+
+INLINE void chunks(const struct attn_pair_tile *t, const struct reach *reach, int64_t depth, int64_t width) {
+    static const uint16_t zip[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                                     8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+    const int64_t fours = (depth + width) / 32, by_four = (UNITS + fours - 1) / fours;
+    struct grads g = {.factor = v32_set(t->factor), .zip = _mm512_loadu_si512(zip), .done = UNITS};
+    int64_t turn = 0;
+    for (int64_t r = 0; r < t->strips; r++) {
+        const float *q = t->q + r * SIDE * t->ldq, *dout = t->dout + r * SIDE * t->ldo;
+        for (int64_t k = reach[r].lo / SIDE; k * SIDE < reach[r].hi; k++, turn ^= 1) {
+            float *s = t->s + turn * 2 * CELLS;
+            product(q, t->ldq, t->kt + k * SIDE * (depth / 2), depth, s, &g, by_four);
+            product(dout, t->ldo, t->vt + k * SIDE * (width / 2), width, s + CELLS, &g, by_four);
+            while (g.done < UNITS) two_rows(&g);
+            if (reach[r].all_lo > k * SIDE || reach[r].all_hi < (k + 1) * SIDE)
+                hide(t->seen + r * 2 * SIDE, (int32_t)(k * SIDE), s);
+            const int64_t at = (r * t->blocks + k) * HALF;
+            g.s = s, g.p = t->p + at, g.ds = t->ds + at, g.ds_rows = t->ds_rows + at, g.done = 0;
+            g.max = t->max + r * SIDE, g.delta = t->delta + r * SIDE;
+        }
+    }
+    while (g.done < UNITS) two_rows(&g);
+}
+
+/* Sums over the rows: x (P or dS) [strips][blocks][2][16][16] with rows [strips][width][16], transposed. */
+INLINE void over_rows(const struct attn_pair_tile *t, const struct reach *reach, const float *rows, const float *x,
+                      int64_t width, float *to) {
+    for (int64_t k = 0; k < t->blocks; k++) {
+        int64_t first = t->strips, last = 0;
+        for (int64_t r = 0; r < t->strips; r++) {
+            if (reach[r].lo >= (k + 1) * SIDE || reach[r].hi <= k * SIDE) continue;
+            if (r < first) first = r;
+            last = r + 1;
+        }
+        if (first >= last) continue;
+        for (int64_t d = 0; d < width; d += SIDE)
+            sums(to + (k * width + d) * SIDE, SIDE, rows + (first * width + d) * 16, 16, 256, width * 16,
+                 x + (first * t->blocks + k) * HALF, 16, 256, t->blocks * HALF, last - first);
+    }
+}
+
+INLINE void tile(const struct attn_pair_tile *t, int64_t depth, int64_t width) {
+    struct reach reach[ATTN_PAIR_TILE_STRIPS];
+    for (int64_t r = 0; r < t->strips; r++) reach[r] = reach_of(t->seen + r * 2 * SIDE);
+    chunks(t, reach, depth, width);
+    if (t->dv) over_rows(t, reach, t->dout_turned, t->p, width, t->dv);
+    if (t->dk) over_rows(t, reach, t->q_turned, t->ds, depth, t->dk);
+    for (int64_t r = 0; t->dq && r < t->strips; r++) {
+        const int64_t k = reach[r].lo / SIDE, n = (reach[r].hi + SIDE - 1) / SIDE - k;
+        for (int64_t d = 0; d < depth && n > 0; d += SIDE)
+            sums(t->dq + r * SIDE * t->ldd + d, t->ldd, t->ds_rows + (r * t->blocks + k) * HALF, 16, 256, HALF,
+                 t->k_zip + k * 16 * t->ldk + d, t->ldk, 16, 16 * t->ldk, n);
+    }
+}
+
+void attn_ukr_amx_tile(const struct attn_pair_tile *t) {
+    if (t->depth == 64 && t->width == 64) {
+        tile(t, 64, 64);
+    } else if (t->depth == 128 && t->width == 128) {
+        tile(t, 128, 128);
+    } else {
+        tile(t, t->depth, t->width);
+    }
+}

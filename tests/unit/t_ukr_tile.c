@@ -1,0 +1,160 @@
+/* SPDX-License-Identifier: MIT
+ * attn_ukr_pair.tile against the entries that it fuses, on random tiles with cut corners, rows without gradients and
+ * widths of every kind: the bits of dq, dk and dv. Runs on tiles where there are any, and everywhere in emulation. */
+#include "attn.h"
+
+#include "base/num.h"
+#include "cpu/cpu.h"
+#include "cpu/ukr_pair.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const struct attn_ukr_pair *const u = &attn_ukr_pair_amx;
+static uint64_t state = 1;
+static double uniform(void) { /* -1 .. 1 */
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (double)(int64_t)(state >> 11) * 0x1p-52 - 1;
+}
+static void fill(uint16_t *x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) x[i] = attn_num_f32_bf16((float)uniform());
+}
+static void *zeros(int64_t bytes) {
+    void *p = aligned_alloc(64, (size_t)((bytes + 63) / 64 * 64));
+    assert_non_null(p);
+    return memset(p, 0, (size_t)bytes);
+}
+
+/* A tile of the backward gives the bits of gemm and grad. */
+static void tile_of(int64_t strips, int64_t blocks, int64_t depth, int64_t width, int64_t shift) {
+    const int64_t rows = strips * ATTN_PAIR_TILE, keys = blocks * ATTN_PAIR_TILE;
+    const int64_t most = depth > width ? depth : width;
+    struct {
+        uint16_t *row; /* [n][most] */
+        float *turned, *zip, *zip_turned,
+            *panels; /* [most/2][n], [n/2][most], [n/32][width][16], [n/16][width/2][16] */
+    } x[4] = {{0}};  /* q, dout, k, v */
+    for (int i = 0; i < 4; i++) {
+        const int64_t n = i < 2 ? rows : keys, w = i % 2 ? width : depth;
+        x[i].row = zeros((n * most) * 2);
+        fill(x[i].row, n * most);
+        x[i].turned = zeros((n * most) * 2), x[i].zip = zeros((n * most) * 2);
+        x[i].zip_turned = zeros((n * most) * 2), x[i].panels = zeros((n * most) * 2);
+        for (int64_t r = 0; r < n; r++)
+            for (int64_t c = 0; c < w; c++) {
+                const uint16_t value = x[i].row[r * most + c];
+                ((uint16_t *)(void *)x[i].turned)[(c / 2 * n + r) * 2 + c % 2] = value;
+                ((uint16_t *)(void *)x[i].zip)[(r / 2 * most + c) * 2 + r % 2] = value;
+                ((uint16_t *)(void *)x[i].zip_turned)[((r / 32 * w + c) * 16 + r % 32 / 2) * 2 + r % 2] = value;
+                ((uint16_t *)(void *)x[i].panels)[(r / 16 * w / 2 * 16 + c / 2 * 16 + r % 16) * 2 + c % 2] = value;
+            }
+    }
+    int32_t *seen = zeros(rows * 8);
+    float *max = zeros(rows * 4), *delta = zeros(rows * 4), *got[3], *want[3];
+    float *s = zeros(4 * 4096), *part[3], *ss = zeros((rows * keys) * 4), *dp = zeros((rows * keys) * 4);
+    float *p_zip = zeros((rows * keys) * 2), *ds_zip = zeros((rows * keys) * 2);
+    uint16_t *ds = zeros((rows * keys) * 2);
+    for (int i = 0; i < 3; i++) {
+        part[i] = zeros((rows * keys) * 2);
+        got[i] = zeros(((i ? keys : rows) * most) * 4);
+        want[i] = zeros(((i ? keys : rows) * most) * 4);
+        for (int64_t at = 0; at < (i ? keys : rows) * most; at++) want[i][at] = (float)uniform();
+        memcpy(got[i], want[i], (size_t)((i ? keys : rows) * most) * 4);
+    }
+    for (int i = 1; i < 3; i++) { /* dk, dv transposed */
+        const int64_t w = i == 1 ? depth : width;
+        for (int64_t k = 0; k < keys; k++)
+            for (int64_t c = 0; c < w; c++) got[i][(k / 32 * w + c) * 32 + k % 32] = want[i][k * most + c];
+    }
+    for (int64_t r = 0; r < rows; r++) {
+        const int64_t lo = r - shift, hi = r + 40 + shift / 2; /* a band */
+        int32_t *to = seen + r / 32 * 64 + r % 32;
+        to[0] = (int32_t)(lo < 0 ? 0 : lo < keys ? lo : keys);
+        to[32] = (int32_t)(hi < 0 ? 0 : hi < keys ? hi : keys);
+        max[r] = r % 23 == 5 ? INFINITY : 3, delta[r] = r % 23 == 5 ? 0 : (float)uniform();
+    }
+    u->gemm(rows, keys, depth / 2, (float *)(void *)x[0].row, most / 2, 1, x[2].turned, keys, ss, keys, 0);
+    u->gemm(rows, keys, width / 2, (float *)(void *)x[1].row, most / 2, 1, x[3].turned, keys, dp, keys, 0);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t k = 0; k < keys; k++)
+            if (k < seen[r / 32 * 64 + r % 32] || k >= seen[r / 32 * 64 + 32 + r % 32]) ss[r * keys + k] = -INFINITY;
+    for (int64_t r = 0; r < rows; r += 2) {
+        const struct attn_pair_grad pair[2] = {
+            {ss + r * keys, dp + r * keys, max[r], delta[r], ds + r * keys},
+            {ss + (r + 1) * keys, dp + (r + 1) * keys, max[r + 1], delta[r + 1], ds + (r + 1) * keys}};
+        u->grad(p_zip + r / 2 * keys, ds_zip + r / 2 * keys, &pair[0], &pair[1], keys, 0.3f);
+    }
+    u->gemm(rows, depth, keys / 2, (float *)(void *)ds, keys / 2, 1, x[2].zip, most, want[0], most, 1);
+    u->gemm(keys, depth, rows / 2, ds_zip, 1, keys, x[0].zip, most, want[1], most, 1);
+    u->gemm(keys, width, rows / 2, p_zip, 1, keys, x[1].zip, most, want[2], most, 1);
+    const struct attn_pair_tile t = {.strips = strips,
+                                     .blocks = blocks,
+                                     .depth = depth,
+                                     .width = width,
+                                     .q = (float *)(void *)x[0].row,
+                                     .dout = (float *)(void *)x[1].row,
+                                     .ldq = most / 2,
+                                     .ldo = most / 2,
+                                     .q_turned = x[0].zip_turned,
+                                     .dout_turned = x[1].zip_turned,
+                                     .kt = x[2].panels,
+                                     .vt = x[3].panels,
+                                     .k_zip = x[2].zip,
+                                     .ldk = most,
+                                     .seen = seen,
+                                     .max = max,
+                                     .delta = delta,
+                                     .factor = 0.3f,
+                                     .dq = got[0],
+                                     .ldd = most,
+                                     .dk = got[1],
+                                     .dv = got[2],
+                                     .s = s,
+                                     .p = part[0],
+                                     .ds = part[1],
+                                     .ds_rows = part[2]};
+    u->tile(&t);
+    for (int64_t at = 0; at < rows * most; at++) assert_true(got[0][at] == want[0][at]);
+    for (int i = 1; i < 3; i++) {
+        const int64_t w = i == 1 ? depth : width;
+        for (int64_t k = 0; k < keys; k++)
+            for (int64_t c = 0; c < w; c++)
+                assert_true(got[i][(k / 32 * w + c) * 32 + k % 32] == want[i][k * most + c]);
+    }
+    for (int i = 0; i < 3; i++) free(part[i]), free(got[i]), free(want[i]);
+    for (int i = 0; i < 4; i++)
+        free(x[i].row), free(x[i].turned), free(x[i].zip), free(x[i].zip_turned), free(x[i].panels);
+    free(seen), free(max), free(delta), free(s), free(ss), free(dp), free(p_zip), free(ds_zip), free(ds);
+}
+static void test_tile(void **unused) {
+    (void)unused;
+    tile_of(1, 1, 32, 32, 0);
+    tile_of(4, 3, 64, 64, 1000);
+    tile_of(3, 5, 128, 128, 20);
+    tile_of(5, 4, 96, 160, 30);
+    tile_of(2, 6, 64, 32, 1000);
+}
+
+static int begin(void **unused) {
+    (void)unused;
+    attn_ukr_pair_begin(u);
+    return 0;
+}
+static int end(void **unused) {
+    (void)unused;
+    attn_ukr_pair_end(u);
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_tile)};
+    if (attn_cpu_features("", NULL) & ATTN_CPU_AMX) return cmocka_run_group_tests(tests, begin, end);
+    printf("no AMX on this processor: skipped\n");
+    return 77;
+}
