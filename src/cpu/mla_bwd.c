@@ -32,11 +32,11 @@ struct mla_bwd_size attn_cpu_mla_bwd_size(const struct mla_isa *isa, const attn_
     const int64_t f = (int64_t)sizeof(float);
     const int pairs = isa->pair != NULL;
     z.n_chunks = (p->heads_q + z.chunk - 1) / z.chunk;
-    z.ldh = mla_round(z.chunk, 16);
+    z.ldh = mla_side(isa, z.chunk);
     z.ldx = pairs ? z.ldh : 2 * z.ldh;
     z.ldk = mla_round(mla_depth(isa, p->dim_qk), 16) + 16;
     z.ldz = mla_round(p->dim_qk, 16) + 16;
-    const int64_t head_rows = pairs ? (z.chunk + 1) / 2 : z.chunk;
+    const int64_t head_rows = pairs ? z.ldh / 2 : z.chunk, fill = mla_strips(isa) ? ATTN_PAIR_HEADS : 0;
     z.window = mla_min(p->topk, WINDOW_FLOATS / z.ldh);
     z.n_windows = (p->topk + z.window - 1) / z.window;
     /* Ranges of keys: enough slots of a unit in each for products of a useful height. */
@@ -51,16 +51,16 @@ struct mla_bwd_size attn_cpu_mla_bwd_size(const struct mla_isa *isa, const attn_
     z.u_slot = mla_take(&z.unit_bytes, z.window * (int64_t)sizeof(int64_t));
     z.u_q = mla_take(&z.unit_bytes, head_rows * z.ldz * f);
     z.u_do = mla_take(&z.unit_bytes, head_rows * z.ldz * f);
-    z.u_x = mla_take(&z.unit_bytes, z.window * z.ldx * f);
+    z.u_x = mla_take(&z.unit_bytes, (z.window + fill) * z.ldx * f);
     if (z.n_windows > 1) z.u_dq = mla_take(&z.unit_bytes, z.chunk * z.ldz * f);
 
     z.t_qt = mla_take(&z.thread_bytes, mla_depth(isa, p->dim_qk) * mla_turned(z.ldh) * f);
     z.t_dot = mla_take(&z.thread_bytes, mla_depth(isa, p->dim_v) * mla_turned(z.ldh) * f);
-    z.t_k = mla_take(&z.thread_bytes, MLA_BLOCK * z.ldk * f);
+    z.t_k = mla_take(&z.thread_bytes, isa->block * z.ldk * f);
     if (pairs) {
-        z.t_zip = mla_take(&z.thread_bytes, MLA_BLOCK / 2 * z.ldz * f);
-        z.t_x = mla_take(&z.thread_bytes, MLA_BLOCK * 2 * z.ldh * f);
-        z.t_ds = mla_take(&z.thread_bytes, MLA_BLOCK / 2 * z.ldh * f);
+        z.t_zip = mla_take(&z.thread_bytes, isa->block / 2 * z.ldz * f);
+        z.t_x = mla_take(&z.thread_bytes, (mla_strips(isa) ? MLA_STRIP_FLOATS(isa) : isa->block * 2 * z.ldh) * f);
+        z.t_ds = mla_take(&z.thread_bytes, isa->block / 2 * z.ldh * f);
     }
     z.t_dq = mla_take(&z.thread_bytes, z.chunk * z.ldz * f);
     z.t_key = mla_take(&z.thread_bytes, z.window * (int64_t)sizeof(int32_t));

@@ -27,15 +27,16 @@ struct layout {
 };
 
 static struct layout lay_out(const struct mla_isa *isa, const attn_problem *p) {
-    struct layout l = {.ldh = mla_round(mla_min(p->heads_q, MLA_HEADS), 16),
+    struct layout l = {.ldh = mla_side(isa, mla_min(p->heads_q, MLA_HEADS)),
                        .ldk = mla_round(mla_depth(isa, p->dim_qk), 16) + 16};
     int64_t f = (int64_t)sizeof(float);
     l.qt = mla_take(&l.bytes, mla_depth(isa, p->dim_qk) * mla_turned(l.ldh) * f);
-    l.k = mla_take(&l.bytes, MLA_BLOCK * l.ldk * f); /* q rows first */
-    l.s = mla_take(&l.bytes, MLA_BLOCK * l.ldh * f);
+    l.k = mla_take(&l.bytes, isa->block * l.ldk * f); /* q rows first */
+    l.s = mla_take(&l.bytes, isa->block * l.ldh * f);
+    if (mla_strips(isa)) l.s = mla_take(&l.bytes, MLA_STRIP_FLOATS(isa) * f);
     l.lse = mla_take(&l.bytes, l.ldh * f);
-    l.key = mla_take(&l.bytes, MLA_BLOCK * (int64_t)sizeof(int32_t));
-    l.slot = mla_take(&l.bytes, MLA_BLOCK * (int64_t)sizeof(int64_t));
+    l.key = mla_take(&l.bytes, isa->block * (int64_t)sizeof(int32_t));
+    l.slot = mla_take(&l.bytes, isa->block * (int64_t)sizeof(int64_t));
     l.dead = mla_take(&l.bytes, l.ldh);
     return l;
 }
@@ -52,6 +53,7 @@ static void task(const struct dist *j, const struct layout *l, char *ws, int64_t
     int32_t *key = (int32_t *)(ws + l->key);
     int64_t *slot = (int64_t *)(ws + l->slot);
     uint8_t *dead = (uint8_t *)(ws + l->dead);
+    uint32_t live[MLA_HEADS / ATTN_PAIR_HEADS];
     const struct mla_rows rows = {.rows = k, .ld = l->ldk};
     const int64_t row = at_task / j->n_windows, b = row / p->seq_q, i = row % p->seq_q;
     const int64_t begin = at_task % j->n_windows * j->window, end = mla_min(begin + j->window, p->topk);
@@ -61,13 +63,30 @@ static void task(const struct dist *j, const struct layout *l, char *ws, int64_t
     memset(to + begin, 0, (size_t)(end - begin) * sizeof *to);
     for (int64_t h0 = 0; h0 < p->heads_q; h0 += j->chunk) {
         const int64_t heads = mla_min(j->chunk, p->heads_q - h0);
-        int64_t at = begin, n = attn_cpu_mla_next(&query, &at, end, MLA_BLOCK, key, slot);
+        int64_t at = begin, n = attn_cpu_mla_next(&query, &at, end, j->isa->block, key, slot);
         if (!n) return;
         if (attn_cpu_mla_lse(p, &j->lse, b, i, h0, heads, l->ldh, lse, dead) == heads) continue;
+        attn_cpu_mla_live(dead, heads, live);
         attn_cpu_mla_heads(j->isa, &j->q, b, i, h0, heads, p->dim_qk, dead, k, l->ldk);
-        attn_cpu_mla_turn(ukr, k, l->ldk, heads, mla_depth(j->isa, p->dim_qk), qt, mla_turned(l->ldh));
-        for (; n; n = attn_cpu_mla_next(&query, &at, end, MLA_BLOCK, key, slot)) {
+        attn_cpu_mla_turn(j->isa, k, l->ldk, heads, mla_depth(j->isa, p->dim_qk), qt, mla_turned(l->ldh));
+        for (; n; n = attn_cpu_mla_next(&query, &at, end, j->isa->block, key, slot)) {
             attn_cpu_mla_gather(j->isa, &j->kv, b, key, n, p->dim_qk, &rows);
+            if (mla_strips(j->isa)) {
+                const struct attn_pair_heads f = {.rows = n,
+                                                  .strips = l->ldh / ATTN_PAIR_HEADS,
+                                                  .depth = p->dim_qk / 2,
+                                                  .k = k,
+                                                  .q = qt,
+                                                  .ldk = l->ldk,
+                                                  .scale = (float)p->scale,
+                                                  .lse = lse,
+                                                  .live = live,
+                                                  .sums = s + MLA_STRIP_CELLS,
+                                                  .s = s};
+                j->isa->pair->heads(&f);
+                for (int64_t r = 0; r < n; ++r) to[slot[r]] += factor * f.sums[r * 16];
+                continue;
+            }
             attn_cpu_mla_score(j->isa, p->dtype, n, l->ldh, p->dim_qk, k, l->ldk, qt, s, l->ldh);
             for (int64_t r = 0; r < n; ++r) {
                 j->isa->vec->scale_sub(s + r * l->ldh, lse, l->ldh, (float)p->scale);

@@ -36,15 +36,15 @@ struct layout {
 };
 
 static struct layout lay_out(const struct mla_isa *isa, const attn_problem *p) {
-    const int64_t block = isa->fwd_block;
-    struct layout l = {.ldh = mla_round(mla_chunk(p), 16),
+    const int64_t block = isa->block;
+    struct layout l = {.ldh = mla_side(isa, mla_chunk(p)),
                        .ldk = mla_round(mla_depth(isa, p->dim_qk), 16) + 16,
                        .ldo = mla_round(p->dim_v, 16) + 16};
     int64_t f = (int64_t)sizeof(float);
     l.qt = mla_take(&l.bytes, mla_depth(isa, p->dim_qk) * mla_turned(l.ldh) * f);
     l.k = mla_take(&l.bytes, block * l.ldk * f); /* holds the chunk's q rows first: MLA_HEADS <= block */
     if (isa->pair) l.zip = mla_take(&l.bytes, block / 2 * l.ldo * f);
-    l.s = mla_take(&l.bytes, block * l.ldh * f);
+    l.s = mla_take(&l.bytes, block * mla_max(l.ldh, mla_strips(isa) ? 2 * ATTN_PAIR_HEADS : 0) * f);
     l.p = isa->pair ? mla_take(&l.bytes, block / 2 * l.ldh * f) : l.s;
     l.o = mla_take(&l.bytes, mla_chunk(p) * l.ldo * f);
     l.max = mla_take(&l.bytes, l.ldh * f);
@@ -88,6 +88,24 @@ static void soften(const struct fwd *j, const struct layout *l, char *ws, int64_
     for (int64_t h = 0; h < heads; ++h) sum[h] = sum[h] * old[h] + part[h];
 }
 
+/* The same with strips. */
+static void soften_strips(const struct fwd *j, const struct layout *l, char *ws, int64_t n) {
+    const struct attn_pair_soft f = {.rows = n,
+                                     .strips = l->ldh / ATTN_PAIR_HEADS,
+                                     .depth = j->p->dim_qk / 2,
+                                     .k = (const float *)(ws + l->k),
+                                     .q = (const float *)(ws + l->qt),
+                                     .ldk = l->ldk,
+                                     .scale = (float)j->p->scale,
+                                     .max = (float *)(ws + l->max),
+                                     .sum = (float *)(ws + l->sum),
+                                     .shrink = (float *)(ws + l->old),
+                                     .p = (float *)(ws + l->p),
+                                     .ldp = j->isa->block / 2 * ATTN_PAIR_HEADS,
+                                     .s = (float *)(ws + l->s)};
+    j->isa->pair->soft(&f);
+}
+
 static void store_f32(const struct attn_view *v, int64_t b, int64_t h, int64_t i, float x) {
     if (v->data) memcpy(attn_view_row(v, b, h, i), &x, sizeof x);
 }
@@ -126,24 +144,33 @@ static void task(const struct fwd *j, const struct layout *l, char *ws, int64_t 
     const int64_t row = at_task / j->n_chunks, b = row / p->seq_q, i = row % p->seq_q;
     const int64_t h0 = at_task % j->n_chunks * j->chunk, heads = mla_min(j->chunk, p->heads_q - h0);
     const struct mla_query query = attn_cpu_mla_query(p, j->a, b, i);
-    int64_t at = 0, n = attn_cpu_mla_next(&query, &at, p->topk, j->isa->fwd_block, key, NULL);
+    int64_t at = 0, n = attn_cpu_mla_next(&query, &at, p->topk, j->isa->block, key, NULL);
+    const int strips = mla_strips(j->isa);
     int any = 0;
     if (n) {
         attn_cpu_mla_heads(j->isa, &j->q, b, i, h0, heads, p->dim_qk, NULL, k, l->ldk);
-        attn_cpu_mla_turn(ukr, k, l->ldk, heads, mla_depth(j->isa, p->dim_qk), qt, mla_turned(l->ldh));
+        attn_cpu_mla_turn(j->isa, k, l->ldk, heads, mla_depth(j->isa, p->dim_qk), qt, mla_turned(l->ldh));
         for (int64_t h = 0; h < l->ldh; ++h) {
             max[h] = -INFINITY;
             sum[h] = 0;
         }
     }
-    for (; n; n = attn_cpu_mla_next(&query, &at, p->topk, j->isa->fwd_block, key, NULL), any = 1) {
+    for (; n; n = attn_cpu_mla_next(&query, &at, p->topk, j->isa->block, key, NULL), any = 1) {
         attn_cpu_mla_gather(j->isa, &j->kv, b, key, n, p->dim_qk, &rows);
-        attn_cpu_mla_score(j->isa, p->dtype, n, l->ldh, p->dim_qk, k, l->ldk, qt, s, l->ldh);
-        soften(j, l, ws, n, heads);
+        if (strips) {
+            soften_strips(j, l, ws, n);
+        } else {
+            attn_cpu_mla_score(j->isa, p->dtype, n, l->ldh, p->dim_qk, k, l->ldk, qt, s, l->ldh);
+            soften(j, l, ws, n, heads);
+        }
         for (int64_t h = 0; any && h < heads; ++h) {
             if (old[h] != 1) ukr->scale_f32(o + h * l->ldo, p->dim_v, old[h]);
         }
-        attn_cpu_mla_sum(j->isa, heads, p->dim_v, n, (const float *)(ws + l->p), l->ldh, &rows, o, l->ldo, any);
+        const int64_t side = strips ? ATTN_PAIR_HEADS : l->ldh;
+        for (int64_t h = 0; h < heads; h += side)
+            attn_cpu_mla_sum(j->isa, mla_min(side, heads - h), p->dim_v, n,
+                             (const float *)(ws + l->p) + h * (j->isa->block / 2), side, &rows, o + h * l->ldo, l->ldo,
+                             any);
     }
     finish(j, l, ws, b, i, h0, heads, any);
 }

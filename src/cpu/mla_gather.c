@@ -86,9 +86,15 @@ void attn_cpu_mla_heads(const struct mla_isa *isa, const struct attn_view *v, in
     }
 }
 
-void attn_cpu_mla_turn(const struct attn_ukr *ukr, const float *src, int64_t ld_src, int64_t heads, int64_t x,
+void attn_cpu_mla_turn(const struct mla_isa *isa, const float *src, int64_t ld_src, int64_t heads, int64_t x,
                        float *dst, int64_t ld_dst) {
-    ukr->transpose_f32(dst, ld_dst, src, ld_src, heads, x);
+    if (mla_strips(isa)) {
+        if (heads > ATTN_PAIR_HEADS)
+            attn_cpu_mla_turn(isa, src + ATTN_PAIR_HEADS * ld_src, ld_src, heads - ATTN_PAIR_HEADS, x,
+                              dst + ATTN_PAIR_HEADS * x, ld_dst);
+        heads = mla_min(heads, ATTN_PAIR_HEADS), ld_dst = ATTN_PAIR_HEADS;
+    }
+    isa->ukr->transpose_f32(dst, ld_dst, src, ld_src, heads, x);
     if (heads == ld_dst) return;
     for (int64_t c = 0; c < x; ++c) memset(dst + c * ld_dst + heads, 0, (size_t)(ld_dst - heads) * sizeof *dst);
 }
@@ -102,6 +108,11 @@ void attn_cpu_mla_score(const struct mla_isa *isa, int32_t dtype, int64_t n, int
     }
     for (int64_t c = 0; c < d; c += part)
         isa->ukr->gemm_f32(n, ldh, mla_min(part, d - c), rows + c, ld_rows, 1, turned + c * ld, ld, s, ld_s, c > 0);
+}
+
+void attn_cpu_mla_live(const uint8_t *dead, int64_t heads, uint32_t live[MLA_HEADS / ATTN_PAIR_HEADS]) {
+    memset(live, 0, MLA_HEADS / ATTN_PAIR_HEADS * sizeof *live);
+    for (int64_t h = 0; h < heads; ++h) live[h / ATTN_PAIR_HEADS] |= (uint32_t)!dead[h] << h % ATTN_PAIR_HEADS;
 }
 
 int64_t attn_cpu_mla_lse(const attn_problem *p, const struct attn_view *v, int64_t b, int64_t i, int64_t h0,

@@ -14,6 +14,10 @@ enum {
     MLA_FEW_QUERIES = 16
 };
 
+/* Scratch of attn_ukr_pair.heads: its chunks, then a block's sums. */
+#define MLA_STRIP_CELLS       (4 * ATTN_PAIR_HEADS * ATTN_PAIR_HEADS)
+#define MLA_STRIP_FLOATS(isa) (MLA_STRIP_CELLS + (isa)->block * 16)
+
 static inline int64_t mla_round(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 static inline int64_t mla_min(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t mla_max(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -44,6 +48,12 @@ struct mla_query attn_cpu_mla_query(const attn_problem *p, const attn_args *args
 int64_t attn_cpu_mla_next(const struct mla_query *query, int64_t *at, int64_t end, int64_t most, int32_t *key,
                           int64_t *slot);
 
+/* Heads as the scores of a block have them side by side: whole vectors, or strips of ukr_pair.h. */
+static inline int mla_strips(const struct mla_isa *isa) { return isa->pair && isa->pair->soft; }
+static inline int64_t mla_side(const struct mla_isa *isa, int64_t heads) {
+    return mla_round(heads, mla_strips(isa) ? ATTN_PAIR_HEADS : 16);
+}
+
 /* Depth of the score product over x columns: pairs count once. */
 static inline int64_t mla_depth(const struct mla_isa *isa, int64_t x) { return isa->pair ? x / 2 : x; }
 
@@ -70,8 +80,8 @@ void attn_cpu_mla_heads(const struct mla_isa *isa, const struct attn_view *v, in
 static inline int64_t mla_turned(int64_t ldh) { return ldh | 16; }
 
 /* dst[x][h] = src[h][x] for h < heads, 0 for heads <= h < ld_dst: the right operand of the score product; x is a depth.
- */
-void attn_cpu_mla_turn(const struct attn_ukr *ukr, const float *src, int64_t ld_src, int64_t heads, int64_t x,
+ * With strips dst is [strips][x][32], and ld_dst is not used. */
+void attn_cpu_mla_turn(const struct mla_isa *isa, const float *src, int64_t ld_src, int64_t heads, int64_t x,
                        float *dst, int64_t ld_dst);
 
 /* s[n][ldh] = rows[n][d] turned[d][ldh], d columns, the scores before scaling; row strides of rows and s are given,
@@ -84,6 +94,9 @@ void attn_cpu_mla_score(const struct mla_isa *isa, int32_t dtype, int64_t n, int
  * which. Returns the number of dead heads. lse[heads..padded) is set to 0. */
 int64_t attn_cpu_mla_lse(const attn_problem *p, const struct attn_view *v, int64_t b, int64_t i, int64_t h0,
                          int64_t heads, int64_t padded, float *lse, uint8_t *dead);
+
+/* Heads that exist and are not dead, a bit each: attn_pair_heads.live of a chunk. */
+void attn_cpu_mla_live(const uint8_t *dead, int64_t heads, uint32_t live[MLA_HEADS / ATTN_PAIR_HEADS]);
 
 /* ATTN_DIST_L1: divides the row by its sum, in double; a row of zeros stays. */
 void attn_cpu_mla_sum_to_one(float *row, int64_t n);

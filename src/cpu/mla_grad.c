@@ -50,16 +50,17 @@ static void load_heads(const struct at *w, const struct attn_view *v, int64_t x,
     const uint8_t *dead = (const uint8_t *)(w->thread + z->t_dead);
     if (!j->isa->pair) {
         attn_cpu_mla_heads(j->isa, v, j->b, w->i, w->h0, w->heads, x, dead, to, z->ldz);
-        attn_cpu_mla_turn(j->isa->ukr, to, z->ldz, w->heads, x, turned, mla_turned(z->ldh));
+        attn_cpu_mla_turn(j->isa, to, z->ldz, w->heads, x, turned, mla_turned(z->ldh));
         return;
     }
     float *rows = thread_f32(w, z->t_dq); /* in use later */
     attn_cpu_mla_heads(j->isa, v, j->b, w->i, w->h0, w->heads, x, dead, rows, z->ldk);
-    attn_cpu_mla_turn(j->isa->ukr, rows, z->ldk, w->heads, x / 2, turned, mla_turned(z->ldh));
+    attn_cpu_mla_turn(j->isa, rows, z->ldk, w->heads, x / 2, turned, mla_turned(z->ldh));
     for (int64_t h = 0; h < w->heads; h += 2) {
         const void *even = rows + h * z->ldk, *odd = h + 1 < w->heads ? rows + (h + 1) * z->ldk : NULL;
         j->isa->pair->zip(to + h / 2 * z->ldz, even, odd, x);
     }
+    for (int64_t h = (w->heads + 1) / 2; h < z->ldh / 2; ++h) memset(to + h * z->ldz, 0, (size_t)x * sizeof *to);
 }
 
 /* q and dout, both ways; per head lse, g and c = g D - dlse; the unit's part of dsink. */
@@ -131,6 +132,37 @@ static void grad_block(const struct at *w, const float *k, int64_t r0, int64_t n
     }
 }
 
+/* The same with strips: dS as pairs of rows comes strip by strip. */
+static void grad_strips(const struct at *w, const float *k, int64_t r0, int64_t n, const int64_t *slot, float *dist,
+                        float dist_factor) {
+    const struct mla_bwd *j = w->j;
+    const struct mla_bwd_size *z = &j->z;
+    uint32_t live[MLA_HEADS / ATTN_PAIR_HEADS];
+    float *s = thread_f32(w, z->t_x), *sums = s + MLA_STRIP_CELLS;
+    const struct attn_pair_heads f = {.rows = n,
+                                      .strips = z->ldh / ATTN_PAIR_HEADS,
+                                      .depth = j->p->dim_qk / 2,
+                                      .width = j->p->dim_v / 2,
+                                      .k = k,
+                                      .q = thread_f32(w, z->t_qt),
+                                      .dout = thread_f32(w, z->t_dot),
+                                      .ldk = z->ldk,
+                                      .scale = (float)j->p->scale,
+                                      .lse = thread_f32(w, z->t_lse),
+                                      .g = thread_f32(w, z->t_g),
+                                      .c = thread_f32(w, z->t_c),
+                                      .live = live,
+                                      .x = unit_f32(w, z->u_x) + r0 * z->ldx,
+                                      .ldx = z->ldx,
+                                      .ds = thread_f32(w, z->t_ds),
+                                      .ld_ds = j->isa->block / 2 * ATTN_PAIR_HEADS,
+                                      .sums = dist ? sums : NULL,
+                                      .s = s};
+    attn_cpu_mla_live((const uint8_t *)(w->thread + z->t_dead), w->heads, live);
+    j->isa->pair->heads(&f);
+    for (int64_t r = 0; dist && r < n; ++r) dist[slot[r0 + r]] = sums[r * 16] * dist_factor;
+}
+
 static void store_dq(const struct at *w, const float *dq, int any) {
     const struct mla_bwd *j = w->j;
     const uint8_t *dead = (const uint8_t *)(w->thread + j->z.t_dead);
@@ -171,14 +203,16 @@ static void one_unit(const struct mla_bwd *j, int64_t at_unit, char *thread) {
     if (w.n_dead == w.heads) u->n = 0;
     if (u->n == 0) memset(u->start, 0, sizeof u->start);
     if (u->n) load_rows(&w);
-    for (int64_t r0 = 0; r0 < u->n; r0 += MLA_BLOCK) {
-        const int64_t n = mla_min(MLA_BLOCK, u->n - r0);
+    const int strips = mla_strips(j->isa);
+    const int64_t block = j->isa->block, side = strips ? ATTN_PAIR_HEADS : z->ldh;
+    for (int64_t r0 = 0; r0 < u->n; r0 += block) {
+        const int64_t n = mla_min(block, u->n - r0);
         attn_cpu_mla_gather(j->isa, &j->kv, j->b, key + r0, n, p->dim_qk, &rows);
-        grad_block(&w, k, r0, n, slot, dist, dist_factor);
+        (strips ? grad_strips : grad_block)(&w, k, r0, n, slot, dist, dist_factor);
         const float *ds = j->isa->pair ? thread_f32(&w, z->t_ds) : unit_f32(&w, z->u_x) + r0 * z->ldx;
-        if (j->dq.data)
-            attn_cpu_mla_sum(j->isa, w.heads, p->dim_qk, n, ds, j->isa->pair ? z->ldh : z->ldx, &rows, dq, z->ldz,
-                             u->seen + r0 > 0);
+        for (int64_t h = 0; j->dq.data && h < w.heads; h += side)
+            attn_cpu_mla_sum(j->isa, mla_min(side, w.heads - h), p->dim_qk, n, ds + h * (strips ? block / 2 : 1),
+                             j->isa->pair ? side : z->ldx, &rows, dq + h * z->ldz, z->ldz, u->seen + r0 > 0);
     }
     u->seen += u->n;
     if (j->window + 1 < z->n_windows) return;
@@ -208,13 +242,20 @@ static void add_range(const struct mla_bwd *j, int64_t at_unit, int64_t range, i
                 *dout = (const float *)(unit + z->u_do);
     const int64_t h0 = (j->u0 + at_unit) % z->n_chunks * z->chunk, heads = mla_min(z->chunk, j->p->heads_q - h0);
     const int64_t v1 = mla_min(c1, j->p->dim_v), depth = pair ? (heads + 1) / 2 : heads;
+    const int strips = mla_strips(j->isa); /* x and [q, dout] are whole strips, one behind the other */
     void (*const gemm)(int64_t, int64_t, int64_t, const float *, int64_t, int64_t, const float *, int64_t, float *,
                        int64_t, int) = pair ? pair->gemm : j->isa->ukr->gemm_f32;
     for (int64_t r0 = u->start[range]; r0 < u->start[range + 1]; r0 += MLA_SUM_ROWS) {
         const int64_t n = mla_min(MLA_SUM_ROWS, u->start[range + 1] - r0);
         const float *ds = x + r0 * z->ldx;
-        gemm(n, c1 - c0, depth, ds, z->ldx, 1, q + c0, z->ldz, sum, ld, 0);
-        if (c0 < v1) gemm(n, v1 - c0, depth, ds + z->ldx / 2, z->ldx, 1, dout + c0, z->ldz, sum, ld, 1);
+        if (strips) { /* rows that fill up the last 32 are there, and their sums are not used */
+            const int64_t whole = mla_round(n, ATTN_PAIR_HEADS), v = mla_max(v1, c0);
+            if (c0 < v) gemm(whole, v - c0, z->ldx, ds, z->ldx, 1, q + c0, z->ldz, sum, ld, 0);
+            if (v < c1) gemm(whole, c1 - v, z->ldx / 2, ds, z->ldx, 1, q + v, z->ldz, sum + v - c0, ld, 0);
+        } else {
+            gemm(n, c1 - c0, depth, ds, z->ldx, 1, q + c0, z->ldz, sum, ld, 0);
+            if (c0 < v1) gemm(n, v1 - c0, depth, ds + z->ldx / 2, z->ldx, 1, dout + c0, z->ldz, sum, ld, 1);
+        }
         for (int64_t r = 0; r < n; ++r)
             j->isa->vec->add(attn_cpu_mla_bwd_sum(j, key[r0 + r]) + c0, sum + r * ld, c1 - c0);
     }

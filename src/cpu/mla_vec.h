@@ -25,7 +25,7 @@ struct mla_isa {
     const struct mla_vec *vec;
     const struct attn_ukr_pair *pair; /* not NULL, for bf16 alone: products take operands of pairs (ukr_pair.h) */
     double flops;                     /* per second and thread: a rough figure for ranking */
-    int64_t fwd_block;                /* gathered rows per block of mla_fwd, an even number; at least MLA_HEADS */
+    int64_t block;                    /* gathered rows per block, an even number; at least MLA_HEADS */
 };
 
 #ifdef ATTN_CPU_MLA_VEC_TABLE /* the name of the table to define */

@@ -265,5 +265,7 @@ const struct attn_ukr_pair attn_ukr_pair_amx = {
     .weigh = attn_ukr_few_weigh,
     .flash = attn_ukr_amx_flash,
     .tile = attn_ukr_amx_tile,
+    .soft = attn_ukr_amx_soft,
+    .heads = attn_ukr_amx_heads,
     VECTORS,
 };

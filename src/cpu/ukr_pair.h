@@ -62,6 +62,35 @@ struct attn_pair_tile {
     float *p, *ds, *ds_rows; /* scratch: strips * blocks * 512 each */
 };
 
+/* Strips of ATTN_PAIR_HEADS heads against gathered rows k [rows][ldk], pairs along D; the rows that fill up the last 32
+ * are read, and may hold anything. q: [strips][depth][32], transposed; depth and width count pairs, multiples of 16. */
+enum { ATTN_PAIR_HEADS = 32 };
+struct attn_pair_soft {
+    int64_t rows, strips, depth;
+    const float *k, *q;
+    int64_t ldk;
+    float scale;
+    float *max, *sum, *shrink; /* [heads] online: the largest scaled score, -inf at first; the sum of unrounded
+                                * probabilities e^(s scale - max); receives what this call does to older sums */
+    float *p;                  /* [strips][ldp]: pairs of rows [(rows + 1) / 2][32] */
+    int64_t ldp;
+    float *s; /* scratch: 2 * rows, filled up, * 32 */
+};
+struct attn_pair_heads {
+    int64_t rows, strips, depth, width;
+    const float *k, *q, *dout; /* dout as q; NULL: only the sums */
+    int64_t ldk;
+    float scale;
+    const float *lse, *g, *c; /* [heads]: p = e^(s scale - lse), dS = p (g dP - c) scale */
+    const uint32_t *live;     /* [strips] bit h: head h exists and has probabilities; else all results are 0 */
+    float *x;                 /* [rows, filled up][ldx] bf16: dS of all heads, behind ldx / 2 floats g p */
+    int64_t ldx;
+    float *ds; /* [strips][ld_ds]: dS as pairs of rows [rows, filled up / 2][32] */
+    int64_t ld_ds;
+    float *sums; /* NULL, or [rows, filled up][16]: the first becomes the sum of p over the heads */
+    float *s;    /* scratch: 4 * 32 * 32 */
+};
+
 struct attn_ukr_pair {
     /* Around all calls of a thread that work on one task after the other (NULL: nothing to do): the state that products
      * need is made and released. Not nested. */
@@ -106,6 +135,9 @@ struct attn_ukr_pair {
     void (*flash)(const struct attn_pair_flash *f);
     /* Adds a tile to the sums of dq, dk and dv; NULL where it does not pay. The same bits as from gemm and grad. */
     void (*tile)(const struct attn_pair_tile *t);
+    /* Sparse forward; backward and dist. NULL where they do not pay. */
+    void (*soft)(const struct attn_pair_soft *f);
+    void (*heads)(const struct attn_pair_heads *f);
     /* dst[j] = src[j] rounded to bf16. */
     void (*narrow)(uint16_t *dst, const float *src, int64_t n);
 };
@@ -125,4 +157,6 @@ void attn_ukr_amx_gemm(int64_t m, int64_t n, int64_t k, const float *a, int64_t 
                        int64_t ldb, float *c, int64_t ldc, int accumulate);
 void attn_ukr_amx_flash(const struct attn_pair_flash *f);
 void attn_ukr_amx_tile(const struct attn_pair_tile *t);
+void attn_ukr_amx_soft(const struct attn_pair_soft *f);
+void attn_ukr_amx_heads(const struct attn_pair_heads *f);
 #endif
