@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: MIT
+ * attn_ukr_pair.soft and .heads against double loops on the same rounded numbers: every count of rows around 32, rows
+ * behind the last that hold NaN, heads that do not exist or are dead, scores that are NaN or -inf. Runs on tiles where
+ * there are any, and everywhere in emulation. */
+#include "attn.h"
+
+#include "base/num.h"
+#include "cpu/cpu.h"
+#include "cpu/ukr_pair.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { SIDE = ATTN_PAIR_HEADS };
+static const struct attn_ukr_pair *const u = &attn_ukr_pair_amx;
+static uint64_t state = 1;
+static double uniform(void) { /* -1 .. 1 */
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (double)(int64_t)(state >> 11) * 0x1p-52 - 1;
+}
+static void *zeros(int64_t bytes) {
+    void *p = aligned_alloc(64, (size_t)((bytes + 63) / 64 * 64));
+    assert_non_null(p);
+    return memset(p, 0, (size_t)bytes);
+}
+static double half_at(const float *pairs, int64_t at) {
+    return (double)attn_num_bf16_f32(((const uint16_t *)(const void *)pairs)[at]);
+}
+
+/* Rows of keys and heads of queries (or dout), as they are and as the entries want them. */
+struct data {
+    int64_t rows, padded, strips, depth, ldk;
+    float *k, *panels;
+    double *key, *head; /* [rows][2 depth], [32 strips][2 depth] */
+};
+static struct data make(int64_t rows, int64_t strips, int64_t depth) {
+    struct data d = {rows, (rows + SIDE - 1) / SIDE * SIDE, strips, depth, depth + 16, NULL, NULL, NULL, NULL};
+    d.k = zeros(d.padded * d.ldk * 4), d.panels = zeros(strips * depth * SIDE * 4);
+    d.key = zeros(rows * depth * 16), d.head = zeros(strips * SIDE * depth * 16);
+    memset(d.k, 0xff, (size_t)(d.padded * d.ldk) * 4); /* NaN where nothing is */
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < 2 * depth; c++) {
+            uint16_t *to = (uint16_t *)(void *)(d.k + r * d.ldk) + c;
+            *to = attn_num_f32_bf16((float)uniform());
+            d.key[r * 2 * depth + c] = (double)attn_num_bf16_f32(*to);
+        }
+    for (int64_t h = 0; h < strips * SIDE; h++)
+        for (int64_t c = 0; c < 2 * depth; c++) {
+            uint16_t *to = (uint16_t *)(void *)(d.panels + (h / SIDE * depth + c / 2) * SIDE + h % SIDE) + c % 2;
+            *to = attn_num_f32_bf16((float)uniform());
+            d.head[h * 2 * depth + c] = (double)attn_num_bf16_f32(*to);
+        }
+    return d;
+}
+static void release(struct data *d) { free(d->k), free(d->panels), free(d->key), free(d->head); }
+static double dot(const struct data *d, const struct data *keys, int64_t r, int64_t h) {
+    double sum = 0;
+    for (int64_t c = 0; c < 2 * d->depth; c++)
+        sum += d->head[h * 2 * d->depth + c] * keys->key[r * 2 * keys->depth + c];
+    return sum;
+}
+
+static void check_soft(int64_t rows, int64_t strips, int64_t depth, double scale, int special) {
+    struct data d = make(rows, strips, depth);
+    const int64_t heads = strips * SIDE, ldp = d.padded / 2 * SIDE;
+    float *max = zeros(heads * 4), *sum = zeros(heads * 4), *shrink = zeros(heads * 4), *p = zeros(strips * ldp * 4),
+          *s = zeros(2 * d.padded * SIDE * 4);
+    double *top = zeros(heads * 8), *all = zeros(heads * 8);
+    const float nan = NAN, inf = -INFINITY;
+    if (special) { /* the first row is NaN or minus infinity for every head */
+        const uint16_t bits = special == 1 ? attn_num_f32_bf16(nan) : attn_num_f32_bf16(inf);
+        memcpy(d.k, &bits, sizeof bits);
+        for (int64_t h = 0; h < heads; h++) {
+            uint16_t *q = (uint16_t *)(void *)(d.panels + h / SIDE * depth * SIDE + h % SIDE);
+            *q = attn_num_f32_bf16(1);
+            d.head[h * 2 * depth] = 1;
+        }
+        d.key[0] = special == 1 ? (double)nan : (double)inf;
+    }
+    for (int64_t h = 0; h < heads; h++) max[h] = -INFINITY, top[h] = -INFINITY;
+    const struct attn_pair_soft f = {rows, strips, depth,  d.k, d.panels, d.ldk, (float)scale,
+                                     max,  sum,    shrink, p,   ldp,      s};
+    for (int call = 0; call < 2; call++) { /* the same rows twice: the second call finds its maximum there */
+        u->soft(&f);
+        for (int64_t h = 0; h < heads; h++) {
+            double part = 0, old = top[h];
+            int bad = 0;
+            for (int64_t r = 0; r < rows; r++) {
+                const double x = dot(&d, &d, r, h) * (double)(float)scale;
+                bad |= isnan(x);
+                if (x > top[h]) top[h] = x;
+            }
+            if (bad) {
+                assert_true(isnan(max[h]) && isnan(sum[h]));
+                continue;
+            }
+            const double use = top[h] == -INFINITY ? 0 : top[h];
+            for (int64_t r = 0; r < rows; r++) {
+                const double want = exp(dot(&d, &d, r, h) * (double)(float)scale - use);
+                const double have = half_at(p + h / SIDE * ldp, ((r / 2) * SIDE + h % SIDE) * 2 + r % 2);
+                part += want;
+                assert_true(fabs(have - want) <= 0x1p-8 * want + 1e-30);
+            }
+            if (rows % 2) assert_true(half_at(p + h / SIDE * ldp, ((rows / 2) * SIDE + h % SIDE) * 2 + 1) == 0);
+            all[h] = all[h] * exp(old - use) + part;
+            assert_true(top[h] == -INFINITY ? max[h] == -INFINITY : fabs((double)max[h] - top[h]) <= 1e-5);
+            assert_true(fabs((double)sum[h] - all[h]) <= 2e-5 * all[h]);
+            assert_true(fabs((double)shrink[h] - exp(old - use)) <= 1e-5);
+        }
+    }
+    free(max), free(sum), free(shrink), free(p), free(s), free(top), free(all);
+    release(&d);
+}
+
+static void check_heads(int64_t rows, int64_t strips, int64_t depth, int64_t width, int grad) {
+    struct data d = make(rows, strips, depth), o = make(1, strips, width);
+    const int64_t heads = strips * SIDE, ldx = heads, ld_ds = d.padded / 2 * SIDE;
+    const float scale = 0.3f;
+    float *lse = zeros(heads * 4), *g = zeros(heads * 4), *c = zeros(heads * 4), *x = zeros(d.padded * ldx * 4),
+          *ds = zeros(strips * ld_ds * 4), *sums = zeros(d.padded * 16 * 4), *s = zeros(4 * SIDE * SIDE * 4);
+    uint32_t *live = zeros(strips * 4);
+    for (int64_t h = 0; h < heads; h++) {
+        lse[h] = (float)uniform(), g[h] = (float)(1.5 + uniform()), c[h] = (float)uniform();
+        live[h / SIDE] |= (uint32_t)(h % 7 != 3) << h % SIDE;
+    }
+    const struct attn_pair_heads f = {rows,  strips, depth, width, d.k, d.panels, grad ? o.panels : NULL,
+                                      d.ldk, scale,  lse,   g,     c,   live,     x,
+                                      ldx,   ds,     ld_ds, sums,  s};
+    u->heads(&f);
+    for (int64_t r = 0; r < rows; r++) {
+        double sum = 0;
+        for (int64_t h = 0; h < heads; h++) {
+            const int on = live[h / SIDE] >> h % SIDE & 1;
+            const double p = on ? exp(dot(&d, &d, r, h) * (double)scale - (double)lse[h]) : 0;
+            const double t = (double)g[h] * dot(&o, &d, r, h) - (double)c[h], want = p * t * (double)scale;
+            const double noise = p * (double)scale * 2e-5 * (double)(depth + width);
+            sum += p;
+            if (!grad) continue;
+            const double have = half_at(x + r * ldx, h);
+            assert_true(fabs(have - want) <= 0x1p-8 * fabs(want) + noise);
+            assert_true(half_at(ds + h / SIDE * ld_ds, (r / 2 * SIDE + h % SIDE) * 2 + r % 2) == have);
+            assert_true(fabs(half_at(x + r * ldx + ldx / 2, h) - p * (double)g[h]) <= 0x1.1p-8 * p * (double)g[h]);
+            if (!on) assert_true(have == 0 && half_at(x + r * ldx + ldx / 2, h) == 0);
+        }
+        assert_true(fabs((double)sums[r * 16] - sum) <= 2e-5 * sum);
+    }
+    for (int64_t h = 0; grad && rows % 2 && h < heads; h++)
+        assert_true(half_at(ds + h / SIDE * ld_ds, (rows / 2 * SIDE + h % SIDE) * 2 + 1) == 0);
+    free(lse), free(g), free(c), free(x), free(ds), free(sums), free(s), free(live);
+    release(&d), release(&o);
+}
+
+static void test_soft(void **unused) {
+    static const int64_t rows[] = {1, 2, 31, 32, 33, 64, 77, 96};
+    (void)unused;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (int64_t strips = 1; strips <= 3; strips += 2)
+            for (int special = 0; special < 3; special++) check_soft(rows[i], strips, 16 << i % 3, 0.4, special);
+    check_soft(65, 2, 288, -0.2, 0);
+    check_soft(40, 1, 16, 0, 0);
+}
+static void test_heads(void **unused) {
+    static const int64_t rows[] = {1, 2, 31, 32, 33, 64, 77, 96};
+    (void)unused;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (int grad = 0; grad < 2; grad++) check_heads(rows[i], 1 + (int64_t)i % 3, 48, i % 2 ? 32 : 48, grad);
+    check_heads(50, 4, 288, 256, 1);
+}
+
+static int begin(void **unused) {
+    (void)unused;
+    attn_ukr_pair_begin(u);
+    return 0;
+}
+static int end(void **unused) {
+    (void)unused;
+    attn_ukr_pair_end(u);
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_soft), cmocka_unit_test(test_heads)};
+    if (attn_cpu_features("", NULL) & ATTN_CPU_AMX) return cmocka_run_group_tests(tests, begin, end);
+    printf("no AMX on this processor: skipped\n");
+    return 77;
+}
