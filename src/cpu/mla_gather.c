@@ -53,6 +53,14 @@ void attn_cpu_mla_gather(const struct mla_isa *isa, const struct attn_view *kv, 
             for (int64_t x = 0; x < bytes; x += 64) __builtin_prefetch(next + x);
         }
         const void *row = attn_view_row(kv, b, 0, key[r]);
+        if (mla_strips(isa) && to->zip &&
+            (r % 2 || r + 1 < n)) { /* two rows at once; D and DV are multiples of 32 there */
+            if (r % 2 == 0) continue;
+            float *first = to->rows + (r - 1) * to->ld;
+            isa->pair->weave(to->zip + r / 2 * to->ld_zip, (void *)first, (void *)(first + to->ld),
+                             (const void *)attn_view_row(kv, b, 0, key[r - 1]), row, d, to->width);
+            continue;
+        }
         if (!isa->pair) {
             isa->ukr->widen(to->rows + r * to->ld, row, kv->dtype, d, 1.0f);
             continue;

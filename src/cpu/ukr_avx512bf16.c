@@ -107,6 +107,21 @@ static int zip(float *dst, const uint16_t *even, const uint16_t *odd, int64_t n)
     return !bad;
 }
 
+static void weave(float *zip_to, uint16_t *even_to, uint16_t *odd_to, const uint16_t *even, const uint16_t *odd,
+                  int64_t n, int64_t width) {
+    static const uint16_t low[32] = {0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
+                                     8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
+    const __m512i lo = _mm512_loadu_si512(low), hi = _mm512_add_epi16(lo, _mm512_set1_epi16(16));
+    for (int64_t j = 0; j < n; j += 32) {
+        const __m512i e = _mm512_loadu_si512(even + j), o = _mm512_loadu_si512(odd + j);
+        _mm512_storeu_si512(even_to + j, e);
+        _mm512_storeu_si512(odd_to + j, o);
+        if (j >= width) continue;
+        _mm512_storeu_si512(zip_to + j, _mm512_permutex2var_epi16(e, lo, o));
+        _mm512_storeu_si512(zip_to + j + 16, _mm512_permutex2var_epi16(e, hi, o));
+    }
+}
+
 /* An f16 has 11 significant bits: a bf16 of 8 and, exactly, one of at most 3. Returns where x is not finite. */
 static inline __mmask16 split_half(__m256i x, __m256i *high, __m256i *low) {
     const __m256i exponent = _mm256_set1_epi16(0x7c00);
@@ -251,7 +266,7 @@ static void narrow(uint16_t *dst, const float *src, int64_t n) {
 
 /* What both tables have: everything but the products. */
 #define VECTORS                                                                                                        \
-    .zip = zip, .zip_halves = zip_halves, .halves = halves, .zip_f32 = zip_f32, .finite = finite_half,                 \
+    .zip = zip, .weave = weave, .zip_halves = zip_halves, .halves = halves, .zip_f32 = zip_f32, .finite = finite_half, \
     .exp2 = exp2_half, .exp2_f32 = exp2_f32, .soften = soften, .grad = grad, .narrow = narrow
 const struct attn_ukr_pair attn_ukr_pair_avx512bf16 = {
     .gemm = gemm_pair, .dots = gemm_nt_pair, .weigh = weigh, VECTORS};
