@@ -35,8 +35,8 @@ static struct layout lay_out(const struct mla_isa *isa, const attn_problem *p) {
     l.s = mla_take(&l.bytes, isa->block * l.ldh * f);
     if (mla_strips(isa)) l.s = mla_take(&l.bytes, MLA_STRIP_FLOATS(isa) * f);
     l.lse = mla_take(&l.bytes, l.ldh * f);
-    l.key = mla_take(&l.bytes, isa->block * (int64_t)sizeof(int32_t));
-    l.slot = mla_take(&l.bytes, isa->block * (int64_t)sizeof(int64_t));
+    l.key = mla_take(&l.bytes, 2 * isa->block * (int64_t)sizeof(int32_t));
+    l.slot = mla_take(&l.bytes, 2 * isa->block * (int64_t)sizeof(int64_t));
     l.dead = mla_take(&l.bytes, l.ldh);
     return l;
 }
@@ -69,8 +69,9 @@ static void task(const struct dist *j, const struct layout *l, char *ws, int64_t
         attn_cpu_mla_live(dead, heads, live);
         attn_cpu_mla_heads(j->isa, &j->q, b, i, h0, heads, p->dim_qk, dead, k, l->ldk);
         attn_cpu_mla_turn(j->isa, k, l->ldk, heads, mla_depth(j->isa, p->dim_qk), qt, mla_turned(l->ldh));
-        for (; n; n = attn_cpu_mla_next(&query, &at, end, j->isa->block, key, slot)) {
-            attn_cpu_mla_gather(j->isa, &j->kv, b, key, n, p->dim_qk, &rows);
+        for (int64_t more, now = 0, next = j->isa->block; n; n = more, now = next, next = j->isa->block - now) {
+            more = attn_cpu_mla_next(&query, &at, end, j->isa->block, key + next, slot + next);
+            attn_cpu_mla_gather(j->isa, &j->kv, b, key + now, n, p->dim_qk, &rows);
             if (mla_strips(j->isa)) {
                 const struct attn_pair_heads f = {.rows = n,
                                                   .strips = l->ldh / ATTN_PAIR_HEADS,
@@ -82,15 +83,16 @@ static void task(const struct dist *j, const struct layout *l, char *ws, int64_t
                                                   .lse = lse,
                                                   .live = live,
                                                   .sums = s + MLA_STRIP_CELLS,
-                                                  .s = s};
+                                                  .s = s,
+                                                  .next = mla_ahead(&j->kv, b, key + next, more, p->dim_qk)};
                 j->isa->pair->heads(&f);
-                for (int64_t r = 0; r < n; ++r) to[slot[r]] += factor * f.sums[r * 16];
+                for (int64_t r = 0; r < n; ++r) to[slot[now + r]] += factor * f.sums[r * 16];
                 continue;
             }
             attn_cpu_mla_score(j->isa, p->dtype, n, l->ldh, p->dim_qk, k, l->ldk, qt, s, l->ldh);
             for (int64_t r = 0; r < n; ++r) {
                 j->isa->vec->scale_sub(s + r * l->ldh, lse, l->ldh, (float)p->scale);
-                to[slot[r]] += factor * ukr->exp_f32(s + r * l->ldh, heads, 0.0f);
+                to[slot[now + r]] += factor * ukr->exp_f32(s + r * l->ldh, heads, 0.0f);
             }
         }
     }

@@ -63,6 +63,12 @@ struct mla_rows {
     float *rows, *zip;
     int64_t ld, ld_zip, width;
 };
+/* What attn_ukr_pair asks for ahead of that. */
+static inline struct attn_pair_next mla_ahead(const struct attn_view *kv, int64_t b, const int32_t *key, int64_t n,
+                                              int64_t d) {
+    return (struct attn_pair_next){attn_view_row(kv, b, 0, 0), key, n, kv->row * kv->element_bytes,
+                                   d * kv->element_bytes};
+}
 /* kv rows key[r], r < n. */
 void attn_cpu_mla_gather(const struct mla_isa *isa, const struct attn_view *kv, int64_t b, const int32_t *key,
                          int64_t n, int64_t d, const struct mla_rows *to);

@@ -18,12 +18,24 @@
 
 #define INLINE static inline __attribute__((always_inline))
 #define LOG2_E 1.44269504f
-enum { SIDE = ATTN_PAIR_HEADS, CELLS = SIDE * SIDE, UNITS = SIDE / 2 };
+enum { SIDE = ATTN_PAIR_HEADS, CELLS = SIDE * SIDE, UNITS = SIDE / 2, SOFT_LINES = 4, GRAD_LINES = 2 };
 
 INLINE __m512i zipped(v32 even, v32 odd) {
     static const uint16_t zip[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
                                      8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
     return _mm512_permutexvar_epi16(_mm512_loadu_si512(zip), (__m512i)_mm512_cvtne2ps_pbh(odd, even));
+}
+
+/* Asks for `lines` more of the rows to come. */
+struct asked {
+    int64_t row, at;
+};
+INLINE void ask(const struct attn_pair_next *next, struct asked *a, int lines) {
+    for (int i = 0; i < lines && a->row < next->n; i++) {
+        __builtin_prefetch(next->base + next->key[a->row] * next->stride + a->at, 0, 2);
+        a->at += 64;
+        if (a->at >= next->bytes) a->at = 0, a->row++;
+    }
 }
 
 /* S[32][32] = rows[32][depth] panel[depth][32], in pairs. A share of other work follows each product: DEAL. */
@@ -107,8 +119,10 @@ void attn_ukr_amx_soft(const struct attn_pair_soft *f) {
     const int64_t padded = (f->rows + SIDE - 1) / SIDE * SIDE, pairs = (f->rows + 1) / 2,
                   slots = padded / SIDE * f->depth / 8, each = (2 * pairs + slots - 1) / slots;
     struct soft w = {.f = f, .strip = -1};
+    struct asked asked = {0, 0};
 #define DEAL                                                                                                           \
-    for (int64_t n = 0; n < each && w.done < 2 * w.pairs; n++) soft_unit(&w)
+    for (int64_t n = 0; n < each && w.done < 2 * w.pairs; n++) soft_unit(&w);                                          \
+    ask(&f->next, &asked, SOFT_LINES)
     for (int64_t strip = 0; strip <= f->strips; strip++) {
         float *s = f->s + strip % 2 * padded * SIDE;
         for (int64_t r = 0; strip < f->strips && r < padded; r += SIDE)
@@ -174,9 +188,11 @@ INLINE void chunk_unit(struct chunk *w, int grad) {
 INLINE void heads(const struct attn_pair_heads *f, int grad) {
     const int64_t slots = (f->depth + (grad ? f->width : 0)) / 8, each = (UNITS + slots - 1) / slots;
     struct chunk w = {.f = f, .done = UNITS};
+    struct asked asked = {0, 0};
     int64_t turn = 0;
 #define DEAL                                                                                                           \
-    for (int64_t n = 0; n < each && w.done < UNITS; n++) chunk_unit(&w, grad)
+    for (int64_t n = 0; n < each && w.done < UNITS; n++) chunk_unit(&w, grad);                                         \
+    ask(&f->next, &asked, grad ? GRAD_LINES : SOFT_LINES)
     for (int64_t row = 0; row < f->rows; row += SIDE) {
         const float *k = f->k + row * f->ldk;
         for (int64_t strip = 0; strip < f->strips; strip++, turn ^= 1) {

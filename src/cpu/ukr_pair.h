@@ -65,6 +65,11 @@ struct attn_pair_tile {
 /* Strips of ATTN_PAIR_HEADS heads against gathered rows k [rows][ldk], pairs along D; the rows that fill up the last 32
  * are read, and may hold anything. q: [strips][depth][32], transposed; depth and width count pairs, multiples of 16. */
 enum { ATTN_PAIR_HEADS = 32 };
+struct attn_pair_next { /* rows that will be gathered next, base + key * stride: asked for between the products */
+    const char *base;
+    const int32_t *key;
+    int64_t n, stride, bytes;
+};
 struct attn_pair_soft {
     int64_t rows, strips, depth;
     const float *k, *q;
@@ -75,6 +80,7 @@ struct attn_pair_soft {
     float *p;                  /* [strips][ldp]: pairs of rows [(rows + 1) / 2][32] */
     int64_t ldp;
     float *s; /* scratch: 2 * rows, filled up, * 32 */
+    struct attn_pair_next next;
 };
 struct attn_pair_heads {
     int64_t rows, strips, depth, width;
@@ -89,6 +95,7 @@ struct attn_pair_heads {
     int64_t ld_ds;
     float *sums; /* NULL, or [rows, filled up][16]: the first becomes the sum of p over the heads */
     float *s;    /* scratch: 4 * 32 * 32 */
+    struct attn_pair_next next;
 };
 
 struct attn_ukr_pair {
