@@ -52,7 +52,7 @@ static struct layout lay_out(const struct mla_isa *isa, const attn_problem *p) {
     l.use = mla_take(&l.bytes, l.ldh * f);
     l.sum = mla_take(&l.bytes, l.ldh * f);
     l.part = mla_take(&l.bytes, l.ldh * f);
-    l.key = mla_take(&l.bytes, 2 * block * (int64_t)sizeof(int32_t));
+    l.key = mla_take(&l.bytes, block * (int64_t)sizeof(int32_t));
     return l;
 }
 
@@ -89,8 +89,7 @@ static void soften(const struct fwd *j, const struct layout *l, char *ws, int64_
 }
 
 /* The same with strips. */
-static void soften_strips(const struct fwd *j, const struct layout *l, char *ws, int64_t n,
-                          struct attn_pair_next next) {
+static void soften_strips(const struct fwd *j, const struct layout *l, char *ws, int64_t n) {
     const struct attn_pair_soft f = {.rows = n,
                                      .strips = l->ldh / ATTN_PAIR_HEADS,
                                      .depth = j->p->dim_qk / 2,
@@ -103,8 +102,7 @@ static void soften_strips(const struct fwd *j, const struct layout *l, char *ws,
                                      .shrink = (float *)(ws + l->old),
                                      .p = (float *)(ws + l->p),
                                      .ldp = j->isa->block / 2 * ATTN_PAIR_HEADS,
-                                     .s = (float *)(ws + l->s),
-                                     .next = next};
+                                     .s = (float *)(ws + l->s)};
     j->isa->pair->soft(&f);
 }
 
@@ -141,7 +139,7 @@ static void task(const struct fwd *j, const struct layout *l, char *ws, int64_t 
     const struct attn_ukr *ukr = j->isa->ukr;
     float *qt = (float *)(ws + l->qt), *k = (float *)(ws + l->k), *s = (float *)(ws + l->s), *o = (float *)(ws + l->o);
     float *max = (float *)(ws + l->max), *old = (float *)(ws + l->old), *sum = (float *)(ws + l->sum);
-    int32_t *const first = (int32_t *)(ws + l->key), *key = first;
+    int32_t *key = (int32_t *)(ws + l->key);
     const struct mla_rows rows = {k, (float *)(ws + l->zip), l->ldk, l->ldo, p->dim_v};
     const int64_t row = at_task / j->n_chunks, b = row / p->seq_q, i = row % p->seq_q;
     const int64_t h0 = at_task % j->n_chunks * j->chunk, heads = mla_min(j->chunk, p->heads_q - h0);
@@ -157,12 +155,10 @@ static void task(const struct fwd *j, const struct layout *l, char *ws, int64_t 
             sum[h] = 0;
         }
     }
-    for (int64_t more; n; n = more, any = 1) {
-        int32_t *next = key == first ? first + j->isa->block : first;
-        more = attn_cpu_mla_next(&query, &at, p->topk, j->isa->block, next, NULL);
+    for (; n; n = attn_cpu_mla_next(&query, &at, p->topk, j->isa->block, key, NULL), any = 1) {
         attn_cpu_mla_gather(j->isa, &j->kv, b, key, n, p->dim_qk, &rows);
         if (strips) {
-            soften_strips(j, l, ws, n, mla_ahead(&j->kv, b, next, more, p->dim_qk));
+            soften_strips(j, l, ws, n);
         } else {
             attn_cpu_mla_score(j->isa, p->dtype, n, l->ldh, p->dim_qk, k, l->ldk, qt, s, l->ldh);
             soften(j, l, ws, n, heads);
@@ -175,7 +171,6 @@ static void task(const struct fwd *j, const struct layout *l, char *ws, int64_t 
             attn_cpu_mla_sum(j->isa, mla_min(side, heads - h), p->dim_v, n,
                              (const float *)(ws + l->p) + h * (j->isa->block / 2), side, &rows, o + h * l->ldo, l->ldo,
                              any);
-        key = next;
     }
     finish(j, l, ws, b, i, h0, heads, any);
 }

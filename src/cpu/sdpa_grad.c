@@ -17,8 +17,7 @@
 #define LOG2_E 1.44269504088896340736
 enum {
     SIDE = ATTN_PAIR_TILE,
-    STRIPS = 16,
-    GROUP = 4,             /* of a tile */
+    STRIPS = 4,            /* of a tile */
     KEY_BYTES = 480 << 10, /* operands and sums of a block of keys */
     LEAST_KEYS = 128       /* the tile of sdpa_tile.h divides it */
 };
@@ -42,7 +41,7 @@ void attn_cpu_grad_lay_out(struct attn_cpu_bwd *w, int32_t threads) {
     w->keys = keys;
     g->depth = depth, g->width = width;
     g->ldq = odd_lines(depth / 2), g->ldo = odd_lines(width / 2), g->ldk = odd_lines(depth), g->ldt = odd_lines(most);
-    const int64_t rows = w->rows > STRIPS * SIDE ? w->rows : STRIPS * SIDE, cells = 2 * GROUP * SIDE * keys / 2;
+    const int64_t rows = w->rows > STRIPS * SIDE ? w->rows : STRIPS * SIDE, cells = STRIPS * SIDE * keys / 2;
     g->at.q = attn_cpu_sdpa_take(&end, rows * g->ldq * f);
     g->at.dout = attn_cpu_sdpa_take(&end, rows * g->ldo * f);
     g->at.q_turned = attn_cpu_sdpa_take(&end, rows / 2 * depth * f);
@@ -94,8 +93,7 @@ static void begin(struct work *k, const struct attn_cpu_bwd *w, const struct att
     k->q = AT(q), k->dout = AT(dout), k->q_turned = AT(q_turned), k->dout_turned = AT(dout_turned);
     k->kt = AT(kt), k->vt = AT(vt), k->k_zip = AT(k_zip), k->max = AT(max), k->delta = AT(delta), k->tmp = AT(tmp);
     k->seen = (int32_t *)(void *)(scratch + g->at.seen);
-    k->t = (struct attn_pair_tile){.group = GROUP,
-                                   .depth = g->depth,
+    k->t = (struct attn_pair_tile){.depth = g->depth,
                                    .width = g->width,
                                    .q = k->q,
                                    .dout = k->dout,
@@ -285,8 +283,9 @@ int attn_cpu_grad_queries(const struct attn_cpu_bwd *w, const struct attn_core_s
         if (w->odd_keys[(b * p->heads_k + hk) * w->key_blocks + j]) return 0;
     load_rows(&k, f0, n);
     k.t.dq = dq;
-    for (int64_t j = lo / SIDE * SIDE; j < hi; j += w->keys) {
-        load_keys(&k, j, hi - j < w->keys ? hi - j : w->keys);
+    const int64_t keys = w->keys * STRIPS * SIDE / w->rows; /* as many chunks as scratch has room for */
+    for (int64_t j = lo / SIDE * SIDE; j < hi; j += keys) {
+        load_keys(&k, j, hi - j < keys ? hi - j : keys);
         see(&k, f0, n, j);
         w->s.pair->tile(&k.t);
     }

@@ -28,7 +28,6 @@ struct grads {
     const float *s, *max, *delta; /* dP follows S */
     float *p, *ds, *ds_rows;
     int64_t done; /* of UNITS */
-    uint32_t tick, pace;
 };
 INLINE __m512i zipped(const struct grads *g, v32 even, v32 odd) {
     return _mm512_permutexvar_epi16(g->zip, (__m512i)_mm512_cvtne2ps_pbh(odd, even));
@@ -49,9 +48,11 @@ INLINE void two_rows(struct grads *g) {
         _mm512_store_si512(g->ds_rows + (2 * u + h) * 16, (__m512i)_mm512_cvtne2ps_pbh(ds[2 * h + 1], ds[2 * h]));
     }
 }
-/* Between products: two rows now and then, so that all of a chunk's are done when its successor's products are. */
-INLINE void deal(struct grads *g) {
-    if ((++g->tick & g->pace) == 0 && g->done < UNITS) two_rows(g);
+/* The share of the i-th of four products, `by_four` of them. */
+INLINE void deal(struct grads *g, int64_t i, int64_t by_four) {
+    const int64_t share = by_four * (i + 1) / 4 - by_four * i / 4;
+    for (int64_t x = 0; x < share; x++)
+        if (g->done < UNITS) two_rows(g);
 }
 
 INLINE void store_sums(float *c, int64_t ldc) {
@@ -61,8 +62,8 @@ INLINE void store_sums(float *c, int64_t ldc) {
     tile_store(3, c + 16 * ldc + 16, ldc * 4);
 }
 /* 32 rows of A, pairs along them, with two panels [depth / 2][16] of B. */
-static __attribute__((noinline)) void product(const float *a, int64_t lda, const float *b, int64_t depth, float *c,
-                                              struct grads *g) {
+INLINE void product(const float *a, int64_t lda, const float *b, int64_t depth, float *c, struct grads *g,
+                    int64_t by_four) {
     const float *b_more = b + depth / 2 * 16;
     tile_zero(0);
     tile_zero(1);
@@ -72,41 +73,36 @@ static __attribute__((noinline)) void product(const float *a, int64_t lda, const
         tile_load(4, a + x, lda * 4);
         tile_load(6, b + x * 16, 64);
         tile_dpbf16(0, 4, 6);
-        deal(g);
+        deal(g, 0, by_four);
         tile_load(7, b_more + x * 16, 64);
         tile_dpbf16(1, 4, 7);
-        deal(g);
+        deal(g, 1, by_four);
         tile_load(5, a + 16 * lda + x, lda * 4);
         tile_dpbf16(2, 5, 6);
-        deal(g);
+        deal(g, 2, by_four);
         tile_dpbf16(3, 5, 7);
-        deal(g);
+        deal(g, 3, by_four);
     }
     store_sums(c, SIDE);
 }
 
-/* C[32][32] += the sum over `steps` of A[32][16 pairs] B[16 pairs][32]; `more` is where the second 16 columns of B
- * start. A: 2 x 16 rows of 16 one after the other. */
-static __attribute__((noinline)) void sums(float *c, int64_t ldc, const float *a, int64_t a_step, const float *b,
-                                           int64_t ldb, int64_t b_more, int64_t b_step, int64_t steps,
-                                           struct grads *g) {
+/* C[32][32] += the sum over `steps` of A[32][16 pairs] B[16 pairs][32]; `more` is where the second 16 rows of A or
+ * columns of B start. */
+INLINE void sums(float *c, int64_t ldc, const float *a, int64_t lda, int64_t a_more, int64_t a_step, const float *b,
+                 int64_t ldb, int64_t b_more, int64_t b_step, int64_t steps) {
     tile_load(0, c, ldc * 4);
     tile_load(1, c + 16, ldc * 4);
     tile_load(2, c + 16 * ldc, ldc * 4);
     tile_load(3, c + 16 * ldc + 16, ldc * 4);
     for (int64_t i = 0; i < steps; i++, a += a_step, b += b_step) {
-        tile_load(4, a, 64);
+        tile_load(4, a, lda * 4);
         tile_load(6, b, ldb * 4);
         tile_dpbf16(0, 4, 6);
-        deal(g);
         tile_load(7, b + b_more, ldb * 4);
         tile_dpbf16(1, 4, 7);
-        deal(g);
-        tile_load(5, a + 256, 64);
+        tile_load(5, a + a_more, lda * 4);
         tile_dpbf16(2, 5, 6);
-        deal(g);
         tile_dpbf16(3, 5, 7);
-        deal(g);
     }
     store_sums(c, ldc);
 }
@@ -141,97 +137,66 @@ static void hide(const int32_t *seen, int32_t at, float *s) {
     }
 }
 
-/* Sums over a group of strips whose P and dS are there: a job is 32 x 32 of dV^T, dK^T or dQ. */
-struct jobs {
-    const struct attn_pair_tile *t;
-    const struct reach *reach;
-    int64_t first, end; /* strips */
-    const float *p, *ds, *ds_rows;
-    int64_t done, dv, dk, all; /* so many are of dV, of dV and dK, and of everything */
-};
-/* Sums over the rows that see block k: x (P or dS) with rows [strips][width][16], transposed. */
-static void over_rows(const struct jobs *j, const float *rows, const float *x, int64_t width, float *to, int64_t job,
-                      struct grads *g) {
-    const struct attn_pair_tile *t = j->t;
-    const int64_t k = job / (width / SIDE), d = job % (width / SIDE) * SIDE;
-    int64_t first = j->end, last = 0;
-    for (int64_t r = j->first; r < j->end; r++) {
-        if (j->reach[r].lo >= (k + 1) * SIDE || j->reach[r].hi <= k * SIDE) continue;
-        if (r < first) first = r;
-        last = r + 1;
-    }
-    if (first >= last) return;
-    sums(to + (k * width + d) * SIDE, SIDE, rows + (first * width + d) * 16, width * 16,
-         x + ((first - j->first) * t->blocks + k) * HALF, 16, 256, t->blocks * HALF, last - first, g);
-}
-static void over_keys(const struct jobs *j, int64_t job, struct grads *g) {
-    const struct attn_pair_tile *t = j->t;
-    const int64_t r = j->first + job / (t->depth / SIDE), d = job % (t->depth / SIDE) * SIDE;
-    const int64_t k = j->reach[r].lo / SIDE, n = (j->reach[r].hi + SIDE - 1) / SIDE - k;
-    if (n <= 0) return;
-    sums(t->dq + r * SIDE * t->ldd + d, t->ldd, j->ds_rows + ((r - j->first) * t->blocks + k) * HALF, HALF,
-         t->k_zip + k * 16 * t->ldk + d, t->ldk, 16, 16 * t->ldk, n, g);
-}
-static void run_jobs(struct jobs *j, int64_t until, struct grads *g) {
-    for (; j->done < until; j->done++) {
-        if (j->done < j->dv) {
-            over_rows(j, j->t->dout_turned, j->p, j->t->width, j->t->dv, j->done, g);
-        } else if (j->done < j->dk) {
-            over_rows(j, j->t->q_turned, j->ds, j->t->depth, j->t->dk, j->done - j->dv, g);
-        } else {
-            over_keys(j, j->done - j->dk, g);
+INLINE void chunks(const struct attn_pair_tile *t, const struct reach *reach, int64_t depth, int64_t width) {
+    static const uint16_t zip[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                                     8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+    const int64_t fours = (depth + width) / 32, by_four = (UNITS + fours - 1) / fours;
+    struct grads g = {.factor = v32_set(t->factor), .zip = _mm512_loadu_si512(zip), .done = UNITS};
+    int64_t turn = 0;
+    for (int64_t r = 0; r < t->strips; r++) {
+        const float *q = t->q + r * SIDE * t->ldq, *dout = t->dout + r * SIDE * t->ldo;
+        for (int64_t k = reach[r].lo / SIDE; k * SIDE < reach[r].hi; k++, turn ^= 1) {
+            float *s = t->s + turn * 2 * CELLS;
+            product(q, t->ldq, t->kt + k * SIDE * (depth / 2), depth, s, &g, by_four);
+            product(dout, t->ldo, t->vt + k * SIDE * (width / 2), width, s + CELLS, &g, by_four);
+            while (g.done < UNITS) two_rows(&g);
+            if (reach[r].all_lo > k * SIDE || reach[r].all_hi < (k + 1) * SIDE)
+                hide(t->seen + r * 2 * SIDE, (int32_t)(k * SIDE), s);
+            const int64_t at = (r * t->blocks + k) * HALF;
+            g.s = s, g.p = t->p + at, g.ds = t->ds + at, g.ds_rows = t->ds_rows + at, g.done = 0;
+            g.max = t->max + r * SIDE, g.delta = t->delta + r * SIDE;
         }
+    }
+    while (g.done < UNITS) two_rows(&g);
+}
+
+/* Sums over the rows: x (P or dS) [strips][blocks][2][16][16] with rows [strips][width][16], transposed. */
+INLINE void over_rows(const struct attn_pair_tile *t, const struct reach *reach, const float *rows, const float *x,
+                      int64_t width, float *to) {
+    for (int64_t k = 0; k < t->blocks; k++) {
+        int64_t first = t->strips, last = 0;
+        for (int64_t r = 0; r < t->strips; r++) {
+            if (reach[r].lo >= (k + 1) * SIDE || reach[r].hi <= k * SIDE) continue;
+            if (r < first) first = r;
+            last = r + 1;
+        }
+        if (first >= last) continue;
+        for (int64_t d = 0; d < width; d += SIDE)
+            sums(to + (k * width + d) * SIDE, SIDE, rows + (first * width + d) * 16, 16, 256, width * 16,
+                 x + (first * t->blocks + k) * HALF, 16, 256, t->blocks * HALF, last - first);
     }
 }
 
-/* One of two rows in so many products that a chunk's are done with `products`. */
-static uint32_t pace_of(int64_t products) {
-    uint32_t pace = 1;
-    while (products / (2 * pace) >= UNITS) pace *= 2;
-    return pace - 1;
+INLINE void tile(const struct attn_pair_tile *t, int64_t depth, int64_t width) {
+    struct reach reach[ATTN_PAIR_TILE_STRIPS];
+    for (int64_t r = 0; r < t->strips; r++) reach[r] = reach_of(t->seen + r * 2 * SIDE);
+    chunks(t, reach, depth, width);
+    if (t->dv) over_rows(t, reach, t->dout_turned, t->p, width, t->dv);
+    if (t->dk) over_rows(t, reach, t->q_turned, t->ds, depth, t->dk);
+    for (int64_t r = 0; t->dq && r < t->strips; r++) {
+        const int64_t k = reach[r].lo / SIDE, n = (reach[r].hi + SIDE - 1) / SIDE - k;
+        for (int64_t d = 0; d < depth && n > 0; d += SIDE)
+            sums(t->dq + r * SIDE * t->ldd + d, t->ldd, t->ds_rows + (r * t->blocks + k) * HALF, 16, 256, HALF,
+                 t->k_zip + k * 16 * t->ldk + d, t->ldk, 16, 16 * t->ldk, n);
+    }
 }
 
 void attn_ukr_amx_tile(const struct attn_pair_tile *t) {
-    static const uint16_t zip[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
-                                     8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-    const int64_t depth = t->depth, width = t->width, scores = (depth + width) / 32 * 4,
-                  sums_of = (t->dv ? width : 0) + (t->dk ? depth : 0) + (t->dq ? depth : 0),
-                  room = t->group * t->blocks * HALF;
-    struct reach reach[ATTN_PAIR_TILE_STRIPS];
-    struct grads g = {.factor = v32_set(t->factor), .zip = _mm512_loadu_si512(zip), .done = UNITS};
-    struct jobs jobs = {.t = t, .reach = reach};
-    int64_t turn = 0;
-    for (int64_t r = 0; r < t->strips; r++) reach[r] = reach_of(t->seen + r * 2 * SIDE);
-    for (int64_t first = 0, half = 0; first < t->strips; first += t->group, half ^= 1) {
-        const int64_t end = first + t->group < t->strips ? first + t->group : t->strips;
-        int64_t chunks = 0, chunk = 0;
-        for (int64_t r = first; r < end; r++)
-            chunks += reach[r].hi > 0 ? (reach[r].hi + SIDE - 1) / SIDE - reach[r].lo / SIDE : 0;
-        g.pace = pace_of(jobs.all > 0 ? scores + sums_of / 32 * 4 : scores);
-        for (int64_t r = first; r < end; r++) {
-            const float *q = t->q + r * SIDE * t->ldq, *dout = t->dout + r * SIDE * t->ldo;
-            for (int64_t k = reach[r].lo / SIDE; k * SIDE < reach[r].hi; k++, turn ^= 1) {
-                float *s = t->s + turn * 2 * CELLS;
-                product(q, t->ldq, t->kt + k * SIDE * (depth / 2), depth, s, &g);
-                product(dout, t->ldo, t->vt + k * SIDE * (width / 2), width, s + CELLS, &g);
-                while (chunk == 0 && g.done < UNITS) two_rows(&g); /* the last of the group that is summed over */
-                run_jobs(&jobs, jobs.all * ++chunk / chunks, &g);
-                while (g.done < UNITS) two_rows(&g);
-                if (reach[r].all_lo > k * SIDE || reach[r].all_hi < (k + 1) * SIDE)
-                    hide(t->seen + r * 2 * SIDE, (int32_t)(k * SIDE), s);
-                const int64_t at = half * room + ((r - first) * t->blocks + k) * HALF;
-                g.s = s, g.p = t->p + at, g.ds = t->ds + at, g.ds_rows = t->ds_rows + at, g.done = 0;
-                g.max = t->max + r * SIDE, g.delta = t->delta + r * SIDE;
-            }
-        }
-        while (chunks == 0 && g.done < UNITS) two_rows(&g);
-        run_jobs(&jobs, jobs.all, &g); /* of a group without chunks behind it */
-        jobs.first = first, jobs.end = end, jobs.done = 0;
-        jobs.p = t->p + half * room, jobs.ds = t->ds + half * room, jobs.ds_rows = t->ds_rows + half * room;
-        jobs.dv = t->dv ? t->blocks * (width / SIDE) : 0;
-        jobs.dk = jobs.dv + (t->dk ? t->blocks * (depth / SIDE) : 0);
-        jobs.all = jobs.dk + (t->dq ? (end - first) * (depth / SIDE) : 0);
+    if (t->depth == 64 && t->width == 64) {
+        tile(t, 64, 64);
+    } else if (t->depth == 128 && t->width == 128) {
+        tile(t, 128, 128);
+    } else {
+        tile(t, t->depth, t->width);
     }
-    while (g.done < UNITS) two_rows(&g);
-    run_jobs(&jobs, jobs.all, &g);
 }

@@ -18,7 +18,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 #define LOG2_E 1.44269504f
-enum { SIDE = ATTN_PAIR_HEADS, CELLS = SIDE * SIDE, UNITS = SIDE / 2, SOFT_LINES = 4, GRAD_LINES = 2 };
+enum { SIDE = ATTN_PAIR_HEADS, CELLS = SIDE * SIDE, UNITS = SIDE / 2 };
 
 INLINE __m512i zipped(v32 even, v32 odd) {
     static const uint16_t zip[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
@@ -119,10 +119,8 @@ void attn_ukr_amx_soft(const struct attn_pair_soft *f) {
     const int64_t padded = (f->rows + SIDE - 1) / SIDE * SIDE, pairs = (f->rows + 1) / 2,
                   slots = padded / SIDE * f->depth / 8, each = (2 * pairs + slots - 1) / slots;
     struct soft w = {.f = f, .strip = -1};
-    struct asked asked = {0, 0};
 #define DEAL                                                                                                           \
-    for (int64_t n = 0; n < each && w.done < 2 * w.pairs; n++) soft_unit(&w);                                          \
-    ask(&f->next, &asked, SOFT_LINES)
+    for (int64_t n = 0; n < each && w.done < 2 * w.pairs; n++) soft_unit(&w)
     for (int64_t strip = 0; strip <= f->strips; strip++) {
         float *s = f->s + strip % 2 * padded * SIDE;
         for (int64_t r = 0; strip < f->strips && r < padded; r += SIDE)
@@ -192,7 +190,7 @@ INLINE void heads(const struct attn_pair_heads *f, int grad) {
     int64_t turn = 0;
 #define DEAL                                                                                                           \
     for (int64_t n = 0; n < each && w.done < UNITS; n++) chunk_unit(&w, grad);                                         \
-    ask(&f->next, &asked, grad ? GRAD_LINES : SOFT_LINES)
+    ask(&f->next, &asked, grad ? 2 : 4)
     for (int64_t row = 0; row < f->rows; row += SIDE) {
         const float *k = f->k + row * f->ldk;
         for (int64_t strip = 0; strip < f->strips; strip++, turn ^= 1) {

@@ -41,11 +41,11 @@ struct attn_pair_flash {
 
 /* A tile of the plain backward: up to ATTN_PAIR_TILE_STRIPS strips of ATTN_PAIR_TILE rows against blocks of as many
  * keys. Everything is there in whole strips and blocks: rows and keys that do not exist are zeros. */
-enum { ATTN_PAIR_TILE = 32, ATTN_PAIR_TILE_STRIPS = 32 };
+enum { ATTN_PAIR_TILE = 32, ATTN_PAIR_TILE_STRIPS = 16 };
 struct attn_pair_tile {
-    int64_t strips, blocks, group; /* group: so many strips are summed over at a time */
-    int64_t depth, width;          /* of q and k, of dout and v, rounded up to 32 */
-    const float *q, *dout;         /* [rows][ldq], [rows][ldo] pairs along D */
+    int64_t strips, blocks;
+    int64_t depth, width;  /* of q and k, of dout and v, rounded up to 32 */
+    const float *q, *dout; /* [rows][ldq], [rows][ldo] pairs along D */
     int64_t ldq, ldo;
     const float *q_turned, *dout_turned; /* [strips][depth or width][16]: pairs of rows, transposed */
     const float *kt, *vt;                /* [2 * blocks][depth or width / 2][16]: pairs along D, transposed */
@@ -59,7 +59,7 @@ struct attn_pair_tile {
     int64_t ldd;
     float *dk, *dv;          /* NULL, or [blocks][depth or width][32], transposed */
     float *s;                /* scratch: 4 * 32 * 32 */
-    float *p, *ds, *ds_rows; /* scratch: 2 * group * blocks * 512 each */
+    float *p, *ds, *ds_rows; /* scratch: strips * blocks * 512 each */
 };
 
 /* Strips of ATTN_PAIR_HEADS heads against gathered rows k [rows][ldk], pairs along D; the rows that fill up the last 32
@@ -80,7 +80,6 @@ struct attn_pair_soft {
     float *p;                  /* [strips][ldp]: pairs of rows [(rows + 1) / 2][32] */
     int64_t ldp;
     float *s; /* scratch: 2 * rows, filled up, * 32 */
-    struct attn_pair_next next;
 };
 struct attn_pair_heads {
     int64_t rows, strips, depth, width;

@@ -84,10 +84,8 @@ static void check_soft(int64_t rows, int64_t strips, int64_t depth, double scale
         d.key[0] = special == 1 ? (double)nan : (double)inf;
     }
     for (int64_t h = 0; h < heads; h++) max[h] = -INFINITY, top[h] = -INFINITY;
-    const int32_t key[2] = {0, (int32_t)rows - 1};
-    const struct attn_pair_next next = {(const char *)d.k, key, 2, d.ldk * 4, depth * 4};
     const struct attn_pair_soft f = {rows, strips, depth,  d.k, d.panels, d.ldk, (float)scale,
-                                     max,  sum,    shrink, p,   ldp,      s,     next};
+                                     max,  sum,    shrink, p,   ldp,      s};
     for (int call = 0; call < 2; call++) { /* the same rows twice: the second call finds its maximum there */
         u->soft(&f);
         for (int64_t h = 0; h < heads; h++) {
@@ -131,9 +129,11 @@ static void check_heads(int64_t rows, int64_t strips, int64_t depth, int64_t wid
         lse[h] = (float)uniform(), g[h] = (float)(1.5 + uniform()), c[h] = (float)uniform();
         live[h / SIDE] |= (uint32_t)(h % 7 != 3) << h % SIDE;
     }
+    const int32_t key[2] = {0, (int32_t)rows - 1};
+    const struct attn_pair_next next = {(const char *)d.k, key, 2, d.ldk * 4, depth * 4};
     const struct attn_pair_heads f = {rows,  strips, depth, width, d.k, d.panels, grad ? o.panels : NULL,
                                       d.ldk, scale,  lse,   g,     c,   live,     x,
-                                      ldx,   ds,     ld_ds, sums,  s,   {0}};
+                                      ldx,   ds,     ld_ds, sums,  s,   next};
     u->heads(&f);
     for (int64_t r = 0; r < rows; r++) {
         double sum = 0;

@@ -61,7 +61,7 @@ static void tile_of(int64_t strips, int64_t blocks, int64_t depth, int64_t width
     float *p_zip = zeros((rows * keys) * 2), *ds_zip = zeros((rows * keys) * 2);
     uint16_t *ds = zeros((rows * keys) * 2);
     for (int i = 0; i < 3; i++) {
-        part[i] = zeros(2 * (1 + shift % 3) * 32 * keys * 2);
+        part[i] = zeros(rows * keys * 2);
         got[i] = zeros(((i ? keys : rows) * most) * 4);
         want[i] = zeros(((i ? keys : rows) * most) * 4);
         for (int64_t at = 0; at < (i ? keys : rows) * most; at++) want[i][at] = (float)uniform();
@@ -95,7 +95,6 @@ static void tile_of(int64_t strips, int64_t blocks, int64_t depth, int64_t width
     u->gemm(keys, width, rows / 2, p_zip, 1, keys, x[1].zip, most, want[2], most, 1);
     const struct attn_pair_tile t = {.strips = strips,
                                      .blocks = blocks,
-                                     .group = 1 + shift % 3,
                                      .depth = depth,
                                      .width = width,
                                      .q = (float *)(void *)x[0].row,
