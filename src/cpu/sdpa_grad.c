@@ -18,7 +18,7 @@
 enum {
     SIDE = ATTN_PAIR_TILE,
     STRIPS = 4,            /* of a tile */
-    KEY_BYTES = 480 << 10, /* operands and sums of a block of keys */
+    KEY_BYTES = 960 << 10, /* operands and sums of a block of keys: half of a second-level cache of 2 MiB */
     LEAST_KEYS = 128       /* the tile of sdpa_tile.h divides it */
 };
 
