@@ -40,8 +40,9 @@ void attn_cpu_fwd_empty(const struct attn_cpu_fwd *f, const struct attn_core_seq
 }
 
 enum {
-    FEW_ROWS = 16, /* up to this many flat rows, packing keys costs more than it saves */
-    V_STEP = 32,   /* keys of a product of few rows with values */
+    FEW_ROWS = 16,       /* up to this many flat rows, packing keys costs more than it saves */
+    V_STEP = 32,         /* keys of a product of few rows with values */
+    ASK_BYTES = 8 << 10, /* of values, ahead of their time */
     BLOCK_BYTES =
         512 << 10, /* keys and values of a block, and a task's rows and sums: they share a second-level cache */
     TASK_BYTES = 512 << 10

@@ -113,20 +113,36 @@ static void T(load_block)(struct T(work) * w, int64_t j0, int64_t n, int careful
 #endif
 
 /* Few rows: products with keys c0 .. c0+n of the block, and sums of its values. */
-static void T(dots)(struct T(work) * w, int64_t rows, int64_t c0, int64_t n) {
+static void T(dots_of)(struct T(work) * w, int64_t rows, int64_t c0, int64_t n) {
     const struct attn_cpu_fwd *f = w->f;
 #if PAIRS
-    f->s.pair->dots(rows, n, f->depth, w->q, f->ldq, w->k_half + c0 * w->ldk, w->ldk, w->s, f->lds);
+    f->s.pair->dots(rows, n, f->depth, w->q, f->ldq, w->k_half + c0 * w->ldk, w->ldk, w->s + c0, f->lds);
 #else
 #if HALF
     if (f->half) {
-        f->s.u->gemm_nt_half(rows, n, f->depth, w->q, f->ldq, w->k_half + c0 * w->ldk, w->ldk, f->s.p->dtype, w->s,
+        f->s.u->gemm_nt_half(rows, n, f->depth, w->q, f->ldq, w->k_half + c0 * w->ldk, w->ldk, f->s.p->dtype, w->s + c0,
                              f->lds);
         return;
     }
 #endif
-    f->s.u->R(gemm_nt)(rows, n, f->depth, w->q, f->ldq, w->k + c0 * w->ldk, w->ldk, w->s, f->lds);
+    f->s.u->R(gemm_nt)(rows, n, f->depth, w->q, f->ldq, w->k + c0 * w->ldk, w->ldk, w->s + c0, f->lds);
 #endif
+}
+/* Values are asked for before the last keys are done: memory is not to wait for the softmax in between. */
+static void T(dots)(struct T(work) * w, int64_t rows, int64_t n) {
+    const int64_t early = n > V_STEP ? n - V_STEP : 0;
+#if HALF
+    const char *v = w->f->half || PAIRS ? (const char *)w->v_half : (const char *)w->vs;
+    const int64_t bytes = w->f->half || PAIRS ? 2 : (int64_t)sizeof(REAL);
+#else
+    const char *v = (const char *)w->vs;
+    const int64_t bytes = (int64_t)sizeof(REAL);
+#endif
+    if (early) T(dots_of)(w, rows, 0, early);
+    for (int64_t j = 0, asked = 0; j < n && asked < ASK_BYTES; j++)
+        for (int64_t x = 0; x < w->f->s.p->dim_v * bytes; x += 64, asked += 64)
+            __builtin_prefetch(v + j * w->ldv * bytes + x, 0, 2);
+    T(dots_of)(w, rows, early, n - early);
 }
 static void T(sum_values)(struct T(work) * w, int64_t rows, int64_t c0, int64_t n) {
     const struct attn_cpu_fwd *f = w->f;
@@ -150,7 +166,7 @@ static void T(multiply_keys)(struct T(work) * w, int64_t r0, int64_t n, int64_t 
     const struct attn_cpu_fwd *f = w->f;
     const REAL *q = w->q + r0 * f->ldq;
     if (!f->panel) {
-        T(dots)(w, n, c0, c1 - c0);
+        T(dots)(w, n, c1); /* c0 is 0 */
         return;
     }
     for (int64_t c = c0; c < c1; c += f->panel)
