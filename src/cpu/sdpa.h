@@ -93,6 +93,9 @@ struct attn_cpu_sdpa_poison {
     void attn_cpu_sdpa_score_##T(const struct attn_cpu_sdpa *s, const struct attn_core_seq *seq,                       \
                                  const struct attn_cpu_sdpa_row *row, REAL *x, REAL *chain, int64_t j0, int64_t n,     \
                                  float *tmp);                                                                          \
+    /* Adds the row's mask for keys j0 .. j0+n. */                                                                     \
+    void attn_cpu_sdpa_add_mask_##T(const struct attn_cpu_sdpa *s, const struct attn_cpu_sdpa_row *row, REAL *x,       \
+                                    int64_t j0, int64_t n, float *tmp);                                                \
     /* Look for poison in `rows` rows of x; if there is any, move it to poison->raw. */                                \
     void attn_cpu_sdpa_poison_find_##T(const struct attn_cpu_sdpa *s, struct attn_cpu_sdpa_poison *poison, REAL *x,    \
                                        int64_t rows, int64_t n, int64_t ld);                                           \

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * The dense forward of plain problems (scores need nothing but their key range) where the pair table has `flash`: a
- * task of sdpa_fwd.c in strips of 32 flat rows that lie across the lanes. Blocks of keys and steps of a block lie on
+ * The dense forward of many rows where the pair table has `flash`: a task of sdpa_fwd.c in strips of 32 flat rows that
+ * lie across the lanes. Blocks of keys and steps of a block lie on
  * fixed grids, as everywhere.
  *
  *     K   rows as they are if they follow each other, else copied and filled up with 0      [n][depth]
@@ -25,12 +25,14 @@ enum {
     MOST_KEYS = 1024,
     BLOCK_BYTES = 512 << 10, /* keys and values of a block, both of 16 bits */
     TASK_BYTES = 512 << 10,  /* queries and sums of a task */
-    MOST_STRIPS = 32
+    MOST_STRIPS = 32,
+    MASK_BYTES = (ROWS + 1) * STEP * (int)sizeof(float) /* a step's mask, row by row, and one as it is in memory */
 };
 
 int attn_cpu_flash_serves(const struct attn_cpu_fwd *f) {
     const attn_problem *p = f->s.p;
-    return f->s.pair && f->s.pair->flash && f->s.plain && f->panel && f->splits == 1 && p->dim_qk > 0 && p->dim_v > 0;
+    return f->s.pair && f->s.pair->flash && (f->s.plain || f->s.late_fits) && !attn_core_has(p, ATTN_PAGED) &&
+           f->panel && f->splits == 1 && p->dim_qk > 0 && p->dim_v > 0;
 }
 
 void attn_cpu_flash_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
@@ -57,6 +59,7 @@ void attn_cpu_flash_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     int64_t *end = &f->at.end, tmp = ROWS * depth * part;
     if (tmp < 16 * width * 2 * part) tmp = 16 * width * 2 * part; /* a chunk of values, or a strip of results */
     if (tmp < ROWS * width * real) tmp = ROWS * width * real;
+    if (p->mask_dtype && tmp < MASK_BYTES) tmp = MASK_BYTES;
     f->at.q = attn_cpu_sdpa_take(end, f->rows * depth * part);
     f->at.k = attn_cpu_sdpa_take(end, f->keys * depth * part);
     f->at.v = attn_cpu_sdpa_take(end, f->keys * width * part);
@@ -71,6 +74,7 @@ void attn_cpu_flash_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     f->at.given = attn_cpu_sdpa_take(end, f->flash == 2 ? f->keys * (int64_t)sizeof(uint32_t) : 0);
     f->at.given_s = attn_cpu_sdpa_take(end, f->flash == 2 ? f->keys * ROWS * real : 0);
     f->at.pair = attn_cpu_sdpa_take(end, f->flash == 2 ? 2 * p->dim_qk * real : 0);
+    f->at.bias = attn_cpu_sdpa_take(end, p->mask_dtype ? f->keys * ROWS * real : 0);
     f->at.row = attn_cpu_sdpa_take(end, f->rows * (int64_t)sizeof(struct attn_cpu_sdpa_row));
     f->at.o = attn_cpu_sdpa_take(end, f->rows * width * real);
     f->at.m = attn_cpu_sdpa_take(end, f->rows * real);
@@ -91,6 +95,7 @@ struct work {
     int any_odd_q, any_odd_k;
     uint32_t *given;
     float *given_s, *pair; /* pair: two rows as f32 */
+    float *bias;           /* masks of a strip, transposed */
 };
 
 static const char *query_row(const struct work *w, int64_t r) {
@@ -204,6 +209,41 @@ static void add_poison(const struct work *w, int64_t n, float *o) {
     }
 }
 
+/* What masks add to the scores of strip r0 with keys j0 .. j0 + n, as far as its rows see them. */
+static void load_masks(struct work *w, int64_t r0, int64_t n_rows, int64_t j0, int64_t n) {
+    float *rows = w->tmp, *other = rows + ROWS * STEP;
+    memset(rows, 0, (size_t)(ROWS * STEP) * sizeof *rows);
+    for (int64_t c = 0; c < n; c += STEP) {
+        for (int64_t r = 0; r < n_rows; r++) {
+            const struct attn_cpu_sdpa_row *row = &w->row[r0 + r];
+            const int64_t at = j0 + c, a = row->lo > at ? row->lo : at, e = row->hi < at + STEP ? row->hi : at + STEP;
+            memset(rows + r * STEP, 0, (size_t)STEP * sizeof *rows);
+            if (a < e) attn_cpu_sdpa_add_mask_f32(&w->f->s, row, rows + r * STEP + a - at, a, e - a, other);
+        }
+        w->f->s.u->transpose_f32(w->bias + c * ROWS, ROWS, rows, STEP, ROWS, STEP);
+    }
+}
+
+/* What makes scores of products, for strip r0 and keys from j0 on. */
+static void prepare_score(struct work *w, int64_t r0, int64_t n_rows, int64_t j0, int64_t n,
+                          struct attn_pair_score *score) {
+    const struct attn_cpu_sdpa *s = &w->f->s;
+    score->scale = (float)s->late_scale;
+    score->cap = s->p->softcap > 0 ? (float)s->softcap : 0;
+    score->to_log2 = s->p->softcap > 0 ? (float)(-2 * LOG2_E / s->softcap) : 0;
+    score->alibi = s->p->alibi == ATTN_ALIBI_NONE ? 0 : 1 + (s->p->alibi == ATTN_ALIBI_DISTANCE);
+    for (int64_t r = 0; r < ROWS; r++) {
+        const struct attn_cpu_sdpa_row *row = &w->row[r0 + r];
+        const int there = r < n_rows && score->alibi;
+        score->slope[r] = there ? (float)row->slope : 0;
+        score->origin[r] = there ? (float)((score->alibi == 2 ? row->at : row->alibi_ref) - j0) : 0;
+        score->near[r] = there && score->alibi == 2 ? (float)row->alibi_ref : 0;
+    }
+    score->hides = s->p->mask_dtype == ATTN_BOOL;
+    score->bias = s->p->mask_dtype ? w->bias : NULL;
+    if (score->bias) load_masks(w, r0, n_rows, j0, n);
+}
+
 /* Strip r0 against the keys of the block at j0 that it sees, of n loaded. */
 static void run_strip(struct work *w, int64_t r0, int64_t n_rows, int64_t j0, int64_t n) {
     const struct attn_cpu_fwd *f = w->f;
@@ -230,6 +270,8 @@ static void run_strip(struct work *w, int64_t r0, int64_t n_rows, int64_t j0, in
     }
     const int64_t ldk = w->rows == w->k ? f->depth * f->flash : f->s.k.row;
     const int odd = f->flash == 2 && (w->any_odd_q || w->any_odd_k);
+    struct attn_pair_score score;
+    if (!f->s.plain) prepare_score(w, r0, n_rows, j0 + first, keys, &score);
     const struct attn_pair_flash job = {.n = keys,
                                         .depth = f->depth,
                                         .width = f->ldv,
@@ -246,6 +288,7 @@ static void run_strip(struct work *w, int64_t r0, int64_t n_rows, int64_t j0, in
                                         .live = w->poison.any ? w->live + first : NULL,
                                         .given = odd ? w->given : NULL,
                                         .given_s = w->given_s,
+                                        .score = f->s.plain ? NULL : &score,
                                         .s = w->s,
                                         .p = w->p};
     if (w->poison.any) memset(w->live, 0, (size_t)n * sizeof *w->live);
@@ -294,6 +337,7 @@ void attn_cpu_flash_task(const struct attn_cpu_fwd *f, int64_t task, char *scrat
     w->poison.raw = AT(raw);
 #undef AT
     w->given_s = (float *)(void *)(scratch + f->at.given_s), w->pair = (float *)(void *)(scratch + f->at.pair);
+    w->bias = (float *)(void *)(scratch + f->at.bias);
     w->given = (uint32_t *)(void *)(scratch + f->at.given);
     w->odd_q = (uint8_t *)scratch + f->at.odd_q, w->odd_k = (uint8_t *)scratch + f->at.odd_k;
     w->k = (uint16_t *)(void *)(scratch + f->at.k);

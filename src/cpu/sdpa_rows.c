@@ -71,7 +71,7 @@ const struct attn_kernel attn_cpu_sdpa_rows[] = {
     ROW(ATTN_OP_SDPA_FWD, fwd, amx, ATTN_CPU_AMX, bf16, ATTN_BF16, "bf16, sums in f32"),
     ROW(ATTN_OP_SDPA_BWD, bwd, amx, ATTN_CPU_AMX, bf16, ATTN_BF16, "bf16, sums in f32"),
     ROW_OF(ATTN_OP_SDPA_FWD, fwd, amx, isa_amx_halves, ATTN_CPU_AMX, f16, ATTN_F16,
-           "f32, of plain problems on tiles in exact halves of bf16"),
+           "f32, many rows on tiles in exact halves of bf16"),
     ROW(ATTN_OP_SDPA_FWD, fwd, avx512bf16, ATTN_CPU_BF16, bf16, ATTN_BF16, "bf16, sums in f32"),
     ROW(ATTN_OP_SDPA_BWD, bwd, avx512bf16, ATTN_CPU_BF16, bf16, ATTN_BF16, "bf16, sums in f32"),
     ROWS(ATTN_OP_SDPA_FWD, fwd, avx512, ATTN_CPU_AVX512),

@@ -56,8 +56,8 @@ void T(attn_cpu_sdpa_panels)(const struct attn_cpu_sdpa *s, const struct attn_vi
     }
 }
 
-static void T(add_mask)(const struct attn_cpu_sdpa *s, const struct attn_cpu_sdpa_row *row, REAL *x, int64_t j0,
-                        int64_t n, float *tmp) {
+void T(attn_cpu_sdpa_add_mask)(const struct attn_cpu_sdpa *s, const struct attn_cpu_sdpa_row *row, REAL *x, int64_t j0,
+                               int64_t n, float *tmp) {
     const struct attn_view *m = &s->mask;
     const char *cell = row->mask + j0 * m->column * m->element_bytes;
     const int64_t read = m->column ? n : 1;
@@ -111,7 +111,7 @@ void T(attn_cpu_sdpa_score)(const struct attn_cpu_sdpa *s, const struct attn_cor
     if (p->alibi == ATTN_ALIBI_LINEAR) s->u->T(alibi)(y, n, (REAL)row->slope, (REAL)(j0 - row->alibi_ref), 0, 0);
     if (p->alibi == ATTN_ALIBI_DISTANCE)
         s->u->T(alibi)(y, n, (REAL)row->slope, (REAL)(j0 - row->at), 1, (REAL)row->alibi_ref);
-    if (row->mask) T(add_mask)(s, row, y, j0, n, tmp);
+    if (row->mask) T(attn_cpu_sdpa_add_mask)(s, row, y, j0, n, tmp);
     if (!seq->pages) return;
     for (int64_t j = 0; j < n;) { /* a key in a page outside the pool is hidden */
         int64_t page = seq->pages[(j0 + j) / p->page_size], next = j + p->page_size - (j0 + j) % p->page_size;

@@ -27,8 +27,7 @@
  * Exponentials are 2^(s * factor - top) with top = m * factor ROUNDED, one multiply-add from the score: sums are
  * relative to that number, by which older ones shrink and which goes into lse, so that its rounding costs nothing. */
 #include "cpu/amx_tile.h"
-#include "cpu/ukr_exp2_avx512.h"
-#include "cpu/ukr_pair.h"
+#include "cpu/ukr_flash_score.h"
 
 #include <math.h>
 
@@ -177,6 +176,9 @@ static void put_given(const struct attn_pair_flash *f, int64_t step, float *s) {
         }
     }
 }
+static __attribute__((noinline)) void score(const struct attn_pair_score *f, int64_t key, float *s) {
+    for (int64_t h = 0; h < LANES_ALL; h += 16) score_lanes(f, key, s, h);
+}
 static void note_live(const struct attn_pair_flash *f, int64_t step, const float *s) {
     for (int64_t j = 0; j < STEP; j++, s += LANES_ALL) {
         const v32 none = v32_set(-INFINITY); /* unordered: a NaN is live */
@@ -271,6 +273,7 @@ INLINE void strip(const struct attn_pair_flash *f, int64_t depth, int64_t width,
         float *s = f->s + j % 2 * STEP * LANES_ALL, *next = f->s + (j + 1) % 2 * STEP * LANES_ALL;
         const float *p = f->p + (j + 1) % 2 * weights;
         if (f->given) put_given(f, j, s);
+        if (f->score) score(f->score, j * STEP, s);
         if (!open_step(f, j)) hide(f, j, s);
         if (f->live) note_live(f, j, s);
         for (int h = 0; h < 2; h++) {

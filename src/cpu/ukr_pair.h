@@ -20,6 +20,16 @@ struct attn_pair_grad { /* a row of attn_ukr_pair.grad */
  * a number of f16 is the sum of two of bf16 (high, low), and all three operands are there twice. */
 enum { ATTN_PAIR_FLASH = 32, ATTN_PAIR_FLASH_STEP = 64 };
 #define ATTN_PAIR_FLASH_FAR 0x1p64f
+/* Scores of such a strip that need more than a factor: cap(s * scale) + slope * distance + bias. Arrays of a lane each;
+ * keys count from the strip's first. */
+struct attn_pair_score {
+    float scale;
+    float cap, to_log2; /* softcap, 0: none; -2 log2(e) / cap */
+    int alibi;          /* 0: none; 1: the distance is key - origin; 2: near - |key - origin| */
+    float slope[ATTN_PAIR_FLASH], origin[ATTN_PAIR_FLASH], near[ATTN_PAIR_FLASH];
+    int hides;         /* bias is 0 or -inf, which takes the score's place whatever that is */
+    const float *bias; /* NULL, or [n][32] */
+};
 struct attn_pair_flash {
     int64_t n;            /* keys, a multiple of ATTN_PAIR_FLASH_STEP */
     int64_t depth, width; /* of keys and of values, rounded up to 32 */
@@ -36,7 +46,8 @@ struct attn_pair_flash {
     uint32_t *live; /* NULL, or [n]: bit q is set if query q has a score for the key that is not -inf */
     const uint32_t *given; /* NULL, or [n]: bit q is set if the product of query q with the key is that of given_s */
     const float *given_s;  /* [n][32] */
-    float *s, *p;          /* scratch: 2 * STEP * 32, and (1 + halves) / 2 times that */
+    const struct attn_pair_score *score; /* NULL: products are scores */
+    float *s, *p;                        /* scratch: 2 * STEP * 32, and (1 + halves) / 2 times that */
 };
 
 /* A tile of the plain backward: up to ATTN_PAIR_TILE_STRIPS strips of ATTN_PAIR_TILE rows against blocks of as many

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: MIT
+ * Products of a step of the flash strip (ukr_flash_amx.c) become scores in place: scale, softcap, ALiBi, what a mask
+ * adds. Queries lie across the lanes, so that slopes are vectors and a key's distance is one number for a vector.
+ * Only what struct attn_pair_score says; hidden keys are the strip's own affair. */
+#ifndef ATTN_CPU_UKR_FLASH_SCORE_H
+#define ATTN_CPU_UKR_FLASH_SCORE_H
+#include "cpu/ukr_exp2_avx512.h"
+#include "cpu/ukr_pair.h"
+
+enum { SCORE_MANY = 4, SCORE_LANES = ATTN_PAIR_FLASH, SCORE_STEP = ATTN_PAIR_FLASH_STEP };
+
+/* x becomes cap tanh(x / cap), relative accuracy kept near 0: tanh|y| = -e / (2 + e) with e = expm1(-2|y|) =
+ * 2^n (2^r - 1) + (2^n - 1), the polynomial of exp2_many without its 1. to_log2 = -2 log2(e) / cap. The quotient by the
+ * processor's reciprocal (2^-14) and two steps of Newton's: divisions of 16 lanes start every 16 cycles only. */
+static inline __attribute__((always_inline)) void softcap_many(v32 *x, v32 cap, v32 to_log2) {
+    static const float c[] = {0x1.62e4bap-1f, 0x1.ebdb56p-3f, 0x1.c91ce6p-5f, 0x1.277856p-7f, 0x1.e974fap-10f};
+    const v32 least = v32_set(-126), one = v32_set(1), two = v32_set(2);
+    v32 y[SCORE_MANY], r[SCORE_MANY], p[SCORE_MANY], q[SCORE_MANY];
+    UNROLL for (int i = 0; i < SCORE_MANY; i++) y[i] = v32_max(least, v32_abs(x[i]) * to_log2); /* a NaN passes */
+    UNROLL for (int i = 0; i < SCORE_MANY; i++) r[i] = _mm512_reduce_ps(y[i], 0x01);
+    UNROLL for (int i = 0; i < SCORE_MANY; i++) p[i] = v32_set(c[4]);
+    UNROLL for (int k = 3; k >= 0; k--) {
+        UNROLL for (int i = 0; i < SCORE_MANY; i++) p[i] = v32_fma(p[i], r[i], v32_set(c[k]));
+    }
+    UNROLL for (int i = 0; i < SCORE_MANY; i++) y[i] = _mm512_scalef_ps(one, y[i]);
+    UNROLL for (int i = 0; i < SCORE_MANY; i++) p[i] = v32_fma(y[i] * r[i], p[i], y[i] - one); /* e, -1 .. 0 */
+    UNROLL for (int i = 0; i < SCORE_MANY; i++) y[i] = two + p[i];
+    UNROLL for (int i = 0; i < SCORE_MANY; i++) q[i] = _mm512_rcp14_ps(y[i]);
+    UNROLL for (int i = 0; i < SCORE_MANY; i++) q[i] = v32_fma(q[i], v32_nfma(y[i], q[i], one), q[i]);
+    UNROLL for (int i = 0; i < SCORE_MANY; i++) r[i] = p[i] * q[i];
+    UNROLL for (int i = 0; i < SCORE_MANY; i++) r[i] = v32_fma(v32_nfma(y[i], r[i], p[i]), q[i], r[i]);
+    UNROLL for (int i = 0; i < SCORE_MANY; i++) x[i] = cap * v32_sign_of(v32_abs(r[i]), x[i]);
+}
+
+/* Of 16 queries at lane h. */
+static inline __attribute__((always_inline)) void score_lanes(const struct attn_pair_score *f, int64_t key, float *s,
+                                                              int64_t h) {
+    const v32 scale = v32_set(f->scale), cap = v32_set(f->cap), to_log2 = v32_set(f->to_log2),
+              slope = v32_load(f->slope + h), origin = v32_load(f->origin + h), near = v32_load(f->near + h);
+    const float *bias = f->bias ? f->bias + key * SCORE_LANES + h : NULL;
+    for (int64_t j = 0; j < SCORE_STEP; j += SCORE_MANY) {
+        float *at = s + j * SCORE_LANES + h;
+        v32 x[SCORE_MANY];
+        UNROLL for (int i = 0; i < SCORE_MANY; i++) x[i] = v32_load(at + i * SCORE_LANES) * scale;
+        if (f->cap > 0) softcap_many(x, cap, to_log2);
+        if (f->alibi) {
+            UNROLL for (int i = 0; i < SCORE_MANY; i++) {
+                v32 d = v32_set((float)(key + j + i)) - origin;
+                if (f->alibi == 2) d = near - v32_abs(d);
+                x[i] = v32_fma(slope, d, x[i]);
+            }
+        }
+        if (bias && f->hides) {
+            UNROLL for (int i = 0; i < SCORE_MANY; i++) {
+                const __m512 b = v32_load(bias + (j + i) * SCORE_LANES);
+                x[i] = _mm512_mask_mov_ps(x[i], _mm512_cmp_ps_mask(b, v32_set(0), _CMP_NEQ_OQ), b);
+            }
+        } else if (bias) {
+            UNROLL for (int i = 0; i < SCORE_MANY; i++) x[i] += v32_load(bias + (j + i) * SCORE_LANES);
+        }
+        UNROLL for (int i = 0; i < SCORE_MANY; i++) v32_store(at + i * SCORE_LANES, x[i]);
+    }
+}
+#endif
