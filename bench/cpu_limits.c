@@ -199,6 +199,36 @@ static void probe(int n, const int *cpu) {
     }
 }
 
+/* Do two processors take something from each other? Each alone just before, then both. */
+static void pairs(int n, const int *cpu, char **mem) {
+    const struct limit *l = &limits[tiles ? 3 : 0];
+    struct limit brief = *l;
+    brief.seconds = 0.006;
+    for (int i = 0; i < n; i++)
+        for (int j = i + 1; j < n; j++) {
+            const int two[2] = {cpu[i], cpu[j]};
+            const double a = together(&brief, 1, two, mem), b = together(&brief, 1, two + 1, mem);
+            printf("{\"pair\": [%d, %d], \"alone\": [%.0f, %.0f], \"together\": %.0f}\n", two[0], two[1], a, b,
+                   together(&brief, 2, two, mem));
+        }
+}
+static void course(int n, const int *cpu, char *mem) {
+    for (int i = 0; i < n; i++) {
+        pin(cpu[i]);
+        if (tiles) TILE_CONFIG();
+        printf("{\"cpu\": %d, \"course\": [", cpu[i]);
+        const double begin = now();
+        for (int ms = 0; ms < 40; ms++) {
+            double work = 0;
+            const double t = now();
+            while (now() < begin + (ms + 1) * 1e-3) work += (tiles ? products_loads : fma_f32)(mem, 0);
+            printf("%s%.0f", ms ? ", " : "", work / (now() - t) * 1e-9);
+        }
+        printf("]}\n");
+        if (tiles) TILE_RELEASE();
+    }
+}
+
 /* One read of all bytes, as a decode does: threads start together, and the last one ends it. */
 struct part {
     int cpu;
@@ -258,7 +288,7 @@ int main(int argc, char **argv) {
     const int reads = argc > 1 && !strcmp(argv[1], "read"), first = 2 + reads, n = argc - first;
     int cpu[MOST];
     if (n < 1 || n > MOST) {
-        fprintf(stderr, "cpu_limits probe|limits|read BYTES, then processors\n");
+        fprintf(stderr, "cpu_limits probe|pairs|course|limits|read BYTES, then processors\n");
         return 2;
     }
     for (int i = 0; i < n; i++) cpu[i] = atoi(argv[first + i]);
@@ -272,9 +302,11 @@ int main(int argc, char **argv) {
         char *mem[MOST];
         for (int i = 0; i < n; i++) {
             mem[i] = aligned_alloc(4096, MEMORY);
-            memset(mem[i], 0, MEMORY);
+            memset(mem[i], 0, strcmp(argv[1], "limits") ? 16 << 10 : MEMORY);
         }
-        for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
+        if (!strcmp(argv[1], "pairs")) pairs(n, cpu, mem);
+        if (!strcmp(argv[1], "course")) course(n, cpu, mem[0]);
+        for (size_t i = 0; i < sizeof limits / sizeof *limits && !strcmp(argv[1], "limits"); i++)
             printf("{\"limit\": \"%s\", \"threads\": %d, \"unit\": \"%s\", \"value\": %.1f}\n", limits[i].name, n,
                    limits[i].unit, together(&limits[i], n, cpu, mem));
         for (int i = 0; i < n; i++) free(mem[i]);

@@ -31,13 +31,19 @@
 
 #include <math.h>
 
-#define MOST   65536.0f
+#define MOST 65536.0f
+#ifndef ASK
+#define ASK 1
+#endif
 #define INLINE static inline __attribute__((always_inline))
 enum {
     LANES_ALL = ATTN_PAIR_FLASH,
     STEP = ATTN_PAIR_FLASH_STEP,
     TILE = 256 /* elements of 32 bits */,
-    PAIRS = STEP / 2
+    PAIRS = STEP / 2,
+    UNIT = 1024,
+    BESIDE = 1, /* weights in dealing exponentials out: beside four products, and around four stores */
+    AT_STORES = 3
 };
 
 /* Exponentials of a step, two keys by 32 queries at a time. */
@@ -46,9 +52,10 @@ struct exps {
     __m512i zip;
     const float *s;
     float *p;
-    int halves;      /* P is high and low halves */
-    int64_t done;    /* of PAIRS */
-    int64_t by_four; /* so many are done beside four products */
+    int halves;                /* P is high and low halves */
+    int64_t done;              /* of PAIRS */
+    int64_t due;               /* of UNIT: what is dealt out and not yet taken */
+    int64_t beside, at_stores; /* UNITs of one product, and before and after each of four stores */
 };
 INLINE __m512i round_pairs(const struct exps *e, v32 even, v32 odd) {
     return _mm512_permutexvar_epi16(e->zip, (__m512i)_mm512_cvtne2ps_pbh(odd, even));
@@ -75,47 +82,72 @@ INLINE void two_keys(struct exps *e) {
     store_pairs(e, p + 16, a1, b1);
     e->done++;
 }
-/* The share of the i-th of four products. */
-INLINE void deal(struct exps *e, int64_t i) {
-    const int64_t share = e->by_four * (i + 1) / 4 - e->by_four * i / 4;
-    for (int64_t x = 0; x < share; x++)
+/* Some of them, where the tile unit is busy. */
+INLINE void deal(struct exps *e, int64_t share) {
+    e->due += share;
+    for (; e->due >= UNIT; e->due -= UNIT)
         if (e->done < PAIRS) two_keys(e);
 }
+/* How many by place: chunks of 32 x 32 sums, `fours` of products in all of them. */
+INLINE void share_out(struct exps *e, int64_t fours, int64_t chunks) {
+    const int64_t all = fours * BESIDE + chunks * AT_STORES;
+    e->beside = (PAIRS * UNIT * BESIDE / 4 + all - 1) / all;
+    e->at_stores = (PAIRS * UNIT * AT_STORES / 5 + all - 1) / all;
+}
 
-/* Two tiles of A with two of B; an operand that is there from before is not loaded again. */
-INLINE void four(const void *a0, const void *a1, int64_t lda, int load_a, const float *b, const float *b_more,
-                 int64_t ldb, int load_b, struct exps *e) {
+/* Half a tile of keys or values on its way into the first-level cache, where a load takes 8 cycles and not 22. */
+INLINE void ask(const char *a, int64_t lda) {
+#if ASK
+    for (int64_t i = 0; i < 8; i++) __builtin_prefetch(a + i * lda, 0, 3);
+#else
+    (void)a, (void)lda;
+#endif
+}
+/* Two tiles of A with two of B; an operand that is there from before is not loaded again. `ahead` of A lies what these
+ * four products want the next time. */
+INLINE void four(const char *a0, const char *a1, int64_t lda, int64_t ahead, int load_a, const float *b,
+                 const float *b_more, int64_t ldb, int load_b, struct exps *e) {
     if (load_a) tile_load_once(4, a0, lda);
     if (load_b) tile_load(6, b, ldb);
     tile_dpbf16(0, 4, 6);
-    deal(e, 0);
+    if (load_a) ask(a0 + ahead, lda);
+    deal(e, e->beside);
     if (load_b) tile_load(7, b_more, ldb);
     tile_dpbf16(1, 4, 7);
-    deal(e, 1);
+    if (load_a) ask(a0 + ahead + 8 * lda, lda);
+    deal(e, e->beside);
     if (load_a) tile_load_once(5, a1, lda);
     tile_dpbf16(2, 5, 6);
-    deal(e, 2);
+    if (load_a) ask(a1 + ahead, lda);
+    deal(e, e->beside);
     tile_dpbf16(3, 5, 7);
-    deal(e, 3);
+    if (load_a) ask(a1 + ahead + 8 * lda, lda);
+    deal(e, e->beside);
 }
 /* The same or, with halves, its products, `of` of them: 4 or, without low times low, 3. Low halves lie `a_low` bytes
  * and `b_low` elements behind. */
-INLINE void all_halves(int of, const char *a0, const char *a1, int64_t lda, int64_t a_low, const float *b,
-                       const float *b_more, int64_t ldb, int64_t b_low, struct exps *e) {
+INLINE void all_halves(int of, const char *a0, const char *a1, int64_t lda, int64_t ahead, int64_t a_low,
+                       const float *b, const float *b_more, int64_t ldb, int64_t b_low, struct exps *e) {
     if (!e->halves) {
-        four(a0, a1, lda, 1, b, b_more, ldb, 1, e);
+        four(a0, a1, lda, ahead, 1, b, b_more, ldb, 1, e);
         return;
     }
-    if (of == 4) four(a0 + a_low, a1 + a_low, lda, 1, b + b_low, b_more + b_low, ldb, 1, e);
-    four(a0 + a_low, a1 + a_low, lda, of == 3, b, b_more, ldb, 1, e);
-    four(a0, a1, lda, 1, b, b_more, ldb, 0, e);
-    four(a0, a1, lda, 0, b + b_low, b_more + b_low, ldb, 1, e);
+    if (of == 4) four(a0 + a_low, a1 + a_low, lda, ahead, 1, b + b_low, b_more + b_low, ldb, 1, e);
+    four(a0 + a_low, a1 + a_low, lda, ahead, of == 3, b, b_more, ldb, 1, e);
+    four(a0, a1, lda, ahead, 1, b, b_more, ldb, 0, e);
+    four(a0, a1, lda, ahead, 0, b + b_low, b_more + b_low, ldb, 1, e);
 }
-INLINE void store_sums(float *c) {
+/* A store waits for its sums, some 50 cycles after the last product, and takes 16. */
+INLINE void store_sums(float *c, struct exps *e) {
+    deal(e, e->at_stores);
     tile_store(0, c, LANES_ALL * 4);
+    deal(e, e->at_stores);
     tile_store(1, c + 16, LANES_ALL * 4);
+    deal(e, e->at_stores);
     tile_store(2, c + 16 * LANES_ALL, LANES_ALL * 4);
+    deal(e, e->at_stores);
     tile_store(3, c + 16 * LANES_ALL + 16, LANES_ALL * 4);
+    deal(e, e->at_stores);
 }
 
 /* Scores of the keys of a step. */
@@ -129,9 +161,10 @@ INLINE void keys(const struct attn_pair_flash *f, int64_t depth, int64_t step, f
         tile_zero(3);
         for (int64_t x = 0; x < depth; x += 32) {
             const float *q = f->q + x / 2 * 16;
-            all_halves(4, k + x * 2, k + 16 * ldk + x * 2, ldk, depth * 2, q, q + depth / 2 * 16, 64, depth * 16, e);
+            all_halves(4, k + x * 2, k + 16 * ldk + x * 2, ldk, 32 * ldk, depth * 2, q, q + depth / 2 * 16, 64,
+                       depth * 16, e);
         }
-        store_sums(s);
+        store_sums(s, e);
     }
 }
 
@@ -140,6 +173,7 @@ INLINE void values(const struct attn_pair_flash *f, int64_t width, int64_t step,
     const int64_t block = width * 16 * (e->halves ? 2 : 1); /* of 32 keys */
     for (int64_t d = 0; d < width; d += 32) {
         const float *v = f->v + step * (STEP / 32) * block + d * 16;
+        const int64_t ahead = d + 32 < width ? 32 * 64 : (STEP / 32 * block - d * 16) * 4;
         float *o = f->o + d * LANES_ALL;
         tile_load(0, o, LANES_ALL * 4);
         tile_load(1, o + 16, LANES_ALL * 4);
@@ -147,10 +181,10 @@ INLINE void values(const struct attn_pair_flash *f, int64_t width, int64_t step,
         tile_load(3, o + 16 * LANES_ALL + 16, LANES_ALL * 4);
         for (int64_t c = 0; c < PAIRS; c += 16, v += block) {
             const float *weights = p + c * LANES_ALL;
-            all_halves(3, (const char *)v, (const char *)(v + TILE), 64, width * 64, weights, weights + 16,
+            all_halves(3, (const char *)v, (const char *)(v + TILE), 64, ahead, width * 64, weights, weights + 16,
                        LANES_ALL * 4, PAIRS * LANES_ALL, e);
         }
-        store_sums(o);
+        store_sums(o, e);
     }
 }
 
@@ -258,15 +292,11 @@ static int open_step(const struct attn_pair_flash *f, int64_t step) {
 INLINE void strip(const struct attn_pair_flash *f, int64_t depth, int64_t width, int halves) {
     static const uint16_t zip[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
                                      8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
-    const int64_t steps = f->n / STEP, fours = (depth * (halves ? 4 : 1) + width * (halves ? 3 : 1)) / 32 * (STEP / 32),
-                  weights = PAIRS * LANES_ALL * (halves ? 2 : 1);
+    const int64_t steps = f->n / STEP, weights = PAIRS * LANES_ALL * (halves ? 2 : 1);
     struct reference r[2] = {{.m = v32_load(f->m)}, {.m = v32_load(f->m + 16)}};
     v32 l0 = v32_load(f->l), l1 = v32_load(f->l + 16);
-    struct exps e = {.factor = v32_set(f->factor),
-                     .zip = _mm512_loadu_si512(zip),
-                     .halves = halves,
-                     .done = PAIRS,
-                     .by_four = (PAIRS + fours - 1) / fours};
+    struct exps e = {.factor = v32_set(f->factor), .zip = _mm512_loadu_si512(zip), .halves = halves, .done = PAIRS};
+    share_out(&e, (depth * (halves ? 4 : 1) + width * (halves ? 3 : 1)) / 32 * (STEP / 32), STEP / 32 + width / 32);
     for (int h = 0; h < 2; h++) r[h].top = r[h].m * e.factor; /* of those that have one */
     if (steps > 0) keys(f, depth, 0, f->s, &e);
     for (int64_t j = 0; j < steps; j++) {
@@ -282,7 +312,7 @@ INLINE void strip(const struct attn_pair_flash *f, int64_t depth, int64_t width,
             if (lanes) refer(&r[h], s + h * 16, e.factor, lanes);
         }
         e.top0 = r[0].top, e.top1 = r[1].top, e.sum0 = e.sum1 = v32_set(0);
-        e.s = s, e.p = f->p + j % 2 * weights, e.done = 0;
+        e.s = s, e.p = f->p + j % 2 * weights, e.done = e.due = 0;
         if (j + 1 < steps) keys(f, depth, j + 1, next, &e);
         if (j > 0) values(f, width, j - 1, p, &e);
         while (e.done < PAIRS) two_keys(&e);
