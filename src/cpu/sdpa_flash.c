@@ -239,8 +239,12 @@ static void prepare_score(struct work *w, int64_t r0, int64_t n_rows, int64_t j0
         score->origin[r] = there ? (float)((score->alibi == 2 ? row->at : row->alibi_ref) - j0) : 0;
         score->near[r] = there && score->alibi == 2 ? (float)row->alibi_ref : 0;
     }
+    const int by_key = s->p->mask_dtype && s->mask.column, bytes = by_key && s->p->mask_dtype == ATTN_BOOL;
     score->hides = s->p->mask_dtype == ATTN_BOOL;
-    score->bias = s->p->mask_dtype ? w->bias : NULL;
+    score->keep_keys = bytes ? s->p->seq_k - j0 : 0;
+    for (int64_t r = 0; r < ROWS; r++)
+        score->keep[r] = bytes && r < n_rows ? (const uint8_t *)w->row[r0 + r].mask + j0 : NULL;
+    score->bias = s->p->mask_dtype && !bytes ? w->bias : NULL;
     if (score->bias) load_masks(w, r0, n_rows, j0, n);
 }
 

@@ -211,7 +211,9 @@ static void put_given(const struct attn_pair_flash *f, int64_t step, float *s) {
     }
 }
 static __attribute__((noinline)) void score(const struct attn_pair_score *f, int64_t key, float *s) {
-    for (int64_t h = 0; h < LANES_ALL; h += 16) score_lanes(f, key, s, h);
+    struct kept kept;
+    if (f->keep_keys) look_up_kept(f, key, &kept);
+    for (int64_t h = 0; h < LANES_ALL; h += 16) score_lanes(f, &kept, key, s, h);
 }
 static void note_live(const struct attn_pair_flash *f, int64_t step, const float *s) {
     for (int64_t j = 0; j < STEP; j++, s += LANES_ALL) {

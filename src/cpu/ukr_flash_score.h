@@ -32,9 +32,32 @@ static inline __attribute__((always_inline)) void softcap_many(v32 *x, v32 cap, 
     UNROLL for (int i = 0; i < SCORE_MANY; i++) x[i] = cap * v32_sign_of(v32_abs(r[i]), x[i]);
 }
 
+/* Which of 64 keys are kept, a bit each, low and high half: a query's bits lie in its lane, and nothing is transposed.
+ */
+struct kept {
+    uint32_t half[2][SCORE_LANES];
+};
+static inline void look_up_kept(const struct attn_pair_score *f, int64_t key, struct kept *kept) {
+    const int64_t there = f->keep_keys - key;
+    const __mmask64 live = there >= 64 ? ~(__mmask64)0 : there > 0 ? ((__mmask64)1 << there) - 1 : 0;
+    for (int r = 0; r < SCORE_LANES; r++) {
+        uint64_t bits = ~UINT64_C(0);
+        if (f->keep[r]) {
+            const __m512i x = _mm512_maskz_loadu_epi8(live, f->keep[r] + key);
+            bits = _mm512_test_epi8_mask(x, x);
+        }
+        kept->half[0][r] = (uint32_t)bits;
+        kept->half[1][r] = (uint32_t)(bits >> 32);
+    }
+}
+
 /* Of 16 queries at lane h. */
-static inline __attribute__((always_inline)) void score_lanes(const struct attn_pair_score *f, int64_t key, float *s,
-                                                              int64_t h) {
+static inline __attribute__((always_inline)) void score_lanes(const struct attn_pair_score *f, const struct kept *kept,
+                                                              int64_t key, float *s, int64_t h) {
+    static const uint32_t bit[32] = {1u << 0,  1u << 1,  1u << 2,  1u << 3,  1u << 4,  1u << 5,  1u << 6,  1u << 7,
+                                     1u << 8,  1u << 9,  1u << 10, 1u << 11, 1u << 12, 1u << 13, 1u << 14, 1u << 15,
+                                     1u << 16, 1u << 17, 1u << 18, 1u << 19, 1u << 20, 1u << 21, 1u << 22, 1u << 23,
+                                     1u << 24, 1u << 25, 1u << 26, 1u << 27, 1u << 28, 1u << 29, 1u << 30, 1u << 31};
     const v32 scale = v32_set(f->scale), cap = v32_set(f->cap), to_log2 = v32_set(f->to_log2),
               slope = v32_load(f->slope + h), origin = v32_load(f->origin + h), near = v32_load(f->near + h);
     const float *bias = f->bias ? f->bias + key * SCORE_LANES + h : NULL;
@@ -57,6 +80,13 @@ static inline __attribute__((always_inline)) void score_lanes(const struct attn_
             }
         } else if (bias) {
             UNROLL for (int i = 0; i < SCORE_MANY; i++) x[i] += v32_load(bias + (j + i) * SCORE_LANES);
+        }
+        if (f->keep_keys) {
+            const __m512i bits = _mm512_loadu_si512(kept->half[j / 32] + h);
+            UNROLL for (int i = 0; i < SCORE_MANY; i++) {
+                const __mmask16 k = _mm512_test_epi32_mask(bits, _mm512_set1_epi32((int32_t)bit[j % 32 + i]));
+                x[i] = _mm512_mask_mov_ps(v32_set(-__builtin_inff()), k, x[i]);
+            }
         }
         UNROLL for (int i = 0; i < SCORE_MANY; i++) v32_store(at + i * SCORE_LANES, x[i]);
     }

@@ -27,8 +27,11 @@ struct attn_pair_score {
     float cap, to_log2; /* softcap, 0: none; -2 log2(e) / cap */
     int alibi;          /* 0: none; 1: the distance is key - origin; 2: near - |key - origin| */
     float slope[ATTN_PAIR_FLASH], origin[ATTN_PAIR_FLASH], near[ATTN_PAIR_FLASH];
-    int hides;         /* bias is 0 or -inf, which takes the score's place whatever that is */
     const float *bias; /* NULL, or [n][32] */
+    int hides;         /* bias is 0 or -inf, which takes the score's place whatever that is */
+    int64_t keep_keys; /* so many bytes of keep's rows may be read */
+    const uint8_t *
+        keep[ATTN_PAIR_FLASH]; /* if keep_keys: of a query, 0 where a key is hidden, from the first on; NULL: none is */
 };
 struct attn_pair_flash {
     int64_t n;            /* keys, a multiple of ATTN_PAIR_FLASH_STEP */
