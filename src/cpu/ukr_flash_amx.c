@@ -2,15 +2,16 @@
  * A strip of 32 queries on AMX: attn_ukr_pair.flash. Scores are made transposed, S^T = K Q^T, so that key rows are used
  * as they are in memory and the softmax needs no sum across a register; O^T = V^T P^T.
  *
- *            queries                          tiles (tmm)                     per step of 64 keys, bytes
- *     keys  +-------+-------+   QK: 4 5 keys, 6 7 queries, 0-3 scores         S  64 x 32 f32      8 KiB, two of them
- *      16   |   0   |   1   |   PV: 4 5 values^T, 6 7 P, 0-3 sums             P  32 x 32 pairs    4 KiB, two of them
- *      16   |   2   |   3   |                                                 O^T  width x 32 f32, Q^T depth x 32 bf16
- *           +-------+-------+                                                 D 64: 36 KiB of the first-level cache
+ *            queries                  tiles (tmm), sums of 16 rows          per step of 64 keys, bytes
+ *     keys  +-------+-------+           4 keys or values^T, 6 7 Q^T or P    S  64 x 32 f32      8 KiB, two of them
+ *      16   |   0   |   1   |  set 0    0 1 sums, being multiplied          P  32 x 32 pairs    4 KiB, two of them
+ *      16   |   2   |   3   |  set 1    2 3 sums before them, being stored  O^T  width x 32 f32, Q^T depth x 32 bf16
+ *           +-------+-------+           (f16: 4 5 x 6 7, all four at once)  D 64: 36 KiB of the first-level cache
  *
  * The tile unit and the vector unit work side by side: between the products of Q with the keys of step j + 1 and of P
- * with the values of step j - 1 the exponentials of step j are dealt out evenly. Keys and values are loaded with the
- * hint that they pass through: what else is in the table above stays.
+ * with the values of step j - 1 the exponentials of step j are dealt out evenly. A store of a tile takes 16 cycles, and
+ * waits some 50 for its sums: so two sets of sums take turns. Keys and values are loaded with the hint that they pass
+ * through: what else is in the table above stays.
  *
  *     step    j - 1            j                j + 1
  *     tiles   QK(j)   PV(j-2)  QK(j+1) PV(j-1)  QK(j+2) PV(j)
@@ -31,19 +32,14 @@
 
 #include <math.h>
 
-#define MOST 65536.0f
-#ifndef ASK
-#define ASK 1
-#endif
+#define MOST   65536.0f
 #define INLINE static inline __attribute__((always_inline))
 enum {
     LANES_ALL = ATTN_PAIR_FLASH,
     STEP = ATTN_PAIR_FLASH_STEP,
     TILE = 256 /* elements of 32 bits */,
     PAIRS = STEP / 2,
-    UNIT = 1024,
-    BESIDE = 1, /* weights in dealing exponentials out: beside four products, and around four stores */
-    AT_STORES = 3
+    UNIT = 1024
 };
 
 /* Exponentials of a step, two keys by 32 queries at a time. */
@@ -52,10 +48,10 @@ struct exps {
     __m512i zip;
     const float *s;
     float *p;
-    int halves;                /* P is high and low halves */
-    int64_t done;              /* of PAIRS */
-    int64_t due;               /* of UNIT: what is dealt out and not yet taken */
-    int64_t beside, at_stores; /* UNITs of one product, and before and after each of four stores */
+    int halves;         /* P is high and low halves */
+    int64_t done;       /* of PAIRS */
+    int64_t due, share; /* of UNIT: what is dealt out and not yet taken, what is dealt out at a time */
+    float *waiting;     /* sums of the second set of accumulators that are still to be stored there, NULL: none */
 };
 INLINE __m512i round_pairs(const struct exps *e, v32 even, v32 odd) {
     return _mm512_permutexvar_epi16(e->zip, (__m512i)_mm512_cvtne2ps_pbh(odd, even));
@@ -82,106 +78,145 @@ INLINE void two_keys(struct exps *e) {
     store_pairs(e, p + 16, a1, b1);
     e->done++;
 }
-/* Some of them, where the tile unit is busy. */
-INLINE void deal(struct exps *e, int64_t share) {
-    e->due += share;
+/* Some of them, where the tile unit is busy; so many times in a step. */
+INLINE void deal(struct exps *e) {
+    e->due += e->share;
     for (; e->due >= UNIT; e->due -= UNIT)
         if (e->done < PAIRS) two_keys(e);
 }
-/* How many by place: chunks of 32 x 32 sums, `fours` of products in all of them. */
-INLINE void share_out(struct exps *e, int64_t fours, int64_t chunks) {
-    const int64_t all = fours * BESIDE + chunks * AT_STORES;
-    e->beside = (PAIRS * UNIT * BESIDE / 4 + all - 1) / all;
-    e->at_stores = (PAIRS * UNIT * AT_STORES / 5 + all - 1) / all;
-}
+INLINE void deal_times(struct exps *e, int64_t times) { e->share = (PAIRS * UNIT + times - 1) / times; }
 
-/* Half a tile of keys or values on its way into the first-level cache, where a load takes 8 cycles and not 22. */
-INLINE void ask(const char *a, int64_t lda) {
-#if ASK
-    for (int64_t i = 0; i < 8; i++) __builtin_prefetch(a + i * lda, 0, 3);
-#else
-    (void)a, (void)lda;
-#endif
-}
-/* Two tiles of A with two of B; an operand that is there from before is not loaded again. `ahead` of A lies what these
- * four products want the next time. */
-INLINE void four(const char *a0, const char *a1, int64_t lda, int64_t ahead, int load_a, const float *b,
-                 const float *b_more, int64_t ldb, int load_b, struct exps *e) {
-    if (load_a) tile_load_once(4, a0, lda);
-    if (load_b) tile_load(6, b, ldb);
-    tile_dpbf16(0, 4, 6);
-    if (load_a) ask(a0 + ahead, lda);
-    deal(e, e->beside);
-    if (load_b) tile_load(7, b_more, ldb);
-    tile_dpbf16(1, 4, 7);
-    if (load_a) ask(a0 + ahead + 8 * lda, lda);
-    deal(e, e->beside);
-    if (load_a) tile_load_once(5, a1, lda);
-    tile_dpbf16(2, 5, 6);
-    if (load_a) ask(a1 + ahead, lda);
-    deal(e, e->beside);
-    tile_dpbf16(3, 5, 7);
-    if (load_a) ask(a1 + ahead + 8 * lda, lda);
-    deal(e, e->beside);
-}
-/* The same or, with halves, its products, `of` of them: 4 or, without low times low, 3. Low halves lie `a_low` bytes
- * and `b_low` elements behind. */
-INLINE void all_halves(int of, const char *a0, const char *a1, int64_t lda, int64_t ahead, int64_t a_low,
-                       const float *b, const float *b_more, int64_t ldb, int64_t b_low, struct exps *e) {
-    if (!e->halves) {
-        four(a0, a1, lda, ahead, 1, b, b_more, ldb, 1, e);
-        return;
+/* Sums of 16 rows by 32 queries, set 0 or 1. */
+INLINE void zero_set(int set) {
+    if (set) {
+        tile_zero(2);
+        tile_zero(3);
+    } else {
+        tile_zero(0);
+        tile_zero(1);
     }
-    if (of == 4) four(a0 + a_low, a1 + a_low, lda, ahead, 1, b + b_low, b_more + b_low, ldb, 1, e);
-    four(a0 + a_low, a1 + a_low, lda, ahead, of == 3, b, b_more, ldb, 1, e);
-    four(a0, a1, lda, ahead, 1, b, b_more, ldb, 0, e);
-    four(a0, a1, lda, ahead, 0, b + b_low, b_more + b_low, ldb, 1, e);
 }
-/* A store waits for its sums, some 50 cycles after the last product, and takes 16. */
-INLINE void store_sums(float *c, struct exps *e) {
-    deal(e, e->at_stores);
-    tile_store(0, c, LANES_ALL * 4);
-    deal(e, e->at_stores);
-    tile_store(1, c + 16, LANES_ALL * 4);
-    deal(e, e->at_stores);
-    tile_store(2, c + 16 * LANES_ALL, LANES_ALL * 4);
-    deal(e, e->at_stores);
-    tile_store(3, c + 16 * LANES_ALL + 16, LANES_ALL * 4);
-    deal(e, e->at_stores);
+INLINE void load_set(int set, const float *c) {
+    if (set) {
+        tile_load(2, c, LANES_ALL * 4);
+        tile_load(3, c + 16, LANES_ALL * 4);
+    } else {
+        tile_load(0, c, LANES_ALL * 4);
+        tile_load(1, c + 16, LANES_ALL * 4);
+    }
 }
-
+INLINE void store_set(int set, float *c) {
+    if (set) {
+        tile_store(2, c, LANES_ALL * 4);
+        tile_store(3, c + 16, LANES_ALL * 4);
+    } else {
+        tile_store(0, c, LANES_ALL * 4);
+        tile_store(1, c + 16, LANES_ALL * 4);
+    }
+}
+INLINE void multiply_set(int set, int second) {
+    if (set && second) tile_dpbf16(3, 4, 7);
+    if (set && !second) tile_dpbf16(2, 4, 6);
+    if (!set && second) tile_dpbf16(1, 4, 7);
+    if (!set && !second) tile_dpbf16(0, 4, 6);
+}
+/* n tiles of A in a row, a_step bytes apart, with n pairs of B, b_step elements apart; the sums belong at c. */
+INLINE void sixteen(int set, const char *a, int64_t lda, int64_t a_step, const float *b, const float *b_more,
+                    int64_t ldb, int64_t b_step, int64_t n, float *c, struct exps *e) {
+    for (int64_t x = 0; x < n; x++) {
+        tile_load_once(4, a + x * a_step, lda);
+        tile_load(6, b + x * b_step, ldb);
+        multiply_set(set, 0);
+        deal(e);
+        tile_load(7, b_more + x * b_step, ldb);
+        multiply_set(set, 1);
+        deal(e);
+        if (x == 0 && e->waiting) store_set(!set, e->waiting);
+    }
+    e->waiting = c;
+}
+/* Sets take turns 0, 1, so that 1 is what waits at the end. */
+INLINE void store_waiting(struct exps *e) {
+    if (e->waiting) store_set(1, e->waiting);
+    e->waiting = NULL;
+}
 /* Scores of the keys of a step. */
 INLINE void keys(const struct attn_pair_flash *f, int64_t depth, int64_t step, float *s, struct exps *e) {
     const char *k = (const char *)(f->k + step * STEP * f->ldk);
     const int64_t ldk = f->ldk * 2;
+    for (int64_t c = 0; c < STEP; c += 32) {
+        UNROLL for (int set = 0; set < 2; set++, k += 16 * ldk, s += 16 * LANES_ALL) {
+            zero_set(set);
+            sixteen(set, k, ldk, 64, f->q, f->q + depth / 2 * 16, 64, TILE, depth / 32, s, e);
+        }
+    }
+}
+/* Values of a step, weighed with p, go to the sums. */
+INLINE void values(const struct attn_pair_flash *f, int64_t width, int64_t step, const float *p, struct exps *e) {
+    const int64_t block = width * 16; /* of 32 keys */
+    for (int64_t d = 0; d < width; d += 32) {
+        UNROLL for (int set = 0; set < 2; set++) {
+            const float *v = f->v + step * (STEP / 32) * block + (d + 16 * set) * 16;
+            float *o = f->o + (d + 16 * set) * LANES_ALL;
+            load_set(set, o);
+            sixteen(set, (const char *)v, 64, block * 4, p, p + 16, LANES_ALL * 4, 16 * LANES_ALL, STEP / 32, o, e);
+        }
+    }
+}
+
+/* With halves a sum's chain is four or three times as long, and a product waits some 50 cycles for the one before it on
+ * the same sums: two tiles of A with two of B, four chains at a time. An operand from before is not loaded again. */
+INLINE void four(const char *a0, const char *a1, int64_t lda, int load_a, const float *b, const float *b_more,
+                 int64_t ldb, int load_b, struct exps *e) {
+    if (load_a) tile_load_once(4, a0, lda);
+    if (load_b) tile_load(6, b, ldb);
+    tile_dpbf16(0, 4, 6);
+    if (load_b) tile_load(7, b_more, ldb);
+    tile_dpbf16(1, 4, 7);
+    deal(e);
+    if (load_a) tile_load_once(5, a1, lda);
+    tile_dpbf16(2, 5, 6);
+    tile_dpbf16(3, 5, 7);
+}
+/* `of` products of halves: 4 or, without low times low, 3. Low halves lie `a_low` bytes and `b_low` elements behind. */
+INLINE void all_halves(int of, const char *a0, const char *a1, int64_t lda, int64_t a_low, const float *b,
+                       const float *b_more, int64_t ldb, int64_t b_low, struct exps *e) {
+    if (of == 4) four(a0 + a_low, a1 + a_low, lda, 1, b + b_low, b_more + b_low, ldb, 1, e);
+    four(a0 + a_low, a1 + a_low, lda, of == 3, b, b_more, ldb, 1, e);
+    four(a0, a1, lda, 1, b, b_more, ldb, 0, e);
+    four(a0, a1, lda, 0, b + b_low, b_more + b_low, ldb, 1, e);
+}
+INLINE void store_sums(float *c, struct exps *e) {
+    tile_store(0, c, LANES_ALL * 4);
+    deal(e);
+    tile_store(1, c + 16, LANES_ALL * 4);
+    tile_store(2, c + 16 * LANES_ALL, LANES_ALL * 4);
+    tile_store(3, c + 16 * LANES_ALL + 16, LANES_ALL * 4);
+}
+INLINE void keys_halves(const struct attn_pair_flash *f, int64_t depth, int64_t step, float *s, struct exps *e) {
+    const char *k = (const char *)(f->k + step * STEP * f->ldk);
+    const int64_t ldk = f->ldk * 2;
     for (int64_t c = 0; c < STEP; c += 32, s += 32 * LANES_ALL, k += 32 * ldk) {
-        tile_zero(0);
-        tile_zero(1);
-        tile_zero(2);
-        tile_zero(3);
+        zero_set(0);
+        zero_set(1);
         for (int64_t x = 0; x < depth; x += 32) {
             const float *q = f->q + x / 2 * 16;
-            all_halves(4, k + x * 2, k + 16 * ldk + x * 2, ldk, 32 * ldk, depth * 2, q, q + depth / 2 * 16, 64,
-                       depth * 16, e);
+            all_halves(4, k + x * 2, k + 16 * ldk + x * 2, ldk, depth * 2, q, q + depth / 2 * 16, 64, depth * 16, e);
         }
         store_sums(s, e);
     }
 }
-
-/* Values of a step, weighed with p, go to the sums. */
-INLINE void values(const struct attn_pair_flash *f, int64_t width, int64_t step, const float *p, struct exps *e) {
-    const int64_t block = width * 16 * (e->halves ? 2 : 1); /* of 32 keys */
+INLINE void values_halves(const struct attn_pair_flash *f, int64_t width, int64_t step, const float *p,
+                          struct exps *e) {
+    const int64_t block = width * 16 * 2;
     for (int64_t d = 0; d < width; d += 32) {
         const float *v = f->v + step * (STEP / 32) * block + d * 16;
-        const int64_t ahead = d + 32 < width ? 32 * 64 : (STEP / 32 * block - d * 16) * 4;
         float *o = f->o + d * LANES_ALL;
-        tile_load(0, o, LANES_ALL * 4);
-        tile_load(1, o + 16, LANES_ALL * 4);
-        tile_load(2, o + 16 * LANES_ALL, LANES_ALL * 4);
-        tile_load(3, o + 16 * LANES_ALL + 16, LANES_ALL * 4);
+        load_set(0, o);
+        load_set(1, o + 16 * LANES_ALL);
         for (int64_t c = 0; c < PAIRS; c += 16, v += block) {
             const float *weights = p + c * LANES_ALL;
-            all_halves(3, (const char *)v, (const char *)(v + TILE), 64, ahead, width * 64, weights, weights + 16,
+            all_halves(3, (const char *)v, (const char *)(v + TILE), 64, width * 64, weights, weights + 16,
                        LANES_ALL * 4, PAIRS * LANES_ALL, e);
         }
         store_sums(o, e);
@@ -271,9 +306,10 @@ static inline __mmask16 without(const struct reference *r, v32 factor) {
 static inline __mmask16 passed(const struct reference *r, v32 factor, v32 sum) {
     return _mm512_cmp_ps_mask(sum, v32_set(MOST), _CMP_NLT_UQ) & (__mmask16)~far_lanes(r->m, factor);
 }
-static void shrink_sums(float *o, int64_t width, v32 a0, v32 a1) {
+INLINE void shrink_sums(float *o, int64_t width, v32 a0, v32 a1, struct exps *e) {
     const v32 one = v32_set(1);
     if (!(_mm512_cmp_ps_mask(a0, one, _CMP_NEQ_UQ) | _mm512_cmp_ps_mask(a1, one, _CMP_NEQ_UQ))) return;
+    store_waiting(e);
     for (int64_t d = 0; d < width; d++, o += LANES_ALL) {
         v32_store(o, v32_load(o) * a0);
         v32_store(o + 16, v32_load(o + 16) * a1);
@@ -291,6 +327,20 @@ static int open_step(const struct attn_pair_flash *f, int64_t step) {
     return !cut;
 }
 
+INLINE void make_scores(const struct attn_pair_flash *f, int64_t depth, int64_t step, float *s, struct exps *e) {
+    if (e->halves) {
+        keys_halves(f, depth, step, s, e);
+    } else {
+        keys(f, depth, step, s, e);
+    }
+}
+INLINE void add_values(const struct attn_pair_flash *f, int64_t width, int64_t step, const float *p, struct exps *e) {
+    if (e->halves) {
+        values_halves(f, width, step, p, e);
+    } else {
+        values(f, width, step, p, e);
+    }
+}
 INLINE void strip(const struct attn_pair_flash *f, int64_t depth, int64_t width, int halves) {
     static const uint16_t zip[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
                                      8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
@@ -298,9 +348,11 @@ INLINE void strip(const struct attn_pair_flash *f, int64_t depth, int64_t width,
     struct reference r[2] = {{.m = v32_load(f->m)}, {.m = v32_load(f->m + 16)}};
     v32 l0 = v32_load(f->l), l1 = v32_load(f->l + 16);
     struct exps e = {.factor = v32_set(f->factor), .zip = _mm512_loadu_si512(zip), .halves = halves, .done = PAIRS};
-    share_out(&e, (depth * (halves ? 4 : 1) + width * (halves ? 3 : 1)) / 32 * (STEP / 32), STEP / 32 + width / 32);
+    const int64_t products = (depth + width) / 32 * (STEP / 32);
+    deal_times(&e, halves ? (depth * 4 + width * 3) / 32 * (STEP / 32) + (STEP + width) / 32 : 4 * products);
     for (int h = 0; h < 2; h++) r[h].top = r[h].m * e.factor; /* of those that have one */
-    if (steps > 0) keys(f, depth, 0, f->s, &e);
+    if (steps > 0) make_scores(f, depth, 0, f->s, &e);
+    store_waiting(&e);
     for (int64_t j = 0; j < steps; j++) {
         float *s = f->s + j % 2 * STEP * LANES_ALL, *next = f->s + (j + 1) % 2 * STEP * LANES_ALL;
         const float *p = f->p + (j + 1) % 2 * weights;
@@ -315,8 +367,9 @@ INLINE void strip(const struct attn_pair_flash *f, int64_t depth, int64_t width,
         }
         e.top0 = r[0].top, e.top1 = r[1].top, e.sum0 = e.sum1 = v32_set(0);
         e.s = s, e.p = f->p + j % 2 * weights, e.done = e.due = 0;
-        if (j + 1 < steps) keys(f, depth, j + 1, next, &e);
-        if (j > 0) values(f, width, j - 1, p, &e);
+        if (j + 1 < steps) make_scores(f, depth, j + 1, next, &e);
+        if (j > 0) add_values(f, width, j - 1, p, &e);
+        if (j == 0 || j + 1 == steps) store_waiting(&e);
         while (e.done < PAIRS) two_keys(&e);
         const __mmask16 again[2] = {passed(&r[0], e.factor, e.sum0), passed(&r[1], e.factor, e.sum1)};
         if (again[0] | again[1]) {
@@ -327,9 +380,10 @@ INLINE void strip(const struct attn_pair_flash *f, int64_t depth, int64_t width,
         }
         l0 = v32_fma(l0, r[0].shrink, e.sum0);
         l1 = v32_fma(l1, r[1].shrink, e.sum1);
-        shrink_sums(f->o, width, r[0].shrink, r[1].shrink);
+        shrink_sums(f->o, width, r[0].shrink, r[1].shrink, &e);
     }
-    if (steps > 0) values(f, width, steps - 1, f->p + (steps - 1) % 2 * weights, &e);
+    if (steps > 0) add_values(f, width, steps - 1, f->p + (steps - 1) % 2 * weights, &e);
+    store_waiting(&e);
     v32_store(f->m, r[0].m), v32_store(f->m + 16, r[1].m);
     v32_store(f->l, l0), v32_store(f->l + 16, l1);
 }
