@@ -71,7 +71,7 @@ grep -q "no kernel matching 'nothing'" "$dir/err" || fail 'no matching kernel: n
 [ $? = 3 ] || fail 'bench on cuda: exit code'
 
 # The shipped lists parse and each problem has a kernel.
-for list in dense backward f32 f64 dsa decode small calls cpu; do
+for list in dense backward f32 f64 dsa decode small calls cpu cpu_short; do
     file=$source/bench/cases/$list.txt
     [ -s "$file" ] || { fail "no $file"; continue; }
     sed 's/#.*//' "$file" | grep '[^[:space:]]' | while read -r text; do
