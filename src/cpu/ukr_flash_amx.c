@@ -250,11 +250,14 @@ static __attribute__((noinline)) void score(const struct attn_pair_score *f, int
     if (f->keep_keys) look_up_kept(f, key, &kept);
     for (int64_t h = 0; h < LANES_ALL; h += 16) score_lanes(f, &kept, key, s, h);
 }
+/* The halves of a word are put together as masks: gcc 12 with -O1 -fsanitize=undefined spills a mask of 16 bits as such
+ * and reads it back as the 32 it is widened to, with the stack's in the upper half. */
 static void note_live(const struct attn_pair_flash *f, int64_t step, const float *s) {
     for (int64_t j = 0; j < STEP; j++, s += LANES_ALL) {
         const v32 none = v32_set(-INFINITY); /* unordered: a NaN is live */
-        const uint32_t low = _mm512_cmp_ps_mask(v32_load(s), none, _CMP_NEQ_UQ);
-        f->live[step * STEP + j] = low | (uint32_t)_mm512_cmp_ps_mask(v32_load(s + 16), none, _CMP_NEQ_UQ) << 16;
+        const __mmask16 low = _mm512_cmp_ps_mask(v32_load(s), none, _CMP_NEQ_UQ),
+                        high = _mm512_cmp_ps_mask(v32_load(s + 16), none, _CMP_NEQ_UQ);
+        f->live[step * STEP + j] = _cvtmask32_u32(_mm512_kunpackw(high, low));
     }
 }
 
