@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * The transposed forward of the AMX rows (sdpa_flash.c) over several blocks and steps, bf16 and f16: numbers against a
- * double loop, and NaN and infinities in q, k and v, which reach the rows that see them and no bit of any other. */
+ * double loop, and NaN and infinities in q, k and v, which reach the rows that see them and no bit of any other, also
+ * where only a mask hides them. */
 #include "attn.h"
 #include "base/num.h"
 #include "cpu/cpu.h"
@@ -21,6 +22,7 @@ struct run {
 };
 
 static int f16;
+static float *mask; /* with ALiBi; NULL: neither */
 static float widen(uint16_t x) { return f16 ? attn_num_f16_f32(x) : attn_num_bf16_f32(x); }
 static uint16_t narrow(float x) { return f16 ? attn_num_f32_f16(x) : attn_num_f32_bf16(x); }
 
@@ -36,8 +38,10 @@ static void make(struct run *r) {
         }
 }
 static void run(attn_ctx *ctx, struct run *r) {
-    attn_tensor q, k, v, out, lse;
+    attn_tensor q, k, v, out, lse, hide, slopes;
     attn_problem p;
+    char text[100];
+    float slope = 0.25f;
     attn_args a = ATTN_ARGS_INIT;
     uint16_t *half = malloc(sizeof(uint16_t) * S * DV);
     const int32_t dtype = f16 ? ATTN_F16 : ATTN_BF16;
@@ -47,11 +51,12 @@ static void run(attn_ctx *ctx, struct run *r) {
     attn_tensor_contiguous(&out, half, dtype, 4, (const int64_t[]){1, 1, S, DV});
     attn_tensor_contiguous(&lse, r->lse, ATTN_F32, 3, (const int64_t[]){1, 1, S});
     a.q = &q, a.k = &k, a.v = &v, a.out = &out, a.lse = &lse;
-    if (attn_problem_parse(f16 ? "sdpa_fwd b=1 hq=1 sq=1300 d=72 dv=40 f16 causal"
-                               : "sdpa_fwd b=1 hq=1 sq=1300 d=72 dv=40 bf16 causal",
-                           &p) ||
-        attn_run(ctx, ATTN_DEVICE_CPU, &p, &a))
-        fail_msg("%s", attn_last_error());
+    attn_tensor_contiguous(&hide, mask, ATTN_F32, 4, (const int64_t[]){1, 1, S, S});
+    attn_tensor_contiguous(&slopes, &slope, ATTN_F32, 1, (const int64_t[]){1});
+    if (mask) a.mask = &hide, a.alibi = &slopes;
+    snprintf(text, sizeof text, "sdpa_fwd b=1 hq=1 sq=1300 d=72 dv=40 %s causal%s", f16 ? "f16" : "bf16",
+             mask ? " mask=f32 alibi=linear" : "");
+    if (attn_problem_parse(text, &p) || attn_run(ctx, ATTN_DEVICE_CPU, &p, &a)) fail_msg("%s", attn_last_error());
     for (int i = 0; i < S * DV; i++) r->out[i] = widen(half[i]);
     free(half);
 }
@@ -139,8 +144,30 @@ static void test_poison(void **unused) {
     attn_ctx_release(ctx);
 }
 
+/* Keys that a mask hides from all, in each step: their values show in no bit. */
+static void test_hidden(void **unused) {
+    attn_ctx *ctx = open_ctx();
+    struct run *well = malloc(sizeof *well), *sick = malloc(sizeof *sick);
+    (void)unused;
+    mask = calloc(S * S, sizeof *mask);
+    for (int i = 0; i < S; i++)
+        for (int j = 7; j < S; j += 29) mask[i * S + j] = -INFINITY;
+    make(well);
+    *sick = *well;
+    for (int j = 7; j < S; j += 29)
+        for (int c = 0; c < DV; c++) well->v[j * DV + c] = 0, sick->v[j * DV + c] = narrow(NAN);
+    run(ctx, well);
+    run(ctx, sick);
+    for (int i = 0; i < S * DV; i++) assert_true(same(sick->out[i], well->out[i]));
+    assert_memory_equal(sick->lse, well->lse, sizeof well->lse);
+    free(mask), free(well), free(sick);
+    mask = NULL;
+    attn_ctx_release(ctx);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_numbers), cmocka_unit_test(test_poison)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_numbers), cmocka_unit_test(test_poison),
+                                       cmocka_unit_test(test_hidden)};
     if (!(attn_cpu_features("", NULL) & ATTN_CPU_AMX)) {
         printf("no AVX-512 with BF16 on this processor: skipped\n");
         return 77;
