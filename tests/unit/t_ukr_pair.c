@@ -20,6 +20,9 @@
 
 enum { PAD = 40 };
 static const struct attn_ukr_pair *u;
+
+#include "ukr_tests.h"
+
 static uint64_t state = 1;
 static double uniform(void) { /* -1 .. 1 */
     state = state * 6364136223846793005u + 1442695040888963407u;
@@ -457,17 +460,6 @@ static void test_flash(void **unused) {
         free(o);
         free_strip(&t);
     }
-}
-
-static int begin(void **unused) {
-    (void)unused;
-    attn_ukr_pair_begin(u);
-    return 0;
-}
-static int end(void **unused) {
-    (void)unused;
-    attn_ukr_pair_end(u);
-    return 0;
 }
 
 int main(void) {

@@ -17,6 +17,9 @@
 #include <cmocka.h>
 
 static const struct attn_ukr_pair *const u = &attn_ukr_pair_amx;
+
+#include "ukr_tests.h"
+
 static uint64_t state = 1;
 static double uniform(void) { /* -1 .. 1 */
     state = state * 6364136223846793005u + 1442695040888963407u;
@@ -141,20 +144,7 @@ static void test_tile(void **unused) {
     tile_of(2, 6, 64, 32, 1000);
 }
 
-static int begin(void **unused) {
-    (void)unused;
-    attn_ukr_pair_begin(u);
-    return 0;
-}
-static int end(void **unused) {
-    (void)unused;
-    attn_ukr_pair_end(u);
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_tile)};
-    if (attn_cpu_features("", NULL) & ATTN_CPU_AMX) return cmocka_run_group_tests(tests, begin, end);
-    printf("no AMX on this processor: skipped\n");
-    return 77;
+    return RUN_ON_TILES(tests);
 }

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: MIT
+ * Part of the tests of the pair kernels: what has to stand around a group of tests of `u`, the kernels of an
+ * instruction set, and a program whose tests all need tiles. The includer has declared u. */
+#ifndef ATTN_TESTS_UKR_TESTS_H
+#define ATTN_TESTS_UKR_TESTS_H
+#include "cpu/cpu.h"
+#include "cpu/ukr_pair.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+static int begin(void **unused) {
+    (void)unused;
+    attn_ukr_pair_begin(u);
+    return 0;
+}
+static int end(void **unused) {
+    (void)unused;
+    attn_ukr_pair_end(u);
+    return 0;
+}
+
+/* What main returns: how many failed, or 77, skipped. */
+#define RUN_ON_TILES(tests)                                                                                            \
+    (attn_cpu_features("", NULL) & ATTN_CPU_AMX ? cmocka_run_group_tests(tests, begin, end)                            \
+                                                : (printf("no AMX on this processor: skipped\n"), 77))
+#endif
