@@ -222,7 +222,7 @@ static void forward_row(struct work *w, struct check_case *c, int64_t b, int64_t
             if (l->key[j] >= 0) axpy(out, l->prob[j], c->t[ATTN_ROLE_V].val + l->key[j] * dv, dv);
         return;
     }
-    put_lse(c, row, lse, filled ? l->score : 0);
+    put_lse(c, row, lse, filled ? l->score / w->to_natural : 0); /* in the base of lse, as its error is */
     struct check_want *o = &c->want[ATTN_ROLE_OUT];
     o->kind[row] = filled ? CHECK_ROW_NORMAL : CHECK_ROW_ZERO;
     if (!filled) return;

@@ -80,7 +80,8 @@ static void forward_head(struct work *w, struct check_case *c, int64_t row, int6
     } else {
         e->plain[row] = lse;
         m->plain[row] = l->top;
-        e->score[row] = m->score[row] = o->score[row] = l->score;
+        m->score[row] = o->score[row] = l->score;
+        e->score[row] = l->score / w->to_natural; /* in the base of lse, as its error is */
         e->kind[row] = m->kind[row] = CHECK_ROW_NORMAL;
         o->kind[row] = l->n ? CHECK_ROW_NORMAL : CHECK_ROW_ZERO;
     }

@@ -217,6 +217,27 @@ static void wrong_lse_is_seen(void **state) {
     }
 }
 
+/* In base 2 an lse and its error are log2 e times as large, so the score that its bound grows with is, too. */
+static void scores_are_in_the_base_of_lse(void **state) {
+    (void)state;
+    static const char *const texts[] = {"mla_fwd hq=7 sq=3 sk=50 d=576 dv=512 topk=40 bf16 lse_base_2",
+                                        "sdpa_fwd hq=4 sq=33 sk=65 d=64 f16 lse_base_2"};
+    for (int n = 0; n < 2; n++) {
+        struct check_case c;
+        make_plain_case(&c, texts[n]);
+        const struct check_want *lse = &c.want[ATTN_ROLE_LSE], *out = &c.want[ATTN_ROLE_OUT];
+        int seen = 0;
+        for (int64_t row = 0; row < lse->rows; row++) {
+            if (out->kind[row] != CHECK_ROW_NORMAL) continue;
+            assert_true(out->score[row] > 0);
+            assert_true(fabs(lse->score[row] * log(2) - out->score[row]) <= 1e-12 * out->score[row]);
+            seen++;
+        }
+        assert_true(seen > 0);
+        attn_cli_check_case_free(&c);
+    }
+}
+
 /* An error of 0.55 % everywhere, within what a row may be off, is seen where roundings average, and let pass where one
  * summand is the whole tensor, whose two roundings may be that much. */
 static void an_even_error_is_seen(void **state) {
@@ -474,6 +495,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_mutation_is_seen),
         cmocka_unit_test(wrong_lse_is_seen),
+        cmocka_unit_test(scores_are_in_the_base_of_lse),
         cmocka_unit_test(an_even_error_is_seen),
         cmocka_unit_test(one_row_has_one_error),
         cmocka_unit_test(roundings_add_up_in_few_numbers),
