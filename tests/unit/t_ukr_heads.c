@@ -22,11 +22,6 @@ static const struct attn_ukr_pair *const u = &attn_ukr_pair_amx;
 
 #include "ukr_tests.h"
 
-static uint64_t state = 1;
-static double uniform(void) { /* -1 .. 1 */
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    return (double)(int64_t)(state >> 11) * 0x1p-52 - 1;
-}
 static void *zeros(int64_t bytes) {
     void *p = aligned_alloc(64, (size_t)((bytes + 63) / 64 * 64));
     assert_non_null(p);

@@ -20,11 +20,6 @@ static const struct attn_ukr_pair *const u = &attn_ukr_pair_amx;
 
 #include "ukr_tests.h"
 
-static uint64_t state = 1;
-static double uniform(void) { /* -1 .. 1 */
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    return (double)(int64_t)(state >> 11) * 0x1p-52 - 1;
-}
 static void fill(uint16_t *x, int64_t n) {
     for (int64_t i = 0; i < n; i++) x[i] = attn_num_f32_bf16((float)uniform());
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Part of the tests of the pair kernels: what has to stand around a group of tests of `u`, the kernels of an
- * instruction set, and a program whose tests all need tiles. The includer has declared u. */
+ * Part of the tests of the pair kernels: random numbers, what has to stand around a group of tests of `u`, the
+ * kernels of an instruction set, and a program whose tests all need tiles. The includer has declared u. */
 #ifndef ATTN_TESTS_UKR_TESTS_H
 #define ATTN_TESTS_UKR_TESTS_H
 #include "cpu/cpu.h"
@@ -11,6 +11,12 @@
 #include <stdio.h>
 
 #include <cmocka.h>
+
+static uint64_t state = 1;
+static double uniform(void) { /* -1 .. 1 */
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (double)(int64_t)(state >> 11) * 0x1p-52 - 1;
+}
 
 static int begin(void **unused) {
     (void)unused;
