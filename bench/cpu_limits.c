@@ -1,9 +1,16 @@
 /* SPDX-License-Identifier: MIT
  * What processors can do at this moment, for bench/run_cpu.py: on a shared machine that changes from second to second.
  *
- *     cpu_limits probe CPU...          rates of each, a few milliseconds apiece: {"cpu": 4, "fma": 178.1, "amx":
- * 2758.0} cpu_limits limits CPU...         limits of all of them together, one line each: {"limit": "f32 fma", "unit":
- * ...} cpu_limits read BYTES CPU...     GB/s of one read of BYTES shared by all, median of several
+ *   cpu_limits probe CPU...
+ *       rates of each, a few milliseconds apiece: {"cpu": 4, "fma": 178.1, "amx": 2758.0}
+ *   cpu_limits pairs CPU...
+ *       rates of each two of them, alone and together: who takes something from whom
+ *   cpu_limits course CPU...
+ *       rates of each in 40 milliseconds, one after the other
+ *   cpu_limits limits CPU...
+ *       limits of all of them together, one line each: {"limit": "f32 fma", "unit": ...}
+ *   cpu_limits read BYTES CPU...
+ *       GB/s of one read of BYTES shared by all, median of several
  *
  * Needs AVX-512; rates of tiles are 0 where the system does not grant them. No part of the library. */
 #define _GNU_SOURCE
