@@ -15,6 +15,15 @@ static inline __attribute__((always_inline)) void F(tile)(int rows, int nv, int 
     const V(tail) tail = V(tail_of)(cols);
     VEC s[MR][WIDE];
     UNROLL for (int i = 0; i < rows; i++) { UNROLL for (int v = 0; v < nv; v++) s[i][v] = V(set)(0); }
+    /* One pointer for every five rows, told apart from the others: offsets of 1, 2, 3 and 4 rows serve all of them. An
+     * offset for each row would not fit the registers, and one that is kept in a vector or a mask register comes back
+     * through a port that multiply-adds need. */
+    const int apart = __builtin_constant_p(ar) ? MR : 5;
+    const REAL *base[(MR + 4) / 5];
+    UNROLL for (int g = 0; g * apart < rows; g++) {
+        base[g] = a + g * apart * ar;
+        __asm__("" : "+r"(base[g]));
+    }
     for (int64_t l = 0; l < k; l++) {
         VEC y[WIDE];
         UNROLL for (int v = 0; v < nv; v++) {
@@ -22,10 +31,10 @@ static inline __attribute__((always_inline)) void F(tile)(int rows, int nv, int 
             if (!masked) __builtin_prefetch(b + PREFETCH_ROWS * ldb + v * LANES);
         }
         UNROLL for (int i = 0; i < rows; i++) {
-            VEC x = V(set)(a[i * ar]);
+            VEC x = V(set)(base[i / apart][i % apart * ar]);
             UNROLL for (int v = 0; v < nv; v++) s[i][v] = MADD(x, y[v], s[i][v]);
         }
-        a += ac;
+        UNROLL for (int g = 0; g * apart < rows; g++) base[g] += ac;
         b += ldb;
     }
     UNROLL for (int i = 0; i < rows; i++) {
@@ -71,9 +80,10 @@ static inline __attribute__((always_inline)) void F(tile)(int rows, int nv, int 
 #else
 #error "list the rows of this tile"
 #endif
-static void F(rows_pair)(int64_t rows, int64_t k, const REAL *a, int64_t ar, int64_t ac, const BTYPE *b, int64_t ldb,
-                         REAL *c, int64_t ldc, int accumulate) {
+static void F(rows_pair)(int64_t rows, int64_t k, const REAL *a, int64_t ar, const BTYPE *b, int64_t ldb, REAL *c,
+                         int64_t ldc, int accumulate) {
     const int64_t cols = 0;
+    const int64_t ac = 1;
     switch (rows) { ROW_CASES(2, 0) }
 }
 /* The same with a transposed A (ar = 1): constant offsets instead of row pointers. */
@@ -116,14 +126,15 @@ static void F(gemm)(int64_t m, int64_t n, int64_t k, const REAL *a, int64_t ar, 
             for (int64_t i = 0; i < m; i += 4) F(rows_half)
         (m - i < 4 ? m - i : 4, k, a + i * ar, ar, ac, b + j, ldb, c + i * ldc + j, ldc, accumulate);
     }
-    /* columns outside, so that a panel of B stays in the first-level cache for all rows */
-    for (; j + 2 * LANES <= n; j += 2 * LANES) {
+    /* columns outside, so that a panel of B stays in the first-level cache for all rows; an A without unit strides,
+     * which no driver has, is left to the tail */
+    for (; j + 2 * LANES <= n && (ar == 1 || ac == 1); j += 2 * LANES) {
         for (int64_t i = 0; i < m; i += MR) {
             int64_t rows = m - i < MR ? m - i : MR;
-            if (ar == 1) {
-                F(rows_pair_t)(rows, k, a + i, ac, b + j, ldb, c + i * ldc + j, ldc, accumulate);
+            if (ac == 1) {
+                F(rows_pair)(rows, k, a + i * ar, ar, b + j, ldb, c + i * ldc + j, ldc, accumulate);
             } else {
-                F(rows_pair)(rows, k, a + i * ar, ar, ac, b + j, ldb, c + i * ldc + j, ldc, accumulate);
+                F(rows_pair_t)(rows, k, a + i, ac, b + j, ldb, c + i * ldc + j, ldc, accumulate);
             }
         }
     }
