@@ -17,12 +17,36 @@ static inline __attribute__((always_inline)) VEC F(exp_parts)(VEC x, VEC *power)
     *power = V(exp2i)(t);
     return V(fma)(r * r, p, r);
 }
-static inline __attribute__((always_inline)) VEC F(exp_vec)(VEC x) {
-    VEC power, q;
-    x = V(min)(V(set)(EXP_HIGH), V(max)(V(set)(EXP_LOW), x));
-    q = F(exp_parts)(x, &power); /* power is inf from n = 128 (f64: 1024) on: (1 + q) * inf, not fma(inf, q, inf) */
-    return (q + V(set)(1)) * power;
+#ifdef VEC_SCALES
+/* e^x = 2^n (1 + r P(r)) with P minimax for the relative error, where one instruction rounds and one multiplies by 2^n
+ * whatever n is. f32 takes ln 2 in one part: another 2e-9 |n| of the result. Each step for all of x at once: what waits
+ * in the processor's queue for the step before is then other work. */
+static inline __attribute__((always_inline)) void F(exp_many)(int many, VEC *x) {
+    static const REAL c[] = EXP_SCALED_POLY;
+    VEC n[EXP_MANY], p[EXP_MANY];
+    UNROLL for (int i = 0; i < many; i++) x[i] = V(max)(V(set)(EXP_SCALED_LOW), x[i]); /* NaN passes */
+    UNROLL for (int i = 0; i < many; i++) n[i] = V(round)(x[i] * V(set)(EXP_LOG2E));
+    UNROLL for (int i = 0; i < many; i++) x[i] = V(nfma)(n[i], V(set)(EXP_LN2), x[i]);
+    if (EXP_LN2_REST > 0) {
+        UNROLL for (int i = 0; i < many; i++) x[i] = V(nfma)(n[i], V(set)(EXP_LN2_REST), x[i]);
+    }
+    UNROLL for (int i = 0; i < many; i++) p[i] = V(set)(c[sizeof c / sizeof c[0] - 1]);
+    UNROLL for (int k = (int)(sizeof c / sizeof c[0]) - 2; k >= 0; k--) {
+        UNROLL for (int i = 0; i < many; i++) p[i] = V(fma)(p[i], x[i], V(set)(c[k]));
+    }
+    UNROLL for (int i = 0; i < many; i++) p[i] = V(fma)(p[i], x[i], V(set)(1));
+    UNROLL for (int i = 0; i < many; i++) x[i] = V(scale2)(p[i], n[i]);
 }
+#else
+static inline __attribute__((always_inline)) void F(exp_many)(int many, VEC *x) {
+    for (int i = 0; i < many; i++) {
+        VEC power, q;
+        x[i] = V(min)(V(set)(EXP_HIGH), V(max)(V(set)(EXP_LOW), x[i]));
+        q = F(exp_parts)(x[i], &power); /* inf from n = 128 (f64: 1024) on: (1 + q) * inf, not fma(inf, q, inf) */
+        x[i] = (q + V(set)(1)) * power;
+    }
+}
+#endif
 
 static REAL F(max)(const REAL *s, int64_t n) {
     const VEC low = V(set)((REAL)-__builtin_inf());
@@ -49,33 +73,34 @@ static REAL F(max)(const REAL *s, int64_t n) {
 
 static REAL F(exp)(REAL *s, int64_t n, REAL max) {
     const VEC m = V(set)(max), zero = V(set)(0);
-    VEC s0 = zero, s1 = zero;
+    VEC sum[2] = {zero, zero}, x[EXP_MANY];
     int64_t j = 0;
-    for (; j + 2 * LANES <= n; j += 2 * LANES) {
-        VEC a = F(exp_vec)(V(load)(s + j) - m), b = F(exp_vec)(V(load)(s + j + LANES) - m);
-        V(store)(s + j, a);
-        V(store)(s + j + LANES, b);
-        s0 += a, s1 += b;
+    for (; j + EXP_MANY * LANES <= n; j += EXP_MANY * LANES) {
+        UNROLL for (int i = 0; i < EXP_MANY; i++) x[i] = V(load)(s + j + i * LANES) - m;
+        F(exp_many)(EXP_MANY, x);
+        UNROLL for (int i = 0; i < EXP_MANY; i++) V(store)(s + j + i * LANES, x[i]);
+        UNROLL for (int i = 0; i < EXP_MANY; i++) sum[i % 2] += x[i];
     }
     for (; j < n; j += LANES) {
-        VEC a;
         if (n - j >= LANES) {
-            a = F(exp_vec)(V(load)(s + j) - m);
-            V(store)(s + j, a);
+            x[0] = V(load)(s + j) - m;
+            F(exp_many)(1, x);
+            V(store)(s + j, x[0]);
         } else {
             V(tail) tail = V(tail_of)(n - j);
-            a = F(exp_vec)(V(load_tail)(s + j, tail) - m);
-            V(store_tail)(s + j, tail, a);
-            a = V(fill_tail)(a, tail, zero);
+            x[0] = V(load_tail)(s + j, tail) - m;
+            F(exp_many)(1, x);
+            V(store_tail)(s + j, tail, x[0]);
+            x[0] = V(fill_tail)(x[0], tail, zero);
         }
-        /* the same sum as a longer row that ends in zeros: odd vectors go to s1 */
+        /* the same sum as a longer row that ends in zeros: odd vectors have a sum of their own */
         if (j % (2 * LANES)) {
-            s1 += a;
+            sum[1] += x[0];
         } else {
-            s0 += a;
+            sum[0] += x[0];
         }
     }
-    return V(sum)(s0 + s1);
+    return V(sum)(sum[0] + sum[1]);
 }
 
 /* tanh|x| = -e / (2 + e) with e = expm1(-2|x|) keeps its relative accuracy near 0; 1 - tanh^2 = 4 (1 + e) / (2 + e)^2

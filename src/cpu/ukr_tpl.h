@@ -14,6 +14,13 @@ enum { TILE_ROWS = MR };
 #define BSTEP                  1
 #define MADD                   V(fma)
 #define FEW_WIDE               FEW
+enum {
+#ifdef VEC_SCALES
+    EXP_MANY = 4
+#else
+    EXP_MANY = 2
+#endif
+};
 
 #define REAL       double
 #define VEC        v64
@@ -32,6 +39,15 @@ enum { TILE_ROWS = MR };
             0x1.a01a01b398f4cp-13, 0x1.a01a01360233bp-16, 0x1.71ddefdc9bfb3p-19, 0x1.27e5b4e704ee2p-22,                \
             0x1.af6c60fd077fdp-26, 0x1.1e3cea0fb6833p-29                                                               \
     }
+#define EXP_SCALED_LOW -800.0
+#define EXP_LN2        0x1.62e42fefa39efp-1
+#define EXP_LN2_REST   0x1.abc9e3b39803fp-56
+#define EXP_SCALED_POLY                                                                                                \
+    {                                                                                                                  \
+        0x1.0000000000000p+0, 0x1.000000000000bp-1, 0x1.55555555554b3p-3, 0x1.555555555017ap-5, 0x1.111111112f8a3p-7,  \
+            0x1.6c16c18560763p-10, 0x1.a01a0111b5b2bp-13, 0x1.a019974c7b816p-16, 0x1.71df48e3706bcp-19,                \
+            0x1.28afa5f92a310p-22, 0x1.ad5971d43969fp-26                                                               \
+    }
 #include "cpu/ukr_dot_tpl.h"
 #include "cpu/ukr_gemm_tpl.h"
 #include "cpu/ukr_row_tpl.h"
@@ -47,6 +63,10 @@ enum { TILE_ROWS = MR };
 #undef EXP_LOW
 #undef EXP_HIGH
 #undef EXP_POLY
+#undef EXP_SCALED_LOW
+#undef EXP_LN2
+#undef EXP_LN2_REST
+#undef EXP_SCALED_POLY
 
 #define REAL       float
 #define VEC        v32
@@ -61,6 +81,11 @@ enum { TILE_ROWS = MR };
 #define EXP_HIGH   89.0f
 #define EXP_POLY                                                                                                       \
     { 0x1.fffffcp-2f, 0x1.55549p-3f, 0x1.5558f4p-5f, 0x1.123a6cp-7f, 0x1.6a234cp-10f }
+#define EXP_SCALED_LOW -120.0f /* 2^-173: no f32, not even a denormal */
+#define EXP_LN2        0x1.62e43p-1f
+#define EXP_LN2_REST   0.0f
+#define EXP_SCALED_POLY                                                                                                \
+    { 0x1.fffff6p-1f, 0x1.fffdc6p-2f, 0x1.555a6cp-3f, 0x1.573a6cp-5f, 0x1.0fa82ap-7f }
 #include "cpu/ukr_dot_tpl.h"
 #include "cpu/ukr_gemm_tpl.h"
 #include "cpu/ukr_row_tpl.h"
