@@ -102,10 +102,15 @@ static void lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     const int64_t most = fit < 8 ? 8 : fit > 36 ? 36 : fit;
     int64_t strips = attn_cpu_sdpa_blocks(f->s.flat, f->strip), want = strips * owners / (4 * (int64_t)threads);
     want = want < 2 ? 2 : want > most ? most : want;
-    if (f->splits > 1) want = strips;
-    f->rows = want * f->strip;
+    f->row_blocks = attn_cpu_sdpa_blocks(strips, f->splits > 1 ? strips : want);
+    /* Tasks of one size, and as many for each thread: of four blocks of 36 strips and one of 3, times two, one thread
+     * would have 180 strips and the other 114. */
+    const int64_t finer = (f->row_blocks + threads - 1) / threads * threads;
+    if (f->splits == 1 && owners * f->row_blocks % threads != 0 && 2 * finer <= strips) f->row_blocks = finer;
+    f->rows = attn_cpu_sdpa_blocks(strips, f->row_blocks) * f->strip;
     f->row_blocks = attn_cpu_sdpa_blocks(f->s.flat, f->rows);
     if (f->row_blocks == 1) f->rows = f->s.flat;
+    f->side = owners < threads ? owners : threads;
 
     f->at.end = 0;
     int64_t *end = &f->at.end;

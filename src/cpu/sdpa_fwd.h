@@ -19,6 +19,7 @@ struct attn_cpu_fwd {
     int64_t ldq, ldv, lds; /* row strides of packed q, of values and accumulators, of a strip of scores */
     int64_t ldp;           /* row stride of a strip of probabilities as pairs */
     int64_t row_blocks;    /* tasks of one (batch, key head) and split */
+    int64_t side;          /* (batch, key head) pairs whose tasks take turns */
     int64_t split, splits; /* keys of a split; splits = 1: results are final */
     struct {
         int64_t q, k, tmp, v, raw, poison, live, s, p, hidden, mask, o, m, l, before, row, odd_q, odd_k, given, given_s,
