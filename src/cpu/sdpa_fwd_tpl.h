@@ -271,6 +271,20 @@ static void T(see)(const struct T(work) * w, int64_t r0, int64_t n, int64_t *lo,
     if (*lo > *hi) *lo = *hi;
 }
 
+/* Asks for the part'th of `parts` equal parts of the keys and values j0 .. j0+n, into the second-level cache: while the
+ * strips of a block are multiplied, those of the next come in, and packing does not wait for them. */
+static void T(ask)(const struct T(work) * w, int64_t j0, int64_t n, int64_t part, int64_t parts) {
+    const struct attn_view *views[2] = {&w->f->s.k, &w->f->s.v};
+    const int64_t width[2] = {w->f->s.p->dim_qk, w->f->s.p->dim_v};
+    for (int x = 0; x < 2; x++) {
+        for (int64_t j = j0 + n * part / parts; j < j0 + n * (part + 1) / parts; j++) {
+            const char *row = attn_core_kv_row(w->f->s.p, views[x], &w->seq, w->b, w->hk, j);
+            for (int64_t at = 0; row && at < width[x] * views[x]->element_bytes; at += 64)
+                __builtin_prefetch(row + at, 0, 2);
+        }
+    }
+}
+
 /* Blocks start at multiples of f->keys and strips of a block at multiples of 32 (see attn_ukr.exp), whatever the first
  * visible key is: the sums of a row do not depend on its neighbours. The few keys before it are hidden as any other. */
 static void T(run_keys)(struct T(work) * w, int64_t n_rows, int64_t k0, int64_t k1) {
@@ -286,7 +300,9 @@ static void T(run_keys)(struct T(work) * w, int64_t n_rows, int64_t k0, int64_t 
             continue;
         }
         T(load_block)(w, begin, end - begin, 0);
+        const int64_t next = block + f->keys, left = hi - next < f->keys ? hi - next : f->keys;
         for (int64_t r = 0; r < n_rows; r += f->strip) {
+            if (left > 0) T(ask)(w, next, left, r / f->strip, attn_cpu_sdpa_blocks(n_rows, f->strip));
             int64_t n = n_rows - r < f->strip ? n_rows - r : f->strip;
             T(see)(w, r, n, &a, &e);
             if (a < begin) a = begin;
