@@ -41,7 +41,7 @@ struct attn_ukr {
     double (*max_f64)(const double *s, int64_t n);
 
     /* s[j] = exp(s[j] - max) in place, returns the sum (f32: within 2e-7 + 3e-9 |s[j] - max| relative per element).
-     * s[j] = -inf gives exactly 0, a NaN gives NaN. max is finite. */
+     * s[j] = -inf gives exactly 0, a NaN gives NaN. max is finite, and no s[j] larger than it by 2^20 or more. */
     float (*exp_f32)(float *s, int64_t n, float max);
     double (*exp_f64)(double *s, int64_t n, double max);
 

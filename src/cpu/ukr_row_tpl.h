@@ -18,14 +18,14 @@ static inline __attribute__((always_inline)) VEC F(exp_parts)(VEC x, VEC *power)
     return V(fma)(r * r, p, r);
 }
 #ifdef VEC_SCALES
-/* e^x = 2^n (1 + r P(r)) with P minimax for the relative error, where one instruction rounds and one multiplies by 2^n
- * whatever n is. f32 takes ln 2 in one part: another 2e-9 |n| of the result. Each step for all of x at once: what waits
- * in the processor's queue for the step before is then other work. */
+/* e^x = 2^n (1 + r P(r)) with P minimax for the relative error, where one instruction multiplies by 2^n whatever n is.
+ * One that rounds would take the time of two. f32 takes ln 2 in one part: another 2e-9 |n| of the result. Each step for
+ * all of x at once: what waits in the processor's queue for the step before is then other work. */
 static inline __attribute__((always_inline)) void F(exp_many)(int many, VEC *x) {
     static const REAL c[] = EXP_SCALED_POLY;
     VEC n[EXP_MANY], p[EXP_MANY];
     UNROLL for (int i = 0; i < many; i++) x[i] = V(max)(V(set)(EXP_SCALED_LOW), x[i]); /* NaN passes */
-    UNROLL for (int i = 0; i < many; i++) n[i] = V(round)(x[i] * V(set)(EXP_LOG2E));
+    UNROLL for (int i = 0; i < many; i++) n[i] = V(fma)(x[i], V(set)(EXP_LOG2E), V(set)(EXP_MAGIC)) - V(set)(EXP_MAGIC);
     UNROLL for (int i = 0; i < many; i++) x[i] = V(nfma)(n[i], V(set)(EXP_LN2), x[i]);
     if (EXP_LN2_REST > 0) {
         UNROLL for (int i = 0; i < many; i++) x[i] = V(nfma)(n[i], V(set)(EXP_LN2_REST), x[i]);
@@ -50,12 +50,13 @@ static inline __attribute__((always_inline)) void F(exp_many)(int many, VEC *x) 
 
 static REAL F(max)(const REAL *s, int64_t n) {
     const VEC low = V(set)((REAL)-__builtin_inf());
-    VEC m0 = low, m1 = low;
+    VEC top[4] = {low, low, low, low};
     int64_t j = 0;
-    for (; j + 2 * LANES <= n; j += 2 * LANES) {
-        VEC a = V(load)(s + j), b = V(load)(s + j + LANES);
-        m0 = V(max)(a, m0), m1 = V(max)(b, m1);
-        if (__builtin_expect(V(any_nan)(a, b), 0)) return (REAL)__builtin_nan("");
+    for (; j + 4 * LANES <= n; j += 4 * LANES) {
+        VEC a[4];
+        UNROLL for (int i = 0; i < 4; i++) a[i] = V(load)(s + j + i * LANES);
+        UNROLL for (int i = 0; i < 4; i++) top[i] = V(max)(a[i], top[i]);
+        if (__builtin_expect(V(any_nan)(a[0], a[1]) | V(any_nan)(a[2], a[3]), 0)) return (REAL)__builtin_nan("");
     }
     for (; j < n; j += LANES) {
         VEC a;
@@ -65,10 +66,10 @@ static REAL F(max)(const REAL *s, int64_t n) {
             V(tail) m = V(tail_of)(n - j);
             a = V(fill_tail)(V(load_tail)(s + j, m), m, low);
         }
-        m0 = V(max)(a, m0);
+        top[0] = V(max)(a, top[0]);
         if (V(any_nan)(a, a)) return (REAL)__builtin_nan("");
     }
-    return V(largest)(V(max)(m0, m1));
+    return V(largest)(V(max)(V(max)(top[0], top[1]), V(max)(top[2], top[3])));
 }
 
 static REAL F(exp)(REAL *s, int64_t n, REAL max) {

@@ -6,7 +6,7 @@
 #include <immintrin.h>
 #include <stdint.h>
 
-#define VEC_SCALES /* there are round and scale2 */
+#define VEC_SCALES /* there is scale2 */
 #define V32_LANES  16
 typedef __m512 v32;
 typedef __mmask16 v32_tail;
@@ -35,8 +35,7 @@ static inline v32 v32_where_nonzero(v32 test, v32 x) {
 static inline v32 v32_exp2i(v32 t) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_castps_si512(t), _mm512_set1_epi32(127)), 23));
 }
-/* nearest integer, even if halfway; x 2^n with n whole, inf and 0 (or a denormal) where that is out of range */
-static inline v32 v32_round(v32 x) { return _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+/* x 2^n with n whole, inf and 0 (or a denormal) where that is out of range */
 static inline v32 v32_scale2(v32 x, v32 n) { return _mm512_scalef_ps(x, n); }
 
 /* c[j] = sum of the lanes of s[j], j < 8 */
@@ -80,7 +79,6 @@ static inline v64 v64_exp2i(v64 t) {
     return _mm512_castsi512_pd(
         _mm512_slli_epi64(_mm512_add_epi64(_mm512_castpd_si512(t), _mm512_set1_epi64(1023)), 52));
 }
-static inline v64 v64_round(v64 x) { return _mm512_roundscale_pd(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 static inline v64 v64_scale2(v64 x, v64 n) { return _mm512_scalef_pd(x, n); }
 static inline void v64_store_sums(double *c, const v64 *s) {
     __m512d t[4], u[2];
