@@ -45,7 +45,8 @@ enum {
     ASK_BYTES = 8 << 10, /* of values, ahead of their time */
     BLOCK_BYTES =
         512 << 10, /* keys and values of a block, and a task's rows and sums: they share a second-level cache */
-    TASK_BYTES = 512 << 10
+    TASK_BYTES = 512 << 10,
+    KEPT_BYTES = 1 << 20 /* packed keys of a (batch, key head) up to here are kept for a worker's next task */
 };
 
 #define PAIRS   0
@@ -93,6 +94,8 @@ static void lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     while (f->keys > 64 && f->keys * (f->ldq + f->ldv) * f->real > BLOCK_BYTES) f->keys /= 2;
     if (!f->panel && f->keys > 256) f->keys = 256;
     f->half = !f->panel && p->dtype != ATTN_F32 && p->dtype != ATTN_F64 && u->gemm_half;
+    f->kept = f->panel ? attn_cpu_sdpa_blocks(p->seq_k, f->keys) : 1;
+    if (f->kept < 1 || f->kept * f->keys * f->ldq * f->real > KEPT_BYTES) f->kept = 1;
     f->lds = f->keys + line;
     f->ldp = pairs ? f->keys / 2 + line : f->lds;
 
@@ -115,7 +118,8 @@ static void lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     f->at.end = 0;
     int64_t *end = &f->at.end;
     f->at.q = attn_cpu_sdpa_take(end, f->rows * f->ldq * f->real);
-    f->at.k = attn_cpu_sdpa_take(end, f->keys * f->ldq * f->real);
+    f->at.k = attn_cpu_sdpa_take(end, f->kept * f->keys * f->ldq * f->real);
+    f->at.kept = attn_cpu_sdpa_take(end, f->kept * (int64_t)sizeof(struct attn_cpu_fwd_kept));
     f->at.tmp = attn_cpu_sdpa_take(end, f->panel * f->ldq * f->real);
     f->at.v = attn_cpu_sdpa_take(end, f->keys * f->ldv * f->real);
     f->at.raw = attn_cpu_sdpa_take(end, f->keys * f->ldv * f->real);
@@ -162,6 +166,8 @@ static void run_tasks(void *arg, int32_t worker) {
     struct attn_cpu_fwd *f = arg;
     const int64_t tasks = f->s.p->batch * f->s.p->heads_k * f->row_blocks * f->splits;
     char *scratch = f->scratch + worker * f->at.end;
+    struct attn_cpu_fwd_kept *kept = (struct attn_cpu_fwd_kept *)(void *)(scratch + f->at.kept);
+    for (int64_t i = 0; i < f->kept && !f->flash; i++) kept[i].pair = -1;
     const uint32_t mode = attn_cpu_flush_begin();
     attn_ukr_pair_begin(f->s.pair);
     for (int64_t t; (t = attn_cpu_next(&f->next)) < tasks;) {

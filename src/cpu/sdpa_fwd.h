@@ -12,6 +12,7 @@ struct attn_cpu_fwd {
     int64_t strip;         /* rows that go through product, softmax and product while their scores stay in L1 */
     int64_t rows;          /* flat rows of a task */
     int64_t keys;          /* keys of a block */
+    int64_t kept;          /* blocks of keys that a worker keeps packed: all, or 1 */
     int64_t panel;         /* columns of a packed panel; 0 = few rows: products of rows with rows, nothing is packed */
     int flash;             /* tasks are those of sdpa_flash.c; depth and ldv are D and DV rounded up to 32; 2: halves */
     int half;              /* few rows: 16-bit keys and values are widened as they are multiplied, not before */
@@ -22,13 +23,20 @@ struct attn_cpu_fwd {
     int64_t side;          /* (batch, key head) pairs whose tasks take turns */
     int64_t split, splits; /* keys of a split; splits = 1: results are final */
     struct {
-        int64_t q, k, tmp, v, raw, poison, live, s, p, hidden, mask, o, m, l, before, row, odd_q, odd_k, given, given_s,
-            pair, bias, end;
+        int64_t q, k, kept, tmp, v, raw, poison, live, s, p, hidden, mask, o, m, l, before, row, odd_q, odd_k, given,
+            given_s, pair, bias, end;
     } at;                  /* a worker's scratch */
     int64_t partial_bytes; /* one (batch, key head, split): m, l, o of all flat rows */
     int64_t partial_l, partial_o;
     struct attn_cpu_counter next;
     char *scratch, *partials;
+};
+
+/* Which keys a slot of a worker's packed blocks holds; pair: of (batch, key head), -1 = none; clean: their values are
+ * used in place and finite. */
+struct attn_cpu_fwd_kept {
+    int64_t pair, begin, end;
+    int clean;
 };
 
 /* Output of one row: o[0..DV) unnormalised with its maximum m and sum l. m = -inf: empty row; m NaN: NaN row. */

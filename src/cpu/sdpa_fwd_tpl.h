@@ -39,8 +39,10 @@ struct T(work) {
     int64_t b, hk;
     struct attn_cpu_sdpa_row *row;
     REAL *q, *kt, *tmp, *v, *s, *p, *o, *m, *l, *before; /* p: probabilities as the second product reads them */
-    const REAL *k, *vs;                                  /* rows of keys where nothing is packed; rows of values */
-    const uint16_t *k_half, *v_half;                     /* the same as they are in memory */
+    struct attn_cpu_fwd_kept *kept;
+    REAL *slots;                     /* packed blocks; kt: the loaded keys in one of them */
+    const REAL *k, *vs;              /* rows of keys where nothing is packed; rows of values */
+    const uint16_t *k_half, *v_half; /* the same as they are in memory */
     int64_t ldk, ldv;
     struct attn_cpu_sdpa_poison poison;
     uint8_t *hidden;
@@ -60,6 +62,31 @@ static void T(load_half)(struct T(work) * w, int64_t j0, int64_t n, int careful)
 }
 #endif
 
+/* The slot of the block with key j0, and whether the keys j0 .. j0+n are in it. */
+static struct attn_cpu_fwd_kept *T(slot)(const struct T(work) * w, int64_t j0) {
+    return &w->kept[j0 / w->f->keys % w->f->kept];
+}
+static int T(holds)(const struct T(work) * w, const struct attn_cpu_fwd_kept *slot, int64_t j0, int64_t n) {
+    return slot->pair == w->b * w->f->s.p->heads_k + w->hk && slot->begin <= j0 && j0 + n <= slot->end;
+}
+/* Keys j0 .. j0+n as panels; a slot of another task's has more keys than asked for, as the case may be. */
+static void T(pack)(struct T(work) * w, int64_t j0, int64_t n) {
+    const struct attn_cpu_fwd *f = w->f;
+    struct attn_cpu_fwd_kept *slot = T(slot)(w, j0);
+    w->kt = w->slots + (slot - w->kept) * f->keys * f->ldq;
+    if (T(holds)(w, slot, j0, n)) {
+        w->kt += (j0 - slot->begin) * f->depth;
+        return;
+    }
+    *slot = (struct attn_cpu_fwd_kept){w->b * f->s.p->heads_k + w->hk, j0, j0 + n, 0};
+#if PAIRS
+    attn_cpu_pair_panels(&f->s, &f->s.k, &w->seq, w->b, w->hk, j0, n, f->s.p->dim_qk, f->panel, w->kt, w->tmp);
+#else
+    R(attn_cpu_sdpa_panels)
+    (&f->s, &f->s.k, &w->seq, w->b, w->hk, j0, n, f->s.p->dim_qk, f->panel, w->kt, w->tmp, f->ldq);
+#endif
+}
+
 #if PAIRS
 static void T(load_row)(const struct T(work) * w, REAL *dst, const char *src) {
     attn_cpu_pair_row(dst, src, w->f->s.p->dim_qk);
@@ -70,7 +97,7 @@ static void T(load_block)(struct T(work) * w, int64_t j0, int64_t n, int careful
         T(load_half)(w, j0, n, careful);
         return;
     }
-    attn_cpu_pair_panels(&f->s, &f->s.k, &w->seq, w->b, w->hk, j0, n, f->s.p->dim_qk, f->panel, w->kt, w->tmp);
+    T(pack)(w, j0, n);
     attn_cpu_pair_rows(&f->s, &f->s.v, &w->seq, w->b, w->hk, j0, n, f->s.p->dim_v, w->v, f->ldv, &w->poison);
     w->vs = w->v;
     w->ldv = f->ldv;
@@ -94,8 +121,7 @@ static void T(load_block)(struct T(work) * w, int64_t j0, int64_t n, int careful
     /* rows far apart would fight for the same cache sets while every strip walks over them */
     const int copy = careful || (f->panel && f->s.v.row != f->ldv);
     if (f->panel) {
-        R(attn_cpu_sdpa_panels)
-        (&f->s, &f->s.k, &w->seq, w->b, w->hk, j0, n, p->dim_qk, f->panel, w->kt, w->tmp, f->ldq);
+        T(pack)(w, j0, n);
     } else {
         w->k = R(attn_cpu_sdpa_keys)(&f->s, &f->s.k, &w->seq, w->b, w->hk, j0, n, p->dim_qk, w->kt, f->ldq, 0, &w->ldk);
     }
@@ -103,8 +129,12 @@ static void T(load_block)(struct T(work) * w, int64_t j0, int64_t n, int careful
     w->vs = R(attn_cpu_sdpa_keys)(&f->s, &f->s.v, &w->seq, w->b, w->hk, j0, n, width, w->v, f->ldv, copy, &w->ldv);
     if (!f->panel && !careful) return;
     if (w->vs != w->v) {
+        struct attn_cpu_fwd_kept *slot = f->panel ? T(slot)(w, j0) : NULL;
+        const int64_t whole = w->ldv == width ? n : 1; /* rows that follow each other at once */
+        if (slot && slot->clean) return;
         int clean = 1;
-        for (int64_t j = 0; j < n && clean; j++) clean = f->s.u->R(finite)(w->vs + j * w->ldv, width);
+        for (int64_t j = 0; j < n && clean; j += whole) clean = f->s.u->R(finite)(w->vs + j * w->ldv, whole * width);
+        if (slot) slot->clean = clean;
         if (clean) return;
         w->vs = R(attn_cpu_sdpa_keys)(&f->s, &f->s.v, &w->seq, w->b, w->hk, j0, n, width, w->v, f->ldv, 1, &w->ldv);
     }
@@ -272,17 +302,25 @@ static void T(see)(const struct T(work) * w, int64_t r0, int64_t n, int64_t *lo,
 }
 
 /* Asks for the part'th of `parts` equal parts of the keys and values j0 .. j0+n, into the second-level cache: while the
- * strips of a block are multiplied, those of the next come in, and packing does not wait for them. */
+ * strips of a block are multiplied, those of the next come in, and neither packing nor a first strip waits for them. */
 static void T(ask)(const struct T(work) * w, int64_t j0, int64_t n, int64_t part, int64_t parts) {
-    const struct attn_view *views[2] = {&w->f->s.k, &w->f->s.v};
-    const int64_t width[2] = {w->f->s.p->dim_qk, w->f->s.p->dim_v};
-    for (int x = 0; x < 2; x++) {
-        for (int64_t j = j0 + n * part / parts; j < j0 + n * (part + 1) / parts; j++) {
-            const char *row = attn_core_kv_row(w->f->s.p, views[x], &w->seq, w->b, w->hk, j);
+    const struct attn_cpu_fwd *f = w->f;
+    const struct attn_view *views[2] = {&f->s.v, &f->s.k};
+    const int64_t width[2] = {f->s.p->dim_v, f->s.p->dim_qk}, first = n * part / parts, end = n * (part + 1) / parts;
+    const struct attn_cpu_fwd_kept *slot = T(slot)(w, j0);
+    const int packed = T(holds)(w, slot, j0, n);
+    for (int x = 0; x < 2 - packed; x++) {
+        for (int64_t j = j0 + first; j < j0 + end; j++) {
+            const char *row = attn_core_kv_row(f->s.p, views[x], &w->seq, w->b, w->hk, j);
             for (int64_t at = 0; row && at < width[x] * views[x]->element_bytes; at += 64)
                 __builtin_prefetch(row + at, 0, 2);
         }
     }
+    if (!packed) return;
+    const REAL *kt = w->slots + (slot - w->kept) * f->keys * f->ldq + (j0 - slot->begin) * f->depth;
+    const int64_t line = 64 / (int64_t)sizeof(REAL);
+    for (int64_t at = first * f->depth / line * line; at < end * f->depth; at += line)
+        __builtin_prefetch(kt + at, 0, 2);
 }
 
 /* Blocks start at multiples of f->keys and strips of a block at multiples of 32 (see attn_ukr.exp), whatever the first
@@ -325,10 +363,11 @@ static void T(run_task)(struct attn_cpu_fwd *f, int64_t task, char *scratch) {
     attn_core_seq_get(p, f->s.args, w->b, &w->seq);
     w->row = (struct attn_cpu_sdpa_row *)(void *)(scratch + f->at.row);
 #define AT(name) (REAL *)(void *)(scratch + f->at.name)
-    w->q = AT(q), w->kt = AT(k), w->tmp = AT(tmp), w->v = AT(v), w->s = AT(s), w->p = AT(p), w->o = AT(o), w->m = AT(m),
-    w->l = AT(l);
+    w->q = AT(q), w->slots = w->kt = AT(k), w->tmp = AT(tmp), w->v = AT(v), w->s = AT(s), w->p = AT(p), w->o = AT(o),
+    w->m = AT(m), w->l = AT(l);
     w->poison.raw = AT(raw), w->before = AT(before);
 #undef AT
+    w->kept = (struct attn_cpu_fwd_kept *)(void *)(scratch + f->at.kept);
     w->poison.row = (uint8_t *)scratch + f->at.poison;
     w->hidden = (uint8_t *)scratch + f->at.hidden;
     w->mask = (float *)(void *)(scratch + f->at.mask);
