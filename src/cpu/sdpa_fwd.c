@@ -40,6 +40,7 @@ void attn_cpu_fwd_empty(const struct attn_cpu_fwd *f, const struct attn_core_seq
 }
 
 enum {
+    MOST_STRIP = 32,     /* rows of a strip */
     FEW_ROWS = 16,       /* up to this many flat rows, packing keys costs more than it saves */
     V_STEP = 32,         /* keys of a product of few rows with values */
     ASK_BYTES = 8 << 10, /* of values, ahead of their time */

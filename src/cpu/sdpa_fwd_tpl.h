@@ -220,12 +220,11 @@ static REAL T(weigh)(struct T(work) * w, REAL *x, REAL *p, int64_t n, REAL m) {
 }
 #endif
 
-/* One step of the online softmax for row r of the task: x[0..n) holds scores; p receives probabilities relative to m.
- */
-static void T(soften)(struct T(work) * w, int64_t r, REAL *x, void *p, int64_t n) {
+/* One step of the online softmax for row r of the task: x[0..n) holds scores, `high` is the largest; p receives
+ * probabilities relative to m. */
+static void T(soften)(struct T(work) * w, int64_t r, REAL *x, void *p, int64_t n, REAL high) {
     const struct attn_ukr *u = w->f->s.u;
     REAL *m = &w->m[r], *l = &w->l[r];
-    const REAL high = u->R(max)(x, n);
     if (!(high < (REAL)INFINITY)) *m = (REAL)NAN; /* a NaN score, or +inf: exp(inf - inf) */
     if (isinf(high) || isnan(*m)) {
         memset(x, 0, (size_t)n * sizeof *x);
@@ -249,11 +248,13 @@ static void T(run_strip)(struct T(work) * w, int64_t r0, int64_t n, int64_t j0, 
     const int64_t width = f->s.p->dim_v;
     REAL *o = w->o + r0 * f->ldv;
     T(multiply_keys)(w, r0, n, c0, c1);
-    for (int64_t r = 0; r < n; r++) {
+    REAL high[MOST_STRIP];
+    for (int64_t r = 0; r < n; r++) { /* maxima first: nothing waits for the last steps of one */
         REAL *x = w->s + r * f->lds;
         R(attn_cpu_sdpa_score)(&f->s, &w->seq, &w->row[r0 + r], x, NULL, j0 + c0, c1 - c0, w->mask);
-        T(soften)(w, r0 + r, x, w->p + r * f->ldp, c1 - c0);
+        high[r] = f->s.u->R(max)(x, c1 - c0);
     }
+    for (int64_t r = 0; r < n; r++) T(soften)(w, r0 + r, w->s + r * f->lds, w->p + r * f->ldp, c1 - c0, high[r]);
     if (!f->panel) { /* c0 is 0. Value rows come from memory, so finish with them while at it */
         for (int64_t c = 0; c < c1; c += V_STEP) T(sum_values)(w, n, c, c1 - c < V_STEP ? c1 - c : V_STEP);
     } else if (PAIRS) { /* c0 is even */
