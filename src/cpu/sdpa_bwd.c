@@ -61,7 +61,7 @@ static void lay_out(struct attn_cpu_bwd *w, int32_t threads) {
     w->real = f64 ? 8 : 4;
     /* Whole register tiles as columns. Large tiles pay where no diagonal runs through them and the cache holds them. */
     const int open = p->window_left == ATTN_UNBOUNDED && p->window_right == ATTN_UNBOUNDED;
-    const int whole = open && p->dim_qk <= 128 && p->dim_v <= 128;
+    const int whole = (open || !w->s.pair) && p->dim_qk <= 128 && p->dim_v <= 128;
     const int strips = attn_cpu_grad_serves(&w->s); /* then tiles are for what it leaves; they divide its blocks */
     w->tile = strips ? 128 : whole ? 192 : 96;
     w->ldd = odd_lines(strips ? attn_cpu_sdpa_up(p->dim_qk, 32) : p->dim_qk, line);

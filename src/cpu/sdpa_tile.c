@@ -5,7 +5,12 @@
 #include <math.h>
 #include <string.h>
 
-#define LOG2_E   1.44269504088896340736
+#define LOG2_E 1.44269504088896340736
+enum {
+    PANEL = 32,     /* columns of a product's packed operand, and the grid on which strips leave out keys */
+    TILE_STRIP = 14 /* rows of a strip where a diagonal runs through the tile */
+};
+
 #define PAIRS    0
 #define REAL     double
 #define T(name)  name##_f64

@@ -25,6 +25,7 @@ enum { ATTN_CPU_TILE_SLOTS = 2 };
         struct attn_cpu_sdpa_poison bad_q, bad_dout, bad_k;                                                            \
         int simple, fused;        /* rows need nothing but the exponential; P and dS were made as pairs alone */       \
         int bad_rows, bad_values; /* rows (q, dout, shift) or v are not finite: see exp_lifted */                      \
+        int partial;              /* some row does not see some key; not of pairs */                                   \
     };                                                                                                                 \
     /* slot < ATTN_CPU_TILE_SLOTS: tiles of one worker share everything but their rows. */                             \
     void attn_cpu_tile_init_##T(struct attn_cpu_tile_##T *t, const struct attn_cpu_bwd *w, char *scratch, int slot);   \

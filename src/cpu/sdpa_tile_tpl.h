@@ -99,6 +99,18 @@ void T(attn_cpu_tile_rows)(struct T(attn_cpu_tile) * t, int64_t h0, int64_t grou
     if (t->lo > t->hi) t->lo = t->hi;
 }
 
+#if !PAIRS
+/* The tile's keys as panels [keys / PANEL][width][PANEL], the last one filled up with 0. */
+static void T(turn)(const struct T(attn_cpu_tile) * t, REAL *dst, const REAL *rows, int64_t ld, int64_t width) {
+    for (int64_t j = 0; j < t->n_keys; j += PANEL, dst += width * PANEL) {
+        const int64_t cols = t->n_keys - j < PANEL ? t->n_keys - j : PANEL;
+        t->w->s.u->R(transpose)(dst, PANEL, rows + j * ld, ld, cols, width);
+        for (int64_t c = 0; c < width && cols < PANEL; c++)
+            memset(dst + c * PANEL + cols, 0, (size_t)(PANEL - cols) * sizeof *dst);
+    }
+}
+#endif
+
 void T(attn_cpu_tile_keys)(struct T(attn_cpu_tile) * t, int64_t j0, int64_t n) {
     const struct attn_cpu_bwd *w = t->w;
     const attn_problem *p = w->s.p;
@@ -118,12 +130,11 @@ void T(attn_cpu_tile_keys)(struct T(attn_cpu_tile) * t, int64_t j0, int64_t n) {
     (void)ld;
 #else
     R(attn_cpu_sdpa_keys)(&w->s, &w->s.k, &t->seq, t->b, t->hk, j0, n, p->dim_qk, t->k, w->ldd, 1, &ld);
-    w->s.u->R(transpose)(t->kt, w->tile, t->k, w->ldd, n, p->dim_qk);
+    T(turn)(t, t->kt, t->k, w->ldd, p->dim_qk);
     R(attn_cpu_sdpa_poison_find)(&w->s, &t->bad_k, t->k, n, p->dim_qk, w->ldd);
     const REAL *v = R(attn_cpu_sdpa_keys)(&w->s, &w->s.v, &t->seq, t->b, t->hk, j0, n, p->dim_v, t->v, w->ldv, 0, &ld);
-    w->s.u->R(transpose)(t->vt, w->tile, v, ld, n, p->dim_v);
-    t->bad_values = 0;
-    for (int64_t c = 0; c < p->dim_v && !t->bad_values; c++) t->bad_values = !w->s.u->R(finite)(t->vt + c * w->tile, n);
+    T(turn)(t, t->vt, v, ld, p->dim_v);
+    t->bad_values = !w->s.u->R(finite)(t->vt, attn_cpu_sdpa_up(n, PANEL) * p->dim_v);
 #endif
 }
 
@@ -134,14 +145,14 @@ void T(attn_cpu_tile_same_keys)(struct T(attn_cpu_tile) * t, const struct T(attn
     t->bad_values = loaded->bad_values;
 }
 
-/* P and dS of plain rows in one pass. */
-static int T(fuse)(struct T(attn_cpu_tile) * t) {
+/* P and dS of plain rows r0 .. r0+m in one pass; r0 is even. */
+static int T(fuse)(struct T(attn_cpu_tile) * t, int64_t r0, int64_t m) {
 #if PAIRS
     const struct attn_cpu_bwd *w = t->w;
     if (!t->simple || t->bad_rows || t->bad_values || t->bad_k.any) return 0;
-    for (int64_t r = 0; r < t->n_rows; r += 2) {
+    for (int64_t r = r0; r < r0 + m; r += 2) {
         struct attn_pair_grad row[2];
-        const int64_t both = r + 1 < t->n_rows;
+        const int64_t both = r + 1 < r0 + m;
         for (int64_t i = r; i <= r + both; i++) {
             const int empty = t->row[i].lo == t->row[i].hi;
             const REAL max = empty ? (REAL)INFINITY : (REAL)(t->stat[i]->lse / w->s.unit);
@@ -155,49 +166,107 @@ static int T(fuse)(struct T(attn_cpu_tile) * t) {
     }
     return 1;
 #else
-    (void)t;
+    (void)t, (void)r0, (void)m;
     return 0;
 #endif
 }
 
-void T(attn_cpu_tile_compute)(struct T(attn_cpu_tile) * t) {
+/* P and dS of row r from its scores and dP, for n keys. */
+static void T(soften)(struct T(attn_cpu_tile) * t, int64_t r, REAL *x, REAL *ds, int64_t n) {
     const struct attn_cpu_bwd *w = t->w;
     const struct attn_ukr *u = w->s.u;
-    const int64_t n = t->n_keys;
-    T(gemm)(w, t->n_rows, n, w->depth_qk, t->q, w->ldq, 1, t->kt, w->tile, t->p, w->lds, 0);
-    T(gemm)(w, t->n_rows, n, w->depth_v, t->dout, w->ldo, 1, t->vt, w->tile, t->ds, w->lds, 0);
-    for (int64_t r = 0; r < t->n_rows; r++) {
-        REAL *x = t->p + r * w->lds, *chain = t->chain ? t->chain + r * w->lds : NULL;
-        R(attn_cpu_sdpa_score)(&w->s, &t->seq, &t->row[r], x, chain, t->j0, n, t->mask);
-    }
-    t->fused = T(fuse)(t);
-    for (int64_t r = 0; r < t->n_rows && !t->fused; r++) {
-        const struct attn_cpu_sdpa_row *row = &t->row[r];
-        REAL *x = t->p + r * w->lds, *ds = t->ds + r * w->lds;
-        const REAL lse = (REAL)(t->stat[r]->lse - row->shift);
-        if (row->lo == row->hi) {
-            memset(x, 0, (size_t)n * sizeof *x);
-        } else if (!isfinite(lse)) { /* a NaN row, for the keys that it sees */
-            for (int64_t j = 0; j < n; j++) x[j] = x[j] == (REAL)-INFINITY ? 0 : (REAL)NAN;
+    const struct attn_cpu_sdpa_row *row = &t->row[r];
+    const REAL lse = (REAL)(t->stat[r]->lse - row->shift);
+    if (row->lo == row->hi) {
+        memset(x, 0, (size_t)n * sizeof *x);
+    } else if (!isfinite(lse)) { /* a NaN row, for the keys that it sees */
+        for (int64_t j = 0; j < n; j++) x[j] = x[j] == (REAL)-INFINITY ? 0 : (REAL)NAN;
 #if PAIRS
-        } else if (w->s.plain) { /* as in fuse, to the bit */
-            const REAL factor = (REAL)(w->s.unit * LOG2_E), max = (REAL)(t->stat[r]->lse / w->s.unit);
-            if (t->bad_rows || t->bad_values) {
-                attn_cpu_pair_exp_lifted(&w->s, x, n, factor, max, t->hidden);
-            } else {
-                w->s.pair->exp2_f32(x, n, factor, max);
-            }
-#endif
-        } else if (t->bad_rows || t->bad_values) {
-            R(attn_cpu_sdpa_exp_lifted)(&w->s, x, n, lse, t->hidden);
+    } else if (w->s.plain) { /* as in fuse, to the bit */
+        const REAL factor = (REAL)(w->s.unit * LOG2_E), max = (REAL)(t->stat[r]->lse / w->s.unit);
+        if (t->bad_rows || t->bad_values) {
+            attn_cpu_pair_exp_lifted(&w->s, x, n, factor, max, t->hidden);
         } else {
-            u->R(exp)(x, n, lse);
+            w->s.pair->exp2_f32(x, n, factor, max);
         }
-        const double g = t->stat[r]->g;
-        const int apart = PAIRS && (g < 1 || g > 1); /* pairs of dout are bits of the tensor: g goes to dP and P */
-        if (apart) u->R(scale)(ds, n, (REAL)g);
-        u->R(dsoftmax)(x, ds, n, (REAL)t->stat[r]->shift);
-        if (apart) u->R(scale)(x, n, (REAL)g);
+#endif
+    } else if (t->bad_rows || t->bad_values) {
+        R(attn_cpu_sdpa_exp_lifted)(&w->s, x, n, lse, t->hidden);
+    } else {
+        u->R(exp)(x, n, lse);
+    }
+    const double g = t->stat[r]->g;
+    const int apart = PAIRS && (g < 1 || g > 1); /* pairs of dout are bits of the tensor: g goes to dP and P */
+    if (apart) u->R(scale)(ds, n, (REAL)g);
+    u->R(dsoftmax)(x, ds, n, (REAL)t->stat[r]->shift);
+    if (apart) u->R(scale)(x, n, (REAL)g);
+}
+
+/* Keys of the tile that rows r0 .. r0+m see, in whole panels of a product. */
+static void T(see)(const struct T(attn_cpu_tile) * t, int64_t r0, int64_t m, int64_t *first, int64_t *end) {
+    int64_t a = t->n_keys, e = 0;
+    for (int64_t r = r0; r < r0 + m; r++) {
+        const struct attn_cpu_sdpa_row *row = &t->row[r];
+        if (row->lo >= row->hi || row->lo >= t->j0 + t->n_keys || row->hi <= t->j0) continue;
+        if (row->lo - t->j0 < a) a = row->lo - t->j0;
+        if (row->hi - t->j0 > e) e = row->hi - t->j0;
+    }
+    a = a < 0 ? 0 : a / PANEL * PANEL;
+    e = attn_cpu_sdpa_up(e, PANEL);
+    if (e > t->n_keys) e = t->n_keys;
+    if (a > e) a = e;
+    *first = a, *end = e;
+}
+
+/* Rows of the tile that see at least one of its keys c .. c+m. */
+static void T(seen)(const struct T(attn_cpu_tile) * t, int64_t c, int64_t m, int64_t *first, int64_t *end) {
+    const int64_t j = t->j0 + c;
+    *first = t->n_rows, *end = 0;
+    for (int64_t r = 0; r < t->n_rows; r++) {
+        if (t->row[r].lo >= j + m || t->row[r].hi <= j) continue;
+        if (*end == 0) *first = r;
+        *end = r + 1;
+    }
+    if (*end == 0) *first = 0;
+}
+
+/* m rows of A times the keys a .. e of the tile, as they were packed. */
+static void T(multiply)(const struct T(attn_cpu_tile) * t, int64_t m, int64_t a, int64_t e, int64_t depth,
+                        const REAL *x, int64_t ldx, const REAL *keys, REAL *c) {
+    const struct attn_cpu_bwd *w = t->w;
+    const int64_t panel = PAIRS ? w->tile : PANEL;
+    for (int64_t j = a; j < e; j += panel)
+        T(gemm)(w, m, e - j < panel ? e - j : panel, depth, x, ldx, 1, keys + j * depth, panel, c + (j - a), w->lds, 0);
+}
+
+/* All rows at once, or, where some do not see some keys, by strips that leave out what none of their rows sees. */
+void T(attn_cpu_tile_compute)(struct T(attn_cpu_tile) * t) {
+    const struct attn_cpu_bwd *w = t->w;
+    t->fused = t->partial = 0;
+    for (int64_t r = 0; r < t->n_rows && !PAIRS; r++)
+        t->partial |= t->row[r].lo > t->j0 || t->row[r].hi < t->j0 + t->n_keys;
+    for (int64_t r0 = 0, m; r0 < t->n_rows; r0 += m) {
+        int64_t a = 0, e = t->n_keys;
+        m = t->partial && t->n_rows - r0 > TILE_STRIP ? TILE_STRIP : t->n_rows - r0;
+        if (!PAIRS) T(see)(t, r0, m, &a, &e);
+        for (int64_t r = r0; r < r0 + m && (a > 0 || e < t->n_keys); r++) {
+            memset(t->p + r * w->lds, 0, (size_t)a * sizeof *t->p);
+            memset(t->ds + r * w->lds, 0, (size_t)a * sizeof *t->ds);
+            memset(t->p + r * w->lds + e, 0, (size_t)(t->n_keys - e) * sizeof *t->p);
+            memset(t->ds + r * w->lds + e, 0, (size_t)(t->n_keys - e) * sizeof *t->ds);
+        }
+        if (a == e) continue;
+        REAL *p = t->p + r0 * w->lds + a, *ds = t->ds + r0 * w->lds + a;
+        T(multiply)(t, m, a, e, w->depth_qk, t->q + r0 * w->ldq, w->ldq, t->kt, p);
+        T(multiply)(t, m, a, e, w->depth_v, t->dout + r0 * w->ldo, w->ldo, t->vt, ds);
+        for (int64_t r = r0; r < r0 + m; r++) {
+            REAL *chain = t->chain ? t->chain + r * w->lds + a : NULL;
+            R(attn_cpu_sdpa_score)
+            (&w->s, &t->seq, &t->row[r], t->p + r * w->lds + a, chain, t->j0 + a, e - a, t->mask);
+        }
+        t->fused = T(fuse)(t, r0, m);
+        for (int64_t r = r0; r < r0 + m && !t->fused; r++)
+            T(soften)(t, r, t->p + r * w->lds + a, t->ds + r * w->lds + a, e - a);
     }
 }
 
@@ -235,6 +304,21 @@ void T(attn_cpu_tile_chain)(struct T(attn_cpu_tile) * t) {
 #endif
 }
 
+/* C += A^T B over the rows of the tile, A is P or dS: for all keys at once, or, where some rows do not see some of
+ * them, strip by strip over the rows that do. What is left out is a product with 0. */
+static void T(sum_rows)(const struct T(attn_cpu_tile) * t, int64_t width, const REAL *x, const REAL *b, int64_t ldb,
+                        REAL *c) {
+    const struct attn_cpu_bwd *w = t->w;
+    const int64_t strip = t->partial ? 2 * TILE_STRIP : t->n_keys;
+    for (int64_t j = 0; j < t->n_keys; j += strip) {
+        const int64_t m = t->n_keys - j < strip ? t->n_keys - j : strip;
+        int64_t first = 0, end = t->n_rows;
+        if (t->partial) T(seen)(t, j, m, &first, &end);
+        if (first == end) continue;
+        T(gemm)(w, m, width, end - first, x + first * w->lds + j, 1, w->lds, b + first * ldb, ldb, c + j * ldb, ldb, 1);
+    }
+}
+
 void T(attn_cpu_tile_add_dv)(struct T(attn_cpu_tile) * t, REAL *dv) {
     const struct attn_cpu_bwd *w = t->w;
     const int64_t width = w->s.p->dim_v;
@@ -243,7 +327,7 @@ void T(attn_cpu_tile_add_dv)(struct T(attn_cpu_tile) * t, REAL *dv) {
         T(gemm)(w, t->n_keys, width, (t->n_rows + 1) / 2, t->p_zip, 1, w->lds, t->dout_zip, w->ldv, dv, w->ldv, 1);
     } else {
         R(attn_cpu_sdpa_poison_find)(&w->s, &t->bad_dout, t->dout, t->n_rows, width, w->ldv);
-        T(gemm)(w, t->n_keys, width, t->n_rows, t->p, 1, w->lds, t->dout, w->ldv, dv, w->ldv, 1);
+        T(sum_rows)(t, width, t->p, t->dout, w->ldv, dv);
     }
     if (t->bad_dout.any)
         R(attn_cpu_sdpa_poison_apply)(&t->bad_dout, t->n_keys, t->n_rows, width, w->ldv, t->p, 1, w->lds, dv, w->ldv);
@@ -257,7 +341,7 @@ void T(attn_cpu_tile_add_dk)(struct T(attn_cpu_tile) * t, REAL *dk) {
         T(gemm)(w, t->n_keys, width, (t->n_rows + 1) / 2, t->ds_zip, 1, w->lds, t->q_zip, w->ldd, dk, w->ldd, 1);
     } else {
         R(attn_cpu_sdpa_poison_find)(&w->s, &t->bad_q, t->q, t->n_rows, width, w->ldd);
-        T(gemm)(w, t->n_keys, width, t->n_rows, t->ds, 1, w->lds, t->q, w->ldd, dk, w->ldd, 1);
+        T(sum_rows)(t, width, t->ds, t->q, w->ldd, dk);
     }
     if (t->bad_q.any)
         R(attn_cpu_sdpa_poison_apply)(&t->bad_q, t->n_keys, t->n_rows, width, w->ldd, t->ds, 1, w->lds, dk, w->ldd);
@@ -269,7 +353,15 @@ void T(attn_cpu_tile_add_dq)(const struct T(attn_cpu_tile) * t, REAL *dq) {
     if (PAIRS) {
         T(gemm)(w, t->n_rows, width, (t->n_keys + 1) / 2, t->ds_half, w->ldh, 1, t->k_zip, w->ldd, dq, w->ldd, 1);
     } else {
-        T(gemm)(w, t->n_rows, width, t->n_keys, t->ds, w->lds, 1, t->k, w->ldd, dq, w->ldd, 1);
+        const int64_t strip = t->partial ? 2 * TILE_STRIP : t->n_rows;
+        for (int64_t r = 0; r < t->n_rows; r += strip) {
+            const int64_t m = t->n_rows - r < strip ? t->n_rows - r : strip;
+            int64_t a = 0, e = t->n_keys;
+            if (t->partial) T(see)(t, r, m, &a, &e);
+            if (a == e) continue;
+            const REAL *ds = t->ds + r * w->lds + a, *k = t->k + a * w->ldd;
+            T(gemm)(w, m, width, e - a, ds, w->lds, 1, k, w->ldd, dq + r * w->ldd, w->ldd, 1);
+        }
     }
     if (t->bad_k.any)
         R(attn_cpu_sdpa_poison_apply)(&t->bad_k, t->n_rows, t->n_keys, width, w->ldd, t->ds, w->lds, 1, dq, w->ldd);
