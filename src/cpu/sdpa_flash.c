@@ -96,6 +96,9 @@ struct work {
     uint32_t *given;
     float *given_s, *pair; /* pair: two rows as f32 */
     float *bias;           /* masks of a strip, transposed */
+    struct bounds {
+        int64_t lo, hi, lo_most, hi_least;
+    } of[MOST_STRIPS]; /* of each strip: the keys that some row sees, those that all rows see */
 };
 
 static const char *query_row(const struct work *w, int64_t r) {
@@ -107,6 +110,12 @@ static void load_strip(struct work *w, int64_t r0, int64_t n) {
     const struct attn_cpu_fwd *f = w->f;
     const int64_t pairs = f->depth / 2, parts = f->flash;
     float *to = w->q + r0 * pairs * parts;
+    if (parts == 1 && n == ROWS && f->s.group == 1 && f->s.p->dim_qk == f->depth && f->s.q.row % 2 == 0) {
+        for (int64_t h = 0; h < 2; h++) /* rows are whole pairs, and evenly spaced */
+            f->s.u->transpose_f32(to + h * 16 * pairs, 16, (const float *)(const void *)query_row(w, r0 + h * 16),
+                                  f->s.q.row / 2, 16, pairs);
+        return;
+    }
     memset(w->tmp, 0, (size_t)(ROWS * pairs * parts) * sizeof *w->tmp);
     for (int64_t r = 0; r < n; r++) {
         float *high = w->tmp + r * pairs;
@@ -162,6 +171,10 @@ static void load_values(struct work *w, int64_t j0, int64_t n, int64_t padded) {
         const int64_t keys = n - c < 0 ? 0 : n - c < 32 ? n - c : 32, pairs = (keys + 1) / 2;
         struct attn_cpu_sdpa_poison part = {0, (float *)w->poison.raw + c * ld, w->poison.row + c};
         memset(part.row, 0, 32);
+        if (parts == 1 && keys == 32 && width == ld) {
+            const uint16_t *rows = (const void *)attn_view_row(&f->s.v, w->b, w->hk, w->seq.k0 + j0 + c);
+            if (f->s.pair->turn(w->v + c / 2 * ld, rows, f->s.v.row, width)) continue;
+        }
         if (parts == 1) {
             attn_cpu_pair_rows(&f->s, &f->s.v, &w->seq, w->b, w->hk, j0 + c, keys, width, w->tmp, ld, &part);
         } else {
@@ -248,30 +261,22 @@ static void prepare_score(struct work *w, int64_t r0, int64_t n_rows, int64_t j0
     if (score->bias) load_masks(w, r0, n_rows, j0, n);
 }
 
-/* Strip r0 against the keys of the block at j0 that it sees, of n loaded. */
+static inline int64_t within(int64_t x, int64_t most) { return x < 0 ? 0 : x < most ? x : most; }
+/* Strip r0 against the keys of the block at j0 that it sees, of n loaded. Rows that are not there do not cut a step. */
 static void run_strip(struct work *w, int64_t r0, int64_t n_rows, int64_t j0, int64_t n) {
     const struct attn_cpu_fwd *f = w->f;
+    const struct bounds *of = &w->of[r0 / ROWS];
     int32_t seen[2 * ROWS];
-    int64_t first = n, last = 0;
-    for (int64_t r = 0; r < ROWS; r++) {
-        int64_t lo = 0, hi = n; /* rows that are not there do not cut a step */
-        if (r < n_rows) {
-            const struct attn_cpu_sdpa_row *row = &w->row[r0 + r];
-            lo = row->lo < j0 ? 0 : row->lo - j0 < n ? row->lo - j0 : n;
-            hi = row->hi < j0 ? 0 : row->hi - j0 < n ? row->hi - j0 : n;
-            if (lo < hi && lo < first) first = lo;
-            if (lo < hi && hi > last) last = hi;
-        }
-        seen[r] = (int32_t)lo, seen[ROWS + r] = (int32_t)hi;
-    }
+    int64_t first = within(of->lo - j0, n), last = within(of->hi - j0, n);
     if (first >= last) return;
     first = first / STEP * STEP;
     float *o = w->o + r0 * f->ldv;
     const int64_t keys = attn_cpu_sdpa_up(last - first, STEP);
-    for (int64_t r = 0; r < 2 * ROWS; r++) {
-        const int64_t at = seen[r] - first;
-        seen[r] = (int32_t)(at < 0 ? 0 : at < keys ? at : keys);
-    }
+    for (int64_t r = 0; r < ROWS; r++) seen[r] = 0, seen[ROWS + r] = (int32_t)keys;
+    for (int64_t r = 0; r < n_rows && of->lo_most > j0 + first; r++)
+        seen[r] = (int32_t)within(w->row[r0 + r].lo - j0 - first, keys);
+    for (int64_t r = 0; r < n_rows && of->hi_least < j0 + first + keys; r++)
+        seen[ROWS + r] = (int32_t)within(w->row[r0 + r].hi - j0 - first, keys);
     const int64_t ldk = w->rows == w->k ? f->depth * f->flash : f->s.k.row;
     const int odd = f->flash == 2 && (w->any_odd_q || w->any_odd_k);
     struct attn_pair_score score;
@@ -301,16 +306,24 @@ static void run_strip(struct work *w, int64_t r0, int64_t n_rows, int64_t j0, in
     if (w->poison.any) add_poison(w, n, o);
 }
 
-/* Keys that rows r0 .. r0+n see: bounds of the union. */
-static void see(const struct work *w, int64_t n, int64_t *lo, int64_t *hi) {
-    *lo = INT64_MAX, *hi = 0;
+/* Bounds of what the strips of n rows see; those of the union are returned. */
+static struct bounds see(struct work *w, int64_t n) {
+    const struct bounds none = {INT64_MAX, 0, 0, INT64_MAX};
+    struct bounds all = none;
     for (int64_t r = 0; r < n; r++) {
+        struct bounds *of = &w->of[r / ROWS];
         const struct attn_cpu_sdpa_row *row = &w->row[r];
+        if (r % ROWS == 0) *of = none;
+        if (row->lo > of->lo_most) of->lo_most = row->lo;
+        if (row->hi < of->hi_least) of->hi_least = row->hi;
         if (row->lo == row->hi) continue;
-        if (row->lo < *lo) *lo = row->lo;
-        if (row->hi > *hi) *hi = row->hi;
+        if (row->lo < of->lo) of->lo = row->lo;
+        if (row->hi > of->hi) of->hi = row->hi;
+        if (row->lo < all.lo) all.lo = row->lo;
+        if (row->hi > all.hi) all.hi = row->hi;
     }
-    if (*lo > *hi) *lo = *hi;
+    if (all.lo > all.hi) all.lo = all.hi;
+    return all;
 }
 
 /* What l is relative to, natural: see attn_pair_flash.l. */
@@ -347,21 +360,23 @@ void attn_cpu_flash_task(const struct attn_cpu_fwd *f, int64_t task, char *scrat
     w->k = (uint16_t *)(void *)(scratch + f->at.k);
     w->live = (uint32_t *)(void *)(scratch + f->at.live);
     w->poison.row = (uint8_t *)scratch + f->at.poison;
-    int64_t live = w->seq.sq * f->s.group - f0, lo, hi;
+    int64_t live = w->seq.sq * f->s.group - f0;
     live = live < 0 ? 0 : live > n ? n : live;
     const int64_t padded = attn_cpu_sdpa_up(live, ROWS);
-    for (int64_t r = 0; r < live; r++)
-        attn_cpu_sdpa_row(&f->s, &w->seq, w->b, w->hk * f->s.group + (f0 + r) % f->s.group, (f0 + r) / f->s.group,
-                          &w->row[r]);
+    for (int64_t r = 0, h = f0 % f->s.group, i = f0 / f->s.group; r < live; r++) {
+        attn_cpu_sdpa_row(&f->s, &w->seq, w->b, w->hk * f->s.group + h, i, &w->row[r]);
+        if (++h == f->s.group) h = 0, i++;
+    }
     for (int64_t r = 0; r < padded; r++) {
         w->m[r] = -INFINITY;
         w->l[r] = 0;
     }
     memset(w->o, 0, (size_t)(padded * f->ldv) * sizeof *w->o);
     for (int64_t r = 0; r < live; r += ROWS) load_strip(w, r, live - r < ROWS ? live - r : ROWS);
-    see(w, live, &lo, &hi);
-    for (int64_t at = lo / f->keys * f->keys; at < hi; at += f->keys) {
-        const int64_t begin = lo > at ? lo / STEP * STEP : at, end = hi - at < f->keys ? hi : at + f->keys;
+    const struct bounds all = see(w, live);
+    for (int64_t at = all.lo / f->keys * f->keys; at < all.hi; at += f->keys) {
+        const int64_t begin = all.lo > at ? all.lo / STEP * STEP : at,
+                      end = all.hi - at < f->keys ? all.hi : at + f->keys;
         const int64_t keys = attn_cpu_sdpa_up(end - begin, STEP);
         load_keys(w, begin, end - begin, keys);
         load_values(w, begin, end - begin, keys);

@@ -12,7 +12,7 @@ void T(attn_cpu_fwd_finish)(const struct attn_cpu_fwd *f, const struct attn_core
     const int64_t at = seq->q0 + row->i;
     double factor = 0, natural = m == -INFINITY ? m : m + log(l) + row->shift; /* NaN passes */
     double sink = attn_cpu_ref_sink(p, f->s.args, row->h);
-    if (m != -INFINITY) factor = 1 / (l + exp(sink - m - row->shift));
+    if (m != -INFINITY) factor = 1 / (sink == -INFINITY ? l : l + exp(sink - m - row->shift));
     if (isnan(m)) factor = NAN;
     if (p->dim_v > 0) {
         char *out = attn_view_row(&f->out, b, row->h, at);

@@ -122,6 +122,41 @@ static void weave(float *zip_to, uint16_t *even_to, uint16_t *odd_to, const uint
     }
 }
 
+/* Eight columns of 32 rows: part L of x[t] is from row 8 L + t, so that three rounds within the parts are all there is
+ * to transpose. */
+static inline __m512i turn_columns(float *dst, const uint16_t *rows, int64_t ld) {
+    __m512i x[8], y[8], most = _mm512_setzero_si512();
+    const __m512i magnitude = _mm512_set1_epi16(0x7fff);
+    UNROLL for (int t = 0; t < 8; t++) {
+        const uint16_t *from = rows + t * ld;
+        x[t] = _mm512_castsi128_si512(_mm_loadu_si128((const void *)from));
+        x[t] = _mm512_mask_broadcast_i32x4(x[t], 0x00f0, _mm_loadu_si128((const void *)(from + 8 * ld)));
+        x[t] = _mm512_mask_broadcast_i32x4(x[t], 0x0f00, _mm_loadu_si128((const void *)(from + 16 * ld)));
+        x[t] = _mm512_mask_broadcast_i32x4(x[t], 0xf000, _mm_loadu_si128((const void *)(from + 24 * ld)));
+        most = _mm512_max_epu16(most, _mm512_and_si512(x[t], magnitude));
+    }
+    UNROLL for (int t = 0; t < 8; t += 2) { /* y[t]: pair t / 2 of columns 0-3, y[t + 1]: of columns 4-7 */
+        y[t] = _mm512_unpacklo_epi16(x[t], x[t + 1]);
+        y[t + 1] = _mm512_unpackhi_epi16(x[t], x[t + 1]);
+    }
+    UNROLL for (int h = 0; h < 2; h++) {
+        UNROLL for (int t = 0; t < 2; t++) { /* pairs 2t and 2t + 1 of two columns each */
+            x[4 * h + t] = _mm512_unpacklo_epi32(y[4 * t + h], y[4 * t + 2 + h]);
+            x[4 * h + 2 + t] = _mm512_unpackhi_epi32(y[4 * t + h], y[4 * t + 2 + h]);
+        }
+    }
+    UNROLL for (int c = 0; c < 4; c++) {
+        _mm512_storeu_si512(dst + 2 * c * 16, _mm512_unpacklo_epi64(x[2 * c], x[2 * c + 1]));
+        _mm512_storeu_si512(dst + (2 * c + 1) * 16, _mm512_unpackhi_epi64(x[2 * c], x[2 * c + 1]));
+    }
+    return most;
+}
+static int turn(float *dst, const uint16_t *rows, int64_t ld, int64_t n) {
+    __m512i most = _mm512_setzero_si512();
+    for (int64_t j = 0; j < n; j += 8) most = _mm512_max_epu16(most, turn_columns(dst + j * 16, rows + j, ld));
+    return !_mm512_cmpge_epu16_mask(most, _mm512_set1_epi16(0x7f80));
+}
+
 /* An f16 has 11 significant bits: a bf16 of 8 and, exactly, one of at most 3. Returns where x is not finite. */
 static inline __mmask16 split_half(__m256i x, __m256i *high, __m256i *low) {
     const __m256i exponent = _mm256_set1_epi16(0x7c00);
@@ -266,8 +301,8 @@ static void narrow(uint16_t *dst, const float *src, int64_t n) {
 
 /* What both tables have: everything but the products. */
 #define VECTORS                                                                                                        \
-    .zip = zip, .weave = weave, .zip_halves = zip_halves, .halves = halves, .zip_f32 = zip_f32, .finite = finite_half, \
-    .exp2 = exp2_half, .exp2_f32 = exp2_f32, .soften = soften, .grad = grad, .narrow = narrow
+    .zip = zip, .weave = weave, .turn = turn, .zip_halves = zip_halves, .halves = halves, .zip_f32 = zip_f32,          \
+    .finite = finite_half, .exp2 = exp2_half, .exp2_f32 = exp2_f32, .soften = soften, .grad = grad, .narrow = narrow
 const struct attn_ukr_pair attn_ukr_pair_avx512bf16 = {
     .gemm = gemm_pair, .dots = gemm_nt_pair, .weigh = weigh, VECTORS};
 const struct attn_ukr_pair attn_ukr_pair_amx = {

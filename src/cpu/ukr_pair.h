@@ -132,7 +132,10 @@ struct attn_ukr_pair {
     /* Two rows of n values, n a multiple of 32, copied, and the first `width` of them, another, as pairs. */
     void (*weave)(float *zip, uint16_t *even_to, uint16_t *odd_to, const uint16_t *even, const uint16_t *odd, int64_t n,
                   int64_t width);
-    /* The same of f16 rows, high and low halves as bf16, exactly (what is not finite: 0). */
+    /* 32 rows of n values, n a multiple of 32, rows ld values apart, as pairs of rows, transposed: dst [n][16]. Returns
+     * 0 if any value is NaN or infinite. */
+    int (*turn)(float *dst, const uint16_t *rows, int64_t ld, int64_t n);
+    /* A zip of f16 rows, high and low halves as bf16, exactly (what is not finite: 0). */
     int (*zip_halves)(float *high, float *low, const uint16_t *even, const uint16_t *odd, int64_t n);
     /* A row of f16 in halves. Returns 0, and all halves are 0, if any value is NaN or infinite. */
     int (*halves)(uint16_t *high, uint16_t *low, const uint16_t *x, int64_t n);

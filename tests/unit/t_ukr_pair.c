@@ -144,6 +144,29 @@ static void test_zip(void **unused) {
         }
 }
 
+/* 32 rows as pairs, transposed, with NaN between the rows. */
+static void test_turn(void **unused) {
+    enum { MOST = 128, LD = MOST + 6 };
+    static uint16_t rows[32 * LD];
+    static float to[MOST * 16 + PAD];
+    (void)unused;
+    for (int64_t n = 32; n <= MOST; n += 32)
+        for (int kind = 0; kind < 34; kind++) { /* finite, or a row with an infinity or a NaN */
+            memset(rows, 0xff, sizeof rows);
+            for (int64_t r = 0; r < 32; r++) fill(rows + r * LD, n);
+            memset(to, 77, sizeof to);
+            if (kind > 1) rows[(kind - 2) * LD + kind * 37 % n] = kind % 2 ? 0xff80 : 0x7fc1;
+            assert_int_equal(u->turn(to, rows, LD, n), kind < 2);
+            for (int64_t c = 0; c < n; c++)
+                for (int64_t r = 0; r < 32; r++) {
+                    uint16_t h[2];
+                    memcpy(h, to + c * 16 + r / 2, sizeof h);
+                    assert_int_equal(h[r % 2], rows[r * LD + c]);
+                }
+            for (int64_t j = n * 64; j < n * 64 + PAD * 4; j++) assert_int_equal(((char *)to)[j], 77);
+        }
+}
+
 /* The sum is of the unrounded values: what one element's sum is off by is the error of the exponential. */
 static void test_exp2(void **unused) {
     double worst = 0;
@@ -458,10 +481,10 @@ static void test_flash(void **unused) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_gemm),   cmocka_unit_test(test_few),
-                                       cmocka_unit_test(test_zip),    cmocka_unit_test(test_halves),
-                                       cmocka_unit_test(test_soften), cmocka_unit_test(test_grad),
-                                       cmocka_unit_test(test_exp2),   cmocka_unit_test(test_flash)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_gemm),   cmocka_unit_test(test_few),    cmocka_unit_test(test_zip),
+        cmocka_unit_test(test_halves), cmocka_unit_test(test_soften), cmocka_unit_test(test_grad),
+        cmocka_unit_test(test_exp2),   cmocka_unit_test(test_flash),  cmocka_unit_test(test_turn)};
     const uint64_t features = attn_cpu_features("", NULL);
     if (!(features & ATTN_CPU_BF16)) {
         printf("no AVX-512 with BF16 on this processor: skipped\n");
