@@ -144,6 +144,10 @@ static int64_t partials(const struct attn_cpu_fwd *f) {
     return f->splits > 1 ? f->s.p->batch * f->s.p->heads_k * f->splits * f->partial_bytes : 0;
 }
 
+static int64_t queues(const struct attn_cpu_fwd *f) {
+    return f->flash ? 0 : f->s.p->batch * f->s.p->heads_k * (int64_t)sizeof(struct attn_cpu_fwd_queue);
+}
+
 static void set_up(struct attn_cpu_fwd *f, const struct attn_cpu_sdpa_isa *isa, const attn_problem *p,
                    const attn_args *args, int32_t threads) {
     attn_cpu_sdpa_init(&f->s, p, args, isa->u, isa->pair);
@@ -160,27 +164,41 @@ int64_t attn_cpu_sdpa_fwd_workspace(const struct attn_cpu_sdpa_isa *isa, const a
     struct attn_cpu_fwd f = {0};
     if (p->batch <= 0 || p->heads_q <= 0 || p->seq_q <= 0) return 0;
     set_up(&f, isa, p, NULL, threads);
-    return threads * f.at.end + partials(&f);
+    return threads * f.at.end + partials(&f) + queues(&f);
+}
+
+/* As many pairs as there are threads side by side. A worker stays with one, whose keys it has packed, and then helps
+ * with the others. */
+static void run_pairs(struct attn_cpu_fwd *f, int32_t worker, int64_t pairs, int64_t each, char *scratch) {
+    for (int64_t first = 0; first < pairs; first += f->side) {
+        const int64_t side = pairs - first < f->side ? pairs - first : f->side;
+        for (int64_t i = 0; i < side; i++) {
+            const int64_t pair = first + (worker + i) % side;
+            for (int64_t t; (t = attn_cpu_next(&f->queues[pair].next)) < each;) {
+                if (f->real == 8) {
+                    run_task_f64(f, pair, t, scratch);
+                } else if (f->s.pair) {
+                    run_task_pair(f, pair, t, scratch);
+                } else {
+                    run_task_f32(f, pair, t, scratch);
+                }
+            }
+        }
+    }
 }
 
 static void run_tasks(void *arg, int32_t worker) {
     struct attn_cpu_fwd *f = arg;
-    const int64_t tasks = f->s.p->batch * f->s.p->heads_k * f->row_blocks * f->splits;
+    const int64_t pairs = f->s.p->batch * f->s.p->heads_k, each = f->row_blocks * f->splits;
     char *scratch = f->scratch + worker * f->at.end;
     struct attn_cpu_fwd_kept *kept = (struct attn_cpu_fwd_kept *)(void *)(scratch + f->at.kept);
     for (int64_t i = 0; i < f->kept && !f->flash; i++) kept[i].pair = -1;
     const uint32_t mode = attn_cpu_flush_begin();
     attn_ukr_pair_begin(f->s.pair);
-    for (int64_t t; (t = attn_cpu_next(&f->next)) < tasks;) {
-        if (f->real == 8) {
-            run_task_f64(f, t, scratch);
-        } else if (f->flash) {
-            attn_cpu_flash_task(f, t, scratch);
-        } else if (f->s.pair) {
-            run_task_pair(f, t, scratch);
-        } else {
-            run_task_f32(f, t, scratch);
-        }
+    if (f->flash) {
+        for (int64_t t; (t = attn_cpu_next(&f->next)) < pairs * each;) attn_cpu_flash_task(f, t, scratch);
+    } else {
+        run_pairs(f, worker, pairs, each, scratch);
     }
     attn_ukr_pair_end(f->s.pair);
     attn_cpu_flush_end(mode);
@@ -196,6 +214,8 @@ void attn_cpu_sdpa_fwd(const struct attn_cpu_sdpa_isa *isa, const struct attn_co
     f.lse_rounded = attn_core_view(p, args, ATTN_ROLE_LSE_ROUNDED);
     f.scratch = args->workspace;
     f.partials = f.scratch + dev->threads * f.at.end;
+    f.queues = (struct attn_cpu_fwd_queue *)(void *)(f.partials + partials(&f));
+    memset(f.queues, 0, (size_t)queues(&f));
     const int64_t tasks = p->batch * p->heads_k * f.row_blocks * f.splits;
     const int32_t n = tasks < dev->threads ? (int32_t)tasks : dev->threads;
     attn_cpu_pool_run(attn_cpu_pool_of(dev), n, run_tasks, &f);

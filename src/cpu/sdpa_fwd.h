@@ -20,7 +20,7 @@ struct attn_cpu_fwd {
     int64_t ldq, ldv, lds; /* row strides of packed q, of values and accumulators, of a strip of scores */
     int64_t ldp;           /* row stride of a strip of probabilities as pairs */
     int64_t row_blocks;    /* tasks of one (batch, key head) and split */
-    int64_t side;          /* (batch, key head) pairs whose tasks take turns */
+    int64_t side;          /* (batch, key head) pairs that threads work on side by side */
     int64_t split, splits; /* keys of a split; splits = 1: results are final */
     struct {
         int64_t q, k, kept, tmp, v, raw, poison, live, s, p, hidden, mask, o, m, l, before, row, odd_q, odd_k, given,
@@ -29,7 +29,11 @@ struct attn_cpu_fwd {
     int64_t partial_bytes; /* one (batch, key head, split): m, l, o of all flat rows */
     int64_t partial_l, partial_o;
     struct attn_cpu_counter next;
+    struct attn_cpu_fwd_queue *queues; /* of each (batch, key head); not flash */
     char *scratch, *partials;
+};
+struct attn_cpu_fwd_queue {
+    _Alignas(64) struct attn_cpu_counter next;
 };
 
 /* Which keys a slot of a worker's packed blocks holds; pair: of (batch, key head), -1 = none; clean: their values are

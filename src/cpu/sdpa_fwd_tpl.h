@@ -351,15 +351,11 @@ static void T(run_keys)(struct T(work) * w, int64_t n_rows, int64_t k0, int64_t 
     }
 }
 
-static void T(run_task)(struct attn_cpu_fwd *f, int64_t task, char *scratch) {
+/* A task of a pair (batch, key head); the first ones are the longest of a causal problem. */
+static void T(run_task)(struct attn_cpu_fwd *f, int64_t pair, int64_t task, char *scratch) {
     const attn_problem *p = f->s.p;
-    const int64_t split = task % f->splits, at = task / f->splits, pairs = p->batch * p->heads_k;
-    /* As many pairs as threads side by side, so that a thread stays with one, the longest tasks of a causal problem
-     * first. */
-    const int64_t first = at / (f->side * f->row_blocks) * f->side, left_pairs = pairs - first,
-                  side = left_pairs < f->side ? left_pairs : f->side, turn = at - first * f->row_blocks;
-    const int64_t pair = first + turn % side, f0 = (f->row_blocks - 1 - turn / side) * f->rows, left = f->s.flat - f0,
-                  n = left < f->rows ? left : f->rows;
+    const int64_t split = task % f->splits, f0 = (f->row_blocks - 1 - task / f->splits) * f->rows,
+                  left = f->s.flat - f0, n = left < f->rows ? left : f->rows;
     struct T(work) work = {.f = f, .b = pair / p->heads_k, .hk = pair % p->heads_k}, *w = &work;
     attn_core_seq_get(p, f->s.args, w->b, &w->seq);
     w->row = (struct attn_cpu_sdpa_row *)(void *)(scratch + f->at.row);
