@@ -239,15 +239,17 @@ static void T(multiply)(const struct T(attn_cpu_tile) * t, int64_t m, int64_t a,
         T(gemm)(w, m, e - j < panel ? e - j : panel, depth, x, ldx, 1, keys + j * depth, panel, c + (j - a), w->lds, 0);
 }
 
-/* All rows at once, or, where some do not see some keys, by strips that leave out what none of their rows sees. */
+/* All rows at once, or by strips: where some do not see some keys, each leaves out what none of its rows sees; where
+ * the keys of a tile are small, P and dS are made while both products are in the first-level cache. */
 void T(attn_cpu_tile_compute)(struct T(attn_cpu_tile) * t) {
     const struct attn_cpu_bwd *w = t->w;
     t->fused = t->partial = 0;
     for (int64_t r = 0; r < t->n_rows && !PAIRS; r++)
         t->partial |= t->row[r].lo > t->j0 || t->row[r].hi < t->j0 + t->n_keys;
+    const int narrow = t->partial || (!PAIRS && w->depth_qk + w->depth_v <= 128);
     for (int64_t r0 = 0, m; r0 < t->n_rows; r0 += m) {
         int64_t a = 0, e = t->n_keys;
-        m = t->partial && t->n_rows - r0 > TILE_STRIP ? TILE_STRIP : t->n_rows - r0;
+        m = narrow && t->n_rows - r0 > TILE_STRIP ? TILE_STRIP : t->n_rows - r0;
         if (!PAIRS) T(see)(t, r0, m, &a, &e);
         for (int64_t r = r0; r < r0 + m && (a > 0 || e < t->n_keys); r++) {
             memset(t->p + r * w->lds, 0, (size_t)a * sizeof *t->p);
