@@ -225,7 +225,9 @@ static REAL T(weigh)(struct T(work) * w, REAL *x, REAL *p, int64_t n, REAL m) {
 static void T(soften)(struct T(work) * w, int64_t r, REAL *x, void *p, int64_t n, REAL high) {
     const struct attn_ukr *u = w->f->s.u;
     REAL *m = &w->m[r], *l = &w->l[r];
-    if (!(high < (REAL)INFINITY)) *m = (REAL)NAN; /* a NaN score, or +inf: exp(inf - inf) */
+    if (high == (REAL)INFINITY) *m = (REAL)NAN; /* exp(inf - inf) */
+    for (int64_t j = 0; j < n && high == (REAL)-INFINITY; j++)
+        if (isnan(x[j])) *m = (REAL)NAN; /* beside hidden keys alone; else a NaN score shows in the sum */
     if (isinf(high) || isnan(*m)) {
         memset(x, 0, (size_t)n * sizeof *x);
         if (PAIRS) memset(p, 0, (size_t)(n + n % 2) * sizeof(uint16_t));
@@ -240,6 +242,7 @@ static void T(soften)(struct T(work) * w, int64_t r, REAL *x, void *p, int64_t n
         *m = high;
     }
     *l += T(weigh)(w, x, p, n, *m);
+    if (isnan(*l)) *m = (REAL)NAN;
 }
 
 /* Flat rows r0 .. r0+n of the task against keys c0 .. c1 of the loaded block at j0. */

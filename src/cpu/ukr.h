@@ -36,7 +36,7 @@ struct attn_ukr {
     void (*gemm_nt_half)(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const uint16_t *b, int64_t ldb,
                          int32_t dtype, float *c, int64_t ldc);
 
-    /* Largest element; -inf for n = 0. A NaN anywhere gives NaN. */
+    /* Largest element that is not NaN; -inf if there is none. */
     float (*max_f32)(const float *s, int64_t n);
     double (*max_f64)(const double *s, int64_t n);
 

@@ -48,26 +48,21 @@ static inline __attribute__((always_inline)) void F(exp_many)(int many, VEC *x) 
 }
 #endif
 
+/* V(max) gives the second operand if one is NaN: what was largest stays. */
 static REAL F(max)(const REAL *s, int64_t n) {
     const VEC low = V(set)((REAL)-__builtin_inf());
     VEC top[4] = {low, low, low, low};
     int64_t j = 0;
     for (; j + 4 * LANES <= n; j += 4 * LANES) {
-        VEC a[4];
-        UNROLL for (int i = 0; i < 4; i++) a[i] = V(load)(s + j + i * LANES);
-        UNROLL for (int i = 0; i < 4; i++) top[i] = V(max)(a[i], top[i]);
-        if (__builtin_expect(V(any_nan)(a[0], a[1]) | V(any_nan)(a[2], a[3]), 0)) return (REAL)__builtin_nan("");
+        UNROLL for (int i = 0; i < 4; i++) top[i] = V(max)(V(load)(s + j + i * LANES), top[i]);
     }
     for (; j < n; j += LANES) {
-        VEC a;
         if (n - j >= LANES) {
-            a = V(load)(s + j);
+            top[0] = V(max)(V(load)(s + j), top[0]);
         } else {
-            V(tail) m = V(tail_of)(n - j);
-            a = V(fill_tail)(V(load_tail)(s + j, m), m, low);
+            V(tail) tail = V(tail_of)(n - j);
+            top[0] = V(max)(V(fill_tail)(V(load_tail)(s + j, tail), tail, low), top[0]);
         }
-        top[0] = V(max)(a, top[0]);
-        if (V(any_nan)(a, a)) return (REAL)__builtin_nan("");
     }
     return V(largest)(V(max)(V(max)(top[0], top[1]), V(max)(top[2], top[3])));
 }
