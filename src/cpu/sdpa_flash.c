@@ -22,9 +22,9 @@
 enum {
     ROWS = ATTN_PAIR_FLASH,
     STEP = ATTN_PAIR_FLASH_STEP,
-    MOST_KEYS = 1024,
-    BLOCK_BYTES = 512 << 10, /* keys and values of a block, both of 16 bits */
-    TASK_BYTES = 512 << 10,  /* queries and sums of a task */
+    MOST_KEYS = 2048,
+    BLOCK_BYTES = 1024 << 10, /* keys and values of a block, both of 16 bits: half of a second-level cache */
+    TASK_BYTES = 512 << 10,   /* queries and sums of a task */
     MOST_STRIPS = 32,
     MASK_BYTES = (ROWS + 1) * STEP * (int)sizeof(float) /* a step's mask, row by row, and one as it is in memory */
 };
@@ -68,7 +68,7 @@ void attn_cpu_flash_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     f->at.poison = attn_cpu_sdpa_take(end, f->keys);
     f->at.live = attn_cpu_sdpa_take(end, f->keys * (int64_t)sizeof(uint32_t));
     f->at.s = attn_cpu_sdpa_take(end, 2 * STEP * ROWS * real);
-    f->at.p = attn_cpu_sdpa_take(end, 2 * STEP * ROWS * part);
+    f->at.p = attn_cpu_sdpa_take(end, ATTN_PAIR_FLASH_QUEUE * STEP * ROWS * part);
     f->at.odd_q = attn_cpu_sdpa_take(end, f->rows);
     f->at.odd_k = attn_cpu_sdpa_take(end, f->keys);
     f->at.given = attn_cpu_sdpa_take(end, f->flash == 2 ? f->keys * (int64_t)sizeof(uint32_t) : 0);

@@ -7,7 +7,7 @@
 #include "cpu/ukr_exp2_avx512.h"
 #include "cpu/ukr_pair.h"
 
-enum { SCORE_MANY = 4, SCORE_LANES = ATTN_PAIR_FLASH, SCORE_STEP = ATTN_PAIR_FLASH_STEP };
+enum { SCORE_MANY = 4, SCORE_LANES = ATTN_PAIR_FLASH };
 
 /* x becomes cap tanh(x / cap), relative accuracy kept near 0: tanh|y| = -e / (2 + e) with e = expm1(-2|y|) =
  * 2^n (2^r - 1) + (2^n - 1), the polynomial of exp2_many without its 1. to_log2 = -2 log2(e) / cap. The quotient by the
@@ -53,7 +53,7 @@ static inline void look_up_kept(const struct attn_pair_score *f, int64_t key, st
 
 /* Of 16 queries at lane h. */
 static inline __attribute__((always_inline)) void score_lanes(const struct attn_pair_score *f, const struct kept *kept,
-                                                              int64_t key, float *s, int64_t h) {
+                                                              int64_t span, int64_t key, float *s, int64_t h) {
     static const uint32_t bit[32] = {1u << 0,  1u << 1,  1u << 2,  1u << 3,  1u << 4,  1u << 5,  1u << 6,  1u << 7,
                                      1u << 8,  1u << 9,  1u << 10, 1u << 11, 1u << 12, 1u << 13, 1u << 14, 1u << 15,
                                      1u << 16, 1u << 17, 1u << 18, 1u << 19, 1u << 20, 1u << 21, 1u << 22, 1u << 23,
@@ -61,7 +61,7 @@ static inline __attribute__((always_inline)) void score_lanes(const struct attn_
     const v32 scale = v32_set(f->scale), cap = v32_set(f->cap), to_log2 = v32_set(f->to_log2),
               slope = v32_load(f->slope + h), origin = v32_load(f->origin + h), near = v32_load(f->near + h);
     const float *bias = f->bias ? f->bias + key * SCORE_LANES + h : NULL;
-    for (int64_t j = 0; j < SCORE_STEP; j += SCORE_MANY) {
+    for (int64_t j = 0; j < span; j += SCORE_MANY) {
         float *at = s + j * SCORE_LANES + h;
         v32 x[SCORE_MANY];
         UNROLL for (int i = 0; i < SCORE_MANY; i++) x[i] = v32_load(at + i * SCORE_LANES) * scale;

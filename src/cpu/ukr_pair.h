@@ -18,7 +18,7 @@ struct attn_pair_grad { /* a row of attn_ukr_pair.grad */
 
 /* ATTN_PAIR_FLASH rows of queries against n keys, scores transposed: queries lie across the lanes of a vector. Halves:
  * a number of f16 is the sum of two of bf16 (high, low), and all three operands are there twice. */
-enum { ATTN_PAIR_FLASH = 32, ATTN_PAIR_FLASH_STEP = 64 };
+enum { ATTN_PAIR_FLASH = 32, ATTN_PAIR_FLASH_STEP = 64, ATTN_PAIR_FLASH_QUEUE = 3 };
 #define ATTN_PAIR_FLASH_FAR 0x1p64f
 /* Scores of such a strip that need more than a factor: cap(s * scale) + slope * distance + bias. Arrays of a lane each;
  * keys count from the strip's first. */
@@ -50,7 +50,7 @@ struct attn_pair_flash {
     const uint32_t *given; /* NULL, or [n]: bit q is set if the product of query q with the key is that of given_s */
     const float *given_s;  /* [n][32] */
     const struct attn_pair_score *score; /* NULL: products are scores */
-    float *s, *p;                        /* scratch: 2 * STEP * 32, and (1 + halves) / 2 times that */
+    float *s, *p;                        /* scratch: 2 * STEP * 32, and QUEUE * (1 + halves) * STEP / 2 * 32 */
 };
 
 /* A tile of the plain backward: up to ATTN_PAIR_TILE_STRIPS strips of ATTN_PAIR_TILE rows against blocks of as many

@@ -349,7 +349,8 @@ static void make_strip(struct strip *t, int64_t steps, int64_t d, int64_t dv, in
     t->v = calloc((size_t)(t->n * dv), 2);
     t->kh = calloc((size_t)(t->n * 2 * t->depth), 2);
     t->qt = calloc((size_t)(ROWS * t->depth), 4), t->vt = calloc((size_t)(t->n * t->width), 4);
-    t->o = calloc((size_t)(t->width * ROWS), 4), t->s = calloc(2 * STEP * ROWS, 4), t->p = calloc(2 * STEP * ROWS, 4);
+    t->o = calloc((size_t)(t->width * ROWS), 4), t->s = calloc(2 * STEP * ROWS, 4),
+    t->p = calloc(ATTN_PAIR_FLASH_QUEUE * STEP * ROWS, 4);
     t->live = calloc((size_t)t->n, sizeof *t->live);
     fill_strip(t, t->q, ROWS * d), fill_strip(t, t->v, t->n * dv);
     for (int64_t j = 0; j < t->n; j++) {

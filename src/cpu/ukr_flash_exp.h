@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: MIT
+ * Probabilities of a step of the flash strip (ukr_flash_amx.c): 2^(s * factor - top), two keys by 32 queries at a time,
+ * as pairs, and their sums.
+ *
+ * Beside tile instructions multiply-adds, and the other instructions of the exponential, start once a cycle and not
+ * twice; additions, integers and permutations have the other port. So bf16 is rounded by an integer addition and a
+ * permutation (ties go away from 0) and not by the conversion, which takes two cycles for two vectors. f16 writes high
+ * and low halves, by the conversion. */
+#ifndef ATTN_CPU_UKR_FLASH_EXP_H
+#define ATTN_CPU_UKR_FLASH_EXP_H
+#include "cpu/ukr_exp2_avx512.h"
+#include "cpu/ukr_pair.h"
+
+#define INLINE static inline __attribute__((always_inline))
+enum { LANES_ALL = ATTN_PAIR_FLASH, UNIT = 1024 };
+
+struct exps {
+    v32 factor, top[2], sum[2];
+    __m512i zip, half, down;
+    const float *s;
+    float *p;
+    int halves;         /* P is high and low halves */
+    int64_t span, done; /* keys of a step; pairs of them that are done */
+    int64_t due, share; /* of UNIT: what is dealt out and not yet taken, what is dealt out at a time */
+    float *waiting;     /* sums of the second set of accumulators that are still to be stored there, NULL: none */
+};
+INLINE void set_up_exps(struct exps *e, float factor, int halves, int64_t span) {
+    static const uint16_t zip[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
+                                     8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
+    *e = (struct exps){.factor = v32_set(factor), .halves = halves, .span = span, .done = span / 2};
+    e->zip = _mm512_loadu_si512(zip);
+    e->half = _mm512_set1_epi32(0x8000);
+    e->down = _mm512_broadcast_i32x4(_mm_setr_epi8(2, 3, 2, 3, 6, 7, 6, 7, 10, 11, 10, 11, 14, 15, 14, 15));
+    /* constants that compilers would make again each time, by an instruction of the busy ports */
+    __asm__("" : "+v"(e->half), "+v"(e->down));
+}
+
+INLINE __m512i round_pairs(const struct exps *e, v32 even, v32 odd) {
+    return _mm512_permutexvar_epi16(e->zip, (__m512i)_mm512_cvtne2ps_pbh(odd, even));
+}
+INLINE void store_halves(const struct exps *e, float *p, v32 even, v32 odd) {
+    const __m512i high = round_pairs(e, even, odd);
+    _mm512_storeu_si512(p, high);
+    even -= _mm512_castsi512_ps(_mm512_slli_epi32(high, 16));
+    odd -= _mm512_castsi512_ps(_mm512_and_si512(high, _mm512_set1_epi32((int32_t)0xffff0000u)));
+    _mm512_storeu_si512(p + e->span / 2 * LANES_ALL, round_pairs(e, even, odd));
+}
+/* Odd keys keep their high 16 bits, those of even ones come down to them. */
+INLINE void store_pairs(const struct exps *e, float *p, v32 even, v32 odd) {
+    const __m512i a = _mm512_add_epi32(_mm512_castps_si512(even), e->half),
+                  b = _mm512_add_epi32(_mm512_castps_si512(odd), e->half);
+    _mm512_storeu_si512(p, _mm512_mask_shuffle_epi8(b, 0x3333333333333333, a, e->down));
+}
+/* Vector i is of queries 16 (i % 2) .., key i / 2; all four go through a step before any goes through the next. */
+INLINE void two_keys(struct exps *e) {
+    const float *s = e->s + e->done * 2 * LANES_ALL;
+    float *to = e->p + e->done * LANES_ALL;
+    v32 x[4];
+    UNROLL for (int i = 0; i < 4; i++) x[i] = _mm512_fmsub_ps(v32_load(s + i * 16), e->factor, e->top[i % 2]);
+    exp2_many(4, x);
+    e->sum[0] += x[0] + x[2];
+    e->sum[1] += x[1] + x[3];
+    UNROLL for (int h = 0; h < 2; h++) {
+        if (e->halves) {
+            store_halves(e, to + h * 16, x[h], x[2 + h]);
+        } else {
+            store_pairs(e, to + h * 16, x[h], x[2 + h]);
+        }
+    }
+    e->done++;
+}
+INLINE void begin_step(struct exps *e, const float *s, float *p, const v32 *top) {
+    for (int h = 0; h < 2; h++) e->top[h] = top[h], e->sum[h] = v32_set(0);
+    e->s = s, e->p = p, e->done = e->due = 0;
+}
+INLINE void finish_step(struct exps *e) {
+    while (e->done < e->span / 2) two_keys(e);
+}
+/* Some of them, where the tile unit is busy; so many times in a step. */
+INLINE void deal(struct exps *e) {
+    e->due += e->share;
+    for (; e->due >= UNIT; e->due -= UNIT)
+        if (e->done < e->span / 2) two_keys(e);
+}
+INLINE void deal_times(struct exps *e, int64_t times) { e->share = (e->span / 2 * UNIT + times - 1) / times; }
+#endif
