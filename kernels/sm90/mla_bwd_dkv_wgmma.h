@@ -60,7 +60,7 @@ struct tile {
 /* d = 64 slots x columns 64 x + 32 half .. + 31; ROPE: x is the slice that P has no part in. */
 template <int ROPE>
 static __device__ __forceinline__ void multiply(float d[16], const struct tile *t, uint32_t x, uint32_t half) {
-    const uint32_t at = x * SLICE + 64 * half;
+    const uint32_t at = x * Q_STEP + 64 * half;
     wgmma_hold(d, 16);
     wgmma_fence();
     if (!ROPE) {
@@ -71,6 +71,23 @@ static __device__ __forceinline__ void multiply(float d[16], const struct tile *
 #pragma unroll
     for (uint32_t kk = 0; kk < 4; kk++)
         wgmma_rs_n32<TYPE, 1>(d, t->ds + 4 * kk, desc_move(t->q, at + kk * 2048), !ROPE || kk > 0);
+    wgmma_commit();
+}
+
+/* The same for all 64 columns of slice x. */
+template <int ROPE>
+static __device__ __forceinline__ void multiply_slice(float d[32], const struct tile *t, uint32_t x) {
+    const uint32_t at = x * Q_STEP;
+    wgmma_hold(d, 32);
+    wgmma_fence();
+    if (!ROPE) {
+#pragma unroll
+        for (uint32_t kk = 0; kk < 4; kk++)
+            wgmma_rs_n64<TYPE, 1>(d, t->probs + 4 * kk, desc_move(t->o, at + kk * 2048), kk > 0);
+    }
+#pragma unroll
+    for (uint32_t kk = 0; kk < 4; kk++)
+        wgmma_rs_n64<TYPE, 1>(d, t->ds + 4 * kk, desc_move(t->q, at + kk * 2048), !ROPE || kk > 0);
     wgmma_commit();
 }
 

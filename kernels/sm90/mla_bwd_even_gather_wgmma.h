@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Part of mla_bwd_even_wgmma.cu: its producers, which have 24 registers. What a tile's copies need waits in shared
- * memory; the rows are read from the tile's notes. */
+ * Part of mla_bwd_even_wgmma.cu and mla_bwd_alt_wgmma.cu: their producers, which have 24 registers. What a tile's
+ * copies need waits in shared memory; the rows are read from the tile's notes. */
 #ifndef ATTN_SM90_MLA_BWD_EVEN_GATHER_WGMMA_H
 #define ATTN_SM90_MLA_BWD_EVEN_GATHER_WGMMA_H
 #include "kernels/sm90/mla_bwd_cells_wgmma.h"
@@ -62,6 +62,10 @@ static __device__ __forceinline__ void gather_slices(uint32_t shared, const stru
     copy_commit();
 }
 
+/* The order in which slices of Q and dO are copied. Woven: slice x is in places x and x + 1; place 0 is read last. */
+static __device__ __forceinline__ uint32_t copied_slice(uint32_t i) {
+    return !WOVEN ? slice_of(i) : i < 6 ? i + 1 : i < 7 ? 7 : i == 7 ? 0 : 8;
+}
 /* Starts the copies of an item's Q and dO, slice by slice as the last item's dKV lets go of them. Rows of heads that do
  * not exist or are empty become zeros: no NaN of theirs reaches dkv. */
 static __device__ __forceinline__ void copy_heads(const struct kp_mla_bwd *p, uint32_t shared, uint32_t parity) {
@@ -76,14 +80,22 @@ static __device__ __forceinline__ void copy_heads(const struct kp_mla_bwd *p, ui
             lse2[k] = (thread >> 3) + STEP * k < heads ? states[(thread >> 3) + STEP * k].lse2 : INF;
 #pragma unroll
         for (int k = 0; k < PASSES; k++) alive |= (lse2[k] != INF ? 16u : 0) << k;
-        mbar_wait(shared + Q_FREE, parity);
+        mbar_wait(shared + Q_FREE + 8 * copied_slice(0), parity);
         if (thread < 64) keep_state(shared, states, thread, heads);
     }
 #pragma unroll 1
     for (uint32_t i = 0; i < SLICES; i++) {
-        const uint32_t x = slice_of(i), to = shared + place_of() + x * SLICE;
+        const uint32_t x = copied_slice(i);
+        uint32_t to = WOVEN ? 0 : shared + place_of() + x * Q_STEP;
         mbar_wait(shared + Q_FREE + 8 * x, parity);
+        if (WOVEN && x < 8) mbar_wait(shared + Q_FREE + 8 * ((x + 1) & 7), parity);
         const int thread = recompute((int)threadIdx.x) & (PRODUCERS - 1);
+        if (WOVEN) to = shared + place_of() + x * Q_STEP;
+        if (WOVEN && x < 8) { /* chunks 4 .. 7 of the next place, or 0 .. 3 of this one */
+            const uint32_t mine = ((uint32_t)thread >> 2 & 1) == rank_of(), row = (uint32_t)thread >> 3;
+            const uint32_t chunk = ((uint32_t)thread & 3) + 4 * mine;
+            to = shared + row * 128 + (chunk ^ (row & 7)) * 16 + ((x + mine) & 7) * Q_STEP;
+        }
         const uint32_t column = (uint32_t)(thread & 7) * 8 + x * 64;
         const uint16_t *q = (const uint16_t *)kept(shared + ITEM_AT + 32) + (thread >> 3) * p->in.q.head + column;
 #pragma unroll

@@ -2,7 +2,7 @@
  * Part of mla_bwd_even_wgmma.cu, CTAS = 2: stages and mbarriers by which the CTAs of a pair sum dKV over their heads.
  * Of the 64 columns of a slice each sends 32, as sums of its own heads, to a stage of the other, and adds what it
  * receives to its own sums of the other 32: mla_bwd_partly_wgmma.h all slices but slice 8, in bf16, and
- * mla_bwd_summed_wgmma.h all, in f16.
+ * mla_bwd_summed_wgmma.h all, in f16. Of this mla_bwd_alt_wgmma.cu has tell_other alone.
  *
  * Who has read a stage tells the other CTA by an arrival there (cluster_arrive), which does not wait for the additions
  * to memory that its thread has under way. */

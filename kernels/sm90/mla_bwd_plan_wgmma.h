@@ -1,29 +1,37 @@
 /* SPDX-License-Identifier: MIT
- * Part of mla_bwd_wgmma.cu and mla_bwd_even_wgmma.cu: configuration of the variant, the plan of shared memory and the
- * producers. Included once; the pictures, roles and barriers stand in those files. EVEN marks what differs. */
+ * Part of mla_bwd_wgmma.cu, mla_bwd_even_wgmma.cu and mla_bwd_alt_wgmma.cu: configuration of the variant, the plan of
+ * shared memory and the producers. Included once; the pictures, roles and barriers stand in those files. EVEN marks
+ * what differs from the first, ALT what the third has for itself. */
 #ifndef ATTN_SM90_MLA_BWD_PLAN_WGMMA_H
 #define ATTN_SM90_MLA_BWD_PLAN_WGMMA_H
 #include "kernels/device/number.h"
 #include "kernels/device/wgmma.h"
 #include "kernels/sm90/mla_gather_wgmma.h"
 
-constexpr int TYPE = CFG_DTYPE, D = CFG_DIM, PAIRS = CFG_DETERMINISTIC, CTAS = CFG_CTAS, EVEN = CFG_EVEN;
+constexpr int TYPE = CFG_DTYPE, D = CFG_DIM, PAIRS = CFG_DETERMINISTIC, CTAS = CFG_CTAS, EVEN = CFG_EVEN > 0;
+constexpr int ALT = CFG_EVEN == 2;
 static_assert(D == 576 || D == 512, "the slices of a key row");
 static_assert(CTAS == 1 || EVEN, "pairs of CTAs have the even form");
 /* Pairs that add to memory exchange most slices (mla_bwd_partly_wgmma.h), those that store rows all
  * (mla_bwd_summed_wgmma.h), both in 16 bits. */
 constexpr int PARTLY = CTAS == 2 && !PAIRS, SUMMED = CTAS == 2 && PAIRS;
 /* Producers store the sums of P' for dist, but not those that run ahead of the consumers. */
-constexpr int DIST_BY_PRODUCERS = EVEN && !PAIRS;
+constexpr int DIST_BY_PRODUCERS = EVEN && !PAIRS && !ALT;
 /* A CTA that stores rows for itself asks for the next tile's K before its first store: the other way round K comes when
  * the stores have gone. */
 constexpr int ASK_FIRST = EVEN && PAIRS && CTAS == 1;
+/* Pairs of this schedule weave slices of Q and dO: place x of eight has those 32 columns of slice x whose gradients go
+ * to the other CTA, and the 32 of slice x - 1 (0: 7) that come from it, so that one product of 64 columns gives both.
+ */
+constexpr int WOVEN = ALT && PARTLY;
 constexpr int SLICES = D / 64, V_SLICES = KP_MLA_DIM_V / 64;
 /* Threads that gather, and how many 16-byte chunks of a slice each has. */
 constexpr int PRODUCERS = 128, PASSES = 512 / PRODUCERS, STEP = PRODUCERS / 8;
 
 /* Shared memory by byte offsets. */
-constexpr uint32_t Q_AT = 0, DOUT_AT = Q_AT + SLICES * SLICE, K_AT = DOUT_AT + V_SLICES * SLICE;
+/* ALT: slices of Q and dO by turns, so that one product with K gives both scores and dP. */
+constexpr uint32_t Q_STEP = ALT ? 2 * SLICE : SLICE; /* from a slice of Q, or of dO, to the next */
+constexpr uint32_t Q_AT = 0, DOUT_AT = Q_AT + (ALT ? 1 : SLICES) * SLICE, K_AT = Q_AT + (SLICES + V_SLICES) * SLICE;
 constexpr uint32_t P_AT = K_AT + SLICES * SLICE, DS_AT = P_AT + SLICE;
 constexpr uint32_t NOTE_AT = DS_AT + SLICE;   /* int32_t [2][64]: kv rows of the slots, or -1 */
 constexpr uint32_t MASK_AT = NOTE_AT + 512;   /* uint32_t [2][2]: valid slots */
@@ -38,8 +46,9 @@ constexpr uint32_t BARS_AT = POWERS_AT + 16;  /* mbarriers */
 constexpr uint32_t Q_FULL = BARS_AT, Q_FREE = Q_FULL + 24, K_FULL = Q_FREE + 72, K_FREE = K_FULL + 40;
 constexpr uint32_t PD_FULL = K_FREE + 32, PD_FREE = PD_FULL + 8, STAGE_OPEN = PD_FREE + 8, STAGE_FULL = STAGE_OPEN + 8;
 constexpr uint32_t STAGE_FREE = STAGE_FULL + 32, STAGE_LAST = STAGE_FREE + 32;
-constexpr uint32_t POSTS_AT = STAGE_LAST + 8; /* uint32 [3], mla_bwd_together_wgmma.h */
-constexpr uint32_t K_ASKED = POSTS_AT;        /* ASK_FIRST; rows that are stored have no posts */
+constexpr uint32_t DS_FULL = PD_FULL, TURN = STAGE_OPEN; /* ALT */
+constexpr uint32_t POSTS_AT = STAGE_LAST + 8;            /* uint32 [3], mla_bwd_together_wgmma.h */
+constexpr uint32_t K_ASKED = POSTS_AT;                   /* ASK_FIRST; rows that are stored have no posts */
 constexpr uint32_t PLAN_END = POSTS_AT + 16;
 static_assert(BARS_AT % 8 == 0 && PLAN_END <= KP_MLA_BWD_SM90_SHARED(D), "the plan fits");
 static_assert(KP_MLA_BWD_SM90_SHARED(D) <= 232448, "what a CTA of Hopper may have");

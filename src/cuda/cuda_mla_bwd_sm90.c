@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Sparse MLA backward on Hopper, the host's side: kernel rows from kernels/variants/mla_bwd_sm90.def. What a launch
- * consists of stands in cuda_mla_bwd_steps.c; the device's side: kernels/sm90/mla_bwd_wgmma.cu and
- * mla_bwd_even_wgmma.cu. */
+ * consists of stands in cuda_mla_bwd_steps.c; the device's side: kernels/sm90/mla_bwd_wgmma.cu,
+ * mla_bwd_even_wgmma.cu and mla_bwd_alt_wgmma.cu. */
 #include "core/problem.h"
 #include "cuda/cuda_mla_bwd.h"
 #include "kernels/kparams_mla_sm90.h"
@@ -49,6 +49,7 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
 static double tile_time(const struct kp_mla_bwd_sm90_config *c, int large) {
     if (c->deterministic) return !c->even ? 18e-6 : c->ctas == 2 ? 8.6e-6 : 10.5e-6;
     if (!c->even) return large ? 9e-6 : 8.1e-6;
+    if (c->even == 2) return c->ctas == 2 ? (large ? 6e-6 : 5.7e-6) : large ? 7.45e-6 : 6.8e-6;
     if (c->ctas == 2) return large ? 6.8e-6 : 6.35e-6;
     return large ? 7.5e-6 : c->dtype == KP_F16 ? 7.3e-6 : 6.95e-6;
 }

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: MIT
+ * Part of mla_bwd_alt_wgmma.cu: a tile's S^T and dP^T, and P^T and dS^T of them, by the one warpgroup that owns the
+ * tile. Rows of its sums are slots, so that P^T and dS^T, rounded where they stand, are the operands A of dKV; dS goes
+ * to shared memory once, from which both warpgroups load it turned as the operand A of dQ. */
+#ifndef ATTN_SM90_MLA_BWD_ALT_CELLS_WGMMA_H
+#define ATTN_SM90_MLA_BWD_ALT_CELLS_WGMMA_H
+#include "kernels/device/stmatrix.h"
+#include "kernels/sm90/mla_bwd_dkv_wgmma.h"
+
+/* The i-th slice of K is there, and of the item's first tile Q and dO. */
+static __device__ __forceinline__ void wait_slice(uint32_t shared, uint32_t i, uint32_t parity, int first) {
+    if (i == 0 && first) mbar_wait(shared + Q_FULL, parity >> 1);
+    if (group_of(i) >= 0) mbar_wait(shared + K_FULL + 8 * group_of(i), parity & 1);
+}
+
+/* y = S^T (0..31) and dP^T (32..63) of 64 slots x 64 heads. A slice of Q and the one of dO behind it are one operand B
+ * of 128 rows; slice 8 belongs to S^T alone, and a product of another shape waits for those before it. */
+static __device__ __forceinline__ void score_both(uint32_t shared, float y[64], uint32_t parity, int first) {
+    const uint64_t k = slice_desc(shared + K_AT, 0), q = slice_desc(shared + Q_AT, 0);
+    const uint32_t rank = CTAS == 2 ? blockIdx.x & 1 : 0;
+    wgmma_hold(y, 64);
+#pragma unroll
+    for (uint32_t i = 0; i < V_SLICES; i++) {
+        const uint32_t x = slice_of(i);
+        wait_slice(shared, i, parity, first);
+        wgmma_fence();
+#pragma unroll
+        for (uint32_t kk = 0; kk < 4; kk++) {
+            /* woven: first the half that stands in place x, then the other, in the next */
+            const uint32_t half = WOVEN ? (kk >> 1) ^ rank ^ 1 : kk >> 1, place = WOVEN ? (x + (kk >> 1)) & 7 : x;
+            wgmma_ss_n128<TYPE, 0, 0>(y, desc_move(k, x * SLICE + half * 64 + (kk & 1) * 32),
+                                      desc_move(q, place * Q_STEP + kk * 32), i + kk > 0);
+        }
+        wgmma_commit();
+    }
+    wgmma_wait(0);
+    wgmma_hold(y, 64);
+    if (SLICES == 8) return;
+    wait_slice(shared, 8, parity, first);
+    wgmma_fence();
+#pragma unroll
+    for (uint32_t kk = 0; kk < 4; kk++)
+        wgmma_ss_n64<TYPE, 0, 0>(y, desc_move(k, 8 * SLICE + kk * 32), desc_move(q, 8 * Q_STEP + kk * 32), 1);
+    wgmma_commit();
+    wgmma_wait(0);
+    wgmma_hold(y, 32);
+}
+
+/* Which of the slots g, g + 8 of the warp are valid: bits 0 and 8. */
+static __device__ __forceinline__ uint32_t valid_slots(uint32_t shared, uint32_t note) {
+    const uint32_t warp = (uint32_t)warp_of();
+    return shared_load32(shared + MASK_AT + 8 * note + 4 * (warp >> 1)) >>
+           (16 * (warp & 1) + ((uint32_t)lane_of() >> 2));
+}
+
+/* From y, probs and ds: registers 2 j + r hold heads 8 j + 2 t, + 1 of slot g + 8 r. dist[r]: the lane's part of its
+ * slots' sums of P'. A slot that is not valid and an empty row have P' = 0. */
+static __device__ __forceinline__ void form_cells(uint32_t shared, const struct kp_mla_bwd *p, const float y[64],
+                                                  uint32_t valid, struct tile *to, float dist[2]) {
+    const uint32_t states = shared + STATE_AT + 32 * ((uint32_t)lane_of() & 3);
+    const float unit = p->in.scale;
+    const bool on[2] = {(valid & 1) != 0, (valid & 256) != 0};
+    dist[0] = dist[1] = 0;
+#pragma unroll
+    for (int j = 7; j >= 0; j--) { /* upwards some registers spill */
+        float prob[2][2], ds[2][2];
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const uint4 state = shared_load128(states + (uint32_t)(128 * j + 16 * e));
+            const float lse2 = __uint_as_float(state.x), g = __uint_as_float(state.y), gs = g * unit;
+            const float shift = __uint_as_float(state.z) * unit;
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                float x = exp2_fast(__fmaf_rn(y[4 * j + 2 * r + e], p->in.scale_log2, -lse2));
+                x = on[r] && lse2 != INF ? x : 0;
+                dist[r] += x;
+                prob[r][e] = x * g;
+                ds[r][e] = x == 0 ? 0 : x * __fmaf_rn(gs, y[32 + 4 * j + 2 * r + e], -shift);
+            }
+        }
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            to->probs[2 * j + r] = pack16(TYPE, prob[r][0], prob[r][1]);
+            to->ds[2 * j + r] = pack16(TYPE, ds[r][0], ds[r][1]);
+        }
+    }
+}
+
+/* dS^T of the warp's slots to DS_AT: rows of slots, 64 heads each. */
+static __device__ __forceinline__ void publish_ds(uint32_t shared, const uint32_t ds[16]) {
+    const uint32_t lane = (uint32_t)lane_of(), row = lane & 15;
+    const uint32_t at = shared + DS_AT + (16 * (uint32_t)warp_of() + row) * 128 + (((lane >> 4) ^ (row & 7)) << 4);
+#pragma unroll
+    for (uint32_t kk = 0; kk < 4; kk++) store_matrix4(at ^ (kk << 5), ds + 4 * kk);
+    __syncwarp();
+    if (lane_of() == 0) mbar_arrive(shared + DS_FULL);
+}
+
+/* The sums for dist of the warp's slots, of all 64 heads, to memory. Slots that are not valid have none. */
+static __device__ __forceinline__ void leave_dist(const float dist[2], uint32_t valid, uint64_t to) {
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float x = dist[r] + __shfl_xor_sync(~0u, dist[r], 1);
+        x += __shfl_xor_sync(~0u, x, 2);
+        if ((lane_of() & 3) == 0 && (valid >> (8 * r) & 1))
+            ((float *)to)[16 * warp_of() + (lane_of() >> 2) + 8 * r] = x;
+    }
+}
+#endif

@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: MIT
+ * Sparse MLA backward on Hopper, a third schedule of the work of mla_bwd_wgmma.cu (formulas, items, tiles there): two
+ * warpgroups by turns, a tile apart. One forms S, P and dS of a tile and then brings its dKV to memory; the other does
+ * the same with the tile after it, so that what leaves the multiprocessor does so all the time, and the products of
+ * the next tile stand beside it. CTAS = 2: an item is 128 heads, 64 in each CTA of a cluster, and the owners of a tile
+ * in both CTAs sum most of its dKV before it goes to memory (mla_bwd_alt_partly_wgmma.h).
+ *
+ *   producer   q, dout --> Q, dO (slice x when both have let go of the last item's)   kv rows by index --> K(n + 1)
+ *   a   |S^T, dP^T(n) |P, dS(n)| dQ(n)|dKV(n), to memory ........................|dQ(n + 1)|S^T, dP^T(n + 2) ...
+ *   b    dKV(n - 1) ............|dQ(n)|S^T, dP^T(n + 1)|P, dS(n + 1)| dQ(n + 1)|dKV(n + 1) ......................
+ *
+ * Who owns a tile, warpgroup n % 2 of the n-th tile of the CTA, whatever item it belongs to: S^T and dP^T are one
+ * product m64n128 of a slice of K and the slices of Q and dO that stand side by side; P^T and dS^T are rounded where
+ * they stand and are operands A of its dKV, of all columns; dS also goes to shared memory, for both. dQ of all tiles is
+ * shared by columns, 256 w .. 256 w + 255 and 512 + 32 w .. 543 + 32 w, in registers for the whole item. K is let go of
+ * when both have done dQ, and gathered anew while the owner's dKV, which does not need it, goes on.
+ *
+ * Roles (384 threads, 1 CTA an SM): warpgroups 0 and 1, 240 registers: dQ 144, S^T and dP^T 64, or sums and operands of
+ * dKV 32 each; 2: producers, 24.
+ * Shared memory: as mla_bwd_even_wgmma.cu, but that slices of Q and dO stand by turns, and that P has no place: the
+ * stages, what the other CTA sends, have it.
+ * Barriers: arrivals --> who waits
+ *   Q_FULL               PRODUCERS --> the owner of the item's first tile; others have waited for K_FULL behind it
+ *   Q_FREE [slice]       8 warps, the last dKV of each that reads it being done --> producers
+ *   K_FULL [pair]        PRODUCERS --> the tile's owner
+ *   K_FREE [4]           4 warps of w, dQ being done with slices 4 w, 4 w + 1, then with the next two --> producers
+ *   DS_FULL              4 warps of the owner: dS is written --> 0, 1
+ *   TURN                 CTAS = 2: 4 warps, the tile's last message being taken --> the next tile's owner
+ *   STAGE_FULL [y]       4 warps, and the bytes that the other CTA sends --> the owner
+ *   STAGE_FREE [y]       the other CTA's 4 warps: read, may be filled again --> the owner
+ *   named 1, 2           a warpgroup: its item
+ *   named 4              producers: their item
+ * Phases: a tile, for Q an item with at least one slot, for the stages four a tile. dS is written again after K_FULL
+ * of all of the next tile, so after all warps' K_FREE, before which they have read it; notes and mask of tile n, place
+ * n % 2, are read by its owner before its K_FREE of n and rewritten after K_FREE [0] of n + 1. A warpgroup without a
+ * tile of an item lets go of its Q when it sees dS of it. */
+#include "kernels/sm90/mla_bwd_alt_cells_wgmma.h"
+#include "kernels/sm90/mla_bwd_even_gather_wgmma.h"
+#if CFG_CTAS == 2
+#include "kernels/sm90/mla_bwd_alt_partly_wgmma.h"
+#else
+#include "kernels/sm90/mla_bwd_alt_adds_wgmma.h"
+#endif
+
+/* dQ += dS K of a tile; two groups, of 128 columns each. */
+template <int W>
+static __device__ __forceinline__ void add_dq(uint32_t shared, float q[128], float rope[16], const uint32_t ds[16]) {
+    const uint64_t k = slice_desc(shared + K_AT + W * 4 * SLICE, SLICE);
+    const uint64_t k8 = slice_desc(shared + K_AT + 8 * SLICE + W * 64, SLICE);
+    wgmma_hold(q, 128);
+    wgmma_hold(rope, 16);
+    wgmma_fence();
+#pragma unroll
+    for (int kk = 0; kk < 4; kk++) wgmma_rs_n128<TYPE, 1>(q, ds + 4 * kk, desc_step(k, kk * 2048), 1);
+    wgmma_commit();
+#pragma unroll
+    for (int kk = 0; kk < 4; kk++) {
+        wgmma_rs_n128<TYPE, 1>(q + 64, ds + 4 * kk, desc_step(k, 2 * SLICE + kk * 2048), 1);
+        if (SLICES > 8) wgmma_rs_n32<TYPE, 1>(rope, ds + 4 * kk, desc_step(k8, kk * 2048), 1);
+    }
+    wgmma_commit();
+}
+/* Slices 4 W, 4 W + 1 (y = 0) or the next two and slice 8 are read by the warp, as is all that came before. */
+template <int W> static __device__ __forceinline__ void free_keys(uint32_t shared, int y) {
+    if (lane_of() == 0) mbar_arrive(shared + K_FREE + 16 * W + 8 * y);
+}
+
+/* keep_rows, and where the item's gradients begin. */
+template <int W>
+static __device__ __forceinline__ void keep_item_of(const struct kp_mla_bwd *p, count at, uint32_t shared) {
+    named_sync(1 + W, 128); /* the last item's are read */
+    if ((threadIdx.x & 127) == 0) {
+        const struct item w = work_of(p, at);
+        keep_rows<W>(p, at, &w, shared);
+        keep4(shared + SUMS_AT + 16 * W, p->sum.data + 4 * (uint64_t)(w.b * p->sum.batch), 0);
+    }
+    named_sync(1 + W, 128);
+}
+
+/* dKV: the products of the first unit; all units, last: of the item's tiles that the warpgroup owns. */
+static __device__ __forceinline__ void start_first(float *a, const struct tile *t) {
+#if CFG_CTAS == 2
+    multiply<0>(a, t, 0, 0);
+#else
+    multiply<0>(a, t, 0, 0);
+#endif
+}
+static __device__ __forceinline__ void do_units(uint32_t shared, float *a, const struct tile *t,
+                                                const struct places *to, int last, uint32_t tile) {
+#if CFG_CTAS == 2
+    do_all_woven(shared, a, t, to, last, tile);
+#else
+    do_all_added(shared, a, t, to, last);
+#endif
+}
+
+/* Tile i of the item's `tiles`, which this warpgroup owns. parity: bit 0 of tiles, bit 1 of items with tiles. */
+template <int W>
+static __device__ __forceinline__ void own_tile(const struct kp_mla_bwd *p, uint32_t shared, float q[128],
+                                                float rope[16], int i, int tiles, uint32_t parity) {
+    struct tile t;
+    struct places to;
+    float dist[2];
+    const uint32_t valid = [&] {
+        float y[64];
+        score_both(shared, y, parity, i == 0);
+        const uint32_t bits = valid_slots(shared, parity & 1);
+        form_cells(shared, p, y, bits, &t, dist);
+        return bits;
+    }();
+    publish_ds(shared, t.ds);
+    mbar_wait(shared + DS_FULL, parity & 1);
+    uint32_t ds[16];
+    load_turned(ds, shared + DS_AT);
+    add_dq<W>(shared, q, rope, ds);
+    if (p->part_dist) leave_dist(dist, valid, kept(shared + ROWS_AT + 32 * W + 16) + 256 * (uint32_t)i);
+    t.o = slice_desc(shared + DOUT_AT, SLICE);
+    t.q = slice_desc(shared + Q_AT, SLICE);
+    find_places(p, &to, shared, shared + SUMS_AT + 16 * W, i, parity & 1, rank_of());
+    float a[16];
+    start_first(a, &t);
+    __syncwarp(); /* dS, notes and mask are read by all lanes */
+    wgmma_wait(2);
+    free_keys<W>(shared, 0);
+    wgmma_wait(1);
+    wgmma_hold(q, 128);
+    wgmma_hold(rope, 16);
+    free_keys<W>(shared, 1);
+    do_units(shared, a, &t, &to, i + 2 >= tiles, parity & 1);
+}
+/* A tile that the other warpgroup owns. */
+template <int W>
+static __device__ __forceinline__ void other_tile(uint32_t shared, float q[128], float rope[16], int tiles,
+                                                  uint32_t parity) {
+    mbar_wait(shared + DS_FULL, parity & 1);
+    uint32_t ds[16];
+    load_turned(ds, shared + DS_AT);
+    add_dq<W>(shared, q, rope, ds);
+    __syncwarp();
+    if (tiles == 1 && lane_of() < SLICES) mbar_arrive(shared + Q_FREE + 8 * (uint32_t)lane_of());
+    wgmma_wait(1);
+    free_keys<W>(shared, 0);
+    wgmma_wait(0);
+    wgmma_hold(q, 128);
+    wgmma_hold(rope, 16);
+    free_keys<W>(shared, 1);
+}
+
+template <int W> static __device__ __forceinline__ void consume(const struct kp_mla_bwd *p, uint32_t shared) {
+    uint32_t parity = 0; /* bit 0: of tiles, bit 1: of items with tiles */
+    for (uint32_t item = 0; has_item(p, item); item++) {
+        keep_item_of<W>(p, item_at(item), shared);
+        const int tiles = (int)shared_load32(shared + ROWS_AT + 32 * W + 12);
+        float q[128], rope[16];
+#pragma unroll
+        for (int x = 0; x < 128; x++) q[x] = 0;
+#pragma unroll
+        for (int x = 0; x < 16; x++) rope[x] = 0;
+#pragma unroll 1
+        for (int i = 0; i < tiles; i++, parity ^= 1) {
+            if ((parity & 1) == W)
+                own_tile<W>(p, shared, q, rope, i, tiles, parity);
+            else
+                other_tile<W>(shared, q, rope, tiles, parity);
+        }
+        if (tiles) parity ^= 2;
+        if (p->dq.data) {
+            store_dq<W>(shared, p, q, 1, 32, 256 * W);
+            if (SLICES > 8) store_dq<W>(shared, p, rope, 1, 4, 512 + 32 * W);
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(KP_MLA_BWD_SM90_EVEN_THREADS, 1)
+    CFG(const __grid_constant__ struct kp_mla_bwd p) {
+    const uint32_t shared = shared_base();
+    if (threadIdx.x == 0) {
+        mbar_init(shared + Q_FULL, PRODUCERS);
+        for (uint32_t x = 0; x < SLICES; x++) mbar_init(shared + Q_FREE + 8 * x, 8);
+        for (uint32_t x = 0; x < (SLICES + 1) / 2; x++) mbar_init(shared + K_FULL + 8 * x, PRODUCERS);
+        for (uint32_t x = 0; x < 4; x++) mbar_init(shared + K_FREE + 8 * x, 4);
+        mbar_init(shared + DS_FULL, 4);
+#if CFG_CTAS == 2
+        init_stages(shared);
+#endif
+        mbar_init_fence();
+    }
+    __syncthreads();
+#if CFG_CTAS == 2
+    cluster_sync();
+#endif
+    switch (threadIdx.x >> 7) {
+    case 0:
+        registers_more<240>();
+        consume<0>(&p, shared);
+        break;
+    case 1:
+        registers_more<240>();
+        consume<1>(&p, shared);
+        break;
+    default: registers_fewer<24>(); produce_even(&p, shared);
+    }
+#if CFG_CTAS == 2
+    cluster_sync();
+#endif
+}
