@@ -53,8 +53,17 @@ static __device__ __forceinline__ uint32_t valid_slots(uint32_t shared, uint32_t
            (16 * (warp & 1) + ((uint32_t)lane_of() >> 2));
 }
 
+/* Where a lane's 16 bytes of the warp's slots are: rows of slots, 64 heads each; those of the kk-th 16 heads, ^ kk
+ * << 5. */
+static __device__ __forceinline__ uint32_t own_rows(uint32_t place) {
+    const uint32_t lane = (uint32_t)lane_of(), row = lane & 15;
+    return place + (16 * (uint32_t)warp_of() + row) * 128 + (((lane >> 4) ^ (row & 7)) << 4);
+}
 /* From y, probs and ds: registers 2 j + r hold heads 8 j + 2 t, + 1 of slot g + 8 r. dist[r]: the lane's part of its
- * slots' sums of P'. A slot that is not valid and an empty row have P' = 0. */
+ * slots' sums of P'. A slot that is not valid and an empty row have P' = 0. Rows that are stored: P^T goes to P_AT and
+ * dS^T to DS_AT, 16 heads at a time, since there are no registers to look for their maxima before dQ is under way.
+ * Pairs have no place for P^T and keep it; they store it where dS^T follows, or else ptxas would round it at its first
+ * use only and keep twice as many registers. */
 static __device__ __forceinline__ void form_cells(uint32_t shared, const struct kp_mla_bwd *p, const float y[64],
                                                   uint32_t valid, struct tile *to, float dist[2]) {
     const uint32_t states = shared + STATE_AT + 32 * ((uint32_t)lane_of() & 3);
@@ -83,17 +92,31 @@ static __device__ __forceinline__ void form_cells(uint32_t shared, const struct 
             to->probs[2 * j + r] = pack16(TYPE, prob[r][0], prob[r][1]);
             to->ds[2 * j + r] = pack16(TYPE, ds[r][0], ds[r][1]);
         }
+        if (PAIRS && j % 2 == 0) {
+            const uint32_t at = own_rows(shared + DS_AT) ^ (uint32_t)j / 2 << 5;
+            store_matrix4(CTAS == 2 ? at : at - SLICE, to->probs + 2 * j);
+            store_matrix4(at, to->ds + 2 * j);
+        }
     }
 }
 
-/* dS^T of the warp's slots to DS_AT: rows of slots, 64 heads each. */
+/* dS^T of the warp's slots to DS_AT. */
 static __device__ __forceinline__ void publish_ds(uint32_t shared, const uint32_t ds[16]) {
-    const uint32_t lane = (uint32_t)lane_of(), row = lane & 15;
-    const uint32_t at = shared + DS_AT + (16 * (uint32_t)warp_of() + row) * 128 + (((lane >> 4) ^ (row & 7)) << 4);
+    const uint32_t at = own_rows(shared + DS_AT);
 #pragma unroll
-    for (uint32_t kk = 0; kk < 4; kk++) store_matrix4(at ^ (kk << 5), ds + 4 * kk);
+    for (uint32_t kk = 0; kk < 4 && !PAIRS; kk++) store_matrix4(at ^ (kk << 5), ds + 4 * kk);
     __syncwarp();
     if (lane_of() == 0) mbar_arrive(shared + DS_FULL);
+}
+
+/* P^T and dS^T of the warp's slots, from where form_cells has left them. */
+static __device__ __forceinline__ void load_own(uint32_t shared, struct tile *to) {
+    const uint32_t at = own_rows(shared + P_AT);
+#pragma unroll
+    for (uint32_t kk = 0; kk < 4; kk++) {
+        if (CTAS == 1) load_matrix4(to->probs + 4 * kk, at ^ (kk << 5));
+        load_matrix4(to->ds + 4 * kk, (at ^ (kk << 5)) + SLICE);
+    }
 }
 
 /* The sums for dist of the warp's slots, of all 64 heads, to memory. Slots that are not valid have none. */

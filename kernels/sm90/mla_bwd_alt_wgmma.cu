@@ -3,7 +3,8 @@
  * warpgroups by turns, a tile apart. One forms S, P and dS of a tile and then brings its dKV to memory; the other does
  * the same with the tile after it, so that what leaves the multiprocessor does so all the time, and the products of
  * the next tile stand beside it. CTAS = 2: an item is 128 heads, 64 in each CTA of a cluster, and the owners of a tile
- * in both CTAs sum most of its dKV before it goes to memory (mla_bwd_alt_partly_wgmma.h).
+ * in both CTAs sum most of its dKV before it goes to memory (mla_bwd_alt_partly_wgmma.h). Deterministic: dKV of a slot
+ * is stored, not added (mla_bwd_alt_rows_wgmma.h; pairs sum all of it, mla_bwd_alt_summed_wgmma.h).
  *
  *   producer   q, dout --> Q, dO (slice x when both have let go of the last item's)   kv rows by index --> K(n + 1)
  *   a   |S^T, dP^T(n) |P, dS(n)| dQ(n)|dKV(n), to memory ........................|dQ(n + 1)|S^T, dP^T(n + 2) ...
@@ -18,13 +19,16 @@
  * Roles (384 threads, 1 CTA an SM): warpgroups 0 and 1, 240 registers: dQ 144, S^T and dP^T 64, or sums and operands of
  * dKV 32 each; 2: producers, 24.
  * Shared memory: as mla_bwd_even_wgmma.cu, but that slices of Q and dO stand by turns, and that P has no place: the
- * stages, what the other CTA sends, have it.
+ * stages, what the other CTA sends, have it; deterministic, CTAS = 1: P^T, which only its own warp reads again.
  * Barriers: arrivals --> who waits
  *   Q_FULL               PRODUCERS --> the owner of the item's first tile; others have waited for K_FULL behind it
  *   Q_FREE [slice]       8 warps, the last dKV of each that reads it being done --> producers
  *   K_FULL [pair]        PRODUCERS --> the tile's owner
  *   K_FREE [4]           4 warps of w, dQ being done with slices 4 w, 4 w + 1, then with the next two --> producers
  *   DS_FULL              4 warps of the owner: dS is written --> 0, 1
+ *   MOST_FULL            deterministic: 4 producer warps, the largest |Q| and |dO| being noted --> owners of the item's
+ *                        first two tiles
+ *   K_ASKED              ASK_FIRST: PRODUCERS, all of a tile's K being asked for --> the owner of the tile before
  *   TURN                 CTAS = 2: 4 warps, the tile's last message being taken --> the next tile's owner
  *   STAGE_FULL [y]       4 warps, and the bytes that the other CTA sends --> the owner
  *   STAGE_FREE [y]       the other CTA's 4 warps: read, may be filled again --> the owner
@@ -36,7 +40,11 @@
  * tile of an item lets go of its Q when it sees dS of it. */
 #include "kernels/sm90/mla_bwd_alt_cells_wgmma.h"
 #include "kernels/sm90/mla_bwd_even_gather_wgmma.h"
-#if CFG_CTAS == 2
+#if CFG_CTAS == 2 && CFG_DETERMINISTIC
+#include "kernels/sm90/mla_bwd_alt_summed_wgmma.h"
+#elif CFG_DETERMINISTIC
+#include "kernels/sm90/mla_bwd_alt_rows_wgmma.h"
+#elif CFG_CTAS == 2
 #include "kernels/sm90/mla_bwd_alt_partly_wgmma.h"
 #else
 #include "kernels/sm90/mla_bwd_alt_adds_wgmma.h"
@@ -72,11 +80,48 @@ static __device__ __forceinline__ void keep_item_of(const struct kp_mla_bwd *p, 
     if ((threadIdx.x & 127) == 0) {
         const struct item w = work_of(p, at);
         keep_rows<W>(p, at, &w, shared);
-        keep4(shared + SUMS_AT + 16 * W, p->sum.data + 4 * (uint64_t)(w.b * p->sum.batch), 0);
+        if (PAIRS) {
+            const uint64_t topk = (uint64_t)p->in.topk, rows = (uint64_t)p->n * (uint64_t)p->head_blocks * topk;
+            keep4(shared + SUMS_AT + 16 * W, p->pairs + at * topk * (2 * D), p->pairs + rows * (2 * D) + at * topk * 4);
+        } else {
+            keep4(shared + SUMS_AT + 16 * W, p->sum.data + 4 * (uint64_t)(w.b * p->sum.batch), 0);
+        }
     }
     named_sync(1 + W, 128);
 }
 
+#if CFG_DETERMINISTIC
+/* The rest of own_tile: K is let go of, rows get their powers of two, meanwhile, and are stored. */
+template <int W>
+static __device__ __forceinline__ void finish_rows(const struct kp_mla_bwd *p, uint32_t shared, float q[128],
+                                                   float rope[16], struct tile *t, int i, int tiles, uint32_t parity) {
+    const uint32_t sums = shared + SUMS_AT + 16 * W, note = parity & 1;
+    const int last = i + 2 >= tiles;
+    struct places to;
+    if (ASK_FIRST) t->n = note ^ 1; /* phase n + 1 */
+    if (i < 2) mbar_wait(shared + MOST_FULL, parity >> 1);
+    load_own(shared, t);
+    begin_rows(p, &to, shared, note);
+    __syncwarp(); /* dS, notes and mask are read by all lanes */
+    bound_rows(&to, t, 0, shared, sums, i, note, CTAS == 1);
+    wgmma_wait(1);
+    free_keys<W>(shared, 0);
+    bound_rows(&to, t, 1, shared, sums, i, note, CTAS == 1);
+    wgmma_wait(0);
+    wgmma_hold(q, 128);
+    wgmma_hold(rope, 16);
+    free_keys<W>(shared, 1);
+    find_places(p, &to, shared, sums, i, note, rank_of());
+    float a[16], b[16];
+#if CFG_CTAS == 2
+    start_turn(a, t, 0);
+    do_turn<W, 0>(shared, a, b, t, &to, last, note, i);
+#else
+    start_row(a, t, 0);
+    do_rows<0>(shared, a, b, t, &to, last);
+#endif
+}
+#else
 /* dKV: the products of the first unit; all units, last: of the item's tiles that the warpgroup owns. */
 static __device__ __forceinline__ void start_first(float *a, const struct tile *t) {
 #if CFG_CTAS == 2
@@ -93,13 +138,13 @@ static __device__ __forceinline__ void do_units(uint32_t shared, float *a, const
     do_all_added(shared, a, t, to, last);
 #endif
 }
+#endif
 
 /* Tile i of the item's `tiles`, which this warpgroup owns. parity: bit 0 of tiles, bit 1 of items with tiles. */
 template <int W>
 static __device__ __forceinline__ void own_tile(const struct kp_mla_bwd *p, uint32_t shared, float q[128],
                                                 float rope[16], int i, int tiles, uint32_t parity) {
     struct tile t;
-    struct places to;
     float dist[2];
     const uint32_t valid = [&] {
         float y[64];
@@ -116,6 +161,10 @@ static __device__ __forceinline__ void own_tile(const struct kp_mla_bwd *p, uint
     if (p->part_dist) leave_dist(dist, valid, kept(shared + ROWS_AT + 32 * W + 16) + 256 * (uint32_t)i);
     t.o = slice_desc(shared + DOUT_AT, SLICE);
     t.q = slice_desc(shared + Q_AT, SLICE);
+#if CFG_DETERMINISTIC
+    finish_rows<W>(p, shared, q, rope, &t, i, tiles, parity);
+#else
+    struct places to;
     find_places(p, &to, shared, shared + SUMS_AT + 16 * W, i, parity & 1, rank_of());
     float a[16];
     start_first(a, &t);
@@ -127,6 +176,7 @@ static __device__ __forceinline__ void own_tile(const struct kp_mla_bwd *p, uint
     wgmma_hold(rope, 16);
     free_keys<W>(shared, 1);
     do_units(shared, a, &t, &to, i + 2 >= tiles, parity & 1);
+#endif
 }
 /* A tile that the other warpgroup owns. */
 template <int W>
@@ -147,7 +197,8 @@ static __device__ __forceinline__ void other_tile(uint32_t shared, float q[128],
 }
 
 template <int W> static __device__ __forceinline__ void consume(const struct kp_mla_bwd *p, uint32_t shared) {
-    uint32_t parity = 0; /* bit 0: of tiles, bit 1: of items with tiles */
+    if (ASK_FIRST) mbar_wait(shared + K_ASKED, 0); /* the first tile, whom nobody else awaits */
+    uint32_t parity = 0;                           /* bit 0: of tiles, bit 1: of items with tiles */
     for (uint32_t item = 0; has_item(p, item); item++) {
         keep_item_of<W>(p, item_at(item), shared);
         const int tiles = (int)shared_load32(shared + ROWS_AT + 32 * W + 12);
@@ -180,6 +231,8 @@ extern "C" __global__ void __launch_bounds__(KP_MLA_BWD_SM90_EVEN_THREADS, 1)
         for (uint32_t x = 0; x < (SLICES + 1) / 2; x++) mbar_init(shared + K_FULL + 8 * x, PRODUCERS);
         for (uint32_t x = 0; x < 4; x++) mbar_init(shared + K_FREE + 8 * x, 4);
         mbar_init(shared + DS_FULL, 4);
+        if (PAIRS) mbar_init(shared + MOST_FULL, PRODUCERS / 32);
+        if (ASK_FIRST) mbar_init(shared + K_ASKED, PRODUCERS);
 #if CFG_CTAS == 2
         init_stages(shared);
 #endif

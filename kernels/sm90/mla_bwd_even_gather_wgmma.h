@@ -5,6 +5,9 @@
 #define ATTN_SM90_MLA_BWD_EVEN_GATHER_WGMMA_H
 #include "kernels/sm90/mla_bwd_cells_wgmma.h"
 #include "kernels/sm90/mla_bwd_together_wgmma.h"
+#if CFG_DETERMINISTIC
+#include "kernels/sm90/mla_bwd_rows_wgmma.h"
+#endif
 
 /* Warp 0: rows and mask of tile t, n % 2 = parity. The indices arrive while the last reader of their place is awaited,
  * which takes longer. PAIRS: nobody is awaited. All K_FREE of tile n - 2 have been, for the copies of n - 1, and each
@@ -183,6 +186,9 @@ static __device__ __forceinline__ void produce_even(const struct kp_mla_bwd *p, 
 #pragma unroll
                 for (int g = 0; g < GROUPS; g++) mbar_arrive(shared + K_FULL + 8 * g);
                 mbar_arrive(shared + Q_FULL);
+#if CFG_DETERMINISTIC
+                if (ALT) tell_most(shared);
+#endif
                 state ^= 2;
                 continue;
             }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * Part of mla_bwd_even_wgmma.cu, deterministic: how 64 slots x 32 columns of dkv are stored, each slot for itself, as
- * rows of kernels/device/row16.h; mla_bwd_rows.cu adds them to the rows that they name. 16 bytes 4 h + t of a slot are
- * what lane t of a quad holds of columns 32 h .. 32 h + 31: 8 j + 2 t + e is its number 2 j + e.
+ * Part of mla_bwd_even_wgmma.cu and mla_bwd_alt_wgmma.cu, deterministic: how 64 slots x 32 columns of dkv are stored,
+ * each slot for itself, as rows of kernels/device/row16.h; mla_bwd_rows.cu adds them to the rows that they name. 16
+ * bytes 4 h + t of a slot are what lane t of a quad holds of columns 32 h .. 32 h + 31: 8 j + 2 t + e is its number 2 j
+ * + e.
  *
  * The bound of a slot's row: 64 times the largest |P| max |dO| + |dS| max |Q|, of the heads that a lane of its quad
  * holds of P^T and dS^T. bf16: P^T and dS^T are multiplied by 2^k, exactly, and the sums come out as they are stored.
@@ -31,21 +32,24 @@ static __device__ __forceinline__ uint32_t finite_of(uint32_t pair) {
            (most_of(0, pair << 16) < NOT_FINITE ? pair & 0xffff : 0);
 }
 
-/* Between barriers 5 and 6 of an item's first tile: nobody reads the last item's any more. */
+/* Of slices of Q (W = 0) or dO, the 16 bytes of this thread and those 2048 bytes further each time. Even: between
+ * barriers 5 and 6 of an item's first tile, when nobody reads the last item's any more. */
 template <int W> static __device__ __forceinline__ void note_most(uint32_t shared, int first) {
     if (!first) return;
-    const uint32_t from = shared + (W ? DOUT_AT : Q_AT) + 16 * ((uint32_t)recompute((int)threadIdx.x) & 127);
+    const uint32_t from =
+        shared + (W ? DOUT_AT : Q_AT) + (ALT ? place_of() : 16 * ((uint32_t)recompute((int)threadIdx.x) & 127));
     uint32_t most = 0;
-#pragma unroll 4
+#pragma unroll(ALT ? 2 : 4)
     for (uint32_t i = 0; i < 4 * (W ? V_SLICES : SLICES); i++) {
-        const uint4 y = shared_load128(from + 2048 * i);
+        const uint4 y = shared_load128(from + Q_STEP * (i >> 2) + 2048 * (i & 3));
         most = most_of(most_of(most_of(most_of(most, y.x), y.y), y.z), y.w);
     }
     if (most >= NOT_FINITE) {
         most = 0;
 #pragma unroll 1
         for (uint32_t i = 0; i < 16 * (W ? V_SLICES : SLICES); i++)
-            most = most_of(most, finite_of(shared_load32(from + 2048 * (i >> 2) + 4 * (i & 3))));
+            most =
+                most_of(most, finite_of(shared_load32(from + Q_STEP * (i >> 4) + 2048 * (i >> 2 & 3) + 4 * (i & 3))));
     }
     most = __reduce_max_sync(~0u, most);
     if (lane_of() == 0) shared_store32(shared + MOST_AT + 4 * (4 * W + (uint32_t)warp_of()), most);
@@ -78,40 +82,56 @@ static __device__ __forceinline__ void store_unit(const struct places *to, uint3
         *(float *)address_of(kept(sums + 8), 64 * (uint32_t)tile + slot + 8 * r, 4) = row16_unit(exponent) * down;
 }
 
-/* After barrier 6, before the tile's first product of dkv. sums: where rows and units of the item begin is kept; tile:
- * of the item; note: the place of its notes. Registers 4 kk + 2 h + r of P^T and dS^T are of slot g + 8 r. */
+/* Alternating: producers, of what each has copied itself, when it is there. */
+static __device__ __forceinline__ void tell_most(uint32_t shared) {
+    note_most<0>(shared, 1);
+    note_most<1>(shared, 1);
+    __syncwarp();
+    if (lane_of() == 0) mbar_arrive(shared + MOST_FULL);
+}
+
+/* Which slots are valid; before the tile's notes are let go of. */
+static __device__ __forceinline__ void begin_rows(const struct kp_mla_bwd *p, struct places *to, uint32_t shared,
+                                                  uint32_t note) {
+    const uint32_t thread = (uint32_t)recompute((int)threadIdx.x), slot = 16 * (thread >> 5 & 3) + (thread >> 2 & 7);
+    const uint32_t notes = shared + NOTE_AT + 256 * note + 4 * slot;
+    to->off = 3, to->exponents = 0;
+    if (p->dkv.data) to->off = shared_load32(notes) >> 31 | shared_load32(notes + 32) >> 31 << 1;
+}
+/* Slots g + 8 r get their bound and P^T and dS^T of them, registers 4 kk + 2 h + r, their power of two. sums: where
+ * rows and units of the item begin is kept, tile: of the item, if the units are to be stored; note: the place of its
+ * notes. */
+static __device__ __forceinline__ void bound_rows(struct places *to, struct tile *t, int r, uint32_t shared,
+                                                  uint32_t sums, int tile, uint32_t note, int store) {
+    const float q = noted_most(shared, 0), o = noted_most(shared, 1);
+    uint32_t prob = 0, ds = 0;
+#pragma unroll
+    for (int k = r; k < 16; k += 2) prob = most_of(prob, t->probs[k]), ds = most_of(ds, t->ds[k]);
+    const float x = unpack16(TYPE, prob >> 16), y = unpack16(TYPE, ds >> 16);
+    /* so large at least that 2^k times P or dS is finite, whatever Q and dO are */
+    uint32_t bound = __float_as_uint(64 * __fmaf_rn(x, o, y * q) + 0x1p-100f * (x + y)) & 0x7fffffff;
+    bound = max(bound, __shfl_xor_sync(~0u, bound, 1));
+    bound = max(bound, __shfl_xor_sync(~0u, bound, 2));
+    const uint32_t exponent = row16_exponent(bound), factor = row16_factor(exponent);
+    to->factor[r] = __uint_as_float(factor);
+    to->exponents |= exponent << 8 * r;
+    if (TYPE == KP_BF16) {
+        const uint32_t both = factor | factor >> 16;
+#pragma unroll
+        for (int k = r; k < 16; k += 2) {
+            t->probs[k] = multiply_bf16x2(t->probs[k], both);
+            t->ds[k] = multiply_bf16x2(t->ds[k], both);
+        }
+    }
+    if (store) store_unit(to, sums, tile, r, exponent, SCALED ? power_of_two(-exponent_at(shared, note)) : 1);
+}
+/* After barrier 6, before the tile's first product of dkv. */
 template <int W>
 static __device__ __forceinline__ void begin_places(const struct kp_mla_bwd *p, struct places *to, struct tile *t,
                                                     uint32_t shared, uint32_t sums, int tile, uint32_t note) {
-    const uint32_t thread = (uint32_t)recompute((int)threadIdx.x), slot = 16 * (thread >> 5 & 3) + (thread >> 2 & 7);
-    const uint32_t notes = shared + NOTE_AT + 256 * note + 4 * slot;
-    const float q = noted_most(shared, 0), o = noted_most(shared, 1);
-    to->off = 3, to->exponents = 0;
-    if (p->dkv.data) to->off = shared_load32(notes) >> 31 | shared_load32(notes + 32) >> 31 << 1;
+    begin_rows(p, to, shared, note);
 #pragma unroll
-    for (int r = 0; r < 2; r++) {
-        uint32_t prob = 0, ds = 0;
-#pragma unroll
-        for (int k = r; k < 16; k += 2) prob = most_of(prob, t->probs[k]), ds = most_of(ds, t->ds[k]);
-        const float x = unpack16(TYPE, prob >> 16), y = unpack16(TYPE, ds >> 16);
-        /* so large at least that 2^k times P or dS is finite, whatever Q and dO are */
-        uint32_t bound = __float_as_uint(64 * __fmaf_rn(x, o, y * q) + 0x1p-100f * (x + y)) & 0x7fffffff;
-        bound = max(bound, __shfl_xor_sync(~0u, bound, 1));
-        bound = max(bound, __shfl_xor_sync(~0u, bound, 2));
-        const uint32_t exponent = row16_exponent(bound), factor = row16_factor(exponent);
-        to->factor[r] = __uint_as_float(factor);
-        to->exponents |= exponent << 8 * r;
-        if (TYPE == KP_BF16) {
-            const uint32_t both = factor | factor >> 16;
-#pragma unroll
-            for (int k = r; k < 16; k += 2) {
-                t->probs[k] = multiply_bf16x2(t->probs[k], both);
-                t->ds[k] = multiply_bf16x2(t->ds[k], both);
-            }
-        }
-        if (CTAS == 1 && W == 0)
-            store_unit(to, sums, tile, r, exponent, SCALED ? power_of_two(-exponent_at(shared, note)) : 1);
-    }
+    for (int r = 0; r < 2; r++) bound_rows(to, t, r, shared, sums, tile, note, CTAS == 1 && W == 0);
 }
 /* half: of each 64 columns, that this CTA stores. */
 static __device__ __forceinline__ void find_places(const struct kp_mla_bwd *, struct places *to, uint32_t,

@@ -80,6 +80,35 @@ static __device__ __forceinline__ void send_summed(uint32_t shared, const float 
 static __device__ __forceinline__ float power_of(int exponent) { /* 2^exponent, exponent <= 0, or a small number */
     return __uint_as_float((uint32_t)max(127 + exponent, 1) << 23);
 }
+/* What both CTAs' sums of slot g + 8 r are multiplied by to be added, 2^(own - both) and 2^(other - both), as the
+ * halves of factor[r]: of their bounds the larger one, doubled, is that of their sum. unit: of `tile` it is told, in
+ * sums. */
+static __device__ __forceinline__ void find_factors(struct places *to, uint32_t sums, int tile, int unit) {
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const int own = (int)(to->exponents >> 8 * r & 255), other = (int)(to->exponents >> (8 * r + 16) & 255);
+        const int both = min(max(own, other) + 1, 255);
+        if (unit) store_unit(to, sums, tile, r, (uint32_t)both, 1);
+        to->factor[r] =
+            __uint_as_float(__float_as_uint(power_of(own - both)) | __float_as_uint(power_of(other - both)) >> 16);
+    }
+}
+/* b and what the other CTA has sent, y[r] of slot g + 8 r, to the slots' rows. */
+static __device__ __forceinline__ void store_both(const float b[16], const uint4 y[2], const struct places *to,
+                                                  uint32_t column) {
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const uint32_t factors = (uint32_t)recompute((int)__float_as_uint(to->factor[r]));
+        const float f = __uint_as_float(factors & 0xffff0000), g = __uint_as_float(factors << 16);
+        const uint32_t come[4] = {y[r].x, y[r].y, y[r].z, y[r].w};
+        uint32_t word[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            word[j] = pack16(KP_F16, __fmaf_rn(unpack16(KP_F16, come[j] & 0xffff), g, b[4 * j + 2 * r] * f),
+                             __fmaf_rn(unpack16(KP_F16, come[j] >> 16), g, b[4 * j + 2 * r + 1] * f));
+        store_once4((char *)to->at + 2 * column + r * 16 * D, word, ~to->off >> r & 1);
+    }
+}
 /* b and the i-th filling, of a stage of W, the fifth of one of 0, to the slots' rows. */
 template <int W>
 static __device__ __forceinline__ void take_summed(uint32_t shared, const float b[16], struct places *to,
@@ -87,7 +116,10 @@ static __device__ __forceinline__ void take_summed(uint32_t shared, const float 
     const uint32_t from = i == 4 ? 0 : W;
     uint4 y[2];
     mbar_wait_cluster(full_of(shared, from, i), phase_of(n, i));
-    if (i == 0) to->exponents |= shared_load32(exponents_at(shared, W)) << 16;
+    if (i == 0) {
+        to->exponents |= shared_load32(exponents_at(shared, W)) << 16;
+        find_factors(to, shared + SUMS_AT, tile, W == 0 && rank_of() == 0);
+    }
 #pragma unroll
     for (int r = 0; r < 2; r++) y[r] = shared_load128(summed_stage(shared, from, i) + r * 512);
     __syncwarp();
@@ -95,20 +127,7 @@ static __device__ __forceinline__ void take_summed(uint32_t shared, const float 
         expect_summed(shared, W, i + 2);
         tell_other((uint32_t)recompute((int)shared) + STAGE_FREE + number_of(W, i & 1));
     }
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        const int own = (int)(to->exponents >> 8 * r & 255), other = (int)(to->exponents >> (8 * r + 16) & 255);
-        const int both = min(max(own, other) + 1, 255);
-        const float f = power_of(own - both), g = power_of(other - both);
-        const uint32_t come[4] = {y[r].x, y[r].y, y[r].z, y[r].w};
-        uint32_t word[4];
-        if (i == 0 && W == 0 && rank_of() == 0) store_unit(to, shared + SUMS_AT, tile, r, (uint32_t)both, 1);
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-            word[j] = pack16(KP_F16, __fmaf_rn(unpack16(KP_F16, come[j] & 0xffff), g, b[4 * j + 2 * r] * f),
-                             __fmaf_rn(unpack16(KP_F16, come[j] >> 16), g, b[4 * j + 2 * r + 1] * f));
-        store_once4((char *)to->at + 2 * column + r * 16 * D, word, ~to->off >> r & 1);
-    }
+    store_both(b, y, to, column);
 }
 
 /* Unit K of a tile, whose products, in a, have been started. */
