@@ -16,8 +16,6 @@
 #include "kernels/device/shared.h"
 #include "kernels/device/wgmma.h"
 
-WGMMA_RS(wgmma_rs_n64, 64, "m64n64k16", WGMMA_R0 WGMMA_R1, WGMMA_SUMS_64, 32, 33, 34, 35, 36, 37, 38)
-
 struct __align__(64) tensor_map {
     unsigned char bytes[128];
 };
