@@ -5,7 +5,6 @@
  * (docs/numerics.md). */
 #include "check.h"
 
-#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -295,7 +294,7 @@ static void backward_row(struct work *w, struct check_case *c, int64_t b, int64_
         if (dm->plain) {
             int64_t at = mask_at(p, b, h, i, j);
             dm->plain[at] += g;
-            dm->terms[at] = fmax(fabs(g), DBL_MIN); /* visible, though it may have underflowed to 0 here */
+            dm->terms[at] = fmax(fabs(g), 0x1p-500); /* visible, though it may have underflowed; has a square */
             dm->noise[at] = size;
             dm->score[at] = l->score;
             dm->kind[at] = CHECK_ROW_NORMAL;
