@@ -74,6 +74,8 @@ struct soft {
 static void settle(struct soft *w) {
     for (int h = 0; h < 2; h++) {
         float *max = w->f->max + w->strip * SIDE + h * 16;
+        const __mmask16 lost = _mm512_cmp_ps_mask(w->old[h], w->old[h], _CMP_UNORD_Q); /* NaN of rows before these */
+        w->top[h] = _mm512_mask_mov_ps(w->top[h], lost, w->old[h]);
         v32_store(max, w->top[h]);
         const __mmask16 none = _mm512_cmp_ps_mask(w->top[h], v32_set(-INFINITY), _CMP_EQ_OQ);
         w->top[h] = _mm512_mask_mov_ps(w->top[h], none, v32_set(0)); /* all scores -inf: probabilities 0, not NaN */

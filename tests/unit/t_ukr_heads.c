@@ -86,6 +86,7 @@ static void check_soft(int64_t rows, int64_t strips, int64_t depth, double scale
                                      max,  sum,    shrink, p,   ldp,      s};
     for (int call = 0; call < 2; call++) { /* the same rows twice: the second call finds its maximum there */
         u->soft(&f);
+        if (special == 1) memset(d.k, 0, sizeof(uint16_t)); /* the second call has it from the first one's rows alone */
         for (int64_t h = 0; h < heads; h++) {
             double part = 0, old = top[h];
             int bad = 0;
