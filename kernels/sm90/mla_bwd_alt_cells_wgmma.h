@@ -13,9 +13,19 @@ static __device__ __forceinline__ void wait_slice(uint32_t shared, uint32_t i, u
     if (group_of(i) >= 0) mbar_wait(shared + K_FULL + 8 * group_of(i), parity & 1);
 }
 
+/* The states of a lane's two heads of eight are loaded a step ahead, the first under S's last products. Rows that are
+ * stored have no registers to spare. */
+constexpr int STATES_AHEAD = !PAIRS;
+static __device__ __forceinline__ void load_last_states(uint32_t shared, uint4 state[2]) {
+    const uint32_t at = shared + STATE_AT + 32 * ((uint32_t)lane_of() & 3) + 128 * 7;
+    state[0] = shared_load128(at);
+    state[1] = shared_load128(at + 16);
+}
 /* y = S^T (0..31) and dP^T (32..63) of 64 slots x 64 heads. A slice of Q and the one of dO behind it are one operand B
- * of 128 rows; slice 8 belongs to S^T alone, and a product of another shape waits for those before it. */
-static __device__ __forceinline__ void score_both(uint32_t shared, float y[64], uint32_t parity, int first) {
+ * of 128 rows; slice 8 belongs to S^T alone, and a product of another shape waits for those before it. STATES_AHEAD:
+ * last, of the last eight heads. */
+static __device__ __forceinline__ void score_both(uint32_t shared, float y[64], uint32_t parity, int first,
+                                                  uint4 last[2]) {
     const uint64_t k = slice_desc(shared + K_AT, 0), q = slice_desc(shared + Q_AT, 0);
     const uint32_t rank = CTAS == 2 ? blockIdx.x & 1 : 0;
     wgmma_hold(y, 64);
@@ -33,6 +43,7 @@ static __device__ __forceinline__ void score_both(uint32_t shared, float y[64], 
         }
         wgmma_commit();
     }
+    if (STATES_AHEAD && SLICES == 8) load_last_states(shared, last);
     wgmma_wait(0);
     wgmma_hold(y, 64);
     if (SLICES == 8) return;
@@ -42,6 +53,7 @@ static __device__ __forceinline__ void score_both(uint32_t shared, float y[64], 
     for (uint32_t kk = 0; kk < 4; kk++)
         wgmma_ss_n64<TYPE, 0, 0>(y, desc_move(k, 8 * SLICE + kk * 32), desc_move(q, 8 * Q_STEP + kk * 32), 1);
     wgmma_commit();
+    if (STATES_AHEAD) load_last_states(shared, last);
     wgmma_wait(0);
     wgmma_hold(y, 32);
 }
@@ -65,17 +77,24 @@ static __device__ __forceinline__ uint32_t own_rows(uint32_t place) {
  * Pairs have no place for P^T and keep it; they store it where dS^T follows, or else ptxas would round it at its first
  * use only and keep twice as many registers. */
 static __device__ __forceinline__ void form_cells(uint32_t shared, const struct kp_mla_bwd *p, const float y[64],
-                                                  uint32_t valid, struct tile *to, float dist[2]) {
+                                                  uint32_t valid, struct tile *to, float dist[2], const uint4 last[2]) {
     const uint32_t states = shared + STATE_AT + 32 * ((uint32_t)lane_of() & 3);
+    uint4 now[2];
+    if (STATES_AHEAD) now[0] = last[0], now[1] = last[1];
     const float unit = p->in.scale;
     const bool on[2] = {(valid & 1) != 0, (valid & 256) != 0};
     dist[0] = dist[1] = 0;
 #pragma unroll
     for (int j = 7; j >= 0; j--) { /* upwards some registers spill */
         float prob[2][2], ds[2][2];
+        uint4 next[2];
+        if (STATES_AHEAD && j) {
+            next[0] = shared_load128(states + 128 * (uint32_t)(j - 1));
+            next[1] = shared_load128(states + 128 * (uint32_t)(j - 1) + 16);
+        }
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-            const uint4 state = shared_load128(states + (uint32_t)(128 * j + 16 * e));
+            const uint4 state = STATES_AHEAD ? now[e] : shared_load128(states + (uint32_t)(128 * j + 16 * e));
             const float lse2 = __uint_as_float(state.x), g = __uint_as_float(state.y), gs = g * unit;
             const float shift = __uint_as_float(state.z) * unit;
 #pragma unroll
@@ -97,6 +116,7 @@ static __device__ __forceinline__ void form_cells(uint32_t shared, const struct 
             store_matrix4(CTAS == 2 ? at : at - SLICE, to->probs + 2 * j);
             store_matrix4(at, to->ds + 2 * j);
         }
+        if (STATES_AHEAD && j) now[0] = next[0], now[1] = next[1];
     }
 }
 

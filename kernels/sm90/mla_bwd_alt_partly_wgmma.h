@@ -4,13 +4,14 @@
  * exchanged slice a CTA sends 32 columns to a stage of the other and adds the other 32 with what it has received.
  *
  * A stage is 64 slots x 32 columns, 4 KiB. There are two, in the place that P has in other schedules, each filled four
- * times a tile, for one warpgroup after the other: who has taken the tile's last filling gives them to the next tile's
- * owner (TURN), since by parity alone that one could not tell the phases of its own fillings from those before.
+ * times a tile, for one warpgroup after the other: who has taken a stage's last filling of the tile gives it to the
+ * next tile's owner (TURN [y]), since by parity alone that one could not tell the phases of its own fillings from those
+ * before. So the next owner's first units stand beside the last ones.
  *
  * Units of 64 slots x 64 columns, in one set of 32 sums, of slices woven as the plan says: the 32 columns of slice x
  * that go to the other CTA and the 32 of slice x - 1 that are added here, whose message has had a unit's time to come.
  * Products of 32 columns take the matrix unit as long as those of 64 would, P^T and dS^T coming from registers. send 0
- * | send 1, take 0 | send 2, take 1 | ... | send 7, take 6 | slice 8 | take 7
+ * | send 1, take 0 | send 2, take 1 | ... | send 7, take 6 | take 7 | slice 8
  */
 #ifndef ATTN_SM90_MLA_BWD_ALT_PARTLY_WGMMA_H
 #define ATTN_SM90_MLA_BWD_ALT_PARTLY_WGMMA_H
@@ -19,9 +20,11 @@
 
 constexpr uint32_t WOVEN_UNITS = SLICES > 8 ? 10 : 9;
 
+/* Two stages leave half of STAGE_FULL's place. */
+static __device__ __forceinline__ constexpr uint32_t turn_of(uint32_t y) { return y ? STAGE_FULL + 16 : TURN; }
 static __device__ __forceinline__ void init_stages(uint32_t shared) {
-    mbar_init(shared + TURN, 4);
     for (uint32_t y = 0; y < 2; y++) {
+        mbar_init(shared + turn_of(y), 4);
         mbar_init(shared + STAGE_FULL + 8 * y, 4);
         mbar_init(shared + STAGE_FREE + 8 * y, 4);
     }
@@ -69,52 +72,56 @@ static __device__ __forceinline__ void take_message(uint32_t shared, float b[16]
     if (lane_of()) return;
     if (i < 6) expect_stage(shared, i);
     tell_other((uint32_t)recompute((int)shared) + STAGE_FREE + 8 * (i & 1));
-    if (i == 7) mbar_arrive(shared + TURN);
+    if (i >= 6) mbar_arrive(shared + turn_of(i & 1));
 }
 
 /* Unit K > 0, whose products, in a, have been started. last: of the item's tiles that the warpgroup owns. to: at this
  * CTA's columns of slice 0. */
 template <uint32_t K>
 static __device__ __forceinline__ void do_woven(uint32_t shared, float a[32], const struct tile *t,
-                                                const struct places *to, int last) {
-    constexpr uint32_t MORE = K + 1 < WOVEN_UNITS, place = MORE ? K : 0;
+                                                const struct places *to, int last, uint32_t tile) {
+    constexpr uint32_t TAKES = K == 8, place = TAKES ? 0 : K < 8 ? K : 8;
     struct message m;
-    if (!MORE || K < 8) read_message(shared, &m, MORE ? K - 1 : 7);
+    if (K == 1) {
+        mbar_wait(shared + turn_of(1), tile ^ 1);
+        if (lane_of() == 0) expect_stage(shared, 1);
+    }
+    if (K <= 8) read_message(shared, &m, K - 1);
     wgmma_wait(0);
-    wgmma_hold(a, MORE ? 32 : 16);
+    wgmma_hold(a, TAKES ? 16 : 32);
     if (last && lane_of() == 0) mbar_arrive(shared + Q_FREE + 8 * place);
-    if (MORE && K < 8) {
+    if (K < 8) {
         send_unit(shared, a, K);
         take_message(shared, a + 16, &m, K - 1);
         add_places(a + 16, to, 64 * (K - 1));
-    } else if (MORE) { /* slice 8 */
-        add_places(a, to, 512 - 32 * rank_of());
-        add_places(a + 16, to, 544 - 32 * rank_of());
-    } else {
+    } else if (TAKES) {
         take_message(shared, a, &m, 7);
         add_places(a, to, 64 * 7);
+    } else { /* slice 8 */
+        add_places(a, to, 512 - 32 * rank_of());
+        add_places(a + 16, to, 544 - 32 * rank_of());
     }
-    if constexpr (MORE) {
+    if constexpr (K + 1 < WOVEN_UNITS) {
         float b[32]; /* one array for all units makes ptxas serialise the products (C7511) */
-        if (K + 2 == WOVEN_UNITS)
+        if (K == 7)
             multiply<0>(b, t, 0, 1);
-        else if (K == 7)
+        else if (K == 8)
             multiply_slice<1>(b, t, 8);
         else
             multiply_slice<0>(b, t, K + 1);
-        do_woven<K + 1>(shared, b, t, to, last);
+        do_woven<K + 1>(shared, b, t, to, last, tile);
     }
 }
 /* All units. first: the products of the first have been started there; tile: parity of all tiles. */
 static __device__ __forceinline__ void do_all_woven(uint32_t shared, float first[16], const struct tile *t,
                                                     const struct places *to, int last, uint32_t tile) {
     float a[32];
-    mbar_wait(shared + TURN, tile ^ 1);
-    if (lane_of() == 0) expect_stage(shared, 0), expect_stage(shared, 1);
+    mbar_wait(shared + turn_of(0), tile ^ 1);
+    if (lane_of() == 0) expect_stage(shared, 0);
     wgmma_wait(0);
     wgmma_hold(first, 16);
     send_unit(shared, first, 0);
     multiply_slice<0>(a, t, 1);
-    do_woven<1>(shared, a, t, to, last);
+    do_woven<1>(shared, a, t, to, last, tile);
 }
 #endif

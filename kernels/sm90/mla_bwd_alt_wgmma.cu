@@ -29,15 +29,16 @@
  *   MOST_FULL            deterministic: 4 producer warps, the largest |Q| and |dO| being noted --> owners of the item's
  *                        first two tiles
  *   K_ASKED              ASK_FIRST: PRODUCERS, all of a tile's K being asked for --> the owner of the tile before
- *   TURN                 CTAS = 2: 4 warps, the tile's last message being taken --> the next tile's owner
+ *   TURN [y]             CTAS = 2: 4 warps, the tile's last message of stage y being taken --> the next tile's owner;
+ *                        deterministic: one for both stages
  *   STAGE_FULL [y]       4 warps, and the bytes that the other CTA sends --> the owner
  *   STAGE_FREE [y]       the other CTA's 4 warps: read, may be filled again --> the owner
  *   named 1, 2           a warpgroup: its item
  *   named 4              producers: their item
  * Phases: a tile, for Q an item with at least one slot, for the stages four a tile. dS is written again after K_FULL
  * of all of the next tile, so after all warps' K_FREE, before which they have read it; notes and mask of tile n, place
- * n % 2, are read by its owner before its K_FREE of n and rewritten after K_FREE [0] of n + 1. A warpgroup without a
- * tile of an item lets go of its Q when it sees dS of it. */
+ * n % 2, are read by its owner before its K_FREE of n and rewritten when K of n + 1 has been asked for, which is after
+ * all K_FREE of n. A warpgroup without a tile of an item lets go of its Q when it sees dS of it. */
 #include "kernels/sm90/mla_bwd_alt_cells_wgmma.h"
 #include "kernels/sm90/mla_bwd_even_gather_wgmma.h"
 #if CFG_CTAS == 2 && CFG_DETERMINISTIC
@@ -148,9 +149,10 @@ static __device__ __forceinline__ void own_tile(const struct kp_mla_bwd *p, uint
     float dist[2];
     const uint32_t valid = [&] {
         float y[64];
-        score_both(shared, y, parity, i == 0);
+        uint4 last[2];
+        score_both(shared, y, parity, i == 0, last);
         const uint32_t bits = valid_slots(shared, parity & 1);
-        form_cells(shared, p, y, bits, &t, dist);
+        form_cells(shared, p, y, bits, &t, dist, last);
         return bits;
     }();
     publish_ds(shared, t.ds);

@@ -10,8 +10,9 @@
 #endif
 
 /* Warp 0: rows and mask of tile t, n % 2 = parity. The indices arrive while the last reader of their place is awaited,
- * which takes longer. PAIRS: nobody is awaited. All K_FREE of tile n - 2 have been, for the copies of n - 1, and each
- * consumer warp had read the notes of n - 2 when it arrived there (begin_places). */
+ * which takes longer. NOTES_READ: nobody is awaited. All K_FREE of tile n - 2 have been, for the copies of n - 1, and
+ * each consumer warp that reads the notes of n - 2 had done so when it arrived there. */
+constexpr int NOTES_READ = PAIRS || ALT;
 static __device__ __forceinline__ void note_rows(const struct kp_mla_bwd *p, uint32_t shared, int t, uint32_t parity) {
     struct indices x;
     {
@@ -21,7 +22,7 @@ static __device__ __forceinline__ void note_rows(const struct kp_mla_bwd *p, uin
         x.hi = at + 32 < n ? list[32] : -1;
     }
     if (!PAIRS && p->posts && (recompute((int)threadIdx.x) & 31) == 0) keep_together(p, shared, t, x.lo);
-    if (!PAIRS) mbar_wait(shared + K_FREE, parity ^ 1);
+    if (!NOTES_READ) mbar_wait(shared + K_FREE, parity ^ 1);
     const uint32_t keys = shared_load32(shared + ITEM_AT + 12), lane = (uint32_t)recompute((int)threadIdx.x) & 31;
     if ((uint32_t)x.lo >= keys) x.lo = -1;
     if ((uint32_t)x.hi >= keys) x.hi = -1;
@@ -122,10 +123,10 @@ static __device__ __forceinline__ void settle_copies(int pending) {
     async_fence();
 }
 
-/* Group g is there, all but the latest `pending` being so. Pairs that store rows: told while groups further on are
- * still being asked for, BEHIND them; others have more stores or additions to memory under way, and waiting would hold
- * them up. */
-constexpr int BEHIND = SUMMED ? 2 : 0;
+/* Group g is there, all but the latest `pending` being so. Pairs that store rows and those of the
+ * third schedule: told while groups further on are still being asked for, BEHIND them; others have more stores or
+ * additions to memory under way, and waiting would hold them up. */
+constexpr int BEHIND = SUMMED || WOVEN ? 2 : 0;
 static __device__ __forceinline__ void tell_group(uint32_t shared, int g, int pending) {
     settle_copies(pending);
     mbar_arrive(shared + K_FULL + 8 * (uint32_t)g);
@@ -162,7 +163,7 @@ static __device__ __forceinline__ void produce_even(const struct kp_mla_bwd *p, 
         for (state &= 3; 16 * (int)(state & ~3u) < (int)shared_load32(shared + ITEM_AT + 8); state = (state ^ 1) + 4) {
             if ((recompute((int)threadIdx.x) & 127) < 32)
                 note_rows(p, shared, (int)(state >> 2), state & 1);
-            else if (!PAIRS)
+            else if (!NOTES_READ)
                 mbar_wait(shared + K_FREE, (state & 1) ^ 1);
             named_sync(4, PRODUCERS);
             if (DIST_BY_PRODUCERS && p->part_dist && (recompute((int)threadIdx.x) & 127) == 32)
