@@ -74,23 +74,6 @@ template <int W> static __device__ __forceinline__ void free_keys(uint32_t share
     if (lane_of() == 0) mbar_arrive(shared + K_FREE + 16 * W + 8 * y);
 }
 
-/* keep_rows, and where the item's gradients begin. */
-template <int W>
-static __device__ __forceinline__ void keep_item_of(const struct kp_mla_bwd *p, count at, uint32_t shared) {
-    named_sync(1 + W, 128); /* the last item's are read */
-    if ((threadIdx.x & 127) == 0) {
-        const struct item w = work_of(p, at);
-        keep_rows<W>(p, at, &w, shared);
-        if (PAIRS) {
-            const uint64_t topk = (uint64_t)p->in.topk, rows = (uint64_t)p->n * (uint64_t)p->head_blocks * topk;
-            keep4(shared + SUMS_AT + 16 * W, p->pairs + at * topk * (2 * D), p->pairs + rows * (2 * D) + at * topk * 4);
-        } else {
-            keep4(shared + SUMS_AT + 16 * W, p->sum.data + 4 * (uint64_t)(w.b * p->sum.batch), 0);
-        }
-    }
-    named_sync(1 + W, 128);
-}
-
 #if CFG_DETERMINISTIC
 /* The rest of own_tile: K is let go of, rows get their powers of two, meanwhile, and are stored. */
 template <int W>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Part of mla_bwd_wgmma.cu and mla_bwd_even_wgmma.cu: P', P and dS of a warpgroup's 32 slots from scores and dP in
- * registers, sums of P' for dist, dq to memory, and what a warpgroup keeps of its item. */
+ * Part of mla_bwd_wgmma.cu, mla_bwd_even_wgmma.cu and mla_bwd_alt_wgmma.cu: P', P and dS of a warpgroup's 32 slots from
+ * scores and dP in registers, sums of P' for dist, dq to memory, and what a warpgroup keeps of its item. */
 #ifndef ATTN_SM90_MLA_BWD_CELLS_WGMMA_H
 #define ATTN_SM90_MLA_BWD_CELLS_WGMMA_H
 #include "kernels/sm90/mla_bwd_plan_wgmma.h"
@@ -170,5 +170,21 @@ static __device__ __forceinline__ void keep_rows(const struct kp_mla_bwd *p, cou
                                                           (uint32_t)(p->in.heads_q - w->head), (uint32_t)tiles));
     shared_store128(shared + ROWS_AT + 32 * W + 16,
                     make_uint4((uint32_t)dist, (uint32_t)(dist >> 32), (uint32_t)states, (uint32_t)(states >> 32)));
+}
+/* The same, and where the item's gradients begin; between two barriers of the warpgroup. Even and alternating. */
+template <int W>
+static __device__ __forceinline__ void keep_item_of(const struct kp_mla_bwd *p, count at, uint32_t shared) {
+    named_sync(1 + W, 128); /* the last item's are read */
+    if ((threadIdx.x & 127) == 0) {
+        const struct item w = work_of(p, at);
+        keep_rows<W>(p, at, &w, shared);
+        if (PAIRS) {
+            const uint64_t topk = (uint64_t)p->in.topk, rows = (uint64_t)p->n * (uint64_t)p->head_blocks * topk;
+            keep4(shared + SUMS_AT + 16 * W, p->pairs + at * topk * (2 * D), p->pairs + rows * (2 * D) + at * topk * 4);
+        } else {
+            keep4(shared + SUMS_AT + 16 * W, p->sum.data + 4 * (uint64_t)(w.b * p->sum.batch), 0);
+        }
+    }
+    named_sync(1 + W, 128);
 }
 #endif

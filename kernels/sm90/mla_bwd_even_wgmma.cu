@@ -192,23 +192,6 @@ static __device__ __forceinline__ void gradients(uint32_t shared, float a[16], c
     }
 }
 
-/* keep_rows, and where the item's gradients begin. */
-template <int W>
-static __device__ __forceinline__ void keep_item_of(const struct kp_mla_bwd *p, count at, uint32_t shared) {
-    named_sync(1 + W, 128); /* the last item's are read */
-    if ((threadIdx.x & 127) == 0) {
-        const struct item w = work_of(p, at);
-        keep_rows<W>(p, at, &w, shared);
-        if (PAIRS) {
-            const uint64_t topk = (uint64_t)p->in.topk, rows = (uint64_t)p->n * (uint64_t)p->head_blocks * topk;
-            keep4(shared + SUMS_AT + 16 * W, p->pairs + at * topk * (2 * D), p->pairs + rows * (2 * D) + at * topk * 4);
-        } else {
-            keep4(shared + SUMS_AT + 16 * W, p->sum.data + 4 * (uint64_t)(w.b * p->sum.batch), 0);
-        }
-    }
-    named_sync(1 + W, 128);
-}
-
 template <int W> static __device__ __forceinline__ void consume(const struct kp_mla_bwd *p, uint32_t shared) {
     if (ASK_FIRST) mbar_wait(shared + K_ASKED, 0); /* the first tile, whom nobody else awaits */
     uint32_t n = 0, parity = 0;                    /* tiles; bit 0: of tiles, bit 1: of items with tiles */
