@@ -39,7 +39,8 @@ struct attn_kernel {
     uint64_t features;        /* device feature bits it needs */
     const void *impl;         /* the row's own data (a microkernel table, an image) */
 
-    /* 1 = accepts; 0 = refuses, `why` says the reason in words ("head dim 640 is over 512"). */
+    /* Asked for problems of the row's own op and dtype. 1 = accepts; 0 = refuses, `why` says the reason in words ("head
+     * dim 640 is over 512"). */
     int (*supports)(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *problem,
                     struct attn_text *why);
     /* Seconds, to rank by. `amount` is the problem's, counted once for all rows that are asked. */

@@ -16,7 +16,7 @@ static const struct mla_isa isa_c = {&attn_ukr_c, &attn_cpu_mla_vec_c, NULL, 6e9
  * driver itself assumes. */
 static int supports(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                     struct attn_text *why) {
-    (void)dev;
+    (void)k, (void)dev;
     if (p->dim_qk % 16 || p->dim_v % 16 || p->dim_v > p->dim_qk) {
         attn_text_add(why, "head dims %lld and %lld: wants multiples of 16, dv at most d", (long long)p->dim_qk,
                       (long long)p->dim_v);
@@ -24,10 +24,6 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
     }
     if (p->heads_k != 1) {
         attn_text_add(why, "%lld kv heads: has 1", (long long)p->heads_k);
-        return 0;
-    }
-    if (p->dtype != k->dtype) {
-        attn_text_add(why, "is for %s", attn_dtype_name(k->dtype));
         return 0;
     }
     return 1;

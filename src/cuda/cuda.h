@@ -46,6 +46,10 @@ const struct attn_cuda_limits *attn_cuda_limits_of(const struct attn_core_device
 attn_status attn_cuda_variant_load(struct attn_core_device *dev, const struct attn_cuda_variant *variant,
                                    uint32_t shared_bytes);
 
+/* What grids and workspaces are counted with: the lesser, and blocks of `size` that hold n. */
+static inline int64_t attn_cuda_lesser(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t attn_cuda_blocks(int64_t n, int64_t size) { return (n + size - 1) / size; }
+
 struct attn_cuda_grid {
     uint32_t x, y, z; /* CTAs; x may be up to 2^31 - 1 */
     uint32_t threads; /* per CTA */

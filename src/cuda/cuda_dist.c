@@ -1,27 +1,22 @@
 /* SPDX-License-Identifier: MIT
  * Attention distribution on CUDA, the host's side: kernel rows from kernels/variants/dist_sm80.def, how a problem is
  * dealt to CTAs, and the parameters of a launch. The device's side: kernels/sm80/dist.cu, kernels/smxx/dist_norm.cu. */
+#include "cuda/cuda_dist.h"
 #include "core/problem.h"
-#include "cuda/cuda_mla.h"
-
-static const char norm_symbol[] = "attn_dist_norm_smxx_any";
 
 /* A function of problem and device alone. */
 struct geometry {
     int64_t queries, blocks, splits, items, capacity;
 };
 
-static int64_t lesser(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t pieces(int64_t n, int64_t size) { return (n + size - 1) / size; }
-
 /* Shares of a query's slots need no merge: each writes its own elements. */
 static struct geometry lay_out(const struct kp_mla_config *c, const struct attn_cuda_limits *l, const attn_problem *p) {
     struct geometry g = {.splits = 1};
     if (p->batch <= 0 || p->heads_q <= 0 || p->seq_q <= 0) return g;
     g.queries = p->batch * p->seq_q;
-    g.blocks = pieces(p->heads_q, KP_MLA_HEADS(*c));
+    g.blocks = attn_cuda_blocks(p->heads_q, KP_MLA_HEADS(*c));
     g.capacity = attn_cuda_mla_capacity(c, KP_DIST_SHARED(*c), l);
-    g.splits = attn_cuda_mla_splits(g.queries, pieces(p->topk, c->keys), g.capacity, g.capacity, 1, 0);
+    g.splits = attn_cuda_mla_splits(g.queries, attn_cuda_blocks(p->topk, c->keys), g.capacity, g.capacity, 1, 0);
     g.items = g.queries * g.splits;
     return g;
 }
@@ -29,16 +24,8 @@ static struct geometry lay_out(const struct kp_mla_config *c, const struct attn_
 static int supports(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                     struct attn_text *why) {
     const struct kp_mla_config *c = k->impl;
-    if (p->op != k->op || p->dtype != k->dtype) {
-        attn_text_add(why, "serves another operator or dtype");
-        return 0;
-    }
-    if (p->dim_qk != c->dim) {
-        attn_text_add(why, "dim_qk is %lld, this variant is for %d", (long long)p->dim_qk, c->dim);
-        return 0;
-    }
-    return !attn_cuda_mla_refuse(p, why) && !attn_cuda_refuse_image(dev, c->symbol, KP_DIST_SHARED(*c), why) &&
-           !attn_cuda_refuse_image(dev, norm_symbol, 0, why);
+    if (attn_cuda_mla_refuse_dim(p, c->dim, why)) return 0;
+    return !attn_cuda_mla_refuse(p, why) && !attn_cuda_dist_refuse(dev, c->symbol, KP_DIST_SHARED(*c), why);
 }
 
 /* Cycles of a key tile, as in cuda_mla_fwd.c. */
@@ -51,21 +38,14 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
     const double heads = KP_MLA_HEADS(*c), per_sm = (double)g.capacity / attn_cuda_limits_of(dev)->n_sms;
     const double products = heads * c->keys * c->dim / 1300.0, copies = c->keys * c->dim * 2 / 40.0;
     const double tile = (products > copies ? products : copies) * per_sm + 800;
-    const double rounds = (double)pieces(g.items, g.capacity),
-                 tiles = (double)pieces(pieces(p->topk, c->keys), g.splits);
+    const double rounds = (double)attn_cuda_blocks(g.items, g.capacity),
+                 tiles = (double)attn_cuda_blocks(attn_cuda_blocks(p->topk, c->keys), g.splits);
     return 4e-6 + (p->dist_norm == ATTN_DIST_L1 ? 4e-6 : 0) + rounds * (double)g.blocks * (tiles + 1) * tile / 1.7e9;
-}
-
-static uint64_t no_workspace(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
-    (void)k, (void)dev, (void)p;
-    return 0;
 }
 
 static attn_status prepare(const struct attn_kernel *k, struct attn_core_device *dev, const attn_problem *p) {
     const struct kp_mla_config *c = k->impl;
-    attn_status status = attn_cuda_variant_load(dev, attn_cuda_variant_find(c->symbol), (uint32_t)KP_DIST_SHARED(*c));
-    if (status || p->dist_norm != ATTN_DIST_L1) return status;
-    return attn_cuda_variant_load(dev, attn_cuda_variant_find(norm_symbol), 0);
+    return attn_cuda_dist_prepare(dev, c->symbol, KP_DIST_SHARED(*c), p);
 }
 
 static attn_status launch(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
@@ -73,25 +53,16 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
     const struct kp_mla_config *c = k->impl;
     const struct geometry g = lay_out(c, attn_cuda_limits_of(dev), p);
     if (g.items == 0) return ATTN_OK;
-    struct kp_dist kp = {0};
-    attn_cuda_mla_inputs(&kp.in, p, args);
-    kp.lse = attn_cuda_view(p, args, ATTN_ROLE_LSE);
-    kp.dist = attn_cuda_view(p, args, ATTN_ROLE_DIST);
+    struct kp_dist kp = attn_cuda_dist_params(p, args);
     kp.items = g.items;
     kp.blocks = (int32_t)g.blocks;
     kp.splits = (int32_t)g.splits;
-    kp.factor = p->dist_norm == ATTN_DIST_MEAN ? 1 / (float)p->heads_q : 1;
-    struct attn_cuda_grid grid = {.x = (uint32_t)lesser(g.items, g.capacity),
-                                  .y = 1,
-                                  .z = 1,
-                                  .threads = (uint32_t)KP_MLA_THREADS(*c),
-                                  .shared_bytes = (uint32_t)KP_DIST_SHARED(*c)};
-    attn_status status =
-        attn_cuda_launch(dev, attn_cuda_variant_of(dev, c->symbol), &grid, &kp, sizeof kp, args->stream);
-    if (status || p->dist_norm != ATTN_DIST_L1) return status;
-    grid =
-        (struct attn_cuda_grid){.x = (uint32_t)lesser(pieces(g.queries, 4), INT32_MAX), .y = 1, .z = 1, .threads = 128};
-    return attn_cuda_launch(dev, attn_cuda_variant_of(dev, norm_symbol), &grid, &kp, sizeof kp, args->stream);
+    const struct attn_cuda_grid grid = {.x = (uint32_t)attn_cuda_lesser(g.items, g.capacity),
+                                        .y = 1,
+                                        .z = 1,
+                                        .threads = (uint32_t)KP_MLA_THREADS(*c),
+                                        .shared_bytes = (uint32_t)KP_DIST_SHARED(*c)};
+    return attn_cuda_dist_launch(dev, c->symbol, &grid, &kp, p, args->stream);
 }
 
 /* ------------------------------------------------------------------ rows --------------------------- */
@@ -113,7 +84,7 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
      .bit_stable = 1,                                                                                                  \
      .features = ATTN_CUDA_SM80,                                                                                       \
      .impl = &config_##tail,                                                                                           \
-     .workspace = no_workspace},
+     .workspace = attn_cuda_dist_workspace},
 const struct attn_kernel attn_cuda_dist_rows[] = {
 #include "kernels/variants/dist_sm80.def"
 };

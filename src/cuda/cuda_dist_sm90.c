@@ -2,12 +2,8 @@
  * Attention distribution on Hopper, the host's side: kernel rows from kernels/variants/dist_sm90.def. The device's
  * side: kernels/sm90/dist_wgmma.cu, kernels/smxx/dist_norm.cu. */
 #include "core/problem.h"
-#include "cuda/cuda_mla.h"
+#include "cuda/cuda_dist.h"
 #include "kernels/kparams_mla_sm90.h"
-
-static const char norm_symbol[] = "attn_dist_norm_smxx_any";
-
-static int64_t lesser(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static int64_t items(const attn_problem *p) {
     return p->batch <= 0 || p->heads_q <= 0 || p->seq_q <= 0 ? 0 : p->batch * p->seq_q;
@@ -16,21 +12,13 @@ static int64_t items(const attn_problem *p) {
 static int supports(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                     struct attn_text *why) {
     const struct kp_dist_sm90_config *c = k->impl;
-    if (p->op != k->op || p->dtype != k->dtype) {
-        attn_text_add(why, "serves another operator or dtype");
-        return 0;
-    }
-    if (p->dim_qk != c->dim) {
-        attn_text_add(why, "made for head dim %d", c->dim);
-        return 0;
-    }
+    if (attn_cuda_mla_refuse_dim(p, c->dim, why)) return 0;
     if (p->heads_q > 64 * c->halves) {
         attn_text_add(why, "holds %d heads at most", 64 * c->halves);
         return 0;
     }
     return !attn_cuda_mla_refuse(p, why) &&
-           !attn_cuda_refuse_image(dev, c->symbol, KP_DIST_SM90_SHARED(c->dim, c->halves), why) &&
-           !attn_cuda_refuse_image(dev, norm_symbol, 0, why);
+           !attn_cuda_dist_refuse(dev, c->symbol, KP_DIST_SM90_SHARED(c->dim, c->halves), why);
 }
 
 /* Tiles of 64 slots over the multiprocessors: queries left over after whole rounds are cut. A tile of 64 heads
@@ -46,42 +34,25 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
            work * (0.7e-6 + 0.8e-6 * c->halves) * c->dim / 576;
 }
 
-static uint64_t no_workspace(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
-    (void)k, (void)dev, (void)p;
-    return 0;
-}
-
 static attn_status prepare(const struct attn_kernel *k, struct attn_core_device *dev, const attn_problem *p) {
     const struct kp_dist_sm90_config *c = k->impl;
-    attn_status status = attn_cuda_variant_load(dev, attn_cuda_variant_find(c->symbol),
-                                                (uint32_t)KP_DIST_SM90_SHARED(c->dim, c->halves));
-    if (status || p->dist_norm != ATTN_DIST_L1) return status;
-    return attn_cuda_variant_load(dev, attn_cuda_variant_find(norm_symbol), 0);
+    return attn_cuda_dist_prepare(dev, c->symbol, KP_DIST_SM90_SHARED(c->dim, c->halves), p);
 }
 
 static attn_status launch(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                           const attn_args *args) {
     const struct kp_dist_sm90_config *c = k->impl;
     if (items(p) == 0) return ATTN_OK;
-    struct kp_dist kp = {0};
-    attn_cuda_mla_inputs(&kp.in, p, args);
-    kp.lse = attn_cuda_view(p, args, ATTN_ROLE_LSE);
-    kp.dist = attn_cuda_view(p, args, ATTN_ROLE_DIST);
+    struct kp_dist kp = attn_cuda_dist_params(p, args);
     kp.items = items(p);
     kp.blocks = kp.splits = 1;
-    kp.factor = p->dist_norm == ATTN_DIST_MEAN ? 1 / (float)p->heads_q : 1;
-    struct attn_cuda_grid grid = {
-        .x = (uint32_t)lesser(kp.items * ((p->topk + 63) / 64), attn_cuda_limits_of(dev)->n_sms),
+    const struct attn_cuda_grid grid = {
+        .x = (uint32_t)attn_cuda_lesser(kp.items * attn_cuda_blocks(p->topk, 64), attn_cuda_limits_of(dev)->n_sms),
         .y = 1,
         .z = 1,
         .threads = KP_MLA_FWD_SM90_THREADS,
         .shared_bytes = (uint32_t)KP_DIST_SM90_SHARED(c->dim, c->halves)};
-    attn_status status =
-        attn_cuda_launch(dev, attn_cuda_variant_of(dev, c->symbol), &grid, &kp, sizeof kp, args->stream);
-    if (status || p->dist_norm != ATTN_DIST_L1) return status;
-    grid =
-        (struct attn_cuda_grid){.x = (uint32_t)lesser((kp.items + 3) / 4, INT32_MAX), .y = 1, .z = 1, .threads = 128};
-    return attn_cuda_launch(dev, attn_cuda_variant_of(dev, norm_symbol), &grid, &kp, sizeof kp, args->stream);
+    return attn_cuda_dist_launch(dev, c->symbol, &grid, &kp, p, args->stream);
 }
 
 #define VARIANT(tail, source, ...)                                                                                     \
@@ -100,7 +71,7 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
      .bit_stable = 1,                                                                                                  \
      .features = ATTN_CUDA_SM90A,                                                                                      \
      .impl = &config_##tail,                                                                                           \
-     .workspace = no_workspace},
+     .workspace = attn_cuda_dist_workspace},
 const struct attn_kernel attn_cuda_dist_sm90_rows[] = {
 #include "kernels/variants/dist_sm90.def"
 };

@@ -9,6 +9,12 @@
 
 static const double LOG2E = 1.44269504088896340736;
 
+int attn_cuda_mla_refuse_dim(const attn_problem *p, int32_t dim, struct attn_text *why) {
+    if (p->dim_qk == dim) return 0;
+    attn_text_add(why, "dim_qk is %" PRId64 ", this variant is for %" PRId32, p->dim_qk, dim);
+    return 1;
+}
+
 int attn_cuda_mla_refuse(const attn_problem *p, struct attn_text *why) {
     const struct {
         const char *name;

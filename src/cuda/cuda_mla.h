@@ -6,6 +6,8 @@
 #include "cuda/cuda_sdpa.h"
 #include "kernels/kparams_mla.h"
 
+/* 1 and the reason if the problem's head dim is not the one that a variant is made for. */
+int attn_cuda_mla_refuse_dim(const attn_problem *p, int32_t dim, struct attn_text *why);
 /* 1 and the reason if a length or factor is outside what device code holds. */
 int attn_cuda_mla_refuse(const attn_problem *p, struct attn_text *why);
 /* Fill the part of the parameters that the three operators share. */

@@ -19,14 +19,7 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
                     struct attn_text *why) {
     const struct kp_mla_bwd_config *c = k->impl;
     const struct attn_cuda_mla_bwd_main m = main_of(k);
-    if (p->op != k->op || p->dtype != k->dtype) {
-        attn_text_add(why, "serves another operator or dtype");
-        return 0;
-    }
-    if (p->dim_qk != c->dim) {
-        attn_text_add(why, "serves another head dim");
-        return 0;
-    }
+    if (attn_cuda_mla_refuse_dim(p, c->dim, why)) return 0;
     return !attn_cuda_mla_bwd_refuse(&m, dev, p, why);
 }
 

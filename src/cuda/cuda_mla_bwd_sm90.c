@@ -29,14 +29,7 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
                     struct attn_text *why) {
     const struct kp_mla_bwd_sm90_config *c = k->impl;
     const struct attn_cuda_mla_bwd_main m = main_of(k);
-    if (p->op != k->op || p->dtype != k->dtype) {
-        attn_text_add(why, "serves another operator or dtype");
-        return 0;
-    }
-    if (p->dim_qk != c->dim) {
-        attn_text_add(why, "made for head dim %d", c->dim);
-        return 0;
-    }
+    if (attn_cuda_mla_refuse_dim(p, c->dim, why)) return 0;
     if (c->even && p->batch * p->seq_q > INT32_MAX / ((int64_t)p->heads_q + 1)) {
         attn_text_add(why, "counts queries and heads in 31 bits");
         return 0;

@@ -12,16 +12,13 @@ struct geometry {
     int64_t rows, blocks, splits, items, capacity;
 };
 
-static int64_t lesser(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t pieces(int64_t n, int64_t size) { return (n + size - 1) / size; }
-
 static struct geometry lay_out(const struct kp_mla_config *c, const struct attn_cuda_limits *l, const attn_problem *p) {
     struct geometry g = {.splits = 1};
     if (p->batch <= 0 || p->heads_q <= 0 || p->seq_q <= 0) return g;
     g.rows = p->batch * p->seq_q * p->heads_q;
-    g.blocks = pieces(p->heads_q, KP_MLA_HEADS(*c));
+    g.blocks = attn_cuda_blocks(p->heads_q, KP_MLA_HEADS(*c));
     g.capacity = attn_cuda_mla_capacity(c, KP_MLA_FWD_SHARED(*c), l);
-    g.splits = attn_cuda_mla_splits(p->batch * p->seq_q * g.blocks, pieces(p->topk, c->keys), g.capacity,
+    g.splits = attn_cuda_mla_splits(p->batch * p->seq_q * g.blocks, attn_cuda_blocks(p->topk, c->keys), g.capacity,
                                     KP_MLA_MAX_SPLITS, 1.5, 0.05);
     g.items = p->batch * p->seq_q * g.blocks * g.splits;
     return g;
@@ -30,14 +27,7 @@ static struct geometry lay_out(const struct kp_mla_config *c, const struct attn_
 static int supports(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                     struct attn_text *why) {
     const struct kp_mla_config *c = k->impl;
-    if (p->op != k->op || p->dtype != k->dtype) {
-        attn_text_add(why, "serves another operator or dtype");
-        return 0;
-    }
-    if (p->dim_qk != c->dim) {
-        attn_text_add(why, "dim_qk is %lld, this variant is for %d", (long long)p->dim_qk, c->dim);
-        return 0;
-    }
+    if (attn_cuda_mla_refuse_dim(p, c->dim, why)) return 0;
     return !attn_cuda_mla_refuse(p, why) && !attn_cuda_refuse_image(dev, c->symbol, KP_MLA_FWD_SHARED(*c), why) &&
            !attn_cuda_refuse_image(dev, combine_symbol, 0, why);
 }
@@ -54,8 +44,8 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
     const double products = heads * c->keys * (c->dim + 512) / 1300.0;
     const double copies = c->keys * c->dim * 2 / 40.0 + heads * c->keys / 4;
     const double tile = (products > copies ? products : copies) * per_sm + 1200;
-    const double rounds = (double)pieces(g.items, g.capacity),
-                 tiles = (double)pieces(pieces(p->topk, c->keys), g.splits);
+    const double rounds = (double)attn_cuda_blocks(g.items, g.capacity),
+                 tiles = (double)attn_cuda_blocks(attn_cuda_blocks(p->topk, c->keys), g.splits);
     return 4e-6 + (g.splits > 1 ? 4e-6 : 0) + rounds * (tiles + 1.5) * tile / 1.7e9;
 }
 
@@ -92,7 +82,7 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
         kp.part_l = kp.part_m + numbers;
         kp.part_top = kp.part_l + numbers;
     }
-    struct attn_cuda_grid grid = {.x = (uint32_t)lesser(g.items, g.capacity),
+    struct attn_cuda_grid grid = {.x = (uint32_t)attn_cuda_lesser(g.items, g.capacity),
                                   .y = 1,
                                   .z = 1,
                                   .threads = (uint32_t)KP_MLA_THREADS(*c),
@@ -101,7 +91,8 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
         attn_cuda_launch(dev, attn_cuda_variant_of(dev, c->symbol), &grid, &kp, sizeof kp, args->stream);
     if (status || g.splits == 1) return status;
     kp.items = 0; /* all rows are merged */
-    grid = (struct attn_cuda_grid){.x = (uint32_t)lesser(pieces(g.rows, 4), INT32_MAX), .y = 1, .z = 1, .threads = 128};
+    grid = (struct attn_cuda_grid){
+        .x = (uint32_t)attn_cuda_lesser(attn_cuda_blocks(g.rows, 4), INT32_MAX), .y = 1, .z = 1, .threads = 128};
     return attn_cuda_launch(dev, attn_cuda_variant_of(dev, combine_symbol), &grid, &kp, sizeof kp, args->stream);
 }
 

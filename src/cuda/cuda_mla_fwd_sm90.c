@@ -13,7 +13,6 @@ static const char combine_symbol[] = "attn_mla_combine_smxx_any", order_symbol[]
 /* Bytes of lists that are ordered together. */
 static const int64_t LIST_BYTES = INT64_C(64) << 20;
 
-static int64_t lesser(int64_t a, int64_t b) { return a < b ? a : b; }
 static uint64_t round_up(uint64_t x) { return (x + 255) / 256 * 256; }
 
 /* Who takes what: see struct kp_mla_fwd_sm90. */
@@ -30,7 +29,8 @@ struct geometry {
 static void cut_rest(struct geometry *g, int64_t n_sms, const attn_problem *p, int64_t blocks) {
     const int64_t tiles = (p->topk + 63) / 64, left = g->items - g->whole * n_sms;
     if (!left) return;
-    const int64_t most = lesser(lesser(n_sms / left, tiles), KP_MLA_MAX_SPLITS), length = (tiles + most - 1) / most;
+    const int64_t most = attn_cuda_lesser(attn_cuda_lesser(n_sms / left, tiles), KP_MLA_MAX_SPLITS),
+                  length = (tiles + most - 1) / most;
     if (tiles - length < 8) return;
     g->length = (int32_t)length;
     g->parts = (int32_t)((tiles + length - 1) / length);
@@ -45,7 +45,7 @@ static void cut_rest(struct geometry *g, int64_t n_sms, const attn_problem *p, i
  * (docs/kernels/mla_fwd_sm90.md). */
 static void choose_ranges(struct geometry *g, int64_t n_sms, const attn_problem *p, int64_t blocks) {
     const int64_t pair = 2 * n_sms, pairs = LIST_BYTES / (int64_t)sizeof(int32_t) / (p->topk > 0 ? p->topk : 1) / pair;
-    g->listed = lesser(g->queries, (pairs > 0 ? pairs : 1) * pair); /* whole rounds of items */
+    g->listed = attn_cuda_lesser(g->queries, (pairs > 0 ? pairs : 1) * pair); /* whole rounds of items */
     g->turn = (int32_t)(n_sms > blocks ? n_sms / blocks : 1);
     while ((p->seq_k - 1) >> g->shift >= KP_MLA_ORDER_RANGES) g->shift++;
     g->ranges = (int32_t)((p->seq_k - 1) >> g->shift) + 1;
@@ -78,7 +78,7 @@ static int refuse_order(const struct attn_core_device *dev, const attn_problem *
         attn_text_add(why, "orders lists of at most %d slots", KP_MLA_ORDER_SLOTS);
     else if (4 * (double)p->seq_k * (double)p->dim_qk <= attn_cuda_limits_of(dev)->l2_bytes) /* half of it */
         attn_text_add(why, "orders slots for keys that the second-level cache does not hold");
-    else if (2 * lesser(turn, p->seq_q) * p->topk < p->seq_k)
+    else if (2 * attn_cuda_lesser(turn, p->seq_q) * p->topk < p->seq_k)
         attn_text_add(why, "queries that are worked on at once share too few keys");
     else if (p->batch > INT32_MAX / (p->seq_q > 0 ? p->seq_q : 1))
         attn_text_add(why, "orders lists of at most %" PRId32 " queries", INT32_MAX);
@@ -90,14 +90,7 @@ static int refuse_order(const struct attn_core_device *dev, const attn_problem *
 static int supports(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                     struct attn_text *why) {
     const struct kp_mla_fwd_sm90_config *c = k->impl;
-    if (p->op != k->op || p->dtype != k->dtype) {
-        attn_text_add(why, "serves another operator or dtype");
-        return 0;
-    }
-    if (p->dim_qk != c->dim) {
-        attn_text_add(why, "made for head dim %d", c->dim);
-        return 0;
-    }
+    if (attn_cuda_mla_refuse_dim(p, c->dim, why)) return 0;
     if (attn_cuda_mla_refuse(p, why) || (c->ordered && refuse_order(dev, p, why))) return 0;
     return !attn_cuda_refuse_image(dev, c->symbol, KP_MLA_FWD_SM90_SHARED(c->dim), why) &&
            !attn_cuda_refuse_image(dev, combine_symbol, 0, why);
@@ -174,7 +167,7 @@ static attn_status queue_merge(const struct attn_core_device *dev, const attn_ar
                                      .items = g->first_row,
                                      .splits = g->parts};
     const struct attn_cuda_grid grid = {
-        .x = (uint32_t)lesser((g->rows + 3) / 4, INT32_MAX), .y = 1, .z = 1, .threads = 128};
+        .x = (uint32_t)attn_cuda_lesser((g->rows + 3) / 4, INT32_MAX), .y = 1, .z = 1, .threads = 128};
     return attn_cuda_launch(dev, attn_cuda_variant_find(combine_symbol), &grid, &merge, sizeof merge, args->stream);
 }
 
@@ -204,7 +197,7 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
                                         .shared_bytes = (uint32_t)KP_MLA_FWD_SM90_SHARED(c->dim)};
     attn_status status = ATTN_OK;
     for (int64_t at = 0; at < g.queries && !status; at += g.listed) {
-        const int64_t n = lesser(g.listed, g.queries - at), blocks = g.items / g.queries;
+        const int64_t n = attn_cuda_lesser(g.listed, g.queries - at), blocks = g.items / g.queries;
         const int last = at + n == g.queries;
         kp.from = at * blocks, kp.until = (at + n) * blocks; /* all but the last: whole rounds */
         kp.whole = last ? g.whole - kp.from / g.grid : INT64_MAX;

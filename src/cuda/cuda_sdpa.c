@@ -135,6 +135,28 @@ void attn_cuda_sdpa_inputs(struct kp_sdpa *kp, const attn_problem *p, const attn
     attn_cuda_sdpa_tensors(kp, p, args);
 }
 
+void attn_cuda_sdpa_gradients(struct kp_sdpa_bwd *kp, const attn_problem *p, const attn_args *args) {
+    const attn_tensor *dalibi = args->dalibi, *dsink = args->dsink;
+    kp->out = attn_cuda_view(p, args, ATTN_ROLE_OUT);
+    kp->lse = attn_cuda_view(p, args, ATTN_ROLE_LSE);
+    kp->dout = attn_cuda_view(p, args, ATTN_ROLE_DOUT);
+    kp->dlse = attn_cuda_view(p, args, ATTN_ROLE_DLSE);
+    kp->dq = attn_cuda_view(p, args, ATTN_ROLE_DQ);
+    kp->dk = attn_cuda_view(p, args, ATTN_ROLE_DK);
+    kp->dv = attn_cuda_view(p, args, ATTN_ROLE_DV);
+    kp->dmask = attn_cuda_view(p, args, ATTN_ROLE_DMASK);
+    if (p->dim_qk == 0) kp->dq.data = kp->dk.data = 0;
+    if (p->dim_v == 0) kp->dv.data = 0;
+    kp->dalibi = attn_cuda_address(dalibi);
+    if (dalibi) {
+        kp->dalibi_head = dalibi->strides[dalibi->rank - 1];
+        kp->dalibi_per_batch = dalibi->rank == 2 && dalibi->shape[0] != 1;
+        if (kp->dalibi_per_batch) kp->dalibi_batch = dalibi->strides[0];
+    }
+    kp->dsink = attn_cuda_address(dsink);
+    if (dsink) kp->dsink_head = dsink->strides[0];
+}
+
 /* ------------------------------------------------------------------ merging of key splits ---------- */
 
 /* The image for sm_90 waits for the forward by itself and may be launched before its end. */

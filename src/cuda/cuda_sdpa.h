@@ -35,4 +35,6 @@ int64_t attn_cuda_section(int64_t heads, int64_t unit, int64_t fit);
 void attn_cuda_sdpa_numbers(struct kp_sdpa *kp, const attn_problem *p);
 void attn_cuda_sdpa_tensors(struct kp_sdpa *kp, const attn_problem *p, const attn_args *args);
 void attn_cuda_sdpa_inputs(struct kp_sdpa *kp, const attn_problem *p, const attn_args *args); /* both */
+/* What only the backward reads and writes: out, lse, dout, dlse and the gradients. */
+void attn_cuda_sdpa_gradients(struct kp_sdpa_bwd *kp, const attn_problem *p, const attn_args *args);
 #endif

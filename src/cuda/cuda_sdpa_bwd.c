@@ -24,9 +24,6 @@ static const struct steps_of_type *steps_of(const attn_problem *p) {
     return p->dtype == ATTN_F16 ? &f16 : &bf16;
 }
 
-static int64_t lesser(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t blocks(int64_t n, int64_t size) { return (n + size - 1) / size; }
-
 static int wants_bias(const attn_problem *p) { return attn_core_has(p, ATTN_GRAD_MASK | ATTN_GRAD_ALIBI); }
 static int wants_sums(const attn_problem *p) { return attn_core_has(p, ATTN_GRAD_SINK | ATTN_GRAD_ALIBI); }
 
@@ -42,7 +39,7 @@ struct geometry {
 
 static int64_t take(int64_t *end, int64_t numbers) {
     const int64_t at = *end;
-    *end += blocks(numbers, 64) * 64 * 4;
+    *end += attn_cuda_blocks(numbers, 64) * 64 * 4;
     return at;
 }
 
@@ -51,17 +48,17 @@ static struct geometry lay_out(const struct attn_kernel *k, const struct attn_cu
     struct geometry g = {0};
     if (p->batch <= 0 || p->heads_q <= 0) return g;
     const int64_t heads = p->batch * p->heads_k, group = p->heads_q / p->heads_k;
-    g.key_tiles = blocks(p->seq_k, c->keys);
-    g.row_tiles = blocks(p->seq_q, c->rows);
-    g.bias_tiles = blocks(p->seq_q, KP_SDPA_BWD_BIAS_TILE);
+    g.key_tiles = attn_cuda_blocks(p->seq_k, c->keys);
+    g.row_tiles = attn_cuda_blocks(p->seq_q, c->rows);
+    g.bias_tiles = attn_cuda_blocks(p->seq_q, KP_SDPA_BWD_BIAS_TILE);
     g.items = heads * g.key_tiles;
     /* Packed sequences begin at multiples of the tile height, see first_stat_row() of the device's side. */
-    g.stat_rows = attn_core_has(p, ATTN_PACKED) ? (blocks(p->total_q, c->rows) + p->batch + 1) * c->rows
+    g.stat_rows = attn_core_has(p, ATTN_PACKED) ? (attn_cuda_blocks(p->total_q, c->rows) + p->batch + 1) * c->rows
                                                 : p->batch * g.row_tiles * c->rows;
     /* Heads dealt together share half of the second-level cache; in order, all: a CTA waits for the key tile before. */
     const int64_t bytes = group * p->seq_q * (2 * (p->dim_qk + p->dim_v) + 4 * c->dim) + 1,
                   fit = l->l2_bytes / 2 / bytes;
-    g.section = k->deterministic ? lesser(heads, INT32_MAX) : attn_cuda_section(heads, 1, fit);
+    g.section = k->deterministic ? attn_cuda_lesser(heads, INT32_MAX) : attn_cuda_section(heads, 1, fit);
 
     const int64_t rows = p->heads_q * g.stat_rows;
     int64_t *end = &g.at.end;
@@ -74,7 +71,7 @@ static struct geometry lay_out(const struct attn_kernel *k, const struct attn_cu
     g.at.turns = take(end, g.at.turns_bytes / 4);
     g.at.dq = take(end, rows * c->dim);
     if (!steps_of(p)->scaled) return g;
-    g.bound_tiles = blocks(p->seq_k, c->rows);
+    g.bound_tiles = attn_cuda_blocks(p->seq_k, c->rows);
     g.at.row_bounds = take(end, 2 * p->batch * p->heads_q * g.row_tiles);
     g.at.key_bounds = take(end, heads * g.bound_tiles);
     g.at.undo = take(end, heads);
@@ -97,10 +94,6 @@ static int refuse_features(const struct kp_sdpa_bwd_config *c, const attn_proble
 static int supports(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                     struct attn_text *why) {
     const struct kp_sdpa_bwd_config *c = k->impl;
-    if (p->op != k->op || p->dtype != k->dtype) {
-        attn_text_add(why, "serves another operator or dtype");
-        return 0;
-    }
     if (attn_cuda_sdpa_refuse(p, c->dim, c->dim, why) || refuse_features(c, p, why) ||
         attn_cuda_refuse_image(dev, c->symbol, KP_SDPA_BWD_SHARED_BYTES(*c), why) ||
         attn_cuda_refuse_image(dev, steps_of(p)->prepare, 0, why) ||
@@ -109,7 +102,7 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
         (wants_bias(p) && attn_cuda_refuse_image(dev, steps_of(p)->bias, KP_SDPA_BWD_BIAS_SHARED_BYTES, why)))
         return 0;
     /* below 2^28 each, and rows of the workspace are far fewer than 2^62 */
-    const int64_t items = p->batch * p->heads_k * blocks(p->seq_k, c->keys);
+    const int64_t items = p->batch * p->heads_k * attn_cuda_blocks(p->seq_k, c->keys);
     const double numbers = (double)p->batch * (double)p->heads_q * (double)p->seq_q * 1024;
     if (items > INT32_MAX || numbers > 1e17) {
         attn_text_add(why, "%" PRId64 " key tiles or a workspace of %g numbers are too many", items, numbers);
@@ -123,8 +116,8 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
 /* The share of the device's rate that the problem's CTAs reach: a multiprocessor without one does nothing, and one of
  * two that fit does two thirds of what both do. */
 static double occupancy(const struct kp_sdpa_bwd_config *c, const struct attn_cuda_limits *l, const attn_problem *p) {
-    const double items = (double)p->batch * (double)p->heads_k * (double)blocks(p->seq_k, c->keys), sms = l->n_sms,
-                 alone = c->ctas > 1 ? 0.67 : 1;
+    const double items = (double)p->batch * (double)p->heads_k * (double)attn_cuda_blocks(p->seq_k, c->keys),
+                 sms = l->n_sms, alone = c->ctas > 1 ? 0.67 : 1;
     if (items >= sms * c->ctas) return 1;
     if (items <= sms) return alone * (items > 1 ? items : 1) / sms;
     return alone + (1 - alone) * (items - sms) / (sms * (c->ctas - 1));
@@ -183,29 +176,11 @@ struct note {
 static void set_outputs(struct kp_sdpa_bwd *kp, const struct geometry *g, const attn_problem *p,
                         const attn_args *args) {
     const uint64_t base = (uint64_t)(uintptr_t)args->workspace;
-    const attn_tensor *dalibi = args->dalibi, *dsink = args->dsink;
-    kp->out = attn_cuda_view(p, args, ATTN_ROLE_OUT);
-    kp->lse = attn_cuda_view(p, args, ATTN_ROLE_LSE);
-    kp->dout = attn_cuda_view(p, args, ATTN_ROLE_DOUT);
-    kp->dlse = attn_cuda_view(p, args, ATTN_ROLE_DLSE);
-    kp->dq = attn_cuda_view(p, args, ATTN_ROLE_DQ);
-    kp->dk = attn_cuda_view(p, args, ATTN_ROLE_DK);
-    kp->dv = attn_cuda_view(p, args, ATTN_ROLE_DV);
-    kp->dmask = attn_cuda_view(p, args, ATTN_ROLE_DMASK);
-    if (p->dim_qk == 0) kp->dq.data = kp->dk.data = 0;
-    if (p->dim_v == 0) kp->dv.data = 0;
-    kp->dalibi = attn_cuda_address(dalibi);
-    if (dalibi) {
-        kp->dalibi_head = dalibi->strides[dalibi->rank - 1];
-        kp->dalibi_per_batch = dalibi->rank == 2 && dalibi->shape[0] != 1;
-        if (kp->dalibi_per_batch) kp->dalibi_batch = dalibi->strides[0];
-    }
-    kp->dsink = attn_cuda_address(dsink);
-    if (dsink) kp->dsink_head = dsink->strides[0];
+    attn_cuda_sdpa_gradients(kp, p, args);
     kp->stat_lse = base + (uint64_t)g->at.lse;
     kp->stat_shift = base + (uint64_t)g->at.shift;
-    kp->dsink_row = dsink ? base + (uint64_t)g->at.dsink : 0;
-    kp->dalibi_tile = dalibi ? base + (uint64_t)g->at.dalibi : 0;
+    kp->dsink_row = kp->dsink ? base + (uint64_t)g->at.dsink : 0;
+    kp->dalibi_tile = kp->dalibi ? base + (uint64_t)g->at.dalibi : 0;
     kp->dq_sum = kp->dq.data ? base + (uint64_t)g->at.dq : 0;
 }
 
@@ -218,7 +193,7 @@ static void set_workspace(struct kp_sdpa_bwd *kp, const struct geometry *g, cons
     if (kp->dmask.data && p->seq_q > 0 && p->seq_k > 0)
         kp->mask_items = (kp->dmask.batch ? p->batch : 1) * (kp->dmask.head ? p->heads_q : 1) *
                          (kp->dmask.row ? g->bias_tiles : 1) *
-                         (kp->dmask.column ? blocks(p->seq_k, KP_SDPA_BWD_BIAS_TILE) : 1);
+                         (kp->dmask.column ? attn_cuda_blocks(p->seq_k, KP_SDPA_BWD_BIAS_TILE) : 1);
     kp->alibi_items = kp->dalibi ? p->batch * p->heads_q * g->bias_tiles : 0;
 }
 
@@ -242,7 +217,7 @@ static void set_geometry(struct kp_sdpa_bwd *kp, const struct geometry *g, const
     kp->section = (int32_t)g->section;
 }
 
-static uint32_t grid_of(int64_t ctas) { return (uint32_t)lesser(ctas < 0 ? 0 : ctas, INT32_MAX); }
+static uint32_t grid_of(int64_t ctas) { return (uint32_t)attn_cuda_lesser(ctas < 0 ? 0 : ctas, INT32_MAX); }
 
 static struct attn_cuda_work step(const struct attn_core_device *dev, const char *symbol, size_t params_bytes,
                                   int64_t ctas, int64_t threads, int64_t shared_bytes) {

@@ -119,10 +119,6 @@ static int refuse_images(const struct attn_core_device *dev, const struct pair *
 static int supports(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                     struct attn_text *why) {
     const struct bwd_row *r = k->impl;
-    if (p->op != k->op || p->dtype != k->dtype) {
-        attn_text_add(why, "serves another operator or dtype");
-        return 0;
-    }
     const struct helpers *h = helpers_of(p);
     const struct kp_sdpa_wide_config *c = r->own->keys;
     const int64_t most = c->sums ? c->cols : MAX_DIM; /* slices would each add all of dQ */
@@ -200,29 +196,6 @@ static attn_status prepare(const struct attn_kernel *k, struct attn_core_device 
 }
 
 /* ------------------------------------------------------------------ launch ------------------------- */
-
-static void set_tensors(struct kp_sdpa_bwd *kp, const attn_problem *p, const attn_args *args) {
-    const attn_tensor *dalibi = args->dalibi, *dsink = args->dsink;
-    attn_cuda_sdpa_inputs(&kp->in, p, args);
-    kp->out = attn_cuda_view(p, args, ATTN_ROLE_OUT);
-    kp->lse = attn_cuda_view(p, args, ATTN_ROLE_LSE);
-    kp->dout = attn_cuda_view(p, args, ATTN_ROLE_DOUT);
-    kp->dlse = attn_cuda_view(p, args, ATTN_ROLE_DLSE);
-    kp->dq = attn_cuda_view(p, args, ATTN_ROLE_DQ);
-    kp->dk = attn_cuda_view(p, args, ATTN_ROLE_DK);
-    kp->dv = attn_cuda_view(p, args, ATTN_ROLE_DV);
-    kp->dmask = attn_cuda_view(p, args, ATTN_ROLE_DMASK);
-    if (p->dim_qk == 0) kp->dq.data = kp->dk.data = 0;
-    if (p->dim_v == 0) kp->dv.data = 0;
-    kp->dalibi = attn_cuda_address(dalibi);
-    if (dalibi) {
-        kp->dalibi_head = dalibi->strides[dalibi->rank - 1];
-        kp->dalibi_per_batch = dalibi->rank == 2 && dalibi->shape[0] != 1;
-        if (kp->dalibi_per_batch) kp->dalibi_batch = dalibi->strides[0];
-    }
-    kp->dsink = attn_cuda_address(dsink);
-    if (dsink) kp->dsink_head = dsink->strides[0];
-}
 
 static void set_geometry(struct kp_sdpa_bwd *kp, const struct geometry *g, const struct kp_sdpa_wide_config *c,
                          const attn_problem *p, const attn_args *args) {
@@ -310,7 +283,8 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
     const struct helpers *h = helpers_of(p);
     struct kp_sdpa_wide_bwd kp = {0};
     if (p->heads_q <= 0) return ATTN_OK;
-    set_tensors(&kp.bwd, p, args);
+    attn_cuda_sdpa_inputs(&kp.bwd.in, p, args);
+    attn_cuda_sdpa_gradients(&kp.bwd, p, args);
     set_geometry(&kp.bwd, &g, r->own->keys, p, args);
     const int64_t row_tiles = p->batch * p->heads_q * g.row_tiles,
                   sums = wants_sums(p) ? p->heads_q * (kp.bwd.dalibi && kp.bwd.dalibi_per_batch ? 1 + p->batch : 2) : 0;

@@ -15,7 +15,6 @@ struct geometry {
     int64_t rows, part_row;                                 /* of a split's results */
 };
 
-static int64_t lesser(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t blocks(int64_t n, int64_t size) { return (n + size - 1) / size; }
 
 static int ctas_that_fit(const struct kp_sdpa_fwd_config *c, const struct attn_cuda_limits *l, int64_t bytes) {
@@ -47,7 +46,8 @@ static int64_t key_tiles(const struct kp_sdpa_fwd_config *c, const attn_problem 
     int64_t keys = p->seq_k, queries = KP_SDPA_ROWS(*c) / pack + 1;
     if (p->window_left < FAR && p->window_right < FAR && p->window_left + p->window_right + queries < keys)
         keys = p->window_left + p->window_right + queries;
-    if (!attn_core_has(p, ATTN_BOTTOM_RIGHT) && p->window_right < FAR) keys = lesser(keys, p->seq_q + p->window_right);
+    if (!attn_core_has(p, ATTN_BOTTOM_RIGHT) && p->window_right < FAR)
+        keys = attn_cuda_lesser(keys, p->seq_q + p->window_right);
     return keys <= 0 ? 1 : blocks(keys, c->keys) + 1;
 }
 
@@ -56,7 +56,8 @@ static int64_t key_tiles(const struct kp_sdpa_fwd_config *c, const attn_problem 
  * side by side on a multiprocessor share its rate: there a round has one CTA of each. */
 static int64_t choose_splits(const struct kp_sdpa_fwd_config *c, const attn_problem *p, int64_t tiles, int64_t pack,
                              int64_t capacity) {
-    const int64_t n = key_tiles(c, p, pack), most = lesser(lesser(n / 2, KP_SDPA_MAX_SPLITS), 2 * capacity / tiles + 1);
+    const int64_t n = key_tiles(c, p, pack),
+                  most = attn_cuda_lesser(attn_cuda_lesser(n / 2, KP_SDPA_MAX_SPLITS), 2 * capacity / tiles + 1);
     int64_t best = 1, rounds = 1, room = capacity - tiles; /* of CTAs; room: what the last one has left */
     double least = (double)(n + 2);
     if (tiles >= capacity) return 1;
@@ -114,10 +115,6 @@ static int refuse_size(const struct kp_sdpa_fwd_config *c, const attn_problem *p
 static int supports(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                     struct attn_text *why) {
     const struct kp_sdpa_fwd_config *c = k->impl;
-    if (p->op != k->op || p->dtype != k->dtype) {
-        attn_text_add(why, "serves another operator or dtype");
-        return 0;
-    }
     return !attn_cuda_sdpa_refuse(p, c->dim, c->dim_v, why) && !refuse_features(c, p, why) && !refuse_size(c, p, why) &&
            !attn_cuda_refuse_image(dev, c->symbol, KP_SDPA_SHARED_BYTES(*c), why) &&
            !attn_cuda_refuse_image(dev, attn_cuda_sdpa_merge_symbol(dev, c->dtype), 0, why);

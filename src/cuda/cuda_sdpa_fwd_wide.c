@@ -81,10 +81,6 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
                     struct attn_text *why) {
     const struct fwd_row *r = k->impl;
     const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
-    if (p->op != k->op || p->dtype != k->dtype) {
-        attn_text_add(why, "serves another operator or dtype");
-        return 0;
-    }
     if (attn_cuda_sdpa_refuse(p, MAX_DIM, MAX_DIM, why) ||
         attn_cuda_refuse_image(dev, r->own->symbol, memory_of(r->own, l, p).bytes, why))
         return 0;

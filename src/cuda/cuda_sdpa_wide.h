@@ -18,9 +18,6 @@ struct attn_cuda_wide_memory attn_cuda_wide_memory(const struct kp_sdpa_wide_con
 struct attn_cuda_wide_memory attn_cuda_wide_bwd_memory(const struct kp_sdpa_wide_config *c,
                                                        const struct attn_cuda_limits *l, int64_t chunks);
 
-static inline int64_t attn_cuda_lesser(int64_t a, int64_t b) { return a < b ? a : b; }
-static inline int64_t attn_cuda_blocks(int64_t n, int64_t size) { return (n + size - 1) / size; }
-
 /* Numbers of the problem in double. slices is the caller's. */
 void attn_cuda_wide_numbers(struct kp_sdpa_wide *kp, const attn_problem *p, const struct attn_cuda_wide_memory *m);
 #endif
