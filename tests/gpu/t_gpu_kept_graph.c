@@ -10,16 +10,25 @@
 #include <dlfcn.h>
 
 enum { N = 3, LOG = sizeof((struct cuda_stub *)0)->log / sizeof(struct cuda_stub_launch) }; /* launches of `backward` */
-/* Kernel and problem: three launches; one; with a fill; in clusters of two; two, of which the second begins early. */
-static const char *const of_backward[] = {"attn_sdpa_bwd_sm80_bf16_d64", "sdpa_bwd b=1 hq=4 sq=150 sk=150 d=64 bf16"},
-                         *const of_forward[] = {"attn_sdpa_fwd_sm80_bf16_d64",
-                                                "sdpa_fwd b=1 hq=4 sq=150 sk=150 d=64 bf16"},
-                         *const of_filled[] = {"attn_sdpa_bwd_sm80_f32_d64_halves",
-                                               "sdpa_bwd b=1 hq=4 sq=150 d=64 f32"},
-                         *const of_pairs[] = {"attn_mla_bwd_sm90_bf16_d576_h128_even",
-                                              "mla_bwd hq=128 sq=4 sk=300 d=576 topk=128 bf16 align=16"},
-                         *const of_splits[] = {"attn_sdpa_fwd_sm80_bf16_d128_few",
-                                               "sdpa_fwd hq=8 hk=2 sq=1 sk=9000 d=128 bf16"};
+/* Kernels and problems, of which the first that the build has an image for: three launches, of which the last needs the
+ * output `spare`; one; with a fill; in clusters of two; two, of which the second begins early. */
+struct choice {
+    const char *kernel, *problem;
+    int32_t spare;
+};
+static const struct choice
+    of_backward[] = {{"attn_sdpa_bwd_sm80_bf16_d64", "sdpa_bwd b=1 hq=4 sq=150 sk=150 d=64 bf16", ATTN_ROLE_DQ},
+                     {"attn_mla_bwd_sm90_bf16_d576_h64_even", "mla_bwd hq=64 sq=4 sk=300 d=576 topk=64 bf16 align=16",
+                      ATTN_ROLE_DKV},
+                     {0}},
+    of_forward[] = {{"attn_sdpa_fwd_sm80_bf16_d64", "sdpa_fwd b=1 hq=4 sq=150 sk=150 d=64 bf16", 0},
+                    {"attn_mla_fwd_sm90_bf16_d576", "mla_fwd hq=64 sq=4 sk=300 d=576 topk=64 bf16 align=16", 0},
+                    {0}},
+    of_filled[] = {{"attn_sdpa_bwd_sm80_f32_d64_halves", "sdpa_bwd b=1 hq=4 sq=150 d=64 f32", 0}, {0}},
+    of_pairs[] = {{"attn_mla_bwd_sm90_bf16_d576_h128_even", "mla_bwd hq=128 sq=4 sk=300 d=576 topk=128 bf16 align=16",
+                   0},
+                  {0}},
+    of_splits[] = {{"attn_sdpa_fwd_sm80_bf16_d128_few", "sdpa_fwd hq=8 hk=2 sq=1 sk=9000 d=128 bf16", 0}, {0}};
 static struct cuda_stub *stub;
 static struct gpu_rig rig;
 static struct hooks hooks;
@@ -30,8 +39,20 @@ static void hear(void *user, int32_t level, const char *area, const char *text) 
     lines += strstr(text, "launches its kernels one by one") != NULL;
 }
 
-/* A case of one kernel, in a context of its own. The test is skipped in a build without the kernel. */
-static void open_case(struct gpu_case *c, const char *const kernel[2]) {
+/* 1 if the build has the kernel's images; c's kernel and problem are set then. */
+static int take_choice(struct gpu_case *c, const struct choice *one) {
+    int32_t i = 0;
+    c->kernel = (attn_kernel_info){0};
+    for (; strcmp(c->kernel.name, one->kernel); i++) {
+        c->kernel.size = sizeof c->kernel;
+        assert_int_equal(attn_kernel_get_info(rig.ctx, i, &c->kernel), ATTN_OK);
+    }
+    assert_int_equal(attn_problem_parse(one->problem, &c->problem), ATTN_OK);
+    return !attn_kernel_supports(rig.ctx, rig.device, i - 1, &c->problem) || !strstr(attn_last_error(), "no image");
+}
+
+/* A case of one kernel, in a context of its own; 0 in a build without the kernel. *spare: of the choice. */
+static int try_case(struct gpu_case *c, const struct choice *list, int32_t *spare) {
     attn_ctx_options o = hooked(&hooks);
     o.log = hear;
     o.log_level = ATTN_LOG_WARN;
@@ -44,17 +65,18 @@ static void open_case(struct gpu_case *c, const char *const kernel[2]) {
     assert_int_equal(attn_ctx_create(&o, &rig.ctx), ATTN_OK);
     rig.blank = 1;
     *c = (struct gpu_case){.rig = &rig};
-    int32_t i = 0;
-    for (; strcmp(c->kernel.name, kernel[0]); i++) {
-        c->kernel.size = sizeof c->kernel;
-        assert_int_equal(attn_kernel_get_info(rig.ctx, i, &c->kernel), ATTN_OK);
-    }
-    assert_int_equal(attn_problem_parse(kernel[1], &c->problem), ATTN_OK);
-    if (attn_kernel_supports(rig.ctx, rig.device, i - 1, &c->problem) && strstr(attn_last_error(), "no image")) {
+    while (list->kernel && !take_choice(c, list)) list++;
+    if (!list->kernel) {
         gpu_rig_close(&rig);
-        skip();
+        return 0;
     }
+    if (spare) *spare = list->spare;
     gpu_case_open(c);
+    return 1;
+}
+/* The test is skipped in a build without the kernel. */
+static void open_case(struct gpu_case *c, const struct choice *list, int32_t *spare) {
+    if (!try_case(c, list, spare)) skip();
 }
 static void close_case(struct gpu_case *c) {
     gpu_case_close(c);
@@ -113,14 +135,19 @@ struct pair {
     struct gpu_side other;
     cu_stream stream;
     struct queued want, want_other;
+    int32_t spare;
 };
-static void open_pair(struct pair *p, const char *const kernel[2]) {
-    open_case(&p->c, kernel);
+static int try_pair(struct pair *p, const struct choice *list) {
+    if (!try_case(&p->c, list, &p->spare)) return 0;
     p->stream = gpu_stream_new(&rig);
     gpu_side_make(&p->c, &p->other);
     queued_by(&p->c, &p->c.side.args, p->stream, &p->want);
     queued_by(&p->c, &p->other.args, p->stream, &p->want_other);
     assert_counts(0, 0, 0);
+    return 1;
+}
+static void open_pair(struct pair *p, const struct choice *list) {
+    if (!try_pair(p, list)) skip();
 }
 static void close_pair(struct pair *p) {
     gpu_side_free(&p->c, &p->other);
@@ -198,7 +225,7 @@ static void none_without(void **state) {
     close_pair(&p);
 }
 
-/* Another form of the same plan's executions: without dq there is nothing to convert. */
+/* Another form of the same plan's executions: without an output there is nothing to convert. */
 static void another_form(void **state) {
     (void)state;
     static struct pair p;
@@ -206,7 +233,7 @@ static void another_form(void **state) {
     open_pair(&p, of_backward);
     assert_queues(&p.c, &p.c.side.args, p.stream, &p.want);
     attn_args args = p.c.side.args;
-    args.dq = NULL;
+    assert_int_equal(attn_args_set(&args, p.spare, NULL), ATTN_OK);
     queued_by(&p.c, &args, p.stream, &without);
     assert_int_equal(without.n, N - 1);
     assert_counts(1, 1, 0); /* directly */
@@ -269,9 +296,9 @@ static void failing_calls(void **state) {
     (void)state;
     static const struct {
         const char *call;
-        int64_t n;                 /* which one from then on */
-        int other, ok;             /* other tensors, on a graph that is there; ok: only this execution is direct */
-        const char *const *kernel; /* and problem */
+        int64_t n;                   /* which one from then on */
+        int other, ok;               /* other tensors, on a graph that is there; ok: only this execution is direct */
+        const struct choice *kernel; /* and problem */
     } rows[] = {{"cuGraphCreate", 1, 0, 0, of_backward},
                 {"cuGraphAddKernelNode_v2", 1, 0, 0, of_backward},
                 {"cuGraphAddKernelNode_v2", N, 0, 0, of_backward},
@@ -291,7 +318,7 @@ static void failing_calls(void **state) {
                 {"cuStreamIsCapturing", 1, 1, 1, of_backward}};
     static struct pair p;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        open_pair(&p, rows[i].kernel);
+        if (!try_pair(&p, rows[i].kernel)) continue;
         if (rows[i].other) assert_queues(&p.c, &p.c.side.args, p.stream, &p.want);
         snprintf(stub->fail_name[0], sizeof stub->fail_name[0], "%s", rows[i].call);
         stub->fail_in[0] = rows[i].n;
@@ -331,7 +358,7 @@ static void threads_share_a_plan(void **state) {
     enum { WORKERS = 6 };
     static struct worker w[WORKERS];
     struct gpu_case c;
-    open_case(&c, of_backward);
+    open_case(&c, of_backward, NULL);
     for (int i = 0; i < WORKERS; i++) {
         w[i] = (struct worker){.c = &c, .stream = i % 2 ? w[i - 1].stream : gpu_stream_new(&rig)};
         gpu_side_make(&c, &w[i].side);
