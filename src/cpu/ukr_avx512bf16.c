@@ -17,6 +17,7 @@ static inline v32 madd_pair(v32 a, v32 b, v32 c) {
 #define LANES                  V32_LANES
 #define F(name)                name##_pair
 #define MADD                   madd_pair
+#define MFIRST(a, b)           madd_pair(a, b, v32_set(0))
 #define MR                     14
 #define FEW                    13
 #define WIDE                   8

@@ -4,17 +4,39 @@
  * (rows up to which the wide tiles are used), WIDE (vectors of a wide tile of two rows), FEW_WIDE (rows up to
  * which that tile pays; else half as wide with four rows), PREFETCH_ROWS and UNROLL.
  * What B is and how sums go: BTYPE (element of B in memory), BLOAD(p) and BLOAD_TAIL(p, n, mask) (LANES, or n of them,
- * as a vector), MADD(a, b, c) (one step of a chain).
+ * as a vector), MADD(a, b, c) (one step of a chain), MFIRST(a, b) (the first one).
  * Every element of C is one chain of multiply-adds in the order of k whatever the tile: results do not depend on how a
  * driver cuts m and n. No include guard on purpose. */
 
-/* rows x (nv vectors) tile; masked: the last vector is cut to `cols`. ar, ac: strides of A. */
+static inline __attribute__((always_inline)) void F(step)(int rows, int nv, int masked, int first, int apart,
+                                                          int64_t cols, VEC (*s)[WIDE], const REAL *const *base,
+                                                          int64_t ar, const BTYPE *b, int64_t ldb) {
+    const V(tail) tail = V(tail_of)(cols);
+    VEC y[WIDE];
+    (void)tail;
+    UNROLL for (int v = 0; v < nv; v++) {
+        y[v] = masked && v == nv - 1 ? BLOAD_TAIL(b + v * LANES, cols, tail) : BLOAD(b + v * LANES);
+        if (!masked) __builtin_prefetch(b + PREFETCH_ROWS * ldb + v * LANES);
+    }
+    UNROLL for (int i = 0; i < rows; i++) {
+        VEC x = V(set)(base[i / apart][i % apart * ar]);
+        UNROLL for (int v = 0; v < nv; v++) {
+            if (first) {
+                s[i][v] = MFIRST(x, y[v]);
+            } else {
+                s[i][v] = MADD(x, y[v], s[i][v]);
+            }
+        }
+    }
+}
+/* rows x (nv vectors) tile of k > 0 steps; masked: the last vector is cut to `cols`. ar, ac: strides of A. The first
+ * step multiplies: setting 28 sums to 0 before takes as long as a step, since compilers copy one register to the
+ * others. */
 static inline __attribute__((always_inline)) void F(tile)(int rows, int nv, int masked, int64_t cols, int64_t k,
                                                           const REAL *a, int64_t ar, int64_t ac, const BTYPE *b,
                                                           int64_t ldb, REAL *c, int64_t ldc, int accumulate) {
     const V(tail) tail = V(tail_of)(cols);
     VEC s[MR][WIDE];
-    UNROLL for (int i = 0; i < rows; i++) { UNROLL for (int v = 0; v < nv; v++) s[i][v] = V(set)(0); }
     /* One pointer for every five rows, told apart from the others: offsets of 1, 2, 3 and 4 rows serve all of them. An
      * offset for each row would not fit the registers, and one that is kept in a vector or a mask register comes back
      * through a port that multiply-adds need. */
@@ -24,22 +46,15 @@ static inline __attribute__((always_inline)) void F(tile)(int rows, int nv, int 
         base[g] = a + g * apart * ar;
         __asm__("" : "+r"(base[g]));
     }
-    for (int64_t l = 0; l < k; l++) {
-        VEC y[WIDE];
-        UNROLL for (int v = 0; v < nv; v++) {
-            y[v] = masked && v == nv - 1 ? BLOAD_TAIL(b + v * LANES, cols, tail) : BLOAD(b + v * LANES);
-            if (!masked) __builtin_prefetch(b + PREFETCH_ROWS * ldb + v * LANES);
-        }
-        UNROLL for (int i = 0; i < rows; i++) {
-            VEC x = V(set)(base[i / apart][i % apart * ar]);
-            UNROLL for (int v = 0; v < nv; v++) s[i][v] = MADD(x, y[v], s[i][v]);
-        }
-        UNROLL for (int g = 0; g * apart < rows; g++) base[g] += ac;
+    F(step)(rows, nv, masked, 1, apart, cols, s, base, ar, b, ldb);
+    for (int64_t l = 1; l < k; l++) {
         b += ldb;
+        UNROLL for (int g = 0; g * apart < rows; g++) base[g] += ac;
+        F(step)(rows, nv, masked, 0, apart, cols, s, base, ar, b, ldb);
     }
     UNROLL for (int i = 0; i < rows; i++) {
         UNROLL for (int v = 0; v < nv; v++) {
-            REAL *p = c + i * ldc + v * LANES;
+            REAL *p = c + v * LANES;
             const int cut = masked && v == nv - 1;
             if (accumulate) s[i][v] = (cut ? V(load_tail)(p, tail) : V(load)(p)) + s[i][v];
             if (cut) {
@@ -48,6 +63,8 @@ static inline __attribute__((always_inline)) void F(tile)(int rows, int nv, int 
                 V(store)(p, s[i][v]);
             }
         }
+        c += ldc;
+        __asm__("" : "+r"(c)); /* one pointer for all rows: see above */
     }
 }
 
@@ -118,6 +135,10 @@ static void F(rows_half)(int64_t rows, int64_t k, const REAL *a, int64_t ar, int
 static void F(gemm)(int64_t m, int64_t n, int64_t k, const REAL *a, int64_t ar, int64_t ac, const BTYPE *b, int64_t ldb,
                     REAL *c, int64_t ldc, int accumulate) {
     int64_t j = 0;
+    if (k == 0) {
+        for (int64_t i = 0; i < m && !accumulate; i++) __builtin_memset(c + i * ldc, 0, (size_t)n * sizeof *c);
+        return;
+    }
     if (m <= FEW) {
         for (; m <= FEW_WIDE && j + WIDE * LANES <= n; j += WIDE * LANES)
             for (int64_t i = 0; i < m; i += 2)

@@ -13,6 +13,7 @@ enum { TILE_ROWS = MR };
 #define BLOAD_TAIL(p, n, mask) V(load_tail)(p, mask)
 #define BSTEP                  1
 #define MADD                   V(fma)
+#define MFIRST(a, b)           ((a) * (b))
 #define FEW_WIDE               FEW
 enum {
 #ifdef VEC_SCALES
