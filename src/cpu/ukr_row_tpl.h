@@ -106,9 +106,9 @@ static inline __attribute__((always_inline)) VEC F(tanh_vec)(VEC x, VEC *derivat
     VEC power, q, e, y = V(max)(V(set)(EXP_LOW), V(abs)(x) * V(set)(-2));
     q = F(exp_parts)(y, &power);
     e = V(fma)(power, q, power - one);
-    VEC r = one / (two + e);
+    VEC r = V(inverse)(two + e);
     *derivative = V(set)(4) * V(fma)(power, q, power) * (r * r);
-    return V(sign_of)(-e / (two + e), x);
+    return V(sign_of)(-e * r, x);
 }
 static void F(softcap)(REAL *s, REAL *d, int64_t n, REAL cap) {
     const VEC c = V(set)(cap), inverse = V(set)(1 / cap);

@@ -27,6 +27,7 @@ static inline v32 v32_nfma(v32 a, v32 b, v32 c) { return _mm256_fnmadd_ps(a, b, 
 /* max, min: the second operand if either is NaN */
 static inline v32 v32_max(v32 a, v32 b) { return _mm256_max_ps(a, b); }
 static inline v32 v32_min(v32 a, v32 b) { return _mm256_min_ps(a, b); }
+static inline v32 v32_inverse(v32 x) { return _mm256_set1_ps(1) / x; }
 static inline v32 v32_abs(v32 a) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), a); }
 static inline v32 v32_sign_of(v32 x, v32 sign) { return _mm256_or_ps(x, _mm256_and_ps(sign, _mm256_set1_ps(-0.0f))); }
 static inline float v32_sum(v32 a) {
@@ -73,6 +74,7 @@ static inline v64 v64_fma(v64 a, v64 b, v64 c) { return _mm256_fmadd_pd(a, b, c)
 static inline v64 v64_nfma(v64 a, v64 b, v64 c) { return _mm256_fnmadd_pd(a, b, c); }
 static inline v64 v64_max(v64 a, v64 b) { return _mm256_max_pd(a, b); }
 static inline v64 v64_min(v64 a, v64 b) { return _mm256_min_pd(a, b); }
+static inline v64 v64_inverse(v64 x) { return _mm256_set1_pd(1) / x; }
 static inline v64 v64_abs(v64 a) { return _mm256_andnot_pd(_mm256_set1_pd(-0.0), a); }
 static inline v64 v64_sign_of(v64 x, v64 sign) { return _mm256_or_pd(x, _mm256_and_pd(sign, _mm256_set1_pd(-0.0))); }
 static inline double v64_sum(v64 a) {

@@ -45,6 +45,7 @@
     /* max, min: the second operand if either is NaN */                                                                \
     static inline P P##_max(P a, P b) { return P##_pick(a > b, a, b); }                                                \
     static inline P P##_min(P a, P b) { return P##_pick(a < b, a, b); }                                                \
+    static inline P P##_inverse(P x) { return P##_set(1) / x; }                                                        \
     static inline P P##_abs(P a) { return (P)((P##_bits)a & ~(P##_bits)P##_set((T)-0.0)); }                            \
     static inline P P##_sign_of(P x, P s) { return (P)((P##_bits)x | ((P##_bits)s & (P##_bits)P##_set((T)-0.0))); }    \
     static inline T P##_sum(P a) {                                                                                     \
