@@ -7,8 +7,9 @@
 
 #define LOG2_E 1.44269504088896340736
 enum {
-    PANEL = 32,     /* columns of a product's packed operand, and the grid on which strips leave out keys */
-    TILE_STRIP = 14 /* rows of a strip where a diagonal runs through the tile */
+    PANEL = 32,      /* columns of a product's packed operand, and the grid on which strips leave out keys */
+    MOST_TILE = 192, /* rows of a tile */
+    TILE_STRIP = 14  /* rows of a strip where a diagonal runs through the tile */
 };
 
 #define PAIRS    0

@@ -145,9 +145,10 @@ void T(attn_cpu_tile_same_keys)(struct T(attn_cpu_tile) * t, const struct T(attn
     t->bad_values = loaded->bad_values;
 }
 
-/* P and dS of plain rows r0 .. r0+m in one pass; r0 is even. */
-static int T(fuse)(struct T(attn_cpu_tile) * t, int64_t r0, int64_t m) {
+/* P and dS of plain rows r0 .. r0+m and n keys from a on in one pass; pairs: r0 is even, and all keys. */
+static int T(fuse)(struct T(attn_cpu_tile) * t, int64_t r0, int64_t m, int64_t a, int64_t n) {
 #if PAIRS
+    (void)a, (void)n;
     const struct attn_cpu_bwd *w = t->w;
     if (!t->simple || t->bad_rows || t->bad_values || t->bad_k.any) return 0;
     for (int64_t r = r0; r < r0 + m; r += 2) {
@@ -166,8 +167,16 @@ static int T(fuse)(struct T(attn_cpu_tile) * t, int64_t r0, int64_t m) {
     }
     return 1;
 #else
-    (void)t, (void)r0, (void)m;
-    return 0;
+    const struct attn_cpu_bwd *w = t->w;
+    REAL lse[MOST_TILE], delta[MOST_TILE];
+    if (!t->simple || t->bad_rows || t->bad_values) return 0;
+    for (int64_t r = 0; r < m; r++) {
+        const int empty = t->row[r0 + r].lo == t->row[r0 + r].hi;
+        lse[r] = empty ? (REAL)INFINITY : (REAL)t->stat[r0 + r]->lse;
+        delta[r] = empty ? 0 : (REAL)t->stat[r0 + r]->shift;
+    }
+    w->s.u->R(grad)(m, n, t->p + r0 * w->lds + a, t->ds + r0 * w->lds + a, w->lds, lse, delta);
+    return 1;
 #endif
 }
 
@@ -261,12 +270,12 @@ void T(attn_cpu_tile_compute)(struct T(attn_cpu_tile) * t) {
         REAL *p = t->p + r0 * w->lds + a, *ds = t->ds + r0 * w->lds + a;
         T(multiply)(t, m, a, e, w->depth_qk, t->q + r0 * w->ldq, w->ldq, t->kt, p);
         T(multiply)(t, m, a, e, w->depth_v, t->dout + r0 * w->ldo, w->ldo, t->vt, ds);
-        for (int64_t r = r0; r < r0 + m; r++) {
+        for (int64_t r = r0; r < r0 + m && (PAIRS || !w->s.plain || t->partial); r++) {
             REAL *chain = t->chain ? t->chain + r * w->lds + a : NULL;
             R(attn_cpu_sdpa_score)
             (&w->s, &t->seq, &t->row[r], t->p + r * w->lds + a, chain, t->j0 + a, e - a, t->mask);
         }
-        t->fused = T(fuse)(t, r0, m);
+        t->fused = T(fuse)(t, r0, m, a, e - a);
         for (int64_t r = r0; r < r0 + m && !t->fused; r++)
             T(soften)(t, r, t->p + r * w->lds + a, t->ds + r * w->lds + a, e - a);
     }
@@ -328,7 +337,8 @@ void T(attn_cpu_tile_add_dv)(struct T(attn_cpu_tile) * t, REAL *dv) {
         if (!t->fused) T(zip_tile)(t, t->p, t->p_zip);
         T(gemm)(w, t->n_keys, width, (t->n_rows + 1) / 2, t->p_zip, 1, w->lds, t->dout_zip, w->ldv, dv, w->ldv, 1);
     } else {
-        R(attn_cpu_sdpa_poison_find)(&w->s, &t->bad_dout, t->dout, t->n_rows, width, w->ldv);
+        t->bad_dout.any = 0;
+        if (t->bad_rows) R(attn_cpu_sdpa_poison_find)(&w->s, &t->bad_dout, t->dout, t->n_rows, width, w->ldv);
         T(sum_rows)(t, width, t->p, t->dout, w->ldv, dv);
     }
     if (t->bad_dout.any)
@@ -342,7 +352,8 @@ void T(attn_cpu_tile_add_dk)(struct T(attn_cpu_tile) * t, REAL *dk) {
         if (!t->fused) T(zip_tile)(t, t->ds, t->ds_zip);
         T(gemm)(w, t->n_keys, width, (t->n_rows + 1) / 2, t->ds_zip, 1, w->lds, t->q_zip, w->ldd, dk, w->ldd, 1);
     } else {
-        R(attn_cpu_sdpa_poison_find)(&w->s, &t->bad_q, t->q, t->n_rows, width, w->ldd);
+        t->bad_q.any = 0;
+        if (t->bad_rows) R(attn_cpu_sdpa_poison_find)(&w->s, &t->bad_q, t->q, t->n_rows, width, w->ldd);
         T(sum_rows)(t, width, t->ds, t->q, w->ldd, dk);
     }
     if (t->bad_q.any)

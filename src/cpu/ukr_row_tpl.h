@@ -154,6 +154,29 @@ static void F(dsoftmax)(const REAL *p, REAL *dp, int64_t n, REAL delta) {
     const VEC d = V(set)(delta);
     EACH2(dp, p, V(where_nonzero)(b, b * (a - d)))
 }
+static void F(grad)(int64_t rows, int64_t n, REAL *s, REAL *dp, int64_t ld, const REAL *lse, const REAL *delta) {
+    for (int64_t r = 0; r < rows; r++, s += ld, dp += ld) {
+        const VEC m = V(set)(lse[r]), d = V(set)(delta[r]);
+        VEC x[EXP_MANY];
+        int64_t j = 0;
+        for (; j + EXP_MANY * LANES <= n; j += EXP_MANY * LANES) {
+            UNROLL for (int i = 0; i < EXP_MANY; i++) x[i] = V(load)(s + j + i * LANES) - m;
+            F(exp_many)(EXP_MANY, x);
+            UNROLL for (int i = 0; i < EXP_MANY; i++) {
+                REAL *to = dp + j + i * LANES;
+                V(store)(s + j + i * LANES, x[i]);
+                V(store)(to, V(where_nonzero)(x[i], x[i] * (V(load)(to) - d)));
+            }
+        }
+        for (; j < n; j += LANES) {
+            V(tail) tail = V(tail_of)(n - j < LANES ? n - j : LANES);
+            x[0] = V(load_tail)(s + j, tail) - m;
+            F(exp_many)(1, x);
+            V(store_tail)(s + j, tail, x[0]);
+            V(store_tail)(dp + j, tail, V(where_nonzero)(x[0], x[0] * (V(load_tail)(dp + j, tail) - d)));
+        }
+    }
+}
 static void F(scale)(REAL *y, int64_t n, REAL factor) {
     const VEC f = V(set)(factor);
     EACH1(y, a * f)

@@ -137,6 +137,7 @@ const struct attn_ukr TABLE = {
     BOTH(exp),
     BOTH(softcap),
     BOTH(dsoftmax),
+    BOTH(grad),
     BOTH(scale),
     BOTH(mul),
     BOTH(alibi),

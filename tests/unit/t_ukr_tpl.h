@@ -127,6 +127,20 @@ static void F(test_rows)(void **state_) {
         START(x);
         u->F(dsoftmax)(z, y, n, (REAL)0.25);
         CHECK((double)z[i] * ((double)x[i] - 0.25), 4 * EPS)
+        REAL two[2][PAD + 70], slopes[2][PAD + 70],
+            apart[PAD + 70]; /* two rows at once: the bits of one after the other */
+        const REAL lse[2] = {(REAL)0.5, (REAL)INFINITY}, delta[2] = {(REAL)0.25, 0};
+        for (int r = 0; r < 2; r++) memcpy(two[r], z, sizeof z), memcpy(slopes[r], x, sizeof x);
+        u->F(grad)(2, n, two[0], slopes[0], PAD + 70, lse, delta);
+        for (int r = 0; r < 2; r++) {
+            START(x);
+            memcpy(apart, z, sizeof z);
+            if (r == 0) u->F(exp)(apart, n, lse[r]);
+            for (int i = 0; i < n && r == 1; i++) apart[i] = 0;
+            u->F(dsoftmax)(apart, y, n, delta[r]);
+            assert_memory_equal(two[r], apart, sizeof apart);
+            assert_memory_equal(slopes[r], y, sizeof y);
+        }
         START(x);
         u->F(alibi)(y, n, (REAL)0.5, (REAL)-20, 0, 0);
         CHECK((double)x[i] + 0.5 * (i - 20), 30 * EPS)
