@@ -20,7 +20,7 @@ static struct grid mask_grid(const struct attn_cpu_bwd *w) {
                      .sum_j = w->dmask.column == 0};
     g.h = g.sum_h ? 1 : p->heads_q;
     g.i = g.sum_i ? p->seq_q > 0 : attn_cpu_sdpa_blocks(p->seq_q, w->tile);
-    g.j = g.sum_j ? p->seq_k > 0 : w->key_blocks;
+    g.j = g.sum_j ? p->seq_k > 0 : attn_cpu_sdpa_blocks(p->seq_k, w->tile);
     g.tasks = (g.sum_b ? p->batch > 0 : p->batch) * g.h * g.i * g.j;
     return g;
 }

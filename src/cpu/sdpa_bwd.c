@@ -11,6 +11,8 @@
 
 enum {
     ROWS = ATTN_CPU_BWD_ROWS,
+    KEY_SLOTS = 4,         /* tiles of keys that go by rows together, and... */
+    SLOT_BYTES = 1 << 20,  /* what they may take of a second-level cache, with their sums */
     SLAB_BYTES = 64 << 20, /* most dq accumulators that a worker may keep for the fused phase */
 };
 
@@ -73,12 +75,16 @@ static void lay_out(struct attn_cpu_bwd *w, int32_t threads) {
     w->ldo = odd_lines(w->depth_v, line);
     w->lds = odd_lines(w->tile, line);
     w->ldh = odd_lines(w->tile / 2, line);
-    w->keys = w->tile;
+    w->slots = 1;
     w->rows = w->tile * (attn_cpu_sdpa_blocks(w->s.flat, w->tile) * p->batch * p->heads_k < 8 * (int64_t)threads
                              ? 1
                              : ATTN_CPU_TILE_SLOTS);
     w->row_blocks = attn_cpu_sdpa_blocks(w->s.flat, w->rows);
     w->fused = can_fuse(w, threads);
+    while (w->fused && !w->s.pair && w->slots < KEY_SLOTS && w->slots * w->tile < p->seq_k &&
+           (w->slots + 1) * w->tile * (4 * w->ldd + 2 * w->ldv) * w->real <= SLOT_BYTES)
+        w->slots++;
+    w->keys = w->slots * w->tile;
     if (strips) attn_cpu_grad_lay_out(w, threads);
     w->key_blocks = attn_cpu_sdpa_blocks(p->seq_k, w->keys);
     w->n_stats = attn_core_has(p, ATTN_PACKED) ? p->heads_q * p->total_q : p->batch * p->heads_q * p->seq_q;
@@ -88,24 +94,24 @@ static void lay_out(struct attn_cpu_bwd *w, int32_t threads) {
     const int64_t slots = ATTN_CPU_TILE_SLOTS, two_rows = 2 * w->ldv * w->real;
     w->at.q = attn_cpu_sdpa_take(end, slots * qs);
     w->at.dout = attn_cpu_sdpa_take(end, slots * vs > two_rows ? slots * vs : two_rows);
-    w->at.k = attn_cpu_sdpa_take(end, qs);
+    w->at.k = attn_cpu_sdpa_take(end, w->slots * qs);
     w->at.v = attn_cpu_sdpa_take(end, vs);
-    w->at.kt = attn_cpu_sdpa_take(end, p->dim_qk * w->tile * w->real);
-    w->at.vt = attn_cpu_sdpa_take(end, p->dim_v * w->tile * w->real);
+    w->at.kt = attn_cpu_sdpa_take(end, w->slots * p->dim_qk * w->tile * w->real);
+    w->at.vt = attn_cpu_sdpa_take(end, w->slots * p->dim_v * w->tile * w->real);
     w->at.p = attn_cpu_sdpa_take(end, ss);
     w->at.ds = attn_cpu_sdpa_take(end, ss);
     w->at.chain = attn_cpu_sdpa_take(end, p->softcap > 0 ? ss : 0);
-    w->at.dk = attn_cpu_sdpa_take(end, qs);
-    w->at.dv = attn_cpu_sdpa_take(end, vs);
+    w->at.dk = attn_cpu_sdpa_take(end, w->slots * qs);
+    w->at.dv = attn_cpu_sdpa_take(end, w->slots * vs);
     w->at.tmp = *end;
     w->at.mask = attn_cpu_sdpa_take(end, w->tile * (int64_t)sizeof(float));
     w->at.hidden = attn_cpu_sdpa_take(end, w->tile);
-    w->at.bad = attn_cpu_sdpa_take(end, 3 * w->tile);
+    w->at.bad = attn_cpu_sdpa_take(end, (2 + w->slots) * w->tile);
     w->at.row = attn_cpu_sdpa_take(end, slots * w->tile * (int64_t)sizeof(struct attn_cpu_sdpa_row));
     w->at.stat = attn_cpu_sdpa_take(end, slots * w->tile * (int64_t)sizeof(struct attn_cpu_bwd_row *));
     w->at.raw_q = attn_cpu_sdpa_take(end, qs);
     w->at.raw_dout = attn_cpu_sdpa_take(end, vs);
-    w->at.raw_k = attn_cpu_sdpa_take(end, qs);
+    w->at.raw_k = attn_cpu_sdpa_take(end, w->slots * qs);
     w->at.sum =
         attn_cpu_sdpa_take(end, attn_core_has(p, ATTN_GRAD_MASK) ? w->tile * w->tile * (int64_t)sizeof(double) : 0);
     if (pairs) {

@@ -36,6 +36,7 @@ struct attn_cpu_bwd {
     int64_t ldd, ldv, lds;     /* row strides: width of q and k, of v and dout, of a tile of scores */
     int64_t depth_qk, depth_v; /* steps of the products with q and with dout: widths, or pairs of them */
     int64_t ldq, ldo, ldh;     /* row strides of loaded q and dout, and of dS as pairs of keys */
+    int64_t slots;             /* tiles of keys that a worker has loaded at once */
     int64_t panel;
     int64_t keys; /* of a task of the key phase, and... */
     int64_t rows; /* flat rows of one of the query phase: multiples of tile */

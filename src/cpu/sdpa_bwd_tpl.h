@@ -19,8 +19,12 @@ static void T(phase_rows)(struct attn_cpu_bwd *w, int64_t task, char *scratch) {
         if (p->dim_v > 0 && !isinf(lse)) {
             R(attn_cpu_sdpa_load)(&w->s, out, attn_view_row(&w->out, b, h, at), p->dtype, p->dim_v, 1);
             R(attn_cpu_sdpa_load)(&w->s, dout, attn_view_row(&w->dout, b, h, at), p->dtype, p->dim_v, 1);
-            for (int64_t c = 0; c < p->dim_v; c++)
-                dot += (double)out[c] * (double)dout[c]; /* its error is a whole row's */
+            double part[8] = {0}; /* in double: the error of this sum is a whole row's */
+            int64_t c = 0;
+            for (; c + 8 <= p->dim_v; c += 8)
+                for (int64_t x = 0; x < 8; x++) part[x] += (double)out[c + x] * (double)dout[c + x];
+            for (; c < p->dim_v; c++) dot += (double)out[c] * (double)dout[c];
+            for (int64_t x = 0; x < 8; x++) dot += part[x];
         }
         const struct attn_cpu_ref_grad row = attn_cpu_ref_grad(p, lse, dlse, dot, sink);
         *attn_cpu_bwd_stat(w, &seq, b, h, i) = (struct attn_cpu_bwd_row){.lse = row.alive ? row.lse : INFINITY,
@@ -83,32 +87,49 @@ static void T(write_queries)(const struct T(attn_cpu_tile) * t, const REAL *dq, 
     }
 }
 
-/* All rows that see the key block at j0 go by. dq: accumulators of every flat row, or NULL. */
+/* The rows of a tile, as another one has them. Adding to dk and dv takes out of them what is not finite. */
+static void T(same_rows)(struct T(attn_cpu_tile) * t, struct T(attn_cpu_tile) * loaded, int64_t f) {
+    const struct attn_cpu_bwd *w = t->w;
+    if (loaded->bad_rows) T(attn_cpu_tile_rows)(loaded, t->hk * w->s.group, w->s.group, f, loaded->n_rows);
+    t->n_rows = loaded->n_rows;
+    t->lo = loaded->lo, t->hi = loaded->hi;
+    t->simple = loaded->simple, t->bad_rows = loaded->bad_rows;
+}
+
+/* All rows that see the keys from j0 on, some tiles of them, go by: rows are loaded once for all tiles. dq:
+ * accumulators of every flat row, or NULL. */
 static void T(run_keys)(struct T(attn_cpu_tile) * t, int64_t j0, REAL *dk, REAL *dv, REAL *dq) {
     const struct attn_cpu_bwd *w = t->w;
     const attn_problem *p = w->s.p;
-    int64_t n = t->seq.sk - j0, first = 0, last = 0, unused;
-    n = n < 0 ? 0 : n > w->tile ? w->tile : n;
-    t->j0 = j0;
-    t->n_keys = n;
-    if (n == 0) return;
-    memset(dk, 0, (size_t)(n * w->ldd) * sizeof *dk);
-    memset(dv, 0, (size_t)(n * w->ldv) * sizeof *dv);
+    const int64_t keys = t->seq.sk - j0 < w->slots * w->tile ? t->seq.sk - j0 : w->slots * w->tile;
+    const int64_t tiles = keys > 0 ? attn_cpu_sdpa_blocks(keys, w->tile) : 0;
+    int64_t first = 0, last = 0, unused;
+    for (int64_t x = 0; x < w->slots; x++) {
+        t[x].j0 = j0 + x * w->tile;
+        t[x].n_keys = x >= tiles ? 0 : keys - x * w->tile < w->tile ? keys - x * w->tile : w->tile;
+    }
+    if (tiles == 0) return;
+    memset(dk, 0, (size_t)(keys * w->ldd) * sizeof *dk);
+    memset(dv, 0, (size_t)(keys * w->ldv) * sizeof *dv);
     /* both ends of the visible queries grow with j */
     attn_core_query_range(p, t->seq.sq, t->seq.sk, j0, &first, &unused);
-    attn_core_query_range(p, t->seq.sq, t->seq.sk, j0 + n - 1, &unused, &last);
+    attn_core_query_range(p, t->seq.sq, t->seq.sk, j0 + keys - 1, &unused, &last);
     if (first >= last) return;
-    T(attn_cpu_tile_keys)(t, j0, n);
+    for (int64_t x = 0; x < tiles; x++) T(attn_cpu_tile_keys)(&t[x], t[x].j0, t[x].n_keys);
     const int64_t end = t->seq.sq * w->s.group, stop = last * w->s.group < end ? last * w->s.group : end;
     for (int64_t f = first * w->s.group / w->tile * w->tile; f < stop; f += w->tile) {
         T(attn_cpu_tile_rows)(t, t->hk * w->s.group, w->s.group, f, end - f < w->tile ? end - f : w->tile);
-        if (t->lo >= j0 + n || t->hi <= j0) continue;
-        T(attn_cpu_tile_compute)(t);
-        if (w->want_dv) T(attn_cpu_tile_add_dv)(t, dv);
-        if (dq && attn_core_has(p, ATTN_GRAD_ALIBI)) T(add_dalibi)(t);
-        T(attn_cpu_tile_chain)(t);
-        if (dq) T(attn_cpu_tile_add_dq)(t, dq + f * w->ldd);
-        if (w->want_dk) T(attn_cpu_tile_add_dk)(t, dk);
+        for (int64_t x = 0; x < tiles; x++) {
+            struct T(attn_cpu_tile) *s = &t[x];
+            if (t->lo >= s->j0 + s->n_keys || t->hi <= s->j0) continue;
+            if (x) T(same_rows)(s, t, f);
+            T(attn_cpu_tile_compute)(s);
+            if (w->want_dv) T(attn_cpu_tile_add_dv)(s, dv + x * w->tile * w->ldv);
+            if (dq && attn_core_has(p, ATTN_GRAD_ALIBI)) T(add_dalibi)(s);
+            T(attn_cpu_tile_chain)(s);
+            if (dq) T(attn_cpu_tile_add_dq)(s, dq + f * w->ldd);
+            if (w->want_dk) T(attn_cpu_tile_add_dk)(s, dk + x * w->tile * w->ldd);
+        }
     }
 }
 
@@ -117,29 +138,40 @@ static void T(run_block)(struct T(attn_cpu_tile) * t, int64_t block, REAL *dq, c
     const struct attn_cpu_bwd *w = t->w;
     REAL *dk = (REAL *)(void *)(scratch + w->at.dk), *dv = (REAL *)(void *)(scratch + w->at.dv);
     if (w->grad.end && attn_cpu_grad_keys(w, &t->seq, t->b, t->hk, block, (float *)(void *)dq, scratch)) return;
-    for (int64_t j0 = block * w->keys; j0 < (block + 1) * w->keys && j0 < t->seq.sk_rows; j0 += w->tile) {
+    for (int64_t j0 = block * w->keys; j0 < (block + 1) * w->keys && j0 < t->seq.sk_rows; j0 += w->slots * w->tile) {
         T(run_keys)(t, j0, dk, dv, dq);
-        T(write_keys)(t, dk, dv);
+        for (int64_t x = 0; x < w->slots; x++)
+            T(write_keys)(&t[x], dk + x * w->tile * w->ldd, dv + x * w->tile * w->ldv);
+    }
+}
+
+/* Tiles of a worker for one (batch, key head), which share everything but their keys. */
+static void T(begin_keys)(struct T(attn_cpu_tile) * t, const struct attn_cpu_bwd *w, int64_t pair, char *scratch) {
+    for (int64_t x = 0; x < w->slots; x++) {
+        T(attn_cpu_tile_init)(&t[x], w, scratch, 0);
+        T(attn_cpu_tile_pair)(&t[x], pair / w->s.p->heads_k, pair % w->s.p->heads_k);
+        t[x].k += x * w->tile * w->ldd;
+        t[x].kt += x * w->tile * w->s.p->dim_qk;
+        t[x].vt += x * w->tile * w->s.p->dim_v;
+        t[x].bad_k.raw = (REAL *)t[x].bad_k.raw + x * w->tile * w->ldd;
+        t[x].bad_k.row += x * w->tile;
     }
 }
 
 static void T(phase_keys)(struct attn_cpu_bwd *w, int64_t task, char *scratch) {
-    struct T(attn_cpu_tile) t;
-    const int64_t pair = task / w->key_blocks;
-    T(attn_cpu_tile_init)(&t, w, scratch, 0);
-    T(attn_cpu_tile_pair)(&t, pair / w->s.p->heads_k, pair % w->s.p->heads_k);
-    T(run_block)(&t, task % w->key_blocks, NULL, scratch);
+    struct T(attn_cpu_tile) t[KEY_SLOTS];
+    T(begin_keys)(t, w, task / w->key_blocks, scratch);
+    T(run_block)(t, task % w->key_blocks, NULL, scratch);
 }
 
 /* Keys and queries of a whole (batch, key head). */
 static void T(phase_fused)(struct attn_cpu_bwd *w, int64_t task, char *scratch) {
-    struct T(attn_cpu_tile) t;
+    struct T(attn_cpu_tile) t[KEY_SLOTS];
     REAL *dq = (REAL *)(void *)(scratch + w->at.dq);
-    T(attn_cpu_tile_init)(&t, w, scratch, 0);
-    T(attn_cpu_tile_pair)(&t, task / w->s.p->heads_k, task % w->s.p->heads_k);
-    memset(dq, 0, (size_t)(attn_cpu_sdpa_up(t.seq.sq * w->s.group, 32) * w->ldd) * sizeof *dq);
-    for (int64_t block = 0; block < w->key_blocks; block++) T(run_block)(&t, block, dq, scratch);
-    T(write_queries)(&t, dq, 0, w->s.flat);
+    T(begin_keys)(t, w, task, scratch);
+    memset(dq, 0, (size_t)(attn_cpu_sdpa_up(t->seq.sq * w->s.group, 32) * w->ldd) * sizeof *dq);
+    for (int64_t block = 0; block < w->key_blocks; block++) T(run_block)(t, block, dq, scratch);
+    T(write_queries)(t, dq, 0, w->s.flat);
 }
 
 static void T(phase_queries)(struct attn_cpu_bwd *w, int64_t task, char *scratch) {
