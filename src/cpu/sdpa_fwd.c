@@ -6,6 +6,7 @@
 
 #include "cpu/ref.h"
 #include "cpu/sdpa_flash.h"
+#include "cpu/sdpa_flash_f32.h"
 #include "cpu/sdpa_pair.h"
 
 #include <math.h>
@@ -27,6 +28,15 @@ static double outer_lse(const attn_problem *p, double natural, double sink) {
     }
     if (lse == -INFINITY) return attn_cpu_ref_empty_lse(p);
     return attn_core_has(p, ATTN_LSE_BASE_2) ? lse * LOG2_E : lse;
+}
+
+double attn_cpu_fwd_close(const struct attn_cpu_fwd *f, const struct attn_core_seq *seq, int64_t b,
+                          const struct attn_cpu_sdpa_row *row, double m, double natural, double l) {
+    const double sink = attn_cpu_ref_sink(f->s.p, f->s.args, row->h);
+    double factor = 0;
+    if (m != -INFINITY) factor = 1 / (sink == -INFINITY ? l : l + exp(sink - m - row->shift));
+    store_lse(f, b, row->h, seq->q0 + row->i, outer_lse(f->s.p, m == -INFINITY ? m : natural, sink));
+    return isnan(m) ? m : factor;
 }
 
 void attn_cpu_fwd_empty(const struct attn_cpu_fwd *f, const struct attn_core_seq *seq, int64_t b, int64_t hk,
@@ -158,6 +168,7 @@ static void set_up(struct attn_cpu_fwd *f, const struct attn_cpu_sdpa_isa *isa, 
         attn_cpu_sdpa_init(&f->s, p, args, isa->u, NULL);
         lay_out(f, threads);
     }
+    if (attn_cpu_flash_f32_serves(f)) attn_cpu_flash_f32_lay_out(f, threads);
 }
 
 int64_t attn_cpu_sdpa_fwd_workspace(const struct attn_cpu_sdpa_isa *isa, const attn_problem *p, int32_t threads) {
@@ -175,7 +186,9 @@ static void run_pairs(struct attn_cpu_fwd *f, int32_t worker, int64_t pairs, int
         for (int64_t i = 0; i < side; i++) {
             const int64_t pair = first + (worker + i) % side;
             for (int64_t t; (t = attn_cpu_next(&f->queues[pair].next)) < each;) {
-                if (f->real == 8) {
+                if (f->flash_f32) {
+                    attn_cpu_flash_f32_task(f, pair, t, scratch);
+                } else if (f->real == 8) {
                     run_task_f64(f, pair, t, scratch);
                 } else if (f->s.pair) {
                     run_task_pair(f, pair, t, scratch);

@@ -15,6 +15,8 @@ struct attn_cpu_fwd {
     int64_t kept;          /* blocks of keys that a worker keeps packed: all, or 1 */
     int64_t panel;         /* columns of a packed panel; 0 = few rows: products of rows with rows, nothing is packed */
     int flash;             /* tasks are those of sdpa_flash.c; depth and ldv are D and DV rounded up to 32; 2: halves */
+    int flash_f32;         /* tasks are those of sdpa_flash_f32.c, for rows of f32 or widened to it */
+    int64_t step;          /* flash_f32: keys of a step, keys is a multiple of it */
     int half;              /* few rows: 16-bit keys and values are widened as they are multiplied, not before */
     int64_t depth;         /* steps of the first product: D, or pairs of it */
     int64_t ldq, ldv, lds; /* row strides of packed q, of values and accumulators, of a strip of scores */
@@ -48,6 +50,15 @@ void attn_cpu_fwd_finish_f32(const struct attn_cpu_fwd *f, const struct attn_cor
                              const struct attn_cpu_sdpa_row *row, double m, double l, const float *o);
 void attn_cpu_fwd_finish_f64(const struct attn_cpu_fwd *f, const struct attn_core_seq *seq, int64_t b,
                              const struct attn_cpu_sdpa_row *row, double m, double l, const double *o);
+
+/* The same in two parts: the factor of the sums, 0 for an empty row, after lse went where it belongs; and the results.
+ * natural: of the row without its sink. */
+double attn_cpu_fwd_close(const struct attn_cpu_fwd *f, const struct attn_core_seq *seq, int64_t b,
+                          const struct attn_cpu_sdpa_row *row, double m, double natural, double l);
+void attn_cpu_fwd_store_f32(const struct attn_cpu_fwd *f, const struct attn_core_seq *seq, int64_t b,
+                            const struct attn_cpu_sdpa_row *row, double m, double factor, const float *o);
+void attn_cpu_fwd_store_f64(const struct attn_cpu_fwd *f, const struct attn_core_seq *seq, int64_t b,
+                            const struct attn_cpu_sdpa_row *row, double m, double factor, const double *o);
 
 /* Flat rows f0 .. f1 past the sequence's queries: empty rows as far as they belong to this batch entry. */
 void attn_cpu_fwd_empty(const struct attn_cpu_fwd *f, const struct attn_core_seq *seq, int64_t b, int64_t hk,

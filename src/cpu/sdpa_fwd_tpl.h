@@ -6,23 +6,21 @@
  * rounded), 0 = on REAL. */
 
 #if !PAIRS
+void T(attn_cpu_fwd_store)(const struct attn_cpu_fwd *f, const struct attn_core_seq *seq, int64_t b,
+                           const struct attn_cpu_sdpa_row *row, double m, double factor, const REAL *o) {
+    const attn_problem *p = f->s.p;
+    if (p->dim_v <= 0) return;
+    char *out = attn_view_row(&f->out, b, row->h, seq->q0 + row->i);
+    if (m == -INFINITY || isnan(factor)) {
+        attn_cpu_ref_fill(out, p->dtype, p->dim_v, m == -INFINITY ? 0 : NAN);
+    } else {
+        R(attn_cpu_sdpa_store)(&f->s, out, p->dtype, o, p->dim_v, factor);
+    }
+}
 void T(attn_cpu_fwd_finish)(const struct attn_cpu_fwd *f, const struct attn_core_seq *seq, int64_t b,
                             const struct attn_cpu_sdpa_row *row, double m, double l, const REAL *o) {
-    const attn_problem *p = f->s.p;
-    const int64_t at = seq->q0 + row->i;
-    double factor = 0, natural = m == -INFINITY ? m : m + log(l) + row->shift; /* NaN passes */
-    double sink = attn_cpu_ref_sink(p, f->s.args, row->h);
-    if (m != -INFINITY) factor = 1 / (sink == -INFINITY ? l : l + exp(sink - m - row->shift));
-    if (isnan(m)) factor = NAN;
-    if (p->dim_v > 0) {
-        char *out = attn_view_row(&f->out, b, row->h, at);
-        if (m == -INFINITY || isnan(factor)) {
-            attn_cpu_ref_fill(out, p->dtype, p->dim_v, m == -INFINITY ? 0 : NAN);
-        } else {
-            R(attn_cpu_sdpa_store)(&f->s, out, p->dtype, o, p->dim_v, factor);
-        }
-    }
-    store_lse(f, b, row->h, at, outer_lse(p, natural, sink));
+    const double factor = attn_cpu_fwd_close(f, seq, b, row, m, m + log(l) + row->shift, l); /* NaN passes */
+    T(attn_cpu_fwd_store)(f, seq, b, row, m, factor, o);
 }
 #endif
 

@@ -8,6 +8,8 @@
 #define ATTN_CPU_UKR_H
 #include "attn.h"
 
+#include "cpu/ukr_flash_f32.h"
+
 struct attn_ukr {
     const char *isa;    /* "c", "avx2", "avx512" */
     int32_t mr32, nr32; /* register tile of gemm_f32: hints for choosing block sizes */
@@ -91,6 +93,8 @@ struct attn_ukr {
      * even. */
     void (*widen)(float *dst, const void *src, int32_t dtype, int64_t n, float factor);
     void (*narrow)(void *dst, int32_t dtype, const float *src, int64_t n, float factor);
+
+    const struct attn_ukr_flash_f32 *flash; /* or NULL */
 
     /* Transpose: dst[c*ld + r] = src[r*ld_src + c], r < rows, c < cols. */
     void (*transpose_f32)(float *dst, int64_t ld, const float *src, int64_t ld_src, int64_t rows, int64_t cols);

@@ -150,6 +150,9 @@ const struct attn_ukr TABLE = {
     .gemm_half = gemm_half,
     .gemm_nt_half = gemm_nt_half,
 #endif
+#ifdef FLASH_F32
+    .flash = &FLASH_F32,
+#endif
     .widen = widen,
     .narrow = narrow,
 };

@@ -1,0 +1,382 @@
+/* SPDX-License-Identifier: MIT
+ * The dense forward of many rows in f32, plain or with a softcap, where the table has `flash`: a task of sdpa_fwd.c in
+ * strips of 32 flat rows that lie across the lanes. Steps of keys lie on a fixed grid.
+ *
+ *     K, V   rows as they are if they are f32 and follow each other at once, else copied     [n][depth], [n][width]
+ *     Q      transposed, times scale                                                         [depth][32]
+ *     P      transposed probabilities of a step                                              [keys][32]
+ *     O      transposed sums of a strip                                                      [width][32]
+ *
+ * No step waits for a maximum: probabilities refer to the largest score of the first step in which a query sees a key.
+ * Only where the sum of a step passes MOST_SUM are they taken again, relative to the maximum of that step. */
+#include "cpu/sdpa_flash_f32.h"
+
+#include <math.h>
+#include <string.h>
+
+#define MOST_SUM 65536.0f
+#define FAR      16777216.0 /* 2^24, in units of log 2 */
+enum {
+    ROWS = ATTN_FLASH_F32,
+    MOST_STEP = 9 * ATTN_FLASH_F32_ROWS, /* P, Q and O of a step at D64 take 32 KiB of the first-level cache */
+    BLOCK_BYTES = 1088 << 10,            /* keys and values of a block: half of a second-level cache */
+    TASK_BYTES = 512 << 10,              /* queries and sums of a task */
+    MOST_STRIPS = 32
+};
+
+int attn_cpu_flash_f32_serves(const struct attn_cpu_fwd *f) {
+    const attn_problem *p = f->s.p;
+    const int simple = f->s.late_fits && p->alibi == ATTN_ALIBI_NONE && !p->mask_dtype && !attn_core_has(p, ATTN_PAGED);
+    return f->s.u->flash && !f->s.pair && p->dtype != ATTN_F64 && simple && f->panel && f->splits == 1 &&
+           p->dim_qk > 0 && p->dim_v > 0 && p->seq_k > 0;
+}
+
+void attn_cpu_flash_f32_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
+    const attn_problem *p = f->s.p;
+    const int64_t real = (int64_t)sizeof(float), depth = p->dim_qk, width = p->dim_v;
+    f->flash_f32 = 1;
+    f->strip = ROWS;
+    f->kept = 1;
+    const int64_t steps = attn_cpu_sdpa_blocks(p->seq_k, MOST_STEP);
+    f->step = attn_cpu_sdpa_up(attn_cpu_sdpa_blocks(p->seq_k, steps), ATTN_FLASH_F32_ROWS);
+    const int64_t fits = BLOCK_BYTES / ((depth + width) * real * f->step),
+                  all = attn_cpu_sdpa_blocks(p->seq_k, f->step),
+                  blocks = attn_cpu_sdpa_blocks(all, fits < 1 ? 1 : fits);
+    f->keys = attn_cpu_sdpa_blocks(all, blocks) * f->step;
+    const int64_t fit = TASK_BYTES / (ROWS * (depth + width) * real), strips = attn_cpu_sdpa_blocks(f->s.flat, ROWS);
+    const int64_t most = fit < 4 ? 4 : fit > MOST_STRIPS ? MOST_STRIPS : fit;
+    int64_t want = strips * p->batch * p->heads_k / (4 * (int64_t)threads);
+    want = want < 1 ? 1 : want > most ? most : want;
+    f->row_blocks = attn_cpu_sdpa_blocks(strips, want);
+    f->rows = attn_cpu_sdpa_blocks(strips, f->row_blocks) * ROWS;
+    f->row_blocks = attn_cpu_sdpa_blocks(f->s.flat, f->rows);
+    f->ldq = attn_cpu_sdpa_up(depth, 16);
+    f->ldv = attn_cpu_sdpa_up(width, 16);
+
+    f->at.end = 0;
+    int64_t *end = &f->at.end;
+    f->at.q = attn_cpu_sdpa_take(end, f->rows * depth * real);
+    f->at.k = attn_cpu_sdpa_take(end, f->keys * depth * real);
+    f->at.v = attn_cpu_sdpa_take(end, f->keys * width * real);
+    f->at.raw = attn_cpu_sdpa_take(end, f->keys * width * real);
+    f->at.poison = attn_cpu_sdpa_take(end, f->keys);
+    f->at.live = attn_cpu_sdpa_take(end, f->step * (int64_t)sizeof(uint32_t));
+    f->at.kept = attn_cpu_sdpa_take(end, (int64_t)sizeof(struct attn_cpu_fwd_kept));
+    f->at.tmp = attn_cpu_sdpa_take(end, ROWS * (f->ldq > f->ldv ? f->ldq : f->ldv) * real);
+    f->at.p = attn_cpu_sdpa_take(end, f->step * ROWS * real);
+    f->at.row = attn_cpu_sdpa_take(end, f->rows * (int64_t)sizeof(struct attn_cpu_sdpa_row));
+    f->at.o = attn_cpu_sdpa_take(end, f->rows * width * real);
+    f->at.m = attn_cpu_sdpa_take(end, f->rows * real);
+    f->at.before = attn_cpu_sdpa_take(end, 2 * f->rows * real);
+    f->at.l = attn_cpu_sdpa_take(end, f->rows * real);
+}
+
+struct work {
+    const struct attn_cpu_fwd *f;
+    const struct attn_ukr_flash_f32 *u;
+    float cap; /* of scores; 0: none */
+    struct attn_core_seq seq;
+    int64_t b, hk;
+    struct attn_cpu_sdpa_row *row;
+    /* ref: what probabilities of a query refer to, natural; -inf: it has seen no key. less, top: see `refer` */
+    float *q, *tmp, *p, *o, *ref, *less, *top, *l;
+    const float *k, *v; /* of key `first` on */
+    int64_t first;
+    float *k_own, *v_own;
+    struct attn_cpu_fwd_kept *kept;
+    struct attn_cpu_sdpa_poison poison;
+    uint32_t *live;
+    struct bounds {
+        int64_t lo, hi, lo_most, hi_least; /* keys that some row sees; keys that all rows see */
+        int begun, seen;                   /* there are sums; each row has seen a key */
+    } of[MOST_STRIPS];
+};
+
+/* Asks for n rows of a query tensor, from row r0 of the task on. */
+static void ask(const struct work *w, const struct attn_view *view, int64_t r0, int64_t n, int64_t width) {
+    for (int64_t r = r0; r < r0 + n; r++) {
+        const char *row = attn_view_row(view, w->b, w->row[r].h, w->seq.q0 + w->row[r].i);
+        for (int64_t at = 0; at < width * view->element_bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
+    }
+}
+
+static void load_strip(const struct work *w, int64_t r0, int64_t n) {
+    const struct attn_cpu_fwd *f = w->f;
+    const int64_t depth = f->s.p->dim_qk;
+    if (n == ROWS && f->s.group == 1 && f->s.p->dtype == ATTN_F32) {
+        const struct attn_cpu_sdpa_row *row = &w->row[r0];
+        const char *rows = attn_view_row(&f->s.q, w->b, row->h, w->seq.q0 + row->i);
+        f->s.u->transpose_f32(w->q + r0 * depth, ROWS, (const float *)(const void *)rows, f->s.q.row, ROWS, depth);
+        f->s.u->scale_f32(w->q + r0 * depth, ROWS * depth, (float)f->s.row_factor);
+        return;
+    }
+    if (n < ROWS) memset(w->tmp, 0, (size_t)(ROWS * f->ldq) * sizeof *w->tmp);
+    for (int64_t r = 0; r < n; r++) {
+        const struct attn_cpu_sdpa_row *row = &w->row[r0 + r];
+        f->s.u->widen(w->tmp + r * f->ldq, attn_view_row(&f->s.q, w->b, row->h, w->seq.q0 + row->i), f->s.p->dtype,
+                      depth, (float)f->s.row_factor);
+    }
+    f->s.u->transpose_f32(w->q + r0 * depth, ROWS, w->tmp, f->ldq, ROWS, depth);
+}
+
+/* Keys and values begin .. end. Rows of one operand follow each other at once, so that neither rows far apart fight for
+ * the same cache sets nor a tile needs a second stride. */
+static void load_block(struct work *w, int64_t begin, int64_t end) {
+    const struct attn_cpu_fwd *f = w->f;
+    const int64_t depth = f->s.p->dim_qk, width = f->s.p->dim_v, pair = w->b * f->s.p->heads_k + w->hk;
+    struct attn_cpu_fwd_kept *kept = w->kept;
+    const int holds = kept->pair == pair && kept->begin <= begin && end <= kept->end;
+    if (!holds) *kept = (struct attn_cpu_fwd_kept){.pair = pair, .begin = begin, .end = end};
+    w->first = kept->begin;
+    const int64_t n = kept->end - kept->begin;
+    int64_t ld;
+    w->k = w->k_own;
+    if (!holds || f->s.k.row == depth)
+        w->k = attn_cpu_sdpa_keys_f32(&f->s, &f->s.k, &w->seq, w->b, w->hk, w->first, n, depth, w->k_own, depth,
+                                      f->s.k.row != depth, &ld);
+    w->v = w->v_own;
+    w->poison.any = holds && !kept->clean;
+    if (w->poison.any) return;
+    if (!holds || f->s.v.row == width)
+        w->v = attn_cpu_sdpa_keys_f32(&f->s, &f->s.v, &w->seq, w->b, w->hk, w->first, n, width, w->v_own, width,
+                                      f->s.v.row != width, &ld);
+    if (holds) return;
+    kept->clean = f->s.u->finite_f32(w->v, n * width);
+    if (kept->clean) return;
+    if (w->v != w->v_own) memcpy(w->v_own, w->v, (size_t)(n * width) * sizeof *w->v);
+    w->v = w->v_own;
+    attn_cpu_sdpa_poison_find_f32(&f->s, &w->poison, w->v_own, n, width, width);
+}
+
+/* A step: strip r0 against n keys from j0 on. */
+struct step {
+    int64_t r0, rows, j0, n;
+    int64_t cut; /* keys from here on, or all, are not seen by all rows; n: they are */
+    int more;    /* sums have begun */
+    int seen;    /* all rows have seen a key */
+    float *q, *ref, *less, *top, *l, *o;
+};
+
+/* Scores of a step. */
+static void score(const struct work *w, const struct step *s) {
+    int32_t lo[ROWS] = {0}, hi[ROWS] = {0};
+    const int64_t depth = w->f->s.p->dim_qk;
+    w->u->scores(s->n, depth, w->k + (s->j0 - w->first) * depth, s->q, w->p);
+    if (w->cap > 0) w->f->s.u->softcap_f32(w->p, NULL, s->n * ROWS, w->cap);
+    const int64_t n = s->n - s->cut, j0 = s->j0 + s->cut;
+    for (int64_t r = 0; r < s->rows && n > 0; r++) {
+        const int64_t a = w->row[s->r0 + r].lo - j0, e = w->row[s->r0 + r].hi - j0;
+        lo[r] = (int32_t)(a < 0 ? 0 : a > n ? n : a);
+        hi[r] = (int32_t)(e < 0 ? 0 : e > n ? n : e);
+    }
+    if (n > 0) w->u->hide(n, w->p + s->cut * ROWS, lo, hi);
+}
+
+/* Row r refers to the score `high`. The exponential's argument is one multiply-add, whatever its constant is rounded
+ * to; but for scores so large that the product with log2 e is rounded by more than 1. */
+static void refer(const struct step *s, int64_t r, float high) {
+    const double top = (double)high * (double)ATTN_FLASH_F32_LOG2E;
+    s->ref[r] = high;
+    s->less[r] = fabs(top) > FAR ? high : 0;
+    s->top[r] = fabs(top) > FAR ? 0 : (float)top;
+}
+/* What l and the sums of row r are relative to, natural. */
+static double base(float less, float top) { return (double)less + (double)top / (double)ATTN_FLASH_F32_LOG2E; }
+
+/* Rows that have seen no key yet refer to their largest score now. */
+static void step_with_care(struct work *w, const struct step *s, float *sum) {
+    float high[ROWS], shrink[ROWS];
+    score(w, s);
+    for (int64_t r = 0; r < ROWS; r++) high[r] = shrink[r] = 1;
+    if (!s->seen) w->u->high(s->n, w->p, high);
+    for (int64_t j = 0; j < s->n && w->poison.any; j++) {
+        w->live[j] = 0;
+        for (int64_t r = 0; r < s->rows && w->poison.row[s->j0 - w->first + j]; r++)
+            w->live[j] |= (uint32_t) !(w->p[j * ROWS + r] <= -INFINITY) << r; /* a NaN is live */
+    }
+    for (int64_t r = 0; r < s->rows; r++)
+        if (isinf(s->ref[r]) && isfinite(high[r])) refer(s, r, high[r]);
+    uint32_t over = w->u->soften(s->n, w->p, s->less, s->top, MOST_SUM, sum);
+    for (int64_t r = 0; r < ROWS; r++)
+        if (r >= s->rows || isinf(s->ref[r]) || !isfinite(s->l[r])) over &= ~(UINT32_C(1) << r);
+    if (!over) return;
+    score(w, s);
+    w->u->high(s->n, w->p, high);
+    for (int64_t r = 0; r < s->rows; r++) {
+        if (!(over >> r & 1) || isinf(high[r]) || high[r] <= s->ref[r]) continue;
+        const double was = base(s->less[r], s->top[r]);
+        refer(s, r, high[r]);
+        shrink[r] = (float)exp(was - base(s->less[r], s->top[r]));
+        s->l[r] *= shrink[r];
+    }
+    if (s->more) w->u->scale(w->f->s.p->dim_v, s->o, shrink);
+    w->u->soften(s->n, w->p, s->less, s->top, MOST_SUM, sum);
+}
+
+/* Values that are not finite come to the sums of the rows that see them. Any probability but 0 leaves of them what they
+ * are, so it need not be known. */
+static void add_poison(const struct work *w, const struct step *s) {
+    const int64_t width = w->f->s.p->dim_v;
+    for (int64_t j = 0; j < s->n; j++) {
+        if (!w->poison.row[s->j0 - w->first + j] || !w->live[j]) continue;
+        const float *raw = (const float *)w->poison.raw + (s->j0 - w->first + j) * width;
+        for (int64_t c = 0; c < width; c++)
+            for (int64_t r = 0; r < ROWS && !isfinite(raw[c]); r++)
+                if (w->live[j] >> r & 1) s->o[c * ROWS + r] += raw[c];
+    }
+}
+
+static void run_step(struct work *w, const struct step *s, int careful) {
+    const int64_t depth = w->f->s.p->dim_qk, width = w->f->s.p->dim_v, at = s->j0 - w->first;
+    float sum[ROWS];
+    if (!careful) {
+        const float *less = NULL;
+        for (int64_t r = 0; r < ROWS && !less; r++)
+            if (s->less[r] < 0 || s->less[r] > 0) less = s->less;
+        uint32_t over;
+        if (w->cap > 0) {
+            score(w, s);
+            over = w->u->soften(s->n, w->p, less, s->top, MOST_SUM, sum);
+        } else {
+            over = w->u->weigh(s->n, depth, w->k + at * depth, s->q, w->p, less, s->top, MOST_SUM, sum);
+        }
+        /* a row whose sums are not finite stays as it is */
+        for (int64_t r = 0; r < s->rows && over; r++) careful |= (over >> r & 1) && isfinite(s->l[r]);
+    }
+    if (careful) step_with_care(w, s, sum);
+    for (int64_t r = 0; r < ROWS; r++) s->l[r] += sum[r];
+    w->u->add(s->n, width, w->v + at * width, w->p, s->o, s->more);
+    if (w->poison.any) add_poison(w, s);
+}
+
+/* Strip r0 against the keys begin .. end that it sees. */
+static void run_strip(struct work *w, int64_t r0, int64_t rows, int64_t begin, int64_t end) {
+    const struct attn_cpu_fwd *f = w->f;
+    struct bounds *of = &w->of[r0 / ROWS];
+    const int64_t lo = of->lo > begin ? of->lo : begin, hi = of->hi < end ? of->hi : end;
+    struct step s = {.r0 = r0,
+                     .rows = rows,
+                     .q = w->q + r0 * f->s.p->dim_qk,
+                     .ref = w->ref + r0,
+                     .less = w->less + r0,
+                     .top = w->top + r0,
+                     .l = w->l + r0,
+                     .o = w->o + r0 * f->s.p->dim_v};
+    for (s.j0 = lo / f->step * f->step; s.j0 < hi; s.j0 += f->step) {
+        s.n = hi - s.j0 < f->step ? hi - s.j0 : f->step;
+        s.cut = of->lo_most > s.j0 ? 0 : of->hi_least - s.j0;
+        s.cut = s.cut < 0 ? 0 : s.cut < s.n ? s.cut : s.n;
+        s.seen = of->seen;
+        s.more = of->begun;
+        of->begun = 1;
+        run_step(w, &s, s.cut < s.n || !s.seen || w->poison.any);
+        for (int64_t r = of->seen ? rows : 0; r <= rows; r++) {
+            if (r == rows) {
+                of->seen = 1;
+            } else if (isinf(s.ref[r])) {
+                break;
+            }
+        }
+    }
+}
+
+/* Bounds of what the strips of n rows see; those of the union are returned. */
+static struct bounds see(struct work *w, int64_t n) {
+    const struct bounds none = {INT64_MAX, 0, 0, INT64_MAX, 0, 0};
+    struct bounds all = none;
+    for (int64_t r = 0; r < n; r++) {
+        struct bounds *of = &w->of[r / ROWS];
+        const struct attn_cpu_sdpa_row *row = &w->row[r];
+        if (r % ROWS == 0) *of = none;
+        if (row->lo > of->lo_most) of->lo_most = row->lo;
+        if (row->hi < of->hi_least) of->hi_least = row->hi;
+        if (row->lo == row->hi) continue;
+        if (row->lo < of->lo) of->lo = row->lo;
+        if (row->hi > of->hi) of->hi = row->hi;
+        if (row->lo < all.lo) all.lo = row->lo;
+        if (row->hi > all.hi) all.hi = row->hi;
+    }
+    if (all.lo > all.hi) all.lo = all.hi;
+    return all;
+}
+
+static void finish_strip(const struct work *w, int64_t r0, int64_t n) {
+    const struct attn_cpu_fwd *f = w->f;
+    const int64_t width = f->s.p->dim_v;
+    const struct attn_cpu_sdpa_row *first = &w->row[r0];
+    float *o = w->o + r0 * width, factor[ROWS] = {0};
+    double m[ROWS];
+    int simple = n == ROWS && f->s.group == 1 && f->s.p->dtype == ATTN_F32;
+    for (int64_t r = 0; r < n; r++) {
+        const double l = (double)w->l[r0 + r];
+        m[r] = isinf(w->ref[r0 + r]) ? (double)w->ref[r0 + r] : base(w->less[r0 + r], w->top[r0 + r]);
+        if (!isfinite(l)) m[r] = (double)NAN;
+        factor[r] =
+            (float)attn_cpu_fwd_close(f, &w->seq, w->b, &w->row[r0 + r], m[r], m[r] + (double)logf((float)l), l);
+        simple &= isfinite(m[r]) && isfinite(factor[r]);
+    }
+    if (simple) {
+        w->u->scale(width, o, factor);
+        f->s.u->transpose_f32((float *)(void *)attn_view_row(&f->out, w->b, first->h, w->seq.q0 + first->i), f->out.row,
+                              o, ROWS, width, ROWS);
+        return;
+    }
+    f->s.u->transpose_f32(w->tmp, f->ldv, o, ROWS, width, ROWS);
+    for (int64_t r = 0; r < n; r++)
+        attn_cpu_fwd_store_f32(f, &w->seq, w->b, first + r, m[r], (double)factor[r], w->tmp + r * f->ldv);
+}
+
+void attn_cpu_flash_f32_task(const struct attn_cpu_fwd *f, int64_t pair, int64_t task, char *scratch) {
+    const attn_problem *p = f->s.p;
+    const int64_t f0 = (f->row_blocks - 1 - task) * f->rows, left = f->s.flat - f0, n = left < f->rows ? left : f->rows;
+    struct work work = {.f = f, .u = f->s.u->flash, .b = pair / p->heads_k, .hk = pair % p->heads_k}, *w = &work;
+    w->cap = p->softcap > 0 ? (float)f->s.softcap : 0;
+    attn_core_seq_get(p, f->s.args, w->b, &w->seq);
+    w->row = (struct attn_cpu_sdpa_row *)(void *)(scratch + f->at.row);
+#define AT(name) (float *)(void *)(scratch + f->at.name)
+    w->q = AT(q), w->k_own = AT(k), w->v_own = AT(v), w->tmp = AT(tmp), w->p = AT(p), w->o = AT(o), w->ref = AT(m),
+    w->less = AT(before), w->top = w->less + f->rows, w->l = AT(l);
+    w->poison.raw = AT(raw);
+#undef AT
+    w->poison.row = (uint8_t *)scratch + f->at.poison;
+    w->live = (uint32_t *)(void *)(scratch + f->at.live);
+    w->kept = (struct attn_cpu_fwd_kept *)(void *)(scratch + f->at.kept);
+    int64_t live = w->seq.sq * f->s.group - f0;
+    live = live < 0 ? 0 : live > n ? n : live;
+    const int64_t padded = attn_cpu_sdpa_up(live, ROWS);
+    const int open = p->window_left == ATTN_UNBOUNDED && p->window_right == ATTN_UNBOUNDED;
+    for (int64_t r = 0, h = f0 % f->s.group, i = f0 / f->s.group; r < live; r++) {
+        const int64_t head = w->hk * f->s.group + h;
+        if (r == 0 || !open) {
+            attn_cpu_sdpa_row(&f->s, &w->seq, w->b, head, i, &w->row[r]);
+        } else { /* rows of a plain problem without bounds differ in nothing else */
+            w->row[r] = w->row[0];
+            w->row[r].i = i, w->row[r].h = head;
+        }
+        if (++h == f->s.group) h = 0, i++;
+    }
+    for (int64_t r = 0; r < padded; r++) {
+        w->ref[r] = r < live ? -INFINITY : 0;
+        w->less[r] = w->top[r] = w->l[r] = 0;
+    }
+    const struct bounds all = see(w, live);
+    const int64_t first = all.lo / f->keys * f->keys;
+    for (int64_t at = first; at < all.hi; at += f->keys) {
+        const int64_t begin = all.lo > at ? all.lo / f->step * f->step : at,
+                      end = all.hi - at < f->keys ? all.hi : at + f->keys;
+        load_block(w, begin, end);
+        for (int64_t r = 0, rows; r < live; r += rows) {
+            rows = live - r < ROWS ? live - r : ROWS;
+            const int64_t more = live - r - rows;
+            if (at == first) {
+                load_strip(w, r, rows);
+                ask(w, &f->s.q, r + rows, more < ROWS ? more : ROWS, p->dim_qk);
+            }
+            if (end == all.hi) ask(w, &f->out, r, rows, p->dim_v);
+            run_strip(w, r, rows, begin, end);
+            if (end == all.hi) finish_strip(w, r, rows);
+        }
+    }
+    for (int64_t r = 0; r < live && first >= all.hi; r += ROWS) finish_strip(w, r, live - r < ROWS ? live - r : ROWS);
+    attn_cpu_fwd_empty(f, &w->seq, w->b, w->hk, f0 + live, f0 + n);
+}

@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: MIT
+ * Microkernels of ukr_flash_f32.h: tiles of 14 keys (or columns of values) by two vectors of queries in registers. A
+ * step of a product is two loads of the transposed operand, which stays in the first-level cache, and 14 broadcasts for
+ * 28 multiply-adds. */
+#include "cpu/ukr_flash_f32.h"
+
+#include "cpu/ukr_exp2_avx512.h"
+
+#define INLINE static inline __attribute__((always_inline))
+enum { LANES = 16, STRIP = ATTN_FLASH_F32, MR = ATTN_FLASH_F32_ROWS, AHEAD = 12 };
+
+/* The first step multiplies: there is no telling what it costs to set 28 registers to 0 in front of a loop. */
+INLINE void step(int rows, int down, int first, v32 (*s)[2], const float *const *base, int64_t lda, const float *b,
+                 const float *next) {
+    const v32 y0 = v32_load(b), y1 = v32_load(b + LANES);
+    __builtin_prefetch(down ? base[0] + AHEAD * lda + rows - 1 : next);
+    UNROLL for (int i = 0; i < rows; i++) {
+        const v32 x = v32_set(down ? base[0][i] : base[i / 5][i % 5 * lda]);
+        if (first) {
+            s[i][0] = x * y0, s[i][1] = x * y1;
+        } else {
+            s[i][0] = v32_fma(x, y0, s[i][0]);
+            s[i][1] = v32_fma(x, y1, s[i][1]);
+        }
+    }
+}
+/* c = A B, or with the transpose of A (down), or += of it (more); k > 0 steps. Rows of A or of its transpose are lda
+ * apart. One pointer for every five rows, as in ukr_gemm_tpl.h. next: rows * k numbers that are asked for on the way.
+ */
+INLINE void tile(int rows, int down, int64_t k, const float *a, int64_t lda, const float *b, float *c, int more,
+                 const float *next) {
+    v32 s[MR][2];
+    const int apart = down ? MR : 5;
+    const float *base[3];
+    UNROLL for (int g = 0; g * apart < rows; g++) {
+        base[g] = a + g * apart * lda;
+        __asm__("" : "+r"(base[g]));
+    }
+    step(rows, down, 1, s, base, lda, b, next);
+    for (int64_t l = 1; l < k; l++) {
+        b += STRIP;
+        next += rows;
+        UNROLL for (int g = 0; g * apart < rows; g++) base[g] += down ? lda : 1;
+        step(rows, down, 0, s, base, lda, b, next);
+    }
+    for (int add = 0; add < 2; add++) {
+        if (add != (more != 0)) continue;
+        UNROLL for (int i = 0; i < rows; i++) {
+            UNROLL for (int v = 0; v < 2; v++) {
+                float *to = c + i * STRIP + v * LANES;
+                if (add) s[i][v] = v32_load(to) + s[i][v];
+                v32_store(to, s[i][v]);
+            }
+        }
+    }
+}
+
+/* rows is a constant in every case, so that the sums live in registers. */
+#define CASES(CASE)                                                                                                    \
+    switch (rows) {                                                                                                    \
+        CASE(1)                                                                                                        \
+        CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12) CASE(13) CASE(14)   \
+    }
+#define KEYS_CASE(r)                                                                                                   \
+    case r: tile(r, 0, depth, k, depth, q, s, 0, next); return;
+static void tile_keys(int64_t rows, int64_t depth, const float *k, const float *q, float *s, const float *next) {
+    CASES(KEYS_CASE);
+}
+#define VALUES_CASE(r)                                                                                                 \
+    case r: tile(r, 1, n, v, ldv, p, o, more, v); return;
+static void tile_values(int64_t rows, int64_t n, const float *v, int64_t ldv, const float *p, float *o, int more) {
+    CASES(VALUES_CASE);
+}
+
+/* Rows of the next tile: n are left, in tiles as equal as can be, since one of few rows waits for its own sums. */
+INLINE int64_t share(int64_t n) {
+    const int64_t tiles = (n + MR - 1) / MR;
+    return (n + tiles - 1) / tiles;
+}
+
+static void scores(int64_t n, int64_t depth, const float *k, const float *q, float *s) {
+    for (int64_t rows; n > 0; n -= rows, k += rows * depth, s += rows * STRIP) {
+        rows = share(n);
+        tile_keys(rows, depth, k, q, s, n > rows ? k + rows * depth : k);
+    }
+}
+
+enum { KEYS = 2 }; /* that go through each step of the exponential together */
+struct exps {
+    v32 less[2], top[2], sum[2];
+};
+INLINE void soften_keys(int keys, int lower, float *s, struct exps *e) {
+    v32 x[2 * KEYS];
+    UNROLL for (int i = 0; i < 2 * keys; i++) x[i] = v32_load(s + i * LANES);
+    if (lower) {
+        UNROLL for (int i = 0; i < 2 * keys; i++) x[i] -= e->less[i % 2];
+    }
+    UNROLL for (int i = 0; i < 2 * keys; i++) x[i] =
+        _mm512_fmsub_ps(x[i], v32_set(ATTN_FLASH_F32_LOG2E), e->top[i % 2]);
+    exp2_many(2 * keys, x);
+    UNROLL for (int i = 0; i < 2 * keys; i++) v32_store(s + i * LANES, x[i]);
+    UNROLL for (int i = 0; i < 2 * keys; i++) e->sum[i % 2] += x[i];
+}
+INLINE void soften_tile(int64_t n, int lower, float *s, struct exps *e) {
+    for (; n >= KEYS; n -= KEYS, s += KEYS * STRIP) soften_keys(KEYS, lower, s, e);
+    for (; n > 0; n--, s += STRIP) soften_keys(1, lower, s, e);
+}
+INLINE struct exps begin(const float *less, const float *top) {
+    struct exps e;
+    for (int h = 0; h < 2; h++) {
+        e.less[h] = less ? v32_load(less + h * LANES) : v32_set(0);
+        e.top[h] = v32_load(top + h * LANES);
+        e.sum[h] = v32_set(0);
+    }
+    return e;
+}
+INLINE uint32_t end(const struct exps *e, float most, float *sum) {
+    const v32 limit = v32_set(most);
+    v32_store(sum, e->sum[0]);
+    v32_store(sum + LANES, e->sum[1]);
+    return (uint32_t)_mm512_cmp_ps_mask(e->sum[0], limit, _CMP_NLE_UQ) |
+           (uint32_t)_mm512_cmp_ps_mask(e->sum[1], limit, _CMP_NLE_UQ) << LANES;
+}
+static uint32_t soften(int64_t n, float *s, const float *less, const float *top, float most, float *sum) {
+    struct exps e = begin(less, top);
+    soften_tile(n, less != NULL, s, &e);
+    return end(&e, most, sum);
+}
+static uint32_t weigh(int64_t n, int64_t depth, const float *k, const float *q, float *p, const float *less,
+                      const float *top, float most, float *sum) {
+    struct exps e = begin(less, top);
+    for (int64_t rows; n > 0; n -= rows, k += rows * depth, p += rows * STRIP) {
+        rows = share(n);
+        tile_keys(rows, depth, k, q, p, n > rows ? k + rows * depth : k);
+        if (less) {
+            soften_tile(rows, 1, p, &e);
+        } else {
+            soften_tile(rows, 0, p, &e);
+        }
+    }
+    return end(&e, most, sum);
+}
+
+static void add(int64_t n, int64_t width, const float *v, const float *p, float *o, int more) {
+    for (int64_t at = 0, rows; at < width; at += rows) {
+        rows = share(width - at);
+        tile_values(rows, n, v + at, width, p, o + at * STRIP, more);
+    }
+}
+
+static void scale(int64_t width, float *o, const float *factor) {
+    const v32 f[2] = {v32_load(factor), v32_load(factor + LANES)};
+    for (int64_t c = 0; c < width; c++, o += STRIP)
+        UNROLL for (int h = 0; h < 2; h++) v32_store(o + h * LANES, v32_load(o + h * LANES) * f[h]);
+}
+
+static void hide(int64_t n, float *s, const int32_t *lo, const int32_t *hi) {
+    const v32 none = v32_set(-__builtin_inff());
+    for (int h = 0; h < STRIP; h += LANES) {
+        const __m512i first = _mm512_loadu_si512(lo + h), end = _mm512_loadu_si512(hi + h);
+        for (int64_t j = 0; j < n; j++) {
+            const __m512i key = _mm512_set1_epi32((int32_t)j);
+            const __mmask16 out = _mm512_cmplt_epi32_mask(key, first) | _mm512_cmpge_epi32_mask(key, end);
+            v32_store_tail(s + j * STRIP + h, out, none);
+        }
+    }
+}
+
+static void high(int64_t n, const float *s, float *high) {
+    const v32 none = v32_set(-__builtin_inff());
+    v32 top[4] = {none, none, none, none};
+    for (; n > 1; n -= 2, s += 2 * STRIP)
+        UNROLL for (int i = 0; i < 4; i++) top[i] = v32_max(v32_load(s + i * LANES), top[i]);
+    for (int i = 0; i < 2 && n > 0; i++) top[i] = v32_max(v32_load(s + i * LANES), top[i]);
+    for (int i = 0; i < 2; i++) v32_store(high + i * LANES, v32_max(top[i], top[2 + i]));
+}
+
+const struct attn_ukr_flash_f32 attn_ukr_flash_f32_avx512 = {
+    .scores = scores, .hide = hide, .high = high, .soften = soften, .weigh = weigh, .add = add, .scale = scale};

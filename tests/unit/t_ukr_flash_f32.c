@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: MIT
+ * The microkernels with queries across the lanes, against double loops: values, all sizes of a tile, what lies around
+ * a result, NaN and infinity, and that keys may be cut anywhere without a change of bits. */
+#include "attn.h"
+
+#include "cpu/cpu.h"
+#include "cpu/ukr.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { LANES = ATTN_FLASH_F32, MOST = 150, WIDE = 70, GUARD = 32 };
+static const struct attn_ukr_flash_f32 *const u = &attn_ukr_flash_f32_avx512;
+static uint64_t state = 1;
+static double uniform(void) { /* -1 .. 1 */
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (double)(int64_t)(state >> 11) * 0x1p-52 - 1;
+}
+static void fill(float *x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) x[i] = (float)uniform();
+}
+
+static _Alignas(64) float rows[(MOST + 1) * WIDE], turned[WIDE * LANES], top[LANES], less[LANES], sum[LANES],
+    part[LANES];
+static _Alignas(64) float s[(MOST + 1) * LANES], p[(MOST + 1) * LANES], before[(MOST + 1) * LANES];
+
+static void start(void) {
+    fill(rows, (MOST + 1) * WIDE);
+    fill(turned, WIDE * LANES);
+    fill(top, LANES);
+    fill(less, LANES);
+    fill(s, (MOST + 1) * LANES);
+    memcpy(before, s, sizeof s);
+}
+
+static void test_scores(void **unused) {
+    (void)unused;
+    for (int64_t n = 0; n <= MOST; n++) {
+        const int64_t depth = 1 + n * 7 % WIDE;
+        start();
+        u->scores(n, depth, rows, turned, s);
+        for (int64_t j = 0; j < n; j++)
+            for (int64_t q = 0; q < LANES; q++) {
+                double want = 0;
+                for (int64_t d = 0; d < depth; d++) want += (double)rows[j * depth + d] * (double)turned[d * LANES + q];
+                assert_true(fabs((double)s[j * LANES + q] - want) < 2e-5);
+            }
+        assert_memory_equal(s + n * LANES, before + n * LANES, sizeof s - (size_t)(n * LANES) * sizeof *s);
+        memcpy(p, s, sizeof s); /* cut somewhere: the same bits */
+        const int64_t cut = n / 3;
+        u->scores(cut, depth, rows, turned, p);
+        u->scores(n - cut, depth, rows + cut * depth, turned, p + cut * LANES);
+        assert_memory_equal(p, s, sizeof s);
+    }
+}
+
+static void test_probabilities(void **unused) {
+    (void)unused;
+    double worst = 0;
+    for (int64_t n = 1; n <= MOST; n++) {
+        const int64_t depth = 1 + n * 5 % WIDE;
+        start();
+        u->scores(n, depth, rows, turned, s);
+        memcpy(p, s, sizeof s);
+        u->soften(n, p, less, top, 1, sum);
+        for (int64_t q = 0; q < LANES; q++) {
+            double total = 0;
+            for (int64_t j = 0; j < n; j++) {
+                const double x = (double)(float)(s[j * LANES + q] - less[q]);
+                const double want = exp2((double)fmaf((float)x, ATTN_FLASH_F32_LOG2E, -top[q]));
+                worst = fmax(worst, fabs((double)p[j * LANES + q] / want - 1));
+                total += want;
+            }
+            assert_true(fabs((double)sum[q] - total) < 1e-5 * total);
+        }
+        assert_memory_equal(p + n * LANES, before + n * LANES, sizeof s - (size_t)(n * LANES) * sizeof *s);
+        memcpy(before, s, sizeof s);
+        for (int none = 0; none < 2; none++) { /* at once: the same bits */
+            memcpy(s, before, sizeof s);
+            if (none) memset(less, 0, sizeof less);
+            const float most = none ? 1 : sum[7];
+            const uint32_t over = u->soften(n, s, less, top, most, sum);
+            assert_true(u->weigh(n, depth, rows, turned, p, none ? NULL : less, top, most, part) == over);
+            for (int64_t q = 0; q < LANES; q++) assert_true((over >> q & 1) == (uint32_t)(sum[q] > most));
+            assert_memory_equal(p, s, sizeof s);
+            assert_memory_equal(part, sum, sizeof sum);
+        }
+    }
+    printf("relative error %.2e\n", worst);
+    assert_true(worst > 1e-9 && worst < 2e-7);
+    for (int64_t q = 0; q < LANES; q++)
+        s[q] = -INFINITY, s[LANES + q] = INFINITY, s[2 * LANES + q] = NAN, s[3 * LANES + q] = -200;
+    assert_true(u->soften(4, s, NULL, top, 1e30f, sum) == UINT32_MAX);
+    for (int64_t q = 0; q < LANES; q++) {
+        assert_true(s[q] == 0 && s[LANES + q] == INFINITY && isnan(s[2 * LANES + q]) && s[3 * LANES + q] < 1.2e-38f);
+        assert_true(isnan(sum[q]));
+    }
+}
+
+static void test_sums(void **unused) {
+    (void)unused;
+    static _Alignas(64) float o[(WIDE + 1) * LANES], was[(WIDE + 1) * LANES], factor[LANES];
+    for (int64_t width = 1; width <= WIDE; width++)
+        for (int more = 0; more < 2; more++) {
+            const int64_t n = 1 + width * 11 % MOST;
+            start();
+            fill(o, (WIDE + 1) * LANES);
+            fill(factor, LANES);
+            memcpy(was, o, sizeof o);
+            u->add(n, width, rows, s, o, more);
+            for (int64_t c = 0; c < width; c++)
+                for (int64_t q = 0; q < LANES; q++) {
+                    double want = more ? (double)was[c * LANES + q] : 0;
+                    for (int64_t j = 0; j < n; j++) want += (double)rows[j * width + c] * (double)s[j * LANES + q];
+                    assert_true(fabs((double)o[c * LANES + q] - want) < 2e-5);
+                }
+            assert_memory_equal(o + width * LANES, was + width * LANES, sizeof o - (size_t)(width * LANES) * sizeof *o);
+            memcpy(was, o, sizeof o);
+            u->scale(width, o, factor);
+            for (int64_t i = 0; i < (WIDE + 1) * LANES; i++)
+                assert_true(o[i] == (i < width * LANES ? was[i] * factor[i % LANES] : was[i]));
+        }
+}
+
+static void test_hide_high(void **unused) {
+    (void)unused;
+    for (int64_t n = 0; n <= MOST; n += 7) {
+        int32_t lo[LANES], hi[LANES];
+        float high[LANES];
+        start();
+        for (int64_t q = 0; q < LANES; q++) lo[q] = (int32_t)(q * n / 40), hi[q] = (int32_t)(n - q * n / 50);
+        if (n > 3) before[2 * LANES + 5] = s[2 * LANES + 5] = NAN;
+        u->hide(n, s, lo, hi);
+        u->high(n, s, high);
+        for (int64_t q = 0; q < LANES; q++) {
+            float want = -INFINITY;
+            for (int64_t j = 0; j < n; j++) {
+                const float x = j >= lo[q] && j < hi[q] ? before[j * LANES + q] : -INFINITY;
+                assert_true(s[j * LANES + q] == x || (isnan(x) && isnan(s[j * LANES + q])));
+                if (x > want) want = x;
+            }
+            assert_true(high[q] == want);
+        }
+        assert_memory_equal(s + n * LANES, before + n * LANES, sizeof s - (size_t)(n * LANES) * sizeof *s);
+    }
+}
+
+int main(void) {
+    if (!(attn_cpu_features("", NULL) & ATTN_CPU_AVX512)) {
+        printf("no AVX-512 on this processor: skipped\n");
+        return 77;
+    }
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_scores), cmocka_unit_test(test_probabilities),
+                                       cmocka_unit_test(test_sums), cmocka_unit_test(test_hide_high)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
