@@ -60,6 +60,8 @@ void attn_cpu_flash_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     if (tmp < 16 * width * 2 * part) tmp = 16 * width * 2 * part; /* a chunk of values, or a strip of results */
     if (tmp < ROWS * width * real) tmp = ROWS * width * real;
     if (p->mask_dtype && tmp < MASK_BYTES) tmp = MASK_BYTES;
+    f->kept = 1;
+    f->at.kept = attn_cpu_sdpa_take(end, (int64_t)sizeof(struct attn_cpu_fwd_kept));
     f->at.q = attn_cpu_sdpa_take(end, f->rows * depth * part);
     f->at.k = attn_cpu_sdpa_take(end, f->keys * depth * part);
     f->at.v = attn_cpu_sdpa_take(end, f->keys * width * part);
@@ -86,6 +88,7 @@ struct work {
     struct attn_core_seq seq;
     int64_t b, hk;
     struct attn_cpu_sdpa_row *row;
+    struct attn_cpu_fwd_kept *kept;
     float *q, *v, *tmp, *s, *p, *o, *m, *l;
     uint16_t *k;
     const uint16_t *rows; /* keys of the block */
@@ -189,6 +192,22 @@ static void load_values(struct work *w, int64_t j0, int64_t n, int64_t padded) {
             memset(to + width * 16, 0, (size_t)((ld - width) * 16) * sizeof *to);
         }
     }
+}
+
+/* The keys from .. to of a block: those that the worker has already, or they are loaded. Returns what has them, and so
+ * does not depend on which task was before. */
+static const struct attn_cpu_fwd_kept *load_block(struct work *w, int64_t from, int64_t to) {
+    const int64_t pair = w->b * w->f->s.p->heads_k + w->hk, n = to - from, padded = attn_cpu_sdpa_up(n, STEP);
+    struct attn_cpu_fwd_kept *kept = w->kept;
+    if (kept->pair == pair && kept->begin <= from && to <= kept->end) {
+        w->rows = kept->rows, w->poison.any = kept->poison, w->any_odd_k = kept->odd;
+        return kept;
+    }
+    load_keys(w, from, n, padded);
+    load_values(w, from, n, padded);
+    *kept = (struct attn_cpu_fwd_kept){
+        .pair = pair, .begin = from, .end = to, .poison = w->poison.any, .odd = w->any_odd_k, .rows = w->rows};
+    return kept;
 }
 
 /* Products of strip r0 with keys first .. first + n of the block at j0, where query or key is not finite. */
@@ -340,15 +359,15 @@ static void finish_strip(const struct work *w, int64_t r0, int64_t n) {
     }
 }
 
-void attn_cpu_flash_task(const struct attn_cpu_fwd *f, int64_t task, char *scratch) {
+void attn_cpu_flash_task(const struct attn_cpu_fwd *f, int64_t pair, int64_t block, char *scratch) {
     const attn_problem *p = f->s.p;
-    const int64_t block = task % f->row_blocks, pair = task / f->row_blocks;
     /* the longest task of a causal problem first */
     const int64_t f0 = (f->row_blocks - 1 - block) * f->rows, left = f->s.flat - f0,
                   n = left < f->rows ? left : f->rows;
     struct work work = {.f = f, .b = pair / p->heads_k, .hk = pair % p->heads_k}, *w = &work;
     attn_core_seq_get(p, f->s.args, w->b, &w->seq);
     w->row = (struct attn_cpu_sdpa_row *)(void *)(scratch + f->at.row);
+    w->kept = (struct attn_cpu_fwd_kept *)(void *)(scratch + f->at.kept);
 #define AT(name) (float *)(void *)(scratch + f->at.name)
     w->q = AT(q), w->v = AT(v), w->tmp = AT(tmp), w->s = AT(s), w->p = AT(p), w->o = AT(o), w->m = AT(m), w->l = AT(l);
     w->poison.raw = AT(raw);
@@ -377,10 +396,9 @@ void attn_cpu_flash_task(const struct attn_cpu_fwd *f, int64_t task, char *scrat
     for (int64_t at = all.lo / f->keys * f->keys; at < all.hi; at += f->keys) {
         const int64_t begin = all.lo > at ? all.lo / STEP * STEP : at,
                       end = all.hi - at < f->keys ? all.hi : at + f->keys;
-        const int64_t keys = attn_cpu_sdpa_up(end - begin, STEP);
-        load_keys(w, begin, end - begin, keys);
-        load_values(w, begin, end - begin, keys);
-        for (int64_t r = 0; r < live; r += ROWS) run_strip(w, r, live - r < ROWS ? live - r : ROWS, begin, keys);
+        const struct attn_cpu_fwd_kept *have = load_block(w, begin, end);
+        const int64_t keys = attn_cpu_sdpa_up(have->end - have->begin, STEP);
+        for (int64_t r = 0; r < live; r += ROWS) run_strip(w, r, live - r < ROWS ? live - r : ROWS, have->begin, keys);
     }
     for (int64_t r = 0; r < live; r += ROWS) finish_strip(w, r, live - r < ROWS ? live - r : ROWS);
     attn_cpu_fwd_empty(f, &w->seq, w->b, w->hk, f0 + live, f0 + n);

@@ -8,5 +8,6 @@
 int attn_cpu_flash_serves(const struct attn_cpu_fwd *f);
 /* Its own block sizes, task grid and scratch in place of those of f. */
 void attn_cpu_flash_lay_out(struct attn_cpu_fwd *f, int32_t threads);
-void attn_cpu_flash_task(const struct attn_cpu_fwd *f, int64_t task, char *scratch);
+/* Task `block` of a (batch, key head). */
+void attn_cpu_flash_task(const struct attn_cpu_fwd *f, int64_t pair, int64_t block, char *scratch);
 #endif

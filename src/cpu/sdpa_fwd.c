@@ -155,7 +155,7 @@ static int64_t partials(const struct attn_cpu_fwd *f) {
 }
 
 static int64_t queues(const struct attn_cpu_fwd *f) {
-    return f->flash ? 0 : f->s.p->batch * f->s.p->heads_k * (int64_t)sizeof(struct attn_cpu_fwd_queue);
+    return f->s.p->batch * f->s.p->heads_k * (int64_t)sizeof(struct attn_cpu_fwd_queue);
 }
 
 static void set_up(struct attn_cpu_fwd *f, const struct attn_cpu_sdpa_isa *isa, const attn_problem *p,
@@ -188,6 +188,8 @@ static void run_pairs(struct attn_cpu_fwd *f, int32_t worker, int64_t pairs, int
             for (int64_t t; (t = attn_cpu_next(&f->queues[pair].next)) < each;) {
                 if (f->flash_f32) {
                     attn_cpu_flash_f32_task(f, pair, t, scratch);
+                } else if (f->flash) {
+                    attn_cpu_flash_task(f, pair, t, scratch);
                 } else if (f->real == 8) {
                     run_task_f64(f, pair, t, scratch);
                 } else if (f->s.pair) {
@@ -205,14 +207,10 @@ static void run_tasks(void *arg, int32_t worker) {
     const int64_t pairs = f->s.p->batch * f->s.p->heads_k, each = f->row_blocks * f->splits;
     char *scratch = f->scratch + worker * f->at.end;
     struct attn_cpu_fwd_kept *kept = (struct attn_cpu_fwd_kept *)(void *)(scratch + f->at.kept);
-    for (int64_t i = 0; i < f->kept && !f->flash; i++) kept[i].pair = -1;
+    for (int64_t i = 0; i < f->kept; i++) kept[i].pair = -1;
     const uint32_t mode = attn_cpu_flush_begin();
     attn_ukr_pair_begin(f->s.pair);
-    if (f->flash) {
-        for (int64_t t; (t = attn_cpu_next(&f->next)) < pairs * each;) attn_cpu_flash_task(f, t, scratch);
-    } else {
-        run_pairs(f, worker, pairs, each, scratch);
-    }
+    run_pairs(f, worker, pairs, each, scratch);
     attn_ukr_pair_end(f->s.pair);
     attn_cpu_flush_end(mode);
 }

@@ -12,7 +12,7 @@ struct attn_cpu_fwd {
     int64_t strip;         /* rows that go through product, softmax and product while their scores stay in L1 */
     int64_t rows;          /* flat rows of a task */
     int64_t keys;          /* keys of a block */
-    int64_t kept;          /* blocks of keys that a worker keeps packed: all, or 1 */
+    int64_t kept;          /* blocks of keys that a worker keeps packed: all, or 1 (flash: 1) */
     int64_t panel;         /* columns of a packed panel; 0 = few rows: products of rows with rows, nothing is packed */
     int flash;             /* tasks are those of sdpa_flash.c; depth and ldv are D and DV rounded up to 32; 2: halves */
     int flash_f32;         /* tasks are those of sdpa_flash_f32.c, for rows of f32 or widened to it */
@@ -31,7 +31,7 @@ struct attn_cpu_fwd {
     int64_t partial_bytes; /* one (batch, key head, split): m, l, o of all flat rows */
     int64_t partial_l, partial_o;
     struct attn_cpu_counter next;
-    struct attn_cpu_fwd_queue *queues; /* of each (batch, key head); not flash */
+    struct attn_cpu_fwd_queue *queues; /* of each (batch, key head) */
     char *scratch, *partials;
 };
 struct attn_cpu_fwd_queue {
@@ -43,6 +43,8 @@ struct attn_cpu_fwd_queue {
 struct attn_cpu_fwd_kept {
     int64_t pair, begin, end;
     int clean;
+    int poison, odd; /* flash: some values, some keys are not finite */
+    const uint16_t *rows;
 };
 
 /* Output of one row: o[0..DV) unnormalised with its maximum m and sum l. m = -inf: empty row; m NaN: NaN row. */

@@ -76,7 +76,7 @@ static void T(pack)(struct T(work) * w, int64_t j0, int64_t n) {
         w->kt += (j0 - slot->begin) * f->depth;
         return;
     }
-    *slot = (struct attn_cpu_fwd_kept){w->b * f->s.p->heads_k + w->hk, j0, j0 + n, 0};
+    *slot = (struct attn_cpu_fwd_kept){.pair = w->b * f->s.p->heads_k + w->hk, .begin = j0, .end = j0 + n};
 #if PAIRS
     attn_cpu_pair_panels(&f->s, &f->s.k, &w->seq, w->b, w->hk, j0, n, f->s.p->dim_qk, f->panel, w->kt, w->tmp);
 #else
