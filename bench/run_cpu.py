@@ -84,10 +84,12 @@ def move(cpus):
 class Attn:
     """A visit is a process of its own."""
 
-    def __init__(self, path, line, runs, seconds, impl="attn"):
-        self.impl = impl
+    def __init__(self, path, line, runs, seconds, impl="attn", outputs=None):
+        self.impl, self.outputs = impl, outputs
         self.command = [path, "bench", "--json", "--threads", "2", "--run-id", "visit", "--cache", "warm", "--runs", str(runs),
                         "--min-time", "0.05", "--max-time", str(seconds), line]
+        if outputs:
+            self.command[2:2] = ["--outputs", outputs]
         self.record = None
 
     def __call__(self, machine, pair):
@@ -134,6 +136,8 @@ class Read:
 def implementations(line, args):
     p = parse(line)
     yield Attn(args.attn, line, args.runs, args.visit)
+    for outputs in args.outputs:
+        yield Attn(args.attn, line, args.runs, args.visit, f"attn --outputs {outputs}", outputs)
     for other in args.beside:
         yield Attn(other, line, args.runs, args.visit, pathlib.Path(other).name)
     if p is None:
@@ -188,6 +192,8 @@ def records(row, args, date):
         r.update(median_us=round(us, 3), p10_us=round(us, 3), p90_us=round(best["p90"], 3), n=best["n"], batch=1,
                  clock="host", host_us=None, cache="warm", tflops=round(work / us, 6), gbps=round(traffic_bytes / us, 3),
                  limit_share=None, note=f"caches warm, 2 threads, lowest 10th percentile of {len(own)} visits")
+        if getattr(who, "outputs", None):
+            r["note"] += f", outputs {who.outputs}"
         yield r
 
 
@@ -196,6 +202,7 @@ def main():
     parser.add_argument("problems", nargs="+", metavar="PROBLEM|@NAME|FILE")
     parser.add_argument("--attn", required=True, help="the command")
     parser.add_argument("--beside", action="append", default=[], help="another build, listed by the name of its file")
+    parser.add_argument("--outputs", action="append", default=[], help="measure attn with these outputs, too: out")
     parser.add_argument("--limits", required=True, help="cpu_limits, compiled")
     parser.add_argument("--cpus", required=True, help="processors to choose from, as 4-9 or 0,2,4")
     parser.add_argument("--run-id", required=True)

@@ -15,8 +15,9 @@ int attn_cli_cases_add(struct attn_cli_cases *cases, const char *word);
 void attn_cli_cases_free(struct attn_cli_cases *cases);
 
 /* bench_inputs.c: random inputs of a problem in host memory, lengths at their bounds; out and lse of a backward are
- * computed on `device`. */
-attn_status attn_cli_bench_inputs(attn_ctx *ctx, attn_device device, const attn_problem *problem,
+ * computed on `device`. Of the outputs that may be left out those that `outputs` lists; NULL: all but lse_rounded and
+ * max_logits. */
+attn_status attn_cli_bench_inputs(attn_ctx *ctx, attn_device device, const attn_problem *problem, const char *outputs,
                                   struct attn_cli_tensors *out);
 
 struct attn_cli_timing {

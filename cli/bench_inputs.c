@@ -29,10 +29,22 @@ static int is_long(int32_t role) {
     return 0;
 }
 
-attn_status attn_cli_bench_inputs(attn_ctx *ctx, attn_device device, const attn_problem *problem,
+/* Roles that get no memory. */
+static uint64_t left_out(const attn_problem *problem, const char *outputs) {
+    if (!outputs) return UINT64_C(1) << ATTN_ROLE_LSE_ROUNDED | UINT64_C(1) << ATTN_ROLE_MAX_LOGITS;
+    uint64_t skip = 0;
+    for (int32_t role = 0; role < ATTN_ROLE_COUNT; role++) {
+        int32_t use = ATTN_USE_NONE;
+        attn_tensor unused;
+        if (attn_role_tensor(problem, role, &use, &unused)) continue;
+        if (use == ATTN_USE_OUT_OPTIONAL && !attn_cli_lists(outputs, role)) skip |= UINT64_C(1) << role;
+    }
+    return skip;
+}
+
+attn_status attn_cli_bench_inputs(attn_ctx *ctx, attn_device device, const attn_problem *problem, const char *outputs,
                                   struct attn_cli_tensors *out) {
-    attn_status status = attn_cli_tensors_create_except(
-        out, problem, UINT64_C(1) << ATTN_ROLE_LSE_ROUNDED | UINT64_C(1) << ATTN_ROLE_MAX_LOGITS);
+    attn_status status = attn_cli_tensors_create_except(out, problem, left_out(problem, outputs));
     for (int32_t role = 0; role < ATTN_ROLE_COUNT && !status; role++) {
         int32_t use = out->use[role];
         if (!out->memory[role] || (use != ATTN_USE_IN && use != ATTN_USE_INOUT_OPTIONAL)) continue;

@@ -124,6 +124,10 @@ int attn_cli_common_option(const char *cmd, int opt, const char *value, struct a
 /* Context for these options; prints the reason and returns an exit code on failure, 0 on success. */
 int attn_cli_ctx(const char *cmd, const struct attn_cli_common *common, attn_ctx **out);
 attn_plan_options attn_cli_plan_options(const struct attn_cli_common *common);
+/* --outputs: roles by name, separated by commas. Whether a list has a role; 0, or an exit code after printing which
+ * word is no role. */
+int attn_cli_lists(const char *list, int32_t role);
+int attn_cli_outputs(const char *cmd, const char *list);
 /* Parse and check a problem text; 0, or an exit code after printing (text faults 2, others 3). */
 int attn_cli_problem(const char *cmd, const char *text, attn_problem *out);
 /* attn_problem_format into malloc'ed memory; NULL on failure. */

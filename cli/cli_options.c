@@ -72,6 +72,28 @@ int attn_cli_match(const char *pattern, const char *name) {
     return !*pattern;
 }
 
+int attn_cli_lists(const char *list, int32_t role) {
+    const char *name = attn_role_name(role);
+    for (const char *p = list; *p;) {
+        size_t n = strcspn(p, ",");
+        if (n == strlen(name) && !strncmp(p, name, n)) return 1;
+        p += n + (p[n] == ',');
+    }
+    return 0;
+}
+
+int attn_cli_outputs(const char *cmd, const char *list) {
+    for (const char *p = list; *p;) {
+        size_t n = strcspn(p, ",");
+        int known = 0;
+        for (int32_t role = 0; role < ATTN_ROLE_COUNT; role++)
+            known |= strlen(attn_role_name(role)) == n && !strncmp(attn_role_name(role), p, n);
+        if (!known) return attn_cli_usage(cmd, "--outputs: no tensor '%.*s'", (int)n, p);
+        p += n + (p[n] == ',');
+    }
+    return ATTN_CLI_OK;
+}
+
 const char *attn_cli_refusal(const char *kernel) {
     const char *text = attn_last_error();
     size_t n = strlen(kernel);

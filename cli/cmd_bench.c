@@ -18,7 +18,7 @@ struct bench {
     struct attn_cli_gpu *gpu;
     int json, overhead;
     int32_t threads;
-    const char *run_id;
+    const char *run_id, *outputs;
     char date[32], default_id[64], device[96], driver[24];
 };
 
@@ -37,6 +37,8 @@ static void print_help(void) {
         "      --cache STATE     what an execution finds in the caches: flush (default on a CPU: overwritten before\n"
         "                        each run), rotate (default on a GPU: copies of the tensors take turns), warm\n"
         "      --warm            as --cache warm\n"
+        "      --outputs LIST    of the outputs that may be left out only these, e.g. out (default: all but lse_rounded\n"
+        "                        and max_logits)\n"
         "      --run-id ID       id of this invocation in the records, to join them with a peer's\n"
         "  -j, --json            JSON Lines on stdout, one record per problem and kernel\n"
         "  -h, --help            this text\n\n"
@@ -59,10 +61,11 @@ static void describe(const struct bench *b, const struct attn_cli_timing *t, cha
 
 static void print_timing(const struct bench *b, const struct attn_cli_tensors *set, const char *text,
                          const attn_plan_info *info, const char *measure, const struct attn_cli_timing *t) {
-    char how[96], note[160];
+    char how[96], note[320];
     describe(b, t, how, sizeof how);
-    snprintf(note, sizeof note, "%s%s", how,
-             set->problem.flags & ATTN_PACKED ? ", flops and bytes counted by the bounds of the sequences" : "");
+    snprintf(note, sizeof note, "%s%s%s%s", how,
+             set->problem.flags & ATTN_PACKED ? ", flops and bytes counted by the bounds of the sequences" : "",
+             b->outputs ? ", outputs " : "", b->outputs ? b->outputs : "");
     const struct attn_cli_record r = {.run = b->run_id,
                                       .date = b->date,
                                       .device = b->device,
@@ -152,7 +155,8 @@ static int bench_one(const struct bench *b, attn_ctx *ctx, const char *word) {
     if (code) return code;
     char *text = attn_cli_problem_text(&problem); /* the library's own form, on which records are joined */
     struct attn_cli_tensors *set = calloc(1, sizeof *set);
-    attn_status status = text && set ? attn_cli_bench_inputs(ctx, b->common.device, &problem, set) : ATTN_E_MEMORY;
+    attn_status status =
+        text && set ? attn_cli_bench_inputs(ctx, b->common.device, &problem, b->outputs, set) : ATTN_E_MEMORY;
     if (!status && b->gpu) status = attn_cli_gpu_load(b->gpu, set);
     if (status) {
         code = attn_cli_die("bench", "\"%s\": tensors: %s", word, attn_status_text(status));
@@ -250,7 +254,7 @@ static int cache_named(const char *name, int *out) {
 }
 
 int attn_cli_bench(int argc, char **argv) {
-    enum { OPT_RUNS = ATTN_CLI_OPT_PRIVATE, OPT_MIN, OPT_MAX, OPT_CACHE, OPT_WARM, OPT_ID, OPT_OVERHEAD };
+    enum { OPT_RUNS = ATTN_CLI_OPT_PRIVATE, OPT_MIN, OPT_MAX, OPT_CACHE, OPT_WARM, OPT_ID, OPT_OVERHEAD, OPT_OUTPUTS };
     static const struct option table[] = {ATTN_CLI_COMMON_OPTIONS,
                                           {"runs", required_argument, NULL, OPT_RUNS},
                                           {"min-time", required_argument, NULL, OPT_MIN},
@@ -258,6 +262,7 @@ int attn_cli_bench(int argc, char **argv) {
                                           {"cache", required_argument, NULL, OPT_CACHE},
                                           {"warm", no_argument, NULL, OPT_WARM},
                                           {"overhead", no_argument, NULL, OPT_OVERHEAD},
+                                          {"outputs", required_argument, NULL, OPT_OUTPUTS},
                                           {"run-id", required_argument, NULL, OPT_ID},
                                           {"json", no_argument, NULL, 'j'},
                                           {"help", no_argument, NULL, 'h'},
@@ -285,12 +290,14 @@ int attn_cli_bench(int argc, char **argv) {
         case OPT_WARM: b.meter.cache = ATTN_CLI_WARM; break;
         case OPT_OVERHEAD: b.overhead = 1; break;
         case OPT_ID: b.run_id = optarg; break;
+        case OPT_OUTPUTS: b.outputs = optarg; break;
         case 'j': b.json = 1; break;
         case 'h': print_help(); return ATTN_CLI_OK;
         default: return attn_cli_bad_option("bench", c, argv);
         }
     }
     if (optind >= argc) return attn_cli_usage("bench", "a problem or @FILE is missing");
+    if (b.outputs && attn_cli_outputs("bench", b.outputs)) return ATTN_CLI_USAGE;
     if (b.overhead && b.meter.cache >= 0) return attn_cli_usage("bench", "--overhead measures with everything warm");
     if (b.overhead) b.meter.cache = ATTN_CLI_WARM;
     if (b.meter.cache < 0) b.meter.cache = on_host(&b) ? ATTN_CLI_FLUSH : ATTN_CLI_ROTATE;

@@ -85,18 +85,6 @@ static struct option *make_options(char names[ATTN_ROLE_COUNT][24]) {
     return options;
 }
 
-static int bad_outputs(const struct attn_cli_run *run) {
-    for (const char *p = run->outputs; p && *p;) {
-        size_t n = strcspn(p, ",");
-        int known = 0;
-        for (int32_t role = 0; role < ATTN_ROLE_COUNT; role++)
-            known |= strlen(attn_role_name(role)) == n && !strncmp(attn_role_name(role), p, n);
-        if (!known) return attn_cli_usage("run", "--outputs: no tensor '%.*s'", (int)n, p);
-        p += n + (p[n] == ',');
-    }
-    return ATTN_CLI_OK;
-}
-
 static int parse_options(int argc, char **argv, struct attn_cli_run *run, int *done) {
     char names[ATTN_ROLE_COUNT][24];
     struct option *options = make_options(names);
@@ -136,7 +124,7 @@ static int parse_options(int argc, char **argv, struct attn_cli_run *run, int *d
         return attn_cli_usage("run", "unexpected argument '%s' (put the problem in quotes)", argv[optind + 1]);
     if (run->json && run->out && !strcmp(run->out, "-"))
         return attn_cli_usage("run", "--json and --out - both write standard output");
-    return bad_outputs(run);
+    return run->outputs ? attn_cli_outputs("run", run->outputs) : ATTN_CLI_OK;
 }
 
 static int compute(struct attn_cli_run *run, attn_ctx *ctx, const attn_problem *problem) {

@@ -10,14 +10,7 @@
 #include <sys/stat.h>
 
 int attn_cli_run_wanted(const struct attn_cli_run *run, int32_t role) {
-    const char *name = attn_role_name(role);
-    if (!run->outputs) return role != ATTN_ROLE_LSE_ROUNDED;
-    for (const char *p = run->outputs; *p;) {
-        size_t n = strcspn(p, ",");
-        if (n == strlen(name) && !strncmp(p, name, n)) return 1;
-        p += n + (p[n] == ',');
-    }
-    return 0;
+    return run->outputs ? attn_cli_lists(run->outputs, role) : role != ATTN_ROLE_LSE_ROUNDED;
 }
 
 /* The role as an array in the order of its memory; 0 if it is not a wanted output. Repeated axes get extent 1. */

@@ -37,6 +37,10 @@ END
 fi
 "$attn" bench $quick --json --backend ref --strict 'sdpa_fwd hq=2 sq=9 d=16 f32' | grep -q '"impl":"ref"' || fail 'impl of a ref kernel'
 
+# Outputs that are left out.
+"$attn" bench $quick --json --outputs out 'sdpa_fwd hq=2 sq=9 d=16 f32' | grep -q '"note":".*, outputs out"' || fail '--outputs out'
+"$attn" bench $quick --outputs out,lsd 'sdpa_fwd hq=2 sq=9 d=16 f32' 2>&1 | grep -q "no tensor 'lsd'" || fail '--outputs with a wrong name'
+
 # Every kernel that accepts; the same number as list --problem counts.
 problem='mla_fwd hq=2 sq=3 sk=9 topk=4 f32'
 accepting=$("$attn" list --problem "$problem" | grep -c ' accepted$')
