@@ -304,6 +304,7 @@ static void run_strip(struct work *w, int64_t r0, int64_t n_rows, int64_t j0, in
                                         .depth = f->depth,
                                         .width = f->ldv,
                                         .halves = f->flash == 2,
+                                        .rough = !f->lse.data && !f->lse_rounded.data,
                                         .k = w->rows + first * ldk,
                                         .ldk = ldk,
                                         .q = w->q + r0 * f->depth / 2 * f->flash,

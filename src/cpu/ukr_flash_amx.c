@@ -397,7 +397,7 @@ INLINE void visit_all(const struct attn_pair_flash *f, int64_t width, int64_t to
         w->done[q] = to;
     }
 }
-INLINE void strip(const struct attn_pair_flash *f, int64_t depth, int64_t width, int halves, int64_t span,
+INLINE void strip(const struct attn_pair_flash *f, int64_t depth, int64_t width, int halves, int rough, int64_t span,
                   int64_t parts) {
     const int64_t steps = f->n / span, weights = span / 2 * LANES_ALL * (halves ? 2 : 1);
     const int64_t products = (depth + width) / 32 * (span / 32);
@@ -405,7 +405,7 @@ INLINE void strip(const struct attn_pair_flash *f, int64_t depth, int64_t width,
     v32 l[2] = {v32_load(f->l), v32_load(f->l + 16)}, top[2];
     struct exps e;
     struct queue w = {.span = span, .parts = parts};
-    set_up_exps(&e, f->factor, halves, span);
+    set_up_exps(&e, f->factor, halves, rough, span);
     deal_times(&e, halves ? (depth * 4 + width * 3) / 32 * (span / 32) + (span + width) / 32 : 4 * products);
     for (int i = 0; i <= parts; i++) w.p[QUEUE - i] = f->p + i * weights;
     for (int h = 0; h < 2; h++) r[h].top = r[h].m * e.factor; /* of those that have one */
@@ -464,15 +464,18 @@ INLINE void strip(const struct attn_pair_flash *f, int64_t depth, int64_t width,
 }
 
 /* Common extents as constants. */
-static void strip_64(const struct attn_pair_flash *f) { strip(f, 64, 64, 0, 64, 1); }
-static void strip_128(const struct attn_pair_flash *f) { strip(f, 128, 128, 0, 32, 4); }
-static void strip_any(const struct attn_pair_flash *f) { strip(f, f->depth, f->width, 0, 64, 1); }
-static void strip_64_halves(const struct attn_pair_flash *f) { strip(f, 64, 64, 1, 64, 1); }
-static void strip_128_halves(const struct attn_pair_flash *f) { strip(f, 128, 128, 1, 64, 1); }
-static void strip_any_halves(const struct attn_pair_flash *f) { strip(f, f->depth, f->width, 1, 64, 1); }
+#define KINDS(name, depth, width, span, parts)                                                                         \
+    static void name(const struct attn_pair_flash *f) { strip(f, depth, width, 0, 0, span, parts); }                   \
+    static void name##_rough(const struct attn_pair_flash *f) { strip(f, depth, width, 0, 1, span, parts); }           \
+    static void name##_halves(const struct attn_pair_flash *f) { strip(f, depth, width, 1, 0, 64, 1); }
+KINDS(strip_any, f->depth, f->width, 64, 1)
+KINDS(strip_64, 64, 64, 64, 1)
+KINDS(strip_128, 128, 128, 32, 4)
 void attn_ukr_amx_flash(const struct attn_pair_flash *f) {
-    static void (*const of[2][3])(const struct attn_pair_flash *f) = {
-        {strip_any, strip_64, strip_128}, {strip_any_halves, strip_64_halves, strip_128_halves}};
+    static void (*const of[][3])(const struct attn_pair_flash *f) = {
+        {strip_any, strip_64, strip_128},
+        {strip_any_rough, strip_64_rough, strip_128_rough},
+        {strip_any_halves, strip_64_halves, strip_128_halves}};
     const int which = f->depth != f->width ? 0 : f->width == 64 ? 1 : f->width == 128 ? 2 : 0;
-    of[f->halves][which](f);
+    of[f->halves ? 2 : f->rough][which](f);
 }

@@ -20,14 +20,16 @@ struct exps {
     const float *s;
     float *p;
     int halves;         /* P is high and low halves */
+    int degree;         /* of the exponential's polynomial */
     int64_t span, done; /* keys of a step; pairs of them that are done */
     int64_t due, share; /* of UNIT: what is dealt out and not yet taken, what is dealt out at a time */
     float *waiting;     /* sums of the second set of accumulators that are still to be stored there, NULL: none */
 };
-INLINE void set_up_exps(struct exps *e, float factor, int halves, int64_t span) {
+INLINE void set_up_exps(struct exps *e, float factor, int halves, int rough, int64_t span) {
     static const uint16_t zip[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
                                      8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
     *e = (struct exps){.factor = v32_set(factor), .halves = halves, .span = span, .done = span / 2};
+    e->degree = rough ? 3 : 4;
     e->zip = _mm512_loadu_si512(zip);
     e->half = _mm512_set1_epi32(0x8000);
     e->down = _mm512_broadcast_i32x4(_mm_setr_epi8(2, 3, 2, 3, 6, 7, 6, 7, 10, 11, 10, 11, 14, 15, 14, 15));
@@ -57,7 +59,7 @@ INLINE void two_keys(struct exps *e) {
     float *to = e->p + e->done * LANES_ALL;
     v32 x[4];
     UNROLL for (int i = 0; i < 4; i++) x[i] = _mm512_fmsub_ps(v32_load(s + i * 16), e->factor, e->top[i % 2]);
-    exp2_many(4, x);
+    exp2_degree(e->degree, 4, x);
     e->sum[0] += x[0] + x[2];
     e->sum[1] += x[1] + x[3];
     UNROLL for (int h = 0; h < 2; h++) {

@@ -37,6 +37,7 @@ struct attn_pair_flash {
     int64_t n;            /* keys, a multiple of ATTN_PAIR_FLASH_STEP */
     int64_t depth, width; /* of keys and of values, rounded up to 32 */
     int halves;           /* 0, 1 */
+    int rough;            /* 1: nobody asks for lse: probabilities within 1e-4 and not 3e-6, with halves still these */
     const uint16_t *k;    /* [n][ldk], zeros from D to depth; the low half follows after depth elements */
     int64_t ldk;
     const float *q;      /* [1 + halves][2][depth / 2][16]: pairs along D, transposed, of 16 queries and 16 more */

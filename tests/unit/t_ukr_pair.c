@@ -316,7 +316,7 @@ static void test_halves(void **unused) {
 enum { ROWS = ATTN_PAIR_FLASH, STEP = ATTN_PAIR_FLASH_STEP };
 struct strip {
     int64_t n, d, dv, depth, width, ldk;
-    int halves;          /* operands are f16 */
+    int halves, rough;   /* operands are f16; probabilities need not be as good */
     uint16_t *q, *k, *v; /* rows of d, ldk and dv */
     uint16_t *kh;        /* keys in halves */
     float *qt, *vt, *o, *s, *p;
@@ -401,6 +401,7 @@ static void run_strip(struct strip *t, int64_t n) {
                                           .depth = t->depth,
                                           .width = t->width,
                                           .halves = t->halves,
+                                          .rough = t->rough,
                                           .k = t->halves ? t->kh + at * 2 * t->depth : t->k + at * t->ldk,
                                           .ldk = t->halves ? 2 * t->depth : t->ldk,
                                           .q = t->qt,
@@ -434,7 +435,7 @@ static void check_strip(const struct strip *t) {
         } else { /* products of d terms, sums of n; relative to some score of the row, not too far below the largest */
             by = exp2((double)(t->m[r] * 0.8f) - top * (double)0.8f);
             assert_true(by <= 1.001 && by > 0x1p-17);
-            assert_true(fabs((double)t->l[r] * by - sum) <= 2e-6 * (double)t->d * sum);
+            assert_true(fabs((double)t->l[r] * by - sum) <= (2e-6 * (double)t->d + (t->rough ? 8.6e-5 : 2.9e-6)) * sum);
         }
         for (int64_t c = 0; c < t->width; c++) {
             double want = 0, size = 1e-30;
@@ -443,7 +444,7 @@ static void check_strip(const struct strip *t) {
                 want += term, size += fabs(term);
             }
             assert_true(fabs((double)t->o[c * ROWS + r] * by - want) <=
-                        ((t->halves ? 0x1p-16 : 0x1p-8) + 2e-6 * (double)t->d) * size);
+                        ((t->halves ? 0x1p-16 : 0x1p-8 + 1e-4) + 2e-6 * (double)t->d) * size);
         }
     }
     free(s);
@@ -454,11 +455,12 @@ static void test_flash(void **unused) {
     } cases[] = {{1, 64, 64, 64},  {3, 64, 32, 96}, {4, 128, 128, 128},
                  {2, 128, 33, 20}, {5, 256, 17, 1}, {3, 192, 288, 160}};
     (void)unused;
-    for (size_t at = 0; u->flash && at < 2 * sizeof cases / sizeof *cases; at++) {
-        const size_t i = at / 2;
+    for (size_t at = 0; u->flash && at < 3 * sizeof cases / sizeof *cases; at++) {
+        const size_t i = at / 3;
         struct strip t;
         float m, l, *o;
-        make_strip(&t, cases[i].steps, cases[i].d, cases[i].dv, at % 2);
+        make_strip(&t, cases[i].steps, cases[i].d, cases[i].dv, at % 3 == 1);
+        t.rough = at % 3 == 2;
         run_strip(&t, cases[i].first);
         check_strip(&t);
         /* A row's bits are its own: other rows and the keys that it does not see become NaN, or seen by all others. */
