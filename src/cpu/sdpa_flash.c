@@ -281,15 +281,15 @@ static void prepare_score(struct work *w, int64_t r0, int64_t n_rows, int64_t j0
 }
 
 static inline int64_t within(int64_t x, int64_t most) { return x < 0 ? 0 : x < most ? x : most; }
-/* Strip r0 against the keys of the block at j0 that it sees, of n loaded. Rows that are not there do not cut a step. */
-static void run_strip(struct work *w, int64_t r0, int64_t n_rows, int64_t j0, int64_t n) {
+/* Strip r0 against the keys of the block at j0 that it sees, of n loaded; 0: none. Rows that are not there do not cut a
+ * step. */
+static int describe_strip(const struct work *w, int64_t r0, int64_t n_rows, int64_t j0, int64_t n, int32_t *seen,
+                          struct attn_pair_flash *job) {
     const struct attn_cpu_fwd *f = w->f;
     const struct bounds *of = &w->of[r0 / ROWS];
-    int32_t seen[2 * ROWS];
     int64_t first = within(of->lo - j0, n), last = within(of->hi - j0, n);
-    if (first >= last) return;
+    if (first >= last) return 0;
     first = first / STEP * STEP;
-    float *o = w->o + r0 * f->ldv;
     const int64_t keys = attn_cpu_sdpa_up(last - first, STEP);
     for (int64_t r = 0; r < ROWS; r++) seen[r] = 0, seen[ROWS + r] = (int32_t)keys;
     for (int64_t r = 0; r < n_rows && of->lo_most > j0 + first; r++)
@@ -297,33 +297,56 @@ static void run_strip(struct work *w, int64_t r0, int64_t n_rows, int64_t j0, in
     for (int64_t r = 0; r < n_rows && of->hi_least < j0 + first + keys; r++)
         seen[ROWS + r] = (int32_t)within(w->row[r0 + r].hi - j0 - first, keys);
     const int64_t ldk = w->rows == w->k ? f->depth * f->flash : f->s.k.row;
-    const int odd = f->flash == 2 && (w->any_odd_q || w->any_odd_k);
+    *job = (struct attn_pair_flash){.n = keys,
+                                    .depth = f->depth,
+                                    .width = f->ldv,
+                                    .halves = f->flash == 2,
+                                    .rough = !f->lse.data && !f->lse_rounded.data,
+                                    .k = w->rows + first * ldk,
+                                    .ldk = ldk,
+                                    .q = w->q + r0 * f->depth / 2 * f->flash,
+                                    .v = w->v + first / 2 * f->ldv * f->flash,
+                                    .seen = seen,
+                                    .factor = (float)(f->s.unit * LOG2_E),
+                                    .m = w->m + r0,
+                                    .l = w->l + r0,
+                                    .o = w->o + r0 * f->ldv,
+                                    .s = w->s,
+                                    .p = w->p};
+    return 1;
+}
+/* A strip that needs more than its operands, whose place is shared by all strips. */
+static void run_alone(struct work *w, int64_t r0, int64_t n_rows, int64_t j0, int64_t n, int odd) {
+    int32_t seen[2 * ROWS];
     struct attn_pair_score score;
-    if (!f->s.plain) prepare_score(w, r0, n_rows, j0 + first, keys, &score);
-    const struct attn_pair_flash job = {.n = keys,
-                                        .depth = f->depth,
-                                        .width = f->ldv,
-                                        .halves = f->flash == 2,
-                                        .rough = !f->lse.data && !f->lse_rounded.data,
-                                        .k = w->rows + first * ldk,
-                                        .ldk = ldk,
-                                        .q = w->q + r0 * f->depth / 2 * f->flash,
-                                        .v = w->v + first / 2 * f->ldv * f->flash,
-                                        .seen = seen,
-                                        .factor = (float)(f->s.unit * LOG2_E),
-                                        .m = w->m + r0,
-                                        .l = w->l + r0,
-                                        .o = o,
-                                        .live = w->poison.any ? w->live + first : NULL,
-                                        .given = odd ? w->given : NULL,
-                                        .given_s = w->given_s,
-                                        .score = f->s.plain ? NULL : &score,
-                                        .s = w->s,
-                                        .p = w->p};
+    struct attn_pair_flash job;
+    if (!describe_strip(w, r0, n_rows, j0, n, seen, &job)) return;
+    const int64_t ldk = job.ldk, first = (job.k - w->rows) / ldk;
+    job.live = w->poison.any ? w->live + first : NULL;
+    job.given = odd ? w->given : NULL;
+    job.given_s = w->given_s;
+    job.score = w->f->s.plain ? NULL : &score;
+    if (!w->f->s.plain) prepare_score(w, r0, n_rows, j0 + first, job.n, &score);
     if (w->poison.any) memset(w->live, 0, (size_t)n * sizeof *w->live);
-    if (odd) give(w, r0, n_rows, j0, first, keys);
-    f->s.pair->flash(&job);
-    if (w->poison.any) add_poison(w, n, o);
+    if (odd) give(w, r0, n_rows, j0, first, job.n);
+    w->f->s.pair->flash(&job, 1);
+    if (w->poison.any) add_poison(w, n, job.o);
+}
+/* All strips of `live` rows against the n loaded keys at j0. */
+static void run_block(struct work *w, int64_t live, int64_t j0, int64_t n) {
+    const int odd = w->f->flash == 2 && (w->any_odd_q || w->any_odd_k);
+    int32_t seen[MOST_STRIPS][2 * ROWS];
+    struct attn_pair_flash job[MOST_STRIPS];
+    int64_t jobs = 0;
+    for (int64_t r = 0; r < live; r += ROWS) {
+        const int64_t rows = live - r < ROWS ? live - r : ROWS;
+        if (odd || w->poison.any || !w->f->s.plain) {
+            run_alone(w, r, rows, j0, n, odd);
+        } else {
+            jobs += describe_strip(w, r, rows, j0, n, seen[jobs], &job[jobs]);
+        }
+    }
+    if (jobs) w->f->s.pair->flash(job, jobs);
 }
 
 /* Bounds of what the strips of n rows see; those of the union are returned. */
@@ -399,7 +422,7 @@ void attn_cpu_flash_task(const struct attn_cpu_fwd *f, int64_t pair, int64_t blo
                       end = all.hi - at < f->keys ? all.hi : at + f->keys;
         const struct attn_cpu_fwd_kept *have = load_block(w, begin, end);
         const int64_t keys = attn_cpu_sdpa_up(have->end - have->begin, STEP);
-        for (int64_t r = 0; r < live; r += ROWS) run_strip(w, r, live - r < ROWS ? live - r : ROWS, have->begin, keys);
+        run_block(w, live, have->begin, keys);
     }
     for (int64_t r = 0; r < live; r += ROWS) finish_strip(w, r, live - r < ROWS ? live - r : ROWS);
     attn_cpu_fwd_empty(f, &w->seq, w->b, w->hk, f0 + live, f0 + n);

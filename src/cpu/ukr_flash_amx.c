@@ -113,67 +113,104 @@ INLINE void prepare(const struct operands *o) {
     tile_load(7, o->b_more, o->ldb);
 }
 /* n tiles of A in a row, a_step bytes apart, with n pairs of B, `per` from each of b; the sums go to `to`. */
-INLINE void sixteen(int set, int odd, const struct operands *o, int64_t a_step, const float *const *b, int64_t more,
-                    int64_t per, int64_t b_step, int64_t n, const struct operands *next, float *to, struct exps *e) {
-    struct operands now = *o;
-    set_up(set, o->c);
-    for (int64_t x = 0; x < n; x++) {
-        const int last = x + 1 == n, r = (odd + x) & 1;
-        struct operands after = *next;
-        if (!last) {
-            after = now;
-            after.a = o->a + (x + 1) * a_step;
-            after.b = b[(x + 1) / per] + (x + 1) % per * b_step;
-            after.b_more = after.b + more;
-        }
-        load_a(!r, &after);
-        multiply_set(set, r, 0);
-        tile_load(6, after.b, after.ldb);
-        deal(e);
-        multiply_set(set, r, 1);
-        tile_load(7, after.b_more, after.ldb);
-        deal(e);
-        if (x == 0 && e->waiting) store_set(!set, e->waiting);
-        now = after;
+struct run {
+    const struct operands *first, *next;
+    const float *const *b;
+    int64_t a_step, more, per, b_step, n;
+};
+INLINE void sixteen_at(int64_t x, int set, int odd, const struct run *o, struct exps *e) {
+    const int r = (odd + x) & 1;
+    struct operands after = *o->next;
+    if (x + 1 < o->n) {
+        after = *o->first;
+        after.a = o->first->a + (x + 1) * o->a_step;
+        after.b = o->b[(x + 1) / o->per] + (x + 1) % o->per * o->b_step;
+        after.b_more = after.b + o->more;
     }
-    e->waiting = to;
+    load_a(!r, &after);
+    multiply_set(set, r, 0);
+    tile_load(6, after.b, after.ldb);
+    deal(e);
+    multiply_set(set, r, 1);
+    tile_load(7, after.b_more, after.ldb);
+    deal(e);
+    if (x == 0 && e->waits) store_set(!set, e->waiting);
+}
+/* flat: n is a constant, and no branch is left. */
+INLINE void sixteen(int flat, int set, int odd, const struct run *o, float *to, struct exps *e) {
+    set_up(set, o->first->c);
+    if (flat) {
+        UNROLL for (int64_t x = 0; x < o->n; x++) sixteen_at(x, set, odd, o, e);
+    } else {
+        for (int64_t x = 0; x < o->n; x++) sixteen_at(x, set, odd, o, e);
+    }
+    e->waiting = to, e->waits = 1;
 }
 /* Sets take turns 0, 1, so that 1 is what waits at the end. */
 INLINE void store_waiting(struct exps *e) {
-    if (e->waiting) store_set(1, e->waiting);
-    e->waiting = NULL;
+    if (e->waits) store_set(1, e->waiting);
+    e->waits = 0;
 }
 INLINE struct operands keys_at(const struct attn_pair_flash *f, int64_t depth, int64_t key) {
     return (struct operands){(const char *)(f->k + key * f->ldk), f->ldk * 2, f->q, f->q + depth / 2 * 16, 64, NULL};
 }
 /* Scores of the keys of a step. */
-INLINE void keys(const struct attn_pair_flash *f, int64_t depth, int64_t step, float *s, const struct operands *after,
-                 struct exps *e) {
+INLINE void keys(int flat, const struct attn_pair_flash *f, int64_t depth, int64_t step, float *s,
+                 const struct operands *after, struct exps *e) {
     const int64_t n = depth / 32;
     UNROLL for (int64_t c = 0; c < e->span; c += 32) {
         UNROLL for (int set = 0; set < 2; set++, s += 16 * LANES_ALL) {
             const int64_t key = step * e->span + c + 16 * set;
             const struct operands now = keys_at(f, depth, key), next = keys_at(f, depth, key + 16);
-            sixteen(set, set * n & 1, &now, 64, &now.b, now.b_more - now.b, n, TILE, n,
-                    c + 16 * set + 16 < e->span ? &next : after, s, e);
+            const struct run run = {.first = &now,
+                                    .next = c + 16 * set + 16 < e->span ? &next : after,
+                                    .b = &now.b,
+                                    .a_step = 64,
+                                    .more = now.b_more - now.b,
+                                    .per = n,
+                                    .b_step = TILE,
+                                    .n = n};
+            sixteen(flat, set, set * n & 1, &run, s, e);
         }
     }
 }
-/* A visit of `width / parts` sums: values of steps from .. from + n, weighed with p[0 .. n-1]. */
-INLINE struct operands values_at(const struct attn_pair_flash *f, int64_t width, int64_t d, int64_t from,
+/* 32 sums: values of n steps from step `from`, weighed with p[0 .. n-1]. */
+INLINE struct operands values_at(const struct attn_pair_flash *f, int64_t width, int64_t span, int64_t d, int64_t from,
                                  const float *const *p) {
-    const float *v = f->v + from / 32 * width * 16 + d * 16;
+    const float *v = f->v + from * span / 32 * width * 16 + d * 16;
     return (struct operands){(const char *)v, 64, p[0], p[0] + 16, LANES_ALL * 4, f->o + d * LANES_ALL};
 }
-INLINE void values(const struct attn_pair_flash *f, int64_t width, int64_t parts, int64_t part, int64_t from, int64_t n,
-                   const float *const *p, const struct operands *after, struct exps *e) {
-    const int64_t block = width * 16, each = width / parts;
-    for (int64_t d = part * each; d < (part + 1) * each; d += 32) {
-        UNROLL for (int set = 0; set < 2; set++) {
-            const int64_t at = d + 16 * set;
-            const struct operands now = values_at(f, width, at, from, p), next = values_at(f, width, at + 16, from, p);
-            sixteen(set, set * n * (e->span / 32) & 1, &now, block * 4, p, 16, e->span / 32, 16 * LANES_ALL,
-                    n * (e->span / 32), at + 16 < (part + 1) * each ? &next : after, f->o + at * LANES_ALL, e);
+INLINE void values_32(int flat, const struct attn_pair_flash *f, int64_t width, int64_t d, int64_t from, int64_t n,
+                      const float *const *p, const struct operands *after, struct exps *e) {
+    const int64_t tiles = n * (e->span / 32);
+    UNROLL for (int set = 0; set < 2; set++) {
+        const int64_t at = d + 16 * set;
+        const struct operands now = values_at(f, width, e->span, at, from, p),
+                              next = values_at(f, width, e->span, at + 16, from, p);
+        const struct run run = {.first = &now,
+                                .next = set ? after : &next,
+                                .b = p,
+                                .a_step = width * 16 * 4,
+                                .more = 16,
+                                .per = e->span / 32,
+                                .b_step = 16 * LANES_ALL,
+                                .n = tiles};
+        sixteen(flat, set, set * tiles & 1, &run, f->o + at * LANES_ALL, e);
+    }
+}
+/* A visit of part `part` of the `width` sums. */
+INLINE void values(int flat, const struct attn_pair_flash *f, int64_t width, int64_t parts, int64_t part, int64_t from,
+                   int64_t n, const float *const *p, const struct operands *after, struct exps *e) {
+    const int64_t each = width / parts, begin = part * each;
+    if (flat) {
+        UNROLL for (int64_t d = 0; d < each; d += 32) {
+            const struct operands next = values_at(f, width, e->span, begin + d + 32, from, p);
+            values_32(1, f, width, begin + d, from, n, p, d + 32 < each ? &next : after, e);
+        }
+    } else {
+        for (int64_t d = 0; d < each; d += 32) {
+            const struct operands next = values_at(f, width, e->span, begin + d + 32, from, p);
+            values_32(0, f, width, begin + d, from, n, p, d + 32 < each ? &next : after, e);
         }
     }
 }
@@ -299,9 +336,10 @@ static inline __mmask16 far_lanes(v32 m, v32 factor) {
 static __attribute__((noinline)) void subtract(float *s, int64_t span, __mmask16 far, v32 m) {
     for (int64_t j = 0; j < span; j++, s += LANES_ALL) _mm512_mask_storeu_ps(s, far, v32_load(s) - m);
 }
-/* By how much older sums shrink, 1 where the reference stays. */
+/* By how much older sums shrink, 1 where the reference stays, or where nothing was summed. */
 static inline v32 shrink_of(v32 old, v32 m, v32 factor) {
-    const __mmask16 same = _mm512_cmp_ps_mask(old, m, _CMP_EQ_OQ);
+    const __mmask16 same =
+        _mm512_cmp_ps_mask(old, m, _CMP_EQ_OQ) | _mm512_cmp_ps_mask(old, v32_set(-INFINITY), _CMP_EQ_OQ);
     const v32 by = _mm512_mask_mov_ps(old * factor - m * factor, far_lanes(m, factor), (old - m) * factor);
     return _mm512_mask_mov_ps(exp2_vec(by), same, v32_set(1));
 }
@@ -345,80 +383,101 @@ static int open_step(const struct attn_pair_flash *f, int64_t span, int64_t step
     return !cut;
 }
 
-INLINE void make_scores(const struct attn_pair_flash *f, int64_t depth, int64_t step, float *s,
-                        const struct operands *after, struct exps *e) {
+/* A step of one of several strips that follow each other. */
+struct place {
+    const struct attn_pair_flash *f;
+    int64_t step;
+};
+INLINE struct place behind(struct place at, int64_t span) {
+    return (at.step + 1) * span < at.f->n ? (struct place){at.f, at.step + 1} : (struct place){at.f + 1, 0};
+}
+INLINE struct operands keys_of(struct place at, int64_t depth, int64_t span) {
+    return keys_at(at.f, depth, at.step * span);
+}
+INLINE void make_scores(int flat, struct place at, int64_t depth, float *s, const struct operands *after,
+                        struct exps *e) {
     if (e->halves) {
-        keys_halves(f, depth, step, s, e);
+        keys_halves(at.f, depth, at.step, s, e);
     } else {
-        keys(f, depth, step, s, after, e);
+        keys(flat, at.f, depth, at.step, s, after, e);
     }
 }
 
 /* Probabilities of the last steps, and what became of them. */
 struct queue {
-    int64_t span, parts;     /* keys of a step; parts of the sums, that take turns step by step */
-    float *p[QUEUE + 1];     /* the last one is being made, the one before it is of the step before */
-    int64_t done[QUEUE + 1]; /* steps whose values each part of the sums has */
+    int64_t span, parts;        /* keys of a step; parts of the sums, that take turns step by step */
+    float *p[QUEUE + 1];        /* the last one is being made, the one before it is of the step before */
+    struct place at[QUEUE + 1]; /* whose they are */
+    int64_t done[QUEUE + 1];    /* steps, of all strips, whose values each part of the sums has */
 };
-INLINE struct operands visit_at(const struct attn_pair_flash *f, int64_t width, int64_t part, int64_t to,
-                                const struct queue *w) {
-    const int64_t done = w->done[part];
-    return values_at(f, width, part * (width / w->parts), done * w->span,
-                     (const float *const *)w->p + QUEUE - (to - done));
+/* The first product of a visit of a part with the probabilities from p[i] on. */
+INLINE struct operands visit_at(int64_t width, int64_t part, int64_t i, const struct queue *w) {
+    return values_at(w->at[i].f, width, w->span, part * (width / w->parts), w->at[i].step,
+                     (const float *const *)w->p + i);
 }
-/* A part of the sums gets all steps before `to` that it lacks. */
-INLINE void visit(const struct attn_pair_flash *f, int64_t width, int64_t part, int64_t to, struct queue *w,
-                  const struct operands *after, struct exps *e) {
-    const int64_t n = to - w->done[part], parts = w->parts;
-    const float *const *p = (const float *const *)w->p + QUEUE;
-    w->done[part] = to;
+/* A part of the sums gets the n last steps, which may be of more than one strip. */
+INLINE void visit(int64_t width, int64_t part, int64_t n, const struct queue *w, const struct operands *after,
+                  struct exps *e) {
+    const float *const *p = (const float *const *)w->p;
     if (e->halves) {
-        values_halves(f, width, to - 1, p[-1], e);
-    } else if (n == parts) {
-        values(f, width, parts, part, (to - parts) * w->span, parts, p - parts, after, e);
-    } else {
-        values(f, width, parts, part, (to - n) * w->span, n, p - n, after, e);
+        values_halves(w->at[QUEUE - 1].f, width, w->at[QUEUE - 1].step, p[QUEUE - 1], e);
+        return;
+    }
+    for (int64_t i = QUEUE - n, same; i < QUEUE; i += same) {
+        for (same = 1; i + same < QUEUE && w->at[i + same].f == w->at[i].f;) same++;
+        struct operands next = *after;
+        if (i + same < QUEUE) next = visit_at(width, part, i + same, w);
+        values(0, w->at[i].f, width, w->parts, part, w->at[i].step, same, p + i, &next, e);
     }
 }
 /* The same at once, with nothing in the tiles before and afterwards. */
-static __attribute__((noinline)) void visit_alone(const struct attn_pair_flash *f, int64_t width, int64_t part,
-                                                  int64_t to, struct queue w) {
-    struct exps none = {.halves = f->halves, .span = w.span, .done = w.span / 2};
-    if (w.done[part] == to) return;
-    const struct operands mine = visit_at(f, width, part, to, &w);
+static __attribute__((noinline)) void visit_alone(int halves, int64_t width, int64_t part, int64_t n, struct queue w) {
+    struct exps none = {.halves = halves, .span = w.span, .done = w.span / 2};
+    if (n == 0) return;
+    const struct operands mine = visit_at(width, part, QUEUE - n, &w);
     if (!none.halves) prepare(&mine);
-    visit(f, width, part, to, &w, &mine, &none);
+    visit(width, part, n, &w, &mine, &none);
     store_waiting(&none);
 }
 /* All parts of the sums have all steps before `to`. */
-INLINE void visit_all(const struct attn_pair_flash *f, int64_t width, int64_t to, struct queue *w) {
+INLINE void visit_all(int halves, int64_t width, int64_t to, struct queue *w) {
     for (int64_t q = 0; q < w->parts; q++) {
-        visit_alone(f, width, q, to, *w);
+        visit_alone(halves, width, q, to - w->done[q], *w);
         w->done[q] = to;
     }
 }
-INLINE void strip(const struct attn_pair_flash *f, int64_t depth, int64_t width, int halves, int rough, int64_t span,
-                  int64_t parts) {
-    const int64_t steps = f->n / span, weights = span / 2 * LANES_ALL * (halves ? 2 : 1);
-    const int64_t products = (depth + width) / 32 * (span / 32);
-    struct reference r[2] = {{.m = v32_load(f->m)}, {.m = v32_load(f->m + 16)}};
-    v32 l[2] = {v32_load(f->l), v32_load(f->l + 16)}, top[2];
+/* `count` strips that follow each other like steps of one: nothing waits between them. */
+INLINE void strips(const struct attn_pair_flash *f, int64_t count, int64_t depth, int64_t width, int halves, int rough,
+                   int64_t span, int64_t parts) {
+    const int64_t weights = span / 2 * LANES_ALL * (halves ? 2 : 1), products = (depth + width) / 32 * (span / 32);
+    const struct attn_pair_flash *const end = f + count;
+    struct reference r[2];
+    v32 l[2], top[2];
     struct exps e;
     struct queue w = {.span = span, .parts = parts};
+    struct place at = {f, 0}, next = behind(at, span), then;
+    float *s = f->s, *other = f->s + span * LANES_ALL;
     set_up_exps(&e, f->factor, halves, rough, span);
     deal_times(&e, halves ? (depth * 4 + width * 3) / 32 * (span / 32) + (span + width) / 32 : 4 * products);
     for (int i = 0; i <= parts; i++) w.p[QUEUE - i] = f->p + i * weights;
-    for (int h = 0; h < 2; h++) r[h].top = r[h].m * e.factor; /* of those that have one */
-    const struct operands first = keys_at(f, depth, 0), second = keys_at(f, depth, steps > 1 ? span : 0);
-    if (!halves && steps > 0) prepare(&first);
-    if (steps > 0) make_scores(f, depth, 0, f->s, &second, &e);
+    for (int i = 0; i <= QUEUE; i++) w.at[i] = at;
+    const struct operands first = keys_of(at, depth, span), second = keys_of(next.f < end ? next : at, depth, span);
+    if (!halves) prepare(&first);
+    make_scores(0, at, depth, s, &second, &e);
     store_waiting(&e);
-    for (int64_t j = 0; j < steps; j++) {
-        float *s = f->s + j % 2 * span * LANES_ALL, *next = f->s + (j + 1) % 2 * span * LANES_ALL;
-        if (f->given) put_given(f, span, j, s);
-        if (f->score) score(f->score, span, j * span, s);
-        if (!open_step(f, span, j)) hide(f, span, j, s);
-        if (f->live) note_live(f, span, j, s);
+    for (int64_t j = 0; at.f < end; j++) {
+        f = at.f;
+        w.at[QUEUE] = at;
+        if (at.step == 0) {
+            for (int h = 0; h < 2; h++) {
+                r[h].m = v32_load(f->m + h * 16), l[h] = v32_load(f->l + h * 16);
+                r[h].top = r[h].m * e.factor; /* of those that have one */
+            }
+        }
+        if (f->given) put_given(f, span, at.step, s);
+        if (f->score) score(f->score, span, at.step * span, s);
+        if (!open_step(f, span, at.step)) hide(f, span, at.step, s);
+        if (f->live) note_live(f, span, at.step, s);
         for (int h = 0; h < 2; h++) {
             const __mmask16 lanes = without(&r[h], e.factor);
             r[h].shrink = v32_set(1);
@@ -426,17 +485,25 @@ INLINE void strip(const struct attn_pair_flash *f, int64_t depth, int64_t width,
             top[h] = r[h].top;
         }
         begin_step(&e, s, w.p[QUEUE], top);
-        const int64_t part = j % parts;
-        const struct operands then = keys_at(f, depth, j + 2 < steps ? (j + 2) * span : 0),
-                              mine = j > w.done[part] ? visit_at(f, width, part, j, &w) : then;
-        if (j + 1 < steps) {
-            make_scores(f, depth, j + 1, next, &mine, &e);
-        } else if (!halves) {
-            store_waiting(&e);
-            prepare(&mine);
+        then = next.f < end ? behind(next, span) : at;
+        const int64_t part = j % parts, n = j - w.done[part];
+        const struct operands ahead = keys_of(then.f < end ? then : at, depth, span),
+                              mine = n > 0 ? visit_at(width, part, QUEUE - n, &w) : ahead;
+        w.done[part] = j;
+        if (!halves && next.f < end && n == parts && w.at[QUEUE - parts].f == w.at[QUEUE - 1].f) {
+            make_scores(1, next, depth, other, &mine, &e);
+            values(1, w.at[QUEUE - 1].f, width, parts, part, w.at[QUEUE - parts].step, parts,
+                   (const float *const *)w.p + QUEUE - parts, &ahead, &e);
+        } else {
+            if (next.f < end) {
+                make_scores(0, next, depth, other, &mine, &e);
+            } else if (!halves) {
+                store_waiting(&e);
+                prepare(&mine);
+            }
+            if (n > 0) visit(width, part, n, &w, &ahead, &e);
+            if (n == 0 || next.f == end) store_waiting(&e);
         }
-        if (j > w.done[part]) visit(f, width, part, j, &w, &then, &e);
-        if (j == 0 || j + 1 == steps) store_waiting(&e);
         finish_step(&e);
         const __mmask16 again[2] = {passed(&r[0], e.factor, e.sum[0]), passed(&r[1], e.factor, e.sum[1])};
         if (again[0] | again[1]) {
@@ -450,32 +517,39 @@ INLINE void strip(const struct attn_pair_flash *f, int64_t depth, int64_t width,
         for (int h = 0; h < 2; h++) l[h] = v32_fma(l[h], r[h].shrink, e.sum[h]);
         if (shrinks(r)) { /* what was made before must be among the sums by then */
             store_waiting(&e);
-            visit_all(f, width, j, &w);
+            visit_all(halves, width, j, &w);
             shrink_sums(f->o, width, r[0].shrink, r[1].shrink);
-            if (!halves) prepare(&then);
+            if (!halves) prepare(&ahead);
         }
-        float *oldest = w.p[QUEUE - parts];
-        UNROLL for (int64_t i = QUEUE - parts; i < QUEUE; i++) w.p[i] = w.p[i + 1];
+        if (next.f != f)
+            for (int h = 0; h < 2; h++) v32_store(f->m + h * 16, r[h].m), v32_store(f->l + h * 16, l[h]);
+        float *oldest = w.p[QUEUE - parts], *mined = s;
+        UNROLL for (int64_t i = QUEUE - parts; i < QUEUE; i++) w.p[i] = w.p[i + 1], w.at[i] = w.at[i + 1];
         w.p[QUEUE] = oldest;
+        s = other, other = mined;
+        at = next, next = then;
+        if (at.f == end) {
+            store_waiting(&e);
+            visit_all(halves, width, j + 1, &w);
+        }
     }
-    store_waiting(&e);
-    visit_all(f, width, steps, &w);
-    for (int h = 0; h < 2; h++) v32_store(f->m + h * 16, r[h].m), v32_store(f->l + h * 16, l[h]);
 }
 
 /* Common extents as constants. */
 #define KINDS(name, depth, width, span, parts)                                                                         \
-    static void name(const struct attn_pair_flash *f) { strip(f, depth, width, 0, 0, span, parts); }                   \
-    static void name##_rough(const struct attn_pair_flash *f) { strip(f, depth, width, 0, 1, span, parts); }           \
-    static void name##_halves(const struct attn_pair_flash *f) { strip(f, depth, width, 1, 0, 64, 1); }
-KINDS(strip_any, f->depth, f->width, 64, 1)
-KINDS(strip_64, 64, 64, 64, 1)
-KINDS(strip_128, 128, 128, 32, 4)
-void attn_ukr_amx_flash(const struct attn_pair_flash *f) {
-    static void (*const of[][3])(const struct attn_pair_flash *f) = {
-        {strip_any, strip_64, strip_128},
-        {strip_any_rough, strip_64_rough, strip_128_rough},
-        {strip_any_halves, strip_64_halves, strip_128_halves}};
+    static void name(const struct attn_pair_flash *f, int64_t n) { strips(f, n, depth, width, 0, 0, span, parts); }    \
+    static void name##_rough(const struct attn_pair_flash *f, int64_t n) {                                             \
+        strips(f, n, depth, width, 0, 1, span, parts);                                                                 \
+    }                                                                                                                  \
+    static void name##_halves(const struct attn_pair_flash *f, int64_t n) { strips(f, n, depth, width, 1, 0, 64, 1); }
+KINDS(strips_any, f->depth, f->width, 64, 1)
+KINDS(strips_64, 64, 64, 64, 1)
+KINDS(strips_128, 128, 128, 32, 4)
+void attn_ukr_amx_flash(const struct attn_pair_flash *f, int64_t n) {
+    static void (*const of[][3])(const struct attn_pair_flash *f,
+                                 int64_t n) = {{strips_any, strips_64, strips_128},
+                                               {strips_any_rough, strips_64_rough, strips_128_rough},
+                                               {strips_any_halves, strips_64_halves, strips_128_halves}};
     const int which = f->depth != f->width ? 0 : f->width == 64 ? 1 : f->width == 128 ? 2 : 0;
-    of[f->halves ? 2 : f->rough][which](f);
+    of[f->halves ? 2 : f->rough][which](f, n);
 }

@@ -23,7 +23,8 @@ struct exps {
     int degree;         /* of the exponential's polynomial */
     int64_t span, done; /* keys of a step; pairs of them that are done */
     int64_t due, share; /* of UNIT: what is dealt out and not yet taken, what is dealt out at a time */
-    float *waiting;     /* sums of the second set of accumulators that are still to be stored there, NULL: none */
+    float *waiting;     /* where sums of the second set of accumulators are still to be stored, */
+    int waits;          /* if this is 1 */
 };
 INLINE void set_up_exps(struct exps *e, float factor, int halves, int rough, int64_t span) {
     static const uint16_t zip[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,

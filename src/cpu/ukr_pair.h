@@ -157,9 +157,9 @@ struct attn_ukr_pair {
      * where P is 0; p_zip and ds_zip receive them as pairs of the two rows, ds of each row dS along it. */
     void (*grad)(float *p_zip, float *ds_zip, const struct attn_pair_grad *even, const struct attn_pair_grad *odd,
                  int64_t n, float factor);
-    /* A strip of the online softmax, NULL where it does not pay. Only lanes of a query depend on that query; a key that
-     * it does not see adds exactly 0. */
-    void (*flash)(const struct attn_pair_flash *f);
+    /* n strips of the online softmax, one after the other, of the same extents and scratch, each with some keys; NULL
+     * where it does not pay. Only lanes of a query depend on that query; a key that it does not see adds exactly 0. */
+    void (*flash)(const struct attn_pair_flash *f, int64_t n);
     /* Adds a tile to the sums of dq, dk and dv; NULL where it does not pay. The same bits as from gemm and grad. */
     void (*tile)(const struct attn_pair_tile *t);
     /* Sparse forward; backward and dist. NULL where they do not pay. */
@@ -182,7 +182,7 @@ void attn_ukr_amx_begin(void);
 void attn_ukr_amx_end(void);
 void attn_ukr_amx_gemm(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_col, const float *b,
                        int64_t ldb, float *c, int64_t ldc, int accumulate);
-void attn_ukr_amx_flash(const struct attn_pair_flash *f);
+void attn_ukr_amx_flash(const struct attn_pair_flash *f, int64_t n);
 void attn_ukr_amx_tile(const struct attn_pair_tile *t);
 void attn_ukr_amx_soft(const struct attn_pair_soft *f);
 void attn_ukr_amx_heads(const struct attn_pair_heads *f);

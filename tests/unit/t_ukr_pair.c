@@ -371,10 +371,11 @@ static void free_strip(struct strip *t) {
     free(t->q), free(t->k), free(t->v), free(t->qt), free(t->vt), free(t->o), free(t->s), free(t->p), free(t->live);
     free(t->kh);
 }
-/* The first n keys, then the rest: what is kept between calls counts. */
-static void run_strip(struct strip *t, int64_t n) {
+static void pack_strip(struct strip *t) {
     uint16_t *qt = (uint16_t *)(void *)t->qt, *vt = (uint16_t *)(void *)t->vt;
     const int64_t parts = 1 + t->halves, q_low = ROWS * t->depth, v_low = t->width * 32, k_low = t->depth;
+    for (int64_t r = 0; r < ROWS; r++) t->m[r] = -INFINITY, t->l[r] = 0;
+    memset(t->o, 0, (size_t)(t->width * ROWS) * sizeof *t->o);
     for (int64_t r = 0; r < ROWS; r++)
         for (int64_t c = 0; c < t->d; c++) {
             uint16_t *to = qt + (r / 16 * t->depth / 2 * 16 + c / 2 * 16 + r % 16) * 2 + c % 2;
@@ -388,33 +389,39 @@ static void run_strip(struct strip *t, int64_t n) {
         for (int64_t c = 0; c < t->d; c++)
             half_to(t, t->k[j * t->ldk + c], t->kh + j * 2 * t->depth + c, t->kh + j * 2 * t->depth + c + k_low);
     }
-    for (int r = 0; r < ROWS; r++) t->m[r] = -INFINITY, t->l[r] = 0;
-    memset(t->o, 0, (size_t)(t->width * ROWS) * sizeof *t->o);
+}
+/* Keys at .. at + n; `seen` receives what rows see of them. */
+static struct attn_pair_flash describe_strip(struct strip *t, int64_t at, int64_t n, int32_t *seen) {
+    for (int r = 0; r < 2 * ROWS; r++) {
+        const int64_t x = t->seen[r] - at;
+        seen[r] = (int32_t)(x < 0 ? 0 : x > n ? n : x);
+    }
+    return (struct attn_pair_flash){.n = n,
+                                    .depth = t->depth,
+                                    .width = t->width,
+                                    .halves = t->halves,
+                                    .rough = t->rough,
+                                    .k = t->halves ? t->kh + at * 2 * t->depth : t->k + at * t->ldk,
+                                    .ldk = t->halves ? 2 * t->depth : t->ldk,
+                                    .q = t->qt,
+                                    .v = t->vt + at / 2 * (1 + t->halves) * t->width,
+                                    .seen = seen,
+                                    .factor = 0.8f,
+                                    .m = t->m,
+                                    .l = t->l,
+                                    .o = t->o,
+                                    .live = t->live + at,
+                                    .s = t->s,
+                                    .p = t->p};
+}
+/* The first n keys, then the rest: what is kept between calls counts. */
+static void run_strip(struct strip *t, int64_t n) {
+    pack_strip(t);
     for (int64_t at = 0; at < t->n; at += n) {
         int32_t seen[2 * ROWS];
         if (at) n = t->n - n;
-        for (int r = 0; r < 2 * ROWS; r++) {
-            const int64_t x = t->seen[r] - at;
-            seen[r] = (int32_t)(x < 0 ? 0 : x > n ? n : x);
-        }
-        const struct attn_pair_flash f = {.n = n,
-                                          .depth = t->depth,
-                                          .width = t->width,
-                                          .halves = t->halves,
-                                          .rough = t->rough,
-                                          .k = t->halves ? t->kh + at * 2 * t->depth : t->k + at * t->ldk,
-                                          .ldk = t->halves ? 2 * t->depth : t->ldk,
-                                          .q = t->qt,
-                                          .v = t->vt + at / 2 * parts * t->width,
-                                          .seen = seen,
-                                          .factor = 0.8f,
-                                          .m = t->m,
-                                          .l = t->l,
-                                          .o = t->o,
-                                          .live = t->live + at,
-                                          .s = t->s,
-                                          .p = t->p};
-        u->flash(&f);
+        const struct attn_pair_flash f = describe_strip(t, at, n, seen);
+        u->flash(&f, 1);
     }
 }
 static void check_strip(const struct strip *t) {
@@ -483,11 +490,44 @@ static void test_flash(void **unused) {
     }
 }
 
+/* Strips one after the other in one call give the bits that each gives alone, however many keys they have. */
+static void test_flash_many(void **unused) {
+    enum { MANY = 4 };
+    static const int64_t steps[MANY] = {3, 1, 2, 5}, extents[][2] = {{64, 64}, {128, 128}, {40, 72}};
+    (void)unused;
+    for (size_t at = 0; u->flash && at < 3 * sizeof extents / sizeof *extents; at++) {
+        struct strip t[MANY];
+        struct attn_pair_flash job[MANY];
+        int32_t seen[MANY][2 * ROWS];
+        float *o[MANY], m[MANY][ROWS], l[MANY][ROWS];
+        for (int i = 0; i < MANY; i++) {
+            make_strip(&t[i], steps[i], extents[at / 3][0], extents[at / 3][1], at % 3 == 1);
+            t[i].rough = at % 3 == 2;
+            run_strip(&t[i], t[i].n);
+            const size_t bytes = (size_t)(t[i].width * ROWS) * sizeof **o;
+            o[i] = malloc(bytes);
+            memcpy(o[i], t[i].o, bytes), memcpy(m[i], t[i].m, sizeof m[i]), memcpy(l[i], t[i].l, sizeof l[i]);
+            pack_strip(&t[i]);
+            job[i] = describe_strip(&t[i], 0, t[i].n, seen[i]);
+            job[i].s = job[0].s, job[i].p = job[0].p;
+        }
+        u->flash(job, MANY);
+        for (int i = 0; i < MANY; i++) {
+            assert_memory_equal(o[i], t[i].o, (size_t)(t[i].width * ROWS) * sizeof **o);
+            assert_memory_equal(m[i], t[i].m, sizeof m[i]);
+            assert_memory_equal(l[i], t[i].l, sizeof l[i]);
+            free(o[i]);
+            free_strip(&t[i]);
+        }
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gemm),   cmocka_unit_test(test_few),    cmocka_unit_test(test_zip),
-        cmocka_unit_test(test_halves), cmocka_unit_test(test_soften), cmocka_unit_test(test_grad),
-        cmocka_unit_test(test_exp2),   cmocka_unit_test(test_flash),  cmocka_unit_test(test_turn)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_gemm),       cmocka_unit_test(test_few),
+                                       cmocka_unit_test(test_zip),        cmocka_unit_test(test_halves),
+                                       cmocka_unit_test(test_soften),     cmocka_unit_test(test_grad),
+                                       cmocka_unit_test(test_exp2),       cmocka_unit_test(test_flash),
+                                       cmocka_unit_test(test_flash_many), cmocka_unit_test(test_turn)};
     const uint64_t features = attn_cpu_features("", NULL);
     if (!(features & ATTN_CPU_BF16)) {
         printf("no AVX-512 with BF16 on this processor: skipped\n");
