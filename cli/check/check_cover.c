@@ -21,7 +21,7 @@ static const struct {
     {'d', "mask", "none f32 f16 bf16 bool b-broadcast h-broadcast i-broadcast j-broadcast dead-rows +inf"},
     {'d', "sink", "none finite +inf -inf with-lse"},
     {'d', "lse", "base-e base-2 empty-plus-inf"},
-    {'f', "outputs", "lse lse_rounded omitted"},
+    {'f', "outputs", "lse lse_rounded omitted alone"},
     {'d', "lengths", "SQ=0 SK=0 SQ=1 SQ>SK SQ<SK decode SK>=512 SK>1024 odd"},
     {'d', "storage", "dense seqlens_q seqlens_k packed wild-lengths"},
     {'f', "paged", "yes bad-pages"},
@@ -150,6 +150,7 @@ static void note_dense(const struct noting *n) {
     note_if(n, t[ATTN_ROLE_LSE].given, "outputs", "lse");
     note_if(n, t[ATTN_ROLE_LSE_ROUNDED].given, "outputs", "lse_rounded");
     note_if(n, t[ATTN_ROLE_LSE].use && !t[ATTN_ROLE_LSE].given, "outputs", "omitted");
+    note_if(n, !t[ATTN_ROLE_LSE].given && !t[ATTN_ROLE_LSE_ROUNDED].given, "outputs", "alone");
     if (p->op != ATTN_OP_SDPA_BWD) return;
     const struct check_tensor *dm = &t[ATTN_ROLE_DMASK];
     note_if(n, dm->use, "gradient", "dmask");
