@@ -112,37 +112,47 @@ INLINE void prepare(const struct operands *o) {
     tile_load(6, o->b, o->ldb);
     tile_load(7, o->b_more, o->ldb);
 }
-/* n tiles of A in a row, a_step bytes apart, with n pairs of B, `per` from each of b; the sums go to `to`. */
+/* n tiles of A in a row, a_step bytes apart, with n pairs of B, `per` from each of b. With halves each is `of`
+ * products, 4 or, without low times low, 3; low halves lie a_low bytes and b_low elements behind the high ones. */
 struct run {
-    const struct operands *first, *next;
+    const struct operands *at, *next; /* the high halves of the first tiles; what comes next */
     const float *const *b;
-    int64_t a_step, more, per, b_step, n;
+    int64_t a_step, more, per, b_step, n, a_low, b_low;
+    int of;
 };
+/* In the order low low, low high, high high, high low of A and B one of the two stays. */
+INLINE int low_a(int of, int64_t x) { return of > 1 && x % of < of - 2; }
+INLINE int low_b(int of, int64_t x) { return of > 1 && (x % of == of - 1 || (of == 4 && x % of == 0)); }
+INLINE struct operands product_at(const struct run *o, int64_t x) {
+    const int64_t tile = x / o->of;
+    struct operands it = *o->at;
+    it.a += tile * o->a_step + (low_a(o->of, x) ? o->a_low : 0);
+    it.b = o->b[tile / o->per] + tile % o->per * o->b_step + (low_b(o->of, x) ? o->b_low : 0);
+    it.b_more = it.b + o->more;
+    return it;
+}
 INLINE void sixteen_at(int64_t x, int set, int odd, const struct run *o, struct exps *e) {
-    const int r = (odd + x) & 1;
-    struct operands after = *o->next;
-    if (x + 1 < o->n) {
-        after = *o->first;
-        after.a = o->first->a + (x + 1) * o->a_step;
-        after.b = o->b[(x + 1) / o->per] + (x + 1) % o->per * o->b_step;
-        after.b_more = after.b + o->more;
-    }
-    load_a(!r, &after);
+    const int last = x + 1 == o->n * o->of, tiles_of_a = o->of == 1 ? 1 : 2;
+    const int same_a = !last && o->of > 1 && (x + 1) % o->of && low_a(o->of, x) == low_a(o->of, x + 1),
+              same_b = !last && o->of > 1 && (x + 1) % o->of && low_b(o->of, x) == low_b(o->of, x + 1);
+    const int r = (odd + x / o->of * tiles_of_a + (o->of > 1 && !low_a(o->of, x))) & 1;
+    const struct operands after = last ? *o->next : product_at(o, x + 1);
+    if (!same_a) load_a(!r, &after);
     multiply_set(set, r, 0);
-    tile_load(6, after.b, after.ldb);
+    if (!same_b) tile_load(6, after.b, after.ldb);
     deal(e);
     multiply_set(set, r, 1);
-    tile_load(7, after.b_more, after.ldb);
+    if (!same_b) tile_load(7, after.b_more, after.ldb);
     deal(e);
     if (x == 0 && e->waits) store_set(!set, e->waiting);
 }
 /* flat: n is a constant, and no branch is left. */
 INLINE void sixteen(int flat, int set, int odd, const struct run *o, float *to, struct exps *e) {
-    set_up(set, o->first->c);
+    set_up(set, o->at->c);
     if (flat) {
-        UNROLL for (int64_t x = 0; x < o->n; x++) sixteen_at(x, set, odd, o, e);
+        UNROLL for (int64_t x = 0; x < o->n * o->of; x++) sixteen_at(x, set, odd, o, e);
     } else {
-        for (int64_t x = 0; x < o->n; x++) sixteen_at(x, set, odd, o, e);
+        for (int64_t x = 0; x < o->n * o->of; x++) sixteen_at(x, set, odd, o, e);
     }
     e->waiting = to, e->waits = 1;
 }
@@ -151,8 +161,18 @@ INLINE void store_waiting(struct exps *e) {
     if (e->waits) store_set(1, e->waiting);
     e->waits = 0;
 }
-INLINE struct operands keys_at(const struct attn_pair_flash *f, int64_t depth, int64_t key) {
+/* The first product of a run, of the operands' halves. */
+INLINE struct operands first_of(struct operands at, int of, int64_t a_low, int64_t b_low) {
+    at.a += low_a(of, 0) ? a_low : 0;
+    at.b += low_b(of, 0) ? b_low : 0;
+    at.b_more += low_b(of, 0) ? b_low : 0;
+    return at;
+}
+INLINE struct operands keys_high(const struct attn_pair_flash *f, int64_t depth, int64_t key) {
     return (struct operands){(const char *)(f->k + key * f->ldk), f->ldk * 2, f->q, f->q + depth / 2 * 16, 64, NULL};
+}
+INLINE struct operands keys_at(const struct attn_pair_flash *f, int64_t depth, int64_t key, const struct exps *e) {
+    return first_of(keys_high(f, depth, key), e->of_keys, depth * 2, depth * 16);
 }
 /* Scores of the keys of a step. */
 INLINE void keys(int flat, const struct attn_pair_flash *f, int64_t depth, int64_t step, float *s,
@@ -161,41 +181,51 @@ INLINE void keys(int flat, const struct attn_pair_flash *f, int64_t depth, int64
     UNROLL for (int64_t c = 0; c < e->span; c += 32) {
         UNROLL for (int set = 0; set < 2; set++, s += 16 * LANES_ALL) {
             const int64_t key = step * e->span + c + 16 * set;
-            const struct operands now = keys_at(f, depth, key), next = keys_at(f, depth, key + 16);
-            const struct run run = {.first = &now,
+            const struct operands now = keys_high(f, depth, key), next = keys_at(f, depth, key + 16, e);
+            const struct run run = {.at = &now,
                                     .next = c + 16 * set + 16 < e->span ? &next : after,
                                     .b = &now.b,
                                     .a_step = 64,
                                     .more = now.b_more - now.b,
                                     .per = n,
                                     .b_step = TILE,
-                                    .n = n};
-            sixteen(flat, set, set * n & 1, &run, s, e);
+                                    .n = n,
+                                    .a_low = depth * 2,
+                                    .b_low = depth * 16,
+                                    .of = e->of_keys};
+            sixteen(flat, set, e->halves ? 0 : set * n & 1, &run, s, e);
         }
     }
 }
 /* 32 sums: values of n steps from step `from`, weighed with p[0 .. n-1]. */
-INLINE struct operands values_at(const struct attn_pair_flash *f, int64_t width, int64_t span, int64_t d, int64_t from,
-                                 const float *const *p) {
-    const float *v = f->v + from * span / 32 * width * 16 + d * 16;
+INLINE struct operands values_high(const struct attn_pair_flash *f, int64_t width, int64_t d, int64_t from,
+                                   const float *const *p, const struct exps *e) {
+    const float *v = f->v + from * e->span / 32 * width * 16 * (1 + e->halves) + d * 16;
     return (struct operands){(const char *)v, 64, p[0], p[0] + 16, LANES_ALL * 4, f->o + d * LANES_ALL};
+}
+INLINE struct operands values_at(const struct attn_pair_flash *f, int64_t width, int64_t d, int64_t from,
+                                 const float *const *p, const struct exps *e) {
+    return first_of(values_high(f, width, d, from, p, e), e->halves ? 3 : 1, width * 64, e->span / 2 * LANES_ALL);
 }
 INLINE void values_32(int flat, const struct attn_pair_flash *f, int64_t width, int64_t d, int64_t from, int64_t n,
                       const float *const *p, const struct operands *after, struct exps *e) {
     const int64_t tiles = n * (e->span / 32);
     UNROLL for (int set = 0; set < 2; set++) {
         const int64_t at = d + 16 * set;
-        const struct operands now = values_at(f, width, e->span, at, from, p),
-                              next = values_at(f, width, e->span, at + 16, from, p);
-        const struct run run = {.first = &now,
+        const struct operands now = values_high(f, width, at, from, p, e),
+                              next = values_at(f, width, at + 16, from, p, e);
+        const struct run run = {.at = &now,
                                 .next = set ? after : &next,
                                 .b = p,
-                                .a_step = width * 16 * 4,
+                                .a_step = width * 64 * (1 + e->halves),
                                 .more = 16,
                                 .per = e->span / 32,
                                 .b_step = 16 * LANES_ALL,
-                                .n = tiles};
-        sixteen(flat, set, set * tiles & 1, &run, f->o + at * LANES_ALL, e);
+                                .n = tiles,
+                                .a_low = width * 64,
+                                .b_low = e->span / 2 * LANES_ALL,
+                                .of = e->halves ? 3 : 1};
+        sixteen(flat, set, e->halves ? 0 : set * tiles & 1, &run, f->o + at * LANES_ALL, e);
     }
 }
 /* A visit of part `part` of the `width` sums. */
@@ -204,73 +234,14 @@ INLINE void values(int flat, const struct attn_pair_flash *f, int64_t width, int
     const int64_t each = width / parts, begin = part * each;
     if (flat) {
         UNROLL for (int64_t d = 0; d < each; d += 32) {
-            const struct operands next = values_at(f, width, e->span, begin + d + 32, from, p);
+            const struct operands next = values_at(f, width, begin + d + 32, from, p, e);
             values_32(1, f, width, begin + d, from, n, p, d + 32 < each ? &next : after, e);
         }
     } else {
         for (int64_t d = 0; d < each; d += 32) {
-            const struct operands next = values_at(f, width, e->span, begin + d + 32, from, p);
+            const struct operands next = values_at(f, width, begin + d + 32, from, p, e);
             values_32(0, f, width, begin + d, from, n, p, d + 32 < each ? &next : after, e);
         }
-    }
-}
-
-/* With halves a sum's chain is four or three times as long, and a product waits some 50 cycles for the one before it on
- * the same sums: two tiles of A with two of B, four chains at a time. An operand from before is not loaded again. */
-INLINE void four(const char *a0, const char *a1, int64_t lda, int load_a, const float *b, const float *b_more,
-                 int64_t ldb, int load_b, struct exps *e) {
-    if (load_a) tile_load_once(4, a0, lda);
-    if (load_b) tile_load(6, b, ldb);
-    tile_dpbf16(0, 4, 6);
-    if (load_b) tile_load(7, b_more, ldb);
-    tile_dpbf16(1, 4, 7);
-    deal(e);
-    if (load_a) tile_load_once(5, a1, lda);
-    tile_dpbf16(2, 5, 6);
-    tile_dpbf16(3, 5, 7);
-}
-/* `of` products of halves: 4 or, without low times low, 3. Low halves lie `a_low` bytes and `b_low` elements behind. */
-INLINE void all_halves(int of, const char *a0, const char *a1, int64_t lda, int64_t a_low, const float *b,
-                       const float *b_more, int64_t ldb, int64_t b_low, struct exps *e) {
-    if (of == 4) four(a0 + a_low, a1 + a_low, lda, 1, b + b_low, b_more + b_low, ldb, 1, e);
-    four(a0 + a_low, a1 + a_low, lda, of == 3, b, b_more, ldb, 1, e);
-    four(a0, a1, lda, 1, b, b_more, ldb, 0, e);
-    four(a0, a1, lda, 0, b + b_low, b_more + b_low, ldb, 1, e);
-}
-INLINE void store_sums(float *c, struct exps *e) {
-    tile_store(0, c, LANES_ALL * 4);
-    deal(e);
-    tile_store(1, c + 16, LANES_ALL * 4);
-    tile_store(2, c + 16 * LANES_ALL, LANES_ALL * 4);
-    tile_store(3, c + 16 * LANES_ALL + 16, LANES_ALL * 4);
-}
-INLINE void keys_halves(const struct attn_pair_flash *f, int64_t depth, int64_t step, float *s, struct exps *e) {
-    const char *k = (const char *)(f->k + step * e->span * f->ldk);
-    const int64_t ldk = f->ldk * 2;
-    for (int64_t c = 0; c < e->span; c += 32, s += 32 * LANES_ALL, k += 32 * ldk) {
-        zero_set(0);
-        zero_set(1);
-        for (int64_t x = 0; x < depth; x += 32) {
-            const float *q = f->q + x / 2 * 16;
-            all_halves(4, k + x * 2, k + 16 * ldk + x * 2, ldk, depth * 2, q, q + depth / 2 * 16, 64, depth * 16, e);
-        }
-        store_sums(s, e);
-    }
-}
-INLINE void values_halves(const struct attn_pair_flash *f, int64_t width, int64_t step, const float *p,
-                          struct exps *e) {
-    const int64_t block = width * 16 * 2;
-    for (int64_t d = 0; d < width; d += 32) {
-        const float *v = f->v + step * (e->span / 32) * block + d * 16;
-        float *o = f->o + d * LANES_ALL;
-        load_set(0, o);
-        load_set(1, o + 16 * LANES_ALL);
-        for (int64_t c = 0; c < (e->span / 2); c += 16, v += block) {
-            const float *weights = p + c * LANES_ALL;
-            all_halves(3, (const char *)v, (const char *)(v + TILE), 64, width * 64, weights, weights + 16,
-                       LANES_ALL * 4, (e->span / 2) * LANES_ALL, e);
-        }
-        store_sums(o, e);
     }
 }
 
@@ -391,16 +362,8 @@ struct place {
 INLINE struct place behind(struct place at, int64_t span) {
     return (at.step + 1) * span < at.f->n ? (struct place){at.f, at.step + 1} : (struct place){at.f + 1, 0};
 }
-INLINE struct operands keys_of(struct place at, int64_t depth, int64_t span) {
-    return keys_at(at.f, depth, at.step * span);
-}
-INLINE void make_scores(int flat, struct place at, int64_t depth, float *s, const struct operands *after,
-                        struct exps *e) {
-    if (e->halves) {
-        keys_halves(at.f, depth, at.step, s, e);
-    } else {
-        keys(flat, at.f, depth, at.step, s, after, e);
-    }
+INLINE struct operands keys_of(struct place at, int64_t depth, const struct exps *e) {
+    return keys_at(at.f, depth, at.step * e->span, e);
 }
 
 /* Probabilities of the last steps, and what became of them. */
@@ -411,22 +374,17 @@ struct queue {
     int64_t done[QUEUE + 1];    /* steps, of all strips, whose values each part of the sums has */
 };
 /* The first product of a visit of a part with the probabilities from p[i] on. */
-INLINE struct operands visit_at(int64_t width, int64_t part, int64_t i, const struct queue *w) {
-    return values_at(w->at[i].f, width, w->span, part * (width / w->parts), w->at[i].step,
-                     (const float *const *)w->p + i);
+INLINE struct operands visit_at(int64_t width, int64_t part, int64_t i, const struct queue *w, const struct exps *e) {
+    return values_at(w->at[i].f, width, part * (width / w->parts), w->at[i].step, (const float *const *)w->p + i, e);
 }
 /* A part of the sums gets the n last steps, which may be of more than one strip. */
 INLINE void visit(int64_t width, int64_t part, int64_t n, const struct queue *w, const struct operands *after,
                   struct exps *e) {
     const float *const *p = (const float *const *)w->p;
-    if (e->halves) {
-        values_halves(w->at[QUEUE - 1].f, width, w->at[QUEUE - 1].step, p[QUEUE - 1], e);
-        return;
-    }
     for (int64_t i = QUEUE - n, same; i < QUEUE; i += same) {
         for (same = 1; i + same < QUEUE && w->at[i + same].f == w->at[i].f;) same++;
         struct operands next = *after;
-        if (i + same < QUEUE) next = visit_at(width, part, i + same, w);
+        if (i + same < QUEUE) next = visit_at(width, part, i + same, w, e);
         values(0, w->at[i].f, width, w->parts, part, w->at[i].step, same, p + i, &next, e);
     }
 }
@@ -434,8 +392,8 @@ INLINE void visit(int64_t width, int64_t part, int64_t n, const struct queue *w,
 static __attribute__((noinline)) void visit_alone(int halves, int64_t width, int64_t part, int64_t n, struct queue w) {
     struct exps none = {.halves = halves, .span = w.span, .done = w.span / 2};
     if (n == 0) return;
-    const struct operands mine = visit_at(width, part, QUEUE - n, &w);
-    if (!none.halves) prepare(&mine);
+    const struct operands mine = visit_at(width, part, QUEUE - n, &w, &none);
+    prepare(&mine);
     visit(width, part, n, &w, &mine, &none);
     store_waiting(&none);
 }
@@ -449,7 +407,7 @@ INLINE void visit_all(int halves, int64_t width, int64_t to, struct queue *w) {
 /* `count` strips that follow each other like steps of one: nothing waits between them. */
 INLINE void strips(const struct attn_pair_flash *f, int64_t count, int64_t depth, int64_t width, int halves, int rough,
                    int64_t span, int64_t parts) {
-    const int64_t weights = span / 2 * LANES_ALL * (halves ? 2 : 1), products = (depth + width) / 32 * (span / 32);
+    const int64_t weights = span / 2 * LANES_ALL * (halves ? 2 : 1);
     const struct attn_pair_flash *const end = f + count;
     struct reference r[2];
     v32 l[2], top[2];
@@ -458,12 +416,12 @@ INLINE void strips(const struct attn_pair_flash *f, int64_t count, int64_t depth
     struct place at = {f, 0}, next = behind(at, span), then;
     float *s = f->s, *other = f->s + span * LANES_ALL;
     set_up_exps(&e, f->factor, halves, rough, span);
-    deal_times(&e, halves ? (depth * 4 + width * 3) / 32 * (span / 32) + (span + width) / 32 : 4 * products);
+    deal_times(&e, 2 * (depth / 32 * (span / 16) * e.of_keys + span / 32 * (width / 16) * (halves ? 3 : 1)));
     for (int i = 0; i <= parts; i++) w.p[QUEUE - i] = f->p + i * weights;
     for (int i = 0; i <= QUEUE; i++) w.at[i] = at;
-    const struct operands first = keys_of(at, depth, span), second = keys_of(next.f < end ? next : at, depth, span);
-    if (!halves) prepare(&first);
-    make_scores(0, at, depth, s, &second, &e);
+    const struct operands first = keys_of(at, depth, &e), second = keys_of(next.f < end ? next : at, depth, &e);
+    prepare(&first);
+    keys(0, at.f, depth, at.step, s, &second, &e);
     store_waiting(&e);
     for (int64_t j = 0; at.f < end; j++) {
         f = at.f;
@@ -487,17 +445,17 @@ INLINE void strips(const struct attn_pair_flash *f, int64_t count, int64_t depth
         begin_step(&e, s, w.p[QUEUE], top);
         then = next.f < end ? behind(next, span) : at;
         const int64_t part = j % parts, n = j - w.done[part];
-        const struct operands ahead = keys_of(then.f < end ? then : at, depth, span),
-                              mine = n > 0 ? visit_at(width, part, QUEUE - n, &w) : ahead;
+        const struct operands ahead = keys_of(then.f < end ? then : at, depth, &e),
+                              mine = n > 0 ? visit_at(width, part, QUEUE - n, &w, &e) : ahead;
         w.done[part] = j;
-        if (!halves && next.f < end && n == parts && w.at[QUEUE - parts].f == w.at[QUEUE - 1].f) {
-            make_scores(1, next, depth, other, &mine, &e);
+        if (next.f < end && n == parts && w.at[QUEUE - parts].f == w.at[QUEUE - 1].f) {
+            keys(1, next.f, depth, next.step, other, &mine, &e);
             values(1, w.at[QUEUE - 1].f, width, parts, part, w.at[QUEUE - parts].step, parts,
                    (const float *const *)w.p + QUEUE - parts, &ahead, &e);
         } else {
             if (next.f < end) {
-                make_scores(0, next, depth, other, &mine, &e);
-            } else if (!halves) {
+                keys(0, next.f, depth, next.step, other, &mine, &e);
+            } else {
                 store_waiting(&e);
                 prepare(&mine);
             }
@@ -519,7 +477,7 @@ INLINE void strips(const struct attn_pair_flash *f, int64_t count, int64_t depth
             store_waiting(&e);
             visit_all(halves, width, j, &w);
             shrink_sums(f->o, width, r[0].shrink, r[1].shrink);
-            if (!halves) prepare(&ahead);
+            prepare(&ahead);
         }
         if (next.f != f)
             for (int h = 0; h < 2; h++) v32_store(f->m + h * 16, r[h].m), v32_store(f->l + h * 16, l[h]);
@@ -541,15 +499,19 @@ INLINE void strips(const struct attn_pair_flash *f, int64_t count, int64_t depth
     static void name##_rough(const struct attn_pair_flash *f, int64_t n) {                                             \
         strips(f, n, depth, width, 0, 1, span, parts);                                                                 \
     }                                                                                                                  \
-    static void name##_halves(const struct attn_pair_flash *f, int64_t n) { strips(f, n, depth, width, 1, 0, 64, 1); }
+    static void name##_halves(const struct attn_pair_flash *f, int64_t n) { strips(f, n, depth, width, 1, 0, 64, 1); } \
+    static void name##_halves_rough(const struct attn_pair_flash *f, int64_t n) {                                      \
+        strips(f, n, depth, width, 1, 1, 64, 1);                                                                       \
+    }
 KINDS(strips_any, f->depth, f->width, 64, 1)
 KINDS(strips_64, 64, 64, 64, 1)
 KINDS(strips_128, 128, 128, 32, 4)
 void attn_ukr_amx_flash(const struct attn_pair_flash *f, int64_t n) {
-    static void (*const of[][3])(const struct attn_pair_flash *f,
-                                 int64_t n) = {{strips_any, strips_64, strips_128},
-                                               {strips_any_rough, strips_64_rough, strips_128_rough},
-                                               {strips_any_halves, strips_64_halves, strips_128_halves}};
+    static void (*const of[][3])(const struct attn_pair_flash *f, int64_t n) = {
+        {strips_any, strips_64, strips_128},
+        {strips_any_rough, strips_64_rough, strips_128_rough},
+        {strips_any_halves, strips_64_halves, strips_128_halves},
+        {strips_any_halves_rough, strips_64_halves_rough, strips_128_halves_rough}};
     const int which = f->depth != f->width ? 0 : f->width == 64 ? 1 : f->width == 128 ? 2 : 0;
-    of[f->halves ? 2 : f->rough][which](f, n);
+    of[f->halves * 2 + f->rough][which](f, n);
 }

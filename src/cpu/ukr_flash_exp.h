@@ -21,6 +21,7 @@ struct exps {
     float *p;
     int halves;         /* P is high and low halves */
     int degree;         /* of the exponential's polynomial */
+    int of_keys;        /* products for one of Q with keys: 1, of halves 4 or 3 */
     int64_t span, done; /* keys of a step; pairs of them that are done */
     int64_t due, share; /* of UNIT: what is dealt out and not yet taken, what is dealt out at a time */
     float *waiting;     /* where sums of the second set of accumulators are still to be stored, */
@@ -30,7 +31,8 @@ INLINE void set_up_exps(struct exps *e, float factor, int halves, int rough, int
     static const uint16_t zip[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
                                      8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
     *e = (struct exps){.factor = v32_set(factor), .halves = halves, .span = span, .done = span / 2};
-    e->degree = rough ? 3 : 4;
+    e->degree = rough && !halves ? 3 : 4;
+    e->of_keys = !halves ? 1 : rough ? 3 : 4;
     e->zip = _mm512_loadu_si512(zip);
     e->half = _mm512_set1_epi32(0x8000);
     e->down = _mm512_broadcast_i32x4(_mm_setr_epi8(2, 3, 2, 3, 6, 7, 6, 7, 10, 11, 10, 11, 14, 15, 14, 15));
