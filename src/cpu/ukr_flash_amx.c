@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * A strip of 32 queries on AMX: attn_ukr_pair.flash. Scores are made transposed, S^T = K Q^T, so that key rows are used
+ * Strips of 32 queries on AMX: attn_ukr_pair.flash. Scores are made transposed, S^T = K Q^T, so that key rows are used
  * as they are in memory and the softmax needs no sum across a register; O^T = V^T P^T.
  *
  *            queries                  tiles (tmm), sums of 16 rows          first-level cache, D 64, bytes
@@ -7,7 +7,6 @@
  *      16   |   0   |   1   |  set 0    6 7 Q^T or P                         P  32 x 32 pairs    4 KiB, two of them
  *      16   |   2   |   3   |  set 1    0 1 sums, being multiplied           O^T  width x 32 f32, Q^T depth x 32 bf16
  *           +-------+-------+           2 3 sums before them, being stored   36 KiB
- *                                       (f16: 4 5 x 6 7, all four at once)
  *
  * The tile unit and the vector unit work side by side: between the products of Q with the keys of step j + 1 and of P
  * with the values of step j - 1 the exponentials of step j are dealt out evenly. A store of a tile takes 16 cycles, and
@@ -17,6 +16,9 @@
  *     step    j - 1            j                j + 1
  *     tiles   QK(j)   PV(j-2)  QK(j+1) PV(j-1)  QK(j+2) PV(j)
  *     vectors exp (j-1)        exp (j)          exp (j+1)
+ *
+ * Strips follow each other like steps of one: the last values of a strip are weighed beside the first exponentials of
+ * the next. A full step leaves no branch but those on data: all its products are there one by one.
  *
  * D 128 would fill that cache to the brim: there a step has 32 keys, and adds the last four steps' values to a quarter
  * of the sums, which halves the loads and stores of sums besides:
@@ -29,8 +31,8 @@
  * taken again, relative to the maximum, and O and l shrink. So no step waits for a maximum.
  *
  * f16 goes in exact halves: a number of 11 bits is a bf16 of 8 bits and one of at most 3, so that Q K^T is four
- * products and exact but for its sums. P is split in the same way, to 16 bits, and low halves are not multiplied with
- * low ones: 2^-17 of a term.
+ * products and exact but for its sums (where lse is not asked for, three: a term is off by 2^-18). P is split in the
+ * same way, to 16 bits, and low halves are not multiplied with low ones: 2^-17 of a term.
  *
  * Exponentials are 2^(s * factor - top) with top = m * factor ROUNDED, one multiply-add from the score: sums are
  * relative to that number, by which older ones shrink and which goes into lse, so that its rounding costs nothing. */
