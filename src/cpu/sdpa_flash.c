@@ -256,6 +256,9 @@ static void load_masks(struct work *w, int64_t r0, int64_t n_rows, int64_t j0, i
     }
 }
 
+/* Boolean masks with a byte for each key of a row are read as they are. */
+static int by_key_bytes(const struct attn_cpu_sdpa *s) { return s->p->mask_dtype == ATTN_BOOL && s->mask.column; }
+
 /* What makes scores of products, for strip r0 and keys from j0 on. */
 static void prepare_score(struct work *w, int64_t r0, int64_t n_rows, int64_t j0, int64_t n,
                           struct attn_pair_score *score) {
@@ -271,7 +274,7 @@ static void prepare_score(struct work *w, int64_t r0, int64_t n_rows, int64_t j0
         score->origin[r] = there ? (float)((score->alibi == 2 ? row->at : row->alibi_ref) - j0) : 0;
         score->near[r] = there && score->alibi == 2 ? (float)row->alibi_ref : 0;
     }
-    const int by_key = s->p->mask_dtype && s->mask.column, bytes = by_key && s->p->mask_dtype == ATTN_BOOL;
+    const int bytes = by_key_bytes(s);
     score->hides = s->p->mask_dtype == ATTN_BOOL;
     score->keep_keys = bytes ? s->p->seq_k - j0 : 0;
     for (int64_t r = 0; r < ROWS; r++)
@@ -315,13 +318,13 @@ static int describe_strip(const struct work *w, int64_t r0, int64_t n_rows, int6
                                     .p = w->p};
     return 1;
 }
-/* A strip that needs more than its operands, whose place is shared by all strips. */
+/* A strip that needs what there is room for once only: masks, products that are given, who sees which key. */
 static void run_alone(struct work *w, int64_t r0, int64_t n_rows, int64_t j0, int64_t n, int odd) {
     int32_t seen[2 * ROWS];
     struct attn_pair_score score;
     struct attn_pair_flash job;
     if (!describe_strip(w, r0, n_rows, j0, n, seen, &job)) return;
-    const int64_t ldk = job.ldk, first = (job.k - w->rows) / ldk;
+    const int64_t first = (job.k - w->rows) / job.ldk;
     job.live = w->poison.any ? w->live + first : NULL;
     job.given = odd ? w->given : NULL;
     job.given_s = w->given_s;
@@ -334,16 +337,21 @@ static void run_alone(struct work *w, int64_t r0, int64_t n_rows, int64_t j0, in
 }
 /* All strips of `live` rows against the n loaded keys at j0. */
 static void run_block(struct work *w, int64_t live, int64_t j0, int64_t n) {
-    const int odd = w->f->flash == 2 && (w->any_odd_q || w->any_odd_k);
+    const int plain = w->f->s.plain, odd = w->f->flash == 2 && (w->any_odd_q || w->any_odd_k),
+              alone = odd || w->poison.any || (w->f->s.p->mask_dtype && !by_key_bytes(&w->f->s));
     int32_t seen[MOST_STRIPS][2 * ROWS];
     struct attn_pair_flash job[MOST_STRIPS];
+    struct attn_pair_score score[MOST_STRIPS];
     int64_t jobs = 0;
     for (int64_t r = 0; r < live; r += ROWS) {
         const int64_t rows = live - r < ROWS ? live - r : ROWS;
-        if (odd || w->poison.any || !w->f->s.plain) {
+        if (alone) {
             run_alone(w, r, rows, j0, n, odd);
-        } else {
-            jobs += describe_strip(w, r, rows, j0, n, seen[jobs], &job[jobs]);
+        } else if (describe_strip(w, r, rows, j0, n, seen[jobs], &job[jobs])) {
+            struct attn_pair_flash *it = &job[jobs];
+            it->score = plain ? NULL : &score[jobs];
+            if (!plain) prepare_score(w, r, rows, j0 + (it->k - w->rows) / it->ldk, it->n, &score[jobs]);
+            jobs++;
         }
     }
     if (jobs) w->f->s.pair->flash(job, jobs);
