@@ -407,8 +407,8 @@ INLINE void visit_all(int halves, int64_t width, int64_t to, struct queue *w) {
     }
 }
 /* `count` strips that follow each other like steps of one: nothing waits between them. */
-INLINE void strips(const struct attn_pair_flash *f, int64_t count, int64_t depth, int64_t width, int halves, int rough,
-                   int64_t span, int64_t parts) {
+INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int64_t depth, int64_t width, int halves,
+                   int rough, int64_t span, int64_t parts) {
     const int64_t weights = span / 2 * LANES_ALL * (halves ? 2 : 1);
     const struct attn_pair_flash *const end = f + count;
     struct reference r[2];
@@ -450,7 +450,7 @@ INLINE void strips(const struct attn_pair_flash *f, int64_t count, int64_t depth
         const struct operands ahead = keys_of(then.f < end ? then : at, depth, &e),
                               mine = n > 0 ? visit_at(width, part, QUEUE - n, &w, &e) : ahead;
         w.done[part] = j;
-        if (next.f < end && n == parts && w.at[QUEUE - parts].f == w.at[QUEUE - 1].f) {
+        if (flat && next.f < end && n == parts && w.at[QUEUE - parts].f == w.at[QUEUE - 1].f) {
             keys(1, next.f, depth, next.step, other, &mine, &e);
             values(1, w.at[QUEUE - 1].f, width, parts, part, w.at[QUEUE - parts].step, parts,
                    (const float *const *)w.p + QUEUE - parts, &ahead, &e);
@@ -496,18 +496,18 @@ INLINE void strips(const struct attn_pair_flash *f, int64_t count, int64_t depth
 }
 
 /* Common extents as constants. */
-#define KINDS(name, depth, width, span, parts)                                                                         \
-    static void name(const struct attn_pair_flash *f, int64_t n) { strips(f, n, depth, width, 0, 0, span, parts); }    \
-    static void name##_rough(const struct attn_pair_flash *f, int64_t n) {                                             \
-        strips(f, n, depth, width, 0, 1, span, parts);                                                                 \
-    }                                                                                                                  \
-    static void name##_halves(const struct attn_pair_flash *f, int64_t n) { strips(f, n, depth, width, 1, 0, 64, 1); } \
-    static void name##_halves_rough(const struct attn_pair_flash *f, int64_t n) {                                      \
-        strips(f, n, depth, width, 1, 1, 64, 1);                                                                       \
+#define KIND(name, flat, depth, width, halves, rough, span, parts)                                                     \
+    static void name(const struct attn_pair_flash *f, int64_t n) {                                                     \
+        strips(f, n, flat, depth, width, halves, rough, span, parts);                                                  \
     }
-KINDS(strips_any, f->depth, f->width, 64, 1)
-KINDS(strips_64, 64, 64, 64, 1)
-KINDS(strips_128, 128, 128, 32, 4)
+#define KINDS(name, flat, depth, width, span, parts)                                                                   \
+    KIND(name, flat, depth, width, 0, 0, span, parts)                                                                  \
+    KIND(name##_rough, flat, depth, width, 0, 1, span, parts)                                                          \
+    KIND(name##_halves, flat, depth, width, 1, 0, 64, 1)                                                               \
+    KIND(name##_halves_rough, flat, depth, width, 1, 1, 64, 1)
+KINDS(strips_any, 0, f->depth, f->width, 64, 1)
+KINDS(strips_64, 1, 64, 64, 64, 1)
+KINDS(strips_128, 1, 128, 128, 32, 4)
 void attn_ukr_amx_flash(const struct attn_pair_flash *f, int64_t n) {
     static void (*const of[][3])(const struct attn_pair_flash *f, int64_t n) = {
         {strips_any, strips_64, strips_128},
