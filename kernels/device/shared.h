@@ -84,6 +84,12 @@ static __device__ __forceinline__ void copy_async16(uint32_t to, const void *fro
 static __device__ __forceinline__ void copy_async16_whole(uint32_t to, const void *from) {
     asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
+/* The same of what nobody reads again soon: the first to leave the second-level cache. */
+static __device__ __forceinline__ void copy_async16_once(uint32_t to, const void *from, int bytes) {
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from), "r"(bytes),
+                 "l"(UINT64_C(0x12F0000000000000)) /* what createpolicy gives for evict_first of everything */
+                 : "memory");
+}
 static __device__ __forceinline__ void copy_async8(uint32_t to, const void *from, int bytes) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }

@@ -27,7 +27,8 @@ static __device__ __forceinline__ void load_last_states(uint32_t shared, uint4 s
 static __device__ __forceinline__ void score_both(uint32_t shared, float y[64], uint32_t parity, int first,
                                                   uint4 last[2]) {
     const uint64_t k = slice_desc(shared + K_AT, 0), q = slice_desc(shared + Q_AT, 0);
-    const uint32_t rank = CTAS == 2 ? blockIdx.x & 1 : 0;
+    /* asked anew: descriptors that depend on it are not to be kept over the item */
+    const uint32_t rank = WOVEN ? rank_of() : 0;
     wgmma_hold(y, 64);
 #pragma unroll
     for (uint32_t i = 0; i < V_SLICES; i++) {

@@ -150,7 +150,9 @@ static __device__ __forceinline__ void store_dq(uint32_t shared, const struct kp
             for (int x = 0; x < 4; x++)
                 word[x] = empty ? 0 : pack16(TYPE, q[4 * (j0 + x) + 2 * r] * down, q[4 * (j0 + x) + 2 * r + 1] * down);
             transpose_quad(word, t);
-            if (inside) *(uint4 *)(to + 8 * j0) = make_uint4(word[0], word[1], word[2], word[3]);
+            const uint4 y = make_uint4(word[0], word[1], word[2], word[3]);
+            if (inside && PASSING) __stcs((uint4 *)(to + 8 * j0), y);
+            if (inside && !PASSING) *(uint4 *)(to + 8 * j0) = y;
         }
     }
 }

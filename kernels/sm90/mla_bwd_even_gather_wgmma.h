@@ -66,12 +66,28 @@ static __device__ __forceinline__ void gather_slices(uint32_t shared, const stru
     copy_commit();
 }
 
+/* Pairs of slices, all under way at once: K has to come while dKV is formed. */
+constexpr int GROUPS = (SLICES + 1) / 2;
+
+/* The copies of all groups but the latest `pending` are there and the matrix units may see them. No fence is left to
+ * the consumers, who would wait in it for their own additions to memory. */
+static __device__ __forceinline__ void settle_copies(int pending) {
+    copy_wait(pending);
+    async_fence();
+}
+
 /* The order in which slices of Q and dO are copied. Woven: slice x is in places x and x + 1; place 0 is read last. */
 static __device__ __forceinline__ uint32_t copied_slice(uint32_t i) {
     return !WOVEN ? slice_of(i) : i < 6 ? i + 1 : i < 7 ? 7 : i == 7 ? 0 : 8;
 }
+static __device__ __forceinline__ void copy_head(uint32_t to, const void *from, int bytes) {
+    if (PASSING)
+        copy_async16_once(to, from, bytes);
+    else
+        copy_async16(to, from, bytes);
+}
 /* Starts the copies of an item's Q and dO, slice by slice as the last item's dKV lets go of them. Rows of heads that do
- * not exist or are empty become zeros: no NaN of theirs reaches dkv. */
+ * not exist or are empty become zeros: no NaN of theirs reaches dkv. BY_GROUPS: tells of all groups but the last. */
 static __device__ __forceinline__ void copy_heads(const struct kp_mla_bwd *p, uint32_t shared, uint32_t parity) {
     uint32_t alive = 0;
     {
@@ -104,23 +120,20 @@ static __device__ __forceinline__ void copy_heads(const struct kp_mla_bwd *p, ui
         const uint16_t *q = (const uint16_t *)kept(shared + ITEM_AT + 32) + (thread >> 3) * p->in.q.head + column;
 #pragma unroll
         for (int k = 0; k < PASSES; k++, q += STEP * p->in.q.head) /* 16 bytes, or none: then the address is not used */
-            copy_async16(to + Q_AT + k * STEP * 128, q, alive >> k & 16);
-        if (x >= V_SLICES) continue;
-        const uint16_t *o = (const uint16_t *)kept(shared + ITEM_AT + 40) + (thread >> 3) * p->dout.head + column;
+            copy_head(to + Q_AT + k * STEP * 128, q, alive >> k & 16);
+        if (x < V_SLICES) {
+            const uint16_t *o = (const uint16_t *)kept(shared + ITEM_AT + 40) + (thread >> 3) * p->dout.head + column;
 #pragma unroll
-        for (int k = 0; k < PASSES; k++, o += STEP * p->dout.head)
-            copy_async16(to + DOUT_AT + k * STEP * 128, o, alive >> k & 16);
+            for (int k = 0; k < PASSES; k++, o += STEP * p->dout.head)
+                copy_head(to + DOUT_AT + k * STEP * 128, o, alive >> k & 16);
+        }
+        if (!BY_GROUPS || (i % 2 == 0 && i < 8)) continue;
+        copy_commit();
+        if (i == 1) continue;
+        settle_copies(1); /* a group is told of when the next one is asked for */
+        mbar_arrive(shared + K_FULL + 8 * (i / 2 - 1));
+        if (i == 3) mbar_arrive(shared + Q_FULL);
     }
-}
-
-/* Pairs of slices, all under way at once: K has to come while dKV is formed. */
-constexpr int GROUPS = (SLICES + 1) / 2;
-
-/* The copies of all groups but the latest `pending` are there and the matrix units may see them. No fence is left to
- * the consumers, who would wait in it for their own additions to memory. */
-static __device__ __forceinline__ void settle_copies(int pending) {
-    copy_wait(pending);
-    async_fence();
 }
 
 /* Group g is there, all but the latest `pending` being so. Pairs that store rows and those of the
@@ -182,11 +195,11 @@ static __device__ __forceinline__ void produce_even(const struct kp_mla_bwd *p, 
             if (DIST_BY_PRODUCERS && p->part_dist) store_dist(shared, state & 1);
             if (state < 4) { /* the first tile needs all of it */
                 copy_heads(p, shared, (state >> 1) ^ 1);
-                copy_commit();
+                if (!BY_GROUPS) copy_commit();
                 settle_copies(0);
 #pragma unroll
-                for (int g = 0; g < GROUPS; g++) mbar_arrive(shared + K_FULL + 8 * g);
-                mbar_arrive(shared + Q_FULL);
+                for (int g = BY_GROUPS ? GROUPS - 1 : 0; g < GROUPS; g++) mbar_arrive(shared + K_FULL + 8 * g);
+                if (!BY_GROUPS) mbar_arrive(shared + Q_FULL);
 #if CFG_DETERMINISTIC
                 if (ALT) tell_most(shared);
 #endif

@@ -24,6 +24,12 @@ constexpr int ASK_FIRST = EVEN && PAIRS && CTAS == 1;
  * to the other CTA, and the 32 of slice x - 1 (0: 7) that come from it, so that one product of 64 columns gives both.
  */
 constexpr int WOVEN = ALT && PARTLY;
+/* Q and dO are read once and dq is written once, beside sums and keys that the second-level cache has to hold:
+ * they are marked as the first to leave it. */
+constexpr int PASSING = ALT && !PAIRS;
+/* An item's first S begins with the first slices of Q and dO, while the last item's dKV still reads others. Woven
+ * slices come in another order than S takes them. */
+constexpr int BY_GROUPS = ALT && !PAIRS && !WOVEN;
 constexpr int SLICES = D / 64, V_SLICES = KP_MLA_DIM_V / 64;
 /* Threads that gather, and how many 16-byte chunks of a slice each has. */
 constexpr int PRODUCERS = 128, PASSES = 512 / PRODUCERS, STEP = PRODUCERS / 8;
