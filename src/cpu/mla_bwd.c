@@ -40,17 +40,23 @@ struct mla_bwd_size attn_cpu_mla_bwd_size(const struct mla_isa *isa, const attn_
     z.window = mla_min(p->topk, WINDOW_FLOATS / z.ldh);
     z.n_windows = (p->topk + z.window - 1) / z.window;
     /* Ranges of keys: enough slots of a unit in each for products of a useful height. */
-    int64_t most = mla_min(mla_max(z.window / MLA_RANGE_SLOTS, 1), MLA_MAX_RANGES);
+    const int64_t slots = mla_strips(isa) ? MLA_STRIP_RANGE_SLOTS : MLA_RANGE_SLOTS;
+    int64_t most = mla_min(mla_max(z.window / slots, 1), MLA_MAX_RANGES);
     while (p->seq_k && (p->seq_k - 1) >> z.range_shift >= most) ++z.range_shift;
     z.n_ranges = p->seq_k ? ((p->seq_k - 1) >> z.range_shift) + 1 : 1;
-    z.n_slices = (p->dim_qk + MLA_SLICE - 1) / MLA_SLICE;
+    z.slice = MLA_SLICE;
+    if (mla_strips(isa)) { /* several tasks for each thread, if that takes narrower ones; no sum depends on it */
+        const int64_t pieces = mla_min(2 * threads / z.n_ranges + 1, p->dim_qk / MLA_LEAST_SLICE);
+        z.slice = mla_min(MLA_STRIP_SLICE, mla_round((p->dim_qk + pieces - 1) / pieces, ATTN_PAIR_HEADS));
+    }
+    z.n_slices = (p->dim_qk + z.slice - 1) / z.slice;
 
     z.u_state = mla_take(&z.unit_bytes, (int64_t)sizeof(struct mla_unit));
     z.u_sink = mla_take(&z.unit_bytes, z.chunk * (int64_t)sizeof(double));
     z.u_key = mla_take(&z.unit_bytes, z.window * (int64_t)sizeof(int32_t));
     z.u_slot = mla_take(&z.unit_bytes, z.window * (int64_t)sizeof(int64_t));
-    z.u_q = mla_take(&z.unit_bytes, head_rows * z.ldz * f);
-    z.u_do = mla_take(&z.unit_bytes, head_rows * z.ldz * f);
+    z.u_q = mla_take(&z.unit_bytes, mla_strips(isa) ? z.ldh * p->dim_qk * f : head_rows * z.ldz * f);
+    if (!mla_strips(isa)) z.u_do = mla_take(&z.unit_bytes, head_rows * z.ldz * f);
     z.u_x = mla_take(&z.unit_bytes, (z.window + fill) * z.ldx * f);
     if (z.n_windows > 1) z.u_dq = mla_take(&z.unit_bytes, z.chunk * z.ldz * f);
 
@@ -70,7 +76,7 @@ struct mla_bwd_size attn_cpu_mla_bwd_size(const struct mla_isa *isa, const attn_
     z.t_g = mla_take(&z.thread_bytes, z.ldh * f);
     z.t_c = mla_take(&z.thread_bytes, z.ldh * f);
     z.t_dead = mla_take(&z.thread_bytes, z.ldh);
-    z.t_sum = mla_take(&z.thread_bytes, MLA_SUM_ROWS * (MLA_SLICE + 16) * f);
+    z.t_sum = mla_take(&z.thread_bytes, MLA_SUM_ROWS * (MLA_SLICE + 16) * f); /* strips: 2 * 32 * 32 */
 
     /* With several windows the order in which a key's parts are added depends on the size of the batch, so that it must
      * not depend on the threads; with one window it may. */

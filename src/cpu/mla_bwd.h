@@ -7,6 +7,9 @@
 enum {
     MLA_SLICE = 256,       /* columns of dKV per task of phase 2 */
     MLA_RANGE_SLOTS = 128, /* slots of a unit per key range, about, if they are spread evenly */
+    MLA_STRIP_SLICE = 288, /* the same with strips: rows of sums, P, dS, q and dout of a task come from beyond */
+    MLA_LEAST_SLICE = 96,
+    MLA_STRIP_RANGE_SLOTS = 256, /* the second-level cache, and the larger it is the less often */
     MLA_MAX_RANGES = 64,
     MLA_SUM_ROWS = 64 /* rows per product of phase 2: the product's result stays in the first-level cache's reach */
 };
@@ -21,11 +24,13 @@ struct mla_unit {
 /* Sizes and byte offsets: a function of the problem and the number of threads. */
 struct mla_bwd_size {
     int64_t chunk, n_chunks;       /* heads per unit, units per query */
-    int64_t ldh, ldx;              /* heads padded; row of x = [dS | g P], with pairs of bf16 two to an element */
+    int64_t ldh, ldx;              /* heads padded; row of x = [dS | g P], with pairs of bf16 two to an element; with
+                                    * strips x is in tiles */
     int64_t ldk, ldz;              /* row of gathered K; row of dq, and of what sums over rows or heads read */
     int64_t window, n_windows;     /* slots per window */
     int64_t range_shift, n_ranges; /* key range = key >> range_shift */
-    int64_t n_slices, batch_units;
+    int64_t slice, n_slices;       /* columns per slice */
+    int64_t batch_units;
     uint64_t u_state, u_sink, u_key, u_slot, u_q, u_do, u_x, u_dq, unit_bytes;
     uint64_t t_qt, t_dot, t_k, t_zip, t_x, t_ds, t_dq, t_key, t_slot, t_row, t_lse, t_g, t_c, t_dead, t_sum,
         thread_bytes;

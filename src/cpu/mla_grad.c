@@ -43,6 +43,22 @@ static void sort_slots(const struct at *w) {
     }
 }
 
+/* With strips: pairs of heads as `add` reads them, [columns / 32][ldh][32], those of q before those of dout. */
+static void panel_heads(const struct at *w, int64_t x, const float *rows, float *to) {
+    const struct mla_bwd_size *z = &w->j->z;
+    for (int64_t h = 0; h < z->ldh; h += 2)
+        for (int64_t c = 0; c < x; c += ATTN_PAIR_HEADS) {
+            float *at = to + c * z->ldh + h / 2 * ATTN_PAIR_HEADS;
+            const float *even = rows + h * z->ldk + c / 2, *odd = even + z->ldk;
+            if (h < w->heads) {
+                w->j->isa->pair->zip(at, (const void *)even, h + 1 < w->heads ? (const void *)odd : NULL,
+                                     ATTN_PAIR_HEADS);
+            } else {
+                memset(at, 0, ATTN_PAIR_HEADS * sizeof *at);
+            }
+        }
+}
+
 /* Rows of the heads, x columns wide: turned for the scores, and as sums over the heads read them. */
 static void load_heads(const struct at *w, const struct attn_view *v, int64_t x, float *turned, float *to) {
     const struct mla_bwd *j = w->j;
@@ -56,6 +72,10 @@ static void load_heads(const struct at *w, const struct attn_view *v, int64_t x,
     float *rows = thread_f32(w, z->t_dq); /* in use later */
     attn_cpu_mla_heads(j->isa, v, j->b, w->i, w->h0, w->heads, x, dead, rows, z->ldk);
     attn_cpu_mla_turn(j->isa, rows, z->ldk, w->heads, x / 2, turned, mla_turned(z->ldh));
+    if (mla_strips(j->isa)) {
+        panel_heads(w, x, rows, to);
+        return;
+    }
     for (int64_t h = 0; h < w->heads; h += 2) {
         const void *even = rows + h * z->ldk, *odd = h + 1 < w->heads ? rows + (h + 1) * z->ldk : NULL;
         j->isa->pair->zip(to + h / 2 * z->ldz, even, odd, x);
@@ -76,7 +96,8 @@ static void load_rows(const struct at *w) {
     const double dlse_unit =
         attn_core_has(p, ATTN_LSE_BASE_2) ? 1.4426950408889634074 : 1.0; /* d lse2 / d lse = log2(e) */
     load_heads(w, &j->q, p->dim_qk, thread_f32(w, z->t_qt), unit_f32(w, z->u_q));
-    load_heads(w, &j->dout, p->dim_v, thread_f32(w, z->t_dot), unit_f32(w, z->u_do));
+    load_heads(w, &j->dout, p->dim_v, thread_f32(w, z->t_dot),
+               mla_strips(j->isa) ? unit_f32(w, z->u_q) + z->ldh / 2 * ATTN_PAIR_HEADS : unit_f32(w, z->u_do));
     memset(g, 0, (size_t)z->ldh * sizeof *g);
     memset(c, 0, (size_t)z->ldh * sizeof *c);
     for (int64_t h = 0; h < w->heads; ++h) {
@@ -155,7 +176,6 @@ static void grad_strips(const struct at *w, const float *k, int64_t r0, int64_t 
                                       .c = thread_f32(w, z->t_c),
                                       .live = live,
                                       .x = unit_f32(w, z->u_x) + r0 * z->ldx,
-                                      .ldx = z->ldx,
                                       .ds = thread_f32(w, z->t_ds),
                                       .ld_ds = j->isa->block / 2 * ATTN_PAIR_HEADS,
                                       .sums = dist ? sums : NULL,
@@ -246,23 +266,37 @@ static void add_range(const struct mla_bwd *j, int64_t at_unit, int64_t range, i
                 *dout = (const float *)(unit + z->u_do);
     const int64_t h0 = (j->u0 + at_unit) % z->n_chunks * z->chunk, heads = mla_min(z->chunk, j->p->heads_q - h0);
     const int64_t v1 = mla_min(c1, j->p->dim_v), depth = pair ? (heads + 1) / 2 : heads;
-    const int strips = mla_strips(j->isa); /* x and [q, dout] are whole strips, one behind the other */
     void (*const gemm)(int64_t, int64_t, int64_t, const float *, int64_t, int64_t, const float *, int64_t, float *,
                        int64_t, int) = pair ? pair->gemm : j->isa->ukr->gemm_f32;
     for (int64_t r0 = u->start[range]; r0 < u->start[range + 1]; r0 += MLA_SUM_ROWS) {
         const int64_t n = mla_min(MLA_SUM_ROWS, u->start[range + 1] - r0);
         const float *ds = x + r0 * z->ldx;
-        if (strips) { /* rows that fill up the last 32 are there, and their sums are not used */
-            const int64_t whole = mla_round(n, ATTN_PAIR_HEADS), v = mla_max(v1, c0);
-            if (c0 < v) gemm(whole, v - c0, z->ldx, ds, z->ldx, 1, q + c0, z->ldz, sum, ld, 0);
-            if (v < c1) gemm(whole, c1 - v, z->ldx / 2, ds, z->ldx, 1, q + v, z->ldz, sum + v - c0, ld, 0);
-        } else {
-            gemm(n, c1 - c0, depth, ds, z->ldx, 1, q + c0, z->ldz, sum, ld, 0);
-            if (c0 < v1) gemm(n, v1 - c0, depth, ds + z->ldx / 2, z->ldx, 1, dout + c0, z->ldz, sum, ld, 1);
-        }
+        gemm(n, c1 - c0, depth, ds, z->ldx, 1, q + c0, z->ldz, sum, ld, 0);
+        if (c0 < v1) gemm(n, v1 - c0, depth, ds + z->ldx / 2, z->ldx, 1, dout + c0, z->ldz, sum, ld, 1);
         for (int64_t r = 0; r < n; ++r)
             j->isa->vec->add(attn_cpu_mla_bwd_sum(j, key[r0 + r]) + c0, sum + r * ld, c1 - c0);
     }
+}
+
+/* The same with strips. */
+static void add_strips(const struct mla_bwd *j, int64_t at_unit, int64_t range, int64_t c0, int64_t c1, float *sum) {
+    const struct mla_bwd_size *z = &j->z;
+    char *unit = attn_cpu_mla_bwd_unit(j, at_unit);
+    const struct mla_unit *u = (const struct mla_unit *)(unit + z->u_state);
+    float *sums = attn_cpu_mla_bwd_sum(j, 0);
+    const struct attn_pair_add f = {.from = u->start[range],
+                                    .to = u->start[range + 1],
+                                    .column = c0 / ATTN_PAIR_HEADS,
+                                    .end = c1 / ATTN_PAIR_HEADS,
+                                    .narrow = j->p->dim_v / ATTN_PAIR_HEADS,
+                                    .depth = z->ldh,
+                                    .x = (const float *)(unit + z->u_x),
+                                    .panel = (const float *)(unit + z->u_q),
+                                    .key = (const int32_t *)(unit + z->u_key),
+                                    .sums = sums,
+                                    .ld = attn_cpu_mla_bwd_sum(j, 1) - sums,
+                                    .s = sum};
+    j->isa->pair->add(&f);
 }
 
 void attn_cpu_mla_bwd_keys_job(void *arg, int32_t worker) {
@@ -272,9 +306,15 @@ void attn_cpu_mla_bwd_keys_job(void *arg, int32_t worker) {
     uint32_t mode = attn_cpu_flush_begin();
     attn_ukr_pair_begin(j->isa->pair);
     for (int64_t t; (t = attn_cpu_next(&j->next)) < z->n_ranges * z->n_slices;) {
-        const int64_t range = t / z->n_slices, c0 = t % z->n_slices * MLA_SLICE,
-                      c1 = mla_min(c0 + MLA_SLICE, j->p->dim_qk);
-        for (int64_t u = 0; u < j->n_units; ++u) add_range(j, u, range, c0, c1, sum, MLA_SLICE + 16);
+        const int64_t range = t / z->n_slices, c0 = t % z->n_slices * z->slice,
+                      c1 = mla_min(c0 + z->slice, j->p->dim_qk);
+        for (int64_t u = 0; u < j->n_units; ++u) {
+            if (mla_strips(j->isa)) {
+                add_strips(j, u, range, c0, c1, sum);
+            } else {
+                add_range(j, u, range, c0, c1, sum, z->slice + 16);
+            }
+        }
     }
     attn_ukr_pair_end(j->isa->pair);
     attn_cpu_flush_end(mode);

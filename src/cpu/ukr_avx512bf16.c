@@ -318,5 +318,6 @@ const struct attn_ukr_pair attn_ukr_pair_amx = {
     .tile = attn_ukr_amx_tile,
     .soft = attn_ukr_amx_soft,
     .heads = attn_ukr_amx_heads,
+    .add = attn_ukr_amx_add,
     VECTORS,
 };

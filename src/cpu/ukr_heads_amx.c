@@ -178,10 +178,10 @@ INLINE void chunk_unit(struct chunk *w, int grad) {
         ds[i] = _mm512_maskz_mul_ps(live[i], p[i] * t, scale);
         gp[i] = p[i] * g;
     }
-    UNROLL for (int i = 0; i < 2; i++) {
-        float *x = f->x + (row + i) * f->ldx + w->strip * 16;
+    float *x = f->x + (w->row * 2 * f->strips + w->strip * SIDE + 2 * u) * 16;
+    UNROLL for (int i = 0; i < 2; i++, x += 16) {
         _mm512_storeu_si512(x, (__m512i)_mm512_cvtne2ps_pbh(ds[2 * i + 1], ds[2 * i]));
-        _mm512_storeu_si512(x + f->ldx / 2, (__m512i)_mm512_cvtne2ps_pbh(gp[2 * i + 1], gp[2 * i]));
+        _mm512_storeu_si512(x + f->strips * SIDE * 16, (__m512i)_mm512_cvtne2ps_pbh(gp[2 * i + 1], gp[2 * i]));
         _mm512_storeu_si512(f->ds + w->strip * f->ld_ds + row / 2 * SIDE + i * 16, zipped(ds[i], ds[2 + i]));
     }
 }

@@ -103,13 +103,24 @@ struct attn_pair_heads {
     float scale;
     const float *lse, *g, *c; /* [heads]: p = e^(s scale - lse), dS = p (g dP - c) scale */
     const uint32_t *live;     /* [strips] bit h: head h exists and has probabilities; else all results are 0 */
-    float *x;                 /* [rows, filled up][ldx] bf16: dS of all heads, behind ldx / 2 floats g p */
-    int64_t ldx;
+    float *x;  /* bf16, A of `add`: [rows, filled up / 32][2 strips][32][16], dS of all strips, behind them g p */
     float *ds; /* [strips][ld_ds]: dS as pairs of rows [rows, filled up / 2][32] */
     int64_t ld_ds;
     float *sums; /* NULL, or [rows, filled up][16]: the first becomes the sum of p over the heads */
     float *s;    /* scratch: 4 * 32 * 32 */
     struct attn_pair_next next;
+};
+/* sums[key of the row][columns] += x panel: each row's sum over `depth` pairs is one chain, rows are added in order. */
+struct attn_pair_add {
+    int64_t from, to;            /* rows of x; those of the first and last 32 beside them are read */
+    int64_t column, end, narrow; /* blocks of 32 columns; those from `narrow` on have half the depth */
+    int64_t depth;               /* a multiple of 32 */
+    const float *x;              /* [rows / 32][depth / 16][32][16] */
+    const float *panel;          /* [blocks][depth][32] */
+    const int32_t *key;          /* of each row of x */
+    float *sums;                 /* key 0's row */
+    int64_t ld;
+    float *s; /* scratch: 2 * 32 * 32 */
 };
 
 struct attn_ukr_pair {
@@ -162,9 +173,10 @@ struct attn_ukr_pair {
     void (*flash)(const struct attn_pair_flash *f, int64_t n);
     /* Adds a tile to the sums of dq, dk and dv; NULL where it does not pay. The same bits as from gemm and grad. */
     void (*tile)(const struct attn_pair_tile *t);
-    /* Sparse forward; backward and dist. NULL where they do not pay. */
+    /* Sparse forward; backward and dist; dKV. NULL where they do not pay. */
     void (*soft)(const struct attn_pair_soft *f);
     void (*heads)(const struct attn_pair_heads *f);
+    void (*add)(const struct attn_pair_add *f);
     /* dst[j] = src[j] rounded to bf16. */
     void (*narrow)(uint16_t *dst, const float *src, int64_t n);
 };
@@ -186,4 +198,5 @@ void attn_ukr_amx_flash(const struct attn_pair_flash *f, int64_t n);
 void attn_ukr_amx_tile(const struct attn_pair_tile *t);
 void attn_ukr_amx_soft(const struct attn_pair_soft *f);
 void attn_ukr_amx_heads(const struct attn_pair_heads *f);
+void attn_ukr_amx_add(const struct attn_pair_add *f);
 #endif

@@ -119,9 +119,9 @@ static void check_soft(int64_t rows, int64_t strips, int64_t depth, double scale
 
 static void check_heads(int64_t rows, int64_t strips, int64_t depth, int64_t width, int grad) {
     struct data d = make(rows, strips, depth), o = make(1, strips, width);
-    const int64_t heads = strips * SIDE, ldx = heads, ld_ds = d.padded / 2 * SIDE;
+    const int64_t heads = strips * SIDE, ld_ds = d.padded / 2 * SIDE;
     const float scale = 0.3f;
-    float *lse = zeros(heads * 4), *g = zeros(heads * 4), *c = zeros(heads * 4), *x = zeros(d.padded * ldx * 4),
+    float *lse = zeros(heads * 4), *g = zeros(heads * 4), *c = zeros(heads * 4), *x = zeros(d.padded * heads * 4),
           *ds = zeros(strips * ld_ds * 4), *sums = zeros(d.padded * 16 * 4), *s = zeros(4 * SIDE * SIDE * 4);
     uint32_t *live = zeros(strips * 4);
     for (int64_t h = 0; h < heads; h++) {
@@ -132,7 +132,7 @@ static void check_heads(int64_t rows, int64_t strips, int64_t depth, int64_t wid
     const struct attn_pair_next next = {(const char *)d.k, key, 2, d.ldk * 4, depth * 4};
     const struct attn_pair_heads f = {rows,  strips, depth, width, d.k, d.panels, grad ? o.panels : NULL,
                                       d.ldk, scale,  lse,   g,     c,   live,     x,
-                                      ldx,   ds,     ld_ds, sums,  s,   next};
+                                      ds,    ld_ds,  sums,  s,     next};
     u->heads(&f);
     for (int64_t r = 0; r < rows; r++) {
         double sum = 0;
@@ -143,11 +143,13 @@ static void check_heads(int64_t rows, int64_t strips, int64_t depth, int64_t wid
             const double noise = p * (double)scale * 2e-5 * (double)(depth + width);
             sum += p;
             if (!grad) continue;
-            const double have = half_at(x + r * ldx, h);
+            const float *tile = x + r / SIDE * SIDE * heads + (h / SIDE * SIDE + r % SIDE) * 16;
+            const double have = half_at(tile, h % SIDE);
             assert_true(fabs(have - want) <= 0x1p-8 * fabs(want) + noise);
             assert_true(half_at(ds + h / SIDE * ld_ds, (r / 2 * SIDE + h % SIDE) * 2 + r % 2) == have);
-            assert_true(fabs(half_at(x + r * ldx + ldx / 2, h) - p * (double)g[h]) <= 0x1.1p-8 * p * (double)g[h]);
-            if (!on) assert_true(have == 0 && half_at(x + r * ldx + ldx / 2, h) == 0);
+            const double gp = half_at(tile + strips * SIDE * 16, h % SIDE);
+            assert_true(fabs(gp - p * (double)g[h]) <= 0x1.1p-8 * p * (double)g[h]);
+            if (!on) assert_true(have == 0 && gp == 0);
         }
         assert_true(fabs((double)sums[r * 16] - sum) <= 2e-5 * sum);
     }
@@ -155,6 +157,35 @@ static void check_heads(int64_t rows, int64_t strips, int64_t depth, int64_t wid
         assert_true(half_at(ds + h / SIDE * ld_ds, (rows / 2 * SIDE + h % SIDE) * 2 + 1) == 0);
     free(lse), free(g), free(c), free(x), free(ds), free(sums), free(s), free(live);
     release(&d), release(&o);
+}
+
+/* Rows from..to of x, columns of which the last ones have half the depth; keys in any order, some twice. */
+static void check_add(int64_t from, int64_t to, int64_t depth, int64_t column, int64_t end, int64_t narrow) {
+    enum { KEYS = 50 };
+    const int64_t padded = (to + SIDE - 1) / SIDE * SIDE, ld = end * SIDE + 16;
+    float *x = zeros(padded * depth * 4), *panel = zeros(end * depth * SIDE * 4), *sums = zeros(KEYS * ld * 4),
+          *s = zeros(2 * SIDE * SIDE * 4);
+    int32_t *key = zeros(padded * 4);
+    for (int64_t i = 0; i < 2 * padded * depth; i++)
+        ((uint16_t *)(void *)x)[i] = attn_num_f32_bf16(i / 2 / depth < from / SIDE * SIDE ? NAN : (float)uniform());
+    for (int64_t i = 0; i < 2 * end * depth * SIDE; i++)
+        ((uint16_t *)(void *)panel)[i] = attn_num_f32_bf16((float)uniform());
+    for (int64_t r = 0; r < padded; r++) key[r] = (int32_t)(r * 7 % KEYS);
+    const struct attn_pair_add f = {from, to, column, end, narrow, depth, x, panel, key, sums, ld, s};
+    u->add(&f);
+    for (int64_t k = 0; k < KEYS; k++)
+        for (int64_t c = 0; c < ld; c++) {
+            const int64_t block = c / SIDE, n = block < narrow ? depth : depth / 2;
+            double want = 0;
+            for (int64_t r = from; r < to && block >= column && block < end; r++)
+                for (int64_t i = 0; key[r] == k && i < n; i++)
+                    for (int64_t half = 0; half < 2; half++)
+                        want +=
+                            half_at(x + r / SIDE * SIDE * depth + (i / 16 * SIDE + r % SIDE) * 16, i % 16 * 2 + half) *
+                            half_at(panel + (block * depth + i) * SIDE, c % SIDE * 2 + half);
+            assert_true(fabs((double)sums[k * ld + c] - want) <= 2e-6 * (double)depth * (want != 0));
+        }
+    free(x), free(panel), free(sums), free(s), free(key);
 }
 
 static void test_soft(void **unused) {
@@ -173,8 +204,18 @@ static void test_heads(void **unused) {
         for (int grad = 0; grad < 2; grad++) check_heads(rows[i], 1 + (int64_t)i % 3, 48, i % 2 ? 32 : 48, grad);
     check_heads(50, 4, 288, 256, 1);
 }
+static void test_add(void **unused) {
+    (void)unused;
+    check_add(0, 1, 32, 0, 1, 1);
+    check_add(3, 70, 64, 1, 4, 3);
+    check_add(32, 96, 128, 0, 3, 2);
+    check_add(95, 97, 32, 2, 3, 0);
+    check_add(40, 40, 32, 0, 1, 1);
+    check_add(64, 200, 96, 0, 2, 2);
+}
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_soft), cmocka_unit_test(test_heads)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_soft), cmocka_unit_test(test_heads),
+                                       cmocka_unit_test(test_add)};
     return RUN_ON_TILES(tests);
 }
