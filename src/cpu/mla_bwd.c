@@ -36,7 +36,8 @@ struct mla_bwd_size attn_cpu_mla_bwd_size(const struct mla_isa *isa, const attn_
     z.ldx = pairs ? z.ldh : 2 * z.ldh;
     z.ldk = mla_round(mla_depth(isa, p->dim_qk), 16) + 16;
     z.ldz = mla_round(p->dim_qk, 16) + 16;
-    const int64_t head_rows = pairs ? z.ldh / 2 : z.chunk, fill = mla_strips(isa) ? ATTN_PAIR_HEADS : 0;
+    const int64_t head_rows = pairs ? z.ldh / 2 : z.chunk, sum_rows = mla_strips(isa) ? z.ldh : z.chunk,
+                  fill = mla_strips(isa) ? ATTN_PAIR_HEADS : 0;
     z.window = mla_min(p->topk, WINDOW_FLOATS / z.ldh);
     z.n_windows = (p->topk + z.window - 1) / z.window;
     /* Ranges of keys: enough slots of a unit in each for products of a useful height. */
@@ -58,7 +59,7 @@ struct mla_bwd_size attn_cpu_mla_bwd_size(const struct mla_isa *isa, const attn_
     z.u_q = mla_take(&z.unit_bytes, mla_strips(isa) ? z.ldh * p->dim_qk * f : head_rows * z.ldz * f);
     if (!mla_strips(isa)) z.u_do = mla_take(&z.unit_bytes, head_rows * z.ldz * f);
     z.u_x = mla_take(&z.unit_bytes, (z.window + fill) * z.ldx * f);
-    if (z.n_windows > 1) z.u_dq = mla_take(&z.unit_bytes, z.chunk * z.ldz * f);
+    if (z.n_windows > 1) z.u_dq = mla_take(&z.unit_bytes, sum_rows * z.ldz * f);
 
     z.t_qt = mla_take(&z.thread_bytes, mla_depth(isa, p->dim_qk) * mla_turned(z.ldh) * f);
     z.t_dot = mla_take(&z.thread_bytes, mla_depth(isa, p->dim_v) * mla_turned(z.ldh) * f);
@@ -68,7 +69,7 @@ struct mla_bwd_size attn_cpu_mla_bwd_size(const struct mla_isa *isa, const attn_
         z.t_x = mla_take(&z.thread_bytes, (mla_strips(isa) ? MLA_STRIP_FLOATS(isa) : isa->block * 2 * z.ldh) * f);
         z.t_ds = mla_take(&z.thread_bytes, isa->block / 2 * z.ldh * f);
     }
-    z.t_dq = mla_take(&z.thread_bytes, z.chunk * z.ldz * f);
+    z.t_dq = mla_take(&z.thread_bytes, sum_rows * z.ldz * f);
     z.t_key = mla_take(&z.thread_bytes, z.window * (int64_t)sizeof(int32_t));
     z.t_slot = mla_take(&z.thread_bytes, z.window * (int64_t)sizeof(int64_t));
     z.t_row = mla_take(&z.thread_bytes, 2 * z.ldz * f);

@@ -46,7 +46,7 @@ static struct layout lay_out(const struct mla_isa *isa, const attn_problem *p) {
     if (isa->pair) l.zip = mla_take(&l.bytes, block / 2 * l.ldo * f);
     l.s = mla_take(&l.bytes, block * mla_max(l.ldh, mla_strips(isa) ? 2 * ATTN_PAIR_HEADS : 0) * f);
     l.p = isa->pair ? mla_take(&l.bytes, block / 2 * l.ldh * f) : l.s;
-    l.o = mla_take(&l.bytes, mla_chunk(p) * l.ldo * f);
+    l.o = mla_take(&l.bytes, (mla_strips(isa) ? l.ldh : mla_chunk(p)) * l.ldo * f);
     l.max = mla_take(&l.bytes, l.ldh * f);
     l.old = mla_take(&l.bytes, l.ldh * f);
     l.use = mla_take(&l.bytes, l.ldh * f);
@@ -166,11 +166,7 @@ static void task(const struct fwd *j, const struct layout *l, char *ws, int64_t 
         for (int64_t h = 0; any && h < heads; ++h) {
             if (old[h] != 1) ukr->scale_f32(o + h * l->ldo, p->dim_v, old[h]);
         }
-        const int64_t side = strips ? ATTN_PAIR_HEADS : l->ldh;
-        for (int64_t h = 0; h < heads; h += side)
-            attn_cpu_mla_sum(j->isa, mla_min(side, heads - h), p->dim_v, n,
-                             (const float *)(ws + l->p) + h * (j->isa->block / 2), side, &rows, o + h * l->ldo, l->ldo,
-                             any);
+        attn_cpu_mla_sum(j->isa, heads, p->dim_v, n, (const float *)(ws + l->p), l->ldh, &rows, o, l->ldo, any, s);
     }
     finish(j, l, ws, b, i, h0, heads, any);
 }

@@ -70,11 +70,26 @@ void attn_cpu_mla_gather(const struct mla_isa *isa, const struct attn_view *kv, 
         const void *first = r % 2 ? attn_view_row(kv, b, 0, key[r - 1]) : row;
         isa->pair->zip(to->zip + r / 2 * to->ld_zip, first, r % 2 ? row : NULL, to->width);
     }
+    for (int64_t r = (n + 1) / 2; mla_strips(isa) && to->zip && r % 16; ++r)
+        memset(to->zip + r * to->ld_zip, 0, (size_t)to->width * sizeof *to->zip);
 }
 
 void attn_cpu_mla_sum(const struct mla_isa *isa, int64_t m, int64_t n, int64_t rows, const float *a, int64_t lda,
-                      const struct mla_rows *from, float *c, int64_t ldc, int accumulate) {
-    if (isa->pair) {
+                      const struct mla_rows *from, float *c, int64_t ldc, int accumulate, float *scratch) {
+    if (mla_strips(isa)) {
+        const struct attn_pair_sum f = {.strips = (m + ATTN_PAIR_HEADS - 1) / ATTN_PAIR_HEADS,
+                                        .pairs = (rows + 1) / 2,
+                                        .columns = n,
+                                        .a = a,
+                                        .lda = isa->block / 2 * ATTN_PAIR_HEADS,
+                                        .zip = from->zip,
+                                        .ldz = from->ld_zip,
+                                        .c = c,
+                                        .ldc = ldc,
+                                        .accumulate = accumulate,
+                                        .turned = scratch};
+        isa->pair->sum(&f);
+    } else if (isa->pair) {
         isa->pair->gemm(m, n, (rows + 1) / 2, a, 1, lda, from->zip, from->ld_zip, c, ldc, accumulate);
     } else {
         isa->ukr->gemm_f32(m, n, rows, a, 1, lda, from->rows, from->ld, c, ldc, accumulate);

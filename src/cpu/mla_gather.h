@@ -58,7 +58,7 @@ static inline int64_t mla_side(const struct mla_isa *isa, int64_t heads) {
 static inline int64_t mla_depth(const struct mla_isa *isa, int64_t x) { return isa->pair ? x / 2 : x; }
 
 /* Where gathered rows go: rows [n][ld], as f32 or as pairs along the columns; with pairs also zipped [n/2][ld_zip], the
- * first `width` columns as pairs along the rows, what sums over the rows read. */
+ * first `width` columns as pairs along the rows, what sums over the rows read; with strips zeros up to 16 pairs. */
 struct mla_rows {
     float *rows, *zip;
     int64_t ld, ld_zip, width;
@@ -72,9 +72,10 @@ static inline struct attn_pair_next mla_ahead(const struct attn_view *kv, int64_
 /* kv rows key[r], r < n. */
 void attn_cpu_mla_gather(const struct mla_isa *isa, const struct attn_view *kv, int64_t b, const int32_t *key,
                          int64_t n, int64_t d, const struct mla_rows *to);
-/* The sum over gathered rows, C[m][n] (+)= A^T rows: A [rows][lda], with pairs [rows/2][lda] zipped. */
+/* The sum over gathered rows, C[m][n] (+)= A^T rows: A [rows][lda], with pairs [rows/2][lda] zipped. With strips A is
+ * that of attn_pair_sum, block / 2 pairs a strip, C has whole strips, and scratch is block * 32 floats. */
 void attn_cpu_mla_sum(const struct mla_isa *isa, int64_t m, int64_t n, int64_t rows, const float *a, int64_t lda,
-                      const struct mla_rows *from, float *c, int64_t ldc, int accumulate);
+                      const struct mla_rows *from, float *c, int64_t ldc, int accumulate, float *scratch);
 
 /* Rows of `heads` heads from h0 on of a [B,S,H,X] tensor as f32 or as pairs: dst[h][0..x). A head with skip[h] != 0
  * (NULL: none) is zeroed unread. */

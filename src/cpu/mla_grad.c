@@ -228,15 +228,15 @@ static void one_unit(const struct mla_bwd *j, int64_t at_unit, char *thread) {
     if (u->n == 0) memset(u->start, 0, sizeof u->start);
     if (u->n) load_rows(&w);
     const int strips = mla_strips(j->isa);
-    const int64_t block = j->isa->block, side = strips ? ATTN_PAIR_HEADS : z->ldh;
+    const int64_t block = j->isa->block;
     for (int64_t r0 = 0; r0 < u->n; r0 += block) {
         const int64_t n = mla_min(block, u->n - r0);
         attn_cpu_mla_gather(j->isa, &j->kv, j->b, key + r0, n, p->dim_qk, &rows);
         (strips ? grad_strips : grad_block)(&w, k, r0, n, slot, dist, dist_factor);
         const float *ds = j->isa->pair ? thread_f32(&w, z->t_ds) : unit_f32(&w, z->u_x) + r0 * z->ldx;
-        for (int64_t h = 0; j->dq.data && h < w.heads; h += side)
-            attn_cpu_mla_sum(j->isa, mla_min(side, w.heads - h), p->dim_qk, n, ds + h * (strips ? block / 2 : 1),
-                             j->isa->pair ? side : z->ldx, &rows, dq + h * z->ldz, z->ldz, u->seen + r0 > 0);
+        if (j->dq.data)
+            attn_cpu_mla_sum(j->isa, w.heads, p->dim_qk, n, ds, j->isa->pair ? z->ldh : z->ldx, &rows, dq, z->ldz,
+                             u->seen + r0 > 0, thread_f32(&w, z->t_x));
     }
     u->seen += u->n;
     if (j->window + 1 < z->n_windows) return;

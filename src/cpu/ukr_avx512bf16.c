@@ -318,6 +318,7 @@ const struct attn_ukr_pair attn_ukr_pair_amx = {
     .tile = attn_ukr_amx_tile,
     .soft = attn_ukr_amx_soft,
     .heads = attn_ukr_amx_heads,
+    .sum = attn_ukr_amx_sum,
     .add = attn_ukr_amx_add,
     VECTORS,
 };

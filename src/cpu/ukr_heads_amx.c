@@ -15,6 +15,7 @@
 #include "cpu/ukr_pair.h"
 
 #include <math.h>
+#include <string.h>
 
 #define INLINE static inline __attribute__((always_inline))
 #define LOG2_E 1.44269504f
@@ -38,22 +39,26 @@ INLINE void ask(const struct attn_pair_next *next, struct asked *a, int lines) {
     }
 }
 
-/* S[32][32] = rows[32][depth] panel[depth][32], in pairs. A share of other work follows each product: DEAL. */
+/* S[32][32] = rows[32][depth] panel[depth][32], in pairs. Tiles are loaded one product ahead; a share of other work
+ * follows every two products: DEAL. */
 #define PRODUCT(a, lda, load_a, b, load_b, depth, c, DEAL)                                                             \
     do {                                                                                                               \
         tile_zero(0);                                                                                                  \
         tile_zero(1);                                                                                                  \
         tile_zero(2);                                                                                                  \
         tile_zero(3);                                                                                                  \
+        load_a(4, (a), (lda)*4);                                                                                       \
+        load_b(6, (b), SIDE * 4);                                                                                      \
         for (int64_t x = 0; x < (depth); x += 16) {                                                                    \
-            load_a(4, (a) + x, (lda)*4);                                                                               \
-            load_b(6, (b) + x * SIDE, SIDE * 4);                                                                       \
-            tile_dpbf16(0, 4, 6);                                                                                      \
+            const int more = x + 16 < (depth);                                                                         \
             load_b(7, (b) + x * SIDE + 16, SIDE * 4);                                                                  \
+            tile_dpbf16(0, 4, 6);                                                                                      \
+            load_a(5, (a) + 16 * (lda) + x, (lda)*4);                                                                  \
             tile_dpbf16(1, 4, 7);                                                                                      \
             DEAL;                                                                                                      \
-            load_a(5, (a) + 16 * (lda) + x, (lda)*4);                                                                  \
+            if (more) load_a(4, (a) + x + 16, (lda)*4);                                                                \
             tile_dpbf16(2, 5, 6);                                                                                      \
+            if (more) load_b(6, (b) + (x + 16) * SIDE, SIDE * 4);                                                      \
             tile_dpbf16(3, 5, 7);                                                                                      \
             DEAL;                                                                                                      \
         }                                                                                                              \
@@ -129,6 +134,7 @@ void attn_ukr_amx_soft(const struct attn_pair_soft *f) {
             PRODUCT(f->k + r * f->ldk, f->ldk, tile_load_once, f->q + strip * f->depth * SIDE, tile_load, f->depth,
                     s + r * SIDE, DEAL);
         while (w.done < 2 * w.pairs) soft_unit(&w);
+        for (int64_t n = w.pairs; n % 16; n++) memset(w.p + n * SIDE, 0, SIDE * sizeof *w.p);
         if (strip > 0) finish_soft(&w);
         w = (struct soft){.f = f,
                           .strip = strip,

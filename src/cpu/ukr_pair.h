@@ -92,7 +92,7 @@ struct attn_pair_soft {
     float scale;
     float *max, *sum, *shrink; /* [heads] online: the largest scaled score, -inf at first; the sum of unrounded
                                 * probabilities e^(s scale - max); receives what this call does to older sums */
-    float *p;                  /* [strips][ldp]: pairs of rows [(rows + 1) / 2][32] */
+    float *p;                  /* [strips][ldp]: pairs of rows [(rows + 1) / 2, filled up to 16][32], zeros behind */
     int64_t ldp;
     float *s; /* scratch: 2 * rows, filled up, * 32 */
 };
@@ -109,6 +109,18 @@ struct attn_pair_heads {
     float *sums; /* NULL, or [rows, filled up][16]: the first becomes the sum of p over the heads */
     float *s;    /* scratch: 4 * 32 * 32 */
     struct attn_pair_next next;
+};
+/* c[32 strips][columns] (+)= a^T zip, over rows in pairs; both go on with zeros to a multiple of 16 pairs. */
+struct attn_pair_sum {
+    int64_t strips, pairs, columns;
+    const float *a; /* [strips][lda]: [pairs][32] */
+    int64_t lda;
+    const float *zip; /* [pairs][ldz] */
+    int64_t ldz;
+    float *c;
+    int64_t ldc;
+    int accumulate;
+    float *turned; /* scratch: 2 * 32 * pairs, filled up */
 };
 /* sums[key of the row][columns] += x panel: each row's sum over `depth` pairs is one chain, rows are added in order. */
 struct attn_pair_add {
@@ -173,9 +185,10 @@ struct attn_ukr_pair {
     void (*flash)(const struct attn_pair_flash *f, int64_t n);
     /* Adds a tile to the sums of dq, dk and dv; NULL where it does not pay. The same bits as from gemm and grad. */
     void (*tile)(const struct attn_pair_tile *t);
-    /* Sparse forward; backward and dist; dKV. NULL where they do not pay. */
+    /* Sparse forward; backward and dist; sums over rows; dKV. NULL where they do not pay. */
     void (*soft)(const struct attn_pair_soft *f);
     void (*heads)(const struct attn_pair_heads *f);
+    void (*sum)(const struct attn_pair_sum *f);
     void (*add)(const struct attn_pair_add *f);
     /* dst[j] = src[j] rounded to bf16. */
     void (*narrow)(uint16_t *dst, const float *src, int64_t n);
@@ -198,5 +211,6 @@ void attn_ukr_amx_flash(const struct attn_pair_flash *f, int64_t n);
 void attn_ukr_amx_tile(const struct attn_pair_tile *t);
 void attn_ukr_amx_soft(const struct attn_pair_soft *f);
 void attn_ukr_amx_heads(const struct attn_pair_heads *f);
+void attn_ukr_amx_sum(const struct attn_pair_sum *f);
 void attn_ukr_amx_add(const struct attn_pair_add *f);
 #endif

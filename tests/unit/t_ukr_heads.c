@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * attn_ukr_pair.soft and .heads against double loops on the same rounded numbers: every count of rows around 32, rows
- * behind the last that hold NaN, heads that do not exist or are dead, scores that are NaN or -inf. Runs on tiles where
- * there are any, and everywhere in emulation. */
+ * attn_ukr_pair.soft, .heads, .sum and .add against double loops on the same rounded numbers: every count of rows
+ * around 32, rows behind the last that hold NaN, heads that do not exist or are dead, scores that are NaN or -inf. Runs
+ * on tiles where there are any, and everywhere in emulation. */
 #include "attn.h"
 
 #include "base/num.h"
@@ -159,6 +159,27 @@ static void check_heads(int64_t rows, int64_t strips, int64_t depth, int64_t wid
     release(&d), release(&o);
 }
 
+static void check_sum(int64_t strips, int64_t pairs, int64_t columns, int accumulate) {
+    const int64_t filled = (pairs + 15) / 16 * 16, lda = filled * SIDE + 32, ldz = columns + 16, ldc = columns + 8;
+    float *a = zeros(strips * lda * 4), *zip = zeros(filled * ldz * 4), *c = zeros(strips * SIDE * ldc * 4),
+          *turned = zeros(2 * SIDE * filled * 4);
+    for (int64_t i = 0; i < 2 * strips * lda; i++)
+        if (i / 2 % lda / SIDE < pairs) ((uint16_t *)(void *)a)[i] = attn_num_f32_bf16((float)uniform());
+    for (int64_t i = 0; i < 2 * pairs * ldz; i++) ((uint16_t *)(void *)zip)[i] = attn_num_f32_bf16((float)uniform());
+    for (int64_t i = 0; i < strips * SIDE * ldc; i++) c[i] = accumulate ? 1 : NAN;
+    const struct attn_pair_sum f = {strips, pairs, columns, a, lda, zip, ldz, c, ldc, accumulate, turned};
+    u->sum(&f);
+    for (int64_t h = 0; h < strips * SIDE; h++)
+        for (int64_t x = 0; x < columns; x++) {
+            double want = accumulate;
+            for (int64_t r = 0; r < 2 * pairs; r++)
+                want += half_at(a + h / SIDE * lda + r / 2 * SIDE, h % SIDE * 2 + r % 2) *
+                        half_at(zip + r / 2 * ldz, x * 2 + r % 2);
+            assert_true(fabs((double)c[h * ldc + x] - want) <= 2e-6 * (double)(pairs + 1));
+        }
+    free(a), free(zip), free(c), free(turned);
+}
+
 /* Rows from..to of x, columns of which the last ones have half the depth; keys in any order, some twice. */
 static void check_add(int64_t from, int64_t to, int64_t depth, int64_t column, int64_t end, int64_t narrow) {
     enum { KEYS = 50 };
@@ -204,6 +225,13 @@ static void test_heads(void **unused) {
         for (int grad = 0; grad < 2; grad++) check_heads(rows[i], 1 + (int64_t)i % 3, 48, i % 2 ? 32 : 48, grad);
     check_heads(50, 4, 288, 256, 1);
 }
+static void test_sum(void **unused) {
+    static const int64_t pairs[] = {1, 16, 17, 40, 128};
+    (void)unused;
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        for (int accumulate = 0; accumulate < 2; accumulate++)
+            check_sum(1 + (int64_t)i % 3, pairs[i], 32 << i % 2, accumulate);
+}
 static void test_add(void **unused) {
     (void)unused;
     check_add(0, 1, 32, 0, 1, 1);
@@ -216,6 +244,6 @@ static void test_add(void **unused) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_soft), cmocka_unit_test(test_heads),
-                                       cmocka_unit_test(test_add)};
+                                       cmocka_unit_test(test_sum), cmocka_unit_test(test_add)};
     return RUN_ON_TILES(tests);
 }
