@@ -160,8 +160,6 @@ static void grad_strips(const struct at *w, const float *k, int64_t r0, int64_t 
     const struct mla_bwd_size *z = &j->z;
     uint32_t live[MLA_HEADS / ATTN_PAIR_HEADS];
     float *s = thread_f32(w, z->t_x), *sums = s + MLA_STRIP_CELLS;
-    const int32_t *key = (const int32_t *)(w->unit + z->u_key) + r0;
-    const int64_t left = ((const struct mla_unit *)(w->unit + z->u_state))->n - r0 - n;
     const struct attn_pair_heads f = {.rows = n,
                                       .strips = z->ldh / ATTN_PAIR_HEADS,
                                       .depth = j->p->dim_qk / 2,
@@ -179,9 +177,7 @@ static void grad_strips(const struct at *w, const float *k, int64_t r0, int64_t 
                                       .ds = thread_f32(w, z->t_ds),
                                       .ld_ds = j->isa->block / 2 * ATTN_PAIR_HEADS,
                                       .sums = dist ? sums : NULL,
-                                      .s = s,
-                                      .next =
-                                          mla_ahead(&j->kv, j->b, key + n, mla_min(left, j->isa->block), j->p->dim_qk)};
+                                      .s = s};
     attn_cpu_mla_live((const uint8_t *)(w->thread + z->t_dead), w->heads, live);
     j->isa->pair->heads(&f);
     for (int64_t r = 0; dist && r < n; ++r) dist[slot[r0 + r]] = sums[r * 16] * dist_factor;

@@ -198,7 +198,7 @@ INLINE void heads(const struct attn_pair_heads *f, int grad) {
     int64_t turn = 0;
 #define DEAL                                                                                                           \
     for (int64_t n = 0; n < each && w.done < UNITS; n++) chunk_unit(&w, grad);                                         \
-    ask(&f->next, &asked, grad ? 2 : 4)
+    ask(&f->next, &asked, 4)
     for (int64_t row = 0; row < f->rows; row += SIDE) {
         const float *k = f->k + row * f->ldk;
         for (int64_t strip = 0; strip < f->strips; strip++, turn ^= 1) {

@@ -106,9 +106,9 @@ struct attn_pair_heads {
     float *x;  /* bf16, A of `add`: [rows, filled up / 32][2 strips][32][16], dS of all strips, behind them g p */
     float *ds; /* [strips][ld_ds]: dS as pairs of rows [rows, filled up / 2][32] */
     int64_t ld_ds;
-    float *sums; /* NULL, or [rows, filled up][16]: the first becomes the sum of p over the heads */
-    float *s;    /* scratch: 4 * 32 * 32 */
-    struct attn_pair_next next;
+    float *sums;                /* NULL, or [rows, filled up][16]: the first becomes the sum of p over the heads */
+    float *s;                   /* scratch: 4 * 32 * 32 */
+    struct attn_pair_next next; /* n 0: nothing is asked for */
 };
 /* c[32 strips][columns] (+)= a^T zip, over rows in pairs; both go on with zeros to a multiple of 16 pairs. */
 struct attn_pair_sum {
