@@ -75,6 +75,7 @@ static __device__ __forceinline__ void take_turn(uint32_t shared, const float b[
         if (i + 1 == SLICES) mbar_arrive(shared + TURN);
     }
     store_both(b, y, to, column);
+    __syncwarp(); /* or else ptxas puts these stores behind later products, for which it lacks registers */
 }
 
 /* Unit K, whose products, in a, have been started. last: of the item's tiles that the warpgroup owns; tile: parity of
