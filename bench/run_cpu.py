@@ -136,7 +136,7 @@ class Read:
 def implementations(line, args):
     p = parse(line)
     yield Attn(args.attn, line, args.runs, args.visit)
-    for outputs in args.outputs:
+    for outputs in args.outputs if "_fwd" in line.split()[0] else ():
         yield Attn(args.attn, line, args.runs, args.visit, f"attn --outputs {outputs}", outputs)
     for other in args.beside:
         yield Attn(other, line, args.runs, args.visit, pathlib.Path(other).name)
@@ -202,7 +202,7 @@ def main():
     parser.add_argument("problems", nargs="+", metavar="PROBLEM|@NAME|FILE")
     parser.add_argument("--attn", required=True, help="the command")
     parser.add_argument("--beside", action="append", default=[], help="another build, listed by the name of its file")
-    parser.add_argument("--outputs", action="append", default=[], help="measure attn with these outputs, too: out")
+    parser.add_argument("--outputs", action="append", default=[], help="measure attn's forwards with these outputs, too: out")
     parser.add_argument("--limits", required=True, help="cpu_limits, compiled")
     parser.add_argument("--cpus", required=True, help="processors to choose from, as 4-9 or 0,2,4")
     parser.add_argument("--run-id", required=True)

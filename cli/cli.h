@@ -125,9 +125,9 @@ int attn_cli_common_option(const char *cmd, int opt, const char *value, struct a
 int attn_cli_ctx(const char *cmd, const struct attn_cli_common *common, attn_ctx **out);
 attn_plan_options attn_cli_plan_options(const struct attn_cli_common *common);
 /* --outputs: roles by name, separated by commas. Whether a list has a role; 0, or an exit code after printing which
- * word is no role. */
+ * word is no role or, where there is a problem, none that it writes. */
 int attn_cli_lists(const char *list, int32_t role);
-int attn_cli_outputs(const char *cmd, const char *list);
+int attn_cli_outputs(const char *cmd, const char *list, const attn_problem *problem);
 /* Parse and check a problem text; 0, or an exit code after printing (text faults 2, others 3). */
 int attn_cli_problem(const char *cmd, const char *text, attn_problem *out);
 /* attn_problem_format into malloc'ed memory; NULL on failure. */

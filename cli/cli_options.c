@@ -82,13 +82,23 @@ int attn_cli_lists(const char *list, int32_t role) {
     return 0;
 }
 
-int attn_cli_outputs(const char *cmd, const char *list) {
+static int is_output(const attn_problem *problem, int32_t role) {
+    int32_t use = ATTN_USE_NONE;
+    if (attn_role_tensor(problem, role, &use, NULL)) return 0;
+    return use == ATTN_USE_OUT || use == ATTN_USE_OUT_OPTIONAL || use == ATTN_USE_INOUT_OPTIONAL;
+}
+
+int attn_cli_outputs(const char *cmd, const char *list, const attn_problem *problem) {
     for (const char *p = list; *p;) {
-        size_t n = strcspn(p, ",");
-        int known = 0;
-        for (int32_t role = 0; role < ATTN_ROLE_COUNT; role++)
-            known |= strlen(attn_role_name(role)) == n && !strncmp(attn_role_name(role), p, n);
-        if (!known) return attn_cli_usage(cmd, "--outputs: no tensor '%.*s'", (int)n, p);
+        const int n = (int)strcspn(p, ",");
+        int32_t role = 0;
+        while (role < ATTN_ROLE_COUNT &&
+               (strlen(attn_role_name(role)) != (size_t)n || strncmp(attn_role_name(role), p, (size_t)n)))
+            role++;
+        if (role == ATTN_ROLE_COUNT) return attn_cli_usage(cmd, "--outputs: no tensor '%.*s'", n, p);
+        if (problem && !is_output(problem, role))
+            return attn_cli_usage(cmd, "--outputs: '%.*s' is no output of this %s", n, p,
+                                  attn_cli_op_name(problem->op));
         p += n + (p[n] == ',');
     }
     return ATTN_CLI_OK;

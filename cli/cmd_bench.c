@@ -152,6 +152,7 @@ static int measure_matching(const struct bench *b, attn_ctx *ctx, struct attn_cl
 static int bench_one(const struct bench *b, attn_ctx *ctx, const char *word) {
     attn_problem problem;
     int code = attn_cli_problem("bench", word, &problem);
+    if (!code && b->outputs) code = attn_cli_outputs("bench", b->outputs, &problem);
     if (code) return code;
     char *text = attn_cli_problem_text(&problem); /* the library's own form, on which records are joined */
     struct attn_cli_tensors *set = calloc(1, sizeof *set);
@@ -297,7 +298,7 @@ int attn_cli_bench(int argc, char **argv) {
         }
     }
     if (optind >= argc) return attn_cli_usage("bench", "a problem or @FILE is missing");
-    if (b.outputs && attn_cli_outputs("bench", b.outputs)) return ATTN_CLI_USAGE;
+    if (b.outputs && attn_cli_outputs("bench", b.outputs, NULL)) return ATTN_CLI_USAGE;
     if (b.overhead && b.meter.cache >= 0) return attn_cli_usage("bench", "--overhead measures with everything warm");
     if (b.overhead) b.meter.cache = ATTN_CLI_WARM;
     if (b.meter.cache < 0) b.meter.cache = on_host(&b) ? ATTN_CLI_FLUSH : ATTN_CLI_ROTATE;

@@ -124,7 +124,7 @@ static int parse_options(int argc, char **argv, struct attn_cli_run *run, int *d
         return attn_cli_usage("run", "unexpected argument '%s' (put the problem in quotes)", argv[optind + 1]);
     if (run->json && run->out && !strcmp(run->out, "-"))
         return attn_cli_usage("run", "--json and --out - both write standard output");
-    return run->outputs ? attn_cli_outputs("run", run->outputs) : ATTN_CLI_OK;
+    return run->outputs ? attn_cli_outputs("run", run->outputs, NULL) : ATTN_CLI_OK;
 }
 
 static int compute(struct attn_cli_run *run, attn_ctx *ctx, const attn_problem *problem) {
@@ -153,6 +153,7 @@ int attn_cli_run(int argc, char **argv) {
     if (!code && !done) {
         code = attn_cli_run_read(run);
         if (!code) code = attn_cli_run_complete(run, argv[optind], &problem);
+        if (!code && run->outputs) code = attn_cli_outputs("run", run->outputs, &problem);
         if (!code) code = attn_cli_ctx("run", &run->common, &ctx);
         if (!code) code = attn_cli_run_bind(run, ctx, &problem);
         if (!code) code = compute(run, ctx, &problem);

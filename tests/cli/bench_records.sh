@@ -40,6 +40,7 @@ fi
 # Outputs that are left out.
 "$attn" bench $quick --json --outputs out 'sdpa_fwd hq=2 sq=9 d=16 f32' | grep -q '"note":".*, outputs out"' || fail '--outputs out'
 "$attn" bench $quick --outputs out,lsd 'sdpa_fwd hq=2 sq=9 d=16 f32' 2>&1 | grep -q "no tensor 'lsd'" || fail '--outputs with a wrong name'
+"$attn" bench $quick --outputs out 'sdpa_bwd hq=2 sq=9 d=16 f32' 2>&1 | grep -q "'out' is no output of this sdpa_bwd" || fail '--outputs with an input'
 
 # Every kernel that accepts; the same number as list --problem counts.
 problem='mla_fwd hq=2 sq=3 sk=9 topk=4 f32'
