@@ -125,10 +125,13 @@ static void score_line(struct work *w, int64_t b, int64_t h, int64_t i) {
         if (l->rounded[j] > l->top_rounded) l->top_rounded = l->rounded[j];
     }
     /* Size of what was added up to a score that takes part in the row. Rounding of the partial sums of q.k goes with
-     * ||q|| ||k||, which counts where it is far above the score itself. */
+     * ||q|| ||k||, which counts where it is far above the score itself, or, where all products have one sign, with the
+     * square root of their number. */
+    const double chain = fmax(1, sqrt((double)p->dim_qk) / 8);
     for (int64_t j = 0; j < l->n && isfinite(l->top); j++) {
         if (l->key[j] < 0 || l->s[j] < l->top - 20) continue;
         double parts = fabs(w->scale * attn_cli_check_dot(q, c->t[ATTN_ROLE_K].val + l->key[j] * p->dim_qk, p->dim_qk));
+        parts *= chain;
         if (p->alibi) parts += fabs(slope_at(c, b, h) * alibi_distance(c, b, i, j));
         if (p->mask_dtype && p->mask_dtype != ATTN_BOOL)
             parts += fabs(c->t[ATTN_ROLE_MASK].val[mask_at(p, b, h, i, j)]);
