@@ -10,8 +10,8 @@
 #define ATTN_CPU_UKR_FLASH_EXP_H
 #include "cpu/ukr_exp2_avx512.h"
 #include "cpu/ukr_pair.h"
+#include "cpu/ukr_unroll.h"
 
-#define INLINE static inline __attribute__((always_inline))
 enum { LANES_ALL = ATTN_PAIR_FLASH, UNIT = 1024 };
 
 struct exps {

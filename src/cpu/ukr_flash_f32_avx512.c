@@ -5,8 +5,8 @@
 #include "cpu/ukr_flash_f32.h"
 
 #include "cpu/ukr_exp2_avx512.h"
+#include "cpu/ukr_unroll.h"
 
-#define INLINE static inline __attribute__((always_inline))
 enum { LANES = 16, STRIP = ATTN_FLASH_F32, MR = ATTN_FLASH_F32_ROWS, AHEAD = 12 };
 
 /* The first step multiplies: there is no telling what it costs to set 28 registers to 0 in front of a loop. */

@@ -15,10 +15,10 @@
 #include "cpu/amx_tile.h"
 #include "cpu/ukr_exp2_avx512.h"
 #include "cpu/ukr_pair.h"
+#include "cpu/ukr_unroll.h"
 
 #include <math.h>
 
-#define INLINE static inline __attribute__((always_inline))
 enum { SIDE = ATTN_PAIR_TILE, CELLS = SIDE * SIDE, HALF = CELLS / 2, UNITS = SIDE / 2 };
 
 /* P and dS of a chunk, two rows at a time. */

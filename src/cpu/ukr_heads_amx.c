@@ -13,11 +13,11 @@
 #include "cpu/amx_tile.h"
 #include "cpu/ukr_exp2_avx512.h"
 #include "cpu/ukr_pair.h"
+#include "cpu/ukr_unroll.h"
 
 #include <math.h>
 #include <string.h>
 
-#define INLINE static inline __attribute__((always_inline))
 #define LOG2_E 1.44269504f
 enum { SIDE = ATTN_PAIR_HEADS, CELLS = SIDE * SIDE, UNITS = SIDE / 2 };
 

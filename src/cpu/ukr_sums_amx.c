@@ -11,10 +11,10 @@
 #include "cpu/amx_tile.h"
 #include "cpu/ukr.h"
 #include "cpu/ukr_pair.h"
+#include "cpu/ukr_unroll.h"
 
 #include <immintrin.h>
 
-#define INLINE static inline __attribute__((always_inline))
 enum { SIDE = ATTN_PAIR_HEADS, CELLS = SIDE * SIDE, TILE = 16 * 16 };
 
 /* C += A B over `steps` times 16 pairs, A [steps][2][16][16], rows of B ldb apart, and other work after products. */

@@ -1,10 +1,16 @@
 /* SPDX-License-Identifier: MIT
- * UNROLL before a loop of a constant, small number of rounds: its arrays become registers. */
+ * UNROLL before a loop of a constant, small number of rounds: its arrays become registers. INLINE before a function
+ * whose arguments must become constants where it is called. */
 #ifndef ATTN_CPU_UKR_UNROLL_H
 #define ATTN_CPU_UKR_UNROLL_H
 #if defined(__clang__)
 #define UNROLL _Pragma("clang loop unroll(full)")
 #else
 #define UNROLL _Pragma("GCC unroll 16")
+#endif
+#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
+#define INLINE static inline /* their checks make so much of a step written out that it compiles for minutes */
+#else
+#define INLINE static inline __attribute__((always_inline))
 #endif
 #endif
