@@ -22,6 +22,11 @@ BEGIN, END = "<!-- made by bench/table.py -->", "<!-- /made by bench/table.py --
 OURS = "attn"
 
 
+def is_ours(impl):
+    """attn, attn with other options (a column of its own, no peer), and the reference."""
+    return impl in (OURS, "ref") or impl.startswith(OURS + " ")
+
+
 def shorter(problem):
     """The text without words that say what leaving them out means: records of hand-written texts join with the library's."""
     words = problem.split()
@@ -55,7 +60,7 @@ def read(paths):
 
 def newest(runs):
     """The newest run that holds ours and a peer; None if there is none."""
-    joined = [by_impl for by_impl in runs.values() if OURS in by_impl and len(by_impl.keys() - {OURS, "ref"}) > 0]
+    joined = [by_impl for by_impl in runs.values() if OURS in by_impl and not all(map(is_ours, by_impl))]
     return max(joined, key=lambda by_impl: by_impl[OURS]["date"], default=None)
 
 
@@ -102,7 +107,7 @@ def geomean(x):
 
 
 def tables(table):
-    """{device: [(heading, unit, peers, rows)]}; a row is (problem, {impl: figure}, {impl: ratio}, run)."""
+    """{device: [(heading, unit, (ours with other options, peers), rows)]}; a row is (problem, {impl: figure}, {peer: ratio}, run)."""
     found = {}
     for (device, problem, _), runs in table.items():
         best = newest(runs)
@@ -111,7 +116,8 @@ def tables(table):
     out = {}
     for device, groups in sorted(found.items()):
         for (_, heading, unit), items in sorted(groups.items()):
-            peers = sorted({impl for _, b in items for impl in b} - {OURS, "ref"})
+            impls = sorted({impl for _, b in items for impl in b} - {OURS, "ref"})
+            others, peers = [x for x in impls if is_ours(x)], [x for x in impls if not is_ours(x)]
             rows = []
             for problem, b in items:
                 ours = b[OURS]
@@ -119,7 +125,7 @@ def tables(table):
                 figures = {impl: ours[unit] * ours["median_us"] / r["median_us"] for impl, r in b.items() if ours.get(unit)}
                 ratios = {impl: b[impl]["median_us"] / ours["median_us"] for impl in peers if impl in b}
                 rows.append((problem, figures, ratios, ours))
-            out.setdefault(device, []).append((heading, unit, peers, rows))
+            out.setdefault(device, []).append((heading, unit, (others, peers), rows))
     return out
 
 
@@ -149,13 +155,13 @@ def markdown(device_tables):
     lines = []
     for device, groups in device_tables.items():
         lines += [f"## {device}", ""]
-        for heading, unit, peers, rows in groups:
+        for heading, unit, (others, peers), rows in groups:
             runs = sorted({(r[3]["date"][:10], r[3]["run"]) for r in rows})
             word = "TFLOP/s" if unit == "tflops" else "GB/s"
-            lines += [f"### {heading}, {word}", "", "| problem | attn | " + " | ".join(peers) + " | attn / best |",
-                      "|---|---|" + "---|" * (len(peers) + 1)]
+            lines += [f"### {heading}, {word}", "", "| problem | attn | " + " | ".join(others + peers) + " | attn / best |",
+                      "|---|---|" + "---|" * (len(others + peers) + 1)]
             for problem, figures, ratios, _ in rows:
-                cells = [number(figures.get(OURS))] + [number(figures.get(p)) for p in peers] + [f"{min(ratios.values()):.2f}"]
+                cells = [number(figures.get(OURS))] + [number(figures.get(p)) for p in others + peers] + [f"{min(ratios.values()):.2f}"]
                 lines.append(f"| `{problem}` | " + " | ".join(cells) + " |")
             lines += ["", "Ratios: " + "; ".join(
                 f"{peer} geometric mean {geomean(x):.2f}, lowest {min(x):.2f}"
@@ -170,7 +176,7 @@ def summary(device_tables):
     lines = ["| device | work | problems | attn against the best peer of each: geometric mean | lowest | highest |",
              "|---|---|---|---|---|---|"]
     for device, groups in device_tables.items():
-        for heading, _, peers, rows in groups:
+        for heading, _, (_, peers), rows in groups:
             x = [min(r[2].values()) for r in rows]
             lines.append(f"| {device} | {heading} | {len(rows)} | {geomean(x):.2f} ({', '.join(peers)}) | {min(x):.2f} | {max(x):.2f} |")
     return "\n".join(lines) + "\n"
