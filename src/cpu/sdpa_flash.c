@@ -97,11 +97,9 @@ struct work {
     uint8_t *odd_q, *odd_k; /* halves: rows that are not finite; of the task, of the block */
     int any_odd_q, any_odd_k;
     uint32_t *given;
-    float *given_s, *pair; /* pair: two rows as f32 */
-    float *bias;           /* masks of a strip, transposed */
-    struct bounds {
-        int64_t lo, hi, lo_most, hi_least;
-    } of[MOST_STRIPS]; /* of each strip: the keys that some row sees, those that all rows see */
+    float *given_s, *pair;                      /* pair: two rows as f32 */
+    float *bias;                                /* masks of a strip, transposed */
+    struct attn_cpu_fwd_bounds of[MOST_STRIPS]; /* of each strip */
 };
 
 static const char *query_row(const struct work *w, int64_t r) {
@@ -289,7 +287,7 @@ static inline int64_t within(int64_t x, int64_t most) { return x < 0 ? 0 : x < m
 static int describe_strip(const struct work *w, int64_t r0, int64_t n_rows, int64_t j0, int64_t n, int32_t *seen,
                           struct attn_pair_flash *job) {
     const struct attn_cpu_fwd *f = w->f;
-    const struct bounds *of = &w->of[r0 / ROWS];
+    const struct attn_cpu_fwd_bounds *of = &w->of[r0 / ROWS];
     int64_t first = within(of->lo - j0, n), last = within(of->hi - j0, n);
     if (first >= last) return 0;
     first = first / STEP * STEP;
@@ -357,26 +355,6 @@ static void run_block(struct work *w, int64_t live, int64_t j0, int64_t n) {
     if (jobs) w->f->s.pair->flash(job, jobs);
 }
 
-/* Bounds of what the strips of n rows see; those of the union are returned. */
-static struct bounds see(struct work *w, int64_t n) {
-    const struct bounds none = {INT64_MAX, 0, 0, INT64_MAX};
-    struct bounds all = none;
-    for (int64_t r = 0; r < n; r++) {
-        struct bounds *of = &w->of[r / ROWS];
-        const struct attn_cpu_sdpa_row *row = &w->row[r];
-        if (r % ROWS == 0) *of = none;
-        if (row->lo > of->lo_most) of->lo_most = row->lo;
-        if (row->hi < of->hi_least) of->hi_least = row->hi;
-        if (row->lo == row->hi) continue;
-        if (row->lo < of->lo) of->lo = row->lo;
-        if (row->hi > of->hi) of->hi = row->hi;
-        if (row->lo < all.lo) all.lo = row->lo;
-        if (row->hi > all.hi) all.hi = row->hi;
-    }
-    if (all.lo > all.hi) all.lo = all.hi;
-    return all;
-}
-
 /* What l is relative to, natural: see attn_pair_flash.l. */
 static double top_of(const struct attn_cpu_fwd *f, float m) {
     const float top = m * (float)(f->s.unit * LOG2_E);
@@ -423,8 +401,12 @@ void attn_cpu_flash_task(const struct attn_cpu_fwd *f, int64_t pair, int64_t blo
         w->l[r] = 0;
     }
     memset(w->o, 0, (size_t)(padded * f->ldv) * sizeof *w->o);
-    for (int64_t r = 0; r < live; r += ROWS) load_strip(w, r, live - r < ROWS ? live - r : ROWS);
-    const struct bounds all = see(w, live);
+    for (int64_t r = 0; r < live; r += ROWS) {
+        const int64_t rows = live - r < ROWS ? live - r : ROWS;
+        load_strip(w, r, rows);
+        w->of[r / ROWS] = attn_cpu_fwd_see(w->row + r, rows);
+    }
+    const struct attn_cpu_fwd_bounds all = attn_cpu_fwd_see(w->row, live);
     for (int64_t at = all.lo / f->keys * f->keys; at < all.hi; at += f->keys) {
         const int64_t begin = all.lo > at ? all.lo / STEP * STEP : at,
                       end = all.hi - at < f->keys ? all.hi : at + f->keys;

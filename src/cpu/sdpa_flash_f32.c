@@ -86,9 +86,9 @@ struct work {
     struct attn_cpu_fwd_kept *kept;
     struct attn_cpu_sdpa_poison poison;
     uint32_t *live;
-    struct bounds {
-        int64_t lo, hi, lo_most, hi_least; /* keys that some row sees; keys that all rows see */
-        int begun, seen;                   /* there are sums; each row has seen a key */
+    struct strip {
+        struct attn_cpu_fwd_bounds sees;
+        int begun, seen; /* there are sums; each row has seen a key */
     } of[MOST_STRIPS];
 };
 
@@ -252,8 +252,9 @@ static void run_step(struct work *w, const struct step *s, int careful) {
 /* Strip r0 against the keys begin .. end that it sees. */
 static void run_strip(struct work *w, int64_t r0, int64_t rows, int64_t begin, int64_t end) {
     const struct attn_cpu_fwd *f = w->f;
-    struct bounds *of = &w->of[r0 / ROWS];
-    const int64_t lo = of->lo > begin ? of->lo : begin, hi = of->hi < end ? of->hi : end;
+    struct strip *of = &w->of[r0 / ROWS];
+    const struct attn_cpu_fwd_bounds *sees = &of->sees;
+    const int64_t lo = sees->lo > begin ? sees->lo : begin, hi = sees->hi < end ? sees->hi : end;
     struct step s = {.r0 = r0,
                      .rows = rows,
                      .q = w->q + r0 * f->s.p->dim_qk,
@@ -264,7 +265,7 @@ static void run_strip(struct work *w, int64_t r0, int64_t rows, int64_t begin, i
                      .o = w->o + r0 * f->s.p->dim_v};
     for (s.j0 = lo / f->step * f->step; s.j0 < hi; s.j0 += f->step) {
         s.n = hi - s.j0 < f->step ? hi - s.j0 : f->step;
-        s.cut = of->lo_most > s.j0 ? 0 : of->hi_least - s.j0;
+        s.cut = sees->lo_most > s.j0 ? 0 : sees->hi_least - s.j0;
         s.cut = s.cut < 0 ? 0 : s.cut < s.n ? s.cut : s.n;
         s.seen = of->seen;
         s.more = of->begun;
@@ -278,26 +279,6 @@ static void run_strip(struct work *w, int64_t r0, int64_t rows, int64_t begin, i
             }
         }
     }
-}
-
-/* Bounds of what the strips of n rows see; those of the union are returned. */
-static struct bounds see(struct work *w, int64_t n) {
-    const struct bounds none = {INT64_MAX, 0, 0, INT64_MAX, 0, 0};
-    struct bounds all = none;
-    for (int64_t r = 0; r < n; r++) {
-        struct bounds *of = &w->of[r / ROWS];
-        const struct attn_cpu_sdpa_row *row = &w->row[r];
-        if (r % ROWS == 0) *of = none;
-        if (row->lo > of->lo_most) of->lo_most = row->lo;
-        if (row->hi < of->hi_least) of->hi_least = row->hi;
-        if (row->lo == row->hi) continue;
-        if (row->lo < of->lo) of->lo = row->lo;
-        if (row->hi > of->hi) of->hi = row->hi;
-        if (row->lo < all.lo) all.lo = row->lo;
-        if (row->hi > all.hi) all.hi = row->hi;
-    }
-    if (all.lo > all.hi) all.lo = all.hi;
-    return all;
 }
 
 static void finish_strip(const struct work *w, int64_t r0, int64_t n) {
@@ -359,7 +340,9 @@ void attn_cpu_flash_f32_task(const struct attn_cpu_fwd *f, int64_t pair, int64_t
         w->ref[r] = r < live ? -INFINITY : 0;
         w->less[r] = w->top[r] = w->l[r] = 0;
     }
-    const struct bounds all = see(w, live);
+    for (int64_t r = 0; r < live; r += ROWS)
+        w->of[r / ROWS] = (struct strip){.sees = attn_cpu_fwd_see(w->row + r, live - r < ROWS ? live - r : ROWS)};
+    const struct attn_cpu_fwd_bounds all = attn_cpu_fwd_see(w->row, live);
     const int64_t first = all.lo / f->keys * f->keys;
     for (int64_t at = first; at < all.hi; at += f->keys) {
         const int64_t begin = all.lo > at ? all.lo / f->step * f->step : at,

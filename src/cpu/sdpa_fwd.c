@@ -178,6 +178,19 @@ int64_t attn_cpu_sdpa_fwd_workspace(const struct attn_cpu_sdpa_isa *isa, const a
     return threads * f.at.end + partials(&f) + queues(&f);
 }
 
+struct attn_cpu_fwd_bounds attn_cpu_fwd_see(const struct attn_cpu_sdpa_row *row, int64_t n) {
+    struct attn_cpu_fwd_bounds all = {INT64_MAX, 0, 0, INT64_MAX};
+    for (const struct attn_cpu_sdpa_row *end = row + n; row < end; row++) {
+        if (row->lo > all.lo_most) all.lo_most = row->lo;
+        if (row->hi < all.hi_least) all.hi_least = row->hi;
+        if (row->lo == row->hi) continue;
+        if (row->lo < all.lo) all.lo = row->lo;
+        if (row->hi > all.hi) all.hi = row->hi;
+    }
+    if (all.lo > all.hi) all.lo = all.hi;
+    return all;
+}
+
 /* As many pairs as there are threads side by side. A worker stays with one, whose keys it has packed, and then helps
  * with the others. */
 static void run_pairs(struct attn_cpu_fwd *f, int32_t worker, int64_t pairs, int64_t each, char *scratch) {

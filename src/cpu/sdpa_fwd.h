@@ -47,6 +47,12 @@ struct attn_cpu_fwd_kept {
     const uint16_t *rows;
 };
 
+/* Keys that some of n rows see, lo .. hi, and keys that all of them see, lo_most .. hi_least. lo = hi: none. */
+struct attn_cpu_fwd_bounds {
+    int64_t lo, hi, lo_most, hi_least;
+};
+struct attn_cpu_fwd_bounds attn_cpu_fwd_see(const struct attn_cpu_sdpa_row *row, int64_t n);
+
 /* Output of one row: o[0..DV) unnormalised with its maximum m and sum l. m = -inf: empty row; m NaN: NaN row. */
 void attn_cpu_fwd_finish_f32(const struct attn_cpu_fwd *f, const struct attn_core_seq *seq, int64_t b,
                              const struct attn_cpu_sdpa_row *row, double m, double l, const float *o);
