@@ -360,7 +360,8 @@ ATTN_API double attn_problem_bytes(const attn_problem *problem);
  * With ATTN_LSE_WITH_SINK the lse of an empty row inside its sequence is the sink; a row past seqlens_q has no sink.
  * Packed rows that belong to no sequence are neither read nor written. A key in a page outside the pool is hidden.
  * Outputs LSE (forward), LSE_ROUNDED, MAX_LOGITS and each of DQ, DK, DV, DKV may be NULL; every other role that the
- * problem asks for must be given, and a role that it does not ask for must be NULL. */
+ * problem asks for must be given, and a role that it does not ask for must be NULL. Without LSE and LSE_ROUNDED a
+ * kernel may take a shorter way to OUT: within the same bound, in other last bits (docs/numerics.md). */
 enum {
     ATTN_ROLE_Q, ATTN_ROLE_K, ATTN_ROLE_V, ATTN_ROLE_KV,
     ATTN_ROLE_MASK, ATTN_ROLE_ALIBI, ATTN_ROLE_SINK,
