@@ -66,7 +66,7 @@ tidy: build ## clang-tidy over the library and the command
 abi-check: build ## exported functions and struct layouts against abi.txt and tools/abi_layout.txt
 	@tools/check_abi.sh $(BUILD)/libattn.so
 
-ptxas-check: build ## registers, spills and stack of the GPU kernels against kernels/budget.tsv (needs nvcc)
+ptxas-check: build ## registers, spills and stack of the GPU kernels against kernels/budget.tsv (of what was built as machine code: ATTN_CUDA_CODE=all)
 	@tools/ptxas_budget.py --table $(BUILD)/cuda
 
 nvcc: ## fetch the CUDA compiler into build/nvcc (python3 with pip), where cmake finds it if PATH has none

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Configures (first time only, or when options are given) and builds a preset quietly: warnings and errors are shown,
-# nothing else.   usage: tools/build.sh PRESET [-D...] [-- targets]
+# Configures (first time only, or when options are given) and builds a preset quietly: what is configured for
+# GPUs, warnings and errors are shown.   usage: tools/build.sh PRESET [-D...] [-- targets]
 set -u
 preset=$1
 shift
@@ -19,5 +19,6 @@ if [ ! -f "$folder/build.ninja" ] || [ ${#options[@]} -gt 0 ]; then
         cat "build/log/configure-$preset.log" >&2
         exit 1
     fi
+    sed -n 's/^-- \(CUDA: \)/\1/p' "build/log/configure-$preset.log" # what GPU kernels there will be takes the most time
 fi
 exec ninja --quiet -C "$folder" -j "${JOBS:-$(nproc)}" "$@"

@@ -107,7 +107,10 @@ def main():
     for path in logs:
         read_log(path, rows, messages)
     version_file = os.path.join(o.folder, "nvcc.txt")
-    version = open(version_file, encoding="utf-8").read().strip() if os.path.exists(version_file) else "unknown"
+    version = open(version_file, encoding="utf-8").read().split()[0] if os.path.exists(version_file) else "unknown"
+    if not rows:
+        print(f"{o.folder}: kernels are PTX alone; build with -DATTN_CUDA_CODE=all")
+        return 1
     if o.table:
         width = max(len(key[0]) for key in rows)
         print(f"{'kernel':{width}} {'arch':6} " + " ".join(f"{c:>12}" for c in COLUMNS))
