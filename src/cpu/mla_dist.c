@@ -10,7 +10,11 @@
 
 #include <string.h>
 
-enum { WINDOW = 1024 }; /* slots per task when there are few queries */
+enum {
+    WINDOW = 1024,    /* slots per task when there are few queries */
+    STRIP_ROWS = 1024 /* gathered rows per block with strips, of which copies of 32 are kept */
+};
+static int64_t block_of(const struct mla_isa *isa) { return mla_strips(isa) ? STRIP_ROWS : isa->block; }
 
 struct dist {
     const struct mla_isa *isa;
@@ -33,10 +37,10 @@ static struct layout lay_out(const struct mla_isa *isa, const attn_problem *p) {
     l.qt = mla_take(&l.bytes, mla_depth(isa, p->dim_qk) * mla_turned(l.ldh) * f);
     l.k = mla_take(&l.bytes, isa->block * l.ldk * f); /* q rows first */
     l.s = mla_take(&l.bytes, isa->block * l.ldh * f);
-    if (mla_strips(isa)) l.s = mla_take(&l.bytes, MLA_STRIP_FLOATS(isa) * f);
+    if (mla_strips(isa)) l.s = mla_take(&l.bytes, (MLA_STRIP_CELLS + block_of(isa) * 16) * f);
     l.lse = mla_take(&l.bytes, l.ldh * f);
-    l.key = mla_take(&l.bytes, 2 * isa->block * (int64_t)sizeof(int32_t));
-    l.slot = mla_take(&l.bytes, 2 * isa->block * (int64_t)sizeof(int64_t));
+    l.key = mla_take(&l.bytes, block_of(isa) * (int64_t)sizeof(int32_t));
+    l.slot = mla_take(&l.bytes, block_of(isa) * (int64_t)sizeof(int64_t));
     l.dead = mla_take(&l.bytes, l.ldh);
     return l;
 }
@@ -63,36 +67,33 @@ static void task(const struct dist *j, const struct layout *l, char *ws, int64_t
     memset(to + begin, 0, (size_t)(end - begin) * sizeof *to);
     for (int64_t h0 = 0; h0 < p->heads_q; h0 += j->chunk) {
         const int64_t heads = mla_min(j->chunk, p->heads_q - h0);
-        int64_t at = begin, n = attn_cpu_mla_next(&query, &at, end, j->isa->block, key, slot);
+        int64_t at = begin, n = attn_cpu_mla_next(&query, &at, end, block_of(j->isa), key, slot);
         if (!n) return;
         if (attn_cpu_mla_lse(p, &j->lse, b, i, h0, heads, l->ldh, lse, dead) == heads) continue;
         attn_cpu_mla_live(dead, heads, live);
         attn_cpu_mla_heads(j->isa, &j->q, b, i, h0, heads, p->dim_qk, dead, k, l->ldk);
         attn_cpu_mla_turn(j->isa, k, l->ldk, heads, mla_depth(j->isa, p->dim_qk), qt, mla_turned(l->ldh));
-        for (int64_t more, now = 0, next = j->isa->block; n; n = more, now = next, next = j->isa->block - now) {
-            more = attn_cpu_mla_next(&query, &at, end, j->isa->block, key + next, slot + next);
-            attn_cpu_mla_gather(j->isa, &j->kv, b, key + now, n, p->dim_qk, &rows);
+        for (; n; n = attn_cpu_mla_next(&query, &at, end, block_of(j->isa), key, slot)) {
             if (mla_strips(j->isa)) {
-                const struct attn_pair_heads f = {.rows = n,
+                const struct attn_pair_heads f = {.rows = mla_rows_of(&j->kv, b, key, n),
                                                   .strips = l->ldh / ATTN_PAIR_HEADS,
                                                   .depth = p->dim_qk / 2,
-                                                  .k = k,
                                                   .q = qt,
-                                                  .ldk = l->ldk,
                                                   .scale = (float)p->scale,
                                                   .lse = lse,
                                                   .live = live,
                                                   .sums = s + MLA_STRIP_CELLS,
                                                   .s = s,
-                                                  .next = mla_ahead(&j->kv, b, key + next, more, p->dim_qk)};
+                                                  .copies = {.tiles = k}};
                 j->isa->pair->heads(&f);
-                for (int64_t r = 0; r < n; ++r) to[slot[now + r]] += factor * f.sums[r * 16];
+                for (int64_t r = 0; r < n; ++r) to[slot[r]] += factor * f.sums[r * 16];
                 continue;
             }
+            attn_cpu_mla_gather(j->isa, &j->kv, b, key, n, p->dim_qk, &rows);
             attn_cpu_mla_score(j->isa, p->dtype, n, l->ldh, p->dim_qk, k, l->ldk, qt, s, l->ldh);
             for (int64_t r = 0; r < n; ++r) {
                 j->isa->vec->scale_sub(s + r * l->ldh, lse, l->ldh, (float)p->scale);
-                to[slot[now + r]] += factor * ukr->exp_f32(s + r * l->ldh, heads, 0.0f);
+                to[slot[r]] += factor * ukr->exp_f32(s + r * l->ldh, heads, 0.0f);
             }
         }
     }

@@ -7,7 +7,8 @@
  * With keys as the rows of S neither K nor P has to be transposed: K is the left operand of the first product and the
  * right one of the second, and P is read column by column as its left operand. Only Q is turned, once per task.
  * With pairs (ukr_pair.h) K is there twice: its rows as they are for the first product, and pairs of rows for the
- * second. Workspace: about 1.5 MiB per thread (2 MiB with blocks of 256 rows), whatever the problem. */
+ * second. Strips of heads on tiles copy rows themselves and do not wait for maxima (ukr_heads_amx.c). Workspace: about
+ * 1.5 MiB per thread (2 MiB with blocks of 256 rows), whatever the problem. */
 #include "cpu/mla_gather.h"
 
 #include "attn.h"
@@ -52,12 +53,19 @@ static struct layout lay_out(const struct mla_isa *isa, const attn_problem *p) {
     l.use = mla_take(&l.bytes, l.ldh * f);
     l.sum = mla_take(&l.bytes, l.ldh * f);
     l.part = mla_take(&l.bytes, l.ldh * f);
-    l.key = mla_take(&l.bytes, block * (int64_t)sizeof(int32_t));
+    l.key = mla_take(&l.bytes, 2 * block * (int64_t)sizeof(int32_t));
     return l;
 }
 
 uint64_t attn_cpu_mla_fwd_workspace(const struct mla_isa *isa, const attn_problem *p, int32_t threads) {
     return lay_out(isa, p).bytes * (uint64_t)threads;
+}
+
+/* What was gathered before shrinks by the factors of the last block. */
+static void shrink_sums(const struct fwd *j, const struct layout *l, char *ws, int64_t heads, int any) {
+    const float *old = (const float *)(ws + l->old);
+    for (int64_t h = 0; any && h < heads; ++h)
+        if (old[h] != 1) j->isa->ukr->scale_f32((float *)(ws + l->o) + h * l->ldo, j->p->dim_v, old[h]);
 }
 
 /* Scores of one block become probabilities relative to the running maximum (with pairs, in pairs of rows at l->p); *old
@@ -88,22 +96,36 @@ static void soften(const struct fwd *j, const struct layout *l, char *ws, int64_
     for (int64_t h = 0; h < heads; ++h) sum[h] = sum[h] * old[h] + part[h];
 }
 
-/* The same with strips. */
-static void soften_strips(const struct fwd *j, const struct layout *l, char *ws, int64_t n) {
-    const struct attn_pair_soft f = {.rows = n,
+/* The same with strips, and the sums: rows of keys, of which the first 32 are copied already if there were blocks
+ * before, and those of the next block. */
+static void block_strips(const struct fwd *j, const struct layout *l, char *ws, int64_t heads,
+                         const struct attn_pair_rows *keys, const struct attn_pair_rows *next, int any) {
+    const int64_t depth = j->p->dim_qk / 2;
+    float *o = (float *)(ws + l->o), *shrink = (float *)(ws + l->old);
+    const struct attn_pair_copies copies = {.tiles = (float *)(ws + l->k),
+                                            .zip = (float *)(ws + l->zip),
+                                            .ldz = mla_strip(j->isa),
+                                            .width = j->p->dim_v / 2};
+    const struct attn_pair_soft f = {.rows = *keys,
+                                     .copies = copies,
+                                     .copied = any,
                                      .strips = l->ldh / ATTN_PAIR_HEADS,
-                                     .depth = j->p->dim_qk / 2,
-                                     .k = (const float *)(ws + l->k),
+                                     .depth = depth,
                                      .q = (const float *)(ws + l->qt),
-                                     .ldk = l->ldk,
                                      .scale = (float)j->p->scale,
                                      .max = (float *)(ws + l->max),
+                                     .top = (float *)(ws + l->use),
                                      .sum = (float *)(ws + l->sum),
-                                     .shrink = (float *)(ws + l->old),
+                                     .shrink = shrink,
                                      .p = (float *)(ws + l->p),
-                                     .ldp = j->isa->block / 2 * ATTN_PAIR_HEADS,
+                                     .ldp = mla_strip(j->isa),
                                      .s = (float *)(ws + l->s)};
+    struct attn_pair_sum sum =
+        mla_sum_strips(j->isa, heads, j->p->dim_v, keys->n, f.p, &copies, depth, o, l->ldo, next);
     j->isa->pair->soft(&f);
+    shrink_sums(j, l, ws, heads, any);
+    sum.accumulate = any;
+    j->isa->pair->sum(&sum);
 }
 
 static void store_f32(const struct attn_view *v, int64_t b, int64_t h, int64_t i, float x) {
@@ -114,14 +136,17 @@ static void store_f32(const struct attn_view *v, int64_t b, int64_t h, int64_t i
 static void finish(const struct fwd *j, const struct layout *l, char *ws, int64_t b, int64_t i, int64_t h0,
                    int64_t heads, int any) {
     const attn_problem *p = j->p;
-    const float *max = (const float *)(ws + l->max), *sum = (const float *)(ws + l->sum);
+    const float *max = (const float *)(ws + l->max), *sum = (const float *)(ws + l->sum),
+                *top2 = (const float *)(ws + l->use);
     float *o = (float *)(ws + l->o);
 
     for (int64_t h = 0; h < heads; ++h) {
         float lse = attn_core_has(p, ATTN_LSE_EMPTY_PLUS_INF) ? INFINITY : -INFINITY, top = -INFINITY, factor = 0;
         if (any) top = max[h];
         if (any && sum[h] != 0) {
-            double natural = (double)max[h] + log((double)sum[h]);
+            /* with strips sums refer to a power of 2 */
+            double refers = mla_strips(j->isa) ? (double)top2[h] * 0.69314718055994530942 : (double)max[h];
+            double natural = refers + log((double)sum[h]);
             double sunk = j->sink ? 1.0 + exp((double)j->sink[h0 + h] - natural) : 1.0;
             factor = (float)(1.0 / ((double)sum[h] * sunk));
             lse = (float)(attn_core_has(p, ATTN_LSE_BASE_2) ? natural * 1.4426950408889634074 : natural);
@@ -136,37 +161,38 @@ static void finish(const struct fwd *j, const struct layout *l, char *ws, int64_
 
 static void task(const struct fwd *j, const struct layout *l, char *ws, int64_t at_task) {
     const attn_problem *p = j->p;
-    const struct attn_ukr *ukr = j->isa->ukr;
     float *qt = (float *)(ws + l->qt), *k = (float *)(ws + l->k), *s = (float *)(ws + l->s), *o = (float *)(ws + l->o);
-    float *max = (float *)(ws + l->max), *old = (float *)(ws + l->old), *sum = (float *)(ws + l->sum);
-    int32_t *key = (int32_t *)(ws + l->key);
+    float *max = (float *)(ws + l->max), *sum = (float *)(ws + l->sum), *top2 = (float *)(ws + l->use);
+    int32_t *key = (int32_t *)(ws + l->key), *ahead = key + j->isa->block;
     const struct mla_rows rows = {k, (float *)(ws + l->zip), l->ldk, l->ldo, p->dim_v};
     const int64_t row = at_task / j->n_chunks, b = row / p->seq_q, i = row % p->seq_q;
     const int64_t h0 = at_task % j->n_chunks * j->chunk, heads = mla_min(j->chunk, p->heads_q - h0);
     const struct mla_query query = attn_cpu_mla_query(p, j->a, b, i);
     int64_t at = 0, n = attn_cpu_mla_next(&query, &at, p->topk, j->isa->block, key, NULL);
-    const int strips = mla_strips(j->isa);
     int any = 0;
     if (n) {
         attn_cpu_mla_heads(j->isa, &j->q, b, i, h0, heads, p->dim_qk, NULL, k, l->ldk);
         attn_cpu_mla_turn(j->isa, k, l->ldk, heads, mla_depth(j->isa, p->dim_qk), qt, mla_turned(l->ldh));
         for (int64_t h = 0; h < l->ldh; ++h) {
-            max[h] = -INFINITY;
+            max[h] = top2[h] = -INFINITY;
             sum[h] = 0;
         }
     }
-    for (; n; n = attn_cpu_mla_next(&query, &at, p->topk, j->isa->block, key, NULL), any = 1) {
-        attn_cpu_mla_gather(j->isa, &j->kv, b, key, n, p->dim_qk, &rows);
-        if (strips) {
-            soften_strips(j, l, ws, n);
+    for (int64_t more; n; n = more, any = 1) {
+        int32_t *const next_key = ahead;
+        more = attn_cpu_mla_next(&query, &at, p->topk, j->isa->block, next_key, NULL);
+        if (mla_strips(j->isa)) {
+            const struct attn_pair_rows keys = mla_rows_of(&j->kv, b, key, n),
+                                        next = mla_rows_of(&j->kv, b, next_key, more);
+            block_strips(j, l, ws, heads, &keys, &next, any);
         } else {
+            attn_cpu_mla_gather(j->isa, &j->kv, b, key, n, p->dim_qk, &rows);
             attn_cpu_mla_score(j->isa, p->dtype, n, l->ldh, p->dim_qk, k, l->ldk, qt, s, l->ldh);
             soften(j, l, ws, n, heads);
+            shrink_sums(j, l, ws, heads, any);
+            attn_cpu_mla_sum(j->isa, heads, p->dim_v, n, (const float *)(ws + l->p), l->ldh, &rows, o, l->ldo, any);
         }
-        for (int64_t h = 0; any && h < heads; ++h) {
-            if (old[h] != 1) ukr->scale_f32(o + h * l->ldo, p->dim_v, old[h]);
-        }
-        attn_cpu_mla_sum(j->isa, heads, p->dim_v, n, (const float *)(ws + l->p), l->ldh, &rows, o, l->ldo, any, s);
+        ahead = key, key = next_key;
     }
     finish(j, l, ws, b, i, h0, heads, any);
 }

@@ -53,14 +53,6 @@ void attn_cpu_mla_gather(const struct mla_isa *isa, const struct attn_view *kv, 
             for (int64_t x = 0; x < bytes; x += 64) __builtin_prefetch(next + x);
         }
         const void *row = attn_view_row(kv, b, 0, key[r]);
-        if (mla_strips(isa) && to->zip &&
-            (r % 2 || r + 1 < n)) { /* two rows at once; D and DV are multiples of 32 there */
-            if (r % 2 == 0) continue;
-            float *first = to->rows + (r - 1) * to->ld;
-            isa->pair->weave(to->zip + r / 2 * to->ld_zip, (void *)first, (void *)(first + to->ld),
-                             (const void *)attn_view_row(kv, b, 0, key[r - 1]), row, d, to->width);
-            continue;
-        }
         if (!isa->pair) {
             isa->ukr->widen(to->rows + r * to->ld, row, kv->dtype, d, 1.0f);
             continue;
@@ -70,26 +62,11 @@ void attn_cpu_mla_gather(const struct mla_isa *isa, const struct attn_view *kv, 
         const void *first = r % 2 ? attn_view_row(kv, b, 0, key[r - 1]) : row;
         isa->pair->zip(to->zip + r / 2 * to->ld_zip, first, r % 2 ? row : NULL, to->width);
     }
-    for (int64_t r = (n + 1) / 2; mla_strips(isa) && to->zip && r % 16; ++r)
-        memset(to->zip + r * to->ld_zip, 0, (size_t)to->width * sizeof *to->zip);
 }
 
 void attn_cpu_mla_sum(const struct mla_isa *isa, int64_t m, int64_t n, int64_t rows, const float *a, int64_t lda,
-                      const struct mla_rows *from, float *c, int64_t ldc, int accumulate, float *scratch) {
-    if (mla_strips(isa)) {
-        const struct attn_pair_sum f = {.strips = (m + ATTN_PAIR_HEADS - 1) / ATTN_PAIR_HEADS,
-                                        .pairs = (rows + 1) / 2,
-                                        .columns = n,
-                                        .a = a,
-                                        .lda = isa->block / 2 * ATTN_PAIR_HEADS,
-                                        .zip = from->zip,
-                                        .ldz = from->ld_zip,
-                                        .c = c,
-                                        .ldc = ldc,
-                                        .accumulate = accumulate,
-                                        .turned = scratch};
-        isa->pair->sum(&f);
-    } else if (isa->pair) {
+                      const struct mla_rows *from, float *c, int64_t ldc, int accumulate) {
+    if (isa->pair) {
         isa->pair->gemm(m, n, (rows + 1) / 2, a, 1, lda, from->zip, from->ld_zip, c, ldc, accumulate);
     } else {
         isa->ukr->gemm_f32(m, n, rows, a, 1, lda, from->rows, from->ld, c, ldc, accumulate);

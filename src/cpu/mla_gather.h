@@ -14,8 +14,8 @@ enum {
     MLA_FEW_QUERIES = 16
 };
 
-/* Scratch of attn_ukr_pair.heads: its chunks, then a block's sums. */
-#define MLA_STRIP_CELLS       (4 * ATTN_PAIR_HEADS * ATTN_PAIR_HEADS)
+/* Scratch of attn_ukr_pair.heads, then a block's sums. */
+#define MLA_STRIP_CELLS       (4 * ATTN_PAIR_HEADS * ATTN_PAIR_HEADS + 16 * ATTN_PAIR_HEADS)
 #define MLA_STRIP_FLOATS(isa) (MLA_STRIP_CELLS + (isa)->block * 16)
 
 static inline int64_t mla_round(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
@@ -58,24 +58,41 @@ static inline int64_t mla_side(const struct mla_isa *isa, int64_t heads) {
 static inline int64_t mla_depth(const struct mla_isa *isa, int64_t x) { return isa->pair ? x / 2 : x; }
 
 /* Where gathered rows go: rows [n][ld], as f32 or as pairs along the columns; with pairs also zipped [n/2][ld_zip], the
- * first `width` columns as pairs along the rows, what sums over the rows read; with strips zeros up to 16 pairs. */
+ * first `width` columns as pairs along the rows, what sums over the rows read. */
 struct mla_rows {
     float *rows, *zip;
     int64_t ld, ld_zip, width;
 };
-/* What attn_ukr_pair asks for ahead of that. */
-static inline struct attn_pair_next mla_ahead(const struct attn_view *kv, int64_t b, const int32_t *key, int64_t n,
-                                              int64_t d) {
-    return (struct attn_pair_next){attn_view_row(kv, b, 0, 0), key, n, kv->row * kv->element_bytes,
-                                   d * kv->element_bytes};
-}
 /* kv rows key[r], r < n. */
 void attn_cpu_mla_gather(const struct mla_isa *isa, const struct attn_view *kv, int64_t b, const int32_t *key,
                          int64_t n, int64_t d, const struct mla_rows *to);
-/* The sum over gathered rows, C[m][n] (+)= A^T rows: A [rows][lda], with pairs [rows/2][lda] zipped. With strips A is
- * that of attn_pair_sum, block / 2 pairs a strip, C has whole strips, and scratch is block * 32 floats. */
+/* The sum over gathered rows, C[m][n] (+)= A^T rows: A [rows][lda], with pairs [rows/2][lda] zipped. */
 void attn_cpu_mla_sum(const struct mla_isa *isa, int64_t m, int64_t n, int64_t rows, const float *a, int64_t lda,
-                      const struct mla_rows *from, float *c, int64_t ldc, int accumulate, float *scratch);
+                      const struct mla_rows *from, float *c, int64_t ldc, int accumulate);
+
+/* With strips nothing is gathered beforehand: the kernels copy rows themselves, and what sums over rows read (P or dS
+ * of a strip, pairs of rows of 32 columns) is mla_strip(isa) apart. */
+static inline struct attn_pair_rows mla_rows_of(const struct attn_view *kv, int64_t b, const int32_t *key, int64_t n) {
+    return (struct attn_pair_rows){attn_view_row(kv, b, 0, 0), key, n, kv->row * kv->element_bytes};
+}
+static inline int64_t mla_strip(const struct mla_isa *isa) { return isa->block / 2 * ATTN_PAIR_HEADS; }
+/* The sum over `rows` of them, the first 32 of the next copied beside: C has whole strips. */
+static inline struct attn_pair_sum mla_sum_strips(const struct mla_isa *isa, int64_t m, int64_t n, int64_t rows,
+                                                  const float *a, const struct attn_pair_copies *from, int64_t depth,
+                                                  float *c, int64_t ldc, const struct attn_pair_rows *next) {
+    return (struct attn_pair_sum){.strips = (m + ATTN_PAIR_HEADS - 1) / ATTN_PAIR_HEADS,
+                                  .pairs = (rows + 1) / 2,
+                                  .columns = n,
+                                  .a = a,
+                                  .lda = mla_strip(isa),
+                                  .zip = from->zip,
+                                  .ldz = from->ldz,
+                                  .c = c,
+                                  .ldc = ldc,
+                                  .next = *next,
+                                  .tiles = from->tiles,
+                                  .depth = depth};
+}
 
 /* Rows of `heads` heads from h0 on of a [B,S,H,X] tensor as f32 or as pairs: dst[h][0..x). A head with skip[h] != 0
  * (NULL: none) is zeroed unread. */

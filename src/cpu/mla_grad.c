@@ -153,21 +153,28 @@ static void grad_block(const struct at *w, const float *k, int64_t r0, int64_t n
     }
 }
 
-/* The same with strips: dS as pairs of rows comes strip by strip. */
-static void grad_strips(const struct at *w, const float *k, int64_t r0, int64_t n, const int64_t *slot, float *dist,
-                        float dist_factor) {
+/* The same with strips, from the rows of the keys, and dq: what the rows of the next block are needed for. */
+static void grad_strips(const struct at *w, int64_t r0, int64_t n, const int64_t *slot, float *dist, float dist_factor,
+                        float *dq) {
     const struct mla_bwd *j = w->j;
     const struct mla_bwd_size *z = &j->z;
+    const struct mla_unit *u = (const struct mla_unit *)(w->unit + z->u_state);
     uint32_t live[MLA_HEADS / ATTN_PAIR_HEADS];
     float *s = thread_f32(w, z->t_x), *sums = s + MLA_STRIP_CELLS;
-    const struct attn_pair_heads f = {.rows = n,
+    const int64_t depth = j->p->dim_qk / 2;
+    const int32_t *key = (const int32_t *)(w->unit + z->u_key) + r0;
+    const struct attn_pair_copies copies = {.tiles = thread_f32(w, z->t_k),
+                                            .zip = thread_f32(w, z->t_zip),
+                                            .ldz = mla_strip(j->isa),
+                                            .width = dq ? depth : 0};
+    const struct attn_pair_heads f = {.rows = mla_rows_of(&j->kv, j->b, key, n),
+                                      .copies = copies,
+                                      .copied = r0 > 0 && dq,
                                       .strips = z->ldh / ATTN_PAIR_HEADS,
-                                      .depth = j->p->dim_qk / 2,
+                                      .depth = depth,
                                       .width = j->p->dim_v / 2,
-                                      .k = k,
                                       .q = thread_f32(w, z->t_qt),
                                       .dout = thread_f32(w, z->t_dot),
-                                      .ldk = z->ldk,
                                       .scale = (float)j->p->scale,
                                       .lse = thread_f32(w, z->t_lse),
                                       .g = thread_f32(w, z->t_g),
@@ -175,12 +182,18 @@ static void grad_strips(const struct at *w, const float *k, int64_t r0, int64_t 
                                       .live = live,
                                       .x = unit_f32(w, z->u_x) + r0 * z->ldx,
                                       .ds = thread_f32(w, z->t_ds),
-                                      .ld_ds = j->isa->block / 2 * ATTN_PAIR_HEADS,
+                                      .ld_ds = mla_strip(j->isa),
                                       .sums = dist ? sums : NULL,
                                       .s = s};
     attn_cpu_mla_live((const uint8_t *)(w->thread + z->t_dead), w->heads, live);
     j->isa->pair->heads(&f);
     for (int64_t r = 0; dist && r < n; ++r) dist[slot[r0 + r]] = sums[r * 16] * dist_factor;
+    if (!dq) return;
+    const struct attn_pair_rows next = mla_rows_of(&j->kv, j->b, key + n, mla_min(j->isa->block, u->n - r0 - n));
+    struct attn_pair_sum sum =
+        mla_sum_strips(j->isa, w->heads, j->p->dim_qk, n, f.ds, &copies, depth, dq, z->ldz, &next);
+    sum.accumulate = u->seen + r0 > 0;
+    j->isa->pair->sum(&sum);
 }
 
 static void store_dq(const struct at *w, const float *dq, int any) {
@@ -227,12 +240,16 @@ static void one_unit(const struct mla_bwd *j, int64_t at_unit, char *thread) {
     const int64_t block = j->isa->block;
     for (int64_t r0 = 0; r0 < u->n; r0 += block) {
         const int64_t n = mla_min(block, u->n - r0);
+        if (strips) {
+            grad_strips(&w, r0, n, slot, dist, dist_factor, j->dq.data ? dq : NULL);
+            continue;
+        }
         attn_cpu_mla_gather(j->isa, &j->kv, j->b, key + r0, n, p->dim_qk, &rows);
-        (strips ? grad_strips : grad_block)(&w, k, r0, n, slot, dist, dist_factor);
+        grad_block(&w, k, r0, n, slot, dist, dist_factor);
         const float *ds = j->isa->pair ? thread_f32(&w, z->t_ds) : unit_f32(&w, z->u_x) + r0 * z->ldx;
         if (j->dq.data)
             attn_cpu_mla_sum(j->isa, w.heads, p->dim_qk, n, ds, j->isa->pair ? z->ldh : z->ldx, &rows, dq, z->ldz,
-                             u->seen + r0 > 0, thread_f32(&w, z->t_x));
+                             u->seen + r0 > 0);
     }
     u->seen += u->n;
     if (j->window + 1 < z->n_windows) return;

@@ -77,50 +77,63 @@ struct attn_pair_tile {
     float *p, *ds, *ds_rows; /* scratch: strips * blocks * 512 each */
 };
 
-/* Strips of ATTN_PAIR_HEADS heads against gathered rows k [rows][ldk], pairs along D; the rows that fill up the last 32
- * are read, and may hold anything. q: [strips][depth][32], transposed; depth and width count pairs, multiples of 16. */
+/* Strips of ATTN_PAIR_HEADS heads against rows of keys, pairs along D, copied 32 at a time. q: [strips][depth][32],
+ * transposed; depth and width count pairs, multiples of 16. */
 enum { ATTN_PAIR_HEADS = 32 };
-struct attn_pair_next { /* rows that will be gathered next, base + key * stride: asked for between the products */
+struct attn_pair_rows { /* in memory, base + key * stride */
     const char *base;
     const int32_t *key;
-    int64_t n, stride, bytes;
+    int64_t n, stride;
+};
+struct attn_pair_copies {
+    float *tiles; /* [depth / 16][32][16]: scratch, 32 rows at a time */
+    float *zip; /* [width / 16][ldz]: the first `width` pairs of columns, a multiple of 16, as pairs of rows, 32 columns
+                 * at a time [rows, filled up / 2][32], zeros where there is no row */
+    int64_t ldz, width;
 };
 struct attn_pair_soft {
-    int64_t rows, strips, depth;
-    const float *k, *q;
-    int64_t ldk;
+    struct attn_pair_rows rows;
+    struct attn_pair_copies copies;
+    int copied; /* 1: the first 32 rows are in copies.tiles already */
+    int64_t strips, depth;
+    const float *q;
     float scale;
-    float *max, *sum, *shrink; /* [heads] online: the largest scaled score, -inf at first; the sum of unrounded
-                                * probabilities e^(s scale - max); receives what this call does to older sums */
-    float *p;                  /* [strips][ldp]: pairs of rows [(rows + 1) / 2, filled up to 16][32], zeros behind */
+    /* [heads], kept from block to block: the largest scaled score and what exponents refer to, both -inf at first; the
+     * sum of unrounded probabilities 2^(s scale log2 e - top). */
+    float *max, *top, *sum;
+    float *shrink; /* [heads] receives what this call does to older sums: a power of 2 */
+    float *p;      /* [strips][ldp]: pairs of rows in tiles of A [rows, filled up / 32][2][16 heads][16 pairs] */
     int64_t ldp;
-    float *s; /* scratch: 2 * rows, filled up, * 32 */
+    float *s; /* scratch: 2 * 32 * 32 + 16 * 32 */
 };
 struct attn_pair_heads {
-    int64_t rows, strips, depth, width;
-    const float *k, *q, *dout; /* dout as q; NULL: only the sums */
-    int64_t ldk;
+    struct attn_pair_rows rows;
+    struct attn_pair_copies copies;
+    int copied; /* 1: the first 32 rows are in copies.tiles already */
+    int64_t strips, depth, width;
+    const float *q, *dout; /* dout as q; NULL: only the sums */
     float scale;
     const float *lse, *g, *c; /* [heads]: p = e^(s scale - lse), dS = p (g dP - c) scale */
     const uint32_t *live;     /* [strips] bit h: head h exists and has probabilities; else all results are 0 */
     float *x;  /* bf16, A of `add`: [rows, filled up / 32][2 strips][32][16], dS of all strips, behind them g p */
-    float *ds; /* [strips][ld_ds]: dS as pairs of rows [rows, filled up / 2][32] */
+    float *ds; /* [strips][ld_ds]: dS as p of attn_pair_soft */
     int64_t ld_ds;
-    float *sums;                /* NULL, or [rows, filled up][16]: the first becomes the sum of p over the heads */
-    float *s;                   /* scratch: 4 * 32 * 32 */
-    struct attn_pair_next next; /* n 0: nothing is asked for */
+    float *sums; /* NULL, or [rows, filled up][16]: the first becomes the sum of p over the heads */
+    float *s;    /* scratch: 4 * 32 * 32 + 16 * 32 */
 };
-/* c[32 strips][columns] (+)= a^T zip, over rows in pairs; both go on with zeros to a multiple of 16 pairs. */
+/* c[32 strips][columns] (+)= a zip, over rows in pairs; both go on with zeros to a multiple of 16 pairs. */
 struct attn_pair_sum {
     int64_t strips, pairs, columns;
-    const float *a; /* [strips][lda]: [pairs][32] */
+    const float *a; /* [strips][lda]: as p of attn_pair_soft */
     int64_t lda;
-    const float *zip; /* [pairs][ldz] */
+    const float *zip; /* [columns / 32][ldz]: as zip of attn_pair_copies */
     int64_t ldz;
     float *c;
     int64_t ldc;
     int accumulate;
-    float *turned; /* scratch: 2 * 32 * pairs, filled up */
+    struct attn_pair_rows next; /* of which the first 32 are copied beside the products, `depth` pairs of each */
+    float *tiles;
+    int64_t depth;
 };
 /* sums[key of the row][columns] += x panel: each row's sum over `depth` pairs is one chain, rows are added in order. */
 struct attn_pair_add {
@@ -153,9 +166,6 @@ struct attn_ukr_pair {
                   float *c, int64_t ldc);
     /* dst[j] = pair (even[j], odd[j]); NULL: zeros. Returns 0 if any value is NaN or infinite. */
     int (*zip)(float *dst, const uint16_t *even, const uint16_t *odd, int64_t n);
-    /* Two rows of n values, n a multiple of 32, copied, and the first `width` of them, another, as pairs. */
-    void (*weave)(float *zip, uint16_t *even_to, uint16_t *odd_to, const uint16_t *even, const uint16_t *odd, int64_t n,
-                  int64_t width);
     /* 32 rows of n values, n a multiple of 32, rows ld values apart, as pairs of rows, transposed: dst [n][16]. Returns
      * 0 if any value is NaN or infinite. */
     int (*turn)(float *dst, const uint16_t *rows, int64_t ld, int64_t n);

@@ -2,14 +2,14 @@
  * Sums of the sparse operators on AMX tiles, 32 x 32 at a time, entries `sum` and `add` of attn_ukr_pair. Tiles are
  * loaded one product ahead.
  *
- *     sum (out, dq): over gathered rows, for strips of heads. A strip of a is turned while the strip before it is
- *     multiplied; a (16 KiB of 256 rows) stays in the first-level cache, zip passes by, the next sums are asked for.
+ *     sum (out, dq): over gathered rows, for strips of heads. a (16 KiB of 256 rows) stays in the first-level cache,
+ *     zip passes by, the next sums are asked for, and the first rows of the next block copied.
  *
  *     add (dKV): over heads, added to rows that lie anywhere while the next sums are multiplied.
  *     tiles    x panel (n)            x panel (n + 1)         32 x 32 sums: 4 KiB, twice, in the first-level cache
  *     vectors  rows += sums (n - 1)   rows += sums (n)        x of 32 rows: 16 KiB, stays; panels pass by */
 #include "cpu/amx_tile.h"
-#include "cpu/ukr.h"
+#include "cpu/ukr_copy_amx.h"
 #include "cpu/ukr_pair.h"
 #include "cpu/ukr_unroll.h"
 
@@ -17,22 +17,23 @@
 
 enum { SIDE = ATTN_PAIR_HEADS, CELLS = SIDE * SIDE, TILE = 16 * 16 };
 
-/* C += A B over `steps` times 16 pairs, A [steps][2][16][16], rows of B ldb apart, and other work after products. */
-#define STEPS(steps, a, b, ldb, WORK)                                                                                  \
+/* C += A B over `steps` times 16 pairs, A [steps][2][16][16], B [steps][16][32], and other work after two products. */
+#define STEPS(steps, a, b, WORK)                                                                                       \
     do {                                                                                                               \
+        tile_load_once(6, (b), SIDE * 4);                                                                              \
         tile_load(4, (a), 64);                                                                                         \
-        tile_load_once(6, (b), (ldb)*4);                                                                               \
+        tile_load_once(7, (b) + 16, SIDE * 4);                                                                         \
         for (int64_t i = 0; i < (steps); i++) {                                                                        \
             const int more = i + 1 < (steps);                                                                          \
-            tile_load_once(7, (b) + 16 * i * (ldb) + 16, (ldb)*4);                                                     \
-            tile_dpbf16(0, 4, 6);                                                                                      \
             tile_load(5, (a) + (2 * i + 1) * TILE, 64);                                                                \
-            tile_dpbf16(1, 4, 7);                                                                                      \
-            WORK(2 * i);                                                                                               \
-            if (more) tile_load(4, (a) + 2 * (i + 1) * TILE, 64);                                                      \
+            tile_dpbf16(0, 4, 6);                                                                                      \
             tile_dpbf16(2, 5, 6);                                                                                      \
-            if (more) tile_load_once(6, (b) + 16 * (i + 1) * (ldb), (ldb)*4);                                          \
+            if (more) tile_load_once(6, (b) + (i + 1) * 2 * TILE, SIDE * 4);                                           \
+            WORK(2 * i);                                                                                               \
+            tile_dpbf16(1, 4, 7);                                                                                      \
+            if (more) tile_load(4, (a) + 2 * (i + 1) * TILE, 64);                                                      \
             tile_dpbf16(3, 5, 7);                                                                                      \
+            if (more) tile_load_once(7, (b) + (i + 1) * 2 * TILE + 16, SIDE * 4);                                      \
             WORK(2 * i + 1);                                                                                           \
         }                                                                                                              \
     } while (0)
@@ -55,32 +56,18 @@ INLINE void sums_store(float *c, int64_t ldc) {
     tile_store(3, c + 16 * ldc + 16, ldc * 4);
 }
 
-/* A strip of a on its way to tiles. */
-struct turning {
-    const float *from;
-    float *to;
-    int64_t done, squares;
-};
-static __attribute__((noinline)) void turn(struct turning *t) {
-    attn_ukr_avx512.transpose_f32(t->to + t->done * TILE, 16, t->from + t->done / 2 * 16 * SIDE + t->done % 2 * 16,
-                                  SIDE, 16, 16);
-    t->done++;
-}
 void attn_ukr_amx_sum(const struct attn_pair_sum *f) {
+    struct copying c;
+    copy_from(&c, f->tiles, &f->next, f->depth, 0);
     const int64_t steps = (f->pairs + 15) / 16;
-    struct turning t = {f->a, f->turned, 0, 2 * steps};
-    while (t.done < t.squares) turn(&t);
     for (int64_t strip = 0; strip < f->strips; strip++) {
-        const float *a = f->turned + strip % 2 * steps * 2 * TILE;
-        if (strip + 1 < f->strips)
-            t = (struct turning){f->a + (strip + 1) * f->lda, f->turned + (strip + 1) % 2 * steps * 2 * TILE, 0,
-                                 2 * steps};
+        const float *a = f->a + strip * f->lda;
         for (int64_t column = 0; column < f->columns; column += SIDE) {
-            float *c = f->c + strip * SIDE * f->ldc + column;
-            const float *next = column + SIDE < f->columns ? c + SIDE : f->c + (strip + 1) * SIDE * f->ldc;
+            float *to = f->c + strip * SIDE * f->ldc + column;
+            const float *next = column + SIDE < f->columns ? to + SIDE : f->c + (strip + 1) * SIDE * f->ldc;
             const int64_t rows = column + SIDE < f->columns || strip + 1 < f->strips ? SIDE : 0;
             if (f->accumulate) {
-                sums_load(c, f->ldc);
+                sums_load(to, f->ldc);
             } else {
                 sums_zero();
             }
@@ -89,13 +76,13 @@ void attn_ukr_amx_sum(const struct attn_pair_sum *f) {
         __builtin_prefetch(next + r * f->ldc, 1);                                                                      \
         __builtin_prefetch(next + r * f->ldc + 16, 1);                                                                 \
     }                                                                                                                  \
-    if (t.done < t.squares) turn(&t)
-            STEPS(steps, a, f->zip + column, f->ldz, WORK);
+    if (c.left) copy_unit(&c)
+            STEPS(steps, a, f->zip + column / SIDE * f->ldz, WORK);
 #undef WORK
-            sums_store(c, f->ldc);
+            sums_store(to, f->ldc);
         }
-        while (t.done < t.squares) turn(&t);
     }
+    copy_rest(&c);
 }
 
 /* Sums on their way to the rows of their keys. */
@@ -119,7 +106,7 @@ static void block(int64_t depth, const float *x, const float *panel, float *s, s
     const int64_t each = (SIDE * 8 + depth - 1) / depth;
     sums_zero();
 #define WORK(slot) add_some(w, each)
-    STEPS(depth / 16, x, panel, SIDE, WORK);
+    STEPS(depth / 16, x, panel, WORK);
 #undef WORK
     sums_store(s, SIDE);
     add_some(w, SIDE);

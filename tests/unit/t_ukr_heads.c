@@ -27,6 +27,11 @@ static void *zeros(int64_t bytes) {
     assert_non_null(p);
     return memset(p, 0, (size_t)bytes);
 }
+/* Row r of head h in tiles of pairs of rows. */
+static double half_at(const float *pairs, int64_t at);
+static double tiled_at(const float *a, int64_t r, int64_t h) {
+    return half_at(a + r / SIDE * SIDE * 16 + h / 16 * 256 + h % 16 * 16, r % SIDE);
+}
 static double half_at(const float *pairs, int64_t at) {
     return (double)attn_num_bf16_f32(((const uint16_t *)(const void *)pairs)[at]);
 }
@@ -64,34 +69,80 @@ static double dot(const struct data *d, const struct data *keys, int64_t r, int6
     return sum;
 }
 
+/* The keys in memory, the last row first, and scratch for their copies. */
+struct source {
+    struct attn_pair_rows rows;
+    int32_t *key;
+    float *tiles, *zip;
+    int64_t ldz;
+};
+static struct source source(const struct data *d) {
+    struct source s = {.ldz = d->padded / 2 * SIDE + 16};
+    s.key = zeros(d->rows * 4), s.tiles = zeros(2 * SIDE * d->depth * 4), s.zip = zeros(d->depth / 16 * s.ldz * 4);
+    for (int64_t r = 0; r < d->rows; r++) s.key[r] = (int32_t)(d->rows - 1 - r);
+    memset(s.zip, 0xff, (size_t)(d->depth / 16 * s.ldz) * 4);
+    s.rows = (struct attn_pair_rows){(const char *)d->k + (d->rows - 1) * d->ldk * 4, s.key, d->rows, -d->ldk * 4};
+    return s;
+}
+/* Pairs of rows, as far as they are asked for, and zeros where there is no row. */
+static void check_zip(const struct data *d, const struct source *s, int64_t width) {
+    for (int64_t r = 0; r < d->padded; r++)
+        for (int64_t i = 0; i < 2 * width; i++) {
+            const double have = half_at(s->zip + i / SIDE * s->ldz + r / 2 * SIDE, i % SIDE * 2 + r % 2),
+                         want = r < d->rows ? d->key[r * 2 * d->depth + i] : 0;
+            assert_true(have == want || (isnan(have) && isnan(want)));
+        }
+}
+static void drop(struct source *s) { free(s->key), free(s->tiles), free(s->zip); }
+
+enum { PLAIN, WITH_NAN, WITH_INF, RISING };
+/* Calls with the same rows: the second one finds what the first one left. RISING: later rows have larger scores, and
+ * the second call far larger ones, so that what they refer to moves within a block and from block to block. */
 static void check_soft(int64_t rows, int64_t strips, int64_t depth, double scale, int special) {
     struct data d = make(rows, strips, depth);
-    const int64_t heads = strips * SIDE, ldp = d.padded / 2 * SIDE;
-    float *max = zeros(heads * 4), *sum = zeros(heads * 4), *shrink = zeros(heads * 4), *p = zeros(strips * ldp * 4),
-          *s = zeros(2 * d.padded * SIDE * 4);
+    const int64_t heads = strips * SIDE, ldp = d.padded / 2 * SIDE, width = depth - 16 * (depth > 16);
+    float *max = zeros(heads * 4), *refer = zeros(heads * 4), *sum = zeros(heads * 4), *shrink = zeros(heads * 4),
+          *p = zeros(strips * ldp * 4), *s = zeros((2 * SIDE + 16) * SIDE * 4);
     double *top = zeros(heads * 8), *all = zeros(heads * 8);
-    const float nan = NAN, inf = -INFINITY;
-    if (special) { /* the first row is NaN or minus infinity for every head */
-        const uint16_t bits = special == 1 ? attn_num_f32_bf16(nan) : attn_num_f32_bf16(inf);
-        memcpy(d.k, &bits, sizeof bits);
-        for (int64_t h = 0; h < heads; h++) {
-            uint16_t *q = (uint16_t *)(void *)(d.panels + h / SIDE * depth * SIDE + h % SIDE);
-            *q = attn_num_f32_bf16(1);
-            d.head[h * 2 * depth] = 1;
-        }
-        d.key[0] = special == 1 ? (double)nan : (double)inf;
+    for (int64_t r = 0; r < rows && special; r++) { /* the first column of every head is 1 */
+        double value = special == RISING ? (double)(r * 4) : d.key[r * 2 * depth];
+        if (r == 0 && special != RISING) value = special == WITH_NAN ? (double)NAN : -(double)INFINITY;
+        const uint16_t bits = attn_num_f32_bf16((float)value);
+        memcpy(d.k + r * d.ldk, &bits, sizeof bits);
+        d.key[r * 2 * depth] = (double)attn_num_bf16_f32(bits);
     }
-    for (int64_t h = 0; h < heads; h++) max[h] = -INFINITY, top[h] = -INFINITY;
-    const struct attn_pair_soft f = {rows, strips, depth,  d.k, d.panels, d.ldk, (float)scale,
-                                     max,  sum,    shrink, p,   ldp,      s};
-    for (int call = 0; call < 2; call++) { /* the same rows twice: the second call finds its maximum there */
+    for (int64_t h = 0; h < heads && special; h++) {
+        uint16_t *q = (uint16_t *)(void *)(d.panels + h / SIDE * depth * SIDE + h % SIDE);
+        *q = attn_num_f32_bf16(1);
+        d.head[h * 2 * depth] = 1;
+    }
+    for (int64_t h = 0; h < heads; h++) max[h] = refer[h] = -INFINITY, top[h] = -(double)INFINITY;
+    struct source from = source(&d);
+    struct attn_pair_soft f = {.rows = from.rows,
+                               .copies = {from.tiles, from.zip, from.ldz, width},
+                               .strips = strips,
+                               .depth = depth,
+                               .q = d.panels,
+                               .scale = (float)scale,
+                               .max = max,
+                               .top = refer,
+                               .sum = sum,
+                               .shrink = shrink,
+                               .p = p,
+                               .ldp = ldp,
+                               .s = s};
+    for (int call = 0; call < 2; call++) {
+        double *was = zeros(heads * 8);
+        if (call && special == RISING) f.scale *= 3, scale *= 3;
+        for (int64_t h = 0; h < heads; h++) was[h] = (double)refer[h];
         u->soft(&f);
-        if (special == 1) memset(d.k, 0, sizeof(uint16_t)); /* the second call has it from the first one's rows alone */
+        if (!call) check_zip(&d, &from, width);
+        if (special == WITH_NAN) memset(d.k, 0, sizeof(uint16_t)); /* the second call has it from the first one alone */
         for (int64_t h = 0; h < heads; h++) {
-            double part = 0, old = top[h];
+            double part = 0;
             int bad = 0;
             for (int64_t r = 0; r < rows; r++) {
-                const double x = dot(&d, &d, r, h) * (double)(float)scale;
+                const double x = dot(&d, &d, r, h) * (double)f.scale;
                 bad |= isnan(x);
                 if (x > top[h]) top[h] = x;
             }
@@ -99,22 +150,25 @@ static void check_soft(int64_t rows, int64_t strips, int64_t depth, double scale
                 assert_true(isnan(max[h]) && isnan(sum[h]));
                 continue;
             }
-            const double use = top[h] == -INFINITY ? 0 : top[h];
+            assert_true(isinf(top[h]) ? max[h] == -INFINITY && refer[h] == -INFINITY
+                                      : fabs((double)max[h] - top[h]) <= 1e-5 + 1e-6 * fabs(top[h]));
+            assert_true(isinf(top[h]) || (double)refer[h] >= top[h] * 1.4426950408889634 - 16);
+            const double use = isinf(refer[h]) ? 0 : (double)refer[h], fall = isinf(was[h]) ? 1 : exp2(was[h] - use);
             for (int64_t r = 0; r < rows; r++) {
-                const double want = exp(dot(&d, &d, r, h) * (double)(float)scale - use);
-                const double have = half_at(p + h / SIDE * ldp, ((r / 2) * SIDE + h % SIDE) * 2 + r % 2);
+                const double want = exp2(dot(&d, &d, r, h) * (double)f.scale * 1.4426950408889634 - use);
+                const double have = tiled_at(p + h / SIDE * ldp, r, h % SIDE);
                 part += want;
-                assert_true(fabs(have - want) <= 0x1p-8 * want + 1e-30);
+                assert_true(fabs(have - want) <= (0x1p-8 + 2e-4 * (special == RISING)) * want + 1e-30);
             }
-            if (rows % 2) assert_true(half_at(p + h / SIDE * ldp, ((rows / 2) * SIDE + h % SIDE) * 2 + 1) == 0);
-            all[h] = all[h] * exp(old - use) + part;
-            assert_true(top[h] == -INFINITY ? max[h] == -INFINITY : fabs((double)max[h] - top[h]) <= 1e-5);
-            assert_true(fabs((double)sum[h] - all[h]) <= 2e-5 * all[h]);
-            assert_true(fabs((double)shrink[h] - exp(old - use)) <= 1e-5);
+            for (int64_t r = rows; r < d.padded; r++) assert_true(tiled_at(p + h / SIDE * ldp, r, h % SIDE) == 0);
+            all[h] = all[h] * fall + part;
+            assert_true(fabs((double)sum[h] - all[h]) <= (2e-5 + 2e-4 * (special == RISING)) * all[h]);
+            assert_true(isinf(was[h]) || fabs((double)shrink[h] - fall) <= 1e-4 * fall + 1e-30);
         }
+        free(was);
     }
-    free(max), free(sum), free(shrink), free(p), free(s), free(top), free(all);
-    release(&d);
+    free(max), free(refer), free(sum), free(shrink), free(p), free(s), free(top), free(all);
+    release(&d), drop(&from);
 }
 
 static void check_heads(int64_t rows, int64_t strips, int64_t depth, int64_t width, int grad) {
@@ -122,17 +176,30 @@ static void check_heads(int64_t rows, int64_t strips, int64_t depth, int64_t wid
     const int64_t heads = strips * SIDE, ld_ds = d.padded / 2 * SIDE;
     const float scale = 0.3f;
     float *lse = zeros(heads * 4), *g = zeros(heads * 4), *c = zeros(heads * 4), *x = zeros(d.padded * heads * 4),
-          *ds = zeros(strips * ld_ds * 4), *sums = zeros(d.padded * 16 * 4), *s = zeros(4 * SIDE * SIDE * 4);
+          *ds = zeros(strips * ld_ds * 4), *sums = zeros(d.padded * 16 * 4), *s = zeros((4 * SIDE + 16) * SIDE * 4);
     uint32_t *live = zeros(strips * 4);
     for (int64_t h = 0; h < heads; h++) {
         lse[h] = (float)uniform(), g[h] = (float)(1.5 + uniform()), c[h] = (float)uniform();
         live[h / SIDE] |= (uint32_t)(h % 7 != 3) << h % SIDE;
     }
-    const int32_t key[2] = {0, (int32_t)rows - 1};
-    const struct attn_pair_next next = {(const char *)d.k, key, 2, d.ldk * 4, depth * 4};
-    const struct attn_pair_heads f = {rows,  strips, depth, width, d.k, d.panels, grad ? o.panels : NULL,
-                                      d.ldk, scale,  lse,   g,     c,   live,     x,
-                                      ds,    ld_ds,  sums,  s,     next};
+    struct source from = source(&d);
+    const struct attn_pair_heads f = {.rows = from.rows,
+                                      .copies = {from.tiles, from.zip, from.ldz, grad ? depth : 0},
+                                      .strips = strips,
+                                      .depth = depth,
+                                      .width = width,
+                                      .q = d.panels,
+                                      .dout = grad ? o.panels : NULL,
+                                      .scale = scale,
+                                      .lse = lse,
+                                      .g = g,
+                                      .c = c,
+                                      .live = live,
+                                      .x = x,
+                                      .ds = ds,
+                                      .ld_ds = ld_ds,
+                                      .sums = sums,
+                                      .s = s};
     u->heads(&f);
     for (int64_t r = 0; r < rows; r++) {
         double sum = 0;
@@ -146,46 +213,57 @@ static void check_heads(int64_t rows, int64_t strips, int64_t depth, int64_t wid
             const float *tile = x + r / SIDE * SIDE * heads + (h / SIDE * SIDE + r % SIDE) * 16;
             const double have = half_at(tile, h % SIDE);
             assert_true(fabs(have - want) <= 0x1p-8 * fabs(want) + noise);
-            assert_true(half_at(ds + h / SIDE * ld_ds, (r / 2 * SIDE + h % SIDE) * 2 + r % 2) == have);
+            assert_true(tiled_at(ds + h / SIDE * ld_ds, r, h % SIDE) == have);
             const double gp = half_at(tile + strips * SIDE * 16, h % SIDE);
             assert_true(fabs(gp - p * (double)g[h]) <= 0x1.1p-8 * p * (double)g[h]);
             if (!on) assert_true(have == 0 && gp == 0);
         }
         assert_true(fabs((double)sums[r * 16] - sum) <= 2e-5 * sum);
     }
-    for (int64_t h = 0; grad && rows % 2 && h < heads; h++)
-        assert_true(half_at(ds + h / SIDE * ld_ds, (rows / 2 * SIDE + h % SIDE) * 2 + 1) == 0);
+    for (int64_t h = 0; grad && h < heads; h++)
+        for (int64_t r = rows; r < d.padded; r++) assert_true(tiled_at(ds + h / SIDE * ld_ds, r, h % SIDE) == 0);
+    if (grad) check_zip(&d, &from, depth);
+    drop(&from);
     free(lse), free(g), free(c), free(x), free(ds), free(sums), free(s), free(live);
     release(&d), release(&o);
 }
 
 static void check_sum(int64_t strips, int64_t pairs, int64_t columns, int accumulate) {
-    const int64_t filled = (pairs + 15) / 16 * 16, lda = filled * SIDE + 32, ldz = columns + 16, ldc = columns + 8;
-    float *a = zeros(strips * lda * 4), *zip = zeros(filled * ldz * 4), *c = zeros(strips * SIDE * ldc * 4),
-          *turned = zeros(2 * SIDE * filled * 4);
+    const int64_t filled = (pairs + 15) / 16 * 16, lda = filled * SIDE + 32, ldz = filled * SIDE + 16,
+                  ldc = columns + 8;
+    float *a = zeros(strips * lda * 4), *zip = zeros(columns / SIDE * ldz * 4), *c = zeros(strips * SIDE * ldc * 4);
     for (int64_t i = 0; i < 2 * strips * lda; i++)
-        if (i / 2 % lda / SIDE < pairs) ((uint16_t *)(void *)a)[i] = attn_num_f32_bf16((float)uniform());
-    for (int64_t i = 0; i < 2 * pairs * ldz; i++) ((uint16_t *)(void *)zip)[i] = attn_num_f32_bf16((float)uniform());
+        if (i / 2 % lda / (SIDE * 16) * 16 + i / 2 % 16 < pairs)
+            ((uint16_t *)(void *)a)[i] = attn_num_f32_bf16((float)uniform());
+    for (int64_t i = 0; i < 2 * columns / SIDE * ldz; i++)
+        if (i / 2 % ldz < pairs * SIDE) ((uint16_t *)(void *)zip)[i] = attn_num_f32_bf16((float)uniform());
     for (int64_t i = 0; i < strips * SIDE * ldc; i++) c[i] = accumulate ? 1 : NAN;
-    const struct attn_pair_sum f = {strips, pairs, columns, a, lda, zip, ldz, c, ldc, accumulate, turned};
+    const struct attn_pair_sum f = {.strips = strips,
+                                    .pairs = pairs,
+                                    .columns = columns,
+                                    .a = a,
+                                    .lda = lda,
+                                    .zip = zip,
+                                    .ldz = ldz,
+                                    .c = c,
+                                    .ldc = ldc,
+                                    .accumulate = accumulate};
     u->sum(&f);
     for (int64_t h = 0; h < strips * SIDE; h++)
         for (int64_t x = 0; x < columns; x++) {
             double want = accumulate;
             for (int64_t r = 0; r < 2 * pairs; r++)
-                want += half_at(a + h / SIDE * lda + r / 2 * SIDE, h % SIDE * 2 + r % 2) *
-                        half_at(zip + r / 2 * ldz, x * 2 + r % 2);
+                want += tiled_at(a + h / SIDE * lda, r, h % SIDE) *
+                        half_at(zip + x / SIDE * ldz + r / 2 * SIDE, x % SIDE * 2 + r % 2);
             assert_true(fabs((double)c[h * ldc + x] - want) <= 2e-6 * (double)(pairs + 1));
         }
-    free(a), free(zip), free(c), free(turned);
+    free(a), free(zip), free(c);
 }
-
-/* Rows from..to of x, columns of which the last ones have half the depth; keys in any order, some twice. */
 static void check_add(int64_t from, int64_t to, int64_t depth, int64_t column, int64_t end, int64_t narrow) {
     enum { KEYS = 50 };
     const int64_t padded = (to + SIDE - 1) / SIDE * SIDE, ld = end * SIDE + 16;
     float *x = zeros(padded * depth * 4), *panel = zeros(end * depth * SIDE * 4), *sums = zeros(KEYS * ld * 4),
-          *s = zeros(2 * SIDE * SIDE * 4);
+          *s = zeros((2 * SIDE + 16) * SIDE * 4);
     int32_t *key = zeros(padded * 4);
     for (int64_t i = 0; i < 2 * padded * depth; i++)
         ((uint16_t *)(void *)x)[i] = attn_num_f32_bf16(i / 2 / depth < from / SIDE * SIDE ? NAN : (float)uniform());
@@ -214,7 +292,8 @@ static void test_soft(void **unused) {
     (void)unused;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         for (int64_t strips = 1; strips <= 3; strips += 2)
-            for (int special = 0; special < 3; special++) check_soft(rows[i], strips, 16 << i % 3, 0.4, special);
+            for (int special = PLAIN; special <= RISING; special++)
+                check_soft(rows[i], strips, 16 << i % 3, 0.4, special);
     check_soft(65, 2, 288, -0.2, 0);
     check_soft(40, 1, 16, 0, 0);
 }

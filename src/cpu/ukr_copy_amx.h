@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: MIT
+ * Rows of keys on their way from memory into tiles of A, a little at a time beside the products of the kernels on AMX
+ * (ukr_heads_amx.c, ukr_sums_amx.c). */
+#ifndef ATTN_CPU_UKR_COPY_AMX_H
+#define ATTN_CPU_UKR_COPY_AMX_H
+#include "cpu/ukr_pair.h"
+#include "cpu/ukr_unroll.h"
+
+#include <immintrin.h>
+
+/* 32 rows become [depth / 16][32][16]: four rows, 32 columns at a time. Where the next four lie is asked for. */
+enum { COPY_ROWS = 4, COPY_MOST_DEPTH = 288 };
+struct copying {
+    const struct attn_pair_rows *rows;
+    int64_t row, left, x, depth; /* groups of four rows that are left */
+    float *to;
+    const float *from[COPY_ROWS], *next[COPY_ROWS];
+};
+INLINE const float *copy_row(const struct attn_pair_rows *rows, int64_t r) {
+    static const float none[COPY_MOST_DEPTH];
+    return r < rows->n ? (const float *)(const void *)(rows->base + rows->key[r] * rows->stride) : none;
+}
+static __attribute__((noinline, unused)) void copy_group(struct copying *c) {
+    c->row += COPY_ROWS, c->left--, c->x = 0;
+    c->to += COPY_ROWS * 16;
+    for (int i = 0; i < COPY_ROWS; i++) {
+        c->from[i] = c->next[i];
+        c->next[i] = copy_row(c->rows, c->row + COPY_ROWS + i);
+    }
+}
+/* Rows from `row` on, if there are any. */
+INLINE void copy_from(struct copying *c, float *tiles, const struct attn_pair_rows *rows, int64_t depth, int64_t row) {
+    *c = (struct copying){.rows = rows, .row = row, .depth = depth, .to = tiles};
+    c->left = row < rows->n ? ATTN_PAIR_HEADS / COPY_ROWS : 0;
+    for (int i = 0; i < COPY_ROWS; i++) {
+        c->from[i] = copy_row(rows, row + i);
+        c->next[i] = copy_row(rows, row + COPY_ROWS + i);
+    }
+}
+INLINE void copy_unit(struct copying *c) {
+    const int64_t x = c->x;
+    float *to = c->to + x * ATTN_PAIR_HEADS;
+    UNROLL for (int i = 0; i < COPY_ROWS; i++) {
+        __builtin_prefetch(c->next[i] + x);
+        _mm512_storeu_si512(to + i * 16, _mm512_loadu_si512(c->from[i] + x));
+    }
+    c->x = x + 16;
+    if (c->x == c->depth) copy_group(c);
+}
+static inline void copy_rest(struct copying *c) {
+    while (c->left) copy_unit(c);
+}
+
+/* The same in place, beside the last products that read the 32 rows before: when a step's tiles have been loaded, the
+ * same columns of the next rows go where they were, which is in the first-level cache. Nothing is asked for: a row's
+ * columns are read one after the other, which the processor foresees, and more lines on their way keep tiles waiting.
+ */
+struct coming {
+    int any;
+    const float *row[ATTN_PAIR_HEADS];
+};
+static __attribute__((noinline, unused)) void coming_rows(struct coming *c, const struct attn_pair_rows *rows,
+                                                          int64_t row) {
+    c->any = row < rows->n;
+    for (int i = 0; c->any && i < ATTN_PAIR_HEADS; i++) c->row[i] = copy_row(rows, row + i);
+}
+/* Columns of step n, rows from .. from + 15. */
+INLINE void copy_columns(const struct coming *c, float *tiles, int64_t n, int from) {
+    float *to = tiles + n * ATTN_PAIR_HEADS * 16 + from * 16;
+    UNROLL for (int i = 0; i < 16; i++) _mm512_storeu_si512(to + i * 16, _mm512_loadu_si512(c->row[from + i] + n * 16));
+}
+#endif
