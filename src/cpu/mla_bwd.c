@@ -51,6 +51,8 @@ struct mla_bwd_size attn_cpu_mla_bwd_size(const struct mla_isa *isa, const attn_
         z.slice = mla_min(MLA_STRIP_SLICE, mla_round((p->dim_qk + pieces - 1) / pieces, ATTN_PAIR_HEADS));
     }
     z.n_slices = (p->dim_qk + z.slice - 1) / z.slice;
+    /* what a task adds to at a time lies on few pages */
+    z.sum_block = mla_strips(isa) && p->dkv_dtype != ATTN_F32 ? ATTN_PAIR_HEADS : p->dim_qk;
 
     z.u_state = mla_take(&z.unit_bytes, (int64_t)sizeof(struct mla_unit));
     z.u_sink = mla_take(&z.unit_bytes, z.chunk * (int64_t)sizeof(double));
@@ -104,10 +106,11 @@ uint64_t attn_cpu_mla_bwd_workspace(const struct mla_isa *isa, const attn_proble
     return attn_cpu_mla_bwd_size(isa, p, threads).bytes;
 }
 
-/* f32 row of sums of a key: in the output itself if it is f32, else in the workspace. */
-float *attn_cpu_mla_bwd_sum(const struct mla_bwd *j, int64_t key) {
-    if (j->p->dkv_dtype == ATTN_F32) return (float *)attn_view_row(&j->dkv, j->b, 0, key);
-    return (float *)(j->ws + j->z.at_sums) + key * j->p->dim_qk;
+/* f32 sums of a key from a column on, which is the first of a block: in the output itself if it is f32, else in the
+ * workspace. */
+float *attn_cpu_mla_bwd_sum(const struct mla_bwd *j, int64_t key, int64_t column) {
+    if (j->p->dkv_dtype == ATTN_F32) return (float *)attn_view_row(&j->dkv, j->b, 0, key) + column;
+    return (float *)(j->ws + j->z.at_sums) + column * j->p->seq_k + key * j->z.sum_block;
 }
 
 enum { ROWS_PER_TASK = 256 };
@@ -115,9 +118,14 @@ enum { ROWS_PER_TASK = 256 };
 static void clear_job(void *arg, int32_t worker) {
     struct mla_bwd *j = arg;
     (void)worker;
+    const int64_t width = j->z.sum_block;
     for (int64_t t; (t = attn_cpu_next(&j->next) * ROWS_PER_TASK) < j->p->seq_k;)
-        for (int64_t key = t; key < mla_min(t + ROWS_PER_TASK, j->p->seq_k); ++key)
-            memset(attn_cpu_mla_bwd_sum(j, key), 0, (size_t)j->p->dim_qk * sizeof(float));
+        for (int64_t c = 0; c < j->p->dim_qk; c += width) {
+            const int64_t n = mla_min(ROWS_PER_TASK, j->p->seq_k - t);
+            const int together = j->p->dkv_dtype != ATTN_F32;
+            for (int64_t key = t; key < t + (together ? 1 : n); ++key)
+                memset(attn_cpu_mla_bwd_sum(j, key, c), 0, (size_t)((together ? n : 1) * width) * sizeof(float));
+        }
 }
 
 /* Rounds the sums to dkv's type, after adding what is there when accumulating. */
@@ -125,18 +133,28 @@ static void round_job(void *arg, int32_t worker) {
     struct mla_bwd *j = arg;
     const struct attn_ukr *ukr = j->isa->ukr;
     float *old = (float *)(j->ws + j->z.at_threads + j->z.thread_bytes * (uint64_t)worker + j->z.t_row);
+    const int64_t width = j->z.sum_block;
+    const int add = attn_core_has(j->p, ATTN_ACCUMULATE);
     uint32_t mode = attn_cpu_flush_begin();
-    for (int64_t t; (t = attn_cpu_next(&j->next) * ROWS_PER_TASK) < j->p->seq_k;) {
-        for (int64_t key = t; key < mla_min(t + ROWS_PER_TASK, j->p->seq_k); ++key) {
-            float *sum = attn_cpu_mla_bwd_sum(j, key);
-            char *to = attn_view_row(&j->dkv, j->b, 0, key);
-            if (attn_core_has(j->p, ATTN_ACCUMULATE)) {
-                ukr->widen(old, to, j->dkv.dtype, j->p->dim_qk, 1.0f);
-                j->isa->vec->add(sum, old, j->p->dim_qk);
+    for (int64_t t; (t = attn_cpu_next(&j->next) * ROWS_PER_TASK) < j->p->seq_k;)
+        for (int64_t c = 0; c < j->p->dim_qk; c += width) {
+            const int64_t end = mla_min(t + ROWS_PER_TASK, j->p->seq_k);
+            const int64_t bytes = c * j->dkv.element_bytes;
+            if (mla_strips(j->isa) && !add) {
+                j->isa->pair->narrow_rows((uint16_t *)(void *)(attn_view_row(&j->dkv, j->b, 0, t) + bytes), j->dkv.row,
+                                          attn_cpu_mla_bwd_sum(j, t, c), end - t);
+                continue;
             }
-            ukr->narrow(to, j->dkv.dtype, sum, j->p->dim_qk, 1.0f);
+            for (int64_t key = t; key < end; ++key) {
+                float *sum = attn_cpu_mla_bwd_sum(j, key, c);
+                char *to = attn_view_row(&j->dkv, j->b, 0, key) + bytes;
+                if (add) {
+                    ukr->widen(old, to, j->dkv.dtype, width, 1.0f);
+                    j->isa->vec->add(sum, old, width);
+                }
+                ukr->narrow(to, j->dkv.dtype, sum, width, 1.0f);
+            }
         }
-    }
     attn_cpu_flush_end(mode);
 }
 

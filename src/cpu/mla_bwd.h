@@ -30,6 +30,7 @@ struct mla_bwd_size {
     int64_t window, n_windows;     /* slots per window */
     int64_t range_shift, n_ranges; /* key range = key >> range_shift */
     int64_t slice, n_slices;       /* columns per slice */
+    int64_t sum_block; /* columns of sums in the workspace that lie side by side, [D / sum_block][SK][sum_block] */
     int64_t batch_units;
     uint64_t u_state, u_sink, u_key, u_slot, u_q, u_do, u_x, u_dq, unit_bytes;
     uint64_t t_qt, t_dot, t_k, t_zip, t_x, t_ds, t_dq, t_key, t_slot, t_row, t_lse, t_g, t_c, t_dead, t_sum,
@@ -53,7 +54,7 @@ struct mla_bwd {
 static inline char *attn_cpu_mla_bwd_unit(const struct mla_bwd *j, int64_t u) {
     return j->ws + j->z.at_units + j->z.unit_bytes * (uint64_t)u;
 }
-float *attn_cpu_mla_bwd_sum(const struct mla_bwd *j, int64_t key);
+float *attn_cpu_mla_bwd_sum(const struct mla_bwd *j, int64_t key, int64_t column);
 void attn_cpu_mla_bwd_rows_job(void *arg, int32_t worker); /* phase 1 */
 void attn_cpu_mla_bwd_keys_job(void *arg, int32_t worker); /* phase 2 */
 #endif

@@ -46,17 +46,12 @@ static void sort_slots(const struct at *w) {
 /* With strips: pairs of heads as `add` reads them, [columns / 32][ldh][32], those of q before those of dout. */
 static void panel_heads(const struct at *w, int64_t x, const float *rows, float *to) {
     const struct mla_bwd_size *z = &w->j->z;
-    for (int64_t h = 0; h < z->ldh; h += 2)
-        for (int64_t c = 0; c < x; c += ATTN_PAIR_HEADS) {
-            float *at = to + c * z->ldh + h / 2 * ATTN_PAIR_HEADS;
-            const float *even = rows + h * z->ldk + c / 2, *odd = even + z->ldk;
-            if (h < w->heads) {
-                w->j->isa->pair->zip(at, (const void *)even, h + 1 < w->heads ? (const void *)odd : NULL,
-                                     ATTN_PAIR_HEADS);
-            } else {
-                memset(at, 0, ATTN_PAIR_HEADS * sizeof *at);
-            }
-        }
+    for (int64_t h = 0; h < z->ldh; h += 2) {
+        const float *even = h < w->heads ? rows + h * z->ldk : NULL,
+                    *odd = h + 1 < w->heads ? rows + (h + 1) * z->ldk : NULL;
+        w->j->isa->pair->zip_blocks(to + h / 2 * ATTN_PAIR_HEADS, z->ldh * ATTN_PAIR_HEADS, (const void *)even,
+                                    (const void *)odd, x);
+    }
 }
 
 /* Rows of the heads, x columns wide: turned for the scores, and as sums over the heads read them. */
@@ -287,7 +282,7 @@ static void add_range(const struct mla_bwd *j, int64_t at_unit, int64_t range, i
         gemm(n, c1 - c0, depth, ds, z->ldx, 1, q + c0, z->ldz, sum, ld, 0);
         if (c0 < v1) gemm(n, v1 - c0, depth, ds + z->ldx / 2, z->ldx, 1, dout + c0, z->ldz, sum, ld, 1);
         for (int64_t r = 0; r < n; ++r)
-            j->isa->vec->add(attn_cpu_mla_bwd_sum(j, key[r0 + r]) + c0, sum + r * ld, c1 - c0);
+            j->isa->vec->add(attn_cpu_mla_bwd_sum(j, key[r0 + r], 0) + c0, sum + r * ld, c1 - c0);
     }
 }
 
@@ -296,7 +291,7 @@ static void add_strips(const struct mla_bwd *j, int64_t at_unit, int64_t range, 
     const struct mla_bwd_size *z = &j->z;
     char *unit = attn_cpu_mla_bwd_unit(j, at_unit);
     const struct mla_unit *u = (const struct mla_unit *)(unit + z->u_state);
-    float *sums = attn_cpu_mla_bwd_sum(j, 0);
+    float *sums = attn_cpu_mla_bwd_sum(j, 0, 0);
     const struct attn_pair_add f = {.from = u->start[range],
                                     .to = u->start[range + 1],
                                     .column = c0 / ATTN_PAIR_HEADS,
@@ -307,7 +302,8 @@ static void add_strips(const struct mla_bwd *j, int64_t at_unit, int64_t range, 
                                     .panel = (const float *)(unit + z->u_q),
                                     .key = (const int32_t *)(unit + z->u_key),
                                     .sums = sums,
-                                    .ld = attn_cpu_mla_bwd_sum(j, 1) - sums,
+                                    .ld = attn_cpu_mla_bwd_sum(j, 1, 0) - sums,
+                                    .ld_block = attn_cpu_mla_bwd_sum(j, 0, ATTN_PAIR_HEADS) - sums,
                                     .s = sum};
     j->isa->pair->add(&f);
 }

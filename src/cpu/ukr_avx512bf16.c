@@ -108,6 +108,18 @@ static int zip(float *dst, const uint16_t *even, const uint16_t *odd, int64_t n)
     return !bad;
 }
 
+static void zip_blocks(float *dst, int64_t ld, const uint16_t *even, const uint16_t *odd, int64_t n) {
+    static const uint16_t low[32] = {0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
+                                     8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
+    const __m512i lo = _mm512_loadu_si512(low), hi = _mm512_add_epi16(lo, _mm512_set1_epi16(16));
+    for (int64_t j = 0; j < n; j += 32, dst += ld) {
+        const __m512i e = even ? _mm512_loadu_si512(even + j) : _mm512_setzero_si512(),
+                      o = odd ? _mm512_loadu_si512(odd + j) : _mm512_setzero_si512();
+        _mm512_storeu_si512(dst, _mm512_permutex2var_epi16(e, lo, o));
+        _mm512_storeu_si512(dst + 16, _mm512_permutex2var_epi16(e, hi, o));
+    }
+}
+
 /* Eight columns of 32 rows: part L of x[t] is from row 8 L + t, so that three rounds within the parts are all there is
  * to transpose. */
 static inline __m512i turn_columns(float *dst, const uint16_t *rows, int64_t ld) {
@@ -285,10 +297,16 @@ static void narrow(uint16_t *dst, const float *src, int64_t n) {
     }
 }
 
+static void narrow_rows(uint16_t *dst, int64_t ld, const float *src, int64_t rows) {
+    for (int64_t r = 0; r < rows; r++, dst += ld, src += 32)
+        _mm512_storeu_si512(dst, (__m512i)_mm512_cvtne2ps_pbh(v32_load(src + 16), v32_load(src)));
+}
+
 /* What both tables have: everything but the products. */
 #define VECTORS                                                                                                        \
-    .zip = zip, .turn = turn, .zip_halves = zip_halves, .halves = halves, .zip_f32 = zip_f32, .finite = finite_half,   \
-    .exp2 = exp2_half, .exp2_f32 = exp2_f32, .soften = soften, .grad = grad, .narrow = narrow
+    .zip = zip, .zip_blocks = zip_blocks, .turn = turn, .zip_halves = zip_halves, .halves = halves,                    \
+    .zip_f32 = zip_f32, .finite = finite_half, .exp2 = exp2_half, .exp2_f32 = exp2_f32, .soften = soften,              \
+    .grad = grad, .narrow = narrow, .narrow_rows = narrow_rows
 const struct attn_ukr_pair attn_ukr_pair_avx512bf16 = {
     .gemm = gemm_pair, .dots = gemm_nt_pair, .weigh = weigh, VECTORS};
 const struct attn_ukr_pair attn_ukr_pair_amx = {

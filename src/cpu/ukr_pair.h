@@ -143,9 +143,9 @@ struct attn_pair_add {
     const float *x;              /* [rows / 32][depth / 16][32][16] */
     const float *panel;          /* [blocks][depth][32] */
     const int32_t *key;          /* of each row of x */
-    float *sums;                 /* key 0's row */
-    int64_t ld;
-    float *s; /* scratch: 2 * 32 * 32 */
+    float *sums;                 /* of key 0 */
+    int64_t ld, ld_block;        /* from key to key, and from block to block */
+    float *s;                    /* scratch: 2 * 32 * 32 */
 };
 
 struct attn_ukr_pair {
@@ -166,6 +166,8 @@ struct attn_ukr_pair {
                   float *c, int64_t ldc);
     /* dst[j] = pair (even[j], odd[j]); NULL: zeros. Returns 0 if any value is NaN or infinite. */
     int (*zip)(float *dst, const uint16_t *even, const uint16_t *odd, int64_t n);
+    /* A zip of rows of n values, n a multiple of 32, 32 columns at a time: dst [n / 32][ld]; of any values. */
+    void (*zip_blocks)(float *dst, int64_t ld, const uint16_t *even, const uint16_t *odd, int64_t n);
     /* 32 rows of n values, n a multiple of 32, rows ld values apart, as pairs of rows, transposed: dst [n][16]. Returns
      * 0 if any value is NaN or infinite. */
     int (*turn)(float *dst, const uint16_t *rows, int64_t ld, int64_t n);
@@ -200,8 +202,9 @@ struct attn_ukr_pair {
     void (*heads)(const struct attn_pair_heads *f);
     void (*sum)(const struct attn_pair_sum *f);
     void (*add)(const struct attn_pair_add *f);
-    /* dst[j] = src[j] rounded to bf16. */
+    /* dst[j] = src[j] rounded to bf16; rows of 32 that follow each other, to rows ld apart. */
     void (*narrow)(uint16_t *dst, const float *src, int64_t n);
+    void (*narrow_rows)(uint16_t *dst, int64_t ld, const float *src, int64_t rows);
 };
 extern const struct attn_ukr_pair attn_ukr_pair_avx512bf16, attn_ukr_pair_amx;
 

@@ -120,7 +120,7 @@ void attn_ukr_amx_add(const struct attn_pair_add *f) {
             float *s = f->s + turn * CELLS;
             block(column < f->narrow ? f->depth : f->depth / 2, f->x + row * f->depth,
                   f->panel + column * f->depth * SIDE, s, &w);
-            w = (struct adding){f, first, end, s + (first - row) * SIDE, f->sums + column * SIDE};
+            w = (struct adding){f, first, end, s + (first - row) * SIDE, f->sums + column * f->ld_block};
         }
     }
     add_some(&w, SIDE);

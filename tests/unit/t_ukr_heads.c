@@ -259,21 +259,24 @@ static void check_sum(int64_t strips, int64_t pairs, int64_t columns, int accumu
         }
     free(a), free(zip), free(c);
 }
-static void check_add(int64_t from, int64_t to, int64_t depth, int64_t column, int64_t end, int64_t narrow) {
+/* Sums of a key side by side, or those of a block of columns. */
+static void check_add_layout(int64_t from, int64_t to, int64_t depth, int64_t column, int64_t end, int64_t narrow,
+                             int by_block) {
     enum { KEYS = 50 };
-    const int64_t padded = (to + SIDE - 1) / SIDE * SIDE, ld = end * SIDE + 16;
-    float *x = zeros(padded * depth * 4), *panel = zeros(end * depth * SIDE * 4), *sums = zeros(KEYS * ld * 4),
-          *s = zeros((2 * SIDE + 16) * SIDE * 4);
+    const int64_t padded = (to + SIDE - 1) / SIDE * SIDE, ld = by_block ? SIDE : end * SIDE + 16,
+                  ld_block = by_block ? KEYS * SIDE : SIDE;
+    float *x = zeros(padded * depth * 4), *panel = zeros(end * depth * SIDE * 4),
+          *sums = zeros(KEYS * (end * SIDE + 16) * 4), *s = zeros((2 * SIDE + 16) * SIDE * 4);
     int32_t *key = zeros(padded * 4);
     for (int64_t i = 0; i < 2 * padded * depth; i++)
         ((uint16_t *)(void *)x)[i] = attn_num_f32_bf16(i / 2 / depth < from / SIDE * SIDE ? NAN : (float)uniform());
     for (int64_t i = 0; i < 2 * end * depth * SIDE; i++)
         ((uint16_t *)(void *)panel)[i] = attn_num_f32_bf16((float)uniform());
     for (int64_t r = 0; r < padded; r++) key[r] = (int32_t)(r * 7 % KEYS);
-    const struct attn_pair_add f = {from, to, column, end, narrow, depth, x, panel, key, sums, ld, s};
+    const struct attn_pair_add f = {from, to, column, end, narrow, depth, x, panel, key, sums, ld, ld_block, s};
     u->add(&f);
     for (int64_t k = 0; k < KEYS; k++)
-        for (int64_t c = 0; c < ld; c++) {
+        for (int64_t c = 0; c < end * SIDE; c++) {
             const int64_t block = c / SIDE, n = block < narrow ? depth : depth / 2;
             double want = 0;
             for (int64_t r = from; r < to && block >= column && block < end; r++)
@@ -282,9 +285,14 @@ static void check_add(int64_t from, int64_t to, int64_t depth, int64_t column, i
                         want +=
                             half_at(x + r / SIDE * SIDE * depth + (i / 16 * SIDE + r % SIDE) * 16, i % 16 * 2 + half) *
                             half_at(panel + (block * depth + i) * SIDE, c % SIDE * 2 + half);
-            assert_true(fabs((double)sums[k * ld + c] - want) <= 2e-6 * (double)depth * (want != 0));
+            assert_true(fabs((double)sums[k * ld + block * ld_block + c % SIDE] - want) <=
+                        2e-6 * (double)depth * (want != 0));
         }
     free(x), free(panel), free(sums), free(s), free(key);
+}
+
+static void check_add(int64_t from, int64_t to, int64_t depth, int64_t column, int64_t end, int64_t narrow) {
+    for (int by_block = 0; by_block < 2; by_block++) check_add_layout(from, to, depth, column, end, narrow, by_block);
 }
 
 static void test_soft(void **unused) {

@@ -111,6 +111,34 @@ static void test_few(void **unused) {
         }
 }
 
+/* Blocks of 32 columns that lie apart: pairs of two rows, and rows rounded. */
+static void test_blocks(void **unused) {
+    enum { COLUMNS = 96, ROWS = 5, LD = 40 };
+    uint16_t even[COLUMNS], odd[COLUMNS], rounded[ROWS * LD];
+    float to[COLUMNS / 32 * LD], x[ROWS * 32];
+    (void)unused;
+    for (int kind = 0; kind < 3; kind++) { /* both rows, no odd one, none */
+        fill(even, COLUMNS), fill(odd, COLUMNS);
+        memset(to, 77, sizeof to);
+        u->zip_blocks(to, LD, kind == 2 ? NULL : even, kind ? NULL : odd, COLUMNS);
+        for (int j = 0; j < COLUMNS / 32 * LD; j++) {
+            uint16_t h[2];
+            memcpy(h, to + j, sizeof h);
+            const int column = j / LD * 32 + j % LD;
+            if (j % LD < 32) {
+                assert_true(h[0] == (kind == 2 ? 0 : even[column]) && h[1] == (kind ? 0 : odd[column]));
+            } else {
+                assert_int_equal(h[0], 77 * 257);
+            }
+        }
+    }
+    for (int j = 0; j < ROWS * 32; j++) x[j] = (float)uniform();
+    memset(rounded, 77, sizeof rounded);
+    u->narrow_rows(rounded, LD, x, ROWS);
+    for (int j = 0; j < ROWS * LD; j++)
+        assert_int_equal(rounded[j], j % LD < 32 ? attn_num_f32_bf16(x[j / LD * 32 + j % LD]) : 77 * 257);
+}
+
 static void test_zip(void **unused) {
     uint16_t even[70], odd[70];
     float x[70], y[70], to[70 + PAD];
@@ -523,11 +551,11 @@ static void test_flash_many(void **unused) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_gemm),       cmocka_unit_test(test_few),
-                                       cmocka_unit_test(test_zip),        cmocka_unit_test(test_halves),
-                                       cmocka_unit_test(test_soften),     cmocka_unit_test(test_grad),
-                                       cmocka_unit_test(test_exp2),       cmocka_unit_test(test_flash),
-                                       cmocka_unit_test(test_flash_many), cmocka_unit_test(test_turn)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_gemm),       cmocka_unit_test(test_few),    cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_zip),        cmocka_unit_test(test_halves), cmocka_unit_test(test_soften),
+        cmocka_unit_test(test_grad),       cmocka_unit_test(test_exp2),   cmocka_unit_test(test_flash),
+        cmocka_unit_test(test_flash_many), cmocka_unit_test(test_turn)};
     const uint64_t features = attn_cpu_features("", NULL);
     if (!(features & ATTN_CPU_BF16)) {
         printf("no AVX-512 with BF16 on this processor: skipped\n");
