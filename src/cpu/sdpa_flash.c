@@ -360,8 +360,31 @@ static double top_of(const struct attn_cpu_fwd *f, float m) {
     const float top = m * (float)(f->s.unit * LOG2_E);
     return fabsf(top) < ATTN_PAIR_FLASH_FAR ? (double)top / LOG2_E : (double)m * f->s.unit;
 }
+/* A strip whose rows are all ordinary; 0: some row is not, and nothing was done. */
+static int finish_at_once(const struct work *w, int64_t r0, int64_t n) {
+    const struct attn_cpu_fwd *f = w->f;
+    const int logs = f->lse.data || f->lse_rounded.data;
+    uint16_t *row[ROWS];
+    double lse[ROWS];
+    if (attn_core_has(f->s.p, ATTN_SINK) || f->s.p->dim_v != f->ldv) return 0;
+    for (int64_t r = 0; r < n; r++)
+        row[r] = (uint16_t *)(void *)attn_view_row(&f->out, w->b, w->row[r0 + r].h, w->seq.q0 + w->row[r0 + r].i);
+    const struct attn_pair_finish job = {.rows = n,
+                                         .width = f->ldv,
+                                         .bf16 = f->flash == 1,
+                                         .factor = (float)(f->s.unit * LOG2_E),
+                                         .m = w->m + r0,
+                                         .l = w->l + r0,
+                                         .o = w->o + r0 * f->ldv,
+                                         .row = row,
+                                         .lse = logs ? lse : NULL};
+    if (!f->s.pair->finish(&job)) return 0;
+    if (logs) attn_cpu_fwd_logs(f, &w->seq, w->b, w->row + r0, n, lse);
+    return 1;
+}
 static void finish_strip(const struct work *w, int64_t r0, int64_t n) {
     const struct attn_cpu_fwd *f = w->f;
+    if (finish_at_once(w, r0, n)) return;
     f->s.u->transpose_f32(w->tmp, f->ldv, w->o + r0 * f->ldv, ROWS, f->ldv, ROWS);
     for (int64_t r = 0; r < n; r++) {
         const double l = (double)w->l[r0 + r], m = isnan(l) ? l : top_of(f, w->m[r0 + r]);

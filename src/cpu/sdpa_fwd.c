@@ -39,6 +39,22 @@ double attn_cpu_fwd_close(const struct attn_cpu_fwd *f, const struct attn_core_s
     return isnan(m) ? m : factor;
 }
 
+void attn_cpu_fwd_logs(const struct attn_cpu_fwd *f, const struct attn_core_seq *seq, int64_t b,
+                       const struct attn_cpu_sdpa_row *row, int64_t n, const double *natural) {
+    const struct attn_view *lse = &f->lse;
+    const int as_is = !attn_core_has(f->s.p, ATTN_LSE_WITH_SINK | ATTN_LSE_BASE_2) && !f->lse_rounded.data &&
+                      lse->data && lse->dtype == ATTN_F32;
+    for (int64_t r = 0; r < n; r++) {
+        const double x = natural[r] + row[r].shift;
+        if (as_is) {
+            *(float *)(void *)attn_view_row(lse, b, row[r].h, seq->q0 + row[r].i) = (float)x;
+        } else {
+            const double sink = attn_cpu_ref_sink(f->s.p, f->s.args, row[r].h);
+            store_lse(f, b, row[r].h, seq->q0 + row[r].i, outer_lse(f->s.p, x, sink));
+        }
+    }
+}
+
 void attn_cpu_fwd_empty(const struct attn_cpu_fwd *f, const struct attn_core_seq *seq, int64_t b, int64_t hk,
                         int64_t f0, int64_t f1) {
     const attn_problem *p = f->s.p;

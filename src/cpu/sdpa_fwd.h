@@ -63,6 +63,10 @@ void attn_cpu_fwd_finish_f64(const struct attn_cpu_fwd *f, const struct attn_cor
  * natural: of the row without its sink. */
 double attn_cpu_fwd_close(const struct attn_cpu_fwd *f, const struct attn_core_seq *seq, int64_t b,
                           const struct attn_cpu_sdpa_row *row, double m, double natural, double l);
+/* The first part for n rows of which none is empty or NaN, when their sums are divided elsewhere; natural: before
+ * ALiBi's shift. */
+void attn_cpu_fwd_logs(const struct attn_cpu_fwd *f, const struct attn_core_seq *seq, int64_t b,
+                       const struct attn_cpu_sdpa_row *row, int64_t n, const double *natural);
 void attn_cpu_fwd_store_f32(const struct attn_cpu_fwd *f, const struct attn_core_seq *seq, int64_t b,
                             const struct attn_cpu_sdpa_row *row, double m, double factor, const float *o);
 void attn_cpu_fwd_store_f64(const struct attn_cpu_fwd *f, const struct attn_core_seq *seq, int64_t b,

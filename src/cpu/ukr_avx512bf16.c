@@ -4,6 +4,7 @@
 
 #include "cpu/ukr_exp2_avx512.h"
 #include "cpu/ukr_few.h"
+#include "cpu/ukr_finish.h"
 #include "cpu/ukr_unroll.h"
 #include "cpu/ukr_vec_avx512.h"
 
@@ -318,6 +319,7 @@ const struct attn_ukr_pair attn_ukr_pair_amx = {
     .dots = attn_ukr_few_dots,
     .weigh = attn_ukr_few_weigh,
     .flash = attn_ukr_amx_flash,
+    .finish = attn_ukr_finish_avx512bf16,
     .tile = attn_ukr_amx_tile,
     .soft = attn_ukr_amx_soft,
     .heads = attn_ukr_amx_heads,

@@ -54,6 +54,16 @@ struct attn_pair_flash {
     float *s, *p;                        /* scratch: 2 * STEP * 32, and QUEUE * (1 + halves) * STEP / 2 * 32 */
 };
 
+/* Results of such a strip: o / l in 16 bits, and the logarithms of the sums. */
+struct attn_pair_finish {
+    int64_t rows, width; /* live queries; of the results, a multiple of 32 */
+    int bf16;            /* or f16 */
+    float factor;        /* of attn_pair_flash, and so are */
+    const float *m, *l, *o;
+    uint16_t *const *row; /* [rows]: where the results of each go */
+    double *lse;          /* NULL, or [32]: receives natural logarithms */
+};
+
 /* A tile of the plain backward: up to ATTN_PAIR_TILE_STRIPS strips of ATTN_PAIR_TILE rows against blocks of as many
  * keys. Everything is there in whole strips and blocks: rows and keys that do not exist are zeros. */
 enum { ATTN_PAIR_TILE = 32, ATTN_PAIR_TILE_STRIPS = 16 };
@@ -195,6 +205,8 @@ struct attn_ukr_pair {
     /* n strips of the online softmax, one after the other, of the same extents and scratch, each with some keys; NULL
      * where it does not pay. Only lanes of a query depend on that query; a key that it does not see adds exactly 0. */
     void (*flash)(const struct attn_pair_flash *f, int64_t n);
+    /* Returns 0, and nothing is written, if some row is empty, not finite or FAR. NULL where flash is. */
+    int (*finish)(const struct attn_pair_finish *f);
     /* Adds a tile to the sums of dq, dk and dv; NULL where it does not pay. The same bits as from gemm and grad. */
     void (*tile)(const struct attn_pair_tile *t);
     /* Sparse forward; backward and dist; sums over rows; dKV. NULL where they do not pay. */

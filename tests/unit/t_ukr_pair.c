@@ -195,6 +195,46 @@ static void test_turn(void **unused) {
         }
 }
 
+/* Results of strips of every number of rows, rounded to nearest even, with guards; strips that are not ordinary. */
+static void test_finish(void **unused) {
+    enum { STRIP = ATTN_PAIR_FLASH, MOST = 64, LD = MOST + 8 };
+    static float o[MOST * STRIP], m[STRIP], l[STRIP];
+    static uint16_t out[STRIP * LD];
+    static double lse[STRIP];
+    uint16_t *row[STRIP];
+    (void)unused;
+    for (int kind = 0; u->finish && kind < 4 * STRIP; kind++) {
+        const int64_t rows = kind % STRIP + 1, width = kind % 3 ? MOST : 32;
+        const int bf16 = kind / STRIP % 2, bad = kind < 2 * STRIP ? 0 : 1 + kind % 4;
+        const float factor = 0.3f;
+        for (int64_t r = 0; r < STRIP; r++) {
+            row[r] = out + r * LD;
+            m[r] = r < rows ? (float)uniform() * 40 : -INFINITY, l[r] = r < rows ? expf((float)uniform() * 20) : 0;
+        }
+        for (int64_t i = 0; i < MOST * STRIP; i++) o[i] = (float)uniform() * 9;
+        if (bad)
+            m[rows - 1] = bad == 1   ? -INFINITY
+                          : bad == 2 ? 0x1p70f
+                                     : 1,
+                     l[rows - 1] = bad == 3   ? NAN
+                                   : bad == 4 ? 0
+                                              : 1;
+        memset(out, 77, sizeof out);
+        const struct attn_pair_finish f = {rows, width, bf16, factor, m, l, o, row, kind % 5 ? lse : NULL};
+        assert_int_equal(u->finish(&f), !bad);
+        for (int64_t r = 0; r < STRIP; r++) {
+            const int there = !bad && r < rows;
+            for (int64_t d = 0; d < LD; d++) {
+                const float x = o[(d % MOST) * STRIP + r] * (1 / l[r]);
+                const uint16_t rounded = bf16 ? attn_num_f32_bf16(x) : attn_num_f32_f16(x);
+                assert_int_equal(row[r][d], there && d < width ? rounded : 0x4d4d);
+            }
+            const double want = (double)(m[r] * factor) * log(2) + log((double)l[r]);
+            if (there && f.lse) assert_true(fabs(lse[r] - want) <= 1e-11 * (1 + fabs(want)));
+        }
+    }
+}
+
 /* The sum is of the unrounded values: what one element's sum is off by is the error of the exponential. */
 static void test_exp2(void **unused) {
     double worst = 0;
@@ -555,7 +595,7 @@ int main(void) {
         cmocka_unit_test(test_gemm),       cmocka_unit_test(test_few),    cmocka_unit_test(test_blocks),
         cmocka_unit_test(test_zip),        cmocka_unit_test(test_halves), cmocka_unit_test(test_soften),
         cmocka_unit_test(test_grad),       cmocka_unit_test(test_exp2),   cmocka_unit_test(test_flash),
-        cmocka_unit_test(test_flash_many), cmocka_unit_test(test_turn)};
+        cmocka_unit_test(test_flash_many), cmocka_unit_test(test_turn),   cmocka_unit_test(test_finish)};
     const uint64_t features = attn_cpu_features("", NULL);
     if (!(features & ATTN_CPU_BF16)) {
         printf("no AVX-512 with BF16 on this processor: skipped\n");
