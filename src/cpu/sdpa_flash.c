@@ -291,7 +291,7 @@ static int describe_strip(const struct work *w, int64_t r0, int64_t n_rows, int6
     int64_t first = within(of->lo - j0, n), last = within(of->hi - j0, n);
     if (first >= last) return 0;
     first = first / STEP * STEP;
-    const int64_t keys = attn_cpu_sdpa_up(last - first, STEP);
+    const int64_t keys = attn_cpu_sdpa_up(last - first, attn_pair_flash_span(f->depth, f->ldv, f->flash == 2));
     for (int64_t r = 0; r < ROWS; r++) seen[r] = 0, seen[ROWS + r] = (int32_t)keys;
     for (int64_t r = 0; r < n_rows && of->lo_most > j0 + first; r++)
         seen[r] = (int32_t)within(w->row[r0 + r].lo - j0 - first, keys);

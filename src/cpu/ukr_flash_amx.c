@@ -505,9 +505,10 @@ INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int
     KIND(name##_rough, flat, depth, width, 0, 1, span, parts)                                                          \
     KIND(name##_halves, flat, depth, width, 1, 0, halves_span, halves_parts)                                           \
     KIND(name##_halves_rough, flat, depth, width, 1, 1, halves_span, halves_parts)
-KINDS(strips_any, 0, f->depth, f->width, 64, 1, 64, 1)
-KINDS(strips_64, 1, 64, 64, 64, 1, 32, 2)
-KINDS(strips_128, 1, 128, 128, 32, 4, 32, 2)
+enum { SPAN = ATTN_PAIR_FLASH_STEP, HALF = SPAN / 2 }; /* as attn_pair_flash_span says */
+KINDS(strips_any, 0, f->depth, f->width, SPAN, 1, SPAN, 1)
+KINDS(strips_64, 1, 64, 64, SPAN, 1, HALF, 2)
+KINDS(strips_128, 1, 128, 128, HALF, 4, HALF, 2)
 void attn_ukr_amx_flash(const struct attn_pair_flash *f, int64_t n) {
     static void (*const of[][3])(const struct attn_pair_flash *f, int64_t n) = {
         {strips_any, strips_64, strips_128},

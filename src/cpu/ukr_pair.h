@@ -33,8 +33,13 @@ struct attn_pair_score {
     const uint8_t *
         keep[ATTN_PAIR_FLASH]; /* if keep_keys: of a query, 0 where a key is hidden, from the first on; NULL: none is */
 };
+/* Keys of a step: half of ATTN_PAIR_FLASH_STEP where the first-level cache would overflow, and for halves. */
+static inline int64_t attn_pair_flash_span(int64_t depth, int64_t width, int halves) {
+    return depth == width && (width == 128 || (width == 64 && halves)) ? ATTN_PAIR_FLASH_STEP / 2
+                                                                       : ATTN_PAIR_FLASH_STEP;
+}
 struct attn_pair_flash {
-    int64_t n;            /* keys, a multiple of ATTN_PAIR_FLASH_STEP */
+    int64_t n;            /* keys, a multiple of attn_pair_flash_span */
     int64_t depth, width; /* of keys and of values, rounded up to 32 */
     int halves;           /* 0, 1 */
     int rough;            /* 1: nobody asks for lse: probabilities within 1e-4 and not 3e-6, with halves still these */
