@@ -3,9 +3,9 @@
  * as pairs, and their sums.
  *
  * Beside tile instructions multiply-adds, and the other instructions of the exponential, start once a cycle and not
- * twice; additions, integers and permutations have the other port. So bf16 is rounded by an integer addition and a
- * permutation (ties go away from 0) and not by the conversion, which takes two cycles for two vectors. f16 writes high
- * and low halves, by the conversion. */
+ * twice; additions, integers and permutations have the other port. So bf16, and the high and low halves of f16, are
+ * rounded by an integer addition and a permutation (ties go away from 0) and not by the conversion, which takes two
+ * cycles for two vectors. */
 #ifndef ATTN_CPU_UKR_FLASH_EXP_H
 #define ATTN_CPU_UKR_FLASH_EXP_H
 #include "cpu/ukr_exp2_avx512.h"
@@ -16,7 +16,7 @@ enum { LANES_ALL = ATTN_PAIR_FLASH, UNIT = 1024 };
 
 struct exps {
     v32 factor, top[2], sum[2];
-    __m512i zip, half, down;
+    __m512i half, down;
     const float *s;
     float *p;
     int halves;         /* P is high and low halves */
@@ -28,33 +28,31 @@ struct exps {
     int waits;          /* if this is 1 */
 };
 INLINE void set_up_exps(struct exps *e, float factor, int halves, int rough, int64_t span) {
-    static const uint16_t zip[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
-                                     8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
     *e = (struct exps){.factor = v32_set(factor), .halves = halves, .span = span, .done = span / 2};
     e->degree = rough && !halves ? 3 : 4;
     e->of_keys = !halves ? 1 : rough ? 3 : 4;
-    e->zip = _mm512_loadu_si512(zip);
     e->half = _mm512_set1_epi32(0x8000);
     e->down = _mm512_broadcast_i32x4(_mm_setr_epi8(2, 3, 2, 3, 6, 7, 6, 7, 10, 11, 10, 11, 14, 15, 14, 15));
     /* constants that compilers would make again each time, by an instruction of the busy ports */
     __asm__("" : "+v"(e->half), "+v"(e->down));
 }
 
-INLINE __m512i round_pairs(const struct exps *e, v32 even, v32 odd) {
-    return _mm512_permutexvar_epi16(e->zip, (__m512i)_mm512_cvtne2ps_pbh(odd, even));
+/* Bits whose upper 16 are x, rounded. */
+INLINE __m512i rounded(const struct exps *e, v32 x) { return _mm512_add_epi32(_mm512_castps_si512(x), e->half); }
+/* Odd keys keep their upper 16 bits, those of even ones come down to them. */
+INLINE void store_upper(const struct exps *e, float *p, __m512i even, __m512i odd) {
+    _mm512_storeu_si512(p, _mm512_mask_shuffle_epi8(odd, 0x3333333333333333, even, e->down));
 }
-INLINE void store_halves(const struct exps *e, float *p, v32 even, v32 odd) {
-    const __m512i high = round_pairs(e, even, odd);
-    _mm512_storeu_si512(p, high);
-    even -= _mm512_castsi512_ps(_mm512_slli_epi32(high, 16));
-    odd -= _mm512_castsi512_ps(_mm512_and_si512(high, _mm512_set1_epi32((int32_t)0xffff0000u)));
-    _mm512_storeu_si512(p + e->span / 2 * LANES_ALL, round_pairs(e, even, odd));
-}
-/* Odd keys keep their high 16 bits, those of even ones come down to them. */
 INLINE void store_pairs(const struct exps *e, float *p, v32 even, v32 odd) {
-    const __m512i a = _mm512_add_epi32(_mm512_castps_si512(even), e->half),
-                  b = _mm512_add_epi32(_mm512_castps_si512(odd), e->half);
-    _mm512_storeu_si512(p, _mm512_mask_shuffle_epi8(b, 0x3333333333333333, a, e->down));
+    store_upper(e, p, rounded(e, even), rounded(e, odd));
+}
+/* What the high halves leave is exact. */
+INLINE void store_halves(const struct exps *e, float *p, v32 even, v32 odd) {
+    const __m512i upper = _mm512_set1_epi32((int32_t)0xffff0000u), a = rounded(e, even), b = rounded(e, odd);
+    store_upper(e, p, a, b);
+    even -= _mm512_castsi512_ps(_mm512_and_si512(a, upper));
+    odd -= _mm512_castsi512_ps(_mm512_and_si512(b, upper));
+    store_pairs(e, p + e->span / 2 * LANES_ALL, even, odd);
 }
 /* Vector i is of queries 16 (i % 2) .., key i / 2; all four go through a step before any goes through the next. */
 INLINE void two_keys(struct exps *e) {
@@ -65,6 +63,8 @@ INLINE void two_keys(struct exps *e) {
     exp2_degree(e->degree, 4, x);
     e->sum[0] += x[0] + x[2];
     e->sum[1] += x[1] + x[3];
+    /* gcc would put the additions off for several calls, and keep what they add in memory */
+    __asm__ volatile("" : "+v"(e->sum[0]), "+v"(e->sum[1]));
     UNROLL for (int h = 0; h < 2; h++) {
         if (e->halves) {
             store_halves(e, to + h * 16, x[h], x[2 + h]);
