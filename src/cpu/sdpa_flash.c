@@ -3,14 +3,14 @@
  * lie across the lanes. Blocks of keys and steps of a block lie on
  * fixed grids, as everywhere.
  *
- *     K   rows as they are if they follow each other, else copied and filled up with 0      [n][depth]
+ *     K   rows as they are, or tiles of 16 keys, filled up with 0                           [n/16][depth/32][16][32]
  *     V   pairs of keys, transposed                                                         [n/32][width][16]
  *     Q   transposed pairs, 32 rows a strip                                                 [2][depth/2][16]
  *     O   transposed sums of a strip                                                        [width][32]
  *
- * f16 comes in exact halves of bf16: K [n][2][depth], V [n/32][2][width][16], Q [2][2][depth/2][16]. A row of Q or K
- * that is not finite is 0 in the operand, since infinity times a low half of 0 is a NaN; its products, none of which is
- * finite, are made by the vectors and given to the kernel. */
+ * f16 comes in exact halves of bf16: K [n/16][2][depth/32][16][32], V [n/32][2][width][16], Q [2][2][depth/2][16]. A
+ * row of Q or K that is not finite is 0 in the operand, since infinity times a low half of 0 is a NaN; its products,
+ * none of which is finite, are made by the vectors and given to the kernel. */
 #include "cpu/sdpa_flash.h"
 
 #include "cpu/sdpa_pair.h"
@@ -26,6 +26,7 @@ enum {
     BLOCK_BYTES = 1024 << 10, /* keys and values of a block, both of 16 bits: half of a second-level cache */
     TASK_BYTES = 512 << 10,   /* queries and sums of a task */
     MOST_STRIPS = 32,
+    IN_PLACE = 64, /* keys of up to so many columns are multiplied where they are */
     MASK_BYTES = (ROWS + 1) * STEP * (int)sizeof(float) /* a step's mask, row by row, and one as it is in memory */
 };
 
@@ -125,7 +126,7 @@ static void load_strip(struct work *w, int64_t r0, int64_t n) {
             continue;
         }
         const int finite = f->s.pair->halves((uint16_t *)(void *)high, (uint16_t *)(void *)(high + ROWS * pairs),
-                                             (const uint16_t *)(const void *)query_row(w, r0 + r), f->s.p->dim_qk);
+                                             (const uint16_t *)(const void *)query_row(w, r0 + r), f->s.p->dim_qk, 32);
         w->odd_q[r0 + r] = !finite;
         w->any_odd_q |= !finite;
     }
@@ -133,34 +134,48 @@ static void load_strip(struct work *w, int64_t r0, int64_t n) {
         f->s.u->transpose_f32(to + h * 16 * pairs, 16, w->tmp + h * 16 * pairs, pairs, 16, pairs);
 }
 
+/* Where column c of key j of the block is, among tiles; low halves lie 16 depth elements behind. */
+static uint16_t *key_cell(const struct work *w, int64_t j, int64_t c) {
+    return w->k + j / 16 * 16 * w->f->depth * w->f->flash + c / 32 * (16 * 32) + j % 16 * 32 + c % 32;
+}
+static void put_key(const struct work *w, int64_t j, const uint16_t *row, int64_t n) {
+    for (int64_t c = 0; c < w->f->depth; c += 32) {
+        uint16_t *to = key_cell(w, j, c);
+        const int64_t have = n - c < 0 ? 0 : n - c < 32 ? n - c : 32;
+        memcpy(to, row + c, (size_t)have * sizeof *to);
+        memset(to + have, 0, (size_t)(32 - have) * sizeof *to);
+    }
+}
+static void clear_key(const struct work *w, int64_t j, int64_t low) {
+    for (int64_t c = 0; c < w->f->depth; c += 32) memset(key_cell(w, j, c) + low, 0, 32 * sizeof *w->k);
+}
 static void load_keys(struct work *w, int64_t j0, int64_t n, int64_t padded) {
     const struct attn_cpu_fwd *f = w->f;
     const struct attn_view *view = &f->s.k;
     const int64_t width = f->s.p->dim_qk;
-    if (f->flash == 2) {
-        w->rows = w->k;
-        w->any_odd_k = 0;
-        for (int64_t j = 0; j < padded; j++) {
-            uint16_t *high = w->k + j * 2 * f->depth, *low = high + f->depth;
-            const int64_t have = j < n ? width : 0;
-            const void *row = have ? attn_view_row(view, w->b, w->hk, w->seq.k0 + j0 + j) : NULL;
-            w->odd_k[j] = have && !f->s.pair->halves(high, low, row, have);
-            w->any_odd_k |= w->odd_k[j];
-            memset(high + have, 0, (size_t)(f->depth - have) * sizeof *high);
-            memset(low + have, 0, (size_t)(f->depth - have) * sizeof *low);
-        }
-        return;
-    }
-    if (width == f->depth && view->row == width && n == padded) {
+    w->rows = w->k;
+    w->any_odd_k = 0;
+    /* tiles of rows 256 bytes apart are loaded more slowly than it takes to copy them; 128 bytes cost nothing */
+    if (f->flash == 1 && f->depth <= IN_PLACE && width == f->depth && view->row == width && n == padded) {
         w->rows = (const uint16_t *)(const void *)attn_view_row(view, w->b, w->hk, w->seq.k0 + j0);
         return;
     }
-    w->rows = w->k;
     for (int64_t j = 0; j < padded; j++) {
-        uint16_t *to = w->k + j * f->depth;
-        const int64_t have = j < n ? width : 0;
-        if (have) memcpy(to, attn_view_row(view, w->b, w->hk, w->seq.k0 + j0 + j), (size_t)have * sizeof *to);
-        memset(to + have, 0, (size_t)(f->depth - have) * sizeof *to);
+        const uint16_t *row =
+            j < n ? (const void *)attn_view_row(view, w->b, w->hk, w->seq.k0 + j0 + j) : (const void *)w->k;
+        uint16_t *to = key_cell(w, j, 0), *low = to + 16 * f->depth;
+        if (f->flash == 1) {
+            if (width == f->depth && j + 16 <= n) {
+                f->s.pair->stack(to, row, view->row, width);
+                j += 15;
+            } else {
+                put_key(w, j, row, j < n ? width : 0);
+            }
+            continue;
+        }
+        if (width < f->depth || j >= n) clear_key(w, j, 0), clear_key(w, j, 16 * f->depth);
+        w->odd_k[j] = j < n && !f->s.pair->halves(to, low, row, width, 16 * 32);
+        w->any_odd_k |= w->odd_k[j];
     }
 }
 
@@ -297,14 +312,18 @@ static int describe_strip(const struct work *w, int64_t r0, int64_t n_rows, int6
         seen[r] = (int32_t)within(w->row[r0 + r].lo - j0 - first, keys);
     for (int64_t r = 0; r < n_rows && of->hi_least < j0 + first + keys; r++)
         seen[ROWS + r] = (int32_t)within(w->row[r0 + r].hi - j0 - first, keys);
-    const int64_t ldk = w->rows == w->k ? f->depth * f->flash : f->s.k.row;
+    const int tiles = w->rows == w->k;
+    const int64_t k_more = 16 * (tiles ? f->depth * f->flash : f->s.k.row);
     *job = (struct attn_pair_flash){.n = keys,
                                     .depth = f->depth,
                                     .width = f->ldv,
                                     .halves = f->flash == 2,
                                     .rough = !f->lse.data && !f->lse_rounded.data,
-                                    .k = w->rows + first * ldk,
-                                    .ldk = ldk,
+                                    .k = w->rows + first / 16 * k_more,
+                                    .k_row = tiles ? 32 : f->s.k.row,
+                                    .k_more = k_more,
+                                    .k_step = tiles ? 16 * 32 : 32,
+                                    .k_low = 16 * f->depth,
                                     .q = w->q + r0 * f->depth / 2 * f->flash,
                                     .v = w->v + first / 2 * f->ldv * f->flash,
                                     .seen = seen,
@@ -316,13 +335,16 @@ static int describe_strip(const struct work *w, int64_t r0, int64_t n_rows, int6
                                     .p = w->p};
     return 1;
 }
+static int64_t first_key(const struct work *w, const struct attn_pair_flash *job) {
+    return (job->k - w->rows) / job->k_more * 16;
+}
 /* A strip that needs what there is room for once only: masks, products that are given, who sees which key. */
 static void run_alone(struct work *w, int64_t r0, int64_t n_rows, int64_t j0, int64_t n, int odd) {
     int32_t seen[2 * ROWS];
     struct attn_pair_score score;
     struct attn_pair_flash job;
     if (!describe_strip(w, r0, n_rows, j0, n, seen, &job)) return;
-    const int64_t first = (job.k - w->rows) / job.ldk;
+    const int64_t first = first_key(w, &job);
     job.live = w->poison.any ? w->live + first : NULL;
     job.given = odd ? w->given : NULL;
     job.given_s = w->given_s;
@@ -348,7 +370,7 @@ static void run_block(struct work *w, int64_t live, int64_t j0, int64_t n) {
         } else if (describe_strip(w, r, rows, j0, n, seen[jobs], &job[jobs])) {
             struct attn_pair_flash *it = &job[jobs];
             it->score = plain ? NULL : &score[jobs];
-            if (!plain) prepare_score(w, r, rows, j0 + (it->k - w->rows) / it->ldk, it->n, &score[jobs]);
+            if (!plain) prepare_score(w, r, rows, j0 + first_key(w, it), it->n, &score[jobs]);
             jobs++;
         }
     }

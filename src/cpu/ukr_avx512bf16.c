@@ -183,19 +183,28 @@ static int zip_halves(float *high, float *low, const uint16_t *even, const uint1
     }
     return !bad;
 }
-static int halves(uint16_t *high, uint16_t *low, const uint16_t *x, int64_t n) {
+static int halves(uint16_t *high, uint16_t *low, const uint16_t *x, int64_t n, int64_t step) {
     __mmask16 bad = 0;
     for (int64_t j = 0; j < n; j += 16) {
         const __mmask16 m = n - j < 16 ? v32_tail_of(n - j) : (__mmask16)-1;
+        const int64_t at = j / 32 * step + j % 32;
         __m256i h, l;
         bad |= split_half(_mm256_maskz_loadu_epi16(m, x + j), &h, &l);
-        _mm256_mask_storeu_epi16(high + j, m, h);
-        _mm256_mask_storeu_epi16(low + j, m, l);
+        if (n - j < 16) {
+            _mm256_mask_storeu_epi16(high + at, m, h);
+            _mm256_mask_storeu_epi16(low + at, m, l);
+        } else {
+            _mm256_storeu_si256((__m256i *)(void *)(high + at), h);
+            _mm256_storeu_si256((__m256i *)(void *)(low + at), l);
+        }
     }
-    if (!bad) return 1;
-    __builtin_memset(high, 0, (size_t)n * sizeof *high);
-    __builtin_memset(low, 0, (size_t)n * sizeof *low);
-    return 0;
+    for (int64_t j = 0; bad && j < n; j++) high[j / 32 * step + j % 32] = low[j / 32 * step + j % 32] = 0;
+    return !bad;
+}
+static void stack(uint16_t *dst, const uint16_t *rows, int64_t ld, int64_t n) {
+    for (int64_t r = 0; r < 16; r++)
+        for (int64_t j = 0; j < n; j += 32)
+            _mm512_storeu_si512(dst + j * 16 + r * 32, _mm512_loadu_si512(rows + r * ld + j));
 }
 
 static int finite_half(const uint16_t *x, int64_t n) {
@@ -305,9 +314,9 @@ static void narrow_rows(uint16_t *dst, int64_t ld, const float *src, int64_t row
 
 /* What both tables have: everything but the products. */
 #define VECTORS                                                                                                        \
-    .zip = zip, .zip_blocks = zip_blocks, .turn = turn, .zip_halves = zip_halves, .halves = halves,                    \
-    .zip_f32 = zip_f32, .finite = finite_half, .exp2 = exp2_half, .exp2_f32 = exp2_f32, .soften = soften,              \
-    .grad = grad, .narrow = narrow, .narrow_rows = narrow_rows
+    .zip = zip, .zip_blocks = zip_blocks, .turn = turn, .stack = stack, .zip_halves = zip_halves,      \
+    .halves = halves, .zip_f32 = zip_f32, .finite = finite_half, .exp2 = exp2_half, .exp2_f32 = exp2_f32,              \
+    .soften = soften, .grad = grad, .narrow = narrow, .narrow_rows = narrow_rows
 const struct attn_ukr_pair attn_ukr_pair_avx512bf16 = {
     .gemm = gemm_pair, .dots = gemm_nt_pair, .weigh = weigh, VECTORS};
 const struct attn_ukr_pair attn_ukr_pair_amx = {

@@ -2,16 +2,18 @@
  * Strips of 32 queries on AMX: attn_ukr_pair.flash. Scores are made transposed, S^T = K Q^T, so that key rows are used
  * as they are in memory and the softmax needs no sum across a register; O^T = V^T P^T.
  *
- *            queries                  tiles (tmm), sums of 16 rows          first-level cache, D 64, bytes
- *     keys  +-------+-------+           4 5 keys or values^T, in turns       S  64 x 32 f32      8 KiB, two of them
- *      16   |   0   |   1   |  set 0    6 7 Q^T or P                         P  32 x 32 pairs    4 KiB, two of them
- *      16   |   2   |   3   |  set 1    0 1 sums, being multiplied           O^T  width x 32 f32, Q^T depth x 32 bf16
- *           +-------+-------+           2 3 sums before them, being stored   36 KiB
+ *            queries                  tiles (tmm)                         first-level cache, D 64, bytes
+ *     keys  +-------+-------+           0 .. 3 sums of 16 x 16              S  64 x 32 f32      8 KiB, two of them
+ *      16   |   0   |   1   |           4 5    16 keys or values^T each     P  32 x 32 pairs    4 KiB, two of them
+ *      16   |   2   |   3   |           6 7    16 queries' Q^T or P each    O^T  width x 32 f32, Q^T depth x 32 bf16
+ *           +-------+-------+                                               36 KiB
  *
  * The tile unit and the vector unit work side by side: between the products of Q with the keys of step j + 1 and of P
- * with the values of step j - 1 the exponentials of step j are dealt out evenly. A store of a tile takes 16 cycles, and
- * waits some 50 for its sums: so two sets of sums take turns. Operands are loaded one product ahead. Keys and values
- * have the hint that they pass through: what else is in the table above stays.
+ * with the values of step j - 1 the exponentials of step j are dealt out evenly. Tiles are renamed as other registers
+ * are: neither a store nor a load of one holds up products that use its name next. But loads and stores take time from
+ * each other, so that what counts is how few there are: blocks of 32 x 32 sums need four loads for four products, D 64
+ * has a form of its own with three. Keys and values have the hint that they pass through: what else is in the table
+ * above stays.
  *
  *     step    j - 1            j                j + 1
  *     tiles   QK(j)   PV(j-2)  QK(j+1) PV(j-1)  QK(j+2) PV(j)
@@ -45,205 +47,196 @@
 #define MOST 65536.0f
 enum { TILE = 256 /* elements of 32 bits */, QUEUE = 4 /* steps between two visits of a sum, at most */ };
 
-/* Sums of 16 rows by 32 queries, set 0 or 1. */
-INLINE void zero_set(int set) {
-    if (set) {
-        tile_zero(2);
-        tile_zero(3);
-    } else {
-        tile_zero(0);
-        tile_zero(1);
-    }
-}
-INLINE void load_set(int set, const float *c) {
-    if (set) {
-        tile_load(2, c, LANES_ALL * 4);
-        tile_load(3, c + 16, LANES_ALL * 4);
-    } else {
-        tile_load(0, c, LANES_ALL * 4);
-        tile_load(1, c + 16, LANES_ALL * 4);
-    }
-}
-INLINE void store_set(int set, float *c) {
-    if (set) {
-        tile_store(2, c, LANES_ALL * 4);
-        tile_store(3, c + 16, LANES_ALL * 4);
-    } else {
-        tile_store(0, c, LANES_ALL * 4);
-        tile_store(1, c + 16, LANES_ALL * 4);
-    }
-}
-INLINE void multiply_set(int set, int odd, int second) {
-    if (odd) {
-        if (set && second) tile_dpbf16(3, 5, 7);
-        if (set && !second) tile_dpbf16(2, 5, 6);
-        if (!set && second) tile_dpbf16(1, 5, 7);
-        if (!set && !second) tile_dpbf16(0, 5, 6);
-    } else {
-        if (set && second) tile_dpbf16(3, 4, 7);
-        if (set && !second) tile_dpbf16(2, 4, 6);
-        if (!set && second) tile_dpbf16(1, 4, 7);
-        if (!set && !second) tile_dpbf16(0, 4, 6);
-    }
-}
-/* What a product's operands and sums are: of what comes next, too. */
-struct operands {
+/* 32 rows of A by 32 queries, four sums, over n tiles of A in a row: what is where, in bytes of A and elements of B.
+ * With halves a tile is `of` products, 4 or, without low times low, 3; low halves lie a_low and b_low behind the high
+ * ones. */
+struct block {
     const char *a;
-    int64_t lda;
-    const float *b, *b_more;
-    int64_t ldb;
-    const float *c; /* NULL: 0 */
-};
-INLINE void load_a(int odd, const struct operands *o) {
-    if (odd) {
-        tile_load_once(5, o->a, o->lda);
-    } else {
-        tile_load_once(4, o->a, o->lda);
-    }
-}
-INLINE void set_up(int set, const float *c) {
-    if (c) {
-        load_set(set, c);
-    } else {
-        zero_set(set);
-    }
-}
-/* Everything that the first product of o needs and that is loaded ahead. */
-INLINE void prepare(const struct operands *o) {
-    load_a(0, o);
-    tile_load(6, o->b, o->ldb);
-    tile_load(7, o->b_more, o->ldb);
-}
-/* n tiles of A in a row, a_step bytes apart, with n pairs of B, `per` from each of b. With halves each is `of`
- * products, 4 or, without low times low, 3; low halves lie a_low bytes and b_low elements behind the high ones. */
-struct run {
-    const struct operands *at, *next; /* the high halves of the first tiles; what comes next */
-    const float *const *b;
-    int64_t a_step, more, per, b_step, n, a_low, b_low;
+    int64_t a_row, a_more, a_step, a_low; /* to the next row, the next 16 rows, the next tile, the low half */
+    const float *const *b;                /* `per` tiles from each */
+    int64_t b_row, b_more, b_step, b_low, per;
+    float *to; /* [32][32] */
+    int sums;  /* products are added to what is there */
+    int64_t n;
     int of;
 };
 /* In the order low low, low high, high high, high low of A and B one of the two stays. */
 INLINE int low_a(int of, int64_t x) { return of > 1 && x % of < of - 2; }
 INLINE int low_b(int of, int64_t x) { return of > 1 && (x % of == of - 1 || (of == 4 && x % of == 0)); }
-INLINE struct operands product_at(const struct run *o, int64_t x) {
+#define SUM_AT(tile) ((tile) / 2 * 16 * LANES_ALL + (tile) % 2 * 16)
+#define SET_UP(tile)                                                                                                   \
+    if (x == 0) {                                                                                                      \
+        if (o->sums) {                                                                                                 \
+            tile_load(tile, o->to + SUM_AT(tile), LANES_ALL * 4);                                                      \
+        } else {                                                                                                       \
+            tile_zero(tile);                                                                                           \
+        }                                                                                                              \
+    }
+INLINE void four_products(const struct block *o, int64_t x, struct exps *e) {
     const int64_t tile = x / o->of;
-    struct operands it = *o->at;
-    it.a += tile * o->a_step + (low_a(o->of, x) ? o->a_low : 0);
-    it.b = o->b[tile / o->per] + tile % o->per * o->b_step + (low_b(o->of, x) ? o->b_low : 0);
-    it.b_more = it.b + o->more;
-    return it;
-}
-INLINE void sixteen_at(int64_t x, int set, int odd, const struct run *o, struct exps *e) {
-    const int last = x + 1 == o->n * o->of, tiles_of_a = o->of == 1 ? 1 : 2;
-    const int same_a = !last && o->of > 1 && (x + 1) % o->of && low_a(o->of, x) == low_a(o->of, x + 1),
-              same_b = !last && o->of > 1 && (x + 1) % o->of && low_b(o->of, x) == low_b(o->of, x + 1);
-    const int r = (odd + x / o->of * tiles_of_a + (o->of > 1 && !low_a(o->of, x))) & 1;
-    const struct operands after = last ? *o->next : product_at(o, x + 1);
-    if (!same_a) load_a(!r, &after);
-    multiply_set(set, r, 0);
-    if (!same_b) tile_load(6, after.b, after.ldb);
+    const int first = x % o->of == 0, low_in_a = low_a(o->of, x), low_in_b = low_b(o->of, x),
+              new_a = first || low_in_a != low_a(o->of, x - 1), new_b = first || low_in_b != low_b(o->of, x - 1);
+    const char *a = o->a + tile * o->a_step + (low_in_a ? o->a_low : 0);
+    const float *b = o->b[tile / o->per] + tile % o->per * o->b_step + (low_in_b ? o->b_low : 0);
+    if (new_b) tile_load(6, b, o->b_row);
+    if (new_a) tile_load_once(4, a, o->a_row);
+    SET_UP(0)
+    tile_dpbf16(0, 4, 6);
     deal(e);
-    multiply_set(set, r, 1);
-    if (!same_b) tile_load(7, after.b_more, after.ldb);
+    if (new_b) tile_load(7, b + o->b_more, o->b_row);
+    SET_UP(1)
+    tile_dpbf16(1, 4, 7);
     deal(e);
-    if (x == 0 && e->waits) store_set(!set, e->waiting);
+    if (new_a) tile_load_once(5, a + o->a_more, o->a_row);
+    SET_UP(2)
+    tile_dpbf16(2, 5, 6);
+    deal(e);
+    SET_UP(3)
+    tile_dpbf16(3, 5, 7);
+    deal(e);
 }
 /* flat: n is a constant, and no branch is left. */
-INLINE void sixteen(int flat, int set, int odd, const struct run *o, float *to, struct exps *e) {
-    set_up(set, o->at->c);
+INLINE void block(int flat, const struct block *o, struct exps *e) {
     if (flat) {
-        UNROLL for (int64_t x = 0; x < o->n * o->of; x++) sixteen_at(x, set, odd, o, e);
+        UNROLL for (int64_t x = 0; x < o->n * o->of; x++) four_products(o, x, e);
     } else {
-        for (int64_t x = 0; x < o->n * o->of; x++) sixteen_at(x, set, odd, o, e);
+        for (int64_t x = 0; x < o->n * o->of; x++) four_products(o, x, e);
     }
-    e->waiting = to, e->waits = 1;
-}
-/* Sets take turns 0, 1, so that 1 is what waits at the end. */
-INLINE void store_waiting(struct exps *e) {
-    if (e->waits) store_set(1, e->waiting);
-    e->waits = 0;
-}
-/* The first product of a run, of the operands' halves. */
-INLINE struct operands first_of(struct operands at, int of, int64_t a_low, int64_t b_low) {
-    at.a += low_a(of, 0) ? a_low : 0;
-    at.b += low_b(of, 0) ? b_low : 0;
-    at.b_more += low_b(of, 0) ? b_low : 0;
-    return at;
-}
-INLINE struct operands keys_high(const struct attn_pair_flash *f, int64_t depth, int64_t key) {
-    return (struct operands){(const char *)(f->k + key * f->ldk), f->ldk * 2, f->q, f->q + depth / 2 * 16, 64, NULL};
-}
-INLINE struct operands keys_at(const struct attn_pair_flash *f, int64_t depth, int64_t key, const struct exps *e) {
-    return first_of(keys_high(f, depth, key), e->of_keys, depth * 2, depth * 16);
+    tile_store(0, o->to + SUM_AT(0), LANES_ALL * 4);
+    tile_store(1, o->to + SUM_AT(1), LANES_ALL * 4);
+    tile_store(2, o->to + SUM_AT(2), LANES_ALL * 4);
+    tile_store(3, o->to + SUM_AT(3), LANES_ALL * 4);
 }
 /* Scores of the keys of a step. */
-INLINE void keys(int flat, const struct attn_pair_flash *f, int64_t depth, int64_t step, float *s,
-                 const struct operands *after, struct exps *e) {
-    const int64_t n = depth / 32;
+INLINE void keys(int flat, const struct attn_pair_flash *f, int64_t depth, int64_t step, float *s, struct exps *e) {
     UNROLL for (int64_t c = 0; c < e->span; c += 32) {
-        UNROLL for (int set = 0; set < 2; set++, s += 16 * LANES_ALL) {
-            const int64_t key = step * e->span + c + 16 * set;
-            const struct operands now = keys_high(f, depth, key), next = keys_at(f, depth, key + 16, e);
-            const struct run run = {.at = &now,
-                                    .next = c + 16 * set + 16 < e->span ? &next : after,
-                                    .b = &now.b,
-                                    .a_step = 64,
-                                    .more = now.b_more - now.b,
-                                    .per = n,
-                                    .b_step = TILE,
-                                    .n = n,
-                                    .a_low = depth * 2,
-                                    .b_low = depth * 16,
-                                    .of = e->of_keys};
-            sixteen(flat, set, e->halves ? 0 : set * n & 1, &run, s, e);
-        }
+        const float *const q = f->q;
+        const struct block it = {.a = (const char *)(f->k + (step * e->span + c) / 16 * f->k_more),
+                                 .a_row = f->k_row * 2,
+                                 .a_more = f->k_more * 2,
+                                 .a_step = f->k_step * 2,
+                                 .a_low = f->k_low * 2,
+                                 .b = &q,
+                                 .b_row = 64,
+                                 .b_more = depth / 2 * 16,
+                                 .b_step = TILE,
+                                 .b_low = depth * 16,
+                                 .per = depth / 32,
+                                 .to = s + c * LANES_ALL,
+                                 .n = depth / 32,
+                                 .of = e->of_keys};
+        block(flat, &it, e);
     }
 }
 /* 32 sums: values of n steps from step `from`, weighed with p[0 .. n-1]. */
-INLINE struct operands values_high(const struct attn_pair_flash *f, int64_t width, int64_t d, int64_t from,
-                                   const float *const *p, const struct exps *e) {
-    const float *v = f->v + from * e->span / 32 * width * 16 * (1 + e->halves) + d * 16;
-    return (struct operands){(const char *)v, 64, p[0], p[0] + 16, LANES_ALL * 4, f->o + d * LANES_ALL};
-}
-INLINE struct operands values_at(const struct attn_pair_flash *f, int64_t width, int64_t d, int64_t from,
-                                 const float *const *p, const struct exps *e) {
-    return first_of(values_high(f, width, d, from, p, e), e->halves ? 3 : 1, width * 64, e->span / 2 * LANES_ALL);
-}
 INLINE void values_32(int flat, const struct attn_pair_flash *f, int64_t width, int64_t d, int64_t from, int64_t n,
-                      const float *const *p, const struct operands *after, struct exps *e) {
-    const int64_t tiles = n * (e->span / 32);
-    UNROLL for (int set = 0; set < 2; set++) {
-        const int64_t at = d + 16 * set;
-        const struct operands now = values_high(f, width, at, from, p, e),
-                              next = values_at(f, width, at + 16, from, p, e);
-        const struct run run = {.at = &now,
-                                .next = set ? after : &next,
-                                .b = p,
-                                .a_step = width * 64 * (1 + e->halves),
-                                .more = 16,
-                                .per = e->span / 32,
-                                .b_step = 16 * LANES_ALL,
-                                .n = tiles,
-                                .a_low = width * 64,
-                                .b_low = e->span / 2 * LANES_ALL,
-                                .of = e->halves ? 3 : 1};
-        sixteen(flat, set, e->halves ? 0 : set * tiles & 1, &run, f->o + at * LANES_ALL, e);
-    }
+                      const float *const *p, struct exps *e) {
+    const int64_t tiles = e->span / 32;
+    const struct block it = {.a = (const char *)(f->v + from * tiles * width * 16 * (1 + e->halves) + d * 16),
+                             .a_row = 64,
+                             .a_more = 16 * 64,
+                             .a_step = width * 64 * (1 + e->halves),
+                             .a_low = width * 64,
+                             .b = p,
+                             .b_row = LANES_ALL * 4,
+                             .b_more = 16,
+                             .b_step = 16 * LANES_ALL,
+                             .b_low = e->span / 2 * LANES_ALL,
+                             .per = tiles,
+                             .to = f->o + d * LANES_ALL,
+                             .sums = 1,
+                             .n = n * tiles,
+                             .of = e->halves ? 3 : 1};
+    block(flat, &it, e);
 }
 /* A visit of part `part` of the `width` sums. */
 INLINE void values(int flat, const struct attn_pair_flash *f, int64_t width, int64_t parts, int64_t part, int64_t from,
-                   int64_t n, const float *const *p, const struct operands *after, struct exps *e) {
+                   int64_t n, const float *const *p, struct exps *e) {
     const int64_t each = width / parts, begin = part * each;
     if (flat) {
-        UNROLL for (int64_t d = 0; d < each; d += 32) {
-            const struct operands next = values_at(f, width, begin + d + 32, from, p, e);
-            values_32(1, f, width, begin + d, from, n, p, d + 32 < each ? &next : after, e);
-        }
+        UNROLL for (int64_t d = 0; d < each; d += 32) values_32(1, f, width, begin + d, from, n, p, e);
     } else {
-        for (int64_t d = 0; d < each; d += 32) {
-            const struct operands next = values_at(f, width, begin + d + 32, from, p, e);
-            values_32(0, f, width, begin + d, from, n, p, d + 32 < each ? &next : after, e);
-        }
+        for (int64_t d = 0; d < each; d += 32) values_32(0, f, width, begin + d, from, n, p, e);
+    }
+}
+
+/* D 64, a step of 64 keys: all of Q, then all of P stays in tiles 4 .. 7, and three sums take turns. What is loaded for
+ * 32 products: 16 tiles of keys and values, 8 of Q and P, 8 of sums, where blocks would load 16, 16 and 8. A sum is
+ * stored late, unless the next one needs its tile. */
+#define WITH(tile, what)                                                                                               \
+    if (c == (tile)) what
+INLINE void sum_begin(int c, const float *from) {
+    if (!from) {
+        WITH(0, tile_zero(0));
+        WITH(1, tile_zero(1));
+        WITH(2, tile_zero(2));
+        return;
+    }
+    WITH(0, tile_load(0, from, LANES_ALL * 4));
+    WITH(1, tile_load(1, from, LANES_ALL * 4));
+    WITH(2, tile_load(2, from, LANES_ALL * 4));
+}
+INLINE void sum_end(int c, float *to) {
+    WITH(0, tile_store(0, to, LANES_ALL * 4));
+    WITH(1, tile_store(1, to, LANES_ALL * 4));
+    WITH(2, tile_store(2, to, LANES_ALL * 4));
+}
+/* With a quarter of B, which is loaded where it is not NULL. */
+INLINE void sum_add(int c, int quarter, const float *b, int64_t ldb, struct exps *e) {
+    if (quarter == 0) {
+        if (b) tile_load(4, b, ldb);
+        WITH(0, tile_dpbf16(0, 3, 4));
+        WITH(1, tile_dpbf16(1, 3, 4));
+        WITH(2, tile_dpbf16(2, 3, 4));
+    } else if (quarter == 1) {
+        if (b) tile_load(5, b, ldb);
+        WITH(0, tile_dpbf16(0, 3, 5));
+        WITH(1, tile_dpbf16(1, 3, 5));
+        WITH(2, tile_dpbf16(2, 3, 5));
+    } else if (quarter == 2) {
+        if (b) tile_load(6, b, ldb);
+        WITH(0, tile_dpbf16(0, 3, 6));
+        WITH(1, tile_dpbf16(1, 3, 6));
+        WITH(2, tile_dpbf16(2, 3, 6));
+    } else {
+        if (b) tile_load(7, b, ldb);
+        WITH(0, tile_dpbf16(0, 3, 7));
+        WITH(1, tile_dpbf16(1, 3, 7));
+        WITH(2, tile_dpbf16(2, 3, 7));
+    }
+    deal(e);
+}
+#undef WITH
+INLINE void step_64(const struct attn_pair_flash *f, int64_t step, float *s, const struct attn_pair_flash *before,
+                    int64_t step_before, const float *p, struct exps *e) {
+    static const int left[] = {0, 2, 1, 0, 2, 1, 0, 2}, right[] = {1, 0, 2, 1, 0, 2, 1, 0};
+    const char *const k = (const char *)(f->k + step * 4 * f->k_more), *const v =
+                                                                           (const char *)(before->v +
+                                                                                          step_before * 2 * 64 * 16);
+    float *late[2] = {NULL, NULL};
+    UNROLL for (int g = 0; g < 8; g++) {
+        const int values = g >= 4, h = g % 4, load = h == 0, last = g == 7, l = left[g], r = right[g];
+        const int64_t row = values ? 64 : f->k_row * 2, next = values ? 64 * 64 : f->k_step * 2;
+        const char *a = values ? v + h * 16 * 64 : k + h * f->k_more * 2;
+        const float *b = values ? p : f->q;
+        const int64_t ldb = values ? LANES_ALL * 4 : 64, b_right = values ? 16 : 2 * TILE,
+                      b_next = values ? 16 * LANES_ALL : TILE;
+        float *to = (values ? before->o : s) + h * 16 * LANES_ALL;
+        tile_load_once(3, a, row);
+        sum_begin(l, values ? to : NULL);
+        sum_add(l, 0, load ? b : NULL, ldb, e);
+        if (late[0]) sum_end(left[g - 1], late[0]);
+        if (late[1]) sum_end(right[g - 1], late[1]);
+        sum_begin(r, values ? to + 16 : NULL);
+        sum_add(r, 1, load ? b + b_right : NULL, ldb, e);
+        tile_load_once(3, a + next, row);
+        sum_add(l, 2, load ? b + b_next : NULL, ldb, e);
+        sum_add(r, 3, load ? b + b_next + b_right : NULL, ldb, e);
+        const int taken = last ? -1 : left[g + 1];
+        if (last || taken == l) sum_end(l, to);
+        if (last || taken == r) sum_end(r, to + 16);
+        late[0] = last || taken == l ? NULL : to;
+        late[1] = last || taken == r ? NULL : to + 16;
     }
 }
 
@@ -364,9 +357,6 @@ struct place {
 INLINE struct place behind(struct place at, int64_t span) {
     return (at.step + 1) * span < at.f->n ? (struct place){at.f, at.step + 1} : (struct place){at.f + 1, 0};
 }
-INLINE struct operands keys_of(struct place at, int64_t depth, const struct exps *e) {
-    return keys_at(at.f, depth, at.step * e->span, e);
-}
 
 /* Probabilities of the last steps, and what became of them. */
 struct queue {
@@ -375,29 +365,18 @@ struct queue {
     struct place at[QUEUE + 1]; /* whose they are */
     int64_t done[QUEUE + 1];    /* steps, of all strips, whose values each part of the sums has */
 };
-/* The first product of a visit of a part with the probabilities from p[i] on. */
-INLINE struct operands visit_at(int64_t width, int64_t part, int64_t i, const struct queue *w, const struct exps *e) {
-    return values_at(w->at[i].f, width, part * (width / w->parts), w->at[i].step, (const float *const *)w->p + i, e);
-}
 /* A part of the sums gets the n last steps, which may be of more than one strip. */
-INLINE void visit(int64_t width, int64_t part, int64_t n, const struct queue *w, const struct operands *after,
-                  struct exps *e) {
+INLINE void visit(int64_t width, int64_t part, int64_t n, const struct queue *w, struct exps *e) {
     const float *const *p = (const float *const *)w->p;
     for (int64_t i = QUEUE - n, same; i < QUEUE; i += same) {
         for (same = 1; i + same < QUEUE && w->at[i + same].f == w->at[i].f;) same++;
-        struct operands next = *after;
-        if (i + same < QUEUE) next = visit_at(width, part, i + same, w, e);
-        values(0, w->at[i].f, width, w->parts, part, w->at[i].step, same, p + i, &next, e);
+        values(0, w->at[i].f, width, w->parts, part, w->at[i].step, same, p + i, e);
     }
 }
-/* The same at once, with nothing in the tiles before and afterwards. */
+/* The same with no exponentials beside it. */
 static __attribute__((noinline)) void visit_alone(int halves, int64_t width, int64_t part, int64_t n, struct queue w) {
     struct exps none = {.halves = halves, .span = w.span, .done = w.span / 2};
-    if (n == 0) return;
-    const struct operands mine = visit_at(width, part, QUEUE - n, &w, &none);
-    prepare(&mine);
-    visit(width, part, n, &w, &mine, &none);
-    store_waiting(&none);
+    visit(width, part, n, &w, &none);
 }
 /* All parts of the sums have all steps before `to`. */
 INLINE void visit_all(int halves, int64_t width, int64_t to, struct queue *w) {
@@ -415,16 +394,13 @@ INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int
     v32 l[2], top[2];
     struct exps e;
     struct queue w = {.span = span, .parts = parts};
-    struct place at = {f, 0}, next = behind(at, span), then;
+    struct place at = {f, 0}, next = behind(at, span);
     float *s = f->s, *other = f->s + span * LANES_ALL;
     set_up_exps(&e, f->factor, halves, rough, span);
     deal_times(&e, 2 * (depth / 32 * (span / 16) * e.of_keys + span / 32 * (width / 16) * (halves ? 3 : 1)));
     for (int i = 0; i <= parts; i++) w.p[QUEUE - i] = f->p + i * weights;
     for (int i = 0; i <= QUEUE; i++) w.at[i] = at;
-    const struct operands first = keys_of(at, depth, &e), second = keys_of(next.f < end ? next : at, depth, &e);
-    prepare(&first);
-    keys(0, at.f, depth, at.step, s, &second, &e);
-    store_waiting(&e);
+    keys(0, at.f, depth, at.step, s, &e);
     for (int64_t j = 0; at.f < end; j++) {
         f = at.f;
         w.at[QUEUE] = at;
@@ -445,24 +421,19 @@ INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int
             top[h] = r[h].top;
         }
         begin_step(&e, s, w.p[QUEUE], top);
-        then = next.f < end ? behind(next, span) : at;
         const int64_t part = j % parts, n = j - w.done[part];
-        const struct operands ahead = keys_of(then.f < end ? then : at, depth, &e),
-                              mine = n > 0 ? visit_at(width, part, QUEUE - n, &w, &e) : ahead;
         w.done[part] = j;
         if (flat && next.f < end && n == parts && w.at[QUEUE - parts].f == w.at[QUEUE - 1].f) {
-            keys(1, next.f, depth, next.step, other, &mine, &e);
-            values(1, w.at[QUEUE - 1].f, width, parts, part, w.at[QUEUE - parts].step, parts,
-                   (const float *const *)w.p + QUEUE - parts, &ahead, &e);
-        } else {
-            if (next.f < end) {
-                keys(0, next.f, depth, next.step, other, &mine, &e);
+            if (depth == 64 && !halves) {
+                step_64(next.f, next.step, other, w.at[QUEUE - 1].f, w.at[QUEUE - 1].step, w.p[QUEUE - 1], &e);
             } else {
-                store_waiting(&e);
-                prepare(&mine);
+                keys(1, next.f, depth, next.step, other, &e);
+                values(1, w.at[QUEUE - 1].f, width, parts, part, w.at[QUEUE - parts].step, parts,
+                       (const float *const *)w.p + QUEUE - parts, &e);
             }
-            if (n > 0) visit(width, part, n, &w, &ahead, &e);
-            if (n == 0 || next.f == end) store_waiting(&e);
+        } else {
+            if (next.f < end) keys(0, next.f, depth, next.step, other, &e);
+            visit(width, part, n, &w, &e);
         }
         finish_step(&e);
         const __mmask16 again[2] = {passed(&r[0], e.factor, e.sum[0]), passed(&r[1], e.factor, e.sum[1])};
@@ -476,10 +447,8 @@ INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int
         }
         for (int h = 0; h < 2; h++) l[h] = v32_fma(l[h], r[h].shrink, e.sum[h]);
         if (shrinks(r)) { /* what was made before must be among the sums by then */
-            store_waiting(&e);
             visit_all(halves, width, j, &w);
             shrink_sums(f->o, width, r[0].shrink, r[1].shrink);
-            prepare(&ahead);
         }
         if (next.f != f)
             for (int h = 0; h < 2; h++) v32_store(f->m + h * 16, r[h].m), v32_store(f->l + h * 16, l[h]);
@@ -487,9 +456,9 @@ INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int
         UNROLL for (int64_t i = QUEUE - parts; i < QUEUE; i++) w.p[i] = w.p[i + 1], w.at[i] = w.at[i + 1];
         w.p[QUEUE] = oldest;
         s = other, other = mined;
-        at = next, next = then;
+        at = next;
+        if (next.f < end) next = behind(next, span);
         if (at.f == end) {
-            store_waiting(&e);
             visit_all(halves, width, j + 1, &w);
         }
     }

@@ -24,8 +24,6 @@ struct exps {
     int of_keys;        /* products for one of Q with keys: 1, of halves 4 or 3 */
     int64_t span, done; /* keys of a step; pairs of them that are done */
     int64_t due, share; /* of UNIT: what is dealt out and not yet taken, what is dealt out at a time */
-    float *waiting;     /* where sums of the second set of accumulators are still to be stored, */
-    int waits;          /* if this is 1 */
 };
 INLINE void set_up_exps(struct exps *e, float factor, int halves, int rough, int64_t span) {
     *e = (struct exps){.factor = v32_set(factor), .halves = halves, .span = span, .done = span / 2};

@@ -43,8 +43,10 @@ struct attn_pair_flash {
     int64_t depth, width; /* of keys and of values, rounded up to 32 */
     int halves;           /* 0, 1 */
     int rough;            /* 1: nobody asks for lse: probabilities within 1e-4 and not 3e-6, with halves still these */
-    const uint16_t *k;    /* [n][ldk], zeros from D to depth; the low half follows after depth elements */
-    int64_t ldk;
+    const uint16_t *k;    /* zeros from D to depth. Elements to the next key, the next 16 keys, the next 32 columns, and
+                           * from there to the low halves: rows as they are, or whole tiles of 16 x 32, which are loaded
+                           * faster */
+    int64_t k_row, k_more, k_step, k_low;
     const float *q;      /* [1 + halves][2][depth / 2][16]: pairs along D, transposed, of 16 queries and 16 more */
     const float *v;      /* [n / 32][1 + halves][width][16]: pairs along the keys, transposed; finite, 0 for none */
     const int32_t *seen; /* [2][32]: the first key that a query sees, and the one behind the last; both in 0 .. n */
@@ -188,8 +190,11 @@ struct attn_ukr_pair {
     int (*turn)(float *dst, const uint16_t *rows, int64_t ld, int64_t n);
     /* A zip of f16 rows, high and low halves as bf16, exactly (what is not finite: 0). */
     int (*zip_halves)(float *high, float *low, const uint16_t *even, const uint16_t *odd, int64_t n);
-    /* A row of f16 in halves. Returns 0, and all halves are 0, if any value is NaN or infinite. */
-    int (*halves)(uint16_t *high, uint16_t *low, const uint16_t *x, int64_t n);
+    /* A row of f16 in halves, every 32 of them `step` elements behind those before. Returns 0, and all halves are 0, if
+     * any value is NaN or infinite. */
+    int (*halves)(uint16_t *high, uint16_t *low, const uint16_t *x, int64_t n, int64_t step);
+    /* 16 rows of n values, n a multiple of 32, as tiles: dst [n / 32][16][32]. */
+    void (*stack)(uint16_t *dst, const uint16_t *rows, int64_t ld, int64_t n);
     /* A zip of f32 rows, rounded to nearest even after times factor. */
     void (*zip_f32)(float *dst, const float *even, const float *odd, int64_t n, float factor);
     /* 1 if no value is NaN or infinite. */

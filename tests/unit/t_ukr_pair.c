@@ -72,7 +72,7 @@ static void test_gemm(void **unused) {
             }
 }
 
-/* C[m,n] = A[m,k] B[n,k]^T and C += A[m,k] B[k,n] with B as in memory, rows an odd number of elements apart. */
+/* C[m,n] = A[m,k] B[n,k]^T and C += A[m,k] B[k,n] with B as in memory, rows an odd number of elements far. */
 static void check_few(int64_t m, int64_t n, int64_t k, int dots) {
     const int64_t width = dots ? 2 * k : n, rows = dots ? n : k, ldb = width + 3, pairs = dots ? k : (k + 1) / 2;
     const int64_t lda = pairs + 2, ldc = n + 7;
@@ -206,21 +206,17 @@ static void test_finish(void **unused) {
     for (int kind = 0; u->finish && kind < 4 * STRIP; kind++) {
         const int64_t rows = kind % STRIP + 1, width = kind % 3 ? MOST : 32;
         const int bf16 = kind / STRIP % 2, bad = kind < 2 * STRIP ? 0 : 1 + kind % 4;
-        const float factor = 0.3f;
         for (int64_t r = 0; r < STRIP; r++) {
             row[r] = out + r * LD;
             m[r] = r < rows ? (float)uniform() * 40 : -INFINITY, l[r] = r < rows ? expf((float)uniform() * 20) : 0;
         }
         for (int64_t i = 0; i < MOST * STRIP; i++) o[i] = (float)uniform() * 9;
-        if (bad)
-            m[rows - 1] = bad == 1   ? -INFINITY
-                          : bad == 2 ? 0x1p70f
-                                     : 1,
-                     l[rows - 1] = bad == 3   ? NAN
-                                   : bad == 4 ? 0
-                                              : 1;
+        if (bad) { /* empty, far, NaN, 0 */
+            static const float ms[] = {-INFINITY, 0x1p70f, 1, 1}, ls[] = {1, 1, NAN, 0};
+            m[rows - 1] = ms[bad - 1], l[rows - 1] = ls[bad - 1];
+        }
         memset(out, 77, sizeof out);
-        const struct attn_pair_finish f = {rows, width, bf16, factor, m, l, o, row, kind % 5 ? lse : NULL};
+        const struct attn_pair_finish f = {rows, width, bf16, 0.3f, m, l, o, row, kind % 5 ? lse : NULL};
         assert_int_equal(u->finish(&f), !bad);
         for (int64_t r = 0; r < STRIP; r++) {
             const int there = !bad && r < rows;
@@ -229,9 +225,24 @@ static void test_finish(void **unused) {
                 const uint16_t rounded = bf16 ? attn_num_f32_bf16(x) : attn_num_f32_f16(x);
                 assert_int_equal(row[r][d], there && d < width ? rounded : 0x4d4d);
             }
-            const double want = (double)(m[r] * factor) * log(2) + log((double)l[r]);
+            const double want = (double)(m[r] * 0.3f) * log(2) + log((double)l[r]);
             if (there && f.lse) assert_true(fabs(lse[r] - want) <= 1e-11 * (1 + fabs(want)));
         }
+    }
+}
+
+/* Tiles of 16 rows; halves of a row in the same places. */
+static void test_stack(void **unused) {
+    enum { N = 96, LD = N + 5 };
+    static uint16_t rows[16 * LD], to[16 * N], half[2][N], far[2][N / 32 * 512];
+    (void)unused;
+    fill(rows, 16 * LD);
+    u->stack(to, rows, LD, N);
+    for (int64_t i = 0; i < 16 * N; i++) assert_int_equal(to[i], rows[i / 32 % 16 * LD + i / 512 * 32 + i % 32]);
+    for (int64_t n = 1; n <= N; n++) {
+        for (int64_t c = 0; c < N; c++) rows[c] = n % 7 || c != n / 2 ? attn_num_f32_f16((float)uniform()) : 0x7c00;
+        assert_int_equal(u->halves(far[0], far[1], rows, n, 512), u->halves(half[0], half[1], rows, n, 32));
+        for (int64_t i = 0; i < 2 * n; i++) assert_int_equal(far[i % 2][i / 64 * 512 + i / 2 % 32], half[i % 2][i / 2]);
     }
 }
 
@@ -359,7 +370,7 @@ static void test_halves(void **unused) {
                 x[0][i] = (uint16_t)(at + (uint32_t)i), x[1][i] = (uint16_t)(~at - (uint32_t)i);
             memset(high, 77, sizeof high), memset(low, 77, sizeof low), memset(zip, 77, sizeof zip);
             for (int64_t i = 0; i < n; i++) finite &= isfinite(attn_num_f16_f32(x[0][i])) != 0;
-            assert_int_equal(u->halves(high, low, x[0], n), finite);
+            assert_int_equal(u->halves(high, low, x[0], n, 32), finite);
             const int all = u->zip_halves(zip[0], zip[1], x[0], n > 17 ? NULL : x[1], n);
             for (int64_t i = 0; i < n; i++) {
                 const float want = finite ? attn_num_f16_f32(x[0][i]) : 0;
@@ -441,7 +452,7 @@ static void free_strip(struct strip *t) {
 }
 static void pack_strip(struct strip *t) {
     uint16_t *qt = (uint16_t *)(void *)t->qt, *vt = (uint16_t *)(void *)t->vt;
-    const int64_t parts = 1 + t->halves, q_low = ROWS * t->depth, v_low = t->width * 32, k_low = t->depth;
+    const int64_t parts = 1 + t->halves, q_low = ROWS * t->depth, v_low = t->width * 32, k_low = 16 * t->depth;
     for (int64_t r = 0; r < ROWS; r++) t->m[r] = -INFINITY, t->l[r] = 0;
     memset(t->o, 0, (size_t)(t->width * ROWS) * sizeof *t->o);
     for (int64_t r = 0; r < ROWS; r++)
@@ -454,8 +465,10 @@ static void pack_strip(struct strip *t) {
             uint16_t *to = vt + ((j / 32 * parts * t->width + c) * 16 + j % 32 / 2) * 2 + j % 2;
             half_to(t, t->v[j * t->dv + c], to, to + v_low);
         }
-        for (int64_t c = 0; c < t->d; c++)
-            half_to(t, t->k[j * t->ldk + c], t->kh + j * 2 * t->depth + c, t->kh + j * 2 * t->depth + c + k_low);
+        for (int64_t c = 0; c < t->d; c++) {
+            uint16_t *to = t->kh + j / 16 * parts * k_low + c / 32 * 512 + j % 16 * 32 + c % 32;
+            half_to(t, t->k[j * t->ldk + c], to, to + k_low);
+        }
     }
 }
 /* Keys at .. at + n; `seen` receives what rows see of them. */
@@ -464,13 +477,18 @@ static struct attn_pair_flash describe_strip(struct strip *t, int64_t at, int64_
         const int64_t x = t->seen[r] - at;
         seen[r] = (int32_t)(x < 0 ? 0 : x > n ? n : x);
     }
+    const int tiles = t->halves || t->d > 64; /* of keys; else rows as they are */
+    const int64_t parts = 1 + t->halves;
     return (struct attn_pair_flash){.n = n,
                                     .depth = t->depth,
                                     .width = t->width,
                                     .halves = t->halves,
                                     .rough = t->rough,
-                                    .k = t->halves ? t->kh + at * 2 * t->depth : t->k + at * t->ldk,
-                                    .ldk = t->halves ? 2 * t->depth : t->ldk,
+                                    .k = tiles ? t->kh + at * parts * t->depth : t->k + at * t->ldk,
+                                    .k_row = tiles ? 32 : t->ldk,
+                                    .k_more = 16 * (tiles ? parts * t->depth : t->ldk),
+                                    .k_step = tiles ? 512 : 32,
+                                    .k_low = 16 * t->depth,
                                     .q = t->qt,
                                     .v = t->vt + at / 2 * (1 + t->halves) * t->width,
                                     .seen = seen,
@@ -595,7 +613,8 @@ int main(void) {
         cmocka_unit_test(test_gemm),       cmocka_unit_test(test_few),    cmocka_unit_test(test_blocks),
         cmocka_unit_test(test_zip),        cmocka_unit_test(test_halves), cmocka_unit_test(test_soften),
         cmocka_unit_test(test_grad),       cmocka_unit_test(test_exp2),   cmocka_unit_test(test_flash),
-        cmocka_unit_test(test_flash_many), cmocka_unit_test(test_turn),   cmocka_unit_test(test_finish)};
+        cmocka_unit_test(test_flash_many), cmocka_unit_test(test_turn),   cmocka_unit_test(test_finish),
+        cmocka_unit_test(test_stack)};
     const uint64_t features = attn_cpu_features("", NULL);
     if (!(features & ATTN_CPU_BF16)) {
         printf("no AVX-512 with BF16 on this processor: skipped\n");
