@@ -15,7 +15,6 @@
 #include <string.h>
 
 #define MOST_SUM 65536.0f
-#define FAR      16777216.0 /* 2^24, in units of log 2 */
 enum {
     ROWS = ATTN_FLASH_F32,
     MOST_STEP = 9 * ATTN_FLASH_F32_ROWS, /* P, Q and O of a step at D64 take 32 KiB of the first-level cache */
@@ -53,9 +52,14 @@ void attn_cpu_flash_f32_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     f->ldq = attn_cpu_sdpa_up(depth, 16);
     f->ldv = attn_cpu_sdpa_up(width, 16);
 
+    /* Where a strip sees all its keys in one go, queries and sums of one strip at a time stay in the first-level cache.
+     */
+    f->stay = blocks == 1;
+    const int64_t held = f->stay ? ROWS : f->rows;
+
     f->at.end = 0;
     int64_t *end = &f->at.end;
-    f->at.q = attn_cpu_sdpa_take(end, f->rows * depth * real);
+    f->at.q = attn_cpu_sdpa_take(end, held * depth * real);
     f->at.k = attn_cpu_sdpa_take(end, f->keys * depth * real);
     f->at.v = attn_cpu_sdpa_take(end, f->keys * width * real);
     f->at.raw = attn_cpu_sdpa_take(end, f->keys * width * real);
@@ -65,7 +69,7 @@ void attn_cpu_flash_f32_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     f->at.tmp = attn_cpu_sdpa_take(end, ROWS * (f->ldq > f->ldv ? f->ldq : f->ldv) * real);
     f->at.p = attn_cpu_sdpa_take(end, f->step * ROWS * real);
     f->at.row = attn_cpu_sdpa_take(end, f->rows * (int64_t)sizeof(struct attn_cpu_sdpa_row));
-    f->at.o = attn_cpu_sdpa_take(end, f->rows * width * real);
+    f->at.o = attn_cpu_sdpa_take(end, held * width * real);
     f->at.m = attn_cpu_sdpa_take(end, f->rows * real);
     f->at.before = attn_cpu_sdpa_take(end, 2 * f->rows * real);
     f->at.l = attn_cpu_sdpa_take(end, f->rows * real);
@@ -80,6 +84,7 @@ struct work {
     struct attn_cpu_sdpa_row *row;
     /* ref: what probabilities of a query refer to, natural; -inf: it has seen no key. less, top: see `refer` */
     float *q, *tmp, *p, *o, *ref, *less, *top, *l;
+    int close_alone;    /* rows have more to them than 1 / l and a logarithm */
     const float *k, *v; /* of key `first` on */
     int64_t first;
     float *k_own, *v_own;
@@ -92,6 +97,9 @@ struct work {
     } of[MOST_STRIPS];
 };
 
+static float *queries(const struct work *w, int64_t r0) { return w->q + (w->f->stay ? 0 : r0 * w->f->s.p->dim_qk); }
+static float *sums(const struct work *w, int64_t r0) { return w->o + (w->f->stay ? 0 : r0 * w->f->s.p->dim_v); }
+
 /* Asks for n rows of a query tensor, from row r0 of the task on. */
 static void ask(const struct work *w, const struct attn_view *view, int64_t r0, int64_t n, int64_t width) {
     for (int64_t r = r0; r < r0 + n; r++) {
@@ -99,15 +107,31 @@ static void ask(const struct work *w, const struct attn_view *view, int64_t r0, 
         for (int64_t at = 0; at < width * view->element_bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
     }
 }
+/* What a strip asks for beside its products, some rows with each step: more at once than the processor has on the way
+ * would be waited for. */
+struct wants {
+    int64_t next, last; /* queries of the next strip */
+    int64_t out, end;   /* rows of this strip's results */
+    int64_t share;      /* rows of each that go with a step */
+};
+static void ask_some(const struct work *w, struct wants *x) {
+    const attn_problem *p = w->f->s.p;
+    const int64_t q = x->last - x->next < x->share ? x->last - x->next : x->share;
+    const int64_t o = x->end - x->out < x->share ? x->end - x->out : x->share;
+    ask(w, &w->f->s.q, x->next, q, p->dim_qk);
+    ask(w, &w->f->out, x->out, o, p->dim_v);
+    x->next += q, x->out += o;
+}
 
 static void load_strip(const struct work *w, int64_t r0, int64_t n) {
     const struct attn_cpu_fwd *f = w->f;
     const int64_t depth = f->s.p->dim_qk;
+    float *q = queries(w, r0);
     if (n == ROWS && f->s.group == 1 && f->s.p->dtype == ATTN_F32) {
         const struct attn_cpu_sdpa_row *row = &w->row[r0];
         const char *rows = attn_view_row(&f->s.q, w->b, row->h, w->seq.q0 + row->i);
-        f->s.u->transpose_f32(w->q + r0 * depth, ROWS, (const float *)(const void *)rows, f->s.q.row, ROWS, depth);
-        f->s.u->scale_f32(w->q + r0 * depth, ROWS * depth, (float)f->s.row_factor);
+        f->s.u->transpose_f32(q, ROWS, (const float *)(const void *)rows, f->s.q.row, ROWS, depth);
+        f->s.u->scale_f32(q, ROWS * depth, (float)f->s.row_factor);
         return;
     }
     if (n < ROWS) memset(w->tmp, 0, (size_t)(ROWS * f->ldq) * sizeof *w->tmp);
@@ -116,7 +140,7 @@ static void load_strip(const struct work *w, int64_t r0, int64_t n) {
         f->s.u->widen(w->tmp + r * f->ldq, attn_view_row(&f->s.q, w->b, row->h, w->seq.q0 + row->i), f->s.p->dtype,
                       depth, (float)f->s.row_factor);
     }
-    f->s.u->transpose_f32(w->q + r0 * depth, ROWS, w->tmp, f->ldq, ROWS, depth);
+    f->s.u->transpose_f32(q, ROWS, w->tmp, f->ldq, ROWS, depth);
 }
 
 /* Keys and values begin .. end. Rows of one operand follow each other at once, so that neither rows far apart fight for
@@ -172,16 +196,8 @@ static void score(const struct work *w, const struct step *s) {
     if (n > 0) w->u->hide(n, w->p + s->cut * ROWS, lo, hi);
 }
 
-/* Row r refers to the score `high`. The exponential's argument is one multiply-add, whatever its constant is rounded
- * to; but for scores so large that the product with log2 e is rounded by more than 1. */
-static void refer(const struct step *s, int64_t r, float high) {
-    const double top = (double)high * (double)ATTN_FLASH_F32_LOG2E;
-    s->ref[r] = high;
-    s->less[r] = fabs(top) > FAR ? high : 0;
-    s->top[r] = fabs(top) > FAR ? 0 : (float)top;
-}
 /* What l and the sums of row r are relative to, natural. */
-static double base(float less, float top) { return (double)less + (double)top / (double)ATTN_FLASH_F32_LOG2E; }
+static double base(float less, float top) { return (double)less + (double)top * (1 / (double)ATTN_FLASH_F32_LOG2E); }
 
 /* Rows that have seen no key yet refer to their largest score now. */
 static void step_with_care(struct work *w, const struct step *s, float *sum) {
@@ -194,19 +210,19 @@ static void step_with_care(struct work *w, const struct step *s, float *sum) {
         for (int64_t r = 0; r < s->rows && w->poison.row[s->j0 - w->first + j]; r++)
             w->live[j] |= (uint32_t) !(w->p[j * ROWS + r] <= -INFINITY) << r; /* a NaN is live */
     }
-    for (int64_t r = 0; r < s->rows; r++)
-        if (isinf(s->ref[r]) && isfinite(high[r])) refer(s, r, high[r]);
+    if (!s->seen) w->u->refer(UINT32_MAX >> (ROWS - s->rows), 1, high, s->ref, s->less, s->top);
     uint32_t over = w->u->soften(s->n, w->p, s->less, s->top, MOST_SUM, sum);
-    for (int64_t r = 0; r < ROWS; r++)
+    for (int64_t r = 0; r < ROWS && over; r++)
         if (r >= s->rows || isinf(s->ref[r]) || !isfinite(s->l[r])) over &= ~(UINT32_C(1) << r);
     if (!over) return;
+    double was[ROWS];
+    for (int64_t r = 0; r < ROWS; r++) was[r] = base(s->less[r], s->top[r]);
     score(w, s);
     w->u->high(s->n, w->p, high);
+    over = w->u->refer(over, 0, high, s->ref, s->less, s->top);
     for (int64_t r = 0; r < s->rows; r++) {
-        if (!(over >> r & 1) || isinf(high[r]) || high[r] <= s->ref[r]) continue;
-        const double was = base(s->less[r], s->top[r]);
-        refer(s, r, high[r]);
-        shrink[r] = (float)exp(was - base(s->less[r], s->top[r]));
+        if (!(over >> r & 1)) continue;
+        shrink[r] = (float)exp(was[r] - base(s->less[r], s->top[r]));
         s->l[r] *= shrink[r];
     }
     if (s->more) w->u->scale(w->f->s.p->dim_v, s->o, shrink);
@@ -250,19 +266,21 @@ static void run_step(struct work *w, const struct step *s, int careful) {
 }
 
 /* Strip r0 against the keys begin .. end that it sees. */
-static void run_strip(struct work *w, int64_t r0, int64_t rows, int64_t begin, int64_t end) {
+static void run_strip(struct work *w, int64_t r0, int64_t rows, int64_t begin, int64_t end, struct wants wants) {
     const struct attn_cpu_fwd *f = w->f;
     struct strip *of = &w->of[r0 / ROWS];
     const struct attn_cpu_fwd_bounds *sees = &of->sees;
     const int64_t lo = sees->lo > begin ? sees->lo : begin, hi = sees->hi < end ? sees->hi : end;
     struct step s = {.r0 = r0,
                      .rows = rows,
-                     .q = w->q + r0 * f->s.p->dim_qk,
+                     .q = queries(w, r0),
                      .ref = w->ref + r0,
                      .less = w->less + r0,
                      .top = w->top + r0,
                      .l = w->l + r0,
-                     .o = w->o + r0 * f->s.p->dim_v};
+                     .o = sums(w, r0)};
+    const int64_t steps = attn_cpu_sdpa_blocks(hi - lo / f->step * f->step, f->step);
+    wants.share = steps > 1 ? attn_cpu_sdpa_blocks(ROWS, steps - 1) : ROWS;
     for (s.j0 = lo / f->step * f->step; s.j0 < hi; s.j0 += f->step) {
         s.n = hi - s.j0 < f->step ? hi - s.j0 : f->step;
         s.cut = sees->lo_most > s.j0 ? 0 : sees->hi_least - s.j0;
@@ -270,6 +288,7 @@ static void run_strip(struct work *w, int64_t r0, int64_t rows, int64_t begin, i
         s.seen = of->seen;
         s.more = of->begun;
         of->begun = 1;
+        ask_some(w, &wants);
         run_step(w, &s, s.cut < s.n || !s.seen || w->poison.any);
         for (int64_t r = of->seen ? rows : 0; r <= rows; r++) {
             if (r == rows) {
@@ -285,15 +304,24 @@ static void finish_strip(const struct work *w, int64_t r0, int64_t n) {
     const struct attn_cpu_fwd *f = w->f;
     const int64_t width = f->s.p->dim_v;
     const struct attn_cpu_sdpa_row *first = &w->row[r0];
-    float *o = w->o + r0 * width, factor[ROWS] = {0};
+    float *o = sums(w, r0), factor[ROWS], log[ROWS];
     double m[ROWS];
     int simple = n == ROWS && f->s.group == 1 && f->s.p->dtype == ATTN_F32;
-    for (int64_t r = 0; r < n; r++) {
+    w->u->close(w->l + r0, factor, log);
+    for (int64_t r = 0; r < ROWS; r++) {
+        if (r >= n) {
+            factor[r] = 0;
+            continue;
+        }
         const double l = (double)w->l[r0 + r];
         m[r] = isinf(w->ref[r0 + r]) ? (double)w->ref[r0 + r] : base(w->less[r0 + r], w->top[r0 + r]);
         if (!isfinite(l)) m[r] = (double)NAN;
-        factor[r] =
-            (float)attn_cpu_fwd_close(f, &w->seq, w->b, &w->row[r0 + r], m[r], m[r] + (double)logf((float)l), l);
+        const double natural = m[r] + (double)log[r];
+        if (w->close_alone || !isfinite(m[r])) {
+            factor[r] = (float)attn_cpu_fwd_close(f, &w->seq, w->b, &w->row[r0 + r], m[r], natural, l);
+        } else if (f->lse.data) {
+            *(float *)(void *)attn_view_row(&f->lse, w->b, first[r].h, w->seq.q0 + first[r].i) = (float)natural;
+        }
         simple &= isfinite(m[r]) && isfinite(factor[r]);
     }
     if (simple) {
@@ -312,6 +340,8 @@ void attn_cpu_flash_f32_task(const struct attn_cpu_fwd *f, int64_t pair, int64_t
     const int64_t f0 = (f->row_blocks - 1 - task) * f->rows, left = f->s.flat - f0, n = left < f->rows ? left : f->rows;
     struct work work = {.f = f, .u = f->s.u->flash, .b = pair / p->heads_k, .hk = pair % p->heads_k}, *w = &work;
     w->cap = p->softcap > 0 ? (float)f->s.softcap : 0;
+    w->close_alone = f->lse_rounded.data || (f->lse.data && f->lse.dtype != ATTN_F32) || attn_core_has(p, ATTN_SINK) ||
+                     attn_core_has(p, ATTN_LSE_WITH_SINK) || attn_core_has(p, ATTN_LSE_BASE_2);
     attn_core_seq_get(p, f->s.args, w->b, &w->seq);
     w->row = (struct attn_cpu_sdpa_row *)(void *)(scratch + f->at.row);
 #define AT(name) (float *)(void *)(scratch + f->at.name)
@@ -350,13 +380,12 @@ void attn_cpu_flash_f32_task(const struct attn_cpu_fwd *f, int64_t pair, int64_t
         load_block(w, begin, end);
         for (int64_t r = 0, rows; r < live; r += rows) {
             rows = live - r < ROWS ? live - r : ROWS;
-            const int64_t more = live - r - rows;
-            if (at == first) {
-                load_strip(w, r, rows);
-                ask(w, &f->s.q, r + rows, more < ROWS ? more : ROWS, p->dim_qk);
-            }
-            if (end == all.hi) ask(w, &f->out, r, rows, p->dim_v);
-            run_strip(w, r, rows, begin, end);
+            const int64_t next = r + rows, last = next + ROWS < live ? next + ROWS : live;
+            if (at == first) load_strip(w, r, rows);
+            run_strip(
+                w, r, rows, begin, end,
+                (struct wants){
+                    .next = at == first ? next : last, .last = last, .out = r, .end = end == all.hi ? r + rows : r});
             if (end == all.hi) finish_strip(w, r, rows);
         }
     }

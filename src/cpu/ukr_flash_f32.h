@@ -18,6 +18,11 @@ struct attn_ukr_flash_f32 {
     void (*hide)(int64_t n, float *s, const int32_t *lo, const int32_t *hi);
     /* high[q] = largest s[j][q] that is not NaN, -inf if there is none */
     void (*high)(int64_t n, const float *s, float *high);
+    /* Queries of `which` (a bit each) refer to the score high[q] from now on, if it is finite and larger than ref[q];
+     * fresh: only those that refer to none yet, ref[q] = -inf. less and top as soften takes them: the exponential's
+     * argument is one multiply-add, whatever its constant is rounded to, but for scores so large (2^24 in units of
+     * ln 2) that the product with log2 e is rounded by more than 1. Returns which they are. */
+    uint32_t (*refer)(uint32_t which, int fresh, const float *high, float *ref, float *less, float *top);
     /* s = 2^((s - less[q]) * LOG2E - top[q]), within 2e-7 of that of the rounded argument; less = NULL: all 0. -inf
      * gives 0, NaN and infinity stay. sum[q] = sums over keys; returns bit q for sums that are not <= most. */
     uint32_t (*soften)(int64_t n, float *s, const float *less, const float *top, float most, float *sum);
@@ -28,6 +33,8 @@ struct attn_ukr_flash_f32 {
     void (*add)(int64_t n, int64_t width, const float *v, const float *p, float *o, int more);
     /* o[c][q] *= factor[q] */
     void (*scale)(int64_t width, float *o, const float *factor);
+    /* Of sums that are positive and normal: 1 / l rounded, ln l within 2e-7 (relative to 1 if that is more). */
+    void (*close)(const float *l, float *inverse, float *log);
 };
 extern const struct attn_ukr_flash_f32 attn_ukr_flash_f32_avx512;
 #endif

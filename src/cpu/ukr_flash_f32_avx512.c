@@ -154,6 +154,20 @@ static void scale(int64_t width, float *o, const float *factor) {
         UNROLL for (int h = 0; h < 2; h++) v32_store(o + h * LANES, v32_load(o + h * LANES) * f[h]);
 }
 
+/* ln l = e ln 2 + 2 atanh t, t = (m - 1) / (m + 1), with m = l / 2^e from 3/4 to 3/2. */
+static void close(const float *l, float *inverse, float *log) {
+    const v32 one = v32_set(1);
+    for (int h = 0; h < STRIP; h += LANES) {
+        const v32 x = v32_load(l + h), m = _mm512_getmant_ps(x, _MM_MANT_NORM_p75_1p5, _MM_MANT_SIGN_src);
+        const v32 e = _mm512_getexp_ps(x) - _mm512_getexp_ps(m), t = (m - one) / (m + one), z = t * t;
+        v32 p = v32_set(1.0f / 11);
+        for (int k = 9; k > 1; k -= 2) p = v32_fma(p, z, v32_set(1.0f / (float)k));
+        p = v32_fma(t + t, z * p, t + t);
+        v32_store(inverse + h, one / x);
+        v32_store(log + h, v32_fma(e, v32_set(0x1.62e430p-1f), p));
+    }
+}
+
 static void hide(int64_t n, float *s, const int32_t *lo, const int32_t *hi) {
     const v32 none = v32_set(-__builtin_inff());
     for (int h = 0; h < STRIP; h += LANES) {
@@ -175,5 +189,29 @@ static void high(int64_t n, const float *s, float *high) {
     for (int i = 0; i < 2; i++) v32_store(high + i * LANES, v32_max(top[i], top[2 + i]));
 }
 
-const struct attn_ukr_flash_f32 attn_ukr_flash_f32_avx512 = {
-    .scores = scores, .hide = hide, .high = high, .soften = soften, .weigh = weigh, .add = add, .scale = scale};
+static uint32_t refer(uint32_t which, int fresh, const float *high, float *ref, float *less, float *top) {
+    const v32 none = v32_set(-__builtin_inff()), zero = v32_set(0);
+    __mmask16 done[2];
+    for (int h = 0; h < STRIP; h += LANES) {
+        const v32 m = v32_load(high + h), was = v32_load(ref + h), product = m * v32_set(ATTN_FLASH_F32_LOG2E);
+        __mmask16 take = (__mmask16)(which >> h) & _mm512_cmp_ps_mask(m, was, _CMP_GT_OQ) &
+                         _mm512_cmp_ps_mask(m, v32_set(__builtin_inff()), _CMP_LT_OQ);
+        if (fresh) take &= _mm512_cmp_ps_mask(was, none, _CMP_EQ_OQ);
+        const __mmask16 far = _mm512_cmp_ps_mask(v32_abs(product), v32_set(0x1p24f), _CMP_GT_OQ);
+        v32_store_tail(ref + h, take, m);
+        v32_store_tail(less + h, take, _mm512_mask_mov_ps(zero, far, m));
+        v32_store_tail(top + h, take, _mm512_mask_mov_ps(product, far, zero));
+        done[h / LANES] = take;
+    }
+    return _cvtmask32_u32(_mm512_kunpackw(done[1], done[0])); /* no cast: see the tiles' note_live */
+}
+
+const struct attn_ukr_flash_f32 attn_ukr_flash_f32_avx512 = {.scores = scores,
+                                                             .hide = hide,
+                                                             .high = high,
+                                                             .refer = refer,
+                                                             .soften = soften,
+                                                             .weigh = weigh,
+                                                             .add = add,
+                                                             .scale = scale,
+                                                             .close = close};

@@ -103,6 +103,45 @@ static void test_probabilities(void **unused) {
     }
 }
 
+static void test_close(void **unused) {
+    (void)unused;
+    double worst = 0;
+    for (int step = 0; step < 3000; step++) {
+        float l[LANES], inverse[LANES], log_of[LANES];
+        for (int64_t q = 0; q < LANES; q++) l[q] = (float)exp(step < 1000 ? uniform() : 40 * uniform());
+        u->close(l, inverse, log_of);
+        for (int64_t q = 0; q < LANES; q++) {
+            const double want = log((double)l[q]);
+            assert_true(inverse[q] == 1 / l[q]);
+            worst = fmax(worst, fabs((double)log_of[q] - want) / fmax(1, fabs(want)));
+        }
+    }
+    printf("logarithm: error %.2e\n", worst);
+    assert_true(worst < 2e-7);
+}
+
+static void test_refer(void **unused) {
+    (void)unused;
+    static const float scores[] = {-INFINITY, INFINITY, NAN, 0.75f, -1e5f, 2e7f, -3e30f, 0};
+    for (int fresh = 0; fresh < 2; fresh++)
+        for (int set = 0; set < 3; set++) {
+            float high[LANES], ref[LANES], was = set == 0 ? -INFINITY : set == 1 ? 0.5f : 1e9f;
+            for (int64_t q = 0; q < LANES; q++) high[q] = scores[q % 8], ref[q] = was, less[q] = 3, top[q] = 4;
+            const uint32_t which = 0x5fff37ff, done = u->refer(which, fresh, high, ref, less, top);
+            for (int64_t q = 0; q < LANES; q++) {
+                const int taken = (which >> q & 1) && isfinite(high[q]) && high[q] > was && (!fresh || set == 0);
+                const float product = high[q] * ATTN_FLASH_F32_LOG2E;
+                assert_true((done >> q & 1) == (uint32_t)taken);
+                if (taken) {
+                    assert_true(ref[q] == high[q] && less[q] == (fabsf(product) > 0x1p24f ? high[q] : 0));
+                    assert_true(top[q] == (fabsf(product) > 0x1p24f ? 0 : product));
+                } else {
+                    assert_true(ref[q] == was && less[q] == 3 && top[q] == 4);
+                }
+            }
+        }
+}
+
 static void test_sums(void **unused) {
     (void)unused;
     static _Alignas(64) float o[(WIDE + 1) * LANES], was[(WIDE + 1) * LANES], factor[LANES];
@@ -157,6 +196,7 @@ int main(void) {
         return 77;
     }
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_scores), cmocka_unit_test(test_probabilities),
-                                       cmocka_unit_test(test_sums), cmocka_unit_test(test_hide_high)};
+                                       cmocka_unit_test(test_close),  cmocka_unit_test(test_refer),
+                                       cmocka_unit_test(test_sums),   cmocka_unit_test(test_hide_high)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
