@@ -33,7 +33,8 @@ enum {
 int attn_cpu_flash_serves(const struct attn_cpu_fwd *f) {
     const attn_problem *p = f->s.p;
     return f->s.pair && f->s.pair->flash && (f->s.plain || f->s.late_fits) && !attn_core_has(p, ATTN_PAGED) &&
-           f->panel && f->splits == 1 && p->dim_qk > 0 && p->dim_v > 0;
+           (p->softcap <= 0 || attn_softcap_fits(f->s.softcap, f->s.late_scale)) && f->panel && f->splits == 1 &&
+           p->dim_qk > 0 && p->dim_v > 0;
 }
 
 void attn_cpu_flash_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
@@ -277,8 +278,8 @@ static void prepare_score(struct work *w, int64_t r0, int64_t n_rows, int64_t j0
                           struct attn_pair_score *score) {
     const struct attn_cpu_sdpa *s = &w->f->s;
     score->scale = (float)s->late_scale;
-    score->cap = s->p->softcap > 0 ? (float)s->softcap : 0;
-    score->to_log2 = s->p->softcap > 0 ? (float)(-2 * LOG2_E / s->softcap) : 0;
+    score->caps = s->p->softcap > 0;
+    if (score->caps) score->cap = attn_softcap_of(s->softcap, s->late_scale);
     score->alibi = s->p->alibi == ATTN_ALIBI_NONE ? 0 : 1 + (s->p->alibi == ATTN_ALIBI_DISTANCE);
     for (int64_t r = 0; r < ROWS; r++) {
         const struct attn_cpu_sdpa_row *row = &w->row[r0 + r];

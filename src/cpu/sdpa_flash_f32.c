@@ -25,7 +25,8 @@ enum {
 
 int attn_cpu_flash_f32_serves(const struct attn_cpu_fwd *f) {
     const attn_problem *p = f->s.p;
-    const int simple = f->s.late_fits && p->alibi == ATTN_ALIBI_NONE && !p->mask_dtype && !attn_core_has(p, ATTN_PAGED);
+    const int simple = (p->softcap <= 0 || attn_softcap_fits(f->s.softcap, 1)) && f->s.late_fits &&
+                       p->alibi == ATTN_ALIBI_NONE && !p->mask_dtype && !attn_core_has(p, ATTN_PAGED);
     return f->s.u->flash && !f->s.pair && p->dtype != ATTN_F64 && simple && f->panel && f->splits == 1 &&
            p->dim_qk > 0 && p->dim_v > 0 && p->seq_k > 0;
 }
@@ -78,7 +79,7 @@ void attn_cpu_flash_f32_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
 struct work {
     const struct attn_cpu_fwd *f;
     const struct attn_ukr_flash_f32 *u;
-    float cap; /* of scores; 0: none */
+    const struct attn_softcap *cap; /* NULL: none */
     struct attn_core_seq seq;
     int64_t b, hk;
     struct attn_cpu_sdpa_row *row;
@@ -186,7 +187,7 @@ static void score(const struct work *w, const struct step *s) {
     int32_t lo[ROWS] = {0}, hi[ROWS] = {0};
     const int64_t depth = w->f->s.p->dim_qk;
     w->u->scores(s->n, depth, w->k + (s->j0 - w->first) * depth, s->q, w->p);
-    if (w->cap > 0) w->f->s.u->softcap_f32(w->p, NULL, s->n * ROWS, w->cap);
+    if (w->cap) w->u->cap(s->n, w->p, w->cap);
     const int64_t n = s->n - s->cut, j0 = s->j0 + s->cut;
     for (int64_t r = 0; r < s->rows && n > 0; r++) {
         const int64_t a = w->row[s->r0 + r].lo - j0, e = w->row[s->r0 + r].hi - j0;
@@ -249,13 +250,8 @@ static void run_step(struct work *w, const struct step *s, int careful) {
         const float *less = NULL;
         for (int64_t r = 0; r < ROWS && !less; r++)
             if (s->less[r] < 0 || s->less[r] > 0) less = s->less;
-        uint32_t over;
-        if (w->cap > 0) {
-            score(w, s);
-            over = w->u->soften(s->n, w->p, less, s->top, MOST_SUM, sum);
-        } else {
-            over = w->u->weigh(s->n, depth, w->k + at * depth, s->q, w->p, less, s->top, MOST_SUM, sum);
-        }
+        const uint32_t over =
+            w->u->weigh(s->n, depth, w->k + at * depth, s->q, w->p, w->cap, less, s->top, MOST_SUM, sum);
         /* a row whose sums are not finite stays as it is */
         for (int64_t r = 0; r < s->rows && over; r++) careful |= (over >> r & 1) && isfinite(s->l[r]);
     }
@@ -339,7 +335,11 @@ void attn_cpu_flash_f32_task(const struct attn_cpu_fwd *f, int64_t pair, int64_t
     const attn_problem *p = f->s.p;
     const int64_t f0 = (f->row_blocks - 1 - task) * f->rows, left = f->s.flat - f0, n = left < f->rows ? left : f->rows;
     struct work work = {.f = f, .u = f->s.u->flash, .b = pair / p->heads_k, .hk = pair % p->heads_k}, *w = &work;
-    w->cap = p->softcap > 0 ? (float)f->s.softcap : 0;
+    struct attn_softcap cap;
+    if (p->softcap > 0) {
+        cap = attn_softcap_of(f->s.softcap, 1);
+        w->cap = &cap;
+    }
     w->close_alone = f->lse_rounded.data || (f->lse.data && f->lse.dtype != ATTN_F32) || attn_core_has(p, ATTN_SINK) ||
                      attn_core_has(p, ATTN_LSE_WITH_SINK) || attn_core_has(p, ATTN_LSE_BASE_2);
     attn_core_seq_get(p, f->s.args, w->b, &w->seq);

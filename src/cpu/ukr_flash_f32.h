@@ -5,6 +5,8 @@
  * how keys are cut. */
 #ifndef ATTN_CPU_UKR_FLASH_F32_H
 #define ATTN_CPU_UKR_FLASH_F32_H
+#include "cpu/ukr_softcap.h"
+
 #include <stdint.h>
 
 enum { ATTN_FLASH_F32 = 32, ATTN_FLASH_F32_ROWS = 14 }; /* queries of a strip; keys of a register tile */
@@ -26,9 +28,11 @@ struct attn_ukr_flash_f32 {
     /* s = 2^((s - less[q]) * LOG2E - top[q]), within 2e-7 of that of the rounded argument; less = NULL: all 0. -inf
      * gives 0, NaN and infinity stay. sum[q] = sums over keys; returns bit q for sums that are not <= most. */
     uint32_t (*soften)(int64_t n, float *s, const float *less, const float *top, float most, float *sum);
-    /* scores and soften at once, to the same bits */
-    uint32_t (*weigh)(int64_t n, int64_t depth, const float *k, const float *q, float *p, const float *less,
-                      const float *top, float most, float *sum);
+    /* Scores of n keys with a softcap. */
+    void (*cap)(int64_t n, float *s, const struct attn_softcap *cap);
+    /* scores, cap unless that is NULL, and soften at once, to the same bits */
+    uint32_t (*weigh)(int64_t n, int64_t depth, const float *k, const float *q, float *p,
+                      const struct attn_softcap *cap, const float *less, const float *top, float most, float *sum);
     /* o = values^T p of n keys, rows of v that follow each other at once; more: o += */
     void (*add)(int64_t n, int64_t width, const float *v, const float *p, float *o, int more);
     /* o[c][q] *= factor[q] */

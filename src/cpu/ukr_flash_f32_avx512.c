@@ -5,6 +5,7 @@
 #include "cpu/ukr_flash_f32.h"
 
 #include "cpu/ukr_exp2_avx512.h"
+#include "cpu/ukr_softcap_avx512.h"
 #include "cpu/ukr_unroll.h"
 
 enum { LANES = 16, STRIP = ATTN_FLASH_F32, MR = ATTN_FLASH_F32_ROWS, AHEAD = 12 };
@@ -126,12 +127,22 @@ static uint32_t soften(int64_t n, float *s, const float *less, const float *top,
     soften_tile(n, less != NULL, s, &e);
     return end(&e, most, sum);
 }
-static uint32_t weigh(int64_t n, int64_t depth, const float *k, const float *q, float *p, const float *less,
-                      const float *top, float most, float *sum) {
+static void cap(int64_t n, float *s, const struct attn_softcap *f) {
+    for (; n > 0; n -= KEYS, s += KEYS * STRIP) {
+        const int vectors = n < KEYS ? 2 : 2 * KEYS;
+        v32 x[2 * KEYS] = {v32_load(s), v32_load(s + LANES), v32_set(0), v32_set(0)};
+        UNROLL for (int i = 2; i < 2 * KEYS; i++) if (i < vectors) x[i] = v32_load(s + i * LANES);
+        softcap_many(x, f);
+        UNROLL for (int i = 0; i < 2 * KEYS; i++) if (i < vectors) v32_store(s + i * LANES, x[i]);
+    }
+}
+static uint32_t weigh(int64_t n, int64_t depth, const float *k, const float *q, float *p, const struct attn_softcap *by,
+                      const float *less, const float *top, float most, float *sum) {
     struct exps e = begin(less, top);
     for (int64_t rows; n > 0; n -= rows, k += rows * depth, p += rows * STRIP) {
         rows = share(n);
         tile_keys(rows, depth, k, q, p, n > rows ? k + rows * depth : k);
+        if (by) cap(rows, p, by);
         if (less) {
             soften_tile(rows, 1, p, &e);
         } else {
@@ -211,6 +222,7 @@ const struct attn_ukr_flash_f32 attn_ukr_flash_f32_avx512 = {.scores = scores,
                                                              .high = high,
                                                              .refer = refer,
                                                              .soften = soften,
+                                                             .cap = cap,
                                                              .weigh = weigh,
                                                              .add = add,
                                                              .scale = scale,

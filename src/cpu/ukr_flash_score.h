@@ -4,55 +4,10 @@
  * Only what struct attn_pair_score says; hidden keys are the strip's own affair. */
 #ifndef ATTN_CPU_UKR_FLASH_SCORE_H
 #define ATTN_CPU_UKR_FLASH_SCORE_H
-#include "cpu/ukr_exp2_avx512.h"
 #include "cpu/ukr_pair.h"
+#include "cpu/ukr_softcap_avx512.h"
 
-enum { SCORE_MANY = 4, SCORE_LANES = ATTN_PAIR_FLASH };
-
-/* x becomes cap tanh(x / cap), relative accuracy kept near 0: tanh|y| = -e / (2 + e) with e = expm1(-2|y|) =
- * 2^n (2^r - 1) + (2^n - 1), the polynomial of exp2_many without its 1. to_log2 = -2 log2(e) / cap. The quotient by the
- * processor's reciprocal (2^-14) and two steps of Newton's: divisions of 16 lanes start every 16 cycles only. */
-static inline __attribute__((always_inline)) void softcap_far(v32 *x, v32 cap, v32 to_log2) {
-    static const float c[] = {0x1.62e4bap-1f, 0x1.ebdb56p-3f, 0x1.c91ce6p-5f, 0x1.277856p-7f, 0x1.e974fap-10f};
-    const v32 least = v32_set(-126), one = v32_set(1), two = v32_set(2);
-    v32 y[SCORE_MANY], r[SCORE_MANY], p[SCORE_MANY], q[SCORE_MANY];
-    UNROLL for (int i = 0; i < SCORE_MANY; i++) y[i] = v32_max(least, v32_abs(x[i]) * to_log2); /* a NaN passes */
-    UNROLL for (int i = 0; i < SCORE_MANY; i++) r[i] = _mm512_reduce_ps(y[i], 0x01);
-    UNROLL for (int i = 0; i < SCORE_MANY; i++) p[i] = v32_set(c[4]);
-    UNROLL for (int k = 3; k >= 0; k--) {
-        UNROLL for (int i = 0; i < SCORE_MANY; i++) p[i] = v32_fma(p[i], r[i], v32_set(c[k]));
-    }
-    UNROLL for (int i = 0; i < SCORE_MANY; i++) y[i] = _mm512_scalef_ps(one, y[i]);
-    UNROLL for (int i = 0; i < SCORE_MANY; i++) p[i] = v32_fma(y[i] * r[i], p[i], y[i] - one); /* e, -1 .. 0 */
-    UNROLL for (int i = 0; i < SCORE_MANY; i++) y[i] = two + p[i];
-    UNROLL for (int i = 0; i < SCORE_MANY; i++) q[i] = _mm512_rcp14_ps(y[i]);
-    UNROLL for (int i = 0; i < SCORE_MANY; i++) q[i] = v32_fma(q[i], v32_nfma(y[i], q[i], one), q[i]);
-    UNROLL for (int i = 0; i < SCORE_MANY; i++) r[i] = p[i] * q[i];
-    UNROLL for (int i = 0; i < SCORE_MANY; i++) r[i] = v32_fma(v32_nfma(y[i], r[i], p[i]), q[i], r[i]);
-    UNROLL for (int i = 0; i < SCORE_MANY; i++) x[i] = cap * v32_sign_of(v32_abs(r[i]), x[i]);
-}
-
-/* The same, by x (1 + z P(z)) with z = (x / cap)^2 up to a quarter, 5e-9. What lies beyond, a NaN or a quotient that
- * does not fit, takes the way above; which way a score takes depends on that score alone. */
-static inline __attribute__((always_inline)) void softcap_many(v32 *x, v32 cap, v32 to_log2) {
-    static const float c[] = {-0x1.555554p-2f, 0x1.111080p-3f, -0x1.b9d2aep-5f, 0x1.5fc692p-6f, -0x1.c7033cp-8f};
-    const v32 one = v32_set(1), inverse = one / cap, most = v32_set(0.25f);
-    v32 z[SCORE_MANY], p[SCORE_MANY];
-    __mmask16 beyond[SCORE_MANY], any = 0;
-    UNROLL for (int i = 0; i < SCORE_MANY; i++) z[i] = x[i] * inverse;
-    UNROLL for (int i = 0; i < SCORE_MANY; i++) z[i] *= z[i];
-    UNROLL for (int i = 0; i < SCORE_MANY; i++) any |= beyond[i] = _mm512_cmp_ps_mask(z[i], most, _CMP_NLE_UQ);
-    UNROLL for (int i = 0; i < SCORE_MANY; i++) p[i] = v32_set(c[4]);
-    UNROLL for (int k = 3; k >= 0; k--) {
-        UNROLL for (int i = 0; i < SCORE_MANY; i++) p[i] = v32_fma(p[i], z[i], v32_set(c[k]));
-    }
-    UNROLL for (int i = 0; i < SCORE_MANY; i++) p[i] = x[i] * v32_fma(p[i], z[i], one);
-    if (any) {
-        softcap_far(x, cap, to_log2);
-        UNROLL for (int i = 0; i < SCORE_MANY; i++) p[i] = _mm512_mask_mov_ps(p[i], beyond[i], x[i]);
-    }
-    UNROLL for (int i = 0; i < SCORE_MANY; i++) x[i] = p[i];
-}
+enum { SCORE_MANY = SOFTCAP_MANY, SCORE_LANES = ATTN_PAIR_FLASH };
 
 /* Which of 64 keys are kept, a bit each, low and high half: a query's bits lie in its lane, and nothing is transposed.
  */
@@ -80,14 +35,18 @@ static inline __attribute__((always_inline)) void score_lanes(const struct attn_
                                      1u << 8,  1u << 9,  1u << 10, 1u << 11, 1u << 12, 1u << 13, 1u << 14, 1u << 15,
                                      1u << 16, 1u << 17, 1u << 18, 1u << 19, 1u << 20, 1u << 21, 1u << 22, 1u << 23,
                                      1u << 24, 1u << 25, 1u << 26, 1u << 27, 1u << 28, 1u << 29, 1u << 30, 1u << 31};
-    const v32 scale = v32_set(f->scale), cap = v32_set(f->cap), to_log2 = v32_set(f->to_log2),
-              slope = v32_load(f->slope + h), origin = v32_load(f->origin + h), near = v32_load(f->near + h);
+    const v32 scale = v32_set(f->scale), slope = v32_load(f->slope + h), origin = v32_load(f->origin + h),
+              near = v32_load(f->near + h);
     const float *bias = f->bias ? f->bias + key * SCORE_LANES + h : NULL;
     for (int64_t j = 0; j < span; j += SCORE_MANY) {
         float *at = s + j * SCORE_LANES + h;
         v32 x[SCORE_MANY];
-        UNROLL for (int i = 0; i < SCORE_MANY; i++) x[i] = v32_load(at + i * SCORE_LANES) * scale;
-        if (f->cap > 0) softcap_many(x, cap, to_log2);
+        UNROLL for (int i = 0; i < SCORE_MANY; i++) x[i] = v32_load(at + i * SCORE_LANES);
+        if (f->caps) {
+            softcap_many(x, &f->cap);
+        } else {
+            UNROLL for (int i = 0; i < SCORE_MANY; i++) x[i] *= scale;
+        }
         if (f->alibi) {
             UNROLL for (int i = 0; i < SCORE_MANY; i++) {
                 v32 d = v32_set((float)(key + j + i)) - origin;

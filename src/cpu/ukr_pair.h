@@ -10,6 +10,8 @@
 #define ATTN_CPU_UKR_PAIR_H
 #include "attn.h"
 
+#include "cpu/ukr_softcap.h"
+
 struct attn_pair_grad { /* a row of attn_ukr_pair.grad */
     const float *s, *dp;
     float max, delta;
@@ -24,8 +26,9 @@ enum { ATTN_PAIR_FLASH = 32, ATTN_PAIR_FLASH_STEP = 64, ATTN_PAIR_FLASH_QUEUE = 
  * keys count from the strip's first. */
 struct attn_pair_score {
     float scale;
-    float cap, to_log2; /* softcap, 0: none; -2 log2(e) / cap */
-    int alibi;          /* 0: none; 1: the distance is key - origin; 2: near - |key - origin| */
+    int caps; /* there is a softcap: this one */
+    struct attn_softcap cap;
+    int alibi; /* 0: none; 1: the distance is key - origin; 2: near - |key - origin| */
     float slope[ATTN_PAIR_FLASH], origin[ATTN_PAIR_FLASH], near[ATTN_PAIR_FLASH];
     const float *bias; /* NULL, or [n][32] */
     int hides;         /* bias is 0 or -inf, which takes the score's place whatever that is */

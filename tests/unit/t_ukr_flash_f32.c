@@ -86,7 +86,7 @@ static void test_probabilities(void **unused) {
             if (none) memset(less, 0, sizeof less);
             const float most = none ? 1 : sum[7];
             const uint32_t over = u->soften(n, s, less, top, most, sum);
-            assert_true(u->weigh(n, depth, rows, turned, p, none ? NULL : less, top, most, part) == over);
+            assert_true(u->weigh(n, depth, rows, turned, p, NULL, none ? NULL : less, top, most, part) == over);
             for (int64_t q = 0; q < LANES; q++) assert_true((over >> q & 1) == (uint32_t)(sum[q] > most));
             assert_memory_equal(p, s, sizeof s);
             assert_memory_equal(part, sum, sizeof sum);
@@ -100,6 +100,57 @@ static void test_probabilities(void **unused) {
     for (int64_t q = 0; q < LANES; q++) {
         assert_true(s[q] == 0 && s[LANES + q] == INFINITY && isnan(s[2 * LANES + q]) && s[3 * LANES + q] < 1.2e-38f);
         assert_true(isnan(sum[q]));
+    }
+}
+
+/* Scores of every size, of both ways and of groups with some of each, NaN and infinity among them; cut anywhere, and
+ * within weigh, the same bits. */
+static void test_cap(void **unused) {
+    (void)unused;
+    static const double caps[][2] = {{30, 1}, {0.5, 0.125}, {50, -2}, {6000, 1}, {1e-3, -0.02}};
+    double worst = 0;
+    for (size_t i = 0; i < sizeof caps / sizeof caps[0]; i++) {
+        const double cap = caps[i][0], scale = caps[i][1];
+        const struct attn_softcap by = attn_softcap_of(cap, scale);
+        for (int64_t n = 0; n <= 30; n++) {
+            start();
+            for (int64_t x = 0; x < n * LANES; x++) {
+                const double size = x % 7 == 0 ? 12 * uniform() : 0.6 * uniform();
+                s[x] = before[x] = (float)(size * cap / scale * (x % 11 == 3 ? 1e-6 : 1));
+            }
+            u->cap(n, s, &by);
+            for (int64_t x = 0; x < n * LANES; x++) {
+                const double at = (double)before[x] * scale, want = cap * tanh(at / cap);
+                worst = fmax(worst, fabs((double)s[x] - want) / (fabs(want) + 1e-30));
+            }
+            assert_memory_equal(s + n * LANES, before + n * LANES, sizeof s - (size_t)(n * LANES) * sizeof *s);
+            memcpy(p, before, sizeof p);
+            u->cap(n / 3, p, &by);
+            u->cap(n - n / 3, p + n / 3 * LANES, &by);
+            assert_memory_equal(p, s, sizeof s);
+        }
+    }
+    printf("softcap: relative error %.2e\n", worst);
+    assert_true(worst > 1e-9 && worst < 4e-7);
+    const struct attn_softcap by = attn_softcap_of(30, 1);
+    for (int64_t q = 0; q < LANES; q++) /* a NaN beside a score beyond, in every order */
+        s[q] = NAN, s[LANES + q] = 100, s[2 * LANES + q] = q % 2 ? 1e30f : INFINITY,
+        s[3 * LANES + q] = q % 2 ? NAN : -1e9f;
+    u->cap(4, s, &by);
+    for (int64_t q = 0; q < LANES; q++) {
+        assert_true(isnan(s[q]) && fabs((double)s[LANES + q] - 30 * tanh(100.0 / 30)) < 1e-5);
+        assert_true(fabs((double)s[2 * LANES + q] - 30) < 1e-5);
+        assert_true(q % 2 ? isnan(s[3 * LANES + q]) : fabs((double)s[3 * LANES + q] + 30) < 1e-5);
+    }
+    for (int64_t n = 1; n <= MOST; n += 13) {
+        const struct attn_softcap narrow = attn_softcap_of(2, 1);
+        start();
+        u->scores(n, WIDE, rows, turned, s);
+        u->cap(n, s, &narrow);
+        u->soften(n, s, less, top, 1, sum);
+        u->weigh(n, WIDE, rows, turned, p, &narrow, less, top, 1, part);
+        assert_memory_equal(p, s, (size_t)(n * LANES) * sizeof *s);
+        assert_memory_equal(part, sum, sizeof sum);
     }
 }
 
@@ -195,8 +246,9 @@ int main(void) {
         printf("no AVX-512 on this processor: skipped\n");
         return 77;
     }
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_scores), cmocka_unit_test(test_probabilities),
-                                       cmocka_unit_test(test_close),  cmocka_unit_test(test_refer),
-                                       cmocka_unit_test(test_sums),   cmocka_unit_test(test_hide_high)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_scores),   cmocka_unit_test(test_probabilities),
+                                       cmocka_unit_test(test_cap),      cmocka_unit_test(test_close),
+                                       cmocka_unit_test(test_refer),    cmocka_unit_test(test_sums),
+                                       cmocka_unit_test(test_hide_high)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
