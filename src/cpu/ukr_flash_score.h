@@ -38,6 +38,8 @@ static inline __attribute__((always_inline)) void score_lanes(const struct attn_
     const v32 scale = v32_set(f->scale), slope = v32_load(f->slope + h), origin = v32_load(f->origin + h),
               near = v32_load(f->near + h);
     const float *bias = f->bias ? f->bias + key * SCORE_LANES + h : NULL;
+    v32 from[SCORE_MANY]; /* key - origin: to make a vector of each key anew would take longer than all the rest */
+    UNROLL for (int i = 0; i < SCORE_MANY; i++) from[i] = v32_set((float)(key + i)) - origin;
     for (int64_t j = 0; j < span; j += SCORE_MANY) {
         float *at = s + j * SCORE_LANES + h;
         v32 x[SCORE_MANY];
@@ -49,9 +51,10 @@ static inline __attribute__((always_inline)) void score_lanes(const struct attn_
         }
         if (f->alibi) {
             UNROLL for (int i = 0; i < SCORE_MANY; i++) {
-                v32 d = v32_set((float)(key + j + i)) - origin;
+                v32 d = from[i];
                 if (f->alibi == 2) d = near - v32_abs(d);
                 x[i] = v32_fma(slope, d, x[i]);
+                from[i] += v32_set(SCORE_MANY);
             }
         }
         if (bias && f->hides) {
