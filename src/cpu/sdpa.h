@@ -105,7 +105,8 @@ struct attn_cpu_sdpa_poison {
                                         int64_t ldc);                                                                  \
     /* exp for rows that see poison: a visible key whose probability underflows gets the smallest number instead of 0, \
      * or its NaN would be lost. `hidden` has n bytes. */                                                              \
-    REAL attn_cpu_sdpa_exp_lifted_##T(const struct attn_cpu_sdpa *s, REAL *x, int64_t n, REAL max, uint8_t *hidden);
+    REAL attn_cpu_sdpa_exp_lifted_##T(const struct attn_cpu_sdpa *s, REAL *x, int64_t n, REAL max, uint8_t *hidden,    \
+                                      int lse);
 ATTN_CPU_SDPA_TYPED(float, f32)
 ATTN_CPU_SDPA_TYPED(double, f64)
 

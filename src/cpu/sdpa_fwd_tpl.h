@@ -214,7 +214,7 @@ static REAL T(weigh)(struct T(work) * w, REAL *x, uint16_t *p, int64_t n, REAL m
 #else
 static REAL T(weigh)(struct T(work) * w, REAL *x, REAL *p, int64_t n, REAL m) {
     (void)p; /* the same as x */
-    return w->poison.any ? R(attn_cpu_sdpa_exp_lifted)(&w->f->s, x, n, m, w->hidden) : w->f->s.u->R(exp)(x, n, m);
+    return w->poison.any ? R(attn_cpu_sdpa_exp_lifted)(&w->f->s, x, n, m, w->hidden, 0) : w->f->s.u->R(exp)(x, n, m);
 }
 #endif
 

@@ -155,9 +155,15 @@ void T(attn_cpu_sdpa_poison_apply)(const struct attn_cpu_sdpa_poison *poison, in
     }
 }
 
-REAL T(attn_cpu_sdpa_exp_lifted)(const struct attn_cpu_sdpa *s, REAL *x, int64_t n, REAL max, uint8_t *hidden) {
+REAL T(attn_cpu_sdpa_exp_lifted)(const struct attn_cpu_sdpa *s, REAL *x, int64_t n, REAL max, uint8_t *hidden,
+                                 int lse) {
     for (int64_t j = 0; j < n; j++) hidden[j] = x[j] == (REAL)-INFINITY;
-    REAL sum = s->u->T(exp)(x, n, max);
+    REAL sum = 0;
+    if (lse) {
+        s->u->T(exp_lse)(x, n, max);
+    } else {
+        sum = s->u->T(exp)(x, n, max);
+    }
     for (int64_t j = 0; j < n; j++)
         if (x[j] == 0 && !hidden[j]) x[j] = SMALLEST;
     return sum;

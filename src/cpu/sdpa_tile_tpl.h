@@ -200,9 +200,9 @@ static void T(soften)(struct T(attn_cpu_tile) * t, int64_t r, REAL *x, REAL *ds,
         }
 #endif
     } else if (t->bad_rows || t->bad_values) {
-        R(attn_cpu_sdpa_exp_lifted)(&w->s, x, n, lse, t->hidden);
+        R(attn_cpu_sdpa_exp_lifted)(&w->s, x, n, lse, t->hidden, 1);
     } else {
-        u->R(exp)(x, n, lse);
+        u->R(exp_lse)(x, n, lse);
     }
     const double g = t->stat[r]->g;
     const int apart = PAIRS && (g < 1 || g > 1); /* pairs of dout are bits of the tensor: g goes to dP and P */

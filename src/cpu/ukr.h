@@ -55,8 +55,13 @@ struct attn_ukr {
     void (*dsoftmax_f32)(const float *p, float *dp, int64_t n, float delta);
     void (*dsoftmax_f64)(const double *p, double *dp, int64_t n, double delta);
 
-    /* Both at once for rows whose scores are s: s becomes p = exp(s - lse[r]), dp becomes dsoftmax, to the bits of exp
-     * and dsoftmax. Rows are ld apart. */
+    /* s[j] = exp(s[j] - lse) of the backward, where no term of a sum is larger than 1 by much and f32 need not be as
+     * exact: within 2e-7 + 4e-8 |lse| of it. lse is finite or infinity, which gives 0. */
+    void (*exp_lse_f32)(float *s, int64_t n, float lse);
+    void (*exp_lse_f64)(double *s, int64_t n, double lse);
+
+    /* Both at once for rows whose scores are s: s becomes p = exp(s - lse[r]), dp becomes dsoftmax, to the bits of
+     * exp_lse and dsoftmax. Rows are ld apart. */
     void (*grad_f32)(int64_t rows, int64_t n, float *s, float *dp, int64_t ld, const float *lse, const float *delta);
     void (*grad_f64)(int64_t rows, int64_t n, double *s, double *dp, int64_t ld, const double *lse,
                      const double *delta);

@@ -4,7 +4,13 @@
 
 #include "attn.h"
 
+#include "cpu/ukr_exp2_avx512.h"
 #include "cpu/ukr_vec_avx512.h"
+
+static inline __attribute__((always_inline)) void exp2_minus(int many, v32 *x, v32 top) {
+    UNROLL for (int i = 0; i < many; i++) x[i] = _mm512_fmsub_ps(x[i], v32_set(0x1.715476p0f), top);
+    exp2_many(many, x);
+}
 
 static inline v32 widen_bf16(__m256i h) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16)); }
 static inline v32 widen_f16(__m256i h) { return _mm512_cvtph_ps(h); }
@@ -118,12 +124,13 @@ static inline void square_f64(double *dst, int64_t ld, const double *src, int64_
 #define SQUARE_F64 8
 #include "cpu/ukr_transpose_tpl.h"
 
-#define ISA           "avx512"
-#define TABLE         attn_ukr_avx512
-#define MR            14
-#define FEW           13
-#define WIDE          8
-#define NT_ROWS       3
-#define PREFETCH_ROWS 8
-#define FLASH_F32     attn_ukr_flash_f32_avx512
+#define ISA            "avx512"
+#define TABLE          attn_ukr_avx512
+#define MR             14
+#define FEW            13
+#define WIDE           8
+#define NT_ROWS        3
+#define PREFETCH_ROWS  8
+#define VEC_EXP2_MINUS exp2_minus
+#define FLASH_F32      attn_ukr_flash_f32_avx512
 #include "cpu/ukr_tpl.h"

@@ -154,26 +154,56 @@ static void F(dsoftmax)(const REAL *p, REAL *dp, int64_t n, REAL delta) {
     const VEC d = V(set)(delta);
     EACH2(dp, p, V(where_nonzero)(b, b * (a - d)))
 }
+/* x becomes e^(x - less). top: EXP2_ONE_STEP is less in units of ln 2, and the argument of the power of 2 one
+ * multiply-add; but not for rows of large scores, where the rounding of top would show. */
+static inline __attribute__((always_inline)) void F(exp_minus)(int one_step, int many, VEC *x, VEC less, VEC top) {
+#ifdef EXP2_ONE_STEP
+    if (one_step) {
+        EXP2_ONE_STEP(many, x, top);
+        return;
+    }
+#endif
+    (void)one_step, (void)top;
+    UNROLL for (int i = 0; i < many; i++) x[i] -= less;
+    F(exp_many)(many, x);
+}
+static inline __attribute__((always_inline)) void F(exp_lse_row)(int one_step, int64_t n, REAL *s, REAL *dp, REAL lse,
+                                                                 REAL delta) {
+    const VEC m = V(set)(lse), top = V(set)(lse * (REAL)EXP_LOG2E), d = V(set)(delta);
+    VEC x[EXP_MANY];
+    int64_t j = 0;
+    for (; j + EXP_MANY * LANES <= n; j += EXP_MANY * LANES) {
+        UNROLL for (int i = 0; i < EXP_MANY; i++) x[i] = V(load)(s + j + i * LANES);
+        F(exp_minus)(one_step, EXP_MANY, x, m, top);
+        UNROLL for (int i = 0; i < EXP_MANY; i++) {
+            V(store)(s + j + i * LANES, x[i]);
+            if (!dp) continue;
+            REAL *to = dp + j + i * LANES;
+            V(store)(to, V(where_nonzero)(x[i], x[i] * (V(load)(to) - d)));
+        }
+    }
+    for (; j < n; j += LANES) {
+        V(tail) tail = V(tail_of)(n - j < LANES ? n - j : LANES);
+        x[0] = V(load_tail)(s + j, tail);
+        F(exp_minus)(one_step, 1, x, m, top);
+        V(store_tail)(s + j, tail, x[0]);
+        if (dp) V(store_tail)(dp + j, tail, V(where_nonzero)(x[0], x[0] * (V(load_tail)(dp + j, tail) - d)));
+    }
+}
+static inline int F(one_step)(REAL lse) { return (lse < 512 && lse > -512) || lse > (REAL)1e30; }
+static void F(exp_lse)(REAL *s, int64_t n, REAL lse) {
+    if (F(one_step)(lse)) {
+        F(exp_lse_row)(1, n, s, NULL, lse, 0);
+    } else {
+        F(exp_lse_row)(0, n, s, NULL, lse, 0);
+    }
+}
 static void F(grad)(int64_t rows, int64_t n, REAL *s, REAL *dp, int64_t ld, const REAL *lse, const REAL *delta) {
     for (int64_t r = 0; r < rows; r++, s += ld, dp += ld) {
-        const VEC m = V(set)(lse[r]), d = V(set)(delta[r]);
-        VEC x[EXP_MANY];
-        int64_t j = 0;
-        for (; j + EXP_MANY * LANES <= n; j += EXP_MANY * LANES) {
-            UNROLL for (int i = 0; i < EXP_MANY; i++) x[i] = V(load)(s + j + i * LANES) - m;
-            F(exp_many)(EXP_MANY, x);
-            UNROLL for (int i = 0; i < EXP_MANY; i++) {
-                REAL *to = dp + j + i * LANES;
-                V(store)(s + j + i * LANES, x[i]);
-                V(store)(to, V(where_nonzero)(x[i], x[i] * (V(load)(to) - d)));
-            }
-        }
-        for (; j < n; j += LANES) {
-            V(tail) tail = V(tail_of)(n - j < LANES ? n - j : LANES);
-            x[0] = V(load_tail)(s + j, tail) - m;
-            F(exp_many)(1, x);
-            V(store_tail)(s + j, tail, x[0]);
-            V(store_tail)(dp + j, tail, V(where_nonzero)(x[0], x[0] * (V(load_tail)(dp + j, tail) - d)));
+        if (F(one_step)(lse[r])) {
+            F(exp_lse_row)(1, n, s, dp, lse[r], delta[r]);
+        } else {
+            F(exp_lse_row)(0, n, s, dp, lse[r], delta[r]);
         }
     }
 }

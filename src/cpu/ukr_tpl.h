@@ -2,7 +2,7 @@
  * The body of every ukr_<isa>.c: both element types of the row and product templates, and the table. The includer has
  * defined the vector layer (v32, v64), ISA, TABLE, the tile sizes (MR32 = MR64 = MR, FEW, WIDE, NT_ROWS),
  * PREFETCH_ROWS, HALF_LOADS if there are load_bf16, load_f16 and their tails, and widen, narrow, transpose_f32,
- * transpose_f64. */
+ * transpose_f64; VEC_EXP2_MINUS if x becomes 2^(x log2 e - top) in less than e^(x - less) takes (f32). */
 #include "cpu/ukr_unroll.h"
 
 enum { TILE_ROWS = MR };
@@ -87,6 +87,9 @@ enum {
 #define EXP_LN2_REST   0.0f
 #define EXP_SCALED_POLY                                                                                                \
     { 0x1.fffff6p-1f, 0x1.fffdc6p-2f, 0x1.555a6cp-3f, 0x1.573a6cp-5f, 0x1.0fa82ap-7f }
+#ifdef VEC_EXP2_MINUS
+#define EXP2_ONE_STEP VEC_EXP2_MINUS
+#endif
 #include "cpu/ukr_dot_tpl.h"
 #include "cpu/ukr_gemm_tpl.h"
 #include "cpu/ukr_row_tpl.h"
@@ -135,6 +138,7 @@ const struct attn_ukr TABLE = {
     BOTH(gemm_nt),
     BOTH(max),
     BOTH(exp),
+    BOTH(exp_lse),
     BOTH(softcap),
     BOTH(dsoftmax),
     BOTH(grad),

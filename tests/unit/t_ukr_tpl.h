@@ -127,18 +127,23 @@ static void F(test_rows)(void **state_) {
         START(x);
         u->F(dsoftmax)(z, y, n, (REAL)0.25);
         CHECK((double)z[i] * ((double)x[i] - 0.25), 4 * EPS)
-        REAL two[2][PAD + 70], slopes[2][PAD + 70],
-            apart[PAD + 70]; /* two rows at once: the bits of one after the other */
-        const REAL lse[2] = {(REAL)0.5, (REAL)INFINITY}, delta[2] = {(REAL)0.25, 0};
-        for (int r = 0; r < 2; r++) memcpy(two[r], z, sizeof z), memcpy(slopes[r], x, sizeof x);
-        u->F(grad)(2, n, two[0], slopes[0], PAD + 70, lse, delta);
-        for (int r = 0; r < 2; r++) {
+        REAL three[3][PAD + 70], slopes[3][PAD + 70],
+            apart[PAD + 70]; /* three rows at once: the bits of one after the other */
+        const REAL lse[3] = {(REAL)0.5, (REAL)INFINITY, (REAL)1000}, delta[3] = {(REAL)0.25, 0, 1};
+        for (int r = 0; r < 3; r++) memcpy(three[r], z, sizeof z), memcpy(slopes[r], x, sizeof x);
+        for (int i = 0; i < n; i++) three[2][i] = z[i] + (REAL)999;
+        u->F(grad)(3, n, three[0], slopes[0], PAD + 70, lse, delta);
+        for (int r = 0; r < 3; r++) {
             START(x);
             memcpy(apart, z, sizeof z);
-            if (r == 0) u->F(exp)(apart, n, lse[r]);
-            for (int i = 0; i < n && r == 1; i++) apart[i] = 0;
+            for (int i = 0; i < n && r == 2; i++) apart[i] = z[i] + (REAL)999;
+            u->F(exp_lse)(apart, n, lse[r]);
+            for (int i = 0; i < n; i++) {
+                const REAL s = r == 2 ? z[i] + (REAL)999 : z[i];
+                assert_true(fabs((double)apart[i] - exp((double)s - (double)lse[r])) < 12 * EPS * (r == 2 ? 4 : 1));
+            }
             u->F(dsoftmax)(apart, y, n, delta[r]);
-            assert_memory_equal(two[r], apart, sizeof apart);
+            assert_memory_equal(three[r], apart, sizeof apart);
             assert_memory_equal(slopes[r], y, sizeof y);
         }
         START(x);
