@@ -45,7 +45,10 @@ void attn_cpu_flash_f32_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     f->keys = attn_cpu_sdpa_blocks(all, blocks) * f->step;
     const int64_t fit = TASK_BYTES / (ROWS * (depth + width) * real), strips = attn_cpu_sdpa_blocks(f->s.flat, ROWS);
     const int64_t most = fit < 4 ? 4 : fit > MOST_STRIPS ? MOST_STRIPS : fit;
-    int64_t want = strips * p->batch * p->heads_k / (4 * (int64_t)threads);
+    /* With all keys in one block a task reads them from where the one before it did, and may be small: where a
+     * processor is disturbed, others take more of them. */
+    f->stay = blocks == 1;
+    int64_t want = strips * p->batch * p->heads_k / ((f->stay ? 16 : 4) * (int64_t)threads);
     want = want < 1 ? 1 : want > most ? most : want;
     f->row_blocks = attn_cpu_sdpa_blocks(strips, want);
     f->rows = attn_cpu_sdpa_blocks(strips, f->row_blocks) * ROWS;
@@ -53,9 +56,7 @@ void attn_cpu_flash_f32_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     f->ldq = attn_cpu_sdpa_up(depth, 16);
     f->ldv = attn_cpu_sdpa_up(width, 16);
 
-    /* Where a strip sees all its keys in one go, queries and sums of one strip at a time stay in the first-level cache.
-     */
-    f->stay = blocks == 1;
+    /* Then queries and sums of one strip at a time stay in the first-level cache, too. */
     const int64_t held = f->stay ? ROWS : f->rows;
 
     f->at.end = 0;
