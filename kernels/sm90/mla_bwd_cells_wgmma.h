@@ -181,8 +181,11 @@ static __device__ __forceinline__ void keep_item_of(const struct kp_mla_bwd *p, 
         const struct item w = work_of(p, at);
         keep_rows<W>(p, at, &w, shared);
         if (PAIRS) {
-            const uint64_t topk = (uint64_t)p->in.topk, rows = (uint64_t)p->n * (uint64_t)p->head_blocks * topk;
-            keep4(shared + SUMS_AT + 16 * W, p->pairs + at * topk * (2 * D), p->pairs + rows * (2 * D) + at * topk * 4);
+            uint64_t row = at;
+            int from = 0;
+            if (in_parts(p)) part_of(p, at, 0, &from), row /= (uint32_t)p->parts;
+            row = row * (uint32_t)p->in.topk + (uint32_t)from;
+            keep4(shared + SUMS_AT + 16 * W, p->pairs + row * (2 * D), p->units + row * 4);
         } else {
             keep4(shared + SUMS_AT + 16 * W, p->sum.data + 4 * (uint64_t)(w.b * p->sum.batch), 0);
         }

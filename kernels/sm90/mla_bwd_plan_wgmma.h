@@ -81,8 +81,8 @@ using count = whole<EVEN>::type;
 static __device__ __forceinline__ count item_at(uint32_t k) {
     return ((count)recompute((int)k) * gridDim.x + blockIdx.x) / CTAS;
 }
-/* Items are cut in parts; not where gradients of slots are stored each for itself. */
-static __device__ __forceinline__ int in_parts(const struct kp_mla_bwd *p) { return !PAIRS && p->parts > 0; }
+/* Items are cut in parts; not in the first schedule's deterministic rows. */
+static __device__ __forceinline__ int in_parts(const struct kp_mla_bwd *p) { return (EVEN || !PAIRS) && p->parts > 0; }
 
 static __device__ __forceinline__ int has_item(const struct kp_mla_bwd *p, uint32_t k) {
     if (EVEN) return item_at(k) < (count)p->items;

@@ -17,7 +17,7 @@ static struct attn_cuda_mla_bwd_main main_of(const struct attn_kernel *k) {
         .ctas = 1,
         .cluster = c->ctas,
         .turned = c->even && !c->deterministic,
-        .parts = !c->deterministic,
+        .parts = !c->deterministic || c->even,
         .together = c->even && !c->deterministic,
         .pairs = !c->deterministic ? 0
                  : c->even         ? 2
@@ -57,7 +57,7 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
     const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
     const double blocks = (double)c->ctas * (double)((p->heads_q + 64 * c->ctas - 1) / (64 * c->ctas));
     const double items = (double)p->batch * (double)p->seq_q * blocks, tiles = (double)((p->topk + 63) / 64);
-    const double least = !c->deterministic ? 1 / (tiles < 1 ? 1 : tiles) : 1;
+    const double least = !c->deterministic || c->even ? 1 / (tiles < 1 ? 1 : tiles) : 1;
     const double whole = items / l->n_sms < least ? least : items / l->n_sms;
     const double tile = tile_time(c, 8 * (double)p->seq_k * (double)p->dim_qk > l->l2_bytes);
     return 2e-5 + whole * (c->even ? 8e-6 : 6e-6) + whole * tiles * tile * c->dim / 576;

@@ -126,6 +126,7 @@ static void choose_parts(struct geometry *g, const struct attn_cuda_mla_bwd_main
     const int64_t rest = (g->queries - whole) * g->head_blocks, tiles = blocks(p->topk, 64);
     const int64_t parts = attn_cuda_mla_splits(rest, tiles, capacity, MAX_PARTS, 1, 0.017 * (double)rest);
     if (rest <= 0 || parts < 2) return;
+    if (m->pairs && whole / g->chunk != (g->queries - 1) / g->chunk) return; /* rows of several chunks */
     g->whole = whole;
     g->share = 64 * blocks(tiles, parts);
     g->parts = blocks(64 * tiles, g->share);
@@ -261,6 +262,33 @@ static attn_status queue_main(const struct run *r, int64_t listed) {
                  sizeof kp);
 }
 
+/* Its dq, a warp for 128 columns. */
+static attn_status queue_finish_dq(const struct run *r) {
+    if (!r->kp.dq.data) return ATTN_OK;
+    return queue_step(r, FINISH_DQ, blocks(r->kp.n * r->p->heads_q * blocks(r->p->dim_qk, 128), WARPS));
+}
+/* Rows of 16 bits a number: the chunk's whole items, then those in parts. */
+static attn_status queue_rows_of_items(struct run *r) {
+    struct kp_mla_bwd *kp = &r->kp;
+    const struct kp_mla_bwd chunk = *kp;
+    const uint64_t slots = (uint64_t)(r->g.head_blocks * r->p->topk), row = 2 * (uint64_t)r->p->dim_qk;
+    attn_status status = ATTN_OK;
+    if (kp->pairs) kp->units = kp->pairs + (uint64_t)kp->n * slots * row;
+    kp->n = lesser(chunk.n, r->g.whole > kp->first ? r->g.whole - kp->first : 0);
+    if (kp->n > 0) status = queue_main(r, 0);
+    if (!status && kp->n < chunk.n) {
+        const uint64_t before = (uint64_t)kp->n * slots;
+        kp->first += kp->n, kp->n = chunk.n - kp->n;
+        if (kp->pairs) kp->pairs += before * row, kp->units += before * sizeof(float);
+        kp->parts = (int32_t)r->g.parts, kp->share = (int32_t)r->g.share;
+        kp->part_dq = (uint64_t)(uintptr_t)r->args->workspace + r->g.part_dq;
+        status = queue_main(r, 0);
+        if (!status) status = queue_finish_dq(r);
+    }
+    *kp = chunk;
+    return status;
+}
+
 /* Sort the chunk's slots by kv row, and add the rows they left. */
 static attn_status queue_sum(struct run *r) {
     struct kp_mla_bwd *kp = &r->kp;
@@ -367,7 +395,7 @@ static void set_parameters(struct run *r) {
         for (int x = 0; x < 2; x++) kp->keys[x] = workspace + r->g.keys[x], kp->slots[x] = workspace + r->g.slots[x];
         kp->counts = workspace + r->g.counts;
     }
-    if (r->g.parts) kp->part_dq = workspace + r->g.part_dq;
+    if (r->g.parts && r->m->pairs != 2) kp->part_dq = workspace + r->g.part_dq;
     r->ranges.list = workspace + r->g.lists;
     r->ranges.lengths = workspace + r->g.lengths;
     if (r->g.ranges && kp->dist.data) r->ranges.places = workspace + r->g.places;
@@ -392,16 +420,15 @@ static attn_status queue_queries(struct run *r, int64_t at, int64_t end) {
     kp->first = at, kp->n = end - at;
     if (r->g.ranges) status = queue_step(r, RANGES, kp->n);
     for (; kp->first < end && !status; kp->first += kp->n) {
-        const int whole = kp->first < r->g.whole;
-        kp->n = whole ? lesser(r->g.chunk, lesser(end, r->g.whole) - kp->first) : end - kp->first;
+        const int even = r->m->pairs == 2, rows = even && kp->pairs, whole = even || kp->first < r->g.whole;
+        const int64_t stop = whole && !even ? lesser(end, r->g.whole) : end;
+        kp->n = whole ? lesser(r->g.chunk, stop - kp->first) : stop - kp->first;
         kp->parts = whole ? 0 : (int32_t)r->g.parts;
         kp->share = whole ? 0 : (int32_t)r->g.share;
         const int64_t chunk = r->g.chunk ? (kp->first - at) / r->g.chunk : 0;
-        const int rows = kp->pairs && r->m->pairs == 2;
         if (rows && chunk % r->g.group == 0) status = queue_sort_of_rows(r, end);
-        if (!status) status = queue_main(r, at);
-        if (!status && !whole && kp->dq.data) /* a warp for 128 columns */
-            status = queue_step(r, FINISH_DQ, blocks(kp->n * r->p->heads_q * blocks(r->p->dim_qk, 128), WARPS));
+        if (!status) status = even ? queue_rows_of_items(r) : queue_main(r, at);
+        if (!status && !whole) status = queue_finish_dq(r);
         if (!status && kp->pairs) status = rows ? queue_sum_of_rows(r, chunk % r->g.group) : queue_sum(r);
     }
     return status;
