@@ -12,6 +12,19 @@
 #define KP_MLA_ROWS_WALK    3
 #define KP_MLA_ROWS_JOIN    4
 
+/* kernels/variants/mla_bwd_slots_sm90.def: .step */
+#define KP_MLA_SLOTS_ORDER 0
+#define KP_MLA_SLOTS_TOTAL 1
+#define KP_MLA_SLOTS_MERGE 2
+
+#define KP_MLA_SLOTS_ROWS                        32768 /* B * SK, at most */
+#define KP_MLA_SLOTS_BLOCK                       16384 /* slots of a block, at most: below 2^16 */
+#define KP_MLA_SLOTS_REGION                      18432 /* slots of a CTA that are put in order in shared memory */
+#define KP_MLA_SLOTS_PIECES                      8192  /* a CTA's rows times blocks, at most */
+#define KP_MLA_SLOTS_TOTALS                      64    /* rows of a CTA of TOTAL */
+#define KP_MLA_SLOTS_ORDER_SHARED(rows)          (4 * (((rows) + 3) / 4 * 4) + 4 * KP_MLA_SLOTS_BLOCK)
+#define KP_MLA_SLOTS_MERGE_SHARED(share, blocks) (4 * ((share) + 4 + (share) * ((blocks) | 1) + KP_MLA_SLOTS_REGION))
+
 #define KP_MLA_ROWS_STRETCH 256 /* slots of the sorted list that one team adds up */
 #define KP_MLA_ROWS_THREADS 288
 /* A thread for each 8 columns; teams of a CTA. */
@@ -24,12 +37,15 @@
 struct kp_mla_bwd_rows {
     struct kp_mla_bwd bwd;
     uint64_t scanned;     /* uint32 [chunks][256][sort_blocks]: of a digit's bwd.counts, the sums of those before */
-    uint64_t totals;      /* uint32 [chunks][256]: the sums of all of a digit's */
-    uint64_t keys, slots; /* walk, join: sorted, uint32 [n] */
+    uint64_t totals;      /* uint32 [chunks][256]: the sums of all of a digit's; slots: [chunks][B * SK] */
+    uint64_t keys, slots; /* walk, join: sorted, uint32 [n]; slots: to where, as bwd.keys */
     uint64_t parts;       /* f32 [stretches][2][D / 8][8]: of a stretch that begins or ends within a kv row's slots, the
                            * sum of its first slots, if they began before, and of its last */
     int64_t n;            /* walk, join: slots */
     int64_t chunk, list;  /* sort: queries of a chunk, of bwd.n; a chunk's bwd.keys and slots begin `list` apart */
+    uint64_t runs;        /* slots: uint32 [chunks][list], a block's sorted: row << 16 | slot of the block */
+    int32_t block, share; /* slots: queries of a block, of bwd.sort_blocks in a chunk, whose bwd.counts are uint16
+                           * [chunks][sort_blocks][B * SK + 1]; rows of a CTA of MERGE */
 };
-KP_SIZE(struct kp_mla_bwd_rows, 784 + 8 * 8);
+KP_SIZE(struct kp_mla_bwd_rows, 784 + 10 * 8);
 #endif

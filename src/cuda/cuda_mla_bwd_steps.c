@@ -12,7 +12,7 @@
 _Static_assert(KP_DIST_SUM == ATTN_DIST_SUM && KP_DIST_MEAN == ATTN_DIST_MEAN && KP_DIST_L1 == ATTN_DIST_L1,
                "kernels/kparams_mla.h repeats attn.h");
 
-enum { THREADS = 256, WARPS = THREADS / 32, SCAN_THREADS = 1024, DIGIT_BITS = 8 };
+enum { THREADS = 256, WARPS = THREADS / 32, SCAN_THREADS = 1024, SLOTS_THREADS = 512, DIGIT_BITS = 8 };
 enum {
     PREPARE,
     RANGES,
@@ -29,6 +29,9 @@ enum {
     ROWS_SCATTER,
     ROWS_WALK,
     ROWS_JOIN,
+    SLOTS_ORDER,
+    SLOTS_TOTAL,
+    SLOTS_MERGE,
     N_STEPS
 };
 static const char *const symbols[N_STEPS] = {
@@ -39,7 +42,8 @@ static const char *const symbols[N_STEPS] = {
     [SORT_SCATTER] = "attn_mla_bwd_sort_smxx_scatter", [SUM] = "attn_mla_bwd_sum_smxx_any",
     [ROWS_COUNT] = "attn_mla_bwd_rows_sm90_count",     [ROWS_SCAN] = "attn_mla_bwd_rows_sm90_scan",
     [ROWS_SCATTER] = "attn_mla_bwd_rows_sm90_scatter", [ROWS_WALK] = "attn_mla_bwd_rows_sm90_walk",
-    [ROWS_JOIN] = "attn_mla_bwd_rows_sm90_join",
+    [ROWS_JOIN] = "attn_mla_bwd_rows_sm90_join",       [SLOTS_ORDER] = "attn_mla_bwd_slots_sm90_order",
+    [SLOTS_TOTAL] = "attn_mla_bwd_slots_sm90_total",   [SLOTS_MERGE] = "attn_mla_bwd_slots_sm90_merge",
 };
 /* A slot is a uint32 within the queries that are sorted together. */
 static const int64_t MAX_SORTED = INT64_C(1) << 31;
@@ -53,6 +57,13 @@ static int has_step(const struct attn_cuda_mla_bwd_main *m, int x) {
     return x < SORT_COUNT || m->pairs == (x < ROWS_COUNT ? 4 : 2);
 }
 
+/* The most shared memory of a step; MERGE's with one block. */
+static int step_shared(int x) {
+    return x == SLOTS_ORDER   ? KP_MLA_SLOTS_ORDER_SHARED(KP_MLA_SLOTS_ROWS)
+           : x == SLOTS_MERGE ? KP_MLA_SLOTS_MERGE_SHARED(KP_MLA_SLOTS_PIECES, 1)
+                              : 0;
+}
+
 static int64_t lesser(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t blocks(int64_t n, int64_t size) { return n / size + (n % size != 0); }
 
@@ -63,6 +74,7 @@ struct geometry {
     int64_t queries, head_blocks;
     int64_t chunk; /* queries of a launch of the main kernel */
     int64_t sort_blocks;
+    int64_t block, merged; /* struct kp_mla_bwd_rows.block, share; 0: slots are sorted digit by digit */
     int64_t group, list;   /* chunks whose slots are sorted together; places from the list of one to that of the next */
     int64_t turn, listed;  /* queries that the device works on at once; whose lists are ordered together */
     int32_t shift, ranges; /* struct kp_mla_bwd_ranges; 0 ranges: lists are taken as they are */
@@ -150,6 +162,21 @@ static void choose_chunk(struct geometry *g, const struct attn_cuda_mla_bwd_main
     g->list = (g->chunk * p->topk + 3) / 4 * 4; /* whole vectors */
 }
 
+/* Whether slots are sorted through shared memory: where it has room for a counter a kv row, and the second-level cache
+ * for those of all blocks. Blocks fill the device twice, unless that makes them too large. */
+static void choose_slot_blocks(struct geometry *g, const struct attn_cuda_mla_bwd_main *m,
+                               const struct attn_core_device *dev, const attn_problem *p) {
+    const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
+    const int64_t rows = p->batch * p->seq_k, most = KP_MLA_SLOTS_BLOCK;
+    if (m->pairs != 2 || rows <= 0 || rows > KP_MLA_SLOTS_ROWS || p->topk > most) return;
+    const int64_t wave = blocks(2 * l->n_sms, g->group);
+    const int64_t block = lesser(blocks(g->chunk, wave), most / p->topk), n = blocks(g->chunk, block);
+    if (n > KP_MLA_SLOTS_PIECES || 2 * rows * n * g->group > l->l2_bytes) return;
+    g->block = block;
+    g->sort_blocks = n;
+    g->merged = lesser(KP_MLA_SLOTS_PIECES / n, rows);
+}
+
 static struct geometry lay_out(const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,
                                const attn_problem *p) {
     struct geometry g = {.queries = p->batch * p->seq_q, .head_blocks = blocks(p->heads_q, m->head_block)};
@@ -157,6 +184,7 @@ static struct geometry lay_out(const struct attn_cuda_mla_bwd_main *m, const str
     if (g.queries <= 0 || p->heads_q <= 0) return (struct geometry){0};
     g.chunk = g.queries;
     if (m->pairs) choose_chunk(&g, m, dev, p);
+    choose_slot_blocks(&g, m, dev, p);
     choose_ranges(&g, m, dev, p);
     choose_parts(&g, m, dev, p);
     g.rows = take(&g, 1, g.queries * p->heads_q, sizeof(struct kp_mla_row));
@@ -165,11 +193,12 @@ static struct geometry lay_out(const struct attn_cuda_mla_bwd_main *m, const str
     g.pairs = take(&g, m->pairs && has_keys, g.chunk * g.head_blocks * p->topk, row_bytes(m, p));
     for (int x = 0; x < 2; x++) {
         g.keys[x] = take(&g, m->pairs && has_keys, g.group * g.list, sizeof(uint32_t));
-        g.slots[x] = take(&g, m->pairs && has_keys, g.group * g.list, sizeof(uint32_t));
+        if (x == 0 || !g.block) g.slots[x] = take(&g, m->pairs && has_keys, g.group * g.list, sizeof(uint32_t));
     }
-    g.counts = take(&g, m->pairs && has_keys, (g.group * g.sort_blocks) << DIGIT_BITS, sizeof(uint32_t));
-    g.scanned = take(&g, m->pairs == 2 && has_keys, (g.group * g.sort_blocks) << DIGIT_BITS, sizeof(uint32_t));
-    g.totals = take(&g, m->pairs == 2 && has_keys, g.group << DIGIT_BITS, sizeof(uint32_t));
+    const int64_t rows = p->batch * p->seq_k, counters = g.block ? rows / 2 + 1 : 1 << DIGIT_BITS;
+    g.counts = take(&g, m->pairs && has_keys, g.group * g.sort_blocks * counters, sizeof(uint32_t));
+    g.scanned = take(&g, m->pairs == 2 && has_keys && !g.block, g.group * g.sort_blocks * counters, sizeof(uint32_t));
+    g.totals = take(&g, m->pairs == 2 && has_keys, g.group * (g.block ? rows : counters), sizeof(uint32_t));
     g.parts_of_rows = take(&g, m->pairs == 2 && has_keys,
                            2 * blocks(g.chunk * p->topk, KP_MLA_ROWS_STRETCH) * p->dim_qk, sizeof(float));
     g.part_dq = take(&g, g.parts > 0, (g.queries - g.whole) * g.head_blocks * g.parts * m->head_block * p->dim_qk,
@@ -191,7 +220,7 @@ int attn_cuda_mla_bwd_refuse(const struct attn_cuda_mla_bwd_main *m, const struc
     if (attn_cuda_mla_refuse(p, why)) return 1;
     if (attn_cuda_refuse_image(dev, m->symbol, m->shared_bytes, why)) return 1;
     for (int x = 0; x < N_STEPS; x++)
-        if (has_step(m, x) && attn_cuda_refuse_image(dev, symbols[x], 0, why)) return 1;
+        if (has_step(m, x) && attn_cuda_refuse_image(dev, symbols[x], step_shared(x), why)) return 1;
     if (!m->pairs) return 0;
     if (p->batch > 0 && p->seq_k > (int64_t)(UINT32_MAX - 1) / p->batch) {
         attn_text_add(why, "%" PRId64 " batch entries of %" PRId64 " keys are more rows than its sort counts, 2^32 - 2",
@@ -204,7 +233,8 @@ int attn_cuda_mla_bwd_refuse(const struct attn_cuda_mla_bwd_main *m, const struc
 attn_status attn_cuda_mla_bwd_prepare(const struct attn_cuda_mla_bwd_main *m, struct attn_core_device *dev) {
     attn_status status = attn_cuda_variant_load(dev, attn_cuda_variant_find(m->symbol), (uint32_t)m->shared_bytes);
     for (int x = 0; x < N_STEPS && !status; x++)
-        if (has_step(m, x)) status = attn_cuda_variant_load(dev, attn_cuda_variant_find(symbols[x]), 0);
+        if (has_step(m, x))
+            status = attn_cuda_variant_load(dev, attn_cuda_variant_find(symbols[x]), (uint32_t)step_shared(x));
     return status;
 }
 
@@ -322,6 +352,23 @@ static struct kp_mla_bwd_rows rows_of(const struct run *r) {
                                     .list = r->g.list};
 }
 
+/* What queue_sort_of_rows does, through shared memory. */
+static attn_status queue_merge_of_slots(struct run *r, struct kp_mla_bwd_rows *rows, int64_t chunks) {
+    const int64_t keys = r->p->batch * r->p->seq_k, n_blocks = r->g.sort_blocks, share = r->g.merged;
+    const int64_t order = KP_MLA_SLOTS_ORDER_SHARED(keys), merge = KP_MLA_SLOTS_MERGE_SHARED(share, n_blocks);
+    rows->block = (int32_t)r->g.block, rows->share = (int32_t)share;
+    rows->keys = r->kp.keys[0], rows->slots = r->kp.slots[0], rows->runs = r->kp.keys[1];
+    r->sorted = 0;
+    attn_status status = queue(r, symbols[SLOTS_ORDER], chunks * n_blocks, SLOTS_THREADS, order, 0, rows, sizeof *rows);
+    if (!status)
+        status = queue(r, symbols[SLOTS_TOTAL], chunks * blocks(keys, KP_MLA_SLOTS_TOTALS), THREADS, 0, 0, rows,
+                       sizeof *rows);
+    if (!status)
+        status =
+            queue(r, symbols[SLOTS_MERGE], chunks * blocks(keys, share), SLOTS_THREADS, merge, 0, rows, sizeof *rows);
+    return status;
+}
+
 /* Sort the slots of queries kp.first .. end - 1, chunk by chunk, but for what is behind a group of chunks. */
 static attn_status queue_sort_of_rows(struct run *r, int64_t end) {
     const uint64_t most = (uint64_t)(r->p->batch * r->p->seq_k); /* the key of an invalid slot */
@@ -332,6 +379,7 @@ static attn_status queue_sort_of_rows(struct run *r, int64_t end) {
     kp->sort_blocks = (int32_t)r->g.sort_blocks;
     kp->from = -1;
     const int64_t chunks = blocks(kp->n, r->g.chunk);
+    if (r->g.block) return queue_merge_of_slots(r, &rows, chunks);
     for (kp->digit = 0; !status && (kp->digit == 0 || most >> kp->digit); kp->digit += DIGIT_BITS) {
         status = queue_rows(r, ROWS_COUNT, chunks * kp->sort_blocks, &rows);
         if (!status) status = queue_rows(r, ROWS_SCAN, chunks << DIGIT_BITS, &rows);
