@@ -149,12 +149,12 @@ static int64_t row_bytes(const struct attn_cuda_mla_bwd_main *m, const attn_prob
     return m->pairs == 2 ? KP_MLA_ROWS_BYTES(p->dim_qk) : (int64_t)m->pairs * p->dim_qk;
 }
 
-/* Rows of slots may take 1/32 of the memory. Whole rounds of CTAs, where there are several. */
+/* Rows of slots may take 1/16 of the memory, those of f32 1/32. Whole rounds of CTAs, where there are several. */
 static void choose_chunk(struct geometry *g, const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,
                          const attn_problem *p) {
     const int64_t row = row_bytes(m, p) * p->topk * g->head_blocks;
     const int64_t round = blocks(attn_cuda_limits_of(dev)->n_sms, g->head_blocks * (m->cluster > 1 ? m->cluster : 1));
-    g->chunk = lesser((int64_t)(dev->memory_bytes / 32) / row, MAX_SORTED / p->topk - 1);
+    g->chunk = lesser((int64_t)(dev->memory_bytes / (m->pairs == 2 ? 16 : 32)) / row, MAX_SORTED / p->topk - 1);
     if (g->chunk > round) g->chunk -= g->chunk % round;
     g->chunk = g->chunk < 1 ? 1 : lesser(g->chunk, g->queries);
     g->sort_blocks = blocks(g->chunk * p->topk, KP_MLA_SORT_BLOCK);
