@@ -32,7 +32,7 @@ struct kp_dist_sm90_config {
 /* A line of mla_bwd_sm90.def. */
 struct kp_mla_bwd_sm90_config {
     const char *symbol;
-    int32_t dtype, dim, deterministic, ctas, even;
+    int32_t dtype, dim, deterministic, ctas, even, near;
 };
 
 #define KP_SM90_SLICE 8192 /* 64 rows of 64 elements */

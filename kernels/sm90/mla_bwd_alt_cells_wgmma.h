@@ -13,9 +13,9 @@ static __device__ __forceinline__ void wait_slice(uint32_t shared, uint32_t i, u
     if (group_of(i) >= 0) mbar_wait(shared + K_FULL + 8 * group_of(i), parity & 1);
 }
 
-/* The states of a lane's two heads of eight are loaded a step ahead, the first under S's last products. Rows that are
- * stored have no registers to spare. */
-constexpr int STATES_AHEAD = !PAIRS;
+/* The states of a lane's two heads of eight are loaded a step ahead, the first under S's last products; rows that are
+ * stored have the registers for it when eight of y are done with (NEAR). */
+constexpr int STATES_AHEAD = !PAIRS, AHEAD_FROM = STATES_AHEAD ? 7 : NEAR ? 6 : 0;
 static __device__ __forceinline__ void load_last_states(uint32_t shared, uint4 state[2]) {
     const uint32_t at = shared + STATE_AT + 32 * ((uint32_t)lane_of() & 3) + 128 * 7;
     state[0] = shared_load128(at);
@@ -89,13 +89,14 @@ static __device__ __forceinline__ void form_cells(uint32_t shared, const struct 
     for (int j = 7; j >= 0; j--) { /* upwards some registers spill */
         float prob[2][2], ds[2][2];
         uint4 next[2];
-        if (STATES_AHEAD && j) {
+        if (j <= AHEAD_FROM && j) {
             next[0] = shared_load128(states + 128 * (uint32_t)(j - 1));
             next[1] = shared_load128(states + 128 * (uint32_t)(j - 1) + 16);
         }
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-            const uint4 state = STATES_AHEAD ? now[e] : shared_load128(states + (uint32_t)(128 * j + 16 * e));
+            const uint4 state =
+                STATES_AHEAD || j < AHEAD_FROM ? now[e] : shared_load128(states + (uint32_t)(128 * j + 16 * e));
             const float lse2 = __uint_as_float(state.x), g = __uint_as_float(state.y), gs = g * unit;
             const float shift = __uint_as_float(state.z) * unit;
 #pragma unroll
@@ -117,7 +118,7 @@ static __device__ __forceinline__ void form_cells(uint32_t shared, const struct 
             store_matrix4(CTAS == 2 ? at : at - SLICE, to->probs + 2 * j);
             store_matrix4(at, to->ds + 2 * j);
         }
-        if (STATES_AHEAD && j) now[0] = next[0], now[1] = next[1];
+        if (j <= AHEAD_FROM && j) now[0] = next[0], now[1] = next[1];
     }
 }
 

@@ -1,11 +1,61 @@
 /* SPDX-License-Identifier: MIT
  * Part of mla_bwd_alt_wgmma.cu, deterministic: dKV of a tile by its owner, who stores all of it as rows of 16 bits
  * (mla_bwd_rows_wgmma.h): 64 slots x 32 columns at a time in two sets of sums, one multiplied while the other is
- * stored. */
+ * stored; NEAR: x 64 columns in one set of 32, in whole lines. */
 #ifndef ATTN_SM90_MLA_BWD_ALT_ROWS_WGMMA_H
 #define ATTN_SM90_MLA_BWD_ALT_ROWS_WGMMA_H
 #include "kernels/sm90/mla_bwd_rows_wgmma.h"
 
+#ifdef CFG_NEAR
+/* find_places, and then: a lane stores of slots (g & ~1) + i + 8 r, bit 2 i + r of `off`, the first half of each 64
+ * columns if g is even, the second if it is odd. */
+static __device__ __forceinline__ void find_lines(struct places *to) {
+    const uint32_t odd = (uint32_t)recompute((int)threadIdx.x) >> 2 & 1, own = to->off;
+    const uint32_t other = __shfl_xor_sync(~0u, own, 4);
+    to->off = odd ? other | own << 2 : own | other << 2;
+    to->at += odd ? 64 - 2 * D : 0;
+}
+/* 64 columns: neighbours g swap halves, so that eight lanes store a whole 128-byte line of a slot. Not without
+ * __syncwarp: ptxas would put the stores behind the next products, for which there are no registers then (C7512,
+ * spills). */
+static __device__ __forceinline__ void store_lines(const float d[32], const struct places *to, uint32_t column) {
+    const uint32_t odd = (uint32_t)recompute((int)threadIdx.x) >> 2 & 1;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        uint32_t even_slot[4], odd_slot[4];
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const uint32_t x = pack16(KP_F16, d[4 * j + 2 * r], d[4 * j + 2 * r + 1]);
+            const uint32_t y = pack16(KP_F16, d[16 + 4 * j + 2 * r], d[16 + 4 * j + 2 * r + 1]);
+            const uint32_t come = __shfl_xor_sync(~0u, odd ? x : y, 4);
+            even_slot[j] = odd ? come : x;
+            odd_slot[j] = odd ? y : come;
+        }
+        char *at = (char *)to->at + 2 * column + r * 16 * D;
+        store_once4(at, even_slot, ~to->off >> r & 1);
+        store_once4(at + 2 * D, odd_slot, ~to->off >> (2 + r) & 1);
+    }
+    __syncwarp();
+}
+/* Slice slice_of(K), whose products, in a, have been started. last: of the item's tiles that the warpgroup owns. */
+template <uint32_t K>
+static __device__ __forceinline__ void do_rows(uint32_t shared, float a[32], const struct tile *t,
+                                               const struct places *to, int last) {
+    constexpr uint32_t x = slice_of(K);
+    wgmma_wait(0);
+    wgmma_hold(a, 32);
+    if (last && lane_of() == 0) mbar_arrive(shared + Q_FREE + 8 * x);
+    store_lines(a, to, 64 * x);
+    if constexpr (K + 1 < SLICES) {
+        float b[32]; /* one array for all units makes ptxas serialise the products (C7511) */
+        if (K + 1 == 8)
+            multiply_slice<1>(b, t, 8);
+        else
+            multiply_slice<0>(b, t, slice_of(K + 1));
+        do_rows<K + 1>(shared, b, t, to, last);
+    }
+}
+#else
 constexpr uint32_t ROW_UNITS = 2 * SLICES;
 static __device__ __forceinline__ void start_row(float d[16], const struct tile *t, uint32_t k) {
     if (slice_of(k / 2) == 8)
@@ -26,4 +76,5 @@ static __device__ __forceinline__ void do_rows(uint32_t shared, float a[16], flo
     add_places(a, to, 64 * x + 32 * (K % 2));
     if constexpr (MORE) do_rows<K + 1>(shared, b, a, t, to, last);
 }
+#endif
 #endif

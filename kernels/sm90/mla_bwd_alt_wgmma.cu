@@ -96,6 +96,12 @@ static __device__ __forceinline__ void finish_rows(const struct kp_mla_bwd *p, u
     wgmma_hold(rope, 16);
     free_keys<W>(shared, 1);
     find_places(p, &to, shared, sums, i, note, rank_of());
+#ifdef CFG_NEAR
+    find_lines(&to);
+    float a[32];
+    multiply_slice<0>(a, t, 0);
+    do_rows<0>(shared, a, t, &to, last);
+#else
     float a[16], b[16];
 #if CFG_CTAS == 2
     start_turn(a, t, 0);
@@ -103,6 +109,7 @@ static __device__ __forceinline__ void finish_rows(const struct kp_mla_bwd *p, u
 #else
     start_row(a, t, 0);
     do_rows<0>(shared, a, b, t, &to, last);
+#endif
 #endif
 }
 #else

@@ -55,14 +55,28 @@ static __device__ __forceinline__ void find_rows(const struct kp_mla_bwd *p, uin
         c->from[k] = kv + max(row[k], 0) * p->in.kv.row;
     }
 }
+/* copy_async16 of what should stay in the second-level cache. */
+static __device__ __forceinline__ void copy_to_stay16(uint32_t to, const void *from, int bytes) {
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from),
+                 "r"(bytes),
+                 "l"(UINT64_C(0x14F0000000000000)) /* what createpolicy gives for evict_last of everything */
+                 : "memory");
+}
 /* Slices x .. x + n - 1. */
 static __device__ __forceinline__ void gather_slices(uint32_t shared, const struct copies *c, uint32_t x, uint32_t n) {
     const uint32_t to = shared + K_AT + place_of() + x * SLICE;
 #pragma unroll
     for (int k = 0; k < PASSES; k++)
 #pragma unroll
-        for (uint32_t y = 0; y < n; y++)
-            copy_async16(to + k * STEP * 128 + y * SLICE, c->from[k] + (x + y) * 64, c->valid >> k & 16);
+        for (uint32_t y = 0; y < n; y++) {
+            const uint32_t place = to + k * STEP * 128 + y * SLICE;
+            const uint16_t *from = c->from[k] + (x + y) * 64;
+            const int bytes = c->valid >> k & 16;
+            if (NEAR)
+                copy_to_stay16(place, from, bytes);
+            else
+                copy_async16(place, from, bytes);
+        }
     copy_commit();
 }
 
@@ -136,10 +150,10 @@ static __device__ __forceinline__ void copy_heads(const struct kp_mla_bwd *p, ui
     }
 }
 
-/* Group g is there, all but the latest `pending` being so. Pairs that store rows and those of the
- * third schedule: told while groups further on are still being asked for, BEHIND them; others have more stores or
- * additions to memory under way, and waiting would hold them up. */
-constexpr int BEHIND = SUMMED || WOVEN ? 2 : 0;
+/* Group g is there, all but the latest `pending` being so. Pairs that store rows, those of the
+ * third schedule and NEAR: told while groups further on are still being asked for, BEHIND them; others have more stores
+ * or additions to memory under way, and waiting would hold them up. */
+constexpr int BEHIND = SUMMED || WOVEN || NEAR ? 2 : 0;
 static __device__ __forceinline__ void tell_group(uint32_t shared, int g, int pending) {
     settle_copies(pending);
     mbar_arrive(shared + K_FULL + 8 * (uint32_t)g);

@@ -10,6 +10,12 @@
 
 constexpr int TYPE = CFG_DTYPE, D = CFG_DIM, PAIRS = CFG_DETERMINISTIC, CTAS = CFG_CTAS, EVEN = CFG_EVEN > 0;
 constexpr int ALT = CFG_EVEN == 2;
+#ifdef CFG_NEAR
+constexpr int NEAR = CFG_NEAR; /* the table of keys is small against the second-level cache: it is to stay there */
+#else
+constexpr int NEAR = 0;
+#endif
+static_assert(!NEAR || (ALT && PAIRS && CTAS == 1), "what has a form for it");
 static_assert(D == 576 || D == 512, "the slices of a key row");
 static_assert(CTAS == 1 || EVEN, "pairs of CTAs have the even form");
 /* Pairs that add to memory exchange most slices (mla_bwd_partly_wgmma.h), those that store rows all
@@ -18,15 +24,15 @@ constexpr int PARTLY = CTAS == 2 && !PAIRS, SUMMED = CTAS == 2 && PAIRS;
 /* Producers store the sums of P' for dist, but not those that run ahead of the consumers. */
 constexpr int DIST_BY_PRODUCERS = EVEN && !PAIRS && !ALT;
 /* A CTA that stores rows for itself asks for the next tile's K before its first store: the other way round K comes when
- * the stores have gone. */
-constexpr int ASK_FIRST = EVEN && PAIRS && CTAS == 1;
+ * the stores have gone, if it comes from memory. */
+constexpr int ASK_FIRST = EVEN && PAIRS && CTAS == 1 && !NEAR;
 /* Pairs of this schedule weave slices of Q and dO: place x of eight has those 32 columns of slice x whose gradients go
  * to the other CTA, and the 32 of slice x - 1 (0: 7) that come from it, so that one product of 64 columns gives both.
  */
 constexpr int WOVEN = ALT && PARTLY;
 /* Q and dO are read once and dq is written once, beside sums and keys that the second-level cache has to hold:
  * they are marked as the first to leave it. */
-constexpr int PASSING = ALT && !PAIRS;
+constexpr int PASSING = ALT && (!PAIRS || NEAR);
 /* An item's first S begins with the first slices of Q and dO, while the last item's dKV still reads others. Woven
  * slices come in another order than S takes them. */
 constexpr int BY_GROUPS = ALT && !PAIRS && !WOVEN;

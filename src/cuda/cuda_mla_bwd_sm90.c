@@ -40,7 +40,7 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
 /* Seconds of a tile at D = 576, measured on an H100 (docs/kernels/mla_bwd_sm90.md): with sums that the second-level
  * cache holds, and with larger ones, whose slots come in order. */
 static double tile_time(const struct kp_mla_bwd_sm90_config *c, int large) {
-    if (c->deterministic && c->even == 2) return c->ctas == 2 ? 8.15e-6 : 10e-6;
+    if (c->deterministic && c->even == 2) return c->ctas == 2 ? 7.3e-6 : 9.2e-6;
     if (c->deterministic) return !c->even ? 18e-6 : c->ctas == 2 ? 8.6e-6 : 10.5e-6;
     if (!c->even) return large ? 9e-6 : 8.1e-6;
     if (c->even == 2) return c->ctas == 2 ? (large ? 6e-6 : 5.7e-6) : large ? 7.45e-6 : 6.8e-6;
@@ -59,7 +59,9 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
     const double items = (double)p->batch * (double)p->seq_q * blocks, tiles = (double)((p->topk + 63) / 64);
     const double least = !c->deterministic || c->even ? 1 / (tiles < 1 ? 1 : tiles) : 1;
     const double whole = items / l->n_sms < least ? least : items / l->n_sms;
-    const double tile = tile_time(c, 8 * (double)p->seq_k * (double)p->dim_qk > l->l2_bytes);
+    const double keys = 2 * (double)p->batch * (double)p->seq_k * (double)p->dim_qk;
+    const double tile = c->near ? (5 * keys <= l->l2_bytes ? 9e-6 : 10.5e-6)
+                                : tile_time(c, 8 * (double)p->seq_k * (double)p->dim_qk > l->l2_bytes);
     return 2e-5 + whole * (c->even ? 8e-6 : 6e-6) + whole * tiles * tile * c->dim / 576;
 }
 
