@@ -314,9 +314,9 @@ static void narrow_rows(uint16_t *dst, int64_t ld, const float *src, int64_t row
 
 /* What both tables have: everything but the products. */
 #define VECTORS                                                                                                        \
-    .zip = zip, .zip_blocks = zip_blocks, .turn = turn, .stack = stack, .zip_halves = zip_halves,      \
-    .halves = halves, .zip_f32 = zip_f32, .finite = finite_half, .exp2 = exp2_half, .exp2_f32 = exp2_f32,              \
-    .soften = soften, .grad = grad, .narrow = narrow, .narrow_rows = narrow_rows
+    .zip = zip, .zip_blocks = zip_blocks, .turn = turn, .stack = stack, .zip_halves = zip_halves, .halves = halves,    \
+    .zip_f32 = zip_f32, .finite = finite_half, .exp2 = exp2_half, .exp2_f32 = exp2_f32, .soften = soften,              \
+    .grad = grad, .narrow = narrow, .narrow_rows = narrow_rows
 const struct attn_ukr_pair attn_ukr_pair_avx512bf16 = {
     .gemm = gemm_pair, .dots = gemm_nt_pair, .weigh = weigh, VECTORS};
 const struct attn_ukr_pair attn_ukr_pair_amx = {

@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: MIT
+ * Strips of flash attention on the tiles of AMX against a double loop on the same rounded numbers: rows that see any
+ * stretch of the keys, keys in several calls, rows that are independent of each other, many strips in one call. Skipped
+ * without the instructions; runs in emulation everywhere (cmake/amx.cmake). */
+#include "attn.h"
+
+#include "base/num.h"
+#include "cpu/cpu.h"
+#include "cpu/ukr_pair.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static const struct attn_ukr_pair *const u = &attn_ukr_pair_amx;
+
+#include "ukr_tests.h"
+
+static void fill(uint16_t *x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) x[i] = attn_num_f32_bf16((float)uniform());
+}
+
+/* Operands of the transposed softmax in the plain order, and the strip that they make. */
+enum { ROWS = ATTN_PAIR_FLASH, STEP = ATTN_PAIR_FLASH_STEP };
+struct strip {
+    int64_t n, d, dv, depth, width, ldk;
+    int halves, rough;   /* operands are f16; probabilities need not be as good */
+    uint16_t *q, *k, *v; /* rows of d, ldk and dv */
+    uint16_t *kh;        /* keys in halves */
+    float *qt, *vt, *o, *s, *p;
+    float m[ROWS], l[ROWS];
+    int32_t seen[2 * ROWS];
+    uint32_t *live;
+};
+static double value_of(const struct strip *t, uint16_t x) {
+    return (double)(t->halves ? attn_num_f16_f32(x) : attn_num_bf16_f32(x));
+}
+static void half_to(const struct strip *t, uint16_t x, uint16_t *high, uint16_t *low) {
+    *high = x;
+    if (!t->halves) return;
+    *high = attn_num_f32_bf16(attn_num_f16_f32(x));
+    *low = attn_num_f32_bf16(attn_num_f16_f32(x) - attn_num_bf16_f32(*high));
+}
+static void fill_strip(const struct strip *t, uint16_t *x, int64_t n) {
+    fill(x, n);
+    for (int64_t i = 0; t->halves && i < n; i++) x[i] = attn_num_f32_f16((float)uniform());
+}
+static void make_strip(struct strip *t, int64_t steps, int64_t d, int64_t dv, int halves) {
+    *t = (struct strip){.n = steps * STEP,
+                        .halves = halves,
+                        .d = d,
+                        .dv = dv,
+                        .depth = (d + 31) / 32 * 32,
+                        .width = (dv + 31) / 32 * 32};
+    t->ldk = t->depth + 3;
+    t->q = calloc((size_t)(ROWS * d), 2), t->k = calloc((size_t)(t->n * t->ldk), 2),
+    t->v = calloc((size_t)(t->n * dv), 2);
+    t->kh = calloc((size_t)(t->n * 2 * t->depth), 2);
+    t->qt = calloc((size_t)(ROWS * t->depth), 4), t->vt = calloc((size_t)(t->n * t->width), 4);
+    t->o = calloc((size_t)(t->width * ROWS), 4), t->s = calloc(2 * STEP * ROWS, 4),
+    t->p = calloc(ATTN_PAIR_FLASH_QUEUE * STEP * ROWS, 4);
+    t->live = calloc((size_t)t->n, sizeof *t->live);
+    fill_strip(t, t->q, ROWS * d), fill_strip(t, t->v, t->n * dv);
+    for (int64_t j = 0; j < t->n; j++) {
+        fill_strip(t, t->k + j * t->ldk, d);
+        for (int64_t c = 0; !halves && j >= STEP && steps % 2 && c < d;
+             c++) /* eightfold: scores far above those of the first step */
+            if (t->k[j * t->ldk + c] & 0x7f80) t->k[j * t->ldk + c] = (uint16_t)(t->k[j * t->ldk + c] + (3 << 7));
+    }
+    for (int r = 0; r < ROWS; r++) {
+        const int32_t a = (int32_t)((uniform() + 1) / 2 * (double)t->n),
+                      b = (int32_t)((uniform() + 1) / 2 * (double)t->n);
+        t->seen[r] = r % 3 ? (a < b ? a : b) : 0;
+        t->seen[ROWS + r] = r % 3 ? (a < b ? b : a) : (int32_t)t->n;
+    }
+    t->seen[7] = t->seen[ROWS + 7] = 0; /* sees nothing */
+}
+static void free_strip(struct strip *t) {
+    free(t->q), free(t->k), free(t->v), free(t->qt), free(t->vt), free(t->o), free(t->s), free(t->p), free(t->live);
+    free(t->kh);
+}
+static void pack_strip(struct strip *t) {
+    uint16_t *qt = (uint16_t *)(void *)t->qt, *vt = (uint16_t *)(void *)t->vt;
+    const int64_t parts = 1 + t->halves, q_low = ROWS * t->depth, v_low = t->width * 32, k_low = 16 * t->depth;
+    for (int64_t r = 0; r < ROWS; r++) t->m[r] = -INFINITY, t->l[r] = 0;
+    memset(t->o, 0, (size_t)(t->width * ROWS) * sizeof *t->o);
+    for (int64_t r = 0; r < ROWS; r++)
+        for (int64_t c = 0; c < t->d; c++) {
+            uint16_t *to = qt + (r / 16 * t->depth / 2 * 16 + c / 2 * 16 + r % 16) * 2 + c % 2;
+            half_to(t, t->q[r * t->d + c], to, to + q_low);
+        }
+    for (int64_t j = 0; j < t->n; j++) {
+        for (int64_t c = 0; c < t->dv; c++) {
+            uint16_t *to = vt + ((j / 32 * parts * t->width + c) * 16 + j % 32 / 2) * 2 + j % 2;
+            half_to(t, t->v[j * t->dv + c], to, to + v_low);
+        }
+        for (int64_t c = 0; c < t->d; c++) {
+            uint16_t *to = t->kh + j / 16 * parts * k_low + c / 32 * 512 + j % 16 * 32 + c % 32;
+            half_to(t, t->k[j * t->ldk + c], to, to + k_low);
+        }
+    }
+}
+/* Keys at .. at + n; `seen` receives what rows see of them. */
+static struct attn_pair_flash describe_strip(struct strip *t, int64_t at, int64_t n, int32_t *seen) {
+    for (int r = 0; r < 2 * ROWS; r++) {
+        const int64_t x = t->seen[r] - at;
+        seen[r] = (int32_t)(x < 0 ? 0 : x > n ? n : x);
+    }
+    const int tiles = t->halves || t->d > 64; /* of keys; else rows as they are */
+    const int64_t parts = 1 + t->halves;
+    return (struct attn_pair_flash){.n = n,
+                                    .depth = t->depth,
+                                    .width = t->width,
+                                    .halves = t->halves,
+                                    .rough = t->rough,
+                                    .k = tiles ? t->kh + at * parts * t->depth : t->k + at * t->ldk,
+                                    .k_row = tiles ? 32 : t->ldk,
+                                    .k_more = 16 * (tiles ? parts * t->depth : t->ldk),
+                                    .k_step = tiles ? 512 : 32,
+                                    .k_low = 16 * t->depth,
+                                    .q = t->qt,
+                                    .v = t->vt + at / 2 * (1 + t->halves) * t->width,
+                                    .seen = seen,
+                                    .factor = 0.8f,
+                                    .m = t->m,
+                                    .l = t->l,
+                                    .o = t->o,
+                                    .live = t->live + at,
+                                    .s = t->s,
+                                    .p = t->p};
+}
+/* The first n keys, then the rest: what is kept between calls counts. */
+static void run_strip(struct strip *t, int64_t n) {
+    pack_strip(t);
+    for (int64_t at = 0; at < t->n; at += n) {
+        int32_t seen[2 * ROWS];
+        if (at) n = t->n - n;
+        const struct attn_pair_flash f = describe_strip(t, at, n, seen);
+        u->flash(&f, 1);
+    }
+}
+static void check_strip(const struct strip *t) {
+    double *s = malloc((size_t)t->n * sizeof *s);
+    for (int r = 0; r < ROWS; r++) {
+        double top = -INFINITY, sum = 0, by = 1;
+        for (int64_t j = t->seen[r]; j < t->seen[ROWS + r]; j++) {
+            s[j] = 0;
+            for (int64_t c = 0; c < t->d; c++)
+                s[j] += value_of(t, t->q[r * t->d + c]) * value_of(t, t->k[j * t->ldk + c]);
+            top = fmax(top, s[j]);
+        }
+        for (int64_t j = 0; j < t->n; j++)
+            assert_int_equal(t->live[j] >> r & 1, j >= t->seen[r] && j < t->seen[ROWS + r]);
+        for (int64_t j = t->seen[r]; j < t->seen[ROWS + r]; j++) sum += s[j] = exp2((s[j] - top) * (double)0.8f);
+        if (t->seen[r] == t->seen[ROWS + r]) {
+            assert_true(t->m[r] == -INFINITY && t->l[r] == 0);
+        } else { /* products of d terms, sums of n; relative to some score of the row, not too far below the largest */
+            by = exp2((double)(t->m[r] * 0.8f) - top * (double)0.8f);
+            assert_true(by <= 1.001 && by > 0x1p-17);
+            assert_true(fabs((double)t->l[r] * by - sum) <= (2e-6 * (double)t->d + (t->rough ? 8.6e-5 : 2.9e-6)) * sum);
+        }
+        for (int64_t c = 0; c < t->width; c++) {
+            double want = 0, size = 1e-30;
+            for (int64_t j = t->seen[r]; j < t->seen[ROWS + r] && c < t->dv; j++) {
+                const double term = s[j] * value_of(t, t->v[j * t->dv + c]);
+                want += term, size += fabs(term);
+            }
+            assert_true(fabs((double)t->o[c * ROWS + r] * by - want) <=
+                        ((t->halves ? 0x1p-16 : 0x1p-8 + 1e-4) + 2e-6 * (double)t->d) * size);
+        }
+    }
+    free(s);
+}
+static void test_flash(void **unused) {
+    static const struct {
+        int64_t steps, first, d, dv;
+    } cases[] = {{1, 64, 64, 64},  {3, 64, 32, 96}, {4, 128, 128, 128},
+                 {2, 128, 33, 20}, {5, 256, 17, 1}, {3, 192, 288, 160}};
+    (void)unused;
+    for (size_t at = 0; at < 3 * sizeof cases / sizeof *cases; at++) {
+        const size_t i = at / 3;
+        struct strip t;
+        float m, l, *o;
+        make_strip(&t, cases[i].steps, cases[i].d, cases[i].dv, at % 3 == 1);
+        t.rough = at % 3 == 2;
+        run_strip(&t, cases[i].first);
+        check_strip(&t);
+        /* A row's bits are its own: other rows and the keys that it does not see become NaN, or seen by all others. */
+        const int mine = 4;
+        m = t.m[mine], l = t.l[mine], o = malloc((size_t)t.width * sizeof *o);
+        for (int64_t c = 0; c < t.width; c++) o[c] = t.o[c * ROWS + mine];
+        for (int r = 0; r < ROWS; r++) {
+            if (r == mine) continue;
+            memset(t.q + r * t.d, 0xff, (size_t)t.d * sizeof *t.q);
+            t.seen[r] = 0, t.seen[ROWS + r] = (int32_t)t.n;
+        }
+        for (int64_t j = 0; j < t.n; j++)
+            if (j < t.seen[mine] || j >= t.seen[ROWS + mine])
+                memset(t.k + j * t.ldk, 0xff, (size_t)t.d * sizeof *t.k), fill_strip(&t, t.v + j * t.dv, t.dv);
+        run_strip(&t, cases[i].first);
+        assert_true(t.m[mine] == m && t.l[mine] == l && isnan(t.l[mine + 1]));
+        for (int64_t c = 0; c < t.width; c++) assert_true(t.o[c * ROWS + mine] == o[c]);
+        free(o);
+        free_strip(&t);
+    }
+}
+
+/* Strips one after the other in one call give the bits that each gives alone, however many keys they have. */
+static void test_flash_many(void **unused) {
+    enum { MANY = 4 };
+    static const int64_t steps[MANY] = {3, 1, 2, 5}, extents[][2] = {{64, 64}, {128, 128}, {40, 72}};
+    (void)unused;
+    for (size_t at = 0; at < 3 * sizeof extents / sizeof *extents; at++) {
+        struct strip t[MANY];
+        struct attn_pair_flash job[MANY];
+        int32_t seen[MANY][2 * ROWS];
+        float *o[MANY], m[MANY][ROWS], l[MANY][ROWS];
+        for (int i = 0; i < MANY; i++) {
+            make_strip(&t[i], steps[i], extents[at / 3][0], extents[at / 3][1], at % 3 == 1);
+            t[i].rough = at % 3 == 2;
+            run_strip(&t[i], t[i].n);
+            const size_t bytes = (size_t)(t[i].width * ROWS) * sizeof **o;
+            o[i] = malloc(bytes);
+            memcpy(o[i], t[i].o, bytes), memcpy(m[i], t[i].m, sizeof m[i]), memcpy(l[i], t[i].l, sizeof l[i]);
+            pack_strip(&t[i]);
+            job[i] = describe_strip(&t[i], 0, t[i].n, seen[i]);
+            job[i].s = job[0].s, job[i].p = job[0].p;
+        }
+        u->flash(job, MANY);
+        for (int i = 0; i < MANY; i++) {
+            assert_memory_equal(o[i], t[i].o, (size_t)(t[i].width * ROWS) * sizeof **o);
+            assert_memory_equal(m[i], t[i].m, sizeof m[i]);
+            assert_memory_equal(l[i], t[i].l, sizeof l[i]);
+            free(o[i]);
+            free_strip(&t[i]);
+        }
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_flash), cmocka_unit_test(test_flash_many)};
+    return RUN_ON_TILES(tests);
+}
