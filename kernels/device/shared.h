@@ -90,6 +90,12 @@ static __device__ __forceinline__ void copy_async16_once(uint32_t to, const void
                  "l"(UINT64_C(0x12F0000000000000)) /* what createpolicy gives for evict_first of everything */
                  : "memory");
 }
+/* The same of what should stay there; whole lines of 128 bytes. */
+static __device__ __forceinline__ void copy_async16_kept(uint32_t to, const void *from, int bytes) {
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from),
+                 "r"(bytes), "l"(UINT64_C(0x14F0000000000000)) /* of evict_last */
+                 : "memory");
+}
 static __device__ __forceinline__ void copy_async8(uint32_t to, const void *from, int bytes) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }

@@ -55,13 +55,6 @@ static __device__ __forceinline__ void find_rows(const struct kp_mla_bwd *p, uin
         c->from[k] = kv + max(row[k], 0) * p->in.kv.row;
     }
 }
-/* copy_async16 of what should stay in the second-level cache. */
-static __device__ __forceinline__ void copy_to_stay16(uint32_t to, const void *from, int bytes) {
-    asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(to), "l"(from),
-                 "r"(bytes),
-                 "l"(UINT64_C(0x14F0000000000000)) /* what createpolicy gives for evict_last of everything */
-                 : "memory");
-}
 /* Slices x .. x + n - 1. */
 static __device__ __forceinline__ void gather_slices(uint32_t shared, const struct copies *c, uint32_t x, uint32_t n) {
     const uint32_t to = shared + K_AT + place_of() + x * SLICE;
@@ -73,7 +66,7 @@ static __device__ __forceinline__ void gather_slices(uint32_t shared, const stru
             const uint16_t *from = c->from[k] + (x + y) * 64;
             const int bytes = c->valid >> k & 16;
             if (NEAR)
-                copy_to_stay16(place, from, bytes);
+                copy_async16_kept(place, from, bytes);
             else
                 copy_async16(place, from, bytes);
         }
