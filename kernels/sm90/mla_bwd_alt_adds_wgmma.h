@@ -6,25 +6,6 @@
 #define ATTN_SM90_MLA_BWD_ALT_ADDS_WGMMA_H
 #include "kernels/sm90/mla_bwd_places_wgmma.h"
 
-/* Slice slice_of(K), whose products, in a, have been started. last: of the item's tiles that the warpgroup owns. */
-template <uint32_t K>
-static __device__ __forceinline__ void do_added(uint32_t shared, float a[32], const struct tile *t,
-                                                const struct places *to, int last) {
-    constexpr uint32_t x = slice_of(K);
-    wgmma_wait(0);
-    wgmma_hold(a, 32);
-    if (last && lane_of() == 0) mbar_arrive(shared + Q_FREE + 8 * x);
-    add_places(a, to, 64 * x);
-    add_places(a + 16, to, 64 * x + 32);
-    if constexpr (K + 1 < SLICES) {
-        float b[32]; /* one array for all units makes ptxas serialise the products (C7511) */
-        if (K + 1 == 8)
-            multiply_slice<1>(b, t, 8);
-        else
-            multiply_slice<0>(b, t, slice_of(K + 1));
-        do_added<K + 1>(shared, b, t, to, last);
-    }
-}
 /* All slices. first: the products of half of the first have been started there. */
 static __device__ __forceinline__ void do_all_added(uint32_t shared, float first[16], const struct tile *t,
                                                     const struct places *to, int last) {
@@ -39,6 +20,9 @@ static __device__ __forceinline__ void do_all_added(uint32_t shared, float first
     add_places(b, to, 32);
     float a[32];
     multiply_slice<0>(a, t, slice_of(1));
-    do_added<1>(shared, a, t, to, last);
+    do_slices<1>(shared, a, t, last, [=](const float *d, uint32_t column) {
+        add_places(d, to, column);
+        add_places(d + 16, to, column + 32);
+    });
 }
 #endif

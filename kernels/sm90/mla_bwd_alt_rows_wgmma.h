@@ -37,24 +37,6 @@ static __device__ __forceinline__ void store_lines(const float d[32], const stru
     }
     __syncwarp();
 }
-/* Slice slice_of(K), whose products, in a, have been started. last: of the item's tiles that the warpgroup owns. */
-template <uint32_t K>
-static __device__ __forceinline__ void do_rows(uint32_t shared, float a[32], const struct tile *t,
-                                               const struct places *to, int last) {
-    constexpr uint32_t x = slice_of(K);
-    wgmma_wait(0);
-    wgmma_hold(a, 32);
-    if (last && lane_of() == 0) mbar_arrive(shared + Q_FREE + 8 * x);
-    store_lines(a, to, 64 * x);
-    if constexpr (K + 1 < SLICES) {
-        float b[32]; /* one array for all units makes ptxas serialise the products (C7511) */
-        if (K + 1 == 8)
-            multiply_slice<1>(b, t, 8);
-        else
-            multiply_slice<0>(b, t, slice_of(K + 1));
-        do_rows<K + 1>(shared, b, t, to, last);
-    }
-}
 #else
 constexpr uint32_t ROW_UNITS = 2 * SLICES;
 static __device__ __forceinline__ void start_row(float d[16], const struct tile *t, uint32_t k) {

@@ -100,7 +100,7 @@ static __device__ __forceinline__ void finish_rows(const struct kp_mla_bwd *p, u
     find_lines(&to);
     float a[32];
     multiply_slice<0>(a, t, 0);
-    do_rows<0>(shared, a, t, &to, last);
+    do_slices<0>(shared, a, t, last, [&](const float *d, uint32_t column) { store_lines(d, &to, column); });
 #else
     float a[16], b[16];
 #if CFG_CTAS == 2

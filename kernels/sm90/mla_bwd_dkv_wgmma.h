@@ -131,4 +131,24 @@ static __device__ __forceinline__ void emit(const float d[16], const struct targ
         }
     }
 }
+/* Alternating: slice slice_of(K), whose products, in a, have been started, and those after it; each, its sums being
+ * there and its slices of Q and dO let go of, goes to store(sums, first column). last: of the item's tiles that the
+ * warpgroup owns. */
+template <uint32_t K, class F>
+static __device__ __forceinline__ void do_slices(uint32_t shared, float a[32], const struct tile *t, int last,
+                                                 const F &store) {
+    constexpr uint32_t x = slice_of(K);
+    wgmma_wait(0);
+    wgmma_hold(a, 32);
+    if (last && lane_of() == 0) mbar_arrive(shared + Q_FREE + 8 * x);
+    store(a, 64 * x);
+    if constexpr (K + 1 < SLICES) {
+        float b[32]; /* one array for all units makes ptxas serialise the products (C7511) */
+        if (K + 1 == 8)
+            multiply_slice<1>(b, t, 8);
+        else
+            multiply_slice<0>(b, t, slice_of(K + 1));
+        do_slices<K + 1>(shared, b, t, last, store);
+    }
+}
 #endif
