@@ -63,7 +63,7 @@ struct kp_mla_bwd {
             uint64_t posts;                   /* uint32 [items of a CTA][stretches], or 0: CTAs are not kept together */
             int32_t stretch_shift, stretches; /* a stretch: 2^stretch_shift rows, counted from an item's first */
         };
-        uint64_t units; /* main that stores rows of 16 bits a number: f32 [n][head_blocks][TOPK], of `pairs` */
+        uint64_t units; /* main that stores rows of 16 bits a number: bytes [n][head_blocks][TOPK], of `pairs` */
     };
     uint64_t slots[2]; /* sort: as keys */
     union {

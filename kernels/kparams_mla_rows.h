@@ -32,8 +32,9 @@
 #define KP_MLA_ROWS_TEAMS(dim) (KP_MLA_ROWS_THREADS / KP_MLA_ROWS_TEAM(dim))
 
 /* bwd.pairs: rows of kernels/device/row16.h [n][head_blocks][TOPK][D], which mla_bwd_rows_wgmma.h fills, and behind
- * them the rows' units, f32 [n][head_blocks][TOPK]. */
-#define KP_MLA_ROWS_BYTES(dim) (2 * (dim) + 4)
+ * them the rows' units, bytes [n][head_blocks][TOPK], which the second-level cache keeps while rows pass through it:
+ * those of the slots of a kv row are all over them. */
+#define KP_MLA_ROWS_BYTES(dim) (2 * (dim) + 1)
 struct kp_mla_bwd_rows {
     struct kp_mla_bwd bwd;
     uint64_t scanned;     /* uint32 [chunks][256][sort_blocks]: of a digit's bwd.counts, the sums of those before */

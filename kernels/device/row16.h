@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Rows of f32 in 16 bits a number, so that sums which are written and read again in another order move half the bytes:
- * a number x of a row is f16(x 2^k), with a k of the row, of which 2^-k stands beside it. Not a type of tensors.
+ * a number x of a row is f16(x 2^k), with a k of the row, of which a byte stands beside it. Not a type of tensors.
  *
  * k comes from a bound of the row's magnitudes, which need not be near: with |x| 2^k < 2^15 a number down to 2^-29 of
  * the bound keeps the 11 bits of f16, and infinities and NaNs stay what they are (docs/numerics.md). */
@@ -10,9 +10,10 @@
 
 /* The bits of a bound are those of a float; NaN counts as infinite, for which k is -114, and all f32 fit. */
 static __device__ __forceinline__ uint32_t row16_exponent(uint32_t bound) { return max(bound >> 23 & 255, 15u); }
-/* 2^k and 2^-k, both normal. */
+/* 2^k, and 2^-k as the exponent of a float, a byte; both are normal. */
 static __device__ __forceinline__ uint32_t row16_factor(uint32_t exponent) { return (268 - exponent) << 23; }
-static __device__ __forceinline__ float row16_unit(uint32_t exponent) { return __uint_as_float((exponent - 14) << 23); }
+static __device__ __forceinline__ uint32_t row16_unit(uint32_t exponent) { return exponent - 14; }
+static __device__ __forceinline__ float row16_unit_of(uint32_t byte) { return __uint_as_float(byte << 23); }
 
 /* sum[2 j + e] += half e of word j, in units of `unit`. */
 static __device__ __forceinline__ void row16_add(float sum[8], uint4 x, float unit) {

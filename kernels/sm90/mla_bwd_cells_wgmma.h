@@ -185,7 +185,7 @@ static __device__ __forceinline__ void keep_item_of(const struct kp_mla_bwd *p, 
             int from = 0;
             if (in_parts(p)) part_of(p, at, 0, &from), row /= (uint32_t)p->parts;
             row = row * (uint32_t)p->in.topk + (uint32_t)from;
-            keep4(shared + SUMS_AT + 16 * W, p->pairs + row * (2 * D), p->units + row * 4);
+            keep4(shared + SUMS_AT + 16 * W, p->pairs + row * (2 * D), p->units + row);
         } else {
             keep4(shared + SUMS_AT + 16 * W, p->sum.data + 4 * (uint64_t)(w.b * p->sum.batch), 0);
         }

@@ -75,11 +75,12 @@ static __device__ __forceinline__ uint32_t multiply_bf16x2(uint32_t a, uint32_t 
     return y;
 }
 
+/* power: of two, of the tile's P and dS. */
 static __device__ __forceinline__ void store_unit(const struct places *to, uint32_t sums, int tile, int r,
-                                                  uint32_t exponent, float down) {
+                                                  uint32_t exponent, uint32_t power) {
     const uint32_t thread = (uint32_t)recompute((int)threadIdx.x), slot = 16 * (thread >> 5 & 3) + (thread >> 2 & 7);
     if ((thread & 3) == 0 && !(to->off >> r & 1))
-        *(float *)address_of(kept(sums + 8), 64 * (uint32_t)tile + slot + 8 * r, 4) = row16_unit(exponent) * down;
+        *((uint8_t *)kept(sums + 8) + (64 * (uint32_t)tile + slot + 8 * r)) = (uint8_t)(row16_unit(exponent) - power);
 }
 
 /* Alternating: producers, of what each has copied itself, when it is there. */
@@ -112,7 +113,8 @@ static __device__ __forceinline__ void bound_rows(struct places *to, struct tile
     uint32_t bound = __float_as_uint(64 * __fmaf_rn(x, o, y * q) + 0x1p-100f * (x + y)) & 0x7fffffff;
     bound = max(bound, __shfl_xor_sync(~0u, bound, 1));
     bound = max(bound, __shfl_xor_sync(~0u, bound, 2));
-    const uint32_t exponent = row16_exponent(bound), factor = row16_factor(exponent);
+    /* f16: less the tile's power, up to 15, it is to be a byte */
+    const uint32_t exponent = max(row16_exponent(bound), SCALED ? 30u : 15u), factor = row16_factor(exponent);
     to->factor[r] = __uint_as_float(factor);
     to->exponents |= exponent << 8 * r;
     if (TYPE == KP_BF16) {
@@ -123,7 +125,7 @@ static __device__ __forceinline__ void bound_rows(struct places *to, struct tile
             t->ds[k] = multiply_bf16x2(t->ds[k], both);
         }
     }
-    if (store) store_unit(to, sums, tile, r, exponent, SCALED ? power_of_two(-exponent_at(shared, note)) : 1);
+    if (store) store_unit(to, sums, tile, r, exponent, SCALED ? (uint32_t)exponent_at(shared, note) : 0);
 }
 /* After barrier 6, before the tile's first product of dkv. */
 template <int W>

@@ -88,7 +88,7 @@ static __device__ __forceinline__ void find_factors(struct places *to, uint32_t 
     for (int r = 0; r < 2; r++) {
         const int own = (int)(to->exponents >> 8 * r & 255), other = (int)(to->exponents >> (8 * r + 16) & 255);
         const int both = min(max(own, other) + 1, 255);
-        if (unit) store_unit(to, sums, tile, r, (uint32_t)both, 1);
+        if (unit) store_unit(to, sums, tile, r, (uint32_t)both, 0);
         to->factor[r] =
             __uint_as_float(__float_as_uint(power_of(own - both)) | __float_as_uint(power_of(other - both)) >> 16);
     }

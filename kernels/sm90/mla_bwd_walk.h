@@ -69,7 +69,7 @@ static __device__ __forceinline__ int64_t row_of(uint32_t slot, uint32_t topk, u
 }
 /* Of AHEAD slots those with this key, head block by head block. ALL: that are all. */
 template <int TEAM, bool ALL>
-static __device__ __forceinline__ void add_slots(float sum[8], const uint4 *rows, const float *units,
+static __device__ __forceinline__ void add_slots(float sum[8], const uint4 *rows, const uint8_t *units,
                                                  const uint32_t *slots, const uint32_t keys[AHEAD], uint32_t key,
                                                  uint32_t topk, uint32_t blocks) {
     const uint4 a = *(const uint4 *)slots, b = *(const uint4 *)(slots + 4);
@@ -83,7 +83,7 @@ static __device__ __forceinline__ void add_slots(float sum[8], const uint4 *rows
             const int64_t row = row_of(slot[u], topk, blocks);
             const int on = ALL || keys[u] == key;
             x[u] = on ? load_once4(rows + row * TEAM) : make_uint4(0, 0, 0, 0);
-            unit[u] = on ? __ldg(units + row) : 0;
+            unit[u] = on ? row16_unit_of(__ldg(units + row)) : 0;
         }
 #pragma unroll
         for (uint32_t u = 0; u < AHEAD; u++) row16_add(sum, x[u], unit[u]);
@@ -124,7 +124,7 @@ static __device__ __forceinline__ void walk(const struct kp_mla_bwd_rows *p, uin
     const uint32_t topk = (uint32_t)p->bwd.in.topk, blocks = (uint32_t)p->bwd.head_blocks;
     const int64_t n_rows = p->n * blocks;
     const uint4 *rows = (const uint4 *)p->bwd.pairs + c;
-    const float *units = (const float *)((const uint4 *)p->bwd.pairs + n_rows * TEAM);
+    const uint8_t *units = (const uint8_t *)((const uint4 *)p->bwd.pairs + n_rows * TEAM);
     uint32_t key = x_keys[0], keys[AHEAD];
     if (key == l.none) return;
     int before = began_before(&l, &own, key);

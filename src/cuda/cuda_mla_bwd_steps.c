@@ -309,7 +309,7 @@ static attn_status queue_rows_of_items(struct run *r) {
     if (!status && kp->n < chunk.n) {
         const uint64_t before = (uint64_t)kp->n * slots;
         kp->first += kp->n, kp->n = chunk.n - kp->n;
-        if (kp->pairs) kp->pairs += before * row, kp->units += before * sizeof(float);
+        if (kp->pairs) kp->pairs += before * row, kp->units += before;
         kp->parts = (int32_t)r->g.parts, kp->share = (int32_t)r->g.share;
         kp->part_dq = (uint64_t)(uintptr_t)r->args->workspace + r->g.part_dq;
         status = queue_main(r, 0);
