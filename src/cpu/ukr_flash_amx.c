@@ -240,15 +240,20 @@ INLINE void step_64(const struct attn_pair_flash *f, int64_t step, float *s, con
     }
 }
 
-/* Scores that a query does not see become -inf. */
+/* Scores that a query does not see become -inf; keys that all see are passed over. */
 static void hide(const struct attn_pair_flash *f, int64_t span, int64_t step, float *s) {
-    for (int64_t j = 0; j < span; j++) {
-        const __m512i key = _mm512_set1_epi32((int32_t)(step * span + j));
-        for (int64_t h = 0; h < LANES_ALL; h += 16) {
-            const __m512i lo = _mm512_loadu_si512(f->seen + h), hi = _mm512_loadu_si512(f->seen + LANES_ALL + h);
-            const __mmask16 hidden = _mm512_cmplt_epi32_mask(key, lo) | _mm512_cmpge_epi32_mask(key, hi);
-            _mm512_mask_storeu_ps(s + j * LANES_ALL + h, hidden, v32_set(-INFINITY));
-        }
+    const __m512i begin = _mm512_set1_epi32((int32_t)(step * span)), one = _mm512_set1_epi32(1);
+    for (int64_t h = 0; h < LANES_ALL; h += 16) {
+        const __m512i lo = _mm512_sub_epi32(_mm512_loadu_si512(f->seen + h), begin),
+                      hi = _mm512_sub_epi32(_mm512_loadu_si512(f->seen + LANES_ALL + h), begin);
+        const int32_t before = _mm512_reduce_max_epi32(lo), last = _mm512_reduce_min_epi32(hi),
+                      from = last > 0 ? last : 0;
+        __m512i key = _mm512_setzero_si512();
+        for (int64_t j = 0; j < before && j < span; j++, key = _mm512_add_epi32(key, one))
+            _mm512_mask_storeu_ps(s + j * LANES_ALL + h, _mm512_cmplt_epi32_mask(key, lo), v32_set(-INFINITY));
+        key = _mm512_set1_epi32(from);
+        for (int64_t j = from; j < span; j++, key = _mm512_add_epi32(key, one))
+            _mm512_mask_storeu_ps(s + j * LANES_ALL + h, _mm512_cmpge_epi32_mask(key, hi), v32_set(-INFINITY));
     }
 }
 /* Products that tiles cannot make. */
