@@ -11,9 +11,10 @@
  * The tile unit and the vector unit work side by side: between the products of Q with the keys of step j + 1 and of P
  * with the values of step j - 1 the exponentials of step j are dealt out evenly. Tiles are renamed as other registers
  * are: neither a store nor a load of one holds up products that use its name next. But loads and stores take time from
- * each other, so that what counts is how few there are: blocks of 32 x 32 sums need four loads for four products, D 64
- * has a form of its own with three. Keys and values have the hint that they pass through: what else is in the table
- * above stays.
+ * each other, so that what counts is how few there are, and that stores do not come at once: blocks of 32 x 32 sums
+ * need four loads for four products, D 64 has a form of its own with three, and a block's sums are stored one by one
+ * beside the first products of the next. Keys and values have the hint that they pass through: what else is in the
+ * table above stays.
  *
  *     step    j - 1            j                j + 1
  *     tiles   QK(j)   PV(j-2)  QK(j+1) PV(j-1)  QK(j+2) PV(j)
@@ -59,6 +60,8 @@ struct block {
     int sums;  /* products are added to what is there */
     int64_t n;
     int of;
+    float *late; /* not NULL: where the sums of the block before go, which are still in tiles */
+    int held;    /* this one's stay there */
 };
 /* In the order low low, low high, high high, high low of A and B one of the two stays. */
 INLINE int low_a(int of, int64_t x) { return of > 1 && x % of < of - 2; }
@@ -72,6 +75,8 @@ INLINE int low_b(int of, int64_t x) { return of > 1 && (x % of == of - 1 || (of 
             tile_zero(tile);                                                                                           \
         }                                                                                                              \
     }
+#define STORE_LATE(tile)                                                                                               \
+    if (x == 0 && o->late) tile_store(tile, o->late + SUM_AT(tile), LANES_ALL * 4);
 INLINE void four_products(const struct block *o, int64_t x, struct exps *e) {
     const int64_t tile = x / o->of;
     const int first = x % o->of == 0, low_in_a = low_a(o->of, x), low_in_b = low_b(o->of, x),
@@ -80,20 +85,30 @@ INLINE void four_products(const struct block *o, int64_t x, struct exps *e) {
     const float *b = o->b[tile / o->per] + tile % o->per * o->b_step + (low_in_b ? o->b_low : 0);
     if (new_b) tile_load(6, b, o->b_row);
     if (new_a) tile_load_once(4, a, o->a_row);
+    STORE_LATE(0)
     SET_UP(0)
     tile_dpbf16(0, 4, 6);
     deal(e);
     if (new_b) tile_load(7, b + o->b_more, o->b_row);
+    STORE_LATE(1)
     SET_UP(1)
     tile_dpbf16(1, 4, 7);
     deal(e);
     if (new_a) tile_load_once(5, a + o->a_more, o->a_row);
+    STORE_LATE(2)
     SET_UP(2)
     tile_dpbf16(2, 5, 6);
     deal(e);
+    STORE_LATE(3)
     SET_UP(3)
     tile_dpbf16(3, 5, 7);
     deal(e);
+}
+INLINE void store_sums(float *to) {
+    tile_store(0, to + SUM_AT(0), LANES_ALL * 4);
+    tile_store(1, to + SUM_AT(1), LANES_ALL * 4);
+    tile_store(2, to + SUM_AT(2), LANES_ALL * 4);
+    tile_store(3, to + SUM_AT(3), LANES_ALL * 4);
 }
 /* flat: n is a constant, and no branch is left. */
 INLINE void block(int flat, const struct block *o, struct exps *e) {
@@ -102,13 +117,11 @@ INLINE void block(int flat, const struct block *o, struct exps *e) {
     } else {
         for (int64_t x = 0; x < o->n * o->of; x++) four_products(o, x, e);
     }
-    tile_store(0, o->to + SUM_AT(0), LANES_ALL * 4);
-    tile_store(1, o->to + SUM_AT(1), LANES_ALL * 4);
-    tile_store(2, o->to + SUM_AT(2), LANES_ALL * 4);
-    tile_store(3, o->to + SUM_AT(3), LANES_ALL * 4);
+    if (!o->held) store_sums(o->to);
 }
-/* Scores of the keys of a step. */
-INLINE void keys(int flat, const struct attn_pair_flash *f, int64_t depth, int64_t step, float *s, struct exps *e) {
+/* Scores of the keys of a step. flat: the sums of the block before go to `late`, the last block's stay in tiles. */
+INLINE void keys(int flat, const struct attn_pair_flash *f, int64_t depth, int64_t step, float *s, float *late,
+                 struct exps *e) {
     UNROLL for (int64_t c = 0; c < e->span; c += 32) {
         const float *const q = f->q;
         const struct block it = {.a = (const char *)(f->k + (step * e->span + c) / 16 * f->k_more),
@@ -124,13 +137,17 @@ INLINE void keys(int flat, const struct attn_pair_flash *f, int64_t depth, int64
                                  .per = depth / 32,
                                  .to = s + c * LANES_ALL,
                                  .n = depth / 32,
-                                 .of = e->of_keys};
+                                 .of = e->of_keys,
+                                 .late = !flat ? NULL
+                                         : c   ? s + (c - 32) * LANES_ALL
+                                               : late,
+                                 .held = flat};
         block(flat, &it, e);
     }
 }
 /* 32 sums: values of n steps from step `from`, weighed with p[0 .. n-1]. */
 INLINE void values_32(int flat, const struct attn_pair_flash *f, int64_t width, int64_t d, int64_t from, int64_t n,
-                      const float *const *p, struct exps *e) {
+                      const float *const *p, float *late, struct exps *e) {
     const int64_t tiles = e->span / 32;
     const struct block it = {.a = (const char *)(f->v + from * tiles * width * 16 * (1 + e->halves) + d * 16),
                              .a_row = 64,
@@ -146,18 +163,24 @@ INLINE void values_32(int flat, const struct attn_pair_flash *f, int64_t width, 
                              .to = f->o + d * LANES_ALL,
                              .sums = 1,
                              .n = n * tiles,
-                             .of = e->halves ? 3 : 1};
+                             .of = e->halves ? 3 : 1,
+                             .late = late,
+                             .held = flat};
     block(flat, &it, e);
 }
-/* A visit of part `part` of the `width` sums. */
-INLINE void values(int flat, const struct attn_pair_flash *f, int64_t width, int64_t parts, int64_t part, int64_t from,
-                   int64_t n, const float *const *p, struct exps *e) {
+/* A visit of part `part` of the `width` sums. flat: as keys; returns where the last block's sums go. */
+INLINE float *values(int flat, const struct attn_pair_flash *f, int64_t width, int64_t parts, int64_t part,
+                     int64_t from, int64_t n, const float *const *p, float *late, struct exps *e) {
     const int64_t each = width / parts, begin = part * each;
     if (flat) {
-        UNROLL for (int64_t d = 0; d < each; d += 32) values_32(1, f, width, begin + d, from, n, p, e);
+        UNROLL for (int64_t d = 0; d < each; d += 32) {
+            values_32(1, f, width, begin + d, from, n, p, late, e);
+            late = f->o + (begin + d) * LANES_ALL;
+        }
     } else {
-        for (int64_t d = 0; d < each; d += 32) values_32(0, f, width, begin + d, from, n, p, e);
+        for (int64_t d = 0; d < each; d += 32) values_32(0, f, width, begin + d, from, n, p, NULL, e);
     }
+    return late;
 }
 
 /* D 64, a step of 64 keys: all of Q, then all of P stays in tiles 4 .. 7, and three sums take turns. What is loaded for
@@ -375,7 +398,7 @@ INLINE void visit(int64_t width, int64_t part, int64_t n, const struct queue *w,
     const float *const *p = (const float *const *)w->p;
     for (int64_t i = QUEUE - n, same; i < QUEUE; i += same) {
         for (same = 1; i + same < QUEUE && w->at[i + same].f == w->at[i].f;) same++;
-        values(0, w->at[i].f, width, w->parts, part, w->at[i].step, same, p + i, e);
+        values(0, w->at[i].f, width, w->parts, part, w->at[i].step, same, p + i, NULL, e);
     }
 }
 /* The same with no exponentials beside it. */
@@ -390,6 +413,10 @@ INLINE void visit_all(int halves, int64_t width, int64_t to, struct queue *w) {
         w->done[q] = to;
     }
 }
+INLINE void let_go(float **held) {
+    if (*held) store_sums(*held);
+    *held = NULL;
+}
 /* `count` strips that follow each other like steps of one: nothing waits between them. */
 INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int64_t depth, int64_t width, int halves,
                    int rough, int64_t span, int64_t parts) {
@@ -400,12 +427,12 @@ INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int
     struct exps e;
     struct queue w = {.span = span, .parts = parts};
     struct place at = {f, 0}, next = behind(at, span);
-    float *s = f->s, *other = f->s + span * LANES_ALL;
+    float *s = f->s, *other = f->s + span * LANES_ALL, *held = NULL; /* where sums go that tiles still hold */
     set_up_exps(&e, f->factor, halves, rough, span);
     deal_times(&e, 2 * (depth / 32 * (span / 16) * e.of_keys + span / 32 * (width / 16) * (halves ? 3 : 1)));
     for (int i = 0; i <= parts; i++) w.p[QUEUE - i] = f->p + i * weights;
     for (int i = 0; i <= QUEUE; i++) w.at[i] = at;
-    keys(0, at.f, depth, at.step, s, &e);
+    keys(0, at.f, depth, at.step, s, NULL, &e);
     for (int64_t j = 0; at.f < end; j++) {
         f = at.f;
         w.at[QUEUE] = at;
@@ -432,12 +459,14 @@ INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int
             if (depth == 64 && !halves) {
                 step_64(next.f, next.step, other, w.at[QUEUE - 1].f, w.at[QUEUE - 1].step, w.p[QUEUE - 1], &e);
             } else {
-                keys(1, next.f, depth, next.step, other, &e);
-                values(1, w.at[QUEUE - 1].f, width, parts, part, w.at[QUEUE - parts].step, parts,
-                       (const float *const *)w.p + QUEUE - parts, &e);
+                /* where nothing is held, the place of the scores that are multiplied takes what tiles have */
+                keys(1, next.f, depth, next.step, other, held ? held : other, &e);
+                held = values(1, w.at[QUEUE - 1].f, width, parts, part, w.at[QUEUE - parts].step, parts,
+                              (const float *const *)w.p + QUEUE - parts, other + (span - 32) * LANES_ALL, &e);
             }
         } else {
-            if (next.f < end) keys(0, next.f, depth, next.step, other, &e);
+            let_go(&held);
+            if (next.f < end) keys(0, next.f, depth, next.step, other, NULL, &e);
             visit(width, part, n, &w, &e);
         }
         finish_step(&e);
@@ -452,6 +481,7 @@ INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int
         }
         for (int h = 0; h < 2; h++) l[h] = v32_fma(l[h], r[h].shrink, e.sum[h]);
         if (shrinks(r)) { /* what was made before must be among the sums by then */
+            let_go(&held);
             visit_all(halves, width, j, &w);
             shrink_sums(f->o, width, r[0].shrink, r[1].shrink);
         }
@@ -464,6 +494,7 @@ INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int
         at = next;
         if (next.f < end) next = behind(next, span);
         if (at.f == end) {
+            let_go(&held);
             visit_all(halves, width, j + 1, &w);
         }
     }
