@@ -104,6 +104,10 @@ struct work {
     struct attn_cpu_fwd_bounds of[MOST_STRIPS]; /* of each strip */
 };
 
+/* Probabilities need no more than P rounded to bf16. */
+static int rough(const struct attn_cpu_fwd *f) { return !f->lse.data && !f->lse_rounded.data; }
+static int few_bits(const struct attn_cpu_fwd *f) { return rough(f) && f->flash == 1; }
+
 static const char *query_row(const struct work *w, int64_t r) {
     return attn_view_row(&w->f->s.q, w->b, w->row[r].h, w->seq.q0 + w->row[r].i);
 }
@@ -319,7 +323,7 @@ static int describe_strip(const struct work *w, int64_t r0, int64_t n_rows, int6
                                     .depth = f->depth,
                                     .width = f->ldv,
                                     .halves = f->flash == 2,
-                                    .rough = !f->lse.data && !f->lse_rounded.data,
+                                    .rough = rough(f),
                                     .k = w->rows + first / 16 * k_more,
                                     .k_row = tiles ? 32 : f->s.k.row,
                                     .k_more = k_more,
@@ -378,10 +382,12 @@ static void run_block(struct work *w, int64_t live, int64_t j0, int64_t n) {
     if (jobs) w->f->s.pair->flash(job, jobs);
 }
 
-/* What l is relative to, natural: see attn_pair_flash.l. */
+/* What l is relative to, natural: see attn_pair_flash_below. */
 static double top_of(const struct attn_cpu_fwd *f, float m) {
-    const float top = m * (float)(f->s.unit * LOG2_E);
-    return fabsf(top) < ATTN_PAIR_FLASH_FAR ? (double)top / LOG2_E : (double)m * f->s.unit;
+    const float top = m * (float)(f->s.unit * LOG2_E), below = attn_pair_flash_below(few_bits(f));
+    const double times = log((double)attn_pair_flash_times(few_bits(f)));
+    if (fabsf(top) < ATTN_PAIR_FLASH_FAR) return (double)(top + below) / LOG2_E - times;
+    return (double)m * f->s.unit + (double)below / LOG2_E - times;
 }
 /* A strip whose rows are all ordinary; 0: some row is not, and nothing was done. */
 static int finish_at_once(const struct work *w, int64_t r0, int64_t n) {
@@ -395,6 +401,8 @@ static int finish_at_once(const struct work *w, int64_t r0, int64_t n) {
     const struct attn_pair_finish job = {.rows = n,
                                          .width = f->ldv,
                                          .bf16 = f->flash == 1,
+                                         .below = attn_pair_flash_below(few_bits(f)),
+                                         .times = attn_pair_flash_times(few_bits(f)),
                                          .factor = (float)(f->s.unit * LOG2_E),
                                          .m = w->m + r0,
                                          .l = w->l + r0,

@@ -21,13 +21,14 @@ static inline __m512d log_f64(__m512d x) {
     return _mm512_fmadd_pd(e, ln_2, _mm512_mul_pd(p, z));
 }
 
-/* Logarithms of the sums of 16 rows: top ln 2 + ln l. */
-static inline void store_logs(double *to, v32 top, v32 l) {
+/* Logarithms of the sums of 16 rows: top ln 2 + ln l - ln times. */
+static inline void store_logs(double *to, v32 top, v32 l, double ln_times) {
     const __m512d ln_2 = _mm512_set1_pd(0x1.62e42fefa39efp-1);
     UNROLL for (int h = 0; h < 2; h++) {
         const __m256 t = h ? _mm512_extractf32x8_ps(top, 1) : _mm512_castps512_ps256(top),
                      s = h ? _mm512_extractf32x8_ps(l, 1) : _mm512_castps512_ps256(l);
-        _mm512_storeu_pd(to + h * 8, _mm512_fmadd_pd(_mm512_cvtps_pd(t), ln_2, log_f64(_mm512_cvtps_pd(s))));
+        const __m512d log = _mm512_fmadd_pd(_mm512_cvtps_pd(t), ln_2, log_f64(_mm512_cvtps_pd(s)));
+        _mm512_storeu_pd(to + h * 8, _mm512_sub_pd(log, _mm512_set1_pd(ln_times)));
     }
 }
 
@@ -97,7 +98,7 @@ int attn_ukr_finish_avx512bf16(const struct attn_pair_finish *f) {
     }
     for (int64_t h = 0; h < f->rows; h += LANES) {
         const v32 by = v32_set(1) / l[h / LANES];
-        if (f->lse) store_logs(f->lse + h, top[h / LANES], l[h / LANES]);
+        if (f->lse) store_logs(f->lse + h, top[h / LANES] + v32_set(f->below), l[h / LANES], log((double)f->times));
         if (f->bf16) {
             store_rows(1, f, h, by);
         } else {

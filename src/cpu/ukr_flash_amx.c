@@ -38,7 +38,8 @@
  * same way, to 16 bits, and low halves are not multiplied with low ones: 2^-17 of a term.
  *
  * Exponentials are 2^(s * factor - top) with top = m * factor ROUNDED, one multiply-add from the score: sums are
- * relative to that number, by which older ones shrink and which goes into lse, so that its rounding costs nothing. */
+ * relative to that number, by which older ones shrink and which goes into lse, so that its rounding costs nothing. They
+ * are relative to a constant, too, which saves a multiply-add of the polynomial (exp2_times). */
 #include "cpu/amx_tile.h"
 #include "cpu/ukr_flash_exp.h"
 #include "cpu/ukr_flash_score.h"
@@ -307,9 +308,10 @@ static void note_live(const struct attn_pair_flash *f, int64_t span, int64_t ste
 }
 
 /* Of 16 queries: m, the score that probabilities are relative to; top, its product with the factor (0: the scores are
- * relative to m already, or there is none); shrink, what a step does to older sums. */
+ * relative to m already, or there is none) and `below`; shrink, what a step does to older sums. */
 struct reference {
     v32 m, top, shrink;
+    float below;
 };
 /* Largest score of each query. A NaN may be passed over: its exponential puts it into the sum. */
 static inline v32 largest(const float *s, int64_t span, v32 old) {
@@ -344,7 +346,7 @@ static __attribute__((noinline)) void refer(struct reference *r, float *s, int64
                     far = far_lanes(m, factor) & (__mmask16)~none;
     r->shrink = r->shrink * shrink_of(r->m, m, factor);
     r->m = m;
-    r->top = _mm512_maskz_mov_ps((__mmask16) ~(none | far), m * factor);
+    r->top = _mm512_maskz_mov_ps((__mmask16) ~(none | far), m * factor) + v32_set(r->below);
     if (far & lanes) subtract(s, span, far & lanes, m);
 }
 /* Queries that need a maximum before the exponentials. */
@@ -439,7 +441,8 @@ INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int
         if (at.step == 0) {
             for (int h = 0; h < 2; h++) {
                 r[h].m = v32_load(f->m + h * 16), l[h] = v32_load(f->l + h * 16);
-                r[h].top = r[h].m * e.factor; /* of those that have one */
+                r[h].top = r[h].m * e.factor + v32_set(e.below); /* of those that have one */
+                r[h].below = e.below;
             }
         }
         if (f->given) put_given(f, span, at.step, s);

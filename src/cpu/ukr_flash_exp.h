@@ -3,9 +3,9 @@
  * as pairs, and their sums.
  *
  * Beside tile instructions multiply-adds, and the other instructions of the exponential, start once a cycle and not
- * twice; additions, integers and permutations have the other port. So bf16, and the high and low halves of f16, are
- * rounded by an integer addition and a permutation (ties go away from 0) and not by the conversion, which takes two
- * cycles for two vectors. */
+ * twice; additions, integers and permutations have the other port. So bf16 is rounded by an integer addition and a
+ * permutation (ties go away from 0) and not by the conversion, which takes two cycles for two vectors, and the
+ * polynomial begins with an addition. */
 #ifndef ATTN_CPU_UKR_FLASH_EXP_H
 #define ATTN_CPU_UKR_FLASH_EXP_H
 #include "cpu/ukr_exp2_avx512.h"
@@ -20,7 +20,8 @@ struct exps {
     const float *s;
     float *p;
     int halves;         /* P is high and low halves */
-    int degree;         /* of the exponential's polynomial */
+    int degree;         /* of the exponential's polynomial, */
+    float below;        /* and attn_pair_flash_below */
     int of_keys;        /* products for one of Q with keys: 1, of halves 4 or 3 */
     int64_t span, done; /* keys of a step; pairs of them that are done */
     int64_t due, share; /* of UNIT: what is dealt out and not yet taken, what is dealt out at a time */
@@ -28,6 +29,7 @@ struct exps {
 INLINE void set_up_exps(struct exps *e, float factor, int halves, int rough, int64_t span) {
     *e = (struct exps){.factor = v32_set(factor), .halves = halves, .span = span, .done = span / 2};
     e->degree = rough && !halves ? 3 : 4;
+    e->below = attn_pair_flash_below(rough && !halves);
     e->of_keys = !halves ? 1 : rough ? 3 : 4;
     e->half = _mm512_set1_epi32(0x8000);
     e->down = _mm512_broadcast_i32x4(_mm_setr_epi8(2, 3, 2, 3, 6, 7, 6, 7, 10, 11, 10, 11, 14, 15, 14, 15));
@@ -38,19 +40,35 @@ INLINE void set_up_exps(struct exps *e, float factor, int halves, int rough, int
 /* Bits whose upper 16 are x, rounded. */
 INLINE __m512i rounded(const struct exps *e, v32 x) { return _mm512_add_epi32(_mm512_castps_si512(x), e->half); }
 /* Odd keys keep their upper 16 bits, those of even ones come down to them. */
-INLINE void store_upper(const struct exps *e, float *p, __m512i even, __m512i odd) {
-    _mm512_storeu_si512(p, _mm512_mask_shuffle_epi8(odd, 0x3333333333333333, even, e->down));
+INLINE __m512i upper(const struct exps *e, __m512i even, __m512i odd) {
+    return _mm512_mask_shuffle_epi8(odd, 0x3333333333333333, even, e->down);
 }
 INLINE void store_pairs(const struct exps *e, float *p, v32 even, v32 odd) {
-    store_upper(e, p, rounded(e, even), rounded(e, odd));
+    _mm512_storeu_si512(p, upper(e, rounded(e, even), rounded(e, odd)));
 }
-/* What the high halves leave is exact. */
+/* High halves are cut off, what they leave is exact, and is cut off, too: 16 bits are left, one-sided within 2^-15. */
 INLINE void store_halves(const struct exps *e, float *p, v32 even, v32 odd) {
-    const __m512i upper = _mm512_set1_epi32((int32_t)0xffff0000u), a = rounded(e, even), b = rounded(e, odd);
-    store_upper(e, p, a, b);
-    even -= _mm512_castsi512_ps(_mm512_and_si512(a, upper));
-    odd -= _mm512_castsi512_ps(_mm512_and_si512(b, upper));
-    store_pairs(e, p + e->span / 2 * LANES_ALL, even, odd);
+    const __m512i mask = _mm512_set1_epi32((int32_t)0xffff0000u), a = _mm512_castps_si512(even),
+                  b = _mm512_castps_si512(odd);
+    _mm512_storeu_si512(p, upper(e, a, b));
+    even -= _mm512_castsi512_ps(_mm512_and_si512(a, mask));
+    odd -= _mm512_castsi512_ps(_mm512_and_si512(b, mask));
+    _mm512_storeu_si512(p + e->span / 2 * LANES_ALL, upper(e, _mm512_castps_si512(even), _mm512_castps_si512(odd)));
+}
+/* attn_pair_flash_times() 2^x, as exp2_degree of ukr_exp2_avx512.h makes it, but that the polynomial's highest
+ * coefficient is 1: so its first step is an addition. Its constant is a number of bf16, exact for a whole x; the others
+ * are minimax: 8.8e-5 and 2.9e-6 for a degree of 3 and 4. */
+INLINE void exp2_times(int degree, v32 *x) {
+    static const float by_degree[][4] = {{13, 0x1.212378p+3f, 0x1.7b2764p+1f},
+                                         {74.5f, 0x1.9d0e28p+5f, 0x1.1f99a0p+4f, 0x1.f24250p+1f}};
+    const float *c = by_degree[degree - 3];
+    v32 r[4], p[4];
+    UNROLL for (int i = 0; i < 4; i++) r[i] = _mm512_reduce_ps(x[i], 0x01);
+    UNROLL for (int i = 0; i < 4; i++) p[i] = r[i] + v32_set(c[degree - 1]);
+    UNROLL for (int k = degree - 2; k >= 0; k--) {
+        UNROLL for (int i = 0; i < 4; i++) p[i] = v32_fma(p[i], r[i], v32_set(c[k]));
+    }
+    UNROLL for (int i = 0; i < 4; i++) x[i] = _mm512_scalef_ps(p[i], x[i]);
 }
 /* Vector i is of queries 16 (i % 2) .., key i / 2; all four go through a step before any goes through the next. */
 INLINE void two_keys(struct exps *e) {
@@ -58,7 +76,7 @@ INLINE void two_keys(struct exps *e) {
     float *to = e->p + e->done * LANES_ALL;
     v32 x[4];
     UNROLL for (int i = 0; i < 4; i++) x[i] = _mm512_fmsub_ps(v32_load(s + i * 16), e->factor, e->top[i % 2]);
-    exp2_degree(e->degree, 4, x);
+    exp2_times(e->degree, x);
     e->sum[0] += x[0] + x[2];
     e->sum[1] += x[1] + x[3];
     /* gcc would put the additions off for several calls, and keep what they add in memory */

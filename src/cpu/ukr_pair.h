@@ -41,6 +41,10 @@ static inline int64_t attn_pair_flash_span(int64_t depth, int64_t width, int hal
     return depth == width && (width == 128 || (width == 64 && halves)) ? ATTN_PAIR_FLASH_STEP / 2
                                                                        : ATTN_PAIR_FLASH_STEP;
 }
+/* What a strip's probabilities are relative to: top = m * factor + below, each operation ROUNDED to f32, and times.
+ * Where m * factor is as large as ATTN_PAIR_FLASH_FAR they are times * 2^((s - m) * factor - below). */
+static inline float attn_pair_flash_below(int few_bits) { return few_bits ? 3 : 6; }
+static inline float attn_pair_flash_times(int few_bits) { return few_bits ? 13 : 74.5f; }
 struct attn_pair_flash {
     int64_t n;            /* keys, a multiple of attn_pair_flash_span */
     int64_t depth, width; /* of keys and of values, rounded up to 32 */
@@ -53,9 +57,8 @@ struct attn_pair_flash {
     const float *q;      /* [1 + halves][2][depth / 2][16]: pairs along D, transposed, of 16 queries and 16 more */
     const float *v;      /* [n / 32][1 + halves][width][16]: pairs along the keys, transposed; finite, 0 for none */
     const int32_t *seen; /* [2][32]: the first key that a query sees, and the one behind the last; both in 0 .. n */
-    float factor;        /* > 0; probabilities are 2^(s * factor - m * factor), at most 2^16 */
-    float *m, *l;   /* [32] a score to refer to (-inf at first) and sum of the unrounded; a NaN in l is a NaN row. l is
-                     * relative to m * factor ROUNDED to f32, unless that is as large as ATTN_PAIR_FLASH_FAR */
+    float factor;        /* > 0; probabilities are times * 2^(s * factor - top), at most 2^16: attn_pair_flash_times */
+    float *m, *l;   /* [32] a score to refer to (-inf at first) and sum of the unrounded; a NaN in l is a NaN row */
     float *o;       /* [width][32] sums of values, transposed */
     uint32_t *live; /* NULL, or [n]: bit q is set if query q has a score for the key that is not -inf */
     const uint32_t *given; /* NULL, or [n]: bit q is set if the product of query q with the key is that of given_s */
@@ -68,7 +71,8 @@ struct attn_pair_flash {
 struct attn_pair_finish {
     int64_t rows, width; /* live queries; of the results, a multiple of 32 */
     int bf16;            /* or f16 */
-    float factor;        /* of attn_pair_flash, and so are */
+    float below, times;  /* of attn_pair_flash, and so are */
+    float factor;
     const float *m, *l, *o;
     uint16_t *const *row; /* [rows]: where the results of each go */
     double *lse;          /* NULL, or [32]: receives natural logarithms */

@@ -216,7 +216,7 @@ static void test_finish(void **unused) {
             m[rows - 1] = ms[bad - 1], l[rows - 1] = ls[bad - 1];
         }
         memset(out, 77, sizeof out);
-        const struct attn_pair_finish f = {rows, width, bf16, 0.3f, m, l, o, row, kind % 5 ? lse : NULL};
+        const struct attn_pair_finish f = {rows, width, bf16, 6, 74.5f, 0.3f, m, l, o, row, kind % 5 ? lse : NULL};
         assert_int_equal(u->finish(&f), !bad);
         for (int64_t r = 0; r < STRIP; r++) {
             const int there = !bad && r < rows;
@@ -225,7 +225,7 @@ static void test_finish(void **unused) {
                 const uint16_t rounded = bf16 ? attn_num_f32_bf16(x) : attn_num_f32_f16(x);
                 assert_int_equal(row[r][d], there && d < width ? rounded : 0x4d4d);
             }
-            const double want = (double)(m[r] * 0.3f) * log(2) + log((double)l[r]);
+            const double want = (double)(m[r] * 0.3f + 6) * log(2) + log((double)l[r]) - log(74.5);
             if (there && f.lse) assert_true(fabs(lse[r] - want) <= 1e-11 * (1 + fabs(want)));
         }
     }
