@@ -11,17 +11,18 @@
  *
  * Slots are the rows of the product: the sum over heads is one over registers and then a quad, in a fixed order, and
  * one product of 128 columns reads K once for 128 heads. Tile n of the CTA belongs to warpgroup n % 2, which has a ring
- * of RING slices of its own, filled by two producer warps of its own.
+ * of RING places of its own, filled by two producer warps of its own. A place has GROUP slices, which come, are
+ * multiplied and are handed back together: at 64 heads as many as one sum takes, at 128 one, for want of room.
  *
  * Roles (384 threads, 1 CTA an SM): warpgroups 0 and 1 consume, 200 registers; warpgroup 2 gathers, 104 registers.
  * Shared memory, bytes:                            HALVES = 1, D = 576   D = 512   HALVES = 2, D = 576   D = 512
  *   Q       D/64 slices of HALVES x 8192                       73,728    65,536               147,456   131,072
- *   rings   2 x RING slices of 8192                           147,456   131,072                81,920    98,304
+ *   rings   2 x RING x GROUP x 8192                           147,456   131,072                81,920    98,304
  *   rest                                                        3,072     3,072                 3,072     3,072
- * Barriers (arrivals; who waits): Q_FULL [slice] (128 producers; consumers), Q_FREE [slice] (8 warps after their last
+ * Barriers (arrivals; who waits): Q_FULL [group] (128 producers; consumers), Q_FREE [group] (8 warps after their last
  * product with it; producers), FULL [ring][place] (64 producers and 1 for what is stored beside; consumers), FREE
  * [ring][place] (4 warps; producers). Phases: round of a ring's place; of Q = items with at least one tile. The mask of
- * a tile is read before its first slice is handed back, and written again after that. */
+ * a tile is read before its first group is handed back, and written again after that. */
 #include "kernels/device/number.h"
 #include "kernels/device/wgmma.h"
 #include "kernels/kparams_mla_sm90.h"
@@ -31,16 +32,20 @@ constexpr int TYPE = CFG_DTYPE, D = CFG_DIM, HALVES = CFG_HALVES;
 static_assert(D == 576 || D == 512, "the slices of a key row");
 static_assert(HALVES == 1 || HALVES == 2, "what fits beside the keys");
 constexpr int SLICES = D / 64, PARTS = HALVES == 2 ? 2 : SLICES == 9 ? 3 : 4; /* sums that a score is formed in */
-constexpr int RING = KP_DIST_SM90_RING(D, HALVES);
-constexpr int SUMS = 32 * HALVES;  /* of a thread: 64 slots x 64 HALVES heads */
-constexpr uint32_t PRODUCERS = 64; /* of a ring */
+constexpr int LENGTH = (SLICES + PARTS - 1) / PARTS;                          /* slices of a sum */
+constexpr int GROUP = HALVES == 2 ? 1 : LENGTH; /* slices that come, are multiplied and are handed back together */
+constexpr int STEPS = SLICES / GROUP, RING = KP_DIST_SM90_RING(D, HALVES) / GROUP;
+static_assert(SLICES % GROUP == 0 && KP_DIST_SM90_RING(D, HALVES) % GROUP == 0, "whole groups");
+constexpr int PLACE = GROUP * SLICE; /* bytes of a place in a ring */
+constexpr int SUMS = 32 * HALVES;    /* of a thread: 64 slots x 64 HALVES heads */
+constexpr uint32_t PRODUCERS = 64;   /* of a ring */
 
 /* Shared memory by byte offsets. */
-constexpr uint32_t Q_AT = 0, RINGS_AT = SLICES * HALVES * SLICE, PLAN_AT = RINGS_AT + 2 * RING * SLICE;
+constexpr uint32_t Q_AT = 0, RINGS_AT = SLICES * HALVES * SLICE, PLAN_AT = RINGS_AT + 2 * RING * PLACE;
 constexpr uint32_t MASK_AT = PLAN_AT; /* uint32_t [2 rings][2]: valid slots */
 constexpr uint32_t LSE_AT =
     MASK_AT + 16; /* float [2 rings][2 parities of items][64 HALVES]: base 2; inf: adds nothing */
-constexpr uint32_t Q_FULL = LSE_AT + 4 * 64 * HALVES * 4, Q_FREE = Q_FULL + 8 * SLICES, FULL = Q_FREE + 8 * SLICES;
+constexpr uint32_t Q_FULL = LSE_AT + 4 * 64 * HALVES * 4, Q_FREE = Q_FULL + 8 * STEPS, FULL = Q_FREE + 8 * STEPS;
 constexpr uint32_t FREE = FULL + 16 * RING;
 static_assert(Q_FULL % 8 == 0 && FREE + 16 * RING <= KP_DIST_SM90_SHARED(D, HALVES), "the plan fits");
 
@@ -117,7 +122,7 @@ static __device__ __forceinline__ uint32_t free_of(uint32_t shared, uint32_t rin
     return shared + FREE + (ring * RING + at) * 8;
 }
 
-/* Wait for the ring's next place, which slice x of the tile takes; where the thread's chunks go. */
+/* Wait for the ring's next place, which group x of the tile takes; where the thread's chunks go. */
 static __device__ __forceinline__ uint32_t begin_fill(struct producer *c, const struct keys *r, int x) {
     mbar_wait(free_of(c->shared, c->ring, c->next.at), c->next.parity ^ 1);
     if ((threadIdx.x & 63) == 0) {
@@ -125,23 +130,23 @@ static __device__ __forceinline__ uint32_t begin_fill(struct producer *c, const 
         mbar_arrive(full_of(c->shared, c->ring, c->next.at));
     }
     __syncwarp();
-    return c->shared + RINGS_AT + (c->ring * RING + c->next.at) * SLICE + c->lane_at;
+    return c->shared + RINGS_AT + (c->ring * RING + c->next.at) * PLACE + c->lane_at;
 }
 static __device__ __forceinline__ void end_fill(struct producer *c, int wide) {
     arrive_copied(full_of(c->shared, c->ring, c->next.at), wide);
     step(&c->next);
 }
-/* Slice x of any tile. base: the thread's chunk of row 0. */
+/* Group x of any tile. base: the thread's chunk of row 0. */
 static __device__ __forceinline__ void fill(struct producer *c, const struct keys *r, const struct kp_view *kv,
                                             const uint16_t *base, int x) {
     const uint32_t to = begin_fill(c, r, x);
     const int wide = kv->chunk == 16;
 #pragma unroll 1
-    for (int k = 0; k < 8; k++) {
-        const int slot = (((int)threadIdx.x & 63) >> 3) + 8 * (k & 3);
-        const int32_t row = __shfl_sync(~0u, k < 4 ? r->idx.lo : r->idx.hi, slot);
-        const int valid = (int)((k < 4 ? r->mask[0] : r->mask[1]) >> slot & 1);
-        const uint16_t *from = base + (valid ? row : 0) * kv->row + x * 64;
+    for (int k = 0; k < 8 * GROUP; k++) {
+        const int down = k & 7, slot = (((int)threadIdx.x & 63) >> 3) + 8 * (k & 3);
+        const int32_t row = __shfl_sync(~0u, down < 4 ? r->idx.lo : r->idx.hi, slot);
+        const int valid = (int)((down < 4 ? r->mask[0] : r->mask[1]) >> slot & 1);
+        const uint16_t *from = base + (valid ? row : 0) * kv->row + (x * GROUP + (k >> 3)) * 64;
         if (wide)
             copy_async16(to + (uint32_t)k * 1024, from, valid << 4);
         else
@@ -158,26 +163,25 @@ static __device__ __forceinline__ void find_rows(const uint16_t *from[8], const 
         from[k] = base + __shfl_sync(~0u, k < 4 ? r->idx.lo : r->idx.hi, (((int)threadIdx.x & 63) >> 3) + 8 * (k & 3)) *
                              kv->row;
 }
-/* All slices of a tile whose rows all exist and start at multiples of 16 bytes: no address is computed twice. */
-static __device__ __forceinline__ void fill_whole(struct producer *c, const struct keys *r, const struct kp_view *kv,
-                                                  const uint16_t *base) {
-    const uint16_t *from[8];
-    find_rows(from, r, kv, base);
+/* Group x of a tile whose rows all exist and start at multiples of 16 bytes: no address is computed twice. */
+static __device__ __forceinline__ void fill_whole(struct producer *c, const struct keys *r, const uint16_t *from[8],
+                                                  int x) {
+    const uint32_t to = begin_fill(c, r, x);
 #pragma unroll
-    for (int x = 0; x < SLICES; x++) {
-        const uint32_t to = begin_fill(c, r, x);
+    for (int y = 0; y < GROUP; y++)
 #pragma unroll
-        for (int k = 0; k < 8; k++) copy_async16_whole(to + (uint32_t)k * 1024, from[k] + x * 64);
-        end_fill(c, 1);
-    }
+        for (int k = 0; k < 8; k++)
+            copy_async16_whole(to + (uint32_t)(y * SLICE + k * 1024), from[k] + (x * GROUP + y) * 64);
+    end_fill(c, 1);
 }
 
-/* This ring's share of slice x of Q: a half of the heads' rows. */
+/* This ring's share of group x of Q: a half of the heads' rows. */
 static __device__ __forceinline__ void fill_q(const struct producer *c, const struct kp_mla *p, const struct item *w,
                                               int x) {
     const int t = (int)threadIdx.x & 63, wide = p->q.chunk == 16;
-    const uint16_t *base = (const uint16_t *)p->q.data + w->b * p->q.batch + w->i * p->q.row + (t & 7) * 8 + x * 64;
-    const uint32_t to = c->shared + Q_AT + (uint32_t)(x * HALVES * SLICE) + c->ring * 4096 * HALVES + c->lane_at;
+    const uint16_t *base =
+        (const uint16_t *)p->q.data + w->b * p->q.batch + w->i * p->q.row + (t & 7) * 8 + x * GROUP * 64;
+    const uint32_t to = c->shared + Q_AT + (uint32_t)(x * HALVES * PLACE) + c->ring * 4096 * HALVES + c->lane_at;
     mbar_wait(c->shared + Q_FREE + 8 * (uint32_t)x, (c->round_q & 1) ^ 1);
     const int first = (int)c->ring * 32 * HALVES + (t >> 3); /* head of the thread's first row */
     if (wide) {
@@ -185,17 +189,21 @@ static __device__ __forceinline__ void fill_q(const struct producer *c, const st
 #pragma unroll
         for (int k = 0; k < 4 * HALVES; k++) {
             const int valid = first + 8 * k < p->heads_q;
-            copy_async16(to + (uint32_t)k * 1024, valid ? from : base, valid << 4);
+#pragma unroll
+            for (int y = 0; y < GROUP; y++)
+                copy_async16(to + (uint32_t)(y * HALVES * SLICE + k * 1024), (valid ? from : base) + y * 64,
+                             valid << 4);
             from += 8 * p->q.head;
         }
     } else {
 #pragma unroll 1
-        for (int k = 0; k < 4 * HALVES; k++) {
-            const int h = first + 8 * k, valid = h < p->heads_q;
-            copy_slow(to + (uint32_t)k * 1024, base + (valid ? h : 0) * p->q.head, valid);
+        for (int k = 0; k < 4 * HALVES * GROUP; k++) {
+            const int y = k / (4 * HALVES), down = k % (4 * HALVES), h = first + 8 * down, valid = h < p->heads_q;
+            copy_slow(to + (uint32_t)(y * HALVES * SLICE + down * 1024), base + (valid ? h : 0) * p->q.head + y * 64,
+                      valid);
         }
+        async_fence();
     }
-    if (!wide) async_fence();
     arrive_copied(c->shared + Q_FULL + 8 * (uint32_t)x, wide);
 }
 
@@ -206,17 +214,14 @@ static __device__ __forceinline__ void fill_first(struct producer *c, const stru
         const uint16_t *from[8];
         find_rows(from, r, &p->kv, base);
 #pragma unroll 1
-        for (int x = 0; x < SLICES; x++) {
+        for (int x = 0; x < STEPS; x++) {
             fill_q(c, p, w, x);
-            const uint32_t to = begin_fill(c, r, x);
-#pragma unroll
-            for (int k = 0; k < 8; k++) copy_async16_whole(to + (uint32_t)k * 1024, from[k] + x * 64);
-            end_fill(c, 1);
+            fill_whole(c, r, from, x);
         }
         return;
     }
 #pragma unroll 1
-    for (int x = 0; x < SLICES; x++) {
+    for (int x = 0; x < STEPS; x++) {
         fill_q(c, p, w, x);
         if (own) fill(c, r, &p->kv, base, x);
     }
@@ -247,10 +252,13 @@ static __device__ __forceinline__ void produce(const struct kp_dist *kp, uint32_
             find_keys(&r, &x.s, next);
             next = load_indices(&x.s, t + 2);
             if (p->kv.chunk == 16 && (r.mask[0] & r.mask[1]) == ~0u) {
-                fill_whole(&c, &r, &p->kv, base);
+                const uint16_t *from[8];
+                find_rows(from, &r, &p->kv, base);
+#pragma unroll
+                for (int y = 0; y < STEPS; y++) fill_whole(&c, &r, from, y);
             } else {
 #pragma unroll 1
-                for (int y = 0; y < SLICES; y++) fill(&c, &r, &p->kv, base, y);
+                for (int y = 0; y < STEPS; y++) fill(&c, &r, &p->kv, base, y);
             }
         }
     }
@@ -293,13 +301,12 @@ static __device__ __forceinline__ void arrive_warp(const struct state *c, uint32
 template <int WG>
 static __device__ __forceinline__ void score_tile(struct state *c, float s[SUMS], uint32_t mask[2], int first,
                                                   int last) {
-    constexpr int LENGTH = (SLICES + PARTS - 1) / PARTS; /* slices of a sum */
     float part[PARTS][SUMS];
-    const uint64_t ring = slice_desc(c->shared + RINGS_AT + WG * RING * SLICE, 0);
+    const uint64_t ring = slice_desc(c->shared + RINGS_AT + WG * RING * PLACE, 0);
     const uint64_t q = slice_desc(c->shared + Q_AT, 0);
     uint32_t before = 0;
 #pragma unroll
-    for (int x = 0; x < SLICES; x++) {
+    for (int x = 0; x < STEPS; x++) {
         if (first) mbar_wait(c->shared + Q_FULL + 8 * (uint32_t)x, c->round_q & 1);
         mbar_wait(full_of(c->shared, WG, c->next.at), c->next.parity);
         if (x == 0) {
@@ -307,17 +314,20 @@ static __device__ __forceinline__ void score_tile(struct state *c, float s[SUMS]
             mask[1] = shared_load32(c->shared + MASK_AT + 8 * WG + 4);
         }
         async_fence();
-        const uint64_t k = desc_move(ring, c->next.at * SLICE);
+        const uint64_t k = desc_move(ring, c->next.at * PLACE);
         wgmma_fence();
 #pragma unroll
-        for (int kk = 0; kk < 4; kk++) {
-            if (HALVES == 2)
-                wgmma_ss_n128<TYPE, 0, 0>(part[x / LENGTH], desc_step(k, kk * 32),
-                                          desc_step(q, x * HALVES * SLICE + kk * 32), x % LENGTH + kk > 0);
-            else
-                wgmma_ss_n64<TYPE, 0, 0>(part[x / LENGTH], desc_step(k, kk * 32), desc_step(q, x * SLICE + kk * 32),
-                                         x % LENGTH + kk > 0);
-        }
+        for (int y = 0; y < GROUP; y++)
+#pragma unroll
+            for (int kk = 0; kk < 4; kk++) {
+                const int slice = x * GROUP + y;
+                if (HALVES == 2)
+                    wgmma_ss_n128<TYPE, 0, 0>(part[slice / LENGTH], desc_step(k, y * SLICE + kk * 32),
+                                              desc_step(q, slice * HALVES * SLICE + kk * 32), slice % LENGTH + kk > 0);
+                else
+                    wgmma_ss_n64<TYPE, 0, 0>(part[slice / LENGTH], desc_step(k, y * SLICE + kk * 32),
+                                             desc_step(q, slice * SLICE + kk * 32), slice % LENGTH + kk > 0);
+            }
         wgmma_commit();
         if (x > 0) {
             wgmma_wait(1);
@@ -331,7 +341,7 @@ static __device__ __forceinline__ void score_tile(struct state *c, float s[SUMS]
 #pragma unroll
     for (int y = 0; y < PARTS; y++) wgmma_hold(part[y], SUMS);
     arrive_warp(c, free_of(c->shared, WG, before));
-    if (last && c->lane == 0) mbar_arrive(c->shared + Q_FREE + 8 * (SLICES - 1));
+    if (last && c->lane == 0) mbar_arrive(c->shared + Q_FREE + 8 * (STEPS - 1));
 #pragma unroll
     for (int e = 0; e < SUMS; e++) {
         s[e] = part[0][e];
@@ -406,7 +416,7 @@ template <int WG> static __device__ __forceinline__ void consume(const struct kp
             }
         }
         if (first) /* no tile of this item was this warpgroup's */
-            for (uint32_t y = 0; y < SLICES; y++) {
+            for (uint32_t y = 0; y < STEPS; y++) {
                 mbar_wait(shared + Q_FULL + 8 * y, c.round_q & 1);
                 arrive_warp(&c, shared + Q_FREE + 8 * y);
             }
@@ -418,7 +428,7 @@ extern "C" __global__ void __launch_bounds__(KP_MLA_FWD_SM90_THREADS, 1)
     CFG(const __grid_constant__ struct kp_dist kp) {
     const uint32_t shared = shared_base();
     if (threadIdx.x == 0) {
-        for (uint32_t x = 0; x < SLICES; x++) {
+        for (uint32_t x = 0; x < STEPS; x++) {
             mbar_init(shared + Q_FULL + 8 * x, 2 * PRODUCERS);
             mbar_init(shared + Q_FREE + 8 * x, 8);
         }
