@@ -86,13 +86,26 @@ void attn_cpu_mla_heads(const struct mla_isa *isa, const struct attn_view *v, in
     }
 }
 
+/* Into tiles of 16 x 16, two beside each other for each 16 of x. */
+static void turn_strips(const struct mla_isa *isa, const float *src, int64_t ld_src, int64_t heads, int64_t x,
+                        float *dst) {
+    enum { SIDE = 16, TILE = SIDE * SIDE };
+    const int64_t padded = mla_round(heads, ATTN_PAIR_HEADS);
+    for (int64_t h = 0; h < padded; h += SIDE) {
+        float *to = dst + h / ATTN_PAIR_HEADS * ATTN_PAIR_HEADS * x + h % ATTN_PAIR_HEADS * SIDE;
+        const int64_t n = mla_max(0, mla_min(SIDE, heads - h));
+        for (int64_t c = 0; c < x; c += SIDE, to += 2 * TILE) {
+            if (n < SIDE) memset(to, 0, TILE * sizeof *to);
+            if (n) isa->ukr->transpose_f32(to, SIDE, src + h * ld_src + c, ld_src, n, SIDE);
+        }
+    }
+}
+
 void attn_cpu_mla_turn(const struct mla_isa *isa, const float *src, int64_t ld_src, int64_t heads, int64_t x,
                        float *dst, int64_t ld_dst) {
     if (mla_strips(isa)) {
-        if (heads > ATTN_PAIR_HEADS)
-            attn_cpu_mla_turn(isa, src + ATTN_PAIR_HEADS * ld_src, ld_src, heads - ATTN_PAIR_HEADS, x,
-                              dst + ATTN_PAIR_HEADS * x, ld_dst);
-        heads = mla_min(heads, ATTN_PAIR_HEADS), ld_dst = ATTN_PAIR_HEADS;
+        turn_strips(isa, src, ld_src, heads, x, dst);
+        return;
     }
     isa->ukr->transpose_f32(dst, ld_dst, src, ld_src, heads, x);
     if (heads == ld_dst) return;

@@ -104,7 +104,7 @@ void attn_cpu_mla_heads(const struct mla_isa *isa, const struct attn_view *v, in
 static inline int64_t mla_turned(int64_t ldh) { return ldh | 16; }
 
 /* dst[x][h] = src[h][x] for h < heads, 0 for heads <= h < ld_dst: the right operand of the score product; x is a depth.
- * With strips dst is [strips][x][32], and ld_dst is not used. */
+ * With strips dst is in tiles, [strips][x / 16][2][16][16], and ld_dst is not used. */
 void attn_cpu_mla_turn(const struct mla_isa *isa, const float *src, int64_t ld_src, int64_t heads, int64_t x,
                        float *dst, int64_t ld_dst);
 

@@ -43,13 +43,14 @@ static void sort_slots(const struct at *w) {
     }
 }
 
-/* With strips: pairs of heads as `add` reads them, [columns / 32][ldh][32], those of q before those of dout. */
+/* With strips: pairs of heads as `add` reads them, [columns / 32][ldh] in tiles, those of q before those of dout. */
 static void panel_heads(const struct at *w, int64_t x, const float *rows, float *to) {
+    enum { SIDE = ATTN_PAIR_HEADS, ROW = 16 };
     const struct mla_bwd_size *z = &w->j->z;
     for (int64_t h = 0; h < z->ldh; h += 2) {
         const float *even = h < w->heads ? rows + h * z->ldk : NULL,
                     *odd = h + 1 < w->heads ? rows + (h + 1) * z->ldk : NULL;
-        w->j->isa->pair->zip_blocks(to + h / 2 * ATTN_PAIR_HEADS, z->ldh * ATTN_PAIR_HEADS, (const void *)even,
+        w->j->isa->pair->zip_blocks(to + h / SIDE * SIDE * ROW + h % SIDE / 2 * ROW, z->ldh * SIDE, (const void *)even,
                                     (const void *)odd, x);
     }
 }

@@ -110,6 +110,7 @@ static int zip(float *dst, const uint16_t *even, const uint16_t *odd, int64_t n)
 }
 
 static void zip_blocks(float *dst, int64_t ld, const uint16_t *even, const uint16_t *odd, int64_t n) {
+    enum { TILE = 16 * 16 };
     static const uint16_t low[32] = {0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
                                      8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
     const __m512i lo = _mm512_loadu_si512(low), hi = _mm512_add_epi16(lo, _mm512_set1_epi16(16));
@@ -117,7 +118,7 @@ static void zip_blocks(float *dst, int64_t ld, const uint16_t *even, const uint1
         const __m512i e = even ? _mm512_loadu_si512(even + j) : _mm512_setzero_si512(),
                       o = odd ? _mm512_loadu_si512(odd + j) : _mm512_setzero_si512();
         _mm512_storeu_si512(dst, _mm512_permutex2var_epi16(e, lo, o));
-        _mm512_storeu_si512(dst + 16, _mm512_permutex2var_epi16(e, hi, o));
+        _mm512_storeu_si512(dst + TILE, _mm512_permutex2var_epi16(e, hi, o));
     }
 }
 

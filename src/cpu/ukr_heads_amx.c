@@ -51,11 +51,11 @@ INLINE void zip_unit(struct zipping *z) {
     static const uint16_t low[32] = {0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
                                      8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
     const __m512i lo = _mm512_loadu_si512(low), hi = _mm512_add_epi16(lo, _mm512_set1_epi16(16));
-    float *to = z->to + z->row * 16;
+    float *to = z->to + z->row * 8;
     UNROLL for (int i = 0; i < 4; i += 2) {
         const __m512i even = _mm512_loadu_si512(z->from + i * 16), odd = _mm512_loadu_si512(z->from + i * 16 + 16);
-        _mm512_storeu_si512(to + i * 16, _mm512_permutex2var_epi16(even, lo, odd));
-        _mm512_storeu_si512(to + i * 16 + 16, _mm512_permutex2var_epi16(even, hi, odd));
+        _mm512_storeu_si512(to + i * 8, _mm512_permutex2var_epi16(even, lo, odd));
+        _mm512_storeu_si512(to + i * 8 + TILE, _mm512_permutex2var_epi16(even, hi, odd));
     }
     z->from += 4 * 16, z->row += 4;
     if (z->row < SIDE) return;
@@ -72,7 +72,7 @@ static __attribute__((noinline)) void turn_tile(float *to, const float *pairs, i
     attn_ukr_avx512.transpose_f32(to + h * TILE, 16, pairs + h * 16, SIDE, 16, 16);
 }
 
-/* S[32][32] = rows[32][depth] panel[depth][32], in pairs, rows in tiles. FIRST and SECOND of step n, other work, follow
+/* S[32][32] = rows[32][depth] panel[depth][32], in pairs, both in tiles. FIRST and SECOND of step n, other work, follow
  * two products each. A tile of the panel, from the second-level cache, is loaded two products before it is needed, one
  * of the rows, from the first-level cache, one product. */
 #define PRODUCT(a, b, depth, c, FIRST, SECOND)                                                                         \
@@ -82,21 +82,21 @@ static __attribute__((noinline)) void turn_tile(float *to, const float *pairs, i
         tile_zero(2);                                                                                                  \
         tile_zero(3);                                                                                                  \
         const float *a_ = (a), *b_ = (b);                                                                              \
-        tile_load_once(6, b_, SIDE * 4);                                                                               \
+        tile_load_once(6, b_, 64);                                                                                     \
         tile_load(4, a_, 64);                                                                                          \
-        tile_load_once(7, b_ + 16, SIDE * 4);                                                                          \
+        tile_load_once(7, b_ + TILE, 64);                                                                              \
         for (int64_t n = 0, steps_ = (depth) / 16; n < steps_; n++) {                                                  \
             const int more = n + 1 < steps_;                                                                           \
             tile_load(5, a_ + TILE, 64);                                                                               \
             a_ += 2 * TILE, b_ += 2 * TILE;                                                                            \
             tile_dpbf16(0, 4, 6);                                                                                      \
             tile_dpbf16(2, 5, 6);                                                                                      \
-            if (more) tile_load_once(6, b_, SIDE * 4);                                                                 \
+            if (more) tile_load_once(6, b_, 64);                                                                       \
             FIRST;                                                                                                     \
             tile_dpbf16(1, 4, 7);                                                                                      \
             if (more) tile_load(4, a_, 64);                                                                            \
             tile_dpbf16(3, 5, 7);                                                                                      \
-            if (more) tile_load_once(7, b_ + 16, SIDE * 4);                                                            \
+            if (more) tile_load_once(7, b_ + TILE, 64);                                                                \
             SECOND;                                                                                                    \
         }                                                                                                              \
         tile_store(0, (c), SIDE * 4);                                                                                  \

@@ -101,8 +101,9 @@ struct attn_pair_tile {
     float *p, *ds, *ds_rows; /* scratch: strips * blocks * 512 each */
 };
 
-/* Strips of ATTN_PAIR_HEADS heads against rows of keys, pairs along D, copied 32 at a time. q: [strips][depth][32],
- * transposed; depth and width count pairs, multiples of 16. */
+/* Strips of ATTN_PAIR_HEADS heads against rows of keys, pairs along D, copied 32 at a time. Operands lie in whole
+ * tiles of 1 KiB, which load faster from the second-level cache than two side by side. q, transposed: [strips]
+ * [depth / 16][2][16][16 heads]; depth and width count pairs, multiples of 16. */
 enum { ATTN_PAIR_HEADS = 32 };
 struct attn_pair_rows { /* in memory, base + key * stride */
     const char *base;
@@ -111,8 +112,8 @@ struct attn_pair_rows { /* in memory, base + key * stride */
 };
 struct attn_pair_copies {
     float *tiles; /* [depth / 16][32][16]: scratch, 32 rows at a time */
-    float *zip; /* [width / 16][ldz]: the first `width` pairs of columns, a multiple of 16, as pairs of rows, 32 columns
-                 * at a time [rows, filled up / 2][32], zeros where there is no row */
+    float *zip;   /* [width / 16][ldz]: the first `width` pairs of columns, a multiple of 16, as pairs of rows in tiles,
+                   * 32 columns at a time [rows, filled up / 32][2][16][16 columns], zeros where there is no row */
     int64_t ldz, width;
 };
 struct attn_pair_soft {
@@ -165,7 +166,7 @@ struct attn_pair_add {
     int64_t column, end, narrow; /* blocks of 32 columns; those from `narrow` on have half the depth */
     int64_t depth;               /* a multiple of 32 */
     const float *x;              /* [rows / 32][depth / 16][32][16] */
-    const float *panel;          /* [blocks][depth][32] */
+    const float *panel;          /* [blocks][depth / 16][2][16][16 columns] */
     const int32_t *key;          /* of each row of x */
     float *sums;                 /* of key 0 */
     int64_t ld, ld_block;        /* from key to key, and from block to block */
@@ -190,7 +191,8 @@ struct attn_ukr_pair {
                   float *c, int64_t ldc);
     /* dst[j] = pair (even[j], odd[j]); NULL: zeros. Returns 0 if any value is NaN or infinite. */
     int (*zip)(float *dst, const uint16_t *even, const uint16_t *odd, int64_t n);
-    /* A zip of rows of n values, n a multiple of 32, 32 columns at a time: dst [n / 32][ld]; of any values. */
+    /* A zip of rows of n values, n a multiple of 32, into a row of tiles: dst [n / 32][ld], 16 columns and, a tile
+     * behind them, 16 more; of any values. */
     void (*zip_blocks)(float *dst, int64_t ld, const uint16_t *even, const uint16_t *odd, int64_t n);
     /* 32 rows of n values, n a multiple of 32, rows ld values apart, as pairs of rows, transposed: dst [n][16]. Returns
      * 0 if any value is NaN or infinite. */

@@ -17,23 +17,23 @@
 
 enum { SIDE = ATTN_PAIR_HEADS, CELLS = SIDE * SIDE, TILE = 16 * 16 };
 
-/* C += A B over `steps` times 16 pairs, A [steps][2][16][16], B [steps][16][32], and other work after two products. */
+/* C += A B over `steps` times 16 pairs, A and B [steps][2][16][16], and other work after two products. */
 #define STEPS(steps, a, b, WORK)                                                                                       \
     do {                                                                                                               \
-        tile_load_once(6, (b), SIDE * 4);                                                                              \
+        tile_load_once(6, (b), 64);                                                                                    \
         tile_load(4, (a), 64);                                                                                         \
-        tile_load_once(7, (b) + 16, SIDE * 4);                                                                         \
+        tile_load_once(7, (b) + TILE, 64);                                                                             \
         for (int64_t i = 0; i < (steps); i++) {                                                                        \
             const int more = i + 1 < (steps);                                                                          \
             tile_load(5, (a) + (2 * i + 1) * TILE, 64);                                                                \
             tile_dpbf16(0, 4, 6);                                                                                      \
             tile_dpbf16(2, 5, 6);                                                                                      \
-            if (more) tile_load_once(6, (b) + (i + 1) * 2 * TILE, SIDE * 4);                                           \
+            if (more) tile_load_once(6, (b) + (i + 1) * 2 * TILE, 64);                                                 \
             WORK(2 * i);                                                                                               \
             tile_dpbf16(1, 4, 7);                                                                                      \
             if (more) tile_load(4, (a) + 2 * (i + 1) * TILE, 64);                                                      \
             tile_dpbf16(3, 5, 7);                                                                                      \
-            if (more) tile_load_once(7, (b) + (i + 1) * 2 * TILE + 16, SIDE * 4);                                      \
+            if (more) tile_load_once(7, (b) + (2 * i + 3) * TILE, 64);                                                 \
             WORK(2 * i + 1);                                                                                           \
         }                                                                                                              \
     } while (0)

@@ -36,6 +36,9 @@ static double half_at(const float *pairs, int64_t at) {
     return (double)attn_num_bf16_f32(((const uint16_t *)(const void *)pairs)[at]);
 }
 
+/* Pair n of column c of tiles side by side, two for each 16 pairs. */
+static int64_t in_tiles(int64_t n, int64_t c) { return n / 16 * 512 + c / 16 * 256 + n % 16 * 16 + c % 16; }
+
 /* Rows of keys and heads of queries (or dout), as they are and as the entries want them. */
 struct data {
     int64_t rows, padded, strips, depth, ldk;
@@ -55,7 +58,7 @@ static struct data make(int64_t rows, int64_t strips, int64_t depth) {
         }
     for (int64_t h = 0; h < strips * SIDE; h++)
         for (int64_t c = 0; c < 2 * depth; c++) {
-            uint16_t *to = (uint16_t *)(void *)(d.panels + (h / SIDE * depth + c / 2) * SIDE + h % SIDE) + c % 2;
+            uint16_t *to = (uint16_t *)(void *)(d.panels + h / SIDE * depth * SIDE + in_tiles(c / 2, h % SIDE)) + c % 2;
             *to = attn_num_f32_bf16((float)uniform());
             d.head[h * 2 * depth + c] = (double)attn_num_bf16_f32(*to);
         }
@@ -88,7 +91,7 @@ static struct source source(const struct data *d) {
 static void check_zip(const struct data *d, const struct source *s, int64_t width) {
     for (int64_t r = 0; r < d->padded; r++)
         for (int64_t i = 0; i < 2 * width; i++) {
-            const double have = half_at(s->zip + i / SIDE * s->ldz + r / 2 * SIDE, i % SIDE * 2 + r % 2),
+            const double have = half_at(s->zip + i / SIDE * s->ldz, in_tiles(r / 2, i % SIDE) * 2 + r % 2),
                          want = r < d->rows ? d->key[r * 2 * d->depth + i] : 0;
             assert_true(have == want || (isnan(have) && isnan(want)));
         }
@@ -112,7 +115,7 @@ static void check_soft(int64_t rows, int64_t strips, int64_t depth, double scale
         d.key[r * 2 * depth] = (double)attn_num_bf16_f32(bits);
     }
     for (int64_t h = 0; h < heads && special; h++) {
-        uint16_t *q = (uint16_t *)(void *)(d.panels + h / SIDE * depth * SIDE + h % SIDE);
+        uint16_t *q = (uint16_t *)(void *)(d.panels + h / SIDE * depth * SIDE + in_tiles(0, h % SIDE));
         *q = attn_num_f32_bf16(1);
         d.head[h * 2 * depth] = 1;
     }
@@ -236,7 +239,8 @@ static void check_sum(int64_t strips, int64_t pairs, int64_t columns, int accumu
         if (i / 2 % lda / (SIDE * 16) * 16 + i / 2 % 16 < pairs)
             ((uint16_t *)(void *)a)[i] = attn_num_f32_bf16((float)uniform());
     for (int64_t i = 0; i < 2 * columns / SIDE * ldz; i++)
-        if (i / 2 % ldz < pairs * SIDE) ((uint16_t *)(void *)zip)[i] = attn_num_f32_bf16((float)uniform());
+        if (i / 2 % ldz / (SIDE * 16) * 16 + i / 2 % ldz / 16 % 16 < pairs)
+            ((uint16_t *)(void *)zip)[i] = attn_num_f32_bf16((float)uniform());
     for (int64_t i = 0; i < strips * SIDE * ldc; i++) c[i] = accumulate ? 1 : NAN;
     const struct attn_pair_sum f = {.strips = strips,
                                     .pairs = pairs,
@@ -254,7 +258,7 @@ static void check_sum(int64_t strips, int64_t pairs, int64_t columns, int accumu
             double want = accumulate;
             for (int64_t r = 0; r < 2 * pairs; r++)
                 want += tiled_at(a + h / SIDE * lda, r, h % SIDE) *
-                        half_at(zip + x / SIDE * ldz + r / 2 * SIDE, x % SIDE * 2 + r % 2);
+                        half_at(zip + x / SIDE * ldz, in_tiles(r / 2, x % SIDE) * 2 + r % 2);
             assert_true(fabs((double)c[h * ldc + x] - want) <= 2e-6 * (double)(pairs + 1));
         }
     free(a), free(zip), free(c);
@@ -284,7 +288,7 @@ static void check_add_layout(int64_t from, int64_t to, int64_t depth, int64_t co
                     for (int64_t half = 0; half < 2; half++)
                         want +=
                             half_at(x + r / SIDE * SIDE * depth + (i / 16 * SIDE + r % SIDE) * 16, i % 16 * 2 + half) *
-                            half_at(panel + (block * depth + i) * SIDE, c % SIDE * 2 + half);
+                            half_at(panel + block * depth * SIDE, in_tiles(i, c % SIDE) * 2 + half);
             assert_true(fabs((double)sums[k * ld + block * ld_block + c % SIDE] - want) <=
                         2e-6 * (double)depth * (want != 0));
         }

@@ -111,21 +111,21 @@ static void test_few(void **unused) {
         }
 }
 
-/* Blocks of 32 columns that lie apart: pairs of two rows, and rows rounded. */
+/* Blocks of 32 columns that lie apart: pairs of two rows, 16 columns and 16 more in the next tile, and rows rounded. */
 static void test_blocks(void **unused) {
-    enum { COLUMNS = 96, ROWS = 5, LD = 40 };
+    enum { COLUMNS = 96, ROWS = 5, LD = 40, TILE = 256, LD_ZIP = 2 * TILE + 8 };
     uint16_t even[COLUMNS], odd[COLUMNS], rounded[ROWS * LD];
-    float to[COLUMNS / 32 * LD], x[ROWS * 32];
+    float to[COLUMNS / 32 * LD_ZIP], x[ROWS * 32];
     (void)unused;
     for (int kind = 0; kind < 3; kind++) { /* both rows, no odd one, none */
         fill(even, COLUMNS), fill(odd, COLUMNS);
         memset(to, 77, sizeof to);
-        u->zip_blocks(to, LD, kind == 2 ? NULL : even, kind ? NULL : odd, COLUMNS);
-        for (int j = 0; j < COLUMNS / 32 * LD; j++) {
+        u->zip_blocks(to, LD_ZIP, kind == 2 ? NULL : even, kind ? NULL : odd, COLUMNS);
+        for (int j = 0; j < COLUMNS / 32 * LD_ZIP; j++) {
             uint16_t h[2];
             memcpy(h, to + j, sizeof h);
-            const int column = j / LD * 32 + j % LD;
-            if (j % LD < 32) {
+            const int column = j / LD_ZIP * 32 + j % LD_ZIP / TILE * 16 + j % LD_ZIP % TILE;
+            if (j % LD_ZIP < 2 * TILE && j % LD_ZIP % TILE < 16) {
                 assert_true(h[0] == (kind == 2 ? 0 : even[column]) && h[1] == (kind ? 0 : odd[column]));
             } else {
                 assert_int_equal(h[0], 77 * 257);
