@@ -8,7 +8,7 @@
  * right one of the second, and P is read column by column as its left operand. Only Q is turned, once per task.
  * With pairs (ukr_pair.h) K is there twice: its rows as they are for the first product, and pairs of rows for the
  * second. Strips of heads on tiles copy rows themselves and do not wait for maxima (ukr_heads_amx.c). Workspace: about
- * 1.5 MiB per thread (2 MiB with blocks of 256 rows), whatever the problem. */
+ * 1.5 MiB per thread, whatever the problem. */
 #include "cpu/mla_gather.h"
 
 #include "attn.h"
@@ -18,6 +18,11 @@
 #include <string.h>
 
 #define LOG2_E 1.44269504f
+
+/* Rows per block with strips: the more, the less often sums come and go; P and pairs of rows of a block, 0.6 MiB, share
+ * the second-level cache with the sums and q. */
+enum { STRIP_ROWS = 512 };
+static int64_t block_of(const struct mla_isa *isa) { return mla_strips(isa) ? STRIP_ROWS : isa->block; }
 
 struct fwd {
     const struct mla_isa *isa;
@@ -37,15 +42,15 @@ struct layout {
 };
 
 static struct layout lay_out(const struct mla_isa *isa, const attn_problem *p) {
-    const int64_t block = isa->block;
+    const int64_t block = block_of(isa);
     struct layout l = {.ldh = mla_side(isa, mla_chunk(p)),
                        .ldk = mla_round(mla_depth(isa, p->dim_qk), 16) + 16,
                        .ldo = mla_round(p->dim_v, 16) + 16};
     int64_t f = (int64_t)sizeof(float);
     l.qt = mla_take(&l.bytes, mla_depth(isa, p->dim_qk) * mla_turned(l.ldh) * f);
-    l.k = mla_take(&l.bytes, block * l.ldk * f); /* holds the chunk's q rows first: MLA_HEADS <= block */
+    l.k = mla_take(&l.bytes, isa->block * l.ldk * f); /* holds the chunk's q rows first: MLA_HEADS <= block */
     if (isa->pair) l.zip = mla_take(&l.bytes, block / 2 * l.ldo * f);
-    l.s = mla_take(&l.bytes, block * mla_max(l.ldh, mla_strips(isa) ? 2 * ATTN_PAIR_HEADS : 0) * f);
+    l.s = mla_take(&l.bytes, isa->block * mla_max(l.ldh, mla_strips(isa) ? 2 * ATTN_PAIR_HEADS : 0) * f);
     l.p = isa->pair ? mla_take(&l.bytes, block / 2 * l.ldh * f) : l.s;
     l.o = mla_take(&l.bytes, (mla_strips(isa) ? l.ldh : mla_chunk(p)) * l.ldo * f);
     l.max = mla_take(&l.bytes, l.ldh * f);
@@ -104,7 +109,7 @@ static void block_strips(const struct fwd *j, const struct layout *l, char *ws, 
     float *o = (float *)(ws + l->o), *shrink = (float *)(ws + l->old);
     const struct attn_pair_copies copies = {.tiles = (float *)(ws + l->k),
                                             .zip = (float *)(ws + l->zip),
-                                            .ldz = mla_strip(j->isa),
+                                            .ldz = mla_strip(block_of(j->isa)),
                                             .width = j->p->dim_v / 2};
     const struct attn_pair_soft f = {.rows = *keys,
                                      .copies = copies,
@@ -118,10 +123,9 @@ static void block_strips(const struct fwd *j, const struct layout *l, char *ws, 
                                      .sum = (float *)(ws + l->sum),
                                      .shrink = shrink,
                                      .p = (float *)(ws + l->p),
-                                     .ldp = mla_strip(j->isa),
+                                     .ldp = mla_strip(block_of(j->isa)),
                                      .s = (float *)(ws + l->s)};
-    struct attn_pair_sum sum =
-        mla_sum_strips(j->isa, heads, j->p->dim_v, keys->n, f.p, &copies, depth, o, l->ldo, next);
+    struct attn_pair_sum sum = mla_sum_strips(heads, j->p->dim_v, keys->n, f.p, &copies, depth, o, l->ldo, next);
     j->isa->pair->soft(&f);
     shrink_sums(j, l, ws, heads, any);
     sum.accumulate = any;
@@ -163,12 +167,12 @@ static void task(const struct fwd *j, const struct layout *l, char *ws, int64_t 
     const attn_problem *p = j->p;
     float *qt = (float *)(ws + l->qt), *k = (float *)(ws + l->k), *s = (float *)(ws + l->s), *o = (float *)(ws + l->o);
     float *max = (float *)(ws + l->max), *sum = (float *)(ws + l->sum), *top2 = (float *)(ws + l->use);
-    int32_t *key = (int32_t *)(ws + l->key), *ahead = key + j->isa->block;
+    int32_t *key = (int32_t *)(ws + l->key), *ahead = key + block_of(j->isa);
     const struct mla_rows rows = {k, (float *)(ws + l->zip), l->ldk, l->ldo, p->dim_v};
     const int64_t row = at_task / j->n_chunks, b = row / p->seq_q, i = row % p->seq_q;
     const int64_t h0 = at_task % j->n_chunks * j->chunk, heads = mla_min(j->chunk, p->heads_q - h0);
     const struct mla_query query = attn_cpu_mla_query(p, j->a, b, i);
-    int64_t at = 0, n = attn_cpu_mla_next(&query, &at, p->topk, j->isa->block, key, NULL);
+    int64_t at = 0, n = attn_cpu_mla_next(&query, &at, p->topk, block_of(j->isa), key, NULL);
     int any = 0;
     if (n) {
         attn_cpu_mla_heads(j->isa, &j->q, b, i, h0, heads, p->dim_qk, NULL, k, l->ldk);
@@ -180,7 +184,7 @@ static void task(const struct fwd *j, const struct layout *l, char *ws, int64_t 
     }
     for (int64_t more; n; n = more, any = 1) {
         int32_t *const next_key = ahead;
-        more = attn_cpu_mla_next(&query, &at, p->topk, j->isa->block, next_key, NULL);
+        more = attn_cpu_mla_next(&query, &at, p->topk, block_of(j->isa), next_key, NULL);
         if (mla_strips(j->isa)) {
             const struct attn_pair_rows keys = mla_rows_of(&j->kv, b, key, n),
                                         next = mla_rows_of(&j->kv, b, next_key, more);

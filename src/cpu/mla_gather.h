@@ -71,20 +71,20 @@ void attn_cpu_mla_sum(const struct mla_isa *isa, int64_t m, int64_t n, int64_t r
                       const struct mla_rows *from, float *c, int64_t ldc, int accumulate);
 
 /* With strips nothing is gathered beforehand: the kernels copy rows themselves, and what sums over rows read (P or dS
- * of a strip, pairs of rows of 32 columns) is mla_strip(isa) apart. */
+ * of a strip, pairs of rows of 32 columns) is mla_strip(rows of a block) apart. */
 static inline struct attn_pair_rows mla_rows_of(const struct attn_view *kv, int64_t b, const int32_t *key, int64_t n) {
     return (struct attn_pair_rows){attn_view_row(kv, b, 0, 0), key, n, kv->row * kv->element_bytes};
 }
-static inline int64_t mla_strip(const struct mla_isa *isa) { return isa->block / 2 * ATTN_PAIR_HEADS; }
+static inline int64_t mla_strip(int64_t block) { return block / 2 * ATTN_PAIR_HEADS; }
 /* The sum over `rows` of them, the first 32 of the next copied beside: C has whole strips. */
-static inline struct attn_pair_sum mla_sum_strips(const struct mla_isa *isa, int64_t m, int64_t n, int64_t rows,
-                                                  const float *a, const struct attn_pair_copies *from, int64_t depth,
-                                                  float *c, int64_t ldc, const struct attn_pair_rows *next) {
+static inline struct attn_pair_sum mla_sum_strips(int64_t m, int64_t n, int64_t rows, const float *a,
+                                                  const struct attn_pair_copies *from, int64_t depth, float *c,
+                                                  int64_t ldc, const struct attn_pair_rows *next) {
     return (struct attn_pair_sum){.strips = (m + ATTN_PAIR_HEADS - 1) / ATTN_PAIR_HEADS,
                                   .pairs = (rows + 1) / 2,
                                   .columns = n,
                                   .a = a,
-                                  .lda = mla_strip(isa),
+                                  .lda = from->ldz,
                                   .zip = from->zip,
                                   .ldz = from->ldz,
                                   .c = c,

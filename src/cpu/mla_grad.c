@@ -161,7 +161,7 @@ static void grad_strips(const struct at *w, int64_t r0, int64_t n, const int64_t
     const int32_t *key = (const int32_t *)(w->unit + z->u_key) + r0;
     const struct attn_pair_copies copies = {.tiles = thread_f32(w, z->t_k),
                                             .zip = thread_f32(w, z->t_zip),
-                                            .ldz = mla_strip(j->isa),
+                                            .ldz = mla_strip(j->isa->block),
                                             .width = dq ? depth : 0};
     const struct attn_pair_heads f = {.rows = mla_rows_of(&j->kv, j->b, key, n),
                                       .copies = copies,
@@ -178,7 +178,7 @@ static void grad_strips(const struct at *w, int64_t r0, int64_t n, const int64_t
                                       .live = live,
                                       .x = unit_f32(w, z->u_x) + r0 * z->ldx,
                                       .ds = thread_f32(w, z->t_ds),
-                                      .ld_ds = mla_strip(j->isa),
+                                      .ld_ds = mla_strip(j->isa->block),
                                       .sums = dist ? sums : NULL,
                                       .s = s};
     attn_cpu_mla_live((const uint8_t *)(w->thread + z->t_dead), w->heads, live);
@@ -186,8 +186,7 @@ static void grad_strips(const struct at *w, int64_t r0, int64_t n, const int64_t
     for (int64_t r = 0; dist && r < n; ++r) dist[slot[r0 + r]] = sums[r * 16] * dist_factor;
     if (!dq) return;
     const struct attn_pair_rows next = mla_rows_of(&j->kv, j->b, key + n, mla_min(j->isa->block, u->n - r0 - n));
-    struct attn_pair_sum sum =
-        mla_sum_strips(j->isa, w->heads, j->p->dim_qk, n, f.ds, &copies, depth, dq, z->ldz, &next);
+    struct attn_pair_sum sum = mla_sum_strips(w->heads, j->p->dim_qk, n, f.ds, &copies, depth, dq, z->ldz, &next);
     sum.accumulate = u->seen + r0 > 0;
     j->isa->pair->sum(&sum);
 }
