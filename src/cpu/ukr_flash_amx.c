@@ -34,8 +34,8 @@
  * taken again, relative to the maximum, and O and l shrink. So no step waits for a maximum.
  *
  * f16 goes in exact halves: a number of 11 bits is a bf16 of 8 bits and one of at most 3, so that Q K^T is four
- * products and exact but for its sums (where lse is not asked for, three: a term is off by 2^-18). P is split in the
- * same way, to 16 bits, and low halves are not multiplied with low ones: 2^-17 of a term.
+ * products and exact but for its sums (where lse is not asked for, three: a term is off by 2^-18). P is cut off
+ * into two halves, 16 bits, and low halves are not multiplied with low ones: 2^-15 of a term each.
  *
  * Exponentials are 2^(s * factor - top) with top = m * factor ROUNDED, one multiply-add from the score: sums are
  * relative to that number, by which older ones shrink and which goes into lse, so that its rounding costs nothing. They
@@ -120,16 +120,32 @@ INLINE void block(int flat, const struct block *o, struct exps *e) {
     }
     if (!o->held) store_sums(o->to);
 }
+/* Where keys are, k_row .. k_low of attn_pair_flash. flat: constants but for rows of D 64 as they are in memory, so
+ * that fewer registers hold addresses. */
+struct layout {
+    int64_t row, more, step, low;
+};
+INLINE struct layout layout_of(int flat, const struct attn_pair_flash *f, int64_t depth, int halves) {
+    struct layout k = {f->k_row, f->k_more, f->k_step, f->k_low};
+    if (flat) k.more = 16 * depth * (1 + halves), k.low = 16 * depth;
+    if (flat && (depth > 64 || halves)) k.row = 32, k.step = 16 * 32;
+    return k;
+}
+static int fits_flat(const struct attn_pair_flash *f) {
+    const struct layout k = layout_of(1, f, f->depth, f->halves);
+    return k.row == f->k_row && k.more == f->k_more && k.step == f->k_step && (!f->halves || k.low == f->k_low);
+}
 /* Scores of the keys of a step. flat: the sums of the block before go to `late`, the last block's stay in tiles. */
 INLINE void keys(int flat, const struct attn_pair_flash *f, int64_t depth, int64_t step, float *s, float *late,
                  struct exps *e) {
+    const struct layout k = layout_of(flat, f, depth, e->halves);
     UNROLL for (int64_t c = 0; c < e->span; c += 32) {
         const float *const q = f->q;
-        const struct block it = {.a = (const char *)(f->k + (step * e->span + c) / 16 * f->k_more),
-                                 .a_row = f->k_row * 2,
-                                 .a_more = f->k_more * 2,
-                                 .a_step = f->k_step * 2,
-                                 .a_low = f->k_low * 2,
+        const struct block it = {.a = (const char *)(f->k + (step * e->span + c) / 16 * k.more),
+                                 .a_row = k.row * 2,
+                                 .a_more = k.more * 2,
+                                 .a_step = k.step * 2,
+                                 .a_low = k.low * 2,
                                  .b = &q,
                                  .b_row = 64,
                                  .b_more = depth / 2 * 16,
@@ -234,14 +250,15 @@ INLINE void sum_add(int c, int quarter, const float *b, int64_t ldb, struct exps
 INLINE void step_64(const struct attn_pair_flash *f, int64_t step, float *s, const struct attn_pair_flash *before,
                     int64_t step_before, const float *p, struct exps *e) {
     static const int left[] = {0, 2, 1, 0, 2, 1, 0, 2}, right[] = {1, 0, 2, 1, 0, 2, 1, 0};
-    const char *const k = (const char *)(f->k + step * 4 * f->k_more), *const v =
-                                                                           (const char *)(before->v +
-                                                                                          step_before * 2 * 64 * 16);
+    const struct layout at = layout_of(1, f, 64, 0);
+    const char *const k = (const char *)(f->k + step * 4 * at.more), *const v =
+                                                                         (const char *)(before->v +
+                                                                                        step_before * 2 * 64 * 16);
     float *late[2] = {NULL, NULL};
     UNROLL for (int g = 0; g < 8; g++) {
         const int values = g >= 4, h = g % 4, load = h == 0, last = g == 7, l = left[g], r = right[g];
-        const int64_t row = values ? 64 : f->k_row * 2, next = values ? 64 * 64 : f->k_step * 2;
-        const char *a = values ? v + h * 16 * 64 : k + h * f->k_more * 2;
+        const int64_t row = values ? 64 : at.row * 2, next = values ? 64 * 64 : at.step * 2;
+        const char *a = values ? v + h * 16 * 64 : k + h * at.more * 2;
         const float *b = values ? p : f->q;
         const int64_t ldb = values ? LANES_ALL * 4 : 64, b_right = values ? 16 : 2 * TILE,
                       b_next = values ? 16 * LANES_ALL : TILE;
@@ -523,6 +540,6 @@ void attn_ukr_amx_flash(const struct attn_pair_flash *f, int64_t n) {
         {strips_any_rough, strips_64_rough, strips_128_rough},
         {strips_any_halves, strips_64_halves, strips_128_halves},
         {strips_any_halves_rough, strips_64_halves_rough, strips_128_halves_rough}};
-    const int which = f->depth != f->width ? 0 : f->width == 64 ? 1 : f->width == 128 ? 2 : 0;
+    const int which = f->depth != f->width || !fits_flat(f) ? 0 : f->width == 64 ? 1 : f->width == 128 ? 2 : 0;
     of[f->halves * 2 + f->rough][which](f, n);
 }

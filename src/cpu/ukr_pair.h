@@ -52,7 +52,7 @@ struct attn_pair_flash {
     int rough;            /* 1: nobody asks for lse: probabilities within 1e-4 and not 3e-6, with halves still these */
     const uint16_t *k;    /* zeros from D to depth. Elements to the next key, the next 16 keys, the next 32 columns, and
                            * from there to the low halves: rows as they are, or whole tiles of 16 x 32, which are loaded
-                           * faster */
+                           * faster; of halves, and where a step has 32 keys, tiles one behind the other */
     int64_t k_row, k_more, k_step, k_low;
     const float *q;      /* [1 + halves][2][depth / 2][16]: pairs along D, transposed, of 16 queries and 16 more */
     const float *v;      /* [n / 32][1 + halves][width][16]: pairs along the keys, transposed; finite, 0 for none */
@@ -221,8 +221,9 @@ struct attn_ukr_pair {
      * where P is 0; p_zip and ds_zip receive them as pairs of the two rows, ds of each row dS along it. */
     void (*grad)(float *p_zip, float *ds_zip, const struct attn_pair_grad *even, const struct attn_pair_grad *odd,
                  int64_t n, float factor);
-    /* n strips of the online softmax, one after the other, of the same extents and scratch, each with some keys; NULL
-     * where it does not pay. Only lanes of a query depend on that query; a key that it does not see adds exactly 0. */
+    /* n strips of the online softmax, one after the other, of the same extents, layout and scratch, each with some
+     * keys; NULL where it does not pay. Only lanes of a query depend on that query; a key that it does not see adds
+     * exactly 0. */
     void (*flash)(const struct attn_pair_flash *f, int64_t n);
     /* Returns 0, and nothing is written, if some row is empty, not finite or FAR. NULL where flash is. */
     int (*finish)(const struct attn_pair_finish *f);

@@ -57,7 +57,7 @@ static void make_strip(struct strip *t, int64_t steps, int64_t d, int64_t dv, in
                         .dv = dv,
                         .depth = (d + 31) / 32 * 32,
                         .width = (dv + 31) / 32 * 32};
-    t->ldk = t->depth + 3;
+    t->ldk = t->depth == 64 && d == 64 ? 64 : t->depth + 3;
     t->q = calloc((size_t)(ROWS * d), 2), t->k = calloc((size_t)(t->n * t->ldk), 2),
     t->v = calloc((size_t)(t->n * dv), 2);
     t->kh = calloc((size_t)(t->n * 2 * t->depth), 2);
