@@ -40,8 +40,8 @@ struct kp_mla_bwd_rows {
     uint64_t scanned;     /* uint32 [chunks][256][sort_blocks]: of a digit's bwd.counts, the sums of those before */
     uint64_t totals;      /* uint32 [chunks][256]: the sums of all of a digit's; slots: [chunks][B * SK] */
     uint64_t keys, slots; /* walk, join: sorted, uint32 [n]; slots: to where, as bwd.keys */
-    uint64_t parts;       /* f32 [stretches][2][D / 8][8]: of a stretch that begins or ends within a kv row's slots, the
-                           * sum of its first slots, if they began before, and of its last */
+    uint64_t parts;       /* f32 [CTAs of WALK][2][D / 8][8]: of one whose stretches begin or end within a kv row's
+                           * slots, the sum of its first slots, if they began before, and of its last */
     int64_t n;            /* walk, join: slots */
     int64_t chunk, list;  /* sort: queries of a chunk, of bwd.n; a chunk's bwd.keys and slots begin `list` apart */
     uint64_t runs;        /* slots: uint32 [chunks][list], a block's sorted: row << 16 | slot of the block */

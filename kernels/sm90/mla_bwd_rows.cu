@@ -9,9 +9,10 @@
  *   SCAN     counts --a CTA a chunk and digit--> scanned: what stands before of the digit; totals: how many it has
  *   SCATTER  the slots of COUNT, warp by warp and lane by lane: each goes to its digit's place, digit by digit
  *   WALK     mla_bwd_walk.h, of all of a chunk's list: a team for each stretch --> sum, parts
- *   JOIN     a team for each stretch in which a kv row's slots begin and do not end: parts, in order --> + sum[kv row]
+ *   JOIN     a team for each CTA of WALK in which a kv row's slots begin and do not end: parts, in order
+ *            --> + sum[kv row]
  *
- * Shared memory: COUNT 1 KiB, SCAN 32 bytes, SCATTER 41.1 KiB, WALK 8 KiB. */
+ * Shared memory: COUNT 1 KiB, SCAN 32 bytes, SCATTER 41.1 KiB, WALK 26 KiB. */
 #include "kernels/device/slots.h"
 #include "kernels/device/sum_before.h"
 #include "kernels/sm90/mla_bwd_walk.h"
@@ -170,43 +171,43 @@ static __device__ __forceinline__ void scatter_block(const struct kp_mla_bwd_row
 
 /* ------------------------------------------------------------------ join --------------------------- */
 
+constexpr uint32_t JOINED = TEAMS * STRETCH; /* the slots of a CTA of WALK are a stretch here */
+
 /* The last stretch that begins with this key; stretch `at` does. */
 static __device__ __forceinline__ uint32_t last_of_key(const struct list *l, uint32_t key, uint32_t at) {
-    const uint32_t n = stretches_of(l);
+    const uint32_t n = (l->n + JOINED - 1) / JOINED;
     uint32_t step = 1;
-    for (; at + step < n && l->keys[(at + step) * STRETCH] == key; step *= 2) at += step;
+    for (; at + step < n && l->keys[(at + step) * JOINED] == key; step *= 2) at += step;
     for (; step > 0; step /= 2)
-        if (at + step < n && l->keys[(at + step) * STRETCH] == key) at += step;
+        if (at + step < n && l->keys[(at + step) * JOINED] == key) at += step;
     return at;
 }
 
 template <int TEAM> static __device__ __forceinline__ void join(const struct kp_mla_bwd_rows *p, uint32_t s, int c) {
     const struct list l = list_of(p);
-    const struct stretch own = stretch_of(&l, s);
+    const struct stretch own = stretch_of(&l, s, JOINED);
     const uint32_t key = l.keys[own.end - 1];
     if (key == l.none || !goes_on(&l, &own, key)) return;
     if (l.keys[own.from] == key && began_before(&l, &own, key)) return; /* a stretch before has it */
     const uint32_t last = last_of_key(&l, key, s + 1);
     float sum[8] = {0, 0, 0, 0, 0, 0, 0, 0};
 #pragma unroll 4
-    for (uint32_t x = s; x <= last; x++) {
-        const float4 *from = part_at(p, x, x == s, TEAM, c);
-        const float4 a = from[0], b = from[1];
-        sum[0] += a.x, sum[1] += a.y, sum[2] += a.z, sum[3] += a.w;
-        sum[4] += b.x, sum[5] += b.y, sum[6] += b.z, sum[7] += b.w;
-    }
+    for (uint32_t x = s; x <= last; x++) add_part(sum, part_at(p, x, x == s, TEAM, c));
     add_to_sum(&p->bwd, key, sum, c);
 }
 
 template <int DIM> static __device__ __forceinline__ void take_stretch(const struct kp_mla_bwd_rows *p) {
     constexpr int TEAM = KP_MLA_ROWS_TEAM(DIM);
     const uint32_t team = threadIdx.x / TEAM, s = blockIdx.x * TEAMS + team;
-    const int c = (int)threadIdx.x % TEAM, on = team < TEAMS && s * STRETCH < (uint32_t)p->n;
+    const int c = (int)threadIdx.x % TEAM;
     if (STEP == KP_MLA_ROWS_WALK) {
+        struct ends *ends = shared_ends();
         const struct stretches *x = load_stretches(p);
-        if (on) walk<TEAM>(p, s, c, x->keys[team], x->slots[team]);
+        if (team < TEAMS) walk<TEAM>(p, s, c, x->keys[team], x->slots[team], ends->of[team]);
+        __syncthreads();
+        if (team < TEAMS) join_teams<TEAM>(p, team, c, x, ends);
     } else {
-        if (on) join<TEAM>(p, s, c);
+        if (team < TEAMS && (uint64_t)s * JOINED < (uint64_t)p->n) join<TEAM>(p, s, c);
     }
 }
 

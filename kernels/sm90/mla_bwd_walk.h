@@ -5,7 +5,10 @@
  * The sorted list is cut in stretches of KP_MLA_ROWS_STRETCH slots, each for a team of D / 8 threads; thread c adds
  * 16 bytes c of the slots' rows in the order of the list. Where the kv row changes, what was added
  *   belongs to a kv row all of whose slots are in the stretch  --> + sum[kv row]
- *   else, to its first or its last kv row                      --> parts[stretch][0 or 1]
+ *   else, to its first or its last kv row                      --> shared memory, for join_teams()
+ * which adds up what the teams of a CTA have of a kv row:
+ *   all its slots are the CTA's                                --> + sum[kv row]
+ *   else, the CTA's first or last kv row                       --> parts[CTA][0 or 1]
  * which join() adds up afterwards. So the order in which a kv row's slots are added depends on the list alone, and no
  * stretch is longer than another, whatever the lists are like. */
 #ifndef ATTN_SM90_MLA_BWD_WALK_H
@@ -26,13 +29,12 @@ static __device__ __forceinline__ struct list list_of(const struct kp_mla_bwd_ro
     return {(const uint32_t *)p->keys, (const uint32_t *)p->slots, (uint32_t)p->n,
             (uint32_t)(p->bwd.in.batch * p->bwd.in.seq_k)};
 }
-static __device__ __forceinline__ uint32_t stretches_of(const struct list *l) { return (l->n + STRETCH - 1) / STRETCH; }
 /* The slots of a stretch. */
 struct stretch {
     uint32_t from, end;
 };
-static __device__ __forceinline__ struct stretch stretch_of(const struct list *l, uint32_t s) {
-    return {s * STRETCH, min(s * STRETCH + STRETCH, l->n)};
+static __device__ __forceinline__ struct stretch stretch_of(const struct list *l, uint32_t s, uint32_t length) {
+    return {s * length, min(s * length + length, l->n)};
 }
 /* Whether slots of its first key stand before it, of its last behind it. */
 static __device__ __forceinline__ int began_before(const struct list *l, const struct stretch *x, uint32_t key) {
@@ -115,12 +117,21 @@ static __device__ __forceinline__ const struct stretches *load_stretches(const s
     return &x;
 }
 
-/* Stretch s, thread c of its team; x_keys, x_slots: its part of the list. */
+/* What teams have of kv rows that began before their stretch, and that go on behind it. */
+struct ends {
+    float4 of[TEAMS][2][KP_MLA_ROWS_TEAM(576)][2];
+};
+static __device__ __forceinline__ struct ends *shared_ends(void) {
+    __shared__ struct ends x;
+    return &x;
+}
+
+/* Stretch s, thread c of its team; x_keys, x_slots: its part of the list; ends: of its team. */
 template <int TEAM>
 static __device__ __forceinline__ void walk(const struct kp_mla_bwd_rows *p, uint32_t s, int c, const uint32_t *x_keys,
-                                            const uint32_t *x_slots) {
+                                            const uint32_t *x_slots, float4 (*ends)[KP_MLA_ROWS_TEAM(576)][2]) {
     const struct list l = list_of(p);
-    const struct stretch own = stretch_of(&l, s);
+    const struct stretch own = stretch_of(&l, s, STRETCH);
     const uint32_t topk = (uint32_t)p->bwd.in.topk, blocks = (uint32_t)p->bwd.head_blocks;
     const int64_t n_rows = p->n * blocks;
     const uint4 *rows = (const uint4 *)p->bwd.pairs + c;
@@ -142,7 +153,7 @@ static __device__ __forceinline__ void walk(const struct kp_mla_bwd_rows *p, uin
             add_slots<TEAM, false>(sum, rows, units, x_slots + at, keys, key, topk, blocks);
             if (keys[AHEAD - 1] == key) break;
             if (before)
-                store_part_at(part_at(p, s, 0, TEAM, c), sum);
+                store_part_at(ends[0][c], sum);
             else
                 add_to_sum(&p->bwd, key, sum, c);
             before = 0;
@@ -157,7 +168,49 @@ static __device__ __forceinline__ void walk(const struct kp_mla_bwd_rows *p, uin
         }
     }
     if (before || goes_on(&l, &own, key))
-        store_part_at(part_at(p, s, !before, TEAM, c), sum);
+        store_part_at(ends[!before][c], sum);
+    else
+        add_to_sum(&p->bwd, key, sum, c);
+}
+
+static __device__ __forceinline__ void add_part(float sum[8], const float4 *part) {
+    const float4 a = part[0], b = part[1];
+    sum[0] += a.x, sum[1] += a.y, sum[2] += a.z, sum[3] += a.w;
+    sum[4] += b.x, sum[5] += b.y, sum[6] += b.z, sum[7] += b.w;
+}
+
+/* After all of walk(): kv rows that go on behind the stretch of team t, where they begin, and for team 0 the one that
+ * began before the CTA. */
+template <int TEAM>
+static __device__ __forceinline__ void join_teams(const struct kp_mla_bwd_rows *p, uint32_t t, int c,
+                                                  const struct stretches *x, const struct ends *ends) {
+    const struct list l = list_of(p);
+    const struct stretch own = stretch_of(&l, blockIdx.x, TEAMS * STRETCH);
+    const auto first = [&](uint32_t u) { return u < TEAMS ? x->keys[u][0] : own.end < l.n ? l.keys[own.end] : l.none; };
+    const auto last = [&](uint32_t u) { return x->keys[u][STRETCH - 1]; };
+    /* Team u and those behind it, as far as they have `key`; 1: so do CTAs behind this one. */
+    const auto add_on = [&](float sum[8], uint32_t u, uint32_t key) {
+        for (; last(u) == key && first(u + 1) == key; u++) {
+            if (u + 1 == TEAMS) return 1;
+            add_part(sum, ends->of[u + 1][0][c]);
+        }
+        return 0;
+    };
+    uint32_t key = first(t);
+    int before = key != l.none && (t ? last(t - 1) == key : began_before(&l, &own, key));
+    if (t == 0 && before) {
+        float sum[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+        add_part(sum, ends->of[0][0][c]);
+        add_on(sum, 0, key);
+        store_part_at(part_at(p, blockIdx.x, 0, TEAM, c), sum);
+    }
+    before = before && last(t) == key; /* and it is all of the stretch */
+    key = last(t);
+    if (before || key == l.none || first(t + 1) != key) return;
+    float sum[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+    add_part(sum, ends->of[t][1][c]);
+    if (add_on(sum, t, key))
+        store_part_at(part_at(p, blockIdx.x, 1, TEAM, c), sum);
     else
         add_to_sum(&p->bwd, key, sum, c);
 }

@@ -177,6 +177,11 @@ static void choose_slot_blocks(struct geometry *g, const struct attn_cuda_mla_bw
     g->merged = lesser(KP_MLA_SLOTS_PIECES / n, rows);
 }
 
+/* CTAs of WALK for a chunk of so many queries. */
+static int64_t walk_ctas(const attn_problem *p, int64_t queries) {
+    return blocks(queries * p->topk, (int64_t)KP_MLA_ROWS_TEAMS(p->dim_qk) * KP_MLA_ROWS_STRETCH);
+}
+
 static struct geometry lay_out(const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,
                                const attn_problem *p) {
     struct geometry g = {.queries = p->batch * p->seq_q, .head_blocks = blocks(p->heads_q, m->head_block)};
@@ -199,8 +204,7 @@ static struct geometry lay_out(const struct attn_cuda_mla_bwd_main *m, const str
     g.counts = take(&g, m->pairs && has_keys, g.group * g.sort_blocks * counters, sizeof(uint32_t));
     g.scanned = take(&g, m->pairs == 2 && has_keys && !g.block, g.group * g.sort_blocks * counters, sizeof(uint32_t));
     g.totals = take(&g, m->pairs == 2 && has_keys, g.group * (g.block ? rows : counters), sizeof(uint32_t));
-    g.parts_of_rows = take(&g, m->pairs == 2 && has_keys,
-                           2 * blocks(g.chunk * p->topk, KP_MLA_ROWS_STRETCH) * p->dim_qk, sizeof(float));
+    g.parts_of_rows = take(&g, m->pairs == 2 && has_keys, 2 * walk_ctas(p, g.chunk) * p->dim_qk, sizeof(float));
     g.part_dq = take(&g, g.parts > 0, (g.queries - g.whole) * g.head_blocks * g.parts * m->head_block * p->dim_qk,
                      sizeof(float));
     g.lists = take(&g, g.ranges, g.listed * p->topk, sizeof(int32_t));
@@ -392,11 +396,11 @@ static attn_status queue_sort_of_rows(struct run *r, int64_t end) {
 /* Add the rows that a chunk's slots left; it is chunk `x` of its group. */
 static attn_status queue_sum_of_rows(const struct run *r, int64_t x) {
     struct kp_mla_bwd_rows rows = rows_of(r);
-    const int64_t ctas = blocks(blocks(rows.n, KP_MLA_ROWS_STRETCH), KP_MLA_ROWS_TEAMS(r->p->dim_qk));
+    const int64_t ctas = walk_ctas(r->p, r->kp.n);
     const uint64_t at = (uint64_t)(x * r->g.list) * sizeof(uint32_t);
     rows.keys = r->kp.keys[r->sorted] + at, rows.slots = r->kp.slots[r->sorted] + at;
     attn_status status = queue_rows(r, ROWS_WALK, ctas, &rows);
-    return status ? status : queue_rows(r, ROWS_JOIN, ctas, &rows);
+    return status ? status : queue_rows(r, ROWS_JOIN, blocks(ctas, KP_MLA_ROWS_TEAMS(r->p->dim_qk)), &rows);
 }
 
 static void set_sum(struct run *r, uint64_t workspace) {
