@@ -14,16 +14,15 @@
 
 /* kernels/variants/mla_bwd_slots_sm90.def: .step */
 #define KP_MLA_SLOTS_ORDER 0
-#define KP_MLA_SLOTS_TOTAL 1
-#define KP_MLA_SLOTS_MERGE 2
+#define KP_MLA_SLOTS_MERGE 1
 
-#define KP_MLA_SLOTS_ROWS                        32768 /* B * SK, at most */
-#define KP_MLA_SLOTS_BLOCK                       16384 /* slots of a block, at most: below 2^16 */
-#define KP_MLA_SLOTS_REGION                      18432 /* slots of a CTA that are put in order in shared memory */
-#define KP_MLA_SLOTS_PIECES                      8192  /* a CTA's rows times blocks, at most */
-#define KP_MLA_SLOTS_TOTALS                      64    /* rows of a CTA of TOTAL */
-#define KP_MLA_SLOTS_ORDER_SHARED(rows)          (4 * (((rows) + 3) / 4 * 4) + 4 * KP_MLA_SLOTS_BLOCK)
-#define KP_MLA_SLOTS_MERGE_SHARED(share, blocks) (4 * ((share) + 4 + (share) * ((blocks) | 1) + KP_MLA_SLOTS_REGION))
+#define KP_MLA_SLOTS_ROWS               32768 /* B * SK, at most */
+#define KP_MLA_SLOTS_BLOCK              16384 /* slots of a block, at most: below 2^16 */
+#define KP_MLA_SLOTS_REGION             18432 /* slots of a CTA that are put in order in shared memory */
+#define KP_MLA_SLOTS_PIECES             9216  /* a CTA's rows times blocks, at most */
+#define KP_MLA_SLOTS_ORDER_SHARED(rows) (4 * (((rows) + 3) / 4 * 4) + 4 * KP_MLA_SLOTS_BLOCK)
+#define KP_MLA_SLOTS_MERGE_SHARED(share, blocks)                                                                       \
+    (4 * (((share) + 7) / 4 * 4 + (share) * ((blocks) | 1) + KP_MLA_SLOTS_REGION))
 
 #define KP_MLA_ROWS_STRETCH 256 /* slots of the sorted list that one team adds up */
 #define KP_MLA_ROWS_THREADS 288
@@ -38,7 +37,7 @@
 struct kp_mla_bwd_rows {
     struct kp_mla_bwd bwd;
     uint64_t scanned;     /* uint32 [chunks][256][sort_blocks]: of a digit's bwd.counts, the sums of those before */
-    uint64_t totals;      /* uint32 [chunks][256]: the sums of all of a digit's; slots: [chunks][B * SK] */
+    uint64_t totals;      /* uint32 [chunks][256]: the sums of all of a digit's */
     uint64_t keys, slots; /* walk, join: sorted, uint32 [n]; slots: to where, as bwd.keys */
     uint64_t parts;       /* f32 [CTAs of WALK][2][D / 8][8]: of one whose stretches begin or end within a kv row's
                            * slots, the sum of its first slots, if they began before, and of its last */

@@ -7,7 +7,11 @@
  *
  * D is summed in one fixed order: lane l takes columns 8 l .. 8 l + 7 and 256 further, then a tree over the lanes. No
  * shared memory. Nothing of out, dout and dlse comes into the state of an empty row (lse +-inf). All loads of a row are
- * under way at once. */
+ * under way at once. Of the rows' states and the zeroes behind them a launch takes p.first .. p.first + p.n - 1.
+ *
+ * A variant with .early needs nothing of the kernel before and runs beside it; it ends after it, so that who waits for
+ * its end has waited for both. */
+#include "kernels/device/grid.h"
 #include "kernels/device/number.h"
 #include "kernels/device/warp.h"
 #include "kernels/kparams_mla.h"
@@ -97,14 +101,19 @@ static __device__ __forceinline__ void clear_row(const struct kp_mla_bwd *p, int
         for (int c = 2 * lane; c < p->in.dim_qk * bytes; c += 64) *(uint16_t *)(to + c) = 0;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) CFG(const __grid_constant__ struct kp_mla_bwd p) {
-    const int64_t rows = p.in.batch * p.in.seq_q * p.in.heads_q,
-                  all = rows + (p.steps & KP_MLA_BWD_ZERO ? p.in.batch * p.in.seq_k : 0);
+extern "C" __global__ void __launch_bounds__(THREADS, 6) CFG(const __grid_constant__ struct kp_mla_bwd p) {
+    const int64_t rows = p.in.batch * p.in.seq_q * p.in.heads_q, end = p.first + p.n;
     const int64_t step = (int64_t)gridDim.x * (THREADS / 32);
-    for (int64_t x = (int64_t)blockIdx.x * (THREADS / 32) + (threadIdx.x >> 5); x < all; x += step) {
+#ifdef CFG_EARLY
+    grid_release();
+#endif
+    for (int64_t x = p.first + (int64_t)blockIdx.x * (THREADS / 32) + (threadIdx.x >> 5); x < end; x += step) {
         if (x < rows)
             prepare_row(&p, x);
         else
             clear_row(&p, x - rows);
     }
+#ifdef CFG_EARLY
+    grid_wait();
+#endif
 }

@@ -12,7 +12,7 @@
 _Static_assert(KP_DIST_SUM == ATTN_DIST_SUM && KP_DIST_MEAN == ATTN_DIST_MEAN && KP_DIST_L1 == ATTN_DIST_L1,
                "kernels/kparams_mla.h repeats attn.h");
 
-enum { THREADS = 256, WARPS = THREADS / 32, SCAN_THREADS = 1024, SLOTS_THREADS = 512, DIGIT_BITS = 8 };
+enum { THREADS = 256, WARPS = THREADS / 32, SCAN_THREADS = 1024, SLOTS_THREADS = 512, SLOTS_CTAS = 2, DIGIT_BITS = 8 };
 enum {
     PREPARE,
     RANGES,
@@ -30,8 +30,8 @@ enum {
     ROWS_WALK,
     ROWS_JOIN,
     SLOTS_ORDER,
-    SLOTS_TOTAL,
     SLOTS_MERGE,
+    PREPARE_BESIDE,
     N_STEPS
 };
 static const char *const symbols[N_STEPS] = {
@@ -43,7 +43,7 @@ static const char *const symbols[N_STEPS] = {
     [ROWS_COUNT] = "attn_mla_bwd_rows_sm90_count",     [ROWS_SCAN] = "attn_mla_bwd_rows_sm90_scan",
     [ROWS_SCATTER] = "attn_mla_bwd_rows_sm90_scatter", [ROWS_WALK] = "attn_mla_bwd_rows_sm90_walk",
     [ROWS_JOIN] = "attn_mla_bwd_rows_sm90_join",       [SLOTS_ORDER] = "attn_mla_bwd_slots_sm90_order",
-    [SLOTS_TOTAL] = "attn_mla_bwd_slots_sm90_total",   [SLOTS_MERGE] = "attn_mla_bwd_slots_sm90_merge",
+    [SLOTS_MERGE] = "attn_mla_bwd_slots_sm90_merge",   [PREPARE_BESIDE] = "attn_mla_bwd_prepare_sm90_any",
 };
 /* A slot is a uint32 within the queries that are sorted together. */
 static const int64_t MAX_SORTED = INT64_C(1) << 31;
@@ -54,6 +54,7 @@ static const int64_t LIST_BYTES = INT64_C(64) << 20, MAX_PARTS = 64, SORTED_TOGE
 
 /* Whether a main kernel's problems need the step. */
 static int has_step(const struct attn_cuda_mla_bwd_main *m, int x) {
+    if (x == PREPARE) return m->pairs != 2;
     return x < SORT_COUNT || m->pairs == (x < ROWS_COUNT ? 4 : 2);
 }
 
@@ -203,7 +204,7 @@ static struct geometry lay_out(const struct attn_cuda_mla_bwd_main *m, const str
     const int64_t rows = p->batch * p->seq_k, counters = g.block ? rows / 2 + 1 : 1 << DIGIT_BITS;
     g.counts = take(&g, m->pairs && has_keys, g.group * g.sort_blocks * counters, sizeof(uint32_t));
     g.scanned = take(&g, m->pairs == 2 && has_keys && !g.block, g.group * g.sort_blocks * counters, sizeof(uint32_t));
-    g.totals = take(&g, m->pairs == 2 && has_keys, g.group * (g.block ? rows : counters), sizeof(uint32_t));
+    g.totals = take(&g, m->pairs == 2 && has_keys && !g.block, g.group * counters, sizeof(uint32_t));
     g.parts_of_rows = take(&g, m->pairs == 2 && has_keys, 2 * walk_ctas(p, g.chunk) * p->dim_qk, sizeof(float));
     g.part_dq = take(&g, g.parts > 0, (g.queries - g.whole) * g.head_blocks * g.parts * m->head_block * p->dim_qk,
                      sizeof(float));
@@ -254,14 +255,17 @@ struct run {
         struct kp_mla_bwd kp;
         struct kp_mla_bwd_ranges ranges;
     };
-    int sorted; /* which of kp.keys, kp.slots hold the sorted lists of the group of chunks */
+    int64_t all, unprepared; /* rows and zeroes of the first step; its last, which are left to be done beside a sort */
+    int sorted;              /* which of kp.keys, kp.slots hold the sorted lists of the group of chunks */
 };
 _Static_assert(offsetof(struct kp_mla_bwd_ranges, bwd) == 0, "kp is ranges.bwd");
 
+/* early: the kernel waits by itself for the one before, or has no need to. */
 static attn_status queue(const struct run *r, const char *symbol, int64_t ctas, int64_t threads, int64_t shared,
-                         int64_t cluster, const void *params, size_t params_bytes) {
+                         int64_t cluster, int early, const void *params, size_t params_bytes) {
     if (ctas <= 0) return ATTN_OK;
-    const struct attn_cuda_grid grid = {.x = (uint32_t)lesser(ctas, INT32_MAX / 64 * 64),
+    const struct attn_cuda_grid grid = {.early = (uint8_t)(early && attn_cuda_limits_of(r->dev)->early_launch),
+                                        .x = (uint32_t)lesser(ctas, INT32_MAX / 64 * 64),
                                         .y = 1,
                                         .z = 1,
                                         .threads = (uint32_t)threads,
@@ -271,8 +275,17 @@ static attn_status queue(const struct run *r, const char *symbol, int64_t ctas, 
 }
 static attn_status queue_step(const struct run *r, int step, int64_t ctas) {
     const int more = step >= RANGES && step <= FINISH_DSINK;
-    return queue(r, symbols[step], ctas, step == SORT_SCAN ? SCAN_THREADS : THREADS, 0, 0, &r->ranges,
+    return queue(r, symbols[step], ctas, step == SORT_SCAN ? SCAN_THREADS : THREADS, 0, 0, 0, &r->ranges,
                  more ? sizeof r->ranges : sizeof r->kp);
+}
+
+/* The next n of the first step's rows and zeroes; beside: the kernel before. */
+static attn_status queue_prepare(struct run *r, int64_t n, int beside) {
+    struct kp_mla_bwd kp = r->kp;
+    const int step = r->m->pairs == 2 ? PREPARE_BESIDE : PREPARE;
+    kp.first = r->all - r->unprepared, kp.n = lesser(n, r->unprepared);
+    r->unprepared -= kp.n;
+    return queue(r, symbols[step], blocks(kp.n, WARPS), THREADS, 0, 0, beside, &kp, sizeof kp);
 }
 
 /* listed: the first query of the lists that have been ordered. */
@@ -292,7 +305,7 @@ static attn_status queue_main(const struct run *r, int64_t listed) {
     int64_t ctas = r->m->ctas ? lesser(items * cluster, (int64_t)attn_cuda_limits_of(r->dev)->n_sms * r->m->ctas)
                               : items * cluster;
     ctas -= ctas % cluster;
-    return queue(r, r->m->symbol, ctas < cluster ? cluster : ctas, r->m->threads, r->m->shared_bytes, cluster, &kp,
+    return queue(r, r->m->symbol, ctas < cluster ? cluster : ctas, r->m->threads, r->m->shared_bytes, cluster, 0, &kp,
                  sizeof kp);
 }
 
@@ -342,7 +355,7 @@ static attn_status queue_sum(struct run *r) {
 /* ---- rows of 16 bits a number ---- */
 
 static attn_status queue_rows(const struct run *r, int step, int64_t ctas, const struct kp_mla_bwd_rows *rows) {
-    return queue(r, symbols[step], ctas, step < ROWS_WALK ? THREADS : KP_MLA_ROWS_THREADS, 0, 0, rows, sizeof *rows);
+    return queue(r, symbols[step], ctas, step < ROWS_WALK ? THREADS : KP_MLA_ROWS_THREADS, 0, 0, 0, rows, sizeof *rows);
 }
 
 static struct kp_mla_bwd_rows rows_of(const struct run *r) {
@@ -363,14 +376,14 @@ static attn_status queue_merge_of_slots(struct run *r, struct kp_mla_bwd_rows *r
     rows->block = (int32_t)r->g.block, rows->share = (int32_t)share;
     rows->keys = r->kp.keys[0], rows->slots = r->kp.slots[0], rows->runs = r->kp.keys[1];
     r->sorted = 0;
-    attn_status status = queue(r, symbols[SLOTS_ORDER], chunks * n_blocks, SLOTS_THREADS, order, 0, rows, sizeof *rows);
+    const int64_t at_once = SLOTS_CTAS * attn_cuda_limits_of(r->dev)->n_sms;
+    attn_status status = queue(r, symbols[SLOTS_ORDER], lesser(chunks * n_blocks, at_once), SLOTS_THREADS, order, 0, 0,
+                               rows, sizeof *rows);
+    if (!status) status = queue_prepare(r, r->all / 2, 1);
     if (!status)
-        status = queue(r, symbols[SLOTS_TOTAL], chunks * blocks(keys, KP_MLA_SLOTS_TOTALS), THREADS, 0, 0, rows,
-                       sizeof *rows);
-    if (!status)
-        status =
-            queue(r, symbols[SLOTS_MERGE], chunks * blocks(keys, share), SLOTS_THREADS, merge, 0, rows, sizeof *rows);
-    return status;
+        status = queue(r, symbols[SLOTS_MERGE], lesser(chunks * blocks(keys, share), at_once), SLOTS_THREADS, merge, 0,
+                       1, rows, sizeof *rows);
+    return status ? status : queue_prepare(r, r->all, 1);
 }
 
 /* Sort the slots of queries kp.first .. end - 1, chunk by chunk, but for what is behind a group of chunks. */
@@ -493,7 +506,9 @@ attn_status attn_cuda_mla_bwd_launch(const struct attn_cuda_mla_bwd_main *m, con
     if (p->heads_q <= 0) return ATTN_OK;
     set_parameters(&r);
     const int64_t rows = r.g.queries * p->heads_q, keys = kp->dkv.data ? p->batch * p->seq_k : 0;
-    attn_status status = queue_step(&r, PREPARE, blocks(rows + (kp->steps & KP_MLA_BWD_ZERO ? keys : 0), WARPS));
+    attn_status status = ATTN_OK;
+    r.all = r.unprepared = rows + (kp->steps & KP_MLA_BWD_ZERO ? keys : 0);
+    if (!kp->pairs || !r.g.block) status = queue_prepare(&r, r.all, 0);
     if (kp->dq.data || kp->dkv.data || kp->part_dist)
         for (int64_t at = 0; at < r.g.queries && !status; at += r.g.listed)
             status = queue_queries(&r, at, lesser(at + r.g.listed, r.g.queries));
