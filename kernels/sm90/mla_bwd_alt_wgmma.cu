@@ -39,6 +39,7 @@
  * of all of the next tile, so after all warps' K_FREE, before which they have read it; notes and mask of tile n, place
  * n % 2, are read by its owner before its K_FREE of n and rewritten when K of n + 1 has been asked for, which is after
  * all K_FREE of n. A warpgroup without a tile of an item lets go of its Q when it sees dS of it. */
+#include "kernels/device/grid.h"
 #include "kernels/sm90/mla_bwd_alt_cells_wgmma.h"
 #include "kernels/sm90/mla_bwd_even_gather_wgmma.h"
 #if CFG_CTAS == 2 && CFG_DETERMINISTIC
@@ -234,6 +235,7 @@ extern "C" __global__ void __launch_bounds__(KP_MLA_BWD_SM90_EVEN_THREADS, 1)
 #if CFG_CTAS == 2
     cluster_sync();
 #endif
+    if (PAIRS && CTAS == 1) grid_release(), grid_wait();
     switch (threadIdx.x >> 7) {
     case 0:
         registers_more<240>();

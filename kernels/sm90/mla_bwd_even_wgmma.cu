@@ -40,6 +40,7 @@
  * Phases: a tile, for Q an item with at least one slot, for the stages 64 columns. Notes and mask of tile n are in
  * place n % 2: they are rewritten after K_FREE [0] of n + 1, so after barrier 6 of n + 1, which follows their last
  * reading. */
+#include "kernels/device/grid.h"
 #include "kernels/sm90/mla_bwd_cells_wgmma.h"
 #include "kernels/sm90/mla_bwd_even_gather_wgmma.h"
 #include "kernels/sm90/mla_bwd_pair_wgmma.h"
@@ -289,6 +290,7 @@ extern "C" __global__ void __launch_bounds__(KP_MLA_BWD_SM90_EVEN_THREADS, 1)
     }
     __syncthreads();
     if (CTAS == 2) cluster_sync();
+    if (PAIRS && CTAS == 1) grid_release(), grid_wait();
     switch (threadIdx.x >> 7) {
     case 0:
         registers_more<240>();

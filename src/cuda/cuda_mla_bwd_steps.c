@@ -305,8 +305,9 @@ static attn_status queue_main(const struct run *r, int64_t listed) {
     int64_t ctas = r->m->ctas ? lesser(items * cluster, (int64_t)attn_cuda_limits_of(r->dev)->n_sms * r->m->ctas)
                               : items * cluster;
     ctas -= ctas % cluster;
-    return queue(r, r->m->symbol, ctas < cluster ? cluster : ctas, r->m->threads, r->m->shared_bytes, cluster, 0, &kp,
-                 sizeof kp);
+    /* Clusters that begin early are slower all along, as if they were of multiprocessors further apart. */
+    return queue(r, r->m->symbol, ctas < cluster ? cluster : ctas, r->m->threads, r->m->shared_bytes, cluster,
+                 r->m->pairs == 2 && cluster == 1, &kp, sizeof kp);
 }
 
 /* Its dq, a warp for 128 columns. */
