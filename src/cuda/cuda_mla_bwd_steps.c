@@ -175,7 +175,10 @@ static void choose_slot_blocks(struct geometry *g, const struct attn_cuda_mla_bw
     if (n > KP_MLA_SLOTS_PIECES || 2 * rows * n * g->group > l->l2_bytes) return;
     g->block = block;
     g->sort_blocks = n;
-    g->merged = lesser(KP_MLA_SLOTS_PIECES / n, rows);
+    const int64_t slots =
+        blocks(g->chunk * p->topk, rows); /* of a row; the region holds more, for lists that scatter */
+    g->merged = lesser(lesser(KP_MLA_SLOTS_PIECES / n, rows), KP_MLA_SLOTS_REGION * 39 / 40 / slots);
+    if (g->merged < 1) g->merged = 1;
 }
 
 /* CTAs of WALK for a chunk of so many queries. */
