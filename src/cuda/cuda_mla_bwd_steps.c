@@ -263,6 +263,10 @@ struct run {
 };
 _Static_assert(offsetof(struct kp_mla_bwd_ranges, bwd) == 0, "kp is ranges.bwd");
 
+/* Whether the first step is beside the first sort, and kernels begin early: not with clusters, which that makes slower
+ * (docs/kernels/mla_bwd_sm90.md). */
+static int is_beside(const struct run *r) { return r->m->pairs == 2 && r->m->cluster <= 1; }
+
 /* early: the kernel waits by itself for the one before, or has no need to. */
 static attn_status queue(const struct run *r, const char *symbol, int64_t ctas, int64_t threads, int64_t shared,
                          int64_t cluster, int early, const void *params, size_t params_bytes) {
@@ -308,9 +312,8 @@ static attn_status queue_main(const struct run *r, int64_t listed) {
     int64_t ctas = r->m->ctas ? lesser(items * cluster, (int64_t)attn_cuda_limits_of(r->dev)->n_sms * r->m->ctas)
                               : items * cluster;
     ctas -= ctas % cluster;
-    /* Clusters that begin early are slower all along, as if they were of multiprocessors further apart. */
     return queue(r, r->m->symbol, ctas < cluster ? cluster : ctas, r->m->threads, r->m->shared_bytes, cluster,
-                 r->m->pairs == 2 && cluster == 1, &kp, sizeof kp);
+                 is_beside(r), &kp, sizeof kp);
 }
 
 /* Its dq, a warp for 128 columns. */
@@ -386,7 +389,7 @@ static attn_status queue_merge_of_slots(struct run *r, struct kp_mla_bwd_rows *r
     if (!status) status = queue_prepare(r, r->all / 2, 1);
     if (!status)
         status = queue(r, symbols[SLOTS_MERGE], lesser(chunks * blocks(keys, share), at_once), SLOTS_THREADS, merge, 0,
-                       1, rows, sizeof *rows);
+                       is_beside(r), rows, sizeof *rows);
     return status ? status : queue_prepare(r, r->all, 1);
 }
 
@@ -512,7 +515,7 @@ attn_status attn_cuda_mla_bwd_launch(const struct attn_cuda_mla_bwd_main *m, con
     const int64_t rows = r.g.queries * p->heads_q, keys = kp->dkv.data ? p->batch * p->seq_k : 0;
     attn_status status = ATTN_OK;
     r.all = r.unprepared = rows + (kp->steps & KP_MLA_BWD_ZERO ? keys : 0);
-    if (!kp->pairs || !r.g.block) status = queue_prepare(&r, r.all, 0);
+    if (!kp->pairs || !r.g.block || !is_beside(&r)) status = queue_prepare(&r, r.all, 0);
     if (kp->dq.data || kp->dkv.data || kp->part_dist)
         for (int64_t at = 0; at < r.g.queries && !status; at += r.g.listed)
             status = queue_queries(&r, at, lesser(at + r.g.listed, r.g.queries));
