@@ -67,8 +67,11 @@ static void place_in_order(struct sim_stream *s, struct sim_task *t) {
         sim_stream_went_on(s, &t->event->stamp);
         return;
     }
-    if (t->kind == SIM_TASK_LAUNCH && mine->last.known && sim_call_is_early(t->call))
+    if (t->kind == SIM_TASK_LAUNCH && mine->last.known && sim_call_is_early(t->call)) {
         t->when.before = mine->last.before;
+        t->when.handed = mine->last.after;
+        t->when.ahead = mine->last.number;
+    }
     sim_when_next(&t->when, mine->slot, &mine->now);
     mine->last = t->when;
     mine->last.known = t->kind == SIM_TASK_LAUNCH;

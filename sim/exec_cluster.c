@@ -3,6 +3,7 @@
  * CTAs, fences between proxies, shares of registers; and words of sm_90 that have no effect here. */
 #include "exec.h"
 #include "hopper.h"
+#include "order.h"
 #include "report.h"
 
 #include <stdio.h>
@@ -221,7 +222,10 @@ void sim_release_dependents(struct sim_cta *cta) {
     atomic_fetch_add(&cta->cluster->launch->n_released, 1);
 }
 SIM_HEAD(let_dependents) {
+    const struct sim_cluster *c = w->cta->cluster;
     (void)in, (void)m;
+    if (!w->cta->released && c->waits_at && w->known[c->waits_at] && c->launch->deed)
+        __atomic_store_n(&c->launch->deed->hands_on, 1, __ATOMIC_RELAXED);
     sim_release_dependents(w->cta);
     return SIM_NEXT;
 }

@@ -302,7 +302,7 @@ static inline struct who of_warp(struct sim_warp *w, const struct sim_ins *in, u
     const struct sim_launch *g = c->launch;
     const int late = c->waits_at && w->known[c->waits_at];
     struct who q = {.w = w, .in = in, .known = w->known, .deed = g->deed, .strength = strength};
-    q.stamp = late ? &g->when->after : &g->when->before;
+    q.stamp = late ? &g->when->after : g->begun;
     q.id = (uint64_t)time << 22 | (c->first_actor + actor);
     q.mine = q.id << 18 | (uint64_t)in->place << 6 | (uint64_t)strength << 4;
     q.own_first = c->first_actor, q.n_own = c->n_actors;

@@ -181,10 +181,11 @@ struct sim_launch {
     struct sim_report *report;
     /* order on global memory */
     const struct sim_when *when;
-    struct sim_deed *deed;       /* NULL: not checked */
-    uint32_t calm_from;          /* the actors from here to the deed's own all come before it */
-    uint8_t far_unknown;         /* too many actors to check CTAs against each other */
-    struct sim_signals *signals; /* NULL unless the program uses it */
+    const struct sim_stamp *begun; /* what it may rely on before its wait */
+    struct sim_deed *deed;         /* NULL: not checked */
+    uint32_t calm_from;            /* the actors from here to the deed's own all come before it */
+    uint8_t far_unknown;           /* too many actors to check CTAs against each other */
+    struct sim_signals *signals;   /* NULL unless the program uses it */
     /* programmatic dependent launch: the launch behind which this one began early, or NULL; CTAs that have ended or
      * executed launch_dependents; all have ended */
     const struct sim_launch *behind;

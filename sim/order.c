@@ -54,6 +54,13 @@ void sim_deed_end(struct sim_deed *d) {
     pthread_mutex_unlock(&lock);
 }
 
+const struct sim_stamp *sim_when_begun(const struct sim_when *when) {
+    uint32_t n = when->ahead ? atomic_load(&n_deeds) : 0, tried = 0;
+    while (n && tried++ < WALK && (deeds[n - 1].slot != when->slot || deeds[n - 1].number != when->ahead)) n--;
+    return n && tried <= WALK && __atomic_load_n(&deeds[n - 1].hands_on, __ATOMIC_RELAXED) ? &when->handed
+                                                                                           : &when->before;
+}
+
 const struct sim_deed *sim_deed_of(uint32_t actor) {
     uint32_t low = 0, high = atomic_load(&n_deeds);
     while (low < high) {

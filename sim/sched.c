@@ -308,6 +308,13 @@ static void *work(void *arg) {
     return NULL;
 }
 
+/* No cluster of it has begun yet. */
+void sim_launch_begins(struct sim_launch *g) {
+    if (!g->deed) return;
+    g->begun = sim_when_begun(g->when);
+    g->calm_from = sim_calm_from(g->begun, g->deed->first);
+}
+
 /* Its place among all that touches global memory. */
 void sim_launch_open(struct sim_launch *g) {
     if (!g->options.races) return;
@@ -319,7 +326,7 @@ void sim_launch_open(struct sim_launch *g) {
     snprintf(what.name, sizeof what.name, "%s", p->kernel->name);
     g->deed = sim_deed_begin(&what, sim_launch_clusters(g) * what.per_cluster, g->when);
     if (!g->deed) return;
-    g->calm_from = sim_calm_from(&g->when->before, g->deed->first);
+    sim_launch_begins(g);
     g->far_unknown = p->uses & SIM_USES_SYNC && g->deed->n > SIM_MAX_FAR;
     if (p->uses & SIM_USES_SYNC && !g->far_unknown) g->signals = sim_signals_open();
 }

@@ -45,6 +45,8 @@ static void give_up(struct room *r, struct sim_launch *g) {
 
 static void turn(struct room *r, uint32_t i) {
     struct seat *s = &r->seats[i];
+    struct sim_launch *g = s->worker->launch;
+    if (!s->busy && g->behind && !atomic_load(&g->next_cluster)) sim_launch_begins(g);
     if (!s->busy && !sim_worker_next(s->worker)) {
         leave(r, i);
         return;

@@ -5,7 +5,8 @@
 #define SIM_TURNS_H
 #include "machine.h"
 
-void sim_launch_open(struct sim_launch *g); /* before its first worker */
+void sim_launch_open(struct sim_launch *g);   /* before its first worker */
+void sim_launch_begins(struct sim_launch *g); /* again, before its first cluster: it began early */
 void sim_launch_close(struct sim_launch *g);
 uint64_t sim_launch_clusters(const struct sim_launch *g);
 

@@ -25,6 +25,8 @@
 #define RAISE "ld.param.u64 p, [in];\nmov.u32 a, 1;\n@q st.relaxed.gpu.global.u32 [p], a;\nmov.u64 p, o;\n"
 static const char ptx[] = ".version 8.1\n.target sm_90\n.address_size 64\n" KERNEL("k", "", "")
     KERNEL("waits", "griddepcontrol.wait;\n", "") KERNEL("waits_late", "", "griddepcontrol.wait;\n")
+        KERNEL("waits_and_lets", "griddepcontrol.wait;\ngriddepcontrol.launch_dependents;\n", "")
+            KERNEL("lets_and_waits", "griddepcontrol.launch_dependents;\ngriddepcontrol.wait;\n", "")
     /* Until the flag at `in` is raised, but not for ever; out[i] = 1 if it was down first and then up. */
     KERNEL("spins", SPIN, "") KERNEL("lets_and_spins", "griddepcontrol.launch_dependents;\n" SPIN, "")
         KERNEL("raises", RAISE "ret;\n", "") KERNEL("raises_and_waits", RAISE "griddepcontrol.wait;\n", "");
@@ -49,7 +51,8 @@ static const struct {
              {"cuMemFreeAsync", &free_later}};
 
 enum { WORDS = 64, BYTES = 4 * WORDS, BLOCKING = 0, FREE = 1 };
-static void *kernel, *waits, *waits_late, *spins, *lets_and_spins, *raises, *raises_and_waits;
+static void *kernel, *waits, *waits_late, *waits_and_lets, *lets_and_waits, *spins, *lets_and_spins, *raises,
+    *raises_and_waits;
 static uint64_t x, y, z; /* three buffers */
 static void *s, *t, *e;  /* streams that the default one does not wait for; an event */
 static uint32_t host[WORDS];
@@ -128,6 +131,13 @@ static void early_others(void) { run(kernel, x, y, s, 0), run(waits_late, z, y, 
 static void not_early(void) { run(kernel, x, y, s, 0), run(waits_late, z, x, s, 0); }
 static void early_after_fill(void) { DO(fill(x, 0, WORDS, s)), run(kernel, z, x, s, 1); }
 static void early_sees_older(void) { run(kernel, x, y, s, 0), run(kernel, y, y, s, 0), run(kernel, z, x, s, 1); }
+/* The third launch writes what the first one reads: the second lets it begin behind its wait for the first, or before.
+ */
+static void early_between(void *function) {
+    run(kernel, x, y, s, 0), run(function, z, x, s, 1), run(kernel, y, y, s, 1);
+}
+static void early_handed_on(void) { early_between(waits_and_lets); }
+static void early_let_first(void) { early_between(lets_and_waits); }
 static void pool(int waits_before, int waits_after) {
     uint64_t own;
     DO(alloc_later(&own, BYTES, s)), DO(record(e, s));
@@ -182,6 +192,8 @@ static const struct {
     {"not_early", not_early, NULL, NULL},
     {"early_after_fill", early_after_fill, NULL, NULL},
     {"early_sees_older", early_sees_older, NULL, NULL},
+    {"early_handed_on", early_handed_on, NULL, NULL},
+    {"early_let_first", early_let_first, "no stream, event or wait orders", NULL},
     {"pool_in_order", pool_in_order, NULL, NULL},
     {"pool_too_early", pool_too_early, "no stream, event or wait orders", "an allocation"},
     {"pool_freed_too_early", pool_freed_too_early, "attnsim: ", NULL}, /* a race with the free, or use after it */
@@ -211,6 +223,8 @@ static int start(const char *driver) {
     } kernels[] = {{"k", &kernel},
                    {"waits", &waits},
                    {"waits_late", &waits_late},
+                   {"waits_and_lets", &waits_and_lets},
+                   {"lets_and_waits", &lets_and_waits},
                    {"spins", &spins},
                    {"lets_and_spins", &lets_and_spins},
                    {"raises", &raises},
