@@ -72,8 +72,11 @@ struct kp_mla_bwd {
     };
     int64_t first, n;
     int32_t head_block, head_blocks; /* heads of a block; ceil(HQ / head_block) */
-    int32_t dist_norm;               /* ATTN_DIST_* */
-    uint32_t steps;                  /* KP_MLA_BWD_* */
+    union {
+        int32_t dist_norm; /* ATTN_DIST_* */
+        int32_t workers;   /* main, deterministic alternating pairs: CTAs that take items; those behind them walk */
+    };
+    uint32_t steps; /* KP_MLA_BWD_* */
     union {
         int32_t digit; /* sort: lowest bit of this pass */
         int32_t parts; /* main: > 0: an item is cut in so many, by tiles of 64 slots; dq goes to part_dq */

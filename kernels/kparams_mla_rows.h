@@ -24,8 +24,9 @@
 #define KP_MLA_SLOTS_MERGE_SHARED(share, blocks)                                                                       \
     (4 * (((share) + 7) / 4 * 4 + (share) * ((blocks) | 1) + KP_MLA_SLOTS_REGION))
 
-#define KP_MLA_ROWS_STRETCH 256 /* slots of the sorted list that one team adds up */
-#define KP_MLA_ROWS_THREADS 288
+#define KP_MLA_ROWS_STRETCH      256 /* slots of the sorted list that one team adds up */
+#define KP_MLA_ROWS_THREADS      288
+#define KP_MLA_ROWS_BESIDE_WARPS 12 /* of a CTA that walks beside items; each takes a stretch */
 /* A thread for each 8 columns; teams of a CTA. */
 #define KP_MLA_ROWS_TEAM(dim)  ((dim) / 8)
 #define KP_MLA_ROWS_TEAMS(dim) (KP_MLA_ROWS_THREADS / KP_MLA_ROWS_TEAM(dim))
@@ -39,6 +40,7 @@ struct kp_mla_bwd_rows {
     uint64_t scanned;     /* uint32 [chunks][256][sort_blocks]: of a digit's bwd.counts, the sums of those before */
     uint64_t totals;      /* uint32 [chunks][256]: the sums of all of a digit's */
     uint64_t keys, slots; /* walk, join: sorted, uint32 [n]; slots: to where, as bwd.keys */
+    uint64_t rows;        /* beside items: bwd.pairs of the chunk before, whose list this is; bwd is the items' */
     uint64_t parts;       /* f32 [CTAs of WALK][2][D / 8][8]: of one whose stretches begin or end within a kv row's
                            * slots, the sum of its first slots, if they began before, and of its last */
     int64_t n;            /* walk, join: slots */
@@ -46,6 +48,7 @@ struct kp_mla_bwd_rows {
     uint64_t runs;        /* slots: uint32 [chunks][list], a block's sorted: row << 16 | slot of the block */
     int32_t block, share; /* slots: queries of a block, of bwd.sort_blocks in a chunk, whose bwd.counts are uint16
                            * [chunks][sort_blocks][B * SK + 1]; rows of a CTA of MERGE */
+    int64_t stretch;      /* join: slots of a stretch, those of a CTA of WALK, or of a warp that walks beside items */
 };
-KP_SIZE(struct kp_mla_bwd_rows, 784 + 10 * 8);
+KP_SIZE(struct kp_mla_bwd_rows, 784 + 12 * 8);
 #endif

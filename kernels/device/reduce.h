@@ -9,6 +9,10 @@ static __device__ __forceinline__ void reduce_add(float *at, float x) {
     asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" ::"l"(at), "f"(x) : "memory");
 }
 
+/* The same for two neighbours, at a multiple of 8 bytes. */
+static __device__ __forceinline__ void reduce_add2(float *at, float x, float y) {
+    asm volatile("red.relaxed.gpu.global.add.v2.f32 [%0], {%1, %2};" ::"l"(at), "f"(x), "f"(y) : "memory");
+}
 /* The same for four neighbours, at a multiple of 16 bytes. */
 static __device__ __forceinline__ void reduce_add4(float *at, const float x[4]) {
     asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(at), "f"(x[0]), "f"(x[1]), "f"(x[2]),

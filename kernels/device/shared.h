@@ -103,13 +103,15 @@ static __device__ __forceinline__ void copy_async4(uint32_t to, const void *from
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 }
 static __device__ __forceinline__ void copy_commit(void) { asm volatile("cp.async.commit_group;" ::: "memory"); }
-/* Until at most `pending` (a constant 0..4) of this thread's latest groups are under way. */
+/* Until at most `pending` (a constant 0..6) of this thread's latest groups are under way. */
 static __device__ __forceinline__ void copy_wait(int pending) {
     if (pending == 0) asm volatile("cp.async.wait_group 0;" ::: "memory");
     if (pending == 1) asm volatile("cp.async.wait_group 1;" ::: "memory");
     if (pending == 2) asm volatile("cp.async.wait_group 2;" ::: "memory");
     if (pending == 3) asm volatile("cp.async.wait_group 3;" ::: "memory");
     if (pending == 4) asm volatile("cp.async.wait_group 4;" ::: "memory");
+    if (pending == 5) asm volatile("cp.async.wait_group 5;" ::: "memory");
+    if (pending == 6) asm volatile("cp.async.wait_group 6;" ::: "memory");
 }
 
 /* A tile is rows of `pitch` bytes, a multiple of 64, in 16-byte chunks. Chunk c of row r stands at chunk

@@ -4,7 +4,8 @@
  * the same with the tile after it, so that what leaves the multiprocessor does so all the time, and the products of
  * the next tile stand beside it. CTAS = 2: an item is 128 heads, 64 in each CTA of a cluster, and the owners of a tile
  * in both CTAs sum most of its dKV before it goes to memory (mla_bwd_alt_partly_wgmma.h). Deterministic: dKV of a slot
- * is stored, not added (mla_bwd_alt_rows_wgmma.h; pairs sum all of it, mla_bwd_alt_summed_wgmma.h).
+ * is stored, not added (mla_bwd_alt_rows_wgmma.h; pairs sum all of it, mla_bwd_alt_summed_wgmma.h, and the last CTAs of
+ * a launch take no items but walk what the launch before has stored, mla_bwd_beside_wgmma.h).
  *
  *   producer   q, dout --> Q, dO (slice x when both have let go of the last item's)   kv rows by index --> K(n + 1)
  *   a   |S^T, dP^T(n) |P, dS(n)| dQ(n)|dKV(n), to memory ........................|dQ(n + 1)|S^T, dP^T(n + 2) ...
@@ -43,7 +44,9 @@
 #include "kernels/sm90/mla_bwd_alt_cells_wgmma.h"
 #include "kernels/sm90/mla_bwd_even_gather_wgmma.h"
 #if CFG_CTAS == 2 && CFG_DETERMINISTIC
+#include "kernels/device/grid.h"
 #include "kernels/sm90/mla_bwd_alt_summed_wgmma.h"
+#include "kernels/sm90/mla_bwd_beside_wgmma.h"
 #elif CFG_DETERMINISTIC
 #include "kernels/sm90/mla_bwd_alt_rows_wgmma.h"
 #elif CFG_CTAS == 2
@@ -193,7 +196,7 @@ template <int W> static __device__ __forceinline__ void consume(const struct kp_
     if (ASK_FIRST) mbar_wait(shared + K_ASKED, 0); /* the first tile, whom nobody else awaits */
     uint32_t parity = 0;                           /* bit 0: of tiles, bit 1: of items with tiles */
     for (uint32_t item = 0; has_item(p, item); item++) {
-        keep_item_of<W>(p, item_at(item), shared);
+        keep_item_of<W>(p, item_at(p, item), shared);
         const int tiles = (int)shared_load32(shared + ROWS_AT + 32 * W + 12);
         float q[128], rope[16];
 #pragma unroll
@@ -215,9 +218,7 @@ template <int W> static __device__ __forceinline__ void consume(const struct kp_
     }
 }
 
-extern "C" __global__ void __launch_bounds__(KP_MLA_BWD_SM90_EVEN_THREADS, 1)
-    CFG(const __grid_constant__ struct kp_mla_bwd p) {
-    const uint32_t shared = shared_base();
+static __device__ __forceinline__ void take_items(const struct kp_mla_bwd *p, uint32_t shared) {
     if (threadIdx.x == 0) {
         mbar_init(shared + Q_FULL, PRODUCERS);
         for (uint32_t x = 0; x < SLICES; x++) mbar_init(shared + Q_FREE + 8 * x, 8);
@@ -239,15 +240,37 @@ extern "C" __global__ void __launch_bounds__(KP_MLA_BWD_SM90_EVEN_THREADS, 1)
     switch (threadIdx.x >> 7) {
     case 0:
         registers_more<240>();
-        consume<0>(&p, shared);
+        consume<0>(p, shared);
         break;
     case 1:
         registers_more<240>();
-        consume<1>(&p, shared);
+        consume<1>(p, shared);
         break;
-    default: registers_fewer<24>(); produce_even(&p, shared);
+    default: registers_fewer<24>(); produce_even(p, shared);
     }
 #if CFG_CTAS == 2
     cluster_sync();
 #endif
 }
+
+#if CFG_CTAS == 2 && CFG_DETERMINISTIC
+/* Launches that walk begin early, and items wait for nothing: launch i + 1 begins when all CTAs of i have ended or let
+ * it, walkers behind the end of launch i - 1, and its rows go to the place that this one's walkers have read. */
+extern "C" __global__ void __launch_bounds__(KP_MLA_BWD_SM90_EVEN_THREADS, 1)
+    CFG(const __grid_constant__ struct kp_mla_bwd_rows p) {
+    const uint32_t shared = shared_base();
+    if (blockIdx.x < (uint32_t)p.bwd.workers) {
+        grid_release();
+        take_items(&p.bwd, shared);
+    } else {
+        grid_wait();
+        grid_release();
+        walk_beside(&p, shared);
+    }
+}
+#else
+extern "C" __global__ void __launch_bounds__(KP_MLA_BWD_SM90_EVEN_THREADS, 1)
+    CFG(const __grid_constant__ struct kp_mla_bwd p) {
+    take_items(&p, shared_base());
+}
+#endif

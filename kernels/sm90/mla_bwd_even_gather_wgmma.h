@@ -158,7 +158,7 @@ static __device__ __forceinline__ void note_dist(const struct kp_mla_bwd *p, uin
     const uint32_t place = shared + DIST_AT + 8 * (state & 1);
     uint64_t to = kept(shared + DIST_AT + 8 * (state & 1 ^ 1)) + 256;
     if (state < 4) {
-        const count at = item_at(shared_load32(shared + ITEM_AT + 56));
+        const count at = item_at(p, shared_load32(shared + ITEM_AT + 56));
         const struct item w = work_of(p, at);
         to = dist_of(p, at, &w);
     }

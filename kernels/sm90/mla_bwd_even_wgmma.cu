@@ -197,7 +197,7 @@ template <int W> static __device__ __forceinline__ void consume(const struct kp_
     if (ASK_FIRST) mbar_wait(shared + K_ASKED, 0); /* the first tile, whom nobody else awaits */
     uint32_t n = 0, parity = 0;                    /* tiles; bit 0: of tiles, bit 1: of items with tiles */
     for (uint32_t item = 0; has_item(p, item); item++) {
-        keep_item_of<W>(p, item_at(item), shared);
+        keep_item_of<W>(p, item_at(p, item), shared);
         const int tiles = (int)shared_load32(shared + ROWS_AT + 32 * W + 12);
         float q[128], rope[16];
 #pragma unroll

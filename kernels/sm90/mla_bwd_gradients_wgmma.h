@@ -49,7 +49,7 @@ static __device__ __forceinline__ void keep_sums(const struct kp_mla_bwd *p, uin
                                                  uint32_t shared) {
     named_sync(3, 128); /* the last item's are read */
     if ((threadIdx.x & 127) == 0) {
-        const count at = item_at(item);
+        const count at = item_at(p, item);
         const struct item w = work_of(p, at);
         const uint32_t tiles = (uint32_t)(slots_at(p, at, &w) + 63) / 64;
         const uint64_t base = PAIRS ? p->pairs + 4 * (uint64_t)((at * p->in.topk - (int64_t)n * 64) * D)

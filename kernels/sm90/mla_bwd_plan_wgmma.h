@@ -83,16 +83,18 @@ template <bool SMALL> struct whole { using type = int64_t; };
 template <> struct whole<true> { using type = uint32_t; };
 using count = whole<EVEN>::type;
 
+/* The last CTAs of a launch walk the rows of the one before (mla_bwd_beside_wgmma.h). */
+constexpr bool BESIDE = PAIRS && ALT && CTAS == 2;
 /* The k-th item of this CTA, or of this pair of CTAs; less than p->n * p->head_blocks if there is one. */
-static __device__ __forceinline__ count item_at(uint32_t k) {
-    return ((count)recompute((int)k) * gridDim.x + blockIdx.x) / CTAS;
+static __device__ __forceinline__ count item_at(const struct kp_mla_bwd *p, uint32_t k) {
+    return ((count)recompute((int)k) * (BESIDE ? (count)p->workers : gridDim.x) + blockIdx.x) / CTAS;
 }
 /* Items are cut in parts; not in the first schedule's deterministic rows. */
 static __device__ __forceinline__ int in_parts(const struct kp_mla_bwd *p) { return (EVEN || !PAIRS) && p->parts > 0; }
 
 static __device__ __forceinline__ int has_item(const struct kp_mla_bwd *p, uint32_t k) {
-    if (EVEN) return item_at(k) < (count)p->items;
-    return item_at(k) < (count)p->n * (count)p->head_blocks * (count)(in_parts(p) ? p->parts : 1);
+    if (EVEN) return item_at(p, k) < (count)p->items;
+    return item_at(p, k) < (count)p->n * (count)p->head_blocks * (count)(in_parts(p) ? p->parts : 1);
 }
 
 static __device__ __forceinline__ struct item work_of(const struct kp_mla_bwd *p, count at) {
@@ -149,7 +151,7 @@ static __device__ __forceinline__ void keep4(uint32_t at, uint64_t x, uint64_t y
 static __device__ __forceinline__ void keep_item(const struct kp_mla_bwd *p, uint32_t item, uint32_t shared) {
     named_sync(4, PRODUCERS); /* the last item's is read */
     if ((threadIdx.x & (PRODUCERS - 1)) == 0) {
-        const struct item w = work_of(p, item_at(item));
+        const struct item w = work_of(p, item_at(p, item));
         const struct slots s = slots_of(&p->in, w.b, w.i);
         keep4(shared + ITEM_AT, (uint64_t)s.idx, (uint64_t)s.keys << 32 | (uint32_t)s.n);
         keep4(shared + ITEM_AT + 16, p->in.kv.data + 2 * (uint64_t)(w.b * p->in.kv.batch),
@@ -165,7 +167,7 @@ static __device__ __forceinline__ void keep_item(const struct kp_mla_bwd *p, uin
         const uint32_t to = (uint32_t)recompute((int)shared) + ITEM_AT;
         int from;
         shared_store32(to + 8,
-                       (uint32_t)part_of(p, item_at(shared_load32(to + 56)), (int)shared_load32(to + 8), &from));
+                       (uint32_t)part_of(p, item_at(p, shared_load32(to + 56)), (int)shared_load32(to + 8), &from));
         const uint64_t list = kept(to) + 4 * (uint64_t)(uint32_t)from;
         shared_store32(to, (uint32_t)list);
         shared_store32(to + 4, (uint32_t)(list >> 32));

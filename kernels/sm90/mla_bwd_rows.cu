@@ -171,21 +171,19 @@ static __device__ __forceinline__ void scatter_block(const struct kp_mla_bwd_row
 
 /* ------------------------------------------------------------------ join --------------------------- */
 
-constexpr uint32_t JOINED = TEAMS * STRETCH; /* the slots of a CTA of WALK are a stretch here */
-
 /* The last stretch that begins with this key; stretch `at` does. */
 static __device__ __forceinline__ uint32_t last_of_key(const struct list *l, uint32_t key, uint32_t at) {
-    const uint32_t n = (l->n + JOINED - 1) / JOINED;
+    const uint32_t n = stretches_of(l);
     uint32_t step = 1;
-    for (; at + step < n && l->keys[(at + step) * JOINED] == key; step *= 2) at += step;
+    for (; at + step < n && l->keys[(at + step) * l->length] == key; step *= 2) at += step;
     for (; step > 0; step /= 2)
-        if (at + step < n && l->keys[(at + step) * JOINED] == key) at += step;
+        if (at + step < n && l->keys[(at + step) * l->length] == key) at += step;
     return at;
 }
 
 template <int TEAM> static __device__ __forceinline__ void join(const struct kp_mla_bwd_rows *p, uint32_t s, int c) {
     const struct list l = list_of(p);
-    const struct stretch own = stretch_of(&l, s, JOINED);
+    const struct stretch own = stretch_of(&l, s, l.length);
     const uint32_t key = l.keys[own.end - 1];
     if (key == l.none || !goes_on(&l, &own, key)) return;
     if (l.keys[own.from] == key && began_before(&l, &own, key)) return; /* a stretch before has it */
@@ -207,7 +205,7 @@ template <int DIM> static __device__ __forceinline__ void take_stretch(const str
         __syncthreads();
         if (team < TEAMS) join_teams<TEAM>(p, team, c, x, ends);
     } else {
-        if (team < TEAMS && (uint64_t)s * JOINED < (uint64_t)p->n) join<TEAM>(p, s, c);
+        if (team < TEAMS && (uint64_t)s * (uint64_t)p->stretch < (uint64_t)p->n) join<TEAM>(p, s, c);
     }
 }
 

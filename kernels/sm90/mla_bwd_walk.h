@@ -23,11 +23,14 @@ static_assert(STRETCH % AHEAD == 0 && AHEAD == 8, "whole groups of slots, read a
 /* The sorted list; none: the key of slots that are not valid, which come last. */
 struct list {
     const uint32_t *keys, *slots;
-    uint32_t n, none;
+    uint32_t n, none, length; /* length: of a stretch */
 };
 static __device__ __forceinline__ struct list list_of(const struct kp_mla_bwd_rows *p) {
     return {(const uint32_t *)p->keys, (const uint32_t *)p->slots, (uint32_t)p->n,
-            (uint32_t)(p->bwd.in.batch * p->bwd.in.seq_k)};
+            (uint32_t)(p->bwd.in.batch * p->bwd.in.seq_k), (uint32_t)p->stretch};
+}
+static __device__ __forceinline__ uint32_t stretches_of(const struct list *l) {
+    return (l->n + l->length - 1) / l->length;
 }
 /* The slots of a stretch. */
 struct stretch {

@@ -97,7 +97,7 @@ template <int W> static __device__ __forceinline__ void compute(const struct kp_
     for (uint32_t item = 0; has_item(p, item); item++) {
         named_sync(1 + W, 128); /* the last item's are read */
         if ((threadIdx.x & 127) == 0) {
-            const count at = item_at(item);
+            const count at = item_at(p, item);
             const struct item w = work_of(p, at);
             keep_rows<W>(p, at, &w, shared);
         }

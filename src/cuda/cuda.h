@@ -33,10 +33,10 @@ enum {
 };
 
 /* Numbers of a device that choices depend on. shared_per_block is lowered by ATTN_CUDA_SHARED_LIMIT, l2_bytes by
- * ATTN_CUDA_L2_LIMIT. */
+ * ATTN_CUDA_L2_LIMIT. chunk_limit: ATTN_CUDA_CHUNK_LIMIT, 0: none. */
 struct attn_cuda_limits {
     int32_t n_sms, shared_per_block, shared_per_sm, l2_bytes;
-    int32_t major, minor;
+    int32_t major, minor, chunk_limit;
     uint8_t early_launch; /* takes attn_cuda_grid.early, in graphs, too: sm_90 on, driver 12.3 on */
 };
 const struct attn_cuda_limits *attn_cuda_limits_of(const struct attn_core_device *dev);

@@ -17,6 +17,9 @@ struct attn_cuda_mla_bwd_main {
     int32_t together; /* 1: keeps its CTAs together by struct kp_mla_bwd.posts */
     int32_t pairs;    /* stores a row per slot, deterministic, of so many bytes a number: 4, f32; 2, rows of
                        * kernels/device/row16.h. 0: adds to kv rows as it goes */
+    /* Pairs of 2 bytes: > 0, its launch takes struct kp_mla_bwd_rows, and can walk the rows of the chunk before beside
+     * its own items. In how much of an item's time a multiprocessor that does so adds an item's rows. */
+    double walk;
 };
 
 /* 1 and the reason if the problem, or an image that it needs, is out of reach. Operator and dtype are checked before.
@@ -28,4 +31,13 @@ uint64_t attn_cuda_mla_bwd_workspace(const struct attn_cuda_mla_bwd_main *m, con
 attn_status attn_cuda_mla_bwd_prepare(const struct attn_cuda_mla_bwd_main *m, struct attn_core_device *dev);
 attn_status attn_cuda_mla_bwd_launch(const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,
                                      const attn_problem *p, const attn_args *args);
+
+/* ---- rows that are walked beside the next chunk's items (m->walk), cuda_mla_bwd_beside.c ---- */
+
+/* A launch that takes `items` and walks the rows of `rows` others: how many CTAs take items. Its time, in rounds. */
+double attn_cuda_mla_bwd_workers(const struct attn_cuda_mla_bwd_main *m, int64_t n_sms, int64_t items, int64_t rows,
+                                 int64_t *workers);
+/* Queries of a chunk, `most` at most, of items of `tiles` tiles; 0: launches of their own are to walk. */
+int64_t attn_cuda_mla_bwd_chunk(const struct attn_cuda_mla_bwd_main *m, int64_t n_sms, int64_t queries,
+                                int64_t head_blocks, int64_t tiles, int64_t most);
 #endif

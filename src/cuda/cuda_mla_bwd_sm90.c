@@ -22,6 +22,7 @@ static struct attn_cuda_mla_bwd_main main_of(const struct attn_kernel *k) {
         .pairs = !c->deterministic ? 0
                  : c->even         ? 2
                                    : 4,
+        .walk = c->deterministic && c->even == 2 && c->ctas == 2 ? 0.31 : 0,
     };
 }
 
@@ -40,7 +41,7 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
 /* Seconds of a tile at D = 576, measured on an H100 (docs/kernels/mla_bwd_sm90.md): with sums that the second-level
  * cache holds, and with larger ones, whose slots come in order. */
 static double tile_time(const struct kp_mla_bwd_sm90_config *c, int large) {
-    if (c->deterministic && c->even == 2) return c->ctas == 2 ? 7.3e-6 : 9.2e-6;
+    if (c->deterministic && c->even == 2) return c->ctas == 2 ? 6.8e-6 : 9.2e-6;
     if (c->deterministic) return !c->even ? 18e-6 : c->ctas == 2 ? 8.6e-6 : 10.5e-6;
     if (!c->even) return large ? 9e-6 : 8.1e-6;
     if (c->even == 2) return c->ctas == 2 ? (large ? 6e-6 : 5.7e-6) : large ? 7.45e-6 : 6.8e-6;

@@ -3,6 +3,7 @@
  * steps are named at struct kp_mla_bwd. */
 #include "core/problem.h"
 #include "cuda/cuda_mla_bwd.h"
+#include "cuda/cuda_mla_bwd_symbols.h"
 #include "kernels/kparams_mla_ranges.h"
 #include "kernels/kparams_mla_rows.h"
 
@@ -13,38 +14,8 @@ _Static_assert(KP_DIST_SUM == ATTN_DIST_SUM && KP_DIST_MEAN == ATTN_DIST_MEAN &&
                "kernels/kparams_mla.h repeats attn.h");
 
 enum { THREADS = 256, WARPS = THREADS / 32, SCAN_THREADS = 1024, SLOTS_THREADS = 512, SLOTS_CTAS = 2, DIGIT_BITS = 8 };
-enum {
-    PREPARE,
-    RANGES,
-    FINISH_DQ,
-    FINISH_DKV,
-    FINISH_DIST,
-    FINISH_DSINK,
-    SORT_COUNT,
-    SORT_SCAN,
-    SORT_SCATTER,
-    SUM,
-    ROWS_COUNT,
-    ROWS_SCAN,
-    ROWS_SCATTER,
-    ROWS_WALK,
-    ROWS_JOIN,
-    SLOTS_ORDER,
-    SLOTS_MERGE,
-    PREPARE_BESIDE,
-    N_STEPS
-};
-static const char *const symbols[N_STEPS] = {
-    [PREPARE] = "attn_mla_bwd_prepare_smxx_any",       [RANGES] = "attn_mla_bwd_ranges_smxx_any",
-    [FINISH_DQ] = "attn_mla_bwd_finish_smxx_dq",       [FINISH_DKV] = "attn_mla_bwd_finish_smxx_dkv",
-    [FINISH_DIST] = "attn_mla_bwd_finish_smxx_dist",   [FINISH_DSINK] = "attn_mla_bwd_finish_smxx_dsink",
-    [SORT_COUNT] = "attn_mla_bwd_sort_smxx_count",     [SORT_SCAN] = "attn_mla_bwd_sort_smxx_scan",
-    [SORT_SCATTER] = "attn_mla_bwd_sort_smxx_scatter", [SUM] = "attn_mla_bwd_sum_smxx_any",
-    [ROWS_COUNT] = "attn_mla_bwd_rows_sm90_count",     [ROWS_SCAN] = "attn_mla_bwd_rows_sm90_scan",
-    [ROWS_SCATTER] = "attn_mla_bwd_rows_sm90_scatter", [ROWS_WALK] = "attn_mla_bwd_rows_sm90_walk",
-    [ROWS_JOIN] = "attn_mla_bwd_rows_sm90_join",       [SLOTS_ORDER] = "attn_mla_bwd_slots_sm90_order",
-    [SLOTS_MERGE] = "attn_mla_bwd_slots_sm90_merge",   [PREPARE_BESIDE] = "attn_mla_bwd_prepare_sm90_any",
-};
+/* Of rows that are walked beside the next chunk's items; of a group, chunks and slots of a stretch. */
+enum { PLACES = 3, MAX_GROUP = 16, LEAST_STRETCH = 64, BESIDE_WARPS = KP_MLA_ROWS_BESIDE_WARPS };
 /* A slot is a uint32 within the queries that are sorted together. */
 static const int64_t MAX_SORTED = INT64_C(1) << 31;
 
@@ -82,8 +53,9 @@ struct geometry {
     int64_t n_posts;       /* struct kp_mla_bwd.posts; 0: CTAs are not kept together */
     int32_t stretch_shift, stretches;
     int64_t whole, parts, share; /* queries whose items are whole; parts of the others' */
-    uint64_t rows, sum, part_dist, part_dq, pairs, keys[2], slots[2], counts, scanned, totals, parts_of_rows, lists,
-        lengths, places, posts, end;
+    int beside;                  /* rows of a chunk are walked beside the next one's items */
+    uint64_t rows, sum, part_dist, part_dq, pairs[PLACES], parts_beside, keys[2], slots[2], counts, scanned, totals,
+        parts_of_rows, lists, lengths, places, posts, end;
 };
 
 static int64_t dist_blocks(const struct attn_cuda_mla_bwd_main *m, const struct geometry *g) {
@@ -139,6 +111,7 @@ static void choose_parts(struct geometry *g, const struct attn_cuda_mla_bwd_main
     const int64_t rest = (g->queries - whole) * g->head_blocks, tiles = blocks(p->topk, 64);
     const int64_t parts = attn_cuda_mla_splits(rest, tiles, capacity, MAX_PARTS, 1, 0.017 * (double)rest);
     if (rest <= 0 || parts < 2) return;
+    if (g->beside) return;
     if (m->pairs && whole / g->chunk != (g->queries - 1) / g->chunk) return; /* rows of several chunks */
     g->whole = whole;
     g->share = 64 * blocks(tiles, parts);
@@ -150,16 +123,31 @@ static int64_t row_bytes(const struct attn_cuda_mla_bwd_main *m, const attn_prob
     return m->pairs == 2 ? KP_MLA_ROWS_BYTES(p->dim_qk) : (int64_t)m->pairs * p->dim_qk;
 }
 
-/* Rows of slots may take 1/16 of the memory, those of f32 1/32. Whole rounds of CTAs, where there are several. */
+/* Rows of slots may take 1/16 of the memory, those of f32 1/32. Whole rounds of CTAs, where there are several. Beside
+ * items rows have three places: one is written, one is walked, and who writes does not wait for the last one's end. */
 static void choose_chunk(struct geometry *g, const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,
                          const attn_problem *p) {
     const int64_t row = row_bytes(m, p) * p->topk * g->head_blocks;
     const int64_t round = blocks(attn_cuda_limits_of(dev)->n_sms, g->head_blocks * (m->cluster > 1 ? m->cluster : 1));
     g->chunk = lesser((int64_t)(dev->memory_bytes / (m->pairs == 2 ? 16 : 32)) / row, MAX_SORTED / p->topk - 1);
-    if (g->chunk > round) g->chunk -= g->chunk % round;
+    const int64_t limit = attn_cuda_limits_of(dev)->chunk_limit;
+    if (limit > 0) g->chunk = lesser(g->chunk, PLACES * limit);
+    const int64_t all = g->chunk;
+    int64_t beside = 0;
+    if (m->walk > 0 && limit > 0)
+        beside = all / PLACES;
+    else if (m->walk > 0)
+        beside = attn_cuda_mla_bwd_chunk(m, attn_cuda_limits_of(dev)->n_sms, g->queries, g->head_blocks,
+                                         blocks(p->topk, 64), all / PLACES);
+    g->beside = beside > 0;
+    if (g->beside)
+        g->chunk = beside;
+    else if (g->chunk > round)
+        g->chunk -= g->chunk % round;
     g->chunk = g->chunk < 1 ? 1 : lesser(g->chunk, g->queries);
     g->sort_blocks = blocks(g->chunk * p->topk, KP_MLA_SORT_BLOCK);
-    g->group = m->pairs == 2 ? lesser(blocks(g->queries, g->chunk), SORTED_TOGETHER) : 1;
+    g->group = m->pairs == 2 ? lesser(blocks(g->queries, g->chunk), blocks(SORTED_TOGETHER * all, g->chunk)) : 1;
+    g->group = lesser(g->group, g->beside ? MAX_GROUP : SORTED_TOGETHER);
     g->list = (g->chunk * p->topk + 3) / 4 * 4; /* whole vectors */
 }
 
@@ -186,6 +174,11 @@ static int64_t walk_ctas(const attn_problem *p, int64_t queries) {
     return blocks(queries * p->topk, (int64_t)KP_MLA_ROWS_TEAMS(p->dim_qk) * KP_MLA_ROWS_STRETCH);
 }
 
+/* Sums that the walkers of a launch leave, at most. */
+static int64_t parts_beside(const struct attn_core_device *dev) {
+    return 2 * BESIDE_WARPS * attn_cuda_limits_of(dev)->n_sms;
+}
+
 static struct geometry lay_out(const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,
                                const attn_problem *p) {
     struct geometry g = {.queries = p->batch * p->seq_q, .head_blocks = blocks(p->heads_q, m->head_block)};
@@ -199,7 +192,10 @@ static struct geometry lay_out(const struct attn_cuda_mla_bwd_main *m, const str
     g.rows = take(&g, 1, g.queries * p->heads_q, sizeof(struct kp_mla_row));
     g.sum = take(&g, has_keys && sums_apart(m, p), p->batch * p->seq_k * p->dim_qk, sizeof(float));
     g.part_dist = take(&g, attn_core_has(p, ATTN_WITH_DIST), dist_blocks(m, &g) * g.queries * p->topk, sizeof(float));
-    g.pairs = take(&g, m->pairs && has_keys, g.chunk * g.head_blocks * p->topk, row_bytes(m, p));
+    for (int x = 0; x < PLACES; x++)
+        g.pairs[x] =
+            take(&g, m->pairs && has_keys && (x == 0 || g.beside), g.chunk * g.head_blocks * p->topk, row_bytes(m, p));
+    g.parts_beside = take(&g, g.beside && has_keys, g.group * parts_beside(dev) * p->dim_qk, sizeof(float));
     for (int x = 0; x < 2; x++) {
         g.keys[x] = take(&g, m->pairs && has_keys, g.group * g.list, sizeof(uint32_t));
         if (x == 0 || !g.block) g.slots[x] = take(&g, m->pairs && has_keys, g.group * g.list, sizeof(uint32_t));
@@ -260,6 +256,13 @@ struct run {
     };
     int64_t all, unprepared; /* rows and zeroes of the first step; its last, which are left to be done beside a sort */
     int sorted;              /* which of kp.keys, kp.slots hold the sorted lists of the group of chunks */
+    /* Beside items: the chunk whose rows are to be walked, n == 0: there is none; what walkers left of others. */
+    struct kp_mla_bwd_rows left;
+    struct {
+        uint64_t keys, parts;
+        int64_t n, stretch;
+    } walked[MAX_GROUP];
+    int n_walked;
 };
 _Static_assert(offsetof(struct kp_mla_bwd_ranges, bwd) == 0, "kp is ranges.bwd");
 
@@ -294,9 +297,31 @@ static attn_status queue_prepare(struct run *r, int64_t n, int beside) {
     r->unprepared -= kp.n;
     return queue(r, symbols[step], blocks(kp.n, WARPS), THREADS, 0, 0, beside, &kp, sizeof kp);
 }
+/* A launch of so many items, and of walkers of the rows that are left. */
+static attn_status queue_beside(struct run *r, const struct kp_mla_bwd *kp, int64_t items, int64_t ctas) {
+    const int64_t n_sms = attn_cuda_limits_of(r->dev)->n_sms, parts = r->n_walked * parts_beside(r->dev);
+    struct kp_mla_bwd_rows rows = r->left;
+    int64_t walkers = 0;
+    if (rows.n > 0 && r->n_walked < MAX_GROUP) {
+        attn_cuda_mla_bwd_workers(r->m, n_sms, items, rows.n / r->p->topk * r->g.head_blocks, &ctas);
+        walkers = n_sms - ctas;
+    }
+    rows.bwd = *kp, rows.bwd.workers = (int32_t)ctas;
+    if (walkers > 0) {
+        rows.parts = (uint64_t)(uintptr_t)r->args->workspace + r->g.parts_beside;
+        rows.parts += (uint64_t)(parts * r->p->dim_qk) * sizeof(float);
+        rows.stretch = blocks(rows.n, walkers * BESIDE_WARPS);
+        if (rows.stretch < LEAST_STRETCH) rows.stretch = LEAST_STRETCH;
+        r->walked[r->n_walked].keys = rows.keys, r->walked[r->n_walked].parts = rows.parts;
+        r->walked[r->n_walked].n = rows.n, r->walked[r->n_walked].stretch = rows.stretch;
+        r->n_walked++, r->left.n = 0;
+    }
+    return queue(r, r->m->symbol, ctas + walkers, r->m->threads, r->m->shared_bytes, r->m->cluster, walkers > 0, &rows,
+                 sizeof rows);
+}
 
 /* listed: the first query of the lists that have been ordered. */
-static attn_status queue_main(const struct run *r, int64_t listed) {
+static attn_status queue_main(struct run *r, int64_t listed) {
     struct kp_mla_bwd kp = r->kp;
     if (kp.parts > 0 && !kp.pairs) kp.posts = 0; /* their rows are few */
     const int64_t items = kp.n * r->g.head_blocks * (kp.parts > 0 ? kp.parts : 1),
@@ -312,8 +337,9 @@ static attn_status queue_main(const struct run *r, int64_t listed) {
     int64_t ctas = r->m->ctas ? lesser(items * cluster, (int64_t)attn_cuda_limits_of(r->dev)->n_sms * r->m->ctas)
                               : items * cluster;
     ctas -= ctas % cluster;
-    return queue(r, r->m->symbol, ctas < cluster ? cluster : ctas, r->m->threads, r->m->shared_bytes, cluster,
-                 is_beside(r), &kp, sizeof kp);
+    if (ctas < cluster) ctas = cluster;
+    if (r->m->walk > 0) return queue_beside(r, &kp, items, ctas);
+    return queue(r, r->m->symbol, ctas, r->m->threads, r->m->shared_bytes, cluster, is_beside(r), &kp, sizeof kp);
 }
 
 /* Its dq, a warp for 128 columns. */
@@ -370,7 +396,9 @@ static struct kp_mla_bwd_rows rows_of(const struct run *r) {
     return (struct kp_mla_bwd_rows){.bwd = r->kp,
                                     .scanned = workspace + r->g.scanned,
                                     .totals = workspace + r->g.totals,
+                                    .rows = r->kp.pairs,
                                     .parts = workspace + r->g.parts_of_rows,
+                                    .stretch = KP_MLA_ROWS_TEAMS(r->p->dim_qk) * KP_MLA_ROWS_STRETCH,
                                     .n = r->kp.n * r->p->topk,
                                     .chunk = r->g.chunk,
                                     .list = r->g.list};
@@ -413,14 +441,37 @@ static attn_status queue_sort_of_rows(struct run *r, int64_t end) {
     r->sorted = kp->from;
     return status;
 }
-/* Add the rows that a chunk's slots left; it is chunk `x` of its group. */
-static attn_status queue_sum_of_rows(const struct run *r, int64_t x) {
-    struct kp_mla_bwd_rows rows = rows_of(r);
-    const int64_t ctas = walk_ctas(r->p, r->kp.n);
+/* A team for each stretch: of a CTA of WALK, or of a walker. */
+static attn_status queue_join(const struct run *r, const struct kp_mla_bwd_rows *rows) {
+    return queue_rows(r, ROWS_JOIN, blocks(blocks(rows->n, rows->stretch), KP_MLA_ROWS_TEAMS(r->p->dim_qk)), rows);
+}
+/* Add the rows that a chunk's slots left, if that is not done. */
+static attn_status queue_sum_of_rows(struct run *r) {
+    const struct kp_mla_bwd_rows rows = r->left;
+    r->left.n = 0;
+    if (rows.n <= 0) return ATTN_OK;
+    attn_status status = queue_rows(r, ROWS_WALK, blocks(rows.n, rows.stretch), &rows);
+    return status ? status : queue_join(r, &rows);
+}
+/* Chunk `x` of its group has stored its rows; the rows before it are being walked, or still to be. */
+static attn_status leave_rows(struct run *r, int64_t x) {
+    attn_status status = queue_sum_of_rows(r);
     const uint64_t at = (uint64_t)(x * r->g.list) * sizeof(uint32_t);
-    rows.keys = r->kp.keys[r->sorted] + at, rows.slots = r->kp.slots[r->sorted] + at;
-    attn_status status = queue_rows(r, ROWS_WALK, ctas, &rows);
-    return status ? status : queue_rows(r, ROWS_JOIN, blocks(ctas, KP_MLA_ROWS_TEAMS(r->p->dim_qk)), &rows);
+    r->left = rows_of(r);
+    r->left.keys = r->kp.keys[r->sorted] + at, r->left.slots = r->kp.slots[r->sorted] + at;
+    return status || r->g.beside ? status : queue_sum_of_rows(r);
+}
+/* The end of a group of chunks: its last rows, and what walkers left. */
+static attn_status queue_end_of_group(struct run *r) {
+    struct kp_mla_bwd_rows rows = r->left;
+    attn_status status = queue_sum_of_rows(r);
+    for (int x = 0; x < r->n_walked && !status; x++) {
+        rows.keys = r->walked[x].keys, rows.parts = r->walked[x].parts;
+        rows.n = r->walked[x].n, rows.stretch = r->walked[x].stretch;
+        status = queue_join(r, &rows);
+    }
+    r->n_walked = 0;
+    return status;
 }
 
 static void set_sum(struct run *r, uint64_t workspace) {
@@ -463,7 +514,7 @@ static void set_parameters(struct run *r) {
     kp->rows = workspace + r->g.rows;
     if (kp->dist.data) kp->part_dist = workspace + r->g.part_dist;
     if (r->m->pairs && kp->dkv.data) {
-        kp->pairs = workspace + r->g.pairs;
+        kp->pairs = workspace + r->g.pairs[0];
         for (int x = 0; x < 2; x++) kp->keys[x] = workspace + r->g.keys[x], kp->slots[x] = workspace + r->g.slots[x];
         kp->counts = workspace + r->g.counts;
     }
@@ -498,12 +549,16 @@ static attn_status queue_queries(struct run *r, int64_t at, int64_t end) {
         kp->parts = whole ? 0 : (int32_t)r->g.parts;
         kp->share = whole ? 0 : (int32_t)r->g.share;
         const int64_t chunk = r->g.chunk ? (kp->first - at) / r->g.chunk : 0;
-        if (rows && chunk % r->g.group == 0) status = queue_sort_of_rows(r, end);
+        if (rows && chunk % r->g.group == 0) {
+            status = queue_end_of_group(r);
+            if (!status) status = queue_sort_of_rows(r, end);
+        }
+        if (rows && r->g.beside) kp->pairs = (uint64_t)(uintptr_t)r->args->workspace + r->g.pairs[chunk % PLACES];
         if (!status) status = even ? queue_rows_of_items(r) : queue_main(r, at);
         if (!status && !whole) status = queue_finish_dq(r);
-        if (!status && kp->pairs) status = rows ? queue_sum_of_rows(r, chunk % r->g.group) : queue_sum(r);
+        if (!status && kp->pairs) status = rows ? leave_rows(r, chunk % r->g.group) : queue_sum(r);
     }
-    return status;
+    return status ? status : queue_end_of_group(r);
 }
 
 attn_status attn_cuda_mla_bwd_launch(const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,
