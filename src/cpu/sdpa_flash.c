@@ -8,9 +8,10 @@
  *     Q   transposed pairs, 32 rows a strip                                                 [2][depth/2][16]
  *     O   transposed sums of a strip                                                        [width][32]
  *
- * f16 comes in exact halves of bf16: K [n/16][2][depth/32][16][32], V [n/32][2][width][16], Q [2][2][depth/2][16]. A
- * row of Q or K that is not finite is 0 in the operand, since infinity times a low half of 0 is a NaN; its products,
- * none of which is finite, are made by the vectors and given to the kernel. */
+ * f16 comes as the sum of two terms of bf16, f32 of three, both exactly: K [n/16][terms][depth/32][16][32], V
+ * [n/32][terms][width][16], Q [terms][2][depth/2][16]. A row of Q or K that is not finite is 0 in the operand, since
+ * infinity times a term of 0 is a NaN; its products, none of which is finite, are made by the vectors and given to the
+ * kernel. */
 #include "cpu/sdpa_flash.h"
 
 #include "cpu/sdpa_pair.h"
@@ -23,15 +24,25 @@ enum {
     ROWS = ATTN_PAIR_FLASH,
     STEP = ATTN_PAIR_FLASH_STEP,
     MOST_KEYS = 2048,
-    BLOCK_BYTES = 1024 << 10, /* keys and values of a block, both of 16 bits: half of a second-level cache */
-    TASK_BYTES = 512 << 10,   /* queries and sums of a task */
+    BLOCK_BYTES = 1024 << 10,  /* keys and values of a block: half of a second-level cache */
+    THIRDS_BYTES = 1536 << 10, /* of three terms */
+    FEWEST_THIRDS = 128,       /* flat rows */
+    TASK_BYTES = 512 << 10,    /* queries and sums of a task */
     MOST_STRIPS = 32,
     IN_PLACE = 64, /* keys of up to so many columns are multiplied where they are */
     MASK_BYTES = (ROWS + 1) * STEP * (int)sizeof(float) /* a step's mask, row by row, and one as it is in memory */
 };
 
+/* f32: six products on tiles for one of vectors, which are rounded up to 32 columns, behind keys and values that cost
+ * some strips' time to split. */
+static int pays(const attn_problem *p, int64_t flat) {
+    const int64_t tiles = attn_cpu_sdpa_up(p->dim_qk, 32) + attn_cpu_sdpa_up(p->dim_v, 32);
+    return 2 * tiles <= 3 * (p->dim_qk + p->dim_v) && flat >= FEWEST_THIRDS;
+}
+
 int attn_cpu_flash_serves(const struct attn_cpu_fwd *f) {
     const attn_problem *p = f->s.p;
+    if (p->dtype == ATTN_F32 && !pays(p, f->s.flat)) return 0;
     return f->s.pair && f->s.pair->flash && (f->s.plain || f->s.late_fits) && !attn_core_has(p, ATTN_PAGED) &&
            (p->softcap <= 0 || attn_softcap_fits(f->s.softcap, f->s.late_scale)) && f->panel && f->splits == 1 &&
            p->dim_qk > 0 && p->dim_v > 0;
@@ -41,17 +52,20 @@ void attn_cpu_flash_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     const attn_problem *p = f->s.p;
     const int64_t real = (int64_t)sizeof(float), half = (int64_t)sizeof(uint16_t);
     const int64_t depth = attn_cpu_sdpa_up(p->dim_qk, 32), width = attn_cpu_sdpa_up(p->dim_v, 32);
-    f->flash = 1 + (p->dtype == ATTN_F16);
+    f->flash = p->dtype == ATTN_F32 ? 3 : p->dtype == ATTN_F16 ? 2 : 1;
+    const int64_t most_bytes = f->flash == 3 ? THIRDS_BYTES : BLOCK_BYTES;
     const int64_t part = half * f->flash; /* an element of an operand */
     f->depth = depth, f->ldv = width, f->strip = ROWS;
     f->keys = MOST_KEYS;
-    while (f->keys > STEP && (f->keys * (depth + width) * part > BLOCK_BYTES || f->keys / 2 >= p->seq_k)) f->keys /= 2;
+    while (f->keys > STEP && (f->keys * (depth + width) * part > most_bytes || f->keys / 2 >= p->seq_k)) f->keys /= 2;
     const int64_t fit = TASK_BYTES / (ROWS * (depth * part + width * real));
-    const int64_t most = fit < 4             ? 4
-                         : fit > MOST_STRIPS ? MOST_STRIPS
-                                             : fit,
+    /* Keys of several blocks are split again for each task of f32: then tasks are as large as can be. */
+    const int again = f->flash == 3 && f->keys < p->seq_k;
+    const int64_t most = fit > MOST_STRIPS || again ? MOST_STRIPS
+                         : fit < 4                  ? 4
+                                                    : fit,
                   strips = attn_cpu_sdpa_blocks(f->s.flat, ROWS);
-    int64_t want = strips * p->batch * p->heads_k / (4 * (int64_t)threads);
+    int64_t want = strips * p->batch * p->heads_k / ((again ? 2 : 4) * (int64_t)threads);
     want = want < 1 ? 1 : want > most ? most : want;
     if (want > strips) want = strips;
     f->rows = want * ROWS;
@@ -75,12 +89,13 @@ void attn_cpu_flash_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     f->at.p = attn_cpu_sdpa_take(end, ATTN_PAIR_FLASH_QUEUE * STEP * ROWS * part);
     f->at.odd_q = attn_cpu_sdpa_take(end, f->rows);
     f->at.odd_k = attn_cpu_sdpa_take(end, f->keys);
-    f->at.given = attn_cpu_sdpa_take(end, f->flash == 2 ? f->keys * (int64_t)sizeof(uint32_t) : 0);
-    f->at.given_s = attn_cpu_sdpa_take(end, f->flash == 2 ? f->keys * ROWS * real : 0);
-    f->at.pair = attn_cpu_sdpa_take(end, f->flash == 2 ? 2 * p->dim_qk * real : 0);
+    f->at.given = attn_cpu_sdpa_take(end, f->flash > 1 ? f->keys * (int64_t)sizeof(uint32_t) : 0);
+    f->at.given_s = attn_cpu_sdpa_take(end, f->flash > 1 ? f->keys * ROWS * real : 0);
+    f->at.pair = attn_cpu_sdpa_take(end, f->flash > 1 ? 2 * p->dim_qk * real : 0);
     f->at.bias = attn_cpu_sdpa_take(end, p->mask_dtype ? f->keys * ROWS * real : 0);
     f->at.row = attn_cpu_sdpa_take(end, f->rows * (int64_t)sizeof(struct attn_cpu_sdpa_row));
     f->at.o = attn_cpu_sdpa_take(end, f->rows * width * real);
+    f->at.before = attn_cpu_sdpa_take(end, f->flash == 3 && f->keys < p->seq_k ? f->rows * (width + 2) * real : 0);
     f->at.m = attn_cpu_sdpa_take(end, f->rows * real);
     f->at.l = attn_cpu_sdpa_take(end, f->rows * real);
 }
@@ -91,12 +106,12 @@ struct work {
     int64_t b, hk;
     struct attn_cpu_sdpa_row *row;
     struct attn_cpu_fwd_kept *kept;
-    float *q, *v, *tmp, *s, *p, *o, *m, *l;
+    float *q, *v, *tmp, *s, *p, *o, *m, *l, *older_o, *older_m, *older_l;
     uint16_t *k;
     const uint16_t *rows; /* keys of the block */
     uint32_t *live;
     struct attn_cpu_sdpa_poison poison;
-    uint8_t *odd_q, *odd_k; /* halves: rows that are not finite; of the task, of the block */
+    uint8_t *odd_q, *odd_k; /* several terms: rows that are not finite; of the task, of the block */
     int any_odd_q, any_odd_k;
     uint32_t *given;
     float *given_s, *pair;                      /* pair: two rows as f32 */
@@ -106,10 +121,17 @@ struct work {
 
 /* Probabilities need no more than P rounded to bf16. */
 static int rough(const struct attn_cpu_fwd *f) { return !f->lse.data && !f->lse_rounded.data; }
-static int few_bits(const struct attn_cpu_fwd *f) { return rough(f) && f->flash == 1; }
+static int degree(const struct attn_cpu_fwd *f) { return attn_pair_flash_degree(f->flash, rough(f)); }
 
 static const char *query_row(const struct work *w, int64_t r) {
     return attn_view_row(&w->f->s.q, w->b, w->row[r].h, w->seq.q0 + w->row[r].i);
+}
+
+/* A row of Q or K in terms that are `apart` elements from each other, every 32 columns `step` elements behind those
+ * before. Returns 0 where it is not finite. */
+static int split_row(const struct attn_cpu_fwd *f, uint16_t *to, int64_t apart, const void *row, int64_t step) {
+    const int64_t n = f->s.p->dim_qk;
+    return f->flash == 3 ? f->s.pair->thirds(to, apart, row, n, step) : f->s.pair->halves(to, to + apart, row, n, step);
 }
 
 /* 32 rows, transposed in pairs; rows that are not there are 0. */
@@ -130,8 +152,7 @@ static void load_strip(struct work *w, int64_t r0, int64_t n) {
             attn_cpu_pair_row(high, query_row(w, r0 + r), f->s.p->dim_qk);
             continue;
         }
-        const int finite = f->s.pair->halves((uint16_t *)(void *)high, (uint16_t *)(void *)(high + ROWS * pairs),
-                                             (const uint16_t *)(const void *)query_row(w, r0 + r), f->s.p->dim_qk, 32);
+        const int finite = split_row(f, (uint16_t *)(void *)high, 2 * ROWS * pairs, query_row(w, r0 + r), 32);
         w->odd_q[r0 + r] = !finite;
         w->any_odd_q |= !finite;
     }
@@ -139,7 +160,7 @@ static void load_strip(struct work *w, int64_t r0, int64_t n) {
         f->s.u->transpose_f32(to + h * 16 * pairs, 16, w->tmp + h * 16 * pairs, pairs, 16, pairs);
 }
 
-/* Where column c of key j of the block is, among tiles; low halves lie 16 depth elements behind. */
+/* Where column c of key j of the block is, among tiles; each term lies 16 depth elements behind the one before. */
 static uint16_t *key_cell(const struct work *w, int64_t j, int64_t c) {
     return w->k + j / 16 * 16 * w->f->depth * w->f->flash + c / 32 * (16 * 32) + j % 16 * 32 + c % 32;
 }
@@ -151,8 +172,8 @@ static void put_key(const struct work *w, int64_t j, const uint16_t *row, int64_
         memset(to + have, 0, (size_t)(32 - have) * sizeof *to);
     }
 }
-static void clear_key(const struct work *w, int64_t j, int64_t low) {
-    for (int64_t c = 0; c < w->f->depth; c += 32) memset(key_cell(w, j, c) + low, 0, 32 * sizeof *w->k);
+static void clear_key(const struct work *w, int64_t j) {
+    for (int64_t c = 0; c < w->f->depth * w->f->flash; c += 32) memset(key_cell(w, j, c), 0, 32 * sizeof *w->k);
 }
 static void load_keys(struct work *w, int64_t j0, int64_t n, int64_t padded) {
     const struct attn_cpu_fwd *f = w->f;
@@ -166,9 +187,9 @@ static void load_keys(struct work *w, int64_t j0, int64_t n, int64_t padded) {
         return;
     }
     for (int64_t j = 0; j < padded; j++) {
-        const uint16_t *row =
+        const void *row =
             j < n ? (const void *)attn_view_row(view, w->b, w->hk, w->seq.k0 + j0 + j) : (const void *)w->k;
-        uint16_t *to = key_cell(w, j, 0), *low = to + 16 * f->depth;
+        uint16_t *to = key_cell(w, j, 0);
         if (f->flash == 1) {
             if (width == f->depth && j + 16 <= n) {
                 f->s.pair->stack(to, row, view->row, width);
@@ -178,8 +199,8 @@ static void load_keys(struct work *w, int64_t j0, int64_t n, int64_t padded) {
             }
             continue;
         }
-        if (width < f->depth || j >= n) clear_key(w, j, 0), clear_key(w, j, 16 * f->depth);
-        w->odd_k[j] = j < n && !f->s.pair->halves(to, low, row, width, 16 * 32);
+        if (width < f->depth || j >= n) clear_key(w, j);
+        w->odd_k[j] = j < n && !split_row(f, to, 16 * f->depth, row, 16 * 32);
         w->any_odd_k |= w->odd_k[j];
     }
 }
@@ -199,8 +220,7 @@ static void load_values(struct work *w, int64_t j0, int64_t n, int64_t padded) {
         if (parts == 1) {
             attn_cpu_pair_rows(&f->s, &f->s.v, &w->seq, w->b, w->hk, j0 + c, keys, width, w->tmp, ld, &part);
         } else {
-            attn_cpu_pair_rows_halves(&f->s, &f->s.v, &w->seq, w->b, w->hk, j0 + c, keys, width, w->tmp,
-                                      w->tmp + 16 * ld, ld, &part);
+            attn_cpu_pair_rows_terms(&f->s, &f->s.v, &w->seq, w->b, w->hk, j0 + c, keys, width, w->tmp, ld, &part);
         }
         w->poison.any |= part.any;
         for (int64_t h = 0; h < parts; h++) {
@@ -301,6 +321,35 @@ static void prepare_score(struct work *w, int64_t r0, int64_t n_rows, int64_t j0
     if (score->bias) load_masks(w, r0, n_rows, j0, n);
 }
 
+/* Sums of f32 start anew with each block of keys, and those of the blocks before come to them afterwards: a chain over
+ * many keys would lose digits, six times for every 32 keys. */
+static void set_aside(const struct work *w, int64_t live) {
+    const int64_t rows = attn_cpu_sdpa_up(live, ROWS), n = rows * w->f->ldv;
+    memcpy(w->older_o, w->o, (size_t)n * sizeof *w->o);
+    memcpy(w->older_m, w->m, (size_t)rows * sizeof *w->m);
+    memcpy(w->older_l, w->l, (size_t)rows * sizeof *w->l);
+    memset(w->o, 0, (size_t)n * sizeof *w->o);
+    memset(w->l, 0, (size_t)rows * sizeof *w->l);
+}
+static void take_back(const struct work *w, int64_t live) {
+    const struct attn_cpu_fwd *f = w->f;
+    const float unit = (float)(f->s.unit * LOG2_E);
+    for (int64_t r0 = 0; r0 < live; r0 += ROWS) {
+        float by[ROWS], *older = w->older_o + r0 * f->ldv;
+        int moved = 0;
+        for (int64_t r = 0; r < ROWS; r++) { /* the kernel's rounding, see attn_pair_flash.l */
+            const float was = w->older_m[r0 + r], now = w->m[r0 + r], a = was * unit, b = now * unit;
+            by[r] = 1;
+            if (was < now && was > -INFINITY)
+                by[r] = (float)exp2((double)(fabsf(b) < ATTN_PAIR_FLASH_FAR ? a - b : (was - now) * unit));
+            moved |= by[r] < 1;
+            w->l[r0 + r] += w->older_l[r0 + r] * by[r];
+        }
+        if (moved) f->s.u->flash->scale(f->ldv, older, by);
+        f->s.u->add_f32(w->o + r0 * f->ldv, older, ROWS * f->ldv);
+    }
+}
+
 static inline int64_t within(int64_t x, int64_t most) { return x < 0 ? 0 : x < most ? x : most; }
 /* Strip r0 against the keys of the block at j0 that it sees, of n loaded; 0: none. Rows that are not there do not cut a
  * step. */
@@ -311,7 +360,7 @@ static int describe_strip(const struct work *w, int64_t r0, int64_t n_rows, int6
     int64_t first = within(of->lo - j0, n), last = within(of->hi - j0, n);
     if (first >= last) return 0;
     first = first / STEP * STEP;
-    const int64_t keys = attn_cpu_sdpa_up(last - first, attn_pair_flash_span(f->depth, f->ldv, f->flash == 2));
+    const int64_t keys = attn_cpu_sdpa_up(last - first, attn_pair_flash_span(f->depth, f->ldv, f->flash));
     for (int64_t r = 0; r < ROWS; r++) seen[r] = 0, seen[ROWS + r] = (int32_t)keys;
     for (int64_t r = 0; r < n_rows && of->lo_most > j0 + first; r++)
         seen[r] = (int32_t)within(w->row[r0 + r].lo - j0 - first, keys);
@@ -322,7 +371,7 @@ static int describe_strip(const struct work *w, int64_t r0, int64_t n_rows, int6
     *job = (struct attn_pair_flash){.n = keys,
                                     .depth = f->depth,
                                     .width = f->ldv,
-                                    .halves = f->flash == 2,
+                                    .terms = f->flash,
                                     .rough = rough(f),
                                     .k = w->rows + first / 16 * k_more,
                                     .k_row = tiles ? 32 : f->s.k.row,
@@ -362,7 +411,7 @@ static void run_alone(struct work *w, int64_t r0, int64_t n_rows, int64_t j0, in
 }
 /* All strips of `live` rows against the n loaded keys at j0. */
 static void run_block(struct work *w, int64_t live, int64_t j0, int64_t n) {
-    const int plain = w->f->s.plain, odd = w->f->flash == 2 && (w->any_odd_q || w->any_odd_k),
+    const int plain = w->f->s.plain, odd = w->f->flash > 1 && (w->any_odd_q || w->any_odd_k),
               alone = odd || w->poison.any || (w->f->s.p->mask_dtype && !by_key_bytes(&w->f->s));
     int32_t seen[MOST_STRIPS][2 * ROWS];
     struct attn_pair_flash job[MOST_STRIPS];
@@ -384,8 +433,8 @@ static void run_block(struct work *w, int64_t live, int64_t j0, int64_t n) {
 
 /* What l is relative to, natural: see attn_pair_flash_below. */
 static double top_of(const struct attn_cpu_fwd *f, float m) {
-    const float top = m * (float)(f->s.unit * LOG2_E), below = attn_pair_flash_below(few_bits(f));
-    const double times = log((double)attn_pair_flash_times(few_bits(f)));
+    const float top = m * (float)(f->s.unit * LOG2_E), below = attn_pair_flash_below(degree(f));
+    const double times = log((double)attn_pair_flash_times(degree(f)));
     if (fabsf(top) < ATTN_PAIR_FLASH_FAR) return (double)(top + below) / LOG2_E - times;
     return (double)m * f->s.unit + (double)below / LOG2_E - times;
 }
@@ -401,8 +450,8 @@ static int finish_at_once(const struct work *w, int64_t r0, int64_t n) {
     const struct attn_pair_finish job = {.rows = n,
                                          .width = f->ldv,
                                          .bf16 = f->flash == 1,
-                                         .below = attn_pair_flash_below(few_bits(f)),
-                                         .times = attn_pair_flash_times(few_bits(f)),
+                                         .below = attn_pair_flash_below(degree(f)),
+                                         .times = attn_pair_flash_times(degree(f)),
                                          .factor = (float)(f->s.unit * LOG2_E),
                                          .m = w->m + r0,
                                          .l = w->l + r0,
@@ -413,9 +462,27 @@ static int finish_at_once(const struct work *w, int64_t r0, int64_t n) {
     if (logs) attn_cpu_fwd_logs(f, &w->seq, w->b, w->row + r0, n, lse);
     return 1;
 }
+/* The same for f32, all 32 rows of one head. */
+static int finish_f32(const struct work *w, int64_t r0, int64_t n) {
+    const struct attn_cpu_fwd *f = w->f;
+    const struct attn_cpu_sdpa_row *row = &w->row[r0];
+    float *o = w->o + r0 * f->ldv, factor[ROWS], log_of[ROWS];
+    double lse[ROWS];
+    if (f->flash != 3 || n != ROWS || f->s.group != 1 || attn_core_has(f->s.p, ATTN_SINK)) return 0;
+    f->s.u->flash->close(w->l + r0, factor, log_of);
+    for (int64_t r = 0; r < ROWS; r++) {
+        if (!(w->l[r0 + r] > 0) || isinf(w->l[r0 + r]) || !isfinite(w->m[r0 + r]) || !isfinite(factor[r])) return 0;
+        lse[r] = top_of(f, w->m[r0 + r]) + (double)log_of[r];
+    }
+    f->s.u->flash->scale(f->ldv, o, factor);
+    f->s.u->transpose_f32((float *)(void *)attn_view_row(&f->out, w->b, row->h, w->seq.q0 + row->i), f->out.row, o,
+                          ROWS, f->s.p->dim_v, ROWS);
+    if (f->lse.data || f->lse_rounded.data) attn_cpu_fwd_logs(f, &w->seq, w->b, row, n, lse);
+    return 1;
+}
 static void finish_strip(const struct work *w, int64_t r0, int64_t n) {
     const struct attn_cpu_fwd *f = w->f;
-    if (finish_at_once(w, r0, n)) return;
+    if (f->flash == 3 ? finish_f32(w, r0, n) : finish_at_once(w, r0, n)) return;
     f->s.u->transpose_f32(w->tmp, f->ldv, w->o + r0 * f->ldv, ROWS, f->ldv, ROWS);
     for (int64_t r = 0; r < n; r++) {
         const double l = (double)w->l[r0 + r], m = isnan(l) ? l : top_of(f, w->m[r0 + r]);
@@ -434,6 +501,7 @@ void attn_cpu_flash_task(const struct attn_cpu_fwd *f, int64_t pair, int64_t blo
     w->kept = (struct attn_cpu_fwd_kept *)(void *)(scratch + f->at.kept);
 #define AT(name) (float *)(void *)(scratch + f->at.name)
     w->q = AT(q), w->v = AT(v), w->tmp = AT(tmp), w->s = AT(s), w->p = AT(p), w->o = AT(o), w->m = AT(m), w->l = AT(l);
+    w->older_o = AT(before), w->older_m = w->older_o + f->rows * f->ldv, w->older_l = w->older_m + f->rows;
     w->poison.raw = AT(raw);
 #undef AT
     w->given_s = (float *)(void *)(scratch + f->at.given_s), w->pair = (float *)(void *)(scratch + f->at.pair);
@@ -461,12 +529,16 @@ void attn_cpu_flash_task(const struct attn_cpu_fwd *f, int64_t pair, int64_t blo
         w->of[r / ROWS] = attn_cpu_fwd_see(w->row + r, rows);
     }
     const struct attn_cpu_fwd_bounds all = attn_cpu_fwd_see(w->row, live);
-    for (int64_t at = all.lo / f->keys * f->keys; at < all.hi; at += f->keys) {
+    const int64_t first = all.lo / f->keys * f->keys;
+    for (int64_t at = first; at < all.hi; at += f->keys) {
         const int64_t begin = all.lo > at ? all.lo / STEP * STEP : at,
                       end = all.hi - at < f->keys ? all.hi : at + f->keys;
         const struct attn_cpu_fwd_kept *have = load_block(w, begin, end);
         const int64_t keys = attn_cpu_sdpa_up(have->end - have->begin, STEP);
+        const int apart = f->flash == 3 && at > first;
+        if (apart) set_aside(w, live);
         run_block(w, live, have->begin, keys);
+        if (apart) take_back(w, live);
     }
     for (int64_t r = 0; r < live; r += ROWS) finish_strip(w, r, live - r < ROWS ? live - r : ROWS);
     attn_cpu_fwd_empty(f, &w->seq, w->b, w->hk, f0 + live, f0 + n);

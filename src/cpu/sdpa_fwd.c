@@ -180,7 +180,7 @@ static void set_up(struct attn_cpu_fwd *f, const struct attn_cpu_sdpa_isa *isa, 
     lay_out(f, threads);
     if (attn_cpu_flash_serves(f)) {
         attn_cpu_flash_lay_out(f, threads);
-    } else if (isa->halves) {
+    } else if (isa->terms) {
         attn_cpu_sdpa_init(&f->s, p, args, isa->u, NULL);
         lay_out(f, threads);
     }

@@ -8,18 +8,18 @@
 struct attn_cpu_fwd {
     struct attn_cpu_sdpa s;
     struct attn_view out, lse, lse_rounded;
-    int64_t real;          /* bytes of the compute type */
-    int64_t strip;         /* rows that go through product, softmax and product while their scores stay in L1 */
-    int64_t rows;          /* flat rows of a task */
-    int64_t keys;          /* keys of a block */
-    int64_t kept;          /* blocks of keys that a worker keeps packed: all, or 1 (flash: 1) */
-    int64_t panel;         /* columns of a packed panel; 0 = few rows: products of rows with rows, nothing is packed */
-    int flash;             /* tasks are those of sdpa_flash.c; depth and ldv are D and DV rounded up to 32; 2: halves */
-    int flash_f32;         /* tasks are those of sdpa_flash_f32.c, for rows of f32 or widened to it */
-    int64_t step;          /* flash_f32: keys of a step, keys is a multiple of it */
-    int stay;              /* flash_f32: all keys are one block */
-    int half;              /* few rows: 16-bit keys and values are widened as they are multiplied, not before */
-    int64_t depth;         /* steps of the first product: D, or pairs of it */
+    int64_t real;  /* bytes of the compute type */
+    int64_t strip; /* rows that go through product, softmax and product while their scores stay in L1 */
+    int64_t rows;  /* flat rows of a task */
+    int64_t keys;  /* keys of a block */
+    int64_t kept;  /* blocks of keys that a worker keeps packed: all, or 1 (flash: 1) */
+    int64_t panel; /* columns of a packed panel; 0 = few rows: products of rows with rows, nothing is packed */
+    int flash;     /* tasks are those of sdpa_flash.c; depth and ldv are D and DV rounded up to 32; 1 .. 3: terms */
+    int flash_f32; /* tasks are those of sdpa_flash_f32.c, for rows of f32 or widened to it */
+    int64_t step;  /* flash_f32: keys of a step, keys is a multiple of it */
+    int stay;      /* flash_f32: all keys are one block */
+    int half;      /* few rows: 16-bit keys and values are widened as they are multiplied, not before */
+    int64_t depth; /* steps of the first product: D, or pairs of it */
     int64_t ldq, ldv, lds; /* row strides of packed q, of values and accumulators, of a strip of scores */
     int64_t ldp;           /* row stride of a strip of probabilities as pairs */
     int64_t row_blocks;    /* tasks of one (batch, key head) and split */

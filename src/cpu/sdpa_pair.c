@@ -77,16 +77,19 @@ void attn_cpu_pair_rows(const struct attn_cpu_sdpa *s, const struct attn_view *v
     }
 }
 
-void attn_cpu_pair_rows_halves(const struct attn_cpu_sdpa *s, const struct attn_view *view,
-                               const struct attn_core_seq *seq, int64_t b, int64_t hk, int64_t j0, int64_t n,
-                               int64_t width, float *high, float *low, int64_t ld,
-                               struct attn_cpu_sdpa_poison *poison) {
+void attn_cpu_pair_rows_terms(const struct attn_cpu_sdpa *s, const struct attn_view *view,
+                              const struct attn_core_seq *seq, int64_t b, int64_t hk, int64_t j0, int64_t n,
+                              int64_t width, float *dst, int64_t ld, struct attn_cpu_sdpa_poison *poison) {
+    const int64_t apart = 16 * ld;
     poison->any = 0;
     memset(poison->row, 0, (size_t)n);
     for (int64_t j = 0; j < n && width > 0; j += 2) {
         const void *row[2] = {attn_core_kv_row(s->p, view, seq, b, hk, j0 + j), NULL};
         if (j + 1 < n) row[1] = attn_core_kv_row(s->p, view, seq, b, hk, j0 + j + 1);
-        if (s->pair->zip_halves(high + j / 2 * ld, low + j / 2 * ld, row[0], row[1], width)) continue;
+        float *to = dst + j / 2 * ld;
+        if (s->p->dtype == ATTN_F32 ? s->pair->zip_thirds(to, apart, row[0], row[1], width)
+                                    : s->pair->zip_halves(to, to + apart, row[0], row[1], width))
+            continue;
         poison->any = 1;
         for (int64_t i = 0; i < 2; i++) {
             float *raw = (float *)poison->raw + (j + i) * ld;

@@ -39,8 +39,8 @@ float attn_cpu_pair_exp_lifted(const struct attn_cpu_sdpa *s, float *x, int64_t 
 void attn_cpu_pair_rows(const struct attn_cpu_sdpa *s, const struct attn_view *view, const struct attn_core_seq *seq,
                         int64_t b, int64_t hk, int64_t j0, int64_t n, int64_t width, float *dst, int64_t ld,
                         struct attn_cpu_sdpa_poison *poison);
-/* The same of f16 in exact halves of bf16. */
-void attn_cpu_pair_rows_halves(const struct attn_cpu_sdpa *s, const struct attn_view *view,
-                               const struct attn_core_seq *seq, int64_t b, int64_t hk, int64_t j0, int64_t n,
-                               int64_t width, float *high, float *low, int64_t ld, struct attn_cpu_sdpa_poison *poison);
+/* The same of f16 in two and of f32 in three terms of bf16, each 16 ld behind the one before. */
+void attn_cpu_pair_rows_terms(const struct attn_cpu_sdpa *s, const struct attn_view *view,
+                              const struct attn_core_seq *seq, int64_t b, int64_t hk, int64_t j0, int64_t n,
+                              int64_t width, float *dst, int64_t ld, struct attn_cpu_sdpa_poison *poison);
 #endif

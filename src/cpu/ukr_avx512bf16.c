@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Microkernels on pairs of bf16 for AVX-512 with BF16: see ukr_pair.h. */
 #include "cpu/ukr_pair.h"
+#include "cpu/ukr_split_avx512.h"
 
 #include "cpu/ukr_exp2_avx512.h"
 #include "cpu/ukr_few.h"
@@ -202,6 +203,40 @@ static int halves(uint16_t *high, uint16_t *low, const uint16_t *x, int64_t n, i
     for (int64_t j = 0; bad && j < n; j++) high[j / 32 * step + j % 32] = low[j / 32 * step + j % 32] = 0;
     return !bad;
 }
+/* f32 in three terms (ukr_split_avx512.h). */
+enum { THIRDS = 3 };
+static int zip_thirds(float *dst, int64_t apart, const float *even, const float *odd, int64_t n) {
+    const __m512i upper = _mm512_set1_epi32((int32_t)0xffff0000u);
+    __mmask16 bad = 0;
+    for (int64_t j = 0; j < n; j += 16) {
+        const __mmask16 m = n - j < 16 ? v32_tail_of(n - j) : (__mmask16)-1;
+        v32 e = even ? load_finite(even + j, m, &bad) : v32_set(0),
+            o = odd ? load_finite(odd + j, m, &bad) : v32_set(0);
+        UNROLL for (int t = 0; t < THIRDS; t++) {
+            _mm512_mask_storeu_epi32(dst + t * apart + j, m,
+                                     _mm512_or_si512(_mm512_srli_epi32(_mm512_castps_si512(e), 16),
+                                                     _mm512_and_si512(_mm512_castps_si512(o), upper)));
+            e = behind_upper(e), o = behind_upper(o);
+        }
+    }
+    return !bad;
+}
+static int thirds(uint16_t *dst, int64_t apart, const float *x, int64_t n, int64_t step) {
+    __mmask16 bad = 0;
+    for (int64_t j = 0; j < n; j += 16) {
+        const __mmask16 m = n - j < 16 ? v32_tail_of(n - j) : (__mmask16)-1;
+        uint16_t *to = dst + j / 32 * step + j % 32;
+        v32 y = load_finite(x + j, m, &bad);
+        UNROLL for (int t = 0; t < THIRDS; t++) {
+            const __m256i term = _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(y), 16));
+            _mm256_mask_storeu_epi16(to + t * apart, m, term);
+            y = behind_upper(y);
+        }
+    }
+    for (int64_t j = 0; bad && j < n; j++)
+        for (int t = 0; t < THIRDS; t++) dst[t * apart + j / 32 * step + j % 32] = 0;
+    return !bad;
+}
 static void stack(uint16_t *dst, const uint16_t *rows, int64_t ld, int64_t n) {
     for (int64_t r = 0; r < 16; r++)
         for (int64_t j = 0; j < n; j += 32)
@@ -316,8 +351,8 @@ static void narrow_rows(uint16_t *dst, int64_t ld, const float *src, int64_t row
 /* What both tables have: everything but the products. */
 #define VECTORS                                                                                                        \
     .zip = zip, .zip_blocks = zip_blocks, .turn = turn, .stack = stack, .zip_halves = zip_halves, .halves = halves,    \
-    .zip_f32 = zip_f32, .finite = finite_half, .exp2 = exp2_half, .exp2_f32 = exp2_f32, .soften = soften,              \
-    .grad = grad, .narrow = narrow, .narrow_rows = narrow_rows
+    .zip_thirds = zip_thirds, .thirds = thirds, .zip_f32 = zip_f32, .finite = finite_half, .exp2 = exp2_half,          \
+    .exp2_f32 = exp2_f32, .soften = soften, .grad = grad, .narrow = narrow, .narrow_rows = narrow_rows
 const struct attn_ukr_pair attn_ukr_pair_avx512bf16 = {
     .gemm = gemm_pair, .dots = gemm_nt_pair, .weigh = weigh, VECTORS};
 const struct attn_ukr_pair attn_ukr_pair_amx = {

@@ -37,6 +37,10 @@
  * products and exact but for its sums (where lse is not asked for, three: a term is off by 2^-18). P is cut off
  * into two halves, 16 bits, and low halves are not multiplied with low ones: 2^-15 of a term each.
  *
+ * f32 goes in three terms, its first, middle and last 8 bits: nothing is rounded. Of nine products the six largest are
+ * made, the smallest of them first; what is left out is 2^-21 of a term at most and 2^-24 on average, less than sums of
+ * f32 lose.
+ *
  * Exponentials are 2^(s * factor - top) with top = m * factor ROUNDED, one multiply-add from the score: sums are
  * relative to that number, by which older ones shrink and which goes into lse, so that its rounding costs nothing. They
  * are relative to a constant, too, which saves a multiply-add of the polynomial (exp2_times). */
@@ -50,11 +54,11 @@
 enum { TILE = 256 /* elements of 32 bits */, QUEUE = 4 /* steps between two visits of a sum, at most */ };
 
 /* 32 rows of A by 32 queries, four sums, over n tiles of A in a row: what is where, in bytes of A and elements of B.
- * With halves a tile is `of` products, 4 or, without low times low, 3; low halves lie a_low and b_low behind the high
- * ones. */
+ * A tile of two terms is `of` products, 4 or, without low times low, 3, and one of three terms 6; a term lies a_low and
+ * b_low behind the larger one. */
 struct block {
     const char *a;
-    int64_t a_row, a_more, a_step, a_low; /* to the next row, the next 16 rows, the next tile, the low half */
+    int64_t a_row, a_more, a_step, a_low; /* to the next row, the next 16 rows, the next tile, the next term */
     const float *const *b;                /* `per` tiles from each */
     int64_t b_row, b_more, b_step, b_low, per;
     float *to; /* [32][32] */
@@ -64,12 +68,18 @@ struct block {
     float *late; /* not NULL: where the sums of the block before go, which are still in tiles */
     int held;    /* this one's stay there */
 };
-/* In the order low low, low high, high high, high low of A and B one of the two stays. */
-INLINE int low_a(int of, int64_t x) { return of > 1 && x % of < of - 2; }
-INLINE int low_b(int of, int64_t x) { return of > 1 && (x % of == of - 1 || (of == 4 && x % of == 0)); }
+/* Which terms of A and of B product x of a tile takes, the largest 0: in these orders one of the two stays. */
+INLINE int term_a(int of, int x) {
+    static const int8_t six[] = {2, 1, 1, 0, 0, 0};
+    return of == 6 ? six[x] : of > 1 && x < of - 2;
+}
+INLINE int term_b(int of, int x) {
+    static const int8_t six[] = {0, 0, 1, 1, 2, 0};
+    return of == 6 ? six[x] : of > 1 && (x == of - 1 || (of == 4 && x == 0));
+}
 #define SUM_AT(tile) ((tile) / 2 * 16 * LANES_ALL + (tile) % 2 * 16)
 #define SET_UP(tile)                                                                                                   \
-    if (x == 0) {                                                                                                      \
+    if (first) {                                                                                                       \
         if (o->sums) {                                                                                                 \
             tile_load(tile, o->to + SUM_AT(tile), LANES_ALL * 4);                                                      \
         } else {                                                                                                       \
@@ -77,13 +87,12 @@ INLINE int low_b(int of, int64_t x) { return of > 1 && (x % of == of - 1 || (of 
         }                                                                                                              \
     }
 #define STORE_LATE(tile)                                                                                               \
-    if (x == 0 && o->late) tile_store(tile, o->late + SUM_AT(tile), LANES_ALL * 4);
-INLINE void four_products(const struct block *o, int64_t x, struct exps *e) {
-    const int64_t tile = x / o->of;
-    const int first = x % o->of == 0, low_in_a = low_a(o->of, x), low_in_b = low_b(o->of, x),
-              new_a = first || low_in_a != low_a(o->of, x - 1), new_b = first || low_in_b != low_b(o->of, x - 1);
-    const char *a = o->a + tile * o->a_step + (low_in_a ? o->a_low : 0);
-    const float *b = o->b[tile / o->per] + tile % o->per * o->b_step + (low_in_b ? o->b_low : 0);
+    if (first && o->late) tile_store(tile, o->late + SUM_AT(tile), LANES_ALL * 4);
+INLINE void four_products(const struct block *o, int64_t tile, int x, struct exps *e) {
+    const int of_a = term_a(o->of, x), of_b = term_b(o->of, x), first = tile == 0 && x == 0,
+              new_a = x == 0 || of_a != term_a(o->of, x - 1), new_b = x == 0 || of_b != term_b(o->of, x - 1);
+    const char *a = o->a + tile * o->a_step + of_a * o->a_low;
+    const float *b = o->b[tile / o->per] + tile % o->per * o->b_step + of_b * o->b_low;
     if (new_b) tile_load(6, b, o->b_row);
     if (new_a) tile_load_once(4, a, o->a_row);
     STORE_LATE(0)
@@ -114,9 +123,12 @@ INLINE void store_sums(float *to) {
 /* flat: n is a constant, and no branch is left. */
 INLINE void block(int flat, const struct block *o, struct exps *e) {
     if (flat) {
-        UNROLL for (int64_t x = 0; x < o->n * o->of; x++) four_products(o, x, e);
+        UNROLL for (int64_t tile = 0; tile < o->n; tile++) {
+            UNROLL for (int x = 0; x < o->of; x++) four_products(o, tile, x, e);
+        }
     } else {
-        for (int64_t x = 0; x < o->n * o->of; x++) four_products(o, x, e);
+        for (int64_t tile = 0; tile < o->n; tile++)
+            for (int x = 0; x < o->of; x++) four_products(o, tile, x, e);
     }
     if (!o->held) store_sums(o->to);
 }
@@ -125,20 +137,20 @@ INLINE void block(int flat, const struct block *o, struct exps *e) {
 struct layout {
     int64_t row, more, step, low;
 };
-INLINE struct layout layout_of(int flat, const struct attn_pair_flash *f, int64_t depth, int halves) {
+INLINE struct layout layout_of(int flat, const struct attn_pair_flash *f, int64_t depth, int terms) {
     struct layout k = {f->k_row, f->k_more, f->k_step, f->k_low};
-    if (flat) k.more = 16 * depth * (1 + halves), k.low = 16 * depth;
-    if (flat && (depth > 64 || halves)) k.row = 32, k.step = 16 * 32;
+    if (flat) k.more = 16 * depth * terms, k.low = 16 * depth;
+    if (flat && (depth > 64 || terms > 1)) k.row = 32, k.step = 16 * 32;
     return k;
 }
 static int fits_flat(const struct attn_pair_flash *f) {
-    const struct layout k = layout_of(1, f, f->depth, f->halves);
-    return k.row == f->k_row && k.more == f->k_more && k.step == f->k_step && (!f->halves || k.low == f->k_low);
+    const struct layout k = layout_of(1, f, f->depth, f->terms);
+    return k.row == f->k_row && k.more == f->k_more && k.step == f->k_step && (f->terms == 1 || k.low == f->k_low);
 }
 /* Scores of the keys of a step. flat: the sums of the block before go to `late`, the last block's stay in tiles. */
 INLINE void keys(int flat, const struct attn_pair_flash *f, int64_t depth, int64_t step, float *s, float *late,
                  struct exps *e) {
-    const struct layout k = layout_of(flat, f, depth, e->halves);
+    const struct layout k = layout_of(flat, f, depth, e->terms);
     UNROLL for (int64_t c = 0; c < e->span; c += 32) {
         const float *const q = f->q;
         const struct block it = {.a = (const char *)(f->k + (step * e->span + c) / 16 * k.more),
@@ -162,14 +174,16 @@ INLINE void keys(int flat, const struct attn_pair_flash *f, int64_t depth, int64
         block(flat, &it, e);
     }
 }
+/* Products for one of probabilities with values. */
+INLINE int of_values(int terms) { return terms == 3 ? 6 : terms == 2 ? 3 : 1; }
 /* 32 sums: values of n steps from step `from`, weighed with p[0 .. n-1]. */
 INLINE void values_32(int flat, const struct attn_pair_flash *f, int64_t width, int64_t d, int64_t from, int64_t n,
                       const float *const *p, float *late, struct exps *e) {
     const int64_t tiles = e->span / 32;
-    const struct block it = {.a = (const char *)(f->v + from * tiles * width * 16 * (1 + e->halves) + d * 16),
+    const struct block it = {.a = (const char *)(f->v + from * tiles * width * 16 * e->terms + d * 16),
                              .a_row = 64,
                              .a_more = 16 * 64,
-                             .a_step = width * 64 * (1 + e->halves),
+                             .a_step = width * 64 * e->terms,
                              .a_low = width * 64,
                              .b = p,
                              .b_row = LANES_ALL * 4,
@@ -180,7 +194,7 @@ INLINE void values_32(int flat, const struct attn_pair_flash *f, int64_t width, 
                              .to = f->o + d * LANES_ALL,
                              .sums = 1,
                              .n = n * tiles,
-                             .of = e->halves ? 3 : 1,
+                             .of = of_values(e->terms),
                              .late = late,
                              .held = flat};
     block(flat, &it, e);
@@ -250,7 +264,7 @@ INLINE void sum_add(int c, int quarter, const float *b, int64_t ldb, struct exps
 INLINE void step_64(const struct attn_pair_flash *f, int64_t step, float *s, const struct attn_pair_flash *before,
                     int64_t step_before, const float *p, struct exps *e) {
     static const int left[] = {0, 2, 1, 0, 2, 1, 0, 2}, right[] = {1, 0, 2, 1, 0, 2, 1, 0};
-    const struct layout at = layout_of(1, f, 64, 0);
+    const struct layout at = layout_of(1, f, 64, 1);
     const char *const k = (const char *)(f->k + step * 4 * at.more), *const v =
                                                                          (const char *)(before->v +
                                                                                         step_before * 2 * 64 * 16);
@@ -421,14 +435,14 @@ INLINE void visit(int64_t width, int64_t part, int64_t n, const struct queue *w,
     }
 }
 /* The same with no exponentials beside it. */
-static __attribute__((noinline)) void visit_alone(int halves, int64_t width, int64_t part, int64_t n, struct queue w) {
-    struct exps none = {.halves = halves, .span = w.span, .done = w.span / 2};
+static __attribute__((noinline)) void visit_alone(int terms, int64_t width, int64_t part, int64_t n, struct queue w) {
+    struct exps none = {.terms = terms, .span = w.span, .done = w.span / 2};
     visit(width, part, n, &w, &none);
 }
 /* All parts of the sums have all steps before `to`. */
-INLINE void visit_all(int halves, int64_t width, int64_t to, struct queue *w) {
+INLINE void visit_all(int terms, int64_t width, int64_t to, struct queue *w) {
     for (int64_t q = 0; q < w->parts; q++) {
-        visit_alone(halves, width, q, to - w->done[q], *w);
+        visit_alone(terms, width, q, to - w->done[q], *w);
         w->done[q] = to;
     }
 }
@@ -437,9 +451,9 @@ INLINE void let_go(float **held) {
     *held = NULL;
 }
 /* `count` strips that follow each other like steps of one: nothing waits between them. */
-INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int64_t depth, int64_t width, int halves,
+INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int64_t depth, int64_t width, int terms,
                    int rough, int64_t span, int64_t parts) {
-    const int64_t weights = span / 2 * LANES_ALL * (halves ? 2 : 1);
+    const int64_t weights = span / 2 * LANES_ALL * terms;
     const struct attn_pair_flash *const end = f + count;
     struct reference r[2];
     v32 l[2], top[2];
@@ -447,8 +461,8 @@ INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int
     struct queue w = {.span = span, .parts = parts};
     struct place at = {f, 0}, next = behind(at, span);
     float *s = f->s, *other = f->s + span * LANES_ALL, *held = NULL; /* where sums go that tiles still hold */
-    set_up_exps(&e, f->factor, halves, rough, span);
-    deal_times(&e, 2 * (depth / 32 * (span / 16) * e.of_keys + span / 32 * (width / 16) * (halves ? 3 : 1)));
+    set_up_exps(&e, f->factor, terms, rough, span);
+    deal_times(&e, 2 * (depth / 32 * (span / 16) * e.of_keys + span / 32 * (width / 16) * of_values(terms)));
     for (int i = 0; i <= parts; i++) w.p[QUEUE - i] = f->p + i * weights;
     for (int i = 0; i <= QUEUE; i++) w.at[i] = at;
     keys(0, at.f, depth, at.step, s, NULL, &e);
@@ -476,7 +490,7 @@ INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int
         const int64_t part = j % parts, n = j - w.done[part];
         w.done[part] = j;
         if (flat && next.f < end && n == parts && w.at[QUEUE - parts].f == w.at[QUEUE - 1].f) {
-            if (depth == 64 && !halves) {
+            if (depth == 64 && terms == 1) {
                 step_64(next.f, next.step, other, w.at[QUEUE - 1].f, w.at[QUEUE - 1].step, w.p[QUEUE - 1], &e);
             } else {
                 /* where nothing is held, the place of the scores that are multiplied takes what tiles have */
@@ -502,7 +516,7 @@ INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int
         for (int h = 0; h < 2; h++) l[h] = v32_fma(l[h], r[h].shrink, e.sum[h]);
         if (shrinks(r)) { /* what was made before must be among the sums by then */
             let_go(&held);
-            visit_all(halves, width, j, &w);
+            visit_all(terms, width, j, &w);
             shrink_sums(f->o, width, r[0].shrink, r[1].shrink);
         }
         if (next.f != f)
@@ -515,31 +529,35 @@ INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int
         if (next.f < end) next = behind(next, span);
         if (at.f == end) {
             let_go(&held);
-            visit_all(halves, width, j + 1, &w);
+            visit_all(terms, width, j + 1, &w);
         }
     }
 }
 
 /* Common extents as constants. */
-#define KIND(name, flat, depth, width, halves, rough, span, parts)                                                     \
+#define KIND(name, flat, depth, width, terms, rough, span, parts)                                                      \
     static void name(const struct attn_pair_flash *f, int64_t n) {                                                     \
-        strips(f, n, flat, depth, width, halves, rough, span, parts);                                                  \
+        strips(f, n, flat, depth, width, terms, rough, span, parts);                                                   \
     }
-#define KINDS(name, flat, depth, width, span, parts, halves_span, halves_parts)                                        \
-    KIND(name, flat, depth, width, 0, 0, span, parts)                                                                  \
-    KIND(name##_rough, flat, depth, width, 0, 1, span, parts)                                                          \
-    KIND(name##_halves, flat, depth, width, 1, 0, halves_span, halves_parts)                                           \
-    KIND(name##_halves_rough, flat, depth, width, 1, 1, halves_span, halves_parts)
+#define KINDS(name, flat, depth, width, span, parts, more_span, more_parts)                                            \
+    KIND(name, flat, depth, width, 1, 0, span, parts)                                                                  \
+    KIND(name##_rough, flat, depth, width, 1, 1, span, parts)                                                          \
+    KIND(name##_halves, flat, depth, width, 2, 0, more_span, more_parts)                                               \
+    KIND(name##_halves_rough, flat, depth, width, 2, 1, more_span, more_parts)
 enum { SPAN = ATTN_PAIR_FLASH_STEP, HALF = SPAN / 2 }; /* as attn_pair_flash_span says */
 KINDS(strips_any, 0, f->depth, f->width, SPAN, 1, SPAN, 1)
 KINDS(strips_64, 1, 64, 64, SPAN, 1, HALF, 2)
 KINDS(strips_128, 1, 128, 128, HALF, 4, HALF, 2)
+KIND(strips_any_thirds, 0, f->depth, f->width, 3, 0, SPAN, 1)
+KIND(strips_64_thirds, 1, 64, 64, 3, 0, HALF, 2)
+KIND(strips_128_thirds, 1, 128, 128, 3, 0, HALF, 2)
 void attn_ukr_amx_flash(const struct attn_pair_flash *f, int64_t n) {
     static void (*const of[][3])(const struct attn_pair_flash *f, int64_t n) = {
         {strips_any, strips_64, strips_128},
         {strips_any_rough, strips_64_rough, strips_128_rough},
         {strips_any_halves, strips_64_halves, strips_128_halves},
-        {strips_any_halves_rough, strips_64_halves_rough, strips_128_halves_rough}};
+        {strips_any_halves_rough, strips_64_halves_rough, strips_128_halves_rough},
+        {strips_any_thirds, strips_64_thirds, strips_128_thirds}};
     const int which = f->depth != f->width || !fits_flat(f) ? 0 : f->width == 64 ? 1 : f->width == 128 ? 2 : 0;
-    of[f->halves * 2 + f->rough][which](f, n);
+    of[f->terms == 3 ? 4 : 2 * (f->terms - 1) + f->rough][which](f, n);
 }

@@ -5,12 +5,13 @@
  * Beside tile instructions multiply-adds, and the other instructions of the exponential, start once a cycle and not
  * twice; additions, integers and permutations have the other port. So bf16 is rounded by an integer addition and a
  * permutation (ties go away from 0) and not by the conversion, which takes two cycles for two vectors, and the
- * polynomial begins with an addition. */
+ * polynomial begins with an addition. The three terms of f32 are what its upper, middle and last bits say: nothing is
+ * rounded. */
 #ifndef ATTN_CPU_UKR_FLASH_EXP_H
 #define ATTN_CPU_UKR_FLASH_EXP_H
 #include "cpu/ukr_exp2_avx512.h"
 #include "cpu/ukr_pair.h"
-#include "cpu/ukr_unroll.h"
+#include "cpu/ukr_split_avx512.h"
 
 enum { LANES_ALL = ATTN_PAIR_FLASH, UNIT = 1024 };
 
@@ -19,18 +20,18 @@ struct exps {
     __m512i half, down;
     const float *s;
     float *p;
-    int halves;         /* P is high and low halves */
+    int terms;          /* P is the sum of so many of bf16 */
     int degree;         /* of the exponential's polynomial, */
     float below;        /* and attn_pair_flash_below */
-    int of_keys;        /* products for one of Q with keys: 1, of halves 4 or 3 */
+    int of_keys;        /* products for one of Q with keys: 1, of two terms 4 or 3, of three 6 */
     int64_t span, done; /* keys of a step; pairs of them that are done */
     int64_t due, share; /* of UNIT: what is dealt out and not yet taken, what is dealt out at a time */
 };
-INLINE void set_up_exps(struct exps *e, float factor, int halves, int rough, int64_t span) {
-    *e = (struct exps){.factor = v32_set(factor), .halves = halves, .span = span, .done = span / 2};
-    e->degree = rough && !halves ? 3 : 4;
-    e->below = attn_pair_flash_below(rough && !halves);
-    e->of_keys = !halves ? 1 : rough ? 3 : 4;
+INLINE void set_up_exps(struct exps *e, float factor, int terms, int rough, int64_t span) {
+    *e = (struct exps){.factor = v32_set(factor), .terms = terms, .span = span, .done = span / 2};
+    e->degree = attn_pair_flash_degree(terms, rough);
+    e->below = attn_pair_flash_below(e->degree);
+    e->of_keys = terms == 3 ? 6 : terms == 1 ? 1 : rough ? 3 : 4;
     e->half = _mm512_set1_epi32(0x8000);
     e->down = _mm512_broadcast_i32x4(_mm_setr_epi8(2, 3, 2, 3, 6, 7, 6, 7, 10, 11, 10, 11, 14, 15, 14, 15));
     /* constants that compilers would make again each time, by an instruction of the busy ports */
@@ -70,19 +71,32 @@ INLINE void exp2_times(int degree, v32 *x) {
     }
     UNROLL for (int i = 0; i < 4; i++) x[i] = _mm512_scalef_ps(p[i], x[i]);
 }
+INLINE void store_thirds(const struct exps *e, float *p, v32 even, v32 odd) {
+    UNROLL for (int t = 0; t < 3; t++) {
+        _mm512_storeu_si512(p + t * (e->span / 2 * LANES_ALL),
+                            upper(e, _mm512_castps_si512(even), _mm512_castps_si512(odd)));
+        if (t < 2) even = behind_upper(even), odd = behind_upper(odd);
+    }
+}
 /* Vector i is of queries 16 (i % 2) .., key i / 2; all four go through a step before any goes through the next. */
 INLINE void two_keys(struct exps *e) {
     const float *s = e->s + e->done * 2 * LANES_ALL;
     float *to = e->p + e->done * LANES_ALL;
     v32 x[4];
     UNROLL for (int i = 0; i < 4; i++) x[i] = _mm512_fmsub_ps(v32_load(s + i * 16), e->factor, e->top[i % 2]);
-    exp2_times(e->degree, x);
+    if (e->degree == EXP2_FULL) {
+        exp2_many(4, x);
+    } else {
+        exp2_times(e->degree, x);
+    }
     e->sum[0] += x[0] + x[2];
     e->sum[1] += x[1] + x[3];
     /* gcc would put the additions off for several calls, and keep what they add in memory */
     __asm__ volatile("" : "+v"(e->sum[0]), "+v"(e->sum[1]));
     UNROLL for (int h = 0; h < 2; h++) {
-        if (e->halves) {
+        if (e->terms == 3) {
+            store_thirds(e, to + h * 16, x[h], x[2 + h]);
+        } else if (e->terms == 2) {
             store_halves(e, to + h * 16, x[h], x[2 + h]);
         } else {
             store_pairs(e, to + h * 16, x[h], x[2 + h]);

@@ -18,8 +18,9 @@ struct attn_pair_grad { /* a row of attn_ukr_pair.grad */
     uint16_t *ds;
 };
 
-/* ATTN_PAIR_FLASH rows of queries against n keys, scores transposed: queries lie across the lanes of a vector. Halves:
- * a number of f16 is the sum of two of bf16 (high, low), and all three operands are there twice. */
+/* ATTN_PAIR_FLASH rows of queries against n keys, scores transposed: queries lie across the lanes of a vector. A number
+ * of f16 is the sum of two terms of bf16, one of f32 of three, the largest first, and all three operands are there so
+ * many times. */
 enum { ATTN_PAIR_FLASH = 32, ATTN_PAIR_FLASH_STEP = 64, ATTN_PAIR_FLASH_QUEUE = 3 };
 #define ATTN_PAIR_FLASH_FAR 0x1p64f
 /* Scores of such a strip that need more than a factor: cap(s * scale) + slope * distance + bias. Arrays of a lane each;
@@ -36,26 +37,29 @@ struct attn_pair_score {
     const uint8_t *
         keep[ATTN_PAIR_FLASH]; /* if keep_keys: of a query, 0 where a key is hidden, from the first on; NULL: none is */
 };
-/* Keys of a step: half of ATTN_PAIR_FLASH_STEP where the first-level cache would overflow, and for halves. */
-static inline int64_t attn_pair_flash_span(int64_t depth, int64_t width, int halves) {
-    return depth == width && (width == 128 || (width == 64 && halves)) ? ATTN_PAIR_FLASH_STEP / 2
-                                                                       : ATTN_PAIR_FLASH_STEP;
+/* Keys of a step: half of ATTN_PAIR_FLASH_STEP where the first-level cache would overflow, and for several terms. */
+static inline int64_t attn_pair_flash_span(int64_t depth, int64_t width, int terms) {
+    return depth == width && (width == 128 || (width == 64 && terms > 1)) ? ATTN_PAIR_FLASH_STEP / 2
+                                                                          : ATTN_PAIR_FLASH_STEP;
 }
+/* Of the polynomial of probabilities. */
+static inline int attn_pair_flash_degree(int terms, int rough) { return terms == 3 ? 5 : rough && terms == 1 ? 3 : 4; }
 /* What a strip's probabilities are relative to: top = m * factor + below, each operation ROUNDED to f32, and times.
  * Where m * factor is as large as ATTN_PAIR_FLASH_FAR they are times * 2^((s - m) * factor - below). */
-static inline float attn_pair_flash_below(int few_bits) { return few_bits ? 3 : 6; }
-static inline float attn_pair_flash_times(int few_bits) { return few_bits ? 13 : 74.5f; }
+static inline float attn_pair_flash_below(int degree) { return degree == 5 ? 0 : degree == 4 ? 6 : 3; }
+static inline float attn_pair_flash_times(int degree) { return degree == 5 ? 1 : degree == 4 ? 74.5f : 13; }
 struct attn_pair_flash {
     int64_t n;            /* keys, a multiple of attn_pair_flash_span */
     int64_t depth, width; /* of keys and of values, rounded up to 32 */
-    int halves;           /* 0, 1 */
-    int rough;            /* 1: nobody asks for lse: probabilities within 1e-4 and not 3e-6, with halves still these */
-    const uint16_t *k;    /* zeros from D to depth. Elements to the next key, the next 16 keys, the next 32 columns, and
-                           * from there to the low halves: rows as they are, or whole tiles of 16 x 32, which are loaded
-                           * faster; of halves, and where a step has 32 keys, tiles one behind the other */
+    int terms;            /* 1, 2, 3 */
+    int rough; /* 1: nobody asks for lse: probabilities within 1e-4 and not 3e-6 (two terms: still these, three: 2e-7)
+                */
+    const uint16_t *k; /* zeros from D to depth. Elements to the next key, the next 16 keys, the next 32 columns, and
+                        * from there to the next term: rows as they are, or whole tiles of 16 x 32, which are loaded
+                        * faster; of several terms, and where a step has 32 keys, tiles one behind the other */
     int64_t k_row, k_more, k_step, k_low;
-    const float *q;      /* [1 + halves][2][depth / 2][16]: pairs along D, transposed, of 16 queries and 16 more */
-    const float *v;      /* [n / 32][1 + halves][width][16]: pairs along the keys, transposed; finite, 0 for none */
+    const float *q;      /* [terms][2][depth / 2][16]: pairs along D, transposed, of 16 queries and 16 more */
+    const float *v;      /* [n / 32][terms][width][16]: pairs along the keys, transposed; finite, 0 for none */
     const int32_t *seen; /* [2][32]: the first key that a query sees, and the one behind the last; both in 0 .. n */
     float factor;        /* > 0; probabilities are times * 2^(s * factor - top), at most 2^16: attn_pair_flash_times */
     float *m, *l;   /* [32] a score to refer to (-inf at first) and sum of the unrounded; a NaN in l is a NaN row */
@@ -64,7 +68,7 @@ struct attn_pair_flash {
     const uint32_t *given; /* NULL, or [n]: bit q is set if the product of query q with the key is that of given_s */
     const float *given_s;  /* [n][32] */
     const struct attn_pair_score *score; /* NULL: products are scores */
-    float *s, *p;                        /* scratch: 2 * STEP * 32, and QUEUE * (1 + halves) * STEP / 2 * 32 */
+    float *s, *p;                        /* scratch: 2 * STEP * 32, and QUEUE * terms * STEP / 2 * 32 */
 };
 
 /* Results of such a strip: o / l in 16 bits, and the logarithms of the sums. */
@@ -202,6 +206,9 @@ struct attn_ukr_pair {
     /* A row of f16 in halves, every 32 of them `step` elements behind those before. Returns 0, and all halves are 0, if
      * any value is NaN or infinite. */
     int (*halves)(uint16_t *high, uint16_t *low, const uint16_t *x, int64_t n, int64_t step);
+    /* The same of f32 in three terms, each `apart` elements behind the one before. */
+    int (*zip_thirds)(float *dst, int64_t apart, const float *even, const float *odd, int64_t n);
+    int (*thirds)(uint16_t *dst, int64_t apart, const float *x, int64_t n, int64_t step);
     /* 16 rows of n values, n a multiple of 32, as tiles: dst [n / 32][16][32]. */
     void (*stack)(uint16_t *dst, const uint16_t *rows, int64_t ld, int64_t n);
     /* A zip of f32 rows, rounded to nearest even after times factor. */

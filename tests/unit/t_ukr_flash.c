@@ -21,56 +21,50 @@ static const struct attn_ukr_pair *const u = &attn_ukr_pair_amx;
 
 #include "ukr_tests.h"
 
-static void fill(uint16_t *x, int64_t n) {
-    for (int64_t i = 0; i < n; i++) x[i] = attn_num_f32_bf16((float)uniform());
-}
-
 /* Operands of the transposed softmax in the plain order, and the strip that they make. */
 enum { ROWS = ATTN_PAIR_FLASH, STEP = ATTN_PAIR_FLASH_STEP };
 struct strip {
     int64_t n, d, dv, depth, width, ldk;
-    int halves, rough;   /* operands are f16; probabilities need not be as good */
-    uint16_t *q, *k, *v; /* rows of d, ldk and dv */
-    uint16_t *kh;        /* keys in halves */
+    int terms, rough;    /* operands are bf16, f16 or f32; probabilities need not be as good */
+    float *q, *k, *v;    /* rows of d, ldk and dv, values of that type */
+    uint16_t *rows, *kt; /* keys of bf16 as they are in memory, keys in terms */
     float *qt, *vt, *o, *s, *p;
     float m[ROWS], l[ROWS];
     int32_t seen[2 * ROWS];
     uint32_t *live;
 };
-static double value_of(const struct strip *t, uint16_t x) {
-    return (double)(t->halves ? attn_num_f16_f32(x) : attn_num_bf16_f32(x));
+/* Terms of x, `apart` elements from each other; those of three are cut off, the others rounded. */
+static void split_to(const struct strip *t, float x, uint16_t *to, int64_t apart) {
+    for (int i = 0; i < t->terms; i++, to += apart) {
+        uint32_t bits;
+        memcpy(&bits, &x, sizeof bits);
+        *to = t->terms == 3 ? (uint16_t)(bits >> 16) : attn_num_f32_bf16(x);
+        x -= attn_num_bf16_f32(*to);
+    }
 }
-static void half_to(const struct strip *t, uint16_t x, uint16_t *high, uint16_t *low) {
-    *high = x;
-    if (!t->halves) return;
-    *high = attn_num_f32_bf16(attn_num_f16_f32(x));
-    *low = attn_num_f32_bf16(attn_num_f16_f32(x) - attn_num_bf16_f32(*high));
+static void fill_strip(const struct strip *t, float *x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        x[i] = (float)uniform();
+        if (t->terms == 1) x[i] = attn_num_bf16_f32(attn_num_f32_bf16(x[i]));
+        if (t->terms == 2) x[i] = attn_num_f16_f32(attn_num_f32_f16(x[i]));
+    }
 }
-static void fill_strip(const struct strip *t, uint16_t *x, int64_t n) {
-    fill(x, n);
-    for (int64_t i = 0; t->halves && i < n; i++) x[i] = attn_num_f32_f16((float)uniform());
-}
-static void make_strip(struct strip *t, int64_t steps, int64_t d, int64_t dv, int halves) {
-    *t = (struct strip){.n = steps * STEP,
-                        .halves = halves,
-                        .d = d,
-                        .dv = dv,
-                        .depth = (d + 31) / 32 * 32,
-                        .width = (dv + 31) / 32 * 32};
+static void make_strip(struct strip *t, int64_t steps, int64_t d, int64_t dv, int terms) {
+    *t = (struct strip){
+        .n = steps * STEP, .terms = terms, .d = d, .dv = dv, .depth = (d + 31) / 32 * 32, .width = (dv + 31) / 32 * 32};
     t->ldk = t->depth == 64 && d == 64 ? 64 : t->depth + 3;
-    t->q = calloc((size_t)(ROWS * d), 2), t->k = calloc((size_t)(t->n * t->ldk), 2),
-    t->v = calloc((size_t)(t->n * dv), 2);
-    t->kh = calloc((size_t)(t->n * 2 * t->depth), 2);
-    t->qt = calloc((size_t)(ROWS * t->depth), 4), t->vt = calloc((size_t)(t->n * t->width), 4);
+    t->q = calloc((size_t)(ROWS * d), 4), t->k = calloc((size_t)(t->n * t->ldk), 4),
+    t->v = calloc((size_t)(t->n * dv), 4);
+    t->rows = calloc((size_t)(t->n * t->ldk), 2), t->kt = calloc((size_t)(t->n * 3 * t->depth), 2);
+    t->qt = calloc((size_t)(ROWS * 3 * t->depth / 2), 4), t->vt = calloc((size_t)(t->n * 3 * t->width / 2), 4);
     t->o = calloc((size_t)(t->width * ROWS), 4), t->s = calloc(2 * STEP * ROWS, 4),
-    t->p = calloc(ATTN_PAIR_FLASH_QUEUE * STEP * ROWS, 4);
+    t->p = calloc(ATTN_PAIR_FLASH_QUEUE * 3 * STEP / 2 * ROWS, 4);
     t->live = calloc((size_t)t->n, sizeof *t->live);
     fill_strip(t, t->q, ROWS * d), fill_strip(t, t->v, t->n * dv);
     for (int64_t j = 0; j < t->n; j++) {
         fill_strip(t, t->k + j * t->ldk, d);
-        for (int64_t c = 0; !halves && j >= STEP && steps % 2 && c < d;
-             c++) /* eightfold: scores far above those of the first step */
-            if (t->k[j * t->ldk + c] & 0x7f80) t->k[j * t->ldk + c] = (uint16_t)(t->k[j * t->ldk + c] + (3 << 7));
+        for (int64_t c = 0; terms != 2 && j >= STEP && steps % 2 && c < d; c++)
+            t->k[j * t->ldk + c] *= 8; /* scores far above those of the first step */
     }
     for (int r = 0; r < ROWS; r++) {
         const int32_t a = (int32_t)((uniform() + 1) / 2 * (double)t->n),
@@ -82,26 +76,27 @@ static void make_strip(struct strip *t, int64_t steps, int64_t d, int64_t dv, in
 }
 static void free_strip(struct strip *t) {
     free(t->q), free(t->k), free(t->v), free(t->qt), free(t->vt), free(t->o), free(t->s), free(t->p), free(t->live);
-    free(t->kh);
+    free(t->rows), free(t->kt);
 }
 static void pack_strip(struct strip *t) {
     uint16_t *qt = (uint16_t *)(void *)t->qt, *vt = (uint16_t *)(void *)t->vt;
-    const int64_t parts = 1 + t->halves, q_low = ROWS * t->depth, v_low = t->width * 32, k_low = 16 * t->depth;
+    const int64_t terms = t->terms, k_low = 16 * t->depth;
     for (int64_t r = 0; r < ROWS; r++) t->m[r] = -INFINITY, t->l[r] = 0;
     memset(t->o, 0, (size_t)(t->width * ROWS) * sizeof *t->o);
     for (int64_t r = 0; r < ROWS; r++)
         for (int64_t c = 0; c < t->d; c++) {
             uint16_t *to = qt + (r / 16 * t->depth / 2 * 16 + c / 2 * 16 + r % 16) * 2 + c % 2;
-            half_to(t, t->q[r * t->d + c], to, to + q_low);
+            split_to(t, t->q[r * t->d + c], to, ROWS * t->depth);
         }
     for (int64_t j = 0; j < t->n; j++) {
         for (int64_t c = 0; c < t->dv; c++) {
-            uint16_t *to = vt + ((j / 32 * parts * t->width + c) * 16 + j % 32 / 2) * 2 + j % 2;
-            half_to(t, t->v[j * t->dv + c], to, to + v_low);
+            uint16_t *to = vt + ((j / 32 * terms * t->width + c) * 16 + j % 32 / 2) * 2 + j % 2;
+            split_to(t, t->v[j * t->dv + c], to, t->width * 32);
         }
         for (int64_t c = 0; c < t->d; c++) {
-            uint16_t *to = t->kh + j / 16 * parts * k_low + c / 32 * 512 + j % 16 * 32 + c % 32;
-            half_to(t, t->k[j * t->ldk + c], to, to + k_low);
+            uint16_t *to = t->kt + j / 16 * terms * k_low + c / 32 * 512 + j % 16 * 32 + c % 32;
+            split_to(t, t->k[j * t->ldk + c], to, k_low);
+            t->rows[j * t->ldk + c] = attn_num_f32_bf16(t->k[j * t->ldk + c]);
         }
     }
 }
@@ -111,20 +106,20 @@ static struct attn_pair_flash describe_strip(struct strip *t, int64_t at, int64_
         const int64_t x = t->seen[r] - at;
         seen[r] = (int32_t)(x < 0 ? 0 : x > n ? n : x);
     }
-    const int tiles = t->halves || t->d > 64; /* of keys; else rows as they are */
-    const int64_t parts = 1 + t->halves;
+    const int tiles = t->terms > 1 || t->d > 64; /* of keys; else rows as they are */
+    const int64_t terms = t->terms;
     return (struct attn_pair_flash){.n = n,
                                     .depth = t->depth,
                                     .width = t->width,
-                                    .halves = t->halves,
+                                    .terms = t->terms,
                                     .rough = t->rough,
-                                    .k = tiles ? t->kh + at * parts * t->depth : t->k + at * t->ldk,
+                                    .k = tiles ? t->kt + at * terms * t->depth : t->rows + at * t->ldk,
                                     .k_row = tiles ? 32 : t->ldk,
-                                    .k_more = 16 * (tiles ? parts * t->depth : t->ldk),
+                                    .k_more = 16 * (tiles ? terms * t->depth : t->ldk),
                                     .k_step = tiles ? 512 : 32,
                                     .k_low = 16 * t->depth,
                                     .q = t->qt,
-                                    .v = t->vt + at / 2 * (1 + t->halves) * t->width,
+                                    .v = t->vt + at / 2 * terms * t->width,
                                     .seen = seen,
                                     .factor = 0.8f,
                                     .m = t->m,
@@ -145,13 +140,20 @@ static void run_strip(struct strip *t, int64_t n) {
     }
 }
 static void check_strip(const struct strip *t) {
+    /* of a sum of d products, relative; of a probability, before and after it is rounded */
+    const double product = (t->terms == 3 ? 2e-7 : 2e-6) * (double)t->d,
+                 exact = t->rough        ? 8.6e-5
+                         : t->terms == 3 ? 2e-7
+                                         : 2.95e-6,
+                 rounded = t->terms == 3   ? 4e-7
+                           : t->terms == 2 ? 0x1p-14
+                                           : 0x1p-8 + 1e-4;
     double *s = malloc((size_t)t->n * sizeof *s);
     for (int r = 0; r < ROWS; r++) {
         double top = -INFINITY, sum = 0, by = 1;
         for (int64_t j = t->seen[r]; j < t->seen[ROWS + r]; j++) {
             s[j] = 0;
-            for (int64_t c = 0; c < t->d; c++)
-                s[j] += value_of(t, t->q[r * t->d + c]) * value_of(t, t->k[j * t->ldk + c]);
+            for (int64_t c = 0; c < t->d; c++) s[j] += (double)t->q[r * t->d + c] * (double)t->k[j * t->ldk + c];
             top = fmax(top, s[j]);
         }
         for (int64_t j = 0; j < t->n; j++)
@@ -160,21 +162,19 @@ static void check_strip(const struct strip *t) {
         if (t->seen[r] == t->seen[ROWS + r]) {
             assert_true(t->m[r] == -INFINITY && t->l[r] == 0);
         } else { /* products of d terms, sums of n; relative to some score of the row, not too far below the largest */
-            const int few = t->rough && !t->halves;
-            by = exp2((double)(t->m[r] * 0.8f + attn_pair_flash_below(few)) - top * (double)0.8f) /
-                 (double)attn_pair_flash_times(few);
+            const int degree = attn_pair_flash_degree(t->terms, t->rough);
+            by = exp2((double)(t->m[r] * 0.8f + attn_pair_flash_below(degree)) - top * (double)0.8f) /
+                 (double)attn_pair_flash_times(degree);
             assert_true(by <= 1.001 && by > 0x1p-17);
-            assert_true(fabs((double)t->l[r] * by - sum) <=
-                        (2e-6 * (double)t->d + (t->rough ? 8.8e-5 : 2.95e-6)) * sum);
+            assert_true(fabs((double)t->l[r] * by - sum) <= (product + exact) * sum);
         }
         for (int64_t c = 0; c < t->width; c++) {
             double want = 0, size = 1e-30;
             for (int64_t j = t->seen[r]; j < t->seen[ROWS + r] && c < t->dv; j++) {
-                const double term = s[j] * value_of(t, t->v[j * t->dv + c]);
+                const double term = s[j] * (double)t->v[j * t->dv + c];
                 want += term, size += fabs(term);
             }
-            assert_true(fabs((double)t->o[c * ROWS + r] * by - want) <=
-                        ((t->halves ? 0x1p-14 : 0x1p-8 + 1e-4) + 2e-6 * (double)t->d) * size);
+            assert_true(fabs((double)t->o[c * ROWS + r] * by - want) <= (rounded + product) * size);
         }
     }
     free(s);
@@ -185,12 +185,12 @@ static void test_flash(void **unused) {
     } cases[] = {{1, 64, 64, 64},  {3, 64, 32, 96}, {4, 128, 128, 128},
                  {2, 128, 33, 20}, {5, 256, 17, 1}, {3, 192, 288, 160}};
     (void)unused;
-    for (size_t at = 0; at < 3 * sizeof cases / sizeof *cases; at++) {
-        const size_t i = at / 3;
+    for (size_t at = 0; at < 4 * sizeof cases / sizeof *cases; at++) {
+        const size_t i = at / 4;
         struct strip t;
         float m, l, *o;
-        make_strip(&t, cases[i].steps, cases[i].d, cases[i].dv, at % 3 == 1);
-        t.rough = at % 3 == 2;
+        make_strip(&t, cases[i].steps, cases[i].d, cases[i].dv, at % 4 == 3 ? 1 : 1 + (int)(at % 4));
+        t.rough = at % 4 == 3;
         run_strip(&t, cases[i].first);
         check_strip(&t);
         /* A row's bits are its own: other rows and the keys that it does not see become NaN, or seen by all others. */
@@ -218,14 +218,14 @@ static void test_flash_many(void **unused) {
     enum { MANY = 4 };
     static const int64_t steps[MANY] = {3, 1, 2, 5}, extents[][2] = {{64, 64}, {128, 128}, {40, 72}};
     (void)unused;
-    for (size_t at = 0; at < 3 * sizeof extents / sizeof *extents; at++) {
+    for (size_t at = 0; at < 4 * sizeof extents / sizeof *extents; at++) {
         struct strip t[MANY];
         struct attn_pair_flash job[MANY];
         int32_t seen[MANY][2 * ROWS];
         float *o[MANY], m[MANY][ROWS], l[MANY][ROWS];
         for (int i = 0; i < MANY; i++) {
-            make_strip(&t[i], steps[i], extents[at / 3][0], extents[at / 3][1], at % 3 == 1);
-            t[i].rough = at % 3 == 2;
+            make_strip(&t[i], steps[i], extents[at / 4][0], extents[at / 4][1], at % 4 == 3 ? 1 : 1 + (int)(at % 4));
+            t[i].rough = at % 4 == 3;
             run_strip(&t[i], t[i].n);
             const size_t bytes = (size_t)(t[i].width * ROWS) * sizeof **o;
             o[i] = malloc(bytes);

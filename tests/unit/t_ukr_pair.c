@@ -391,12 +391,49 @@ static void test_halves(void **unused) {
         }
 }
 
+/* Every finite f32 is the sum of its three terms, in both forms; what is not finite takes its row, or itself, to 0. */
+static void test_thirds(void **unused) {
+    enum { MOST = 35, FAR = MOST + PAD };
+    (void)unused;
+    for (int64_t n = 1; n <= MOST; n += 17)
+        for (int at = 0; at < 2000; at++) {
+            float x[2][MOST], zip[3 * FAR], guard;
+            uint16_t part[3 * FAR];
+            int finite = 1;
+            for (int i = 0; i < 2 * MOST; i++) {
+                const float sizes[] = {1, 0x1p100f, 0x1p-60f, 0, 3.4028234e38f, INFINITY, NAN};
+                const int size = (at + i) % 50 == 0 ? (at / 50 + i) % 7 : (at + i) % 3;
+                x[i / MOST][i % MOST] = (float)uniform() * sizes[size];
+                if (size > 3) x[i / MOST][i % MOST] = i % 2 ? sizes[size] : -sizes[size];
+            }
+            memset(part, 77, sizeof part), memset(zip, 77, sizeof zip), memset(&guard, 77, sizeof guard);
+            for (int64_t i = 0; i < n; i++) finite &= isfinite(x[0][i]) != 0;
+            assert_int_equal(u->thirds(part, FAR, x[0], n, 32), finite);
+            const int all = u->zip_thirds(zip, FAR, x[0], n > 17 ? NULL : x[1], n);
+            for (int64_t i = 0; i < n; i++) {
+                double sum = 0;
+                for (int t = 0; t < 3; t++) sum += (double)attn_num_bf16_f32(part[t * FAR + i]);
+                assert_true(sum == (finite ? (double)x[0][i] : 0));
+                for (int r = 0; r < 2; r++) {
+                    const float value = r && n > 17 ? 0 : x[r][i];
+                    sum = 0;
+                    for (int t = 0; t < 3; t++) sum += half_of(zip + t * FAR + i, r);
+                    if (!isfinite(value)) assert_false(all);
+                    assert_true(sum == (isfinite(value) ? (double)value : 0));
+                }
+            }
+            for (int t = 0; t < 3; t++)
+                for (int64_t i = n; i < FAR; i++)
+                    assert_true(part[t * FAR + i] == 77 * 257 && zip[t * FAR + i] == guard);
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gemm),   cmocka_unit_test(test_few),    cmocka_unit_test(test_blocks),
-        cmocka_unit_test(test_zip),    cmocka_unit_test(test_halves), cmocka_unit_test(test_soften),
-        cmocka_unit_test(test_grad),   cmocka_unit_test(test_exp2),   cmocka_unit_test(test_turn),
-        cmocka_unit_test(test_finish), cmocka_unit_test(test_stack)};
+        cmocka_unit_test(test_zip),    cmocka_unit_test(test_halves), cmocka_unit_test(test_thirds),
+        cmocka_unit_test(test_soften), cmocka_unit_test(test_grad),   cmocka_unit_test(test_exp2),
+        cmocka_unit_test(test_turn),   cmocka_unit_test(test_finish), cmocka_unit_test(test_stack)};
     const uint64_t features = attn_cpu_features("", NULL);
     if (!(features & ATTN_CPU_BF16)) {
         printf("no AVX-512 with BF16 on this processor: skipped\n");
