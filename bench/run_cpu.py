@@ -153,7 +153,7 @@ def implementations(line, args):
 
 
 def kinds_of(line):
-    return ("fma", "amx") if "16" in line.split()[-1] or "16 " in line + " " else ("fma",)
+    return ("fma",) if " f64" in line else ("fma", "amx")
 
 
 def visit(machine, row, who, args, turn):
