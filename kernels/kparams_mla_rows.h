@@ -41,11 +41,11 @@ struct kp_mla_bwd_rows {
     uint64_t totals;      /* uint32 [chunks][256]: the sums of all of a digit's */
     uint64_t keys, slots; /* walk, join: sorted, uint32 [n]; slots: to where, as bwd.keys */
     uint64_t rows;        /* beside items: bwd.pairs of the chunk before, whose list this is; bwd is the items' */
-    uint64_t parts;       /* f32 [CTAs of WALK][2][D / 8][8]: of one whose stretches begin or end within a kv row's
-                           * slots, the sum of its first slots, if they began before, and of its last */
-    int64_t n;            /* walk, join: slots */
-    int64_t chunk, list;  /* sort: queries of a chunk, of bwd.n; a chunk's bwd.keys and slots begin `list` apart */
-    uint64_t runs;        /* slots: uint32 [chunks][list], a block's sorted: row << 16 | slot of the block */
+    uint64_t parts;      /* f32 [stretches][2][D / 8][8]: of one that begins or ends within a kv row's slots, the sum of
+                          * its first slots, if they began before, and of its last */
+    int64_t n;           /* walk, join: slots */
+    int64_t chunk, list; /* sort: queries of a chunk, of bwd.n; a chunk's bwd.keys and slots begin `list` apart */
+    uint64_t runs;       /* slots: uint32 [chunks][list], a block's sorted: row << 16 | slot of the block */
     int32_t block, share; /* slots: queries of a block, of bwd.sort_blocks in a chunk, whose bwd.counts are uint16
                            * [chunks][sort_blocks][B * SK + 1]; rows of a CTA of MERGE */
     int64_t stretch;      /* join: slots of a stretch, those of a CTA of WALK, or of a warp that walks beside items */

@@ -266,9 +266,9 @@ struct run {
 };
 _Static_assert(offsetof(struct kp_mla_bwd_ranges, bwd) == 0, "kp is ranges.bwd");
 
-/* Whether the first step is beside the first sort, and kernels begin early: not with clusters, which that makes slower
- * (docs/kernels/mla_bwd_sm90.md). */
-static int is_beside(const struct run *r) { return r->m->pairs == 2 && r->m->cluster <= 1; }
+/* Whether the first step stands beside the first sort, and kernels begin early: not with clusters, which that makes
+ * slower (docs/kernels/mla_bwd_sm90.md). */
+static int begins_early(const struct run *r) { return r->m->pairs == 2 && r->m->cluster <= 1; }
 
 /* early: the kernel waits by itself for the one before, or has no need to. */
 static attn_status queue(const struct run *r, const char *symbol, int64_t ctas, int64_t threads, int64_t shared,
@@ -289,13 +289,13 @@ static attn_status queue_step(const struct run *r, int step, int64_t ctas) {
                  more ? sizeof r->ranges : sizeof r->kp);
 }
 
-/* The next n of the first step's rows and zeroes; beside: the kernel before. */
-static attn_status queue_prepare(struct run *r, int64_t n, int beside) {
+/* The next n of the first step's rows and zeroes; early: beside the kernel before. */
+static attn_status queue_prepare(struct run *r, int64_t n, int early) {
     struct kp_mla_bwd kp = r->kp;
     const int step = r->m->pairs == 2 ? PREPARE_BESIDE : PREPARE;
     kp.first = r->all - r->unprepared, kp.n = lesser(n, r->unprepared);
     r->unprepared -= kp.n;
-    return queue(r, symbols[step], blocks(kp.n, WARPS), THREADS, 0, 0, beside, &kp, sizeof kp);
+    return queue(r, symbols[step], blocks(kp.n, WARPS), THREADS, 0, 0, early, &kp, sizeof kp);
 }
 /* A launch of so many items, and of walkers of the rows that are left. */
 static attn_status queue_beside(struct run *r, const struct kp_mla_bwd *kp, int64_t items, int64_t ctas) {
@@ -339,7 +339,7 @@ static attn_status queue_main(struct run *r, int64_t listed) {
     ctas -= ctas % cluster;
     if (ctas < cluster) ctas = cluster;
     if (r->m->walk > 0) return queue_beside(r, &kp, items, ctas);
-    return queue(r, r->m->symbol, ctas, r->m->threads, r->m->shared_bytes, cluster, is_beside(r), &kp, sizeof kp);
+    return queue(r, r->m->symbol, ctas, r->m->threads, r->m->shared_bytes, cluster, begins_early(r), &kp, sizeof kp);
 }
 
 /* Its dq, a warp for 128 columns. */
@@ -417,7 +417,7 @@ static attn_status queue_merge_of_slots(struct run *r, struct kp_mla_bwd_rows *r
     if (!status) status = queue_prepare(r, r->all / 2, 1);
     if (!status)
         status = queue(r, symbols[SLOTS_MERGE], lesser(chunks * blocks(keys, share), at_once), SLOTS_THREADS, merge, 0,
-                       is_beside(r), rows, sizeof *rows);
+                       begins_early(r), rows, sizeof *rows);
     return status ? status : queue_prepare(r, r->all, 1);
 }
 
@@ -570,7 +570,7 @@ attn_status attn_cuda_mla_bwd_launch(const struct attn_cuda_mla_bwd_main *m, con
     const int64_t rows = r.g.queries * p->heads_q, keys = kp->dkv.data ? p->batch * p->seq_k : 0;
     attn_status status = ATTN_OK;
     r.all = r.unprepared = rows + (kp->steps & KP_MLA_BWD_ZERO ? keys : 0);
-    if (!kp->pairs || !r.g.block || !is_beside(&r)) status = queue_prepare(&r, r.all, 0);
+    if (!kp->pairs || !r.g.block || !begins_early(&r)) status = queue_prepare(&r, r.all, 0);
     if (kp->dq.data || kp->dkv.data || kp->part_dist)
         for (int64_t at = 0; at < r.g.queries && !status; at += r.g.listed)
             status = queue_queries(&r, at, lesser(at + r.g.listed, r.g.queries));
