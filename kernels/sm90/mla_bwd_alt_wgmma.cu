@@ -44,7 +44,6 @@
 #include "kernels/sm90/mla_bwd_alt_cells_wgmma.h"
 #include "kernels/sm90/mla_bwd_even_gather_wgmma.h"
 #if CFG_CTAS == 2 && CFG_DETERMINISTIC
-#include "kernels/device/grid.h"
 #include "kernels/sm90/mla_bwd_alt_summed_wgmma.h"
 #include "kernels/sm90/mla_bwd_beside_wgmma.h"
 #elif CFG_DETERMINISTIC
