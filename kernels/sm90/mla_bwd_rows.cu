@@ -9,8 +9,8 @@
  *   SCAN     counts --a CTA a chunk and digit--> scanned: what stands before of the digit; totals: how many it has
  *   SCATTER  the slots of COUNT, warp by warp and lane by lane: each goes to its digit's place, digit by digit
  *   WALK     mla_bwd_walk.h, of all of a chunk's list: a team for each stretch --> sum, parts
- *   JOIN     a team for each CTA of WALK in which a kv row's slots begin and do not end: parts, in order
- *            --> + sum[kv row]
+ *   JOIN     a team for each stretch, of a CTA of WALK or of a warp that walks beside items, in which a kv row's slots
+ *            begin and do not end: parts, in order --> + sum[kv row]
  *
  * Shared memory: COUNT 1 KiB, SCAN 32 bytes, SCATTER 41.1 KiB, WALK 26 KiB. */
 #include "kernels/device/slots.h"
