@@ -266,8 +266,8 @@ struct run {
 };
 _Static_assert(offsetof(struct kp_mla_bwd_ranges, bwd) == 0, "kp is ranges.bwd");
 
-/* Whether the first step stands beside the first sort, and kernels begin early: not with clusters, which that makes
- * slower (docs/kernels/mla_bwd_sm90.md). */
+/* Whether all launches of the main kernel begin early: not with clusters, which that makes slower
+ * (docs/kernels/mla_bwd_sm90.md). */
 static int begins_early(const struct run *r) { return r->m->pairs == 2 && r->m->cluster <= 1; }
 
 /* early: the kernel waits by itself for the one before, or has no need to. */
@@ -417,7 +417,7 @@ static attn_status queue_merge_of_slots(struct run *r, struct kp_mla_bwd_rows *r
     if (!status) status = queue_prepare(r, r->all / 2, 1);
     if (!status)
         status = queue(r, symbols[SLOTS_MERGE], lesser(chunks * blocks(keys, share), at_once), SLOTS_THREADS, merge, 0,
-                       begins_early(r), rows, sizeof *rows);
+                       1, rows, sizeof *rows);
     return status ? status : queue_prepare(r, r->all, 1);
 }
 
@@ -570,7 +570,7 @@ attn_status attn_cuda_mla_bwd_launch(const struct attn_cuda_mla_bwd_main *m, con
     const int64_t rows = r.g.queries * p->heads_q, keys = kp->dkv.data ? p->batch * p->seq_k : 0;
     attn_status status = ATTN_OK;
     r.all = r.unprepared = rows + (kp->steps & KP_MLA_BWD_ZERO ? keys : 0);
-    if (!kp->pairs || !r.g.block || !begins_early(&r)) status = queue_prepare(&r, r.all, 0);
+    if (!kp->pairs || !r.g.block) status = queue_prepare(&r, r.all, 0); /* others have it beside their sort */
     if (kp->dq.data || kp->dkv.data || kp->part_dist)
         for (int64_t at = 0; at < r.g.queries && !status; at += r.g.listed)
             status = queue_queries(&r, at, lesser(at + r.g.listed, r.g.queries));
