@@ -13,6 +13,7 @@
  *     O[left] += Pa Va     64 x 256, Pa from registers             O[right] += Pa Va     Pa from shared memory, under:
  *                                                                  m, Pb = 2^(S - m)     in registers; also to shared
  *     O[left] += Pb Vb     Pb from shared memory                   O[right] += Pb Vb     Pb from registers
+ *     S of the next a              issued behind it, before it is done
  *
  * so each warpgroup owns 256 of the 512 columns of O and the softmax of every second tile; the softmax of a runs under
  * S of b, and that of b under the products of a. Both add the tiles in the same order: growth (the factor by which O
@@ -50,7 +51,7 @@ struct state {
     int wg, warp, lane;
     float o[128];     /* 64 x 256: see wgmma.h */
     float m[2], l[2]; /* of rows g, g + 8 of the warp: maximum in use, sum of this thread's P of own tiles */
-    float top[2];     /* largest score of own tiles, scaled, base 2 */
+    float top[2];     /* largest of this thread's scores of own tiles, scaled, base 2 */
 };
 
 static __device__ __forceinline__ int row_of(const struct state *c) { return c->warp * 16 + (c->lane >> 2); }
@@ -63,10 +64,23 @@ static __device__ __forceinline__ void shrink(struct state *c, const float growt
     }
 }
 
+/* One arrival for the warp, all of whose lanes are here. */
+static __device__ __forceinline__ void arrive_warp(const struct state *c, uint32_t barrier) {
+    __syncwarp();
+    if (c->lane == 0) mbar_arrive(c->shared + barrier);
+}
+/* Wait for the product, and give the half of the buffer that it read back. */
+static __device__ __forceinline__ void end_product(struct state *c, uint32_t free) {
+    wgmma_wait(0);
+    wgmma_hold(c->o, 128);
+    arrive_warp(c, free);
+}
+
 /* S of the tile in `buffer`, which is this warpgroup's, and its valid slots: read before the products take all of the
- * shared memory's bandwidth. */
+ * shared memory's bandwidth. under: a product with the far half of the other buffer is under way, which is given back
+ * when that is done. */
 static __device__ __forceinline__ void score_tile(struct state *c, float s[32], uint32_t mask[2], uint32_t buffer,
-                                                  uint32_t parity) {
+                                                  uint32_t parity, int under) {
     const uint64_t q = slice_desc(c->shared + Q_AT, 0), k = slice_desc(c->shared + KV_AT + buffer * STAGE, 0);
     const uint64_t near = (uint64_t)(buffer * HALF >> 4), far = (uint64_t)((HALF - buffer * HALF) >> 4);
     mbar_wait(c->shared + NEAR_FULL + 8 * buffer, parity);
@@ -76,11 +90,18 @@ static __device__ __forceinline__ void score_tile(struct state *c, float s[32], 
     if (buffer == 1) named_sync(TURN, 256);
     wgmma_fence();
 #pragma unroll
-    for (int x = 0; x < 4; x++)
+    for (int x = 0; x < 4; x++) {
 #pragma unroll
         for (int kk = 0; kk < 4; kk++)
             wgmma_ss_n64<TYPE, 0, 0>(s, desc_step(q + near, x * SLICE + kk * 32),
                                      desc_step(k + near, x * SLICE + kk * 32), x + kk > 0);
+        if (under && x == 0) {
+            wgmma_commit();
+            wgmma_wait(1);
+            wgmma_hold(c->o, 128);
+            arrive_warp(c, FAR_FREE + 8 * (buffer ^ 1));
+        }
+    }
     mbar_wait(c->shared + FAR_FULL + 8 * buffer, parity);
     async_fence();
     wgmma_fence();
@@ -104,14 +125,54 @@ static __device__ __forceinline__ void score_tile(struct state *c, float s[32], 
 /* Where scores are counted from: the maximum in use. */
 static __device__ __forceinline__ float base_of(float m) { return m == -INF ? 0 : m; }
 
-/* S in units of base 2 from the maximum in use, -inf at invalid slots; tile: the largest of a row. */
-static __device__ __forceinline__ void largest_of(const struct state *c, float s[32], float tile[2],
-                                                  const uint32_t mask[2], float scale_log2) {
+/* P of the scores x, in the order of an A operand, and its sums in this thread. */
+static __device__ __forceinline__ void exponentials(const float x[32], uint32_t p[16], float sum[2]) {
+    sum[0] = sum[1] = 0;
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        float e[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) e[i] = exp2_fast(x[4 * j + i]), sum[i >> 1] += e[i];
+        p[2 * j] = pack16(TYPE, e[0], e[1]);
+        p[2 * j + 1] = pack16(TYPE, e[2], e[3]);
+    }
+}
+
+/* Rows of the warp have grown, `tile` being the largest of this thread's scores of two rows: m and growth, to the plan,
+ * and s is counted from the new maximum. Nonzero if some row has: one with NaN does not. */
+static __device__ __forceinline__ uint32_t grow(const struct state *c, float s[32], float tile[2], const float from[2],
+                                                uint32_t buffer) {
+    uint32_t grew = 0;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        tile[r] = max_nan(tile[r], __shfl_xor_sync(~0u, tile[r], 1));
+        tile[r] = max_nan(tile[r], __shfl_xor_sync(~0u, tile[r], 2));
+        const int grows = tile[r] > 8 || (c->m[r] == -INF && tile[r] > -INF);
+        const float m = from[r] + tile[r];
+        const uint32_t place = (buffer * 64 + (uint32_t)(row_of(c) + 8 * r)) * 4;
+        if ((c->lane & 3) == 0) {
+            shared_store32(c->shared + TOP_AT + place, __float_as_uint(grows ? m : c->m[r]));
+            shared_store32(c->shared + GROWTH_AT + place, __float_as_uint(grows ? exp2_fast(c->m[r] - m) : 1));
+        }
+        tile[r] = grows ? tile[r] : 0;
+        grew |= (uint32_t)grows;
+    }
+#pragma unroll
+    for (int x = 0; x < 32; x++) s[x] -= tile[x >> 1 & 1];
+    grew = __ballot_sync(~0u, grew != 0);
+    __syncwarp(); /* all lanes see what has been told */
+    return grew;
+}
+
+/* S of an own tile becomes P and its sums; top follows. m, l and O do not, since a product may be adding to O: that is
+ * follow_growth, if this returns nonzero. A row's maximum is looked for only where some score of the warp lies 2^8
+ * above the one in use: no shuffles else. */
+static __device__ __forceinline__ uint32_t soften(struct state *c, float s[32], uint32_t p[16], float sum[2],
+                                                  const uint32_t mask[2], float scale_log2, uint32_t buffer) {
     const float from[2] = {base_of(c->m[0]), base_of(c->m[1])};
+    float tile[2] = {-INF, -INF};
 #pragma unroll
-    for (int j = 0; j < 8; j++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) s[4 * j + e] = __fmaf_rn(s[4 * j + e], scale_log2, -from[e >> 1]);
+    for (int x = 0; x < 32; x++) s[x] = __fmaf_rn(s[x], scale_log2, -from[x >> 1 & 1]);
     if (rare((mask[0] & mask[1]) != ~0u)) {
         const int t2 = 2 * (c->lane & 3);
 #pragma unroll
@@ -121,58 +182,19 @@ static __device__ __forceinline__ void largest_of(const struct state *c, float s
             if (!(bits & 2)) s[4 * j + 1] = -INF, s[4 * j + 3] = -INF;
         }
     }
-    tile[0] = tile[1] = -INF;
 #pragma unroll
-    for (int j = 0; j < 8; j++)
-#pragma unroll
-        for (int e = 0; e < 4; e++) tile[e >> 1] = max_nan(tile[e >> 1], s[4 * j + e]);
-#pragma unroll
-    for (int d = 1; d <= 2; d *= 2) { /* both rows under one latency */
-        const float other[2] = {__shfl_xor_sync(~0u, tile[0], d), __shfl_xor_sync(~0u, tile[1], d)};
-        tile[0] = max_nan(tile[0], other[0]), tile[1] = max_nan(tile[1], other[1]);
-    }
-}
-
-/* m, top and the tile's growth follow; O and l do not, since a product may be adding to O. Returns nonzero if some
- * growth of the warp's rows is not 1. */
-static __device__ __forceinline__ uint32_t grow(struct state *c, float s[32], float tile[2], float growth[2]) {
+    for (int x = 0; x < 32; x++) tile[x >> 1 & 1] = max_nan(tile[x >> 1 & 1], s[x]);
     uint32_t grew = 0;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        const int grows = tile[r] > 8 || (c->m[r] == -INF && tile[r] > -INF);
-        const float m = base_of(c->m[r]) + tile[r];
-        c->top[r] = max_nan(c->top[r], m);
-        growth[r] = grows ? exp2_fast(c->m[r] - m) : 1;
-        c->m[r] = grows ? m : c->m[r];
-        tile[r] = grows ? tile[r] : 0;
-        grew |= (uint32_t)grows;
+        grew |= tile[r] > 8 || (c->m[r] == -INF && tile[r] > -INF);
+        c->top[r] = max_nan(c->top[r], from[r] + tile[r]);
     }
     grew = __ballot_sync(~0u, grew != 0);
-    if (rare((int)grew)) {
-#pragma unroll
-        for (int x = 0; x < 32; x++) s[x] -= tile[x >> 1 & 1];
-    }
-    return grew;
-}
-
-/* S becomes P. */
-static __device__ __forceinline__ void exponentials(float s[32]) {
-#pragma unroll
-    for (int x = 0; x < 32; x++) s[x] = exp2_fast(s[x]);
-}
-
-/* Whether rows of the warp have grown, and only then m and growth, to the plan. */
-static __device__ __forceinline__ void tell_growth(const struct state *c, const float growth[2], uint32_t grew,
-                                                   uint32_t buffer) {
-    if (rare((int)grew) && (c->lane & 3) == 0) {
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            const uint32_t place = (buffer * 64 + (uint32_t)(row_of(c) + 8 * r)) * 4;
-            shared_store32(c->shared + TOP_AT + place, __float_as_uint(c->m[r]));
-            shared_store32(c->shared + GROWTH_AT + place, __float_as_uint(growth[r]));
-        }
-    }
+    if (rare((int)grew)) grew = grow(c, s, tile, from, buffer);
+    exponentials(s, p, sum);
     if (c->lane == 0) shared_store32(c->shared + GREW_AT + (buffer * 4 + (uint32_t)c->warp) * 4, grew);
+    return grew;
 }
 
 /* P to slice 8 of the buffer; the other warpgroup may take it. */
@@ -184,39 +206,28 @@ static __device__ __forceinline__ void publish(const struct state *c, const uint
     named_arrive(P_READY + (int)buffer, 256);
 }
 
-/* l follows an own tile; after P has been given away, for which others wait. */
-static __device__ __forceinline__ void add_sums(struct state *c, const float s[32], const float growth[2]) {
-    float sum[2] = {0, 0};
-#pragma unroll
-    for (int x = 0; x < 32; x++) sum[x >> 1 & 1] += s[x];
-    c->l[0] = c->l[0] * growth[0] + sum[0], c->l[1] = c->l[1] * growth[1] + sum[1];
-}
-
-/* P of an own tile, in the order of an A operand, and handed over. */
-static __device__ __forceinline__ void give_p(const struct state *c, const float s[32], uint32_t p[16],
-                                              uint32_t buffer) {
-#pragma unroll
-    for (int j = 0; j < 8; j++) {
-        p[2 * j] = pack16(TYPE, s[4 * j], s[4 * j + 1]);
-        p[2 * j + 1] = pack16(TYPE, s[4 * j + 2], s[4 * j + 3]);
-    }
+/* P of an own tile is handed over. */
+static __device__ __forceinline__ void give_p(const struct state *c, const uint32_t p[16], uint32_t buffer) {
     if (D == 576) named_sync(S_DONE + c->wg, 128); /* the slice that P takes has been read by all four warps */
     publish(c, p, buffer);
 }
 
-/* Wait for P of the other warpgroup's tile; m, l and O follow its growth. */
+/* m, l and O follow the growth that was told of. */
+static __device__ __forceinline__ void follow_growth(struct state *c, uint32_t buffer) {
+    const uint32_t place = (buffer * 64 + (uint32_t)row_of(c)) * 4;
+    const float growth[2] = {__uint_as_float(shared_load32(c->shared + GROWTH_AT + place)),
+                             __uint_as_float(shared_load32(c->shared + GROWTH_AT + place + 32))};
+    c->m[0] = __uint_as_float(shared_load32(c->shared + TOP_AT + place));
+    c->m[1] = __uint_as_float(shared_load32(c->shared + TOP_AT + place + 32));
+    shrink(c, growth);
+    c->l[0] *= growth[0], c->l[1] *= growth[1];
+}
+
+/* Wait for P of the other warpgroup's tile. */
 static __device__ __forceinline__ void take_p(struct state *c, uint32_t buffer) {
     named_sync(P_READY + (int)buffer, 256);
     async_fence();
-    if (rare((int)shared_load32(c->shared + GREW_AT + (buffer * 4 + (uint32_t)c->warp) * 4))) {
-        const uint32_t place = (buffer * 64 + (uint32_t)row_of(c)) * 4;
-        const float growth[2] = {__uint_as_float(shared_load32(c->shared + GROWTH_AT + place)),
-                                 __uint_as_float(shared_load32(c->shared + GROWTH_AT + place + 32))};
-        c->m[0] = __uint_as_float(shared_load32(c->shared + TOP_AT + place));
-        c->m[1] = __uint_as_float(shared_load32(c->shared + TOP_AT + place + 32));
-        shrink(c, growth);
-        c->l[0] *= growth[0], c->l[1] *= growth[1];
-    }
+    if (rare((int)shared_load32(c->shared + GREW_AT + (buffer * 4 + (uint32_t)c->warp) * 4))) follow_growth(c, buffer);
 }
 
 /* Start O += P V for an own tile: P from registers, the near half of the columns. */
@@ -238,38 +249,27 @@ template <int BUFFER> static __device__ __forceinline__ void add_other(struct st
     for (int kk = 0; kk < 4; kk++) wgmma_ss_n256<TYPE, 0, 1>(c->o, desc_step(p, kk * 32), desc_step(v, kk * 2048), 1);
     wgmma_commit();
 }
-/* One arrival for the warp, all of whose lanes are here. */
-static __device__ __forceinline__ void arrive_warp(const struct state *c, uint32_t barrier) {
-    __syncwarp();
-    if (c->lane == 0) mbar_arrive(c->shared + barrier);
-}
-/* Wait for the product, and give the half of the buffer that it read back. */
-static __device__ __forceinline__ void end_product(struct state *c, uint32_t free) {
-    wgmma_wait(0);
-    wgmma_hold(c->o, 128);
-    arrive_warp(c, free);
-}
 
-/* Tiles t (buffer 0, of warpgroup 0) and t + 1 (buffer 1, of warpgroup 1) of `tiles`. */
-static __device__ __forceinline__ void first_of_pair(struct state *c, uint32_t parity, float scale_log2, int t,
-                                                     int tiles) {
-    float s[32], growth[2], tile[2];
-    uint32_t p[16], mask[2];
-    score_tile(c, s, mask, 0, parity);
-    if (t + 2 >= tiles) arrive_warp(c, Q_FREE);
-    largest_of(c, s, tile, mask, scale_log2);
-    const uint32_t grew = grow(c, s, tile, growth);
-    tell_growth(c, growth, grew, 0);
-    exponentials(s);
-    give_p(c, s, p, 0);
-    if (rare((int)grew)) shrink(c, growth);
+/* Tiles t (buffer 0, of warpgroup 0) and t + 1 (buffer 1, of warpgroup 1) of `tiles`; parity of the buffers' rounds. In
+ * s and mask: S of tile t, and on return that of tile t + 2. */
+static __device__ __forceinline__ void first_of_pair(struct state *c, float s[32], uint32_t mask[2], uint32_t parity,
+                                                     float scale_log2, int t, int tiles) {
+    float sum[2];
+    uint32_t p[16];
+    const uint32_t grew = soften(c, s, p, sum, mask, scale_log2, 0);
+    give_p(c, p, 0);
+    if (rare((int)grew)) follow_growth(c, 0);
     add_own<0>(c, p);
-    add_sums(c, s, growth);
+    c->l[0] += sum[0], c->l[1] += sum[1];
     end_product(c, NEAR_FREE);
     if (t + 1 == tiles) return;
     take_p(c, 1);
     add_other<1>(c);
-    end_product(c, FAR_FREE + 8);
+    if (t + 2 < tiles) {
+        score_tile(c, s, mask, 0, parity ^ 1, 1); /* behind that product, without a gap */
+        if (t + 4 >= tiles) arrive_warp(c, Q_FREE);
+    } else
+        end_product(c, FAR_FREE + 8);
 }
 static __device__ __forceinline__ void second_of_pair(struct state *c, uint32_t parity, float scale_log2, int t,
                                                       int tiles) {
@@ -284,21 +284,18 @@ static __device__ __forceinline__ void second_of_pair(struct state *c, uint32_t 
         end_product(c, FAR_FREE);
         return;
     }
-    float s[32], growth[2], tile[2];
+    float s[32], sum[2];
     uint32_t p[16], mask[2];
-    score_tile(c, s, mask, 1, parity);
+    score_tile(c, s, mask, 1, parity, 0);
     if (t + 3 >= tiles) arrive_warp(c, Q_FREE);
     take_p(c, 0);
     add_other<0>(c); /* runs under the softmax */
-    largest_of(c, s, tile, mask, scale_log2);
-    const uint32_t grew = grow(c, s, tile, growth);
-    tell_growth(c, growth, grew, 1);
-    exponentials(s);
-    give_p(c, s, p, 1);
+    const uint32_t grew = soften(c, s, p, sum, mask, scale_log2, 1);
+    give_p(c, p, 1);
     end_product(c, FAR_FREE);
-    if (rare((int)grew)) shrink(c, growth);
+    if (rare((int)grew)) follow_growth(c, 1);
     add_own<1>(c, p);
-    add_sums(c, s, growth);
+    c->l[0] += sum[0], c->l[1] += sum[1];
     end_product(c, NEAR_FREE + 8);
 }
 
@@ -363,6 +360,8 @@ static __device__ __forceinline__ void finish(struct state *c, const struct kp_m
     for (int r = 0; r < 2; r++) {
         l[r] = c->l[r] + __shfl_xor_sync(~0u, c->l[r], 1);
         l[r] += __shfl_xor_sync(~0u, l[r], 2);
+        c->top[r] = max_nan(c->top[r], __shfl_xor_sync(~0u, c->top[r], 1));
+        c->top[r] = max_nan(c->top[r], __shfl_xor_sync(~0u, c->top[r], 2));
         const uint32_t place = c->shared + SUMS_AT + odd * 1024 + (uint32_t)(c->wg * 512 + (row + 8 * r) * 8);
         if (t == 0) {
             shared_store32(place, __float_as_uint(l[r]));
@@ -418,10 +417,16 @@ template <int WG> static __device__ __forceinline__ void consume(const struct kp
 #pragma unroll
         for (int r = 0; r < 2; r++) c.m[r] = c.top[r] = -INF, c.l[r] = 0;
         if (tiles) mbar_wait(shared + Q_FULL, round_q++ & 1);
+        float s[32];
+        uint32_t mask[2];
+        if (WG == 0 && tiles) {
+            score_tile(&c, s, mask, 0, round & 1, 0);
+            if (tiles <= 2) arrive_warp(&c, Q_FREE);
+        }
 #pragma unroll 1
         for (int t = 0; t < tiles; t += 2, round++) {
             if (WG == 0)
-                first_of_pair(&c, round & 1, p->scale_log2, t, tiles);
+                first_of_pair(&c, s, mask, round & 1, p->scale_log2, t, tiles);
             else
                 second_of_pair(&c, round & 1, p->scale_log2, t, tiles);
         }
