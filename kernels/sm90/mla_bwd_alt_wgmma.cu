@@ -235,7 +235,10 @@ static __device__ __forceinline__ void take_items(const struct kp_mla_bwd *p, ui
 #if CFG_CTAS == 2
     cluster_sync();
 #endif
-    if (PAIRS && CTAS == 1) grid_release(), grid_wait();
+    if (PAIRS && CTAS == 1) {
+        if (!(p->steps & KP_MLA_BWD_BEHIND)) grid_wait();
+        grid_release();
+    }
     switch (threadIdx.x >> 7) {
     case 0:
         registers_more<240>();
@@ -250,6 +253,7 @@ static __device__ __forceinline__ void take_items(const struct kp_mla_bwd *p, ui
 #if CFG_CTAS == 2
     cluster_sync();
 #endif
+    if (PAIRS && CTAS == 1) grid_wait(); /* who waits for its end has waited for the launch before */
 }
 
 #if CFG_CTAS == 2 && CFG_DETERMINISTIC

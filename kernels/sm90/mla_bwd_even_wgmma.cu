@@ -290,7 +290,10 @@ extern "C" __global__ void __launch_bounds__(KP_MLA_BWD_SM90_EVEN_THREADS, 1)
     }
     __syncthreads();
     if (CTAS == 2) cluster_sync();
-    if (PAIRS && CTAS == 1) grid_release(), grid_wait();
+    if (PAIRS && CTAS == 1) {
+        if (!(p.steps & KP_MLA_BWD_BEHIND)) grid_wait();
+        grid_release();
+    }
     switch (threadIdx.x >> 7) {
     case 0:
         registers_more<240>();
@@ -303,4 +306,5 @@ extern "C" __global__ void __launch_bounds__(KP_MLA_BWD_SM90_EVEN_THREADS, 1)
     default: registers_fewer<24>(); produce_even(&p, shared);
     }
     if (CTAS == 2) cluster_sync();
+    if (PAIRS && CTAS == 1) grid_wait(); /* who waits for its end has waited for the launch before */
 }

@@ -10,9 +10,11 @@
  *   SCATTER  the slots of COUNT, warp by warp and lane by lane: each goes to its digit's place, digit by digit
  *   WALK     mla_bwd_walk.h, of all of a chunk's list: a team for each stretch --> sum, parts
  *   JOIN     a team for each stretch, of a CTA of WALK or of a warp that walks beside items, in which a kv row's slots
- *            begin and do not end: parts, in order --> + sum[kv row]
+ *            begin and do not end: parts, in order --> + sum[kv row]. Launched early it needs nothing of the kernel
+ *            before, and ends after it
  *
  * Shared memory: COUNT 1 KiB, SCAN 32 bytes, SCATTER 41.1 KiB, WALK 26 KiB. */
+#include "kernels/device/grid.h"
 #include "kernels/device/slots.h"
 #include "kernels/device/sum_before.h"
 #include "kernels/sm90/mla_bwd_walk.h"
@@ -220,4 +222,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) CFG(const __grid_constant_
         take_stretch<576>(&p);
     else
         take_stretch<512>(&p);
+    if (STEP == KP_MLA_ROWS_JOIN) grid_wait();
 }

@@ -263,6 +263,7 @@ struct run {
         int64_t n, stretch;
     } walked[MAX_GROUP];
     int n_walked;
+    struct kp_mla_bwd_rows apart; /* the chunk of which WALK has left parts, n == 0: there is none */
 };
 _Static_assert(offsetof(struct kp_mla_bwd_ranges, bwd) == 0, "kp is ranges.bwd");
 
@@ -347,7 +348,21 @@ static attn_status queue_finish_dq(const struct run *r) {
     if (!r->kp.dq.data) return ATTN_OK;
     return queue_step(r, FINISH_DQ, blocks(r->kp.n * r->p->heads_q * blocks(r->p->dim_qk, 128), WARPS));
 }
-/* Rows of 16 bits a number: the chunk's whole items, then those in parts. */
+
+/* A team for each stretch: of a CTA of WALK, or of a walker. */
+static attn_status queue_join(const struct run *r, int early, const struct kp_mla_bwd_rows *rows) {
+    return queue(r, symbols[ROWS_JOIN], blocks(blocks(rows->n, rows->stretch), KP_MLA_ROWS_TEAMS(r->p->dim_qk)),
+                 KP_MLA_ROWS_THREADS, 0, 0, early, rows, sizeof *rows);
+}
+/* What WALK has left in parts; early: as multiprocessors become free of the next chunk's items. */
+static attn_status queue_join_of_chunk(struct run *r, int early) {
+    const struct kp_mla_bwd_rows rows = r->apart;
+    r->apart.n = 0;
+    return rows.n > 0 ? queue_join(r, early, &rows) : ATTN_OK;
+}
+
+/* Rows of 16 bits a number: the chunk's whole items, then those in parts, and beside these the last chunk's JOIN: none
+ * of them needs the launch before, and the whole items leave multiprocessors one by one. */
 static attn_status queue_rows_of_items(struct run *r) {
     struct kp_mla_bwd *kp = &r->kp;
     const struct kp_mla_bwd chunk = *kp;
@@ -356,15 +371,18 @@ static attn_status queue_rows_of_items(struct run *r) {
     if (kp->pairs) kp->units = kp->pairs + (uint64_t)kp->n * slots * row;
     kp->n = lesser(chunk.n, r->g.whole > kp->first ? r->g.whole - kp->first : 0);
     if (kp->n > 0) status = queue_main(r, 0);
-    if (!status && kp->n < chunk.n) {
+    if (kp->n > 0 && begins_early(r)) kp->steps |= KP_MLA_BWD_BEHIND;
+    const int in_parts = kp->n < chunk.n;
+    if (!status && in_parts) {
         const uint64_t before = (uint64_t)kp->n * slots;
         kp->first += kp->n, kp->n = chunk.n - kp->n;
         if (kp->pairs) kp->pairs += before * row, kp->units += before;
         kp->parts = (int32_t)r->g.parts, kp->share = (int32_t)r->g.share;
         kp->part_dq = (uint64_t)(uintptr_t)r->args->workspace + r->g.part_dq;
         status = queue_main(r, 0);
-        if (!status) status = queue_finish_dq(r);
     }
+    if (!status) status = queue_join_of_chunk(r, begins_early(r));
+    if (!status && in_parts) status = queue_finish_dq(r);
     *kp = chunk;
     return status;
 }
@@ -441,17 +459,13 @@ static attn_status queue_sort_of_rows(struct run *r, int64_t end) {
     r->sorted = kp->from;
     return status;
 }
-/* A team for each stretch: of a CTA of WALK, or of a walker. */
-static attn_status queue_join(const struct run *r, const struct kp_mla_bwd_rows *rows) {
-    return queue_rows(r, ROWS_JOIN, blocks(blocks(rows->n, rows->stretch), KP_MLA_ROWS_TEAMS(r->p->dim_qk)), rows);
-}
 /* Add the rows that a chunk's slots left, if that is not done. */
 static attn_status queue_sum_of_rows(struct run *r) {
     const struct kp_mla_bwd_rows rows = r->left;
     r->left.n = 0;
     if (rows.n <= 0) return ATTN_OK;
-    attn_status status = queue_rows(r, ROWS_WALK, blocks(rows.n, rows.stretch), &rows);
-    return status ? status : queue_join(r, &rows);
+    r->apart = rows;
+    return queue_rows(r, ROWS_WALK, blocks(rows.n, rows.stretch), &rows);
 }
 /* Chunk `x` of its group has stored its rows; the rows before it are being walked, or still to be. */
 static attn_status leave_rows(struct run *r, int64_t x) {
@@ -465,10 +479,11 @@ static attn_status leave_rows(struct run *r, int64_t x) {
 static attn_status queue_end_of_group(struct run *r) {
     struct kp_mla_bwd_rows rows = r->left;
     attn_status status = queue_sum_of_rows(r);
+    if (!status) status = queue_join_of_chunk(r, 0);
     for (int x = 0; x < r->n_walked && !status; x++) {
         rows.keys = r->walked[x].keys, rows.parts = r->walked[x].parts;
         rows.n = r->walked[x].n, rows.stretch = r->walked[x].stretch;
-        status = queue_join(r, &rows);
+        status = queue_join(r, 0, &rows);
     }
     r->n_walked = 0;
     return status;
