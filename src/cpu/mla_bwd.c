@@ -79,7 +79,7 @@ struct mla_bwd_size attn_cpu_mla_bwd_size(const struct mla_isa *isa, const attn_
     z.t_g = mla_take(&z.thread_bytes, z.ldh * f);
     z.t_c = mla_take(&z.thread_bytes, z.ldh * f);
     z.t_dead = mla_take(&z.thread_bytes, z.ldh);
-    z.t_sum = mla_take(&z.thread_bytes, MLA_SUM_ROWS * (MLA_SLICE + 16) * f); /* strips: 2 * 32 * 32 */
+    z.t_sum = mla_take(&z.thread_bytes, MLA_SUM_ROWS * (MLA_SLICE + 16) * f); /* strips: 32 * 32 */
 
     /* With several windows the order in which a key's parts are added depends on the size of the batch, so that it must
      * not depend on the threads; with one window it may. */

@@ -3,8 +3,8 @@
  * Rows are A as they are in memory, heads lie across the lanes, so that statistics are vectors. All strips of 32 rows
  * come one after the other, a chunk of 32 rows x 32 heads each:
  *
- *     tiles      S, dP (c)        S, dP (c + 1)         8 KiB of sums, twice; rows (36 KiB) stay in the first-level
- *     vectors    P, dS (c - 1)    P, dS (c)             cache, panels of Q and dout pass by
+ *     tiles      S, dP (c)        S, dP (c + 1)         sums stay in tiles until the next products need these; rows
+ *     vectors    P, dS (c - 1)    P, dS (c)             (36 KiB) stay in the first-level cache, panels pass by
  *                an equal share after every two products, and of making pairs of rows of these; beside the last
  *                strip's products the next rows are copied
  *
@@ -74,36 +74,49 @@ static __attribute__((noinline)) void turn_tile(float *to, const float *pairs, i
 
 /* S[32][32] = rows[32][depth] panel[depth][32], in pairs, both in tiles. FIRST and SECOND of step n, other work, follow
  * two products each. A tile of the panel, from the second-level cache, is loaded two products before it is needed, one
- * of the rows, from the first-level cache, one product. */
-#define PRODUCT(a, b, depth, c, FIRST, SECOND)                                                                         \
+ * of the rows, from the first-level cache, one product. The sums stay in their tiles: each is stored, to `late` if
+ * there is one, just before the next panel's products need its tile, and READY follows. */
+#define OPEN(t, late)                                                                                                  \
     do {                                                                                                               \
-        tile_zero(0);                                                                                                  \
-        tile_zero(1);                                                                                                  \
-        tile_zero(2);                                                                                                  \
-        tile_zero(3);                                                                                                  \
+        if (late) tile_store(t, (late) + (t) / 2 * 16 * SIDE + (t) % 2 * 16, SIDE * 4);                                \
+        tile_zero(t);                                                                                                  \
+    } while (0)
+#define STEP(first, late, more, FIRST, SECOND)                                                                         \
+    do {                                                                                                               \
+        tile_load(5, a_ + TILE, 64);                                                                                   \
+        a_ += 2 * TILE, b_ += 2 * TILE;                                                                                \
+        if (first) OPEN(0, late);                                                                                      \
+        tile_dpbf16(0, 4, 6);                                                                                          \
+        if (first) OPEN(2, late);                                                                                      \
+        tile_dpbf16(2, 5, 6);                                                                                          \
+        if (more) tile_load_once(6, b_, 64);                                                                           \
+        FIRST;                                                                                                         \
+        if (first) OPEN(1, late);                                                                                      \
+        tile_dpbf16(1, 4, 7);                                                                                          \
+        if (more) tile_load(4, a_, 64);                                                                                \
+        if (first) OPEN(3, late);                                                                                      \
+        tile_dpbf16(3, 5, 7);                                                                                          \
+        if (more) tile_load_once(7, b_ + TILE, 64);                                                                    \
+        SECOND;                                                                                                        \
+    } while (0)
+#define PRODUCT(a, b, depth, late, READY, FIRST, SECOND)                                                               \
+    do {                                                                                                               \
         const float *a_ = (a), *b_ = (b);                                                                              \
+        const int64_t steps_ = (depth) / 16;                                                                           \
+        int64_t n = 0;                                                                                                 \
         tile_load_once(6, b_, 64);                                                                                     \
         tile_load(4, a_, 64);                                                                                          \
         tile_load_once(7, b_ + TILE, 64);                                                                              \
-        for (int64_t n = 0, steps_ = (depth) / 16; n < steps_; n++) {                                                  \
-            const int more = n + 1 < steps_;                                                                           \
-            tile_load(5, a_ + TILE, 64);                                                                               \
-            a_ += 2 * TILE, b_ += 2 * TILE;                                                                            \
-            tile_dpbf16(0, 4, 6);                                                                                      \
-            tile_dpbf16(2, 5, 6);                                                                                      \
-            if (more) tile_load_once(6, b_, 64);                                                                       \
-            FIRST;                                                                                                     \
-            tile_dpbf16(1, 4, 7);                                                                                      \
-            if (more) tile_load(4, a_, 64);                                                                            \
-            tile_dpbf16(3, 5, 7);                                                                                      \
-            if (more) tile_load_once(7, b_ + TILE, 64);                                                                \
-            SECOND;                                                                                                    \
-        }                                                                                                              \
-        tile_store(0, (c), SIDE * 4);                                                                                  \
-        tile_store(1, (c) + 16, SIDE * 4);                                                                             \
-        tile_store(2, (c) + 16 * SIDE, SIDE * 4);                                                                      \
-        tile_store(3, (c) + 16 * SIDE + 16, SIDE * 4);                                                                 \
+        STEP(1, late, steps_ > 1, FIRST, SECOND);                                                                      \
+        READY;                                                                                                         \
+        for (n = 1; n < steps_; n++) STEP(0, late, n + 1 < steps_, FIRST, SECOND);                                     \
     } while (0)
+static void store_last(float *c) {
+    tile_store(0, c, SIDE * 4);
+    tile_store(1, c + 16, SIDE * 4);
+    tile_store(2, c + 16 * SIDE, SIDE * 4);
+    tile_store(3, c + 16 * SIDE + 16, SIDE * 4);
+}
 
 /* A chunk of mla_fwd between its products and its probabilities. */
 struct soft {
@@ -195,11 +208,11 @@ static void again(struct soft *w) {
     }
     soft_rest(w, 0);
 }
-static void soft_begin(struct soft *w, int64_t strip, int64_t row, const float *s) {
+static void soft_begin(struct soft *w, int64_t strip, int64_t row) {
     const struct attn_pair_soft *f = w->f;
     const float *top = f->top + strip * SIDE;
     const v32 none = v32_set(-INFINITY);
-    w->strip = strip, w->row = row, w->s = s;
+    w->strip = strip, w->row = row;
     w->rows = f->rows.n - row < SIDE ? f->rows.n - row : SIDE;
     w->to = f->p + strip * f->ldp + row / 2 * SIDE;
     if (_mm512_cmp_ps_mask(v32_load(top), none, _CMP_EQ_OQ) | _mm512_cmp_ps_mask(v32_load(top + 16), none, _CMP_EQ_OQ))
@@ -231,17 +244,21 @@ static void soft_end(struct soft *w) {
     }
 }
 void attn_ukr_amx_soft(const struct attn_pair_soft *f) {
-    struct soft w = {.f = f, .p = f->s + 2 * CELLS, .scale = v32_set(f->scale * LOG2_E)};
+    struct soft w = {.f = f, .p = f->s + CELLS, .scale = v32_set(f->scale * LOG2_E), .s = f->s};
     struct coming c;
     const int64_t steps = f->depth / 16;
-    float *const k = f->copies.tiles;
-    int64_t turn = 0, open = 0;
+    float *const k = f->copies.tiles, *late = NULL;
+    int64_t strip_late = 0, row_late = 0;
     w.sign = _mm512_set1_epi32(signbit(f->scale) ? INT32_MIN : 0);
     for (int64_t h = 0; h < f->strips * SIDE; h++) f->shrink[h] = 1;
     if (!f->copied) copy_first(k, &f->rows, f->depth);
+#define READY                                                                                                          \
+    do {                                                                                                               \
+        if (late) soft_begin(&w, strip_late, row_late);                                                                \
+    } while (0)
 #define BESIDE(h)                                                                                                      \
     do {                                                                                                               \
-        if (open) soft_unit(&w, n, h);                                                                                 \
+        if (n && late) soft_unit(&w, n - 1, h);                                                                        \
         if (z.panel < z.panels) zip_unit(&z);                                                                          \
     } while (0)
 #define BESIDE_LAST(h)                                                                                                 \
@@ -253,21 +270,23 @@ void attn_ukr_amx_soft(const struct attn_pair_soft *f) {
     for (int64_t row = 0; row < f->rows.n; row += SIDE) {
         struct zipping z = zip_from(&f->copies, k, row);
         coming_rows(&c, &f->rows, row + SIDE);
-        for (int64_t strip = 0; strip < f->strips; strip++, turn ^= 1) {
-            float *s = f->s + turn * CELLS;
+        for (int64_t strip = 0; strip < f->strips; strip++) {
             const float *q = f->q + strip * f->depth * SIDE;
             if (strip + 1 < f->strips) {
-                PRODUCT(k, q, f->depth, s, BESIDE(0), BESIDE(1));
+                PRODUCT(k, q, f->depth, late, READY, BESIDE(0), BESIDE(1));
             } else {
-                PRODUCT(k, q, f->depth, s, BESIDE_LAST(0), BESIDE_LAST(1));
+                PRODUCT(k, q, f->depth, late, READY, BESIDE_LAST(0), BESIDE_LAST(1));
                 if (c.any) copy_columns(&c, k, steps - 1, 16);
             }
-            if (open) soft_rest(&w, steps), soft_end(&w);
-            soft_begin(&w, strip, row, s);
-            open = 1;
+            if (late) soft_rest(&w, steps - 1), soft_end(&w);
+            late = f->s, strip_late = strip, row_late = row;
         }
     }
-    if (open) soft_rest(&w, 0), soft_end(&w);
+    if (!late) return;
+    store_last(late);
+    soft_begin(&w, strip_late, row_late);
+    soft_rest(&w, 0), soft_end(&w);
+#undef READY
 #undef BESIDE
 #undef BESIDE_LAST
 }
@@ -348,15 +367,16 @@ static __attribute__((noinline)) void chunk_rest(const struct chunk *w, int64_t 
 }
 INLINE void heads(const struct attn_pair_heads *f, int grad) {
     const int64_t steps = f->depth / 16, more_steps = grad ? f->width / 16 : 0;
-    float held[4 * 16], *const k = f->copies.tiles;
+    float held[4 * 16], *const k = f->copies.tiles, *late = NULL;
     struct chunk w = {.f = f, .held = held, .p = f->s + 4 * CELLS};
     struct coming c;
-    int64_t turn = 0, open = 0;
+    int64_t turn = 0;
     if (!f->copied) copy_first(k, &f->rows, f->depth);
-        /* n: of the panel's steps; at: of the chunk's */
+        /* n: of the panel's steps; at: of the chunk's, whose dP is there after the first */
+#define READY (void)0
 #define BESIDE(at, h)                                                                                                  \
     do {                                                                                                               \
-        if (open && (!grad || !(h))) chunk_unit(&w, grad ? (at) : 2 * (at) + (h), grad);                               \
+        if (late && (grad ? !(h) : n > 0)) chunk_unit(&w, grad ? (at) : 2 * (at) + (h)-2, grad);                       \
         if (z.panel < z.panels) zip_unit(&z);                                                                          \
     } while (0)
 #define BESIDE_LAST(at, h)                                                                                             \
@@ -373,26 +393,27 @@ INLINE void heads(const struct attn_pair_heads *f, int grad) {
             const float *q = f->q + strip * f->depth * SIDE, *o = f->dout + strip * f->width * SIDE;
             const int last = strip + 1 == f->strips;
             if (grad || !last) {
-                PRODUCT(k, q, f->depth, s, BESIDE(n, 0), BESIDE(n, 1));
+                PRODUCT(k, q, f->depth, late, READY, BESIDE(n, 0), BESIDE(n, 1));
             } else {
-                PRODUCT(k, q, f->depth, s, BESIDE_LAST(n, 0), BESIDE_LAST(n, 1));
+                PRODUCT(k, q, f->depth, late, READY, BESIDE_LAST(n, 0), BESIDE_LAST(n, 1));
                 if (c.any) copy_columns(&c, k, steps - 1, 16);
             }
             if (grad && !last) {
-                PRODUCT(k, o, f->width, s + CELLS, BESIDE(steps + n, 0), BESIDE(steps + n, 1));
+                PRODUCT(k, o, f->width, s, READY, BESIDE(steps + n, 0), BESIDE(steps + n, 1));
             } else if (grad) {
-                PRODUCT(k, o, f->width, s + CELLS, BESIDE_LAST(steps + n, 0), BESIDE_LAST(steps + n, 1));
+                PRODUCT(k, o, f->width, s, READY, BESIDE_LAST(steps + n, 0), BESIDE_LAST(steps + n, 1));
                 zip_to(&z, steps);
                 if (c.any) copy_columns(&c, k, more_steps - 1, 16);
                 for (int64_t n = more_steps; c.any && n < steps; n++)
                     copy_columns(&c, k, n, 0), copy_columns(&c, k, n, 16);
             }
-            if (open) chunk_rest(&w, grad ? steps + more_steps : 2 * steps, grad);
+            if (late) chunk_rest(&w, grad ? steps + more_steps : 2 * steps - 2, grad);
             w.strip = strip, w.row = row, w.s = s;
-            open = 1;
+            late = grad ? s + CELLS : s;
         }
     }
-    if (open) chunk_rest(&w, 0, grad);
+    if (late) store_last(late), chunk_rest(&w, 0, grad);
+#undef READY
 #undef BESIDE
 #undef BESIDE_LAST
 }

@@ -133,7 +133,7 @@ struct attn_pair_soft {
     float *shrink; /* [heads] receives what this call does to older sums: a power of 2 */
     float *p;      /* [strips][ldp]: pairs of rows in tiles of A [rows, filled up / 32][2][16 heads][16 pairs] */
     int64_t ldp;
-    float *s; /* scratch: 2 * 32 * 32 + 16 * 32 */
+    float *s; /* scratch: 32 * 32 + 16 * 32 */
 };
 struct attn_pair_heads {
     struct attn_pair_rows rows;
@@ -174,7 +174,7 @@ struct attn_pair_add {
     const int32_t *key;          /* of each row of x */
     float *sums;                 /* of key 0 */
     int64_t ld, ld_block;        /* from key to key, and from block to block */
-    float *s;                    /* scratch: 2 * 32 * 32 */
+    float *s;                    /* scratch: 32 * 32 */
 };
 
 struct attn_ukr_pair {
