@@ -49,7 +49,7 @@ static struct layout lay_out(const struct mla_isa *isa, const attn_problem *p) {
     int64_t f = (int64_t)sizeof(float);
     l.qt = mla_take(&l.bytes, mla_depth(isa, p->dim_qk) * mla_turned(l.ldh) * f);
     l.k = mla_take(&l.bytes, isa->block * l.ldk * f); /* holds the chunk's q rows first: MLA_HEADS <= block */
-    if (isa->pair) l.zip = mla_take(&l.bytes, block / 2 * l.ldo * f);
+    if (isa->pair) l.zip = mla_take(&l.bytes, mla_max(block / 2 * l.ldo, MLA_HEADS * l.ldk) * f); /* strips: q rows */
     l.s = mla_take(&l.bytes, isa->block * mla_max(l.ldh, mla_strips(isa) ? 2 * ATTN_PAIR_HEADS : 0) * f);
     l.p = isa->pair ? mla_take(&l.bytes, block / 2 * l.ldh * f) : l.s;
     l.o = mla_take(&l.bytes, (mla_strips(isa) ? l.ldh : mla_chunk(p)) * l.ldo * f);
@@ -101,10 +101,10 @@ static void soften(const struct fwd *j, const struct layout *l, char *ws, int64_
     for (int64_t h = 0; h < heads; ++h) sum[h] = sum[h] * old[h] + part[h];
 }
 
-/* The same with strips, and the sums: rows of keys, of which the first 32 are copied already if there were blocks
- * before, and those of the next block. */
+/* The same with strips, and the sums: rows of keys, of which the first 32 may be copied already, and those of the next
+ * block, of this query or the worker's next one. */
 static void block_strips(const struct fwd *j, const struct layout *l, char *ws, int64_t heads,
-                         const struct attn_pair_rows *keys, const struct attn_pair_rows *next, int any) {
+                         const struct attn_pair_rows *keys, const struct attn_pair_rows *next, int any, int copied) {
     const int64_t depth = j->p->dim_qk / 2;
     float *o = (float *)(ws + l->o), *shrink = (float *)(ws + l->old);
     const struct attn_pair_copies copies = {.tiles = (float *)(ws + l->k),
@@ -113,7 +113,7 @@ static void block_strips(const struct fwd *j, const struct layout *l, char *ws, 
                                             .width = j->p->dim_v / 2};
     const struct attn_pair_soft f = {.rows = *keys,
                                      .copies = copies,
-                                     .copied = any,
+                                     .copied = copied,
                                      .strips = l->ldh / ATTN_PAIR_HEADS,
                                      .depth = depth,
                                      .q = (const float *)(ws + l->qt),
@@ -163,42 +163,74 @@ static void finish(const struct fwd *j, const struct layout *l, char *ws, int64_
     }
 }
 
-static void task(const struct fwd *j, const struct layout *l, char *ws, int64_t at_task) {
+/* A task and the first of its rows. A worker takes it before the last block of the task before, whose sums copy some of
+ * these rows. */
+struct turn {
+    struct mla_query query;
+    int64_t task, b, i, at, n;
+    int32_t *key; /* [n], one of two places for a block's keys, and the other place */
+    int32_t *other;
+    int copied;
+};
+static void take(struct fwd *j, struct turn *t, int32_t *key, int32_t *other) {
+    const attn_problem *p = j->p;
+    *t = (struct turn){.task = attn_cpu_next(&j->next), .key = key, .other = other};
+    if (t->task >= j->n_tasks) return;
+    const int64_t row = t->task / j->n_chunks;
+    t->b = row / p->seq_q, t->i = row % p->seq_q;
+    t->query = attn_cpu_mla_query(p, j->a, t->b, t->i);
+    t->n = attn_cpu_mla_next(&t->query, &t->at, p->topk, block_of(j->isa), key, NULL);
+}
+
+/* Heads of q as the scores want them. Strips: where pairs of rows will be, since rows are copied already. */
+static void load_heads(const struct fwd *j, const struct layout *l, char *ws, int64_t b, int64_t i, int64_t h0,
+                       int64_t heads) {
+    float *rows = (float *)(ws + (mla_strips(j->isa) ? l->zip : l->k));
+    attn_cpu_mla_heads(j->isa, &j->q, b, i, h0, heads, j->p->dim_qk, NULL, rows, l->ldk);
+    attn_cpu_mla_turn(j->isa, rows, l->ldk, heads, mla_depth(j->isa, j->p->dim_qk), (float *)(ws + l->qt),
+                      mla_turned(l->ldh));
+}
+
+/* Leaves the worker's next task in *turn. */
+static void task(struct fwd *j, const struct layout *l, char *ws, struct turn *turn) {
     const attn_problem *p = j->p;
     float *qt = (float *)(ws + l->qt), *k = (float *)(ws + l->k), *s = (float *)(ws + l->s), *o = (float *)(ws + l->o);
     float *max = (float *)(ws + l->max), *sum = (float *)(ws + l->sum), *top2 = (float *)(ws + l->use);
-    int32_t *key = (int32_t *)(ws + l->key), *ahead = key + block_of(j->isa);
     const struct mla_rows rows = {k, (float *)(ws + l->zip), l->ldk, l->ldo, p->dim_v};
-    const int64_t row = at_task / j->n_chunks, b = row / p->seq_q, i = row % p->seq_q;
-    const int64_t h0 = at_task % j->n_chunks * j->chunk, heads = mla_min(j->chunk, p->heads_q - h0);
-    const struct mla_query query = attn_cpu_mla_query(p, j->a, b, i);
-    int64_t at = 0, n = attn_cpu_mla_next(&query, &at, p->topk, block_of(j->isa), key, NULL);
+    const struct turn t = *turn;
+    const int64_t h0 = t.task % j->n_chunks * j->chunk, heads = mla_min(j->chunk, p->heads_q - h0);
+    int32_t *key = t.key, *ahead = t.other;
+    int64_t at = t.at;
     int any = 0;
-    if (n) {
-        attn_cpu_mla_heads(j->isa, &j->q, b, i, h0, heads, p->dim_qk, NULL, k, l->ldk);
-        attn_cpu_mla_turn(j->isa, k, l->ldk, heads, mla_depth(j->isa, p->dim_qk), qt, mla_turned(l->ldh));
+    if (t.n) {
+        load_heads(j, l, ws, t.b, t.i, h0, heads);
         for (int64_t h = 0; h < l->ldh; ++h) {
             max[h] = top2[h] = -INFINITY;
             sum[h] = 0;
         }
+    } else {
+        take(j, turn, key, ahead);
     }
-    for (int64_t more; n; n = more, any = 1) {
-        int32_t *const next_key = ahead;
-        more = attn_cpu_mla_next(&query, &at, p->topk, block_of(j->isa), next_key, NULL);
+    for (int64_t n = t.n, more; n; n = more, any = 1) {
+        more = attn_cpu_mla_next(&t.query, &at, p->topk, block_of(j->isa), ahead, NULL);
+        if (!more) take(j, turn, ahead, key);
         if (mla_strips(j->isa)) {
-            const struct attn_pair_rows keys = mla_rows_of(&j->kv, b, key, n),
-                                        next = mla_rows_of(&j->kv, b, next_key, more);
-            block_strips(j, l, ws, heads, &keys, &next, any);
+            const struct attn_pair_rows keys = mla_rows_of(&j->kv, t.b, key, n),
+                                        next = more ? mla_rows_of(&j->kv, t.b, ahead, more)
+                                                    : mla_rows_of(&j->kv, turn->b, turn->key, turn->n);
+            block_strips(j, l, ws, heads, &keys, &next, any, any || t.copied);
+            if (!more) turn->copied = 1;
         } else {
-            attn_cpu_mla_gather(j->isa, &j->kv, b, key, n, p->dim_qk, &rows);
+            attn_cpu_mla_gather(j->isa, &j->kv, t.b, key, n, p->dim_qk, &rows);
             attn_cpu_mla_score(j->isa, p->dtype, n, l->ldh, p->dim_qk, k, l->ldk, qt, s, l->ldh);
             soften(j, l, ws, n, heads);
             shrink_sums(j, l, ws, heads, any);
             attn_cpu_mla_sum(j->isa, heads, p->dim_v, n, (const float *)(ws + l->p), l->ldh, &rows, o, l->ldo, any);
         }
-        ahead = key, key = next_key;
+        int32_t *was = key;
+        key = ahead, ahead = was;
     }
-    finish(j, l, ws, b, i, h0, heads, any);
+    finish(j, l, ws, t.b, t.i, h0, heads, any);
 }
 
 static void job(void *arg, int32_t worker) {
@@ -207,7 +239,9 @@ static void job(void *arg, int32_t worker) {
     char *ws = (char *)j->a->workspace + l.bytes * (uint64_t)worker;
     uint32_t mode = attn_cpu_flush_begin();
     attn_ukr_pair_begin(j->isa->pair);
-    for (int64_t t; (t = attn_cpu_next(&j->next)) < j->n_tasks;) task(j, &l, ws, t);
+    int32_t *key = (int32_t *)(ws + l.key);
+    struct turn turn;
+    for (take(j, &turn, key, key + block_of(j->isa)); turn.task < j->n_tasks;) task(j, &l, ws, &turn);
     attn_ukr_pair_end(j->isa->pair);
     attn_cpu_flush_end(mode);
 }
