@@ -19,6 +19,7 @@ import argparse
 import datetime
 import json
 import math
+import os
 import pathlib
 import sys
 import time
@@ -26,6 +27,8 @@ import time
 from peers_torch import canonical, flops, parse, problems, quantile, traffic
 
 MOST_RANDOM = 1 << 22  # numbers of a tensor; more are the same again
+# PyTorch's tensors on large pages, like those of NumPy (which ONNX Runtime reads in place) and of attn bench.
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 def flush_bytes():
     """Twice the last-level cache, as attn bench does."""
