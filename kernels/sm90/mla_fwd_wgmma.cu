@@ -170,7 +170,7 @@ static __device__ __forceinline__ uint32_t grow(const struct state *c, float s[3
 static __device__ __forceinline__ uint32_t soften(struct state *c, float s[32], uint32_t p[16], float sum[2],
                                                   const uint32_t mask[2], float scale_log2, uint32_t buffer) {
     const float from[2] = {base_of(c->m[0]), base_of(c->m[1])};
-    float tile[2] = {-INF, -INF};
+    float tile[2], part[4] = {-INF, -INF, -INF, -INF};
 #pragma unroll
     for (int x = 0; x < 32; x++) s[x] = __fmaf_rn(s[x], scale_log2, -from[x >> 1 & 1]);
     if (rare((mask[0] & mask[1]) != ~0u)) {
@@ -183,14 +183,12 @@ static __device__ __forceinline__ uint32_t soften(struct state *c, float s[32], 
         }
     }
 #pragma unroll
-    for (int x = 0; x < 32; x++) tile[x >> 1 & 1] = max_nan(tile[x >> 1 & 1], s[x]);
-    uint32_t grew = 0;
+    for (int x = 0; x < 32; x++) part[x & 3] = max_nan(part[x & 3], s[x]);
+    tile[0] = max_nan(part[0], part[1]), tile[1] = max_nan(part[2], part[3]);
+    /* A row without a maximum looks for one: growth is decided there. */
+    uint32_t grew = (uint32_t)__any_sync(~0u, c->m[0] == -INF || c->m[1] == -INF || tile[0] > 8 || tile[1] > 8);
 #pragma unroll
-    for (int r = 0; r < 2; r++) {
-        grew |= tile[r] > 8 || (c->m[r] == -INF && tile[r] > -INF);
-        c->top[r] = max_nan(c->top[r], from[r] + tile[r]);
-    }
-    grew = __ballot_sync(~0u, grew != 0);
+    for (int r = 0; r < 2; r++) c->top[r] = max_nan(c->top[r], from[r] + tile[r]);
     if (rare((int)grew)) grew = grow(c, s, tile, from, buffer);
     exponentials(s, p, sum);
     if (c->lane == 0) shared_store32(c->shared + GREW_AT + (buffer * 4 + (uint32_t)c->warp) * 4, grew);
@@ -250,10 +248,40 @@ template <int BUFFER> static __device__ __forceinline__ void add_other(struct st
     wgmma_commit();
 }
 
+/* The sums of both warpgroups, to c->l and c->top, made while the item's last product is still under way. */
+static __device__ __forceinline__ void settle(struct state *c, uint32_t odd) {
+    const int row = row_of(c), t = c->lane & 3;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float l = c->l[r] + __shfl_xor_sync(~0u, c->l[r], 1);
+        float top = max_nan(c->top[r], __shfl_xor_sync(~0u, c->top[r], 1));
+        l += __shfl_xor_sync(~0u, l, 2);
+        top = max_nan(top, __shfl_xor_sync(~0u, top, 2));
+        const uint32_t place = c->shared + SUMS_AT + odd * 1024 + (uint32_t)(c->wg * 512 + (row + 8 * r) * 8);
+        if (t == 0) {
+            shared_store32(place, __float_as_uint(l));
+            shared_store32(place + 4, __float_as_uint(top));
+        }
+    }
+    named_sync(SUMS_READY, 256);
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float sum[2];
+        c->top[r] = -INF;
+#pragma unroll
+        for (int g = 0; g < 2; g++) { /* the same order in both warpgroups */
+            const uint32_t place = c->shared + SUMS_AT + odd * 1024 + (uint32_t)(g * 512 + (row + 8 * r) * 8);
+            sum[g] = __uint_as_float(shared_load32(place));
+            c->top[r] = max_nan(c->top[r], __uint_as_float(shared_load32(place + 4)));
+        }
+        c->l[r] = sum[0] + sum[1];
+    }
+}
+
 /* Tiles t (buffer 0, of warpgroup 0) and t + 1 (buffer 1, of warpgroup 1) of `tiles`; parity of the buffers' rounds. In
  * s and mask: S of tile t, and on return that of tile t + 2. */
 static __device__ __forceinline__ void first_of_pair(struct state *c, float s[32], uint32_t mask[2], uint32_t parity,
-                                                     float scale_log2, int t, int tiles) {
+                                                     float scale_log2, int t, int tiles, uint32_t odd) {
     float sum[2];
     uint32_t p[16];
     const uint32_t grew = soften(c, s, p, sum, mask, scale_log2, 0);
@@ -261,6 +289,7 @@ static __device__ __forceinline__ void first_of_pair(struct state *c, float s[32
     if (rare((int)grew)) follow_growth(c, 0);
     add_own<0>(c, p);
     c->l[0] += sum[0], c->l[1] += sum[1];
+    if (t + 1 == tiles) settle(c, odd);
     end_product(c, NEAR_FREE);
     if (t + 1 == tiles) return;
     take_p(c, 1);
@@ -268,11 +297,13 @@ static __device__ __forceinline__ void first_of_pair(struct state *c, float s[32
     if (t + 2 < tiles) {
         score_tile(c, s, mask, 0, parity ^ 1, 1); /* behind that product, without a gap */
         if (t + 4 >= tiles) arrive_warp(c, Q_FREE);
-    } else
+    } else {
+        settle(c, odd);
         end_product(c, FAR_FREE + 8);
+    }
 }
 static __device__ __forceinline__ void second_of_pair(struct state *c, uint32_t parity, float scale_log2, int t,
-                                                      int tiles) {
+                                                      int tiles, uint32_t odd) {
     if (t + 1 == tiles) {
         if (tiles == 1) { /* no own tile in this item */
             __syncwarp(); /* every lane has seen Q_FULL */
@@ -281,6 +312,7 @@ static __device__ __forceinline__ void second_of_pair(struct state *c, uint32_t 
         named_sync(TURN, 256);
         take_p(c, 0);
         add_other<0>(c);
+        settle(c, odd);
         end_product(c, FAR_FREE);
         return;
     }
@@ -296,6 +328,7 @@ static __device__ __forceinline__ void second_of_pair(struct state *c, uint32_t 
     if (rare((int)grew)) follow_growth(c, 1);
     add_own<1>(c, p);
     c->l[0] += sum[0], c->l[1] += sum[1];
+    if (t + 2 >= tiles) settle(c, odd);
     end_product(c, NEAR_FREE + 8);
 }
 
@@ -351,53 +384,31 @@ static __device__ __forceinline__ void store_part(const struct state *c, const s
     ((float *)kp->part_top)[at] = top;
 }
 
+template <int WG>
 static __device__ __forceinline__ void finish(struct state *c, const struct kp_mla_fwd_sm90 *kp, const struct item *w,
-                                              int part, uint32_t odd) {
+                                              int part) {
     const struct kp_mla *p = &kp->in;
     const int row = row_of(c), t = c->lane & 3;
-    float l[2], top[2];
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-        l[r] = c->l[r] + __shfl_xor_sync(~0u, c->l[r], 1);
-        l[r] += __shfl_xor_sync(~0u, l[r], 2);
-        c->top[r] = max_nan(c->top[r], __shfl_xor_sync(~0u, c->top[r], 1));
-        c->top[r] = max_nan(c->top[r], __shfl_xor_sync(~0u, c->top[r], 2));
-        const uint32_t place = c->shared + SUMS_AT + odd * 1024 + (uint32_t)(c->wg * 512 + (row + 8 * r) * 8);
-        if (t == 0) {
-            shared_store32(place, __float_as_uint(l[r]));
-            shared_store32(place + 4, __float_as_uint(c->top[r]));
-        }
-    }
-    named_sync(SUMS_READY, 256);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const int h = w->head + row + 8 * r, inside = h < p->heads_q;
-        float sum[2];
-        top[r] = -INF;
-#pragma unroll
-        for (int g = 0; g < 2; g++) { /* the same order in both warpgroups */
-            const uint32_t place = c->shared + SUMS_AT + odd * 1024 + (uint32_t)(g * 512 + (row + 8 * r) * 8);
-            sum[g] = __uint_as_float(shared_load32(place));
-            top[r] = max_nan(top[r], __uint_as_float(shared_load32(place + 4)));
-        }
-        l[r] = sum[0] + sum[1];
         if (part >= 0) {
             const int64_t at = (w->b * p->seq_q + w->i) * p->heads_q + h - kp->first_row;
-            if (inside) store_part(c, kp, part * kp->rows + at, r, l[r], top[r]);
+            if (inside) store_part(c, kp, part * kp->rows + at, r, c->l[r], c->top[r]);
             continue;
         }
         const float natural = c->m[r] * LN2;
-        const int empty = l[r] == 0;
+        const int empty = c->l[r] == 0;
         float sink = -INF;
         if (p->sink && inside) sink = ((const float *)p->sink)[h * p->sink_head];
-        const float factor = empty ? 0 : 1 / (l[r] + exp2_fast((sink - natural) * LOG2E));
+        const float factor = empty ? 0 : 1 / (c->l[r] + exp2_fast((sink - natural) * LOG2E));
         uint16_t *to = (uint16_t *)kp->out.data + w->b * kp->out.batch + w->i * kp->out.row + h * kp->out.head;
         store_row(c, &kp->out, to, r, inside, factor);
-        if (c->wg || t || !inside) continue;
-        const float lse = outer_lse(p->flags, empty ? -INF : natural + log2f(l[r]) * LN2, sink);
+        if (WG == 0 || t || !inside) continue; /* warpgroup 1 has the time: it waits for S of a anyhow */
+        const float lse = outer_lse(p->flags, empty ? -INF : natural + log2f(c->l[r]) * LN2, sink);
         store_lse(&kp->lse, w->b * kp->lse.batch + w->i * kp->lse.row + h * kp->lse.head, lse);
         store_lse(&kp->max_logits, w->b * kp->max_logits.batch + w->i * kp->max_logits.row + h * kp->max_logits.head,
-                  top[r] * LN2);
+                  c->top[r] * LN2);
     }
 }
 
@@ -426,12 +437,13 @@ template <int WG> static __device__ __forceinline__ void consume(const struct kp
 #pragma unroll 1
         for (int t = 0; t < tiles; t += 2, round++) {
             if (WG == 0)
-                first_of_pair(&c, s, mask, round & 1, p->scale_log2, t, tiles);
+                first_of_pair(&c, s, mask, round & 1, p->scale_log2, t, tiles, odd);
             else
-                second_of_pair(&c, round & 1, p->scale_log2, t, tiles);
+                second_of_pair(&c, round & 1, p->scale_log2, t, tiles, odd);
         }
         if (WG == 1 && (tiles & 1)) round--; /* the last pair had no second tile */
-        finish(&c, kp, &y.w, y.part, odd);
+        if (!tiles) settle(&c, odd);
+        finish<WG>(&c, kp, &y.w, y.part);
     }
 }
 
