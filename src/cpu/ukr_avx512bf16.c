@@ -237,6 +237,14 @@ static int thirds(uint16_t *dst, int64_t apart, const float *x, int64_t n, int64
         for (int t = 0; t < THIRDS; t++) dst[t * apart + j / 32 * step + j % 32] = 0;
     return !bad;
 }
+static void split(float *dst, const float *x, int64_t ld, int down) {
+    const int64_t second = down ? 16 * ld : 16, half = down ? 16 : 16 * ld; /* of a pair; rows or columns 16 .. 31 */
+    for (int64_t r = 0; r < 16; r++)
+        for (int64_t h = 0; h < 2; h++) {
+            const float *from = x + r * ld + h * half;
+            store_terms(dst + h * ATTN_SPLIT_TILE + r * 16, v32_load(from), v32_load(from + second));
+        }
+}
 static void stack(uint16_t *dst, const uint16_t *rows, int64_t ld, int64_t n) {
     for (int64_t r = 0; r < 16; r++)
         for (int64_t j = 0; j < n; j += 32)
@@ -351,8 +359,9 @@ static void narrow_rows(uint16_t *dst, int64_t ld, const float *src, int64_t row
 /* What both tables have: everything but the products. */
 #define VECTORS                                                                                                        \
     .zip = zip, .zip_blocks = zip_blocks, .turn = turn, .stack = stack, .zip_halves = zip_halves, .halves = halves,    \
-    .zip_thirds = zip_thirds, .thirds = thirds, .zip_f32 = zip_f32, .finite = finite_half, .exp2 = exp2_half,          \
-    .exp2_f32 = exp2_f32, .soften = soften, .grad = grad, .narrow = narrow, .narrow_rows = narrow_rows
+    .zip_thirds = zip_thirds, .thirds = thirds, .split = split, .zip_f32 = zip_f32, .finite = finite_half,             \
+    .exp2 = exp2_half, .exp2_f32 = exp2_f32, .soften = soften, .grad = grad, .narrow = narrow,                         \
+    .narrow_rows = narrow_rows
 const struct attn_ukr_pair attn_ukr_pair_avx512bf16 = {
     .gemm = gemm_pair, .dots = gemm_nt_pair, .weigh = weigh, VECTORS};
 const struct attn_ukr_pair attn_ukr_pair_amx = {
@@ -366,6 +375,7 @@ const struct attn_ukr_pair attn_ukr_pair_amx = {
     .flash = attn_ukr_amx_flash,
     .finish = attn_ukr_finish_avx512bf16,
     .tile = attn_ukr_amx_tile,
+    .tile_f32 = attn_ukr_amx_tile_f32,
     .soft = attn_ukr_amx_soft,
     .heads = attn_ukr_amx_heads,
     .sum = attn_ukr_amx_sum,

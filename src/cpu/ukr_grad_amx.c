@@ -14,10 +14,7 @@
  * from attn_ukr_pair.gemm. */
 #include "cpu/amx_tile.h"
 #include "cpu/ukr_exp2_avx512.h"
-#include "cpu/ukr_pair.h"
-#include "cpu/ukr_unroll.h"
-
-#include <math.h>
+#include "cpu/ukr_grad_reach.h"
 
 enum { SIDE = ATTN_PAIR_TILE, CELLS = SIDE * SIDE, HALF = CELLS / 2, UNITS = SIDE / 2 };
 
@@ -107,36 +104,6 @@ INLINE void sums(float *c, int64_t ldc, const float *a, int64_t lda, int64_t a_m
     store_sums(c, ldc);
 }
 
-/* Keys that the rows of a strip see, in the tile: bounds of the union and of what all of them see. */
-struct reach {
-    int32_t lo, hi, all_lo, all_hi;
-};
-static struct reach reach_of(const int32_t *seen) {
-    struct reach r = {INT32_MAX, 0, 0, INT32_MAX};
-    for (int i = 0; i < SIDE; i++) {
-        const int32_t lo = seen[i], hi = seen[SIDE + i];
-        if (lo >= hi) continue; /* its probabilities are 0 by its max */
-        if (lo < r.lo) r.lo = lo;
-        if (hi > r.hi) r.hi = hi;
-        if (lo > r.all_lo) r.all_lo = lo;
-        if (hi < r.all_hi) r.all_hi = hi;
-    }
-    if (r.hi == 0) r.lo = 0;
-    return r;
-}
-/* Scores of a chunk whose first key is `at` that a row does not see become -inf. */
-static void hide(const int32_t *seen, int32_t at, float *s) {
-    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    for (int r = 0; r < SIDE; r++) {
-        const __m512i lo = _mm512_set1_epi32(seen[r]), hi = _mm512_set1_epi32(seen[SIDE + r]);
-        for (int h = 0; h < SIDE; h += 16) {
-            const __m512i key = _mm512_add_epi32(lane, _mm512_set1_epi32(at + h));
-            const __mmask16 hidden = _mm512_cmplt_epi32_mask(key, lo) | _mm512_cmpge_epi32_mask(key, hi);
-            _mm512_mask_store_ps(s + r * SIDE + h, hidden, v32_set(-INFINITY));
-        }
-    }
-}
-
 INLINE void chunks(const struct attn_pair_tile *t, const struct reach *reach, int64_t depth, int64_t width) {
     static const uint16_t zip[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
                                      8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
@@ -164,13 +131,8 @@ INLINE void chunks(const struct attn_pair_tile *t, const struct reach *reach, in
 INLINE void over_rows(const struct attn_pair_tile *t, const struct reach *reach, const float *rows, const float *x,
                       int64_t width, float *to) {
     for (int64_t k = 0; k < t->blocks; k++) {
-        int64_t first = t->strips, last = 0;
-        for (int64_t r = 0; r < t->strips; r++) {
-            if (reach[r].lo >= (k + 1) * SIDE || reach[r].hi <= k * SIDE) continue;
-            if (r < first) first = r;
-            last = r + 1;
-        }
-        if (first >= last) continue;
+        int64_t first, last;
+        if (!strips_of(reach, t->strips, k, &first, &last)) continue;
         for (int64_t d = 0; d < width; d += SIDE)
             sums(to + (k * width + d) * SIDE, SIDE, rows + (first * width + d) * 16, 16, 256, width * 16,
                  x + (first * t->blocks + k) * HALF, 16, 256, t->blocks * HALF, last - first);

@@ -84,7 +84,10 @@ struct attn_pair_finish {
 
 /* A tile of the plain backward: up to ATTN_PAIR_TILE_STRIPS strips of ATTN_PAIR_TILE rows against blocks of as many
  * keys. Everything is there in whole strips and blocks: rows and keys that do not exist are zeros. */
-enum { ATTN_PAIR_TILE = 32, ATTN_PAIR_TILE_STRIPS = 16 };
+enum { ATTN_PAIR_TILE = 32, ATTN_PAIR_TILE_STRIPS = 16, ATTN_PAIR_SPLIT = 3 * 512 };
+/* tile_f32: operands are of what `split` makes, 32 x 32 numbers each, as many side by side as a row has: q, dout along
+ * rows, their transposes along rows, the transposes of k and v down columns, and k down columns (ldq, ldo, ldk are not
+ * read); p, ds and ds_rows hold strips * blocks of them each; P = 2^(s * factor - max). */
 struct attn_pair_tile {
     int64_t strips, blocks;
     int64_t depth, width;  /* of q and k, of dout and v, rounded up to 32 */
@@ -209,6 +212,9 @@ struct attn_ukr_pair {
     /* The same of f32 in three terms, each `apart` elements behind the one before. */
     int (*zip_thirds)(float *dst, int64_t apart, const float *even, const float *odd, int64_t n);
     int (*thirds)(uint16_t *dst, int64_t apart, const float *x, int64_t n, int64_t step);
+    /* 32 x 32 finite numbers of f32, rows ld apart, as an operand of tile_f32, ATTN_PAIR_SPLIT elements: pairs along
+     * rows or down columns. */
+    void (*split)(float *dst, const float *x, int64_t ld, int down);
     /* 16 rows of n values, n a multiple of 32, as tiles: dst [n / 32][16][32]. */
     void (*stack)(uint16_t *dst, const uint16_t *rows, int64_t ld, int64_t n);
     /* A zip of f32 rows, rounded to nearest even after times factor. */
@@ -236,6 +242,8 @@ struct attn_ukr_pair {
     int (*finish)(const struct attn_pair_finish *f);
     /* Adds a tile to the sums of dq, dk and dv; NULL where it does not pay. The same bits as from gemm and grad. */
     void (*tile)(const struct attn_pair_tile *t);
+    /* The same of f32 in three terms. */
+    void (*tile_f32)(const struct attn_pair_tile *t);
     /* Sparse forward; backward and dist; sums over rows; dKV. NULL where they do not pay. */
     void (*soft)(const struct attn_pair_soft *f);
     void (*heads)(const struct attn_pair_heads *f);
@@ -261,6 +269,7 @@ void attn_ukr_amx_gemm(int64_t m, int64_t n, int64_t k, const float *a, int64_t 
                        int64_t ldb, float *c, int64_t ldc, int accumulate);
 void attn_ukr_amx_flash(const struct attn_pair_flash *f, int64_t n);
 void attn_ukr_amx_tile(const struct attn_pair_tile *t);
+void attn_ukr_amx_tile_f32(const struct attn_pair_tile *t);
 void attn_ukr_amx_soft(const struct attn_pair_soft *f);
 void attn_ukr_amx_heads(const struct attn_pair_heads *f);
 void attn_ukr_amx_sum(const struct attn_pair_sum *f);

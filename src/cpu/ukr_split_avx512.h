@@ -14,6 +14,22 @@ INLINE v32 behind_upper(v32 x) {
     return x - _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(x), upper));
 }
 
+/* A block of 32 x 32 numbers as an operand of tile products, [terms][2][16][16 pairs]: two tiles of a term, of rows (A)
+ * or columns (B) 0 .. 15 and 16 .. 31. A pair is of two numbers 16 apart. */
+enum { ATTN_SPLIT_TERMS = 3, ATTN_SPLIT_TILE = 256, ATTN_SPLIT_BLOCK = ATTN_SPLIT_TERMS * 2 * ATTN_SPLIT_TILE };
+/* A row of pairs of such a tile: term t, of which the larger ones have been taken off, or all of them. */
+INLINE void store_term(float *to, int t, v32 low, v32 high) {
+    const __m512i upper = _mm512_set1_epi32((int32_t)0xffff0000u), h = _mm512_castps_si512(high),
+                  l = _mm512_srli_epi32(_mm512_castps_si512(low), 16);
+    _mm512_store_si512(to + t * 2 * ATTN_SPLIT_TILE, _mm512_ternarylogic_epi32(l, h, upper, 0xf8)); /* a | (b & c) */
+}
+INLINE void store_terms(float *to, v32 low, v32 high) {
+    UNROLL for (int t = 0; t < ATTN_SPLIT_TERMS; t++) {
+        store_term(to, t, low, high);
+        low = behind_upper(low), high = behind_upper(high);
+    }
+}
+
 /* Numbers, 0 for those that are not there and those that are not finite; *bad says whether there are such. */
 INLINE v32 load_finite(const float *x, __mmask16 there, __mmask16 *bad) {
     enum { NOT_FINITE = 0x99 }; /* either NaN, either infinity */

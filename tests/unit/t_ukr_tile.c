@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * attn_ukr_pair.tile against the entries that it fuses, on random tiles with cut corners, rows without gradients and
- * widths of every kind: the bits of dq, dk and dv. Runs on tiles where there are any, and everywhere in emulation. */
+ * widths of every kind: the bits of dq, dk and dv; attn_ukr_pair.tile_f32 against double loops. Runs on tiles where
+ * there are any, and everywhere in emulation. */
 #include "attn.h"
 
 #include "base/num.h"
@@ -139,7 +140,104 @@ static void test_tile(void **unused) {
     tile_of(2, 6, 64, 32, 1000);
 }
 
+/* x, [n][width], as operands of tile_f32: as it is and transposed. */
+static void split_all(const float *x, int64_t n, int64_t width, float *to, int down, float *turned, int turned_down) {
+    float square[32 * 32];
+    for (int64_t r = 0; r < n; r += 32)
+        for (int64_t c = 0; c < width; c += 32) {
+            const int64_t at = (r * width / 32 + c) / 32 * ATTN_PAIR_SPLIT;
+            if (to) u->split(to + at, x + r * width + c, width, down);
+            for (int64_t i = 0; i < 32; i++)
+                for (int64_t j = 0; j < 32; j++) square[j * 32 + i] = x[(r + i) * width + c + j];
+            u->split(turned + at, square, 32, turned_down);
+        }
+}
+static void add(double *to, float *most, double term) { *to += term, *most += (float)fabs(term); }
+
+/* A tile of f32 within a few roundings of the sum of its terms' sizes. */
+static void tile_f32_of(int64_t strips, int64_t blocks, int64_t depth, int64_t width, int64_t shift) {
+    const int64_t rows = strips * 32, keys = blocks * 32, n[] = {rows, rows, keys, keys};
+    const int64_t w[] = {depth, width, depth, width}, cells = strips * blocks * ATTN_PAIR_SPLIT;
+    float *x[4], *along[4], *turned[4], *part[3], *got[3], *size[3], *s = zeros(4 * 4096);
+    double *want[3], worst = 0;
+    int32_t *seen = zeros(rows * 8);
+    float *top = zeros(rows * 4), *delta = zeros(rows * 4);
+    for (int i = 0; i < 4; i++) {
+        x[i] = zeros(n[i] * w[i] * 4), along[i] = zeros(n[i] * w[i] * 6), turned[i] = zeros(n[i] * w[i] * 6);
+        for (int64_t at = 0; at < n[i] * w[i]; at++) x[i][at] = (float)uniform();
+        split_all(x[i], n[i], w[i], along[i], i >= 2, turned[i], i >= 2);
+    }
+    const int64_t sums[] = {rows * depth, keys * depth, keys * width};
+    for (int i = 0; i < 3; i++) {
+        part[i] = zeros(cells * 4), got[i] = zeros(sums[i] * 4);
+        want[i] = zeros(sums[i] * 8), size[i] = zeros(sums[i] * 4);
+        for (int64_t at = 0; at < sums[i]; at++) got[i][at] = 0.25f;
+    }
+    for (int64_t r = 0; r < rows; r++) {
+        const int64_t lo = r - shift, hi = r + 40 + shift / 2; /* a band */
+        int32_t *to = seen + r / 32 * 64 + r % 32;
+        to[0] = (int32_t)(lo < 0 ? 0 : lo < keys ? lo : keys);
+        to[32] = (int32_t)(hi < 0 ? 0 : hi < keys ? hi : keys);
+        top[r] = r % 23 == 5 ? INFINITY : 1, delta[r] = r % 23 == 5 ? 0 : (float)uniform();
+        for (int64_t k = to[0]; k < to[32]; k++) {
+            double score = 0, dp = 0;
+            for (int64_t c = 0; c < depth; c++) score += (double)x[0][r * depth + c] * (double)x[2][k * depth + c];
+            for (int64_t c = 0; c < width; c++) dp += (double)x[1][r * width + c] * (double)x[3][k * width + c];
+            const double p = exp2(score * (double)0.3f - (double)top[r]), ds = p * (dp - (double)delta[r]);
+            for (int64_t c = 0; c < depth; c++) {
+                const int64_t at[] = {r * depth + c, (k / 32 * depth + c) * 32 + k % 32};
+                add(&want[0][at[0]], &size[0][at[0]], ds * (double)x[2][k * depth + c]);
+                add(&want[1][at[1]], &size[1][at[1]], ds * (double)x[0][r * depth + c]);
+            }
+            for (int64_t c = 0; c < width; c++) {
+                const int64_t at = (k / 32 * width + c) * 32 + k % 32;
+                add(&want[2][at], &size[2][at], p * (double)x[1][r * width + c]);
+            }
+        }
+    }
+    const struct attn_pair_tile t = {.strips = strips,
+                                     .blocks = blocks,
+                                     .depth = depth,
+                                     .width = width,
+                                     .q = along[0],
+                                     .dout = along[1],
+                                     .q_turned = turned[0],
+                                     .dout_turned = turned[1],
+                                     .kt = turned[2],
+                                     .vt = turned[3],
+                                     .k_zip = along[2],
+                                     .seen = seen,
+                                     .max = top,
+                                     .delta = delta,
+                                     .factor = 0.3f,
+                                     .dq = got[0],
+                                     .ldd = depth,
+                                     .dk = got[1],
+                                     .dv = got[2],
+                                     .s = s,
+                                     .p = part[0],
+                                     .ds = part[1],
+                                     .ds_rows = part[2]};
+    u->tile_f32(&t);
+    for (int i = 0; i < 3; i++)
+        for (int64_t at = 0; at < sums[i]; at++)
+            worst = fmax(worst, fabs((double)got[i][at] - 0.25 - want[i][at]) / ((double)size[i][at] + 0.25));
+    printf("relative error of a sum %.2e\n", worst);
+    assert_true(worst > 1e-9 && worst < 2e-6);
+    for (int i = 0; i < 3; i++) free(part[i]), free(got[i]), free(want[i]), free(size[i]);
+    for (int i = 0; i < 4; i++) free(x[i]), free(along[i]), free(turned[i]);
+    free(s), free(seen), free(top), free(delta);
+}
+static void test_tile_f32(void **unused) {
+    (void)unused;
+    tile_f32_of(1, 1, 32, 32, 0);
+    tile_f32_of(4, 3, 64, 64, 1000);
+    tile_f32_of(3, 5, 128, 128, 20);
+    tile_f32_of(5, 4, 96, 160, 30);
+    tile_f32_of(2, 6, 64, 32, 1000);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_tile)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_tile), cmocka_unit_test(test_tile_f32)};
     return RUN_ON_TILES(tests);
 }
