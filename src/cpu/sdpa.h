@@ -20,7 +20,8 @@
 struct attn_cpu_sdpa_isa {
     const struct attn_ukr *u;
     const struct attn_ukr_pair *pair; /* or NULL; bf16 only */
-    int terms;                        /* f16, f32: pair is for what attn_cpu_flash_serves, in several terms of bf16 */
+    int terms;                        /* f16, f32: pair is for what attn_cpu_flash_serves and attn_cpu_grad_serves, in
+                                       * several terms of bf16 */
     double rate;                      /* sustained flops per second and thread, for the ranking only */
 };
 

@@ -64,7 +64,7 @@ static void lay_out(struct attn_cpu_bwd *w, int32_t threads) {
     /* Whole register tiles as columns. Large tiles pay where no diagonal runs through them and the cache holds them. */
     const int open = p->window_left == ATTN_UNBOUNDED && p->window_right == ATTN_UNBOUNDED;
     const int whole = (open || !w->s.pair) && p->dim_qk <= 128 && p->dim_v <= 128;
-    const int strips = attn_cpu_grad_serves(&w->s); /* then tiles are for what it leaves; they divide its blocks */
+    const int strips = attn_cpu_grad_serves(w); /* then tiles are for what it leaves; they divide its blocks */
     w->tile = strips ? 128 : whole ? 192 : 96;
     w->ldd = odd_lines(strips ? attn_cpu_sdpa_up(p->dim_qk, 32) : p->dim_qk, line);
     w->ldv = odd_lines(p->dim_v, line);
@@ -81,7 +81,7 @@ static void lay_out(struct attn_cpu_bwd *w, int32_t threads) {
                              : ATTN_CPU_TILE_SLOTS);
     w->row_blocks = attn_cpu_sdpa_blocks(w->s.flat, w->rows);
     w->fused = can_fuse(w, threads);
-    while (w->fused && !w->s.pair && w->slots < KEY_SLOTS && w->slots * w->tile < p->seq_k &&
+    while (w->fused && !w->s.pair && !strips && w->slots < KEY_SLOTS && w->slots * w->tile < p->seq_k &&
            (w->slots + 1) * w->tile * (4 * w->ldd + 2 * w->ldv) * w->real <= SLOT_BYTES)
         w->slots++;
     w->keys = w->slots * w->tile;
@@ -142,7 +142,8 @@ static int64_t shared_bytes(const struct attn_cpu_bwd *w, int64_t *odd) {
 
 static void set_up(struct attn_cpu_bwd *w, const struct attn_cpu_sdpa_isa *isa, const attn_problem *p,
                    const attn_args *args, int32_t threads) {
-    attn_cpu_sdpa_init(&w->s, p, args, isa->u, isa->pair);
+    attn_cpu_sdpa_init(&w->s, p, args, isa->u, isa->terms ? NULL : isa->pair);
+    w->pair = isa->pair;
     lay_out(w, threads);
 }
 
@@ -157,9 +158,9 @@ int64_t attn_cpu_sdpa_bwd_workspace(const struct attn_cpu_sdpa_isa *isa, const a
 static void run_tasks(void *arg, int32_t worker) {
     struct attn_cpu_bwd *w = arg;
     const uint32_t mode = attn_cpu_flush_begin();
-    attn_ukr_pair_begin(w->s.pair);
+    attn_ukr_pair_begin(w->pair);
     for (int64_t t; (t = attn_cpu_next(&w->next)) < w->tasks;) w->phase(w, t, w->scratch + worker * w->at.end);
-    attn_ukr_pair_end(w->s.pair);
+    attn_ukr_pair_end(w->pair);
     attn_cpu_flush_end(mode);
 }
 

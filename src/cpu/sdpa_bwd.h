@@ -22,13 +22,14 @@ struct attn_cpu_grad {
     int64_t depth, width;       /* of q and k, of dout and v, rounded up to 32 */
     int64_t ldq, ldo, ldk, ldt; /* row strides: pairs of q and of dout, zipped k, a strip of anything */
     struct {
-        int64_t q, dout, q_turned, dout_turned, kt, vt, k_zip, seen, max, delta, dk, dv, tmp, s, p, ds, ds_rows;
+        int64_t q, dout, q_turned, dout_turned, kt, vt, k_zip, seen, range, max, delta, dk, dv, tmp, s, p, ds, ds_rows;
     } at;
     int64_t end; /* 0: not used */
 };
 
 struct attn_cpu_bwd {
     struct attn_cpu_sdpa s;
+    const struct attn_ukr_pair *pair; /* s.pair, or for f32 what splits its numbers; or NULL */
     struct attn_view out, lse, dout, dlse, dq, dk, dv, dmask;
     int want_dq, want_dk, want_dv;
     int64_t real;

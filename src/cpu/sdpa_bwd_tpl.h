@@ -33,9 +33,8 @@ static void T(phase_rows)(struct attn_cpu_bwd *w, int64_t task, char *scratch) {
                                                                          .dsink = row.dsink,
                                                                          .top = (float)(row.lse / w->s.unit)};
         if (!w->grad.end || !row.alive || isinf(row.lse)) continue;
-        simple &= isfinite(row.lse) && isfinite(row.shift) && !(row.g < 1) && !(row.g > 1);
-        simple &= w->s.pair->finite((const void *)attn_view_row(&w->s.q, b, h, at), p->dim_qk);
-        simple &= w->s.pair->finite((const void *)attn_view_row(&w->dout, b, h, at), p->dim_v);
+        simple &= attn_cpu_grad_simple(w, attn_cpu_bwd_stat(w, &seq, b, h, i), attn_view_row(&w->s.q, b, h, at),
+                                       attn_view_row(&w->dout, b, h, at));
     }
     if (w->grad.end) w->odd_rows[task] = (uint8_t)!simple;
 }

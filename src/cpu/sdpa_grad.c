@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: MIT
- * The plain backward in whole strips of 32 rows and blocks of 32 keys: packs what attn_ukr_pair.tile reads, walks its
- * tiles, writes what it summed. Rows that need more than the exponential, and values that are not finite, stay with
- * sdpa_tile.h, a block of keys at a time.
+ * The plain backward in whole strips of 32 rows and blocks of 32 keys: packs what attn_ukr_pair.tile reads, or for f32
+ * and f16 splits what tile_f32 reads, walks their tiles, writes what they summed. Rows that need more than the
+ * exponential, and values that are not finite, stay with sdpa_tile.h: of pairs, a block of keys at a time; of f32 and
+ * f16, where its bits differ, a whole (batch, key head).
  *
  *     keys    K^T, V^T panels of 16; K zipped; dK^T, dV^T     once per block of keys: second-level cache
  *     rows    q, dout; both zipped and transposed             once per block of keys and 128 rows
+ *
+ * f32, f16: blocks of 32 x 32 numbers in three terms of bf16 of each of these, and keys go by the rows' tile four
+ * blocks at a time, so that P and dS of a tile, 288 KiB, share the second-level cache with them.
  *
  * A sum is one chain over strips or blocks of 32 that start at multiples of 32, here and there: same bits. */
 #include "cpu/sdpa_grad.h"
@@ -19,47 +23,110 @@ enum {
     SIDE = ATTN_PAIR_TILE,
     STRIPS = 4,            /* of a tile */
     KEY_BYTES = 960 << 10, /* operands and sums of a block of keys: half of a second-level cache of 2 MiB */
-    LEAST_KEYS = 128       /* the tile of sdpa_tile.h divides it */
+    LEAST_KEYS = 128,      /* the tile of sdpa_tile.h divides it */
+    SPLIT = ATTN_PAIR_SPLIT,
+    SPLIT_BLOCKS = 4,  /* of keys, that go by a tile's rows together */
+    SPLIT_LEAST = 64,  /* rows, and keys, for which splitting pays, and... */
+    SPLIT_WIDEST = 128 /* columns */
 };
 
 static int64_t odd_lines(int64_t n) { return ((n + 15) / 16 | 1) * 16; }
 
-int attn_cpu_grad_serves(const struct attn_cpu_sdpa *s) {
-    return s->pair && s->pair->tile && s->plain && s->p->dim_qk > 0 && s->p->dim_v > 0;
+/* Operands are filled up to blocks of 32 columns. */
+static int split_pays(const struct attn_cpu_sdpa *s) {
+    const attn_problem *p = s->p;
+    const int64_t filled = attn_cpu_sdpa_up(p->dim_qk, SIDE) + attn_cpu_sdpa_up(p->dim_v, SIDE);
+    return p->dim_qk <= SPLIT_WIDEST && p->dim_v <= SPLIT_WIDEST && 4 * filled <= 5 * (p->dim_qk + p->dim_v) &&
+           s->flat >= SPLIT_LEAST && p->seq_k >= SPLIT_LEAST;
+}
+
+int attn_cpu_grad_serves(const struct attn_cpu_bwd *w) {
+    const struct attn_cpu_sdpa *s = &w->s;
+    if (!w->pair || !s->plain || s->p->dim_qk <= 0 || s->p->dim_v <= 0) return 0;
+    return s->pair ? s->pair->tile != NULL : w->pair->tile_f32 && s->p->scale > 0 && split_pays(s);
+}
+
+/* Operands of w->rows or a tile's rows and of `keys` keys, and what is between the products. */
+static void lay_out_pairs(struct attn_cpu_grad *g, int64_t rows, int64_t keys) {
+    const int64_t f = (int64_t)sizeof(float), most = g->depth > g->width ? g->depth : g->width,
+                  cells = STRIPS * SIDE * keys / 2;
+    g->ldq = odd_lines(g->depth / 2), g->ldo = odd_lines(g->width / 2);
+    g->ldk = odd_lines(g->depth), g->ldt = odd_lines(most);
+    g->at.q = attn_cpu_sdpa_take(&g->end, rows * g->ldq * f);
+    g->at.dout = attn_cpu_sdpa_take(&g->end, rows * g->ldo * f);
+    g->at.q_turned = attn_cpu_sdpa_take(&g->end, rows / 2 * g->depth * f);
+    g->at.dout_turned = attn_cpu_sdpa_take(&g->end, rows / 2 * g->width * f);
+    g->at.kt = attn_cpu_sdpa_take(&g->end, keys / 2 * g->depth * f);
+    g->at.vt = attn_cpu_sdpa_take(&g->end, keys / 2 * g->width * f);
+    g->at.k_zip = attn_cpu_sdpa_take(&g->end, keys / 2 * g->ldk * f);
+    g->at.p = attn_cpu_sdpa_take(&g->end, cells * f);
+    g->at.ds = attn_cpu_sdpa_take(&g->end, cells * f);
+    g->at.ds_rows = attn_cpu_sdpa_take(&g->end, cells * f);
+}
+static void lay_out_split(struct attn_cpu_grad *g, int64_t rows, int64_t keys) {
+    const int64_t block = SPLIT * (int64_t)sizeof(float), wide = g->depth / SIDE, tall = g->width / SIDE;
+    g->ldt = odd_lines(g->depth > g->width ? g->depth : g->width);
+    g->at.q = attn_cpu_sdpa_take(&g->end, rows / SIDE * wide * block);
+    g->at.dout = attn_cpu_sdpa_take(&g->end, rows / SIDE * tall * block);
+    g->at.q_turned = attn_cpu_sdpa_take(&g->end, rows / SIDE * wide * block);
+    g->at.dout_turned = attn_cpu_sdpa_take(&g->end, rows / SIDE * tall * block);
+    g->at.kt = attn_cpu_sdpa_take(&g->end, keys / SIDE * wide * block);
+    g->at.vt = attn_cpu_sdpa_take(&g->end, keys / SIDE * tall * block);
+    g->at.k_zip = attn_cpu_sdpa_take(&g->end, keys / SIDE * wide * block);
+    g->at.p = attn_cpu_sdpa_take(&g->end, rows / SIDE * SPLIT_BLOCKS * block);
+    g->at.ds = attn_cpu_sdpa_take(&g->end, rows / SIDE * SPLIT_BLOCKS * block);
+    g->at.ds_rows = attn_cpu_sdpa_take(&g->end, rows / SIDE * SPLIT_BLOCKS * block);
 }
 
 void attn_cpu_grad_lay_out(struct attn_cpu_bwd *w, int32_t threads) {
     const attn_problem *p = w->s.p;
-    const int64_t f = (int64_t)sizeof(float), depth = attn_cpu_sdpa_up(p->dim_qk, SIDE),
-                  width = attn_cpu_sdpa_up(p->dim_v, SIDE), most = depth > width ? depth : width;
+    const int split = w->s.pair == NULL;
+    const int64_t f = (int64_t)sizeof(float);
     struct attn_cpu_grad *g = &w->grad;
-    int64_t end = 0, keys = 4 * LEAST_KEYS;
-    while (keys > LEAST_KEYS && (keys * (8 * depth + 6 * width) > KEY_BYTES || keys / 2 >= p->seq_k)) keys /= 2;
+    int64_t keys = 4 * LEAST_KEYS;
+    g->end = 0;
+    g->depth = attn_cpu_sdpa_up(p->dim_qk, SIDE), g->width = attn_cpu_sdpa_up(p->dim_v, SIDE);
+    const int64_t bytes = split ? 16 * g->depth + 10 * g->width : 8 * g->depth + 6 * g->width;
+    while (keys > LEAST_KEYS && (keys * bytes > KEY_BYTES || keys / 2 >= p->seq_k)) keys /= 2;
     while (keys > LEAST_KEYS && !w->fused &&
            attn_cpu_sdpa_blocks(p->seq_k, keys) * p->batch * p->heads_k < 4 * (int64_t)threads)
         keys /= 2;
     w->keys = keys;
-    g->depth = depth, g->width = width;
-    g->ldq = odd_lines(depth / 2), g->ldo = odd_lines(width / 2), g->ldk = odd_lines(depth), g->ldt = odd_lines(most);
-    const int64_t rows = w->rows > STRIPS * SIDE ? w->rows : STRIPS * SIDE, cells = STRIPS * SIDE * keys / 2;
-    g->at.q = attn_cpu_sdpa_take(&end, rows * g->ldq * f);
-    g->at.dout = attn_cpu_sdpa_take(&end, rows * g->ldo * f);
-    g->at.q_turned = attn_cpu_sdpa_take(&end, rows / 2 * depth * f);
-    g->at.dout_turned = attn_cpu_sdpa_take(&end, rows / 2 * width * f);
-    g->at.kt = attn_cpu_sdpa_take(&end, keys / 2 * depth * f);
-    g->at.vt = attn_cpu_sdpa_take(&end, keys / 2 * width * f);
-    g->at.k_zip = attn_cpu_sdpa_take(&end, keys / 2 * g->ldk * f);
-    g->at.seen = attn_cpu_sdpa_take(&end, 2 * rows * (int64_t)sizeof(int32_t));
-    g->at.max = attn_cpu_sdpa_take(&end, rows * f);
-    g->at.delta = attn_cpu_sdpa_take(&end, rows * f);
-    g->at.dk = attn_cpu_sdpa_take(&end, keys * depth * f);
-    g->at.dv = attn_cpu_sdpa_take(&end, keys * width * f);
-    g->at.tmp = attn_cpu_sdpa_take(&end, SIDE * g->ldt * f);
-    g->at.s = attn_cpu_sdpa_take(&end, 4 * SIDE * SIDE * f);
-    g->at.p = attn_cpu_sdpa_take(&end, cells * f);
-    g->at.ds = attn_cpu_sdpa_take(&end, cells * f);
-    g->at.ds_rows = attn_cpu_sdpa_take(&end, cells * f);
-    g->end = end;
+    const int64_t rows = w->rows > STRIPS * SIDE ? w->rows : STRIPS * SIDE;
+    if (split) {
+        lay_out_split(g, rows, keys);
+    } else {
+        lay_out_pairs(g, rows, keys);
+    }
+    g->at.seen = attn_cpu_sdpa_take(&g->end, 2 * rows * (int64_t)sizeof(int32_t));
+    g->at.range = attn_cpu_sdpa_take(&g->end, 2 * rows * (int64_t)sizeof(int64_t));
+    g->at.max = attn_cpu_sdpa_take(&g->end, rows * f);
+    g->at.delta = attn_cpu_sdpa_take(&g->end, rows * f);
+    g->at.dk = attn_cpu_sdpa_take(&g->end, keys * g->depth * f);
+    g->at.dv = attn_cpu_sdpa_take(&g->end, keys * g->width * f);
+    g->at.tmp = attn_cpu_sdpa_take(&g->end, SIDE * g->ldt * f);
+    g->at.s = attn_cpu_sdpa_take(&g->end, 4 * SIDE * SIDE * f);
+}
+
+/* Whether a row of the problem's dtype is finite. */
+static int all_finite(const struct attn_cpu_bwd *w, const void *row, int64_t n) {
+    float wide[512]; /* the largest head dim */
+    if (w->s.pair) return w->s.pair->finite(row, n);
+    if (w->s.p->dtype == ATTN_F32) return w->s.u->finite_f32(row, n);
+    attn_cpu_sdpa_load_f32(&w->s, wide, row, w->s.p->dtype, n, 1);
+    return w->s.u->finite_f32(wide, n);
+}
+int attn_cpu_grad_simple(const struct attn_cpu_bwd *w, const struct attn_cpu_bwd_row *stat, const void *q,
+                         const void *dout) {
+    const int factor = w->s.pair ? !(stat->g < 1) && !(stat->g > 1) : isfinite(stat->g);
+    return isfinite(stat->lse) && isfinite(stat->shift) && factor && all_finite(w, q, w->s.p->dim_qk) &&
+           all_finite(w, dout, w->s.p->dim_v);
+}
+/* Where a value that is not finite changes the way: a key that nobody sees may hold anything. */
+static int hidden(const struct attn_cpu_bwd *w, const struct attn_core_seq *seq, int64_t j) {
+    int64_t first = 0, last = 0;
+    attn_core_query_range(w->s.p, seq->sq, seq->sk, j, &first, &last);
+    return !w->s.pair && first >= last;
 }
 
 void attn_cpu_grad_look(struct attn_cpu_bwd *w, int64_t task, char *scratch) {
@@ -67,13 +134,14 @@ void attn_cpu_grad_look(struct attn_cpu_bwd *w, int64_t task, char *scratch) {
     const int64_t block = task % w->key_blocks, pair = task / w->key_blocks, b = pair / p->heads_k,
                   hk = pair % p->heads_k;
     struct attn_core_seq seq;
-    int finite = 1;
+    int good = 1;
     (void)scratch;
     attn_core_seq_get(p, w->s.args, b, &seq);
-    for (int64_t j = block * w->keys; j < (block + 1) * w->keys && j < seq.sk && finite; j++)
-        finite = w->s.pair->finite((const void *)attn_view_row(&w->s.k, b, hk, seq.k0 + j), p->dim_qk) &&
-                 w->s.pair->finite((const void *)attn_view_row(&w->s.v, b, hk, seq.k0 + j), p->dim_v);
-    w->odd_keys[task] = (uint8_t)!finite;
+    for (int64_t j = block * w->keys; j < (block + 1) * w->keys && j < seq.sk && good; j++)
+        good = (all_finite(w, attn_view_row(&w->s.k, b, hk, seq.k0 + j), p->dim_qk) &&
+                all_finite(w, attn_view_row(&w->s.v, b, hk, seq.k0 + j), p->dim_v)) ||
+               hidden(w, &seq, j);
+    w->odd_keys[task] = (uint8_t)!good;
 }
 
 struct work {
@@ -83,6 +151,7 @@ struct work {
     struct attn_pair_tile t;
     float *q, *dout, *q_turned, *dout_turned, *kt, *vt, *k_zip, *max, *delta, *tmp;
     int32_t *seen;
+    int64_t *range; /* [rows][2] */
 };
 
 static void begin(struct work *k, const struct attn_cpu_bwd *w, const struct attn_core_seq *seq, int64_t b, int64_t hk,
@@ -93,6 +162,7 @@ static void begin(struct work *k, const struct attn_cpu_bwd *w, const struct att
     k->q = AT(q), k->dout = AT(dout), k->q_turned = AT(q_turned), k->dout_turned = AT(dout_turned);
     k->kt = AT(kt), k->vt = AT(vt), k->k_zip = AT(k_zip), k->max = AT(max), k->delta = AT(delta), k->tmp = AT(tmp);
     k->seen = (int32_t *)(void *)(scratch + g->at.seen);
+    k->range = (int64_t *)(void *)(scratch + g->at.range);
     k->t = (struct attn_pair_tile){.depth = g->depth,
                                    .width = g->width,
                                    .q = k->q,
@@ -108,7 +178,7 @@ static void begin(struct work *k, const struct attn_cpu_bwd *w, const struct att
                                    .seen = k->seen,
                                    .max = k->max,
                                    .delta = k->delta,
-                                   .factor = (float)(w->s.unit * LOG2_E),
+                                   .factor = (float)(w->s.p->scale * LOG2_E),
                                    .ldd = w->ldd,
                                    .s = AT(s),
                                    .p = AT(p),
@@ -128,6 +198,85 @@ static int simple_rows(const struct work *k, int64_t f0, int64_t n) {
             if (odd[x]) return 0;
     }
     return 1;
+}
+
+/* 32 rows that are to be split, as f32, row `ld` elements behind row: in place, or copies in tmp, times factor, NULL as
+ * zeros, and zeros behind the last column. */
+struct rows_32 {
+    const char *row[SIDE];
+    float factor[SIDE];
+    int same; /* factors are 1 */
+};
+static const float *gather(const struct work *k, const struct rows_32 *x, int64_t n, int64_t padded, int64_t *ld) {
+    const int64_t ldt = k->w->grad.ldt, apart = x->row[0] && x->row[1] ? x->row[1] - x->row[0] : 0;
+    const int32_t dtype = k->w->s.p->dtype;
+    int in_place = dtype == ATTN_F32 && x->same && n == padded && apart > 0;
+    for (int64_t r = 1; r < SIDE && in_place; r++) in_place = x->row[r] && x->row[r] - x->row[r - 1] == apart;
+    *ld = in_place ? apart / (int64_t)sizeof(float) : ldt;
+    if (in_place) return (const void *)x->row[0];
+    for (int64_t r = 0; r < SIDE; r++) {
+        float *to = k->tmp + r * ldt;
+        const int64_t have = x->row[r] ? n : 0;
+        if (have) attn_cpu_sdpa_load_f32(&k->w->s, to, x->row[r], dtype, n, (double)x->factor[r]);
+        memset(to + have, 0, (size_t)(padded - have) * sizeof *to);
+    }
+    return k->tmp;
+}
+/* Operands of them: as they are and transposed, pairs along rows or down columns. to: NULL for none. */
+static void split_rows(const struct work *k, const struct rows_32 *x, int64_t n, int64_t padded, float *to, int down,
+                       float *turned, int turned_down) {
+    int64_t ld;
+    const float *from = gather(k, x, n, padded, &ld);
+    for (int64_t c = 0; c < padded; c += SIDE) {
+        if (to) k->w->pair->split(to + c / SIDE * SPLIT, from + c, ld, down);
+        k->w->s.u->transpose_f32(k->t.s, SIDE, from + c, ld, SIDE, SIDE);
+        k->w->pair->split(turned + c / SIDE * SPLIT, k->t.s, SIDE, turned_down);
+    }
+}
+static void load_rows_split(struct work *k, int64_t f0, int64_t n) {
+    const struct attn_cpu_bwd *w = k->w;
+    const attn_problem *p = w->s.p;
+    const int64_t group = w->s.group, depth = w->grad.depth, width = w->grad.width;
+    k->t.strips = attn_cpu_sdpa_blocks(n, SIDE);
+    for (int64_t s = 0; s < k->t.strips; s++) {
+        const int64_t at_q = s * (depth / SIDE) * SPLIT, at_dout = s * (width / SIDE) * SPLIT;
+        struct rows_32 q = {.same = 1}, dout = {.same = 1};
+        for (int64_t x = 0; x < SIDE; x++) {
+            const int64_t r = s * SIDE + x, i = (f0 + r) / group, h = k->hk * group + (f0 + r) % group;
+            const struct attn_cpu_bwd_row *stat = r < n ? attn_cpu_bwd_stat(w, k->seq, k->b, h, i) : NULL;
+            k->max[r] = INFINITY, k->delta[r] = 0;
+            if (!stat || isinf(stat->lse)) continue; /* nothing of a row without gradients may reach a product */
+            q.row[x] = attn_view_row(&w->s.q, k->b, h, k->seq->q0 + i);
+            dout.row[x] = attn_view_row(&w->dout, k->b, h, k->seq->q0 + i);
+            q.factor[x] = 1, dout.factor[x] = (float)stat->g;
+            dout.same &= !(stat->g < 1) && !(stat->g > 1);
+            k->max[r] = (float)(stat->lse * LOG2_E), k->delta[r] = (float)stat->shift;
+        }
+        split_rows(k, &q, p->dim_qk, depth, k->q + at_q, 0, k->q_turned + at_q, 0);
+        split_rows(k, &dout, p->dim_v, width, k->dout + at_dout, 0, k->dout_turned + at_dout, 0);
+    }
+}
+/* Rows j .. j+31 of keys or values; who is not there or not finite, which then nobody sees, counts as 0. */
+static void key_rows(const struct work *k, const struct attn_view *view, int64_t j, int64_t end, int64_t n,
+                     struct rows_32 *x) {
+    *x = (struct rows_32){.same = 1};
+    for (int64_t r = 0; r < SIDE && j + r < end; r++) {
+        const char *row = attn_view_row(view, k->b, k->hk, k->seq->k0 + j + r);
+        x->row[r] = all_finite(k->w, row, n) ? row : NULL, x->factor[r] = 1;
+    }
+}
+static void load_keys_split(struct work *k, int64_t j0, int64_t n) {
+    const struct attn_cpu_bwd *w = k->w;
+    const attn_problem *p = w->s.p;
+    const int64_t depth = w->grad.depth, width = w->grad.width;
+    for (int64_t j = 0; j < n; j += SIDE) {
+        const int64_t at_k = j / SIDE * (depth / SIDE) * SPLIT, at_v = j / SIDE * (width / SIDE) * SPLIT;
+        struct rows_32 x;
+        key_rows(k, &w->s.k, j0 + j, j0 + n, p->dim_qk, &x);
+        split_rows(k, &x, p->dim_qk, depth, k->k_zip + at_k, 1, k->kt + at_k, 1);
+        key_rows(k, &w->s.v, j0 + j, j0 + n, p->dim_v, &x);
+        split_rows(k, &x, p->dim_v, width, NULL, 0, k->vt + at_v, 1);
+    }
 }
 
 static void copy_row(float *to, const void *row, int64_t n, int64_t padded) {
@@ -151,6 +300,10 @@ static void load_rows(struct work *k, int64_t f0, int64_t n) {
     const struct attn_cpu_grad *g = &w->grad;
     const attn_problem *p = w->s.p;
     const int64_t group = w->s.group;
+    if (!w->s.pair) {
+        load_rows_split(k, f0, n);
+        return;
+    }
     k->t.strips = attn_cpu_sdpa_blocks(n, SIDE);
     for (int64_t r = 0; r < k->t.strips * SIDE; r++) {
         const int64_t i = (f0 + r) / group, h = k->hk * group + (f0 + r) % group, at = k->seq->q0 + i;
@@ -172,12 +325,20 @@ static void load_rows(struct work *k, int64_t f0, int64_t n) {
     }
 }
 
-/* What the n loaded rows see of the keys from j0 on, relative to j0. */
-static void see(struct work *k, int64_t f0, int64_t n, int64_t j0) {
-    const int64_t keys = k->t.blocks * SIDE;
+/* Which keys n rows from f0 on see, and... */
+static void see_all(const struct work *k, int64_t f0, int64_t n) {
     for (int64_t r = 0; r < k->t.strips * SIDE; r++) {
-        int64_t lo = 0, hi = 0;
-        if (r < n) attn_core_key_range(k->w->s.p, k->seq->sq, k->seq->sk, (f0 + r) / k->w->s.group, &lo, &hi);
+        k->range[2 * r] = k->range[2 * r + 1] = 0;
+        if (r < n)
+            attn_core_key_range(k->w->s.p, k->seq->sq, k->seq->sk, (f0 + r) / k->w->s.group, &k->range[2 * r],
+                                &k->range[2 * r + 1]);
+    }
+}
+/* ... which of so many blocks of keys from j0 on, relative to j0. */
+static void see(const struct work *k, int64_t blocks, int64_t j0) {
+    const int64_t keys = blocks * SIDE;
+    for (int64_t r = 0; r < k->t.strips * SIDE; r++) {
+        int64_t lo = k->range[2 * r], hi = k->range[2 * r + 1];
         lo = lo < j0 ? 0 : lo - j0 < keys ? lo - j0 : keys;
         hi = hi < j0 ? 0 : hi - j0 < keys ? hi - j0 : keys;
         int32_t *seen = k->seen + r / SIDE * 2 * SIDE + r % SIDE;
@@ -209,6 +370,10 @@ static void load_keys(struct work *k, int64_t j0, int64_t n) {
     const struct attn_cpu_grad *g = &w->grad;
     const attn_problem *p = w->s.p;
     k->t.blocks = attn_cpu_sdpa_blocks(n, SIDE);
+    if (!w->s.pair) {
+        load_keys_split(k, j0, n);
+        return;
+    }
     load_panels(k, &w->s.k, j0, n, p->dim_qk, g->depth, k->kt);
     load_panels(k, &w->s.v, j0, n, p->dim_v, g->width, k->vt);
     for (int64_t j = 0; j < k->t.blocks * SIDE; j += 2) {
@@ -237,6 +402,37 @@ static void write_keys(const struct work *k, const struct attn_view *view, const
     }
 }
 
+/* Nothing of the (batch, key head) is odd. */
+static int simple_pair(const struct work *k) {
+    const struct attn_cpu_bwd *w = k->w;
+    const uint8_t *odd = w->odd_keys + (k->b * w->s.p->heads_k + k->hk) * w->key_blocks;
+    for (int64_t x = 0; x < w->key_blocks; x++)
+        if (odd[x]) return 0;
+    return simple_rows(k, 0, k->seq->sq * w->s.group);
+}
+
+/* The n loaded rows with the loaded keys from j0 on. */
+static void run_tile(const struct work *k, int64_t n, int64_t j0) {
+    const struct attn_cpu_bwd *w = k->w;
+    if (w->s.pair) {
+        see(k, k->t.blocks, j0);
+        w->s.pair->tile(&k->t);
+        return;
+    }
+    const int64_t wide = w->grad.depth, tall = w->grad.width, lo = k->range[0], hi = k->range[2 * n - 1];
+    for (int64_t x = 0; x < k->t.blocks; x += SPLIT_BLOCKS) {
+        struct attn_pair_tile t = k->t;
+        const int64_t j = j0 + x * SIDE;
+        t.blocks = k->t.blocks - x < SPLIT_BLOCKS ? k->t.blocks - x : SPLIT_BLOCKS;
+        if (j >= hi || j + t.blocks * SIDE <= lo) continue;
+        t.kt += x * wide / SIDE * SPLIT, t.k_zip += x * wide / SIDE * SPLIT, t.vt += x * tall / SIDE * SPLIT;
+        if (t.dk) t.dk += x * SIDE * wide;
+        if (t.dv) t.dv += x * SIDE * tall;
+        see(k, t.blocks, j);
+        w->pair->tile_f32(&t);
+    }
+}
+
 int attn_cpu_grad_keys(const struct attn_cpu_bwd *w, const struct attn_core_seq *seq, int64_t b, int64_t hk,
                        int64_t block, float *dq, char *scratch) {
     const struct attn_cpu_grad *g = &w->grad;
@@ -246,6 +442,7 @@ int attn_cpu_grad_keys(const struct attn_cpu_bwd *w, const struct attn_core_seq 
     struct work k;
     begin(&k, w, seq, b, hk, scratch);
     if (n <= 0 || w->odd_keys[(b * p->heads_k + hk) * w->key_blocks + block] || !simple_rows(&k, 0, end)) return 0;
+    if (!w->s.pair && !simple_pair(&k)) return 0;
     n = n > w->keys ? w->keys : n;
     float *dk = (float *)(void *)(scratch + g->at.dk), *dv = (float *)(void *)(scratch + g->at.dv);
     load_keys(&k, j0, n);
@@ -259,11 +456,11 @@ int attn_cpu_grad_keys(const struct attn_cpu_bwd *w, const struct attn_core_seq 
     for (int64_t f = first * group / SIDE * SIDE; f < stop && f < end; f += rows) {
         const int64_t have = end - f < rows ? end - f : rows;
         load_rows(&k, f, have);
-        see(&k, f, have, j0);
+        see_all(&k, f, have);
         k.t.dq = dq ? dq + f * w->ldd : NULL;
-        w->s.pair->tile(&k.t);
+        run_tile(&k, have, j0);
     }
-    if (w->want_dk) write_keys(&k, &w->dk, dk, g->depth, p->dim_qk, j0, n, w->s.late_scale);
+    if (w->want_dk) write_keys(&k, &w->dk, dk, g->depth, p->dim_qk, j0, n, p->scale);
     if (w->want_dv) write_keys(&k, &w->dv, dv, g->width, p->dim_v, j0, n, 1);
     return 1;
 }
@@ -276,19 +473,20 @@ int attn_cpu_grad_queries(const struct attn_cpu_bwd *w, const struct attn_core_s
     struct work k;
     if (n <= 0) return 1;
     begin(&k, w, seq, b, hk, scratch);
-    if (!simple_rows(&k, f0, n)) return 0;
+    if (!simple_rows(&k, f0, n) || (!w->s.pair && !simple_pair(&k))) return 0;
     attn_core_key_range(p, seq->sq, seq->sk, f0 / w->s.group, &lo, &unused);
     attn_core_key_range(p, seq->sq, seq->sk, (f0 + n - 1) / w->s.group, &unused, &hi);
     if (hi > seq->sk) hi = seq->sk; /* a row whose window has left the keys behind says (lo, lo) */
     for (int64_t j = lo / w->keys; j * w->keys < hi; j++)
         if (w->odd_keys[(b * p->heads_k + hk) * w->key_blocks + j]) return 0;
     load_rows(&k, f0, n);
+    see_all(&k, f0, n);
     k.t.dq = dq;
-    const int64_t keys = w->keys * STRIPS * SIDE / w->rows; /* as many chunks as scratch has room for */
+    /* as many chunks as scratch has room for */
+    const int64_t keys = w->s.pair ? w->keys * STRIPS * SIDE / w->rows : w->keys;
     for (int64_t j = lo / SIDE * SIDE; j < hi; j += keys) {
         load_keys(&k, j, hi - j < keys ? hi - j : keys);
-        see(&k, f0, n, j);
-        w->s.pair->tile(&k.t);
+        run_tile(&k, n, j);
     }
     return 1;
 }
