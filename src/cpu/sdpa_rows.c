@@ -71,6 +71,8 @@ const struct attn_kernel attn_cpu_sdpa_rows[] = {
            "f32, many rows on tiles in exact halves of bf16"),
     ROW_OF(ATTN_OP_SDPA_FWD, fwd, amx, isa_amx_thirds, ATTN_CPU_AMX, f32, ATTN_F32,
            "f32, many rows on tiles in three exact terms of bf16"),
+    ROW_OF(ATTN_OP_SDPA_BWD, bwd, amx, isa_amx_halves, ATTN_CPU_AMX, f16, ATTN_F16,
+           "f32, many rows on tiles in three exact terms of bf16"),
     ROW_OF(ATTN_OP_SDPA_BWD, bwd, amx, isa_amx_thirds, ATTN_CPU_AMX, f32, ATTN_F32,
            "f32, many rows on tiles in three exact terms of bf16"),
     ROW(ATTN_OP_SDPA_FWD, fwd, avx512bf16, ATTN_CPU_BF16, bf16, ATTN_BF16, "bf16, sums in f32"),
