@@ -8,6 +8,7 @@
  *   2. per key range and column slice:  dKV[key] += sum over heads of dS q + g P dout, unit after unit, slot after
  * slot. Every element of dKV has one owner, which adds in the order of the units: no atomics, and the same bits with
  * any number of threads. TOPK beyond a window's worth of slots runs the two phases once per window of slots.
+ * The first phase 2 clears the sums and the last one rounds them, a task its own, while it has them in its cache.
  *
  * Workspace: per thread less than 2 MiB, and UNITS_PER_THREAD units of at most 3 MiB each (least SMALL_BATCH_BYTES in
  * all; MIN_UNITS units when TOPK is beyond a window); and, if dkv is not f32, the f32 sums of one batch entry, SK * D *
@@ -113,49 +114,42 @@ float *attn_cpu_mla_bwd_sum(const struct mla_bwd *j, int64_t key, int64_t column
     return (float *)(j->ws + j->z.at_sums) + column * j->p->seq_k + key * j->z.sum_block;
 }
 
-enum { ROWS_PER_TASK = 256 };
-
-static void clear_job(void *arg, int32_t worker) {
-    struct mla_bwd *j = arg;
-    (void)worker;
-    const int64_t width = j->z.sum_block;
-    for (int64_t t; (t = attn_cpu_next(&j->next) * ROWS_PER_TASK) < j->p->seq_k;)
-        for (int64_t c = 0; c < j->p->dim_qk; c += width) {
-            const int64_t n = mla_min(ROWS_PER_TASK, j->p->seq_k - t);
-            const int together = j->p->dkv_dtype != ATTN_F32;
-            for (int64_t key = t; key < t + (together ? 1 : n); ++key)
-                memset(attn_cpu_mla_bwd_sum(j, key, c), 0, (size_t)((together ? n : 1) * width) * sizeof(float));
-        }
+/* The same from any column on. */
+static float *sum_at(const struct mla_bwd *j, int64_t key, int64_t column) {
+    const int64_t within = column % j->z.sum_block;
+    return attn_cpu_mla_bwd_sum(j, key, column - within) + within;
 }
 
-/* Rounds the sums to dkv's type, after adding what is there when accumulating. */
-static void round_job(void *arg, int32_t worker) {
-    struct mla_bwd *j = arg;
+void attn_cpu_mla_bwd_clear(const struct mla_bwd *j, int64_t from, int64_t to, int64_t c0, int64_t c1) {
+    const int64_t width = mla_min(j->z.sum_block, c1 - c0);
+    const int together = width == j->z.sum_block && j->p->dkv_dtype != ATTN_F32; /* rows follow each other */
+    for (int64_t c = c0; c < c1; c += width) {
+        const int64_t n = together ? to - from : 1;
+        for (int64_t key = from; key < to; key += n) memset(sum_at(j, key, c), 0, (size_t)(n * width) * sizeof(float));
+    }
+}
+
+void attn_cpu_mla_bwd_round(const struct mla_bwd *j, int64_t from, int64_t to, int64_t c0, int64_t c1, float *old) {
     const struct attn_ukr *ukr = j->isa->ukr;
-    float *old = (float *)(j->ws + j->z.at_threads + j->z.thread_bytes * (uint64_t)worker + j->z.t_row);
-    const int64_t width = j->z.sum_block;
+    const int64_t width = mla_min(j->z.sum_block, c1 - c0);
     const int add = attn_core_has(j->p, ATTN_ACCUMULATE);
-    uint32_t mode = attn_cpu_flush_begin();
-    for (int64_t t; (t = attn_cpu_next(&j->next) * ROWS_PER_TASK) < j->p->seq_k;)
-        for (int64_t c = 0; c < j->p->dim_qk; c += width) {
-            const int64_t end = mla_min(t + ROWS_PER_TASK, j->p->seq_k);
-            const int64_t bytes = c * j->dkv.element_bytes;
-            if (mla_strips(j->isa) && !add) {
-                j->isa->pair->narrow_rows((uint16_t *)(void *)(attn_view_row(&j->dkv, j->b, 0, t) + bytes), j->dkv.row,
-                                          attn_cpu_mla_bwd_sum(j, t, c), end - t);
-                continue;
-            }
-            for (int64_t key = t; key < end; ++key) {
-                float *sum = attn_cpu_mla_bwd_sum(j, key, c);
-                char *to = attn_view_row(&j->dkv, j->b, 0, key) + bytes;
-                if (add) {
-                    ukr->widen(old, to, j->dkv.dtype, width, 1.0f);
-                    j->isa->vec->add(sum, old, width);
-                }
-                ukr->narrow(to, j->dkv.dtype, sum, width, 1.0f);
-            }
+    for (int64_t c = c0; c < c1; c += width) {
+        const int64_t bytes = c * j->dkv.element_bytes;
+        if (mla_strips(j->isa) && !add) {
+            j->isa->pair->narrow_rows((uint16_t *)(void *)(attn_view_row(&j->dkv, j->b, 0, from) + bytes), j->dkv.row,
+                                      sum_at(j, from, c), to - from);
+            continue;
         }
-    attn_cpu_flush_end(mode);
+        for (int64_t key = from; key < to; ++key) {
+            float *sum = sum_at(j, key, c);
+            char *row = attn_view_row(&j->dkv, j->b, 0, key) + bytes;
+            if (add) {
+                ukr->widen(old, row, j->dkv.dtype, width, 1.0f);
+                j->isa->vec->add(sum, old, width);
+            }
+            ukr->narrow(row, j->dkv.dtype, sum, width, 1.0f);
+        }
+    }
 }
 
 static void share(struct mla_bwd *j, const struct attn_core_device *dev, attn_cpu_job job) {
@@ -173,18 +167,23 @@ static void add_sink(struct mla_bwd *j, double *total) {
 }
 
 static void one_entry(struct mla_bwd *j, const struct attn_core_device *dev, double *sink_total) {
-    const int64_t units = j->p->seq_q * j->z.n_chunks;
-    const int f32_sums = j->p->dkv_dtype == ATTN_F32;
-    if (j->dkv.data && !(f32_sums && attn_core_has(j->p, ATTN_ACCUMULATE))) share(j, dev, clear_job);
+    const attn_problem *p = j->p;
+    const int64_t units = p->seq_q * j->z.n_chunks;
+    const int f32_sums = p->dkv_dtype == ATTN_F32, clear = !(f32_sums && attn_core_has(p, ATTN_ACCUMULATE));
     for (j->u0 = 0; j->u0 < units; j->u0 += j->z.batch_units) {
         j->n_units = mla_min(j->z.batch_units, units - j->u0);
         for (j->window = 0; j->window < j->z.n_windows; ++j->window) {
+            j->clear = clear && j->u0 + j->window == 0;
+            j->round = !f32_sums && j->u0 + j->n_units == units && j->window + 1 == j->z.n_windows;
             share(j, dev, attn_cpu_mla_bwd_rows_job);
             if (j->dkv.data) share(j, dev, attn_cpu_mla_bwd_keys_job);
         }
         if (sink_total) add_sink(j, sink_total);
     }
-    if (j->dkv.data && !f32_sums) share(j, dev, round_job);
+    if (units || !j->dkv.data) return;
+    if (clear) attn_cpu_mla_bwd_clear(j, 0, p->seq_k, 0, p->dim_qk);
+    if (!f32_sums)
+        attn_cpu_mla_bwd_round(j, 0, p->seq_k, 0, p->dim_qk, (float *)(j->ws + j->z.at_threads + j->z.t_row));
 }
 
 void attn_cpu_mla_bwd(const struct mla_isa *isa, const struct attn_core_device *dev, const attn_problem *p,

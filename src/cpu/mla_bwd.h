@@ -48,6 +48,7 @@ struct mla_bwd {
     struct attn_view q, kv, out, lse, dout, dlse, dq, dkv, dist;
     const float *sink;
     int64_t b, u0, n_units, window; /* what the threads are working on */
+    int clear, round;               /* phase 2 is the first of the entry, the last one whose sums are rounded */
     struct attn_cpu_counter next;
 };
 
@@ -55,6 +56,10 @@ static inline char *attn_cpu_mla_bwd_unit(const struct mla_bwd *j, int64_t u) {
     return j->ws + j->z.at_units + j->z.unit_bytes * (uint64_t)u;
 }
 float *attn_cpu_mla_bwd_sum(const struct mla_bwd *j, int64_t key, int64_t column);
+/* Sums of keys from .. to - 1, columns from c0 on and before c1, whole blocks of them. round: to dkv's type, after
+ * adding what is there when accumulating; old: scratch for a row. */
+void attn_cpu_mla_bwd_clear(const struct mla_bwd *j, int64_t from, int64_t to, int64_t c0, int64_t c1);
+void attn_cpu_mla_bwd_round(const struct mla_bwd *j, int64_t from, int64_t to, int64_t c0, int64_t c1, float *old);
 void attn_cpu_mla_bwd_rows_job(void *arg, int32_t worker); /* phase 1 */
 void attn_cpu_mla_bwd_keys_job(void *arg, int32_t worker); /* phase 2 */
 #endif

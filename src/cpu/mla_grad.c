@@ -311,12 +311,16 @@ static void add_strips(const struct mla_bwd *j, int64_t at_unit, int64_t range, 
 void attn_cpu_mla_bwd_keys_job(void *arg, int32_t worker) {
     struct mla_bwd *j = arg;
     const struct mla_bwd_size *z = &j->z;
-    float *sum = (float *)(j->ws + z->at_threads + z->thread_bytes * (uint64_t)worker + z->t_sum);
+    char *thread = j->ws + z->at_threads + z->thread_bytes * (uint64_t)worker;
+    float *sum = (float *)(thread + z->t_sum);
     uint32_t mode = attn_cpu_flush_begin();
     attn_ukr_pair_begin(j->isa->pair);
     for (int64_t t; (t = attn_cpu_next(&j->next)) < z->n_ranges * z->n_slices;) {
         const int64_t range = t / z->n_slices, c0 = t % z->n_slices * z->slice,
                       c1 = mla_min(c0 + z->slice, j->p->dim_qk);
+        const int64_t from = range << z->range_shift, to = mla_min(from + (INT64_C(1) << z->range_shift), j->p->seq_k);
+        /* while the sums are in the second-level cache */
+        if (j->clear) attn_cpu_mla_bwd_clear(j, from, to, c0, c1);
         for (int64_t u = 0; u < j->n_units; ++u) {
             if (mla_strips(j->isa)) {
                 add_strips(j, u, range, c0, c1, sum);
@@ -324,6 +328,7 @@ void attn_cpu_mla_bwd_keys_job(void *arg, int32_t worker) {
                 add_range(j, u, range, c0, c1, sum, z->slice + 16);
             }
         }
+        if (j->round) attn_cpu_mla_bwd_round(j, from, to, c0, c1, (float *)(thread + z->t_row));
     }
     attn_ukr_pair_end(j->isa->pair);
     attn_cpu_flush_end(mode);
