@@ -8,7 +8,7 @@
  *   2. per key range and column slice:  dKV[key] += sum over heads of dS q + g P dout, unit after unit, slot after
  * slot. Every element of dKV has one owner, which adds in the order of the units: no atomics, and the same bits with
  * any number of threads. TOPK beyond a window's worth of slots runs the two phases once per window of slots.
- * The first phase 2 clears the sums and the last one rounds them, a task its own, while it has them in its cache.
+ * The first phase 2 clears the sums and the last one rounds them, a task its own, if its cache holds them.
  *
  * Workspace: per thread less than 2 MiB, and UNITS_PER_THREAD units of at most 3 MiB each (least SMALL_BATCH_BYTES in
  * all; MIN_UNITS units when TOPK is beyond a window); and, if dkv is not f32, the f32 sums of one batch entry, SK * D *
@@ -152,6 +152,28 @@ void attn_cpu_mla_bwd_round(const struct mla_bwd *j, int64_t from, int64_t to, i
     }
 }
 
+/* Passes of their own, where the sums of a task are more than it has in its cache. */
+enum { ROWS_PER_TASK = 256, CACHED_BYTES = 2 << 20 };
+static int cached(const struct mla_bwd *j) {
+    return mla_min(INT64_C(1) << j->z.range_shift, j->p->seq_k) * j->z.slice * (int64_t)sizeof(float) <= CACHED_BYTES;
+}
+static void clear_job(void *arg, int32_t worker) {
+    struct mla_bwd *j = arg;
+    const attn_problem *p = j->p;
+    (void)worker;
+    for (int64_t t; (t = attn_cpu_next(&j->next) * ROWS_PER_TASK) < p->seq_k;)
+        attn_cpu_mla_bwd_clear(j, t, mla_min(t + ROWS_PER_TASK, p->seq_k), 0, p->dim_qk);
+}
+static void round_job(void *arg, int32_t worker) {
+    struct mla_bwd *j = arg;
+    const attn_problem *p = j->p;
+    float *old = (float *)(j->ws + j->z.at_threads + j->z.thread_bytes * (uint64_t)worker + j->z.t_row);
+    uint32_t mode = attn_cpu_flush_begin();
+    for (int64_t t; (t = attn_cpu_next(&j->next) * ROWS_PER_TASK) < p->seq_k;)
+        attn_cpu_mla_bwd_round(j, t, mla_min(t + ROWS_PER_TASK, p->seq_k), 0, p->dim_qk, old);
+    attn_cpu_flush_end(mode);
+}
+
 static void share(struct mla_bwd *j, const struct attn_core_device *dev, attn_cpu_job job) {
     atomic_store_explicit(&j->next.next, 0, memory_order_relaxed);
     attn_cpu_pool_run(attn_cpu_pool_of(dev), dev->threads, job, j);
@@ -169,21 +191,21 @@ static void add_sink(struct mla_bwd *j, double *total) {
 static void one_entry(struct mla_bwd *j, const struct attn_core_device *dev, double *sink_total) {
     const attn_problem *p = j->p;
     const int64_t units = p->seq_q * j->z.n_chunks;
-    const int f32_sums = p->dkv_dtype == ATTN_F32, clear = !(f32_sums && attn_core_has(p, ATTN_ACCUMULATE));
+    const int f32_sums = p->dkv_dtype == ATTN_F32, within = units && cached(j);
+    const int clear = j->dkv.data && !(f32_sums && attn_core_has(p, ATTN_ACCUMULATE));
+    const int round = j->dkv.data && !f32_sums;
+    if (clear && !within) share(j, dev, clear_job);
     for (j->u0 = 0; j->u0 < units; j->u0 += j->z.batch_units) {
         j->n_units = mla_min(j->z.batch_units, units - j->u0);
         for (j->window = 0; j->window < j->z.n_windows; ++j->window) {
-            j->clear = clear && j->u0 + j->window == 0;
-            j->round = !f32_sums && j->u0 + j->n_units == units && j->window + 1 == j->z.n_windows;
+            j->clear = clear && within && j->u0 + j->window == 0;
+            j->round = round && within && j->u0 + j->n_units == units && j->window + 1 == j->z.n_windows;
             share(j, dev, attn_cpu_mla_bwd_rows_job);
             if (j->dkv.data) share(j, dev, attn_cpu_mla_bwd_keys_job);
         }
         if (sink_total) add_sink(j, sink_total);
     }
-    if (units || !j->dkv.data) return;
-    if (clear) attn_cpu_mla_bwd_clear(j, 0, p->seq_k, 0, p->dim_qk);
-    if (!f32_sums)
-        attn_cpu_mla_bwd_round(j, 0, p->seq_k, 0, p->dim_qk, (float *)(j->ws + j->z.at_threads + j->z.t_row));
+    if (round && !within) share(j, dev, round_job);
 }
 
 void attn_cpu_mla_bwd(const struct mla_isa *isa, const struct attn_core_device *dev, const attn_problem *p,
