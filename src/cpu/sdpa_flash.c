@@ -119,8 +119,10 @@ struct work {
     struct attn_cpu_fwd_bounds of[MOST_STRIPS]; /* of each strip */
 };
 
-/* Probabilities need no more than P rounded to bf16. */
-static int rough(const struct attn_cpu_fwd *f) { return !f->lse.data && !f->lse_rounded.data; }
+/* Probabilities need no more than P rounded to bf16; there are no such strips of bf16 that make scores themselves. */
+static int rough(const struct attn_cpu_fwd *f) {
+    return !f->lse.data && !f->lse_rounded.data && (f->flash > 1 || f->s.plain);
+}
 static int degree(const struct attn_cpu_fwd *f) { return attn_pair_flash_degree(f->flash, rough(f)); }
 
 static const char *query_row(const struct work *w, int64_t r) {
@@ -294,8 +296,18 @@ static void load_masks(struct work *w, int64_t r0, int64_t n_rows, int64_t j0, i
     }
 }
 
-/* Boolean masks with a byte for each key of a row are read as they are. */
-static int by_key_bytes(const struct attn_cpu_sdpa *s) { return s->p->mask_dtype == ATTN_BOOL && s->mask.column; }
+/* Masks with a cell for each key of a row are read as they are. */
+static int mask_of(const struct attn_cpu_sdpa *s) {
+    if (!s->p->mask_dtype) return ATTN_PAIR_MASK_NONE;
+    if (!s->mask.column) return ATTN_PAIR_MASK_BIAS;
+    switch (s->p->mask_dtype) {
+    case ATTN_BOOL: return ATTN_PAIR_MASK_BITS;
+    case ATTN_F32: return ATTN_PAIR_MASK_F32;
+    case ATTN_F16: return ATTN_PAIR_MASK_F16;
+    case ATTN_BF16: return ATTN_PAIR_MASK_BF16;
+    default: return ATTN_PAIR_MASK_BIAS;
+    }
+}
 
 /* What makes scores of products, for strip r0 and keys from j0 on. */
 static void prepare_score(struct work *w, int64_t r0, int64_t n_rows, int64_t j0, int64_t n,
@@ -312,13 +324,16 @@ static void prepare_score(struct work *w, int64_t r0, int64_t n_rows, int64_t j0
         score->origin[r] = there ? (float)((score->alibi == 2 ? row->at : row->alibi_ref) - j0) : 0;
         score->near[r] = there && score->alibi == 2 ? (float)row->alibi_ref : 0;
     }
-    const int bytes = by_key_bytes(s);
+    score->mask = mask_of(s);
     score->hides = s->p->mask_dtype == ATTN_BOOL;
-    score->keep_keys = bytes ? s->p->seq_k - j0 : 0;
-    for (int64_t r = 0; r < ROWS; r++)
-        score->keep[r] = bytes && r < n_rows ? (const uint8_t *)w->row[r0 + r].mask + j0 : NULL;
-    score->bias = s->p->mask_dtype && !bytes ? w->bias : NULL;
-    if (score->bias) load_masks(w, r0, n_rows, j0, n);
+    score->mask_keys = s->p->seq_k - j0;
+    score->bias = w->bias;
+    for (int64_t r = 0; r < ROWS && score->mask; r++) {
+        /* what is added to a row that is not there does not matter */
+        const char *row = w->row[r0 + (r < n_rows ? r : 0)].mask;
+        score->cell[r] = r < n_rows || !score->hides ? row + j0 * s->mask.column * s->mask.element_bytes : NULL;
+    }
+    if (score->mask == ATTN_PAIR_MASK_BIAS) load_masks(w, r0, n_rows, j0, n);
 }
 
 /* Sums of f32 start anew with each block of keys, and those of the blocks before come to them afterwards: a chain over
@@ -412,7 +427,7 @@ static void run_alone(struct work *w, int64_t r0, int64_t n_rows, int64_t j0, in
 /* All strips of `live` rows against the n loaded keys at j0. */
 static void run_block(struct work *w, int64_t live, int64_t j0, int64_t n) {
     const int plain = w->f->s.plain, odd = w->f->flash > 1 && (w->any_odd_q || w->any_odd_k),
-              alone = odd || w->poison.any || (w->f->s.p->mask_dtype && !by_key_bytes(&w->f->s));
+              alone = odd || w->poison.any || mask_of(&w->f->s) == ATTN_PAIR_MASK_BIAS;
     int32_t seen[MOST_STRIPS][2 * ROWS];
     struct attn_pair_flash job[MOST_STRIPS];
     struct attn_pair_score score[MOST_STRIPS];

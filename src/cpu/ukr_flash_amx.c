@@ -46,11 +46,8 @@
  * are relative to a constant, too, which saves a multiply-add of the polynomial (exp2_times). */
 #include "cpu/amx_tile.h"
 #include "cpu/ukr_flash_exp.h"
-#include "cpu/ukr_flash_score.h"
+#include "cpu/ukr_flash_refer.h"
 
-#include <math.h>
-
-#define MOST 65536.0f
 enum { TILE = 256 /* elements of 32 bits */, QUEUE = 4 /* steps between two visits of a sum, at most */ };
 
 /* 32 rows of A by 32 queries, four sums, over n tiles of A in a row: what is where, in bytes of A and elements of B.
@@ -295,110 +292,6 @@ INLINE void step_64(const struct attn_pair_flash *f, int64_t step, float *s, con
     }
 }
 
-/* Scores that a query does not see become -inf; keys that all see are passed over. */
-static void hide(const struct attn_pair_flash *f, int64_t span, int64_t step, float *s) {
-    const __m512i begin = _mm512_set1_epi32((int32_t)(step * span)), one = _mm512_set1_epi32(1);
-    for (int64_t h = 0; h < LANES_ALL; h += 16) {
-        const __m512i lo = _mm512_sub_epi32(_mm512_loadu_si512(f->seen + h), begin),
-                      hi = _mm512_sub_epi32(_mm512_loadu_si512(f->seen + LANES_ALL + h), begin);
-        const int32_t before = _mm512_reduce_max_epi32(lo), last = _mm512_reduce_min_epi32(hi),
-                      from = last > 0 ? last : 0;
-        __m512i key = _mm512_setzero_si512();
-        for (int64_t j = 0; j < before && j < span; j++, key = _mm512_add_epi32(key, one))
-            _mm512_mask_storeu_ps(s + j * LANES_ALL + h, _mm512_cmplt_epi32_mask(key, lo), v32_set(-INFINITY));
-        key = _mm512_set1_epi32(from);
-        for (int64_t j = from; j < span; j++, key = _mm512_add_epi32(key, one))
-            _mm512_mask_storeu_ps(s + j * LANES_ALL + h, _mm512_cmpge_epi32_mask(key, hi), v32_set(-INFINITY));
-    }
-}
-/* Products that tiles cannot make. */
-static void put_given(const struct attn_pair_flash *f, int64_t span, int64_t step, float *s) {
-    for (int64_t j = 0; j < span; j++) {
-        const uint32_t which = f->given[step * span + j];
-        const float *from = f->given_s + (step * span + j) * LANES_ALL;
-        for (int64_t h = 0; h < LANES_ALL; h += 16) {
-            const __mmask16 m = (__mmask16)(which >> h);
-            _mm512_mask_storeu_ps(s + j * LANES_ALL + h, m, _mm512_maskz_loadu_ps(m, from + h));
-        }
-    }
-}
-static __attribute__((noinline)) void score(const struct attn_pair_score *f, int64_t span, int64_t key, float *s) {
-    struct kept kept;
-    if (f->keep_keys) look_up_kept(f, key, &kept);
-    for (int64_t h = 0; h < LANES_ALL; h += 16) score_lanes(f, &kept, span, key, s, h);
-}
-/* The halves of a word are put together as masks: gcc 12 with -O1 -fsanitize=undefined spills a mask of 16 bits as such
- * and reads it back as the 32 it is widened to, with the stack's in the upper half. */
-static void note_live(const struct attn_pair_flash *f, int64_t span, int64_t step, const float *s) {
-    for (int64_t j = 0; j < span; j++, s += LANES_ALL) {
-        const v32 none = v32_set(-INFINITY); /* unordered: a NaN is live */
-        const __mmask16 low = _mm512_cmp_ps_mask(v32_load(s), none, _CMP_NEQ_UQ),
-                        high = _mm512_cmp_ps_mask(v32_load(s + 16), none, _CMP_NEQ_UQ);
-        f->live[step * span + j] = _cvtmask32_u32(_mm512_kunpackw(high, low));
-    }
-}
-
-/* Of 16 queries: m, the score that probabilities are relative to; top, its product with the factor (0: the scores are
- * relative to m already, or there is none) and `below`; shrink, what a step does to older sums. */
-struct reference {
-    v32 m, top, shrink;
-    float below;
-};
-/* Largest score of each query. A NaN may be passed over: its exponential puts it into the sum. */
-static inline v32 largest(const float *s, int64_t span, v32 old) {
-    v32 a = old, b = old, c = old, d = old;
-    for (int64_t j = 0; j < span; j += 4, s += 4 * LANES_ALL) {
-        a = v32_max(a, v32_load(s));
-        b = v32_max(b, v32_load(s + LANES_ALL));
-        c = v32_max(c, v32_load(s + 2 * LANES_ALL));
-        d = v32_max(d, v32_load(s + 3 * LANES_ALL));
-    }
-    return v32_max(v32_max(a, b), v32_max(c, d));
-}
-/* Queries whose maximum times factor says nothing about the differences of scores any more, or is not finite. There
- * scores are made relative to the maximum before the factor is applied: any but the maximum gives 0. */
-static inline __mmask16 far_lanes(v32 m, v32 factor) {
-    return _mm512_cmp_ps_mask(v32_abs(m * factor), v32_set(ATTN_PAIR_FLASH_FAR), _CMP_NLT_UQ);
-}
-static __attribute__((noinline)) void subtract(float *s, int64_t span, __mmask16 far, v32 m) {
-    for (int64_t j = 0; j < span; j++, s += LANES_ALL) _mm512_mask_storeu_ps(s, far, v32_load(s) - m);
-}
-/* By how much older sums shrink, 1 where the reference stays, or where nothing was summed. */
-static inline v32 shrink_of(v32 old, v32 m, v32 factor) {
-    const __mmask16 same =
-        _mm512_cmp_ps_mask(old, m, _CMP_EQ_OQ) | _mm512_cmp_ps_mask(old, v32_set(-INFINITY), _CMP_EQ_OQ);
-    const v32 by = _mm512_mask_mov_ps(old * factor - m * factor, far_lanes(m, factor), (old - m) * factor);
-    return _mm512_mask_mov_ps(exp2_vec(by), same, v32_set(1));
-}
-/* Takes the maximum as reference of some queries; rows that have seen nothing get probabilities 0 and not NaN. */
-static __attribute__((noinline)) void refer(struct reference *r, float *s, int64_t span, v32 factor, __mmask16 lanes) {
-    const v32 m = _mm512_mask_mov_ps(r->m, lanes, largest(s, span, r->m));
-    const __mmask16 none = _mm512_cmp_ps_mask(m, v32_set(-INFINITY), _CMP_EQ_OQ),
-                    far = far_lanes(m, factor) & (__mmask16)~none;
-    r->shrink = r->shrink * shrink_of(r->m, m, factor);
-    r->m = m;
-    r->top = _mm512_maskz_mov_ps((__mmask16) ~(none | far), m * factor) + v32_set(r->below);
-    if (far & lanes) subtract(s, span, far & lanes, m);
-}
-/* Queries that need a maximum before the exponentials. */
-static inline __mmask16 without(const struct reference *r, v32 factor) {
-    return _mm512_cmp_ps_mask(r->m, v32_set(-INFINITY), _CMP_EQ_OQ) | far_lanes(r->m, factor);
-}
-/* Queries that need one after all. */
-static inline __mmask16 passed(const struct reference *r, v32 factor, v32 sum) {
-    return _mm512_cmp_ps_mask(sum, v32_set(MOST), _CMP_NLT_UQ) & (__mmask16)~far_lanes(r->m, factor);
-}
-static inline int shrinks(const struct reference *r) {
-    const v32 one = v32_set(1);
-    return _mm512_cmp_ps_mask(r[0].shrink, one, _CMP_NEQ_UQ) | _mm512_cmp_ps_mask(r[1].shrink, one, _CMP_NEQ_UQ);
-}
-static __attribute__((noinline)) void shrink_sums(float *o, int64_t width, v32 a0, v32 a1) {
-    for (int64_t d = 0; d < width; d++, o += LANES_ALL) {
-        v32_store(o, v32_load(o) * a0);
-        v32_store(o + 16, v32_load(o + 16) * a1);
-    }
-}
-
 /* Whether all queries see all keys of a step. */
 static int open_step(const struct attn_pair_flash *f, int64_t span, int64_t step) {
     const __m512i begin = _mm512_set1_epi32((int32_t)(step * span)),
@@ -450,18 +343,27 @@ INLINE void let_go(float **held) {
     if (*held) store_sums(*held);
     *held = NULL;
 }
+INLINE void begin(struct exps *e, const struct attn_pair_score *f, int64_t key, const float *s, float *p,
+                  const struct reference *r) {
+    const v32 top[2] = {r[0].top, r[1].top};
+    for (int h = 0; e->fused.kind == FUSE_ALIBI && h < 2; h++)
+        begin_alibi(&e->fused, f, key, h, top[h], far_of(&r[h], e->factor));
+    begin_step(e, s, p, top);
+}
 /* `count` strips that follow each other like steps of one: nothing waits between them. */
-INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int64_t depth, int64_t width, int terms,
-                   int rough, int64_t span, int64_t parts) {
+INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int fuse, int64_t depth, int64_t width,
+                   int terms, int rough, int64_t span, int64_t parts) {
     const int64_t weights = span / 2 * LANES_ALL * terms;
     const struct attn_pair_flash *const end = f + count;
     struct reference r[2];
-    v32 l[2], top[2];
+    v32 l[2];
     struct exps e;
     struct queue w = {.span = span, .parts = parts};
     struct place at = {f, 0}, next = behind(at, span);
     float *s = f->s, *other = f->s + span * LANES_ALL, *held = NULL; /* where sums go that tiles still hold */
+    const v32 hidden = fuse == FUSE_CAP ? _mm512_castsi512_ps(_mm512_set1_epi32(FUSE_HIDDEN)) : v32_set(-INFINITY);
     set_up_exps(&e, f->factor, terms, rough, span);
+    set_up_fused(&e.fused, fuse, f->factor, f->score);
     deal_times(&e, 2 * (depth / 32 * (span / 16) * e.of_keys + span / 32 * (width / 16) * of_values(terms)));
     for (int i = 0; i <= parts; i++) w.p[QUEUE - i] = f->p + i * weights;
     for (int i = 0; i <= QUEUE; i++) w.at[i] = at;
@@ -477,16 +379,17 @@ INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int
             }
         }
         if (f->given) put_given(f, span, at.step, s);
-        if (f->score) score(f->score, span, at.step * span, s);
-        if (!open_step(f, span, at.step)) hide(f, span, at.step, s);
-        if (f->live) note_live(f, span, at.step, s);
+        if (f->score && !fuse) score(f->score, span, at.step * span, s);
+        if (!open_step(f, span, at.step)) hide(f, span, at.step, s, hidden);
+        if (f->live) note_live(f, span, at.step, s, hidden);
+        const __mmask16 first[2] = {without(&r[0], e.factor), without(&r[1], e.factor)};
         for (int h = 0; h < 2; h++) {
-            const __mmask16 lanes = without(&r[h], e.factor);
             r[h].shrink = v32_set(1);
-            if (lanes) refer(&r[h], s + h * 16, span, e.factor, lanes);
-            top[h] = r[h].top;
+            if (first[h] && !fuse)
+                refer(&r[h], s + h * 16, span, e.factor, first[h], growth(f->score, span, at.step * span, h));
         }
-        begin_step(&e, s, w.p[QUEUE], top);
+        if (fuse && (first[0] | first[1])) refer_fused(f, span, at.step, r, s, e.factor, first);
+        begin(&e, f->score, at.step * span, s, w.p[QUEUE], r);
         const int64_t part = j % parts, n = j - w.done[part];
         w.done[part] = j;
         if (flat && next.f < end && n == parts && w.at[QUEUE - parts].f == w.at[QUEUE - 1].f) {
@@ -504,14 +407,19 @@ INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int
             visit(width, part, n, &w, &e);
         }
         finish_step(&e);
+        if (fuse && is_beyond(&e.fused)) {
+            begin(&e, f->score, at.step * span, s, w.p[QUEUE], r);
+            finish_exactly(&e);
+        }
         const __mmask16 again[2] = {passed(&r[0], e.factor, e.sum[0]), passed(&r[1], e.factor, e.sum[1])};
         if (again[0] | again[1]) {
             for (int h = 0; h < 2; h++) {
-                if (again[h]) refer(&r[h], s + h * 16, span, e.factor, again[h]);
-                top[h] = r[h].top;
+                if (again[h] && !fuse)
+                    refer(&r[h], s + h * 16, span, e.factor, again[h], growth(f->score, span, at.step * span, h));
             }
-            begin_step(&e, s, w.p[QUEUE], top);
-            finish_step(&e);
+            if (fuse) refer_fused(f, span, at.step, r, s, e.factor, again);
+            begin(&e, f->score, at.step * span, s, w.p[QUEUE], r);
+            finish_exactly(&e);
         }
         for (int h = 0; h < 2; h++) l[h] = v32_fma(l[h], r[h].shrink, e.sum[h]);
         if (shrinks(r)) { /* what was made before must be among the sums by then */
@@ -535,22 +443,29 @@ INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int
 }
 
 /* Common extents as constants. */
-#define KIND(name, flat, depth, width, terms, rough, span, parts)                                                      \
+#define KIND(name, flat, fuse, depth, width, terms, rough, span, parts)                                                \
     static void name(const struct attn_pair_flash *f, int64_t n) {                                                     \
-        strips(f, n, flat, depth, width, terms, rough, span, parts);                                                   \
+        strips(f, n, flat, fuse, depth, width, terms, rough, span, parts);                                             \
     }
 #define KINDS(name, flat, depth, width, span, parts, more_span, more_parts)                                            \
-    KIND(name, flat, depth, width, 1, 0, span, parts)                                                                  \
-    KIND(name##_rough, flat, depth, width, 1, 1, span, parts)                                                          \
-    KIND(name##_halves, flat, depth, width, 2, 0, more_span, more_parts)                                               \
-    KIND(name##_halves_rough, flat, depth, width, 2, 1, more_span, more_parts)
+    KIND(name, flat, FUSE_NONE, depth, width, 1, 0, span, parts)                                                       \
+    KIND(name##_rough, flat, FUSE_NONE, depth, width, 1, 1, span, parts)                                               \
+    KIND(name##_halves, flat, FUSE_NONE, depth, width, 2, 0, more_span, more_parts)                                    \
+    KIND(name##_halves_rough, flat, FUSE_NONE, depth, width, 2, 1, more_span, more_parts)                              \
+    KIND(name##_thirds, flat, FUSE_NONE, depth, width, 3, 0, more_span, more_parts)
 enum { SPAN = ATTN_PAIR_FLASH_STEP, HALF = SPAN / 2 }; /* as attn_pair_flash_span says */
 KINDS(strips_any, 0, f->depth, f->width, SPAN, 1, SPAN, 1)
 KINDS(strips_64, 1, 64, 64, SPAN, 1, HALF, 2)
 KINDS(strips_128, 1, 128, 128, HALF, 4, HALF, 2)
-KIND(strips_any_thirds, 0, f->depth, f->width, 3, 0, SPAN, 1)
-KIND(strips_64_thirds, 1, 64, 64, 3, 0, HALF, 2)
-KIND(strips_128_thirds, 1, 128, 128, 3, 0, HALF, 2)
+KIND(strips_64_cap, 1, FUSE_CAP, 64, 64, 1, 0, SPAN, 1)
+KIND(strips_128_cap, 1, FUSE_CAP, 128, 128, 1, 0, HALF, 4)
+KIND(strips_64_alibi, 1, FUSE_ALIBI, 64, 64, 1, 0, SPAN, 1)
+KIND(strips_128_alibi, 1, FUSE_ALIBI, 128, 128, 1, 0, HALF, 4)
+static int fuse_of(const struct attn_pair_flash *f) {
+    const struct attn_pair_score *s = f->score;
+    if (!s || f->terms > 1 || !(s->scale > 0) || s->mask || !s->caps == !s->alibi) return FUSE_NONE;
+    return s->caps ? FUSE_CAP : FUSE_ALIBI;
+}
 void attn_ukr_amx_flash(const struct attn_pair_flash *f, int64_t n) {
     static void (*const of[][3])(const struct attn_pair_flash *f, int64_t n) = {
         {strips_any, strips_64, strips_128},
@@ -558,6 +473,13 @@ void attn_ukr_amx_flash(const struct attn_pair_flash *f, int64_t n) {
         {strips_any_halves, strips_64_halves, strips_128_halves},
         {strips_any_halves_rough, strips_64_halves_rough, strips_128_halves_rough},
         {strips_any_thirds, strips_64_thirds, strips_128_thirds}};
+    static void (*const fused[][3])(const struct attn_pair_flash *f, int64_t n) = {
+        [FUSE_CAP] = {0, strips_64_cap, strips_128_cap}, [FUSE_ALIBI] = {0, strips_64_alibi, strips_128_alibi}};
     const int which = f->depth != f->width || !fits_flat(f) ? 0 : f->width == 64 ? 1 : f->width == 128 ? 2 : 0;
-    of[f->terms == 3 ? 4 : 2 * (f->terms - 1) + f->rough][which](f, n);
+    const int fuse = which ? fuse_of(f) : FUSE_NONE;
+    if (fuse) {
+        fused[fuse][which](f, n);
+    } else {
+        of[f->terms == 3 ? 4 : 2 * (f->terms - 1) + f->rough][which](f, n);
+    }
 }

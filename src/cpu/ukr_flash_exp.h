@@ -10,6 +10,7 @@
 #ifndef ATTN_CPU_UKR_FLASH_EXP_H
 #define ATTN_CPU_UKR_FLASH_EXP_H
 #include "cpu/ukr_exp2_avx512.h"
+#include "cpu/ukr_flash_fuse.h"
 #include "cpu/ukr_pair.h"
 #include "cpu/ukr_split_avx512.h"
 
@@ -25,6 +26,7 @@ struct exps {
     float below;        /* and attn_pair_flash_below */
     int of_keys;        /* products for one of Q with keys: 1, of two terms 4 or 3, of three 6 */
     int64_t span, done; /* keys of a step; pairs of them that are done */
+    struct fused fused;
     int64_t due, share; /* of UNIT: what is dealt out and not yet taken, what is dealt out at a time */
 };
 INLINE void set_up_exps(struct exps *e, float factor, int terms, int rough, int64_t span) {
@@ -79,11 +81,17 @@ INLINE void store_thirds(const struct exps *e, float *p, v32 even, v32 odd) {
     }
 }
 /* Vector i is of queries 16 (i % 2) .., key i / 2; all four go through a step before any goes through the next. */
-INLINE void two_keys(struct exps *e) {
+INLINE void two_keys(struct exps *e, int exactly) {
     const float *s = e->s + e->done * 2 * LANES_ALL;
     float *to = e->p + e->done * LANES_ALL;
     v32 x[4];
-    UNROLL for (int i = 0; i < 4; i++) x[i] = _mm512_fmsub_ps(v32_load(s + i * 16), e->factor, e->top[i % 2]);
+    UNROLL for (int i = 0; i < 4; i++) x[i] = v32_load(s + i * 16);
+    if (e->fused.kind) {
+        const v32 in[4] = {x[0], x[1], x[2], x[3]};
+        fused_arguments(&e->fused, exactly, in, e->top, x);
+    } else {
+        UNROLL for (int i = 0; i < 4; i++) x[i] = _mm512_fmsub_ps(x[i], e->factor, e->top[i % 2]);
+    }
     if (e->degree == EXP2_FULL) {
         exp2_many(4, x);
     } else {
@@ -107,15 +115,31 @@ INLINE void two_keys(struct exps *e) {
 INLINE void begin_step(struct exps *e, const float *s, float *p, const v32 *top) {
     for (int h = 0; h < 2; h++) e->top[h] = top[h], e->sum[h] = v32_set(0);
     e->s = s, e->p = p, e->done = e->due = 0;
+    if (e->fused.kind) begin_fused(&e->fused);
 }
 INLINE void finish_step(struct exps *e) {
-    while (e->done < e->span / 2) two_keys(e);
+    while (e->done < e->span / 2) two_keys(e, 0);
+}
+/* A whole step that was begun, with no products beside it: what scores beyond the cap's near part need, too. */
+struct sums {
+    v32 of[2];
+};
+static __attribute__((noinline)) struct sums step_exactly(struct exps *e) {
+    while (e->done < e->span / 2) two_keys(e, 1);
+    return (struct sums){{e->sum[0], e->sum[1]}};
+}
+INLINE void finish_exactly(struct exps *e) {
+    struct exps copy = *e;
+    __asm__("" : "+m"(copy)); /* clang would pass *e itself, and so keep it in memory everywhere */
+    const struct sums sums = step_exactly(&copy);
+    e->sum[0] = sums.of[0], e->sum[1] = sums.of[1];
+    e->done = e->span / 2;
 }
 /* Some of them, where the tile unit is busy; so many times in a step. */
 INLINE void deal(struct exps *e) {
     e->due += e->share;
     for (; e->due >= UNIT; e->due -= UNIT)
-        if (e->done < e->span / 2) two_keys(e);
+        if (e->done < e->span / 2) two_keys(e, 0);
 }
 INLINE void deal_times(struct exps *e, int64_t times) { e->share = (e->span / 2 * UNIT + times - 1) / times; }
 #endif

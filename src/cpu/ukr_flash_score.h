@@ -4,7 +4,7 @@
  * Only what struct attn_pair_score says; hidden keys are the strip's own affair. */
 #ifndef ATTN_CPU_UKR_FLASH_SCORE_H
 #define ATTN_CPU_UKR_FLASH_SCORE_H
-#include "cpu/ukr_pair.h"
+#include "cpu/ukr_flash_mask.h"
 #include "cpu/ukr_softcap_avx512.h"
 
 enum { SCORE_MANY = SOFTCAP_MANY, SCORE_LANES = ATTN_PAIR_FLASH };
@@ -15,12 +15,12 @@ struct kept {
     uint32_t half[2][SCORE_LANES];
 };
 static inline void look_up_kept(const struct attn_pair_score *f, int64_t key, struct kept *kept) {
-    const int64_t there = f->keep_keys - key;
+    const int64_t there = f->mask_keys - key;
     const __mmask64 live = there >= 64 ? ~(__mmask64)0 : there > 0 ? ((__mmask64)1 << there) - 1 : 0;
     for (int r = 0; r < SCORE_LANES; r++) {
         uint64_t bits = ~UINT64_C(0);
-        if (f->keep[r]) {
-            const __m512i x = _mm512_maskz_loadu_epi8(live, f->keep[r] + key);
+        if (f->cell[r]) {
+            const __m512i x = _mm512_maskz_loadu_epi8(live, f->cell[r] + key);
             bits = _mm512_test_epi8_mask(x, x);
         }
         kept->half[0][r] = (uint32_t)bits;
@@ -37,7 +37,7 @@ static inline __attribute__((always_inline)) void score_lanes(const struct attn_
                                      1u << 24, 1u << 25, 1u << 26, 1u << 27, 1u << 28, 1u << 29, 1u << 30, 1u << 31};
     const v32 scale = v32_set(f->scale), slope = v32_load(f->slope + h), origin = v32_load(f->origin + h),
               near = v32_load(f->near + h);
-    const float *bias = f->bias ? f->bias + key * SCORE_LANES + h : NULL;
+    const float *bias = f->mask == ATTN_PAIR_MASK_BIAS ? f->bias + key * SCORE_LANES + h : NULL;
     v32 from[SCORE_MANY]; /* key - origin: to make a vector of each key anew would take longer than all the rest */
     UNROLL for (int i = 0; i < SCORE_MANY; i++) from[i] = v32_set((float)(key + i)) - origin;
     for (int64_t j = 0; j < span; j += SCORE_MANY) {
@@ -65,7 +65,7 @@ static inline __attribute__((always_inline)) void score_lanes(const struct attn_
         } else if (bias) {
             UNROLL for (int i = 0; i < SCORE_MANY; i++) x[i] += v32_load(bias + (j + i) * SCORE_LANES);
         }
-        if (f->keep_keys) {
+        if (f->mask == ATTN_PAIR_MASK_BITS) {
             const __m512i bits = _mm512_loadu_si512(kept->half[j / 32] + h);
             UNROLL for (int i = 0; i < SCORE_MANY; i++) {
                 const __mmask16 k = _mm512_test_epi32_mask(bits, _mm512_set1_epi32((int32_t)bit[j % 32 + i]));
@@ -74,5 +74,48 @@ static inline __attribute__((always_inline)) void score_lanes(const struct attn_
         }
         UNROLL for (int i = 0; i < SCORE_MANY; i++) v32_store(at + i * SCORE_LANES, x[i]);
     }
+}
+/* How much larger than in this step ALiBi will become in the steps to come, at most SCORE_GROWTH: a reference that is
+ * so much larger need not be moved with each step, and f32 and bf16 have room below. The largest of a row's is 0. */
+#define SCORE_GROWTH 40.0f
+static inline v32 growth(const struct attn_pair_score *f, int64_t span, int64_t key, int64_t half) {
+    const v32 none = v32_set(0);
+    if (!f || !f->alibi) return none;
+    const v32 slope = v32_load(f->slope + half * 16), origin = v32_load(f->origin + half * 16),
+              near = v32_load(f->near + half * 16);
+    v32 d[2] = {v32_set((float)key) - origin, v32_set((float)(key + span - 1)) - origin};
+    for (int i = 0; i < 2 && f->alibi == 2; i++) d[i] = near - v32_abs(d[i]);
+    d[0] *= slope, d[1] *= slope;
+    const __mmask16 grows = _mm512_cmp_ps_mask(d[1], d[0], _CMP_GT_OQ) & _mm512_cmp_ps_mask(d[1], none, _CMP_LT_OQ);
+    const v32 most = v32_set(SCORE_GROWTH), more = none - d[1];
+    return _mm512_maskz_mov_ps(grows, _mm512_mask_mov_ps(most, _mm512_cmp_ps_mask(more, most, _CMP_LT_OQ), more));
+}
+/* Where a boolean mask is all there is. */
+static inline __attribute__((always_inline)) void score_kept(const struct attn_pair_score *f, const struct kept *kept,
+                                                             int64_t span, float *s, int64_t h) {
+    const v32 scale = v32_set(f->scale), none = v32_set(-__builtin_inff());
+    for (int64_t j = 0; j < span; j += 32) {
+        const __m512i bits = _mm512_loadu_si512(kept->half[j / 32] + h);
+        UNROLL for (int i = 0; i < 32; i++) {
+            float *at = s + (j + i) * SCORE_LANES + h;
+            const __mmask16 k = _mm512_test_epi32_mask(bits, _mm512_set1_epi32((int32_t)(1u << i)));
+            v32_store(at, _mm512_mask_mul_ps(none, k, v32_load(at), scale));
+        }
+    }
+}
+/* All of a step. */
+static __attribute__((noinline)) void score(const struct attn_pair_score *f, int64_t span, int64_t key, float *s) {
+    const int simple = !f->caps && !f->alibi, adds = f->mask >= ATTN_PAIR_MASK_F32 && f->mask <= ATTN_PAIR_MASK_BF16;
+    struct kept kept;
+    if (f->mask == ATTN_PAIR_MASK_BITS) look_up_kept(f, key, &kept);
+    for (int64_t h = 0; h < SCORE_LANES; h += 16) {
+        if (simple && f->mask == ATTN_PAIR_MASK_BITS) {
+            score_kept(f, &kept, span, s, h);
+        } else if (!simple || !adds) {
+            score_lanes(f, &kept, span, key, s, h);
+        }
+    }
+    if (adds) add_masks(f, span, key, simple ? f->scale : 1, s);
+    if (adds || f->mask == ATTN_PAIR_MASK_BITS) ask_for_masks(f, span, key + span);
 }
 #endif

@@ -23,6 +23,14 @@ struct attn_pair_grad { /* a row of attn_ukr_pair.grad */
  * many times. */
 enum { ATTN_PAIR_FLASH = 32, ATTN_PAIR_FLASH_STEP = 64, ATTN_PAIR_FLASH_QUEUE = 3 };
 #define ATTN_PAIR_FLASH_FAR 0x1p64f
+enum {
+    ATTN_PAIR_MASK_NONE,
+    ATTN_PAIR_MASK_BITS, /* a byte each */
+    ATTN_PAIR_MASK_F32,
+    ATTN_PAIR_MASK_F16,
+    ATTN_PAIR_MASK_BF16,
+    ATTN_PAIR_MASK_BIAS /* transposed by the caller */
+};
 /* Scores of such a strip that need more than a factor: cap(s * scale) + slope * distance + bias. Arrays of a lane each;
  * keys count from the strip's first. */
 struct attn_pair_score {
@@ -31,11 +39,12 @@ struct attn_pair_score {
     struct attn_softcap cap;
     int alibi; /* 0: none; 1: the distance is key - origin; 2: near - |key - origin| */
     float slope[ATTN_PAIR_FLASH], origin[ATTN_PAIR_FLASH], near[ATTN_PAIR_FLASH];
-    const float *bias; /* NULL, or [n][32] */
-    int hides;         /* bias is 0 or -inf, which takes the score's place whatever that is */
-    int64_t keep_keys; /* so many bytes of keep's rows may be read */
-    const uint8_t *
-        keep[ATTN_PAIR_FLASH]; /* if keep_keys: of a query, 0 where a key is hidden, from the first on; NULL: none is */
+    int mask;                          /* ATTN_PAIR_MASK_.. */
+    int64_t mask_keys;                 /* so many cells of a row may be read */
+    const char *cell[ATTN_PAIR_FLASH]; /* a mask's row of each query from the first key on, cells side by side: 0 where
+                                        * a key is hidden (NULL: none is), or what is added to the score */
+    const float *bias;                 /* [n][32] */
+    int hides;                         /* bias is 0 or -inf, which takes the score's place whatever that is */
 };
 /* Keys of a step: half of ATTN_PAIR_FLASH_STEP where the first-level cache would overflow, and for several terms. */
 static inline int64_t attn_pair_flash_span(int64_t depth, int64_t width, int terms) {

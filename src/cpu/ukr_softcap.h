@@ -21,6 +21,17 @@ static inline double attn_softcap_term(int k, double cap, double scale) {
     for (; k > 0; k--) term *= square;
     return term < 0 ? -term : term;
 }
+/* The same by t^2 <= 0.16 (ATTN_SOFTCAP_NEAR of what `most` says), times the scale: 1e-7. */
+enum { ATTN_SOFTCAP_NEAR_TERMS = 4 };
+#define ATTN_SOFTCAP_NEAR 0.64
+static inline double attn_softcap_near(int k, double cap, double scale) {
+    static const double c[ATTN_SOFTCAP_NEAR_TERMS] = {0x1.fffffcb555dffp-1, -0x1.55502ab3b1568p-2, 0x1.0fca237d4715bp-3,
+                                                      -0x1.858f228c44deap-5};
+    const double square = scale / cap * (scale / cap);
+    double term = c[k] * scale;
+    for (; k > 0; k--) term *= square;
+    return term;
+}
 /* Whether f32 holds the coefficients and the squares; else this is no way to a score. cap > 0. */
 static inline int attn_softcap_fits(double cap, double scale) {
     const double last = attn_softcap_term(ATTN_SOFTCAP_TERMS - 1, cap, scale), first = attn_softcap_term(0, cap, scale);

@@ -32,7 +32,75 @@ struct strip {
     float m[ROWS], l[ROWS];
     int32_t seen[2 * ROWS];
     uint32_t *live;
+    int kind; /* what makes scores of products */
+    char *mask;
+    struct attn_pair_score score;
 };
+enum { PLAIN, CAP, SMALL_CAP, LINEAR, DISTANCE, KEPT, ADDED_F32, ADDED_F16, ADDED_BF16, CAP_AND_KEPT, KINDS };
+enum { SCALE_INVERSE = 4 };
+/* Row r, key j of the mask. */
+static int64_t cell(const struct strip *t, int r, int64_t j) { return r * (t->n + 5) + j; }
+static double mask_at(const struct strip *t, int r, int64_t j) {
+    const int64_t at = cell(t, r, j);
+    float f32;
+    uint16_t half;
+    if (!t->kind) return 0;
+    memcpy(&f32, t->mask + 4 * at, sizeof f32), memcpy(&half, t->mask + 2 * at, sizeof half);
+    switch (t->score.mask) {
+    case ATTN_PAIR_MASK_BITS: return t->mask[at] ? 0 : -INFINITY;
+    case ATTN_PAIR_MASK_F32: return (double)f32;
+    case ATTN_PAIR_MASK_F16: return (double)attn_num_f16_f32(half);
+    case ATTN_PAIR_MASK_BF16: return (double)attn_num_bf16_f32(half);
+    default: return 0;
+    }
+}
+static void make_score(struct strip *t, int kind) {
+    static const int masks[KINDS] = {[KEPT] = ATTN_PAIR_MASK_BITS,
+                                     [ADDED_F32] = ATTN_PAIR_MASK_F32,
+                                     [ADDED_F16] = ATTN_PAIR_MASK_F16,
+                                     [ADDED_BF16] = ATTN_PAIR_MASK_BF16,
+                                     [CAP_AND_KEPT] = ATTN_PAIR_MASK_BITS};
+    const float scale = 1.0f / SCALE_INVERSE;
+    t->kind = kind;
+    t->score = (struct attn_pair_score){.scale = scale, .mask = masks[kind]};
+    t->score.caps = kind == CAP || kind == SMALL_CAP || kind == CAP_AND_KEPT;
+    /* some or most products beyond what one polynomial serves */
+    t->score.cap = attn_softcap_of(kind == SMALL_CAP ? 0.25 : 4, (double)scale);
+    t->score.alibi = kind == LINEAR ? 1 : kind == DISTANCE ? 2 : 0;
+    t->mask = calloc((size_t)(ROWS * (t->n + 5)), 4);
+    for (int r = 0; r < ROWS; r++) {
+        t->score.slope[r] = (float)(uniform() / 16), t->score.origin[r] = (float)(3 * r);
+        t->score.near[r] = (float)(r % 5);
+        for (int64_t j = 0; j < t->n; j++) {
+            const float x = (float)uniform();
+            const uint16_t half = t->score.mask == ATTN_PAIR_MASK_F16 ? attn_num_f32_f16(x) : attn_num_f32_bf16(x);
+            if (t->score.mask == ATTN_PAIR_MASK_BITS) {
+                t->mask[cell(t, r, j)] = x > 0;
+            } else if (t->score.mask == ATTN_PAIR_MASK_F32) {
+                memcpy(t->mask + 4 * cell(t, r, j), &x, sizeof x);
+            } else {
+                memcpy(t->mask + 2 * cell(t, r, j), &half, sizeof half);
+            }
+        }
+    }
+}
+/* What the kernel is told, of keys from `at` on. */
+static void move_score(const struct strip *t, int64_t at, struct attn_pair_score *f) {
+    const int bytes = f->mask == ATTN_PAIR_MASK_BITS ? 1 : f->mask == ATTN_PAIR_MASK_F32 ? 4 : 2;
+    *f = t->score;
+    f->mask_keys = t->n - at;
+    for (int r = 0; r < ROWS; r++) f->cell[r] = t->mask + cell(t, r, at) * bytes, f->origin[r] -= (float)at;
+}
+/* Of a product, in units that `factor` counts in. */
+static double score_of(const struct strip *t, int r, int64_t j, double x) {
+    if (!t->kind) return x;
+    x *= (double)t->score.scale;
+    if (t->score.caps) x = (double)t->score.cap.cap * tanh(x / (double)t->score.cap.cap);
+    const double from = (double)j - (double)t->score.origin[r];
+    if (t->score.alibi == 1) x += (double)t->score.slope[r] * from;
+    if (t->score.alibi == 2) x += (double)t->score.slope[r] * ((double)t->score.near[r] - fabs(from));
+    return x + mask_at(t, r, j);
+}
 /* Terms of x, `apart` elements from each other; those of three are cut off, the others rounded. */
 static void split_to(const struct strip *t, float x, uint16_t *to, int64_t apart) {
     for (int i = 0; i < t->terms; i++, to += apart) {
@@ -76,7 +144,7 @@ static void make_strip(struct strip *t, int64_t steps, int64_t d, int64_t dv, in
 }
 static void free_strip(struct strip *t) {
     free(t->q), free(t->k), free(t->v), free(t->qt), free(t->vt), free(t->o), free(t->s), free(t->p), free(t->live);
-    free(t->rows), free(t->kt);
+    free(t->rows), free(t->kt), free(t->mask);
 }
 static void pack_strip(struct strip *t) {
     uint16_t *qt = (uint16_t *)(void *)t->qt, *vt = (uint16_t *)(void *)t->vt;
@@ -135,7 +203,9 @@ static void run_strip(struct strip *t, int64_t n) {
     for (int64_t at = 0; at < t->n; at += n) {
         int32_t seen[2 * ROWS];
         if (at) n = t->n - n;
-        const struct attn_pair_flash f = describe_strip(t, at, n, seen);
+        struct attn_pair_flash f = describe_strip(t, at, n, seen);
+        struct attn_pair_score score = t->score;
+        if (t->kind) move_score(t, at, &score), f.score = &score;
         u->flash(&f, 1);
     }
 }
@@ -154,18 +224,21 @@ static void check_strip(const struct strip *t) {
         for (int64_t j = t->seen[r]; j < t->seen[ROWS + r]; j++) {
             s[j] = 0;
             for (int64_t c = 0; c < t->d; c++) s[j] += (double)t->q[r * t->d + c] * (double)t->k[j * t->ldk + c];
+            s[j] = score_of(t, r, j, s[j]);
             top = fmax(top, s[j]);
         }
         for (int64_t j = 0; j < t->n; j++)
-            assert_int_equal(t->live[j] >> r & 1, j >= t->seen[r] && j < t->seen[ROWS + r]);
-        for (int64_t j = t->seen[r]; j < t->seen[ROWS + r]; j++) sum += s[j] = exp2((s[j] - top) * (double)0.8f);
-        if (t->seen[r] == t->seen[ROWS + r]) {
+            assert_int_equal(t->live[j] >> r & 1, j >= t->seen[r] && j < t->seen[ROWS + r] &&
+                                                      (isnan(mask_at(t, r, j)) || mask_at(t, r, j) > -INFINITY));
+        for (int64_t j = t->seen[r]; j < t->seen[ROWS + r]; j++)
+            sum += s[j] = top > -INFINITY ? exp2((s[j] - top) * (double)0.8f) : 0;
+        if (top == -INFINITY) {
             assert_true(t->m[r] == -INFINITY && t->l[r] == 0);
         } else { /* products of d terms, sums of n; relative to some score of the row, not too far below the largest */
             const int degree = attn_pair_flash_degree(t->terms, t->rough);
             by = exp2((double)(t->m[r] * 0.8f + attn_pair_flash_below(degree)) - top * (double)0.8f) /
                  (double)attn_pair_flash_times(degree);
-            assert_true(by <= 1.001 && by > 0x1p-17);
+            assert_true(by <= (t->score.alibi ? 0x1p33 : 1.001) && by > 0x1p-17);
             assert_true(fabs((double)t->l[r] * by - sum) <= (product + exact) * sum);
         }
         for (int64_t c = 0; c < t->width; c++) {
@@ -213,6 +286,23 @@ static void test_flash(void **unused) {
     }
 }
 
+/* The same with what makes scores of products. */
+static void test_flash_scores(void **unused) {
+    static const int64_t extents[][2] = {{64, 64}, {128, 128}, {40, 72}};
+    (void)unused;
+    for (size_t at = 0; at < sizeof extents / sizeof *extents; at++)
+        for (int kind = PLAIN + 1; kind < KINDS; kind++)
+            for (int terms = 1; terms <= 2; terms++)
+                for (int64_t steps = 1; steps <= 4; steps += 3) {
+                    struct strip t;
+                    make_strip(&t, steps, extents[at][0], extents[at][1], terms);
+                    make_score(&t, kind);
+                    run_strip(&t, t.n > STEP ? t.n / 2 : t.n);
+                    check_strip(&t);
+                    free_strip(&t);
+                }
+}
+
 /* Strips one after the other in one call give the bits that each gives alone, however many keys they have. */
 static void test_flash_many(void **unused) {
     enum { MANY = 4 };
@@ -246,6 +336,7 @@ static void test_flash_many(void **unused) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_flash), cmocka_unit_test(test_flash_many)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_flash), cmocka_unit_test(test_flash_scores),
+                                       cmocka_unit_test(test_flash_many)};
     return RUN_ON_TILES(tests);
 }

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: MIT
+ * Softcap or ALiBi as part of the exponential of the flash strip (ukr_flash_amx.c): arguments x = score * factor - top
+ * straight from products, beside the products of tiles, where a pass of its own (ukr_flash_score.h) would stand before
+ * them. Only where nothing else makes the score and the scale is positive.
+ *
+ *     cap     x = s P(s^2) - top for scores up to 0.4 of the cap, P of degree 3 (1e-7) with scale, cap and factor in
+ *             its coefficients. What lies beyond is noted for the whole step, which is then taken again, exactly: so
+ *             there is no branch, and which way a score takes depends on it alone.
+ *     ALiBi   x = s (scale factor) - (base + slope |key - origin|) */
+#ifndef ATTN_CPU_UKR_FLASH_FUSE_H
+#define ATTN_CPU_UKR_FLASH_FUSE_H
+#include "cpu/ukr_pair.h"
+#include "cpu/ukr_softcap_avx512.h"
+
+enum { FUSE_NONE, FUSE_CAP, FUSE_ALIBI };
+enum { FUSE_HIDDEN = 0x7fc00001 /* a hidden score's bits with a cap: a NaN that no product of bf16 is */ };
+
+struct fused {
+    int kind;
+    v32 factor;
+    const struct attn_softcap *cap;
+    float c[ATTN_SOFTCAP_NEAR_TERMS];
+    __m512i near, beyond;                                /* near: what makes squares beyond negative as integers */
+    v32 scaled[2], slope[2], base[2], start[2], from[2]; /* start: of the step, from: of the next keys, less origin */
+    __m512i magnitude;                                   /* ALiBi by distance: all bits but the sign; else all */
+};
+static inline void set_up_fused(struct fused *e, int kind, float factor, const struct attn_pair_score *f) {
+    *e = (struct fused){.kind = kind, .factor = v32_set(factor)};
+    if (kind != FUSE_CAP) return;
+    e->cap = &f->cap;
+    for (int k = 0; k < ATTN_SOFTCAP_NEAR_TERMS; k++)
+        e->c[k] = (float)(attn_softcap_near(k, (double)f->cap.cap, (double)f->cap.scale) * (double)factor);
+    const v32 most = v32_set(f->cap.most * (float)ATTN_SOFTCAP_NEAR);
+    e->near = _mm512_sub_epi32(_mm512_set1_epi32(INT32_MIN), _mm512_castps_si512(most));
+}
+/* ALiBi: what 16 queries at lane h need for a step from `key` on, relative to top. Scores of `far` queries are finished
+ * and relative to their reference. */
+static inline void begin_alibi(struct fused *e, const struct attn_pair_score *f, int64_t key, int h, v32 top,
+                               __mmask16 far) {
+    const v32 slope = v32_load(f->slope + h * 16) * e->factor, origin = v32_load(f->origin + h * 16),
+              near = v32_load(f->near + h * 16);
+    const int by_distance = f->alibi == 2;
+    const v32 other = v32_set(0) - slope, distance = v32_nfma(slope, near, top);
+    e->magnitude = _mm512_set1_epi32(by_distance ? INT32_MAX : -1);
+    e->scaled[h] = _mm512_mask_mov_ps(v32_set(f->scale) * e->factor, far, e->factor);
+    e->slope[h] = _mm512_maskz_mov_ps((__mmask16)~far, by_distance ? (v32)slope : other);
+    e->base[h] = _mm512_mask_mov_ps(top, by_distance ? (__mmask16)~far : 0, distance);
+    e->start[h] = v32_set((float)key) - origin;
+}
+static inline __attribute__((always_inline)) void begin_fused(struct fused *e) {
+    e->beyond = _mm512_setzero_si512();
+    for (int h = 0; h < 2; h++) e->from[h] = e->start[h];
+}
+/* Some score of the step was beyond, hidden or a NaN. */
+static inline int is_beyond(const struct fused *e) { return e->kind == FUSE_CAP && _mm512_movepi32_mask(e->beyond); }
+static inline __attribute__((always_inline)) void cap_exactly(const struct fused *e, const v32 *s, const v32 *z,
+                                                              const v32 *top, v32 *x) {
+    const __m512i hidden = _mm512_set1_epi32(FUSE_HIDDEN);
+    v32 y[SOFTCAP_MANY];
+    UNROLL for (int i = 0; i < SOFTCAP_MANY; i++) y[i] = s[i];
+    softcap_many(y, e->cap);
+    UNROLL for (int i = 0; i < SOFTCAP_MANY; i++) {
+        const __mmask16 beyond = _mm512_movepi32_mask(_mm512_add_epi32(_mm512_castps_si512(z[i]), e->near)),
+                        not_seen = _mm512_cmpeq_epi32_mask(_mm512_castps_si512(s[i]), hidden);
+        x[i] = _mm512_mask_mov_ps(x[i], beyond, _mm512_fmsub_ps(y[i], e->factor, top[i % 2]));
+        x[i] = _mm512_mask_mov_ps(x[i], not_seen, v32_set(-__builtin_inff()));
+    }
+}
+/* Of two keys by 32 queries. */
+static inline __attribute__((always_inline)) void fused_arguments(struct fused *e, int exactly, const v32 *s,
+                                                                  const v32 *top, v32 *x) {
+    enum { MANY = SOFTCAP_MANY };
+    v32 t[MANY];
+    if (e->kind == FUSE_ALIBI) {
+        UNROLL for (int i = 0; i < 2; i++) t[i] = e->from[i], t[2 + i] = e->from[i] + v32_set(1);
+        UNROLL for (int i = 0; i < MANY; i++) t[i] =
+            _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(t[i]), e->magnitude));
+        UNROLL for (int i = 0; i < MANY; i++) t[i] = v32_fma(e->slope[i % 2], t[i], e->base[i % 2]);
+        UNROLL for (int i = 0; i < MANY; i++) x[i] = _mm512_fmsub_ps(s[i], e->scaled[i % 2], t[i]);
+        UNROLL for (int h = 0; h < 2; h++) e->from[h] += v32_set(2);
+        return;
+    }
+    v32 p[MANY];
+    UNROLL for (int i = 0; i < MANY; i++) t[i] = s[i] * s[i];
+    UNROLL for (int i = 0; i < MANY; i++) p[i] =
+        v32_fma(t[i], v32_set(e->c[ATTN_SOFTCAP_NEAR_TERMS - 1]), v32_set(e->c[ATTN_SOFTCAP_NEAR_TERMS - 2]));
+    UNROLL for (int k = ATTN_SOFTCAP_NEAR_TERMS - 3; k >= 0; k--) {
+        UNROLL for (int i = 0; i < MANY; i++) p[i] = v32_fma(p[i], t[i], v32_set(e->c[k]));
+    }
+    UNROLL for (int i = 0; i < MANY; i++) x[i] = _mm512_fmsub_ps(s[i], p[i], top[i % 2]);
+    UNROLL for (int i = 0; i < MANY; i += 2) e->beyond =
+        _mm512_ternarylogic_epi32(e->beyond, _mm512_add_epi32(_mm512_castps_si512(t[i]), e->near),
+                                  _mm512_add_epi32(_mm512_castps_si512(t[i + 1]), e->near), 0xfe);
+    if (exactly) cap_exactly(e, s, t, top, x);
+}
+#endif
