@@ -116,7 +116,8 @@ struct work {
     uint32_t *given;
     float *given_s, *pair;                      /* pair: two rows as f32 */
     float *bias;                                /* masks of a strip, transposed */
-    struct attn_cpu_fwd_bounds of[MOST_STRIPS]; /* of each strip */
+    struct attn_cpu_fwd_bounds of[MOST_STRIPS]; /* of each strip, and so is */
+    uint8_t fresh[MOST_STRIPS];                 /* nothing is in the sums yet */
 };
 
 /* Probabilities need no more than P rounded to bf16; there are no such strips of bf16 that make scores themselves. */
@@ -368,7 +369,7 @@ static void take_back(const struct work *w, int64_t live) {
 static inline int64_t within(int64_t x, int64_t most) { return x < 0 ? 0 : x < most ? x : most; }
 /* Strip r0 against the keys of the block at j0 that it sees, of n loaded; 0: none. Rows that are not there do not cut a
  * step. */
-static int describe_strip(const struct work *w, int64_t r0, int64_t n_rows, int64_t j0, int64_t n, int32_t *seen,
+static int describe_strip(struct work *w, int64_t r0, int64_t n_rows, int64_t j0, int64_t n, int32_t *seen,
                           struct attn_pair_flash *job) {
     const struct attn_cpu_fwd *f = w->f;
     const struct attn_cpu_fwd_bounds *of = &w->of[r0 / ROWS];
@@ -400,8 +401,10 @@ static int describe_strip(const struct work *w, int64_t r0, int64_t n_rows, int6
                                     .m = w->m + r0,
                                     .l = w->l + r0,
                                     .o = w->o + r0 * f->ldv,
+                                    .fresh = w->fresh[r0 / ROWS],
                                     .s = w->s,
                                     .p = w->p};
+    w->fresh[r0 / ROWS] = 0;
     return 1;
 }
 static int64_t first_key(const struct work *w, const struct attn_pair_flash *job) {
@@ -497,6 +500,7 @@ static int finish_f32(const struct work *w, int64_t r0, int64_t n) {
 }
 static void finish_strip(const struct work *w, int64_t r0, int64_t n) {
     const struct attn_cpu_fwd *f = w->f;
+    if (w->fresh[r0 / ROWS]) memset(w->o + r0 * f->ldv, 0, (size_t)(ROWS * f->ldv) * sizeof *w->o);
     if (f->flash == 3 ? finish_f32(w, r0, n) : finish_at_once(w, r0, n)) return;
     f->s.u->transpose_f32(w->tmp, f->ldv, w->o + r0 * f->ldv, ROWS, f->ldv, ROWS);
     for (int64_t r = 0; r < n; r++) {
@@ -537,7 +541,8 @@ void attn_cpu_flash_task(const struct attn_cpu_fwd *f, int64_t pair, int64_t blo
         w->m[r] = -INFINITY;
         w->l[r] = 0;
     }
-    memset(w->o, 0, (size_t)(padded * f->ldv) * sizeof *w->o);
+    memset(w->fresh, f->flash < 3, sizeof w->fresh);
+    if (f->flash == 3) memset(w->o, 0, (size_t)(padded * f->ldv) * sizeof *w->o);
     for (int64_t r = 0; r < live; r += ROWS) {
         const int64_t rows = live - r < ROWS ? live - r : ROWS;
         load_strip(w, r, rows);

@@ -189,7 +189,7 @@ INLINE void values_32(int flat, const struct attn_pair_flash *f, int64_t width, 
                              .b_low = e->span / 2 * LANES_ALL,
                              .per = tiles,
                              .to = f->o + d * LANES_ALL,
-                             .sums = 1,
+                             .sums = from || !f->fresh,
                              .n = n * tiles,
                              .of = of_values(e->terms),
                              .late = late,
@@ -265,6 +265,7 @@ INLINE void step_64(const struct attn_pair_flash *f, int64_t step, float *s, con
     const char *const k = (const char *)(f->k + step * 4 * at.more), *const v =
                                                                          (const char *)(before->v +
                                                                                         step_before * 2 * 64 * 16);
+    const int fresh = before->fresh && !step_before;
     float *late[2] = {NULL, NULL};
     UNROLL for (int g = 0; g < 8; g++) {
         const int values = g >= 4, h = g % 4, load = h == 0, last = g == 7, l = left[g], r = right[g];
@@ -275,11 +276,11 @@ INLINE void step_64(const struct attn_pair_flash *f, int64_t step, float *s, con
                       b_next = values ? 16 * LANES_ALL : TILE;
         float *to = (values ? before->o : s) + h * 16 * LANES_ALL;
         tile_load_once(3, a, row);
-        sum_begin(l, values ? to : NULL);
+        sum_begin(l, values && !fresh ? to : NULL);
         sum_add(l, 0, load ? b : NULL, ldb, e);
         if (late[0]) sum_end(left[g - 1], late[0]);
         if (late[1]) sum_end(right[g - 1], late[1]);
-        sum_begin(r, values ? to + 16 : NULL);
+        sum_begin(r, values && !fresh ? to + 16 : NULL);
         sum_add(r, 1, load ? b + b_right : NULL, ldb, e);
         tile_load_once(3, a + next, row);
         sum_add(l, 2, load ? b + b_next : NULL, ldb, e);

@@ -73,6 +73,7 @@ struct attn_pair_flash {
     float factor;        /* > 0; probabilities are times * 2^(s * factor - top), at most 2^16: attn_pair_flash_times */
     float *m, *l;   /* [32] a score to refer to (-inf at first) and sum of the unrounded; a NaN in l is a NaN row */
     float *o;       /* [width][32] sums of values, transposed */
+    int fresh;      /* 1: nothing is in o yet, whatever it holds */
     uint32_t *live; /* NULL, or [n]: bit q is set if query q has a score for the key that is not -inf */
     const uint32_t *given; /* NULL, or [n]: bit q is set if the product of query q with the key is that of given_s */
     const float *given_s;  /* [n][32] */

@@ -150,7 +150,7 @@ static void pack_strip(struct strip *t) {
     uint16_t *qt = (uint16_t *)(void *)t->qt, *vt = (uint16_t *)(void *)t->vt;
     const int64_t terms = t->terms, k_low = 16 * t->depth;
     for (int64_t r = 0; r < ROWS; r++) t->m[r] = -INFINITY, t->l[r] = 0;
-    memset(t->o, 0, (size_t)(t->width * ROWS) * sizeof *t->o);
+    memset(t->o, 0xff, (size_t)(t->width * ROWS) * sizeof *t->o); /* it is `fresh` */
     for (int64_t r = 0; r < ROWS; r++)
         for (int64_t c = 0; c < t->d; c++) {
             uint16_t *to = qt + (r / 16 * t->depth / 2 * 16 + c / 2 * 16 + r % 16) * 2 + c % 2;
@@ -193,6 +193,7 @@ static struct attn_pair_flash describe_strip(struct strip *t, int64_t at, int64_
                                     .m = t->m,
                                     .l = t->l,
                                     .o = t->o,
+                                    .fresh = at == 0,
                                     .live = t->live + at,
                                     .s = t->s,
                                     .p = t->p};
