@@ -8,7 +8,7 @@
     python3 bench/table.py --check       fail if that would change them
 
 Records join on run + device + problem (+ the state of the caches). Of a problem measured in several runs the newest run
-counts; of several kernels of ours in one run the fastest. A ratio is the peer's time over ours: above 1 we are faster.
+counts; of several kernels of ours in one run the fastest, of several processes of a kernel the median. A ratio is the peer's time over ours: above 1 we are faster.
 Problems of the sparse operators have no peer that runs beside us: those of bench/cases/dsa.txt are listed alone.
 """
 import argparse
@@ -37,6 +37,12 @@ def shorter(problem):
     return " ".join(w for w in words if not ("=" in w and w.split("=", 1)[1] == same_as.get(w.split("=", 1)[0])))
 
 
+def fastest(by_kernel):
+    """Of each kernel's processes the one in the middle, of two the slower; of these the fastest."""
+    middle = [sorted(records, key=lambda r: r["median_us"])[len(records) // 2] for records in by_kernel.values()]
+    return min(middle, key=lambda r: r["median_us"])
+
+
 def read(paths):
     """Records with times, by (device, problem, cache) and then by run."""
     table = {}
@@ -52,9 +58,10 @@ def read(paths):
                 by_impl = table.setdefault(key, {}).setdefault(r["run"], {})
             except (ValueError, KeyError, TypeError) as fault:
                 sys.exit(f"{path}:{number}: not a record: {fault!r}")
-            last = by_impl.get(r["impl"])
-            if last is None or r["median_us"] < last["median_us"]:
-                by_impl[r["impl"]] = r
+            by_impl.setdefault(r["impl"], {}).setdefault(r.get("kernel"), []).append(r)
+    for runs in table.values():
+        for by_impl in runs.values():
+            by_impl.update({impl: fastest(by_kernel) for impl, by_kernel in by_impl.items()})
     return table
 
 
