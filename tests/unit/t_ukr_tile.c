@@ -30,6 +30,18 @@ static void *zeros(int64_t bytes) {
     return memset(p, 0, (size_t)bytes);
 }
 
+/* What rows see: a band of keys; a row in 23 has no gradients. */
+static void see_band(int64_t rows, int64_t keys, int64_t shift, float largest, int32_t *seen, float *max,
+                     float *delta) {
+    for (int64_t r = 0; r < rows; r++) {
+        const int64_t lo = r - shift, hi = r + 40 + shift / 2;
+        int32_t *to = seen + r / 32 * 64 + r % 32;
+        to[0] = (int32_t)(lo < 0 ? 0 : lo < keys ? lo : keys);
+        to[32] = (int32_t)(hi < 0 ? 0 : hi < keys ? hi : keys);
+        max[r] = r % 23 == 5 ? INFINITY : largest, delta[r] = r % 23 == 5 ? 0 : (float)uniform();
+    }
+}
+
 /* A tile of the backward gives the bits of gemm and grad. */
 static void tile_of(int64_t strips, int64_t blocks, int64_t depth, int64_t width, int64_t shift) {
     const int64_t rows = strips * ATTN_PAIR_TILE, keys = blocks * ATTN_PAIR_TILE;
@@ -71,13 +83,7 @@ static void tile_of(int64_t strips, int64_t blocks, int64_t depth, int64_t width
         for (int64_t k = 0; k < keys; k++)
             for (int64_t c = 0; c < w; c++) got[i][(k / 32 * w + c) * 32 + k % 32] = want[i][k * most + c];
     }
-    for (int64_t r = 0; r < rows; r++) {
-        const int64_t lo = r - shift, hi = r + 40 + shift / 2; /* a band */
-        int32_t *to = seen + r / 32 * 64 + r % 32;
-        to[0] = (int32_t)(lo < 0 ? 0 : lo < keys ? lo : keys);
-        to[32] = (int32_t)(hi < 0 ? 0 : hi < keys ? hi : keys);
-        max[r] = r % 23 == 5 ? INFINITY : 3, delta[r] = r % 23 == 5 ? 0 : (float)uniform();
-    }
+    see_band(rows, keys, shift, 3, seen, max, delta);
     u->gemm(rows, keys, depth / 2, (float *)(void *)x[0].row, most / 2, 1, x[2].turned, keys, ss, keys, 0);
     u->gemm(rows, keys, width / 2, (float *)(void *)x[1].row, most / 2, 1, x[3].turned, keys, dp, keys, 0);
     for (int64_t r = 0; r < rows; r++)
@@ -173,12 +179,9 @@ static void tile_f32_of(int64_t strips, int64_t blocks, int64_t depth, int64_t w
         want[i] = zeros(sums[i] * 8), size[i] = zeros(sums[i] * 4);
         for (int64_t at = 0; at < sums[i]; at++) got[i][at] = 0.25f;
     }
+    see_band(rows, keys, shift, 1, seen, top, delta);
     for (int64_t r = 0; r < rows; r++) {
-        const int64_t lo = r - shift, hi = r + 40 + shift / 2; /* a band */
-        int32_t *to = seen + r / 32 * 64 + r % 32;
-        to[0] = (int32_t)(lo < 0 ? 0 : lo < keys ? lo : keys);
-        to[32] = (int32_t)(hi < 0 ? 0 : hi < keys ? hi : keys);
-        top[r] = r % 23 == 5 ? INFINITY : 1, delta[r] = r % 23 == 5 ? 0 : (float)uniform();
+        const int32_t *to = seen + r / 32 * 64 + r % 32;
         for (int64_t k = to[0]; k < to[32]; k++) {
             double score = 0, dp = 0;
             for (int64_t c = 0; c < depth; c++) score += (double)x[0][r * depth + c] * (double)x[2][k * depth + c];
