@@ -268,7 +268,7 @@ struct run {
 _Static_assert(offsetof(struct kp_mla_bwd_ranges, bwd) == 0, "kp is ranges.bwd");
 
 /* Whether all launches of the main kernel begin early: not with clusters, which that makes slower
- * (docs/kernels/mla_bwd_sm90.md). */
+ * (docs/kernels/mla_bwd_sm90_experiments.md). */
 static int begins_early(const struct run *r) { return r->m->pairs == 2 && r->m->cluster <= 1; }
 
 /* early: the kernel waits by itself for the one before, or has no need to. */
