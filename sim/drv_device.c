@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Driver calls about the process, devices and contexts. Environment: ATTNSIM_GPU (a100, rtx4090, h100, b200),
- * ATTNSIM_DEVICES (number), ATTNSIM_FAIL (name:n or name:n:result, the n-th call of a name fails; any: of every name;
- * kernel: the n-th kernel ends with a fault of the device). */
+ * ATTNSIM_DEVICES (number), ATTNSIM_SMS (multiprocessors), ATTNSIM_FAIL (name:n or name:n:result, the n-th call of a
+ * name fails; any: of every name; kernel: the n-th kernel ends with a fault of the device). */
 #include "device.h"
 #include "stream.h"
 
@@ -156,7 +156,7 @@ SIM_API cuDeviceGetAttribute(int *value, int attribute, int device) {
     case 8: *value = 48 << 10; break;
     case 10: *value = 32; break;
     case 13: *value = profile->clock_khz; break;
-    case 16: *value = profile->n_sms; break;
+    case 16: *value = (int)sim_setting("ATTNSIM_SMS", profile->n_sms); break;
     case 36: *value = profile->memory_clock_khz; break;
     case 37: *value = profile->bus_bits; break;
     case 38: *value = profile->l2_bytes; break;

@@ -467,6 +467,10 @@ static int is_a_b200(void) {
     int major = 0, sms = 0;
     return start() || cu.attribute(&major, 75, 0) || major != 10 || cu.attribute(&sms, 16, 0) || sms != 148;
 }
+static int has_four_sms(void) {
+    int sms = 0;
+    return start() || cu.attribute(&sms, 16, 0) || sms != 4;
+}
 static int is_unknown(void) { return start() != 100; }
 static void environment(void **state) {
     (void)state;
@@ -476,6 +480,7 @@ static void environment(void **state) {
     OK(in_a_process(is_an_a100, "ATTNSIM_GPU", "a100"));
     OK(in_a_process(is_a_b200, "ATTNSIM_GPU", "b200"));
     OK(in_a_process(is_unknown, "ATTNSIM_GPU", "abacus"));
+    OK(in_a_process(has_four_sms, "ATTNSIM_SMS", "4"));
 }
 
 int main(void) {
