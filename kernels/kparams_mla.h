@@ -30,16 +30,23 @@ KP_SIZE(struct kp_mla, 4 * 48 + 7 * 8 + 6 * 4);
 /* ---- backward ---- */
 
 /* struct kp_mla_bwd.steps */
-#define KP_MLA_BWD_ZERO       1 /* prepare: fill `sum` with zeroes */
-#define KP_MLA_BWD_ACCUMULATE 2 /* finish: dkv += sum, else dkv = sum */
-#define KP_MLA_BWD_TURNED     4 /* of every 16 columns of `sum`, 8 y + 2 t + e (t < 4) stands at 4 t + 2 y + e */
-#define KP_MLA_BWD_BEHIND     8 /* main: what this launch needs, the one before has waited for */
+#define KP_MLA_BWD_ZERO       1  /* prepare: fill `sum` with zeroes */
+#define KP_MLA_BWD_ACCUMULATE 2  /* finish: dkv += sum, else dkv = sum */
+#define KP_MLA_BWD_TURNED     4  /* of every 16 columns of `sum`, 8 y + 2 t + e (t < 4) stands at 4 t + 2 y + e */
+#define KP_MLA_BWD_BEHIND     8  /* main: what this launch needs, the one before has waited for */
+#define KP_MLA_BWD_AHEAD      16 /* main: a CTA forms the states of its next item; prepare has those of its first */
 
 /* What a row (one query of one head) needs in the backward, with P' = exp(s - lse) and D = out . dout:
  *   P = g P'      dS = P' (g dP - shift)      shift = g D - dlse      dsink: the row's share of dsink
  * A row whose lse is +-inf is empty: lse2 = +inf, the rest 0, and nothing of its q and dout is used. */
 struct kp_mla_row {
     float lse2, g, shift, dsink; /* lse2: base 2 */
+};
+
+/* Rows whose states prepare forms: of each `cycle` rows the first `taken`, so many times, and all from row `after` on.
+ * All zeroes: all rows. */
+struct kp_mla_cycles {
+    int64_t cycle, taken, cycles, after;
 };
 
 /* Backward: read by kernels/smxx/mla_bwd_*.cu and by the main kernel of each architecture.
@@ -59,14 +66,21 @@ struct kp_mla_bwd {
     uint64_t part_dist;                  /* f32 [dist_blocks][B*SQ][TOPK]: sum of P' over the heads of a block */
     uint64_t pairs;                      /* f32 [n][head_blocks][TOPK][D]; invalid slots are not written */
     union {
-        uint64_t keys[2]; /* sort: uint32 [n * TOPK]; key = b * SK + idx, B * SK for an invalid slot */
-        struct { /* main, where slots are ordered by rows: how many CTAs have come to which stretch of which item */
-            uint64_t posts;                   /* uint32 [items of a CTA][stretches], or 0: CTAs are not kept together */
-            int32_t stretch_shift, stretches; /* a stretch: 2^stretch_shift rows, counted from an item's first */
+        struct {
+            union {
+                uint64_t keys[2]; /* sort: uint32 [n * TOPK]; key = b * SK + idx, B * SK for an invalid slot */
+                struct { /* main, where slots are ordered by rows: how many CTAs have come to which stretch of which
+                            item */
+                    uint64_t posts; /* uint32 [items of a CTA][stretches], or 0: CTAs are not kept together */
+                    int32_t stretch_shift, stretches; /* a stretch: 2^stretch_shift rows, from an item's first */
+                };
+                uint64_t
+                    units; /* main that stores rows of 16 bits a number: bytes [n][head_blocks][TOPK], of `pairs` */
+            };
+            uint64_t slots[2]; /* sort: as keys */
         };
-        uint64_t units; /* main that stores rows of 16 bits a number: bytes [n][head_blocks][TOPK], of `pairs` */
+        struct kp_mla_cycles cycles; /* prepare */
     };
-    uint64_t slots[2]; /* sort: as keys */
     union {
         uint64_t counts;  /* sort: uint32 [256][sort_blocks] */
         uint64_t part_dq; /* parts > 0: f32 [items][parts][head_block][D] */

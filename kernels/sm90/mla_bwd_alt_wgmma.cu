@@ -7,6 +7,8 @@
  * is stored, not added (mla_bwd_alt_rows_wgmma.h; pairs sum all of it, mla_bwd_alt_summed_wgmma.h, and the last CTAs of
  * a launch take no items but walk what the launch before has stored, mla_bwd_beside_wgmma.h).
  *
+ * Added: producers also form the states of the next item's rows (mla_bwd_ahead_wgmma.h).
+ *
  *   producer   q, dout --> Q, dO (slice x when both have let go of the last item's)   kv rows by index --> K(n + 1)
  *   a   |S^T, dP^T(n) |P, dS(n)| dQ(n)|dKV(n), to memory ........................|dQ(n + 1)|S^T, dP^T(n + 2) ...
  *   b    dKV(n - 1) ............|dQ(n)|S^T, dP^T(n + 1)|P, dS(n + 1)| dQ(n + 1)|dKV(n + 1) ......................

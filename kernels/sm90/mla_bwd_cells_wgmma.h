@@ -141,7 +141,8 @@ static __device__ __forceinline__ void store_dq(uint32_t shared, const struct kp
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const int row = warp_of() * 16 + (lane_of() >> 2) + 8 * r, inside = row < (int)a.z;
-        const int empty = inside && states[row].lse2 == INF;
+        /* Without a tile nothing orders who forms the states before this; q is 0. */
+        const int empty = inside && (!AHEAD || a.w > 0) && states[row].lse2 == INF;
         uint16_t *to = (uint16_t *)kept_address(a) + row * p->dq.head + column + 8 * t;
 #pragma unroll
         for (int j0 = 0; j0 < n; j0 += 4) {

@@ -3,6 +3,7 @@
  * copies need waits in shared memory; the rows are read from the tile's notes. */
 #ifndef ATTN_SM90_MLA_BWD_EVEN_GATHER_WGMMA_H
 #define ATTN_SM90_MLA_BWD_EVEN_GATHER_WGMMA_H
+#include "kernels/sm90/mla_bwd_ahead_wgmma.h"
 #include "kernels/sm90/mla_bwd_cells_wgmma.h"
 #include "kernels/sm90/mla_bwd_together_wgmma.h"
 #if CFG_DETERMINISTIC
@@ -178,7 +179,9 @@ static __device__ __forceinline__ void produce_even(const struct kp_mla_bwd *p, 
     if (DIST_BY_PRODUCERS && (threadIdx.x & (PRODUCERS - 1)) == 0) keep4(shared + DIST_AT, 0, 0);
     uint32_t state = 0; /* bit 0: parity of tiles, bit 1: of items with tiles; the rest: the item's tile */
     for (uint32_t item = 0; has_item(p, item); item = shared_load32(shared + ITEM_AT + 56) + 1) {
-        keep_item(p, item, shared);
+        keep_item(p, item, shared, [=] {
+            if (AHEAD && (recompute((int)threadIdx.x) & (PRODUCERS - 1)) == 32) keep_next(p, item + 1, shared);
+        });
 #pragma unroll 1
         for (state &= 3; 16 * (int)(state & ~3u) < (int)shared_load32(shared + ITEM_AT + 8); state = (state ^ 1) + 4) {
             if ((recompute((int)threadIdx.x) & 127) < 32)
@@ -194,9 +197,12 @@ static __device__ __forceinline__ void produce_even(const struct kp_mla_bwd *p, 
             for (uint32_t i = 0; i < 8; i += 2) {
                 const uint32_t x = slice_of(i);
                 mbar_wait(shared + K_FREE + 4 * x, (state & 1) ^ 1); /* of slices x, x + 1 */
+                if (AHEAD && SLICES == 8 && i == 6 && state >= 4) copy_ahead(p, shared);
                 gather_slices(shared, &c, x, 2);
-                if (BEHIND && i >= 2 * BEHIND && state >= 4) tell_group(shared, (int)i / 2 - BEHIND, BEHIND);
+                if (BEHIND && i >= 2 * BEHIND && state >= 4)
+                    tell_group(shared, (int)i / 2 - BEHIND, BEHIND + (AHEAD && SLICES == 8 && i == 6));
             }
+            if (AHEAD && SLICES > 8 && state >= 4) copy_ahead(p, shared);
             if (SLICES > 8) gather_slices(shared, &c, 8, 1);
             if (ASK_FIRST) mbar_arrive(shared + K_ASKED);
             if (DIST_BY_PRODUCERS && p->part_dist) store_dist(shared, state & 1);
@@ -213,9 +219,19 @@ static __device__ __forceinline__ void produce_even(const struct kp_mla_bwd *p, 
                 state ^= 2;
                 continue;
             }
+            float ahead = 0;
 #pragma unroll
-            for (int g = BEHIND ? 4 - BEHIND : 0; g < GROUPS; g++) tell_group(shared, g, GROUPS - 1 - g);
+            for (int g = BEHIND ? 4 - BEHIND : 0; g < GROUPS; g++) {
+                const int is_last = g == GROUPS - 1;
+                if (AHEAD && is_last) {
+                    copy_wait(1);
+                    ahead = add_ahead(shared);
+                }
+                tell_group(shared, g, GROUPS - 1 - g + (AHEAD && !is_last));
+            }
+            if (AHEAD) end_ahead(p, shared, ahead);
         }
+        if (AHEAD) form_rest(p, shared);
     }
     if (ASK_FIRST) { /* there is no next tile; not before everyone has seen the one before */
         for (uint32_t x = 0; x < 4; x++) mbar_wait(shared + K_FREE + 8 * x, (state & 1) ^ 1);

@@ -36,6 +36,9 @@ constexpr int PASSING = ALT && (!PAIRS || NEAR);
 /* An item's first S begins with the first slices of Q and dO, while the last item's dKV still reads others. Woven
  * slices come in another order than S takes them. */
 constexpr int BY_GROUPS = ALT && !PAIRS && !WOVEN;
+/* Producers form the states of the next item's rows, mla_bwd_ahead_wgmma.h. Rows that are stored lose by it: there K is
+ * what consumers wait for. */
+constexpr int AHEAD = ALT && !PAIRS;
 constexpr int SLICES = D / 64, V_SLICES = KP_MLA_DIM_V / 64;
 /* Threads that gather, and how many 16-byte chunks of a slice each has. */
 constexpr int PRODUCERS = 128, PASSES = 512 / PRODUCERS, STEP = PRODUCERS / 8;
@@ -148,7 +151,10 @@ static __device__ __forceinline__ uint64_t kept(uint32_t at) {
 static __device__ __forceinline__ void keep4(uint32_t at, uint64_t x, uint64_t y) {
     shared_store128(at, make_uint4((uint32_t)x, (uint32_t)(x >> 32), (uint32_t)y, (uint32_t)(y >> 32)));
 }
-static __device__ __forceinline__ void keep_item(const struct kp_mla_bwd *p, uint32_t item, uint32_t shared) {
+/* also: what else is done while nobody reads what is kept. */
+template <class F>
+static __device__ __forceinline__ void keep_item(const struct kp_mla_bwd *p, uint32_t item, uint32_t shared,
+                                                 const F &also) {
     named_sync(4, PRODUCERS); /* the last item's is read */
     if ((threadIdx.x & (PRODUCERS - 1)) == 0) {
         const struct item w = work_of(p, item_at(p, item));
@@ -161,6 +167,7 @@ static __device__ __forceinline__ void keep_item(const struct kp_mla_bwd *p, uin
               p->dout.data + 2 * (uint64_t)(w.b * p->dout.batch + w.i * p->dout.row + w.head * p->dout.head));
         keep4(shared + ITEM_AT + 48, (uint64_t)states_of(p, &w), item);
     }
+    also();
     named_sync(4, PRODUCERS);
     if (!in_parts(p)) return;
     if ((recompute((int)threadIdx.x) & (PRODUCERS - 1)) == 0) {
@@ -235,7 +242,7 @@ static __device__ __forceinline__ struct indices raw_indices(uint32_t shared, in
 static __device__ __forceinline__ void produce(const struct kp_mla_bwd *p, uint32_t shared) {
     uint32_t parity = 0; /* bit 0: of tiles, bit 1: of items with tiles */
     for (uint32_t item = 0; has_item(p, item); item = shared_load32(shared + ITEM_AT + 56) + 1) {
-        keep_item(p, item, shared);
+        keep_item(p, item, shared, [] {});
         struct indices next = raw_indices(shared, 0);
 #pragma unroll 1
         for (int t = 0; 64 * t < (int)shared_load32(shared + ITEM_AT + 8); t++, parity ^= 1) {

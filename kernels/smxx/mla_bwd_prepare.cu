@@ -7,14 +7,13 @@
  *
  * D is summed in one fixed order: lane l takes columns 8 l .. 8 l + 7 and 256 further, then a tree over the lanes. No
  * shared memory. Nothing of out, dout and dlse comes into the state of an empty row (lse +-inf). All loads of a row are
- * under way at once. Of the rows' states and the zeroes behind them a launch takes p.first .. p.first + p.n - 1.
+ * under way at once. Main kernels that form most states themselves leave p.cycles; of these rows and the zeroes behind
+ * them a launch takes p.first .. p.first + p.n - 1.
  *
  * A variant with .early needs nothing of the kernel before and runs beside it; it ends after it, so that who waits for
  * its end has waited for both. */
 #include "kernels/device/grid.h"
-#include "kernels/device/number.h"
-#include "kernels/device/warp.h"
-#include "kernels/kparams_mla.h"
+#include "kernels/device/mla_row.h"
 
 constexpr int THREADS = CFG_THREADS;
 
@@ -37,11 +36,7 @@ static __device__ __forceinline__ void load8(float x[8], const struct kp_view *v
 static __device__ __forceinline__ int is_wide16(const struct kp_view *v) {
     return v->dtype != KP_F32 && v->chunk == 16;
 }
-static __device__ __forceinline__ void add_products(const struct kp_mla_bwd *p, float *sum, uint32_t x, uint32_t y) {
-    *sum = __fmaf_rn(unpack16(p->out.dtype, x & 0xffff), unpack16(p->dout.dtype, y & 0xffff), *sum);
-    *sum = __fmaf_rn(unpack16(p->out.dtype, x >> 16), unpack16(p->dout.dtype, y >> 16), *sum);
-}
-
+/* The lane's part of D. */
 static __device__ __forceinline__ float dot_row(const struct kp_mla_bwd *p, int64_t b, int64_t i, int64_t h) {
     const int64_t out = b * p->out.batch + i * p->out.row + h * p->out.head;
     const int64_t dout = b * p->dout.batch + i * p->dout.row + h * p->dout.head;
@@ -51,13 +46,8 @@ static __device__ __forceinline__ float dot_row(const struct kp_mla_bwd *p, int6
         const uint4 *y = (const uint4 *)((const uint16_t *)p->dout.data + dout) + (threadIdx.x & 31);
         const uint4 a[2] = {x[0], x[32]}, b[2] = {y[0], y[32]};
 #pragma unroll
-        for (int c = 0; c < 2; c++) {
-            add_products(p, &sum, a[c].x, b[c].x);
-            add_products(p, &sum, a[c].y, b[c].y);
-            add_products(p, &sum, a[c].z, b[c].z);
-            add_products(p, &sum, a[c].w, b[c].w);
-        }
-        return warp_sum(sum);
+        for (int c = 0; c < 2; c++) sum = mla_row_add8(p->out.dtype, p->dout.dtype, sum, a[c], b[c]);
+        return sum;
     }
 #pragma unroll
     for (int c = 0; c < KP_MLA_DIM_V; c += 256) {
@@ -68,27 +58,18 @@ static __device__ __forceinline__ float dot_row(const struct kp_mla_bwd *p, int6
 #pragma unroll
         for (int e = 0; e < 8; e++) sum = __fmaf_rn(x[e], y[e], sum);
     }
-    return warp_sum(sum);
+    return sum;
 }
 
 static __device__ __forceinline__ void prepare_row(const struct kp_mla_bwd *p, int64_t row) {
     const int64_t h = row % p->in.heads_q, flat = row / p->in.heads_q, i = flat % p->in.seq_q, b = flat / p->in.seq_q;
-    const float given = ((const float *)p->lse.data)[b * p->lse.batch + i * p->lse.row + h * p->lse.head];
-    const float sink = p->in.sink ? ((const float *)p->in.sink)[h * p->in.sink_head] : -INF;
-    float dlse =
-        p->dlse.data ? ((const float *)p->dlse.data)[b * p->dlse.batch + i * p->dlse.row + h * p->dlse.head] : 0;
-    const float d = dot_row(p, b, i, h);
-    struct kp_mla_row r = {INF, 0, 0, 0};
-    if (fabsf(given) != INF) {
-        const float lse = p->in.flags & KP_LSE_BASE_2 ? given * LN2 : given;
-        if (p->in.flags & KP_LSE_BASE_2) dlse *= LOG2E; /* lse of base 2 = lse log2(e) */
-        r.lse2 = p->in.flags & KP_LSE_BASE_2 ? given : given * LOG2E;
-        r.g = 1 / (1 + expf(sink - lse));
-        r.shift = r.g * d - dlse;
-        r.dsink = -d / (1 + expf(lse - sink));
-    }
-    if ((threadIdx.x & 31) == 0)
-        *(float4 *)((struct kp_mla_row *)p->rows + row) = make_float4(r.lse2, r.g, r.shift, r.dsink);
+    const int lane = (int)threadIdx.x & 31;
+    float given = lane == 1 ? -INF : 0;
+    if (lane == 0) given = ((const float *)p->lse.data)[b * p->lse.batch + i * p->lse.row + h * p->lse.head];
+    if (lane == 1 && p->in.sink) given = ((const float *)p->in.sink)[h * p->in.sink_head];
+    if (lane == 2 && p->dlse.data)
+        given = ((const float *)p->dlse.data)[b * p->dlse.batch + i * p->dlse.row + h * p->dlse.head];
+    mla_row_store((struct kp_mla_row *)p->rows + row, p->in.flags, given, dot_row(p, b, i, h));
 }
 
 /* A warp: zeroes in one row of `sum`. */
@@ -102,14 +83,16 @@ static __device__ __forceinline__ void clear_row(const struct kp_mla_bwd *p, int
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 6) CFG(const __grid_constant__ struct kp_mla_bwd p) {
-    const int64_t rows = p.in.batch * p.in.seq_q * p.in.heads_q, end = p.first + p.n;
+    const struct kp_mla_cycles *c = &p.cycles;
+    const int64_t cycled = c->cycles * c->taken, end = p.first + p.n;
+    const int64_t rows = cycled + p.in.batch * p.in.seq_q * p.in.heads_q - c->after;
     const int64_t step = (int64_t)gridDim.x * (THREADS / 32);
 #ifdef CFG_EARLY
     grid_release();
 #endif
     for (int64_t x = p.first + (int64_t)blockIdx.x * (THREADS / 32) + (threadIdx.x >> 5); x < end; x += step) {
         if (x < rows)
-            prepare_row(&p, x);
+            prepare_row(&p, x < cycled ? x / c->taken * c->cycle + x % c->taken : x - cycled + c->after);
         else
             clear_row(&p, x - rows);
     }

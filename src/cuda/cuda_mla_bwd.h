@@ -15,6 +15,7 @@ struct attn_cuda_mla_bwd_main {
     int32_t turned;      /* 1: adds to sums with columns as KP_MLA_BWD_TURNED says, in the workspace always */
     int32_t parts;    /* 1: cuts items in parts, struct kp_mla_bwd.parts, where whole ones leave multiprocessors idle */
     int32_t together; /* 1: keeps its CTAs together by struct kp_mla_bwd.posts */
+    int32_t ahead;    /* can form states itself, KP_MLA_BWD_AHEAD, of so many heads in a tile but an item's first */
     int32_t pairs;    /* stores a row per slot, deterministic, of so many bytes a number: 4, f32; 2, rows of
                        * kernels/device/row16.h. 0: adds to kv rows as it goes */
     /* Pairs of 2 bytes: > 0, its launch takes struct kp_mla_bwd_rows, and can walk the rows of the chunk before beside
@@ -31,6 +32,11 @@ uint64_t attn_cuda_mla_bwd_workspace(const struct attn_cuda_mla_bwd_main *m, con
 attn_status attn_cuda_mla_bwd_prepare(const struct attn_cuda_mla_bwd_main *m, struct attn_core_device *dev);
 attn_status attn_cuda_mla_bwd_launch(const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,
                                      const attn_problem *p, const attn_args *args);
+
+/* If the main kernel forms states of rows itself (m->ahead), KP_MLA_BWD_AHEAD in kp->steps, and what is left to the
+ * first step. Queries: `listed` a launch, `whole` in whole items. cuda_mla_bwd_ahead.c */
+void attn_cuda_mla_bwd_ahead(const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,
+                             struct kp_mla_bwd *kp, int64_t listed, int64_t whole, struct kp_mla_cycles *left);
 
 /* ---- rows that are walked beside the next chunk's items (m->walk), cuda_mla_bwd_beside.c ---- */
 

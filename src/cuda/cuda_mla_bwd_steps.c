@@ -254,6 +254,7 @@ struct run {
         struct kp_mla_bwd kp;
         struct kp_mla_bwd_ranges ranges;
     };
+    struct kp_mla_cycles cycles; /* of the first step */
     int64_t all, unprepared; /* rows and zeroes of the first step; its last, which are left to be done beside a sort */
     int sorted;              /* which of kp.keys, kp.slots hold the sorted lists of the group of chunks */
     /* Beside items: the chunk whose rows are to be walked, n == 0: there is none; what walkers left of others. */
@@ -295,6 +296,7 @@ static attn_status queue_prepare(struct run *r, int64_t n, int early) {
     struct kp_mla_bwd kp = r->kp;
     const int step = r->m->pairs == 2 ? PREPARE_BESIDE : PREPARE;
     kp.first = r->all - r->unprepared, kp.n = lesser(n, r->unprepared);
+    kp.cycles = r->cycles;
     r->unprepared -= kp.n;
     return queue(r, symbols[step], blocks(kp.n, WARPS), THREADS, 0, 0, early, &kp, sizeof kp);
 }
@@ -582,7 +584,9 @@ attn_status attn_cuda_mla_bwd_launch(const struct attn_cuda_mla_bwd_main *m, con
     struct kp_mla_bwd *kp = &r.kp;
     if (p->heads_q <= 0) return ATTN_OK;
     set_parameters(&r);
-    const int64_t rows = r.g.queries * p->heads_q, keys = kp->dkv.data ? p->batch * p->seq_k : 0;
+    if (r.g.chunk >= r.g.listed) attn_cuda_mla_bwd_ahead(m, dev, kp, r.g.listed, r.g.whole, &r.cycles);
+    const int64_t rows = r.cycles.cycles * r.cycles.taken + r.g.queries * p->heads_q - r.cycles.after;
+    const int64_t keys = kp->dkv.data ? p->batch * p->seq_k : 0;
     attn_status status = ATTN_OK;
     r.all = r.unprepared = rows + (kp->steps & KP_MLA_BWD_ZERO ? keys : 0);
     if (!kp->pairs || !r.g.block) status = queue_prepare(&r, r.all, 0); /* others have it beside their sort */
