@@ -3,6 +3,7 @@
  * The picture, roles and barriers stand in mla_fwd_wgmma.cu. */
 #ifndef ATTN_SM90_MLA_FWD_GATHER_WGMMA_H
 #define ATTN_SM90_MLA_FWD_GATHER_WGMMA_H
+#include "kernels/device/hold.h"
 #include "kernels/kparams_mla_sm90.h"
 #include "kernels/sm90/mla_gather_wgmma.h"
 
@@ -53,9 +54,19 @@ static __device__ __forceinline__ int piece_of(const struct kp_mla_fwd_sm90 *kp,
     return 1;
 }
 
-static __device__ __forceinline__ void produce(const struct kp_mla_fwd_sm90 *kp, uint32_t shared) {
+/* The same rows from slice `first` on, a number known only when it runs. */
+static __device__ __forceinline__ struct rows rows_from(const struct rows *r, int first) {
+    struct rows x = *r;
+#pragma unroll
+    for (int k = 0; k < 4; k++) x.from[k] = hold_address(r->from[k] + first * 64);
+    return x;
+}
+
+/* WIDE: rows of q and kv start at multiples of 16 bytes. A loop of its own, since one that jumps over the code for
+ * other rows finds the next instructions missing in the cache, between a free buffer and its copies. */
+template <int WIDE> static __device__ __forceinline__ void produce(const struct kp_mla_fwd_sm90 *kp, uint32_t shared) {
     const struct kp_mla *p = &kp->in;
-    const int wide_q = p->q.chunk == 16, wide_kv = p->kv.chunk == 16;
+    const int wide_q = WIDE || p->q.chunk == 16, wide_kv = WIDE || p->kv.chunk == 16;
     uint32_t round[2] = {0, 0}, round_q = 0; /* tiles that each buffer has had, items with tiles */
     struct piece y;
     for (int64_t n = 0; piece_of(kp, n, &y); n++) {
@@ -84,10 +95,11 @@ static __device__ __forceinline__ void produce(const struct kp_mla_fwd_sm90 *kp,
                 shared_store32(shared + MASK_AT + 8 * buffer + 4, mask[1]);
                 mbar_arrive(shared + NEAR_FULL + 8 * buffer);
             }
-            copy_slices(&r, to, (int)buffer * 4, 4, wide_kv);
+            const struct rows near = rows_from(&r, (int)buffer * 4), far = rows_from(&r, 4 - (int)buffer * 4);
+            copy_slices(&near, to + buffer * HALF, 0, 4, wide_kv);
             arrive_copied(shared + NEAR_FULL + 8 * buffer, wide_kv);
             mbar_wait(shared + FAR_FREE + 8 * buffer, parity);
-            copy_slices(&r, to, 4 - (int)buffer * 4, 4, wide_kv);
+            copy_slices(&far, to + HALF - buffer * HALF, 0, 4, wide_kv);
             if (D == 576) copy_slices(&r, to, 8, 1, wide_kv);
             arrive_copied(shared + FAR_FULL + 8 * buffer, wide_kv);
         }

@@ -464,7 +464,10 @@ extern "C" __global__ void __launch_bounds__(KP_MLA_FWD_SM90_THREADS, 1)
     __syncthreads();
     if (threadIdx.x >= 256) {
         registers_fewer<72>();
-        produce(&kp, shared);
+        if (kp.in.q.chunk == 16 && kp.in.kv.chunk == 16)
+            produce<1>(&kp, shared);
+        else
+            produce<0>(&kp, shared);
     } else {
         registers_more<216>();
         if (threadIdx.x < 128)
