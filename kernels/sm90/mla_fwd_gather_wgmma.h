@@ -54,6 +54,14 @@ static __device__ __forceinline__ int piece_of(const struct kp_mla_fwd_sm90 *kp,
     return 1;
 }
 
+/* Which tile of the item is the piece's t-th. Every second 64 heads of a query take the tiles of a pair the other way
+ * round: CTAs of a query then bring different rows at a time, and find every second tile in the second-level cache,
+ * where another has just brought it. */
+static __device__ __forceinline__ int tile_at(const struct piece *x, int t) {
+    const int turned = t ^ (x->w.head >> 6 & 1);
+    return x->first + (turned < x->tiles ? turned : t);
+}
+
 /* The same rows from slice `first` on, a number known only when it runs. */
 static __device__ __forceinline__ struct rows rows_from(const struct rows *r, int first) {
     struct rows x = *r;
@@ -73,7 +81,7 @@ template <int WIDE> static __device__ __forceinline__ void produce(const struct 
         if (!y.tiles) continue;
         struct indices x[AHEAD];
 #pragma unroll
-        for (int a = 0; a < AHEAD; a++) x[a] = load_indices(&y.s, y.first + a);
+        for (int a = 0; a < AHEAD; a++) x[a] = load_indices(&y.s, tile_at(&y, a));
         struct rows r;
         head_rows(&r, &p->q, &y.w, p->heads_q);
         mbar_wait(shared + Q_FREE, (round_q & 1) ^ 1);
@@ -88,7 +96,7 @@ template <int WIDE> static __device__ __forceinline__ void produce(const struct 
             key_rows(&r, mask, &y.s, x[0], &p->kv, y.w.b);
 #pragma unroll
             for (int a = 1; a < AHEAD; a++) x[a - 1] = x[a];
-            x[AHEAD - 1] = load_indices(&y.s, y.first + t + AHEAD);
+            x[AHEAD - 1] = load_indices(&y.s, tile_at(&y, t + AHEAD));
             mbar_wait(shared + NEAR_FREE + 8 * buffer, parity);
             if ((threadIdx.x & 127) == 0) {
                 shared_store32(shared + MASK_AT + 8 * buffer, mask[0]);
