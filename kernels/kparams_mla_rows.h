@@ -20,9 +20,10 @@
 #define KP_MLA_SLOTS_BLOCK              16384 /* slots of a block, at most: below 2^16 */
 #define KP_MLA_SLOTS_REGION             18432 /* slots of a CTA that are put in order in shared memory */
 #define KP_MLA_SLOTS_PIECES             9216  /* a CTA's rows times blocks, at most */
-#define KP_MLA_SLOTS_ORDER_SHARED(rows) (4 * (((rows) + 3) / 4 * 4) + 4 * KP_MLA_SLOTS_BLOCK)
+#define KP_MLA_SLOTS_COUNTERS(rows)     (((rows) + 8) / 8 * 8) /* one more, in whole vectors of 16 bits each */
+#define KP_MLA_SLOTS_ORDER_SHARED(rows) (4 * KP_MLA_SLOTS_COUNTERS(rows) + 4 * KP_MLA_SLOTS_BLOCK)
 #define KP_MLA_SLOTS_MERGE_SHARED(share, blocks)                                                                       \
-    (4 * (((share) + 7) / 4 * 4 + (share) * ((blocks) | 1) + KP_MLA_SLOTS_REGION))
+    (4 * (((share) + 7) / 4 * 4 + ((share) * ((blocks) | 1) + 3) / 4 * 4 + KP_MLA_SLOTS_REGION))
 
 #define KP_MLA_ROWS_STRETCH      256 /* slots of the sorted list that one team adds up */
 #define KP_MLA_ROWS_THREADS      288
@@ -47,7 +48,7 @@ struct kp_mla_bwd_rows {
     int64_t chunk, list; /* sort: queries of a chunk, of bwd.n; a chunk's bwd.keys and slots begin `list` apart */
     uint64_t runs;       /* slots: uint32 [chunks][list], a block's sorted: row << 16 | slot of the block */
     int32_t block, share; /* slots: queries of a block, of bwd.sort_blocks in a chunk, whose bwd.counts are uint16
-                           * [chunks][sort_blocks][B * SK + 1]; rows of a CTA of MERGE */
+                           * [chunks][sort_blocks][COUNTERS]; rows of a CTA of MERGE */
     int64_t stretch;      /* join: slots of a stretch, those of a CTA of WALK, or of a warp that walks beside items */
 };
 KP_SIZE(struct kp_mla_bwd_rows, 784 + 12 * 8);

@@ -9,9 +9,9 @@
  *          before these rows is the sum of where they begin in each block
  *
  * ORDER counts places up by shared atomics, a round of slots of one query at a time. A query names a row once, as a
- * rule; places then are those of the slots' order. Where a round names a row twice its slots are counted again, warp by
- * warp and lane by lane. So the order is that of the slots, and the lists alone give it. Slots that are not valid are
- * left out; the sorted list ends with as many keys B * SK.
+ * rule; places then are those of the slots' order, and the run ascends. A block whose run does not, because a round
+ * names a row twice, is counted again, warp by warp and lane by lane. So the order is that of the slots, and the lists
+ * alone give it. Slots that are not valid are left out; the sorted list ends with as many keys B * SK.
  *
  * Shared memory: KP_MLA_SLOTS_ORDER_SHARED, KP_MLA_SLOTS_MERGE_SHARED. */
 #include "kernels/device/grid.h"
@@ -28,10 +28,10 @@ static __device__ __forceinline__ uint32_t rows_of(const struct kp_mla_bwd *p) {
 static __device__ __forceinline__ uint32_t queries_of(const struct kp_mla_bwd_rows *p, uint32_t chunk) {
     return (uint32_t)min(p->chunk, p->bwd.n - chunk * p->chunk);
 }
-/* begins [chunk][block][rows + 1]: the last is how many slots of the block are valid */
+/* begins [chunk][block][row]; of row `rows`, which there is not: how many slots of the block are valid */
 static __device__ __forceinline__ uint16_t *begins_of(const struct kp_mla_bwd_rows *p, uint32_t chunk, uint32_t block) {
-    return (uint16_t *)p->bwd.counts +
-           ((uint64_t)chunk * (uint32_t)p->bwd.sort_blocks + block) * (rows_of(&p->bwd) + 1);
+    return (uint16_t *)p->bwd.counts + ((uint64_t)chunk * (uint32_t)p->bwd.sort_blocks + block) *
+                                           KP_MLA_SLOTS_COUNTERS(rows_of(&p->bwd));
 }
 
 /* x[0 .. n - 1] become the sums of those before, the sum of all. n is rounded up to whole vectors of 4, the numbers
@@ -62,113 +62,202 @@ static __device__ __forceinline__ uint32_t scan_all(uint32_t *x, uint32_t n) {
 struct block {
     uint32_t chunk, at, query, end;
 };
-/* Slots at .. at + ROUND - 1 of a query of the chunk. */
+/* A query's list; row: the first of its batch entry's, of all. */
+struct __align__(8) source {
+    const int32_t *idx;
+    uint32_t n, keys, row;
+};
+constexpr uint32_t SOURCES = 64;
+/* Those of queries from .. from + SOURCES - 1 of the chunk, in shared memory. Barriers at its start and end. */
+static __device__ __forceinline__ void find_sources(const struct kp_mla_bwd_rows *p, const struct block *b,
+                                                    uint32_t from, struct source *sources) {
+    __syncthreads();
+    const uint32_t query = from + threadIdx.x;
+    if (threadIdx.x < SOURCES) {
+        struct source x = {0, 0, 0, 0};
+        if (query < b->end) {
+            const uint32_t flat = (uint32_t)(p->bwd.first + b->chunk * p->chunk) + query;
+            const uint32_t entry = flat / (uint32_t)p->bwd.in.seq_q;
+            const struct slots s = slots_of(&p->bwd.in, entry, flat - entry * (uint32_t)p->bwd.in.seq_q);
+            x = {s.idx, (uint32_t)s.n, s.keys, entry * (uint32_t)p->bwd.in.seq_k};
+        }
+        sources[threadIdx.x] = x;
+    }
+    __syncthreads();
+}
+/* A block's rounds: up to ROUND slots of one query each, `query` of the block. */
 struct round {
     uint32_t query, at;
 };
-static __device__ __forceinline__ void step_on(const struct kp_mla_bwd *p, struct round *r) {
-    r->at += ROUND;
-    if (r->at >= (uint32_t)p->in.topk) r->at = 0, r->query++;
-}
-/* What was read of a round; its rows are looked at a round later. */
+/* Slots of a round: idx[u] of 4 neighbours. Where not valid, -1. */
 struct entries {
     int32_t idx[EACH];
-    uint32_t keys, row; /* slots.keys; the first of the batch entry's rows, of all */
+    uint32_t first; /* row of source << 16 | number of the first of them in the block */
 };
-static __device__ __forceinline__ void load_entries(const struct kp_mla_bwd_rows *q, const struct block *x,
-                                                    const struct round *r, struct entries *e) {
-    const struct kp_mla_bwd *p = &q->bwd;
-    if (r->query >= x->end) return;
-    const uint32_t flat = (uint32_t)(p->first + x->chunk * q->chunk) + r->query, b = flat / (uint32_t)p->in.seq_q;
-    const struct slots s = slots_of(&p->in, b, flat - b * (uint32_t)p->in.seq_q);
-    e->keys = s.keys, e->row = b * (uint32_t)p->in.seq_k;
-    const uint32_t t = r->at + threadIdx.x;
-    const int32_t *idx = s.idx + t;
+/* The round's entries; r becomes the next round. */
+static __device__ __forceinline__ void load_entries(const struct kp_mla_bwd_rows *p, const struct block *b,
+                                                    struct round *r, struct source *sources, struct entries *e) {
+    const uint32_t topk = (uint32_t)p->bwd.in.topk, t = r->at + EACH * threadIdx.x;
+    if (r->at == 0 && r->query % SOURCES == 0) find_sources(p, b, b->query + r->query, sources);
+    const struct source s = sources[r->query % SOURCES];
+    e->first = s.row << 16 | (r->query * topk + t);
+    if (t + EACH <= s.n && ((uint64_t)s.idx & 15) == 0) {
+        const int4 x = *(const int4 *)(s.idx + t);
+        e->idx[0] = x.x, e->idx[1] = x.y, e->idx[2] = x.z, e->idx[3] = x.w;
+    } else {
 #pragma unroll
-    for (uint32_t u = 0; u < EACH; u++) e->idx[u] = t + u * THREADS < (uint32_t)s.n ? idx[u * THREADS] : -1;
+        for (uint32_t u = 0; u < EACH; u++) e->idx[u] = t + u < s.n ? s.idx[t + u] : -1;
+    }
+#pragma unroll
+    for (uint32_t u = 0; u < EACH; u++)
+        if ((uint32_t)e->idx[u] >= s.keys) e->idx[u] = -1;
+    r->at += ROUND;
+    if (r->at >= topk) r->at = 0, r->query++;
 }
 constexpr uint32_t NONE = ~0u;
-static __device__ __forceinline__ uint32_t row_at(const struct entries *e, uint32_t u) {
-    return (uint32_t)e->idx[u] < e->keys ? e->row + (uint32_t)e->idx[u] : NONE;
+
+/* The counter at `address` of shared memory, if there is a slot; place_next: what it was. Without branches. */
+static __device__ __forceinline__ void count_slot(uint32_t address, int there) {
+    asm volatile("{ .reg .pred p; setp.ne.s32 p, %1, 0; @p red.shared.add.u32 [%0], 1; }" ::"r"(address), "r"(there)
+                 : "memory");
+}
+static __device__ __forceinline__ uint32_t place_next(uint32_t address, int there) {
+    uint32_t was = 0;
+    asm volatile("{ .reg .pred p; setp.ne.s32 p, %2, 0; @p atom.shared.add.u32 %0, [%1], 1; }"
+                 : "+r"(was)
+                 : "r"(address), "r"(there)
+                 : "memory");
+    return was;
 }
 
-/* A round that names a row twice: places of its slots in their order. place: of the next slot of each row. */
-static __device__ __forceinline__ void place_in_order(const struct entries *e, uint32_t *place, uint32_t at[EACH]) {
-    const uint32_t lane = threadIdx.x & 31;
-    for (uint32_t u = 0; u < EACH; u++)
-        if (row_at(e, u) != NONE) atomicSub(&place[row_at(e, u)], 1u);
-    __syncthreads();
+/* A round's slots, whatever rows they name, warp by warp and lane by lane. place: of the next slot of each row. */
+static __device__ __forceinline__ void order_round(const struct entries *e, uint32_t *place, uint32_t *ordered) {
+    const uint32_t lane = threadIdx.x & 31, first = __shfl_sync(~0u, e->first, 0) + lane;
+    uint32_t row[EACH]; /* of the slot 32 u + lane behind the warp's first */
 #pragma unroll
     for (uint32_t u = 0; u < EACH; u++) {
-        const uint32_t row = row_at(e, u), same = __match_any_sync(~0u, row);
+        row[u] = NONE;
+#pragma unroll
+        for (uint32_t k = 0; k < EACH; k++) {
+            const int32_t idx = __shfl_sync(~0u, e->idx[k], (int)((32 * u + lane) / EACH));
+            if (lane % EACH == k && idx >= 0) row[u] = (first >> 16) + (uint32_t)idx;
+        }
+    }
 #pragma unroll 1
-        for (uint32_t w = 0; w < WARPS; w++) {
-            if (w == threadIdx.x / 32) {
-                if (row != NONE) at[u] = place[row] + (uint32_t)__popc(same & ((1u << lane) - 1));
-                __syncwarp();
-                if (row != NONE && lane == (uint32_t)__ffs((int)same) - 1) place[row] = at[u] + (uint32_t)__popc(same);
-            }
-            __syncthreads();
+    for (uint32_t w = 0; w < WARPS; w++) {
+        __syncthreads();
+        if (w != threadIdx.x / 32) continue;
+#pragma unroll
+        for (uint32_t u = 0; u < EACH; u++) {
+            const uint32_t same = __match_any_sync(~0u, row[u]), before = __popc(same & ((1u << lane) - 1));
+            const uint32_t at = row[u] != NONE ? place[row[u]] + before : 0;
+            __syncwarp();
+            if (row[u] != NONE) ordered[at] = row[u] << 16 | ((first & 0xffff) + 32 * u);
+            if (row[u] != NONE && before == 0) place[row[u]] = at + (uint32_t)__popc(same);
+            __syncwarp();
         }
     }
 }
 
+/* The n slots in `ordered`, whole vectors of them, to `run`. Returned: some thread's are not in ascending order. */
+static __device__ __forceinline__ int store_run(const uint32_t *ordered, uint32_t n, uint32_t *run, int vectors) {
+    int wrong = 0;
+    for (uint32_t i = EACH * threadIdx.x; i < (n + 127) / 128 * 128; i += ROUND) { /* whole warps */
+        const uint4 x = i < n ? *(const uint4 *)(ordered + i) : make_uint4(NONE, NONE, NONE, NONE);
+        uint32_t behind = __shfl_down_sync(~0u, x.x, 1);
+        if ((threadIdx.x & 31) == 31) behind = i + EACH < n ? ordered[i + EACH] : NONE;
+        if (i + EACH <= n) wrong |= x.x >= x.y || x.y >= x.z || x.z >= x.w || x.w >= behind;
+        if (vectors && i + EACH <= n) {
+            *(uint4 *)(run + i) = x;
+        } else {
+            if (i < n) run[i] = x.x;
+            if (i + 1 < n) run[i + 1] = x.y, wrong |= x.x >= x.y;
+            if (i + 2 < n) run[i + 2] = x.z, wrong |= x.y >= x.z;
+            if (i + 3 < n) run[i + 3] = x.w;
+        }
+    }
+    return __syncthreads_or(wrong);
+}
+
 /* Block `own` of all chunks'. x: a counter a row, and then the block's slots. */
 static __device__ __forceinline__ void order_block(const struct kp_mla_bwd_rows *p, uint32_t own, uint32_t *x) {
-    const uint32_t rows = rows_of(&p->bwd), topk = (uint32_t)p->bwd.in.topk;
-    __shared__ struct block b; /* for want of registers */
-    if (threadIdx.x == 0) {
-        const uint32_t blocks = (uint32_t)p->bwd.sort_blocks;
-        b.chunk = own / blocks, b.at = own - b.chunk * blocks;
-        b.query = min(queries_of(p, b.chunk), b.at * (uint32_t)p->block);
-        b.end = min(queries_of(p, b.chunk), b.query + (uint32_t)p->block);
-    }
-    __syncthreads();
-    uint32_t *ordered = x + (rows + 3) / 4 * 4;
-    struct round r = {b.query, 0};
+    const uint32_t rows = rows_of(&p->bwd), counters = KP_MLA_SLOTS_COUNTERS(rows), topk = (uint32_t)p->bwd.in.topk;
+    const uint32_t blocks = (uint32_t)p->bwd.sort_blocks;
+    __shared__ struct source sources[SOURCES];
+    struct block b;
+    b.chunk = own / blocks, b.at = own - b.chunk * blocks;
+    b.query = min(queries_of(p, b.chunk), b.at * (uint32_t)p->block);
+    b.end = min(queries_of(p, b.chunk), b.query + (uint32_t)p->block);
+    uint32_t *ordered = x + counters;
+    const uint32_t counter = (uint32_t)__cvta_generic_to_shared(x);
+    const uint32_t n_rounds = (b.end - b.query) * ((topk + ROUND - 1) / ROUND);
+    struct round r = {0, 0};
     struct entries next;
-    load_entries(p, &b, &r, &next);
-    for (uint32_t i = threadIdx.x; i < (rows + 3) / 4; i += THREADS) ((uint4 *)x)[i] = make_uint4(0, 0, 0, 0);
+    load_entries(p, &b, &r, sources, &next);
+    for (uint32_t i = 4 * threadIdx.x; i < counters; i += 4 * THREADS) *(uint4 *)(x + i) = make_uint4(0, 0, 0, 0);
     __syncthreads();
-    while (r.query < b.end) {
+#pragma unroll 1
+    for (uint32_t k = 0; k < n_rounds; k++) {
         const struct entries now = next;
-        step_on(&p->bwd, &r);
-        load_entries(p, &b, &r, &next);
+        load_entries(p, &b, &r, sources, &next);
+        const uint32_t to = counter + 4 * (now.first >> 16);
 #pragma unroll
-        for (uint32_t u = 0; u < EACH; u++)
-            if (row_at(&now, u) != NONE) atomicAdd(&x[row_at(&now, u)], 1u);
+        for (uint32_t u = 0; u < EACH; u++) count_slot(to + 4 * (uint32_t)now.idx[u], now.idx[u] >= 0);
     }
-    r = {b.query, 0};
-    load_entries(p, &b, &r, &next);
-    const uint32_t n = scan_all(x, rows);
-    uint16_t *begins = begins_of(p, b.chunk, b.at);
-    for (uint32_t i = threadIdx.x; i < rows; i += THREADS) begins[i] = (uint16_t)x[i];
-    if (threadIdx.x == 0) begins[rows] = (uint16_t)n;
+    r = {0, 0};
+    load_entries(p, &b, &r, sources, &next);
+    const uint32_t n = scan_all(x, counters);
+    uint4 *begins = (uint4 *)begins_of(p, b.chunk, b.at);
+    for (uint32_t i = threadIdx.x; i < counters / 8; i += THREADS) {
+        const uint4 lo = ((const uint4 *)x)[2 * i], hi = ((const uint4 *)x)[2 * i + 1];
+        begins[i] = make_uint4(lo.x | lo.y << 16, lo.z | lo.w << 16, hi.x | hi.y << 16, hi.z | hi.w << 16);
+    }
+    if (threadIdx.x < (0u - n) % 4) ordered[n + threadIdx.x] = NONE; /* up to a whole vector */
     __syncthreads();
-    while (r.query < b.end) {
+#pragma unroll 1
+    for (uint32_t k = 0; k < n_rounds; k++) {
         const struct entries now = next;
-        const uint32_t slot = (r.query - b.query) * topk + r.at + threadIdx.x;
-        uint32_t at[EACH], other = 0;
-        step_on(&p->bwd, &r);
-        load_entries(p, &b, &r, &next);
+        uint32_t at[EACH];
+        load_entries(p, &b, &r, sources, &next);
+        const uint32_t to = counter + 4 * (now.first >> 16);
+#pragma unroll
+        for (uint32_t u = 0; u < EACH; u++) at[u] = place_next(to + 4 * (uint32_t)now.idx[u], now.idx[u] >= 0);
+        __syncthreads(); /* the next round's places are behind these */
 #pragma unroll
         for (uint32_t u = 0; u < EACH; u++)
-            at[u] = row_at(&now, u) != NONE ? atomicAdd(&x[row_at(&now, u)], 1u) : 0;
-        __syncthreads();
-#pragma unroll
-        for (uint32_t u = 0; u < EACH; u++)
-            if (row_at(&now, u) != NONE) other |= x[row_at(&now, u)] ^ (at[u] + 1);
-        if (__syncthreads_or((int)other)) place_in_order(&now, x, at);
-#pragma unroll
-        for (uint32_t u = 0; u < EACH; u++)
-            if (row_at(&now, u) != NONE) ordered[at[u]] = row_at(&now, u) << 16 | (slot + u * THREADS);
+            if (now.idx[u] >= 0) ordered[at[u]] = ((uint32_t)now.idx[u] << 16) + now.first + u;
     }
     __syncthreads();
     uint32_t *run = (uint32_t *)p->runs + b.chunk * p->list + b.query * topk;
-    for (uint32_t i = threadIdx.x; i < n; i += THREADS) run[i] = ordered[i];
+    if (!store_run(ordered, n, run, topk % 4 == 0)) return;
+    r = {0, 0}; /* counters stand where their rows end */
+#pragma unroll 1
+    for (uint32_t k = 0; k < n_rounds; k++) {
+        load_entries(p, &b, &r, sources, &next);
+        for (uint32_t u = 0; u < EACH; u++)
+            if (next.idx[u] >= 0) atomicSub(&x[(next.first >> 16) + (uint32_t)next.idx[u]], 1u);
+    }
+    r = {0, 0};
+#pragma unroll 1
+    for (uint32_t k = 0; k < n_rounds; k++) {
+        load_entries(p, &b, &r, sources, &next);
+        order_round(&next, x, ordered);
+    }
+    __syncthreads();
+    store_run(ordered, n, run, topk % 4 == 0);
 }
 
 /* ------------------------------------------------------------------ merge -------------------------- */
+
+/* What a CTA takes: `share` rows of a chunk. */
+struct task {
+    uint32_t chunk, row, rows;
+};
+static __device__ __forceinline__ struct task task_of(const struct kp_mla_bwd_rows *p, uint32_t own) {
+    const uint32_t all = rows_of(&p->bwd), each = (uint32_t)p->share, tasks = (all + each - 1) / each;
+    const uint32_t chunk = own / tasks, row = (own - chunk * tasks) * each;
+    return {chunk, row, min(each, all - row)};
+}
 
 /* The last of start[0 .. n] that is not behind `place`. */
 static __device__ __forceinline__ uint32_t last_start(const uint32_t *start, uint32_t n, uint32_t place) {
@@ -177,139 +266,154 @@ static __device__ __forceinline__ uint32_t last_start(const uint32_t *start, uin
         if (x + step <= n && start[x + step] <= place) x += step;
     return x;
 }
-/* keys[0 .. n - 1], of rows row .. row + rows - 1, of which row + x begins at start[x]. */
-static __device__ __forceinline__ void fill_keys(uint32_t *keys, const uint32_t *start, uint32_t row, uint32_t rows,
-                                                 uint32_t n) {
-    constexpr uint32_t STRETCH = 256; /* places of a warp */
-    for (uint64_t at = threadIdx.x / 32 * STRETCH; at < n; at += WARPS * STRETCH) {
-        const uint32_t first = (uint32_t)at + (threadIdx.x & 31);
-        uint32_t x = last_start(start, rows, first);
-#pragma unroll 1
-        for (uint32_t i = first; i < min(n, (uint32_t)at + STRETCH); i += 32) {
-            if (x < rows && start[x + 1] <= i) x = last_start(start, rows, i);
-            keys[i] = row + x;
-        }
-    }
-}
-
-/* Loaded at once: of so many pieces two slots a lane, which is all of most; of a longer piece's rest. */
-constexpr uint32_t PIECES = 4, ROUNDS = 2, AHEAD = 8;
-
 /* Of rows row .. row + rows - 1 and all blocks: start[x], where row + x begins among the slots of these rows, and
  * start[rows], how many there are; to[x][block], what is to be added to a place in the block's run so that it is one
- * among these slots. A warp a row. Returned: the slots of all rows before. */
-static __device__ __forceinline__ uint32_t find_places(const struct kp_mla_bwd_rows *p, uint32_t chunk, uint32_t row,
-                                                       uint32_t rows, uint32_t *start, uint32_t *to, uint32_t pitch) {
-    __shared__ uint32_t first;
-    const uint32_t blocks = (uint32_t)p->bwd.sort_blocks, lane = threadIdx.x & 31;
-    const uint16_t *begins = begins_of(p, chunk, 0) + row;
+ * among these slots; *first: the slots of all rows before. */
+static __device__ __forceinline__ void find_places(const struct kp_mla_bwd_rows *p, const struct task *t,
+                                                   uint32_t *start, uint32_t *to, uint32_t pitch, uint32_t *first) {
+    const uint32_t blocks = (uint32_t)p->bwd.sort_blocks, counters = KP_MLA_SLOTS_COUNTERS(rows_of(&p->bwd));
+    const uint32_t lane = threadIdx.x & 31, rows = t->rows;
+    const uint16_t *begins = begins_of(p, t->chunk, 0) + t->row;
+    const uint32_t step_block = THREADS / rows, step_row = THREADS % rows;
+    uint32_t block = threadIdx.x / rows, x = threadIdx.x % rows;
 #pragma unroll 8
     for (uint32_t i = threadIdx.x; i < rows * blocks; i += THREADS) {
-        const uint32_t block = i / rows, x = i - block * rows;
-        const uint16_t *at = begins + (uint64_t)block * (rows_of(&p->bwd) + 1) + x;
+        const uint16_t *at = begins + block * counters + x; /* below 2^32: the cache holds them all */
         to[x * pitch + block] = (uint32_t)(at[1] - at[0]) << 16 | at[0];
+        block += step_block, x += step_row;
+        if (x >= rows) x -= rows, block++;
     }
     if (threadIdx.x < 3) start[rows + threadIdx.x] = 0;
     __syncthreads();
-    for (uint32_t x = threadIdx.x / 32; x < rows; x += WARPS) {
-        uint32_t before = 0, begun = 0;
-        for (uint32_t at = 0; at < blocks; at += 32) {
-            const uint32_t block = at + lane, own = block < blocks ? to[x * pitch + block] : 0;
-            const uint32_t sum = sum_to_lane(own >> 16);
-            if (block < blocks) to[x * pitch + block] = before + sum - (own >> 16) - (own & 0xffff);
-            before += __shfl_sync(~0u, sum, 31);
-            begun += own & 0xffff;
+    /* a warp a row, a lane some neighbouring blocks, an odd number for the banks */
+    const uint32_t each = (blocks + 31) / 32 | 1, from = min(blocks, lane * each), end = min(blocks, from + each);
+    for (uint32_t y = threadIdx.x / 32; y < rows; y += WARPS) {
+        uint32_t *own = to + y * pitch, sum = 0, begun = 0;
+#pragma unroll 4
+        for (uint32_t k = from; k < end; k++) sum += own[k] >> 16, begun += own[k] & 0xffff;
+        const uint32_t to_here = sum_to_lane(sum);
+        uint32_t at = to_here - sum;
+#pragma unroll 4
+        for (uint32_t k = from; k < end; k++) {
+            const uint32_t z = own[k];
+            own[k] = at - (z & 0xffff);
+            at += z >> 16;
         }
-        if (lane == 0) start[x] = before;
-        if (x > 0) continue;
+        if (lane == 31) start[y] = to_here;
+        if (y > 0) continue;
         begun = sum_to_lane(begun);
-        if (lane == 31) first = begun;
+        if (lane == 31) *first = begun;
     }
     const uint32_t n = scan_all(start, rows);
     if (threadIdx.x == 0) start[rows] = n;
-    for (uint32_t x = threadIdx.x / 32; x < rows; x += WARPS)
-        for (uint32_t block = lane; block < blocks; block += 32) to[x * pitch + block] += start[x];
+    for (uint32_t y = threadIdx.x / 32; y < rows; y += WARPS) {
+        const uint32_t before = start[y];
+#pragma unroll 4
+        for (uint32_t k = lane; k < blocks; k += 32) to[y * pitch + k] += before;
+    }
     __syncthreads();
-    return first;
 }
 
-/* Task `own` of all chunks': `share` rows of one. */
-static __device__ __forceinline__ void merge_rows(const struct kp_mla_bwd_rows *p, uint32_t own, uint32_t *x) {
-    const uint32_t all_rows = rows_of(&p->bwd), each = (uint32_t)p->share, tasks = (all_rows + each - 1) / each;
-    const uint32_t chunk = own / tasks, row = (own - chunk * tasks) * each;
-    const uint32_t rows = min(each, all_rows - row);
-    const uint32_t blocks = (uint32_t)p->bwd.sort_blocks, pitch = blocks | 1;
-    const uint32_t slots_of_block = (uint32_t)p->block * (uint32_t)p->bwd.in.topk;
-    uint32_t *start = x, *to = start + (each + 7) / 4 * 4, *region = to + each * pitch;
-    const uint32_t first = find_places(p, chunk, row, rows, start, to, pitch), n = start[rows];
+constexpr uint32_t ROUNDS = 4; /* slots of a lane that are loaded at once; most pieces have no more */
 
-    const int64_t list = chunk * p->list;
-    uint32_t *slots = (uint32_t *)p->slots + list + first, *keys = (uint32_t *)p->keys + list + first;
-    uint32_t *target = n <= KP_MLA_SLOTS_REGION ? region : slots;
-    const uint32_t *runs = (const uint32_t *)p->runs + list;
-    /* a warp some blocks at a time; where its pieces begin and end is loaded for 32 of them at once */
-    const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x / 32;
-    const auto place = [&](uint32_t block, uint32_t i, uint32_t e) {
-        target[to[((e >> 16) - row) * pitch + block] + i] = block * slots_of_block + (e & 0xffff);
-    };
+/* The pieces of all blocks, a warp one after the other, to their places in `target`. */
+static __device__ __forceinline__ void place_pieces(const struct kp_mla_bwd_rows *p, const struct task *t,
+                                                    const uint32_t *to, uint32_t pitch, uint32_t *target) {
+    const uint32_t blocks = (uint32_t)p->bwd.sort_blocks, lane = threadIdx.x & 31, warp = threadIdx.x / 32;
+    const uint32_t slots_of_block = (uint32_t)p->block * (uint32_t)p->bwd.in.topk;
+    const uint32_t *runs = (const uint32_t *)p->runs + t->chunk * p->list;
+    /* where its pieces begin and end is loaded for 32 of them at once */
+#pragma unroll 1
     for (uint32_t at = warp; at < blocks; at += 32 * WARPS) {
-        const uint16_t *begins = begins_of(p, chunk, min(blocks - 1, at + lane * WARPS)) + row;
-        const uint32_t piece = at + lane * WARPS < blocks ? begins[0] | (uint32_t)begins[rows] << 16 : 0;
-        for (uint32_t y = 0; y < 32 && at + y * WARPS < blocks; y += PIECES) {
-            uint32_t e[PIECES][ROUNDS];
-#pragma unroll
-            for (uint32_t u = 0; u < PIECES; u++) {
-                const uint32_t own_piece = __shfl_sync(~0u, piece, (int)(y + u));
-                const uint32_t *run = runs + (at + (y + u) * WARPS) * slots_of_block;
-#pragma unroll
-                for (uint32_t v = 0; v < ROUNDS; v++) {
-                    const uint32_t i = (own_piece & 0xffff) + lane + 32 * v;
-                    e[u][v] = i < own_piece >> 16 ? run[i] : NONE;
-                }
-            }
-#pragma unroll
-            for (uint32_t u = 0; u < PIECES; u++) {
-                const uint32_t i = (__shfl_sync(~0u, piece, (int)(y + u)) & 0xffff) + lane;
+        const uint16_t *begins = begins_of(p, t->chunk, min(blocks - 1, at + lane * WARPS)) + t->row;
+        const uint32_t piece = at + lane * WARPS < blocks ? begins[0] | (uint32_t)begins[t->rows] << 16 : 0;
+#pragma unroll 1
+        for (uint32_t y = 0; y < 32 && at + y * WARPS < blocks; y++) {
+            const uint32_t block = at + y * WARPS, base = block * slots_of_block, *run = runs + base;
+            const uint32_t own = __shfl_sync(~0u, piece, (int)y), end = own >> 16;
+            const uint32_t *own_to = to + (int32_t)(block - t->row * pitch);
+#pragma unroll 1
+            for (uint32_t i = (own & 0xffff) + lane; i < end; i += 32 * ROUNDS) {
+                uint32_t e[ROUNDS];
 #pragma unroll
                 for (uint32_t v = 0; v < ROUNDS; v++)
-                    if (e[u][v] != NONE) place(at + (y + u) * WARPS, i + 32 * v, e[u][v]);
-            }
-#pragma unroll 1
-            for (uint32_t u = 0; u < PIECES; u++) { /* longer pieces */
-                const uint32_t own_piece = __shfl_sync(~0u, piece, (int)(y + u)), last = own_piece >> 16;
-                const uint32_t block = at + (y + u) * WARPS, *run = runs + block * slots_of_block;
-#pragma unroll 1
-                for (uint32_t i = (own_piece & 0xffff) + lane + 32 * ROUNDS; i < last; i += 32 * AHEAD) {
-                    uint32_t f[AHEAD];
+                    if (i + 32 * v < end) e[v] = run[i + 32 * v];
 #pragma unroll
-                    for (uint32_t w = 0; w < AHEAD; w++) f[w] = i + 32 * w < last ? run[i + 32 * w] : 0;
-#pragma unroll
-                    for (uint32_t w = 0; w < AHEAD; w++)
-                        if (i + 32 * w < last) place(block, i + 32 * w, f[w]);
-                }
+                for (uint32_t v = 0; v < ROUNDS; v++)
+                    if (i + 32 * v < end) target[own_to[(e[v] >> 16) * pitch] + i + 32 * v] = base + (e[v] & 0xffff);
             }
         }
     }
-    fill_keys(keys, start, row, rows, n);
+}
+
+/* The list of these rows, of which row + x begins at start[x]: keys and, where they are in `region`, slots. The list's
+ * place 0 stands behind `skew` others in a vector, and in the region. */
+static __device__ __forceinline__ void store_list(uint32_t *keys, uint32_t *slots, const uint32_t *region,
+                                                  const uint32_t *start, uint32_t row, uint32_t rows, uint32_t skew) {
+    const uint32_t n = start[rows];
+    for (uint64_t v = 4 * threadIdx.x; v < (uint64_t)skew + n; v += 4 * THREADS) { /* places v - skew .. + 3 */
+        const uint32_t i = (uint32_t)v - min((uint32_t)v, skew), head = v == 0 ? skew : 0, end = min(n - i, 4 - head);
+        uint32_t x = last_start(start, rows, i), key[4];
+#pragma unroll
+        for (uint32_t u = 0; u < 4; u++) key[u] = row + x;
+        if (x < rows && start[x + 1] < i + end) { /* rows change */
+#pragma unroll
+            for (uint32_t u = 1; u < 4; u++) {
+                if (u < end && start[x + 1] <= i + u) x = last_start(start, rows, i + u);
+                key[u] = row + x;
+            }
+        }
+        if (head == 0 && end == 4) {
+            *(uint4 *)(keys + i) = make_uint4(key[0], key[1], key[2], key[3]);
+            if (region) *(uint4 *)(slots + i) = *(const uint4 *)(region + v);
+        } else {
+#pragma unroll
+            for (uint32_t u = 0; u < 4; u++) {
+                if (u >= end) continue;
+                keys[i + u] = key[u];
+                if (region) slots[i + u] = region[skew + i + u];
+            }
+        }
+    }
+}
+
+/* Task `own` of all chunks'; what it is about is asked for anew behind a barrier, for want of registers. */
+static __device__ __forceinline__ void merge_rows(const struct kp_mla_bwd_rows *p, uint32_t own, uint32_t *x) {
+    __shared__ uint32_t again, first; /* own; the slots of all rows before */
+    const uint32_t each = (uint32_t)p->share, pitch = (uint32_t)p->bwd.sort_blocks | 1;
+    uint32_t *start = x, *to = start + (each + 7) / 4 * 4, *region = to + (each * pitch + 3) / 4 * 4;
+    if (threadIdx.x == 0) again = own;
+    {
+        const struct task t = task_of(p, own);
+        find_places(p, &t, start, to, pitch, &first);
+        const uint32_t skew = first & 3;
+        if (start[t.rows] + skew <= KP_MLA_SLOTS_REGION)
+            place_pieces(p, &t, to, pitch, region + skew);
+        else
+            place_pieces(p, &t, to, pitch, (uint32_t *)p->slots + t.chunk * p->list + first);
+    }
     __syncthreads();
-    for (uint32_t i = threadIdx.x; i < n && target == region; i += THREADS) slots[i] = region[i];
-    const uint32_t all = queries_of(p, chunk) * (uint32_t)p->bwd.in.topk;
-    for (uint32_t i = n + threadIdx.x; row + rows == all_rows && first + i < all; i += THREADS)
+    const struct task t = task_of(p, again);
+    const uint32_t n = start[t.rows], before = first, all_rows = rows_of(&p->bwd), last = t.row + t.rows == all_rows;
+    const int64_t list = t.chunk * p->list + before;
+    uint32_t *slots = (uint32_t *)p->slots + list, *keys = (uint32_t *)p->keys + list;
+    store_list(keys, slots, n + (before & 3) <= KP_MLA_SLOTS_REGION ? region : 0, start, t.row, t.rows, before & 3);
+    const uint32_t all = queries_of(p, t.chunk) * (uint32_t)p->bwd.in.topk;
+    for (uint32_t i = n + threadIdx.x; last && before + i < all; i += THREADS)
         keys[i] = all_rows, slots[i] = 0; /* what is not valid */
-    __syncthreads();
 }
 
 /* CTAs, as many as the device works on at once, step by the grid's size: what is launched behind begins beside them. */
 extern "C" __global__ void __launch_bounds__(THREADS, 3) CFG(const __grid_constant__ struct kp_mla_bwd_rows p) {
     extern __shared__ __align__(16) uint32_t x[];
-    __shared__ uint32_t next; /* for want of registers */
     const uint32_t each = STEP == KP_MLA_SLOTS_ORDER ? (uint32_t)p.bwd.sort_blocks
                                                      : (rows_of(&p.bwd) + (uint32_t)p.share - 1) / (uint32_t)p.share;
     const uint32_t chunks = (uint32_t)((p.bwd.n + p.chunk - 1) / p.chunk);
     grid_release();
     if (STEP == KP_MLA_SLOTS_ORDER) {
-        for (uint32_t own = blockIdx.x; own != NONE;) {
-            if (threadIdx.x == 0) next = own + gridDim.x < chunks * each ? own + gridDim.x : NONE;
+        __shared__ uint32_t next; /* for want of registers */
+        for (uint32_t own = blockIdx.x; own < chunks * each;) {
+            if (threadIdx.x == 0) next = own + gridDim.x;
             order_block(&p, own, x);
             __syncthreads();
             own = next;
@@ -317,6 +421,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 3) CFG(const __grid_consta
         }
     } else {
         grid_wait();
-        for (uint32_t own = blockIdx.x; own < chunks * each; own += gridDim.x) merge_rows(&p, own, x);
+        for (uint32_t own = blockIdx.x; own < chunks * each; own += gridDim.x) {
+            merge_rows(&p, own, x);
+            __syncthreads();
+        }
     }
 }

@@ -200,7 +200,7 @@ static struct geometry lay_out(const struct attn_cuda_mla_bwd_main *m, const str
         g.keys[x] = take(&g, m->pairs && has_keys, g.group * g.list, sizeof(uint32_t));
         if (x == 0 || !g.block) g.slots[x] = take(&g, m->pairs && has_keys, g.group * g.list, sizeof(uint32_t));
     }
-    const int64_t rows = p->batch * p->seq_k, counters = g.block ? rows / 2 + 1 : 1 << DIGIT_BITS;
+    const int64_t rows = p->batch * p->seq_k, counters = g.block ? KP_MLA_SLOTS_COUNTERS(rows) / 2 : 1 << DIGIT_BITS;
     g.counts = take(&g, m->pairs && has_keys, g.group * g.sort_blocks * counters, sizeof(uint32_t));
     g.scanned = take(&g, m->pairs == 2 && has_keys && !g.block, g.group * g.sort_blocks * counters, sizeof(uint32_t));
     g.totals = take(&g, m->pairs == 2 && has_keys && !g.block, g.group * counters, sizeof(uint32_t));
