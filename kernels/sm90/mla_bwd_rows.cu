@@ -13,7 +13,7 @@
  *            begin and do not end: parts, in order --> + sum[kv row]. Launched early it needs nothing of the kernel
  *            before, and ends after it
  *
- * Shared memory: COUNT 1 KiB, SCAN 32 bytes, SCATTER 41.1 KiB, WALK 26 KiB. */
+ * Shared memory: COUNT 1 KiB, SCAN 32 bytes, SCATTER 41.1 KiB, WALK 30 KiB. */
 #include "kernels/device/grid.h"
 #include "kernels/device/slots.h"
 #include "kernels/device/sum_before.h"
@@ -203,7 +203,10 @@ template <int DIM> static __device__ __forceinline__ void take_stretch(const str
     if (STEP == KP_MLA_ROWS_WALK) {
         struct ends *ends = shared_ends();
         const struct stretches *x = load_stretches(p);
-        if (team < TEAMS) walk<TEAM>(p, s, c, x->keys[team], x->slots[team], ends->of[team]);
+        if (team < TEAMS && p->bwd.head_blocks == 1)
+            walk<TEAM, true>(p, s, c, x->keys[team], x->slots[team], x->units[team], ends->of[team]);
+        else if (team < TEAMS)
+            walk<TEAM, false>(p, s, c, x->keys[team], x->slots[team], x->units[team], ends->of[team]);
         __syncthreads();
         if (team < TEAMS) join_teams<TEAM>(p, team, c, x, ends);
     } else {

@@ -74,11 +74,9 @@ static __device__ __forceinline__ int64_t row_of(uint32_t slot, uint32_t topk, u
 }
 /* Of AHEAD slots those with this key, head block by head block. ALL: that are all. */
 template <int TEAM, bool ALL>
-static __device__ __forceinline__ void add_slots(float sum[8], const uint4 *rows, const uint8_t *units,
-                                                 const uint32_t *slots, const uint32_t keys[AHEAD], uint32_t key,
-                                                 uint32_t topk, uint32_t blocks) {
-    const uint4 a = *(const uint4 *)slots, b = *(const uint4 *)(slots + 4);
-    const uint32_t slot[AHEAD] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+static __device__ __forceinline__ void add_blocks(float sum[8], const uint4 *rows, const uint8_t *units,
+                                                  const uint32_t slot[AHEAD], const uint32_t keys[AHEAD], uint32_t key,
+                                                  uint32_t topk, uint32_t blocks) {
 #pragma unroll 1
     for (uint32_t block = 0; block < blocks; block++, rows += (int64_t)topk * TEAM, units += topk) {
         uint4 x[AHEAD];
@@ -94,10 +92,36 @@ static __device__ __forceinline__ void add_slots(float sum[8], const uint4 *rows
         for (uint32_t u = 0; u < AHEAD; u++) row16_add(sum, x[u], unit[u]);
     }
 }
+/* The same of one head block, whose units stand in shared memory. */
+template <int TEAM, bool ALL>
+static __device__ __forceinline__ void add_block(float sum[8], const uint4 *rows, const float *units,
+                                                 const uint32_t slot[AHEAD], const uint32_t keys[AHEAD], uint32_t key) {
+    const float4 a = *(const float4 *)units, b = *(const float4 *)(units + 4);
+    const float unit[AHEAD] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+    uint4 x[AHEAD];
+#pragma unroll
+    for (uint32_t u = 0; u < AHEAD; u++)
+        x[u] = ALL || keys[u] == key ? load_once4(rows + (uint64_t)slot[u] * TEAM) : make_uint4(0, 0, 0, 0);
+#pragma unroll
+    for (uint32_t u = 0; u < AHEAD; u++) row16_add(sum, x[u], ALL || keys[u] == key ? unit[u] : 0);
+}
+/* ONE: there is one head block. own_units: of `slots`, then. */
+template <int TEAM, bool ALL, bool ONE>
+static __device__ __forceinline__ void
+add_slots(float sum[8], const uint4 *rows, const uint8_t *units, const uint32_t *slots, const float *own_units,
+          const uint32_t keys[AHEAD], uint32_t key, uint32_t topk, uint32_t blocks) {
+    const uint4 a = *(const uint4 *)slots, b = *(const uint4 *)(slots + 4);
+    const uint32_t slot[AHEAD] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+    if (ONE)
+        add_block<TEAM, ALL>(sum, rows, own_units, slot, keys, key);
+    else
+        add_blocks<TEAM, ALL>(sum, rows, units, slot, keys, key, topk, blocks);
+}
 
 /* The list of a CTA's stretches: loads of rows then wait for no other. */
 struct stretches {
     uint32_t keys[TEAMS][STRETCH], slots[TEAMS][STRETCH];
+    float units[TEAMS][STRETCH]; /* of the slots' rows, where there is one head block */
 };
 static __device__ __forceinline__ const struct stretches *load_stretches(const struct kp_mla_bwd_rows *p) {
     __shared__ __align__(16) struct stretches x;
@@ -115,6 +139,13 @@ static __device__ __forceinline__ const struct stretches *load_stretches(const s
         }
         *(uint4 *)(&x.keys[0][0] + i) = key;
         *(uint4 *)(&x.slots[0][0] + i) = slot;
+        if (p->bwd.head_blocks > 1) continue;
+        const uint8_t *units = (const uint8_t *)p->bwd.pairs + 2 * p->n * p->bwd.in.dim_qk;
+        const auto unit_of = [&](uint32_t own_key, uint32_t own_slot) {
+            return row16_unit_of(own_key != l.none ? units[own_slot] : 0);
+        };
+        *(float4 *)(&x.units[0][0] + i) =
+            make_float4(unit_of(key.x, slot.x), unit_of(key.y, slot.y), unit_of(key.z, slot.z), unit_of(key.w, slot.w));
     }
     __syncthreads();
     return &x;
@@ -130,9 +161,10 @@ static __device__ __forceinline__ struct ends *shared_ends(void) {
 }
 
 /* Stretch s, thread c of its team; x_keys, x_slots: its part of the list; ends: of its team. */
-template <int TEAM>
+template <int TEAM, bool ONE>
 static __device__ __forceinline__ void walk(const struct kp_mla_bwd_rows *p, uint32_t s, int c, const uint32_t *x_keys,
-                                            const uint32_t *x_slots, float4 (*ends)[KP_MLA_ROWS_TEAM(576)][2]) {
+                                            const uint32_t *x_slots, const float *x_units,
+                                            float4 (*ends)[KP_MLA_ROWS_TEAM(576)][2]) {
     const struct list l = list_of(p);
     const struct stretch own = stretch_of(&l, s, STRETCH);
     const uint32_t topk = (uint32_t)p->bwd.in.topk, blocks = (uint32_t)p->bwd.head_blocks;
@@ -146,14 +178,14 @@ static __device__ __forceinline__ void walk(const struct kp_mla_bwd_rows *p, uin
 #pragma unroll 1
     for (uint32_t at = 0; at < own.end - own.from; at += AHEAD) {
         if (x_keys[at + AHEAD - 1] == key) {
-            add_slots<TEAM, true>(sum, rows, units, x_slots + at, keys, key, topk, blocks);
+            add_slots<TEAM, true, ONE>(sum, rows, units, x_slots + at, x_units + at, keys, key, topk, blocks);
             continue;
         }
 #pragma unroll
         for (uint32_t u = 0; u < AHEAD; u++) keys[u] = x_keys[at + u];
 #pragma unroll 1
         for (;;) { /* a run of slots after the other */
-            add_slots<TEAM, false>(sum, rows, units, x_slots + at, keys, key, topk, blocks);
+            add_slots<TEAM, false, ONE>(sum, rows, units, x_slots + at, x_units + at, keys, key, topk, blocks);
             if (keys[AHEAD - 1] == key) break;
             if (before)
                 store_part_at(ends[0][c], sum);
