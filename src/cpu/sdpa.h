@@ -56,6 +56,9 @@ struct attn_cpu_sdpa_row {
 };
 void attn_cpu_sdpa_row(const struct attn_cpu_sdpa *s, const struct attn_core_seq *seq, int64_t b, int64_t h, int64_t i,
                        struct attn_cpu_sdpa_row *row);
+/* n flat rows of a key head, from f0 on. */
+void attn_cpu_sdpa_flat_rows(const struct attn_cpu_sdpa *s, const struct attn_core_seq *seq, int64_t b, int64_t hk,
+                             int64_t f0, int64_t n, struct attn_cpu_sdpa_row *row);
 /* The factor of the slope for key j: j - at, or minus its size. */
 static inline double attn_cpu_sdpa_alibi_factor(const struct attn_cpu_sdpa *s, const struct attn_cpu_sdpa_row *row,
                                                 int64_t j) {

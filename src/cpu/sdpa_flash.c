@@ -533,26 +533,24 @@ void attn_cpu_flash_task(const struct attn_cpu_fwd *f, int64_t pair, int64_t blo
     int64_t live = w->seq.sq * f->s.group - f0;
     live = live < 0 ? 0 : live > n ? n : live;
     const int64_t padded = attn_cpu_sdpa_up(live, ROWS);
-    for (int64_t r = 0, h = f0 % f->s.group, i = f0 / f->s.group; r < live; r++) {
-        attn_cpu_sdpa_row(&f->s, &w->seq, w->b, w->hk * f->s.group + h, i, &w->row[r]);
-        if (++h == f->s.group) h = 0, i++;
-    }
+    attn_cpu_sdpa_flat_rows(&f->s, &w->seq, w->b, w->hk, f0, live, w->row);
     for (int64_t r = 0; r < padded; r++) {
         w->m[r] = -INFINITY;
         w->l[r] = 0;
     }
     memset(w->fresh, f->flash < 3, sizeof w->fresh);
     if (f->flash == 3) memset(w->o, 0, (size_t)(padded * f->ldv) * sizeof *w->o);
+    int64_t lo = INT64_MAX, hi = 0; /* keys that some row sees */
     for (int64_t r = 0; r < live; r += ROWS) {
         const int64_t rows = live - r < ROWS ? live - r : ROWS;
         load_strip(w, r, rows);
-        w->of[r / ROWS] = attn_cpu_fwd_see(w->row + r, rows);
+        const struct attn_cpu_fwd_bounds of = w->of[r / ROWS] = attn_cpu_fwd_see(w->row + r, rows);
+        if (of.lo < of.hi && of.lo < lo) lo = of.lo;
+        if (of.hi > hi) hi = of.hi;
     }
-    const struct attn_cpu_fwd_bounds all = attn_cpu_fwd_see(w->row, live);
-    const int64_t first = all.lo / f->keys * f->keys;
-    for (int64_t at = first; at < all.hi; at += f->keys) {
-        const int64_t begin = all.lo > at ? all.lo / STEP * STEP : at,
-                      end = all.hi - at < f->keys ? all.hi : at + f->keys;
+    const int64_t first = lo / f->keys * f->keys;
+    for (int64_t at = first; at < hi; at += f->keys) {
+        const int64_t begin = lo > at ? lo / STEP * STEP : at, end = hi - at < f->keys ? hi : at + f->keys;
         const struct attn_cpu_fwd_kept *have = load_block(w, begin, end);
         const int64_t keys = attn_cpu_sdpa_up(have->end - have->begin, STEP);
         const int apart = f->flash == 3 && at > first;

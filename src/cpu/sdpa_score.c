@@ -62,6 +62,25 @@ void attn_cpu_sdpa_row(const struct attn_cpu_sdpa *s, const struct attn_core_seq
     }
 }
 
+void attn_cpu_sdpa_flat_rows(const struct attn_cpu_sdpa *s, const struct attn_core_seq *seq, int64_t b, int64_t hk,
+                             int64_t f0, int64_t n, struct attn_cpu_sdpa_row *row) {
+    const attn_problem p = *s->p; /* which the rows can't change */
+    const int64_t sq = seq->sq, sk = seq->sk, off = attn_core_has(&p, ATTN_BOTTOM_RIGHT) ? sk - sq : 0,
+                  end = (hk + 1) * s->group;
+    const int plain = s->plain;
+    for (int64_t r = 0, h = end - s->group + f0 % s->group, i = f0 / s->group; r < n; r++) {
+        if (plain) {
+            int64_t lo, hi;
+            attn_core_key_range(&p, sq, sk, i, &lo, &hi);
+            if (lo >= hi) lo = hi = 0;
+            row[r] = (struct attn_cpu_sdpa_row){.i = i, .h = h, .lo = lo, .hi = hi, .at = i + off};
+        } else {
+            attn_cpu_sdpa_row(s, seq, b, h, i, &row[r]);
+        }
+        if (++h == end) h -= s->group, i++;
+    }
+}
+
 #define REAL        float
 #define T(name)     name##_f32
 #define REAL_IS_F64 0
