@@ -144,9 +144,9 @@ static int fits_flat(const struct attn_pair_flash *f) {
     const struct layout k = layout_of(1, f, f->depth, f->terms);
     return k.row == f->k_row && k.more == f->k_more && k.step == f->k_step && (f->terms == 1 || k.low == f->k_low);
 }
-/* Scores of the keys of a step. flat: the sums of the block before go to `late`, the last block's stay in tiles. */
-INLINE void keys(int flat, const struct attn_pair_flash *f, int64_t depth, int64_t step, float *s, float *late,
-                 struct exps *e) {
+/* Scores of the keys of a step. hold: the sums of the block before go to `late`, the last block's stay in tiles. */
+INLINE void keys(int flat, int hold, const struct attn_pair_flash *f, int64_t depth, int64_t step, float *s,
+                 float *late, struct exps *e) {
     const struct layout k = layout_of(flat, f, depth, e->terms);
     UNROLL for (int64_t c = 0; c < e->span; c += 32) {
         const float *const q = f->q;
@@ -164,18 +164,18 @@ INLINE void keys(int flat, const struct attn_pair_flash *f, int64_t depth, int64
                                  .to = s + c * LANES_ALL,
                                  .n = depth / 32,
                                  .of = e->of_keys,
-                                 .late = !flat ? NULL
+                                 .late = !hold ? NULL
                                          : c   ? s + (c - 32) * LANES_ALL
                                                : late,
-                                 .held = flat};
+                                 .held = hold};
         block(flat, &it, e);
     }
 }
 /* Products for one of probabilities with values. */
 INLINE int of_values(int terms) { return terms == 3 ? 6 : terms == 2 ? 3 : 1; }
 /* 32 sums: values of n steps from step `from`, weighed with p[0 .. n-1]. */
-INLINE void values_32(int flat, const struct attn_pair_flash *f, int64_t width, int64_t d, int64_t from, int64_t n,
-                      const float *const *p, float *late, struct exps *e) {
+INLINE void values_32(int flat, int hold, const struct attn_pair_flash *f, int64_t width, int64_t d, int64_t from,
+                      int64_t n, const float *const *p, float *late, struct exps *e) {
     const int64_t tiles = e->span / 32;
     const struct block it = {.a = (const char *)(f->v + from * tiles * width * 16 * e->terms + d * 16),
                              .a_row = 64,
@@ -193,20 +193,23 @@ INLINE void values_32(int flat, const struct attn_pair_flash *f, int64_t width, 
                              .n = n * tiles,
                              .of = of_values(e->terms),
                              .late = late,
-                             .held = flat};
+                             .held = hold};
     block(flat, &it, e);
 }
-/* A visit of part `part` of the `width` sums. flat: as keys; returns where the last block's sums go. */
-INLINE float *values(int flat, const struct attn_pair_flash *f, int64_t width, int64_t parts, int64_t part,
+/* A visit of part `part` of the `width` sums. hold: as keys; returns where the last block's sums go. */
+INLINE float *values(int flat, int hold, const struct attn_pair_flash *f, int64_t width, int64_t parts, int64_t part,
                      int64_t from, int64_t n, const float *const *p, float *late, struct exps *e) {
     const int64_t each = width / parts, begin = part * each;
     if (flat) {
         UNROLL for (int64_t d = 0; d < each; d += 32) {
-            values_32(1, f, width, begin + d, from, n, p, late, e);
+            values_32(1, hold, f, width, begin + d, from, n, p, late, e);
             late = f->o + (begin + d) * LANES_ALL;
         }
     } else {
-        for (int64_t d = 0; d < each; d += 32) values_32(0, f, width, begin + d, from, n, p, NULL, e);
+        for (int64_t d = 0; d < each; d += 32) {
+            values_32(0, hold, f, width, begin + d, from, n, p, hold ? late : NULL, e);
+            late = f->o + (begin + d) * LANES_ALL;
+        }
     }
     return late;
 }
@@ -320,18 +323,20 @@ struct queue {
     struct place at[QUEUE + 1]; /* whose they are */
     int64_t done[QUEUE + 1];    /* steps, of all strips, whose values each part of the sums has */
 };
-/* A part of the sums gets the n last steps, which may be of more than one strip. */
-INLINE void visit(int64_t width, int64_t part, int64_t n, const struct queue *w, struct exps *e) {
+/* A part of the sums gets the n last steps, which may be of more than one strip. hold: as keys. */
+INLINE float *visit(int hold, int64_t width, int64_t part, int64_t n, const struct queue *w, float *late,
+                    struct exps *e) {
     const float *const *p = (const float *const *)w->p;
     for (int64_t i = QUEUE - n, same; i < QUEUE; i += same) {
         for (same = 1; i + same < QUEUE && w->at[i + same].f == w->at[i].f;) same++;
-        values(0, w->at[i].f, width, w->parts, part, w->at[i].step, same, p + i, NULL, e);
+        late = values(0, hold, w->at[i].f, width, w->parts, part, w->at[i].step, same, p + i, late, e);
     }
+    return late;
 }
 /* The same with no exponentials beside it. */
 static __attribute__((noinline)) void visit_alone(int terms, int64_t width, int64_t part, int64_t n, struct queue w) {
     struct exps none = {.terms = terms, .span = w.span, .done = w.span / 2};
-    visit(width, part, n, &w, &none);
+    visit(0, width, part, n, &w, NULL, &none);
 }
 /* All parts of the sums have all steps before `to`. */
 INLINE void visit_all(int terms, int64_t width, int64_t to, struct queue *w) {
@@ -368,7 +373,7 @@ INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int
     deal_times(&e, 2 * (depth / 32 * (span / 16) * e.of_keys + span / 32 * (width / 16) * of_values(terms)));
     for (int i = 0; i <= parts; i++) w.p[QUEUE - i] = f->p + i * weights;
     for (int i = 0; i <= QUEUE; i++) w.at[i] = at;
-    keys(0, at.f, depth, at.step, s, NULL, &e);
+    keys(0, 0, at.f, depth, at.step, s, NULL, &e);
     for (int64_t j = 0; at.f < end; j++) {
         f = at.f;
         w.at[QUEUE] = at;
@@ -393,19 +398,26 @@ INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int
         begin(&e, f->score, at.step * span, s, w.p[QUEUE], r);
         const int64_t part = j % parts, n = j - w.done[part];
         w.done[part] = j;
-        if (flat && next.f < end && n == parts && w.at[QUEUE - parts].f == w.at[QUEUE - 1].f) {
+        /* Values of two strips: their sums are stored late, too; in several terms that lost. */
+        const int one = w.at[QUEUE - parts].f == w.at[QUEUE - 1].f;
+        if (flat && next.f < end && n == parts && (terms == 1 || one)) {
             if (depth == 64 && terms == 1) {
                 step_64(next.f, next.step, other, w.at[QUEUE - 1].f, w.at[QUEUE - 1].step, w.p[QUEUE - 1], &e);
             } else {
                 /* where nothing is held, the place of the scores that are multiplied takes what tiles have */
-                keys(1, next.f, depth, next.step, other, held ? held : other, &e);
-                held = values(1, w.at[QUEUE - 1].f, width, parts, part, w.at[QUEUE - parts].step, parts,
-                              (const float *const *)w.p + QUEUE - parts, other + (span - 32) * LANES_ALL, &e);
+                keys(1, 1, next.f, depth, next.step, other, held ? held : other, &e);
+                float *const scores = other + (span - 32) * LANES_ALL;
+                if (terms > 1 || one) {
+                    held = values(1, 1, w.at[QUEUE - 1].f, width, parts, part, w.at[QUEUE - parts].step, parts,
+                                  (const float *const *)w.p + QUEUE - parts, scores, &e);
+                } else {
+                    held = visit(1, width, part, n, &w, scores, &e);
+                }
             }
         } else {
             let_go(&held);
-            if (next.f < end) keys(0, next.f, depth, next.step, other, NULL, &e);
-            visit(width, part, n, &w, &e);
+            if (next.f < end) keys(0, 0, next.f, depth, next.step, other, NULL, &e);
+            visit(0, width, part, n, &w, NULL, &e);
         }
         finish_step(&e);
         if (fuse && is_beyond(&e.fused)) {
