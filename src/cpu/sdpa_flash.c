@@ -48,6 +48,9 @@ int attn_cpu_flash_serves(const struct attn_cpu_fwd *f) {
            p->dim_qk > 0 && p->dim_v > 0;
 }
 
+/* A word for each key of a strip, and one for each 32. */
+static int64_t bits_of(const struct attn_cpu_fwd *f) { return f->keys + f->keys / 32; }
+
 void attn_cpu_flash_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     const attn_problem *p = f->s.p;
     const int64_t real = (int64_t)sizeof(float), half = (int64_t)sizeof(uint16_t);
@@ -93,6 +96,7 @@ void attn_cpu_flash_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     f->at.given_s = attn_cpu_sdpa_take(end, f->flash > 1 ? f->keys * ROWS * real : 0);
     f->at.pair = attn_cpu_sdpa_take(end, f->flash > 1 ? 2 * p->dim_qk * real : 0);
     f->at.bias = attn_cpu_sdpa_take(end, p->mask_dtype ? f->keys * ROWS * real : 0);
+    f->at.bits = attn_cpu_sdpa_take(end, p->mask_dtype == ATTN_BOOL ? 2 * bits_of(f) * (int64_t)sizeof(uint32_t) : 0);
     f->at.row = attn_cpu_sdpa_take(end, f->rows * (int64_t)sizeof(struct attn_cpu_sdpa_row));
     f->at.o = attn_cpu_sdpa_take(end, f->rows * width * real);
     f->at.before = attn_cpu_sdpa_take(end, f->flash == 3 && f->keys < p->seq_k ? f->rows * (width + 2) * real : 0);
@@ -115,6 +119,7 @@ struct work {
     int any_odd_q, any_odd_k;
     uint32_t *given;
     float *given_s, *pair;                      /* pair: two rows as f32 */
+    uint32_t *bits;                             /* of two strips, a boolean mask's */
     float *bias;                                /* masks of a strip, transposed */
     struct attn_cpu_fwd_bounds of[MOST_STRIPS]; /* of each strip, and so is */
     uint8_t fresh[MOST_STRIPS];                 /* nothing is in the sums yet */
@@ -329,10 +334,12 @@ static void prepare_score(struct work *w, int64_t r0, int64_t n_rows, int64_t j0
     score->hides = s->p->mask_dtype == ATTN_BOOL;
     score->mask_keys = s->p->seq_k - j0;
     score->bias = w->bias;
+    score->mask_bytes = s->mask.element_bytes;
+    score->bits = w->bits;
     for (int64_t r = 0; r < ROWS && score->mask; r++) {
-        /* what is added to a row that is not there does not matter */
+        /* what becomes of a row that is not there does not matter */
         const char *row = w->row[r0 + (r < n_rows ? r : 0)].mask;
-        score->cell[r] = r < n_rows || !score->hides ? row + j0 * s->mask.column * s->mask.element_bytes : NULL;
+        score->cell[r] = row + j0 * s->mask.column * s->mask.element_bytes;
     }
     if (score->mask == ATTN_PAIR_MASK_BIAS) load_masks(w, r0, n_rows, j0, n);
 }
@@ -442,7 +449,10 @@ static void run_block(struct work *w, int64_t live, int64_t j0, int64_t n) {
         } else if (describe_strip(w, r, rows, j0, n, seen[jobs], &job[jobs])) {
             struct attn_pair_flash *it = &job[jobs];
             it->score = plain ? NULL : &score[jobs];
-            if (!plain) prepare_score(w, r, rows, j0 + first_key(w, it), it->n, &score[jobs]);
+            if (!plain) {
+                prepare_score(w, r, rows, j0 + first_key(w, it), it->n, &score[jobs]);
+                score[jobs].bits = w->bits + jobs % 2 * bits_of(w->f);
+            }
             jobs++;
         }
     }
@@ -524,7 +534,7 @@ void attn_cpu_flash_task(const struct attn_cpu_fwd *f, int64_t pair, int64_t blo
     w->poison.raw = AT(raw);
 #undef AT
     w->given_s = (float *)(void *)(scratch + f->at.given_s), w->pair = (float *)(void *)(scratch + f->at.pair);
-    w->bias = (float *)(void *)(scratch + f->at.bias);
+    w->bias = (float *)(void *)(scratch + f->at.bias), w->bits = (uint32_t *)(void *)(scratch + f->at.bits);
     w->given = (uint32_t *)(void *)(scratch + f->at.given);
     w->odd_q = (uint8_t *)scratch + f->at.odd_q, w->odd_k = (uint8_t *)scratch + f->at.odd_k;
     w->k = (uint16_t *)(void *)(scratch + f->at.k);

@@ -315,6 +315,22 @@ struct place {
 INLINE struct place behind(struct place at, int64_t span) {
     return (at.step + 1) * span < at.f->n ? (struct place){at.f, at.step + 1} : (struct place){at.f + 1, 0};
 }
+/* Boolean masks: which queries keep some key of a step. */
+INLINE uint32_t keepers(struct place at, int64_t span) {
+    const uint32_t *any = at.f->score->bits + (at.f->n + 63) / 64 * 64 + at.step * span / 32;
+    return span == 32 ? any[0] : any[0] | any[1];
+}
+/* The step behind `at`, but for those of which no query keeps a key. A strip's first one, where sums begin, stays. The
+ * bits of a strip that is reached are made. */
+INLINE struct place behind_kept(struct place at, int64_t span, const struct attn_pair_flash *end) {
+    do at = behind(at, span);
+    while (at.step && !keepers(at, span));
+    if (!at.step && at.f < end) pack_kept(at.f->score, at.f->n);
+    return at;
+}
+INLINE struct place next_of(int kind, struct place at, int64_t span, const struct attn_pair_flash *end) {
+    return kind == FUSE_KEPT ? behind_kept(at, span, end) : behind(at, span);
+}
 
 /* Probabilities of the last steps, and what became of them. */
 struct queue {
@@ -323,12 +339,15 @@ struct queue {
     struct place at[QUEUE + 1]; /* whose they are */
     int64_t done[QUEUE + 1];    /* steps, of all strips, whose values each part of the sums has */
 };
+INLINE int follows(struct place at, struct place from, int64_t steps) {
+    return at.f == from.f && at.step == from.step + steps;
+}
 /* A part of the sums gets the n last steps, which may be of more than one strip. hold: as keys. */
 INLINE float *visit(int hold, int64_t width, int64_t part, int64_t n, const struct queue *w, float *late,
                     struct exps *e) {
     const float *const *p = (const float *const *)w->p;
     for (int64_t i = QUEUE - n, same; i < QUEUE; i += same) {
-        for (same = 1; i + same < QUEUE && w->at[i + same].f == w->at[i].f;) same++;
+        for (same = 1; i + same < QUEUE && follows(w->at[i + same], w->at[i], same);) same++;
         late = values(0, hold, w->at[i].f, width, w->parts, part, w->at[i].step, same, p + i, late, e);
     }
     return late;
@@ -354,22 +373,45 @@ INLINE void begin(struct exps *e, const struct attn_pair_score *f, int64_t key, 
     const v32 top[2] = {r[0].top, r[1].top};
     for (int h = 0; e->fused.kind == FUSE_ALIBI && h < 2; h++)
         begin_alibi(&e->fused, f, key, h, top[h], far_of(&r[h], e->factor));
+    for (int h = 0; e->fused.kind == FUSE_KEPT && h < 2; h++) begin_kept(&e->fused, f, h, far_of(&r[h], e->factor));
+    if (e->fused.kind == FUSE_KEPT) e->kept = (const uint16_t *)(const void *)(f->bits + key);
     begin_step(e, s, p, top);
 }
+/* Which of the masks' cells are asked for beside this step, the lines of one row with every two keys. Additive masks
+ * are read where they are: it is the next 64 keys of this strip, or the next one's first. Bits are made a strip at a
+ * time: the same keys of the next one. Where there is none, what is at hand is asked for. */
+INLINE void ask(struct exps *e, int kind, struct place at, int64_t span, const struct attn_pair_flash *end) {
+    const int64_t key = at.step * span / 64 * 64, next = kind == FUSE_KEPT ? at.f->n : key + 64;
+    const int here = next < at.f->n, there = !here && at.f + 1 < end;
+    const struct attn_pair_score *of = at.f[there].score;
+    e->asked = of->cell + at.step * span / 2 % LANES_ALL;
+    e->ask_from = (here ? next : there && kind != FUSE_KEPT ? 0 : key) * of->mask_bytes;
+}
+INLINE int lines_of(int kind) {
+#ifdef NO_ASK
+    return 0;
+#endif
+    return kind == FUSE_KEPT ? 1 : kind == FUSE_READ_16 ? 128 / ASK_EVERY : kind == FUSE_READ_32 ? 256 / ASK_EVERY : 0;
+}
 /* `count` strips that follow each other like steps of one: nothing waits between them. */
-INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int fuse, int64_t depth, int64_t width,
+INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int kind, int64_t depth, int64_t width,
                    int terms, int rough, int64_t span, int64_t parts) {
+    const int reads = kind == FUSE_READ_16 || kind == FUSE_READ_32, fuse = reads ? FUSE_NONE : kind;
     const int64_t weights = span / 2 * LANES_ALL * terms;
     const struct attn_pair_flash *const end = f + count;
     struct reference r[2];
     v32 l[2];
     struct exps e;
     struct queue w = {.span = span, .parts = parts};
-    struct place at = {f, 0}, next = behind(at, span);
+    struct place at = {f, 0}, next;
     float *s = f->s, *other = f->s + span * LANES_ALL, *held = NULL; /* where sums go that tiles still hold */
     const v32 hidden = fuse == FUSE_CAP ? _mm512_castsi512_ps(_mm512_set1_epi32(FUSE_HIDDEN)) : v32_set(-INFINITY);
+    if (kind == FUSE_KEPT) pack_kept(f->score, f->n);
+    next = next_of(kind, at, span, end);
+    const v32 none = v32_set(-INFINITY);
     set_up_exps(&e, f->factor, terms, rough, span);
     set_up_fused(&e.fused, fuse, f->factor, f->score);
+    e.lines = lines_of(kind);
     deal_times(&e, 2 * (depth / 32 * (span / 16) * e.of_keys + span / 32 * (width / 16) * of_values(terms)));
     for (int i = 0; i <= parts; i++) w.p[QUEUE - i] = f->p + i * weights;
     for (int i = 0; i <= QUEUE; i++) w.at[i] = at;
@@ -380,15 +422,25 @@ INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int
         if (at.step == 0) {
             for (int h = 0; h < 2; h++) {
                 r[h].m = v32_load(f->m + h * 16), l[h] = v32_load(f->l + h * 16);
-                r[h].top = r[h].m * e.factor + v32_set(e.below); /* of those that have one */
+                r[h].top = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(r[h].m, none, _CMP_NEQ_UQ), r[h].m * e.factor) +
+                           v32_set(e.below);
                 r[h].below = e.below;
             }
         }
         if (f->given) put_given(f, span, at.step, s);
-        if (f->score && !fuse) score(f->score, span, at.step * span, s);
+        if (f->score && !fuse) {
+            score(f->score, span, at.step * span, s);
+            if (kind == FUSE_NONE && f->score->mask && f->score->mask != ATTN_PAIR_MASK_BIAS)
+                ask_for_masks(f->score, span, (at.step + 1) * span);
+        }
         if (!open_step(f, span, at.step)) hide(f, span, at.step, s, hidden);
         if (f->live) note_live(f, span, at.step, s, hidden);
-        const __mmask16 first[2] = {without(&r[0], e.factor), without(&r[1], e.factor)};
+        if (f->live && kind == FUSE_KEPT) keep_live(f, span, at.step);
+        __mmask16 first[2] = {without(&r[0], e.factor), without(&r[1], e.factor)};
+        if (kind == FUSE_KEPT) {
+            const uint32_t who = keepers(at, span);
+            first[0] &= (__mmask16)who, first[1] &= (__mmask16)(who >> 16);
+        }
         for (int h = 0; h < 2; h++) {
             r[h].shrink = v32_set(1);
             if (first[h] && !fuse)
@@ -396,11 +448,13 @@ INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int
         }
         if (fuse && (first[0] | first[1])) refer_fused(f, span, at.step, r, s, e.factor, first);
         begin(&e, f->score, at.step * span, s, w.p[QUEUE], r);
+        if (reads || kind == FUSE_KEPT) ask(&e, kind, at, span, end);
         const int64_t part = j % parts, n = j - w.done[part];
         w.done[part] = j;
-        /* Values of two strips: their sums are stored late, too; in several terms that lost. */
-        const int one = w.at[QUEUE - parts].f == w.at[QUEUE - 1].f;
-        if (flat && next.f < end && n == parts && (terms == 1 || one)) {
+        /* Values of two strips: their sums are stored late, too; in several terms that lost. Where steps are passed
+         * over, two runs of steps may have one strip's sums, which are stored at once. */
+        const int one = follows(w.at[QUEUE - 1], w.at[QUEUE - parts], parts - 1);
+        if (flat && next.f < end && n == parts && (one || (terms == 1 && kind != FUSE_KEPT))) {
             if (depth == 64 && terms == 1) {
                 step_64(next.f, next.step, other, w.at[QUEUE - 1].f, w.at[QUEUE - 1].step, w.p[QUEUE - 1], &e);
             } else {
@@ -447,7 +501,7 @@ INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int
         w.p[QUEUE] = oldest;
         s = other, other = mined;
         at = next;
-        if (next.f < end) next = behind(next, span);
+        if (next.f < end) next = next_of(kind, next, span, end);
         if (at.f == end) {
             let_go(&held);
             visit_all(terms, width, j + 1, &w);
@@ -474,8 +528,17 @@ KIND(strips_64_cap, 1, FUSE_CAP, 64, 64, 1, 0, SPAN, 1)
 KIND(strips_128_cap, 1, FUSE_CAP, 128, 128, 1, 0, HALF, 4)
 KIND(strips_64_alibi, 1, FUSE_ALIBI, 64, 64, 1, 0, SPAN, 1)
 KIND(strips_128_alibi, 1, FUSE_ALIBI, 128, 128, 1, 0, HALF, 4)
+KIND(strips_64_kept, 1, FUSE_KEPT, 64, 64, 1, 0, SPAN, 1)
+KIND(strips_128_kept, 1, FUSE_KEPT, 128, 128, 1, 0, HALF, 4)
+KIND(strips_64_read_16, 1, FUSE_READ_16, 64, 64, 1, 0, SPAN, 1)
+KIND(strips_128_read_16, 1, FUSE_READ_16, 128, 128, 1, 0, HALF, 4)
+KIND(strips_64_read_32, 1, FUSE_READ_32, 64, 64, 1, 0, SPAN, 1)
+KIND(strips_128_read_32, 1, FUSE_READ_32, 128, 128, 1, 0, HALF, 4)
 static int fuse_of(const struct attn_pair_flash *f) {
     const struct attn_pair_score *s = f->score;
+    if (!s || f->terms > 1) return FUSE_NONE;
+    if (s->mask == ATTN_PAIR_MASK_BITS && !s->caps && !s->alibi && s->scale > 0) return FUSE_KEPT;
+    if (s->mask && s->mask != ATTN_PAIR_MASK_BIAS) return s->mask == ATTN_PAIR_MASK_F32 ? FUSE_READ_32 : FUSE_READ_16;
     if (!s || f->terms > 1 || !(s->scale > 0) || s->mask || !s->caps == !s->alibi) return FUSE_NONE;
     return s->caps ? FUSE_CAP : FUSE_ALIBI;
 }
@@ -486,8 +549,12 @@ void attn_ukr_amx_flash(const struct attn_pair_flash *f, int64_t n) {
         {strips_any_halves, strips_64_halves, strips_128_halves},
         {strips_any_halves_rough, strips_64_halves_rough, strips_128_halves_rough},
         {strips_any_thirds, strips_64_thirds, strips_128_thirds}};
-    static void (*const fused[][3])(const struct attn_pair_flash *f, int64_t n) = {
-        [FUSE_CAP] = {0, strips_64_cap, strips_128_cap}, [FUSE_ALIBI] = {0, strips_64_alibi, strips_128_alibi}};
+    static void (*const fused[][3])(const struct attn_pair_flash *f,
+                                    int64_t n) = {[FUSE_CAP] = {0, strips_64_cap, strips_128_cap},
+                                                  [FUSE_ALIBI] = {0, strips_64_alibi, strips_128_alibi},
+                                                  [FUSE_KEPT] = {0, strips_64_kept, strips_128_kept},
+                                                  [FUSE_READ_16] = {0, strips_64_read_16, strips_128_read_16},
+                                                  [FUSE_READ_32] = {0, strips_64_read_32, strips_128_read_32}};
     const int which = f->depth != f->width || !fits_flat(f) ? 0 : f->width == 64 ? 1 : f->width == 128 ? 2 : 0;
     const int fuse = which ? fuse_of(f) : FUSE_NONE;
     if (fuse) {

@@ -15,6 +15,9 @@
 #include "cpu/ukr_split_avx512.h"
 
 enum { LANES_ALL = ATTN_PAIR_FLASH, UNIT = 1024 };
+#ifndef ASK_EVERY
+#define ASK_EVERY 64
+#endif
 
 struct exps {
     v32 factor, top[2], sum[2];
@@ -27,7 +30,11 @@ struct exps {
     int of_keys;        /* products for one of Q with keys: 1, of two terms 4 or 3, of three 6 */
     int64_t span, done; /* keys of a step; pairs of them that are done */
     struct fused fused;
-    int64_t due, share; /* of UNIT: what is dealt out and not yet taken, what is dealt out at a time */
+    const uint16_t *kept;     /* FUSE_KEPT: of the step, two of 16 queries for each key */
+    int lines;                /* of a mask that are asked for with every two keys, */
+    const char *const *asked; /* of a row each, */
+    int64_t ask_from;         /* from this byte on */
+    int64_t due, share;       /* of UNIT: what is dealt out and not yet taken, what is dealt out at a time */
 };
 INLINE void set_up_exps(struct exps *e, float factor, int terms, int rough, int64_t span) {
     *e = (struct exps){.factor = v32_set(factor), .terms = terms, .span = span, .done = span / 2};
@@ -61,7 +68,8 @@ INLINE void store_halves(const struct exps *e, float *p, v32 even, v32 odd) {
 /* attn_pair_flash_times() 2^x, as exp2_degree of ukr_exp2_avx512.h makes it, but that the polynomial's highest
  * coefficient is 1: so its first step is an addition. Its constant is a number of bf16, exact for a whole x; the others
  * are minimax: 8.8e-5 and 2.9e-6 for a degree of 3 and 4. */
-INLINE void exp2_times(int degree, v32 *x) {
+/* kept: NULL, or who gets 0 instead. */
+INLINE void exp2_times(int degree, const __mmask16 *kept, v32 *x) {
     static const float by_degree[][4] = {{13, 0x1.212378p+3f, 0x1.7b2764p+1f},
                                          {74.5f, 0x1.9d0e28p+5f, 0x1.1f99a0p+4f, 0x1.f24250p+1f}};
     const float *c = by_degree[degree - 3];
@@ -71,7 +79,11 @@ INLINE void exp2_times(int degree, v32 *x) {
     UNROLL for (int k = degree - 2; k >= 0; k--) {
         UNROLL for (int i = 0; i < 4; i++) p[i] = v32_fma(p[i], r[i], v32_set(c[k]));
     }
-    UNROLL for (int i = 0; i < 4; i++) x[i] = _mm512_scalef_ps(p[i], x[i]);
+    if (kept) {
+        UNROLL for (int i = 0; i < 4; i++) x[i] = _mm512_maskz_scalef_ps(kept[i], p[i], x[i]);
+    } else {
+        UNROLL for (int i = 0; i < 4; i++) x[i] = _mm512_scalef_ps(p[i], x[i]);
+    }
 }
 INLINE void store_thirds(const struct exps *e, float *p, v32 even, v32 odd) {
     UNROLL for (int t = 0; t < 3; t++) {
@@ -86,16 +98,22 @@ INLINE void two_keys(struct exps *e, int exactly) {
     float *to = e->p + e->done * LANES_ALL;
     v32 x[4];
     UNROLL for (int i = 0; i < 4; i++) x[i] = v32_load(s + i * 16);
+    UNROLL for (int i = 0; i < e->lines; i++)
+        _mm_prefetch(e->asked[e->done] + e->ask_from + i * ASK_EVERY, _MM_HINT_T1);
     if (e->fused.kind) {
         const v32 in[4] = {x[0], x[1], x[2], x[3]};
         fused_arguments(&e->fused, exactly, in, e->top, x);
     } else {
         UNROLL for (int i = 0; i < 4; i++) x[i] = _mm512_fmsub_ps(x[i], e->factor, e->top[i % 2]);
     }
+    const int kept = e->fused.kind == FUSE_KEPT;
+    __mmask16 of[4];
+    UNROLL for (int i = 0; kept && i < 4; i++) of[i] = e->kept[e->done * 4 + i];
     if (e->degree == EXP2_FULL) {
         exp2_many(4, x);
+        UNROLL for (int i = 0; kept && i < 4; i++) x[i] = _mm512_maskz_mov_ps(of[i], x[i]);
     } else {
-        exp2_times(e->degree, x);
+        exp2_times(e->degree, kept ? of : NULL, x);
     }
     e->sum[0] += x[0] + x[2];
     e->sum[1] += x[1] + x[3];

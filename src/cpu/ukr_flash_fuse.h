@@ -12,7 +12,7 @@
 #include "cpu/ukr_pair.h"
 #include "cpu/ukr_softcap_avx512.h"
 
-enum { FUSE_NONE, FUSE_CAP, FUSE_ALIBI };
+enum { FUSE_NONE, FUSE_CAP, FUSE_ALIBI, FUSE_KEPT, FUSE_READ_16, FUSE_READ_32 };
 enum { FUSE_HIDDEN = 0x7fc00001 /* a hidden score's bits with a cap: a NaN that no product of bf16 is */ };
 
 struct fused {
@@ -66,11 +66,19 @@ static inline __attribute__((always_inline)) void cap_exactly(const struct fused
         x[i] = _mm512_mask_mov_ps(x[i], not_seen, v32_set(-__builtin_inff()));
     }
 }
+/* A boolean mask: what remains is the scale. */
+static inline void begin_kept(struct fused *e, const struct attn_pair_score *f, int h, __mmask16 far) {
+    e->scaled[h] = _mm512_mask_mov_ps(v32_set(f->scale) * e->factor, far, e->factor);
+}
 /* Of two keys by 32 queries. */
 static inline __attribute__((always_inline)) void fused_arguments(struct fused *e, int exactly, const v32 *s,
                                                                   const v32 *top, v32 *x) {
     enum { MANY = SOFTCAP_MANY };
     v32 t[MANY];
+    if (e->kind == FUSE_KEPT) {
+        UNROLL for (int i = 0; i < MANY; i++) x[i] = _mm512_fmsub_ps(s[i], e->scaled[i % 2], top[i % 2]);
+        return;
+    }
     if (e->kind == FUSE_ALIBI) {
         UNROLL for (int i = 0; i < 2; i++) t[i] = e->from[i], t[2 + i] = e->from[i] + v32_set(1);
         UNROLL for (int i = 0; i < MANY; i++) t[i] =

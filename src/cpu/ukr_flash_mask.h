@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT
- * Additive masks of the flash strip (ukr_flash_amx.c): 32 rows of them, as they are in memory, are turned in registers
- * and come to the transposed scores, eight or four keys at a time.
+ * Masks of the flash strip (ukr_flash_amx.c), 32 rows as they are in memory. Additive ones are turned in registers and
+ * come to the transposed scores; of boolean ones a strip's bits are made at once.
  *
- *     x[t] has in part L of 128 bits what row 4 L + t has for these keys, so that turning is two rounds within the
- * parts 16 bits: rows r and r + 16 are made one of 32 bits first, which is turned in place of both */
+ * Rows of a mask are often a multiple of 4 KiB apart, all in one set of the first-level cache, which has room for 12:
+ * so a line is loaded once, whole, and never come back to. 16 rows of 16 elements of 32 bits (pairs of 16 bits are one)
+ * are turned in three rounds: rows t and t + 8 are halves of a vector when they are loaded. */
 #ifndef ATTN_CPU_UKR_FLASH_MASK_H
 #define ATTN_CPU_UKR_FLASH_MASK_H
 #include "cpu/ukr_pair.h"
@@ -12,56 +13,60 @@
 
 #include <string.h>
 
-enum { MASK_ROWS = ATTN_PAIR_FLASH, MASK_PART = 16 /* bytes of a row at a time */ };
+enum { MASK_ROWS = ATTN_PAIR_FLASH, MASK_PART = 64 /* bytes of a row at a time */ };
 
-/* One vector of 16 rows: part L of `t` + 4 L. */
-static inline __attribute__((always_inline)) __m512i load_parts(const char *const *row, int64_t at) {
-    __m512i x = _mm512_castsi128_si512(_mm_loadu_si128((const void *)(row[0] + at)));
-    x = _mm512_mask_broadcast_i32x4(x, 0x00f0, _mm_loadu_si128((const void *)(row[4] + at)));
-    x = _mm512_mask_broadcast_i32x4(x, 0x0f00, _mm_loadu_si128((const void *)(row[8] + at)));
-    return _mm512_mask_broadcast_i32x4(x, 0xf000, _mm_loadu_si128((const void *)(row[12] + at)));
+static inline __attribute__((always_inline)) __m512i load_halves(const char *first, const char *second) {
+    return _mm512_mask_broadcast_i64x4(_mm512_castsi256_si512(_mm256_loadu_si256((const void *)first)), 0xf0,
+                                       _mm256_loadu_si256((const void *)second));
 }
-/* x[t], four columns of rows 4 L + t: becomes columns. */
-static inline __attribute__((always_inline)) void turn_parts(__m512i *x) {
-    const __m512i a = _mm512_unpacklo_epi32(x[0], x[1]), b = _mm512_unpackhi_epi32(x[0], x[1]),
-                  c = _mm512_unpacklo_epi32(x[2], x[3]), d = _mm512_unpackhi_epi32(x[2], x[3]);
-    x[0] = _mm512_unpacklo_epi64(a, c), x[1] = _mm512_unpackhi_epi64(a, c);
-    x[2] = _mm512_unpacklo_epi64(b, d), x[3] = _mm512_unpackhi_epi64(b, d);
+/* x[t], eight columns of row t and of row t + 8: becomes columns. */
+static inline __attribute__((always_inline)) void turn_halves(__m512i *x) {
+    const __m512i low = _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13),
+                  high = _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15);
+    __m512i y[8];
+    UNROLL for (int t = 0; t < 8; t += 4) {
+        const __m512i a = _mm512_unpacklo_epi32(x[t], x[t + 1]), b = _mm512_unpackhi_epi32(x[t], x[t + 1]),
+                      c = _mm512_unpacklo_epi32(x[t + 2], x[t + 3]), d = _mm512_unpackhi_epi32(x[t + 2], x[t + 3]);
+        y[t] = _mm512_unpacklo_epi64(a, c), y[t + 1] = _mm512_unpackhi_epi64(a, c);
+        y[t + 2] = _mm512_unpacklo_epi64(b, d), y[t + 3] = _mm512_unpackhi_epi64(b, d);
+    }
+    UNROLL for (int c = 0; c < 4; c++) {
+        x[c] = _mm512_permutex2var_epi64(y[c], low, y[4 + c]);
+        x[4 + c] = _mm512_permutex2var_epi64(y[c], high, y[4 + c]);
+    }
 }
-static inline __attribute__((always_inline)) void put_masked(float *s, v32 scale, v32 add) {
+static inline __attribute__((always_inline)) void put_masked(float *s, v32 scale, __m512 add) {
     v32_store(s, v32_fma(v32_load(s), scale, add));
 }
-/* Eight keys of 16 bits, from byte `at` of the rows on. */
-static inline __attribute__((always_inline)) void add_eight(int bf16, const char *const *row, int64_t at, v32 scale,
-                                                            float *s) {
-    __m512i x[2][4];
-    UNROLL for (int t = 0; t < 4; t++) {
-        const __m512i low = load_parts(row + t, at), high = load_parts(row + 16 + t, at);
-        x[0][t] = _mm512_unpacklo_epi16(low, high);
-        x[1][t] = _mm512_unpackhi_epi16(low, high);
+/* 64 bytes of 16 rows, from byte `at` on, come to s, their queries' first. */
+static inline __attribute__((always_inline)) void add_part(int mask, const char *const *row, int64_t at, v32 scale,
+                                                           float *s) {
+    static const uint16_t places[32] = {0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30,
+                                        1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31};
+    const __m512i even_then_odd = _mm512_loadu_si512(places);
+    __m512i x[2][8];
+    UNROLL for (int t = 0; t < 8; t++) {
+        const char *const first = row[t] + at, *const second = row[8 + t] + at;
+        x[0][t] = load_halves(first, second), x[1][t] = load_halves(first + 32, second + 32);
     }
     UNROLL for (int g = 0; g < 2; g++) {
-        turn_parts(x[g]);
-        UNROLL for (int c = 0; c < 4; c++) {
-            const __m512i upper = _mm512_srli_epi32(x[g][c], 16);
-            float *const to = s + (4 * g + c) * MASK_ROWS;
-            if (bf16) {
+        turn_halves(x[g]);
+        UNROLL for (int c = 0; c < 8; c++) {
+            float *const to = s + (8 * g + c) * (mask == ATTN_PAIR_MASK_F32 ? 1 : 2) * MASK_ROWS;
+            if (mask == ATTN_PAIR_MASK_F32) {
+                put_masked(to, scale, _mm512_castsi512_ps(x[g][c]));
+                continue;
+            }
+            const __m512i upper = _mm512_set1_epi32((int32_t)0xffff0000u);
+            if (mask == ATTN_PAIR_MASK_BF16) {
                 put_masked(to, scale, _mm512_castsi512_ps(_mm512_slli_epi32(x[g][c], 16)));
-                put_masked(to + 16, scale, _mm512_castsi512_ps(_mm512_slli_epi32(upper, 16)));
+                put_masked(to + MASK_ROWS, scale, _mm512_castsi512_ps(_mm512_and_si512(x[g][c], upper)));
             } else {
-                put_masked(to, scale, _mm512_cvtph_ps(_mm512_cvtepi32_epi16(x[g][c])));
-                put_masked(to + 16, scale, _mm512_cvtph_ps(_mm512_cvtepi32_epi16(upper)));
+                const __m512i apart = _mm512_permutexvar_epi16(even_then_odd, x[g][c]);
+                put_masked(to, scale, _mm512_cvtph_ps(_mm512_castsi512_si256(apart)));
+                put_masked(to + MASK_ROWS, scale, _mm512_cvtph_ps(_mm512_extracti64x4_epi64(apart, 1)));
             }
         }
-    }
-}
-/* Four keys of f32. */
-static inline __attribute__((always_inline)) void add_four(const char *const *row, int64_t at, v32 scale, float *s) {
-    UNROLL for (int h = 0; h < 2; h++) {
-        __m512i x[4];
-        UNROLL for (int t = 0; t < 4; t++) x[t] = load_parts(row + 16 * h + t, at);
-        turn_parts(x);
-        UNROLL for (int c = 0; c < 4; c++) put_masked(s + c * MASK_ROWS + 16 * h, scale, _mm512_castsi512_ps(x[c]));
     }
 }
 /* s becomes s * by + mask, for keys from `key` of the strip on. Behind the last key nothing is read and 0 added. */
@@ -81,22 +86,53 @@ static void add_masks(const struct attn_pair_score *f, int64_t span, int64_t key
             }
             row = part_of, at = 0;
         }
-        if (f->mask == ATTN_PAIR_MASK_F32) {
-            add_four(row, at, scale, s);
-        } else if (f->mask == ATTN_PAIR_MASK_BF16) {
-            add_eight(1, row, at, scale, s);
-        } else {
-            add_eight(0, row, at, scale, s);
+        for (int64_t h = 0; h < MASK_ROWS; h += 16) {
+            if (f->mask == ATTN_PAIR_MASK_F32) {
+                add_part(ATTN_PAIR_MASK_F32, row + h, at, scale, s + h);
+            } else if (f->mask == ATTN_PAIR_MASK_BF16) {
+                add_part(ATTN_PAIR_MASK_BF16, row + h, at, scale, s + h);
+            } else {
+                add_part(ATTN_PAIR_MASK_F16, row + h, at, scale, s + h);
+            }
         }
     }
 }
 /* Asks for what the rows have of the keys from `key` on: 32 streams are more than the hardware follows. */
 static inline void ask_for_masks(const struct attn_pair_score *f, int64_t span, int64_t key) {
-    const int64_t bytes = f->mask == ATTN_PAIR_MASK_F32 ? 4 : f->mask == ATTN_PAIR_MASK_BITS ? 1 : 2;
     if (key >= f->mask_keys) return;
-    for (int r = 0; r < MASK_ROWS; r++) {
-        if (!f->cell[r]) continue;
-        for (int64_t at = key * bytes; at < (key + span) * bytes; at += 64) _mm_prefetch(f->cell[r] + at, _MM_HINT_T0);
+    for (int r = 0; r < MASK_ROWS; r++)
+        for (int64_t at = key * f->mask_bytes; at < (key + span) * f->mask_bytes; at += 64)
+            _mm_prefetch(f->cell[r] + at, _MM_HINT_T1);
+}
+/* A boolean mask's cells of 32 rows and n keys, a multiple of 64: a word for each key, bit r says that row r keeps it;
+ * any: for 32 keys each, which rows keep one of them. */
+static __attribute__((noinline)) void pack_kept(const struct attn_pair_score *f, int64_t n) {
+    uint32_t *bits = f->bits, *any = bits + (n + 63) / 64 * 64;
+    for (int64_t key = 0; key < n; key += 64, bits += 64, any += 2) {
+        const int64_t there = f->mask_keys - key;
+        const __mmask64 live = there >= 64 ? ~(__mmask64)0 : there > 0 ? ((__mmask64)1 << there) - 1 : 0;
+        __m512i rows[4]; /* byte j of vector g: rows 8 g .. 8 g + 7 of key j */
+        UNROLL for (int g = 0; g < 4; g++) {
+            rows[g] = _mm512_setzero_si512();
+            UNROLL for (int r = 0; r < 8; r++) {
+                const __m512i x = _mm512_maskz_loadu_epi8(live, f->cell[8 * g + r] + key);
+                rows[g] = _mm512_mask_add_epi8(rows[g], _mm512_test_epi8_mask(x, x), rows[g],
+                                               _mm512_set1_epi8((char)(1 << r)));
+            }
+        }
+        const __m512i a = _mm512_unpacklo_epi8(rows[0], rows[1]), b = _mm512_unpackhi_epi8(rows[0], rows[1]),
+                      c = _mm512_unpacklo_epi8(rows[2], rows[3]), d = _mm512_unpackhi_epi8(rows[2], rows[3]);
+        /* part L of w, x, y, z: keys 16 L .., each four more */
+        const __m512i w = _mm512_unpacklo_epi16(a, c), x = _mm512_unpackhi_epi16(a, c), y = _mm512_unpacklo_epi16(b, d),
+                      z = _mm512_unpackhi_epi16(b, d);
+        const __m512i wx = _mm512_shuffle_i32x4(w, x, 0x44), yz = _mm512_shuffle_i32x4(y, z, 0x44),
+                      wx_high = _mm512_shuffle_i32x4(w, x, 0xee), yz_high = _mm512_shuffle_i32x4(y, z, 0xee);
+        const __m512i of[4] = {_mm512_shuffle_i32x4(wx, yz, 0x88), _mm512_shuffle_i32x4(wx, yz, 0xdd),
+                               _mm512_shuffle_i32x4(wx_high, yz_high, 0x88),
+                               _mm512_shuffle_i32x4(wx_high, yz_high, 0xdd)};
+        UNROLL for (int g = 0; g < 4; g++) _mm512_storeu_si512(bits + 16 * g, of[g]);
+        any[0] = (uint32_t)_mm512_reduce_or_epi32(_mm512_or_si512(of[0], of[1]));
+        any[1] = (uint32_t)_mm512_reduce_or_epi32(_mm512_or_si512(of[2], of[3]));
     }
 }
 #endif

@@ -48,6 +48,9 @@ static void note_live(const struct attn_pair_flash *f, int64_t span, int64_t ste
         f->live[step * span + j] = _cvtmask32_u32(_mm512_kunpackw(high, low));
     }
 }
+static void keep_live(const struct attn_pair_flash *f, int64_t span, int64_t step) {
+    for (int64_t j = step * span; j < (step + 1) * span; j++) f->live[j] &= f->score->bits[j];
+}
 
 /* Of 16 queries: m, the score that probabilities are relative to; top, its product with the factor (0: the scores are
  * relative to m already, or there is none) and `below`; shrink, what a step does to older sums. */

@@ -18,11 +18,8 @@ static inline void look_up_kept(const struct attn_pair_score *f, int64_t key, st
     const int64_t there = f->mask_keys - key;
     const __mmask64 live = there >= 64 ? ~(__mmask64)0 : there > 0 ? ((__mmask64)1 << there) - 1 : 0;
     for (int r = 0; r < SCORE_LANES; r++) {
-        uint64_t bits = ~UINT64_C(0);
-        if (f->cell[r]) {
-            const __m512i x = _mm512_maskz_loadu_epi8(live, f->cell[r] + key);
-            bits = _mm512_test_epi8_mask(x, x);
-        }
+        const __m512i x = _mm512_maskz_loadu_epi8(live, f->cell[r] + key);
+        const uint64_t bits = _mm512_test_epi8_mask(x, x);
         kept->half[0][r] = (uint32_t)bits;
         kept->half[1][r] = (uint32_t)(bits >> 32);
     }
@@ -116,6 +113,5 @@ static __attribute__((noinline)) void score(const struct attn_pair_score *f, int
         }
     }
     if (adds) add_masks(f, span, key, simple ? f->scale : 1, s);
-    if (adds || f->mask == ATTN_PAIR_MASK_BITS) ask_for_masks(f, span, key + span);
 }
 #endif

@@ -40,9 +40,12 @@ struct attn_pair_score {
     int alibi; /* 0: none; 1: the distance is key - origin; 2: near - |key - origin| */
     float slope[ATTN_PAIR_FLASH], origin[ATTN_PAIR_FLASH], near[ATTN_PAIR_FLASH];
     int mask;                          /* ATTN_PAIR_MASK_.. */
+    int64_t mask_bytes;                /* of a cell */
     int64_t mask_keys;                 /* so many cells of a row may be read */
     const char *cell[ATTN_PAIR_FLASH]; /* a mask's row of each query from the first key on, cells side by side: 0 where
-                                        * a key is hidden (NULL: none is), or what is added to the score */
+                                        * a key is hidden, or what is added to the score */
+    uint32_t *bits;                    /* scratch for a boolean mask, n + n / 32 of n rounded up to 64, in turns with
+                                        * those of the strip before */
     const float *bias;                 /* [n][32] */
     int hides;                         /* bias is 0 or -inf, which takes the score's place whatever that is */
 };

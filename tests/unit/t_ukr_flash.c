@@ -34,6 +34,7 @@ struct strip {
     uint32_t *live;
     int kind; /* what makes scores of products */
     char *mask;
+    uint32_t *bits; /* scratch */
     struct attn_pair_score score;
 };
 enum { PLAIN, CAP, SMALL_CAP, LINEAR, DISTANCE, KEPT, ADDED_F32, ADDED_F16, ADDED_BF16, CAP_AND_KEPT, KINDS };
@@ -67,15 +68,15 @@ static void make_score(struct strip *t, int kind) {
     /* some or most products beyond what one polynomial serves */
     t->score.cap = attn_softcap_of(kind == SMALL_CAP ? 0.25 : 4, (double)scale);
     t->score.alibi = kind == LINEAR ? 1 : kind == DISTANCE ? 2 : 0;
-    t->mask = calloc((size_t)(ROWS * (t->n + 5)), 4);
+    t->mask = calloc((size_t)(ROWS * (t->n + 5)), 4), t->bits = calloc((size_t)(t->n + t->n / 32), sizeof *t->bits);
     for (int r = 0; r < ROWS; r++) {
         t->score.slope[r] = (float)(uniform() / 16), t->score.origin[r] = (float)(3 * r);
         t->score.near[r] = (float)(r % 5);
         for (int64_t j = 0; j < t->n; j++) {
             const float x = (float)uniform();
             const uint16_t half = t->score.mask == ATTN_PAIR_MASK_F16 ? attn_num_f32_f16(x) : attn_num_f32_bf16(x);
-            if (t->score.mask == ATTN_PAIR_MASK_BITS) {
-                t->mask[cell(t, r, j)] = x > 0;
+            if (t->score.mask == ATTN_PAIR_MASK_BITS) { /* nobody keeps a key of every other step */
+                t->mask[cell(t, r, j)] = x > 0 && (t->n <= STEP || j / STEP % 2 == 0);
             } else if (t->score.mask == ATTN_PAIR_MASK_F32) {
                 memcpy(t->mask + 4 * cell(t, r, j), &x, sizeof x);
             } else {
@@ -86,9 +87,9 @@ static void make_score(struct strip *t, int kind) {
 }
 /* What the kernel is told, of keys from `at` on. */
 static void move_score(const struct strip *t, int64_t at, struct attn_pair_score *f) {
-    const int bytes = f->mask == ATTN_PAIR_MASK_BITS ? 1 : f->mask == ATTN_PAIR_MASK_F32 ? 4 : 2;
+    const int mask = t->score.mask, bytes = mask == ATTN_PAIR_MASK_BITS ? 1 : mask == ATTN_PAIR_MASK_F32 ? 4 : 2;
     *f = t->score;
-    f->mask_keys = t->n - at;
+    f->mask_keys = t->n - at, f->mask_bytes = bytes, f->bits = t->bits;
     for (int r = 0; r < ROWS; r++) f->cell[r] = t->mask + cell(t, r, at) * bytes, f->origin[r] -= (float)at;
 }
 /* Of a product, in units that `factor` counts in. */
@@ -144,7 +145,7 @@ static void make_strip(struct strip *t, int64_t steps, int64_t d, int64_t dv, in
 }
 static void free_strip(struct strip *t) {
     free(t->q), free(t->k), free(t->v), free(t->qt), free(t->vt), free(t->o), free(t->s), free(t->p), free(t->live);
-    free(t->rows), free(t->kt), free(t->mask);
+    free(t->rows), free(t->kt), free(t->mask), free(t->bits);
 }
 static void pack_strip(struct strip *t) {
     uint16_t *qt = (uint16_t *)(void *)t->qt, *vt = (uint16_t *)(void *)t->vt;
@@ -309,14 +310,17 @@ static void test_flash_many(void **unused) {
     enum { MANY = 4 };
     static const int64_t steps[MANY] = {3, 1, 2, 5}, extents[][2] = {{64, 64}, {128, 128}, {40, 72}};
     (void)unused;
-    for (size_t at = 0; at < 4 * sizeof extents / sizeof *extents; at++) {
+    for (size_t at = 0; at < 5 * sizeof extents / sizeof *extents; at++) {
         struct strip t[MANY];
         struct attn_pair_flash job[MANY];
+        struct attn_pair_score score[MANY];
+        const int form = (int)(at % 5);
         int32_t seen[MANY][2 * ROWS];
         float *o[MANY], m[MANY][ROWS], l[MANY][ROWS];
         for (int i = 0; i < MANY; i++) {
-            make_strip(&t[i], steps[i], extents[at / 4][0], extents[at / 4][1], at % 4 == 3 ? 1 : 1 + (int)(at % 4));
-            t[i].rough = at % 4 == 3;
+            make_strip(&t[i], steps[i], extents[at / 5][0], extents[at / 5][1], form < 3 ? 1 + form : 1);
+            t[i].rough = form == 3;
+            if (form == 4) make_score(&t[i], KEPT);
             run_strip(&t[i], t[i].n);
             const size_t bytes = (size_t)(t[i].width * ROWS) * sizeof **o;
             o[i] = malloc(bytes);
@@ -324,6 +328,7 @@ static void test_flash_many(void **unused) {
             pack_strip(&t[i]);
             job[i] = describe_strip(&t[i], 0, t[i].n, seen[i]);
             job[i].s = job[0].s, job[i].p = job[0].p;
+            if (t[i].kind) move_score(&t[i], 0, &score[i]), job[i].score = &score[i];
         }
         u->flash(job, MANY);
         for (int i = 0; i < MANY; i++) {
