@@ -43,7 +43,7 @@ static int pays(const attn_problem *p, int64_t flat) {
 int attn_cpu_flash_serves(const struct attn_cpu_fwd *f) {
     const attn_problem *p = f->s.p;
     if (p->dtype == ATTN_F32 && !pays(p, f->s.flat)) return 0;
-    return f->s.pair && f->s.pair->flash && (f->s.plain || f->s.late_fits) && !attn_core_has(p, ATTN_PAGED) &&
+    return f->s.pair && f->s.pair->flash && (f->s.plain || f->s.late_fits) &&
            (p->softcap <= 0 || attn_softcap_fits(f->s.softcap, f->s.late_scale)) && f->panel && f->splits == 1 &&
            p->dim_qk > 0 && p->dim_v > 0;
 }
@@ -56,6 +56,9 @@ void attn_cpu_flash_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     const int64_t real = (int64_t)sizeof(float), half = (int64_t)sizeof(uint16_t);
     const int64_t depth = attn_cpu_sdpa_up(p->dim_qk, 32), width = attn_cpu_sdpa_up(p->dim_v, 32);
     f->flash = p->dtype == ATTN_F32 ? 3 : p->dtype == ATTN_F16 ? 2 : 1;
+    /* Here pages are the affair of who loads keys, and of those that are hidden. */
+    if (attn_core_has(p, ATTN_PAGED) && p->scale > 0 && p->softcap <= 0 && !p->alibi && !p->mask_dtype)
+        f->s.plain = 1, f->s.unit = p->scale;
     const int64_t most_bytes = f->flash == 3 ? THIRDS_BYTES : BLOCK_BYTES;
     const int64_t part = half * f->flash; /* an element of an operand */
     f->depth = depth, f->ldv = width, f->strip = ROWS;
@@ -92,6 +95,7 @@ void attn_cpu_flash_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     f->at.p = attn_cpu_sdpa_take(end, ATTN_PAIR_FLASH_QUEUE * STEP * ROWS * part);
     f->at.odd_q = attn_cpu_sdpa_take(end, f->rows);
     f->at.odd_k = attn_cpu_sdpa_take(end, f->keys);
+    f->at.gone = attn_cpu_sdpa_take(end, attn_core_has(p, ATTN_PAGED) ? f->keys : 0);
     f->at.given = attn_cpu_sdpa_take(end, f->flash > 1 ? f->keys * (int64_t)sizeof(uint32_t) : 0);
     f->at.given_s = attn_cpu_sdpa_take(end, f->flash > 1 ? f->keys * ROWS * real : 0);
     f->at.pair = attn_cpu_sdpa_take(end, f->flash > 1 ? 2 * p->dim_qk * real : 0);
@@ -115,8 +119,9 @@ struct work {
     const uint16_t *rows; /* keys of the block */
     uint32_t *live;
     struct attn_cpu_sdpa_poison poison;
-    uint8_t *odd_q, *odd_k; /* several terms: rows that are not finite; of the task, of the block */
-    int any_odd_q, any_odd_k;
+    /* several terms: rows that are not finite, of the task, of the block; paged: keys in pages outside the pool */
+    uint8_t *odd_q, *odd_k, *gone;
+    int any_odd_q, any_odd_k, any_gone;
     uint32_t *given;
     float *given_s, *pair;                      /* pair: two rows as f32 */
     uint32_t *bits;                             /* of two strips, a boolean mask's */
@@ -183,23 +188,37 @@ static void put_key(const struct work *w, int64_t j, const uint16_t *row, int64_
 static void clear_key(const struct work *w, int64_t j) {
     for (int64_t c = 0; c < w->f->depth * w->f->flash; c += 32) memset(key_cell(w, j, c), 0, 32 * sizeof *w->k);
 }
+static const char *key_row(const struct work *w, int64_t j) { /* NULL: in a page outside the pool */
+    return attn_core_kv_row(w->f->s.p, &w->f->s.k, &w->seq, w->b, w->hk, j);
+}
+/* Rows j .. j + n of keys and values are evenly spaced. */
+static int in_one_page(const struct work *w, int64_t j, int64_t n) {
+    return !w->seq.pages || j % w->f->s.p->page_size + n <= w->f->s.p->page_size;
+}
 static void load_keys(struct work *w, int64_t j0, int64_t n, int64_t padded) {
     const struct attn_cpu_fwd *f = w->f;
     const struct attn_view *view = &f->s.k;
     const int64_t width = f->s.p->dim_qk;
     w->rows = w->k;
-    w->any_odd_k = 0;
+    w->any_odd_k = w->any_gone = 0;
     /* tiles of rows 256 bytes apart are loaded more slowly than it takes to copy them; 128 bytes cost nothing */
-    if (f->flash == 1 && f->depth <= IN_PLACE && width == f->depth && view->row == width && n == padded) {
+    if (f->flash == 1 && f->depth <= IN_PLACE && width == f->depth && view->row == width && n == padded &&
+        !w->seq.pages) {
         w->rows = (const uint16_t *)(const void *)attn_view_row(view, w->b, w->hk, w->seq.k0 + j0);
         return;
     }
     for (int64_t j = 0; j < padded; j++) {
-        const void *row =
-            j < n ? (const void *)attn_view_row(view, w->b, w->hk, w->seq.k0 + j0 + j) : (const void *)w->k;
+        const void *row = j < n ? key_row(w, j0 + j) : (const void *)w->k;
         uint16_t *to = key_cell(w, j, 0);
+        if (w->seq.pages) w->gone[j] = !row, w->any_gone |= !row;
+        if (!row) {
+            clear_key(w, j);
+            w->odd_k[j] = 0;
+            continue;
+        }
         if (f->flash == 1) {
-            if (width == f->depth && j + 16 <= n) {
+            if (width == f->depth && j % 16 == 0 && j + 16 <= n && in_one_page(w, j0 + j, 16)) {
+                if (w->seq.pages) memset(w->gone + j, 0, 16);
                 f->s.pair->stack(to, row, view->row, width);
                 j += 15;
             } else {
@@ -221,9 +240,9 @@ static void load_values(struct work *w, int64_t j0, int64_t n, int64_t padded) {
         const int64_t keys = n - c < 0 ? 0 : n - c < 32 ? n - c : 32, pairs = (keys + 1) / 2;
         struct attn_cpu_sdpa_poison part = {0, (float *)w->poison.raw + c * ld, w->poison.row + c};
         memset(part.row, 0, 32);
-        if (parts == 1 && keys == 32 && width == ld) {
-            const uint16_t *rows = (const void *)attn_view_row(&f->s.v, w->b, w->hk, w->seq.k0 + j0 + c);
-            if (f->s.pair->turn(w->v + c / 2 * ld, rows, f->s.v.row, width)) continue;
+        if (parts == 1 && keys == 32 && width == ld && in_one_page(w, j0 + c, 32)) {
+            const uint16_t *rows = (const void *)attn_core_kv_row(f->s.p, &f->s.v, &w->seq, w->b, w->hk, j0 + c);
+            if (rows && f->s.pair->turn(w->v + c / 2 * ld, rows, f->s.v.row, width)) continue;
         }
         if (parts == 1) {
             attn_cpu_pair_rows(&f->s, &f->s.v, &w->seq, w->b, w->hk, j0 + c, keys, width, w->tmp, ld, &part);
@@ -246,13 +265,13 @@ static const struct attn_cpu_fwd_kept *load_block(struct work *w, int64_t from, 
     const int64_t pair = w->b * w->f->s.p->heads_k + w->hk, n = to - from, padded = attn_cpu_sdpa_up(n, STEP);
     struct attn_cpu_fwd_kept *kept = w->kept;
     if (kept->pair == pair && kept->begin <= from && to <= kept->end) {
-        w->rows = kept->rows, w->poison.any = kept->poison, w->any_odd_k = kept->odd;
+        w->rows = kept->rows, w->poison.any = kept->poison, w->any_odd_k = kept->odd, w->any_gone = kept->gone;
         return kept;
     }
     load_keys(w, from, n, padded);
     load_values(w, from, n, padded);
-    *kept = (struct attn_cpu_fwd_kept){
-        .pair = pair, .begin = from, .end = to, .poison = w->poison.any, .odd = w->any_odd_k, .rows = w->rows};
+    *kept = (struct attn_cpu_fwd_kept){.pair = pair, .begin = from, .end = to, .rows = w->rows};
+    kept->poison = w->poison.any, kept->odd = w->any_odd_k, kept->gone = w->any_gone;
     return kept;
 }
 
@@ -267,7 +286,9 @@ static void give(struct work *w, int64_t r0, int64_t n_rows, int64_t j0, int64_t
         for (int64_t j = 0; j < n; j++) {
             if (!w->odd_q[r0 + r] && !w->odd_k[first + j]) continue;
             if (j0 + first + j < w->row[r0 + r].lo || j0 + first + j >= w->row[r0 + r].hi) continue;
-            f->s.u->widen(k, attn_view_row(&f->s.k, w->b, w->hk, w->seq.k0 + j0 + first + j), f->s.p->dtype, width, 1);
+            const char *row = key_row(w, j0 + first + j);
+            if (!row) continue;
+            f->s.u->widen(k, row, f->s.p->dtype, width, 1);
             w->given[j] |= UINT32_C(1) << r;
             w->given_s[j * ROWS + r] = f->s.u->dot_f32(q, k, width);
         }
@@ -409,6 +430,7 @@ static int describe_strip(struct work *w, int64_t r0, int64_t n_rows, int64_t j0
                                     .l = w->l + r0,
                                     .o = w->o + r0 * f->ldv,
                                     .fresh = w->fresh[r0 / ROWS],
+                                    .gone = w->any_gone ? w->gone + first : NULL,
                                     .s = w->s,
                                     .p = w->p};
     w->fresh[r0 / ROWS] = 0;
@@ -537,7 +559,7 @@ void attn_cpu_flash_task(const struct attn_cpu_fwd *f, int64_t pair, int64_t blo
     w->bias = (float *)(void *)(scratch + f->at.bias), w->bits = (uint32_t *)(void *)(scratch + f->at.bits);
     w->given = (uint32_t *)(void *)(scratch + f->at.given);
     w->odd_q = (uint8_t *)scratch + f->at.odd_q, w->odd_k = (uint8_t *)scratch + f->at.odd_k;
-    w->k = (uint16_t *)(void *)(scratch + f->at.k);
+    w->k = (uint16_t *)(void *)(scratch + f->at.k), w->gone = (uint8_t *)scratch + f->at.gone;
     w->live = (uint32_t *)(void *)(scratch + f->at.live);
     w->poison.row = (uint8_t *)scratch + f->at.poison;
     int64_t live = w->seq.sq * f->s.group - f0;

@@ -27,7 +27,7 @@ struct attn_cpu_fwd {
     int64_t split, splits; /* keys of a split; splits = 1: results are final */
     struct {
         int64_t q, k, kept, tmp, v, raw, poison, live, s, p, hidden, mask, o, m, l, before, row, odd_q, odd_k, given,
-            given_s, pair, bias, bits, end;
+            given_s, pair, gone, bias, bits, end;
     } at;                  /* a worker's scratch */
     int64_t partial_bytes; /* one (batch, key head, split): m, l, o of all flat rows */
     int64_t partial_l, partial_o;
@@ -44,7 +44,7 @@ struct attn_cpu_fwd_queue {
 struct attn_cpu_fwd_kept {
     int64_t pair, begin, end;
     int clean;
-    int poison, odd; /* flash: some values, some keys are not finite */
+    int poison, odd, gone; /* flash: some values, some keys are not finite, some are in no page */
     const uint16_t *rows;
 };
 

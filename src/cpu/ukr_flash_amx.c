@@ -434,6 +434,7 @@ INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int
                 ask_for_masks(f->score, span, (at.step + 1) * span);
         }
         if (!open_step(f, span, at.step)) hide(f, span, at.step, s, hidden);
+        if (f->gone) hide_gone(f, span, at.step, s, hidden);
         if (f->live) note_live(f, span, at.step, s, hidden);
         if (f->live && kind == FUSE_KEPT) keep_live(f, span, at.step);
         __mmask16 first[2] = {without(&r[0], e.factor), without(&r[1], e.factor)};

@@ -27,6 +27,14 @@ static void hide(const struct attn_pair_flash *f, int64_t span, int64_t step, fl
             _mm512_mask_storeu_ps(s + j * LANES_ALL + h, _mm512_cmpge_epi32_mask(key, hi), none);
     }
 }
+static __attribute__((noinline)) void hide_gone(const struct attn_pair_flash *f, int64_t span, int64_t step, float *s,
+                                                v32 none) {
+    for (int64_t j = 0; j < span; j++) {
+        if (!f->gone[step * span + j]) continue;
+        v32_store(s + j * LANES_ALL, none);
+        v32_store(s + j * LANES_ALL + 16, none);
+    }
+}
 /* Products that tiles cannot make. */
 static void put_given(const struct attn_pair_flash *f, int64_t span, int64_t step, float *s) {
     for (int64_t j = 0; j < span; j++) {
@@ -105,6 +113,7 @@ static __attribute__((noinline)) void refer_fused(const struct attn_pair_flash *
     memcpy(score_of, s, (size_t)(span * LANES_ALL) * sizeof *s);
     score(f->score, span, step * span, score_of);
     hide(f, span, step, score_of, v32_set(-INFINITY));
+    if (f->gone) hide_gone(f, span, step, score_of, v32_set(-INFINITY));
     for (int64_t h = 0; h < 2; h++) {
         if (!lanes[h]) continue;
         refer(&r[h], score_of + h * 16, span, factor, lanes[h], growth(f->score, span, step * span, h));

@@ -78,6 +78,7 @@ struct attn_pair_flash {
     float *o;       /* [width][32] sums of values, transposed */
     int fresh;      /* 1: nothing is in o yet, whatever it holds */
     uint32_t *live; /* NULL, or [n]: bit q is set if query q has a score for the key that is not -inf */
+    const uint8_t *gone;   /* NULL, or [n]: 1 where no query sees a key */
     const uint32_t *given; /* NULL, or [n]: bit q is set if the product of query q with the key is that of given_s */
     const float *given_s;  /* [n][32] */
     const struct attn_pair_score *score; /* NULL: products are scores */
