@@ -260,12 +260,14 @@ static void test_flash(void **unused) {
     } cases[] = {{1, 64, 64, 64},  {3, 64, 32, 96}, {4, 128, 128, 128},
                  {2, 128, 33, 20}, {5, 256, 17, 1}, {3, 192, 288, 160}};
     (void)unused;
-    for (size_t at = 0; at < 4 * sizeof cases / sizeof *cases; at++) {
-        const size_t i = at / 4;
+    for (size_t at = 0; at < 5 * sizeof cases / sizeof *cases; at++) {
+        const size_t i = at / 5;
+        const int form = (int)(at % 5);
         struct strip t;
         float m, l, *o;
-        make_strip(&t, cases[i].steps, cases[i].d, cases[i].dv, at % 4 == 3 ? 1 : 1 + (int)(at % 4));
-        t.rough = at % 4 == 3;
+        make_strip(&t, cases[i].steps, cases[i].d, cases[i].dv, form < 3 ? 1 + form : 1);
+        t.rough = form == 3;
+        if (form == 4) make_score(&t, KEPT);
         run_strip(&t, cases[i].first);
         check_strip(&t);
         /* A row's bits are its own: other rows and the keys that it does not see become NaN, or seen by all others. */
@@ -278,7 +280,7 @@ static void test_flash(void **unused) {
             t.seen[r] = 0, t.seen[ROWS + r] = (int32_t)t.n;
         }
         for (int64_t j = 0; j < t.n; j++)
-            if (j < t.seen[mine] || j >= t.seen[ROWS + mine])
+            if (j < t.seen[mine] || j >= t.seen[ROWS + mine] || mask_at(&t, mine, j) < 0)
                 memset(t.k + j * t.ldk, 0xff, (size_t)t.d * sizeof *t.k), fill_strip(&t, t.v + j * t.dv, t.dv);
         run_strip(&t, cases[i].first);
         assert_true(t.m[mine] == m && t.l[mine] == l && isnan(t.l[mine + 1]));
