@@ -387,12 +387,6 @@ INLINE void ask(struct exps *e, int kind, struct place at, int64_t span, const s
     e->asked = of->cell + at.step * span / 2 % LANES_ALL;
     e->ask_from = (here ? next : there && kind != FUSE_KEPT ? 0 : key) * of->mask_bytes;
 }
-INLINE int lines_of(int kind) {
-#ifdef NO_ASK
-    return 0;
-#endif
-    return kind == FUSE_KEPT ? 1 : kind == FUSE_READ_16 ? 128 / ASK_EVERY : kind == FUSE_READ_32 ? 256 / ASK_EVERY : 0;
-}
 /* `count` strips that follow each other like steps of one: nothing waits between them. */
 INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int kind, int64_t depth, int64_t width,
                    int terms, int rough, int64_t span, int64_t parts) {
@@ -411,7 +405,8 @@ INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int
     const v32 none = v32_set(-INFINITY);
     set_up_exps(&e, f->factor, terms, rough, span);
     set_up_fused(&e.fused, fuse, f->factor, f->score);
-    e.lines = lines_of(kind);
+    /* of f32 every second line, which brings two */
+    e.lines = kind == FUSE_KEPT ? 1 : reads ? 2 : 0, e.apart = kind == FUSE_READ_32 ? 128 : 64;
     deal_times(&e, 2 * (depth / 32 * (span / 16) * e.of_keys + span / 32 * (width / 16) * of_values(terms)));
     for (int i = 0; i <= parts; i++) w.p[QUEUE - i] = f->p + i * weights;
     for (int i = 0; i <= QUEUE; i++) w.at[i] = at;

@@ -15,9 +15,6 @@
 #include "cpu/ukr_split_avx512.h"
 
 enum { LANES_ALL = ATTN_PAIR_FLASH, UNIT = 1024 };
-#ifndef ASK_EVERY
-#define ASK_EVERY 64
-#endif
 
 struct exps {
     v32 factor, top[2], sum[2];
@@ -31,7 +28,7 @@ struct exps {
     int64_t span, done; /* keys of a step; pairs of them that are done */
     struct fused fused;
     const uint16_t *kept;     /* FUSE_KEPT: of the step, two of 16 queries for each key */
-    int lines;                /* of a mask that are asked for with every two keys, */
+    int lines, apart;         /* of a mask that are asked for with every two keys, so many bytes apart, */
     const char *const *asked; /* of a row each, */
     int64_t ask_from;         /* from this byte on */
     int64_t due, share;       /* of UNIT: what is dealt out and not yet taken, what is dealt out at a time */
@@ -98,8 +95,7 @@ INLINE void two_keys(struct exps *e, int exactly) {
     float *to = e->p + e->done * LANES_ALL;
     v32 x[4];
     UNROLL for (int i = 0; i < 4; i++) x[i] = v32_load(s + i * 16);
-    UNROLL for (int i = 0; i < e->lines; i++)
-        _mm_prefetch(e->asked[e->done] + e->ask_from + i * ASK_EVERY, _MM_HINT_T1);
+    UNROLL for (int i = 0; i < e->lines; i++) _mm_prefetch(e->asked[e->done] + e->ask_from + i * e->apart, _MM_HINT_T1);
     if (e->fused.kind) {
         const v32 in[4] = {x[0], x[1], x[2], x[3]};
         fused_arguments(&e->fused, exactly, in, e->top, x);
