@@ -11,15 +11,16 @@
 #include <sys/mman.h>
 
 /* Large tensors ask for large pages, as those of NumPy do from the same size on: rows gathered from anywhere then miss
- * fewer address translations. */
-enum { LARGE = 4 << 20, LARGE_PAGE = 2 << 20 };
-static void *allocate(uint64_t bytes) {
-    const size_t align = bytes < LARGE ? 64 : LARGE_PAGE;
+ * fewer address translations. So does a workspace from LARGE_WORK on: what a kernel keeps in the second-level cache
+ * then lies there without crowding a part of it. */
+enum { LARGE = 4 << 20, LARGE_WORK = 1 << 20, LARGE_PAGE = 2 << 20 };
+static void *allocate(uint64_t bytes, uint64_t large, size_t least) {
+    const size_t align = bytes < large ? least : LARGE_PAGE;
     if (bytes > (uint64_t)PTRDIFF_MAX - align) return NULL;
     const size_t rounded = ((size_t)bytes + align - 1) / align * align;
     void *memory = aligned_alloc(align, rounded ? rounded : align);
 #ifdef MADV_HUGEPAGE
-    if (memory && bytes >= LARGE) (void)madvise(memory, rounded, MADV_HUGEPAGE);
+    if (memory && bytes >= large) (void)madvise(memory, rounded, MADV_HUGEPAGE);
 #endif
     return memory;
 }
@@ -35,7 +36,7 @@ attn_status attn_cli_tensors_create_except(struct attn_cli_tensors *set, const a
         attn_tensor *t = &set->tensor[role];
         status = attn_role_tensor(problem, role, &set->use[role], t);
         if (status || set->use[role] == ATTN_USE_NONE || (skip >> role & 1)) continue;
-        set->memory[role] = allocate(t->bytes);
+        set->memory[role] = allocate(t->bytes, LARGE, 64);
         if (!set->memory[role]) {
             status = ATTN_E_MEMORY;
             break;
@@ -95,7 +96,7 @@ attn_status attn_cli_tensors_forward_on(attn_ctx *ctx, attn_device device, struc
             status = attn_args_set(&args, role, &set->tensor[role]);
         } else if (use == ATTN_USE_OUT) {
             free(scratch);
-            scratch = allocate(expected.bytes);
+            scratch = allocate(expected.bytes, LARGE, 64);
             if (!scratch) status = ATTN_E_MEMORY;
             out = expected;
             out.data = scratch;
@@ -127,10 +128,8 @@ void attn_cli_tensors_full_lengths(struct attn_cli_tensors *set) {
 void *attn_cli_workspace(const attn_plan_info *info, int *failed) {
     *failed = 0;
     if (!info->workspace_bytes) return NULL;
-    uint64_t align = info->workspace_alignment > 64 ? info->workspace_alignment : 64;
-    void *memory = NULL;
-    if (info->workspace_bytes < (uint64_t)PTRDIFF_MAX - align)
-        memory = aligned_alloc((size_t)align, (size_t)((info->workspace_bytes + align - 1) / align * align));
+    const size_t least = info->workspace_alignment > 64 ? (size_t)info->workspace_alignment : 64;
+    void *memory = allocate(info->workspace_bytes, LARGE_WORK, least);
     *failed = !memory;
     return memory;
 }

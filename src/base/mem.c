@@ -5,12 +5,29 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+
+/* Blocks from LARGE on, workspaces as a rule, ask for large pages: what a kernel keeps in the second-level cache then
+ * does not crowd a part of it. Not under AddressSanitizer, which would not see what lies behind a rounded block. */
+enum { LARGE = 1 << 20, LARGE_PAGE = 2 << 20 };
+#if defined(MADV_HUGEPAGE) && !defined(__SANITIZE_ADDRESS__)
+static int wants_large_pages(size_t bytes, size_t alignment) { return bytes >= LARGE && alignment <= LARGE_PAGE; }
+static void advise_large_pages(void *memory, size_t bytes) { (void)madvise(memory, bytes, MADV_HUGEPAGE); }
+#else
+static int wants_large_pages(size_t bytes, size_t alignment) { return (void)bytes, (void)alignment, 0; }
+static void advise_large_pages(void *memory, size_t bytes) { (void)memory, (void)bytes; }
+#endif
 
 static void *default_alloc(void *user, size_t bytes, size_t alignment) {
     (void)user;
+    const int large = wants_large_pages(bytes, alignment);
+    if (large) alignment = LARGE_PAGE;
     if (alignment < sizeof(void *)) alignment = sizeof(void *);
     if (bytes > (size_t)PTRDIFF_MAX - alignment) return NULL;
-    return aligned_alloc(alignment, (bytes + alignment - 1) & ~(alignment - 1)); /* C11: a multiple of alignment */
+    bytes = (bytes + alignment - 1) & ~(alignment - 1); /* C11: a multiple of alignment */
+    void *memory = aligned_alloc(alignment, bytes);
+    if (memory && large) advise_large_pages(memory, bytes);
+    return memory;
 }
 
 static void default_free(void *user, void *memory, size_t bytes) {
