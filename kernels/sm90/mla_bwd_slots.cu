@@ -102,7 +102,7 @@ static __device__ __forceinline__ void load_entries(const struct kp_mla_bwd_rows
     const struct source s = sources[r->query % SOURCES];
     e->first = s.row << 16 | (r->query * topk + t);
     if (t + EACH <= s.n && ((uint64_t)s.idx & 15) == 0) {
-        const int4 x = *(const int4 *)(s.idx + t);
+        const int4 x = __ldcs((const int4 *)(s.idx + t));
         e->idx[0] = x.x, e->idx[1] = x.y, e->idx[2] = x.z, e->idx[3] = x.w;
     } else {
 #pragma unroll
@@ -364,8 +364,8 @@ static __device__ __forceinline__ void store_list(uint32_t *keys, uint32_t *slot
             }
         }
         if (head == 0 && end == 4) {
-            *(uint4 *)(keys + i) = make_uint4(key[0], key[1], key[2], key[3]);
-            if (region) *(uint4 *)(slots + i) = *(const uint4 *)(region + v);
+            __stcs((uint4 *)(keys + i), make_uint4(key[0], key[1], key[2], key[3]));
+            if (region) __stcs((uint4 *)(slots + i), *(const uint4 *)(region + v));
         } else {
 #pragma unroll
             for (uint32_t u = 0; u < 4; u++) {

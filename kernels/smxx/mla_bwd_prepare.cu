@@ -44,7 +44,7 @@ static __device__ __forceinline__ float dot_row(const struct kp_mla_bwd *p, int6
     if (is_wide16(&p->out) && is_wide16(&p->dout)) { /* all loads under way before the first is looked at */
         const uint4 *x = (const uint4 *)((const uint16_t *)p->out.data + out) + (threadIdx.x & 31);
         const uint4 *y = (const uint4 *)((const uint16_t *)p->dout.data + dout) + (threadIdx.x & 31);
-        const uint4 a[2] = {x[0], x[32]}, b[2] = {y[0], y[32]};
+        const uint4 a[2] = {__ldcs(x), __ldcs(x + 32)}, b[2] = {__ldcs(y), __ldcs(y + 32)};
 #pragma unroll
         for (int c = 0; c < 2; c++) sum = mla_row_add8(p->out.dtype, p->dout.dtype, sum, a[c], b[c]);
         return sum;
