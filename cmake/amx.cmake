@@ -30,7 +30,7 @@ foreach(file IN LISTS programs)
   attn_test(${test_name} amx ${name})
 endforeach()
 # Tests of the unit room that know of the AMX rows; there they run them only where the processor has it.
-foreach(name ukr_pair ukr_flash ukr_tile ukr_heads sdpa_cpu mla_cpu)
+foreach(name ukr_pair ukr_flash ukr_tile ukr_tile_scores ukr_heads sdpa_cpu mla_cpu)
   attn_amx_program(t_amx_${name} tests/unit/t_${name}.c)
   attn_test(amx.${name} amx t_amx_${name})
 endforeach()

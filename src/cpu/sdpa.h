@@ -56,6 +56,9 @@ struct attn_cpu_sdpa_row {
 };
 void attn_cpu_sdpa_row(const struct attn_cpu_sdpa *s, const struct attn_core_seq *seq, int64_t b, int64_t h, int64_t i,
                        struct attn_cpu_sdpa_row *row);
+/* Of these its alibi_ref and shift, from its slope, lo, hi and at; lo < hi. */
+void attn_cpu_sdpa_alibi(const struct attn_cpu_sdpa *s, struct attn_cpu_sdpa_row *row);
+double attn_cpu_sdpa_slope(const struct attn_cpu_sdpa *s, int64_t b, int64_t h);
 /* n flat rows of a key head, from f0 on. */
 void attn_cpu_sdpa_flat_rows(const struct attn_cpu_sdpa *s, const struct attn_core_seq *seq, int64_t b, int64_t hk,
                              int64_t f0, int64_t n, struct attn_cpu_sdpa_row *row);

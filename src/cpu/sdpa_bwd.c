@@ -4,6 +4,7 @@
 
 #include "cpu/ref.h"
 #include "cpu/sdpa_grad.h"
+#include "cpu/sdpa_grad_score.h"
 #include "cpu/sdpa_tile.h"
 
 #include <math.h>

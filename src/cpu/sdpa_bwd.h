@@ -13,7 +13,7 @@
 struct attn_cpu_bwd_row {
     double lse, g, shift; /* natural; factor of dout; g * (out . dout) - dlse */
     double dsink, dalibi;
-    float top; /* lse in units of a plain pair kernel's scores */
+    float top; /* lse in units of a plain pair kernel's scores; of sdpa_grad_score.c: in those of exponents */
 };
 enum { ATTN_CPU_BWD_ROWS = 64 /* query rows of a task of the first phase */ };
 
@@ -23,7 +23,9 @@ struct attn_cpu_grad {
     int64_t ldq, ldo, ldk, ldt; /* row strides: pairs of q and of dout, zipped k, a strip of anything */
     struct {
         int64_t q, dout, q_turned, dout_turned, kt, vt, k_zip, seen, range, max, delta, dk, dv, tmp, s, p, ds, ds_rows;
+        int64_t slope, origin, near, weight, ref, cell, next, bits; /* sdpa_grad_score.c */
     } at;
+    int scored;  /* products are not yet scores */
     int64_t end; /* 0: not used */
 };
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * The plain backward in whole strips of 32 rows and blocks of 32 keys: packs what attn_ukr_pair.tile reads, or for f32
- * and f16 splits what tile_f32 reads, walks their tiles, writes what they summed. Rows that need more than the
- * exponential, and values that are not finite, stay with sdpa_tile.h: of pairs, a block of keys at a time; of f32 and
- * f16, where its bits differ, a whole (batch, key head).
+ * The backward in whole strips of 32 rows and blocks of 32 keys: packs what attn_ukr_pair.tile reads, or for f32 and
+ * f16, where products are scores, splits what tile_f32 reads, walks their tiles, writes what they summed. Values that
+ * are not finite stay with sdpa_tile.h: of pairs, where products are scores, a block of keys at a time; else, where its
+ * bits differ, a whole (batch, key head).
  *
  *     keys    K^T, V^T panels of 16; K zipped; dK^T, dV^T     once per block of keys: second-level cache
  *     rows    q, dout; both zipped and transposed             once per block of keys and 128 rows
@@ -14,6 +14,7 @@
 #include "cpu/sdpa_grad.h"
 
 #include "cpu/ref.h"
+#include "cpu/sdpa_grad_score.h"
 
 #include <math.h>
 #include <string.h>
@@ -40,11 +41,17 @@ static int split_pays(const struct attn_cpu_sdpa *s) {
            s->flat >= SPLIT_LEAST && p->seq_k >= SPLIT_LEAST;
 }
 
+static int has_scores(const struct attn_cpu_bwd *w) {
+    return w->s.pair && (!w->s.plain || attn_core_has(w->s.p, ATTN_SINK));
+}
 int attn_cpu_grad_serves(const struct attn_cpu_bwd *w) {
     const struct attn_cpu_sdpa *s = &w->s;
-    if (!w->pair || !s->plain || s->p->dim_qk <= 0 || s->p->dim_v <= 0) return 0;
-    return s->pair ? s->pair->tile != NULL : w->pair->tile_f32 && s->p->scale > 0 && split_pays(s);
+    if (!w->pair || s->p->dim_qk <= 0 || s->p->dim_v <= 0) return 0;
+    if (s->pair) return s->pair->tile && (has_scores(w) ? attn_cpu_grad_scores(w) : s->plain);
+    return s->plain && w->pair->tile_f32 && s->p->scale > 0 && split_pays(s);
 }
+/* Values that are not finite change the bits of all of a (batch, key head): the way there is another one. */
+static int whole(const struct attn_cpu_bwd *w) { return !w->s.pair || w->grad.scored; }
 
 /* Operands of w->rows or a tile's rows and of `keys` keys, and what is between the products. */
 static void lay_out_pairs(struct attn_cpu_grad *g, int64_t rows, int64_t keys) {
@@ -85,6 +92,7 @@ void attn_cpu_grad_lay_out(struct attn_cpu_bwd *w, int32_t threads) {
     struct attn_cpu_grad *g = &w->grad;
     int64_t keys = 4 * LEAST_KEYS;
     g->end = 0;
+    g->scored = has_scores(w);
     g->depth = attn_cpu_sdpa_up(p->dim_qk, SIDE), g->width = attn_cpu_sdpa_up(p->dim_v, SIDE);
     const int64_t bytes = split ? 16 * g->depth + 10 * g->width : 8 * g->depth + 6 * g->width;
     while (keys > LEAST_KEYS && (keys * bytes > KEY_BYTES || keys / 2 >= p->seq_k)) keys /= 2;
@@ -106,6 +114,7 @@ void attn_cpu_grad_lay_out(struct attn_cpu_bwd *w, int32_t threads) {
     g->at.dv = attn_cpu_sdpa_take(&g->end, keys * g->width * f);
     g->at.tmp = attn_cpu_sdpa_take(&g->end, SIDE * g->ldt * f);
     g->at.s = attn_cpu_sdpa_take(&g->end, 4 * SIDE * SIDE * f);
+    if (g->scored) attn_cpu_grad_score_lay_out(w, rows, keys);
 }
 
 /* Whether a row of the problem's dtype is finite. */
@@ -118,13 +127,14 @@ static int all_finite(const struct attn_cpu_bwd *w, const void *row, int64_t n) 
 }
 int attn_cpu_grad_simple(const struct attn_cpu_bwd *w, const struct attn_cpu_bwd_row *stat, const void *q,
                          const void *dout) {
-    const int factor = w->s.pair ? !(stat->g < 1) && !(stat->g > 1) : isfinite(stat->g);
+    const int factor = whole(w) ? isfinite(stat->g) : !(stat->g < 1) && !(stat->g > 1);
     return isfinite(stat->lse) && isfinite(stat->shift) && factor && all_finite(w, q, w->s.p->dim_qk) &&
            all_finite(w, dout, w->s.p->dim_v);
 }
 /* Where a value that is not finite changes the way: a key that nobody sees may hold anything. */
-static int hidden(const struct attn_cpu_bwd *w, const struct attn_core_seq *seq, int64_t j) {
+static int hidden(const struct attn_cpu_bwd *w, const struct attn_core_seq *seq, int64_t b, int64_t hk, int64_t j) {
     int64_t first = 0, last = 0;
+    if (w->grad.scored) return attn_cpu_grad_score_hidden(w, seq, b, hk, j);
     attn_core_query_range(w->s.p, seq->sq, seq->sk, j, &first, &last);
     return !w->s.pair && first >= last;
 }
@@ -140,7 +150,7 @@ void attn_cpu_grad_look(struct attn_cpu_bwd *w, int64_t task, char *scratch) {
     for (int64_t j = block * w->keys; j < (block + 1) * w->keys && j < seq.sk && good; j++)
         good = (all_finite(w, attn_view_row(&w->s.k, b, hk, seq.k0 + j), p->dim_qk) &&
                 all_finite(w, attn_view_row(&w->s.v, b, hk, seq.k0 + j), p->dim_v)) ||
-               hidden(w, &seq, j);
+               hidden(w, &seq, b, hk, j);
     w->odd_keys[task] = (uint8_t)!good;
 }
 
@@ -152,6 +162,7 @@ struct work {
     float *q, *dout, *q_turned, *dout_turned, *kt, *vt, *k_zip, *max, *delta, *tmp;
     int32_t *seen;
     int64_t *range; /* [rows][2] */
+    struct attn_cpu_grad_score score;
 };
 
 static void begin(struct work *k, const struct attn_cpu_bwd *w, const struct attn_core_seq *seq, int64_t b, int64_t hk,
@@ -178,13 +189,14 @@ static void begin(struct work *k, const struct attn_cpu_bwd *w, const struct att
                                    .seen = k->seen,
                                    .max = k->max,
                                    .delta = k->delta,
-                                   .factor = (float)(w->s.p->scale * LOG2_E),
+                                   .factor = (float)((g->scored && w->s.p->softcap > 0 ? 1 : w->s.p->scale) * LOG2_E),
                                    .ldd = w->ldd,
                                    .s = AT(s),
                                    .p = AT(p),
                                    .ds = AT(ds),
                                    .ds_rows = AT(ds_rows)};
 #undef AT
+    if (g->scored) attn_cpu_grad_score_begin(&k->score, w, seq, b, hk, scratch);
 }
 
 /* Whether rows f0 .. f0+n are simple: blocks of query rows of the heads of the group. */
@@ -326,13 +338,16 @@ static void load_rows(struct work *k, int64_t f0, int64_t n) {
 }
 
 /* Which keys n rows from f0 on see, and... */
-static void see_all(const struct work *k, int64_t f0, int64_t n) {
-    for (int64_t r = 0; r < k->t.strips * SIDE; r++) {
+static void see_all(struct work *k, int64_t f0, int64_t n) {
+    const struct attn_cpu_bwd *w = k->w;
+    const int64_t padded = k->t.strips * SIDE;
+    for (int64_t r = 0; r < padded; r++) {
         k->range[2 * r] = k->range[2 * r + 1] = 0;
-        if (r < n)
-            attn_core_key_range(k->w->s.p, k->seq->sq, k->seq->sk, (f0 + r) / k->w->s.group, &k->range[2 * r],
+        if (r < n && !(w->grad.scored && isinf(k->max[r])))
+            attn_core_key_range(w->s.p, k->seq->sq, k->seq->sk, (f0 + r) / w->s.group, &k->range[2 * r],
                                 &k->range[2 * r + 1]);
     }
+    if (w->grad.scored) attn_cpu_grad_score_rows(&k->score, f0, n, padded, k->range);
 }
 /* ... which of so many blocks of keys from j0 on, relative to j0. */
 static void see(const struct work *k, int64_t blocks, int64_t j0) {
@@ -346,20 +361,29 @@ static void see(const struct work *k, int64_t blocks, int64_t j0) {
     }
 }
 
+/* Row j of n from j0 on; NULL: who is not there, and where nobody may see it who is not finite, counts as 0. */
+static const void *key_row(const struct work *k, const struct attn_view *view, int64_t j0, int64_t n, int64_t j,
+                           int64_t width) {
+    const void *row = j < n ? attn_view_row(view, k->b, k->hk, k->seq->k0 + j0 + j) : NULL;
+    return row && k->w->grad.scored && !k->w->s.pair->finite(row, width) ? NULL : row;
+}
 /* Rows j0 .. j0+n of keys or values as panels of 16, pairs along D. */
 static void load_panels(const struct work *k, const struct attn_view *view, int64_t j0, int64_t n, int64_t width,
                         int64_t depth, float *to) {
     const int64_t ldt = k->w->grad.ldt;
     for (int64_t j = 0; j < k->t.blocks * SIDE; j += 16, to += depth / 2 * 16) {
         const float *from = k->tmp;
-        int64_t ld = ldt;
-        if (width == depth && j + 16 <= n && view->row % 2 == 0) {
-            from = (const float *)(const void *)attn_view_row(view, k->b, k->hk, k->seq->k0 + j0 + j);
+        const void *row[16];
+        int64_t ld = ldt, there = 0;
+        for (int64_t c = 0; c < 16; c++) {
+            row[c] = key_row(k, view, j0, n, j + c, width);
+            there += row[c] != NULL;
+        }
+        if (width == depth && there == 16 && view->row % 2 == 0) {
+            from = row[0];
             ld = view->row / 2;
         } else {
-            for (int64_t c = 0; c < 16; c++)
-                copy_row(k->tmp + c * ldt, j + c < n ? attn_view_row(view, k->b, k->hk, k->seq->k0 + j0 + j + c) : NULL,
-                         width, depth);
+            for (int64_t c = 0; c < 16; c++) copy_row(k->tmp + c * ldt, row[c], width, depth);
         }
         k->w->s.u->transpose_f32(to, 16, from, ld, 16, depth / 2);
     }
@@ -377,9 +401,8 @@ static void load_keys(struct work *k, int64_t j0, int64_t n) {
     load_panels(k, &w->s.k, j0, n, p->dim_qk, g->depth, k->kt);
     load_panels(k, &w->s.v, j0, n, p->dim_v, g->width, k->vt);
     for (int64_t j = 0; j < k->t.blocks * SIDE; j += 2) {
-        const int64_t at = k->seq->k0 + j0 + j;
-        const void *even = j < n ? attn_view_row(&w->s.k, k->b, k->hk, at) : NULL,
-                   *odd = j + 1 < n ? attn_view_row(&w->s.k, k->b, k->hk, at + 1) : NULL;
+        const void *even = key_row(k, &w->s.k, j0, n, j, p->dim_qk),
+                   *odd = key_row(k, &w->s.k, j0, n, j + 1, p->dim_qk);
         float *to = k->k_zip + j / 2 * g->ldk;
         w->s.pair->zip(to, even, odd, p->dim_qk);
         memset(to + p->dim_qk, 0, (size_t)(g->depth - p->dim_qk) * sizeof *to);
@@ -411,11 +434,12 @@ static int simple_pair(const struct work *k) {
     return simple_rows(k, 0, k->seq->sq * w->s.group);
 }
 
-/* The n loaded rows with the loaded keys from j0 on. */
-static void run_tile(const struct work *k, int64_t n, int64_t j0) {
+/* The n loaded rows with the loaded keys from j0 on; behind them rows from f on with keys from j on, or f < 0. */
+static void run_tile(struct work *k, int64_t n, int64_t j0, int64_t f, int64_t j_next) {
     const struct attn_cpu_bwd *w = k->w;
     if (w->s.pair) {
         see(k, k->t.blocks, j0);
+        if (w->grad.scored) k->t.score = attn_cpu_grad_score_keys(&k->score, j0, f, j_next);
         w->s.pair->tile(&k->t);
         return;
     }
@@ -442,7 +466,7 @@ int attn_cpu_grad_keys(const struct attn_cpu_bwd *w, const struct attn_core_seq 
     struct work k;
     begin(&k, w, seq, b, hk, scratch);
     if (n <= 0 || w->odd_keys[(b * p->heads_k + hk) * w->key_blocks + block] || !simple_rows(&k, 0, end)) return 0;
-    if (!w->s.pair && !simple_pair(&k)) return 0;
+    if (whole(w) && !simple_pair(&k)) return 0;
     n = n > w->keys ? w->keys : n;
     float *dk = (float *)(void *)(scratch + g->at.dk), *dv = (float *)(void *)(scratch + g->at.dv);
     load_keys(&k, j0, n);
@@ -458,7 +482,7 @@ int attn_cpu_grad_keys(const struct attn_cpu_bwd *w, const struct attn_core_seq 
         load_rows(&k, f, have);
         see_all(&k, f, have);
         k.t.dq = dq ? dq + f * w->ldd : NULL;
-        run_tile(&k, have, j0);
+        run_tile(&k, have, j0, f + rows < stop && f + rows < end ? f + rows : -1, j0);
     }
     if (w->want_dk) write_keys(&k, &w->dk, dk, g->depth, p->dim_qk, j0, n, p->scale);
     if (w->want_dv) write_keys(&k, &w->dv, dv, g->width, p->dim_v, j0, n, 1);
@@ -473,7 +497,7 @@ int attn_cpu_grad_queries(const struct attn_cpu_bwd *w, const struct attn_core_s
     struct work k;
     if (n <= 0) return 1;
     begin(&k, w, seq, b, hk, scratch);
-    if (!simple_rows(&k, f0, n) || (!w->s.pair && !simple_pair(&k))) return 0;
+    if (!simple_rows(&k, f0, n) || (whole(w) && !simple_pair(&k))) return 0;
     attn_core_key_range(p, seq->sq, seq->sk, f0 / w->s.group, &lo, &unused);
     attn_core_key_range(p, seq->sq, seq->sk, (f0 + n - 1) / w->s.group, &unused, &hi);
     if (hi > seq->sk) hi = seq->sk; /* a row whose window has left the keys behind says (lo, lo) */
@@ -486,7 +510,7 @@ int attn_cpu_grad_queries(const struct attn_cpu_bwd *w, const struct attn_core_s
     const int64_t keys = w->s.pair ? w->keys * STRIPS * SIDE / w->rows : w->keys;
     for (int64_t j = lo / SIDE * SIDE; j < hi; j += keys) {
         load_keys(&k, j, hi - j < keys ? hi - j : keys);
-        run_tile(&k, n, j);
+        run_tile(&k, n, j, j + keys < hi ? f0 : -1, j + keys);
     }
     return 1;
 }

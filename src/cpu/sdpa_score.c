@@ -31,7 +31,7 @@ void attn_cpu_sdpa_init(struct attn_cpu_sdpa *s, const attn_problem *p, const at
     s->mask = attn_core_view(p, args, ATTN_ROLE_MASK);
 }
 
-static double read_slope(const struct attn_cpu_sdpa *s, int64_t b, int64_t h) {
+double attn_cpu_sdpa_slope(const struct attn_cpu_sdpa *s, int64_t b, int64_t h) {
     const attn_tensor *t = s->args->alibi;
     int64_t at = h * t->strides[t->rank - 1];
     if (t->rank == 2 && t->shape[0] > 1) at += b * t->strides[0]; /* [HQ] and [1,HQ] serve every batch entry */
@@ -49,7 +49,12 @@ void attn_cpu_sdpa_row(const struct attn_cpu_sdpa *s, const struct attn_core_seq
     if (row->lo >= row->hi) row->lo = row->hi = 0;
     if (s->mask.data) row->mask = attn_view_row(&s->mask, b, h, i);
     if (p->alibi == ATTN_ALIBI_NONE || row->lo == row->hi) return;
-    row->slope = read_slope(s, b, h);
+    row->slope = attn_cpu_sdpa_slope(s, b, h);
+    attn_cpu_sdpa_alibi(s, row);
+}
+
+void attn_cpu_sdpa_alibi(const struct attn_cpu_sdpa *s, struct attn_cpu_sdpa_row *row) {
+    const attn_problem *p = s->p;
     int64_t last = row->hi - 1;
     if (p->alibi == ATTN_ALIBI_LINEAR) {
         row->alibi_ref = row->slope >= 0 ? last : row->lo;

@@ -48,4 +48,12 @@ static inline int strips_of(const struct reach *reach, int64_t strips, int64_t k
     }
     return *first < *last;
 }
+/* The next strips from *first on, one behind the other, that have probabilities for keys of block k: a mask may leave
+ * out some between others. */
+static inline int run_of(const struct reach *reach, int64_t strips, int64_t k, int64_t *first, int64_t *last) {
+    const int32_t lo = (int32_t)(k * ATTN_PAIR_TILE), hi = lo + ATTN_PAIR_TILE;
+    while (*first < strips && (reach[*first].lo >= hi || reach[*first].hi <= lo)) ++*first;
+    for (*last = *first; *last < strips && reach[*last].lo < hi && reach[*last].hi > lo;) ++*last;
+    return *first < *last;
+}
 #endif

@@ -102,6 +102,21 @@ enum { ATTN_PAIR_TILE = 32, ATTN_PAIR_TILE_STRIPS = 16, ATTN_PAIR_SPLIT = 3 * 51
 /* tile_f32: operands are of what `split` makes, 32 x 32 numbers each, as many side by side as a row has: q, dout along
  * rows, their transposes along rows, the transposes of k and v down columns, and k down columns (ldq, ldo, ldk are not
  * read); p, ds and ds_rows hold strips * blocks of them each; P = 2^(s * factor - max). */
+/* Scores of a tile that need more than a factor: cap(s * scale) + slope * distance + mask. Arrays of a row each; keys
+ * count from the tile's first. */
+struct attn_pair_tile_score {
+    int caps; /* there is a softcap: this one, and its inverse */
+    struct attn_softcap cap;
+    float inverse;
+    int alibi;                          /* 0: none; 1: the distance is key - origin - near; 2: |key - origin| - near */
+    const float *slope, *origin, *near; /* slope: times log2 e; by distance: less than nothing where it is positive */
+    const float *weight;                /* NULL, or what P and dP are multiplied with */
+    int mask;                           /* ATTN_PAIR_MASK_.., but for BIAS */
+    int64_t mask_bytes;                 /* of a cell */
+    int64_t mask_keys;                  /* so many cells of a row may be read */
+    const char *const *cell, *const *next; /* a mask's row from the tile's first key on, and of the tile after it */
+    uint32_t *bits;                        /* scratch: [strips][blocks][32] */
+};
 struct attn_pair_tile {
     int64_t strips, blocks;
     int64_t depth, width;  /* of q and k, of dout and v, rounded up to 32 */
@@ -114,8 +129,11 @@ struct attn_pair_tile {
     const int32_t *seen;      /* [strips][2][32]: the tile's first key that a row sees, and the one behind
                                * the last; both grow with the row, but for rows that see none */
     const float *max, *delta; /* [rows]: P = 2^((s - max) * factor), dS = P (dP - delta); +inf: P = 0 */
-    float factor;             /* > 0 */
-    float *dq;                /* NULL, or [rows][ldd] */
+    const struct attn_pair_tile_score *score; /* NULL: products are scores; else P = 2^(score log2 e - max), rows
+                                               * without gradients see no key, and factor is log2 e, times the scale
+                                               * where there is no cap */
+    float factor;                             /* > 0 */
+    float *dq;                                /* NULL, or [rows][ldd] */
     int64_t ldd;
     float *dk, *dv;          /* NULL, or [blocks][depth or width][32], transposed */
     float *s;                /* scratch: 4 * 32 * 32 */
