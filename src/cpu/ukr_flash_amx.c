@@ -84,7 +84,7 @@ INLINE struct place behind_kept(struct place at, int64_t span, const struct attn
     return at;
 }
 INLINE struct place next_of(int kind, struct place at, int64_t span, const struct attn_pair_flash *end) {
-    return kind == FUSE_KEPT ? behind_kept(at, span, end) : behind(at, span);
+    return fuse_keeps(kind) ? behind_kept(at, span, end) : behind(at, span);
 }
 
 /* Probabilities of the last steps, and what became of them. */
@@ -193,21 +193,21 @@ INLINE void let_go(float **held) {
 INLINE void begin(struct exps *e, const struct attn_pair_score *f, int64_t key, const float *s, float *p,
                   const struct reference *r) {
     const v32 top[2] = {r[0].top, r[1].top};
-    for (int h = 0; e->fused.kind == FUSE_ALIBI && h < 2; h++)
+    for (int h = 0; fuse_alibi(e->fused.kind) && h < 2; h++)
         begin_alibi(&e->fused, f, key, h, top[h], far_of(&r[h], e->factor));
     for (int h = 0; e->fused.kind == FUSE_KEPT && h < 2; h++) begin_kept(&e->fused, f, h, far_of(&r[h], e->factor));
-    if (e->fused.kind == FUSE_KEPT) e->kept = (const uint16_t *)(const void *)(f->bits + key);
+    if (fuse_keeps(e->fused.kind)) e->kept = (const uint16_t *)(const void *)(f->bits + key);
     begin_step(e, s, p, top);
 }
 /* Which of the masks' cells are asked for beside this step, the lines of one row with every two keys. Additive masks
  * are read where they are: it is the next 64 keys of this strip, or the next one's first. Bits are made a strip at a
  * time: the same keys of the next one. Where there is none, what is at hand is asked for. */
 INLINE void ask(struct exps *e, int kind, struct place at, int64_t span, const struct attn_pair_flash *end) {
-    const int64_t key = at.step * span / 64 * 64, next = kind == FUSE_KEPT ? at.f->n : key + 64;
+    const int64_t key = at.step * span / 64 * 64, next = fuse_keeps(kind) ? at.f->n : key + 64;
     const int here = next < at.f->n, there = !here && at.f + 1 < end;
     const struct attn_pair_score *of = at.f[there].score;
     e->asked = of->cell + at.step * span / 2 % LANES_ALL;
-    e->ask_from = (here ? next : there && kind != FUSE_KEPT ? 0 : key) * of->mask_bytes;
+    e->ask_from = (here ? next : there && !fuse_keeps(kind) ? 0 : key) * of->mask_bytes;
 }
 /* `count` strips that follow each other like steps of one: nothing waits between them. */
 INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int kind, int64_t depth, int64_t width,
@@ -223,14 +223,14 @@ INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int
     struct open open = {0, 0};
     int settled = 0;                                                 /* all queries have a reference */
     float *s = f->s, *other = f->s + span * LANES_ALL, *held = NULL; /* where sums go that tiles still hold */
-    const v32 hidden = fuse == FUSE_CAP ? _mm512_castsi512_ps(_mm512_set1_epi32(FUSE_HIDDEN)) : v32_set(-INFINITY);
-    if (kind == FUSE_KEPT) pack_kept(f->score, f->n);
+    const v32 hidden = fuse_caps(fuse) ? _mm512_castsi512_ps(_mm512_set1_epi32(FUSE_HIDDEN)) : v32_set(-INFINITY);
+    if (fuse_keeps(kind)) pack_kept(f->score, f->n);
     next = next_of(kind, at, span, end);
     const v32 none = v32_set(-INFINITY);
     set_up_exps(&e, f->factor, terms, rough, span);
     set_up_fused(&e.fused, fuse, f->factor, f->score);
     /* of f32 every second line, which brings two */
-    e.lines = kind == FUSE_KEPT ? 1 : reads ? 2 : 0, e.apart = kind == FUSE_READ_32 ? 128 : 64;
+    e.lines = fuse_keeps(kind) ? 1 : reads ? 2 : 0, e.apart = kind == FUSE_READ_32 ? 128 : 64;
     deal_times(&e, 2 * (depth / 32 * (span / 16) * e.of_keys + span / 32 * (width / 16) * of_values(terms)));
     for (int i = 0; i <= parts; i++) w.p[QUEUE - i] = f->p + i * weights;
     for (int i = 0; i <= QUEUE; i++) w.at[i] = at;
@@ -266,9 +266,9 @@ INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int
         if (!open_step(f, span, at.step)) hide(f, span, at.step, s, hidden);
         if (f->gone) hide_gone(f, span, at.step, s, hidden);
         if (f->live) note_live(f, span, at.step, s, hidden);
-        if (f->live && kind == FUSE_KEPT) keep_live(f, span, at.step);
+        if (f->live && fuse_keeps(kind)) keep_live(f, span, at.step);
         __mmask16 first[2] = {without(&r[0], e.factor), without(&r[1], e.factor)};
-        if (kind == FUSE_KEPT) {
+        if (fuse_keeps(kind)) {
             const uint32_t who = keepers(at, span);
             first[0] &= (__mmask16)who, first[1] &= (__mmask16)(who >> 16);
         }
@@ -280,13 +280,13 @@ INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int
         }
         if (fuse && (first[0] | first[1])) refer_fused(f, span, at.step, r, s, e.factor, first);
         begin(&e, f->score, at.step * span, s, w.p[QUEUE], r);
-        if (reads || kind == FUSE_KEPT) ask(&e, kind, at, span, end);
+        if (reads || fuse_keeps(kind)) ask(&e, kind, at, span, end);
         const int64_t part = j % parts, n = j - w.done[part];
         w.done[part] = j;
         /* Values of two strips: their sums are stored late, too; in several terms that lost. Where steps are passed
          * over, two runs of steps may have one strip's sums, which are stored at once. */
         const int one = follows(w.at[QUEUE - 1], w.at[QUEUE - parts], parts - 1);
-        if (flat && next.f < end && n == parts && (one || (terms == 1 && kind != FUSE_KEPT))) {
+        if (flat && next.f < end && n == parts && (one || (terms == 1 && !fuse_keeps(kind)))) {
             if (depth == 64 && terms == 1) {
                 step_64(next.f, next.step, other, w.at[QUEUE - 1].f, w.at[QUEUE - 1].step, w.p[QUEUE - 1], &e);
             } else {
@@ -364,6 +364,10 @@ KIND(strips_64_alibi, 1, FUSE_ALIBI, 64, 64, 1, 0, SPAN, 1)
 KIND(strips_128_alibi, 1, FUSE_ALIBI, 128, 128, 1, 0, HALF, 4)
 KIND(strips_64_kept, 1, FUSE_KEPT, 64, 64, 1, 0, SPAN, 1)
 KIND(strips_128_kept, 1, FUSE_KEPT, 128, 128, 1, 0, HALF, 4)
+KIND(strips_64_cap_kept, 1, FUSE_CAP_KEPT, 64, 64, 1, 0, SPAN, 1)
+KIND(strips_128_cap_kept, 1, FUSE_CAP_KEPT, 128, 128, 1, 0, HALF, 4)
+KIND(strips_64_alibi_kept, 1, FUSE_ALIBI_KEPT, 64, 64, 1, 0, SPAN, 1)
+KIND(strips_128_alibi_kept, 1, FUSE_ALIBI_KEPT, 128, 128, 1, 0, HALF, 4)
 KIND(strips_64_read_16, 1, FUSE_READ_16, 64, 64, 1, 0, SPAN, 1)
 KIND(strips_128_read_16, 1, FUSE_READ_16, 128, 128, 1, 0, HALF, 4)
 KIND(strips_64_read_32, 1, FUSE_READ_32, 64, 64, 1, 0, SPAN, 1)
@@ -371,10 +375,11 @@ KIND(strips_128_read_32, 1, FUSE_READ_32, 128, 128, 1, 0, HALF, 4)
 static int fuse_of(const struct attn_pair_flash *f) {
     const struct attn_pair_score *s = f->score;
     if (!s || f->terms > 1) return FUSE_NONE;
-    if (s->mask == ATTN_PAIR_MASK_BITS && !s->caps && !s->alibi && s->scale > 0) return FUSE_KEPT;
-    if (s->mask && s->mask != ATTN_PAIR_MASK_BIAS) return s->mask == ATTN_PAIR_MASK_F32 ? FUSE_READ_32 : FUSE_READ_16;
-    if (!s || f->terms > 1 || !(s->scale > 0) || s->mask || !s->caps == !s->alibi) return FUSE_NONE;
-    return s->caps ? FUSE_CAP : FUSE_ALIBI;
+    const int bits = s->mask == ATTN_PAIR_MASK_BITS, both = s->caps && s->alibi;
+    if (s->scale > 0 && !both && (bits || (!s->mask && (s->caps || s->alibi))))
+        return s->caps ? bits ? FUSE_CAP_KEPT : FUSE_CAP : s->alibi ? bits ? FUSE_ALIBI_KEPT : FUSE_ALIBI : FUSE_KEPT;
+    if (!s->mask || s->mask == ATTN_PAIR_MASK_BIAS) return FUSE_NONE;
+    return s->mask == ATTN_PAIR_MASK_F32 ? FUSE_READ_32 : FUSE_READ_16;
 }
 void attn_ukr_amx_flash(const struct attn_pair_flash *f, int64_t n) {
     static void (*const of[][3])(const struct attn_pair_flash *f, int64_t n) = {
@@ -387,6 +392,8 @@ void attn_ukr_amx_flash(const struct attn_pair_flash *f, int64_t n) {
                                     int64_t n) = {[FUSE_CAP] = {0, strips_64_cap, strips_128_cap},
                                                   [FUSE_ALIBI] = {0, strips_64_alibi, strips_128_alibi},
                                                   [FUSE_KEPT] = {0, strips_64_kept, strips_128_kept},
+                                                  [FUSE_CAP_KEPT] = {0, strips_64_cap_kept, strips_128_cap_kept},
+                                                  [FUSE_ALIBI_KEPT] = {0, strips_64_alibi_kept, strips_128_alibi_kept},
                                                   [FUSE_READ_16] = {0, strips_64_read_16, strips_128_read_16},
                                                   [FUSE_READ_32] = {0, strips_64_read_32, strips_128_read_32}};
     const int which = f->depth != f->width || !fits_flat(f) ? 0 : f->width == 64 ? 1 : f->width == 128 ? 2 : 0;

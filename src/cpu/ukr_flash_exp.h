@@ -27,7 +27,7 @@ struct exps {
     int of_keys;        /* products for one of Q with keys: 1, of two terms 4 or 3, of three 6 */
     int64_t span, done; /* keys of a step; pairs of them that are done */
     struct fused fused;
-    const uint16_t *kept;     /* FUSE_KEPT: of the step, two of 16 queries for each key */
+    const uint16_t *kept;     /* boolean masks: of the step, two of 16 queries for each key */
     int lines, apart;         /* of a mask that are asked for with every two keys, so many bytes apart, */
     const char *const *asked; /* of a row each, */
     int64_t ask_from;         /* from this byte on */
@@ -102,7 +102,7 @@ INLINE void two_keys(struct exps *e, int exactly) {
     } else {
         UNROLL for (int i = 0; i < 4; i++) x[i] = _mm512_fmsub_ps(x[i], e->factor, e->top[i % 2]);
     }
-    const int kept = e->fused.kind == FUSE_KEPT;
+    const int kept = fuse_keeps(e->fused.kind);
     __mmask16 of[4];
     UNROLL for (int i = 0; kept && i < 4; i++) of[i] = e->kept[e->done * 4 + i];
     if (e->degree == EXP2_FULL) {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * Softcap or ALiBi as part of the exponential of the flash strip (ukr_flash_amx.c): arguments x = score * factor - top
  * straight from products, beside the products of tiles, where a pass of its own (ukr_flash_score.h) would stand before
- * them. Only where nothing else makes the score and the scale is positive.
+ * them. Only where nothing else makes the score and the scale is positive. A boolean mask may be there besides, or
+ * alone: it masks the exponential's last instruction.
  *
  *     cap     x = s P(s^2) - top for scores up to 0.4 of the cap, P of degree 3 (1e-7) with scale, cap and factor in
  *             its coefficients. What lies beyond is noted for the whole step, which is then taken again, exactly: so
@@ -12,7 +13,10 @@
 #include "cpu/ukr_pair.h"
 #include "cpu/ukr_softcap_avx512.h"
 
-enum { FUSE_NONE, FUSE_CAP, FUSE_ALIBI, FUSE_KEPT, FUSE_READ_16, FUSE_READ_32 };
+enum { FUSE_NONE, FUSE_CAP, FUSE_ALIBI, FUSE_KEPT, FUSE_CAP_KEPT, FUSE_ALIBI_KEPT, FUSE_READ_16, FUSE_READ_32 };
+static inline int fuse_caps(int kind) { return kind == FUSE_CAP || kind == FUSE_CAP_KEPT; }
+static inline int fuse_alibi(int kind) { return kind == FUSE_ALIBI || kind == FUSE_ALIBI_KEPT; }
+static inline int fuse_keeps(int kind) { return kind == FUSE_KEPT || kind == FUSE_CAP_KEPT || kind == FUSE_ALIBI_KEPT; }
 enum { FUSE_HIDDEN = 0x7fc00001 /* a hidden score's bits with a cap: a NaN that no product of bf16 is */ };
 
 struct fused {
@@ -26,7 +30,7 @@ struct fused {
 };
 static inline void set_up_fused(struct fused *e, int kind, float factor, const struct attn_pair_score *f) {
     *e = (struct fused){.kind = kind, .factor = v32_set(factor)};
-    if (kind != FUSE_CAP) return;
+    if (!fuse_caps(kind)) return;
     e->cap = &f->cap;
     for (int k = 0; k < ATTN_SOFTCAP_NEAR_TERMS; k++)
         e->c[k] = (float)(attn_softcap_near(k, (double)f->cap.cap, (double)f->cap.scale) * (double)factor);
@@ -52,7 +56,7 @@ static inline __attribute__((always_inline)) void begin_fused(struct fused *e) {
     for (int h = 0; h < 2; h++) e->from[h] = e->start[h];
 }
 /* Some score of the step was beyond, hidden or a NaN. */
-static inline int is_beyond(const struct fused *e) { return e->kind == FUSE_CAP && _mm512_movepi32_mask(e->beyond); }
+static inline int is_beyond(const struct fused *e) { return fuse_caps(e->kind) && _mm512_movepi32_mask(e->beyond); }
 static inline __attribute__((always_inline)) void cap_exactly(const struct fused *e, const v32 *s, const v32 *z,
                                                               const v32 *top, v32 *x) {
     const __m512i hidden = _mm512_set1_epi32(FUSE_HIDDEN);
@@ -66,7 +70,7 @@ static inline __attribute__((always_inline)) void cap_exactly(const struct fused
         x[i] = _mm512_mask_mov_ps(x[i], not_seen, v32_set(-__builtin_inff()));
     }
 }
-/* A boolean mask: what remains is the scale. */
+/* A boolean mask alone: what remains is the scale. */
 static inline void begin_kept(struct fused *e, const struct attn_pair_score *f, int h, __mmask16 far) {
     e->scaled[h] = _mm512_mask_mov_ps(v32_set(f->scale) * e->factor, far, e->factor);
 }
@@ -79,7 +83,7 @@ static inline __attribute__((always_inline)) void fused_arguments(struct fused *
         UNROLL for (int i = 0; i < MANY; i++) x[i] = _mm512_fmsub_ps(s[i], e->scaled[i % 2], top[i % 2]);
         return;
     }
-    if (e->kind == FUSE_ALIBI) {
+    if (fuse_alibi(e->kind)) {
         UNROLL for (int i = 0; i < 2; i++) t[i] = e->from[i], t[2 + i] = e->from[i] + v32_set(1);
         UNROLL for (int i = 0; i < MANY; i++) t[i] =
             _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(t[i]), e->magnitude));
