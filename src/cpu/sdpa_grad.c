@@ -297,15 +297,6 @@ static void copy_row(float *to, const void *row, int64_t n, int64_t padded) {
     memset((uint16_t *)(void *)to + have, 0, (size_t)(padded - have) * sizeof(uint16_t));
 }
 
-/* 32 rows of pairs along D, as pairs of rows, transposed. */
-static void turn_strip(const struct work *k, const float *rows, int64_t ld, int64_t depth, float *to) {
-    const int64_t ldt = k->w->grad.ldt;
-    for (int64_t i = 0; i < SIDE / 2; i++)
-        k->w->s.pair->zip(k->tmp + i * ldt, (const void *)(rows + 2 * i * ld), (const void *)(rows + (2 * i + 1) * ld),
-                          depth);
-    k->w->s.u->transpose_f32(to, SIDE / 2, k->tmp, ldt, SIDE / 2, depth);
-}
-
 /* n flat rows from f0 on, filled up to whole strips. */
 static void load_rows(struct work *k, int64_t f0, int64_t n) {
     const struct attn_cpu_bwd *w = k->w;
@@ -317,35 +308,40 @@ static void load_rows(struct work *k, int64_t f0, int64_t n) {
         return;
     }
     k->t.strips = attn_cpu_sdpa_blocks(n, SIDE);
-    for (int64_t r = 0; r < k->t.strips * SIDE; r++) {
-        const int64_t i = (f0 + r) / group, h = k->hk * group + (f0 + r) % group, at = k->seq->q0 + i;
+    const int64_t end = (k->hk + 1) * group;
+    for (int64_t r = 0, i = f0 / group, h = end - group + f0 % group; r < k->t.strips * SIDE; r++) {
         const void *q = NULL, *dout = NULL; /* nothing of a row without gradients may reach a product */
         k->max[r] = INFINITY, k->delta[r] = 0;
         if (r < n) {
             const struct attn_cpu_bwd_row *stat = attn_cpu_bwd_stat(w, k->seq, k->b, h, i);
             if (!isinf(stat->lse)) {
+                const int64_t at = k->seq->q0 + i;
                 q = attn_view_row(&w->s.q, k->b, h, at), dout = attn_view_row(&w->dout, k->b, h, at);
                 k->max[r] = stat->top, k->delta[r] = (float)stat->shift;
             }
         }
         copy_row(k->q + r * g->ldq, q, p->dim_qk, g->depth);
         copy_row(k->dout + r * g->ldo, dout, p->dim_v, g->width);
+        if (++h == end) h -= group, i++;
     }
-    for (int64_t s = 0; s < k->t.strips; s++) {
-        turn_strip(k, k->q + s * SIDE * g->ldq, g->ldq, g->depth, k->q_turned + s * SIDE / 2 * g->depth);
-        turn_strip(k, k->dout + s * SIDE * g->ldo, g->ldo, g->width, k->dout_turned + s * SIDE / 2 * g->width);
+    for (int64_t s = 0; s < k->t.strips; s++) { /* all of it is finite */
+        w->s.pair->turn(k->q_turned + s * SIDE / 2 * g->depth, (const void *)(k->q + s * SIDE * g->ldq), 2 * g->ldq,
+                        g->depth);
+        w->s.pair->turn(k->dout_turned + s * SIDE / 2 * g->width, (const void *)(k->dout + s * SIDE * g->ldo),
+                        2 * g->ldo, g->width);
     }
 }
 
 /* Which keys n rows from f0 on see, and... */
 static void see_all(struct work *k, int64_t f0, int64_t n) {
     const struct attn_cpu_bwd *w = k->w;
-    const int64_t padded = k->t.strips * SIDE;
-    for (int64_t r = 0; r < padded; r++) {
+    const int64_t padded = k->t.strips * SIDE, group = w->s.group;
+    const attn_problem problem = *w->s.p; /* which the ranges can't change */
+    for (int64_t r = 0, i = f0 / group, left = group - f0 % group; r < padded; r++) {
         k->range[2 * r] = k->range[2 * r + 1] = 0;
         if (r < n && !(w->grad.scored && isinf(k->max[r])))
-            attn_core_key_range(w->s.p, k->seq->sq, k->seq->sk, (f0 + r) / w->s.group, &k->range[2 * r],
-                                &k->range[2 * r + 1]);
+            attn_core_key_range(&problem, k->seq->sq, k->seq->sk, i, &k->range[2 * r], &k->range[2 * r + 1]);
+        if (--left == 0) left = group, i++;
     }
     if (w->grad.scored) attn_cpu_grad_score_rows(&k->score, f0, n, padded, k->range);
 }
