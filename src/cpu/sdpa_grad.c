@@ -41,14 +41,16 @@ static int split_pays(const struct attn_cpu_sdpa *s) {
            s->flat >= SPLIT_LEAST && p->seq_k >= SPLIT_LEAST;
 }
 
+/* f32 and f16 have a sink's factor in dout. */
 static int has_scores(const struct attn_cpu_bwd *w) {
-    return w->s.pair && (!w->s.plain || attn_core_has(w->s.p, ATTN_SINK));
+    return !w->s.plain || (w->s.pair && attn_core_has(w->s.p, ATTN_SINK));
 }
 int attn_cpu_grad_serves(const struct attn_cpu_bwd *w) {
     const struct attn_cpu_sdpa *s = &w->s;
     if (!w->pair || s->p->dim_qk <= 0 || s->p->dim_v <= 0) return 0;
-    if (s->pair) return s->pair->tile && (has_scores(w) ? attn_cpu_grad_scores(w) : s->plain);
-    return s->plain && w->pair->tile_f32 && s->p->scale > 0 && split_pays(s);
+    if (has_scores(w) && !attn_cpu_grad_scores(w)) return 0;
+    if (s->pair) return s->pair->tile != NULL;
+    return w->pair->tile_f32 && (has_scores(w) || s->p->scale > 0) && split_pays(s);
 }
 /* Values that are not finite change the bits of all of a (batch, key head): the way there is another one. */
 static int whole(const struct attn_cpu_bwd *w) { return !w->s.pair || w->grad.scored; }
@@ -262,7 +264,7 @@ static void load_rows_split(struct work *k, int64_t f0, int64_t n) {
             dout.row[x] = attn_view_row(&w->dout, k->b, h, k->seq->q0 + i);
             q.factor[x] = 1, dout.factor[x] = (float)stat->g;
             dout.same &= !(stat->g < 1) && !(stat->g > 1);
-            k->max[r] = (float)(stat->lse * LOG2_E), k->delta[r] = (float)stat->shift;
+            k->max[r] = w->grad.scored ? stat->top : (float)(stat->lse * LOG2_E), k->delta[r] = (float)stat->shift;
         }
         split_rows(k, &q, p->dim_qk, depth, k->q + at_q, 0, k->q_turned + at_q, 0);
         split_rows(k, &dout, p->dim_v, width, k->dout + at_dout, 0, k->dout_turned + at_dout, 0);
@@ -339,8 +341,7 @@ static void see_all(struct work *k, int64_t f0, int64_t n) {
     const attn_problem problem = *w->s.p; /* which the ranges can't change */
     for (int64_t r = 0, i = f0 / group, left = group - f0 % group; r < padded; r++) {
         k->range[2 * r] = k->range[2 * r + 1] = 0;
-        if (r < n && !(w->grad.scored && isinf(k->max[r])))
-            attn_core_key_range(&problem, k->seq->sq, k->seq->sk, i, &k->range[2 * r], &k->range[2 * r + 1]);
+        if (r < n) attn_core_key_range(&problem, k->seq->sq, k->seq->sk, i, &k->range[2 * r], &k->range[2 * r + 1]);
         if (--left == 0) left = group, i++;
     }
     if (w->grad.scored) attn_cpu_grad_score_rows(&k->score, f0, n, padded, k->range);
@@ -352,6 +353,7 @@ static void see(const struct work *k, int64_t blocks, int64_t j0) {
         int64_t lo = k->range[2 * r], hi = k->range[2 * r + 1];
         lo = lo < j0 ? 0 : lo - j0 < keys ? lo - j0 : keys;
         hi = hi < j0 ? 0 : hi - j0 < keys ? hi - j0 : keys;
+        if (k->w->grad.scored && isinf(k->max[r])) lo = hi = 0; /* no gradients */
         int32_t *seen = k->seen + r / SIDE * 2 * SIDE + r % SIDE;
         seen[0] = (int32_t)lo, seen[SIDE] = (int32_t)hi;
     }
@@ -449,6 +451,11 @@ static void run_tile(struct work *k, int64_t n, int64_t j0, int64_t f, int64_t j
         if (t.dk) t.dk += x * SIDE * wide;
         if (t.dv) t.dv += x * SIDE * tall;
         see(k, t.blocks, j);
+        if (w->grad.scored) {
+            const int more = x + SPLIT_BLOCKS < k->t.blocks;
+            t.score =
+                attn_cpu_grad_score_keys(&k->score, j, more ? k->score.f0 : f, more ? j + SPLIT_BLOCKS * SIDE : j_next);
+        }
         w->pair->tile_f32(&t);
     }
 }

@@ -21,7 +21,7 @@ static int mask_of(const struct attn_cpu_sdpa *s) {
 
 int attn_cpu_grad_scores(const struct attn_cpu_bwd *w) {
     const attn_problem *p = w->s.p;
-    return w->s.pair && w->s.late_fits && !attn_core_has(p, ATTN_PAGED) && !attn_core_has(p, ATTN_GRAD_ALIBI) &&
+    return w->s.late_fits && !attn_core_has(p, ATTN_PAGED) && !attn_core_has(p, ATTN_GRAD_ALIBI) &&
            (p->softcap <= 0 || attn_softcap_fits(w->s.softcap, p->scale)) &&
            (!p->mask_dtype || mask_of(&w->s) != ATTN_PAIR_MASK_NONE);
 }
@@ -78,7 +78,7 @@ void attn_cpu_grad_score_begin(struct attn_cpu_grad_score *s, const struct attn_
     }
     s->score.alibi = p->alibi == ATTN_ALIBI_NONE ? 0 : 1 + (p->alibi == ATTN_ALIBI_DISTANCE);
     s->score.slope = s->slope, s->score.origin = s->origin, s->score.near = s->near;
-    s->score.weight = attn_core_has(p, ATTN_SINK) ? s->weight : NULL;
+    s->score.weight = w->s.pair && attn_core_has(p, ATTN_SINK) ? s->weight : NULL;
     s->score.mask = w->s.mask.column ? mask_of(&w->s) : ATTN_PAIR_MASK_NONE;
     s->score.mask_bytes = w->s.mask.element_bytes;
     s->score.cell = s->cell, s->score.next = s->next;

@@ -56,13 +56,14 @@ INLINE void two_scored_rows(int what, struct grads *g) {
     const struct attn_pair_tile_score *const f = g->scores.of;
     const int weighs = score_has(what, SCORE_WEIGHT, f->weight != NULL);
     const float *s = g->s + u * 2 * SIDE, *dp = s + CELLS;
-    v32 x[4], r[4], p[4], ds[4], chain[4] = {v32_set(1), v32_set(1), v32_set(1), v32_set(1)};
+    v32 x[4], r[4], p[4], ds[4], chain[4];
     UNROLL for (int i = 0; i < 4; i++) x[i] = v32_load(s + i * 16);
     ask_cells(&g->scores, u);
-    score_rows(what, &g->scores, u, g->factor, g->max, x, chain);
+    score_rows(what, &g->scores, 2 * u, 2 * u + 1, g->factor, g->max, x, chain);
     exp2_begin(EXP2_FULL, 4, x, r, p);
     exp2_more(EXP2_FULL, EXP2_FULL, 0, 4, r, p);
-    UNROLL for (int i = 0; i < 4; i++) p[i] = _mm512_maskz_scalef_ps(g->scores.kept[u * 4 + i], p[i], x[i]);
+    keep_rows(&g->scores, 2 * u, 2 * u + 1, x, p);
+    UNROLL for (int i = 0; i < 4; i++) p[i] = x[i];
     if (weighs) {
         UNROLL for (int i = 0; i < 4; i++) ds[i] = _mm512_fmsub_ps(
             v32_load(dp + i * 16), v32_set(f->weight[g->scores.row + 2 * u + i / 2]), v32_set(g->delta[2 * u + i / 2]));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * A tile of the plain dense backward of f32 on AMX: attn_ukr_pair.tile_f32. As ukr_grad_amx.c, in three terms of bf16
+ * A tile of the dense backward of f32 on AMX: attn_ukr_pair.tile_f32. As ukr_grad_amx.c, in three terms of bf16
  * (ukr_split_avx512.h): a product of 32 x 32 by 32 x 32 numbers is six times four tile products, the smallest first.
  *
  * Every operand lies in BLOCKS of 32 x 32 numbers, [3 terms][2][256 elements]: two whole tiles of 1 KiB of a term, the
@@ -15,6 +15,7 @@
 #include "cpu/amx_tile.h"
 #include "cpu/ukr_exp2_avx512.h"
 #include "cpu/ukr_grad_reach.h"
+#include "cpu/ukr_grad_score.h"
 #include "cpu/ukr_split_avx512.h"
 
 enum {
@@ -34,10 +35,13 @@ struct grads {
     v32 factor;
     const float *s, *top, *delta; /* dP follows S */
     float *p, *ds, *ds_rows;
+    int what; /* SCORE_.. */
+    struct scores scores;
 };
 /* What goes from step to step, in registers. */
 struct live {
     v32 x[4], y[4], z[4]; /* [row][key half] */
+    v32 chain[4];
 };
 /* Term t of the four pairs of dS: of rows and of keys. */
 INLINE void store_ds(const struct grads *g, struct live *v, int64_t u, int t) {
@@ -50,17 +54,30 @@ INLINE void store_ds(const struct grads *g, struct live *v, int64_t u, int t) {
 INLINE void grad_step(const struct grads *g, struct live *v, int64_t u, int step) {
     const float *s = g->s + u * SIDE, *dp = s + CELLS;
     if (step == 0) {
-        UNROLL for (int i = 0; i < 4; i++) v->x[i] =
-            _mm512_fmsub_ps(v32_load(s + i / 2 * HALF + i % 2 * 16), g->factor, v32_set(g->top[u + i / 2 * 16]));
+        if (g->what) {
+            UNROLL for (int i = 0; i < 4; i++) v->x[i] = v32_load(s + i / 2 * HALF + i % 2 * 16);
+            ask_cells(&g->scores, u);
+            score_rows(g->what, &g->scores, u, u + 16, g->factor, g->top, v->x, v->chain);
+        } else {
+            UNROLL for (int i = 0; i < 4; i++) v->x[i] =
+                _mm512_fmsub_ps(v32_load(s + i / 2 * HALF + i % 2 * 16), g->factor, v32_set(g->top[u + i / 2 * 16]));
+        }
         exp2_begin(EXP2_FULL, 4, v->x, v->z, v->y);
         exp2_more(EXP2_FULL, 5, 3, 4, v->z, v->y);
     } else if (step == 1) {
         exp2_more(EXP2_FULL, 3, 0, 4, v->z, v->y);
-        exp2_end(4, v->x, v->y);
+        if (g->what) {
+            keep_rows(&g->scores, u, u + 16, v->x, v->y);
+        } else {
+            exp2_end(4, v->x, v->y);
+        }
     } else if (step == 2) {
         UNROLL for (int i = 0; i < 4; i++) {
             v->y[i] = v32_load(dp + i / 2 * HALF + i % 2 * 16) - v32_set(g->delta[u + i / 2 * 16]);
             v->y[i] = v32_where_nonzero(v->x[i], v->x[i] * v->y[i]);
+        }
+        if (g->what && g->scores.of->caps) {
+            UNROLL for (int i = 0; i < 4; i++) v->y[i] *= v->chain[i];
         }
     } else if (step == 3) {
         UNROLL for (int h = 0; h < 2; h++) store_terms(g->p + h * TILE + u * 16, v->x[h], v->x[2 + h]);
@@ -179,14 +196,15 @@ INLINE void add(enum pass pass, float *c, int64_t ldc, struct sums *last, const 
 INLINE void chunk(int flat, const struct attn_pair_tile *t, int64_t r, int64_t k, int64_t depth, int64_t width,
                   float *s, struct sums *last, const struct grads *g, int before) {
     struct live v;
+    UNROLL for (int i = 0; i < 4; i++) v.chain[i] = v32_set(1); /* which compilers think might be read before */
     const int64_t wide = depth / SIDE, tall = width / SIDE, n = flat && before ? 24 * (wide + tall) : 0;
     const int64_t units = before ? (UNITS + wide + tall - 1) / (wide + tall) : 0;
     product(t->q + r * wide * BLOCK, t->kt + k * wide * BLOCK, wide, s, last, g, &v, 0, n, units);
     product(t->dout + r * tall * BLOCK, t->vt + k * tall * BLOCK, tall, s + CELLS, last, g, &v, wide, n, units);
 }
-INLINE void chunks(int flat, const struct attn_pair_tile *t, const struct reach *reach, int64_t depth, int64_t width,
-                   struct sums *last) {
-    struct grads g = {.factor = v32_set(t->factor)};
+INLINE void chunks(int flat, int what, const struct attn_pair_tile *t, const struct reach *reach, int64_t depth,
+                   int64_t width, struct sums *last) {
+    struct grads g = {.factor = v32_set(t->factor), .what = what, .scores = {.of = t->score}};
     int64_t turn = 0;
     for (int64_t r = 0; r < t->strips; r++)
         for (int64_t k = reach[r].lo / SIDE; k * SIDE < reach[r].hi; k++, turn ^= 1) {
@@ -196,11 +214,12 @@ INLINE void chunks(int flat, const struct attn_pair_tile *t, const struct reach 
             } else {
                 chunk(flat, t, r, k, depth, width, s, last, &g, 0);
             }
-            if (reach[r].all_lo > k * SIDE || reach[r].all_hi < (k + 1) * SIDE)
+            if (!what && (reach[r].all_lo > k * SIDE || reach[r].all_hi < (k + 1) * SIDE))
                 hide(t->seen + r * 2 * SIDE, (int32_t)(k * SIDE), s); /* dP is what is still in tiles */
             const int64_t at = (r * t->blocks + k) * BLOCK;
             g.s = s, g.p = t->p + at, g.ds = t->ds + at, g.ds_rows = t->ds_rows + at;
             g.top = t->max + r * SIDE, g.delta = t->delta + r * SIDE;
+            if (what) begin_scores(&g.scores, r, k, reach, t->strips, t->blocks);
         }
     store_sums(last);
     if (g.s) grads_of(&g, 0, UNITS);
@@ -210,24 +229,25 @@ INLINE void chunks(int flat, const struct attn_pair_tile *t, const struct reach 
 INLINE void over_rows(const struct attn_pair_tile *t, const struct reach *reach, const float *rows, const float *x,
                       int64_t width, float *to, struct sums *last_sums) {
     const int64_t step = width / SIDE * BLOCK;
-    for (int64_t k = 0; k < t->blocks; k++) {
-        int64_t first, last;
-        if (!strips_of(reach, t->strips, k, &first, &last)) continue;
-        for (int64_t d = 0; d < width; d += SIDE)
-            add(A_PASSES, to + (k * width + d) * SIDE, SIDE, last_sums, rows + first * step + d / SIDE * BLOCK, step,
-                x + (first * t->blocks + k) * BLOCK, t->blocks * BLOCK, last - first);
-    }
+    for (int64_t k = 0; k < t->blocks; k++)
+        for (int64_t first = 0, last; run_of(reach, t->strips, k, &first, &last); first = last)
+            for (int64_t d = 0; d < width; d += SIDE)
+                add(A_PASSES, to + (k * width + d) * SIDE, SIDE, last_sums, rows + first * step + d / SIDE * BLOCK,
+                    step, x + (first * t->blocks + k) * BLOCK, t->blocks * BLOCK, last - first);
 }
 
-INLINE void tile(int flat, const struct attn_pair_tile *t, int64_t depth, int64_t width) {
+INLINE void tile(int flat, int what, const struct attn_pair_tile *t, int64_t depth, int64_t width) {
     struct reach reach[ATTN_PAIR_TILE_STRIPS];
-    for (int64_t r = 0; r < t->strips; r++) reach[r] = reach_of(t->seen + r * 2 * SIDE);
+    for (int64_t r = 0; r < t->strips; r++) {
+        reach[r] = reach_of(t->seen + r * 2 * SIDE);
+        if (what) keep(t->score, t->seen + r * 2 * SIDE, r, t->blocks, &reach[r]);
+    }
     struct sums last = {t->s, SIDE}; /* of nothing yet */
     tile_zero(0);
     tile_zero(1);
     tile_zero(2);
     tile_zero(3);
-    chunks(flat, t, reach, depth, width, &last);
+    chunks(flat, what, t, reach, depth, width, &last);
     if (t->dv) over_rows(t, reach, t->dout_turned, t->p, width, t->dv, &last);
     if (t->dk) over_rows(t, reach, t->q_turned, t->ds, depth, t->dk, &last);
     for (int64_t r = 0; t->dq && r < t->strips; r++) {
@@ -239,12 +259,16 @@ INLINE void tile(int flat, const struct attn_pair_tile *t, int64_t depth, int64_
     store_sums(&last);
 }
 
+/* Common extents as constants. */
+#define KINDS(name, what)                                                                                              \
+    static void name##_64(const struct attn_pair_tile *t) { tile(1, what, t, 64, 64); }                                \
+    static void name##_128(const struct attn_pair_tile *t) { tile(1, what, t, 128, 128); }                             \
+    static void name##_any(const struct attn_pair_tile *t) { tile(0, what, t, t->depth, t->width); }
+KINDS(tile, SCORE_NONE)
+KINDS(scored, SCORE_ANY)
+
 void attn_ukr_amx_tile_f32(const struct attn_pair_tile *t) {
-    if (t->depth == 64 && t->width == 64) {
-        tile(1, t, 64, 64);
-    } else if (t->depth == 128 && t->width == 128) {
-        tile(1, t, 128, 128);
-    } else {
-        tile(0, t, t->depth, t->width);
-    }
+    static void (*const of[2][3])(const struct attn_pair_tile *t) = {{tile_any, tile_64, tile_128},
+                                                                     {scored_any, scored_64, scored_128}};
+    of[t->score != NULL][t->depth != t->width ? 0 : t->depth == 64 ? 1 : t->depth == 128 ? 2 : 0](t);
 }

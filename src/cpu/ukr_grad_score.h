@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * Scores of the backward on tiles (ukr_grad_amx.c) that need more than a factor: softcap, ALiBi, masks, sinks. Keys lie
- * across the lanes, as masks have them in memory: nothing is turned, and what a row has is one number for its vectors.
+ * Scores of the backward on tiles (ukr_grad_amx.c, ukr_grad_f32_amx.c) that need more than a factor: softcap, ALiBi,
+ * masks, sinks. Keys lie across the lanes, as masks have them in memory: nothing is turned, and what a row has is one
+ * number for its vectors.
  *
  *     x = cap(s) factor + (mask log2 e + (slope distance - max))      each bracket one multiply-add
  *
@@ -139,31 +140,39 @@ INLINE void ask_cells(const struct scores *e, int64_t u) {
     _mm_prefetch(e->ask[2 * u] + e->ask_at + 64, _MM_HINT_T1);
     _mm_prefetch(e->ask[2 * u + 1] + e->ask_at + 64, _MM_HINT_T1);
 }
-/* Products x of rows 2 u and 2 u + 1, two vectors each, become arguments of the exponential; chain receives the
- * derivative of the cap, if there is one. */
-INLINE void score_rows(int what, const struct scores *e, int64_t u, v32 factor, const float *max, v32 *x, v32 *chain) {
+/* Products x of two rows of the chunk, two vectors each, become arguments of the exponential; chain receives the
+ * derivative of the cap, or 1. max: of the strip. */
+INLINE void score_rows(int what, const struct scores *e, int64_t even, int64_t odd, v32 factor, const float *max,
+                       v32 *x, v32 *chain) {
     const struct attn_pair_tile_score *const f = e->of;
-    const int64_t r = e->row + 2 * u;
+    const int64_t row[2] = {even, odd};
     v32 t[4];
     if (score_has(what, SCORE_CAP, f->caps)) {
         const v32 inverse = v32_set(f->inverse);
         softcap_many(x, &f->cap);
         UNROLL for (int i = 0; i < 4; i++) chain[i] = x[i] * inverse;
         UNROLL for (int i = 0; i < 4; i++) chain[i] = v32_nfma(chain[i], chain[i], v32_set(1));
+    } else {
+        UNROLL for (int i = 0; i < 4; i++) chain[i] = v32_set(1);
     }
-    UNROLL for (int i = 0; i < 4; i++) t[i] = v32_set(0) - v32_set(max[2 * u + i / 2]);
+    UNROLL for (int i = 0; i < 4; i++) t[i] = v32_set(0) - v32_set(max[row[i / 2]]);
     if (score_has(what, SCORE_ALIBI, f->alibi)) {
         v32 d[4];
-        UNROLL for (int i = 0; i < 4; i++) d[i] = e->key[i % 2] - v32_set(f->origin[r + i / 2]);
+        UNROLL for (int i = 0; i < 4; i++) d[i] = e->key[i % 2] - v32_set(f->origin[e->row + row[i / 2]]);
         UNROLL for (int i = 0; i < 4; i++) d[i] =
             _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(d[i]), e->magnitude));
-        UNROLL for (int i = 0; i < 4; i++) d[i] = d[i] - v32_set(f->near[r + i / 2]);
-        UNROLL for (int i = 0; i < 4; i++) t[i] = v32_fma(v32_set(f->slope[r + i / 2]), d[i], t[i]);
+        UNROLL for (int i = 0; i < 4; i++) d[i] = d[i] - v32_set(f->near[e->row + row[i / 2]]);
+        UNROLL for (int i = 0; i < 4; i++) t[i] = v32_fma(v32_set(f->slope[e->row + row[i / 2]]), d[i], t[i]);
     }
     if (score_has(what, SCORE_CELLS, f->mask > ATTN_PAIR_MASK_BITS)) {
-        add_cells(e, 2 * u, t);
-        add_cells(e, 2 * u + 1, t + 2);
+        add_cells(e, even, t);
+        add_cells(e, odd, t + 2);
     }
     UNROLL for (int i = 0; i < 4; i++) x[i] = v32_fma(x[i], factor, t[i]);
+}
+/* The exponential's end, of the same rows: 0 for what is hidden, whatever its score is. */
+INLINE void keep_rows(const struct scores *e, int64_t even, int64_t odd, v32 *x, const v32 *p) {
+    const int64_t row[2] = {even, odd};
+    UNROLL for (int i = 0; i < 4; i++) x[i] = _mm512_maskz_scalef_ps(e->kept[row[i / 2] * 2 + i % 2], p[i], x[i]);
 }
 #endif
