@@ -121,6 +121,9 @@ static void lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     while (f->keys > 64 && f->keys * (f->ldq + f->ldv) * f->real > BLOCK_BYTES) f->keys /= 2;
     if (!f->panel && f->keys > 256) f->keys = 256;
     f->half = !f->panel && p->dtype != ATTN_F32 && p->dtype != ATTN_F64 && u->gemm_half;
+    f->pass = pairs && !f->panel && f->s.pair->few && f->s.plain && p->dim_qk > 0 && p->dim_qk % 32 == 0 &&
+              p->dim_v > 0 && p->dim_v % 32 == 0;
+    f->same_keys = p->seq_q == 1 || !attn_core_has(p, ATTN_CAUSAL | ATTN_WINDOW_LEFT | ATTN_WINDOW_RIGHT);
     f->kept = f->panel ? attn_cpu_sdpa_blocks(p->seq_k, f->keys) : 1;
     if (f->kept < 1 || f->kept * f->keys * f->ldq * f->real > KEPT_BYTES) f->kept = 1;
     f->lds = f->keys + line;

@@ -18,6 +18,8 @@ struct attn_cpu_fwd {
     int flash_f32; /* tasks are those of sdpa_flash_f32.c, for rows of f32 or widened to it */
     int64_t step;  /* flash_f32: keys of a step, keys is a multiple of it */
     int stay;      /* flash_f32: all keys are one block */
+    int pass;      /* few rows: in one pass over their keys, attn_ukr_pair.few */
+    int same_keys; /* the flat rows of a sequence see the same keys */
     int half;      /* few rows: 16-bit keys and values are widened as they are multiplied, not before */
     int64_t depth; /* steps of the first product: D, or pairs of it */
     int64_t ldq, ldv, lds; /* row strides of packed q, of values and accumulators, of a strip of scores */

@@ -352,6 +352,70 @@ static void T(run_keys)(struct T(work) * w, int64_t n_rows, int64_t k0, int64_t 
     }
 }
 
+#if PAIRS
+/* Rows r .. r+rows against keys j .. j+n, those of k0 .. that they see. Wide values take a call for each part of their
+ * columns, which come to the same maxima and sums. */
+static void T(run_part)(struct T(work) * w, int64_t r, int64_t rows, int64_t k0, int64_t j, int64_t n) {
+    const struct attn_cpu_fwd *f = w->f;
+    const int64_t width = f->s.p->dim_v;
+    const uint16_t *v = (const uint16_t *)(const void *)attn_view_row(&f->s.v, w->b, w->hk, w->seq.k0 + j);
+    int64_t lo[ATTN_PAIR_FEW], hi[ATTN_PAIR_FEW];
+    REAL m[ATTN_PAIR_FEW], l[ATTN_PAIR_FEW], m_before[ATTN_PAIR_FEW], l_before[ATTN_PAIR_FEW];
+    for (int64_t i = 0; i < rows; i++) {
+        const struct attn_cpu_sdpa_row *row = &w->row[r + i];
+        lo[i] = (row->lo > k0 ? row->lo : k0) - j, hi[i] = row->hi - j;
+        lo[i] = lo[i] < 0 ? 0 : lo[i], hi[i] = hi[i] < 0 ? 0 : hi[i] < n ? hi[i] : n;
+        m_before[i] = w->m[r + i], l_before[i] = w->l[r + i];
+    }
+    for (int64_t c = 0; c < width; c += ATTN_PAIR_FEW_WIDTH) {
+        const struct attn_pair_few few = {
+            .rows = rows,
+            .depth = f->s.p->dim_qk,
+            .width = width - c < ATTN_PAIR_FEW_WIDTH ? width - c : ATTN_PAIR_FEW_WIDTH,
+            .q = w->q + r * f->ldq,
+            .ldq = f->ldq,
+            .k = (const uint16_t *)(const void *)attn_view_row(&f->s.k, w->b, w->hk, w->seq.k0 + j),
+            .v = v + c,
+            .ldk = f->s.k.row,
+            .ldv = f->s.v.row,
+            .lo = lo,
+            .hi = hi,
+            .factor = (float)(f->s.unit * LOG2_E),
+            .m = m,
+            .l = l,
+            .o = w->o + r * f->ldv + c,
+            .ldo = f->ldv,
+            .same = f->same_keys,
+            .ask = r == 0};
+        memcpy(m, m_before, sizeof m);
+        memcpy(l, l_before, sizeof l);
+        f->s.pair->few(&few);
+        for (int64_t i = 0; i < rows; i++)
+            if (c == 0 || isnan(l[i])) w->m[r + i] = m[i], w->l[r + i] = l[i];
+    }
+}
+/* Few rows in one pass over their keys where the table has `few`; what it cannot finish goes through run_keys. Keys
+ * that are read more than once go in blocks. */
+static void T(run_pass)(struct T(work) * w, int64_t n_rows, int64_t k0, int64_t k1) {
+    const struct attn_cpu_fwd *f = w->f;
+    struct attn_cpu_fwd_bounds all = attn_cpu_fwd_see(w->row, n_rows);
+    const int once = n_rows <= ATTN_PAIR_FEW && f->s.p->dim_v <= ATTN_PAIR_FEW_WIDTH;
+    const int64_t begin = (all.lo > k0 ? all.lo : k0) / ATTN_PAIR_FEW_STEP * ATTN_PAIR_FEW_STEP,
+                  stop = all.hi < k1 ? all.hi : k1, block = once ? stop - begin : f->keys;
+    for (int64_t j = begin; j < stop; j += block)
+        for (int64_t r = 0; r < n_rows; r += ATTN_PAIR_FEW) T(run_part)
+    (w, r, n_rows - r < ATTN_PAIR_FEW ? n_rows - r : ATTN_PAIR_FEW, k0, j, stop - j < block ? stop - j : block);
+    for (int64_t r = 0; r < n_rows; r++) {
+        struct T(work) one = *w;
+        one.row += r, one.q += r * f->ldq, one.m += r, one.l += r, one.o += r * f->ldv;
+        if (isfinite(*one.l) && f->s.u->R(finite)(one.o, f->s.p->dim_v)) continue;
+        *one.m = (REAL)-INFINITY, *one.l = 0;
+        memset(one.o, 0, (size_t)f->ldv * sizeof *one.o);
+        T(run_keys)(&one, 1, k0, k1);
+    }
+}
+#endif
+
 /* A task of a pair (batch, key head); the first ones are the longest of a causal problem. */
 static void T(run_task)(struct attn_cpu_fwd *f, int64_t pair, int64_t task, char *scratch) {
     const attn_problem *p = f->s.p;
@@ -385,7 +449,13 @@ static void T(run_task)(struct attn_cpu_fwd *f, int64_t pair, int64_t task, char
         w->l[r] = 0;
     }
     memset(w->o, 0, (size_t)(live * f->ldv) * sizeof *w->o);
-    T(run_keys)(w, live, split * f->split, f->splits > 1 ? (split + 1) * f->split : INT64_MAX);
+    const int64_t k0 = split * f->split, k1 = f->splits > 1 ? k0 + f->split : INT64_MAX;
+#if PAIRS
+    if (f->pass) {
+        T(run_pass)(w, live, k0, k1);
+    } else
+#endif
+        T(run_keys)(w, live, k0, k1);
     if (f->splits > 1) return;
     for (int64_t r = 0; r < live; r++) R(attn_cpu_fwd_finish)
     (f, &w->seq, w->b, &w->row[r], (double)w->m[r] * f->s.unit, (double)w->l[r], w->o + r * f->ldv);

@@ -372,6 +372,7 @@ const struct attn_ukr_pair attn_ukr_pair_amx = {
     .gemm = attn_ukr_amx_gemm,
     .dots = attn_ukr_few_dots,
     .weigh = attn_ukr_few_weigh,
+    .few = attn_ukr_amx_few,
     .flash = attn_ukr_amx_flash,
     .finish = attn_ukr_finish_avx512bf16,
     .tile = attn_ukr_amx_tile,

@@ -96,6 +96,26 @@ struct attn_pair_finish {
     double *lse;          /* NULL, or [32]: receives natural logarithms */
 };
 
+/* Up to ATTN_PAIR_FEW rows of queries against n keys in one pass, everything from where it is in memory. A step has
+ * ATTN_PAIR_FEW_STEP keys. */
+enum { ATTN_PAIR_FEW = 8, ATTN_PAIR_FEW_STEP = 16, ATTN_PAIR_FEW_WIDTH = 128 /* at most */ };
+struct attn_pair_few {
+    int64_t rows, depth, width; /* depth and width: multiples of 32 */
+    const float *q;             /* pairs along D */
+    int64_t ldq;
+    const uint16_t *k, *v;
+    int64_t ldk, ldv;
+    const int64_t *lo, *hi; /* [rows]: keys that a row sees */
+    float factor;           /* > 0; probabilities are 2^((s - m) * factor), rounded to bf16 for their product */
+    float *m, *l, *o; /* of each row, read and written: a score to refer to (-inf: none seen), the sum of unrounded
+                       * probabilities, the sum of values, rows ldo apart. If l or a value of o is not finite, the
+                       * row must be done otherwise. */
+    int64_t ldo;
+    int same; /* all rows see the same keys, lo[0] .. hi[0]. Else the sums of a row are on the grid of steps and depend
+               * on nothing but that row. */
+    int ask;  /* for keys and values to come, those behind the last one, too */
+};
+
 /* A tile of the plain backward: up to ATTN_PAIR_TILE_STRIPS strips of ATTN_PAIR_TILE rows against blocks of as many
  * keys. Everything is there in whole strips and blocks: rows and keys that do not exist are zeros. */
 enum { ATTN_PAIR_TILE = 32, ATTN_PAIR_TILE_STRIPS = 16, ATTN_PAIR_SPLIT = 3 * 512 };
@@ -228,6 +248,8 @@ struct attn_ukr_pair {
                  int64_t ldc);
     void (*weigh)(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const uint16_t *b, int64_t ldb,
                   float *c, int64_t ldc);
+    /* Products, softmax and products at once; NULL where it does not pay. */
+    void (*few)(const struct attn_pair_few *f);
     /* dst[j] = pair (even[j], odd[j]); NULL: zeros. Returns 0 if any value is NaN or infinite. */
     int (*zip)(float *dst, const uint16_t *even, const uint16_t *odd, int64_t n);
     /* A zip of rows of n values, n a multiple of 32, into a row of tiles: dst [n / 32][ld], 16 columns and, a tile
@@ -299,6 +321,7 @@ void attn_ukr_amx_begin(void);
 void attn_ukr_amx_end(void);
 void attn_ukr_amx_gemm(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_col, const float *b,
                        int64_t ldb, float *c, int64_t ldc, int accumulate);
+void attn_ukr_amx_few(const struct attn_pair_few *f);
 void attn_ukr_amx_flash(const struct attn_pair_flash *f, int64_t n);
 void attn_ukr_amx_tile(const struct attn_pair_tile *t);
 void attn_ukr_amx_tile_f32(const struct attn_pair_tile *t);

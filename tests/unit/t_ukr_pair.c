@@ -111,6 +111,125 @@ static void test_few(void **unused) {
         }
 }
 
+/* Rows in one pass over their keys, each with keys of its own, in two calls; what no row sees is NaN. Then each row
+ * alone gives the same bits, and a value that is not finite shows in the rows that see it and in no other. */
+struct pass {
+    struct attn_pair_few f;
+    int64_t n, lo[ATTN_PAIR_FEW], hi[ATTN_PAIR_FEW];
+    float m[ATTN_PAIR_FEW], l[ATTN_PAIR_FEW], *o;
+};
+static void run_pass(struct pass *t, int64_t first, int64_t rows) {
+    for (int64_t r = first; r < first + rows; r++) {
+        t->m[r] = -INFINITY, t->l[r] = 0;
+        for (int64_t c = 0; c < t->f.width; c++) t->o[r * t->f.ldo + c] = 0;
+    }
+    for (int64_t at = 0, cut = t->n / 3 / ATTN_PAIR_FEW_STEP * ATTN_PAIR_FEW_STEP; at < t->n; at = cut, cut = t->n) {
+        struct attn_pair_few f = t->f;
+        int64_t lo[ATTN_PAIR_FEW], hi[ATTN_PAIR_FEW];
+        for (int64_t r = 0; r < rows; r++) {
+            lo[r] = t->lo[first + r] < at ? 0 : t->lo[first + r] - at;
+            hi[r] = (t->hi[first + r] < cut ? t->hi[first + r] : cut) - at;
+        }
+        f.rows = rows, f.lo = lo, f.hi = hi;
+        f.q += first * f.ldq, f.k += at * f.ldk, f.v += at * f.ldv;
+        f.m = t->m + first, f.l = t->l + first, f.o = t->o + first * f.ldo;
+        if (at < cut) u->few(&f);
+    }
+}
+static void check_pass(int64_t rows, int64_t n, int64_t depth, int64_t width, int apart) {
+    const int64_t ldq = depth / 2 + 3, ldk = depth + 6, ldv = width + 10, ldo = width + 16;
+    uint16_t *k = malloc((size_t)(n * ldk + 1) * 2), *v = malloc((size_t)(n * ldv + 1) * 2), *spoilt = NULL;
+    float *q = malloc((size_t)(rows * ldq) * sizeof *q), *o = malloc((size_t)(rows * ldo) * sizeof *o);
+    float *old = malloc((size_t)(rows * ldo) * sizeof *o);
+    struct pass t = {.n = n, .o = o}, alone = {.n = n, .o = old};
+    memset(k, 0xff, (size_t)(n * ldk + 1) * 2); /* NaN */
+    memset(v, 0xff, (size_t)(n * ldv + 1) * 2);
+    fill((uint16_t *)(void *)q, 2 * rows * ldq);
+    for (int64_t r = 0; r < rows; r++) {
+        t.lo[r] = apart ? (int64_t)(fabs(uniform()) * 20) : 5,
+        t.hi[r] = n - (apart ? (int64_t)(fabs(uniform()) * 20) : 3);
+        if (t.lo[r] > n) t.lo[r] = n;
+        if (t.hi[r] < t.lo[r]) t.hi[r] = t.lo[r];
+        for (int64_t c = 0; r % 3 == 2 && c < depth; c++) { /* scores that leave their first reference */
+            uint16_t *x = (uint16_t *)(void *)(q + r * ldq) + c;
+            *x = attn_num_f32_bf16(attn_num_bf16_f32(*x) * 20);
+        }
+        for (int64_t j = t.lo[r]; j < t.hi[r]; j++)
+            if (k[j * ldk] == 0xffff) fill(k + j * ldk, depth), fill(v + j * ldv, width);
+    }
+    t.f = (struct attn_pair_few){.depth = depth,
+                                 .width = width,
+                                 .q = q,
+                                 .ldq = ldq,
+                                 .k = k,
+                                 .v = v,
+                                 .ldk = ldk,
+                                 .ldv = ldv,
+                                 .factor = 0.7f,
+                                 .ldo = ldo,
+                                 .same = !apart,
+                                 .ask = (int)(n % 2)};
+    memcpy(alone.lo, t.lo, sizeof t.lo);
+    memcpy(alone.hi, t.hi, sizeof t.hi);
+    alone.f = t.f;
+    run_pass(&t, 0, rows);
+    for (int64_t r = 0; r < rows; r++) {
+        double *s = malloc((size_t)(n + 1) * sizeof *s), top = -INFINITY, sum = 0;
+        for (int64_t j = t.lo[r]; j < t.hi[r]; j++) {
+            s[j] = 0;
+            for (int64_t c = 0; c < depth; c++)
+                s[j] += half_of(q + r * ldq + c / 2, (int)(c % 2)) * (double)attn_num_bf16_f32(k[j * ldk + c]);
+            if (s[j] > top) top = s[j];
+        }
+        for (int64_t j = t.lo[r]; j < t.hi[r]; j++) sum += exp2((s[j] - top) * (double)0.7f);
+        if (t.lo[r] == t.hi[r]) {
+            assert_true(isinf(t.m[r]) && t.l[r] == 0);
+        } else {
+            assert_true(fabs((double)t.m[r] * 0.7 + log2((double)t.l[r]) - top * 0.7 - log2(sum)) <
+                        1e-5 + 1e-6 * fabs(top));
+        }
+        for (int64_t c = 0; c < width; c++) {
+            double want = 0, size = 1e-30;
+            for (int64_t j = t.lo[r]; j < t.hi[r]; j++) {
+                const double term = exp2((s[j] - top) * (double)0.7f) * (double)attn_num_bf16_f32(v[j * ldv + c]) / sum;
+                want += term, size += fabs(term);
+            }
+            const double got = t.lo[r] == t.hi[r] ? (double)o[r * ldo + c] : (double)o[r * ldo + c] / (double)t.l[r];
+            assert_true(fabs(got - want) <= 0x1p-8 * size);
+        }
+        run_pass(&alone, r, 1);
+        assert_true(t.m[r] == alone.m[r] && t.l[r] == alone.l[r]);
+        assert_memory_equal(o + r * ldo, old + r * ldo, (size_t)width * sizeof *o);
+        free(s);
+    }
+    for (int64_t j = 0; j < n && !spoilt; j++) { /* the first value that some rows see and some do not */
+        int see = 0;
+        for (int64_t r = 0; r < rows; r++) see += j >= t.lo[r] && j < t.hi[r];
+        if (see && see < rows) spoilt = v + j * ldv + width / 2;
+    }
+    for (int part = 0; part < 2 && spoilt; part++) { /* that value, and its key */
+        const int64_t j = (spoilt - v) / ldv;
+        uint16_t *place = part ? k + j * ldk : spoilt, kept = *place;
+        *place = part ? 0x7fc0 : 0x7f80;
+        run_pass(&alone, 0, rows);
+        for (int64_t r = 0; r < rows; r++) {
+            const int sees = j >= t.lo[r] && j < t.hi[r];
+            assert_int_equal(sees, !isfinite(alone.l[r]));
+            if (!sees) assert_memory_equal(o + r * ldo, old + r * ldo, (size_t)width * sizeof *o);
+        }
+        *place = kept;
+    }
+    free(k), free(v), free(q), free(o), free(old);
+}
+static void test_pass(void **unused) {
+    (void)unused;
+    for (int64_t s = 0; u->few && s < 24; s++)
+        for (int apart = 0; apart < 2; apart++) {
+            check_pass(1 + s % ATTN_PAIR_FEW, 30 + 19 * s, 32 * (1 + s % 5), 32 * (1 + s % 4), apart);
+            check_pass(1 + s % ATTN_PAIR_FEW, s, 64, 128, apart);
+        }
+}
+
 /* Blocks of 32 columns that lie apart: pairs of two rows, 16 columns and 16 more in the next tile, and rows rounded. */
 static void test_blocks(void **unused) {
     enum { COLUMNS = 96, ROWS = 5, LD = 40, TILE = 256, LD_ZIP = 2 * TILE + 8 };
@@ -433,7 +552,8 @@ int main(void) {
         cmocka_unit_test(test_gemm),   cmocka_unit_test(test_few),    cmocka_unit_test(test_blocks),
         cmocka_unit_test(test_zip),    cmocka_unit_test(test_halves), cmocka_unit_test(test_thirds),
         cmocka_unit_test(test_soften), cmocka_unit_test(test_grad),   cmocka_unit_test(test_exp2),
-        cmocka_unit_test(test_turn),   cmocka_unit_test(test_finish), cmocka_unit_test(test_stack)};
+        cmocka_unit_test(test_turn),   cmocka_unit_test(test_finish), cmocka_unit_test(test_stack),
+        cmocka_unit_test(test_pass)};
     const uint64_t features = attn_cpu_features("", NULL);
     if (!(features & ATTN_CPU_BF16)) {
         printf("no AVX-512 with BF16 on this processor: skipped\n");
