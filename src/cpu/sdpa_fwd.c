@@ -66,9 +66,10 @@ void attn_cpu_fwd_empty(const struct attn_cpu_fwd *f, const struct attn_core_seq
 }
 
 enum {
-    MOST_STRIP = 32,     /* rows of a strip */
-    FEW_ROWS = 16,       /* up to this many flat rows, packing keys costs more than it saves */
-    V_STEP = 32,         /* keys of a product of few rows with values */
+    MOST_STRIP = 32, /* rows of a strip */
+    FEW_ROWS = 16,   /* up to this many flat rows, packing keys costs more than it saves */
+    WIDE_ROWS = 4,   /* up to this many, values in parts, each with the scores again, cost more than one pass saves */
+    V_STEP = 32,     /* keys of a product of few rows with values */
     ASK_BYTES = 8 << 10, /* of values, ahead of their time */
     BLOCK_BYTES =
         512 << 10, /* keys and values of a block, and a task's rows and sums: they share a second-level cache */
@@ -122,7 +123,7 @@ static void lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     if (!f->panel && f->keys > 256) f->keys = 256;
     f->half = !f->panel && p->dtype != ATTN_F32 && p->dtype != ATTN_F64 && u->gemm_half;
     f->pass = pairs && !f->panel && f->s.pair->few && f->s.plain && p->dim_qk > 0 && p->dim_qk % 32 == 0 &&
-              p->dim_v > 0 && p->dim_v % 32 == 0;
+              p->dim_v > 0 && p->dim_v % 32 == 0 && (p->dim_v <= ATTN_PAIR_FEW_WIDTH || f->s.flat > WIDE_ROWS);
     f->same_keys = p->seq_q == 1 || !attn_core_has(p, ATTN_CAUSAL | ATTN_WINDOW_LEFT | ATTN_WINDOW_RIGHT);
     f->kept = f->panel ? attn_cpu_sdpa_blocks(p->seq_k, f->keys) : 1;
     if (f->kept < 1 || f->kept * f->keys * f->ldq * f->real > KEPT_BYTES) f->kept = 1;

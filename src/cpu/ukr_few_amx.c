@@ -28,8 +28,9 @@ enum {
     MOST_TILES = ATTN_PAIR_FEW_WIDTH / 32,
     LANES = 16,
     CELLS = STEP * LANES,
-    AHEAD = 512,
-    AHEAD_SOON = 4096, /* bytes of rows that are asked for early */
+    AHEAD = 512,       /* bytes of rows that are asked for early, of streams */
+    AHEAD_SOON = 4096, /* of keys in order */
+    BY_ITSELF = 128,   /* columns of rows that streams bring without being asked */
     STREAM = 16384,    /* bytes of rows, at most, from one key of a step to the next */
     LATE = 2           /* steps from a product to its exponentials */
 };
@@ -254,10 +255,10 @@ INLINE void rims(const struct attn_pair_few *f, int groups, int nv, int64_t from
     }
 }
 
-/* Elements from a row to the one that is asked for; the addresses may lie behind the operand. Rows that follow each
- * other in sixteen streams the processor brings by itself. */
+/* Elements from a row to the one that is asked for; the addresses may lie behind the operand. Rows of four
+ * lines and more that follow each other in sixteen streams the processor brings by itself. */
 static int64_t ahead(const struct attn_pair_few *f, int64_t n, int64_t ld, int streams) {
-    if (!f->ask || (streams && ld == n)) return 0;
+    if (!f->ask || (streams && ld == n && n >= BY_ITSELF)) return 0;
     return ((streams ? AHEAD : AHEAD_SOON) / 2 + n - 1) / n * ld;
 }
 /* n steps, 16 n keys that all rows see, the first of them at `from`: in turn, or, with `streams`, the keys of a step n
