@@ -97,8 +97,9 @@ static __device__ __forceinline__ void form_cells(uint32_t shared, const struct 
         for (int e = 0; e < 2; e++) {
             const uint4 state =
                 STATES_AHEAD || j < AHEAD_FROM ? now[e] : shared_load128(states + (uint32_t)(128 * j + 16 * e));
-            const float lse2 = __uint_as_float(state.x), g = __uint_as_float(state.y), gs = g * unit;
-            const float shift = __uint_as_float(state.z) * unit;
+            const float lse2 = __uint_as_float(state.x), g = __uint_as_float(state.y);
+            const float gs = SCALED_STATES ? __uint_as_float(state.w) : g * unit;
+            const float shift = SCALED_STATES ? __uint_as_float(state.z) : __uint_as_float(state.z) * unit;
 #pragma unroll
             for (int r = 0; r < 2; r++) {
                 float x = exp2_fast(__fmaf_rn(y[4 * j + 2 * r + e], p->in.scale_log2, -lse2));

@@ -109,7 +109,7 @@ static __device__ __forceinline__ void copy_heads(const struct kp_mla_bwd *p, ui
 #pragma unroll
         for (int k = 0; k < PASSES; k++) alive |= (lse2[k] != INF ? 16u : 0) << k;
         mbar_wait(shared + Q_FREE + 8 * copied_slice(0), parity);
-        if (thread < 64) keep_state(shared, states, thread, heads);
+        if (thread < 64) keep_state(p, shared, states, thread, heads);
     }
 #pragma unroll 1
     for (uint32_t i = 0; i < SLICES; i++) {

@@ -182,13 +182,17 @@ static __device__ __forceinline__ void keep_item(const struct kp_mla_bwd *p, uin
     named_sync(4, PRODUCERS);
 }
 
-/* Head `thread` of the item, of which `heads` exist, to its place in shared memory. */
-static __device__ __forceinline__ void keep_state(uint32_t shared, const struct kp_mla_row *states, int thread,
-                                                  int heads) {
+/* Head `thread` of the item, of which `heads` exist, to its place in shared memory. SCALED_STATES: lse2, g, and both
+ * factors of dP^T's cells with the scale of the scores. */
+constexpr int SCALED_STATES = ALT && PAIRS;
+static __device__ __forceinline__ void keep_state(const struct kp_mla_bwd *p, uint32_t shared,
+                                                  const struct kp_mla_row *states, int thread, int heads) {
     float4 y = make_float4(INF, 0, 0, 0);
     if (thread < heads) y = *(const float4 *)(states + thread);
+    y.w = SCALED_STATES ? y.y * p->in.scale : 0;
+    if (SCALED_STATES) y.z *= p->in.scale;
     shared_store128(shared + STATE_AT + 16 * (uint32_t)thread,
-                    make_uint4(__float_as_uint(y.x), __float_as_uint(y.y), __float_as_uint(y.z), 0));
+                    make_uint4(__float_as_uint(y.x), __float_as_uint(y.y), __float_as_uint(y.z), __float_as_uint(y.w)));
 }
 
 /* Rows of heads that do not exist or are empty become zeros: no NaN of theirs reaches dkv. */
@@ -204,7 +208,7 @@ static __device__ __forceinline__ void load_heads(const struct kp_mla_bwd *p, ui
                 alive |= (uint32_t)(states[(thread >> 3) + STEP * k].lse2 != INF) << k;
         mbar_wait(shared + Q_FREE, parity);
         if (thread < 64) {
-            keep_state(shared, states, thread, heads);
+            keep_state(p, shared, states, thread, heads);
             __syncwarp();
             if ((thread & 31) == 0) mbar_arrive(shared + Q_FULL);
         }
