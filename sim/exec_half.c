@@ -42,6 +42,7 @@ ALL(fma, fma(a, b, c))
 ALL(relu_fma, fmax(fma(a, b, c), 0))
 ALL(min, (double)least((float)a, (float)b))
 ALL(max, (double)largest((float)a, (float)b))
+ALL(most, a != a || b != b ? (double)NAN : copysign(fmax(fabs(a), fabs(b)), signbit(a) == signbit(b) ? 1 : -1))
 ALL(ex2, exp2(a))
 ALL(tanh, tanh(a))
 SIM_OP1(neg_16, uint32_t, uint32_t, a ^ 0x8000)
@@ -65,6 +66,7 @@ const struct sim_op sim_ops_half[] = {
     ROWS("fma.rn.relu", relu_fma, "Hhhh", "Wwww"),
     ROWS("min", min, "Hhh", "Www"),
     ROWS("max", max, "Hhh", "Www"),
+    ROWS("max.NaN.xorsign.abs", most, "Hhh", "Www"),
     ROWS("ex2.approx", ex2, "Hh", "Ww"),
     ROWS("tanh.approx", tanh, "Hh", "Ww"),
     {"ex2.approx.ftz.bf16", "Hh", exec_ex2_bf16},

@@ -26,6 +26,15 @@ static_assert(MOST_AT + 32 <= KP_MLA_BWD_SM90_SHARED(D), "the plan fits");
 static __device__ __forceinline__ uint32_t most_of(uint32_t x, uint32_t pair) {
     return max(x, max(pair & 0x7fffffff, pair << 16 & 0x7fff0000));
 }
+/* Of both halves the larger of two magnitudes, in one instruction, with some sign; NaN is the largest. */
+static __device__ __forceinline__ uint32_t most_pair(uint32_t a, uint32_t b) {
+    uint32_t y;
+    if (TYPE == KP_BF16)
+        asm("max.NaN.xorsign.abs.bf16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+    else
+        asm("max.NaN.xorsign.abs.f16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
+    return y;
+}
 constexpr uint32_t NOT_FINITE = TYPE == KP_BF16 ? 0x7f800000 : 0x7c000000;
 static __device__ __forceinline__ uint32_t finite_of(uint32_t pair) {
     return (most_of(0, pair & 0xffff0000) < NOT_FINITE ? pair & 0xffff0000 : 0) |
@@ -42,8 +51,9 @@ template <int W> static __device__ __forceinline__ void note_most(uint32_t share
 #pragma unroll(ALT ? 2 : 4)
     for (uint32_t i = 0; i < 4 * (W ? V_SLICES : SLICES); i++) {
         const uint4 y = shared_load128(from + Q_STEP * (i >> 2) + 2048 * (i & 3));
-        most = most_of(most_of(most_of(most_of(most, y.x), y.y), y.z), y.w);
+        most = most_pair(most_pair(most_pair(most_pair(most, y.x), y.y), y.z), y.w);
     }
+    most = most_of(0, most);
     if (most >= NOT_FINITE) {
         most = 0;
 #pragma unroll 1
@@ -107,7 +117,8 @@ static __device__ __forceinline__ void bound_rows(struct places *to, struct tile
     const float q = noted_most(shared, 0), o = noted_most(shared, 1);
     uint32_t prob = 0, ds = 0;
 #pragma unroll
-    for (int k = r; k < 16; k += 2) prob = most_of(prob, t->probs[k]), ds = most_of(ds, t->ds[k]);
+    for (int k = r; k < 16; k += 2) prob = most_pair(prob, t->probs[k]), ds = most_pair(ds, t->ds[k]);
+    prob = most_of(0, prob), ds = most_of(0, ds);
     const float x = unpack16(TYPE, prob >> 16), y = unpack16(TYPE, ds >> 16);
     /* so large at least that 2^k times P or dS is finite, whatever Q and dO are */
     uint32_t bound = __float_as_uint(64 * __fmaf_rn(x, o, y * q) + 0x1p-100f * (x + y)) & 0x7fffffff;
