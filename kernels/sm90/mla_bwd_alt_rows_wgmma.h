@@ -7,33 +7,34 @@
 #include "kernels/sm90/mla_bwd_rows_wgmma.h"
 
 #ifdef CFG_NEAR
-/* find_places, and then: a lane stores of slots (g & ~1) + i + 8 r, bit 2 i + r of `off`, the first half of each 64
- * columns if g is even, the second if it is odd. */
-static __device__ __forceinline__ void find_lines(struct places *to) {
-    const uint32_t odd = (uint32_t)recompute((int)threadIdx.x) >> 2 & 1, own = to->off;
-    const uint32_t other = __shfl_xor_sync(~0u, own, 4);
-    to->off = odd ? other | own << 2 : own | other << 2;
-    to->at += odd ? 64 - 2 * D : 0;
+/* find_places, and then: a lane stores the first half of each 64 columns if g is even, the second if it is odd, of its
+ * own slots g + 8 r, bit r of `off`, and, `over` bytes away, of those of the lane with the other g of the pair, bit 2 +
+ * r. */
+static __device__ __forceinline__ void find_lines(struct places *to, int32_t *over) {
+    const uint32_t odd = (uint32_t)recompute((int)threadIdx.x) >> 2 & 1;
+    to->off |= __shfl_xor_sync(~0u, to->off, 4) << 2;
+    to->at += odd ? 64 : 0;
+    *over = odd ? -2 * D : 2 * D;
 }
 /* 64 columns: neighbours g swap halves, so that eight lanes store a whole 128-byte line of a slot. Not without
  * __syncwarp: ptxas would put the stores behind the next products, for which there are no registers then (C7512,
  * spills). */
-static __device__ __forceinline__ void store_lines(const float d[32], const struct places *to, uint32_t column) {
+static __device__ __forceinline__ void store_lines(const float d[32], const struct places *to, int32_t over,
+                                                   uint32_t column) {
     const uint32_t odd = (uint32_t)recompute((int)threadIdx.x) >> 2 & 1;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        uint32_t even_slot[4], odd_slot[4];
+        uint32_t kept_half[4], come[4];
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             const uint32_t x = pack16(KP_F16, d[4 * j + 2 * r], d[4 * j + 2 * r + 1]);
             const uint32_t y = pack16(KP_F16, d[16 + 4 * j + 2 * r], d[16 + 4 * j + 2 * r + 1]);
-            const uint32_t come = __shfl_xor_sync(~0u, odd ? x : y, 4);
-            even_slot[j] = odd ? come : x;
-            odd_slot[j] = odd ? y : come;
+            come[j] = __shfl_xor_sync(~0u, odd ? x : y, 4);
+            kept_half[j] = odd ? y : x;
         }
         char *at = (char *)to->at + 2 * column + r * 16 * D;
-        store_once4(at, even_slot, ~to->off >> r & 1);
-        store_once4(at + 2 * D, odd_slot, ~to->off >> (2 + r) & 1);
+        store_once4(at, kept_half, ~to->off >> r & 1);
+        store_once4(at + over, come, ~to->off >> (2 + r) & 1);
     }
     __syncwarp();
 }

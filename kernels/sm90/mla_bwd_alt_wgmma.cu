@@ -102,10 +102,11 @@ static __device__ __forceinline__ void finish_rows(const struct kp_mla_bwd *p, u
     free_keys<W>(shared, 1);
     find_places(p, &to, shared, sums, i, note, rank_of());
 #ifdef CFG_NEAR
-    find_lines(&to);
+    int32_t over;
+    find_lines(&to, &over);
     float a[32];
     multiply_slice<0>(a, t, 0);
-    do_slices<0>(shared, a, t, last, [&](const float *d, uint32_t column) { store_lines(d, &to, column); });
+    do_slices<0>(shared, a, t, last, [&](const float *d, uint32_t column) { store_lines(d, &to, over, column); });
 #else
     float a[16], b[16];
 #if CFG_CTAS == 2
