@@ -35,6 +35,7 @@ KP_SIZE(struct kp_mla, 4 * 48 + 7 * 8 + 6 * 4);
 #define KP_MLA_BWD_TURNED     4  /* of every 16 columns of `sum`, 8 y + 2 t + e (t < 4) stands at 4 t + 2 y + e */
 #define KP_MLA_BWD_BEHIND     8  /* main: what this launch needs, the one before has waited for */
 #define KP_MLA_BWD_AHEAD      16 /* main: a CTA forms the states of its next item; prepare has those of its first */
+#define KP_MLA_BWD_PREPARED   4  /* rows that a warp of the first step takes at once, beside a sort */
 
 /* What a row (one query of one head) needs in the backward, with P' = exp(s - lse) and D = out . dout:
  *   P = g P'      dS = P' (g dP - shift)      shift = g D - dlse      dsink: the row's share of dsink

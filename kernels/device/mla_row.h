@@ -27,21 +27,26 @@ static __device__ __forceinline__ float mla_row_inverse(float x) {
     return x > 0x1p125f ? 0 : y;
 }
 
-/* Stores the state. given: the row's lse in lane 0, its sink or -inf in lane 1, its dlse or 0 in lane 2; sum: the
- * lane's part of D. A row whose lse is +-inf is empty: nothing of D, sink and dlse comes into its state. */
-static __device__ __forceinline__ void mla_row_store(struct kp_mla_row *to, uint32_t flags, float given, float sum) {
-    const float d = warp_sum(sum), base = __shfl_sync(~0u, given, 0);
-    const float lse = flags & KP_LSE_BASE_2 ? base * LN2 : base, over = __shfl_sync(~0u, given, 1) - lse;
-    const int lane = (int)threadIdx.x & 31;
+/* Stores the state. given: the row's lse in lane `from`, its sink or -inf in the next, its dlse or 0 in the one behind
+ * it; d: D, in these lanes. A row whose lse is +-inf is empty: nothing of D, sink and dlse comes into its state. */
+static __device__ __forceinline__ void mla_row_store_of(struct kp_mla_row *to, uint32_t flags, float given, float d,
+                                                        int from) {
+    const float base = __shfl_sync(~0u, given, from);
+    const float lse = flags & KP_LSE_BASE_2 ? base * LN2 : base, over = __shfl_sync(~0u, given, from + 1) - lse;
+    const int lane = ((int)threadIdx.x & 31) - from;
     /* lane 0: g = 1 / (1 + e^(sink - lse)); lane 1: dsink = -D / (1 + e^(lse - sink)) */
     const float part = (lane ? -d : 1) * mla_row_inverse(1 + expf(lane ? -over : over));
-    float dlse = __shfl_sync(~0u, given, 2);
-    const float dsink = __shfl_sync(~0u, part, 1);
+    float dlse = __shfl_sync(~0u, given, from + 2);
+    const float dsink = __shfl_sync(~0u, part, from + 1);
     if (lane) return;
     if (flags & KP_LSE_BASE_2) dlse *= LOG2E; /* lse of base 2 = lse log2(e) */
     float4 y = make_float4(INF, 0, 0, 0);
     if (fabsf(base) != INF)
         y = make_float4(flags & KP_LSE_BASE_2 ? base : base * LOG2E, part, __fmaf_rn(part, d, -dlse), dsink);
     *(float4 *)to = y;
+}
+/* The same by lanes 0 .. 2; sum: the lane's part of D. */
+static __device__ __forceinline__ void mla_row_store(struct kp_mla_row *to, uint32_t flags, float given, float sum) {
+    mla_row_store_of(to, flags, given, warp_sum(sum), 0);
 }
 #endif

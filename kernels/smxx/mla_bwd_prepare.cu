@@ -72,6 +72,45 @@ static __device__ __forceinline__ void prepare_row(const struct kp_mla_bwd *p, i
     mla_row_store((struct kp_mla_row *)p->rows + row, p->in.flags, given, dot_row(p, b, i, h));
 }
 
+#ifdef CFG_EARLY
+/* Rows row .. row + 3, of one query, of a type of 16 bits whose rows are whole vectors, by a warp: what they have in
+ * common is found once, and the states are formed together, of row r by lanes 8 r .. 8 r + 7. Beside a sort that is
+ * bound by the instructions it issues they count. */
+constexpr uint32_t TOGETHER = KP_MLA_BWD_PREPARED;
+static_assert(TOGETHER == 4, "eight lanes of a row");
+template <int TYPE> static __device__ __forceinline__ void prepare_rows(const struct kp_mla_bwd *p, uint32_t row) {
+    const uint32_t heads = (uint32_t)p->in.heads_q, queries = (uint32_t)p->in.seq_q, lane = threadIdx.x & 31;
+    const uint32_t flat = row / heads, h = row - flat * heads, b = flat / queries, i = flat - b * queries;
+    const uint4 *x = (const uint4 *)((const uint16_t *)p->out.data + b * p->out.batch + i * p->out.row +
+                                     h * p->out.head) + lane;
+    const uint4 *y = (const uint4 *)((const uint16_t *)p->dout.data + b * p->dout.batch + i * p->dout.row +
+                                     h * p->dout.head) + lane;
+    uint4 a[2] = {__ldcs(x), __ldcs(x + 32)}, c[2] = {__ldcs(y), __ldcs(y + 32)};
+    const uint32_t own = h + lane / 8, what = lane % 8; /* 0, 1, 2: reads lse, sink, dlse */
+    float given = what == 1 ? -INF : 0, d = 0;
+    if (what == 0) given = ((const float *)p->lse.data)[b * p->lse.batch + i * p->lse.row + own * p->lse.head];
+    if (what == 1 && p->in.sink) given = ((const float *)p->in.sink)[own * p->in.sink_head];
+    if (what == 2 && p->dlse.data)
+        given = ((const float *)p->dlse.data)[b * p->dlse.batch + i * p->dlse.row + own * p->dlse.head];
+#pragma unroll 1
+    for (uint32_t r = 0; r < TOGETHER; r++) {
+        float sum = 0;
+        if (r + 1 < TOGETHER) {
+            x = (const uint4 *)((const uint16_t *)x + p->out.head);
+            y = (const uint4 *)((const uint16_t *)y + p->dout.head);
+        }
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            sum = mla_row_add8(TYPE, TYPE, sum, a[k], c[k]);
+            if (r + 1 < TOGETHER) a[k] = __ldcs(x + 32 * k), c[k] = __ldcs(y + 32 * k);
+        }
+        sum = warp_sum(sum);
+        if (lane / 8 == r) d = sum;
+    }
+    mla_row_store_of((struct kp_mla_row *)p->rows + row + lane / 8, p->in.flags, given, d, (int)(lane & 24));
+}
+#endif
+
 /* A warp: zeroes in one row of `sum`. */
 static __device__ __forceinline__ void clear_row(const struct kp_mla_bwd *p, int64_t row) {
     const int bytes = p->sum.dtype == KP_F32 ? 4 : 2, lane = (int)threadIdx.x & 31;
@@ -89,8 +128,23 @@ extern "C" __global__ void __launch_bounds__(THREADS, 6) CFG(const __grid_consta
     const int64_t step = (int64_t)gridDim.x * (THREADS / 32);
 #ifdef CFG_EARLY
     grid_release();
+    const int type = p.out.dtype == p.dout.dtype && is_wide16(&p.out) && is_wide16(&p.dout) ? p.out.dtype : KP_F32;
+    int64_t from = p.first;
+    if (type != KP_F32 && p.first % TOGETHER == 0 && p.in.heads_q % TOGETHER == 0) {
+        const int64_t whole = (end < rows ? end : rows) / TOGETHER * TOGETHER;
+        const int64_t own = p.first + TOGETHER * ((int64_t)blockIdx.x * (THREADS / 32) + (threadIdx.x >> 5));
+        for (int64_t x = own; x < whole; x += TOGETHER * step) {
+            if (type == KP_BF16)
+                prepare_rows<KP_BF16>(&p, (uint32_t)x);
+            else
+                prepare_rows<KP_F16>(&p, (uint32_t)x);
+        }
+        if (whole > from) from = whole;
+    }
+#else
+    const int64_t from = p.first;
 #endif
-    for (int64_t x = p.first + (int64_t)blockIdx.x * (THREADS / 32) + (threadIdx.x >> 5); x < end; x += step) {
+    for (int64_t x = from + (int64_t)blockIdx.x * (THREADS / 32) + (threadIdx.x >> 5); x < end; x += step) {
         if (x < rows)
             prepare_row(&p, x < cycled ? x / c->taken * c->cycle + x % c->taken : x - cycled + c->after);
         else

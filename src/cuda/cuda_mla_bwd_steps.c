@@ -294,11 +294,11 @@ static attn_status queue_step(const struct run *r, int step, int64_t ctas) {
 /* The next n of the first step's rows and zeroes; early: beside the kernel before. */
 static attn_status queue_prepare(struct run *r, int64_t n, int early) {
     struct kp_mla_bwd kp = r->kp;
-    const int step = r->m->pairs == 2 ? PREPARE_BESIDE : PREPARE;
+    const int step = r->m->pairs == 2 ? PREPARE_BESIDE : PREPARE, rows = step == PREPARE ? 1 : KP_MLA_BWD_PREPARED;
     kp.first = r->all - r->unprepared, kp.n = lesser(n, r->unprepared);
     kp.cycles = r->cycles;
     r->unprepared -= kp.n;
-    return queue(r, symbols[step], blocks(kp.n, WARPS), THREADS, 0, 0, early, &kp, sizeof kp);
+    return queue(r, symbols[step], blocks(kp.n, rows * WARPS), THREADS, 0, 0, early, &kp, sizeof kp);
 }
 /* A launch of so many items, and of walkers of the rows that are left. */
 static attn_status queue_beside(struct run *r, const struct kp_mla_bwd *kp, int64_t items, int64_t ctas) {
@@ -434,7 +434,7 @@ static attn_status queue_merge_of_slots(struct run *r, struct kp_mla_bwd_rows *r
     const int64_t at_once = SLOTS_CTAS * attn_cuda_limits_of(r->dev)->n_sms;
     attn_status status = queue(r, symbols[SLOTS_ORDER], lesser(chunks * n_blocks, at_once), SLOTS_THREADS, order, 0, 0,
                                rows, sizeof *rows);
-    if (!status) status = queue_prepare(r, r->all / 2, 1);
+    if (!status) status = queue_prepare(r, r->all / 2 / KP_MLA_BWD_PREPARED * KP_MLA_BWD_PREPARED, 1);
     if (!status)
         status = queue(r, symbols[SLOTS_MERGE], lesser(chunks * blocks(keys, share), at_once), SLOTS_THREADS, merge, 0,
                        1, rows, sizeof *rows);
