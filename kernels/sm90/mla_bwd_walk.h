@@ -101,7 +101,8 @@ static __device__ __forceinline__ void add_block(float sum[8], const uint4 *rows
     uint4 x[AHEAD];
 #pragma unroll
     for (uint32_t u = 0; u < AHEAD; u++)
-        x[u] = ALL || keys[u] == key ? load_once4(rows + (uint64_t)slot[u] * TEAM) : make_uint4(0, 0, 0, 0);
+        x[u] = ALL || keys[u] == key ? load_once4((const char *)rows + (uint64_t)slot[u] * (16 * TEAM))
+                                     : make_uint4(0, 0, 0, 0);
 #pragma unroll
     for (uint32_t u = 0; u < AHEAD; u++) row16_add(sum, x[u], ALL || keys[u] == key ? unit[u] : 0);
 }
@@ -170,6 +171,7 @@ static __device__ __forceinline__ void walk(const struct kp_mla_bwd_rows *p, uin
     const uint32_t topk = (uint32_t)p->bwd.in.topk, blocks = (uint32_t)p->bwd.head_blocks;
     const int64_t n_rows = p->n * blocks;
     const uint4 *rows = (const uint4 *)p->bwd.pairs + c;
+    asm("" : "+l"(rows)); /* one address, to which a slot's place is added in one instruction */
     const uint8_t *units = (const uint8_t *)((const uint4 *)p->bwd.pairs + n_rows * TEAM);
     uint32_t key = x_keys[0], keys[AHEAD];
     if (key == l.none) return;
