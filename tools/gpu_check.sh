@@ -3,13 +3,14 @@
 # What a change to GPU code must pass on a machine with a GPU. Independent parts run side by side, as many as there are
 # processors (the reference on the CPU takes the time, not the device), and give one line each. Exits with 77 where there is no device.
 # usage: gpu_check.sh [build folder]
-#   PARTS='check small cache ptx properties tests overhead'    and sanitize, which is not in the default
+#   PARTS='check small cache items ptx properties tests overhead'    and sanitize, which is not in the default
 #     check       every kernel against the reference            small  the same with 99 KB of shared memory per block
 #     cache       the sparse backward as with sums larger than the second-level cache
+#     items       the same on four multiprocessors, so that a CTA has several items
 #     ptx         the same with kernels that the driver compiles from PTX
 #     properties  related problems against each other           tests  programs of tests/gpu (graphs, streams, threads, 2^31 elements)
 #     sanitize    check under the tools of compute-sanitizer    overhead  host time of calls, printed, not judged
-#   SEEDS='1 2 3 4 5'  of check, small and cache; the others take the first     REPEAT=50  problems per operator, dtype and seed
+#   SEEDS='1 2 3 4 5'  of check, small, cache and items; the others take the first     REPEAT=50  problems per operator, dtype and seed
 #   KERNEL='*'  OPS='sdpa_fwd ...'  DTYPES='bf16 ...'  DEVICE=cuda:0      LIMIT=3600  seconds that a process may take
 #   SAMPLE=3    problems per operator and dtype for sanitize, ptx and properties    JOBS=  processes at once
 #   TOOLS='memcheck racecheck initcheck synccheck'    SANITIZER=  the program, if it is neither in PATH nor below /usr/local/cuda
@@ -18,7 +19,7 @@
 set -u
 cd "$(dirname "$0")/.." || exit 1
 build=$(realpath "${1:-build/release}")
-parts=" ${PARTS:-check small cache ptx properties tests overhead} "
+parts=" ${PARTS:-check small cache items ptx properties tests overhead} "
 ops=${OPS:-sdpa_fwd sdpa_bwd mla_fwd mla_bwd dist}
 dtypes=${DTYPES:-bf16 f16 f32 f64}
 seeds=${SEEDS:-1 2 3 4 5}
@@ -91,6 +92,7 @@ start=$SECONDS
         ! wants check || check check "$seed" "${REPEAT:-50}"
         ! wants small || check small "$seed" "${REPEAT:-50}" env ATTN_CUDA_SHARED_LIMIT=101376
         ! wants cache || [[ " $ops " != *" mla_bwd "* ]] || ops=mla_bwd check cache "$seed" "${REPEAT:-50}" env ATTN_CUDA_L2_LIMIT=65536
+        ! wants items || [[ " $ops " != *" mla_bwd "* ]] || ops=mla_bwd check items "$seed" "${REPEAT:-50}" env ATTN_CUDA_SM_LIMIT=4
     done
     ! wants properties || check properties "$first" "$sample" | sed 's/ check --device/ check --properties --device/; s/ --timeout 0//'
     if wants tests; then

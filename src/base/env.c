@@ -59,6 +59,9 @@ const struct attn_env_row attn_env_table[ATTN_ENV_COUNT] = {
         {"ATTN_CUDA_CHUNK_LIMIT", "int",
          "For tests: queries whose rows of slots deterministic mla_bwd keeps at once, at most, so "
          "that small problems are cut in chunks, too."},
+    [ATTN_ENV_CUDA_SM_LIMIT] = {"ATTN_CUDA_SM_LIMIT", "int",
+                                "For tests: multiprocessors that launches count on, below what the device has, so that "
+                                "small problems have several items for each CTA."},
     [ATTN_ENV_FAIL_ALLOC] = {"ATTN_FAIL_ALLOC", "int",
                              "For tests: the n-th allocation of each context fails, the first being 1."},
     [ATTN_ENV_FAIL_THREAD] = {"ATTN_FAIL_THREAD", "int",

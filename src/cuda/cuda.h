@@ -33,7 +33,7 @@ enum {
 };
 
 /* Numbers of a device that choices depend on. shared_per_block is lowered by ATTN_CUDA_SHARED_LIMIT, l2_bytes by
- * ATTN_CUDA_L2_LIMIT. chunk_limit: ATTN_CUDA_CHUNK_LIMIT, 0: none. */
+ * ATTN_CUDA_L2_LIMIT, n_sms by ATTN_CUDA_SM_LIMIT. chunk_limit: ATTN_CUDA_CHUNK_LIMIT, 0: none. */
 struct attn_cuda_limits {
     int32_t n_sms, shared_per_block, shared_per_sm, l2_bytes;
     int32_t major, minor, chunk_limit;

@@ -36,6 +36,8 @@ static attn_status read_attributes(struct attn_cuda_device *d) {
     if (limit > 0 && limit < d->limits.shared_per_block) d->limits.shared_per_block = (int32_t)limit;
     limit = attn_base_env_int(ATTN_ENV_CUDA_L2_LIMIT, 0);
     if (limit > 0 && limit < d->limits.l2_bytes) d->limits.l2_bytes = (int32_t)limit;
+    limit = attn_base_env_int(ATTN_ENV_CUDA_SM_LIMIT, 0);
+    if (limit > 0 && limit < d->limits.n_sms) d->limits.n_sms = (int32_t)limit;
     limit = attn_base_env_int(ATTN_ENV_CUDA_CHUNK_LIMIT, 0);
     d->limits.chunk_limit = limit > 0 && limit < INT32_MAX ? (int32_t)limit : 0;
     return ATTN_OK;
