@@ -30,12 +30,10 @@ KP_SIZE(struct kp_mla, 4 * 48 + 7 * 8 + 6 * 4);
 /* ---- backward ---- */
 
 /* struct kp_mla_bwd.steps */
-#define KP_MLA_BWD_ZERO       1  /* prepare: fill `sum` with zeroes */
-#define KP_MLA_BWD_ACCUMULATE 2  /* finish: dkv += sum, else dkv = sum */
-#define KP_MLA_BWD_TURNED     4  /* of every 16 columns of `sum`, 8 y + 2 t + e (t < 4) stands at 4 t + 2 y + e */
-#define KP_MLA_BWD_BEHIND     8  /* main: what this launch needs, the one before has waited for */
-#define KP_MLA_BWD_AHEAD      16 /* main: a CTA forms the states of its next item; prepare has those of its first */
-#define KP_MLA_BWD_PREPARED   4  /* rows that a warp of the first step takes at once, beside a sort */
+#define KP_MLA_BWD_ZERO       1 /* prepare: fill `sum` with zeroes */
+#define KP_MLA_BWD_ACCUMULATE 2 /* finish: dkv += sum, else dkv = sum */
+#define KP_MLA_BWD_TURNED     4 /* of every 16 columns of `sum`, 8 y + 2 t + e (t < 4) stands at 4 t + 2 y + e */
+#define KP_MLA_BWD_BEHIND     8 /* main: what this launch needs, the one before has waited for */
 
 /* What a row (one query of one head) needs in the backward, with P' = exp(s - lse) and D = out . dout:
  *   P = g P'      dS = P' (g dP - shift)      shift = g D - dlse      dsink: the row's share of dsink
@@ -44,11 +42,15 @@ struct kp_mla_row {
     float lse2, g, shift, dsink; /* lse2: base 2 */
 };
 
-/* Rows whose states prepare forms: of each `cycle` rows the first `taken`, so many times, and all from row `after` on.
- * All zeroes: all rows. */
+/* Rows whose states prepare forms, `rows` in all, in this order: of each `cycle` rows the first `taken`, `cycled` of
+ * them; of the rows between those the heads from `heads` on of each 64, the main kernel having the first ones (struct
+ * kp_mla_bwd.ahead), up to `until`; all from row `after` on. What is counted in 32 bits is 0 without such a kernel. */
 struct kp_mla_cycles {
-    int64_t cycle, taken, cycles, after;
+    int64_t rows;
+    uint32_t cycle, taken, cycled, until, after, heads;
 };
+KP_SIZE(struct kp_mla_cycles, 8 + 6 * 4);
+#define KP_MLA_BWD_PREPARED 4 /* rows that a warp of the first step takes at once, beside a sort */
 
 /* Backward: read by kernels/smxx/mla_bwd_*.cu and by the main kernel of each architecture.
  *   prepare   out, dout, lse, dlse, sink -> rows; zeroes `sum`
@@ -100,6 +102,7 @@ struct kp_mla_bwd {
     union {
         int32_t from;  /* sort: which of keys[], slots[] it reads (-1: indices) */
         int32_t share; /* parts > 0: slots of a part, whole tiles */
+        int32_t ahead; /* main, parts == 0: of how many heads of 64 of its next item a CTA forms the states */
     };
     union {
         int32_t sort_blocks;

@@ -47,6 +47,6 @@ struct kp_mla_bwd_sm90_config {
 #define KP_MLA_BWD_SM90_SHARED(dim)  ((2 * ((dim) / 64) + 10) * KP_SM90_SLICE + 3072)
 #define KP_MLA_BWD_SM90_THREADS      512
 #define KP_MLA_BWD_SM90_EVEN_THREADS 384
-/* Heads of the next item whose states producers form in a tile; none in an item's first. */
+/* Of a CTA's next item: heads whose states producers form in a tile; none in an item's first. */
 #define KP_MLA_BWD_SM90_AHEAD 4
 #endif

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
  * Part of mla_bwd_alt_wgmma.cu, gradients that are added: producers form the states of the rows of the CTA's next item
- * (KP_MLA_BWD_AHEAD), while the current one's K is under way; prepare has only those of each launch's first items.
+ * (struct kp_mla_bwd.ahead), while the current one's K is under way; prepare has the others.
  *
  * A warp takes the next head of its own in each tile but an item's first. Its out and dout come with K, to the place of
- * dS, which nobody uses from the time when all have let go of the tile before until the owner has all of the tile's K.
- * So D is summed before the last K is told; the rest of the state is formed behind that. Each lane reads what it has
- * copied itself. */
+ * dS, which nobody uses from the time when all have let go of the tile before until the owner writes it, which has to
+ * have all of the tile's K and, if FREES_DS, its word. So D is summed before the last K is told, or before that word;
+ * the rest of the state is formed behind it. Each lane reads what it has copied itself. */
 #ifndef ATTN_SM90_MLA_BWD_AHEAD_WGMMA_H
 #define ATTN_SM90_MLA_BWD_AHEAD_WGMMA_H
 #include "kernels/device/mla_row.h"
@@ -24,9 +24,9 @@ static __device__ __forceinline__ void keep_next(const struct kp_mla_bwd *p, uin
     const uint32_t to = shared + NEXT_AT;
     uint32_t heads = 0;
     shared_store128(shared + NEXT_HEAD, make_uint4(0, 1, 2, 3));
-    if (p->steps & KP_MLA_BWD_AHEAD && !in_parts(p) && has_item(p, item)) {
+    if (!in_parts(p) && p->ahead && has_item(p, item)) {
         const struct item w = work_of(p, item_at(p, item));
-        heads = (uint32_t)min(max(p->in.heads_q - w.head, 0), 64);
+        heads = (uint32_t)min(max(p->in.heads_q - w.head, 0), p->ahead);
         keep4(to, (uint64_t)states_of(p, &w), heads);
         keep4(to + 16, p->out.data + 2 * (uint64_t)(w.b * p->out.batch + w.i * p->out.row + w.head * p->out.head),
               p->dout.data + 2 * (uint64_t)(w.b * p->dout.batch + w.i * p->dout.row + w.head * p->dout.head));
@@ -122,6 +122,12 @@ static __device__ __forceinline__ void end_ahead(const struct kp_mla_bwd *p, uin
     if (lane < 3) given = __uint_as_float(shared_load32(given_at(shared)));
     if (lane == 1 && !p->in.sink) given = -INF;
     end_head(p, shared, given, sum);
+}
+
+/* FREES_DS: the warp reads nothing in the place of dS any more. */
+static __device__ __forceinline__ void free_ahead(uint32_t shared) {
+    __syncwarp();
+    if ((recompute((int)threadIdx.x) & 31) == 0) mbar_arrive(shared + DS_FREE);
 }
 
 /* What is left behind the item's last tile, of an item with few tiles. */

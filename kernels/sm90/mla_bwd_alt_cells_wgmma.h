@@ -124,7 +124,8 @@ static __device__ __forceinline__ void form_cells(uint32_t shared, const struct 
 }
 
 /* dS^T of the warp's slots to DS_AT. */
-static __device__ __forceinline__ void publish_ds(uint32_t shared, const uint32_t ds[16]) {
+static __device__ __forceinline__ void publish_ds(uint32_t shared, const uint32_t ds[16], uint32_t parity) {
+    if (FREES_DS) mbar_wait(shared + DS_FREE, parity & 1);
     const uint32_t at = own_rows(shared + DS_AT);
 #pragma unroll
     for (uint32_t kk = 0; kk < 4 && !PAIRS; kk++) store_matrix4(at ^ (kk << 5), ds + 4 * kk);

@@ -31,6 +31,7 @@
  *   DS_FULL              4 warps of the owner: dS is written --> 0, 1
  *   MOST_FULL            deterministic: 4 producer warps, the largest |Q| and |dO| being noted --> owners of the item's
  *                        first two tiles
+ *   DS_FREE              FREES_DS: 4 producer warps, what they had in the place of dS being read --> the tile's owner
  *   K_ASKED              ASK_FIRST: PRODUCERS, all of a tile's K being asked for --> the owner of the tile before
  *   TURN [y]             CTAS = 2: 4 warps, the tile's last message of stage y being taken --> the next tile's owner;
  *                        deterministic: one for both stages
@@ -151,7 +152,7 @@ static __device__ __forceinline__ void own_tile(const struct kp_mla_bwd *p, uint
         form_cells(shared, p, y, bits, &t, dist, last);
         return bits;
     }();
-    publish_ds(shared, t.ds);
+    publish_ds(shared, t.ds, parity);
     mbar_wait(shared + DS_FULL, parity & 1);
     uint32_t ds[16];
     load_turned(ds, shared + DS_AT);
@@ -228,6 +229,7 @@ static __device__ __forceinline__ void take_items(const struct kp_mla_bwd *p, ui
         for (uint32_t x = 0; x < 4; x++) mbar_init(shared + K_FREE + 8 * x, 4);
         mbar_init(shared + DS_FULL, 4);
         if (PAIRS) mbar_init(shared + MOST_FULL, PRODUCERS / 32);
+        if (FREES_DS) mbar_init(shared + DS_FREE, PRODUCERS / 32);
         if (ASK_FIRST) mbar_init(shared + K_ASKED, PRODUCERS);
 #if CFG_CTAS == 2
         init_stages(shared);

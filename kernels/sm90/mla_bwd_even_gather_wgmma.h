@@ -197,13 +197,14 @@ static __device__ __forceinline__ void produce_even(const struct kp_mla_bwd *p, 
             for (uint32_t i = 0; i < 8; i += 2) {
                 const uint32_t x = slice_of(i);
                 mbar_wait(shared + K_FREE + 4 * x, (state & 1) ^ 1); /* of slices x, x + 1 */
-                if (AHEAD && SLICES == 8 && i == 6 && state >= 4) copy_ahead(p, shared);
+                if (AHEAD && !FREES_DS && SLICES == 8 && i == 6 && state >= 4) copy_ahead(p, shared);
                 gather_slices(shared, &c, x, 2);
                 if (BEHIND && i >= 2 * BEHIND && state >= 4)
                     tell_group(shared, (int)i / 2 - BEHIND, BEHIND + (AHEAD && SLICES == 8 && i == 6));
             }
-            if (AHEAD && SLICES > 8 && state >= 4) copy_ahead(p, shared);
+            if (AHEAD && !FREES_DS && SLICES > 8 && state >= 4) copy_ahead(p, shared);
             if (SLICES > 8) gather_slices(shared, &c, 8, 1);
+            if (FREES_DS && state >= 4) copy_ahead(p, shared);
             if (ASK_FIRST) mbar_arrive(shared + K_ASKED);
             if (DIST_BY_PRODUCERS && p->part_dist) store_dist(shared, state & 1);
             if (state < 4) { /* the first tile needs all of it */
@@ -213,6 +214,7 @@ static __device__ __forceinline__ void produce_even(const struct kp_mla_bwd *p, 
 #pragma unroll
                 for (int g = BY_GROUPS ? GROUPS - 1 : 0; g < GROUPS; g++) mbar_arrive(shared + K_FULL + 8 * g);
                 if (!BY_GROUPS) mbar_arrive(shared + Q_FULL);
+                if (FREES_DS) free_ahead(shared);
 #if CFG_DETERMINISTIC
                 if (ALT) tell_most(shared);
 #endif
@@ -223,11 +225,16 @@ static __device__ __forceinline__ void produce_even(const struct kp_mla_bwd *p, 
 #pragma unroll
             for (int g = BEHIND ? 4 - BEHIND : 0; g < GROUPS; g++) {
                 const int is_last = g == GROUPS - 1;
-                if (AHEAD && is_last) {
+                if (AHEAD && !FREES_DS && is_last) {
                     copy_wait(1);
                     ahead = add_ahead(shared);
                 }
-                tell_group(shared, g, GROUPS - 1 - g + (AHEAD && !is_last));
+                tell_group(shared, g, GROUPS - 1 - g + (FREES_DS || (AHEAD && !is_last)));
+            }
+            if (FREES_DS) {
+                copy_wait(0);
+                ahead = add_ahead(shared);
+                free_ahead(shared);
             }
             if (AHEAD) end_ahead(p, shared, ahead);
         }

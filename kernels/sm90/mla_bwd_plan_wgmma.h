@@ -39,6 +39,9 @@ constexpr int BY_GROUPS = ALT && !PAIRS && !WOVEN;
 /* Producers form the states of the next item's rows, mla_bwd_ahead_wgmma.h. Rows that are stored lose by it: there K is
  * what consumers wait for. */
 constexpr int AHEAD = ALT && !PAIRS;
+/* What they need of that comes behind all of a tile's K, and the tile's owner waits for DS_FREE before it writes dS.
+ * Pairs, which wait more for each other, lose by it: there it comes before the last K. */
+constexpr int FREES_DS = AHEAD && CTAS == 1;
 constexpr int SLICES = D / 64, V_SLICES = KP_MLA_DIM_V / 64;
 /* Threads that gather, and how many 16-byte chunks of a slice each has. */
 constexpr int PRODUCERS = 128, PASSES = 512 / PRODUCERS, STEP = PRODUCERS / 8;
@@ -61,9 +64,9 @@ constexpr uint32_t BARS_AT = POWERS_AT + 16;  /* mbarriers */
 constexpr uint32_t Q_FULL = BARS_AT, Q_FREE = Q_FULL + 24, K_FULL = Q_FREE + 72, K_FREE = K_FULL + 40;
 constexpr uint32_t PD_FULL = K_FREE + 32, PD_FREE = PD_FULL + 8, STAGE_OPEN = PD_FREE + 8, STAGE_FULL = STAGE_OPEN + 8;
 constexpr uint32_t STAGE_FREE = STAGE_FULL + 32, STAGE_LAST = STAGE_FREE + 32;
-constexpr uint32_t DS_FULL = PD_FULL, MOST_FULL = PD_FREE, TURN = STAGE_OPEN; /* ALT */
-constexpr uint32_t POSTS_AT = STAGE_LAST + 8;                                 /* uint32 [3], mla_bwd_together_wgmma.h */
-constexpr uint32_t K_ASKED = POSTS_AT; /* ASK_FIRST; rows that are stored have no posts */
+constexpr uint32_t DS_FULL = PD_FULL, MOST_FULL = PD_FREE, TURN = STAGE_OPEN, DS_FREE = PD_FREE; /* ALT */
+constexpr uint32_t POSTS_AT = STAGE_LAST + 8; /* uint32 [3], mla_bwd_together_wgmma.h */
+constexpr uint32_t K_ASKED = POSTS_AT;        /* ASK_FIRST; rows that are stored have no posts */
 constexpr uint32_t PLAN_END = POSTS_AT + 16;
 static_assert(BARS_AT % 8 == 0 && PLAN_END <= KP_MLA_BWD_SM90_SHARED(D), "the plan fits");
 static_assert(KP_MLA_BWD_SM90_SHARED(D) <= 232448, "what a CTA of Hopper may have");

@@ -7,15 +7,15 @@
  *
  * D is summed in one fixed order: lane l takes columns 8 l .. 8 l + 7 and 256 further, then a tree over the lanes. No
  * shared memory. Nothing of out, dout and dlse comes into the state of an empty row (lse +-inf). All loads of a row are
- * under way at once. Main kernels that form most states themselves leave p.cycles; of these rows and the zeroes behind
- * them a launch takes p.first .. p.first + p.n - 1.
+ * under way at once. The rows are those of p.cycles, main kernels forming other states themselves; of these and the
+ * zeroes behind them a launch takes p.first .. p.first + p.n - 1.
  *
  * A variant with .early needs nothing of the kernel before and runs beside it; it ends after it, so that who waits for
  * its end has waited for both. */
 #include "kernels/device/grid.h"
 #include "kernels/device/mla_row.h"
 
-constexpr int THREADS = CFG_THREADS;
+constexpr int THREADS = CFG_THREADS, HEADS = 64; /* heads of a CTA of main kernels */
 
 /* 8 neighbouring elements. */
 static __device__ __forceinline__ void load8(float x[8], const struct kp_view *v, int64_t at) {
@@ -121,11 +121,19 @@ static __device__ __forceinline__ void clear_row(const struct kp_mla_bwd *p, int
         for (int c = 2 * lane; c < p->in.dim_qk * bytes; c += 64) *(uint16_t *)(to + c) = 0;
 }
 
+/* Row x of p->cycles. */
+static __device__ __forceinline__ int64_t row_at(const struct kp_mla_cycles *c, uint32_t all, int64_t x) {
+    if (x >= c->until) return x - c->until + c->after;
+    const uint32_t y = (uint32_t)x;
+    if (y < c->cycled) return y / c->taken * c->cycle + y % c->taken;
+    const uint32_t of_block = HEADS - c->heads, rest = all % HEADS;
+    const uint32_t left = all / HEADS * of_block + (rest > c->heads ? rest - c->heads : 0); /* of a query */
+    const uint32_t query = (y - c->cycled) / left, head = (y - c->cycled) % left, between = (c->cycle - c->taken) / all;
+    return query / between * c->cycle + c->taken + query % between * all + head + (head / of_block + 1) * c->heads;
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, 6) CFG(const __grid_constant__ struct kp_mla_bwd p) {
-    const struct kp_mla_cycles *c = &p.cycles;
-    const int64_t cycled = c->cycles * c->taken, end = p.first + p.n;
-    const int64_t rows = cycled + p.in.batch * p.in.seq_q * p.in.heads_q - c->after;
-    const int64_t step = (int64_t)gridDim.x * (THREADS / 32);
+    const int64_t end = p.first + p.n, rows = p.cycles.rows, step = (int64_t)gridDim.x * (THREADS / 32);
 #ifdef CFG_EARLY
     grid_release();
     const int type = p.out.dtype == p.dout.dtype && is_wide16(&p.out) && is_wide16(&p.dout) ? p.out.dtype : KP_F32;
@@ -146,7 +154,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 6) CFG(const __grid_consta
 #endif
     for (int64_t x = from + (int64_t)blockIdx.x * (THREADS / 32) + (threadIdx.x >> 5); x < end; x += step) {
         if (x < rows)
-            prepare_row(&p, x < cycled ? x / c->taken * c->cycle + x % c->taken : x - cycled + c->after);
+            prepare_row(&p, row_at(&p.cycles, (uint32_t)p.in.heads_q, x));
         else
             clear_row(&p, x - rows);
     }

@@ -15,7 +15,7 @@ struct attn_cuda_mla_bwd_main {
     int32_t turned;      /* 1: adds to sums with columns as KP_MLA_BWD_TURNED says, in the workspace always */
     int32_t parts;    /* 1: cuts items in parts, struct kp_mla_bwd.parts, where whole ones leave multiprocessors idle */
     int32_t together; /* 1: keeps its CTAs together by struct kp_mla_bwd.posts */
-    int32_t ahead;    /* can form states itself, KP_MLA_BWD_AHEAD, of so many heads in a tile but an item's first */
+    int32_t ahead;    /* can form states itself, of so many heads of 64 in a tile but an item's first */
     int32_t pairs;    /* stores a row per slot, deterministic, of so many bytes a number: 4, f32; 2, rows of
                        * kernels/device/row16.h. 0: adds to kv rows as it goes */
     /* Pairs of 2 bytes: > 0, its launch takes struct kp_mla_bwd_rows, and can walk the rows of the chunk before beside
@@ -33,10 +33,10 @@ attn_status attn_cuda_mla_bwd_prepare(const struct attn_cuda_mla_bwd_main *m, st
 attn_status attn_cuda_mla_bwd_launch(const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,
                                      const attn_problem *p, const attn_args *args);
 
-/* If the main kernel forms states of rows itself (m->ahead), KP_MLA_BWD_AHEAD in kp->steps, and what is left to the
- * first step. Queries: `listed` a launch, `whole` in whole items. cuda_mla_bwd_ahead.c */
+/* Which states of rows are left to the first step, where the main kernel can form some itself (m->ahead). Queries:
+ * `listed` a launch, 0: fewer than are ordered together; `whole` in whole items. cuda_mla_bwd_ahead.c */
 void attn_cuda_mla_bwd_ahead(const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,
-                             struct kp_mla_bwd *kp, int64_t listed, int64_t whole, struct kp_mla_cycles *left);
+                             const struct kp_mla_bwd *kp, int64_t listed, int64_t whole, struct kp_mla_cycles *left);
 
 /* ---- rows that are walked beside the next chunk's items (m->walk), cuda_mla_bwd_beside.c ---- */
 

@@ -330,6 +330,7 @@ static attn_status queue_main(struct run *r, int64_t listed) {
     const int64_t items = kp.n * r->g.head_blocks * (kp.parts > 0 ? kp.parts : 1),
                   cluster = r->m->cluster > 1 ? r->m->cluster : 1;
     kp.items = (int32_t)lesser(items, INT32_MAX);
+    if (kp.parts <= 0) kp.ahead = (int32_t)r->cycles.heads;
     if (r->g.ranges) {
         const uint64_t before = (uint64_t)listed * sizeof(int32_t), topk = (uint64_t)r->p->topk;
         kp.in.indices.data = r->ranges.list - before * topk;
@@ -584,11 +585,10 @@ attn_status attn_cuda_mla_bwd_launch(const struct attn_cuda_mla_bwd_main *m, con
     struct kp_mla_bwd *kp = &r.kp;
     if (p->heads_q <= 0) return ATTN_OK;
     set_parameters(&r);
-    if (r.g.chunk >= r.g.listed) attn_cuda_mla_bwd_ahead(m, dev, kp, r.g.listed, r.g.whole, &r.cycles);
-    const int64_t rows = r.cycles.cycles * r.cycles.taken + r.g.queries * p->heads_q - r.cycles.after;
+    attn_cuda_mla_bwd_ahead(m, dev, kp, r.g.chunk >= r.g.listed ? r.g.listed : 0, r.g.whole, &r.cycles);
     const int64_t keys = kp->dkv.data ? p->batch * p->seq_k : 0;
     attn_status status = ATTN_OK;
-    r.all = r.unprepared = rows + (kp->steps & KP_MLA_BWD_ZERO ? keys : 0);
+    r.all = r.unprepared = r.cycles.rows + (kp->steps & KP_MLA_BWD_ZERO ? keys : 0);
     if (!kp->pairs || !r.g.block) status = queue_prepare(&r, r.all, 0); /* others have it beside their sort */
     if (kp->dq.data || kp->dkv.data || kp->part_dist)
         for (int64_t at = 0; at < r.g.queries && !status; at += r.g.listed)
