@@ -240,7 +240,7 @@ static __device__ __forceinline__ void take_items(const struct kp_mla_bwd *p, ui
 #if CFG_CTAS == 2
     cluster_sync();
 #endif
-    if (PAIRS && CTAS == 1) {
+    if (CTAS == 1) {
         if (!(p->steps & KP_MLA_BWD_BEHIND)) grid_wait();
         grid_release();
     }
@@ -258,7 +258,7 @@ static __device__ __forceinline__ void take_items(const struct kp_mla_bwd *p, ui
 #if CFG_CTAS == 2
     cluster_sync();
 #endif
-    if (PAIRS && CTAS == 1) grid_wait(); /* who waits for its end has waited for the launch before */
+    if (CTAS == 1) grid_wait(); /* who waits for its end has waited for the launch before */
 }
 
 #if CFG_CTAS == 2 && CFG_DETERMINISTIC

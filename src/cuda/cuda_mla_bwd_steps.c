@@ -268,9 +268,8 @@ struct run {
 };
 _Static_assert(offsetof(struct kp_mla_bwd_ranges, bwd) == 0, "kp is ranges.bwd");
 
-/* Whether all launches of the main kernel begin early: not with clusters, which that makes slower
- * (docs/kernels/mla_bwd_sm90_experiments.md). */
-static int begins_early(const struct run *r) { return r->m->pairs == 2 && r->m->cluster <= 1; }
+/* Whether all launches of the main kernel begin early; clusters are slower so (mla_bwd_sm90_experiments.md). */
+static int begins_early(const struct run *r) { return (r->m->pairs == 2 || r->m->ahead) && r->m->cluster <= 1; }
 
 /* early: the kernel waits by itself for the one before, or has no need to. */
 static attn_status queue(const struct run *r, const char *symbol, int64_t ctas, int64_t threads, int64_t shared,
@@ -327,6 +326,7 @@ static attn_status queue_beside(struct run *r, const struct kp_mla_bwd *kp, int6
 static attn_status queue_main(struct run *r, int64_t listed) {
     struct kp_mla_bwd kp = r->kp;
     if (kp.parts > 0 && !kp.pairs) kp.posts = 0; /* their rows are few */
+    if (kp.parts > 0 && !r->m->pairs && kp.first > listed && begins_early(r)) kp.steps |= KP_MLA_BWD_BEHIND;
     const int64_t items = kp.n * r->g.head_blocks * (kp.parts > 0 ? kp.parts : 1),
                   cluster = r->m->cluster > 1 ? r->m->cluster : 1;
     kp.items = (int32_t)lesser(items, INT32_MAX);
