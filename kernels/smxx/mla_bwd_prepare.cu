@@ -138,7 +138,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 6) CFG(const __grid_consta
     grid_release();
     const int type = p.out.dtype == p.dout.dtype && is_wide16(&p.out) && is_wide16(&p.dout) ? p.out.dtype : KP_F32;
     int64_t from = p.first;
-    if (type != KP_F32 && p.first % TOGETHER == 0 && p.in.heads_q % TOGETHER == 0) {
+    if (type != KP_F32 && p.first % TOGETHER == 0 && p.in.heads_q % TOGETHER == 0 && rows >> 32 == 0) {
         const int64_t whole = (end < rows ? end : rows) / TOGETHER * TOGETHER;
         const int64_t own = p.first + TOGETHER * ((int64_t)blockIdx.x * (THREADS / 32) + (threadIdx.x >> 5));
         for (int64_t x = own; x < whole; x += TOGETHER * step) {
