@@ -101,65 +101,60 @@ static void soften(const struct fwd *j, const struct layout *l, char *ws, int64_
     for (int64_t h = 0; h < heads; ++h) sum[h] = sum[h] * old[h] + part[h];
 }
 
-/* The same with strips, and the sums: rows of keys, of which the first 32 may be copied already, and those of the next
- * block, of this query or the worker's next one. */
-static void block_strips(const struct fwd *j, const struct layout *l, char *ws, int64_t heads,
-                         const struct attn_pair_rows *keys, const struct attn_pair_rows *next, int any, int copied) {
-    const int64_t depth = j->p->dim_qk / 2;
-    float *o = (float *)(ws + l->o), *shrink = (float *)(ws + l->old);
-    const struct attn_pair_copies copies = {.tiles = (float *)(ws + l->k),
-                                            .zip = (float *)(ws + l->zip),
-                                            .ldz = mla_strip(block_of(j->isa)),
-                                            .width = j->p->dim_v / 2};
+/* The same with strips: rows of keys, of which the first 32 may be copied already. */
+static void soften_strips(const struct fwd *j, const struct layout *l, char *ws, const struct attn_pair_rows *keys,
+                          const struct attn_pair_copies *copies, int copied) {
     const struct attn_pair_soft f = {.rows = *keys,
-                                     .copies = copies,
+                                     .copies = *copies,
                                      .copied = copied,
                                      .strips = l->ldh / ATTN_PAIR_HEADS,
-                                     .depth = depth,
+                                     .depth = j->p->dim_qk / 2,
                                      .q = (const float *)(ws + l->qt),
                                      .scale = (float)j->p->scale,
-                                     .max = (float *)(ws + l->max),
+                                     .max = j->max_logits.data ? (float *)(ws + l->max) : NULL,
                                      .top = (float *)(ws + l->use),
                                      .sum = (float *)(ws + l->sum),
-                                     .shrink = shrink,
+                                     .shrink = (float *)(ws + l->old),
                                      .p = (float *)(ws + l->p),
-                                     .ldp = mla_strip(block_of(j->isa)),
+                                     .ldp = copies->ldz,
                                      .s = (float *)(ws + l->s)};
-    struct attn_pair_sum sum = mla_sum_strips(heads, j->p->dim_v, keys->n, f.p, &copies, depth, o, l->ldo, next);
     j->isa->pair->soft(&f);
-    shrink_sums(j, l, ws, heads, any);
-    sum.accumulate = any;
-    j->isa->pair->sum(&sum);
 }
 
 static void store_f32(const struct attn_view *v, int64_t b, int64_t h, int64_t i, float x) {
     if (v->data) memcpy(attn_view_row(v, b, h, i), &x, sizeof x);
 }
 
-/* Writes the rows of the chunk. any = 0: the query has no valid slot, and nothing in the workspace is defined. */
-static void finish(const struct fwd *j, const struct layout *l, char *ws, int64_t b, int64_t i, int64_t h0,
-                   int64_t heads, int any) {
+/* Everything about a head but its row of out, which is the sums times the factor, or 0 if none is returned. any = 0:
+ * the query has no valid slot, and nothing in the workspace is defined. */
+static int conclude(const struct fwd *j, const struct layout *l, char *ws, int64_t b, int64_t i, int64_t h0, int64_t h,
+                    int any, float *factor) {
     const attn_problem *p = j->p;
     const float *max = (const float *)(ws + l->max), *sum = (const float *)(ws + l->sum),
                 *top2 = (const float *)(ws + l->use);
-    float *o = (float *)(ws + l->o);
+    float lse = attn_core_has(p, ATTN_LSE_EMPTY_PLUS_INF) ? INFINITY : -INFINITY;
+    const int live = any && sum[h] != 0;
+    *factor = 0;
+    if (live) {
+        /* with strips sums refer to a power of 2 */
+        double refers = mla_strips(j->isa) ? (double)top2[h] * 0.69314718055994530942 : (double)max[h];
+        double natural = refers + log((double)sum[h]);
+        double sunk = j->sink ? 1.0 + exp((double)j->sink[h0 + h] - natural) : 1.0;
+        *factor = (float)(1.0 / ((double)sum[h] * sunk));
+        lse = (float)(attn_core_has(p, ATTN_LSE_BASE_2) ? natural * 1.4426950408889634074 : natural);
+    }
+    store_f32(&j->lse, b, h0 + h, i, lse);
+    store_f32(&j->max_logits, b, h0 + h, i, any ? max[h] : -INFINITY);
+    return live;
+}
 
+/* Writes the rows of the chunk. */
+static void finish(const struct fwd *j, const struct layout *l, char *ws, int64_t b, int64_t i, int64_t h0,
+                   int64_t heads, int any) {
+    float *o = (float *)(ws + l->o), factor;
     for (int64_t h = 0; h < heads; ++h) {
-        float lse = attn_core_has(p, ATTN_LSE_EMPTY_PLUS_INF) ? INFINITY : -INFINITY, top = -INFINITY, factor = 0;
-        if (any) top = max[h];
-        if (any && sum[h] != 0) {
-            /* with strips sums refer to a power of 2 */
-            double refers = mla_strips(j->isa) ? (double)top2[h] * 0.69314718055994530942 : (double)max[h];
-            double natural = refers + log((double)sum[h]);
-            double sunk = j->sink ? 1.0 + exp((double)j->sink[h0 + h] - natural) : 1.0;
-            factor = (float)(1.0 / ((double)sum[h] * sunk));
-            lse = (float)(attn_core_has(p, ATTN_LSE_BASE_2) ? natural * 1.4426950408889634074 : natural);
-        } else {
-            memset(o + h * l->ldo, 0, (size_t)p->dim_v * sizeof *o);
-        }
-        store_f32(&j->lse, b, h0 + h, i, lse);
-        store_f32(&j->max_logits, b, h0 + h, i, top);
-        j->isa->ukr->narrow(attn_view_row(&j->out, b, h0 + h, i), j->out.dtype, o + h * l->ldo, p->dim_v, factor);
+        if (!conclude(j, l, ws, b, i, h0, h, any, &factor)) memset(o + h * l->ldo, 0, (size_t)j->p->dim_v * sizeof *o);
+        j->isa->ukr->narrow(attn_view_row(&j->out, b, h0 + h, i), j->out.dtype, o + h * l->ldo, j->p->dim_v, factor);
     }
 }
 
@@ -170,7 +165,7 @@ struct turn {
     int64_t task, b, i, at, n;
     int32_t *key; /* [n], one of two places for a block's keys, and the other place */
     int32_t *other;
-    int copied;
+    int begun; /* its first 32 rows are copied and its heads turned */
 };
 static void take(struct fwd *j, struct turn *t, int32_t *key, int32_t *other) {
     const attn_problem *p = j->p;
@@ -191,6 +186,49 @@ static void load_heads(const struct fwd *j, const struct layout *l, char *ws, in
                       mla_turned(l->ldh));
 }
 
+/* A block with strips. `more` rows of the query follow, else its results are written, and the heads of the worker's
+ * next task turned. */
+static void block_strips(const struct fwd *j, const struct layout *l, char *ws, const struct turn *t, int64_t n,
+                         const int32_t *key, int64_t more, const int32_t *ahead, int any, struct turn *turn) {
+    const attn_problem *p = j->p;
+    const int64_t h0 = t->task % j->n_chunks * j->chunk, heads = mla_min(j->chunk, p->heads_q - h0);
+    const struct attn_pair_copies copies = {.tiles = (float *)(ws + l->k),
+                                            .zip = (float *)(ws + l->zip),
+                                            .ldz = mla_strip(block_of(j->isa)),
+                                            .width = p->dim_v / 2};
+    const struct attn_pair_rows keys = mla_rows_of(&j->kv, t->b, key, n),
+                                next = more ? mla_rows_of(&j->kv, t->b, ahead, more)
+                                            : mla_rows_of(&j->kv, turn->b, turn->key, turn->n);
+    float *factor = (float *)(ws + l->part);
+    uint32_t live[MLA_HEADS / ATTN_PAIR_HEADS] = {0};
+    const struct attn_pair_out out = {.base = attn_view_row(&j->out, t->b, h0, t->i),
+                                      .heads = heads,
+                                      .stride = j->out.head * j->out.element_bytes,
+                                      .factor = factor,
+                                      .live = live};
+    struct attn_pair_sum sum = mla_sum_strips(heads, p->dim_v, n, (const float *)(ws + l->p), &copies, p->dim_qk / 2,
+                                              (float *)(ws + l->o), l->ldo, &next);
+    soften_strips(j, l, ws, &keys, &copies, any || t->begun);
+    shrink_sums(j, l, ws, heads, any);
+    sum.accumulate = any, sum.even = 1;
+    if (!more) {
+        for (int64_t h = 0; h < heads; ++h)
+            live[h / ATTN_PAIR_HEADS] |= (uint32_t)conclude(j, l, ws, t->b, t->i, h0, h, 1, &factor[h])
+                                         << h % ATTN_PAIR_HEADS;
+        sum.out = &out;
+        if (turn->n) {
+            const int64_t h1 = turn->task % j->n_chunks * j->chunk;
+            sum.turn = (struct attn_pair_turn){.base = attn_view_row(&j->q, turn->b, h1, turn->i),
+                                               .heads = mla_min(j->chunk, p->heads_q - h1),
+                                               .stride = j->q.head * j->q.element_bytes,
+                                               .depth = p->dim_qk / 2,
+                                               .to = (float *)(ws + l->qt)};
+            turn->begun = 1;
+        }
+    }
+    j->isa->pair->sum(&sum);
+}
+
 /* Leaves the worker's next task in *turn. */
 static void task(struct fwd *j, const struct layout *l, char *ws, struct turn *turn) {
     const attn_problem *p = j->p;
@@ -203,7 +241,7 @@ static void task(struct fwd *j, const struct layout *l, char *ws, struct turn *t
     int64_t at = t.at;
     int any = 0;
     if (t.n) {
-        load_heads(j, l, ws, t.b, t.i, h0, heads);
+        if (!t.begun) load_heads(j, l, ws, t.b, t.i, h0, heads);
         for (int64_t h = 0; h < l->ldh; ++h) {
             max[h] = top2[h] = -INFINITY;
             sum[h] = 0;
@@ -215,11 +253,7 @@ static void task(struct fwd *j, const struct layout *l, char *ws, struct turn *t
         more = attn_cpu_mla_next(&t.query, &at, p->topk, block_of(j->isa), ahead, NULL);
         if (!more) take(j, turn, ahead, key);
         if (mla_strips(j->isa)) {
-            const struct attn_pair_rows keys = mla_rows_of(&j->kv, t.b, key, n),
-                                        next = more ? mla_rows_of(&j->kv, t.b, ahead, more)
-                                                    : mla_rows_of(&j->kv, turn->b, turn->key, turn->n);
-            block_strips(j, l, ws, heads, &keys, &next, any, any || t.copied);
-            if (!more) turn->copied = 1;
+            block_strips(j, l, ws, &t, n, key, more, ahead, any, turn);
         } else {
             attn_cpu_mla_gather(j->isa, &j->kv, t.b, key, n, p->dim_qk, &rows);
             attn_cpu_mla_score(j->isa, p->dtype, n, l->ldh, p->dim_qk, k, l->ldk, qt, s, l->ldh);
@@ -230,7 +264,7 @@ static void task(struct fwd *j, const struct layout *l, char *ws, struct turn *t
         int32_t *was = key;
         key = ahead, ahead = was;
     }
-    finish(j, l, ws, t.b, t.i, h0, heads, any);
+    if (!any || !mla_strips(j->isa)) finish(j, l, ws, t.b, t.i, h0, heads, any);
 }
 
 static void job(void *arg, int32_t worker) {

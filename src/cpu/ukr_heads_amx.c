@@ -135,31 +135,33 @@ static v32 largest(const struct soft *w, int h) {
     return most;
 }
 /* Rows 2 n and 2 n + 1, heads from 16 h on; live: of the rows that there are. */
-INLINE void soft_pair(struct soft *w, int64_t n, int h, int masked) {
+INLINE void soft_pair(struct soft *w, int64_t n, int h, int masked, int maxima) {
     const float *s = w->s + n * 2 * SIDE + h * 16;
     const v32 top = v32_load(w->top + h * 16);
     v32 x[2], max = v32_load(w->max + h * 16);
     UNROLL for (int i = 0; i < 2; i++) {
         const v32 raw = v32_load(s + i * SIDE);
-        __m512i times_sign = _mm512_xor_epi32((__m512i)raw, w->sign);
-        if (masked && 2 * n + i >= w->rows) times_sign = (__m512i)v32_set(-INFINITY);
-        max = v32_max((v32)times_sign, max);
+        if (maxima) {
+            __m512i times_sign = _mm512_xor_epi32((__m512i)raw, w->sign);
+            if (masked && 2 * n + i >= w->rows) times_sign = (__m512i)v32_set(-INFINITY);
+            max = v32_max((v32)times_sign, max);
+        }
         x[i] = _mm512_fmsub_ps(raw, w->scale, top);
     }
     exp2_degree(DEGREE, 2, x);
     UNROLL for (int i = 0; i < 2; i++) {
         if (masked && 2 * n + i >= w->rows) x[i] = v32_set(0);
     }
-    v32_store(w->max + h * 16, max);
+    if (maxima) v32_store(w->max + h * 16, max);
     v32_store(w->part + h * 16, v32_load(w->part + h * 16) + (x[0] + x[1]));
     _mm512_storeu_si512(w->p + n * SIDE + h * 16, zipped(x[0], x[1]));
 }
-static __attribute__((noinline)) void soft_masked(struct soft *w, int64_t n, int h) { soft_pair(w, n, h, 1); }
+static __attribute__((noinline)) void soft_masked(struct soft *w, int64_t n, int h) { soft_pair(w, n, h, 1, 1); }
 /* Unit n of a half's 17: pairs of rows, then the half's tile of them. */
-INLINE void soft_unit(struct soft *w, int64_t n, int h) {
+INLINE void soft_unit(struct soft *w, int64_t n, int h, int maxima) {
     if (n < PAIRS) {
         if (w->rows == SIDE) {
-            soft_pair(w, n, h, 0);
+            soft_pair(w, n, h, 0, maxima);
         } else {
             soft_masked(w, n, h);
         }
@@ -169,7 +171,7 @@ INLINE void soft_unit(struct soft *w, int64_t n, int h) {
 }
 static __attribute__((noinline)) void soft_rest(struct soft *w, int64_t n) {
     for (; n <= PAIRS; n++)
-        for (int h = 0; h < 2; h++) soft_unit(w, n, h);
+        for (int h = 0; h < 2; h++) soft_unit(w, n, h, 1);
 }
 /* Heads that had no score yet refer to the largest of this chunk. */
 static void settle(struct soft *w) {
@@ -234,16 +236,17 @@ static void soft_end(struct soft *w) {
     for (int h = 0; h < SIDE; h += 16) {
         float *max = f->max + w->strip * SIDE + h, *sum = f->sum + w->strip * SIDE + h;
         const v32 part = v32_load(w->part + h);
+        v32_store(sum, v32_load(sum) + part);
+        if (!f->max) continue;
         /* a NaN of rows before stays */
         v32_store(max, v32_max(v32_load(w->max + h) * v32_set(fabsf(f->scale)), v32_load(max)));
-        v32_store(sum, v32_load(sum) + part);
         if (!v32_any_nan(part, part)) continue;
         for (int64_t r = 0; r < w->rows; r++)
             for (int i = 0; i < 16; i++)
                 if (isnan(w->s[r * SIDE + h + i] * f->scale)) max[i] = NAN;
     }
 }
-void attn_ukr_amx_soft(const struct attn_pair_soft *f) {
+INLINE void soft(const struct attn_pair_soft *f, int maxima) {
     struct soft w = {.f = f, .p = f->s + CELLS, .scale = v32_set(f->scale * LOG2_E), .s = f->s};
     struct coming c;
     const int64_t steps = f->depth / 16;
@@ -258,7 +261,7 @@ void attn_ukr_amx_soft(const struct attn_pair_soft *f) {
     } while (0)
 #define BESIDE(h)                                                                                                      \
     do {                                                                                                               \
-        if (n && late) soft_unit(&w, n - 1, h);                                                                        \
+        if (n && late) soft_unit(&w, n - 1, h, maxima);                                                                \
         if (z.panel < z.panels) zip_unit(&z);                                                                          \
     } while (0)
 #define BESIDE_LAST(h)                                                                                                 \
@@ -289,6 +292,13 @@ void attn_ukr_amx_soft(const struct attn_pair_soft *f) {
 #undef READY
 #undef BESIDE
 #undef BESIDE_LAST
+}
+void attn_ukr_amx_soft(const struct attn_pair_soft *f) {
+    if (f->max) {
+        soft(f, 1);
+    } else {
+        soft(f, 0);
+    }
 }
 
 /* A chunk of mla_bwd or dist between its products and its results. */

@@ -182,8 +182,8 @@ struct attn_pair_soft {
     int64_t strips, depth;
     const float *q;
     float scale;
-    /* [heads], kept from block to block: the largest scaled score and what exponents refer to, both -inf at first; the
-     * sum of unrounded probabilities 2^(s scale log2 e - top). */
+    /* [heads], kept from block to block: the largest scaled score (NULL: not asked for) and what exponents refer to,
+     * both -inf at first; the sum of unrounded probabilities 2^(s scale log2 e - top). */
     float *max, *top, *sum;
     float *shrink; /* [heads] receives what this call does to older sums: a power of 2 */
     float *p;      /* [strips][ldp]: pairs of rows in tiles of A [rows, filled up / 32][2][16 heads][16 pairs] */
@@ -205,6 +205,20 @@ struct attn_pair_heads {
     float *sums; /* NULL, or [rows, filled up][16]: the first becomes the sum of p over the heads */
     float *s;    /* scratch: 4 * 32 * 32 + 16 * 32 */
 };
+/* Where sums go that are complete: bf16 rows of `heads` heads, times a factor of each; 0 where `live` (a bit of each in
+ * words of 32) is not set. */
+struct attn_pair_out {
+    char *base;
+    int64_t heads, stride; /* bytes from head to head */
+    const float *factor;
+    const uint32_t *live;
+};
+/* Rows of heads that become q of attn_pair_soft meanwhile. */
+struct attn_pair_turn {
+    const char *base; /* NULL: none */
+    int64_t heads, stride, depth;
+    float *to;
+};
 /* c[32 strips][columns] (+)= a zip, over rows in pairs; both go on with zeros to a multiple of 16 pairs. */
 struct attn_pair_sum {
     int64_t strips, pairs, columns;
@@ -215,9 +229,12 @@ struct attn_pair_sum {
     float *c;
     int64_t ldc;
     int accumulate;
-    struct attn_pair_rows next; /* of which the first 32 are copied beside the products, `depth` pairs of each */
+    const struct attn_pair_out *out; /* NULL, or: instead of to c */
+    struct attn_pair_rows next;      /* of which the first 32 are copied beside the products, `depth` pairs of each */
     float *tiles;
     int64_t depth;
+    struct attn_pair_turn turn;
+    int even; /* both over all products, not beside the first */
 };
 /* sums[key of the row][columns] += x panel: each row's sum over `depth` pairs is one chain, rows are added in order. */
 struct attn_pair_add {

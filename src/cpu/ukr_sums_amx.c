@@ -9,6 +9,7 @@
  *     tiles    x panel (n)            x panel (n + 1)         32 x 32 sums: 4 KiB in the first-level cache
  *     vectors  rows += sums (n - 1)   rows += sums (n)        x of 32 rows: 16 KiB, stays; panels pass by */
 #include "cpu/amx_tile.h"
+#include "cpu/ukr.h"
 #include "cpu/ukr_copy_amx.h"
 #include "cpu/ukr_pair.h"
 #include "cpu/ukr_unroll.h"
@@ -17,33 +18,35 @@
 
 enum { SIDE = ATTN_PAIR_HEADS, CELLS = SIDE * SIDE, TILE = 16 * 16 };
 
-/* C (+)= A B over `steps` times 16 pairs, A and B [steps][2][16][16], and other work after two products. OPEN of a tile
- * comes before its first product: what the tile holds of the sums before is stored, then new sums are loaded or 0. */
-#define STEP(first, i, steps, a, b, OPEN, WORK)                                                                        \
+/* C (+)= A B over `steps` times 16 pairs, A and B [steps][2][16][16], and other work after two products: WORK of the
+ * number of times it came before. OPEN of a tile comes before its first product: what the tile holds of the sums before
+ * is stored, then new sums are loaded or 0. */
+#define STEP(first, more, OPEN, WORK)                                                                                  \
     do {                                                                                                               \
-        const int more = (i) + 1 < (steps);                                                                            \
-        tile_load(5, (a) + (2 * (i) + 1) * TILE, 64);                                                                  \
+        tile_load(5, a_ + TILE, 64);                                                                                   \
+        a_ += 2 * TILE, b_ += 2 * TILE;                                                                                \
         if (first) OPEN(0);                                                                                            \
         tile_dpbf16(0, 4, 6);                                                                                          \
         if (first) OPEN(2);                                                                                            \
         tile_dpbf16(2, 5, 6);                                                                                          \
-        if (more) tile_load_once(6, (b) + ((i) + 1) * 2 * TILE, 64);                                                   \
-        WORK(2 * (i));                                                                                                 \
+        if (more) tile_load_once(6, b_, 64);                                                                           \
+        WORK(first);                                                                                                   \
         if (first) OPEN(1);                                                                                            \
         tile_dpbf16(1, 4, 7);                                                                                          \
-        if (more) tile_load(4, (a) + 2 * ((i) + 1) * TILE, 64);                                                        \
+        if (more) tile_load(4, a_, 64);                                                                                \
         if (first) OPEN(3);                                                                                            \
         tile_dpbf16(3, 5, 7);                                                                                          \
-        if (more) tile_load_once(7, (b) + (2 * (i) + 3) * TILE, 64);                                                   \
-        WORK(2 * (i) + 1);                                                                                             \
+        if (more) tile_load_once(7, b_ + TILE, 64);                                                                    \
+        WORK(first);                                                                                                   \
     } while (0)
 #define STEPS(steps, a, b, OPEN, WORK)                                                                                 \
     do {                                                                                                               \
-        tile_load_once(6, (b), 64);                                                                                    \
-        tile_load(4, (a), 64);                                                                                         \
-        tile_load_once(7, (b) + TILE, 64);                                                                             \
-        STEP(1, 0, steps, a, b, OPEN, WORK);                                                                           \
-        for (int64_t i = 1; i < (steps); i++) STEP(0, i, steps, a, b, OPEN, WORK);                                     \
+        const float *a_ = (a), *b_ = (b);                                                                              \
+        tile_load_once(6, b_, 64);                                                                                     \
+        tile_load(4, a_, 64);                                                                                          \
+        tile_load_once(7, b_ + TILE, 64);                                                                              \
+        STEP(1, (steps) > 1, OPEN, WORK);                                                                              \
+        for (int64_t i_ = (steps)-1; i_ > 0; i_--) STEP(0, i_ > 1, OPEN, WORK);                                        \
     } while (0)
 #define AT(t, ld) ((t) / 2 * 16 * (ld) + (t) % 2 * 16)
 static void sums_store(float *c, int64_t ldc) {
@@ -53,40 +56,141 @@ static void sums_store(float *c, int64_t ldc) {
     tile_store(3, c + AT(3, ldc), ldc * 4);
 }
 
-void attn_ukr_amx_sum(const struct attn_pair_sum *f) {
-    struct copying c;
-    copy_from(&c, f->tiles, &f->next, f->depth, 0);
-    const int64_t steps = (f->pairs + 15) / 16;
+/* Complete sums, 32 x 32 of them, on their way to where results go. */
+struct leaving {
+    const float *s, *factor;
+    uint32_t live;
+    int64_t row, end, stride;
+    char *to;
+};
+static struct leaving leave_from(const struct attn_pair_out *f, const float *s, int64_t strip, int64_t column) {
+    const int64_t left = f->heads - strip * SIDE;
+    return (struct leaving){.s = s,
+                            .factor = f->factor + strip * SIDE,
+                            .live = f->live[strip],
+                            .end = left < SIDE ? left : SIDE,
+                            .stride = f->stride,
+                            .to = f->base + strip * SIDE * f->stride + column * 2};
+}
+INLINE void leave_some(struct leaving *w, int64_t rows) {
+    for (; rows > 0 && w->row < w->end; rows--, w->row++, w->to += w->stride) {
+        const __mmask16 live = (__mmask16)(0 - (w->live >> w->row & 1));
+        const __m512 factor = _mm512_set1_ps(w->factor[w->row]);
+        const float *s = w->s + w->row * SIDE;
+        const __m512 low = _mm512_maskz_mul_ps(live, _mm512_loadu_ps(s), factor),
+                     high = _mm512_maskz_mul_ps(live, _mm512_loadu_ps(s + 16), factor);
+        _mm512_storeu_si512(w->to, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+    }
+}
+
+/* What else is done meanwhile: the next rows are copied, then heads turned, 16 heads x 16 pairs at a time. Lines from
+ * memory keep tiles from the second-level cache waiting, the less the further apart they are. */
+struct aside {
+    struct copying copy;
+    const struct attn_pair_turn *turn;
+    int64_t head, x, heads, wait; /* heads: filled up, 0 if none is to be turned */
+};
+static void ask_heads(const struct attn_pair_turn *f, int64_t head, int64_t x) {
+    for (int64_t i = 0; i < 16 && head + i < f->heads; i++)
+        __builtin_prefetch(f->base + (head + i) * f->stride + x * 4);
+}
+static void turn_unit(struct aside *w) {
+    const struct attn_pair_turn *f = w->turn;
+    const char *from = f->base + w->head * f->stride + w->x * 4;
+    float *to = f->to + w->head / SIDE * SIDE * f->depth + w->head % SIDE * 16 + w->x * SIDE;
+    const int64_t heads = f->heads - w->head < 16 ? f->heads - w->head : 16;
+    if (heads == 16 && f->stride % 4 == 0) {
+        attn_ukr_avx512.transpose_f32(to, 16, (const float *)(const void *)from, f->stride / 4, 16, 16);
+    } else {
+        float rows[TILE];
+        for (int64_t i = 0; i < 16; i++)
+            _mm512_storeu_si512(rows + i * 16,
+                                i < heads ? _mm512_loadu_si512(from + i * f->stride) : _mm512_setzero_si512());
+        attn_ukr_avx512.transpose_f32(to, 16, rows, 16, 16, 16);
+    }
+    w->x += 16;
+    if (w->x == f->depth) w->x = 0, w->head += 16;
+    ask_heads(f, w->head, w->x);
+}
+/* slots: how many times there is something to do. */
+static void aside_from(struct aside *w, const struct attn_pair_sum *f, int64_t slots) {
+    *w = (struct aside){.turn = &f->turn};
+    copy_from(&w->copy, f->tiles, &f->next, f->depth, 0);
+    if (f->turn.base) w->heads = (f->turn.heads + SIDE - 1) / SIDE * SIDE, ask_heads(&f->turn, 0, 0);
+    const int64_t units = w->copy.left * (f->depth / 16) + w->heads / 16 * (f->turn.depth / 16);
+    w->wait = f->even ? slots / (units + 1) - 1 : 0;
+}
+/* Returns how many times to do nothing then. */
+static __attribute__((noinline)) int64_t aside_unit(struct aside *w) {
+    if (w->copy.left) {
+        copy_unit(&w->copy);
+    } else if (w->head < w->heads) {
+        turn_unit(w);
+    } else {
+        return INT64_MAX;
+    }
+    return w->wait;
+}
+
+INLINE void sum(const struct attn_pair_sum *f, int leaves) {
+    const int64_t steps = (f->pairs + 15) / 16, ldc = f->ldc, late_ld = leaves ? SIDE : ldc;
+    const int64_t each = steps < 16 ? (16 + steps - 1) / steps : 1; /* rows of 32 after two products */
+    const int accumulate = f->accumulate;
+    _Alignas(64) float kept[CELLS];
     float *late = NULL;
+    struct leaving w = {0};
+    struct aside other;
+    int64_t wait = 0;
+    aside_from(&other, f, 2 * steps * f->strips * (f->columns / SIDE));
     for (int64_t strip = 0; strip < f->strips; strip++) {
-        const float *a = f->a + strip * f->lda;
         for (int64_t column = 0; column < f->columns; column += SIDE) {
-            float *to = f->c + strip * SIDE * f->ldc + column;
-            const float *next = column + SIDE < f->columns ? to + SIDE : f->c + (strip + 1) * SIDE * f->ldc;
-            const int64_t rows = column + SIDE < f->columns || strip + 1 < f->strips ? SIDE : 0;
+            float *to = f->c + strip * SIDE * ldc + column;
+            const int more = column + SIDE < f->columns;
+            const float *next = more ? to + SIDE : f->c + (strip + 1) * SIDE * ldc;
+            int64_t ask = (more || strip + 1 < f->strips) && (!leaves || accumulate) ? SIDE : 0;
+            struct leaving coming = {0}; /* whose lines are asked for */
+            if (leaves) coming = leave_from(f->out, kept, strip, column);
+            const char *line = coming.to;
 #define OPEN(t)                                                                                                        \
     do {                                                                                                               \
-        if (late) tile_store(t, late + AT(t, f->ldc), f->ldc * 4);                                                     \
-        if (f->accumulate) {                                                                                           \
-            tile_load(t, to + AT(t, f->ldc), f->ldc * 4);                                                              \
+        if (late) tile_store(t, late + AT(t, late_ld), late_ld * 4);                                                   \
+        if (accumulate) {                                                                                              \
+            tile_load(t, to + AT(t, ldc), ldc * 4);                                                                    \
         } else {                                                                                                       \
             tile_zero(t);                                                                                              \
         }                                                                                                              \
     } while (0)
-#define WORK(slot)                                                                                                     \
-    for (int64_t r = 2 * (slot); r < 2 * (slot) + 2 && r < rows; r++) {                                                \
-        __builtin_prefetch(next + r * f->ldc, 1);                                                                      \
-        __builtin_prefetch(next + r * f->ldc + 16, 1);                                                                 \
-    }                                                                                                                  \
-    if (c.left) copy_unit(&c)
-            STEPS(steps, a, f->zip + column / SIDE * f->ldz, OPEN, WORK);
+#define WORK(first)                                                                                                    \
+    do {                                                                                                               \
+        for (int64_t r_ = each; r_ > 0 && ask > 0; r_--, ask--, next += ldc)                                           \
+            __builtin_prefetch(next, 1), __builtin_prefetch(next + 16, 1);                                             \
+        if (leaves) {                                                                                                  \
+            for (int64_t r_ = each; r_ > 0 && coming.end > 0; r_--, coming.end--, line += coming.stride)               \
+                __builtin_prefetch(line, 1);                                                                           \
+            if (!(first)) leave_some(&w, each);                                                                        \
+        }                                                                                                              \
+        if (--wait < 0) wait = aside_unit(&other);                                                                     \
+    } while (0)
+            STEPS(steps, f->a + strip * f->lda, f->zip + column / SIDE * f->ldz, OPEN, WORK);
 #undef WORK
 #undef OPEN
             late = to;
+            if (!leaves) continue;
+            leave_some(&w, SIDE);
+            late = kept, w = leave_from(f->out, kept, strip, column);
         }
     }
-    if (late) sums_store(late, f->ldc);
-    copy_rest(&c);
+    if (late) sums_store(late, late_ld);
+    if (leaves) leave_some(&w, SIDE);
+    while (aside_unit(&other) != INT64_MAX) {
+    }
+}
+void attn_ukr_amx_sum(const struct attn_pair_sum *f) {
+    if (f->out) {
+        sum(f, 1);
+    } else {
+        sum(f, 0);
+    }
 }
 
 /* Sums on their way to the rows of their keys. */
@@ -114,8 +218,8 @@ static void block(int64_t depth, const float *x, const float *panel, float *late
         if (late) tile_store(t, late + AT(t, SIDE), SIDE * 4);                                                         \
         tile_zero(t);                                                                                                  \
     } while (0)
-#define WORK(slot)                                                                                                     \
-    if ((slot) > 1) add_some(w, each)
+#define WORK(first)                                                                                                    \
+    if (!(first)) add_some(w, each)
     STEPS(steps, x, panel, OPEN, WORK);
 #undef WORK
 #undef OPEN

@@ -104,8 +104,9 @@ enum { PLAIN, WITH_NAN, WITH_INF, RISING };
 static void check_soft(int64_t rows, int64_t strips, int64_t depth, double scale, int special) {
     struct data d = make(rows, strips, depth);
     const int64_t heads = strips * SIDE, ldp = d.padded / 2 * SIDE, width = depth - 16 * (depth > 16);
-    float *max = zeros(heads * 4), *refer = zeros(heads * 4), *sum = zeros(heads * 4), *shrink = zeros(heads * 4),
-          *p = zeros(strips * ldp * 4), *s = zeros((2 * SIDE + 16) * SIDE * 4);
+    float *max = zeros(heads * 4), *other = zeros(4 * heads * 4 + strips * ldp * 4), *refer = zeros(heads * 4),
+          *sum = zeros(heads * 4), *shrink = zeros(heads * 4), *p = zeros(strips * ldp * 4),
+          *s = zeros((2 * SIDE + 16) * SIDE * 4);
     double *top = zeros(heads * 8), *all = zeros(heads * 8);
     for (int64_t r = 0; r < rows && special; r++) { /* the first column of every head is 1 */
         double value = special == RISING ? (double)(r * 4) : d.key[r * 2 * depth];
@@ -138,7 +139,19 @@ static void check_soft(int64_t rows, int64_t strips, int64_t depth, double scale
         double *was = zeros(heads * 8);
         if (call && special == RISING) f.scale *= 3, scale *= 3;
         for (int64_t h = 0; h < heads; h++) was[h] = (double)refer[h];
+        if (!call) { /* nobody asks for maxima: the same otherwise */
+            struct attn_pair_soft g = f;
+            g.max = NULL, g.top = other, g.sum = other + heads, g.shrink = other + 2 * heads, g.p = other + 4 * heads;
+            for (int64_t h = 0; h < heads; h++) g.top[h] = -INFINITY;
+            u->soft(&g);
+        }
         u->soft(&f);
+        if (!call) {
+            assert_memory_equal(other, refer, (size_t)heads * 4);
+            assert_memory_equal(other + heads, sum, (size_t)heads * 4);
+            assert_memory_equal(other + 2 * heads, shrink, (size_t)heads * 4);
+            assert_memory_equal(other + 4 * heads, p, (size_t)(strips * ldp) * 4);
+        }
         if (!call) check_zip(&d, &from, width);
         if (special == WITH_NAN) memset(d.k, 0, sizeof(uint16_t)); /* the second call has it from the first one alone */
         for (int64_t h = 0; h < heads; h++) {
@@ -170,7 +183,7 @@ static void check_soft(int64_t rows, int64_t strips, int64_t depth, double scale
         }
         free(was);
     }
-    free(max), free(refer), free(sum), free(shrink), free(p), free(s), free(top), free(all);
+    free(max), free(refer), free(sum), free(shrink), free(p), free(s), free(top), free(all), free(other);
     release(&d), drop(&from);
 }
 
@@ -231,7 +244,7 @@ static void check_heads(int64_t rows, int64_t strips, int64_t depth, int64_t wid
     release(&d), release(&o);
 }
 
-static void check_sum(int64_t strips, int64_t pairs, int64_t columns, int accumulate) {
+static void check_sum(int64_t strips, int64_t pairs, int64_t columns, int accumulate, int64_t turned) {
     const int64_t filled = (pairs + 15) / 16 * 16, lda = filled * SIDE + 32, ldz = filled * SIDE + 16,
                   ldc = columns + 8;
     float *a = zeros(strips * lda * 4), *zip = zeros(columns / SIDE * ldz * 4), *c = zeros(strips * SIDE * ldc * 4);
@@ -261,7 +274,35 @@ static void check_sum(int64_t strips, int64_t pairs, int64_t columns, int accumu
                         half_at(zip + x / SIDE * ldz, in_tiles(r / 2, x % SIDE) * 2 + r % 2);
             assert_true(fabs((double)c[h * ldc + x] - want) <= 2e-6 * (double)(pairs + 1));
         }
-    free(a), free(zip), free(c);
+    /* Sums that are complete, the last heads not there and one of each strip empty, whatever its sums are, and heads of
+     * another query turned meanwhile. */
+    const int64_t heads = strips * SIDE - 5, ldo = columns + 24, ldq = 2 * turned + 3;
+    float *factor = zeros(heads * 4), *before = zeros(strips * SIDE * ldc * 4), *q = zeros(strips * SIDE * turned * 4);
+    uint32_t *live = zeros(strips * 4);
+    uint16_t *out = zeros(strips * SIDE * ldo * 2), *rows = zeros(strips * SIDE * ldq * 2);
+    for (int64_t h = 0; h < heads; h++) {
+        factor[h] = (float)(1.5 + uniform());
+        live[h / SIDE] |= (uint32_t)(h % SIDE != 3) << h % SIDE;
+    }
+    for (int64_t i = 0; i < strips * SIDE * ldq; i++) rows[i] = (uint16_t)(i % 65521);
+    memset(out, 0xff, (size_t)(strips * SIDE * ldo * 2));
+    for (int64_t i = 0; i < strips * SIDE * ldc; i++) before[i] = i / ldc % SIDE == 3 ? NAN : (float)accumulate;
+    struct attn_pair_sum g = f;
+    const struct attn_pair_out to = {(char *)out, heads, ldo * 2, factor, live};
+    g.out = &to, g.c = before, g.turn = (struct attn_pair_turn){(const char *)rows, heads, ldq * 2, turned, q};
+    u->sum(&g);
+    for (int64_t h = 0; h < strips * SIDE; h++) {
+        for (int64_t x = 0; x < columns && h < heads; x++)
+            c[h * ldc + x] = h % SIDE == 3 ? 0 : c[h * ldc + x] * factor[h];
+        for (int64_t x = 0; x < ldo; x++)
+            assert_int_equal(out[h * ldo + x],
+                             h < heads && x < columns ? attn_num_f32_bf16(c[h * ldc + x]) : UINT16_MAX);
+        for (int64_t x = 0; x < 2 * turned; x++) {
+            const float *cell = q + h / SIDE * turned * SIDE + in_tiles(x / 2, h % SIDE);
+            assert_int_equal(((const uint16_t *)(const void *)cell)[x % 2], h < heads ? rows[h * ldq + x] : 0);
+        }
+    }
+    free(a), free(zip), free(c), free(factor), free(before), free(q), free(live), free(out), free(rows);
 }
 /* Sums of a key side by side, or those of a block of columns. */
 static void check_add_layout(int64_t from, int64_t to, int64_t depth, int64_t column, int64_t end, int64_t narrow,
@@ -321,7 +362,7 @@ static void test_sum(void **unused) {
     (void)unused;
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
         for (int accumulate = 0; accumulate < 2; accumulate++)
-            check_sum(1 + (int64_t)i % 3, pairs[i], 32 << i % 2, accumulate);
+            check_sum(1 + (int64_t)i % 3, pairs[i], 32 << i % 2, accumulate, 16 << i % 3);
 }
 static void test_add(void **unused) {
     (void)unused;
