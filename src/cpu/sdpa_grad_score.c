@@ -72,10 +72,7 @@ void attn_cpu_grad_score_begin(struct attn_cpu_grad_score *s, const struct attn_
     s->score.bits = AT(bits);
 #undef AT
     s->score.caps = p->softcap > 0;
-    if (s->score.caps) {
-        s->score.cap = attn_softcap_of(w->s.softcap, p->scale);
-        s->score.inverse = (float)(1 / w->s.softcap);
-    }
+    if (s->score.caps) s->score.cap = attn_softcap_of(w->s.softcap, p->scale);
     s->score.alibi = p->alibi == ATTN_ALIBI_NONE ? 0 : 1 + (p->alibi == ATTN_ALIBI_DISTANCE);
     s->score.slope = s->slope, s->score.origin = s->origin, s->score.near = s->near;
     s->score.weight = w->s.pair && attn_core_has(p, ATTN_SINK) ? s->weight : NULL;

@@ -82,8 +82,8 @@ INLINE void store_sums(float *to) {
 /* flat: n is a constant, and no branch is left. */
 INLINE void block(int flat, const struct block *o, struct exps *e) {
     if (flat) {
-        UNROLL for (int64_t tile = 0; tile < o->n; tile++) {
-            UNROLL for (int x = 0; x < o->of; x++) four_products(o, tile, x, e);
+        UNROLL_SEEN for (int64_t tile = 0; tile < o->n; tile++) {
+            UNROLL_SEEN for (int x = 0; x < o->of; x++) four_products(o, tile, x, e);
         }
     } else {
         for (int64_t tile = 0; tile < o->n; tile++)
@@ -106,7 +106,7 @@ INLINE struct layout layout_of(int flat, const struct attn_pair_flash *f, int64_
 INLINE void keys(int flat, int hold, const struct attn_pair_flash *f, int64_t depth, int64_t step, float *s,
                  float *late, struct exps *e) {
     const struct layout k = layout_of(flat, f, depth, e->terms);
-    UNROLL for (int64_t c = 0; c < e->span; c += 32) {
+    UNROLL_SEEN for (int64_t c = 0; c < e->span; c += 32) {
         const float *const q = f->q;
         const struct block it = {.a = (const char *)(f->k + (step * e->span + c) / 16 * k.more),
                                  .a_row = k.row * 2,

@@ -102,7 +102,7 @@ INLINE int64_t steps_before(int64_t i, int64_t n) {
 }
 INLINE void deal(const struct grads *g, struct live *v, int64_t i, int64_t n) {
     if (n == 0) return;
-    UNROLL for (int64_t x = steps_before(i, n); x < steps_before(i + 1, n); x++)
+    UNROLL_SEEN for (int64_t x = steps_before(i, n); x < steps_before(i + 1, n); x++)
         grad_step(g, v, x / STEPS, (int)(x % STEPS));
 }
 

@@ -148,10 +148,7 @@ INLINE void score_rows(int what, const struct scores *e, int64_t even, int64_t o
     const int64_t row[2] = {even, odd};
     v32 t[4];
     if (score_has(what, SCORE_CAP, f->caps)) {
-        const v32 inverse = v32_set(f->inverse);
-        softcap_many(x, &f->cap);
-        UNROLL for (int i = 0; i < 4; i++) chain[i] = x[i] * inverse;
-        UNROLL for (int i = 0; i < 4; i++) chain[i] = v32_nfma(chain[i], chain[i], v32_set(1));
+        softcap_chain(x, &f->cap, chain);
     } else {
         UNROLL for (int i = 0; i < 4; i++) chain[i] = v32_set(1);
     }

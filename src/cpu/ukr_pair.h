@@ -125,9 +125,8 @@ enum { ATTN_PAIR_TILE = 32, ATTN_PAIR_TILE_STRIPS = 16, ATTN_PAIR_SPLIT = 3 * 51
 /* Scores of a tile that need more than a factor: cap(s * scale) + slope * distance + mask. Arrays of a row each; keys
  * count from the tile's first. */
 struct attn_pair_tile_score {
-    int caps; /* there is a softcap: this one, and its inverse */
+    int caps; /* there is a softcap: this one */
     struct attn_softcap cap;
-    float inverse;
     int alibi;                          /* 0: none; 1: the distance is key - origin - near; 2: |key - origin| - near */
     const float *slope, *origin, *near; /* slope: times log2 e; by distance: less than nothing where it is positive */
     const float *weight;                /* NULL, or what P and dP are multiplied with */

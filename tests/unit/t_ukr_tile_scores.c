@@ -135,7 +135,6 @@ static void tile_of(const struct what *f, int64_t strips, int64_t blocks, int64_
         }
     const struct attn_pair_tile_score score = {.caps = f->caps,
                                                .cap = attn_softcap_of(cap, (double)f->scale),
-                                               .inverse = (float)(1 / cap),
                                                .alibi = f->alibi,
                                                .slope = slope,
                                                .origin = origin,
