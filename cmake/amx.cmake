@@ -47,4 +47,7 @@ if(TARGET attn_cli)
   endif()
   # 77, nothing to run: the words "needs amx" of the summary say why
   attn_test(amx.check amx attn_amx check --kernel *amx* --repeat ${repeat} --timeout 900)
+  # Scores far beyond a softcap, of which the derivative is small and must stay exact.
+  attn_test(amx.check_far_softcap amx attn_amx check --kernel attn_sdpa_bwd_amx_bf16_any --seed 268548411299707 --problem
+            "sdpa_bwd hq=4 hk=2 sq=16 sk=105 d=1 dv=192 bf16 left=64 softcap=30")
 endif()
