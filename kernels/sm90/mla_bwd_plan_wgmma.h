@@ -40,7 +40,7 @@ constexpr int BY_GROUPS = ALT && !PAIRS && !WOVEN;
  * what consumers wait for. */
 constexpr int AHEAD = ALT && !PAIRS;
 /* What they need of that comes behind all of a tile's K, and the tile's owner waits for DS_FREE before it writes dS.
- * Pairs, which wait more for each other, lose by it: there it comes before the last K. */
+ * Pairs did not gain by it: there it comes before the last K. */
 constexpr int FREES_DS = AHEAD && CTAS == 1;
 constexpr int SLICES = D / 64, V_SLICES = KP_MLA_DIM_V / 64;
 /* Threads that gather, and how many 16-byte chunks of a slice each has. */
