@@ -49,7 +49,10 @@ static inline __attribute__((always_inline)) void F(tile)(int rows, int nv, int 
     F(step)(rows, nv, masked, 1, apart, cols, s, base, ar, b, ldb);
     for (int64_t l = 1; l < k; l++) {
         b += ldb;
-        UNROLL for (int g = 0; g * apart < rows; g++) base[g] += ac;
+        UNROLL for (int g = 0; g * apart < rows; g++) {
+            base[g] += ac;
+            NO_VECTOR(base[g]);
+        }
         F(step)(rows, nv, masked, 0, apart, cols, s, base, ar, b, ldb);
     }
     UNROLL for (int i = 0; i < rows; i++) {
