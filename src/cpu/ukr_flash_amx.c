@@ -190,13 +190,13 @@ INLINE void let_go(float **held) {
     if (*held) store_sums(*held);
     *held = NULL;
 }
-INLINE void begin(struct exps *e, const struct attn_pair_score *f, int64_t key, const float *s, float *p,
+/* fuse: that of e, a constant. clang would see it too late in e, which then stays in memory for calls never made. */
+INLINE void begin(struct exps *e, int fuse, const struct attn_pair_score *f, int64_t key, const float *s, float *p,
                   const struct reference *r) {
     const v32 top[2] = {r[0].top, r[1].top};
-    for (int h = 0; fuse_alibi(e->fused.kind) && h < 2; h++)
-        begin_alibi(&e->fused, f, key, h, top[h], far_of(&r[h], e->factor));
-    for (int h = 0; e->fused.kind == FUSE_KEPT && h < 2; h++) begin_kept(&e->fused, f, h, far_of(&r[h], e->factor));
-    if (fuse_keeps(e->fused.kind)) e->kept = (const uint16_t *)(const void *)(f->bits + key);
+    for (int h = 0; fuse_alibi(fuse) && h < 2; h++) begin_alibi(&e->fused, f, key, h, top[h], far_of(&r[h], e->factor));
+    for (int h = 0; fuse == FUSE_KEPT && h < 2; h++) begin_kept(&e->fused, f, h, far_of(&r[h], e->factor));
+    if (fuse_keeps(fuse)) e->kept = (const uint16_t *)(const void *)(f->bits + key);
     begin_step(e, s, p, top);
 }
 /* Which of the masks' cells are asked for beside this step, the lines of one row with every two keys. Additive masks
@@ -279,7 +279,7 @@ INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int
                 refer(&r[h], s + h * 16, span, e.factor, first[h], growth(f->score, span, at.step * span, h));
         }
         if (fuse && (first[0] | first[1])) refer_fused(f, span, at.step, r, s, e.factor, first);
-        begin(&e, f->score, at.step * span, s, w.p[QUEUE], r);
+        begin(&e, fuse, f->score, at.step * span, s, w.p[QUEUE], r);
         if (reads || fuse_keeps(kind)) ask(&e, kind, at, span, end);
         const int64_t part = j % parts, n = j - w.done[part];
         w.done[part] = j;
@@ -307,7 +307,7 @@ INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int
         }
         finish_step(&e);
         if (fuse && is_beyond(&e.fused)) {
-            begin(&e, f->score, at.step * span, s, w.p[QUEUE], r);
+            begin(&e, fuse, f->score, at.step * span, s, w.p[QUEUE], r);
             finish_exactly(&e);
         }
     made:;
@@ -319,7 +319,7 @@ INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int
                     refer(&r[h], s + h * 16, span, e.factor, again[h], growth(f->score, span, at.step * span, h));
             }
             if (fuse) refer_fused(f, span, at.step, r, s, e.factor, again);
-            begin(&e, f->score, at.step * span, s, w.p[QUEUE], r);
+            begin(&e, fuse, f->score, at.step * span, s, w.p[QUEUE], r);
             finish_exactly(&e);
         }
         for (int h = 0; h < 2; h++) l[h] = v32_fma(l[h], r[h].shrink, e.sum[h]);

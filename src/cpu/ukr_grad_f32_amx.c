@@ -222,7 +222,11 @@ INLINE void chunks(int flat, int what, const struct attn_pair_tile *t, const str
             if (what) begin_scores(&g.scores, r, k, reach, t->strips, t->blocks);
         }
     store_sums(last);
-    if (g.s) grads_of(&g, 0, UNITS);
+    if (g.s) {
+        struct grads copy = g;
+        __asm__("" : "+m"(copy)); /* clang would pass g itself, and so keep it in memory everywhere */
+        grads_of(&copy, 0, UNITS);
+    }
 }
 
 /* Sums over the rows: x (P or dS) [strips][blocks] with rows [strips][width / 32], transposed. */
