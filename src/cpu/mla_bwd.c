@@ -68,7 +68,7 @@ struct mla_bwd_size attn_cpu_mla_bwd_size(const struct mla_isa *isa, const attn_
     z.t_dot = mla_take(&z.thread_bytes, mla_depth(isa, p->dim_v) * mla_turned(z.ldh) * f);
     z.t_k = mla_take(&z.thread_bytes, isa->block * z.ldk * f);
     if (pairs) {
-        z.t_zip = mla_take(&z.thread_bytes, isa->block / 2 * z.ldz * f);
+        if (!mla_in_place(isa)) z.t_zip = mla_take(&z.thread_bytes, isa->block / 2 * z.ldz * f);
         z.t_x = mla_take(&z.thread_bytes, (mla_strips(isa) ? MLA_STRIP_FLOATS(isa) : isa->block * 2 * z.ldh) * f);
         z.t_ds = mla_take(&z.thread_bytes, isa->block / 2 * z.ldh * f);
     }
@@ -81,6 +81,8 @@ struct mla_bwd_size attn_cpu_mla_bwd_size(const struct mla_isa *isa, const attn_
     z.t_c = mla_take(&z.thread_bytes, z.ldh * f);
     z.t_dead = mla_take(&z.thread_bytes, z.ldh);
     z.t_sum = mla_take(&z.thread_bytes, MLA_SUM_ROWS * (MLA_SLICE + 16) * f); /* strips: 32 * 32 */
+
+    if (mla_in_place(isa)) z.t_at = mla_take(&z.thread_bytes, 2 * isa->block * (int64_t)sizeof(uint16_t *));
 
     /* With several windows the order in which a key's parts are added depends on the size of the batch, so that it must
      * not depend on the threads; with one window it may. */

@@ -33,7 +33,7 @@ struct mla_bwd_size {
     int64_t sum_block; /* columns of sums in the workspace that lie side by side, [D / sum_block][SK][sum_block] */
     int64_t batch_units;
     uint64_t u_state, u_sink, u_key, u_slot, u_q, u_do, u_x, u_dq, unit_bytes;
-    uint64_t t_qt, t_dot, t_k, t_zip, t_x, t_ds, t_dq, t_key, t_slot, t_row, t_lse, t_g, t_c, t_dead, t_sum,
+    uint64_t t_qt, t_dot, t_k, t_zip, t_x, t_ds, t_dq, t_key, t_slot, t_row, t_lse, t_g, t_c, t_dead, t_sum, t_at,
         thread_bytes;
     uint64_t at_threads, at_units, at_sink, at_sums, bytes;
 };

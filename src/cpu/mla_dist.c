@@ -27,7 +27,7 @@ struct dist {
 
 struct layout {
     int64_t ldh, ldk;
-    uint64_t qt, k, s, lse, key, slot, dead, bytes;
+    uint64_t qt, k, s, lse, key, slot, dead, row, bytes;
 };
 
 static struct layout lay_out(const struct mla_isa *isa, const attn_problem *p) {
@@ -42,11 +42,47 @@ static struct layout lay_out(const struct mla_isa *isa, const attn_problem *p) {
     l.key = mla_take(&l.bytes, block_of(isa) * (int64_t)sizeof(int32_t));
     l.slot = mla_take(&l.bytes, block_of(isa) * (int64_t)sizeof(int64_t));
     l.dead = mla_take(&l.bytes, l.ldh);
+    if (mla_in_place(isa)) {
+        l.key = mla_take(&l.bytes, 2 * block_of(isa) * (int64_t)sizeof(int32_t));
+        l.slot = mla_take(&l.bytes, 2 * block_of(isa) * (int64_t)sizeof(int64_t));
+        l.row = mla_take(&l.bytes, 2 * block_of(isa) * (int64_t)sizeof(uint16_t *));
+    }
     return l;
 }
 
 uint64_t attn_cpu_mla_dist_workspace(const struct mla_isa *isa, const attn_problem *p, int32_t threads) {
     return lay_out(isa, p).bytes * (uint64_t)threads;
+}
+
+/* All blocks of a task whose rows stay in place, of which the first one is known; the rows of the next block are asked
+ * for. */
+static void blocks_in_place(const struct dist *j, const struct layout *l, char *ws, int64_t b,
+                            const struct mla_query *query, int64_t at, int64_t end, int64_t n, int64_t heads,
+                            float factor, float *to) {
+    const int64_t block = block_of(j->isa), d = j->p->dim_qk;
+    float *s = (float *)(ws + l->s), *lse = (float *)(ws + l->lse);
+    int32_t *key = (int32_t *)(ws + l->key), *ahead = key + block;
+    int64_t *slot = (int64_t *)(ws + l->slot), *slots = slot + block;
+    const uint16_t **row = (const uint16_t **)(ws + l->row), **next = row + block;
+    attn_cpu_mla_point(j->isa, &j->kv, b, key, n, row);
+    struct attn_sparse_ahead f = attn_cpu_mla_ahead(row, n, d);
+    attn_cpu_mla_ask(&f);
+    for (int64_t more; n; n = more) {
+        more = attn_cpu_mla_next(query, &at, end, block, ahead, slots);
+        attn_cpu_mla_point(j->isa, &j->kv, b, ahead, more, next);
+        f = attn_cpu_mla_ahead(next, more, d);
+        mla_pace(&f, 1, 1, mla_score_places(n, heads, d / 2));
+        j->isa->sparse->scores(n, heads, d / 2, row, (const float *)(ws + l->qt), s, l->ldh, &f);
+        for (int64_t r = 0; r < n; ++r) {
+            j->isa->vec->scale_sub(s + r * l->ldh, lse, l->ldh, (float)j->p->scale);
+            to[slot[r]] += factor * j->isa->ukr->exp_f32(s + r * l->ldh, heads, 0.0f);
+        }
+        int32_t *keys = key;
+        int64_t *was = slot;
+        const uint16_t **rows = row;
+        key = ahead, slot = slots, row = next;
+        ahead = keys, slots = was, next = rows;
+    }
 }
 
 static void task(const struct dist *j, const struct layout *l, char *ws, int64_t at_task) {
@@ -73,6 +109,10 @@ static void task(const struct dist *j, const struct layout *l, char *ws, int64_t
         attn_cpu_mla_live(dead, heads, live);
         attn_cpu_mla_heads(j->isa, &j->q, b, i, h0, heads, p->dim_qk, dead, k, l->ldk);
         attn_cpu_mla_turn(j->isa, k, l->ldk, heads, mla_depth(j->isa, p->dim_qk), qt, mla_turned(l->ldh));
+        if (mla_in_place(j->isa)) {
+            blocks_in_place(j, l, ws, b, &query, at, end, n, heads, factor, to);
+            continue;
+        }
         for (; n; n = attn_cpu_mla_next(&query, &at, end, block_of(j->isa), key, slot)) {
             if (mla_strips(j->isa)) {
                 const struct attn_pair_heads f = {.rows = mla_rows_of(&j->kv, b, key, n),

@@ -36,9 +36,9 @@ struct fwd {
 
 /* One thread's part of the workspace: offsets in bytes. */
 struct layout {
-    int64_t ldh, ldk,
-        ldo; /* heads padded; row strides of K and O, off the power of two that would crowd one cache set */
-    uint64_t qt, k, zip, s, p, o, max, old, use, sum, part, key, bytes;
+    int64_t ldh, ldp, ldk, ldo; /* heads padded; row strides of P in place, of K and of O, off the power of two that
+                                 * would crowd one cache set */
+    uint64_t qt, k, zip, s, p, o, max, old, use, sum, part, key, row, bytes;
 };
 
 static struct layout lay_out(const struct mla_isa *isa, const attn_problem *p) {
@@ -49,9 +49,11 @@ static struct layout lay_out(const struct mla_isa *isa, const attn_problem *p) {
     int64_t f = (int64_t)sizeof(float);
     l.qt = mla_take(&l.bytes, mla_depth(isa, p->dim_qk) * mla_turned(l.ldh) * f);
     l.k = mla_take(&l.bytes, isa->block * l.ldk * f); /* holds the chunk's q rows first: MLA_HEADS <= block */
-    if (isa->pair) l.zip = mla_take(&l.bytes, mla_max(block / 2 * l.ldo, MLA_HEADS * l.ldk) * f); /* strips: q rows */
+    if (isa->pair && !mla_in_place(isa))
+        l.zip = mla_take(&l.bytes, mla_max(block / 2 * l.ldo, MLA_HEADS * l.ldk) * f); /* strips: q rows */
     l.s = mla_take(&l.bytes, isa->block * mla_max(l.ldh, mla_strips(isa) ? 2 * ATTN_PAIR_HEADS : 0) * f);
-    l.p = isa->pair ? mla_take(&l.bytes, block / 2 * l.ldh * f) : l.s;
+    l.ldp = mla_in_place(isa) ? mla_turned(l.ldh) : l.ldh;
+    l.p = isa->pair ? mla_take(&l.bytes, block / 2 * l.ldp * f) : l.s;
     l.o = mla_take(&l.bytes, (mla_strips(isa) ? l.ldh : mla_chunk(p)) * l.ldo * f);
     l.max = mla_take(&l.bytes, l.ldh * f);
     l.old = mla_take(&l.bytes, l.ldh * f);
@@ -59,6 +61,7 @@ static struct layout lay_out(const struct mla_isa *isa, const attn_problem *p) {
     l.sum = mla_take(&l.bytes, l.ldh * f);
     l.part = mla_take(&l.bytes, l.ldh * f);
     l.key = mla_take(&l.bytes, 2 * block * (int64_t)sizeof(int32_t));
+    if (mla_in_place(isa)) l.row = mla_take(&l.bytes, 2 * block * (int64_t)sizeof(uint16_t *));
     return l;
 }
 
@@ -90,7 +93,7 @@ static void soften(const struct fwd *j, const struct layout *l, char *ws, int64_
     }
     ukr->exp_f32(old, heads, 0.0f);
     for (int64_t r = 0; pair && r < n; r += 2)
-        pair->soften((float *)(ws + l->p) + r / 2 * l->ldh, s + r * l->ldh, r + 1 < n ? s + (r + 1) * l->ldh : NULL,
+        pair->soften((float *)(ws + l->p) + r / 2 * l->ldp, s + r * l->ldh, r + 1 < n ? s + (r + 1) * l->ldh : NULL,
                      use, part, l->ldh, LOG2_E);
     for (int64_t r = 0; !pair && r < n; ++r) {
         float *row = s + r * l->ldh;
@@ -165,7 +168,7 @@ struct turn {
     int64_t task, b, i, at, n;
     int32_t *key; /* [n], one of two places for a block's keys, and the other place */
     int32_t *other;
-    int begun; /* its first 32 rows are copied and its heads turned */
+    int begun; /* its first 32 rows are copied and its heads turned; in place: its first rows have been asked for */
 };
 static void take(struct fwd *j, struct turn *t, int32_t *key, int32_t *other) {
     const attn_problem *p = j->p;
@@ -229,6 +232,35 @@ static void block_strips(const struct fwd *j, const struct layout *l, char *ws, 
     j->isa->pair->sum(&sum);
 }
 
+/* A block whose rows stay in place. */
+static void block_in_place(const struct fwd *j, const struct layout *l, char *ws, const struct turn *t, int64_t n,
+                           const int32_t *key, int64_t more, const int32_t *ahead, int any, struct turn *turn) {
+    const attn_problem *p = j->p;
+    const struct attn_ukr_sparse *sparse = j->isa->sparse;
+    const int64_t heads = mla_min(j->chunk, p->heads_q - t->task % j->n_chunks * j->chunk), depth = p->dim_qk / 2;
+    const uint16_t **row = (const uint16_t **)(ws + l->row), **next = row + block_of(j->isa);
+    float *s = (float *)(ws + l->s), *o = (float *)(ws + l->o);
+    struct attn_sparse_ahead f;
+    attn_cpu_mla_point(j->isa, &j->kv, t->b, key, n, row);
+    if (more) {
+        attn_cpu_mla_point(j->isa, &j->kv, t->b, ahead, more, next);
+    } else {
+        attn_cpu_mla_point(j->isa, &j->kv, turn->b, turn->key, turn->n, next);
+        turn->begun = turn->n > 0;
+    }
+    if (!any && !t->begun) {
+        f = attn_cpu_mla_ahead(row, n, p->dim_qk);
+        attn_cpu_mla_ask(&f);
+    }
+    f = attn_cpu_mla_ahead(next, more ? more : turn->n, p->dim_qk);
+    mla_pace(&f, p->dim_qk, p->dim_qk + p->dim_v, mla_score_places(n, heads, depth));
+    sparse->scores(n, heads, depth, row, (const float *)(ws + l->qt), s, l->ldh, &f);
+    soften(j, l, ws, n, heads);
+    shrink_sums(j, l, ws, heads, any);
+    mla_pace(&f, 1, 1, mla_sum_places(heads, p->dim_v));
+    sparse->sum(heads, p->dim_v, (n + 1) / 2, (const float *)(ws + l->p), l->ldp, row, o, l->ldo, any, &f);
+}
+
 /* Leaves the worker's next task in *turn. */
 static void task(struct fwd *j, const struct layout *l, char *ws, struct turn *turn) {
     const attn_problem *p = j->p;
@@ -241,7 +273,7 @@ static void task(struct fwd *j, const struct layout *l, char *ws, struct turn *t
     int64_t at = t.at;
     int any = 0;
     if (t.n) {
-        if (!t.begun) load_heads(j, l, ws, t.b, t.i, h0, heads);
+        if (!t.begun || mla_in_place(j->isa)) load_heads(j, l, ws, t.b, t.i, h0, heads);
         for (int64_t h = 0; h < l->ldh; ++h) {
             max[h] = top2[h] = -INFINITY;
             sum[h] = 0;
@@ -254,12 +286,14 @@ static void task(struct fwd *j, const struct layout *l, char *ws, struct turn *t
         if (!more) take(j, turn, ahead, key);
         if (mla_strips(j->isa)) {
             block_strips(j, l, ws, &t, n, key, more, ahead, any, turn);
+        } else if (mla_in_place(j->isa)) {
+            block_in_place(j, l, ws, &t, n, key, more, ahead, any, turn);
         } else {
             attn_cpu_mla_gather(j->isa, &j->kv, t.b, key, n, p->dim_qk, &rows);
             attn_cpu_mla_score(j->isa, p->dtype, n, l->ldh, p->dim_qk, k, l->ldk, qt, s, l->ldh);
             soften(j, l, ws, n, heads);
             shrink_sums(j, l, ws, heads, any);
-            attn_cpu_mla_sum(j->isa, heads, p->dim_v, n, (const float *)(ws + l->p), l->ldh, &rows, o, l->ldo, any);
+            attn_cpu_mla_sum(j->isa, heads, p->dim_v, n, (const float *)(ws + l->p), l->ldp, &rows, o, l->ldo, any);
         }
         int32_t *was = key;
         key = ahead, ahead = was;

@@ -64,6 +64,22 @@ void attn_cpu_mla_gather(const struct mla_isa *isa, const struct attn_view *kv, 
     }
 }
 
+void attn_cpu_mla_point(const struct mla_isa *isa, const struct attn_view *kv, int64_t b, const int32_t *key, int64_t n,
+                        const uint16_t **row) {
+    static const uint16_t zeros[MLA_PLACE_DEPTH];
+    for (int64_t r = 0; r < n; ++r) row[r] = (const uint16_t *)(const void *)attn_view_row(kv, b, 0, key[r]);
+    for (int64_t r = n; r < isa->block; ++r) row[r] = zeros;
+}
+
+struct attn_sparse_ahead attn_cpu_mla_ahead(const uint16_t *const *row, int64_t n, int64_t d) {
+    return (struct attn_sparse_ahead){.row = row, .n = n, .lines = (2 * d + 63) / 64};
+}
+void attn_cpu_mla_ask(struct attn_sparse_ahead *ahead) {
+    for (int64_t r = 0; r < ahead->n; ++r)
+        for (int64_t x = 0; x < ahead->lines; ++x) __builtin_prefetch((const char *)ahead->row[r] + x * 64);
+    ahead->n = 0;
+}
+
 void attn_cpu_mla_sum(const struct mla_isa *isa, int64_t m, int64_t n, int64_t rows, const float *a, int64_t lda,
                       const struct mla_rows *from, float *c, int64_t ldc, int accumulate) {
     if (isa->pair) {
@@ -105,6 +121,15 @@ void attn_cpu_mla_turn(const struct mla_isa *isa, const float *src, int64_t ld_s
                        float *dst, int64_t ld_dst) {
     if (mla_strips(isa)) {
         turn_strips(isa, src, ld_src, heads, x, dst);
+        return;
+    }
+    if (mla_in_place(isa)) {
+        for (int64_t h = 0; h < heads; h += ATTN_SPARSE_PANEL) {
+            const int64_t n = mla_min(ATTN_SPARSE_PANEL, heads - h), side = n > 16 ? ATTN_SPARSE_PANEL : 16;
+            float *to = dst + h * x;
+            isa->ukr->transpose_f32(to, side, src + h * ld_src, ld_src, n, x);
+            for (int64_t c = 0; c < x && n < side; ++c) memset(to + c * side + n, 0, (size_t)(side - n) * sizeof *to);
+        }
         return;
     }
     isa->ukr->transpose_f32(dst, ld_dst, src, ld_src, heads, x);

@@ -8,9 +8,11 @@
 #include "cpu/mla_vec.h"
 
 enum {
-    MLA_BLOCK = 128,    /* gathered rows per block: K, S, Q and O of a task together stay within 1 MiB of cache */
-    MLA_HEADS = 128,    /* most heads per chunk */
-    MLA_FEW_HEADS = 32, /* heads per chunk when there are few queries to share out */
+    MLA_BLOCK = 128,       /* gathered rows per block: K, S, Q and O of a task together stay within 1 MiB of cache */
+    MLA_PLACE_BLOCK = 132, /* the same where rows stay in place: whole tiles of scores */
+    MLA_PLACE_DEPTH = 576, /* columns of rows that stay in place, at most */
+    MLA_HEADS = 128,       /* most heads per chunk */
+    MLA_FEW_HEADS = 32,    /* heads per chunk when there are few queries to share out */
     MLA_FEW_QUERIES = 16
 };
 
@@ -66,6 +68,29 @@ struct mla_rows {
 /* kv rows key[r], r < n. */
 void attn_cpu_mla_gather(const struct mla_isa *isa, const struct attn_view *kv, int64_t b, const int32_t *key,
                          int64_t n, int64_t d, const struct mla_rows *to);
+/* Rows in place: products read them in memory (ukr_sparse.h), and beside the products of a block the rows of the next
+ * one are asked for, which the second-level cache then holds. */
+static inline int mla_in_place(const struct mla_isa *isa) { return isa->sparse != NULL; }
+/* Pointers to rows key[r], r < n, and behind them up to `block` to a row of zeros; n <= block. */
+void attn_cpu_mla_point(const struct mla_isa *isa, const struct attn_view *kv, int64_t b, const int32_t *key, int64_t n,
+                        const uint16_t **row);
+/* Rows to ask for beside the products that follow: d columns of each. now: at once. */
+struct attn_sparse_ahead attn_cpu_mla_ahead(const uint16_t *const *row, int64_t n, int64_t d);
+void attn_cpu_mla_ask(struct attn_sparse_ahead *ahead);
+/* Shares what is left of them out to `places` in which products ask. */
+static inline void mla_pace(struct attn_sparse_ahead *ahead, int64_t part, int64_t parts, int64_t places) {
+    const int64_t lines = ahead->n * ahead->lines * part / parts;
+    ahead->burst = (lines + places - 1) / places;
+}
+/* Places of scores and of sums over rows. */
+static inline int64_t mla_score_places(int64_t n, int64_t heads, int64_t depth) {
+    return mla_round(n, ATTN_SPARSE_ROWS) / ATTN_SPARSE_ROWS *
+           (mla_round(heads, ATTN_SPARSE_PANEL) / ATTN_SPARSE_PANEL) * (depth / ATTN_SPARSE_DEPTH);
+}
+static inline int64_t mla_sum_places(int64_t heads, int64_t columns) {
+    return (heads + ATTN_SPARSE_SUM - 1) / ATTN_SPARSE_SUM * (columns / 32);
+}
+
 /* The sum over gathered rows, C[m][n] (+)= A^T rows: A [rows][lda], with pairs [rows/2][lda] zipped. */
 void attn_cpu_mla_sum(const struct mla_isa *isa, int64_t m, int64_t n, int64_t rows, const float *a, int64_t lda,
                       const struct mla_rows *from, float *c, int64_t ldc, int accumulate);

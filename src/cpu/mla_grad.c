@@ -116,10 +116,22 @@ static void load_rows(const struct at *w) {
     }
 }
 
-/* Rows [r0, r0 + n) of x = [dS | g P], and dist. K holds the gathered key rows. With pairs, x is made in the thread's
- * memory and rounded on the way to the unit's, and dS goes to t_ds as pairs of rows. */
-static void grad_block(const struct at *w, const float *k, int64_t r0, int64_t n, const int64_t *slot, float *dist,
-                       float dist_factor) {
+/* Scores and dP of rows [r0, r0 + n), as [dP | S]: where x = [dS | g P] goes or, with pairs, in the thread's memory. */
+static float *products(const struct at *w, int64_t r0) {
+    const struct mla_bwd_size *z = &w->j->z;
+    return w->j->isa->pair ? thread_f32(w, z->t_x) : unit_f32(w, z->u_x) + r0 * z->ldx;
+}
+static void multiply(const struct at *w, const float *k, int64_t r0, int64_t n) {
+    const struct mla_bwd *j = w->j;
+    const struct mla_bwd_size *z = &j->z;
+    const int64_t ld = 2 * z->ldh;
+    float *x = products(w, r0);
+    attn_cpu_mla_score(j->isa, j->p->dtype, n, z->ldh, j->p->dim_qk, k, z->ldk, thread_f32(w, z->t_qt), x + z->ldh, ld);
+    attn_cpu_mla_score(j->isa, j->p->dtype, n, z->ldh, j->p->dim_v, k, z->ldk, thread_f32(w, z->t_dot), x, ld);
+}
+
+/* x, and dist. With pairs x is rounded on the way to the unit's memory, and dS goes to t_ds as pairs of rows. */
+static void grad_block(const struct at *w, int64_t r0, int64_t n, const int64_t *slot, float *dist, float dist_factor) {
     const struct mla_bwd *j = w->j;
     const struct mla_bwd_size *z = &j->z;
     const struct attn_ukr *ukr = j->isa->ukr;
@@ -129,9 +141,7 @@ static void grad_block(const struct at *w, const float *k, int64_t r0, int64_t n
     const float scale = (float)j->p->scale;
     const struct attn_ukr_pair *pair = j->isa->pair;
     const int64_t ld = 2 * z->ldh;
-    float *to = unit_f32(w, z->u_x) + r0 * z->ldx, *x = pair ? thread_f32(w, z->t_x) : to;
-    attn_cpu_mla_score(j->isa, j->p->dtype, n, z->ldh, j->p->dim_qk, k, z->ldk, thread_f32(w, z->t_qt), x + z->ldh, ld);
-    attn_cpu_mla_score(j->isa, j->p->dtype, n, z->ldh, j->p->dim_v, k, z->ldk, thread_f32(w, z->t_dot), x, ld);
+    float *to = unit_f32(w, z->u_x) + r0 * z->ldx, *x = products(w, r0);
     for (int64_t r = 0; r < n; ++r) {
         float *ds = x + r * ld, *p = ds + z->ldh;
         vec->scale_sub(p, lse, z->ldh, scale);
@@ -147,6 +157,37 @@ static void grad_block(const struct at *w, const float *k, int64_t r0, int64_t n
         if (r % 2 || r + 1 == n)
             pair->zip_f32(thread_f32(w, z->t_ds) + r / 2 * z->ldh, r % 2 ? ds - ld : ds, r % 2 ? ds : NULL, z->ldh, 1);
     }
+}
+
+/* The same of rows in place, and dq. The rows of the next block are asked for. */
+static void grad_in_place(const struct at *w, int64_t r0, int64_t n, const int64_t *slot, float *dist,
+                          float dist_factor, float *dq) {
+    const struct mla_bwd *j = w->j;
+    const struct mla_bwd_size *z = &j->z;
+    const struct attn_ukr_sparse *sparse = j->isa->sparse;
+    const struct mla_unit *u = (const struct mla_unit *)(w->unit + z->u_state);
+    const int64_t d = j->p->dim_qk, v = j->p->dim_v, block = j->isa->block, odd = r0 / block % 2,
+                  more = mla_min(block, u->n - r0 - n);
+    const int32_t *key = (const int32_t *)(w->unit + z->u_key) + r0;
+    const uint16_t **at = (const uint16_t **)(w->thread + z->t_at), **row = at + odd * block,
+                   **next = at + (1 - odd) * block;
+    float *x = products(w, r0);
+    struct attn_sparse_ahead f;
+    if (r0 == 0) {
+        attn_cpu_mla_point(j->isa, &j->kv, j->b, key, n, row);
+        f = attn_cpu_mla_ahead(row, n, d);
+        attn_cpu_mla_ask(&f);
+    }
+    attn_cpu_mla_point(j->isa, &j->kv, j->b, key + n, more, next);
+    f = attn_cpu_mla_ahead(next, more, d);
+    mla_pace(&f, d, (dq ? 2 : 1) * d + v, mla_score_places(n, w->heads, d / 2));
+    sparse->scores(n, w->heads, d / 2, row, thread_f32(w, z->t_qt), x + z->ldh, 2 * z->ldh, &f);
+    mla_pace(&f, v, (dq ? d : 0) + v, mla_score_places(n, w->heads, v / 2));
+    sparse->scores(n, w->heads, v / 2, row, thread_f32(w, z->t_dot), x, 2 * z->ldh, &f);
+    grad_block(w, r0, n, slot, dist, dist_factor);
+    if (!dq) return;
+    mla_pace(&f, 1, 1, mla_sum_places(w->heads, d));
+    sparse->sum(w->heads, d, (n + 1) / 2, thread_f32(w, z->t_ds), z->ldh, row, dq, z->ldz, u->seen + r0 > 0, &f);
 }
 
 /* The same with strips, from the rows of the keys, and dq: what the rows of the next block are needed for. */
@@ -239,8 +280,13 @@ static void one_unit(const struct mla_bwd *j, int64_t at_unit, char *thread) {
             grad_strips(&w, r0, n, slot, dist, dist_factor, j->dq.data ? dq : NULL);
             continue;
         }
+        if (mla_in_place(j->isa)) {
+            grad_in_place(&w, r0, n, slot, dist, dist_factor, j->dq.data ? dq : NULL);
+            continue;
+        }
         attn_cpu_mla_gather(j->isa, &j->kv, j->b, key + r0, n, p->dim_qk, &rows);
-        grad_block(&w, k, r0, n, slot, dist, dist_factor);
+        multiply(&w, k, r0, n);
+        grad_block(&w, r0, n, slot, dist, dist_factor);
         const float *ds = j->isa->pair ? thread_f32(&w, z->t_ds) : unit_f32(&w, z->u_x) + r0 * z->ldx;
         if (j->dq.data)
             attn_cpu_mla_sum(j->isa, w.heads, p->dim_qk, n, ds, j->isa->pair ? z->ldh : z->ldx, &rows, dq, z->ldz,
@@ -286,6 +332,23 @@ static void add_range(const struct mla_bwd *j, int64_t at_unit, int64_t range, i
     }
 }
 
+/* The same of a row in place: its sums take the products as they come. */
+static void add_in_place(const struct mla_bwd *j, int64_t at_unit, int64_t range, int64_t c0, int64_t c1) {
+    const struct mla_bwd_size *z = &j->z;
+    char *unit = attn_cpu_mla_bwd_unit(j, at_unit);
+    const struct mla_unit *u = (const struct mla_unit *)(unit + z->u_state);
+    const int32_t *key = (const int32_t *)(unit + z->u_key);
+    const float *x = (const float *)(unit + z->u_x), *q = (const float *)(unit + z->u_q),
+                *dout = (const float *)(unit + z->u_do);
+    const int64_t h0 = (j->u0 + at_unit) % z->n_chunks * z->chunk, heads = mla_min(z->chunk, j->p->heads_q - h0);
+    float *to[MLA_RANGE_SLOTS];
+    for (int64_t r0 = u->start[range]; r0 < u->start[range + 1]; r0 += MLA_RANGE_SLOTS) {
+        const int64_t n = mla_min(MLA_RANGE_SLOTS, u->start[range + 1] - r0);
+        for (int64_t r = 0; r < n; ++r) to[r] = attn_cpu_mla_bwd_sum(j, key[r0 + r], 0);
+        j->isa->sparse->add(n, c0, c1, j->p->dim_v, (heads + 1) / 2, x + r0 * z->ldx, z->ldx, q, dout, z->ldz, to);
+    }
+}
+
 /* The same with strips. */
 static void add_strips(const struct mla_bwd *j, int64_t at_unit, int64_t range, int64_t c0, int64_t c1, float *sum) {
     const struct mla_bwd_size *z = &j->z;
@@ -324,6 +387,8 @@ void attn_cpu_mla_bwd_keys_job(void *arg, int32_t worker) {
         for (int64_t u = 0; u < j->n_units; ++u) {
             if (mla_strips(j->isa)) {
                 add_strips(j, u, range, c0, c1, sum);
+            } else if (mla_in_place(j->isa)) {
+                add_in_place(j, u, range, c0, c1);
             } else {
                 add_range(j, u, range, c0, c1, sum, z->slice + 16);
             }

@@ -5,18 +5,26 @@
 #include "cpu/mla_gather.h"
 
 /* AMX: every block loads and stores all sums as tiles, by count the time of some 40 rows' products. */
-static const struct mla_isa isa_amx = {&attn_ukr_avx512, &attn_cpu_mla_vec_avx512, &attn_ukr_pair_amx, 800e9, 256};
-static const struct mla_isa isa_avx512bf16 = {&attn_ukr_avx512, &attn_cpu_mla_vec_avx512, &attn_ukr_pair_avx512bf16,
-                                              180e9, MLA_BLOCK};
-static const struct mla_isa isa_avx512 = {&attn_ukr_avx512, &attn_cpu_mla_vec_avx512, NULL, 100e9, MLA_BLOCK};
-static const struct mla_isa isa_avx2 = {&attn_ukr_avx2, &attn_cpu_mla_vec_avx2, NULL, 80e9, MLA_BLOCK};
-static const struct mla_isa isa_c = {&attn_ukr_c, &attn_cpu_mla_vec_c, NULL, 6e9, MLA_BLOCK};
+static const struct mla_isa isa_amx = {
+    &attn_ukr_avx512, &attn_cpu_mla_vec_avx512, &attn_ukr_pair_amx, 800e9, 256, NULL};
+static const struct mla_isa isa_avx512bf16 = {&attn_ukr_avx512,          &attn_cpu_mla_vec_avx512,
+                                              &attn_ukr_pair_avx512bf16, 200e9,
+                                              MLA_PLACE_BLOCK,           &attn_ukr_sparse_avx512bf16};
+static const struct mla_isa isa_avx512 = {&attn_ukr_avx512, &attn_cpu_mla_vec_avx512, NULL, 100e9, MLA_BLOCK, NULL};
+static const struct mla_isa isa_avx2 = {&attn_ukr_avx2, &attn_cpu_mla_vec_avx2, NULL, 80e9, MLA_BLOCK, NULL};
+static const struct mla_isa isa_c = {&attn_ukr_c, &attn_cpu_mla_vec_c, NULL, 6e9, MLA_BLOCK, NULL};
 
 /* The operator's definition (D 576 or 512, DV 512, one kv head) is checked with the problem; what is left is what this
  * driver itself assumes. */
 static int supports(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                     struct attn_text *why) {
-    (void)k, (void)dev;
+    const struct mla_isa *isa = k->impl;
+    (void)dev;
+    if (mla_in_place(isa) && (p->dim_qk % 32 || p->dim_v % 32 || p->dim_qk > MLA_PLACE_DEPTH)) {
+        attn_text_add(why, "head dims %lld and %lld: wants multiples of 32, at most %d", (long long)p->dim_qk,
+                      (long long)p->dim_v, (int)MLA_PLACE_DEPTH);
+        return 0;
+    }
     if (p->dim_qk % 16 || p->dim_v % 16 || p->dim_v > p->dim_qk) {
         attn_text_add(why, "head dims %lld and %lld: wants multiples of 16, dv at most d", (long long)p->dim_qk,
                       (long long)p->dim_v);

@@ -7,6 +7,7 @@
 #define ATTN_CPU_MLA_VEC_H
 #include "cpu/ukr.h"
 #include "cpu/ukr_pair.h"
+#include "cpu/ukr_sparse.h"
 
 struct mla_vec {
     /* s *= scale; max[h] = larger of max[h] and the column's elements. A NaN sticks. */
@@ -23,9 +24,11 @@ extern const struct mla_vec attn_cpu_mla_vec_c, attn_cpu_mla_vec_avx2, attn_cpu_
 struct mla_isa {
     const struct attn_ukr *ukr;
     const struct mla_vec *vec;
-    const struct attn_ukr_pair *pair; /* not NULL, for bf16 alone: products take operands of pairs (ukr_pair.h) */
-    double flops;                     /* per second and thread: a rough figure for ranking */
-    int64_t block;                    /* gathered rows per block, an even number; at least MLA_HEADS */
+    const struct attn_ukr_pair *pair;     /* not NULL, for bf16 alone: products take operands of pairs (ukr_pair.h) */
+    double flops;                         /* per second and thread: a rough figure for ranking */
+    int64_t block;                        /* rows per block, an even number; at least MLA_HEADS */
+    const struct attn_ukr_sparse *sparse; /* NULL: rows are gathered; else products read them where they are, and block
+                                           * is a multiple of ATTN_SPARSE_ROWS */
 };
 
 #ifdef ATTN_CPU_MLA_VEC_TABLE /* the name of the table to define */

@@ -1,0 +1,207 @@
+/* SPDX-License-Identifier: MIT
+ * Microkernels of ukr_sparse.h. Scores: 12 rows by 32, 16 or 8 heads, pairs of the rows are broadcast. Sums over rows:
+ * up to 13 heads by 32 columns, two rows become pairs in registers. Sums over heads: up to 14 rows by 32 columns. */
+#include "cpu/ukr_sparse.h"
+
+#include "cpu/ukr_unroll.h"
+#include "cpu/ukr_vec_avx512.h"
+
+#include <string.h>
+
+enum { LANES = 16, ROWS = ATTN_SPARSE_ROWS, SUM_HEADS = ATTN_SPARSE_SUM, ADD_ROWS = 14, LINE = 64 };
+
+INLINE v32 madd(v32 c, v32 a, v32 b) {
+    return _mm512_dpbf16_ps(c, (__m512bh)_mm512_castps_si512(a), (__m512bh)_mm512_castps_si512(b));
+}
+/* A broadcast of an integer: that of a float takes a third of a product's time more. */
+INLINE v32 set_pair(const void *p) {
+    int32_t x;
+    memcpy(&x, p, sizeof x);
+    return _mm512_castsi512_ps(_mm512_set1_epi32(x));
+}
+
+INLINE void ask(struct attn_sparse_ahead *a, int64_t n) {
+    for (; n > 0 && a->n > 0; n--) {
+        __builtin_prefetch((const char *)*a->row + a->line * LINE, 0, 2);
+        if (++a->line == a->lines) a->line = 0, a->row++, a->n--;
+    }
+}
+
+/* A broadcast as an instruction of its own takes 0.4 cycles of a product that is its only use; as part of the product
+ * it takes nothing. Compilers do not make it part of this one. */
+typedef struct __attribute__((packed)) {
+    int32_t x;
+} pair_in_memory;
+INLINE v32 madd_1to16(v32 c, v32 b, const uint16_t *p) {
+    __asm__("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(c) : "v"(b), "m"(*(const pair_in_memory *)(const void *)p));
+    return c;
+}
+INLINE __m256 madd_1to8(__m256 c, __m256 b, const uint16_t *p) {
+    __asm__("vdpbf16ps %2%{1to8%}, %1, %0" : "+v"(c) : "v"(b), "m"(*(const pair_in_memory *)(const void *)p));
+    return c;
+}
+
+/* heads: 32, 16 or 8 */
+INLINE void score_tile(int heads, int64_t depth, const uint16_t *const *row, const float *b, float *s, int64_t ld_s,
+                       struct attn_sparse_ahead *ahead) {
+    v32 c[ROWS][2];
+    __m256 half[ROWS];
+    const uint16_t *r[ROWS];
+    const int64_t ldb = heads == 32 ? 32 : 16;
+    UNROLL for (int i = 0; i < ROWS; i++) {
+        r[i] = row[i];
+        c[i][0] = c[i][1] = v32_set(0);
+        half[i] = _mm256_setzero_ps();
+    }
+    for (int64_t l = 0; l < depth; l += ATTN_SPARSE_DEPTH, b += ATTN_SPARSE_DEPTH * ldb) {
+        ask(ahead, ahead->burst);
+        UNROLL for (int k = 0; k < ATTN_SPARSE_DEPTH; k++) {
+            const float *y = b + k * ldb;
+            if (heads == 8) {
+                const __m256 z = _mm256_loadu_ps(y);
+                UNROLL for (int i = 0; i < ROWS; i++) half[i] = madd_1to8(half[i], z, r[i] + 2 * k);
+            } else if (heads == 16) {
+                const v32 z = v32_load(y);
+                UNROLL for (int i = 0; i < ROWS; i++) c[i][0] = madd_1to16(c[i][0], z, r[i] + 2 * k);
+            } else {
+                const v32 z[2] = {v32_load(y), v32_load(y + LANES)};
+                UNROLL for (int i = 0; i < ROWS; i++) {
+                    const v32 x = set_pair(r[i] + 2 * k);
+                    c[i][0] = madd(c[i][0], x, z[0]);
+                    c[i][1] = madd(c[i][1], x, z[1]);
+                }
+            }
+        }
+        UNROLL for (int i = 0; i < ROWS; i++) {
+            r[i] += 2 * ATTN_SPARSE_DEPTH;
+            __asm__("" : "+r"(r[i])); /* one pointer each, with offsets that are constants */
+        }
+    }
+    UNROLL for (int i = 0; i < ROWS; i++) {
+        v32_store(s + i * ld_s, heads == 8 ? _mm512_zextps256_ps512(half[i]) : c[i][0]);
+        if (heads == 32) v32_store(s + i * ld_s + LANES, c[i][1]);
+    }
+}
+static void score_32(int64_t depth, const uint16_t *const *row, const float *b, float *s, int64_t ld_s,
+                     struct attn_sparse_ahead *ahead) {
+    score_tile(32, depth, row, b, s, ld_s, ahead);
+}
+static void score_16(int64_t depth, const uint16_t *const *row, const float *b, float *s, int64_t ld_s,
+                     struct attn_sparse_ahead *ahead) {
+    score_tile(16, depth, row, b, s, ld_s, ahead);
+}
+static void score_8(int64_t depth, const uint16_t *const *row, const float *b, float *s, int64_t ld_s,
+                    struct attn_sparse_ahead *ahead) {
+    score_tile(8, depth, row, b, s, ld_s, ahead);
+}
+/* Rows outside: each comes from memory once, and its lines stay in the first-level cache for all panels. */
+static void scores(int64_t n, int64_t heads, int64_t depth, const uint16_t *const *row, const float *turned, float *s,
+                   int64_t ld_s, struct attn_sparse_ahead *ahead) {
+    for (int64_t r = 0; r < n; r += ROWS)
+        for (int64_t h = 0; h < heads; h += ATTN_SPARSE_PANEL) {
+            const int64_t left = heads - h;
+            (left > 16  ? score_32
+             : left > 8 ? score_16
+                        : score_8)(depth, row + r, turned + h * depth, s + r * ld_s + h, ld_s, ahead);
+        }
+}
+
+/* Rows of the next tile of at most `most`: n are left, in tiles as equal as can be. */
+INLINE int64_t share(int64_t n, int64_t most) {
+    const int64_t tiles = (n + most - 1) / most;
+    return (n + tiles - 1) / tiles;
+}
+
+INLINE void sum_tile(int heads, int64_t pairs, const float *a, int64_t lda, const uint16_t *const *row, int64_t at,
+                     float *c, int64_t ldc, int accumulate, struct attn_sparse_ahead *ahead) {
+    static const uint16_t low[32] = {0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
+                                     8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
+    const __m512i lo = _mm512_loadu_si512(low), hi = _mm512_add_epi16(lo, _mm512_set1_epi16(16));
+    v32 s[SUM_HEADS][2];
+    UNROLL for (int i = 0; i < heads; i++) s[i][0] = s[i][1] = v32_set(0);
+    for (int64_t l = 0; l < pairs; l++, a += lda) {
+        const __m512i e = _mm512_loadu_si512(row[2 * l] + at), o = _mm512_loadu_si512(row[2 * l + 1] + at);
+        const v32 y[2] = {_mm512_castsi512_ps(_mm512_permutex2var_epi16(e, lo, o)),
+                          _mm512_castsi512_ps(_mm512_permutex2var_epi16(e, hi, o))};
+        if (l < ahead->burst) ask(ahead, 1);
+        UNROLL for (int i = 0; i < heads; i++) {
+            const v32 x = set_pair(a + i);
+            s[i][0] = madd(s[i][0], x, y[0]);
+            s[i][1] = madd(s[i][1], x, y[1]);
+        }
+    }
+    UNROLL for (int i = 0; i < heads; i++, c += ldc) {
+        UNROLL for (int v = 0; v < 2; v++) {
+            if (accumulate) s[i][v] = v32_load(c + v * LANES) + s[i][v];
+            v32_store(c + v * LANES, s[i][v]);
+        }
+    }
+}
+#define CASES_13(CASE)                                                                                                 \
+    CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12) CASE(13)
+#define SUM_CASE(n)                                                                                                    \
+    case n: sum_tile(n, pairs, a, lda, row, at, c, ldc, accumulate, ahead); return;
+static void sum_heads(int64_t heads, int64_t pairs, const float *a, int64_t lda, const uint16_t *const *row, int64_t at,
+                      float *c, int64_t ldc, int accumulate, struct attn_sparse_ahead *ahead) {
+    switch (heads) { CASES_13(SUM_CASE) }
+}
+/* Columns outside: a line of each row stays in the first-level cache for all heads. */
+static void sum(int64_t heads, int64_t columns, int64_t pairs, const float *a, int64_t lda, const uint16_t *const *row,
+                float *c, int64_t ldc, int accumulate, struct attn_sparse_ahead *ahead) {
+    for (int64_t at = 0; at < columns; at += 2 * LANES)
+        for (int64_t h = 0, n; h < heads; h += n) {
+            n = share(heads - h, SUM_HEADS);
+            sum_heads(n, pairs, a + h, lda, row, at, c + h * ldc + at, ldc, accumulate, ahead);
+        }
+}
+
+INLINE void add_steps(int rows, int64_t depth, const float *x, int64_t ldx, const float *b, int64_t ldb, v32 (*s)[2]) {
+    /* one pointer for every five rows: see ukr_gemm_tpl.h */
+    const float *base[3];
+    UNROLL for (int g = 0; g * 5 < rows; g++) {
+        base[g] = x + g * 5 * ldx;
+        __asm__("" : "+r"(base[g]));
+    }
+    for (int64_t l = 0; l < depth; l++, b += ldb) {
+        const v32 y[2] = {v32_load(b), v32_load(b + LANES)};
+        UNROLL for (int i = 0; i < rows; i++) {
+            const v32 w = set_pair(base[i / 5] + i % 5 * ldx);
+            s[i][0] = madd(s[i][0], w, y[0]);
+            s[i][1] = madd(s[i][1], w, y[1]);
+        }
+        UNROLL for (int g = 0; g * 5 < rows; g++) base[g]++;
+    }
+}
+/* dout: NULL where there is none */
+INLINE void add_tile(int rows, int64_t at, int64_t depth, const float *x, int64_t ldx, const float *q,
+                     const float *dout, int64_t ldz, float *const *to) {
+    v32 s[ADD_ROWS][2];
+    UNROLL for (int i = 0; i < rows; i++) {
+        __builtin_prefetch(to[i] + at);
+        __builtin_prefetch(to[i] + at + LANES);
+        s[i][0] = s[i][1] = v32_set(0);
+    }
+    add_steps(rows, depth, x, ldx, q + at, ldz, s);
+    if (dout) add_steps(rows, depth, x + ldx / 2, ldx, dout + at, ldz, s);
+    UNROLL for (int i = 0; i < rows; i++) {
+        float *c = to[i] + at;
+        UNROLL for (int v = 0; v < 2; v++) v32_store(c + v * LANES, v32_load(c + v * LANES) + s[i][v]);
+        __asm__("" ::: "memory"); /* the next row may be the same */
+    }
+}
+#define ADD_CASE(n)                                                                                                    \
+    case n: add_tile(n, at, depth, x, ldx, q, dout, ldz, to); return;
+static void add_rows(int64_t rows, int64_t at, int64_t depth, const float *x, int64_t ldx, const float *q,
+                     const float *dout, int64_t ldz, float *const *to) {
+    switch (rows) { CASES_13(ADD_CASE) ADD_CASE(14) }
+}
+static void add(int64_t n, int64_t from, int64_t end, int64_t narrow, int64_t depth, const float *x, int64_t ldx,
+                const float *q, const float *dout, int64_t ldz, float *const *to) {
+    for (int64_t at = from; at < end; at += 2 * LANES)
+        for (int64_t r = 0, rows; r < n; r += rows) {
+            rows = share(n - r, ADD_ROWS);
+            add_rows(rows, at, depth, x + r * ldx, ldx, q, at < narrow ? dout : NULL, ldz, to + r);
+        }
+}
+
+const struct attn_ukr_sparse attn_ukr_sparse_avx512bf16 = {.scores = scores, .sum = sum, .add = add};
