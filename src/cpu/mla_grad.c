@@ -74,9 +74,14 @@ static void load_heads(const struct at *w, const struct attn_view *v, int64_t x,
     }
     for (int64_t h = 0; h < w->heads; h += 2) {
         const void *even = rows + h * z->ldk, *odd = h + 1 < w->heads ? rows + (h + 1) * z->ldk : NULL;
+        if (mla_in_place(j->isa)) {
+            j->isa->sparse->zip(to + h / 2 * ATTN_SPARSE_PANEL, z->ldh / 2 * ATTN_SPARSE_PANEL, even, odd, x);
+            continue;
+        }
         j->isa->pair->zip(to + h / 2 * z->ldz, even, odd, x);
     }
-    for (int64_t h = (w->heads + 1) / 2; h < z->ldh / 2; ++h) memset(to + h * z->ldz, 0, (size_t)x * sizeof *to);
+    for (int64_t h = (w->heads + 1) / 2; !mla_in_place(j->isa) && h < z->ldh / 2; ++h)
+        memset(to + h * z->ldz, 0, (size_t)x * sizeof *to);
 }
 
 /* q and dout, both ways; per head lse, g and c = g D - dlse; the unit's part of dsink. */
@@ -345,7 +350,8 @@ static void add_in_place(const struct mla_bwd *j, int64_t at_unit, int64_t range
     for (int64_t r0 = u->start[range]; r0 < u->start[range + 1]; r0 += MLA_RANGE_SLOTS) {
         const int64_t n = mla_min(MLA_RANGE_SLOTS, u->start[range + 1] - r0);
         for (int64_t r = 0; r < n; ++r) to[r] = attn_cpu_mla_bwd_sum(j, key[r0 + r], 0);
-        j->isa->sparse->add(n, c0, c1, j->p->dim_v, (heads + 1) / 2, x + r0 * z->ldx, z->ldx, q, dout, z->ldz, to);
+        j->isa->sparse->add(n, c0, c1, j->p->dim_v, (heads + 1) / 2, x + r0 * z->ldx, z->ldx, q, dout,
+                            z->ldh / 2 * ATTN_SPARSE_PANEL, to);
     }
 }
 

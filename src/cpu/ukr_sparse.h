@@ -31,10 +31,13 @@ struct attn_ukr_sparse {
     void (*sum)(int64_t heads, int64_t columns, int64_t pairs, const float *a, int64_t lda, const uint16_t *const *row,
                 float *c, int64_t ldc, int accumulate, struct attn_sparse_ahead *ahead);
     /* to[r][columns from .. end - 1] += x[r] q, and for columns before `narrow` then + x[r] behind it dout, one chain:
-     * x[n][ldx] has `depth` pairs for q and, ldx / 2 on, as many for dout; panels q and dout [depth][ldz] begin with
-     * column 0. from, end, narrow: multiples of 32. Rows of `to` may be the same and are added in order. */
+     * x[n][ldx] has `depth` pairs for q and, ldx / 2 on, as many for dout. q and dout: panels of 32 columns, `panel`
+     * elements apart, [depth][32], from column 0 on. from, end, narrow: multiples of 32. Rows of `to` may be the same
+     * and are added in order. */
     void (*add)(int64_t n, int64_t from, int64_t end, int64_t narrow, int64_t depth, const float *x, int64_t ldx,
-                const float *q, const float *dout, int64_t ldz, float *const *to);
+                const float *q, const float *dout, int64_t panel, float *const *to);
+    /* Two rows of n values, n a multiple of 32, as a row of such panels: pairs (even[j], odd[j]); odd NULL: zeros. */
+    void (*zip)(float *dst, int64_t panel, const uint16_t *even, const uint16_t *odd, int64_t n);
 };
 extern const struct attn_ukr_sparse attn_ukr_sparse_avx512bf16;
 #endif

@@ -112,17 +112,20 @@ INLINE int64_t share(int64_t n, int64_t most) {
     return (n + tiles - 1) / tiles;
 }
 
-INLINE void sum_tile(int heads, int64_t pairs, const float *a, int64_t lda, const uint16_t *const *row, int64_t at,
-                     float *c, int64_t ldc, int accumulate, struct attn_sparse_ahead *ahead) {
+INLINE void pair_rows(__m512i even, __m512i odd, v32 *y) {
     static const uint16_t low[32] = {0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
                                      8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
     const __m512i lo = _mm512_loadu_si512(low), hi = _mm512_add_epi16(lo, _mm512_set1_epi16(16));
+    y[0] = _mm512_castsi512_ps(_mm512_permutex2var_epi16(even, lo, odd));
+    y[1] = _mm512_castsi512_ps(_mm512_permutex2var_epi16(even, hi, odd));
+}
+INLINE void sum_tile(int heads, int64_t pairs, const float *a, int64_t lda, const uint16_t *const *row, int64_t at,
+                     float *c, int64_t ldc, int accumulate, struct attn_sparse_ahead *ahead) {
     v32 s[SUM_HEADS][2];
     UNROLL for (int i = 0; i < heads; i++) s[i][0] = s[i][1] = v32_set(0);
     for (int64_t l = 0; l < pairs; l++, a += lda) {
-        const __m512i e = _mm512_loadu_si512(row[2 * l] + at), o = _mm512_loadu_si512(row[2 * l + 1] + at);
-        const v32 y[2] = {_mm512_castsi512_ps(_mm512_permutex2var_epi16(e, lo, o)),
-                          _mm512_castsi512_ps(_mm512_permutex2var_epi16(e, hi, o))};
+        v32 y[2];
+        pair_rows(_mm512_loadu_si512(row[2 * l] + at), _mm512_loadu_si512(row[2 * l + 1] + at), y);
         if (l < ahead->burst) ask(ahead, 1);
         UNROLL for (int i = 0; i < heads; i++) {
             const v32 x = set_pair(a + i);
@@ -155,15 +158,17 @@ static void sum(int64_t heads, int64_t columns, int64_t pairs, const float *a, i
         }
 }
 
-INLINE void add_steps(int rows, int64_t depth, const float *x, int64_t ldx, const float *b, int64_t ldb, v32 (*s)[2]) {
+INLINE void add_steps(int rows, int64_t depth, const float *x, int64_t ldx, const float *b, const float *next,
+                      v32 (*s)[2]) {
     /* one pointer for every five rows: see ukr_gemm_tpl.h */
     const float *base[3];
     UNROLL for (int g = 0; g * 5 < rows; g++) {
         base[g] = x + g * 5 * ldx;
         __asm__("" : "+r"(base[g]));
     }
-    for (int64_t l = 0; l < depth; l++, b += ldb) {
+    for (int64_t l = 0; l < depth; l++, b += 2 * LANES, next += LANES) {
         const v32 y[2] = {v32_load(b), v32_load(b + LANES)};
+        __builtin_prefetch(next);
         UNROLL for (int i = 0; i < rows; i++) {
             const v32 w = set_pair(base[i / 5] + i % 5 * ldx);
             s[i][0] = madd(s[i][0], w, y[0]);
@@ -172,17 +177,18 @@ INLINE void add_steps(int rows, int64_t depth, const float *x, int64_t ldx, cons
         UNROLL for (int g = 0; g * 5 < rows; g++) base[g]++;
     }
 }
-/* dout: NULL where there is none */
+/* dout: NULL where there is none. The next rows of x are asked for, a line for each step: no more than there are. */
 INLINE void add_tile(int rows, int64_t at, int64_t depth, const float *x, int64_t ldx, const float *q,
-                     const float *dout, int64_t ldz, float *const *to) {
+                     const float *dout, float *const *to) {
+    const float *next = x + rows * ldx;
     v32 s[ADD_ROWS][2];
     UNROLL for (int i = 0; i < rows; i++) {
         __builtin_prefetch(to[i] + at);
         __builtin_prefetch(to[i] + at + LANES);
         s[i][0] = s[i][1] = v32_set(0);
     }
-    add_steps(rows, depth, x, ldx, q + at, ldz, s);
-    if (dout) add_steps(rows, depth, x + ldx / 2, ldx, dout + at, ldz, s);
+    add_steps(rows, depth, x, ldx, q, next, s);
+    if (dout) add_steps(rows, depth, x + ldx / 2, ldx, dout, next + depth * LANES, s);
     UNROLL for (int i = 0; i < rows; i++) {
         float *c = to[i] + at;
         UNROLL for (int v = 0; v < 2; v++) v32_store(c + v * LANES, v32_load(c + v * LANES) + s[i][v]);
@@ -190,18 +196,29 @@ INLINE void add_tile(int rows, int64_t at, int64_t depth, const float *x, int64_
     }
 }
 #define ADD_CASE(n)                                                                                                    \
-    case n: add_tile(n, at, depth, x, ldx, q, dout, ldz, to); return;
+    case n: add_tile(n, at, depth, x, ldx, q, dout, to); return;
 static void add_rows(int64_t rows, int64_t at, int64_t depth, const float *x, int64_t ldx, const float *q,
-                     const float *dout, int64_t ldz, float *const *to) {
+                     const float *dout, float *const *to) {
     switch (rows) { CASES_13(ADD_CASE) ADD_CASE(14) }
 }
 static void add(int64_t n, int64_t from, int64_t end, int64_t narrow, int64_t depth, const float *x, int64_t ldx,
-                const float *q, const float *dout, int64_t ldz, float *const *to) {
-    for (int64_t at = from; at < end; at += 2 * LANES)
+                const float *q, const float *dout, int64_t panel, float *const *to) {
+    for (int64_t at = from; at < end; at += ATTN_SPARSE_PANEL) {
+        const int64_t skip = at / ATTN_SPARSE_PANEL * panel;
         for (int64_t r = 0, rows; r < n; r += rows) {
             rows = share(n - r, ADD_ROWS);
-            add_rows(rows, at, depth, x + r * ldx, ldx, q, at < narrow ? dout : NULL, ldz, to + r);
+            add_rows(rows, at, depth, x + r * ldx, ldx, q + skip, at < narrow ? dout + skip : NULL, to + r);
         }
+    }
 }
 
-const struct attn_ukr_sparse attn_ukr_sparse_avx512bf16 = {.scores = scores, .sum = sum, .add = add};
+static void zip(float *dst, int64_t panel, const uint16_t *even, const uint16_t *odd, int64_t n) {
+    for (int64_t j = 0; j < n; j += 2 * LANES, dst += panel) {
+        v32 y[2];
+        pair_rows(_mm512_loadu_si512(even + j), odd ? _mm512_loadu_si512(odd + j) : _mm512_setzero_si512(), y);
+        v32_store(dst, y[0]);
+        v32_store(dst + LANES, y[1]);
+    }
+}
+
+const struct attn_ukr_sparse attn_ukr_sparse_avx512bf16 = {.scores = scores, .sum = sum, .add = add, .zip = zip};

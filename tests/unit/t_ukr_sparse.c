@@ -139,8 +139,8 @@ static void test_sum(void **unused) {
 }
 
 static void check_add(int64_t n, int64_t from, int64_t end, int64_t narrow, int64_t depth) {
-    const int64_t width = end + 32, ldx = 2 * depth + 2, ldz = width + 5;
-    float *x = pairs_of(n * ldx), *q = pairs_of(depth * ldz), *dout = pairs_of(depth * ldz);
+    const int64_t width = end + 32, ldx = 2 * depth + 2, panel = 32 * depth + 16, panels = width / 32;
+    float *x = pairs_of(n * ldx), *q = pairs_of(panels * panel), *dout = pairs_of(panels * panel);
     float *sums = floats(KEYS * width), *to[MOST];
     double *want = malloc((size_t)(KEYS * width) * sizeof *want), *size = malloc((size_t)(KEYS * width) * sizeof *size);
     for (int64_t i = 0; i < KEYS * width; i++) want[i] = (double)sums[i], size[i] = fabs(want[i]) + 1e-30;
@@ -152,11 +152,11 @@ static void check_add(int64_t n, int64_t from, int64_t end, int64_t narrow, int6
                 const int64_t second = l >= 2 * depth, k = l % (2 * depth);
                 if (second && j >= narrow) break;
                 const double term = half_of(x + r * ldx + second * ldx / 2 + k / 2, k % 2) *
-                                    half_of((second ? dout : q) + k / 2 * ldz + j, k % 2);
+                                    half_of((second ? dout : q) + j / 32 * panel + k / 2 * 32 + j % 32, k % 2);
                 want[key * width + j] += term, size[key * width + j] += fabs(term);
             }
     }
-    sparse->add(n, from, end, narrow, depth, x, ldx, q, dout, ldz, to);
+    sparse->add(n, from, end, narrow, depth, x, ldx, q, dout, panel, to);
     for (int64_t i = 0; i < KEYS * width; i++) assert_true(fabs((double)sums[i] - want[i]) <= 1e-6 * size[i]);
     free(x), free(q), free(dout), free(sums), free(want), free(size);
 }
@@ -167,9 +167,28 @@ static void test_add(void **unused) {
     check_add(7, 0, 32, 0, 4);
 }
 
+static void test_zip(void **unused) {
+    (void)unused;
+    enum { WIDTH = 96, PANEL = 40 };
+    uint16_t row[2][WIDTH];
+    float dst[3 * PANEL];
+    fill(row, WIDTH);
+    for (int two = 0; two < 2; two++) {
+        memset(dst, 0xff, sizeof dst);
+        sparse->zip(dst, PANEL, row[0], two ? row[1] : NULL, WIDTH);
+        for (int64_t j = 0; j < 3 * PANEL; j++) {
+            const int64_t column = j / PANEL * 32 + j % PANEL;
+            uint16_t pair[2];
+            memcpy(pair, dst + j, sizeof pair);
+            assert_int_equal(pair[0], j % PANEL < 32 ? row[0][column] : 0xffff);
+            assert_int_equal(pair[1], j % PANEL < 32 ? two ? row[1][column] : 0 : 0xffff);
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_scores), cmocka_unit_test(test_sum),
-                                       cmocka_unit_test(test_add)};
+                                       cmocka_unit_test(test_add), cmocka_unit_test(test_zip)};
     if (!(attn_cpu_features("", NULL) & ATTN_CPU_BF16)) {
         printf("no AVX-512 with BF16 on this processor: skipped\n");
         return 77;
