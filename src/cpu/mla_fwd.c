@@ -24,6 +24,20 @@
 enum { STRIP_ROWS = 512 };
 static int64_t block_of(const struct mla_isa *isa) { return mla_strips(isa) ? STRIP_ROWS : isa->block; }
 
+/* Heads of a task. In place no head's bits depend on which others share its task, so that the number of threads may
+ * decide: all heads in one task, unless some thread would have less to do than others. */
+enum { LEAST_HEADS = 8, MANY_TASKS = 4 };
+static int64_t chunk_of(const struct mla_isa *isa, const attn_problem *p, int64_t threads) {
+    if (!mla_in_place(isa)) return mla_chunk(p);
+    int64_t chunk = mla_min(p->heads_q, MLA_HEADS);
+    while (chunk > LEAST_HEADS) {
+        const int64_t tasks = p->batch * p->seq_q * ((p->heads_q + chunk - 1) / chunk);
+        if (tasks >= MANY_TASKS * threads || tasks % threads == 0) break;
+        chunk = mla_round(chunk / 2, LEAST_HEADS);
+    }
+    return chunk;
+}
+
 struct fwd {
     const struct mla_isa *isa;
     const attn_problem *p;
@@ -41,9 +55,9 @@ struct layout {
     uint64_t qt, k, zip, s, p, o, max, old, use, sum, part, key, row, bytes;
 };
 
-static struct layout lay_out(const struct mla_isa *isa, const attn_problem *p) {
+static struct layout lay_out(const struct mla_isa *isa, const attn_problem *p, int64_t chunk) {
     const int64_t block = block_of(isa);
-    struct layout l = {.ldh = mla_side(isa, mla_chunk(p)),
+    struct layout l = {.ldh = mla_side(isa, chunk),
                        .ldk = mla_round(mla_depth(isa, p->dim_qk), 16) + 16,
                        .ldo = mla_round(p->dim_v, 16) + 16};
     int64_t f = (int64_t)sizeof(float);
@@ -54,7 +68,7 @@ static struct layout lay_out(const struct mla_isa *isa, const attn_problem *p) {
     l.s = mla_take(&l.bytes, isa->block * mla_max(l.ldh, mla_strips(isa) ? 2 * ATTN_PAIR_HEADS : 0) * f);
     l.ldp = mla_in_place(isa) ? mla_turned(l.ldh) : l.ldh;
     l.p = isa->pair ? mla_take(&l.bytes, block / 2 * l.ldp * f) : l.s;
-    l.o = mla_take(&l.bytes, (mla_strips(isa) ? l.ldh : mla_chunk(p)) * l.ldo * f);
+    l.o = mla_take(&l.bytes, (mla_strips(isa) ? l.ldh : chunk) * l.ldo * f);
     l.max = mla_take(&l.bytes, l.ldh * f);
     l.old = mla_take(&l.bytes, l.ldh * f);
     l.use = mla_take(&l.bytes, l.ldh * f);
@@ -66,7 +80,7 @@ static struct layout lay_out(const struct mla_isa *isa, const attn_problem *p) {
 }
 
 uint64_t attn_cpu_mla_fwd_workspace(const struct mla_isa *isa, const attn_problem *p, int32_t threads) {
-    return lay_out(isa, p).bytes * (uint64_t)threads;
+    return lay_out(isa, p, chunk_of(isa, p, threads)).bytes * (uint64_t)threads;
 }
 
 /* What was gathered before shrinks by the factors of the last block. */
@@ -303,7 +317,7 @@ static void task(struct fwd *j, const struct layout *l, char *ws, struct turn *t
 
 static void job(void *arg, int32_t worker) {
     struct fwd *j = arg;
-    const struct layout l = lay_out(j->isa, j->p);
+    const struct layout l = lay_out(j->isa, j->p, j->chunk);
     char *ws = (char *)j->a->workspace + l.bytes * (uint64_t)worker;
     uint32_t mode = attn_cpu_flush_begin();
     attn_ukr_pair_begin(j->isa->pair);
@@ -316,7 +330,7 @@ static void job(void *arg, int32_t worker) {
 
 void attn_cpu_mla_fwd(const struct mla_isa *isa, const struct attn_core_device *dev, const attn_problem *p,
                       const attn_args *a) {
-    struct fwd j = {.isa = isa, .p = p, .a = a, .chunk = mla_chunk(p)};
+    struct fwd j = {.isa = isa, .p = p, .a = a, .chunk = chunk_of(isa, p, dev->threads)};
     j.n_chunks = (p->heads_q + j.chunk - 1) / j.chunk;
     j.n_tasks = p->batch * p->seq_q * j.n_chunks;
     if (!j.n_tasks) return;

@@ -41,13 +41,12 @@ INLINE __m256 madd_1to8(__m256 c, __m256 b, const uint16_t *p) {
     return c;
 }
 
-/* heads: 32, 16 or 8 */
-INLINE void score_tile(int heads, int64_t depth, const uint16_t *const *row, const float *b, float *s, int64_t ld_s,
-                       struct attn_sparse_ahead *ahead) {
+/* heads: 32, 16 or 8, of a panel `ldb` wide */
+INLINE void score_tile(int heads, int64_t ldb, int64_t depth, const uint16_t *const *row, const float *b, float *s,
+                       int64_t ld_s, struct attn_sparse_ahead *ahead) {
     v32 c[ROWS][2];
     __m256 half[ROWS];
     const uint16_t *r[ROWS];
-    const int64_t ldb = heads == 32 ? 32 : 16;
     UNROLL for (int i = 0; i < ROWS; i++) {
         r[i] = row[i];
         c[i][0] = c[i][1] = v32_set(0);
@@ -82,27 +81,34 @@ INLINE void score_tile(int heads, int64_t depth, const uint16_t *const *row, con
         if (heads == 32) v32_store(s + i * ld_s + LANES, c[i][1]);
     }
 }
-static void score_32(int64_t depth, const uint16_t *const *row, const float *b, float *s, int64_t ld_s,
-                     struct attn_sparse_ahead *ahead) {
-    score_tile(32, depth, row, b, s, ld_s, ahead);
-}
-static void score_16(int64_t depth, const uint16_t *const *row, const float *b, float *s, int64_t ld_s,
-                     struct attn_sparse_ahead *ahead) {
-    score_tile(16, depth, row, b, s, ld_s, ahead);
-}
-static void score_8(int64_t depth, const uint16_t *const *row, const float *b, float *s, int64_t ld_s,
-                    struct attn_sparse_ahead *ahead) {
-    score_tile(8, depth, row, b, s, ld_s, ahead);
-}
+#define SCORE(heads, ldb)                                                                                              \
+    static void score_##heads##_of_##ldb(int64_t depth, const uint16_t *const *row, const float *b, float *s,          \
+                                         int64_t ld_s, struct attn_sparse_ahead *ahead) {                              \
+        score_tile(heads, ldb, depth, row, b, s, ld_s, ahead);                                                         \
+    }
+SCORE(32, 32)
+SCORE(16, 32)
+SCORE(8, 32)
+SCORE(16, 16)
+SCORE(8, 16)
 /* Rows outside: each comes from memory once, and its lines stay in the first-level cache for all panels. */
 static void scores(int64_t n, int64_t heads, int64_t depth, const uint16_t *const *row, const float *turned, float *s,
                    int64_t ld_s, struct attn_sparse_ahead *ahead) {
     for (int64_t r = 0; r < n; r += ROWS)
         for (int64_t h = 0; h < heads; h += ATTN_SPARSE_PANEL) {
             const int64_t left = heads - h;
-            (left > 16  ? score_32
-             : left > 8 ? score_16
-                        : score_8)(depth, row + r, turned + h * depth, s + r * ld_s + h, ld_s, ahead);
+            const float *b = turned + h * depth;
+            float *to = s + r * ld_s + h;
+            if (left > 24) {
+                score_32_of_32(depth, row + r, b, to, ld_s, ahead);
+            } else if (left > 16) {
+                score_16_of_32(depth, row + r, b, to, ld_s, ahead);
+                score_8_of_32(depth, row + r, b + LANES, to + LANES, ld_s, ahead);
+            } else if (left > 8) {
+                score_16_of_16(depth, row + r, b, to, ld_s, ahead);
+            } else {
+                score_8_of_16(depth, row + r, b, to, ld_s, ahead);
+            }
         }
 }
 
