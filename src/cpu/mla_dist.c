@@ -64,12 +64,12 @@ static void blocks_in_place(const struct dist *j, const struct layout *l, char *
     int32_t *key = (int32_t *)(ws + l->key), *ahead = key + block;
     int64_t *slot = (int64_t *)(ws + l->slot), *slots = slot + block;
     const uint16_t **row = (const uint16_t **)(ws + l->row), **next = row + block;
-    attn_cpu_mla_point(j->isa, &j->kv, b, key, n, row);
+    attn_cpu_mla_point(&j->kv, b, key, n, row);
     struct attn_sparse_ahead f = attn_cpu_mla_ahead(row, n, d);
     attn_cpu_mla_ask(&f);
     for (int64_t more; n; n = more) {
         more = attn_cpu_mla_next(query, &at, end, block, ahead, slots);
-        attn_cpu_mla_point(j->isa, &j->kv, b, ahead, more, next);
+        attn_cpu_mla_point(&j->kv, b, ahead, more, next);
         f = attn_cpu_mla_ahead(next, more, d);
         mla_pace(&f, 1, 1, mla_score_places(n, heads, d / 2));
         j->isa->sparse->scores(n, heads, d / 2, row, (const float *)(ws + l->qt), s, l->ldh, &f);

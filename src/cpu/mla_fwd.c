@@ -22,7 +22,11 @@
 /* Rows per block with strips: the more, the less often sums come and go; P and pairs of rows of a block, 0.6 MiB, share
  * the second-level cache with the sums and q. */
 enum { STRIP_ROWS = 512 };
-static int64_t block_of(const struct mla_isa *isa) { return mla_strips(isa) ? STRIP_ROWS : isa->block; }
+/* In place a block's rows, those to come, q and the sums share that cache. A function of the problem alone. */
+static int64_t block_of(const struct mla_isa *isa, const attn_problem *p) {
+    if (mla_in_place(isa)) return isa->block * (p->heads_q > 64 ? 1 : 2);
+    return mla_strips(isa) ? STRIP_ROWS : isa->block;
+}
 
 /* Heads of a task. In place no head's bits depend on which others share its task, so that the number of threads may
  * decide: all heads in one task, unless some thread would have less to do than others. */
@@ -56,7 +60,7 @@ struct layout {
 };
 
 static struct layout lay_out(const struct mla_isa *isa, const attn_problem *p, int64_t chunk) {
-    const int64_t block = block_of(isa);
+    const int64_t block = block_of(isa, p);
     struct layout l = {.ldh = mla_side(isa, chunk),
                        .ldk = mla_round(mla_depth(isa, p->dim_qk), 16) + 16,
                        .ldo = mla_round(p->dim_v, 16) + 16};
@@ -65,7 +69,8 @@ static struct layout lay_out(const struct mla_isa *isa, const attn_problem *p, i
     l.k = mla_take(&l.bytes, isa->block * l.ldk * f); /* holds the chunk's q rows first: MLA_HEADS <= block */
     if (isa->pair && !mla_in_place(isa))
         l.zip = mla_take(&l.bytes, mla_max(block / 2 * l.ldo, MLA_HEADS * l.ldk) * f); /* strips: q rows */
-    l.s = mla_take(&l.bytes, isa->block * mla_max(l.ldh, mla_strips(isa) ? 2 * ATTN_PAIR_HEADS : 0) * f);
+    l.s = mla_take(&l.bytes, (mla_in_place(isa) ? block : isa->block) *
+                                 mla_max(l.ldh, mla_strips(isa) ? 2 * ATTN_PAIR_HEADS : 0) * f);
     l.ldp = mla_in_place(isa) ? mla_turned(l.ldh) : l.ldh;
     l.p = isa->pair ? mla_take(&l.bytes, block / 2 * l.ldp * f) : l.s;
     l.o = mla_take(&l.bytes, (mla_strips(isa) ? l.ldh : chunk) * l.ldo * f);
@@ -191,7 +196,7 @@ static void take(struct fwd *j, struct turn *t, int32_t *key, int32_t *other) {
     const int64_t row = t->task / j->n_chunks;
     t->b = row / p->seq_q, t->i = row % p->seq_q;
     t->query = attn_cpu_mla_query(p, j->a, t->b, t->i);
-    t->n = attn_cpu_mla_next(&t->query, &t->at, p->topk, block_of(j->isa), key, NULL);
+    t->n = attn_cpu_mla_next(&t->query, &t->at, p->topk, block_of(j->isa, j->p), key, NULL);
 }
 
 /* Heads of q as the scores want them. Strips: where pairs of rows will be, since rows are copied already. */
@@ -211,7 +216,7 @@ static void block_strips(const struct fwd *j, const struct layout *l, char *ws, 
     const int64_t h0 = t->task % j->n_chunks * j->chunk, heads = mla_min(j->chunk, p->heads_q - h0);
     const struct attn_pair_copies copies = {.tiles = (float *)(ws + l->k),
                                             .zip = (float *)(ws + l->zip),
-                                            .ldz = mla_strip(block_of(j->isa)),
+                                            .ldz = mla_strip(block_of(j->isa, j->p)),
                                             .width = p->dim_v / 2};
     const struct attn_pair_rows keys = mla_rows_of(&j->kv, t->b, key, n),
                                 next = more ? mla_rows_of(&j->kv, t->b, ahead, more)
@@ -252,14 +257,14 @@ static void block_in_place(const struct fwd *j, const struct layout *l, char *ws
     const attn_problem *p = j->p;
     const struct attn_ukr_sparse *sparse = j->isa->sparse;
     const int64_t heads = mla_min(j->chunk, p->heads_q - t->task % j->n_chunks * j->chunk), depth = p->dim_qk / 2;
-    const uint16_t **row = (const uint16_t **)(ws + l->row), **next = row + block_of(j->isa);
+    const uint16_t **row = (const uint16_t **)(ws + l->row), **next = row + block_of(j->isa, j->p);
     float *s = (float *)(ws + l->s), *o = (float *)(ws + l->o);
     struct attn_sparse_ahead f;
-    attn_cpu_mla_point(j->isa, &j->kv, t->b, key, n, row);
+    attn_cpu_mla_point(&j->kv, t->b, key, n, row);
     if (more) {
-        attn_cpu_mla_point(j->isa, &j->kv, t->b, ahead, more, next);
+        attn_cpu_mla_point(&j->kv, t->b, ahead, more, next);
     } else {
-        attn_cpu_mla_point(j->isa, &j->kv, turn->b, turn->key, turn->n, next);
+        attn_cpu_mla_point(&j->kv, turn->b, turn->key, turn->n, next);
         turn->begun = turn->n > 0;
     }
     if (!any && !t->begun) {
@@ -296,7 +301,7 @@ static void task(struct fwd *j, const struct layout *l, char *ws, struct turn *t
         take(j, turn, key, ahead);
     }
     for (int64_t n = t.n, more; n; n = more, any = 1) {
-        more = attn_cpu_mla_next(&t.query, &at, p->topk, block_of(j->isa), ahead, NULL);
+        more = attn_cpu_mla_next(&t.query, &at, p->topk, block_of(j->isa, j->p), ahead, NULL);
         if (!more) take(j, turn, ahead, key);
         if (mla_strips(j->isa)) {
             block_strips(j, l, ws, &t, n, key, more, ahead, any, turn);
@@ -323,7 +328,7 @@ static void job(void *arg, int32_t worker) {
     attn_ukr_pair_begin(j->isa->pair);
     int32_t *key = (int32_t *)(ws + l.key);
     struct turn turn;
-    for (take(j, &turn, key, key + block_of(j->isa)); turn.task < j->n_tasks;) task(j, &l, ws, &turn);
+    for (take(j, &turn, key, key + block_of(j->isa, j->p)); turn.task < j->n_tasks;) task(j, &l, ws, &turn);
     attn_ukr_pair_end(j->isa->pair);
     attn_cpu_flush_end(mode);
 }

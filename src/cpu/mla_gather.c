@@ -64,11 +64,10 @@ void attn_cpu_mla_gather(const struct mla_isa *isa, const struct attn_view *kv, 
     }
 }
 
-void attn_cpu_mla_point(const struct mla_isa *isa, const struct attn_view *kv, int64_t b, const int32_t *key, int64_t n,
-                        const uint16_t **row) {
+void attn_cpu_mla_point(const struct attn_view *kv, int64_t b, const int32_t *key, int64_t n, const uint16_t **row) {
     static const uint16_t zeros[MLA_PLACE_DEPTH];
     for (int64_t r = 0; r < n; ++r) row[r] = (const uint16_t *)(const void *)attn_view_row(kv, b, 0, key[r]);
-    for (int64_t r = n; r < isa->block; ++r) row[r] = zeros;
+    for (int64_t r = n; r < mla_round(n, ATTN_SPARSE_ROWS); ++r) row[r] = zeros;
 }
 
 struct attn_sparse_ahead attn_cpu_mla_ahead(const uint16_t *const *row, int64_t n, int64_t d) {

@@ -71,9 +71,8 @@ void attn_cpu_mla_gather(const struct mla_isa *isa, const struct attn_view *kv, 
 /* Rows in place: products read them in memory (ukr_sparse.h), and beside the products of a block the rows of the next
  * one are asked for, which the second-level cache then holds. */
 static inline int mla_in_place(const struct mla_isa *isa) { return isa->sparse != NULL; }
-/* Pointers to rows key[r], r < n, and behind them up to `block` to a row of zeros; n <= block. */
-void attn_cpu_mla_point(const struct mla_isa *isa, const struct attn_view *kv, int64_t b, const int32_t *key, int64_t n,
-                        const uint16_t **row);
+/* Pointers to rows key[r], r < n, and behind them, up to a whole tile, to a row of zeros. */
+void attn_cpu_mla_point(const struct attn_view *kv, int64_t b, const int32_t *key, int64_t n, const uint16_t **row);
 /* Rows to ask for beside the products that follow: d columns of each. now: at once. */
 struct attn_sparse_ahead attn_cpu_mla_ahead(const uint16_t *const *row, int64_t n, int64_t d);
 void attn_cpu_mla_ask(struct attn_sparse_ahead *ahead);

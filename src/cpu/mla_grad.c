@@ -179,11 +179,11 @@ static void grad_in_place(const struct at *w, int64_t r0, int64_t n, const int64
     float *x = products(w, r0);
     struct attn_sparse_ahead f;
     if (r0 == 0) {
-        attn_cpu_mla_point(j->isa, &j->kv, j->b, key, n, row);
+        attn_cpu_mla_point(&j->kv, j->b, key, n, row);
         f = attn_cpu_mla_ahead(row, n, d);
         attn_cpu_mla_ask(&f);
     }
-    attn_cpu_mla_point(j->isa, &j->kv, j->b, key + n, more, next);
+    attn_cpu_mla_point(&j->kv, j->b, key + n, more, next);
     f = attn_cpu_mla_ahead(next, more, d);
     mla_pace(&f, d, (dq ? 2 : 1) * d + v, mla_score_places(n, w->heads, d / 2));
     sparse->scores(n, w->heads, d / 2, row, thread_f32(w, z->t_qt), x + z->ldh, 2 * z->ldh, &f);
