@@ -45,12 +45,14 @@ int64_t attn_cpu_mla_next(const struct mla_query *query, int64_t *at, int64_t en
 
 void attn_cpu_mla_gather(const struct mla_isa *isa, const struct attn_view *kv, int64_t b, const int32_t *key,
                          int64_t n, int64_t d, const struct mla_rows *to) {
-    enum { AHEAD = 3 }; /* rows; the hardware does not foresee the jumps between rows */
+    /* rows, into the second-level cache: the first one waits for few lines at a time. The hardware does not foresee the
+     * jumps between rows. */
+    enum { AHEAD = 8 };
     int64_t bytes = d * kv->element_bytes;
     for (int64_t r = 0; r < n; ++r) {
         if (r + AHEAD < n) {
             const char *next = attn_view_row(kv, b, 0, key[r + AHEAD]);
-            for (int64_t x = 0; x < bytes; x += 64) __builtin_prefetch(next + x);
+            for (int64_t x = 0; x < bytes; x += 64) __builtin_prefetch(next + x, 0, 2);
         }
         const void *row = attn_view_row(kv, b, 0, key[r]);
         if (!isa->pair) {
