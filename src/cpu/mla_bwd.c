@@ -66,7 +66,7 @@ struct mla_bwd_size attn_cpu_mla_bwd_size(const struct mla_isa *isa, const attn_
 
     z.t_qt = mla_take(&z.thread_bytes, mla_depth(isa, p->dim_qk) * mla_turned(z.ldh) * f);
     z.t_dot = mla_take(&z.thread_bytes, mla_depth(isa, p->dim_v) * mla_turned(z.ldh) * f);
-    z.t_k = mla_take(&z.thread_bytes, isa->block * z.ldk * f);
+    if (!mla_in_place(isa)) z.t_k = mla_take(&z.thread_bytes, isa->block * z.ldk * f);
     if (pairs) {
         if (!mla_in_place(isa)) z.t_zip = mla_take(&z.thread_bytes, isa->block / 2 * z.ldz * f);
         z.t_x = mla_take(&z.thread_bytes, (mla_strips(isa) ? MLA_STRIP_FLOATS(isa) : isa->block * 2 * z.ldh) * f);

@@ -39,14 +39,11 @@ static struct layout lay_out(const struct mla_isa *isa, const attn_problem *p) {
     l.s = mla_take(&l.bytes, isa->block * l.ldh * f);
     if (mla_strips(isa)) l.s = mla_take(&l.bytes, (MLA_STRIP_CELLS + block_of(isa) * 16) * f);
     l.lse = mla_take(&l.bytes, l.ldh * f);
-    l.key = mla_take(&l.bytes, block_of(isa) * (int64_t)sizeof(int32_t));
-    l.slot = mla_take(&l.bytes, block_of(isa) * (int64_t)sizeof(int64_t));
+    const int64_t lists = mla_in_place(isa) ? 2 : 1; /* of this block and of the next one */
+    l.key = mla_take(&l.bytes, lists * block_of(isa) * (int64_t)sizeof(int32_t));
+    l.slot = mla_take(&l.bytes, lists * block_of(isa) * (int64_t)sizeof(int64_t));
     l.dead = mla_take(&l.bytes, l.ldh);
-    if (mla_in_place(isa)) {
-        l.key = mla_take(&l.bytes, 2 * block_of(isa) * (int64_t)sizeof(int32_t));
-        l.slot = mla_take(&l.bytes, 2 * block_of(isa) * (int64_t)sizeof(int64_t));
-        l.row = mla_take(&l.bytes, 2 * block_of(isa) * (int64_t)sizeof(uint16_t *));
-    }
+    if (mla_in_place(isa)) l.row = mla_take(&l.bytes, lists * block_of(isa) * (int64_t)sizeof(uint16_t *));
     return l;
 }
 

@@ -7,7 +7,9 @@
  * With keys as the rows of S neither K nor P has to be transposed: K is the left operand of the first product and the
  * right one of the second, and P is read column by column as its left operand. Only Q is turned, once per task.
  * With pairs (ukr_pair.h) K is there twice: its rows as they are for the first product, and pairs of rows for the
- * second. Strips of heads on tiles copy rows themselves and do not wait for maxima (ukr_heads_amx.c). Workspace: about
+ * second. Strips of heads on tiles copy rows themselves and do not wait for maxima (ukr_heads_amx.c).
+ * Where rows stay in place nothing is gathered, and the rows of the next block, or query, are asked for meanwhile
+ * (ukr_sparse.h). Workspace: about
  * 1.5 MiB per thread, whatever the problem. */
 #include "cpu/mla_gather.h"
 
