@@ -6,7 +6,7 @@
 
 #include "cpu/ref.h"
 #include "cpu/sdpa_flash.h"
-#include "cpu/sdpa_flash_f32.h"
+#include "cpu/sdpa_lanes.h"
 #include "cpu/sdpa_pair.h"
 
 #include <math.h>
@@ -188,7 +188,7 @@ static void set_up(struct attn_cpu_fwd *f, const struct attn_cpu_sdpa_isa *isa, 
         attn_cpu_sdpa_init(&f->s, p, args, isa->u, NULL);
         lay_out(f, threads);
     }
-    if (attn_cpu_flash_f32_serves(f)) attn_cpu_flash_f32_lay_out(f, threads);
+    if (attn_cpu_lanes_serves(f)) attn_cpu_lanes_lay_out(f, threads);
 }
 
 int64_t attn_cpu_sdpa_fwd_workspace(const struct attn_cpu_sdpa_isa *isa, const attn_problem *p, int32_t threads) {
@@ -219,8 +219,8 @@ static void run_pairs(struct attn_cpu_fwd *f, int32_t worker, int64_t pairs, int
         for (int64_t i = 0; i < side; i++) {
             const int64_t pair = first + (worker + i) % side;
             for (int64_t t; (t = attn_cpu_next(&f->queues[pair].next)) < each;) {
-                if (f->flash_f32) {
-                    attn_cpu_flash_f32_task(f, pair, t, scratch);
+                if (f->lanes) {
+                    attn_cpu_lanes_task(f, pair, t, scratch);
                 } else if (f->flash) {
                     attn_cpu_flash_task(f, pair, t, scratch);
                 } else if (f->real == 8) {

@@ -15,9 +15,9 @@ struct attn_cpu_fwd {
     int64_t kept;  /* blocks of keys that a worker keeps packed: all, or 1 (flash: 1) */
     int64_t panel; /* columns of a packed panel; 0 = few rows: products of rows with rows, nothing is packed */
     int flash;     /* tasks are those of sdpa_flash.c; depth and ldv are D and DV rounded up to 32; 1 .. 3: terms */
-    int flash_f32; /* tasks are those of sdpa_flash_f32.c, for rows of f32 or widened to it */
-    int64_t step;  /* flash_f32: keys of a step, keys is a multiple of it */
-    int stay;      /* flash_f32: all keys are one block */
+    int lanes;     /* tasks are those of sdpa_lanes.c, of f32 (or widened to it) or pairs */
+    int64_t step;  /* lanes: keys of a step, keys is a multiple of it */
+    int stay;      /* lanes: all keys are one block */
     int pass;      /* few rows: in one pass over their keys, attn_ukr_pair.few */
     int same_keys; /* the flat rows of a sequence see the same keys */
     int half;      /* few rows: 16-bit keys and values are widened as they are multiplied, not before */

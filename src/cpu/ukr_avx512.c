@@ -132,5 +132,5 @@ static inline void square_f64(double *dst, int64_t ld, const double *src, int64_
 #define NT_ROWS        3
 #define PREFETCH_ROWS  8
 #define VEC_EXP2_MINUS exp2_minus
-#define FLASH_F32      attn_ukr_flash_f32_avx512
+#define LANES_TABLE    attn_ukr_lanes_avx512
 #include "cpu/ukr_tpl.h"

@@ -363,7 +363,13 @@ static void narrow_rows(uint16_t *dst, int64_t ld, const float *src, int64_t row
     .exp2 = exp2_half, .exp2_f32 = exp2_f32, .soften = soften, .grad = grad, .narrow = narrow,                         \
     .narrow_rows = narrow_rows
 const struct attn_ukr_pair attn_ukr_pair_avx512bf16 = {
-    .gemm = gemm_pair, .dots = gemm_nt_pair, .weigh = weigh, VECTORS};
+    .gemm = gemm_pair,
+    .dots = gemm_nt_pair,
+    .weigh = weigh,
+    .finish = attn_ukr_finish_avx512bf16,
+    .lanes = &attn_ukr_lanes_avx512bf16,
+    VECTORS,
+};
 const struct attn_ukr_pair attn_ukr_pair_amx = {
     .begin = attn_ukr_amx_begin,
     .end = attn_ukr_amx_end,

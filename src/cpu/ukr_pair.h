@@ -10,6 +10,7 @@
 #define ATTN_CPU_UKR_PAIR_H
 #include "attn.h"
 
+#include "cpu/ukr_lanes.h"
 #include "cpu/ukr_softcap.h"
 
 struct attn_pair_grad { /* a row of attn_ukr_pair.grad */
@@ -308,8 +309,9 @@ struct attn_ukr_pair {
      * keys; NULL where it does not pay. Only lanes of a query depend on that query; a key that it does not see adds
      * exactly 0. */
     void (*flash)(const struct attn_pair_flash *f, int64_t n);
-    /* Returns 0, and nothing is written, if some row is empty, not finite or FAR. NULL where flash is. */
+    /* Returns 0, and nothing is written, if some row is empty, not finite or FAR. NULL where flash and lanes are. */
     int (*finish)(const struct attn_pair_finish *f);
+    const struct attn_ukr_lanes *lanes; /* or NULL */
     /* Adds a tile to the sums of dq, dk and dv; NULL where it does not pay. The same bits as from gemm and grad. */
     void (*tile)(const struct attn_pair_tile *t);
     /* The same of f32 in three terms. */

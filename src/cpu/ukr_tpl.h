@@ -154,8 +154,8 @@ const struct attn_ukr TABLE = {
     .gemm_half = gemm_half,
     .gemm_nt_half = gemm_nt_half,
 #endif
-#ifdef FLASH_F32
-    .flash = &FLASH_F32,
+#ifdef LANES_TABLE
+    .lanes = &LANES_TABLE,
 #endif
     .widen = widen,
     .narrow = narrow,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * The microkernels with queries across the lanes, against double loops: values, all sizes of a tile, what lies around
- * a result, NaN and infinity, and that keys may be cut anywhere without a change of bits. */
+ * The microkernels with queries across the lanes, of f32 and of pairs, against double loops: values, all sizes of a
+ * tile, what lies around a result, NaN and infinity, and that keys may be cut anywhere without a change of bits. */
 #include "attn.h"
 
 #include "cpu/cpu.h"
@@ -15,8 +15,9 @@
 
 #include <cmocka.h>
 
-enum { LANES = ATTN_FLASH_F32, MOST = 150, WIDE = 70, GUARD = 32 };
-static const struct attn_ukr_flash_f32 *const u = &attn_ukr_flash_f32_avx512;
+enum { LANES = ATTN_LANES, MOST = 150, WIDE = 70, GUARD = 32 };
+#define LOG2_E 0x1.715476p0f
+static const struct attn_ukr_lanes *u = &attn_ukr_lanes_avx512;
 static uint64_t state = 1;
 static double uniform(void) { /* -1 .. 1 */
     state = state * 6364136223846793005u + 1442695040888963407u;
@@ -26,13 +27,43 @@ static void fill(float *x, int64_t n) {
     for (int64_t i = 0; i < n; i++) x[i] = (float)uniform();
 }
 
+/* The numbers of an element. */
+static void numbers(float element, double *x) {
+    uint32_t bits;
+    memcpy(&bits, &element, sizeof bits);
+    for (int i = 0; i < 2; i++) {
+        const uint32_t wide = i ? bits & 0xffff0000u : bits << 16;
+        float y;
+        memcpy(&y, &wide, sizeof y);
+        x[i] = (double)y;
+    }
+    if (!u->pairs) x[0] = (double)element, x[1] = 0;
+}
+static double product(float a, float b) {
+    double x[2], y[2];
+    numbers(a, x);
+    numbers(b, y);
+    return x[0] * y[0] + x[1] * y[1];
+}
+static void fill_elements(float *x, int64_t n) {
+    fill(x, n);
+    for (int64_t i = 0; i < n && u->pairs; i++) {
+        uint32_t bits, other = (uint32_t)(0x3e00 + i * 77 % 0x180) ^ (uint32_t)(i % 3 == 0) << 15;
+        memcpy(&bits, &x[i], sizeof bits);
+        bits = (bits & 0xffff0000u) | other;
+        memcpy(&x[i], &bits, sizeof bits);
+    }
+}
+/* Of a step's n keys. */
+static int64_t elements(int64_t n) { return u->pairs ? (n + 1) / 2 : n; }
+
 static _Alignas(64) float rows[(MOST + 1) * WIDE], turned[WIDE * LANES], top[LANES], less[LANES], sum[LANES],
     part[LANES];
 static _Alignas(64) float s[(MOST + 1) * LANES], p[(MOST + 1) * LANES], before[(MOST + 1) * LANES];
 
 static void start(void) {
-    fill(rows, (MOST + 1) * WIDE);
-    fill(turned, WIDE * LANES);
+    fill_elements(rows, (MOST + 1) * WIDE);
+    fill_elements(turned, WIDE * LANES);
     fill(top, LANES);
     fill(less, LANES);
     fill(s, (MOST + 1) * LANES);
@@ -48,7 +79,7 @@ static void test_scores(void **unused) {
         for (int64_t j = 0; j < n; j++)
             for (int64_t q = 0; q < LANES; q++) {
                 double want = 0;
-                for (int64_t d = 0; d < depth; d++) want += (double)rows[j * depth + d] * (double)turned[d * LANES + q];
+                for (int64_t d = 0; d < depth; d++) want += product(rows[j * depth + d], turned[d * LANES + q]);
                 assert_true(fabs((double)s[j * LANES + q] - want) < 2e-5);
             }
         assert_memory_equal(s + n * LANES, before + n * LANES, sizeof s - (size_t)(n * LANES) * sizeof *s);
@@ -60,47 +91,62 @@ static void test_scores(void **unused) {
     }
 }
 
-static void test_probabilities(void **unused) {
-    (void)unused;
+static void probabilities(int rough, double least, double bound) {
     double worst = 0;
     for (int64_t n = 1; n <= MOST; n++) {
         const int64_t depth = 1 + n * 5 % WIDE;
+        const float factor = n % 2 ? LOG2_E : 0.3f;
+        struct attn_lanes_exps by = {NULL, factor, 1, rough, less, top};
         start();
         u->scores(n, depth, rows, turned, s);
         memcpy(p, s, sizeof s);
-        u->soften(n, p, less, top, 1, sum);
+        u->soften(n, p, &by, sum);
         for (int64_t q = 0; q < LANES; q++) {
-            double total = 0;
+            double total = 0, x[2];
             for (int64_t j = 0; j < n; j++) {
-                const double x = (double)(float)(s[j * LANES + q] - less[q]);
-                const double want = exp2((double)fmaf((float)x, ATTN_FLASH_F32_LOG2E, -top[q]));
-                worst = fmax(worst, fabs((double)p[j * LANES + q] / want - 1));
+                const double want =
+                    exp2((double)fmaf((float)((double)s[j * LANES + q] - (double)less[q]), factor, -top[q]));
+                numbers(p[(u->pairs ? j / 2 : j) * LANES + q], x);
+                worst = fmax(worst, fabs(x[u->pairs ? j % 2 : 0] / want - 1));
                 total += want;
+                if (u->pairs && j == n - 1 && n % 2) assert_true(x[1] == 0);
             }
-            assert_true(fabs((double)sum[q] - total) < 1e-5 * total);
+            assert_true(fabs((double)sum[q] - total) < (rough ? 1e-4 : 1e-5) * total);
         }
         assert_memory_equal(p + n * LANES, before + n * LANES, sizeof s - (size_t)(n * LANES) * sizeof *s);
         memcpy(before, s, sizeof s);
         for (int none = 0; none < 2; none++) { /* at once: the same bits */
             memcpy(s, before, sizeof s);
             if (none) memset(less, 0, sizeof less);
-            const float most = none ? 1 : sum[7];
-            const uint32_t over = u->soften(n, s, less, top, most, sum);
-            assert_true(u->weigh(n, depth, rows, turned, p, NULL, none ? NULL : less, top, most, part) == over);
-            for (int64_t q = 0; q < LANES; q++) assert_true((over >> q & 1) == (uint32_t)(sum[q] > most));
-            assert_memory_equal(p, s, sizeof s);
+            by.most = none ? 1 : sum[7];
+            by.less = less;
+            const uint32_t over = u->soften(n, s, &by, sum);
+            if (none) by.less = NULL;
+            assert_true(u->weigh(n, depth, rows, turned, p, &by, part) == over);
+            for (int64_t q = 0; q < LANES; q++) assert_true((over >> q & 1) == (uint32_t)(sum[q] > by.most));
+            assert_memory_equal(p, s, (size_t)(elements(n) * LANES) * sizeof *s);
             assert_memory_equal(part, sum, sizeof sum);
         }
     }
     printf("relative error %.2e\n", worst);
-    assert_true(worst > 1e-9 && worst < 2e-7);
+    assert_true(worst > least && worst < bound);
+    const struct attn_lanes_exps by = {NULL, 1, 1e30f, rough, NULL, top};
     for (int64_t q = 0; q < LANES; q++)
         s[q] = -INFINITY, s[LANES + q] = INFINITY, s[2 * LANES + q] = NAN, s[3 * LANES + q] = -200;
-    assert_true(u->soften(4, s, NULL, top, 1e30f, sum) == UINT32_MAX);
+    assert_true(u->soften(4, s, &by, sum) == UINT32_MAX);
     for (int64_t q = 0; q < LANES; q++) {
-        assert_true(s[q] == 0 && s[LANES + q] == INFINITY && isnan(s[2 * LANES + q]) && s[3 * LANES + q] < 1.2e-38f);
+        double a[2], b[2];
+        numbers(s[q], a);
+        numbers(s[(u->pairs ? 1 : 2) * LANES + q], b);
+        if (!u->pairs) a[1] = (double)s[LANES + q], b[1] = (double)s[3 * LANES + q];
+        assert_true(a[0] <= 0 && a[0] >= 0 && isinf(a[1]) && isnan(b[0]) && b[1] < 1.2e-38);
         assert_true(isnan(sum[q]));
     }
+}
+static void test_probabilities(void **unused) {
+    (void)unused;
+    probabilities(0, u->pairs ? 1e-3 : 1e-9, u->pairs ? 0x1.02p-8 : 2e-7);
+    probabilities(1, u->pairs ? 1e-3 : 1e-9, u->pairs ? 0x1.1p-8 : 2e-7);
 }
 
 /* Scores of every size, of both ways and of groups with some of each, NaN and infinity among them; cut anywhere, and
@@ -147,9 +193,10 @@ static void test_cap(void **unused) {
         start();
         u->scores(n, WIDE, rows, turned, s);
         u->cap(n, s, &narrow);
-        u->soften(n, s, less, top, 1, sum);
-        u->weigh(n, WIDE, rows, turned, p, &narrow, less, top, 1, part);
-        assert_memory_equal(p, s, (size_t)(n * LANES) * sizeof *s);
+        const struct attn_lanes_exps by_both = {&narrow, LOG2_E, 1, 0, less, top};
+        u->soften(n, s, &by_both, sum);
+        u->weigh(n, WIDE, rows, turned, p, &by_both, part);
+        assert_memory_equal(p, s, (size_t)(elements(n) * LANES) * sizeof *s);
         assert_memory_equal(part, sum, sizeof sum);
     }
 }
@@ -178,14 +225,14 @@ static void test_refer(void **unused) {
         for (int set = 0; set < 3; set++) {
             float high[LANES], ref[LANES], was = set == 0 ? -INFINITY : set == 1 ? 0.5f : 1e9f;
             for (int64_t q = 0; q < LANES; q++) high[q] = scores[q % 8], ref[q] = was, less[q] = 3, top[q] = 4;
-            const uint32_t which = 0x5fff37ff, done = u->refer(which, fresh, high, ref, less, top);
+            const uint32_t which = 0x5fff37ff, done = u->refer(which, fresh, high, set ? LOG2_E : 0.5f, ref, less, top);
             for (int64_t q = 0; q < LANES; q++) {
                 const int taken = (which >> q & 1) && isfinite(high[q]) && high[q] > was && (!fresh || set == 0);
-                const float product = high[q] * ATTN_FLASH_F32_LOG2E;
+                const float exponent = high[q] * (set ? LOG2_E : 0.5f);
                 assert_true((done >> q & 1) == (uint32_t)taken);
                 if (taken) {
-                    assert_true(ref[q] == high[q] && less[q] == (fabsf(product) > 0x1p24f ? high[q] : 0));
-                    assert_true(top[q] == (fabsf(product) > 0x1p24f ? 0 : product));
+                    assert_true(ref[q] == high[q] && less[q] == (fabsf(exponent) > 0x1p24f ? high[q] : 0));
+                    assert_true(top[q] == (fabsf(exponent) > 0x1p24f ? 0 : exponent));
                 } else {
                     assert_true(ref[q] == was && less[q] == 3 && top[q] == 4);
                 }
@@ -200,6 +247,7 @@ static void test_sums(void **unused) {
         for (int more = 0; more < 2; more++) {
             const int64_t n = 1 + width * 11 % MOST;
             start();
+            fill_elements(s, (MOST + 1) * LANES);
             fill(o, (WIDE + 1) * LANES);
             fill(factor, LANES);
             memcpy(was, o, sizeof o);
@@ -207,7 +255,7 @@ static void test_sums(void **unused) {
             for (int64_t c = 0; c < width; c++)
                 for (int64_t q = 0; q < LANES; q++) {
                     double want = more ? (double)was[c * LANES + q] : 0;
-                    for (int64_t j = 0; j < n; j++) want += (double)rows[j * width + c] * (double)s[j * LANES + q];
+                    for (int64_t j = 0; j < n; j++) want += product(rows[j * width + c], s[j * LANES + q]);
                     assert_true(fabs((double)o[c * LANES + q] - want) < 2e-5);
                 }
             assert_memory_equal(o + width * LANES, was + width * LANES, sizeof o - (size_t)(width * LANES) * sizeof *o);
@@ -242,7 +290,8 @@ static void test_hide_high(void **unused) {
 }
 
 int main(void) {
-    if (!(attn_cpu_features("", NULL) & ATTN_CPU_AVX512)) {
+    const uint64_t have = attn_cpu_features("", NULL);
+    if (!(have & ATTN_CPU_AVX512)) {
         printf("no AVX-512 on this processor: skipped\n");
         return 77;
     }
@@ -250,5 +299,8 @@ int main(void) {
                                        cmocka_unit_test(test_cap),      cmocka_unit_test(test_close),
                                        cmocka_unit_test(test_refer),    cmocka_unit_test(test_sums),
                                        cmocka_unit_test(test_hide_high)};
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const int failed = cmocka_run_group_tests_name("f32", tests, NULL, NULL);
+    if (failed || !(have & ATTN_CPU_BF16)) return failed;
+    u = &attn_ukr_lanes_avx512bf16;
+    return cmocka_run_group_tests_name("pairs of bf16", tests, NULL, NULL);
 }

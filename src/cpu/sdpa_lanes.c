@@ -1,45 +1,57 @@
 /* SPDX-License-Identifier: MIT
- * The dense forward of many rows in f32, plain or with a softcap, where the table has `flash`: a task of sdpa_fwd.c in
- * strips of 32 flat rows that lie across the lanes. Steps of keys lie on a fixed grid.
+ * The dense forward of many rows, plain or with a softcap, where the table has `lanes` (ukr_lanes.h): a task of
+ * sdpa_fwd.c in strips of 32 flat rows that lie across the lanes. Steps of keys lie on a fixed grid. Numbers of f32, or
+ * widened to it; or pairs of bf16 as elements:
  *
- *     K, V   rows as they are if they are f32 and follow each other at once, else copied     [n][depth], [n][width]
- *     Q      transposed, times scale                                                         [depth][32]
- *     P      transposed probabilities of a step                                              [keys][32]
+ *     K      rows as they are if they follow each other at once, else copied                 [n][depth]
+ *     V      f32: the same; pairs: zipped by two keys                                        [n or n/2][width]
+ *     Q      transposed; f32: times scale                                                    [depth][32]
+ *     P      transposed probabilities of a step; its scores before                           [keys][32]
  *     O      transposed sums of a strip                                                      [width][32]
  *
  * No step waits for a maximum: probabilities refer to the largest score of the first step in which a query sees a key.
  * Only where the sum of a step passes MOST_SUM are they taken again, relative to the maximum of that step. */
-#include "cpu/sdpa_flash_f32.h"
+#include "cpu/sdpa_lanes.h"
+
+#include "cpu/sdpa_pair.h"
 
 #include <math.h>
 #include <string.h>
 
+#define LOG2_E   1.44269504088896340736
 #define MOST_SUM 65536.0f
 enum {
-    ROWS = ATTN_FLASH_F32,
-    MOST_STEP = 9 * ATTN_FLASH_F32_ROWS, /* P, Q and O of a step at D64 take 32 KiB of the first-level cache */
-    BLOCK_BYTES = 1088 << 10,            /* keys and values of a block: half of a second-level cache */
-    TASK_BYTES = 512 << 10,              /* queries and sums of a task */
+    ROWS = ATTN_LANES,
+    MOST_STEP = 9 * ATTN_LANES_ROWS, /* P, Q and O of a step at D64 take 32 KiB of the first-level cache */
+    BLOCK_BYTES = 1088 << 10,        /* keys and values of a block: half of a second-level cache */
+    TASK_BYTES = 512 << 10,          /* queries and sums of a task */
     MOST_STRIPS = 32
 };
 
-int attn_cpu_flash_f32_serves(const struct attn_cpu_fwd *f) {
-    const attn_problem *p = f->s.p;
-    const int simple = (p->softcap <= 0 || attn_softcap_fits(f->s.softcap, 1)) && f->s.late_fits &&
-                       p->alibi == ATTN_ALIBI_NONE && !p->mask_dtype && !attn_core_has(p, ATTN_PAGED);
-    return f->s.u->flash && !f->s.pair && p->dtype != ATTN_F64 && simple && f->panel && f->splits == 1 &&
-           p->dim_qk > 0 && p->dim_v > 0 && p->seq_k > 0;
+static const struct attn_ukr_lanes *table(const struct attn_cpu_fwd *f) {
+    return f->s.pair ? f->s.pair->lanes : f->s.u->lanes;
 }
 
-void attn_cpu_flash_f32_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
+int attn_cpu_lanes_serves(const struct attn_cpu_fwd *f) {
     const attn_problem *p = f->s.p;
-    const int64_t real = (int64_t)sizeof(float), depth = p->dim_qk, width = p->dim_v;
-    f->flash_f32 = 1;
+    const int capped = p->softcap > 0 && attn_softcap_fits(f->s.softcap, f->s.late_scale) && f->s.late_fits;
+    const int simple =
+        (f->s.plain || capped) && p->alibi == ATTN_ALIBI_NONE && !p->mask_dtype && !attn_core_has(p, ATTN_PAGED);
+    return table(f) && p->dtype != ATTN_F64 && simple && f->panel && f->splits == 1 && p->dim_qk > 0 && p->dim_v > 0 &&
+           p->seq_k > 0;
+}
+
+void attn_cpu_lanes_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
+    const attn_problem *p = f->s.p;
+    const int pairs = table(f)->pairs;
+    const int64_t real = (int64_t)sizeof(float), depth = f->depth, width = p->dim_v,
+                  values = pairs ? width / 2 + 1 : width;
+    f->lanes = 1;
     f->strip = ROWS;
     f->kept = 1;
     const int64_t steps = attn_cpu_sdpa_blocks(p->seq_k, MOST_STEP);
-    f->step = attn_cpu_sdpa_up(attn_cpu_sdpa_blocks(p->seq_k, steps), ATTN_FLASH_F32_ROWS);
-    const int64_t fits = BLOCK_BYTES / ((depth + width) * real * f->step),
+    f->step = attn_cpu_sdpa_up(attn_cpu_sdpa_blocks(p->seq_k, steps), ATTN_LANES_ROWS);
+    const int64_t fits = BLOCK_BYTES / ((depth + values) * real * f->step),
                   all = attn_cpu_sdpa_blocks(p->seq_k, f->step),
                   blocks = attn_cpu_sdpa_blocks(all, fits < 1 ? 1 : fits);
     f->keys = attn_cpu_sdpa_blocks(all, blocks) * f->step;
@@ -79,14 +91,16 @@ void attn_cpu_flash_f32_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
 
 struct work {
     const struct attn_cpu_fwd *f;
-    const struct attn_ukr_flash_f32 *u;
-    const struct attn_softcap *cap; /* NULL: none */
+    const struct attn_ukr_lanes *u;
+    struct attn_lanes_exps by; /* less and top: of the strip */
+    double natural;            /* what 1 of an exponent is worth: unit / by.factor */
     struct attn_core_seq seq;
     int64_t b, hk;
     struct attn_cpu_sdpa_row *row;
     /* ref: what probabilities of a query refer to, natural; -inf: it has seen no key. less, top: see `refer` */
     float *q, *tmp, *p, *o, *ref, *less, *top, *l;
-    int close_alone;    /* rows have more to them than 1 / l and a logarithm */
+    int close_alone; /* rows have more to them than 1 / l and a logarithm */
+    int64_t depth;
     const float *k, *v; /* of key `first` on */
     int64_t first;
     float *k_own, *v_own;
@@ -99,7 +113,7 @@ struct work {
     } of[MOST_STRIPS];
 };
 
-static float *queries(const struct work *w, int64_t r0) { return w->q + (w->f->stay ? 0 : r0 * w->f->s.p->dim_qk); }
+static float *queries(const struct work *w, int64_t r0) { return w->q + (w->f->stay ? 0 : r0 * w->depth); }
 static float *sums(const struct work *w, int64_t r0) { return w->o + (w->f->stay ? 0 : r0 * w->f->s.p->dim_v); }
 
 /* Asks for n rows of a query tensor, from row r0 of the task on. */
@@ -127,51 +141,80 @@ static void ask_some(const struct work *w, struct wants *x) {
 
 static void load_strip(const struct work *w, int64_t r0, int64_t n) {
     const struct attn_cpu_fwd *f = w->f;
-    const int64_t depth = f->s.p->dim_qk;
+    const int64_t wide = w->u->pairs ? 2 : 1, bytes = w->u->pairs ? 2 : 4;
     float *q = queries(w, r0);
-    if (n == ROWS && f->s.group == 1 && f->s.p->dtype == ATTN_F32) {
+    if (n == ROWS && f->s.group == 1 && f->s.q.element_bytes == bytes && f->s.p->dim_qk % wide == 0 &&
+        f->s.q.row % wide == 0) { /* rows are whole elements, and evenly spaced */
         const struct attn_cpu_sdpa_row *row = &w->row[r0];
         const char *rows = attn_view_row(&f->s.q, w->b, row->h, w->seq.q0 + row->i);
-        f->s.u->transpose_f32(q, ROWS, (const float *)(const void *)rows, f->s.q.row, ROWS, depth);
-        f->s.u->scale_f32(q, ROWS * depth, (float)f->s.row_factor);
+        f->s.u->transpose_f32(q, ROWS, (const float *)(const void *)rows, f->s.q.row / wide, ROWS, w->depth);
+        if (!w->u->pairs) f->s.u->scale_f32(q, ROWS * w->depth, (float)f->s.row_factor);
         return;
     }
     if (n < ROWS) memset(w->tmp, 0, (size_t)(ROWS * f->ldq) * sizeof *w->tmp);
     for (int64_t r = 0; r < n; r++) {
         const struct attn_cpu_sdpa_row *row = &w->row[r0 + r];
-        f->s.u->widen(w->tmp + r * f->ldq, attn_view_row(&f->s.q, w->b, row->h, w->seq.q0 + row->i), f->s.p->dtype,
-                      depth, (float)f->s.row_factor);
+        const char *from = attn_view_row(&f->s.q, w->b, row->h, w->seq.q0 + row->i);
+        if (w->u->pairs) {
+            attn_cpu_pair_row(w->tmp + r * f->ldq, from, f->s.p->dim_qk);
+        } else {
+            f->s.u->widen(w->tmp + r * f->ldq, from, f->s.p->dtype, w->depth, (float)f->s.row_factor);
+        }
     }
-    f->s.u->transpose_f32(q, ROWS, w->tmp, f->ldq, ROWS, depth);
+    f->s.u->transpose_f32(q, ROWS, w->tmp, f->ldq, ROWS, w->depth);
 }
 
-/* Keys and values begin .. end. Rows of one operand follow each other at once, so that neither rows far apart fight for
- * the same cache sets nor a tile needs a second stride. */
-static void load_block(struct work *w, int64_t begin, int64_t end) {
+/* Keys from w->first on. Rows of one operand follow each other at once, so that neither rows far apart fight for the
+ * same cache sets nor a tile needs a second stride. */
+static const float *load_keys(const struct work *w, int64_t n, int holds) {
     const struct attn_cpu_fwd *f = w->f;
-    const int64_t depth = f->s.p->dim_qk, width = f->s.p->dim_v, pair = w->b * f->s.p->heads_k + w->hk;
+    const struct attn_view *view = &f->s.k;
+    const int64_t depth = w->depth;
+    int64_t ld;
+    if (!w->u->pairs) {
+        if (holds && view->row != depth) return w->k_own;
+        return attn_cpu_sdpa_keys_f32(&f->s, view, &w->seq, w->b, w->hk, w->first, n, depth, w->k_own, depth,
+                                      view->row != depth, &ld);
+    }
+    const void *rows = attn_view_row(view, w->b, w->hk, w->seq.k0 + w->first);
+    if (view->row == 2 * depth && f->s.p->dim_qk == 2 * depth && (uintptr_t)rows % sizeof(float) == 0) return rows;
+    for (int64_t j = 0; j < n && !holds; j++)
+        attn_cpu_pair_row(w->k_own + j * depth, attn_view_row(view, w->b, w->hk, w->seq.k0 + w->first + j),
+                          f->s.p->dim_qk);
+    return w->k_own;
+}
+/* The same of values; what is not finite goes to w->poison. */
+static const float *load_values(struct work *w, int64_t n, int holds) {
+    const struct attn_cpu_fwd *f = w->f;
+    const struct attn_view *view = &f->s.v;
+    const int64_t width = f->s.p->dim_v;
+    struct attn_cpu_fwd_kept *kept = w->kept;
+    int64_t ld;
+    w->poison.any = holds && !kept->clean;
+    if (w->u->pairs) {
+        if (!holds)
+            attn_cpu_pair_rows(&f->s, view, &w->seq, w->b, w->hk, w->first, n, width, w->v_own, width, &w->poison);
+        kept->clean = !w->poison.any;
+        return w->v_own;
+    }
+    if (holds && (w->poison.any || view->row != width)) return w->v_own;
+    const float *v = attn_cpu_sdpa_keys_f32(&f->s, view, &w->seq, w->b, w->hk, w->first, n, width, w->v_own, width,
+                                            view->row != width, &ld);
+    if (holds) return v;
+    kept->clean = f->s.u->finite_f32(v, n * width);
+    if (kept->clean) return v;
+    if (v != w->v_own) memcpy(w->v_own, v, (size_t)(n * width) * sizeof *v);
+    attn_cpu_sdpa_poison_find_f32(&f->s, &w->poison, w->v_own, n, width, width);
+    return w->v_own;
+}
+static void load_block(struct work *w, int64_t begin, int64_t end) {
+    const int64_t pair = w->b * w->f->s.p->heads_k + w->hk;
     struct attn_cpu_fwd_kept *kept = w->kept;
     const int holds = kept->pair == pair && kept->begin <= begin && end <= kept->end;
     if (!holds) *kept = (struct attn_cpu_fwd_kept){.pair = pair, .begin = begin, .end = end};
     w->first = kept->begin;
-    const int64_t n = kept->end - kept->begin;
-    int64_t ld;
-    w->k = w->k_own;
-    if (!holds || f->s.k.row == depth)
-        w->k = attn_cpu_sdpa_keys_f32(&f->s, &f->s.k, &w->seq, w->b, w->hk, w->first, n, depth, w->k_own, depth,
-                                      f->s.k.row != depth, &ld);
-    w->v = w->v_own;
-    w->poison.any = holds && !kept->clean;
-    if (w->poison.any) return;
-    if (!holds || f->s.v.row == width)
-        w->v = attn_cpu_sdpa_keys_f32(&f->s, &f->s.v, &w->seq, w->b, w->hk, w->first, n, width, w->v_own, width,
-                                      f->s.v.row != width, &ld);
-    if (holds) return;
-    kept->clean = f->s.u->finite_f32(w->v, n * width);
-    if (kept->clean) return;
-    if (w->v != w->v_own) memcpy(w->v_own, w->v, (size_t)(n * width) * sizeof *w->v);
-    w->v = w->v_own;
-    attn_cpu_sdpa_poison_find_f32(&f->s, &w->poison, w->v_own, n, width, width);
+    w->k = load_keys(w, kept->end - kept->begin, holds);
+    w->v = load_values(w, kept->end - kept->begin, holds);
 }
 
 /* A step: strip r0 against n keys from j0 on. */
@@ -186,9 +229,8 @@ struct step {
 /* Scores of a step. */
 static void score(const struct work *w, const struct step *s) {
     int32_t lo[ROWS] = {0}, hi[ROWS] = {0};
-    const int64_t depth = w->f->s.p->dim_qk;
-    w->u->scores(s->n, depth, w->k + (s->j0 - w->first) * depth, s->q, w->p);
-    if (w->cap) w->u->cap(s->n, w->p, w->cap);
+    w->u->scores(s->n, w->depth, w->k + (s->j0 - w->first) * w->depth, s->q, w->p);
+    if (w->by.cap) w->u->cap(s->n, w->p, w->by.cap);
     const int64_t n = s->n - s->cut, j0 = s->j0 + s->cut;
     for (int64_t r = 0; r < s->rows && n > 0; r++) {
         const int64_t a = w->row[s->r0 + r].lo - j0, e = w->row[s->r0 + r].hi - j0;
@@ -199,7 +241,9 @@ static void score(const struct work *w, const struct step *s) {
 }
 
 /* What l and the sums of row r are relative to, natural. */
-static double base(float less, float top) { return (double)less + (double)top * (1 / (double)ATTN_FLASH_F32_LOG2E); }
+static double base(const struct work *w, float less, float top) {
+    return (double)less * w->f->s.unit + (double)top * w->natural;
+}
 
 /* Rows that have seen no key yet refer to their largest score now. */
 static void step_with_care(struct work *w, const struct step *s, float *sum) {
@@ -212,23 +256,25 @@ static void step_with_care(struct work *w, const struct step *s, float *sum) {
         for (int64_t r = 0; r < s->rows && w->poison.row[s->j0 - w->first + j]; r++)
             w->live[j] |= (uint32_t) !(w->p[j * ROWS + r] <= -INFINITY) << r; /* a NaN is live */
     }
-    if (!s->seen) w->u->refer(UINT32_MAX >> (ROWS - s->rows), 1, high, s->ref, s->less, s->top);
-    uint32_t over = w->u->soften(s->n, w->p, s->less, s->top, MOST_SUM, sum);
+    struct attn_lanes_exps by = w->by;
+    by.less = s->less, by.top = s->top;
+    if (!s->seen) w->u->refer(UINT32_MAX >> (ROWS - s->rows), 1, high, by.factor, s->ref, s->less, s->top);
+    uint32_t over = w->u->soften(s->n, w->p, &by, sum);
     for (int64_t r = 0; r < ROWS && over; r++)
         if (r >= s->rows || isinf(s->ref[r]) || !isfinite(s->l[r])) over &= ~(UINT32_C(1) << r);
     if (!over) return;
     double was[ROWS];
-    for (int64_t r = 0; r < ROWS; r++) was[r] = base(s->less[r], s->top[r]);
+    for (int64_t r = 0; r < ROWS; r++) was[r] = base(w, s->less[r], s->top[r]);
     score(w, s);
     w->u->high(s->n, w->p, high);
-    over = w->u->refer(over, 0, high, s->ref, s->less, s->top);
+    over = w->u->refer(over, 0, high, by.factor, s->ref, s->less, s->top);
     for (int64_t r = 0; r < s->rows; r++) {
         if (!(over >> r & 1)) continue;
-        shrink[r] = (float)exp(was[r] - base(s->less[r], s->top[r]));
+        shrink[r] = (float)exp(was[r] - base(w, s->less[r], s->top[r]));
         s->l[r] *= shrink[r];
     }
     if (s->more) w->u->scale(w->f->s.p->dim_v, s->o, shrink);
-    w->u->soften(s->n, w->p, s->less, s->top, MOST_SUM, sum);
+    w->u->soften(s->n, w->p, &by, sum);
 }
 
 /* Values that are not finite come to the sums of the rows that see them. Any probability but 0 leaves of them what they
@@ -245,20 +291,20 @@ static void add_poison(const struct work *w, const struct step *s) {
 }
 
 static void run_step(struct work *w, const struct step *s, int careful) {
-    const int64_t depth = w->f->s.p->dim_qk, width = w->f->s.p->dim_v, at = s->j0 - w->first;
+    const int64_t width = w->f->s.p->dim_v, at = s->j0 - w->first, keys = w->u->pairs ? 2 : 1; /* of an element */
     float sum[ROWS];
     if (!careful) {
-        const float *less = NULL;
-        for (int64_t r = 0; r < ROWS && !less; r++)
-            if (s->less[r] < 0 || s->less[r] > 0) less = s->less;
-        const uint32_t over =
-            w->u->weigh(s->n, depth, w->k + at * depth, s->q, w->p, w->cap, less, s->top, MOST_SUM, sum);
+        struct attn_lanes_exps by = w->by;
+        by.top = s->top;
+        for (int64_t r = 0; r < ROWS && !by.less; r++)
+            if (s->less[r] < 0 || s->less[r] > 0) by.less = s->less;
+        const uint32_t over = w->u->weigh(s->n, w->depth, w->k + at * w->depth, s->q, w->p, &by, sum);
         /* a row whose sums are not finite stays as it is */
         for (int64_t r = 0; r < s->rows && over; r++) careful |= (over >> r & 1) && isfinite(s->l[r]);
     }
     if (careful) step_with_care(w, s, sum);
     for (int64_t r = 0; r < ROWS; r++) s->l[r] += sum[r];
-    w->u->add(s->n, width, w->v + at * width, w->p, s->o, s->more);
+    w->u->add(attn_cpu_sdpa_blocks(s->n, keys), width, w->v + at / keys * width, w->p, s->o, s->more);
     if (w->poison.any) add_poison(w, s);
 }
 
@@ -297,13 +343,38 @@ static void run_strip(struct work *w, int64_t r0, int64_t rows, int64_t begin, i
     }
 }
 
+/* Results of a strip whose rows are all ordinary and are divided by their sums, in one piece; 0: nothing was done. */
+static int store_at_once(const struct work *w, int64_t r0, int64_t n, const float *factor) {
+    const struct attn_cpu_fwd *f = w->f;
+    const int64_t width = f->s.p->dim_v;
+    const struct attn_cpu_sdpa_row *first = &w->row[r0];
+    if (w->u->pairs && width % 32 == 0 && !attn_core_has(f->s.p, ATTN_SINK)) {
+        static const float none[ROWS] = {0};
+        uint16_t *row[ROWS];
+        for (int64_t r = 0; r < n; r++)
+            row[r] = (uint16_t *)(void *)attn_view_row(&f->out, w->b, first[r].h, w->seq.q0 + first[r].i);
+        return f->s.pair->finish(&(struct attn_pair_finish){.rows = n,
+                                                            .width = width,
+                                                            .bf16 = 1,
+                                                            .factor = 1,
+                                                            .m = none,
+                                                            .l = w->l + r0,
+                                                            .o = sums(w, r0),
+                                                            .row = row});
+    }
+    if (n < ROWS || f->s.group > 1 || f->s.p->dtype != ATTN_F32) return 0;
+    w->u->scale(width, sums(w, r0), factor);
+    f->s.u->transpose_f32((float *)(void *)attn_view_row(&f->out, w->b, first->h, w->seq.q0 + first->i), f->out.row,
+                          sums(w, r0), ROWS, width, ROWS);
+    return 1;
+}
 static void finish_strip(const struct work *w, int64_t r0, int64_t n) {
     const struct attn_cpu_fwd *f = w->f;
     const int64_t width = f->s.p->dim_v;
     const struct attn_cpu_sdpa_row *first = &w->row[r0];
     float *o = sums(w, r0), factor[ROWS], log[ROWS];
     double m[ROWS];
-    int simple = n == ROWS && f->s.group == 1 && f->s.p->dtype == ATTN_F32;
+    int simple = 1;
     w->u->close(w->l + r0, factor, log);
     for (int64_t r = 0; r < ROWS; r++) {
         if (r >= n) {
@@ -311,7 +382,7 @@ static void finish_strip(const struct work *w, int64_t r0, int64_t n) {
             continue;
         }
         const double l = (double)w->l[r0 + r];
-        m[r] = isinf(w->ref[r0 + r]) ? (double)w->ref[r0 + r] : base(w->less[r0 + r], w->top[r0 + r]);
+        m[r] = isinf(w->ref[r0 + r]) ? (double)w->ref[r0 + r] : base(w, w->less[r0 + r], w->top[r0 + r]);
         if (!isfinite(l)) m[r] = (double)NAN;
         const double natural = m[r] + (double)log[r];
         if (w->close_alone || !isfinite(m[r])) {
@@ -321,25 +392,24 @@ static void finish_strip(const struct work *w, int64_t r0, int64_t n) {
         }
         simple &= isfinite(m[r]) && isfinite(factor[r]);
     }
-    if (simple) {
-        w->u->scale(width, o, factor);
-        f->s.u->transpose_f32((float *)(void *)attn_view_row(&f->out, w->b, first->h, w->seq.q0 + first->i), f->out.row,
-                              o, ROWS, width, ROWS);
-        return;
-    }
+    if (simple && store_at_once(w, r0, n, factor)) return;
     f->s.u->transpose_f32(w->tmp, f->ldv, o, ROWS, width, ROWS);
     for (int64_t r = 0; r < n; r++)
         attn_cpu_fwd_store_f32(f, &w->seq, w->b, first + r, m[r], (double)factor[r], w->tmp + r * f->ldv);
 }
 
-void attn_cpu_flash_f32_task(const struct attn_cpu_fwd *f, int64_t pair, int64_t task, char *scratch) {
+void attn_cpu_lanes_task(const struct attn_cpu_fwd *f, int64_t pair, int64_t task, char *scratch) {
     const attn_problem *p = f->s.p;
     const int64_t f0 = (f->row_blocks - 1 - task) * f->rows, left = f->s.flat - f0, n = left < f->rows ? left : f->rows;
-    struct work work = {.f = f, .u = f->s.u->flash, .b = pair / p->heads_k, .hk = pair % p->heads_k}, *w = &work;
+    struct work work = {.f = f, .u = table(f), .b = pair / p->heads_k, .hk = pair % p->heads_k, .depth = f->depth};
+    struct work *w = &work;
     struct attn_softcap cap;
+    w->by = (struct attn_lanes_exps){.factor = (float)(f->s.unit * LOG2_E), .most = MOST_SUM};
+    w->by.rough = !f->lse.data && !f->lse_rounded.data;
+    w->natural = f->s.unit / (double)w->by.factor;
     if (p->softcap > 0) {
-        cap = attn_softcap_of(f->s.softcap, 1);
-        w->cap = &cap;
+        cap = attn_softcap_of(f->s.softcap, f->s.late_scale);
+        w->by.cap = &cap;
     }
     w->close_alone = f->lse_rounded.data || (f->lse.data && f->lse.dtype != ATTN_F32) || attn_core_has(p, ATTN_SINK) ||
                      attn_core_has(p, ATTN_LSE_WITH_SINK) || attn_core_has(p, ATTN_LSE_BASE_2);

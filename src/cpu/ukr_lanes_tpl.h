@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: MIT
- * Microkernels of ukr_flash_f32.h: tiles of 14 keys (or columns of values) by two vectors of queries in registers. A
- * step of a product is two loads of the transposed operand, which stays in the first-level cache, and 14 broadcasts for
- * 28 multiply-adds. */
-#include "cpu/ukr_flash_f32.h"
-
+ * Microkernels of ukr_lanes.h for one kind of elements: tiles of 14 keys (or columns of values) by two vectors of
+ * queries in registers. A step of a product is two loads of the transposed operand, which stays in the first-level
+ * cache, and 14 broadcasts for 28 multiply-adds. No include guard on purpose. The includer defines PAIRS, TABLE, MADD
+ * and MFIRST(a, b), which adds to 0. */
 #include "cpu/ukr_exp2_avx512.h"
 #include "cpu/ukr_softcap_avx512.h"
 #include "cpu/ukr_unroll.h"
 
-enum { LANES = 16, STRIP = ATTN_FLASH_F32, MR = ATTN_FLASH_F32_ROWS, AHEAD = 12 };
+enum { LANES = 16, STRIP = ATTN_LANES, MR = ATTN_LANES_ROWS, AHEAD = 12 };
 
 /* The first step multiplies: there is no telling what it costs to set 28 registers to 0 in front of a loop. */
 INLINE void step(int rows, int down, int first, v32 (*s)[2], const float *const *base, int64_t lda, const float *b,
@@ -18,10 +17,10 @@ INLINE void step(int rows, int down, int first, v32 (*s)[2], const float *const 
     UNROLL for (int i = 0; i < rows; i++) {
         const v32 x = v32_set(down ? base[0][i] : base[i / 5][i % 5 * lda]);
         if (first) {
-            s[i][0] = x * y0, s[i][1] = x * y1;
+            s[i][0] = MFIRST(x, y0), s[i][1] = MFIRST(x, y1);
         } else {
-            s[i][0] = v32_fma(x, y0, s[i][0]);
-            s[i][1] = v32_fma(x, y1, s[i][1]);
+            s[i][0] = MADD(x, y0, s[i][0]);
+            s[i][1] = MADD(x, y1, s[i][1]);
         }
     }
 }
@@ -78,54 +77,88 @@ INLINE int64_t share(int64_t n) {
     const int64_t tiles = (n + MR - 1) / MR;
     return (n + tiles - 1) / tiles;
 }
+/* The same of keys, of which pairs are not torn apart. */
+INLINE int64_t share_keys(int64_t n) {
+    const int64_t rows = share(n);
+    return PAIRS && rows < n ? rows + rows % 2 : rows;
+}
 
 static void scores(int64_t n, int64_t depth, const float *k, const float *q, float *s) {
     for (int64_t rows; n > 0; n -= rows, k += rows * depth, s += rows * STRIP) {
-        rows = share(n);
+        rows = share_keys(n);
         tile_keys(rows, depth, k, q, s, n > rows ? k + rows * depth : k);
     }
 }
 
+/* Rows of `p` that keys become. */
+INLINE int64_t elements(int64_t keys) { return PAIRS ? (keys + 1) / 2 : keys; }
+
 enum { KEYS = 2 }; /* that go through each step of the exponential together */
 struct exps {
-    v32 less[2], top[2], sum[2];
+    v32 factor, less[2], top[2], sum[2];
 };
-INLINE void soften_keys(int keys, int lower, float *s, struct exps *e) {
+/* Bits whose upper 16 are x rounded (ties away from 0), of two keys: by integers, which do not take the time of
+ * multiply-adds. */
+INLINE v32 pair_of(v32 even, v32 odd) {
+    const __m512i half = _mm512_set1_epi32(0x8000);
+    const __m512i down = _mm512_broadcast_i32x4(_mm_setr_epi8(2, 3, 2, 3, 6, 7, 6, 7, 10, 11, 10, 11, 14, 15, 14, 15));
+    const __m512i e = _mm512_add_epi32(_mm512_castps_si512(even), half),
+                  o = _mm512_add_epi32(_mm512_castps_si512(odd), half);
+    return _mm512_castsi512_ps(_mm512_mask_shuffle_epi8(o, 0x3333333333333333, e, down));
+}
+INLINE void soften_keys(int keys, int lower, int degree, const float *s, float *p, struct exps *e) {
     v32 x[2 * KEYS];
     UNROLL for (int i = 0; i < 2 * keys; i++) x[i] = v32_load(s + i * LANES);
     if (lower) {
         UNROLL for (int i = 0; i < 2 * keys; i++) x[i] -= e->less[i % 2];
     }
-    UNROLL for (int i = 0; i < 2 * keys; i++) x[i] =
-        _mm512_fmsub_ps(x[i], v32_set(ATTN_FLASH_F32_LOG2E), e->top[i % 2]);
-    exp2_many(2 * keys, x);
-    UNROLL for (int i = 0; i < 2 * keys; i++) v32_store(s + i * LANES, x[i]);
+    UNROLL for (int i = 0; i < 2 * keys; i++) x[i] = _mm512_fmsub_ps(x[i], e->factor, e->top[i % 2]);
+    exp2_degree(degree, 2 * keys, x);
     UNROLL for (int i = 0; i < 2 * keys; i++) e->sum[i % 2] += x[i];
+#if PAIRS
+    UNROLL for (int h = 0; h < 2; h++) v32_store(p + h * LANES, pair_of(x[h], keys > 1 ? x[2 + h] : v32_set(0)));
+#else
+    UNROLL for (int i = 0; i < 2 * keys; i++) v32_store(p + i * LANES, x[i]);
+#endif
 }
-INLINE void soften_tile(int64_t n, int lower, float *s, struct exps *e) {
-    for (; n >= KEYS; n -= KEYS, s += KEYS * STRIP) soften_keys(KEYS, lower, s, e);
-    for (; n > 0; n--, s += STRIP) soften_keys(1, lower, s, e);
+INLINE void soften_rows(int64_t n, int lower, int degree, const float *s, float *p, struct exps *e) {
+    for (; n >= KEYS; n -= KEYS, s += KEYS * STRIP, p += (PAIRS ? 1 : KEYS) * STRIP)
+        soften_keys(KEYS, lower, degree, s, p, e);
+    if (n > 0) soften_keys(1, lower, degree, s, p, e);
 }
-INLINE struct exps begin(const float *less, const float *top) {
-    struct exps e;
+enum { EXACT = PAIRS ? 4 : EXP2_FULL, ROUGH = PAIRS ? EXP2_LEAST : EXP2_FULL };
+/* p may be where s is. */
+INLINE void soften_tile(int64_t n, const struct attn_lanes_exps *by, const float *s, float *p, struct exps *e) {
+    if (by->less && PAIRS && by->rough) {
+        soften_rows(n, 1, ROUGH, s, p, e);
+    } else if (by->less) {
+        soften_rows(n, 1, EXACT, s, p, e);
+    } else if (PAIRS && by->rough) {
+        soften_rows(n, 0, ROUGH, s, p, e);
+    } else {
+        soften_rows(n, 0, EXACT, s, p, e);
+    }
+}
+INLINE struct exps begin(const struct attn_lanes_exps *by) {
+    struct exps e = {.factor = v32_set(by->factor)};
     for (int h = 0; h < 2; h++) {
-        e.less[h] = less ? v32_load(less + h * LANES) : v32_set(0);
-        e.top[h] = v32_load(top + h * LANES);
+        e.less[h] = by->less ? v32_load(by->less + h * LANES) : v32_set(0);
+        e.top[h] = v32_load(by->top + h * LANES);
         e.sum[h] = v32_set(0);
     }
     return e;
 }
-INLINE uint32_t end(const struct exps *e, float most, float *sum) {
-    const v32 limit = v32_set(most);
+INLINE uint32_t end(const struct exps *e, const struct attn_lanes_exps *by, float *sum) {
+    const v32 limit = v32_set(by->most);
     v32_store(sum, e->sum[0]);
     v32_store(sum + LANES, e->sum[1]);
     return (uint32_t)_mm512_cmp_ps_mask(e->sum[0], limit, _CMP_NLE_UQ) |
            (uint32_t)_mm512_cmp_ps_mask(e->sum[1], limit, _CMP_NLE_UQ) << LANES;
 }
-static uint32_t soften(int64_t n, float *s, const float *less, const float *top, float most, float *sum) {
-    struct exps e = begin(less, top);
-    soften_tile(n, less != NULL, s, &e);
-    return end(&e, most, sum);
+static uint32_t soften(int64_t n, float *s, const struct attn_lanes_exps *by, float *sum) {
+    struct exps e = begin(by);
+    soften_tile(n, by, s, s, &e);
+    return end(&e, by, sum);
 }
 static void cap(int64_t n, float *s, const struct attn_softcap *f) {
     for (; n > 0; n -= KEYS, s += KEYS * STRIP) {
@@ -136,20 +169,17 @@ static void cap(int64_t n, float *s, const struct attn_softcap *f) {
         UNROLL for (int i = 0; i < 2 * KEYS; i++) if (i < vectors) v32_store(s + i * LANES, x[i]);
     }
 }
-static uint32_t weigh(int64_t n, int64_t depth, const float *k, const float *q, float *p, const struct attn_softcap *by,
-                      const float *less, const float *top, float most, float *sum) {
-    struct exps e = begin(less, top);
-    for (int64_t rows; n > 0; n -= rows, k += rows * depth, p += rows * STRIP) {
-        rows = share(n);
+/* A tile's scores lie where its probabilities go; those of pairs then take the first half. */
+static uint32_t weigh(int64_t n, int64_t depth, const float *k, const float *q, float *p,
+                      const struct attn_lanes_exps *by, float *sum) {
+    struct exps e = begin(by);
+    for (int64_t rows; n > 0; n -= rows, k += rows * depth, p += elements(rows) * STRIP) {
+        rows = share_keys(n);
         tile_keys(rows, depth, k, q, p, n > rows ? k + rows * depth : k);
-        if (by) cap(rows, p, by);
-        if (less) {
-            soften_tile(rows, 1, p, &e);
-        } else {
-            soften_tile(rows, 0, p, &e);
-        }
+        if (by->cap) cap(rows, p, by->cap);
+        soften_tile(rows, by, p, p, &e);
     }
-    return end(&e, most, sum);
+    return end(&e, by, sum);
 }
 
 static void add(int64_t n, int64_t width, const float *v, const float *p, float *o, int more) {
@@ -200,11 +230,11 @@ static void high(int64_t n, const float *s, float *high) {
     for (int i = 0; i < 2; i++) v32_store(high + i * LANES, v32_max(top[i], top[2 + i]));
 }
 
-static uint32_t refer(uint32_t which, int fresh, const float *high, float *ref, float *less, float *top) {
+static uint32_t refer(uint32_t which, int fresh, const float *high, float factor, float *ref, float *less, float *top) {
     const v32 none = v32_set(-__builtin_inff()), zero = v32_set(0);
     __mmask16 done[2];
     for (int h = 0; h < STRIP; h += LANES) {
-        const v32 m = v32_load(high + h), was = v32_load(ref + h), product = m * v32_set(ATTN_FLASH_F32_LOG2E);
+        const v32 m = v32_load(high + h), was = v32_load(ref + h), product = m * v32_set(factor);
         __mmask16 take = (__mmask16)(which >> h) & _mm512_cmp_ps_mask(m, was, _CMP_GT_OQ) &
                          _mm512_cmp_ps_mask(m, v32_set(__builtin_inff()), _CMP_LT_OQ);
         if (fresh) take &= _mm512_cmp_ps_mask(was, none, _CMP_EQ_OQ);
@@ -217,13 +247,14 @@ static uint32_t refer(uint32_t which, int fresh, const float *high, float *ref, 
     return _cvtmask32_u32(_mm512_kunpackw(done[1], done[0])); /* no cast: see the tiles' note_live */
 }
 
-const struct attn_ukr_flash_f32 attn_ukr_flash_f32_avx512 = {.scores = scores,
-                                                             .hide = hide,
-                                                             .high = high,
-                                                             .refer = refer,
-                                                             .soften = soften,
-                                                             .cap = cap,
-                                                             .weigh = weigh,
-                                                             .add = add,
-                                                             .scale = scale,
-                                                             .close = close};
+const struct attn_ukr_lanes TABLE = {.pairs = PAIRS,
+                                     .scores = scores,
+                                     .hide = hide,
+                                     .high = high,
+                                     .refer = refer,
+                                     .soften = soften,
+                                     .cap = cap,
+                                     .weigh = weigh,
+                                     .add = add,
+                                     .scale = scale,
+                                     .close = close};
