@@ -15,6 +15,7 @@
 #include "cpu/sdpa_flash.h"
 
 #include "cpu/sdpa_pair.h"
+#include "cpu/sdpa_strip.h"
 
 #include <math.h>
 #include <string.h>
@@ -29,8 +30,7 @@ enum {
     FEWEST_THIRDS = 128,       /* flat rows */
     TASK_BYTES = 512 << 10,    /* queries and sums of a task */
     MOST_STRIPS = 32,
-    IN_PLACE = 64, /* keys of up to so many columns are multiplied where they are */
-    MASK_BYTES = (ROWS + 1) * STEP * (int)sizeof(float) /* a step's mask, row by row, and one as it is in memory */
+    IN_PLACE = 64 /* keys of up to so many columns are multiplied where they are */
 };
 
 /* f32: six products on tiles for one of vectors, which are rounded up to 32 columns, behind keys and values that cost
@@ -81,7 +81,7 @@ void attn_cpu_flash_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     int64_t *end = &f->at.end, tmp = ROWS * depth * part;
     if (tmp < 16 * width * 2 * part) tmp = 16 * width * 2 * part; /* a chunk of values, or a strip of results */
     if (tmp < ROWS * width * real) tmp = ROWS * width * real;
-    if (p->mask_dtype && tmp < MASK_BYTES) tmp = MASK_BYTES;
+    if (p->mask_dtype && tmp < ATTN_CPU_STRIP_MASK_BYTES) tmp = ATTN_CPU_STRIP_MASK_BYTES;
     f->kept = 1;
     f->at.kept = attn_cpu_sdpa_take(end, (int64_t)sizeof(struct attn_cpu_fwd_kept));
     f->at.q = attn_cpu_sdpa_take(end, f->rows * depth * part);
@@ -308,61 +308,12 @@ static void add_poison(const struct work *w, int64_t n, float *o) {
     }
 }
 
-/* What masks add to the scores of strip r0 with keys j0 .. j0 + n, as far as its rows see them. */
-static void load_masks(struct work *w, int64_t r0, int64_t n_rows, int64_t j0, int64_t n) {
-    float *rows = w->tmp, *other = rows + ROWS * STEP;
-    memset(rows, 0, (size_t)(ROWS * STEP) * sizeof *rows);
-    for (int64_t c = 0; c < n; c += STEP) {
-        for (int64_t r = 0; r < n_rows; r++) {
-            const struct attn_cpu_sdpa_row *row = &w->row[r0 + r];
-            const int64_t at = j0 + c, a = row->lo > at ? row->lo : at, e = row->hi < at + STEP ? row->hi : at + STEP;
-            memset(rows + r * STEP, 0, (size_t)STEP * sizeof *rows);
-            if (a < e) attn_cpu_sdpa_add_mask_f32(&w->f->s, row, rows + r * STEP + a - at, a, e - a, other);
-        }
-        w->f->s.u->transpose_f32(w->bias + c * ROWS, ROWS, rows, STEP, ROWS, STEP);
-    }
-}
-
-/* Masks with a cell for each key of a row are read as they are. */
-static int mask_of(const struct attn_cpu_sdpa *s) {
-    if (!s->p->mask_dtype) return ATTN_PAIR_MASK_NONE;
-    if (!s->mask.column) return ATTN_PAIR_MASK_BIAS;
-    switch (s->p->mask_dtype) {
-    case ATTN_BOOL: return ATTN_PAIR_MASK_BITS;
-    case ATTN_F32: return ATTN_PAIR_MASK_F32;
-    case ATTN_F16: return ATTN_PAIR_MASK_F16;
-    case ATTN_BF16: return ATTN_PAIR_MASK_BF16;
-    default: return ATTN_PAIR_MASK_BIAS;
-    }
-}
-
 /* What makes scores of products, for strip r0 and keys from j0 on. */
 static void prepare_score(struct work *w, int64_t r0, int64_t n_rows, int64_t j0, int64_t n,
                           struct attn_pair_score *score) {
-    const struct attn_cpu_sdpa *s = &w->f->s;
-    score->scale = (float)s->late_scale;
-    score->caps = s->p->softcap > 0;
-    if (score->caps) score->cap = attn_softcap_of(s->softcap, s->late_scale);
-    score->alibi = s->p->alibi == ATTN_ALIBI_NONE ? 0 : 1 + (s->p->alibi == ATTN_ALIBI_DISTANCE);
-    for (int64_t r = 0; r < ROWS; r++) {
-        const struct attn_cpu_sdpa_row *row = &w->row[r0 + r];
-        const int there = r < n_rows && score->alibi;
-        score->slope[r] = there ? (float)row->slope : 0;
-        score->origin[r] = there ? (float)((score->alibi == 2 ? row->at : row->alibi_ref) - j0) : 0;
-        score->near[r] = there && score->alibi == 2 ? (float)row->alibi_ref : 0;
-    }
-    score->mask = mask_of(s);
-    score->hides = s->p->mask_dtype == ATTN_BOOL;
-    score->mask_keys = s->p->seq_k - j0;
-    score->bias = w->bias;
-    score->mask_bytes = s->mask.element_bytes;
-    score->bits = w->bits;
-    for (int64_t r = 0; r < ROWS && score->mask; r++) {
-        /* what becomes of a row that is not there does not matter */
-        const char *row = w->row[r0 + (r < n_rows ? r : 0)].mask;
-        score->cell[r] = row + j0 * s->mask.column * s->mask.element_bytes;
-    }
-    if (score->mask == ATTN_PAIR_MASK_BIAS) load_masks(w, r0, n_rows, j0, n);
+    attn_cpu_strip_score(&w->f->s, w->row + r0, n_rows, j0, score);
+    score->bias = w->bias, score->bits = w->bits;
+    if (score->mask == ATTN_PAIR_MASK_BIAS) attn_cpu_strip_masks(&w->f->s, w->row + r0, n_rows, j0, n, w->bias, w->tmp);
 }
 
 /* Sums of f32 start anew with each block of keys, and those of the blocks before come to them afterwards: a chain over
@@ -459,7 +410,7 @@ static void run_alone(struct work *w, int64_t r0, int64_t n_rows, int64_t j0, in
 /* All strips of `live` rows against the n loaded keys at j0. */
 static void run_block(struct work *w, int64_t live, int64_t j0, int64_t n) {
     const int plain = w->f->s.plain, odd = w->f->flash > 1 && (w->any_odd_q || w->any_odd_k),
-              alone = odd || w->poison.any || mask_of(&w->f->s) == ATTN_PAIR_MASK_BIAS;
+              alone = odd || w->poison.any || attn_cpu_strip_mask(&w->f->s) == ATTN_PAIR_MASK_BIAS;
     int32_t seen[MOST_STRIPS][2 * ROWS];
     struct attn_pair_flash job[MOST_STRIPS];
     struct attn_pair_score score[MOST_STRIPS];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * The dense forward of many rows, plain or with a softcap, where the table has `lanes` (ukr_lanes.h): a task of
+ * The dense forward of many rows where the table has `lanes` (ukr_lanes.h): a task of
  * sdpa_fwd.c in strips of 32 flat rows that lie across the lanes. Steps of keys lie on a fixed grid. Numbers of f32, or
  * widened to it; or pairs of bf16 as elements:
  *
@@ -14,6 +14,7 @@
 #include "cpu/sdpa_lanes.h"
 
 #include "cpu/sdpa_pair.h"
+#include "cpu/sdpa_strip.h"
 
 #include <math.h>
 #include <string.h>
@@ -23,6 +24,8 @@
 enum {
     ROWS = ATTN_LANES,
     MOST_STEP = 9 * ATTN_LANES_ROWS, /* P, Q and O of a step at D64 take 32 KiB of the first-level cache */
+    LINE = 32,                       /* keys: 64 bytes of the narrowest additive mask, */
+    MOST_MASKED = 4 * LINE,          /* of which no line is come back to */
     BLOCK_BYTES = 1088 << 10,        /* keys and values of a block: half of a second-level cache */
     TASK_BYTES = 512 << 10,          /* queries and sums of a task */
     MOST_STRIPS = 32
@@ -32,13 +35,15 @@ static const struct attn_ukr_lanes *table(const struct attn_cpu_fwd *f) {
     return f->s.pair ? f->s.pair->lanes : f->s.u->lanes;
 }
 
+/* Pairs have another form for plain problems, whose strips are of 14 rows and which is up to a tenth slower. */
+static int pays(const struct attn_cpu_fwd *f) {
+    return !f->s.pair || !f->s.plain || 10 * f->s.flat >= 9 * attn_cpu_sdpa_up(f->s.flat, ROWS);
+}
 int attn_cpu_lanes_serves(const struct attn_cpu_fwd *f) {
     const attn_problem *p = f->s.p;
-    const int capped = p->softcap > 0 && attn_softcap_fits(f->s.softcap, f->s.late_scale) && f->s.late_fits;
-    const int simple =
-        (f->s.plain || capped) && p->alibi == ATTN_ALIBI_NONE && !p->mask_dtype && !attn_core_has(p, ATTN_PAGED);
-    return table(f) && p->dtype != ATTN_F64 && simple && f->panel && f->splits == 1 && p->dim_qk > 0 && p->dim_v > 0 &&
-           p->seq_k > 0;
+    return table(f) && p->dtype != ATTN_F64 && (f->s.plain || f->s.late_fits) &&
+           (p->softcap <= 0 || attn_softcap_fits(f->s.softcap, f->s.late_scale)) && f->panel && f->splits == 1 &&
+           p->dim_qk > 0 && p->dim_v > 0 && p->seq_k > 0 && pays(f);
 }
 
 void attn_cpu_lanes_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
@@ -47,21 +52,24 @@ void attn_cpu_lanes_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     const int64_t real = (int64_t)sizeof(float), depth = f->depth, width = p->dim_v,
                   values = pairs ? width / 2 + 1 : width;
     f->lanes = 1;
+    /* Here pages are the affair of who loads keys, and of those that are hidden. */
+    if (attn_core_has(p, ATTN_PAGED) && (p->scale > 0 || !pairs) && p->softcap <= 0 && !p->alibi && !p->mask_dtype)
+        f->s.plain = 1, f->s.unit = pairs ? p->scale : 1;
     f->strip = ROWS;
     f->kept = 1;
-    const int64_t steps = attn_cpu_sdpa_blocks(p->seq_k, MOST_STEP);
-    f->step = attn_cpu_sdpa_up(attn_cpu_sdpa_blocks(p->seq_k, steps), ATTN_LANES_ROWS);
+    const int64_t most = p->mask_dtype ? MOST_MASKED : MOST_STEP, steps = attn_cpu_sdpa_blocks(p->seq_k, most);
+    f->step = attn_cpu_sdpa_up(attn_cpu_sdpa_blocks(p->seq_k, steps), p->mask_dtype ? LINE : ATTN_LANES_ROWS);
     const int64_t fits = BLOCK_BYTES / ((depth + values) * real * f->step),
                   all = attn_cpu_sdpa_blocks(p->seq_k, f->step),
                   blocks = attn_cpu_sdpa_blocks(all, fits < 1 ? 1 : fits);
     f->keys = attn_cpu_sdpa_blocks(all, blocks) * f->step;
     const int64_t fit = TASK_BYTES / (ROWS * (depth + width) * real), strips = attn_cpu_sdpa_blocks(f->s.flat, ROWS);
-    const int64_t most = fit < 4 ? 4 : fit > MOST_STRIPS ? MOST_STRIPS : fit;
+    const int64_t most_rows = fit < 4 ? 4 : fit > MOST_STRIPS ? MOST_STRIPS : fit;
     /* With all keys in one block a task reads them from where the one before it did, and may be small: where a
      * processor is disturbed, others take more of them. */
     f->stay = blocks == 1;
     int64_t want = strips * p->batch * p->heads_k / ((f->stay ? 16 : 4) * (int64_t)threads);
-    want = want < 1 ? 1 : want > most ? most : want;
+    want = want < 1 ? 1 : want > most_rows ? most_rows : want;
     f->row_blocks = attn_cpu_sdpa_blocks(strips, want);
     f->rows = attn_cpu_sdpa_blocks(strips, f->row_blocks) * ROWS;
     f->row_blocks = attn_cpu_sdpa_blocks(f->s.flat, f->rows);
@@ -80,8 +88,12 @@ void attn_cpu_lanes_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     f->at.poison = attn_cpu_sdpa_take(end, f->keys);
     f->at.live = attn_cpu_sdpa_take(end, f->step * (int64_t)sizeof(uint32_t));
     f->at.kept = attn_cpu_sdpa_take(end, (int64_t)sizeof(struct attn_cpu_fwd_kept));
-    f->at.tmp = attn_cpu_sdpa_take(end, ROWS * (f->ldq > f->ldv ? f->ldq : f->ldv) * real);
-    f->at.p = attn_cpu_sdpa_take(end, f->step * ROWS * real);
+    int64_t tmp = ROWS * (f->ldq > f->ldv ? f->ldq : f->ldv) * real;
+    if (p->mask_dtype && tmp < ATTN_CPU_STRIP_MASK_BYTES) tmp = ATTN_CPU_STRIP_MASK_BYTES;
+    f->at.tmp = attn_cpu_sdpa_take(end, tmp);
+    f->at.p = attn_cpu_sdpa_take(end, (f->step + ATTN_LANES_MORE) * ROWS * real);
+    f->at.bias = attn_cpu_sdpa_take(end, p->mask_dtype ? (f->step + ATTN_CPU_STRIP_STEP) * ROWS * real : 0);
+    f->at.gone = attn_cpu_sdpa_take(end, attn_core_has(p, ATTN_PAGED) ? f->keys : 0);
     f->at.row = attn_cpu_sdpa_take(end, f->rows * (int64_t)sizeof(struct attn_cpu_sdpa_row));
     f->at.o = attn_cpu_sdpa_take(end, held * width * real);
     f->at.m = attn_cpu_sdpa_take(end, f->rows * real);
@@ -107,6 +119,13 @@ struct work {
     struct attn_cpu_fwd_kept *kept;
     struct attn_cpu_sdpa_poison poison;
     uint32_t *live;
+    uint8_t *gone; /* keys of the block in pages outside the pool */
+    int any_gone;
+    /* Products need more than a softcap to become scores: `score`, of the strip, keys counting from w->first, or (a
+     * mask that needs `bias`) from the step's first key. */
+    int scored;
+    struct attn_pair_score score;
+    float *bias;
     struct strip {
         struct attn_cpu_fwd_bounds sees;
         int begun, seen; /* there are sums; each row has seen a key */
@@ -172,15 +191,22 @@ static const float *load_keys(const struct work *w, int64_t n, int holds) {
     const int64_t depth = w->depth;
     int64_t ld;
     if (!w->u->pairs) {
-        if (holds && view->row != depth) return w->k_own;
+        if (holds && (view->row != depth || w->seq.pages)) return w->k_own;
         return attn_cpu_sdpa_keys_f32(&f->s, view, &w->seq, w->b, w->hk, w->first, n, depth, w->k_own, depth,
                                       view->row != depth, &ld);
     }
-    const void *rows = attn_view_row(view, w->b, w->hk, w->seq.k0 + w->first);
-    if (view->row == 2 * depth && f->s.p->dim_qk == 2 * depth && (uintptr_t)rows % sizeof(float) == 0) return rows;
-    for (int64_t j = 0; j < n && !holds; j++)
-        attn_cpu_pair_row(w->k_own + j * depth, attn_view_row(view, w->b, w->hk, w->seq.k0 + w->first + j),
-                          f->s.p->dim_qk);
+    if (!w->seq.pages && view->row == 2 * depth && f->s.p->dim_qk == 2 * depth) {
+        const void *rows = attn_view_row(view, w->b, w->hk, w->seq.k0 + w->first);
+        if ((uintptr_t)rows % sizeof(float) == 0) return rows;
+    }
+    for (int64_t j = 0; j < n && !holds; j++) {
+        const char *row = attn_core_kv_row(f->s.p, view, &w->seq, w->b, w->hk, w->first + j);
+        if (row) {
+            attn_cpu_pair_row(w->k_own + j * depth, row, f->s.p->dim_qk);
+        } else {
+            memset(w->k_own + j * depth, 0, (size_t)depth * sizeof *w->k_own);
+        }
+    }
     return w->k_own;
 }
 /* The same of values; what is not finite goes to w->poison. */
@@ -197,7 +223,7 @@ static const float *load_values(struct work *w, int64_t n, int holds) {
         kept->clean = !w->poison.any;
         return w->v_own;
     }
-    if (holds && (w->poison.any || view->row != width)) return w->v_own;
+    if (holds && (w->poison.any || view->row != width || w->seq.pages)) return w->v_own;
     const float *v = attn_cpu_sdpa_keys_f32(&f->s, view, &w->seq, w->b, w->hk, w->first, n, width, w->v_own, width,
                                             view->row != width, &ld);
     if (holds) return v;
@@ -213,6 +239,12 @@ static void load_block(struct work *w, int64_t begin, int64_t end) {
     const int holds = kept->pair == pair && kept->begin <= begin && end <= kept->end;
     if (!holds) *kept = (struct attn_cpu_fwd_kept){.pair = pair, .begin = begin, .end = end};
     w->first = kept->begin;
+    for (int64_t j = w->first; j < kept->end && !holds && w->seq.pages; j++) {
+        const int gone = !attn_core_kv_row(w->f->s.p, &w->f->s.k, &w->seq, w->b, w->hk, j);
+        w->gone[j - w->first] = (uint8_t)gone;
+        kept->gone |= gone;
+    }
+    w->any_gone = kept->gone;
     w->k = load_keys(w, kept->end - kept->begin, holds);
     w->v = load_values(w, kept->end - kept->begin, holds);
 }
@@ -220,17 +252,50 @@ static void load_block(struct work *w, int64_t begin, int64_t end) {
 /* A step: strip r0 against n keys from j0 on. */
 struct step {
     int64_t r0, rows, j0, n;
-    int64_t cut; /* keys from here on, or all, are not seen by all rows; n: they are */
-    int more;    /* sums have begun */
-    int seen;    /* all rows have seen a key */
+    int64_t cut;  /* keys from here on, or all, are not seen by all rows; n: they are */
+    int64_t grid; /* the step on the grid begins with this key: what a row refers to must not depend on other rows */
+    int more;     /* sums have begun */
+    int seen;     /* all rows have seen a key */
     float *q, *ref, *less, *top, *l, *o;
 };
 
+/* Asks for what rows r .. r + n have of a mask for the keys of the next step. */
+static void ask_for_masks(const struct work *w, const struct step *s, int64_t r, int64_t n) {
+    const struct attn_pair_score *f = &w->score;
+    const int64_t key = s->j0 + s->n - w->first, left = f->mask_keys - key, keys = left < s->n ? left : s->n;
+    for (int64_t end = r + n; r < end; r++)
+        for (int64_t at = key * f->mask_bytes; at < (key + keys) * f->mask_bytes; at += 64)
+            __builtin_prefetch(f->cell[r] + at, 0, 2);
+}
+static void prepare_score(struct work *w, int64_t r0, int64_t rows, int64_t j0) {
+    attn_cpu_strip_score(&w->f->s, w->row + r0, rows, j0, &w->score);
+}
+/* Products with a step's keys become scores. */
+static void finish_scores(struct work *w, const struct step *s) {
+    if (w->score.mask == ATTN_PAIR_MASK_BIAS) {
+        prepare_score(w, s->r0, s->rows, s->j0);
+        attn_cpu_strip_masks(&w->f->s, w->row + s->r0, s->rows, s->j0, s->n, w->bias, w->tmp);
+        w->u->score(&w->score, s->n, 0, w->p);
+    } else {
+        w->u->score(&w->score, s->n, s->j0 - w->first, w->p);
+    }
+}
 /* Scores of a step. */
-static void score(const struct work *w, const struct step *s) {
+static void score(struct work *w, const struct step *s) {
+    enum { PARTS = 2 };
     int32_t lo[ROWS] = {0}, hi[ROWS] = {0};
-    w->u->scores(s->n, w->depth, w->k + (s->j0 - w->first) * w->depth, s->q, w->p);
-    if (w->by.cap) w->u->cap(s->n, w->p, w->by.cap);
+    const float *k = w->k + (s->j0 - w->first) * w->depth;
+    const int asks = w->scored && w->score.mask != ATTN_PAIR_MASK_NONE && w->score.mask != ATTN_PAIR_MASK_BIAS;
+    const int64_t part = attn_cpu_sdpa_up(attn_cpu_sdpa_blocks(s->n, PARTS), 2);
+    for (int64_t j = 0, r = 0; j < s->n; j += part, r += ROWS / PARTS) {
+        if (asks) ask_for_masks(w, s, r, ROWS / PARTS);
+        w->u->scores(s->n - j < part ? s->n - j : part, w->depth, k + j * w->depth, s->q, w->p + j * ROWS);
+    }
+    if (w->scored) {
+        finish_scores(w, s);
+    } else if (w->by.cap) {
+        w->u->cap(s->n, w->p, w->by.cap);
+    }
     const int64_t n = s->n - s->cut, j0 = s->j0 + s->cut;
     for (int64_t r = 0; r < s->rows && n > 0; r++) {
         const int64_t a = w->row[s->r0 + r].lo - j0, e = w->row[s->r0 + r].hi - j0;
@@ -238,6 +303,17 @@ static void score(const struct work *w, const struct step *s) {
         hi[r] = (int32_t)(e < 0 ? 0 : e > n ? n : e);
     }
     if (n > 0) w->u->hide(n, w->p + s->cut * ROWS, lo, hi);
+    for (int64_t j = 0; j < s->n && w->any_gone; j++)
+        for (int64_t r = 0; r < ROWS && w->gone[s->j0 - w->first + j]; r++) w->p[j * ROWS + r] = -INFINITY;
+}
+/* Of each query the largest score; of ALiBi that grows from step to step, what it will have become: else most steps
+ * would move what queries refer to, and all sums with it. */
+static void look_for_high(struct work *w, const struct step *s, float *high) {
+    w->u->high(s->n, w->p, high);
+    if (!w->scored || !w->score.alibi) return;
+    float more[ROWS];
+    w->u->growth(&w->score, w->f->step, s->grid - (w->score.mask == ATTN_PAIR_MASK_BIAS ? s->j0 : w->first), more);
+    for (int64_t r = 0; r < ROWS; r++) high[r] += more[r];
 }
 
 /* What l and the sums of row r are relative to, natural. */
@@ -250,7 +326,7 @@ static void step_with_care(struct work *w, const struct step *s, float *sum) {
     float high[ROWS], shrink[ROWS];
     score(w, s);
     for (int64_t r = 0; r < ROWS; r++) high[r] = shrink[r] = 1;
-    if (!s->seen) w->u->high(s->n, w->p, high);
+    if (!s->seen) look_for_high(w, s, high);
     for (int64_t j = 0; j < s->n && w->poison.any; j++) {
         w->live[j] = 0;
         for (int64_t r = 0; r < s->rows && w->poison.row[s->j0 - w->first + j]; r++)
@@ -266,7 +342,7 @@ static void step_with_care(struct work *w, const struct step *s, float *sum) {
     double was[ROWS];
     for (int64_t r = 0; r < ROWS; r++) was[r] = base(w, s->less[r], s->top[r]);
     score(w, s);
-    w->u->high(s->n, w->p, high);
+    look_for_high(w, s, high);
     over = w->u->refer(over, 0, high, by.factor, s->ref, s->less, s->top);
     for (int64_t r = 0; r < s->rows; r++) {
         if (!(over >> r & 1)) continue;
@@ -295,10 +371,16 @@ static void run_step(struct work *w, const struct step *s, int careful) {
     float sum[ROWS];
     if (!careful) {
         struct attn_lanes_exps by = w->by;
+        uint32_t over;
         by.top = s->top;
         for (int64_t r = 0; r < ROWS && !by.less; r++)
             if (s->less[r] < 0 || s->less[r] > 0) by.less = s->less;
-        const uint32_t over = w->u->weigh(s->n, w->depth, w->k + at * w->depth, s->q, w->p, &by, sum);
+        if (w->scored || w->any_gone) {
+            score(w, s);
+            over = w->u->soften(s->n, w->p, &by, sum);
+        } else {
+            over = w->u->weigh(s->n, w->depth, w->k + at * w->depth, s->q, w->p, &by, sum);
+        }
         /* a row whose sums are not finite stays as it is */
         for (int64_t r = 0; r < s->rows && over; r++) careful |= (over >> r & 1) && isfinite(s->l[r]);
     }
@@ -324,8 +406,12 @@ static void run_strip(struct work *w, int64_t r0, int64_t rows, int64_t begin, i
                      .o = sums(w, r0)};
     const int64_t steps = attn_cpu_sdpa_blocks(hi - lo / f->step * f->step, f->step);
     wants.share = steps > 1 ? attn_cpu_sdpa_blocks(ROWS, steps - 1) : ROWS;
-    for (s.j0 = lo / f->step * f->step; s.j0 < hi; s.j0 += f->step) {
-        s.n = hi - s.j0 < f->step ? hi - s.j0 : f->step;
+    const int64_t unit = f->s.p->mask_dtype ? LINE : 2;
+    if (w->scored) prepare_score(w, r0, rows, w->first);
+    for (s.grid = lo / f->step * f->step; s.grid < hi; s.grid += f->step) {
+        /* Keys before the first that some row sees would add 0. */
+        s.j0 = lo > s.grid ? lo / unit * unit : s.grid;
+        s.n = (hi - s.grid < f->step ? hi : s.grid + f->step) - s.j0;
         s.cut = sees->lo_most > s.j0 ? 0 : sees->hi_least - s.j0;
         s.cut = s.cut < 0 ? 0 : s.cut < s.n ? s.cut : s.n;
         s.seen = of->seen;
@@ -384,7 +470,7 @@ static void finish_strip(const struct work *w, int64_t r0, int64_t n) {
         const double l = (double)w->l[r0 + r];
         m[r] = isinf(w->ref[r0 + r]) ? (double)w->ref[r0 + r] : base(w, w->less[r0 + r], w->top[r0 + r]);
         if (!isfinite(l)) m[r] = (double)NAN;
-        const double natural = m[r] + (double)log[r];
+        const double natural = m[r] + (double)log[r] + first[r].shift;
         if (w->close_alone || !isfinite(m[r])) {
             factor[r] = (float)attn_cpu_fwd_close(f, &w->seq, w->b, &w->row[r0 + r], m[r], natural, l);
         } else if (f->lse.data) {
@@ -407,7 +493,8 @@ void attn_cpu_lanes_task(const struct attn_cpu_fwd *f, int64_t pair, int64_t tas
     w->by = (struct attn_lanes_exps){.factor = (float)(f->s.unit * LOG2_E), .most = MOST_SUM};
     w->by.rough = !f->lse.data && !f->lse_rounded.data;
     w->natural = f->s.unit / (double)w->by.factor;
-    if (p->softcap > 0) {
+    w->scored = !f->s.plain && (p->alibi || p->mask_dtype || (w->u->pairs && p->softcap <= 0));
+    if (p->softcap > 0 && !w->scored) {
         cap = attn_softcap_of(f->s.softcap, f->s.late_scale);
         w->by.cap = &cap;
     }
@@ -422,11 +509,14 @@ void attn_cpu_lanes_task(const struct attn_cpu_fwd *f, int64_t pair, int64_t tas
 #undef AT
     w->poison.row = (uint8_t *)scratch + f->at.poison;
     w->live = (uint32_t *)(void *)(scratch + f->at.live);
+    w->gone = (uint8_t *)scratch + f->at.gone;
+    w->bias = (float *)(void *)(scratch + f->at.bias);
+    w->score.bias = w->bias;
     w->kept = (struct attn_cpu_fwd_kept *)(void *)(scratch + f->at.kept);
     int64_t live = w->seq.sq * f->s.group - f0;
     live = live < 0 ? 0 : live > n ? n : live;
     const int64_t padded = attn_cpu_sdpa_up(live, ROWS);
-    const int open = p->window_left == ATTN_UNBOUNDED && p->window_right == ATTN_UNBOUNDED;
+    const int open = p->window_left == ATTN_UNBOUNDED && p->window_right == ATTN_UNBOUNDED && !w->scored;
     for (int64_t r = 0, h = f0 % f->s.group, i = f0 / f->s.group; r < live; r++) {
         const int64_t head = w->hk * f->s.group + h;
         if (r == 0 || !open) {

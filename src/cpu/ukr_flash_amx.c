@@ -44,6 +44,7 @@
  * Exponentials are 2^(s * factor - top) with top = m * factor ROUNDED, one multiply-add from the score: sums are
  * relative to that number, by which older ones shrink and which goes into lse, so that its rounding costs nothing. They
  * are relative to a constant, too, which saves a multiply-add of the polynomial (exp2_times). */
+#include "cpu/ukr_flash_kept.h"
 #include "cpu/ukr_flash_refer.h"
 #include "cpu/ukr_flash_tiles.h"
 

@@ -12,7 +12,8 @@
 
 #include <stdint.h>
 
-enum { ATTN_LANES = 32, ATTN_LANES_ROWS = 14 }; /* queries of a strip; keys of a register tile */
+enum { ATTN_LANES = 32, ATTN_LANES_ROWS = 14 /* queries of a strip; keys of a register tile */, ATTN_LANES_MORE = 32 };
+struct attn_pair_score; /* ukr_pair.h */
 
 /* How scores become probabilities: 2^((s - less[q]) * factor - top[q]). The exponential's argument is one multiply-add,
  * whatever the factor is rounded to. */
@@ -40,6 +41,11 @@ struct attn_ukr_lanes {
     /* Scores become probabilities in place (pairs: in the first half). -inf gives 0, NaN and infinity stay. sum[q] =
      * sums over keys of what is not rounded; returns bit q for sums that are not <= most. The cap is not looked at. */
     uint32_t (*soften)(int64_t n, float *s, const struct attn_lanes_exps *by, float *sum);
+    /* Products with n keys become scores in place; the first is key `key` of f. Behind them up to ATTN_LANES_MORE rows
+     * of s are written, too. */
+    void (*score)(const struct attn_pair_score *f, int64_t n, int64_t key, float *s);
+    /* more[q] = how much larger ALiBi will become behind these keys than within them, 40 at most. */
+    void (*growth)(const struct attn_pair_score *f, int64_t n, int64_t key, float *more);
     /* Scores of n keys with a softcap. */
     void (*cap)(int64_t n, float *s, const struct attn_softcap *cap);
     /* scores, cap unless that is NULL, and soften at once, to the same bits; of pairs p has a tile of scores more. */

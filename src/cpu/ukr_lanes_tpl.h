@@ -4,6 +4,7 @@
  * cache, and 14 broadcasts for 28 multiply-adds. No include guard on purpose. The includer defines PAIRS, TABLE, MADD
  * and MFIRST(a, b), which adds to 0. */
 #include "cpu/ukr_exp2_avx512.h"
+#include "cpu/ukr_flash_score.h"
 #include "cpu/ukr_softcap_avx512.h"
 #include "cpu/ukr_unroll.h"
 
@@ -48,7 +49,7 @@ INLINE void tile(int rows, int down, int64_t k, const float *a, int64_t lda, con
         UNROLL for (int i = 0; i < rows; i++) {
             UNROLL for (int v = 0; v < 2; v++) {
                 float *to = c + i * STRIP + v * LANES;
-                if (add) s[i][v] = v32_load(to) + s[i][v];
+                s[i][v] = s[i][v] + (add ? v32_load(to) : v32_set(0)); /* never -0: where a chain begins says nothing */
                 v32_store(to, s[i][v]);
             }
         }
@@ -160,6 +161,14 @@ static uint32_t soften(int64_t n, float *s, const struct attn_lanes_exps *by, fl
     soften_tile(n, by, s, s, &e);
     return end(&e, by, sum);
 }
+static void scores_of(const struct attn_pair_score *f, int64_t n, int64_t key, float *s) {
+    enum { SPAN = 64 };
+    for (int64_t j = 0; j < n; j += SPAN)
+        score(f, n - j < SPAN ? (n - j + SCORE_MANY - 1) / SCORE_MANY * SCORE_MANY : SPAN, key + j, s + j * STRIP);
+}
+static void growth_of(const struct attn_pair_score *f, int64_t n, int64_t key, float *more) {
+    for (int h = 0; h < 2; h++) v32_store(more + h * LANES, growth(f, n, key, h));
+}
 static void cap(int64_t n, float *s, const struct attn_softcap *f) {
     for (; n > 0; n -= KEYS, s += KEYS * STRIP) {
         const int vectors = n < KEYS ? 2 : 2 * KEYS;
@@ -253,6 +262,8 @@ const struct attn_ukr_lanes TABLE = {.pairs = PAIRS,
                                      .high = high,
                                      .refer = refer,
                                      .soften = soften,
+                                     .score = scores_of,
+                                     .growth = growth_of,
                                      .cap = cap,
                                      .weigh = weigh,
                                      .add = add,

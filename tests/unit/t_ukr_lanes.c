@@ -5,6 +5,7 @@
 
 #include "cpu/cpu.h"
 #include "cpu/ukr.h"
+#include "cpu/ukr_pair.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -201,6 +202,70 @@ static void test_cap(void **unused) {
     }
 }
 
+/* Products become scores: every kind of mask and ALiBi with and without a softcap, from any key on; behind the last
+ * cell of a mask nothing is read, and nothing is written behind ATTN_LANES_MORE rows. */
+static float cells[LANES][MOST + GUARD];
+static void describe(struct attn_pair_score *f, int kind, int64_t have) {
+    static const int masks[] = {ATTN_PAIR_MASK_NONE, ATTN_PAIR_MASK_BITS, ATTN_PAIR_MASK_F32, ATTN_PAIR_MASK_BF16};
+    static const int bytes[] = {0, 1, 4, 2};
+    *f = (struct attn_pair_score){.scale = 0.5f, .caps = kind / 3 % 2, .alibi = kind % 3, .mask = masks[kind / 6]};
+    f->cap = attn_softcap_of(2, (double)f->scale);
+    f->mask_bytes = bytes[kind / 6];
+    f->mask_keys = have;
+    for (int64_t q = 0; q < LANES; q++) {
+        f->slope[q] = (float)(0.02 * (double)(q - 5)), f->origin[q] = (float)(3 * q), f->near[q] = (float)q;
+        char *cell = (char *)&cells[q][MOST + GUARD] - have * f->mask_bytes; /* up to the end of what there is */
+        for (int64_t j = 0; j < have; j++) {
+            const float x = (float)uniform();
+            uint32_t bits;
+            memcpy(&bits, &x, sizeof bits);
+            if (f->mask_bytes == 4) memcpy(cell + 4 * j, &x, sizeof x);
+            if (f->mask_bytes == 2) memcpy(cell + 2 * j, (const char *)&bits + 2, 2);
+            if (f->mask_bytes == 1) cell[j] = (char)(bits % 3);
+        }
+        f->cell[q] = cell;
+    }
+}
+static double score_of(const struct attn_pair_score *f, double x, int64_t q, int64_t key) {
+    const char *cell = f->cell[q] + key * f->mask_bytes;
+    const double d = (double)key - (double)f->origin[q];
+    uint32_t bits = 0;
+    float add = 0;
+    x *= (double)f->scale;
+    if (f->caps) x = 2 * tanh(x / 2);
+    if (f->alibi) x += (double)f->slope[q] * (f->alibi == 2 ? (double)f->near[q] - fabs(d) : d);
+    if (f->mask_bytes == 1) return *cell ? x : -(double)INFINITY;
+    memcpy((char *)&bits + 4 - f->mask_bytes, cell, (size_t)f->mask_bytes);
+    memcpy(&add, &bits, sizeof add);
+    return x + (double)add;
+}
+static void test_score(void **unused) {
+    (void)unused;
+    static _Alignas(64) float to[(MOST + ATTN_LANES_MORE + 1) * LANES], was[(MOST + ATTN_LANES_MORE + 1) * LANES];
+    struct attn_pair_score f;
+    for (int kind = 0; kind < 24; kind++)
+        for (int64_t n = 1; n <= MOST; n += 1 + n / 5) {
+            const int64_t key = n * 7 % (MOST - n + 1), end = n + ATTN_LANES_MORE;
+            describe(&f, kind, n % 2 ? key + n : MOST);
+            fill(to, (MOST + ATTN_LANES_MORE + 1) * LANES);
+            memcpy(was, to, sizeof to);
+            u->score(&f, n, key, to);
+            for (int64_t i = 0; i < n * LANES; i++) {
+                const double want = score_of(&f, (double)was[i], i % LANES, key + i / LANES), got = (double)to[i];
+                assert_true(isinf(want) ? got <= want : fabs(got - want) < 1e-5);
+            }
+            assert_memory_equal(to + end * LANES, was + end * LANES, sizeof to - (size_t)(end * LANES) * sizeof *to);
+        }
+    float more[LANES]; /* of a bias that grows to 0 at the origin */
+    describe(&f, 1, 0);
+    for (int64_t q = 0; q < LANES; q++) f.origin[q] = 500;
+    u->growth(&f, 64, 100, more);
+    for (int64_t q = 0; q < LANES; q++) {
+        const double left = (500 - 163) * (double)f.slope[q];
+        assert_true(fabs((double)more[q] - (left <= 0 ? 0 : left < 40 ? left : 40)) < 1e-3);
+    }
+}
+
 static void test_close(void **unused) {
     (void)unused;
     double worst = 0;
@@ -295,10 +360,10 @@ int main(void) {
         printf("no AVX-512 on this processor: skipped\n");
         return 77;
     }
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_scores),   cmocka_unit_test(test_probabilities),
-                                       cmocka_unit_test(test_cap),      cmocka_unit_test(test_close),
-                                       cmocka_unit_test(test_refer),    cmocka_unit_test(test_sums),
-                                       cmocka_unit_test(test_hide_high)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_scores),    cmocka_unit_test(test_probabilities),
+                                       cmocka_unit_test(test_cap),       cmocka_unit_test(test_close),
+                                       cmocka_unit_test(test_refer),     cmocka_unit_test(test_sums),
+                                       cmocka_unit_test(test_hide_high), cmocka_unit_test(test_score)};
     const int failed = cmocka_run_group_tests_name("f32", tests, NULL, NULL);
     if (failed || !(have & ATTN_CPU_BF16)) return failed;
     u = &attn_ukr_lanes_avx512bf16;
