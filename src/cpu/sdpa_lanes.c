@@ -23,6 +23,7 @@
 #define MOST_SUM 65536.0f
 enum {
     ROWS = ATTN_LANES,
+    HALF = ROWS / 2,
     MOST_STEP = 9 * ATTN_LANES_ROWS, /* P, Q and O of a step at D64 take 32 KiB of the first-level cache */
     LINE = 32,                       /* keys: 64 bytes of the narrowest additive mask, */
     MOST_MASKED = 4 * LINE,          /* of which no line is come back to */
@@ -35,10 +36,8 @@ static const struct attn_ukr_lanes *table(const struct attn_cpu_fwd *f) {
     return f->s.pair ? f->s.pair->lanes : f->s.u->lanes;
 }
 
-/* Pairs have another form for plain problems, whose strips are of 14 rows and which is up to a tenth slower. */
-static int pays(const struct attn_cpu_fwd *f) {
-    return !f->s.pair || !f->s.plain || 10 * f->s.flat >= 9 * attn_cpu_sdpa_up(f->s.flat, ROWS);
-}
+/* Else strips of 14 rows do less in vain. */
+static int pays(const struct attn_cpu_fwd *f) { return 12 * f->s.flat >= 11 * attn_cpu_sdpa_up(f->s.flat, HALF); }
 int attn_cpu_lanes_serves(const struct attn_cpu_fwd *f) {
     const attn_problem *p = f->s.p;
     return table(f) && p->dtype != ATTN_F64 && (f->s.plain || f->s.late_fits) &&
@@ -252,6 +251,7 @@ static void load_block(struct work *w, int64_t begin, int64_t end) {
 /* A step: strip r0 against n keys from j0 on. */
 struct step {
     int64_t r0, rows, j0, n;
+    int halves;   /* 1: of up to 16 rows */
     int64_t cut;  /* keys from here on, or all, are not seen by all rows; n: they are */
     int64_t grid; /* the step on the grid begins with this key: what a row refers to must not depend on other rows */
     int more;     /* sums have begun */
@@ -289,7 +289,7 @@ static void score(struct work *w, const struct step *s) {
     const int64_t part = attn_cpu_sdpa_up(attn_cpu_sdpa_blocks(s->n, PARTS), 2);
     for (int64_t j = 0, r = 0; j < s->n; j += part, r += ROWS / PARTS) {
         if (asks) ask_for_masks(w, s, r, ROWS / PARTS);
-        w->u->scores(s->n - j < part ? s->n - j : part, w->depth, k + j * w->depth, s->q, w->p + j * ROWS);
+        w->u->scores(s->halves, s->n - j < part ? s->n - j : part, w->depth, k + j * w->depth, s->q, w->p + j * ROWS);
     }
     if (w->scored) {
         finish_scores(w, s);
@@ -335,7 +335,7 @@ static void step_with_care(struct work *w, const struct step *s, float *sum) {
     struct attn_lanes_exps by = w->by;
     by.less = s->less, by.top = s->top;
     if (!s->seen) w->u->refer(UINT32_MAX >> (ROWS - s->rows), 1, high, by.factor, s->ref, s->less, s->top);
-    uint32_t over = w->u->soften(s->n, w->p, &by, sum);
+    uint32_t over = w->u->soften(s->halves, s->n, w->p, &by, sum);
     for (int64_t r = 0; r < ROWS && over; r++)
         if (r >= s->rows || isinf(s->ref[r]) || !isfinite(s->l[r])) over &= ~(UINT32_C(1) << r);
     if (!over) return;
@@ -350,7 +350,7 @@ static void step_with_care(struct work *w, const struct step *s, float *sum) {
         s->l[r] *= shrink[r];
     }
     if (s->more) w->u->scale(w->f->s.p->dim_v, s->o, shrink);
-    w->u->soften(s->n, w->p, &by, sum);
+    w->u->soften(s->halves, s->n, w->p, &by, sum);
 }
 
 /* Values that are not finite come to the sums of the rows that see them. Any probability but 0 leaves of them what they
@@ -377,16 +377,16 @@ static void run_step(struct work *w, const struct step *s, int careful) {
             if (s->less[r] < 0 || s->less[r] > 0) by.less = s->less;
         if (w->scored || w->any_gone) {
             score(w, s);
-            over = w->u->soften(s->n, w->p, &by, sum);
+            over = w->u->soften(s->halves, s->n, w->p, &by, sum);
         } else {
-            over = w->u->weigh(s->n, w->depth, w->k + at * w->depth, s->q, w->p, &by, sum);
+            over = w->u->weigh(s->halves, s->n, w->depth, w->k + at * w->depth, s->q, w->p, &by, sum);
         }
         /* a row whose sums are not finite stays as it is */
         for (int64_t r = 0; r < s->rows && over; r++) careful |= (over >> r & 1) && isfinite(s->l[r]);
     }
     if (careful) step_with_care(w, s, sum);
     for (int64_t r = 0; r < ROWS; r++) s->l[r] += sum[r];
-    w->u->add(attn_cpu_sdpa_blocks(s->n, keys), width, w->v + at / keys * width, w->p, s->o, s->more);
+    w->u->add(s->halves, attn_cpu_sdpa_blocks(s->n, keys), width, w->v + at / keys * width, w->p, s->o, s->more);
     if (w->poison.any) add_poison(w, s);
 }
 
@@ -398,6 +398,7 @@ static void run_strip(struct work *w, int64_t r0, int64_t rows, int64_t begin, i
     const int64_t lo = sees->lo > begin ? sees->lo : begin, hi = sees->hi < end ? sees->hi : end;
     struct step s = {.r0 = r0,
                      .rows = rows,
+                     .halves = rows > HALF ? 2 : 1,
                      .q = queries(w, r0),
                      .ref = w->ref + r0,
                      .less = w->less + r0,

@@ -25,10 +25,12 @@ struct attn_lanes_exps {
     const float *top;
 };
 
+/* halves: 2; or 1, where only the first 16 queries are there: what becomes of the others is not said, their sums are 0.
+ */
 struct attn_ukr_lanes {
     int pairs; /* 1: elements are pairs of bf16 */
     /* s[j][q] = products of n keys, rows of k that follow each other at once. */
-    void (*scores)(int64_t n, int64_t depth, const float *k, const float *q, float *s);
+    void (*scores)(int halves, int64_t n, int64_t depth, const float *k, const float *q, float *s);
     /* s[j][q] = -inf for keys j outside lo[q] .. hi[q] */
     void (*hide)(int64_t n, float *s, const int32_t *lo, const int32_t *hi);
     /* high[q] = largest s[j][q] that is not NaN, -inf if there is none */
@@ -40,7 +42,7 @@ struct attn_ukr_lanes {
     uint32_t (*refer)(uint32_t which, int fresh, const float *high, float factor, float *ref, float *less, float *top);
     /* Scores become probabilities in place (pairs: in the first half). -inf gives 0, NaN and infinity stay. sum[q] =
      * sums over keys of what is not rounded; returns bit q for sums that are not <= most. The cap is not looked at. */
-    uint32_t (*soften)(int64_t n, float *s, const struct attn_lanes_exps *by, float *sum);
+    uint32_t (*soften)(int halves, int64_t n, float *s, const struct attn_lanes_exps *by, float *sum);
     /* Products with n keys become scores in place; the first is key `key` of f. Behind them up to ATTN_LANES_MORE rows
      * of s are written, too. */
     void (*score)(const struct attn_pair_score *f, int64_t n, int64_t key, float *s);
@@ -49,10 +51,10 @@ struct attn_ukr_lanes {
     /* Scores of n keys with a softcap. */
     void (*cap)(int64_t n, float *s, const struct attn_softcap *cap);
     /* scores, cap unless that is NULL, and soften at once, to the same bits; of pairs p has a tile of scores more. */
-    uint32_t (*weigh)(int64_t n, int64_t depth, const float *k, const float *q, float *p,
+    uint32_t (*weigh)(int halves, int64_t n, int64_t depth, const float *k, const float *q, float *p,
                       const struct attn_lanes_exps *by, float *sum);
     /* o = values^T p of n elements of keys, rows of v that follow each other at once; more: o += */
-    void (*add)(int64_t n, int64_t width, const float *v, const float *p, float *o, int more);
+    void (*add)(int halves, int64_t n, int64_t width, const float *v, const float *p, float *o, int more);
     /* o[c][q] *= factor[q] */
     void (*scale)(int64_t width, float *o, const float *factor);
     /* Of sums that are positive and normal: 1 / l rounded, ln l within 2e-7 (relative to 1 if that is more). */

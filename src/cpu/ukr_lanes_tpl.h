@@ -11,25 +11,26 @@
 enum { LANES = 16, STRIP = ATTN_LANES, MR = ATTN_LANES_ROWS, AHEAD = 12 };
 
 /* The first step multiplies: there is no telling what it costs to set 28 registers to 0 in front of a loop. */
-INLINE void step(int rows, int down, int first, v32 (*s)[2], const float *const *base, int64_t lda, const float *b,
-                 const float *next) {
-    const v32 y0 = v32_load(b), y1 = v32_load(b + LANES);
+INLINE void step(int rows, int down, int halves, int first, v32 (*s)[2], const float *const *base, int64_t lda,
+                 const float *b, const float *next) {
+    const v32 y[2] = {v32_load(b), halves > 1 ? v32_load(b + LANES) : v32_set(0)};
     __builtin_prefetch(down ? base[0] + AHEAD * lda + rows - 1 : next);
     UNROLL for (int i = 0; i < rows; i++) {
         const v32 x = v32_set(down ? base[0][i] : base[i / 5][i % 5 * lda]);
-        if (first) {
-            s[i][0] = MFIRST(x, y0), s[i][1] = MFIRST(x, y1);
-        } else {
-            s[i][0] = MADD(x, y0, s[i][0]);
-            s[i][1] = MADD(x, y1, s[i][1]);
+        UNROLL for (int v = 0; v < halves; v++) {
+            if (first) {
+                s[i][v] = MFIRST(x, y[v]);
+            } else {
+                s[i][v] = MADD(x, y[v], s[i][v]);
+            }
         }
     }
 }
 /* c = A B, or with the transpose of A (down), or += of it (more); k > 0 steps. Rows of A or of its transpose are lda
  * apart. One pointer for every five rows, as in ukr_gemm_tpl.h. next: rows * k numbers that are asked for on the way.
  */
-INLINE void tile(int rows, int down, int64_t k, const float *a, int64_t lda, const float *b, float *c, int more,
-                 const float *next) {
+INLINE void tile(int rows, int down, int halves, int64_t k, const float *a, int64_t lda, const float *b, float *c,
+                 int more, const float *next) {
     v32 s[MR][2];
     const int apart = down ? MR : 5;
     const float *base[3];
@@ -37,17 +38,17 @@ INLINE void tile(int rows, int down, int64_t k, const float *a, int64_t lda, con
         base[g] = a + g * apart * lda;
         __asm__("" : "+r"(base[g]));
     }
-    step(rows, down, 1, s, base, lda, b, next);
+    step(rows, down, halves, 1, s, base, lda, b, next);
     for (int64_t l = 1; l < k; l++) {
         b += STRIP;
         next += rows;
         UNROLL for (int g = 0; g * apart < rows; g++) base[g] += down ? lda : 1;
-        step(rows, down, 0, s, base, lda, b, next);
+        step(rows, down, halves, 0, s, base, lda, b, next);
     }
     for (int add = 0; add < 2; add++) {
         if (add != (more != 0)) continue;
         UNROLL for (int i = 0; i < rows; i++) {
-            UNROLL for (int v = 0; v < 2; v++) {
+            UNROLL for (int v = 0; v < halves; v++) {
                 float *to = c + i * STRIP + v * LANES;
                 s[i][v] = s[i][v] + (add ? v32_load(to) : v32_set(0)); /* never -0: where a chain begins says nothing */
                 v32_store(to, s[i][v]);
@@ -63,13 +64,27 @@ INLINE void tile(int rows, int down, int64_t k, const float *a, int64_t lda, con
         CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12) CASE(13) CASE(14)   \
     }
 #define KEYS_CASE(r)                                                                                                   \
-    case r: tile(r, 0, depth, k, depth, q, s, 0, next); return;
-static void tile_keys(int64_t rows, int64_t depth, const float *k, const float *q, float *s, const float *next) {
+    case r:                                                                                                            \
+        if (halves > 1) {                                                                                              \
+            tile(r, 0, 2, depth, k, depth, q, s, 0, next);                                                             \
+        } else {                                                                                                       \
+            tile(r, 0, 1, depth, k, depth, q, s, 0, next);                                                             \
+        }                                                                                                              \
+        return;
+static void tile_keys(int halves, int64_t rows, int64_t depth, const float *k, const float *q, float *s,
+                      const float *next) {
     CASES(KEYS_CASE);
 }
 #define VALUES_CASE(r)                                                                                                 \
-    case r: tile(r, 1, n, v, ldv, p, o, more, v); return;
-static void tile_values(int64_t rows, int64_t n, const float *v, int64_t ldv, const float *p, float *o, int more) {
+    case r:                                                                                                            \
+        if (halves > 1) {                                                                                              \
+            tile(r, 1, 2, n, v, ldv, p, o, more, v);                                                                   \
+        } else {                                                                                                       \
+            tile(r, 1, 1, n, v, ldv, p, o, more, v);                                                                   \
+        }                                                                                                              \
+        return;
+static void tile_values(int halves, int64_t rows, int64_t n, const float *v, int64_t ldv, const float *p, float *o,
+                        int more) {
     CASES(VALUES_CASE);
 }
 
@@ -84,10 +99,10 @@ INLINE int64_t share_keys(int64_t n) {
     return PAIRS && rows < n ? rows + rows % 2 : rows;
 }
 
-static void scores(int64_t n, int64_t depth, const float *k, const float *q, float *s) {
+static void scores(int halves, int64_t n, int64_t depth, const float *k, const float *q, float *s) {
     for (int64_t rows; n > 0; n -= rows, k += rows * depth, s += rows * STRIP) {
         rows = share_keys(n);
-        tile_keys(rows, depth, k, q, s, n > rows ? k + rows * depth : k);
+        tile_keys(halves, rows, depth, k, q, s, n > rows ? k + rows * depth : k);
     }
 }
 
@@ -107,37 +122,50 @@ INLINE v32 pair_of(v32 even, v32 odd) {
                   o = _mm512_add_epi32(_mm512_castps_si512(odd), half);
     return _mm512_castsi512_ps(_mm512_mask_shuffle_epi8(o, 0x3333333333333333, e, down));
 }
-INLINE void soften_keys(int keys, int lower, int degree, const float *s, float *p, struct exps *e) {
+/* Vector i is of key i / halves. */
+INLINE int64_t place(int halves, int i) { return i / halves * STRIP + i % halves * LANES; }
+INLINE void soften_keys(int halves, int keys, int lower, int degree, const float *s, float *p, struct exps *e) {
+    const int n = halves * keys;
     v32 x[2 * KEYS];
-    UNROLL for (int i = 0; i < 2 * keys; i++) x[i] = v32_load(s + i * LANES);
+    UNROLL for (int i = 0; i < n; i++) x[i] = v32_load(s + place(halves, i));
     if (lower) {
-        UNROLL for (int i = 0; i < 2 * keys; i++) x[i] -= e->less[i % 2];
+        UNROLL for (int i = 0; i < n; i++) x[i] -= e->less[i % halves];
     }
-    UNROLL for (int i = 0; i < 2 * keys; i++) x[i] = _mm512_fmsub_ps(x[i], e->factor, e->top[i % 2]);
-    exp2_degree(degree, 2 * keys, x);
-    UNROLL for (int i = 0; i < 2 * keys; i++) e->sum[i % 2] += x[i];
+    UNROLL for (int i = 0; i < n; i++) x[i] = _mm512_fmsub_ps(x[i], e->factor, e->top[i % halves]);
+    exp2_degree(degree, n, x);
+    UNROLL for (int i = 0; i < n; i++) e->sum[i % halves] += x[i];
 #if PAIRS
-    UNROLL for (int h = 0; h < 2; h++) v32_store(p + h * LANES, pair_of(x[h], keys > 1 ? x[2 + h] : v32_set(0)));
+    UNROLL for (int h = 0; h < halves; h++)
+        v32_store(p + h * LANES, pair_of(x[h], keys > 1 ? x[halves + h] : v32_set(0)));
 #else
-    UNROLL for (int i = 0; i < 2 * keys; i++) v32_store(p + i * LANES, x[i]);
+    UNROLL for (int i = 0; i < n; i++) v32_store(p + place(halves, i), x[i]);
 #endif
 }
-INLINE void soften_rows(int64_t n, int lower, int degree, const float *s, float *p, struct exps *e) {
+INLINE void soften_rows(int halves, int64_t n, int lower, int degree, const float *s, float *p, struct exps *e) {
     for (; n >= KEYS; n -= KEYS, s += KEYS * STRIP, p += (PAIRS ? 1 : KEYS) * STRIP)
-        soften_keys(KEYS, lower, degree, s, p, e);
-    if (n > 0) soften_keys(1, lower, degree, s, p, e);
+        soften_keys(halves, KEYS, lower, degree, s, p, e);
+    if (n > 0) soften_keys(halves, 1, lower, degree, s, p, e);
 }
 enum { EXACT = PAIRS ? 4 : EXP2_FULL, ROUGH = PAIRS ? EXP2_LEAST : EXP2_FULL };
-/* p may be where s is. */
-INLINE void soften_tile(int64_t n, const struct attn_lanes_exps *by, const float *s, float *p, struct exps *e) {
+INLINE void soften_halves(int halves, int64_t n, const struct attn_lanes_exps *by, const float *s, float *p,
+                          struct exps *e) {
     if (by->less && PAIRS && by->rough) {
-        soften_rows(n, 1, ROUGH, s, p, e);
+        soften_rows(halves, n, 1, ROUGH, s, p, e);
     } else if (by->less) {
-        soften_rows(n, 1, EXACT, s, p, e);
+        soften_rows(halves, n, 1, EXACT, s, p, e);
     } else if (PAIRS && by->rough) {
-        soften_rows(n, 0, ROUGH, s, p, e);
+        soften_rows(halves, n, 0, ROUGH, s, p, e);
     } else {
-        soften_rows(n, 0, EXACT, s, p, e);
+        soften_rows(halves, n, 0, EXACT, s, p, e);
+    }
+}
+/* p may be where s is. */
+INLINE void soften_tile(int halves, int64_t n, const struct attn_lanes_exps *by, const float *s, float *p,
+                        struct exps *e) {
+    if (halves > 1) {
+        soften_halves(2, n, by, s, p, e);
+    } else {
+        soften_halves(1, n, by, s, p, e);
     }
 }
 INLINE struct exps begin(const struct attn_lanes_exps *by) {
@@ -156,9 +184,9 @@ INLINE uint32_t end(const struct exps *e, const struct attn_lanes_exps *by, floa
     return (uint32_t)_mm512_cmp_ps_mask(e->sum[0], limit, _CMP_NLE_UQ) |
            (uint32_t)_mm512_cmp_ps_mask(e->sum[1], limit, _CMP_NLE_UQ) << LANES;
 }
-static uint32_t soften(int64_t n, float *s, const struct attn_lanes_exps *by, float *sum) {
+static uint32_t soften(int halves, int64_t n, float *s, const struct attn_lanes_exps *by, float *sum) {
     struct exps e = begin(by);
-    soften_tile(n, by, s, s, &e);
+    soften_tile(halves, n, by, s, s, &e);
     return end(&e, by, sum);
 }
 static void scores_of(const struct attn_pair_score *f, int64_t n, int64_t key, float *s) {
@@ -179,22 +207,22 @@ static void cap(int64_t n, float *s, const struct attn_softcap *f) {
     }
 }
 /* A tile's scores lie where its probabilities go; those of pairs then take the first half. */
-static uint32_t weigh(int64_t n, int64_t depth, const float *k, const float *q, float *p,
+static uint32_t weigh(int halves, int64_t n, int64_t depth, const float *k, const float *q, float *p,
                       const struct attn_lanes_exps *by, float *sum) {
     struct exps e = begin(by);
     for (int64_t rows; n > 0; n -= rows, k += rows * depth, p += elements(rows) * STRIP) {
         rows = share_keys(n);
-        tile_keys(rows, depth, k, q, p, n > rows ? k + rows * depth : k);
+        tile_keys(halves, rows, depth, k, q, p, n > rows ? k + rows * depth : k);
         if (by->cap) cap(rows, p, by->cap);
-        soften_tile(rows, by, p, p, &e);
+        soften_tile(halves, rows, by, p, p, &e);
     }
     return end(&e, by, sum);
 }
 
-static void add(int64_t n, int64_t width, const float *v, const float *p, float *o, int more) {
+static void add(int halves, int64_t n, int64_t width, const float *v, const float *p, float *o, int more) {
     for (int64_t at = 0, rows; at < width; at += rows) {
         rows = share(width - at);
-        tile_values(rows, n, v + at, width, p, o + at * STRIP, more);
+        tile_values(halves, rows, n, v + at, width, p, o + at * STRIP, more);
     }
 }
 
