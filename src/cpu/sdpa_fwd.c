@@ -103,6 +103,21 @@ enum {
 #define GEMM    pair->gemm
 #include "cpu/sdpa_fwd_tpl.h"
 
+/* Scores need at most a factor, and keys may be in pages. */
+static const struct attn_ukr_pass *steps_of(const struct attn_cpu_sdpa *s) {
+    const attn_problem *p = s->p;
+    if (!s->late_fits || p->softcap > 0 || p->alibi != ATTN_ALIBI_NONE || p->mask_dtype || p->dim_qk <= 0 ||
+        p->dim_v <= 0)
+        return NULL;
+    if (s->pair) return p->scale > 0 ? s->pair->pass : NULL;
+    switch (p->dtype) {
+    case ATTN_F32: return s->u->pass_f32;
+    case ATTN_F16: return s->u->pass_f16;
+    case ATTN_BF16: return s->u->pass_bf16;
+    default: return NULL;
+    }
+}
+
 static void lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     const attn_problem *p = f->s.p;
     const struct attn_ukr *u = f->s.u;
@@ -124,6 +139,7 @@ static void lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     f->half = !f->panel && p->dtype != ATTN_F32 && p->dtype != ATTN_F64 && u->gemm_half;
     f->pass = pairs && !f->panel && f->s.pair->few && f->s.plain && p->dim_qk > 0 && p->dim_qk % 32 == 0 &&
               p->dim_v > 0 && p->dim_v % 32 == 0 && (p->dim_v <= ATTN_PAIR_FEW_WIDTH || f->s.flat > WIDE_ROWS);
+    f->steps = f->panel ? NULL : steps_of(&f->s);
     f->same_keys = p->seq_q == 1 || !attn_core_has(p, ATTN_CAUSAL | ATTN_WINDOW_LEFT | ATTN_WINDOW_RIGHT);
     f->kept = f->panel ? attn_cpu_sdpa_blocks(p->seq_k, f->keys) : 1;
     if (f->kept < 1 || f->kept * f->keys * f->ldq * f->real > KEPT_BYTES) f->kept = 1;

@@ -19,9 +19,10 @@ struct attn_cpu_fwd {
     int64_t step;  /* lanes: keys of a step, keys is a multiple of it */
     int stay;      /* lanes: all keys are one block */
     int pass;      /* few rows: in one pass over their keys, attn_ukr_pair.few */
-    int same_keys; /* the flat rows of a sequence see the same keys */
-    int half;      /* few rows: 16-bit keys and values are widened as they are multiplied, not before */
-    int64_t depth; /* steps of the first product: D, or pairs of it */
+    const struct attn_ukr_pass *steps; /* few rows: NULL, or in one pass, in steps of neighbouring keys */
+    int same_keys;                     /* the flat rows of a sequence see the same keys */
+    int half;              /* few rows: 16-bit keys and values are widened as they are multiplied, not before */
+    int64_t depth;         /* steps of the first product: D, or pairs of it */
     int64_t ldq, ldv, lds; /* row strides of packed q, of values and accumulators, of a strip of scores */
     int64_t ldp;           /* row stride of a strip of probabilities as pairs */
     int64_t row_blocks;    /* tasks of one (batch, key head) and split */

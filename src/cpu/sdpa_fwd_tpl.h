@@ -416,6 +416,10 @@ static void T(run_pass)(struct T(work) * w, int64_t n_rows, int64_t k0, int64_t 
 }
 #endif
 
+#if HALF
+#include "cpu/sdpa_pass_tpl.h"
+#endif
+
 /* A task of a pair (batch, key head); the first ones are the longest of a causal problem. */
 static void T(run_task)(struct attn_cpu_fwd *f, int64_t pair, int64_t task, char *scratch) {
     const attn_problem *p = f->s.p;
@@ -453,6 +457,11 @@ static void T(run_task)(struct attn_cpu_fwd *f, int64_t pair, int64_t task, char
 #if PAIRS
     if (f->pass) {
         T(run_pass)(w, live, k0, k1);
+    } else
+#endif
+#if HALF
+        if (f->steps) {
+        T(run_steps)(w, live, k0, k1);
     } else
 #endif
         T(run_keys)(w, live, k0, k1);

@@ -115,4 +115,5 @@ static inline void square_f64(double *dst, int64_t ld, const double *src, int64_
 #define WIDE          6
 #define NT_ROWS       1
 #define PREFETCH_ROWS 8
+#define PASS(dtype)   attn_ukr_pass_##dtype##_avx2
 #include "cpu/ukr_tpl.h"

@@ -368,6 +368,7 @@ const struct attn_ukr_pair attn_ukr_pair_avx512bf16 = {
     .weigh = weigh,
     .finish = attn_ukr_finish_avx512bf16,
     .lanes = &attn_ukr_lanes_avx512bf16,
+    .pass = &attn_ukr_pass_avx512bf16,
     VECTORS,
 };
 const struct attn_ukr_pair attn_ukr_pair_amx = {

@@ -11,6 +11,7 @@
 #include "attn.h"
 
 #include "cpu/ukr_lanes.h"
+#include "cpu/ukr_pass.h"
 #include "cpu/ukr_softcap.h"
 
 struct attn_pair_grad { /* a row of attn_ukr_pair.grad */
@@ -267,6 +268,7 @@ struct attn_ukr_pair {
                   float *c, int64_t ldc);
     /* Products, softmax and products at once; NULL where it does not pay. */
     void (*few)(const struct attn_pair_few *f);
+    const struct attn_ukr_pass *pass; /* the same without tiles, or NULL */
     /* dst[j] = pair (even[j], odd[j]); NULL: zeros. Returns 0 if any value is NaN or infinite. */
     int (*zip)(float *dst, const uint16_t *even, const uint16_t *odd, int64_t n);
     /* A zip of rows of n values, n a multiple of 32, into a row of tiles: dst [n / 32][ld], 16 columns and, a tile

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: MIT
+ * Up to ATTN_PASS_ROWS rows of queries against keys in one pass over them, in steps of ATTN_PASS_KEYS: decode without
+ * tiles. Keys and values are read from where they are, each from an address of its own, so that pages, rims and rows of
+ * zeros are all the same to it. */
+#ifndef ATTN_CPU_UKR_PASS_H
+#define ATTN_CPU_UKR_PASS_H
+#include <stdint.h>
+
+enum { ATTN_PASS_ROWS = 8, ATTN_PASS_KEYS = 16 };
+#define ATTN_PASS_FAR 16.f /* the largest exponent of a probability */
+
+struct attn_pass {
+    int64_t rows, depth, width;
+    const float *q; /* numbers, or pairs of bf16 along D; rows ldq apart */
+    int64_t ldq;
+    float factor;     /* > 0: probabilities are 2^((s - m) * factor), of pairs rounded to bf16 for their product */
+    float *m, *l, *o; /* read and written: [rows] a score to refer to (-inf: none seen); [rows][KEYS] sums of
+                       * unrounded probabilities; sums of values, rows ldo apart, `width` rounded up to 16 columns of
+                       * them. If l or a value of o is not finite, the row must be done otherwise. */
+    int64_t ldo;
+};
+struct attn_ukr_pass {
+    /* s[rows][KEYS] = products of all rows with KEYS rows of keys */
+    void (*scores)(const struct attn_pass *f, const void *const *k, const void *const *next, float *s);
+    /* s, -inf where a row does not see a key, becomes probabilities, and these are multiplied with the values. */
+    void (*weigh)(const struct attn_pass *f, const void *const *v, const void *const *next, const float *s);
+};
+extern const struct attn_ukr_pass attn_ukr_pass_f32_avx512, attn_ukr_pass_f16_avx512, attn_ukr_pass_bf16_avx512,
+    attn_ukr_pass_f32_avx2, attn_ukr_pass_f16_avx2, attn_ukr_pass_bf16_avx2, attn_ukr_pass_avx512bf16;
+#endif

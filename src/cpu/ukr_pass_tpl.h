@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: MIT
+ * struct attn_ukr_pass for one kind of operands. Decode is bound by memory: each line of keys and values is loaded once
+ * and multiplied with all rows of queries, few instructions for each.
+ *
+ *     S = K Q^T     4 keys x TILE_ROWS rows: a register of partial sums each, along D. Four keys are folded into the
+ *                   quarters of one register, the quarters of four of these into 16 scores, keys across the lanes
+ *     P = 2^..      keys across the lanes, no maximum: relative to the largest score of the first step in which a row
+ *                   sees a key. Where a score is above that by more than FAR, the reference moves
+ *     O += P V      TILE_ROWS rows x TILE_COLS registers of columns over the 16 keys: one load of values for all rows,
+ *                   one broadcast of a probability for all columns. O is in the first-level cache between steps.
+ *                   Pairs: the values of two keys are zipped in registers
+ *
+ * Keys pass in order: the hardware brings one stream of keys and one of values as fast as memory can, sixteen of each
+ * at two thirds of that, and more at less than half.
+ *
+ * The includer defines the vector layer (v32), FOLD(x) and JOIN(x) (four registers of partial sums to the sums, in
+ * quarters; LANES / 4 of these to LANES sums), EXP2(n, x), ANY_ABOVE(x, y) (or NaN), TILE_ROWS, TILE_COLS, F(name),
+ * TABLE, TYPE (of an element), LOAD(p), LOAD_TAIL(p, n) (n elements, then zeros), MADD; PAIRS: operands are pairs of
+ * bf16. No include guard on purpose. */
+#if PAIRS
+enum { F(STEP) = 2 * V32_LANES }; /* elements of a register */
+#else
+enum { F(STEP) = V32_LANES };
+#endif
+
+/* Into the second-level cache; into the first, requests would wait for each other. */
+INLINE void F(ask)(const TYPE *p) { __builtin_prefetch(p, 0, 2); }
+
+/* One key after the other, as they are in memory: rows that are read abreast come at two thirds of the rate. next: keys
+ * that are asked for, line by line, or NULL. */
+INLINE void F(four_keys)(int rows, const struct attn_pass *f, const float *q, const void *const *k,
+                         const void *const *next, v32 *fold) {
+    enum { STEP = F(STEP), LINE = 64 / sizeof(TYPE) };
+    const v32_tail rest = v32_tail_of((f->depth % STEP + PAIRS) / (1 + PAIRS));
+    v32 s[TILE_ROWS][4];
+    UNROLL for (int i = 0; i < rows; i++) { UNROLL for (int j = 0; j < 4; j++) s[i][j] = v32_set(0); }
+    UNROLL for (int j = 0; j < 4; j++) {
+        const TYPE *key = k[j], *then = next ? next[j] : NULL;
+        const float *from = q;
+        int64_t l = 0;
+        for (; l + STEP <= f->depth; l += STEP, from += V32_LANES) {
+            const v32 x = LOAD(key + l);
+            if (next && (STEP >= LINE || l % LINE == 0)) F(ask)(then + l);
+            UNROLL for (int i = 0; i < rows; i++) s[i][j] = MADD(v32_load(from + i * f->ldq), x, s[i][j]);
+        }
+        if (l == f->depth) continue;
+        const v32 x = LOAD_TAIL(key + l, f->depth - l);
+        UNROLL for (int i = 0; i < rows; i++) s[i][j] = MADD(v32_load_tail(from + i * f->ldq, rest), x, s[i][j]);
+    }
+    UNROLL for (int i = 0; i < rows; i++) fold[i * ATTN_PASS_KEYS / 4] = FOLD(s[i]);
+}
+INLINE void F(scores_of)(int rows, const struct attn_pass *f, const float *q, const void *const *k,
+                         const void *const *next, float *s) {
+    v32 fold[TILE_ROWS * ATTN_PASS_KEYS / 4];
+    for (int j = 0; j < ATTN_PASS_KEYS; j += 4) F(four_keys)(rows, f, q, k + j, next ? next + j : NULL, fold + j / 4);
+    UNROLL for (int i = 0; i < rows; i++) {
+        UNROLL for (int j = 0; j < ATTN_PASS_KEYS; j += V32_LANES)
+            v32_store(s + i * ATTN_PASS_KEYS + j, JOIN(fold + (i * ATTN_PASS_KEYS + j) / 4));
+    }
+}
+static void F(scores)(const struct attn_pass *f, const void *const *k, const void *const *next, float *s) {
+    for (int64_t r = 0; r < f->rows; r += TILE_ROWS, next = NULL) {
+        const float *q = f->q + r * f->ldq;
+        float *to = s + r * ATTN_PASS_KEYS;
+        switch (f->rows - r) {
+        case 1: F(scores_of)(1, f, q, k, next, to); break;
+#if TILE_ROWS > 2
+        case 2: F(scores_of)(2, f, q, k, next, to); break;
+        case 3: F(scores_of)(3, f, q, k, next, to); break;
+#endif
+        default: F(scores_of)(TILE_ROWS, f, q, k, next, to);
+        }
+    }
+}
+
+/* A row whose scores are far above their reference, or that has none, gets a new one. x: scores, receives exponents.
+ * Kept out of line: it happens once a row, as a rule. A NaN stays one, whether or not the row has a reference. */
+static __attribute__((noinline)) void F(refer)(const struct attn_pass *f, int64_t r, float *x) {
+    const float old = f->m[r];
+    float top = -__builtin_inff();
+    for (int j = 0; j < ATTN_PASS_KEYS; j++) top = x[j] > top ? x[j] : top;
+    const int moves = !((top - old) * f->factor <= ATTN_PASS_FAR);
+    const float m = moves ? top : old;
+    for (int j = 0; j < ATTN_PASS_KEYS; j++)
+        if (x[j] != -__builtin_inff()) x[j] = (x[j] - m) * f->factor;
+    if (!moves) return;
+    v32 shrink[1] = {v32_set((old - m) * f->factor)};
+    if (old == -__builtin_inff()) {
+        shrink[0] = v32_set(0);
+    } else {
+        EXP2(1, shrink);
+    }
+    f->m[r] = m;
+    float *l = f->l + r * ATTN_PASS_KEYS, *o = f->o + r * f->ldo;
+    for (int j = 0; j < ATTN_PASS_KEYS; j += V32_LANES) v32_store(l + j, v32_load(l + j) * shrink[0]);
+    for (int64_t c = 0; c < f->width; c += V32_LANES) v32_store(o + c, v32_load(o + c) * shrink[0]);
+}
+/* Scores of `rows` rows from r on become p. */
+INLINE void F(soften)(int rows, const struct attn_pass *f, int64_t r, const float *s, float *p) {
+    enum { PARTS = ATTN_PASS_KEYS / V32_LANES };
+    const v32 factor = v32_set(f->factor);
+    v32 x[TILE_ROWS * PARTS];
+    UNROLL for (int i = 0; i < rows; i++) {
+        const v32 m = v32_set(f->m[r + i]);
+        UNROLL for (int j = 0; j < PARTS; j++) x[i * PARTS + j] =
+            (v32_load(s + i * ATTN_PASS_KEYS + j * V32_LANES) - m) * factor;
+        int far = 0;
+        UNROLL for (int j = 0; j < PARTS; j++) far |= ANY_ABOVE(x[i * PARTS + j], v32_set(ATTN_PASS_FAR));
+        if (__builtin_expect(far, 0)) {
+            _Alignas(64) float y[ATTN_PASS_KEYS];
+            __builtin_memcpy(y, s + i * ATTN_PASS_KEYS, sizeof y);
+            F(refer)(f, r + i, y);
+            UNROLL for (int j = 0; j < PARTS; j++) x[i * PARTS + j] = v32_load(y + j * V32_LANES);
+        }
+    }
+    EXP2(rows * PARTS, x);
+    UNROLL for (int i = 0; i < rows; i++) {
+        UNROLL for (int j = 0; j < PARTS; j++) {
+            float *l = f->l + (r + i) * ATTN_PASS_KEYS + j * V32_LANES;
+            v32_store(l, v32_load(l) + x[i * PARTS + j]);
+#if PAIRS
+            store_half(p + i * ATTN_PASS_KEYS / 2, x[i]);
+#else
+            v32_store(p + i * ATTN_PASS_KEYS + j * V32_LANES, x[i * PARTS + j]);
+#endif
+        }
+    }
+}
+
+/* rows x `cols` registers of columns from c on, of which the last has `live`. */
+INLINE void F(weigh_tile)(int rows, int cols, int64_t live, int64_t ldo, const float *p, const void *const *v,
+                          const void *const *next, int64_t c, float *o) {
+#if !PAIRS
+    enum { LINE = 64 / sizeof(TYPE) };
+#endif
+    v32 s[TILE_ROWS][TILE_COLS];
+    UNROLL for (int i = 0; i < rows; i++) {
+        UNROLL for (int x = 0; x < cols; x++) s[i][x] = v32_load(o + i * ldo + x * V32_LANES);
+    }
+#if PAIRS
+    for (int j = 0; j < ATTN_PASS_KEYS; j += 2) {
+        const TYPE *even = (const TYPE *)v[j] + c, *odd = (const TYPE *)v[j + 1] + c;
+        v32 y[TILE_COLS + 1];
+        for (int x = 0; x < cols && next; x += 2) {
+            F(ask)((const TYPE *)next[j] + c + x * V32_LANES);
+            F(ask)((const TYPE *)next[j + 1] + c + x * V32_LANES);
+        }
+        UNROLL for (int x = 0; x < cols; x += 2) {
+            const int64_t n = x + 2 < cols ? F(STEP) : (cols % 2 ? 0 : V32_LANES) + live;
+            if (n == F(STEP)) {
+                zip(_mm512_loadu_si512(even + x * V32_LANES), _mm512_loadu_si512(odd + x * V32_LANES), y + x);
+            } else {
+                const __mmask32 m = ((__mmask32)1 << n) - 1;
+                zip(_mm512_maskz_loadu_epi16(m, even + x * V32_LANES), _mm512_maskz_loadu_epi16(m, odd + x * V32_LANES),
+                    y + x);
+            }
+        }
+        UNROLL for (int i = 0; i < rows; i++) {
+            const v32 w = v32_set(p[i * ATTN_PASS_KEYS / 2 + j / 2]);
+            UNROLL for (int x = 0; x < cols; x++) s[i][x] = MADD(w, y[x], s[i][x]);
+        }
+    }
+#else
+    for (int j = 0; j < ATTN_PASS_KEYS; j++) {
+        const TYPE *row = (const TYPE *)v[j] + c;
+        v32 y[TILE_COLS];
+        for (int x = 0; x < cols * V32_LANES && next; x += LINE) F(ask)((const TYPE *)next[j] + c + x);
+        UNROLL for (int x = 0; x < cols; x++) y[x] =
+            x + 1 < cols || live == V32_LANES ? LOAD(row + x * V32_LANES) : LOAD_TAIL(row + x * V32_LANES, live);
+        UNROLL for (int i = 0; i < rows; i++) {
+            const v32 w = v32_set(p[i * ATTN_PASS_KEYS + j]);
+            UNROLL for (int x = 0; x < cols; x++) s[i][x] = MADD(w, y[x], s[i][x]);
+        }
+    }
+#endif
+    UNROLL for (int i = 0; i < rows; i++) {
+        UNROLL for (int x = 0; x < cols; x++) v32_store(o + i * ldo + x * V32_LANES, s[i][x]);
+    }
+}
+INLINE void F(weigh_rows)(int rows, const struct attn_pass *f, int64_t r, const void *const *v, const void *const *next,
+                          const float *s) {
+    enum { MOST = TILE_COLS * V32_LANES };
+    _Alignas(64) float p[TILE_ROWS * ATTN_PASS_KEYS];
+    float *o = f->o + r * f->ldo;
+    int64_t c = 0;
+    F(soften)(rows, f, r, s + r * ATTN_PASS_KEYS, p);
+    for (; c + MOST <= f->width; c += MOST) F(weigh_tile)(rows, TILE_COLS, V32_LANES, f->ldo, p, v, next, c, o + c);
+#if PAIRS
+    for (; c + F(STEP) <= f->width; c += F(STEP)) F(weigh_tile)(rows, 2, V32_LANES, f->ldo, p, v, next, c, o + c);
+    if (c + V32_LANES < f->width) {
+        F(weigh_tile)(rows, 2, f->width - c - V32_LANES, f->ldo, p, v, next, c, o + c);
+        return;
+    }
+#else
+    for (; c + V32_LANES <= f->width; c += V32_LANES) F(weigh_tile)(rows, 1, V32_LANES, f->ldo, p, v, next, c, o + c);
+#endif
+    if (c < f->width) F(weigh_tile)(rows, 1, f->width - c, f->ldo, p, v, next, c, o + c);
+}
+static void F(weigh)(const struct attn_pass *f, const void *const *v, const void *const *next, const float *s) {
+    for (int64_t r = 0; r < f->rows; r += TILE_ROWS, next = NULL) switch (f->rows - r) {
+        case 1: F(weigh_rows)(1, f, r, v, next, s); break;
+#if TILE_ROWS > 2
+        case 2: F(weigh_rows)(2, f, r, v, next, s); break;
+        case 3: F(weigh_rows)(3, f, r, v, next, s); break;
+#endif
+        default: F(weigh_rows)(TILE_ROWS, f, r, v, next, s);
+        }
+}
+const struct attn_ukr_pass TABLE = {.scores = F(scores), .weigh = F(weigh)};
