@@ -71,6 +71,7 @@ enum {
     WIDE_ROWS = 4,   /* up to this many, values in parts, each with the scores again, cost more than one pass saves */
     V_STEP = 32,     /* keys of a product of few rows with values */
     ASK_BYTES = 8 << 10, /* of values, ahead of their time */
+    ASK_LEAST = 8 << 20, /* up to so many bytes of keys and values, nothing is asked for: it costs what a load does */
     BLOCK_BYTES =
         512 << 10, /* keys and values of a block, and a task's rows and sums: they share a second-level cache */
     TASK_BYTES = 512 << 10,
@@ -140,6 +141,10 @@ static void lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     f->pass = pairs && !f->panel && f->s.pair->few && f->s.plain && p->dim_qk > 0 && p->dim_qk % 32 == 0 &&
               p->dim_v > 0 && p->dim_v % 32 == 0 && (p->dim_v <= ATTN_PAIR_FEW_WIDTH || f->s.flat > WIDE_ROWS);
     f->steps = f->panel ? NULL : steps_of(&f->s);
+    const double width = (double)(p->dim_qk + p->dim_v) * (p->dtype == ATTN_F32 ? 4 : 2);
+    f->asks = (double)(p->batch * p->heads_k) * (double)p->seq_k * width > ASK_LEAST;
+    /* one row: products wait for memory whatever their form, and the other one's order of reads suits it better */
+    if (f->s.flat == 1 && !attn_core_has(p, ATTN_PAGED) && !(pairs && f->asks)) f->steps = NULL;
     f->same_keys = p->seq_q == 1 || !attn_core_has(p, ATTN_CAUSAL | ATTN_WINDOW_LEFT | ATTN_WINDOW_RIGHT);
     f->kept = f->panel ? attn_cpu_sdpa_blocks(p->seq_k, f->keys) : 1;
     if (f->kept < 1 || f->kept * f->keys * f->ldq * f->real > KEPT_BYTES) f->kept = 1;

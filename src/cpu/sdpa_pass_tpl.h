@@ -34,11 +34,13 @@ static int T(finite_value)(const struct T(work) * w, const void *v) {
         if ((h[c] & exponent) == exponent) return 0;
     return 1;
 }
-/* A step at j of which some row does not see some key: scores of these are -inf. What no row sees may hold anything; a
- * value that some row does not see and that is not finite is left out, and rows that see it are lost. */
+/* A step at j of which some row does not see some key: scores of these are -inf. What no row sees may hold anything. A
+ * value that is not finite and that only some rows see is left out, and these rows are lost; where all see it, it shows
+ * in their sums. */
 static void T(hide)(const struct T(work) * w, int64_t r, int64_t rows, int64_t k0, int64_t j, struct T(step) * at,
                     float *x, uint32_t *lost) {
     static const REAL zeros[512];
+    const uint32_t all = (1u << rows) - 1;
     for (int64_t i = 0; i < ATTN_PASS_KEYS; i++) {
         uint32_t see = 0;
         for (int64_t a = 0; a < rows; a++) {
@@ -47,7 +49,7 @@ static void T(hide)(const struct T(work) * w, int64_t r, int64_t rows, int64_t k
             see |= (uint32_t)sees << a;
             if (!sees) x[a * ATTN_PASS_KEYS + i] = -INFINITY;
         }
-        if (see && T(finite_value)(w, at->v[i])) continue;
+        if (see == all || (see && T(finite_value)(w, at->v[i]))) continue;
         at->v[i] = zeros;
         *lost |= see << r;
     }
@@ -67,14 +69,14 @@ static void T(pass_keys)(const struct T(work) * w, const struct attn_pass *few, 
     for (int64_t t = 0; t < AHEAD && t < steps; t++) T(find)(w, j + t * ATTN_PASS_KEYS, all->hi, &step[t]);
     for (int64_t t = 0; t <= steps; t++, j += ATTN_PASS_KEYS) {
         struct T(step) *now = &step[t % RING], *then = &step[(t + AHEAD) % RING];
-        const int more = j + AHEAD * ATTN_PASS_KEYS < all->hi; /* or else of the next task */
+        const int more = j + AHEAD * ATTN_PASS_KEYS < all->hi, asks = more && w->f->asks; /* maybe of the next task */
         if (more) T(find)(w, j + AHEAD * ATTN_PASS_KEYS, all->hi, then);
         if (t < steps) {
-            u->scores(few, now->k, more ? then->k : NULL, s[t % 2]);
+            u->scores(few, now->k, asks ? then->k : NULL, s[t % 2]);
             if (j < first || j + ATTN_PASS_KEYS > all->hi_least || now->live != (1u << ATTN_PASS_KEYS) - 1)
                 T(hide)(w, r, few->rows, k0, j, now, s[t % 2], lost);
         }
-        if (t > 0) u->weigh(few, step[(t - 1) % RING].v, more ? then->v : NULL, s[(t - 1) % 2]);
+        if (t > 0) u->weigh(few, step[(t - 1) % RING].v, asks ? then->v : NULL, s[(t - 1) % 2]);
     }
 }
 
