@@ -26,26 +26,39 @@ enum { F(STEP) = V32_LANES };
 /* Into the second-level cache; into the first, requests would wait for each other. */
 INLINE void F(ask)(const TYPE *p) { __builtin_prefetch(p, 0, 2); }
 
-/* One key after the other, as they are in memory: rows that are read abreast come at two thirds of the rate. next: keys
- * that are asked for, line by line, or NULL. */
+/* next: keys that are asked for, line by line, or NULL. From memory one key after the other: rows that are read abreast
+ * come at two thirds of the rate. From a cache four abreast: a vector of queries is loaded once for them. */
 INLINE void F(four_keys)(int rows, const struct attn_pass *f, const float *q, const void *const *k,
                          const void *const *next, v32 *fold) {
     enum { STEP = F(STEP), LINE = 64 / sizeof(TYPE) };
-    const v32_tail rest = v32_tail_of((f->depth % STEP + PAIRS) / (1 + PAIRS));
+    const int64_t whole = f->depth / STEP * STEP, rest = f->depth - whole;
+    const v32_tail tail = v32_tail_of((rest + PAIRS) / (1 + PAIRS));
+    const float *y = q;
     v32 s[TILE_ROWS][4];
     UNROLL for (int i = 0; i < rows; i++) { UNROLL for (int j = 0; j < 4; j++) s[i][j] = v32_set(0); }
-    UNROLL for (int j = 0; j < 4; j++) {
-        const TYPE *key = k[j], *then = next ? next[j] : NULL;
-        const float *from = q;
-        int64_t l = 0;
-        for (; l + STEP <= f->depth; l += STEP, from += V32_LANES) {
-            const v32 x = LOAD(key + l);
-            if (next && (STEP >= LINE || l % LINE == 0)) F(ask)(then + l);
-            UNROLL for (int i = 0; i < rows; i++) s[i][j] = MADD(v32_load(from + i * f->ldq), x, s[i][j]);
+    if (next) {
+        UNROLL for (int j = 0; j < 4; j++) {
+            const TYPE *key = k[j], *then = next[j];
+            y = q;
+            for (int64_t l = 0; l < whole; l += STEP, y += V32_LANES) {
+                const v32 x = LOAD(key + l);
+                if (STEP >= LINE || l % LINE == 0) F(ask)(then + l);
+                UNROLL for (int i = 0; i < rows; i++) s[i][j] = MADD(v32_load(y + i * f->ldq), x, s[i][j]);
+            }
         }
-        if (l == f->depth) continue;
-        const v32 x = LOAD_TAIL(key + l, f->depth - l);
-        UNROLL for (int i = 0; i < rows; i++) s[i][j] = MADD(v32_load_tail(from + i * f->ldq, rest), x, s[i][j]);
+    } else {
+        const TYPE *k0 = k[0], *k1 = k[1], *k2 = k[2], *k3 = k[3];
+        for (int64_t l = 0; l < whole; l += STEP, y += V32_LANES) {
+            const v32 x[4] = {LOAD(k0 + l), LOAD(k1 + l), LOAD(k2 + l), LOAD(k3 + l)};
+            UNROLL for (int i = 0; i < rows; i++) {
+                const v32 z = v32_load(y + i * f->ldq);
+                UNROLL for (int j = 0; j < 4; j++) s[i][j] = MADD(z, x[j], s[i][j]);
+            }
+        }
+    }
+    UNROLL for (int j = 0; j < 4 && rest; j++) {
+        const v32 x = LOAD_TAIL((const TYPE *)k[j] + whole, rest);
+        UNROLL for (int i = 0; i < rows; i++) s[i][j] = MADD(v32_load_tail(y + i * f->ldq, tail), x, s[i][j]);
     }
     UNROLL for (int i = 0; i < rows; i++) fold[i * ATTN_PASS_KEYS / 4] = FOLD(s[i]);
 }
@@ -184,6 +197,8 @@ INLINE void F(weigh_rows)(int rows, const struct attn_pass *f, int64_t r, const 
     float *o = f->o + r * f->ldo;
     int64_t c = 0;
     F(soften)(rows, f, r, s + r * ATTN_PASS_KEYS, p);
+    for (; !next && c + MOST <= f->width; c += MOST)
+        F(weigh_tile)(rows, TILE_COLS, V32_LANES, f->ldo, p, v, NULL, c, o + c);
     for (; c + MOST <= f->width; c += MOST) F(weigh_tile)(rows, TILE_COLS, V32_LANES, f->ldo, p, v, next, c, o + c);
 #if PAIRS
     for (; c + F(STEP) <= f->width; c += F(STEP)) F(weigh_tile)(rows, 2, V32_LANES, f->ldo, p, v, next, c, o + c);
