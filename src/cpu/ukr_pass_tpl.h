@@ -10,8 +10,8 @@
  *                   one broadcast of a probability for all columns. O is in the first-level cache between steps.
  *                   Pairs: the values of two keys are zipped in registers
  *
- * Keys pass in order: the hardware brings one stream of keys and one of values as fast as memory can, sixteen of each
- * at two thirds of that, and more at less than half.
+ * Keys pass in order: the hardware of Zen 4 brings one stream at the rate of a plain read, 16 at three quarters of that
+ * and 32 at less than half.
  *
  * The includer defines the vector layer (v32), FOLD(x) and JOIN(x) (four registers of partial sums to the sums, in
  * quarters; LANES / 4 of these to LANES sums), EXP2(n, x), ANY_ABOVE(x, y) (or NaN), TILE_ROWS, TILE_COLS, F(name),
