@@ -26,39 +26,43 @@ enum { F(STEP) = V32_LANES };
 /* Into the second-level cache; into the first, requests would wait for each other. */
 INLINE void F(ask)(const TYPE *p) { __builtin_prefetch(p, 0, 2); }
 
-/* next: keys that are asked for, line by line, or NULL. From memory one key after the other: rows that are read abreast
- * come at two thirds of the rate. From a cache four abreast: a vector of queries is loaded once for them. */
+/* Whole registers of keys j .. j+n, n at a time; what of `next` is asked for lies beside them. */
+INLINE void F(abreast)(int rows, int n, int j, int64_t whole, const struct attn_pass *f, const float *q,
+                       const void *const *k, const void *const *next, v32 (*s)[4]) {
+    enum { STEP = F(STEP), LINE = 64 / sizeof(TYPE) };
+    const TYPE *key[4], *then[4];
+    UNROLL for (int a = 0; a < n; a++) key[a] = k[j + a], then[a] = next ? next[j + a] : NULL;
+    for (int64_t l = 0; l < whole; l += STEP, q += V32_LANES) {
+        v32 x[4];
+        UNROLL for (int a = 0; a < n; a++) x[a] = LOAD(key[a] + l);
+        UNROLL for (int a = 0; a < n; a++) {
+            if (next && (STEP >= LINE || l % LINE == 0)) F(ask)(then[a] + l);
+        }
+        UNROLL for (int i = 0; i < rows; i++) {
+            const v32 y = v32_load(q + i * f->ldq);
+            UNROLL for (int a = 0; a < n; a++) s[i][j + a] = MADD(y, x[a], s[i][j + a]);
+        }
+    }
+}
+/* next: keys that are asked for, or NULL. From memory two keys abreast: four come at two thirds of the rate, and one
+ * takes as many loads of queries as it has products. */
 INLINE void F(four_keys)(int rows, const struct attn_pass *f, const float *q, const void *const *k,
                          const void *const *next, v32 *fold) {
-    enum { STEP = F(STEP), LINE = 64 / sizeof(TYPE) };
+    enum { STEP = F(STEP) };
     const int64_t whole = f->depth / STEP * STEP, rest = f->depth - whole;
     const v32_tail tail = v32_tail_of((rest + PAIRS) / (1 + PAIRS));
-    const float *y = q;
+    const float *last = q + whole / STEP * V32_LANES;
     v32 s[TILE_ROWS][4];
     UNROLL for (int i = 0; i < rows; i++) { UNROLL for (int j = 0; j < 4; j++) s[i][j] = v32_set(0); }
     if (next) {
-        UNROLL for (int j = 0; j < 4; j++) {
-            const TYPE *key = k[j], *then = next[j];
-            y = q;
-            for (int64_t l = 0; l < whole; l += STEP, y += V32_LANES) {
-                const v32 x = LOAD(key + l);
-                if (STEP >= LINE || l % LINE == 0) F(ask)(then + l);
-                UNROLL for (int i = 0; i < rows; i++) s[i][j] = MADD(v32_load(y + i * f->ldq), x, s[i][j]);
-            }
-        }
+        F(abreast)(rows, 2, 0, whole, f, q, k, next, s);
+        F(abreast)(rows, 2, 2, whole, f, q, k, next, s);
     } else {
-        const TYPE *k0 = k[0], *k1 = k[1], *k2 = k[2], *k3 = k[3];
-        for (int64_t l = 0; l < whole; l += STEP, y += V32_LANES) {
-            const v32 x[4] = {LOAD(k0 + l), LOAD(k1 + l), LOAD(k2 + l), LOAD(k3 + l)};
-            UNROLL for (int i = 0; i < rows; i++) {
-                const v32 z = v32_load(y + i * f->ldq);
-                UNROLL for (int j = 0; j < 4; j++) s[i][j] = MADD(z, x[j], s[i][j]);
-            }
-        }
+        F(abreast)(rows, 4, 0, whole, f, q, k, NULL, s);
     }
     UNROLL for (int j = 0; j < 4 && rest; j++) {
         const v32 x = LOAD_TAIL((const TYPE *)k[j] + whole, rest);
-        UNROLL for (int i = 0; i < rows; i++) s[i][j] = MADD(v32_load_tail(y + i * f->ldq, tail), x, s[i][j]);
+        UNROLL for (int i = 0; i < rows; i++) s[i][j] = MADD(v32_load_tail(last + i * f->ldq, tail), x, s[i][j]);
     }
     UNROLL for (int i = 0; i < rows; i++) fold[i * ATTN_PASS_KEYS / 4] = FOLD(s[i]);
 }
