@@ -185,6 +185,10 @@ static void lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     f->at.m = attn_cpu_sdpa_take(end, f->rows * f->real);
     f->at.l = attn_cpu_sdpa_take(end, f->rows * f->real);
     f->at.before = attn_cpu_sdpa_take(end, f->panel ? 0 : (2 + f->ldv) * FEW_ROWS * f->real);
+    attn_cpu_fwd_lay_out_partial(f);
+}
+
+void attn_cpu_fwd_lay_out_partial(struct attn_cpu_fwd *f) {
     f->partial_bytes = 0;
     attn_cpu_sdpa_take(&f->partial_bytes, f->s.flat * f->real);
     f->partial_l = attn_cpu_sdpa_take(&f->partial_bytes, f->s.flat * f->real);

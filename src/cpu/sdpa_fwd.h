@@ -81,6 +81,8 @@ void attn_cpu_fwd_store_f64(const struct attn_cpu_fwd *f, const struct attn_core
 void attn_cpu_fwd_empty(const struct attn_cpu_fwd *f, const struct attn_core_seq *seq, int64_t b, int64_t hk,
                         int64_t f0, int64_t f1);
 
+/* Where m, l and o of a split's rows lie, o with rows of f->ldv. */
+void attn_cpu_fwd_lay_out_partial(struct attn_cpu_fwd *f);
 /* How many keys a split has, from the problem alone: SK if the keys are not split. */
 int64_t attn_cpu_decode_split(const struct attn_cpu_sdpa *s);
 /* Merge all partial results, in the order of the keys. A job for attn_cpu_pool_run on a struct attn_cpu_fwd. */

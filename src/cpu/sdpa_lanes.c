@@ -36,13 +36,15 @@ static const struct attn_ukr_lanes *table(const struct attn_cpu_fwd *f) {
     return f->s.pair ? f->s.pair->lanes : f->s.u->lanes;
 }
 
-/* Else strips of 14 rows do less in vain. */
-static int pays(const struct attn_cpu_fwd *f) { return 12 * f->s.flat >= 11 * attn_cpu_sdpa_up(f->s.flat, HALF); }
+/* Else strips of 14 rows do less in vain, but on many keys their rows come from memory more often. */
+static int pays(const struct attn_cpu_fwd *f) {
+    return f->splits > 1 || 12 * f->s.flat >= 11 * attn_cpu_sdpa_up(f->s.flat, HALF);
+}
 int attn_cpu_lanes_serves(const struct attn_cpu_fwd *f) {
     const attn_problem *p = f->s.p;
     return table(f) && p->dtype != ATTN_F64 && (f->s.plain || f->s.late_fits) &&
-           (p->softcap <= 0 || attn_softcap_fits(f->s.softcap, f->s.late_scale)) && f->panel && f->splits == 1 &&
-           p->dim_qk > 0 && p->dim_v > 0 && p->seq_k > 0 && pays(f);
+           (p->softcap <= 0 || attn_softcap_fits(f->s.softcap, f->s.late_scale)) && f->panel && p->dim_qk > 0 &&
+           p->dim_v > 0 && p->seq_k > 0 && pays(f);
 }
 
 void attn_cpu_lanes_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
@@ -59,7 +61,7 @@ void attn_cpu_lanes_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     const int64_t most = p->mask_dtype ? MOST_MASKED : MOST_STEP, steps = attn_cpu_sdpa_blocks(p->seq_k, most);
     f->step = attn_cpu_sdpa_up(attn_cpu_sdpa_blocks(p->seq_k, steps), p->mask_dtype ? LINE : ATTN_LANES_ROWS);
     const int64_t fits = BLOCK_BYTES / ((depth + values) * real * f->step),
-                  all = attn_cpu_sdpa_blocks(p->seq_k, f->step),
+                  all = attn_cpu_sdpa_blocks(f->splits > 1 ? f->split : p->seq_k, f->step),
                   blocks = attn_cpu_sdpa_blocks(all, fits < 1 ? 1 : fits);
     f->keys = attn_cpu_sdpa_blocks(all, blocks) * f->step;
     const int64_t fit = TASK_BYTES / (ROWS * (depth + width) * real), strips = attn_cpu_sdpa_blocks(f->s.flat, ROWS);
@@ -69,11 +71,13 @@ void attn_cpu_lanes_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     f->stay = blocks == 1;
     int64_t want = strips * p->batch * p->heads_k / ((f->stay ? 16 : 4) * (int64_t)threads);
     want = want < 1 ? 1 : want > most_rows ? most_rows : want;
+    if (f->splits > 1) want = strips; /* few: partial results are of all rows */
     f->row_blocks = attn_cpu_sdpa_blocks(strips, want);
     f->rows = attn_cpu_sdpa_blocks(strips, f->row_blocks) * ROWS;
     f->row_blocks = attn_cpu_sdpa_blocks(f->s.flat, f->rows);
     f->ldq = attn_cpu_sdpa_up(depth, 16);
     f->ldv = attn_cpu_sdpa_up(width, 16);
+    attn_cpu_fwd_lay_out_partial(f);
 
     /* Then queries and sums of one strip at a time stay in the first-level cache, too. */
     const int64_t held = f->stay ? ROWS : f->rows;
@@ -108,7 +112,7 @@ struct work {
     struct attn_core_seq seq;
     int64_t b, hk;
     struct attn_cpu_sdpa_row *row;
-    /* ref: what probabilities of a query refer to, natural; -inf: it has seen no key. less, top: see `refer` */
+    /* ref: the score that probabilities of a query refer to; -inf: it has seen no key. less, top: see `refer` */
     float *q, *tmp, *p, *o, *ref, *less, *top, *l;
     int close_alone; /* rows have more to them than 1 / l and a logarithm */
     int64_t depth;
@@ -118,6 +122,7 @@ struct work {
     struct attn_cpu_fwd_kept *kept;
     struct attn_cpu_sdpa_poison poison;
     uint32_t *live;
+    char *partial; /* NULL; else where results of this split of the keys go */
     uint8_t *gone; /* keys of the block in pages outside the pool */
     int any_gone;
     /* Products need more than a softcap to become scores: `score`, of the strip, keys counting from w->first, or (a
@@ -455,7 +460,32 @@ static int store_at_once(const struct work *w, int64_t r0, int64_t n, const floa
                           sums(w, r0), ROWS, width, ROWS);
     return 1;
 }
+/* What a strip has of this split of the keys: m, l and o, all relative to the score m itself and not to its product
+ * with the exponential's factor, rounded. */
+static void leave_partial(const struct work *w, int64_t r0, int64_t n) {
+    const struct attn_cpu_fwd *f = w->f;
+    float *m = (float *)(void *)w->partial + r0, *l = (float *)(void *)(w->partial + f->partial_l) + r0,
+          *o = (float *)(void *)(w->partial + f->partial_o) + r0 * f->ldv;
+    memset(o, 0, (size_t)(n * f->ldv) * sizeof *o);
+    f->s.u->transpose_f32(o, f->ldv, sums(w, r0), ROWS, f->s.p->dim_v, n);
+    for (int64_t r = 0; r < n; r++) {
+        const float ref = w->ref[r0 + r], sum = w->l[r0 + r];
+        m[r] = isfinite(sum) ? ref : NAN;
+        l[r] = 0;
+        if (!isfinite(m[r])) {
+            memset(o + r * f->ldv, 0, (size_t)f->ldv * sizeof *o);
+            continue;
+        }
+        const float exact = (float)exp(base(w, w->less[r0 + r], w->top[r0 + r]) - (double)ref * f->s.unit);
+        l[r] = sum * exact;
+        f->s.u->scale_f32(o + r * f->ldv, f->ldv, exact);
+    }
+}
 static void finish_strip(const struct work *w, int64_t r0, int64_t n) {
+    if (w->partial) {
+        leave_partial(w, r0, n);
+        return;
+    }
     const struct attn_cpu_fwd *f = w->f;
     const int64_t width = f->s.p->dim_v;
     const struct attn_cpu_sdpa_row *first = &w->row[r0];
@@ -487,7 +517,8 @@ static void finish_strip(const struct work *w, int64_t r0, int64_t n) {
 
 void attn_cpu_lanes_task(const struct attn_cpu_fwd *f, int64_t pair, int64_t task, char *scratch) {
     const attn_problem *p = f->s.p;
-    const int64_t f0 = (f->row_blocks - 1 - task) * f->rows, left = f->s.flat - f0, n = left < f->rows ? left : f->rows;
+    const int64_t split = task % f->splits, f0 = (f->row_blocks - 1 - task / f->splits) * f->rows,
+                  left = f->s.flat - f0, n = left < f->rows ? left : f->rows;
     struct work work = {.f = f, .u = table(f), .b = pair / p->heads_k, .hk = pair % p->heads_k, .depth = f->depth};
     struct work *w = &work;
     struct attn_softcap cap;
@@ -514,6 +545,7 @@ void attn_cpu_lanes_task(const struct attn_cpu_fwd *f, int64_t pair, int64_t tas
     w->bias = (float *)(void *)(scratch + f->at.bias);
     w->score.bias = w->bias;
     w->kept = (struct attn_cpu_fwd_kept *)(void *)(scratch + f->at.kept);
+    if (f->splits > 1) w->partial = f->partials + (pair * f->splits + split) * f->partial_bytes;
     int64_t live = w->seq.sq * f->s.group - f0;
     live = live < 0 ? 0 : live > n ? n : live;
     const int64_t padded = attn_cpu_sdpa_up(live, ROWS);
@@ -535,22 +567,22 @@ void attn_cpu_lanes_task(const struct attn_cpu_fwd *f, int64_t pair, int64_t tas
     for (int64_t r = 0; r < live; r += ROWS)
         w->of[r / ROWS] = (struct strip){.sees = attn_cpu_fwd_see(w->row + r, live - r < ROWS ? live - r : ROWS)};
     const struct attn_cpu_fwd_bounds all = attn_cpu_fwd_see(w->row, live);
-    const int64_t first = all.lo / f->keys * f->keys;
-    for (int64_t at = first; at < all.hi; at += f->keys) {
-        const int64_t begin = all.lo > at ? all.lo / f->step * f->step : at,
-                      end = all.hi - at < f->keys ? all.hi : at + f->keys;
+    const int64_t k0 = split * f->split, k1 = w->partial ? k0 + f->split : INT64_MAX, lo = all.lo > k0 ? all.lo : k0,
+                  hi = all.hi < k1 ? all.hi : k1, first = lo < hi ? k0 + (lo - k0) / f->keys * f->keys : hi;
+    for (int64_t at = first; at < hi; at += f->keys) {
+        const int64_t step = lo / f->step * f->step, begin = step > at ? step : at,
+                      end = hi - at < f->keys ? hi : at + f->keys;
         load_block(w, begin, end);
         for (int64_t r = 0, rows; r < live; r += rows) {
             rows = live - r < ROWS ? live - r : ROWS;
             const int64_t next = r + rows, last = next + ROWS < live ? next + ROWS : live;
             if (at == first) load_strip(w, r, rows);
-            run_strip(
-                w, r, rows, begin, end,
-                (struct wants){
-                    .next = at == first ? next : last, .last = last, .out = r, .end = end == all.hi ? r + rows : r});
-            if (end == all.hi) finish_strip(w, r, rows);
+            run_strip(w, r, rows, begin, end,
+                      (struct wants){
+                          .next = at == first ? next : last, .last = last, .out = r, .end = end == hi ? r + rows : r});
+            if (end == hi) finish_strip(w, r, rows);
         }
     }
-    for (int64_t r = 0; r < live && first >= all.hi; r += ROWS) finish_strip(w, r, live - r < ROWS ? live - r : ROWS);
-    attn_cpu_fwd_empty(f, &w->seq, w->b, w->hk, f0 + live, f0 + n);
+    for (int64_t r = 0; r < live && first >= hi; r += ROWS) finish_strip(w, r, live - r < ROWS ? live - r : ROWS);
+    if (!w->partial) attn_cpu_fwd_empty(f, &w->seq, w->b, w->hk, f0 + live, f0 + n);
 }

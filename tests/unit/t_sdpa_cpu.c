@@ -78,7 +78,7 @@ static attn_problem random_problem(int backward) {
     p.seq_k = PICK(0, 1, 2, 15, 31, 32, 33, 64, 100, 129, 257, 300);
     p.dim_qk = PICK(0, 1, 2, 3, 8, 15, 16, 17, 32, 40, 64, 64, 80, 128, 130, 192);
     p.dim_v = chance(50) ? p.dim_qk : PICK(0, 1, 5, 16, 24, 64, 96, 128, 144);
-    if (chance(8)) p.seq_q = PICK(1, 2, 5), p.seq_k = PICK(1025, 2048, 2500, 5000); /* keys are split */
+    if (chance(8)) p.seq_q = PICK(1, 2, 5, 12, 31), p.seq_k = PICK(1025, 2048, 2500, 5000); /* keys are split */
     if (chance(5)) p.dim_qk = PICK(256, 257, 511, 512), p.dim_v = PICK(256, 300, 512);
     if (chance(40)) p.flags |= ATTN_CAUSAL;
     if (chance(30)) p.flags |= ATTN_BOTTOM_RIGHT;
