@@ -9,8 +9,7 @@
  * With pairs (ukr_pair.h) K is there twice: its rows as they are for the first product, and pairs of rows for the
  * second. Strips of heads on tiles copy rows themselves and do not wait for maxima (ukr_heads_amx.c).
  * Where rows stay in place nothing is gathered, and the rows of the next block, or query, are asked for meanwhile
- * (ukr_sparse.h). Workspace: about
- * 1.5 MiB per thread, whatever the problem. */
+ * (ukr_sparse.h). Workspace: about 1.5 MiB per thread, whatever the problem. */
 #include "cpu/mla_gather.h"
 
 #include "attn.h"

@@ -62,7 +62,7 @@ OPERATOR(dist)
 #define ROW(word, ATTN_OP, fn, isa, FEATURES, dt, ATTN_DT, PRODUCTS)                                                   \
     {                                                                                                                  \
         .name = "attn_" word "_" #isa "_" #dt "_any", .arch = #isa,                                                    \
-        .summary = "any HQ, TOPK and strides, all features; " PRODUCTS ", valid rows gathered once", .op = ATTN_OP,    \
+        .summary = "any HQ, TOPK and strides, all features; " PRODUCTS ", valid rows alone", .op = ATTN_OP,            \
         .backend = ATTN_BACKEND_CPU, .dtype = ATTN_DT, .math_dtype = (PRODUCTS)[0] == 'b' ? ATTN_BF16 : ATTN_F32,      \
         .accumulator_dtype = ATTN_F32, .device_type = ATTN_DEVICE_TYPE_CPU, .deterministic = 1, .bit_stable = 1,       \
         .features = FEATURES, .impl = &isa_##isa, .supports = supports, .estimate = estimate,                          \

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * The dense forward of many rows where the pair table has `flash`: a task of sdpa_fwd.c in strips of 32 flat rows that
- * lie across the lanes. Blocks of keys and steps of a block lie on
- * fixed grids, as everywhere.
+ * lie across the lanes. Blocks of keys and steps of a block lie on fixed grids, as everywhere.
  *
  *     K   rows as they are, or tiles of 16 keys, filled up with 0                           [n/16][depth/32][16][32]
  *     V   pairs of keys, transposed                                                         [n/32][width][16]

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * The dense forward of many rows where the table has `lanes` (ukr_lanes.h): a task of
- * sdpa_fwd.c in strips of 32 flat rows that lie across the lanes. Steps of keys lie on a fixed grid. Numbers of f32, or
- * widened to it; or pairs of bf16 as elements:
+ * The dense forward of many rows where the table has `lanes` (ukr_lanes.h): a task of sdpa_fwd.c in strips of 32 flat
+ * rows that lie across the lanes. Steps of keys lie on a fixed grid. Elements are numbers of f32, or widened to it, or
+ * pairs of bf16:
  *
  *     K      rows as they are if they follow each other at once, else copied                 [n][depth]
  *     V      f32: the same; pairs: zipped by two keys                                        [n or n/2][width]

@@ -7,11 +7,7 @@
 #include "cpu/ukr_few.h"
 #include "cpu/ukr_finish.h"
 #include "cpu/ukr_unroll.h"
-#include "cpu/ukr_vec_avx512.h"
-
-static inline v32 madd_pair(v32 a, v32 b, v32 c) {
-    return _mm512_dpbf16_ps(c, (__m512bh)_mm512_castps_si512(a), (__m512bh)_mm512_castps_si512(b));
-}
+#include "cpu/ukr_vec_avx512bf16.h"
 
 #define REAL                   float
 #define VEC                    v32

@@ -165,11 +165,11 @@ INLINE void F(weigh_tile)(int rows, int cols, int64_t live, int64_t ldo, const f
         UNROLL for (int x = 0; x < cols; x += 2) {
             const int64_t n = x + 2 < cols ? F(STEP) : (cols % 2 ? 0 : V32_LANES) + live;
             if (n == F(STEP)) {
-                zip(_mm512_loadu_si512(even + x * V32_LANES), _mm512_loadu_si512(odd + x * V32_LANES), y + x);
+                pair_rows(_mm512_loadu_si512(even + x * V32_LANES), _mm512_loadu_si512(odd + x * V32_LANES), y + x);
             } else {
                 const __mmask32 m = ((__mmask32)1 << n) - 1;
-                zip(_mm512_maskz_loadu_epi16(m, even + x * V32_LANES), _mm512_maskz_loadu_epi16(m, odd + x * V32_LANES),
-                    y + x);
+                pair_rows(_mm512_maskz_loadu_epi16(m, even + x * V32_LANES),
+                          _mm512_maskz_loadu_epi16(m, odd + x * V32_LANES), y + x);
             }
         }
         UNROLL for (int i = 0; i < rows; i++) {

@@ -4,15 +4,12 @@
 #include "cpu/ukr_sparse.h"
 
 #include "cpu/ukr_unroll.h"
-#include "cpu/ukr_vec_avx512.h"
+#include "cpu/ukr_vec_avx512bf16.h"
 
 #include <string.h>
 
 enum { LANES = 16, ROWS = ATTN_SPARSE_ROWS, SUM_HEADS = ATTN_SPARSE_SUM, ADD_ROWS = 14, LINE = 64 };
 
-INLINE v32 madd(v32 c, v32 a, v32 b) {
-    return _mm512_dpbf16_ps(c, (__m512bh)_mm512_castps_si512(a), (__m512bh)_mm512_castps_si512(b));
-}
 /* A broadcast of an integer: that of a float takes a third of a product's time more. */
 INLINE v32 set_pair(const void *p) {
     int32_t x;
@@ -66,8 +63,8 @@ INLINE void score_tile(int heads, int64_t ldb, int64_t depth, const uint16_t *co
                 const v32 z[2] = {v32_load(y), v32_load(y + LANES)};
                 UNROLL for (int i = 0; i < ROWS; i++) {
                     const v32 x = set_pair(r[i] + 2 * k);
-                    c[i][0] = madd(c[i][0], x, z[0]);
-                    c[i][1] = madd(c[i][1], x, z[1]);
+                    c[i][0] = madd_pair(x, z[0], c[i][0]);
+                    c[i][1] = madd_pair(x, z[1], c[i][1]);
                 }
             }
         }
@@ -118,13 +115,6 @@ INLINE int64_t share(int64_t n, int64_t most) {
     return (n + tiles - 1) / tiles;
 }
 
-INLINE void pair_rows(__m512i even, __m512i odd, v32 *y) {
-    static const uint16_t low[32] = {0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
-                                     8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
-    const __m512i lo = _mm512_loadu_si512(low), hi = _mm512_add_epi16(lo, _mm512_set1_epi16(16));
-    y[0] = _mm512_castsi512_ps(_mm512_permutex2var_epi16(even, lo, odd));
-    y[1] = _mm512_castsi512_ps(_mm512_permutex2var_epi16(even, hi, odd));
-}
 INLINE void sum_tile(int heads, int64_t pairs, const float *a, int64_t lda, const uint16_t *const *row, int64_t at,
                      float *c, int64_t ldc, int accumulate, struct attn_sparse_ahead *ahead) {
     v32 s[SUM_HEADS][2];
@@ -135,8 +125,8 @@ INLINE void sum_tile(int heads, int64_t pairs, const float *a, int64_t lda, cons
         if (l < ahead->burst) ask(ahead, 1);
         UNROLL for (int i = 0; i < heads; i++) {
             const v32 x = set_pair(a + i);
-            s[i][0] = madd(s[i][0], x, y[0]);
-            s[i][1] = madd(s[i][1], x, y[1]);
+            s[i][0] = madd_pair(x, y[0], s[i][0]);
+            s[i][1] = madd_pair(x, y[1], s[i][1]);
         }
     }
     UNROLL for (int i = 0; i < heads; i++, c += ldc) {
@@ -177,8 +167,8 @@ INLINE void add_steps(int rows, int64_t depth, const float *x, int64_t ldx, cons
         __builtin_prefetch(next);
         UNROLL for (int i = 0; i < rows; i++) {
             const v32 w = set_pair(base[i / 5] + i % 5 * ldx);
-            s[i][0] = madd(s[i][0], w, y[0]);
-            s[i][1] = madd(s[i][1], w, y[1]);
+            s[i][0] = madd_pair(w, y[0], s[i][0]);
+            s[i][1] = madd_pair(w, y[1], s[i][1]);
         }
         UNROLL for (int g = 0; g * 5 < rows; g++) base[g]++;
     }
