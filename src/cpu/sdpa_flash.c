@@ -13,7 +13,7 @@
  * kernel. */
 #include "cpu/sdpa_flash.h"
 
-#include "cpu/sdpa_pair.h"
+#include "cpu/sdpa_flash_work.h"
 #include "cpu/sdpa_strip.h"
 
 #include <math.h>
@@ -21,15 +21,11 @@
 
 #define LOG2_E 1.44269504088896340736
 enum {
-    ROWS = ATTN_PAIR_FLASH,
-    STEP = ATTN_PAIR_FLASH_STEP,
     MOST_KEYS = 2048,
     BLOCK_BYTES = 1024 << 10,  /* keys and values of a block: half of a second-level cache */
     THIRDS_BYTES = 1536 << 10, /* of three terms */
     FEWEST_THIRDS = 128,       /* flat rows */
-    TASK_BYTES = 512 << 10,    /* queries and sums of a task */
-    MOST_STRIPS = 32,
-    IN_PLACE = 64 /* keys of up to so many columns are multiplied where they are */
+    TASK_BYTES = 512 << 10     /* queries and sums of a task */
 };
 
 /* f32: six products on tiles for one of vectors, which are rounded up to 32 columns, behind keys and values that cost
@@ -107,185 +103,24 @@ void attn_cpu_flash_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     f->at.l = attn_cpu_sdpa_take(end, f->rows * real);
 }
 
-struct work {
-    const struct attn_cpu_fwd *f;
-    struct attn_core_seq seq;
-    int64_t b, hk;
-    struct attn_cpu_sdpa_row *row;
-    struct attn_cpu_fwd_kept *kept;
-    float *q, *v, *tmp, *s, *p, *o, *m, *l, *older_o, *older_m, *older_l;
-    uint16_t *k;
-    const uint16_t *rows; /* keys of the block */
-    uint32_t *live;
-    struct attn_cpu_sdpa_poison poison;
-    /* several terms: rows that are not finite, of the task, of the block; paged: keys in pages outside the pool */
-    uint8_t *odd_q, *odd_k, *gone;
-    int any_odd_q, any_odd_k, any_gone;
-    uint32_t *given;
-    float *given_s, *pair;                      /* pair: two rows as f32 */
-    uint32_t *bits;                             /* of two strips, a boolean mask's */
-    float *bias;                                /* masks of a strip, transposed */
-    struct attn_cpu_fwd_bounds of[MOST_STRIPS]; /* of each strip, and so is */
-    uint8_t fresh[MOST_STRIPS];                 /* nothing is in the sums yet */
-};
-
 /* Probabilities need no more than P rounded to bf16; there are no such strips of bf16 that make scores themselves. */
 static int rough(const struct attn_cpu_fwd *f) {
     return !f->lse.data && !f->lse_rounded.data && (f->flash > 1 || f->s.plain);
 }
 static int degree(const struct attn_cpu_fwd *f) { return attn_pair_flash_degree(f->flash, rough(f)); }
 
-static const char *query_row(const struct work *w, int64_t r) {
-    return attn_view_row(&w->f->s.q, w->b, w->row[r].h, w->seq.q0 + w->row[r].i);
-}
-
-/* A row of Q or K in terms that are `apart` elements from each other, every 32 columns `step` elements behind those
- * before. Returns 0 where it is not finite. */
-static int split_row(const struct attn_cpu_fwd *f, uint16_t *to, int64_t apart, const void *row, int64_t step) {
-    const int64_t n = f->s.p->dim_qk;
-    return f->flash == 3 ? f->s.pair->thirds(to, apart, row, n, step) : f->s.pair->halves(to, to + apart, row, n, step);
-}
-
-/* 32 rows, transposed in pairs; rows that are not there are 0. */
-static void load_strip(struct work *w, int64_t r0, int64_t n) {
-    const struct attn_cpu_fwd *f = w->f;
-    const int64_t pairs = f->depth / 2, parts = f->flash;
-    float *to = w->q + r0 * pairs * parts;
-    if (parts == 1 && n == ROWS && f->s.group == 1 && f->s.p->dim_qk == f->depth && f->s.q.row % 2 == 0) {
-        for (int64_t h = 0; h < 2; h++) /* rows are whole pairs, and evenly spaced */
-            f->s.u->transpose_f32(to + h * 16 * pairs, 16, (const float *)(const void *)query_row(w, r0 + h * 16),
-                                  f->s.q.row / 2, 16, pairs);
-        return;
-    }
-    memset(w->tmp, 0, (size_t)(ROWS * pairs * parts) * sizeof *w->tmp);
-    for (int64_t r = 0; r < n; r++) {
-        float *high = w->tmp + r * pairs;
-        if (parts == 1) {
-            attn_cpu_pair_row(high, query_row(w, r0 + r), f->s.p->dim_qk);
-            continue;
-        }
-        const int finite = split_row(f, (uint16_t *)(void *)high, 2 * ROWS * pairs, query_row(w, r0 + r), 32);
-        w->odd_q[r0 + r] = !finite;
-        w->any_odd_q |= !finite;
-    }
-    for (int64_t h = 0; h < 2 * parts; h++)
-        f->s.u->transpose_f32(to + h * 16 * pairs, 16, w->tmp + h * 16 * pairs, pairs, 16, pairs);
-}
-
-/* Where column c of key j of the block is, among tiles; each term lies 16 depth elements behind the one before. */
-static uint16_t *key_cell(const struct work *w, int64_t j, int64_t c) {
-    return w->k + j / 16 * 16 * w->f->depth * w->f->flash + c / 32 * (16 * 32) + j % 16 * 32 + c % 32;
-}
-static void put_key(const struct work *w, int64_t j, const uint16_t *row, int64_t n) {
-    for (int64_t c = 0; c < w->f->depth; c += 32) {
-        uint16_t *to = key_cell(w, j, c);
-        const int64_t have = n - c < 0 ? 0 : n - c < 32 ? n - c : 32;
-        memcpy(to, row + c, (size_t)have * sizeof *to);
-        memset(to + have, 0, (size_t)(32 - have) * sizeof *to);
-    }
-}
-static void clear_key(const struct work *w, int64_t j) {
-    for (int64_t c = 0; c < w->f->depth * w->f->flash; c += 32) memset(key_cell(w, j, c), 0, 32 * sizeof *w->k);
-}
-static const char *key_row(const struct work *w, int64_t j) { /* NULL: in a page outside the pool */
-    return attn_core_kv_row(w->f->s.p, &w->f->s.k, &w->seq, w->b, w->hk, j);
-}
-/* Rows j .. j + n of keys and values are evenly spaced. */
-static int in_one_page(const struct work *w, int64_t j, int64_t n) {
-    return !w->seq.pages || j % w->f->s.p->page_size + n <= w->f->s.p->page_size;
-}
-static void load_keys(struct work *w, int64_t j0, int64_t n, int64_t padded) {
-    const struct attn_cpu_fwd *f = w->f;
-    const struct attn_view *view = &f->s.k;
-    const int64_t width = f->s.p->dim_qk;
-    w->rows = w->k;
-    w->any_odd_k = w->any_gone = 0;
-    /* tiles of rows 256 bytes apart are loaded more slowly than it takes to copy them; 128 bytes cost nothing */
-    if (f->flash == 1 && f->depth <= IN_PLACE && width == f->depth && view->row == width && n == padded &&
-        !w->seq.pages) {
-        w->rows = (const uint16_t *)(const void *)attn_view_row(view, w->b, w->hk, w->seq.k0 + j0);
-        return;
-    }
-    for (int64_t j = 0; j < padded; j++) {
-        const void *row = j < n ? key_row(w, j0 + j) : (const void *)w->k;
-        uint16_t *to = key_cell(w, j, 0);
-        if (w->seq.pages) w->gone[j] = !row, w->any_gone |= !row;
-        if (!row) {
-            clear_key(w, j);
-            w->odd_k[j] = 0;
-            continue;
-        }
-        if (f->flash == 1) {
-            if (width == f->depth && j % 16 == 0 && j + 16 <= n && in_one_page(w, j0 + j, 16)) {
-                if (w->seq.pages) memset(w->gone + j, 0, 16);
-                f->s.pair->stack(to, row, view->row, width);
-                j += 15;
-            } else {
-                put_key(w, j, row, j < n ? width : 0);
-            }
-            continue;
-        }
-        if (width < f->depth || j >= n) clear_key(w, j);
-        w->odd_k[j] = j < n && !split_row(f, to, 16 * f->depth, row, 16 * 32);
-        w->any_odd_k |= w->odd_k[j];
-    }
-}
-
-static void load_values(struct work *w, int64_t j0, int64_t n, int64_t padded) {
-    const struct attn_cpu_fwd *f = w->f;
-    const int64_t width = f->s.p->dim_v, ld = f->ldv, parts = f->flash;
-    w->poison.any = 0;
-    for (int64_t c = 0; c < padded; c += 32) {
-        const int64_t keys = n - c < 0 ? 0 : n - c < 32 ? n - c : 32, pairs = (keys + 1) / 2;
-        struct attn_cpu_sdpa_poison part = {0, (float *)w->poison.raw + c * ld, w->poison.row + c};
-        memset(part.row, 0, 32);
-        if (parts == 1 && keys == 32 && width == ld && in_one_page(w, j0 + c, 32)) {
-            const uint16_t *rows = (const void *)attn_core_kv_row(f->s.p, &f->s.v, &w->seq, w->b, w->hk, j0 + c);
-            if (rows && f->s.pair->turn(w->v + c / 2 * ld, rows, f->s.v.row, width)) continue;
-        }
-        if (parts == 1) {
-            attn_cpu_pair_rows(&f->s, &f->s.v, &w->seq, w->b, w->hk, j0 + c, keys, width, w->tmp, ld, &part);
-        } else {
-            attn_cpu_pair_rows_terms(&f->s, &f->s.v, &w->seq, w->b, w->hk, j0 + c, keys, width, w->tmp, ld, &part);
-        }
-        w->poison.any |= part.any;
-        for (int64_t h = 0; h < parts; h++) {
-            float *to = w->v + (c / 2 * parts + h * 16) * ld, *from = w->tmp + h * 16 * ld;
-            if (pairs < 16) memset(from + pairs * ld, 0, (size_t)((16 - pairs) * ld) * sizeof *from);
-            f->s.u->transpose_f32(to, 16, from, ld, 16, width);
-            memset(to + width * 16, 0, (size_t)((ld - width) * 16) * sizeof *to);
-        }
-    }
-}
-
-/* The keys from .. to of a block: those that the worker has already, or they are loaded. Returns what has them, and so
- * does not depend on which task was before. */
-static const struct attn_cpu_fwd_kept *load_block(struct work *w, int64_t from, int64_t to) {
-    const int64_t pair = w->b * w->f->s.p->heads_k + w->hk, n = to - from, padded = attn_cpu_sdpa_up(n, STEP);
-    struct attn_cpu_fwd_kept *kept = w->kept;
-    if (kept->pair == pair && kept->begin <= from && to <= kept->end) {
-        w->rows = kept->rows, w->poison.any = kept->poison, w->any_odd_k = kept->odd, w->any_gone = kept->gone;
-        return kept;
-    }
-    load_keys(w, from, n, padded);
-    load_values(w, from, n, padded);
-    *kept = (struct attn_cpu_fwd_kept){.pair = pair, .begin = from, .end = to, .rows = w->rows};
-    kept->poison = w->poison.any, kept->odd = w->any_odd_k, kept->gone = w->any_gone;
-    return kept;
-}
-
 /* Products of strip r0 with keys first .. first + n of the block at j0, where query or key is not finite. */
-static void give(struct work *w, int64_t r0, int64_t n_rows, int64_t j0, int64_t first, int64_t n) {
+static void give(struct attn_cpu_flash_work *w, int64_t r0, int64_t n_rows, int64_t j0, int64_t first, int64_t n) {
     const struct attn_cpu_fwd *f = w->f;
     const int64_t width = f->s.p->dim_qk;
     float *q = w->pair, *k = q + width;
     memset(w->given, 0, (size_t)n * sizeof *w->given);
     for (int64_t r = 0; r < n_rows; r++) {
-        f->s.u->widen(q, query_row(w, r0 + r), f->s.p->dtype, width, 1);
+        f->s.u->widen(q, attn_cpu_flash_query(w, r0 + r), f->s.p->dtype, width, 1);
         for (int64_t j = 0; j < n; j++) {
             if (!w->odd_q[r0 + r] && !w->odd_k[first + j]) continue;
             if (j0 + first + j < w->row[r0 + r].lo || j0 + first + j >= w->row[r0 + r].hi) continue;
-            const char *row = key_row(w, j0 + first + j);
+            const char *row = attn_cpu_flash_key(w, j0 + first + j);
             if (!row) continue;
             f->s.u->widen(k, row, f->s.p->dtype, width, 1);
             w->given[j] |= UINT32_C(1) << r;
@@ -296,7 +131,7 @@ static void give(struct work *w, int64_t r0, int64_t n_rows, int64_t j0, int64_t
 
 /* Values that are not finite come to the sums of the rows that see them. Any probability but 0 leaves of them what they
  * are, so it need not be known. */
-static void add_poison(const struct work *w, int64_t n, float *o) {
+static void add_poison(const struct attn_cpu_flash_work *w, int64_t n, float *o) {
     const int64_t ld = w->f->ldv;
     for (int64_t j = 0; j < n; j++) {
         if (!w->poison.row[j] || !w->live[j]) continue;
@@ -308,7 +143,7 @@ static void add_poison(const struct work *w, int64_t n, float *o) {
 }
 
 /* What makes scores of products, for strip r0 and keys from j0 on. */
-static void prepare_score(struct work *w, int64_t r0, int64_t n_rows, int64_t j0, int64_t n,
+static void prepare_score(struct attn_cpu_flash_work *w, int64_t r0, int64_t n_rows, int64_t j0, int64_t n,
                           struct attn_pair_score *score) {
     attn_cpu_strip_score(&w->f->s, w->row + r0, n_rows, j0, score);
     score->bias = w->bias, score->bits = w->bits;
@@ -317,7 +152,7 @@ static void prepare_score(struct work *w, int64_t r0, int64_t n_rows, int64_t j0
 
 /* Sums of f32 start anew with each block of keys, and those of the blocks before come to them afterwards: a chain over
  * many keys would lose digits, six times for every 32 keys. */
-static void set_aside(const struct work *w, int64_t live) {
+static void set_aside(const struct attn_cpu_flash_work *w, int64_t live) {
     const int64_t rows = attn_cpu_sdpa_up(live, ROWS), n = rows * w->f->ldv;
     memcpy(w->older_o, w->o, (size_t)n * sizeof *w->o);
     memcpy(w->older_m, w->m, (size_t)rows * sizeof *w->m);
@@ -325,7 +160,7 @@ static void set_aside(const struct work *w, int64_t live) {
     memset(w->o, 0, (size_t)n * sizeof *w->o);
     memset(w->l, 0, (size_t)rows * sizeof *w->l);
 }
-static void take_back(const struct work *w, int64_t live) {
+static void take_back(const struct attn_cpu_flash_work *w, int64_t live) {
     const struct attn_cpu_fwd *f = w->f;
     const float unit = (float)(f->s.unit * LOG2_E);
     for (int64_t r0 = 0; r0 < live; r0 += ROWS) {
@@ -347,8 +182,8 @@ static void take_back(const struct work *w, int64_t live) {
 static inline int64_t within(int64_t x, int64_t most) { return x < 0 ? 0 : x < most ? x : most; }
 /* Strip r0 against the keys of the block at j0 that it sees, of n loaded; 0: none. Rows that are not there do not cut a
  * step. */
-static int describe_strip(struct work *w, int64_t r0, int64_t n_rows, int64_t j0, int64_t n, int32_t *seen,
-                          struct attn_pair_flash *job) {
+static int describe_strip(struct attn_cpu_flash_work *w, int64_t r0, int64_t n_rows, int64_t j0, int64_t n,
+                          int32_t *seen, struct attn_pair_flash *job) {
     const struct attn_cpu_fwd *f = w->f;
     const struct attn_cpu_fwd_bounds *of = &w->of[r0 / ROWS];
     int64_t first = within(of->lo - j0, n), last = within(of->hi - j0, n);
@@ -386,11 +221,11 @@ static int describe_strip(struct work *w, int64_t r0, int64_t n_rows, int64_t j0
     w->fresh[r0 / ROWS] = 0;
     return 1;
 }
-static int64_t first_key(const struct work *w, const struct attn_pair_flash *job) {
+static int64_t first_key(const struct attn_cpu_flash_work *w, const struct attn_pair_flash *job) {
     return (job->k - w->rows) / job->k_more * 16;
 }
 /* A strip that needs what there is room for once only: masks, products that are given, who sees which key. */
-static void run_alone(struct work *w, int64_t r0, int64_t n_rows, int64_t j0, int64_t n, int odd) {
+static void run_alone(struct attn_cpu_flash_work *w, int64_t r0, int64_t n_rows, int64_t j0, int64_t n, int odd) {
     int32_t seen[2 * ROWS];
     struct attn_pair_score score;
     struct attn_pair_flash job;
@@ -407,7 +242,7 @@ static void run_alone(struct work *w, int64_t r0, int64_t n_rows, int64_t j0, in
     if (w->poison.any) add_poison(w, n, job.o);
 }
 /* All strips of `live` rows against the n loaded keys at j0. */
-static void run_block(struct work *w, int64_t live, int64_t j0, int64_t n) {
+static void run_block(struct attn_cpu_flash_work *w, int64_t live, int64_t j0, int64_t n) {
     const int plain = w->f->s.plain, odd = w->f->flash > 1 && (w->any_odd_q || w->any_odd_k),
               alone = odd || w->poison.any || attn_cpu_strip_mask(&w->f->s) == ATTN_PAIR_MASK_BIAS;
     int32_t seen[MOST_STRIPS][2 * ROWS];
@@ -439,7 +274,7 @@ static double top_of(const struct attn_cpu_fwd *f, float m) {
     return (double)m * f->s.unit + (double)below / LOG2_E - times;
 }
 /* A strip whose rows are all ordinary; 0: some row is not, and nothing was done. */
-static int finish_at_once(const struct work *w, int64_t r0, int64_t n) {
+static int finish_at_once(const struct attn_cpu_flash_work *w, int64_t r0, int64_t n) {
     const struct attn_cpu_fwd *f = w->f;
     const int logs = f->lse.data || f->lse_rounded.data;
     uint16_t *row[ROWS];
@@ -463,7 +298,7 @@ static int finish_at_once(const struct work *w, int64_t r0, int64_t n) {
     return 1;
 }
 /* The same for f32, all 32 rows of one head. */
-static int finish_f32(const struct work *w, int64_t r0, int64_t n) {
+static int finish_f32(const struct attn_cpu_flash_work *w, int64_t r0, int64_t n) {
     const struct attn_cpu_fwd *f = w->f;
     const struct attn_cpu_sdpa_row *row = &w->row[r0];
     float *o = w->o + r0 * f->ldv, factor[ROWS], log_of[ROWS];
@@ -480,7 +315,7 @@ static int finish_f32(const struct work *w, int64_t r0, int64_t n) {
     if (f->lse.data || f->lse_rounded.data) attn_cpu_fwd_logs(f, &w->seq, w->b, row, n, lse);
     return 1;
 }
-static void finish_strip(const struct work *w, int64_t r0, int64_t n) {
+static void finish_strip(const struct attn_cpu_flash_work *w, int64_t r0, int64_t n) {
     const struct attn_cpu_fwd *f = w->f;
     if (w->fresh[r0 / ROWS]) memset(w->o + r0 * f->ldv, 0, (size_t)(ROWS * f->ldv) * sizeof *w->o);
     if (f->flash == 3 ? finish_f32(w, r0, n) : finish_at_once(w, r0, n)) return;
@@ -496,7 +331,7 @@ void attn_cpu_flash_task(const struct attn_cpu_fwd *f, int64_t pair, int64_t blo
     /* the longest task of a causal problem first */
     const int64_t f0 = (f->row_blocks - 1 - block) * f->rows, left = f->s.flat - f0,
                   n = left < f->rows ? left : f->rows;
-    struct work work = {.f = f, .b = pair / p->heads_k, .hk = pair % p->heads_k}, *w = &work;
+    struct attn_cpu_flash_work work = {.f = f, .b = pair / p->heads_k, .hk = pair % p->heads_k}, *w = &work;
     attn_core_seq_get(p, f->s.args, w->b, &w->seq);
     w->row = (struct attn_cpu_sdpa_row *)(void *)(scratch + f->at.row);
     w->kept = (struct attn_cpu_fwd_kept *)(void *)(scratch + f->at.kept);
@@ -525,7 +360,7 @@ void attn_cpu_flash_task(const struct attn_cpu_fwd *f, int64_t pair, int64_t blo
     int64_t lo = INT64_MAX, hi = 0; /* keys that some row sees */
     for (int64_t r = 0; r < live; r += ROWS) {
         const int64_t rows = live - r < ROWS ? live - r : ROWS;
-        load_strip(w, r, rows);
+        attn_cpu_flash_load_strip(w, r, rows);
         const struct attn_cpu_fwd_bounds of = w->of[r / ROWS] = attn_cpu_fwd_see(w->row + r, rows);
         if (of.lo < of.hi && of.lo < lo) lo = of.lo;
         if (of.hi > hi) hi = of.hi;
@@ -533,7 +368,7 @@ void attn_cpu_flash_task(const struct attn_cpu_fwd *f, int64_t pair, int64_t blo
     const int64_t first = lo / f->keys * f->keys;
     for (int64_t at = first; at < hi; at += f->keys) {
         const int64_t begin = lo > at ? lo / STEP * STEP : at, end = hi - at < f->keys ? hi : at + f->keys;
-        const struct attn_cpu_fwd_kept *have = load_block(w, begin, end);
+        const struct attn_cpu_fwd_kept *have = attn_cpu_flash_load_block(w, begin, end);
         const int64_t keys = attn_cpu_sdpa_up(have->end - have->begin, STEP);
         const int apart = f->flash == 3 && at > first;
         if (apart) set_aside(w, live);

@@ -4,9 +4,9 @@
 #ifndef ATTN_CPU_UKR_FLASH_REFER_H
 #define ATTN_CPU_UKR_FLASH_REFER_H
 #include "cpu/ukr_flash_exp.h"
+#include "cpu/ukr_flash_reference.h"
 #include "cpu/ukr_flash_score.h"
 
-#include <math.h>
 #include <string.h>
 
 #define MOST 65536.0f /* of a step's sum, relative to the reference */
@@ -60,12 +60,6 @@ static void keep_live(const struct attn_pair_flash *f, int64_t span, int64_t ste
     for (int64_t j = step * span; j < (step + 1) * span; j++) f->live[j] &= f->score->bits[j];
 }
 
-/* Of 16 queries: m, the score that probabilities are relative to; top, its product with the factor (0: the scores are
- * relative to m already, or there is none) and `below`; shrink, what a step does to older sums. */
-struct reference {
-    v32 m, top, shrink;
-    float below;
-};
 /* Largest score of each query. A NaN may be passed over: its exponential puts it into the sum. */
 static inline v32 largest(const float *s, int64_t span, v32 old) {
     v32 a = old, b = old, c = old, d = old;
@@ -77,23 +71,8 @@ static inline v32 largest(const float *s, int64_t span, v32 old) {
     }
     return v32_max(v32_max(a, b), v32_max(c, d));
 }
-/* Queries whose maximum times factor says nothing about the differences of scores any more, or is not finite. There
- * scores are made relative to the maximum before the factor is applied: any but the maximum gives 0. */
-static inline __mmask16 far_lanes(v32 m, v32 factor) {
-    return _mm512_cmp_ps_mask(v32_abs(m * factor), v32_set(ATTN_PAIR_FLASH_FAR), _CMP_NLT_UQ);
-}
 static __attribute__((noinline)) void subtract(float *s, int64_t span, __mmask16 far, v32 m) {
     for (int64_t j = 0; j < span; j++, s += LANES_ALL) _mm512_mask_storeu_ps(s, far, v32_load(s) - m);
-}
-static inline __mmask16 far_of(const struct reference *r, v32 factor) {
-    return far_lanes(r->m, factor) & (__mmask16)~_mm512_cmp_ps_mask(r->m, v32_set(-INFINITY), _CMP_EQ_OQ);
-}
-/* By how much older sums shrink, 1 where the reference stays, or where nothing was summed. */
-static inline v32 shrink_of(v32 old, v32 m, v32 factor) {
-    const __mmask16 same =
-        _mm512_cmp_ps_mask(old, m, _CMP_EQ_OQ) | _mm512_cmp_ps_mask(old, v32_set(-INFINITY), _CMP_EQ_OQ);
-    const v32 by = _mm512_mask_mov_ps(old * factor - m * factor, far_lanes(m, factor), (old - m) * factor);
-    return _mm512_mask_mov_ps(exp2_vec(by), same, v32_set(1));
 }
 /* Takes the maximum as reference of some queries; rows that have seen nothing get probabilities 0 and not NaN. */
 static __attribute__((noinline)) void refer(struct reference *r, float *s, int64_t span, v32 factor, __mmask16 lanes,
@@ -122,17 +101,9 @@ static __attribute__((noinline)) void refer_fused(const struct attn_pair_flash *
             _mm512_mask_storeu_ps(s + j * LANES_ALL + h * 16, far, v32_load(score_of + j * LANES_ALL + h * 16));
     }
 }
-/* Queries that need a maximum before the exponentials. */
-static inline __mmask16 without(const struct reference *r, v32 factor) {
-    return _mm512_cmp_ps_mask(r->m, v32_set(-INFINITY), _CMP_EQ_OQ) | far_lanes(r->m, factor);
-}
 /* Queries that need one after all. */
 static inline __mmask16 passed(const struct reference *r, v32 factor, v32 sum) {
     return _mm512_cmp_ps_mask(sum, v32_set(MOST), _CMP_NLT_UQ) & (__mmask16)~far_lanes(r->m, factor);
-}
-static inline int shrinks(const struct reference *r) {
-    const v32 one = v32_set(1);
-    return _mm512_cmp_ps_mask(r[0].shrink, one, _CMP_NEQ_UQ) | _mm512_cmp_ps_mask(r[1].shrink, one, _CMP_NEQ_UQ);
 }
 static __attribute__((noinline)) void shrink_sums(float *o, int64_t width, v32 a0, v32 a1) {
     for (int64_t d = 0; d < width; d++, o += LANES_ALL) {

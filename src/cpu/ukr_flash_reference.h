@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: MIT
+ * The score that a query's probabilities are relative to, in the flash strips (ukr_flash_amx.c).
+ * It need not be the query's maximum: it is the largest score of the first step in which it sees a key, for as long as
+ * the probabilities of a step stay far below what f32 holds. So no step waits for a maximum. */
+#ifndef ATTN_CPU_UKR_FLASH_REFERENCE_H
+#define ATTN_CPU_UKR_FLASH_REFERENCE_H
+#include "cpu/ukr_exp2_avx512.h"
+#include "cpu/ukr_pair.h"
+
+#include <math.h>
+
+/* Of 16 queries: m, the score that probabilities are relative to; top, its product with the factor (0: the scores are
+ * relative to m already, or there is none) and `below`; shrink, what a step does to older sums. */
+struct reference {
+    v32 m, top, shrink;
+    float below;
+};
+/* Queries whose maximum times factor says nothing about the differences of scores any more, or is not finite. There
+ * scores are made relative to the maximum before the factor is applied: any but the maximum gives 0. */
+static inline __mmask16 far_lanes(v32 m, v32 factor) {
+    return _mm512_cmp_ps_mask(v32_abs(m * factor), v32_set(ATTN_PAIR_FLASH_FAR), _CMP_NLT_UQ);
+}
+static inline __mmask16 far_of(const struct reference *r, v32 factor) {
+    return far_lanes(r->m, factor) & (__mmask16)~_mm512_cmp_ps_mask(r->m, v32_set(-INFINITY), _CMP_EQ_OQ);
+}
+/* By how much older sums shrink, 1 where the reference stays, or where nothing was summed. */
+static inline v32 shrink_of(v32 old, v32 m, v32 factor) {
+    const __mmask16 same =
+        _mm512_cmp_ps_mask(old, m, _CMP_EQ_OQ) | _mm512_cmp_ps_mask(old, v32_set(-INFINITY), _CMP_EQ_OQ);
+    const v32 by = _mm512_mask_mov_ps(old * factor - m * factor, far_lanes(m, factor), (old - m) * factor);
+    return _mm512_mask_mov_ps(exp2_vec(by), same, v32_set(1));
+}
+/* Queries that need a maximum before the exponentials. */
+static inline __mmask16 without(const struct reference *r, v32 factor) {
+    return _mm512_cmp_ps_mask(r->m, v32_set(-INFINITY), _CMP_EQ_OQ) | far_lanes(r->m, factor);
+}
+static inline int shrinks(const struct reference *r) {
+    const v32 one = v32_set(1);
+    return _mm512_cmp_ps_mask(r[0].shrink, one, _CMP_NEQ_UQ) | _mm512_cmp_ps_mask(r[1].shrink, one, _CMP_NEQ_UQ);
+}
+#endif
