@@ -10,7 +10,15 @@
  * f16 comes as the sum of two terms of bf16, f32 of three, both exactly: K [n/16][terms][depth/32][16][32], V
  * [n/32][terms][width][16], Q [terms][2][depth/2][16]. A row of Q or K that is not finite is 0 in the operand, since
  * infinity times a term of 0 is a NaN; its products, none of which is finite, are made by the vectors and given to the
- * kernel. */
+ * kernel.
+ *
+ * With an additive mask, whose rows lie along the keys, bf16 of 64 and 128 columns has keys across the lanes, and the
+ * queries as they are (attn_ukr_pair.flash_rows, by_rows):
+ *
+ *     K   the even ones of 32 keys and the odd ones, transposed pairs                       [n/32][2][depth/2][16]
+ *     V   pairs of keys in tiles                                                            [n/32][width/16][16][16]
+ *     Q   rows in tiles                                                                     [2][depth/32][16][32]
+ *     O   sums in tiles                                                                     [width/32][2][2][16][16] */
 #include "cpu/sdpa_flash.h"
 
 #include "cpu/sdpa_flash_work.h"
@@ -19,7 +27,8 @@
 #include <math.h>
 #include <string.h>
 
-#define LOG2_E 1.44269504088896340736
+#define LOG2_E     1.44269504088896340736
+#define MOST_SCALE 0x1p100 /* whose product with log2 e is one of f32 */
 enum {
     MOST_KEYS = 2048,
     BLOCK_BYTES = 1024 << 10,  /* keys and values of a block: half of a second-level cache */
@@ -54,6 +63,8 @@ void attn_cpu_flash_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     /* Here pages are the affair of who loads keys, and of those that are hidden. */
     if (attn_core_has(p, ATTN_PAGED) && p->scale > 0 && p->softcap <= 0 && !p->alibi && !p->mask_dtype)
         f->s.plain = 1, f->s.unit = p->scale;
+    f->by_rows = f->s.pair->flash_rows && p->softcap <= 0 && !p->alibi && fabs(f->s.late_scale) < MOST_SCALE &&
+                 attn_pair_flash_rows_fits(depth, width, f->flash, attn_cpu_strip_mask(&f->s));
     const int64_t most_bytes = f->flash == 3 ? THIRDS_BYTES : BLOCK_BYTES;
     const int64_t part = half * f->flash; /* an element of an operand */
     f->depth = depth, f->ldv = width, f->strip = ROWS;
@@ -105,9 +116,12 @@ void attn_cpu_flash_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
 
 /* Probabilities need no more than P rounded to bf16; there are no such strips of bf16 that make scores themselves. */
 static int rough(const struct attn_cpu_fwd *f) {
-    return !f->lse.data && !f->lse_rounded.data && (f->flash > 1 || f->s.plain);
+    return !f->lse.data && !f->lse_rounded.data && (f->flash > 1 || f->s.plain || f->by_rows);
 }
 static int degree(const struct attn_cpu_fwd *f) { return attn_pair_flash_degree(f->flash, rough(f)); }
+static float below(const struct attn_cpu_fwd *f) {
+    return attn_pair_flash_below(degree(f)) + (f->by_rows ? ATTN_PAIR_FLASH_AHEAD : 0);
+}
 
 /* Products of strip r0 with keys first .. first + n of the block at j0, where query or key is not finite. */
 static void give(struct attn_cpu_flash_work *w, int64_t r0, int64_t n_rows, int64_t j0, int64_t first, int64_t n) {
@@ -138,7 +152,7 @@ static void add_poison(const struct attn_cpu_flash_work *w, int64_t n, float *o)
         const float *raw = (const float *)w->poison.raw + j * ld;
         for (int64_t c = 0; c < w->f->s.p->dim_v; c++)
             for (int64_t r = 0; r < ROWS && !isfinite(raw[c]); r++)
-                if (w->live[j] >> r & 1) o[c * ROWS + r] += raw[c];
+                if (w->live[j] >> r & 1) o[w->f->by_rows ? attn_pair_flash_cell(r, c) : c * ROWS + r] += raw[c];
     }
 }
 
@@ -224,6 +238,9 @@ static int describe_strip(struct attn_cpu_flash_work *w, int64_t r0, int64_t n_r
 static int64_t first_key(const struct attn_cpu_flash_work *w, const struct attn_pair_flash *job) {
     return (job->k - w->rows) / job->k_more * 16;
 }
+static void run(const struct attn_cpu_flash_work *w, const struct attn_pair_flash *job, int64_t n) {
+    (w->f->by_rows ? w->f->s.pair->flash_rows : w->f->s.pair->flash)(job, n);
+}
 /* A strip that needs what there is room for once only: masks, products that are given, who sees which key. */
 static void run_alone(struct attn_cpu_flash_work *w, int64_t r0, int64_t n_rows, int64_t j0, int64_t n, int odd) {
     int32_t seen[2 * ROWS];
@@ -238,7 +255,7 @@ static void run_alone(struct attn_cpu_flash_work *w, int64_t r0, int64_t n_rows,
     if (!w->f->s.plain) prepare_score(w, r0, n_rows, j0 + first, job.n, &score);
     if (w->poison.any) memset(w->live, 0, (size_t)n * sizeof *w->live);
     if (odd) give(w, r0, n_rows, j0, first, job.n);
-    w->f->s.pair->flash(&job, 1);
+    run(w, &job, 1);
     if (w->poison.any) add_poison(w, n, job.o);
 }
 /* All strips of `live` rows against the n loaded keys at j0. */
@@ -263,15 +280,15 @@ static void run_block(struct attn_cpu_flash_work *w, int64_t live, int64_t j0, i
             jobs++;
         }
     }
-    if (jobs) w->f->s.pair->flash(job, jobs);
+    if (jobs) run(w, job, jobs);
 }
 
 /* What l is relative to, natural: see attn_pair_flash_below. */
 static double top_of(const struct attn_cpu_fwd *f, float m) {
-    const float top = m * (float)(f->s.unit * LOG2_E), below = attn_pair_flash_below(degree(f));
+    const float top = m * (float)(f->s.unit * LOG2_E), more = below(f);
     const double times = log((double)attn_pair_flash_times(degree(f)));
-    if (fabsf(top) < ATTN_PAIR_FLASH_FAR) return (double)(top + below) / LOG2_E - times;
-    return (double)m * f->s.unit + (double)below / LOG2_E - times;
+    if (fabsf(top) < ATTN_PAIR_FLASH_FAR) return (double)(top + more) / LOG2_E - times;
+    return (double)m * f->s.unit + (double)more / LOG2_E - times;
 }
 /* A strip whose rows are all ordinary; 0: some row is not, and nothing was done. */
 static int finish_at_once(const struct attn_cpu_flash_work *w, int64_t r0, int64_t n) {
@@ -284,8 +301,9 @@ static int finish_at_once(const struct attn_cpu_flash_work *w, int64_t r0, int64
         row[r] = (uint16_t *)(void *)attn_view_row(&f->out, w->b, w->row[r0 + r].h, w->seq.q0 + w->row[r0 + r].i);
     const struct attn_pair_finish job = {.rows = n,
                                          .width = f->ldv,
+                                         .tiles = f->by_rows,
                                          .bf16 = f->flash == 1,
-                                         .below = attn_pair_flash_below(degree(f)),
+                                         .below = below(f),
                                          .times = attn_pair_flash_times(degree(f)),
                                          .factor = (float)(f->s.unit * LOG2_E),
                                          .m = w->m + r0,
@@ -319,7 +337,13 @@ static void finish_strip(const struct attn_cpu_flash_work *w, int64_t r0, int64_
     const struct attn_cpu_fwd *f = w->f;
     if (w->fresh[r0 / ROWS]) memset(w->o + r0 * f->ldv, 0, (size_t)(ROWS * f->ldv) * sizeof *w->o);
     if (f->flash == 3 ? finish_f32(w, r0, n) : finish_at_once(w, r0, n)) return;
-    f->s.u->transpose_f32(w->tmp, f->ldv, w->o + r0 * f->ldv, ROWS, f->ldv, ROWS);
+    if (f->by_rows) {
+        for (int64_t r = 0; r < n; r++)
+            for (int64_t d = 0; d < f->ldv; d++)
+                w->tmp[r * f->ldv + d] = w->o[r0 * f->ldv + attn_pair_flash_cell(r, d)];
+    } else {
+        f->s.u->transpose_f32(w->tmp, f->ldv, w->o + r0 * f->ldv, ROWS, f->ldv, ROWS);
+    }
     for (int64_t r = 0; r < n; r++) {
         const double l = (double)w->l[r0 + r], m = isnan(l) ? l : top_of(f, w->m[r0 + r]);
         attn_cpu_fwd_finish_f32(f, &w->seq, w->b, &w->row[r0 + r], m, l, w->tmp + r * f->ldv);

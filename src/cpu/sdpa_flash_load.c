@@ -13,11 +13,32 @@ static int split_row(const struct attn_cpu_fwd *f, uint16_t *to, int64_t apart, 
     return f->flash == 3 ? f->s.pair->thirds(to, apart, row, n, step) : f->s.pair->halves(to, to + apart, row, n, step);
 }
 
+/* 32 rows as they are, in tiles; rows that are not there are 0. */
+static void load_strip_rows(struct attn_cpu_flash_work *w, int64_t r0, int64_t n) {
+    const struct attn_cpu_fwd *f = w->f;
+    const int64_t width = f->s.p->dim_qk;
+    uint16_t *to = (uint16_t *)(void *)(w->q + r0 * f->depth / 2);
+    for (int64_t h = 0; h < ROWS; h += 16, to += 16 * f->depth) {
+        if (h + 16 <= n && f->s.group == 1 && width == f->depth) {
+            f->s.pair->stack(to, (const void *)attn_cpu_flash_query(w, r0 + h), f->s.q.row, width);
+            continue;
+        }
+        memset(w->tmp, 0, (size_t)(16 * f->depth) * sizeof *to);
+        uint16_t *row = (uint16_t *)(void *)w->tmp;
+        for (int64_t r = h; r < n && r < h + 16; r++)
+            memcpy(row + (r - h) * f->depth, attn_cpu_flash_query(w, r0 + r), (size_t)width * sizeof *row);
+        f->s.pair->stack(to, row, f->depth, f->depth);
+    }
+}
 /* 32 rows, transposed in pairs; rows that are not there are 0. */
 void attn_cpu_flash_load_strip(struct attn_cpu_flash_work *w, int64_t r0, int64_t n) {
     const struct attn_cpu_fwd *f = w->f;
     const int64_t pairs = f->depth / 2, parts = f->flash;
     float *to = w->q + r0 * pairs * parts;
+    if (f->by_rows) {
+        load_strip_rows(w, r0, n);
+        return;
+    }
     if (parts == 1 && n == ROWS && f->s.group == 1 && f->s.p->dim_qk == f->depth && f->s.q.row % 2 == 0) {
         for (int64_t h = 0; h < 2; h++) /* rows are whole pairs, and evenly spaced */
             f->s.u->transpose_f32(to + h * 16 * pairs, 16,
@@ -60,10 +81,38 @@ static void clear_key(const struct attn_cpu_flash_work *w, int64_t j) {
 static int in_one_page(const struct attn_cpu_flash_work *w, int64_t j, int64_t n) {
     return !w->seq.pages || j % w->f->s.p->page_size + n <= w->f->s.p->page_size;
 }
+/* Keys go by 32, the even ones and the odd ones transposed in pairs. */
+static void load_keys_across(struct attn_cpu_flash_work *w, int64_t j0, int64_t n, int64_t padded) {
+    const struct attn_cpu_fwd *f = w->f;
+    const int64_t width = f->s.p->dim_qk, pairs = f->depth / 2;
+    w->rows = w->k;
+    w->any_odd_k = w->any_gone = 0;
+    if (w->seq.pages) memset(w->gone, 0, (size_t)padded);
+    for (int64_t j = 0; j < padded; j += 32) {
+        const char *row = j < n ? attn_cpu_flash_key(w, j0 + j) : NULL;
+        const float *from = (const float *)(const void *)row;
+        int64_t ld = f->s.k.row / 2; /* of pairs */
+        if (!row || j + 32 > n || width != f->depth || f->s.k.row % 2 || !in_one_page(w, j0 + j, 32)) {
+            from = w->tmp, ld = pairs;
+            memset(w->tmp, 0, (size_t)(32 * pairs) * sizeof *w->tmp);
+            for (int64_t i = j; i < n && i < j + 32; i++) {
+                row = attn_cpu_flash_key(w, j0 + i);
+                if (row) memcpy(w->tmp + (i - j) * pairs, row, (size_t)width * sizeof *w->k);
+                if (!row) w->gone[i] = 1, w->any_gone = 1;
+            }
+        }
+        for (int64_t h = 0; h < 2; h++)
+            f->s.u->transpose_f32((float *)(void *)w->k + (j + 16 * h) * pairs, 16, from + h * ld, 2 * ld, 16, pairs);
+    }
+}
 static void load_keys(struct attn_cpu_flash_work *w, int64_t j0, int64_t n, int64_t padded) {
     const struct attn_cpu_fwd *f = w->f;
     const struct attn_view *view = &f->s.k;
     const int64_t width = f->s.p->dim_qk;
+    if (f->by_rows) {
+        load_keys_across(w, j0, n, padded);
+        return;
+    }
     w->rows = w->k;
     w->any_odd_k = w->any_gone = 0;
     /* tiles of rows 256 bytes apart are loaded more slowly than it takes to copy them; 128 bytes cost nothing */
@@ -100,6 +149,8 @@ static void load_keys(struct attn_cpu_flash_work *w, int64_t j0, int64_t n, int6
 static void load_values(struct attn_cpu_flash_work *w, int64_t j0, int64_t n, int64_t padded) {
     const struct attn_cpu_fwd *f = w->f;
     const int64_t width = f->s.p->dim_v, ld = f->ldv, parts = f->flash;
+    int (*const pack)(float *, const uint16_t *, int64_t, int64_t) =
+        f->by_rows ? f->s.pair->zip_tiles : f->s.pair->turn;
     w->poison.any = 0;
     for (int64_t c = 0; c < padded; c += 32) {
         const int64_t keys = n - c < 0 ? 0 : n - c < 32 ? n - c : 32, pairs = (keys + 1) / 2;
@@ -107,7 +158,7 @@ static void load_values(struct attn_cpu_flash_work *w, int64_t j0, int64_t n, in
         memset(part.row, 0, 32);
         if (parts == 1 && keys == 32 && width == ld && in_one_page(w, j0 + c, 32)) {
             const uint16_t *rows = (const void *)attn_core_kv_row(f->s.p, &f->s.v, &w->seq, w->b, w->hk, j0 + c);
-            if (rows && f->s.pair->turn(w->v + c / 2 * ld, rows, f->s.v.row, width)) continue;
+            if (rows && pack(w->v + c / 2 * ld, rows, f->s.v.row, width)) continue;
         }
         if (parts == 1) {
             attn_cpu_pair_rows(&f->s, &f->s.v, &w->seq, w->b, w->hk, j0 + c, keys, width, w->tmp, ld, &part);
@@ -118,6 +169,11 @@ static void load_values(struct attn_cpu_flash_work *w, int64_t j0, int64_t n, in
         for (int64_t h = 0; h < parts; h++) {
             float *to = w->v + (c / 2 * parts + h * 16) * ld, *from = w->tmp + h * 16 * ld;
             if (pairs < 16) memset(from + pairs * ld, 0, (size_t)((16 - pairs) * ld) * sizeof *from);
+            if (f->by_rows) {
+                for (int64_t i = 0; i < 16; i++) memset(from + i * ld + width, 0, (size_t)(ld - width) * sizeof *from);
+                f->s.pair->stack((uint16_t *)(void *)to, (const uint16_t *)(const void *)from, 2 * ld, 2 * ld);
+                continue;
+            }
             f->s.u->transpose_f32(to, 16, from, ld, 16, width);
             memset(to + width * 16, 0, (size_t)((ld - width) * 16) * sizeof *to);
         }

@@ -15,6 +15,7 @@ struct attn_cpu_fwd {
     int64_t kept;  /* blocks of keys that a worker keeps packed: all, or 1 (flash: 1) */
     int64_t panel; /* columns of a packed panel; 0 = few rows: products of rows with rows, nothing is packed */
     int flash;     /* tasks are those of sdpa_flash.c; depth and ldv are D and DV rounded up to 32; 1 .. 3: terms */
+    int by_rows;   /* flash: keys lie across the lanes, attn_ukr_pair.flash_rows */
     int lanes;     /* tasks are those of sdpa_lanes.c, of f32 (or widened to it) or pairs */
     int64_t step;  /* lanes: keys of a step, keys is a multiple of it */
     int stay;      /* lanes: all keys are one block */

@@ -118,6 +118,24 @@ static void zip_blocks(float *dst, int64_t ld, const uint16_t *even, const uint1
         _mm512_storeu_si512(dst + TILE, _mm512_permutex2var_epi16(e, hi, o));
     }
 }
+static int zip_tiles(float *dst, const uint16_t *rows, int64_t ld, int64_t n) {
+    enum { TILE = 16 * 16 };
+    static const uint16_t low[32] = {0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
+                                     8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
+    const __m512i lo = _mm512_loadu_si512(low), hi = _mm512_add_epi16(lo, _mm512_set1_epi16(16)),
+                  magnitude = _mm512_set1_epi16(0x7fff);
+    __m512i most = _mm512_setzero_si512();
+    for (int64_t pair = 0; pair < 16; pair++, rows += 2 * ld, dst += 16) {
+        for (int64_t j = 0; j < n; j += 32) {
+            const __m512i e = _mm512_loadu_si512(rows + j), o = _mm512_loadu_si512(rows + ld + j);
+            most = _mm512_max_epu16(most, _mm512_and_si512(e, magnitude));
+            most = _mm512_max_epu16(most, _mm512_and_si512(o, magnitude));
+            _mm512_storeu_si512(dst + j / 16 * TILE, _mm512_permutex2var_epi16(e, lo, o));
+            _mm512_storeu_si512(dst + j / 16 * TILE + TILE, _mm512_permutex2var_epi16(e, hi, o));
+        }
+    }
+    return !_mm512_cmpge_epu16_mask(most, _mm512_set1_epi16(0x7f80));
+}
 
 /* Eight columns of 32 rows: part L of x[t] is from row 8 L + t, so that three rounds within the parts are all there is
  * to transpose. */
@@ -354,10 +372,10 @@ static void narrow_rows(uint16_t *dst, int64_t ld, const float *src, int64_t row
 
 /* What both tables have: everything but the products. */
 #define VECTORS                                                                                                        \
-    .zip = zip, .zip_blocks = zip_blocks, .turn = turn, .stack = stack, .zip_halves = zip_halves, .halves = halves,    \
-    .zip_thirds = zip_thirds, .thirds = thirds, .split = split, .zip_f32 = zip_f32, .finite = finite_half,             \
-    .exp2 = exp2_half, .exp2_f32 = exp2_f32, .soften = soften, .grad = grad, .narrow = narrow,                         \
-    .narrow_rows = narrow_rows
+    .zip = zip, .zip_blocks = zip_blocks, .zip_tiles = zip_tiles, .turn = turn, .stack = stack,                        \
+    .zip_halves = zip_halves, .halves = halves, .zip_thirds = zip_thirds, .thirds = thirds, .split = split,            \
+    .zip_f32 = zip_f32, .finite = finite_half, .exp2 = exp2_half, .exp2_f32 = exp2_f32, .soften = soften,              \
+    .grad = grad, .narrow = narrow, .narrow_rows = narrow_rows
 const struct attn_ukr_pair attn_ukr_pair_avx512bf16 = {
     .gemm = gemm_pair,
     .dots = gemm_nt_pair,
@@ -377,6 +395,7 @@ const struct attn_ukr_pair attn_ukr_pair_amx = {
     .weigh = attn_ukr_few_weigh,
     .few = attn_ukr_amx_few,
     .flash = attn_ukr_amx_flash,
+    .flash_rows = attn_ukr_amx_flash_rows,
     .finish = attn_ukr_finish_avx512bf16,
     .tile = attn_ukr_amx_tile,
     .tile_f32 = attn_ukr_amx_tile_f32,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * attn_ukr_pair.finish: results of a strip of the flash forward. Sums are divided while their queries lie across the
- * lanes, and rounded before they are turned: two of 16 bits go as one of 32, which halves the work. */
+ * attn_ukr_pair.finish: results of a strip of the flash forward. Sums whose queries lie across the lanes are divided
+ * there, and rounded before they are turned: two of 16 bits go as one of 32, which halves the work. */
 #include "cpu/ukr_finish.h"
 #include "cpu/ukr_unroll.h"
 #include "cpu/ukr_vec_avx512.h"
@@ -79,6 +79,18 @@ static inline __attribute__((always_inline)) void store_square(int bf16, const f
         }
     }
 }
+/* Rows h .. h + 15 that lie as they are. */
+static void store_tiles(const struct attn_pair_finish *f, int64_t h, v32 by) {
+    float of[LANES];
+    v32_store(of, by);
+    for (int64_t r = 0; r < LANES && h + r < f->rows; r++) {
+        const float *o = f->o + attn_pair_flash_cell(h + r, 0);
+        const v32 factor = v32_set(of[r]);
+        for (int64_t d = 0; d < f->width; d += 32, o += 4 * LANES * LANES)
+            _mm512_storeu_si512(f->row[h + r] + d, (__m512i)_mm512_cvtne2ps_pbh(v32_load(o + LANES * LANES) * factor,
+                                                                                v32_load(o) * factor));
+    }
+}
 static void store_rows(int bf16, const struct attn_pair_finish *f, int64_t h, v32 by) {
     for (int64_t d = 0; d < f->width; d += 32) store_square(bf16, f->o + d * STRIP + h, by, f->row + h, d, f->rows - h);
 }
@@ -99,7 +111,9 @@ int attn_ukr_finish_avx512bf16(const struct attn_pair_finish *f) {
     for (int64_t h = 0; h < f->rows; h += LANES) {
         const v32 by = v32_set(1) / l[h / LANES];
         if (f->lse) store_logs(f->lse + h, top[h / LANES] + v32_set(f->below), l[h / LANES], log((double)f->times));
-        if (f->bf16) {
+        if (f->tiles) {
+            store_tiles(f, h, by);
+        } else if (f->bf16) {
             store_rows(1, f, h, by);
         } else {
             store_rows(0, f, h, by);

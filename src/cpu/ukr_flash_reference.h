@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * The score that a query's probabilities are relative to, in the flash strips (ukr_flash_amx.c).
+ * The score that a query's probabilities are relative to, in the flash strips (ukr_flash_amx.c, ukr_flash_rows_amx.c).
  * It need not be the query's maximum: it is the largest score of the first step in which it sees a key, for as long as
  * the probabilities of a step stay far below what f32 holds. So no step waits for a maximum. */
 #ifndef ATTN_CPU_UKR_FLASH_REFERENCE_H

@@ -62,6 +62,8 @@ static inline int attn_pair_flash_degree(int terms, int rough) { return terms ==
  * Where m * factor is as large as ATTN_PAIR_FLASH_FAR they are times * 2^((s - m) * factor - below). */
 static inline float attn_pair_flash_below(int degree) { return degree == 5 ? 0 : degree == 4 ? 6 : 3; }
 static inline float attn_pair_flash_times(int degree) { return degree == 5 ? 1 : degree == 4 ? 74.5f : 13; }
+/* flash_rows: added to `below`. */
+#define ATTN_PAIR_FLASH_AHEAD 16
 struct attn_pair_flash {
     int64_t n;            /* keys, a multiple of attn_pair_flash_span */
     int64_t depth, width; /* of keys and of values, rounded up to 32 */
@@ -87,9 +89,25 @@ struct attn_pair_flash {
     float *s, *p;                        /* scratch: 2 * STEP * 32, and QUEUE * terms * STEP / 2 * 32 */
 };
 
+/* The same with keys across the lanes: one term, and a score with an additive mask whose cells are at hand and nothing
+ * else but a scale; nothing is given. Operands lie in tiles of 1 KiB:
+ *     q [2 of 16 queries][depth / 32][16 queries][32]      k [n / 32][even, odd keys][depth / 32][16 pairs][16 keys]
+ *     v [n / 32][width / 16][16 pairs of keys][16]         o [width / 32][2 of 16 queries][2 of 16 columns][16][16]
+ * n is a multiple of 32. seen, m, l and what they mean are the same, but for `below`: attn_pair_flash_below +
+ * ATTN_PAIR_FLASH_AHEAD. */
+static inline int attn_pair_flash_rows_fits(int64_t depth, int64_t width, int terms, int mask) {
+    return depth == width && (width == 64 || width == 128) && terms == 1 && mask >= ATTN_PAIR_MASK_F32 &&
+           mask <= ATTN_PAIR_MASK_BF16;
+}
+/* Where column d of query r of such an o is. */
+static inline int64_t attn_pair_flash_cell(int64_t r, int64_t d) {
+    return d / 32 * 1024 + r / 16 * 512 + d % 32 / 16 * 256 + r % 16 * 16 + d % 16;
+}
+
 /* Results of such a strip: o / l in 16 bits, and the logarithms of the sums. */
 struct attn_pair_finish {
     int64_t rows, width; /* live queries; of the results, a multiple of 32 */
+    int tiles;           /* o is that of flash_rows */
     int bf16;            /* or f16 */
     float below, times;  /* of attn_pair_flash, and so are */
     float factor;
@@ -274,8 +292,10 @@ struct attn_ukr_pair {
     /* A zip of rows of n values, n a multiple of 32, into a row of tiles: dst [n / 32][ld], 16 columns and, a tile
      * behind them, 16 more; of any values. */
     void (*zip_blocks)(float *dst, int64_t ld, const uint16_t *even, const uint16_t *odd, int64_t n);
-    /* 32 rows of n values, n a multiple of 32, rows ld values apart, as pairs of rows, transposed: dst [n][16]. Returns
-     * 0 if any value is NaN or infinite. */
+    /* 32 rows of n values, n a multiple of 32, rows ld values apart, as pairs of rows in tiles: dst [n / 16][16][16].
+     * Returns 0 if any value is NaN or infinite. */
+    int (*zip_tiles)(float *dst, const uint16_t *rows, int64_t ld, int64_t n);
+    /* The same transposed: dst [n][16]. */
     int (*turn)(float *dst, const uint16_t *rows, int64_t ld, int64_t n);
     /* A zip of f16 rows, high and low halves as bf16, exactly (what is not finite: 0). */
     int (*zip_halves)(float *high, float *low, const uint16_t *even, const uint16_t *odd, int64_t n);
@@ -311,6 +331,7 @@ struct attn_ukr_pair {
      * keys; NULL where it does not pay. Only lanes of a query depend on that query; a key that it does not see adds
      * exactly 0. */
     void (*flash)(const struct attn_pair_flash *f, int64_t n);
+    void (*flash_rows)(const struct attn_pair_flash *f, int64_t n); /* or NULL: with keys across the lanes */
     /* Returns 0, and nothing is written, if some row is empty, not finite or FAR. NULL where flash and lanes are. */
     int (*finish)(const struct attn_pair_finish *f);
     const struct attn_ukr_lanes *lanes; /* or NULL */
@@ -343,6 +364,7 @@ void attn_ukr_amx_gemm(int64_t m, int64_t n, int64_t k, const float *a, int64_t 
                        int64_t ldb, float *c, int64_t ldc, int accumulate);
 void attn_ukr_amx_few(const struct attn_pair_few *f);
 void attn_ukr_amx_flash(const struct attn_pair_flash *f, int64_t n);
+void attn_ukr_amx_flash_rows(const struct attn_pair_flash *f, int64_t n);
 void attn_ukr_amx_tile(const struct attn_pair_tile *t);
 void attn_ukr_amx_tile_f32(const struct attn_pair_tile *t);
 void attn_ukr_amx_soft(const struct attn_pair_soft *f);

@@ -26,6 +26,7 @@ enum { ROWS = ATTN_PAIR_FLASH, STEP = ATTN_PAIR_FLASH_STEP };
 struct strip {
     int64_t n, d, dv, depth, width, ldk;
     int terms, rough;    /* operands are bf16, f16 or f32; probabilities need not be as good */
+    int across;          /* keys lie across the lanes */
     float *q, *k, *v;    /* rows of d, ldk and dv, values of that type */
     uint16_t *rows, *kt; /* keys of bf16 as they are in memory, keys in terms */
     float *qt, *vt, *o, *s, *p;
@@ -39,6 +40,22 @@ struct strip {
 };
 enum { PLAIN, CAP, SMALL_CAP, LINEAR, DISTANCE, KEPT, ADDED_F32, ADDED_F16, ADDED_BF16, CAP_AND_KEPT, KINDS };
 enum { SCALE_INVERSE = 4 };
+/* Where column c of a row of Q, a key, a value or a sum is: of Q and V in pairs. */
+static int64_t query_cell(const struct strip *t, int64_t r, int64_t c) {
+    if (!t->across) return r / 16 * t->depth / 2 * 16 + c / 2 * 16 + r % 16;
+    return (r / 16 * t->depth / 32 + c / 32) * 256 + r % 16 * 16 + c % 32 / 2;
+}
+static int64_t value_cell(const struct strip *t, int64_t j, int64_t c) {
+    if (!t->across) return (j / 32 * t->terms * t->width + c) * 16 + j % 32 / 2;
+    return (j / 32 * t->width / 16 + c / 16) * 256 + j % 32 / 2 * 16 + c % 16;
+}
+static int64_t key_cell(const struct strip *t, int64_t j, int64_t c) { /* in elements of 16 bits */
+    if (!t->across) return j / 16 * t->terms * 16 * t->depth + c / 32 * 512 + j % 16 * 32 + c % 32;
+    return (((j / 32 * 2 + j % 2) * t->depth / 32 + c / 32) * 256 + c % 32 / 2 * 16 + j % 32 / 2) * 2 + c % 2;
+}
+static int64_t sum_cell(const struct strip *t, int64_t r, int64_t c) {
+    return t->across ? attn_pair_flash_cell(r, c) : c * ROWS + r;
+}
 /* Row r, key j of the mask. */
 static int64_t cell(const struct strip *t, int r, int64_t j) { return r * (t->n + 5) + j; }
 static double mask_at(const struct strip *t, int r, int64_t j) {
@@ -149,22 +166,20 @@ static void free_strip(struct strip *t) {
 }
 static void pack_strip(struct strip *t) {
     uint16_t *qt = (uint16_t *)(void *)t->qt, *vt = (uint16_t *)(void *)t->vt;
-    const int64_t terms = t->terms, k_low = 16 * t->depth;
     for (int64_t r = 0; r < ROWS; r++) t->m[r] = -INFINITY, t->l[r] = 0;
     memset(t->o, 0xff, (size_t)(t->width * ROWS) * sizeof *t->o); /* it is `fresh` */
     for (int64_t r = 0; r < ROWS; r++)
         for (int64_t c = 0; c < t->d; c++) {
-            uint16_t *to = qt + (r / 16 * t->depth / 2 * 16 + c / 2 * 16 + r % 16) * 2 + c % 2;
+            uint16_t *to = qt + query_cell(t, r, c) * 2 + c % 2;
             split_to(t, t->q[r * t->d + c], to, ROWS * t->depth);
         }
     for (int64_t j = 0; j < t->n; j++) {
         for (int64_t c = 0; c < t->dv; c++) {
-            uint16_t *to = vt + ((j / 32 * terms * t->width + c) * 16 + j % 32 / 2) * 2 + j % 2;
+            uint16_t *to = vt + value_cell(t, j, c) * 2 + j % 2;
             split_to(t, t->v[j * t->dv + c], to, t->width * 32);
         }
         for (int64_t c = 0; c < t->d; c++) {
-            uint16_t *to = t->kt + j / 16 * terms * k_low + c / 32 * 512 + j % 16 * 32 + c % 32;
-            split_to(t, t->k[j * t->ldk + c], to, k_low);
+            split_to(t, t->k[j * t->ldk + c], t->kt + key_cell(t, j, c), 16 * t->depth);
             t->rows[j * t->ldk + c] = attn_num_f32_bf16(t->k[j * t->ldk + c]);
         }
     }
@@ -175,7 +190,7 @@ static struct attn_pair_flash describe_strip(struct strip *t, int64_t at, int64_
         const int64_t x = t->seen[r] - at;
         seen[r] = (int32_t)(x < 0 ? 0 : x > n ? n : x);
     }
-    const int tiles = t->terms > 1 || t->d > 64; /* of keys; else rows as they are */
+    const int tiles = t->terms > 1 || t->d > 64 || t->across; /* of keys; else rows as they are */
     const int64_t terms = t->terms;
     return (struct attn_pair_flash){.n = n,
                                     .depth = t->depth,
@@ -199,8 +214,8 @@ static struct attn_pair_flash describe_strip(struct strip *t, int64_t at, int64_
                                     .s = t->s,
                                     .p = t->p};
 }
-/* The first n keys, then the rest: what is kept between calls counts. */
-static void run_strip(struct strip *t, int64_t n) {
+/* The first n keys, then the rest: what is kept between calls counts. watched: `live` is asked for. */
+static void run_strip_as(struct strip *t, int64_t n, int watched) {
     pack_strip(t);
     for (int64_t at = 0; at < t->n; at += n) {
         int32_t seen[2 * ROWS];
@@ -208,9 +223,11 @@ static void run_strip(struct strip *t, int64_t n) {
         struct attn_pair_flash f = describe_strip(t, at, n, seen);
         struct attn_pair_score score = t->score;
         if (t->kind) move_score(t, at, &score), f.score = &score;
-        u->flash(&f, 1);
+        if (!watched) f.live = NULL;
+        (t->across ? u->flash_rows : u->flash)(&f, 1);
     }
 }
+static void run_strip(struct strip *t, int64_t n) { run_strip_as(t, n, 1); }
 static void check_strip(const struct strip *t) {
     /* of a sum of d products, relative; of a probability, before and after it is rounded */
     const double product = (t->terms == 3 ? 2e-7 : 2e-6) * (double)t->d,
@@ -241,6 +258,7 @@ static void check_strip(const struct strip *t) {
             by = exp2((double)(t->m[r] * 0.8f + attn_pair_flash_below(degree)) - top * (double)0.8f) /
                  (double)attn_pair_flash_times(degree);
             assert_true(by <= (t->score.alibi ? 0x1p33 : 1.001) && by > 0x1p-17);
+            if (t->across) by *= exp2(ATTN_PAIR_FLASH_AHEAD);
             assert_true(fabs((double)t->l[r] * by - sum) <= (product + exact) * sum);
         }
         for (int64_t c = 0; c < t->width; c++) {
@@ -249,10 +267,13 @@ static void check_strip(const struct strip *t) {
                 const double term = s[j] * (double)t->v[j * t->dv + c];
                 want += term, size += fabs(term);
             }
-            assert_true(fabs((double)t->o[c * ROWS + r] * by - want) <= (rounded + product) * size);
+            assert_true(fabs((double)t->o[sum_cell(t, r, c)] * by - want) <= (rounded + product) * size);
         }
     }
     free(s);
+}
+static int rows_fit(const struct strip *t) {
+    return attn_pair_flash_rows_fits(t->depth, t->width, t->terms, t->score.mask);
 }
 static void test_flash(void **unused) {
     static const struct {
@@ -260,31 +281,32 @@ static void test_flash(void **unused) {
     } cases[] = {{1, 64, 64, 64},  {3, 64, 32, 96}, {4, 128, 128, 128},
                  {2, 128, 33, 20}, {5, 256, 17, 1}, {3, 192, 288, 160}};
     (void)unused;
-    for (size_t at = 0; at < 5 * sizeof cases / sizeof *cases; at++) {
-        const size_t i = at / 5;
-        const int form = (int)(at % 5);
+    for (size_t at = 0; at < 6 * sizeof cases / sizeof *cases; at++) {
+        const size_t i = at / 6;
+        const int form = (int)(at % 6);
         struct strip t;
         float m, l, *o;
         make_strip(&t, cases[i].steps, cases[i].d, cases[i].dv, form < 3 ? 1 + form : 1);
         t.rough = form == 3;
         if (form == 4) make_score(&t, KEPT);
+        if (form == 5) make_score(&t, ADDED_BF16), t.across = rows_fit(&t);
         run_strip(&t, cases[i].first);
         check_strip(&t);
         /* A row's bits are its own: other rows and the keys that it does not see become NaN, or seen by all others. */
         const int mine = 4;
         m = t.m[mine], l = t.l[mine], o = malloc((size_t)t.width * sizeof *o);
-        for (int64_t c = 0; c < t.width; c++) o[c] = t.o[c * ROWS + mine];
+        for (int64_t c = 0; c < t.width; c++) o[c] = t.o[sum_cell(&t, mine, c)];
         for (int r = 0; r < ROWS; r++) {
             if (r == mine) continue;
             memset(t.q + r * t.d, 0xff, (size_t)t.d * sizeof *t.q);
             t.seen[r] = 0, t.seen[ROWS + r] = (int32_t)t.n;
         }
         for (int64_t j = 0; j < t.n; j++)
-            if (j < t.seen[mine] || j >= t.seen[ROWS + mine] || mask_at(&t, mine, j) < 0)
+            if (j < t.seen[mine] || j >= t.seen[ROWS + mine] || (form == 4 && mask_at(&t, mine, j) < 0))
                 memset(t.k + j * t.ldk, 0xff, (size_t)t.d * sizeof *t.k), fill_strip(&t, t.v + j * t.dv, t.dv);
         run_strip(&t, cases[i].first);
         assert_true(t.m[mine] == m && t.l[mine] == l && isnan(t.l[mine + 1]));
-        for (int64_t c = 0; c < t.width; c++) assert_true(t.o[c * ROWS + mine] == o[c]);
+        for (int64_t c = 0; c < t.width; c++) assert_true(t.o[sum_cell(&t, mine, c)] == o[c]);
         free(o);
         free_strip(&t);
     }
@@ -301,8 +323,11 @@ static void test_flash_scores(void **unused) {
                     struct strip t;
                     make_strip(&t, steps, extents[at][0], extents[at][1], terms);
                     make_score(&t, kind);
-                    run_strip(&t, t.n > STEP ? t.n / 2 : t.n);
-                    check_strip(&t);
+                    for (int across = 0; across <= rows_fit(&t); across++) {
+                        t.across = across;
+                        run_strip(&t, t.n > STEP ? t.n / 2 : t.n);
+                        check_strip(&t);
+                    }
                     free_strip(&t);
                 }
 }
@@ -312,17 +337,19 @@ static void test_flash_many(void **unused) {
     enum { MANY = 4 };
     static const int64_t steps[MANY] = {3, 1, 2, 5}, extents[][2] = {{64, 64}, {128, 128}, {40, 72}};
     (void)unused;
-    for (size_t at = 0; at < 5 * sizeof extents / sizeof *extents; at++) {
+    for (size_t at = 0; at < 7 * sizeof extents / sizeof *extents; at++) {
         struct strip t[MANY];
         struct attn_pair_flash job[MANY];
         struct attn_pair_score score[MANY];
-        const int form = (int)(at % 5);
+        const int form = (int)(at % 7), which = (int)(at / 7);
         int32_t seen[MANY][2 * ROWS];
         float *o[MANY], m[MANY][ROWS], l[MANY][ROWS];
         for (int i = 0; i < MANY; i++) {
-            make_strip(&t[i], steps[i], extents[at / 5][0], extents[at / 5][1], form < 3 ? 1 + form : 1);
+            make_strip(&t[i], steps[i], extents[which][0], extents[which][1], form < 3 ? 1 + form : 1);
             t[i].rough = form == 3;
             if (form == 4) make_score(&t[i], KEPT);
+            if (form > 4) make_score(&t[i], form == 5 ? ADDED_F16 : ADDED_F32), t[i].across = rows_fit(&t[i]);
+            if (form == 6) t[i].rough = t[i].across;
             run_strip(&t[i], t[i].n);
             const size_t bytes = (size_t)(t[i].width * ROWS) * sizeof **o;
             o[i] = malloc(bytes);
@@ -332,7 +359,7 @@ static void test_flash_many(void **unused) {
             job[i].s = job[0].s, job[i].p = job[0].p;
             if (t[i].kind) move_score(&t[i], 0, &score[i]), job[i].score = &score[i];
         }
-        u->flash(job, MANY);
+        (t->across ? u->flash_rows : u->flash)(job, MANY);
         for (int i = 0; i < MANY; i++) {
             assert_memory_equal(o[i], t[i].o, (size_t)(t[i].width * ROWS) * sizeof **o);
             assert_memory_equal(m[i], t[i].m, sizeof m[i]);
@@ -343,8 +370,31 @@ static void test_flash_many(void **unused) {
     }
 }
 
+/* Steps that all queries see go another way where nobody asks for `live`: to the same bits. */
+static void test_flash_open(void **unused) {
+    (void)unused;
+    for (int kind = PLAIN; kind < KINDS; kind++)
+        for (int form = 0; form < 4; form++) {
+            struct strip t;
+            make_strip(&t, 9 + form % 2, form / 2 ? 64 : 128, form / 2 ? 64 : 128, 1);
+            if (kind) make_score(&t, kind);
+            t.across = rows_fit(&t), t.rough = form % 2 && (t.across || !kind);
+            for (int r = 0; r < ROWS; r++) t.seen[r] = 0, t.seen[ROWS + r] = (int32_t)t.n - r % 3;
+            run_strip(&t, t.n);
+            check_strip(&t);
+            const size_t bytes = (size_t)(t.width * ROWS) * sizeof *t.o;
+            float *o = malloc(bytes), l[ROWS];
+            memcpy(o, t.o, bytes), memcpy(l, t.l, sizeof l);
+            run_strip_as(&t, t.n, 0);
+            assert_memory_equal(o, t.o, bytes);
+            assert_memory_equal(l, t.l, sizeof l);
+            free(o);
+            free_strip(&t);
+        }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_flash), cmocka_unit_test(test_flash_scores),
-                                       cmocka_unit_test(test_flash_many)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_flash), cmocka_unit_test(test_flash_open),
+                                       cmocka_unit_test(test_flash_scores), cmocka_unit_test(test_flash_many)};
     return RUN_ON_TILES(tests);
 }

@@ -301,16 +301,18 @@ static void test_turn(void **unused) {
         for (int kind = 0; kind < 34; kind++) { /* finite, or a row with an infinity or a NaN */
             memset(rows, 0xff, sizeof rows);
             for (int64_t r = 0; r < 32; r++) fill(rows + r * LD, n);
-            memset(to, 77, sizeof to);
             if (kind > 1) rows[(kind - 2) * LD + kind * 37 % n] = kind % 2 ? 0xff80 : 0x7fc1;
-            assert_int_equal(u->turn(to, rows, LD, n), kind < 2);
-            for (int64_t c = 0; c < n; c++)
-                for (int64_t r = 0; r < 32; r++) {
-                    uint16_t h[2];
-                    memcpy(h, to + c * 16 + r / 2, sizeof h);
-                    assert_int_equal(h[r % 2], rows[r * LD + c]);
-                }
-            for (int64_t j = n * 64; j < n * 64 + PAD * 4; j++) assert_int_equal(((char *)to)[j], 77);
+            for (int tiles = 0; tiles < 2; tiles++) {
+                memset(to, 77, sizeof to);
+                assert_int_equal((tiles ? u->zip_tiles : u->turn)(to, rows, LD, n), kind < 2);
+                for (int64_t c = 0; c < n; c++)
+                    for (int64_t r = 0; r < 32; r++) {
+                        uint16_t h[2];
+                        memcpy(h, to + (tiles ? c / 16 * 256 + r / 2 * 16 + c % 16 : c * 16 + r / 2), sizeof h);
+                        assert_int_equal(h[r % 2], rows[r * LD + c]);
+                    }
+                for (int64_t j = n * 64; j < n * 64 + PAD * 4; j++) assert_int_equal(((char *)to)[j], 77);
+            }
         }
 }
 
@@ -324,7 +326,7 @@ static void test_finish(void **unused) {
     (void)unused;
     for (int kind = 0; u->finish && kind < 4 * STRIP; kind++) {
         const int64_t rows = kind % STRIP + 1, width = kind % 3 ? MOST : 32;
-        const int bf16 = kind / STRIP % 2, bad = kind < 2 * STRIP ? 0 : 1 + kind % 4;
+        const int bf16 = kind / STRIP % 2, bad = kind < 2 * STRIP ? 0 : 1 + kind % 4, tiles = bf16 && kind % 2;
         for (int64_t r = 0; r < STRIP; r++) {
             row[r] = out + r * LD;
             m[r] = r < rows ? (float)uniform() * 40 : -INFINITY, l[r] = r < rows ? expf((float)uniform() * 20) : 0;
@@ -335,12 +337,14 @@ static void test_finish(void **unused) {
             m[rows - 1] = ms[bad - 1], l[rows - 1] = ls[bad - 1];
         }
         memset(out, 77, sizeof out);
-        const struct attn_pair_finish f = {rows, width, bf16, 6, 74.5f, 0.3f, m, l, o, row, kind % 5 ? lse : NULL};
+        const struct attn_pair_finish f = {rows, width, tiles, bf16, 6,   74.5f,
+                                           0.3f, m,     l,     o,    row, kind % 5 ? lse : NULL};
         assert_int_equal(u->finish(&f), !bad);
         for (int64_t r = 0; r < STRIP; r++) {
             const int there = !bad && r < rows;
             for (int64_t d = 0; d < LD; d++) {
-                const float x = o[(d % MOST) * STRIP + r] * (1 / l[r]);
+                const int64_t at = d % MOST, cell = tiles ? attn_pair_flash_cell(r, at) : at * STRIP + r;
+                const float x = o[cell] * (1 / l[r]);
                 const uint16_t rounded = bf16 ? attn_num_f32_bf16(x) : attn_num_f32_f16(x);
                 assert_int_equal(row[r][d], there && d < width ? rounded : 0x4d4d);
             }
