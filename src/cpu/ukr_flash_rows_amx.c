@@ -140,22 +140,23 @@ static inline struct addends scores_of(const struct attn_pair_flash *f, const st
     const float *const row = score_row(s, r);
     return (struct addends){v32_fma(v32_load(row), scale, add.even), v32_fma(v32_load(row + TILE), scale, add.odd)};
 }
-/* What 16 vectors come to, each across its lanes; lane i is of x[i]. */
-INLINE v32 two(int most, v32 a, v32 b) {
+INLINE v32 both(int most, v32 a, v32 b) {
     if (most) return v32_max(a, b);
     return a + b;
 }
+/* What 16 vectors come to, each across its lanes: the largest or the sum; lane i is of x[i]. */
 INLINE v32 across(int most, v32 *x) {
-    UNROLL for (int i = 0; i < 8; i++) x[i] =
-        two(most, _mm512_unpacklo_ps(x[2 * i], x[2 * i + 1]), _mm512_unpackhi_ps(x[2 * i], x[2 * i + 1]));
+    UNROLL for (int i = 0; i < 8; i++) {
+        const v32 a = x[2 * i], b = x[2 * i + 1];
+        x[i] = both(most, _mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+    }
     UNROLL for (int i = 0; i < 4; i++) {
         const __m512d a = _mm512_castps_pd(x[2 * i]), b = _mm512_castps_pd(x[2 * i + 1]);
-        x[i] = two(most, _mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
+        x[i] = both(most, _mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
     }
-    for (int n = 2; n; n--) { /* groups of four lanes: of four vectors two, of these one */
-        UNROLL for (int i = 0; i < 2; i++) if (i < n) x[i] =
-            two(most, _mm512_shuffle_f32x4(x[2 * i], x[2 * i + 1], 0x88),
-                _mm512_shuffle_f32x4(x[2 * i], x[2 * i + 1], 0xdd));
+    UNROLL for (int i = 0; i < 3; i++) { /* groups of four lanes: of four vectors two, of these one */
+        const v32 a = x[i < 2 ? 2 * i : 0], b = x[i < 2 ? 2 * i + 1 : 1];
+        x[i % 2] = both(most, _mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
     }
     return x[0];
 }
@@ -168,6 +169,7 @@ static v32 largest(const struct attn_pair_flash *f, const struct cells *cells, f
     }
     return across(1, x);
 }
+/* Sums of the lanes of rows h .. h + 15. */
 static v32 added(const float *sum, int64_t h) {
     v32 x[LANES];
     for (int64_t r = 0; r < LANES; r++) x[r] = v32_load(sum + (h + r) * LANES);
@@ -185,6 +187,7 @@ static inline uint32_t hidden_keys(const struct attn_pair_flash *f, int64_t step
                                       : all;
     return (uint32_t)(before | (all & ~seen));
 }
+/* Takes the mask of a step, and hides keys. */
 static __attribute__((noinline)) void prepare(const struct attn_pair_flash *f, int64_t step, float *s,
                                               struct cells *cells) {
     const struct attn_pair_score *const score = f->score;
