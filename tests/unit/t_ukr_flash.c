@@ -33,7 +33,8 @@ struct strip {
     float m[ROWS], l[ROWS];
     int32_t seen[2 * ROWS];
     uint32_t *live;
-    int kind; /* what makes scores of products */
+    const uint8_t *gone; /* NULL, or keys that nobody sees */
+    int kind;            /* what makes scores of products */
     char *mask;
     uint32_t *bits; /* scratch */
     struct attn_pair_score score;
@@ -211,6 +212,7 @@ static struct attn_pair_flash describe_strip(struct strip *t, int64_t at, int64_
                                     .o = t->o,
                                     .fresh = at == 0,
                                     .live = t->live + at,
+                                    .gone = t->gone ? t->gone + at : NULL,
                                     .s = t->s,
                                     .p = t->p};
 }
@@ -257,6 +259,8 @@ static void check_strip(const struct strip *t) {
             const int degree = attn_pair_flash_degree(t->terms, t->rough);
             by = exp2((double)(t->m[r] * 0.8f + attn_pair_flash_below(degree)) - top * (double)0.8f) /
                  (double)attn_pair_flash_times(degree);
+            if (fabsf(t->m[r] * 0.8f) >= ATTN_PAIR_FLASH_FAR)
+                by = exp2((double)attn_pair_flash_below(degree)) / (double)attn_pair_flash_times(degree);
             assert_true(by <= (t->score.alibi ? 0x1p33 : 1.001) && by > 0x1p-17);
             if (t->across) by *= exp2(ATTN_PAIR_FLASH_AHEAD);
             assert_true(fabs((double)t->l[r] * by - sum) <= (product + exact) * sum);
@@ -393,8 +397,57 @@ static void test_flash_open(void **unused) {
         }
 }
 
+/* Keys across the lanes: scores so large that only the largest counts, which moves from step to step, in some rows; and
+ * keys that nobody sees, whatever their masks and products are. */
+static void test_flash_rare(void **unused) {
+    (void)unused;
+    for (int64_t width = 64; width <= 128; width *= 2) {
+        struct strip t;
+        make_strip(&t, 3, width, width, 1);
+        make_score(&t, ADDED_F32);
+        t.across = rows_fit(&t);
+        assert_true(t.across);
+        for (int r = 1; r < ROWS; r += 4)
+            for (int64_t j = 0; j < t.n; j++) {
+                const float x = (float)(j % 3 * (j / 70 + 1)) * 2e30f;
+                memcpy(t.mask + 4 * cell(&t, r, j), &x, sizeof x);
+            }
+        run_strip(&t, t.n);
+        check_strip(&t);
+        free_strip(&t);
+
+        static uint8_t gone[3 * STEP];
+        const size_t bytes = (size_t)(ROWS * width) * sizeof *t.o;
+        float *o = malloc(bytes), m[ROWS], l[ROWS];
+        make_strip(&t, 3, width, width, 1);
+        make_score(&t, ADDED_F32);
+        t.across = rows_fit(&t);
+        for (int64_t j = 0; j < t.n; j++) gone[j] = j % 7 < 2 || j / 32 == 2;
+        for (int hidden = 1; hidden >= 0; hidden--) { /* by the mask, then because they are gone */
+            for (int64_t j = 0; j < t.n; j++)
+                for (int r = 0; r < ROWS && gone[j]; r++) {
+                    const float x = hidden ? -INFINITY : r % 2 ? NAN : 1e4f;
+                    memcpy(t.mask + 4 * cell(&t, r, j), &x, sizeof x);
+                }
+            t.gone = hidden ? NULL : gone;
+            run_strip(&t, t.n);
+            if (hidden) {
+                check_strip(&t);
+                memcpy(o, t.o, bytes), memcpy(m, t.m, sizeof m), memcpy(l, t.l, sizeof l);
+            }
+        }
+        assert_memory_equal(o, t.o, bytes);
+        assert_memory_equal(m, t.m, sizeof m);
+        assert_memory_equal(l, t.l, sizeof l);
+        for (int64_t j = 0; j < t.n; j++) assert_true(!gone[j] || !t.live[j]);
+        free(o);
+        free_strip(&t);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_flash), cmocka_unit_test(test_flash_open),
-                                       cmocka_unit_test(test_flash_scores), cmocka_unit_test(test_flash_many)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_flash), cmocka_unit_test(test_flash_rare),
+                                       cmocka_unit_test(test_flash_open), cmocka_unit_test(test_flash_scores),
+                                       cmocka_unit_test(test_flash_many)};
     return RUN_ON_TILES(tests);
 }
