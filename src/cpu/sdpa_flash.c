@@ -114,7 +114,8 @@ void attn_cpu_flash_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     f->at.l = attn_cpu_sdpa_take(end, f->rows * real);
 }
 
-/* Probabilities need no more than P rounded to bf16; there are no such strips of bf16 that make scores themselves. */
+/* Probabilities need no more than P rounded to bf16. Strips of bf16 that make scores themselves have no such form, but
+ * for those with keys across the lanes. */
 static int rough(const struct attn_cpu_fwd *f) {
     return !f->lse.data && !f->lse_rounded.data && (f->flash > 1 || f->s.plain || f->by_rows);
 }

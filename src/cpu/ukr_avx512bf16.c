@@ -106,32 +106,27 @@ static int zip(float *dst, const uint16_t *even, const uint16_t *odd, int64_t n)
     return !bad;
 }
 
+enum { TILE = 16 * 16 }; /* pairs of rows */
+static inline void store_tiles(float *dst, __m512i even, __m512i odd) {
+    v32 y[2];
+    pair_rows(even, odd, y);
+    v32_store(dst, y[0]);
+    v32_store(dst + TILE, y[1]);
+}
 static void zip_blocks(float *dst, int64_t ld, const uint16_t *even, const uint16_t *odd, int64_t n) {
-    enum { TILE = 16 * 16 };
-    static const uint16_t low[32] = {0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
-                                     8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
-    const __m512i lo = _mm512_loadu_si512(low), hi = _mm512_add_epi16(lo, _mm512_set1_epi16(16));
-    for (int64_t j = 0; j < n; j += 32, dst += ld) {
-        const __m512i e = even ? _mm512_loadu_si512(even + j) : _mm512_setzero_si512(),
-                      o = odd ? _mm512_loadu_si512(odd + j) : _mm512_setzero_si512();
-        _mm512_storeu_si512(dst, _mm512_permutex2var_epi16(e, lo, o));
-        _mm512_storeu_si512(dst + TILE, _mm512_permutex2var_epi16(e, hi, o));
-    }
+    for (int64_t j = 0; j < n; j += 32, dst += ld)
+        store_tiles(dst, even ? _mm512_loadu_si512(even + j) : _mm512_setzero_si512(),
+                    odd ? _mm512_loadu_si512(odd + j) : _mm512_setzero_si512());
 }
 static int zip_tiles(float *dst, const uint16_t *rows, int64_t ld, int64_t n) {
-    enum { TILE = 16 * 16 };
-    static const uint16_t low[32] = {0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
-                                     8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
-    const __m512i lo = _mm512_loadu_si512(low), hi = _mm512_add_epi16(lo, _mm512_set1_epi16(16)),
-                  magnitude = _mm512_set1_epi16(0x7fff);
+    const __m512i magnitude = _mm512_set1_epi16(0x7fff);
     __m512i most = _mm512_setzero_si512();
     for (int64_t pair = 0; pair < 16; pair++, rows += 2 * ld, dst += 16) {
         for (int64_t j = 0; j < n; j += 32) {
-            const __m512i e = _mm512_loadu_si512(rows + j), o = _mm512_loadu_si512(rows + ld + j);
-            most = _mm512_max_epu16(most, _mm512_and_si512(e, magnitude));
-            most = _mm512_max_epu16(most, _mm512_and_si512(o, magnitude));
-            _mm512_storeu_si512(dst + j / 16 * TILE, _mm512_permutex2var_epi16(e, lo, o));
-            _mm512_storeu_si512(dst + j / 16 * TILE + TILE, _mm512_permutex2var_epi16(e, hi, o));
+            const __m512i even = _mm512_loadu_si512(rows + j), odd = _mm512_loadu_si512(rows + ld + j);
+            most = _mm512_max_epu16(most, _mm512_and_si512(even, magnitude));
+            most = _mm512_max_epu16(most, _mm512_and_si512(odd, magnitude));
+            store_tiles(dst + j / 16 * TILE, even, odd);
         }
     }
     return !_mm512_cmpge_epu16_mask(most, _mm512_set1_epi16(0x7f80));

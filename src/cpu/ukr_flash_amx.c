@@ -46,6 +46,7 @@
  * are relative to a constant, too, which saves a multiply-add of the polynomial (exp2_times). */
 #include "cpu/ukr_flash_kept.h"
 #include "cpu/ukr_flash_refer.h"
+#include "cpu/ukr_flash_steps.h"
 #include "cpu/ukr_flash_tiles.h"
 
 static int fits_flat(const struct attn_pair_flash *f) {
@@ -63,14 +64,6 @@ static int open_step(const struct attn_pair_flash *f, int64_t span, int64_t step
     return !cut;
 }
 
-/* A step of one of several strips that follow each other. */
-struct place {
-    const struct attn_pair_flash *f;
-    int64_t step;
-};
-INLINE struct place behind(struct place at, int64_t span) {
-    return (at.step + 1) * span < at.f->n ? (struct place){at.f, at.step + 1} : (struct place){at.f + 1, 0};
-}
 /* Boolean masks: which queries keep some key of a step. */
 INLINE uint32_t keepers(struct place at, int64_t span) {
     const uint32_t *any = at.f->score->bits + (at.f->n + 63) / 64 * 64 + at.step * span / 32;
@@ -95,9 +88,6 @@ struct queue {
     struct place at[QUEUE + 1]; /* whose they are */
     int64_t done[QUEUE + 1];    /* steps, of all strips, whose values each part of the sums has */
 };
-INLINE int follows(struct place at, struct place from, int64_t steps) {
-    return at.f == from.f && at.step == from.step + steps;
-}
 /* A part of the sums gets the n last steps, which may be of more than one strip. hold: as keys. */
 INLINE float *visit(int hold, int64_t width, int64_t part, int64_t n, const struct queue *w, float *late,
                     struct exps *e) {
@@ -119,16 +109,6 @@ INLINE void visit_all(int terms, int64_t width, int64_t to, struct queue *w) {
         visit_alone(terms, width, q, to - w->done[q], *w);
         w->done[q] = to;
     }
-}
-/* Steps of a strip that all queries see wholly: from .. to. */
-struct open {
-    int64_t from, to;
-};
-static struct open open_steps(const struct attn_pair_flash *f, int64_t span) {
-    const __m512i lo = _mm512_max_epi32(_mm512_loadu_si512(f->seen), _mm512_loadu_si512(f->seen + 16)),
-                  hi = _mm512_min_epi32(_mm512_loadu_si512(f->seen + LANES_ALL),
-                                        _mm512_loadu_si512(f->seen + LANES_ALL + 16));
-    return (struct open){(_mm512_reduce_max_epi32(lo) + span - 1) / span, _mm512_reduce_min_epi32(hi) / span};
 }
 /* What moves from step to step. */
 struct course {

@@ -30,6 +30,7 @@
 #include "cpu/amx_tile.h"
 #include "cpu/ukr_flash_reference.h"
 #include "cpu/ukr_flash_rows_exp.h"
+#include "cpu/ukr_flash_steps.h"
 
 #include <string.h>
 
@@ -292,14 +293,6 @@ static __attribute__((noinline)) void shrink_sums(int64_t parts, float *o, const
 
 /* ------------------------------------------------------------------ strips ---------------------------- */
 
-/* A step of one of several strips that follow each other. */
-struct place {
-    const struct attn_pair_flash *f;
-    int64_t step;
-};
-INLINE struct place behind(struct place at) {
-    return (at.step + 1) * SPAN < at.f->n ? (struct place){at.f, at.step + 1} : (struct place){at.f + 1, 0};
-}
 /* What moves from step to step. */
 struct course {
     struct place at;
@@ -317,9 +310,6 @@ INLINE void turn(int64_t parts, struct course *c) {
     c->p[parts] = oldest;
     c->s = c->other, c->other = mine;
     c->sum = c->sum_to, c->sum_to = before;
-}
-static inline int follows(struct place at, struct place from, int64_t steps) {
-    return at.f == from.f && at.step == from.step + steps;
 }
 /* A part of the sums gets the n last steps, which may be of more than one strip. Where they go is returned, and the
  * last of them stay in tiles. */
@@ -341,15 +331,6 @@ static __attribute__((noinline)) void visit_all(int64_t parts, int64_t to, struc
         c->done[part] = to;
         let_go(&c->held);
     }
-}
-/* Steps of a strip that all queries see wholly: from .. to. */
-struct open {
-    int64_t from, to;
-};
-static struct open open_steps(const struct attn_pair_flash *f) {
-    const __m512i lo = _mm512_max_epi32(_mm512_loadu_si512(f->seen), _mm512_loadu_si512(f->seen + 16)),
-                  hi = _mm512_min_epi32(_mm512_loadu_si512(f->seen + ROWS), _mm512_loadu_si512(f->seen + ROWS + 16));
-    return (struct open){(_mm512_reduce_max_epi32(lo) + SPAN - 1) / SPAN, _mm512_reduce_min_epi32(hi) / SPAN};
 }
 /* Steps of one strip that need no care, up to step `to`, which is of that strip, too: all queries see all of their keys
  * and have a reference, and each part of the sums has had its last `parts` steps. So a step leaves nothing but products
@@ -387,22 +368,21 @@ INLINE int steps_without_care(int64_t parts, int mask, int degree, int64_t to, c
     return passes;
 }
 typedef int open_loop(int64_t to, const float *top, struct course *course);
-#define OPEN_LOOP(name, parts, mask, rough)                                                                            \
-    static __attribute__((noinline)) int name(int64_t to, const float *top, struct course *course) {                   \
-        return steps_without_care(parts, mask, attn_pair_flash_degree(1, rough), to, top, course);                     \
+#define OPEN_LOOP(parts, rough, mask)                                                                                  \
+    static __attribute__((noinline)) int open_##parts##_##rough##_##mask(int64_t to, const float *top,                 \
+                                                                         struct course *course) {                      \
+        return steps_without_care(parts, ATTN_PAIR_MASK_##mask, attn_pair_flash_degree(1, rough), to, top, course);    \
     }
-OPEN_LOOP(open_64_f32, 2, ATTN_PAIR_MASK_F32, 0)
-OPEN_LOOP(open_64_f16, 2, ATTN_PAIR_MASK_F16, 0)
-OPEN_LOOP(open_64_bf16, 2, ATTN_PAIR_MASK_BF16, 0)
-OPEN_LOOP(open_128_f32, 4, ATTN_PAIR_MASK_F32, 0)
-OPEN_LOOP(open_128_f16, 4, ATTN_PAIR_MASK_F16, 0)
-OPEN_LOOP(open_128_bf16, 4, ATTN_PAIR_MASK_BF16, 0)
-OPEN_LOOP(open_64_f32_rough, 2, ATTN_PAIR_MASK_F32, 1)
-OPEN_LOOP(open_64_f16_rough, 2, ATTN_PAIR_MASK_F16, 1)
-OPEN_LOOP(open_64_bf16_rough, 2, ATTN_PAIR_MASK_BF16, 1)
-OPEN_LOOP(open_128_f32_rough, 4, ATTN_PAIR_MASK_F32, 1)
-OPEN_LOOP(open_128_f16_rough, 4, ATTN_PAIR_MASK_F16, 1)
-OPEN_LOOP(open_128_bf16_rough, 4, ATTN_PAIR_MASK_BF16, 1)
+#define OPEN_LOOPS(parts, rough) OPEN_LOOP(parts, rough, F32) OPEN_LOOP(parts, rough, F16) OPEN_LOOP(parts, rough, BF16)
+#define BY_MASK(parts, rough)                                                                                          \
+    {                                                                                                                  \
+        [ATTN_PAIR_MASK_F32] = open_##parts##_##rough##_F32, [ATTN_PAIR_MASK_F16] = open_##parts##_##rough##_F16,      \
+        [ATTN_PAIR_MASK_BF16] = open_##parts##_##rough##_BF16                                                          \
+    }
+OPEN_LOOPS(2, 0)
+OPEN_LOOPS(2, 1)
+OPEN_LOOPS(4, 0)
+OPEN_LOOPS(4, 1)
 
 static void begin_strip(const struct attn_pair_flash *f, struct tops *t, v32 factor, float *sum) {
     const v32 none = v32_set(-INFINITY);
@@ -426,7 +406,7 @@ INLINE void strips(int64_t parts, int degree, open_loop *loop, const struct attn
     float *const scratch = f->s + 2 * SQUARE;
     struct tops t = {.of = scratch};
     struct course c = {.at = {f, 0}, .s = f->s, .other = f->s + SQUARE, .sum = scratch + ROWS};
-    struct place next = behind(c.at);
+    struct place next = behind(c.at, SPAN);
     struct open open = {0, 0};
     struct exps e;
     struct cells cells;
@@ -447,12 +427,12 @@ INLINE void strips(int64_t parts, int degree, open_loop *loop, const struct attn
         if (settled && c.at.step > parts && c.at.step >= open.from && c.at.step < open.to &&
             c.j - c.done[c.j % parts] == parts) {
             const int passes = loop(open.to, t.of, &c);
-            next = behind(c.at);
+            next = behind(c.at, SPAN);
             if (passes) goto made;
         }
         if (c.at.step == 0) {
             begin_strip(f, &t, factor, c.sum);
-            open = open_steps(f);
+            open = open_steps(f, SPAN);
             if (f->gone || f->live) open.to = 0;
             if (open.to > f->n / SPAN - 1) open.to = f->n / SPAN - 1;
             if (open.to > f->score->mask_keys / SPAN) open.to = f->score->mask_keys / SPAN;
@@ -497,7 +477,7 @@ INLINE void strips(int64_t parts, int degree, open_loop *loop, const struct attn
         turn(parts, &c);
         UNROLL for (int i = 0; i < parts; i++) c.of[i] = c.of[i + 1];
         c.at = next;
-        if (next.f < end) next = behind(next);
+        if (next.f < end) next = behind(next, SPAN);
         if (c.at.f == end) visit_all(parts, c.j + 1, &c);
     }
 }
@@ -512,17 +492,8 @@ STRIPS(strips_128_rough, 4, 1)
 void attn_ukr_amx_flash_rows(const struct attn_pair_flash *f, int64_t n) {
     static void (*const of[2][2])(open_loop *, const struct attn_pair_flash *,
                                   int64_t) = {{strips_64, strips_128}, {strips_64_rough, strips_128_rough}};
-    static open_loop *const open[2][2][ATTN_PAIR_MASK_BF16 + 1] = {
-        {{[ATTN_PAIR_MASK_F32] = open_64_f32, [ATTN_PAIR_MASK_F16] = open_64_f16, [ATTN_PAIR_MASK_BF16] = open_64_bf16},
-         {[ATTN_PAIR_MASK_F32] = open_128_f32,
-          [ATTN_PAIR_MASK_F16] = open_128_f16,
-          [ATTN_PAIR_MASK_BF16] = open_128_bf16}},
-        {{[ATTN_PAIR_MASK_F32] = open_64_f32_rough,
-          [ATTN_PAIR_MASK_F16] = open_64_f16_rough,
-          [ATTN_PAIR_MASK_BF16] = open_64_bf16_rough},
-         {[ATTN_PAIR_MASK_F32] = open_128_f32_rough,
-          [ATTN_PAIR_MASK_F16] = open_128_f16_rough,
-          [ATTN_PAIR_MASK_BF16] = open_128_bf16_rough}}};
+    static open_loop *const open[2][2][ATTN_PAIR_MASK_BF16 + 1] = {{BY_MASK(2, 0), BY_MASK(4, 0)},
+                                                                   {BY_MASK(2, 1), BY_MASK(4, 1)}};
     const int rough = f->rough != 0, wide = f->depth == 128;
     of[rough][wide](open[rough][wide][f->score->mask], f, n);
 }

@@ -107,7 +107,7 @@ static inline int64_t attn_pair_flash_cell(int64_t r, int64_t d) {
 /* Results of such a strip: o / l in 16 bits, and the logarithms of the sums. */
 struct attn_pair_finish {
     int64_t rows, width; /* live queries; of the results, a multiple of 32 */
-    int tiles;           /* o is that of flash_rows */
+    int tiles;           /* o is that of flash_rows, results are bf16 */
     int bf16;            /* or f16 */
     float below, times;  /* of attn_pair_flash, and so are */
     float factor;
