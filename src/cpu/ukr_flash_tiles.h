@@ -43,35 +43,40 @@ INLINE int term_b(int of, int x) {
     }
 #define STORE_LATE(tile)                                                                                               \
     if (first && o->held) tile_store(tile, o->late + SUM_AT(tile), LANES_ALL * 4);
-/* Where sums stay in tiles (full steps), rows of A of the next tile are loaded as soon as theirs are free. */
+/* Where sums stay in tiles (full steps), operands of the next tile are loaded as soon as theirs are free. */
 INLINE void four_products(const struct block *o, int64_t tile, int x, struct exps *e) {
     const int of_a = term_a(o->of, x), of_b = term_b(o->of, x), first = tile == 0 && x == 0,
-              new_a = x == 0 || of_a != term_a(o->of, x - 1), new_b = x == 0 || of_b != term_b(o->of, x - 1),
-              early = o->held && o->of == 1, load_a = new_a && !(early && tile), then = early && tile + 1 < o->n;
-    const char *a = o->a + tile * o->a_step + of_a * o->a_low;
-    const float *b = o->b[tile / o->per] + tile % o->per * o->b_step + of_b * o->b_low;
-    if (new_b) tile_load(6, b, o->b_row);
+              early = o->held && o->of == 1, late = !(early && tile),
+              load_a = late && (x == 0 || of_a != term_a(o->of, x - 1)),
+              load_b = late && (x == 0 || of_b != term_b(o->of, x - 1)), then = early && tile + 1 < o->n;
+    const int64_t next = then ? tile + 1 : tile;
+    const char *a = o->a + tile * o->a_step + of_a * o->a_low, *next_a = a + o->a_step;
+    const float *b = o->b[tile / o->per] + tile % o->per * o->b_step + of_b * o->b_low,
+                *next_b = o->b[next / o->per] + next % o->per * o->b_step;
+    if (load_b) tile_load(6, b, o->b_row);
     if (load_a) tile_load_once(4, a, o->a_row);
     STORE_LATE(0)
     SET_UP(0)
     tile_dpbf16(0, 4, 6);
     deal(e);
-    if (new_b) tile_load(7, b + o->b_more, o->b_row);
+    if (load_b) tile_load(7, b + o->b_more, o->b_row);
     STORE_LATE(1)
     SET_UP(1)
     tile_dpbf16(1, 4, 7);
     deal(e);
-    if (then) tile_load_once(4, a + o->a_step, o->a_row);
+    if (then) tile_load_once(4, next_a, o->a_row);
     if (load_a) tile_load_once(5, a + o->a_more, o->a_row);
     STORE_LATE(2)
     SET_UP(2)
     tile_dpbf16(2, 5, 6);
     deal(e);
+    if (then) tile_load(6, next_b, o->b_row);
     STORE_LATE(3)
     SET_UP(3)
     tile_dpbf16(3, 5, 7);
     deal(e);
-    if (then) tile_load_once(5, a + o->a_step + o->a_more, o->a_row);
+    if (then) tile_load_once(5, next_a + o->a_more, o->a_row);
+    if (then) tile_load(7, next_b + o->b_more, o->b_row);
 }
 INLINE void store_sums(float *to) {
     tile_store(0, to + SUM_AT(0), LANES_ALL * 4);
