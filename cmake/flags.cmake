@@ -25,7 +25,7 @@ endif()
 set(attn_flags_avx2 -mavx2 -mfma -mf16c)
 set(attn_flags_avx512 ${attn_flags_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512)
 set(attn_flags_avx512bf16 ${attn_flags_avx512} -mavx512bf16)
-set(attn_flags_amx ${attn_flags_avx512bf16} -mamx-tile -mamx-bf16)
+set(attn_flags_amx ${attn_flags_avx512bf16} -mavx512vbmi -mamx-tile -mamx-bf16)
 
 # Gives files named *_avx2.c, *_avx512.c, *_avx512bf16.c and *_amx.c of the list their instruction set; on other processors drops them
 # and defines ATTN_NO_X86.

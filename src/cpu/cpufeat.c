@@ -59,7 +59,7 @@ static struct survey look(void) {
 #ifdef ATTN_AMX_EMULATED /* tests alone: cpu/amx_tile.h */
     found.amx = 1;
 #endif
-    found.amx = found.amx && (found.levels & ATTN_CPU_BF16); /* those kernels use both */
+    found.amx = found.amx && (found.levels & ATTN_CPU_BF16) && (c7 >> 1 & 1); /* those kernels use both, and VBMI */
     return found;
 }
 #else

@@ -119,7 +119,7 @@ void attn_cpu_flash_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
 static int rough(const struct attn_cpu_fwd *f) {
     return !f->lse.data && !f->lse_rounded.data && (f->flash > 1 || f->s.plain || f->by_rows);
 }
-static int degree(const struct attn_cpu_fwd *f) { return attn_pair_flash_degree(f->flash, rough(f)); }
+static int degree(const struct attn_cpu_fwd *f) { return attn_pair_flash_degree(f->flash, rough(f), f->by_rows); }
 static float below(const struct attn_cpu_fwd *f) {
     return attn_pair_flash_below(degree(f)) + (f->by_rows ? ATTN_PAIR_FLASH_AHEAD : 0);
 }
@@ -286,9 +286,12 @@ static void run_block(struct attn_cpu_flash_work *w, int64_t live, int64_t j0, i
 
 /* What l is relative to, natural: see attn_pair_flash_below. */
 static double top_of(const struct attn_cpu_fwd *f, float m) {
-    const float top = m * (float)(f->s.unit * LOG2_E), more = below(f);
+    const float top = m * (float)(f->s.unit * LOG2_E), more = below(f), parts = ATTN_PAIR_FLASH_PARTS;
     const double times = log((double)attn_pair_flash_times(degree(f)));
-    if (fabsf(top) < ATTN_PAIR_FLASH_FAR) return (double)(top + more) / LOG2_E - times;
+    if (fabsf(top) < attn_pair_flash_far(degree(f))) {
+        const float at = degree(f) == ATTN_PAIR_FLASH_TABLE ? nearbyintf(top * parts) / parts : top;
+        return (double)(at + more) / LOG2_E - times;
+    }
     return (double)m * f->s.unit + (double)more / LOG2_E - times;
 }
 /* A strip whose rows are all ordinary; 0: some row is not, and nothing was done. */

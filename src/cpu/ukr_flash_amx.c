@@ -43,7 +43,8 @@
  *
  * Exponentials are 2^(s * factor - top) with top = m * factor ROUNDED, one multiply-add from the score: sums are
  * relative to that number, by which older ones shrink and which goes into lse, so that its rounding costs nothing. They
- * are relative to a constant, too, which saves a multiply-add of the polynomial (exp2_times). */
+ * are relative to a constant, too, which saves a multiply-add of the polynomial (exp2_times). Where nobody asks for
+ * lse, bf16 takes them from a table (ukr_flash_table.h). */
 #include "cpu/ukr_flash_kept.h"
 #include "cpu/ukr_flash_refer.h"
 #include "cpu/ukr_flash_steps.h"
@@ -135,6 +136,7 @@ INLINE int steps_without_care(int64_t depth, int64_t width, int64_t span, int64_
     float *p[QUEUE + 1], *s = c->s, *other = c->other, *held = c->held ? c->held : c->other;
     int64_t step = c->at.step, part = c->j % parts;
     int passes = 0;
+    e->table.sure = 1;
     UNROLL for (int i = 0; i <= QUEUE; i++) p[i] = c->w->p[i];
     for (;;) {
         begin_step(e, s, p[QUEUE], top);
@@ -146,6 +148,12 @@ INLINE int steps_without_care(int64_t depth, int64_t width, int64_t span, int64_
                           other + (span - 32) * LANES_ALL, e);
         }
         finish_step(e);
+        if (e->degree == ATTN_PAIR_FLASH_TABLE && is_beyond_table(&e->table)) {
+            e->table.sure = 0;
+            begin_step(e, s, p[QUEUE], top);
+            finish_exactly(e);
+            e->table.sure = 1;
+        }
         passes = _mm512_cmp_ps_mask(e->sum[0], most, _CMP_NLT_UQ) | _mm512_cmp_ps_mask(e->sum[1], most, _CMP_NLT_UQ);
         if (passes) break;
         for (int h = 0; h < 2; h++) c->l[h] += e->sum[h];
@@ -156,6 +164,7 @@ INLINE int steps_without_care(int64_t depth, int64_t width, int64_t span, int64_
         part = part + 1 == parts ? 0 : part + 1;
         if (++step == to) break;
     }
+    e->table.sure = 0;
     c->j += step - c->at.step;
     c->at.step = step;
     c->s = s, c->other = other;
@@ -230,9 +239,10 @@ INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int
         if (at.step == 0) {
             for (int h = 0; h < 2; h++) {
                 r[h].m = v32_load(f->m + h * 16), l[h] = v32_load(f->l + h * 16);
-                r[h].top = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(r[h].m, none, _CMP_NEQ_UQ), r[h].m * e.factor) +
-                           v32_set(e.below);
-                r[h].below = e.below;
+                set_up_reference(&r[h], e.degree, 0);
+                r[h].top = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(r[h].m, none, _CMP_NEQ_UQ),
+                                               in_parts(&r[h], r[h].m * e.factor)) +
+                           v32_set(r[h].below);
             }
             open = open_steps(f, span);
             if (f->given || f->score || f->gone || f->live) open.to = 0;

@@ -6,24 +6,25 @@
  * twice; additions, integers and permutations have the other port. So bf16 is rounded by an integer addition and a
  * permutation (ties go away from 0) and not by the conversion, which takes two cycles for two vectors, and the
  * polynomial begins with an addition. The three terms of f32 are what its upper, middle and last bits say: nothing is
- * rounded. */
+ * rounded. Where nobody asks for lse, bf16 has a table (ukr_flash_table.h). */
 #ifndef ATTN_CPU_UKR_FLASH_EXP_H
 #define ATTN_CPU_UKR_FLASH_EXP_H
 #include "cpu/ukr_exp2_avx512.h"
 #include "cpu/ukr_flash_fuse.h"
+#include "cpu/ukr_flash_table.h"
 #include "cpu/ukr_pair.h"
 #include "cpu/ukr_split_avx512.h"
 
 enum { LANES_ALL = ATTN_PAIR_FLASH, UNIT = 1024 };
 
 struct exps {
-    v32 factor, top[2], sum[2];
+    v32 factor, top[2], sum[2]; /* of a table, top: its origin */
+    struct exp_table table;
     __m512i half, down;
     const float *s;
     float *p;
     int terms;          /* P is the sum of so many of bf16 */
-    int degree;         /* of the exponential's polynomial, */
-    float below;        /* and attn_pair_flash_below */
+    int degree;         /* attn_pair_flash_degree */
     int of_keys;        /* products for one of Q with keys: 1, of two terms 4 or 3, of three 6 */
     int64_t span, done; /* keys of a step; pairs of them that are done */
     struct fused fused;
@@ -35,8 +36,8 @@ struct exps {
 };
 INLINE void set_up_exps(struct exps *e, float factor, int terms, int rough, int64_t span) {
     *e = (struct exps){.factor = v32_set(factor), .terms = terms, .span = span, .done = span / 2};
-    e->degree = attn_pair_flash_degree(terms, rough);
-    e->below = attn_pair_flash_below(e->degree);
+    e->degree = attn_pair_flash_degree(terms, rough, 0);
+    if (e->degree == ATTN_PAIR_FLASH_TABLE) set_up_table(&e->table, factor);
     e->of_keys = terms == 3 ? 6 : terms == 1 ? 1 : rough ? 3 : 4;
     e->half = _mm512_set1_epi32(0x8000);
     e->down = _mm512_broadcast_i32x4(_mm_setr_epi8(2, 3, 2, 3, 6, 7, 6, 7, 10, 11, 10, 11, 14, 15, 14, 15));
@@ -73,6 +74,12 @@ INLINE void store_thirds(const struct exps *e, float *p, v32 even, v32 odd) {
 INLINE void two_keys(struct exps *e, int exactly) {
     const float *s = e->s + e->done * 2 * LANES_ALL;
     float *to = e->p + e->done * LANES_ALL;
+    if (e->degree == ATTN_PAIR_FLASH_TABLE) {
+        two_keys_by_table(&e->table, e->top, s, to, e->sum);
+        __asm__ volatile("" : "+v"(e->sum[0]), "+v"(e->sum[1])); /* as below */
+        e->done++;
+        return;
+    }
     v32 x[4];
     UNROLL for (int i = 0; i < 4; i++) x[i] = v32_load(s + i * 16);
     UNROLL for (int i = 0; i < e->lines; i++) _mm_prefetch(e->asked[e->done] + e->ask_from + i * e->apart, _MM_HINT_T1);
@@ -107,12 +114,17 @@ INLINE void two_keys(struct exps *e, int exactly) {
     e->done++;
 }
 INLINE void begin_step(struct exps *e, const float *s, float *p, const v32 *top) {
-    for (int h = 0; h < 2; h++) e->top[h] = top[h], e->sum[h] = v32_set(0);
+    const int table = e->degree == ATTN_PAIR_FLASH_TABLE;
+    for (int h = 0; h < 2; h++) {
+        e->top[h] = table ? table_origin(top[h]) : top[h], e->sum[h] = v32_set(0);
+    }
+    if (table) begin_table(&e->table);
     e->s = s, e->p = p, e->done = e->due = 0;
     if (e->fused.kind) begin_fused(&e->fused);
 }
 INLINE void finish_step(struct exps *e) {
     while (e->done < e->span / 2) two_keys(e, 0);
+    if (e->degree == ATTN_PAIR_FLASH_TABLE) finish_table(&e->table, e->sum);
 }
 /* A whole step that was begun, with no products beside it: what scores beyond the cap's near part need, too. */
 struct sums {
@@ -120,6 +132,7 @@ struct sums {
 };
 static __attribute__((noinline)) struct sums step_exactly(struct exps *e) {
     while (e->done < e->span / 2) two_keys(e, 1);
+    if (e->degree == ATTN_PAIR_FLASH_TABLE) finish_table(&e->table, e->sum);
     return (struct sums){{e->sum[0], e->sum[1]}};
 }
 INLINE void finish_exactly(struct exps *e) {

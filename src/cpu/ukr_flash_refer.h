@@ -79,10 +79,10 @@ static __attribute__((noinline)) void refer(struct reference *r, float *s, int64
                                             v32 more) {
     const v32 m = _mm512_mask_mov_ps(r->m, lanes, largest(s, span, r->m) + more);
     const __mmask16 none = _mm512_cmp_ps_mask(m, v32_set(-INFINITY), _CMP_EQ_OQ),
-                    far = far_lanes(m, factor) & (__mmask16)~none;
-    r->shrink = r->shrink * shrink_of(r->m, m, factor);
+                    far = far_lanes(r, m, factor) & (__mmask16)~none;
+    r->shrink = r->shrink * shrink_by(r, m, factor);
     r->m = m;
-    r->top = _mm512_maskz_mov_ps((__mmask16) ~(none | far), m * factor) + v32_set(r->below);
+    r->top = _mm512_maskz_mov_ps((__mmask16) ~(none | far), in_parts(r, m * factor)) + v32_set(r->below);
     if (far & lanes) subtract(s, span, far & lanes, m);
 }
 /* The same where scores are still products: of a copy. Scores of queries whose maximum is far take their place. */
@@ -103,7 +103,7 @@ static __attribute__((noinline)) void refer_fused(const struct attn_pair_flash *
 }
 /* Queries that need one after all. */
 static inline __mmask16 passed(const struct reference *r, v32 factor, v32 sum) {
-    return _mm512_cmp_ps_mask(sum, v32_set(MOST), _CMP_NLT_UQ) & (__mmask16)~far_lanes(r->m, factor);
+    return _mm512_cmp_ps_mask(sum, v32_set(MOST), _CMP_NLT_UQ) & (__mmask16)~far_lanes(r, r->m, factor);
 }
 static __attribute__((noinline)) void shrink_sums(float *o, int64_t width, v32 a0, v32 a1) {
     for (int64_t d = 0; d < width; d++, o += LANES_ALL) {

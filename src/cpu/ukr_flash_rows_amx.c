@@ -264,8 +264,8 @@ static __attribute__((noinline)) void refer(const struct attn_pair_flash *f, str
         const __mmask16 lanes = (__mmask16)(which >> h * LANES);
         if (!lanes) continue;
         const v32 m = _mm512_mask_mov_ps(r->m, lanes, v32_max(r->m, largest(f, cells, s, h * LANES)));
-        const __mmask16 none = _mm512_cmp_ps_mask(m, v32_set(-INFINITY), _CMP_EQ_OQ), far = far_lanes(m, factor);
-        const v32 by = shrink_of(r->m, m, factor);
+        const __mmask16 none = _mm512_cmp_ps_mask(m, v32_set(-INFINITY), _CMP_EQ_OQ), far = far_lanes(r, m, factor);
+        const v32 by = shrink_by(r, m, factor);
         float of[2][LANES];
         r->shrink = r->shrink * by;
         r->m = m;
@@ -371,7 +371,7 @@ typedef int open_loop(int64_t to, const float *top, struct course *course);
 #define OPEN_LOOP(parts, rough, mask)                                                                                  \
     static __attribute__((noinline)) int open_##parts##_##rough##_##mask(int64_t to, const float *top,                 \
                                                                          struct course *course) {                      \
-        return steps_without_care(parts, ATTN_PAIR_MASK_##mask, attn_pair_flash_degree(1, rough), to, top, course);    \
+        return steps_without_care(parts, ATTN_PAIR_MASK_##mask, attn_pair_flash_degree(1, rough, 1), to, top, course); \
     }
 #define OPEN_LOOPS(parts, rough) OPEN_LOOP(parts, rough, F32) OPEN_LOOP(parts, rough, F16) OPEN_LOOP(parts, rough, BF16)
 #define BY_MASK(parts, rough)                                                                                          \
@@ -413,7 +413,7 @@ INLINE void strips(int64_t parts, int degree, open_loop *loop, const struct attn
     int settled = 0; /* all queries have a reference */
     c.sum_to = c.sum + ROWS * LANES;
     for (int i = 0; i <= parts; i++) c.p[i] = f->p + i * (ROWS * LANES), c.of[i] = c.at;
-    t.r[0].below = t.r[1].below = attn_pair_flash_below(degree) + ATTN_PAIR_FLASH_AHEAD;
+    for (int h = 0; h < 2; h++) set_up_reference(&t.r[h], degree, ATTN_PAIR_FLASH_AHEAD);
     set_up(&e, f->factor, f->score->scale, MASK_APART, degree, parts);
     e.cell = cells.row;
     const v32 factor = v32_set(f->factor);
@@ -483,7 +483,7 @@ INLINE void strips(int64_t parts, int degree, open_loop *loop, const struct attn
 }
 #define STRIPS(name, parts, rough)                                                                                     \
     static void name(open_loop *loop, const struct attn_pair_flash *f, int64_t n) {                                    \
-        strips(parts, attn_pair_flash_degree(1, rough), loop, f, n);                                                   \
+        strips(parts, attn_pair_flash_degree(1, rough, 1), loop, f, n);                                                \
     }
 STRIPS(strips_64, 2, 0)
 STRIPS(strips_128, 4, 0)

@@ -56,20 +56,28 @@ static inline int64_t attn_pair_flash_span(int64_t depth, int64_t width, int ter
     return depth == width && (width == 128 || (width == 64 && terms > 1)) ? ATTN_PAIR_FLASH_STEP / 2
                                                                           : ATTN_PAIR_FLASH_STEP;
 }
-/* Of the polynomial of probabilities. */
-static inline int attn_pair_flash_degree(int terms, int rough) { return terms == 3 ? 5 : rough && terms == 1 ? 3 : 4; }
-/* What a strip's probabilities are relative to: top = m * factor + below, each operation ROUNDED to f32, and times.
- * Where m * factor is as large as ATTN_PAIR_FLASH_FAR they are times * 2^((s - m) * factor - below). */
-static inline float attn_pair_flash_below(int degree) { return degree == 5 ? 0 : degree == 4 ? 6 : 3; }
-static inline float attn_pair_flash_times(int degree) { return degree == 5 ? 1 : degree == 4 ? 74.5f : 13; }
+/* Of the polynomial of probabilities, or that they come from a table. rows: of flash_rows. */
+enum { ATTN_PAIR_FLASH_TABLE = 0 };
+static inline int attn_pair_flash_degree(int terms, int rough, int rows) {
+    return terms == 3 ? 5 : !rough || terms == 2 ? 4 : rows ? 3 : ATTN_PAIR_FLASH_TABLE;
+}
+/* What a strip's probabilities are relative to: top = m * factor + below, each operation ROUNDED to f32, and times;
+ * with a table top is rounded to ATTN_PAIR_FLASH_PARTS of 1, to the nearest even. Where m * factor is as large as `far`
+ * they are times * 2^((s - m) * factor - below). */
+#define ATTN_PAIR_FLASH_PARTS 128
+static inline float attn_pair_flash_below(int degree) { return degree == 4 ? 6 : degree == 3 ? 3 : 0; }
+static inline float attn_pair_flash_times(int degree) { return degree == 4 ? 74.5f : degree == 3 ? 13 : 1; }
+static inline float attn_pair_flash_far(int degree) {
+    return degree == ATTN_PAIR_FLASH_TABLE ? 0x1p14f : ATTN_PAIR_FLASH_FAR;
+}
 /* flash_rows: added to `below`. */
 #define ATTN_PAIR_FLASH_AHEAD 16
 struct attn_pair_flash {
     int64_t n;            /* keys, a multiple of attn_pair_flash_span */
     int64_t depth, width; /* of keys and of values, rounded up to 32 */
     int terms;            /* 1, 2, 3 */
-    int rough; /* 1: nobody asks for lse: probabilities within 1e-4 and not 3e-6 (two terms: still these, three: 2e-7)
-                */
+    int rough; /* 1: nobody asks for lse: probabilities, and l, are bf16 numbers within 2^-8 + 2^-8 ln 2 and not within
+                * 3e-6 before they are rounded (two terms: still these, three: 2e-7; flash_rows: 1e-4) */
     const uint16_t *k; /* zeros from D to depth. Elements to the next key, the next 16 keys, the next 32 columns, and
                         * from there to the next term: rows as they are, or whole tiles of 16 x 32, which are loaded
                         * faster; of several terms, and where a step has 32 keys, tiles one behind the other */
@@ -78,7 +86,8 @@ struct attn_pair_flash {
     const float *v;      /* [n / 32][terms][width][16]: pairs along the keys, transposed; finite, 0 for none */
     const int32_t *seen; /* [2][32]: the first key that a query sees, and the one behind the last; both in 0 .. n */
     float factor;        /* > 0; probabilities are times * 2^(s * factor - top), at most 2^16: attn_pair_flash_times */
-    float *m, *l;   /* [32] a score to refer to (-inf at first) and sum of the unrounded; a NaN in l is a NaN row */
+    float *m, *l;   /* [32] a score to refer to (-inf at first) and sum of the unrounded, from a table of the rounded; a
+                     * NaN in l is a NaN row */
     float *o;       /* [width][32] sums of values, transposed */
     int fresh;      /* 1: nothing is in o yet, whatever it holds */
     uint32_t *live; /* NULL, or [n]: bit q is set if query q has a score for the key that is not -inf */

@@ -232,13 +232,17 @@ static void run_strip_as(struct strip *t, int64_t n, int watched) {
 static void run_strip(struct strip *t, int64_t n) { run_strip_as(t, n, 1); }
 static void check_strip(const struct strip *t) {
     /* of a sum of d products, relative; of a probability, before and after it is rounded */
+    const int degree = attn_pair_flash_degree(t->terms, t->rough, t->across);
     const double product = (t->terms == 3 ? 2e-7 : 2e-6) * (double)t->d,
-                 exact = t->rough        ? 8.6e-5
-                         : t->terms == 3 ? 2e-7
-                                         : 2.95e-6,
-                 rounded = t->terms == 3   ? 4e-7
-                           : t->terms == 2 ? 0x1p-14
-                                           : 0x1p-8 + 1e-4;
+                 table = 0x1p-8 + 0x1p-8 * 0.6932, /* half a spacing of bf16, half a part of an octave */
+        exact = degree == ATTN_PAIR_FLASH_TABLE ? table
+                : degree == 3                   ? 8.6e-5
+                : degree == 4                   ? 2.95e-6
+                                                : 2e-7,
+                 rounded = t->terms == 3                     ? 4e-7
+                           : t->terms == 2                   ? 0x1p-14
+                           : degree == ATTN_PAIR_FLASH_TABLE ? table
+                                                             : 0x1p-8 + 1e-4;
     double *s = malloc((size_t)t->n * sizeof *s);
     for (int r = 0; r < ROWS; r++) {
         double top = -INFINITY, sum = 0, by = 1;
@@ -256,12 +260,13 @@ static void check_strip(const struct strip *t) {
         if (top == -INFINITY) {
             assert_true(t->m[r] == -INFINITY && t->l[r] == 0);
         } else { /* products of d terms, sums of n; relative to some score of the row, not too far below the largest */
-            const int degree = attn_pair_flash_degree(t->terms, t->rough);
-            by = exp2((double)(t->m[r] * 0.8f + attn_pair_flash_below(degree)) - top * (double)0.8f) /
+            const float parts = ATTN_PAIR_FLASH_PARTS, product_of = t->m[r] * 0.8f,
+                        at = degree == ATTN_PAIR_FLASH_TABLE ? nearbyintf(product_of * parts) / parts : product_of;
+            by = exp2((double)(at + attn_pair_flash_below(degree)) - top * (double)0.8f) /
                  (double)attn_pair_flash_times(degree);
-            if (fabsf(t->m[r] * 0.8f) >= ATTN_PAIR_FLASH_FAR)
+            if (fabsf(product_of) >= attn_pair_flash_far(degree))
                 by = exp2((double)attn_pair_flash_below(degree)) / (double)attn_pair_flash_times(degree);
-            assert_true(by <= (t->score.alibi ? 0x1p33 : 1.001) && by > 0x1p-17);
+            assert_true(by <= (t->score.alibi ? 0x1p33 : 1.003) && by > 0x1p-17);
             if (t->across) by *= exp2(ATTN_PAIR_FLASH_AHEAD);
             assert_true(fabs((double)t->l[r] * by - sum) <= (product + exact) * sum);
         }
@@ -445,9 +450,69 @@ static void test_flash_rare(void **unused) {
     }
 }
 
+/* Probabilities from a table: rows of equal scores are exact, and so are scores whose products with the factor pass
+ * attn_pair_flash_far on the way (those are made of eighths: their sums are exact, too). */
+static void test_flash_table(void **unused) {
+    (void)unused;
+    for (int64_t width = 64; width <= 128; width *= 2) {
+        struct strip t;
+        make_strip(&t, 4, width, width, 1);
+        t.rough = 1;
+        for (int r = 0; r < ROWS; r++) t.seen[r] = 0, t.seen[ROWS + r] = (int32_t)t.n;
+        for (int64_t i = 0; i < ROWS * width; i++) t.q[i] = (float)(i % width % 2 ? 1 : -1) * (float)(i / width % 5);
+        for (int64_t j = 0; j < t.n; j++)
+            for (int64_t c = 0; c < width; c++) t.k[j * t.ldk + c] = 0.75f, t.v[j * width + c] = (float)(j % 4 + c);
+        run_strip_as(&t, t.n, 0);
+        for (int r = 0; r < ROWS; r++) {
+            assert_true(t.l[r] == (float)t.n);
+            for (int64_t c = 0; c < width; c++) assert_true(t.o[sum_cell(&t, r, c)] == (1.5f + (float)c) * (float)t.n);
+        }
+        free_strip(&t);
+
+        make_strip(&t, 8, width, width, 1);
+        t.rough = 1;
+        for (int64_t i = 0; i < ROWS * width; i++) t.q[i] = roundf(t.q[i] * 8) / 8;
+        for (int64_t i = 0; i < t.n * t.ldk; i++) t.k[i] = roundf(t.k[i] * 8) / 8;
+        for (int r = 0; r < ROWS; r++) { /* 0.8 * 160 * 127 .. 0.8 * 160 * 135: 16256 .. 17280 */
+            t.q[r * width] = r % 2 ? 160 : 0;
+            t.seen[r] = 0, t.seen[ROWS + r] = (int32_t)t.n - r % 3;
+        }
+        for (int64_t j = 0; j < t.n; j++) t.k[j * t.ldk] = (float)(127 + j / STEP);
+        run_strip(&t, t.n);
+        check_strip(&t);
+        for (int r = 1; r < ROWS; r += 2) assert_true(t.m[r] * 0.8f > attn_pair_flash_far(ATTN_PAIR_FLASH_TABLE));
+        free_strip(&t);
+
+        /* Arguments that 15 bits do not hold, in steps that all see: far below, and NaN, of a query and of a key. */
+        float l[ROWS], *o = malloc((size_t)(t.width * ROWS) * sizeof *o);
+        for (int strange = 0; strange < 3; strange++) {
+            make_strip(&t, 12, width, width, 1);
+            t.rough = 1;
+            for (int r = 0; r < ROWS; r++) {
+                t.seen[r] = 0, t.seen[ROWS + r] = (int32_t)t.n;
+                t.q[r * width] = (float)(r % 5);
+            }
+            for (int64_t j = 0; j < t.n; j++) t.k[j * t.ldk] = j / STEP % 4 == 2 && j % 7 ? -100 : 0;
+            if (strange == 1) t.q[3 * width + 1] = NAN;
+            if (strange == 2) t.k[(6 * STEP + 9) * t.ldk + 1] = -NAN;
+            run_strip(&t, t.n);
+            if (!strange) check_strip(&t);
+            memcpy(l, t.l, sizeof l), memcpy(o, t.o, (size_t)(t.width * ROWS) * sizeof *o);
+            run_strip_as(&t, t.n, 0);
+            for (int r = 0; r < ROWS; r++) {
+                assert_int_equal(isnan(t.l[r]), strange == 2 || (strange == 1 && r == 3));
+                for (int64_t c = 0; c < t.width && !isnan(t.l[r]); c++)
+                    assert_true(t.l[r] == l[r] && t.o[sum_cell(&t, r, c)] == o[sum_cell(&t, r, c)]);
+            }
+            free_strip(&t);
+        }
+        free(o);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_flash), cmocka_unit_test(test_flash_rare),
-                                       cmocka_unit_test(test_flash_open), cmocka_unit_test(test_flash_scores),
-                                       cmocka_unit_test(test_flash_many)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_flash),        cmocka_unit_test(test_flash_table),
+                                       cmocka_unit_test(test_flash_rare),   cmocka_unit_test(test_flash_open),
+                                       cmocka_unit_test(test_flash_scores), cmocka_unit_test(test_flash_many)};
     return RUN_ON_TILES(tests);
 }
