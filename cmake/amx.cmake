@@ -3,6 +3,7 @@
 # know of the tiles (src/cpu/cpufeat.c, ukr_*amx.c) compiled a second time with ATTN_AMX_EMULATED and tests/amx beside
 # them. They stand before the library at linking, so that its own two stay out. All skip without AVX-512 BF16.
 #   tests/amx/t_*.c    cmocka programs with their own main
+# tests/amx/time_strips.c is built by hand, on tiles: what steps of the forward cost.
 if(NOT attn_x86_64)
   return()
 endif()
