@@ -24,8 +24,9 @@ static inline void set_up_reference(struct reference *r, int degree, float ahead
 static inline v32 in_parts(const struct reference *r, v32 x) {
     return r->degree == ATTN_PAIR_FLASH_TABLE ? _mm512_roundscale_ps(x, 7 << 4 | _MM_FROUND_NO_EXC) : x;
 }
-/* Queries whose maximum times factor says nothing about the differences of scores any more, or is not finite. There
- * scores are made relative to the maximum before the factor is applied: any but the maximum gives 0. */
+/* Queries whose maximum times factor says nothing about the differences of scores any more, is more than the origin of
+ * a table holds, or is not finite. There scores are made relative to the maximum before the factor is applied: but for
+ * a table, any but the maximum gives 0. */
 static inline __mmask16 far_lanes(const struct reference *r, v32 m, v32 factor) {
     return _mm512_cmp_ps_mask(v32_abs(m * factor), v32_set(r->far), _CMP_NLT_UQ);
 }
