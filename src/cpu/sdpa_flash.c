@@ -15,8 +15,8 @@
  * With an additive mask, whose rows lie along the keys, bf16 of 64 and 128 columns has keys across the lanes, and the
  * queries as they are (attn_ukr_pair.flash_rows, by_rows):
  *
- *     K   the even ones of 32 keys and the odd ones, transposed pairs                       [n/32][2][depth/2][16]
- *     V   pairs of keys in tiles                                                            [n/32][width/16][16][16]
+ *     K   transposed pairs along D                                                          [n/16][depth/2][16]
+ *     V   pairs of keys that are 16 apart, in tiles                                         [n/32][width/16][16][16]
  *     Q   rows in tiles                                                                     [2][depth/32][16][32]
  *     O   sums in tiles                                                                     [width/32][2][2][16][16] */
 #include "cpu/sdpa_flash.h"

@@ -81,7 +81,7 @@ static void clear_key(const struct attn_cpu_flash_work *w, int64_t j) {
 static int in_one_page(const struct attn_cpu_flash_work *w, int64_t j, int64_t n) {
     return !w->seq.pages || j % w->f->s.p->page_size + n <= w->f->s.p->page_size;
 }
-/* Keys go by 32, the even ones and the odd ones transposed in pairs. */
+/* Keys transposed in pairs along D, 16 at a time. */
 static void load_keys_across(struct attn_cpu_flash_work *w, int64_t j0, int64_t n, int64_t padded) {
     const struct attn_cpu_fwd *f = w->f;
     const int64_t width = f->s.p->dim_qk, pairs = f->depth / 2;
@@ -102,7 +102,7 @@ static void load_keys_across(struct attn_cpu_flash_work *w, int64_t j0, int64_t 
             }
         }
         for (int64_t h = 0; h < 2; h++)
-            f->s.u->transpose_f32((float *)(void *)w->k + (j + 16 * h) * pairs, 16, from + h * ld, 2 * ld, 16, pairs);
+            f->s.u->transpose_f32((float *)(void *)w->k + (j + 16 * h) * pairs, 16, from + 16 * h * ld, ld, 16, pairs);
     }
 }
 static void load_keys(struct attn_cpu_flash_work *w, int64_t j0, int64_t n, int64_t padded) {
@@ -160,6 +160,15 @@ static void load_values(struct attn_cpu_flash_work *w, int64_t j0, int64_t n, in
             const uint16_t *rows = (const void *)attn_core_kv_row(f->s.p, &f->s.v, &w->seq, w->b, w->hk, j0 + c);
             if (rows && pack(w->v + c / 2 * ld, rows, f->s.v.row, width)) continue;
         }
+        if (f->by_rows) {
+            uint16_t *rows = (uint16_t *)(void *)w->tmp;
+            int64_t row;
+            memset(rows, 0, (size_t)(32 * ld) * sizeof *rows);
+            attn_cpu_half_rows(&f->s, &f->s.v, &w->seq, w->b, w->hk, j0 + c, keys, width, 0, rows, ld, &part, ld, &row);
+            w->poison.any |= part.any;
+            pack(w->v + c / 2 * ld, rows, ld, ld);
+            continue;
+        }
         if (parts == 1) {
             attn_cpu_pair_rows(&f->s, &f->s.v, &w->seq, w->b, w->hk, j0 + c, keys, width, w->tmp, ld, &part);
         } else {
@@ -169,11 +178,6 @@ static void load_values(struct attn_cpu_flash_work *w, int64_t j0, int64_t n, in
         for (int64_t h = 0; h < parts; h++) {
             float *to = w->v + (c / 2 * parts + h * 16) * ld, *from = w->tmp + h * 16 * ld;
             if (pairs < 16) memset(from + pairs * ld, 0, (size_t)((16 - pairs) * ld) * sizeof *from);
-            if (f->by_rows) {
-                for (int64_t i = 0; i < 16; i++) memset(from + i * ld + width, 0, (size_t)(ld - width) * sizeof *from);
-                f->s.pair->stack((uint16_t *)(void *)to, (const uint16_t *)(const void *)from, 2 * ld, 2 * ld);
-                continue;
-            }
             f->s.u->transpose_f32(to, 16, from, ld, 16, width);
             memset(to + width * 16, 0, (size_t)((ld - width) * 16) * sizeof *to);
         }

@@ -124,7 +124,8 @@ const uint16_t *attn_cpu_half_rows(const struct attn_cpu_sdpa *s, const struct a
         }
         memcpy(to, row, (size_t)width * sizeof *to);
         if (end > width) to[width] = 0;
-        if (poison) move_out(s, poison, to, 1, row, j, width, ld_raw);
+        const int finite = s->pair && s->p->dtype == ATTN_BF16 && s->pair->finite(to, width);
+        if (poison && !finite) move_out(s, poison, to, 1, row, j, width, ld_raw);
     }
     return dst;
 }

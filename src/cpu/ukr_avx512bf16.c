@@ -121,12 +121,12 @@ static void zip_blocks(float *dst, int64_t ld, const uint16_t *even, const uint1
 static int zip_tiles(float *dst, const uint16_t *rows, int64_t ld, int64_t n) {
     const __m512i magnitude = _mm512_set1_epi16(0x7fff);
     __m512i most = _mm512_setzero_si512();
-    for (int64_t pair = 0; pair < 16; pair++, rows += 2 * ld, dst += 16) {
+    for (int64_t pair = 0; pair < 16; pair++, rows += ld, dst += 16) {
         for (int64_t j = 0; j < n; j += 32) {
-            const __m512i even = _mm512_loadu_si512(rows + j), odd = _mm512_loadu_si512(rows + ld + j);
-            most = _mm512_max_epu16(most, _mm512_and_si512(even, magnitude));
-            most = _mm512_max_epu16(most, _mm512_and_si512(odd, magnitude));
-            store_tiles(dst + j / 16 * TILE, even, odd);
+            const __m512i first = _mm512_loadu_si512(rows + j), second = _mm512_loadu_si512(rows + 16 * ld + j);
+            most = _mm512_max_epu16(most, _mm512_and_si512(first, magnitude));
+            most = _mm512_max_epu16(most, _mm512_and_si512(second, magnitude));
+            store_tiles(dst + j / 16 * TILE, first, second);
         }
     }
     return !_mm512_cmpge_epu16_mask(most, _mm512_set1_epi16(0x7f80));

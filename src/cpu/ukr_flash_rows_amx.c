@@ -9,10 +9,10 @@
  *      16   |   2   |   3   |           6 7    16 keys' K^T, values' V      O  32 x 128 f32     16 KiB, Q  8 KiB
  *           +-------+-------+                                               l  32 x 16 f32       2 KiB, two of them
  *
- * A step has 32 keys, the even ones in one vector and the odd ones in another, so that two registers of probabilities
- * become a row of pairs by two additions and one permutation, and a mask's pairs of 16 bits two vectors by a shift and
- * an `and`. Beside its exponentials the keys of the next step are multiplied, and the values of the last four (D 64:
- * two) are added to a quarter (a half) of the sums:
+ * A step has 32 keys, 16 in one vector and 16 in another, which are pairs, so that two registers of probabilities
+ * become a row of pairs by two additions and one permutation, and a mask of f32 is read as it is. Beside its
+ * exponentials the keys of the next step are multiplied, and the values of the last four (D 64: two) are added to a
+ * quarter (a half) of the sums:
  *
  *     step    j                                   j + 1
  *     tiles   QK(j+1)  PV(j-4 .. j-1) part 0      QK(j+2)  PV(j-3 .. j) part 1
@@ -125,7 +125,7 @@ INLINE float *values(int flat, int64_t parts, const float *v, float *o, int fres
 
 /* ------------------------------------------------------------------ rows of scores -------------------- */
 
-/* Rows of a step's scores: even keys, and TILE behind them odd ones. */
+/* Rows of a step's scores: 16 keys, and TILE behind them 16 more. */
 static inline float *score_row(float *s, int64_t r) { return s + r / LANES * (2 * TILE) + r % LANES * LANES; }
 /* What a step that needs care has of a mask. Where a row does not see a key, it is -inf and the product 0, whatever
  * they were: a scale may be 0 or negative. */
@@ -136,10 +136,10 @@ struct cells {
 /* Scores of a row. */
 static inline struct addends scores_of(const struct attn_pair_flash *f, const struct cells *cells, float *s,
                                        int64_t r) {
-    const struct addends add = addends_of(MASK_APART, cells->row[r]);
+    const struct addends add = addends_of(ATTN_PAIR_MASK_F32, cells->row[r]);
     const v32 scale = v32_set(f->score->scale);
     const float *const row = score_row(s, r);
-    return (struct addends){v32_fma(v32_load(row), scale, add.even), v32_fma(v32_load(row + TILE), scale, add.odd)};
+    return (struct addends){v32_fma(v32_load(row), scale, add.low), v32_fma(v32_load(row + TILE), scale, add.high)};
 }
 INLINE v32 both(int most, v32 a, v32 b) {
     if (most) return v32_max(a, b);
@@ -166,7 +166,7 @@ static v32 largest(const struct attn_pair_flash *f, const struct cells *cells, f
     v32 x[LANES];
     for (int64_t r = 0; r < LANES; r++) {
         const struct addends it = scores_of(f, cells, s, h + r);
-        x[r] = v32_max(it.even, it.odd);
+        x[r] = v32_max(it.low, it.high);
     }
     return across(1, x);
 }
@@ -193,9 +193,6 @@ static __attribute__((noinline)) void prepare(const struct attn_pair_flash *f, i
                                               struct cells *cells) {
     const struct attn_pair_score *const score = f->score;
     const int64_t bytes = mask_bytes(score->mask), have = score->mask_keys - step * SPAN;
-    const __m512i even = _mm512_setr_epi32(1 << 0, 1 << 2, 1 << 4, 1 << 6, 1 << 8, 1 << 10, 1 << 12, 1 << 14, 1 << 16,
-                                           1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26, 1 << 28, 1 << 30),
-                  odd = _mm512_add_epi32(even, even);
     uint32_t gone = 0;
     for (int i = 0; f->gone && i < SPAN; i++) gone |= (uint32_t)(f->gone[step * SPAN + i] != 0) << i;
     for (int64_t r = 0; r < ROWS; r++) {
@@ -208,12 +205,12 @@ static __attribute__((noinline)) void prepare(const struct attn_pair_flash *f, i
         const struct addends add = score->mask == ATTN_PAIR_MASK_F32   ? addends_of(ATTN_PAIR_MASK_F32, cell)
                                    : score->mask == ATTN_PAIR_MASK_F16 ? addends_of(ATTN_PAIR_MASK_F16, cell)
                                                                        : addends_of(ATTN_PAIR_MASK_BF16, cell);
-        const __m512i hidden = _mm512_set1_epi32((int32_t)(hidden_keys(f, step, r) | gone));
-        const __mmask16 a = _mm512_test_epi32_mask(hidden, even), b = _mm512_test_epi32_mask(hidden, odd);
+        const uint32_t hidden = hidden_keys(f, step, r) | gone;
+        const __mmask16 a = (__mmask16)hidden, b = (__mmask16)(hidden >> 16);
         _mm512_mask_storeu_ps(score_row(s, r), a, v32_set(0));
         _mm512_mask_storeu_ps(score_row(s, r) + TILE, b, v32_set(0));
-        v32_store(cells->of[r], _mm512_mask_mov_ps(add.even, a, v32_set(-INFINITY)));
-        v32_store(cells->of[r] + LANES, _mm512_mask_mov_ps(add.odd, b, v32_set(-INFINITY)));
+        v32_store(cells->of[r], _mm512_mask_mov_ps(add.low, a, v32_set(-INFINITY)));
+        v32_store(cells->of[r] + LANES, _mm512_mask_mov_ps(add.high, b, v32_set(-INFINITY)));
         cells->row[r] = (const char *)cells->of[r];
     }
 }
@@ -223,9 +220,9 @@ static __attribute__((noinline)) void note_live(const struct attn_pair_flash *f,
     memset(live, 0, SPAN * sizeof *live);
     for (int64_t r = 0; r < ROWS; r++) {
         const struct addends it = scores_of(f, cells, s, r);
-        float of[2][LANES];
-        v32_store(of[0], it.even), v32_store(of[1], it.odd);
-        for (int i = 0; i < SPAN; i++) live[i] |= (uint32_t)(of[i % 2][i / 2] != -INFINITY) << r;
+        float of[SPAN];
+        v32_store(of, it.low), v32_store(of + LANES, it.high);
+        for (int i = 0; i < SPAN; i++) live[i] |= (uint32_t)(of[i] != -INFINITY) << r;
     }
 }
 /* Rows of which some probability is too large. */
@@ -248,7 +245,7 @@ struct tops {
  * it is more than any exponential says. */
 static void put_far(const struct attn_pair_flash *f, struct cells *cells, float *s, int64_t r, float m) {
     const struct addends it = scores_of(f, cells, s, r);
-    const v32 far[2] = {it.even - v32_set(m), it.odd - v32_set(m)};
+    const v32 far[2] = {it.low - v32_set(m), it.high - v32_set(m)};
     for (int h = 0; h < 2; h++) {
         const __mmask16 other = _mm512_cmp_ps_mask(far[h], v32_set(0), _CMP_NEQ_OQ);
         v32_store(score_row(s, r) + h * TILE, v32_set(0));
@@ -414,7 +411,7 @@ INLINE void strips(int64_t parts, int degree, open_loop *loop, const struct attn
     c.sum_to = c.sum + ROWS * LANES;
     for (int i = 0; i <= parts; i++) c.p[i] = f->p + i * (ROWS * LANES), c.of[i] = c.at;
     for (int h = 0; h < 2; h++) set_up_reference(&t.r[h], degree, ATTN_PAIR_FLASH_AHEAD);
-    set_up(&e, f->factor, f->score->scale, MASK_APART, degree, parts);
+    set_up(&e, f->factor, f->score->scale, ATTN_PAIR_MASK_F32, degree, parts);
     e.cell = cells.row;
     const v32 factor = v32_set(f->factor);
     keys(parts, f->q, (const float *)(const void *)f->k, 0, NULL, &e);

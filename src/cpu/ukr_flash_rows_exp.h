@@ -20,29 +20,23 @@ enum {
 
 /* ------------------------------------------------------------------ masks ----------------------------- */
 
-/* What a mask adds to 32 keys, the even ones and the odd ones. */
+/* What a mask adds to 32 keys, 16 and 16 more, which are pairs. */
 struct addends {
-    v32 even, odd;
+    v32 low, high;
 };
-enum { MASK_APART = ATTN_PAIR_MASK_BIAS + 1 }; /* f32, the even keys' and then the odd ones' */
 INLINE struct addends addends_of(int mask, const char *row) {
-    static const uint16_t even_then_odd[32] = {0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30,
-                                               1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31};
-    const __m512i low = _mm512_loadu_si512(row);
-    if (mask == MASK_APART)
-        return (struct addends){_mm512_castsi512_ps(low), _mm512_castsi512_ps(_mm512_loadu_si512(row + 64))};
-    if (mask == ATTN_PAIR_MASK_F32) {
-        const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30),
-                      odd = _mm512_add_epi32(even, _mm512_set1_epi32(1)), high = _mm512_loadu_si512(row + 64);
-        return (struct addends){_mm512_castsi512_ps(_mm512_permutex2var_epi32(low, even, high)),
-                                _mm512_castsi512_ps(_mm512_permutex2var_epi32(low, odd, high))};
-    }
-    if (mask == ATTN_PAIR_MASK_BF16)
-        return (struct addends){_mm512_castsi512_ps(_mm512_slli_epi32(low, 16)),
-                                _mm512_castsi512_ps(_mm512_and_si512(low, _mm512_set1_epi32((int32_t)0xffff0000u)))};
-    const __m512i apart = _mm512_permutexvar_epi16(_mm512_loadu_si512(even_then_odd), low);
-    return (struct addends){_mm512_cvtph_ps(_mm512_castsi512_si256(apart)),
-                            _mm512_cvtph_ps(_mm512_extracti64x4_epi64(apart, 1))};
+    if (mask == ATTN_PAIR_MASK_F32) return (struct addends){_mm512_loadu_ps(row), _mm512_loadu_ps(row + 64)};
+    if (mask == ATTN_PAIR_MASK_F16)
+        return (struct addends){_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)row)),
+                                _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(row + 32)))};
+    static const uint8_t upper[64] = {
+        /* numbers of 16 bits come to the upper halves of 32 */
+        0, 0, 0,  1,  0, 0, 2,  3,  0, 0, 4,  5,  0, 0, 6,  7,  0, 0, 8,  9,  0, 0, 10, 11, 0, 0, 12, 13, 0, 0, 14, 15,
+        0, 0, 16, 17, 0, 0, 18, 19, 0, 0, 20, 21, 0, 0, 22, 23, 0, 0, 24, 25, 0, 0, 26, 27, 0, 0, 28, 29, 0, 0, 30, 31};
+    const __m512i x = _mm512_loadu_si512(row), low = _mm512_loadu_si512(upper),
+                  high = _mm512_add_epi8(low, _mm512_set1_epi8(32));
+    return (struct addends){_mm512_castsi512_ps(_mm512_maskz_permutexvar_epi8(0xcccccccccccccccc, low, x)),
+                            _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi8(0xcccccccccccccccc, high, x))};
 }
 static inline int64_t mask_bytes(int mask) { return mask == ATTN_PAIR_MASK_F32 ? 4 : 2; }
 
@@ -54,7 +48,7 @@ struct exps {
     const float *s, *top, *sum;
     float *sum_to, *p;
     int degree;              /* of the polynomial */
-    int mask;                /* ATTN_PAIR_MASK_.. or MASK_APART */
+    int mask;                /* ATTN_PAIR_MASK_.. */
     const char *const *cell; /* the mask's rows, from byte `at` on */
     int64_t at;
     int products; /* beside a step */
@@ -69,8 +63,8 @@ INLINE void set_up(struct exps *e, float factor, float scale, int mask, int degr
     /* constants that compilers would make again each time, by an instruction of the busy ports */
     __asm__("" : "+v"(e->half), "+v"(e->down));
 }
-/* Two queries by 32 keys; vector i is of query i / 2, even or odd keys. All four go through a step before any goes
- * through the next. */
+/* Two queries by 32 keys; vector i is of query i / 2, 16 keys or the 16 behind them. All four go through a step
+ * before any goes through the next. */
 INLINE void two_rows(struct exps *e) {
     const int u = e->done;
     const float *s = e->s + u / (LANES / 2) * (2 * TILE) + u % (LANES / 2) * (2 * LANES);
@@ -81,18 +75,18 @@ INLINE void two_rows(struct exps *e) {
     UNROLL for (int i = 0; i < 4; i++) top[i] = v32_set(e->top[2 * u + i / 2]);
     UNROLL for (int r = 0; r < 2; r++) {
         const struct addends add = addends_of(e->mask, e->cell[2 * u + r] + e->at);
-        top[2 * r] = _mm512_fnmadd_ps(add.even, e->of_mask, top[2 * r]);
-        top[2 * r + 1] = _mm512_fnmadd_ps(add.odd, e->of_mask, top[2 * r + 1]);
+        top[2 * r] = _mm512_fnmadd_ps(add.low, e->of_mask, top[2 * r]);
+        top[2 * r + 1] = _mm512_fnmadd_ps(add.high, e->of_mask, top[2 * r + 1]);
     }
     UNROLL for (int i = 0; i < 4; i++) x[i] = _mm512_fmsub_ps(x[i], e->factor, top[i]);
     exp2_times(e->degree, NULL, x);
     UNROLL for (int r = 0; r < 2; r++) {
-        const __m512i even = _mm512_add_epi32(_mm512_castps_si512(x[2 * r]), e->half),
-                      odd = _mm512_add_epi32(_mm512_castps_si512(x[2 * r + 1]), e->half);
+        const __m512i low = _mm512_add_epi32(_mm512_castps_si512(x[2 * r]), e->half),
+                      high = _mm512_add_epi32(_mm512_castps_si512(x[2 * r + 1]), e->half);
         v32_store(sum_to + r * LANES, v32_load(sum + r * LANES) + (x[2 * r] + x[2 * r + 1]));
-        e->all = _mm512_ternarylogic_epi32(e->all, even, odd, 0xfe);
-        /* odd keys keep their upper 16 bits, those of even ones come down to them */
-        _mm512_storeu_si512(p + r * LANES, _mm512_mask_shuffle_epi8(odd, 0x3333333333333333, even, e->down));
+        e->all = _mm512_ternarylogic_epi32(e->all, low, high, 0xfe);
+        /* high ones keep their upper 16 bits, those of low ones come down to them */
+        _mm512_storeu_si512(p + r * LANES, _mm512_mask_shuffle_epi8(high, 0x3333333333333333, low, e->down));
     }
     e->done++;
 }

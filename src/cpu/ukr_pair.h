@@ -100,8 +100,9 @@ struct attn_pair_flash {
 
 /* The same with keys across the lanes: one term, and a score with an additive mask whose cells are at hand and nothing
  * else but a scale; nothing is given. Operands lie in tiles of 1 KiB:
- *     q [2 of 16 queries][depth / 32][16 queries][32]      k [n / 32][even, odd keys][depth / 32][16 pairs][16 keys]
+ *     q [2 of 16 queries][depth / 32][16 queries][32]      k [n / 16][depth / 32][16 pairs along D][16 keys]
  *     v [n / 32][width / 16][16 pairs of keys][16]         o [width / 32][2 of 16 queries][2 of 16 columns][16][16]
+ * where a pair of keys are two that are 16 apart.
  * n is a multiple of 32. seen, m, l and what they mean are the same, but for `below`: attn_pair_flash_below +
  * ATTN_PAIR_FLASH_AHEAD. */
 static inline int attn_pair_flash_rows_fits(int64_t depth, int64_t width, int terms, int mask) {
@@ -301,10 +302,10 @@ struct attn_ukr_pair {
     /* A zip of rows of n values, n a multiple of 32, into a row of tiles: dst [n / 32][ld], 16 columns and, a tile
      * behind them, 16 more; of any values. */
     void (*zip_blocks)(float *dst, int64_t ld, const uint16_t *even, const uint16_t *odd, int64_t n);
-    /* 32 rows of n values, n a multiple of 32, rows ld values apart, as pairs of rows in tiles: dst [n / 16][16][16].
-     * Returns 0 if any value is NaN or infinite. */
+    /* 32 rows of n values, n a multiple of 32, rows ld values apart, as pairs of rows 16 apart in tiles: dst [n / 16]
+     * [16][16]. Returns 0 if any value is NaN or infinite. */
     int (*zip_tiles)(float *dst, const uint16_t *rows, int64_t ld, int64_t n);
-    /* The same transposed: dst [n][16]. */
+    /* Pairs of rows that follow each other, transposed: dst [n][16]. */
     int (*turn)(float *dst, const uint16_t *rows, int64_t ld, int64_t n);
     /* A zip of f16 rows, high and low halves as bf16, exactly (what is not finite: 0). */
     int (*zip_halves)(float *high, float *low, const uint16_t *even, const uint16_t *odd, int64_t n);

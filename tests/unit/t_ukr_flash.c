@@ -48,11 +48,11 @@ static int64_t query_cell(const struct strip *t, int64_t r, int64_t c) {
 }
 static int64_t value_cell(const struct strip *t, int64_t j, int64_t c) {
     if (!t->across) return (j / 32 * t->terms * t->width + c) * 16 + j % 32 / 2;
-    return (j / 32 * t->width / 16 + c / 16) * 256 + j % 32 / 2 * 16 + c % 16;
+    return (j / 32 * t->width / 16 + c / 16) * 256 + j % 16 * 16 + c % 16;
 }
 static int64_t key_cell(const struct strip *t, int64_t j, int64_t c) { /* in elements of 16 bits */
     if (!t->across) return j / 16 * t->terms * 16 * t->depth + c / 32 * 512 + j % 16 * 32 + c % 32;
-    return (((j / 32 * 2 + j % 2) * t->depth / 32 + c / 32) * 256 + c % 32 / 2 * 16 + j % 32 / 2) * 2 + c % 2;
+    return ((j / 16 * t->depth / 32 + c / 32) * 256 + c % 32 / 2 * 16 + j % 16) * 2 + c % 2;
 }
 static int64_t sum_cell(const struct strip *t, int64_t r, int64_t c) {
     return t->across ? attn_pair_flash_cell(r, c) : c * ROWS + r;
@@ -176,7 +176,7 @@ static void pack_strip(struct strip *t) {
         }
     for (int64_t j = 0; j < t->n; j++) {
         for (int64_t c = 0; c < t->dv; c++) {
-            uint16_t *to = vt + value_cell(t, j, c) * 2 + j % 2;
+            uint16_t *to = vt + value_cell(t, j, c) * 2 + (t->across ? j % 32 / 16 : j % 2);
             split_to(t, t->v[j * t->dv + c], to, t->width * 32);
         }
         for (int64_t c = 0; c < t->d; c++) {

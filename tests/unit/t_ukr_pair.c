@@ -308,8 +308,8 @@ static void test_turn(void **unused) {
                 for (int64_t c = 0; c < n; c++)
                     for (int64_t r = 0; r < 32; r++) {
                         uint16_t h[2];
-                        memcpy(h, to + (tiles ? c / 16 * 256 + r / 2 * 16 + c % 16 : c * 16 + r / 2), sizeof h);
-                        assert_int_equal(h[r % 2], rows[r * LD + c]);
+                        memcpy(h, to + (tiles ? c / 16 * 256 + r % 16 * 16 + c % 16 : c * 16 + r / 2), sizeof h);
+                        assert_int_equal(h[tiles ? r / 16 : r % 2], rows[r * LD + c]);
                     }
                 for (int64_t j = n * 64; j < n * 64 + PAD * 4; j++) assert_int_equal(((char *)to)[j], 77);
             }
