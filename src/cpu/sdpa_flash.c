@@ -114,12 +114,16 @@ void attn_cpu_flash_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     f->at.l = attn_cpu_sdpa_take(end, f->rows * real);
 }
 
-/* Probabilities need no more than P rounded to bf16. Strips of bf16 that make scores themselves have no such form, but
- * for those with keys across the lanes. */
+/* Probabilities need no more than P rounded to bf16. Not all kinds of strips of bf16 have such a form. */
 static int rough(const struct attn_cpu_fwd *f) {
-    return !f->lse.data && !f->lse_rounded.data && (f->flash > 1 || f->s.plain || f->by_rows);
+    const attn_problem *p = f->s.p;
+    const int adds = p->mask_dtype && p->mask_dtype != ATTN_BOOL && !f->by_rows;
+    return !f->lse.data && !f->lse_rounded.data &&
+           (f->flash > 1 || (!adds && p->softcap * LOG2_E < ATTN_PAIR_FLASH_TABLE_CAP));
 }
-static int degree(const struct attn_cpu_fwd *f) { return attn_pair_flash_degree(f->flash, rough(f), f->by_rows); }
+static int degree(const struct attn_cpu_fwd *f) {
+    return attn_pair_flash_degree(f->flash, rough(f), f->by_rows || f->s.p->alibi);
+}
 static float below(const struct attn_cpu_fwd *f) {
     return attn_pair_flash_below(degree(f)) + (f->by_rows ? ATTN_PAIR_FLASH_AHEAD : 0);
 }

@@ -18,8 +18,9 @@
 enum { LANES_ALL = ATTN_PAIR_FLASH, UNIT = 1024 };
 
 struct exps {
-    v32 factor, top[2], sum[2]; /* of a table, top: its origin */
+    v32 factor, times, top[2], sum[2]; /* of arguments: s * times - top; of a table in parts, and top its origin */
     struct exp_table table;
+    int late; /* of a table: the origin is added in the end */
     __m512i half, down;
     const float *s;
     float *p;
@@ -37,7 +38,8 @@ struct exps {
 INLINE void set_up_exps(struct exps *e, float factor, int terms, int rough, int64_t span) {
     *e = (struct exps){.factor = v32_set(factor), .terms = terms, .span = span, .done = span / 2};
     e->degree = attn_pair_flash_degree(terms, rough, 0);
-    if (e->degree == ATTN_PAIR_FLASH_TABLE) set_up_table(&e->table, factor);
+    e->times = v32_set(factor * attn_pair_flash_parts(e->degree));
+    if (e->degree == ATTN_PAIR_FLASH_TABLE) set_up_table(&e->table);
     e->of_keys = terms == 3 ? 6 : terms == 1 ? 1 : rough ? 3 : 4;
     e->half = _mm512_set1_epi32(0x8000);
     e->down = _mm512_broadcast_i32x4(_mm_setr_epi8(2, 3, 2, 3, 6, 7, 6, 7, 10, 11, 10, 11, 14, 15, 14, 15));
@@ -74,29 +76,42 @@ INLINE void store_thirds(const struct exps *e, float *p, v32 even, v32 odd) {
 INLINE void two_keys(struct exps *e, int exactly) {
     const float *s = e->s + e->done * 2 * LANES_ALL;
     float *to = e->p + e->done * LANES_ALL;
-    if (e->degree == ATTN_PAIR_FLASH_TABLE) {
-        two_keys_by_table(&e->table, e->top, s, to, e->sum);
+    const int table = e->degree == ATTN_PAIR_FLASH_TABLE, keeps = fuse_keeps(e->fused.kind);
+    __mmask16 of[4];
+    v32 x[4];
+    UNROLL for (int i = 0; i < 4; i++) x[i] = v32_load(s + i * 16);
+    UNROLL for (int i = 0; i < e->lines; i++) _mm_prefetch(e->asked[e->done] + e->ask_from + i * e->apart, _MM_HINT_T1);
+    UNROLL for (int i = 0; keeps && i < 4; i++) {
+        __mmask16 m = e->kept[e->done * 4 + i];
+        __asm__("" : "+Yk"(m)); /* gcc would load it for each use, which takes a busy port */
+        of[i] = m;
+    }
+    if (fuse_makes(e->fused.kind)) {
+        const v32 in[4] = {x[0], x[1], x[2], x[3]};
+        fused_arguments(&e->fused, exactly, in, e->top, keeps && table && !e->late ? of : NULL, x);
+    } else {
+        UNROLL for (int i = 0; i < 4; i++) x[i] = _mm512_fmsub_ps(x[i], e->times, e->top[i % 2]);
+    }
+    if (table) {
+        const v32 origin = v32_set(EXP_TABLE_ORIGIN);
+        __m512i pairs[2];
+        UNROLL for (int i = 0; i < 4; i++) {
+            if (e->late) x[i] = keeps ? _mm512_maskz_add_ps(of[i], x[i], origin) : _mm512_add_ps(x[i], origin);
+        }
+        pairs_by_table(&e->table, x, x + 2, keeps ? of : NULL, pairs);
+        UNROLL for (int h = 0; h < 2; h++) {
+            _mm512_storeu_si512(to + h * 16, pairs[h]);
+            e->sum[h] = add_pairs(e->sum[h], pairs[h]);
+        }
         __asm__ volatile("" : "+v"(e->sum[0]), "+v"(e->sum[1])); /* as below */
         e->done++;
         return;
     }
-    v32 x[4];
-    UNROLL for (int i = 0; i < 4; i++) x[i] = v32_load(s + i * 16);
-    UNROLL for (int i = 0; i < e->lines; i++) _mm_prefetch(e->asked[e->done] + e->ask_from + i * e->apart, _MM_HINT_T1);
-    if (e->fused.kind) {
-        const v32 in[4] = {x[0], x[1], x[2], x[3]};
-        fused_arguments(&e->fused, exactly, in, e->top, x);
-    } else {
-        UNROLL for (int i = 0; i < 4; i++) x[i] = _mm512_fmsub_ps(x[i], e->factor, e->top[i % 2]);
-    }
-    const int kept = fuse_keeps(e->fused.kind);
-    __mmask16 of[4];
-    UNROLL for (int i = 0; kept && i < 4; i++) of[i] = e->kept[e->done * 4 + i];
     if (e->degree == EXP2_FULL) {
         exp2_many(4, x);
-        UNROLL for (int i = 0; kept && i < 4; i++) x[i] = _mm512_maskz_mov_ps(of[i], x[i]);
+        UNROLL for (int i = 0; keeps && i < 4; i++) x[i] = _mm512_maskz_mov_ps(of[i], x[i]);
     } else {
-        exp2_times(e->degree, kept ? of : NULL, x);
+        exp2_times(keeps ? of : NULL, x);
     }
     e->sum[0] += x[0] + x[2];
     e->sum[1] += x[1] + x[3];
@@ -116,11 +131,11 @@ INLINE void two_keys(struct exps *e, int exactly) {
 INLINE void begin_step(struct exps *e, const float *s, float *p, const v32 *top) {
     const int table = e->degree == ATTN_PAIR_FLASH_TABLE;
     for (int h = 0; h < 2; h++) {
-        e->top[h] = table ? table_origin(top[h]) : top[h], e->sum[h] = v32_set(0);
+        e->top[h] = table ? table_top(top[h], e->late) : top[h], e->sum[h] = v32_set(0);
     }
     if (table) begin_table(&e->table);
     e->s = s, e->p = p, e->done = e->due = 0;
-    if (e->fused.kind) begin_fused(&e->fused);
+    if (fuse_makes(e->fused.kind)) begin_fused(&e->fused);
 }
 INLINE void finish_step(struct exps *e) {
     while (e->done < e->span / 2) two_keys(e, 0);
@@ -137,6 +152,7 @@ static __attribute__((noinline)) struct sums step_exactly(struct exps *e) {
 }
 INLINE void finish_exactly(struct exps *e) {
     struct exps copy = *e;
+    copy.table.sure = 0;
     __asm__("" : "+m"(copy)); /* clang would pass *e itself, and so keep it in memory everywhere */
     const struct sums sums = step_exactly(&copy);
     e->sum[0] = sums.of[0], e->sum[1] = sums.of[1];

@@ -13,7 +13,18 @@
 #include "cpu/ukr_pair.h"
 #include "cpu/ukr_softcap_avx512.h"
 
-enum { FUSE_NONE, FUSE_CAP, FUSE_ALIBI, FUSE_KEPT, FUSE_CAP_KEPT, FUSE_ALIBI_KEPT, FUSE_READ_16, FUSE_READ_32 };
+enum {
+    FUSE_NONE, /* products are scores; where there are several terms, any */
+    FUSE_CAP,
+    FUSE_ALIBI,
+    FUSE_KEPT,
+    FUSE_CAP_KEPT,
+    FUSE_ALIBI_KEPT,
+    FUSE_PASS,    /* scores are made by a pass of their own, */
+    FUSE_READ_16, /* and the lines of an additive mask are asked for before it */
+    FUSE_READ_32
+};
+static inline int fuse_makes(int kind) { return kind > FUSE_NONE && kind < FUSE_PASS; }
 static inline int fuse_caps(int kind) { return kind == FUSE_CAP || kind == FUSE_CAP_KEPT; }
 static inline int fuse_alibi(int kind) { return kind == FUSE_ALIBI || kind == FUSE_ALIBI_KEPT; }
 static inline int fuse_keeps(int kind) { return kind == FUSE_KEPT || kind == FUSE_CAP_KEPT || kind == FUSE_ALIBI_KEPT; }
@@ -23,17 +34,20 @@ struct fused {
     int kind;
     v32 factor;
     const struct attn_softcap *cap;
+    int terms;
     float c[ATTN_SOFTCAP_NEAR_TERMS];
     __m512i near, beyond;                                /* near: what makes squares beyond negative as integers */
     v32 scaled[2], slope[2], base[2], start[2], from[2]; /* start: of the step, from: of the next keys, less origin */
     __m512i magnitude;                                   /* ALiBi by distance: all bits but the sign; else all */
 };
-static inline void set_up_fused(struct fused *e, int kind, float factor, const struct attn_pair_score *f) {
+/* factor: in parts, and rough, where arguments go to a table. */
+static inline void set_up_fused(struct fused *e, int kind, int rough, float factor, const struct attn_pair_score *f) {
     *e = (struct fused){.kind = kind, .factor = v32_set(factor)};
     if (!fuse_caps(kind)) return;
     e->cap = &f->cap;
-    for (int k = 0; k < ATTN_SOFTCAP_NEAR_TERMS; k++)
-        e->c[k] = (float)(attn_softcap_near(k, (double)f->cap.cap, (double)f->cap.scale) * (double)factor);
+    e->terms = rough ? ATTN_SOFTCAP_ROUGH_TERMS : ATTN_SOFTCAP_NEAR_TERMS;
+    for (int k = 0; k < e->terms; k++)
+        e->c[k] = (float)(attn_softcap_near(rough, k, (double)f->cap.cap, (double)f->cap.scale) * (double)factor);
     const v32 most = v32_set(f->cap.most * (float)ATTN_SOFTCAP_NEAR);
     e->near = _mm512_sub_epi32(_mm512_set1_epi32(INT32_MIN), _mm512_castps_si512(most));
 }
@@ -74,13 +88,16 @@ static inline __attribute__((always_inline)) void cap_exactly(const struct fused
 static inline void begin_kept(struct fused *e, const struct attn_pair_score *f, int h, __mmask16 far) {
     e->scaled[h] = _mm512_mask_mov_ps(v32_set(f->scale) * e->factor, far, e->factor);
 }
-/* Of two keys by 32 queries. */
+/* Of two keys by 32 queries. kept: NULL, or who gets 0 instead (not with ALiBi). */
 static inline __attribute__((always_inline)) void fused_arguments(struct fused *e, int exactly, const v32 *s,
-                                                                  const v32 *top, v32 *x) {
+                                                                  const v32 *top, const __mmask16 *kept, v32 *x) {
     enum { MANY = SOFTCAP_MANY };
     v32 t[MANY];
     if (e->kind == FUSE_KEPT) {
-        UNROLL for (int i = 0; i < MANY; i++) x[i] = _mm512_fmsub_ps(s[i], e->scaled[i % 2], top[i % 2]);
+        UNROLL for (int i = 0; i < MANY; i++) {
+            x[i] = kept ? _mm512_maskz_fmsub_ps(kept[i], s[i], e->scaled[i % 2], top[i % 2])
+                        : _mm512_fmsub_ps(s[i], e->scaled[i % 2], top[i % 2]);
+        }
         return;
     }
     if (fuse_alibi(e->kind)) {
@@ -95,14 +112,19 @@ static inline __attribute__((always_inline)) void fused_arguments(struct fused *
     v32 p[MANY];
     UNROLL for (int i = 0; i < MANY; i++) t[i] = s[i] * s[i];
     UNROLL for (int i = 0; i < MANY; i++) p[i] =
-        v32_fma(t[i], v32_set(e->c[ATTN_SOFTCAP_NEAR_TERMS - 1]), v32_set(e->c[ATTN_SOFTCAP_NEAR_TERMS - 2]));
-    UNROLL for (int k = ATTN_SOFTCAP_NEAR_TERMS - 3; k >= 0; k--) {
+        v32_fma(t[i], v32_set(e->c[e->terms - 1]), v32_set(e->c[e->terms - 2]));
+    UNROLL for (int k = e->terms - 3; k >= 0; k--) {
         UNROLL for (int i = 0; i < MANY; i++) p[i] = v32_fma(p[i], t[i], v32_set(e->c[k]));
     }
-    UNROLL for (int i = 0; i < MANY; i++) x[i] = _mm512_fmsub_ps(s[i], p[i], top[i % 2]);
+    UNROLL for (int i = 0; i < MANY; i++) {
+        x[i] = kept ? _mm512_maskz_fmsub_ps(kept[i], s[i], p[i], top[i % 2]) : _mm512_fmsub_ps(s[i], p[i], top[i % 2]);
+    }
     UNROLL for (int i = 0; i < MANY; i += 2) e->beyond =
         _mm512_ternarylogic_epi32(e->beyond, _mm512_add_epi32(_mm512_castps_si512(t[i]), e->near),
                                   _mm512_add_epi32(_mm512_castps_si512(t[i + 1]), e->near), 0xfe);
-    if (exactly) cap_exactly(e, s, t, top, x);
+    if (exactly) {
+        cap_exactly(e, s, t, top, x);
+        UNROLL for (int i = 0; kept && i < MANY; i++) x[i] = _mm512_maskz_mov_ps(kept[i], x[i]);
+    }
 }
 #endif

@@ -239,8 +239,11 @@ static uint32_t too_large(const float *p) {
 /* Of 32 queries, and where the exponentials read it. */
 struct tops {
     struct reference r[2];
-    float *of;
+    float *of; /* times attn_pair_flash_parts */
 };
+static inline void put_top(const struct tops *t, int64_t h) {
+    v32_store(t->of + h * LANES, t->r[h].top * v32_set(attn_pair_flash_parts(t->r[h].degree)));
+}
 /* Scores of a row whose reference is far become 0, or -inf where they are not that reference: what they are apart from
  * it is more than any exponential says. */
 static void put_far(const struct attn_pair_flash *f, struct cells *cells, float *s, int64_t r, float m) {
@@ -267,7 +270,7 @@ static __attribute__((noinline)) void refer(const struct attn_pair_flash *f, str
         r->shrink = r->shrink * by;
         r->m = m;
         r->top = _mm512_mask_mov_ps(m * factor, none | far, v32_set(0)) + v32_set(r->below);
-        v32_store(t->of + h * LANES, r->top);
+        put_top(t, h);
         v32_store(f->l + h * LANES, v32_load(f->l + h * LANES) * by);
         v32_store(of[0], m), v32_store(of[1], by);
         for (int64_t i = 0; i < LANES; i++) {
@@ -387,7 +390,7 @@ static void begin_strip(const struct attn_pair_flash *f, struct tops *t, v32 fac
         struct reference *const r = &t->r[h];
         r->m = v32_load(f->m + h * LANES);
         r->top = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(r->m, none, _CMP_NEQ_UQ), r->m * factor) + v32_set(r->below);
-        v32_store(t->of + h * LANES, r->top);
+        put_top(t, h);
     }
     for (int64_t r = 0; r < ROWS; r++) v32_store(sum + r * LANES, v32_set(0));
 }

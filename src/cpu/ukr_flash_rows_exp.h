@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT
  * Probabilities of a step of ukr_flash_rows_amx.c: 2^((s * scale + mask) * factor - top), two queries by 32 keys at a
- * time, as rows of pairs, and their sums. The instructions are chosen as those of ukr_flash_exp.h. */
+ * time, as rows of pairs, and their sums. The instructions are chosen as those of ukr_flash_exp.h; where nobody asks
+ * for lse, there is a table (ukr_flash_table.h). */
 #ifndef ATTN_CPU_UKR_FLASH_ROWS_EXP_H
 #define ATTN_CPU_UKR_FLASH_ROWS_EXP_H
 #include "cpu/ukr_exp2_avx512.h"
+#include "cpu/ukr_flash_table.h"
 #include "cpu/ukr_pair.h"
 #include "cpu/ukr_unroll.h"
 
@@ -16,7 +18,7 @@ enum {
     MOST_PARTS = 4, /* of the sums, of 32 columns each, and steps between two visits of one */
     UNITS = ROWS / 2
 };
-#define TOO_LARGE 0x40000000 /* the bit of 2 and more, of a NaN, too */
+#define TOO_LARGE 0x40000000 /* the bit of 2 and more, of a NaN, too; of a pair's first number 16 lower */
 
 /* ------------------------------------------------------------------ masks ----------------------------- */
 
@@ -45,9 +47,10 @@ static inline int64_t mask_bytes(int mask) { return mask == ATTN_PAIR_MASK_F32 ?
 struct exps {
     v32 factor, of_mask;     /* of products, and of what a mask adds to the scores that they make */
     __m512i half, down, all; /* all: of a step's probabilities, or-ed */
+    struct exp_table table;
     const float *s, *top, *sum;
     float *sum_to, *p;
-    int degree;              /* of the polynomial */
+    int degree;              /* attn_pair_flash_degree */
     int mask;                /* ATTN_PAIR_MASK_.. */
     const char *const *cell; /* the mask's rows, from byte `at` on */
     int64_t at;
@@ -55,7 +58,10 @@ struct exps {
     int done, due;
 };
 INLINE void set_up(struct exps *e, float factor, float scale, int mask, int degree, int64_t parts) {
-    *e = (struct exps){.factor = v32_set(factor * scale), .of_mask = v32_set(factor), .mask = mask, .degree = degree};
+    const float part = attn_pair_flash_parts(degree);
+    *e = (struct exps){
+        .factor = v32_set(factor * scale * part), .of_mask = v32_set(factor * part), .mask = mask, .degree = degree};
+    if (degree == ATTN_PAIR_FLASH_TABLE_LATE) set_up_table(&e->table);
     e->done = UNITS;
     e->products = (int)(8 * parts);
     e->half = _mm512_set1_epi32(0x8000);
@@ -63,14 +69,31 @@ INLINE void set_up(struct exps *e, float factor, float scale, int mask, int degr
     /* constants that compilers would make again each time, by an instruction of the busy ports */
     __asm__("" : "+v"(e->half), "+v"(e->down));
 }
+/* Of arguments; a NaN is noted, and put `exactly` where it belongs. */
+INLINE void two_rows_by_table(struct exps *e, int exactly, const v32 *x, const float *sum, float *sum_to, float *p) {
+    const v32 origin = v32_set(EXP_TABLE_ORIGIN), low[2] = {x[0] + origin, x[2] + origin},
+              high[2] = {x[1] + origin, x[3] + origin};
+    __m512i n[2];
+    pairs_by_table(&e->table, low, high, NULL, n);
+    UNROLL for (int r = 0; r < 2; r++) {
+        if (exactly) {
+            const __mmask16 nan = _mm512_cmp_ps_mask(low[r], high[r], _CMP_UNORD_Q);
+            n[r] = _mm512_mask_mov_epi32(n[r], nan, _mm512_set1_epi32(-1));
+        }
+        _mm512_storeu_si512(p + r * LANES, n[r]);
+        v32_store(sum_to + r * LANES, add_pairs(v32_load(sum + r * LANES), n[r]));
+    }
+    e->all = _mm512_ternarylogic_epi32(e->all, n[0], n[1], 0xfe);
+}
 /* Two queries by 32 keys; vector i is of query i / 2, 16 keys or the 16 behind them. All four go through a step
  * before any goes through the next. */
-INLINE void two_rows(struct exps *e) {
+INLINE void two_rows(struct exps *e, int exactly) {
     const int u = e->done;
     const float *s = e->s + u / (LANES / 2) * (2 * TILE) + u % (LANES / 2) * (2 * LANES);
     const float *sum = e->sum + u * (2 * LANES);
     float *sum_to = e->sum_to + u * (2 * LANES), *p = e->p + u * (2 * LANES);
     v32 x[4], top[4];
+    e->done++;
     UNROLL for (int i = 0; i < 4; i++) x[i] = v32_load(s + i % 2 * TILE + i / 2 * LANES);
     UNROLL for (int i = 0; i < 4; i++) top[i] = v32_set(e->top[2 * u + i / 2]);
     UNROLL for (int r = 0; r < 2; r++) {
@@ -79,7 +102,11 @@ INLINE void two_rows(struct exps *e) {
         top[2 * r + 1] = _mm512_fnmadd_ps(add.high, e->of_mask, top[2 * r + 1]);
     }
     UNROLL for (int i = 0; i < 4; i++) x[i] = _mm512_fmsub_ps(x[i], e->factor, top[i]);
-    exp2_times(e->degree, NULL, x);
+    if (e->degree == ATTN_PAIR_FLASH_TABLE_LATE) {
+        two_rows_by_table(e, exactly, x, sum, sum_to, p);
+        return;
+    }
+    exp2_times(NULL, x);
     UNROLL for (int r = 0; r < 2; r++) {
         const __m512i low = _mm512_add_epi32(_mm512_castps_si512(x[2 * r]), e->half),
                       high = _mm512_add_epi32(_mm512_castps_si512(x[2 * r + 1]), e->half);
@@ -88,24 +115,35 @@ INLINE void two_rows(struct exps *e) {
         /* high ones keep their upper 16 bits, those of low ones come down to them */
         _mm512_storeu_si512(p + r * LANES, _mm512_mask_shuffle_epi8(high, 0x3333333333333333, low, e->down));
     }
-    e->done++;
 }
 INLINE void begin_step(struct exps *e, const float *s, float *p, const float *top, const float *sum, float *sum_to) {
     e->s = s, e->p = p, e->top = top, e->sum = sum, e->sum_to = sum_to;
     e->done = e->due = 0;
     e->all = _mm512_setzero_si512();
+    if (e->degree == ATTN_PAIR_FLASH_TABLE_LATE) begin_table(&e->table);
+}
+/* A step that has met a NaN is taken again. */
+static __attribute__((noinline)) __m512i step_exactly(struct exps *e) {
+    for (e->done = 0; e->done < UNITS;) two_rows(e, 1);
+    return e->all;
 }
 INLINE void finish_step(struct exps *e) {
-    while (e->done < UNITS) two_rows(e);
+    while (e->done < UNITS) two_rows(e, 0);
+    if (e->degree == ATTN_PAIR_FLASH_TABLE_LATE && (__mmask16) ~(e->table.ordered[0] & e->table.ordered[1])) {
+        struct exps copy = *e;
+        __asm__("" : "+m"(copy)); /* clang would pass *e itself, and so keep it in memory everywhere */
+        e->all = step_exactly(&copy);
+    }
 }
 /* Some of them, where the tile unit is busy. */
 INLINE void deal(struct exps *e) {
     e->due += UNITS;
     if (e->due < e->products) return;
     e->due -= e->products;
-    if (e->done < UNITS) two_rows(e);
+    if (e->done < UNITS) two_rows(e, 0);
 }
 static inline int any_too_large(const struct exps *e) {
-    return _mm512_test_epi32_mask(e->all, _mm512_set1_epi32(TOO_LARGE)) != 0;
+    const int32_t first = e->degree == ATTN_PAIR_FLASH_TABLE_LATE ? TOO_LARGE >> 16 : 0; /* all is of pairs */
+    return _mm512_test_epi32_mask(e->all, _mm512_set1_epi32(TOO_LARGE | first)) != 0;
 }
 #endif

@@ -56,20 +56,27 @@ static inline int64_t attn_pair_flash_span(int64_t depth, int64_t width, int ter
     return depth == width && (width == 128 || (width == 64 && terms > 1)) ? ATTN_PAIR_FLASH_STEP / 2
                                                                           : ATTN_PAIR_FLASH_STEP;
 }
-/* Of the polynomial of probabilities, or that they come from a table. rows: of flash_rows. */
-enum { ATTN_PAIR_FLASH_TABLE = 0 };
-static inline int attn_pair_flash_degree(int terms, int rough, int rows) {
-    return terms == 3 ? 5 : !rough || terms == 2 ? 4 : rows ? 3 : ATTN_PAIR_FLASH_TABLE;
+/* Of the polynomial of probabilities, or that they come from a table: of arguments that one multiply-add makes, or
+ * (late) of those that are sums: of flash_rows, and with ALiBi. */
+enum { ATTN_PAIR_FLASH_TABLE = 0, ATTN_PAIR_FLASH_TABLE_LATE = 1 };
+static inline int attn_pair_flash_degree(int terms, int rough, int late) {
+    return terms == 3 ? 5 : !rough || terms == 2 ? 4 : late ? ATTN_PAIR_FLASH_TABLE_LATE : ATTN_PAIR_FLASH_TABLE;
 }
 /* What a strip's probabilities are relative to: top = m * factor + below, each operation ROUNDED to f32, and times;
- * with a table top is rounded to ATTN_PAIR_FLASH_PARTS of 1, to the nearest even. Where m * factor is as large as `far`
- * they are times * 2^((s - m) * factor - below). */
+ * with a table, unless it is late, top is rounded to ATTN_PAIR_FLASH_PARTS of 1, to the nearest even. Where m * factor
+ * is as large as `far` they are times * 2^((s - m) * factor - below). */
 #define ATTN_PAIR_FLASH_PARTS 128
-static inline float attn_pair_flash_below(int degree) { return degree == 4 ? 6 : degree == 3 ? 3 : 0; }
-static inline float attn_pair_flash_times(int degree) { return degree == 4 ? 74.5f : degree == 3 ? 13 : 1; }
+static inline float attn_pair_flash_parts(int degree) {
+    return degree <= ATTN_PAIR_FLASH_TABLE_LATE ? ATTN_PAIR_FLASH_PARTS : 1;
+}
+static inline float attn_pair_flash_below(int degree) { return degree == 4 ? 6 : 0; }
+static inline float attn_pair_flash_times(int degree) { return degree == 4 ? 74.5f : 1; }
 static inline float attn_pair_flash_far(int degree) {
     return degree == ATTN_PAIR_FLASH_TABLE ? 0x1p14f : ATTN_PAIR_FLASH_FAR;
 }
+/* With a softcap as large, times factor, arguments may be beyond a table: such strips of one term are not rough, and
+ * those that add masks in a pass of their own. */
+#define ATTN_PAIR_FLASH_TABLE_CAP 88
 /* flash_rows: added to `below`. */
 #define ATTN_PAIR_FLASH_AHEAD 16
 struct attn_pair_flash {
@@ -77,7 +84,7 @@ struct attn_pair_flash {
     int64_t depth, width; /* of keys and of values, rounded up to 32 */
     int terms;            /* 1, 2, 3 */
     int rough; /* 1: nobody asks for lse: probabilities, and l, are bf16 numbers within 2^-8 + 2^-8 ln 2 and not within
-                * 3e-6 before they are rounded (two terms: still these, three: 2e-7; flash_rows: 1e-4) */
+                * 3e-6 before they are rounded (two terms: still these, three: 2e-7) */
     const uint16_t *k; /* zeros from D to depth. Elements to the next key, the next 16 keys, the next 32 columns, and
                         * from there to the next term: rows as they are, or whole tiles of 16 x 32, which are loaded
                         * faster; of several terms, and where a step has 32 keys, tiles one behind the other */

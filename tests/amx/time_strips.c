@@ -77,7 +77,7 @@ INLINE int64_t steps(int64_t depth, int rough, const struct attn_pair_flash *f) 
     struct queue w = {.span = span, .parts = parts};
     struct exps e;
     set_up_exps(&e, f->factor, 1, rough, span);
-    set_up_fused(&e.fused, FUSE_NONE, f->factor, NULL);
+    set_up_fused(&e.fused, FUSE_NONE, 1, f->factor, NULL);
     deal_times(&e, 2 * (depth / 32 * (span / 16) + span / 32 * (depth / 16)));
     for (int64_t i = 0; i <= parts; i++) w.p[QUEUE - i] = f->p + i * span / 2 * LANES_ALL;
     struct course c = {.w = &w, .at = {f, parts}, .j = parts, .s = f->s, .other = f->s + span * LANES_ALL};

@@ -39,7 +39,22 @@ struct strip {
     uint32_t *bits; /* scratch */
     struct attn_pair_score score;
 };
-enum { PLAIN, CAP, SMALL_CAP, LINEAR, DISTANCE, KEPT, ADDED_F32, ADDED_F16, ADDED_BF16, CAP_AND_KEPT, KINDS };
+enum {
+    PLAIN,
+    CAP,
+    SMALL_CAP,
+    LINEAR,
+    DISTANCE,
+    STEEP, /* grows by more than references are ahead */
+    STEEP_DISTANCE_AND_KEPT,
+    STEEP_AND_CAP,
+    KEPT,
+    ADDED_F32,
+    ADDED_F16,
+    ADDED_BF16,
+    CAP_AND_KEPT,
+    KINDS
+};
 enum { SCALE_INVERSE = 4 };
 /* Where column c of a row of Q, a key, a value or a sum is: of Q and V in pairs. */
 static int64_t query_cell(const struct strip *t, int64_t r, int64_t c) {
@@ -74,22 +89,29 @@ static double mask_at(const struct strip *t, int r, int64_t j) {
     }
 }
 static void make_score(struct strip *t, int kind) {
-    static const int masks[KINDS] = {[KEPT] = ATTN_PAIR_MASK_BITS,
-                                     [ADDED_F32] = ATTN_PAIR_MASK_F32,
-                                     [ADDED_F16] = ATTN_PAIR_MASK_F16,
-                                     [ADDED_BF16] = ATTN_PAIR_MASK_BF16,
-                                     [CAP_AND_KEPT] = ATTN_PAIR_MASK_BITS};
+    static const int masks[KINDS] = {
+        [KEPT] = ATTN_PAIR_MASK_BITS,         [ADDED_F32] = ATTN_PAIR_MASK_F32,
+        [ADDED_F16] = ATTN_PAIR_MASK_F16,     [ADDED_BF16] = ATTN_PAIR_MASK_BF16,
+        [CAP_AND_KEPT] = ATTN_PAIR_MASK_BITS, [STEEP_DISTANCE_AND_KEPT] = ATTN_PAIR_MASK_BITS};
+    const int steep = kind >= STEEP && kind <= STEEP_AND_CAP;
     const float scale = 1.0f / SCALE_INVERSE;
     t->kind = kind;
     t->score = (struct attn_pair_score){.scale = scale, .mask = masks[kind]};
-    t->score.caps = kind == CAP || kind == SMALL_CAP || kind == CAP_AND_KEPT;
+    t->score.caps = kind == CAP || kind == SMALL_CAP || kind == CAP_AND_KEPT || kind == STEEP_AND_CAP;
     /* some or most products beyond what one polynomial serves */
     t->score.cap = attn_softcap_of(kind == SMALL_CAP ? 0.25 : 4, (double)scale);
-    t->score.alibi = kind == LINEAR ? 1 : kind == DISTANCE ? 2 : 0;
+    t->score.alibi = kind == LINEAR || kind == STEEP || kind == STEEP_AND_CAP ? 1
+                     : kind == DISTANCE || kind == STEEP_DISTANCE_AND_KEPT    ? 2
+                                                                              : 0;
     t->mask = calloc((size_t)(ROWS * (t->n + 5)), 4), t->bits = calloc((size_t)(t->n + t->n / 32), sizeof *t->bits);
     for (int r = 0; r < ROWS; r++) {
-        t->score.slope[r] = (float)(uniform() / 16), t->score.origin[r] = (float)(3 * r);
-        t->score.near[r] = (float)(r % 5);
+        t->score.slope[r] = (float)(steep ? (uniform() + 1) / 2 : uniform() / 16);
+        t->score.origin[r] = (float)(3 * r), t->score.near[r] = (float)(r % 5);
+        if (steep) { /* a row's largest is 0 */
+            const float first = (float)t->seen[r], last = (float)t->seen[ROWS + r] - 1, origin = (float)(7 * r + 30);
+            t->score.origin[r] = t->score.alibi == 1 ? last : origin;
+            t->score.near[r] = fmaxf(0, fmaxf(origin - last, first - origin));
+        }
         for (int64_t j = 0; j < t->n; j++) {
             const float x = (float)uniform();
             const uint16_t half = t->score.mask == ATTN_PAIR_MASK_F16 ? attn_num_f32_f16(x) : attn_num_f32_bf16(x);
@@ -232,17 +254,17 @@ static void run_strip_as(struct strip *t, int64_t n, int watched) {
 static void run_strip(struct strip *t, int64_t n) { run_strip_as(t, n, 1); }
 static void check_strip(const struct strip *t) {
     /* of a sum of d products, relative; of a probability, before and after it is rounded */
-    const int degree = attn_pair_flash_degree(t->terms, t->rough, t->across);
+    const int degree = attn_pair_flash_degree(t->terms, t->rough, t->across || (t->kind && t->score.alibi)),
+              by_table = degree <= ATTN_PAIR_FLASH_TABLE_LATE;
     const double product = (t->terms == 3 ? 2e-7 : 2e-6) * (double)t->d,
                  table = 0x1p-8 + 0x1p-8 * 0.6932, /* half a spacing of bf16, half a part of an octave */
-        exact = degree == ATTN_PAIR_FLASH_TABLE ? table
-                : degree == 3                   ? 8.6e-5
-                : degree == 4                   ? 2.95e-6
-                                                : 2e-7,
-                 rounded = t->terms == 3                     ? 4e-7
-                           : t->terms == 2                   ? 0x1p-14
-                           : degree == ATTN_PAIR_FLASH_TABLE ? table
-                                                             : 0x1p-8 + 1e-4;
+        exact = by_table      ? table
+                : degree == 4 ? 2.95e-6
+                              : 2e-7,
+                 rounded = t->terms == 3   ? 4e-7
+                           : t->terms == 2 ? 0x1p-14
+                           : by_table      ? table
+                                           : 0x1p-8 + 1e-4;
     double *s = malloc((size_t)t->n * sizeof *s);
     for (int r = 0; r < ROWS; r++) {
         double top = -INFINITY, sum = 0, by = 1;
@@ -283,6 +305,9 @@ static void check_strip(const struct strip *t) {
 }
 static int rows_fit(const struct strip *t) {
     return attn_pair_flash_rows_fits(t->depth, t->width, t->terms, t->score.mask);
+}
+static int may_be_rough(const struct strip *t) {
+    return t->across || t->terms > 1 || !t->kind || t->score.mask <= ATTN_PAIR_MASK_BITS;
 }
 static void test_flash(void **unused) {
     static const struct {
@@ -328,12 +353,12 @@ static void test_flash_scores(void **unused) {
     for (size_t at = 0; at < sizeof extents / sizeof *extents; at++)
         for (int kind = PLAIN + 1; kind < KINDS; kind++)
             for (int terms = 1; terms <= 2; terms++)
-                for (int64_t steps = 1; steps <= 4; steps += 3) {
+                for (int form = 0; form < 4; form++) {
                     struct strip t;
-                    make_strip(&t, steps, extents[at][0], extents[at][1], terms);
+                    make_strip(&t, form / 2 ? 4 : 1, extents[at][0], extents[at][1], terms);
                     make_score(&t, kind);
                     for (int across = 0; across <= rows_fit(&t); across++) {
-                        t.across = across;
+                        t.across = across, t.rough = form % 2 && may_be_rough(&t);
                         run_strip(&t, t.n > STEP ? t.n / 2 : t.n);
                         check_strip(&t);
                     }
@@ -387,7 +412,7 @@ static void test_flash_open(void **unused) {
             struct strip t;
             make_strip(&t, 9 + form % 2, form / 2 ? 64 : 128, form / 2 ? 64 : 128, 1);
             if (kind) make_score(&t, kind);
-            t.across = rows_fit(&t), t.rough = form % 2 && (t.across || !kind);
+            t.across = rows_fit(&t), t.rough = form % 2 && may_be_rough(&t);
             for (int r = 0; r < ROWS; r++) t.seen[r] = 0, t.seen[ROWS + r] = (int32_t)t.n - r % 3;
             run_strip(&t, t.n);
             check_strip(&t);
