@@ -91,7 +91,13 @@ struct mla_bwd_size attn_cpu_mla_bwd_size(const struct mla_isa *isa, const attn_
         units = mla_max((int64_t)threads * UNITS_PER_THREAD, SMALL_BATCH_BYTES / (int64_t)z.unit_bytes);
         units = mla_min(mla_max(units, 1), MAX_UNITS);
     }
-    z.batch_units = mla_max(1, mla_min(units, p->seq_q > MAX_UNITS ? MAX_UNITS : p->seq_q * z.n_chunks));
+    const int64_t all = mla_max(1, p->seq_q > MAX_UNITS ? MAX_UNITS : p->seq_q * z.n_chunks);
+    z.batch_units = mla_min(units, all);
+    if (z.n_windows == 1 && units > threads) { /* each thread gets as many, and the last batch is no small one */
+        units -= units % threads;
+        const int64_t batches = (all + units - 1) / units;
+        z.batch_units = mla_min(all, mla_round((all + batches - 1) / batches, threads));
+    }
 
     z.at_threads = mla_take(&z.bytes, (int64_t)z.thread_bytes * threads);
     z.at_units = mla_take(&z.bytes, (int64_t)z.unit_bytes * z.batch_units);
