@@ -20,11 +20,9 @@ enum {
     FUSE_KEPT,
     FUSE_CAP_KEPT,
     FUSE_ALIBI_KEPT,
-    FUSE_PASS,    /* scores are made by a pass of their own, */
-    FUSE_READ_16, /* and the lines of an additive mask are asked for before it */
-    FUSE_READ_32
+    FUSE_PASS /* scores are made by a pass of their own */
 };
-static inline int fuse_makes(int kind) { return kind > FUSE_NONE && kind < FUSE_PASS; }
+static inline int fuse_makes(int kind) { return kind != FUSE_NONE && kind != FUSE_PASS; }
 static inline int fuse_caps(int kind) { return kind == FUSE_CAP || kind == FUSE_CAP_KEPT; }
 static inline int fuse_alibi(int kind) { return kind == FUSE_ALIBI || kind == FUSE_ALIBI_KEPT; }
 static inline int fuse_keeps(int kind) { return kind == FUSE_KEPT || kind == FUSE_CAP_KEPT || kind == FUSE_ALIBI_KEPT; }

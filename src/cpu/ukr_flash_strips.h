@@ -64,73 +64,6 @@ INLINE void visit_all(int terms, int64_t width, int64_t to, struct queue *w) {
         w->done[q] = to;
     }
 }
-/* What moves from step to step. */
-struct course {
-    struct queue *w;
-    struct place at;
-    int64_t j;               /* steps, of all strips, before this one */
-    float *s, *other, *held; /* its scores, those being made; where sums go that tiles still hold */
-    v32 l[2];
-};
-/* Steps of one strip that need no care, up to step `to`, which is of that strip, too: all queries see all of their keys
- * and have a reference, and each part of the sums has had its last `parts` steps. So a step leaves nothing but products
- * and exponentials. Returns 1 where the last one's probabilities passed MOST: these are not yet in l. */
-INLINE int steps_without_care(int64_t depth, int64_t width, int64_t span, int64_t parts, int64_t to,
-                              const struct reference *r, struct course *c, struct exps *e) {
-    const struct attn_pair_flash *const f = c->at.f, at = {.k = f->k,
-                                                           .k_row = f->k_row,
-                                                           .k_more = f->k_more,
-                                                           .k_step = f->k_step,
-                                                           .k_low = f->k_low,
-                                                           .q = f->q,
-                                                           .v = f->v,
-                                                           .o = f->o};
-    const v32 top[2] = {r[0].top, r[1].top}, most = v32_set(MOST);
-    float *p[QUEUE + 1], *s = c->s, *other = c->other, *held = c->held ? c->held : c->other;
-    int64_t step = c->at.step, part = c->j % parts;
-    int passes = 0;
-    e->table.sure = 1;
-    UNROLL for (int i = 0; i <= QUEUE; i++) p[i] = c->w->p[i];
-    for (;;) {
-        begin_step(e, s, p[QUEUE], top);
-        if (depth == 64 && e->terms == 1) {
-            step_64(&at, step + 1, other, &at, step - 1, p[QUEUE - 1], e);
-        } else {
-            keys(1, 1, &at, depth, step + 1, other, held, e);
-            held = values(1, 1, &at, width, parts, part, step - parts, parts, (const float *const *)p + QUEUE - parts,
-                          other + (span - 32) * LANES_ALL, e);
-        }
-        finish_step(e);
-        if (e->degree == ATTN_PAIR_FLASH_TABLE && is_beyond_table(&e->table)) {
-            begin_step(e, s, p[QUEUE], top);
-            finish_exactly(e);
-        }
-        passes = _mm512_cmp_ps_mask(e->sum[0], most, _CMP_NLT_UQ) | _mm512_cmp_ps_mask(e->sum[1], most, _CMP_NLT_UQ);
-        if (passes) break;
-        for (int h = 0; h < 2; h++) c->l[h] += e->sum[h];
-        float *const oldest = p[QUEUE - parts], *const mine = s;
-        UNROLL for (int64_t i = QUEUE - parts; i < QUEUE; i++) p[i] = p[i + 1];
-        p[QUEUE] = oldest;
-        s = other, other = mine;
-        part = part + 1 == parts ? 0 : part + 1;
-        if (++step == to) break;
-    }
-    e->table.sure = 0;
-    c->j += step - c->at.step;
-    c->at.step = step;
-    c->s = s, c->other = other;
-    if (depth > 64 || e->terms > 1) c->held = held;
-    UNROLL for (int64_t i = QUEUE - parts; i <= QUEUE; i++) {
-        c->w->p[i] = p[i];
-        c->w->at[i] = (struct place){f, step - QUEUE + i};
-    }
-    for (int64_t last = passes ? c->j : c->j - 1, i = 0; i < parts; i++) c->w->done[(last - i) % parts] = last - i;
-    return passes != 0;
-}
-INLINE void let_go(float **held) {
-    if (*held) store_sums(*held);
-    *held = NULL;
-}
 /* fuse: that of e, a constant. clang would see it too late in e, which then stays in memory for calls never made. */
 INLINE void begin(struct exps *e, int fuse, const struct attn_pair_score *f, int64_t key, const float *s, float *p,
                   const struct reference *r) {
@@ -152,6 +85,81 @@ INLINE void ask(struct exps *e, int kind, struct place at, int64_t span, const s
     const struct attn_pair_score *of = at.f[there].score;
     e->asked = of->cell + at.step * span / 2 % LANES_ALL;
     e->ask_from = (here ? next : there && !fuse_keeps(kind) ? 0 : key) * of->mask_bytes;
+}
+/* Whether a step must be taken again, exactly. */
+INLINE int beyond(int fuse, const struct exps *e) {
+    return (fuse && is_beyond(&e->fused)) || (e->degree == ATTN_PAIR_FLASH_TABLE && is_beyond_table(&e->table));
+}
+/* What moves from step to step. */
+struct course {
+    struct queue *w;
+    struct place at;
+    int64_t j;               /* steps, of all strips, before this one */
+    float *s, *other, *held; /* its scores, those being made; where sums go that tiles still hold */
+    v32 l[2];
+};
+/* Steps of one strip that need no care, up to step `to`, which is of that strip, too: all queries see all of their keys
+ * and have a reference, and each part of the sums has had its last `parts` steps. So a step leaves nothing but products
+ * and exponentials. With a boolean mask they end before a step that is passed over, too. Returns 1 where the last one's
+ * probabilities passed MOST: these are not yet in l. */
+INLINE int steps_without_care(int kind, int64_t depth, int64_t width, int64_t span, int64_t parts, int64_t to,
+                              const struct attn_pair_flash *end, const struct reference *r, struct course *c,
+                              struct exps *e) {
+    const struct attn_pair_flash *const f = c->at.f, at = {.k = f->k,
+                                                           .k_row = f->k_row,
+                                                           .k_more = f->k_more,
+                                                           .k_step = f->k_step,
+                                                           .k_low = f->k_low,
+                                                           .q = f->q,
+                                                           .v = f->v,
+                                                           .o = f->o};
+    const v32 most = v32_set(MOST);
+    const int sure = e->table.sure;
+    float *p[QUEUE + 1], *s = c->s, *other = c->other, *held = c->held ? c->held : c->other;
+    int64_t step = c->at.step, part = c->j % parts;
+    int passes = 0;
+    if (kind == FUSE_NONE) e->table.sure = 1;
+    UNROLL for (int i = 0; i <= QUEUE; i++) p[i] = c->w->p[i];
+    for (;;) {
+        begin(e, kind, f->score, step * span, s, p[QUEUE], r);
+        if (fuse_keeps(kind)) ask(e, kind, (struct place){f, step}, span, end);
+        if (depth == 64 && e->terms == 1) {
+            step_64(&at, step + 1, other, &at, step - 1, p[QUEUE - 1], e);
+        } else {
+            keys(1, 1, &at, depth, step + 1, other, held, e);
+            held = values(1, 1, &at, width, parts, part, step - parts, parts, (const float *const *)p + QUEUE - parts,
+                          other + (span - 32) * LANES_ALL, e);
+        }
+        finish_step(e);
+        if (beyond(kind, e)) {
+            begin(e, kind, f->score, step * span, s, p[QUEUE], r);
+            finish_exactly(e);
+        }
+        passes = _mm512_cmp_ps_mask(e->sum[0], most, _CMP_NLT_UQ) | _mm512_cmp_ps_mask(e->sum[1], most, _CMP_NLT_UQ);
+        if (passes) break;
+        for (int h = 0; h < 2; h++) c->l[h] += e->sum[h];
+        float *const oldest = p[QUEUE - parts], *const mine = s;
+        UNROLL for (int64_t i = QUEUE - parts; i < QUEUE; i++) p[i] = p[i + 1];
+        p[QUEUE] = oldest;
+        s = other, other = mine;
+        part = part + 1 == parts ? 0 : part + 1;
+        if (++step == to || (fuse_keeps(kind) && !keepers((struct place){f, step + 1}, span))) break;
+    }
+    e->table.sure = sure;
+    c->j += step - c->at.step;
+    c->at.step = step;
+    c->s = s, c->other = other;
+    if (depth > 64 || e->terms > 1) c->held = held;
+    UNROLL for (int64_t i = QUEUE - parts; i <= QUEUE; i++) {
+        c->w->p[i] = p[i];
+        c->w->at[i] = (struct place){f, step - QUEUE + i};
+    }
+    for (int64_t last = passes ? c->j : c->j - 1, i = 0; i < parts; i++) c->w->done[(last - i) % parts] = last - i;
+    return passes != 0;
+}
+INLINE void let_go(float **held) {
+    if (*held) store_sums(*held);
+    *held = NULL;
 }
 /* Where ALiBi grows by more than a reference is ahead of it, a query of a new strip refers to the step in which its
  * own is largest: else references, and all sums with them, would move with most steps before. s: scratch. */
@@ -183,8 +191,9 @@ static __attribute__((noinline)) void look_ahead(const struct attn_pair_flash *f
 /* `count` strips that follow each other like steps of one: nothing waits between them. */
 INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int kind, int64_t depth, int64_t width,
                    int terms, int rough, int64_t span, int64_t parts) {
-    const int reads = kind == FUSE_READ_16 || kind == FUSE_READ_32, fuse = fuse_makes(kind) ? kind : FUSE_NONE,
-              scored = kind != FUSE_NONE || terms > 1; /* else products are scores */
+    const int fuse = fuse_makes(kind) ? kind : FUSE_NONE, mask = kind == FUSE_PASS ? f->score->mask : 0,
+              reads = flat && mask >= ATTN_PAIR_MASK_F32 && mask <= ATTN_PAIR_MASK_BF16, /* where an additive mask is */
+        scored = kind != FUSE_NONE || terms > 1;                                         /* else products are scores */
     const int64_t weights = span / 2 * LANES_ALL * terms;
     const struct attn_pair_flash *const end = f + count;
     struct reference r[2];
@@ -207,7 +216,7 @@ INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int
      * is among those that it has. */
     e.table.sure = table && fuse && !fuse_alibi(fuse), e.table.notes = !fuse_caps(fuse);
     /* of f32 every second line, which brings two */
-    e.lines = fuse_keeps(kind) ? 1 : reads ? 2 : 0, e.apart = kind == FUSE_READ_32 ? 128 : 64;
+    e.lines = fuse_keeps(kind) ? 1 : reads ? 2 : 0, e.apart = mask == ATTN_PAIR_MASK_F32 ? 128 : 64;
     deal_times(&e, 2 * (depth / 32 * (span / 16) * e.of_keys + span / 32 * (width / 16) * of_values(terms)));
     for (int i = 0; i <= parts; i++) w.p[QUEUE - i] = f->p + i * weights;
     for (int i = 0; i <= QUEUE; i++) w.at[i] = at;
@@ -217,11 +226,12 @@ INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int
         w.at[QUEUE] = at;
         const struct attn_pair_score *const of = scored ? f->score : NULL;
         for (int h = 0; h < 2; h++) r[h].shrink = v32_set(1);
-        if (flat && kind == FUSE_NONE && terms == 1 && settled && at.step > parts && at.step >= open.from &&
-            at.step < open.to && j - w.done[j % parts] == parts) {
+        if (flat && kind == fuse && terms == 1 && settled && at.step > parts && at.step >= open.from &&
+            at.step < open.to && j - w.done[j % parts] == parts &&
+            (!fuse_keeps(kind) || (follows(next, at, 1) && follows(at, w.at[QUEUE - parts], parts)))) {
             struct course c = {.w = &w, .at = at, .j = j, .s = s, .other = other, .held = held, .l = {l[0], l[1]}};
-            const int passes = steps_without_care(depth, width, span, parts, open.to, r, &c, &e);
-            at = c.at, next = behind(at, span), j = c.j, s = c.s, other = c.other, held = c.held;
+            const int passes = steps_without_care(kind, depth, width, span, parts, open.to, end, r, &c, &e);
+            at = c.at, next = next_of(kind, at, span, end), j = c.j, s = c.s, other = c.other, held = c.held;
             for (int h = 0; h < 2; h++) l[h] = c.l[h];
             if (passes) goto made;
         }
@@ -291,7 +301,7 @@ INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int
             visit(0, width, part, n, &w, NULL, &e);
         }
         finish_step(&e);
-        if ((fuse && is_beyond(&e.fused)) || (table && is_beyond_table(&e.table))) {
+        if (beyond(fuse, &e)) {
             begin(&e, fuse, of, at.step * span, s, w.p[QUEUE], r);
             finish_exactly(&e);
         }
@@ -335,6 +345,16 @@ INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int
     }
 enum { SPAN = ATTN_PAIR_FLASH_STEP, HALF = SPAN / 2 }; /* as attn_pair_flash_span says */
 enum { EXTENTS_ANY, EXTENTS_64, EXTENTS_128, EXTENTS };
-/* Strips of bf16 whose products are not scores. */
+/* Strips of bf16 whose products are not scores: a kind for each way from one to the other. */
+#define KIND_OR_ROUGH(name, flat, fuse, depth, width, span, parts)                                                     \
+    KIND(name, flat, fuse, depth, width, 1, 0, span, parts)                                                            \
+    KIND(name##_rough, flat, fuse, depth, width, 1, 1, span, parts)
+#define KINDS_OF(fuse)                                                                                                 \
+    KIND_OR_ROUGH(strips_64_##fuse, 1, FUSE_##fuse, 64, 64, SPAN, 1)                                                   \
+    KIND_OR_ROUGH(strips_128_##fuse, 1, FUSE_##fuse, 128, 128, HALF, 4)
+#define ROW_OF(fuse)                                                                                                   \
+    [FUSE_##fuse] = {{strips_64_##fuse, strips_128_##fuse}, {strips_64_##fuse##_rough, strips_128_##fuse##_rough}}
+typedef void (*attn_flash_strips)(const struct attn_pair_flash *f, int64_t n);
 void attn_ukr_amx_flash_scores(const struct attn_pair_flash *f, int64_t n, int extents);
+void attn_ukr_amx_flash_kept(const struct attn_pair_flash *f, int64_t n, int kind, int extents);
 #endif

@@ -82,7 +82,8 @@ INLINE int64_t steps(int64_t depth, int rough, const struct attn_pair_flash *f) 
     for (int64_t i = 0; i <= parts; i++) w.p[QUEUE - i] = f->p + i * span / 2 * LANES_ALL;
     struct course c = {.w = &w, .at = {f, parts}, .j = parts, .s = f->s, .other = f->s + span * LANES_ALL};
     c.l[0] = c.l[1] = v32_set(0);
-    if (steps_without_care(depth, depth, span, parts, to, r, &c, &e)) fprintf(stderr, "sums passed MOST\n");
+    if (steps_without_care(FUSE_NONE, depth, depth, span, parts, to, f + 1, r, &c, &e))
+        fprintf(stderr, "sums passed MOST\n");
     if (c.held) store_sums(c.held);
     return to - parts;
 }
