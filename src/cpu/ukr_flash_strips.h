@@ -191,9 +191,10 @@ static __attribute__((noinline)) void look_ahead(const struct attn_pair_flash *f
 /* `count` strips that follow each other like steps of one: nothing waits between them. */
 INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int kind, int64_t depth, int64_t width,
                    int terms, int rough, int64_t span, int64_t parts) {
-    const int fuse = fuse_makes(kind) ? kind : FUSE_NONE, mask = kind == FUSE_PASS ? f->score->mask : 0,
-              reads = flat && mask >= ATTN_PAIR_MASK_F32 && mask <= ATTN_PAIR_MASK_BF16, /* where an additive mask is */
-        scored = kind != FUSE_NONE || terms > 1;                                         /* else products are scores */
+    const int fuse = fuse_makes(kind) ? kind : FUSE_NONE;
+    const int scored = kind != FUSE_NONE || terms > 1; /* else products are scores */
+    const int mask = kind == FUSE_PASS ? f->score->mask : 0;
+    const int reads = flat && mask >= ATTN_PAIR_MASK_F32 && mask <= ATTN_PAIR_MASK_BF16; /* where an additive mask is */
     const int64_t weights = span / 2 * LANES_ALL * terms;
     const struct attn_pair_flash *const end = f + count;
     struct reference r[2];
