@@ -2,11 +2,12 @@
  * Softcap or ALiBi as part of the exponential of the flash strip (ukr_flash_amx.c): arguments x = score * factor - top
  * straight from products, beside the products of tiles, where a pass of its own (ukr_flash_score.h) would stand before
  * them. Only where nothing else makes the score and the scale is positive. A boolean mask may be there besides, or
- * alone: it masks the exponential's last instruction.
+ * alone: it masks the exponential's last instruction, or the arguments of a table.
  *
- *     cap     x = s P(s^2) - top for scores up to 0.4 of the cap, P of degree 3 (1e-7) with scale, cap and factor in
- *             its coefficients. What lies beyond is noted for the whole step, which is then taken again, exactly: so
- *             there is no branch, and which way a score takes depends on it alone.
+ *     cap     x = s P(s^2) - top for scores up to 0.4 of the cap, P of degree 3 (1e-7; where arguments go to a table
+ *             2, 6.3e-6) with scale, cap and factor in its coefficients. What lies beyond is noted for the whole step,
+ *             which is then taken again, exactly: so there is no branch, and which way a score takes depends on it
+ *             alone.
  *     ALiBi   x = s (scale factor) - (base + slope |key - origin|) */
 #ifndef ATTN_CPU_UKR_FLASH_FUSE_H
 #define ATTN_CPU_UKR_FLASH_FUSE_H
