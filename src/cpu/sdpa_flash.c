@@ -12,8 +12,8 @@
  * infinity times a term of 0 is a NaN; its products, none of which is finite, are made by the vectors and given to the
  * kernel.
  *
- * With an additive mask, whose rows lie along the keys, bf16 of 64 and 128 columns has keys across the lanes, and the
- * queries as they are (attn_ukr_pair.flash_rows, by_rows):
+ * With an additive mask, whose rows lie along the keys, and with a softcap and ALiBi at once, bf16 of 64 and 128
+ * columns has keys across the lanes, and the queries as they are (attn_ukr_pair.flash_rows, by_rows):
  *
  *     K   transposed pairs along D                                                          [n/16][depth/2][16]
  *     V   pairs of keys that are 16 apart, in tiles                                         [n/32][width/16][16][16]
@@ -63,8 +63,9 @@ void attn_cpu_flash_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     /* Here pages are the affair of who loads keys, and of those that are hidden. */
     if (attn_core_has(p, ATTN_PAGED) && p->scale > 0 && p->softcap <= 0 && !p->alibi && !p->mask_dtype)
         f->s.plain = 1, f->s.unit = p->scale;
-    f->by_rows = f->s.pair->flash_rows && p->softcap <= 0 && !p->alibi && fabs(f->s.late_scale) < MOST_SCALE &&
-                 attn_pair_flash_rows_fits(depth, width, f->flash, attn_cpu_strip_mask(&f->s));
+    f->by_rows = f->s.pair->flash_rows && fabs(f->s.late_scale) < MOST_SCALE &&
+                 attn_pair_flash_rows_fits(depth, width, f->flash, attn_cpu_strip_mask(&f->s), p->softcap > 0,
+                                           p->alibi != ATTN_ALIBI_NONE);
     const int64_t most_bytes = f->flash == 3 ? THIRDS_BYTES : BLOCK_BYTES;
     const int64_t part = half * f->flash; /* an element of an operand */
     f->depth = depth, f->ldv = width, f->strip = ROWS;

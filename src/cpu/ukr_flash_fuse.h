@@ -4,15 +4,11 @@
  * them. Only where nothing else makes the score and the scale is positive. A boolean mask may be there besides, or
  * alone: it masks the exponential's last instruction, or the arguments of a table.
  *
- *     cap     x = s P(s^2) - top for scores up to 0.4 of the cap, P of degree 3 (1e-7; where arguments go to a table
- *             2, 6.3e-6) with scale, cap and factor in its coefficients. What lies beyond is noted for the whole step,
- *             which is then taken again, exactly: so there is no branch, and which way a score takes depends on it
- *             alone.
+ *     cap     x = s P(s^2) - top: ukr_flash_cap.h
  *     ALiBi   x = s (scale factor) - (base + slope |key - origin|) */
 #ifndef ATTN_CPU_UKR_FLASH_FUSE_H
 #define ATTN_CPU_UKR_FLASH_FUSE_H
-#include "cpu/ukr_pair.h"
-#include "cpu/ukr_softcap_avx512.h"
+#include "cpu/ukr_flash_cap.h"
 
 enum {
     FUSE_NONE, /* products are scores; where there are several terms, any */
@@ -27,28 +23,18 @@ static inline int fuse_makes(int kind) { return kind != FUSE_NONE && kind != FUS
 static inline int fuse_caps(int kind) { return kind == FUSE_CAP || kind == FUSE_CAP_KEPT; }
 static inline int fuse_alibi(int kind) { return kind == FUSE_ALIBI || kind == FUSE_ALIBI_KEPT; }
 static inline int fuse_keeps(int kind) { return kind == FUSE_KEPT || kind == FUSE_CAP_KEPT || kind == FUSE_ALIBI_KEPT; }
-enum { FUSE_HIDDEN = 0x7fc00001 /* a hidden score's bits with a cap: a NaN that no product of bf16 is */ };
 
 struct fused {
     int kind;
     v32 factor;
-    const struct attn_softcap *cap;
-    int terms;
-    float c[ATTN_SOFTCAP_NEAR_TERMS];
-    __m512i near, beyond;                                /* near: what makes squares beyond negative as integers */
+    struct capped capped;
     v32 scaled[2], slope[2], base[2], start[2], from[2]; /* start: of the step, from: of the next keys, less origin */
     __m512i magnitude;                                   /* ALiBi by distance: all bits but the sign; else all */
 };
 /* factor: in parts, and rough, where arguments go to a table. */
 static inline void set_up_fused(struct fused *e, int kind, int rough, float factor, const struct attn_pair_score *f) {
     *e = (struct fused){.kind = kind, .factor = v32_set(factor)};
-    if (!fuse_caps(kind)) return;
-    e->cap = &f->cap;
-    e->terms = rough ? ATTN_SOFTCAP_ROUGH_TERMS : ATTN_SOFTCAP_NEAR_TERMS;
-    for (int k = 0; k < e->terms; k++)
-        e->c[k] = (float)(attn_softcap_near(rough, k, (double)f->cap.cap, (double)f->cap.scale) * (double)factor);
-    const v32 most = v32_set(f->cap.most * (float)ATTN_SOFTCAP_NEAR);
-    e->near = _mm512_sub_epi32(_mm512_set1_epi32(INT32_MIN), _mm512_castps_si512(most));
+    if (fuse_caps(kind)) set_up_capped(&e->capped, rough, factor, f);
 }
 /* ALiBi: what 16 queries at lane h need for a step from `key` on, relative to top. Scores of `far` queries are finished
  * and relative to their reference. */
@@ -65,24 +51,10 @@ static inline void begin_alibi(struct fused *e, const struct attn_pair_score *f,
     e->start[h] = v32_set((float)key) - origin;
 }
 static inline __attribute__((always_inline)) void begin_fused(struct fused *e) {
-    e->beyond = _mm512_setzero_si512();
+    e->capped.beyond = _mm512_setzero_si512();
     for (int h = 0; h < 2; h++) e->from[h] = e->start[h];
 }
-/* Some score of the step was beyond, hidden or a NaN. */
-static inline int is_beyond(const struct fused *e) { return fuse_caps(e->kind) && _mm512_movepi32_mask(e->beyond); }
-static inline __attribute__((always_inline)) void cap_exactly(const struct fused *e, const v32 *s, const v32 *z,
-                                                              const v32 *top, v32 *x) {
-    const __m512i hidden = _mm512_set1_epi32(FUSE_HIDDEN);
-    v32 y[SOFTCAP_MANY];
-    UNROLL for (int i = 0; i < SOFTCAP_MANY; i++) y[i] = s[i];
-    softcap_many(y, e->cap);
-    UNROLL for (int i = 0; i < SOFTCAP_MANY; i++) {
-        const __mmask16 beyond = _mm512_movepi32_mask(_mm512_add_epi32(_mm512_castps_si512(z[i]), e->near)),
-                        not_seen = _mm512_cmpeq_epi32_mask(_mm512_castps_si512(s[i]), hidden);
-        x[i] = _mm512_mask_mov_ps(x[i], beyond, _mm512_fmsub_ps(y[i], e->factor, top[i % 2]));
-        x[i] = _mm512_mask_mov_ps(x[i], not_seen, v32_set(-__builtin_inff()));
-    }
-}
+static inline int is_beyond(const struct fused *e) { return fuse_caps(e->kind) && is_beyond_cap(&e->capped); }
 /* A boolean mask alone: what remains is the scale. */
 static inline void begin_kept(struct fused *e, const struct attn_pair_score *f, int h, __mmask16 far) {
     e->scaled[h] = _mm512_mask_mov_ps(v32_set(f->scale) * e->factor, far, e->factor);
@@ -108,22 +80,7 @@ static inline __attribute__((always_inline)) void fused_arguments(struct fused *
         UNROLL for (int h = 0; h < 2; h++) e->from[h] += v32_set(2);
         return;
     }
-    v32 p[MANY];
-    UNROLL for (int i = 0; i < MANY; i++) t[i] = s[i] * s[i];
-    UNROLL for (int i = 0; i < MANY; i++) p[i] =
-        v32_fma(t[i], v32_set(e->c[e->terms - 1]), v32_set(e->c[e->terms - 2]));
-    UNROLL for (int k = e->terms - 3; k >= 0; k--) {
-        UNROLL for (int i = 0; i < MANY; i++) p[i] = v32_fma(p[i], t[i], v32_set(e->c[k]));
-    }
-    UNROLL for (int i = 0; i < MANY; i++) {
-        x[i] = kept ? _mm512_maskz_fmsub_ps(kept[i], s[i], p[i], top[i % 2]) : _mm512_fmsub_ps(s[i], p[i], top[i % 2]);
-    }
-    UNROLL for (int i = 0; i < MANY; i += 2) e->beyond =
-        _mm512_ternarylogic_epi32(e->beyond, _mm512_add_epi32(_mm512_castps_si512(t[i]), e->near),
-                                  _mm512_add_epi32(_mm512_castps_si512(t[i + 1]), e->near), 0xfe);
-    if (exactly) {
-        cap_exactly(e, s, t, top, x);
-        UNROLL for (int i = 0; kept && i < MANY; i++) x[i] = _mm512_maskz_mov_ps(kept[i], x[i]);
-    }
+    const v32 tops[MANY] = {top[0], top[1], top[0], top[1]};
+    capped_arguments(&e->capped, exactly, s, tops, kept, x);
 }
 #endif

@@ -3,6 +3,7 @@
  * the score that a query's probabilities are relative to. */
 #ifndef ATTN_CPU_UKR_FLASH_REFER_H
 #define ATTN_CPU_UKR_FLASH_REFER_H
+#include "cpu/ukr_flash_alibi.h"
 #include "cpu/ukr_flash_exp.h"
 #include "cpu/ukr_flash_reference.h"
 #include "cpu/ukr_flash_score.h"

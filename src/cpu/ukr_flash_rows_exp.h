@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: MIT
- * Probabilities of a step of ukr_flash_rows_amx.c: 2^((s * scale + mask) * factor - top), two queries by 32 keys at a
- * time, as rows of pairs, and their sums. The instructions are chosen as those of ukr_flash_exp.h; where nobody asks
- * for lse, there is a table (ukr_flash_table.h). */
+ * Probabilities of a step of ukr_flash_rows_amx.c: 2^((score + mask) * factor - top), two queries by 32 keys at a time,
+ * as rows of pairs, and their sums. The instructions are chosen as those of ukr_flash_exp.h; where nobody asks for lse,
+ * there is a table (ukr_flash_table.h). What makes the score is part of the argument, as in ukr_flash_fuse.h: a scale
+ * or a softcap, and ALiBi, whose slope and origin are numbers of a row here and its distances a vector. */
 #ifndef ATTN_CPU_UKR_FLASH_ROWS_EXP_H
 #define ATTN_CPU_UKR_FLASH_ROWS_EXP_H
 #include "cpu/ukr_exp2_avx512.h"
+#include "cpu/ukr_flash_cap.h"
 #include "cpu/ukr_flash_table.h"
 #include "cpu/ukr_pair.h"
 #include "cpu/ukr_unroll.h"
@@ -26,6 +28,7 @@ enum {
 struct addends {
     v32 low, high;
 };
+static inline int adds(int mask) { return mask >= ATTN_PAIR_MASK_F32 && mask <= ATTN_PAIR_MASK_BF16; }
 INLINE struct addends addends_of(int mask, const char *row) {
     if (mask == ATTN_PAIR_MASK_F32) return (struct addends){_mm512_loadu_ps(row), _mm512_loadu_ps(row + 64)};
     if (mask == ATTN_PAIR_MASK_F16)
@@ -40,27 +43,47 @@ INLINE struct addends addends_of(int mask, const char *row) {
     return (struct addends){_mm512_castsi512_ps(_mm512_maskz_permutexvar_epi8(0xcccccccccccccccc, low, x)),
                             _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi8(0xcccccccccccccccc, high, x))};
 }
-static inline int64_t mask_bytes(int mask) { return mask == ATTN_PAIR_MASK_F32 ? 4 : 2; }
+/* Keys that a boolean mask keeps, a bit each. */
+INLINE uint32_t kept_of(const char *row) {
+    const __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)row);
+    return _mm256_test_epi8_mask(x, x);
+}
+static inline int64_t mask_bytes(int mask) {
+    return mask == ATTN_PAIR_MASK_F32 ? 4 : mask == ATTN_PAIR_MASK_BITS ? 1 : 2;
+}
 
 /* ------------------------------------------------------------------ exponentials ---------------------- */
 
+/* What makes scores of products besides a scale: any of these. */
+enum { MADE_CAP = 1, MADE_ALIBI = 2, MADE_KINDS = 4 };
+/* What is subtracted from a row's arguments: [0][row]; ALiBi: less slope * (key - origin), or more slope *
+ * |key - origin|: slopes are [1][row], origins [2][row]. */
+enum { TOPS = 3 * ROWS };
 struct exps {
     v32 factor, of_mask;     /* of products, and of what a mask adds to the scores that they make */
     __m512i half, down, all; /* all: of a step's probabilities, or-ed */
     struct exp_table table;
     const float *s, *top, *sum;
     float *sum_to, *p;
-    int degree;              /* attn_pair_flash_degree */
-    int mask;                /* ATTN_PAIR_MASK_.. */
+    int degree;     /* attn_pair_flash_degree */
+    int mask, made; /* ATTN_PAIR_MASK_.., MADE_.. */
+    struct capped capped;
+    v32 key[2];              /* of a step */
+    __m512i magnitude;       /* ALiBi by distance: all bits but the sign; else all */
     const char *const *cell; /* the mask's rows, from byte `at` on */
     int64_t at;
     int products; /* beside a step */
     int done, due;
 };
-INLINE void set_up(struct exps *e, float factor, float scale, int mask, int degree, int64_t parts) {
-    const float part = attn_pair_flash_parts(degree);
-    *e = (struct exps){
-        .factor = v32_set(factor * scale * part), .of_mask = v32_set(factor * part), .mask = mask, .degree = degree};
+INLINE void set_up(struct exps *e, const struct attn_pair_flash *f, int mask, int made, int degree, int64_t parts) {
+    const float part = attn_pair_flash_parts(degree), factor = f->factor;
+    *e = (struct exps){.factor = v32_set(factor * f->score->scale * part),
+                       .of_mask = v32_set(factor * part),
+                       .mask = mask,
+                       .made = made,
+                       .degree = degree};
+    if (made & MADE_CAP) set_up_capped(&e->capped, degree == ATTN_PAIR_FLASH_TABLE_LATE, factor * part, f->score);
+    if (made & MADE_ALIBI) e->magnitude = _mm512_set1_epi32(f->score->alibi == 2 ? INT32_MAX : -1);
     if (degree == ATTN_PAIR_FLASH_TABLE_LATE) set_up_table(&e->table);
     e->done = UNITS;
     e->products = (int)(8 * parts);
@@ -69,10 +92,13 @@ INLINE void set_up(struct exps *e, float factor, float scale, int mask, int degr
     /* constants that compilers would make again each time, by an instruction of the busy ports */
     __asm__("" : "+v"(e->half), "+v"(e->down));
 }
-/* Of arguments; a NaN is noted, and put `exactly` where it belongs. */
-INLINE void two_rows_by_table(struct exps *e, int exactly, const v32 *x, const float *sum, float *sum_to, float *p) {
-    const v32 origin = v32_set(EXP_TABLE_ORIGIN), low[2] = {x[0] + origin, x[2] + origin},
-              high[2] = {x[1] + origin, x[3] + origin};
+/* Of arguments; a NaN is noted, and put `exactly` where it belongs. kept: NULL, or whose probability is not 0. */
+INLINE void two_rows_by_table(struct exps *e, int exactly, const __mmask16 *kept, v32 *x, const float *sum,
+                              float *sum_to, float *p) {
+    const v32 origin = v32_set(EXP_TABLE_ORIGIN);
+    UNROLL for (int i = 0; i < 4; i++) x[i] =
+        kept ? _mm512_maskz_add_ps(kept[i], x[i], origin) : _mm512_add_ps(x[i], origin);
+    const v32 low[2] = {x[0], x[2]}, high[2] = {x[1], x[3]};
     __m512i n[2];
     pairs_by_table(&e->table, low, high, NULL, n);
     UNROLL for (int r = 0; r < 2; r++) {
@@ -93,20 +119,40 @@ INLINE void two_rows(struct exps *e, int exactly) {
     const float *sum = e->sum + u * (2 * LANES);
     float *sum_to = e->sum_to + u * (2 * LANES), *p = e->p + u * (2 * LANES);
     v32 x[4], top[4];
+    __mmask16 of[4];
+    const __mmask16 *const kept = e->mask == ATTN_PAIR_MASK_BITS ? of : NULL;
     e->done++;
     UNROLL for (int i = 0; i < 4; i++) x[i] = v32_load(s + i % 2 * TILE + i / 2 * LANES);
     UNROLL for (int i = 0; i < 4; i++) top[i] = v32_set(e->top[2 * u + i / 2]);
+    if (e->made & MADE_ALIBI) {
+        const float *const slope = e->top + ROWS, *const from = slope + ROWS;
+        v32 t[4];
+        UNROLL for (int i = 0; i < 4; i++) t[i] = e->key[i % 2] - v32_set(from[2 * u + i / 2]);
+        UNROLL for (int i = 0; i < 4; i++) t[i] =
+            _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(t[i]), e->magnitude));
+        UNROLL for (int i = 0; i < 4; i++) top[i] = v32_fma(t[i], v32_set(slope[2 * u + i / 2]), top[i]);
+    }
     UNROLL for (int r = 0; r < 2; r++) {
+        if (kept) {
+            const uint32_t both = kept_of(e->cell[2 * u + r] + e->at);
+            of[2 * r] = (__mmask16)both, of[2 * r + 1] = (__mmask16)(both >> LANES);
+        }
+        if (!adds(e->mask)) continue;
         const struct addends add = addends_of(e->mask, e->cell[2 * u + r] + e->at);
         top[2 * r] = _mm512_fnmadd_ps(add.low, e->of_mask, top[2 * r]);
         top[2 * r + 1] = _mm512_fnmadd_ps(add.high, e->of_mask, top[2 * r + 1]);
     }
-    UNROLL for (int i = 0; i < 4; i++) x[i] = _mm512_fmsub_ps(x[i], e->factor, top[i]);
+    if (e->made & MADE_CAP) {
+        const v32 in[4] = {x[0], x[1], x[2], x[3]};
+        capped_arguments(&e->capped, exactly, in, top, NULL, x);
+    } else {
+        UNROLL for (int i = 0; i < 4; i++) x[i] = _mm512_fmsub_ps(x[i], e->factor, top[i]);
+    }
     if (e->degree == ATTN_PAIR_FLASH_TABLE_LATE) {
-        two_rows_by_table(e, exactly, x, sum, sum_to, p);
+        two_rows_by_table(e, exactly, kept, x, sum, sum_to, p);
         return;
     }
-    exp2_times(NULL, x);
+    exp2_times(kept, x);
     UNROLL for (int r = 0; r < 2; r++) {
         const __m512i low = _mm512_add_epi32(_mm512_castps_si512(x[2 * r]), e->half),
                       high = _mm512_add_epi32(_mm512_castps_si512(x[2 * r + 1]), e->half);
@@ -116,22 +162,33 @@ INLINE void two_rows(struct exps *e, int exactly) {
         _mm512_storeu_si512(p + r * LANES, _mm512_mask_shuffle_epi8(high, 0x3333333333333333, low, e->down));
     }
 }
-INLINE void begin_step(struct exps *e, const float *s, float *p, const float *top, const float *sum, float *sum_to) {
+/* step: what s are the products of. */
+INLINE void begin_step(struct exps *e, int64_t step, const float *s, float *p, const float *top, const float *sum,
+                       float *sum_to) {
     e->s = s, e->p = p, e->top = top, e->sum = sum, e->sum_to = sum_to;
     e->done = e->due = 0;
     e->all = _mm512_setzero_si512();
     if (e->degree == ATTN_PAIR_FLASH_TABLE_LATE) begin_table(&e->table);
+    if (e->made & MADE_CAP) e->capped.beyond = _mm512_setzero_si512();
+    if (e->made & MADE_ALIBI) {
+        const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+        e->key[0] = _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_set1_epi32((int32_t)(step * SPAN)), lane));
+        e->key[1] = e->key[0] + v32_set(LANES);
+    }
 }
-/* A step that has met a NaN is taken again. */
-static __attribute__((noinline)) __m512i step_exactly(struct exps *e) {
+/* Once more, as a whole. */
+INLINE __m512i step_exactly(struct exps *e) {
     for (e->done = 0; e->done < UNITS;) two_rows(e, 1);
     return e->all;
 }
+/* A step that has met a NaN, or scores that a cap's polynomial does not serve, is taken again. */
 INLINE void finish_step(struct exps *e) {
     while (e->done < UNITS) two_rows(e, 0);
-    if (e->degree == ATTN_PAIR_FLASH_TABLE_LATE && (__mmask16) ~(e->table.ordered[0] & e->table.ordered[1])) {
+    const int nan = e->degree == ATTN_PAIR_FLASH_TABLE_LATE && (__mmask16) ~(e->table.ordered[0] & e->table.ordered[1]);
+    if (nan || (e->made & MADE_CAP && is_beyond_cap(&e->capped))) {
         struct exps copy = *e;
         __asm__("" : "+m"(copy)); /* clang would pass *e itself, and so keep it in memory everywhere */
+        copy.mask = e->mask, copy.made = e->made, copy.degree = e->degree, copy.capped.terms = e->capped.terms;
         e->all = step_exactly(&copy);
     }
 }

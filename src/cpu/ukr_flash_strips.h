@@ -161,27 +161,15 @@ INLINE void let_go(float **held) {
     if (*held) store_sums(*held);
     *held = NULL;
 }
-/* Where ALiBi grows by more than a reference is ahead of it, a query of a new strip refers to the step in which its
- * own is largest: else references, and all sums with them, would move with most steps before. s: scratch. */
+/* References of a new strip, of the queries that far_ahead says. s: scratch. */
 static __attribute__((noinline)) void look_ahead(const struct attn_pair_flash *f, int64_t depth, int terms, int of_keys,
                                                  int64_t span, struct reference *r, float *s) {
     struct exps none = {.terms = terms, .of_keys = of_keys, .span = span, .done = span / 2};
-    const struct attn_pair_score *const score = f->score;
     int32_t key[LANES_ALL];
-    uint32_t left = 0;
-    for (int64_t h = 0; h < 2; h++) {
-        const v32 last = _mm512_cvtepi32_ps(_mm512_loadu_si512(f->seen + LANES_ALL + h * 16)) - v32_set(1),
-                  at = score->alibi == 2 ? _mm512_min_ps(v32_load(score->origin + h * 16), last) : last;
-        const __mmask16 grows = _mm512_cmp_ps_mask(growth(score, span, 0, h), v32_set(SCORE_GROWTH), _CMP_GE_OQ) &
-                                _mm512_cmp_ps_mask(at, v32_set((float)span), _CMP_GE_OQ);
-        _mm512_storeu_si512(key + h * 16, _mm512_cvttps_epi32(at));
-        left |= (uint32_t)grows << h * 16;
-    }
+    uint32_t left = far_ahead(f, span, key);
     while (left) {
-        const int64_t step = key[__builtin_ctz(left)] / span;
-        uint32_t here = 0;
-        for (int q = 0; q < LANES_ALL; q++) here |= (uint32_t)(key[q] / span == step) << q;
-        here &= left, left &= ~here;
+        int64_t step;
+        const uint32_t here = next_ahead(key, span, &left, &step);
         const __mmask16 lanes[2] = {(__mmask16)here, (__mmask16)(here >> 16)};
         keys(0, 0, f, depth, step, s, NULL, &none);
         if (f->given) put_given(f, span, step, s);
@@ -205,7 +193,7 @@ INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int
     struct open open = {0, 0};
     int settled = 0;                                                 /* all queries have a reference */
     float *s = f->s, *other = f->s + span * LANES_ALL, *held = NULL; /* where sums go that tiles still hold */
-    const v32 hidden = fuse_caps(fuse) ? _mm512_castsi512_ps(_mm512_set1_epi32(FUSE_HIDDEN)) : v32_set(-INFINITY);
+    const v32 hidden = fuse_caps(fuse) ? _mm512_castsi512_ps(_mm512_set1_epi32(CAP_HIDDEN)) : v32_set(-INFINITY);
     if (fuse_keeps(kind)) pack_kept(f->score, f->n);
     next = next_of(kind, at, span, end);
     const v32 none = v32_set(-INFINITY);

@@ -4,6 +4,7 @@
  * cache, and 14 broadcasts for 28 multiply-adds. No include guard on purpose. The includer defines PAIRS, TABLE, MADD
  * and MFIRST(a, b), which adds to 0. */
 #include "cpu/ukr_exp2_avx512.h"
+#include "cpu/ukr_flash_alibi.h"
 #include "cpu/ukr_flash_score.h"
 #include "cpu/ukr_softcap_avx512.h"
 #include "cpu/ukr_unroll.h"

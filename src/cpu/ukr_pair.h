@@ -105,16 +105,17 @@ struct attn_pair_flash {
     float *s, *p;                        /* scratch: 2 * STEP * 32, and QUEUE * terms * STEP / 2 * 32 */
 };
 
-/* The same with keys across the lanes: one term, and a score with an additive mask whose cells are at hand and nothing
- * else but a scale; nothing is given. Operands lie in tiles of 1 KiB:
+/* The same with keys across the lanes: one term and a score, nothing is given. Operands lie in tiles of 1 KiB:
  *     q [2 of 16 queries][depth / 32][16 queries][32]      k [n / 16][depth / 32][16 pairs along D][16 keys]
  *     v [n / 32][width / 16][16 pairs of keys][16]         o [width / 32][2 of 16 queries][2 of 16 columns][16][16]
  * where a pair of keys are two that are 16 apart.
  * n is a multiple of 32. seen, m, l and what they mean are the same, but for `below`: attn_pair_flash_below +
- * ATTN_PAIR_FLASH_AHEAD. */
-static inline int attn_pair_flash_rows_fits(int64_t depth, int64_t width, int terms, int mask) {
-    return depth == width && (width == 64 || width == 128) && terms == 1 && mask >= ATTN_PAIR_MASK_F32 &&
-           mask <= ATTN_PAIR_MASK_BF16;
+ * ATTN_PAIR_FLASH_AHEAD. There is an additive mask whose cells are at hand, with what else makes scores; or a softcap
+ * and ALiBi, and no mask or a boolean one. */
+static inline int attn_pair_flash_rows_fits(int64_t depth, int64_t width, int terms, int mask, int caps, int alibi) {
+    const int adds = mask >= ATTN_PAIR_MASK_F32 && mask <= ATTN_PAIR_MASK_BF16;
+    return depth == width && (width == 64 || width == 128) && terms == 1 &&
+           (adds || (caps && alibi && mask <= ATTN_PAIR_MASK_BITS));
 }
 /* Where column d of query r of such an o is. */
 static inline int64_t attn_pair_flash_cell(int64_t r, int64_t d) {
@@ -382,6 +383,7 @@ void attn_ukr_amx_gemm(int64_t m, int64_t n, int64_t k, const float *a, int64_t 
 void attn_ukr_amx_few(const struct attn_pair_few *f);
 void attn_ukr_amx_flash(const struct attn_pair_flash *f, int64_t n);
 void attn_ukr_amx_flash_rows(const struct attn_pair_flash *f, int64_t n);
+void attn_ukr_amx_flash_rows_made(const struct attn_pair_flash *f, int64_t n);
 void attn_ukr_amx_tile(const struct attn_pair_tile *t);
 void attn_ukr_amx_tile_f32(const struct attn_pair_tile *t);
 void attn_ukr_amx_soft(const struct attn_pair_soft *f);

@@ -53,7 +53,37 @@ enum {
     ADDED_F16,
     ADDED_BF16,
     CAP_AND_KEPT,
+    CAP_AND_ADDED,
+    SMALL_CAP_AND_ADDED,
+    DISTANCE_AND_ADDED,
+    STEEP_AND_ADDED,
+    STEEP_CAP_AND_KEPT,
+    DISTANCE_CAP_AND_ADDED,
     KINDS
+};
+/* cap: products beyond what one polynomial serves are some with 4, and most with 0.25. alibi: 2 by distance. */
+static const struct {
+    int mask, alibi, steep;
+    float cap;
+} kinds[KINDS] = {
+    [CAP] = {0, 0, 0, 4},
+    [SMALL_CAP] = {0, 0, 0, 0.25f},
+    [LINEAR] = {0, 1, 0, 0},
+    [DISTANCE] = {0, 2, 0, 0},
+    [STEEP] = {0, 1, 1, 0},
+    [STEEP_DISTANCE_AND_KEPT] = {ATTN_PAIR_MASK_BITS, 2, 1, 0},
+    [STEEP_AND_CAP] = {0, 1, 1, 4},
+    [KEPT] = {ATTN_PAIR_MASK_BITS, 0, 0, 0},
+    [ADDED_F32] = {ATTN_PAIR_MASK_F32, 0, 0, 0},
+    [ADDED_F16] = {ATTN_PAIR_MASK_F16, 0, 0, 0},
+    [ADDED_BF16] = {ATTN_PAIR_MASK_BF16, 0, 0, 0},
+    [CAP_AND_KEPT] = {ATTN_PAIR_MASK_BITS, 0, 0, 4},
+    [CAP_AND_ADDED] = {ATTN_PAIR_MASK_BF16, 0, 0, 4},
+    [SMALL_CAP_AND_ADDED] = {ATTN_PAIR_MASK_F32, 0, 0, 0.25f},
+    [DISTANCE_AND_ADDED] = {ATTN_PAIR_MASK_F16, 2, 0, 0},
+    [STEEP_AND_ADDED] = {ATTN_PAIR_MASK_F32, 1, 1, 0},
+    [STEEP_CAP_AND_KEPT] = {ATTN_PAIR_MASK_BITS, 2, 1, 4},
+    [DISTANCE_CAP_AND_ADDED] = {ATTN_PAIR_MASK_BF16, 2, 0, 4},
 };
 enum { SCALE_INVERSE = 4 };
 /* Where column c of a row of Q, a key, a value or a sum is: of Q and V in pairs. */
@@ -89,20 +119,12 @@ static double mask_at(const struct strip *t, int r, int64_t j) {
     }
 }
 static void make_score(struct strip *t, int kind) {
-    static const int masks[KINDS] = {
-        [KEPT] = ATTN_PAIR_MASK_BITS,         [ADDED_F32] = ATTN_PAIR_MASK_F32,
-        [ADDED_F16] = ATTN_PAIR_MASK_F16,     [ADDED_BF16] = ATTN_PAIR_MASK_BF16,
-        [CAP_AND_KEPT] = ATTN_PAIR_MASK_BITS, [STEEP_DISTANCE_AND_KEPT] = ATTN_PAIR_MASK_BITS};
-    const int steep = kind >= STEEP && kind <= STEEP_AND_CAP;
     const float scale = 1.0f / SCALE_INVERSE;
+    const int steep = kinds[kind].steep;
     t->kind = kind;
-    t->score = (struct attn_pair_score){.scale = scale, .mask = masks[kind]};
-    t->score.caps = kind == CAP || kind == SMALL_CAP || kind == CAP_AND_KEPT || kind == STEEP_AND_CAP;
-    /* some or most products beyond what one polynomial serves */
-    t->score.cap = attn_softcap_of(kind == SMALL_CAP ? 0.25 : 4, (double)scale);
-    t->score.alibi = kind == LINEAR || kind == STEEP || kind == STEEP_AND_CAP ? 1
-                     : kind == DISTANCE || kind == STEEP_DISTANCE_AND_KEPT    ? 2
-                                                                              : 0;
+    t->score = (struct attn_pair_score){
+        .scale = scale, .mask = kinds[kind].mask, .caps = kinds[kind].cap > 0, .alibi = kinds[kind].alibi};
+    if (t->score.caps) t->score.cap = attn_softcap_of((double)kinds[kind].cap, (double)scale);
     t->mask = calloc((size_t)(ROWS * (t->n + 5)), 4), t->bits = calloc((size_t)(t->n + t->n / 32), sizeof *t->bits);
     for (int r = 0; r < ROWS; r++) {
         t->score.slope[r] = (float)(steep ? (uniform() + 1) / 2 : uniform() / 16);
@@ -304,7 +326,7 @@ static void check_strip(const struct strip *t) {
     free(s);
 }
 static int rows_fit(const struct strip *t) {
-    return attn_pair_flash_rows_fits(t->depth, t->width, t->terms, t->score.mask);
+    return attn_pair_flash_rows_fits(t->depth, t->width, t->terms, t->score.mask, t->score.caps, t->score.alibi);
 }
 static int may_be_rough(const struct strip *t) {
     return t->across || t->terms > 1 || !t->kind || t->score.mask <= ATTN_PAIR_MASK_BITS;
