@@ -20,7 +20,9 @@ enum {
     MOST_PARTS = 4, /* of the sums, of 32 columns each, and steps between two visits of one */
     UNITS = ROWS / 2
 };
-#define TOO_LARGE 0x40000000 /* the bit of 2 and more, of a NaN, too; of a pair's first number 16 lower */
+/* Bits of what is 2 and more or a NaN, and of what a table makes of the far larger: a sign. Of a pair's first number
+ * they are 16 lower. */
+#define TOO_LARGE 0xc0000000
 
 /* ------------------------------------------------------------------ masks ----------------------------- */
 
@@ -84,7 +86,7 @@ INLINE void set_up(struct exps *e, const struct attn_pair_flash *f, int mask, in
                        .degree = degree};
     if (made & MADE_CAP) set_up_capped(&e->capped, degree == ATTN_PAIR_FLASH_TABLE_LATE, factor * part, f->score);
     if (made & MADE_ALIBI) e->magnitude = _mm512_set1_epi32(f->score->alibi == 2 ? INT32_MAX : -1);
-    if (degree == ATTN_PAIR_FLASH_TABLE_LATE) set_up_table(&e->table);
+    if (degree == ATTN_PAIR_FLASH_TABLE_LATE) set_up_table(&e->table), e->table.signs = 1;
     e->done = UNITS;
     e->products = (int)(8 * parts);
     e->half = _mm512_set1_epi32(0x8000);
@@ -176,11 +178,12 @@ INLINE void begin_step(struct exps *e, int64_t step, const float *s, float *p, c
         e->key[1] = e->key[0] + v32_set(LANES);
     }
 }
-/* Once more, as a whole. */
-INLINE __m512i step_exactly(struct exps *e) {
+/* Once more, as a whole; with a cap it may be most steps that need it. */
+INLINE __m512i step_again(struct exps *e) {
     for (e->done = 0; e->done < UNITS;) two_rows(e, 1);
     return e->all;
 }
+static __attribute__((noinline)) __m512i step_exactly(struct exps *e) { return step_again(e); }
 /* A step that has met a NaN, or scores that a cap's polynomial does not serve, is taken again. */
 INLINE void finish_step(struct exps *e) {
     while (e->done < UNITS) two_rows(e, 0);
@@ -188,8 +191,12 @@ INLINE void finish_step(struct exps *e) {
     if (nan || (e->made & MADE_CAP && is_beyond_cap(&e->capped))) {
         struct exps copy = *e;
         __asm__("" : "+m"(copy)); /* clang would pass *e itself, and so keep it in memory everywhere */
+        if (!(e->made & MADE_CAP)) {
+            e->all = step_exactly(&copy);
+            return;
+        }
         copy.mask = e->mask, copy.made = e->made, copy.degree = e->degree, copy.capped.terms = e->capped.terms;
-        e->all = step_exactly(&copy);
+        e->all = step_again(&copy);
     }
 }
 /* Some of them, where the tile unit is busy. */
@@ -200,7 +207,7 @@ INLINE void deal(struct exps *e) {
     if (e->done < UNITS) two_rows(e, 0);
 }
 static inline int any_too_large(const struct exps *e) {
-    const int32_t first = e->degree == ATTN_PAIR_FLASH_TABLE_LATE ? TOO_LARGE >> 16 : 0; /* all is of pairs */
-    return _mm512_test_epi32_mask(e->all, _mm512_set1_epi32(TOO_LARGE | first)) != 0;
+    const uint32_t first = e->degree == ATTN_PAIR_FLASH_TABLE_LATE ? TOO_LARGE >> 16 : 0; /* all is of pairs */
+    return _mm512_test_epi32_mask(e->all, _mm512_set1_epi32((int32_t)(TOO_LARGE | first))) != 0;
 }
 #endif

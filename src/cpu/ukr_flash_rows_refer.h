@@ -20,29 +20,30 @@ struct cells {
     const char *row[ROWS];
     int64_t step;
 };
+/* Of products x: 16 keys of a row, from `key` on. */
+static __attribute__((noinline)) v32 made_of(const struct attn_pair_score *score, int32_t key, int64_t r, v32 x) {
+    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    v32 d = _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_set1_epi32(key), lane)) - v32_set(score->origin[r]);
+    if (score->alibi == 2) d = v32_set(score->near[r]) - v32_abs(d);
+    if (score->caps) {
+        v32 many[SOFTCAP_MANY] = {x};
+        softcap_many(many, &score->cap);
+        x = many[0];
+    } else {
+        x *= v32_set(score->scale);
+    }
+    return score->alibi ? v32_fma(v32_set(score->slope[r]), d, x) : x;
+}
 /* Scores of a row. */
 static inline struct addends scores_of(const struct attn_pair_flash *f, const struct cells *cells, float *s,
                                        int64_t r) {
     const struct attn_pair_score *const score = f->score;
     const struct addends add = addends_of(ATTN_PAIR_MASK_F32, cells->row[r]);
-    const v32 scale = v32_set(score->scale), of[2] = {add.low, add.high};
-    const float *const row = score_row(s, r);
-    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    v32 x[SOFTCAP_MANY] = {v32_load(row), v32_load(row + TILE)};
-    if (score->caps) softcap_many(x, &score->cap);
-    for (int i = 0; i < 2; i++) {
-        const int32_t key = (int32_t)(cells->step * SPAN) + i * LANES;
-        v32 d = _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_set1_epi32(key), lane)) - v32_set(score->origin[r]);
-        if (score->alibi == 2) d = v32_set(score->near[r]) - v32_abs(d);
-        if (!score->caps && !score->alibi) {
-            x[i] = v32_fma(x[i], scale, of[i]);
-            continue;
-        }
-        if (!score->caps) x[i] *= scale;
-        if (score->alibi) x[i] = v32_fma(v32_set(score->slope[r]), d, x[i]);
-        x[i] += of[i];
-    }
-    return (struct addends){x[0], x[1]};
+    const v32 scale = v32_set(score->scale), low = v32_load(score_row(s, r)), high = v32_load(score_row(s, r) + TILE);
+    const int32_t key = (int32_t)(cells->step * SPAN);
+    if (!score->caps && !score->alibi)
+        return (struct addends){v32_fma(low, scale, add.low), v32_fma(high, scale, add.high)};
+    return (struct addends){made_of(score, key, r, low) + add.low, made_of(score, key + LANES, r, high) + add.high};
 }
 INLINE v32 both(int most, v32 a, v32 b) {
     if (most) return v32_max(a, b);
@@ -91,34 +92,39 @@ static inline uint32_t hidden_keys(const struct attn_pair_flash *f, int64_t step
                                       : all;
     return (uint32_t)(before | (all & ~seen));
 }
-/* Takes the mask of a step, and hides keys. */
-static __attribute__((noinline)) void prepare(const struct attn_pair_flash *f, int64_t step, float *s,
-                                              struct cells *cells) {
+/* Takes the mask of a step, and hides keys. mask: the score's, a constant. */
+INLINE void prepare_of(int mask, const struct attn_pair_flash *f, int64_t step, float *s, struct cells *cells) {
     const struct attn_pair_score *const score = f->score;
-    const int64_t bytes = mask_bytes(score->mask), have = score->mask_keys - step * SPAN;
+    const int64_t bytes = mask_bytes(mask), have = score->mask_keys - step * SPAN;
     uint32_t gone = 0;
     cells->step = step;
     for (int i = 0; f->gone && i < SPAN; i++) gone |= (uint32_t)(f->gone[step * SPAN + i] != 0) << i;
     for (int64_t r = 0; r < ROWS; r++) {
         char part[SPAN * 4] = {0}; /* behind the mask's last key nothing is read */
         const char *cell = part;
-        if (score->mask && have >= SPAN) {
+        if (mask && have >= SPAN) {
             cell = score->cell[r] + step * SPAN * bytes;
-        } else if (score->mask && have > 0) {
+        } else if (mask && have > 0) {
             memcpy(part, score->cell[r] + step * SPAN * bytes, (size_t)(have * bytes));
         }
-        const struct addends add = score->mask == ATTN_PAIR_MASK_F16    ? addends_of(ATTN_PAIR_MASK_F16, cell)
-                                   : score->mask == ATTN_PAIR_MASK_BF16 ? addends_of(ATTN_PAIR_MASK_BF16, cell)
-                                   : score->mask == ATTN_PAIR_MASK_F32  ? addends_of(ATTN_PAIR_MASK_F32, cell)
-                                                                        : (struct addends){v32_set(0), v32_set(0)};
-        const uint32_t hidden =
-            hidden_keys(f, step, r) | gone | (score->mask == ATTN_PAIR_MASK_BITS ? ~kept_of(cell) : 0);
+        const struct addends add = adds(mask) ? addends_of(mask, cell) : (struct addends){v32_set(0), v32_set(0)};
+        const uint32_t hidden = hidden_keys(f, step, r) | gone | (mask == ATTN_PAIR_MASK_BITS ? ~kept_of(cell) : 0);
         const __mmask16 a = (__mmask16)hidden, b = (__mmask16)(hidden >> 16);
         _mm512_mask_storeu_ps(score_row(s, r), a, v32_set(0));
         _mm512_mask_storeu_ps(score_row(s, r) + TILE, b, v32_set(0));
         v32_store(cells->of[r], _mm512_mask_mov_ps(add.low, a, v32_set(-INFINITY)));
         v32_store(cells->of[r] + LANES, _mm512_mask_mov_ps(add.high, b, v32_set(-INFINITY)));
         cells->row[r] = (const char *)cells->of[r];
+    }
+}
+static __attribute__((noinline)) void prepare(const struct attn_pair_flash *f, int64_t step, float *s,
+                                              struct cells *cells) {
+    switch (f->score->mask) {
+    case ATTN_PAIR_MASK_F32: prepare_of(ATTN_PAIR_MASK_F32, f, step, s, cells); break;
+    case ATTN_PAIR_MASK_F16: prepare_of(ATTN_PAIR_MASK_F16, f, step, s, cells); break;
+    case ATTN_PAIR_MASK_BF16: prepare_of(ATTN_PAIR_MASK_BF16, f, step, s, cells); break;
+    case ATTN_PAIR_MASK_BITS: prepare_of(ATTN_PAIR_MASK_BITS, f, step, s, cells); break;
+    default: prepare_of(ATTN_PAIR_MASK_NONE, f, step, s, cells);
     }
 }
 static __attribute__((noinline)) void note_live(const struct attn_pair_flash *f, int64_t step,
@@ -134,10 +140,10 @@ static __attribute__((noinline)) void note_live(const struct attn_pair_flash *f,
 }
 /* Rows of which some probability is too large. */
 static uint32_t too_large(const float *p) {
+    const __m512i bits = _mm512_set1_epi32((int32_t)(TOO_LARGE | TOO_LARGE >> 16));
     uint32_t rows = 0;
     for (int64_t r = 0; r < ROWS; r++)
-        if (_mm512_test_epi32_mask(_mm512_loadu_si512(p + r * LANES), _mm512_set1_epi32(TOO_LARGE | TOO_LARGE >> 16)))
-            rows |= UINT32_C(1) << r;
+        if (_mm512_test_epi32_mask(_mm512_loadu_si512(p + r * LANES), bits)) rows |= UINT32_C(1) << r;
     return rows;
 }
 

@@ -14,10 +14,11 @@
  * An argument that is a sum itself (ALiBi, an additive mask) would be rounded twice: there 1.5 2^23 + 127 128 is added
  * in the end (`late`).
  *
- * What is far below 0 saturates to 0, what is far above becomes a NaN, which no sum passes for an ordinary number; a
- * NaN may have a sign, so that vectors that have one are noted. Where such arguments are rare (`sure`) saturation is
- * left out: 20 instructions for four vectors and not 24, and 6 and not 10 of those that only one port serves. A step in
- * which an argument is not of 15 bits is taken again as a whole, to the same bits. */
+ * What is far below 0 saturates to 0, what is far above becomes a NaN, which no sum passes for an ordinary number: at
+ * 15 bits, since bit 15 would be a sign, and a number 2^(n + f / 128) with n beyond 128 a small negative one. A NaN's
+ * argument may have a sign, so that vectors that have one are noted. Where such arguments are rare (`sure`) saturation
+ * is left out: 20 instructions for four vectors and not 26, and 6 and not 10 of those that only one port serves. A step
+ * in which an argument is not of 15 bits is taken again as a whole, to the same bits. */
 #ifndef ATTN_CPU_UKR_FLASH_TABLE_H
 #define ATTN_CPU_UKR_FLASH_TABLE_H
 #include "cpu/ukr_pair.h"
@@ -30,6 +31,7 @@ struct exp_table {
     __m512i less[2], pairs; /* the table; the order of a lane's 16-bit numbers */
     int sure;               /* arguments are taken for numbers of 15 bits, */
     int notes;              /* and those that are not are noted: 0 where it is known otherwise */
+    int signs;              /* else: the caller finds those of 16 bits by the sign of what they become */
     __m512i down, beyond;   /* the order of those; where bits differ from EXP_TABLE_ZERO, */
     __mmask16 ordered[2];   /* lanes that have met no NaN in this step */
 };
@@ -45,7 +47,7 @@ static inline void set_up_table(struct exp_table *t) {
     t->less[0] = _mm512_loadu_si512(less), t->less[1] = _mm512_loadu_si512(less + 64);
     t->pairs = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 8, 9, 2, 3, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15));
     t->down = _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 0, 1, 4, 5, 4, 5, 8, 9, 8, 9, 12, 13, 12, 13));
-    t->sure = 0, t->notes = 1;
+    t->sure = t->signs = 0, t->notes = 1;
     /* constants that compilers would load again each time */
     __asm__("" : "+v"(t->less[0]), "+v"(t->less[1]), "+v"(t->pairs), "+v"(t->down));
 }
@@ -80,6 +82,9 @@ INLINE void pairs_by_table(struct exp_table *t, const v32 *even, const v32 *odd,
         }
         UNROLL for (int i = 0; i < 4; i++) n[i] = _mm512_sub_epi32(n[i], zero);
         UNROLL for (int h = 0; h < 2; h++) n[h] = _mm512_shuffle_epi8(_mm512_packus_epi32(n[h], n[2 + h]), t->pairs);
+        if (!t->signs) {
+            UNROLL for (int h = 0; h < 2; h++) n[h] = _mm512_min_epu16(n[h], _mm512_set1_epi16(INT16_MAX));
+        }
     }
     UNROLL for (int h = 0; h < 2; h++) { /* the low byte's lower seven bits are f */
         const __m512i less = _mm512_maskz_permutex2var_epi8(0x5555555555555555, t->less[0], n[h], t->less[1]);

@@ -497,6 +497,34 @@ static void test_flash_rare(void **unused) {
     }
 }
 
+/* A score that is 100 to 472 octaves above all before it, in a step that all see or in the last: in 16 bits of a table
+ * such a probability would have a sign, and be next to nothing. */
+static void test_flash_jumps(void **unused) {
+    (void)unused;
+    for (int kind = PLAIN; kind < KINDS; kind++)
+        for (int form = 0; form < 4; form++) {
+            struct strip t;
+            make_strip(&t, 10, form / 2 ? 64 : 128, form / 2 ? 64 : 128, 1);
+            if (kind) make_score(&t, kind);
+            t.across = rows_fit(&t), t.rough = form % 2 && may_be_rough(&t);
+            const int64_t high[2] = {5 * STEP + 9, t.n - 3};
+            const float unit = 0.8f * (kind ? t.score.scale : 1);
+            for (int r = 0; r < ROWS; r++) {
+                t.seen[r] = 0, t.seen[ROWS + r] = (int32_t)t.n;
+                for (int i = 0; i < 2; i++) {
+                    const float octaves = i == r % 2 ? (float)(100 + 12 * r) : 0;
+                    t.q[r * t.d + i] = attn_num_bf16_f32(attn_num_f32_bf16(octaves / unit));
+                    if (t.score.mask == ATTN_PAIR_MASK_BITS) t.mask[cell(&t, r, high[i])] = 1;
+                }
+            }
+            for (int64_t j = 0; j < t.n; j++)
+                for (int i = 0; i < 2; i++) t.k[j * t.ldk + i] = j == high[i];
+            run_strip_as(&t, t.n, 1), check_strip(&t);
+            run_strip_as(&t, t.n, 0), check_strip(&t);
+            free_strip(&t);
+        }
+}
+
 /* Probabilities from a table: rows of equal scores are exact, and so are scores whose products with the factor pass
  * attn_pair_flash_far on the way (those are made of eighths: their sums are exact, too). */
 static void test_flash_table(void **unused) {
@@ -560,6 +588,7 @@ static void test_flash_table(void **unused) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_flash),        cmocka_unit_test(test_flash_table),
                                        cmocka_unit_test(test_flash_rare),   cmocka_unit_test(test_flash_open),
-                                       cmocka_unit_test(test_flash_scores), cmocka_unit_test(test_flash_many)};
+                                       cmocka_unit_test(test_flash_scores), cmocka_unit_test(test_flash_many),
+                                       cmocka_unit_test(test_flash_jumps)};
     return RUN_ON_TILES(tests);
 }
