@@ -178,7 +178,7 @@ def records(row, args, date):
             continue
         best = min(own, key=lambda v: v["p10"])
         us, p = best["p10"], parse(row["line"])
-        r = {"run": args.run_id, "date": date, "commit": None, "device": peers_cpu.device_name(), "driver": None,
+        r = {"run": args.run_id, "date": date, "commit": None, "device": args.device, "driver": None,
              "problem": canonical(p) if p else row["line"], "impl": who.impl, "kernel": getattr(who, "name", "plain read"),
              "measure": "limit" if isinstance(who, Read) else "execution"}
         if isinstance(who, Attn):
@@ -206,6 +206,8 @@ def main():
     parser.add_argument("--limits", required=True, help="cpu_limits, compiled")
     parser.add_argument("--cpus", required=True, help="processors to choose from, as 4-9 or 0,2,4")
     parser.add_argument("--run-id", required=True)
+    parser.add_argument("--device", default=peers_cpu.device_name(),
+                        help="name in the records: what is known of a processor whose own name does not tell")
     parser.add_argument("--seconds", type=float, default=150, help="time for all passes (default 150)")
     parser.add_argument("--runs", type=int, default=5, help="executions of a visit, at least (default 5)")
     parser.add_argument("--visit", type=float, default=0.15, help="seconds of a visit, where these are enough (default 0.15)")
@@ -237,14 +239,14 @@ def main():
         turn += 1
     for row in rows:
         for r in records(row, args, date):
-            print(json.dumps(r))
+            print(json.dumps({**r, "device": args.device}))
         if args.samples:
             for v in row["visits"]:
                 words = {k: x for k, x in v.items() if k != "who"}
                 print(json.dumps({"problem": row["line"], "impl": v["who"].impl, "kernel": getattr(v["who"], "name", ""), **words}),
                       file=args.samples)
     for r in found.values():
-        print(json.dumps({"run": args.run_id, "date": date, "device": peers_cpu.device_name(), "measure": "limit", **r,
+        print(json.dumps({"run": args.run_id, "date": date, "device": args.device, "measure": "limit", **r,
                           "note": "best of the passes; processors together"}))
 
 
