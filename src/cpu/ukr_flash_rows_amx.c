@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * Strips of 32 queries on AMX with keys across the lanes: attn_ukr_pair.flash_rows, for bf16 of 64 and 128 columns with
  * an additive mask. Its rows lie along the keys, so that nothing of it is turned: an addend of the exponential's
- * argument. S = Q K^T and O = P V lie as they are; what is turned is K, once.
+ * argument. S = Q K^T and O = P V lie as they are; what is turned is K, once. Those with a softcap or ALiBi are in
+ * ukr_flash_rows_made_amx.c, the loop over steps of both in ukr_flash_rows_strips.h.
  *
  *            keys, columns            tiles (tmm)                         first-level cache, D 128, bytes
  *   queries +-------+-------+           0 .. 3 sums of 16 x 16              S  32 x 32 f32       4 KiB, two of them
@@ -25,7 +26,8 @@
  * - Steps that need care, at a strip's ends or where a row does not see all keys, have a copy of the mask.
  * - l is summed lane by lane, and across the lanes once in the end.
  * - Probabilities are 2^-16 of what they are there. So one that is too large has a bit that no other has: bit 30 of
- *   the rounded. All of a step's are or-ed together; where the bit is set, the rows that have it get a new reference.
+ *   the rounded, or a table's sign. All of a step's are or-ed together; where such a bit is set, the rows that have it
+ *   get a new reference.
  */
 #include "cpu/ukr_flash_rows_strips.h"
 
