@@ -185,9 +185,31 @@ static void test_pass(void **unused) {
     check(ATTN_PASS_ROWS, MOST, MOST, 1);
     check(3, 128, 128, 0);
 }
+/* Equal values of equal scores: where all additions round the same way, those of f32 must not pile up. */
+static void test_alike(void **unused) {
+    enum { TIMES = 80, WIDTH = 48, ROWS = 3 };
+    float s[ROWS * KEYS], m[ROWS], l[ROWS * KEYS] = {0}, o[ROWS * WIDTH] = {0};
+    char row[WIDTH * sizeof(float)];
+    const void *v[KEYS];
+    const struct attn_pass f = {.rows = ROWS, .width = WIDTH, .factor = 0.7f, .m = m, .l = l, .o = o, .ldo = WIDTH};
+    (void)unused;
+    for (int c = 0; c < WIDTH; c++) put(row + c * bytes(), 1 + c / 100.0);
+    for (int i = 0; i < KEYS; i++) v[i] = row;
+    for (int r = 0; r < ROWS; r++) m[r] = -INFINITY;
+    for (int step = 0; step < TIMES; step++) {
+        for (int i = 0; i < ROWS * KEYS; i++) s[i] = (float)(i / KEYS);
+        t->u->weigh(&f, v, NULL, s);
+    }
+    for (int r = 0; r < ROWS; r++) {
+        assert_true(sum_of(l + r * KEYS) == TIMES * KEYS);
+        for (int c = 0; c < WIDTH; c++)
+            assert_true(fabs((double)o[r * WIDTH + c] / (TIMES * KEYS * get(row + c * bytes())) - 1) <
+                        (bytes() == sizeof(float) ? 1.5e-6 : 1e-4));
+    }
+}
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_pass)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_pass), cmocka_unit_test(test_alike)};
     const uint64_t features = attn_cpu_features("", NULL);
     int failed = 0, ran = 0;
     for (t = tables; t->u; t++) {
