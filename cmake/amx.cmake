@@ -48,6 +48,9 @@ if(TARGET attn_cli)
   endif()
   # 77, nothing to run: the words "needs amx" of the summary say why
   attn_test(amx.check amx attn_amx check --kernel *amx* --repeat ${repeat} --timeout 900)
+  # Scores near 200 of f16 where nobody asks for lse: products of low halves count.
+  attn_test(amx.check_low_halves amx attn_amx check --kernel attn_sdpa_fwd_amx_f16_any --seed 76140508926963 --problem
+            "sdpa_fwd b=2 hq=8 sq=31 d=1 dv=128 f16 packed right=7 total_q=60 total_k=51 scale=-0.7 mask=f16")
   # Scores far beyond a softcap, of which the derivative is small and must stay exact.
   attn_test(amx.check_far_softcap amx attn_amx check --kernel attn_sdpa_bwd_amx_bf16_any --seed 268548411299707 --problem
             "sdpa_bwd hq=4 hk=2 sq=16 sk=105 d=1 dv=192 bf16 left=64 softcap=30")

@@ -103,6 +103,7 @@ void attn_cpu_flash_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     f->at.odd_q = attn_cpu_sdpa_take(end, f->rows);
     f->at.odd_k = attn_cpu_sdpa_take(end, f->keys);
     f->at.gone = attn_cpu_sdpa_take(end, attn_core_has(p, ATTN_PAGED) ? f->keys : 0);
+    f->at.low = attn_cpu_sdpa_take(end, f->flash == 2 ? f->keys / STEP * real : 0);
     f->at.given = attn_cpu_sdpa_take(end, f->flash > 1 ? f->keys * (int64_t)sizeof(uint32_t) : 0);
     f->at.given_s = attn_cpu_sdpa_take(end, f->flash > 1 ? f->keys * ROWS * real : 0);
     f->at.pair = attn_cpu_sdpa_take(end, f->flash > 1 ? 2 * p->dim_qk * real : 0);
@@ -121,6 +122,17 @@ static int rough(const struct attn_cpu_fwd *f) {
     const int adds = p->mask_dtype && p->mask_dtype != ATTN_BOOL && !f->by_rows;
     return !f->lse.data && !f->lse_rounded.data &&
            (f->flash > 1 || (!adds && p->softcap * LOG2_E < ATTN_PAIR_FLASH_TABLE_CAP));
+}
+/* f16: a strip's products of low halves are left out where no score with the keys first .. last of the block misses
+ * more than that by it (Cauchy and Schwarz): a quarter of what results may be off by. Of a last step that is not whole
+ * only these keys count, since which ones lie behind them is the task's affair. */
+#define MOST_LEFT_OUT 0x1p-12
+static int rough_strip(const struct attn_cpu_flash_work *w, int64_t strip, int64_t first, int64_t last) {
+    const int64_t whole = last / STEP * STEP;
+    if (!w->may_leave) return rough(w->f);
+    float most = whole < last ? attn_cpu_flash_low_of(w, whole, last - whole) : 0;
+    for (int64_t step = first / STEP; step < whole / STEP; step++) most = fmaxf(most, w->low_k[step]);
+    return sqrt((double)most * (double)w->low_q[strip]) * fabs((double)w->f->s.p->scale) <= MOST_LEFT_OUT;
 }
 static int degree(const struct attn_cpu_fwd *f) {
     return attn_pair_flash_degree(f->flash, rough(f), f->by_rows || f->s.p->alibi);
@@ -221,7 +233,7 @@ static int describe_strip(struct attn_cpu_flash_work *w, int64_t r0, int64_t n_r
                                     .depth = f->depth,
                                     .width = f->ldv,
                                     .terms = f->flash,
-                                    .rough = rough(f),
+                                    .rough = rough_strip(w, r0 / ROWS, first, last),
                                     .k = w->rows + first / 16 * k_more,
                                     .k_row = tiles ? 32 : f->s.k.row,
                                     .k_more = k_more,
@@ -286,7 +298,10 @@ static void run_block(struct attn_cpu_flash_work *w, int64_t live, int64_t j0, i
             jobs++;
         }
     }
-    if (jobs) run(w, job, jobs);
+    for (int64_t i = 0, same; i < jobs; i += same) {
+        for (same = 1; i + same < jobs && job[i + same].rough == job[i].rough;) same++;
+        run(w, job + i, same);
+    }
 }
 
 /* What l is relative to, natural: see attn_pair_flash_below. */
@@ -373,6 +388,7 @@ void attn_cpu_flash_task(const struct attn_cpu_fwd *f, int64_t pair, int64_t blo
     w->older_o = AT(before), w->older_m = w->older_o + f->rows * f->ldv, w->older_l = w->older_m + f->rows;
     w->poison.raw = AT(raw);
 #undef AT
+    w->low_k = (float *)(void *)(scratch + f->at.low), w->may_leave = f->flash == 2 && rough(f);
     w->given_s = (float *)(void *)(scratch + f->at.given_s), w->pair = (float *)(void *)(scratch + f->at.pair);
     w->bias = (float *)(void *)(scratch + f->at.bias), w->bits = (uint32_t *)(void *)(scratch + f->at.bits);
     w->given = (uint32_t *)(void *)(scratch + f->at.given);

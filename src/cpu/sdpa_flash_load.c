@@ -58,6 +58,10 @@ void attn_cpu_flash_load_strip(struct attn_cpu_flash_work *w, int64_t r0, int64_
         w->odd_q[r0 + r] = !finite;
         w->any_odd_q |= !finite;
     }
+    if (w->may_leave) {
+        const uint16_t *low = (const uint16_t *)(const void *)(w->tmp + ROWS * pairs);
+        w->low_q[r0 / ROWS] = f->s.pair->most_square(low, f->depth, n, f->depth, 32);
+    }
     for (int64_t h = 0; h < 2 * parts; h++)
         f->s.u->transpose_f32(to + h * 16 * pairs, 16, w->tmp + h * 16 * pairs, pairs, 16, pairs);
 }
@@ -146,6 +150,16 @@ static void load_keys(struct attn_cpu_flash_work *w, int64_t j0, int64_t n, int6
     }
 }
 
+float attn_cpu_flash_low_of(const struct attn_cpu_flash_work *w, int64_t j, int64_t n) {
+    const int64_t depth = w->f->depth;
+    float most = 0;
+    for (const int64_t end = j + n; j < end; j += 16) {
+        const float x =
+            w->f->s.pair->most_square(key_cell(w, j, 0) + 16 * depth, 32, end - j < 16 ? end - j : 16, depth, 16 * 32);
+        if (x > most) most = x;
+    }
+    return most;
+}
 static void load_values(struct attn_cpu_flash_work *w, int64_t j0, int64_t n, int64_t padded) {
     const struct attn_cpu_fwd *f = w->f;
     const int64_t width = f->s.p->dim_v, ld = f->ldv, parts = f->flash;
@@ -192,6 +206,7 @@ const struct attn_cpu_fwd_kept *attn_cpu_flash_load_block(struct attn_cpu_flash_
         return kept;
     }
     load_keys(w, from, n, padded);
+    for (int64_t j = 0; j < padded && w->may_leave; j += STEP) w->low_k[j / STEP] = attn_cpu_flash_low_of(w, j, STEP);
     load_values(w, from, n, padded);
     *kept = (struct attn_cpu_fwd_kept){.pair = pair, .begin = from, .end = to, .rows = w->rows};
     kept->poison = w->poison.any, kept->odd = w->any_odd_k, kept->gone = w->any_gone;

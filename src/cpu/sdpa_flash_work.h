@@ -21,6 +21,10 @@ struct attn_cpu_flash_work {
     struct attn_cpu_sdpa_poison poison;
     /* several terms: rows that are not finite, of the task, of the block; paged: keys in pages outside the pool */
     uint8_t *odd_q, *odd_k, *gone;
+    /* f16, where products of low halves may be left out: at least the largest sum of squares of the low halves of a
+     * strip's queries, and of the keys of each step */
+    int may_leave;
+    float low_q[MOST_STRIPS], *low_k;
     int any_odd_q, any_odd_k, any_gone;
     uint32_t *given;
     float *given_s, *pair;                      /* pair: two rows as f32 */
@@ -35,6 +39,9 @@ void attn_cpu_flash_load_strip(struct attn_cpu_flash_work *w, int64_t r0, int64_
 /* The keys from .. to of a block: those that the worker has already, or they are loaded. Returns what has them, and so
  * does not depend on which task was before. */
 const struct attn_cpu_fwd_kept *attn_cpu_flash_load_block(struct attn_cpu_flash_work *w, int64_t from, int64_t to);
+
+/* The same, of n <= 64 keys from key j of the block on, a multiple of 16. */
+float attn_cpu_flash_low_of(const struct attn_cpu_flash_work *w, int64_t j, int64_t n);
 
 static inline const char *attn_cpu_flash_query(const struct attn_cpu_flash_work *w, int64_t r) {
     return attn_view_row(&w->f->s.q, w->b, w->row[r].h, w->seq.q0 + w->row[r].i);

@@ -32,7 +32,7 @@ struct attn_cpu_fwd {
     int64_t split, splits; /* keys of a split; splits = 1: results are final */
     struct {
         int64_t q, k, kept, tmp, v, raw, poison, live, s, p, hidden, mask, o, m, l, before, row, odd_q, odd_k, given,
-            given_s, pair, gone, bias, bits, end;
+            given_s, pair, gone, low, bias, bits, end;
     } at;                  /* a worker's scratch */
     int64_t partial_bytes; /* one (batch, key head, split): m, l, o of all flat rows */
     int64_t partial_l, partial_o;

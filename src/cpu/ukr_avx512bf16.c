@@ -212,6 +212,18 @@ static int halves(uint16_t *high, uint16_t *low, const uint16_t *x, int64_t n, i
     for (int64_t j = 0; bad && j < n; j++) high[j / 32 * step + j % 32] = low[j / 32 * step + j % 32] = 0;
     return !bad;
 }
+static float most_square(const uint16_t *x, int64_t ld, int64_t n, int64_t width, int64_t step) {
+    v32 most = v32_set(0);
+    for (int64_t r = 0; r < n; r++, x += ld) {
+        v32 sum = v32_set(0);
+        for (int64_t j = 0; j < width / 32; j++) {
+            const __m512bh y = (__m512bh)_mm512_loadu_si512(x + j * step);
+            sum = _mm512_dpbf16_ps(sum, y, y);
+        }
+        most = _mm512_max_ps(most, sum);
+    }
+    return _mm512_reduce_add_ps(most);
+}
 /* f32 in three terms (ukr_split_avx512.h). */
 enum { THIRDS = 3 };
 static int zip_thirds(float *dst, int64_t apart, const float *even, const float *odd, int64_t n) {
@@ -368,9 +380,9 @@ static void narrow_rows(uint16_t *dst, int64_t ld, const float *src, int64_t row
 /* What both tables have: everything but the products. */
 #define VECTORS                                                                                                        \
     .zip = zip, .zip_blocks = zip_blocks, .zip_tiles = zip_tiles, .turn = turn, .stack = stack,                        \
-    .zip_halves = zip_halves, .halves = halves, .zip_thirds = zip_thirds, .thirds = thirds, .split = split,            \
-    .zip_f32 = zip_f32, .finite = finite_half, .exp2 = exp2_half, .exp2_f32 = exp2_f32, .soften = soften,              \
-    .grad = grad, .narrow = narrow, .narrow_rows = narrow_rows
+    .zip_halves = zip_halves, .halves = halves, .most_square = most_square, .zip_thirds = zip_thirds,                  \
+    .thirds = thirds, .split = split, .zip_f32 = zip_f32, .finite = finite_half, .exp2 = exp2_half,                    \
+    .exp2_f32 = exp2_f32, .soften = soften, .grad = grad, .narrow = narrow, .narrow_rows = narrow_rows
 const struct attn_ukr_pair attn_ukr_pair_avx512bf16 = {
     .gemm = gemm_pair,
     .dots = gemm_nt_pair,

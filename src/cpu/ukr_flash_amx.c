@@ -34,8 +34,8 @@
  * taken again, relative to the maximum, and O and l shrink. So no step waits for a maximum.
  *
  * f16 goes in exact halves: a number of 11 bits is a bf16 of 8 bits and one of at most 3, so that Q K^T is four
- * products and exact but for its sums (where lse is not asked for, three: a term is off by 2^-18). P is cut off
- * into two halves, 16 bits, and low halves are not multiplied with low ones: 2^-15 of a term each.
+ * products and exact but for its sums (where lse is not asked for, and no score misses more than 2^-12 by it, three).
+ * P is cut off into two halves, 16 bits, and low halves are not multiplied with low ones: 2^-15 of a term each.
  *
  * f32 goes in three terms, its first, middle and last 8 bits: nothing is rounded. Of nine products the six largest are
  * made, the smallest of them first; what is left out is 2^-21 of a term at most and 2^-24 on average, less than sums of

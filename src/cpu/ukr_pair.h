@@ -84,7 +84,8 @@ struct attn_pair_flash {
     int64_t depth, width; /* of keys and of values, rounded up to 32 */
     int terms;            /* 1, 2, 3 */
     int rough; /* 1: nobody asks for lse: probabilities, and l, are bf16 numbers within 2^-8 + 2^-8 ln 2 and not within
-                * 3e-6 before they are rounded (two terms: still these, three: 2e-7) */
+                * 3e-6 before they are rounded (two terms: still these, but products of two low halves are left out;
+                * three: 2e-7). All strips of a call are alike. */
     const uint16_t *k; /* zeros from D to depth. Elements to the next key, the next 16 keys, the next 32 columns, and
                         * from there to the next term: rows as they are, or whole tiles of 16 x 32, which are loaded
                         * faster; of several terms, and where a step has 32 keys, tiles one behind the other */
@@ -320,6 +321,9 @@ struct attn_ukr_pair {
     /* A row of f16 in halves, every 32 of them `step` elements behind those before. Returns 0, and all halves are 0, if
      * any value is NaN or infinite. */
     int (*halves)(uint16_t *high, uint16_t *low, const uint16_t *x, int64_t n, int64_t step);
+    /* At least the largest sum of squares of n rows of bf16, `ld` apart, `width` elements (a multiple of 32), every 32
+     * of them `step` elements behind those before: the largest of each lane, added up. */
+    float (*most_square)(const uint16_t *x, int64_t ld, int64_t n, int64_t width, int64_t step);
     /* The same of f32 in three terms, each `apart` elements behind the one before. */
     int (*zip_thirds)(float *dst, int64_t apart, const float *even, const float *odd, int64_t n);
     int (*thirds)(uint16_t *dst, int64_t apart, const float *x, int64_t n, int64_t step);

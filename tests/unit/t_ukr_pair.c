@@ -369,6 +369,28 @@ static void test_stack(void **unused) {
     }
 }
 
+/* No less than the largest sum of squares, no more than the sum of all; one row: just that. */
+static void test_most_square(void **unused) {
+    enum { ROWS = 16, WIDTH = 96, LD = 40, STEP = 700 };
+    static uint16_t x[STEP * WIDTH / 32];
+    (void)unused;
+    for (int64_t n = 1; n <= ROWS; n++)
+        for (int64_t width = 32; width <= WIDTH; width += 32) {
+            double most = 0, all = 0;
+            for (int64_t i = 0; i < STEP * WIDTH / 32; i++) x[i] = attn_num_f32_bf16((float)uniform() * 3);
+            for (int64_t r = 0; r < n; r++) {
+                double sum = 0;
+                for (int64_t c = 0; c < width; c++) {
+                    const double y = (double)attn_num_bf16_f32(x[r * LD + c / 32 * STEP + c % 32]);
+                    sum += y * y;
+                }
+                all += sum, most = fmax(most, sum);
+            }
+            const double got = (double)u->most_square(x, LD, n, width, STEP);
+            assert_true(got >= most * (1 - 1e-6) && got <= (n == 1 ? most : all) * (1 + 1e-6));
+        }
+}
+
 /* The sum is of the unrounded values: what one element's sum is off by is the error of the exponential. */
 static void test_exp2(void **unused) {
     double worst = 0;
@@ -554,10 +576,10 @@ static void test_thirds(void **unused) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gemm),   cmocka_unit_test(test_few),    cmocka_unit_test(test_blocks),
-        cmocka_unit_test(test_zip),    cmocka_unit_test(test_halves), cmocka_unit_test(test_thirds),
-        cmocka_unit_test(test_soften), cmocka_unit_test(test_grad),   cmocka_unit_test(test_exp2),
-        cmocka_unit_test(test_turn),   cmocka_unit_test(test_finish), cmocka_unit_test(test_stack),
-        cmocka_unit_test(test_pass)};
+        cmocka_unit_test(test_zip),    cmocka_unit_test(test_halves), cmocka_unit_test(test_most_square),
+        cmocka_unit_test(test_thirds), cmocka_unit_test(test_soften), cmocka_unit_test(test_grad),
+        cmocka_unit_test(test_exp2),   cmocka_unit_test(test_turn),   cmocka_unit_test(test_finish),
+        cmocka_unit_test(test_stack),  cmocka_unit_test(test_pass)};
     const uint64_t features = attn_cpu_features("", NULL);
     if (!(features & ATTN_CPU_BF16)) {
         printf("no AVX-512 with BF16 on this processor: skipped\n");
