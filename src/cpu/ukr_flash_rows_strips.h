@@ -107,7 +107,14 @@ struct course {
     float *p[MOST_PARTS + 1];
     struct place of[MOST_PARTS + 1];
     int64_t done[MOST_PARTS]; /* steps, of all strips, whose values each part of the sums has */
+    const char *const *ahead; /* the next strip's mask, or where there is none this one's: a row each */
 };
+/* One line of the mask ahead in each step, at equal distances: so each page is at hand before 32 rows want one at a
+ * time. To ask for all lines takes as long as it saves. */
+INLINE void look_at_pages(int mask, const char *const *ahead, int64_t step, int64_t steps) {
+    const int64_t at = step * ROWS;
+    if (mask) _mm_prefetch(ahead[at / steps] + at % steps * (SPAN * mask_bytes(mask)), _MM_HINT_T1);
+}
 INLINE void turn(int64_t parts, struct course *c) {
     float *const oldest = c->p[0], *const mine = c->s, *const before = c->sum;
     UNROLL for (int i = 0; i < parts; i++) c->p[i] = c->p[i + 1];
@@ -147,6 +154,7 @@ INLINE int steps_without_care(int64_t parts, int mask, int made, int degree, int
     struct course c = *course;
     float *held = c.held ? c.held : c.other; /* the place of the scores that are multiplied takes what tiles have */
     int64_t step = c.at.step, part = c.j % parts;
+    const int64_t steps = f->n / SPAN;
     int passes = 0;
     struct exps e;
     set_up(&e, f, mask, made, degree, parts);
@@ -154,6 +162,7 @@ INLINE int steps_without_care(int64_t parts, int mask, int made, int degree, int
     for (;;) {
         begin_step(&e, step, c.s, c.p[parts], top, c.sum, c.sum_to);
         e.at = step * SPAN * mask_bytes(mask);
+        look_at_pages(mask, c.ahead, step, steps);
         keys(parts, q, k, step + 1, held, &e);
         held = values(1, parts, v, o, 0, part, step - parts, parts, (const float *const *)c.p, c.other, &e);
         finish_step(&e);
@@ -231,6 +240,7 @@ INLINE void strips(int64_t parts, int made, int degree, open_loop *loop, const s
         for (int h = 0; h < 2; h++) t.r[h].shrink = v32_set(1);
         if (settled && c.at.step > parts && c.at.step >= open.from && c.at.step < open.to &&
             c.j - c.done[c.j % parts] == parts) {
+            c.ahead = (f + 1 < end ? f + 1 : f)->score->cell;
             const int passes = loop(open.to, t.of, &c);
             next = behind(c.at, SPAN);
             if (passes) goto made;
