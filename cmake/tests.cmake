@@ -93,6 +93,9 @@ if(TARGET attn_cli)
     set_tests_properties(cli.${name} PROPERTIES
                          ENVIRONMENT "ATTN=$<TARGET_FILE:attn_cli>;SOURCE_DIR=${PROJECT_SOURCE_DIR};BUILD_DIR=${PROJECT_BINARY_DIR}")
   endforeach()
+  # Thousands of equal probabilities: the tester's sums and those of the reference must not drift from each other.
+  attn_test(cli.check_equal_keys cli attn_cli check --kernel attn_sdpa_fwd_ref_f64_any --seed 654035 --problem
+            "sdpa_fwd b=2 hq=8 hk=1 sq=6 sk=4097 d=512 dv=8 f64 sink")
 endif()
 
 # What was installed and linked: only meaningful without sanitizers.

@@ -18,6 +18,18 @@ double attn_cli_check_dot(const double *a, const double *b, int64_t n) {
     return (s[0] + s[1]) + (s[2] + s[3]);
 }
 
+/* Thousands of equal numbers one by one would all be rounded the same way: so many are added up by themselves. */
+enum { SUMMANDS = 64 };
+struct sum {
+    double all, part;
+    int n;
+};
+static void add(struct sum *s, double x) {
+    s->part += x;
+    if (++s->n < SUMMANDS) return;
+    s->all += s->part, s->part = 0, s->n = 0;
+}
+static double sum_of(const struct sum *s) { return s->all + s->part; }
 static void axpy(double *restrict y, double a, const double *restrict x, int64_t n) {
     for (int64_t i = 0; i < n; i++) y[i] += a * x[i];
 }
@@ -76,6 +88,7 @@ struct work {
     bool one_dout, one_v;
     double heads_alike; /* heads of a group that share rows of dout one by one, else 1 */
     bool keys_alike;
+    double *part;             /* of a sum of values */
     double scale, to_natural; /* factor that turns the caller's lse into base e */
     int32_t dtype;            /* F16 or BF16, or 0 = no half */
 };
@@ -173,24 +186,24 @@ static double sink_at(const struct check_case *c, int64_t h) {
 /* Probabilities of the line from its own scores; returns the natural lse without the sink. */
 static double softmax_line(struct work *w, int64_t h) {
     struct line *l = &w->line;
-    double sink = sink_at(w->c, h), sum = 0, half_sum = 0;
+    double sink = sink_at(w->c, h);
+    struct sum sums = {0}, half_sums = {0}, own = {0};
     double m = sink > l->top ? sink : l->top, mh = sink > l->top_rounded ? sink : l->top_rounded;
     for (int64_t j = 0; j < l->n; j++) {
         l->prob[j] = l->key[j] < 0 ? 0 : exp(l->s[j] - m);
         l->half_prob[j] = l->key[j] < 0 ? 0 : exp(l->rounded[j] - mh);
-        sum += l->prob[j];
-        half_sum += l->half_prob[j];
+        add(&sums, l->prob[j]), add(&half_sums, l->half_prob[j]);
     }
+    const double sum = sum_of(&sums), half_sum = sum_of(&half_sums);
     double rest = sink == -INFINITY ? 0 : exp(sink - m), half_rest = sink == -INFINITY ? 0 : exp(sink - mh);
     if (sink == INFINITY && !isnan(l->top)) rest = half_rest = 1; /* the sink takes everything */
     for (int64_t j = 0; j < l->n; j++) {
         l->prob[j] /= sum + rest;
         l->half_prob[j] = attn_cli_check_round(l->half_prob[j] / (half_sum + half_rest), w->dtype);
     }
-    double own = 0; /* lse without the sink, even where the sink is far above every score */
-    for (int64_t j = 0; j < l->n; j++)
-        if (l->key[j] >= 0) own += exp(l->s[j] - l->top);
-    return l->top + log(own);
+    for (int64_t j = 0; j < l->n; j++) /* lse without the sink, even where the sink is far above every score */
+        if (l->key[j] >= 0) add(&own, exp(l->s[j] - l->top));
+    return l->top + log(sum_of(&own));
 }
 
 static void put_lse(struct check_case *c, int64_t row, double lse, double score) {
@@ -201,6 +214,18 @@ static void put_lse(struct check_case *c, int64_t row, double lse, double score)
         o->plain[row] = lse;
         o->score[row] = score;
         o->kind[row] = CHECK_ROW_NORMAL;
+    }
+}
+
+/* out += values of the line, weighed. */
+static void weigh(const struct work *w, const double *prob, double *out) {
+    const struct line *l = &w->line;
+    const int64_t dv = w->c->p.dim_v;
+    for (int64_t j0 = 0; j0 < l->n; j0 += SUMMANDS) {
+        memset(w->part, 0, (size_t)dv * sizeof *w->part);
+        for (int64_t j = j0; j < l->n && j < j0 + SUMMANDS; j++)
+            if (l->key[j] >= 0) axpy(w->part, prob[j], w->c->t[ATTN_ROLE_V].val + l->key[j] * dv, dv);
+        axpy(out, 1, w->part, dv);
     }
 }
 
@@ -220,8 +245,7 @@ static void forward_row(struct work *w, struct check_case *c, int64_t b, int64_t
         double *out = c->t[ATTN_ROLE_OUT].val + row * dv;
         c->t[ATTN_ROLE_LSE].val[row] = lse;
         for (int64_t x = 0; x < dv; x++) out[x] = 0;
-        for (int64_t j = 0; filled && j < l->n; j++)
-            if (l->key[j] >= 0) axpy(out, l->prob[j], c->t[ATTN_ROLE_V].val + l->key[j] * dv, dv);
+        if (filled) weigh(w, l->prob, out);
         return;
     }
     put_lse(c, row, lse, filled ? l->score / w->to_natural : 0); /* in the base of lse, as its error is */
@@ -229,11 +253,11 @@ static void forward_row(struct work *w, struct check_case *c, int64_t b, int64_t
     o->kind[row] = filled ? CHECK_ROW_NORMAL : CHECK_ROW_ZERO;
     if (!filled) return;
     o->score[row] = l->score;
+    weigh(w, l->prob, o->plain + row * dv);
+    if (o->half) weigh(w, l->half_prob, o->half + row * dv);
     double terms = 0, sum = 0;
     for (int64_t j = 0; j < l->n; j++) {
         if (l->key[j] < 0) continue;
-        axpy(o->plain + row * dv, l->prob[j], c->t[ATTN_ROLE_V].val + l->key[j] * dv, dv);
-        if (o->half) axpy(o->half + row * dv, l->half_prob[j], c->t[ATTN_ROLE_V].val + l->key[j] * dv, dv);
         double x = l->prob[j] * w->norm_v[l->key[j]];
         if (isfinite(x)) terms += x * x, sum += x;
     }
@@ -426,7 +450,7 @@ int attn_cli_check_plain_dense(struct check_case *c, bool inputs_only) {
     w.to_natural = check_has(c, ATTN_LSE_BASE_2) ? log(2.0) : 1;
     int64_t longest = 1;
     for (int64_t b = 0; b < p->batch; b++) longest = c->seq[b].sk > longest ? c->seq[b].sk : longest;
-    double *lines = calloc((size_t)longest * 5, sizeof *lines);
+    double *lines = calloc((size_t)(longest * 5 + p->dim_v), sizeof *lines);
     w.line.key = calloc((size_t)longest, sizeof *w.line.key);
     w.norm_q = row_norms(&c->t[ATTN_ROLE_Q]), w.norm_k = row_norms(&c->t[ATTN_ROLE_K]);
     w.norm_v = row_norms(&c->t[ATTN_ROLE_V]);
@@ -438,6 +462,7 @@ int attn_cli_check_plain_dense(struct check_case *c, bool inputs_only) {
     if (!failed) {
         w.line.s = lines, w.line.rounded = lines + longest, w.line.bend = lines + 2 * longest;
         w.line.prob = lines + 3 * longest, w.line.half_prob = lines + 4 * longest;
+        w.part = lines + 5 * longest;
         bool backward = check_backward(p) && !inputs_only;
         if (!inputs_only) start_kinds(c);
         bool heads_too = backward && is_one_row(c, ATTN_ROLE_DOUT, 2);

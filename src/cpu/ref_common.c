@@ -68,11 +68,10 @@ struct attn_cpu_ref_softmax attn_cpu_ref_softmax(const attn_problem *p, double *
         row.lse = outer_lse(p, -INFINITY, sink);
         return row;
     }
-    double sum = 0;
+    double sum = 0, part = 0; /* thousands of equal numbers one by one would all be rounded the same way */
     for (int64_t j = 0; j < n; ++j) {
-        if (s[j] == -INFINITY) continue;
-        s[j] = exp(s[j] - max);
-        sum += s[j];
+        if (s[j] != -INFINITY) part += s[j] = exp(s[j] - max);
+        if (j % ATTN_REF_SUM == ATTN_REF_SUM - 1 || j == n - 1) sum += part, part = 0;
     }
     row.denominator = sum + exp(sink - max);
     row.lse = outer_lse(p, max + log(sum), sink);

@@ -5,7 +5,7 @@
 #define ATTN_CPU_REF_SCORE_H
 #include "cpu/ref.h"
 
-enum { ATTN_REF_ROWS = 16, ATTN_REF_KEYS = 64 }; /* query rows and keys that are in double at a time */
+enum { ATTN_REF_ROWS = 16, ATTN_REF_KEYS = ATTN_REF_SUM }; /* query rows and keys that are in double at a time */
 
 /* What all tasks of one execution read. */
 struct attn_cpu_ref_dense {

@@ -10,7 +10,7 @@ struct job {
 };
 
 struct layout {
-    int64_t q, keys, acc, s, end;
+    int64_t q, keys, acc, part, s, end; /* part: values of a block of keys, for one row */
 };
 
 /* Fewer rows when rows are long; which rows share a task never shows in a result. */
@@ -25,6 +25,7 @@ static struct layout lay_out(const attn_problem *p) {
     at.q = attn_cpu_ref_take(&at.end, rows * p->dim_qk);
     at.keys = attn_cpu_ref_take(&at.end, ATTN_REF_KEYS * wider);
     at.acc = attn_cpu_ref_take(&at.end, rows * p->dim_v);
+    at.part = attn_cpu_ref_take(&at.end, p->dim_v);
     at.s = attn_cpu_ref_take(&at.end, rows * p->seq_k);
     return at;
 }
@@ -44,7 +45,8 @@ static void run_task(const void *what, int64_t task, double *scratch) {
     int64_t i0 = task % job->blocks * job->rows, h = task / job->blocks % p->heads_q,
             b = task / job->blocks / p->heads_q;
     struct layout at = lay_out(p);
-    double *q = scratch + at.q, *keys = scratch + at.keys, *acc = scratch + at.acc, *s = scratch + at.s;
+    double *q = scratch + at.q, *keys = scratch + at.keys, *acc = scratch + at.acc, *part = scratch + at.part,
+           *s = scratch + at.s;
     struct attn_cpu_ref_softmax row[ATTN_REF_ROWS];
     struct attn_core_seq seq;
     struct attn_cpu_ref_block block;
@@ -68,8 +70,10 @@ static void run_task(const void *what, int64_t task, double *scratch) {
         for (int64_t r = 0; r < block.n; ++r) {
             if (row[r].kind != ATTN_REF_ROW_NORMAL) continue;
             const double *e = s + r * width + (j - block.j0);
+            memset(part, 0, (size_t)p->dim_v * sizeof *part);
             for (int64_t jj = 0; jj < n; ++jj) /* a hidden key's value row takes no part, not even as 0 * NaN */
-                if (e[jj] != -INFINITY) attn_cpu_ref_axpy(acc + r * p->dim_v, e[jj], keys + jj * p->dim_v, p->dim_v);
+                if (e[jj] != -INFINITY) attn_cpu_ref_axpy(part, e[jj], keys + jj * p->dim_v, p->dim_v);
+            attn_cpu_ref_axpy(acc + r * p->dim_v, 1, part, p->dim_v);
         }
     }
 
