@@ -40,7 +40,8 @@ void attn_cpu_flash_load_strip(struct attn_cpu_flash_work *w, int64_t r0, int64_
  * does not depend on which task was before. */
 const struct attn_cpu_fwd_kept *attn_cpu_flash_load_block(struct attn_cpu_flash_work *w, int64_t from, int64_t to);
 
-/* The same, of n <= 64 keys from key j of the block on, a multiple of 16. */
+/* f16: at least the largest sum of squares of the low halves of n <= 64 keys, from key j of the block on, a multiple
+ * of 16. */
 float attn_cpu_flash_low_of(const struct attn_cpu_flash_work *w, int64_t j, int64_t n);
 
 static inline const char *attn_cpu_flash_query(const struct attn_cpu_flash_work *w, int64_t r) {
