@@ -96,6 +96,9 @@ if(TARGET attn_cli)
   # Thousands of equal probabilities: the tester's sums and those of the reference must not drift from each other.
   attn_test(cli.check_equal_keys cli attn_cli check --kernel attn_sdpa_fwd_ref_f64_any --seed 654035 --problem
             "sdpa_fwd b=2 hq=8 hk=1 sq=6 sk=4097 d=512 dv=8 f64 sink")
+  # Scores of 576 products, far smaller than the products' size: a sum in one chain is off by more than the bound of lse.
+  attn_test(cli.check_wide_scores cli attn_cli check --kernel attn_mla_fwd_c_f16_any --seed 140539591129611 --problem
+            "mla_fwd hq=16 sq=1 sk=38 d=576 topk=32 f16 deterministic scale=0.3 align=16")
 endif()
 
 # What was installed and linked: only meaningful without sanitizers.
