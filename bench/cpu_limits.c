@@ -12,7 +12,8 @@
  *   cpu_limits read BYTES CPU...
  *       GB/s of one read of BYTES shared by all, median of several
  *
- * Needs AVX-512; rates of tiles are 0 where the system does not grant them. No part of the library. */
+ * Needs AVX2; multiply-adds and reads are of the widest vectors there are. Rates of tiles, and of pairs of bf16, are 0
+ * where the system or the processor does not have them. No part of the library. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>
@@ -26,7 +27,7 @@
 
 enum { MOST = 64, LARGE_PAGE = 2 << 20 };
 static const size_t MEMORY = (size_t)256 << 20; /* of a thread */
-static int tiles;
+static int tiles, wide /* AVX-512 */, paired /* AVX-512 BF16 */;
 
 /* What LDTILECFG reads; the instructions, tile numbers as constants. */
 static const struct {
@@ -54,20 +55,24 @@ static void pin(int cpu) {
 static volatile float sink;
 
 #define FMA(i)    "vfmadd231ps %%zmm0,%%zmm1,%%zmm" #i "\n"
+#define HALF(i)   "vfmadd231ps %%ymm0,%%ymm1,%%ymm" #i "\n"
 #define PAIR(i)   "vdpbf16ps %%zmm0,%%zmm1,%%zmm" #i "\n"
 #define TEN(x)    x(2) x(3) x(4) x(5) x(6) x(7) x(8) x(9) x(10) x(11)
 #define REGISTERS "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11"
+/* Operands are 0 in both halves of each register: what lies in them can change the clock. */
+#define ZEROS() __asm__ volatile("vxorps %%ymm0,%%ymm0,%%ymm0\nvxorps %%ymm1,%%ymm1,%%ymm1" : : : "xmm0", "xmm1")
 static double fma_f32(char *mem, size_t bytes) {
     (void)mem, (void)bytes;
-    __asm__ volatile("vpxorq %%zmm0,%%zmm0,%%zmm0\nvpxorq %%zmm1,%%zmm1,%%zmm1" : : : "xmm0", "xmm1");
-    for (int i = 0; i < 20000; i++) __asm__ volatile(TEN(FMA) : : : REGISTERS);
-    return 20000. * 10 * 32;
+    ZEROS();
+    for (int i = 0; i < 20000 && wide; i++) __asm__ volatile(TEN(FMA) : : : REGISTERS);
+    for (int i = 0; i < 20000 && !wide; i++) __asm__ volatile(TEN(HALF) : : : REGISTERS);
+    return 20000. * 10 * (wide ? 32 : 16);
 }
 static double dp_bf16(char *mem, size_t bytes) {
     (void)mem, (void)bytes;
-    __asm__ volatile("vpxorq %%zmm0,%%zmm0,%%zmm0\nvpxorq %%zmm1,%%zmm1,%%zmm1" : : : "xmm0", "xmm1");
-    for (int i = 0; i < 10000; i++) __asm__ volatile(TEN(PAIR) : : : REGISTERS);
-    return 10000. * 10 * 64;
+    ZEROS();
+    for (int i = 0; i < 10000 && paired; i++) __asm__ volatile(TEN(PAIR) : : : REGISTERS);
+    return paired * 10000. * 10 * 64;
 }
 static double products(char *mem, size_t bytes) {
     (void)mem, (void)bytes;
@@ -114,15 +119,21 @@ static double store_tiles(char *mem, size_t bytes) {
     }
     return tiles * 40000.;
 }
+#define READ(name, isa, size)                                                                                          \
+    __attribute__((target(isa))) static void name(const char *mem, size_t bytes, size_t times) {                       \
+        typedef uint64_t part __attribute__((vector_size(size)));                                                      \
+        part s[4] = {{0}};                                                                                             \
+        for (size_t r = 0; r < times; r++)                                                                             \
+            for (size_t i = 0; i + 4 * size <= bytes; i += 4 * size)                                                   \
+                for (int x = 0; x < 4; x++) s[x] ^= *(const part *)(const void *)(mem + i + size * x);                 \
+        s[0] ^= s[1] ^ s[2] ^ s[3];                                                                                    \
+        sink = (float)s[0][0];                                                                                         \
+    }
+READ(read_lines, "avx512f", 64)
+READ(read_halves, "avx2", 32)
 static double read_all(char *mem, size_t bytes) {
     const size_t times = bytes < (16u << 20) ? (16u << 20) / bytes : 1;
-    typedef uint64_t line __attribute__((vector_size(64)));
-    line s[4] = {{0}};
-    for (size_t r = 0; r < times; r++)
-        for (size_t i = 0; i + 256 <= bytes; i += 256)
-            for (int x = 0; x < 4; x++) s[x] ^= *(const line *)(const void *)(mem + i + 64 * x);
-    s[0] ^= s[1] ^ s[2] ^ s[3];
-    sink = (float)s[0][0];
+    (wide ? read_lines : read_halves)(mem, bytes, times);
     return (double)times * (double)bytes;
 }
 
@@ -303,6 +314,8 @@ int main(int argc, char **argv) {
         return 2;
     }
     for (int i = 0; i < n; i++) cpu[i] = atoi(argv[first + i]);
+    wide = __builtin_cpu_supports("avx512f") != 0;
+    paired = __builtin_cpu_supports("avx512bf16") != 0;
     tiles = !syscall(158 /* arch_prctl */, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18);
     if (reads) {
         printf("{\"limit\": \"read\", \"bytes\": %s, \"unit\": \"GB/s\", \"value\": %.2f}\n", argv[2],

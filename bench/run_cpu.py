@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """Measure a list on two processors of a machine that others use, too: attn, ONNX Runtime and PyTorch in the same seconds.
 
-    cc -O2 -mavx512f bench/cpu_limits.c -o cpu_limits -lpthread
+    cc -O2 bench/cpu_limits.c -o cpu_limits -lpthread
     python3 bench/run_cpu.py --attn build/attn --limits ./cpu_limits --cpus 4-9 --run-id R @cpu > R.jsonl
 
 A neighbour on the same host takes a processor's tile unit or its clock away, for some milliseconds or for seconds, and some
