@@ -4,6 +4,7 @@
 
 #include "attn.h"
 
+#include "cpu/ukr_turn_avx2.h"
 #include "cpu/ukr_vec_avx2.h"
 
 #include <string.h>
@@ -74,23 +75,10 @@ static void narrow(void *dst, int32_t dtype, const float *src, int64_t n, float 
 }
 
 static inline void square_f32(float *dst, int64_t ld, const float *src, int64_t ld_src) {
-    __m256 r[8], t[8];
-    for (int i = 0; i < 8; i++) r[i] = _mm256_loadu_ps(src + i * ld_src);
-    for (int i = 0; i < 8; i += 2) {
-        t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
-        t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
-    }
-    for (int i = 0; i < 8; i += 4) {
-        r[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
-        r[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
-        r[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
-        r[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
-    }
-    /* r[4g + c] holds columns c and c + 4 of rows 4g .. 4g+3 */
-    for (int c = 0; c < 4; c++) {
-        _mm256_storeu_ps(dst + c * ld, _mm256_permute2f128_ps(r[c], r[c + 4], 0x20));
-        _mm256_storeu_ps(dst + (c + 4) * ld, _mm256_permute2f128_ps(r[c], r[c + 4], 0x31));
-    }
+    v32 r[8];
+    UNROLL for (int i = 0; i < 8; i++) r[i] = v32_load(src + i * ld_src);
+    turn_eight(r);
+    UNROLL for (int c = 0; c < 8; c++) v32_store(dst + c * ld, r[c]);
 }
 static inline void square_f64(double *dst, int64_t ld, const double *src, int64_t ld_src) {
     __m256d r[4], t[4];
@@ -115,5 +103,6 @@ static inline void square_f64(double *dst, int64_t ld, const double *src, int64_
 #define WIDE          6
 #define NT_ROWS       1
 #define PREFETCH_ROWS 8
+#define LANES_TABLE   attn_ukr_lanes_avx2
 #define PASS(dtype)   attn_ukr_pass_##dtype##_avx2
 #include "cpu/ukr_tpl.h"

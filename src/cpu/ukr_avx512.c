@@ -4,7 +4,7 @@
 
 #include "attn.h"
 
-#include "cpu/ukr_exp2_avx512.h"
+#include "cpu/ukr_exp2.h"
 #include "cpu/ukr_vec_avx512.h"
 
 static inline __attribute__((always_inline)) void exp2_minus(int many, v32 *x, v32 top) {

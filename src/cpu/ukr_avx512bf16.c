@@ -3,7 +3,7 @@
 #include "cpu/ukr_pair.h"
 #include "cpu/ukr_split_avx512.h"
 
-#include "cpu/ukr_exp2_avx512.h"
+#include "cpu/ukr_exp2.h"
 #include "cpu/ukr_few.h"
 #include "cpu/ukr_finish.h"
 #include "cpu/ukr_unroll.h"

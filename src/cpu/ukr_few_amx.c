@@ -14,7 +14,7 @@
  * sums stay in tiles from the first key to the last. Probabilities are relative to the largest score of the first 16
  * keys in which a row has one, and only where one passes 2^16 does the reference move. */
 #include "cpu/amx_tile.h"
-#include "cpu/ukr_exp2_avx512.h"
+#include "cpu/ukr_exp2.h"
 #include "cpu/ukr_pair.h"
 
 #include <math.h>

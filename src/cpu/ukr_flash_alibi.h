@@ -2,24 +2,10 @@
  * How far ahead of ALiBi the reference of a query is, in the flash strips (ukr_flash_amx.c, ukr_flash_rows_amx.c). */
 #ifndef ATTN_CPU_UKR_FLASH_ALIBI_H
 #define ATTN_CPU_UKR_FLASH_ALIBI_H
+#include "cpu/ukr_alibi_growth.h"
 #include "cpu/ukr_pair.h"
 #include "cpu/ukr_vec_avx512.h"
 
-/* How much larger than in this step ALiBi will become in the steps to come, at most SCORE_GROWTH: a reference that is
- * so much larger need not be moved with each step, and f32 and bf16 have room below. The largest of a row's is 0. */
-#define SCORE_GROWTH 40.0f
-static inline v32 growth(const struct attn_pair_score *f, int64_t span, int64_t key, int64_t half) {
-    const v32 none = v32_set(0);
-    if (!f || !f->alibi) return none;
-    const v32 slope = v32_load(f->slope + half * 16), origin = v32_load(f->origin + half * 16),
-              near = v32_load(f->near + half * 16);
-    v32 d[2] = {v32_set((float)key) - origin, v32_set((float)(key + span - 1)) - origin};
-    for (int i = 0; i < 2 && f->alibi == 2; i++) d[i] = near - v32_abs(d[i]);
-    d[0] *= slope, d[1] *= slope;
-    const __mmask16 grows = _mm512_cmp_ps_mask(d[1], d[0], _CMP_GT_OQ) & _mm512_cmp_ps_mask(d[1], none, _CMP_LT_OQ);
-    const v32 most = v32_set(SCORE_GROWTH), more = none - d[1];
-    return _mm512_maskz_mov_ps(grows, _mm512_mask_mov_ps(most, _mm512_cmp_ps_mask(more, most, _CMP_LT_OQ), more));
-}
 /* Where ALiBi grows by more than that, a query of a new strip refers to the step in which its own is largest: else
  * references, and all sums with them, would move with most steps before. Returns these queries, a bit each; key: [32],
  * receives a key of that step. */

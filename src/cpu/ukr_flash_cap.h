@@ -8,7 +8,7 @@
 #ifndef ATTN_CPU_UKR_FLASH_CAP_H
 #define ATTN_CPU_UKR_FLASH_CAP_H
 #include "cpu/ukr_pair.h"
-#include "cpu/ukr_softcap_avx512.h"
+#include "cpu/ukr_softcap_vec.h"
 
 enum { CAP_HIDDEN = 0x7fc00001 /* a hidden score's bits: a NaN that no product of bf16 is */ };
 

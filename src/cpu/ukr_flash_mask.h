@@ -15,6 +15,18 @@
 
 enum { MASK_ROWS = ATTN_PAIR_FLASH, MASK_PART = 64 /* bytes of a row at a time */ };
 
+/* Bits of 64 keys that are not 0, low and high half. */
+static inline void look_up_kept(const struct attn_pair_score *f, int64_t key, uint32_t (*half)[MASK_ROWS]) {
+    const int64_t there = f->mask_keys - key;
+    const __mmask64 live = there >= 64 ? ~(__mmask64)0 : there > 0 ? ((__mmask64)1 << there) - 1 : 0;
+    for (int r = 0; r < MASK_ROWS; r++) {
+        const __m512i x = _mm512_maskz_loadu_epi8(live, f->cell[r] + key);
+        const uint64_t bits = _mm512_test_epi8_mask(x, x);
+        half[0][r] = (uint32_t)bits;
+        half[1][r] = (uint32_t)(bits >> 32);
+    }
+}
+
 static inline __attribute__((always_inline)) __m512i load_halves(const char *first, const char *second) {
     return _mm512_mask_broadcast_i64x4(_mm512_castsi256_si512(_mm256_loadu_si256((const void *)first)), 0xf0,
                                        _mm256_loadu_si256((const void *)second));
@@ -65,34 +77,6 @@ static inline __attribute__((always_inline)) void add_part(int mask, const char 
                 const __m512i apart = _mm512_permutexvar_epi16(even_then_odd, x[g][c]);
                 put_masked(to, scale, _mm512_cvtph_ps(_mm512_castsi512_si256(apart)));
                 put_masked(to + MASK_ROWS, scale, _mm512_cvtph_ps(_mm512_extracti64x4_epi64(apart, 1)));
-            }
-        }
-    }
-}
-/* s becomes s * by + mask, for keys from `key` of the strip on. Behind the last key nothing is read and 0 added. */
-static void add_masks(const struct attn_pair_score *f, int64_t span, int64_t key, float by, float *s) {
-    const int64_t bytes = f->mask == ATTN_PAIR_MASK_F32 ? 4 : 2, some = MASK_PART / bytes;
-    const v32 scale = v32_set(by);
-    for (int64_t j = 0; j < span; j += some, s += some * MASK_ROWS) {
-        char part[MASK_ROWS][MASK_PART];
-        const char *part_of[MASK_ROWS], *const *row = f->cell;
-        const int64_t have = f->mask_keys - key - j;
-        int64_t at = (key + j) * bytes;
-        if (have < some) {
-            memset(part, 0, sizeof part);
-            for (int r = 0; r < MASK_ROWS; r++) {
-                if (have > 0) memcpy(part[r], row[r] + at, (size_t)(have * bytes));
-                part_of[r] = part[r];
-            }
-            row = part_of, at = 0;
-        }
-        for (int64_t h = 0; h < MASK_ROWS; h += 16) {
-            if (f->mask == ATTN_PAIR_MASK_F32) {
-                add_part(ATTN_PAIR_MASK_F32, row + h, at, scale, s + h);
-            } else if (f->mask == ATTN_PAIR_MASK_BF16) {
-                add_part(ATTN_PAIR_MASK_BF16, row + h, at, scale, s + h);
-            } else {
-                add_part(ATTN_PAIR_MASK_F16, row + h, at, scale, s + h);
             }
         }
     }

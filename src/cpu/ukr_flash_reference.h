@@ -4,7 +4,7 @@
  * the probabilities of a step stay far below what f32 holds. So no step waits for a maximum. */
 #ifndef ATTN_CPU_UKR_FLASH_REFERENCE_H
 #define ATTN_CPU_UKR_FLASH_REFERENCE_H
-#include "cpu/ukr_exp2_avx512.h"
+#include "cpu/ukr_exp2.h"
 #include "cpu/ukr_pair.h"
 
 #include <math.h>

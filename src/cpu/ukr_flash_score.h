@@ -1,11 +1,17 @@
 /* SPDX-License-Identifier: MIT
- * Products of a step of the flash strip (ukr_flash_amx.c) become scores in place: scale, softcap, ALiBi, what a mask
- * adds. Queries lie across the lanes, so that slopes are vectors and a key's distance is one number for a vector.
- * Only what struct attn_pair_score says; hidden keys are the strip's own affair. */
+ * Products of a step of a strip (ukr_flash_amx.c, ukr_lanes_tpl.h) become scores in place: scale, softcap, ALiBi, what
+ * a mask adds. Queries lie across the lanes, so that slopes are vectors and a key's distance is one number for a
+ * vector. Only what struct attn_pair_score says; hidden keys are the strip's own affair. */
 #ifndef ATTN_CPU_UKR_FLASH_SCORE_H
 #define ATTN_CPU_UKR_FLASH_SCORE_H
+#ifdef __AVX512F__
 #include "cpu/ukr_flash_mask.h"
-#include "cpu/ukr_softcap_avx512.h"
+#else
+#include "cpu/ukr_lanes_mask_avx2.h"
+#endif
+#include "cpu/ukr_softcap_vec.h"
+
+#include <string.h>
 
 enum { SCORE_MANY = SOFTCAP_MANY, SCORE_LANES = ATTN_PAIR_FLASH };
 
@@ -14,18 +20,35 @@ enum { SCORE_MANY = SOFTCAP_MANY, SCORE_LANES = ATTN_PAIR_FLASH };
 struct kept {
     uint32_t half[2][SCORE_LANES];
 };
-static inline void look_up_kept(const struct attn_pair_score *f, int64_t key, struct kept *kept) {
-    const int64_t there = f->mask_keys - key;
-    const __mmask64 live = there >= 64 ? ~(__mmask64)0 : there > 0 ? ((__mmask64)1 << there) - 1 : 0;
-    for (int r = 0; r < SCORE_LANES; r++) {
-        const __m512i x = _mm512_maskz_loadu_epi8(live, f->cell[r] + key);
-        const uint64_t bits = _mm512_test_epi8_mask(x, x);
-        kept->half[0][r] = (uint32_t)bits;
-        kept->half[1][r] = (uint32_t)(bits >> 32);
+/* s becomes s * by + mask, for keys from `key` of the strip on. Behind the last key nothing is read and 0 added. */
+static void add_masks(const struct attn_pair_score *f, int64_t span, int64_t key, float by, float *s) {
+    const int64_t bytes = f->mask == ATTN_PAIR_MASK_F32 ? 4 : 2, some = MASK_PART / bytes;
+    const v32 scale = v32_set(by);
+    for (int64_t j = 0; j < span; j += some, s += some * MASK_ROWS) {
+        char part[MASK_ROWS][MASK_PART];
+        const char *part_of[MASK_ROWS], *const *row = f->cell;
+        const int64_t have = f->mask_keys - key - j;
+        int64_t at = (key + j) * bytes;
+        if (have < some) {
+            memset(part, 0, sizeof part);
+            for (int r = 0; r < MASK_ROWS; r++) {
+                if (have > 0) memcpy(part[r], row[r] + at, (size_t)(have * bytes));
+                part_of[r] = part[r];
+            }
+            row = part_of, at = 0;
+        }
+        for (int64_t h = 0; h < MASK_ROWS; h += V32_LANES) {
+            if (f->mask == ATTN_PAIR_MASK_F32) {
+                add_part(ATTN_PAIR_MASK_F32, row + h, at, scale, s + h);
+            } else if (f->mask == ATTN_PAIR_MASK_BF16) {
+                add_part(ATTN_PAIR_MASK_BF16, row + h, at, scale, s + h);
+            } else {
+                add_part(ATTN_PAIR_MASK_F16, row + h, at, scale, s + h);
+            }
+        }
     }
 }
-
-/* Of 16 queries at lane h. */
+/* Of the queries of a vector, from lane h on. */
 static inline __attribute__((always_inline)) void score_lanes(const struct attn_pair_score *f, const struct kept *kept,
                                                               int64_t span, int64_t key, float *s, int64_t h) {
     static const uint32_t bit[32] = {1u << 0,  1u << 1,  1u << 2,  1u << 3,  1u << 4,  1u << 5,  1u << 6,  1u << 7,
@@ -56,18 +79,15 @@ static inline __attribute__((always_inline)) void score_lanes(const struct attn_
         }
         if (bias && f->hides) {
             UNROLL for (int i = 0; i < SCORE_MANY; i++) {
-                const __m512 b = v32_load(bias + (j + i) * SCORE_LANES);
-                x[i] = _mm512_mask_mov_ps(x[i], _mm512_cmp_ps_mask(b, v32_set(0), _CMP_NEQ_OQ), b);
+                const v32 b = v32_load(bias + (j + i) * SCORE_LANES);
+                x[i] = v32_pick(v32_ne(b, v32_set(0)), b, x[i]);
             }
         } else if (bias) {
             UNROLL for (int i = 0; i < SCORE_MANY; i++) x[i] += v32_load(bias + (j + i) * SCORE_LANES);
         }
         if (f->mask == ATTN_PAIR_MASK_BITS) {
-            const __m512i bits = _mm512_loadu_si512(kept->half[j / 32] + h);
-            UNROLL for (int i = 0; i < SCORE_MANY; i++) {
-                const __mmask16 k = _mm512_test_epi32_mask(bits, _mm512_set1_epi32((int32_t)bit[j % 32 + i]));
-                x[i] = _mm512_mask_mov_ps(v32_set(-__builtin_inff()), k, x[i]);
-            }
+            UNROLL for (int i = 0; i < SCORE_MANY; i++) x[i] =
+                v32_pick(v32_any_bit(kept->half[j / 32] + h, bit[j % 32 + i]), x[i], v32_set(-__builtin_inff()));
         }
         UNROLL for (int i = 0; i < SCORE_MANY; i++) v32_store(at + i * SCORE_LANES, x[i]);
     }
@@ -77,11 +97,9 @@ static inline __attribute__((always_inline)) void score_kept(const struct attn_p
                                                              int64_t span, float *s, int64_t h) {
     const v32 scale = v32_set(f->scale), none = v32_set(-__builtin_inff());
     for (int64_t j = 0; j < span; j += 32) {
-        const __m512i bits = _mm512_loadu_si512(kept->half[j / 32] + h);
         UNROLL for (int i = 0; i < 32; i++) {
             float *at = s + (j + i) * SCORE_LANES + h;
-            const __mmask16 k = _mm512_test_epi32_mask(bits, _mm512_set1_epi32((int32_t)(1u << i)));
-            v32_store(at, _mm512_mask_mul_ps(none, k, v32_load(at), scale));
+            v32_store(at, v32_pick(v32_any_bit(kept->half[j / 32] + h, 1u << i), v32_load(at) * scale, none));
         }
     }
 }
@@ -89,8 +107,8 @@ static inline __attribute__((always_inline)) void score_kept(const struct attn_p
 static __attribute__((noinline)) void score(const struct attn_pair_score *f, int64_t span, int64_t key, float *s) {
     const int simple = !f->caps && !f->alibi, adds = f->mask >= ATTN_PAIR_MASK_F32 && f->mask <= ATTN_PAIR_MASK_BF16;
     struct kept kept;
-    if (f->mask == ATTN_PAIR_MASK_BITS) look_up_kept(f, key, &kept);
-    for (int64_t h = 0; h < SCORE_LANES; h += 16) {
+    if (f->mask == ATTN_PAIR_MASK_BITS) look_up_kept(f, key, kept.half);
+    for (int64_t h = 0; h < SCORE_LANES; h += V32_LANES) {
         if (simple && f->mask == ATTN_PAIR_MASK_BITS) {
             score_kept(f, &kept, span, s, h);
         } else if (!simple || !adds) {

@@ -13,7 +13,7 @@
  * over all rows (or keys) of the tile. Each is one chain over 32 rows (or keys) after the other, the same numbers as
  * from attn_ukr_pair.gemm. */
 #include "cpu/amx_tile.h"
-#include "cpu/ukr_exp2_avx512.h"
+#include "cpu/ukr_exp2.h"
 #include "cpu/ukr_grad_reach.h"
 #include "cpu/ukr_grad_score.h"
 

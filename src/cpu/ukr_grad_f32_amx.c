@@ -13,7 +13,7 @@
  * A pair is what lies 16 apart, rows u and u + 16 of a key or keys c and c + 16 of a row: they have the same lane, so
  * that a term of a pair is a shift and a selection, and nothing is permuted. */
 #include "cpu/amx_tile.h"
-#include "cpu/ukr_exp2_avx512.h"
+#include "cpu/ukr_exp2.h"
 #include "cpu/ukr_grad_reach.h"
 #include "cpu/ukr_grad_score.h"
 #include "cpu/ukr_split_avx512.h"

@@ -11,7 +11,7 @@
 #ifndef ATTN_CPU_UKR_GRAD_SCORE_H
 #define ATTN_CPU_UKR_GRAD_SCORE_H
 #include "cpu/ukr_grad_reach.h"
-#include "cpu/ukr_softcap_avx512.h"
+#include "cpu/ukr_softcap_vec.h"
 
 /* What a kernel is compiled for, beside what is hidden: one of these, or all, each of which may be missing then. */
 enum { SCORE_NONE, SCORE_KEPT = 1, SCORE_CAP = 2, SCORE_ALIBI = 4, SCORE_CELLS = 8, SCORE_WEIGHT = 16, SCORE_ANY = 31 };

@@ -14,7 +14,7 @@
 #include "cpu/amx_tile.h"
 #include "cpu/ukr.h"
 #include "cpu/ukr_copy_amx.h"
-#include "cpu/ukr_exp2_avx512.h"
+#include "cpu/ukr_exp2.h"
 #include "cpu/ukr_pair.h"
 #include "cpu/ukr_unroll.h"
 

@@ -12,7 +12,11 @@
 
 #include <stdint.h>
 
-enum { ATTN_LANES = 32, ATTN_LANES_ROWS = 14 /* queries of a strip; keys of a register tile */, ATTN_LANES_MORE = 32 };
+enum {
+    ATTN_LANES = 32,
+    ATTN_LANES_ROWS = 14 /* queries of a strip; keys of a register tile of AVX-512 */,
+    ATTN_LANES_MORE = 32
+};
 struct attn_pair_score; /* ukr_pair.h */
 
 /* How scores become probabilities: 2^((s - less[q]) * factor - top[q]). The exponential's argument is one multiply-add,
@@ -60,5 +64,5 @@ struct attn_ukr_lanes {
     /* Of sums that are positive and normal: 1 / l rounded, ln l within 2e-7 (relative to 1 if that is more). */
     void (*close)(const float *l, float *inverse, float *log);
 };
-extern const struct attn_ukr_lanes attn_ukr_lanes_avx512, attn_ukr_lanes_avx512bf16;
+extern const struct attn_ukr_lanes attn_ukr_lanes_avx2, attn_ukr_lanes_avx512, attn_ukr_lanes_avx512bf16;
 #endif

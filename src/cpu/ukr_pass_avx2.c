@@ -11,7 +11,7 @@ INLINE v32 fold_sums(const v32 *x) { return _mm256_hadd_ps(_mm256_hadd_ps(x[0], 
 INLINE v32 join_sums(const v32 *x) {
     return _mm256_blend_ps(x[0], x[1], 0xf0) + _mm256_permute2f128_ps(x[0], x[1], 0x21);
 }
-/* x[i] becomes 2^x[i] for x[i] < 128, as in ukr_exp2_avx512.h; below -126 it is 0 or 2^-126. */
+/* x[i] becomes 2^x[i] for x[i] < 128, as in ukr_exp2.h, one after the other; below -126 it is 0 or 2^-126. */
 INLINE void exp2_many(int n, v32 *x) {
     static const float c[] = {1, 0x1.62e4bap-1f, 0x1.ebdb56p-3f, 0x1.c91ce6p-5f, 0x1.277856p-7f, 0x1.e974fap-10f};
     UNROLL for (int i = 0; i < n; i++) {

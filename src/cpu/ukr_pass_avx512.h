@@ -2,7 +2,7 @@
  * Vector layer of ukr_pass_tpl.h for AVX-512. */
 #ifndef ATTN_CPU_UKR_PASS_AVX512_H
 #define ATTN_CPU_UKR_PASS_AVX512_H
-#include "cpu/ukr_exp2_avx512.h"
+#include "cpu/ukr_exp2.h"
 #include "cpu/ukr_unroll.h"
 #include "cpu/ukr_vec_avx512.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * cap tanh(s * scale / cap) of products s on AVX-512: what the strips with queries across the lanes share. */
+ * cap tanh(s * scale / cap) of products s: what the strips with queries across the lanes share. */
 #ifndef ATTN_CPU_UKR_SOFTCAP_H
 #define ATTN_CPU_UKR_SOFTCAP_H
 

@@ -23,6 +23,7 @@ static inline v32 v32_fill_tail(v32 x, v32_tail m, v32 other) {
     return _mm256_blendv_ps(other, x, _mm256_castsi256_ps(m));
 }
 static inline v32 v32_fma(v32 a, v32 b, v32 c) { return _mm256_fmadd_ps(a, b, c); }
+static inline v32 v32_fms(v32 a, v32 b, v32 c) { return _mm256_fmsub_ps(a, b, c); }
 static inline v32 v32_nfma(v32 a, v32 b, v32 c) { return _mm256_fnmadd_ps(a, b, c); }
 /* max, min: the second operand if either is NaN */
 static inline v32 v32_max(v32 a, v32 b) { return _mm256_max_ps(a, b); }
@@ -48,6 +49,50 @@ static inline v32 v32_where_nonzero(v32 test, v32 x) {
 /* 2^n with n in the low bits of `magic + n`, -127 <= n <= 128; -127 gives 0 */
 static inline v32 v32_exp2i(v32 t) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_castps_si256(t), _mm256_set1_epi32(127)), 23));
+}
+
+/* 2^x = 2^floor(x) 2^(x - floor(x)) in two parts: x - floor(x), and p 2^floor(x). From -127 down the power is 0, from
+ * 128 up infinity; -inf is in the range of both. */
+static inline v32 v32_floor_in_range(v32 x) {
+    return _mm256_floor_ps(v32_min(v32_set(128), v32_max(v32_set(-127), x))); /* a NaN passes */
+}
+static inline v32 v32_above_floor(v32 x) {
+    return v32_min(v32_set(128), v32_max(v32_set(-127), x)) - v32_floor_in_range(x);
+}
+static inline v32 v32_scale_floor(v32 p, v32 x) {
+    const v32 power = v32_floor_in_range(x) + v32_set(0x1.8p23f + 127); /* in the low bits */
+    return p * _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(power), 23));
+}
+/* 1 / x, within 2^-11 */
+static inline v32 v32_reciprocal(v32 x) { return _mm256_rcp_ps(x); }
+
+/* Yes or no for each lane. */
+typedef __m256 v32_mask;
+static inline v32_mask v32_lt(v32 a, v32 b) { return _mm256_cmp_ps(a, b, _CMP_LT_OQ); }
+static inline v32_mask v32_eq(v32 a, v32 b) { return _mm256_cmp_ps(a, b, _CMP_EQ_OQ); }
+static inline v32_mask v32_ne(v32 a, v32 b) { return _mm256_cmp_ps(a, b, _CMP_NEQ_OQ); } /* a NaN: no */
+static inline v32_mask v32_not_le(v32 a, v32 b) { return _mm256_cmp_ps(a, b, _CMP_NLE_UQ); }
+static inline v32_mask v32_and(v32_mask a, v32_mask b) { return _mm256_and_ps(a, b); }
+static inline v32 v32_pick(v32_mask m, v32 yes, v32 no) { return _mm256_blendv_ps(no, yes, m); }
+static inline uint32_t v32_bits(v32_mask m) { return (uint32_t)_mm256_movemask_ps(m); }
+static inline v32_mask v32_any_bit(const uint32_t *words, uint32_t bits) { /* of a word for each lane */
+    const __m256i all = _mm256_set1_epi32((int32_t)bits),
+                  x = _mm256_and_si256(_mm256_loadu_si256((const __m256i *)(const void *)words), all);
+    return _mm256_castsi256_ps(_mm256_xor_si256(_mm256_cmpeq_epi32(x, _mm256_setzero_si256()), _mm256_set1_epi32(-1)));
+}
+static inline v32_mask v32_mask_of(uint32_t bits) { /* a bit for each lane */
+    const __m256i lane = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    return _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32((int32_t)bits), lane), lane));
+}
+static inline v32 v32_of_int32(const int32_t *p) {
+    return _mm256_cvtepi32_ps(_mm256_loadu_si256((const __m256i *)(const void *)p));
+}
+/* x = m 2^e with m from 3/4 to 3/2, of a positive normal x: m; e */
+static inline v32 v32_split(v32 x, v32 *e) {
+    const __m256i bits = _mm256_castps_si256(x), above = _mm256_sub_epi32(bits, _mm256_set1_epi32(0x3f400000)),
+                  n = _mm256_srai_epi32(above, 23);
+    *e = _mm256_cvtepi32_ps(n);
+    return _mm256_castsi256_ps(_mm256_sub_epi32(bits, _mm256_slli_epi32(n, 23)));
 }
 
 /* c[j] = sum of the lanes of s[j], j < 8 */

@@ -18,6 +18,7 @@ static inline v32 v32_load_tail(const float *p, v32_tail m) { return _mm512_mask
 static inline void v32_store_tail(float *p, v32_tail m, v32 x) { _mm512_mask_storeu_ps(p, m, x); }
 static inline v32 v32_fill_tail(v32 x, v32_tail m, v32 other) { return _mm512_mask_mov_ps(other, m, x); }
 static inline v32 v32_fma(v32 a, v32 b, v32 c) { return _mm512_fmadd_ps(a, b, c); }
+static inline v32 v32_fms(v32 a, v32 b, v32 c) { return _mm512_fmsub_ps(a, b, c); }
 static inline v32 v32_nfma(v32 a, v32 b, v32 c) { return _mm512_fnmadd_ps(a, b, c); }
 /* max, min: the second operand if either is NaN */
 static inline v32 v32_max(v32 a, v32 b) { return _mm512_max_ps(a, b); }
@@ -42,6 +43,34 @@ static inline v32 v32_exp2i(v32 t) {
 }
 /* x 2^n with n whole, inf and 0 (or a denormal) where that is out of range */
 static inline v32 v32_scale2(v32 x, v32 n) { return _mm512_scalef_ps(x, n); }
+
+/* 2^x = 2^floor(x) 2^(x - floor(x)) in two parts: x - floor(x), 0 of -inf by definition of the instruction, and
+ * p 2^floor(x). */
+static inline v32 v32_above_floor(v32 x) { return _mm512_reduce_ps(x, 0x01); }
+static inline v32 v32_scale_floor(v32 p, v32 x) { return _mm512_scalef_ps(p, x); }
+/* 1 / x, within 2^-11 */
+static inline v32 v32_reciprocal(v32 x) { return _mm512_rcp14_ps(x); }
+
+/* Yes or no for each lane. */
+typedef __mmask16 v32_mask;
+static inline v32_mask v32_lt(v32 a, v32 b) { return _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ); }
+static inline v32_mask v32_eq(v32 a, v32 b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ); }
+static inline v32_mask v32_ne(v32 a, v32 b) { return _mm512_cmp_ps_mask(a, b, _CMP_NEQ_OQ); } /* a NaN: no */
+static inline v32_mask v32_not_le(v32 a, v32 b) { return _mm512_cmp_ps_mask(a, b, _CMP_NLE_UQ); }
+static inline v32_mask v32_and(v32_mask a, v32_mask b) { return a & b; }
+static inline v32 v32_pick(v32_mask m, v32 yes, v32 no) { return _mm512_mask_mov_ps(no, m, yes); }
+static inline uint32_t v32_bits(v32_mask m) { return _cvtmask16_u32(m); }
+static inline v32_mask v32_any_bit(const uint32_t *words, uint32_t bits) { /* of a word for each lane */
+    return _mm512_test_epi32_mask(_mm512_loadu_si512(words), _mm512_set1_epi32((int32_t)bits));
+}
+static inline v32_mask v32_mask_of(uint32_t bits) { return (__mmask16)bits; } /* a bit for each lane */
+static inline v32 v32_of_int32(const int32_t *p) { return _mm512_cvtepi32_ps(_mm512_loadu_si512(p)); }
+/* x = m 2^e with m from 3/4 to 3/2, of a positive normal x: m; e */
+static inline v32 v32_split(v32 x, v32 *e) {
+    const v32 m = _mm512_getmant_ps(x, _MM_MANT_NORM_p75_1p5, _MM_MANT_SIGN_src);
+    *e = _mm512_getexp_ps(x) - _mm512_getexp_ps(m);
+    return m;
+}
 
 /* c[j] = sum of the lanes of s[j], j < 8 */
 static inline void v32_store_sums(float *c, const v32 *s) {
