@@ -51,6 +51,9 @@ if(TARGET attn_cli)
   # Scores near 200 of f16 where nobody asks for lse: products of low halves count.
   attn_test(amx.check_low_halves amx attn_amx check --kernel attn_sdpa_fwd_amx_f16_any --seed 76140508926963 --problem
             "sdpa_fwd b=2 hq=8 sq=31 d=1 dv=128 f16 packed right=7 total_q=60 total_k=51 scale=-0.7 mask=f16")
+  # A value that is not finite leaves a key head to the other tiles, whose rows of q are as far apart as sums of keys.
+  attn_test(amx.check_not_finite amx attn_amx check --kernel attn_sdpa_bwd_amx_f16_any --seed 77005737674806 --problem
+            "sdpa_bwd hq=2 hk=1 sq=101 d=40 dv=64 f16 bottom_right sink grad_sink left=-1 scale=0.01 mask=f32")
   # Scores far beyond a softcap, of which the derivative is small and must stay exact.
   attn_test(amx.check_far_softcap amx attn_amx check --kernel attn_sdpa_bwd_amx_bf16_any --seed 268548411299707 --problem
             "sdpa_bwd hq=4 hk=2 sq=16 sk=105 d=1 dv=192 bf16 left=64 softcap=30")

@@ -72,7 +72,7 @@ static void lay_out(struct attn_cpu_bwd *w, int32_t threads) {
     const int pairs = w->s.pair != NULL;
     w->depth_qk = pairs ? attn_cpu_sdpa_blocks(p->dim_qk, 2) : p->dim_qk;
     w->depth_v = pairs ? attn_cpu_sdpa_blocks(p->dim_v, 2) : p->dim_v;
-    w->ldq = odd_lines(w->depth_qk, line);
+    w->ldq = pairs ? odd_lines(w->depth_qk, line) : w->ldd; /* rows of q go to sums of keys as they are */
     w->ldo = odd_lines(w->depth_v, line);
     w->lds = odd_lines(w->tile, line);
     w->ldh = odd_lines(w->tile / 2, line);
