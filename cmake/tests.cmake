@@ -96,6 +96,9 @@ if(TARGET attn_cli)
   # Thousands of equal probabilities: the tester's sums and those of the reference must not drift from each other.
   attn_test(cli.check_equal_keys cli attn_cli check --kernel attn_sdpa_fwd_ref_f64_any --seed 654035 --problem
             "sdpa_fwd b=2 hq=8 hk=1 sq=6 sk=4097 d=512 dv=8 f64 sink")
+  # A sink of -inf beside values that are not finite.
+  attn_test(cli.check_no_sink cli attn_cli check --kernel attn_sdpa_bwd_c_f32_any --seed 220616364694338 --problem
+            "sdpa_bwd b=2 hq=16 hk=4 sq=8 sk=6 d=224 f32 bottom_right sink lse_with_sink dlse grad_sink right=7 mask=bool")
   # Scores of 576 products, far smaller than the products' size: a sum in one chain is off by more than the bound of lse.
   attn_test(cli.check_wide_scores cli attn_cli check --kernel attn_mla_fwd_c_f16_any --seed 140539591129611 --problem
             "mla_fwd hq=16 sq=1 sk=38 d=576 topk=32 f16 deterministic scale=0.3 align=16")

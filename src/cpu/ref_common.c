@@ -93,7 +93,8 @@ struct attn_cpu_ref_grad attn_cpu_ref_grad(const attn_problem *p, double lse, do
     /* exp(sink - lse_total), in the form that also holds for sink = +-inf */
     double p_sink = includes ? exp(sink - lse) : 1 / (1 + exp(lse - sink));
     row.shift = row.g * out_dot_dout - dlse;
-    row.dsink = p_sink * ((includes ? dlse : 0) - out_dot_dout);
+    /* a sink of -inf is none: it has no share in what is not finite */
+    row.dsink = sink > -INFINITY || isnan(lse) ? p_sink * ((includes ? dlse : 0) - out_dot_dout) : 0;
     return row;
 }
 
