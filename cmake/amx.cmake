@@ -54,6 +54,9 @@ if(TARGET attn_cli)
   # A value that is not finite leaves a key head to the other tiles, whose rows of q are as far apart as sums of keys.
   attn_test(amx.check_not_finite amx attn_amx check --kernel attn_sdpa_bwd_amx_f16_any --seed 77005737674806 --problem
             "sdpa_bwd hq=2 hk=1 sq=101 d=40 dv=64 f16 bottom_right sink grad_sink left=-1 scale=0.01 mask=f32")
+  # A mask with one cell for all keys of a row hides them all, and the row has a sink in its lse.
+  attn_test(amx.check_row_hidden amx attn_amx check --kernel attn_sdpa_bwd_amx_bf16_any --seed 124830603490252 --problem
+            "sdpa_bwd hq=8 sq=2 sk=418 d=160 dv=192 bf16 causal sink lse_with_sink dlse softcap=30 mask=bool")
   # Scores far beyond a softcap, of which the derivative is small and must stay exact.
   attn_test(amx.check_far_softcap amx attn_amx check --kernel attn_sdpa_bwd_amx_bf16_any --seed 268548411299707 --problem
             "sdpa_bwd hq=4 hk=2 sq=16 sk=105 d=1 dv=192 bf16 left=64 softcap=30")

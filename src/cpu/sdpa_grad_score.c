@@ -44,7 +44,10 @@ float attn_cpu_grad_score_top(const struct attn_cpu_bwd *w, const struct attn_co
     const struct attn_view *mask = &w->s.mask;
     struct attn_cpu_sdpa_row row;
     attn_cpu_sdpa_row(&w->s, seq, b, h, i, &row);
-    if (mask->data && !mask->column && mask->dtype != ATTN_BOOL) lse -= attn_num_load(row.mask, mask->dtype, 0);
+    if (mask->data && !mask->column) { /* one cell for all keys; a row without any may still have a sink in its lse */
+        if (mask->dtype == ATTN_BOOL && !*row.mask) return INFINITY;
+        if (mask->dtype != ATTN_BOOL) lse -= attn_num_load(row.mask, mask->dtype, 0);
+    }
     return (float)((lse - row.shift) * LOG2_E);
 }
 
