@@ -94,7 +94,7 @@ struct attn_cpu_ref_grad attn_cpu_ref_grad(const attn_problem *p, double lse, do
     double p_sink = includes ? exp(sink - lse) : 1 / (1 + exp(lse - sink));
     row.shift = row.g * out_dot_dout - dlse;
     /* a sink of -inf is none: it has no share in what is not finite */
-    row.dsink = sink > -INFINITY || isnan(lse) ? p_sink * ((includes ? dlse : 0) - out_dot_dout) : 0;
+    row.dsink = sink <= -INFINITY && !isnan(lse) ? 0 : p_sink * ((includes ? dlse : 0) - out_dot_dout);
     return row;
 }
 
