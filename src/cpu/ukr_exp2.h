@@ -8,8 +8,8 @@
 enum { EXP2_MANY = 8, EXP2_LEAST = 3, EXP2_FULL = 5 /* degrees */ };
 /* x[i] becomes 2^x[i], i < n <= EXP2_MANY: 2^x = 2^floor(x) * 2^r, 0 <= r < 1, the latter 1 + r P(r) with P minimax for
  * the relative error: 8.6e-5, 2.9e-6 and 8.3e-8 for a degree of 3, 4 and 5. Far below, the result underflows to 0.
- * All x go through a step before any goes through the next: with eight of
- * them a step's operands are there when it is its turn, and what waits in the processor's queue is other work. */
+ * All x go through a step before any goes through the next: with eight of them a step's operands are there when it is
+ * its turn, and what waits in the processor's queue is other work. */
 static const float exp2_by_degree[][EXP2_FULL + 1] = {
     {1, 0x1.63e658p-1f, 0x1.d2378ap-3f, 0x1.3baaa6p-4f},
     {1, 0x1.62d6c6p-1f, 0x1.ee2450p-3f, 0x1.abf868p-5f, 0x1.b7f730p-7f},
