@@ -102,6 +102,9 @@ if(TARGET attn_cli)
   # Scores of 576 products, far smaller than the products' size: a sum in one chain is off by more than the bound of lse.
   attn_test(cli.check_wide_scores cli attn_cli check --kernel attn_mla_fwd_c_f16_any --seed 140539591129611 --problem
             "mla_fwd hq=16 sq=1 sk=38 d=576 topk=32 f16 deterministic scale=0.3 align=16")
+  # Keys that are named 64 times: additions that are rounded alike.
+  attn_test(cli.check_many_times cli attn_cli check --kernel attn_mla_fwd_c_f32_any --seed 99546448056374 --problem
+            "mla_fwd hq=7 sq=2 sk=69 d=512 topk=162 f32 lse_empty_plus_inf scale=0.1 align=16")
 endif()
 
 # What was installed and linked: only meaningful without sanitizers.

@@ -96,6 +96,9 @@ static void shrink_sums(const struct fwd *j, const struct layout *l, char *ws, i
         if (old[h] != 1) j->isa->ukr->scale_f32((float *)(ws + l->o) + h * l->ldo, j->p->dim_v, old[h]);
 }
 
+/* Rows whose probabilities are added up at once. Where a query names a key 64 times and then a lesser one as often, all
+ * of the latter are rounded alike: a chain of 128 came to 1.01 of the bound of out (f32). */
+enum { SUM_ROWS = 64 };
 /* Scores of one block become probabilities relative to the running maximum (with pairs, in pairs of rows at l->p); *old
  * becomes the factor by which everything gathered before must shrink. */
 static void soften(const struct fwd *j, const struct layout *l, char *ws, int64_t n, int64_t heads) {
@@ -109,19 +112,23 @@ static void soften(const struct fwd *j, const struct layout *l, char *ws, int64_
     for (int64_t h = 0; h < l->ldh; ++h) {
         use[h] = max[h] == -INFINITY ? 0.0f : max[h]; /* all scores -inf: probabilities 0, not NaN */
         old[h] -= use[h];
-        part[h] = 0;
     }
     ukr->exp_f32(old, heads, 0.0f);
-    for (int64_t r = 0; pair && r < n; r += 2)
-        pair->soften((float *)(ws + l->p) + r / 2 * l->ldp, s + r * l->ldh, r + 1 < n ? s + (r + 1) * l->ldh : NULL,
-                     use, part, l->ldh, LOG2_E);
-    for (int64_t r = 0; !pair && r < n; ++r) {
-        float *row = s + r * l->ldh;
-        vec->sub(row, use, l->ldh);
-        ukr->exp_f32(row, heads, 0.0f);
-        vec->add(part, row, l->ldh);
+    for (int64_t h = 0; h < heads; ++h) sum[h] *= old[h];
+    for (int64_t r0 = 0; r0 < n; r0 += SUM_ROWS) {
+        const int64_t end = mla_min(n, r0 + SUM_ROWS);
+        memset(part, 0, (size_t)l->ldh * sizeof *part);
+        for (int64_t r = r0; pair && r < end; r += 2)
+            pair->soften((float *)(ws + l->p) + r / 2 * l->ldp, s + r * l->ldh, r + 1 < n ? s + (r + 1) * l->ldh : NULL,
+                         use, part, l->ldh, LOG2_E);
+        for (int64_t r = r0; !pair && r < end; ++r) {
+            float *row = s + r * l->ldh;
+            vec->sub(row, use, l->ldh);
+            ukr->exp_f32(row, heads, 0.0f);
+            vec->add(part, row, l->ldh);
+        }
+        for (int64_t h = 0; h < heads; ++h) sum[h] += part[h];
     }
-    for (int64_t h = 0; h < heads; ++h) sum[h] = sum[h] * old[h] + part[h];
 }
 
 /* The same with strips: rows of keys, of which the first 32 may be copied already. */
