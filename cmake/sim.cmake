@@ -87,6 +87,12 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
     attn_test(sim.check_past_the_end sim attn_cli check --driver $<TARGET_FILE:attn_sim_cuda> --device cuda:0 --kernel attn_sdpa_bwd_sm80_bf16_d64
               --problem "sdpa_bwd hq=2 sq=1 sk=30 d=1 bf16 causal lse_base_2 left=1000000007" --seed 100081902513337)
     set_tests_properties(sim.check_past_the_end PROPERTIES ENVIRONMENT ATTN_CUDA_IMAGE=ptx)
+    # A sink of -inf beside values that are not finite.
+    attn_test(sim.check_no_sink sim attn_cli check --driver $<TARGET_FILE:attn_sim_cuda> --device cuda:0 --kernel attn_sdpa_bwd_sm80_bf16_d64_full
+              --seed 16 --problem "sdpa_bwd hq=2 sq=8 sk=6 d=64 bf16 sink grad_sink")
+    attn_test(sim.check_no_sink_wide sim attn_cli check --driver $<TARGET_FILE:attn_sim_cuda> --device cuda:0 --kernel attn_sdpa_bwd_sm80_f32_d128
+              --seed 648 --problem "sdpa_bwd hq=2 sq=8 sk=6 d=320 f32 sink grad_sink")
+    set_tests_properties(sim.check_no_sink sim.check_no_sink_wide PROPERTIES ENVIRONMENT ATTN_CUDA_IMAGE=ptx)
     # dS below the normal numbers of f16: a softcap far beyond which the scores lie, a row with all its weight on one slot.
     attn_test(sim.check_small_ds_dense sim attn_cli check --driver $<TARGET_FILE:attn_sim_cuda> --device cuda:0 --kernel attn_sdpa_bwd_sm80_f16_d64_full
               --problem "sdpa_bwd hq=4 hk=2 sq=127 d=8 f16 lse_empty_plus_inf softcap=30 mask=bool align=16" --seed 123638556534288)

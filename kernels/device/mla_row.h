@@ -34,8 +34,10 @@ static __device__ __forceinline__ void mla_row_store_of(struct kp_mla_row *to, u
     const float base = __shfl_sync(~0u, given, from);
     const float lse = flags & KP_LSE_BASE_2 ? base * LN2 : base, over = __shfl_sync(~0u, given, from + 1) - lse;
     const int lane = ((int)threadIdx.x & 31) - from;
-    /* lane 0: g = 1 / (1 + e^(sink - lse)); lane 1: dsink = -D / (1 + e^(lse - sink)) */
-    const float part = (lane ? -d : 1) * mla_row_inverse(1 + expf(lane ? -over : over));
+    /* lane 0: g = 1 / (1 + e^(sink - lse)); lane 1: dsink = -D / (1 + e^(lse - sink)), 0 without a sink even where D is
+     * not finite */
+    const float weighed = over == -INF ? 0 : -d;
+    const float part = (lane ? weighed : 1) * mla_row_inverse(1 + expf(lane ? -over : over));
     float dlse = __shfl_sync(~0u, given, from + 2);
     const float dsink = __shfl_sync(~0u, part, from + 1);
     if (lane) return;

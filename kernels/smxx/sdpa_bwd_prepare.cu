@@ -90,7 +90,9 @@ static __device__ __forceinline__ void prepare_row(const struct kp_sdpa_bwd *p, 
     ((float *)p->stat_shift)[at] = shift;
     if (SCALED) most->shift = fmaxf(most->shift, if_finite(fabsf(shift)));
     if (p->stat_g) ((float *)p->stat_g)[at] = alive ? share : 1;
-    if (p->dsink_row) ((float *)p->dsink_row)[at] = alive && p->in.sink ? p_sink * ((includes ? dlse : 0) - dot) : 0;
+    /* a sink of -inf is none: it has no share in what is not finite */
+    const int has_sink = alive && p->in.sink && !(sink == -INF && given == given);
+    if (p->dsink_row) ((float *)p->dsink_row)[at] = has_sink ? p_sink * ((includes ? dlse : 0) - dot) : 0;
 }
 
 /* All threads: the largest numbers of the CTA. */

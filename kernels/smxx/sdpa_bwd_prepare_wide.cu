@@ -59,7 +59,9 @@ static __device__ __forceinline__ void prepare_row(const struct kp_sdpa_bwd *p, 
     ((num *)p->stat_lse)[at] = alive ? natural : (num)INF;
     ((num *)p->stat_shift)[at] = alive ? share * dot - dlse : 0;
     ((num *)p->stat_g)[at] = alive ? share : 1;
-    if (p->dsink_row) ((num *)p->dsink_row)[at] = alive && p->in.sink ? p_sink * ((includes ? dlse : 0) - dot) : 0;
+    /* a sink of -inf is none: it has no share in what is not finite */
+    const int has_sink = alive && p->in.sink && !(sink == -(num)INF && given == given);
+    if (p->dsink_row) ((num *)p->dsink_row)[at] = has_sink ? p_sink * ((includes ? dlse : 0) - dot) : 0;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) CFG(const __grid_constant__ struct kp_sdpa_bwd p) {
