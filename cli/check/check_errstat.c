@@ -178,9 +178,10 @@ int attn_cli_check_compare(const struct check_want *w, const double *want, const
         noise += w->noise[r] * w->noise[r];
     }
     /* The cosine says something where the sum is not a small rest of what was added up (`squares` is those of both
-     * tensors, twice those of one) and consists of summands enough that their roundings average. */
+     * tensors, twice those of one), consists of summands enough that their roundings average, and is more than what
+     * roundings of f32 leave of numbers that cancel: some 2^-27 of `noise`. */
     const int averages = v->n >= 256 && 16 * w->peak <= terms;
-    if (b->cosine > 0 && s.squares > 0 && terms < s.squares && noise * 0x1p-40 < s.squares && averages) {
+    if (b->cosine > 0 && s.squares > 0 && terms < s.squares && noise * 0x1p-34 < s.squares && averages) {
         v->cosine = 1 - 2 * s.dot / s.squares;
         if (!(v->cosine <= b->cosine)) {
             v->over = v->over ? v->over : 1;
