@@ -105,6 +105,8 @@ if(TARGET attn_cli)
   # Keys that are named 64 times: additions that are rounded alike.
   attn_test(cli.check_many_times cli attn_cli check --kernel attn_mla_fwd_c_f32_any --seed 99546448056374 --problem
             "mla_fwd hq=7 sq=2 sk=69 d=512 topk=162 f32 lse_empty_plus_inf scale=0.1 align=16")
+  attn_test(cli.check_many_terms cli attn_cli check --kernel attn_mla_bwd_c_f32_any --seed 181450876206813 --problem
+            "mla_bwd hq=1 sq=2 sk=4 d=512 topk=1414 f32 causal accumulate dlse q_start=5 scale=0.01")
 endif()
 
 # What was installed and linked: only meaningful without sanitizers.
