@@ -64,7 +64,7 @@ static void fill_row(struct check_case *c, double *idx, int64_t i, int64_t share
 static int poison_unnamed(struct check_case *c) {
     const attn_problem *p = &c->p;
     struct check_tensor *kv = &c->t[ATTN_ROLE_KV];
-    if (kv->broadcast[0]) return 0;
+    if (kv->broadcast[0] || kv->broadcast[1]) return 0; /* a row that is named may be one that is not */
     uint8_t *named = calloc((size_t)(p->batch * p->seq_k) + 1, 1);
     if (!named) return -1;
     for (int64_t b = 0; b < p->batch; b++)
