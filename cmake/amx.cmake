@@ -57,6 +57,9 @@ if(TARGET attn_cli)
   # A mask with one cell for all keys of a row hides them all, and the row has a sink in its lse.
   attn_test(amx.check_row_hidden amx attn_amx check --kernel attn_sdpa_bwd_amx_bf16_any --seed 124830603490252 --problem
             "sdpa_bwd hq=8 sq=2 sk=418 d=160 dv=192 bf16 causal sink lse_with_sink dlse softcap=30 mask=bool")
+  # A window so far away that the first query to see a key, times a group's heads, is beyond 64 bits.
+  attn_test(amx.check_far_window amx attn_amx check --kernel attn_sdpa_bwd_amx_bf16_any --seed 125174434947491 --problem
+            "sdpa_bwd hq=12 hk=1 sq=47 sk=31 d=40 dv=80 bf16 bottom_right right=-9223372036854775808 scale=0 mask=bf16")
   # Scores far beyond a softcap, of which the derivative is small and must stay exact.
   attn_test(amx.check_far_softcap amx attn_amx check --kernel attn_sdpa_bwd_amx_bf16_any --seed 268548411299707 --problem
             "sdpa_bwd hq=4 hk=2 sq=16 sk=105 d=1 dv=192 bf16 left=64 softcap=30")

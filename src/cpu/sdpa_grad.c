@@ -503,7 +503,6 @@ int attn_cpu_grad_queries(const struct attn_cpu_bwd *w, const struct attn_core_s
     if (!simple_rows(&k, f0, n) || (whole(w) && !simple_pair(&k))) return 0;
     attn_core_key_range(p, seq->sq, seq->sk, f0 / w->s.group, &lo, &unused);
     attn_core_key_range(p, seq->sq, seq->sk, (f0 + n - 1) / w->s.group, &unused, &hi);
-    if (hi > seq->sk) hi = seq->sk; /* a row whose window has left the keys behind says (lo, lo) */
     for (int64_t j = lo / w->keys; j * w->keys < hi; j++)
         if (w->odd_keys[(b * p->heads_k + hk) * w->key_blocks + j]) return 0;
     load_rows(&k, f0, n);

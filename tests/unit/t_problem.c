@@ -342,7 +342,8 @@ static void ranges_are_inverse(void **state) {
         attn_problem p = dense(ATTN_OP_SDPA_FWD), n;
         p.seq_q = rand() % 12, p.seq_k = rand() % 12;
         p.flags = ((uint64_t)rand() & (ATTN_CAUSAL | ATTN_BOTTOM_RIGHT | ATTN_WINDOW_LEFT | ATTN_WINDOW_RIGHT));
-        p.window_left = rand() % 20 - 8, p.window_right = rand() % 20 - 8;
+        p.window_left = rand() % 9 ? rand() % 20 - 8 : -ATTN_UNBOUNDED;
+        p.window_right = rand() % 9 ? rand() % 20 - 8 : -ATTN_UNBOUNDED;
         assert_int_equal(attn_core_problem_normalise(&p, &n), ATTN_OK);
         int64_t off = p.flags & ATTN_BOTTOM_RIGHT ? p.seq_k - p.seq_q : 0, a, b;
         for (int64_t i = 0; i < p.seq_q; i++)
@@ -353,8 +354,10 @@ static void ranges_are_inverse(void **state) {
                 if ((p.flags & ATTN_WINDOW_LEFT) && j < i + off - p.window_left) seen = 0;
                 attn_core_key_range(&n, p.seq_q, p.seq_k, i, &a, &b);
                 assert_int_equal(j >= a && j < b, seen);
+                assert_true(0 <= a && a <= b && b <= p.seq_k);
                 attn_core_query_range(&n, p.seq_q, p.seq_k, j, &a, &b);
                 assert_int_equal(i >= a && i < b, seen);
+                assert_true(0 <= a && a <= b && b <= p.seq_q);
             }
     }
 }
