@@ -388,7 +388,8 @@ static double *row_norms(const struct check_tensor *t) {
     return out;
 }
 
-/* Sums of squares become norms, scalars without any contribution are exact zeros, sums get their rounding. */
+/* Sums of squares become norms, scalars without any contribution are exact zeros (but not those whose squares are 0),
+ * sums get their rounding. */
 static void finish(struct check_case *c, int32_t dtype, bool alike) {
     static const int32_t roots[] = {ATTN_ROLE_DK, ATTN_ROLE_DV, ATTN_ROLE_DALIBI, ATTN_ROLE_DSINK};
     for (int k = 0; k < 4; k++) {
@@ -402,7 +403,7 @@ static void finish(struct check_case *c, int32_t dtype, bool alike) {
             if (k == 0) o->noise[r] = sqrt(o->noise[r]);
             if (k >= 2)
                 o->kind[r] =
-                    isnan(o->plain[r]) || o->terms[r] > 0 || o->noise[r] > 0 ? CHECK_ROW_NORMAL : CHECK_ROW_ZERO;
+                    !(o->plain[r] == 0) || o->terms[r] > 0 || o->noise[r] > 0 ? CHECK_ROW_NORMAL : CHECK_ROW_ZERO;
         }
     }
     static const int32_t rounded[] = {ATTN_ROLE_DQ, ATTN_ROLE_DK, ATTN_ROLE_DV};
@@ -419,7 +420,7 @@ static void finish(struct check_case *c, int32_t dtype, bool alike) {
         attn_cli_check_fold(t, dm->score, false);
         for (int64_t x = 0; x < dm->rows; x++)
             dm->kind[x] =
-                isnan(dm->plain[x]) || dm->terms[x] > 0 || dm->noise[x] > 0 ? CHECK_ROW_NORMAL : CHECK_ROW_ZERO;
+                !(dm->plain[x] == 0) || dm->terms[x] > 0 || dm->noise[x] > 0 ? CHECK_ROW_NORMAL : CHECK_ROW_ZERO;
     }
 }
 

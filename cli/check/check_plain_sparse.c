@@ -246,7 +246,7 @@ static void finish(struct check_case *c) {
             dkv->half[x] = attn_cli_check_round(dkv->half[x], c->p.dtype);
     for (int64_t r = 0; ds->plain && r < ds->rows; r++) {
         ds->terms[r] = sqrt(ds->terms[r]);
-        ds->kind[r] = isnan(ds->plain[r]) || ds->terms[r] > 0 || ds->noise[r] > 0 ? CHECK_ROW_NORMAL : CHECK_ROW_ZERO;
+        ds->kind[r] = !(ds->plain[r] == 0) || ds->terms[r] > 0 || ds->noise[r] > 0 ? CHECK_ROW_NORMAL : CHECK_ROW_ZERO;
     }
 }
 
