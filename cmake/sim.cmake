@@ -92,6 +92,14 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
               --seed 16 --problem "sdpa_bwd hq=2 sq=8 sk=6 d=64 bf16 sink grad_sink")
     attn_test(sim.check_no_sink_wide sim attn_cli check --driver $<TARGET_FILE:attn_sim_cuda> --device cuda:0 --kernel attn_sdpa_bwd_sm80_f32_d128
               --seed 648 --problem "sdpa_bwd hq=2 sq=8 sk=6 d=320 f32 sink grad_sink")
+    # Rows without a gradient beside NaN: a sink of +inf where V has one; q has one where lse is but the sink's.
+    foreach(row bf16_d64 bf16_d256)
+      attn_test(sim.check_all_to_sink_${row} sim attn_cli check --driver $<TARGET_FILE:attn_sim_cuda> --device cuda:0 --kernel attn_sdpa_bwd_sm80_${row}
+                --seed 520 --problem "sdpa_bwd hq=2 sq=20 sk=9 d=64 bf16 causal bottom_right sink lse_with_sink grad_sink")
+      attn_test(sim.check_sink_alone_${row} sim attn_cli check --driver $<TARGET_FILE:attn_sim_cuda> --device cuda:0 --kernel attn_sdpa_bwd_sm80_${row}
+                --seed 100 --problem "sdpa_bwd hq=2 sq=20 sk=9 d=64 bf16 causal bottom_right sink lse_with_sink grad_sink")
+      set_tests_properties(sim.check_all_to_sink_${row} sim.check_sink_alone_${row} PROPERTIES ENVIRONMENT ATTN_CUDA_IMAGE=ptx)
+    endforeach()
     set_tests_properties(sim.check_no_sink sim.check_no_sink_wide PROPERTIES ENVIRONMENT ATTN_CUDA_IMAGE=ptx)
     # dS below the normal numbers of f16: a softcap far beyond which the scores lie, a row with all its weight on one slot.
     attn_test(sim.check_small_ds_dense sim attn_cli check --driver $<TARGET_FILE:attn_sim_cuda> --device cuda:0 --kernel attn_sdpa_bwd_sm80_f16_d64_full

@@ -81,7 +81,8 @@ static __device__ __forceinline__ int has_special_rows(uint32_t base) {
 }
 
 /* All threads: zero Q and dO of empty rows and of rows of NaN; zero and note dO of other rows where it is not finite.
- * Returns whether any was noted. */
+ * Returns POISONED where any was noted, else CLEANED. */
+enum { CLEANED = 1, POISONED = 2 };
 static __device__ __forceinline__ int clean_rows(uint32_t base, uint32_t q_tile, uint32_t o_tile) {
     uint32_t any = 0;
     if (threadIdx.x < 4) {
@@ -102,7 +103,7 @@ static __device__ __forceinline__ int clean_rows(uint32_t base, uint32_t q_tile,
         shared_store128(q_tile + tile_at(PITCH, r, c), make_uint4(0, 0, 0, 0));
     }
     const int poison = __syncthreads_or((int)any);
-    if (!poison) return 0;
+    if (!poison) return CLEANED;
 #pragma unroll 1
     for (int x = thread_of(); x < ROWS * (DIM / 8); x += THREADS) {
         const int r = x / (DIM / 8);
@@ -110,7 +111,7 @@ static __device__ __forceinline__ int clean_rows(uint32_t base, uint32_t q_tile,
             shared_store128(o_tile + tile_at(PITCH, r, x % (DIM / 8)), make_uint4(0, 0, 0, 0));
     }
     __syncthreads();
-    return 1;
+    return POISONED;
 }
 
 /* dV += P^T dO of one noted row, read from memory; y: P of the lane's key x, r. A probability of 0 is a hidden cell. */
@@ -189,8 +190,11 @@ static __device__ __forceinline__ void pack_cells(uint32_t rC[S_M][S_N][2], cons
 #pragma unroll
             for (int r = 0; r < 2; r++) rC[x][n][r] = pack16(TYPE, rX[x][n][2 * r], rX[x][n][2 * r + 1]);
 }
+static __device__ __forceinline__ uint32_t cells_at(uint32_t tile, struct part part) {
+    return tile + tile_at(S_PITCH, part.key + (lane_of() >> 2), part.row / 8) + 4 * (lane_of() & 3);
+}
 static __device__ __forceinline__ void store_cells(uint32_t tile, struct part part, const uint32_t rC[S_M][S_N][2]) {
-    const uint32_t to = tile + tile_at(S_PITCH, part.key + (lane_of() >> 2), part.row / 8) + 4 * (lane_of() & 3);
+    const uint32_t to = cells_at(tile, part);
 #pragma unroll
     for (int x = 0; x < S_M; x++)
 #pragma unroll
@@ -198,6 +202,41 @@ static __device__ __forceinline__ void store_cells(uint32_t tile, struct part pa
 #pragma unroll
             for (int r = 0; r < 2; r++)
                 shared_store32(tile_step(to, S_PITCH, n) + (16 * x + 8 * r) * S_PITCH, rC[x][n][r]);
+}
+
+/* The warp's part of a block of queries: where it stands in the tile, and in the sequence. */
+static __device__ __forceinline__ struct part part_of(int sub) {
+    struct part part = {0, 0, 0, 0};
+    part.key = warp_of() % S_KEY_WARPS * (16 * S_M);
+    part.row = sub * SUB_ROWS + (P_HELD ? 0 : warp_of() / S_KEY_WARPS * (8 * S_N));
+    return part;
+}
+/* Plain variants, dS of empty rows: P and dO are 0, but 0 times a NaN in V of a key that they would see is none. As it
+ * is stored, or (f16 of D 256, which has no register left for it) behind that. */
+constexpr int SILENCED_LATE = SCALED && DIM == 256;
+static __device__ __forceinline__ uint32_t who_is_there(uint32_t base, struct part part, int n) {
+    const float2 lse = shared_load_pair(base + LSE + 4 * (part.row + 8 * n + 2 * (lane_of() & 3)));
+    return (lse.x == INF ? 0 : 0xffffu) | (lse.y == INF ? 0 : 0xffff0000u);
+}
+static __device__ __forceinline__ void silence_cells(uint32_t base, struct part part, uint32_t rC[S_M][S_N][2]) {
+#pragma unroll
+    for (int n = 0; n < S_N; n++) {
+        const uint32_t keep = who_is_there(base, part, n);
+#pragma unroll
+        for (int x = 0; x < S_M; x++) rC[x][n][0] &= keep, rC[x][n][1] &= keep;
+    }
+}
+static __device__ __forceinline__ void silence_stored(uint32_t base, struct part part) {
+    const uint32_t from = cells_at(base + DS_TILE, part);
+#pragma unroll 1
+    for (int n = 0; n < S_N; n++) {
+        const uint32_t keep = who_is_there(base, part, n);
+#pragma unroll 1
+        for (int row = 0; row < 16 * S_M; row += 8) {
+            const uint32_t at = tile_step(from, S_PITCH, n) + row * S_PITCH;
+            shared_store32(at, shared_load32(at) & keep);
+        }
+    }
 }
 
 /* P_HELD: rX += the warp's cells times the rows of `rows`, from that query on. */
@@ -214,22 +253,15 @@ static __device__ __forceinline__ void held_product(float rX[KV_M][KV_N][4], con
     }
 }
 
-/* The warp's part of a block of queries: where it stands in the tile, and in the sequence. */
-static __device__ __forceinline__ struct part part_of(int sub) {
-    struct part part = {0, 0, 0, 0};
-    part.key = warp_of() % S_KEY_WARPS * (16 * S_M);
-    part.row = sub * SUB_ROWS + (P_HELD ? 0 : warp_of() / S_KEY_WARPS * (8 * S_N));
-    return part;
-}
 static __device__ __forceinline__ struct part placed(struct part part, const struct work *w, struct step s) {
     part.j = w->j0 + part.key, part.i = s.i0 + part.row;
     return part;
 }
 
 /* S, dP and what follows of one block of queries. P_HELD: dV and dK, too. The work item is recalled where it is asked
- * for: no register holds it during the products. */
+ * for: no register holds it during the products. special: 0, or as clean_rows returns. */
 static __device__ __forceinline__ void cells_step(const struct kp_sdpa_bwd *p, int t, uint32_t base, uint32_t q_tile,
-                                                  uint32_t o_tile, int sub, int poison, float rK[KV_M][KV_N][4],
+                                                  uint32_t o_tile, int sub, int special, float rK[KV_M][KV_N][4],
                                                   float rV[KV_M][KV_N][4]) {
     const struct part part = part_of(sub);
     float rS[S_M][S_N][4], rD[S_M][S_N][4];
@@ -266,14 +298,16 @@ static __device__ __forceinline__ void cells_step(const struct kp_sdpa_bwd *p, i
     }
     pack_cells(rP, rS);
     pack_cells(rC, rD);
+    if (!FULL && !SILENCED_LATE && special) silence_cells(base, part_of(sub), rC);
     store_cells(base + DS_TILE, part_of(sub), rC);
     if (!P_HELD) {
         store_cells(base + P_TILE, part_of(sub), rP);
+        if (!FULL && SILENCED_LATE && special) silence_stored(base, part_of(sub));
         return;
     }
     held_product(rV, rP, o_tile + sub * SUB_ROWS * PITCH);
     held_product(rK, rC, q_tile + sub * SUB_ROWS * PITCH);
-    if (poison) {
+    if (special == POISONED) {
         const struct work w = recall_work(base);
         add_poison_held(p, &w, recall_step(base, t), base, sub * SUB_ROWS, rP, rV);
     }
@@ -390,7 +424,7 @@ static __device__ __forceinline__ void run_tile(const struct kp_sdpa_bwd *p, str
     for (int t = 0; t < (int)shared_load32(base + KEPT + 56); t++) {
         const uint32_t q_tile = base + Q_TILE + (Q_STAGES == 2 ? t % 2 * ROWS * PITCH : 0),
                        o_tile = base + O_TILE + (O_STAGES == 2 ? t % 2 * ROWS * PITCH : 0);
-        int poison;
+        int special;
         copy_wait(0);
         __syncthreads(); /* A */
         {
@@ -404,9 +438,9 @@ static __device__ __forceinline__ void run_tile(const struct kp_sdpa_bwd *p, str
                 load_rows(p, &now, &p->dout, p->in.dim_v, base + O_TILE + (t + 1) % 2 * ROWS * PITCH, next);
             copy_commit();
         }
-        poison = has_special_rows(base) ? clean_rows(base, q_tile, o_tile) : 0;
+        special = has_special_rows(base) ? clean_rows(base, q_tile, o_tile) : 0;
 #pragma unroll
-        for (int sub = 0; sub < SUBS; sub++) cells_step(p, t, base, q_tile, o_tile, sub, poison, rK, rV);
+        for (int sub = 0; sub < SUBS; sub++) cells_step(p, t, base, q_tile, o_tile, sub, special, rK, rV);
         __syncthreads(); /* B */
         {
             const struct work now = recall_work(base);
@@ -414,7 +448,7 @@ static __device__ __forceinline__ void run_tile(const struct kp_sdpa_bwd *p, str
             if (!P_HELD) {
                 key_product(rV, base + P_TILE, o_tile);
                 key_product(rK, base + DS_TILE, q_tile);
-                if (poison) {
+                if (special == POISONED) {
                     const struct work then = recall_work(base);
                     add_poison(p, &then, recall_step(base, t), base, rV);
                 }

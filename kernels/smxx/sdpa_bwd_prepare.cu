@@ -7,7 +7,8 @@
  *   shift = g D - dlse     dsink_row = -p_sink D (+ p_sink dlse if lse includes the sink)
  *
  * With P' = exp(s - lse): P = g P' and dS = P' (g dP - shift). An empty row (lse = +inf or -inf) gets lse = +inf,
- * shift = 0 and is not read further; a row past its sequence gets PAST_END. Shared memory: none, or 64 bytes. */
+ * shift = 0 and is not read further; a row past its sequence gets PAST_END. A row whose lse is finite and whose q is
+ * not has seen no key: lse is its sink's, and the row counts as empty, too. Shared memory: none, or 64 bytes. */
 #include "kernels/device/number.h"
 #include "kernels/device/sdpa_bwd_bound.h"
 #include "kernels/device/sdpa_bwd_rows.h"
@@ -65,6 +66,14 @@ static __device__ __forceinline__ void prepare_row(const struct kp_sdpa_bwd *p, 
     const int64_t row = s->q0 + i;
     const float given = inside ? row_number(&p->lse, b, h, row) : INF;
     const int alive = inside && fabsf(given) != INF;
+    int sees = alive;
+    if (p->in.flags & KP_LSE_WITH_SINK) {
+        const uint16_t *q = (const uint16_t *)p->in.q.data + b * p->in.q.batch + h * p->in.q.head + row * p->in.q.row;
+#pragma unroll 1
+        for (int x = c; alive && given == given && x < p->in.dim_qk; x += lanes)
+            sees &= fabsf(unpack16(p->in.q.dtype, q[x])) < INF;
+        for (int d = 1; d < lanes; d *= 2) sees &= __shfl_xor_sync(~0u, sees, d);
+    }
     float dot = 0, squares = 0;
     if (alive)
         for (int x = 8 * c; x < p->in.dim_v; x += 8 * lanes) {
@@ -85,11 +94,11 @@ static __device__ __forceinline__ void prepare_row(const struct kp_sdpa_bwd *p, 
     const float share = includes || !p->in.sink ? 1 : 1 / (1 + expf(sink - natural));
     const float p_sink = includes ? expf(sink - natural) : 1 / (1 + expf(natural - sink));
     const float lse = p->stat_log2 ? (base2 ? given : given * LOG2E) : natural;
-    ((float *)p->stat_lse)[at] = !inside ? PAST_END : alive ? lse : INF;
-    const float shift = alive ? share * dot - dlse : 0;
+    ((float *)p->stat_lse)[at] = !inside ? PAST_END : sees ? lse : INF;
+    const float shift = sees ? share * dot - dlse : 0;
     ((float *)p->stat_shift)[at] = shift;
     if (SCALED) most->shift = fmaxf(most->shift, if_finite(fabsf(shift)));
-    if (p->stat_g) ((float *)p->stat_g)[at] = alive ? share : 1;
+    if (p->stat_g) ((float *)p->stat_g)[at] = sees ? share : 1;
     /* a sink of -inf is none: it has no share in what is not finite */
     const int has_sink = alive && p->in.sink && !(sink == -INF && given == given);
     if (p->dsink_row) ((float *)p->dsink_row)[at] = has_sink ? p_sink * ((includes ? dlse : 0) - dot) : 0;
