@@ -49,18 +49,18 @@ if(TARGET attn_cli)
   # 77, nothing to run: the words "needs amx" of the summary say why
   attn_test(amx.check amx attn_amx check --kernel *amx* --repeat ${repeat} --timeout 900)
   # Scores near 200 of f16 where nobody asks for lse: products of low halves count.
-  attn_test(amx.check_low_halves amx attn_amx check --kernel attn_sdpa_fwd_amx_f16_any --seed 76140508926963 --problem
-            "sdpa_fwd b=2 hq=8 sq=31 d=1 dv=128 f16 packed right=7 total_q=60 total_k=51 scale=-0.7 mask=f16")
+  attn_check_test(amx.check_low_halves amx attn_amx attn_sdpa_fwd_amx_f16_any 76140508926963
+                  "sdpa_fwd b=2 hq=8 sq=31 d=1 dv=128 f16 packed right=7 total_q=60 total_k=51 scale=-0.7 mask=f16")
   # A value that is not finite leaves a key head to the other tiles, whose rows of q are as far apart as sums of keys.
-  attn_test(amx.check_not_finite amx attn_amx check --kernel attn_sdpa_bwd_amx_f16_any --seed 77005737674806 --problem
-            "sdpa_bwd hq=2 hk=1 sq=101 d=40 dv=64 f16 bottom_right sink grad_sink left=-1 scale=0.01 mask=f32")
+  attn_check_test(amx.check_not_finite amx attn_amx attn_sdpa_bwd_amx_f16_any 77005737674806
+                  "sdpa_bwd hq=2 hk=1 sq=101 d=40 dv=64 f16 bottom_right sink grad_sink left=-1 scale=0.01 mask=f32")
   # A mask with one cell for all keys of a row hides them all, and the row has a sink in its lse.
-  attn_test(amx.check_row_hidden amx attn_amx check --kernel attn_sdpa_bwd_amx_bf16_any --seed 124830603490252 --problem
-            "sdpa_bwd hq=8 sq=2 sk=418 d=160 dv=192 bf16 causal sink lse_with_sink dlse softcap=30 mask=bool")
+  attn_check_test(amx.check_row_hidden amx attn_amx attn_sdpa_bwd_amx_bf16_any 124830603490252
+                  "sdpa_bwd hq=8 sq=2 sk=418 d=160 dv=192 bf16 causal sink lse_with_sink dlse softcap=30 mask=bool")
   # A window so far away that the first query to see a key, times a group's heads, is beyond 64 bits.
-  attn_test(amx.check_far_window amx attn_amx check --kernel attn_sdpa_bwd_amx_bf16_any --seed 125174434947491 --problem
-            "sdpa_bwd hq=12 hk=1 sq=47 sk=31 d=40 dv=80 bf16 bottom_right right=-9223372036854775808 scale=0 mask=bf16")
+  attn_check_test(amx.check_far_window amx attn_amx attn_sdpa_bwd_amx_bf16_any 125174434947491
+                  "sdpa_bwd hq=12 hk=1 sq=47 sk=31 d=40 dv=80 bf16 bottom_right lse_empty_plus_inf right=-9223372036854775808 scale=0 mask=bf16")
   # Scores far beyond a softcap, of which the derivative is small and must stay exact.
-  attn_test(amx.check_far_softcap amx attn_amx check --kernel attn_sdpa_bwd_amx_bf16_any --seed 268548411299707 --problem
-            "sdpa_bwd hq=4 hk=2 sq=16 sk=105 d=1 dv=192 bf16 left=64 softcap=30")
+  attn_check_test(amx.check_far_softcap amx attn_amx attn_sdpa_bwd_amx_bf16_any 268548411299707
+                  "sdpa_bwd hq=4 hk=2 sq=16 sk=105 d=1 dv=192 bf16 left=64 softcap=30")
 endif()

@@ -82,38 +82,31 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
       set_tests_properties(sim.ranges_${policy} PROPERTIES ENVIRONMENT ATTNSIM_POLICY=${policy})
     endforeach()
   endif()
-  # A key that no query sees, with NaN in V, where rows past the end would see it.
   if(attn_cuda_on AND TARGET attn_cli)
-    attn_test(sim.check_past_the_end sim attn_cli check --driver $<TARGET_FILE:attn_sim_cuda> --device cuda:0 --kernel attn_sdpa_bwd_sm80_bf16_d64
-              --problem "sdpa_bwd hq=2 sq=1 sk=30 d=1 bf16 causal lse_base_2 left=1000000007" --seed 100081902513337)
-    set_tests_properties(sim.check_past_the_end PROPERTIES ENVIRONMENT ATTN_CUDA_IMAGE=ptx)
+    function(attn_sim_check name kernel seed problem)
+      attn_check_test(sim.${name} sim attn_cli attn_${kernel} ${seed} "${problem}" --driver $<TARGET_FILE:attn_sim_cuda> --device cuda:0)
+      set_tests_properties(sim.${name} PROPERTIES ENVIRONMENT "ATTN_CUDA_IMAGE=ptx;${ARGN}")
+    endfunction()
+    # A key that no query sees, with NaN in V, where rows past the end would see it.
+    attn_sim_check(check_past_the_end sdpa_bwd_sm80_bf16_d64 100081902513337
+                   "sdpa_bwd hq=2 sq=1 sk=30 d=1 bf16 causal lse_base_2 left=1000000007")
     # A sink of -inf beside values that are not finite.
-    attn_test(sim.check_no_sink sim attn_cli check --driver $<TARGET_FILE:attn_sim_cuda> --device cuda:0 --kernel attn_sdpa_bwd_sm80_bf16_d64_full
-              --seed 16 --problem "sdpa_bwd hq=2 sq=8 sk=6 d=64 bf16 sink grad_sink")
-    attn_test(sim.check_no_sink_wide sim attn_cli check --driver $<TARGET_FILE:attn_sim_cuda> --device cuda:0 --kernel attn_sdpa_bwd_sm80_f32_d128
-              --seed 648 --problem "sdpa_bwd hq=2 sq=8 sk=6 d=320 f32 sink grad_sink")
+    attn_sim_check(check_no_sink sdpa_bwd_sm80_bf16_d64_full 16 "sdpa_bwd hq=2 sq=8 sk=6 d=64 bf16 sink grad_sink")
+    attn_sim_check(check_no_sink_wide sdpa_bwd_sm80_f32_d128 648 "sdpa_bwd hq=2 sq=8 sk=6 d=320 f32 sink grad_sink")
     # Rows without a gradient beside NaN: a sink of +inf where V has one; q has one where lse is but the sink's.
     foreach(row bf16_d64 bf16_d256)
-      attn_test(sim.check_all_to_sink_${row} sim attn_cli check --driver $<TARGET_FILE:attn_sim_cuda> --device cuda:0 --kernel attn_sdpa_bwd_sm80_${row}
-                --seed 520 --problem "sdpa_bwd hq=2 sq=20 sk=9 d=64 bf16 causal bottom_right sink lse_with_sink grad_sink")
-      attn_test(sim.check_sink_alone_${row} sim attn_cli check --driver $<TARGET_FILE:attn_sim_cuda> --device cuda:0 --kernel attn_sdpa_bwd_sm80_${row}
-                --seed 100 --problem "sdpa_bwd hq=2 sq=20 sk=9 d=64 bf16 causal bottom_right sink lse_with_sink grad_sink")
-      set_tests_properties(sim.check_all_to_sink_${row} sim.check_sink_alone_${row} PROPERTIES ENVIRONMENT ATTN_CUDA_IMAGE=ptx)
+      set(problem "sdpa_bwd hq=2 sq=20 sk=9 d=64 bf16 causal bottom_right sink lse_with_sink grad_sink")
+      attn_sim_check(check_all_to_sink_${row} sdpa_bwd_sm80_${row} 520 "${problem}")
+      attn_sim_check(check_sink_alone_${row} sdpa_bwd_sm80_${row} 100 "${problem}")
     endforeach()
-    set_tests_properties(sim.check_no_sink sim.check_no_sink_wide PROPERTIES ENVIRONMENT ATTN_CUDA_IMAGE=ptx)
     # dS below the normal numbers of f16: a softcap far beyond which the scores lie, a row with all its weight on one slot.
-    attn_test(sim.check_small_ds_dense sim attn_cli check --driver $<TARGET_FILE:attn_sim_cuda> --device cuda:0 --kernel attn_sdpa_bwd_sm80_f16_d64_full
-              --problem "sdpa_bwd hq=4 hk=2 sq=127 d=8 f16 lse_empty_plus_inf softcap=30 mask=bool align=16" --seed 123638556534288)
-    attn_test(sim.check_small_ds_sparse sim attn_cli check --driver $<TARGET_FILE:attn_sim_cuda> --device cuda:0 --kernel attn_mla_bwd_sm80_f16_d576_h16_det
-              --problem "mla_bwd hq=7 sq=6 sk=259 d=576 topk=64 f16 causal sink lse_base_2 deterministic topk_length q_start=158 dkv=f32" --seed 178206535024231)
-    set_tests_properties(sim.check_small_ds_dense sim.check_small_ds_sparse PROPERTIES ENVIRONMENT ATTN_CUDA_IMAGE=ptx)
-  endif()
-  # Queries that are one row, whose errors are one error: with the sums of an H100 twice those of exact ones.
-  if(attn_cuda_on AND TARGET attn_cli)
-    attn_test(sim.check_one_row sim attn_cli check --driver $<TARGET_FILE:attn_sim_cuda> --device cuda:0 --kernel attn_sdpa_bwd_sm80_f32_d64_halves
-              --problem "sdpa_bwd b=3 hq=8 sq=33 d=8 f32 causal lse_empty_plus_inf grad_mask left=64 right=0 scale=0.01 softcap=30 mask=f32"
-              --seed 27007789621201)
-    set_tests_properties(sim.check_one_row PROPERTIES ENVIRONMENT "ATTN_CUDA_IMAGE=ptx;ATTNSIM_MMA=h100")
+    attn_sim_check(check_small_ds_dense sdpa_bwd_sm80_f16_d64_full 123638556534288
+                   "sdpa_bwd hq=4 hk=2 sq=127 d=8 f16 lse_empty_plus_inf softcap=30 mask=bool align=16")
+    attn_sim_check(check_small_ds_sparse mla_bwd_sm80_f16_d576_h16_det 178206535024231
+                   "mla_bwd hq=7 sq=6 sk=259 d=576 topk=64 f16 causal sink lse_base_2 deterministic topk_length q_start=158 dkv=f32")
+    # Queries that are one row, whose errors are one error: with the sums of an H100 twice those of exact ones.
+    attn_sim_check(check_one_row sdpa_bwd_sm80_f32_d64_halves 27007789621201
+                   "sdpa_bwd b=3 hq=8 sq=33 d=8 f32 causal lse_empty_plus_inf grad_mask left=64 right=0 scale=0.01 softcap=30 mask=f32" ATTNSIM_MMA=h100)
   endif()
   # The programs for a GPU on a few rows: streams, graphs, threads.
   if(attn_cuda_on AND TARGET t_gpu_graph)

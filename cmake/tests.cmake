@@ -46,6 +46,11 @@ function(attn_test name label)
   set_tests_properties(${name} PROPERTIES LABELS ${label} SKIP_RETURN_CODE 77 TIMEOUT ${attn_test_timeout})
 endfunction()
 
+# A problem that a kernel failed once, with the data of that seed. More options of `attn check` follow.
+function(attn_check_test name label command kernel seed problem)
+  attn_test(${name} ${label} ${command} check --kernel ${kernel} --seed ${seed} --problem "${problem}" ${ARGN})
+endfunction()
+
 set(rooms unit contract)
 if(attn_cuda_on AND TARGET attn_cli_parts)
   list(APPEND rooms gpu)
@@ -94,19 +99,19 @@ if(TARGET attn_cli)
                          ENVIRONMENT "ATTN=$<TARGET_FILE:attn_cli>;SOURCE_DIR=${PROJECT_SOURCE_DIR};BUILD_DIR=${PROJECT_BINARY_DIR}")
   endforeach()
   # Thousands of equal probabilities: the tester's sums and those of the reference must not drift from each other.
-  attn_test(cli.check_equal_keys cli attn_cli check --kernel attn_sdpa_fwd_ref_f64_any --seed 654035 --problem
-            "sdpa_fwd b=2 hq=8 hk=1 sq=6 sk=4097 d=512 dv=8 f64 sink")
+  attn_check_test(cli.check_equal_keys cli attn_cli attn_sdpa_fwd_ref_f64_any 654035
+                  "sdpa_fwd b=2 hq=8 hk=1 sq=6 sk=4097 d=512 dv=8 f64 sink")
   # A sink of -inf beside values that are not finite.
-  attn_test(cli.check_no_sink cli attn_cli check --kernel attn_sdpa_bwd_c_f32_any --seed 220616364694338 --problem
-            "sdpa_bwd b=2 hq=16 hk=4 sq=8 sk=6 d=224 f32 bottom_right sink lse_with_sink dlse grad_sink right=7 mask=bool")
+  attn_check_test(cli.check_no_sink cli attn_cli attn_sdpa_bwd_c_f32_any 220616364694338
+                  "sdpa_bwd b=2 hq=16 hk=4 sq=8 sk=6 d=224 f32 bottom_right sink lse_with_sink dlse grad_sink right=7 mask=bool")
   # Scores of 576 products, far smaller than the products' size: a sum in one chain is off by more than the bound of lse.
-  attn_test(cli.check_wide_scores cli attn_cli check --kernel attn_mla_fwd_c_f16_any --seed 140539591129611 --problem
-            "mla_fwd hq=16 sq=1 sk=38 d=576 topk=32 f16 deterministic scale=0.3 align=16")
+  attn_check_test(cli.check_wide_scores cli attn_cli attn_mla_fwd_c_f16_any 140539591129611
+                  "mla_fwd hq=16 sq=1 sk=38 d=576 topk=32 f16 deterministic scale=0.3 align=16")
   # Keys that are named 64 times: additions that are rounded alike.
-  attn_test(cli.check_many_times cli attn_cli check --kernel attn_mla_fwd_c_f32_any --seed 99546448056374 --problem
-            "mla_fwd hq=7 sq=2 sk=69 d=512 topk=162 f32 lse_empty_plus_inf scale=0.1 align=16")
-  attn_test(cli.check_many_terms cli attn_cli check --kernel attn_mla_bwd_c_f32_any --seed 181450876206813 --problem
-            "mla_bwd hq=1 sq=2 sk=4 d=512 topk=1414 f32 causal accumulate dlse q_start=5 scale=0.01")
+  attn_check_test(cli.check_many_times cli attn_cli attn_mla_fwd_c_f32_any 99546448056374
+                  "mla_fwd hq=7 sq=2 sk=69 d=512 topk=162 f32 lse_empty_plus_inf scale=0.1 align=16")
+  attn_check_test(cli.check_many_terms cli attn_cli attn_mla_bwd_c_f32_any 181450876206813
+                  "mla_bwd hq=1 sq=2 sk=4 d=512 topk=1414 f32 causal accumulate dlse q_start=5 scale=0.01")
 endif()
 
 # What was installed and linked: only meaningful without sanitizers.
