@@ -26,8 +26,9 @@
  *
  * Hidden cells have P = dS = 0, but 0 * NaN is NaN. Keys past the end are zero-filled by the copy. Keys with infinities
  * or NaN are noted and zeroed before the first step: a row that sees one has lse = NaN by itself, or the score was
- * -inf. Of rows whose statistics are not finite, Q and dO are zeroed when they arrive; if only dO is to blame, its row
- * is added to dV by hand (add_poison). Ordinary data never takes these paths.
+ * -inf. Of rows whose statistics are not finite, Q and dO are zeroed when they arrive, and of empty ones dS, too, since
+ * V may hold a NaN; if only dO is to blame, its row is added to dV by hand (add_poison). Ordinary data never takes
+ * these paths.
  *
  * Registers and figures: docs/kernels/sdpa_bwd_sm80.md. */
 #include "kernels/device/mma.h"
