@@ -212,26 +212,29 @@ static __device__ __forceinline__ struct part part_of(int sub) {
     part.row = sub * SUB_ROWS + (P_HELD ? 0 : warp_of() / S_KEY_WARPS * (8 * S_N));
     return part;
 }
-/* Plain variants, dS of empty rows: P and dO are 0, but 0 times a NaN in V of a key that they would see is none. As it
- * is stored, or (f16 of D 256, which has no register left for it) behind that. */
+/* Plain variants, dS of empty rows: P and dO are 0, but 0 times a NaN in V of a key that they would see is none. With
+ * hidden cells, or (f16 of D 256, which has no register left for it) as it is stored. */
 constexpr int SILENCED_LATE = SCALED && DIM == 256;
-static __device__ __forceinline__ uint32_t who_is_there(uint32_t base, struct part part, int n) {
-    const float2 lse = shared_load_pair(base + LSE + 4 * (part.row + 8 * n + 2 * (lane_of() & 3)));
-    return (lse.x == INF ? 0 : 0xffffu) | (lse.y == INF ? 0 : 0xffff0000u);
+static __device__ __forceinline__ float2 lse_of(uint32_t base, struct part part, int n) {
+    return shared_load_pair(base + LSE + 4 * (part.row + 8 * n + 2 * (lane_of() & 3)));
 }
-static __device__ __forceinline__ void silence_cells(uint32_t base, struct part part, uint32_t rC[S_M][S_N][2]) {
+static __device__ __forceinline__ void silence_cells(uint32_t base, struct part part, float rD[S_M][S_N][4]) {
 #pragma unroll
     for (int n = 0; n < S_N; n++) {
-        const uint32_t keep = who_is_there(base, part, n);
+        const float2 lse = lse_of(base, part, n);
 #pragma unroll
-        for (int x = 0; x < S_M; x++) rC[x][n][0] &= keep, rC[x][n][1] &= keep;
+        for (int x = 0; x < S_M; x++)
+#pragma unroll
+            for (int c = 0; c < 4; c++)
+                if ((c & 1 ? lse.y : lse.x) == INF) rD[x][n][c] = 0;
     }
 }
 static __device__ __forceinline__ void silence_stored(uint32_t base, struct part part) {
     const uint32_t from = cells_at(base + DS_TILE, part);
 #pragma unroll 1
     for (int n = 0; n < S_N; n++) {
-        const uint32_t keep = who_is_there(base, part, n);
+        const float2 lse = lse_of(base, part, n);
+        const uint32_t keep = (lse.x == INF ? 0 : 0xffffu) | (lse.y == INF ? 0 : 0xffff0000u);
 #pragma unroll 1
         for (int row = 0; row < 16 * S_M; row += 8) {
             const uint32_t at = tile_step(from, S_PITCH, n) + row * S_PITCH;
@@ -294,12 +297,13 @@ static __device__ __forceinline__ void cells_step(const struct kp_sdpa_bwd *p, i
         if (SCALED && factor_at(base, 4) != 1) multiply_cells(rD, factor_at(base, 4));
         const struct work w = recall_work(base);
         const struct step s = recall_step(base, t);
-        if (w.bad_keys || !sees_all(p, &w, s.i0))
+        if (w.bad_keys || (!SILENCED_LATE && special) || !sees_all(p, &w, s.i0)) {
             hide_cells(&p->in, base, placed(part_of(sub), &w, s), w.off, w.seq, w.bad_keys, rS, rD);
+            if (!SILENCED_LATE && special) silence_cells(base, part_of(sub), rD);
+        }
     }
     pack_cells(rP, rS);
     pack_cells(rC, rD);
-    if (!FULL && !SILENCED_LATE && special) silence_cells(base, part_of(sub), rC);
     store_cells(base + DS_TILE, part_of(sub), rC);
     if (!P_HELD) {
         store_cells(base + P_TILE, part_of(sub), rP);
