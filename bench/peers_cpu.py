@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Measure what ONNX Runtime and PyTorch offer for the same problems on this processor, as records that join with
+"""Measure what ONNX Runtime, PyTorch and oneDNN offer for the same problems on this processor, as records that join with
 `attn bench --json`.
 
     python3 -m pip install onnxruntime numpy torch
@@ -10,7 +10,8 @@
 
 Each dense forward in f32 or f16 is given to every operator of ONNX Runtime that can say it: MultiHeadAttention,
 GroupQueryAttention (always causal; with a cache, its buffers shared so that no copy is timed) and the standard's
-Attention. PyTorch's scaled_dot_product_attention gets dense forwards and backwards in f32, f16 and bf16. Measured as
+Attention. PyTorch's scaled_dot_product_attention gets dense forwards and backwards in f32, f16 and bf16. oneDNN's graph
+API gets dense forwards where ONEDNN_LIBRARY names its library (bench/peers_onednn.py says how to build it). Measured as
 `attn bench` measures on a CPU: after warm-up, single runs by the host's clock, the last-level cache overwritten before
 each. An operator that refuses a problem gives a record without times, with its words.
 Records: docs/json.md. Run both in the same minutes on a machine that does nothing else.
@@ -24,6 +25,7 @@ import pathlib
 import sys
 import time
 
+import peers_onednn
 from peers_torch import canonical, flops, parse, problems, quantile, traffic
 
 MOST_RANDOM = 1 << 22  # numbers of a tensor; more are the same again
@@ -178,6 +180,21 @@ def torch_call(p, threads):
     return lambda: torch.autograd.grad(out, (q, k, v), grad, retain_graph=True)
 
 
+def onednn_call(p, threads):
+    import numpy as np
+
+    rng = np.random.default_rng(1)
+
+    def tensor(*shape):
+        return np.resize(rng.standard_normal(min(math.prod(shape), MOST_RANDOM), dtype=np.float32), shape)
+
+    return peers_onednn.make(p, threads, tensor)
+
+
+def default_peers():
+    return "onnxruntime,torch" + ",onednn" * peers_onednn.available()
+
+
 def peers(p, threads, only):
     """(implementation, kernel, maker) of what there is for the problem."""
     if "onnxruntime" in only and p["op"] == "sdpa_fwd" and p["dtype"] in ("f32", "f16"):
@@ -189,6 +206,8 @@ def peers(p, threads, only):
         import torch
 
         yield "torch", f"scaled_dot_product_attention, {torch.__version__}", lambda: torch_call(p, threads)
+    if "onednn" in only and p["op"] == "sdpa_fwd" and p["dtype"] != "f64":
+        yield "onednn", f"graph, {peers_onednn.Library().version()}", lambda: onednn_call(p, threads)
 
 
 def measure(call, runs, min_time, max_time, flush):
@@ -214,7 +233,7 @@ def main():
     parser.add_argument("--min-time", type=float, default=0.2, help="and seconds of timed work (default 0.2)")
     parser.add_argument("--max-time", type=float, default=20, help="but stop after that many (default 20)")
     parser.add_argument("--cache", default="flush", choices=("flush", "warm"), help="as of attn bench (default flush)")
-    parser.add_argument("--only", default="onnxruntime,torch", help="peers, default onnxruntime,torch")
+    parser.add_argument("--only", default=default_peers(), help="peers, default onnxruntime,torch and, with ONEDNN_LIBRARY, onednn")
     args = parser.parse_args()
     import numpy as np
 

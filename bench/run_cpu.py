@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Measure a list on two processors of a machine that others use, too: attn, ONNX Runtime and PyTorch in the same seconds.
+"""Measure a list on two processors of a machine that others use, too: attn and the peers of peers_cpu.py in the same seconds.
 
     cc -O2 bench/cpu_limits.c -o cpu_limits -lpthread
     python3 bench/run_cpu.py --attn build/attn --limits ./cpu_limits --cpus 4-9 --run-id R @cpu > R.jsonl
@@ -212,7 +212,8 @@ def main():
     parser.add_argument("--runs", type=int, default=5, help="executions of a visit, at least (default 5)")
     parser.add_argument("--visit", type=float, default=0.15, help="seconds of a visit, where these are enough (default 0.15)")
     parser.add_argument("--patience", type=float, default=0.3, help="seconds to wait for undisturbed processors (default 0.3)")
-    parser.add_argument("--only", default="onnxruntime,torch", help="peers, default onnxruntime,torch")
+    parser.add_argument("--only", default=peers_cpu.default_peers(),
+                        help="peers, default onnxruntime,torch and, with ONEDNN_LIBRARY, onednn")
     parser.add_argument("--samples", type=argparse.FileType("w"), help="every visit, one line of JSON each")
     args = parser.parse_args()
     cpus = []
