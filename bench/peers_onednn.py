@@ -64,7 +64,7 @@ class Sdpa:
     """One problem: its graph compiled, its tensors bound; call to run it. The arrays are kept, and `out` is the result."""
 
     def __init__(self, library, p, threads, query, key, value, scale, mask, out):
-        self.library, self.arrays, self.tensors = library, {}, {}
+        self.library, self.tensors = library, {}
         library.omp.omp_set_num_threads(threads)
         self.engine, self.stream, graph = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
         library.engine_create(ctypes.byref(self.engine), CPU, ctypes.c_size_t(0))
