@@ -78,7 +78,7 @@ class Sdpa:
         divisor = self.tensor(dtype, 1)
         scores = self.tensor(DTYPES["f32"], *heads, sq, sk)
         scaled = self.tensor(DTYPES["f32"], *heads, sq, sk)
-        self.op(MATMUL, [q, k], scores, {TRANSPOSE_B: True})
+        self.op(MATMUL, [q, k], scores, [(TRANSPOSE_B, True)])
         self.op(DIVIDE, [scores, divisor], scaled)
         bound = [(q, query), (k, key), (v, value), (divisor, scale)]
         if mask is not None:
@@ -88,7 +88,7 @@ class Sdpa:
             bound.append((added, mask))
             scaled = seen
         probabilities, result = self.tensor(dtype, *heads, sq, sk), self.tensor(dtype, *heads, sq, dv)
-        self.op(SOFTMAX, [scaled], probabilities, {AXIS: -1, MODE: b"inf_as_zero"})
+        self.op(SOFTMAX, [scaled], probabilities, [(AXIS, -1), (MODE, b"inf_as_zero")])
         self.op(MATMUL, [probabilities, v], result)
         self.compile(bound, (result, out))
 
@@ -105,8 +105,7 @@ class Sdpa:
         self.library.graph_op_create(ctypes.byref(op), ctypes.c_size_t(self.ops), kind, b"%d" % self.ops)
         self.ops += 1
         one = ctypes.c_size_t(1)
-        for name in attributes:
-            x = attributes[name]
+        for name, x in attributes:
             if isinstance(x, bool):
                 self.library.graph_op_set_attr_bool(op, name, ctypes.byref(ctypes.c_uint8(x)), one)
             elif isinstance(x, int):
@@ -173,8 +172,7 @@ def make(p, threads, tensor):
     query, key, value, out = (bits_of(tensor(*s), p["dtype"])
                               for s in ((b, hq, sq, d), (b, hk, sk, d), (b, hk, sk, dv), (b, hq, sq, dv)))
     mask = None
-    if p["causal"] and sq > 1:  # query i sees the keys up to i + sk - sq
-        hidden = np.arange(sk)[None, :] > np.arange(sq)[:, None] + (sk - sq)
-        mask = bits_of(np.where(hidden, -np.inf, 0), p["dtype"])
+    if p["causal"]:  # query i sees the keys up to i
+        mask = bits_of(np.where(np.arange(sk)[None, :] > np.arange(sq)[:, None], -np.inf, 0), p["dtype"])
     scale = bits_of(np.array([d ** 0.5]), p["dtype"])
     return Sdpa(Library(), p, threads, query, key, value, scale, mask, out)
