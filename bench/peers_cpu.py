@@ -111,17 +111,24 @@ class Session:
         self.session.run_with_iobinding(self.binding)
 
 
-def operators(p, threads):
-    """(name, maker) of the operators that can express the problem."""
+def random_arrays(dtype):
+    """A maker of NumPy's arrays of random numbers, by their extents."""
     import numpy as np
 
-    dtype = {"f32": np.float32, "f16": np.float16}[p["dtype"]]
     rng = np.random.default_rng(1)
 
     def tensor(*shape):
         some = rng.standard_normal(min(math.prod(shape), MOST_RANDOM), dtype=np.float32).astype(dtype)
         return np.resize(some, shape)
 
+    return tensor
+
+
+def operators(p, threads):
+    """(name, maker) of the operators that can express the problem."""
+    import numpy as np
+
+    tensor = random_arrays({"f32": np.float32, "f16": np.float16}[p["dtype"]])
     b, hq, hk, sq, sk, d, dv = (p[k] for k in ("b", "hq", "hk", "sq", "sk", "d", "dv"))
 
     def multi_head():
@@ -180,17 +187,6 @@ def torch_call(p, threads):
     return lambda: torch.autograd.grad(out, (q, k, v), grad, retain_graph=True)
 
 
-def onednn_call(p, threads):
-    import numpy as np
-
-    rng = np.random.default_rng(1)
-
-    def tensor(*shape):
-        return np.resize(rng.standard_normal(min(math.prod(shape), MOST_RANDOM), dtype=np.float32), shape)
-
-    return peers_onednn.make(p, threads, tensor)
-
-
 def default_peers():
     return "onnxruntime,torch" + ",onednn" * peers_onednn.available()
 
@@ -207,7 +203,7 @@ def peers(p, threads, only):
 
         yield "torch", f"scaled_dot_product_attention, {torch.__version__}", lambda: torch_call(p, threads)
     if "onednn" in only and p["op"] == "sdpa_fwd" and p["dtype"] != "f64":
-        yield "onednn", f"graph, {peers_onednn.Library().version()}", lambda: onednn_call(p, threads)
+        yield "onednn", f"graph, {peers_onednn.Library().version()}", lambda: peers_onednn.make(p, threads, random_arrays("f4"))
 
 
 def measure(call, runs, min_time, max_time, flush):

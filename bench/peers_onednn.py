@@ -13,6 +13,7 @@ threads of OpenMP, and batch times heads more than twice their number:
 """
 import ctypes
 import os
+import sys
 
 MAX_DIMS = 12
 CPU, IN_ORDER, FUSION = 1, 1, 1  # an engine's kind, a stream's flags, a policy of partitions
@@ -37,6 +38,8 @@ class Library:
     """The calls that are used, each checked."""
 
     def __init__(self):
+        if not available():
+            sys.exit("onednn: the environment variable ONEDNN_LIBRARY must name its library")
         self.dnnl = ctypes.CDLL(os.environ["ONEDNN_LIBRARY"])
         # The OpenMP runtime that it was linked with, by its own name: one that is loaded already is the same one.
         self.omp = ctypes.CDLL("libgomp.so.1")
