@@ -213,7 +213,7 @@ static __device__ __forceinline__ struct part part_of(int sub) {
     return part;
 }
 /* Plain variants, dS of empty rows: P and dO are 0, but 0 times a NaN in V of a key that they would see is none. With
- * hidden cells, or (f16 of D 256, which has no register left for it) as it is stored. */
+ * hidden cells, or (f16 of D 256, which has no register left for it) once it is stored. */
 constexpr int SILENCED_LATE = SCALED && DIM == 256;
 static __device__ __forceinline__ float2 lse_of(uint32_t base, struct part part, int n) {
     return shared_load_pair(base + LSE + 4 * (part.row + 8 * n + 2 * (lane_of() & 3)));
