@@ -104,6 +104,9 @@ if(TARGET attn_cli)
   # A sink of -inf beside values that are not finite.
   attn_check_test(cli.check_no_sink cli attn_cli attn_sdpa_bwd_c_f32_any 220616364694338
                   "sdpa_bwd b=2 hq=16 hk=4 sq=8 sk=6 d=224 f32 bottom_right sink lse_with_sink dlse grad_sink right=7 mask=bool")
+  # A value that is not finite, of a key that no query of the row sees: how many keys a task loads must not show in it.
+  attn_check_test(cli.check_hidden_not_finite cli attn_cli attn_sdpa_fwd_*_any 77
+                  "sdpa_fwd b=2 hq=4 sq=257 d=128 bf16 causal scale=1e+31 mask=f32")
   # Scores of 576 products, far smaller than the products' size: a sum in one chain is off by more than the bound of lse.
   attn_check_test(cli.check_wide_scores cli attn_cli attn_mla_fwd_c_f16_any 140539591129611
                   "mla_fwd hq=16 sq=1 sk=38 d=576 topk=32 f16 deterministic scale=0.3 align=16")

@@ -111,9 +111,10 @@ struct attn_cpu_sdpa_poison {
                                         int64_t ld, const REAL *a, int64_t a_row, int64_t a_col, REAL *c,              \
                                         int64_t ldc);                                                                  \
     /* exp for rows that see poison: a visible key whose probability underflows gets the smallest number instead of 0, \
-     * or its NaN would be lost. `hidden` has n bytes. */                                                              \
-    REAL attn_cpu_sdpa_exp_lifted_##T(const struct attn_cpu_sdpa *s, REAL *x, int64_t n, REAL max, uint8_t *hidden,    \
-                                      int lse);
+     * or its NaN would be lost. poisoned: of each key, whether it has poison; NULL: all are lifted. A row whose keys  \
+     * have none keeps its bits, whatever others that its task has loaded. `hidden` has n bytes. */                    \
+    REAL attn_cpu_sdpa_exp_lifted_##T(const struct attn_cpu_sdpa *s, REAL *x, int64_t n, REAL max,                     \
+                                      const uint8_t *poisoned, uint8_t *hidden, int lse);
 ATTN_CPU_SDPA_TYPED(float, f32)
 ATTN_CPU_SDPA_TYPED(double, f64)
 

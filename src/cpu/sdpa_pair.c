@@ -49,11 +49,11 @@ static void move_out(const struct attn_cpu_sdpa *s, struct attn_cpu_sdpa_poison 
 }
 
 float attn_cpu_pair_exp_lifted(const struct attn_cpu_sdpa *s, float *x, int64_t n, float factor, float max,
-                               uint8_t *hidden) {
+                               const uint8_t *poisoned, uint8_t *hidden) {
     for (int64_t j = 0; j < n; j++) hidden[j] = x[j] == -INFINITY;
     const float sum = s->pair->exp2_f32(x, n, factor, max);
     for (int64_t j = 0; j < n; j++)
-        if (x[j] == 0 && !hidden[j]) x[j] = FLT_MIN;
+        if (x[j] == 0 && !hidden[j] && (!poisoned || poisoned[j])) x[j] = FLT_MIN;
     return sum;
 }
 

@@ -32,7 +32,7 @@ int attn_cpu_pair_zip(const struct attn_cpu_sdpa *s, const void *even, const voi
 /* pair->exp2_f32, but a visible key whose probability underflows gets the smallest number instead of 0 (see
  * attn_cpu_sdpa_exp_lifted): where poison is about, the other elements keep the bits that pair->exp2 gives. */
 float attn_cpu_pair_exp_lifted(const struct attn_cpu_sdpa *s, float *x, int64_t n, float factor, float max,
-                               uint8_t *hidden);
+                               const uint8_t *poisoned, uint8_t *hidden);
 
 /* Keys (or values) j0 .. j0+n as pairs along the keys, [ceil(n/2)][ld]; an odd last one is paired with 0. Values
  * that are not finite become 0 and move to poison->raw (rows of f32, ld apart). */

@@ -155,8 +155,8 @@ void T(attn_cpu_sdpa_poison_apply)(const struct attn_cpu_sdpa_poison *poison, in
     }
 }
 
-REAL T(attn_cpu_sdpa_exp_lifted)(const struct attn_cpu_sdpa *s, REAL *x, int64_t n, REAL max, uint8_t *hidden,
-                                 int lse) {
+REAL T(attn_cpu_sdpa_exp_lifted)(const struct attn_cpu_sdpa *s, REAL *x, int64_t n, REAL max, const uint8_t *poisoned,
+                                 uint8_t *hidden, int lse) {
     for (int64_t j = 0; j < n; j++) hidden[j] = x[j] == (REAL)-INFINITY;
     REAL sum = 0;
     if (lse) {
@@ -165,6 +165,6 @@ REAL T(attn_cpu_sdpa_exp_lifted)(const struct attn_cpu_sdpa *s, REAL *x, int64_t
         sum = s->u->T(exp)(x, n, max);
     }
     for (int64_t j = 0; j < n; j++)
-        if (x[j] == 0 && !hidden[j]) x[j] = SMALLEST;
+        if (x[j] == 0 && !hidden[j] && (!poisoned || poisoned[j])) x[j] = SMALLEST;
     return sum;
 }

@@ -194,13 +194,13 @@ static void T(soften)(struct T(attn_cpu_tile) * t, int64_t r, REAL *x, REAL *ds,
     } else if (w->s.plain) { /* as in fuse, to the bit */
         const REAL factor = (REAL)(w->s.unit * LOG2_E), max = (REAL)(t->stat[r]->lse / w->s.unit);
         if (t->bad_rows || t->bad_values) {
-            attn_cpu_pair_exp_lifted(&w->s, x, n, factor, max, t->hidden);
+            attn_cpu_pair_exp_lifted(&w->s, x, n, factor, max, NULL, t->hidden);
         } else {
             w->s.pair->exp2_f32(x, n, factor, max);
         }
 #endif
     } else if (t->bad_rows || t->bad_values) {
-        R(attn_cpu_sdpa_exp_lifted)(&w->s, x, n, lse, t->hidden, 1);
+        R(attn_cpu_sdpa_exp_lifted)(&w->s, x, n, lse, NULL, t->hidden, 1);
     } else {
         u->R(exp_lse)(x, n, lse);
     }
