@@ -76,15 +76,12 @@ INLINE void begin(struct exps *e, int fuse, const struct attn_pair_score *f, int
     if (fuse_keeps(fuse)) e->kept = (const uint16_t *)(const void *)(f->bits + key);
     begin_step(e, s, p, top);
 }
-/* Which of the masks' cells are asked for beside this step, the lines of one row with every two keys. Additive masks
- * are read where they are: it is the next 64 keys of this strip, or the next one's first. Bits are made a strip at a
- * time: the same keys of the next one. Where there is none, what is at hand is asked for. */
-INLINE void ask(struct exps *e, int kind, struct place at, int64_t span, const struct attn_pair_flash *end) {
-    const int64_t key = at.step * span / 64 * 64, next = fuse_keeps(kind) ? at.f->n : key + 64;
-    const int here = next < at.f->n, there = !here && at.f + 1 < end;
-    const struct attn_pair_score *of = at.f[there].score;
+/* Cells of a boolean mask are asked for beside a step, a line of one row with every two keys. Bits are made a strip at
+ * a time: it is the same keys of the next one. Where there is none, what is at hand is asked for. */
+INLINE void ask(struct exps *e, struct place at, int64_t span, const struct attn_pair_flash *end) {
+    const struct attn_pair_score *of = at.f[at.f + 1 < end].score;
     e->asked = of->cell + at.step * span / 2 % LANES_ALL;
-    e->ask_from = (here ? next : there && !fuse_keeps(kind) ? 0 : key) * of->mask_bytes;
+    e->ask_from = at.step * span / 64 * 64 * of->mask_bytes;
 }
 /* Whether a step must be taken again, exactly. */
 INLINE int beyond(int fuse, const struct exps *e) {
@@ -122,7 +119,7 @@ INLINE int steps_without_care(int kind, int64_t depth, int64_t width, int64_t sp
     UNROLL for (int i = 0; i <= QUEUE; i++) p[i] = c->w->p[i];
     for (;;) {
         begin(e, kind, f->score, step * span, s, p[QUEUE], r);
-        if (fuse_keeps(kind)) ask(e, kind, (struct place){f, step}, span, end);
+        if (fuse_keeps(kind)) ask(e, (struct place){f, step}, span, end);
         if (depth == 64 && e->terms == 1) {
             step_64(&at, step + 1, other, &at, step - 1, p[QUEUE - 1], e);
         } else {
@@ -181,8 +178,6 @@ INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int
                    int terms, int rough, int64_t span, int64_t parts) {
     const int fuse = fuse_makes(kind) ? kind : FUSE_NONE;
     const int scored = kind != FUSE_NONE || terms > 1; /* else products are scores */
-    const int mask = kind == FUSE_PASS ? f->score->mask : 0;
-    const int reads = flat && mask >= ATTN_PAIR_MASK_F32 && mask <= ATTN_PAIR_MASK_BF16; /* where an additive mask is */
     const int64_t weights = span / 2 * LANES_ALL * terms;
     const struct attn_pair_flash *const end = f + count;
     struct reference r[2];
@@ -204,8 +199,7 @@ INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int
     /* Only ALiBi, and passes that hide keys, make many arguments that a table does not have. What a cap leaves near 0
      * is among those that it has. */
     e.table.sure = table && fuse && !fuse_alibi(fuse), e.table.notes = !fuse_caps(fuse);
-    /* of f32 every second line, which brings two */
-    e.lines = fuse_keeps(kind) ? 1 : reads ? 2 : 0, e.apart = mask == ATTN_PAIR_MASK_F32 ? 128 : 64;
+    e.asks = fuse_keeps(kind);
     deal_times(&e, 2 * (depth / 32 * (span / 16) * e.of_keys + span / 32 * (width / 16) * of_values(terms)));
     for (int i = 0; i <= parts; i++) w.p[QUEUE - i] = f->p + i * weights;
     for (int i = 0; i <= QUEUE; i++) w.at[i] = at;
@@ -244,7 +238,7 @@ INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int
         if (f->given) put_given(f, span, at.step, s);
         if (of && !fuse) {
             score(of, span, at.step * span, s);
-            if (!reads && of->mask && of->mask != ATTN_PAIR_MASK_BIAS) ask_for_masks(of, span, (at.step + 1) * span);
+            if (of->mask && of->mask != ATTN_PAIR_MASK_BIAS) ask_for_masks(of, span, (at.step + 1) * span);
         }
         if (!settled || at.step < open.from || at.step >= open.to) {
             if (!open_step(f, span, at.step)) hide(f, span, at.step, s, hidden);
@@ -264,7 +258,7 @@ INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int
             if (fuse && (first[0] | first[1])) refer_fused(f, span, at.step, r, s, e.factor, first);
         }
         begin(&e, fuse, of, at.step * span, s, w.p[QUEUE], r);
-        if (reads || fuse_keeps(kind)) ask(&e, kind, at, span, end);
+        if (fuse_keeps(kind)) ask(&e, at, span, end);
         const int64_t part = j % parts, n = j - w.done[part];
         w.done[part] = j;
         /* Values of two strips: their sums are stored late, too; in several terms that lost. Where steps are passed
