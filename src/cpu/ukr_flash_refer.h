@@ -78,7 +78,7 @@ static __attribute__((noinline)) void subtract(float *s, int64_t span, __mmask16
 /* Takes the maximum as reference of some queries; rows that have seen nothing get probabilities 0 and not NaN. */
 static __attribute__((noinline)) void refer(struct reference *r, float *s, int64_t span, v32 factor, __mmask16 lanes,
                                             v32 more) {
-    const v32 m = _mm512_mask_mov_ps(r->m, lanes, largest(s, span, r->m) + more);
+    const v32 m = _mm512_mask_mov_ps(r->m, lanes, ahead_of(r, largest(s, span, r->m), more, factor));
     const __mmask16 none = _mm512_cmp_ps_mask(m, v32_set(-INFINITY), _CMP_EQ_OQ),
                     far = far_lanes(r, m, factor) & (__mmask16)~none;
     r->shrink = r->shrink * shrink_by(r, m, factor);

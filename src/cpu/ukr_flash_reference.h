@@ -24,14 +24,17 @@ static inline void set_up_reference(struct reference *r, int degree, float ahead
 static inline v32 in_parts(const struct reference *r, v32 x) {
     return r->degree == ATTN_PAIR_FLASH_TABLE ? _mm512_roundscale_ps(x, 7 << 4 | _MM_FROUND_NO_EXC) : x;
 }
-/* Queries whose maximum times factor says nothing about the differences of scores any more, is more than the origin of
- * a table holds, or is not finite. There scores are made relative to the maximum before the factor is applied: but for
- * a table, any but the maximum gives 0. */
+/* Queries whose maximum times factor is rounded by more than exponents may be, is more than the origin of a table
+ * holds, or is not finite. There scores are made relative to the maximum before the factor is applied. */
 static inline __mmask16 far_lanes(const struct reference *r, v32 m, v32 factor) {
     return _mm512_cmp_ps_mask(v32_abs(m * factor), v32_set(r->far), _CMP_NLT_UQ);
 }
 static inline __mmask16 far_of(const struct reference *r, v32 factor) {
     return far_lanes(r, r->m, factor) & (__mmask16)~_mm512_cmp_ps_mask(r->m, v32_set(-INFINITY), _CMP_EQ_OQ);
+}
+/* high, and ahead of ALiBi by `more` where that is not far: a far reference is a score, and stays one. */
+static inline v32 ahead_of(const struct reference *r, v32 high, v32 more, v32 factor) {
+    return _mm512_mask_mov_ps(high + more, far_lanes(r, high + more, factor), high);
 }
 /* By how much older sums shrink where m becomes the reference: 1 where it stays, or where nothing was summed. That tops
  * are in parts says nothing here: a reference moves where sums have passed 2^16, or where tops are 0. */

@@ -171,16 +171,11 @@ static inline void put_top(const struct attn_pair_flash *f, const struct tops *t
         v32_store(of + ROWS, _mm512_maskz_mov_ps(near, slope));
     }
 }
-/* Scores of a row whose reference is far become 0, or -inf where they are not that reference: what they are apart from
- * it is more than any exponential says. */
+/* Scores of a row whose reference is far become 0, and what they are apart from it is added as a mask is. */
 static void put_far(const struct attn_pair_flash *f, struct cells *cells, float *s, int64_t r, float m) {
     const struct addends it = scores_of(f, cells, s, r);
-    const v32 far[2] = {it.low - v32_set(m), it.high - v32_set(m)};
-    for (int h = 0; h < 2; h++) {
-        const __mmask16 other = _mm512_cmp_ps_mask(far[h], v32_set(0), _CMP_NEQ_OQ);
-        v32_store(score_row(s, r) + h * TILE, v32_set(0));
-        v32_store(cells->of[r] + h * LANES, _mm512_mask_mov_ps(far[h], other, v32_set(-INFINITY)));
-    }
+    for (int64_t h = 0; h < 2; h++) v32_store(score_row(s, r) + h * TILE, v32_set(0));
+    v32_store(cells->of[r], it.low - v32_set(m)), v32_store(cells->of[r] + LANES, it.high - v32_set(m));
 }
 /* Takes the largest score of `which` rows as reference; rows that have seen nothing get probabilities 0 and not NaN.
  * What was summed before, and l of blocks before, shrinks. */
@@ -191,7 +186,8 @@ static __attribute__((noinline)) void refer(const struct attn_pair_flash *f, str
         const __mmask16 lanes = (__mmask16)(which >> h * LANES);
         if (!lanes) continue;
         const v32 most = v32_max(r->m, largest(f, cells, s, h * LANES)),
-                  m = _mm512_mask_mov_ps(r->m, lanes, most + growth(f->score, SPAN, cells->step * SPAN, h));
+                  more = growth(f->score, SPAN, cells->step * SPAN, h),
+                  m = _mm512_mask_mov_ps(r->m, lanes, ahead_of(r, most, more, factor));
         const __mmask16 none = _mm512_cmp_ps_mask(m, v32_set(-INFINITY), _CMP_EQ_OQ), far = far_lanes(r, m, factor);
         const v32 by = shrink_by(r, m, factor);
         float of[2][LANES];

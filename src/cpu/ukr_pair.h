@@ -24,7 +24,8 @@ struct attn_pair_grad { /* a row of attn_ukr_pair.grad */
  * of f16 is the sum of two terms of bf16, one of f32 of three, the largest first, and all three operands are there so
  * many times. */
 enum { ATTN_PAIR_FLASH = 32, ATTN_PAIR_FLASH_STEP = 64, ATTN_PAIR_FLASH_QUEUE = 3 };
-#define ATTN_PAIR_FLASH_FAR 0x1p64f
+/* From here on a reference times factor is rounded by 1 or more, and so are all exponents that are relative to it. */
+#define ATTN_PAIR_FLASH_FAR 0x1p24f
 enum {
     ATTN_PAIR_MASK_NONE,
     ATTN_PAIR_MASK_BITS, /* a byte each */
