@@ -60,6 +60,9 @@ if(TARGET attn_cli)
   # A window so far away that the first query to see a key, times a group's heads, is beyond 64 bits.
   attn_check_test(amx.check_far_window amx attn_amx attn_sdpa_bwd_amx_bf16_any 125174434947491
                   "sdpa_bwd hq=12 hk=1 sq=47 sk=31 d=40 dv=80 bf16 bottom_right lse_empty_plus_inf right=-9223372036854775808 scale=0 mask=bf16")
+  # Scores further below the reference than what a table's integers hold, in a step that all queries see.
+  attn_check_test(amx.check_far_below amx attn_amx attn_sdpa_fwd_amx_bf16_any 28
+                  "sdpa_fwd b=2 hq=4 sq=257 d=128 bf16 scale=1000 mask=bool")
   # Scores whose products with the factor are rounded by hundreds, and by so much that ALiBi's growth shows in them.
   attn_check_test(amx.check_far_scores amx attn_amx attn_sdpa_fwd_amx_f32_any 8
                   "sdpa_fwd b=2 hq=4 sq=257 d=32 f32 causal scale=1e+06")

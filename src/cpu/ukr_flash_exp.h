@@ -98,7 +98,7 @@ INLINE void two_keys(struct exps *e, int exactly) {
         UNROLL for (int i = 0; i < 4; i++) {
             if (e->late) x[i] = keeps ? _mm512_maskz_add_ps(of[i], x[i], origin) : _mm512_add_ps(x[i], origin);
         }
-        pairs_by_table(&e->table, x, x + 2, keeps ? of : NULL, pairs);
+        pairs_by_table(&e->table, exactly, x, x + 2, keeps ? of : NULL, pairs);
         UNROLL for (int h = 0; h < 2; h++) {
             _mm512_storeu_si512(to + h * 16, pairs[h]);
             e->sum[h] = add_pairs(e->sum[h], pairs[h]);

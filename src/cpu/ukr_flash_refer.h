@@ -102,10 +102,8 @@ static __attribute__((noinline)) void refer_fused(const struct attn_pair_flash *
             _mm512_mask_storeu_ps(s + j * LANES_ALL + h * 16, far, v32_load(score_of + j * LANES_ALL + h * 16));
     }
 }
-/* Queries that need one after all. */
-static inline __mmask16 passed(const struct reference *r, v32 factor, v32 sum) {
-    return _mm512_cmp_ps_mask(sum, v32_set(MOST), _CMP_NLT_UQ) & (__mmask16)~far_lanes(r, r->m, factor);
-}
+/* Queries whose probabilities are too large, or no numbers: they need one after all, but for those that have it. */
+static inline __mmask16 passed(v32 sum) { return _mm512_cmp_ps_mask(sum, v32_set(MOST), _CMP_NLT_UQ); }
 static __attribute__((noinline)) void shrink_sums(float *o, int64_t width, v32 a0, v32 a1) {
     for (int64_t d = 0; d < width; d++, o += LANES_ALL) {
         v32_store(o, v32_load(o) * a0);

@@ -102,7 +102,7 @@ INLINE void two_rows_by_table(struct exps *e, int exactly, const __mmask16 *kept
         kept ? _mm512_maskz_add_ps(kept[i], x[i], origin) : _mm512_add_ps(x[i], origin);
     const v32 low[2] = {x[0], x[2]}, high[2] = {x[1], x[3]};
     __m512i n[2];
-    pairs_by_table(&e->table, low, high, NULL, n);
+    pairs_by_table(&e->table, exactly, low, high, NULL, n);
     UNROLL for (int r = 0; r < 2; r++) {
         if (exactly) {
             const __mmask16 nan = _mm512_cmp_ps_mask(low[r], high[r], _CMP_UNORD_Q);
@@ -180,15 +180,19 @@ INLINE void begin_step(struct exps *e, int64_t step, const float *s, float *p, c
 }
 /* Once more, as a whole; with a cap it may be most steps that need it. */
 INLINE __m512i step_again(struct exps *e) {
+    e->all = _mm512_setzero_si512();
     for (e->done = 0; e->done < UNITS;) two_rows(e, 1);
     return e->all;
 }
 static __attribute__((noinline)) __m512i step_exactly(struct exps *e) { return step_again(e); }
-/* A step that has met a NaN, or scores that a cap's polynomial does not serve, is taken again. */
+/* A step that has met a NaN or numbers that a table may have taken for ones far above (see pairs_by_table), or scores
+ * that a cap's polynomial does not serve, is taken again. */
 INLINE void finish_step(struct exps *e) {
     while (e->done < UNITS) two_rows(e, 0);
-    const int nan = e->degree == ATTN_PAIR_FLASH_TABLE_LATE && (__mmask16) ~(e->table.ordered[0] & e->table.ordered[1]);
-    if (nan || (e->made & MADE_CAP && is_beyond_cap(&e->capped))) {
+    const __m512i signs = _mm512_set1_epi32((int32_t)0x80008000u);
+    const int odd = e->degree == ATTN_PAIR_FLASH_TABLE_LATE &&
+                    ((__mmask16) ~(e->table.ordered[0] & e->table.ordered[1]) | _mm512_test_epi32_mask(e->all, signs));
+    if (odd || (e->made & MADE_CAP && is_beyond_cap(&e->capped))) {
         struct exps copy = *e;
         __asm__("" : "+m"(copy)); /* clang would pass *e itself, and so keep it in memory everywhere */
         if (!(e->made & MADE_CAP)) {

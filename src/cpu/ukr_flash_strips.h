@@ -289,14 +289,16 @@ INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int
             finish_exactly(&e);
         }
     made:;
-        const __mmask16 again[2] = {passed(&r[0], e.factor, e.sum[0]), passed(&r[1], e.factor, e.sum[1])};
-        if (again[0] | again[1]) {
+        const __mmask16 over[2] = {passed(e.sum[0]), passed(e.sum[1])};
+        if (over[0] | over[1]) {
+            const __mmask16 again[2] = {over[0] & (__mmask16)~far_lanes(&r[0], r[0].m, e.factor),
+                                        over[1] & (__mmask16)~far_lanes(&r[1], r[1].m, e.factor)};
             settled = 0;
             for (int h = 0; h < 2; h++) {
                 if (again[h] && !fuse)
                     refer(&r[h], s + h * 16, span, e.factor, again[h], growth(of, span, at.step * span, h));
             }
-            if (fuse) refer_fused(f, span, at.step, r, s, e.factor, again);
+            if (fuse && (again[0] | again[1])) refer_fused(f, span, at.step, r, s, e.factor, again);
             begin(&e, fuse, of, at.step * span, s, w.p[QUEUE], r);
             finish_exactly(&e);
         }

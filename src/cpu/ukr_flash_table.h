@@ -62,8 +62,11 @@ INLINE void begin_table(struct exp_table *t) {
     t->ordered[0] = t->ordered[1] = 0xffff;
 }
 /* Of arguments to[h] = pairs of even[h] and odd[h]. kept: NULL, or lanes that count, of even[h] and behind those of
- * odd[h]; the others' arguments are 0, which gives 0. */
-INLINE void pairs_by_table(struct exp_table *t, const v32 *even, const v32 *odd, const __mmask16 *kept, __m512i *to) {
+ * odd[h]; the others' arguments are 0, which gives 0. Not `exactly`: what is 98 000 octaves and more below the
+ * reference, up to twice as much, has a sign, and its bits less those of 1.5 2^23 are beyond 32: it becomes as if it
+ * were far above. That shows in the sum, and the step is taken again. */
+INLINE void pairs_by_table(struct exp_table *t, int exactly, const v32 *even, const v32 *odd, const __mmask16 *kept,
+                           __m512i *to) {
     const __m512i zero = _mm512_castps_si512(v32_set(EXP_TABLE_ZERO));
     __m512i n[4];
     UNROLL for (int h = 0; h < 2; h++) n[h] = _mm512_castps_si512(even[h]), n[2 + h] = _mm512_castps_si512(odd[h]);
@@ -80,7 +83,7 @@ INLINE void pairs_by_table(struct exp_table *t, const v32 *even, const v32 *odd,
         UNROLL for (int h = 0; h < 2; h++) {
             t->ordered[h] = _mm512_mask_cmp_ps_mask(t->ordered[h], even[h], odd[h], _CMP_ORD_Q);
         }
-        UNROLL for (int i = 0; i < 4; i++) n[i] = _mm512_sub_epi32(n[i], zero);
+        UNROLL for (int i = 0; i < 4; i++) n[i] = _mm512_sub_epi32(exactly ? _mm512_max_epi32(n[i], zero) : n[i], zero);
         UNROLL for (int h = 0; h < 2; h++) n[h] = _mm512_shuffle_epi8(_mm512_packus_epi32(n[h], n[2 + h]), t->pairs);
         if (!t->signs) {
             UNROLL for (int h = 0; h < 2; h++) n[h] = _mm512_min_epu16(n[h], _mm512_set1_epi16(INT16_MAX));

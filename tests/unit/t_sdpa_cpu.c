@@ -283,6 +283,41 @@ static void test_forward(void **state) {
     printf("%d runs\n", runs);
 }
 
+/* Finite numbers that are meant to hide keys, down to the lowest of bf16: no exponential's range may end before them.
+ */
+static void test_finite_masks(void **state) {
+    static const double hides[] = {-1e4, -65504, -1e5, -1.3e5, -2e5, -1e9, -3.3e38};
+    static const char *const problems[] = {"sdpa_fwd hq=2 sq=140 d=64 bf16 mask=f32",
+                                           "sdpa_fwd hq=2 sq=140 d=128 bf16 mask=bf16",
+                                           "sdpa_fwd hq=2 sq=140 d=32 bf16 mask=f32",
+                                           "sdpa_fwd hq=2 sq=140 d=64 bf16 mask=bf16 softcap=30 alibi=linear",
+                                           "sdpa_fwd hq=2 sq=140 d=64 f16 mask=f32",
+                                           "sdpa_fwd hq=2 sq=140 d=64 f32 mask=f32 alibi=distance",
+                                           "sdpa_fwd hq=2 sq=3 sk=140 d=64 bf16 mask=f32"};
+    int runs = 0;
+    (void)state;
+    for (size_t n = 0; n < sizeof problems / sizeof *problems * 2; n++)
+        for (size_t hide = 0; hide < sizeof hides / sizeof *hides; hide++) {
+            attn_problem p;
+            struct ref_try want;
+            assert_int_equal(attn_problem_parse(problems[n / 2], &p), ATTN_OK);
+            ref_try_open(&want, &p);
+            for (int32_t role = ATTN_ROLE_Q; role <= ATTN_ROLE_V; role++) ref_random(&want, role, n, 2);
+            ref_random(&want, ATTN_ROLE_ALIBI, n, 0.5);
+            ref_random(&want, ATTN_ROLE_MASK, n, 2);
+            for (int64_t i = 0; i < want.n[ATTN_ROLE_MASK]; i++) {
+                uint64_t s = n + (uint64_t)i;
+                if (i % p.seq_k && ref_next_random(&s) % 2) ref_set(&want, ATTN_ROLE_MASK, i, hides[hide]);
+            }
+            ref_drop(&want, ATTN_ROLE_LSE_ROUNDED);
+            if (n % 2) ref_drop(&want, ATTN_ROLE_LSE);
+            assert_true(run(&want, ctxs[0][0], "ref"));
+            check(&want, ATTN_ROLE_OUT, bound_of(p.dtype, 0), (int64_t)hide, &runs);
+            ref_try_close(&want);
+        }
+    printf("%d runs\n", runs);
+}
+
 static void test_backward(void **state) {
     int runs = 0;
     (void)state;
@@ -320,6 +355,7 @@ static void test_backward(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_forward), cmocka_unit_test(test_backward)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_forward), cmocka_unit_test(test_finite_masks),
+                                       cmocka_unit_test(test_backward)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }
