@@ -42,7 +42,8 @@ enum {
     CHECK_BAD_INDICES = 1 << 25,   /* sparse: negative, s_kv, INT32_MAX                            */
     CHECK_LSE_PLUS_INF = 1 << 26,  /* backward: empty rows come in as +inf                         */
     CHECK_TOPK_EDGES = 1 << 27,    /* sparse: topk_length of 0, 1, 63, 64, 65, topk                */
-    CHECK_MODES = 28
+    CHECK_MASK_LOW = 1 << 28,      /* an additive mask hides by a low finite number, not by -inf   */
+    CHECK_MODES = 29
 };
 
 struct check_tensor {

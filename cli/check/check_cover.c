@@ -18,7 +18,7 @@ static const struct {
     {'d', "visibility", "all causal causal+bottom_right left right left+right causal+left negative-window huge-window"},
     {'d', "softcap", "0 30 small"},
     {'d', "alibi", "none linear distance [HQ] [B,HQ]"},
-    {'d', "mask", "none f32 f16 bf16 bool b-broadcast h-broadcast i-broadcast j-broadcast dead-rows +inf"},
+    {'d', "mask", "none f32 f16 bf16 bool b-broadcast h-broadcast i-broadcast j-broadcast dead-rows low +inf"},
     {'d', "sink", "none finite +inf -inf with-lse"},
     {'d', "lse", "base-e base-2 empty-plus-inf"},
     {'f', "outputs", "lse lse_rounded omitted alone"},
@@ -122,6 +122,7 @@ static void note_dense(const struct noting *n) {
         note_if(n, mask->use && mask->broadcast[a], "mask", text);
     }
     note_if(n, c->modes & CHECK_MASK_DEAD_ROWS, "mask", "dead-rows");
+    note_if(n, c->modes & CHECK_MASK_LOW, "mask", "low");
     note_if(n, c->modes & CHECK_MASK_PLUS_INF, "mask", "+inf");
     note_if(n, check_has(c, ATTN_LSE_WITH_SINK), "sink", "with-lse");
     note_if(n, p->seq_q == 0, "lengths", "SQ=0");

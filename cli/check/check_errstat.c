@@ -49,6 +49,11 @@ static void blame(struct scan *s, int64_t at, double ratio, double bound, const 
     }
 }
 
+/* Beyond what the dtype can hold, as a lse in base 2 of a row that a mask of f32's lowest number hides. */
+static bool overflows(double want, int32_t dtype) {
+    return (dtype == ATTN_F32 && fabs(want) >= 0x1.ffffffp127) || (dtype == ATTN_BF16 && fabs(want) >= 0x1.ffp127);
+}
+
 /* NaN and inf must stand where the reference has them. Returns true if the pair is settled, false if both are numbers.
  */
 static bool settle(struct scan *s, int64_t at) {
@@ -57,6 +62,7 @@ static bool settle(struct scan *s, int64_t at) {
         if (isnan(got) || (isfinite(got) && fabs(want) > 70000)) blame(s, at, INFINITY, 0, "overflow");
         return true;
     }
+    if (overflows(want, s->b->dtype)) want = copysign(INFINITY, want);
     if (isnan(want)) {
         if (!isnan(got)) blame(s, at, INFINITY, 0, "NaN expected");
         return true;
@@ -70,9 +76,11 @@ static bool settle(struct scan *s, int64_t at) {
     return true;
 }
 
+/* A score's error becomes a factor of its probability, e^error: far masks make it large. */
 static double tolerance(const struct check_bound *b, double score) {
-    if (b->score_tol > 0) return b->tol + b->score_tol * score;
-    return b->tol * (score > 8 ? score / 8 : 1);
+    enum { MOST = 200 };
+    if (b->score_tol > 0) return b->tol + expm1(fmin(b->score_tol * score, MOST));
+    return score > 8 ? expm1(fmin(b->tol * score / 8, MOST)) : b->tol;
 }
 
 static void note_error(struct scan *s, double want, double error) {
@@ -129,11 +137,11 @@ static void scan_row(struct scan *s, int64_t row) {
     }
     blame(s, biggest, ratio, bound, "row norm");
     if (b->factor <= 0 || !w->half || ratio > 1) return;
-    double floor_size = size / sqrt((double)w->cols);
+    double floor_size = size / sqrt((double)w->cols), far = tolerance(b, w->score[row]) - b->tol;
     for (int64_t at = first; at < first + w->cols; at++) {
         if (!isfinite(s->want[at]) || !isfinite(s->got[at])) continue;
         double unit = attn_cli_check_spacing(fmax(fabs(s->want[at]), floor_size), b->unit);
-        double limit = b->factor * s->half_error + 2 * unit + noise + b->score_tol * w->score[row] * floor_size;
+        double limit = b->factor * s->half_error + 2 * unit + noise + far * floor_size;
         blame(s, at, worse(fabs(s->got[at] - s->want[at]), limit), limit, "element");
     }
 }

@@ -314,7 +314,8 @@ static void backward_row(struct work *w, struct check_case *c, int64_t b, int64_
             double x = alibi_distance(c, b, i, j);
             int64_t at = da->rows == p->heads_q ? h : b * p->heads_q + h;
             da->plain[at] += g * x;
-            da->terms[at] += g * x * (g * x);
+            const double part = x == 0 ? 0 : fmax(fabs(g * x), 0x1p-500); /* no exact 0, though it underflows */
+            da->terms[at] += part * part;
             da->noise[at] += size * fabs(x);
             da->score[at] = fmax(da->score[at], l->score);
         }
