@@ -68,6 +68,11 @@ if(TARGET attn_cli)
                   "sdpa_fwd b=2 hq=4 sq=257 d=32 f32 causal scale=1e+06")
   attn_check_test(amx.check_far_alibi amx attn_amx attn_sdpa_fwd_amx_f16_any 8
                   "sdpa_fwd b=2 hq=4 sq=257 sk=300 d=128 f16 bottom_right left=70 scale=100000 alibi=linear")
+  # Rows of which a mask of -1e9 hides every key: their lse is as low, and only the difference of both counts.
+  attn_check_test(amx.check_low_mask amx attn_amx attn_sdpa_bwd_amx_f16_any 37187033568511
+                  "sdpa_bwd hq=4 hk=1 sq=31 sk=70 d=128 dv=39 f16 causal bottom_right lse_empty_plus_inf deterministic dlse grad_mask mask=f32")
+  attn_check_test(amx.check_low_mask_bf16 amx attn_amx attn_sdpa_bwd_amx_bf16_any 181757931648202
+                  "sdpa_bwd hq=1 sq=60 sk=103 d=320 bf16 causal sink seqlens_k left=0 mask=bf16")
   # Scores far beyond a softcap, of which the derivative is small and must stay exact.
   attn_check_test(amx.check_far_softcap amx attn_amx attn_sdpa_bwd_amx_bf16_any 268548411299707
                   "sdpa_bwd hq=4 hk=2 sq=16 sk=105 d=1 dv=192 bf16 left=64 softcap=30")

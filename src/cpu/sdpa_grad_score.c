@@ -19,6 +19,9 @@ static int mask_of(const struct attn_cpu_sdpa *s) {
     }
 }
 
+/* The same, but for a mask of one cell a row. */
+static int cells_of(const struct attn_cpu_sdpa *s) { return s->mask.column ? mask_of(s) : ATTN_PAIR_MASK_NONE; }
+
 int attn_cpu_grad_scores(const struct attn_cpu_bwd *w) {
     const attn_problem *p = w->s.p;
     return w->s.late_fits && !attn_core_has(p, ATTN_PAGED) && !attn_core_has(p, ATTN_GRAD_ALIBI) &&
@@ -48,7 +51,8 @@ float attn_cpu_grad_score_top(const struct attn_cpu_bwd *w, const struct attn_co
         if (mask->dtype == ATTN_BOOL && !*row.mask) return INFINITY;
         if (mask->dtype != ATTN_BOOL) lse -= attn_num_load(row.mask, mask->dtype, 0);
     }
-    return (float)((lse - row.shift) * LOG2_E);
+    lse -= row.shift;
+    return (float)(cells_of(&w->s) > ATTN_PAIR_MASK_BITS ? lse : lse * LOG2_E);
 }
 
 int attn_cpu_grad_score_hidden(const struct attn_cpu_bwd *w, const struct attn_core_seq *seq, int64_t b, int64_t hk,
@@ -79,7 +83,7 @@ void attn_cpu_grad_score_begin(struct attn_cpu_grad_score *s, const struct attn_
     s->score.alibi = p->alibi == ATTN_ALIBI_NONE ? 0 : 1 + (p->alibi == ATTN_ALIBI_DISTANCE);
     s->score.slope = s->slope, s->score.origin = s->origin, s->score.near = s->near;
     s->score.weight = w->s.pair && attn_core_has(p, ATTN_SINK) ? s->weight : NULL;
-    s->score.mask = w->s.mask.column ? mask_of(&w->s) : ATTN_PAIR_MASK_NONE;
+    s->score.mask = cells_of(&w->s);
     s->score.mask_bytes = w->s.mask.element_bytes;
     s->score.cell = s->cell, s->score.next = s->next;
 }

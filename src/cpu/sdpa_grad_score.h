@@ -9,7 +9,7 @@
 int attn_cpu_grad_scores(const struct attn_cpu_bwd *w);
 /* Room for `rows` rows of a tile and `keys` keys, in w->grad. */
 void attn_cpu_grad_score_lay_out(struct attn_cpu_bwd *w, int64_t rows, int64_t keys);
-/* What such a row's exponents are relative to, in units of them; what a mask adds to a whole row belongs to it. */
+/* struct attn_pair_tile's max of such a row; what a mask adds to a whole row belongs to it. */
 float attn_cpu_grad_score_top(const struct attn_cpu_bwd *w, const struct attn_core_seq *seq, int64_t b, int64_t h,
                               int64_t i, double lse);
 /* A boolean mask hides key j from all rows that might see it. */

@@ -3,7 +3,11 @@
  * masks, sinks. Keys lie across the lanes, as masks have them in memory: nothing is turned, and what a row has is one
  * number for its vectors.
  *
- *     x = cap(s) factor + (mask log2 e + (slope distance - max))      each bracket one multiply-add
+ *     x = cap(s) factor + (slope distance - max)                        each bracket one multiply-add
+ *     x = cap(s) factor + (slope distance + (mask - max) log2 e)        an additive mask: max is the row's own lse
+ *
+ * A row of which a mask like -1e9 hides every key has as low a lse: times log2 e each they would be rounded apart, and
+ * what is left of them be off by 64 octaves. Their difference is exact.
  *
  * What is hidden, by a mask or by what a row sees, are bits of a word for each row and 32 keys, made for a whole tile
  * before its products: they mask the exponential's last instruction, and keys at either end that no row of a strip
@@ -113,8 +117,8 @@ static inline void begin_scores(struct scores *e, int64_t strip, int64_t block, 
     e->ask_at = k * SCORE_SIDE * f->mask_bytes;
 }
 
-/* log2 e times what an additive mask has for row r, added to t. */
-INLINE void add_cells(const struct scores *e, int64_t r, v32 *t) {
+/* What an additive mask has for row r, from its max on, is added to t in octaves. */
+INLINE void add_cells(const struct scores *e, int64_t r, v32 max, v32 *t) {
     const struct attn_pair_tile_score *const f = e->of;
     const char *const cell = f->cell[e->row + r] + e->first * f->mask_bytes;
     v32 m[2];
@@ -127,7 +131,7 @@ INLINE void add_cells(const struct scores *e, int64_t r, v32 *t) {
                                                  : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
         }
     }
-    UNROLL for (int h = 0; h < 2; h++) t[h] = v32_fma(m[h], v32_set(SCORE_LOG2_E), t[h]);
+    UNROLL for (int h = 0; h < 2; h++) t[h] = v32_fma(m[h] - max, v32_set(SCORE_LOG2_E), t[h]);
 }
 /* The lines that are asked for beside rows 2 u and 2 u + 1. */
 INLINE void ask_cells(const struct scores *e, int64_t u) {
@@ -152,7 +156,8 @@ INLINE void score_rows(int what, const struct scores *e, int64_t even, int64_t o
     } else {
         UNROLL for (int i = 0; i < 4; i++) chain[i] = v32_set(1);
     }
-    UNROLL for (int i = 0; i < 4; i++) t[i] = v32_set(0) - v32_set(max[row[i / 2]]);
+    const int cells = score_has(what, SCORE_CELLS, f->mask > ATTN_PAIR_MASK_BITS);
+    UNROLL for (int i = 0; i < 4; i++) t[i] = v32_set(0) - (cells ? v32_set(0) : v32_set(max[row[i / 2]]));
     if (score_has(what, SCORE_ALIBI, f->alibi)) {
         v32 d[4];
         UNROLL for (int i = 0; i < 4; i++) d[i] = e->key[i % 2] - v32_set(f->origin[e->row + row[i / 2]]);
@@ -161,9 +166,9 @@ INLINE void score_rows(int what, const struct scores *e, int64_t even, int64_t o
         UNROLL for (int i = 0; i < 4; i++) d[i] = d[i] - v32_set(f->near[e->row + row[i / 2]]);
         UNROLL for (int i = 0; i < 4; i++) t[i] = v32_fma(v32_set(f->slope[e->row + row[i / 2]]), d[i], t[i]);
     }
-    if (score_has(what, SCORE_CELLS, f->mask > ATTN_PAIR_MASK_BITS)) {
-        add_cells(e, even, t);
-        add_cells(e, odd, t + 2);
+    if (cells) {
+        add_cells(e, even, v32_set(max[even]), t);
+        add_cells(e, odd, v32_set(max[odd]), t + 2);
     }
     UNROLL for (int i = 0; i < 4; i++) x[i] = v32_fma(x[i], factor, t[i]);
 }

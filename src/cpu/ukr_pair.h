@@ -188,9 +188,9 @@ struct attn_pair_tile {
     const int32_t *seen;      /* [strips][2][32]: the tile's first key that a row sees, and the one behind
                                * the last; both grow with the row, but for rows that see none */
     const float *max, *delta; /* [rows]: P = 2^((s - max) * factor), dS = P (dP - delta); +inf: P = 0 */
-    const struct attn_pair_tile_score *score; /* NULL: products are scores; else P = 2^(score log2 e - max), rows
-                                               * without gradients see no key, and factor is log2 e, times the scale
-                                               * where there is no cap */
+    const struct attn_pair_tile_score *score; /* NULL: products are scores; else P = 2^(score log2 e - max), with an
+                                               * additive mask e^(score - max), rows without gradients see no key, and
+                                               * factor is log2 e, times the scale where there is no cap */
     float factor;                             /* > 0 */
     float *dq;                                /* NULL, or [rows][ldd] */
     int64_t ldd;
