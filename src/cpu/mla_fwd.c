@@ -7,7 +7,7 @@
  * With keys as the rows of S neither K nor P has to be transposed: K is the left operand of the first product and the
  * right one of the second, and P is read column by column as its left operand. Only Q is turned, once per task.
  * With pairs (ukr_pair.h) K is there twice: its rows as they are for the first product, and pairs of rows for the
- * second. Strips of heads on tiles copy rows themselves and do not wait for maxima (ukr_heads_amx.c).
+ * second. Strips of heads on tiles copy rows themselves and do not wait for maxima (ukr_soft_amx.c).
  * Where rows stay in place nothing is gathered, and the rows of the next block, or query, are asked for meanwhile
  * (ukr_sparse.h). Workspace: about 1.5 MiB per thread, whatever the problem. */
 #include "cpu/mla_gather.h"
@@ -131,10 +131,11 @@ static void soften(const struct fwd *j, const struct layout *l, char *ws, int64_
     }
 }
 
-/* The same with strips: rows of keys, of which the first 32 may be copied already. */
+/* The same with strips: rows of keys, of which the first 32 may be copied already, and those after them. */
 static void soften_strips(const struct fwd *j, const struct layout *l, char *ws, const struct attn_pair_rows *keys,
-                          const struct attn_pair_copies *copies, int copied) {
+                          const struct attn_pair_rows *next, const struct attn_pair_copies *copies, int copied) {
     const struct attn_pair_soft f = {.rows = *keys,
+                                     .next = *next,
                                      .copies = *copies,
                                      .copied = copied,
                                      .strips = l->ldh / ATTN_PAIR_HEADS,
@@ -238,7 +239,7 @@ static void block_strips(const struct fwd *j, const struct layout *l, char *ws, 
                                       .live = live};
     struct attn_pair_sum sum = mla_sum_strips(heads, p->dim_v, n, (const float *)(ws + l->p), &copies, p->dim_qk / 2,
                                               (float *)(ws + l->o), l->ldo, &next);
-    soften_strips(j, l, ws, &keys, &copies, any || t->begun);
+    soften_strips(j, l, ws, &keys, &next, &copies, any || t->begun);
     shrink_sums(j, l, ws, heads, any);
     sum.accumulate = any, sum.even = 1;
     if (!more) {

@@ -209,7 +209,9 @@ static void grad_strips(const struct at *w, int64_t r0, int64_t n, const int64_t
                                             .zip = thread_f32(w, z->t_zip),
                                             .ldz = mla_strip(j->isa->block),
                                             .width = dq ? depth : 0};
+    const struct attn_pair_rows next = mla_rows_of(&j->kv, j->b, key + n, mla_min(j->isa->block, u->n - r0 - n));
     const struct attn_pair_heads f = {.rows = mla_rows_of(&j->kv, j->b, key, n),
+                                      .next = next,
                                       .copies = copies,
                                       .copied = r0 > 0 && dq,
                                       .strips = z->ldh / ATTN_PAIR_HEADS,
@@ -231,7 +233,6 @@ static void grad_strips(const struct at *w, int64_t r0, int64_t n, const int64_t
     j->isa->pair->heads(&f);
     for (int64_t r = 0; dist && r < n; ++r) dist[slot[r0 + r]] = sums[r * 16] * dist_factor;
     if (!dq) return;
-    const struct attn_pair_rows next = mla_rows_of(&j->kv, j->b, key + n, mla_min(j->isa->block, u->n - r0 - n));
     struct attn_pair_sum sum = mla_sum_strips(w->heads, j->p->dim_qk, n, f.ds, &copies, depth, dq, z->ldz, &next);
     sum.accumulate = u->seen + r0 > 0;
     j->isa->pair->sum(&sum);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Rows of keys on their way from memory into tiles of A, a little at a time beside the products of the kernels on AMX
- * (ukr_heads_amx.c, ukr_sums_amx.c). */
+ * (ukr_soft_amx.c, ukr_heads_amx.c, ukr_sums_amx.c). */
 #ifndef ATTN_CPU_UKR_COPY_AMX_H
 #define ATTN_CPU_UKR_COPY_AMX_H
 #include "cpu/ukr_pair.h"
@@ -52,9 +52,7 @@ static inline void copy_rest(struct copying *c) {
 }
 
 /* The same in place, beside the last products that read the 32 rows before: when a step's tiles have been loaded, the
- * same columns of the next rows go where they were, which is in the first-level cache. Nothing is asked for: a row's
- * columns are read one after the other, which the processor foresees, and more lines on their way keep tiles waiting.
- */
+ * same columns of the next rows go where they were, which is in the first-level cache. */
 struct coming {
     int any;
     const float *row[ATTN_PAIR_HEADS];
@@ -68,5 +66,34 @@ static __attribute__((noinline, unused)) void coming_rows(struct coming *c, cons
 INLINE void copy_columns(const struct coming *c, float *tiles, int64_t n, int from) {
     float *to = tiles + n * ATTN_PAIR_HEADS * 16 + from * 16;
     UNROLL for (int i = 0; i < 16; i++) _mm512_storeu_si512(to + i * 16, _mm512_loadu_si512(c->row[from + i] + n * 16));
+}
+
+/* Before that the same rows are asked for, ASK_AHEAD rows ahead, as far as the second-level cache: ASK_ROWS at a time,
+ * column by column, a few lines behind each product. More rows at once, fewer, or the first-level cache cost more; so
+ * does asking beside a single strip, whose products take less time than the lines. */
+enum { ASK_ROWS = 8, ASK_AHEAD = 64 };
+struct asking {
+    int64_t n, column; /* of rows */
+    const char *row[ATTN_PAIR_HEADS];
+};
+/* A strip's share of the 32 rows, of which the first is `row`; behind `rows`, filled up to a multiple of 32, are those
+ * of the next block. */
+static __attribute__((noinline, unused)) void ask_from(struct asking *a, const struct attn_pair_rows *rows,
+                                                       const struct attn_pair_rows *next, int64_t row, int64_t strip,
+                                                       int64_t strips) {
+    const int64_t side = ATTN_PAIR_HEADS, share = (side / ASK_ROWS + strips - 1) / strips * ASK_ROWS,
+                  filled = (rows->n + side - 1) / side * side, first = row + strip * share;
+    const int inside = row < rows->n;
+    a->column = 0;
+    a->n = strips > 1 && strip * share < side && (inside || row - filled < next->n) ? share : 0;
+    for (int64_t i = 0; i < a->n; i++)
+        a->row[i] = (const char *)(inside ? copy_row(rows, first + i) : copy_row(next, first - filled + i));
+}
+/* Half of the rows, h of two. */
+INLINE void ask_half(struct asking *a, int h) {
+    for (int64_t i = h * ASK_ROWS / 2; i < a->n; i += ASK_ROWS) {
+        UNROLL for (int k = 0; k < ASK_ROWS / 2; k++) _mm_prefetch(a->row[i + k] + a->column, _MM_HINT_T1);
+    }
+    if (h) a->column += 64;
 }
 #endif

@@ -215,7 +215,7 @@ struct attn_pair_copies {
     int64_t ldz, width;
 };
 struct attn_pair_soft {
-    struct attn_pair_rows rows;
+    struct attn_pair_rows rows, next; /* next: those of the block after it, of which the first 64 are asked for */
     struct attn_pair_copies copies;
     int copied; /* 1: the first 32 rows are in copies.tiles already */
     int64_t strips, depth;
@@ -230,7 +230,7 @@ struct attn_pair_soft {
     float *s; /* scratch: 32 * 32 + 16 * 32 */
 };
 struct attn_pair_heads {
-    struct attn_pair_rows rows;
+    struct attn_pair_rows rows, next; /* as of attn_pair_soft */
     struct attn_pair_copies copies;
     int copied; /* 1: the first 32 rows are in copies.tiles already */
     int64_t strips, depth, width;

@@ -8,53 +8,24 @@
  *     add (dKV): over heads, added to rows that lie anywhere while the next sums are multiplied.
  *     tiles    x panel (n)            x panel (n + 1)         32 x 32 sums: 4 KiB in the first-level cache
  *     vectors  rows += sums (n - 1)   rows += sums (n)        x of 32 rows: 16 KiB, stays; panels pass by */
-#include "cpu/amx_tile.h"
 #include "cpu/ukr.h"
 #include "cpu/ukr_copy_amx.h"
-#include "cpu/ukr_pair.h"
+#include "cpu/ukr_step_amx.h"
 #include "cpu/ukr_unroll.h"
 
 #include <immintrin.h>
 
-enum { SIDE = ATTN_PAIR_HEADS, CELLS = SIDE * SIDE, TILE = 16 * 16 };
-
 /* C (+)= A B over `steps` times 16 pairs, A and B [steps][2][16][16], and other work after two products: WORK of the
- * number of times it came before. OPEN of a tile comes before its first product: what the tile holds of the sums before
- * is stored, then new sums are loaded or 0. */
-#define STEP(first, more, OPEN, WORK)                                                                                  \
-    do {                                                                                                               \
-        tile_load(5, a_ + TILE, 64);                                                                                   \
-        a_ += 2 * TILE, b_ += 2 * TILE;                                                                                \
-        if (first) OPEN(0);                                                                                            \
-        tile_dpbf16(0, 4, 6);                                                                                          \
-        if (first) OPEN(2);                                                                                            \
-        tile_dpbf16(2, 5, 6);                                                                                          \
-        if (more) tile_load_once(6, b_, 64);                                                                           \
-        WORK(first);                                                                                                   \
-        if (first) OPEN(1);                                                                                            \
-        tile_dpbf16(1, 4, 7);                                                                                          \
-        if (more) tile_load(4, a_, 64);                                                                                \
-        if (first) OPEN(3);                                                                                            \
-        tile_dpbf16(3, 5, 7);                                                                                          \
-        if (more) tile_load_once(7, b_ + TILE, 64);                                                                    \
-        WORK(first);                                                                                                   \
-    } while (0)
-#define STEPS(steps, a, b, OPEN, WORK)                                                                                 \
+ * number of times it came before. The first tiles of the next product are loaded beside the last step. */
+#define STEPS(steps, a, b, next_a, next_b, OPEN, WORK)                                                                 \
     do {                                                                                                               \
         const float *a_ = (a), *b_ = (b);                                                                              \
-        tile_load_once(6, b_, 64);                                                                                     \
-        tile_load(4, a_, 64);                                                                                          \
-        tile_load_once(7, b_ + TILE, 64);                                                                              \
-        STEP(1, (steps) > 1, OPEN, WORK);                                                                              \
-        for (int64_t i_ = (steps)-1; i_ > 0; i_--) STEP(0, i_ > 1, OPEN, WORK);                                        \
+        int64_t i_ = (steps)-1;                                                                                        \
+        STEP(1, OPEN, ON_TO(i_ ? a_ + 2 * TILE : (next_a), i_ ? b_ + 2 * TILE : (next_b)), NOTHING, WORK(1), NOTHING,  \
+             WORK(1));                                                                                                 \
+        for (i_--; i_ > 0; i_--) STEP(0, OPEN, ON_ALWAYS, NOTHING, WORK(0), NOTHING, WORK(0));                         \
+        if (!i_) STEP(0, OPEN, ON_TO(next_a, next_b), NOTHING, WORK(0), NOTHING, WORK(0));                             \
     } while (0)
-#define AT(t, ld) ((t) / 2 * 16 * (ld) + (t) % 2 * 16)
-static void sums_store(float *c, int64_t ldc) {
-    tile_store(0, c + AT(0, ldc), ldc * 4);
-    tile_store(1, c + AT(1, ldc), ldc * 4);
-    tile_store(2, c + AT(2, ldc), ldc * 4);
-    tile_store(3, c + AT(3, ldc), ldc * 4);
-}
 
 /* Complete sums, 32 x 32 of them, on their way to where results go. */
 struct leaving {
@@ -142,6 +113,7 @@ INLINE void sum(const struct attn_pair_sum *f, int leaves) {
     struct aside other;
     int64_t wait = 0;
     aside_from(&other, f, 2 * steps * f->strips * (f->columns / SIDE));
+    BEGIN(f->a, f->zip);
     for (int64_t strip = 0; strip < f->strips; strip++) {
         for (int64_t column = 0; column < f->columns; column += SIDE) {
             float *to = f->c + strip * SIDE * ldc + column;
@@ -155,7 +127,7 @@ INLINE void sum(const struct attn_pair_sum *f, int leaves) {
     do {                                                                                                               \
         if (late) tile_store(t, late + AT(t, late_ld), late_ld * 4);                                                   \
         if (accumulate) {                                                                                              \
-            tile_load(t, to + AT(t, ldc), ldc * 4);                                                                    \
+            tile_load_once(t, to + AT(t, ldc), ldc * 4);                                                               \
         } else {                                                                                                       \
             tile_zero(t);                                                                                              \
         }                                                                                                              \
@@ -171,7 +143,9 @@ INLINE void sum(const struct attn_pair_sum *f, int leaves) {
         }                                                                                                              \
         if (--wait < 0) wait = aside_unit(&other);                                                                     \
     } while (0)
-            STEPS(steps, f->a + strip * f->lda, f->zip + column / SIDE * f->ldz, OPEN, WORK);
+            const float *a = f->a + strip * f->lda, *next_a = more || strip + 1 == f->strips ? a : a + f->lda,
+                        *next_b = more ? f->zip + (column / SIDE + 1) * f->ldz : f->zip;
+            STEPS(steps, a, f->zip + column / SIDE * f->ldz, next_a, next_b, OPEN, WORK);
 #undef WORK
 #undef OPEN
             late = to;
@@ -211,7 +185,8 @@ INLINE void add_some(struct adding *w, int64_t rows) {
 }
 /* Sums in tiles = x panel; those before go to `late`, and after the first four products, a share at a time, to their
  * rows. */
-static void block(int64_t depth, const float *x, const float *panel, float *late, struct adding *w) {
+static void block(int64_t depth, const float *x, const float *panel, const float *next_x, const float *next_panel,
+                  float *late, struct adding *w) {
     const int64_t steps = depth / 16, each = steps > 1 ? (SIDE + 2 * steps - 3) / (2 * steps - 2) : 0;
 #define OPEN(t)                                                                                                        \
     do {                                                                                                               \
@@ -220,7 +195,7 @@ static void block(int64_t depth, const float *x, const float *panel, float *late
     } while (0)
 #define WORK(first)                                                                                                    \
     if (!(first)) add_some(w, each)
-    STEPS(steps, x, panel, OPEN, WORK);
+    STEPS(steps, x, panel, next_x, next_panel, OPEN, WORK);
 #undef WORK
 #undef OPEN
     add_some(w, SIDE);
@@ -228,11 +203,15 @@ static void block(int64_t depth, const float *x, const float *panel, float *late
 void attn_ukr_amx_add(const struct attn_pair_add *f) {
     struct adding w = {.f = f};
     float *late = NULL;
-    for (int64_t row = f->from / SIDE * SIDE; row < f->to; row += SIDE) {
+    const int64_t begin = f->from / SIDE * SIDE;
+    if (begin < f->to && f->column < f->end) BEGIN(f->x + begin * f->depth, f->panel + f->column * f->depth * SIDE);
+    for (int64_t row = begin; row < f->to; row += SIDE) {
         const int64_t first = row > f->from ? row : f->from, end = row + SIDE < f->to ? row + SIDE : f->to;
         for (int64_t column = f->column; column < f->end; column++) {
-            block(column < f->narrow ? f->depth : f->depth / 2, f->x + row * f->depth,
-                  f->panel + column * f->depth * SIDE, late, &w);
+            const int more = column + 1 < f->end;
+            const float *x = f->x + row * f->depth, *next_x = more || row + SIDE >= f->to ? x : x + SIDE * f->depth;
+            block(column < f->narrow ? f->depth : f->depth / 2, x, f->panel + column * f->depth * SIDE, next_x,
+                  f->panel + (more ? column + 1 : f->column) * f->depth * SIDE, late, &w);
             late = f->s;
             w = (struct adding){f, first, end, f->s + (first - row) * SIDE, f->sums + column * f->ld_block};
         }

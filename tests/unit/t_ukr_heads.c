@@ -123,6 +123,7 @@ static void check_soft(int64_t rows, int64_t strips, int64_t depth, double scale
     for (int64_t h = 0; h < heads; h++) max[h] = refer[h] = -INFINITY, top[h] = -(double)INFINITY;
     struct source from = source(&d);
     struct attn_pair_soft f = {.rows = from.rows,
+                               .next = from.rows,
                                .copies = {from.tiles, from.zip, from.ldz, width},
                                .strips = strips,
                                .depth = depth,
@@ -347,6 +348,7 @@ static void test_soft(void **unused) {
         for (int64_t strips = 1; strips <= 3; strips += 2)
             for (int special = PLAIN; special <= RISING; special++)
                 check_soft(rows[i], strips, 16 << i % 3, 0.4, special);
+    for (int special = PLAIN; special <= RISING; special++) check_soft(77, 2, 288, 0.4, special);
     check_soft(65, 2, 288, -0.2, 0);
     check_soft(40, 1, 16, 0, 0);
 }
@@ -355,6 +357,7 @@ static void test_heads(void **unused) {
     (void)unused;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         for (int grad = 0; grad < 2; grad++) check_heads(rows[i], 1 + (int64_t)i % 3, 48, i % 2 ? 32 : 48, grad);
+    for (int grad = 0; grad < 2; grad++) check_heads(70, 2, 16 << grad, 16, grad);
     check_heads(50, 4, 288, 256, 1);
 }
 static void test_sum(void **unused) {
