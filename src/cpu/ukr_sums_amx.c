@@ -15,17 +15,19 @@
 
 #include <immintrin.h>
 
-/* C (+)= A B over `steps` times 16 pairs, A and B [steps][2][16][16], and other work after two products: WORK of the
- * number of times it came before. The first tiles of the next product are loaded beside the last step. */
-#define STEPS(steps, a, b, next_a, next_b, OPEN, WORK)                                                                 \
+/* C (+)= A B over `steps` times 16 pairs, A and B [steps][2][16][16], and other work: ODD behind the first and third
+ * product of a step, EVEN behind the others, of whether the step is the first. The first tiles of the next product are
+ * loaded beside the last step. */
+#define STEPS(steps, a, b, next_a, next_b, OPEN, ODD, EVEN)                                                            \
     do {                                                                                                               \
         const float *a_ = (a), *b_ = (b);                                                                              \
         int64_t i_ = (steps)-1;                                                                                        \
-        STEP(1, OPEN, ON_TO(i_ ? a_ + 2 * TILE : (next_a), i_ ? b_ + 2 * TILE : (next_b)), NOTHING, WORK(1), NOTHING,  \
-             WORK(1));                                                                                                 \
-        for (i_--; i_ > 0; i_--) STEP(0, OPEN, ON_ALWAYS, NOTHING, WORK(0), NOTHING, WORK(0));                         \
-        if (!i_) STEP(0, OPEN, ON_TO(next_a, next_b), NOTHING, WORK(0), NOTHING, WORK(0));                             \
+        STEP(1, OPEN, ON_TO(i_ ? a_ + 2 * TILE : (next_a), i_ ? b_ + 2 * TILE : (next_b)), ODD(1), EVEN(1), ODD(1),    \
+             EVEN(1));                                                                                                 \
+        for (i_--; i_ > 0; i_--) STEP(0, OPEN, ON_ALWAYS, ODD(0), EVEN(0), ODD(0), EVEN(0));                           \
+        if (!i_) STEP(0, OPEN, ON_TO(next_a, next_b), ODD(0), EVEN(0), ODD(0), EVEN(0));                               \
     } while (0)
+#define NO_WORK(first) NOTHING
 
 /* Complete sums, 32 x 32 of them, on their way to where results go. */
 struct leaving {
@@ -145,7 +147,7 @@ INLINE void sum(const struct attn_pair_sum *f, int leaves) {
     } while (0)
             const float *a = f->a + strip * f->lda, *next_a = more || strip + 1 == f->strips ? a : a + f->lda,
                         *next_b = more ? f->zip + (column / SIDE + 1) * f->ldz : f->zip;
-            STEPS(steps, a, f->zip + column / SIDE * f->ldz, next_a, next_b, OPEN, WORK);
+            STEPS(steps, a, f->zip + column / SIDE * f->ldz, next_a, next_b, OPEN, NO_WORK, WORK);
 #undef WORK
 #undef OPEN
             late = to;
@@ -167,27 +169,30 @@ void attn_ukr_amx_sum(const struct attn_pair_sum *f) {
     }
 }
 
-/* Sums on their way to the rows of their keys. */
+/* Sums on their way to the rows of their keys. The rows' lines of the next block are asked for. */
 struct adding {
     const struct attn_pair_add *f;
     int64_t row, end; /* of x */
     const float *s;   /* of `row` */
     float *to;        /* key 0, the block's columns */
+    int64_t next;     /* from there to the next block's, 0 if there is none */
 };
 INLINE void add_row(struct adding *w) {
     float *to = w->to + w->f->key[w->row++] * w->f->ld;
-    for (int i = 0; i < SIDE; i += 16)
+    for (int i = 0; i < SIDE; i += 16) {
+        __builtin_prefetch(to + w->next + i, 1);
         _mm512_storeu_ps(to + i, _mm512_add_ps(_mm512_loadu_ps(to + i), _mm512_loadu_ps(w->s + i)));
+    }
     w->s += SIDE;
 }
 INLINE void add_some(struct adding *w, int64_t rows) {
     for (; rows > 0 && w->row < w->end; rows--) add_row(w);
 }
-/* Sums in tiles = x panel; those before go to `late`, and after the first four products, a share at a time, to their
+/* Sums in tiles = x panel; those before go to `late`, and after the first four products, a share behind each, to their
  * rows. */
 static void block(int64_t depth, const float *x, const float *panel, const float *next_x, const float *next_panel,
                   float *late, struct adding *w) {
-    const int64_t steps = depth / 16, each = steps > 1 ? (SIDE + 2 * steps - 3) / (2 * steps - 2) : 0;
+    const int64_t steps = depth / 16, each = steps > 1 ? (SIDE + 4 * steps - 5) / (4 * steps - 4) : 0;
 #define OPEN(t)                                                                                                        \
     do {                                                                                                               \
         if (late) tile_store(t, late + AT(t, SIDE), SIDE * 4);                                                         \
@@ -195,7 +200,7 @@ static void block(int64_t depth, const float *x, const float *panel, const float
     } while (0)
 #define WORK(first)                                                                                                    \
     if (!(first)) add_some(w, each)
-    STEPS(steps, x, panel, next_x, next_panel, OPEN, WORK);
+    STEPS(steps, x, panel, next_x, next_panel, OPEN, WORK, WORK);
 #undef WORK
 #undef OPEN
     add_some(w, SIDE);
@@ -213,7 +218,12 @@ void attn_ukr_amx_add(const struct attn_pair_add *f) {
             block(column < f->narrow ? f->depth : f->depth / 2, x, f->panel + column * f->depth * SIDE, next_x,
                   f->panel + (more ? column + 1 : f->column) * f->depth * SIDE, late, &w);
             late = f->s;
-            w = (struct adding){f, first, end, f->s + (first - row) * SIDE, f->sums + column * f->ld_block};
+            w = (struct adding){.f = f,
+                                .row = first,
+                                .end = end,
+                                .s = f->s + (first - row) * SIDE,
+                                .to = f->sums + column * f->ld_block,
+                                .next = more ? f->ld_block : 0};
         }
     }
     if (late) sums_store(late, SIDE), add_some(&w, SIDE);
