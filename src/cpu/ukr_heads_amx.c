@@ -111,11 +111,6 @@ INLINE void heads(const struct attn_pair_heads *f, int grad) {
     struct asking asking;
     int64_t turn = 0;
     if (!f->copied) copy_first(k, &f->rows, f->depth);
-#define OPEN(t)                                                                                                        \
-    do {                                                                                                               \
-        if (late) tile_store(t, late + AT(t, SIDE), SIDE * 4);                                                         \
-        tile_zero(t);                                                                                                  \
-    } while (0)
 #define OPEN_MORE(t)                                                                                                   \
     do {                                                                                                               \
         tile_store(t, s + AT(t, SIDE), SIDE * 4);                                                                      \
@@ -172,7 +167,7 @@ INLINE void heads(const struct attn_pair_heads *f, int grad) {
                                *const o = grad ? f->dout + strip * f->width * SIDE : next, *b_ = q;
             int asks = 1;
             ask_from(&asking, &f->rows, &f->next, row + ASK_AHEAD, strip, f->strips);
-            PRODUCT(steps, o, OPEN, grad ? n : n - 1, copies && !grad);
+            PRODUCT(steps, o, OPEN_LATE, grad ? n : n - 1, copies && !grad);
             if (grad) {
                 asks = 0;
                 PRODUCT(more_steps, next, OPEN_MORE, steps + n, copies);
@@ -189,7 +184,6 @@ INLINE void heads(const struct attn_pair_heads *f, int grad) {
         }
     }
     if (late) sums_store(late, SIDE), units(&w, 0, grad);
-#undef OPEN
 #undef OPEN_MORE
 #undef UNIT
 #undef WORK_0

@@ -203,11 +203,6 @@ INLINE void soft(const struct attn_pair_soft *f, int maxima) {
     w.sign = _mm512_set1_epi32(signbit(f->scale) ? INT32_MIN : 0);
     for (int64_t h = 0; h < f->strips * SIDE; h++) f->shrink[h] = 1;
     if (!f->copied) copy_first(k, &f->rows, f->depth);
-#define OPEN(t)                                                                                                        \
-    do {                                                                                                               \
-        if (late) tile_store(t, late + AT(t, SIDE), SIDE * 4);                                                         \
-        tile_zero(t);                                                                                                  \
-    } while (0)
         /* a step's other work: of this chunk and those to come, then of the chunk before */
 #define ASK(h) ask_half(&asking, h)
 #define COPY_0                                                                                                         \
@@ -280,20 +275,20 @@ INLINE void soft(const struct attn_pair_soft *f, int maxima) {
             int64_t n = 0, done = 0; /* pairs of rows of the chunk before */
             int beside = 0;
             ask_from(&asking, &f->rows, &f->next, row + ASK_AHEAD, strip, f->strips);
-            STEP(1, OPEN, ON_TO(steps > 1 ? a_ + 2 * TILE : k, steps > 1 ? b_ + 2 * TILE : next), ASK(0), COPY_0,
+            STEP(1, OPEN_LATE, ON_TO(steps > 1 ? a_ + 2 * TILE : k, steps > 1 ? b_ + 2 * TILE : next), ASK(0), COPY_0,
                  ASK(1), COPY_1);
             if (late) soft_begin(&w, strip_late, row_late), beside = w.rows == SIDE;
             if (beside) {
                 const float *s = w.s;
                 float *p = w.p;
                 strip_in(&t, &w);
-                for (n = 1; n < steps - 1; n++) STEP(0, OPEN, ON_ALWAYS, SOFT_0, SOFT_1, SOFT_2, SOFT_3);
+                for (n = 1; n < steps - 1; n++) STEP(0, OPEN_LATE, ON_ALWAYS, SOFT_0, SOFT_1, SOFT_2, SOFT_3);
                 strip_out(&t, &w);
                 done = steps > 2 ? steps - 2 : 0;
             } else {
-                for (n = 1; n < steps - 1; n++) STEP(0, OPEN, ON_ALWAYS, ASK(0), COPY_0, ASK(1), COPY_1);
+                for (n = 1; n < steps - 1; n++) STEP(0, OPEN_LATE, ON_ALWAYS, ASK(0), COPY_0, ASK(1), COPY_1);
             }
-            if (steps > 1) STEP(0, OPEN, ON_TO(k, next), LAST_0, LAST_1, LAST_2, LAST_3);
+            if (steps > 1) STEP(0, OPEN_LATE, ON_TO(k, next), LAST_0, LAST_1, LAST_2, LAST_3);
             if (copies) copy_columns(&c, k, steps - 1, 16);
             if (late && !(beside && turns)) soft_rest(&w, done);
             if (late) soft_end(&w);
@@ -304,7 +299,6 @@ INLINE void soft(const struct attn_pair_soft *f, int maxima) {
     sums_store(late, SIDE);
     soft_begin(&w, strip_late, row_late);
     soft_rest(&w, 0), soft_end(&w);
-#undef OPEN
 #undef ASK
 #undef COPY_0
 #undef COPY_1

@@ -50,6 +50,12 @@ enum { SIDE = ATTN_PAIR_HEADS, CELLS = SIDE * SIDE, TILE = 16 * 16 };
 #define ON_TO(a, b) a_ = (a), b_ = (b)
 /* Where sums of tile t are in rows of ld. */
 #define AT(t, ld) ((t) / 2 * 16 * (ld) + (t) % 2 * 16)
+/* OPEN of sums that begin at 0; those before go to `late`, rows of SIDE, if there are any. */
+#define OPEN_LATE(t)                                                                                                   \
+    do {                                                                                                               \
+        if (late) tile_store(t, late + AT(t, SIDE), SIDE * 4);                                                         \
+        tile_zero(t);                                                                                                  \
+    } while (0)
 static inline void sums_store(float *c, int64_t ldc) {
     tile_store(0, c + AT(0, ldc), ldc * 4);
     tile_store(1, c + AT(1, ldc), ldc * 4);

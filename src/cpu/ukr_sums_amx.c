@@ -193,16 +193,10 @@ INLINE void add_some(struct adding *w, int64_t rows) {
 static void block(int64_t depth, const float *x, const float *panel, const float *next_x, const float *next_panel,
                   float *late, struct adding *w) {
     const int64_t steps = depth / 16, each = steps > 1 ? (SIDE + 4 * steps - 5) / (4 * steps - 4) : 0;
-#define OPEN(t)                                                                                                        \
-    do {                                                                                                               \
-        if (late) tile_store(t, late + AT(t, SIDE), SIDE * 4);                                                         \
-        tile_zero(t);                                                                                                  \
-    } while (0)
 #define WORK(first)                                                                                                    \
     if (!(first)) add_some(w, each)
-    STEPS(steps, x, panel, next_x, next_panel, OPEN, WORK, WORK);
+    STEPS(steps, x, panel, next_x, next_panel, OPEN_LATE, WORK, WORK);
 #undef WORK
-#undef OPEN
     add_some(w, SIDE);
 }
 void attn_ukr_amx_add(const struct attn_pair_add *f) {
