@@ -85,18 +85,19 @@ struct attn_cpu_sdpa_poison {
                                 double factor);                                                                        \
     void attn_cpu_sdpa_store_##T(const struct attn_cpu_sdpa *s, void *dst, int32_t dtype, const REAL *src, int64_t n,  \
                                  double factor);                                                                       \
-    /* Key (or value) rows j0 .. j0+n of a sequence as REAL rows: in place if the tensor allows it and `copy` is 0,    \
-     * else in dst with rows `ld` apart. Rows of pages outside the pool become 0. Returns the rows, *ld_out theirs. */ \
+    /* Key (or value) rows j0 .. j0+n of a sequence as REAL rows: in place if the tensor allows it and \
+     * `copy` is 0, else in dst with rows `ld` apart. Rows of pages outside the pool become 0. Returns \
+     * the rows, *ld_out theirs. */               \
     const REAL *attn_cpu_sdpa_keys_##T(const struct attn_cpu_sdpa *s, const struct attn_view *view,                    \
                                        const struct attn_core_seq *seq, int64_t b, int64_t hk, int64_t j0, int64_t n,  \
                                        int64_t width, REAL *dst, int64_t ld, int copy, int64_t *ld_out);               \
-    /* Keys j0 .. j0+n as transposed panels [ceil(n/panel)][width][panel], the last one filled up with 0. tmp holds    \
-     * `panel` rows of ld elements. */                                                                                 \
+    /* Keys j0 .. j0+n as transposed panels [ceil(n/panel)][width][panel], the last one filled up with \
+     * 0. tmp holds `panel` rows of ld elements. */               \
     void attn_cpu_sdpa_panels_##T(const struct attn_cpu_sdpa *s, const struct attn_view *view,                         \
                                   const struct attn_core_seq *seq, int64_t b, int64_t hk, int64_t j0, int64_t n,       \
                                   int64_t width, int64_t panel, REAL *dst, REAL *tmp, int64_t ld);                     \
-    /* Raw products s[0..n) of a row with keys j0 .. j0+n become scores relative to row->shift, -inf = hidden. chain   \
-     * (may be NULL) receives the derivative of the softcap. tmp: n floats. */                                         \
+    /* Raw products s[0..n) of a row with keys j0 .. j0+n become scores relative to row->shift, -inf = \
+     * hidden. chain (may be NULL) receives the derivative of the softcap. tmp: n floats. */               \
     void attn_cpu_sdpa_score_##T(const struct attn_cpu_sdpa *s, const struct attn_core_seq *seq,                       \
                                  const struct attn_cpu_sdpa_row *row, REAL *x, REAL *chain, int64_t j0, int64_t n,     \
                                  float *tmp);                                                                          \
@@ -110,8 +111,9 @@ struct attn_cpu_sdpa_poison {
     void attn_cpu_sdpa_poison_apply_##T(const struct attn_cpu_sdpa_poison *poison, int64_t m, int64_t rows, int64_t n, \
                                         int64_t ld, const REAL *a, int64_t a_row, int64_t a_col, REAL *c,              \
                                         int64_t ldc);                                                                  \
-    /* exp for rows that see poison: a visible key whose probability underflows gets the smallest number instead of 0, \
-     * or its NaN would be lost. poisoned: of each key, whether it has poison; NULL: all are lifted. A row whose keys  \
+    /* exp for rows that see poison: a visible key whose probability underflows gets the smallest \
+     * number instead of 0, or its NaN would be lost. poisoned: of each key, whether it has poison; \
+     * NULL: all are lifted. A row whose keys \
      * have none keeps its bits, whatever others that its task has loaded. `hidden` has n bytes. */                    \
     REAL attn_cpu_sdpa_exp_lifted_##T(const struct attn_cpu_sdpa *s, REAL *x, int64_t n, REAL max,                     \
                                       const uint8_t *poisoned, uint8_t *hidden, int lse);

@@ -40,8 +40,9 @@ enum { ATTN_CPU_TILE_SLOTS = 2 };
     void attn_cpu_tile_compute_##T(struct attn_cpu_tile_##T *t);                                                       \
     /* ds becomes the gradient of scale * (q . k): through the softcap */                                              \
     void attn_cpu_tile_chain_##T(struct attn_cpu_tile_##T *t);                                                         \
-    /* What the tile adds to the gradients: dv += P^T dout (before chain); dk += dS^T q and dq += dS k (after it). dk  \
-     * and dv take NaN and infinities out of the loaded rows: load them anew for another tile. */                      \
+    /* What the tile adds to the gradients: dv += P^T dout (before chain); dk += dS^T q and dq += dS \
+     * k (after it). dk and dv take NaN and infinities out of the loaded rows: load them anew for \
+     * another tile. */                 \
     void attn_cpu_tile_add_dv_##T(struct attn_cpu_tile_##T *t, REAL *dv);                                              \
     void attn_cpu_tile_add_dk_##T(struct attn_cpu_tile_##T *t, REAL *dk);                                              \
     void attn_cpu_tile_add_dq_##T(const struct attn_cpu_tile_##T *t, REAL *dq);
