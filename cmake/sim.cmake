@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 # The PTX simulator (sim/): a stand-in for libcuda that tests open by path, and its tests. Never linked, never installed.
-file(GLOB attn_sim_sources CONFIGURE_DEPENDS sim/*.c)
+file(GLOB attn_sim_sources CONFIGURE_DEPENDS sim/*/*.c)
 add_library(attn_sim_objects OBJECT ${attn_sim_sources}) # also of tests/fuzz/fuzz_ptx.c
+target_include_directories(attn_sim_objects PRIVATE ${PROJECT_SOURCE_DIR}/sim)
 add_library(attn_sim_cuda MODULE $<TARGET_OBJECTS:attn_sim_objects>)
 # Registers are read as integers and as floats; loops over lanes should become vector instructions.
 target_compile_options(attn_sim_objects PRIVATE ${attn_warnings} -fno-strict-aliasing -fno-math-errno -fno-trapping-math)
@@ -11,8 +12,8 @@ endif()
 if(attn_x86_64)
   target_compile_options(attn_sim_objects PRIVATE ${attn_flags_avx2})
 endif()
-set_source_files_properties(sim/exec_round.c sim/exec_convert.c PROPERTIES COMPILE_OPTIONS -frounding-math)
-set_source_files_properties(sim/exec_mma.c sim/wgmma_math.c PROPERTIES COMPILE_OPTIONS -ffp-contract=fast)
+set_source_files_properties(sim/exec/round.c sim/exec/convert.c PROPERTIES COMPILE_OPTIONS -frounding-math)
+set_source_files_properties(sim/exec/mma.c sim/units/wgmma_math.c PROPERTIES COMPILE_OPTIONS -ffp-contract=fast)
 set_target_properties(attn_sim_objects PROPERTIES POSITION_INDEPENDENT_CODE ON C_VISIBILITY_PRESET hidden)
 set_target_properties(attn_sim_cuda PROPERTIES LINKER_LANGUAGE C LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
 target_link_libraries(attn_sim_cuda PRIVATE Threads::Threads m ${CMAKE_DL_LIBS})

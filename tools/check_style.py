@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""House rules that no compiler knows: shape of files, header comments, lengths, unique names, words that must not appear.
+"""House rules that no compiler knows: shape of files, header comments, lengths, words that must not appear.
 
 Layout is clang-format's business (make format); this one looks at what clang-format does not.
 usage: tools/check_style.py [root]
@@ -17,7 +17,6 @@ CODE = (".c", ".h", ".cu", ".cuh", ".cc", ".def")
 SCRIPT = (".sh", ".py", ".cmake")
 TEXT = CODE + SCRIPT + (".md", ".scd", ".txt", ".json", ".in", ".map", ".tsv", ".yml")
 NAMED = {"Makefile", "run", "LICENSE", ".clang-format", ".clang-tidy", ".gitignore"}
-MAY_REPEAT = {"CMakeLists.txt", "README.md", ".gitkeep"}
 GENERATED = ("build/", "build-", ".git/", ".venv/", ".cache/", "tests/fuzz/corpus/")
 
 # Words that tell of a machine, a draft or an accident. This file spells them and is not read.
@@ -87,7 +86,6 @@ def check_header(path, lines, say):
 
 def main():
     faults = []
-    names = {}
     files = list_files()
     for path in files:
         base, ext = os.path.basename(path), os.path.splitext(path)[1]
@@ -127,8 +125,6 @@ def main():
         if ext in CODE + SCRIPT and n_lines > MAX_LINES and path not in LONG:
             say(n_lines, f"{n_lines} lines, at most {MAX_LINES}")
         check_header(path, lines, say)
-        if base not in MAY_REPEAT:
-            names.setdefault(base, []).append(path)
         if path.startswith("src/") and ext in CODE:
             code = without_comments(text).split("\n")
             for calls, where, why in BANNED:
@@ -144,9 +140,6 @@ def main():
             guard = re.search(r"^#ifndef (\w+)\n#define (\w+)\n", text, re.M)
             if not (guard and guard.group(1) == guard.group(2)) and "#pragma once" not in text:
                 say(1, "no include guard")
-    for base, paths in sorted(names.items()):
-        if len(paths) > 1:
-            faults.append(f"{base}: the name stands {len(paths)} times: {' '.join(paths)}")
     for fault in faults:
         print(fault)
     print(f"style: {len(files)} files, {len(faults)} faults")

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Any text as PTX: it is refused with a reason, or every kernel of it is decoded or refused with one. */
-#include "../../sim/decode.h"
+#include "../../sim/decode/decode.h"
 #include "fuzz/fuzz_bytes.h"
 
 #include <stdlib.h>

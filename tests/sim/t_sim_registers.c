@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * Registers that share places in the simulator (sim/live.c): each kernel gives the words that it would with a place for
- * every register, under loops, guards, parted lanes and results wider than their sources. usage: t_sim_registers DRIVER
+ * Registers that share places in the simulator (sim/decode/regalloc.c): each kernel gives the words that it would with
+ * a place for every register, under loops, guards, parted lanes and results wider than their sources. usage:
+ * t_sim_registers DRIVER
  */
 #include "kernel_mutants.h"
 

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: MIT
+ * The report of a deadlock: each warp's place and what it waits for, warps that are alike in one line. */
+#include "checks/report.h"
+#include "machine/barrier.h"
+#include "units/hopper.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { TEXT = 2400, LINE = 420 };
+
+/* Where the lanes of a group stand and why they do not go on. */
+static void describe(const struct sim_warp *w, const struct sim_group *g, char line[LINE]) {
+    const struct sim_cta *cta = w->cta;
+    const struct sim_program *p = cta->cluster->launch->program;
+    int n = snprintf(line, LINE, "lanes %08x at %s", g->mask, sim_place(p, p->ins[g->pc].statement));
+    if (n < 0 || n >= LINE) return;
+    size_t room = LINE - (size_t)n;
+    if (g->parked) {
+        snprintf(line + n, room, ": wants other lanes of the warp");
+    } else if (w->blocked) {
+        const struct sim_barrier *b = &cta->barriers[w->barrier & (SIM_BARRIERS - 1)];
+        snprintf(line + n, room, ": barrier %u, %u threads of %u have come", w->barrier, b->arrived,
+                 b->need ? b->need : cta->n_live * SIM_LANES);
+    } else if (w->hopper) {
+        sim_hopper_tell(w, line + n, room);
+    }
+}
+
+void sim_tell_deadlock(struct sim_cluster *c) {
+    char text[TEXT], line[LINE], before[LINE] = "";
+    size_t n = 0;
+    uint32_t like = 0;
+    struct sim_warp *first = NULL;
+    text[0] = 0;
+    for (uint32_t i = 0; i < c->n_warps; i++) {
+        struct sim_warp *w = &c->ctas[i / c->ctas->n_warps].warps[i % c->ctas->n_warps];
+        if (w->done) continue;
+        if (!first) first = w;
+        for (uint32_t q = 0; q < w->n_groups; q++) {
+            describe(w, &w->groups[q], line);
+            if (!strcmp(line, before)) {
+                like++;
+                continue;
+            }
+            if (like) n += (size_t)snprintf(text + n, TEXT - n, " (and %u warps behind it)", like);
+            like = 0;
+            if (n + LINE + 80 > TEXT) break;
+            memcpy(before, line, LINE);
+            n += (size_t)snprintf(text + n, TEXT - n, "\n    CTA rank %u warp %u %s", w->cta->rank, w->index, line);
+        }
+    }
+    if (like) snprintf(text + n, TEXT - n, " (and %u warps behind it)", like);
+    if (first) sim_find(first, NULL, first->live, SIM_F_DEADLOCK, "no warp can go on:%s", text);
+}

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: MIT
+ * Which tables of spellings and which grammars the decoder looks through. */
+#include "exec/exec.h"
+
+/* Filled before the first decode: the tables' lengths are constants of other files. */
+#define N_TABLES 7
+struct sim_op_table sim_tables[N_TABLES];
+const uint32_t sim_n_tables = N_TABLES;
+
+__attribute__((constructor)) static void fill(void) {
+    sim_tables[0] = (struct sim_op_table){sim_ops_int, sim_n_ops_int};
+    sim_tables[1] = (struct sim_op_table){sim_ops_bits, sim_n_ops_bits};
+    sim_tables[2] = (struct sim_op_table){sim_ops_float, sim_n_ops_float};
+    sim_tables[3] = (struct sim_op_table){sim_ops_half, sim_n_ops_half};
+    sim_tables[4] = (struct sim_op_table){sim_ops_double, sim_n_ops_double};
+    sim_tables[5] = (struct sim_op_table){sim_ops_control, sim_n_ops_control};
+    sim_tables[6] = (struct sim_op_table){sim_ops_fp8, sim_n_ops_fp8};
+}
+
+#define SAME(word)                                                                                                     \
+    { #word, sim_decode_##word }
+const struct sim_grammar sim_grammars[] = {
+    SAME(mov),
+    SAME(setp),
+    SAME(cvt),
+    SAME(cvta),
+    {"add", sim_decode_float},
+    {"sub", sim_decode_float},
+    {"mul", sim_decode_float},
+    {"fma", sim_decode_float},
+    {"mad", sim_decode_float},
+    {"div", sim_decode_float},
+    {"rcp", sim_decode_float},
+    {"sqrt", sim_decode_float},
+    SAME(ld),
+    {"ldu", sim_decode_ld},
+    {"st", sim_decode_st_sm90},
+    SAME(atom),
+    {"red", sim_decode_red_sm90},
+    SAME(bra),
+    SAME(bar),
+    {"barrier", sim_decode_barrier_sm90},
+    SAME(shfl),
+    SAME(vote),
+    SAME(match),
+    SAME(redux),
+    SAME(elect),
+    {"fence", sim_decode_fence_sm90},
+    {"membar", sim_decode_fence},
+    SAME(ldmatrix),
+    SAME(stmatrix),
+    SAME(movmatrix),
+    SAME(mma),
+    {"cp", sim_decode_cp_sm90},
+    {"prefetch", sim_decode_prefetch_sm90},
+    {"prefetchu", sim_decode_prefetch},
+    {"discard", sim_decode_nothing},
+    {"applypriority", sim_decode_nothing},
+    {"nanosleep", sim_decode_nothing},
+    {"pmevent", sim_decode_nothing},
+    SAME(mbarrier),
+    SAME(wgmma),
+    SAME(tcgen05),
+    SAME(mapa),
+    SAME(getctarank),
+    SAME(setmaxnreg),
+    SAME(griddepcontrol),
+    SAME(createpolicy),
+    {"clusterlaunchcontrol", sim_decode_launch_control},
+};
+const uint32_t sim_n_grammars = sizeof sim_grammars / sizeof *sim_grammars;

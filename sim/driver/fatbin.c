@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: MIT
+ * Finds the PTX text in an image: plain text, or the PTX entry of a fatbin, as it is or compressed by LZ4. Other
+ * compressions are refused in words; the library hands out LZ4 with ATTN_CUDA_IMAGE=ptx. */
+#include "driver/cu.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { KIND_PTX = 1, LZ4 = 0x2000, OTHER = 0x8000 };
+
+static uint64_t number(const unsigned char *at, size_t bytes) {
+    uint64_t v = 0;
+    memcpy(&v, at, bytes);
+    return v;
+}
+/* One LZ4 block: runs of literals and copies of what came before. 0 if it fills `out` exactly. */
+static int lz4(const unsigned char *in, size_t n, unsigned char *out, size_t room) {
+    const unsigned char *end = in + n;
+    size_t at = 0;
+    while (in < end) {
+        unsigned token = *in++;
+        size_t literals = token >> 4, copied = token & 15, back;
+        for (unsigned more = 255; literals >= 15 && more == 255 && in < end;) literals += more = *in++;
+        if (literals > (size_t)(end - in) || literals > room - at) return -1;
+        memcpy(out + at, in, literals);
+        at += literals, in += literals;
+        if (in == end) break; /* the last run has no copy */
+        if (end - in < 2) return -1;
+        back = in[0] | (size_t)in[1] << 8, in += 2;
+        for (unsigned more = 255; copied >= 15 && more == 255 && in < end;) copied += more = *in++;
+        copied += 4;
+        if (!back || back > at || copied > room - at) return -1;
+        for (; copied; copied--, at++) out[at] = out[at - back]; /* the two may overlap */
+    }
+    return at == room ? 0 : -1;
+}
+
+static char *entry_text(const unsigned char *entry, const char **why) {
+    uint64_t bytes = number(entry + 8, 8), packed = number(entry + 16, 4), whole = number(entry + 56, 8);
+    const unsigned char *data = entry + number(entry + 4, 4);
+    unsigned flags = (unsigned)number(entry + 40, 4);
+    if (flags & OTHER) {
+        *why = "the fatbin's PTX is compressed by zstd: set ATTN_CUDA_IMAGE=ptx";
+        return NULL;
+    }
+    size_t room = flags & LZ4 ? (size_t)whole : (size_t)bytes;
+    char *text = room < (size_t)1 << 30 ? calloc(1, room + 1) : NULL;
+    if (!text) return NULL;
+    if (!(flags & LZ4)) {
+        memcpy(text, data, room);
+    } else if (packed > bytes || lz4(data, (size_t)packed, (unsigned char *)text, room)) {
+        *why = "the fatbin's PTX is damaged";
+        free(text);
+        return NULL;
+    }
+    return text;
+}
+
+char *sim_image_text(const void *image, char *why, size_t why_bytes) {
+    static const unsigned char magic[4] = {0x50, 0xed, 0x55, 0xba};
+    const unsigned char *p = image;
+    char *text;
+    if (memcmp(p, magic, 4)) {
+        if (p[0] == 0x7f) {
+            snprintf(why, why_bytes, "machine code is not interpreted; PTX is");
+            return NULL;
+        }
+        size_t n = strlen(image);
+        text = malloc(n + 1);
+        if (text) memcpy(text, image, n + 1);
+        return text;
+    }
+    const unsigned char *end = p + number(p + 6, 2) + number(p + 8, 8);
+    snprintf(why, why_bytes, "the fatbin has no PTX");
+    for (p += number(p + 6, 2); p + 64 <= end;) {
+        uint64_t header = number(p + 4, 4), bytes = number(p + 8, 8);
+        const char *fault = NULL;
+        if (number(p, 2) == KIND_PTX && (text = entry_text(p, &fault))) return text;
+        if (fault) snprintf(why, why_bytes, "%s", fault);
+        if (!header) break;
+        p += header + bytes;
+    }
+    return NULL;
+}

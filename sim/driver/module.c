@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: MIT
+ * Driver calls about modules and functions: images are parsed and decoded when they are loaded, and refused then. */
+#include "decode/decode.h"
+#include "driver/stream.h"
+#include "machine/device.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define ENTER_CONTEXT                                                                                                  \
+    struct sim_context *context = NULL;                                                                                \
+    int r_ = sim_enter(__func__, &context);                                                                            \
+    if (r_) return r_;
+
+static void release(struct sim_module *m) {
+    for (struct sim_function *f = m->functions, *next; f; f = next) {
+        next = f->next;
+        sim_deeds_leave(f->program);
+        sim_program_free(f->program);
+        free(f);
+    }
+    ptx_free(m->ptx);
+    free(m);
+}
+/* ATTNSIM_PTX=folder: a file NAME.ptx there takes the place of the module whose first kernel is NAME. For trying an
+ * edit of PTX without a build. NULL: there is none. */
+static char *other_text(const struct ptx_module *m) {
+    const char *folder = getenv("ATTNSIM_PTX");
+    char path[1024];
+    if (!folder || !folder[0] || !m->kernels) return NULL;
+    snprintf(path, sizeof path, "%s/%s.ptx", folder, m->kernels->name);
+    FILE *f = fopen(path, "rb");
+    if (!f) return NULL;
+    char *text = NULL;
+    long bytes = !fseek(f, 0, SEEK_END) ? ftell(f) : -1;
+    if (bytes > 0 && (text = calloc(1, (size_t)bytes + 1)) != NULL) {
+        rewind(f);
+        if (fread(text, 1, (size_t)bytes, f) != (size_t)bytes) text[0] = 0;
+    }
+    fclose(f);
+    return text;
+}
+static int parse(struct sim_module *m, char **text, char *why, size_t why_bytes) {
+    if (!(m->ptx = ptx_parse(*text, why, why_bytes))) return R_INVALID_PTX;
+    char *other = other_text(m->ptx);
+    if (!other) return R_SUCCESS;
+    ptx_free(m->ptx);
+    free(*text);
+    *text = other;
+    return (m->ptx = ptx_parse(other, why, why_bytes)) ? R_SUCCESS : R_INVALID_PTX;
+}
+
+SIM_API cuModuleLoadDataEx(struct sim_module **out, const void *image, unsigned n, int *options, void **values);
+SIM_API cuModuleLoadDataEx(struct sim_module **out, const void *image, unsigned n, int *options, void **values) {
+    ENTER_CONTEXT
+    char why[400] = "", *log = NULL;
+    size_t room = 0;
+    if (!image || (n && (!options || !values))) return R_INVALID_VALUE;
+    for (unsigned i = 0; i < n; i++) {
+        if (options[i] == JIT_ERROR_TEXT) log = values[i];
+        if (options[i] == JIT_ERROR_BYTES) room = (size_t)(uintptr_t)values[i];
+    }
+    struct sim_module *m = calloc(1, sizeof *m);
+    if (!m) return R_OUT_OF_MEMORY;
+    int r = R_SUCCESS;
+    char *text = sim_image_text(image, why, sizeof why);
+    if (!text)
+        r = R_NO_BINARY;
+    else
+        r = parse(m, &text, why, sizeof why);
+    for (const struct ptx_kernel *k = r ? NULL : m->ptx->kernels; k && !r; k = k->next) {
+        struct sim_program *p = sim_decode(m->ptx, k, why, sizeof why);
+        struct sim_function *f = p ? calloc(1, sizeof *f) : NULL;
+        if (f)
+            *f = (struct sim_function){m, p, m->functions}, m->functions = f, p->max_dynamic = 48 << 10;
+        else
+            r = R_INVALID_PTX;
+    }
+    if (!r && m->ptx->target > sim_profile()->major * 10 + sim_profile()->minor) {
+        snprintf(why, sizeof why, "PTX for sm_%d on a device of sm_%d%d", m->ptx->target, sim_profile()->major,
+                 sim_profile()->minor);
+        r = R_INVALID_PTX;
+    }
+    free(text);
+    if (r && log && room) snprintf(log, room, "%s", why);
+    if (r && !sim_setting("ATTNSIM_QUIET", 0)) fprintf(stderr, "attnsim: %s\n", why);
+    if (r)
+        release(m);
+    else
+        *out = m;
+    return r;
+}
+SIM_API cuModuleLoadData(struct sim_module **out, const void *image);
+SIM_API cuModuleLoadData(struct sim_module **out, const void *image) {
+    return cuModuleLoadDataEx(out, image, 0, NULL, NULL);
+}
+SIM_API cuModuleUnload(struct sim_module *module);
+SIM_API cuModuleUnload(struct sim_module *module) {
+    ENTER_CONTEXT
+    if (!module) return R_INVALID_HANDLE;
+    sim_streams_finish(NULL, 0); /* kernels that are still queued */
+    release(module);
+    return R_SUCCESS;
+}
+SIM_API cuModuleGetFunction(struct sim_function **out, struct sim_module *module, const char *name);
+SIM_API cuModuleGetFunction(struct sim_function **out, struct sim_module *module, const char *name) {
+    ENTER_CONTEXT
+    for (struct sim_function *f = module->functions; f; f = f->next)
+        if (!strcmp(f->program->kernel->name, name)) {
+            *out = f;
+            return R_SUCCESS;
+        }
+    return R_NOT_FOUND;
+}
+SIM_API cuFuncSetAttribute(struct sim_function *f, int attribute, int value);
+SIM_API cuFuncSetAttribute(struct sim_function *f, int attribute, int value) {
+    ENTER_CONTEXT
+    if (attribute != FUNCTION_MAX_DYNAMIC || value < 0 ||
+        value + (int)f->program->kernel->shared_bytes > sim_profile()->shared_per_block)
+        return R_INVALID_VALUE;
+    f->program->max_dynamic = value;
+    return R_SUCCESS;
+}
+SIM_API cuFuncGetAttribute(int *value, int attribute, struct sim_function *f);
+SIM_API cuFuncGetAttribute(int *value, int attribute, struct sim_function *f) {
+    ENTER_CONTEXT
+    if (!value || !f) return R_INVALID_VALUE;
+    const struct ptx_kernel *k = f->program->kernel;
+    switch (attribute) {
+    case 0: *value = k->maxntid[0] ? (int)(k->maxntid[0] * k->maxntid[1] * k->maxntid[2]) : 1024; break;
+    case 1: *value = (int)k->shared_bytes; break;
+    case 2: *value = 0; break; /* constants */
+    case 3: *value = (int)k->local_bytes; break;
+    case 4: *value = 0; break; /* registers: machine code has them, PTX does not */
+    case 5:
+    case 6: *value = f->program->module->target; break;
+    case FUNCTION_MAX_DYNAMIC: *value = f->program->max_dynamic; break;
+    default: return R_INVALID_VALUE;
+    }
+    return R_SUCCESS;
+}

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: MIT
+ * Barriers of a CTA: bar.sync, bar.arrive, bar.red with their 16 names, and bar.warp.sync. A warp arrives as a whole;
+ * one that has ended counts as arrived where the barrier counts all threads of the CTA. */
+#include "machine/barrier.h"
+#include "checks/race.h"
+#include "checks/report.h"
+#include "exec/exec.h"
+#include "units/barrier_trace.h"
+
+#include <string.h>
+
+enum { SYNC, ARRIVE, RED_POPC, RED_AND, RED_OR };
+
+/* Ended warps count in a barrier of all threads: it opens when every live warp has come. */
+static int is_complete(const struct sim_cta *c, const struct sim_barrier *b) {
+    if (b->need) return b->arrived >= b->need;
+    return b->arrivers && (uint32_t)__builtin_popcount(b->arrivers) >= c->n_live;
+}
+
+void sim_barrier_check(struct sim_cta *c, uint32_t id) {
+    struct sim_barrier *b = &c->barriers[id];
+    uint32_t n = c->cluster->n_clock;
+    if (!is_complete(c, b)) return;
+    c->cluster->changes++;
+    for (uint32_t i = 0; i < c->n_warps; i++)
+        if (b->waiting >> i & 1) {
+            c->warps[i].blocked = 0;
+            c->warps[i].resumed = 1;
+            sim_clock_join(c->warps[i].known, b->clock, n);
+        }
+    b->result_and = b->lanes_and, b->result_or = b->lanes_or, b->result_sum = b->lanes_sum;
+    b->arrived = b->waiting = b->arrivers = b->lanes_or = b->lanes_sum = 0;
+    b->lanes_and = 1;
+    memset(b->clock, 0, n * sizeof *b->clock);
+}
+
+void sim_barrier_warp_ended(struct sim_cta *c) {
+    for (uint32_t id = 0; id < SIM_BARRIERS; id++)
+        if (c->barriers[id].arrivers && !c->barriers[id].need) sim_barrier_check(c, id);
+}
+
+static int arrive(struct sim_warp *w, const struct sim_ins *in, uint32_t m, uint32_t id, uint32_t count, int waits) {
+    struct sim_cta *c = w->cta;
+    struct sim_barrier *b = &c->barriers[id];
+    uint32_t n = c->cluster->n_clock;
+    if (id >= SIM_BARRIERS || count % SIM_LANES || count > 1024) {
+        sim_find(w, in, m, SIM_F_BARRIER, "barrier %u with %u threads: at most 15, and a multiple of 32", id, count);
+        return -1;
+    }
+    if (count / SIM_LANES > c->n_warps) {
+        sim_find(w, in, m, SIM_F_BARRIER, "barrier %u waits for %u threads, the CTA has %u", id, count, c->n_threads);
+        return -1;
+    }
+    if (!b->arrivers) {
+        b->need = count;
+        b->statement = in->statement;
+    } else if (b->need != count) {
+        sim_find(w, in, m, SIM_F_BARRIER, "barrier %u with %u threads, but %u came with %u (at %s)", id, count,
+                 b->arrived, b->need, sim_place(c->cluster->launch->program, b->statement));
+        return -1;
+    }
+    /* With a count, the same warp may arrive first and wait later, for instance to let itself in the first time. */
+    if (!count && b->arrivers >> w->index & 1)
+        sim_find(w, in, m, SIM_F_BARRIER, "the warp arrives twice at barrier %u before it opens (first at %s)", id,
+                 sim_place(c->cluster->launch->program, b->statement));
+    b->arrivers |= 1u << w->index;
+    b->arrived += SIM_LANES;
+    if (waits) b->waiting |= 1u << w->index;
+    sim_clock_join(b->clock, w->known, n);
+    sim_clock_tick(w);
+    c->cluster->changes++;
+    sim_trace_barrier(w, in, waits ? "sync" : "arrive", id);
+    return 0;
+}
+
+SIM_HEAD(barrier) {
+    uint32_t first = (uint32_t)__builtin_ctz(m), id = W32(in->o[1])[first], count = W32(in->o[2])[first];
+    struct sim_barrier *b = &w->cta->barriers[id & 15];
+    if (!w->resumed) {
+        EACH_OF(m)
+        if (W32(in->o[1])[l] != id || W32(in->o[2])[l] != count) {
+            sim_find(w, in, m, SIM_F_BARRIER, "lanes of the warp name different barriers or counts");
+            return SIM_FAULT;
+        }
+        if (arrive(w, in, m, id, in->y ? count : 0, in->x != ARRIVE)) return SIM_FAULT;
+        if (in->x >= RED_POPC) {
+            uint32_t p = (w->p[in->o[3]] ^ (in->z ? SIM_ALL : 0)) & m;
+            b->lanes_sum += (uint32_t)__builtin_popcount(p);
+            b->lanes_or |= p != 0;
+            b->lanes_and &= p == m;
+        }
+        if (in->x != ARRIVE) {
+            w->blocked = 1;
+            w->barrier = id;
+        }
+        sim_barrier_check(w->cta, id);
+        if (in->x == ARRIVE) return SIM_NEXT;
+        if (w->blocked) return SIM_BLOCK;
+    }
+    sim_trace_barrier(w, in, "pass", id);
+    w->resumed = 0;
+    if (in->x == RED_POPC)
+        EACH_OF(m) W32(in->o[0])[l] = b->result_sum;
+    else if (in->x >= RED_AND)
+        w->p[in->o[0]] = (w->p[in->o[0]] & ~m) | ((in->x == RED_AND ? b->result_and : b->result_or) ? m : 0);
+    return SIM_NEXT;
+}
+SIM_HEAD(warp_sync) { /* orders the lanes' accesses: later ones have a later time */
+    (void)in, (void)m;
+    sim_clock_tick(w);
+    return SIM_NEXT;
+}
+
+static void read_barrier(struct sim_decoder *d, struct sim_ins *in) {
+    const struct ptx_operand *o = d->o;
+    uint32_t left = d->n;
+    in->sync = SIM_ALIGNED;
+    sim_word(d, "cta");
+    sim_word(d, "aligned");
+    if (sim_word(d, "arrive")) {
+        in->x = ARRIVE;
+    } else if (sim_word(d, "red")) {
+        in->x = sim_word(d, "popc") ? RED_POPC : sim_word(d, "and") ? RED_AND : RED_OR;
+        if (in->x == RED_OR) sim_word(d, "or");
+        sim_last_type(d);
+        sim_want(d, 3, 4);
+        if (d->failed) return;
+        in->o[0] = sim_target(d, o++, in->x == RED_POPC ? 32 : 1);
+        struct ptx_operand p = d->o[d->n - 1];
+        in->z = p.negated;
+        p.negated = 0;
+        in->o[3] = sim_source(d, &p, 1);
+        left -= 2;
+    } else if (sim_word(d, "sync")) {
+        in->x = SYNC;
+    } else {
+        return;
+    }
+    if (left < 1 || left > 2) sim_refuse(d, "%u operands", d->n);
+    if (d->failed) return;
+    in->o[1] = sim_source(d, &o[0], 32);
+    in->y = left == 2;
+    in->o[2] = in->y ? sim_source(d, &o[1], 32) : sim_constant(d, SIM_VALUE, 0, 0);
+    in->exec = barrier;
+}
+SIM_DECODER(bar) {
+    if (sim_word(d, "warp")) {
+        sim_word(d, "sync");
+        sim_want(d, 1, 1);
+        if (d->failed) return;
+        in->o[5] = sim_source(d, &d->o[0], 32);
+        in->sync = SIM_MEMBERS;
+        in->exec = warp_sync;
+        return;
+    }
+    read_barrier(d, in);
+}
+SIM_DECODER(barrier) { read_barrier(d, in); }

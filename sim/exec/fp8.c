@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: MIT
+ * cvt between pairs of e4m3 or e5m2 and f32 or pairs of f16. To 8 bits: nearest even, NaN is 7f, what is too large
+ * becomes the largest number (.satfinite, which PTX asks for); .relu makes what is negative 0. The first source of two
+ * is the upper half. */
+#include "exec/exec.h"
+#include "exec/formats.h"
+
+#include <math.h>
+
+struct layout {
+    int fraction, bias;
+    float most;
+};
+static const struct layout e4m3 = {3, 7, 448}, e5m2 = {2, 15, 57344};
+
+static uint32_t to_fp8(float x, const struct layout *t) {
+    const uint32_t sign = sim_bits_of(x) >> 24 & 0x80;
+    float a = fabsf(x), scale;
+    if (x != x) return 0x7f;
+    if (a > t->most) a = t->most;
+    int exponent = a > 0 ? ilogbf(a) : -200;
+    if (exponent < 1 - t->bias) exponent = 1 - t->bias; /* subnormal */
+    scale = ldexpf(1, t->fraction - exponent);
+    uint32_t whole = (uint32_t)nearbyintf(a * scale); /* with the leading 1, which carries into the exponent */
+    return sign | (((uint32_t)(exponent + t->bias - 1) << t->fraction) + whole);
+}
+static inline float relu(float x) { return x > 0 ? x : x != x ? x : 0; }
+static inline float low(uint32_t pair) { return sim_from_f16(pair & 0xffff); }
+static inline float high(uint32_t pair) { return sim_from_f16(pair >> 16); }
+
+#define BOTH(name)                                                                                                     \
+    SIM_OP2(name##_f32, uint32_t, float, float, to_fp8(a, &name) << 8 | to_fp8(b, &name))                              \
+    SIM_OP2(name##_f32_relu, uint32_t, float, float, to_fp8(relu(a), &name) << 8 | to_fp8(relu(b), &name))             \
+    SIM_OP1(name##_f16, uint32_t, uint32_t, to_fp8(high(a), &name) << 8 | to_fp8(low(a), &name))                       \
+    SIM_OP1(name##_f16_relu, uint32_t, uint32_t, to_fp8(relu(high(a)), &name) << 8 | to_fp8(relu(low(a)), &name))      \
+    SIM_OP1(f16_##name, uint32_t, uint32_t,                                                                            \
+            sim_to_f16(sim_from_##name(a >> 8 & 255)) << 16 | sim_to_f16(sim_from_##name(a & 255)))                    \
+    SIM_OP1(f16_##name##_relu, uint32_t, uint32_t,                                                                     \
+            sim_to_f16(relu(sim_from_##name(a >> 8 & 255))) << 16 | sim_to_f16(relu(sim_from_##name(a & 255))))
+BOTH(e4m3)
+BOTH(e5m2)
+
+#define ROWS(name)                                                                                                     \
+    {"cvt.rn.satfinite." #name "x2.f32", "Hww", name##_f32},                                                           \
+        {"cvt.rn.satfinite.relu." #name "x2.f32", "Hww", name##_f32_relu},                                             \
+        {"cvt.rn.satfinite." #name "x2.f16x2", "Hw", name##_f16},                                                      \
+        {"cvt.rn.satfinite.relu." #name "x2.f16x2", "Hw", name##_f16_relu},                                            \
+        {"cvt.rn.f16x2." #name "x2", "Wh", f16_##name}, {                                                              \
+        "cvt.rn.relu.f16x2." #name "x2", "Wh", f16_##name##_relu                                                       \
+    }
+const struct sim_op sim_ops_fp8[] = {ROWS(e4m3), ROWS(e5m2)};
+const uint32_t sim_n_ops_fp8 = sizeof sim_ops_fp8 / sizeof *sim_ops_fp8;

@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: MIT
+ * Operands: registers, numbers, addresses, vectors, variables, labels. Names are resolved here, innermost scope first;
+ * labels when their scope closes, since branches go forward. */
+#include "ptx/parse.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void read_operand(struct ptx_parser *x, struct ptx_operand *out);
+
+static int find_register(const struct ptx_parser *x, const struct ptx_token *t, uint32_t *reg) {
+    size_t digits = t->n;
+    while (digits && t->at[digits - 1] >= '0' && t->at[digits - 1] <= '9') digits--;
+    for (const struct ptx_scope *s = x->scope; s; s = s->parent)
+        for (const struct ptx_family *f = s->families; f; f = f->next) {
+            if (!f->numbered) {
+                if (f->length == t->n && !memcmp(f->name, t->at, t->n)) {
+                    *reg = f->base;
+                    return 1;
+                }
+            } else if (digits < t->n && f->length == digits && !memcmp(f->name, t->at, digits)) {
+                unsigned long i = strtoul(t->at + digits, NULL, 10);
+                if (i < f->count) {
+                    *reg = f->base + (uint32_t)i;
+                    return 1;
+                }
+            }
+        }
+    return 0;
+}
+
+static struct ptx_var *find_variable(const struct ptx_parser *x, const struct ptx_token *t) {
+    for (const struct ptx_scope *s = x->scope; s; s = s->parent)
+        for (const struct ptx_scope_var *v = s->vars; v; v = v->next)
+            if (strlen(v->var->name) == t->n && !memcmp(v->var->name, t->at, t->n)) return v->var;
+    return NULL;
+}
+
+uint32_t ptx_pool(struct ptx_parser *x, const struct ptx_operand *o, uint32_t n) {
+    struct ptx_kernel *k = x->kernel;
+    uint32_t first = k->n_operands;
+    for (uint32_t i = 0; i < n; i++) {
+        k->operands = ptx_grow(x->module, k->operands, k->n_operands, sizeof *o);
+        if (o[i].kind == PTX_LABEL) {
+            x->open_labels = ptx_grow(x->module, x->open_labels, x->n_open_labels, sizeof *x->open_labels);
+            x->open_labels[x->n_open_labels++] = k->n_operands;
+        }
+        k->operands[k->n_operands++] = o[i];
+    }
+    return first;
+}
+
+static void vector(struct ptx_parser *x, struct ptx_operand *out) { /* after '{' */
+    struct ptx_operand list[256];
+    uint32_t n = 0;
+    while (!x->failed && !ptx_accept(x, "}")) {
+        if (n == sizeof list / sizeof *list) {
+            ptx_fail(x, x->token.line, "a vector of more than %zu elements", sizeof list / sizeof *list);
+            return;
+        }
+        ptx_read_operand(x, &list[n++]);
+        ptx_accept(x, ",");
+    }
+    out->first = ptx_pool(x, list, n);
+    out->n = n;
+}
+
+static void address(struct ptx_parser *x, struct ptx_operand *out) { /* after '[' */
+    struct ptx_operand base = {.reg = PTX_NO_REG};
+    ptx_read_operand(x, &base);
+    *out = (struct ptx_operand){.kind = PTX_ADDRESS, .reg = PTX_NO_REG};
+    if (base.kind == PTX_REG)
+        out->reg = base.reg;
+    else if (base.kind == PTX_VARIABLE)
+        out->var = base.var, out->value = base.value; /* name() has read "+ offset" */
+    else if (base.kind == PTX_INT)
+        out->value = base.value;
+    else
+        ptx_fail(x, x->token.line, "an address must be a register, a variable or a number");
+    if (ptx_accept(x, "+"))
+        out->value += ptx_integer(x);
+    else if (ptx_is(&x->token, "-"))
+        out->value += ptx_integer(x);
+    if (ptx_accept(x, ",")) { /* coordinates of a tensor */
+        struct ptx_operand list = {0};
+        ptx_expect(x, "{");
+        vector(x, &list);
+        out->first = list.first;
+        out->n = list.n;
+    }
+    ptx_expect(x, "]");
+}
+
+static void name(struct ptx_parser *x, struct ptx_operand *out) {
+    struct ptx_token t = x->token;
+    ptx_advance(x);
+    if (t.n == 1 && t.at[0] == '_') {
+        out->kind = PTX_SINK;
+        return;
+    }
+    if (find_register(x, &t, &out->reg)) {
+        out->kind = PTX_REG;
+        return;
+    }
+    if ((out->var = find_variable(x, &t)) != NULL) {
+        out->kind = PTX_VARIABLE;
+        if (ptx_is(&x->token, "+")) { /* variable + offset outside of brackets */
+            ptx_advance(x);
+            out->value = ptx_integer(x);
+        }
+        return;
+    }
+    out->text = ptx_word(x->module, t.at, t.n);
+    if (t.n > 8 && !memcmp(t.at, "WARP_SZ", 7)) out->text = "WARP_SZ";
+    out->kind = t.at[0] == '%' ? PTX_SPECIAL : PTX_LABEL;
+    out->value = PTX_NO_REG;
+    out->scope = x->scope->id;
+}
+
+void ptx_read_operand(struct ptx_parser *x, struct ptx_operand *out) {
+    *out = (struct ptx_operand){.reg = PTX_NO_REG};
+    if (x->depth == 4) ptx_fail(x, x->token.line, "an operand within operands");
+    if (x->failed) return;
+    x->depth++;
+    read_operand(x, out);
+    x->depth--;
+}
+static void read_operand(struct ptx_parser *x, struct ptx_operand *out) {
+    if (ptx_accept(x, "{")) {
+        out->kind = PTX_VECTOR;
+        vector(x, out);
+    } else if (ptx_accept(x, "[")) {
+        address(x, out);
+    } else if (ptx_accept(x, "!")) {
+        ptx_read_operand(x, out);
+        out->negated = 1;
+    } else if (x->token.kind == PTX_T_NUMBER || ptx_is(&x->token, "-")) {
+        int negative = ptx_accept(x, "-");
+        if (ptx_number(&x->token, &out->kind, &out->value)) {
+            ptx_fail(x, x->token.line, "\"%.*s\" is no number", (int)x->token.n, x->token.at);
+            return;
+        }
+        if (negative) {
+            if (out->kind == PTX_INT)
+                out->value = 0 - out->value;
+            else
+                out->value ^= out->kind == PTX_FLOAT32 ? UINT64_C(1) << 31 : UINT64_C(1) << 63;
+        }
+        ptx_advance(x);
+    } else if (x->token.kind == PTX_T_WORD) {
+        name(x, out);
+    } else {
+        ptx_fail(x, x->token.line, "an operand expected, not \"%.*s\"", (int)x->token.n, x->token.at);
+    }
+}
+
+/* Only the labels of the scope that closes are looked at; names that it lacks go on to the scope around it. */
+void ptx_resolve_labels(struct ptx_parser *x) {
+    struct ptx_kernel *k = x->kernel;
+    const struct ptx_scope *s = x->scope;
+    int outermost = s->parent && !s->parent->parent;
+    uint32_t left = 0;
+    for (uint32_t i = 0; i < x->n_open_labels && !x->failed; i++) {
+        struct ptx_operand *o = &k->operands[x->open_labels[i]];
+        const struct ptx_label *l = o->scope == s->id ? s->labels : NULL;
+        while (l && strcmp(l->name, o->text)) l = l->next;
+        if (l) {
+            o->value = l->statement;
+            continue;
+        }
+        if (o->scope == s->id) {
+            if (outermost) ptx_fail(x, x->token.line, "%s is neither a register, a variable nor a label", o->text);
+            o->scope = s->parent->id;
+        }
+        x->open_labels[left++] = x->open_labels[i];
+    }
+    x->n_open_labels = left;
+}

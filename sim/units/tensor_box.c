@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: MIT
+ * The box of a tensor copy, row by row: where its elements are in global memory, which of them exist, where they go. */
+#include "units/tensor_box.h"
+
+uint32_t sim_tensor_span(uint32_t swizzle) { return swizzle == SIM_SWIZZLE_NONE ? 16 : 16u << swizzle; }
+
+static uint32_t count(const struct sim_tensor_map *m, uint32_t d) {
+    return d < m->rank ? (m->box[d] + m->step[d] - 1u) / m->step[d] : 1;
+}
+static uint32_t pitch(const struct sim_tensor_map *m) { /* of a row in shared memory: whole spans of the swizzle */
+    uint32_t inner = m->box[0] * m->bytes, span = sim_tensor_span(m->swizzle);
+    return (inner + span - 1) / span * span;
+}
+
+uint32_t sim_tensor_rows(const struct sim_tensor_map *m, uint32_t *bytes) {
+    uint32_t rows = 1;
+    for (uint32_t d = 1; d < m->rank; d++) rows *= count(m, d);
+    *bytes = rows * pitch(m);
+    return rows;
+}
+
+uint32_t sim_tensor_walk(const struct sim_tensor_map *m, const int32_t at[SIM_TENSOR_RANK], struct sim_piece *out) {
+    const uint32_t size = m->bytes, inner = m->box[0] * size, step = pitch(m);
+    const int64_t row_bytes = ((int64_t)m->last[0] + 1) * size, start = (int64_t)at[0] * size;
+    uint32_t bytes, rows = sim_tensor_rows(m, &bytes), n = 0, i[SIM_TENSOR_RANK] = {0};
+    for (uint32_t r = 0; r < rows; r++) {
+        uint64_t base = m->address;
+        int inside = 1;
+        for (uint32_t d = 1; d < m->rank; d++) {
+            int64_t c = (int64_t)at[d] + (int64_t)i[d] * m->step[d];
+            inside &= c >= 0 && c <= m->last[d];
+            base += (uint64_t)c * m->stride[d - 1];
+        }
+        for (uint32_t b = 0; b < inner; b += 16) {
+            int64_t from = start + b, low = from < 0 ? -from : 0, high = row_bytes - from;
+            if (high > 16) high = 16;
+            if (high > (int64_t)(inner - b)) high = (int64_t)(inner - b);
+            uint32_t valid = inside && high > low ? (uint32_t)(high - low) : 0;
+            out[n++] = (struct sim_piece){.global = base + (uint64_t)(from + low),
+                                          .shared = r * step + b,
+                                          .n = inner - b < 16 ? inner - b : 16,
+                                          .skip = valid ? (uint32_t)low : 0,
+                                          .valid = valid};
+        }
+        for (uint32_t d = 1; d < m->rank && ++i[d] == count(m, d); d++) i[d] = 0;
+    }
+    return n;
+}

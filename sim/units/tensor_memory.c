@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: MIT
+ * Allocation and order of tensor memory, see tensor_memory.h. */
+#include "units/tensor_memory.h"
+#include "checks/report.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static uint32_t n_actors(const struct sim_cluster *c) { return c->n_ctas + c->n_warps; }
+
+void sim_tensor_make(struct sim_cta *cta) {
+    struct sim_tensor_memory *t = calloc(1, sizeof *t);
+    size_t n = (size_t)SIM_TM_PARTS * n_actors(cta->cluster);
+    if (!t) abort();
+    t->cells = calloc(SIM_TM_LANES, sizeof *t->cells);
+    t->written = calloc(SIM_TM_LANES, sizeof *t->written);
+    t->reads = calloc(n, sizeof *t->reads);
+    t->read_statements = calloc(n, sizeof *t->read_statements);
+    if (!t->cells || !t->written || !t->reads || !t->read_statements) abort();
+    cta->hopper->tensor = t;
+}
+void sim_tensor_free(struct sim_cta *cta) {
+    struct sim_tensor_memory *t = cta->hopper->tensor;
+    if (!t) return;
+    free(t->cells), free(t->written), free(t->reads), free(t->read_statements), free(t);
+}
+void sim_tensor_start(struct sim_cta *cta, uint32_t clock_base) {
+    struct sim_tensor_memory *t = cta->hopper->tensor;
+    memset(t->cells, 0xfb, SIM_TM_LANES * sizeof *t->cells);
+    memset(t->written, 0, SIM_TM_LANES * sizeof *t->written);
+    memset(t->writes, 0, sizeof t->writes);
+    memset(t->reads, 0, (size_t)SIM_TM_PARTS * n_actors(cta->cluster) * sizeof *t->reads);
+    memset(t->owner, 0, sizeof t->owner);
+    memset(t->sizes, 0, sizeof t->sizes);
+    t->relinquished = t->group = 0;
+    t->base = clock_base + 1;
+    t->n_products = t->n_done = 0;
+    memset(t->collected, 0, sizeof t->collected);
+}
+int sim_tensor_end(struct sim_warp *last) {
+    const struct sim_tensor_memory *t = last->cta->hopper->tensor;
+    for (uint32_t i = 0; i < SIM_TM_COLUMNS; i++)
+        if (t->sizes[i]) {
+            sim_find(last, NULL, 1, SIM_F_PROTOCOL, "the CTA ends with %u columns of tensor memory allocated",
+                     t->sizes[i]);
+            return 1;
+        }
+    return 0;
+}
+
+void sim_tensor_before(struct sim_warp *w) {
+    struct sim_warp_hopper *h = w->hopper;
+    uint32_t upto = h->tensor_time;
+    if (h->loads_from && h->loads_from - 1 < upto) upto = h->loads_from - 1; /* what is not waited for is not told */
+    if (h->stores_from && h->stores_from - 1 < upto) upto = h->stores_from - 1;
+    uint32_t *known = &w->known[sim_tensor_lane_actor(w)];
+    if (*known < upto) *known = upto;
+    h->tensor_time++;
+}
+void sim_tensor_after(struct sim_warp *w) {
+    const struct sim_actors *a = &w->cta->cluster->hopper->actors;
+    sim_clock_join(sim_view(w) + a->tensor, w->known + a->tensor, a->barriers - a->tensor);
+}
+
+int sim_tensor_offsets(struct sim_warp *w, const struct sim_ins *in, uint32_t *chunks, uint32_t n, char name) {
+    for (uint32_t i = 0; i < n; i++) {
+        if (chunks[i] < SIM_SHARED_BASE || chunks[i] - SIM_SHARED_BASE + 16 > w->cta->shared_bytes) {
+            sim_find(w, in, 1, SIM_F_BOUNDS, "the descriptor of %c reaches shared address 0x%x, the CTA has %u bytes",
+                     name, chunks[i], w->cta->shared_bytes);
+            return -1;
+        }
+        chunks[i] -= SIM_SHARED_BASE;
+    }
+    return 0;
+}
+
+int sim_tensor_holds(struct sim_warp *w, const struct sim_ins *in, const struct sim_cta *owner, uint32_t column,
+                     uint32_t columns) {
+    const struct sim_tensor_memory *t = owner->hopper->tensor;
+    for (uint32_t c = column; c < column + columns; c++)
+        if (c >= SIM_TM_COLUMNS || !t->owner[c]) {
+            sim_find(w, in, 1, SIM_F_BOUNDS, "column %u of the tensor memory of CTA rank %u is not allocated", c,
+                     owner->rank);
+            return -1;
+        }
+    return 0;
+}
+
+/* 1 if the warp may rely on the work of that actor and time being over. The warp that starts the products needs no
+ * fence after it has waited for them. */
+static int is_over(const struct sim_warp *w, const struct sim_cta *owner, uint32_t actor, uint32_t time,
+                   enum sim_cell_access access) {
+    const struct sim_actors *a = &w->cta->cluster->hopper->actors;
+    if (actor == sim_tensor_lane_actor(w)) {
+        const struct sim_warp_hopper *h = w->hopper;
+        return !h->stores_from || time < h->stores_from; /* own loads are in order */
+    }
+    if (time <= sim_view(w)[actor] || (access == SIM_CELLS_FREED && time <= w->known[actor])) return 1;
+    return actor < a->lanes && owner->hopper->tensor->issuer == w->actor && time <= w->known[actor];
+}
+
+static void tell(struct sim_warp *w, const struct sim_ins *in, const struct sim_cta *owner, uint32_t column, int writes,
+                 const char *did, uint32_t actor, uint32_t time, uint32_t statement) {
+    const struct sim_cluster *c = w->cta->cluster;
+    int own = actor == sim_tensor_lane_actor(w), fence = !own && time <= w->known[actor];
+    sim_find(w, in, SIM_ALL, fence ? SIM_F_PROXY : SIM_F_ASYNC,
+             "%s column %u of the tensor memory of CTA rank %u, %s %s at %s, %s", writes ? "writes" : "reads", column,
+             owner->rank, did, sim_actor_text(c, actor), sim_place(c->launch->program, statement),
+             fence ? "with no tcgen05.fence::after_thread_sync in between"
+             : own ? "with no wait in between"
+                   : "which was not waited for (and told by tcgen05.fence::before_thread_sync, if a warp did it)");
+}
+
+int sim_tensor_touch(struct sim_warp *w, const struct sim_ins *in, struct sim_cta *owner, uint32_t parts,
+                     uint32_t column, uint32_t columns, uint32_t actor, uint32_t time, enum sim_cell_access access) {
+    const int writes = access != SIM_CELLS_READ;
+    struct sim_tensor_memory *t = owner->hopper->tensor;
+    const struct sim_cluster *c = w->cta->cluster;
+    const uint32_t first = c->hopper->actors.tensor, n = n_actors(c);
+    if (sim_tensor_holds(w, in, owner, column, columns)) return -1;
+    if (!c->launch->options.races) return 0;
+    int found = 0;
+    for (uint32_t q = 0; q < 4; q++)
+        for (uint32_t i = column; i < column + columns && parts >> q & 1; i++) {
+            uint32_t part = q * SIM_TM_COLUMNS + i;
+            uint64_t was = t->writes[part];
+            uint32_t *reads = t->reads + (size_t)part * n;
+            if (was && !found && SIM_ACTOR(was) != actor && !is_over(w, owner, SIM_ACTOR(was), SIM_TIME(was), access)) {
+                tell(w, in, owner, i, writes, "written by", SIM_ACTOR(was), SIM_TIME(was), SIM_STATEMENT(was));
+                found = 1;
+            }
+            if (was && !found && SIM_ACTOR(was) == actor && actor == sim_tensor_lane_actor(w) &&
+                !is_over(w, owner, actor, SIM_TIME(was), access) && !writes) {
+                tell(w, in, owner, i, writes, "written by", actor, SIM_TIME(was), SIM_STATEMENT(was));
+                found = 1;
+            }
+            if (was && !found && !writes && SIM_ACTOR(was) == actor && SIM_TIME(was) > w->known[actor] &&
+                sim_is_product(in) && sim_is_product(&c->launch->program->ins[SIM_STATEMENT(was)])) {
+                tell(w, in, owner, i, writes, "as an operand, written by", actor, SIM_TIME(was), SIM_STATEMENT(was));
+                found = 1;
+            }
+            if (!writes) {
+                reads[actor - first] = time;
+                t->read_statements[(size_t)part * n + actor - first] = in->statement;
+                continue;
+            }
+            for (uint32_t a = 0; a < n && !found; a++)
+                if (reads[a] && a + first != actor && !is_over(w, owner, a + first, reads[a], access)) {
+                    tell(w, in, owner, i, writes, "read by", a + first, reads[a],
+                         t->read_statements[(size_t)part * n + a]);
+                    found = 1;
+                }
+            t->writes[part] = sim_record(time, actor, in->statement, 0);
+        }
+    return 0;
+}
