@@ -225,11 +225,16 @@ static void build_names(void) {
             names.slots[h] = &sim_tables[t].rows[i];
         }
 }
-static const struct sim_op *find_op(const char *opcode) {
+/* The row with this many operands, or another of the name, which says what is wrong. */
+static const struct sim_op *find_op(const char *opcode, uint32_t n) {
+    const struct sim_op *other = NULL;
     pthread_once(&names_once, build_names);
-    for (uint32_t h = hash_text(opcode) & (names.room - 1); names.slots[h]; h = (h + 1) & (names.room - 1))
-        if (!strcmp(names.slots[h]->name, opcode)) return names.slots[h];
-    return NULL;
+    for (uint32_t h = hash_text(opcode) & (names.room - 1); names.slots[h]; h = (h + 1) & (names.room - 1)) {
+        if (strcmp(names.slots[h]->name, opcode)) continue;
+        if (strlen(names.slots[h]->operands) == n) return names.slots[h];
+        if (!other) other = names.slots[h];
+    }
+    return other;
 }
 
 static void by_table(struct sim_decoder *d, struct sim_ins *in, const struct sim_op *op) {
@@ -283,7 +288,7 @@ static void decode_statement(struct sim_decoder *d, struct sim_ins *in) {
     }
     d->o = d->s->n ? d->kernel->operands + d->s->first : NULL;
     d->n = d->s->n;
-    const struct sim_op *op = find_op(d->s->opcode);
+    const struct sim_op *op = find_op(d->s->opcode, d->n);
     if (op && !(op->exec && d->n && (d->o[0].kind == PTX_VECTOR || (d->n > 1 && d->o[1].kind == PTX_VECTOR))))
         by_table(d, in, op);
     else

@@ -22,6 +22,7 @@ __attribute__((constructor)) static void fill(void) {
 const struct sim_grammar sim_grammars[] = {
     SAME(mov),
     SAME(setp),
+    SAME(testp),
     SAME(cvt),
     SAME(cvta),
     {"add", sim_decode_float},

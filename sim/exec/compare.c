@@ -119,6 +119,35 @@ REAL(setp_f64, double, x)
 REAL(setp_f16, uint32_t, sim_from_f16(x & 0xffff))
 REAL(setp_bf16, uint32_t, sim_from_bf16(x & 0xffff))
 
+/* PTX ISA: testp: by the exponent and the fraction, f32 in its place or f64 in two words */
+enum test { FINITE, INFINITE, NUMBER, NOT_A_NUMBER, NORMAL, SUBNORMAL };
+SIM_HEAD(testp) {
+    uint32_t r = 0;
+    EACH_OF(m) {
+        uint64_t a = in->wide ? W64(in->o[1])[l] : W32(in->o[1])[l];
+        const int fraction = in->wide ? 52 : 23;
+        const uint64_t most = in->wide ? 0x7ff : 0xff, e = a >> fraction & most,
+                       f = a & ((UINT64_C(1) << fraction) - 1);
+        const int yes[] = {e < most, e == most && !f, e < most || !f, e == most && f, e && e < most, !e && f};
+        r |= (uint32_t)yes[in->x] << l;
+    }
+    w->p[in->o[0]] = (w->p[in->o[0]] & ~m) | r;
+    return SIM_NEXT;
+}
+SIM_DECODER(testp) {
+    static const char *const tests[] = {"finite", "infinite", "number", "notanumber", "normal", "subnormal"};
+    const enum ptx_type type = sim_last_type(d);
+    int found = 0;
+    for (uint8_t i = 0; i < 6; i++)
+        if (sim_word(d, tests[i])) in->x = i, found = 1;
+    sim_want(d, 2, 2);
+    if (d->failed || !found || (type != PTX_F32 && type != PTX_F64)) return;
+    in->wide = type == PTX_F64;
+    in->o[0] = sim_target(d, &d->o[0], 1);
+    in->o[1] = sim_source(d, &d->o[1], in->wide ? 64 : 32);
+    in->exec = testp;
+}
+
 SIM_DECODER(setp) {
     static const char *const compares[] = {"eq",  "ne",  "lt",  "le",  "gt",  "ge",  "equ",
                                            "neu", "ltu", "leu", "gtu", "geu", "num", "nan"};

@@ -59,6 +59,7 @@ extern const uint32_t sim_n_ops_int, sim_n_ops_bits, sim_n_ops_float, sim_n_ops_
 #define SIM_DECODER(name) void sim_decode_##name(struct sim_decoder *d, struct sim_ins *in)
 SIM_DECODER(mov);
 SIM_DECODER(setp);
+SIM_DECODER(testp);
 SIM_DECODER(cvt);
 SIM_DECODER(cvta);
 SIM_DECODER(float);

@@ -42,6 +42,16 @@ FLOAT2(min_f32, least(a, b))
 FLOAT2(max_f32, largest(a, b))
 FLOAT2(min_nan_f32, a != a || b != b ? sim_float(0x7fffffff) : least(a, b))
 FLOAT2(max_nan_f32, a != a || b != b ? sim_float(0x7fffffff) : largest(a, b))
+/* Of three (PTX ISA: min, max of f32): the same of two, twice; .abs takes their sizes. */
+FLOAT3(min3_f32, least(least(a, b), c))
+FLOAT3(max3_f32, largest(largest(a, b), c))
+FLOAT3(min3_abs_f32, least(least(fabsf(a), fabsf(b)), fabsf(c)))
+FLOAT3(max3_abs_f32, largest(largest(fabsf(a), fabsf(b)), fabsf(c)))
+#define ANY_NAN (a != a || b != b || c != c)
+FLOAT3(min3_nan_f32, ANY_NAN ? sim_float(0x7fffffff) : least(least(a, b), c))
+FLOAT3(max3_nan_f32, ANY_NAN ? sim_float(0x7fffffff) : largest(largest(a, b), c))
+FLOAT3(min3_nan_abs_f32, ANY_NAN ? sim_float(0x7fffffff) : least(least(fabsf(a), fabsf(b)), fabsf(c)))
+FLOAT3(max3_nan_abs_f32, ANY_NAN ? sim_float(0x7fffffff) : largest(largest(fabsf(a), fabsf(b)), fabsf(c)))
 SIM_OP1(neg_f32, uint32_t, uint32_t, a ^ 0x80000000)
 SIM_OP1(abs_f32, uint32_t, uint32_t, a & 0x7fffffff)
 SIM_OP1(neg_ftz_f32, float, float, -FLUSH(a))
@@ -142,6 +152,15 @@ const struct sim_op sim_ops_float[] = {
     {"max.NaN.f32", "Www", max_nan_f32},
     {"min.ftz.NaN.f32", "Www", min_nan_f32_ftz},
     {"max.ftz.NaN.f32", "Www", max_nan_f32_ftz},
+#define OF_THREE(op, name)                                                                                             \
+    {op ".f32", "Wwww", name##3_f32}, {op ".ftz.f32", "Wwww", name##3_f32_ftz},                                        \
+        {op ".NaN.f32", "Wwww", name##3_nan_f32}, {op ".ftz.NaN.f32", "Wwww", name##3_nan_f32_ftz},                    \
+        {op ".abs.f32", "Wwww", name##3_abs_f32}, {op ".ftz.abs.f32", "Wwww", name##3_abs_f32_ftz},                    \
+        {op ".NaN.abs.f32", "Wwww", name##3_nan_abs_f32}, {                                                            \
+        op ".ftz.NaN.abs.f32", "Wwww", name##3_nan_abs_f32_ftz                                                         \
+    }
+    OF_THREE("min", min),
+    OF_THREE("max", max),
     {"neg.f32", "Ww", neg_f32},
     {"abs.f32", "Ww", abs_f32},
     {"neg.ftz.f32", "Ww", neg_ftz_f32},

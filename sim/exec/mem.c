@@ -31,6 +31,28 @@ static enum sim_step load_strong(struct sim_warp *w, const struct sim_ins *in, u
     return SIM_NEXT;
 }
 
+/* One register of 128 bits (PTX ISA: ld, st, type .b128): lane l has the 64-bit words 2 l and 2 l + 1 of its place. */
+SIM_HEAD(load_128) {
+    uint64_t at[SIM_LANES], *out = W64(w->list[in->list]);
+    uint8_t *from[SIM_LANES];
+    sim_addresses(w, in, m, 0, at);
+    if (sim_resolve(w, in, m, (enum ptx_space)in->space, at, 16, SIM_LOAD, from)) return SIM_FAULT;
+    EACH_OF(m) memcpy(out + 2 * l, from[l], 16);
+    if (in->order & SIM_SYNC_OBJECT && w->cta->cluster->launch->signals) sim_sync_after(w, in, m, at);
+    return SIM_NEXT;
+}
+SIM_HEAD(store_128) {
+    uint64_t at[SIM_LANES];
+    const uint64_t *words = W64(w->list[in->list]);
+    uint8_t *to[SIM_LANES];
+    sim_addresses(w, in, m, 0, at);
+    if (sim_resolve(w, in, m, (enum ptx_space)in->space, at, 16, SIM_STORE, to)) return SIM_FAULT;
+    if (in->space != PTX_LOCAL) w->cta->cluster->changes++;
+    if (in->order & SIM_SYNC_OBJECT && w->cta->cluster->launch->signals) sim_sync_before(w, in, m, at, 0);
+    EACH_OF(m) memcpy(to[l], words + 2 * l, 16);
+    return SIM_NEXT;
+}
+
 /* One element of each lane, of type T, to registers of type R. */
 #define ELEMENTS(T, R)                                                                                                 \
     {                                                                                                                  \
@@ -161,7 +183,8 @@ static void load_or_store(struct sim_decoder *d, struct sim_ins *in, int is_stor
     for (uint32_t i = 0; i < (v->kind == PTX_VECTOR ? v->n : 1); i++)
         if (sim_bits(d, &e[i])) bits = sim_bits(d, &e[i]);
     if (!bits) bits = 8u * in->bytes < 16 ? 16 : 8u * in->bytes;
-    if (in->bytes > 8 || in->count * in->bytes > 32 || bits < 8u * in->bytes) {
+    const int whole = in->bytes == 16 && bits == 128 && in->count == 1 && in->space != PTX_PARAM;
+    if ((in->bytes > 8 && !whole) || in->count * in->bytes > 32 || bits < 8u * in->bytes) {
         sim_refuse(d, "%u elements of %u bytes in registers of %u bits", in->count, in->bytes, bits);
         return;
     }
@@ -171,7 +194,7 @@ static void load_or_store(struct sim_decoder *d, struct sim_ins *in, int is_stor
     in->list = d->program->n_list;
     in->n = sim_list(d, v, bits, !is_store);
     if (in->n != in->count) sim_refuse(d, "%u registers for %u elements", in->n, in->count);
-    in->exec = is_store ? store : load;
+    in->exec = whole ? is_store ? store_128 : load_128 : is_store ? store : load;
     if (in->order & SIM_STRONG && in->count == 1) in->order |= SIM_SYNC_OBJECT;
     if (in->space == PTX_PARAM && !is_store && a->reg == PTX_NO_REG) {
         uint64_t from = (a->var ? a->var->at : 0) + a->value, end = from + (uint64_t)in->bytes * in->count;

@@ -3,7 +3,9 @@
  * warp.c has made sure that every member is here. */
 #include "checks/report.h"
 #include "exec/exec.h"
+#include "exec/formats.h"
 
+#include <math.h>
 #include <string.h>
 
 /* ---- control ---- */
@@ -179,6 +181,22 @@ SIM_HEAD(reduce) {
     EACH_OF(m) out[l] = r;
     return SIM_NEXT;
 }
+/* PTX ISA: redux.sync of type .f32: min and max; a NaN loses to every number, with .NaN it wins. z: 1 .abs, 2 .NaN */
+SIM_HEAD(reduce_f32) {
+    uint32_t *out = W32(in->o[0]), nan = 0;
+    const float *a = F32(in->o[1]);
+    float r = sim_float(0x7fffffff);
+    bad_members(w, in, m);
+    EACH_OF(m) {
+        float v = in->z & 1 ? fabsf(a[l]) : a[l];
+        if (v != v)
+            nan = 1;
+        else if (r != r || (in->x == R_MIN ? v < r || (v == r && signbit(v)) : v > r || (v == r && signbit(r))))
+            r = v;
+    }
+    EACH_OF(m) out[l] = nan && in->z & 2 ? 0x7fffffff : sim_bits_of(r);
+    return SIM_NEXT;
+}
 SIM_DECODER(redux) {
     static const char *const ops[] = {"add", "min", "max", "and", "or", "xor"};
     int found = 0;
@@ -187,13 +205,16 @@ SIM_DECODER(redux) {
         if (sim_word(d, ops[i])) in->x = i, found = 1;
     enum ptx_type type = sim_last_type(d);
     sim_want(d, 3, 3);
-    if (d->failed || !found || type == PTX_F32) return;
+    if (d->failed || !found) return;
+    const int real = type == PTX_F32;
+    if (real && in->x != R_MIN && in->x != R_MAX) return;
+    if (real) in->z = (uint8_t)(sim_word(d, "abs") | sim_word(d, "NaN") << 1);
     in->y = type == PTX_S32;
     in->o[0] = sim_target(d, &d->o[0], 32);
     in->o[1] = sim_source(d, &d->o[1], 32);
     in->o[5] = sim_source(d, &d->o[2], 32);
     in->sync = SIM_MEMBERS;
-    in->exec = reduce;
+    in->exec = real ? reduce_f32 : reduce;
 }
 
 /* The leader: the seed turns the choice, since the machine promises none. */

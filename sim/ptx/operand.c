@@ -8,7 +8,8 @@
 
 static void read_operand(struct ptx_parser *x, struct ptx_operand *out);
 
-static int find_register(const struct ptx_parser *x, const struct ptx_token *t, uint32_t *reg) {
+/* The first register that has the name, and how many do. */
+static uint32_t find_registers(const struct ptx_parser *x, const struct ptx_token *t, uint32_t *reg) {
     size_t digits = t->n;
     while (digits && t->at[digits - 1] >= '0' && t->at[digits - 1] <= '9') digits--;
     for (const struct ptx_scope *s = x->scope; s; s = s->parent)
@@ -16,17 +17,44 @@ static int find_register(const struct ptx_parser *x, const struct ptx_token *t, 
             if (!f->numbered) {
                 if (f->length == t->n && !memcmp(f->name, t->at, t->n)) {
                     *reg = f->base;
-                    return 1;
+                    return f->vector;
                 }
             } else if (digits < t->n && f->length == digits && !memcmp(f->name, t->at, digits)) {
                 unsigned long i = strtoul(t->at + digits, NULL, 10);
                 if (i < f->count) {
-                    *reg = f->base + (uint32_t)i;
-                    return 1;
+                    *reg = f->base + (uint32_t)i * f->vector;
+                    return f->vector;
                 }
             }
         }
     return 0;
+}
+
+/* PTX ISA, Vectors: a variable of vector type is all its elements, x.y or x.g one of them. 0: none. */
+static int find_register(struct ptx_parser *x, const struct ptx_token *t, struct ptx_operand *out) {
+    static const char elements[] = "xyzwrgba";
+    struct ptx_token whole = *t;
+    uint32_t n = find_registers(x, t, &out->reg);
+    if (n == 1) {
+        out->kind = PTX_REG;
+        return 1;
+    }
+    if (n) {
+        struct ptx_operand list[8];
+        for (uint32_t i = 0; i < n; i++) list[i] = (struct ptx_operand){.kind = PTX_REG, .reg = out->reg + i};
+        *out = (struct ptx_operand){.kind = PTX_VECTOR, .reg = PTX_NO_REG, .first = ptx_pool(x, list, n), .n = n};
+        return 1;
+    }
+    const char *element = t->n > 2 && t->at[t->n - 2] == '.' ? strchr(elements, t->at[t->n - 1]) : NULL;
+    const uint32_t which = element ? (uint32_t)(element - elements) % 4 : 0;
+    whole.n = t->n - 2;
+    if (!element || (n = find_registers(x, &whole, &out->reg)) < 2 || which >= n) {
+        out->reg = PTX_NO_REG;
+        return 0;
+    }
+    out->kind = PTX_REG;
+    out->reg += which;
+    return 1;
 }
 
 static struct ptx_var *find_variable(const struct ptx_parser *x, const struct ptx_token *t) {
@@ -98,10 +126,7 @@ static void name(struct ptx_parser *x, struct ptx_operand *out) {
         out->kind = PTX_SINK;
         return;
     }
-    if (find_register(x, &t, &out->reg)) {
-        out->kind = PTX_REG;
-        return;
-    }
+    if (find_register(x, &t, out)) return;
     if ((out->var = find_variable(x, &t)) != NULL) {
         out->kind = PTX_VARIABLE;
         if (ptx_is(&x->token, "+")) { /* variable + offset outside of brackets */

@@ -145,6 +145,7 @@ static void add_var(struct ptx_parser *x, struct ptx_var *v) {
 
 /* .reg .b32 %r<100>, a, b; */
 static void registers(struct ptx_parser *x) {
+    const uint8_t vector = ptx_accept(x, ".v2") ? 2 : ptx_accept(x, ".v4") ? 4 : ptx_accept(x, ".v8") ? 8 : 1;
     char *word = name_token(x);
     enum ptx_type type = ptx_type_of(word + (word[0] == '.'));
     unsigned bits = type == PTX_PRED ? 1 : 8 * ptx_type_bytes(type);
@@ -163,9 +164,10 @@ static void registers(struct ptx_parser *x) {
         } else {
             f->count = 1;
         }
-        if (f->count > MOST_REGISTERS - k->n_regs) ptx_fail(x, x->token.line, "%u registers", f->count);
+        f->vector = vector;
+        if (f->count > (MOST_REGISTERS - k->n_regs) / vector) ptx_fail(x, x->token.line, "%u registers", f->count);
         if (x->failed) return;
-        for (uint32_t i = 0; i < f->count; i++) {
+        for (uint32_t i = 0; i < f->count * vector; i++) {
             k->reg_bits = ptx_grow(x->module, k->reg_bits, k->n_regs, 1);
             k->reg_bits[k->n_regs++] = (uint8_t)bits;
         }

@@ -6,11 +6,11 @@
 
 enum { PTX_MAX_OPERANDS = 24 };
 
-struct ptx_family { /* .reg .b32 %r<100> or one register */
+struct ptx_family { /* .reg .b32 %r<100> or one register, or .reg .v4 .b32 v */
     const char *name;
     size_t length;
     uint32_t base, count;
-    uint8_t numbered;
+    uint8_t numbered, vector; /* vector: registers of each name, which .x and the like tell apart; 1: no vector */
     struct ptx_family *next;
 };
 struct ptx_scope_var {

@@ -142,8 +142,8 @@ static int check(struct sim_warp *w, const struct sim_ins *in, struct tensor_pro
     return 0;
 }
 
-/* o[0]: D, o[1]: A, o[2]: B, o[3]: descriptor, o[4]: accumulate; list: lanes of D that are not written, or addresses of
- * scales. */
+/* o[0]: D, o[1]: A, o[2]: B, o[3]: descriptor, o[4]: accumulate; list: lanes of D that are not written, addresses of
+ * scales, or the zero-column mask of .ws (PTX ISA: tcgen05.mma.ws). */
 SIM_HEAD(multiply) {
     struct sim_tensor_memory *t = w->cta->hopper->tensor;
     uint32_t l = (uint32_t)__builtin_ctz(m), shape = W32(in->o[3])[l];
@@ -157,7 +157,12 @@ SIM_HEAD(multiply) {
     if (p->from_cells) p->a_cells = W32(in->o[1])[l] + (in->target & ((1u << OFFSET_BITS) - 1));
     if (in->count)
         p->scales_a = W32(w->list[in->list])[l] & 0x3fffffff, p->scales_b = W32(w->list[in->list + 1])[l] & 0x3fffffff;
-    else
+    else if (p->ws && in->n && W64(w->list[in->list])[l]) {
+        sim_find(w, in, m, SIM_F_PROTOCOL, "the zero-column mask 0x%llx: only 0, no mask, is modelled",
+                 (unsigned long long)W64(w->list[in->list])[l]);
+        free(p);
+        return SIM_FAULT;
+    } else if (!p->ws)
         for (uint32_t i = 0; i < in->n; i++) p->disabled[i] = W32(w->list[in->list + i])[l];
     int bad = read_shape(w, in, shape, p);
     if (!bad && !p->from_cells)
@@ -263,11 +268,16 @@ SIM_DECODER(tensor_product) {
             if (by > 15 || kind > KIND_TF32) sim_refuse(d, "D is divided by 2 to 0 to 15, in kinds f16 and tf32");
             in->target |= (uint32_t)by << OFFSET_BITS;
         }
-        if (last == 5 && d->o[4].kind == PTX_VECTOR && !in->bytes)
+        if (last == 5 && in->bytes) {
+            if (d->o[5].kind == PTX_INT && d->o[5].value) sim_refuse(d, "a zero-column mask other than 0");
+            sim_list_add(d, sim_source(d, &d->o[last--], 64));
+            in->n = 1;
+        } else if (last == 5 && d->o[4].kind == PTX_VECTOR)
             in->n = sim_list(d, &d->o[4], 32, 0);
         else if (last != 4)
-            return; /* a zero-column mask */
-        if (in->n && in->n != 4u * in->z) sim_refuse(d, "%u registers of lanes, not %u", in->n, 4u * in->z);
+            return;
+        if (in->n && !in->bytes && in->n != 4u * in->z)
+            sim_refuse(d, "%u registers of lanes, not %u", in->n, 4u * in->z);
     }
     if (!d->failed) in->o[4] = sim_source(d, &d->o[last], 1);
     in->exec = multiply;

@@ -18,6 +18,10 @@ static const struct {
 } shapes[SHAPES] = {
     {"32x32b", 32, 1, 1}, {"16x64b", 16, 2, 1}, {"16x128b", 16, 4, 2}, {"16x256b", 16, 8, 4}, {"16x32bx2", 16, 1, 1}};
 enum { UNSTATED = 0xfbfb };
+/* PTX ISA, access restrictions of tcgen05: a warp reaches the 32 lanes of its place in the warpgroup. These bits of
+ * the lane are the warp's own whatever the address says. Libraries leave them 0; those of another warp are a finding,
+ * and the access goes to the warp's lanes, as on the device. */
+#define QUARTER 0x60u
 
 static void place(enum shape s, uint32_t r, uint32_t c, uint32_t half, uint32_t *thread, uint32_t *i) {
     switch (s) {
@@ -46,18 +50,19 @@ static void store(uint32_t *cell, uint8_t *written, int packed, uint32_t word) {
 SIM_HEAD(move_cells) { /* x: shape; y: stores; count: packed; target: columns to the second half; n: registers */
     struct sim_warp_hopper *h = w->hopper;
     struct sim_tensor_memory *t = w->cta->hopper->tensor;
-    const uint32_t at = W32(in->o[0])[0] + (uint32_t)in->imm, lane = at >> 16, column = at & 0xffff,
-                   part = w->index % 4, width = 1u + in->count, halves = in->x == TWICE_32 ? 2 : 1;
+    const uint32_t at = W32(in->o[0])[0] + (uint32_t)in->imm, told = at >> 16, column = at & 0xffff,
+                   part = w->index % 4, lane = (told & ~QUARTER) | 32 * part, width = 1u + in->count,
+                   halves = in->x == TWICE_32 ? 2 : 1;
     const uint32_t rows = shapes[in->x].rows, columns = in->n / shapes[in->x].registers * shapes[in->x].columns;
     EACH_OF(m) if (W32(in->o[0])[l] != W32(in->o[0])[0]) {
         sim_find(w, in, 1u << l, SIM_F_DIVERGENCE, "lanes of the warp give different addresses of tensor memory");
         return SIM_FAULT;
     }
-    if (lane / 32 != part || lane % 32 + rows > 32 || lane % 16) {
-        sim_find(w, in, m, SIM_F_BOUNDS, "%u lanes of tensor memory from %u on: the warp reaches %u to %u", rows, lane,
+    const int beyond = told >= SIM_TM_LANES || lane % 32 + rows > 32 || lane % 16;
+    if (beyond || (told & QUARTER && told / 32 != part))
+        sim_find(w, in, m, SIM_F_BOUNDS, "%u lanes of tensor memory from %u on: the warp reaches %u to %u", rows, told,
                  32 * part, 32 * part + 31);
-        return SIM_FAULT;
-    }
+    if (beyond) return SIM_FAULT;
     uint32_t *from = in->y ? &h->stores_from : &h->loads_from;
     for (uint32_t k = 0; k < halves; k++)
         if (sim_tensor_touch(w, in, w->cta, 1u << part, column + k * in->target, columns * width,

@@ -43,7 +43,17 @@
 #define CP(form) "@q tcgen05.cp.cta_group::1." form " [%r4], %rd2;\n"
 /* D 32 .. 63, M 128, N 32, f16, sums in f32 */
 #define MMA(words, rest) "@q tcgen05.mma.cta_group::1." words " [%r22], %rd2, %rd2, %r21, " rest "add;\n"
-#define SHAPE(n)         "mov.b32 %r21, " #n ";\n"
+#define WS(mask)         "@q tcgen05.mma.ws.cta_group::1.kind::f16 [%r22], %rd2, %rd2, %r21, add" mask ";\n"
+/* Two products of M 128 and N 64, without a mask and with one of 0: 1 where column 3 is the same and not 0. */
+#define SECOND "bar.sync 0;\nX:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%r6], 1;\n@!p bra X;\n"
+#define MASKED(mask)                                                                                                   \
+    READY "mov.b32 %r21, 135266320;\nmov.b64 %rd3, 0;\nmov.b32 %r22, %r4;\n" WS("")                                    \
+        COMMIT SEE TAKE(3) "mov.b32 %r31, %r30;\ntcgen05.st.sync.aligned.32x32b.x1.b32 [%r5+3], {%r0};\n"              \
+                           "tcgen05.wait::st.sync.aligned;\n" SYNC                                                     \
+                           WS(mask)                                                                                    \
+    COMMIT SECOND "bar.warp.sync 0xffffffff;\ntcgen05.fence::after_thread_sync;\n" TAKE(                               \
+        3) "setp.eq.u32 p, %r30, %r31;\nsetp.ne.and.u32 p, %r30, 0, p;\nselp.b32 %r30, 1, 0, p;\n" PUT END
+#define SHAPE(n) "mov.b32 %r21, " #n ";\n"
 
 /* A kernel of one warp: asks for another cluster into s, mbarrier at s + 16. Each cluster's word counts who ran it. */
 #define PERSIST(body)                                                                                                  \
@@ -173,8 +183,19 @@ static const struct {
      0, REFUSED},
     {"ashift", READY "@q tcgen05.mma.cta_group::1.kind::f16.ashift [%r22], [%r4], %rd2, %r21, add;\n" END,
      ".ashift is not known", 0, 0, 0, REFUSED},
-    {"zero_mask", READY "@q tcgen05.mma.ws.cta_group::1.kind::f16 [%r22], %rd2, %rd2, %r21, add, %rd2;\n" END,
-     "not known here", 0, 0, 0, REFUSED},
+    {"mask_of_none_number", MASKED(", 0"), NULL, 1, 0, 1, 0},
+    {"mask_of_none", MASKED(", %rd3"), NULL, 1, 0, 1, 0},
+    /* lane 0 from every warp: the quarter is the warp's own */
+    {"lanes_of_the_warp",
+     READY "tcgen05.st.sync.aligned.32x32b.x1.b32 [%r4+33], {%r0};\ntcgen05.wait::st.sync.aligned;\n" SYNC
+           "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r31}, [%r5+33];\n"
+           "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r30}, [%r4+3];\ntcgen05.wait::ld.sync.aligned;\n"
+           "add.u32 %r30, %r30, %r31;\n" PUT END,
+     NULL, 768, 2, 128, 0},
+    {"lanes_of_another", READY "xor.b32 %r5, %r5, 2097152;\n" TAKE(3) PUT END, "on: the warp reaches", 0, 0, 0, 0},
+    {"lanes_beyond", READY "add.u32 %r5, %r4, 8388608;\n" TAKE(3) PUT END, "from 128 on", 0, 0, 0, 0},
+    {"column_mask", READY WS(", %rd2") END, "the zero-column mask 0x", 0, 0, 0, 0},
+    {"column_mask_number", READY WS(", 5") END, "a zero-column mask other than 0", 0, 0, 0, REFUSED},
     {"collector_of_b", READY MMA("kind::f16.collector::b0::fill", "") END, "collector buffer of another matrix", 0, 0,
      0, REFUSED},
     {"no_multicast", READY CP("64x128b") END, "not known here", 0, 0, 0, REFUSED},
@@ -190,9 +211,16 @@ static const struct {
     {"clusters_taken", PERSIST(RUN ASK ANSWER READ NEXT), NULL, 128, 0, 1, MANY},
     {"clusters_unwaited", PERSIST(RUN ASK READ NEXT ANSWER), "async: reads shared byte 0", 0, 0, 0, MANY},
     {"clusters_after_last", PERSIST(RUN ASK ANSWER READ NEXT ASK), "seen that none is left", 0, 0, 0, MANY},
+    /* its result is nothing that was asked for; where it is used as an address the use is the finding */
     {"cluster_of_nobody",
-     PERSIST(ASK ANSWER READ "clusterlaunchcontrol.query_cancel.get_first_ctaid::y.b32.b128 %r6, %q;\n"),
-     "a cluster that was not taken", 0, 0, 0, 0},
+     PERSIST("mul.wide.u32 %rd3, %r0, 4;\nadd.u64 %rd3, %rd3, %rd0;\n" ASK ANSWER READ
+             "clusterlaunchcontrol.query_cancel.get_first_ctaid::y.b32.b128 %r6, %q;\nst.global.b32 [%rd3], %r0;\n"
+             "st.global.b32 [%rd3+128], %r0;\nst.global.b32 [%rd3+256], %r0;\nst.global.b32 [%rd3+384], %r0;\n"),
+     NULL, 0, 1, 32, 0},
+    {"cluster_of_nobody_used",
+     PERSIST(ASK ANSWER READ "clusterlaunchcontrol.query_cancel.get_first_ctaid::y.b32.b128 %r6, %q;\n"
+                             "mul.wide.u32 %rd3, %r6, 4;\nadd.u64 %rd3, %rd3, %rd0;\nst.global.b32 [%rd3], %r0;\n"),
+     "out of bounds", 0, 0, 0, 0},
     {"no_answer",
      PERSIST("mov.b64 %rd1, 5;\nmov.b128 %q, {%rd1, %rd1};\n"
              "clusterlaunchcontrol.query_cancel.is_canceled.pred.b128 taken, %q;\n"),
