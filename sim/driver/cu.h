@@ -36,6 +36,15 @@ enum {
     R_UNKNOWN = 999
 };
 enum { ATTRIBUTE_COOPERATIVE = 2, ATTRIBUTE_CLUSTER = 4, ATTRIBUTE_SERIALIZATION = 6, ATTRIBUTE_PRIORITY = 8 };
+/* hints that change no result: access policy window, memory synchronisation domain and their map, preferred cluster
+ * size, preferred carveout of shared memory */
+enum {
+    ATTRIBUTE_WINDOW = 1,
+    ATTRIBUTE_DOMAIN_MAP = 9,
+    ATTRIBUTE_DOMAIN = 10,
+    ATTRIBUTE_PREFERRED_CLUSTER = 11,
+    ATTRIBUTE_CARVEOUT = 14
+};
 enum { JIT_ERROR_TEXT = 5, JIT_ERROR_BYTES = 6, FUNCTION_MAX_DYNAMIC = 8 };
 struct cu_attribute {
     int id;

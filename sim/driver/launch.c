@@ -134,6 +134,11 @@ static int bad_shape(const struct cu_launch *c, const struct ptx_kernel *k, stru
             break;
         case ATTRIBUTE_SERIALIZATION: g->early = c->attributes[i].value.cluster[0] != 0; break;
         case 0:
+        case ATTRIBUTE_WINDOW:
+        case ATTRIBUTE_DOMAIN_MAP:
+        case ATTRIBUTE_DOMAIN:
+        case ATTRIBUTE_PREFERRED_CLUSTER:
+        case ATTRIBUTE_CARVEOUT:
         case ATTRIBUTE_PRIORITY: break;
         default: return R_INVALID_VALUE;
         }

@@ -3,16 +3,9 @@
  * 4- and 6-bit types and im2col maps are refused. */
 #include "driver/cu.h"
 #include "machine/device.h"
-#include "units/tensor_map.h"
+#include "units/tensor_box.h"
 
 #include <string.h>
-
-uint32_t sim_tensor_check(const struct sim_tensor_map *map) {
-    const unsigned char *p = (const unsigned char *)map;
-    uint32_t h = 2166136261u;
-    for (size_t i = 0; i < offsetof(struct sim_tensor_map, check); i++) h = (h ^ p[i]) * 16777619u;
-    return h ? h : 1;
-}
 
 static const uint8_t type_bytes[SIM_TENSOR_TYPES] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4};
 static int is_real(int type) { return type >= SIM_TENSOR_F16; }
@@ -22,13 +15,13 @@ static int bad_sizes(const struct sim_tensor_map *m, const uint64_t *dim, const 
     uint64_t most = UINT64_C(1) << 32, align = m->interleave == SIM_INTERLEAVE_32B ? 32 : 16;
     for (int i = 0; i < m->rank; i++) {
         if (!dim[i] || dim[i] > most || !box[i] || box[i] > 256 || !step[i] || step[i] > 8) return 1;
-        /* cuda.h also asks for strides that grow; the driver takes [head][row] layouts whose do not */
+        /* cuda.h also asks for strides that grow; the driver takes others: rows that overlap, an outer dimension of
+         * size 1 without a stride */
         if (i + 1 < m->rank && (stride[i] % align || stride[i] >> 40)) return 1;
     }
-    if (m->rank > 1 && stride[0] < dim[0] * m->bytes) return 1;
     uint64_t inner = (uint64_t)box[0] * m->bytes;
-    static const uint32_t span[] = {UINT32_MAX, 32, 64, 128};
-    return m->interleave == SIM_INTERLEAVE_NONE && (inner % 16 || inner > span[m->swizzle]);
+    const uint32_t span = m->swizzle ? sim_tensor_span(m->swizzle) : UINT32_MAX;
+    return m->interleave == SIM_INTERLEAVE_NONE && (inner % 16 || inner > span);
 }
 
 SIM_API cuTensorMapEncodeTiled(void *map, int type, uint32_t rank, void *address, const uint64_t *dim,
@@ -43,28 +36,27 @@ SIM_API cuTensorMapEncodeTiled(void *map, int type, uint32_t rank, void *address
     const uint64_t at = (uint64_t)(uintptr_t)address;
     if (sim_profile()->major < 9) return R_NOT_SUPPORTED;
     if (type >= SIM_TENSOR_TYPES && type <= SIM_TENSOR_TYPES + 2) return R_NOT_SUPPORTED;
-    if (swizzle > SIM_SWIZZLE_128B && swizzle <= SIM_SWIZZLE_128B + 3) return R_NOT_SUPPORTED;
+    if (swizzle > SIM_SWIZZLE_128B && sim_profile()->major < 10) return R_INVALID_VALUE; /* as for an H200 */
+    if (swizzle == SIM_SWIZZLE_128B_ATOM_32B_FLIP_8B) return R_NOT_SUPPORTED;
     if (!map || (uintptr_t)map % 64 || type < 0 || type >= SIM_TENSOR_TYPES || !rank || rank > SIM_TENSOR_RANK ||
         !dim || (rank > 1 && !stride) || !box || !step || interleave < 0 || interleave > SIM_INTERLEAVE_32B ||
-        swizzle < 0 || swizzle > SIM_SWIZZLE_128B || l2 < 0 || l2 > 3 || fill < 0 || fill > 1)
+        swizzle < 0 || swizzle >= SIM_SWIZZLES || l2 < 0 || l2 > 3 || fill < 0 || fill > 1)
         return R_INVALID_VALUE;
     if (interleave != SIM_INTERLEAVE_NONE && rank < 3) return R_INVALID_VALUE;
     if (interleave == SIM_INTERLEAVE_32B && (swizzle != SIM_SWIZZLE_32B || at % 32)) return R_INVALID_VALUE;
     if (!at || at % 16 || (fill && !is_real(type))) return R_INVALID_VALUE;
     struct sim_tensor_map m;
     memset(&m, 0, sizeof m);
-    m.magic = SIM_TENSOR_MAGIC, m.address = at;
+    m.address = at;
     m.type = (uint8_t)type, m.bytes = type_bytes[type], m.rank = (uint8_t)rank;
     m.interleave = (uint8_t)interleave, m.swizzle = (uint8_t)swizzle, m.l2 = (uint8_t)l2, m.nan = (uint8_t)fill;
-    m.device = (uint8_t)context->device;
     if (bad_sizes(&m, dim, stride, box, step)) return R_INVALID_VALUE;
     for (uint32_t i = 0; i < rank; i++) {
         m.last[i] = (uint32_t)(dim[i] - 1);
         m.box[i] = (uint16_t)box[i], m.step[i] = (uint8_t)step[i];
         if (i + 1 < rank) m.stride[i] = stride[i];
     }
-    m.check = sim_tensor_check(&m);
-    memcpy(map, &m, sizeof m);
+    sim_tensor_write(&m, map);
     return R_SUCCESS;
 }
 
@@ -76,10 +68,8 @@ SIM_API cuTensorMapReplaceAddress(void *map, void *address) {
     struct sim_tensor_map m;
     const uint64_t at = (uint64_t)(uintptr_t)address;
     if (!map || (uintptr_t)map % 64) return R_INVALID_VALUE;
-    memcpy(&m, map, sizeof m);
-    if (!sim_tensor_valid(&m) || !at || at % (m.interleave == SIM_INTERLEAVE_32B ? 32 : 16)) return R_INVALID_VALUE;
+    if (!sim_tensor_read(map, &m) || !at || at % (m.interleave == SIM_INTERLEAVE_32B ? 32 : 16)) return R_INVALID_VALUE;
     m.address = at;
-    m.check = sim_tensor_check(&m);
-    memcpy(map, &m, sizeof m);
+    sim_tensor_write(&m, map);
     return R_SUCCESS;
 }

@@ -119,15 +119,14 @@ SIM_DECODER(barrier_sm90) {
 
 /* ---- addresses of the cluster ---- */
 
+/* PTX ISA, mapa: of a rank that the cluster has not, an address that no CTA has: a finding where it is used. */
+enum { NO_CTA = 0xff };
 SIM_HEAD(map_address) { /* x: generic addresses */
     uint32_t n = w->cta->cluster->n_ctas;
     const uint64_t low = (UINT64_C(1) << SIM_RANK_SHIFT) - 1;
     EACH_OF(m) {
         uint64_t rank = W32(in->o[2])[l], at = in->wide ? W64(in->o[1])[l] : W32(in->o[1])[l];
-        if (rank >= n) {
-            sim_find(w, in, 1u << l, SIM_F_BOUNDS, "rank %u of a cluster of %u CTAs", (uint32_t)rank, n);
-            return SIM_FAULT;
-        }
+        if (rank >= n) rank = NO_CTA;
         at = (at & low) | rank << SIM_RANK_SHIFT | (in->x ? SIM_WINDOW_SHARED : 0);
         if (in->wide)
             W64(in->o[0])[l] = at;

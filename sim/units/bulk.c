@@ -57,13 +57,12 @@ static int map_at(struct sim_warp *w, const struct sim_ins *in, uint32_t l, uint
     const void *from = NULL;
     if ((at & SIM_WINDOW_MASK) == SIM_WINDOW_PARAM) {
         uint64_t offset = at & ~SIM_WINDOW_MASK;
-        if (offset + sizeof *map <= g->program->kernel->param_bytes) from = g->params + offset;
+        if (offset + SIM_TENSOR_MAP_BYTES <= g->program->kernel->param_bytes) from = g->params + offset;
     } else if (!(at & SIM_WINDOW_MASK)) {
-        if (sim_global_at(w, in, l, at, sizeof *map, 64, "reads the tensor map of")) return -1;
+        if (sim_global_at(w, in, l, at, SIM_TENSOR_MAP_BYTES, 64, "reads the tensor map of")) return -1;
         from = (const void *)(uintptr_t)at;
     }
-    if (from) memcpy(map, from, sizeof *map);
-    if (from && !(at & 63) && sim_tensor_valid(map)) return 0;
+    if (from && !(at & 63) && sim_tensor_read(from, map)) return 0;
     sim_find(w, in, 1u << l, SIM_F_BOUNDS, "no tensor map, or none on a multiple of 64, at 0x%llx",
              (unsigned long long)at);
     return -1;

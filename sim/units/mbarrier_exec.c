@@ -41,6 +41,11 @@ SIM_HEAD(barrier_step) {
         uint32_t offset, value = in->y & HAS_COUNT ? W32(in->o[2])[l] : 1;
         struct sim_cta *owner = place_of(w, in, l, at[l], &offset);
         if (!owner) return SIM_FAULT;
+        /* PTX ISA, mbarrier.init: lanes that give one object the same count do what one of them would */
+        uint32_t same = 0;
+        while (in->x == INIT && same < l && !(m >> same & 1 && at[same] == at[l] && W32(in->o[2])[same] == value))
+            same++;
+        if (in->x == INIT && same < l) continue;
         if (in->x == INIT || in->x == INVAL) {
             if (in->x == INIT ? sim_mbarrier_init(w, in, l, owner, offset, value)
                               : sim_mbarrier_inval(w, in, l, owner, offset))

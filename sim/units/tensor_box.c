@@ -2,7 +2,22 @@
  * The box of a tensor copy, row by row: where its elements are in global memory, which of them exist, where they go. */
 #include "units/tensor_box.h"
 
-uint32_t sim_tensor_span(uint32_t swizzle) { return swizzle == SIM_SWIZZLE_NONE ? 16 : 16u << swizzle; }
+uint32_t sim_tensor_span(uint32_t swizzle) {
+    return swizzle == SIM_SWIZZLE_NONE ? 16 : swizzle > SIM_SWIZZLE_128B ? 128 : 16u << swizzle;
+}
+/* PTX ISA, swizzling modes: which bits of the address turn which. With atoms of 32 and 64 bytes fewer bits of the line
+ * turn the place of larger pieces. */
+uint32_t sim_swizzle(uint32_t address, uint32_t swizzle) {
+    const uint32_t line = address >> 7;
+    switch (swizzle) {
+    case SIM_SWIZZLE_32B: return address ^ (line & 1) << 4;
+    case SIM_SWIZZLE_64B: return address ^ (line & 3) << 4;
+    case SIM_SWIZZLE_128B: return address ^ (line & 7) << 4;
+    case SIM_SWIZZLE_128B_ATOM_32B: return address ^ (line & 3) << 5;
+    case SIM_SWIZZLE_128B_ATOM_64B: return address ^ (line & 1) << 6;
+    default: return address;
+    }
+}
 
 static uint32_t count(const struct sim_tensor_map *m, uint32_t d) {
     return d < m->rank ? (m->box[d] + m->step[d] - 1u) / m->step[d] : 1;

@@ -14,11 +14,5 @@ uint32_t sim_tensor_span(uint32_t swizzle); /* bytes of a row that the swizzle t
 uint32_t sim_tensor_rows(const struct sim_tensor_map *map, uint32_t *bytes);
 /* The rows of the box whose first element has these coordinates, in pieces of 16 bytes; at most 16 * rows of them. */
 uint32_t sim_tensor_walk(const struct sim_tensor_map *map, const int32_t at[SIM_TENSOR_RANK], struct sim_piece *out);
-static inline uint32_t sim_swizzle(uint32_t address, uint32_t swizzle) {
-    uint32_t bits = swizzle == SIM_SWIZZLE_128B  ? 7
-                    : swizzle == SIM_SWIZZLE_64B ? 3
-                    : swizzle == SIM_SWIZZLE_32B ? 1
-                                                 : 0;
-    return address ^ (address >> 7 & bits) << 4;
-}
+uint32_t sim_swizzle(uint32_t address, uint32_t swizzle); /* where a piece of 16 bytes goes */
 #endif

@@ -81,6 +81,13 @@ static const struct {
 
     {"no_init", KERNEL(ARRIVE), "protocol: no mbarrier", 0, 0},
     {"init_unseen", KERNEL(INIT(64) ARRIVE WAIT(0)), "protocol", 0, 0},
+    {"init_by_all", /* of a warp, with one count */
+     KERNEL("setp.lt.u32 p, %r0, 32;\n@p mbarrier.init.shared::cta.b64 [%r1], 64;\n"
+            "st.shared.u32 [%r6+128], %r4;\n" SYNC ARRIVE WAIT(0) TAKE CLUSTER),
+     NULL, 0, 1},
+    {"init_by_all_counts", /* that differ */
+     KERNEL("setp.lt.u32 p, %r0, 32;\nadd.u32 %r10, %r0, 1;\n@p mbarrier.init.shared::cta.b64 [%r1], %r10;\n"),
+     "initialises an mbarrier again", 0, 0},
     {"init_twice", KERNEL(INIT(64) INIT(64)), "initialises an mbarrier again", 0, 0},
     {"after_inval", KERNEL(INIT(64) SYNC "@q mbarrier.inval.shared::cta.b64 [%r1];\n" SYNC ARRIVE), "no longer valid",
      0, 0},
@@ -127,7 +134,13 @@ static const struct {
     {"remote_race", KERNEL("add.u32 %r12, %r9, %r5;\nst.shared::cluster.u32 [%r12+128], %r4;\n" TAKE CLUSTER),
      "shared byte", 0, 0},
     {"remote_gone", KERNEL("add.u32 %r12, %r9, %r5;\nst.shared::cluster.u32 [%r12+128], %r4;\n"), "CTA rank", 0, 0},
-    {"rank_beyond", KERNEL("mapa.shared::cluster.u32 %r9, %r1, 2;\n"), "rank 2 of a cluster of 2", 0, 0},
+    {"rank_unused", KERNEL("mapa.shared::cluster.u32 %r9, %r1, 2;\nst.global.u32 [%rd0], %r4;\n"), NULL, 0, 1},
+    {"rank_beyond", KERNEL("mapa.shared::cluster.u32 %r9, %r1, 2;\nst.shared::cluster.u32 [%r9+128], %r4;\n" CLUSTER),
+     "out of bounds", 0, 0},
+    {"rank_beyond_generic",
+     KERNEL(
+         "cvt.u64.u32 %rd2, %r1;\ncvta.shared.u64 %rd2, %rd2;\nmapa.u64 %rd2, %rd2, 2;\nst.u32 [%rd2+128], %r4;\n" CLUSTER),
+     "out of bounds", 0, 0},
     {"cluster_wait_first", KERNEL("barrier.cluster.wait.aligned;\n"), "without having arrived", 0, 0},
     {"registers_down", KERNEL("setmaxnreg.dec.sync.aligned.u32 64;\nsetmaxnreg.inc.sync.aligned.u32 32;\n"),
      "setmaxnreg.inc", 0, 0},
