@@ -16,7 +16,12 @@ static void describe(const struct sim_warp *w, const struct sim_group *g, char l
     int n = snprintf(line, LINE, "lanes %08x at %s", g->mask, sim_place(p, p->ins[g->pc].statement));
     if (n < 0 || n >= LINE) return;
     size_t room = LINE - (size_t)n;
-    if (g->parked) {
+    if (w->apart & g->mask) {
+        const uint32_t id = w->barrier_of[__builtin_ctz(w->apart & g->mask)];
+        const struct sim_barrier *b = &cta->barriers[id];
+        snprintf(line + n, room, ": barrier %u, %u threads of %u have come", id, b->arrived,
+                 b->need ? b->need : cta->n_live * SIM_LANES);
+    } else if (g->parked == 1) {
         snprintf(line + n, room, ": wants other lanes of the warp");
     } else if (w->blocked) {
         const struct sim_barrier *b = &cta->barriers[w->barrier & (SIM_BARRIERS - 1)];

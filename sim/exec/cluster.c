@@ -59,12 +59,11 @@ SIM_HEAD(cluster_arrive) { /* x: relaxed */
     struct sim_cluster *c = w->cta->cluster;
     struct sim_cluster_hopper *k = c->hopper;
     struct sim_warp_hopper *h = w->hopper;
-    if (h->cluster_arrived) {
+    if (h->cluster_arrived & m) {
         sim_find(w, in, m, SIM_F_BARRIER, "arrives twice at the cluster's barrier with no wait between");
         return SIM_FAULT;
     }
-    h->cluster_arrived = 1;
-    h->cluster_phase = k->cluster_phase;
+    h->cluster_arrived |= m, h->cluster_came |= m;
     if (!in->x) {
         sim_clock_join(k->cluster_clock, w->known, c->n_clock);
         sim_clock_tick(w);
@@ -74,12 +73,16 @@ SIM_HEAD(cluster_arrive) { /* x: relaxed */
     sim_cluster_check(c);
     return SIM_NEXT;
 }
-/* Opens the barrier if every warp that has not ended has come. */
+/* Opens the barrier if every thread that has not ended has come in this phase. PTX ISA, "barrier.cluster": all the
+ * non-exited threads of the cluster; arrivals of threads that have ended since do not stand for others. */
 void sim_cluster_check(struct sim_cluster *c) {
     struct sim_cluster_hopper *k = c->hopper;
-    uint32_t live = 0;
-    for (uint32_t r = 0; r < c->n_ctas; r++) live += c->ctas[r].n_live;
-    if (!k->cluster_arrived || k->cluster_arrived < live) return;
+    if (!k->cluster_arrived) return;
+    for (uint32_t r = 0; r < c->n_ctas; r++)
+        for (uint32_t i = 0; i < c->ctas[r].n_warps; i++)
+            if (c->ctas[r].warps[i].live & ~c->ctas[r].warps[i].hopper->cluster_came) return;
+    for (uint32_t r = 0; r < c->n_ctas; r++)
+        for (uint32_t i = 0; i < c->ctas[r].n_warps; i++) c->ctas[r].warps[i].hopper->cluster_came = 0;
     memcpy(k->cluster_done, k->cluster_clock, c->n_clock * sizeof *k->cluster_clock);
     k->cluster_arrived = 0;
     k->cluster_phase++;
@@ -88,17 +91,16 @@ void sim_cluster_check(struct sim_cluster *c) {
 SIM_HEAD(cluster_wait) {
     struct sim_cluster *c = w->cta->cluster;
     struct sim_warp_hopper *h = w->hopper;
-    if (!h->cluster_arrived) {
+    if (m & ~h->cluster_arrived) {
         sim_find(w, in, m, SIM_F_BARRIER, "waits at the cluster's barrier without having arrived");
         return SIM_FAULT;
     }
-    if (c->hopper->cluster_phase == h->cluster_phase) {
+    if (h->cluster_came & m) {
         h->waits = SIM_WAITS_CLUSTER;
-        w->polling = 1;
-        return SIM_BLOCK;
+        return SIM_AGAIN;
     }
     h->waits = SIM_WAITS_NOTHING;
-    h->cluster_arrived = 0;
+    h->cluster_arrived &= ~m;
     sim_clock_join(w->known, c->hopper->cluster_done, c->n_clock);
     return SIM_NEXT;
 }
@@ -111,9 +113,9 @@ SIM_DECODER(barrier_sm90) {
     int arrive = sim_word(d, "arrive");
     if (!arrive && !sim_word(d, "wait")) return;
     in->x = (uint8_t)sim_word(d, "relaxed");
-    sim_word(d, "release"), sim_word(d, "acquire"), sim_word(d, "aligned");
+    sim_word(d, "release"), sim_word(d, "acquire");
+    in->sync = sim_word(d, "aligned") ? SIM_ALIGNED : SIM_FREE; /* without: each thread by itself */
     sim_want(d, 0, 0);
-    in->sync = SIM_ALIGNED;
     in->exec = arrive ? cluster_arrive : cluster_wait;
 }
 

@@ -27,6 +27,7 @@ enum sim_step {
     SIM_JUMP,  /* lanes in warp->taken go to the instruction's target */
     SIM_BLOCK, /* execute it again when the warp is woken */
     SIM_RETRY, /* go on behind it, but let other warps run first: a poll that found nothing */
+    SIM_AGAIN, /* execute it again, but let other lanes of the warp and other warps run first */
     SIM_EXIT,  /* the lanes end */
     SIM_FAULT  /* the launch ends; a finding says why */
 };
@@ -79,9 +80,10 @@ struct sim_program { /* a decoded kernel */
     int portable_cluster;
 };
 
+enum { SIM_ASLEEP = 2 };
 struct sim_group { /* lanes of a warp that are at the same place */
     uint32_t mask, pc;
-    uint8_t parked; /* at an instruction that wants more lanes */
+    uint8_t parked; /* at an instruction that wants more lanes; SIM_ASLEEP: until the warp's next turn */
 };
 
 struct sim_copy;        /* units/cp_async.c */
@@ -99,7 +101,9 @@ struct sim_warp {
     struct sim_group groups[SIM_LANES];
     uint32_t n_groups, current;
     uint8_t blocked, polling, resumed, done;
-    uint32_t barrier;   /* that it waits at, if blocked */
+    uint32_t barrier; /* that it waits at, if blocked */
+    uint32_t apart;   /* lanes that wait at a barrier by themselves, barrier_of[lane] (exec/barrier.c) */
+    uint8_t barrier_of[SIM_LANES];
     uint64_t polled_at; /* value of cluster->changes at the last failed poll */
     uint64_t n_executed;
     uint32_t *known;           /* vector clock: what it knows of each actor; known[actor] is its own time */
@@ -117,7 +121,9 @@ struct sim_barrier {
     uint32_t need;                           /* threads; 0: all of the CTA */
     uint32_t arrived;                        /* threads */
     uint32_t waiting;                        /* warps that sleep at it */
-    uint32_t arrivers;                       /* warps that came, waiting or not */
+    uint32_t arrivers;                       /* warps that came, waiting or not, or some of whose lanes did */
+    uint32_t apart;                          /* warps of which lanes wait by themselves */
+    uint32_t lanes[SIM_MAX_WARPS];           /* of each warp: those that came */
     uint32_t lanes_and, lanes_or, lanes_sum; /* reductions so far */
     uint32_t result_and, result_or, result_sum;
     uint32_t statement; /* of the first that came */

@@ -147,7 +147,7 @@ static void start_cluster(struct sim_worker *k, uint64_t number) {
             uint32_t threads = cta->n_threads - i * SIM_LANES;
             w->live = threads >= SIM_LANES ? SIM_ALL : (1u << threads) - 1;
             w->groups[0] = (struct sim_group){.mask = w->live, .pc = 0};
-            w->n_groups = 1, w->current = 0;
+            w->n_groups = 1, w->current = 0, w->apart = 0;
             w->blocked = w->polling = w->resumed = w->done = 0;
             w->n_executed = 0;
             w->n_copies = 0;

@@ -4,6 +4,7 @@
  * A group that stands at an instruction for more lanes than it has is parked until those arrive. */
 #include "checks/report.h"
 #include "exec/exec.h"
+#include "machine/barrier.h"
 #include "units/hopper.h"
 
 /* Joins groups at the same place. The current group keeps running. */
@@ -68,6 +69,23 @@ static int end_lanes(struct sim_warp *w) {
     *g = w->groups[--w->n_groups];
     return 1;
 }
+/* What other threads wait for may be complete now. */
+static void tell_lanes_ended(struct sim_warp *w) {
+    sim_barrier_warp_ended(w->cta);
+    if (w->hopper) sim_cluster_check(w->cta->cluster);
+}
+
+/* No group can go on. Those that are asleep look again at the warp's next turn. */
+static enum sim_step stand(struct sim_warp *w) {
+    for (uint32_t i = 0; i < w->n_groups; i++)
+        if (w->groups[i].parked == SIM_ASLEEP) {
+            w->current = i;
+            w->polling = 1;
+            return SIM_AGAIN;
+        }
+    w->blocked = 1; /* for good, unless nothing: the deadlock report tells */
+    return SIM_BLOCK;
+}
 
 /* 1 if lanes are missing that must take part. */
 static int must_park(const struct sim_warp *w, const struct sim_ins *in, uint32_t m) {
@@ -80,6 +98,8 @@ enum sim_step sim_warp_run(struct sim_warp *w, uint32_t quantum) {
     enum sim_step step = SIM_NEXT;
     uint32_t left = quantum;
     w->polling = 0;
+    for (uint32_t i = 0; i < w->n_groups && w->n_groups > 1; i++)
+        if (w->groups[i].parked == SIM_ASLEEP) w->groups[i].parked = 0;
     while (left) {
         struct sim_group *g = &w->groups[w->current];
         const struct sim_ins *in = &code[g->pc];
@@ -95,8 +115,7 @@ enum sim_step sim_warp_run(struct sim_warp *w, uint32_t quantum) {
         if (in->sync && w->n_groups > 1 && must_park(w, in, m)) {
             g->parked = 1;
             if (!choose(w)) {
-                w->blocked = 1; /* for good, unless nothing: the deadlock report tells */
-                step = SIM_BLOCK;
+                step = stand(w);
                 break;
             }
             continue;
@@ -123,6 +142,9 @@ enum sim_step sim_warp_run(struct sim_warp *w, uint32_t quantum) {
                 w->done = 1;
                 break;
             }
+            tell_lanes_ended(w);
+        } else if (step == SIM_AGAIN) {
+            g->parked = SIM_ASLEEP;
         } else if (step == SIM_RETRY) {
             g->pc++;
             if (w->n_groups > 1) {
@@ -136,8 +158,7 @@ enum sim_step sim_warp_run(struct sim_warp *w, uint32_t quantum) {
         }
         merge(w);
         if (!choose(w)) {
-            w->blocked = 1;
-            step = SIM_BLOCK;
+            step = stand(w);
             break;
         }
     }

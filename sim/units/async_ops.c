@@ -9,7 +9,7 @@
 #include <string.h>
 
 static void drop(struct sim_cluster_hopper *h, uint32_t i) {
-    free(h->flights[i].data);
+    free(h->flights[i].data), free(h->flights[i].clock);
     memmove(&h->flights[i], &h->flights[i + 1], (--h->n_flights - i) * sizeof *h->flights);
 }
 

@@ -140,6 +140,15 @@ void sim_proxy_fence(struct sim_warp *w, int shared, int global) {
     sim_clock_tick(w);
 }
 
+void sim_clock_acquired(const struct sim_warp *w, uint32_t *out) {
+    const struct sim_cluster *c = w->cta->cluster;
+    const uint32_t now = w->known[w->actor];
+    memcpy(out, w->known, c->n_clock * sizeof *out);
+    out[w->actor] = now - 1;
+    if (out[c->view_at + w->actor] >= now) out[c->view_at + w->actor] = now - 1;
+    if (out[c->global_view_at + w->actor] >= now) out[c->global_view_at + w->actor] = now - 1;
+}
+
 const char *sim_actor_text(const struct sim_cluster *c, uint32_t actor) {
     static _Thread_local char text[2][80];
     static _Thread_local unsigned next;
@@ -185,7 +194,8 @@ int sim_hopper_tell(const struct sim_warp *w, char *text, size_t room) {
     case SIM_WAITS_PRODUCTS:
         return snprintf(text, room, ": a product that other warps of the warpgroup have not started");
     case SIM_WAITS_CLUSTER:
-        return snprintf(text, room, ": the cluster's barrier, %u warps have come", c->hopper->cluster_arrived);
+        return snprintf(text, room, ": the cluster's barrier, %u arrivals of warps or their parts have come",
+                        c->hopper->cluster_arrived);
     case SIM_WAITS_REGISTERS:
         return snprintf(text, room, ": registers, %u are free for its threads", w->cta->hopper->registers_free);
     case SIM_WAITS_COLUMNS: return snprintf(text, room, ": columns of tensor memory");

@@ -53,11 +53,11 @@ struct sim_warp_hopper {
     /* what the last poll in vain was about, for the deadlock report */
     enum sim_wait_kind waits;
     uint32_t wait_rank, wait_offset, wait_parity;
-    uint32_t registers;      /* of a thread */
-    uint8_t registers_told;  /* by a setmaxnreg */
-    uint8_t cluster_arrived; /* at the cluster's barrier, and not waited so far */
-    uint32_t cluster_phase;  /* that the arrival was for */
-    uint32_t copy_time;      /* hand-overs of cp.async so far */
+    uint32_t registers;     /* of a thread */
+    uint8_t registers_told; /* by a setmaxnreg */
+    /* lanes that have arrived at the cluster's barrier and not waited so far; that came in its present phase */
+    uint32_t cluster_arrived, cluster_came;
+    uint32_t copy_time; /* hand-overs of cp.async so far */
     uint32_t handed_group[SIM_RING], handed_time[SIM_RING], n_handed;
     uint32_t bulk_time; /* commits of bulk groups so far, all lanes */
     uint32_t bulk_committed[SIM_LANES], bulk_times[SIM_LANES][SIM_RING];
@@ -111,6 +111,9 @@ static inline void sim_learn(struct sim_warp *w, uint32_t actor, uint32_t time) 
     if (global[actor] < time) global[actor] = time;
 }
 void sim_proxy_fence(struct sim_warp *w, int shared, int global);
+/* What asynchronous work of the warp comes after and its completion tells: all that the warp knows, but for what it did
+ * itself since its last release. out: n_clock times. */
+void sim_clock_acquired(const struct sim_warp *w, uint32_t *out);
 void sim_cluster_check(struct sim_cluster *c); /* barrier.cluster, when a warp has come or ended */
 
 /* ---- shared memory as asynchronous units touch it (race_async.c) ---- */
@@ -152,7 +155,8 @@ struct sim_flight {
     uint64_t number;
     /* The next stage. 1: done; 0: not possible now; -1: fault. */
     int (*step)(struct sim_flight *f);
-    void *data; /* freed when it has ended */
+    void *data;      /* freed when it has ended */
+    uint32_t *clock; /* likewise: what its completion tells (sim_clock_acquired), or NULL */
 };
 enum { SIM_FLIGHT_COPIES, SIM_FLIGHT_BULK, SIM_FLIGHT_BULK_GROUP, SIM_FLIGHT_PRODUCT, SIM_FLIGHT_TENSOR };
 /* Takes a copy of it. Under the eager policy it ends at once if it can. */

@@ -72,7 +72,7 @@ SIM_HEAD(deallocate) {
         return SIM_FAULT;
     }
     /* whoever used them must be known to be done */
-    if (sim_tensor_touch(w, in, w->cta, 15, first, n, sim_tensor_lane_actor(w), w->hopper->tensor_time,
+    if (sim_tensor_touch(w, in, w->cta, SIM_TM_ALL, first, n, sim_tensor_lane_actor(w), w->hopper->tensor_time,
                          SIM_CELLS_FREED))
         return SIM_FAULT;
     memset(t->owner + first, 0, n * sizeof *t->owner);
@@ -111,8 +111,9 @@ SIM_HEAD(fence) { /* y: after */
 
 /* ---- commit ---- */
 
-/* The products' turn comes after what their issuer has waited for: that is part of what the arrival tells. What its
- * threads wrote is not. */
+/* The arrival comes after the products, and those after what their issuer has acquired: it tells of both (PTX ISA,
+ * "Completion mechanisms of asynchronous tcgen05 operations"). What the issuer's warp did itself since its last release
+ * is not part of it. */
 struct arrival {
     uint32_t ranks, offset, products, clock[];
 };
@@ -141,8 +142,7 @@ SIM_HEAD(commit) { /* y: multicast */
         struct sim_cta *owner = sim_shared_at(w, in, l, at[l], 8, 8, &a->offset);
         a->ranks = owner ? in->y ? W32(in->o[3])[l] & 0xffff : 1u << owner->rank : 0;
         a->products = w->cta->hopper->tensor->n_products;
-        for (uint32_t i = c->n_warps; i < c->n_actors; i++)
-            a->clock[i] = w->known[i], a->clock[c->n_actors + i] = sim_view(w)[i];
+        sim_clock_acquired(w, a->clock);
         a->clock[sim_tensor_core_actor(w->cta)] = w->cta->hopper->tensor->base + a->products;
         if (!owner || a->ranks >> c->n_ctas || !sim_mbarrier_at(w, in, l, owner, a->offset, 0)) {
             if (owner && a->ranks >> c->n_ctas)

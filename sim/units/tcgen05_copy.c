@@ -102,7 +102,7 @@ SIM_HEAD(start_copy) { /* x: shape; y: bits; o[0]: to, o[1]: descriptor */
         for (uint32_t i = 0; i < c->n && !found; i++)
             found = sim_async_read(w, in, cta, 0, c->chunks[i], 16, actor, time);
         cta->hopper->tensor->issuer = w->actor;
-        bad = sim_tensor_touch(w, in, cta, 15, c->to & 0xffff, 4u * s->chunks, actor, time, SIM_CELLS_WRITTEN);
+        bad = sim_tensor_touch(w, in, cta, SIM_TM_ALL, c->to & 0xffff, 4u * s->chunks, actor, time, SIM_CELLS_WRITTEN);
     }
     if (!bad) return start(w, in, l, copy, c);
     free(c);
@@ -147,7 +147,7 @@ SIM_HEAD(start_shift) { /* o[0]: where */
     for (uint32_t v = 0; v < in->z; v++) {
         struct sim_cta *cta = tensor_cta(w, in->z, v);
         cta->hopper->tensor->issuer = w->actor;
-        if (sim_tensor_touch(w, in, cta, 1u << (at >> 21), at & 0xffff, 8, actor, time, SIM_CELLS_WRITTEN))
+        if (sim_tensor_touch(w, in, cta, 3u << 2 * (at >> 21), at & 0xffff, 8, actor, time, SIM_CELLS_WRITTEN))
             return SIM_FAULT;
     }
     struct shift *s = malloc(sizeof *s);

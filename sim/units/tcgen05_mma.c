@@ -129,13 +129,18 @@ static int check(struct sim_warp *w, const struct sim_ins *in, struct tensor_pro
         for (uint32_t i = 0; i < p->n_b && !found; i++)
             found = sim_async_read(w, in, cta, 0, p->chunks_b[i], 16, actor, time);
         cta->hopper->tensor->issuer = w->actor;
-        if (p->from_cells && sim_tensor_touch(w, in, cta, 15, p->a_cells & 0xffff, 8, actor, time, SIM_CELLS_READ))
+        if (p->from_cells &&
+            sim_tensor_touch(w, in, cta, SIM_TM_ALL, p->a_cells & 0xffff, 8, actor, time, SIM_CELLS_READ))
             return -1;
         if (p->n_scales &&
-            (sim_tensor_touch(w, in, cta, 15, p->scales_a & 0xffff, 4, actor, time, SIM_CELLS_READ) ||
-             sim_tensor_touch(w, in, cta, 15, p->scales_b & 0xffff, (p->n + 31) / 32, actor, time, SIM_CELLS_READ)))
+            (sim_tensor_touch(w, in, cta, SIM_TM_ALL, p->scales_a & 0xffff, 4, actor, time, SIM_CELLS_READ) ||
+             sim_tensor_touch(w, in, cta, SIM_TM_ALL, p->scales_b & 0xffff, (p->n + 31) / 32, actor, time,
+                              SIM_CELLS_READ)))
             return -1;
-        for (uint32_t q = 0; q < 4; q++) parts |= (uint32_t)(p->disabled[4 * v + q] != UINT32_MAX) << q;
+        /* 64 rows of a CTA fill 16 lanes of each quarter (PTX ISA, "Data path layout organization") */
+        const uint32_t half = p->m / p->ctas == 64 && p->groups == 1, lanes = half ? 1u << (p->d >> 16) % 32 / 16 : 3;
+        for (uint32_t q = 0; q < 4; q++)
+            if (p->disabled[4 * v + q] != UINT32_MAX) parts |= lanes << 2 * q;
         if (sim_tensor_touch(w, in, cta, parts, p->d & 0xffff, p->n / p->groups, actor, time, SIM_CELLS_WRITTEN))
             return -1;
     }

@@ -63,9 +63,10 @@ SIM_HEAD(move_cells) { /* x: shape; y: stores; count: packed; target: columns to
         sim_find(w, in, m, SIM_F_BOUNDS, "%u lanes of tensor memory from %u on: the warp reaches %u to %u", rows, told,
                  32 * part, 32 * part + 31);
     if (beyond) return SIM_FAULT;
+    const uint32_t lanes = rows > 16 ? 3 : 1u << lane % 32 / 16; /* parts of 16 */
     uint32_t *from = in->y ? &h->stores_from : &h->loads_from;
     for (uint32_t k = 0; k < halves; k++)
-        if (sim_tensor_touch(w, in, w->cta, 1u << part, column + k * in->target, columns * width,
+        if (sim_tensor_touch(w, in, w->cta, lanes << 2 * part, column + k * in->target, columns * width,
                              sim_tensor_lane_actor(w), h->tensor_time, in->y ? SIM_CELLS_WRITTEN : SIM_CELLS_READ))
             return SIM_FAULT;
     if (!*from) *from = h->tensor_time;

@@ -120,7 +120,7 @@ int sim_tensor_touch(struct sim_warp *w, const struct sim_ins *in, struct sim_ct
     if (sim_tensor_holds(w, in, owner, column, columns)) return -1;
     if (!c->launch->options.races) return 0;
     int found = 0;
-    for (uint32_t q = 0; q < 4; q++)
+    for (uint32_t q = 0; q < SIM_TM_LANES / 16; q++)
         for (uint32_t i = column; i < column + columns && parts >> q & 1; i++) {
             uint32_t part = q * SIM_TM_COLUMNS + i;
             uint64_t was = t->writes[part];

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT
  * Tensor memory of sm_100: 128 lanes by 512 columns of 32 bits in each CTA, its allocation, and who touched what. An
- * address is lane << 16 | column. Order is kept for parts of 32 lanes by one column: a warp's accesses have an actor
+ * address is lane << 16 | column. Order is kept for parts of 16 lanes by one column: a warp's accesses have an actor
  * (its waits and tcgen05.fence::before_thread_sync move its time on), the products of a CTA have another, and what a
  * warp may rely on enters its view by tcgen05.fence::after_thread_sync. */
 #ifndef SIM_TENSOR_MEMORY_H
 #define SIM_TENSOR_MEMORY_H
 #include "units/hopper.h"
 
-enum { SIM_TM_LANES = 128, SIM_TM_COLUMNS = 512, SIM_TM_PARTS = 4 * SIM_TM_COLUMNS };
+enum { SIM_TM_LANES = 128, SIM_TM_COLUMNS = 512, SIM_TM_PARTS = 8 * SIM_TM_COLUMNS };
+enum { SIM_TM_ALL = 255 }; /* parts of lanes */
 /* unknown: by a shift, whose direction is not stated */
 enum sim_cell { SIM_CELL_NEVER, SIM_CELL_WRITTEN, SIM_CELL_UNKNOWN };
 enum { SIM_COLLECTORS = 5 };
@@ -35,7 +36,7 @@ void sim_tensor_start(struct sim_cta *cta, uint32_t clock_base);
 int sim_tensor_end(struct sim_warp *last);    /* of the CTA: 1 if an allocation is left */
 int sim_is_product(const struct sim_ins *in); /* tcgen05.mma */
 enum sim_cell_access { SIM_CELLS_READ, SIM_CELLS_WRITTEN, SIM_CELLS_FREED }; /* freed: no fence is needed */
-/* 0, or -1 after a finding that ends the launch: lanes [32 part, ...) of `columns` from `column` on, by actor and time.
+/* 0, or -1 after a finding that ends the launch: lanes [16 part, ...) of `columns` from `column` on, by actor and time.
  */
 int sim_tensor_touch(struct sim_warp *w, const struct sim_ins *in, struct sim_cta *owner, uint32_t parts,
                      uint32_t column, uint32_t columns, uint32_t actor, uint32_t time, enum sim_cell_access access);

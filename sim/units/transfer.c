@@ -50,6 +50,7 @@ static void combine(const struct sim_transfer *t, uint8_t *to, const uint8_t *fr
 
 static int write_shared(struct sim_flight *f, struct sim_transfer *t) {
     struct sim_cluster *c = f->w->cta->cluster;
+    const uint32_t n = f->clock ? c->n_clock : 0;
     for (uint32_t r = 0; r < c->n_ctas; r++) {
         if (!(t->ranks >> r & 1)) continue;
         struct sim_cta *cta = &c->ctas[r];
@@ -65,6 +66,7 @@ static int write_shared(struct sim_flight *f, struct sim_transfer *t) {
         struct sim_mbarrier *b = sim_mbarrier_at(f->w, f->in, f->lane, keeper, t->barrier, 0);
         if (!b) return -1;
         b->under_way -= t->bytes;
+        sim_clock_join(b->clock, f->clock, n);
         if (sim_mbarrier_expect(f->w, f->in, f->lane, keeper, b, -(int32_t)t->bytes)) return -1;
     }
     return 1;
@@ -169,6 +171,11 @@ int sim_transfer_start(struct sim_warp *w, const struct sim_ins *in, uint32_t la
     if (bad) {
         free(t);
         return -1;
+    }
+    if (t->kind != SIM_TO_GLOBAL &&
+        races) { /* PTX ISA, "mbarrier.complete_tx": the copy comes after what its issuer acquired */
+        if (!(f.clock = malloc(c->n_clock * sizeof *f.clock))) abort();
+        sim_clock_acquired(w, f.clock);
     }
     return sim_flight_add(c, f);
 }

@@ -55,6 +55,16 @@
         3) "setp.eq.u32 p, %r30, %r31;\nsetp.ne.and.u32 p, %r30, 0, p;\nselp.b32 %r30, 1, 0, p;\n" PUT END
 #define SHAPE(n) "mov.b32 %r21, " #n ";\n"
 
+#define HANDED                                                                                                         \
+    "shr.u32 %r40, %r0, 5;\nand.b32 %r41, %r0, 31;\nshl.b32 %r41, %r41, 2;\nadd.u32 %r41, %r41, %r1;\n"                \
+    "setp.eq.u32 p, %r40, 2;\n@p st.shared.b32 [%r41], %r0;\n@p fence.proxy.async;\n@p bar.arrive 1, 64;\n"            \
+    "setp.eq.u32 p, %r40, 0;\n@p bar.sync 1, 64;\n"
+#define LOOK                                                                                                           \
+    "L:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%r6], 0;\n@!p bra L;\ntcgen05.fence::after_thread_sync;\n"       \
+    "setp.eq.u32 p, %r40, 3;\n"
+#define OVER    "@p st.shared.b32 [%r41], %r0;\n"
+#define HALF(a) "tcgen05.ld.sync.aligned.16x64b.x1.b32 {%r30}, [%r5+" #a "];\ntcgen05.wait::ld.sync.aligned;\n"
+
 /* A kernel of one warp: asks for another cluster into s, mbarrier at s + 16. Each cluster's word counts who ran it. */
 #define PERSIST(body)                                                                                                  \
     ".version 8.8\n.target sm_100a\n.address_size 64\n.visible .entry k(.param .u64 out)\n.maxntid 32, 1, 1\n{\n"      \
@@ -144,6 +154,21 @@ static const struct {
      "a shift of lanes from 5 on", 0, 0, 0, 0},
     {"shift_read", READY "@q tcgen05.shift.cta_group::1.down [%r4];\n" COMMIT SEE TAKE(1) END,
      "a shift has left what the ISA does not state", 0, 0, 0, 0},
+    /* warp 2 writes what a product reads, its issuer alone has waited for that; warp 3 waits for the commit */
+    {"commit_tells_acquired", READY HANDED MMA("kind::f16", "") COMMIT LOOK OVER TAKE(1) PUT END, NULL, 256, 1, 128, 0},
+    {"commit_of_own_store",
+     READY HANDED MMA("kind::f16", "") "@q st.shared.b32 [%r1+16384], %r0;\n" COMMIT LOOK
+                                       "@p ld.shared.b32 %r30, [%r1+16384];\n" PUT END,
+     "race: reads shared byte 16384, written by CTA rank 0 warp 0", 0, 0, 0, 0},
+    {"commit_untold", READY HANDED MMA("kind::f16", "") COMMIT "setp.eq.u32 p, %r40, 3;\n" OVER WAIT END,
+     "race: writes shared byte 0, written by CTA rank 0 warp 2", 0, 0, 0, 0},
+    /* M 64: 16 lanes of each quarter; the others may be read meanwhile */
+    {"halves_apart",
+     READY SHAPE(67633168) "sub.u32 %r22, %r22, 32;\n" MMA("kind::f16", "") HALF(1048576)
+         COMMIT SEE TAKE(9) "mov.b32 %r30, 9;\n" PUT END,
+     NULL, 9, 0, 1, 0},
+    {"halves_same", READY SHAPE(67633168) "sub.u32 %r22, %r22, 32;\n" MMA("kind::f16", "") HALF(0) COMMIT SEE END,
+     "reads column 0 of the tensor memory of CTA rank 0, written by products", 0, 0, 0, 0},
     {"collector_empty", READY MMA("kind::f16.collector::a::use", "") END, "no earlier product has filled", 0, 0, 0, 0},
     {"collector_other",
      READY MMA("kind::f16.collector::a::fill", "") "add.u64 %rd2, %rd2, 8;\n" MMA("kind::f16.collector::a::lastuse", "")

@@ -29,6 +29,13 @@
 #define EXPECT(n) "@q mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r1], " #n ";\n"
 #define LOAD      "@q cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r1+128], [%rd0], 256, [%r1];\n"
 #define TAKE      "ld.shared.u32 %r10, [%r6+128];\nst.global.u32 [%rd0], %r10;\n"
+#define STORE     "@q cp.async.bulk.global.shared::cta.bulk_group [%rd0], [%r1+128], 256;\n@q cp.async.bulk.commit_group;\n"
+/* `body` by thread 0 at one place and by the others at another; the word of the thread that mirrors this one */
+#define APART(body) "{\n@q bra ONE;\n" body "bra BOTH;\nONE:\n" body "BOTH:\n}\n"
+#define MIRROR(body)                                                                                                   \
+    "st.shared.u32 [%r6+128], %r4;\n" APART(                                                                           \
+        body) "xor.b32 %r5, %r5, 252;\nadd.u32 %r6, %r1, %r5;\n"                                                       \
+              "ld.shared.u32 %r10, [%r6+128];\nxor.b32 %r10, %r10, 63;\nst.global.u32 [%rd0], %r10;\n"
 
 enum { N = 128 };
 static uint32_t words[N];
@@ -78,6 +85,47 @@ static const struct {
             "@q cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%rd0], [%r1+128], 256;\n"
             "@q cp.async.bulk.commit_group;\n@q cp.async.bulk.wait_group.read 0;\n"),
      NULL, 1000, 2},
+
+    /* warps that arrive at the cluster's barrier and end do not stand for the one that is late */
+    {"cluster_ended_warps",
+     KERNEL("st.shared.u32 [%r6+128], %r4;\nmov.u32 %r10, 0;\nmad.lo.u32 %r11, %r3, 32, %r0;\n"
+            "and.b32 %r12, %r11, 96;\nsetp.ne.u32 p, %r12, 32;\n@p bra COME;\nsetp.eq.u32 p, %r3, 0;\n@p bra COME;\n"
+            "LATE:\nadd.u32 %r10, %r10, 1;\nsetp.lt.u32 p, %r10, 30000;\n@p bra LATE;\nCOME:\n"
+            "barrier.cluster.arrive.aligned;\nsetp.gt.u32 p, %r0, 31;\n@p bra OUT;\nbarrier.cluster.wait.aligned;\n"
+            "add.u32 %r12, %r9, %r5;\nld.shared::cluster.u32 %r10, [%r12+128];\nst.global.u32 [%rd0], %r10;\n"
+            "ld.shared::cluster.u32 %r10, [%r12+256];\nst.global.u32 [%rd0+128], %r10;\n" CLUSTER "OUT:\n"),
+     NULL, 0xfffffffe, 0},
+    /* without .aligned: thread 0 comes at a place of its own */
+    {"threads_sync", KERNEL(MIRROR("barrier.sync 1, 64;\n")), NULL, 0, 1},
+    {"threads_sync_all", KERNEL(MIRROR("barrier.sync 1;\n")), NULL, 0, 1},
+    {"threads_sync_ended",
+     KERNEL("st.global.u32 [%rd0], %r4;\n@q ret;\nsetp.eq.u32 q, %r0, 1;\n" APART("barrier.sync 1;\n")
+                APART("barrier.sync 1, 64;\n")),
+     NULL, 0, 1},
+    {"threads_arrive",
+     KERNEL("st.shared.u32 [%r6+128], %r4;\nst.global.u32 [%rd0], %r4;\nsetp.gt.u32 p, %r0, 31;\n@p bra TAKE;\n"
+            "@q bra ONE;\nbarrier.arrive 1, 64;\nbra OUT;\nONE:\nbarrier.arrive 1, 64;\nbra OUT;\nTAKE:\n"
+            "barrier.sync 1, 64;\nld.shared.u32 %r10, [%r6];\nst.global.u32 [%rd0+-128], %r10;\nOUT:\n"),
+     NULL, 0, 1},
+    {"threads_missing",
+     KERNEL("setp.eq.u32 p, %r0, 1;\n@p bra WAIT;\nbarrier.sync 1, 64;\nWAIT:\n@p barrier.sync 2, 64;\n"),
+     "barrier 2, 1 threads of 64 have come", 0, 0},
+    {"threads_cluster",
+     KERNEL("st.shared.u32 [%r6+128], %r4;\n" APART(
+         "barrier.cluster.arrive;\nbarrier.cluster.wait;\n") "add.u32 %r12, %r9, %r5;\nld.shared::cluster.u32 %r10, [%r12+128];\nst.global.u32 [%rd0], %r10;\n" CLUSTER),
+     NULL, 0xfffffffe, 0},
+    /* a load tells that its issuer had waited for a store of the same bytes: any warp may write them */
+    {"load_behind_store",
+     KERNEL("st.shared.u32 [%r6+128], %r4;\nfence.proxy.async;\n" INIT(1)
+                FENCE SYNC STORE EXPECT(256) "@q cp.async.bulk.wait_group 0;\n" LOAD WAIT(
+                    0) "ld.shared.u32 %r10, [%r6+128];\n"
+                       "st.shared.u32 [%r6+128], %r0;\nst.global.u32 [%rd0], %r10;\n" CLUSTER),
+     NULL, 0, 1},
+    {"load_beside_store",
+     KERNEL("st.shared.u32 [%r6+128], %r4;\nfence.proxy.async;\n" INIT(1) FENCE SYNC STORE EXPECT(
+         256) "@q cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r1+1024], [%rd0], 256, "
+              "[%r1];\n" WAIT(0) "st.shared.u32 [%r6+128], %r0;\n@q cp.async.bulk.wait_group 0;\n" CLUSTER),
+     "read by a bulk group", 0, 0},
 
     {"no_init", KERNEL(ARRIVE), "protocol: no mbarrier", 0, 0},
     {"init_unseen", KERNEL(INIT(64) ARRIVE WAIT(0)), "protocol", 0, 0},
