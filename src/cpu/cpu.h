@@ -18,10 +18,11 @@ uint64_t attn_cpu_features(const char *cap, struct attn_text *text);
 /* 1: the processor has AMX and the cap allows it, but the system refused its registers. */
 int attn_cpu_amx_denied(const char *cap);
 
-/* Thread pool. run() calls job(arg, worker) once for each worker 0 .. n-1, worker 0 on the calling thread, and returns
- * when all are done; n <= workers. Never allocates. When another thread is using the pool, all workers' jobs run on the
- * calling thread one after the other. Jobs share work through an attn_cpu_counter, so that results never depend on the
- * number of threads that really ran. The pool leaves the floating-point mode alone: see attn_cpu_flush_begin. */
+/* Thread pool. run() calls job(arg, 0) on the calling thread and job(arg, w), with different w in 1 .. n-1, on workers
+ * that come while it runs: on none, if they are busy, asleep or not scheduled. It returns when all of these have. Jobs
+ * share tasks through an attn_cpu_counter and return only when no task is left to take, so that the caller never waits
+ * for a worker that has no task, and results do not depend on who came. Never allocates. When another thread is using
+ * the pool, the caller works alone. The pool leaves the floating-point mode alone: see attn_cpu_flush_begin. */
 struct attn_cpu_pool;
 typedef void (*attn_cpu_job)(void *arg, int32_t worker);
 attn_status attn_cpu_pool_create(struct attn_mem *mem, int32_t threads, int64_t fail_thread_in,
@@ -39,6 +40,18 @@ struct attn_cpu_counter {
 };
 static inline int64_t attn_cpu_next(struct attn_cpu_counter *c) {
     return atomic_fetch_add_explicit(&c->next, 1, memory_order_relaxed);
+}
+
+/* Threads for so many flops, with bytes that come from memory, at a thread's rate of flops per second: one more for each
+ * time that waking a worker takes. One thread for what is over before a worker would have come. */
+static inline int32_t attn_cpu_crew(const struct attn_core_device *dev, double flops, double bytes, double rate) {
+    enum { BYTE_FLOPS = 20 };
+    const double wake_seconds = 10e-6, most = (flops + BYTE_FLOPS * bytes) / (rate * wake_seconds);
+    return most < dev->threads - 1 ? 1 + (int32_t)most : dev->threads;
+}
+/* No more threads than tasks; at least 1. */
+static inline int32_t attn_cpu_at_most(int32_t threads, int64_t tasks) {
+    return tasks >= threads ? threads : tasks < 1 ? 1 : (int32_t)tasks;
 }
 
 static inline struct attn_cpu_pool *attn_cpu_pool_of(const struct attn_core_device *dev) {

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT
- * Thread pool: every worker's job runs exactly once, whether the pool is free, in use by another thread, called from
- * inside a job, or left behind by fork; failed thread starts leave nothing. */
+ * Thread pool: every task is done exactly once, by workers of different indices, and the caller waits for nobody who
+ * has none, whether the pool is free, in use by another thread, called from inside a job, or left behind by fork;
+ * failed thread starts leave nothing. */
 #include "cpu/cpu.h"
 
 #include "base/err.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -53,18 +55,27 @@ static int n_threads_now(void) {
 }
 
 struct tally {
-    _Atomic int32_t hits[64];
-    int32_t plain; /* no atomic: only right if run() orders memory before and after */
+    struct attn_cpu_counter next;
+    int32_t tasks, workers;
+    _Atomic int32_t hits[64], came[64]; /* of a task, of a worker in this run */
+    int32_t plain;                      /* no atomic: only right if run() orders memory before and after */
     pthread_t caller;
-    _Atomic int32_t worker0_elsewhere;
+    _Atomic int32_t worker0_elsewhere, twice;
 };
 static void count_job(void *arg, int32_t worker) {
     struct tally *t = arg;
-    atomic_fetch_add(&t->hits[worker], 1);
+    if (worker < 0 || worker >= t->workers || atomic_fetch_add(&t->came[worker], 1)) atomic_fetch_add(&t->twice, 1);
+    for (int64_t i; (i = attn_cpu_next(&t->next)) < t->tasks;) atomic_fetch_add(&t->hits[i], 1);
     if (worker == 0) {
         t->plain++;
         if (!pthread_equal(t->caller, pthread_self())) atomic_fetch_add(&t->worker0_elsewhere, 1);
     }
+}
+static void count(struct attn_cpu_pool *pool, int32_t n, struct tally *t) {
+    memset(t->came, 0, sizeof t->came);
+    t->next = (struct attn_cpu_counter){0};
+    t->tasks = t->workers = n;
+    attn_cpu_pool_run(pool, n, count_job, t);
 }
 
 static void test_hammer(void **state) {
@@ -76,7 +87,7 @@ static void test_hammer(void **state) {
         int32_t want[64] = {0};
         for (int run = 0; run < 4000; ++run) {
             int32_t n = 1 + run % threads;
-            attn_cpu_pool_run(pool, n, count_job, &t);
+            count(pool, n, &t);
             for (int32_t w = 0; w < n; ++w) want[w]++;
             if (run % 1000 == 999) { /* let the workers fall asleep */
                 struct timespec nap = {0, 2000000};
@@ -86,6 +97,7 @@ static void test_hammer(void **state) {
         }
         assert_int_equal(t.plain, 4000);
         assert_int_equal(atomic_load(&t.worker0_elsewhere), 0);
+        assert_int_equal(atomic_load(&t.twice), 0);
         attn_cpu_pool_destroy(&mem, pool);
     }
     assert_int_equal(atomic_load(&live_bytes), 0);
@@ -113,12 +125,16 @@ static void test_counter(void **state) {
 
 struct nest {
     struct attn_cpu_pool *pool;
+    struct attn_cpu_counter next;
     struct tally inner[8];
 };
 static void nest_job(void *arg, int32_t worker) {
     struct nest *nest = arg;
-    nest->inner[worker].caller = pthread_self();
-    for (int i = 0; i < 3; ++i) attn_cpu_pool_run(nest->pool, 4, count_job, &nest->inner[worker]);
+    (void)worker;
+    for (int64_t t; (t = attn_cpu_next(&nest->next)) < 4;) {
+        nest->inner[t].caller = pthread_self();
+        for (int i = 0; i < 3; ++i) count(nest->pool, 4, &nest->inner[t]);
+    }
 }
 static void test_nested(void **state) {
     (void)state;
@@ -127,6 +143,7 @@ static void test_nested(void **state) {
     nest.pool = make_pool(&mem, 4);
     for (int run = 0; run < 200; ++run) {
         memset(nest.inner, 0, sizeof nest.inner);
+        nest.next = (struct attn_cpu_counter){0};
         attn_cpu_pool_run(nest.pool, 4, nest_job, &nest);
         for (int w = 0; w < 4; ++w) {
             for (int j = 0; j < 4; ++j) assert_int_equal(atomic_load(&nest.inner[w].hits[j]), 3);
@@ -145,9 +162,9 @@ static void *client_main(void *arg) {
     struct client *c = arg;
     for (int run = 0; run < 2000; ++run) {
         struct tally t = {.caller = pthread_self()};
-        attn_cpu_pool_run(c->pool, 3, count_job, &t);
+        count(c->pool, 3, &t);
         for (int w = 0; w < 3; ++w) c->bad += atomic_load(&t.hits[w]) != 1;
-        c->bad += t.plain != 1 || atomic_load(&t.worker0_elsewhere) != 0;
+        c->bad += t.plain != 1 || atomic_load(&t.worker0_elsewhere) != 0 || atomic_load(&t.twice) != 0;
     }
     return NULL;
 }
@@ -174,9 +191,9 @@ static void test_odd_counts(void **state) {
     struct attn_mem mem = make_mem();
     struct attn_cpu_pool *pool = make_pool(&mem, 2);
     struct tally t = {.caller = pthread_self()};
-    attn_cpu_pool_run(pool, 9, count_job, &t);
-    attn_cpu_pool_run(NULL, 9, count_job, &t);
-    attn_cpu_pool_run(pool, 0, count_job, &t);
+    count(pool, 9, &t);
+    count(NULL, 9, &t);
+    count(pool, 0, &t);
     for (int w = 0; w < 9; ++w) assert_int_equal(atomic_load(&t.hits[w]), 2);
     attn_cpu_pool_destroy(&mem, pool);
     attn_cpu_pool_destroy(&mem, NULL);
@@ -220,12 +237,12 @@ static void test_fork(void **state) {
     struct attn_mem mem = make_mem();
     struct attn_cpu_pool *pool = make_pool(&mem, 4);
     struct tally t = {.caller = pthread_self()};
-    attn_cpu_pool_run(pool, 4, count_job, &t);
+    count(pool, 4, &t);
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
         alarm(20); /* a deadlock ends the child by signal */
-        attn_cpu_pool_run(pool, 4, count_job, &t);
+        count(pool, 4, &t);
         int bad = 0;
         for (int w = 0; w < 4; ++w) bad += atomic_load(&t.hits[w]) != 2;
         attn_cpu_pool_destroy(&mem, pool);
@@ -235,7 +252,7 @@ static void test_fork(void **state) {
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFEXITED(status));
     assert_int_equal(WEXITSTATUS(status), 0);
-    attn_cpu_pool_run(pool, 4, count_job, &t); /* the parent's pool is as it was */
+    count(pool, 4, &t); /* the parent's pool is as it was */
     for (int w = 0; w < 4; ++w) assert_int_equal(atomic_load(&t.hits[w]), 2);
     attn_cpu_pool_destroy(&mem, pool);
 }
@@ -250,7 +267,7 @@ struct blocked {
 static void *second_caller(void *arg) {
     struct blocked *b = arg;
     b->tally.caller = pthread_self();
-    attn_cpu_pool_run(b->pool, 4, count_job, &b->tally);
+    count(b->pool, 4, &b->tally);
     return NULL;
 }
 static void blocking_job(void *arg, int32_t worker) {
@@ -267,6 +284,99 @@ static void test_busy(void **state) {
     assert_int_equal(atomic_load(&b.joined), 1);
     for (int w = 0; w < 4; ++w) assert_int_equal(atomic_load(&b.tally.hits[w]), 1);
     attn_cpu_pool_destroy(&mem, b.pool);
+}
+
+/* A worker that has taken a task is waited for: run() returns after it. */
+struct held {
+    struct attn_cpu_counter next;
+    _Atomic int32_t release, inside;
+};
+static void held_job(void *arg, int32_t worker) {
+    struct held *h = arg;
+    if (attn_cpu_next(&h->next) > 1) return;
+    atomic_fetch_add(&h->inside, 1);
+    if (worker) { /* a worker that has a task is waited for */
+        while (!atomic_load(&h->release)) sched_yield();
+    } else { /* the caller, until a worker has joined; then it lets go and must find that worker's task done */
+        while (atomic_load(&h->inside) < 2) sched_yield();
+        atomic_store(&h->release, 1);
+    }
+    atomic_fetch_add(&h->inside, 2);
+}
+static void test_waits_for_tasks(void **state) {
+    (void)state;
+    struct attn_mem mem = make_mem();
+    struct attn_cpu_pool *pool = make_pool(&mem, 2);
+    for (int run = 0; run < 200; ++run) {
+        struct held h = {.release = 0};
+        attn_cpu_pool_run(pool, 2, held_job, &h);
+        assert_int_equal(atomic_load(&h.inside), 6);
+        if (run % 50 == 49) nanosleep(&(struct timespec){0, 2000000}, NULL);
+    }
+    attn_cpu_pool_destroy(&mem, pool);
+}
+
+/* A run inside a run whose only worker is held: it is done by its caller, at once. */
+struct stuck {
+    struct attn_cpu_pool *pool;
+    _Atomic int32_t release, inside, alone;
+};
+static void stuck_job(void *arg, int32_t worker) {
+    struct stuck *s = arg;
+    atomic_fetch_add(&s->inside, 1);
+    if (worker) {
+        while (!atomic_load(&s->release)) sched_yield();
+        return;
+    }
+    while (atomic_load(&s->inside) < 2) sched_yield();
+    struct tally t = {.caller = pthread_self()};
+    count(s->pool, 8, &t); /* in use: alone, at once */
+    int good = 1;
+    for (int i = 0; i < 8; ++i) good &= atomic_load(&t.hits[i]) == 1;
+    atomic_store(&s->alone, good && atomic_load(&t.came[0]) == 1);
+    atomic_store(&s->release, 1);
+}
+static void test_alone_when_stuck(void **state) {
+    (void)state;
+    struct attn_mem mem = make_mem();
+    struct stuck s = {.pool = make_pool(&mem, 2)};
+    attn_cpu_pool_run(s.pool, 2, stuck_job, &s);
+    assert_int_equal(atomic_load(&s.alone), 1);
+    attn_cpu_pool_destroy(&mem, s.pool);
+}
+
+/* A caller does not wait until sleeping workers have come: jobs that last nothing are over before most have. */
+static void no_wait_job(void *arg, int32_t worker) {
+    struct attn_cpu_counter *next = arg;
+    (void)worker;
+    attn_cpu_next(next);
+}
+static void test_no_wait(void **state) {
+    (void)state;
+    enum { THREADS = 256, RUNS = 300 };
+    struct attn_mem mem = make_mem();
+    struct attn_cpu_pool *pool = make_pool(&mem, THREADS);
+    nanosleep(&(struct timespec){0, 20000000}, NULL); /* all asleep */
+    int64_t entered = 0;
+    for (int run = 0; run < RUNS; ++run) {
+        struct attn_cpu_counter next = {0};
+        attn_cpu_pool_run(pool, THREADS, no_wait_job, &next);
+        entered += atomic_load(&next.next);
+    }
+    assert_in_range(entered, RUNS, (int64_t)RUNS * THREADS / 2); /* a pool that waits for all has RUNS * THREADS */
+    attn_cpu_pool_destroy(&mem, pool);
+}
+
+static void test_crew(void **state) {
+    (void)state;
+    const struct attn_core_device dev = {.threads = 8};
+    assert_int_equal(attn_cpu_crew(&dev, 16384, 33000, 90e9), 1); /* 4 heads, one query on 16 keys */
+    assert_int_equal(attn_cpu_crew(&dev, 2.5 * 90e4, 0, 90e9), 3);
+    assert_int_equal(attn_cpu_crew(&dev, 0, 90e4, 90e9), 8);
+    assert_int_equal(attn_cpu_crew(&dev, 1e30, 1e30, 90e9), 8);
+    assert_int_equal(attn_cpu_at_most(8, 3), 3);
+    assert_int_equal(attn_cpu_at_most(8, 0), 1);
+    assert_int_equal(attn_cpu_at_most(8, INT64_MAX), 8);
 }
 
 static void test_features(void **state) {
@@ -306,10 +416,20 @@ static void test_flush(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_hammer),       cmocka_unit_test(test_counter), cmocka_unit_test(test_nested),
-        cmocka_unit_test(test_concurrent),   cmocka_unit_test(test_busy),    cmocka_unit_test(test_odd_counts),
-        cmocka_unit_test(test_thread_fault), cmocka_unit_test(test_fork),    cmocka_unit_test(test_features),
+        cmocka_unit_test(test_hammer),
+        cmocka_unit_test(test_counter),
+        cmocka_unit_test(test_nested),
+        cmocka_unit_test(test_concurrent),
+        cmocka_unit_test(test_busy),
+        cmocka_unit_test(test_odd_counts),
+        cmocka_unit_test(test_thread_fault),
+        cmocka_unit_test(test_fork),
+        cmocka_unit_test(test_features),
         cmocka_unit_test(test_flush),
+        cmocka_unit_test(test_waits_for_tasks),
+        cmocka_unit_test(test_alone_when_stuck),
+        cmocka_unit_test(test_no_wait),
+        cmocka_unit_test(test_crew),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
