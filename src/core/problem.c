@@ -323,6 +323,13 @@ static int64_t window(const attn_problem *p, uint64_t flag, int64_t value) {
     return value < -ATTN_UNBOUNDED ? -ATTN_UNBOUNDED : value;
 }
 
+/* No packed sequence has more rows than all together: time, grids and workspaces follow the bound. A mask has its
+ * extent. One row is left, as an empty axis is another case to kernels. */
+static void bound_packed(const attn_problem *p, int64_t total, int64_t *bound) {
+    const int64_t most = total < 1 ? 1 : total;
+    if (attn_core_has(p, ATTN_PACKED) && !p->mask_dtype && *bound > most) *bound = most;
+}
+
 /* What it makes passes the checks again and is not changed by a second pass. */
 static void fill(attn_problem *p) {
     /* D = 0: every product is 0 and 1/sqrt(0) would make it NaN, so any finite scale is right. */
@@ -333,6 +340,8 @@ static void fill(attn_problem *p) {
     if (attn_core_has(p, ATTN_CAUSAL) && !is_sparse(p->op)) p->window_right = 0;
     if (p->op == ATTN_OP_MLA_BWD && !p->dkv_dtype) p->dkv_dtype = p->dtype;
     if (p->k_stride == 0 && is_sparse(p->op)) p->k_stride = 1;
+    bound_packed(p, p->total_q, &p->seq_q);
+    if (!attn_core_has(p, ATTN_PAGED)) bound_packed(p, p->total_k, &p->seq_k);
 }
 
 attn_status attn_core_problem_normalise(const attn_problem *in, attn_problem *out) {

@@ -13,7 +13,8 @@ attn_status attn_core_struct_copy(void *dst, size_t known, const void *src, cons
 /* Check (attn_problem_check) and normalise: *out has
  *   scale filled in; k_stride >= 1 (sparse); dkv_dtype filled in; softcap 0 or > 0;
  *   window_left, window_right in [-ATTN_UNBOUNDED, ATTN_UNBOUNDED], ATTN_UNBOUNDED where no bound;
- *   causal turned into window_right = 0 (sdpa). Flags stay as the caller set them. */
+ *   causal turned into window_right = 0 (sdpa);
+ *   packed without a mask: seq_q and seq_k at most the totals (or 1). Flags stay as the caller set them. */
 attn_status attn_core_problem_normalise(const attn_problem *in, attn_problem *out);
 
 /* The problem's meaning as a struct to compare: normalised, unread fields zero, flags that a value stands for cleared.

@@ -42,12 +42,14 @@ static inline int64_t attn_cpu_next(struct attn_cpu_counter *c) {
     return atomic_fetch_add_explicit(&c->next, 1, memory_order_relaxed);
 }
 
-/* Threads for so many flops, with bytes that come from memory, at a thread's rate of flops per second: one more for each
- * time that waking a worker takes. One thread for what is over before a worker would have come. */
-static inline int32_t attn_cpu_crew(const struct attn_core_device *dev, double flops, double bytes, double rate) {
+/* Of `threads`, as many as work of so many flops, with bytes that come from memory, is worth: one more for each time
+ * that waking a worker takes, and one alone for what is over before a worker would have come. `rate`: flops per second
+ * of a thread; no short work reaches a processor's best one. */
+static inline int32_t attn_cpu_crew(int32_t threads, double flops, double bytes, double rate) {
     enum { BYTE_FLOPS = 20 };
-    const double wake_seconds = 10e-6, most = (flops + BYTE_FLOPS * bytes) / (rate * wake_seconds);
-    return most < dev->threads - 1 ? 1 + (int32_t)most : dev->threads;
+    const double wake_seconds = 10e-6, short_rate = 40e9;
+    const double more = (flops + BYTE_FLOPS * bytes) / ((rate < short_rate ? rate : short_rate) * wake_seconds);
+    return more < threads - 1 ? 1 + (int32_t)more : threads;
 }
 /* No more threads than tasks; at least 1. */
 static inline int32_t attn_cpu_at_most(int32_t threads, int64_t tasks) {

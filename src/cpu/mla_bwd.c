@@ -25,10 +25,13 @@ enum {
     UNITS_PER_THREAD = 4,
     MIN_UNITS = 16,               /* of a batch when there are several windows */
     SMALL_BATCH_BYTES = 32 << 20, /* units so small that they fit are batched beyond UNITS_PER_THREAD */
-    MAX_UNITS = 4096
+    MAX_UNITS = 4096,
+    ROWS_PER_TASK = 256 /* keys of a task that clears or rounds sums */
 };
 
 struct mla_bwd_size attn_cpu_mla_bwd_size(const struct mla_isa *isa, const attn_problem *p, int32_t threads) {
+    const int32_t given = threads;
+    threads = attn_cpu_mla_crew(isa, p, threads);
     struct mla_bwd_size z = {.chunk = mla_chunk(p)};
     const int64_t f = (int64_t)sizeof(float);
     const int pairs = isa->pair != NULL;
@@ -99,13 +102,16 @@ struct mla_bwd_size attn_cpu_mla_bwd_size(const struct mla_isa *isa, const attn_
         z.batch_units = mla_min(all, mla_round((all + batches - 1) / batches, threads));
     }
 
-    z.at_threads = mla_take(&z.bytes, (int64_t)z.thread_bytes * threads);
+    /* those that find a task in the phase that has most of them */
+    const int64_t tasks = mla_max(mla_max(z.batch_units, z.n_ranges * z.n_slices), p->seq_k / ROWS_PER_TASK + 1);
+    z.threads = attn_cpu_at_most(threads, tasks);
+    z.at_threads = mla_take(&z.bytes, (int64_t)z.thread_bytes * z.threads);
     z.at_units = mla_take(&z.bytes, (int64_t)z.unit_bytes * z.batch_units);
     z.at_sink = mla_take(&z.bytes, attn_core_has(p, ATTN_GRAD_SINK) ? p->heads_q * (int64_t)sizeof(double) : 0);
     z.at_sums = z.bytes;
     if (p->dkv_dtype != ATTN_F32) mla_take(&z.bytes, p->seq_k * p->dim_qk * f);
     if (attn_core_has(p, ATTN_WITH_DIST) && z.n_chunks > 1) {
-        uint64_t dist = attn_cpu_mla_dist_workspace(isa, p, threads);
+        uint64_t dist = attn_cpu_mla_dist_workspace(isa, p, given);
         if (z.bytes < dist) z.bytes = dist;
     }
     return z;
@@ -161,7 +167,7 @@ void attn_cpu_mla_bwd_round(const struct mla_bwd *j, int64_t from, int64_t to, i
 }
 
 /* Passes of their own, where the sums of a task are more than it has in its cache. */
-enum { ROWS_PER_TASK = 256, CACHED_BYTES = 2 << 20 };
+enum { CACHED_BYTES = 2 << 20 };
 static int cached(const struct mla_bwd *j) {
     return mla_min(INT64_C(1) << j->z.range_shift, j->p->seq_k) * j->z.slice * (int64_t)sizeof(float) <= CACHED_BYTES;
 }
@@ -182,9 +188,9 @@ static void round_job(void *arg, int32_t worker) {
     attn_cpu_flush_end(mode);
 }
 
-static void share(struct mla_bwd *j, const struct attn_core_device *dev, attn_cpu_job job) {
+static void share(struct mla_bwd *j, const struct attn_core_device *dev, int64_t tasks, attn_cpu_job job) {
     atomic_store_explicit(&j->next.next, 0, memory_order_relaxed);
-    attn_cpu_pool_run(attn_cpu_pool_of(dev), dev->threads, job, j);
+    attn_cpu_pool_run(attn_cpu_pool_of(dev), attn_cpu_at_most(j->z.threads, tasks), job, j);
 }
 
 /* Adds the batch's parts of dsink, in the order of the units. */
@@ -198,22 +204,22 @@ static void add_sink(struct mla_bwd *j, double *total) {
 
 static void one_entry(struct mla_bwd *j, const struct attn_core_device *dev, double *sink_total) {
     const attn_problem *p = j->p;
-    const int64_t units = p->seq_q * j->z.n_chunks;
+    const int64_t units = p->seq_q * j->z.n_chunks, row_tasks = p->seq_k / ROWS_PER_TASK + 1;
     const int f32_sums = p->dkv_dtype == ATTN_F32, within = units && cached(j);
     const int clear = j->dkv.data && !(f32_sums && attn_core_has(p, ATTN_ACCUMULATE));
     const int round = j->dkv.data && !f32_sums;
-    if (clear && !within) share(j, dev, clear_job);
+    if (clear && !within) share(j, dev, row_tasks, clear_job);
     for (j->u0 = 0; j->u0 < units; j->u0 += j->z.batch_units) {
         j->n_units = mla_min(j->z.batch_units, units - j->u0);
         for (j->window = 0; j->window < j->z.n_windows; ++j->window) {
             j->clear = clear && within && j->u0 + j->window == 0;
             j->round = round && within && j->u0 + j->n_units == units && j->window + 1 == j->z.n_windows;
-            share(j, dev, attn_cpu_mla_bwd_rows_job);
-            if (j->dkv.data) share(j, dev, attn_cpu_mla_bwd_keys_job);
+            share(j, dev, j->n_units, attn_cpu_mla_bwd_rows_job);
+            if (j->dkv.data) share(j, dev, j->z.n_ranges * j->z.n_slices, attn_cpu_mla_bwd_keys_job);
         }
         if (sink_total) add_sink(j, sink_total);
     }
-    if (round && !within) share(j, dev, round_job);
+    if (round && !within) share(j, dev, row_tasks, round_job);
 }
 
 void attn_cpu_mla_bwd(const struct mla_isa *isa, const struct attn_core_device *dev, const attn_problem *p,

@@ -35,6 +35,7 @@ struct mla_bwd_size {
     uint64_t u_state, u_sink, u_key, u_slot, u_q, u_do, u_x, u_dq, unit_bytes;
     uint64_t t_qt, t_dot, t_k, t_zip, t_x, t_ds, t_dq, t_key, t_slot, t_row, t_lse, t_g, t_c, t_dead, t_sum, t_at,
         thread_bytes;
+    int32_t threads; /* that work on the problem at most */
     uint64_t at_threads, at_units, at_sink, at_sums, bytes;
 };
 struct mla_bwd_size attn_cpu_mla_bwd_size(const struct mla_isa *isa, const attn_problem *p, int32_t threads);

@@ -47,8 +47,14 @@ static struct layout lay_out(const struct mla_isa *isa, const attn_problem *p) {
     return l;
 }
 
+static int64_t window_of(const attn_problem *p) { return p->batch * p->seq_q < MLA_FEW_QUERIES ? WINDOW : p->topk; }
+static int64_t windows(const attn_problem *p, int64_t window) {
+    return window > 0 ? (p->topk + window - 1) / window : 0;
+}
+
 uint64_t attn_cpu_mla_dist_workspace(const struct mla_isa *isa, const attn_problem *p, int32_t threads) {
-    return lay_out(isa, p).bytes * (uint64_t)threads;
+    threads = attn_cpu_mla_crew(isa, p, threads);
+    return lay_out(isa, p).bytes * (uint64_t)attn_cpu_at_most(threads, p->batch * p->seq_q * windows(p, window_of(p)));
 }
 
 /* All blocks of a task whose rows stay in place, of which the first one is known; the rows of the next block are asked
@@ -164,16 +170,17 @@ static void norm_job(void *arg, int32_t worker) {
 void attn_cpu_mla_dist(const struct mla_isa *isa, const struct attn_core_device *dev, const attn_problem *p,
                        const attn_args *a) {
     struct dist j = {.isa = isa, .p = p, .a = a, .chunk = mla_min(p->heads_q, MLA_HEADS)};
-    j.window = p->batch * p->seq_q < MLA_FEW_QUERIES ? WINDOW : p->topk;
-    j.n_windows = (p->topk + j.window - 1) / j.window;
+    j.window = window_of(p);
+    j.n_windows = windows(p, j.window);
     j.n_tasks = p->batch * p->seq_q * j.n_windows;
     if (!j.n_tasks) return;
+    const int32_t crew = attn_cpu_mla_crew(isa, p, dev->threads);
     j.q = attn_core_view(p, a, ATTN_ROLE_Q);
     j.kv = attn_core_view(p, a, ATTN_ROLE_KV);
     j.lse = attn_core_view(p, a, ATTN_ROLE_LSE);
     j.dist = attn_core_view(p, a, ATTN_ROLE_DIST);
-    attn_cpu_pool_run(attn_cpu_pool_of(dev), dev->threads, job, &j);
+    attn_cpu_pool_run(attn_cpu_pool_of(dev), attn_cpu_at_most(crew, j.n_tasks), job, &j);
     if (p->dist_norm != ATTN_DIST_L1) return;
     atomic_store(&j.next.next, 0);
-    attn_cpu_pool_run(attn_cpu_pool_of(dev), dev->threads, norm_job, &j);
+    attn_cpu_pool_run(attn_cpu_pool_of(dev), attn_cpu_at_most(crew, p->batch * p->seq_q), norm_job, &j);
 }

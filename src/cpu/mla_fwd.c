@@ -86,7 +86,9 @@ static struct layout lay_out(const struct mla_isa *isa, const attn_problem *p, i
 }
 
 uint64_t attn_cpu_mla_fwd_workspace(const struct mla_isa *isa, const attn_problem *p, int32_t threads) {
-    return lay_out(isa, p, chunk_of(isa, p, threads)).bytes * (uint64_t)threads;
+    threads = attn_cpu_mla_crew(isa, p, threads);
+    const int64_t chunk = chunk_of(isa, p, threads), chunks = (p->heads_q + chunk - 1) / chunk;
+    return lay_out(isa, p, chunk).bytes * (uint64_t)attn_cpu_at_most(threads, p->batch * p->seq_q * chunks);
 }
 
 /* What was gathered before shrinks by the factors of the last block. */
@@ -344,7 +346,8 @@ static void job(void *arg, int32_t worker) {
 
 void attn_cpu_mla_fwd(const struct mla_isa *isa, const struct attn_core_device *dev, const attn_problem *p,
                       const attn_args *a) {
-    struct fwd j = {.isa = isa, .p = p, .a = a, .chunk = chunk_of(isa, p, dev->threads)};
+    const int32_t crew = attn_cpu_mla_crew(isa, p, dev->threads);
+    struct fwd j = {.isa = isa, .p = p, .a = a, .chunk = chunk_of(isa, p, crew)};
     j.n_chunks = (p->heads_q + j.chunk - 1) / j.chunk;
     j.n_tasks = p->batch * p->seq_q * j.n_chunks;
     if (!j.n_tasks) return;
@@ -354,5 +357,5 @@ void attn_cpu_mla_fwd(const struct mla_isa *isa, const struct attn_core_device *
     j.lse = attn_core_view(p, a, ATTN_ROLE_LSE);
     j.max_logits = attn_core_view(p, a, ATTN_ROLE_MAX_LOGITS);
     if (attn_core_has(p, ATTN_SINK)) j.sink = a->sink->data;
-    attn_cpu_pool_run(attn_cpu_pool_of(dev), dev->threads, job, &j);
+    attn_cpu_pool_run(attn_cpu_pool_of(dev), attn_cpu_at_most(crew, j.n_tasks), job, &j);
 }

@@ -150,6 +150,14 @@ void attn_cpu_mla_live(const uint8_t *dead, int64_t heads, uint32_t live[MLA_HEA
 void attn_cpu_mla_sum_to_one(float *row, int64_t n);
 
 /* The three operators, called by the rows of mla_rows.c. */
+/* Threads that work on a problem at most: a function of it, so that workspaces are of that many. */
+static inline int32_t attn_cpu_mla_crew(const struct mla_isa *isa, const attn_problem *p, int32_t threads) {
+    const double rows = (double)p->batch * (double)p->seq_q, slots = rows * (double)p->topk;
+    const double width = (double)(p->dim_qk + (p->op == ATTN_OP_DIST ? 0 : p->dim_v));
+    const double factor = p->op == ATTN_OP_MLA_BWD ? 6 : 2;
+    const double keys = p->op == ATTN_OP_MLA_BWD ? (double)p->batch * (double)p->seq_k * (double)p->dim_qk : 0;
+    return attn_cpu_crew(threads, factor * slots * (double)p->heads_q * width, 2 * (slots * width + keys), isa->flops);
+}
 uint64_t attn_cpu_mla_fwd_workspace(const struct mla_isa *isa, const attn_problem *p, int32_t threads);
 uint64_t attn_cpu_mla_bwd_workspace(const struct mla_isa *isa, const attn_problem *p, int32_t threads);
 uint64_t attn_cpu_mla_dist_workspace(const struct mla_isa *isa, const attn_problem *p, int32_t threads);

@@ -94,7 +94,7 @@ static void *work(void *arg) {
         int32_t index = join(pool, ticket);
         if (!index) continue;
         pool->job(pool->arg, index);
-        /* The pool may serve the next run from here on, whose `awaited` is then read: a signal too many does no harm. */
+        /* From here on the pool may serve the next run, whose `awaited` is read: a signal too many does no harm. */
         if (atomic_fetch_add(&pool->left, 1) + 1 == atomic_load(&pool->awaited)) {
             pthread_mutex_lock(&pool->lock);
             pthread_cond_signal(&pool->done);

@@ -129,6 +129,19 @@ static inline int64_t attn_cpu_sdpa_take(int64_t *end, int64_t bytes) {
 static inline int64_t attn_cpu_sdpa_blocks(int64_t n, int64_t block) { return n / block + (n % block != 0); }
 static inline int64_t attn_cpu_sdpa_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
+/* Threads that work on a problem at most: a function of it, so that workspaces are of that many. */
+static inline int32_t attn_cpu_sdpa_crew(const struct attn_cpu_sdpa_isa *isa, const attn_problem *p, int32_t threads) {
+    const int packed = (p->flags & ATTN_PACKED) != 0, back = p->op == ATTN_OP_SDPA_BWD;
+    const double all_q = (double)p->batch * (double)p->seq_q, all_k = (double)p->batch * (double)p->seq_k;
+    const double queries = packed && (double)p->total_q < all_q ? (double)p->total_q : all_q;
+    const double keys = packed && (double)p->total_k < all_k ? (double)p->total_k : all_k;
+    const double rows = queries * (double)p->heads_q, width = (double)(p->dim_qk + p->dim_v);
+    const double element = p->dtype == ATTN_F64 ? 8 : p->dtype == ATTN_F32 ? 4 : 2;
+    const double bytes = (rows + keys * (double)p->heads_k) * width * element * (back ? 2 : 1);
+    return attn_cpu_crew(threads, rows * (double)p->seq_k * width * (back ? 6 : 2), bytes,
+                         isa->rate * (p->dtype == ATTN_F64 ? 0.5 : 1));
+}
+
 /* Operators (sdpa_fwd.c, sdpa_bwd.c). */
 int64_t attn_cpu_sdpa_fwd_workspace(const struct attn_cpu_sdpa_isa *isa, const attn_problem *p, int32_t threads);
 int64_t attn_cpu_sdpa_bwd_workspace(const struct attn_cpu_sdpa_isa *isa, const attn_problem *p, int32_t threads);

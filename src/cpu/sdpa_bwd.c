@@ -133,6 +133,18 @@ static int64_t row_tasks(const struct attn_cpu_bwd *w) {
 }
 static int64_t key_tasks(const struct attn_cpu_bwd *w) { return w->s.p->batch * w->s.p->heads_k * w->key_blocks; }
 
+/* Workers that find a task in the phase that has most of them. */
+static int64_t workers(const struct attn_cpu_bwd *w) {
+    const attn_problem *p = w->s.p;
+    const int64_t pairs = p->batch * p->heads_k;
+    const int64_t tasks[] = {row_tasks(w), key_tasks(w), pairs * w->row_blocks, p->heads_q};
+    if (attn_core_has(p, ATTN_GRAD_MASK)) return w->crew; /* its tasks depend on the tensor */
+    int64_t most = 1;
+    for (size_t i = 0; i < sizeof tasks / sizeof *tasks; i++)
+        if (tasks[i] > most) most = tasks[i];
+    return attn_cpu_at_most(w->crew, most);
+}
+
 /* What all workers see, in front of their scratch; *odd: where the bytes of odd_rows and odd_keys start. */
 static int64_t shared_bytes(const struct attn_cpu_bwd *w, int64_t *odd) {
     int64_t end = 0;
@@ -145,7 +157,8 @@ static void set_up(struct attn_cpu_bwd *w, const struct attn_cpu_sdpa_isa *isa, 
                    const attn_args *args, int32_t threads) {
     attn_cpu_sdpa_init(&w->s, p, args, isa->u, isa->terms ? NULL : isa->pair);
     w->pair = isa->pair;
-    lay_out(w, threads);
+    w->crew = attn_cpu_sdpa_crew(isa, p, threads);
+    lay_out(w, w->crew);
 }
 
 int64_t attn_cpu_sdpa_bwd_workspace(const struct attn_cpu_sdpa_isa *isa, const attn_problem *p, int32_t threads) {
@@ -153,7 +166,7 @@ int64_t attn_cpu_sdpa_bwd_workspace(const struct attn_cpu_sdpa_isa *isa, const a
     int64_t odd;
     if (p->heads_q <= 0) return 0;
     set_up(&w, isa, p, NULL, threads);
-    return shared_bytes(&w, &odd) + threads * w.at.end;
+    return shared_bytes(&w, &odd) + workers(&w) * w.at.end;
 }
 
 static void run_tasks(void *arg, int32_t worker) {
@@ -171,7 +184,7 @@ static void run_phase(struct attn_cpu_bwd *w, const struct attn_core_device *dev
     w->next = (struct attn_cpu_counter){0};
     w->tasks = tasks;
     w->phase = phase;
-    attn_cpu_pool_run(attn_cpu_pool_of(dev), tasks < dev->threads ? (int32_t)tasks : dev->threads, run_tasks, w);
+    attn_cpu_pool_run(attn_cpu_pool_of(dev), attn_cpu_at_most(w->crew, tasks), run_tasks, w);
 }
 
 void attn_cpu_sdpa_bwd(const struct attn_cpu_sdpa_isa *isa, const struct attn_core_device *dev, const attn_problem *p,

@@ -58,6 +58,7 @@ struct attn_cpu_bwd {
     struct attn_cpu_counter next;
     void (*phase)(struct attn_cpu_bwd *w, int64_t task, char *scratch);
     int64_t tasks;
+    int32_t crew; /* threads that work on the problem at most */
     char *scratch;
 };
 

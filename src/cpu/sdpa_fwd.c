@@ -195,6 +195,11 @@ void attn_cpu_fwd_lay_out_partial(struct attn_cpu_fwd *f) {
     f->partial_o = attn_cpu_sdpa_take(&f->partial_bytes, f->s.flat * f->ldv * f->real);
 }
 
+/* Of a crew, those that find a task. */
+static int32_t workers(const struct attn_cpu_fwd *f, int32_t crew) {
+    return attn_cpu_at_most(crew, f->s.p->batch * f->s.p->heads_k * f->row_blocks * f->splits);
+}
+
 static int64_t partials(const struct attn_cpu_fwd *f) {
     return f->splits > 1 ? f->s.p->batch * f->s.p->heads_k * f->splits * f->partial_bytes : 0;
 }
@@ -219,8 +224,9 @@ static void set_up(struct attn_cpu_fwd *f, const struct attn_cpu_sdpa_isa *isa, 
 int64_t attn_cpu_sdpa_fwd_workspace(const struct attn_cpu_sdpa_isa *isa, const attn_problem *p, int32_t threads) {
     struct attn_cpu_fwd f = {0};
     if (p->batch <= 0 || p->heads_q <= 0 || p->seq_q <= 0) return 0;
-    set_up(&f, isa, p, NULL, threads);
-    return threads * f.at.end + partials(&f) + queues(&f);
+    const int32_t crew = attn_cpu_sdpa_crew(isa, p, threads);
+    set_up(&f, isa, p, NULL, crew);
+    return workers(&f, crew) * f.at.end + partials(&f) + queues(&f);
 }
 
 struct attn_cpu_fwd_bounds attn_cpu_fwd_see(const struct attn_cpu_sdpa_row *row, int64_t n) {
@@ -277,18 +283,18 @@ void attn_cpu_sdpa_fwd(const struct attn_cpu_sdpa_isa *isa, const struct attn_co
                        const attn_args *args) {
     struct attn_cpu_fwd f = {0};
     if (p->batch <= 0 || p->heads_q <= 0 || p->seq_q <= 0) return;
-    set_up(&f, isa, p, args, dev->threads);
+    const int32_t crew = attn_cpu_sdpa_crew(isa, p, dev->threads);
+    set_up(&f, isa, p, args, crew);
+    const int32_t n = workers(&f, crew);
     f.out = attn_core_view(p, args, ATTN_ROLE_OUT);
     f.lse = attn_core_view(p, args, ATTN_ROLE_LSE);
     f.lse_rounded = attn_core_view(p, args, ATTN_ROLE_LSE_ROUNDED);
     f.scratch = args->workspace;
-    f.partials = f.scratch + dev->threads * f.at.end;
+    f.partials = f.scratch + n * f.at.end;
     f.queues = (struct attn_cpu_fwd_queue *)(void *)(f.partials + partials(&f));
     memset(f.queues, 0, (size_t)queues(&f));
-    const int64_t tasks = p->batch * p->heads_k * f.row_blocks * f.splits;
-    const int32_t n = tasks < dev->threads ? (int32_t)tasks : dev->threads;
     attn_cpu_pool_run(attn_cpu_pool_of(dev), n, run_tasks, &f);
     if (f.splits == 1) return;
     f.next = (struct attn_cpu_counter){0};
-    attn_cpu_pool_run(attn_cpu_pool_of(dev), n, attn_cpu_decode_merge, &f);
+    attn_cpu_pool_run(attn_cpu_pool_of(dev), attn_cpu_at_most(n, p->batch * p->heads_k), attn_cpu_decode_merge, &f);
 }

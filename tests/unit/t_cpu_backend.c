@@ -133,11 +133,57 @@ static void test_reference_rows(void **state) {
     attn_ctx_release(ctx);
 }
 
+static uint64_t workspace_of(attn_ctx *ctx, const attn_problem *p, const char *isa) {
+    char kernel[32];
+    snprintf(kernel, sizeof kernel, "*_%s_*", isa);
+    attn_plan_options options = {.size = sizeof options, .flags = ATTN_PLAN_STRICT, .kernel = kernel};
+    attn_plan *plan = NULL;
+    attn_plan_info info = {.size = sizeof info};
+    assert_int_equal(attn_plan_create(ctx, ATTN_DEVICE_CPU, p, &options, &plan), ATTN_OK);
+    assert_int_equal(attn_plan_get_info(plan, &info), ATTN_OK);
+    attn_plan_release(plan);
+    return info.workspace_bytes;
+}
+/* Scratch is that of the threads that find a task: 128 times that of one problem's single task took 152 MB. */
+static void test_workspace_follows_tasks(void **state) {
+    (void)state;
+    attn_ctx *one = make_ctx(1, NULL), *many = make_ctx(64, NULL);
+    for (int32_t op = ATTN_OP_SDPA_FWD; op <= ATTN_OP_DIST; ++op) {
+        attn_problem p = small(op, ATTN_F32);
+        p.seq_q = 1;
+        assert_true(workspace_of(many, &p, "c") <= 4 * workspace_of(one, &p, "c"));
+    }
+    attn_problem p = small(ATTN_OP_SDPA_FWD, ATTN_F32); /* work for all threads is still laid out for all */
+    p.batch = 64, p.seq_q = p.seq_k = 2048;
+    assert_true(workspace_of(many, &p, "c") > 32 * workspace_of(one, &p, "c"));
+    attn_ctx_release(one);
+    attn_ctx_release(many);
+}
+
+/* A bound that no packed sequence can reach changes nothing: 4 rows took 22 s. */
+static void test_packed_bound(void **state) {
+    (void)state;
+    attn_ctx *ctx = make_ctx(2, NULL);
+    for (int32_t op = ATTN_OP_SDPA_FWD; op <= ATTN_OP_SDPA_BWD; ++op) {
+        attn_problem p = small(op, ATTN_F32), far;
+        p.flags |= ATTN_PACKED;
+        p.batch = 1, p.seq_q = p.total_q = p.seq_k = p.total_k = 4;
+        far = p;
+        far.seq_q = far.seq_k = 1000000000;
+        assert_true(attn_problem_equal(&p, &far));
+        assert_int_equal(workspace_of(ctx, &far, "c"), workspace_of(ctx, &p, "c"));
+        assert_true(attn_problem_flops(&far) <= attn_problem_flops(&p));
+        far.total_q = 0; /* an empty axis is still one of rows */
+        assert_true(workspace_of(ctx, &far, "c") <= workspace_of(ctx, &p, "c"));
+    }
+    attn_ctx_release(ctx);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_device),
-        cmocka_unit_test(test_thread_fault),
-        cmocka_unit_test(test_reference_rows),
+        cmocka_unit_test(test_device),         cmocka_unit_test(test_thread_fault),
+        cmocka_unit_test(test_reference_rows), cmocka_unit_test(test_workspace_follows_tasks),
+        cmocka_unit_test(test_packed_bound),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

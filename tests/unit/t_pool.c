@@ -369,11 +369,10 @@ static void test_no_wait(void **state) {
 
 static void test_crew(void **state) {
     (void)state;
-    const struct attn_core_device dev = {.threads = 8};
-    assert_int_equal(attn_cpu_crew(&dev, 16384, 33000, 90e9), 1); /* 4 heads, one query on 16 keys */
-    assert_int_equal(attn_cpu_crew(&dev, 2.5 * 90e4, 0, 90e9), 3);
-    assert_int_equal(attn_cpu_crew(&dev, 0, 90e4, 90e9), 8);
-    assert_int_equal(attn_cpu_crew(&dev, 1e30, 1e30, 90e9), 8);
+    assert_int_equal(attn_cpu_crew(8, 16384, 17000, 90e9), 1); /* 4 heads, one query on 16 keys */
+    assert_int_equal(attn_cpu_crew(8, 2.5 * 40e4, 0, 90e9), 3);
+    assert_int_equal(attn_cpu_crew(8, 0, 40e4, 90e9), 8);
+    assert_int_equal(attn_cpu_crew(8, 1e30, 1e30, 12e9), 8);
     assert_int_equal(attn_cpu_at_most(8, 3), 3);
     assert_int_equal(attn_cpu_at_most(8, 0), 1);
     assert_int_equal(attn_cpu_at_most(8, INT64_MAX), 8);
