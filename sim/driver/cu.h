@@ -45,7 +45,8 @@ enum {
     ATTRIBUTE_PREFERRED_CLUSTER = 11,
     ATTRIBUTE_CARVEOUT = 14
 };
-enum { JIT_ERROR_TEXT = 5, JIT_ERROR_BYTES = 6, FUNCTION_MAX_DYNAMIC = 8 };
+enum { JIT_ERROR_TEXT = 5, JIT_ERROR_BYTES = 6, FUNCTION_MAX_DYNAMIC = 8, FUNCTION_CARVEOUT = 9 };
+enum { FUNCTION_LARGE_CLUSTER = 14 }; /* more CTAs than every chip has room for */
 struct cu_attribute {
     int id;
     char pad[4];
@@ -80,6 +81,7 @@ struct sim_context {
 struct sim_module {
     struct ptx_module *ptx;
     struct sim_function *functions;
+    int placed; /* variables have memory, at ptx->vars[i]->at */
 };
 struct sim_function {
     struct sim_module *module;

@@ -13,6 +13,7 @@
     int r_ = sim_enter(__func__, &context);                                                                            \
     if (r_) return r_;
 
+static int in_memory(const struct ptx_var *v) { return (v->space == PTX_GLOBAL || v->space == PTX_CONST) && v->bytes; }
 static void release(struct sim_module *m) {
     for (struct sim_function *f = m->functions, *next; f; f = next) {
         next = f->next;
@@ -20,8 +21,24 @@ static void release(struct sim_module *m) {
         sim_program_free(f->program);
         free(f);
     }
+    for (uint32_t i = 0; m->placed && i < m->ptx->n_vars; i++)
+        if (in_memory(m->ptx->vars[i])) sim_memory_free(m->ptx->vars[i]->at);
     ptx_free(m->ptx);
     free(m);
+}
+/* PTX ISA, initializers: variables of the module have memory of the device, 0 where no value is given. */
+static int place_variables(struct sim_module *m, int device) {
+    m->placed = 1;
+    for (uint32_t i = 0; i < m->ptx->n_vars; i++) {
+        struct ptx_var *v = m->ptx->vars[i];
+        if (!in_memory(v)) continue;
+        if (!(v->at = sim_memory_alloc(device, (size_t)v->bytes))) return R_OUT_OF_MEMORY;
+        if (v->data)
+            memcpy((void *)(uintptr_t)v->at, v->data, (size_t)v->bytes);
+        else
+            memset((void *)(uintptr_t)v->at, 0, (size_t)v->bytes);
+    }
+    return R_SUCCESS;
 }
 /* ATTNSIM_PTX=folder: a file NAME.ptx there takes the place of the module whose first kernel is NAME. For trying an
  * edit of PTX without a build. NULL: there is none. */
@@ -69,6 +86,7 @@ SIM_API cuModuleLoadDataEx(struct sim_module **out, const void *image, unsigned 
         r = R_NO_BINARY;
     else
         r = parse(m, &text, why, sizeof why);
+    if (!r) r = place_variables(m, context->device); /* the decoder puts their addresses into instructions */
     for (const struct ptx_kernel *k = r ? NULL : m->ptx->kernels; k && !r; k = k->next) {
         struct sim_program *p = sim_decode(m->ptx, k, why, sizeof why);
         struct sim_function *f = p ? calloc(1, sizeof *f) : NULL;
@@ -113,9 +131,25 @@ SIM_API cuModuleGetFunction(struct sim_function **out, struct sim_module *module
         }
     return R_NOT_FOUND;
 }
+SIM_API cuModuleGetGlobal_v2(uint64_t *at, size_t *bytes, struct sim_module *module, const char *name);
+SIM_API cuModuleGetGlobal_v2(uint64_t *at, size_t *bytes, struct sim_module *module, const char *name) {
+    ENTER_CONTEXT
+    if (!module || !name || (!at && !bytes)) return R_INVALID_VALUE;
+    for (uint32_t i = 0; i < module->ptx->n_vars; i++) {
+        const struct ptx_var *v = module->ptx->vars[i];
+        if (!in_memory(v) || strcmp(v->name, name)) continue;
+        if (at) *at = v->at;
+        if (bytes) *bytes = (size_t)v->bytes;
+        return R_SUCCESS;
+    }
+    return R_NOT_FOUND;
+}
 SIM_API cuFuncSetAttribute(struct sim_function *f, int attribute, int value);
 SIM_API cuFuncSetAttribute(struct sim_function *f, int attribute, int value) {
     ENTER_CONTEXT
+    /* hints and permissions that change no result here: clusters of 16 are taken in any case */
+    if (attribute == FUNCTION_CARVEOUT) return value >= -1 && value <= 100 ? R_SUCCESS : R_INVALID_VALUE;
+    if (attribute == FUNCTION_LARGE_CLUSTER) return value == 0 || value == 1 ? R_SUCCESS : R_INVALID_VALUE;
     if (attribute != FUNCTION_MAX_DYNAMIC || value < 0 ||
         value + (int)f->program->kernel->shared_bytes > sim_profile()->shared_per_block)
         return R_INVALID_VALUE;

@@ -471,3 +471,7 @@ SIM_API cuEventElapsedTime(float *ms, struct sim_event *a, struct sim_event *b) 
     *ms = (float)((double)b->nanoseconds - (double)a->nanoseconds) * 1e-6f;
     return R_SUCCESS;
 }
+SIM_API cuEventElapsedTime_v2(float *ms, struct sim_event *a, struct sim_event *b);
+SIM_API cuEventElapsedTime_v2(float *ms, struct sim_event *a, struct sim_event *b) {
+    return cuEventElapsedTime(ms, a, b);
+}

@@ -40,6 +40,27 @@ static inline float high(uint32_t pair) { return sim_from_f16(pair >> 16); }
 BOTH(e4m3)
 BOTH(e5m2)
 
+/* PTX ISA, cvt of .ue8m0x2: powers of two from 2^-127 on, 0xff is NaN. Of f32 by its size, to zero or upwards; what is
+ * too large becomes 2^127 with .satfinite, else NaN. What the sign of a negative number does is not stated: nothing. */
+static uint32_t to_power(float x, int up, int finite) {
+    const uint32_t u = sim_bits_of(x) & 0x7fffffff, e = u >> 23, fraction = u & 0x7fffff;
+    if (u > 0x7f800000) return 0xff;
+    const uint32_t r = e + (uint32_t)(up && (e ? fraction > 0 : fraction > 0x400000));
+    return r < 0xff ? r : finite ? 0xfe : 0xff;
+}
+static inline uint32_t power_bf16(uint32_t e) { return e == 0xff ? 0x7fff : e ? e << 7 : 0x40; }
+#define POWERS(name, up, finite)                                                                                       \
+    SIM_OP2(name##_f32, uint32_t, float, float, to_power(a, up, finite) << 8 | to_power(b, up, finite))                \
+    SIM_OP1(name##_bf16, uint32_t, uint32_t,                                                                           \
+            to_power(sim_from_bf16(a >> 16), up, finite) << 8 | to_power(sim_from_bf16(a & 0xffff), up, finite))
+POWERS(down, 0, 0)
+POWERS(down_finite, 0, 1)
+POWERS(up, 1, 0)
+POWERS(up_finite, 1, 1)
+SIM_OP1(bf16_powers, uint32_t, uint32_t, power_bf16(a >> 8 & 255) << 16 | power_bf16(a & 255))
+#define POWER_ROWS(words, name)                                                                                        \
+    {"cvt." words ".ue8m0x2.f32", "Hww", name##_f32}, { "cvt." words ".ue8m0x2.bf16x2", "Hw", name##_bf16 }
+
 #define ROWS(name)                                                                                                     \
     {"cvt.rn.satfinite." #name "x2.f32", "Hww", name##_f32},                                                           \
         {"cvt.rn.satfinite.relu." #name "x2.f32", "Hww", name##_f32_relu},                                             \
@@ -48,5 +69,13 @@ BOTH(e5m2)
         {"cvt.rn.f16x2." #name "x2", "Wh", f16_##name}, {                                                              \
         "cvt.rn.relu.f16x2." #name "x2", "Wh", f16_##name##_relu                                                       \
     }
-const struct sim_op sim_ops_fp8[] = {ROWS(e4m3), ROWS(e5m2)};
+const struct sim_op sim_ops_fp8[] = {
+    ROWS(e4m3),
+    ROWS(e5m2),
+    POWER_ROWS("rz", down),
+    POWER_ROWS("rz.satfinite", down_finite),
+    POWER_ROWS("rp", up),
+    POWER_ROWS("rp.satfinite", up_finite),
+    {"cvt.rn.bf16x2.ue8m0x2", "Wh", bf16_powers},
+};
 const uint32_t sim_n_ops_fp8 = sizeof sim_ops_fp8 / sizeof *sim_ops_fp8;

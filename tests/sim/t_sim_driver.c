@@ -389,6 +389,49 @@ static void libraries_have_kernels(void **state) {
     OK(unload(library));
 }
 
+/* Variables of a module: each module has its own, with their first values or 0; by name, too. */
+static void modules_have_variables(void **state) {
+    static const char text[] =
+        ".version 7.8\n.target sm_80\n.address_size 64\n.visible .global .align 16 .b32 table[4] = {3, 50, 700, 9000};\n"
+        ".global .u32 runs;\n.const .u16 more = 60000;\n.visible .entry k(.param .u64 out)\n{\n.reg .b32 %r<6>;\n"
+        ".reg .b16 %h;\n.reg .b64 %rd<3>;\nld.param.u64 %rd0, [out];\nld.global.v2.b32 {%r0, %r1}, [table+8];\n"
+        "mov.u64 %rd1, table;\nld.global.b32 %r2, [%rd1+4];\nld.const.u16 %h, [more];\ncvt.u32.u16 %r3, %h;\n"
+        "add.u32 %r0, %r0, %r1;\nadd.u32 %r0, %r0, %r2;\nadd.u32 %r0, %r0, %r3;\natom.global.add.u32 %r4, [runs], 1;\n"
+        "add.u32 %r0, %r0, %r4;\nst.global.u32 [%rd0], %r0;\nret;\n}\n";
+    int (*variable)(uint64_t *, size_t *, void *, const char *), (*set)(void *, int, int), (*unload)(void *);
+    void *at = NULL, *modules[2], *k, *params[] = {&buffer};
+    uint64_t place = 0;
+    (void)state;
+    OK(cu.address("cuModuleGetGlobal", &at, 12000, 0, NULL));
+    memcpy(&variable, &at, sizeof at);
+    OK(cu.address("cuFuncSetAttribute", &at, 12000, 0, NULL));
+    memcpy(&set, &at, sizeof at);
+    OK(cu.address("cuModuleUnload", &at, 12000, 0, NULL));
+    memcpy(&unload, &at, sizeof at);
+    for (int i = 0; i < 2; i++) {
+        OK(cu.load(&modules[i], text));
+        OK(cu.function(&k, modules[i], "k"));
+        OK(set(k, 14, 1)); /* clusters larger than every chip has room for */
+        assert_int_equal(set(k, 14, 2), 1);
+        for (uint32_t run = 0; run < 2; run++) {
+            struct launch c = {.grid = {1, 1, 1}, .block = {1, 1, 1}};
+            uint32_t got = 0, runs = 0;
+            size_t bytes = 0;
+            OK(cu.launch(&c, k, params, NULL));
+            OK(cu.down(&got, buffer, sizeof got));
+            assert_int_equal(got, 50 + 700 + 9000 + 60000 + run);
+            OK(variable(&place, &bytes, modules[i], "runs"));
+            assert_int_equal(bytes, 4);
+            OK(cu.down(&runs, place, sizeof runs));
+            assert_int_equal(runs, run + 1);
+        }
+        assert_int_equal(variable(&place, NULL, modules[i], "none"), 500);
+    }
+    for (int i = 0; i < 2; i++) OK(unload(modules[i]));
+    uint32_t gone;
+    assert_int_not_equal(cu.down(&gone, place, sizeof gone), 0);
+}
+
 struct map {
     int type, rank, interleave, swizzle, l2, fill;
     uint64_t address, dim[5], stride[4];
@@ -512,7 +555,7 @@ int main(void) {
         cmocka_unit_test(graphs_repeat),          cmocka_unit_test(graphs_of_nodes),
         cmocka_unit_test(recordings_are_guarded), cmocka_unit_test(calls_have_addresses),
         cmocka_unit_test(libraries_have_kernels), cmocka_unit_test(tensor_maps_have_rules),
-        cmocka_unit_test(launches_take_hints),
+        cmocka_unit_test(launches_take_hints),    cmocka_unit_test(modules_have_variables),
     };
     setenv("ATTNSIM_QUIET", "1", 1);
     int r = cmocka_run_group_tests(first, NULL, NULL);

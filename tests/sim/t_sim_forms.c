@@ -126,6 +126,27 @@ WANT(sums) {
     for (uint32_t i = 0; i < OUT; i++) out[i] = u(f(W[4 + i]) + 2.0f);
 }
 
+/* Powers of two by search: the largest not above, or the smallest not below, the size of x. */
+static uint32_t power(float x, int up, int finite) {
+    if (isnan(x)) return 0xff;
+    uint32_t e = 0;
+    if (up)
+        while (e < 255 && ldexp(1, (int)e - 127) < fabs((double)x)) e++;
+    else
+        while (e < 255 && ldexp(1, (int)e - 126) <= fabs((double)x)) e++;
+    return e > 254 && finite ? 254 : e;
+}
+WANT(powers) {
+    const uint32_t down = power(f(W[0]), 0, 0) << 8 | power(f(W[1]), 0, 0);
+    const uint32_t up = power(bf16(W[2] >> 16), 1, 1) << 8 | power(bf16(W[2]), 1, 1);
+    out[0] = down << 16 | (power(f(W[0]), 0, 1) << 8 | power(f(W[1]), 0, 1));
+    out[1] = up << 16 | (power(f(W[4]), 1, 0) << 8 | power(f(W[2]), 1, 0));
+    for (uint32_t i = 0; i < 2; i++) {
+        const uint32_t e = W[0] >> (8 * i) & 255;
+        out[2] |= (e == 255 ? 0x7fff : u(ldexpf(1, (int)e - 127)) >> 16) << (16 * i);
+    }
+}
+
 static const struct {
     const char *name, *ptx;
     void (*want)(const words_in *all, uint32_t t, uint32_t out[OUT]);
@@ -164,6 +185,11 @@ static const struct {
      KERNEL("redux.sync.max.f32 %o0, %r0, -1;\nredux.sync.min.f32 %o1, %r0, -1;\nredux.sync.max.NaN.f32 %o2, %r0, -1;\n"
             "redux.sync.min.abs.NaN.f32 %o3, %r4, -1;\n"),
      reduced, 1},
+    {"powers",
+     KERNEL("cvt.rz.ue8m0x2.f32 %h4, %r0, %r1;\ncvt.rz.satfinite.ue8m0x2.f32 %h5, %r0, %r1;\nmov.b32 %o0, {%h5, %h4};\n"
+            "cvt.rp.satfinite.ue8m0x2.bf16x2 %h4, %r2;\ncvt.rp.ue8m0x2.f32 %h5, %r4, %r2;\nmov.b32 %o1, {%h5, %h4};\n"
+            "cvt.rn.bf16x2.ue8m0x2 %o2, %h0;\n"),
+     powers, 0},
     {"shared_128",
      KERNEL("mov.b128 %q0, {%d0, %d1};\nst.shared.b128 [%s], %q0;\nld.shared::cta.b128 %q1, [%s];\n"
             "mov.b128 {%w0, %w1}, %q1;\nmov.b64 {%o0, %o1}, %w0;\nmov.b64 {%o2, %o3}, %w1;\n"),
