@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: MIT
  * Registers that asynchronous products use. Those that any wgmma of the kernel names are tracked, by number; every
  * instruction knows which of them it touches. Touching one between a product and the wait for it is a fault, and so is
- * a product of registers that were touched with no wgmma.fence between. */
+ * a product of registers that were touched with no wgmma.fence between.
+ * A mov hands "written by a tcgen05.ld under way" on to its target and is no use by itself: compilers put moves of an
+ * asm statement's outputs before the wait that stands behind it (PTX ISA, "tcgen05.wait": the values are there after
+ * it). */
 #include "checks/report.h"
 #include "units/hopper.h"
 
@@ -12,6 +15,8 @@ static int is_load(const struct ptx_statement *s) { return !strncmp(s->opcode, "
 static int is_product(const struct ptx_statement *s) {
     return is_load(s) || !strncmp(s->opcode, "wgmma.mma_async", 15);
 }
+
+static int is_move(const struct ptx_statement *s) { return !strncmp(s->opcode, "mov.", 4) && s->n == 2; }
 
 struct walk {
     const struct ptx_kernel *kernel;
@@ -37,6 +42,24 @@ static void visit(struct walk *x, const struct ptx_operand *o) {
         for (uint32_t i = 0; i < o->n; i++) visit(x, &x->kernel->operands[o->first + i]);
 }
 
+static int has_number(const struct walk *x, const struct ptx_operand *o) {
+    int any = o->kind == PTX_REG && x->number[o->reg];
+    for (uint32_t i = 0; o->kind == PTX_VECTOR && i < o->n; i++)
+        any |= has_number(x, &x->kernel->operands[o->first + i]);
+    return any;
+}
+/* Targets of moves of loaded registers are tracked, too, and those of their moves. */
+static void number_moves(struct walk *x) {
+    for (uint32_t before = UINT32_MAX; before != x->p->n_tracked;) {
+        before = x->p->n_tracked;
+        for (uint32_t i = 0; i < x->kernel->n_statements; i++) {
+            const struct ptx_statement *s = &x->kernel->statements[i];
+            if (is_move(s) && has_number(x, &x->kernel->operands[s->first + 1]))
+                visit(x, &x->kernel->operands[s->first]);
+        }
+    }
+}
+
 void sim_watch_find(struct sim_program *p) {
     const struct ptx_kernel *k = p->kernel;
     struct walk x = {.kernel = k, .p = p, .number = calloc(k->n_regs + 1, sizeof *x.number)};
@@ -47,12 +70,17 @@ void sim_watch_find(struct sim_program *p) {
         visit(&x, &k->operands[s->first]);
         if (!is_load(s) && k->operands[s->first + 1].kind == PTX_VECTOR) visit(&x, &k->operands[s->first + 1]);
     }
+    if (p->uses & SIM_USES_TCGEN05) number_moves(&x);
     x.collect = 1;
     for (uint32_t i = 0; i < k->n_statements; i++) {
         const struct ptx_statement *s = &k->statements[i];
         uint32_t n = is_load(s) ? 1 : is_product(s) ? 2 : s->n; /* sums and A, which have just got numbers */
         p->ins[i].touch = x.n_touched;
-        for (uint32_t o = 0; o < n; o++) visit(&x, &k->operands[s->first + o]);
+        for (uint32_t o = 0; o < n; o++) {
+            visit(&x, &k->operands[s->first + o]);
+            if (!o && is_move(s) && p->uses & SIM_USES_TCGEN05)
+                p->ins[i].n_moved = (uint16_t)(x.n_touched - p->ins[i].touch);
+        }
         p->ins[i].n_touch = is_product(s) ? 0 : x.n_touched - p->ins[i].touch;
     }
     free(x.number);
@@ -62,9 +90,16 @@ void sim_watch_find(struct sim_program *p) {
 int sim_watch(struct sim_warp *w, const struct sim_ins *in, uint32_t m) {
     struct sim_warp_hopper *h = w->hopper;
     const uint32_t *touched = w->cta->cluster->launch->program->touched + in->touch;
+    uint32_t carried = 0; /* by a mov: the load of its sources that was not waited for */
+    for (uint32_t i = in->n_moved; in->n_moved && i < in->n_touch; i++) {
+        const uint32_t used = h->used_by[touched[i]] & ~1u;
+        if (used >> 1 > h->products_seen && used > carried) carried = used;
+    }
     for (uint32_t i = 0; i < in->n_touch; i++) {
         uint32_t r = touched[i];
-        if (h->used_by[r] >> 1 > h->products_seen) {
+        /* a target's earlier value may go, unless a load itself is to write there */
+        const int as_move = in->n_moved && (i >= in->n_moved || !(h->used_by[r] & 1));
+        if (!as_move && h->used_by[r] >> 1 > h->products_seen) {
             const char *what = w->cta->hopper->tensor ? "is written by tcgen05.ld"
                                : h->used_by[r] & 1    ? "holds sums of product"
                                                       : "is A of product";
@@ -72,6 +107,7 @@ int sim_watch(struct sim_warp *w, const struct sim_ins *in, uint32_t m) {
                      (h->used_by[r] >> 1) - 1);
             h->used_by[r] = 0;
         }
+        if (i < in->n_moved) h->used_by[r] = carried;
         h->touched_at[r] = h->fences;
     }
     return 0;

@@ -27,8 +27,8 @@ static int bad_alignment(struct sim_warp *w, const struct sim_ins *in, uint32_t 
     return -1;
 }
 
-struct sim_cta *sim_shared_at(struct sim_warp *w, const struct sim_ins *in, uint32_t lane, uint64_t at, uint32_t bytes,
-                              uint32_t align, uint32_t *offset) {
+struct sim_cta *sim_shared_named(struct sim_warp *w, const struct sim_ins *in, uint32_t lane, uint64_t at,
+                                 uint32_t bytes, uint32_t align, uint32_t *offset) {
     const struct sim_cluster *c = w->cta->cluster;
     uint32_t rank = (uint32_t)(at >> SIM_RANK_SHIFT), low = (uint32_t)at & ((1u << SIM_RANK_SHIFT) - 1);
     if (at >> 32 || rank >= c->n_ctas || low < SIM_SHARED_BASE ||
@@ -46,12 +46,17 @@ struct sim_cta *sim_shared_at(struct sim_warp *w, const struct sim_ins *in, uint
         sim_find(w, in, 1u << lane, SIM_F_BOUNDS, "shared memory of CTA rank %u, which has ended", rank);
         return NULL;
     }
-    if (rank != w->cta->rank && c->hopper) {
-        c->ctas[rank].hopper->remote_times[w->actor] = w->known[w->actor];
-        c->ctas[rank].hopper->remote_statements[w->actor] = in->statement;
-    }
     *offset = low - SIM_SHARED_BASE;
     return &c->ctas[rank];
+}
+struct sim_cta *sim_shared_at(struct sim_warp *w, const struct sim_ins *in, uint32_t lane, uint64_t at, uint32_t bytes,
+                              uint32_t align, uint32_t *offset) {
+    struct sim_cta *owner = sim_shared_named(w, in, lane, at, bytes, align, offset);
+    if (owner && owner != w->cta && owner->hopper) {
+        owner->hopper->remote_times[w->actor] = w->known[w->actor];
+        owner->hopper->remote_statements[w->actor] = in->statement;
+    }
+    return owner;
 }
 
 const struct sim_block *sim_block_of(struct sim_worker *k, uint64_t at, uint64_t bytes) {

@@ -18,6 +18,10 @@ int sim_own_offsets(const struct sim_warp *w, uint32_t m, const uint64_t at[SIM_
 const struct sim_block *sim_block_of_lanes(struct sim_warp *w, uint32_t m, const uint64_t at[SIM_LANES],
                                            uint32_t bytes);
 /* One address of shared memory: its CTA and offset. NULL after a finding. */
+/* sim_shared_at also notes a visit of another CTA's memory by the warp, which the CTA's end must come after;
+ * sim_shared_named does not: a copy is told by its mbarrier, not by its issuer. */
+struct sim_cta *sim_shared_named(struct sim_warp *w, const struct sim_ins *in, uint32_t lane, uint64_t at,
+                                 uint32_t bytes, uint32_t align, uint32_t *offset);
 struct sim_cta *sim_shared_at(struct sim_warp *w, const struct sim_ins *in, uint32_t lane, uint64_t at, uint32_t bytes,
                               uint32_t align, uint32_t *offset);
 /* One range of global memory. 0 or -1 after a finding. */

@@ -48,6 +48,7 @@ struct sim_ins {
     uint8_t sync, order;               /* order: strength, acquire, release of an access of global memory (global.h) */
     uint16_t place;                    /* number in program->places; 0: none left, or no access of global memory */
     uint32_t statement;                /* in the kernel's text */
+    uint16_t n_moved;        /* of a mov: the first so many that it touches are targets, see checks/wgmma_hazards.c */
     uint32_t touch, n_touch; /* registers of asynchronous products that it touches: program->touched[touch ..] */
 };
 

@@ -92,8 +92,9 @@ void sim_flight_clear(struct sim_cluster *c) {
 static void check_end(struct sim_warp *last) {
     const struct sim_cta *cta = last->cta;
     const struct sim_cluster *c = cta->cluster;
-    for (uint32_t a = 0; a < c->n_warps; a++) {
+    for (uint32_t a = 0; a < c->n_actors; a++) {
         uint32_t time = cta->hopper->remote_times[a], known = 0;
+        if (!time) continue;
         for (uint32_t i = 0; i < cta->n_warps; i++)
             if (cta->warps[i].known[a] > known) known = cta->warps[i].known[a];
         if (time <= known) continue;

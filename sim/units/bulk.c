@@ -69,7 +69,7 @@ static int map_at(struct sim_warp *w, const struct sim_ins *in, uint32_t l, uint
 }
 static int shared_place(struct sim_warp *w, const struct sim_ins *in, uint32_t l, uint64_t at, uint32_t align,
                         struct sim_cta **owner, uint32_t *offset) {
-    *owner = sim_shared_at(w, in, l, at, 1, align, offset);
+    *owner = sim_shared_named(w, in, l, at, 1, align, offset);
     return *owner ? 0 : -1;
 }
 

@@ -42,8 +42,8 @@ void sim_hopper_make_cta(struct sim_cta *cta) {
     const struct sim_program *p = cta->cluster->launch->program;
     cta->hopper = zeroed(1, sizeof *cta->hopper);
     cta->hopper->index = zeroed(cta->shared_bytes / 8 + 1, 1);
-    cta->hopper->remote_times = zeroed(cta->cluster->n_warps, sizeof(uint32_t));
-    cta->hopper->remote_statements = zeroed(cta->cluster->n_warps, sizeof(uint32_t));
+    cta->hopper->remote_times = zeroed(cta->cluster->n_actors, sizeof(uint32_t));
+    cta->hopper->remote_statements = zeroed(cta->cluster->n_actors, sizeof(uint32_t));
     for (uint32_t i = 0; i < cta->n_warps; i++) {
         struct sim_warp_hopper *h = cta->warps[i].hopper = zeroed(1, sizeof *h);
         h->used_by = zeroed(p->n_tracked, sizeof *h->used_by);
@@ -91,7 +91,7 @@ void sim_hopper_start(struct sim_cluster *c, uint32_t clock_base) {
         struct sim_cta *cta = &c->ctas[r];
         memset(cta->hopper->index, 0, cta->shared_bytes / 8 + 1);
         cta->hopper->n_mbarriers = 0;
-        memset(cta->hopper->remote_times, 0, c->n_warps * sizeof(uint32_t));
+        memset(cta->hopper->remote_times, 0, c->n_actors * sizeof(uint32_t));
         cta->hopper->registers_free = 0;
         for (uint32_t i = 0; i < cta->n_warps; i++) {
             struct sim_warp_hopper *w = cta->warps[i].hopper;

@@ -37,7 +37,8 @@ struct sim_cta_hopper {
     uint32_t registers_free; /* setmaxnreg: what the CTA's pool has left, by warps */
     struct sim_warpgroup *groups;
     struct sim_tensor_memory *tensor;
-    /* by warp of the cluster: time and place of its last access to this CTA's memory from another CTA */
+    /* by actor: time and place of the last access to this CTA's memory by a warp of another CTA, or by the transaction
+     * of a copy that such a warp started */
     uint32_t *remote_times, *remote_statements;
 };
 

@@ -57,7 +57,12 @@ SIM_HEAD(allocate) {
     if (!owner) return SIM_FAULT;
     for (uint32_t c = first; c < first + n; c++) t->owner[c] = (uint16_t)(first + 1);
     t->sizes[first] = (uint16_t)n;
-    if (w->cta->cluster->launch->options.races) sim_shared_touch(w, in, owner, lane, offset, 4, SIM_STORE);
+    if (w->cta->cluster->launch->options.races) {
+        sim_shared_touch(w, in, owner, lane, offset, 4, SIM_STORE);
+        /* All lanes execute it, in order with what they do next (PTX ISA, "tcgen05 memory consistency model"): each may
+         * read the address. Other warps need a barrier. */
+        sim_clock_tick(w);
+    }
     memcpy(owner->shared + offset, &first, 4);
     w->cta->cluster->changes++;
     return SIM_NEXT;

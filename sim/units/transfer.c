@@ -130,6 +130,14 @@ static int touch_global(struct sim_warp *w, const struct sim_ins *in, uint32_t l
     return 0;
 }
 
+/* A copy from another CTA is over for this one when it has waited for the transaction. */
+static void note_copy(const struct sim_warp *w, const struct sim_ins *in, struct sim_cta *cta,
+                      const struct sim_mbarrier *b) {
+    if (cta == w->cta) return;
+    cta->hopper->remote_times[b->actor] = sim_mbarrier_time(cta->cluster, b);
+    cta->hopper->remote_statements[b->actor] = in->statement;
+}
+
 int sim_transfer_start(struct sim_warp *w, const struct sim_ins *in, uint32_t lane, struct sim_transfer *t) {
     struct sim_cluster *c = w->cta->cluster;
     struct sim_warp_hopper *h = w->hopper;
@@ -151,6 +159,7 @@ int sim_transfer_start(struct sim_warp *w, const struct sim_ins *in, uint32_t la
         bad = !b || check_shared_range(w, in, lane, t, t->to);
         if (bad) break;
         b->under_way += t->bytes;
+        note_copy(w, in, cta, b), note_copy(w, in, &c->ctas[r ^ t->teller], b);
         reader = b->actor, read_time = sim_mbarrier_time(c, b);
         int found = !races;
         for (uint32_t i = 0; i < t->n_pieces && !found; i++)

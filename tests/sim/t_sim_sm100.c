@@ -55,6 +55,8 @@
         3) "setp.eq.u32 p, %r30, %r31;\nsetp.ne.and.u32 p, %r30, 0, p;\nselp.b32 %r30, 1, 0, p;\n" PUT END
 #define SHAPE(n) "mov.b32 %r21, " #n ";\n"
 
+#define FLY    "mov.b32 %r31, 0;\ntcgen05.ld.sync.aligned.32x32b.x1.b32 {%r30}, [%r5+1];\n"
+#define LANDED "tcgen05.wait::ld.sync.aligned;\n"
 #define HANDED                                                                                                         \
     "shr.u32 %r40, %r0, 5;\nand.b32 %r41, %r0, 31;\nshl.b32 %r41, %r41, 2;\nadd.u32 %r41, %r41, %r1;\n"                \
     "setp.eq.u32 p, %r40, 2;\n@p st.shared.b32 [%r41], %r0;\n@p fence.proxy.async;\n@p bar.arrive 1, 64;\n"            \
@@ -154,6 +156,20 @@ static const struct {
      "a shift of lanes from 5 on", 0, 0, 0, 0},
     {"shift_read", READY "@q tcgen05.shift.cta_group::1.down [%r4];\n" COMMIT SEE TAKE(1) END,
      "a shift has left what the ISA does not state", 0, 0, 0, 0},
+    {"alloc_read_by_lanes", HEAD "@w0 ld.shared.b32 %r30, [%r6+8];\nfence.proxy.async;\n" CELLS TAKE(1) PUT END, NULL,
+     256, 1, 128, 0},
+    {"alloc_read_by_warps", HEAD "ld.shared.b32 %r30, [%r6+8];\nfence.proxy.async;\n" CELLS END, "shared byte 32776", 0,
+     0, 0, 0},
+    /* a mov of a register in flight is no use of it, what it hands on is in flight */
+    {"moved_in_flight",
+     READY FLY "mov.b32 %r31, %r30;\nmov.b64 %rd5, {%r31, %r31};\n" LANDED "mov.b64 {%r30, %r32}, %rd5;\n" PUT END,
+     NULL, 256, 1, 128, 0},
+    {"moved_and_used", READY FLY "mov.b32 %r31, %r30;\nmov.b32 %r32, %r31;\nadd.u32 %r32, %r32, 1;\n" LANDED END,
+     "touches a register that is written by tcgen05.ld", 0, 0, 0, 0},
+    {"moved_pair_and_used", READY FLY "mov.b64 %rd5, {%r30, %r31};\nadd.u64 %rd5, %rd5, 1;\n" LANDED END,
+     "touches a register that is written by tcgen05.ld", 0, 0, 0, 0},
+    {"moved_over", READY FLY "mov.b32 %r30, 0;\n" LANDED END, "touches a register that is written by tcgen05.ld", 0, 0,
+     0, 0},
     /* warp 2 writes what a product reads, its issuer alone has waited for that; warp 3 waits for the commit */
     {"commit_tells_acquired", READY HANDED MMA("kind::f16", "") COMMIT LOOK OVER TAKE(1) PUT END, NULL, 256, 1, 128, 0},
     {"commit_of_own_store",

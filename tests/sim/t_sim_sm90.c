@@ -29,7 +29,9 @@
 #define EXPECT(n) "@q mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r1], " #n ";\n"
 #define LOAD      "@q cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r1+128], [%rd0], 256, [%r1];\n"
 #define TAKE      "ld.shared.u32 %r10, [%r6+128];\nst.global.u32 [%rd0], %r10;\n"
-#define STORE     "@q cp.async.bulk.global.shared::cta.bulk_group [%rd0], [%r1+128], 256;\n@q cp.async.bulk.commit_group;\n"
+#define SEND(who)                                                                                                      \
+    "@" who " cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r9+128], [%rd0], 256, [%r9];\n"
+#define STORE "@q cp.async.bulk.global.shared::cta.bulk_group [%rd0], [%r1+128], 256;\n@q cp.async.bulk.commit_group;\n"
 /* `body` by thread 0 at one place and by the others at another; the word of the thread that mirrors this one */
 #define APART(body) "{\n@q bra ONE;\n" body "bra BOTH;\nONE:\n" body "BOTH:\n}\n"
 #define MIRROR(body)                                                                                                   \
@@ -114,6 +116,14 @@ static const struct {
      KERNEL("st.shared.u32 [%r6+128], %r4;\n" APART(
          "barrier.cluster.arrive;\nbarrier.cluster.wait;\n") "add.u32 %r12, %r9, %r5;\nld.shared::cluster.u32 %r10, [%r12+128];\nst.global.u32 [%rd0], %r10;\n" CLUSTER),
      NULL, 0xfffffffe, 0},
+    /* thread 0 of each CTA writes to the other, which waits for its own mbarrier and ends */
+    {"copy_is_no_visit",
+     KERNEL(INIT(1) FENCE SYNC CLUSTER EXPECT(256) SEND("q")
+                WAIT(0) "ld.shared.u32 %r10, [%r6+128];\n"
+                        "xor.b32 %r11, %r4, 64;\nadd.u32 %r11, %r11, 1000;\nsetp.ne.u32 p, %r10, %r11;\n@p trap;\n"),
+     NULL, 1000, 1},
+    {"copy_at_the_end", KERNEL(INIT(1) FENCE SYNC CLUSTER "setp.eq.u32 p, %r4, 0;\n" SEND("p") CLUSTER),
+     "CTA rank 1 ends, but a transaction with an mbarrier of CTA rank 1 uses", 0, 0},
     /* a load tells that its issuer had waited for a store of the same bytes: any warp may write them */
     {"load_behind_store",
      KERNEL("st.shared.u32 [%r6+128], %r4;\nfence.proxy.async;\n" INIT(1)
