@@ -1,22 +1,19 @@
 /* SPDX-License-Identifier: MIT
  * The context: options and environment in, backends opened; released when its last reference and plan are gone. */
-#define _GNU_SOURCE /* CPU_COUNT */
 #include "api/api.h"
 #include "base/env.h"
+#include "base/processors.h"
 #include "core/problem.h"
 #include "core/tune.h"
 
-#include <sched.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { MAX_THREADS = 1024 };
 
 static int32_t default_threads(void) {
-    cpu_set_t set;
-    long n = sched_getaffinity(0, sizeof set, &set) ? sysconf(_SC_NPROCESSORS_ONLN) : CPU_COUNT(&set);
-    return n < 1 ? 1 : n > MAX_THREADS ? MAX_THREADS : (int32_t)n;
+    const int32_t n = attn_base_processors();
+    return n > MAX_THREADS ? MAX_THREADS : n;
 }
 
 static attn_status check_options(const attn_ctx_options *o) {

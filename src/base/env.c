@@ -34,7 +34,7 @@ const struct attn_env_row attn_env_table[ATTN_ENV_COUNT] = {
                         "and chrome://tracing read it)."},
     [ATTN_ENV_THREADS] = {"ATTN_THREADS", "int",
                           "CPU threads of a context whose options leave it open, the caller's included. Unset: the "
-                          "processors that the process may use."},
+                          "processors that the process may use, by its affinity and its control groups' quotas."},
     [ATTN_ENV_TUNING] = {"ATTN_TUNING", "path",
                          "Tuning file (attn_tuning_save) read by contexts whose options name none."},
     [ATTN_ENV_SYNC] =

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT
- * The thread's error record and its public readers, status names, the environment table, the log and the memory hooks.
- */
+ * The thread's error record and its public readers, status names, the environment table, the log, the memory hooks and
+ * the processors that control groups grant. */
 #include "base/env.h"
 #include "base/err.h"
 #include "base/log.h"
 #include "base/mem.h"
+#include "base/processors.h"
 
 #include <pthread.h>
 #include <setjmp.h>
@@ -12,6 +13,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -299,6 +302,55 @@ static void nth_allocation_fails_once(void **state) {
     }
 }
 
+/* ---- processors ---- */
+
+static void put(const char *root, const char *name, const char *text) {
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", root, name);
+    for (char *p = path + strlen(root) + 1; (p = strchr(p, '/')); *p++ = '/') {
+        *p = 0;
+        mkdir(path, 0700);
+    }
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    fputs(text, file);
+    fclose(file);
+}
+static int32_t quota_of(const char *root, const char *groups) {
+    char path[512];
+    put(root, "groups", groups);
+    snprintf(path, sizeof path, "%s/groups", root);
+    return attn_base_cpu_quota(path, root);
+}
+static void processors_of_control_groups(void **state) {
+    (void)state;
+    char root[] = "/tmp/attn_groups_XXXXXX", command[64];
+    assert_non_null(mkdtemp(root));
+    put(root, "a/b/cpu.max", "250000 100000\n");
+    put(root, "a/cpu.max", "max 100000\n");
+    put(root, "c/d/cpu.max", "max 100000\n");
+    put(root, "c/cpu.max", "50000 100000\n");
+    put(root, "e/cpu.max", "nonsense\n");
+    put(root, "cpu/x/cpu.cfs_quota_us", "400000\n");
+    put(root, "cpu/x/cpu.cfs_period_us", "100000\n");
+    put(root, "cpu/y/cpu.cfs_quota_us", "-1\n");
+    put(root, "cpu/y/cpu.cfs_period_us", "100000\n");
+    assert_int_equal(quota_of(root, "0::/a/b\n"), 3); /* rounded up */
+    assert_int_equal(quota_of(root, "0::/a\n"), INT32_MAX);
+    assert_int_equal(quota_of(root, "0::/c/d\n"), 1); /* of the group around it */
+    assert_int_equal(quota_of(root, "0::/e\n"), INT32_MAX);
+    assert_int_equal(quota_of(root, "0::/absent\n"), INT32_MAX);
+    assert_int_equal(quota_of(root, "4:cpu,cpuacct:/x\n0::/\n"), 4);
+    assert_int_equal(quota_of(root, "4:cpuacct,cpu:/x/below\n"), 4);
+    assert_int_equal(quota_of(root, "4:cpuset:/x\n"), INT32_MAX);
+    assert_int_equal(quota_of(root, "1:cpu:/y\n"), INT32_MAX);
+    assert_int_equal(quota_of(root, "no colons\n"), INT32_MAX);
+    assert_int_equal(attn_base_cpu_quota("/nonexistent", root), INT32_MAX);
+    assert_true(attn_base_processors() >= 1);
+    snprintf(command, sizeof command, "rm -r %s", root);
+    assert_int_equal(system(command), 0);
+}
+
 int main(void) {
     for (const char *entry; (entry = attn_base_env_unknown());) { /* such as a test runner's own */
         char name[256];
@@ -306,11 +358,17 @@ int main(void) {
         if (unsetenv(name)) break;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(error_record_per_thread), cmocka_unit_test(error_record_wraps_itself_and_cuts),
-        cmocka_unit_test(structs_out_by_size),     cmocka_unit_test(every_status_has_words),
-        cmocka_unit_test(env_table_is_whole),      cmocka_unit_test(env_values),
-        cmocka_unit_test(log_levels_and_areas),    cmocka_unit_test(memory_through_hooks),
-        cmocka_unit_test(memory_by_default),       cmocka_unit_test(nth_allocation_fails_once),
+        cmocka_unit_test(error_record_per_thread),
+        cmocka_unit_test(error_record_wraps_itself_and_cuts),
+        cmocka_unit_test(structs_out_by_size),
+        cmocka_unit_test(every_status_has_words),
+        cmocka_unit_test(env_table_is_whole),
+        cmocka_unit_test(env_values),
+        cmocka_unit_test(log_levels_and_areas),
+        cmocka_unit_test(memory_through_hooks),
+        cmocka_unit_test(memory_by_default),
+        cmocka_unit_test(nth_allocation_fails_once),
+        cmocka_unit_test(processors_of_control_groups),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
