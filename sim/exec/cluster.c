@@ -59,9 +59,17 @@ SIM_HEAD(cluster_arrive) { /* x: relaxed */
     struct sim_cluster *c = w->cta->cluster;
     struct sim_cluster_hopper *k = c->hopper;
     struct sim_warp_hopper *h = w->hopper;
-    if (h->cluster_arrived & m) {
-        sim_find(w, in, m, SIM_F_BARRIER, "arrives twice at the cluster's barrier with no wait between");
-        return SIM_FAULT;
+    if (h->cluster_arrived &
+        m) { /* PTX ISA, barrier.cluster: undefined; here the second waits first, and owes a wait */
+        if (h->waits != SIM_WAITS_CLUSTER)
+            sim_find(w, in, m, SIM_F_BARRIER, "arrives twice at the cluster's barrier with no wait between");
+        if (m & ~h->cluster_arrived || h->cluster_owed & m) return SIM_FAULT;
+        if (h->cluster_came & m) {
+            h->waits = SIM_WAITS_CLUSTER;
+            return SIM_AGAIN;
+        }
+        h->waits = SIM_WAITS_NOTHING;
+        h->cluster_owed |= m;
     }
     h->cluster_arrived |= m, h->cluster_came |= m;
     if (!in->x) {
@@ -91,6 +99,10 @@ void sim_cluster_check(struct sim_cluster *c) {
 SIM_HEAD(cluster_wait) {
     struct sim_cluster *c = w->cta->cluster;
     struct sim_warp_hopper *h = w->hopper;
+    if (!(h->cluster_arrived & m) && !(m & ~h->cluster_owed)) {
+        h->cluster_owed &= ~m;
+        return SIM_NEXT;
+    }
     if (m & ~h->cluster_arrived) {
         sim_find(w, in, m, SIM_F_BARRIER, "waits at the cluster's barrier without having arrived");
         return SIM_FAULT;

@@ -58,7 +58,8 @@ struct sim_warp_hopper {
     uint8_t registers_told; /* by a setmaxnreg */
     /* lanes that have arrived at the cluster's barrier and not waited so far; that came in its present phase */
     uint32_t cluster_arrived, cluster_came;
-    uint32_t copy_time; /* hand-overs of cp.async so far */
+    uint32_t cluster_owed; /* lanes whose second arrival has done a wait */
+    uint32_t copy_time;    /* hand-overs of cp.async so far */
     uint32_t handed_group[SIM_RING], handed_time[SIM_RING], n_handed;
     uint32_t bulk_time; /* commits of bulk groups so far, all lanes */
     uint32_t bulk_committed[SIM_LANES], bulk_times[SIM_LANES][SIM_RING];
