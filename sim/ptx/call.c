@@ -69,6 +69,26 @@ static void pass(struct ptx_parser *x, struct ptx_var *vars[MOST], uint32_t *n) 
     }
 }
 
+/* Functions of the system (CUDA, system calls of device code): vprintf prints nothing here and leaves its result as it
+ * is, __assertfail ends the kernel. 0: it is none of them. */
+static int system_call(struct ptx_parser *x, const char *name, uint32_t n, uint32_t line) {
+    const int fails = !strcmp(name, "__assertfail") && n == 5;
+    if (!fails && (strcmp(name, "vprintf") != 0 || n != 3)) return 0;
+    if (!x->failed && fails) {
+        struct ptx_kernel *k = x->kernel;
+        k->statements = ptx_grow(x->module, k->statements, k->n_statements, sizeof *k->statements);
+        k->statements[k->n_statements++] = (struct ptx_statement){.opcode = "trap",
+                                                                  .guard = PTX_NO_REG,
+                                                                  .line = line,
+                                                                  .file = x->file,
+                                                                  .source_line = x->source_line,
+                                                                  .call_file = x->call_file,
+                                                                  .call_line = x->call_line};
+    }
+    ptx_advance(x); /* the ';' */
+    return 1;
+}
+
 void ptx_read_call(struct ptx_parser *x) { /* behind call[.uni] */
     struct ptx_var *vars[MOST];
     uint32_t n = 0, line = x->token.line;
@@ -81,6 +101,7 @@ void ptx_read_call(struct ptx_parser *x) { /* behind call[.uni] */
     if (!ptx_is(&x->token, ";")) ptx_fail(x, x->token.line, "a call of %s", name);
     const struct ptx_function *f = x->functions;
     while (f && strcmp(f->name, name)) f = f->next;
+    if (!f && !x->failed && system_call(x, name, n, line)) return;
     if (!f || f->n != n || x->call_depth == DEEPEST)
         ptx_fail(x, line,
                  f ? "a call of %s with %u arguments, at depth %d" : "%s is not known (arguments %u, depth %d)", name,

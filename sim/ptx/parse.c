@@ -433,7 +433,7 @@ static void directive(struct ptx_parser *x) {
         if (ptx_integer(x) != 64) ptx_fail(x, x->token.line, "addresses must have 64 bits");
     } else if (ptx_accept(x, ".extern")) {
         if (ptx_accept(x, ".func")) {
-            ptx_fail(x, x->token.line, "functions are not interpreted: kernels must be inlined wholly");
+            ptx_read_function(x); /* a declaration; ptx_read_call knows those of the system */
         } else {
             ptx_expect(x, ".shared");
             struct ptx_var *v = variable(x, PTX_SHARED);

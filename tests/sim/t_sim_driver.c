@@ -432,6 +432,28 @@ static void modules_have_variables(void **state) {
     assert_int_not_equal(cu.down(&gone, place, sizeof gone), 0);
 }
 
+/* Debug builds call the system: vprintf does nothing, an assertion that holds ends nothing. */
+static void kernels_may_print(void **state) {
+    static const char text[] =
+        ".version 7.8\n.target sm_80\n.address_size 64\n.extern .func (.param .b32 r) vprintf (.param .b64 a, .param .b64 b);\n"
+        ".extern .func __assertfail (.param .b64 a, .param .b64 b, .param .b32 c, .param .b64 d, .param .b64 e);\n"
+        ".global .align 1 .b8 words[3] = {104, 105, 0};\n.visible .entry k(.param .u64 out)\n{\n.reg .b64 %rd<3>;\n"
+        ".reg .b32 %r<2>;\n.reg .pred p;\nld.param.u64 %rd0, [out];\nmov.u64 %rd1, words;\n"
+        "{\n.param .b64 a;\n.param .b64 b;\n.param .b32 got;\nst.param.b64 [a], %rd1;\nst.param.b64 [b], 0;\n"
+        "call.uni (got), vprintf, (a, b);\n}\nmov.u32 %r0, 77;\nst.global.u32 [%rd0], %r0;\n"
+        "ld.global.u32 %r1, [%rd0];\nsetp.eq.u32 p, %r1, 77;\n@p bra FINE;\n{\n.param .b64 a;\n.param .b64 b;\n.param .b32 c;\n"
+        ".param .b64 d;\n.param .b64 e;\ncall.uni __assertfail, (a, b, c, d, e);\n}\nFINE:\nret;\n}\n";
+    void *module, *k, *params[] = {&buffer};
+    struct launch c = {.grid = {1, 1, 1}, .block = {1, 1, 1}};
+    uint32_t got = 0;
+    (void)state;
+    OK(cu.load(&module, text));
+    OK(cu.function(&k, module, "k"));
+    OK(cu.launch(&c, k, params, NULL));
+    OK(cu.down(&got, buffer, sizeof got));
+    assert_int_equal(got, 77);
+}
+
 struct map {
     int type, rank, interleave, swizzle, l2, fill;
     uint64_t address, dim[5], stride[4];
@@ -556,6 +578,7 @@ int main(void) {
         cmocka_unit_test(recordings_are_guarded), cmocka_unit_test(calls_have_addresses),
         cmocka_unit_test(libraries_have_kernels), cmocka_unit_test(tensor_maps_have_rules),
         cmocka_unit_test(launches_take_hints),    cmocka_unit_test(modules_have_variables),
+        cmocka_unit_test(kernels_may_print),
     };
     setenv("ATTNSIM_QUIET", "1", 1);
     int r = cmocka_run_group_tests(first, NULL, NULL);
