@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Findings are kept once per kernel, place and kind with a count, written to standard error (or the file of
+ * Findings are kept once per kernel, place and kind, written to standard error (or the file of
  * ATTNSIM_REPORT, as JSON lines) when first met, and kept as text for those who ask. */
 #include "checks/report.h"
 #include "driver/cu.h"
@@ -13,7 +13,7 @@
 enum { SEEN = 4096, TEXT = 1 << 16 };
 static const char *const kinds[SIM_F_KINDS] = {
     "out of bounds", "misaligned", "use after free", "uninitialised", "race",     "async", "deadlock",
-    "divergence",    "barrier",    "trap",           "endless",       "protocol", "proxy",
+    "divergence",    "barrier",    "trap",           "endless",       "protocol", "proxy", "advice",
 };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
@@ -120,13 +120,21 @@ static int is_new(const struct ptx_kernel *k, uint32_t statement, enum sim_kind 
     return 1;
 }
 
+/* Faults are always told; fences by the letter and advice have a switch each. */
+static int is_wanted(enum sim_kind kind) {
+    return kind == SIM_F_PROXY    ? sim_setting("ATTNSIM_FENCES", 1) != 0
+           : kind == SIM_F_ADVICE ? sim_setting("ATTNSIM_ADVICE", 1) != 0
+                                  : 1;
+}
+
 void sim_find(struct sim_warp *w, const struct sim_ins *in, uint32_t lanes, enum sim_kind kind, const char *format,
               ...) {
     const struct sim_launch *g = w->cta->cluster->launch;
     const struct sim_program *p = g->program;
     uint32_t statement = in ? in->statement : p->ins[w->groups[w->current].pc].statement;
+    if (!is_wanted(kind)) return;
     pthread_mutex_lock(&lock);
-    n_findings++;
+    if (kind != SIM_F_ADVICE) n_findings++;
     if (is_new(p->kernel, statement, kind)) {
         char message[2600];
         va_list list;

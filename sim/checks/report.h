@@ -17,7 +17,8 @@ enum sim_kind {
     SIM_F_TRAP,
     SIM_F_ENDLESS,
     SIM_F_PROTOCOL,
-    SIM_F_PROXY,
+    SIM_F_PROXY,  /* a fence by the letter: only that is missing */
+    SIM_F_ADVICE, /* told, but no fault: the launch succeeds */
     SIM_F_KINDS
 };
 struct sim_report; /* the findings of a process */

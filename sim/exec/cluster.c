@@ -184,10 +184,13 @@ SIM_DECODER(getctarank) {
 SIM_HEAD(change_registers) {
     struct sim_warp_hopper *h = w->hopper;
     uint32_t *pool = &w->cta->hopper->registers_free, want = (uint32_t)in->imm, have = h->registers;
-    (void)m;
+    if (!w->cta->cluster->launch->program->kernel->sized) { /* as ptxas does (C7508) */
+        sim_find(w, in, m, SIM_F_ADVICE, "setmaxnreg is ignored: the entry has neither .minnctapersm nor .maxnreg");
+        return SIM_NEXT;
+    }
     /* The text does not tell how many the compiler took: at most the even share, perhaps less than a first inc wants.
      */
-    if (!h->registers_told && !in->x && want < have) have = want;
+    if (!h->registers_told && !in->x && want < have) want = have;
     h->registers_told = 1;
     if (in->x ? want > have : want < have) {
         sim_find(w, in, m, SIM_F_PROTOCOL, "setmaxnreg.%s to %u with %u registers", in->x ? "dec" : "inc", want, have);

@@ -377,7 +377,9 @@ static void kernel(struct ptx_parser *x) {
             triple(x, k->reqntid);
         else if (ptx_accept(x, ".reqnctapercluster"))
             triple(x, k->cluster);
-        else if (ptx_accept(x, ".minnctapersm") || ptx_accept(x, ".maxnreg") || ptx_accept(x, ".maxclusterrank"))
+        else if (ptx_accept(x, ".minnctapersm") || ptx_accept(x, ".maxnreg"))
+            k->sized = 1, ptx_integer(x);
+        else if (ptx_accept(x, ".maxclusterrank"))
             ptx_integer(x);
         else if (!ptx_accept(x, ".explicitcluster") && !ptx_accept(x, ".noreturn"))
             ptx_fail(x, x->token.line, "unknown directive %.*s of kernel %s", (int)x->token.n, x->token.at, k->name);

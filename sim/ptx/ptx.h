@@ -85,6 +85,7 @@ struct ptx_kernel {
     uint32_t line;
     struct ptx_var *params;
     uint32_t n_params, param_bytes;
+    uint32_t sized; /* .minnctapersm or .maxnreg: the compiler knows how many registers a thread has */
     uint32_t reqntid[3], maxntid[3], cluster[3];
     uint8_t *reg_bits; /* 1, 16, 32, 64 or 128 for each register */
     uint32_t n_regs;

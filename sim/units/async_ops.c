@@ -131,8 +131,8 @@ int sim_hopper_end(struct sim_cluster *c) {
         for (uint32_t i = 0; i < c->ctas[r].hopper->n_mbarriers; i++) {
             const struct sim_mbarrier *b = &c->ctas[r].hopper->mbarriers[i];
             struct sim_warp *w = &c->ctas[r].warps[0];
-            if (b->live && b->tx)
-                sim_find(w, &c->launch->program->ins[b->init_statement], 1, SIM_F_PROTOCOL,
+            if (b->live && b->tx) /* missing: no copy of it is left; negative: one that nobody expected */
+                sim_find(w, &c->launch->program->ins[b->init_statement], 1, b->tx > 0 ? SIM_F_ADVICE : SIM_F_PROTOCOL,
                          "the mbarrier ends with %d bytes missing in phase %u", b->tx, b->phase);
         }
     return 0;

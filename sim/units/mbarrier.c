@@ -123,7 +123,7 @@ int sim_mbarrier_arrive(struct sim_warp *w, const struct sim_ins *in, uint32_t l
                         struct sim_mbarrier *b, uint32_t count, const uint32_t *clock) {
     struct sim_cluster *c = owner->cluster;
     if (!b->observed && c->launch->options.races) {
-        sim_find(w, in, 1u << lane, SIM_F_PROTOCOL,
+        sim_find(w, in, 1u << lane, SIM_F_ADVICE,
                  "arrives at the mbarrier at shared byte %u in phase %u, whose phase before nobody has waited for",
                  b->offset, b->phase);
         b->observed = 1;
