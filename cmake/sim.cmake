@@ -124,7 +124,7 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
       endforeach()
     endforeach()
   endif()
-  foreach(fault global_bounds shared_bounds alignment freed deadlock divergent_barrier trap)
+  foreach(fault global_bounds shared_bounds alignment freed deadlock divergent_barrier trap assertion)
     foreach(policy eager late random)
       attn_test(sim.${fault}_${policy} sim t_sim_faults ${fault} ${policy})
     endforeach()
