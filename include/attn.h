@@ -437,7 +437,9 @@ typedef void (*attn_free_fn)(void *user, void *memory, size_t bytes);
 
 typedef struct attn_ctx_options {
     uint32_t size;         /* sizeof(attn_ctx_options)                                                   */
-    int32_t threads;       /* CPU threads, the caller's included; 0 = ATTN_THREADS, else all processors   */
+    int32_t threads;       /* CPU threads at most, the caller's included; 0 = ATTN_THREADS, else all that
+                              affinity and control groups' quotas grant. An execution uses as many as its
+                              work is worth: a short one runs on the calling thread alone              */
     attn_alloc_fn alloc;   /* NULL = the C library's; set both or none                                   */
     attn_free_fn free;
     void *alloc_user;
