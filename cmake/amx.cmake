@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: MIT
 # The AMX kernels in emulation, for processors without AMX: the attn command and programs with the two sources that
-# know of the tiles (src/cpu/cpufeat.c, ukr_*amx.c) compiled a second time with ATTN_AMX_EMULATED and tests/amx beside
+# know of the tiles (src/cpu/host/features.c, src/cpu/amx) compiled a second time with ATTN_AMX_EMULATED and tests/amx beside
 # them. They stand before the library at linking, so that its own two stay out. All skip without AVX-512 BF16.
 #   tests/amx/t_*.c    cmocka programs with their own main
 # tests/amx/time_strips.c is built by hand, on tiles: what steps of the forward cost.
 if(NOT attn_x86_64)
   return()
 endif()
-file(GLOB tile_sources CONFIGURE_DEPENDS src/cpu/ukr_*amx.c)
+file(GLOB_RECURSE tile_sources CONFIGURE_DEPENDS src/cpu/amx/*.c)
 file(GLOB emulation CONFIGURE_DEPENDS tests/amx/amx_*.c)
 attn_isa_flags(tile_sources)
 attn_isa_flags(emulation)
-add_library(attn_amx_objects OBJECT src/cpu/cpufeat.c ${tile_sources} ${emulation})
+add_library(attn_amx_objects OBJECT src/cpu/host/features.c ${tile_sources} ${emulation})
 target_include_directories(attn_amx_objects PRIVATE include src tests)
 target_compile_options(attn_amx_objects PRIVATE ${attn_warnings})
 target_compile_definitions(attn_amx_objects PRIVATE ATTN_AMX_EMULATED=1)

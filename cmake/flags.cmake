@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# Compiler flags: language, warnings, instruction sets by file suffix, sanitizers, coverage.
+# Compiler flags: language, warnings, instruction sets by folder, sanitizers, coverage.
 set(CMAKE_C_STANDARD 17)
 set(CMAKE_C_STANDARD_REQUIRED ON)
 set(CMAKE_C_EXTENSIONS ON)
@@ -27,18 +27,24 @@ set(attn_flags_avx512 ${attn_flags_avx2} -mavx512f -mavx512bw -mavx512dq -mavx51
 set(attn_flags_avx512bf16 ${attn_flags_avx512} -mavx512bf16)
 set(attn_flags_amx ${attn_flags_avx512bf16} -mavx512vbmi -mamx-tile -mamx-bf16)
 
-# Gives files named *_avx2.c, *_avx512.c, *_avx512bf16.c and *_amx.c of the list their instruction set; on other processors drops them
-# and defines ATTN_NO_X86.
+# Gives files in folders avx2, avx512, avx512bf16 and amx (tests: files named *_avx512.c) of the list their instruction
+# set; on other processors drops them and defines ATTN_NO_X86.
 function(attn_isa_flags list_name)
   set(kept "")
   foreach(file IN LISTS ${list_name})
-    if(file MATCHES "_(avx2|avx512|avx512bf16|amx)\\.c$")
+    set(isa "")
+    if(file MATCHES "/src/cpu/(ukr/)?(avx2|avx512|avx512bf16|amx)/")
+      set(isa ${CMAKE_MATCH_2})
+    elseif(file MATCHES "/tests/.*_(avx512)\\.c$")
+      set(isa ${CMAKE_MATCH_1})
+    endif()
+    if(isa)
       if(NOT attn_x86_64)
         continue()
       endif()
-      set(flags ${attn_flags_${CMAKE_MATCH_1}})
+      set(flags ${attn_flags_${isa}})
       # Many loops that are inlined everywhere: a third of gcc's time for them is this analysis, and code is no better.
-      if(file MATCHES "ukr_flash_.*amx\\.c$" AND CMAKE_C_COMPILER_ID STREQUAL "GNU")
+      if(file MATCHES "/amx/dense_fwd/" AND CMAKE_C_COMPILER_ID STREQUAL "GNU")
         list(APPEND flags -fno-tree-pta)
       endif()
       set_source_files_properties(${file} PROPERTIES COMPILE_OPTIONS "${flags}")

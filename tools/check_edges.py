@@ -18,13 +18,26 @@ EDGES = {
     "include": set(),
     "src/base": {"include"},
     "src/core": {"include", "src/base"},
+    # The CPU's rooms, ground floor first: vector layers, microkernels, fused microkernels on tiles, operators.
+    "src/cpu/vec": {"include"},
+    "src/cpu/ukr": {"include", "src/base", "src/cpu/vec"},
+    "src/cpu/amx": {"include", "src/cpu/ukr", "src/cpu/vec"},
+    "src/cpu/host": {"include", "src/base", "src/core"},
+    "src/cpu/ref": {"include", "src/base", "src/core", "src/cpu/host"},
+    "src/cpu/dense": {"include", "src/base", "src/core", "src/cpu/host", "src/cpu/ukr", "src/cpu/vec", "src/cpu/ref"},
+    "src/cpu/sparse": {"include", "src/base", "src/core", "src/cpu/host", "src/cpu/ukr", "src/cpu/vec"},
     "src/cpu": {"include", "src/base", "src/core"},
+    "src/cuda/backend": {"include", "src/base", "src/core", "kernels/params"},
+    "src/cuda/dense": {"include", "src/base", "src/core", "src/cuda/backend", "kernels/params", "kernels/variants"},
+    "src/cuda/sparse": {"include", "src/base", "src/core", "src/cuda/backend", "src/cuda/dense", "kernels/params",
+                        "kernels/variants"},
     "src/cuda": {"include", "src/base", "src/core", "kernels", "kernels/variants"},
-    "src/api": {"include", "src/base", "src/core", "src/cpu", "src/cuda"},
-    "kernels": set(),  # kparams.h: shared with the host, so it sees neither side
+    "src/api": {"include", "src/base", "src/core", "src/cpu/host", "src/cuda", "src/cuda/backend"},
+    "kernels": set(),
+    "kernels/params": set(),  # shared with the host, so it sees neither side
     "kernels/variants": set(),
-    "kernels/device": {"kernels"},
-    **{f"kernels/{arch}": {"kernels", "kernels/device", "kernels/variants"} for arch in ("sm80", "sm90", "sm100", "smxx")},
+    "kernels/device": {"kernels/params"},
+    **{f"kernels/{arch}": {"kernels/params", "kernels/device", "kernels/variants"} for arch in ("sm80", "sm90", "sm100", "smxx")},
     "sim": set(),
     "cli": {"include"},
     "bench": {"include"},
@@ -48,8 +61,8 @@ SYSTEM = {
     "include": {"stddef.h", "stdint.h"},
     "src/base": C_STD | POSIX,
     "src/core": C_STD | POSIX,
-    "src/cpu": C_STD | POSIX | SIMD | LINUX,
-    "src/cuda": C_STD | POSIX | {"dlfcn.h"},
+    **{room: C_STD | POSIX | SIMD | LINUX for room in EDGES if room.startswith("src/cpu")},
+    **{room: C_STD | POSIX | {"dlfcn.h"} for room in EDGES if room.startswith("src/cuda")},
     "src/api": C_STD | POSIX | {"sys/syscall.h"},
     **{room: {"stdint.h", "stddef.h"} for room in EDGES if room.startswith("kernels")},
     "sim": C_STD | POSIX | {"dlfcn.h"},
@@ -131,7 +144,7 @@ def main():
                     allowed = EDGES[room]
                     if to != room and to not in allowed and "any" not in allowed:
                         faults.append(f"{here}: {room} must not include {to} ({at})")
-                if {"src/cpu", "src/cuda"} <= seen and path not in BOTH_BACKENDS and not path.startswith("tests/"):
+                if {"src/cpu", "src/cuda"} <= {re.sub(r"^(src/c\w+)/.*", r"\1", r) for r in seen} and path not in BOTH_BACKENDS and not path.startswith("tests/"):
                     faults.append(f"{path}: only {', '.join(sorted(BOTH_BACKENDS))} may see both backends")
     faults += cycles(graph)
     for fault in faults:

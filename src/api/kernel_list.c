@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * The backends of this build: the only file that names them, and the place where CUDA says that it is absent. */
 #include "api/api.h"
-#include "cpu/cpu.h"
+#include "cpu/host/cpu.h"
 #ifdef ATTN_HAVE_CUDA
 #include "cuda/cuda.h"
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * The tile instructions of cpu/amx_tile.h on arrays, for processors without AMX. Arithmetic as documented; in addition
+ * The tile instructions of cpu/amx/tile.h on arrays, for processors without AMX. Arithmetic as documented; in addition
  * everything that the processor would fault on, and a few things that it would not but no kernel of ours means (a tile
  * used before it was written, a second configuration before the release), end in a message. Needs AVX-512. */
 #ifndef ATTN_TESTS_AMX_EMULATED_H

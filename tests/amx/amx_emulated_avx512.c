@@ -4,7 +4,7 @@
  * old value; round to nearest even, denormal inputs and results count as 0. */
 #include "amx/amx_emulated.h"
 
-#include "cpu/amx_tile.h"
+#include "cpu/amx/tile.h"
 
 #include <immintrin.h>
 #include <stdatomic.h>

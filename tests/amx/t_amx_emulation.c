@@ -4,8 +4,8 @@
 #include "amx/amx_emulated.h"
 #include "attn.h"
 #include "base/num.h"
-#include "cpu/amx_tile.h"
-#include "cpu/cpu.h"
+#include "cpu/amx/tile.h"
+#include "cpu/host/cpu.h"
 
 #include <math.h>
 #include <setjmp.h>

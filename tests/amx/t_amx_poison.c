@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
- * The transposed forward of the AMX rows (sdpa_flash.c) over several blocks and steps, bf16 and f16: numbers against a
- * double loop, and NaN and infinities in q, k and v, which reach the rows that see them and no bit of any other, also
+ * The transposed forward of the AMX rows (dense/fwd_amx.c) over several blocks and steps, bf16 and f16: numbers against
+ * a double loop, and NaN and infinities in q, k and v, which reach the rows that see them and no bit of any other, also
  * where only a mask hides them. */
 #include "attn.h"
 #include "base/num.h"
-#include "cpu/cpu.h"
+#include "cpu/host/cpu.h"
 
 #include <math.h>
 #include <setjmp.h>

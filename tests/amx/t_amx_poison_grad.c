@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
- * The backward of the AMX rows with scores that need more than a factor (sdpa_grad_score.c): NaN in keys and values
+ * The backward of the AMX rows with scores that need more than a factor (dense/bwd_amx_score.c): NaN in keys and values
  * that a boolean mask or a window hides from every query change no bit of any gradient; NaN in a query reaches its own
  * dq and the keys it sees, and all other rows of dq stay numbers. bf16 and f32. */
 #include "attn.h"
 #include "base/num.h"
-#include "cpu/cpu.h"
+#include "cpu/host/cpu.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -3,7 +3,7 @@
  * it, products reach the tiles, and the calling thread is left without a configuration. */
 #include "amx/amx_emulated.h"
 #include "attn.h"
-#include "cpu/cpu.h"
+#include "cpu/host/cpu.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

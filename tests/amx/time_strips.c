@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * What a full step of the flash strips on tiles costs (src/cpu/ukr_flash_amx.c, which is part of this file), and its
- * parts: cycles of 64 keys x 32 queries at 2.785 GHz (-DGHZ=3.79 for another clock), loops of steps without care over
- * keys and values in the second-level cache, of random numbers and of zeros. For processors with AMX; a neighbour may
- * disturb them.
+ * What a full step of the flash strips on tiles costs (src/cpu/amx/dense_fwd/fwd.c, which is part of this file), and
+ * its parts: cycles of 64 keys x 32 queries at 2.785 GHz (-DGHZ=3.79 for another clock), loops of steps without care
+ * over keys and values in the second-level cache, of random numbers and of zeros. For processors with AMX; a neighbour
+ * may disturb them.
  *
  *     F="-mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 -mavx512vbmi -mamx-tile -mamx-bf16"
  *     cc -O3 -ffp-contract=off $F -Iinclude -Isrc tests/amx/time_strips.c -o time_strips        a minute or two
@@ -12,7 +12,7 @@
  * NO_KEYS: loads of keys and values. NEAR_KEYS: these come from one place in the first-level cache. No part of the
  * library. */
 #define _GNU_SOURCE
-#include "cpu/amx_tile.h"
+#include "cpu/amx/tile.h"
 
 #include <sched.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@
 
 #if defined(NO_VECTORS)
 #define deal deal_all
-#include "cpu/ukr_flash_exp.h"
+#include "cpu/amx/dense_fwd/exp.h"
 #undef deal
 INLINE void deal(struct exps *e) { e->done = e->span / 2; }
 #endif
@@ -41,7 +41,7 @@ static float near_keys[1024] __attribute__((aligned(4096)));
 #undef tile_load_once
 #define tile_load_once(t, base, stride) tile_load(t, near_keys + (t) % 4 * 256, 64)
 #endif
-#include "cpu/ukr_flash_amx.c"
+#include "cpu/amx/dense_fwd/fwd.c"
 
 /* Of other files, for scores that are made of products: not here. */
 void attn_ukr_amx_flash_scores(const struct attn_pair_flash *f, int64_t n, int extents) {

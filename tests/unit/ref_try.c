@@ -6,7 +6,7 @@
 #include "base/num.h"
 #include "core/plan.h"
 #include "core/problem.h"
-#include "cpu/cpu.h"
+#include "cpu/host/cpu.h"
 
 #include <math.h>
 #include <stdlib.h>

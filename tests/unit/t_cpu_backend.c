@@ -4,7 +4,7 @@
 #include "attn.h"
 
 #include "core/ctx.h"
-#include "cpu/cpu.h"
+#include "cpu/host/cpu.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

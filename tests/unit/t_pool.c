@@ -2,7 +2,7 @@
  * Thread pool: every task is done exactly once, by workers of different indices, and the caller waits for nobody who
  * has none, whether the pool is free, in use by another thread, called from inside a job, or left behind by fork;
  * failed thread starts leave nothing. */
-#include "cpu/cpu.h"
+#include "cpu/host/cpu.h"
 
 #include "base/err.h"
 

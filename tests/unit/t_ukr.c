@@ -4,8 +4,8 @@
 #include "attn.h"
 
 #include "base/num.h"
-#include "cpu/cpu.h"
-#include "cpu/ukr.h"
+#include "cpu/host/cpu.h"
+#include "cpu/ukr/ukr.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -3,9 +3,9 @@
  * tile, what lies around a result, NaN and infinity, and that keys may be cut anywhere without a change of bits. */
 #include "attn.h"
 
-#include "cpu/cpu.h"
-#include "cpu/ukr.h"
-#include "cpu/ukr_pair.h"
+#include "cpu/host/cpu.h"
+#include "cpu/ukr/bf16.h"
+#include "cpu/ukr/ukr.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT
- * Few rows in one pass (ukr_pass.h), every table that the processor has, against double loops on the same numbers: odd
- * widths with NaN behind them, keys that rows do not see, references that move, values that are not finite, and the
+ * Few rows in one pass (ukr/decode.h), every table that the processor has, against double loops on the same numbers:
+ * odd widths with NaN behind them, keys that rows do not see, references that move, values that are not finite, and the
  * same bits for a row alone. */
 #include "attn.h"
 
 #include "base/num.h"
-#include "cpu/cpu.h"
-#include "cpu/ukr_pass.h"
+#include "cpu/host/cpu.h"
+#include "cpu/ukr/decode.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -5,8 +5,8 @@
 #include "attn.h"
 
 #include "base/num.h"
-#include "cpu/cpu.h"
-#include "cpu/ukr_sparse.h"
+#include "cpu/host/cpu.h"
+#include "cpu/ukr/sparse.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -5,8 +5,8 @@
 #include "attn.h"
 
 #include "base/num.h"
-#include "cpu/cpu.h"
-#include "cpu/ukr_pair.h"
+#include "cpu/host/cpu.h"
+#include "cpu/ukr/bf16.h"
 
 #include <math.h>
 #include <setjmp.h>

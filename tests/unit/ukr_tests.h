@@ -3,8 +3,8 @@
  * kernels of an instruction set, and a program whose tests all need tiles. The includer has declared u. */
 #ifndef ATTN_TESTS_UKR_TESTS_H
 #define ATTN_TESTS_UKR_TESTS_H
-#include "cpu/cpu.h"
-#include "cpu/ukr_pair.h"
+#include "cpu/host/cpu.h"
+#include "cpu/ukr/bf16.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

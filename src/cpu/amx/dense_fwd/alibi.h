@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: MIT
+ * How far ahead of ALiBi the reference of a query is, in the flash strips (fwd.c, fwd_rowmajor.c). */
+#ifndef ATTN_CPU_UKR_FLASH_ALIBI_H
+#define ATTN_CPU_UKR_FLASH_ALIBI_H
+#include "cpu/ukr/alibi_growth.h"
+#include "cpu/ukr/bf16.h"
+#include "cpu/vec/avx512.h"
+
+/* Where ALiBi grows by more than that, a query of a new strip refers to the step in which its own is largest: else
+ * references, and all sums with them, would move with most steps before. Returns these queries, a bit each; key: [32],
+ * receives a key of that step. */
+static inline uint32_t far_ahead(const struct attn_pair_flash *f, int64_t span, int32_t *key) {
+    const struct attn_pair_score *const score = f->score;
+    uint32_t queries = 0;
+    for (int64_t h = 0; h < 2; h++) {
+        const v32 last = _mm512_cvtepi32_ps(_mm512_loadu_si512(f->seen + ATTN_PAIR_FLASH + h * 16)) - v32_set(1),
+                  at = score->alibi == 2 ? _mm512_min_ps(v32_load(score->origin + h * 16), last) : last;
+        const __mmask16 grows = _mm512_cmp_ps_mask(growth(score, span, 0, h), v32_set(SCORE_GROWTH), _CMP_GE_OQ) &
+                                _mm512_cmp_ps_mask(at, v32_set((float)span), _CMP_GE_OQ);
+        _mm512_storeu_si512(key + h * 16, _mm512_cvttps_epi32(at));
+        queries |= (uint32_t)grows << h * 16;
+    }
+    return queries;
+}
+/* The next step that some of these queries refer to; they are taken from `left`, and returned. */
+static inline uint32_t next_ahead(const int32_t *key, int64_t span, uint32_t *left, int64_t *step) {
+    uint32_t here = 0;
+    *step = key[__builtin_ctz(*left)] / span;
+    for (int q = 0; q < ATTN_PAIR_FLASH; q++) here |= (uint32_t)(key[q] / span == *step) << q;
+    here &= *left, *left &= ~here;
+    return here;
+}
+#endif

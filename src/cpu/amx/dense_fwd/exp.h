@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: MIT
+ * Probabilities of a step of the flash strip (fwd.c): 2^(s * factor - top), two keys by 32 queries at a time,
+ * as pairs, and their sums.
+ *
+ * Beside tile instructions multiply-adds, and the other instructions of the exponential, start once a cycle and not
+ * twice; additions, integers and permutations have the other port. So bf16 is rounded by an integer addition and a
+ * permutation (ties go away from 0) and not by the conversion, which takes two cycles for two vectors, and the
+ * polynomial begins with an addition. The three terms of f32 are what its upper, middle and last bits say: nothing is
+ * rounded. Where nobody asks for lse, bf16 has a table (exp_table.h). */
+#ifndef ATTN_CPU_UKR_FLASH_EXP_H
+#define ATTN_CPU_UKR_FLASH_EXP_H
+#include "cpu/amx/dense_fwd/exp_table.h"
+#include "cpu/amx/dense_fwd/score_mod_fused.h"
+#include "cpu/ukr/bf16.h"
+#include "cpu/vec/bf16_split_avx512.h"
+#include "cpu/vec/exp2_avx512.h"
+
+enum { LANES_ALL = ATTN_PAIR_FLASH, UNIT = 1024 };
+
+struct exps {
+    v32 factor, times, top[2], sum[2]; /* of arguments: s * times - top; of a table in parts, and top its origin */
+    struct exp_table table;
+    int late; /* of a table: the origin is added in the end */
+    __m512i half, down;
+    const float *s;
+    float *p;
+    int terms;          /* P is the sum of so many of bf16 */
+    int degree;         /* attn_pair_flash_degree */
+    int of_keys;        /* products for one of Q with keys: 1, of two terms 4 or 3, of three 6 */
+    int64_t span, done; /* keys of a step; pairs of them that are done */
+    struct fused fused;
+    const uint16_t *kept;     /* boolean masks: of the step, two of 16 queries for each key */
+    int asks;                 /* for a line of a mask with every two keys, */
+    const char *const *asked; /* of a row each, */
+    int64_t ask_from;         /* at this byte */
+    int64_t due, share;       /* of UNIT: what is dealt out and not yet taken, what is dealt out at a time */
+};
+INLINE void set_up_exps(struct exps *e, float factor, int terms, int rough, int64_t span) {
+    *e = (struct exps){.factor = v32_set(factor), .terms = terms, .span = span, .done = span / 2};
+    e->degree = attn_pair_flash_degree(terms, rough, 0);
+    e->times = v32_set(factor * attn_pair_flash_parts(e->degree));
+    if (e->degree == ATTN_PAIR_FLASH_TABLE) set_up_table(&e->table);
+    e->of_keys = terms == 3 ? 6 : terms == 1 ? 1 : rough ? 3 : 4;
+    e->half = _mm512_set1_epi32(0x8000);
+    e->down = _mm512_broadcast_i32x4(_mm_setr_epi8(2, 3, 2, 3, 6, 7, 6, 7, 10, 11, 10, 11, 14, 15, 14, 15));
+    /* constants that compilers would make again each time, by an instruction of the busy ports */
+    __asm__("" : "+v"(e->half), "+v"(e->down));
+}
+
+/* Bits whose upper 16 are x, rounded. */
+INLINE __m512i rounded(const struct exps *e, v32 x) { return _mm512_add_epi32(_mm512_castps_si512(x), e->half); }
+/* Odd keys keep their upper 16 bits, those of even ones come down to them. */
+INLINE __m512i upper(const struct exps *e, __m512i even, __m512i odd) {
+    return _mm512_mask_shuffle_epi8(odd, 0x3333333333333333, even, e->down);
+}
+INLINE void store_pairs(const struct exps *e, float *p, v32 even, v32 odd) {
+    _mm512_storeu_si512(p, upper(e, rounded(e, even), rounded(e, odd)));
+}
+/* High halves are cut off, what they leave is exact, and is cut off, too: 16 bits are left, one-sided within 2^-15. */
+INLINE void store_halves(const struct exps *e, float *p, v32 even, v32 odd) {
+    const __m512i mask = _mm512_set1_epi32((int32_t)0xffff0000u), a = _mm512_castps_si512(even),
+                  b = _mm512_castps_si512(odd);
+    _mm512_storeu_si512(p, upper(e, a, b));
+    even -= _mm512_castsi512_ps(_mm512_and_si512(a, mask));
+    odd -= _mm512_castsi512_ps(_mm512_and_si512(b, mask));
+    _mm512_storeu_si512(p + e->span / 2 * LANES_ALL, upper(e, _mm512_castps_si512(even), _mm512_castps_si512(odd)));
+}
+INLINE void store_thirds(const struct exps *e, float *p, v32 even, v32 odd) {
+    UNROLL for (int t = 0; t < 3; t++) {
+        _mm512_storeu_si512(p + t * (e->span / 2 * LANES_ALL),
+                            upper(e, _mm512_castps_si512(even), _mm512_castps_si512(odd)));
+        if (t < 2) even = behind_upper(even), odd = behind_upper(odd);
+    }
+}
+/* Vector i is of queries 16 (i % 2) .., key i / 2; all four go through a step before any goes through the next. */
+INLINE void two_keys(struct exps *e, int exactly) {
+    const float *s = e->s + e->done * 2 * LANES_ALL;
+    float *to = e->p + e->done * LANES_ALL;
+    const int table = e->degree == ATTN_PAIR_FLASH_TABLE, keeps = fuse_keeps(e->fused.kind);
+    __mmask16 of[4];
+    v32 x[4];
+    UNROLL for (int i = 0; i < 4; i++) x[i] = v32_load(s + i * 16);
+    if (e->asks) _mm_prefetch(e->asked[e->done] + e->ask_from, _MM_HINT_T1);
+    UNROLL for (int i = 0; keeps && i < 4; i++) {
+        __mmask16 m = e->kept[e->done * 4 + i];
+        __asm__("" : "+Yk"(m)); /* gcc would load it for each use, which takes a busy port */
+        of[i] = m;
+    }
+    if (fuse_makes(e->fused.kind)) {
+        const v32 in[4] = {x[0], x[1], x[2], x[3]};
+        fused_arguments(&e->fused, exactly, in, e->top, keeps && table && !e->late ? of : NULL, x);
+    } else {
+        UNROLL for (int i = 0; i < 4; i++) x[i] = _mm512_fmsub_ps(x[i], e->times, e->top[i % 2]);
+    }
+    if (table) {
+        const v32 origin = v32_set(EXP_TABLE_ORIGIN);
+        __m512i pairs[2];
+        UNROLL for (int i = 0; i < 4; i++) {
+            if (e->late) x[i] = keeps ? _mm512_maskz_add_ps(of[i], x[i], origin) : _mm512_add_ps(x[i], origin);
+        }
+        pairs_by_table(&e->table, exactly, x, x + 2, keeps ? of : NULL, pairs);
+        UNROLL for (int h = 0; h < 2; h++) {
+            _mm512_storeu_si512(to + h * 16, pairs[h]);
+            e->sum[h] = add_pairs(e->sum[h], pairs[h]);
+        }
+        __asm__ volatile("" : "+v"(e->sum[0]), "+v"(e->sum[1])); /* as below */
+        e->done++;
+        return;
+    }
+    if (e->degree == EXP2_FULL) {
+        exp2_many(4, x);
+        UNROLL for (int i = 0; keeps && i < 4; i++) x[i] = _mm512_maskz_mov_ps(of[i], x[i]);
+    } else {
+        exp2_times(keeps ? of : NULL, x);
+    }
+    e->sum[0] += x[0] + x[2];
+    e->sum[1] += x[1] + x[3];
+    /* gcc would put the additions off for several calls, and keep what they add in memory */
+    __asm__ volatile("" : "+v"(e->sum[0]), "+v"(e->sum[1]));
+    UNROLL for (int h = 0; h < 2; h++) {
+        if (e->terms == 3) {
+            store_thirds(e, to + h * 16, x[h], x[2 + h]);
+        } else if (e->terms == 2) {
+            store_halves(e, to + h * 16, x[h], x[2 + h]);
+        } else {
+            store_pairs(e, to + h * 16, x[h], x[2 + h]);
+        }
+    }
+    e->done++;
+}
+INLINE void begin_step(struct exps *e, const float *s, float *p, const v32 *top) {
+    const int table = e->degree == ATTN_PAIR_FLASH_TABLE;
+    for (int h = 0; h < 2; h++) {
+        e->top[h] = table ? table_top(top[h], e->late) : top[h], e->sum[h] = v32_set(0);
+    }
+    if (table) begin_table(&e->table);
+    e->s = s, e->p = p, e->done = e->due = 0;
+    if (fuse_makes(e->fused.kind)) begin_fused(&e->fused);
+}
+INLINE void finish_step(struct exps *e) {
+    while (e->done < e->span / 2) two_keys(e, 0);
+    if (e->degree == ATTN_PAIR_FLASH_TABLE) finish_table(&e->table, e->sum);
+}
+/* A whole step that was begun, with no products beside it: what scores beyond the cap's near part need, too. */
+struct sums {
+    v32 of[2];
+};
+static __attribute__((noinline)) struct sums step_exactly(struct exps *e) {
+    while (e->done < e->span / 2) two_keys(e, 1);
+    if (e->degree == ATTN_PAIR_FLASH_TABLE) finish_table(&e->table, e->sum);
+    return (struct sums){{e->sum[0], e->sum[1]}};
+}
+INLINE void finish_exactly(struct exps *e) {
+    struct exps copy = *e;
+    copy.table.sure = 0;
+    __asm__("" : "+m"(copy)); /* clang would pass *e itself, and so keep it in memory everywhere */
+    const struct sums sums = step_exactly(&copy);
+    e->sum[0] = sums.of[0], e->sum[1] = sums.of[1];
+    e->done = e->span / 2;
+}
+/* Some of them, where the tile unit is busy; so many times in a step. */
+INLINE void deal(struct exps *e) {
+    e->due += e->share;
+    for (; e->due >= UNIT; e->due -= UNIT)
+        if (e->done < e->span / 2) two_keys(e, 0);
+}
+INLINE void deal_times(struct exps *e, int64_t times) { e->share = (e->span / 2 * UNIT + times - 1) / times; }
+#endif

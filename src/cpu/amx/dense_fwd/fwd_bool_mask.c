@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: MIT
+ * Strips of fwd.c with a boolean mask, of bf16: alone, with a softcap or with ALiBi. */
+#include "cpu/amx/dense_fwd/fwd_mainloop.h"
+
+KINDS_OF(KEPT)
+KINDS_OF(CAP_KEPT)
+KINDS_OF(ALIBI_KEPT)
+void attn_ukr_amx_flash_kept(const struct attn_pair_flash *f, int64_t n, int kind, int extents) {
+    static const attn_flash_strips of[][2][2] = {ROW_OF(KEPT), ROW_OF(CAP_KEPT), ROW_OF(ALIBI_KEPT)};
+    of[kind][f->rough][extents - EXTENTS_64](f, n);
+}

@@ -1,0 +1,345 @@
+/* SPDX-License-Identifier: MIT
+ * The loop over steps of the flash strips (fwd.c): what comes when, for all kinds of scores. */
+#ifndef ATTN_CPU_UKR_FLASH_STRIPS_H
+#define ATTN_CPU_UKR_FLASH_STRIPS_H
+#include "cpu/amx/dense_fwd/bool_mask.h"
+#include "cpu/amx/dense_fwd/step_scores.h"
+#include "cpu/amx/dense_fwd/tile_cursor.h"
+#include "cpu/amx/dense_fwd/tile_products.h"
+
+/* Whether all queries see all keys of a step. */
+static int open_step(const struct attn_pair_flash *f, int64_t span, int64_t step) {
+    const __m512i begin = _mm512_set1_epi32((int32_t)(step * span)),
+                  end = _mm512_set1_epi32((int32_t)((step + 1) * span));
+    __mmask16 cut = 0;
+    for (int64_t h = 0; h < LANES_ALL; h += 16)
+        cut |= _mm512_cmpgt_epi32_mask(_mm512_loadu_si512(f->seen + h), begin) |
+               _mm512_cmplt_epi32_mask(_mm512_loadu_si512(f->seen + LANES_ALL + h), end);
+    return !cut;
+}
+
+/* Boolean masks: which queries keep some key of a step. */
+INLINE uint32_t keepers(struct place at, int64_t span) {
+    const uint32_t *any = at.f->score->bits + (at.f->n + 63) / 64 * 64 + at.step * span / 32;
+    return span == 32 ? any[0] : any[0] | any[1];
+}
+/* The step behind `at`, but for those of which no query keeps a key. A strip's first one, where sums begin, stays. The
+ * bits of a strip that is reached are made. */
+INLINE struct place behind_kept(struct place at, int64_t span, const struct attn_pair_flash *end) {
+    do at = behind(at, span);
+    while (at.step && !keepers(at, span));
+    if (!at.step && at.f < end) pack_kept(at.f->score, at.f->n);
+    return at;
+}
+INLINE struct place next_of(int kind, struct place at, int64_t span, const struct attn_pair_flash *end) {
+    return fuse_keeps(kind) ? behind_kept(at, span, end) : behind(at, span);
+}
+
+/* Probabilities of the last steps, and what became of them. */
+struct queue {
+    int64_t span, parts;        /* keys of a step; parts of the sums, that take turns step by step */
+    float *p[QUEUE + 1];        /* the last one is being made, the one before it is of the step before */
+    struct place at[QUEUE + 1]; /* whose they are */
+    int64_t done[QUEUE + 1];    /* steps, of all strips, whose values each part of the sums has */
+};
+/* A part of the sums gets the n last steps, which may be of more than one strip. hold: as keys. */
+INLINE float *visit(int hold, int64_t width, int64_t part, int64_t n, const struct queue *w, float *late,
+                    struct exps *e) {
+    const float *const *p = (const float *const *)w->p;
+    for (int64_t i = QUEUE - n, same; i < QUEUE; i += same) {
+        for (same = 1; i + same < QUEUE && follows(w->at[i + same], w->at[i], same);) same++;
+        late = values(0, hold, w->at[i].f, width, w->parts, part, w->at[i].step, same, p + i, late, e);
+    }
+    return late;
+}
+/* The same with no exponentials beside it. */
+static __attribute__((noinline)) void visit_alone(int terms, int64_t width, int64_t part, int64_t n, struct queue w) {
+    struct exps none = {.terms = terms, .span = w.span, .done = w.span / 2};
+    visit(0, width, part, n, &w, NULL, &none);
+}
+/* All parts of the sums have all steps before `to`. */
+INLINE void visit_all(int terms, int64_t width, int64_t to, struct queue *w) {
+    for (int64_t q = 0; q < w->parts; q++) {
+        visit_alone(terms, width, q, to - w->done[q], *w);
+        w->done[q] = to;
+    }
+}
+/* fuse: that of e, a constant. clang would see it too late in e, which then stays in memory for calls never made. */
+INLINE void begin(struct exps *e, int fuse, const struct attn_pair_score *f, int64_t key, const float *s, float *p,
+                  const struct reference *r) {
+    const v32 top[2] = {r[0].top, r[1].top};
+    for (int h = 0; fuse_alibi(fuse) && h < 2; h++) {
+        const v32 in = e->degree == ATTN_PAIR_FLASH_TABLE ? table_top(top[h], 1) : top[h];
+        begin_alibi(&e->fused, f, key, h, in, far_of(&r[h], e->factor));
+    }
+    for (int h = 0; fuse == FUSE_KEPT && h < 2; h++) begin_kept(&e->fused, f, h, far_of(&r[h], e->factor));
+    if (fuse_keeps(fuse)) e->kept = (const uint16_t *)(const void *)(f->bits + key);
+    begin_step(e, s, p, top);
+}
+/* Cells of a boolean mask are asked for beside a step, a line of one row with every two keys. Bits are made a strip at
+ * a time: it is the same keys of the next one. Where there is none, what is at hand is asked for. */
+INLINE void ask(struct exps *e, struct place at, int64_t span, const struct attn_pair_flash *end) {
+    const struct attn_pair_score *of = at.f[at.f + 1 < end].score;
+    e->asked = of->cell + at.step * span / 2 % LANES_ALL;
+    e->ask_from = at.step * span / 64 * 64 * of->mask_bytes;
+}
+/* Whether a step must be taken again, exactly. */
+INLINE int beyond(int fuse, const struct exps *e) {
+    return (fuse && is_beyond(&e->fused)) || (e->degree == ATTN_PAIR_FLASH_TABLE && is_beyond_table(&e->table));
+}
+/* What moves from step to step. */
+struct course {
+    struct queue *w;
+    struct place at;
+    int64_t j;               /* steps, of all strips, before this one */
+    float *s, *other, *held; /* its scores, those being made; where sums go that tiles still hold */
+    v32 l[2];
+};
+/* Steps of one strip that need no care, up to step `to`, which is of that strip, too: all queries see all of their keys
+ * and have a reference, and each part of the sums has had its last `parts` steps. So a step leaves nothing but products
+ * and exponentials. With a boolean mask they end before a step that is passed over, too. Returns 1 where the last one's
+ * probabilities passed MOST: these are not yet in l. */
+INLINE int steps_without_care(int kind, int64_t depth, int64_t width, int64_t span, int64_t parts, int64_t to,
+                              const struct attn_pair_flash *end, const struct reference *r, struct course *c,
+                              struct exps *e) {
+    const struct attn_pair_flash *const f = c->at.f, at = {.k = f->k,
+                                                           .k_row = f->k_row,
+                                                           .k_more = f->k_more,
+                                                           .k_step = f->k_step,
+                                                           .k_low = f->k_low,
+                                                           .q = f->q,
+                                                           .v = f->v,
+                                                           .o = f->o};
+    const v32 most = v32_set(MOST);
+    const int sure = e->table.sure;
+    float *p[QUEUE + 1], *s = c->s, *other = c->other, *held = c->held ? c->held : c->other;
+    int64_t step = c->at.step, part = c->j % parts;
+    int passes = 0;
+    if (kind == FUSE_NONE) e->table.sure = 1;
+    UNROLL for (int i = 0; i <= QUEUE; i++) p[i] = c->w->p[i];
+    for (;;) {
+        begin(e, kind, f->score, step * span, s, p[QUEUE], r);
+        if (fuse_keeps(kind)) ask(e, (struct place){f, step}, span, end);
+        if (depth == 64 && e->terms == 1) {
+            step_64(&at, step + 1, other, &at, step - 1, p[QUEUE - 1], e);
+        } else {
+            keys(1, 1, &at, depth, step + 1, other, held, e);
+            held = values(1, 1, &at, width, parts, part, step - parts, parts, (const float *const *)p + QUEUE - parts,
+                          other + (span - 32) * LANES_ALL, e);
+        }
+        finish_step(e);
+        if (beyond(kind, e)) {
+            begin(e, kind, f->score, step * span, s, p[QUEUE], r);
+            finish_exactly(e);
+        }
+        passes = _mm512_cmp_ps_mask(e->sum[0], most, _CMP_NLT_UQ) | _mm512_cmp_ps_mask(e->sum[1], most, _CMP_NLT_UQ);
+        if (passes) break;
+        for (int h = 0; h < 2; h++) c->l[h] += e->sum[h];
+        float *const oldest = p[QUEUE - parts], *const mine = s;
+        UNROLL for (int64_t i = QUEUE - parts; i < QUEUE; i++) p[i] = p[i + 1];
+        p[QUEUE] = oldest;
+        s = other, other = mine;
+        part = part + 1 == parts ? 0 : part + 1;
+        if (++step == to || (fuse_keeps(kind) && !keepers((struct place){f, step + 1}, span))) break;
+    }
+    e->table.sure = sure;
+    c->j += step - c->at.step;
+    c->at.step = step;
+    c->s = s, c->other = other;
+    if (depth > 64 || e->terms > 1) c->held = held;
+    UNROLL for (int64_t i = QUEUE - parts; i <= QUEUE; i++) {
+        c->w->p[i] = p[i];
+        c->w->at[i] = (struct place){f, step - QUEUE + i};
+    }
+    for (int64_t last = passes ? c->j : c->j - 1, i = 0; i < parts; i++) c->w->done[(last - i) % parts] = last - i;
+    return passes != 0;
+}
+INLINE void let_go(float **held) {
+    if (*held) store_sums(*held);
+    *held = NULL;
+}
+/* References of a new strip, of the queries that far_ahead says. s: scratch. */
+static __attribute__((noinline)) void look_ahead(const struct attn_pair_flash *f, int64_t depth, int terms, int of_keys,
+                                                 int64_t span, struct reference *r, float *s) {
+    struct exps none = {.terms = terms, .of_keys = of_keys, .span = span, .done = span / 2};
+    int32_t key[LANES_ALL];
+    uint32_t left = far_ahead(f, span, key);
+    while (left) {
+        int64_t step;
+        const uint32_t here = next_ahead(key, span, &left, &step);
+        const __mmask16 lanes[2] = {(__mmask16)here, (__mmask16)(here >> 16)};
+        keys(0, 0, f, depth, step, s, NULL, &none);
+        if (f->given) put_given(f, span, step, s);
+        refer_fused(f, span, step, r, s, v32_set(f->factor), lanes);
+    }
+}
+/* `count` strips that follow each other like steps of one: nothing waits between them. */
+INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int kind, int64_t depth, int64_t width,
+                   int terms, int rough, int64_t span, int64_t parts) {
+    const int fuse = fuse_makes(kind) ? kind : FUSE_NONE;
+    const int scored = kind != FUSE_NONE || terms > 1; /* else products are scores */
+    const int64_t weights = span / 2 * LANES_ALL * terms;
+    const struct attn_pair_flash *const end = f + count;
+    struct reference r[2];
+    v32 l[2] = {v32_set(0), v32_set(0)};
+    struct exps e;
+    struct queue w = {.span = span, .parts = parts};
+    struct place at = {f, 0}, next;
+    struct open open = {0, 0};
+    int settled = 0;                                                 /* all queries have a reference */
+    float *s = f->s, *other = f->s + span * LANES_ALL, *held = NULL; /* where sums go that tiles still hold */
+    const v32 hidden = fuse_caps(fuse) ? _mm512_castsi512_ps(_mm512_set1_epi32(CAP_HIDDEN)) : v32_set(-INFINITY);
+    if (fuse_keeps(kind)) pack_kept(f->score, f->n);
+    next = next_of(kind, at, span, end);
+    const v32 none = v32_set(-INFINITY);
+    set_up_exps(&e, f->factor, terms, rough, span);
+    const int table = e.degree == ATTN_PAIR_FLASH_TABLE;
+    set_up_fused(&e.fused, fuse, table, f->factor * attn_pair_flash_parts(e.degree), f->score);
+    e.late = table && scored && (fuse ? fuse_alibi(fuse) : f->score && f->score->alibi);
+    /* Only ALiBi, and passes that hide keys, make many arguments that a table does not have. What a cap leaves near 0
+     * is among those that it has. */
+    e.table.sure = table && fuse && !fuse_alibi(fuse), e.table.notes = !fuse_caps(fuse);
+    e.asks = fuse_keeps(kind);
+    deal_times(&e, 2 * (depth / 32 * (span / 16) * e.of_keys + span / 32 * (width / 16) * of_values(terms)));
+    for (int i = 0; i <= parts; i++) w.p[QUEUE - i] = f->p + i * weights;
+    for (int i = 0; i <= QUEUE; i++) w.at[i] = at;
+    keys(0, 0, at.f, depth, at.step, s, NULL, &e);
+    for (int64_t j = 0; at.f < end; j++) {
+        f = at.f;
+        w.at[QUEUE] = at;
+        const struct attn_pair_score *const of = scored ? f->score : NULL;
+        for (int h = 0; h < 2; h++) r[h].shrink = v32_set(1);
+        if (flat && kind == fuse && terms == 1 && settled && at.step > parts && at.step >= open.from &&
+            at.step < open.to && j - w.done[j % parts] == parts &&
+            (!fuse_keeps(kind) || (follows(next, at, 1) && follows(at, w.at[QUEUE - parts], parts)))) {
+            struct course c = {.w = &w, .at = at, .j = j, .s = s, .other = other, .held = held, .l = {l[0], l[1]}};
+            const int passes = steps_without_care(kind, depth, width, span, parts, open.to, end, r, &c, &e);
+            at = c.at, next = next_of(kind, at, span, end), j = c.j, s = c.s, other = c.other, held = c.held;
+            for (int h = 0; h < 2; h++) l[h] = c.l[h];
+            if (passes) goto made;
+        }
+        if (at.step == 0) {
+            for (int h = 0; h < 2; h++) {
+                r[h].m = v32_load(f->m + h * 16), l[h] = v32_load(f->l + h * 16);
+                set_up_reference(&r[h], e.late ? ATTN_PAIR_FLASH_TABLE_LATE : e.degree, 0);
+                r[h].top = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(r[h].m, none, _CMP_NEQ_UQ),
+                                               in_parts(&r[h], r[h].m * e.factor)) +
+                           v32_set(r[h].below);
+            }
+            open = open_steps(f, span);
+            settled = 0;
+            if (f->given || f->gone || f->live) open.to = 0;
+            if (open.to > f->n / span - 1) open.to = f->n / span - 1;
+            if (of && of->alibi) {
+                let_go(&held);
+                look_ahead(f, depth, terms, e.of_keys, span, r, other);
+            }
+        }
+        if (f->given) put_given(f, span, at.step, s);
+        if (of && !fuse) {
+            score(of, span, at.step * span, s);
+            if (of->mask && of->mask != ATTN_PAIR_MASK_BIAS) ask_for_masks(of, span, (at.step + 1) * span);
+        }
+        if (!settled || at.step < open.from || at.step >= open.to) {
+            if (!open_step(f, span, at.step)) hide(f, span, at.step, s, hidden);
+            if (f->gone) hide_gone(f, span, at.step, s, hidden);
+            if (f->live) note_live(f, span, at.step, s, hidden);
+            if (f->live && fuse_keeps(kind)) keep_live(f, span, at.step);
+            __mmask16 first[2] = {without(&r[0], e.factor), without(&r[1], e.factor)};
+            settled = !(first[0] | first[1]);
+            if (fuse_keeps(kind)) {
+                const uint32_t who = keepers(at, span);
+                first[0] &= (__mmask16)who, first[1] &= (__mmask16)(who >> 16);
+            }
+            for (int h = 0; h < 2; h++) {
+                if (first[h] && !fuse)
+                    refer(&r[h], s + h * 16, span, e.factor, first[h], growth(of, span, at.step * span, h));
+            }
+            if (fuse && (first[0] | first[1])) refer_fused(f, span, at.step, r, s, e.factor, first);
+        }
+        begin(&e, fuse, of, at.step * span, s, w.p[QUEUE], r);
+        if (fuse_keeps(kind)) ask(&e, at, span, end);
+        const int64_t part = j % parts, n = j - w.done[part];
+        w.done[part] = j;
+        /* Values of two strips: their sums are stored late, too; in several terms that lost. Where steps are passed
+         * over, two runs of steps may have one strip's sums, which are stored at once. */
+        const int one = follows(w.at[QUEUE - 1], w.at[QUEUE - parts], parts - 1);
+        if (flat && next.f < end && n == parts && (one || (terms == 1 && !fuse_keeps(kind)))) {
+            if (depth == 64 && terms == 1) {
+                step_64(next.f, next.step, other, w.at[QUEUE - 1].f, w.at[QUEUE - 1].step, w.p[QUEUE - 1], &e);
+            } else {
+                /* where nothing is held, the place of the scores that are multiplied takes what tiles have */
+                keys(1, 1, next.f, depth, next.step, other, held ? held : other, &e);
+                float *const scores = other + (span - 32) * LANES_ALL;
+                if (terms > 1 || one) {
+                    held = values(1, 1, w.at[QUEUE - 1].f, width, parts, part, w.at[QUEUE - parts].step, parts,
+                                  (const float *const *)w.p + QUEUE - parts, scores, &e);
+                } else {
+                    held = visit(1, width, part, n, &w, scores, &e);
+                }
+            }
+        } else {
+            let_go(&held);
+            if (next.f < end) keys(0, 0, next.f, depth, next.step, other, NULL, &e);
+            visit(0, width, part, n, &w, NULL, &e);
+        }
+        finish_step(&e);
+        if (beyond(fuse, &e)) {
+            begin(&e, fuse, of, at.step * span, s, w.p[QUEUE], r);
+            finish_exactly(&e);
+        }
+    made:;
+        const __mmask16 over[2] = {passed(e.sum[0]), passed(e.sum[1])};
+        if (over[0] | over[1]) {
+            const __mmask16 again[2] = {over[0] & (__mmask16)~far_lanes(&r[0], r[0].m, e.factor),
+                                        over[1] & (__mmask16)~far_lanes(&r[1], r[1].m, e.factor)};
+            settled = 0;
+            for (int h = 0; h < 2; h++) {
+                if (again[h] && !fuse)
+                    refer(&r[h], s + h * 16, span, e.factor, again[h], growth(of, span, at.step * span, h));
+            }
+            if (fuse && (again[0] | again[1])) refer_fused(f, span, at.step, r, s, e.factor, again);
+            begin(&e, fuse, of, at.step * span, s, w.p[QUEUE], r);
+            finish_exactly(&e);
+        }
+        for (int h = 0; h < 2; h++) l[h] = v32_fma(l[h], r[h].shrink, e.sum[h]);
+        if (shrinks(r)) { /* what was made before must be among the sums by then */
+            let_go(&held);
+            visit_all(terms, width, j, &w);
+            shrink_sums(f->o, width, r[0].shrink, r[1].shrink);
+        }
+        if (next.f != f)
+            for (int h = 0; h < 2; h++) v32_store(f->m + h * 16, r[h].m), v32_store(f->l + h * 16, l[h]);
+        float *oldest = w.p[QUEUE - parts], *mined = s;
+        UNROLL for (int64_t i = QUEUE - parts; i < QUEUE; i++) w.p[i] = w.p[i + 1], w.at[i] = w.at[i + 1];
+        w.p[QUEUE] = oldest;
+        s = other, other = mined;
+        at = next;
+        if (next.f < end) next = next_of(kind, next, span, end);
+        if (at.f == end) {
+            let_go(&held);
+            visit_all(terms, width, j + 1, &w);
+        }
+    }
+}
+
+/* Common extents as constants. */
+#define KIND(name, flat, fuse, depth, width, terms, rough, span, parts)                                                \
+    static void name(const struct attn_pair_flash *f, int64_t n) {                                                     \
+        strips(f, n, flat, fuse, depth, width, terms, rough, span, parts);                                             \
+    }
+enum { SPAN = ATTN_PAIR_FLASH_STEP, HALF = SPAN / 2 }; /* as attn_pair_flash_span says */
+enum { EXTENTS_ANY, EXTENTS_64, EXTENTS_128, EXTENTS };
+/* Strips of bf16 whose products are not scores: a kind for each way from one to the other. */
+#define KIND_OR_ROUGH(name, flat, fuse, depth, width, span, parts)                                                     \
+    KIND(name, flat, fuse, depth, width, 1, 0, span, parts)                                                            \
+    KIND(name##_rough, flat, fuse, depth, width, 1, 1, span, parts)
+#define KINDS_OF(fuse)                                                                                                 \
+    KIND_OR_ROUGH(strips_64_##fuse, 1, FUSE_##fuse, 64, 64, SPAN, 1)                                                   \
+    KIND_OR_ROUGH(strips_128_##fuse, 1, FUSE_##fuse, 128, 128, HALF, 4)
+#define ROW_OF(fuse)                                                                                                   \
+    [FUSE_##fuse] = {{strips_64_##fuse, strips_128_##fuse}, {strips_64_##fuse##_rough, strips_128_##fuse##_rough}}
+typedef void (*attn_flash_strips)(const struct attn_pair_flash *f, int64_t n);
+void attn_ukr_amx_flash_scores(const struct attn_pair_flash *f, int64_t n, int extents);
+void attn_ukr_amx_flash_kept(const struct attn_pair_flash *f, int64_t n, int kind, int extents);
+#endif

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: MIT
+ * Strips of 32 queries on AMX with keys across the lanes: attn_ukr_pair.flash_rows, for bf16 of 64 and 128 columns with
+ * an additive mask. Its rows lie along the keys, so that nothing of it is turned: an addend of the exponential's
+ * argument. S = Q K^T and O = P V lie as they are; what is turned is K, once. Those with a softcap or ALiBi are in
+ * fwd_rowmajor_score_mod.c, the loop over steps of both in rowmajor_mainloop.h.
+ *
+ *            keys, columns            tiles (tmm)                         first-level cache, D 128, bytes
+ *   queries +-------+-------+           0 .. 3 sums of 16 x 16              S  32 x 32 f32       4 KiB, two of them
+ *      16   |   0   |   1   |           4 5    16 queries' Q or P each      P  32 x 16 pairs     2 KiB, five of them
+ *      16   |   2   |   3   |           6 7    16 keys' K^T, values' V      O  32 x 128 f32     16 KiB, Q  8 KiB
+ *           +-------+-------+                                               l  32 x 16 f32       2 KiB, two of them
+ *
+ * A step has 32 keys, 16 in one vector and 16 in another, which are pairs, so that two registers of probabilities
+ * become a row of pairs by two additions and one permutation, and a mask of f32 is read as it is. Beside its
+ * exponentials the keys of the next step are multiplied, and the values of the last four (D 64: two) are added to a
+ * quarter (a half) of the sums:
+ *
+ *     step    j                                   j + 1
+ *     tiles   QK(j+1)  PV(j-4 .. j-1) part 0      QK(j+2)  PV(j-3 .. j) part 1
+ *     vectors exp(j), two queries at a time       exp(j+1)
+ *
+ * Order, references and what holds sums are those of fwd.c: strips follow each other like steps of one, a
+ * full step leaves no branch but those on data, and each of four sums is stored beside the first products of the next.
+ * What differs:
+ * - Nothing is asked for: rows go on from step to step, and the hardware follows them.
+ * - Steps that need care, at a strip's ends or where a row does not see all keys, have a copy of the mask.
+ * - l is summed lane by lane, and across the lanes once in the end.
+ * - Probabilities are 2^-16 of what they are there. So one that is too large has a bit that no other has: bit 30 of
+ *   the rounded, or a table's sign. All of a step's are or-ed together; where such a bit is set, the rows that have it
+ *   get a new reference.
+ */
+#include "cpu/amx/dense_fwd/rowmajor_mainloop.h"
+
+#define KIND(parts, rough)                                                                                             \
+    LOOP(parts, rough, 0, F32) LOOP(parts, rough, 0, F16) LOOP(parts, rough, 0, BF16) STRIPS(parts, rough, 0)
+#define ROW(parts, rough)                                                                                              \
+    { IN_ROW(parts, rough, 0, F32), IN_ROW(parts, rough, 0, F16), IN_ROW(parts, rough, 0, BF16) }
+KIND(2, 0)
+KIND(2, 1)
+KIND(4, 0)
+KIND(4, 1)
+void attn_ukr_amx_flash_rows(const struct attn_pair_flash *f, int64_t n) {
+    static strips_of *const of[2][2] = {{strips_2_0_0, strips_4_0_0}, {strips_2_1_0, strips_4_1_0}};
+    static open_loop *const open[2][2][ATTN_PAIR_MASK_BF16 + 1] = {{ROW(2, 0), ROW(4, 0)}, {ROW(2, 1), ROW(4, 1)}};
+    const int rough = f->rough != 0, wide = f->depth == 128;
+    if (f->score->caps || f->score->alibi) {
+        attn_ukr_amx_flash_rows_made(f, n);
+    } else {
+        of[rough][wide](open[rough][wide][f->score->mask], f, n);
+    }
+}

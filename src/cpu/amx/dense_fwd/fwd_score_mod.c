@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: MIT
+ * Strips of fwd.c whose products are not scores, of bf16: which way leads from one to the other
+ * (score_mod_fused.h, ukr/score_mod.h), and those without a boolean mask. */
+#include "cpu/amx/dense_fwd/fwd_mainloop.h"
+
+KINDS_OF(CAP)
+KINDS_OF(ALIBI)
+KINDS_OF(PASS)
+KIND_OR_ROUGH(strips_any_PASS, 0, FUSE_PASS, f->depth, f->width, SPAN, 1)
+static int fuse_of(const struct attn_pair_score *s) {
+    const int bits = s->mask == ATTN_PAIR_MASK_BITS, both = s->caps && s->alibi;
+    if (!(s->scale > 0) || both || (s->mask && !bits) || (!bits && !s->caps && !s->alibi)) return FUSE_PASS;
+    return s->caps ? bits ? FUSE_CAP_KEPT : FUSE_CAP : s->alibi ? bits ? FUSE_ALIBI_KEPT : FUSE_ALIBI : FUSE_KEPT;
+}
+void attn_ukr_amx_flash_scores(const struct attn_pair_flash *f, int64_t n, int extents) {
+    static const attn_flash_strips of[][2][2] = {ROW_OF(CAP), ROW_OF(ALIBI), ROW_OF(PASS)};
+    const int kind = fuse_of(f->score);
+    if (extents == EXTENTS_ANY) {
+        (f->rough ? strips_any_PASS_rough : strips_any_PASS)(f, n);
+    } else if (fuse_keeps(kind)) {
+        attn_ukr_amx_flash_kept(f, n, kind, extents);
+    } else {
+        of[kind][f->rough][extents - EXTENTS_64](f, n);
+    }
+}

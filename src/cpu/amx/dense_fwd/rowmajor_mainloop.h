@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: MIT
+ * The loop over steps of fwd_rowmajor.c: its products, and what comes when. */
+#ifndef ATTN_CPU_UKR_FLASH_ROWS_STRIPS_H
+#define ATTN_CPU_UKR_FLASH_ROWS_STRIPS_H
+#include "cpu/amx/dense_fwd/rowmajor_scores.h"
+#include "cpu/amx/dense_fwd/tile_cursor.h"
+#include "cpu/amx/tile.h"
+
+/* ------------------------------------------------------------------ products -------------------------- */
+
+/* 32 x 32 sums over n tiles: a[i], 16 rows, and 16 more a_more behind them; b, 16 columns, and 16 more b_more behind
+ * them, b_step to the next tile. from: NULL, or what products are added to. late: NULL, or where the sums go that the
+ * tiles still hold. This one's stay there. */
+struct block {
+    const float *const *a;
+    const float *b, *from;
+    float *late;
+    int64_t n, a_more, b_more, b_step;
+};
+#define SET_UP(tile)                                                                                                   \
+    if (t == 0) {                                                                                                      \
+        if (o->late) tile_store(tile, o->late + (tile)*TILE, 64);                                                      \
+        if (o->from) {                                                                                                 \
+            tile_load(tile, o->from + (tile)*TILE, 64);                                                                \
+        } else {                                                                                                       \
+            tile_zero(tile);                                                                                           \
+        }                                                                                                              \
+    }
+/* Tiles of B are loaded as soon as theirs are free. */
+INLINE void four_products(const struct block *o, int64_t t, struct exps *e) {
+    const float *const a = o->a[t], *const b = o->b + t * o->b_step;
+    const int then = t + 1 < o->n;
+    tile_load(4, a, 64);
+    if (t == 0) tile_load_once(6, b, 64);
+    SET_UP(0)
+    tile_dpbf16(0, 4, 6);
+    deal(e);
+    tile_load(5, a + o->a_more, 64);
+    SET_UP(2)
+    tile_dpbf16(2, 5, 6);
+    deal(e);
+    if (then) tile_load_once(6, b + o->b_step, 64);
+    if (t == 0) tile_load_once(7, b + o->b_more, 64);
+    SET_UP(1)
+    tile_dpbf16(1, 4, 7);
+    deal(e);
+    SET_UP(3)
+    tile_dpbf16(3, 5, 7);
+    deal(e);
+    if (then) tile_load_once(7, b + o->b_step + o->b_more, 64);
+}
+/* flat: n is a constant. */
+INLINE void block(int flat, const struct block *o, struct exps *e) {
+    if (flat) {
+        UNROLL_SEEN for (int64_t t = 0; t < o->n; t++) four_products(o, t, e);
+    } else {
+        for (int64_t t = 0; t < o->n; t++) four_products(o, t, e);
+    }
+}
+static inline void store_square(float *to) {
+    tile_store(0, to, 64);
+    tile_store(1, to + TILE, 64);
+    tile_store(2, to + 2 * TILE, 64);
+    tile_store(3, to + 3 * TILE, 64);
+}
+static inline void let_go(float **held) {
+    if (*held) store_square(*held);
+    *held = NULL;
+}
+/* Products of the keys of a step, which stay in tiles. There are as many parts of the sums as tiles of Q in a row. */
+INLINE void keys(int64_t parts, const float *q, const float *k, int64_t step, float *late, struct exps *e) {
+    const float *const a[MOST_PARTS] = {q, q + TILE, q + 2 * TILE, q + 3 * TILE};
+    const struct block it = {.a = a,
+                             .b = k + step * (2 * parts * TILE),
+                             .late = late,
+                             .n = parts,
+                             .a_more = parts * TILE,
+                             .b_more = parts * TILE,
+                             .b_step = TILE};
+    block(1, &it, e);
+}
+/* Values of n steps from step `from` on, weighed with p[0 .. n-1], come to a part of the sums; they stay in tiles. */
+INLINE float *values(int flat, int64_t parts, const float *v, float *o, int fresh, int64_t part, int64_t from,
+                     int64_t n, const float *const *p, float *late, struct exps *e) {
+    float *const to = o + part * SQUARE;
+    const struct block it = {.a = p,
+                             .b = v + from * (2 * parts * TILE) + part * (2 * TILE),
+                             .from = from || !fresh ? to : NULL,
+                             .late = late,
+                             .n = n,
+                             .a_more = TILE,
+                             .b_more = TILE,
+                             .b_step = 2 * parts * TILE};
+    block(flat, &it, e);
+    return to;
+}
+
+/* ------------------------------------------------------------------ strips ---------------------------- */
+
+/* What moves from step to step. */
+struct course {
+    struct place at;
+    int64_t j;               /* steps, of all strips, before this one */
+    float *s, *other, *held; /* its scores, those being made; where sums go that tiles still hold */
+    float *sum, *sum_to;     /* of probabilities, before this step and with it */
+    /* Of the last `parts` steps and of this one: probabilities, and whose they are. */
+    float *p[MOST_PARTS + 1];
+    struct place of[MOST_PARTS + 1];
+    int64_t done[MOST_PARTS]; /* steps, of all strips, whose values each part of the sums has */
+    const char *const *ahead; /* the next strip's mask, or where there is none this one's: a row each */
+};
+/* One line of the mask ahead in each step, at equal distances: so each page is at hand before 32 rows want one at a
+ * time. To ask for all lines takes as long as it saves. */
+INLINE void look_at_pages(int mask, const char *const *ahead, int64_t step, int64_t steps) {
+    const int64_t at = step * ROWS;
+    if (mask) _mm_prefetch(ahead[at / steps] + at % steps * (SPAN * mask_bytes(mask)), _MM_HINT_T1);
+}
+INLINE void turn(int64_t parts, struct course *c) {
+    float *const oldest = c->p[0], *const mine = c->s, *const before = c->sum;
+    UNROLL for (int i = 0; i < parts; i++) c->p[i] = c->p[i + 1];
+    c->p[parts] = oldest;
+    c->s = c->other, c->other = mine;
+    c->sum = c->sum_to, c->sum_to = before;
+}
+/* A part of the sums gets the n last steps, which may be of more than one strip. Where they go is returned, and the
+ * last of them stay in tiles. */
+INLINE float *visit(int64_t parts, int64_t part, int64_t n, const struct course *c, float *late, struct exps *e) {
+    for (int64_t i = parts - n, same; i < parts; i += same) {
+        for (same = 1; i + same < parts && follows(c->of[i + same], c->of[i], same);) same++;
+        const struct attn_pair_flash *const f = c->of[i].f;
+        late =
+            values(0, parts, f->v, f->o, f->fresh, part, c->of[i].step, same, (const float *const *)c->p + i, late, e);
+    }
+    return late;
+}
+/* All parts of the sums have all steps before `to`; no exponentials are beside it. */
+static __attribute__((noinline)) void visit_all(int64_t parts, int64_t to, struct course *c) {
+    struct exps none = {.done = UNITS, .products = 1};
+    let_go(&c->held);
+    for (int64_t part = 0; part < parts; part++) {
+        c->held = visit(parts, part, to - c->done[part], c, NULL, &none);
+        c->done[part] = to;
+        let_go(&c->held);
+    }
+}
+/* Steps of one strip that need no care, up to step `to`, which is of that strip, too: all queries see all of their keys
+ * and have a reference, and each part of the sums has had its last `parts` steps. So a step leaves nothing but products
+ * and exponentials. Returns 1 where some of the last one's probabilities are too large. */
+INLINE int steps_without_care(int64_t parts, int mask, int made, int degree, int64_t to, const float *top,
+                              struct course *course) {
+    const struct attn_pair_flash *const f = course->at.f;
+    const float *const q = f->q, *const k = (const float *)(const void *)f->k, *const v = f->v;
+    float *const o = f->o;
+    struct course c = *course;
+    float *held = c.held ? c.held : c.other; /* the place of the scores that are multiplied takes what tiles have */
+    int64_t step = c.at.step, part = c.j % parts;
+    const int64_t steps = f->n / SPAN;
+    int passes = 0;
+    struct exps e;
+    set_up(&e, f, mask, made, degree, parts);
+    e.cell = f->score->cell;
+    for (;;) {
+        begin_step(&e, step, c.s, c.p[parts], top, c.sum, c.sum_to);
+        e.at = step * SPAN * mask_bytes(mask);
+        look_at_pages(mask, c.ahead, step, steps);
+        keys(parts, q, k, step + 1, held, &e);
+        held = values(1, parts, v, o, 0, part, step - parts, parts, (const float *const *)c.p, c.other, &e);
+        finish_step(&e);
+        passes = any_too_large(&e);
+        if (passes) break;
+        turn(parts, &c);
+        part = part + 1 == parts ? 0 : part + 1;
+        if (++step == to) break;
+    }
+    c.j += step - c.at.step;
+    c.at.step = step;
+    c.held = held;
+    UNROLL for (int i = 0; i <= parts; i++) c.of[i] = (struct place){f, step - parts + i};
+    for (int64_t last = passes ? c.j : c.j - 1, i = 0; i < parts; i++) c.done[(last - i) % parts] = last - i;
+    *course = c;
+    return passes;
+}
+typedef int open_loop(int64_t to, const float *top, struct course *course);
+
+static void begin_strip(const struct attn_pair_flash *f, struct tops *t, v32 factor, float *sum) {
+    const v32 none = v32_set(-INFINITY);
+    for (int h = 0; h < 2; h++) {
+        struct reference *const r = &t->r[h];
+        r->m = v32_load(f->m + h * LANES);
+        r->top = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(r->m, none, _CMP_NEQ_UQ), r->m * factor) + v32_set(r->below);
+        put_top(f, t, h, factor);
+    }
+    for (int64_t r = 0; r < ROWS; r++) v32_store(sum + r * LANES, v32_set(0));
+}
+static void end_strip(const struct attn_pair_flash *f, const struct tops *t, const float *sum) {
+    for (int64_t h = 0; h < 2; h++) {
+        v32_store(f->m + h * LANES, t->r[h].m);
+        v32_store(f->l + h * LANES, v32_load(f->l + h * LANES) + added(sum, h * LANES));
+    }
+}
+/* References of a new strip, of the queries that far_ahead says. */
+static __attribute__((noinline)) void look_ahead(int64_t parts, const struct attn_pair_flash *f, struct tops *t,
+                                                 struct cells *cells, float *s, float *sum, v32 factor) {
+    struct exps none = {.done = UNITS, .products = 1};
+    int32_t key[ROWS];
+    uint32_t left = far_ahead(f, SPAN, key);
+    while (left) {
+        int64_t step;
+        const uint32_t here = next_ahead(key, SPAN, &left, &step);
+        keys(parts, f->q, (const float *)(const void *)f->k, step, NULL, &none);
+        store_square(s);
+        prepare(f, step, s, cells);
+        refer(f, t, cells, s, sum, factor, here);
+    }
+}
+/* `count` strips that follow each other like steps of one: nothing waits between them. */
+INLINE void strips(int64_t parts, int made, int degree, open_loop *loop, const struct attn_pair_flash *f,
+                   int64_t count) {
+    const struct attn_pair_flash *const end = f + count;
+    float *const scratch = f->s + 2 * SQUARE;
+    struct tops t = {.of = scratch};
+    struct course c = {.at = {f, 0}, .s = f->s, .other = f->s + SQUARE, .sum = scratch + TOPS};
+    struct place next = behind(c.at, SPAN);
+    struct open open = {0, 0};
+    struct exps e;
+    struct cells cells;
+    int settled = 0; /* all queries have a reference */
+    c.sum_to = c.sum + ROWS * LANES;
+    for (int i = 0; i <= parts; i++) c.p[i] = f->p + i * (ROWS * LANES), c.of[i] = c.at;
+    for (int h = 0; h < 2; h++) set_up_reference(&t.r[h], degree, ATTN_PAIR_FLASH_AHEAD);
+    set_up(&e, f, ATTN_PAIR_MASK_F32, made, degree, parts);
+    e.cell = cells.row;
+    const v32 factor = v32_set(f->factor);
+    keys(parts, f->q, (const float *)(const void *)f->k, 0, NULL, &e);
+    store_square(c.s);
+    for (; c.at.f < end; c.j++) {
+        int prepared = 0;
+        f = c.at.f;
+        c.of[parts] = c.at;
+        for (int h = 0; h < 2; h++) t.r[h].shrink = v32_set(1);
+        if (settled && c.at.step > parts && c.at.step >= open.from && c.at.step < open.to &&
+            c.j - c.done[c.j % parts] == parts) {
+            c.ahead = (f + 1 < end ? f + 1 : f)->score->cell;
+            const int passes = loop(open.to, t.of, &c);
+            next = behind(c.at, SPAN);
+            if (passes) goto made;
+        }
+        if (c.at.step == 0) {
+            begin_strip(f, &t, factor, c.sum);
+            open = open_steps(f, SPAN);
+            if (f->gone || f->live) open.to = 0;
+            if (open.to > f->n / SPAN - 1) open.to = f->n / SPAN - 1;
+            if (f->score->mask && open.to > f->score->mask_keys / SPAN) open.to = f->score->mask_keys / SPAN;
+            if (made & MADE_ALIBI) {
+                let_go(&c.held);
+                look_ahead(parts, f, &t, &cells, c.other, c.sum, factor);
+            }
+        }
+        prepared = 1;
+        prepare(f, c.at.step, c.s, &cells);
+        if (f->live) note_live(f, c.at.step, &cells, c.s);
+        const uint32_t first = without(&t.r[0], factor) | (uint32_t)without(&t.r[1], factor) << LANES;
+        settled = !first;
+        if (first) refer(f, &t, &cells, c.s, c.sum, factor, first);
+        begin_step(&e, c.at.step, c.s, c.p[parts], t.of, c.sum, c.sum_to);
+        const int64_t part = c.j % parts, n = c.j - c.done[part];
+        c.done[part] = c.j;
+        if (next.f < end) {
+            keys(parts, next.f->q, (const float *)(const void *)next.f->k, next.step, c.held ? c.held : c.other, &e);
+            c.held = c.other;
+        }
+        if (n) {
+            c.held = visit(parts, part, n, &c, c.held, &e);
+        } else {
+            let_go(&c.held);
+        }
+        finish_step(&e);
+    made:;
+        uint32_t again = 0;
+        if (!prepared || any_too_large(&e)) {
+            again = too_large(c.p[parts]);
+            again &= ~(far_of(&t.r[0], factor) | (uint32_t)far_of(&t.r[1], factor) << LANES);
+        }
+        if (again) {
+            settled = 0;
+            if (!prepared) prepare(f, c.at.step, c.s, &cells);
+            refer(f, &t, &cells, c.s, c.sum, factor, again);
+            begin_step(&e, c.at.step, c.s, c.p[parts], t.of, c.sum, c.sum_to);
+            finish_step(&e);
+        }
+        if (shrinks(t.r)) { /* what was made before must be among the sums by then */
+            visit_all(parts, c.j, &c);
+            shrink_sums(parts, f->o, t.r);
+        }
+        if (next.f != f) end_strip(f, &t, c.sum_to);
+        turn(parts, &c);
+        UNROLL for (int i = 0; i < parts; i++) c.of[i] = c.of[i + 1];
+        c.at = next;
+        if (next.f < end) next = behind(next, SPAN);
+        if (c.at.f == end) visit_all(parts, c.j + 1, &c);
+    }
+}
+
+/* Loops for each kind of mask, and what runs them. */
+#define LOOP(parts, rough, made, mask)                                                                                 \
+    static __attribute__((noinline)) int open_##parts##_##rough##_##made##_##mask(int64_t to, const float *top,        \
+                                                                                  struct course *course) {             \
+        return steps_without_care(parts, ATTN_PAIR_MASK_##mask, made, attn_pair_flash_degree(1, rough, 1), to, top,    \
+                                  course);                                                                             \
+    }
+#define STRIPS(parts, rough, made)                                                                                     \
+    static void strips_##parts##_##rough##_##made(open_loop *loop, const struct attn_pair_flash *f, int64_t n) {       \
+        strips(parts, made, attn_pair_flash_degree(1, rough, 1), loop, f, n);                                          \
+    }
+typedef void strips_of(open_loop *loop, const struct attn_pair_flash *f, int64_t n);
+#define IN_ROW(parts, rough, made, mask) [ATTN_PAIR_MASK_##mask] = open_##parts##_##rough##_##made##_##mask
+#endif

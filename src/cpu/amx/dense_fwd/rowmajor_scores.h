@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: MIT
+ * Rows of scores of fwd_rowmajor.c outside of its full steps: what a mask adds and hides, and the score that a
+ * query's probabilities are relative to. */
+#ifndef ATTN_CPU_UKR_FLASH_ROWS_REFER_H
+#define ATTN_CPU_UKR_FLASH_ROWS_REFER_H
+#include "cpu/amx/dense_fwd/alibi.h"
+#include "cpu/amx/dense_fwd/rowmajor_exp.h"
+#include "cpu/amx/dense_fwd/running_max.h"
+
+#include <string.h>
+
+/* ------------------------------------------------------------------ rows of scores -------------------- */
+
+/* Rows of a step's scores: 16 keys, and TILE behind them 16 more. */
+static inline float *score_row(float *s, int64_t r) { return s + r / LANES * (2 * TILE) + r % LANES * LANES; }
+/* What a step that needs care has of a mask. Where a row does not see a key, it is -inf and the product 0, whatever
+ * they were: a scale may be 0 or negative. */
+struct cells {
+    float of[ROWS][2 * LANES];
+    const char *row[ROWS];
+    int64_t step;
+};
+/* Of products x: 16 keys of a row, from `key` on. */
+static __attribute__((noinline)) v32 made_of(const struct attn_pair_score *score, int32_t key, int64_t r, v32 x) {
+    const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    v32 d = _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_set1_epi32(key), lane)) - v32_set(score->origin[r]);
+    if (score->alibi == 2) d = v32_set(score->near[r]) - v32_abs(d);
+    if (score->caps) {
+        v32 many[SOFTCAP_MANY] = {x};
+        softcap_many(many, &score->cap);
+        x = many[0];
+    } else {
+        x *= v32_set(score->scale);
+    }
+    return score->alibi ? v32_fma(v32_set(score->slope[r]), d, x) : x;
+}
+/* Scores of a row. */
+static inline struct addends scores_of(const struct attn_pair_flash *f, const struct cells *cells, float *s,
+                                       int64_t r) {
+    const struct attn_pair_score *const score = f->score;
+    const struct addends add = addends_of(ATTN_PAIR_MASK_F32, cells->row[r]);
+    const v32 scale = v32_set(score->scale), low = v32_load(score_row(s, r)), high = v32_load(score_row(s, r) + TILE);
+    const int32_t key = (int32_t)(cells->step * SPAN);
+    if (!score->caps && !score->alibi)
+        return (struct addends){v32_fma(low, scale, add.low), v32_fma(high, scale, add.high)};
+    return (struct addends){made_of(score, key, r, low) + add.low, made_of(score, key + LANES, r, high) + add.high};
+}
+INLINE v32 both(int most, v32 a, v32 b) {
+    if (most) return v32_max(a, b);
+    return a + b;
+}
+/* What 16 vectors come to, each across its lanes: the largest or the sum; lane i is of x[i]. */
+INLINE v32 across(int most, v32 *x) {
+    UNROLL for (int i = 0; i < 8; i++) {
+        const v32 a = x[2 * i], b = x[2 * i + 1];
+        x[i] = both(most, _mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+    }
+    UNROLL for (int i = 0; i < 4; i++) {
+        const __m512d a = _mm512_castps_pd(x[2 * i]), b = _mm512_castps_pd(x[2 * i + 1]);
+        x[i] = both(most, _mm512_castpd_ps(_mm512_unpacklo_pd(a, b)), _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)));
+    }
+    UNROLL for (int i = 0; i < 3; i++) { /* groups of four lanes: of four vectors two, of these one */
+        const v32 a = x[i < 2 ? 2 * i : 0], b = x[i < 2 ? 2 * i + 1 : 1];
+        x[i % 2] = both(most, _mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+    }
+    return x[0];
+}
+/* Largest scores of rows h .. h + 15. A NaN may be passed over: its exponential puts it into the sum. */
+static v32 largest(const struct attn_pair_flash *f, const struct cells *cells, float *s, int64_t h) {
+    v32 x[LANES];
+    for (int64_t r = 0; r < LANES; r++) {
+        const struct addends it = scores_of(f, cells, s, h + r);
+        x[r] = v32_max(it.low, it.high);
+    }
+    return across(1, x);
+}
+/* Sums of the lanes of rows h .. h + 15. */
+static v32 added(const float *sum, int64_t h) {
+    v32 x[LANES];
+    for (int64_t r = 0; r < LANES; r++) x[r] = v32_load(sum + (h + r) * LANES);
+    return across(0, x);
+}
+/* Keys of a step that a row does not see, a bit each. */
+static inline uint32_t hidden_keys(const struct attn_pair_flash *f, int64_t step, int64_t r) {
+    const int64_t from = f->seen[r] - step * SPAN, to = f->seen[ROWS + r] - step * SPAN;
+    const uint64_t all = (UINT64_C(1) << SPAN) - 1,
+                   before = from <= 0     ? 0
+                            : from < SPAN ? (UINT64_C(1) << from) - 1
+                                          : all,
+                   seen = to <= 0     ? 0
+                          : to < SPAN ? (UINT64_C(1) << to) - 1
+                                      : all;
+    return (uint32_t)(before | (all & ~seen));
+}
+/* Takes the mask of a step, and hides keys. mask: the score's, a constant. */
+INLINE void prepare_of(int mask, const struct attn_pair_flash *f, int64_t step, float *s, struct cells *cells) {
+    const struct attn_pair_score *const score = f->score;
+    const int64_t bytes = mask_bytes(mask), have = score->mask_keys - step * SPAN;
+    uint32_t gone = 0;
+    cells->step = step;
+    for (int i = 0; f->gone && i < SPAN; i++) gone |= (uint32_t)(f->gone[step * SPAN + i] != 0) << i;
+    for (int64_t r = 0; r < ROWS; r++) {
+        char part[SPAN * 4] = {0}; /* behind the mask's last key nothing is read */
+        const char *cell = part;
+        if (mask && have >= SPAN) {
+            cell = score->cell[r] + step * SPAN * bytes;
+        } else if (mask && have > 0) {
+            memcpy(part, score->cell[r] + step * SPAN * bytes, (size_t)(have * bytes));
+        }
+        const struct addends add = adds(mask) ? addends_of(mask, cell) : (struct addends){v32_set(0), v32_set(0)};
+        const uint32_t hidden = hidden_keys(f, step, r) | gone | (mask == ATTN_PAIR_MASK_BITS ? ~kept_of(cell) : 0);
+        const __mmask16 a = (__mmask16)hidden, b = (__mmask16)(hidden >> 16);
+        _mm512_mask_storeu_ps(score_row(s, r), a, v32_set(0));
+        _mm512_mask_storeu_ps(score_row(s, r) + TILE, b, v32_set(0));
+        v32_store(cells->of[r], _mm512_mask_mov_ps(add.low, a, v32_set(-INFINITY)));
+        v32_store(cells->of[r] + LANES, _mm512_mask_mov_ps(add.high, b, v32_set(-INFINITY)));
+        cells->row[r] = (const char *)cells->of[r];
+    }
+}
+static __attribute__((noinline)) void prepare(const struct attn_pair_flash *f, int64_t step, float *s,
+                                              struct cells *cells) {
+    switch (f->score->mask) {
+    case ATTN_PAIR_MASK_F32: prepare_of(ATTN_PAIR_MASK_F32, f, step, s, cells); break;
+    case ATTN_PAIR_MASK_F16: prepare_of(ATTN_PAIR_MASK_F16, f, step, s, cells); break;
+    case ATTN_PAIR_MASK_BF16: prepare_of(ATTN_PAIR_MASK_BF16, f, step, s, cells); break;
+    case ATTN_PAIR_MASK_BITS: prepare_of(ATTN_PAIR_MASK_BITS, f, step, s, cells); break;
+    default: prepare_of(ATTN_PAIR_MASK_NONE, f, step, s, cells);
+    }
+}
+static __attribute__((noinline)) void note_live(const struct attn_pair_flash *f, int64_t step,
+                                                const struct cells *cells, float *s) {
+    uint32_t *const live = f->live + step * SPAN;
+    memset(live, 0, SPAN * sizeof *live);
+    for (int64_t r = 0; r < ROWS; r++) {
+        const struct addends it = scores_of(f, cells, s, r);
+        float of[SPAN];
+        v32_store(of, it.low), v32_store(of + LANES, it.high);
+        for (int i = 0; i < SPAN; i++) live[i] |= (uint32_t)(of[i] != -INFINITY) << r;
+    }
+}
+/* Rows of which some probability is too large. */
+static uint32_t too_large(const float *p) {
+    const __m512i bits = _mm512_set1_epi32((int32_t)(TOO_LARGE | TOO_LARGE >> 16));
+    uint32_t rows = 0;
+    for (int64_t r = 0; r < ROWS; r++)
+        if (_mm512_test_epi32_mask(_mm512_loadu_si512(p + r * LANES), bits)) rows |= UINT32_C(1) << r;
+    return rows;
+}
+
+/* ------------------------------------------------------------------ references ------------------------ */
+
+/* Of 32 queries, and where the exponentials read it. */
+struct tops {
+    struct reference r[2];
+    float *of; /* [TOPS], times attn_pair_flash_parts */
+};
+/* Scores of rows whose reference is far are finished, and relative to it. */
+static inline void put_top(const struct attn_pair_flash *f, const struct tops *t, int64_t h, v32 factor) {
+    const struct attn_pair_score *const score = f->score;
+    const v32 parts = v32_set(attn_pair_flash_parts(t->r[h].degree)), top = t->r[h].top * parts;
+    float *const of = t->of + h * LANES;
+    v32_store(of, top);
+    if (!score->alibi) return;
+    const v32 slope = v32_load(score->slope + h * LANES) * factor * parts;
+    const __mmask16 near = (__mmask16)~far_of(&t->r[h], factor);
+    v32_store(of + 2 * ROWS, v32_load(score->origin + h * LANES));
+    if (score->alibi == 1) {
+        v32_store(of + ROWS, _mm512_maskz_sub_ps(near, v32_set(0), slope));
+    } else {
+        v32_store(of, _mm512_mask_mov_ps(top, near, v32_nfma(slope, v32_load(score->near + h * LANES), top)));
+        v32_store(of + ROWS, _mm512_maskz_mov_ps(near, slope));
+    }
+}
+/* Scores of a row whose reference is far become 0, and what they are apart from it is added as a mask is. */
+static void put_far(const struct attn_pair_flash *f, struct cells *cells, float *s, int64_t r, float m) {
+    const struct addends it = scores_of(f, cells, s, r);
+    for (int64_t h = 0; h < 2; h++) v32_store(score_row(s, r) + h * TILE, v32_set(0));
+    v32_store(cells->of[r], it.low - v32_set(m)), v32_store(cells->of[r] + LANES, it.high - v32_set(m));
+}
+/* Takes the largest score of `which` rows as reference; rows that have seen nothing get probabilities 0 and not NaN.
+ * What was summed before, and l of blocks before, shrinks. */
+static __attribute__((noinline)) void refer(const struct attn_pair_flash *f, struct tops *t, struct cells *cells,
+                                            float *s, float *sum, v32 factor, uint32_t which) {
+    for (int64_t h = 0; h < 2; h++) {
+        struct reference *const r = &t->r[h];
+        const __mmask16 lanes = (__mmask16)(which >> h * LANES);
+        if (!lanes) continue;
+        const v32 most = v32_max(r->m, largest(f, cells, s, h * LANES)),
+                  more = growth(f->score, SPAN, cells->step * SPAN, h),
+                  m = _mm512_mask_mov_ps(r->m, lanes, ahead_of(r, most, more, factor));
+        const __mmask16 none = _mm512_cmp_ps_mask(m, v32_set(-INFINITY), _CMP_EQ_OQ), far = far_lanes(r, m, factor);
+        const v32 by = shrink_by(r, m, factor);
+        float of[2][LANES];
+        r->shrink = r->shrink * by;
+        r->m = m;
+        r->top = _mm512_mask_mov_ps(m * factor, none | far, v32_set(0)) + v32_set(r->below);
+        put_top(f, t, h, factor);
+        v32_store(f->l + h * LANES, v32_load(f->l + h * LANES) * by);
+        v32_store(of[0], m), v32_store(of[1], by);
+        for (int64_t i = 0; i < LANES; i++) {
+            float *const l = sum + (h * LANES + i) * LANES;
+            if (of[1][i] != 1) v32_store(l, v32_load(l) * v32_set(of[1][i]));
+            if ((far & lanes & (__mmask16)~none) >> i & 1) put_far(f, cells, s, h * LANES + i, of[0][i]);
+        }
+    }
+}
+static __attribute__((noinline)) void shrink_sums(int64_t parts, float *o, const struct reference *r) {
+    float by[ROWS];
+    for (int64_t h = 0; h < 2; h++) v32_store(by + h * LANES, r[h].shrink);
+    for (int64_t part = 0; part < parts; part++)
+        for (int64_t i = 0; i < ROWS; i++) {
+            float *const row = score_row(o + part * SQUARE, i);
+            v32_store(row, v32_load(row) * v32_set(by[i]));
+            v32_store(row + TILE, v32_load(row + TILE) * v32_set(by[i]));
+        }
+}
+#endif

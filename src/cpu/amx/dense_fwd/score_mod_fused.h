@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: MIT
+ * Softcap or ALiBi as part of the exponential of the flash strip (fwd.c): arguments x = score * factor - top
+ * straight from products, beside the products of tiles, where a pass of its own (ukr/score_mod.h) would stand before
+ * them. Only where nothing else makes the score and the scale is positive. A boolean mask may be there besides, or
+ * alone: it masks the exponential's last instruction, or the arguments of a table.
+ *
+ *     cap     x = s P(s^2) - top: softcap.h
+ *     ALiBi   x = s (scale factor) - (base + slope |key - origin|) */
+#ifndef ATTN_CPU_UKR_FLASH_FUSE_H
+#define ATTN_CPU_UKR_FLASH_FUSE_H
+#include "cpu/amx/dense_fwd/softcap.h"
+
+enum {
+    FUSE_NONE, /* products are scores; where there are several terms, any */
+    FUSE_CAP,
+    FUSE_ALIBI,
+    FUSE_KEPT,
+    FUSE_CAP_KEPT,
+    FUSE_ALIBI_KEPT,
+    FUSE_PASS /* scores are made by a pass of their own */
+};
+static inline int fuse_makes(int kind) { return kind != FUSE_NONE && kind != FUSE_PASS; }
+static inline int fuse_caps(int kind) { return kind == FUSE_CAP || kind == FUSE_CAP_KEPT; }
+static inline int fuse_alibi(int kind) { return kind == FUSE_ALIBI || kind == FUSE_ALIBI_KEPT; }
+static inline int fuse_keeps(int kind) { return kind == FUSE_KEPT || kind == FUSE_CAP_KEPT || kind == FUSE_ALIBI_KEPT; }
+
+struct fused {
+    int kind;
+    v32 factor;
+    struct capped capped;
+    v32 scaled[2], slope[2], base[2], start[2], from[2]; /* start: of the step, from: of the next keys, less origin */
+    __m512i magnitude;                                   /* ALiBi by distance: all bits but the sign; else all */
+};
+/* factor: in parts, and rough, where arguments go to a table. */
+static inline void set_up_fused(struct fused *e, int kind, int rough, float factor, const struct attn_pair_score *f) {
+    *e = (struct fused){.kind = kind, .factor = v32_set(factor)};
+    if (fuse_caps(kind)) set_up_capped(&e->capped, rough, factor, f);
+}
+/* ALiBi: what 16 queries at lane h need for a step from `key` on, relative to top. Scores of `far` queries are finished
+ * and relative to their reference. */
+static inline void begin_alibi(struct fused *e, const struct attn_pair_score *f, int64_t key, int h, v32 top,
+                               __mmask16 far) {
+    const v32 slope = v32_load(f->slope + h * 16) * e->factor, origin = v32_load(f->origin + h * 16),
+              near = v32_load(f->near + h * 16);
+    const int by_distance = f->alibi == 2;
+    const v32 other = v32_set(0) - slope, distance = v32_nfma(slope, near, top);
+    e->magnitude = _mm512_set1_epi32(by_distance ? INT32_MAX : -1);
+    e->scaled[h] = _mm512_mask_mov_ps(v32_set(f->scale) * e->factor, far, e->factor);
+    e->slope[h] = _mm512_maskz_mov_ps((__mmask16)~far, by_distance ? (v32)slope : other);
+    e->base[h] = _mm512_mask_mov_ps(top, by_distance ? (__mmask16)~far : 0, distance);
+    e->start[h] = v32_set((float)key) - origin;
+}
+static inline __attribute__((always_inline)) void begin_fused(struct fused *e) {
+    e->capped.beyond = _mm512_setzero_si512();
+    for (int h = 0; h < 2; h++) e->from[h] = e->start[h];
+}
+static inline int is_beyond(const struct fused *e) { return fuse_caps(e->kind) && is_beyond_cap(&e->capped); }
+/* A boolean mask alone: what remains is the scale. */
+static inline void begin_kept(struct fused *e, const struct attn_pair_score *f, int h, __mmask16 far) {
+    e->scaled[h] = _mm512_mask_mov_ps(v32_set(f->scale) * e->factor, far, e->factor);
+}
+/* Of two keys by 32 queries. kept: NULL, or who gets 0 instead (not with ALiBi). */
+static inline __attribute__((always_inline)) void fused_arguments(struct fused *e, int exactly, const v32 *s,
+                                                                  const v32 *top, const __mmask16 *kept, v32 *x) {
+    enum { MANY = SOFTCAP_MANY };
+    v32 t[MANY];
+    if (e->kind == FUSE_KEPT) {
+        UNROLL for (int i = 0; i < MANY; i++) {
+            x[i] = kept ? _mm512_maskz_fmsub_ps(kept[i], s[i], e->scaled[i % 2], top[i % 2])
+                        : _mm512_fmsub_ps(s[i], e->scaled[i % 2], top[i % 2]);
+        }
+        return;
+    }
+    if (fuse_alibi(e->kind)) {
+        UNROLL for (int i = 0; i < 2; i++) t[i] = e->from[i], t[2 + i] = e->from[i] + v32_set(1);
+        UNROLL for (int i = 0; i < MANY; i++) t[i] =
+            _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(t[i]), e->magnitude));
+        UNROLL for (int i = 0; i < MANY; i++) t[i] = v32_fma(e->slope[i % 2], t[i], e->base[i % 2]);
+        UNROLL for (int i = 0; i < MANY; i++) x[i] = _mm512_fmsub_ps(s[i], e->scaled[i % 2], t[i]);
+        UNROLL for (int h = 0; h < 2; h++) e->from[h] += v32_set(2);
+        return;
+    }
+    const v32 tops[MANY] = {top[0], top[1], top[0], top[1]};
+    capped_arguments(&e->capped, exactly, s, tops, kept, x);
+}
+#endif

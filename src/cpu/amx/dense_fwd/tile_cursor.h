@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: MIT
+ * Steps of strips that follow each other as if they were one, in the flash strips (fwd.c,
+ * fwd_rowmajor.c). A step has `span` keys. */
+#ifndef ATTN_CPU_UKR_FLASH_STEPS_H
+#define ATTN_CPU_UKR_FLASH_STEPS_H
+#include "cpu/ukr/bf16.h"
+#include "cpu/vec/unroll.h"
+
+#include <immintrin.h>
+
+/* A step of one of several strips that follow each other. */
+struct place {
+    const struct attn_pair_flash *f;
+    int64_t step;
+};
+INLINE struct place behind(struct place at, int64_t span) {
+    return (at.step + 1) * span < at.f->n ? (struct place){at.f, at.step + 1} : (struct place){at.f + 1, 0};
+}
+INLINE int follows(struct place at, struct place from, int64_t steps) {
+    return at.f == from.f && at.step == from.step + steps;
+}
+/* Steps of a strip that all queries see wholly: from .. to. */
+struct open {
+    int64_t from, to;
+};
+static inline struct open open_steps(const struct attn_pair_flash *f, int64_t span) {
+    const __m512i lo = _mm512_max_epi32(_mm512_loadu_si512(f->seen), _mm512_loadu_si512(f->seen + 16)),
+                  hi = _mm512_min_epi32(_mm512_loadu_si512(f->seen + ATTN_PAIR_FLASH),
+                                        _mm512_loadu_si512(f->seen + ATTN_PAIR_FLASH + 16));
+    return (struct open){(_mm512_reduce_max_epi32(lo) + span - 1) / span, _mm512_reduce_min_epi32(hi) / span};
+}
+#endif

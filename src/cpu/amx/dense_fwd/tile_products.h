@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: MIT
+ * Tile products of the flash strip (fwd.c) with exponentials dealt out between them: 32 rows of keys or of
+ * values^T by 32 queries at a time, and D 64, which keeps all of Q^T, then all of P, in tiles. */
+#ifndef ATTN_CPU_UKR_FLASH_TILES_H
+#define ATTN_CPU_UKR_FLASH_TILES_H
+#include "cpu/amx/dense_fwd/exp.h"
+#include "cpu/amx/tile.h"
+
+enum { TILE = 256 /* elements of 32 bits */, QUEUE = 4 /* steps between two visits of a sum, at most */ };
+
+/* 32 rows of A by 32 queries, four sums, over n tiles of A in a row: what is where, in bytes of A and elements of B.
+ * A tile of two terms is `of` products, 4 or, without low times low, 3, and one of three terms 6; a term lies a_low and
+ * b_low behind the larger one. */
+struct block {
+    const char *a;
+    int64_t a_row, a_more, a_step, a_low; /* to the next row, the next 16 rows, the next tile, the next term */
+    const float *const *b;                /* `per` tiles from each */
+    int64_t b_row, b_more, b_step, b_low, per;
+    float *to; /* [32][32] */
+    int sums;  /* products are added to what is there */
+    int64_t n;
+    int of;
+    float *late; /* not NULL: where the sums of the block before go, which are still in tiles */
+    int held;    /* this one's stay there */
+};
+/* Which terms of A and of B product x of a tile takes, the largest 0: in these orders one of the two stays. */
+INLINE int term_a(int of, int x) {
+    static const int8_t six[] = {2, 1, 1, 0, 0, 0};
+    return of == 6 ? six[x] : of > 1 && x < of - 2;
+}
+INLINE int term_b(int of, int x) {
+    static const int8_t six[] = {0, 0, 1, 1, 2, 0};
+    return of == 6 ? six[x] : of > 1 && (x == of - 1 || (of == 4 && x == 0));
+}
+#define SUM_AT(tile) ((tile) / 2 * 16 * LANES_ALL + (tile) % 2 * 16)
+#define SET_UP(tile)                                                                                                   \
+    if (first) {                                                                                                       \
+        if (o->sums) {                                                                                                 \
+            tile_load(tile, o->to + SUM_AT(tile), LANES_ALL * 4);                                                      \
+        } else {                                                                                                       \
+            tile_zero(tile);                                                                                           \
+        }                                                                                                              \
+    }
+#define STORE_LATE(tile)                                                                                               \
+    if (first && o->held) tile_store(tile, o->late + SUM_AT(tile), LANES_ALL * 4);
+/* Where sums stay in tiles (full steps), operands of the next tile are loaded as soon as theirs are free. */
+INLINE void four_products(const struct block *o, int64_t tile, int x, struct exps *e) {
+    const int of_a = term_a(o->of, x), of_b = term_b(o->of, x), first = tile == 0 && x == 0,
+              early = o->held && o->of == 1, late = !(early && tile),
+              load_a = late && (x == 0 || of_a != term_a(o->of, x - 1)),
+              load_b = late && (x == 0 || of_b != term_b(o->of, x - 1)), then = early && tile + 1 < o->n;
+    const int64_t next = then ? tile + 1 : tile;
+    const char *a = o->a + tile * o->a_step + of_a * o->a_low, *next_a = a + o->a_step;
+    const float *b = o->b[tile / o->per] + tile % o->per * o->b_step + of_b * o->b_low,
+                *next_b = o->b[next / o->per] + next % o->per * o->b_step;
+    if (load_b) tile_load(6, b, o->b_row);
+    if (load_a) tile_load_once(4, a, o->a_row);
+    STORE_LATE(0)
+    SET_UP(0)
+    tile_dpbf16(0, 4, 6);
+    deal(e);
+    if (load_b) tile_load(7, b + o->b_more, o->b_row);
+    STORE_LATE(1)
+    SET_UP(1)
+    tile_dpbf16(1, 4, 7);
+    deal(e);
+    if (then) tile_load_once(4, next_a, o->a_row);
+    if (load_a) tile_load_once(5, a + o->a_more, o->a_row);
+    STORE_LATE(2)
+    SET_UP(2)
+    tile_dpbf16(2, 5, 6);
+    deal(e);
+    if (then) tile_load(6, next_b, o->b_row);
+    STORE_LATE(3)
+    SET_UP(3)
+    tile_dpbf16(3, 5, 7);
+    deal(e);
+    if (then) tile_load_once(5, next_a + o->a_more, o->a_row);
+    if (then) tile_load(7, next_b + o->b_more, o->b_row);
+}
+INLINE void store_sums(float *to) {
+    tile_store(0, to + SUM_AT(0), LANES_ALL * 4);
+    tile_store(1, to + SUM_AT(1), LANES_ALL * 4);
+    tile_store(2, to + SUM_AT(2), LANES_ALL * 4);
+    tile_store(3, to + SUM_AT(3), LANES_ALL * 4);
+}
+/* flat: n is a constant, and no branch is left. */
+INLINE void block(int flat, const struct block *o, struct exps *e) {
+    if (flat) {
+        UNROLL_SEEN for (int64_t tile = 0; tile < o->n; tile++) {
+            UNROLL_SEEN for (int x = 0; x < o->of; x++) four_products(o, tile, x, e);
+        }
+    } else {
+        for (int64_t tile = 0; tile < o->n; tile++)
+            for (int x = 0; x < o->of; x++) four_products(o, tile, x, e);
+    }
+    if (!o->held) store_sums(o->to);
+}
+/* Where keys are, k_row .. k_low of attn_pair_flash. flat: constants but for rows of D 64 as they are in memory, so
+ * that fewer registers hold addresses. */
+struct layout {
+    int64_t row, more, step, low;
+};
+INLINE struct layout layout_of(int flat, const struct attn_pair_flash *f, int64_t depth, int terms) {
+    struct layout k = {f->k_row, f->k_more, f->k_step, f->k_low};
+    if (flat) k.more = 16 * depth * terms, k.low = 16 * depth;
+    if (flat && (depth > 64 || terms > 1)) k.row = 32, k.step = 16 * 32;
+    return k;
+}
+/* Scores of the keys of a step. hold: the sums of the block before go to `late`, the last block's stay in tiles. */
+INLINE void keys(int flat, int hold, const struct attn_pair_flash *f, int64_t depth, int64_t step, float *s,
+                 float *late, struct exps *e) {
+    const struct layout k = layout_of(flat, f, depth, e->terms);
+    UNROLL_SEEN for (int64_t c = 0; c < e->span; c += 32) {
+        const float *const q = f->q;
+        const struct block it = {.a = (const char *)(f->k + (step * e->span + c) / 16 * k.more),
+                                 .a_row = k.row * 2,
+                                 .a_more = k.more * 2,
+                                 .a_step = k.step * 2,
+                                 .a_low = k.low * 2,
+                                 .b = &q,
+                                 .b_row = 64,
+                                 .b_more = depth / 2 * 16,
+                                 .b_step = TILE,
+                                 .b_low = depth * 16,
+                                 .per = depth / 32,
+                                 .to = s + c * LANES_ALL,
+                                 .n = depth / 32,
+                                 .of = e->of_keys,
+                                 .late = !hold ? NULL
+                                         : c   ? s + (c - 32) * LANES_ALL
+                                               : late,
+                                 .held = hold};
+        block(flat, &it, e);
+    }
+}
+/* Products for one of probabilities with values. */
+INLINE int of_values(int terms) { return terms == 3 ? 6 : terms == 2 ? 3 : 1; }
+/* 32 sums: values of n steps from step `from`, weighed with p[0 .. n-1]. */
+INLINE void values_32(int flat, int hold, const struct attn_pair_flash *f, int64_t width, int64_t d, int64_t from,
+                      int64_t n, const float *const *p, float *late, struct exps *e) {
+    const int64_t tiles = e->span / 32;
+    const struct block it = {.a = (const char *)(f->v + from * tiles * width * 16 * e->terms + d * 16),
+                             .a_row = 64,
+                             .a_more = 16 * 64,
+                             .a_step = width * 64 * e->terms,
+                             .a_low = width * 64,
+                             .b = p,
+                             .b_row = LANES_ALL * 4,
+                             .b_more = 16,
+                             .b_step = 16 * LANES_ALL,
+                             .b_low = e->span / 2 * LANES_ALL,
+                             .per = tiles,
+                             .to = f->o + d * LANES_ALL,
+                             .sums = from || !f->fresh,
+                             .n = n * tiles,
+                             .of = of_values(e->terms),
+                             .late = late,
+                             .held = hold};
+    block(flat, &it, e);
+}
+/* A visit of part `part` of the `width` sums. hold: as keys; returns where the last block's sums go. */
+INLINE float *values(int flat, int hold, const struct attn_pair_flash *f, int64_t width, int64_t parts, int64_t part,
+                     int64_t from, int64_t n, const float *const *p, float *late, struct exps *e) {
+    const int64_t each = width / parts, begin = part * each;
+    if (flat) {
+        UNROLL for (int64_t d = 0; d < each; d += 32) {
+            values_32(1, hold, f, width, begin + d, from, n, p, late, e);
+            late = f->o + (begin + d) * LANES_ALL;
+        }
+    } else {
+        for (int64_t d = 0; d < each; d += 32) {
+            values_32(0, hold, f, width, begin + d, from, n, p, hold ? late : NULL, e);
+            late = f->o + (begin + d) * LANES_ALL;
+        }
+    }
+    return late;
+}
+
+/* D 64, a step of 64 keys: all of Q, then all of P stays in tiles 4 .. 7, and three sums take turns. What is loaded for
+ * 32 products: 16 tiles of keys and values, 8 of Q and P, 8 of sums, where blocks would load 16, 16 and 8. A sum is
+ * stored late, unless the next one needs its tile. */
+#define WITH(tile, what)                                                                                               \
+    if (c == (tile)) what
+INLINE void sum_begin(int c, const float *from) {
+    if (!from) {
+        WITH(0, tile_zero(0));
+        WITH(1, tile_zero(1));
+        WITH(2, tile_zero(2));
+        return;
+    }
+    WITH(0, tile_load(0, from, LANES_ALL * 4));
+    WITH(1, tile_load(1, from, LANES_ALL * 4));
+    WITH(2, tile_load(2, from, LANES_ALL * 4));
+}
+INLINE void sum_end(int c, float *to) {
+    WITH(0, tile_store(0, to, LANES_ALL * 4));
+    WITH(1, tile_store(1, to, LANES_ALL * 4));
+    WITH(2, tile_store(2, to, LANES_ALL * 4));
+}
+/* With a quarter of B, which is loaded where it is not NULL. */
+INLINE void sum_add(int c, int quarter, const float *b, int64_t ldb, struct exps *e) {
+    if (quarter == 0) {
+        if (b) tile_load(4, b, ldb);
+        WITH(0, tile_dpbf16(0, 3, 4));
+        WITH(1, tile_dpbf16(1, 3, 4));
+        WITH(2, tile_dpbf16(2, 3, 4));
+    } else if (quarter == 1) {
+        if (b) tile_load(5, b, ldb);
+        WITH(0, tile_dpbf16(0, 3, 5));
+        WITH(1, tile_dpbf16(1, 3, 5));
+        WITH(2, tile_dpbf16(2, 3, 5));
+    } else if (quarter == 2) {
+        if (b) tile_load(6, b, ldb);
+        WITH(0, tile_dpbf16(0, 3, 6));
+        WITH(1, tile_dpbf16(1, 3, 6));
+        WITH(2, tile_dpbf16(2, 3, 6));
+    } else {
+        if (b) tile_load(7, b, ldb);
+        WITH(0, tile_dpbf16(0, 3, 7));
+        WITH(1, tile_dpbf16(1, 3, 7));
+        WITH(2, tile_dpbf16(2, 3, 7));
+    }
+    deal(e);
+}
+#undef WITH
+INLINE void step_64(const struct attn_pair_flash *f, int64_t step, float *s, const struct attn_pair_flash *before,
+                    int64_t step_before, const float *p, struct exps *e) {
+    static const int left[] = {0, 2, 1, 0, 2, 1, 0, 2}, right[] = {1, 0, 2, 1, 0, 2, 1, 0};
+    const struct layout at = layout_of(1, f, 64, 1);
+    const char *const k = (const char *)(f->k + step * 4 * at.more), *const v =
+                                                                         (const char *)(before->v +
+                                                                                        step_before * 2 * 64 * 16);
+    const int fresh = before->fresh && !step_before;
+    float *late[2] = {NULL, NULL};
+    UNROLL for (int g = 0; g < 8; g++) {
+        const int values = g >= 4, h = g % 4, load = h == 0, last = g == 7, l = left[g], r = right[g];
+        const int64_t row = values ? 64 : at.row * 2, next = values ? 64 * 64 : at.step * 2;
+        const char *a = values ? v + h * 16 * 64 : k + h * at.more * 2;
+        const float *b = values ? p : f->q;
+        const int64_t ldb = values ? LANES_ALL * 4 : 64, b_right = values ? 16 : 2 * TILE,
+                      b_next = values ? 16 * LANES_ALL : TILE;
+        float *to = (values ? before->o : s) + h * 16 * LANES_ALL;
+        tile_load_once(3, a, row);
+        sum_begin(l, values && !fresh ? to : NULL);
+        sum_add(l, 0, load ? b : NULL, ldb, e);
+        if (late[0]) sum_end(left[g - 1], late[0]);
+        if (late[1]) sum_end(right[g - 1], late[1]);
+        sum_begin(r, values && !fresh ? to + 16 : NULL);
+        sum_add(r, 1, load ? b + b_right : NULL, ldb, e);
+        tile_load_once(3, a + next, row);
+        sum_add(l, 2, load ? b + b_next : NULL, ldb, e);
+        sum_add(r, 3, load ? b + b_next + b_right : NULL, ldb, e);
+        const int taken = last ? -1 : left[g + 1];
+        if (last || taken == l) sum_end(l, to);
+        if (last || taken == r) sum_end(r, to + 16);
+        late[0] = last || taken == l ? NULL : to;
+        late[1] = last || taken == r ? NULL : to + 16;
+    }
+}
+#endif

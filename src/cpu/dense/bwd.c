@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: MIT
+ * Dense backward: geometry and phases. */
+#include "cpu/dense/bwd.h"
+
+#include "cpu/dense/bwd_amx.h"
+#include "cpu/dense/bwd_amx_score.h"
+#include "cpu/dense/bwd_tile.h"
+#include "cpu/ref/ref.h"
+
+#include <math.h>
+#include <string.h>
+
+enum {
+    ROWS = ATTN_CPU_BWD_ROWS,
+    KEY_SLOTS = 4,         /* tiles of keys that go by rows together, and... */
+    SLOT_BYTES = 1 << 20,  /* what they may take of a second-level cache, with their sums */
+    SLAB_BYTES = 64 << 20, /* most dq accumulators that a worker may keep for the fused phase */
+};
+
+#define REAL    double
+#define T(name) name##_f64
+#define R(name) name##_f64
+#include "cpu/dense/bwd_tpl.h"
+#undef REAL
+#undef T
+#undef R
+#define REAL    float
+#define T(name) name##_f32
+#define R(name) name##_f32
+#include "cpu/dense/bwd_tpl.h"
+#undef T
+#define T(name) name##_pair
+#include "cpu/dense/bwd_tpl.h"
+
+/* The phases of one kind of operands. */
+struct phases {
+    void (*rows)(struct attn_cpu_bwd *w, int64_t task, char *scratch);
+    void (*fused)(struct attn_cpu_bwd *w, int64_t task, char *scratch);
+    void (*keys)(struct attn_cpu_bwd *w, int64_t task, char *scratch);
+    void (*queries)(struct attn_cpu_bwd *w, int64_t task, char *scratch);
+    void (*mask)(struct attn_cpu_bwd *w, int64_t task, char *scratch);
+};
+#define PHASES(T)                                                                                                      \
+    static const struct phases phases_##T = {phase_rows_##T, phase_fused_##T, phase_keys_##T, phase_queries_##T,       \
+                                             attn_cpu_bwd_mask_##T}
+PHASES(f64);
+PHASES(f32);
+PHASES(pair);
+
+/* Row strides of an odd number of cache lines spread over the cache's sets. */
+static int64_t odd_lines(int64_t n, int64_t line) { return n > 0 ? ((n + line - 1) / line | 1) * line : 0; }
+
+/* One owner per (batch, key head) needs 5 products where two phases need 7: worth it unless threads stand idle. */
+static int can_fuse(const struct attn_cpu_bwd *w, int32_t threads) {
+    const int64_t pairs = w->s.p->batch * w->s.p->heads_k, rounds = attn_cpu_sdpa_blocks(pairs, threads);
+    if (w->s.flat > SLAB_BYTES || w->s.flat * w->ldd * w->real > SLAB_BYTES) return 0;
+    return (double)pairs / (double)(rounds * threads) > 0.75;
+}
+
+static void lay_out(struct attn_cpu_bwd *w, int32_t threads) {
+    const attn_problem *p = w->s.p;
+    const int f64 = p->dtype == ATTN_F64;
+    const int64_t line = f64 ? 8 : 16;
+    w->real = f64 ? 8 : 4;
+    /* Whole register tiles as columns. Large tiles pay where no diagonal runs through them and the cache holds them. */
+    const int open = p->window_left == ATTN_UNBOUNDED && p->window_right == ATTN_UNBOUNDED;
+    const int whole = (open || !w->s.pair) && p->dim_qk <= 128 && p->dim_v <= 128;
+    const int strips = attn_cpu_grad_serves(w); /* then tiles are for what it leaves; they divide its blocks */
+    w->tile = strips ? 128 : whole ? 192 : 96;
+    w->ldd = odd_lines(strips ? attn_cpu_sdpa_up(p->dim_qk, 32) : p->dim_qk, line);
+    w->ldv = odd_lines(p->dim_v, line);
+    const int pairs = w->s.pair != NULL;
+    w->depth_qk = pairs ? attn_cpu_sdpa_blocks(p->dim_qk, 2) : p->dim_qk;
+    w->depth_v = pairs ? attn_cpu_sdpa_blocks(p->dim_v, 2) : p->dim_v;
+    w->ldq = pairs ? odd_lines(w->depth_qk, line) : w->ldd; /* rows of q go to sums of keys as they are */
+    w->ldo = odd_lines(w->depth_v, line);
+    w->lds = odd_lines(w->tile, line);
+    w->ldh = odd_lines(w->tile / 2, line);
+    w->slots = 1;
+    w->rows = w->tile * (attn_cpu_sdpa_blocks(w->s.flat, w->tile) * p->batch * p->heads_k < 8 * (int64_t)threads
+                             ? 1
+                             : ATTN_CPU_TILE_SLOTS);
+    w->row_blocks = attn_cpu_sdpa_blocks(w->s.flat, w->rows);
+    w->fused = can_fuse(w, threads);
+    while (w->fused && !w->s.pair && !strips && w->slots < KEY_SLOTS && w->slots * w->tile < p->seq_k &&
+           (w->slots + 1) * w->tile * (4 * w->ldd + 2 * w->ldv) * w->real <= SLOT_BYTES)
+        w->slots++;
+    w->keys = w->slots * w->tile;
+    if (strips) attn_cpu_grad_lay_out(w, threads);
+    w->key_blocks = attn_cpu_sdpa_blocks(p->seq_k, w->keys);
+    w->n_stats = attn_core_has(p, ATTN_PACKED) ? p->heads_q * p->total_q : p->batch * p->heads_q * p->seq_q;
+
+    int64_t *end = &w->at.end;
+    const int64_t qs = w->tile * w->ldd * w->real, vs = w->tile * w->ldv * w->real, ss = w->tile * w->lds * w->real;
+    const int64_t slots = ATTN_CPU_TILE_SLOTS, two_rows = 2 * w->ldv * w->real;
+    w->at.q = attn_cpu_sdpa_take(end, slots * qs);
+    w->at.dout = attn_cpu_sdpa_take(end, slots * vs > two_rows ? slots * vs : two_rows);
+    w->at.k = attn_cpu_sdpa_take(end, w->slots * qs);
+    w->at.v = attn_cpu_sdpa_take(end, vs);
+    w->at.kt = attn_cpu_sdpa_take(end, w->slots * p->dim_qk * w->tile * w->real);
+    w->at.vt = attn_cpu_sdpa_take(end, w->slots * p->dim_v * w->tile * w->real);
+    w->at.p = attn_cpu_sdpa_take(end, ss);
+    w->at.ds = attn_cpu_sdpa_take(end, ss);
+    w->at.chain = attn_cpu_sdpa_take(end, p->softcap > 0 ? ss : 0);
+    w->at.dk = attn_cpu_sdpa_take(end, w->slots * qs);
+    w->at.dv = attn_cpu_sdpa_take(end, w->slots * vs);
+    w->at.tmp = *end;
+    w->at.mask = attn_cpu_sdpa_take(end, w->tile * (int64_t)sizeof(float));
+    w->at.hidden = attn_cpu_sdpa_take(end, w->tile);
+    w->at.bad = attn_cpu_sdpa_take(end, (2 + w->slots) * w->tile);
+    w->at.row = attn_cpu_sdpa_take(end, slots * w->tile * (int64_t)sizeof(struct attn_cpu_sdpa_row));
+    w->at.stat = attn_cpu_sdpa_take(end, slots * w->tile * (int64_t)sizeof(struct attn_cpu_bwd_row *));
+    w->at.raw_q = attn_cpu_sdpa_take(end, qs);
+    w->at.raw_dout = attn_cpu_sdpa_take(end, vs);
+    w->at.raw_k = attn_cpu_sdpa_take(end, w->slots * qs);
+    w->at.sum =
+        attn_cpu_sdpa_take(end, attn_core_has(p, ATTN_GRAD_MASK) ? w->tile * w->tile * (int64_t)sizeof(double) : 0);
+    if (pairs) {
+        w->at.q_zip = attn_cpu_sdpa_take(end, qs / 2);
+        w->at.dout_zip = attn_cpu_sdpa_take(end, vs / 2);
+        w->at.k_zip = attn_cpu_sdpa_take(end, qs / 2);
+        w->at.p_zip = attn_cpu_sdpa_take(end, ss / 2);
+        w->at.ds_zip = attn_cpu_sdpa_take(end, ss / 2);
+        w->at.ds_half = attn_cpu_sdpa_take(end, w->tile * w->ldh * w->real);
+    }
+    if (w->grad.end > *end) *end = w->grad.end;
+    const int64_t all = attn_cpu_sdpa_up(w->s.flat, 32);
+    w->at.dq = attn_cpu_sdpa_take(end, (w->fused && all > w->rows ? all : w->rows) * w->ldd * w->real);
+}
+
+static int64_t row_tasks(const struct attn_cpu_bwd *w) {
+    return w->s.p->batch * w->s.p->heads_q * attn_cpu_sdpa_blocks(w->s.p->seq_q, ROWS);
+}
+static int64_t key_tasks(const struct attn_cpu_bwd *w) { return w->s.p->batch * w->s.p->heads_k * w->key_blocks; }
+
+/* Workers that find a task in the phase that has most of them. */
+static int64_t workers(const struct attn_cpu_bwd *w) {
+    const attn_problem *p = w->s.p;
+    const int64_t pairs = p->batch * p->heads_k;
+    const int64_t tasks[] = {row_tasks(w), key_tasks(w), pairs * w->row_blocks, p->heads_q};
+    if (attn_core_has(p, ATTN_GRAD_MASK)) return w->crew; /* its tasks depend on the tensor */
+    int64_t most = 1;
+    for (size_t i = 0; i < sizeof tasks / sizeof *tasks; i++)
+        if (tasks[i] > most) most = tasks[i];
+    return attn_cpu_at_most(w->crew, most);
+}
+
+/* What all workers see, in front of their scratch; *odd: where the bytes of odd_rows and odd_keys start. */
+static int64_t shared_bytes(const struct attn_cpu_bwd *w, int64_t *odd) {
+    int64_t end = 0;
+    attn_cpu_sdpa_take(&end, w->n_stats * (int64_t)sizeof(struct attn_cpu_bwd_row));
+    *odd = attn_cpu_sdpa_take(&end, w->grad.end ? row_tasks(w) + key_tasks(w) : 0);
+    return end;
+}
+
+static void set_up(struct attn_cpu_bwd *w, const struct attn_cpu_sdpa_isa *isa, const attn_problem *p,
+                   const attn_args *args, int32_t threads) {
+    attn_cpu_sdpa_init(&w->s, p, args, isa->u, isa->terms ? NULL : isa->pair);
+    w->pair = isa->pair;
+    w->crew = attn_cpu_sdpa_crew(isa, p, threads);
+    lay_out(w, w->crew);
+}
+
+int64_t attn_cpu_sdpa_bwd_workspace(const struct attn_cpu_sdpa_isa *isa, const attn_problem *p, int32_t threads) {
+    struct attn_cpu_bwd w = {0};
+    int64_t odd;
+    if (p->heads_q <= 0) return 0;
+    set_up(&w, isa, p, NULL, threads);
+    return shared_bytes(&w, &odd) + workers(&w) * w.at.end;
+}
+
+static void run_tasks(void *arg, int32_t worker) {
+    struct attn_cpu_bwd *w = arg;
+    const uint32_t mode = attn_cpu_flush_begin();
+    attn_ukr_pair_begin(w->pair);
+    for (int64_t t; (t = attn_cpu_next(&w->next)) < w->tasks;) w->phase(w, t, w->scratch + worker * w->at.end);
+    attn_ukr_pair_end(w->pair);
+    attn_cpu_flush_end(mode);
+}
+
+static void run_phase(struct attn_cpu_bwd *w, const struct attn_core_device *dev, int64_t tasks,
+                      void (*phase)(struct attn_cpu_bwd *w, int64_t task, char *scratch)) {
+    if (tasks <= 0) return;
+    w->next = (struct attn_cpu_counter){0};
+    w->tasks = tasks;
+    w->phase = phase;
+    attn_cpu_pool_run(attn_cpu_pool_of(dev), attn_cpu_at_most(w->crew, tasks), run_tasks, w);
+}
+
+void attn_cpu_sdpa_bwd(const struct attn_cpu_sdpa_isa *isa, const struct attn_core_device *dev, const attn_problem *p,
+                       const attn_args *args) {
+    struct attn_cpu_bwd w = {0};
+    int64_t odd;
+    if (p->heads_q <= 0) return; /* without queries or batch entries the sums that remain are zeros, not left alone */
+    set_up(&w, isa, p, args, dev->threads);
+    w.stats = args->workspace;
+    w.scratch = (char *)args->workspace + shared_bytes(&w, &odd);
+    w.odd_rows = (uint8_t *)args->workspace + odd;
+    w.odd_keys = w.odd_rows + row_tasks(&w);
+    w.out = attn_core_view(p, args, ATTN_ROLE_OUT);
+    w.lse = attn_core_view(p, args, ATTN_ROLE_LSE);
+    w.dout = attn_core_view(p, args, ATTN_ROLE_DOUT);
+    w.dlse = attn_core_view(p, args, ATTN_ROLE_DLSE);
+    w.dq = attn_core_view(p, args, ATTN_ROLE_DQ);
+    w.dk = attn_core_view(p, args, ATTN_ROLE_DK);
+    w.dv = attn_core_view(p, args, ATTN_ROLE_DV);
+    w.dmask = attn_core_view(p, args, ATTN_ROLE_DMASK);
+    w.want_dq = w.dq.data && p->dim_qk > 0;
+    w.want_dk = w.dk.data && p->dim_qk > 0;
+    w.want_dv = w.dv.data && p->dim_v > 0;
+
+    const struct phases *phases = w.real == 8 ? &phases_f64 : w.s.pair ? &phases_pair : &phases_f32;
+    const int dalibi = attn_core_has(p, ATTN_GRAD_ALIBI);
+    const int64_t pairs = p->batch * p->heads_k;
+    run_phase(&w, dev, row_tasks(&w), phases->rows);
+    if (w.grad.end) run_phase(&w, dev, key_tasks(&w), attn_cpu_grad_look);
+    if (w.fused && w.want_dq && (w.want_dk || w.want_dv)) {
+        run_phase(&w, dev, pairs, phases->fused);
+    } else {
+        if (w.want_dk || w.want_dv) run_phase(&w, dev, pairs * w.key_blocks, phases->keys);
+        if (w.want_dq || dalibi) run_phase(&w, dev, pairs * w.row_blocks, phases->queries);
+    }
+    if (attn_core_has(p, ATTN_GRAD_MASK)) run_phase(&w, dev, attn_cpu_bwd_mask_tasks(&w), phases->mask);
+    if (dalibi || attn_core_has(p, ATTN_GRAD_SINK)) run_phase(&w, dev, p->heads_q, attn_cpu_bwd_sums);
+}

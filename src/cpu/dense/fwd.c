@@ -1,0 +1,300 @@
+/* SPDX-License-Identifier: MIT
+ * Dense forward: blocked, online softmax. A task is a block of flat rows of one (batch, key head), or of one key split
+ * of it (decode_merge.c). The geometry decides nothing but speed, except whether rows are few (`panel`, `splits`),
+ * which depends on the problem alone. */
+#include "cpu/dense/fwd.h"
+
+#include "cpu/dense/bf16_operands.h"
+#include "cpu/dense/fwd_amx.h"
+#include "cpu/dense/fwd_transposed.h"
+#include "cpu/ref/ref.h"
+
+#include <math.h>
+#include <string.h>
+
+#define LOG2_E 1.44269504088896340736
+
+static void store_lse(const struct attn_cpu_fwd *f, int64_t b, int64_t h, int64_t at, double lse) {
+    if (f->lse.data) attn_num_store(attn_view_row(&f->lse, b, h, at), f->lse.dtype, 0, lse);
+    if (f->lse_rounded.data) attn_num_store(attn_view_row(&f->lse_rounded, b, h, at), f->lse_rounded.dtype, 0, lse);
+}
+
+/* lse as the caller wants it; `natural` excludes the sink and is -inf for an empty row. */
+static double outer_lse(const attn_problem *p, double natural, double sink) {
+    double lse = natural;
+    if (attn_core_has(p, ATTN_LSE_WITH_SINK)) {
+        double hi = natural > sink ? natural : sink, lo = natural > sink ? sink : natural;
+        lse = isnan(natural) || isnan(sink) ? NAN : isinf(hi) ? hi : hi + log1p(exp(lo - hi));
+    }
+    if (lse == -INFINITY) return attn_cpu_ref_empty_lse(p);
+    return attn_core_has(p, ATTN_LSE_BASE_2) ? lse * LOG2_E : lse;
+}
+
+double attn_cpu_fwd_close(const struct attn_cpu_fwd *f, const struct attn_core_seq *seq, int64_t b,
+                          const struct attn_cpu_sdpa_row *row, double m, double natural, double l) {
+    const double sink = attn_cpu_ref_sink(f->s.p, f->s.args, row->h);
+    double factor = 0;
+    if (m != -INFINITY) factor = 1 / (sink == -INFINITY ? l : l + exp(sink - m - row->shift));
+    store_lse(f, b, row->h, seq->q0 + row->i, outer_lse(f->s.p, m == -INFINITY ? m : natural, sink));
+    return isnan(m) ? m : factor;
+}
+
+void attn_cpu_fwd_logs(const struct attn_cpu_fwd *f, const struct attn_core_seq *seq, int64_t b,
+                       const struct attn_cpu_sdpa_row *row, int64_t n, const double *natural) {
+    const struct attn_view *lse = &f->lse;
+    const int as_is = !attn_core_has(f->s.p, ATTN_LSE_WITH_SINK | ATTN_LSE_BASE_2) && !f->lse_rounded.data &&
+                      lse->data && lse->dtype == ATTN_F32;
+    for (int64_t r = 0; r < n; r++) {
+        const double x = natural[r] + row[r].shift;
+        if (as_is) {
+            *(float *)(void *)attn_view_row(lse, b, row[r].h, seq->q0 + row[r].i) = (float)x;
+        } else {
+            const double sink = attn_cpu_ref_sink(f->s.p, f->s.args, row[r].h);
+            store_lse(f, b, row[r].h, seq->q0 + row[r].i, outer_lse(f->s.p, x, sink));
+        }
+    }
+}
+
+void attn_cpu_fwd_empty(const struct attn_cpu_fwd *f, const struct attn_core_seq *seq, int64_t b, int64_t hk,
+                        int64_t f0, int64_t f1) {
+    const attn_problem *p = f->s.p;
+    for (; f0 < f1 && f0 < seq->sq_rows * f->s.group; f0++) {
+        const int64_t h = hk * f->s.group + f0 % f->s.group, at = seq->q0 + f0 / f->s.group;
+        if (p->dim_v > 0) attn_cpu_ref_fill(attn_view_row(&f->out, b, h, at), p->dtype, p->dim_v, 0);
+        store_lse(f, b, h, at, attn_cpu_ref_empty_lse(p));
+    }
+}
+
+enum {
+    MOST_STRIP = 32, /* rows of a strip */
+    FEW_ROWS = 16,   /* up to this many flat rows, packing keys costs more than it saves */
+    WIDE_ROWS = 4,   /* up to this many, values in parts, each with the scores again, cost more than one pass saves */
+    V_STEP = 32,     /* keys of a product of few rows with values */
+    ASK_BYTES = 8 << 10, /* of values, ahead of their time */
+    ASK_LEAST = 8 << 20, /* up to so many bytes of keys and values, nothing is asked for: it costs what a load does */
+    BLOCK_BYTES =
+        512 << 10, /* keys and values of a block, and a task's rows and sums: they share a second-level cache */
+    TASK_BYTES = 512 << 10,
+    KEPT_BYTES = 1 << 20 /* packed keys of a (batch, key head) up to here are kept for a worker's next task */
+};
+
+#define PAIRS   0
+#define HALF    0
+#define REAL    double
+#define T(name) name##_f64
+#define R(name) name##_f64
+#define GEMM    u->gemm_f64
+#include "cpu/dense/fwd_tpl.h"
+#undef HALF
+#undef REAL
+#undef T
+#undef R
+#undef GEMM
+#define HALF    1
+#define REAL    float
+#define T(name) name##_f32
+#define R(name) name##_f32
+#define GEMM    u->gemm_f32
+#include "cpu/dense/fwd_tpl.h"
+#undef T
+#undef GEMM
+#undef PAIRS
+#define PAIRS   1
+#define T(name) name##_pair
+#define GEMM    pair->gemm
+#include "cpu/dense/fwd_tpl.h"
+
+/* Scores need at most a factor, and keys may be in pages. */
+static const struct attn_ukr_pass *steps_of(const struct attn_cpu_sdpa *s) {
+    const attn_problem *p = s->p;
+    if (!s->late_fits || p->softcap > 0 || p->alibi != ATTN_ALIBI_NONE || p->mask_dtype || p->dim_qk <= 0 ||
+        p->dim_v <= 0)
+        return NULL;
+    if (s->pair) return p->scale > 0 ? s->pair->pass : NULL;
+    switch (p->dtype) {
+    case ATTN_F32: return s->u->pass_f32;
+    case ATTN_F16: return s->u->pass_f16;
+    case ATTN_BF16: return s->u->pass_bf16;
+    default: return NULL;
+    }
+}
+
+static void lay_out(struct attn_cpu_fwd *f, int32_t threads) {
+    const attn_problem *p = f->s.p;
+    const struct attn_ukr *u = f->s.u;
+    const int f64 = p->dtype == ATTN_F64, pairs = f->s.pair != NULL;
+    const int64_t mr = f64 ? u->mr64 : u->mr32, line = f64 ? 8 : 16;
+    f->real = f64 ? 8 : 4;
+    f->panel = f->s.flat > FEW_ROWS ? (f64 ? u->nr64 : u->nr32) : 0;
+    f->strip = f->panel ? (mr < 12 ? 12 / mr * mr : mr) : FEW_ROWS;
+    f->depth = pairs ? attn_cpu_sdpa_blocks(p->dim_qk, 2) : p->dim_qk;
+    f->ldq = attn_cpu_sdpa_up(f->depth, line);
+    f->ldv = attn_cpu_sdpa_up(p->dim_v, line);
+    f->keys = 512 / (f64 ? 2 : 1);
+    if (pairs && f->panel && f->s.pair->rows) {
+        f->strip = f->s.pair->rows;
+        f->keys = f->s.pair->keys;
+    }
+    while (f->keys > 64 && f->keys * (f->ldq + f->ldv) * f->real > BLOCK_BYTES) f->keys /= 2;
+    if (!f->panel && f->keys > 256) f->keys = 256;
+    f->half = !f->panel && p->dtype != ATTN_F32 && p->dtype != ATTN_F64 && u->gemm_half;
+    f->pass = pairs && !f->panel && f->s.pair->few && f->s.plain && p->dim_qk > 0 && p->dim_qk % 32 == 0 &&
+              p->dim_v > 0 && p->dim_v % 32 == 0 && (p->dim_v <= ATTN_PAIR_FEW_WIDTH || f->s.flat > WIDE_ROWS);
+    f->steps = f->panel ? NULL : steps_of(&f->s);
+    const double width = (double)(p->dim_qk + p->dim_v) * (p->dtype == ATTN_F32 ? 4 : 2);
+    f->asks = (double)(p->batch * p->heads_k) * (double)p->seq_k * width > ASK_LEAST;
+    /* one row: products wait for memory whatever their form, and the other one's order of reads suits it better */
+    if (f->s.flat == 1 && !attn_core_has(p, ATTN_PAGED) && !(pairs && f->asks)) f->steps = NULL;
+    f->same_keys = p->seq_q == 1 || !attn_core_has(p, ATTN_CAUSAL | ATTN_WINDOW_LEFT | ATTN_WINDOW_RIGHT);
+    f->kept = f->panel ? attn_cpu_sdpa_blocks(p->seq_k, f->keys) : 1;
+    if (f->kept < 1 || f->kept * f->keys * f->ldq * f->real > KEPT_BYTES) f->kept = 1;
+    f->lds = f->keys + line;
+    f->ldp = pairs ? f->keys / 2 + line : f->lds;
+
+    f->split = attn_cpu_decode_split(&f->s);
+    f->splits = p->seq_k > 0 ? attn_cpu_sdpa_blocks(p->seq_k, f->split) : 1;
+    const int64_t owners = p->batch * p->heads_k, fit = TASK_BYTES / ((f->ldq + f->ldv + 1) * f->real * f->strip);
+    const int64_t most = fit < 8 ? 8 : fit > 36 ? 36 : fit;
+    int64_t strips = attn_cpu_sdpa_blocks(f->s.flat, f->strip), want = strips * owners / (4 * (int64_t)threads);
+    want = want < 2 ? 2 : want > most ? most : want;
+    f->row_blocks = attn_cpu_sdpa_blocks(strips, f->splits > 1 ? strips : want);
+    /* Tasks of one size, and as many for each thread: of four blocks of 36 strips and one of 3, times two, one thread
+     * would have 180 strips and the other 114. */
+    const int64_t finer = (f->row_blocks + threads - 1) / threads * threads;
+    if (f->splits == 1 && owners * f->row_blocks % threads != 0 && 2 * finer <= strips) f->row_blocks = finer;
+    f->rows = attn_cpu_sdpa_blocks(strips, f->row_blocks) * f->strip;
+    f->row_blocks = attn_cpu_sdpa_blocks(f->s.flat, f->rows);
+    if (f->row_blocks == 1) f->rows = f->s.flat;
+    f->side = owners < threads ? owners : threads;
+
+    f->at.end = 0;
+    int64_t *end = &f->at.end;
+    f->at.q = attn_cpu_sdpa_take(end, f->rows * f->ldq * f->real);
+    f->at.k = attn_cpu_sdpa_take(end, f->kept * f->keys * f->ldq * f->real);
+    f->at.kept = attn_cpu_sdpa_take(end, f->kept * (int64_t)sizeof(struct attn_cpu_fwd_kept));
+    f->at.tmp = attn_cpu_sdpa_take(end, f->panel * f->ldq * f->real);
+    f->at.v = attn_cpu_sdpa_take(end, f->keys * f->ldv * f->real);
+    f->at.raw = attn_cpu_sdpa_take(end, f->keys * f->ldv * f->real);
+    f->at.poison = attn_cpu_sdpa_take(end, f->keys);
+    f->at.s = attn_cpu_sdpa_take(end, f->strip * f->lds * f->real);
+    f->at.p = pairs ? attn_cpu_sdpa_take(end, f->strip * f->ldp * f->real) : f->at.s;
+    f->at.hidden = attn_cpu_sdpa_take(end, f->keys);
+    f->at.mask = attn_cpu_sdpa_take(end, f->keys * (int64_t)sizeof(float));
+    f->at.row = attn_cpu_sdpa_take(end, f->rows * (int64_t)sizeof(struct attn_cpu_sdpa_row));
+    f->at.o = attn_cpu_sdpa_take(end, f->rows * f->ldv * f->real);
+    f->at.m = attn_cpu_sdpa_take(end, f->rows * f->real);
+    f->at.l = attn_cpu_sdpa_take(end, f->rows * f->real);
+    f->at.before = attn_cpu_sdpa_take(end, f->panel ? 0 : (2 + f->ldv) * FEW_ROWS * f->real);
+    attn_cpu_fwd_lay_out_partial(f);
+}
+
+void attn_cpu_fwd_lay_out_partial(struct attn_cpu_fwd *f) {
+    f->partial_bytes = 0;
+    attn_cpu_sdpa_take(&f->partial_bytes, f->s.flat * f->real);
+    f->partial_l = attn_cpu_sdpa_take(&f->partial_bytes, f->s.flat * f->real);
+    f->partial_o = attn_cpu_sdpa_take(&f->partial_bytes, f->s.flat * f->ldv * f->real);
+}
+
+/* Of a crew, those that find a task. */
+static int32_t workers(const struct attn_cpu_fwd *f, int32_t crew) {
+    return attn_cpu_at_most(crew, f->s.p->batch * f->s.p->heads_k * f->row_blocks * f->splits);
+}
+
+static int64_t partials(const struct attn_cpu_fwd *f) {
+    return f->splits > 1 ? f->s.p->batch * f->s.p->heads_k * f->splits * f->partial_bytes : 0;
+}
+
+static int64_t queues(const struct attn_cpu_fwd *f) {
+    return f->s.p->batch * f->s.p->heads_k * (int64_t)sizeof(struct attn_cpu_fwd_queue);
+}
+
+static void set_up(struct attn_cpu_fwd *f, const struct attn_cpu_sdpa_isa *isa, const attn_problem *p,
+                   const attn_args *args, int32_t threads) {
+    attn_cpu_sdpa_init(&f->s, p, args, isa->u, isa->pair);
+    lay_out(f, threads);
+    if (attn_cpu_flash_serves(f)) {
+        attn_cpu_flash_lay_out(f, threads);
+    } else if (isa->terms) {
+        attn_cpu_sdpa_init(&f->s, p, args, isa->u, NULL);
+        lay_out(f, threads);
+    }
+    if (attn_cpu_lanes_serves(f)) attn_cpu_lanes_lay_out(f, threads);
+}
+
+int64_t attn_cpu_sdpa_fwd_workspace(const struct attn_cpu_sdpa_isa *isa, const attn_problem *p, int32_t threads) {
+    struct attn_cpu_fwd f = {0};
+    if (p->batch <= 0 || p->heads_q <= 0 || p->seq_q <= 0) return 0;
+    const int32_t crew = attn_cpu_sdpa_crew(isa, p, threads);
+    set_up(&f, isa, p, NULL, crew);
+    return workers(&f, crew) * f.at.end + partials(&f) + queues(&f);
+}
+
+struct attn_cpu_fwd_bounds attn_cpu_fwd_see(const struct attn_cpu_sdpa_row *row, int64_t n) {
+    struct attn_cpu_fwd_bounds all = {INT64_MAX, 0, 0, INT64_MAX};
+    for (const struct attn_cpu_sdpa_row *end = row + n; row < end; row++) {
+        if (row->lo > all.lo_most) all.lo_most = row->lo;
+        if (row->hi < all.hi_least) all.hi_least = row->hi;
+        if (row->lo == row->hi) continue;
+        if (row->lo < all.lo) all.lo = row->lo;
+        if (row->hi > all.hi) all.hi = row->hi;
+    }
+    if (all.lo > all.hi) all.lo = all.hi;
+    return all;
+}
+
+/* As many pairs as there are threads side by side. A worker stays with one, whose keys it has packed, and then helps
+ * with the others. */
+static void run_pairs(struct attn_cpu_fwd *f, int32_t worker, int64_t pairs, int64_t each, char *scratch) {
+    for (int64_t first = 0; first < pairs; first += f->side) {
+        const int64_t side = pairs - first < f->side ? pairs - first : f->side;
+        for (int64_t i = 0; i < side; i++) {
+            const int64_t pair = first + (worker + i) % side;
+            for (int64_t t; (t = attn_cpu_next(&f->queues[pair].next)) < each;) {
+                if (f->lanes) {
+                    attn_cpu_lanes_task(f, pair, t, scratch);
+                } else if (f->flash) {
+                    attn_cpu_flash_task(f, pair, t, scratch);
+                } else if (f->real == 8) {
+                    run_task_f64(f, pair, t, scratch);
+                } else if (f->s.pair) {
+                    run_task_pair(f, pair, t, scratch);
+                } else {
+                    run_task_f32(f, pair, t, scratch);
+                }
+            }
+        }
+    }
+}
+
+static void run_tasks(void *arg, int32_t worker) {
+    struct attn_cpu_fwd *f = arg;
+    const int64_t pairs = f->s.p->batch * f->s.p->heads_k, each = f->row_blocks * f->splits;
+    char *scratch = f->scratch + worker * f->at.end;
+    struct attn_cpu_fwd_kept *kept = (struct attn_cpu_fwd_kept *)(void *)(scratch + f->at.kept);
+    for (int64_t i = 0; i < f->kept; i++) kept[i].pair = -1;
+    const uint32_t mode = attn_cpu_flush_begin();
+    attn_ukr_pair_begin(f->s.pair);
+    run_pairs(f, worker, pairs, each, scratch);
+    attn_ukr_pair_end(f->s.pair);
+    attn_cpu_flush_end(mode);
+}
+
+void attn_cpu_sdpa_fwd(const struct attn_cpu_sdpa_isa *isa, const struct attn_core_device *dev, const attn_problem *p,
+                       const attn_args *args) {
+    struct attn_cpu_fwd f = {0};
+    if (p->batch <= 0 || p->heads_q <= 0 || p->seq_q <= 0) return;
+    const int32_t crew = attn_cpu_sdpa_crew(isa, p, dev->threads);
+    set_up(&f, isa, p, args, crew);
+    const int32_t n = workers(&f, crew);
+    f.out = attn_core_view(p, args, ATTN_ROLE_OUT);
+    f.lse = attn_core_view(p, args, ATTN_ROLE_LSE);
+    f.lse_rounded = attn_core_view(p, args, ATTN_ROLE_LSE_ROUNDED);
+    f.scratch = args->workspace;
+    f.partials = f.scratch + n * f.at.end;
+    f.queues = (struct attn_cpu_fwd_queue *)(void *)(f.partials + partials(&f));
+    memset(f.queues, 0, (size_t)queues(&f));
+    attn_cpu_pool_run(attn_cpu_pool_of(dev), n, run_tasks, &f);
+    if (f.splits == 1) return;
+    f.next = (struct attn_cpu_counter){0};
+    attn_cpu_pool_run(attn_cpu_pool_of(dev), attn_cpu_at_most(n, p->batch * p->heads_k), attn_cpu_decode_merge, &f);
+}

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: MIT
+ * Geometry of the dense forward: block sizes, task grid, scratch. fwd.c runs query blocks, decode_merge.c merges
+ * the partial results when the keys were split. */
+#ifndef ATTN_CPU_SDPA_FWD_H
+#define ATTN_CPU_SDPA_FWD_H
+#include "cpu/dense/sdpa.h"
+
+struct attn_cpu_fwd {
+    struct attn_cpu_sdpa s;
+    struct attn_view out, lse, lse_rounded;
+    int64_t real;  /* bytes of the compute type */
+    int64_t strip; /* rows that go through product, softmax and product while their scores stay in L1 */
+    int64_t rows;  /* flat rows of a task */
+    int64_t keys;  /* keys of a block */
+    int64_t kept;  /* blocks of keys that a worker keeps packed: all, or 1 (flash: 1) */
+    int64_t panel; /* columns of a packed panel; 0 = few rows: products of rows with rows, nothing is packed */
+    int flash;     /* tasks are those of fwd_amx.c; depth and ldv are D and DV rounded up to 32; 1 .. 3: terms */
+    int by_rows;   /* flash: keys lie across the lanes, attn_ukr_pair.flash_rows */
+    int lanes;     /* tasks are those of fwd_transposed.c, of f32 (or widened to it) or pairs */
+    int64_t step;  /* lanes: keys of a step, keys is a multiple of it */
+    int stay;      /* lanes: all keys are one block */
+    int pass;      /* few rows: in one pass over their keys, attn_ukr_pair.few */
+    const struct attn_ukr_pass *steps; /* few rows: NULL, or in one pass, in steps of neighbouring keys */
+    int asks;                          /* for keys and values of later steps */
+    int same_keys;                     /* the flat rows of a sequence see the same keys */
+    int half;              /* few rows: 16-bit keys and values are widened as they are multiplied, not before */
+    int64_t depth;         /* steps of the first product: D, or pairs of it */
+    int64_t ldq, ldv, lds; /* row strides of packed q, of values and accumulators, of a strip of scores */
+    int64_t ldp;           /* row stride of a strip of probabilities as pairs */
+    int64_t row_blocks;    /* tasks of one (batch, key head) and split */
+    int64_t side;          /* (batch, key head) pairs that threads work on side by side */
+    int64_t split, splits; /* keys of a split; splits = 1: results are final */
+    struct {
+        int64_t q, k, kept, tmp, v, raw, poison, live, s, p, hidden, mask, o, m, l, before, row, odd_q, odd_k, given,
+            given_s, pair, gone, low, bias, bits, end;
+    } at;                  /* a worker's scratch */
+    int64_t partial_bytes; /* one (batch, key head, split): m, l, o of all flat rows */
+    int64_t partial_l, partial_o;
+    struct attn_cpu_counter next;
+    struct attn_cpu_fwd_queue *queues; /* of each (batch, key head) */
+    char *scratch, *partials;
+};
+struct attn_cpu_fwd_queue {
+    _Alignas(64) struct attn_cpu_counter next;
+};
+
+/* Which keys a slot of a worker's packed blocks holds; pair: of (batch, key head), -1 = none; clean: their values are
+ * used in place and finite. */
+struct attn_cpu_fwd_kept {
+    int64_t pair, begin, end;
+    int clean;
+    int poison, odd, gone; /* flash: some values, some keys are not finite, some are in no page */
+    const uint16_t *rows;
+};
+
+/* Keys that some of n rows see, lo .. hi, and keys that all of them see, lo_most .. hi_least. lo = hi: none. */
+struct attn_cpu_fwd_bounds {
+    int64_t lo, hi, lo_most, hi_least;
+};
+struct attn_cpu_fwd_bounds attn_cpu_fwd_see(const struct attn_cpu_sdpa_row *row, int64_t n);
+
+/* Output of one row: o[0..DV) unnormalised with its maximum m and sum l. m = -inf: empty row; m NaN: NaN row. */
+void attn_cpu_fwd_finish_f32(const struct attn_cpu_fwd *f, const struct attn_core_seq *seq, int64_t b,
+                             const struct attn_cpu_sdpa_row *row, double m, double l, const float *o);
+void attn_cpu_fwd_finish_f64(const struct attn_cpu_fwd *f, const struct attn_core_seq *seq, int64_t b,
+                             const struct attn_cpu_sdpa_row *row, double m, double l, const double *o);
+
+/* The same in two parts: the factor of the sums, 0 for an empty row, after lse went where it belongs; and the results.
+ * natural: of the row without its sink. */
+double attn_cpu_fwd_close(const struct attn_cpu_fwd *f, const struct attn_core_seq *seq, int64_t b,
+                          const struct attn_cpu_sdpa_row *row, double m, double natural, double l);
+/* The first part for n rows of which none is empty or NaN, when their sums are divided elsewhere; natural: before
+ * ALiBi's shift. */
+void attn_cpu_fwd_logs(const struct attn_cpu_fwd *f, const struct attn_core_seq *seq, int64_t b,
+                       const struct attn_cpu_sdpa_row *row, int64_t n, const double *natural);
+void attn_cpu_fwd_store_f32(const struct attn_cpu_fwd *f, const struct attn_core_seq *seq, int64_t b,
+                            const struct attn_cpu_sdpa_row *row, double m, double factor, const float *o);
+void attn_cpu_fwd_store_f64(const struct attn_cpu_fwd *f, const struct attn_core_seq *seq, int64_t b,
+                            const struct attn_cpu_sdpa_row *row, double m, double factor, const double *o);
+
+/* Flat rows f0 .. f1 past the sequence's queries: empty rows as far as they belong to this batch entry. */
+void attn_cpu_fwd_empty(const struct attn_cpu_fwd *f, const struct attn_core_seq *seq, int64_t b, int64_t hk,
+                        int64_t f0, int64_t f1);
+
+/* Where m, l and o of a split's rows lie, o with rows of f->ldv. */
+void attn_cpu_fwd_lay_out_partial(struct attn_cpu_fwd *f);
+/* How many keys a split has, from the problem alone: SK if the keys are not split. */
+int64_t attn_cpu_decode_split(const struct attn_cpu_sdpa *s);
+/* Merge all partial results, in the order of the keys. A job for attn_cpu_pool_run on a struct attn_cpu_fwd. */
+void attn_cpu_decode_merge(void *arg, int32_t worker);
+#endif

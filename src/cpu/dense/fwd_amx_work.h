@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: MIT
+ * What the files of the flash forward share: a task's work, and the operands of its strips and blocks (fwd_amx.c,
+ * fwd_amx_load.c). */
+#ifndef ATTN_CPU_SDPA_FLASH_WORK_H
+#define ATTN_CPU_SDPA_FLASH_WORK_H
+#include "cpu/dense/bf16_operands.h"
+#include "cpu/dense/fwd.h"
+
+enum { ROWS = ATTN_PAIR_FLASH, STEP = ATTN_PAIR_FLASH_STEP, MOST_STRIPS = 32 };
+
+struct attn_cpu_flash_work {
+    const struct attn_cpu_fwd *f;
+    struct attn_core_seq seq;
+    int64_t b, hk;
+    struct attn_cpu_sdpa_row *row;
+    struct attn_cpu_fwd_kept *kept;
+    float *q, *v, *tmp, *s, *p, *o, *m, *l, *older_o, *older_m, *older_l;
+    uint16_t *k;
+    const uint16_t *rows; /* keys of the block */
+    uint32_t *live;
+    struct attn_cpu_sdpa_poison poison;
+    /* several terms: rows that are not finite, of the task, of the block; paged: keys in pages outside the pool */
+    uint8_t *odd_q, *odd_k, *gone;
+    /* f16, where products of low halves may be left out: at least the largest sum of squares of the low halves of a
+     * strip's queries, and of the keys of each step */
+    int may_leave;
+    float low_q[MOST_STRIPS], *low_k;
+    int any_odd_q, any_odd_k, any_gone;
+    uint32_t *given;
+    float *given_s, *pair;                      /* pair: two rows as f32 */
+    uint32_t *bits;                             /* of two strips, a boolean mask's */
+    float *bias;                                /* masks of a strip, transposed */
+    struct attn_cpu_fwd_bounds of[MOST_STRIPS]; /* of each strip, and so is */
+    uint8_t fresh[MOST_STRIPS];                 /* nothing is in the sums yet */
+};
+
+/* 32 rows of Q from row r0 of the task on, of which n are there. */
+void attn_cpu_flash_load_strip(struct attn_cpu_flash_work *w, int64_t r0, int64_t n);
+/* The keys from .. to of a block: those that the worker has already, or they are loaded. Returns what has them, and so
+ * does not depend on which task was before. */
+const struct attn_cpu_fwd_kept *attn_cpu_flash_load_block(struct attn_cpu_flash_work *w, int64_t from, int64_t to);
+
+/* f16: at least the largest sum of squares of the low halves of n <= 64 keys, from key j of the block on, a multiple
+ * of 16. */
+float attn_cpu_flash_low_of(const struct attn_cpu_flash_work *w, int64_t j, int64_t n);
+
+static inline const char *attn_cpu_flash_query(const struct attn_cpu_flash_work *w, int64_t r) {
+    return attn_view_row(&w->f->s.q, w->b, w->row[r].h, w->seq.q0 + w->row[r].i);
+}
+/* NULL: in a page outside the pool. */
+static inline const char *attn_cpu_flash_key(const struct attn_cpu_flash_work *w, int64_t j) {
+    return attn_core_kv_row(w->f->s.p, &w->f->s.k, &w->seq, w->b, w->hk, j);
+}
+#endif

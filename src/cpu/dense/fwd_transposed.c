@@ -1,0 +1,588 @@
+/* SPDX-License-Identifier: MIT
+ * The dense forward of many rows where the table has `lanes` (ukr/transposed.h): a task of fwd.c in strips of 32 flat
+ * rows that lie across the lanes. Steps of keys lie on a fixed grid. Elements are numbers of f32, or widened to it, or
+ * pairs of bf16:
+ *
+ *     K      rows as they are if they follow each other at once, else copied                 [n][depth]
+ *     V      f32: the same; pairs: zipped by two keys                                        [n or n/2][width]
+ *     Q      transposed; f32: times scale                                                    [depth][32]
+ *     P      transposed probabilities of a step; its scores before                           [keys][32]
+ *     O      transposed sums of a strip                                                      [width][32]
+ *
+ * No step waits for a maximum: probabilities refer to the largest score of the first step in which a query sees a key.
+ * Only where the sum of a step passes MOST_SUM are they taken again, relative to the maximum of that step. */
+#include "cpu/dense/fwd_transposed.h"
+
+#include "cpu/dense/bf16_operands.h"
+#include "cpu/dense/score_mod_rows.h"
+
+#include <math.h>
+#include <string.h>
+
+#define LOG2_E   1.44269504088896340736
+#define MOST_SUM 65536.0f
+enum {
+    ROWS = ATTN_LANES,
+    HALF = ROWS / 2,
+    MOST_STEP = 9 * ATTN_LANES_ROWS, /* P, Q and O of a step at D64 take 32 KiB of the first-level cache */
+    LINE = 32,                       /* keys: 64 bytes of the narrowest additive mask, */
+    MOST_MASKED = 4 * LINE,          /* of which no line is come back to */
+    BLOCK_BYTES = 1088 << 10,        /* keys and values of a block: half of a second-level cache */
+    TASK_BYTES = 512 << 10,          /* queries and sums of a task */
+    MOST_STRIPS = 32
+};
+
+static const struct attn_ukr_lanes *table(const struct attn_cpu_fwd *f) {
+    return f->s.pair ? f->s.pair->lanes : f->s.u->lanes;
+}
+
+/* Else strips of 14 rows do less in vain, but on many keys their rows come from memory more often. */
+static int pays(const struct attn_cpu_fwd *f) {
+    return f->splits > 1 || 12 * f->s.flat >= 11 * attn_cpu_sdpa_up(f->s.flat, HALF);
+}
+int attn_cpu_lanes_serves(const struct attn_cpu_fwd *f) {
+    const attn_problem *p = f->s.p;
+    return table(f) && p->dtype != ATTN_F64 && (f->s.plain || f->s.late_fits) &&
+           (p->softcap <= 0 || attn_softcap_fits(f->s.softcap, f->s.late_scale)) && f->panel && p->dim_qk > 0 &&
+           p->dim_v > 0 && p->seq_k > 0 && pays(f);
+}
+
+void attn_cpu_lanes_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
+    const attn_problem *p = f->s.p;
+    const int pairs = table(f)->pairs;
+    const int64_t real = (int64_t)sizeof(float), depth = f->depth, width = p->dim_v,
+                  values = pairs ? width / 2 + 1 : width;
+    f->lanes = 1;
+    /* Here pages are the affair of who loads keys, and of those that are hidden. */
+    if (attn_core_has(p, ATTN_PAGED) && (p->scale > 0 || !pairs) && p->softcap <= 0 && !p->alibi && !p->mask_dtype)
+        f->s.plain = 1, f->s.unit = pairs ? p->scale : 1;
+    f->strip = ROWS;
+    f->kept = 1;
+    const int64_t most = p->mask_dtype ? MOST_MASKED : MOST_STEP, steps = attn_cpu_sdpa_blocks(p->seq_k, most);
+    f->step = attn_cpu_sdpa_up(attn_cpu_sdpa_blocks(p->seq_k, steps), p->mask_dtype ? LINE : ATTN_LANES_ROWS);
+    const int64_t fits = BLOCK_BYTES / ((depth + values) * real * f->step),
+                  all = attn_cpu_sdpa_blocks(f->splits > 1 ? f->split : p->seq_k, f->step),
+                  blocks = attn_cpu_sdpa_blocks(all, fits < 1 ? 1 : fits);
+    f->keys = attn_cpu_sdpa_blocks(all, blocks) * f->step;
+    const int64_t fit = TASK_BYTES / (ROWS * (depth + width) * real), strips = attn_cpu_sdpa_blocks(f->s.flat, ROWS);
+    const int64_t most_rows = fit < 4 ? 4 : fit > MOST_STRIPS ? MOST_STRIPS : fit;
+    /* With all keys in one block a task reads them from where the one before it did, and may be small: where a
+     * processor is disturbed, others take more of them. */
+    f->stay = blocks == 1;
+    int64_t want = strips * p->batch * p->heads_k / ((f->stay ? 16 : 4) * (int64_t)threads);
+    want = want < 1 ? 1 : want > most_rows ? most_rows : want;
+    if (f->splits > 1) want = strips; /* few: partial results are of all rows */
+    f->row_blocks = attn_cpu_sdpa_blocks(strips, want);
+    f->rows = attn_cpu_sdpa_blocks(strips, f->row_blocks) * ROWS;
+    f->row_blocks = attn_cpu_sdpa_blocks(f->s.flat, f->rows);
+    f->ldq = attn_cpu_sdpa_up(depth, 16);
+    f->ldv = attn_cpu_sdpa_up(width, 16);
+    attn_cpu_fwd_lay_out_partial(f);
+
+    /* Then queries and sums of one strip at a time stay in the first-level cache, too. */
+    const int64_t held = f->stay ? ROWS : f->rows;
+
+    f->at.end = 0;
+    int64_t *end = &f->at.end;
+    f->at.q = attn_cpu_sdpa_take(end, held * depth * real);
+    f->at.k = attn_cpu_sdpa_take(end, f->keys * depth * real);
+    f->at.v = attn_cpu_sdpa_take(end, f->keys * width * real);
+    f->at.raw = attn_cpu_sdpa_take(end, f->keys * width * real);
+    f->at.poison = attn_cpu_sdpa_take(end, f->keys);
+    f->at.live = attn_cpu_sdpa_take(end, f->step * (int64_t)sizeof(uint32_t));
+    f->at.kept = attn_cpu_sdpa_take(end, (int64_t)sizeof(struct attn_cpu_fwd_kept));
+    int64_t tmp = ROWS * (f->ldq > f->ldv ? f->ldq : f->ldv) * real;
+    if (p->mask_dtype && tmp < ATTN_CPU_STRIP_MASK_BYTES) tmp = ATTN_CPU_STRIP_MASK_BYTES;
+    f->at.tmp = attn_cpu_sdpa_take(end, tmp);
+    f->at.p = attn_cpu_sdpa_take(end, (f->step + ATTN_LANES_MORE) * ROWS * real);
+    f->at.bias = attn_cpu_sdpa_take(end, p->mask_dtype ? (f->step + ATTN_CPU_STRIP_STEP) * ROWS * real : 0);
+    f->at.gone = attn_cpu_sdpa_take(end, attn_core_has(p, ATTN_PAGED) ? f->keys : 0);
+    f->at.row = attn_cpu_sdpa_take(end, f->rows * (int64_t)sizeof(struct attn_cpu_sdpa_row));
+    f->at.o = attn_cpu_sdpa_take(end, held * width * real);
+    f->at.m = attn_cpu_sdpa_take(end, f->rows * real);
+    f->at.before = attn_cpu_sdpa_take(end, 2 * f->rows * real);
+    f->at.l = attn_cpu_sdpa_take(end, f->rows * real);
+}
+
+struct work {
+    const struct attn_cpu_fwd *f;
+    const struct attn_ukr_lanes *u;
+    struct attn_lanes_exps by; /* less and top: of the strip */
+    double natural;            /* what 1 of an exponent is worth: unit / by.factor */
+    struct attn_core_seq seq;
+    int64_t b, hk;
+    struct attn_cpu_sdpa_row *row;
+    /* ref: the score that probabilities of a query refer to; -inf: it has seen no key. less, top: see `refer` */
+    float *q, *tmp, *p, *o, *ref, *less, *top, *l;
+    int close_alone; /* rows have more to them than 1 / l and a logarithm */
+    int64_t depth;
+    const float *k, *v; /* of key `first` on */
+    int64_t first;
+    float *k_own, *v_own;
+    struct attn_cpu_fwd_kept *kept;
+    struct attn_cpu_sdpa_poison poison;
+    uint32_t *live;
+    char *partial; /* NULL; else where results of this split of the keys go */
+    uint8_t *gone; /* keys of the block in pages outside the pool */
+    int any_gone;
+    /* Products need more than a softcap to become scores: `score`, of the strip, keys counting from w->first, or (a
+     * mask that needs `bias`) from the step's first key. */
+    int scored;
+    struct attn_pair_score score;
+    float *bias;
+    struct strip {
+        struct attn_cpu_fwd_bounds sees;
+        int begun, seen; /* there are sums; each row has seen a key */
+    } of[MOST_STRIPS];
+};
+
+static float *queries(const struct work *w, int64_t r0) { return w->q + (w->f->stay ? 0 : r0 * w->depth); }
+static float *sums(const struct work *w, int64_t r0) { return w->o + (w->f->stay ? 0 : r0 * w->f->s.p->dim_v); }
+
+/* Asks for n rows of a query tensor, from row r0 of the task on. */
+static void ask(const struct work *w, const struct attn_view *view, int64_t r0, int64_t n, int64_t width) {
+    for (int64_t r = r0; r < r0 + n; r++) {
+        const char *row = attn_view_row(view, w->b, w->row[r].h, w->seq.q0 + w->row[r].i);
+        for (int64_t at = 0; at < width * view->element_bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
+    }
+}
+/* What a strip asks for beside its products, some rows with each step: more at once than the processor has on the way
+ * would be waited for. */
+struct wants {
+    int64_t next, last; /* queries of the next strip */
+    int64_t out, end;   /* rows of this strip's results */
+    int64_t share;      /* rows of each that go with a step */
+};
+static void ask_some(const struct work *w, struct wants *x) {
+    const attn_problem *p = w->f->s.p;
+    const int64_t q = x->last - x->next < x->share ? x->last - x->next : x->share;
+    const int64_t o = x->end - x->out < x->share ? x->end - x->out : x->share;
+    ask(w, &w->f->s.q, x->next, q, p->dim_qk);
+    ask(w, &w->f->out, x->out, o, p->dim_v);
+    x->next += q, x->out += o;
+}
+
+static void load_strip(const struct work *w, int64_t r0, int64_t n) {
+    const struct attn_cpu_fwd *f = w->f;
+    const int64_t wide = w->u->pairs ? 2 : 1, bytes = w->u->pairs ? 2 : 4;
+    float *q = queries(w, r0);
+    if (n == ROWS && f->s.group == 1 && f->s.q.element_bytes == bytes && f->s.p->dim_qk % wide == 0 &&
+        f->s.q.row % wide == 0) { /* rows are whole elements, and evenly spaced */
+        const struct attn_cpu_sdpa_row *row = &w->row[r0];
+        const char *rows = attn_view_row(&f->s.q, w->b, row->h, w->seq.q0 + row->i);
+        f->s.u->transpose_f32(q, ROWS, (const float *)(const void *)rows, f->s.q.row / wide, ROWS, w->depth);
+        if (!w->u->pairs) f->s.u->scale_f32(q, ROWS * w->depth, (float)f->s.row_factor);
+        return;
+    }
+    if (n < ROWS) memset(w->tmp, 0, (size_t)(ROWS * f->ldq) * sizeof *w->tmp);
+    for (int64_t r = 0; r < n; r++) {
+        const struct attn_cpu_sdpa_row *row = &w->row[r0 + r];
+        const char *from = attn_view_row(&f->s.q, w->b, row->h, w->seq.q0 + row->i);
+        if (w->u->pairs) {
+            attn_cpu_pair_row(w->tmp + r * f->ldq, from, f->s.p->dim_qk);
+        } else {
+            f->s.u->widen(w->tmp + r * f->ldq, from, f->s.p->dtype, w->depth, (float)f->s.row_factor);
+        }
+    }
+    f->s.u->transpose_f32(q, ROWS, w->tmp, f->ldq, ROWS, w->depth);
+}
+
+/* Keys from w->first on. Rows of one operand follow each other at once, so that neither rows far apart fight for the
+ * same cache sets nor a tile needs a second stride. */
+static const float *load_keys(const struct work *w, int64_t n, int holds) {
+    const struct attn_cpu_fwd *f = w->f;
+    const struct attn_view *view = &f->s.k;
+    const int64_t depth = w->depth;
+    int64_t ld;
+    if (!w->u->pairs) {
+        if (holds && (view->row != depth || w->seq.pages)) return w->k_own;
+        return attn_cpu_sdpa_keys_f32(&f->s, view, &w->seq, w->b, w->hk, w->first, n, depth, w->k_own, depth,
+                                      view->row != depth, &ld);
+    }
+    if (!w->seq.pages && view->row == 2 * depth && f->s.p->dim_qk == 2 * depth) {
+        const void *rows = attn_view_row(view, w->b, w->hk, w->seq.k0 + w->first);
+        if ((uintptr_t)rows % sizeof(float) == 0) return rows;
+    }
+    for (int64_t j = 0; j < n && !holds; j++) {
+        const char *row = attn_core_kv_row(f->s.p, view, &w->seq, w->b, w->hk, w->first + j);
+        if (row) {
+            attn_cpu_pair_row(w->k_own + j * depth, row, f->s.p->dim_qk);
+        } else {
+            memset(w->k_own + j * depth, 0, (size_t)depth * sizeof *w->k_own);
+        }
+    }
+    return w->k_own;
+}
+/* The same of values; what is not finite goes to w->poison. */
+static const float *load_values(struct work *w, int64_t n, int holds) {
+    const struct attn_cpu_fwd *f = w->f;
+    const struct attn_view *view = &f->s.v;
+    const int64_t width = f->s.p->dim_v;
+    struct attn_cpu_fwd_kept *kept = w->kept;
+    int64_t ld;
+    w->poison.any = holds && !kept->clean;
+    if (w->u->pairs) {
+        if (!holds)
+            attn_cpu_pair_rows(&f->s, view, &w->seq, w->b, w->hk, w->first, n, width, w->v_own, width, &w->poison);
+        kept->clean = !w->poison.any;
+        return w->v_own;
+    }
+    if (holds && (w->poison.any || view->row != width || w->seq.pages)) return w->v_own;
+    const float *v = attn_cpu_sdpa_keys_f32(&f->s, view, &w->seq, w->b, w->hk, w->first, n, width, w->v_own, width,
+                                            view->row != width, &ld);
+    if (holds) return v;
+    kept->clean = f->s.u->finite_f32(v, n * width);
+    if (kept->clean) return v;
+    if (v != w->v_own) memcpy(w->v_own, v, (size_t)(n * width) * sizeof *v);
+    attn_cpu_sdpa_poison_find_f32(&f->s, &w->poison, w->v_own, n, width, width);
+    return w->v_own;
+}
+static void load_block(struct work *w, int64_t begin, int64_t end) {
+    const int64_t pair = w->b * w->f->s.p->heads_k + w->hk;
+    struct attn_cpu_fwd_kept *kept = w->kept;
+    const int holds = kept->pair == pair && kept->begin <= begin && end <= kept->end;
+    if (!holds) *kept = (struct attn_cpu_fwd_kept){.pair = pair, .begin = begin, .end = end};
+    w->first = kept->begin;
+    for (int64_t j = w->first; j < kept->end && !holds && w->seq.pages; j++) {
+        const int gone = !attn_core_kv_row(w->f->s.p, &w->f->s.k, &w->seq, w->b, w->hk, j);
+        w->gone[j - w->first] = (uint8_t)gone;
+        kept->gone |= gone;
+    }
+    w->any_gone = kept->gone;
+    w->k = load_keys(w, kept->end - kept->begin, holds);
+    w->v = load_values(w, kept->end - kept->begin, holds);
+}
+
+/* A step: strip r0 against n keys from j0 on. */
+struct step {
+    int64_t r0, rows, j0, n;
+    int halves;   /* 1: of up to 16 rows */
+    int64_t cut;  /* keys from here on, or all, are not seen by all rows; n: they are */
+    int64_t grid; /* the step on the grid begins with this key: what a row refers to must not depend on other rows */
+    int more;     /* sums have begun */
+    int seen;     /* all rows have seen a key */
+    float *q, *ref, *less, *top, *l, *o;
+};
+
+/* Asks for what rows r .. r + n have of a mask for the keys of the next step. */
+static void ask_for_masks(const struct work *w, const struct step *s, int64_t r, int64_t n) {
+    const struct attn_pair_score *f = &w->score;
+    const int64_t key = s->j0 + s->n - w->first, left = f->mask_keys - key, keys = left < s->n ? left : s->n;
+    for (int64_t end = r + n; r < end; r++)
+        for (int64_t at = key * f->mask_bytes; at < (key + keys) * f->mask_bytes; at += 64)
+            __builtin_prefetch(f->cell[r] + at, 0, 2);
+}
+static void prepare_score(struct work *w, int64_t r0, int64_t rows, int64_t j0) {
+    attn_cpu_strip_score(&w->f->s, w->row + r0, rows, j0, &w->score);
+}
+/* Products with a step's keys become scores. */
+static void finish_scores(struct work *w, const struct step *s) {
+    if (w->score.mask == ATTN_PAIR_MASK_BIAS) {
+        prepare_score(w, s->r0, s->rows, s->j0);
+        attn_cpu_strip_masks(&w->f->s, w->row + s->r0, s->rows, s->j0, s->n, w->bias, w->tmp);
+        w->u->score(&w->score, s->n, 0, w->p);
+    } else {
+        w->u->score(&w->score, s->n, s->j0 - w->first, w->p);
+    }
+}
+/* Scores of a step. */
+static void score(struct work *w, const struct step *s) {
+    enum { PARTS = 2 };
+    int32_t lo[ROWS] = {0}, hi[ROWS] = {0};
+    const float *k = w->k + (s->j0 - w->first) * w->depth;
+    const int asks = w->scored && w->score.mask != ATTN_PAIR_MASK_NONE && w->score.mask != ATTN_PAIR_MASK_BIAS;
+    const int64_t part = attn_cpu_sdpa_up(attn_cpu_sdpa_blocks(s->n, PARTS), 2);
+    for (int64_t j = 0, r = 0; j < s->n; j += part, r += ROWS / PARTS) {
+        if (asks) ask_for_masks(w, s, r, ROWS / PARTS);
+        w->u->scores(s->halves, s->n - j < part ? s->n - j : part, w->depth, k + j * w->depth, s->q, w->p + j * ROWS);
+    }
+    if (w->scored) {
+        finish_scores(w, s);
+    } else if (w->by.cap) {
+        w->u->cap(s->n, w->p, w->by.cap);
+    }
+    const int64_t n = s->n - s->cut, j0 = s->j0 + s->cut;
+    for (int64_t r = 0; r < s->rows && n > 0; r++) {
+        const int64_t a = w->row[s->r0 + r].lo - j0, e = w->row[s->r0 + r].hi - j0;
+        lo[r] = (int32_t)(a < 0 ? 0 : a > n ? n : a);
+        hi[r] = (int32_t)(e < 0 ? 0 : e > n ? n : e);
+    }
+    if (n > 0) w->u->hide(n, w->p + s->cut * ROWS, lo, hi);
+    for (int64_t j = 0; j < s->n && w->any_gone; j++)
+        for (int64_t r = 0; r < ROWS && w->gone[s->j0 - w->first + j]; r++) w->p[j * ROWS + r] = -INFINITY;
+}
+/* Of each query the largest score; of ALiBi that grows from step to step, what it will have become: else most steps
+ * would move what queries refer to, and all sums with it. */
+static void look_for_high(struct work *w, const struct step *s, float *high) {
+    w->u->high(s->n, w->p, high);
+    if (!w->scored || !w->score.alibi) return;
+    float more[ROWS];
+    w->u->growth(&w->score, w->f->step, s->grid - (w->score.mask == ATTN_PAIR_MASK_BIAS ? s->j0 : w->first), more);
+    for (int64_t r = 0; r < ROWS; r++) high[r] += more[r];
+}
+
+/* What l and the sums of row r are relative to, natural. */
+static double base(const struct work *w, float less, float top) {
+    return (double)less * w->f->s.unit + (double)top * w->natural;
+}
+
+/* Rows that have seen no key yet refer to their largest score now. */
+static void step_with_care(struct work *w, const struct step *s, float *sum) {
+    float high[ROWS], shrink[ROWS];
+    score(w, s);
+    for (int64_t r = 0; r < ROWS; r++) high[r] = shrink[r] = 1;
+    if (!s->seen) look_for_high(w, s, high);
+    for (int64_t j = 0; j < s->n && w->poison.any; j++) {
+        w->live[j] = 0;
+        for (int64_t r = 0; r < s->rows && w->poison.row[s->j0 - w->first + j]; r++)
+            w->live[j] |= (uint32_t) !(w->p[j * ROWS + r] <= -INFINITY) << r; /* a NaN is live */
+    }
+    struct attn_lanes_exps by = w->by;
+    by.less = s->less, by.top = s->top;
+    if (!s->seen) w->u->refer(UINT32_MAX >> (ROWS - s->rows), 1, high, by.factor, s->ref, s->less, s->top);
+    uint32_t over = w->u->soften(s->halves, s->n, w->p, &by, sum);
+    for (int64_t r = 0; r < ROWS && over; r++)
+        if (r >= s->rows || isinf(s->ref[r]) || !isfinite(s->l[r])) over &= ~(UINT32_C(1) << r);
+    if (!over) return;
+    double was[ROWS];
+    for (int64_t r = 0; r < ROWS; r++) was[r] = base(w, s->less[r], s->top[r]);
+    score(w, s);
+    look_for_high(w, s, high);
+    over = w->u->refer(over, 0, high, by.factor, s->ref, s->less, s->top);
+    for (int64_t r = 0; r < s->rows; r++) {
+        if (!(over >> r & 1)) continue;
+        shrink[r] = (float)exp(was[r] - base(w, s->less[r], s->top[r]));
+        s->l[r] *= shrink[r];
+    }
+    if (s->more) w->u->scale(w->f->s.p->dim_v, s->o, shrink);
+    w->u->soften(s->halves, s->n, w->p, &by, sum);
+}
+
+/* Values that are not finite come to the sums of the rows that see them. Any probability but 0 leaves of them what they
+ * are, so it need not be known. */
+static void add_poison(const struct work *w, const struct step *s) {
+    const int64_t width = w->f->s.p->dim_v;
+    for (int64_t j = 0; j < s->n; j++) {
+        if (!w->poison.row[s->j0 - w->first + j] || !w->live[j]) continue;
+        const float *raw = (const float *)w->poison.raw + (s->j0 - w->first + j) * width;
+        for (int64_t c = 0; c < width; c++)
+            for (int64_t r = 0; r < ROWS && !isfinite(raw[c]); r++)
+                if (w->live[j] >> r & 1) s->o[c * ROWS + r] += raw[c];
+    }
+}
+
+static void run_step(struct work *w, const struct step *s, int careful) {
+    const int64_t width = w->f->s.p->dim_v, at = s->j0 - w->first, keys = w->u->pairs ? 2 : 1; /* of an element */
+    float sum[ROWS];
+    if (!careful) {
+        struct attn_lanes_exps by = w->by;
+        uint32_t over;
+        by.top = s->top;
+        for (int64_t r = 0; r < ROWS && !by.less; r++)
+            if (s->less[r] < 0 || s->less[r] > 0) by.less = s->less;
+        if (w->scored || w->any_gone) {
+            score(w, s);
+            over = w->u->soften(s->halves, s->n, w->p, &by, sum);
+        } else {
+            over = w->u->weigh(s->halves, s->n, w->depth, w->k + at * w->depth, s->q, w->p, &by, sum);
+        }
+        /* a row whose sums are not finite stays as it is */
+        for (int64_t r = 0; r < s->rows && over; r++) careful |= (over >> r & 1) && isfinite(s->l[r]);
+    }
+    if (careful) step_with_care(w, s, sum);
+    for (int64_t r = 0; r < ROWS; r++) s->l[r] += sum[r];
+    w->u->add(s->halves, attn_cpu_sdpa_blocks(s->n, keys), width, w->v + at / keys * width, w->p, s->o, s->more);
+    if (w->poison.any) add_poison(w, s);
+}
+
+/* Strip r0 against the keys begin .. end that it sees. */
+static void run_strip(struct work *w, int64_t r0, int64_t rows, int64_t begin, int64_t end, struct wants wants) {
+    const struct attn_cpu_fwd *f = w->f;
+    struct strip *of = &w->of[r0 / ROWS];
+    const struct attn_cpu_fwd_bounds *sees = &of->sees;
+    const int64_t lo = sees->lo > begin ? sees->lo : begin, hi = sees->hi < end ? sees->hi : end;
+    struct step s = {.r0 = r0,
+                     .rows = rows,
+                     .halves = rows > HALF ? 2 : 1,
+                     .q = queries(w, r0),
+                     .ref = w->ref + r0,
+                     .less = w->less + r0,
+                     .top = w->top + r0,
+                     .l = w->l + r0,
+                     .o = sums(w, r0)};
+    const int64_t steps = attn_cpu_sdpa_blocks(hi - lo / f->step * f->step, f->step);
+    wants.share = steps > 1 ? attn_cpu_sdpa_blocks(ROWS, steps - 1) : ROWS;
+    const int64_t unit = f->s.p->mask_dtype ? LINE : 2;
+    if (w->scored) prepare_score(w, r0, rows, w->first);
+    for (s.grid = lo / f->step * f->step; s.grid < hi; s.grid += f->step) {
+        /* Keys before the first that some row sees would add 0. */
+        s.j0 = lo > s.grid ? lo / unit * unit : s.grid;
+        s.n = (hi - s.grid < f->step ? hi : s.grid + f->step) - s.j0;
+        s.cut = sees->lo_most > s.j0 ? 0 : sees->hi_least - s.j0;
+        s.cut = s.cut < 0 ? 0 : s.cut < s.n ? s.cut : s.n;
+        s.seen = of->seen;
+        s.more = of->begun;
+        of->begun = 1;
+        ask_some(w, &wants);
+        run_step(w, &s, s.cut < s.n || !s.seen || w->poison.any);
+        for (int64_t r = of->seen ? rows : 0; r <= rows; r++) {
+            if (r == rows) {
+                of->seen = 1;
+            } else if (isinf(s.ref[r])) {
+                break;
+            }
+        }
+    }
+}
+
+/* Results of a strip whose rows are all ordinary and are divided by their sums, in one piece; 0: nothing was done. */
+static int store_at_once(const struct work *w, int64_t r0, int64_t n, const float *factor) {
+    const struct attn_cpu_fwd *f = w->f;
+    const int64_t width = f->s.p->dim_v;
+    const struct attn_cpu_sdpa_row *first = &w->row[r0];
+    if (w->u->pairs && width % 32 == 0 && !attn_core_has(f->s.p, ATTN_SINK)) {
+        static const float none[ROWS] = {0};
+        uint16_t *row[ROWS];
+        for (int64_t r = 0; r < n; r++)
+            row[r] = (uint16_t *)(void *)attn_view_row(&f->out, w->b, first[r].h, w->seq.q0 + first[r].i);
+        return f->s.pair->finish(&(struct attn_pair_finish){.rows = n,
+                                                            .width = width,
+                                                            .bf16 = 1,
+                                                            .factor = 1,
+                                                            .m = none,
+                                                            .l = w->l + r0,
+                                                            .o = sums(w, r0),
+                                                            .row = row});
+    }
+    if (n < ROWS || f->s.group > 1 || f->s.p->dtype != ATTN_F32) return 0;
+    w->u->scale(width, sums(w, r0), factor);
+    f->s.u->transpose_f32((float *)(void *)attn_view_row(&f->out, w->b, first->h, w->seq.q0 + first->i), f->out.row,
+                          sums(w, r0), ROWS, width, ROWS);
+    return 1;
+}
+/* What a strip has of this split of the keys: m, l and o, all relative to the score m itself and not to its product
+ * with the exponential's factor, rounded. */
+static void leave_partial(const struct work *w, int64_t r0, int64_t n) {
+    const struct attn_cpu_fwd *f = w->f;
+    float *m = (float *)(void *)w->partial + r0, *l = (float *)(void *)(w->partial + f->partial_l) + r0,
+          *o = (float *)(void *)(w->partial + f->partial_o) + r0 * f->ldv;
+    memset(o, 0, (size_t)(n * f->ldv) * sizeof *o);
+    f->s.u->transpose_f32(o, f->ldv, sums(w, r0), ROWS, f->s.p->dim_v, n);
+    for (int64_t r = 0; r < n; r++) {
+        const float ref = w->ref[r0 + r], sum = w->l[r0 + r];
+        m[r] = isfinite(sum) ? ref : NAN;
+        l[r] = 0;
+        if (!isfinite(m[r])) {
+            memset(o + r * f->ldv, 0, (size_t)f->ldv * sizeof *o);
+            continue;
+        }
+        const float exact = (float)exp(base(w, w->less[r0 + r], w->top[r0 + r]) - (double)ref * f->s.unit);
+        l[r] = sum * exact;
+        f->s.u->scale_f32(o + r * f->ldv, f->ldv, exact);
+    }
+}
+static void finish_strip(const struct work *w, int64_t r0, int64_t n) {
+    if (w->partial) {
+        leave_partial(w, r0, n);
+        return;
+    }
+    const struct attn_cpu_fwd *f = w->f;
+    const int64_t width = f->s.p->dim_v;
+    const struct attn_cpu_sdpa_row *first = &w->row[r0];
+    float *o = sums(w, r0), factor[ROWS], log[ROWS];
+    double m[ROWS];
+    int simple = 1;
+    w->u->close(w->l + r0, factor, log);
+    for (int64_t r = 0; r < ROWS; r++) {
+        if (r >= n) {
+            factor[r] = 0;
+            continue;
+        }
+        const double l = (double)w->l[r0 + r];
+        m[r] = isinf(w->ref[r0 + r]) ? (double)w->ref[r0 + r] : base(w, w->less[r0 + r], w->top[r0 + r]);
+        if (!isfinite(l)) m[r] = (double)NAN;
+        const double natural = m[r] + (double)log[r] + first[r].shift;
+        if (w->close_alone || !isfinite(m[r])) {
+            factor[r] = (float)attn_cpu_fwd_close(f, &w->seq, w->b, &w->row[r0 + r], m[r], natural, l);
+        } else if (f->lse.data) {
+            *(float *)(void *)attn_view_row(&f->lse, w->b, first[r].h, w->seq.q0 + first[r].i) = (float)natural;
+        }
+        simple &= isfinite(m[r]) && isfinite(factor[r]);
+    }
+    if (simple && store_at_once(w, r0, n, factor)) return;
+    f->s.u->transpose_f32(w->tmp, f->ldv, o, ROWS, width, ROWS);
+    for (int64_t r = 0; r < n; r++)
+        attn_cpu_fwd_store_f32(f, &w->seq, w->b, first + r, m[r], (double)factor[r], w->tmp + r * f->ldv);
+}
+
+void attn_cpu_lanes_task(const struct attn_cpu_fwd *f, int64_t pair, int64_t task, char *scratch) {
+    const attn_problem *p = f->s.p;
+    const int64_t split = task % f->splits, f0 = (f->row_blocks - 1 - task / f->splits) * f->rows,
+                  left = f->s.flat - f0, n = left < f->rows ? left : f->rows;
+    struct work work = {.f = f, .u = table(f), .b = pair / p->heads_k, .hk = pair % p->heads_k, .depth = f->depth};
+    struct work *w = &work;
+    struct attn_softcap cap;
+    w->by = (struct attn_lanes_exps){.factor = (float)(f->s.unit * LOG2_E), .most = MOST_SUM};
+    w->by.rough = !f->lse.data && !f->lse_rounded.data;
+    w->natural = f->s.unit / (double)w->by.factor;
+    w->scored = !f->s.plain && (p->alibi || p->mask_dtype || (w->u->pairs && p->softcap <= 0));
+    if (p->softcap > 0 && !w->scored) {
+        cap = attn_softcap_of(f->s.softcap, f->s.late_scale);
+        w->by.cap = &cap;
+    }
+    w->close_alone = f->lse_rounded.data || (f->lse.data && f->lse.dtype != ATTN_F32) || attn_core_has(p, ATTN_SINK) ||
+                     attn_core_has(p, ATTN_LSE_WITH_SINK) || attn_core_has(p, ATTN_LSE_BASE_2);
+    attn_core_seq_get(p, f->s.args, w->b, &w->seq);
+    w->row = (struct attn_cpu_sdpa_row *)(void *)(scratch + f->at.row);
+#define AT(name) (float *)(void *)(scratch + f->at.name)
+    w->q = AT(q), w->k_own = AT(k), w->v_own = AT(v), w->tmp = AT(tmp), w->p = AT(p), w->o = AT(o), w->ref = AT(m),
+    w->less = AT(before), w->top = w->less + f->rows, w->l = AT(l);
+    w->poison.raw = AT(raw);
+#undef AT
+    w->poison.row = (uint8_t *)scratch + f->at.poison;
+    w->live = (uint32_t *)(void *)(scratch + f->at.live);
+    w->gone = (uint8_t *)scratch + f->at.gone;
+    w->bias = (float *)(void *)(scratch + f->at.bias);
+    w->score.bias = w->bias;
+    w->kept = (struct attn_cpu_fwd_kept *)(void *)(scratch + f->at.kept);
+    if (f->splits > 1) w->partial = f->partials + (pair * f->splits + split) * f->partial_bytes;
+    int64_t live = w->seq.sq * f->s.group - f0;
+    live = live < 0 ? 0 : live > n ? n : live;
+    const int64_t padded = attn_cpu_sdpa_up(live, ROWS);
+    const int open = p->window_left == ATTN_UNBOUNDED && p->window_right == ATTN_UNBOUNDED && !w->scored;
+    for (int64_t r = 0, h = f0 % f->s.group, i = f0 / f->s.group; r < live; r++) {
+        const int64_t head = w->hk * f->s.group + h;
+        if (r == 0 || !open) {
+            attn_cpu_sdpa_row(&f->s, &w->seq, w->b, head, i, &w->row[r]);
+        } else { /* rows of a plain problem without bounds differ in nothing else */
+            w->row[r] = w->row[0];
+            w->row[r].i = i, w->row[r].h = head;
+        }
+        if (++h == f->s.group) h = 0, i++;
+    }
+    for (int64_t r = 0; r < padded; r++) {
+        w->ref[r] = r < live ? -INFINITY : 0;
+        w->less[r] = w->top[r] = w->l[r] = 0;
+    }
+    for (int64_t r = 0; r < live; r += ROWS)
+        w->of[r / ROWS] = (struct strip){.sees = attn_cpu_fwd_see(w->row + r, live - r < ROWS ? live - r : ROWS)};
+    const struct attn_cpu_fwd_bounds all = attn_cpu_fwd_see(w->row, live);
+    const int64_t k0 = split * f->split, k1 = w->partial ? k0 + f->split : INT64_MAX, lo = all.lo > k0 ? all.lo : k0,
+                  hi = all.hi < k1 ? all.hi : k1, first = lo < hi ? k0 + (lo - k0) / f->keys * f->keys : hi;
+    for (int64_t at = first; at < hi; at += f->keys) {
+        const int64_t step = lo / f->step * f->step, begin = step > at ? step : at,
+                      end = hi - at < f->keys ? hi : at + f->keys;
+        load_block(w, begin, end);
+        for (int64_t r = 0, rows; r < live; r += rows) {
+            rows = live - r < ROWS ? live - r : ROWS;
+            const int64_t next = r + rows, last = next + ROWS < live ? next + ROWS : live;
+            if (at == first) load_strip(w, r, rows);
+            run_strip(w, r, rows, begin, end,
+                      (struct wants){
+                          .next = at == first ? next : last, .last = last, .out = r, .end = end == hi ? r + rows : r});
+            if (end == hi) finish_strip(w, r, rows);
+        }
+    }
+    for (int64_t r = 0; r < live && first >= hi; r += ROWS) finish_strip(w, r, live - r < ROWS ? live - r : ROWS);
+    if (!w->partial) attn_cpu_fwd_empty(f, &w->seq, w->b, w->hk, f0 + live, f0 + n);
+}

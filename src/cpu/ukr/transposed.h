@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: MIT
+ * Microkernels of the forward with queries across the lanes (dense/fwd_transposed.c). Keys and values are the broadcast
+ * operand, one element at a time for all queries of a strip; queries, probabilities and sums are transposed: q
+ * [depth][32], p [keys][32], o [width][32]. Each number is one chain over the summed axis: results do not depend on how
+ * keys are cut.
+ *
+ * An element is a number of f32 or a pair of bf16 (bf16.h) that travels as one: then depth counts pairs of a key's
+ * columns, an odd last one filled up with 0, values are zipped by two keys, and p has a row of pairs for two keys. */
+#ifndef ATTN_CPU_UKR_LANES_H
+#define ATTN_CPU_UKR_LANES_H
+#include "cpu/vec/softcap.h"
+
+#include <stdint.h>
+
+enum {
+    ATTN_LANES = 32,
+    ATTN_LANES_ROWS = 14 /* queries of a strip; keys of a register tile of AVX-512 */,
+    ATTN_LANES_MORE = 32
+};
+struct attn_pair_score; /* bf16.h */
+
+/* How scores become probabilities: 2^((s - less[q]) * factor - top[q]). The exponential's argument is one multiply-add,
+ * whatever the factor is rounded to. */
+struct attn_lanes_exps {
+    const struct attn_softcap *cap; /* NULL: none */
+    float factor, most;
+    int rough;         /* of pairs: within 1e-4 and not 3e-6 (f32: 2e-7) of that of the rounded argument */
+    const float *less; /* NULL: all 0 */
+    const float *top;
+};
+
+/* halves: 2; or 1, where only the first 16 queries are there: what becomes of the others is not said, their sums are 0.
+ */
+struct attn_ukr_lanes {
+    int pairs; /* 1: elements are pairs of bf16 */
+    /* s[j][q] = products of n keys, rows of k that follow each other at once. */
+    void (*scores)(int halves, int64_t n, int64_t depth, const float *k, const float *q, float *s);
+    /* s[j][q] = -inf for keys j outside lo[q] .. hi[q] */
+    void (*hide)(int64_t n, float *s, const int32_t *lo, const int32_t *hi);
+    /* high[q] = largest s[j][q] that is not NaN, -inf if there is none */
+    void (*high)(int64_t n, const float *s, float *high);
+    /* Queries of `which` (a bit each) refer to the score high[q] from now on, if it is finite and larger than ref[q];
+     * fresh: only those that refer to none yet, ref[q] = -inf. Which less and top that makes: less is 0 but for scores
+     * so large (2^24 in units of ln 2) that the product with the factor is rounded by more than 1. Returns which they
+     * are. */
+    uint32_t (*refer)(uint32_t which, int fresh, const float *high, float factor, float *ref, float *less, float *top);
+    /* Scores become probabilities in place (pairs: in the first half). -inf gives 0, NaN and infinity stay. sum[q] =
+     * sums over keys of what is not rounded; returns bit q for sums that are not <= most. The cap is not looked at. */
+    uint32_t (*soften)(int halves, int64_t n, float *s, const struct attn_lanes_exps *by, float *sum);
+    /* Products with n keys become scores in place; the first is key `key` of f. Behind them up to ATTN_LANES_MORE rows
+     * of s are written, too. */
+    void (*score)(const struct attn_pair_score *f, int64_t n, int64_t key, float *s);
+    /* more[q] = how much larger ALiBi will become behind these keys than within them, 40 at most. */
+    void (*growth)(const struct attn_pair_score *f, int64_t n, int64_t key, float *more);
+    /* Scores of n keys with a softcap. */
+    void (*cap)(int64_t n, float *s, const struct attn_softcap *cap);
+    /* scores, cap unless that is NULL, and soften at once, to the same bits; of pairs p has a tile of scores more. */
+    uint32_t (*weigh)(int halves, int64_t n, int64_t depth, const float *k, const float *q, float *p,
+                      const struct attn_lanes_exps *by, float *sum);
+    /* o = values^T p of n elements of keys, rows of v that follow each other at once; more: o += */
+    void (*add)(int halves, int64_t n, int64_t width, const float *v, const float *p, float *o, int more);
+    /* o[c][q] *= factor[q] */
+    void (*scale)(int64_t width, float *o, const float *factor);
+    /* Of sums that are positive and normal: 1 / l rounded, ln l within 2e-7 (relative to 1 if that is more). */
+    void (*close)(const float *l, float *inverse, float *log);
+};
+extern const struct attn_ukr_lanes attn_ukr_lanes_avx2, attn_ukr_lanes_avx512, attn_ukr_lanes_avx512bf16;
+#endif
