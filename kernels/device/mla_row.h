@@ -4,7 +4,7 @@
 #define ATTN_DEVICE_MLA_ROW_H
 #include "kernels/device/number.h"
 #include "kernels/device/warp.h"
-#include "kernels/kparams_mla.h"
+#include "kernels/params/mla.h"
 
 /* sum += out . dout of two 16-bit numbers each; of eight. */
 static __device__ __forceinline__ float mla_row_add(int out_type, int dout_type, float sum, uint32_t x, uint32_t y) {

@@ -16,7 +16,7 @@
  */
 #ifndef ATTN_DEVICE_MMA_H
 #define ATTN_DEVICE_MMA_H
-#include "kernels/kparams.h"
+#include "kernels/params/params.h"
 
 static __device__ __forceinline__ void load_matrix4(uint32_t x[4], uint32_t at) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"

@@ -13,7 +13,7 @@
  * f64: the 16-row form exists from sm_90 on; before, four m8n8k4 (A row g column t, B row t column g, C row g). */
 #ifndef ATTN_DEVICE_MMA_WIDE_H
 #define ATTN_DEVICE_MMA_WIDE_H
-#include "kernels/kparams.h"
+#include "kernels/params/params.h"
 
 static __device__ __forceinline__ void mma_tf32(float c[4], const uint32_t a[4], uint32_t b0, uint32_t b1) {
     asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "

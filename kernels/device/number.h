@@ -2,7 +2,7 @@
  * Numbers on the device: base-2 exponential and logarithm units, 16-bit types, and lse as the caller wants it. */
 #ifndef ATTN_DEVICE_NUMBER_H
 #define ATTN_DEVICE_NUMBER_H
-#include "kernels/kparams.h"
+#include "kernels/params/params.h"
 
 #define LOG2E 1.44269504088896340736f
 #define LN2   0.693147180559945309417f

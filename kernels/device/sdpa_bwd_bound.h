@@ -8,8 +8,8 @@
  * what these say is 0, infinite or NaN with any factor. */
 #ifndef ATTN_DEVICE_SDPA_BWD_BOUND_H
 #define ATTN_DEVICE_SDPA_BWD_BOUND_H
-#include "kernels/device/power.h"
-#include "kernels/kparams_sdpa.h"
+#include "kernels/device/f16_scale.h"
+#include "kernels/params/sdpa.h"
 
 /* Parameters of a kernel: with the bounds, or without. */
 template <int SCALED> struct sdpa_bwd_parameters { struct kp_sdpa_bwd bwd; };

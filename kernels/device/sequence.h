@@ -2,7 +2,7 @@
  * Sequences of a dense problem on the device: the same clamps as attn_core_seq_get on the host. */
 #ifndef ATTN_DEVICE_SEQUENCE_H
 #define ATTN_DEVICE_SEQUENCE_H
-#include "kernels/kparams_sdpa.h"
+#include "kernels/params/sdpa.h"
 
 struct sequence {
     int64_t q0, k0; /* first rows; packed only, else 0 */

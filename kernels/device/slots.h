@@ -2,7 +2,7 @@
  * Which slots of a query are valid: the one predicate that load, softmax, distribution and scatter share. */
 #ifndef ATTN_DEVICE_SLOTS_H
 #define ATTN_DEVICE_SLOTS_H
-#include "kernels/kparams_mla.h"
+#include "kernels/params/mla.h"
 
 /* The index list of query i of batch entry b: n slots, of which those with 0 <= idx < keys are valid. */
 struct slots {

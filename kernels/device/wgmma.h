@@ -20,7 +20,7 @@
  */
 #ifndef ATTN_DEVICE_WGMMA_H
 #define ATTN_DEVICE_WGMMA_H
-#include "kernels/kparams.h"
+#include "kernels/params/params.h"
 
 /* leading: bytes from one block of 64 i to the next, MN-major only. */
 static __device__ __forceinline__ uint64_t slice_desc(uint32_t at, uint32_t leading) {

@@ -3,8 +3,8 @@
  * Included once; the picture and the rules stand there. */
 #ifndef ATTN_SM80_MLA_BWD_TILE_H
 #define ATTN_SM80_MLA_BWD_TILE_H
+#include "kernels/device/f16_scale.h"
 #include "kernels/device/number.h"
-#include "kernels/device/power.h"
 #include "kernels/device/reduce.h"
 #include "kernels/sm80/mla_load.h"
 

@@ -10,7 +10,7 @@
  * Read where it stands, a lane's two cells of a row are 2 to 8 bytes of a line, so that a load of the warp touches
  * eight lines; the first-level cache looks at one line a cycle, and a tile of 16 x 64 cells keeps it as long as half of
  * the tile's products take.
- * Pitches (host: mask_pitch of src/cuda/cuda_sdpa_fwd.c) are such that the eight rows of a load are in different
+ * Pitches (host: mask_pitch of src/cuda/dense/fwd.c) are such that the eight rows of a load are in different
  * banks. */
 #ifndef ATTN_SM80_SDPA_FWD_MASK_H
 #define ATTN_SM80_SDPA_FWD_MASK_H

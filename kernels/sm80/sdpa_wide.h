@@ -17,7 +17,7 @@
 #define ATTN_SM80_SDPA_WIDE_H
 #include "kernels/device/number_wide.h"
 #include "kernels/device/sequence.h"
-#include "kernels/kparams_sdpa_wide.h"
+#include "kernels/params/sdpa_wide.h"
 
 #ifdef CFG_HALVES
 constexpr int HALVES = CFG_HALVES;

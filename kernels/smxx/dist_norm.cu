@@ -3,7 +3,7 @@
  * lane l adds up elements l, l + 32, ... and the lanes meet in a fixed tree: bit-equal every time. A row whose sum is 0
  * stays as it is. */
 #include "kernels/device/number.h"
-#include "kernels/kparams_mla.h"
+#include "kernels/params/mla.h"
 
 constexpr int THREADS = CFG_THREADS;
 

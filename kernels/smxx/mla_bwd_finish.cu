@@ -10,7 +10,7 @@
 #include "kernels/device/number.h"
 #include "kernels/device/slots.h"
 #include "kernels/device/warp.h"
-#include "kernels/kparams_mla_ranges.h"
+#include "kernels/params/mla_ranges.h"
 
 constexpr int THREADS = CFG_THREADS, WARPS = THREADS / 32, TASK = CFG_TASK;
 constexpr int AT_ONCE = 8; /* slots that a lane loads together */

@@ -10,8 +10,8 @@
  *
  * Shared memory: 8 KiB + 32 bytes. */
 #include "kernels/device/slots.h"
-#include "kernels/device/sum_before.h"
-#include "kernels/kparams_mla_ranges.h"
+#include "kernels/device/block_scan.h"
+#include "kernels/params/mla_ranges.h"
 
 constexpr int THREADS = CFG_THREADS, WARPS = THREADS / 32, MOST = KP_MLA_RANGES_MOST;
 static_assert(THREADS == MOST, "a thread for each range");

@@ -10,7 +10,7 @@
  * The first pass reads the index lists: element e is slot e % TOPK of query first + e / TOPK, its key the row of `sum`
  * that it names, or B * SK if it is invalid. Shared memory: 1 KiB, 128 bytes, 8 KiB. */
 #include "kernels/device/slots.h"
-#include "kernels/device/sum_before.h"
+#include "kernels/device/block_scan.h"
 
 constexpr int THREADS = CFG_THREADS, WARPS = THREADS / 32, STEP = CFG_STEP, DIGITS = 256;
 constexpr int PER_WARP = KP_MLA_SORT_BLOCK / WARPS, ROUNDS = PER_WARP / 32;

@@ -6,7 +6,7 @@
  *   keys, sorted --binary search--> first .. last slot of the row --pairs[query][block][slot]--> + --> sum[row]
  *
  * Lane l holds columns 2 l, 2 l + 1 and those 64, 128, ... further. */
-#include "kernels/kparams_mla.h"
+#include "kernels/params/mla.h"
 
 constexpr int THREADS = CFG_THREADS, WARPS = THREADS / 32, GROUPS = 576 / 64;
 

@@ -6,11 +6,11 @@
  *   out = sum_s w_s O_s / (L + 2^(sink - m))          lse = m + log2 L        max_logits = max_s top_s
  *
  * Input: f32 O_s (not normalised), m_s, l_s and top_s of every split and row, written by kernels/sm80/mla_fwd.cu and
- * kernels/sm90/mla_fwd_wgmma.cu. A split without valid slots has l_s = 0. Sums run in the order of the splits or in a
+ * kernels/sm90/mla_fwd/mla_fwd.cu. A split without valid slots has l_s = 0. Sums run in the order of the splits or in a
  * fixed tree: bit-equal every time. Lane t holds the weights of splits t and t + 32 and adds up columns 4 t .. 4 t + 3,
  * then those 128 further, ... */
 #include "kernels/device/number.h"
-#include "kernels/kparams_mla.h"
+#include "kernels/params/mla.h"
 
 constexpr int THREADS = CFG_THREADS, HELD = KP_MLA_MAX_SPLITS / 32, DIM_V = 512, LEAST = -126; /* as in mla_fwd.cu */
 

@@ -12,8 +12,8 @@
  *
  * Shared memory: 20 KiB + 32 bytes. */
 #include "kernels/device/slots.h"
-#include "kernels/device/sum_before.h"
-#include "kernels/kparams_mla_ranges.h"
+#include "kernels/device/block_scan.h"
+#include "kernels/params/mla_ranges.h"
 
 constexpr int THREADS = CFG_THREADS, WARPS = THREADS / 32, EACH = KP_MLA_ORDER_SLOTS / THREADS;
 static_assert(THREADS == 16 * KP_MLA_ORDER_RANGES && EACH <= 8, "16 threads scan a range; a rank is four bits");

@@ -4,7 +4,7 @@
  * are passed over. Every chip. No shared memory. A warp takes 16 rows by 32 columns at a time: it reads whole lines,
  * and writes 32 bytes of 8 rows. */
 #include "kernels/device/sdpa_bwd_rows.h"
-#include "kernels/kparams_sdpa_wide.h"
+#include "kernels/params/sdpa_wide.h"
 
 constexpr int THREADS = CFG_THREADS;
 

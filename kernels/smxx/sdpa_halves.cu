@@ -10,7 +10,7 @@
 #include "kernels/device/number.h"
 #include "kernels/device/sequence.h"
 #include "kernels/device/shared.h"
-#include "kernels/kparams_sdpa_wide.h"
+#include "kernels/params/sdpa_wide.h"
 
 constexpr int THREADS = CFG_THREADS, ACROSS = 16, DOWN = THREADS / ACROSS, ROWS = KP_HALVES_ROWS,
               DOWN_STEPS = ROWS / DOWN;

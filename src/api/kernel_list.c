@@ -3,7 +3,7 @@
 #include "api/api.h"
 #include "cpu/host/cpu.h"
 #ifdef ATTN_HAVE_CUDA
-#include "cuda/cuda.h"
+#include "cuda/backend/cuda.h"
 #endif
 
 const struct attn_core_backend *const attn_api_backends[] = {

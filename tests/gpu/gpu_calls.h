@@ -4,7 +4,7 @@
 #ifndef GPU_CALLS_H
 #define GPU_CALLS_H
 
-#include "cuda/driver.h"
+#include "cuda/backend/driver.h"
 
 enum { GPU_NON_BLOCKING = 1, GPU_CAPTURE_GLOBAL = 0 };
 

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
- * Graphs that plans keep (src/cuda/kept_graph.c), on the stand-in driver: when they are made, what of them is changed,
- * for which streams, and that an execution queues what a direct one queues, whichever call fails, in any thread. */
+ * Graphs that plans keep (src/cuda/backend/graph_cache.c), on the stand-in driver: when they are made, what of them is
+ * changed, for which streams, and that an execution queues what a direct one queues, whichever call fails, in any
+ * thread. */
 #include "core/ctx.h"
-#include "cuda/cuda_state.h"
+#include "cuda/backend/state.h"
 #include "gpu/gpu_rig.h"
 #include "stub_driver/cuda_stub.h"
 #include "unit/api_fixture.h"

@@ -2,7 +2,7 @@
  * What the GPU tests can say without a GPU: on the stand-in driver every kernel row, on chips of each generation, may
  * be recorded into a graph (it calls nothing that a recording forbids), queues the same launches each time and
  * allocates nothing. And what a sparse backward launches where its sums exceed the second-level cache. */
-#include "cuda/cuda.h"
+#include "cuda/backend/cuda.h"
 #include "gpu/gpu_rig.h"
 #include "stub_driver/cuda_stub.h"
 

@@ -4,8 +4,8 @@
  * open. What the main kernels make of it is the business of `attn check` with ATTN_CUDA_L2_LIMIT (tools/check_sim.sh).
  */
 #include "api/api.h"
-#include "cuda/cuda_state.h"
-#include "kernels/kparams_mla_ranges.h"
+#include "cuda/backend/state.h"
+#include "kernels/params/mla_ranges.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

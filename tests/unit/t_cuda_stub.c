@@ -11,7 +11,7 @@ int main(void) {
 #else
 #include "api/api.h"
 #include "base/env.h"
-#include "cuda/cuda_state.h"
+#include "cuda/backend/state.h"
 #include "stub_driver/cuda_stub.h"
 
 #include <dlfcn.h>

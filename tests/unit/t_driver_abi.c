@@ -32,7 +32,7 @@ typedef CUlaunchAttributeID cu_launch_attribute_id;
 typedef CUlaunchAttributeValue cu_launch_value;
 typedef CUDA_KERNEL_NODE_PARAMS cu_kernel_node;
 typedef CUDA_MEMSET_NODE_PARAMS cu_fill_node;
-#include "cuda/driver.h"
+#include "cuda/backend/driver.h"
 
 #include "gpu/gpu_calls.h"
 

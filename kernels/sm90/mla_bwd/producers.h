@@ -1,0 +1,253 @@
+/* SPDX-License-Identifier: MIT
+ * Part of lockstep.cu and pingpong.cu: their producers, which have 24 registers. What a tile's
+ * copies need waits in shared memory; the rows are read from the tile's notes. */
+#ifndef ATTN_SM90_MLA_BWD_EVEN_GATHER_WGMMA_H
+#define ATTN_SM90_MLA_BWD_EVEN_GATHER_WGMMA_H
+#include "kernels/sm90/mla_bwd/cells.h"
+#include "kernels/sm90/mla_bwd/cta_pacing.h"
+#include "kernels/sm90/mla_bwd/row_stats_prefetch.h"
+#if CFG_DETERMINISTIC
+#include "kernels/sm90/mla_bwd/stored_rows.h"
+#endif
+
+/* Warp 0: rows and mask of tile t, n % 2 = parity. The indices arrive while the last reader of their place is awaited,
+ * which takes longer. NOTES_READ: nobody is awaited. All K_FREE of tile n - 2 have been, for the copies of n - 1, and
+ * each consumer warp that reads the notes of n - 2 had done so when it arrived there. */
+constexpr int NOTES_READ = PAIRS || ALT;
+static __device__ __forceinline__ void note_rows(const struct kp_mla_bwd *p, uint32_t shared, int t, uint32_t parity) {
+    struct indices x;
+    {
+        const int at = 64 * t + (recompute((int)threadIdx.x) & 31), n = (int)shared_load32(shared + ITEM_AT + 8);
+        const int32_t *list = (const int32_t *)kept(shared + ITEM_AT) + at;
+        x.lo = at < n ? list[0] : -1;
+        x.hi = at + 32 < n ? list[32] : -1;
+    }
+    if (!PAIRS && p->posts && (recompute((int)threadIdx.x) & 31) == 0) keep_together(p, shared, t, x.lo);
+    if (!NOTES_READ) mbar_wait(shared + K_FREE, parity ^ 1);
+    const uint32_t keys = shared_load32(shared + ITEM_AT + 12), lane = (uint32_t)recompute((int)threadIdx.x) & 31;
+    if ((uint32_t)x.lo >= keys) x.lo = -1;
+    if ((uint32_t)x.hi >= keys) x.hi = -1;
+    const uint32_t note = shared + NOTE_AT + 256 * parity + 4 * lane;
+    shared_store32(note, (uint32_t)x.lo);
+    shared_store32(note + 128, (uint32_t)x.hi);
+    const uint32_t lo = __ballot_sync(~0u, x.lo >= 0), hi = __ballot_sync(~0u, x.hi >= 0);
+    if (lane < 2) shared_store32(shared + MASK_AT + 8 * parity + 4 * lane, lane ? hi : lo);
+}
+
+/* Where the rows of a thread's copies begin, at its chunk (row 0 for slots that are not valid), and, from bit 4 on,
+ * which are valid. */
+struct copies {
+    const uint16_t *from[PASSES];
+    uint32_t valid;
+};
+/* Of the tile whose notes are in place `parity`. */
+static __device__ __forceinline__ void find_rows(const struct kp_mla_bwd *p, uint32_t shared, struct copies *c,
+                                                 uint32_t parity) {
+    const uint32_t thread = (uint32_t)recompute((int)threadIdx.x) & (PRODUCERS - 1);
+    const uint32_t note = shared + NOTE_AT + 256 * parity + 4 * (thread >> 3);
+    const uint16_t *kv = (const uint16_t *)kept(shared + ITEM_AT + 16) + (thread & 7) * 8;
+    int32_t row[PASSES];
+    c->valid = 0;
+#pragma unroll
+    for (int k = 0; k < PASSES; k++) row[k] = (int32_t)shared_load32(note + 4 * STEP * k);
+#pragma unroll
+    for (int k = 0; k < PASSES; k++) {
+        c->valid |= (row[k] >= 0 ? 16u : 0) << k;
+        c->from[k] = kv + max(row[k], 0) * p->in.kv.row;
+    }
+}
+/* Slices x .. x + n - 1. */
+static __device__ __forceinline__ void gather_slices(uint32_t shared, const struct copies *c, uint32_t x, uint32_t n) {
+    const uint32_t to = shared + K_AT + place_of() + x * SLICE;
+#pragma unroll
+    for (int k = 0; k < PASSES; k++)
+#pragma unroll
+        for (uint32_t y = 0; y < n; y++) {
+            const uint32_t place = to + k * STEP * 128 + y * SLICE;
+            const uint16_t *from = c->from[k] + (x + y) * 64;
+            const int bytes = c->valid >> k & 16;
+            if (NEAR)
+                copy_async16_kept(place, from, bytes);
+            else
+                copy_async16(place, from, bytes);
+        }
+    copy_commit();
+}
+
+/* Pairs of slices, all under way at once: K has to come while dKV is formed. */
+constexpr int GROUPS = (SLICES + 1) / 2;
+
+/* The copies of all groups but the latest `pending` are there and the matrix units may see them. No fence is left to
+ * the consumers, who would wait in it for their own additions to memory. */
+static __device__ __forceinline__ void settle_copies(int pending) {
+    copy_wait(pending);
+    async_fence();
+}
+
+/* The order in which slices of Q and dO are copied. Woven: slice x is in places x and x + 1; place 0 is read last. */
+static __device__ __forceinline__ uint32_t copied_slice(uint32_t i) {
+    return !WOVEN ? slice_of(i) : i < 6 ? i + 1 : i < 7 ? 7 : i == 7 ? 0 : 8;
+}
+static __device__ __forceinline__ void copy_head(uint32_t to, const void *from, int bytes) {
+    if (PASSING)
+        copy_async16_once(to, from, bytes);
+    else
+        copy_async16(to, from, bytes);
+}
+/* Starts the copies of an item's Q and dO, slice by slice as the last item's dKV lets go of them. Rows of heads that do
+ * not exist or are empty become zeros: no NaN of theirs reaches dkv. BY_GROUPS: tells of all groups but the last. */
+static __device__ __forceinline__ void copy_heads(const struct kp_mla_bwd *p, uint32_t shared, uint32_t parity) {
+    uint32_t alive = 0;
+    {
+        const int thread = recompute((int)threadIdx.x) & (PRODUCERS - 1);
+        const struct kp_mla_row *states = (const struct kp_mla_row *)kept(shared + ITEM_AT + 48);
+        const int heads = (int)shared_load32(shared + ITEM_AT + 24);
+        float lse2[PASSES];
+#pragma unroll
+        for (int k = 0; k < PASSES; k++)
+            lse2[k] = (thread >> 3) + STEP * k < heads ? states[(thread >> 3) + STEP * k].lse2 : INF;
+#pragma unroll
+        for (int k = 0; k < PASSES; k++) alive |= (lse2[k] != INF ? 16u : 0) << k;
+        mbar_wait(shared + Q_FREE + 8 * copied_slice(0), parity);
+        if (thread < 64) keep_state(p, shared, states, thread, heads);
+    }
+#pragma unroll 1
+    for (uint32_t i = 0; i < SLICES; i++) {
+        const uint32_t x = copied_slice(i);
+        uint32_t to = WOVEN ? 0 : shared + place_of() + x * Q_STEP;
+        mbar_wait(shared + Q_FREE + 8 * x, parity);
+        if (WOVEN && x < 8) mbar_wait(shared + Q_FREE + 8 * ((x + 1) & 7), parity);
+        const int thread = recompute((int)threadIdx.x) & (PRODUCERS - 1);
+        if (WOVEN) to = shared + place_of() + x * Q_STEP;
+        if (WOVEN && x < 8) { /* chunks 4 .. 7 of the next place, or 0 .. 3 of this one */
+            const uint32_t mine = ((uint32_t)thread >> 2 & 1) == rank_of(), row = (uint32_t)thread >> 3;
+            const uint32_t chunk = ((uint32_t)thread & 3) + 4 * mine;
+            to = shared + row * 128 + (chunk ^ (row & 7)) * 16 + ((x + mine) & 7) * Q_STEP;
+        }
+        const uint32_t column = (uint32_t)(thread & 7) * 8 + x * 64;
+        const uint16_t *q = (const uint16_t *)kept(shared + ITEM_AT + 32) + (thread >> 3) * p->in.q.head + column;
+#pragma unroll
+        for (int k = 0; k < PASSES; k++, q += STEP * p->in.q.head) /* 16 bytes, or none: then the address is not used */
+            copy_head(to + Q_AT + k * STEP * 128, q, alive >> k & 16);
+        if (x < V_SLICES) {
+            const uint16_t *o = (const uint16_t *)kept(shared + ITEM_AT + 40) + (thread >> 3) * p->dout.head + column;
+#pragma unroll
+            for (int k = 0; k < PASSES; k++, o += STEP * p->dout.head)
+                copy_head(to + DOUT_AT + k * STEP * 128, o, alive >> k & 16);
+        }
+        if (!BY_GROUPS || (i % 2 == 0 && i < 8)) continue;
+        copy_commit();
+        if (i == 1) continue;
+        settle_copies(1); /* a group is told of when the next one is asked for */
+        mbar_arrive(shared + K_FULL + 8 * (i / 2 - 1));
+        if (i == 3) mbar_arrive(shared + Q_FULL);
+    }
+}
+
+/* Group g is there, all but the latest `pending` being so. Pairs that store rows, those of the
+ * third schedule and NEAR: told while groups further on are still being asked for, BEHIND them; others have more stores
+ * or additions to memory under way, and waiting would hold them up. */
+constexpr int BEHIND = SUMMED || WOVEN || NEAR ? 2 : 0;
+static __device__ __forceinline__ void tell_group(uint32_t shared, int g, int pending) {
+    settle_copies(pending);
+    mbar_arrive(shared + K_FULL + 8 * (uint32_t)g);
+}
+
+/* For dist. One thread, when nobody reads the place of the tile before the last any more: where the sums of P' of this
+ * tile will go. */
+static __device__ __forceinline__ void note_dist(const struct kp_mla_bwd *p, uint32_t shared, uint32_t state) {
+    const uint32_t place = shared + DIST_AT + 8 * (state & 1);
+    uint64_t to = kept(shared + DIST_AT + 8 * (state & 1 ^ 1)) + 256;
+    if (state < 4) {
+        const count at = item_at(p, shared_load32(shared + ITEM_AT + 56));
+        const struct item w = work_of(p, at);
+        to = dist_of(p, at, &w);
+    }
+    shared_store32(place, (uint32_t)to);
+    shared_store32(place + 4, (uint32_t)(to >> 32));
+}
+/* The last two warps: sums of P' of the tile before the one of parity `parity`, when its K_FREE is complete. */
+static __device__ __forceinline__ void store_dist(uint32_t shared, uint32_t parity) {
+    const uint32_t warp = (uint32_t)warp_of(), before = parity ^ 1;
+    const uint64_t to = kept(shared + DIST_AT + 8 * before);
+    if (warp < 2 || !to) return;
+    store_sums(shared, warp - 2, shared_load32(shared + MASK_AT + 8 * before + 4 * (warp - 2)), to);
+}
+
+static __device__ __forceinline__ void produce_even(const struct kp_mla_bwd *p, uint32_t shared) {
+    if (!PAIRS && (threadIdx.x & (PRODUCERS - 1)) == 0) begin_together(shared);
+    if (DIST_BY_PRODUCERS && (threadIdx.x & (PRODUCERS - 1)) == 0) keep4(shared + DIST_AT, 0, 0);
+    uint32_t state = 0; /* bit 0: parity of tiles, bit 1: of items with tiles; the rest: the item's tile */
+    for (uint32_t item = 0; has_item(p, item); item = shared_load32(shared + ITEM_AT + 56) + 1) {
+        keep_item(p, item, shared, [=] {
+            if (AHEAD && (recompute((int)threadIdx.x) & (PRODUCERS - 1)) == 32) keep_next(p, item + 1, shared);
+        });
+#pragma unroll 1
+        for (state &= 3; 16 * (int)(state & ~3u) < (int)shared_load32(shared + ITEM_AT + 8); state = (state ^ 1) + 4) {
+            if ((recompute((int)threadIdx.x) & 127) < 32)
+                note_rows(p, shared, (int)(state >> 2), state & 1);
+            else if (!NOTES_READ)
+                mbar_wait(shared + K_FREE, (state & 1) ^ 1);
+            named_sync(4, PRODUCERS);
+            if (DIST_BY_PRODUCERS && p->part_dist && (recompute((int)threadIdx.x) & 127) == 32)
+                note_dist(p, shared, state);
+            struct copies c;
+            find_rows(p, shared, &c, state & 1);
+#pragma unroll
+            for (uint32_t i = 0; i < 8; i += 2) {
+                const uint32_t x = slice_of(i);
+                mbar_wait(shared + K_FREE + 4 * x, (state & 1) ^ 1); /* of slices x, x + 1 */
+                if (AHEAD && !FREES_DS && SLICES == 8 && i == 6 && state >= 4) copy_ahead(p, shared);
+                gather_slices(shared, &c, x, 2);
+                if (BEHIND && i >= 2 * BEHIND && state >= 4)
+                    tell_group(shared, (int)i / 2 - BEHIND, BEHIND + (AHEAD && SLICES == 8 && i == 6));
+            }
+            if (AHEAD && !FREES_DS && SLICES > 8 && state >= 4) copy_ahead(p, shared);
+            if (SLICES > 8) gather_slices(shared, &c, 8, 1);
+            if (FREES_DS && state >= 4) copy_ahead(p, shared);
+            if (ASK_FIRST) mbar_arrive(shared + K_ASKED);
+            if (DIST_BY_PRODUCERS && p->part_dist) store_dist(shared, state & 1);
+            if (state < 4) { /* the first tile needs all of it */
+                copy_heads(p, shared, (state >> 1) ^ 1);
+                if (!BY_GROUPS) copy_commit();
+                settle_copies(0);
+#pragma unroll
+                for (int g = BY_GROUPS ? GROUPS - 1 : 0; g < GROUPS; g++) mbar_arrive(shared + K_FULL + 8 * g);
+                if (!BY_GROUPS) mbar_arrive(shared + Q_FULL);
+                if (FREES_DS) free_ahead(shared);
+#if CFG_DETERMINISTIC
+                if (ALT) tell_most(shared);
+#endif
+                state ^= 2;
+                continue;
+            }
+            float ahead = 0;
+#pragma unroll
+            for (int g = BEHIND ? 4 - BEHIND : 0; g < GROUPS; g++) {
+                const int is_last = g == GROUPS - 1;
+                if (AHEAD && !FREES_DS && is_last) {
+                    copy_wait(1);
+                    ahead = add_ahead(shared);
+                }
+                tell_group(shared, g, GROUPS - 1 - g + (FREES_DS || (AHEAD && !is_last)));
+            }
+            if (FREES_DS) {
+                copy_wait(0);
+                ahead = add_ahead(shared);
+                free_ahead(shared);
+            }
+            if (AHEAD) end_ahead(p, shared, ahead);
+        }
+        if (AHEAD) form_rest(p, shared);
+    }
+    if (ASK_FIRST) { /* there is no next tile; not before everyone has seen the one before */
+        for (uint32_t x = 0; x < 4; x++) mbar_wait(shared + K_FREE + 8 * x, (state & 1) ^ 1);
+        mbar_arrive(shared + K_ASKED);
+    }
+    if (DIST_BY_PRODUCERS && p->part_dist) {
+        mbar_wait(shared + K_FREE, (state & 1) ^ 1);
+        store_dist(shared, state & 1);
+    }
+    if (!PAIRS && p->posts && (threadIdx.x & (PRODUCERS - 1)) == 0) end_together(p, shared);
+}
+#endif

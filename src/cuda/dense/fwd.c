@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: MIT
+ * Dense forward on CUDA, the host's side: kernel rows from kernels/variants/sdpa_fwd_sm80.def and sdpa_fwd_sm90.def,
+ * what each refuses, how a problem is dealt to CTAs, and the parameters of a launch. The device's side:
+ * kernels/sm80/sdpa_fwd.cu. */
+#include "core/problem.h"
+#include "cuda/dense/sdpa.h"
+
+#include <math.h>
+
+enum { MAX_LENGTH = ATTN_CUDA_MAX_LENGTH, FAR = ATTN_CUDA_FAR };
+
+/* How a problem is dealt to CTAs: a function of problem and device alone, so that workspace and launch agree. */
+struct geometry {
+    int64_t pack, row_tiles, heads, splits, section, items; /* heads: tile heads of all batch entries */
+    int64_t rows, part_row;                                 /* of a split's results */
+};
+
+static int64_t blocks(int64_t n, int64_t size) { return (n + size - 1) / size; }
+
+static int ctas_that_fit(const struct kp_sdpa_fwd_config *c, const struct attn_cuda_limits *l, int64_t bytes) {
+    const int64_t fit = l->shared_per_sm / (bytes + 1024); /* the system keeps 1 KiB of each CTA's */
+    return fit < 1 ? 1 : fit < c->ctas ? (int)fit : c->ctas;
+}
+static int ctas_per_sm(const struct kp_sdpa_fwd_config *c, const struct attn_cuda_limits *l) {
+    return ctas_that_fit(c, l, KP_SDPA_SHARED_BYTES(*c));
+}
+static int64_t shared_bytes(const struct kp_sdpa_fwd_config *c, int64_t pitch) {
+    return KP_SDPA_SHARED_BYTES(*c) + 16 * c->m_tiles * c->row_warps * c->col_warps * pitch;
+}
+
+/* Bytes of a row of a mask's cells in shared memory: with what it is padded, eight rows lie in different banks.
+ * 0 where there is no mask, where its place would cost a CTA of the multiprocessor, or where rows have cells of several
+ * heads. */
+static int64_t mask_pitch(const struct kp_sdpa_fwd_config *c, const struct attn_cuda_limits *l, const attn_problem *p,
+                          int64_t pack) {
+    const int64_t bytes = p->mask_dtype == ATTN_BOOL  ? 80
+                          : p->mask_dtype == ATTN_F32 ? 4 * c->keys + 32
+                                                      : 2 * c->keys + 16;
+    const int64_t all = shared_bytes(c, bytes);
+    if (!c->full || !p->mask_dtype || pack != 1 || all > l->shared_per_block) return 0;
+    return ctas_that_fit(c, l, all) == ctas_per_sm(c, l) ? bytes : 0;
+}
+
+/* Key tiles that the longest row tile walks, at most. */
+static int64_t key_tiles(const struct kp_sdpa_fwd_config *c, const attn_problem *p, int64_t pack) {
+    int64_t keys = p->seq_k, queries = KP_SDPA_ROWS(*c) / pack + 1;
+    if (p->window_left < FAR && p->window_right < FAR && p->window_left + p->window_right + queries < keys)
+        keys = p->window_left + p->window_right + queries;
+    if (!attn_core_has(p, ATTN_BOTTOM_RIGHT) && p->window_right < FAR)
+        keys = attn_cuda_lesser(keys, p->seq_q + p->window_right);
+    return keys <= 0 ? 1 : blocks(keys, c->keys) + 1;
+}
+
+/* The number of splits with the shortest critical path, in key tiles: rounds of CTAs times (tiles of a split + start
+ * and end of a CTA), plus the merge, whose traffic grows with the splits. The few-query rows wait for memory, and CTAs
+ * side by side on a multiprocessor share its rate: there a round has one CTA of each. */
+static int64_t choose_splits(const struct kp_sdpa_fwd_config *c, const attn_problem *p, int64_t tiles, int64_t pack,
+                             int64_t capacity) {
+    const int64_t n = key_tiles(c, p, pack),
+                  most = attn_cuda_lesser(attn_cuda_lesser(n / 2, KP_SDPA_MAX_SPLITS), 2 * capacity / tiles + 1);
+    int64_t best = 1, rounds = 1, room = capacity - tiles; /* of CTAs; room: what the last one has left */
+    double least = (double)(n + 2);
+    if (tiles >= capacity) return 1;
+    for (int64_t s = 2; s <= most; s++) { /* of every execution: one division, of 32 bits (n < 2^28) */
+        room -= tiles;
+        if (room < 0) room += capacity, rounds++;
+        const uint32_t each = ((uint32_t)n + (uint32_t)s - 1) / (uint32_t)s;
+        double cost = (double)(rounds * (each + 2)) + 3 + 0.1 * (double)s;
+        if (cost < least) least = cost, best = s;
+    }
+    return best;
+}
+
+static struct geometry lay_out(const struct kp_sdpa_fwd_config *c, const struct attn_cuda_limits *l,
+                               const attn_problem *p) {
+    struct geometry g = {.pack = 1};
+    const int64_t tile = KP_SDPA_ROWS(*c), group = p->heads_q / p->heads_k;
+    if (p->batch <= 0 || p->heads_q <= 0 || p->seq_q <= 0) return g;
+    if (p->seq_q <= MAX_LENGTH / group && blocks(p->seq_q * group, tile) < group * blocks(p->seq_q, tile))
+        g.pack = group;
+    g.row_tiles = blocks(p->seq_q * g.pack, tile);
+    g.heads = p->batch * (g.pack == 1 ? p->heads_q : p->heads_k);
+    g.splits = choose_splits(c, p, g.row_tiles * g.heads, g.pack,
+                             (int64_t)l->n_sms * (c->key_warps > 1 ? 1 : ctas_per_sm(c, l)));
+    /* Heads dealt together share half of the second-level cache; those of a group share their keys. */
+    const int64_t bytes = 2 * p->seq_k * (p->dim_qk + p->dim_v) + 1, fit = l->l2_bytes / 2 / bytes;
+    g.section = attn_cuda_section(g.heads, g.pack == 1 ? group : 1, fit);
+    g.items = g.row_tiles * g.splits * g.heads;
+    g.rows = p->batch * p->heads_q * p->seq_q;
+    g.part_row = (p->dim_v + 3) / 4 * 4;
+    return g;
+}
+
+/* ------------------------------------------------------------------ what a row refuses ------------- */
+
+static int refuse_features(const struct kp_sdpa_fwd_config *c, const attn_problem *p, struct attn_text *why) {
+    const double unit = fabs(p->scale);
+    const char *missing = p->softcap > 0                 ? "softcap"
+                          : p->alibi                     ? "ALiBi"
+                          : p->mask_dtype                ? "a mask"
+                          : attn_core_has(p, ATTN_PAGED) ? "pages"
+                          : unit < 1e-30                 ? "a scale of 0"
+                                                         : NULL;
+    if (!c->full && missing) attn_text_add(why, "has no code for %s: the _full variants do", missing);
+    return !c->full && missing;
+}
+
+/* Work items are counted in 31 bits. Heads in a common tile only make them fewer, and key splits end long before. */
+static int refuse_size(const struct kp_sdpa_fwd_config *c, const attn_problem *p, struct attn_text *why) {
+    const double items = (double)p->batch * (double)p->heads_q * (double)blocks(p->seq_q, KP_SDPA_ROWS(*c));
+    if (items > INT32_MAX) attn_text_add(why, "is dealt in %.0f tiles, at most %d", items, INT32_MAX);
+    return items > INT32_MAX;
+}
+
+static int supports(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                    struct attn_text *why) {
+    const struct kp_sdpa_fwd_config *c = k->impl;
+    return !attn_cuda_sdpa_refuse(p, c->dim, c->dim_v, why) && !refuse_features(c, p, why) && !refuse_size(c, p, why) &&
+           !attn_cuda_refuse_image(dev, c->symbol, KP_SDPA_SHARED_BYTES(*c), why) &&
+           !attn_cuda_refuse_image(dev, attn_cuda_sdpa_merge_symbol(dev, c->dtype), 0, why);
+}
+
+/* ------------------------------------------------------------------ estimate, workspace ------------ */
+
+/* Rates are fractions of the 1024 multiply-adds a cycle of mma.sync at 1.7 GHz, the padding to the variant's dims
+ * counted. */
+static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                       const struct attn_core_amount *amount) {
+    const struct kp_sdpa_fwd_config *c = k->impl;
+    const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
+    const double dims = (double)(p->dim_qk + p->dim_v), peak = 2048 * 1.7e9 * l->n_sms;
+    const double padding = dims > 0 ? (c->dim + c->dim_v) / dims : 1;
+    const double compute = amount->flops * padding / (peak * (c->full ? 0.35 : 0.6));
+    const double memory = amount->bytes / (2e10 * l->n_sms);
+    /* Warps along the keys read a tile's keys once and pay off where one tile holds all queries of a key head. Tall
+     * tiles have half the traffic of the others. */
+    const double rows = (double)p->seq_q * (double)(p->heads_k > 0 ? p->heads_q / p->heads_k : 1);
+    const double fit = c->key_warps > 1                ? (rows <= KP_SDPA_ROWS(*c) ? 0.9 : 4)
+                       : c->row_warps > 4 && rows > 64 ? 0.95
+                                                       : 1;
+    const double merge = c->early && l->early_launch && lay_out(c, l, p).splits > 1 ? 0.98 : 1; /* stands by */
+    return 4e-6 + (compute > memory ? compute : memory) * (1 + 1e-4 * c->dim) * fit * merge;
+}
+
+static uint64_t workspace(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
+    const struct geometry g = lay_out(k->impl, attn_cuda_limits_of(dev), p);
+    return g.splits > 1 ? (uint64_t)(g.splits * g.rows * (g.part_row + 2)) * sizeof(float) : 0;
+}
+
+static attn_status prepare(const struct attn_kernel *k, struct attn_core_device *dev, const attn_problem *p) {
+    const struct kp_sdpa_fwd_config *c = k->impl;
+    const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
+    const struct geometry g = lay_out(c, l, p);
+    attn_status status = attn_cuda_variant_load(dev, attn_cuda_variant_find(c->symbol),
+                                                (uint32_t)shared_bytes(c, mask_pitch(c, l, p, g.pack)));
+    if (status || g.splits <= 1) return status;
+    return attn_cuda_variant_load(dev, attn_cuda_variant_find(attn_cuda_sdpa_merge_symbol(dev, c->dtype)), 0);
+}
+
+/* ------------------------------------------------------------------ launch ------------------------- */
+
+/* factor = ceil(2^shift / d) with 2^(shift - 31) the next power of two: factor d - 2^shift < 2^(shift - 31), so that
+ * n times it is less than 2^shift for every n < 2^31 and the quotient is exact. */
+static struct kp_divisor divisor(int64_t d) {
+    uint32_t bits = 0;
+    while (d > (int64_t)1 << bits) bits++;
+    return (struct kp_divisor){(uint32_t)((((uint64_t)1 << (31 + bits)) + (uint64_t)d - 1) / (uint64_t)d), 31 + bits};
+}
+
+static void set_geometry(struct kp_sdpa_fwd *kp, const struct geometry *g) {
+    const int32_t heads_q = kp->in.heads_q, heads_k = kp->in.heads_k;
+    const int64_t tile_heads = g->pack == 1 ? heads_q : heads_k, last = (g->heads - 1) / g->section;
+    kp->items = g->items;
+    kp->pack = (int32_t)g->pack;
+    kp->row_tiles = (int32_t)g->row_tiles;
+    kp->splits = (int32_t)g->splits;
+    kp->section = (int32_t)g->section;
+    kp->part_row = (int32_t)g->part_row;
+    kp->tile_heads = (int32_t)tile_heads;
+    kp->section_items = (int32_t)(g->row_tiles * g->splits * g->section);
+    kp->last_section = (int32_t)last;
+    kp->last_size = (int32_t)(g->heads - last * g->section);
+    kp->by_section_items = divisor(kp->section_items);
+    kp->by_section = divisor(g->section);
+    kp->by_last = divisor(kp->last_size);
+    kp->by_splits = divisor(g->splits);
+    kp->by_heads = divisor(tile_heads);
+    kp->by_pack = divisor(g->pack);
+    kp->by_group = divisor(g->pack == 1 ? heads_q / heads_k : 1);
+}
+
+/* A launch without its tensors: the plan's note. The parameters' part_* are offsets into the workspace. */
+struct note {
+    struct kp_sdpa_fwd kp;
+    struct attn_cuda_work work[2];
+    int32_t n; /* of work */
+};
+
+static void write_note(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                       void *out) {
+    const struct kp_sdpa_fwd_config *c = k->impl;
+    const struct geometry g = lay_out(c, attn_cuda_limits_of(dev), p);
+    struct note *note = out;
+    struct kp_sdpa_fwd *kp = &note->kp;
+    if (g.items == 0) return;
+    attn_cuda_sdpa_numbers(&kp->in, p);
+    set_geometry(kp, &g);
+    const struct attn_cuda_grid grid = {.x = (uint32_t)g.items,
+                                        .y = 1,
+                                        .z = 1,
+                                        .threads = (uint32_t)KP_SDPA_THREADS(*c),
+                                        .shared_bytes = (uint32_t)shared_bytes(c, 0)};
+    note->work[0] = (struct attn_cuda_work){attn_cuda_variant_of(dev, c->symbol), NULL, sizeof *kp, grid};
+    note->n = 1;
+    if (g.splits <= 1) return;
+    kp->part_m = (uint64_t)(g.splits * g.rows * g.part_row) * sizeof(float);
+    kp->part_l = kp->part_m + (uint64_t)(g.splits * g.rows) * sizeof(float);
+    note->work[1] = attn_cuda_sdpa_merge(dev, c->dtype, kp);
+    note->n = 2;
+}
+
+static attn_status launch_noted(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                                const void *from, const attn_args *args) {
+    const struct note *note = from;
+    if (note->n == 0) return ATTN_OK;
+    struct kp_sdpa_fwd kp = note->kp;
+    struct attn_cuda_work work[2];
+    attn_cuda_sdpa_tensors(&kp.in, p, args);
+    kp.out = attn_cuda_view(p, args, ATTN_ROLE_OUT);
+    kp.lse = attn_cuda_view(p, args, ATTN_ROLE_LSE);
+    kp.lse_rounded = attn_cuda_view(p, args, ATTN_ROLE_LSE_ROUNDED);
+    if (note->n > 1) {
+        kp.part_o = (uint64_t)(uintptr_t)args->workspace;
+        kp.part_m += kp.part_o;
+        kp.part_l += kp.part_o;
+    }
+    for (int32_t i = 0; i < note->n; i++) {
+        work[i] = note->work[i];
+        work[i].params = &kp;
+    }
+    if (kp.in.mask.column == 1 && kp.in.mask.chunk == 16) { /* its strides are known only now */
+        const struct kp_sdpa_fwd_config *c = k->impl;
+        kp.mask_pitch = (int32_t)mask_pitch(c, attn_cuda_limits_of(dev), p, kp.pack);
+        work[0].grid.shared_bytes = (uint32_t)shared_bytes(c, kp.mask_pitch);
+    }
+    return attn_cuda_launch_all(dev, work, note->n, args->stream);
+}
+
+static attn_status launch(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                          const attn_args *args) {
+    struct note note = {0};
+    write_note(k, dev, p, &note);
+    return launch_noted(k, dev, p, &note, args);
+}
+
+/* ------------------------------------------------------------------ rows --------------------------- */
+
+/* Two passes over the table of variants: the configurations, then the rows that point at them. A line's first key is
+ * .dtype, a member of both. */
+#define CONFIG(chip, tail, ...)                                                                                        \
+    static const struct kp_sdpa_fwd_config config_##chip##_##tail = {.symbol = "attn_sdpa_fwd_" #chip "_" #tail,       \
+                                                                     __VA_ARGS__};
+#define VARIANT(tail, source, ...) CONFIG(sm80, tail, __VA_ARGS__)
+#include "kernels/variants/sdpa_fwd_sm80.def"
+#undef VARIANT
+#define VARIANT(tail, source, ...) CONFIG(sm90, tail, __VA_ARGS__)
+#include "kernels/variants/sdpa_fwd_sm90.def"
+#undef VARIANT
+
+#define ROW(chip, tail, feature, dtype_of_line)                                                                        \
+    {.name = "attn_sdpa_fwd_" #chip "_" #tail,                                                                         \
+     .arch = #chip,                                                                                                    \
+     .summary = "D and DV to the number in the name, any strides; softcap, ALiBi, mask, pages: _full rows only",       \
+     .op = ATTN_OP_SDPA_FWD,                                                                                           \
+     dtype_of_line,                                                                                                    \
+     ATTN_CUDA_ROW(ATTN_F32),                                                                                          \
+     .deterministic = 1,                                                                                               \
+     .bit_stable = 1,                                                                                                  \
+     .features = (feature),                                                                                            \
+     .impl = &config_##chip##_##tail,                                                                                  \
+     .workspace = workspace,                                                                                           \
+     ATTN_CUDA_NOTED},
+const struct attn_kernel attn_cuda_sdpa_fwd_rows[] = {
+#define VARIANT(tail, source, dtype_of_line, ...) ROW(sm80, tail, ATTN_CUDA_SM80, dtype_of_line)
+#include "kernels/variants/sdpa_fwd_sm80.def"
+#undef VARIANT
+#define VARIANT(tail, source, dtype_of_line, ...) ROW(sm90, tail, ATTN_CUDA_SM90A, dtype_of_line)
+#include "kernels/variants/sdpa_fwd_sm90.def"
+#undef VARIANT
+};
+const int32_t attn_cuda_n_sdpa_fwd_rows = sizeof attn_cuda_sdpa_fwd_rows / sizeof attn_cuda_sdpa_fwd_rows[0];

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: MIT
+ * Sparse MLA backward on CUDA, the host's part that every main kernel shares: steps before and after it, workspace. */
+#ifndef ATTN_CUDA_CUDA_MLA_BWD_H
+#define ATTN_CUDA_CUDA_MLA_BWD_H
+#include "cuda/sparse/mla.h"
+
+/* The main kernel of a row, as the shared part launches it: CTAs of `threads` that take blocks of `head_block` heads of
+ * a query in the order of struct kp_mla_bwd and step by the grid's size. */
+struct attn_cuda_mla_bwd_main {
+    const char *symbol;
+    int32_t head_block, threads, shared_bytes;
+    int32_t dist_blocks; /* parts of a head block over which it sums P' for dist; 0 or 1 = one */
+    int32_t ctas;        /* per multiprocessor, at most; 0 = a CTA for every item */
+    int32_t cluster;     /* CTAs that share an item; 0 or 1 = none. The grid has so many times more CTAs */
+    int32_t turned;      /* 1: adds to sums with columns as KP_MLA_BWD_TURNED says, in the workspace always */
+    int32_t parts;    /* 1: cuts items in parts, struct kp_mla_bwd.parts, where whole ones leave multiprocessors idle */
+    int32_t together; /* 1: keeps its CTAs together by struct kp_mla_bwd.posts */
+    int32_t ahead;    /* can form states itself, of so many heads of 64 in a tile but an item's first */
+    int32_t pairs;    /* stores a row per slot, deterministic, of so many bytes a number: 4, f32; 2, rows of
+                       * kernels/device/row16.h. 0: adds to kv rows as it goes */
+    /* Pairs of 2 bytes: > 0, its launch takes struct kp_mla_bwd_rows, and can walk the rows of the chunk before beside
+     * its own items. In how much of an item's time a multiprocessor that does so adds an item's rows. */
+    double walk;
+};
+
+/* 1 and the reason if the problem, or an image that it needs, is out of reach. Operator and dtype are checked before.
+ */
+int attn_cuda_mla_bwd_refuse(const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,
+                             const attn_problem *p, struct attn_text *why);
+uint64_t attn_cuda_mla_bwd_workspace(const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,
+                                     const attn_problem *p);
+attn_status attn_cuda_mla_bwd_prepare(const struct attn_cuda_mla_bwd_main *m, struct attn_core_device *dev);
+attn_status attn_cuda_mla_bwd_launch(const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,
+                                     const attn_problem *p, const attn_args *args);
+
+/* Which states of rows are left to the first step, where the main kernel can form some itself (m->ahead). Queries:
+ * `listed` a launch, 0: fewer than are ordered together; `whole` in whole items. mla_bwd_row_stats.c */
+void attn_cuda_mla_bwd_ahead(const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,
+                             const struct kp_mla_bwd *kp, int64_t listed, int64_t whole, struct kp_mla_cycles *left);
+
+/* ---- rows that are walked beside the next chunk's items (m->walk), mla_bwd_overlap.c ---- */
+
+/* A launch that takes `items` and walks the rows of `rows` others: how many CTAs take items. Its time, in rounds. */
+double attn_cuda_mla_bwd_workers(const struct attn_cuda_mla_bwd_main *m, int64_t n_sms, int64_t items, int64_t rows,
+                                 int64_t *workers);
+/* Queries of a chunk, `most` at most, of items of `tiles` tiles; 0: launches of their own are to walk. */
+int64_t attn_cuda_mla_bwd_chunk(const struct attn_cuda_mla_bwd_main *m, int64_t n_sms, int64_t queries,
+                                int64_t head_blocks, int64_t tiles, int64_t most);
+#endif

@@ -1,0 +1,600 @@
+/* SPDX-License-Identifier: MIT
+ * Sparse MLA backward on CUDA: the order of its kernels and the layout of the workspace, whatever the main kernel. The
+ * steps are named at struct kp_mla_bwd. */
+#include "core/problem.h"
+#include "cuda/sparse/mla_bwd.h"
+#include "cuda/sparse/mla_bwd_symbols.h"
+#include "kernels/params/mla_ranges.h"
+#include "kernels/params/mla_rows.h"
+
+#include <inttypes.h>
+#include <stddef.h>
+
+_Static_assert(KP_DIST_SUM == ATTN_DIST_SUM && KP_DIST_MEAN == ATTN_DIST_MEAN && KP_DIST_L1 == ATTN_DIST_L1,
+               "kernels/params/mla.h repeats attn.h");
+
+enum { THREADS = 256, WARPS = THREADS / 32, SCAN_THREADS = 1024, SLOTS_THREADS = 512, SLOTS_CTAS = 2, DIGIT_BITS = 8 };
+/* Of rows that are walked beside the next chunk's items; of a group, chunks and slots of a stretch. */
+enum { PLACES = 3, MAX_GROUP = 16, LEAST_STRETCH = 64, BESIDE_WARPS = KP_MLA_ROWS_BESIDE_WARPS };
+/* A slot is a uint32 within the queries that are sorted together. */
+static const int64_t MAX_SORTED = INT64_C(1) << 31;
+
+/* Bytes of lists that are ordered together; parts of an item; chunks whose slots are sorted together, since a chunk has
+ * too few to fill the device in each of six launches. */
+static const int64_t LIST_BYTES = INT64_C(64) << 20, MAX_PARTS = 64, SORTED_TOGETHER = 4;
+
+/* Whether a main kernel's problems need the step. */
+static int has_step(const struct attn_cuda_mla_bwd_main *m, int x) {
+    if (x == PREPARE) return m->pairs != 2;
+    return x < SORT_COUNT || m->pairs == (x < ROWS_COUNT ? 4 : 2);
+}
+
+/* The most shared memory of a step; MERGE's with one block. */
+static int step_shared(int x) {
+    return x == SLOTS_ORDER   ? KP_MLA_SLOTS_ORDER_SHARED(KP_MLA_SLOTS_ROWS)
+           : x == SLOTS_MERGE ? KP_MLA_SLOTS_MERGE_SHARED(KP_MLA_SLOTS_PIECES, 1)
+                              : 0;
+}
+
+static int64_t lesser(int64_t a, int64_t b) { return a < b ? a : b; }
+static int64_t blocks(int64_t n, int64_t size) { return n / size + (n % size != 0); }
+
+/* ------------------------------------------------------------------ workspace ---------------------- */
+
+/* A function of main kernel, device and problem alone, so that workspace and launch agree. Offsets in bytes. */
+struct geometry {
+    int64_t queries, head_blocks;
+    int64_t chunk; /* queries of a launch of the main kernel */
+    int64_t sort_blocks;
+    int64_t block, merged; /* struct kp_mla_bwd_rows.block, share; 0: slots are sorted digit by digit */
+    int64_t group, list;   /* chunks whose slots are sorted together; places from the list of one to that of the next */
+    int64_t turn, listed;  /* queries that the device works on at once; whose lists are ordered together */
+    int32_t shift, ranges; /* struct kp_mla_bwd_ranges; 0 ranges: lists are taken as they are */
+    int64_t n_posts;       /* struct kp_mla_bwd.posts; 0: CTAs are not kept together */
+    int32_t stretch_shift, stretches;
+    int64_t whole, parts, share; /* queries whose items are whole; parts of the others' */
+    int beside;                  /* rows of a chunk are walked beside the next one's items */
+    uint64_t rows, sum, part_dist, part_dq, pairs[PLACES], parts_beside, keys[2], slots[2], counts, scanned, totals,
+        parts_of_rows, lists, lengths, places, posts, end;
+};
+
+static int64_t dist_blocks(const struct attn_cuda_mla_bwd_main *m, const struct geometry *g) {
+    return g->head_blocks * (m->dist_blocks > 1 ? m->dist_blocks : 1);
+}
+
+/* dkv is summed in itself where it is f32 and its columns stand in their order. */
+static int sums_apart(const struct attn_cuda_mla_bwd_main *m, const attn_problem *p) {
+    return m->turned || p->dkv_dtype != ATTN_F32;
+}
+
+static uint64_t take(struct geometry *g, int wanted, int64_t n, int64_t bytes) {
+    const uint64_t at = g->end;
+    if (wanted) g->end += ((uint64_t)n * (uint64_t)bytes + 255) / 256 * 256;
+    return at;
+}
+
+/* Additions to rows all over a table that the second-level cache does not hold are slow (docs/kernels/mla_bwd_sm90.md).
+ * Slots ordered by ranges of rows help where the queries that are worked on at once name at least every second row.
+ * Multiprocessors that share the cached rows should keep together: main kernels that can (m->together) wait for each
+ * other a few stretches of rows apart; others keep together by themselves, those ahead having to wait for memory, and
+ * where the table is so large that they do not, each round is a launch. */
+static void choose_ranges(struct geometry *g, const struct attn_cuda_mla_bwd_main *m,
+                          const struct attn_core_device *dev, const attn_problem *p) {
+    const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
+    const int64_t row = (int64_t)sizeof(float) * p->dim_qk, cache = l->l2_bytes;
+    const int64_t ctas_an_item = g->head_blocks * (m->cluster > 1 ? m->cluster : 1);
+    g->listed = g->queries;
+    if (m->pairs || p->topk <= 0 || p->seq_k <= cache / 2 / row) return;
+    g->turn = l->n_sms > ctas_an_item ? l->n_sms / ctas_an_item : 1;
+    if (2 * lesser(g->turn, p->seq_q) * p->topk < p->seq_k) return;
+    while (row << (g->shift + 1) <= cache / 64 || (p->seq_k - 1) >> g->shift >= KP_MLA_RANGES_MOST) g->shift++;
+    g->ranges = (int32_t)((p->seq_k - 1) >> g->shift) + 1;
+    if (!m->together && p->seq_k > 2 * cache / row) g->chunk = lesser(g->queries, g->turn);
+    const int64_t pairs_of_rounds = LIST_BYTES / (int64_t)sizeof(int32_t) / p->topk / (2 * g->turn);
+    g->listed = lesser(g->queries, pairs_of_rounds > 0 ? pairs_of_rounds * 2 * g->turn : 2 * g->turn);
+    if (!m->together) return;
+    while (row << (g->stretch_shift + 1) <= cache / 8) g->stretch_shift++;
+    g->stretches = (int32_t)((p->seq_k - 1) >> g->stretch_shift) + 1;
+    const int64_t cluster = m->cluster > 1 ? m->cluster : 1, ctas = l->n_sms - l->n_sms % cluster;
+    g->n_posts = blocks(g->listed * ctas_an_item, ctas > cluster ? ctas : cluster) * g->stretches;
+}
+
+/* The last round of items, if it is not full, and those of a problem without a full one are cut in parts, whose dq are
+ * added up afterwards. Costs are in tiles, which take 7 us: a part's start, and its 147 KB of dq for each of its items.
+ */
+static void choose_parts(struct geometry *g, const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,
+                         const attn_problem *p) {
+    const int64_t capacity = attn_cuda_limits_of(dev)->n_sms * (int64_t)m->ctas / (m->cluster > 1 ? m->cluster : 1);
+    g->whole = g->queries;
+    if (!m->parts || capacity < 1 || p->topk <= 0) return;
+    const int64_t whole = g->queries * g->head_blocks / capacity * capacity / g->head_blocks;
+    const int64_t rest = (g->queries - whole) * g->head_blocks, tiles = blocks(p->topk, 64);
+    const int64_t parts = attn_cuda_mla_splits(rest, tiles, capacity, MAX_PARTS, 1, 0.017 * (double)rest);
+    if (rest <= 0 || parts < 2) return;
+    if (g->beside) return;
+    if (m->pairs && whole / g->chunk != (g->queries - 1) / g->chunk) return; /* rows of several chunks */
+    g->whole = whole;
+    g->share = 64 * blocks(tiles, parts);
+    g->parts = blocks(64 * tiles, g->share);
+}
+
+/* Of the row that a slot leaves. */
+static int64_t row_bytes(const struct attn_cuda_mla_bwd_main *m, const attn_problem *p) {
+    return m->pairs == 2 ? KP_MLA_ROWS_BYTES(p->dim_qk) : (int64_t)m->pairs * p->dim_qk;
+}
+
+/* Rows of slots may take 1/16 of the memory, those of f32 1/32. Whole rounds of CTAs, where there are several. Beside
+ * items rows have three places: one is written, one is walked, and who writes does not wait for the last one's end. */
+static void choose_chunk(struct geometry *g, const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,
+                         const attn_problem *p) {
+    const int64_t row = row_bytes(m, p) * p->topk * g->head_blocks;
+    const int64_t round = blocks(attn_cuda_limits_of(dev)->n_sms, g->head_blocks * (m->cluster > 1 ? m->cluster : 1));
+    g->chunk = lesser((int64_t)(dev->memory_bytes / (m->pairs == 2 ? 16 : 32)) / row, MAX_SORTED / p->topk - 1);
+    const int64_t limit = attn_cuda_limits_of(dev)->chunk_limit;
+    if (limit > 0) g->chunk = lesser(g->chunk, PLACES * limit);
+    const int64_t all = g->chunk;
+    int64_t beside = 0;
+    if (m->walk > 0 && limit > 0)
+        beside = all / PLACES;
+    else if (m->walk > 0)
+        beside = attn_cuda_mla_bwd_chunk(m, attn_cuda_limits_of(dev)->n_sms, g->queries, g->head_blocks,
+                                         blocks(p->topk, 64), all / PLACES);
+    g->beside = beside > 0;
+    if (g->beside)
+        g->chunk = beside;
+    else if (g->chunk > round)
+        g->chunk -= g->chunk % round;
+    g->chunk = g->chunk < 1 ? 1 : lesser(g->chunk, g->queries);
+    g->sort_blocks = blocks(g->chunk * p->topk, KP_MLA_SORT_BLOCK);
+    g->group = m->pairs == 2 ? lesser(blocks(g->queries, g->chunk), blocks(SORTED_TOGETHER * all, g->chunk)) : 1;
+    g->group = lesser(g->group, g->beside ? MAX_GROUP : SORTED_TOGETHER);
+    g->list = (g->chunk * p->topk + 3) / 4 * 4; /* whole vectors */
+}
+
+/* Whether slots are sorted through shared memory: where it has room for a counter a kv row, and the second-level cache
+ * for those of all blocks. Blocks fill the device twice, unless that makes them too large. */
+static void choose_slot_blocks(struct geometry *g, const struct attn_cuda_mla_bwd_main *m,
+                               const struct attn_core_device *dev, const attn_problem *p) {
+    const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
+    const int64_t rows = p->batch * p->seq_k, most = KP_MLA_SLOTS_BLOCK;
+    if (m->pairs != 2 || rows <= 0 || rows > KP_MLA_SLOTS_ROWS || p->topk > most) return;
+    const int64_t wave = blocks(2 * l->n_sms, g->group);
+    const int64_t block = lesser(blocks(g->chunk, wave), most / p->topk), n = blocks(g->chunk, block);
+    if (n > KP_MLA_SLOTS_PIECES || 2 * rows * n * g->group > l->l2_bytes) return;
+    g->block = block;
+    g->sort_blocks = n;
+    const int64_t slots =
+        blocks(g->chunk * p->topk, rows); /* of a row; the region holds more, for lists that scatter */
+    g->merged = lesser(lesser(KP_MLA_SLOTS_PIECES / n, rows), KP_MLA_SLOTS_REGION * 39 / 40 / slots);
+    if (g->merged < 1) g->merged = 1;
+}
+
+/* CTAs of WALK for a chunk of so many queries. */
+static int64_t walk_ctas(const attn_problem *p, int64_t queries) {
+    return blocks(queries * p->topk, (int64_t)KP_MLA_ROWS_TEAMS(p->dim_qk) * KP_MLA_ROWS_STRETCH);
+}
+
+/* Sums that the walkers of a launch leave, at most. */
+static int64_t parts_beside(const struct attn_core_device *dev) {
+    return 2 * BESIDE_WARPS * attn_cuda_limits_of(dev)->n_sms;
+}
+
+static struct geometry lay_out(const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,
+                               const attn_problem *p) {
+    struct geometry g = {.queries = p->batch * p->seq_q, .head_blocks = blocks(p->heads_q, m->head_block)};
+    const int has_keys = p->seq_k > 0;
+    if (g.queries <= 0 || p->heads_q <= 0) return (struct geometry){0};
+    g.chunk = g.queries;
+    if (m->pairs) choose_chunk(&g, m, dev, p);
+    choose_slot_blocks(&g, m, dev, p);
+    choose_ranges(&g, m, dev, p);
+    choose_parts(&g, m, dev, p);
+    g.rows = take(&g, 1, g.queries * p->heads_q, sizeof(struct kp_mla_row));
+    g.sum = take(&g, has_keys && sums_apart(m, p), p->batch * p->seq_k * p->dim_qk, sizeof(float));
+    g.part_dist = take(&g, attn_core_has(p, ATTN_WITH_DIST), dist_blocks(m, &g) * g.queries * p->topk, sizeof(float));
+    for (int x = 0; x < PLACES; x++)
+        g.pairs[x] =
+            take(&g, m->pairs && has_keys && (x == 0 || g.beside), g.chunk * g.head_blocks * p->topk, row_bytes(m, p));
+    g.parts_beside = take(&g, g.beside && has_keys, g.group * parts_beside(dev) * p->dim_qk, sizeof(float));
+    for (int x = 0; x < 2; x++) {
+        g.keys[x] = take(&g, m->pairs && has_keys, g.group * g.list, sizeof(uint32_t));
+        if (x == 0 || !g.block) g.slots[x] = take(&g, m->pairs && has_keys, g.group * g.list, sizeof(uint32_t));
+    }
+    const int64_t rows = p->batch * p->seq_k, counters = g.block ? KP_MLA_SLOTS_COUNTERS(rows) / 2 : 1 << DIGIT_BITS;
+    g.counts = take(&g, m->pairs && has_keys, g.group * g.sort_blocks * counters, sizeof(uint32_t));
+    g.scanned = take(&g, m->pairs == 2 && has_keys && !g.block, g.group * g.sort_blocks * counters, sizeof(uint32_t));
+    g.totals = take(&g, m->pairs == 2 && has_keys && !g.block, g.group * counters, sizeof(uint32_t));
+    g.parts_of_rows = take(&g, m->pairs == 2 && has_keys, 2 * walk_ctas(p, g.chunk) * p->dim_qk, sizeof(float));
+    g.part_dq = take(&g, g.parts > 0, (g.queries - g.whole) * g.head_blocks * g.parts * m->head_block * p->dim_qk,
+                     sizeof(float));
+    g.lists = take(&g, g.ranges, g.listed * p->topk, sizeof(int32_t));
+    g.lengths = take(&g, g.ranges, g.listed, sizeof(int32_t));
+    g.posts = take(&g, g.n_posts > 0, g.n_posts, sizeof(uint32_t));
+    g.places = take(&g, g.ranges && attn_core_has(p, ATTN_WITH_DIST), g.queries * p->topk, sizeof(int32_t));
+    return g;
+}
+
+uint64_t attn_cuda_mla_bwd_workspace(const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,
+                                     const attn_problem *p) {
+    return lay_out(m, dev, p).end;
+}
+
+int attn_cuda_mla_bwd_refuse(const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,
+                             const attn_problem *p, struct attn_text *why) {
+    if (attn_cuda_mla_refuse(p, why)) return 1;
+    if (attn_cuda_refuse_image(dev, m->symbol, m->shared_bytes, why)) return 1;
+    for (int x = 0; x < N_STEPS; x++)
+        if (has_step(m, x) && attn_cuda_refuse_image(dev, symbols[x], step_shared(x), why)) return 1;
+    if (!m->pairs) return 0;
+    if (p->batch > 0 && p->seq_k > (int64_t)(UINT32_MAX - 1) / p->batch) {
+        attn_text_add(why, "%" PRId64 " batch entries of %" PRId64 " keys are more rows than its sort counts, 2^32 - 2",
+                      p->batch, p->seq_k);
+        return 1;
+    }
+    return 0;
+}
+
+attn_status attn_cuda_mla_bwd_prepare(const struct attn_cuda_mla_bwd_main *m, struct attn_core_device *dev) {
+    attn_status status = attn_cuda_variant_load(dev, attn_cuda_variant_find(m->symbol), (uint32_t)m->shared_bytes);
+    for (int x = 0; x < N_STEPS && !status; x++)
+        if (has_step(m, x))
+            status = attn_cuda_variant_load(dev, attn_cuda_variant_find(symbols[x]), (uint32_t)step_shared(x));
+    return status;
+}
+
+/* ------------------------------------------------------------------ launch ------------------------- */
+
+struct run {
+    const struct attn_cuda_mla_bwd_main *m;
+    const struct attn_core_device *dev;
+    const attn_problem *p;
+    const attn_args *args;
+    struct geometry g;
+    union { /* of all steps; of ranges and finish */
+        struct kp_mla_bwd kp;
+        struct kp_mla_bwd_ranges ranges;
+    };
+    struct kp_mla_cycles cycles; /* of the first step */
+    int64_t all, unprepared; /* rows and zeroes of the first step; its last, which are left to be done beside a sort */
+    int sorted;              /* which of kp.keys, kp.slots hold the sorted lists of the group of chunks */
+    /* Beside items: the chunk whose rows are to be walked, n == 0: there is none; what walkers left of others. */
+    struct kp_mla_bwd_rows left;
+    struct {
+        uint64_t keys, parts;
+        int64_t n, stretch;
+    } walked[MAX_GROUP];
+    int n_walked;
+    struct kp_mla_bwd_rows apart; /* the chunk of which WALK has left parts, n == 0: there is none */
+};
+_Static_assert(offsetof(struct kp_mla_bwd_ranges, bwd) == 0, "kp is ranges.bwd");
+
+/* Whether all launches of the main kernel begin early; clusters are slower so (mla_bwd_sm90_experiments.md). */
+static int begins_early(const struct run *r) { return (r->m->pairs == 2 || r->m->ahead) && r->m->cluster <= 1; }
+
+/* early: the kernel waits by itself for the one before, or has no need to. */
+static attn_status queue(const struct run *r, const char *symbol, int64_t ctas, int64_t threads, int64_t shared,
+                         int64_t cluster, int early, const void *params, size_t params_bytes) {
+    if (ctas <= 0) return ATTN_OK;
+    const struct attn_cuda_grid grid = {.early = (uint8_t)(early && attn_cuda_limits_of(r->dev)->early_launch),
+                                        .x = (uint32_t)lesser(ctas, INT32_MAX / 64 * 64),
+                                        .y = 1,
+                                        .z = 1,
+                                        .threads = (uint32_t)threads,
+                                        .cluster = (uint32_t)cluster,
+                                        .shared_bytes = (uint32_t)shared};
+    return attn_cuda_launch(r->dev, attn_cuda_variant_of(r->dev, symbol), &grid, params, params_bytes, r->args->stream);
+}
+static attn_status queue_step(const struct run *r, int step, int64_t ctas) {
+    const int more = step >= RANGES && step <= FINISH_DSINK;
+    return queue(r, symbols[step], ctas, step == SORT_SCAN ? SCAN_THREADS : THREADS, 0, 0, 0, &r->ranges,
+                 more ? sizeof r->ranges : sizeof r->kp);
+}
+
+/* The next n of the first step's rows and zeroes; early: beside the kernel before. */
+static attn_status queue_prepare(struct run *r, int64_t n, int early) {
+    struct kp_mla_bwd kp = r->kp;
+    const int step = r->m->pairs == 2 ? PREPARE_BESIDE : PREPARE, rows = step == PREPARE ? 1 : KP_MLA_BWD_PREPARED;
+    kp.first = r->all - r->unprepared, kp.n = lesser(n, r->unprepared);
+    kp.cycles = r->cycles;
+    r->unprepared -= kp.n;
+    return queue(r, symbols[step], blocks(kp.n, rows * WARPS), THREADS, 0, 0, early, &kp, sizeof kp);
+}
+/* A launch of so many items, and of walkers of the rows that are left. */
+static attn_status queue_beside(struct run *r, const struct kp_mla_bwd *kp, int64_t items, int64_t ctas) {
+    const int64_t n_sms = attn_cuda_limits_of(r->dev)->n_sms, parts = r->n_walked * parts_beside(r->dev);
+    struct kp_mla_bwd_rows rows = r->left;
+    int64_t walkers = 0;
+    if (rows.n > 0 && r->n_walked < MAX_GROUP) {
+        attn_cuda_mla_bwd_workers(r->m, n_sms, items, rows.n / r->p->topk * r->g.head_blocks, &ctas);
+        walkers = n_sms - ctas;
+    }
+    rows.bwd = *kp, rows.bwd.workers = (int32_t)ctas;
+    if (walkers > 0) {
+        rows.parts = (uint64_t)(uintptr_t)r->args->workspace + r->g.parts_beside;
+        rows.parts += (uint64_t)(parts * r->p->dim_qk) * sizeof(float);
+        rows.stretch = blocks(rows.n, walkers * BESIDE_WARPS);
+        if (rows.stretch < LEAST_STRETCH) rows.stretch = LEAST_STRETCH;
+        r->walked[r->n_walked].keys = rows.keys, r->walked[r->n_walked].parts = rows.parts;
+        r->walked[r->n_walked].n = rows.n, r->walked[r->n_walked].stretch = rows.stretch;
+        r->n_walked++, r->left.n = 0;
+    }
+    return queue(r, r->m->symbol, ctas + walkers, r->m->threads, r->m->shared_bytes, r->m->cluster, walkers > 0, &rows,
+                 sizeof rows);
+}
+
+/* listed: the first query of the lists that have been ordered. */
+static attn_status queue_main(struct run *r, int64_t listed) {
+    struct kp_mla_bwd kp = r->kp;
+    if (kp.parts > 0 && !kp.pairs) kp.posts = 0; /* their rows are few */
+    if (kp.parts > 0 && !r->m->pairs && kp.first > listed && begins_early(r)) kp.steps |= KP_MLA_BWD_BEHIND;
+    const int64_t items = kp.n * r->g.head_blocks * (kp.parts > 0 ? kp.parts : 1),
+                  cluster = r->m->cluster > 1 ? r->m->cluster : 1;
+    kp.items = (int32_t)lesser(items, INT32_MAX);
+    if (kp.parts <= 0) kp.ahead = (int32_t)r->cycles.heads;
+    if (r->g.ranges) {
+        const uint64_t before = (uint64_t)listed * sizeof(int32_t), topk = (uint64_t)r->p->topk;
+        kp.in.indices.data = r->ranges.list - before * topk;
+        kp.in.indices.batch = r->p->seq_q * r->p->topk, kp.in.indices.row = r->p->topk;
+        kp.in.topk_length.data = r->ranges.lengths - before;
+        kp.in.topk_length.batch = r->p->seq_q, kp.in.topk_length.row = 1;
+    }
+    int64_t ctas = r->m->ctas ? lesser(items * cluster, (int64_t)attn_cuda_limits_of(r->dev)->n_sms * r->m->ctas)
+                              : items * cluster;
+    ctas -= ctas % cluster;
+    if (ctas < cluster) ctas = cluster;
+    if (r->m->walk > 0) return queue_beside(r, &kp, items, ctas);
+    return queue(r, r->m->symbol, ctas, r->m->threads, r->m->shared_bytes, cluster, begins_early(r), &kp, sizeof kp);
+}
+
+/* Its dq, a warp for 128 columns. */
+static attn_status queue_finish_dq(const struct run *r) {
+    if (!r->kp.dq.data) return ATTN_OK;
+    return queue_step(r, FINISH_DQ, blocks(r->kp.n * r->p->heads_q * blocks(r->p->dim_qk, 128), WARPS));
+}
+
+/* A team for each stretch: of a CTA of WALK, or of a walker. */
+static attn_status queue_join(const struct run *r, int early, const struct kp_mla_bwd_rows *rows) {
+    return queue(r, symbols[ROWS_JOIN], blocks(blocks(rows->n, rows->stretch), KP_MLA_ROWS_TEAMS(r->p->dim_qk)),
+                 KP_MLA_ROWS_THREADS, 0, 0, early, rows, sizeof *rows);
+}
+/* What WALK has left in parts; early: as multiprocessors become free of the next chunk's items. */
+static attn_status queue_join_of_chunk(struct run *r, int early) {
+    const struct kp_mla_bwd_rows rows = r->apart;
+    r->apart.n = 0;
+    return rows.n > 0 ? queue_join(r, early, &rows) : ATTN_OK;
+}
+
+/* Rows of 16 bits a number: the chunk's whole items, then those in parts, and beside these the last chunk's JOIN: none
+ * of them needs the launch before, and the whole items leave multiprocessors one by one. */
+static attn_status queue_rows_of_items(struct run *r) {
+    struct kp_mla_bwd *kp = &r->kp;
+    const struct kp_mla_bwd chunk = *kp;
+    const uint64_t slots = (uint64_t)(r->g.head_blocks * r->p->topk), row = 2 * (uint64_t)r->p->dim_qk;
+    attn_status status = ATTN_OK;
+    if (kp->pairs) kp->units = kp->pairs + (uint64_t)kp->n * slots * row;
+    kp->n = lesser(chunk.n, r->g.whole > kp->first ? r->g.whole - kp->first : 0);
+    if (kp->n > 0) status = queue_main(r, 0);
+    if (kp->n > 0 && begins_early(r)) kp->steps |= KP_MLA_BWD_BEHIND;
+    const int in_parts = kp->n < chunk.n;
+    if (!status && in_parts) {
+        const uint64_t before = (uint64_t)kp->n * slots;
+        kp->first += kp->n, kp->n = chunk.n - kp->n;
+        if (kp->pairs) kp->pairs += before * row, kp->units += before;
+        kp->parts = (int32_t)r->g.parts, kp->share = (int32_t)r->g.share;
+        kp->part_dq = (uint64_t)(uintptr_t)r->args->workspace + r->g.part_dq;
+        status = queue_main(r, 0);
+    }
+    if (!status) status = queue_join_of_chunk(r, begins_early(r));
+    if (!status && in_parts) status = queue_finish_dq(r);
+    *kp = chunk;
+    return status;
+}
+
+/* Sort the chunk's slots by kv row, and add the rows they left. */
+static attn_status queue_sum(struct run *r) {
+    struct kp_mla_bwd *kp = &r->kp;
+    const uint64_t most = (uint64_t)(r->p->batch * r->p->seq_k); /* the key of an invalid slot */
+    kp->sort_blocks = (int32_t)blocks(kp->n * r->p->topk, KP_MLA_SORT_BLOCK);
+    kp->from = -1;
+    for (kp->digit = 0; kp->digit == 0 || most >> kp->digit; kp->digit += DIGIT_BITS) {
+        attn_status status = queue_step(r, SORT_COUNT, kp->sort_blocks);
+        if (!status) status = queue_step(r, SORT_SCAN, 1);
+        if (!status) status = queue_step(r, SORT_SCATTER, kp->sort_blocks);
+        if (status) return status;
+        kp->from = (kp->from + 1) & 1;
+    }
+    return queue_step(r, SUM, blocks(r->p->batch * r->p->seq_k, WARPS));
+}
+
+/* ---- rows of 16 bits a number ---- */
+
+static attn_status queue_rows(const struct run *r, int step, int64_t ctas, const struct kp_mla_bwd_rows *rows) {
+    return queue(r, symbols[step], ctas, step < ROWS_WALK ? THREADS : KP_MLA_ROWS_THREADS, 0, 0, 0, rows, sizeof *rows);
+}
+
+static struct kp_mla_bwd_rows rows_of(const struct run *r) {
+    const uint64_t workspace = (uint64_t)(uintptr_t)r->args->workspace;
+    return (struct kp_mla_bwd_rows){.bwd = r->kp,
+                                    .scanned = workspace + r->g.scanned,
+                                    .totals = workspace + r->g.totals,
+                                    .rows = r->kp.pairs,
+                                    .parts = workspace + r->g.parts_of_rows,
+                                    .stretch = KP_MLA_ROWS_TEAMS(r->p->dim_qk) * KP_MLA_ROWS_STRETCH,
+                                    .n = r->kp.n * r->p->topk,
+                                    .chunk = r->g.chunk,
+                                    .list = r->g.list};
+}
+
+/* What queue_sort_of_rows does, through shared memory. */
+static attn_status queue_merge_of_slots(struct run *r, struct kp_mla_bwd_rows *rows, int64_t chunks) {
+    const int64_t keys = r->p->batch * r->p->seq_k, n_blocks = r->g.sort_blocks, share = r->g.merged;
+    const int64_t order = KP_MLA_SLOTS_ORDER_SHARED(keys), merge = KP_MLA_SLOTS_MERGE_SHARED(share, n_blocks);
+    rows->block = (int32_t)r->g.block, rows->share = (int32_t)share;
+    rows->keys = r->kp.keys[0], rows->slots = r->kp.slots[0], rows->runs = r->kp.keys[1];
+    r->sorted = 0;
+    const int64_t at_once = SLOTS_CTAS * attn_cuda_limits_of(r->dev)->n_sms;
+    attn_status status = queue(r, symbols[SLOTS_ORDER], lesser(chunks * n_blocks, at_once), SLOTS_THREADS, order, 0, 0,
+                               rows, sizeof *rows);
+    if (!status) status = queue_prepare(r, r->all / 2 / KP_MLA_BWD_PREPARED * KP_MLA_BWD_PREPARED, 1);
+    if (!status)
+        status = queue(r, symbols[SLOTS_MERGE], lesser(chunks * blocks(keys, share), at_once), SLOTS_THREADS, merge, 0,
+                       1, rows, sizeof *rows);
+    return status ? status : queue_prepare(r, r->all, 1);
+}
+
+/* Sort the slots of queries kp.first .. end - 1, chunk by chunk, but for what is behind a group of chunks. */
+static attn_status queue_sort_of_rows(struct run *r, int64_t end) {
+    const uint64_t most = (uint64_t)(r->p->batch * r->p->seq_k); /* the key of an invalid slot */
+    struct kp_mla_bwd_rows rows = rows_of(r);
+    struct kp_mla_bwd *kp = &rows.bwd;
+    attn_status status = ATTN_OK;
+    kp->n = lesser(r->g.group * r->g.chunk, end - kp->first);
+    kp->sort_blocks = (int32_t)r->g.sort_blocks;
+    kp->from = -1;
+    const int64_t chunks = blocks(kp->n, r->g.chunk);
+    if (r->g.block) return queue_merge_of_slots(r, &rows, chunks);
+    for (kp->digit = 0; !status && (kp->digit == 0 || most >> kp->digit); kp->digit += DIGIT_BITS) {
+        status = queue_rows(r, ROWS_COUNT, chunks * kp->sort_blocks, &rows);
+        if (!status) status = queue_rows(r, ROWS_SCAN, chunks << DIGIT_BITS, &rows);
+        if (!status) status = queue_rows(r, ROWS_SCATTER, chunks * kp->sort_blocks, &rows);
+        kp->from = (kp->from + 1) & 1;
+    }
+    r->sorted = kp->from;
+    return status;
+}
+/* Add the rows that a chunk's slots left, if that is not done. */
+static attn_status queue_sum_of_rows(struct run *r) {
+    const struct kp_mla_bwd_rows rows = r->left;
+    r->left.n = 0;
+    if (rows.n <= 0) return ATTN_OK;
+    r->apart = rows;
+    return queue_rows(r, ROWS_WALK, blocks(rows.n, rows.stretch), &rows);
+}
+/* Chunk `x` of its group has stored its rows; the rows before it are being walked, or still to be. */
+static attn_status leave_rows(struct run *r, int64_t x) {
+    attn_status status = queue_sum_of_rows(r);
+    const uint64_t at = (uint64_t)(x * r->g.list) * sizeof(uint32_t);
+    r->left = rows_of(r);
+    r->left.keys = r->kp.keys[r->sorted] + at, r->left.slots = r->kp.slots[r->sorted] + at;
+    return status || r->g.beside ? status : queue_sum_of_rows(r);
+}
+/* The end of a group of chunks: its last rows, and what walkers left. */
+static attn_status queue_end_of_group(struct run *r) {
+    struct kp_mla_bwd_rows rows = r->left;
+    attn_status status = queue_sum_of_rows(r);
+    if (!status) status = queue_join_of_chunk(r, 0);
+    for (int x = 0; x < r->n_walked && !status; x++) {
+        rows.keys = r->walked[x].keys, rows.parts = r->walked[x].parts;
+        rows.n = r->walked[x].n, rows.stretch = r->walked[x].stretch;
+        status = queue_join(r, 0, &rows);
+    }
+    r->n_walked = 0;
+    return status;
+}
+
+static void set_sum(struct run *r, uint64_t workspace) {
+    struct kp_mla_bwd *kp = &r->kp;
+    const attn_problem *p = r->p;
+    if (!kp->dkv.data || p->seq_k <= 0) {
+        kp->dkv = (struct kp_view){0};
+        return;
+    }
+    kp->sum = kp->dkv;
+    /* Without queries nothing is added: dkv is zeroed, or left alone. */
+    if (r->g.queries > 0 && sums_apart(r->m, p)) {
+        if (r->m->turned) kp->steps |= KP_MLA_BWD_TURNED;
+        kp->sum = (struct kp_view){.data = workspace + r->g.sum,
+                                   .batch = p->seq_k * p->dim_qk,
+                                   .row = p->dim_qk,
+                                   .column = 1,
+                                   .dtype = KP_F32,
+                                   .chunk = 16};
+    }
+    if (kp->sum.data != kp->dkv.data || !attn_core_has(p, ATTN_ACCUMULATE)) kp->steps |= KP_MLA_BWD_ZERO;
+    if (attn_core_has(p, ATTN_ACCUMULATE)) kp->steps |= KP_MLA_BWD_ACCUMULATE;
+}
+
+static void set_parameters(struct run *r) {
+    struct kp_mla_bwd *kp = &r->kp;
+    const attn_problem *p = r->p;
+    const uint64_t workspace = (uint64_t)(uintptr_t)r->args->workspace;
+    attn_cuda_mla_inputs(&kp->in, p, r->args);
+    kp->out = attn_cuda_view(p, r->args, ATTN_ROLE_OUT);
+    kp->dout = attn_cuda_view(p, r->args, ATTN_ROLE_DOUT);
+    kp->lse = attn_cuda_view(p, r->args, ATTN_ROLE_LSE);
+    kp->dlse = attn_cuda_view(p, r->args, ATTN_ROLE_DLSE);
+    kp->dq = attn_cuda_view(p, r->args, ATTN_ROLE_DQ);
+    kp->dkv = attn_cuda_view(p, r->args, ATTN_ROLE_DKV);
+    kp->dist = attn_cuda_view(p, r->args, ATTN_ROLE_DIST);
+    kp->dsink = attn_cuda_address(r->args->dsink);
+    if (r->args->dsink) kp->dsink_head = r->args->dsink->strides[0];
+    set_sum(r, workspace);
+    kp->rows = workspace + r->g.rows;
+    if (kp->dist.data) kp->part_dist = workspace + r->g.part_dist;
+    if (r->m->pairs && kp->dkv.data) {
+        kp->pairs = workspace + r->g.pairs[0];
+        for (int x = 0; x < 2; x++) kp->keys[x] = workspace + r->g.keys[x], kp->slots[x] = workspace + r->g.slots[x];
+        kp->counts = workspace + r->g.counts;
+    }
+    if (r->g.parts && r->m->pairs != 2) kp->part_dq = workspace + r->g.part_dq;
+    r->ranges.list = workspace + r->g.lists;
+    r->ranges.lengths = workspace + r->g.lengths;
+    if (r->g.ranges && kp->dist.data) r->ranges.places = workspace + r->g.places;
+    if (r->g.n_posts) {
+        kp->posts = workspace + r->g.posts;
+        kp->stretch_shift = r->g.stretch_shift, kp->stretches = r->g.stretches;
+    }
+    r->ranges.n_posts = r->g.n_posts;
+    r->ranges.turn = r->g.turn;
+    r->ranges.shift = r->g.shift;
+    r->ranges.ranges = r->g.ranges;
+    kp->head_block = r->m->head_block;
+    kp->head_blocks = (int32_t)r->g.head_blocks;
+    kp->dist_blocks = (int32_t)dist_blocks(r->m, &r->g);
+    kp->dist_norm = p->dist_norm;
+}
+
+/* Queries at .. end - 1, whose lists are ordered together. */
+static attn_status queue_queries(struct run *r, int64_t at, int64_t end) {
+    struct kp_mla_bwd *kp = &r->kp;
+    attn_status status = ATTN_OK;
+    kp->first = at, kp->n = end - at;
+    if (r->g.ranges) status = queue_step(r, RANGES, kp->n);
+    for (; kp->first < end && !status; kp->first += kp->n) {
+        const int even = r->m->pairs == 2, rows = even && kp->pairs, whole = even || kp->first < r->g.whole;
+        const int64_t stop = whole && !even ? lesser(end, r->g.whole) : end;
+        kp->n = whole ? lesser(r->g.chunk, stop - kp->first) : stop - kp->first;
+        kp->parts = whole ? 0 : (int32_t)r->g.parts;
+        kp->share = whole ? 0 : (int32_t)r->g.share;
+        const int64_t chunk = r->g.chunk ? (kp->first - at) / r->g.chunk : 0;
+        if (rows && chunk % r->g.group == 0) {
+            status = queue_end_of_group(r);
+            if (!status) status = queue_sort_of_rows(r, end);
+        }
+        if (rows && r->g.beside) kp->pairs = (uint64_t)(uintptr_t)r->args->workspace + r->g.pairs[chunk % PLACES];
+        if (!status) status = even ? queue_rows_of_items(r) : queue_main(r, at);
+        if (!status && !whole) status = queue_finish_dq(r);
+        if (!status && kp->pairs) status = rows ? leave_rows(r, chunk % r->g.group) : queue_sum(r);
+    }
+    return status ? status : queue_end_of_group(r);
+}
+
+attn_status attn_cuda_mla_bwd_launch(const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,
+                                     const attn_problem *p, const attn_args *args) {
+    struct run r = {.m = m, .dev = dev, .p = p, .args = args, .g = lay_out(m, dev, p)};
+    struct kp_mla_bwd *kp = &r.kp;
+    if (p->heads_q <= 0) return ATTN_OK;
+    set_parameters(&r);
+    attn_cuda_mla_bwd_ahead(m, dev, kp, r.g.chunk >= r.g.listed ? r.g.listed : 0, r.g.whole, &r.cycles);
+    const int64_t keys = kp->dkv.data ? p->batch * p->seq_k : 0;
+    attn_status status = ATTN_OK;
+    r.all = r.unprepared = r.cycles.rows + (kp->steps & KP_MLA_BWD_ZERO ? keys : 0);
+    if (!kp->pairs || !r.g.block) status = queue_prepare(&r, r.all, 0); /* others have it beside their sort */
+    if (kp->dq.data || kp->dkv.data || kp->part_dist)
+        for (int64_t at = 0; at < r.g.queries && !status; at += r.g.listed)
+            status = queue_queries(&r, at, lesser(at + r.g.listed, r.g.queries));
+    if (!status && keys && kp->sum.data != kp->dkv.data) status = queue_step(&r, FINISH_DKV, blocks(keys, WARPS));
+    if (!status && kp->part_dist) status = queue_step(&r, FINISH_DIST, blocks(r.g.queries, WARPS));
+    if (!status && kp->dsink) status = queue_step(&r, FINISH_DSINK, p->heads_q);
+    return status;
+}

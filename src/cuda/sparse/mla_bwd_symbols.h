@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: MIT
+ * Part of mla_bwd_steps.c: the kernels of its steps beside the main kernel. */
+#ifndef ATTN_CUDA_CUDA_MLA_BWD_SYMBOLS_H
+#define ATTN_CUDA_CUDA_MLA_BWD_SYMBOLS_H
+enum {
+    PREPARE,
+    RANGES,
+    FINISH_DQ,
+    FINISH_DKV,
+    FINISH_DIST,
+    FINISH_DSINK,
+    SORT_COUNT,
+    SORT_SCAN,
+    SORT_SCATTER,
+    SUM,
+    ROWS_COUNT,
+    ROWS_SCAN,
+    ROWS_SCATTER,
+    ROWS_WALK,
+    ROWS_JOIN,
+    SLOTS_ORDER,
+    SLOTS_MERGE,
+    PREPARE_BESIDE,
+    N_STEPS
+};
+static const char *const symbols[N_STEPS] = {
+    [PREPARE] = "attn_mla_bwd_prepare_smxx_any",       [RANGES] = "attn_mla_bwd_ranges_smxx_any",
+    [FINISH_DQ] = "attn_mla_bwd_finish_smxx_dq",       [FINISH_DKV] = "attn_mla_bwd_finish_smxx_dkv",
+    [FINISH_DIST] = "attn_mla_bwd_finish_smxx_dist",   [FINISH_DSINK] = "attn_mla_bwd_finish_smxx_dsink",
+    [SORT_COUNT] = "attn_mla_bwd_sort_smxx_count",     [SORT_SCAN] = "attn_mla_bwd_sort_smxx_scan",
+    [SORT_SCATTER] = "attn_mla_bwd_sort_smxx_scatter", [SUM] = "attn_mla_bwd_sum_smxx_any",
+    [ROWS_COUNT] = "attn_mla_bwd_rows_sm90_count",     [ROWS_SCAN] = "attn_mla_bwd_rows_sm90_scan",
+    [ROWS_SCATTER] = "attn_mla_bwd_rows_sm90_scatter", [ROWS_WALK] = "attn_mla_bwd_rows_sm90_walk",
+    [ROWS_JOIN] = "attn_mla_bwd_rows_sm90_join",       [SLOTS_ORDER] = "attn_mla_bwd_slots_sm90_order",
+    [SLOTS_MERGE] = "attn_mla_bwd_slots_sm90_merge",   [PREPARE_BESIDE] = "attn_mla_bwd_prepare_sm90_any",
+};
+#endif
