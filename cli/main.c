@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Entry point of the `attn` program: the command table, --help, --version, and the check that output was written. */
-#include "cli.h"
+#include "shared/cli.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -5,14 +5,14 @@
 #define ATTN_CLI_CHECK_H
 #include "attn.h"
 
-#include "cli.h"
+#include "shared/cli.h"
 
 #include <stdbool.h>
 #include <stdint.h>
 
 /* ---- a case ------------------------------------------------------------------------------------------------- */
 
-/* Special data of a case, drawn from its seed; several may apply at once. The names are in check_cover.c. */
+/* Special data of a case, drawn from its seed; several may apply at once. The names are in cover.c. */
 enum {
     CHECK_FAR_NEGATIVE = 1 << 0,   /* every score is near -200                                     */
     CHECK_NAN_QUERY = 1 << 1,      /* one query row holds a NaN                                    */
@@ -98,12 +98,12 @@ static inline bool check_backward(const attn_problem *p) {
 static inline bool check_half_dtype(int32_t dtype) { return dtype == ATTN_F16 || dtype == ATTN_BF16; }
 static inline bool check_is_out(int32_t use) { return use >= ATTN_USE_OUT; }
 
-/* check_gen_dense.c, check_gen_sparse.c: a random problem of the operator and dtype. Not checked by the library yet. */
+/* gen_dense.c, gen_sparse.c: a random problem of the operator and dtype. Not checked by the library yet. */
 void attn_cli_check_gen_dense(struct attn_cli_rng *r, int32_t op, int32_t dtype, attn_problem *p);
 void attn_cli_check_gen_sparse(struct attn_cli_rng *r, int32_t op, int32_t dtype, attn_problem *p);
 
-/* check_case.c. make: everything up to the plain answer, which is also `want` at first; 0, or -1 with a text on stderr.
- * check_oracle.c: `want` from the ref kernel; fills `why` (reason it could not run, else ""). */
+/* case.c. make: everything up to the plain answer, which is also `want` at first; 0, or -1 with a text on stderr.
+ * oracle.c: `want` from the ref kernel; fills `why` (reason it could not run, else ""). */
 int attn_cli_check_case_make(struct check_case *c, const attn_problem *p, uint64_t seed);
 void attn_cli_check_case_free(struct check_case *c);
 void attn_cli_check_case_want_plain(struct check_case *c);
@@ -111,7 +111,7 @@ void attn_cli_check_case_oracle(struct check_case *c, attn_ctx *ctx, char *why, 
 /* dtype in which the ref kernels are asked for `want`: f64, for the sparse operators f32. */
 int32_t attn_cli_check_oracle_dtype(const attn_problem *p);
 
-/* check_layout.c: strides and storage. place: choose strides, map storage, fill everything with the sentinel.
+/* layout.c: strides and storage. place: choose strides, map storage, fill everything with the sentinel.
  * store: values -> storage, and back into val as rounded. load: storage -> row-major typed elements. */
 int attn_cli_check_place(struct check_case *c, int32_t role, uint32_t forbid_broadcast);
 int attn_cli_check_store(struct check_tensor *t);
@@ -148,7 +148,7 @@ int64_t attn_cli_check_q_row(const struct check_case *c, int64_t b, int64_t h, i
 int64_t attn_cli_check_k_row(const struct check_case *c, int64_t b, int64_t hk, int64_t j); /* -1: bad page */
 bool attn_cli_check_slot(const struct check_case *c, int64_t b, int64_t i, int64_t t,
                          int64_t *key); /* sparse predicate */
-/* check_fold.c: sums over broadcast axes, result written to every logical position. */
+/* fold.c: sums over broadcast axes, result written to every logical position. */
 void attn_cli_check_fold(const struct check_tensor *t, double *values, bool squares);
 
 /* ---- the verdict --------------------------------------------------------------------------------------------- */
@@ -181,7 +181,7 @@ struct check_verdict {
     char cluster[320]; /* where the wrong elements are */
 };
 
-/* check_bounds.c, check_errstat.c */
+/* bounds.c, errstat.c */
 struct check_bound attn_cli_check_bound(const struct check_case *c, int32_t role, int32_t dtype, bool against_plain);
 /* Compare got (row-major doubles) with `want` (w->want or w->plain) under w's magnitudes. `wrong` (may be NULL)
  * receives one byte per element. Returns 0 if within bounds. */
@@ -212,12 +212,12 @@ struct check_filter {
     int32_t backend, op, dtype;
 };
 enum { CHECK_PASS = 0, CHECK_FAIL = 1, CHECK_SKIP = 2, CHECK_CRASH = 3 };
-/* check_run.c. Index: of the kernel in the context. Prints failures (check_report.c). worst: largest error over bound.
+/* run.c. Index: of the kernel in the context. Prints failures (report.c). worst: largest error over bound.
  */
 int attn_cli_check_run(struct check_session *s, struct check_case *c, int32_t index, const attn_kernel_info *k,
                        double *worst);
 
-/* check_device.c: device memory, only for a CUDA device. A twin mirrors a block of host memory. */
+/* device.c: device memory, only for a CUDA device. A twin mirrors a block of host memory. */
 struct check_twin {
     uint8_t *host;
     size_t bytes;
@@ -232,7 +232,7 @@ int attn_cli_check_twin_down(struct check_device *d, const struct check_twin *t)
 void attn_cli_check_twin_free(struct check_device *d, struct check_twin *t);
 void *attn_cli_check_twin_of(const struct check_twin *t, const void *host); /* the device's address of a host address */
 
-/* check_report.c */
+/* report.c */
 struct check_report {
     const struct check_session *session;
     const struct check_case *c;
@@ -246,12 +246,12 @@ void attn_cli_check_report_close(struct check_report *r, double worst);
 void attn_cli_check_repro(const struct check_case *c, const char *kernel, char *buf, size_t bytes);
 void attn_cli_check_json_text(const char *text); /* a JSON string with quotes, on stdout */
 
-/* check_signal.c: faults of a kernel that runs in the calling thread become a failed case. */
+/* signal.c: faults of a kernel that runs in the calling thread become a failed case. */
 int attn_cli_check_guarded(attn_status (*fn)(void *), void *arg, const char *repro,
                            attn_status *status); /* 0 or the signal */
 void attn_cli_check_signals(int timeout_seconds);
 
-/* check_cover.c: which listed values the generator has hit. */
+/* cover.c: which listed values the generator has hit. */
 void attn_cli_check_cover_case(const struct check_case *c, bool accepted);
 int attn_cli_check_cover_print(bool table, const bool ops[ATTN_OP_COUNT_], bool demand); /* values never hit */
 

@@ -2,7 +2,7 @@
  * Any bytes as an .npy file. What is accepted must lie inside the input, be readable to its last byte and fit its
  * shape. */
 #include "fuzz/fuzz_bytes.h"
-#include "io.h"
+#include "io/io.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct attn_cli_array array;

@@ -2,7 +2,7 @@
  * Any bytes as a safetensors file. Accepted tensors must lie inside the input, not overlap, and be found by their
  * names. */
 #include "fuzz/fuzz_bytes.h"
-#include "io.h"
+#include "io/io.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct attn_cli_archive archive;

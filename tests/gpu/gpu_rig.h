@@ -5,8 +5,8 @@
 #ifndef GPU_RIG_H
 #define GPU_RIG_H
 #include "attn.h"
-#include "cli.h"
 #include "gpu/gpu_calls.h"
+#include "shared/cli.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

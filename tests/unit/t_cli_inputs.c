@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Random inputs of the commands: valid for the problem, distinct where they should be, the same for the same seed; and
  * the small parsers of the command line. */
-#include "cli.h"
+#include "shared/cli.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * The .npy reader and writer: what NumPy writes is read, what is wrong is refused with a text, round trips are exact.
  */
-#include "io.h"
+#include "io/io.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * The safetensors reader and writer: good files, every kind of hostile header, exact round trips. */
-#include "io.h"
+#include "io/io.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: MIT
+ * Parts of `attn bench`: lists of problems, inputs, the measurement of one plan on a CPU or a GPU, and records. */
+#ifndef ATTN_CLI_BENCH_H
+#define ATTN_CLI_BENCH_H
+#include "bench/clock.h"
+#include "shared/cli.h"
+
+struct attn_cli_cases {
+    char **text; /* one problem each, as written */
+    size_t n;
+};
+/* A problem text, or @FILE / @NAME with one problem a line and # comments. Every line is parsed and checked now, so
+ * that a fault in the last line is found before the first measurement. Returns an exit code; the reason is printed. */
+int attn_cli_cases_add(struct attn_cli_cases *cases, const char *word);
+void attn_cli_cases_free(struct attn_cli_cases *cases);
+
+/* inputs.c: random inputs of a problem in host memory, lengths at their bounds; out and lse of a backward are
+ * computed on `device`. Of the outputs that may be left out those that `outputs` lists; NULL: all but lse_rounded and
+ * max_logits. */
+attn_status attn_cli_bench_inputs(attn_ctx *ctx, attn_device device, const attn_problem *problem, const char *outputs,
+                                  struct attn_cli_tensors *out);
+
+struct attn_cli_timing {
+    double median, p10, p90; /* seconds */
+    int64_t n;               /* timed samples */
+    int64_t batch;           /* executions per sample; times are per execution */
+    double host_median;      /* GPU: the same on the host's clock */
+    int on_device;           /* the times above are of the device's clock */
+    int launches;            /* launches and fills of an execution's call; 0 = not known */
+    double overhead;         /* of an execution's call over its launches by the driver alone, if launches > 0 */
+};
+/* What an execution finds in the caches. */
+enum { ATTN_CLI_FLUSH, ATTN_CLI_ROTATE, ATTN_CLI_WARM };
+struct attn_cli_meter {
+    int64_t min_runs;
+    double min_seconds, max_seconds; /* of timed work; max 0 = no bound, else it may cut min_runs */
+    int cache;                       /* ATTN_CLI_FLUSH ... */
+    unsigned char *flush;            /* CPU: read and written between runs; NULL = caches stay warm */
+    size_t flush_bytes;
+};
+/* Sizes and allocates the flush buffer: twice the last-level cache. 0, or -1 without memory. */
+int attn_cli_meter_cold(struct attn_cli_meter *meter);
+attn_status attn_cli_meter_run(const struct attn_cli_meter *meter, const attn_plan *plan, const attn_args *args,
+                               struct attn_cli_timing *out);
+/* Order statistics of n times (which are sorted). */
+void attn_cli_timing_of(double *times, int64_t n, struct attn_cli_timing *out);
+
+/* device.c: problems on a device with its own memory. Rotation: so many copies of the tensors take turns that
+ * none is still cached. load: tensors of another problem, in place of the last one's. */
+struct attn_cli_gpu;
+struct attn_cli_gpu *attn_cli_gpu_open(attn_ctx *ctx, attn_device device, int cache);
+void attn_cli_gpu_close(struct attn_cli_gpu *gpu);
+int attn_cli_gpu_driver(const struct attn_cli_gpu *gpu); /* 13000 = 13.0; 0 = unknown */
+attn_status attn_cli_gpu_load(struct attn_cli_gpu *gpu, const struct attn_cli_tensors *set);
+attn_status attn_cli_gpu_run(struct attn_cli_gpu *gpu, const struct attn_cli_meter *meter, const attn_plan *plan,
+                             struct attn_cli_timing *out);
+const struct attn_cli_clock *attn_cli_gpu_clock(const struct attn_cli_gpu *gpu); /* NULL if it has none */
+/* Copy i of them, in turn, as attn_cli_gpu_args left them; NULL if there is one only. */
+const attn_args *attn_cli_gpu_copy(const struct attn_cli_gpu *gpu, int64_t i);
+/* The first copy's tensors on the bench's stream, with a workspace for the plan, until the next load. */
+attn_status attn_cli_gpu_args(struct attn_cli_gpu *gpu, const attn_plan *plan, attn_args *out);
+
+/* overhead.c: host time of single calls, everything warm. */
+enum {
+    ATTN_CLI_CALL_PLAN,
+    ATTN_CLI_CALL_CHECK,
+    ATTN_CLI_CALL_EXECUTE,
+    ATTN_CLI_CALL_FLOOR, /* the execution's launches, by the driver alone */
+    ATTN_CLI_CALL_TURNS, /* executions of copies of the tensors in turn: no pointer is that of the call before */
+    ATTN_CLI_CALL_RUN,
+    ATTN_CLI_CALLS
+};
+extern const char *const attn_cli_call_names[ATTN_CLI_CALLS]; /* "plan_create", ... */
+/* gpu: NULL on a CPU, where there is no floor. What was not measured has n = 0. */
+attn_status attn_cli_overhead(attn_ctx *ctx, attn_device device, const struct attn_cli_gpu *gpu,
+                              const attn_problem *problem, const attn_plan_options *options, const attn_plan *plan,
+                              const attn_args *args, const struct attn_cli_meter *meter,
+                              struct attn_cli_timing out[ATTN_CLI_CALLS]);
+
+/* record.c: one line of JSON (docs/json.md), or one row of the table. */
+struct attn_cli_record {
+    const char *run, *date, *device, *driver; /* driver: NULL on CPUs */
+    const char *problem, *kernel, *measure;   /* measure: "execution" or the name of a call */
+    int32_t backend;
+    double flops, bytes; /* 0 = the record is not about them */
+    int cache;
+    const char *note;
+};
+void attn_cli_record_json(const struct attn_cli_record *r, const struct attn_cli_timing *t);
+void attn_cli_record_row(const struct attn_cli_record *r, const struct attn_cli_timing *t);
+const char *attn_cli_cache_name(int cache);
+#endif

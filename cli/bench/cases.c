@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: MIT
+ * Lists of problems for `attn bench`: where @NAME is looked for, and the line format. */
+#include "bench/bench.h"
+#include "io/io.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static int append(struct attn_cli_cases *cases, const char *text, size_t n) {
+    char **larger = realloc(cases->text, (cases->n + 1) * sizeof *larger);
+    if (!larger) return attn_cli_die("bench", "out of memory");
+    cases->text = larger;
+    cases->text[cases->n] = strndup(text, n);
+    if (!cases->text[cases->n]) return attn_cli_die("bench", "out of memory");
+    cases->n++;
+    return ATTN_CLI_OK;
+}
+
+/* @NAME: the word as a path, bench/cases here, then the installed lists beside the program (PREFIX/share/attn/cases).
+ */
+static int locate(const char *name, char *path, size_t bytes) {
+    char self[PATH_MAX];
+    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    char *slash = NULL;
+    if (n > 0) {
+        self[n] = 0;
+        slash = strrchr(self, '/');
+        if (slash) *slash = 0;
+    }
+    int m = snprintf(path, bytes, "%s", name);
+    if (m < (int)bytes && !access(path, R_OK)) return 0;
+    if (strchr(name, '/')) return -1;
+    m = snprintf(path, bytes, "bench/cases/%s.txt", name);
+    if (m < (int)bytes && !access(path, R_OK)) return 0;
+    m = slash ? snprintf(path, bytes, "%s/../share/attn/cases/%s.txt", self, name) : (int)bytes;
+    if (m < (int)bytes && !access(path, R_OK)) return 0;
+    return -1;
+}
+
+static int add_file(struct attn_cli_cases *cases, const char *name) {
+    char path[PATH_MAX];
+    struct attn_cli_fault fault;
+    void *data;
+    size_t bytes;
+    if (!strcmp(name, "-"))
+        snprintf(path, sizeof path, "-");
+    else if (locate(name, path, sizeof path))
+        return attn_cli_die("bench", "@%s: no such file, here, in bench/cases or beside the program", name);
+    if (attn_cli_file_read(path, 1 << 20, &data, &bytes, &fault)) return attn_cli_die("bench", "%s", fault.text);
+    int code = ATTN_CLI_OK, line = 0;
+    const char *p = data, *end = p + bytes;
+    while (p < end && !code) {
+        const char *stop = memchr(p, '\n', (size_t)(end - p));
+        const char *next = stop ? stop + 1 : end;
+        const char *hash = memchr(p, '#', (size_t)(next - p));
+        if (!stop) stop = end;
+        if (hash && hash < stop) stop = hash;
+        line++;
+        while (p < stop && (*p == ' ' || *p == '\t')) p++;
+        while (stop > p && (stop[-1] == ' ' || stop[-1] == '\t' || stop[-1] == '\r')) stop--;
+        if (stop > p) {
+            attn_problem problem;
+            code = append(cases, p, (size_t)(stop - p));
+            const char *text = code ? "" : cases->text[cases->n - 1];
+            attn_status status = code ? ATTN_OK : attn_problem_parse(text, &problem);
+            if (!status && !code) status = attn_problem_check(&problem);
+            if (status) code = attn_cli_library("bench", status, "%s line %d: \"%s\"", path, line, text);
+        }
+        p = next;
+    }
+    free(data);
+    return code;
+}
+
+int attn_cli_cases_add(struct attn_cli_cases *cases, const char *word) {
+    if (word[0] == '@') return add_file(cases, word + 1);
+    attn_problem problem;
+    int code = attn_cli_problem("bench", word, &problem);
+    return code ? code : append(cases, word, strlen(word));
+}
+
+void attn_cli_cases_free(struct attn_cli_cases *cases) {
+    for (size_t i = 0; i < cases->n; i++) free(cases->text[i]);
+    free(cases->text);
+    *cases = (struct attn_cli_cases){0};
+}
