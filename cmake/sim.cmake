@@ -16,7 +16,13 @@ set_source_files_properties(sim/exec/round.c sim/exec/convert.c PROPERTIES COMPI
 set_source_files_properties(sim/exec/mma.c sim/units/wgmma_math.c PROPERTIES COMPILE_OPTIONS -ffp-contract=fast)
 set_target_properties(attn_sim_objects PROPERTIES POSITION_INDEPENDENT_CODE ON C_VISIBILITY_PRESET hidden)
 set_target_properties(attn_sim_cuda PROPERTIES LINKER_LANGUAGE C LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
-target_link_libraries(attn_sim_cuda PRIVATE Threads::Threads m ${CMAKE_DL_LIBS})
+# PTX in fatbins is compressed by zstd.
+pkg_check_modules(libzstd IMPORTED_TARGET libzstd)
+if(NOT libzstd_FOUND)
+  message(FATAL_ERROR "the simulator needs libzstd: run `make deps`, or configure with -DATTN_BUILD_TESTS=OFF")
+endif()
+target_link_libraries(attn_sim_objects PRIVATE PkgConfig::libzstd)
+target_link_libraries(attn_sim_cuda PRIVATE Threads::Threads m ${CMAKE_DL_LIBS} PkgConfig::libzstd)
 
 # Single instructions and small kernels of sm_90 and sm_100, also under sanitizers.
 add_executable(hopper_golden tests/sim/hopper_golden.c tests/sim/hopper_golden_wgmma.c tests/sim/hopper_golden_tensor.c
@@ -86,7 +92,7 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
   if(attn_cuda_on AND TARGET attn_cli)
     function(attn_sim_check name kernel seed problem)
       attn_check_test(sim.${name} sim attn_cli attn_${kernel} ${seed} "${problem}" --driver $<TARGET_FILE:attn_sim_cuda> --device cuda:0)
-      set_tests_properties(sim.${name} PROPERTIES ENVIRONMENT "ATTN_CUDA_IMAGE=ptx;${ARGN}")
+      set_tests_properties(sim.${name} PROPERTIES ENVIRONMENT "ATTN_CUDA_IMAGE=ptx;ATTNSIM_PTX=${PROJECT_BINARY_DIR}/cuda;${ARGN}")
     endfunction()
     # A key that no query sees, with NaN in V, where rows past the end would see it.
     attn_sim_check(check_past_the_end sdpa_bwd_sm80_bf16_d64 100081902513337
@@ -114,13 +120,13 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
     foreach(row sdpa_fwd_sm80_bf16_d128 sdpa_bwd_sm80_bf16_d128 mla_fwd_sm80_bf16_d576_h64 mla_bwd_sm80_bf16_d576_h64 dist_sm80_bf16_d576_h64)
       attn_test(sim.gpu_large_${row} sim t_gpu_large)
       set_tests_properties(sim.gpu_large_${row} PROPERTIES ENVIRONMENT
-        "ATTN_CUDA_DRIVER=$<TARGET_FILE:attn_sim_cuda>;ATTN_CUDA_IMAGE=ptx;ATTNSIM_POLICY=late;GPU_TEST_QUERIES=70;GPU_TEST_KERNEL=attn_${row}")
+        "ATTN_CUDA_DRIVER=$<TARGET_FILE:attn_sim_cuda>;ATTN_CUDA_IMAGE=ptx;ATTNSIM_PTX=${PROJECT_BINARY_DIR}/cuda;ATTNSIM_POLICY=late;GPU_TEST_QUERIES=70;GPU_TEST_KERNEL=attn_${row}")
     endforeach()
     foreach(program graph parallel repeat)
       foreach(row sdpa_fwd_sm80_bf16_d64 sdpa_bwd_sm80_f16_d64_ordered mla_bwd_sm80_bf16_d512_h16 dist_sm80_f16_d512_h16)
         attn_test(sim.gpu_${program}_${row} sim t_gpu_${program})
         set_tests_properties(sim.gpu_${program}_${row} PROPERTIES ENVIRONMENT
-          "ATTN_CUDA_DRIVER=$<TARGET_FILE:attn_sim_cuda>;ATTN_CUDA_IMAGE=ptx;ATTNSIM_POLICY=late;GPU_TEST_CASES=1;GPU_TEST_KERNEL=attn_${row}")
+          "ATTN_CUDA_DRIVER=$<TARGET_FILE:attn_sim_cuda>;ATTN_CUDA_IMAGE=ptx;ATTNSIM_PTX=${PROJECT_BINARY_DIR}/cuda;ATTNSIM_POLICY=late;GPU_TEST_CASES=1;GPU_TEST_KERNEL=attn_${row}")
       endforeach()
     endforeach()
   endif()

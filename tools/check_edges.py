@@ -70,7 +70,7 @@ SYSTEM = {
     **{room: C_STD | POSIX | {"dlfcn.h"} for room in EDGES if room.startswith("src/cuda")},
     "src/api": C_STD | POSIX | {"sys/syscall.h"},
     **{room: {"stdint.h", "stddef.h"} for room in EDGES if room.startswith("kernels")},
-    "sim": C_STD | POSIX | {"dlfcn.h"},
+    "sim": C_STD | POSIX | {"dlfcn.h", "zstd.h"},
     **{room: C_STD | POSIX | {"jansson.h", "cairo.h", "getopt.h", "sys/utsname.h", "dlfcn.h"}
        for room in EDGES if room.startswith("cli/")},
     "cli": C_STD | POSIX | {"jansson.h", "cairo.h", "getopt.h", "sys/utsname.h", "dlfcn.h"},

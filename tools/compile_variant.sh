@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: MIT
 # Compiles one variant of a device kernel:
 #   OUT.ptx         PTX with the places in the CUDA sources, for reading
-#   OUT.ptx.fatbin  the same for the library, compressed (LZ4, which the simulator reads)
-#   OUT.fatbin      machine code of each architecture, and the PTX
+#   OUT.ptx.fatbin  its instructions alone for the library, compressed
+#   OUT.fatbin      machine code of each architecture; empty where none is asked for
 #   OUT.ptxas.txt   what ptxas said (tools/ptxas_budget.py reads it)
 # CACHE keeps results by compiler, flags and sources, and machine code by the PTX without places, so that an edit which
 # changes no instruction costs no machine code.
@@ -51,18 +51,18 @@ if [ -n "$cache" ]; then
     key=$(key_of)
     take "$cache/$key" "${results[@]}" && exit 0
 fi
-compress=(--compress-mode=speed)
-case $version in 12.[0-3].*) compress=() ;; esac # before 12.4 there was this mode only
+compress=(--compress-mode=size)
+case $version in 12.[0-3].*) compress=() ;; esac # before 12.4 there was one mode only
 "$nvcc" "${flags[@]}" -lineinfo -arch="$compute" -ptx -o "$out.ptx" "$source" >"$log" 2>&1 || fail
 warned=$(grep -c warning "$log")
 sed -E -i "/^[[:space:]]*\.file[[:space:]]/ { s|\"$root/|\"|; s|\"/.*/include/|\"|; s|(\"[^\"]*\").*|\1| }" "$out.ptx"
-"$nvcc" -fatbin "${compress[@]}" -gencode "arch=$compute,code=$compute" -o "$out.ptx.fatbin" "$out.ptx" >>"$log" 2>&1 || fail
 bare "$out.ptx" >"$out.bare.ptx"
-[ "$codes" != - ] || cp "$out.ptx.fatbin" "$out.fatbin" || fail
+"$nvcc" -fatbin "${compress[@]}" -gencode "arch=$compute,code=$compute" -o "$out.ptx.fatbin" "$out.bare.ptx" >>"$log" 2>&1 || fail
+[ "$codes" != - ] || : >"$out.fatbin" || fail
 machine=
 [ -z "$cache" ] || [ "$codes" = - ] || machine=$cache/machine/$({ echo "$version $compute $codes"; cat "$out.bare.ptx"; } | sha256sum | cut -c1-40)
 if [ "$codes" != - ] && { [ -z "$machine" ] || ! take "$machine" fatbin ptxas.txt; }; then
-    "$nvcc" -O3 -Xptxas -v -Xfatbin -compress-all -fatbin -gencode "arch=$compute,code=[$codes,$compute]" -o "$out.fatbin" \
+    "$nvcc" -O3 -Xptxas -v -Xfatbin -compress-all -fatbin -gencode "arch=$compute,code=[$codes]" -o "$out.fatbin" \
         "$out.bare.ptx" >>"$log" 2>&1 || fail
     grep -E 'warning|C7[0-9]{3}' "$log" >&2
     [ -z "$machine" ] || keep "$machine" fatbin ptxas.txt

@@ -14,6 +14,7 @@ build ninja-build         command -v ninja
 build pkg-config          command -v pkg-config
 build libcmocka-dev       pkg-config --exists cmocka
 build libjansson-dev      pkg-config --exists jansson
+build libzstd-dev        pkg-config --exists libzstd
 build libcairo2-dev       pkg-config --exists cairo
 build fonts-dejavu-core   test -e /usr/share/fonts/truetype/dejavu/DejaVuSans.ttf || fc-list 2>&1 | grep -qi dejavu
 check scdoc               command -v scdoc

@@ -275,6 +275,9 @@ static int choose_driver(struct command *m, const char *name) {
         path[n] = 0;
         snprintf(strrchr(path, '/'), 60, "/libattn_sim_cuda.so");
         setenv("ATTN_CUDA_IMAGE", "ptx", 0); /* it runs no machine code */
+        char folder[600]; /* the build's PTX, which has the places of its instructions in the sources */
+        snprintf(folder, sizeof folder, "%.*s/cuda", (int)(strrchr(path, '/') - path), path);
+        if (!access(folder, R_OK)) setenv("ATTNSIM_PTX", folder, 0);
         name = path;
     }
     m->session.device = ATTN_DEVICE_CUDA(0);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
- * Finds the PTX text in an image: plain text, or the PTX entry of a fatbin, as it is or compressed by LZ4. Other
- * compressions are refused in words; the library hands out LZ4 with ATTN_CUDA_IMAGE=ptx. */
+ * Finds the PTX text in an image: plain text, or the PTX entry of a fatbin, as it is or compressed by LZ4 or zstd. */
 #include "driver/cu.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <zstd.h>
 
-enum { KIND_PTX = 1, LZ4 = 0x2000, OTHER = 0x8000 };
+enum { KIND_PTX = 1, LZ4 = 0x2000, ZSTD = 0x8000 };
 
 static uint64_t number(const unsigned char *at, size_t bytes) {
     uint64_t v = 0;
@@ -40,16 +40,17 @@ static char *entry_text(const unsigned char *entry, const char **why) {
     uint64_t bytes = number(entry + 8, 8), packed = number(entry + 16, 4), whole = number(entry + 56, 8);
     const unsigned char *data = entry + number(entry + 4, 4);
     unsigned flags = (unsigned)number(entry + 40, 4);
-    if (flags & OTHER) {
-        *why = "the fatbin's PTX is compressed by zstd: set ATTN_CUDA_IMAGE=ptx";
-        return NULL;
-    }
-    size_t room = flags & LZ4 ? (size_t)whole : (size_t)bytes;
+    size_t room = flags & (LZ4 | ZSTD) ? (size_t)whole : (size_t)bytes;
     char *text = room < (size_t)1 << 30 ? calloc(1, room + 1) : NULL;
     if (!text) return NULL;
-    if (!(flags & LZ4)) {
+    int fault = 0;
+    if (flags & ZSTD)
+        fault = packed > bytes || ZSTD_decompress(text, room, data, (size_t)packed) != room;
+    else if (flags & LZ4)
+        fault = packed > bytes || lz4(data, (size_t)packed, (unsigned char *)text, room);
+    else
         memcpy(text, data, room);
-    } else if (packed > bytes || lz4(data, (size_t)packed, (unsigned char *)text, room)) {
+    if (fault) {
         *why = "the fatbin's PTX is damaged";
         free(text);
         return NULL;

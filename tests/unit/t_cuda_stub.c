@@ -242,15 +242,12 @@ static void which_image(void **state) {
     need_variants();
     struct hooks h = {0};
     const struct attn_cuda_variant *v = &attn_cuda_variants[0];
-    assert_true(v->image_end - v->image > 100);
     assert_true(v->ptx_end - v->ptx > 100);
-    assert_memory_equal(v->image, v->ptx, 4); /* both are fatbins */
-    attn_ctx *ctx = open_ctx(&h);
-    assert_int_equal(attn_cuda_variant_load(prepared(ctx), v, 0), ATTN_OK);
-    assert_memory_equal(stub->image, v->image, sizeof stub->image);
-    attn_ctx_release(ctx);
+    assert_memory_equal(v->ptx, "\x50\xed\x55\xba", 4); /* a fatbin */
+    assert_int_equal(v->image_end > v->image, v->cubins[0] != 0);
+    static const unsigned char code[16] = {0x50, 0xed, 0x55, 0xba, 's', 'm', '_', '9', '0'};
     setenv("ATTN_CUDA_IMAGE", "ptx", 1);
-    ctx = open_ctx(&h);
+    attn_ctx *ctx = open_ctx(&h);
     assert_int_equal(attn_cuda_variant_load(prepared(ctx), v, 0), ATTN_OK);
     assert_memory_equal(stub->image, v->ptx, sizeof stub->image);
     struct attn_cuda_variant broken = *v;
@@ -261,16 +258,19 @@ static void which_image(void **state) {
         assert_text("line 1: syntax: cuModuleLoadDataEx failed");
     }
     attn_ctx_release(ctx);
-    setenv("ATTN_CUDA_IMAGE", "cubin", 1);
     setenv("CUDA_STUB_DEVICES", "80,86,90,120", 1);
-    ctx = open_ctx(&h);
-    for (int i = 0; i < 4; i++) {
-        struct attn_core_device *dev = attn_api_device(ctx, ATTN_DEVICE_CUDA(i));
-        assert_int_equal(attn_cuda_backend.prepare(ctx, dev), ATTN_OK);
-        struct attn_cuda_variant any = *v;
-        any.exact = 0;
-        any.cubins[0] = 80, any.cubins[1] = 90, any.cubins[2] = 0;
-        assert_int_equal(attn_cuda_variant_load(dev, &any, 0), i < 3 ? ATTN_OK : ATTN_E_NO_DRIVER);
+    for (int cubin = 0; cubin < 2; cubin++) { /* machine code goes first, PTX where there is none for the device */
+        cubin ? setenv("ATTN_CUDA_IMAGE", "cubin", 1) : unsetenv("ATTN_CUDA_IMAGE");
+        if (cubin) attn_ctx_release(ctx);
+        ctx = open_ctx(&h);
+        for (int i = 0; i < 4; i++) {
+            struct attn_core_device *dev = attn_api_device(ctx, ATTN_DEVICE_CUDA(i));
+            assert_int_equal(attn_cuda_backend.prepare(ctx, dev), ATTN_OK);
+            struct attn_cuda_variant any = {v->symbol, code, NULL, v->ptx, NULL, 0, {80, 90}, 0};
+            const int fits = i < 3 || !cubin;
+            assert_int_equal(attn_cuda_variant_load(dev, &any, 0), fits ? ATTN_OK : ATTN_E_NO_DRIVER);
+            if (fits) assert_memory_equal(stub->image, i < 3 ? code : v->ptx, sizeof stub->image);
+        }
     }
     assert_text("no machine code for sm_120");
     attn_ctx_release(ctx);

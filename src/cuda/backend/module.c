@@ -45,8 +45,8 @@ static int has_cubin(const struct attn_cuda_variant *v, const struct attn_cuda_l
 /* The context is current. */
 static attn_status load_image(const struct attn_cuda_device *d, const struct attn_cuda_variant *v, cu_module *module) {
     const struct attn_cuda_driver *drv = &d->state->driver;
-    int ptx = d->state->image == ATTN_CUDA_IMAGE_PTX;
-    if (d->state->image == ATTN_CUDA_IMAGE_CUBIN && !has_cubin(v, &d->limits))
+    const int ptx = d->state->image == ATTN_CUDA_IMAGE_PTX || !has_cubin(v, &d->limits);
+    if (ptx && d->state->image == ATTN_CUDA_IMAGE_CUBIN)
         FAIL(ATTN_E_NO_DRIVER, "device", "%s: ATTN_CUDA_IMAGE is cubin, but this build has no machine code for sm_%d%d",
              v->symbol, d->limits.major, d->limits.minor);
     char text[1024] = "";
@@ -56,8 +56,8 @@ static attn_status load_image(const struct attn_cuda_device *d, const struct att
     if (!r) return ATTN_OK;
     text[strcspn(text, "\n")] = 0;
     return attn_cuda_fail(drv, r, ATTN_E_DEVICE_FAULT, "cuModuleLoadDataEx", "%s (%s) on cuda:%d, driver %d.%d%s%s",
-                          v->symbol, ptx ? "PTX" : "fatbin", d->index, drv->version / 1000, drv->version % 1000 / 10,
-                          text[0] ? ": " : "", text);
+                          v->symbol, ptx ? "PTX" : "machine code", d->index, drv->version / 1000,
+                          drv->version % 1000 / 10, text[0] ? ": " : "", text);
 }
 
 static attn_status load(struct attn_cuda_device *d, const struct attn_cuda_variant *v, struct attn_cuda_loaded *l) {
