@@ -147,12 +147,11 @@ enum sim_step sim_warp_run(struct sim_warp *w, uint32_t quantum) {
             g->parked = SIM_ASLEEP;
         } else if (step == SIM_RETRY) {
             g->pc++;
-            if (w->n_groups > 1) {
-                merge(w);
-                rotate(w);
+            if (w->n_groups == 1) {
+                w->polling = 1;
+                break;
             }
-            w->polling = 1;
-            break;
+            g->parked = SIM_ASLEEP; /* the others go on: what it waits for may be theirs to do */
         } else {
             break;
         }

@@ -139,6 +139,14 @@ static const struct {
               "[%r1];\n" WAIT(0) "st.shared.u32 [%r6+128], %r0;\n@q cp.async.bulk.wait_group 0;\n" CLUSTER),
      "read by a bulk group", 0, 0},
 
+    /* lanes 0..7 poll, at the place furthest back, for what lanes 8..31 of their warp tell after some work */
+    {"lanes_poll_for_lanes",
+     KERNEL(INIT(24) FENCE SYNC "st.global.u32 [%rd0], %r4;\nsetp.gt.u32 p, %r0, 31;\n@p bra OUT;\n"
+                                "setp.gt.u32 p, %r0, 7;\n@p bra WORK;\n" WAIT(
+                                    0) "bra OUT;\nWORK:\nmov.u32 %r10, 0;\nMORE:\nadd.u32 %r10, %r10, 1;\n"
+                                       "setp.lt.u32 p, %r10, 300;\n@p bra MORE;\n" ARRIVE "OUT:\n"),
+     NULL, 0, 1},
+
     {"no_init", KERNEL(ARRIVE), "protocol: no mbarrier", 0, 0},
     {"init_unseen", KERNEL(INIT(64) ARRIVE WAIT(0)), "protocol", 0, 0},
     {"init_by_all", /* of a warp, with one count */
