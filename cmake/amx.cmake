@@ -4,7 +4,7 @@
 # them. They stand before the library at linking, so that its own two stay out. All skip without AVX-512 BF16.
 #   tests/amx/t_*.c    cmocka programs with their own main
 # tests/amx/time_strips.c is built by hand, on tiles: what steps of the forward cost.
-if(NOT attn_x86_64)
+if(NOT attn_x86_64 OR NOT ATTN_AMX_EMULATION)
   return()
 endif()
 file(GLOB_RECURSE tile_sources CONFIGURE_DEPENDS src/cpu/amx/*.c)
