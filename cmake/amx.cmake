@@ -30,13 +30,13 @@ foreach(file IN LISTS programs)
   string(REGEX REPLACE "^t_(amx_)?" "amx." test_name ${name})
   attn_test(${test_name} amx ${name})
 endforeach()
-# Tests of the unit room that know of the AMX rows; there they run them only where the processor has it.
+# Tests of the cpu room that know of the AMX rows; there they run them only where the processor has it.
 foreach(name ukr_pair ukr_flash ukr_tile ukr_tile_scores ukr_heads sdpa_cpu mla_cpu)
-  attn_amx_program(t_amx_${name} tests/unit/t_${name}.c)
+  attn_amx_program(t_amx_${name} tests/cpu/t_${name}.c)
   attn_test(amx.${name} amx t_amx_${name})
 endforeach()
-target_link_libraries(t_amx_sdpa_cpu PRIVATE attn_unit_support)
-target_link_libraries(t_amx_mla_cpu PRIVATE attn_unit_support)
+target_link_libraries(t_amx_sdpa_cpu PRIVATE attn_cpu_support)
+target_link_libraries(t_amx_mla_cpu PRIVATE attn_cpu_support)
 set_tests_properties(amx.mla_cpu PROPERTIES ENVIRONMENT "T_MLA_CPU_ISA=amx")
 set_tests_properties(amx.sdpa_cpu PROPERTIES ENVIRONMENT "T_SDPA_CPU_ISA=amx;T_SDPA_CPU_CASES=400")
 

@@ -25,15 +25,14 @@ target_link_libraries(attn_sim_objects PRIVATE PkgConfig::libzstd)
 target_link_libraries(attn_sim_cuda PRIVATE Threads::Threads m ${CMAKE_DL_LIBS} PkgConfig::libzstd)
 
 # Single instructions and small kernels of sm_90 and sm_100, also under sanitizers.
-add_executable(hopper_golden tests/sim/hopper_golden.c tests/sim/hopper_golden_wgmma.c tests/sim/hopper_golden_tensor.c
-                             tests/sim/hopper_golden_barrier.c)
+file(GLOB parts CONFIGURE_DEPENDS tests/sim/golden/hopper_golden*.c)
+add_executable(hopper_golden ${parts})
 target_compile_options(hopper_golden PRIVATE ${attn_warnings})
 target_link_libraries(hopper_golden PRIVATE ${CMAKE_DL_LIBS})
 set_target_properties(hopper_golden PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
 # sm_100: against a second statement on the host, until a device has answered.
-add_executable(blackwell_golden tests/sim/blackwell_golden.c tests/sim/blackwell_golden_text.c tests/sim/blackwell_golden_moves.c
-                                tests/sim/blackwell_golden_copies.c tests/sim/blackwell_golden_products.c
-                                tests/sim/blackwell_layout.c)
+file(GLOB parts CONFIGURE_DEPENDS tests/sim/golden/blackwell_*.c)
+add_executable(blackwell_golden ${parts})
 target_compile_options(blackwell_golden PRIVATE ${attn_warnings})
 target_link_libraries(blackwell_golden PRIVATE ${CMAKE_DL_LIBS} m)
 set_target_properties(blackwell_golden PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
@@ -41,7 +40,7 @@ foreach(policy eager late random)
   attn_test(sim.blackwell_golden_${policy} sim blackwell_golden check $<TARGET_FILE:attn_sim_cuda>)
   set_tests_properties(sim.blackwell_golden_${policy} PROPERTIES ENVIRONMENT ATTNSIM_POLICY=${policy})
 endforeach()
-file(GLOB records CONFIGURE_DEPENDS tests/sim/blackwell_golden_*.txt) # what devices answered
+file(GLOB records CONFIGURE_DEPENDS tests/sim/golden/blackwell_golden_*.txt) # what devices answered
 foreach(record IN LISTS records)
   get_filename_component(name ${record} NAME_WE)
   attn_test(sim.${name} sim blackwell_golden replay $<TARGET_FILE:attn_sim_cuda> ${record})
@@ -53,9 +52,9 @@ foreach(name sm90 sm100 forms maps global order registers) # protocols of a chip
   set_target_properties(t_sim_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   attn_test(sim.${name} sim t_sim_${name} $<TARGET_FILE:attn_sim_cuda>)
 endforeach()
-if(EXISTS ${PROJECT_SOURCE_DIR}/tests/sim/hopper_golden_h100.txt)
+if(EXISTS ${PROJECT_SOURCE_DIR}/tests/sim/golden/hopper_golden_h100.txt)
   attn_test(sim.hopper_golden_h100 sim hopper_golden replay $<TARGET_FILE:attn_sim_cuda>
-            ${PROJECT_SOURCE_DIR}/tests/sim/hopper_golden_h100.txt)
+            ${PROJECT_SOURCE_DIR}/tests/sim/golden/hopper_golden_h100.txt)
   # It is one process, whose driver keeps what it has until the end.
   set_tests_properties(sim.hopper_golden_h100 PROPERTIES ENVIRONMENT ASAN_OPTIONS=detect_leaks=0)
 endif()
@@ -70,14 +69,15 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
     add_dependencies(t_sim_${name} attn_sim_cuda)
     attn_test(sim.${name} sim t_sim_${name})
   endforeach()
-  # Single instructions against what a GPU gave (tests/sim/golden.c).
-  add_executable(sim_golden tests/sim/golden.c tests/sim/golden_text.c tests/sim/golden_compare.c tests/sim/golden_forms.c)
+  # Single instructions against what a GPU gave (tests/sim/golden/golden.c).
+  file(GLOB parts CONFIGURE_DEPENDS tests/sim/golden/golden*.c)
+  add_executable(sim_golden ${parts})
   target_compile_options(sim_golden PRIVATE ${attn_warnings})
   target_link_libraries(sim_golden PRIVATE ${CMAKE_DL_LIBS} m)
   set_target_properties(sim_golden PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
-  attn_test(sim.golden_h100 sim sim_golden replay $<TARGET_FILE:attn_sim_cuda> ${PROJECT_SOURCE_DIR}/tests/sim/golden_h100.bin)
+  attn_test(sim.golden_h100 sim sim_golden replay $<TARGET_FILE:attn_sim_cuda> ${PROJECT_SOURCE_DIR}/tests/sim/golden/golden_h100.bin)
   attn_test(sim.golden_h100_sums sim ${CMAKE_COMMAND} -E env ATTNSIM_MMA=h100 $<TARGET_FILE:sim_golden> replay
-            $<TARGET_FILE:attn_sim_cuda> ${PROJECT_SOURCE_DIR}/tests/sim/golden_h100.bin)
+            $<TARGET_FILE:attn_sim_cuda> ${PROJECT_SOURCE_DIR}/tests/sim/golden/golden_h100.bin)
   if(attn_cuda_on) # a step of several kernels by itself, under each policy
     add_executable(t_sim_ranges tests/sim/t_sim_ranges.c)
     target_compile_definitions(t_sim_ranges PRIVATE "ATTN_TEST_SIM=\"$<TARGET_FILE:attn_sim_cuda>\"")

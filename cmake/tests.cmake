@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 # Tests. Dropping a file is enough:
-#   tests/unit/t_*.c, tests/contract/t_*.c   cmocka programs with their own main, one ctest each; other .c files beside
+#   tests/{unit,cpu,contract}/t_*.c          cmocka programs with their own main, one ctest each; other .c files beside
 #                                            them are linked into each of them
 #   tests/gpu/t_*.c                          the same for a GPU: skipped without one, but for t_gpu_stub and t_gpu_kept_graph
 #   tests/cli/*.sh                           scripts: $1 = the attn command, $2 = the source folder; exit 77 = skipped
@@ -51,7 +51,7 @@ function(attn_check_test name label command kernel seed problem)
   attn_test(${name} ${label} ${command} check --kernel ${kernel} --seed ${seed} --problem "${problem}" ${ARGN})
 endfunction()
 
-set(rooms unit contract)
+set(rooms unit cpu contract)
 if(attn_cuda_on AND TARGET attn_cli_parts)
   list(APPEND rooms gpu)
 endif()

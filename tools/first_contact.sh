@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # The day a Blackwell chip is at hand: runs there what the simulator runs of sm_100, records the answers and compares them.
-#   1  every vector of tcgen05 (tests/sim/blackwell_golden*.c): the device's answers go to a record, in the form of
-#      tests/sim/hopper_golden_h100.txt, and are compared with the statement on the host
+#   1  every vector of tcgen05 (tests/sim/golden/blackwell_golden*.c): the device's answers go to a record, in the form of
+#      tests/sim/golden/hopper_golden_h100.txt, and are compared with the statement on the host
 #   2  that record in the simulator
 #   3  the simulator's test kernels of sm_100 with their right numbers
 #   4  every kernel row of the library for sm_100 through `attn check --device cuda:0`
@@ -63,7 +63,7 @@ else
     done
 fi
 if [ "$failed" -eq 0 ]; then
-    echo 'first contact: all agree; as tests/sim/blackwell_golden_CHIP.txt the record is replayed by every test run'
+    echo 'first contact: all agree; as tests/sim/golden/blackwell_golden_CHIP.txt the record is replayed by every test run'
 else
     echo "first contact: something differs; the record is $record"
 fi

@@ -186,7 +186,8 @@ static int exponent(double x) { /* of 0: less than of any product */
 }
 /* c + sum a[j] b[j] as tensor cores of sm_90 form it: all terms are cut off, towards zero, two bits below the last bit
  * that a number of f32 would have whose exponent is the largest of all terms' (of a product: the sum of its factors'),
- * then added exactly, then cut off to f32. tests/sim/golden_h100.bin shows this in every bit of f16, bf16 and tf32. */
+ * then added exactly, then cut off to f32. Every bit of f16, bf16 and tf32 in tests/sim/golden/golden_h100.bin shows
+ * this. */
 static double sum_aligned(double c, const double *a, const double (*b)[8], uint32_t column, uint32_t k) {
     enum { LAST = 23, MORE = 2, LEAST = -126 };
     int top = exponent(c);

@@ -6,7 +6,7 @@
  * FILE: a line of text, then for each form its name, the words of a lane, a newline, and the words of all lanes.
  * Operands are not kept: they follow from the form's name. */
 #include "golden.h"
-#include "kernel_driver.h"
+#include "../kernel_driver.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -7,7 +7,7 @@
  *        blackwell_golden replay DRIVER FILE           with such a file
  *        blackwell_golden text FOLDER                  writes NAME.ptx of each */
 #include "blackwell_golden.h"
-#include "kernel_driver.h"
+#include "../kernel_driver.h"
 
 #include <stdio.h>
 #include <stdlib.h>

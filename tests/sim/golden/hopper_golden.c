@@ -4,7 +4,7 @@
  * usage: hopper_golden record|replay DRIVER FILE [FIRST]      the file has a line for each case: name, hash, first
  * words; FIRST: number of the case to begin with, where a record ended by a fault of the device goes on */
 #include "hopper_golden.h"
-#include "kernel_driver.h"
+#include "../kernel_driver.h"
 
 #include <stdarg.h>
 #include <stdio.h>
