@@ -45,6 +45,10 @@ double attn_cli_prop_tolerance(const struct prop_run *r);
  * text. */
 int attn_cli_prop_rows_equal(struct prop_run *r, const char *what, const double *a, const double *b, int64_t rows,
                              int64_t cols, double tol);
+/* Values are all 1, and so is out, 0 in rows that see no key. On the CPU exactly in 16 bits: probabilities that are
+ * rounded are divided by the sum of what was rounded. */
+int attn_cli_prop_ones(struct prop_run *r, const struct attn_cli_tensors *set, int64_t rows, int64_t cols,
+                       const double *lse);
 int attn_cli_prop_lse_equal(struct prop_run *r, const char *what, const double *a, const double *b, int64_t n,
                             double shift);
 #endif

@@ -105,6 +105,22 @@ double attn_cli_prop_tolerance(const struct prop_run *r) {
     }
 }
 
+int attn_cli_prop_ones(struct prop_run *r, const struct attn_cli_tensors *set, int64_t rows, int64_t cols,
+                       const double *lse) {
+    const bool narrow = r->kernel->dtype == ATTN_F16 || r->kernel->dtype == ATTN_BF16;
+    const bool exact = narrow && r->kernel->backend == ATTN_BACKEND_CPU && strcmp(r->kernel->arch, "amx") != 0;
+    double *out = attn_cli_prop_get(set, ATTN_ROLE_OUT);
+    int got = PROP_PASS;
+    for (int64_t x = 0; !got && x < rows * cols; x++) {
+        const double want = isinf(lse[x / cols]) ? 0 : 1;
+        if (!(fabs(out[x] - want) <= (exact ? 0 : attn_cli_prop_tolerance(r) * want)))
+            got = attn_cli_prop_failed(r, "values are all 1, but out of row %lld is %.9g, expected %g%s",
+                                       (long long)(x / cols), out[x], want, exact ? " exactly" : "");
+    }
+    free(out);
+    return got;
+}
+
 int attn_cli_prop_rows_equal(struct prop_run *r, const char *what, const double *a, const double *b, int64_t rows,
                              int64_t cols, double tol) {
     double all = 0;

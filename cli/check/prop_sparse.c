@@ -120,7 +120,31 @@ static int slot_order(struct prop_run *r) {
     return got;
 }
 
+/* The columns that are values are 1; scores differ by the others. */
+static int ones(struct prop_run *r) {
+    attn_problem p = attn_cli_prop_problem(r);
+    p.dim_qk = 576;
+    add_features(r, &p);
+    struct attn_cli_tensors set;
+    if (attn_cli_prop_make(r, &set, &p, r->seed)) return PROP_FAIL;
+    double *kv = attn_cli_prop_get(&set, ATTN_ROLE_KV);
+    const int64_t n = attn_cli_prop_count(&set, ATTN_ROLE_KV);
+    for (int64_t x = 0; x < n; x++)
+        if (x % p.dim_qk < p.dim_v) kv[x] = 1;
+    attn_cli_prop_put(&set, ATTN_ROLE_KV, kv);
+    free(kv);
+    int got = attn_cli_prop_execute(r, &set, NULL);
+    if (!got) {
+        double *lse = attn_cli_prop_get(&set, ATTN_ROLE_LSE);
+        got = attn_cli_prop_ones(r, &set, p.batch * p.seq_q * p.heads_q, p.dim_v, lse);
+        free(lse);
+    }
+    attn_cli_tensors_destroy(&set);
+    return got;
+}
+
 const struct prop attn_cli_props_sparse[] = {
+    {"values of 1 give 1", ATTN_OP_MLA_FWD, ones, 0},
     {"rows of dist sum to what the norm says", ATTN_OP_DIST, dist_sums, 0},
     {"all indices equal dense", ATTN_OP_MLA_FWD, all_indices, 0},
     {"order of slots does not matter", ATTN_OP_MLA_FWD, slot_order, 0},

@@ -58,8 +58,8 @@ static void fill_elements(float *x, int64_t n) {
 /* Of a step's n keys. */
 static int64_t elements(int64_t n) { return u->pairs ? (n + 1) / 2 : n; }
 
-static _Alignas(64) float rows[(MOST + 1) * WIDE], turned[WIDE * LANES], top[LANES], less[LANES], sum[LANES],
-    part[LANES];
+static _Alignas(64) float rows[(MOST + 1) * WIDE], turned[WIDE * LANES], top[LANES], less[LANES], sum[2 * LANES],
+    part[2 * LANES];
 static _Alignas(64) float s[(MOST + 1) * LANES], p[(MOST + 1) * LANES], before[(MOST + 1) * LANES];
 
 static void start(void) {
@@ -103,16 +103,18 @@ static void probabilities(int rough, double least, double bound) {
         memcpy(p, s, sizeof s);
         u->soften(2, n, p, &by, sum);
         for (int64_t q = 0; q < LANES; q++) {
-            double total = 0, x[2];
+            double total = 0, held = 0, x[2];
             for (int64_t j = 0; j < n; j++) {
                 const double want =
                     exp2((double)fmaf((float)((double)s[j * LANES + q] - (double)less[q]), factor, -top[q]));
                 numbers(p[(u->pairs ? j / 2 : j) * LANES + q], x);
                 worst = fmax(worst, fabs(x[u->pairs ? j % 2 : 0] / want - 1));
                 total += want;
+                held += x[u->pairs ? j % 2 : 0];
                 if (u->pairs && j == n - 1 && n % 2) assert_true(x[1] == 0);
             }
             assert_true(fabs((double)sum[q] - total) < (rough ? 1e-4 : 1e-5) * total);
+            if (u->pairs) assert_true(fabs((double)sum[LANES + q] - held) < 1e-5 * held); /* as rounded */
         }
         assert_memory_equal(p + n * LANES, before + n * LANES, sizeof s - (size_t)(n * LANES) * sizeof *s);
         memcpy(before, s, sizeof s);
@@ -142,6 +144,7 @@ static void probabilities(int rough, double least, double bound) {
         if (!u->pairs) a[1] = (double)s[LANES + q], b[1] = (double)s[3 * LANES + q];
         assert_true(a[0] <= 0 && a[0] >= 0 && isinf(a[1]) && isnan(b[0]) && b[1] < 1.2e-38);
         assert_true(isnan(sum[q]));
+        if (u->pairs) assert_true(isnan(sum[LANES + q]));
     }
 }
 static void test_probabilities(void **unused) {
@@ -273,7 +276,7 @@ static void test_half(void **unused) {
     for (int64_t n = 1; n <= MOST; n++)
         for (int kind = 0; kind < 4; kind++) {
             const int64_t depth = 1 + n * 5 % WIDE, width = 1 + n * 3 % WIDE;
-            float sums[2][LANES];
+            float sums[2][2 * LANES];
             start();
             const struct attn_lanes_exps by = {NULL, LOG2_E, 3, kind % 2, kind / 2 ? less : NULL, top};
             u->scores(2, n, depth, rows, turned, s);
@@ -292,6 +295,8 @@ static void test_half(void **unused) {
             for (int64_t q = 0; q < LANES; q++) {
                 const int there = q < LANES / 2;
                 for (int i = 0; i < 2; i++) assert_true(there ? sums[i][q] == sum[q] : fabsf(sums[i][q]) <= 0);
+                for (int i = 0; u->pairs && i < 2; i++)
+                    assert_true(there ? sums[i][LANES + q] == sum[LANES + q] : fabsf(sums[i][LANES + q]) <= 0);
                 for (int64_t j = q; there && j < elements(n) * LANES; j += LANES)
                     assert_true(memcmp(&s[j], &before[j], sizeof *s) == 0 && memcmp(&s[j], &p[j], sizeof *s) == 0);
                 for (int64_t c = 0; there && c < width; c++) assert_true(o[0][c * LANES + q] == o[1][c * LANES + q]);

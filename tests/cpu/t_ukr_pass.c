@@ -52,7 +52,7 @@ struct operands {
     int64_t rows, depth, width, ldq, ldo, row_k, row_v;
     float *q, *o;
     char *k, *v;
-    float m[ATTN_PASS_ROWS], l[ATTN_PASS_ROWS * KEYS];
+    float m[ATTN_PASS_ROWS], l[ATTN_PASS_ROWS * KEYS], held[ATTN_PASS_ROWS * ATTN_PASS_HELD];
     int lo[ATTN_PASS_ROWS], hi[ATTN_PASS_ROWS];
 };
 static void run(struct operands *x, int64_t first, int64_t rows) {
@@ -65,9 +65,11 @@ static void run(struct operands *x, int64_t first, int64_t rows) {
                           .m = x->m + first,
                           .l = x->l + first * KEYS,
                           .o = x->o + first * x->ldo,
-                          .ldo = x->ldo};
+                          .ldo = x->ldo,
+                          .held = x->held + first * ATTN_PASS_HELD};
     float s[ATTN_PASS_ROWS * KEYS];
     memset(f.l, 0, (size_t)(rows * KEYS) * sizeof *f.l);
+    memset(f.held, 0, (size_t)(rows * ATTN_PASS_HELD) * sizeof *f.held);
     for (int64_t r = 0; r < rows; r++) {
         f.m[r] = -INFINITY;
         memset(f.o + r * x->ldo, 0, (size_t)((x->width + 15) / 16 * 16) * sizeof *f.o);
@@ -191,7 +193,9 @@ static void test_alike(void **unused) {
     float s[ROWS * KEYS], m[ROWS], l[ROWS * KEYS] = {0}, o[ROWS * WIDTH] = {0};
     char row[WIDTH * sizeof(float)];
     const void *v[KEYS];
-    const struct attn_pass f = {.rows = ROWS, .width = WIDTH, .factor = 0.7f, .m = m, .l = l, .o = o, .ldo = WIDTH};
+    float held[ROWS * ATTN_PASS_HELD] = {0};
+    const struct attn_pass f = {
+        .rows = ROWS, .width = WIDTH, .factor = 0.7f, .m = m, .l = l, .o = o, .ldo = WIDTH, .held = held};
     (void)unused;
     for (int c = 0; c < WIDTH; c++) put(row + c * bytes(), 1 + c / 100.0);
     for (int i = 0; i < KEYS; i++) v[i] = row;
@@ -208,8 +212,31 @@ static void test_alike(void **unused) {
     }
 }
 
+/* Values of 1: the sums are those of probabilities as they are rounded, also where the reference has moved. */
+static void test_held(void **unused) {
+    enum { TIMES = 9, WIDTH = 16 };
+    float m = -INFINITY, l[KEYS] = {0}, o[WIDTH] = {0}, held[ATTN_PASS_HELD] = {0}, s[KEYS];
+    char row[WIDTH * sizeof(float)];
+    const void *v[KEYS];
+    const struct attn_pass f = {
+        .rows = 1, .width = WIDTH, .factor = 0.7f, .m = &m, .l = l, .o = o, .ldo = WIDTH, .held = held};
+    double sum = 0;
+    (void)unused;
+    for (int c = 0; c < WIDTH; c++) put(row + c * bytes(), 1);
+    for (int i = 0; i < KEYS; i++) v[i] = row;
+    for (int step = 0; step < TIMES; step++) {
+        for (int i = 0; i < KEYS; i++) s[i] = (float)(step / 4 * 40) - 0.37f * (float)(i * i % 7 + step % 4);
+        t->u->weigh(&f, v, NULL, s);
+    }
+    for (int i = 0; i < ATTN_PASS_HELD; i++) sum += (double)held[i];
+    if (!t->pairs) sum = sum_of(l);
+    assert_true(sum > 1 && fabs((double)o[0] / sum - 1) < 1e-6);
+    if (t->pairs) assert_true(fabs(sum / sum_of(l) - 1) > 1e-5); /* they do differ */
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_pass), cmocka_unit_test(test_alike)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_pass), cmocka_unit_test(test_alike),
+                                       cmocka_unit_test(test_held)};
     const uint64_t features = attn_cpu_features("", NULL);
     int failed = 0, ran = 0;
     for (t = tables; t->u; t++) {

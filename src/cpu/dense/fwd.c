@@ -183,8 +183,8 @@ static void lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     f->at.row = attn_cpu_sdpa_take(end, f->rows * (int64_t)sizeof(struct attn_cpu_sdpa_row));
     f->at.o = attn_cpu_sdpa_take(end, f->rows * f->ldv * f->real);
     f->at.m = attn_cpu_sdpa_take(end, f->rows * f->real);
-    f->at.l = attn_cpu_sdpa_take(end, f->rows * f->real);
-    f->at.before = attn_cpu_sdpa_take(end, f->panel ? 0 : (2 + f->ldv) * FEW_ROWS * f->real);
+    f->at.l = attn_cpu_sdpa_take(end, 2 * f->rows * f->real);
+    f->at.before = attn_cpu_sdpa_take(end, f->panel ? 0 : (3 + f->ldv) * FEW_ROWS * f->real);
     attn_cpu_fwd_lay_out_partial(f);
 }
 

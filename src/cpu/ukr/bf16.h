@@ -340,12 +340,14 @@ struct attn_ukr_pair {
     /* p[j] = 2^((s[j] - max) * factor) rounded to bf16; returns the sum of what was not rounded (within 2e-7 relative
      * per element, 1 for s[j] = max). factor > 0. -inf gives exactly 0, a NaN a NaN. */
     float (*exp2)(uint16_t *p, const float *s, int64_t n, float factor, float max);
-    /* The same numbers in place, not rounded. */
+    /* The sum of p[0 .. n). */
+    float (*total)(const uint16_t *p, int64_t n);
+    /* The same numbers as exp2's in place, not rounded. */
     float (*exp2_f32)(float *s, int64_t n, float factor, float max);
     /* The same down columns, for two rows (odd NULL: one): dst[j] = pair of 2^((row[j] - max[j]) * factor), added
-     * unrounded to sum[j], even before odd. */
-    void (*soften)(float *dst, const float *even, const float *odd, const float *max, float *sum, int64_t n,
-                   float factor);
+     * unrounded to sum[j], even before odd, and as rounded to held[j]. */
+    void (*soften)(float *dst, const float *even, const float *odd, const float *max, float *sum, float *held,
+                   int64_t n, float factor);
     /* One or two (odd NULL: one) rows of the backward, n columns: P = 2^((s - max) * factor) and dS = P (dP - delta), 0
      * where P is 0; p_zip and ds_zip receive them as pairs of the two rows, ds of each row dS along it. */
     void (*grad)(float *p_zip, float *ds_zip, const struct attn_pair_grad *even, const struct attn_pair_grad *odd,

@@ -45,7 +45,8 @@ struct attn_ukr_lanes {
      * are. */
     uint32_t (*refer)(uint32_t which, int fresh, const float *high, float factor, float *ref, float *less, float *top);
     /* Scores become probabilities in place (pairs: in the first half). -inf gives 0, NaN and infinity stay. sum[q] =
-     * sums over keys of what is not rounded; returns bit q for sums that are not <= most. The cap is not looked at. */
+     * sums over keys of what is not rounded; pairs: sum[ATTN_LANES + q] = those of what is. Returns bit q for sums[q]
+     * that are not <= most. The cap is not looked at. */
     uint32_t (*soften)(int halves, int64_t n, float *s, const struct attn_lanes_exps *by, float *sum);
     /* Products with n keys become scores in place; the first is key `key` of f. Behind them up to ATTN_LANES_MORE rows
      * of s are written, too. */

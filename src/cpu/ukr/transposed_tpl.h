@@ -137,6 +137,9 @@ INLINE int64_t elements(int64_t keys) { return PAIRS ? (keys + 1) / 2 : keys; }
 enum { KEYS = GROUPS > 1 ? 1 : 2 }; /* that go through each step of the exponential together */
 struct exps {                       /* of a group */
     v32 factor, less[2], top[2], sum[2];
+#if PAIRS
+    v32 held[2]; /* sums of what is rounded, as products with values of 1 */
+#endif
 };
 #if PAIRS
 /* Bits whose upper 16 are x rounded (ties away from 0), of two keys: by integers, which do not take the time of
@@ -162,8 +165,12 @@ INLINE void soften_keys(int vectors, int keys, int lower, int degree, const floa
     exp2_degree(degree, n, x);
     UNROLL for (int i = 0; i < n; i++) e->sum[i % vectors] += x[i];
 #if PAIRS
-    UNROLL for (int h = 0; h < vectors; h++)
-        v32_store(p + h * LANES, pair_of(x[h], keys > 1 ? x[vectors + h] : v32_set(0)));
+    const v32 ones = _mm512_castsi512_ps(_mm512_set1_epi32(0x3f803f80));
+    UNROLL for (int h = 0; h < vectors; h++) {
+        const v32 y = pair_of(x[h], keys > 1 ? x[vectors + h] : v32_set(0));
+        e->held[h] = MADD(y, ones, e->held[h]);
+        v32_store(p + h * LANES, y);
+    }
 #else
     UNROLL for (int i = 0; i < n; i++) v32_store(p + place(vectors, i), x[i]);
 #endif
@@ -202,6 +209,9 @@ INLINE void begin(const struct attn_lanes_exps *by, struct exps *e) {
         of->less[v % 2] = by->less ? v32_load(by->less + v * LANES) : v32_set(0);
         of->top[v % 2] = v32_load(by->top + v * LANES);
         of->sum[v % 2] = v32_set(0);
+#if PAIRS
+        of->held[v % 2] = v32_set(0);
+#endif
     }
 }
 INLINE uint32_t end(const struct exps *e, const struct attn_lanes_exps *by, float *sum) {
@@ -209,6 +219,9 @@ INLINE uint32_t end(const struct exps *e, const struct attn_lanes_exps *by, floa
     for (int v = 0; v < VECTORS; v++) {
         const v32 x = e[v / 2].sum[v % 2];
         v32_store(sum + v * LANES, x);
+#if PAIRS
+        v32_store(sum + STRIP + v * LANES, e[v / 2].held[v % 2]);
+#endif
         over |= v32_bits(v32_not_le(x, v32_set(by->most))) << v * LANES;
     }
     return over;

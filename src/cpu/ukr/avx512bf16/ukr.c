@@ -281,10 +281,12 @@ static int finite_half(const uint16_t *x, int64_t n) {
     return !bad;
 }
 
-static inline void store_pair(float *dst, __mmask16 m, v32 even, v32 odd) {
+static inline v32 store_pair(float *dst, __mmask16 m, v32 even, v32 odd) {
     const __m512i e = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(even));
     const __m512i o = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(odd));
-    _mm512_mask_storeu_epi32(dst, m, _mm512_or_si512(e, _mm512_slli_epi32(o, 16)));
+    const __m512i y = _mm512_or_si512(e, _mm512_slli_epi32(o, 16));
+    _mm512_mask_storeu_epi32(dst, m, y);
+    return _mm512_castsi512_ps(y);
 }
 static void zip_f32(float *dst, const float *even, const float *odd, int64_t n, float factor) {
     const v32 f = v32_set(factor);
@@ -333,8 +335,18 @@ static float exp2_half(uint16_t *p, const float *s, int64_t n, float factor, flo
 }
 static float exp2_f32(float *s, int64_t n, float factor, float max) { return exp2_row(NULL, s, s, n, factor, max); }
 
-static void soften(float *dst, const float *even, const float *odd, const float *max, float *sum, int64_t n,
-                   float factor) {
+static inline v32 ones(void) { return _mm512_castsi512_ps(_mm512_set1_epi16(0x3f80)); }
+static float total(const uint16_t *p, int64_t n) {
+    v32 sum = v32_set(0);
+    for (int64_t j = 0; j < n; j += 32) {
+        const __mmask32 m = n - j < 32 ? ((__mmask32)1 << (n - j)) - 1 : (__mmask32)-1;
+        sum = madd_pair(_mm512_castsi512_ps(_mm512_maskz_loadu_epi16(m, p + j)), ones(), sum);
+    }
+    return v32_sum(sum);
+}
+
+static void soften(float *dst, const float *even, const float *odd, const float *max, float *sum, float *held,
+                   int64_t n, float factor) {
     const v32 f = v32_set(factor);
     for (int64_t j = 0; j < n; j += 16) {
         const __mmask16 m = n - j < 16 ? v32_tail_of(n - j) : (__mmask16)-1;
@@ -342,7 +354,8 @@ static void soften(float *dst, const float *even, const float *odd, const float 
         v32 o = v32_set(0);
         if (odd) o = exp2_vec((v32_load_tail(odd + j, m) - top) * f);
         v32_store_tail(sum + j, m, v32_load_tail(sum + j, m) + e + o);
-        store_pair(dst + j, m, e, o);
+        const v32 y = store_pair(dst + j, m, e, o);
+        v32_store_tail(held + j, m, madd_pair(y, ones(), v32_load_tail(held + j, m)));
     }
 }
 
@@ -382,7 +395,7 @@ static void narrow_rows(uint16_t *dst, int64_t ld, const float *src, int64_t row
     .zip = zip, .zip_blocks = zip_blocks, .zip_tiles = zip_tiles, .turn = turn, .stack = stack,                        \
     .zip_halves = zip_halves, .halves = halves, .most_square = most_square, .zip_thirds = zip_thirds,                  \
     .thirds = thirds, .split = split, .zip_f32 = zip_f32, .finite = finite_half, .exp2 = exp2_half,                    \
-    .exp2_f32 = exp2_f32, .soften = soften, .grad = grad, .narrow = narrow, .narrow_rows = narrow_rows
+    .exp2_f32 = exp2_f32, .total = total, .soften = soften, .grad = grad, .narrow = narrow, .narrow_rows = narrow_rows
 const struct attn_ukr_pair attn_ukr_pair_avx512bf16 = {
     .gemm = gemm_pair,
     .dots = gemm_nt_pair,
