@@ -49,10 +49,10 @@ ATTN_CUDA_L2_LIMIT=65536 mla_fwd hq=@H sq=3 sk=120 d=@W topk=200 causal q_start=
 LIST
         ;;
     mla_bwd) cat <<'LIST'
-mla_bwd hq=@H sq=3 sk=200 d=@W topk=90 causal q_start=190 @A
+ATTNSIM_SMS=1 ATTN_CUDA_CHUNK_LIMIT=1 mla_bwd hq=@H sq=3 sk=200 d=@W topk=90 causal q_start=190 @A
 mla_bwd hq=@H sq=3 sk=150 d=@W topk=66 topk_length deterministic @A
 ATTN_CUDA_L2_LIMIT=65536 mla_bwd hq=@H sq=20 sk=2000 d=@W topk=3 deterministic @A
-ATTN_CUDA_CHUNK_LIMIT=1 mla_bwd hq=@H sq=7 sk=90 d=@W topk=66 topk_length deterministic @A
+ATTNSIM_SMS=5 ATTN_CUDA_CHUNK_LIMIT=1 mla_bwd hq=@H sq=7 sk=90 d=@W topk=66 topk_length deterministic @A
 mla_bwd hq=@H sq=2 sk=90 d=@W topk=64 sink grad_sink dlse @A
 mla_bwd hq=7 sq=0 sk=90 d=@W topk=300 dkv=f32 sink grad_sink @A
 mla_bwd hq=@H sq=2 sk=90 d=@W topk=64 dkv=f32 accumulate with_dist @A

@@ -33,6 +33,12 @@ attn_status attn_cuda_mla_bwd_prepare(const struct attn_cuda_mla_bwd_main *m, st
 attn_status attn_cuda_mla_bwd_launch(const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,
                                      const attn_problem *p, const attn_args *args);
 
+/* Clusters of the main kernel, or CTAs where it has none, that n_sms multiprocessors hold at once; at least 1. */
+static inline int64_t attn_cuda_mla_bwd_clusters(const struct attn_cuda_mla_bwd_main *m, int64_t n_sms) {
+    const int64_t n = n_sms * (m->ctas > 0 ? m->ctas : 1) / (m->cluster > 1 ? m->cluster : 1);
+    return n > 0 ? n : 1;
+}
+
 /* Which states of rows are left to the first step, where the main kernel can form some itself (m->ahead). Queries:
  * `listed` a launch, 0: fewer than are ordered together; `whole` in whole items. mla_bwd_row_stats.c */
 void attn_cuda_mla_bwd_ahead(const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,

@@ -12,9 +12,10 @@ static const double LAUNCH = 9, WALK_ALONE = 0.43;
 
 double attn_cuda_mla_bwd_workers(const struct attn_cuda_mla_bwd_main *m, int64_t n_sms, int64_t items, int64_t rows,
                                  int64_t *workers) {
-    const int64_t cluster = m->cluster > 1 ? m->cluster : 1, least = attn_cuda_blocks(items, n_sms / cluster);
-    double best = INFINITY;
-    *workers = attn_cuda_lesser(n_sms / cluster, items) * cluster;
+    const int64_t cluster = m->cluster > 1 ? m->cluster : 1, clusters = attn_cuda_mla_bwd_clusters(m, n_sms);
+    const int64_t least = attn_cuda_blocks(items, clusters);
+    double best = INFINITY; /* stays so where all multiprocessors are wanted for items: nobody walks */
+    *workers = attn_cuda_lesser(clusters, items) * cluster;
     if (rows <= 0) return (double)least;
     for (int64_t rounds = least; rounds <= 2 * least + 1; rounds++) {
         const int64_t n = attn_cuda_blocks(items, rounds) * cluster;

@@ -6,14 +6,14 @@
 
 void attn_cuda_mla_bwd_ahead(const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,
                              const struct kp_mla_bwd *kp, int64_t listed, int64_t whole, struct kp_mla_cycles *left) {
-    const int64_t cluster = m->cluster > 1 ? m->cluster : 1, ctas = attn_cuda_limits_of(dev)->n_sms * (int64_t)m->ctas;
     const int64_t all = kp->in.heads_q, block = 64; /* heads of a CTA */
     *left = (struct kp_mla_cycles){.rows = kp->in.batch * kp->in.seq_q * all};
     if (listed <= 0 || (!kp->dq.data && !kp->dkv.data && !kp->part_dist)) return; /* no main kernel */
     if (kp->out.chunk != 16 || kp->dout.chunk != 16 || left->rows > UINT32_MAX) return;
     /* More than the tiles have room for would be formed behind the last one, with nothing to wait for meanwhile. */
     const int64_t heads = attn_cuda_lesser(m->ahead * (attn_cuda_blocks(kp->in.topk, 64) - 1), block);
-    const int64_t first = attn_cuda_blocks(ctas / cluster, kp->head_blocks);
+    const int64_t first =
+        attn_cuda_blocks(attn_cuda_mla_bwd_clusters(m, attn_cuda_limits_of(dev)->n_sms), kp->head_blocks);
     if (heads <= 0 || first >= listed || first > whole) return;
     const int64_t cycles = (whole - first) / listed + 1, after = attn_cuda_lesser(cycles * listed, whole);
     const int64_t formed = all / block * heads + attn_cuda_lesser(all % block, heads), others = after - cycles * first;

@@ -95,8 +95,7 @@ static void choose_ranges(struct geometry *g, const struct attn_cuda_mla_bwd_mai
     if (!m->together) return;
     while (row << (g->stretch_shift + 1) <= cache / 8) g->stretch_shift++;
     g->stretches = (int32_t)((p->seq_k - 1) >> g->stretch_shift) + 1;
-    const int64_t cluster = m->cluster > 1 ? m->cluster : 1, ctas = l->n_sms - l->n_sms % cluster;
-    g->n_posts = blocks(g->listed * ctas_an_item, ctas > cluster ? ctas : cluster) * g->stretches;
+    g->n_posts = blocks(g->listed * g->head_blocks, attn_cuda_mla_bwd_clusters(m, l->n_sms)) * g->stretches;
 }
 
 /* The last round of items, if it is not full, and those of a problem without a full one are cut in parts, whose dq are
@@ -104,9 +103,9 @@ static void choose_ranges(struct geometry *g, const struct attn_cuda_mla_bwd_mai
  */
 static void choose_parts(struct geometry *g, const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,
                          const attn_problem *p) {
-    const int64_t capacity = attn_cuda_limits_of(dev)->n_sms * (int64_t)m->ctas / (m->cluster > 1 ? m->cluster : 1);
+    const int64_t capacity = attn_cuda_mla_bwd_clusters(m, attn_cuda_limits_of(dev)->n_sms);
     g->whole = g->queries;
-    if (!m->parts || capacity < 1 || p->topk <= 0) return;
+    if (!m->parts || p->topk <= 0) return;
     const int64_t whole = g->queries * g->head_blocks / capacity * capacity / g->head_blocks;
     const int64_t rest = (g->queries - whole) * g->head_blocks, tiles = blocks(p->topk, 64);
     const int64_t parts = attn_cuda_mla_splits(rest, tiles, capacity, MAX_PARTS, 1, 0.017 * (double)rest);
@@ -307,6 +306,7 @@ static attn_status queue_beside(struct run *r, const struct kp_mla_bwd *kp, int6
     if (rows.n > 0 && r->n_walked < MAX_GROUP) {
         attn_cuda_mla_bwd_workers(r->m, n_sms, items, rows.n / r->p->topk * r->g.head_blocks, &ctas);
         walkers = n_sms - ctas;
+        if (r->m->cluster > 1) walkers -= walkers % r->m->cluster; /* they come in clusters, too */
     }
     rows.bwd = *kp, rows.bwd.workers = (int32_t)ctas;
     if (walkers > 0) {
