@@ -106,6 +106,11 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
       attn_sim_check(check_all_to_sink_${row} sdpa_bwd_sm80_${row} 520 "${problem}")
       attn_sim_check(check_sink_alone_${row} sdpa_bwd_sm80_${row} 100 "${problem}")
     endforeach()
+    # A NaN in V of a row whose sink, +inf, takes all: 0 times it is NaN.
+    foreach(row f32_d128 f32_d128_halves)
+      attn_sim_check(check_nan_behind_sink_${row} sdpa_fwd_sm80_${row} 50746099350515
+                     "sdpa_fwd b=2 hq=4 hk=1 sq=97 sk=15 d=96 f32 causal sink lse_base_2 lse_empty_plus_inf seqlens_q softcap=1.5")
+    endforeach()
     # dS below the normal numbers of f16: a softcap far beyond which the scores lie, a row with all its weight on one slot.
     attn_sim_check(check_small_ds_dense sdpa_bwd_sm80_f16_d64_full 123638556534288
                    "sdpa_bwd hq=4 hk=2 sq=127 d=8 f16 lse_empty_plus_inf softcap=30 mask=bool align=16")

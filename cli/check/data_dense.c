@@ -240,6 +240,9 @@ int attn_cli_check_data_dense(struct check_case *c) {
         if (poison_hidden_keys(c)) return -1;
         poison_hidden_rows(c);
     }
+    /* A sink that takes all leaves 0 times each value, which is NaN where the value is. */
+    if ((c->modes & CHECK_SINK_PLUS_INF) && p->op == ATTN_OP_SDPA_FWD && t[ATTN_ROLE_V].n && below(c, 2))
+        t[ATTN_ROLE_V].val[below(c, t[ATTN_ROLE_V].n)] = NAN;
     for (int role = 0; role < ATTN_ROLE_COUNT; role++)
         if (t[role].use == ATTN_USE_IN && role != ATTN_ROLE_OUT && role != ATTN_ROLE_LSE &&
             attn_cli_check_store(&t[role]))

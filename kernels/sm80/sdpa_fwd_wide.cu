@@ -309,7 +309,7 @@ static __device__ __forceinline__ void store_results(const struct kp_sdpa_wide_f
         const int empty = !inside || l == 0, exists = row < w->seq.rows * p->pack;
         num sink = -INF;
         if (p->in.sink && inside) sink = ((const float *)p->in.sink)[head_of(p, w, row) * p->in.sink_head];
-        factor[r] = empty ? 0 : 1 / (l + exp_num(sink - m));
+        factor[r] = empty ? -1 : 1 / (l + exp_num(sink - m)); /* 0 where the sink takes all: NaN stay NaN */
         to[r] = exists ? (num *)p->out.data + row_at(p, w, &p->out, row) : 0;
         if (!writes_row || !exists || !(p->lse.data || p->lse_rounded.data)) continue;
         const num natural = empty ? -INF : m + log_num(l);

@@ -122,8 +122,8 @@ template <int N> static __device__ __forceinline__ void store_neighbours(num *to
         *(float2 *)to = make_float2((float)x[0], (float)x[1]);
 }
 
-/* A lane's two rows of rO, times `factor`, to rows `to` of a tensor: `columns` of the chunk exist. to[r] = 0: no row.
- */
+/* A lane's two rows of rO, times `factor` (negative: zeroes), to rows `to` of a tensor: `columns` of the chunk exist.
+ * to[r] = 0: no row. */
 static __device__ __forceinline__ void store_chunk(num *const to[2], const num rO[CHUNK_STRIPES][PIECE][4], int columns,
                                                    const num factor[2], int unit) {
     const int t = lane_of() & 3;
@@ -141,7 +141,7 @@ static __device__ __forceinline__ void store_chunk(num *const to[2], const num r
 #pragma unroll
                 for (int e = 0; e < NEAR; e++) {
                     const num y = HALVES ? rO[s][i % PIECE][2 * r + e % 2] : rO[s][e][2 * r + i % 2];
-                    x[e] = factor[r] == 0 ? 0 : y * factor[r];
+                    x[e] = factor[r] < 0 ? 0 : y * factor[r];
                 }
                 if (unit == 16 && c + NEAR <= columns) {
                     store_neighbours<NEAR>(to[r] + c, x);
