@@ -22,8 +22,11 @@ build: deps ## release build in build/release
 	@tools/build.sh release
 	@echo "built: $(BUILD)/attn $(BUILD)/libattn.so $(BUILD)/libattn.a"
 
-demo: build ## attention of a real language model, checked against the model's own numbers, and a heat map
-	@$(BUILD)/attn demo --out build/demo
+# Where nothing is built yet, only the command is built, for the CPU: the demo needs no more.
+demo: PRESET = $(if $(wildcard $(BUILD)/build.ninja),release,cpu)
+demo: deps ## attention of a real language model, checked against the model's own numbers, and a heat map
+	@tools/build.sh $(PRESET) -- attn
+	@build/$(PRESET)/attn demo --out build/demo
 
 check: ## everything a change must pass: build, tests, every kernel against the reference, lint
 	@tools/install_deps.sh check
