@@ -206,7 +206,7 @@ static __device__ __forceinline__ void finish_statistics(const struct kp_mla_fwd
     const int empty = l == 0;
     const float sink = p->in.sink && h < p->in.heads_q ? ((const float *)p->in.sink)[h * p->in.sink_head] : -INF;
     const float inverse = 1 / (l + exp2_fast(sink * LOG2E - m));
-    shared_store32(base + FACTOR + row * 4, __float_as_uint(empty ? -1 : inverse));
+    shared_store32(base + FACTOR + row * 4, __float_as_uint(empty ? 0 : inverse));
     if (h >= p->in.heads_q) return;
     store_lse(&p->lse, head_at(&p->lse, w, h), outer_lse(p->in.flags, empty ? -INF : (m + log2f(l)) * LN2, sink));
     store_lse(&p->max_logits, head_at(&p->max_logits, w, h), top * LN2);
@@ -242,9 +242,9 @@ static __device__ __forceinline__ void store_out(const struct kp_mla_fwd *p, con
             const float factor = __uint_as_float(shared_load32(base + FACTOR + row * 4));
 #pragma unroll
             for (int n = 0; n < N_O; n++) {
-                /* negative: an empty row; 0: the sink takes all, but for NaN */
-                const float y0 = factor < 0 ? 0 : rO[x][n][2 * r] * factor,
-                            y1 = factor < 0 ? 0 : rO[x][n][2 * r + 1] * factor;
+                /* factor 0: an empty row, or one whose sink takes all */
+                const float y0 = factor == 0 ? 0 : rO[x][n][2 * r] * factor,
+                            y1 = factor == 0 ? 0 : rO[x][n][2 * r + 1] * factor;
                 shared_store32(base + STAGE + tile_at(2 * DIM_V, row, c0 + n) + 4 * (lane & 3), pack16(TYPE, y0, y1));
             }
         }

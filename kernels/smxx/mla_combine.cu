@@ -67,7 +67,7 @@ static __device__ __forceinline__ void merge_row(const struct kp_mla_fwd *p, int
         }
 #pragma unroll
         for (int e = 0; e < 4; e++) {
-            const float y = empty ? 0 : o[e] * inverse;
+            const float y = empty || inverse == 0 ? 0 : o[e] * inverse;
             ((uint16_t *)p->out.data)[out + c + e] = (uint16_t)pack16(p->out.dtype, y, 0);
         }
     }

@@ -344,7 +344,7 @@ static __device__ __forceinline__ void store_row(const struct state *c, const st
 #pragma unroll
     for (int x = 0; x < 32; x++) {
         const float *o = c->o + 4 * x + 2 * r;
-        w[x] = factor < 0 ? 0 : pack16(TYPE, o[0] * factor, o[1] * factor);
+        w[x] = factor == 0 ? 0 : pack16(TYPE, o[0] * factor, o[1] * factor);
     }
 #pragma unroll
     for (int d = 1; d <= 2; d *= 2) { /* words x and x + d of a four, lanes t and t ^ d */
@@ -401,7 +401,7 @@ static __device__ __forceinline__ void finish(struct state *c, const struct kp_m
         const int empty = c->l[r] == 0;
         float sink = -INF;
         if (p->sink && inside) sink = ((const float *)p->sink)[h * p->sink_head];
-        const float factor = empty ? -1 : 1 / (c->l[r] + exp2_fast((sink - natural) * LOG2E));
+        const float factor = empty ? 0 : 1 / (c->l[r] + exp2_fast((sink - natural) * LOG2E));
         uint16_t *to = (uint16_t *)kp->out.data + w->b * kp->out.batch + w->i * kp->out.row + h * kp->out.head;
         store_row(c, &kp->out, to, r, inside, factor);
         if (WG == 0 || t || !inside) continue; /* warpgroup 1 has the time: it waits for S of a anyhow */
