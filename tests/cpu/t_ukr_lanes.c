@@ -103,18 +103,18 @@ static void probabilities(int rough, double least, double bound) {
         memcpy(p, s, sizeof s);
         u->soften(2, n, p, &by, sum);
         for (int64_t q = 0; q < LANES; q++) {
-            double total = 0, held = 0, x[2];
+            double total = 0, sum_rounded = 0, x[2];
             for (int64_t j = 0; j < n; j++) {
                 const double want =
                     exp2((double)fmaf((float)((double)s[j * LANES + q] - (double)less[q]), factor, -top[q]));
                 numbers(p[(u->pairs ? j / 2 : j) * LANES + q], x);
                 worst = fmax(worst, fabs(x[u->pairs ? j % 2 : 0] / want - 1));
                 total += want;
-                held += x[u->pairs ? j % 2 : 0];
+                sum_rounded += x[u->pairs ? j % 2 : 0];
                 if (u->pairs && j == n - 1 && n % 2) assert_true(x[1] == 0);
             }
             assert_true(fabs((double)sum[q] - total) < (rough ? 1e-4 : 1e-5) * total);
-            if (u->pairs) assert_true(fabs((double)sum[LANES + q] - held) < 1e-5 * held); /* as rounded */
+            if (u->pairs) assert_true(fabs((double)sum[LANES + q] - sum_rounded) < 1e-5 * sum_rounded); /* as rounded */
         }
         assert_memory_equal(p + n * LANES, before + n * LANES, sizeof s - (size_t)(n * LANES) * sizeof *s);
         memcpy(before, s, sizeof s);

@@ -434,25 +434,26 @@ static void test_exp2(void **unused) {
 
 /* Column by column the same as exp2 does row by row. */
 static void test_soften(void **unused) {
-    float even[70], odd[70], max[70], sum[70 + PAD], held[70 + PAD], to[70 + PAD];
+    float even[70], odd[70], max[70], sum[70 + PAD], sum_rounded[70 + PAD], to[70 + PAD];
     uint16_t narrow[70 + PAD];
     (void)unused;
     for (int64_t n = 0; n <= 70; n++)
         for (int both = 0; both < 2; both++) {
             for (int j = 0; j < 70; j++) {
                 even[j] = (float)(9 * uniform()), odd[j] = (float)(9 * uniform()), max[j] = (float)(3 * uniform());
-                sum[j] = held[j] = (float)j;
+                sum[j] = sum_rounded[j] = (float)j;
             }
             if (n > 4) even[3] = -INFINITY, odd[4] = NAN;
             memset(to, 77, sizeof to);
             memset(narrow, 77, sizeof narrow);
-            u->soften(to, even, both ? odd : NULL, max, sum, held, n, 1.25f);
+            u->soften(to, even, both ? odd : NULL, max, sum, sum_rounded, n, 1.25f);
             u->narrow(narrow, even, n);
             for (int j = 0; j < 70; j++) {
                 uint16_t h[2], e = 77 * 257, o = e;
                 memcpy(h, to + j, sizeof h);
                 if (j >= n) {
-                    assert_true(h[0] == e && h[1] == e && sum[j] == (float)j && held[j] == sum[j] && narrow[j] == e);
+                    assert_true(h[0] == e && h[1] == e && sum[j] == (float)j && sum_rounded[j] == sum[j] &&
+                                narrow[j] == e);
                     continue;
                 }
                 float want = u->exp2(&e, even + j, 1, 1.25f, max[j]), more = u->exp2(&o, odd + j, 1, 1.25f, max[j]);
@@ -461,7 +462,8 @@ static void test_soften(void **unused) {
                 assert_true(h[0] == e && (both ? h[1] == o : h[1] == 0));
                 assert_true(sum[j] == want || (isnan(sum[j]) && isnan(want)));
                 const float rounded = (float)j + u->total(h, 2);
-                assert_true(fabsf(held[j] - rounded) <= 1e-6f * rounded || (isnan(held[j]) && isnan(rounded)));
+                assert_true(fabsf(sum_rounded[j] - rounded) <= 1e-6f * rounded ||
+                            (isnan(sum_rounded[j]) && isnan(rounded)));
                 assert_int_equal(narrow[j], attn_num_f32_bf16(even[j]));
             }
         }

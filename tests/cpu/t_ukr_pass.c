@@ -52,7 +52,7 @@ struct operands {
     int64_t rows, depth, width, ldq, ldo, row_k, row_v;
     float *q, *o;
     char *k, *v;
-    float m[ATTN_PASS_ROWS], l[ATTN_PASS_ROWS * KEYS], held[ATTN_PASS_ROWS * ATTN_PASS_HELD];
+    float m[ATTN_PASS_ROWS], l[ATTN_PASS_ROWS * KEYS], l_rounded[ATTN_PASS_ROWS * ATTN_PASS_ROUNDED];
     int lo[ATTN_PASS_ROWS], hi[ATTN_PASS_ROWS];
 };
 static void run(struct operands *x, int64_t first, int64_t rows) {
@@ -66,10 +66,10 @@ static void run(struct operands *x, int64_t first, int64_t rows) {
                           .l = x->l + first * KEYS,
                           .o = x->o + first * x->ldo,
                           .ldo = x->ldo,
-                          .held = x->held + first * ATTN_PASS_HELD};
+                          .l_rounded = x->l_rounded + first * ATTN_PASS_ROUNDED};
     float s[ATTN_PASS_ROWS * KEYS];
     memset(f.l, 0, (size_t)(rows * KEYS) * sizeof *f.l);
-    memset(f.held, 0, (size_t)(rows * ATTN_PASS_HELD) * sizeof *f.held);
+    memset(f.l_rounded, 0, (size_t)(rows * ATTN_PASS_ROUNDED) * sizeof *f.l_rounded);
     for (int64_t r = 0; r < rows; r++) {
         f.m[r] = -INFINITY;
         memset(f.o + r * x->ldo, 0, (size_t)((x->width + 15) / 16 * 16) * sizeof *f.o);
@@ -193,9 +193,9 @@ static void test_alike(void **unused) {
     float s[ROWS * KEYS], m[ROWS], l[ROWS * KEYS] = {0}, o[ROWS * WIDTH] = {0};
     char row[WIDTH * sizeof(float)];
     const void *v[KEYS];
-    float held[ROWS * ATTN_PASS_HELD] = {0};
+    float l_rounded[ROWS * ATTN_PASS_ROUNDED] = {0};
     const struct attn_pass f = {
-        .rows = ROWS, .width = WIDTH, .factor = 0.7f, .m = m, .l = l, .o = o, .ldo = WIDTH, .held = held};
+        .rows = ROWS, .width = WIDTH, .factor = 0.7f, .m = m, .l = l, .o = o, .ldo = WIDTH, .l_rounded = l_rounded};
     (void)unused;
     for (int c = 0; c < WIDTH; c++) put(row + c * bytes(), 1 + c / 100.0);
     for (int i = 0; i < KEYS; i++) v[i] = row;
@@ -213,13 +213,13 @@ static void test_alike(void **unused) {
 }
 
 /* Values of 1: the sums are those of probabilities as they are rounded, also where the reference has moved. */
-static void test_held(void **unused) {
+static void test_sum_as_rounded(void **unused) {
     enum { TIMES = 9, WIDTH = 16 };
-    float m = -INFINITY, l[KEYS] = {0}, o[WIDTH] = {0}, held[ATTN_PASS_HELD] = {0}, s[KEYS];
+    float m = -INFINITY, l[KEYS] = {0}, o[WIDTH] = {0}, l_rounded[ATTN_PASS_ROUNDED] = {0}, s[KEYS];
     char row[WIDTH * sizeof(float)];
     const void *v[KEYS];
     const struct attn_pass f = {
-        .rows = 1, .width = WIDTH, .factor = 0.7f, .m = &m, .l = l, .o = o, .ldo = WIDTH, .held = held};
+        .rows = 1, .width = WIDTH, .factor = 0.7f, .m = &m, .l = l, .o = o, .ldo = WIDTH, .l_rounded = l_rounded};
     double sum = 0;
     (void)unused;
     for (int c = 0; c < WIDTH; c++) put(row + c * bytes(), 1);
@@ -228,7 +228,7 @@ static void test_held(void **unused) {
         for (int i = 0; i < KEYS; i++) s[i] = (float)(step / 4 * 40) - 0.37f * (float)(i * i % 7 + step % 4);
         t->u->weigh(&f, v, NULL, s);
     }
-    for (int i = 0; i < ATTN_PASS_HELD; i++) sum += (double)held[i];
+    for (int i = 0; i < ATTN_PASS_ROUNDED; i++) sum += (double)l_rounded[i];
     if (!t->pairs) sum = sum_of(l);
     assert_true(sum > 1 && fabs((double)o[0] / sum - 1) < 1e-6);
     if (t->pairs) assert_true(fabs(sum / sum_of(l) - 1) > 1e-5); /* they do differ */
@@ -236,7 +236,7 @@ static void test_held(void **unused) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_pass), cmocka_unit_test(test_alike),
-                                       cmocka_unit_test(test_held)};
+                                       cmocka_unit_test(test_sum_as_rounded)};
     const uint64_t features = attn_cpu_features("", NULL);
     int failed = 0, ran = 0;
     for (t = tables; t->u; t++) {

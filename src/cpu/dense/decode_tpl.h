@@ -90,10 +90,10 @@ static void T(run_steps)(struct T(work) * w, int64_t n_rows, int64_t k0, int64_t
     const int64_t begin = (all.lo > k0 ? all.lo : k0) / ATTN_PASS_KEYS * ATTN_PASS_KEYS,
                   stop = all.hi < k1 ? all.hi : k1, block = n_rows <= ATTN_PASS_ROWS ? stop - begin : f->keys;
     _Alignas(64) float l[FEW_ROWS * ATTN_PASS_KEYS];
-    _Alignas(64) float held[PAIRS ? FEW_ROWS * ATTN_PASS_HELD : 1];
+    _Alignas(64) float l_rounded[PAIRS ? FEW_ROWS * ATTN_PASS_ROUNDED : 1];
     uint32_t lost = 0;
     memset(l, 0, (size_t)(n_rows * ATTN_PASS_KEYS) * sizeof *l);
-    memset(held, 0, PAIRS ? (size_t)(n_rows * ATTN_PASS_HELD) * sizeof *held : 0);
+    memset(l_rounded, 0, PAIRS ? (size_t)(n_rows * ATTN_PASS_ROUNDED) * sizeof *l_rounded : 0);
     for (int64_t j = begin; j < stop; j += block)
         for (int64_t r = 0; r < n_rows; r += ATTN_PASS_ROWS) {
             const struct attn_pass few = {.rows = n_rows - r < ATTN_PASS_ROWS ? n_rows - r : ATTN_PASS_ROWS,
@@ -106,19 +106,19 @@ static void T(run_steps)(struct T(work) * w, int64_t n_rows, int64_t k0, int64_t
                                           .l = l + r * ATTN_PASS_KEYS,
                                           .o = w->o + r * f->ldv,
                                           .ldo = f->ldv,
-                                          .held = PAIRS ? held + r * ATTN_PASS_HELD : NULL};
+                                          .l_rounded = PAIRS ? l_rounded + r * ATTN_PASS_ROUNDED : NULL};
             T(pass_keys)(w, &few, r, &all, k0, j, stop - j < block ? stop : j + block, &lost);
         }
     for (int64_t r = 0; r < n_rows; r++) {
         struct T(work) one = *w;
         one.row += r, one.q += r * f->ldq, one.m += r, one.l += r, one.o += r * f->ldv;
-        if (PAIRS) one.held += r;
+        if (PAIRS) one.l_rounded += r;
         for (int i = 0; i < ATTN_PASS_KEYS; i++) *one.l += l[r * ATTN_PASS_KEYS + i];
-        for (int i = 0; PAIRS && i < ATTN_PASS_HELD; i++) *one.held += held[r * ATTN_PASS_HELD + i];
+        for (int i = 0; PAIRS && i < ATTN_PASS_ROUNDED; i++) *one.l_rounded += l_rounded[r * ATTN_PASS_ROUNDED + i];
         *one.m = (REAL)((double)*one.m * (unit / f->s.unit));
         if (!(lost >> r & 1) && isfinite(*one.l) && f->s.u->R(finite)(one.o, width)) continue;
         *one.m = (REAL)-INFINITY, *one.l = 0;
-        if (PAIRS) *one.held = 0;
+        if (PAIRS) *one.l_rounded = 0;
         memset(one.o, 0, (size_t)f->ldv * sizeof *one.o);
         T(run_keys)(&one, 1, k0, k1);
     }

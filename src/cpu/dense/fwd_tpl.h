@@ -37,7 +37,7 @@ struct T(work) {
     int64_t b, hk;
     struct attn_cpu_sdpa_row *row;
     REAL *q, *kt, *tmp, *v, *s, *p, *o, *m, *l, *before; /* p: probabilities as the second product reads them */
-    REAL *held; /* PAIRS: l of probabilities as they are rounded; in the end the sums are made relative to l */
+    REAL *l_rounded; /* PAIRS: the sum of P as rounded to bf16; at the end o is multiplied by l / l_rounded */
     struct attn_cpu_fwd_kept *kept;
     REAL *slots;                     /* packed blocks; kt: the loaded keys in one of them */
     const REAL *k, *vs;              /* rows of keys where nothing is packed; rows of values */
@@ -239,13 +239,13 @@ static void T(soften)(struct T(work) * w, int64_t r, REAL *x, void *p, int64_t c
             const REAL shrink = (REAL)exp(((double)*m - (double)high) * w->f->s.unit);
             u->R(scale)(w->o + r * w->f->ldv, w->f->s.p->dim_v, shrink);
             *l *= shrink;
-            if (PAIRS) w->held[r] *= shrink;
+            if (PAIRS) w->l_rounded[r] *= shrink;
         }
         *m = high;
     }
     *l += T(weigh)(w, x, p, c0, n, *m);
 #if PAIRS
-    w->held[r] += w->f->s.pair->total(p, n);
+    w->l_rounded[r] += w->f->s.pair->total(p, n);
 #endif
     if (isnan(*l)) *m = (REAL)NAN;
 }
@@ -282,10 +282,10 @@ static void T(run_strip)(struct T(work) * w, int64_t r0, int64_t n, int64_t j0, 
 static void T(run_few)(struct T(work) * w, int64_t n_rows, int64_t begin, int64_t end) {
     const struct attn_cpu_fwd *f = w->f;
     const size_t sums = (size_t)n_rows * sizeof(REAL), rows = (size_t)(n_rows * f->ldv) * sizeof(REAL);
-    REAL *m = w->before, *l = m + FEW_ROWS, *held = l + FEW_ROWS, *o = held + FEW_ROWS;
+    REAL *m = w->before, *l = m + FEW_ROWS, *l_rounded = l + FEW_ROWS, *o = l_rounded + FEW_ROWS;
     memcpy(m, w->m, sums);
     memcpy(l, w->l, sums);
-    if (PAIRS) memcpy(held, w->held, sums);
+    if (PAIRS) memcpy(l_rounded, w->l_rounded, sums);
     memcpy(o, w->o, rows);
     T(load_block)(w, begin, end - begin, 0);
     T(run_strip)(w, 0, n_rows, begin, 0, end - begin);
@@ -294,7 +294,7 @@ static void T(run_few)(struct T(work) * w, int64_t n_rows, int64_t begin, int64_
     if (clean) return;
     memcpy(w->m, m, sums);
     memcpy(w->l, l, sums);
-    if (PAIRS) memcpy(w->held, held, sums);
+    if (PAIRS) memcpy(w->l_rounded, l_rounded, sums);
     memcpy(w->o, o, rows);
     T(load_block)(w, begin, end - begin, 1);
     T(run_strip)(w, 0, n_rows, begin, 0, end - begin);
@@ -416,10 +416,10 @@ static void T(run_pass)(struct T(work) * w, int64_t n_rows, int64_t k0, int64_t 
     (w, r, n_rows - r < ATTN_PAIR_FEW ? n_rows - r : ATTN_PAIR_FEW, k0, j, stop - j < block ? stop - j : block);
     for (int64_t r = 0; r < n_rows; r++) {
         struct T(work) one = *w;
-        one.row += r, one.q += r * f->ldq, one.m += r, one.l += r, one.held += r, one.o += r * f->ldv;
-        *one.held = *one.l;
+        one.row += r, one.q += r * f->ldq, one.m += r, one.l += r, one.l_rounded += r, one.o += r * f->ldv;
+        *one.l_rounded = *one.l;
         if (isfinite(*one.l) && f->s.u->R(finite)(one.o, f->s.p->dim_v)) continue;
-        *one.m = (REAL)-INFINITY, *one.l = *one.held = 0;
+        *one.m = (REAL)-INFINITY, *one.l = *one.l_rounded = 0;
         memset(one.o, 0, (size_t)f->ldv * sizeof *one.o);
         T(run_keys)(&one, 1, k0, k1);
     }
@@ -440,7 +440,7 @@ static void T(run_task)(struct attn_cpu_fwd *f, int64_t pair, int64_t task, char
     w->row = (struct attn_cpu_sdpa_row *)(void *)(scratch + f->at.row);
 #define AT(name) (REAL *)(void *)(scratch + f->at.name)
     w->q = AT(q), w->slots = w->kt = AT(k), w->tmp = AT(tmp), w->v = AT(v), w->s = AT(s), w->p = AT(p), w->o = AT(o),
-    w->m = AT(m), w->l = AT(l), w->held = w->l + f->rows;
+    w->m = AT(m), w->l = AT(l), w->l_rounded = w->l + f->rows;
     w->poison.raw = AT(raw), w->before = AT(before);
 #undef AT
     w->kept = (struct attn_cpu_fwd_kept *)(void *)(scratch + f->at.kept);
@@ -461,7 +461,7 @@ static void T(run_task)(struct attn_cpu_fwd *f, int64_t pair, int64_t task, char
         if (p->dim_qk > 0) T(load_row)(w, w->q + r * f->ldq, attn_view_row(&f->s.q, w->b, h, w->seq.q0 + i));
         w->m[r] = (REAL)-INFINITY;
         w->l[r] = 0;
-        if (PAIRS) w->held[r] = 0;
+        if (PAIRS) w->l_rounded[r] = 0;
     }
     memset(w->o, 0, (size_t)(live * f->ldv) * sizeof *w->o);
     const int64_t k0 = split * f->split, k1 = f->splits > 1 ? k0 + f->split : INT64_MAX;
@@ -478,7 +478,8 @@ static void T(run_task)(struct attn_cpu_fwd *f, int64_t pair, int64_t task, char
         T(run_keys)(w, live, k0, k1);
 #if PAIRS
     for (int64_t r = 0; r < live; r++)
-        if (w->held[r] > 0 && isfinite(w->l[r])) f->s.u->R(scale)(w->o + r * f->ldv, p->dim_v, w->l[r] / w->held[r]);
+        if (w->l_rounded[r] > 0 && isfinite(w->l[r]))
+            f->s.u->R(scale)(w->o + r * f->ldv, p->dim_v, w->l[r] / w->l_rounded[r]);
 #endif
     if (f->splits > 1) return;
     for (int64_t r = 0; r < live; r++) R(attn_cpu_fwd_finish)

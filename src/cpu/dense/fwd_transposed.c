@@ -114,8 +114,8 @@ struct work {
     struct attn_cpu_sdpa_row *row;
     /* ref: the score that probabilities of a query refer to; -inf: it has seen no key. less, top: see `refer` */
     float *q, *tmp, *p, *o, *ref, *less, *top, *l;
-    float *held;     /* pairs: l of probabilities as they are rounded, which sums are divided by; l is what lse has */
-    int close_alone; /* rows have more to them than 1 / l and a logarithm */
+    float *l_rounded; /* pairs: the sum of P as rounded to bf16, the divisor of out; l, unrounded, makes lse */
+    int close_alone;  /* rows have more to them than 1 / l and a logarithm */
     int64_t depth;
     const float *k, *v; /* of key `first` on */
     int64_t first;
@@ -262,7 +262,7 @@ struct step {
     int64_t grid; /* the step on the grid begins with this key: what a row refers to must not depend on other rows */
     int more;     /* sums have begun */
     int seen;     /* all rows have seen a key */
-    float *q, *ref, *less, *top, *l, *held, *o;
+    float *q, *ref, *less, *top, *l, *l_rounded, *o;
 };
 
 /* Asks for what rows r .. r + n have of a mask for the keys of the next step. */
@@ -354,7 +354,7 @@ static void step_with_care(struct work *w, const struct step *s, float *sum) {
         if (!(over >> r & 1)) continue;
         shrink[r] = (float)exp(was[r] - base(w, s->less[r], s->top[r]));
         s->l[r] *= shrink[r];
-        s->held[r] *= shrink[r];
+        s->l_rounded[r] *= shrink[r];
     }
     if (s->more) w->u->scale(w->f->s.p->dim_v, s->o, shrink);
     w->u->soften(s->halves, s->n, w->p, &by, sum);
@@ -393,7 +393,7 @@ static void run_step(struct work *w, const struct step *s, int careful) {
     }
     if (careful) step_with_care(w, s, sum);
     for (int64_t r = 0; r < ROWS; r++) s->l[r] += sum[r];
-    for (int64_t r = 0; r < ROWS && w->u->pairs; r++) s->held[r] += sum[ROWS + r];
+    for (int64_t r = 0; r < ROWS && w->u->pairs; r++) s->l_rounded[r] += sum[ROWS + r];
     w->u->add(s->halves, attn_cpu_sdpa_blocks(s->n, keys), width, w->v + at / keys * width, w->p, s->o, s->more);
     if (w->poison.any) add_poison(w, s);
 }
@@ -412,7 +412,7 @@ static void run_strip(struct work *w, int64_t r0, int64_t rows, int64_t begin, i
                      .less = w->less + r0,
                      .top = w->top + r0,
                      .l = w->l + r0,
-                     .held = w->held + r0,
+                     .l_rounded = w->l_rounded + r0,
                      .o = sums(w, r0)};
     const int64_t steps = attn_cpu_sdpa_blocks(hi - lo / f->step * f->step, f->step);
     wants.share = steps > 1 ? attn_cpu_sdpa_blocks(ROWS, steps - 1) : ROWS;
@@ -454,7 +454,7 @@ static int store_at_once(const struct work *w, int64_t r0, int64_t n, const floa
                                                             .bf16 = 1,
                                                             .factor = 1,
                                                             .m = none,
-                                                            .l = w->held + r0,
+                                                            .l = w->l_rounded + r0,
                                                             .o = sums(w, r0),
                                                             .row = row});
     }
@@ -464,9 +464,9 @@ static int store_at_once(const struct work *w, int64_t r0, int64_t n, const floa
                           sums(w, r0), ROWS, width, ROWS);
     return 1;
 }
-/* What sums of row r become relative to l by. */
-static float even_out(const struct work *w, int64_t r) {
-    return w->u->pairs && w->held[r] > 0 && isfinite(w->l[r]) ? w->l[r] / w->held[r] : 1;
+/* Factor of o in row r: P V was formed of rounded P, and l is of unrounded. */
+static float l_over_rounded(const struct work *w, int64_t r) {
+    return w->u->pairs && w->l_rounded[r] > 0 && isfinite(w->l[r]) ? w->l[r] / w->l_rounded[r] : 1;
 }
 /* What a strip has of this split of the keys: m, l and o, all relative to the score m itself and not to its product
  * with the exponential's factor, rounded. */
@@ -486,7 +486,7 @@ static void leave_partial(const struct work *w, int64_t r0, int64_t n) {
         }
         const float exact = (float)exp(base(w, w->less[r0 + r], w->top[r0 + r]) - (double)ref * f->s.unit);
         l[r] = sum * exact;
-        f->s.u->scale_f32(o + r * f->ldv, f->ldv, exact * even_out(w, r0 + r));
+        f->s.u->scale_f32(o + r * f->ldv, f->ldv, exact * l_over_rounded(w, r0 + r));
     }
 }
 static void finish_strip(const struct work *w, int64_t r0, int64_t n) {
@@ -515,7 +515,7 @@ static void finish_strip(const struct work *w, int64_t r0, int64_t n) {
         } else if (f->lse.data) {
             *(float *)(void *)attn_view_row(&f->lse, w->b, first[r].h, w->seq.q0 + first[r].i) = (float)natural;
         }
-        factor[r] *= even_out(w, r0 + r);
+        factor[r] *= l_over_rounded(w, r0 + r);
         simple &= isfinite(m[r]) && isfinite(factor[r]);
     }
     if (simple && store_at_once(w, r0, n, factor)) return;
@@ -545,7 +545,7 @@ void attn_cpu_lanes_task(const struct attn_cpu_fwd *f, int64_t pair, int64_t tas
     w->row = (struct attn_cpu_sdpa_row *)(void *)(scratch + f->at.row);
 #define AT(name) (float *)(void *)(scratch + f->at.name)
     w->q = AT(q), w->k_own = AT(k), w->v_own = AT(v), w->tmp = AT(tmp), w->p = AT(p), w->o = AT(o), w->ref = AT(m),
-    w->less = AT(before), w->top = w->less + f->rows, w->l = AT(l), w->held = w->l + f->rows;
+    w->less = AT(before), w->top = w->less + f->rows, w->l = AT(l), w->l_rounded = w->l + f->rows;
     w->poison.raw = AT(raw);
 #undef AT
     w->poison.row = (uint8_t *)scratch + f->at.poison;
@@ -571,7 +571,7 @@ void attn_cpu_lanes_task(const struct attn_cpu_fwd *f, int64_t pair, int64_t tas
     }
     for (int64_t r = 0; r < padded; r++) {
         w->ref[r] = r < live ? -INFINITY : 0;
-        w->less[r] = w->top[r] = w->l[r] = w->held[r] = 0;
+        w->less[r] = w->top[r] = w->l[r] = w->l_rounded[r] = 0;
     }
     for (int64_t r = 0; r < live; r += ROWS)
         w->of[r / ROWS] = (struct strip){.sees = attn_cpu_fwd_see(w->row + r, live - r < ROWS ? live - r : ROWS)};

@@ -57,7 +57,7 @@ struct fwd {
 struct layout {
     int64_t ldh, ldp, ldk, ldo; /* heads padded; row strides of P in place, of K and of O, off the power of two that
                                  * would crowd one cache set */
-    uint64_t qt, k, zip, s, p, o, max, old, use, sum, held, part, held_part, key, row, bytes;
+    uint64_t qt, k, zip, s, p, o, max, old, use, sum, sum_rounded, part, part_rounded, key, row, bytes;
 };
 
 static struct layout lay_out(const struct mla_isa *isa, const attn_problem *p, int64_t chunk) {
@@ -79,9 +79,9 @@ static struct layout lay_out(const struct mla_isa *isa, const attn_problem *p, i
     l.old = mla_take(&l.bytes, l.ldh * f);
     l.use = mla_take(&l.bytes, l.ldh * f);
     l.sum = mla_take(&l.bytes, l.ldh * f);
-    l.held = isa->pair && !mla_strips(isa) ? mla_take(&l.bytes, l.ldh * f) : l.sum;
+    l.sum_rounded = isa->pair && !mla_strips(isa) ? mla_take(&l.bytes, l.ldh * f) : l.sum;
     l.part = mla_take(&l.bytes, l.ldh * f);
-    if (l.held != l.sum) l.held_part = mla_take(&l.bytes, l.ldh * f);
+    if (l.sum_rounded != l.sum) l.part_rounded = mla_take(&l.bytes, l.ldh * f);
     l.key = mla_take(&l.bytes, 2 * block * (int64_t)sizeof(int32_t));
     if (mla_in_place(isa)) l.row = mla_take(&l.bytes, 2 * block * (int64_t)sizeof(uint16_t *));
     return l;
@@ -111,7 +111,7 @@ static void soften(const struct fwd *j, const struct layout *l, char *ws, int64_
     const struct attn_ukr_pair *pair = j->isa->pair;
     float *s = (float *)(ws + l->s), *max = (float *)(ws + l->max), *old = (float *)(ws + l->old);
     float *use = (float *)(ws + l->use), *sum = (float *)(ws + l->sum), *part = (float *)(ws + l->part);
-    float *held = (float *)(ws + l->held), *held_part = (float *)(ws + l->held_part);
+    float *sum_rounded = (float *)(ws + l->sum_rounded), *part_rounded = (float *)(ws + l->part_rounded);
     memcpy(old, max, (size_t)l->ldh * sizeof *old);
     vec->scale_max(s, l->ldh, n, l->ldh, (float)j->p->scale, max);
     for (int64_t h = 0; h < l->ldh; ++h) {
@@ -120,14 +120,14 @@ static void soften(const struct fwd *j, const struct layout *l, char *ws, int64_
     }
     ukr->exp_f32(old, heads, 0.0f);
     for (int64_t h = 0; h < heads; ++h) sum[h] *= old[h];
-    for (int64_t h = 0; pair && h < heads; ++h) held[h] *= old[h];
+    for (int64_t h = 0; pair && h < heads; ++h) sum_rounded[h] *= old[h];
     for (int64_t r0 = 0; r0 < n; r0 += SUM_ROWS) {
         const int64_t end = mla_min(n, r0 + SUM_ROWS);
         memset(part, 0, (size_t)l->ldh * sizeof *part);
-        if (pair) memset(held_part, 0, (size_t)l->ldh * sizeof *held_part);
+        if (pair) memset(part_rounded, 0, (size_t)l->ldh * sizeof *part_rounded);
         for (int64_t r = r0; pair && r < end; r += 2)
             pair->soften((float *)(ws + l->p) + r / 2 * l->ldp, s + r * l->ldh, r + 1 < n ? s + (r + 1) * l->ldh : NULL,
-                         use, part, held_part, l->ldh, LOG2_E);
+                         use, part, part_rounded, l->ldh, LOG2_E);
         for (int64_t r = r0; !pair && r < end; ++r) {
             float *row = s + r * l->ldh;
             vec->sub(row, use, l->ldh);
@@ -135,7 +135,7 @@ static void soften(const struct fwd *j, const struct layout *l, char *ws, int64_
             vec->add(part, row, l->ldh);
         }
         for (int64_t h = 0; h < heads; ++h) sum[h] += part[h];
-        for (int64_t h = 0; pair && h < heads; ++h) held[h] += held_part[h];
+        for (int64_t h = 0; pair && h < heads; ++h) sum_rounded[h] += part_rounded[h];
     }
 }
 
@@ -170,7 +170,7 @@ static int conclude(const struct fwd *j, const struct layout *l, char *ws, int64
                     int any, float *factor) {
     const attn_problem *p = j->p;
     const float *max = (const float *)(ws + l->max), *sum = (const float *)(ws + l->sum),
-                *held = (const float *)(ws + l->held), *top2 = (const float *)(ws + l->use);
+                *sum_rounded = (const float *)(ws + l->sum_rounded), *top2 = (const float *)(ws + l->use);
     float lse = attn_core_has(p, ATTN_LSE_EMPTY_PLUS_INF) ? INFINITY : -INFINITY;
     const int live = any && sum[h] != 0;
     *factor = 0;
@@ -179,7 +179,7 @@ static int conclude(const struct fwd *j, const struct layout *l, char *ws, int64
         double refers = mla_strips(j->isa) ? (double)top2[h] * 0.69314718055994530942 : (double)max[h];
         double natural = refers + log((double)sum[h]);
         double sunk = j->sink ? 1.0 + exp((double)j->sink[h0 + h] - natural) : 1.0;
-        *factor = (float)(1.0 / ((double)held[h] * sunk));
+        *factor = (float)(1.0 / ((double)sum_rounded[h] * sunk));
         lse = (float)(attn_core_has(p, ATTN_LSE_BASE_2) ? natural * 1.4426950408889634074 : natural);
     }
     store_f32(&j->lse, b, h0 + h, i, lse);
@@ -301,7 +301,7 @@ static void block_in_place(const struct fwd *j, const struct layout *l, char *ws
 static void task(struct fwd *j, const struct layout *l, char *ws, struct turn *turn) {
     const attn_problem *p = j->p;
     float *qt = (float *)(ws + l->qt), *k = (float *)(ws + l->k), *s = (float *)(ws + l->s), *o = (float *)(ws + l->o);
-    float *max = (float *)(ws + l->max), *sum = (float *)(ws + l->sum), *held = (float *)(ws + l->held),
+    float *max = (float *)(ws + l->max), *sum = (float *)(ws + l->sum), *sum_rounded = (float *)(ws + l->sum_rounded),
           *top2 = (float *)(ws + l->use);
     const struct mla_rows rows = {k, (float *)(ws + l->zip), l->ldk, l->ldo, p->dim_v};
     const struct turn t = *turn;
@@ -313,7 +313,7 @@ static void task(struct fwd *j, const struct layout *l, char *ws, struct turn *t
         if (!t.begun || mla_in_place(j->isa)) load_heads(j, l, ws, t.b, t.i, h0, heads);
         for (int64_t h = 0; h < l->ldh; ++h) {
             max[h] = top2[h] = -INFINITY;
-            sum[h] = held[h] = 0;
+            sum[h] = sum_rounded[h] = 0;
         }
     } else {
         take(j, turn, key, ahead);

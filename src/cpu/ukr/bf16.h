@@ -345,8 +345,8 @@ struct attn_ukr_pair {
     /* The same numbers as exp2's in place, not rounded. */
     float (*exp2_f32)(float *s, int64_t n, float factor, float max);
     /* The same down columns, for two rows (odd NULL: one): dst[j] = pair of 2^((row[j] - max[j]) * factor), added
-     * unrounded to sum[j], even before odd, and as rounded to held[j]. */
-    void (*soften)(float *dst, const float *even, const float *odd, const float *max, float *sum, float *held,
+     * unrounded to sum[j], even before odd, and as rounded to sum_rounded[j]. */
+    void (*soften)(float *dst, const float *even, const float *odd, const float *max, float *sum, float *sum_rounded,
                    int64_t n, float factor);
     /* One or two (odd NULL: one) rows of the backward, n columns: P = 2^((s - max) * factor) and dS = P (dP - delta), 0
      * where P is 0; p_zip and ds_zip receive them as pairs of the two rows, ds of each row dS along it. */

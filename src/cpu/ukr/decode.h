@@ -6,7 +6,7 @@
 #define ATTN_CPU_UKR_PASS_H
 #include <stdint.h>
 
-enum { ATTN_PASS_ROWS = 8, ATTN_PASS_KEYS = 16, ATTN_PASS_HELD = 8 };
+enum { ATTN_PASS_ROWS = 8, ATTN_PASS_KEYS = 16, ATTN_PASS_ROUNDED = 8 };
 #define ATTN_PASS_FAR 16.f /* the largest exponent of a probability */
 
 struct attn_pass {
@@ -18,7 +18,7 @@ struct attn_pass {
                        * unrounded probabilities; sums of values, rows ldo apart, `width` rounded up to 16 columns of
                        * them. If l or a value of o is not finite, the row must be done otherwise. */
     int64_t ldo;
-    float *held; /* of pairs, as l: [rows][HELD] sums of probabilities as they are rounded for their product */
+    float *l_rounded; /* of pairs, as l: [rows][ROUNDED] sums of P as rounded to bf16 for the product P V */
 };
 struct attn_ukr_pass {
     /* s[rows][KEYS] = products of all rows with KEYS rows of keys */

@@ -112,7 +112,7 @@ static __attribute__((noinline)) void F(refer)(const struct attn_pass *f, int64_
     for (int j = 0; j < ATTN_PASS_KEYS; j += V32_LANES) v32_store(l + j, v32_load(l + j) * shrink[0]);
     for (int64_t c = 0; c < f->width; c += V32_LANES) v32_store(o + c, v32_load(o + c) * shrink[0]);
 #if PAIRS
-    shrink_held(f->held + r * ATTN_PASS_HELD, shrink[0]);
+    shrink_rounded(f->l_rounded + r * ATTN_PASS_ROUNDED, shrink[0]);
 #endif
 }
 /* Scores of `rows` rows from r on become p. */
@@ -139,7 +139,7 @@ INLINE void F(soften)(int rows, const struct attn_pass *f, int64_t r, const floa
             float *l = f->l + (r + i) * ATTN_PASS_KEYS + j * V32_LANES;
             v32_store(l, v32_load(l) + x[i * PARTS + j]);
 #if PAIRS
-            store_half(p + i * ATTN_PASS_KEYS / 2, x[i], f->held + (r + i) * ATTN_PASS_HELD);
+            store_half(p + i * ATTN_PASS_KEYS / 2, x[i], f->l_rounded + (r + i) * ATTN_PASS_ROUNDED);
 #else
             v32_store(p + i * ATTN_PASS_KEYS + j * V32_LANES, x[i * PARTS + j]);
 #endif

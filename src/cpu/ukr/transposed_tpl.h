@@ -138,7 +138,7 @@ enum { KEYS = GROUPS > 1 ? 1 : 2 }; /* that go through each step of the exponent
 struct exps {                       /* of a group */
     v32 factor, less[2], top[2], sum[2];
 #if PAIRS
-    v32 held[2]; /* sums of what is rounded, as products with values of 1 */
+    v32 sum_rounded[2]; /* sums of P as rounded: products with values of 1 */
 #endif
 };
 #if PAIRS
@@ -168,7 +168,7 @@ INLINE void soften_keys(int vectors, int keys, int lower, int degree, const floa
     const v32 ones = _mm512_castsi512_ps(_mm512_set1_epi32(0x3f803f80));
     UNROLL for (int h = 0; h < vectors; h++) {
         const v32 y = pair_of(x[h], keys > 1 ? x[vectors + h] : v32_set(0));
-        e->held[h] = MADD(y, ones, e->held[h]);
+        e->sum_rounded[h] = MADD(y, ones, e->sum_rounded[h]);
         v32_store(p + h * LANES, y);
     }
 #else
@@ -210,7 +210,7 @@ INLINE void begin(const struct attn_lanes_exps *by, struct exps *e) {
         of->top[v % 2] = v32_load(by->top + v * LANES);
         of->sum[v % 2] = v32_set(0);
 #if PAIRS
-        of->held[v % 2] = v32_set(0);
+        of->sum_rounded[v % 2] = v32_set(0);
 #endif
     }
 }
@@ -220,7 +220,7 @@ INLINE uint32_t end(const struct exps *e, const struct attn_lanes_exps *by, floa
         const v32 x = e[v / 2].sum[v % 2];
         v32_store(sum + v * LANES, x);
 #if PAIRS
-        v32_store(sum + STRIP + v * LANES, e[v / 2].held[v % 2]);
+        v32_store(sum + STRIP + v * LANES, e[v / 2].sum_rounded[v % 2]);
 #endif
         over |= v32_bits(v32_not_le(x, v32_set(by->most))) << v * LANES;
     }

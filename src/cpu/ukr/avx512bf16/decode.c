@@ -8,14 +8,14 @@
 INLINE v32 load_tail(const uint16_t *p, int64_t n) {
     return _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(((__mmask32)1 << n) - 1, p));
 }
-/* Rounded, and added to what is held. */
-INLINE void store_half(float *to, v32 x, float *held) {
+/* Stores x as rounded to bf16, and adds that to l_rounded, two keys to a lane. */
+INLINE void store_half(float *to, v32 x, float *l_rounded) {
     const __m256bh y = _mm512_cvtneps_pbh(x), ones = (__m256bh)_mm256_set1_epi16(0x3f80);
     _mm256_storeu_ps(to, (__m256)y);
-    _mm256_storeu_ps(held, _mm256_dpbf16_ps(_mm256_loadu_ps(held), y, ones));
+    _mm256_storeu_ps(l_rounded, _mm256_dpbf16_ps(_mm256_loadu_ps(l_rounded), y, ones));
 }
-INLINE void shrink_held(float *held, v32 by) {
-    _mm256_storeu_ps(held, _mm256_loadu_ps(held) * _mm512_castps512_ps256(by));
+INLINE void shrink_rounded(float *l_rounded, v32 by) {
+    _mm256_storeu_ps(l_rounded, _mm256_loadu_ps(l_rounded) * _mm512_castps512_ps256(by));
 }
 
 #define PAIRS           1

@@ -345,7 +345,7 @@ static float total(const uint16_t *p, int64_t n) {
     return v32_sum(sum);
 }
 
-static void soften(float *dst, const float *even, const float *odd, const float *max, float *sum, float *held,
+static void soften(float *dst, const float *even, const float *odd, const float *max, float *sum, float *sum_rounded,
                    int64_t n, float factor) {
     const v32 f = v32_set(factor);
     for (int64_t j = 0; j < n; j += 16) {
@@ -355,7 +355,7 @@ static void soften(float *dst, const float *even, const float *odd, const float 
         if (odd) o = exp2_vec((v32_load_tail(odd + j, m) - top) * f);
         v32_store_tail(sum + j, m, v32_load_tail(sum + j, m) + e + o);
         const v32 y = store_pair(dst + j, m, e, o);
-        v32_store_tail(held + j, m, madd_pair(y, ones(), v32_load_tail(held + j, m)));
+        v32_store_tail(sum_rounded + j, m, madd_pair(y, ones(), v32_load_tail(sum_rounded + j, m)));
     }
 }
 
