@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# Install: header, libraries, pkg-config file, CMake package (attn::attn, attn::static), command, man pages.
+# Install: header, libraries, pkg-config file, CMake package (attn::attn, attn::static), command and its data, man pages.
 include(CMakePackageConfigHelpers)
 
 set(attn_targets attn_static)
@@ -8,6 +8,7 @@ if(ATTN_BUILD_SHARED)
 endif()
 if(TARGET attn_cli)
   install(TARGETS attn_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  install(DIRECTORY bench/cases examples DESTINATION ${CMAKE_INSTALL_DATADIR}/attn) # found by cli/shared/data.c
 endif()
 install(TARGETS ${attn_targets} EXPORT attnTargets
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})

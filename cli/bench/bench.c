@@ -27,8 +27,8 @@ static int on_host(const struct bench *b) { return b->common.device.type == ATTN
 static void print_help(void) {
     printf(
         "Usage: attn bench [OPTIONS] PROBLEM|@FILE...\n\n"
-        "Measure problems. @FILE holds one problem a line; @NAME is bench/cases/NAME.txt or an installed list\n"
-        "(dense, backward, f32, f64, decode, dsa, small, calls, cpu).\n\n"
+        "Measure problems. @FILE holds one problem a line; @NAME is a list that comes with the program (dense, backward,\n"
+        "f32, f64, decode, dsa, small, calls, cpu, cpu_short).\n\n"
         "      --overhead        host time of plan creation, argument check, execution and attn_run instead; on a GPU\n"
         "                        also of the execution's launches straight through the driver (driver_floor)\n"
         "      --runs N          at least N timed samples after warm-up (default 30)\n"

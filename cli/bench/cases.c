@@ -18,25 +18,13 @@ static int append(struct attn_cli_cases *cases, const char *text, size_t n) {
     return ATTN_CLI_OK;
 }
 
-/* @NAME: the word as a path, bench/cases here, then the installed lists beside the program (PREFIX/share/attn/cases).
- */
+/* @NAME: the word as a path, then one of the lists that come with the program. */
 static int locate(const char *name, char *path, size_t bytes) {
-    char self[PATH_MAX];
-    ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-    char *slash = NULL;
-    if (n > 0) {
-        self[n] = 0;
-        slash = strrchr(self, '/');
-        if (slash) *slash = 0;
-    }
+    char list[NAME_MAX];
     int m = snprintf(path, bytes, "%s", name);
     if (m < (int)bytes && !access(path, R_OK)) return 0;
-    if (strchr(name, '/')) return -1;
-    m = snprintf(path, bytes, "bench/cases/%s.txt", name);
-    if (m < (int)bytes && !access(path, R_OK)) return 0;
-    m = slash ? snprintf(path, bytes, "%s/../share/attn/cases/%s.txt", self, name) : (int)bytes;
-    if (m < (int)bytes && !access(path, R_OK)) return 0;
-    return -1;
+    m = snprintf(list, sizeof list, "cases/%s.txt", name);
+    return strchr(name, '/') || m >= (int)sizeof list ? -1 : attn_cli_data(list, path, bytes);
 }
 
 static int add_file(struct attn_cli_cases *cases, const char *name) {
@@ -47,7 +35,7 @@ static int add_file(struct attn_cli_cases *cases, const char *name) {
     if (!strcmp(name, "-"))
         snprintf(path, sizeof path, "-");
     else if (locate(name, path, sizeof path))
-        return attn_cli_die("bench", "@%s: no such file, here, in bench/cases or beside the program", name);
+        return attn_cli_die("bench", "@%s: no such file, and no list of that name comes with the program", name);
     if (attn_cli_file_read(path, 1 << 20, &data, &bytes, &fault)) return attn_cli_die("bench", "%s", fault.text);
     int code = ATTN_CLI_OK, line = 0;
     const char *p = data, *end = p + bytes;

@@ -7,14 +7,13 @@
 #include "shared/cli.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-#ifndef ATTN_DEMO_DATA
-#define ATTN_DEMO_DATA "examples/alice_minilm.safetensors"
-#endif
+static const char shipped[] = "examples/alice_minilm.safetensors";
 
 static const char usage[] =
     "usage: attn demo [--data FILE] [--out DIR] [options]\n"
@@ -276,7 +275,8 @@ int attn_cli_demo(int argc, char **argv) {
                                             {"help", no_argument, NULL, 'h'},
                                             {0}};
     struct demo d = {0};
-    const char *data = ATTN_DEMO_DATA, *out = "attn-demo";
+    char shipped_path[PATH_MAX];
+    const char *data = NULL, *out = "attn-demo";
     int64_t layer = -1;
     int c;
     while ((c = getopt_long(argc, argv, ":h", options, NULL)) != -1) {
@@ -295,9 +295,11 @@ int attn_cli_demo(int argc, char **argv) {
         }
     }
     if (optind < argc) return attn_cli_usage("demo", "unexpected '%s'", argv[optind]);
+    if (!data && attn_cli_data(shipped, shipped_path, sizeof shipped_path))
+        return attn_cli_die("demo", "%s cannot be read; --data FILE names another", shipped_path);
     int code = attn_cli_ctx("demo", &d.common, &d.ctx);
     if (code) return code;
-    code = run_demo(&d, data, out, layer);
+    code = run_demo(&d, data ? data : shipped_path, out, layer);
     if (!code) {
         if (d.failures)
             printf("%d comparisons FAILED\n", d.failures);

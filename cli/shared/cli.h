@@ -79,6 +79,10 @@ int attn_cli_match(const char *pattern, const char *name); /* glob with * and ? 
 /* After attn_kernel_supports refused `kernel`: the reason without the kernel's name in front. */
 const char *attn_cli_refusal(const char *kernel);
 
+/* data.c: path of a file that comes with the program, as in "cases/dense.txt". 0 if it can be read; else -1, and the
+ * path is where an installed program has it. */
+int attn_cli_data(const char *name, char *path, size_t bytes);
+
 /* ---- options that several commands take ---------------------------------------------------------------------- */
 
 /* struct option table entries and the codes that getopt_long returns for them:
