@@ -101,9 +101,8 @@ doc: build ## man pages in build/release/man; docs/env.md and the README table
 install: build ## make install PREFIX=/usr/local DESTDIR=
 	@DESTDIR='$(DESTDIR)' cmake --install $(BUILD) --prefix '$(PREFIX)'
 
-uninstall: ## remove what the last make install wrote
-	@test -f $(BUILD)/install_manifest.txt || { echo 'nothing was installed from $(BUILD)'; exit 1; }
-	@sed 's|^|$(DESTDIR)|' $(BUILD)/install_manifest.txt | tr '\n' '\0' | xargs -0 rm -f
+uninstall: ## remove what the last make install wrote (the same DESTDIR=)
+	@DESTDIR='$(DESTDIR)' tools/uninstall.sh $(BUILD)/install_manifest.txt
 
 clean: ## remove build/
 	@rm -rf build

@@ -6,9 +6,11 @@ set -eu
 build=$1
 source=$2/tests/consumer
 cmake=${CMAKE:-cmake}
+manifest() { cksum "$build/install_manifest.txt" 2>&1 || true; } # `make uninstall` reads it: not for tests to write
+before=$(manifest)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-"$cmake" --install "$build" --prefix "$work/first" >"$work/install.log" || {
+"$cmake" --install "$build" --component Unspecified --prefix "$work/first" >"$work/install.log" || {
     cat "$work/install.log"
     exit 1
 }
@@ -29,3 +31,4 @@ if "$cmake" -G Ninja -S "$source" -B "$work/newer" -DCMAKE_PREFIX_PATH="$work/mo
     echo "version 0.99 was found, installed is an older one"
     exit 1
 fi
+[ "$(manifest)" = "$before" ]

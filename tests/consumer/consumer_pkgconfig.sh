@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # Installs with DESTDIR, moves the tree, and builds the consumers by pkg-config: shared and static, C and C++.
-# usage: consumer_pkgconfig.sh BUILD_FOLDER SOURCE_FOLDER
+# The component has its own manifest.   usage: consumer_pkgconfig.sh BUILD_FOLDER SOURCE_FOLDER
 set -eu
 build=$1
 source=$2/tests/consumer
 command -v pkg-config >/dev/null || exit 77
+manifest() { cksum "$build/install_manifest.txt" 2>&1 || true; } # `make uninstall` reads it: not for tests to write
+before=$(manifest)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-DESTDIR=$work/stage "${CMAKE:-cmake}" --install "$build" --prefix /opt/somewhere >"$work/install.log" || {
+DESTDIR=$work/stage "${CMAKE:-cmake}" --install "$build" --component Unspecified --prefix /opt/somewhere >"$work/install.log" || {
     cat "$work/install.log"
     exit 1
 }
@@ -39,3 +41,4 @@ LD_LIBRARY_PATH=$libdir "$work/shared_c"
 LD_LIBRARY_PATH=$libdir "$work/shared_cpp"
 # the command finds nothing of the build folder
 if [ -x "$work/moved/bin/attn" ]; then "$work/moved/bin/attn" version; fi
+[ "$(manifest)" = "$before" ]

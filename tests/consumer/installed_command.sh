@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# The installed command, moved, in an empty folder: it finds its lists and the demo's tensors; man pages came along.
+# The installed command, moved, in an empty folder: it finds its lists and the demo's tensors; man pages came along; and
+# tools/uninstall.sh removes every file and folder again, but nothing else.
 # usage: installed_command.sh BUILD_FOLDER SOURCE_FOLDER
 set -eu
 build=$1
 source=$2
 [ -x "$build/attn" ] || exit 77
+manifest() { cksum "$build/install_manifest.txt" 2>&1 || true; } # `make uninstall` reads it: not for tests to write
+before=$(manifest)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 fail() {
@@ -16,6 +19,8 @@ DESTDIR=$work/stage "${CMAKE:-cmake}" --install "$build" --component Unspecified
     cat "$work/log"
     exit 1
 }
+[ "$(manifest)" = "$before" ] || fail "the manifest of make install was overwritten"
+find "$work/stage" ! -type d -printf '/%P\n' >"$work/manifest"
 
 # Nothing of the sources or of the build folder may be needed.
 cp -r "$work/stage/opt/some" "$work/moved"
@@ -44,4 +49,13 @@ if command -v scdoc >/dev/null; then
         [ -s "$work/stage/opt/some/share/man/man${page##*.}/$page" ] || fail "no man page $page"
     done
 fi
+
+mkdir -p "$work/stage/opt/some/share/attn/kept"
+DESTDIR=$work/stage "$source/tools/uninstall.sh" "$work/manifest"
+[ -z "$(find "$work/stage" ! -type d)" ] || fail "files are left: $(find "$work/stage" ! -type d)"
+left=$(find "$work/stage" -type d -path '*/attn*')
+[ "$left" = "$(printf '%s\n' "$work/stage/opt/some/share/attn" "$work/stage/opt/some/share/attn/kept")" ] ||
+    fail "folders: $left"
+[ -d "$work/stage/opt/some/lib" ] || fail "a folder of others was removed"
+DESTDIR=$work/stage "$source/tools/uninstall.sh" "$work/manifest" 2>/dev/null && fail "uninstalled twice"
 exit 0
