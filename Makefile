@@ -98,8 +98,11 @@ doc: build ## man pages in build/release/man; docs/env.md and the README table
 	@python3 tools/make_docs.py $(BUILD)/attn
 	@ls $(BUILD)/man 2>/dev/null || echo 'no man pages: scdoc is missing (apt-get install -y scdoc)'
 
-install: build ## make install PREFIX=/usr/local DESTDIR=
+install: deps ## make install PREFIX=/usr/local DESTDIR=
+	@tools/install_deps.sh man || echo 'installing without man pages'
+	@tools/build.sh release
 	@DESTDIR='$(DESTDIR)' cmake --install $(BUILD) --prefix '$(PREFIX)'
+	@test -n '$(DESTDIR)' || tools/loader_hint.sh $(BUILD)/install_manifest.txt
 
 uninstall: ## remove what the last make install wrote (the same DESTDIR=)
 	@DESTDIR='$(DESTDIR)' tools/uninstall.sh $(BUILD)/install_manifest.txt

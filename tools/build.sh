@@ -13,12 +13,14 @@ while [ $# -gt 0 ] && [ "$1" != -- ]; do
 done
 [ $# -eq 0 ] || shift
 folder=build/$preset
+mkdir -p build/log
 if [ ! -f "$folder/build.ninja" ] || [ ${#options[@]} -gt 0 ]; then
-    mkdir -p build/log
     if ! cmake --preset "$preset" "${options[@]}" >"build/log/configure-$preset.log" 2>&1; then
         cat "build/log/configure-$preset.log" >&2
         exit 1
     fi
     sed -n 's/^-- \(CUDA: \)/\1/p' "build/log/configure-$preset.log" # what GPU kernels there will be takes the most time
+elif grep -q '^SCDOC:.*=SCDOC-NOTFOUND$' "$folder/CMakeCache.txt" && command -v scdoc >/dev/null; then
+    cmake "$folder" >"build/log/configure-$preset.log" 2>&1 # what makes man pages came after the first configuration
 fi
 exec ninja --quiet -C "$folder" -j "${JOBS:-$(nproc)}" "$@"

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 # Makes sure that what the build needs is there. Debian and its kin: installs it when root, else prints the line to run.
 # Probes for the tools themselves, so that other systems and hand-made installations pass too.
-# usage: tools/install_deps.sh [build|check|full]
+# usage: tools/install_deps.sh [build|man|check|full]
 set -u
 tier=${1:-build}
 
@@ -17,7 +17,7 @@ build libjansson-dev      pkg-config --exists jansson
 build libzstd-dev        pkg-config --exists libzstd
 build libcairo2-dev       pkg-config --exists cairo
 build fonts-dejavu-core   test -e /usr/share/fonts/truetype/dejavu/DejaVuSans.ttf || fc-list 2>&1 | grep -qi dejavu
-check scdoc               command -v scdoc
+man   scdoc               command -v scdoc
 check python3             command -v python3
 check clang               command -v clang && command -v clang++
 check clang-format        command -v clang-format
@@ -30,9 +30,10 @@ full  qemu-user           command -v qemu-x86_64
 '
 case $tier in
 build) wanted="build" ;;
-check) wanted="build check" ;;
-full) wanted="build check full" ;;
-*) echo "usage: $0 [build|check|full]" >&2; exit 2 ;;
+man) wanted="man" ;;
+check) wanted="build man check" ;;
+full) wanted="build man check full" ;;
+*) echo "usage: $0 [build|man|check|full]" >&2; exit 2 ;;
 esac
 
 missing=""
