@@ -45,7 +45,7 @@ foreach(record IN LISTS records)
   get_filename_component(name ${record} NAME_WE)
   attn_test(sim.${name} sim blackwell_golden replay $<TARGET_FILE:attn_sim_cuda> ${record})
 endforeach()
-foreach(name sm90 sm100 forms maps global order registers) # protocols of a chip; global memory: in a kernel, between kernels and copies; places
+foreach(name sm90 sm100 findings forms maps global order registers) # protocols of a chip; global memory: in a kernel, between kernels and copies; places
   add_executable(t_sim_${name} tests/sim/t_sim_${name}.c tests/sim/kernel_mutants.c)
   target_compile_options(t_sim_${name} PRIVATE ${attn_warnings})
   target_link_libraries(t_sim_${name} PRIVATE ${CMAKE_DL_LIBS} m)
@@ -125,13 +125,13 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
     foreach(row sdpa_fwd_sm80_bf16_d128 sdpa_bwd_sm80_bf16_d128 mla_fwd_sm80_bf16_d576_h64 mla_bwd_sm80_bf16_d576_h64 dist_sm80_bf16_d576_h64)
       attn_test(sim.gpu_large_${row} sim t_gpu_large)
       set_tests_properties(sim.gpu_large_${row} PROPERTIES ENVIRONMENT
-        "ATTN_CUDA_DRIVER=$<TARGET_FILE:attn_sim_cuda>;ATTN_CUDA_IMAGE=ptx;ATTNSIM_PTX=${PROJECT_BINARY_DIR}/cuda;ATTNSIM_POLICY=late;GPU_TEST_QUERIES=70;GPU_TEST_KERNEL=attn_${row}")
+        "ATTN_CUDA_DRIVER=$<TARGET_FILE:attn_sim_cuda>;ATTN_CUDA_IMAGE=ptx;ATTNSIM_PTX=${PROJECT_BINARY_DIR}/cuda;ATTNSIM_POLICY=late;ATTNSIM_FENCES=2;ATTNSIM_WAITS=2;GPU_TEST_QUERIES=70;GPU_TEST_KERNEL=attn_${row}")
     endforeach()
     foreach(program graph parallel repeat)
       foreach(row sdpa_fwd_sm80_bf16_d64 sdpa_bwd_sm80_f16_d64_ordered mla_bwd_sm80_bf16_d512_h16 dist_sm80_f16_d512_h16)
         attn_test(sim.gpu_${program}_${row} sim t_gpu_${program})
         set_tests_properties(sim.gpu_${program}_${row} PROPERTIES ENVIRONMENT
-          "ATTN_CUDA_DRIVER=$<TARGET_FILE:attn_sim_cuda>;ATTN_CUDA_IMAGE=ptx;ATTNSIM_PTX=${PROJECT_BINARY_DIR}/cuda;ATTNSIM_POLICY=late;GPU_TEST_CASES=1;GPU_TEST_KERNEL=attn_${row}")
+          "ATTN_CUDA_DRIVER=$<TARGET_FILE:attn_sim_cuda>;ATTN_CUDA_IMAGE=ptx;ATTNSIM_PTX=${PROJECT_BINARY_DIR}/cuda;ATTNSIM_POLICY=late;ATTNSIM_FENCES=2;ATTNSIM_WAITS=2;GPU_TEST_CASES=1;GPU_TEST_KERNEL=attn_${row}")
       endforeach()
     endforeach()
   endif()

@@ -372,6 +372,8 @@ static int parse(struct command *m, int argc, char **argv) {
     char seed_text[24];
     snprintf(seed_text, sizeof seed_text, "%" PRId64, seed);
     setenv("ATTNSIM_SEED", seed_text, 0);
+    /* Kernels of this library keep to the letter: a missing fence or wait is a fault, whatever hardware forgives. */
+    setenv("ATTNSIM_FENCES", "2", 0), setenv("ATTNSIM_WAITS", "2", 0);
     m->fixed = m->problem_text != NULL;
     m->repeat = repeat ? repeat : m->fixed ? 1 : 50;
     m->session.threads = (int)m->threads;

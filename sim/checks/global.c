@@ -37,7 +37,8 @@ struct who {            /* one access, and what its actor knows */
     uint32_t strength, lane;
     uint64_t run_at; /* where the lane's bytes begin, if lanes behind it follow with run_bytes each */
     uint32_t run_bytes;
-    int unit, found;
+    int unit;
+    enum sim_found found;
 };
 
 static __attribute__((noinline)) int is_known_far(const struct who *q, uint64_t was) {
@@ -100,9 +101,12 @@ static void tell_actor(const struct who *q, uint64_t was, char *out, size_t room
 }
 static __attribute__((noinline, cold)) void tell(struct who *q, uint64_t at, uint64_t was, const char *does,
                                                  const char *theirs) {
+    const uint32_t own = ACTOR(was) - q->own_first;
+    const int fence = q->w && q->unit && own < q->w->cta->cluster->n_warps && SIM_TIME(was) <= q->w->known[own];
+    if (fence && q->found) return;
+    q->found = fence ? SIM_FOUND_FENCE : SIM_FOUND_FAULT;
     const struct sim_block *b = sim_memory_find(at);
     char other[400];
-    q->found = 1;
     tell_actor(q, was, other, sizeof other);
     const unsigned long long offset = b ? at - b->at : 0, number = b ? b->number : 0;
     const int is_other = !sim_deed_of(ACTOR(was)) || sim_deed_of(ACTOR(was)) != q->deed;
@@ -114,11 +118,11 @@ static __attribute__((noinline, cold)) void tell(struct who *q, uint64_t at, uin
                       q->deed->name, (unsigned long long)q->deed->launch, does, offset, number, theirs, other);
         return;
     }
-    uint32_t own = ACTOR(was) - q->own_first;
     const uint32_t lane = q->lane + (q->run_bytes ? (uint32_t)(at - q->run_at) / q->run_bytes : 0);
-    if (q->unit && own < q->w->cta->cluster->n_warps && SIM_TIME(was) <= q->w->known[own])
+    if (fence)
         sim_find(q->w, q->in, 1u << lane, SIM_F_PROXY,
-                 "%s offset %llu of allocation %llu through the async proxy, %s %s: no fence.proxy.async in between",
+                 "only a fence is missing: %s offset %llu of allocation %llu through the async proxy, %s %s, with no "
+                 "fence.proxy.async in between",
                  does, offset, number, theirs, other);
     else
         sim_find(q->w, q->in, 1u << lane, SIM_F_RACE, "%s offset %llu of allocation %llu, %s %s: %s", does, offset,
@@ -197,7 +201,7 @@ static inline void read_words(struct who *q, struct sim_page *p, uint64_t at, ui
         while (first + n - i >= 4 && read_four(q, p, i))
             if ((i += 4) == first + n) return;
         uint64_t was = word_of(writes, p, WRITES, i), r = LOAD(&reads[i]);
-        if (clashes(q, was, mask, WRITES) && !q->found)
+        if (clashes(q, was, mask, WRITES) && q->found < SIM_FOUND_FAULT)
             tell(q, at + 4 * (uint64_t)(i - first), was, "reads", "written by");
         if (r >> 18 == q->id) {
             if (r != mine) STORE(&reads[i], mine | (r & 15));
@@ -236,7 +240,7 @@ static inline void write_words(struct who *q, struct sim_page *p, uint64_t at, u
         while (first + n - i >= 4 && write_four(q, p, i))
             if ((i += 4) == first + n) return;
         uint64_t was = LOAD(&writes[i]), r = word_of(reads, p, READS, i), s = word_of(more, p, MORE_READS, i);
-        if (!q->found) {
+        if (q->found < SIM_FOUND_FAULT) {
             const uint64_t word = at + 4 * (uint64_t)(i - first);
             if (clashes(q, was, mask, WRITES)) tell(q, word, was, "writes", "written by");
             if (clashes(q, r, mask, READS)) tell(q, word, r, "writes", "read by");
@@ -356,12 +360,13 @@ void sim_global_touch(struct sim_warp *w, const struct sim_ins *in, uint32_t m, 
         touch_words(&q, page_of(b, at[l]), at[l], size / 4, 15, access);
     }
 }
-int sim_global_unit(struct sim_warp *w, const struct sim_ins *in, uint32_t lane, uint64_t at, uint64_t bytes,
-                    enum sim_access access, int strong, uint32_t actor, uint32_t time) {
+enum sim_found sim_global_unit(struct sim_warp *w, const struct sim_ins *in, uint32_t lane, uint64_t at, uint64_t bytes,
+                               enum sim_access access, int strong, uint32_t actor, uint32_t time,
+                               enum sim_found found) {
     const struct sim_block *b = bytes ? sim_block_of(w->cta->cluster->worker, at, bytes) : NULL;
-    if (!b || !w->cta->cluster->launch->deed) return 0;
+    if (!b || !w->cta->cluster->launch->deed) return found;
     struct who q = of_warp(w, in, actor, time, strong ? SIM_STRONG : 0);
-    q.known = sim_global_view(w), q.unit = 1, q.lane = lane;
+    q.known = sim_global_view(w), q.unit = 1, q.lane = lane, q.found = found;
     touch_range(&q, b, at, bytes, access);
     return q.found;
 }
@@ -375,7 +380,7 @@ int sim_global_deed(const struct sim_deed *deed, const struct sim_stamp *stamp, 
     q.mine = q.id << 18;
     q.calm_from = sim_calm_from(stamp, deed->first), q.n_calm = deed->first - q.calm_from;
     touch_range(&q, sim_memory_find(from), from, bytes, access);
-    return q.found;
+    return q.found != SIM_FOUND_NOTHING;
 }
 
 void sim_pages_free(struct sim_page **pages, size_t bytes) {

@@ -15,6 +15,7 @@
 #ifndef SIM_GLOBAL_H
 #define SIM_GLOBAL_H
 #include "checks/race.h"
+#include "checks/report.h"
 #include "checks/stream_order.h"
 #include "machine/machine.h"
 
@@ -27,9 +28,10 @@ struct sim_block;
 void sim_global_touch(struct sim_warp *w, const struct sim_ins *in, uint32_t m, const uint64_t at[SIM_LANES],
                       const uint8_t bytes[SIM_LANES], uint32_t all_bytes, enum sim_access access,
                       const struct sim_block *block);
-/* A range that a unit reads or writes (sums: `strong`) in the name of an actor of the cluster. 1 after a finding. */
-int sim_global_unit(struct sim_warp *w, const struct sim_ins *in, uint32_t lane, uint64_t at, uint64_t bytes,
-                    enum sim_access access, int strong, uint32_t actor, uint32_t time);
+/* A range that a unit reads or writes (sums: `strong`) in the name of an actor of the cluster. found: in earlier ranges
+ * of the same work; what that and this one give. */
+enum sim_found sim_global_unit(struct sim_warp *w, const struct sim_ins *in, uint32_t lane, uint64_t at, uint64_t bytes,
+                               enum sim_access access, int strong, uint32_t actor, uint32_t time, enum sim_found found);
 /* Of a copy or fill; nothing where it is memory of the host. 1 after a finding. */
 int sim_global_deed(const struct sim_deed *deed, const struct sim_stamp *stamp, const void *at, size_t bytes,
                     enum sim_access access);

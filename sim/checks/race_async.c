@@ -8,23 +8,24 @@ static void tell_fence(struct sim_warp *w, const struct sim_ins *in, uint32_t la
                        const char *does) {
     const struct sim_cluster *c = w->cta->cluster;
     sim_find(w, in, 1u << lane, SIM_F_PROXY,
-             "%s shared byte %u through the async proxy, written by %s at %s: no fence.proxy.async in between", does,
-             word * 4, sim_actor_text(c, SIM_ACTOR(was)), sim_place(c->launch->program, SIM_STATEMENT(was)));
+             "only a fence is missing: %s shared byte %u through the async proxy, written by %s at %s, with no "
+             "fence.proxy.async in between",
+             does, word * 4, sim_actor_text(c, SIM_ACTOR(was)), sim_place(c->launch->program, SIM_STATEMENT(was)));
 }
 
-/* The record of the last write of a word; 1 after a finding. */
-static int bad_write(struct sim_warp *w, const struct sim_ins *in, uint32_t lane, uint32_t word, uint64_t was,
-                     const char *does, const uint32_t *view) {
+/* The record of the last write of a word, and what was found so far. */
+static enum sim_found bad_write(struct sim_warp *w, const struct sim_ins *in, uint32_t lane, uint32_t word,
+                                uint64_t was, const char *does, const uint32_t *view, enum sim_found found) {
     uint32_t actor = SIM_ACTOR(was);
     if (!(was & SIM_PENDING)) {
-        if (SIM_TIME(was) <= view[actor]) return 0;
+        if (SIM_TIME(was) <= view[actor]) return found;
         if (actor == w->actor || SIM_TIME(was) <= w->known[actor]) {
-            tell_fence(w, in, lane, word, was, does);
-            return 1;
+            if (!found) tell_fence(w, in, lane, word, was, does);
+            return SIM_FOUND_FENCE;
         }
     }
     sim_tell_race(w, in, lane, word, was, does, "written by");
-    return 1;
+    return SIM_FOUND_FAULT;
 }
 
 static uint32_t bytes_of(uint32_t word, uint32_t offset, uint32_t bytes) {
@@ -34,12 +35,11 @@ static uint32_t bytes_of(uint32_t word, uint32_t offset, uint32_t bytes) {
     return touched;
 }
 
-int sim_async_read(struct sim_warp *w, const struct sim_ins *in, struct sim_cta *owner, uint32_t lane, uint32_t offset,
-                   uint32_t bytes, uint32_t actor, uint32_t time) {
+enum sim_found sim_async_read(struct sim_warp *w, const struct sim_ins *in, struct sim_cta *owner, uint32_t lane,
+                              uint32_t offset, uint32_t bytes, uint32_t actor, uint32_t time, enum sim_found found) {
     uint64_t *reads = sim_reads_of(owner, actor), *writes = owner->writes, good = UINT64_MAX;
     const uint32_t *view = sim_view(w), first = offset / 4, last = (offset + bytes - 1) / 4;
     const uint64_t mine = sim_record(time, actor, in->statement, 15);
-    int found = 0;
     if (offset % 4 == 0 && bytes % 4 == 0) { /* whole words, most of which one instruction wrote */
         uint32_t word = first;
         for (; word <= last; word++) {
@@ -57,37 +57,39 @@ int sim_async_read(struct sim_warp *w, const struct sim_ins *in, struct sim_cta 
                 else
                     reads[n_words + word / 4] = mine, word += 4;
             }
-            return 0;
+            return found;
         }
     }
     for (uint32_t word = first; word <= last; word++) {
         uint64_t was = writes[word], earlier = sim_read_at(owner, reads, word);
         uint32_t touched = bytes_of(word, offset, bytes);
-        if (!found && touched & ~(uint32_t)was) {
-            found = 1;
+        if (found < SIM_FOUND_FAULT && touched & ~(uint32_t)was) {
+            found = SIM_FOUND_FAULT;
             sim_tell_uninitialised(w, in, lane, offset, bytes);
         }
-        if (!found && (SIM_TOUCHED(was) & touched)) found = bad_write(w, in, lane, word, was, "reads", view);
+        if (found < SIM_FOUND_FAULT && (SIM_TOUCHED(was) & touched))
+            found = bad_write(w, in, lane, word, was, "reads", view, found);
         if (SIM_TIME(earlier) == time) touched |= SIM_TOUCHED(earlier);
         sim_set_read(owner, reads, word, sim_record(time, actor, in->statement, touched));
     }
     return found;
 }
 
-int sim_async_write(struct sim_warp *w, const struct sim_ins *in, struct sim_cta *owner, uint32_t lane, uint32_t offset,
-                    uint32_t bytes, uint32_t actor, uint32_t time, const uint32_t *view) {
-    int found = 0;
+enum sim_found sim_async_write(struct sim_warp *w, const struct sim_ins *in, struct sim_cta *owner, uint32_t lane,
+                               uint32_t offset, uint32_t bytes, uint32_t actor, uint32_t time, const uint32_t *view,
+                               enum sim_found found) {
     for (uint32_t word = offset / 4; word <= (offset + bytes - 1) / 4; word++) {
         uint64_t was = owner->writes[word];
         uint32_t touched = bytes_of(word, offset, bytes);
         int own = SIM_ACTOR(was) == actor && SIM_TIME(was) == time; /* other bytes of the same transaction */
-        if (!own && !found && (SIM_TOUCHED(was) & touched)) found = bad_write(w, in, lane, word, was, "writes", view);
-        for (uint32_t i = 0; i < owner->n_readers && !found; i++) {
+        if (!own && found < SIM_FOUND_FAULT && (SIM_TOUCHED(was) & touched))
+            found = bad_write(w, in, lane, word, was, "writes", view, found);
+        for (uint32_t i = 0; i < owner->n_readers && found < SIM_FOUND_FAULT; i++) {
             uint32_t a = owner->readers[i];
             uint64_t read = sim_read_at(owner, owner->reads[a], word);
             if (a == w->actor || SIM_TIME(read) <= w->known[a] || !(SIM_TOUCHED(read) & touched)) continue;
             sim_tell_race(w, in, lane, word, read, "writes", "read by");
-            found = 1;
+            found = SIM_FOUND_FAULT;
         }
         if (own) touched |= SIM_TOUCHED(was);
         owner->writes[word] = sim_record(time, actor, in->statement, touched) | (was & 15) | touched;

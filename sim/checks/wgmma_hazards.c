@@ -2,11 +2,12 @@
  * Registers that asynchronous products use. Those that any wgmma of the kernel names are tracked, by number; every
  * instruction knows which of them it touches. Touching one between a product and the wait for it is a fault, and so is
  * a product of registers that were touched with no wgmma.fence between.
+ * The registers of a tcgen05.ld are a class of their own: hardware waits for them where they are used.
  * A mov hands "written by a tcgen05.ld under way" on to its target and is no use by itself: compilers put moves of an
  * asm statement's outputs before the wait that stands behind it (PTX ISA, "tcgen05.wait": the values are there after
  * it). */
 #include "checks/report.h"
-#include "units/hopper.h"
+#include "units/tensor_memory.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -100,11 +101,17 @@ int sim_watch(struct sim_warp *w, const struct sim_ins *in, uint32_t m) {
         /* a target's earlier value may go, unless a load itself is to write there */
         const int as_move = in->n_moved && (i >= in->n_moved || !(h->used_by[r] & 1));
         if (!as_move && h->used_by[r] >> 1 > h->products_seen) {
-            const char *what = w->cta->hopper->tensor ? "is written by tcgen05.ld"
-                               : h->used_by[r] & 1    ? "holds sums of product"
-                                                      : "is A of product";
-            sim_find(w, in, m, SIM_F_ASYNC, "touches a register that %s %u of the warp, which was not waited for", what,
-                     (h->used_by[r] >> 1) - 1);
+            const uint32_t number = (h->used_by[r] >> 1) - 1;
+            if (w->cta->hopper->tensor) {
+                sim_find(w, in, m, SIM_F_UNWAITED,
+                         "touches a register that is written by tcgen05.ld %u of the warp, with no tcgen05.wait::ld in "
+                         "between",
+                         number);
+                if (number + 1 == h->n_products) sim_tensor_waited(w, 1);
+            } else {
+                sim_find(w, in, m, SIM_F_ASYNC, "touches a register that %s %u of the warp, which was not waited for",
+                         h->used_by[r] & 1 ? "holds sums of product" : "is A of product", number);
+            }
             h->used_by[r] = 0;
         }
         if (i < in->n_moved) h->used_by[r] = carried;

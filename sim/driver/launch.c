@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * Driver calls about launches. Findings make a launch fail, or the next call that waits for it; a fault that ended a
- * kernel stays in the context. Environment: ATTNSIM_POLICY (eager, late, random), ATTNSIM_SEED, ATTNSIM_THREADS,
- * ATTNSIM_RACES=0, ATTNSIM_QUIET=1, ATTNSIM_REPORT=file of JSON lines, ATTNSIM_TRACE (barrier_trace.h). */
+ * Driver calls about launches. Faults make a launch fail, or the next call that waits for it; one that ended a kernel
+ * stays in the context; advice (checks/report.h) changes no result. Environment: ATTNSIM_POLICY (eager, late, random),
+ * ATTNSIM_SEED, ATTNSIM_THREADS, ATTNSIM_RACES=0, ATTNSIM_QUIET=1, ATTNSIM_REPORT=file of JSON lines, ATTNSIM_TRACE
+ * (barrier_trace.h). */
 #include "checks/report.h"
 #include "decode/decode.h"
 #include "driver/stream.h"
@@ -115,6 +116,7 @@ int sim_calls_run(struct sim_context *context, const struct sim_task *tasks, con
             fprintf(stderr, "attnsim: %s: %llu warp instructions, %.3f ms\n", g->program->kernel->name,
                     (unsigned long long)atomic_load(&g->n_executed), (double)atomic_load(&g->nanoseconds) * 1e-6);
     }
+    sim_report_advice();
     return sim_report_count() != before ? R_LAUNCH_FAILED : R_SUCCESS;
 }
 

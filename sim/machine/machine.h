@@ -156,10 +156,11 @@ struct sim_cluster { /* CTAs that run together, in one worker */
     struct sim_cta *ctas;
     uint32_t n_ctas, n_warps;
     /* Clocks have n_clock entries: n_actors, and behind them, where asynchronous units are used, twice more what those
-     * units may see of shared (view_at; race.h) and of global memory; then the actors of the launch (far_at) and 1 if
-     * griddepcontrol.wait came (waits_at), where the program needs these (global.h). 0: there is no such part. Actors
+     * units may see of shared (view_at; race.h) and of global memory; then the actors of the launch (far_at), 1 if
+     * griddepcontrol.wait came (waits_at), where the program needs these (global.h), and by warp the time up to which
+     * its accesses of tensor memory have been waited for (waited_at; tensor_memory.h). 0: there is no such part. Actors
      * below n_warps are warps. */
-    uint32_t n_actors, n_clock, view_at, global_view_at, far_at, n_far, waits_at;
+    uint32_t n_actors, n_clock, view_at, global_view_at, far_at, n_far, waits_at, waited_at;
     uint32_t first_actor; /* its number in records of global memory */
     struct sim_cluster_hopper *hopper;
     uint64_t changes; /* counts what may wake a poll */

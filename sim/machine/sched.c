@@ -83,6 +83,7 @@ static void make_cluster(struct sim_worker *k, struct sim_launch *g) {
     if (g->program->uses & SIM_USES_SYNC && g->deed && !g->far_unknown)
         c->far_at = c->n_clock, c->n_far = g->deed->n, c->n_clock += c->n_far;
     if (g->program->uses & SIM_USES_GRID_WAIT) c->waits_at = c->n_clock++;
+    if (g->program->uses & SIM_USES_TCGEN05) c->waited_at = c->n_clock, c->n_clock += c->n_warps;
     if (g->program->uses & SIM_USES_UNITS) sim_hopper_make(c);
     c->ctas = zeroed(c->n_ctas, sizeof *c->ctas);
     for (uint32_t i = 0; i < c->n_ctas; i++) {

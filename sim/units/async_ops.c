@@ -111,7 +111,7 @@ void sim_hopper_warp_ended(struct sim_warp *w) {
     const struct sim_warp_hopper *h = w->hopper;
     for (uint32_t l = 0; l < SIM_LANES; l++)
         if (h->bulk_last[l] > h->bulk_seen[l]) {
-            sim_find(w, NULL, 1u << l, SIM_F_PROTOCOL,
+            sim_find(w, NULL, 1u << l, SIM_F_UNWAITED,
                      "ends before a bulk group has read its shared memory: no cp.async.bulk.wait_group");
             break;
         }

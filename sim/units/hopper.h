@@ -4,6 +4,7 @@
 #ifndef SIM_HOPPER_H
 #define SIM_HOPPER_H
 #include "checks/race.h"
+#include "checks/report.h"
 
 /* Actors beside the warps. Each has times of its own, so that waiting for one thing tells nothing of another:
  *   the copies of a warp   cp.async handed to an mbarrier: time = number of the hand-over
@@ -120,12 +121,13 @@ void sim_cluster_check(struct sim_cluster *c); /* barrier.cluster, when a warp h
 
 /* ---- shared memory as asynchronous units touch it (race_async.c) ---- */
 
-/* On behalf of the warp that starts it. 1 after a finding. */
-int sim_async_read(struct sim_warp *w, const struct sim_ins *in, struct sim_cta *owner, uint32_t lane, uint32_t offset,
-                   uint32_t bytes, uint32_t actor, uint32_t time);
+/* On behalf of the warp that starts it. found: in earlier parts of the same work; what that and this part give. */
+enum sim_found sim_async_read(struct sim_warp *w, const struct sim_ins *in, struct sim_cta *owner, uint32_t lane,
+                              uint32_t offset, uint32_t bytes, uint32_t actor, uint32_t time, enum sim_found found);
 /* view: sim_view(w), or w->known for writes that are no unit's (st.async). */
-int sim_async_write(struct sim_warp *w, const struct sim_ins *in, struct sim_cta *owner, uint32_t lane, uint32_t offset,
-                    uint32_t bytes, uint32_t actor, uint32_t time, const uint32_t *view);
+enum sim_found sim_async_write(struct sim_warp *w, const struct sim_ins *in, struct sim_cta *owner, uint32_t lane,
+                               uint32_t offset, uint32_t bytes, uint32_t actor, uint32_t time, const uint32_t *view,
+                               enum sim_found found);
 /* cp.async under way that an mbarrier will tell about: from its issuer to the actor of the warp's copies. */
 void sim_copy_handed(struct sim_warp *w, const struct sim_ins *in, uint32_t offset, uint32_t bytes, uint32_t actor,
                      uint32_t time);

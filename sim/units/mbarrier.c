@@ -73,11 +73,14 @@ int sim_mbarrier_inval(struct sim_warp *w, const struct sim_ins *in, uint32_t la
 }
 
 /* The init must be ordered before the use: by a barrier, for units also by a fence, for other CTAs by the cluster's
- * barrier, where fence.mbarrier_init makes up for a relaxed arrival. */
-static int is_visible(const struct sim_warp *w, const struct sim_mbarrier *b, int async) {
-    int ordered = b->init_actor == w->actor || b->init_time <= w->known[b->init_actor] ||
-                  (b->fenced && b->init_cluster_phase != w->cta->cluster->hopper->cluster_phase);
-    return ordered && (!async || b->fenced || b->init_time <= sim_view(w)[b->init_actor]);
+ * barrier, where fence.mbarrier_init makes up for a relaxed arrival (PTX ISA, "mbarrier.init", "fence.mbarrier_init"). */
+enum visible { VISIBLE, UNFENCED, UNORDERED };
+static enum visible visible(const struct sim_warp *w, const struct sim_mbarrier *b, int async) {
+    const int ordered = b->init_actor == w->actor || b->init_time <= w->known[b->init_actor],
+              met = b->init_cluster_phase != w->cta->cluster->hopper->cluster_phase;
+    if (ordered || (met && b->fenced))
+        return !async || b->fenced || b->init_time <= sim_view(w)[b->init_actor] ? VISIBLE : UNFENCED;
+    return met ? UNFENCED : UNORDERED;
 }
 
 struct sim_mbarrier *sim_mbarrier_at(struct sim_warp *w, const struct sim_ins *in, uint32_t lane, struct sim_cta *owner,
@@ -90,11 +93,18 @@ struct sim_mbarrier *sim_mbarrier_at(struct sim_warp *w, const struct sim_ins *i
                  b ? "an mbarrier that is no longer valid" : "no mbarrier was initialised", offset, owner->rank);
         return NULL;
     }
-    if (w->cta->cluster->launch->options.races && !is_visible(w, b, async)) {
-        sim_find(w, in, 1u << lane, SIM_F_PROTOCOL,
-                 "the mbarrier at shared byte %u of CTA rank %u was initialised at %s, with no %s between", offset,
-                 owner->rank, sim_place(w->cta->cluster->launch->program, b->init_statement),
-                 async ? "fence (mbarrier_init or proxy.async) and barrier" : "barrier");
+    const enum visible seen = w->cta->cluster->launch->options.races ? visible(w, b, async) : VISIBLE;
+    if (seen != VISIBLE) {
+        const char *place = sim_place(w->cta->cluster->launch->program, b->init_statement);
+        if (seen == UNORDERED)
+            sim_find(w, in, 1u << lane, SIM_F_PROTOCOL,
+                     "the mbarrier at shared byte %u of CTA rank %u was initialised at %s, with no %s between", offset,
+                     owner->rank, place, async ? "fence (mbarrier_init or proxy.async) and barrier" : "barrier");
+        else
+            sim_find(w, in, 1u << lane, SIM_F_PROXY,
+                     "only a fence is missing: the mbarrier at shared byte %u of CTA rank %u was initialised at %s, "
+                     "with no fence (mbarrier_init or proxy.async) before the barrier",
+                     offset, owner->rank, place);
         b->fenced = 1, b->init_time = 0; /* once is enough */
     }
     return b;

@@ -102,7 +102,7 @@ SIM_HEAD(wait_cells) { /* y: for stores */
         h->stores_from = 0;
     else
         h->loads_from = 0, h->products_seen = h->n_products;
-    h->tensor_time++;
+    sim_tensor_waited(w, 0);
     return SIM_NEXT;
 }
 SIM_HEAD(fence) { /* y: after */

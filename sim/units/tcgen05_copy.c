@@ -98,9 +98,9 @@ SIM_HEAD(start_copy) { /* x: shape; y: bits; o[0]: to, o[1]: descriptor */
     bad = bad || sim_tensor_offsets(w, in, c->chunks, c->n, 'S');
     for (uint32_t v = 0; v < c->ctas && !bad; v++) {
         struct sim_cta *cta = tensor_cta(w, c->ctas, v);
-        int found = !w->cta->cluster->launch->options.races;
-        for (uint32_t i = 0; i < c->n && !found; i++)
-            found = sim_async_read(w, in, cta, 0, c->chunks[i], 16, actor, time);
+        enum sim_found found = w->cta->cluster->launch->options.races ? SIM_FOUND_NOTHING : SIM_FOUND_FAULT;
+        for (uint32_t i = 0; i < c->n && found < SIM_FOUND_FAULT; i++)
+            found = sim_async_read(w, in, cta, 0, c->chunks[i], 16, actor, time, found);
         cta->hopper->tensor->issuer = w->actor;
         bad = sim_tensor_touch(w, in, cta, SIM_TM_ALL, c->to & 0xffff, 4u * s->chunks, actor, time, SIM_CELLS_WRITTEN);
     }

@@ -122,12 +122,12 @@ static int check(struct sim_warp *w, const struct sim_ins *in, struct tensor_pro
     const int races = w->cta->cluster->launch->options.races;
     for (uint32_t v = 0; v < p->ctas; v++) {
         struct sim_cta *cta = tensor_cta(w, p->ctas, v);
-        int found = !races;
+        enum sim_found found = races ? SIM_FOUND_NOTHING : SIM_FOUND_FAULT;
         uint32_t parts = 0;
-        for (uint32_t i = 0; i < p->n_a && !found; i++)
-            found = sim_async_read(w, in, cta, 0, p->chunks_a[i], 16, actor, time);
-        for (uint32_t i = 0; i < p->n_b && !found; i++)
-            found = sim_async_read(w, in, cta, 0, p->chunks_b[i], 16, actor, time);
+        for (uint32_t i = 0; i < p->n_a && found < SIM_FOUND_FAULT; i++)
+            found = sim_async_read(w, in, cta, 0, p->chunks_a[i], 16, actor, time, found);
+        for (uint32_t i = 0; i < p->n_b && found < SIM_FOUND_FAULT; i++)
+            found = sim_async_read(w, in, cta, 0, p->chunks_b[i], 16, actor, time, found);
         cta->hopper->tensor->issuer = w->actor;
         if (p->from_cells &&
             sim_tensor_touch(w, in, cta, SIM_TM_ALL, p->a_cells & 0xffff, 8, actor, time, SIM_CELLS_READ))

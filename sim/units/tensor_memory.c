@@ -48,12 +48,22 @@ int sim_tensor_end(struct sim_warp *last) {
     return 0;
 }
 
+/* The warp's accesses up to this time have been waited for. */
+static uint32_t waited_up_to(const struct sim_warp_hopper *h, int loads_are_over) {
+    uint32_t upto = h->tensor_time;
+    if (!loads_are_over && h->loads_from && h->loads_from - 1 < upto) upto = h->loads_from - 1;
+    if (h->stores_from && h->stores_from - 1 < upto) upto = h->stores_from - 1;
+    return upto;
+}
+void sim_tensor_waited(struct sim_warp *w, int loads_are_over) {
+    struct sim_warp_hopper *h = w->hopper;
+    uint32_t upto = waited_up_to(h, loads_are_over), *waited = &w->known[w->cta->cluster->waited_at + w->actor];
+    if (*waited < upto) *waited = upto;
+    h->tensor_time++;
+}
 void sim_tensor_before(struct sim_warp *w) {
     struct sim_warp_hopper *h = w->hopper;
-    uint32_t upto = h->tensor_time;
-    if (h->loads_from && h->loads_from - 1 < upto) upto = h->loads_from - 1; /* what is not waited for is not told */
-    if (h->stores_from && h->stores_from - 1 < upto) upto = h->stores_from - 1;
-    uint32_t *known = &w->known[sim_tensor_lane_actor(w)];
+    uint32_t upto = waited_up_to(h, 0), *known = &w->known[sim_tensor_lane_actor(w)];
     if (*known < upto) *known = upto;
     h->tensor_time++;
 }
@@ -99,16 +109,52 @@ static int is_over(const struct sim_warp *w, const struct sim_cta *owner, uint32
     return actor < a->lanes && owner->hopper->tensor->issuer == w->actor && time <= w->known[actor];
 }
 
-static void tell(struct sim_warp *w, const struct sim_ins *in, const struct sim_cta *owner, uint32_t column, int writes,
-                 const char *did, uint32_t actor, uint32_t time, uint32_t statement) {
+/* An access that is not over by the letter. Two different findings: nothing orders the two, or waits and barriers do,
+ * and only a thread-sync fence is missing (PTX ISA, "tcgen05 memory consistency model": accesses of a warp are ordered
+ * behind its wait, then before_thread_sync, what synchronises the threads, after_thread_sync). */
+enum missing { MISSES_ORDER, MISSES_BEFORE, MISSES_AFTER };
+static enum missing missing(const struct sim_warp *w, uint32_t actor, uint32_t time) {
     const struct sim_cluster *c = w->cta->cluster;
-    int own = actor == sim_tensor_lane_actor(w), fence = !own && time <= w->known[actor];
-    sim_find(w, in, SIM_ALL, fence ? SIM_F_PROXY : SIM_F_ASYNC,
-             "%s column %u of the tensor memory of CTA rank %u, %s %s at %s, %s", writes ? "writes" : "reads", column,
-             owner->rank, did, sim_actor_text(c, actor), sim_place(c->launch->program, statement),
-             fence ? "with no tcgen05.fence::after_thread_sync in between"
-             : own ? "with no wait in between"
-                   : "which was not waited for (and told by tcgen05.fence::before_thread_sync, if a warp did it)");
+    const uint32_t lanes = c->hopper->actors.lanes, own = sim_tensor_lane_actor(w);
+    if (actor != own && time <= w->known[actor]) return MISSES_AFTER;
+    if (actor != own && actor >= lanes && time <= w->known[c->waited_at + actor - lanes]) return MISSES_BEFORE;
+    return MISSES_ORDER;
+}
+static enum sim_found tell(struct sim_warp *w, const struct sim_ins *in, const struct sim_cta *owner, uint32_t column,
+                           enum sim_cell_access access, const char *did, uint32_t actor, uint32_t time,
+                           uint32_t statement, enum sim_found found) {
+    const struct sim_cluster *c = w->cta->cluster;
+    const enum missing what = missing(w, actor, time);
+    static const char *const words[] = {"reads", "writes", "frees"};
+    const char *does = words[access], *who = sim_actor_text(c, actor),
+               *where = sim_place(c->launch->program, statement);
+    if (what != MISSES_ORDER && found) return found;
+    if (what == MISSES_AFTER)
+        sim_find(w, in, SIM_ALL, SIM_F_PROXY,
+                 "only a fence is missing: %s column %u of the tensor memory of CTA rank %u, %s %s at %s, with no "
+                 "tcgen05.fence::after_thread_sync in between",
+                 does, column, owner->rank, did, who, where);
+    else if (what == MISSES_BEFORE)
+        sim_find(w, in, SIM_ALL, SIM_F_PROXY,
+                 "only a fence is missing: %s column %u of the tensor memory of CTA rank %u, %s %s at %s, with no "
+                 "tcgen05.fence::before_thread_sync behind its wait",
+                 does, column, owner->rank, did, who, where);
+    else if (actor == sim_tensor_lane_actor(w))
+        sim_find(w, in, SIM_ALL, SIM_F_ASYNC,
+                 "nothing orders it: %s column %u of the tensor memory of CTA rank %u, %s the same warp at %s, with no "
+                 "wait in between",
+                 does, column, owner->rank, did, where);
+    else if (actor >= c->hopper->actors.lanes)
+        sim_find(w, in, SIM_ALL, SIM_F_ASYNC,
+                 "nothing orders it: %s column %u of the tensor memory of CTA rank %u, %s %s at %s, with no "
+                 "tcgen05.wait there and barrier behind it",
+                 does, column, owner->rank, did, who, where);
+    else
+        sim_find(w, in, SIM_ALL, SIM_F_ASYNC,
+                 "nothing orders it: %s column %u of the tensor memory of CTA rank %u, %s %s at %s, with no commit and "
+                 "wait for its mbarrier in between",
+                 does, column, owner->rank, did, who, where);
+    return what == MISSES_ORDER ? SIM_FOUND_FAULT : SIM_FOUND_FENCE;
 }
 
 int sim_tensor_touch(struct sim_warp *w, const struct sim_ins *in, struct sim_cta *owner, uint32_t parts,
@@ -119,37 +165,30 @@ int sim_tensor_touch(struct sim_warp *w, const struct sim_ins *in, struct sim_ct
     const uint32_t first = c->hopper->actors.tensor, n = n_actors(c);
     if (sim_tensor_holds(w, in, owner, column, columns)) return -1;
     if (!c->launch->options.races) return 0;
-    int found = 0;
+    enum sim_found found = SIM_FOUND_NOTHING;
     for (uint32_t q = 0; q < SIM_TM_LANES / 16; q++)
         for (uint32_t i = column; i < column + columns && parts >> q & 1; i++) {
             uint32_t part = q * SIM_TM_COLUMNS + i;
             uint64_t was = t->writes[part];
             uint32_t *reads = t->reads + (size_t)part * n;
-            if (was && !found && SIM_ACTOR(was) != actor && !is_over(w, owner, SIM_ACTOR(was), SIM_TIME(was), access)) {
-                tell(w, in, owner, i, writes, "written by", SIM_ACTOR(was), SIM_TIME(was), SIM_STATEMENT(was));
-                found = 1;
-            }
-            if (was && !found && SIM_ACTOR(was) == actor && actor == sim_tensor_lane_actor(w) &&
-                !is_over(w, owner, actor, SIM_TIME(was), access) && !writes) {
-                tell(w, in, owner, i, writes, "written by", actor, SIM_TIME(was), SIM_STATEMENT(was));
-                found = 1;
-            }
-            if (was && !found && !writes && SIM_ACTOR(was) == actor && SIM_TIME(was) > w->known[actor] &&
-                sim_is_product(in) && sim_is_product(&c->launch->program->ins[SIM_STATEMENT(was)])) {
-                tell(w, in, owner, i, writes, "as an operand, written by", actor, SIM_TIME(was), SIM_STATEMENT(was));
-                found = 1;
-            }
+            const int look = was && found < SIM_FOUND_FAULT, same = SIM_ACTOR(was) == actor;
+            if (look && (same ? !writes && actor == sim_tensor_lane_actor(w) : 1) &&
+                !is_over(w, owner, SIM_ACTOR(was), SIM_TIME(was), access))
+                found = tell(w, in, owner, i, access, "written by", SIM_ACTOR(was), SIM_TIME(was), SIM_STATEMENT(was),
+                             found);
+            if (look && same && !writes && SIM_TIME(was) > w->known[actor] && sim_is_product(in) &&
+                sim_is_product(&c->launch->program->ins[SIM_STATEMENT(was)]))
+                found = tell(w, in, owner, i, access, "as an operand, written by", actor, SIM_TIME(was),
+                             SIM_STATEMENT(was), found);
             if (!writes) {
                 reads[actor - first] = time;
                 t->read_statements[(size_t)part * n + actor - first] = in->statement;
                 continue;
             }
-            for (uint32_t a = 0; a < n && !found; a++)
-                if (reads[a] && a + first != actor && !is_over(w, owner, a + first, reads[a], access)) {
-                    tell(w, in, owner, i, writes, "read by", a + first, reads[a],
-                         t->read_statements[(size_t)part * n + a]);
-                    found = 1;
-                }
+            for (uint32_t a = 0; a < n && found < SIM_FOUND_FAULT; a++)
+                if (reads[a] && a + first != actor && !is_over(w, owner, a + first, reads[a], access))
+                    found = tell(w, in, owner, i, access, "read by", a + first, reads[a],
+                                 t->read_statements[(size_t)part * n + a], found);
             t->writes[part] = sim_record(time, actor, in->statement, 0);
         }
     return 0;

@@ -116,18 +116,18 @@ static int check_shared_range(struct sim_warp *w, const struct sim_ins *in, uint
     return 0;
 }
 
-/* Order on global memory: loads are told with their mbarrier, stores with their group. 1 after a finding. */
-static int touch_global(struct sim_warp *w, const struct sim_ins *in, uint32_t lane, const struct sim_transfer *t,
-                        uint32_t actor, uint32_t time) {
+/* Order on global memory: loads are told with their mbarrier, stores with their group. */
+static void touch_global(struct sim_warp *w, const struct sim_ins *in, uint32_t lane, const struct sim_transfer *t,
+                         uint32_t actor, uint32_t time) {
     const enum sim_access access = t->kind == SIM_TO_GLOBAL ? SIM_STORE : SIM_LOAD;
-    for (uint32_t i = 0; i < t->n_pieces;) { /* neighbours at once */
+    enum sim_found found = SIM_FOUND_NOTHING;
+    for (uint32_t i = 0; i < t->n_pieces && found < SIM_FOUND_FAULT;) { /* neighbours at once */
         const struct sim_piece *p = &t->pieces[i];
         uint64_t bytes = p->valid;
         for (i++; i < t->n_pieces && p->valid && t->pieces[i].global == p->global + bytes; i++)
             bytes += t->pieces[i].valid;
-        if (sim_global_unit(w, in, lane, p->global, bytes, access, t->reduce != 0, actor, time)) return 1;
+        found = sim_global_unit(w, in, lane, p->global, bytes, access, t->reduce != 0, actor, time, found);
     }
-    return 0;
 }
 
 /* A copy from another CTA is over for this one when it has waited for the transaction. */
@@ -161,17 +161,18 @@ int sim_transfer_start(struct sim_warp *w, const struct sim_ins *in, uint32_t la
         b->under_way += t->bytes;
         note_copy(w, in, cta, b), note_copy(w, in, &c->ctas[r ^ t->teller], b);
         reader = b->actor, read_time = sim_mbarrier_time(c, b);
-        int found = !races;
-        for (uint32_t i = 0; i < t->n_pieces && !found; i++)
-            found = sim_async_write(w, in, cta, lane, place(t, t->to, &t->pieces[i]), t->pieces[i].n, b->actor,
-                                    sim_mbarrier_time(c, b), t->kind == SIM_FROM_REGISTERS ? w->known : sim_view(w));
+        enum sim_found found = races ? SIM_FOUND_NOTHING : SIM_FOUND_FAULT;
+        for (uint32_t i = 0; i < t->n_pieces && found < SIM_FOUND_FAULT; i++)
+            found =
+                sim_async_write(w, in, cta, lane, place(t, t->to, &t->pieces[i]), t->pieces[i].n, b->actor,
+                                sim_mbarrier_time(c, b), t->kind == SIM_FROM_REGISTERS ? w->known : sim_view(w), found);
     }
     if (!bad && races && (t->kind == SIM_TO_GLOBAL || t->kind == SIM_TO_CLUSTER)) {
-        int found = 0;
-        for (uint32_t i = 0; i < t->n_pieces && !found; i++) {
+        enum sim_found found = SIM_FOUND_NOTHING;
+        for (uint32_t i = 0; i < t->n_pieces && found < SIM_FOUND_FAULT; i++) {
             const struct sim_piece *p = &t->pieces[i];
             uint32_t at = t->kind == SIM_TO_GLOBAL ? place(t, t->from, p) : t->from + p->shared;
-            if (p->valid) found = sim_async_read(w, in, w->cta, lane, at, p->n, reader, read_time);
+            if (p->valid) found = sim_async_read(w, in, w->cta, lane, at, p->n, reader, read_time, found);
         }
     }
     if (!bad && c->launch->deed && t->kind == SIM_TO_GLOBAL)

@@ -161,13 +161,13 @@ static struct product *begin(struct sim_warp *w, const struct sim_ins *in, struc
 /* The chunks that the warp's part of the product reads: its 16 rows of A, all of B. */
 static void check_shared(struct sim_warp *w, const struct sim_ins *in, const struct product *p, uint32_t time) {
     uint32_t actor = actor_of(w), quarter = w->index % 4;
-    int found = 0;
-    for (uint32_t i = 0; i < p->n_a && !found; i++) {
+    enum sim_found found = SIM_FOUND_NOTHING;
+    for (uint32_t i = 0; i < p->n_a && found < SIM_FOUND_FAULT; i++) {
         uint32_t row = in->x & MN_A ? i % 8 * 8 : i / 2;
-        if (row / 16 == quarter) found = sim_async_read(w, in, w->cta, 0, p->chunks_a[i], 16, actor, time);
+        if (row / 16 == quarter) found = sim_async_read(w, in, w->cta, 0, p->chunks_a[i], 16, actor, time, found);
     }
-    for (uint32_t i = 0; i < p->n_b && !found; i++)
-        found = sim_async_read(w, in, w->cta, 0, p->chunks_b[i], 16, actor, time);
+    for (uint32_t i = 0; i < p->n_b && found < SIM_FOUND_FAULT; i++)
+        found = sim_async_read(w, in, w->cta, 0, p->chunks_b[i], 16, actor, time, found);
 }
 
 SIM_HEAD(multiply) {

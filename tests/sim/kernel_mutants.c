@@ -115,6 +115,7 @@ int kernel_mutants_main(int argc, char **argv, const struct kernel_test *t) {
     const int n = t->n;
     int failed = 0, runs = 0;
     if (argc < 4) return 2;
+    setenv("ATTNSIM_FENCES", "2", 0), setenv("ATTNSIM_WAITS", "2", 0);
     if (argc > 4) {
         int number = atoi(argv[4]), index = -1;
         for (int i = 0; i < n; i++)
@@ -133,6 +134,7 @@ int kernel_cases_main(int argc, char **argv, int n, int (*run)(const char *drive
     static const char *const policies[] = {"eager", "late", "random"};
     int failed = 0;
     if (argc < 2) return 2;
+    setenv("ATTNSIM_FENCES", "2", 0), setenv("ATTNSIM_WAITS", "2", 0); /* what the letter lacks is a fault */
     for (int i = 0; i < n; i++)
         for (int p = 0; p < 3; p++) {
             setenv("ATTNSIM_POLICY", policies[p], 1);

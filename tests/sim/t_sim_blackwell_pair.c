@@ -54,7 +54,7 @@ static const struct kernel_mutant mutants[] = {
     {2, "no wait for an empty stage", NULL, "@2"},
     {3, "no wait for D", NULL, "@3"},
     {4, "no fence after the wait for D", "proxy", "@4"},
-    {5, "no wait for the load of D", "async", "@5"},
+    {5, "no wait for the load of D", "unwaited", "@5"},
     {6, "fewer bytes expected than come", NULL, NULL},
     {7, "wrong parity of the wait for a stage", NULL, "@7"},
     {8, "stages given back to CTA 0 alone", "deadlock", "@8"},

@@ -63,7 +63,7 @@ static const struct kernel_mutant mutants[] = {
     {4, "no fence after the wait for S", "proxy", "@4"},
     {5, "no wait for the load of S", "async", "@5"},
     {6, "no wait for the store of P", "async", "@6"},
-    {7, "no fence before P is told", "async", "@7"},
+    {7, "no fence before P is told", "proxy", "@7"},
     {8, "no fence after the wait for P", "proxy", "@8"},
     {9, "wrong stride of B's descriptor", NULL, "@9"},
     {10, "V taken with the wrong order", "numbers", NULL},
@@ -73,7 +73,7 @@ static const struct kernel_mutant mutants[] = {
     {14, "lanes of another warp", "bounds", "@14"},
     {15, "two threads start a product", "divergence", "@15"},
     {16, "more bytes expected than come", "deadlock", "@16"},
-    {17, "no fence before the columns are given back", "async", "@17"},
+    {17, "no fence before the columns are given back", "proxy", "@17"},
 };
 
 int main(int argc, char **argv) {

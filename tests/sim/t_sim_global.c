@@ -132,9 +132,9 @@ static const struct {
      NULL, NULL},
     {"bulk_load", K90(LOAD_BULK("fence.proxy.async;\n")), NULL, NULL},
     {"bulk_load_global", K90(LOAD_BULK("fence.proxy.async.global;\n")), NULL, NULL},
-    {"bulk_load_no_fence", K90(LOAD_BULK("")), "proxy: reads offset", "no fence.proxy.async"},
-    {"bulk_load_small_fence", K90(LOAD_BULK("fence.proxy.async.shared::cta;\n")), "proxy: reads offset",
-     "no fence.proxy.async"},
+    {"bulk_load_no_fence", K90(LOAD_BULK("")), "proxy: only a fence is missing: reads offset", "no fence.proxy.async"},
+    {"bulk_load_small_fence", K90(LOAD_BULK("fence.proxy.async.shared::cta;\n")),
+     "proxy: only a fence is missing: reads offset", "no fence.proxy.async"},
     {"bulk_load_then_write", K90(LOAD_BULK("fence.proxy.async;\n") SYNC "st.global.u32 [%rd0], %r0;\n"), NULL, NULL},
     {"bulk_load_and_write",
      K90("@q mbarrier.init.shared::cta.b64 [%r3], 1;\n@q fence.mbarrier_init.release.cluster;\n" SYNC

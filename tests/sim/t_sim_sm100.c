@@ -3,47 +3,12 @@
  * memory, copies, shifts and products are named, and forms that are not modelled are refused with their line.
  * usage: t_sim_sm100 DRIVER */
 #include "kernel_mutants.h"
+#include "tensor_ptx.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* 128 threads. %r0 thread, %r1 = 32768 bytes of shared memory, %r4 tensor base (64 columns are taken), %r5 that with
- * the warp's lanes, %rd0 place of this thread's word; q: thread 0; mbarrier at %r6. Shared word i holds i, and column c
- * of the first 32 of lane l 256 c + l. */
-#define SYNC "tcgen05.fence::before_thread_sync;\nbar.sync 0;\ntcgen05.fence::after_thread_sync;\n"
-#define HEAD                                                                                                           \
-    ".version 8.8\n.target sm_100a\n.address_size 64\n.visible .entry k(.param .u64 out)\n.maxntid 128, 1, 1\n{\n"     \
-    ".shared .align 1024 .b8 s[33792];\n.reg .pred p, q, w0, add;\n.reg .b16 %h<8>;\n.reg .b32 %r<60>;\n"              \
-    ".reg .b64 %rd<12>;\nmov.u32 %r0, %tid.x;\nmov.u32 %r1, s;\nadd.u32 %r6, %r1, 32768;\nld.param.u64 %rd0, [out];\n" \
-    "mad.wide.u32 %rd0, %r0, 4, %rd0;\nsetp.eq.u32 q, %r0, 0;\nsetp.lt.u32 w0, %r0, 32;\nsetp.ne.u32 add, %r0, %r0;\n" \
-    "@w0 tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r6+8], 64;\n"                                       \
-    "@w0 tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;\n@q mbarrier.init.shared::cta.b64 [%r6], 1;\n"     \
-    "@q fence.mbarrier_init.release.cluster;\nshl.b32 %r10, %r0, 2;\nadd.u32 %r10, %r10, %r1;\nmov.u32 %r11, %r0;\n"   \
-    "FILL:\nst.shared.b32 [%r10], %r11;\nadd.u32 %r10, %r10, 512;\nadd.u32 %r11, %r11, 128;\n"                         \
-    "setp.lt.u32 p, %r11, 8192;\n@p bra FILL;\n"
-#define CELLS                                                                                                          \
-    SYNC "ld.shared.b32 %r4, [%r6+8];\nshr.u32 %r5, %r0, 5;\nshl.b32 %r5, %r5, 21;\nadd.u32 %r5, %r5, %r4;\n"          \
-         "mov.u32 %r12, 0;\nmov.u32 %r13, %r5;\nmov.u32 %r14, %r0;\nSTORE:\n"                                          \
-         "tcgen05.st.sync.aligned.32x32b.x1.b32 [%r13], {%r14};\nadd.u32 %r13, %r13, 1;\nadd.u32 %r14, %r14, 256;\n"   \
-         "add.u32 %r12, %r12, 1;\nsetp.lt.u32 p, %r12, 32;\n@p bra STORE;\ntcgen05.wait::st.sync.aligned;\n" SYNC
-/* A descriptor of shared memory without swizzle: rows of 16 bytes, patterns 128 bytes apart, the second column of units
- * 8192 bytes on. */
-#define DESC                                                                                                           \
-    "and.b32 %r20, %r1, 262143;\nshr.u32 %r20, %r20, 4;\ncvt.u64.u32 %rd2, %r20;\n"                                    \
-    "add.u64 %rd2, %rd2, 70403137470464;\nmov.b32 %r21, 134742032;\nadd.u32 %r22, %r4, 32;\nadd.u32 %r23, %r4, 8;\n"
-#define READY    HEAD "fence.proxy.async;\n" CELLS DESC
-#define ONCE     "@q "
-#define COMMIT   "@q tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%r6];\n"
-#define WAIT     "bar.sync 0;\nW:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%r6], 0;\n@!p bra W;\n"
-#define SEE      WAIT "bar.warp.sync 0xffffffff;\ntcgen05.fence::after_thread_sync;\n"
-#define TAKE(c)  "tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r30}, [%r5+" #c "];\ntcgen05.wait::ld.sync.aligned;\n"
-#define PUT      "st.global.b32 [%rd0], %r30;\n"
-#define END      SYNC "@w0 tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r4, 64;\nret;\n}\n"
-#define CP(form) "@q tcgen05.cp.cta_group::1." form " [%r4], %rd2;\n"
-/* D 32 .. 63, M 128, N 32, f16, sums in f32 */
-#define MMA(words, rest) "@q tcgen05.mma.cta_group::1." words " [%r22], %rd2, %rd2, %r21, " rest "add;\n"
-#define WS(mask)         "@q tcgen05.mma.ws.cta_group::1.kind::f16 [%r22], %rd2, %rd2, %r21, add" mask ";\n"
 /* Two products of M 128 and N 64, without a mask and with one of 0: 1 where column 3 is the same and not 0. */
 #define SECOND "bar.sync 0;\nX:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%r6], 1;\n@!p bra X;\n"
 #define MASKED(mask)                                                                                                   \
@@ -131,15 +96,15 @@ static const struct {
            "{%r32, %r32}, {%r33, %r33, %r33, %r33};\n" PUT END,
      NULL, 0x428a0000, 0, 1, 0},
 
-    {"cp_unwaited", READY CP("128x128b") COMMIT "bar.sync 0;\n" TAKE(1) PUT SEE END, "async: reads column 1", 0, 0, 0,
-     0},
+    {"cp_unwaited", READY CP("128x128b") COMMIT "bar.sync 0;\n" TAKE(1) PUT SEE END,
+     "async: nothing orders it: reads column 1", 0, 0, 0, 0},
     {"cp_no_fence", READY CP("128x128b") COMMIT WAIT "bar.warp.sync 0xffffffff;\n" TAKE(1) PUT END,
-     "proxy: reads column 1", 0, 0, 0, 0},
+     "proxy: only a fence is missing: reads column 1", 0, 0, 0, 0},
     {"cp_source_unseen", HEAD CELLS DESC CP("128x128b") COMMIT SEE TAKE(1) PUT END, "no fence.proxy.async", 0, 0, 0, 0},
     {"cp_source_reused", READY CP("128x128b") COMMIT "bar.sync 0;\nst.shared.b32 [%r1+64], %r0;\n" SEE END,
      "shared byte 64", 0, 0, 0, 0},
     {"cp_cells_busy", READY "tcgen05.st.sync.aligned.32x32b.x1.b32 [%r5], {%r0};\n" SYNC CP("128x128b") COMMIT SEE END,
-     "async: writes column 0", 0, 0, 0, 0},
+     "async: nothing orders it: writes column 0", 0, 0, 0, 0},
     {"cp_column", READY "add.u32 %r4, %r4, 2;\n" CP("128x128b") "sub.u32 %r4, %r4, 2;\n" COMMIT SEE END,
      "not a multiple of 4", 0, 0, 0, 0},
     {"cp_lane", READY "add.u32 %r4, %r4, 327680;\n" CP("128x128b") COMMIT SEE END, "to lane 5 of tensor memory", 0, 0,

@@ -234,7 +234,7 @@ static int run(const char *driver, int i) {
     void *module, *function;
     uint64_t at, n = 0;
     setenv("ATTNSIM_QUIET", "1", 1), setenv("ATTNSIM_GPU", "h100", 1);
-    setenv("ATTNSIM_FENCES", strstr(cases[i].name, "_off") ? "0" : "1", 1);
+    if (strstr(cases[i].name, "_off")) setenv("ATTNSIM_FENCES", "0", 1);
     if (kernel_open_driver(driver) || cu.load(&module, cases[i].ptx, 0, NULL, NULL) ||
         cu.function(&function, module, "k"))
         return -1;
