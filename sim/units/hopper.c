@@ -199,6 +199,8 @@ int sim_hopper_tell(const struct sim_warp *w, char *text, size_t room) {
     case SIM_WAITS_REGISTERS:
         return snprintf(text, room, ": registers, %u are free for its threads", w->cta->hopper->registers_free);
     case SIM_WAITS_COLUMNS: return snprintf(text, room, ": columns of tensor memory");
+    case SIM_WAITS_PEER:
+        return snprintf(text, room, ": the tcgen05.alloc of CTA rank %u, which allocates with it", w->cta->rank ^ 1);
     default: return 0;
     }
 }

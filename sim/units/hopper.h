@@ -49,7 +49,8 @@ enum sim_wait_kind {
     SIM_WAITS_PRODUCTS,
     SIM_WAITS_CLUSTER,
     SIM_WAITS_REGISTERS,
-    SIM_WAITS_COLUMNS
+    SIM_WAITS_COLUMNS,
+    SIM_WAITS_PEER
 };
 struct sim_warp_hopper {
     /* what the last poll in vain was about, for the deadlock report */

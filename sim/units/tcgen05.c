@@ -28,6 +28,55 @@ int sim_tensor_starts(struct sim_warp *w, const struct sim_ins *in, uint32_t m) 
     return -1;
 }
 
+static int are_free(const struct sim_tensor_memory *t, uint32_t first, uint32_t n) {
+    uint32_t c = first;
+    while (c < first + n && !t->owner[c]) c++;
+    return c == first + n;
+}
+/* The first n columns that are free in t and, unless NULL, in `peer`, are taken there. Their number, or SIM_TM_COLUMNS.
+ */
+static uint32_t take(struct sim_tensor_memory *t, struct sim_tensor_memory *peer, uint32_t n) {
+    struct sim_tensor_memory *both[] = {t, peer};
+    uint32_t first = 0;
+    while (first < SIM_TM_COLUMNS && !(are_free(t, first, n) && (!peer || are_free(peer, first, n)))) first += n;
+    for (uint32_t i = 0; i < 2 && first < SIM_TM_COLUMNS; i++) {
+        if (!both[i]) continue;
+        for (uint32_t c = first; c < first + n; c++) both[i]->owner[c] = (uint16_t)(first + 1);
+        both[i]->sizes[first] = (uint16_t)n;
+    }
+    return first;
+}
+static enum sim_step wait_for(struct sim_warp *w, enum sim_wait_kind what) {
+    w->hopper->waits = what;
+    w->polling = 1;
+    return SIM_BLOCK;
+}
+/* PTX ISA, "Issue granularity": two warps, one of each CTA of a pair, allocate together, and the first could block until
+ * the second comes. Here it does, and both get the same columns. SIM_NEXT: `first` is theirs. */
+static enum sim_step allocate_in_pair(struct sim_warp *w, const struct sim_ins *in, uint32_t m, uint32_t n,
+                                      uint32_t *first) {
+    struct sim_tensor_memory *t = w->cta->hopper->tensor,
+                             *peer = w->cta->cluster->ctas[w->cta->rank ^ 1].hopper->tensor;
+    if (t->granted && t->asker == w->index) {
+        *first = t->granted - 1u;
+        t->granted = 0;
+        return SIM_NEXT;
+    }
+    if (t->granted || (t->asks && t->asker != w->index))
+        return wait_for(w, SIM_WAITS_COLUMNS); /* another warp's turn */
+    t->asks = n, t->asker = w->index;
+    if (!peer->asks) return wait_for(w, SIM_WAITS_PEER);
+    if (peer->asks != n) {
+        sim_find(w, in, m, SIM_F_PROTOCOL, "allocates %u columns, and the other CTA of the pair %u", n, peer->asks);
+        return SIM_FAULT;
+    }
+    *first = take(t, peer, n);
+    if (*first == SIM_TM_COLUMNS) return wait_for(w, SIM_WAITS_COLUMNS);
+    t->asks = peer->asks = 0;
+    peer->granted = *first + 1;
+    return SIM_NEXT;
+}
+
 SIM_HEAD(allocate) {
     struct sim_tensor_memory *t = w->cta->hopper->tensor;
     uint32_t lane = (uint32_t)__builtin_ctz(m), n = W32(in->o[1])[lane], first, offset;
@@ -40,23 +89,18 @@ SIM_HEAD(allocate) {
                  n);
         return SIM_FAULT;
     }
-    for (first = 0; first < SIM_TM_COLUMNS; first += n) {
-        uint32_t c = first;
-        while (c < first + n && !t->owner[c]) c++;
-        if (c == first + n) break;
-    }
-    if (first == SIM_TM_COLUMNS) {
-        w->hopper->waits = SIM_WAITS_COLUMNS;
-        w->polling = 1;
-        return SIM_BLOCK;
+    if (in->z == 2) {
+        const enum sim_step step = allocate_in_pair(w, in, m, n, &first);
+        if (step != SIM_NEXT) return step;
+    } else if ((first = take(t, NULL, n)) == SIM_TM_COLUMNS) {
+        return wait_for(w, SIM_WAITS_COLUMNS);
     }
     w->hopper->waits = SIM_WAITS_NOTHING;
     sim_addresses(w, in, m, 0, at);
     if (in->space == PTX_GENERIC) at[lane] &= ~SIM_WINDOW_MASK;
     struct sim_cta *owner = sim_shared_at(w, in, lane, at[lane], 4, 4, &offset);
     if (!owner) return SIM_FAULT;
-    for (uint32_t c = first; c < first + n; c++) t->owner[c] = (uint16_t)(first + 1);
-    t->sizes[first] = (uint16_t)n;
+    t->taken_actor = w->actor, t->taken_time = w->known[w->actor];
     if (w->cta->cluster->launch->options.races) {
         sim_shared_touch(w, in, owner, lane, offset, 4, SIM_STORE);
         /* All lanes execute it, in order with what they do next (PTX ISA, "tcgen05 memory consistency model"): each may

@@ -32,7 +32,8 @@ void sim_tensor_start(struct sim_cta *cta, uint32_t clock_base) {
     memset(t->reads, 0, (size_t)SIM_TM_PARTS * n_actors(cta->cluster) * sizeof *t->reads);
     memset(t->owner, 0, sizeof t->owner);
     memset(t->sizes, 0, sizeof t->sizes);
-    t->relinquished = t->group = 0;
+    t->relinquished = t->group = t->early_told = 0;
+    t->asks = t->granted = t->taken_time = 0;
     t->base = clock_base + 1;
     t->n_products = t->n_done = 0;
     memset(t->collected, 0, sizeof t->collected);
@@ -86,7 +87,15 @@ int sim_tensor_offsets(struct sim_warp *w, const struct sim_ins *in, uint32_t *c
 
 int sim_tensor_holds(struct sim_warp *w, const struct sim_ins *in, const struct sim_cta *owner, uint32_t column,
                      uint32_t columns) {
-    const struct sim_tensor_memory *t = owner->hopper->tensor;
+    struct sim_tensor_memory *t = owner->hopper->tensor;
+    /* the alloc of a pair could block until both are there, but need not (PTX ISA, "Issue granularity") */
+    if (owner != w->cta && w->cta->cluster->launch->options.races && !t->early_told &&
+        (t->granted || t->taken_time > w->known[t->taken_actor])) {
+        t->early_told = 1;
+        sim_find(w, in, 1, SIM_F_UNWAITED,
+                 "uses tensor memory of CTA rank %u with no barrier of the cluster behind that CTA's tcgen05.alloc",
+                 owner->rank);
+    }
     for (uint32_t c = column; c < column + columns; c++)
         if (c >= SIM_TM_COLUMNS || !t->owner[c]) {
             sim_find(w, in, 1, SIM_F_BOUNDS, "column %u of the tensor memory of CTA rank %u is not allocated", c,

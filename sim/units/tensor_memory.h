@@ -26,6 +26,9 @@ struct sim_tensor_memory {
     uint16_t owner[SIM_TM_COLUMNS];            /* 1 + first column of the allocation, or 0 */
     uint16_t sizes[SIM_TM_COLUMNS];            /* of the allocation that begins there */
     uint8_t relinquished, group;               /* group: cta_group in use, 0 so far none */
+    uint8_t early_told;                        /* a finding about taken_time */
+    uint32_t asks, asker, granted;             /* of a pair: columns that a warp asks for; 1 + what it got */
+    uint32_t taken_actor, taken_time;          /* of the last allocation */
     uint32_t base, n_products, n_done, issuer; /* issuer: warp of the cluster that started the last product */
     struct sim_collected collected[SIM_COLLECTORS];
 };

@@ -52,7 +52,28 @@
     "@taken bra RUN;\n"
 #define RUN "RUN:\nmul.wide.u32 %rd3, %r2, 4;\nadd.u64 %rd3, %rd3, %rd0;\n@q red.global.add.u32 [%rd3], 128;\n"
 
-enum { N = 128, REFUSED = 1, MANY = 2 };
+/* A pair of CTAs of one warp. q: thread 0 of CTA rank 0, whose mbarrier is at %r1 + 32; one: those of rank 1. */
+#define PAIR(body)                                                                                                     \
+    ".version 8.8\n.target sm_100a\n.address_size 64\n.visible .entry k(.param .u64 out)\n.explicitcluster\n"          \
+    ".reqnctapercluster 2, 1, 1\n.maxntid 32, 1, 1\n{\n.shared .align 16 .b8 s[64];\n.reg .pred p, q, one;\n"          \
+    ".reg .b32 %r<20>;\n.reg .b64 %rd<4>;\nmov.u32 %r0, %tid.x;\nmov.u32 %r1, s;\nmov.u32 %r2, %cluster_ctarank;\n"    \
+    "setp.eq.u32 one, %r2, 1;\nsetp.eq.u32 q, %r0, 0;\nsetp.eq.and.u32 q, %r2, 0, q;\n"                                \
+    "mad.lo.u32 %r3, %r2, 32, %r0;\nld.param.u64 %rd0, [out];\nmad.wide.u32 %rd0, %r3, 4, %rd0;\n"                     \
+    "@q mbarrier.init.shared::cta.b64 [%r1+32], 1;\n@q fence.mbarrier_init.release.cluster;\n" body "ret;\n}\n"
+#define PAIR_ALLOC(guard, at, n)                                                                                       \
+    guard "tcgen05.alloc.cta_group::2.sync.aligned.shared::cta.b32 [%r1+" #at "], " #n ";\n"
+#define PAIR_FREE(guard, at, n)                                                                                        \
+    guard "ld.shared.b32 %r4, [%r1+" #at "];\n" guard "tcgen05.dealloc.cta_group::2.sync.aligned.b32 %r4, " #n ";\n"
+#define LATER                                                                                                          \
+    "mov.u32 %r9, 0;\nZ:\nadd.u32 %r9, %r9, 1;\nsetp.lt.u32 p, %r9, 2000;\nselp.b32 %r8, 1, 0, p;\n"                   \
+    "and.b32 %r8, %r8, %r2;\nsetp.ne.u32 p, %r8, 0;\n@p bra Z;\n"
+#define CLUSTER "barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;\n"
+#define SHIFTED                                                                                                        \
+    "ld.shared.b32 %r4, [%r1];\n@q tcgen05.shift.cta_group::2.down [%r4];\n@q tcgen05.commit.cta_group::2"             \
+    ".mbarrier::arrive::one.shared::cluster.b64 [%r1+32];\n@one bra Y;\nW:\nmbarrier.try_wait.parity.shared::cta.b64"  \
+    " p, [%r1+32], 0;\n@!p bra W;\nY:\ntcgen05.fence::after_thread_sync;\n" CLUSTER
+
+enum { N = 128, REFUSED = 1, MANY = 2, PAIRED = 3 };
 static const struct {
     const char *name, *ptx, *finding; /* finding: NULL = none, and word t is first + step * (t % modulus) */
     uint32_t first, step, modulus;
@@ -227,6 +248,20 @@ static const struct {
      PERSIST(ASK ANSWER READ "clusterlaunchcontrol.query_cancel.get_first_ctaid::y.b32.b128 %r6, %q;\n"
                              "mul.wide.u32 %rd3, %r6, 4;\nadd.u64 %rd3, %rd3, %rd0;\nst.global.b32 [%rd3], %r0;\n"),
      "out of bounds", 0, 0, 0, 0},
+    /* two warps allocate together: the columns are there in both CTAs, and the same */
+    {"pair", PAIR(LATER PAIR_ALLOC("", 0, 64) CLUSTER SHIFTED PAIR_FREE("", 0, 64) "st.global.b32 [%rd0], %r0;\n"),
+     NULL, 0, 1, 32, PAIRED},
+    {"pair_early", PAIR(LATER PAIR_ALLOC("", 0, 64) SHIFTED PAIR_FREE("", 0, 64)),
+     "unwaited: uses tensor memory of CTA rank 1", 0, 0, 0, PAIRED},
+    {"pair_of_columns",
+     PAIR(PAIR_ALLOC("", 0, 32) PAIR_ALLOC("", 4, 32) PAIR_FREE("@!one ", 0, 32) PAIR_ALLOC("", 8, 32) PAIR_FREE(
+         "@one ", 0, 32) CLUSTER PAIR_FREE("", 4, 32) PAIR_FREE("", 8, 32) "st.global.b32 [%rd0], %r4;\n"),
+     NULL, 64, 0, 1, PAIRED},
+    {"pair_of_sizes",
+     PAIR("selp.b32 %r7, 64, 32, one;\ntcgen05.alloc.cta_group::2.sync.aligned.shared::cta.b32 [%r1], "
+          "%r7;\n"),
+     "allocates", 0, 0, 0, PAIRED},
+    {"pair_alone", PAIR(PAIR_ALLOC("@!one ", 0, 32)), "the tcgen05.alloc of CTA rank 1", 0, 0, 0, PAIRED},
     {"no_answer",
      PERSIST("mov.b64 %rd1, 5;\nmov.b128 %q, {%rd1, %rd1};\n"
              "clusterlaunchcontrol.query_cancel.is_canceled.pred.b128 taken, %q;\n"),
@@ -252,7 +287,10 @@ static int run(const char *driver, int i) {
         printf("FAIL %s: result %d: %s\n", cases[i].name, r, log);
         return 1;
     }
-    struct kernel_launch l = {.grid = {cases[i].how == MANY ? 128 : 1, 1, 1},
+    struct kernel_launch l = {.grid = {cases[i].how == MANY     ? 128
+                                       : cases[i].how == PAIRED ? 2
+                                                                : 1,
+                                       1, 1},
                               .block = {strstr(cases[i].ptx, ".maxntid 32,") ? 32 : 128, 1, 1}};
     void *params[] = {&at};
     if (kernel_upload(&at, words, sizeof words)) return -1;
@@ -260,7 +298,7 @@ static int run(const char *driver, int i) {
     const char *text = cu.report(&n, 0);
     if (!r) r = cu.down(words, at, sizeof words);
     int good = cases[i].finding ? n > 0 && strstr(text, cases[i].finding) != NULL : !r && !n;
-    for (uint32_t k = 0; k < N && good && !cases[i].finding; k++) {
+    for (uint32_t k = 0; k < (cases[i].how == PAIRED ? 64 : N) && good && !cases[i].finding; k++) {
         uint32_t want = cases[i].first + cases[i].step * (k % cases[i].modulus);
         good = words[k] == want;
         if (!good) printf("word %u is %08x, not %08x\n", k, words[k], want);
