@@ -3,6 +3,7 @@
  */
 #ifndef SIM_FORMATS_H
 #define SIM_FORMATS_H
+#include <math.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -59,4 +60,12 @@ static inline float sim_from_e4m3(uint32_t b) {
     return sim_float(sign | sim_bits_of(sim_float(body) * sim_float(UINT32_C(247) << 23))); /* 2^120 */
 }
 static inline float sim_from_e5m2(uint32_t b) { return sim_from_f16((b & 0xff) << 8); }
+/* A small number without infinities and NaN: sign, exponent of `e` bits, fraction of `f`. */
+static inline float sim_from_small(uint32_t bits, uint32_t e, uint32_t f) {
+    uint32_t exponent = bits >> f & ((1u << e) - 1), fraction = bits & ((1u << f) - 1);
+    int bias = (1 << (e - 1)) - 1;
+    float x = exponent ? ldexpf((float)(fraction | 1u << f), (int)exponent - bias - (int)f)
+                       : ldexpf((float)fraction, 1 - bias - (int)f);
+    return bits >> (e + f) & 1 ? -x : x;
+}
 #endif

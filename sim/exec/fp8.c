@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * cvt between pairs of e4m3 or e5m2 and f32 or pairs of f16. To 8 bits: nearest even, NaN is 7f, what is too large
- * becomes the largest number (.satfinite, which PTX asks for); .relu makes what is negative 0. The first source of two
- * is the upper half. */
+ * cvt between pairs of small numbers (e4m3, e5m2, e2m3, e3m2, e2m1) and f32 or pairs of f16. To small ones: nearest
+ * even, what is too large becomes the largest number (.satfinite, which PTX asks for), NaN is 7f in 8 bits and the
+ * largest number in 4 and 6 (PTX ISA, cvt: "conversion to .e2m1x2, .e2m3x2, .e3m2x2"); .relu makes what is negative 0.
+ * The first source of two is the upper half, of e2m1 the upper four bits of a byte. */
 #include "exec/exec.h"
 #include "exec/formats.h"
 
@@ -10,13 +11,15 @@
 struct layout {
     int fraction, bias;
     float most;
+    uint32_t sign, nan; /* the sign's bit; what NaN becomes */
 };
-static const struct layout e4m3 = {3, 7, 448}, e5m2 = {2, 15, 57344};
+static const struct layout e4m3 = {3, 7, 448, 0x80, 0x7f}, e5m2 = {2, 15, 57344, 0x80, 0x7f},
+                           e2m3 = {3, 1, 7.5f, 0x20, 0x1f}, e3m2 = {2, 3, 28, 0x20, 0x1f}, e2m1 = {1, 1, 6, 8, 7};
 
-static uint32_t to_fp8(float x, const struct layout *t) {
-    const uint32_t sign = sim_bits_of(x) >> 24 & 0x80;
+static uint32_t to_small(float x, const struct layout *t) {
+    const uint32_t sign = sim_bits_of(x) >> 31 ? t->sign : 0;
     float a = fabsf(x), scale;
-    if (x != x) return 0x7f;
+    if (x != x) return t->nan;
     if (a > t->most) a = t->most;
     int exponent = a > 0 ? ilogbf(a) : -200;
     if (exponent < 1 - t->bias) exponent = 1 - t->bias; /* subnormal */
@@ -29,16 +32,28 @@ static inline float low(uint32_t pair) { return sim_from_f16(pair & 0xffff); }
 static inline float high(uint32_t pair) { return sim_from_f16(pair >> 16); }
 
 #define BOTH(name)                                                                                                     \
-    SIM_OP2(name##_f32, uint32_t, float, float, to_fp8(a, &name) << 8 | to_fp8(b, &name))                              \
-    SIM_OP2(name##_f32_relu, uint32_t, float, float, to_fp8(relu(a), &name) << 8 | to_fp8(relu(b), &name))             \
-    SIM_OP1(name##_f16, uint32_t, uint32_t, to_fp8(high(a), &name) << 8 | to_fp8(low(a), &name))                       \
-    SIM_OP1(name##_f16_relu, uint32_t, uint32_t, to_fp8(relu(high(a)), &name) << 8 | to_fp8(relu(low(a)), &name))      \
+    SIM_OP2(name##_f32, uint32_t, float, float, to_small(a, &name) << 8 | to_small(b, &name))                          \
+    SIM_OP2(name##_f32_relu, uint32_t, float, float, to_small(relu(a), &name) << 8 | to_small(relu(b), &name))         \
+    SIM_OP1(name##_f16, uint32_t, uint32_t, to_small(high(a), &name) << 8 | to_small(low(a), &name))                   \
+    SIM_OP1(name##_f16_relu, uint32_t, uint32_t, to_small(relu(high(a)), &name) << 8 | to_small(relu(low(a)), &name))  \
     SIM_OP1(f16_##name, uint32_t, uint32_t,                                                                            \
             sim_to_f16(sim_from_##name(a >> 8 & 255)) << 16 | sim_to_f16(sim_from_##name(a & 255)))                    \
     SIM_OP1(f16_##name##_relu, uint32_t, uint32_t,                                                                     \
             sim_to_f16(relu(sim_from_##name(a >> 8 & 255))) << 16 | sim_to_f16(relu(sim_from_##name(a & 255))))
 BOTH(e4m3)
 BOTH(e5m2)
+
+/* shift: of the upper number */
+#define SMALL(name, e, f, shift)                                                                                       \
+    SIM_OP2(name##_f32, uint32_t, float, float, to_small(a, &name) << (shift) | to_small(b, &name))                    \
+    SIM_OP2(name##_f32_relu, uint32_t, float, float, to_small(relu(a), &name) << (shift) | to_small(relu(b), &name))   \
+    SIM_OP1(f16_##name, uint32_t, uint32_t,                                                                            \
+            sim_to_f16(sim_from_small(a >> (shift), e, f)) << 16 | sim_to_f16(sim_from_small(a, e, f)))                \
+    SIM_OP1(f16_##name##_relu, uint32_t, uint32_t,                                                                     \
+            sim_to_f16(relu(sim_from_small(a >> (shift), e, f))) << 16 | sim_to_f16(relu(sim_from_small(a, e, f))))
+SMALL(e2m3, 2, 3, 8)
+SMALL(e3m2, 3, 2, 8)
+SMALL(e2m1, 2, 1, 4)
 
 /* PTX ISA, cvt of .ue8m0x2: powers of two from 2^-127 on, 0xff is NaN. Of f32 by its size, to zero or upwards; what is
  * too large becomes 2^127 with .satfinite, else NaN. What the sign of a negative number does is not stated: nothing. */
@@ -64,14 +79,19 @@ SIM_OP1(bf16_powers, uint32_t, uint32_t, power_bf16(a >> 8 & 255) << 16 | power_
 #define ROWS(name)                                                                                                     \
     {"cvt.rn.satfinite." #name "x2.f32", "Hww", name##_f32},                                                           \
         {"cvt.rn.satfinite.relu." #name "x2.f32", "Hww", name##_f32_relu},                                             \
-        {"cvt.rn.satfinite." #name "x2.f16x2", "Hw", name##_f16},                                                      \
-        {"cvt.rn.satfinite.relu." #name "x2.f16x2", "Hw", name##_f16_relu},                                            \
         {"cvt.rn.f16x2." #name "x2", "Wh", f16_##name}, {                                                              \
         "cvt.rn.relu.f16x2." #name "x2", "Wh", f16_##name##_relu                                                       \
     }
+#define ROWS_OF_8(name)                                                                                                \
+    ROWS(name), {"cvt.rn.satfinite." #name "x2.f16x2", "Hw", name##_f16}, {                                            \
+        "cvt.rn.satfinite.relu." #name "x2.f16x2", "Hw", name##_f16_relu                                               \
+    }
 const struct sim_op sim_ops_fp8[] = {
-    ROWS(e4m3),
-    ROWS(e5m2),
+    ROWS_OF_8(e4m3),
+    ROWS_OF_8(e5m2),
+    ROWS(e2m3),
+    ROWS(e3m2),
+    ROWS(e2m1),
     POWER_ROWS("rz", down),
     POWER_ROWS("rz.satfinite", down_finite),
     POWER_ROWS("rp", up),

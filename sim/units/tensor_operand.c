@@ -38,15 +38,6 @@ void tensor_unpack(const uint8_t chunk[16], uint32_t bits, uint8_t out[16]) {
     }
 }
 
-/* A small number without infinities: sign, exponent of `e` bits, fraction of `f`. */
-static float small(uint32_t bits, uint32_t e, uint32_t f) {
-    uint32_t exponent = bits >> f & ((1u << e) - 1), fraction = bits & ((1u << f) - 1);
-    int bias = (1 << (e - 1)) - 1;
-    float x = exponent ? ldexpf((float)(fraction | 1u << f), (int)exponent - bias - (int)f)
-                       : ldexpf((float)fraction, 1 - bias - (int)f);
-    return bits >> (e + f) & 1 ? -x : x;
-}
-
 uint32_t tensor_widen(const uint8_t chunk[16], enum tensor_format format, int cells, float out[32]) {
     uint16_t h[8];
     uint32_t w[4], n = tensor_per_chunk(format);
@@ -61,12 +52,12 @@ uint32_t tensor_widen(const uint8_t chunk[16], enum tensor_format format, int ce
         case TENSOR_TF32: out[i] = sim_from_tf32(w[i]); break;
         case TENSOR_E4M3: out[i] = sim_from_e4m3(bytes[i]); break;
         case TENSOR_E5M2: out[i] = sim_from_e5m2(bytes[i]); break;
-        case TENSOR_E2M3: out[i] = small(bytes[i] & 63, 2, 3); break;
-        case TENSOR_E3M2: out[i] = small(bytes[i] & 63, 3, 2); break;
-        case TENSOR_E2M1: out[i] = small(bytes[i] >> 2 & 15, 2, 1); break;
+        case TENSOR_E2M3: out[i] = sim_from_small(bytes[i] & 63, 2, 3); break;
+        case TENSOR_E3M2: out[i] = sim_from_small(bytes[i] & 63, 3, 2); break;
+        case TENSOR_E2M1: out[i] = sim_from_small(bytes[i] >> 2 & 15, 2, 1); break;
         case TENSOR_U8: out[i] = bytes[i]; break;
         case TENSOR_S8: out[i] = (float)(int8_t)bytes[i]; break;
-        case TENSOR_PAIRS: out[i] = small(bytes[i / 2] >> (4 * (i & 1)) & 15, 2, 1); break;
+        case TENSOR_PAIRS: out[i] = sim_from_small(bytes[i / 2] >> (4 * (i & 1)) & 15, 2, 1); break;
         }
     }
     return n;

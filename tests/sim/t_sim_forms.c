@@ -147,6 +147,46 @@ WANT(powers) {
     }
 }
 
+/* A number of few bits by search among all of them: the nearest, of two the one whose last bit is 0. */
+static float few(uint32_t code, int e, int f) {
+    const int exponent = (int)(code >> f & ((1u << e) - 1)), fraction = (int)(code & ((1u << f) - 1)),
+              bias = (1 << (e - 1)) - 1;
+    const float size =
+        ldexpf(exponent ? 1 + ldexpf((float)fraction, -f) : ldexpf((float)fraction, 1 - f), exponent - bias);
+    return code >> (e + f) & 1 ? -size : size;
+}
+static uint32_t to_few(float x, int e, int f) {
+    const uint32_t n = 1u << (e + f);
+    uint32_t best = n - 1;
+    if (isnan(x)) return best;
+    for (uint32_t c = 0; c < n && fabsf(x) < few(n - 1, e, f); c++) {
+        const double d = fabs((double)few(c, e, f) - fabs((double)x)),
+                     least = fabs((double)few(best, e, f) - fabs((double)x));
+        if (d < least || (d == least && !(c & 1))) best = c;
+    }
+    return best | (signbit(x) ? n : 0);
+}
+static uint32_t half_of(float x) { /* exact */
+    const uint32_t b = u(x), e = b >> 23 & 255;
+    return (b >> 16 & 0x8000) | (e ? (e - 112) << 10 | (b >> 13 & 0x3ff) : 0);
+}
+static float nonnegative(float x) { return x < 0 || (x == 0 && signbit(x)) ? 0 : x; }
+WANT(small_numbers) {
+    const float x = ldexpf(f(W[4] & 0xfff80000), 7), y = ldexpf(f(W[5] & 0xfff80000), 7), a = f(W[0]), b = f(W[1]);
+    out[0] = to_few(a, 2, 1) << 4 | to_few(b, 2, 1) | (to_few(x, 2, 1) << 4 | to_few(y, 2, 1)) << 8;
+    out[0] |= (to_few(nonnegative(x), 2, 1) << 4 | to_few(nonnegative(a), 2, 1)) << 16;
+    out[1] = to_few(a, 2, 3) << 8 | to_few(x, 2, 3) | (to_few(b, 3, 2) << 8 | to_few(y, 3, 2)) << 16;
+    out[2] = to_few(nonnegative(y), 2, 3) << 8 | to_few(nonnegative(a), 2, 3);
+    out[2] |= (to_few(nonnegative(y), 3, 2) << 8 | to_few(nonnegative(b), 3, 2)) << 16;
+}
+WANT(small_back) {
+    const uint32_t s = W[7] >> 3 & 0x3f3f, q = W[7] & 255;
+    out[0] = half_of(few(q >> 4, 2, 1)) << 16 | half_of(few(q & 15, 2, 1));
+    out[1] = half_of(few(s >> 8, 2, 3)) << 16 | half_of(few(s & 63, 2, 3));
+    out[2] = half_of(few(s >> 8, 3, 2)) << 16 | half_of(few(s & 63, 3, 2));
+    out[3] = half_of(nonnegative(few(q >> 4, 2, 1))) << 16 | half_of(nonnegative(few(s & 63, 3, 2)));
+}
+
 static const struct {
     const char *name, *ptx;
     void (*want)(const words_in *all, uint32_t t, uint32_t out[OUT]);
@@ -175,6 +215,23 @@ static const struct {
          "and.b16 %h7, %h7, 0x7bff;\nfma.rz.f32.f16 %o1, %h6, %h7, %r5;\nsub.rm.f32.bf16 %o2, %h3, %r5;\n"
          "add.rp.f32.f16 %o3, %h6, %r5;\n}\n"),
      mixed, 1},
+#define SCALED                                                                                                         \
+    "and.b32 %u0, %r4, 0xfff80000;\nmul.f32 %u0, %u0, 0f43000000;\nand.b32 %u1, %r5, 0xfff80000;\n"                    \
+    "mul.f32 %u1, %u1, 0f43000000;\n"
+    {"small_numbers",
+     KERNEL(SCALED "{\n.reg .b8 a, b, c, z;\ncvt.rn.satfinite.e2m1x2.f32 a, %r0, %r1;\n"
+                   "cvt.rn.satfinite.e2m1x2.f32 b, %u0, %u1;\ncvt.rn.satfinite.relu.e2m1x2.f32 c, %u0, %r0;\n"
+                   "mov.b32 %o0, {a, b, c, 0};\n}\n"
+                   "cvt.rn.satfinite.e2m3x2.f32 %h4, %r0, %u0;\ncvt.rn.satfinite.e3m2x2.f32 %h5, %r1, %u1;\n"
+                   "mov.b32 %o1, {%h4, %h5};\ncvt.rn.satfinite.relu.e2m3x2.f32 %h4, %u1, %r0;\n"
+                   "cvt.rn.satfinite.relu.e3m2x2.f32 %h5, %u1, %r1;\nmov.b32 %o2, {%h4, %h5};\n"),
+     small_numbers, 0},
+    {"small_back",
+     KERNEL("shr.u32 %u0, %r7, 3;\nand.b32 %u0, %u0, 0x3f3f;\ncvt.u16.u32 %h0, %u0;\n{\n.reg .b8 a, b;\n"
+            "mov.b16 {a, b}, %h7;\ncvt.rn.f16x2.e2m1x2 %o0, a;\ncvt.rn.f16x2.e2m3x2 %o1, %h0;\n"
+            "cvt.rn.f16x2.e3m2x2 %o2, %h0;\ncvt.rn.relu.f16x2.e2m1x2 %u1, a;\ncvt.rn.relu.f16x2.e3m2x2 %u2, %h0;\n}\n"
+            "and.b32 %u1, %u1, 0xffff0000;\nand.b32 %u2, %u2, 0xffff;\nor.b32 %o3, %u1, %u2;\n"),
+     small_back, 0},
 #define TEST(kind, bit) "testp." kind ".f32 p, %r0;\n@p or.b32 %o0, %o0, " #bit ";\n"
 #define WIDE(kind, bit) "testp." kind ".f64 p, %d0;\n@p or.b32 %o1, %o1, " #bit ";\n"
     {"kinds",
