@@ -100,7 +100,8 @@ static struct sim_transfer *tensor_box(struct sim_warp *w, const struct sim_ins 
         sim_find(w, in, 1u << l, SIM_F_BOUNDS, "%u coordinates for a tensor map of %u dimensions", in->z, m->rank);
         return NULL;
     }
-    uint32_t bytes, rows = sim_tensor_rows(m, &bytes), inner = m->box[0] * m->bytes;
+    uint32_t bytes, rows = sim_tensor_rows(m, &bytes), inner = sim_tensor_in_shared(m, m->box[0]);
+    const uint32_t gap = sim_tensor_gap(m);
     const uint32_t *places = w->list + in->list + in->n;
     int32_t at[SIM_TENSOR_RANK] = {0};
     for (uint32_t i = 0; i < in->z; i++) at[i] = (int32_t)W32(places[i])[l];
@@ -108,9 +109,16 @@ static struct sim_transfer *tensor_box(struct sim_warp *w, const struct sim_ins 
         sim_find(w, in, 1u << l, SIM_F_BOUNDS, "a store of a box that begins before its rows, at %d", at[0]);
         return NULL;
     }
-    if ((uint32_t)at[0] * m->bytes % 16) {
-        sim_find(w, in, 1u << l, SIM_F_ALIGNMENT, "the box begins at element %d of a row, no multiple of 16 bytes",
-                 at[0]);
+    if (gap ? at[0] % 128 : at[0] % (m->type == SIM_TENSOR_U4_PACKED ? 32 : 16 / m->bytes)) {
+        sim_find(w, in, 1u << l, SIM_F_ALIGNMENT, "the box begins at element %d of a row, no multiple of %s", at[0],
+                 gap ? "128" : "16 bytes");
+        return NULL;
+    }
+    /* cuda.h, cuTensorMapEncodeTiled: "Load only", "Store only" */
+    if (m->type == SIM_TENSOR_U4_APART ? in->x == SIM_TO_GLOBAL
+                                       : gap && m->swizzle == SIM_SWIZZLE_128B_ATOM_64B && in->x != SIM_TO_GLOBAL) {
+        sim_find(w, in, 1u << l, SIM_F_PROTOCOL, "a tensor map of this type and swizzle is for %s alone",
+                 in->x == SIM_TO_GLOBAL ? "loads" : "stores");
         return NULL;
     }
     uint32_t boxes = in->y & GATHER ? 4 : 1; /* four rows by number, one behind the other */
@@ -125,7 +133,8 @@ static struct sim_transfer *tensor_box(struct sim_warp *w, const struct sim_ins 
         t->n_pieces += sim_tensor_walk(m, at, t->pieces + first);
         for (uint32_t k = first; k < t->n_pieces; k++) t->pieces[k].shared += i * bytes;
     }
-    t->swizzle = m->swizzle;
+    t->swizzle = m->swizzle, t->gap = gap;
+    if (gap) t->bytes = t->bytes / 16 * gap; /* libraries expect the bytes of global memory */
     t->type = reduction_type(m->type);
     if (m->nan) t->fill = 0x7ff7; /* as an H100 does, in f16 and bf16 */
     return t;

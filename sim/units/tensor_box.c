@@ -13,7 +13,8 @@ uint32_t sim_swizzle(uint32_t address, uint32_t swizzle) {
     case SIM_SWIZZLE_32B: return address ^ (line & 1) << 4;
     case SIM_SWIZZLE_64B: return address ^ (line & 3) << 4;
     case SIM_SWIZZLE_128B: return address ^ (line & 7) << 4;
-    case SIM_SWIZZLE_128B_ATOM_32B: return address ^ (line & 3) << 5;
+    case SIM_SWIZZLE_128B_ATOM_32B:
+    case SIM_SWIZZLE_128B_ATOM_32B_FLIP_8B: return address ^ (line & 3) << 5;
     case SIM_SWIZZLE_128B_ATOM_64B: return address ^ (line & 1) << 6;
     default: return address;
     }
@@ -23,7 +24,7 @@ static uint32_t count(const struct sim_tensor_map *m, uint32_t d) {
     return d < m->rank ? (m->box[d] + m->step[d] - 1u) / m->step[d] : 1;
 }
 static uint32_t pitch(const struct sim_tensor_map *m) { /* of a row in shared memory: whole spans of the swizzle */
-    uint32_t inner = m->box[0] * m->bytes, span = sim_tensor_span(m->swizzle);
+    uint32_t inner = sim_tensor_in_shared(m, m->box[0]), span = sim_tensor_span(m->swizzle);
     return (inner + span - 1) / span * span;
 }
 
@@ -35,8 +36,9 @@ uint32_t sim_tensor_rows(const struct sim_tensor_map *m, uint32_t *bytes) {
 }
 
 uint32_t sim_tensor_walk(const struct sim_tensor_map *m, const int32_t at[SIM_TENSOR_RANK], struct sim_piece *out) {
-    const uint32_t size = m->bytes, inner = m->box[0] * size, step = pitch(m);
-    const int64_t row_bytes = ((int64_t)m->last[0] + 1) * size, start = (int64_t)at[0] * size;
+    const uint32_t inner = sim_tensor_in_shared(m, m->box[0]), step = pitch(m), gap = sim_tensor_gap(m),
+                   bite = gap ? gap : 16; /* of global memory in a piece */
+    const int64_t row_bytes = sim_tensor_in_global(m, (int64_t)m->last[0] + 1), start = sim_tensor_in_global(m, at[0]);
     uint32_t bytes, rows = sim_tensor_rows(m, &bytes), n = 0, i[SIM_TENSOR_RANK] = {0};
     for (uint32_t r = 0; r < rows; r++) {
         uint64_t base = m->address;
@@ -47,8 +49,8 @@ uint32_t sim_tensor_walk(const struct sim_tensor_map *m, const int32_t at[SIM_TE
             base += (uint64_t)c * m->stride[d - 1];
         }
         for (uint32_t b = 0; b < inner; b += 16) {
-            int64_t from = start + b, low = from < 0 ? -from : 0, high = row_bytes - from;
-            if (high > 16) high = 16;
+            int64_t from = start + b / 16 * bite, low = from < 0 ? -from : 0, high = row_bytes - from;
+            if (high > bite) high = bite;
             if (high > (int64_t)(inner - b)) high = (int64_t)(inner - b);
             uint32_t valid = inside && high > low ? (uint32_t)(high - low) : 0;
             out[n++] = (struct sim_piece){.global = base + (uint64_t)(from + low),

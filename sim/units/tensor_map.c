@@ -23,10 +23,10 @@ enum { AT_ATOM = 15, AT_FILL = 16, AT_L2 = 17, AT_ATOM_2 = 19 };
 /* Of cuTensorMapEncodeTiled by the device's number, which is that of tensormap.replace (PTX ISA), and bytes. */
 static const struct {
     uint8_t type, bytes;
-} types[] = {{SIM_TENSOR_U8, 1},      {SIM_TENSOR_U16, 2}, {SIM_TENSOR_U32, 4},  {SIM_TENSOR_S32, 4},
-             {SIM_TENSOR_U64, 8},     {SIM_TENSOR_S64, 8}, {SIM_TENSOR_F16, 2},  {SIM_TENSOR_F32, 4},
-             {SIM_TENSOR_F32_FTZ, 4}, {SIM_TENSOR_F64, 8}, {SIM_TENSOR_BF16, 2}, {SIM_TENSOR_TF32, 4},
-             {SIM_TENSOR_TF32_FTZ, 4}};
+} types[] = {{SIM_TENSOR_U8, 1},       {SIM_TENSOR_U16, 2},       {SIM_TENSOR_U32, 4},      {SIM_TENSOR_S32, 4},
+             {SIM_TENSOR_U64, 8},      {SIM_TENSOR_S64, 8},       {SIM_TENSOR_F16, 2},      {SIM_TENSOR_F32, 4},
+             {SIM_TENSOR_F32_FTZ, 4},  {SIM_TENSOR_F64, 8},       {SIM_TENSOR_BF16, 2},     {SIM_TENSOR_TF32, 4},
+             {SIM_TENSOR_TF32_FTZ, 4}, {SIM_TENSOR_U4_PACKED, 1}, {SIM_TENSOR_U4_APART, 1}, {SIM_TENSOR_U6_APART, 1}};
 _Static_assert(sizeof types / sizeof *types == SIM_TENSOR_TYPES, "a number for each type");
 
 /* Swizzles of cuTensorMapEncodeTiled: width and atom as the map has them. */
@@ -81,8 +81,7 @@ int sim_tensor_read(const void *from, struct sim_tensor_map *m) {
            (swizzles[m->swizzle].width != (w >> AT_SWIZZLE & 3) || swizzles[m->swizzle].atom != atom))
         m->swizzle++;
     if ((w & 15) != FORM || w & ~KNOWN || m->rank > SIM_TENSOR_RANK || type >= SIM_TENSOR_TYPES || m->interleave > 2 ||
-        m->swizzle == SIM_SWIZZLES || m->swizzle == SIM_SWIZZLE_128B_ATOM_32B_FLIP_8B || !m->address ||
-        m->address % 16 || f.word[13] >> 15 & 0x1ff || f.word[15])
+        m->swizzle == SIM_SWIZZLES || !m->address || m->address % 16 || f.word[13] >> 15 & 0x1ff || f.word[15])
         return 0;
     m->type = types[type].type, m->bytes = types[type].bytes;
     for (uint32_t i = 0; i < m->rank; i++) {

@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { NOBODY = 0xfb }; /* in gaps, whose contents nobody states */
+
 struct sim_transfer *sim_transfer_new(uint32_t n_pieces, uint32_t bytes) {
     size_t head = (sizeof(struct sim_transfer) + 15) / 16 * 16, list = n_pieces * sizeof(struct sim_piece);
     struct sim_transfer *t = calloc(1, head + list + bytes + 16);
@@ -24,17 +26,28 @@ static uint32_t place(const struct sim_transfer *t, uint32_t base, const struct 
     return sim_swizzle(base + SIM_SHARED_BASE + p->shared, t->swizzle) - SIM_SHARED_BASE;
 }
 
+static void move_piece(const struct sim_transfer *t, uint32_t at, uint8_t *to, const uint8_t *from, uint32_t n) {
+    if (!sim_is_flipped(at + SIM_SHARED_BASE, t->swizzle)) {
+        memcpy(to, from, n);
+        return;
+    }
+    memcpy(to, from + 8, 8);
+    memcpy(to + 8, from, 8);
+}
+
 static void read_source(const struct sim_flight *f, struct sim_transfer *t) {
     uint8_t *to = t->buffer;
     const uint8_t *shared = f->w->cta->shared;
     for (uint32_t i = 0; i < t->n_pieces; i++, to += t->pieces[i - 1].n) {
         const struct sim_piece *p = &t->pieces[i];
         if (t->kind != SIM_TO_SHARED) {
-            memcpy(to, shared + (t->kind == SIM_TO_GLOBAL ? place(t, t->from, p) : t->from + p->shared), p->n);
+            const uint32_t at = t->kind == SIM_TO_GLOBAL ? place(t, t->from, p) : t->from + p->shared;
+            move_piece(t, at, to, shared + at, p->n);
             continue;
         }
         for (uint32_t b = 0; b < p->n; b += 2) memcpy(to + b, &t->fill, p->n - b < 2 ? 1 : 2);
         memcpy(to + p->skip, (const uint8_t *)(uintptr_t)p->global, p->valid);
+        if (t->gap) memset(to + t->gap, NOBODY, p->n - t->gap);
     }
 }
 
@@ -56,11 +69,11 @@ static int write_shared(struct sim_flight *f, struct sim_transfer *t) {
         struct sim_cta *cta = &c->ctas[r];
         const uint8_t *from = t->buffer;
         for (uint32_t i = 0; i < t->n_pieces; i++, from += t->pieces[i - 1].n) {
-            uint8_t *to = cta->shared + place(t, t->to, &t->pieces[i]);
+            const uint32_t at = place(t, t->to, &t->pieces[i]);
             if (t->reduce)
-                combine(t, to, from, t->pieces[i].n);
+                combine(t, cta->shared + at, from, t->pieces[i].n);
             else
-                memcpy(to, from, t->pieces[i].n);
+                move_piece(t, at, cta->shared + at, from, t->pieces[i].n);
         }
         struct sim_cta *keeper = &c->ctas[r ^ t->teller];
         struct sim_mbarrier *b = sim_mbarrier_at(f->w, f->in, f->lane, keeper, t->barrier, 0);
@@ -172,7 +185,8 @@ int sim_transfer_start(struct sim_warp *w, const struct sim_ins *in, uint32_t la
         for (uint32_t i = 0; i < t->n_pieces && found < SIM_FOUND_FAULT; i++) {
             const struct sim_piece *p = &t->pieces[i];
             uint32_t at = t->kind == SIM_TO_GLOBAL ? place(t, t->from, p) : t->from + p->shared;
-            if (p->valid) found = sim_async_read(w, in, w->cta, lane, at, p->n, reader, read_time, found);
+            if (p->valid)
+                found = sim_async_read(w, in, w->cta, lane, at, t->gap ? t->gap : p->n, reader, read_time, found);
         }
     }
     if (!bad && c->launch->deed && t->kind == SIM_TO_GLOBAL)

@@ -12,7 +12,8 @@ struct sim_transfer {
     uint32_t barrier;                  /* offset of the mbarrier in each of those, */
     uint32_t teller;                   /* or, if 1, in the CTA whose rank differs in the last bit */
     uint32_t to, from;                 /* shared offsets: destination, source of SIM_TO_CLUSTER */
-    uint32_t swizzle, bytes, n_pieces; /* bytes: what the mbarrier is told, and room of the buffer */
+    uint32_t swizzle, bytes, n_pieces; /* bytes: what the mbarrier is told */
+    uint32_t gap;                      /* of each 16 bytes in shared memory from here on, 0: none */
     uint32_t reduce, type;             /* 1 + operation of atom, or 0; its element type */
     uint16_t fill;                     /* of 16-bit elements that do not exist */
     uint8_t *buffer;
