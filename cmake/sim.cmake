@@ -52,6 +52,11 @@ foreach(name sm90 sm100 findings forms maps global order registers) # protocols 
   set_target_properties(t_sim_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   attn_test(sim.${name} sim t_sim_${name} $<TARGET_FILE:attn_sim_cuda>)
 endforeach()
+add_executable(t_sim_coverage tests/sim/t_sim_coverage.c tests/sim/kernel_mutants.c)
+target_compile_options(t_sim_coverage PRIVATE ${attn_warnings})
+target_link_libraries(t_sim_coverage PRIVATE ${CMAKE_DL_LIBS} m)
+set_target_properties(t_sim_coverage PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+attn_test(sim.coverage sim t_sim_coverage $<TARGET_FILE:attn_sim_cuda> ${PROJECT_SOURCE_DIR}/tools/sim_coverage.py)
 if(EXISTS ${PROJECT_SOURCE_DIR}/tests/sim/golden/hopper_golden_h100.txt)
   attn_test(sim.hopper_golden_h100 sim hopper_golden replay $<TARGET_FILE:attn_sim_cuda>
             ${PROJECT_SOURCE_DIR}/tests/sim/golden/hopper_golden_h100.txt)

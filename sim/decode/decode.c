@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * The decoder's frame: registers and constants get places in a warp's file, each statement is looked up in the tables
  * of spellings, then in the grammars. */
+#include "checks/coverage.h"
 #include "checks/global.h"
 #include "exec/exec.h"
 #include "units/hopper.h"
@@ -341,7 +342,10 @@ struct sim_program *sim_decode(const struct ptx_module *module, const struct ptx
     if (!d.failed && p->uses & (SIM_USES_WGMMA | SIM_USES_TCGEN05)) sim_watch_find(p);
     free(d.reg_at);
     free(d.constant_hash);
-    if (!d.failed) return p;
+    if (!d.failed) {
+        sim_coverage_watch(p);
+        return p;
+    }
     sim_program_free(p);
     return NULL;
 }
@@ -353,5 +357,6 @@ void sim_program_free(struct sim_program *p) {
     free(p->constants);
     free(p->touched);
     free(p->places);
+    sim_coverage_free(p->coverage);
     free(p);
 }

@@ -3,6 +3,7 @@
  * stays in the context; advice (checks/report.h) changes no result. Environment: ATTNSIM_POLICY (eager, late, random),
  * ATTNSIM_SEED, ATTNSIM_THREADS, ATTNSIM_RACES=0, ATTNSIM_QUIET=1, ATTNSIM_REPORT=file of JSON lines, ATTNSIM_TRACE
  * (barrier_trace.h). */
+#include "checks/coverage.h"
 #include "checks/report.h"
 #include "decode/decode.h"
 #include "driver/stream.h"
@@ -110,6 +111,7 @@ int sim_calls_run(struct sim_context *context, const struct sim_task *tasks, con
     for (uint32_t i = 0; i < n; i++) {
         struct sim_launch *g = &launches[i];
         if (atomic_load(&g->failed)) context->fault = R_LAUNCH_FAILED;
+        sim_coverage_save(g->program);
         atomic_fetch_add(&n_executed, atomic_load(&g->n_executed));
         atomic_fetch_add(&nanoseconds, atomic_load(&g->nanoseconds));
         if (sim_setting("ATTNSIM_STATS", 0) > 1)

@@ -65,6 +65,7 @@ enum { SIM_USES_MBARRIER = 1, SIM_USES_COPY_ARRIVAL = 2, SIM_USES_BULK = 4, SIM_
 /* What of its order on global memory is more than barriers (global.h); not part of hopper.h. */
 enum { SIM_USES_SYNC = 1 << 8, SIM_USES_GRID_WAIT = 1 << 9, SIM_USES_UNITS = 0xff };
 
+struct sim_coverage; /* checks/coverage.c */
 struct sim_program { /* a decoded kernel */
     const struct ptx_module *module;
     const struct ptx_kernel *kernel;
@@ -75,9 +76,10 @@ struct sim_program { /* a decoded kernel */
     uint32_t n_constants;
     uint32_t n_words, n_predicates; /* of a warp */
     uint32_t uses;
-    uint32_t *touched, n_tracked; /* see checks/wgmma_hazards.c */
-    uint32_t *places, n_places;   /* statements that access global memory, by number from 1 on */
-    int max_dynamic;              /* cuFuncSetAttribute */
+    struct sim_coverage *coverage; /* NULL: not asked for */
+    uint32_t *touched, n_tracked;  /* see checks/wgmma_hazards.c */
+    uint32_t *places, n_places;    /* statements that access global memory, by number from 1 on */
+    int max_dynamic;               /* cuFuncSetAttribute */
     int portable_cluster;
 };
 
