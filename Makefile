@@ -58,7 +58,7 @@ cov: ## line coverage of base, core and api; fails below 90 %
 	@tools/install_deps.sh full
 	@tools/coverage.sh
 
-lint: build ## include edges, style, format, headers alone, binary interface
+lint: build ## include edges, style, vocabulary, format, headers alone, binary interface
 	@tools/install_deps.sh check
 	@tools/check.sh lint
 

@@ -15,6 +15,7 @@ attn=$build/attn
 lint() {
     step "include edges" tools/check_edges.py
     step "style" tools/check_style.py
+    step "vocabulary" tools/check_words.py
     step "format" tools/format.sh --check
     step "public headers alone" tools/check_header.sh
     step "binary interface" tools/check_abi.sh "$build/libattn.so"
