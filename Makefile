@@ -94,7 +94,7 @@ check-oldcpu: build ## quick tier on emulated processors without AVX-512 and wit
 format: ## clang-format in place
 	@tools/format.sh
 
-doc: build ## man pages in build/release/man; docs/env.md and the README table
+doc: build ## man pages in build/release/man; docs/env.md and the table of docs/operators.md
 	@python3 tools/make_docs.py $(BUILD)/attn
 	@ls $(BUILD)/man 2>/dev/null || echo 'no man pages: scdoc is missing (apt-get install -y scdoc)'
 

@@ -3,8 +3,8 @@
 """Ratio tables from records of `attn bench --json` and of the peers measured beside it. Standard library only.
 
     python3 bench/table.py [FILE...]     print the tables of these files; without files, of bench/results/**/*.jsonl
-    python3 bench/table.py --write       put the tables into docs/benchmarks.md and the summary into README.md,
-                                         between their markers (make figures)
+    python3 bench/table.py --write       put the tables and their summary into docs/benchmarks.md and one line per machine
+                                         into README.md, between their markers (make figures)
     python3 bench/table.py --check       fail if that would change them
 
 Records join on run + device + problem (+ the state of the caches). Of a problem measured in several runs the newest run
@@ -20,6 +20,9 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BEGIN, END = "<!-- made by bench/table.py -->", "<!-- /made by bench/table.py -->"
 OURS = "attn"
+# What processors call themselves does not say what they are.
+MACHINES = {"AMD EPYC": "AMD EPYC (Zen 4)", "Intel(R) Xeon(R) Processor": "Intel Xeon (Emerald Rapids)", "NVIDIA H100 80GB HBM3": "NVIDIA H100"}
+FRONT = ("forward bf16", "forward f16", "forward f32", "backward bf16", "backward f32", "decode bf16")
 
 
 def is_ours(impl):
@@ -154,7 +157,7 @@ def summary_alone(device_rows):
             value = dict(w.split("=", 1) for w in words if "=" in w)
             name = group_of(line)[1] + (" deterministic" if "deterministic" in words else "")
             groups.setdefault((name, value["hq"]), []).append(f"{int(value['sk']) // 1024}k: {number(r['tflops'])}")
-        lines += [f"| {device} | {name} | {heads} | {', '.join(cells)} |" for (name, heads), cells in groups.items()]
+        lines += [f"| {MACHINES.get(device, device)} | {name} | {heads} | {', '.join(cells)} |" for (name, heads), cells in groups.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -185,7 +188,19 @@ def summary(device_tables):
     for device, groups in device_tables.items():
         for heading, _, (_, peers), rows in groups:
             x = [min(r[2].values()) for r in rows]
-            lines.append(f"| {device} | {heading} | {len(rows)} | {geomean(x):.2f} ({', '.join(peers)}) | {min(x):.2f} | {max(x):.2f} |")
+            lines.append(f"| {MACHINES.get(device, device)} | {heading} | {len(rows)} | {geomean(x):.2f} ({', '.join(peers)}) | {min(x):.2f} | {max(x):.2f} |")
+    return "\n".join(lines) + "\n"
+
+
+def front(device_tables):
+    """One line per machine: of each kind of work in FRONT, geometric mean and lowest ratio to the best peer."""
+    lines = ["| | " + " | ".join(FRONT) + " |", "|---|" + "---|" * len(FRONT)]
+    for device, groups in sorted(device_tables.items(), key=lambda kv: MACHINES.get(kv[0], kv[0])):
+        cells = {}
+        for heading, _, _, rows in groups:
+            x = [min(r[2].values()) for r in rows]
+            cells[heading] = f"{geomean(x):.2f}" + (f" ({min(x):.2f})" if len(x) > 1 else "")
+        lines.append(f"| {MACHINES.get(device, device)} | " + " | ".join(cells.get(heading, "-") for heading in FRONT) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -213,8 +228,9 @@ def main():
         print(page or "no problem was measured by attn and by a peer in one run, none of bench/cases/dsa.txt by attn")
         return
     short = summary(made) + ("\nSparse MLA, 4096 queries of 2048 random rows each, D 576:\n\n" + summary_alone(lone) if lone else "")
+    page = "## Summary\n\n" + short + "\n" + page
     stale = 0
-    for path, text in ((ROOT / "docs/benchmarks.md", page), (ROOT / "README.md", short)):
+    for path, text in ((ROOT / "docs/benchmarks.md", page), (ROOT / "README.md", front(made))):
         old, new = replaced(path, text)
         if old == new:
             continue

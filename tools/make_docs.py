@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Write the parts of the documentation that the command knows best: docs/env.md and the table in README.md.
+"""Write the parts of the documentation that the command knows best: docs/env.md and the table in docs/operators.md.
 
     python3 tools/make_docs.py build/release/attn            write them
     python3 tools/make_docs.py build/release/attn --check    fail if they are out of date (part of make lint)
@@ -35,7 +35,7 @@ def env_page(attn):
     return "\n".join(lines) + "\n"
 
 
-def readme(attn, text):
+def operators_page(attn, text):
     head, rest = text.split(BEGIN)
     tail = rest.split(END)[1]
     return head + BEGIN + "\n" + output(attn, "list", "--markdown").rstrip() + "\n" + END + tail
@@ -45,7 +45,7 @@ def main():
     if len(sys.argv) < 2:
         sys.exit(__doc__)
     attn, check = sys.argv[1], "--check" in sys.argv[2:]
-    pages = {ROOT / "docs/env.md": env_page(attn), ROOT / "README.md": readme(attn, (ROOT / "README.md").read_text())}
+    pages = {ROOT / "docs/env.md": env_page(attn), ROOT / "docs/operators.md": operators_page(attn, (ROOT / "docs/operators.md").read_text())}
     stale = [path for path, text in pages.items() if not path.exists() or path.read_text() != text]
     if check:
         for path in stale:
