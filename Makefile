@@ -8,7 +8,7 @@ BUILD = build/release
 export JOBS
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo check check-full check-sim check-sim-full bench-sim asan ubsan tsan fuzz cov lint tidy abi-check ptxas-check check-oldcpu format doc \
+.PHONY: help deps build demo quick check check-full check-sim check-sim-full bench-sim asan ubsan tsan fuzz cov lint tidy abi-check ptxas-check check-oldcpu format doc \
         nvcc gpu-check first-contact gpu-sanitize figures install uninstall clean
 
 help: ## this list
@@ -28,9 +28,13 @@ demo: deps ## attention of a real language model, checked against the model's ow
 	@tools/build.sh $(PRESET) -- attn
 	@build/$(PRESET)/attn demo --out build/demo
 
-check: ## everything a change must pass: build, tests, every kernel against the reference, lint
+quick: ## inner loop: the command, unit tests, some problems of every CPU kernel, lint (under a minute after a small change)
 	@tools/install_deps.sh check
 	@tools/check.sh quick
+
+check: ## everything a change must pass: build, tests, every kernel against the reference, lint
+	@tools/install_deps.sh check
+	@tools/check.sh check
 
 check-full: ## more problems and seeds, sanitizers, older processors, coverage (an hour or more)
 	@tools/install_deps.sh full
@@ -46,7 +50,7 @@ check-sim-full: build ## 200 random problems per operator on the sm_80 kernels: 
 bench-sim: build ## speed of the PTX simulator, checks on: million warp instructions a second of one core
 	@tools/bench_sim.sh $(BUILD)
 
-asan ubsan tsan: ## quick tier under address+undefined, undefined or thread sanitizer
+asan ubsan tsan: ## the check tier under address+undefined, undefined or thread sanitizer
 	@tools/install_deps.sh check
 	@tools/sanitize.sh $@
 
@@ -87,7 +91,7 @@ gpu-sanitize: build ## on a GPU: compute-sanitizer on a sample of problems (SAMP
 figures: ## README's and docs/benchmarks.md's figures from bench/results
 	@python3 bench/table.py --write
 
-check-oldcpu: build ## quick tier on emulated processors without AVX-512 and without AVX
+check-oldcpu: build ## the check tier on emulated processors without AVX-512 and without AVX
 	@tools/install_deps.sh full
 	@tools/check_oldcpu.sh $(BUILD)/attn
 

@@ -75,10 +75,15 @@ foreach(room IN LISTS rooms)
     set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
     string(REGEX REPLACE "^t_(${room}_)?" "${room}." test_name ${name})
     attn_test(${test_name} ${room} ${name})
+    if(NOT room STREQUAL gpu)
+      list(APPEND quick_programs ${name})
+    endif()
     # Sources that a test reads (documents, examples) are found through this, not through a path of this machine.
     set_tests_properties(${test_name} PROPERTIES ENVIRONMENT "SOURCE_DIR=${PROJECT_SOURCE_DIR}")
   endforeach()
 endforeach()
+
+add_custom_target(attn_quick_tests DEPENDS ${quick_programs}) # what `make quick` builds beside the command
 
 foreach(name t_cuda_stub t_gpu_stub t_gpu_kept_graph)
   if(TARGET ${name} AND TARGET cuda_stub)

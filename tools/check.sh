@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # What `make check` runs: build, tests, the tester on every kernel, properties, lint. One line a step, a summary at the end.
-# usage: tools/check.sh [quick|full|lint|sim]    REPEAT=N problems per operator and dtype (quick: 100, full: 300), BUILD=folder of the release build
+# usage: tools/check.sh [quick|check|full|lint|sim]    REPEAT=N problems per operator and dtype (quick: 10, check: 100, full: 300),
+#                                                       BUILD=folder of the release build
 set -u
 cd "$(dirname "$0")/.." || exit 1
-tier=${1:-quick}
+tier=${1:-check}
 build=${BUILD:-build/release}
 jobs=${JOBS:-$(nproc)}
 steps_log=build/log
@@ -23,7 +24,16 @@ lint() {
     grep -qs ' all$' "$build/cuda/nvcc.txt" && step "GPU kernels' registers" tools/ptxas_budget.py "$build/cuda"
 }
 
+# The inner loop: the command, unit tests without those that run whole operators, some problems of every CPU kernel. No
+# emulated AMX, no simulator.
 quick() {
+    step "build ${build#build/}" tools/build.sh "${build#build/}" -- attn libattn.so attn_quick_tests || { steps_end; exit 1; }
+    step "unit tests" ctest --test-dir "$build" --output-on-failure -j "$jobs" -L '^(unit|cpu|contract)$' -E 'cpu\.(sdpa|mla)_cpu'
+    step "attn check, every CPU kernel" "$attn" check --backend cpu --repeat "${REPEAT:-10}" --seed 1
+    lint
+}
+
+check() {
     step "build ${build#build/}" tools/build.sh "${build#build/}" || { steps_end; exit 1; }
     step "ctest" ctest --test-dir "$build" --output-on-failure -j "$jobs"
     step "attn check, every CPU kernel" "$attn" check --backend cpu --repeat "${REPEAT:-100}" --seed 1
@@ -39,7 +49,7 @@ sim() {
 }
 
 full() {
-    REPEAT=${REPEAT:-300} quick
+    REPEAT=${REPEAT:-300} check
     for seed in 2 3 4 5; do
         step "attn check, seed $seed" "$attn" check --backend cpu --repeat "${REPEAT:-300}" --seed "$seed"
     done
@@ -50,9 +60,10 @@ full() {
 
 case $tier in
 quick) quick ;;
+check) check ;;
 full) full ;;
 lint) lint ;;
 sim) sim ;;
-*) echo "usage: $0 [quick|full|lint|sim]" >&2; exit 2 ;;
+*) echo "usage: $0 [quick|check|full|lint|sim]" >&2; exit 2 ;;
 esac
 steps_end

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# The quick tier on processors without AVX-512 and without AVX, emulated: an illegal instruction in common code, or a
+# The check tier on processors without AVX-512 and without AVX, emulated: an illegal instruction in common code, or a
 # wrong choice of kernels, ends it.   usage: tools/check_oldcpu.sh [path of attn]   MODELS="Nehalem Haswell" REPEAT=2
 set -u
 cd "$(dirname "$0")/.." || exit 1

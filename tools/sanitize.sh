@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# Builds a sanitizer preset and runs the quick tier under it; tsan runs what has threads in it.
+# Builds a sanitizer preset and runs the check tier under it; tsan runs what has threads in it.
 # usage: tools/sanitize.sh asan|ubsan|tsan     REPEAT=N problems per operator and dtype (asan, ubsan: 10, tsan: 4)
 set -u
 cd "$(dirname "$0")/.." || exit 1
