@@ -342,7 +342,7 @@ ATTN_API double attn_problem_bytes(const attn_problem *problem);
  *  ALIBI         [HQ] or [1,HQ] or [B,HQ]                   f32      sdpa, slopes
  *  SINK          [HQ]                                       f32      sdpa, mla
  *  SEQLENS_Q/_K  [B], clamped to 0..SQ / 0..SK              i32      sdpa
- *  CU_SEQLENS_Q/_K [B+1], not decreasing, clamped to 0..TOTAL i32    sdpa, packed
+ *  CU_SEQLENS_Q/_K [B+1], clamped to 0..TOTAL and to at least those before    i32    sdpa, packed
  *  BLOCK_TABLE   [B,MAX_PAGES]                              i32      sdpa_fwd, paged
  *  INDICES       [B,SQ,1,TOPK]                              i32      mla, dist
  *  TOPK_LENGTH   [B,SQ]                                     i32      mla, dist

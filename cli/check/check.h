@@ -132,6 +132,7 @@ double attn_cli_check_round(double x, int32_t dtype); /* to F16 or BF16, nearest
 /* check_data_*.c: lengths and values of every input. */
 int attn_cli_check_data_dense(struct check_case *c);
 int attn_cli_check_data_sparse(struct check_case *c);
+bool attn_cli_check_falls(const struct check_case *c); /* packed offsets that fall */
 /* Standard normal values into t->val (allocated by place). */
 void attn_cli_check_normal(struct attn_cli_rng *r, double *out, int64_t n, double spread);
 void attn_cli_check_modes(struct check_case *c);

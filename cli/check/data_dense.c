@@ -46,6 +46,13 @@ static void fill_cumulative(struct check_case *c, int32_t role, int64_t total, i
     }
     if (wild && at == total && t->n > 1 && t->val[t->n - 2] < (double)total)
         t->val[t->n - 1] = (double)(total + below(c, 7));
+    for (int64_t b = 1; b < t->n && attn_cli_check_falls(c); b++)
+        if (below(c, 3) == 0) t->val[b] = (double)(below(c, (int64_t)fmax(t->val[b - 1], 0) + 4) - 3);
+}
+
+/* Packed lengths outside their range come half the time as offsets that fall. No draw: numbers of a seed stay. */
+bool attn_cli_check_falls(const struct check_case *c) {
+    return check_has(c, ATTN_PACKED) && (c->modes & CHECK_WILD_LENGTHS) && c->seed >> 13 & 1;
 }
 
 static void fill_pages(struct check_case *c) {
@@ -62,6 +69,7 @@ static void fill_pages(struct check_case *c) {
 
 static int make_sequences(struct check_case *c) {
     const attn_problem *p = &c->p;
+    int64_t end_q = 0, end_k = 0; /* packed: no offset counts as less than one before it */
     c->seq = calloc((size_t)p->batch + 1, sizeof *c->seq);
     if (!c->seq) return -1;
     for (int64_t b = 0; b < p->batch; b++) {
@@ -71,9 +79,10 @@ static int make_sequences(struct check_case *c) {
         if (check_has(c, ATTN_SEQLENS_K)) s->sk = clamp((int64_t)c->t[ATTN_ROLE_SEQLENS_K].val[b], 0, p->seq_k);
         if (check_has(c, ATTN_PACKED)) {
             const double *q = c->t[ATTN_ROLE_CU_SEQLENS_Q].val, *k = c->t[ATTN_ROLE_CU_SEQLENS_K].val;
-            s->q0 = clamp((int64_t)q[b], 0, p->total_q), s->k0 = clamp((int64_t)k[b], 0, p->total_k);
-            s->sq = s->sq_rows = clamp((int64_t)q[b + 1], 0, p->total_q) - s->q0;
-            s->sk = s->sk_rows = clamp((int64_t)k[b + 1], 0, p->total_k) - s->k0;
+            s->q0 = end_q = clamp((int64_t)q[b], end_q, p->total_q);
+            s->k0 = end_k = clamp((int64_t)k[b], end_k, p->total_k);
+            s->sq = s->sq_rows = clamp(clamp((int64_t)q[b + 1], end_q, p->total_q) - end_q, 0, p->seq_q);
+            s->sk = s->sk_rows = clamp(clamp((int64_t)k[b + 1], end_k, p->total_k) - end_k, 0, p->seq_k);
         }
     }
     return 0;

@@ -14,19 +14,31 @@ static __device__ __forceinline__ int64_t clamp_length(int64_t x, int64_t high) 
     return x < 0 ? 0 : x > high ? high : x;
 }
 
-static __device__ __forceinline__ void packed_span(uint64_t cu, int b, int64_t total, int bound, int64_t *first,
-                                                   int *n) {
-    const int32_t *at = (const int32_t *)cu + b;
-    int64_t begin = clamp_length(at[0], total), end = clamp_length(at[1], total);
-    *first = begin;
-    *n = (int)clamp_length(end - begin, bound);
+/* The offset of sequence b is `most`: the largest one up to there, or sequences would share rows. */
+static __device__ __forceinline__ void packed_span(const int32_t *cu, int b, int most, int64_t total, int bound,
+                                                   int64_t *first, int *n) {
+    *first = clamp_length(most, total);
+    *n = (int)clamp_length(clamp_length(cu[b + 1], total) - *first, bound);
 }
 
+/* All lanes of a warp, for one b: packed offsets up to b are looked through by all of them, OFFSETS_AHEAD loads a lane
+ * and axis at a time. */
+constexpr int OFFSETS_AHEAD = 4;
 static __device__ __forceinline__ struct sequence sequence_of(const struct kp_sdpa *p, int b) {
     struct sequence s = {0, 0, p->seq_q, p->seq_k, p->seq_q};
     if (p->cu_seqlens_q) {
-        packed_span(p->cu_seqlens_q, b, p->total_q, p->seq_q, &s.q0, &s.sq);
-        packed_span(p->cu_seqlens_k, b, p->total_k, p->seq_k, &s.k0, &s.sk);
+        const int32_t *q = (const int32_t *)p->cu_seqlens_q, *k = (const int32_t *)p->cu_seqlens_k;
+        int most_q = 0, most_k = 0;
+#pragma unroll 1
+        for (int x0 = 0; x0 <= b; x0 += 32 * OFFSETS_AHEAD)
+#pragma unroll
+            for (int y = 0; y < OFFSETS_AHEAD; y++) {
+                const int x = min(x0 + 32 * y + (int)threadIdx.x % 32, b);
+                most_q = max(most_q, q[x]), most_k = max(most_k, k[x]);
+            }
+        most_q = __reduce_max_sync(~0u, most_q), most_k = __reduce_max_sync(~0u, most_k);
+        packed_span(q, b, most_q, p->total_q, p->seq_q, &s.q0, &s.sq);
+        packed_span(k, b, most_k, p->total_k, p->seq_k, &s.k0, &s.sk);
         s.rows = s.sq;
         return s;
     }

@@ -159,7 +159,8 @@ static __device__ __forceinline__ void bound_keys(const struct kp_sdpa_bwd *p, i
     if (threadIdx.x == 0) ((float *)scaled->key_bounds)[x] = most.squares;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+/* Left to itself, ptxas spills for a fourth CTA with bounds, and goes without it where there are none. */
+extern "C" __global__ void __launch_bounds__(THREADS, SCALED ? 3 : 4)
     CFG(const __grid_constant__ struct sdpa_bwd_parameters<SCALED> all) {
     const struct kp_sdpa_bwd &p = all.bwd;
     const int64_t tiles = (int64_t)p.in.batch * p.in.heads_q * p.row_tiles;

@@ -69,7 +69,7 @@ void attn_api_poison(const attn_plan *plan, const attn_args *args) {
         }
         for (int64_t b = 0; b < p->batch; b++) { /* rows of no sequence belong to the caller */
             struct attn_core_seq s;
-            attn_core_seq_get(p, args, b, &s);
+            attn_core_seq_get(p, args, 1, b, &s);
             if (by_q)
                 poison(t, s.q0, s.q0 + s.sq_rows);
             else

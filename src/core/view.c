@@ -38,19 +38,33 @@ static int64_t clamp(int64_t value, int64_t high) { return value < 0 ? 0 : value
 
 static int32_t length_at(const attn_tensor *t, int64_t i) { return ((const int32_t *)t->data)[i]; }
 
-/* First row and length of sequence b of a packed axis. A length past the problem's bound is cut to it: workspaces are
- * sized by the bound. */
-static void packed_at(const attn_tensor *cu, int64_t b, int64_t total, int64_t bound, int64_t *first, int64_t *n) {
-    int64_t begin = clamp(length_at(cu, b), total), end = clamp(length_at(cu, b + 1), total);
-    *first = begin;
-    *n = clamp(end - begin, bound);
+static int falls_within(const attn_tensor *cu, int64_t batch) {
+    int falls = 0;
+    for (int64_t b = 0; b < batch; b++) falls |= length_at(cu, b + 1) < length_at(cu, b);
+    return falls;
 }
 
-void attn_core_seq_get(const attn_problem *p, const attn_args *args, int64_t b, struct attn_core_seq *out) {
+int attn_core_offsets_fall(const attn_problem *p, const attn_args *args) {
+    return attn_core_has(p, ATTN_PACKED) &&
+           (falls_within(args->cu_seqlens_q, p->batch) || falls_within(args->cu_seqlens_k, p->batch));
+}
+
+/* First row and length of sequence b of a packed axis. No offset counts as less than one before it, or sequences would
+ * share rows. A length past the problem's bound is cut to it: workspaces are sized by the bound. */
+static void packed_at(const attn_tensor *cu, int falls, int64_t b, int64_t total, int64_t bound, int64_t *first,
+                      int64_t *n) {
+    int32_t most = length_at(cu, b);
+    for (int64_t x = 0; x < b && falls; x++)
+        if (most < length_at(cu, x)) most = length_at(cu, x);
+    *first = clamp(most, total);
+    *n = clamp(clamp(length_at(cu, b + 1), total) - *first, bound);
+}
+
+void attn_core_seq_get(const attn_problem *p, const attn_args *args, int falls, int64_t b, struct attn_core_seq *out) {
     *out = (struct attn_core_seq){.sq = p->seq_q, .sk = p->seq_k, .sq_rows = p->seq_q, .sk_rows = p->seq_k};
     if (attn_core_has(p, ATTN_PACKED)) {
-        packed_at(args->cu_seqlens_q, b, p->total_q, p->seq_q, &out->q0, &out->sq);
-        packed_at(args->cu_seqlens_k, b, p->total_k, p->seq_k, &out->k0, &out->sk);
+        packed_at(args->cu_seqlens_q, falls, b, p->total_q, p->seq_q, &out->q0, &out->sq);
+        packed_at(args->cu_seqlens_k, falls, b, p->total_k, p->seq_k, &out->k0, &out->sk);
         out->sq_rows = out->sq;
         out->sk_rows = out->sk;
         return;

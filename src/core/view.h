@@ -37,7 +37,12 @@ struct attn_core_seq {
     int64_t sq_rows, sk_rows; /* rows that belong to this batch entry: SQ and SK, or sq and sk when packed */
     const int32_t *pages;     /* paged: this sequence's row of block_table (unit stride), else NULL */
 };
-void attn_core_seq_get(const attn_problem *problem, const attn_args *args, int64_t b, struct attn_core_seq *out);
+/* Do packed offsets fall anywhere? Where they do not, a sequence is its two neighbouring offsets; else those before
+ * them are looked through as well, as an offset counts as at least the largest one before it. */
+int attn_core_offsets_fall(const attn_problem *problem, const attn_args *args);
+/* falls: what attn_core_offsets_fall said, or 1 where nobody has asked. */
+void attn_core_seq_get(const attn_problem *problem, const attn_args *args, int falls, int64_t b,
+                       struct attn_core_seq *out);
 
 /* Address of key (or value) row j of a sequence: dense, packed or paged. NULL if its page is outside the pool. */
 static inline char *attn_core_kv_row(const attn_problem *p, const struct attn_view *v, const struct attn_core_seq *s,

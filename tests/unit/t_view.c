@@ -145,7 +145,7 @@ static void sequences(void **state) {
     struct attn_core_seq s;
     attn_args a = ATTN_ARGS_INIT;
     attn_problem p = parse("sdpa_fwd b=4 hq=1 sq=5 sk=7 d=8 f32");
-    attn_core_seq_get(&p, &a, 3, &s);
+    attn_core_seq_get(&p, &a, 0, 3, &s);
     assert_true(s.sq == 5 && s.sk == 7 && s.sq_rows == 5 && s.sk_rows == 7 && s.q0 == 0 && s.k0 == 0 && !s.pages);
 
     p = parse("sdpa_fwd b=4 hq=1 sq=5 sk=7 d=8 f32 seqlens_q seqlens_k");
@@ -154,19 +154,20 @@ static void sequences(void **state) {
     attn_tensor tq = ints(lq, 4), tk = ints(lk, 4);
     a.seqlens_q = &tq, a.seqlens_k = &tk;
     for (int b = 0; b < 4; b++) {
-        attn_core_seq_get(&p, &a, b, &s);
+        attn_core_seq_get(&p, &a, 0, b, &s);
         assert_true(s.sq == want_q[b] && s.sk == want_k[b] && s.sq_rows == 5 && s.sk_rows == 7);
     }
 
     p = parse("sdpa_fwd b=5 hq=1 sq=5 sk=7 d=8 f32 packed total_q=12 total_k=20");
     int32_t cq[] = {-2, 3, 3, 10, 9, 99}, ck[] = {0, 20, 25, 25, 4, 6};
-    static const int64_t q0[] = {0, 3, 3, 10, 9}, nq[] = {3, 0, 5, 0, 3}, k0[] = {0, 20, 20, 20, 4},
-                         nk[] = {7, 0, 0, 0, 2};
+    static const int64_t q0[] = {0, 3, 3, 10, 10}, nq[] = {3, 0, 5, 0, 2}, k0[] = {0, 20, 20, 20, 20},
+                         nk[] = {7, 0, 0, 0, 0};
     tq = ints(cq, 6), tk = ints(ck, 6);
     a = (attn_args)ATTN_ARGS_INIT;
     a.cu_seqlens_q = &tq, a.cu_seqlens_k = &tk;
+    assert_true(attn_core_offsets_fall(&p, &a));
     for (int b = 0; b < 5; b++) {
-        attn_core_seq_get(&p, &a, b, &s);
+        attn_core_seq_get(&p, &a, 1, b, &s);
         assert_int_equal(s.q0, q0[b]);
         assert_int_equal(s.sq, nq[b]);
         assert_int_equal(s.k0, k0[b]);
@@ -178,6 +179,44 @@ static void sequences(void **state) {
     struct attn_view v = view_of(&p, ATTN_ROLE_Q, &q);
     assert_int_equal(v.batch, 0);
     assert_row(&v, &q, 4, 0, 9 + 2, 88);
+}
+
+/* An offset counts as at least the largest one before it, whichever axis has it and how far back that stands. */
+static void falling_offsets(void **state) {
+    (void)state;
+    static const struct {
+        int32_t given[6], counts[6];
+        int falls;
+    } lists[] = {
+        {{0, 5, 3, 9, 9, 9}, {0, 5, 5, 9, 9, 9}, 1},
+        {{0, 5, -1, -1, 9, 9}, {0, 5, 5, 5, 9, 9}, 1},
+        {{0, 12, 0, 12, 0, 12}, {0, 12, 12, 12, 12, 12}, 1},
+        {{0, 9, 2, 5, 7, 12}, {0, 9, 9, 9, 9, 12}, 1},
+        {{3, 3, 4, 8, 8, 99}, {3, 3, 4, 8, 8, 12}, 0},
+        {{-4, -9, -2, INT32_MIN, 1, INT32_MAX}, {0, 0, 0, 0, 1, 12}, 1},
+    };
+    int32_t sound[] = {0, 2, 4, 6, 8, 10};
+    const attn_problem p = parse("sdpa_fwd b=5 hq=1 sq=12 sk=12 d=8 f32 packed total_q=12 total_k=12");
+    attn_tensor even = ints(sound, 6);
+    attn_args a = ATTN_ARGS_INIT;
+    for (size_t l = 0; l < sizeof lists / sizeof *lists; l++)
+        for (int keys = 0; keys < 2; keys++) {
+            int32_t given[6];
+            struct attn_core_seq s;
+            memcpy(given, lists[l].given, sizeof given);
+            attn_tensor cu = ints(given, 6);
+            a.cu_seqlens_q = keys ? &even : &cu, a.cu_seqlens_k = keys ? &cu : &even;
+            assert_int_equal(attn_core_offsets_fall(&p, &a), lists[l].falls);
+            for (int look = lists[l].falls; look < 2; look++)
+                for (int b = 0; b < 5; b++) {
+                    const int32_t *at = lists[l].counts + b;
+                    attn_core_seq_get(&p, &a, look, b, &s);
+                    assert_int_equal(keys ? s.k0 : s.q0, at[0]);
+                    assert_int_equal(keys ? s.sk : s.sq, at[1] - at[0]);
+                    assert_int_equal(keys ? s.q0 : s.k0, sound[b]);
+                    assert_int_equal(keys ? s.sq : s.sk, 2);
+                }
+        }
 }
 
 static void pages(void **state) {
@@ -192,13 +231,13 @@ static void pages(void **state) {
     a.block_table = &t, a.seqlens_k = &l, a.k = &k;
     struct attn_view v = attn_core_view(&p, &a, ATTN_ROLE_K);
     struct attn_core_seq s;
-    attn_core_seq_get(&p, &a, 0, &s);
+    attn_core_seq_get(&p, &a, 0, 0, &s);
     assert_int_equal(s.sk, 10);
     assert_ptr_equal(s.pages, table[0]);
     assert_ptr_equal(attn_core_kv_row(&p, &v, &s, 0, 1, 2), (char *)k.data + 4 * (5 * 64 + 8 + 2 * 16));
     assert_ptr_equal(attn_core_kv_row(&p, &v, &s, 0, 0, 7), (char *)k.data + 4 * (3 * 16));
     assert_null(attn_core_kv_row(&p, &v, &s, 0, 0, 8)); /* page -1 */
-    attn_core_seq_get(&p, &a, 1, &s);
+    attn_core_seq_get(&p, &a, 0, 1, &s);
     assert_int_equal(s.sk, 9);
     assert_ptr_equal(s.pages, table[1]);
     assert_null(attn_core_kv_row(&p, &v, &s, 1, 0, 4)); /* page 6 of 6 */
@@ -207,9 +246,9 @@ static void pages(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(dense),  cmocka_unit_test(single_extents_ignore_strides),
-        cmocka_unit_test(sparse), cmocka_unit_test(sequences),
-        cmocka_unit_test(pages),
+        cmocka_unit_test(dense),           cmocka_unit_test(single_extents_ignore_strides),
+        cmocka_unit_test(sparse),          cmocka_unit_test(sequences),
+        cmocka_unit_test(falling_offsets), cmocka_unit_test(pages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -81,7 +81,7 @@ void attn_cpu_bwd_sums(struct attn_cpu_bwd *w, int64_t head, char *scratch) {
     (void)scratch;
     for (int64_t b = 0; b < p->batch; b++) {
         struct attn_core_seq seq;
-        attn_core_seq_get(p, w->s.args, b, &seq);
+        attn_cpu_sdpa_seq(&w->s, b, &seq);
         if (each) alibi = 0;
         for (int64_t i = 0; i < seq.sq; i++) {
             const struct attn_cpu_bwd_row *row = attn_cpu_bwd_stat(w, &seq, b, head, i);

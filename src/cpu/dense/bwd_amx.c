@@ -148,7 +148,7 @@ void attn_cpu_grad_look(struct attn_cpu_bwd *w, int64_t task, char *scratch) {
     struct attn_core_seq seq;
     int good = 1;
     (void)scratch;
-    attn_core_seq_get(p, w->s.args, b, &seq);
+    attn_cpu_sdpa_seq(&w->s, b, &seq);
     for (int64_t j = block * w->keys; j < (block + 1) * w->keys && j < seq.sk && good; j++)
         good = (all_finite(w, attn_view_row(&w->s.k, b, hk, seq.k0 + j), p->dim_qk) &&
                 all_finite(w, attn_view_row(&w->s.v, b, hk, seq.k0 + j), p->dim_v)) ||

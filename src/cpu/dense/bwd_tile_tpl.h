@@ -36,7 +36,7 @@ void T(attn_cpu_tile_pair)(struct T(attn_cpu_tile) * t, int64_t b, int64_t hk) {
     t->b = b;
     t->hk = hk;
     t->n_rows = t->n_keys = 0;
-    attn_core_seq_get(t->w->s.p, t->w->s.args, b, &t->seq);
+    attn_cpu_sdpa_seq(&t->w->s, b, &t->seq);
 }
 
 /* Rows as pairs of rows, for the sums over rows. */

@@ -11,7 +11,7 @@ static void T(phase_rows)(struct attn_cpu_bwd *w, int64_t task, char *scratch) {
     const double sink = attn_cpu_ref_sink(p, w->s.args, h);
     struct attn_core_seq seq;
     int simple = 1;
-    attn_core_seq_get(p, w->s.args, b, &seq);
+    attn_cpu_sdpa_seq(&w->s, b, &seq);
     for (int64_t i = i0; i < i0 + ROWS && i < seq.sq; i++) {
         const int64_t at = seq.q0 + i;
         double dlse = 0, dot = 0, lse = attn_num_load(attn_view_row(&w->lse, b, h, at), w->lse.dtype, 0);

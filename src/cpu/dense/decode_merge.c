@@ -49,7 +49,7 @@ void attn_cpu_decode_merge(void *arg, int32_t worker) {
         const int64_t b = pair / p->heads_k, hk = pair % p->heads_k;
         char *partials = f->partials + pair * f->splits * f->partial_bytes;
         struct attn_core_seq seq;
-        attn_core_seq_get(p, f->s.args, b, &seq);
+        attn_cpu_sdpa_seq(&f->s, b, &seq);
         const int64_t live = seq.sq * f->s.group;
         for (int64_t r = 0; r < live; r++) {
             struct attn_cpu_sdpa_row row;

@@ -380,7 +380,7 @@ void attn_cpu_flash_task(const struct attn_cpu_fwd *f, int64_t pair, int64_t blo
     const int64_t f0 = (f->row_blocks - 1 - block) * f->rows, left = f->s.flat - f0,
                   n = left < f->rows ? left : f->rows;
     struct attn_cpu_flash_work work = {.f = f, .b = pair / p->heads_k, .hk = pair % p->heads_k}, *w = &work;
-    attn_core_seq_get(p, f->s.args, w->b, &w->seq);
+    attn_cpu_sdpa_seq(&f->s, w->b, &w->seq);
     w->row = (struct attn_cpu_sdpa_row *)(void *)(scratch + f->at.row);
     w->kept = (struct attn_cpu_fwd_kept *)(void *)(scratch + f->at.kept);
 #define AT(name) (float *)(void *)(scratch + f->at.name)

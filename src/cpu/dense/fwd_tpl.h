@@ -436,7 +436,7 @@ static void T(run_task)(struct attn_cpu_fwd *f, int64_t pair, int64_t task, char
     const int64_t split = task % f->splits, f0 = (f->row_blocks - 1 - task / f->splits) * f->rows,
                   left = f->s.flat - f0, n = left < f->rows ? left : f->rows;
     struct T(work) work = {.f = f, .b = pair / p->heads_k, .hk = pair % p->heads_k}, *w = &work;
-    attn_core_seq_get(p, f->s.args, w->b, &w->seq);
+    attn_cpu_sdpa_seq(&f->s, w->b, &w->seq);
     w->row = (struct attn_cpu_sdpa_row *)(void *)(scratch + f->at.row);
 #define AT(name) (REAL *)(void *)(scratch + f->at.name)
     w->q = AT(q), w->slots = w->kt = AT(k), w->tmp = AT(tmp), w->v = AT(v), w->s = AT(s), w->p = AT(p), w->o = AT(o),

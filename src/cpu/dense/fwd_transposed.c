@@ -541,7 +541,7 @@ void attn_cpu_lanes_task(const struct attn_cpu_fwd *f, int64_t pair, int64_t tas
     }
     w->close_alone = f->lse_rounded.data || (f->lse.data && f->lse.dtype != ATTN_F32) || attn_core_has(p, ATTN_SINK) ||
                      attn_core_has(p, ATTN_LSE_WITH_SINK) || attn_core_has(p, ATTN_LSE_BASE_2);
-    attn_core_seq_get(p, f->s.args, w->b, &w->seq);
+    attn_cpu_sdpa_seq(&f->s, w->b, &w->seq);
     w->row = (struct attn_cpu_sdpa_row *)(void *)(scratch + f->at.row);
 #define AT(name) (float *)(void *)(scratch + f->at.name)
     w->q = AT(q), w->k_own = AT(k), w->v_own = AT(v), w->tmp = AT(tmp), w->p = AT(p), w->o = AT(o), w->ref = AT(m),

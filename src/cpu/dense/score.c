@@ -29,6 +29,7 @@ void attn_cpu_sdpa_init(struct attn_cpu_sdpa *s, const attn_problem *p, const at
     s->k = attn_core_view(p, args, ATTN_ROLE_K);
     s->v = attn_core_view(p, args, ATTN_ROLE_V);
     s->mask = attn_core_view(p, args, ATTN_ROLE_MASK);
+    s->falls = attn_core_offsets_fall(p, args);
 }
 
 double attn_cpu_sdpa_slope(const struct attn_cpu_sdpa *s, int64_t b, int64_t h) {

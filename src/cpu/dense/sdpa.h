@@ -39,9 +39,13 @@ struct attn_cpu_sdpa {
     double unit;    /* what one unit of a finished score is worth: 1, or the scale if that is left to the exponential */
     double softcap; /* clamped to what the compute type can divide by */
     int plain;      /* scores need nothing but their key range */
+    int falls;      /* attn_core_offsets_fall */
 };
 void attn_cpu_sdpa_init(struct attn_cpu_sdpa *s, const attn_problem *p, const attn_args *args, const struct attn_ukr *u,
                         const struct attn_ukr_pair *pair);
+static inline void attn_cpu_sdpa_seq(const struct attn_cpu_sdpa *s, int64_t b, struct attn_core_seq *out) {
+    attn_core_seq_get(s->p, s->args, s->falls, b, out);
+}
 
 /* One query row: which keys it sees and what is added to its scores. ALiBi is taken relative to its largest value in
  * the row (`shift`, which then belongs to lse): a slope times thousands of keys would cost the score its last digits.

@@ -8,6 +8,7 @@ void attn_cpu_ref_dense_init(struct attn_cpu_ref_dense *d, const attn_problem *p
     d->k = attn_core_view(p, args, ATTN_ROLE_K);
     d->v = attn_core_view(p, args, ATTN_ROLE_V);
     d->mask = attn_core_view(p, args, ATTN_ROLE_MASK);
+    d->falls = attn_core_offsets_fall(p, args);
 }
 
 static double read_slope(const struct attn_cpu_ref_dense *d, int64_t b, int64_t h) {

@@ -13,8 +13,12 @@ struct attn_cpu_ref_dense {
     const attn_args *args;
     struct attn_view q, k, v, mask;
     int64_t group; /* query heads per key head */
+    int falls;     /* attn_core_offsets_fall */
 };
 void attn_cpu_ref_dense_init(struct attn_cpu_ref_dense *d, const attn_problem *p, const attn_args *args);
+static inline void attn_cpu_ref_seq(const struct attn_cpu_ref_dense *d, int64_t b, struct attn_core_seq *out) {
+    attn_core_seq_get(d->p, d->args, d->falls, b, out);
+}
 
 /* Up to ATTN_REF_ROWS consecutive query rows of one head. */
 struct attn_cpu_ref_block {

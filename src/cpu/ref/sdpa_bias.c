@@ -44,7 +44,7 @@ static void make_dmask(const void *what, int64_t task, double *scratch) {
     memset(sum, 0, sizeof *sum * ATTN_REF_ROWS * ATTN_REF_KEYS);
     attn_cpu_ref_tile_init(&tile, w, scratch);
     for (int64_t b = bs.begin; b < bs.end; ++b) {
-        attn_core_seq_get(p, w->d.args, b, &seq);
+        attn_cpu_ref_seq(&w->d, b, &seq);
         for (int64_t h = hs.begin; h < hs.end; ++h)
             for (int64_t i = ti * ATTN_REF_ROWS; i < i_end; i += ATTN_REF_ROWS) {
                 attn_cpu_ref_tile_load_rows(&tile, w, &seq, b, h, i, ATTN_REF_ROWS);
@@ -80,7 +80,7 @@ static void make_dalibi(const void *what, int64_t task, double *scratch) {
     double sum = 0;
     attn_cpu_ref_tile_init(&tile, w, scratch);
     for (int64_t b = bs.begin; b < bs.end; ++b) {
-        attn_core_seq_get(p, w->d.args, b, &seq);
+        attn_cpu_ref_seq(&w->d, b, &seq);
         for (int64_t i = 0; i < seq.sq; i += ATTN_REF_ROWS) {
             attn_cpu_ref_tile_load_rows(&tile, w, &seq, b, h, i, ATTN_REF_ROWS);
             for (int64_t j = tile.block.j0; j < tile.block.j1; j += ATTN_REF_KEYS) {
@@ -104,7 +104,7 @@ static void make_dsink(const void *what, int64_t h, double *scratch) {
     double sum = 0;
     attn_cpu_ref_tile_init(&tile, w, scratch);
     for (int64_t b = 0; b < p->batch; ++b) {
-        attn_core_seq_get(p, w->d.args, b, &seq);
+        attn_cpu_ref_seq(&w->d, b, &seq);
         for (int64_t i = 0; i < seq.sq; i += ATTN_REF_ROWS) {
             attn_cpu_ref_tile_load_rows(&tile, w, &seq, b, h, i, ATTN_REF_ROWS);
             for (int64_t r = 0; r < tile.block.n; ++r)

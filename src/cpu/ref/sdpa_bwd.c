@@ -18,7 +18,7 @@ static void make_dq(const void *what, int64_t task, double *scratch) {
     double *dq = scratch + w->at.dq;
     struct attn_cpu_ref_tile tile;
     struct attn_core_seq seq;
-    attn_core_seq_get(p, w->d.args, b, &seq);
+    attn_cpu_ref_seq(&w->d, b, &seq);
     attn_cpu_ref_tile_init(&tile, w, scratch);
     attn_cpu_ref_tile_load_rows(&tile, w, &seq, b, h, i0, ATTN_REF_ROWS);
     memset(dq, 0, (size_t)(ATTN_REF_ROWS * width) * sizeof *dq);
@@ -45,7 +45,7 @@ static void make_dkv(const void *what, int64_t task, double *scratch) {
     double *sum_k = scratch + w->at.dk, *sum_v = scratch + w->at.dv;
     struct attn_cpu_ref_tile tile;
     struct attn_core_seq seq;
-    attn_core_seq_get(p, w->d.args, b, &seq);
+    attn_cpu_ref_seq(&w->d, b, &seq);
     attn_cpu_ref_tile_init(&tile, w, scratch);
     attn_cpu_ref_tile_load_keys(&tile, w, &seq, b, hk, j0, seq.sk);
     memset(sum_k, 0, (size_t)(ATTN_REF_KEYS * d) * sizeof *sum_k);

@@ -50,7 +50,7 @@ static void run_task(const void *what, int64_t task, double *scratch) {
     struct attn_cpu_ref_softmax row[ATTN_REF_ROWS];
     struct attn_core_seq seq;
     struct attn_cpu_ref_block block;
-    attn_core_seq_get(p, d->args, b, &seq);
+    attn_cpu_ref_seq(d, b, &seq);
     attn_cpu_ref_block_init(&block, d, &seq, b, h, i0, job->rows);
 
     attn_cpu_ref_load_rows(q, &d->q, &block, p->dim_qk);
