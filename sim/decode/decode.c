@@ -15,11 +15,13 @@ void sim_refuse(struct sim_decoder *d, const char *format, ...) {
     if (d->failed) return;
     d->failed = 1;
     va_list list;
+    char reason[200];
     va_start(list, format);
-    int n = snprintf(d->error, d->error_bytes, "%s, PTX line %u, %s: ", d->kernel->name, d->s ? d->s->line : 0,
-                     d->s ? d->s->opcode : "");
-    if (n >= 0 && (size_t)n < d->error_bytes) vsnprintf(d->error + n, d->error_bytes - (size_t)n, format, list);
+    vsnprintf(reason, sizeof reason, format, list);
     va_end(list);
+    /* names of templates' kernels are longer than any room for a message: last */
+    snprintf(d->error, d->error_bytes, "PTX line %u, %.100s: %s, in %s", d->s ? d->s->line : 0,
+             d->s ? d->s->opcode : "", reason, d->kernel->name);
 }
 
 /* ---- words of an opcode ---- */

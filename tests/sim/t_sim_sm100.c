@@ -73,6 +73,8 @@
     ".mbarrier::arrive::one.shared::cluster.b64 [%r1+32];\n@one bra Y;\nW:\nmbarrier.try_wait.parity.shared::cta.b64"  \
     " p, [%r1+32], 0;\n@!p bra W;\nY:\ntcgen05.fence::after_thread_sync;\n" CLUSTER
 
+#define FIFTY "a_name_as_long_as_those_that_templates_have_for_us"
+
 enum { N = 128, REFUSED = 1, MANY = 2, PAIRED = 3 };
 static const struct {
     const char *name, *ptx, *finding; /* finding: NULL = none, and word t is first + step * (t % modulus) */
@@ -233,6 +235,10 @@ static const struct {
     {"scales_missing", READY MMA("kind::mxf4nvf4.block_scale", "[%r4], [%r4], ") END, "no such scales", 0, 0, 0,
      REFUSED},
     {"too_few_lanes", READY MMA("kind::f16", "{%r0, %r0}, ") END, "2 registers of lanes, not 4", 0, 0, 0, REFUSED},
+    {"long_name",
+     ".version 8.8\n.target sm_100a\n.address_size 64\n.visible .entry " FIFTY FIFTY FIFTY FIFTY FIFTY FIFTY FIFTY FIFTY
+         FIFTY FIFTY "()\n{\n.reg .b32 %r<3>;\nadd.wrong.s32 %r0, %r1, %r2;\nret;\n}\n",
+     "line 7, add.wrong.s32: ", 0, 0, 0, REFUSED},
     {"load_and_reduce", READY "tcgen05.ld.red.sync.aligned.32x32b.x2.min.u32 {%r30, %r31}, %r32, [%r5];\n" END,
      "tcgen05", 0, 0, 0, REFUSED},
     {"clusters_taken", PERSIST(RUN ASK ANSWER READ NEXT), NULL, 128, 0, 1, MANY},
