@@ -164,7 +164,7 @@ static int destinations(struct sim_warp *w, const struct sim_ins *in, uint32_t l
         return -1;
     }
     t->ranks = 1u << owner->rank;
-    t->teller = teller->rank ^ owner->rank; /* 1: the other CTA of the pair keeps the mbarrier */
+    t->teller = in->y & PAIR && !(w->cta->cluster->n_ctas & 1) ? 1 + (teller->rank & 1) : 0;
     if (in->y & MULTICAST) t->ranks = W32(in->o[3])[l] & 0xffff;
     if (t->ranks >> w->cta->cluster->n_ctas || !t->ranks) {
         sim_find(w, in, 1u << l, SIM_F_BOUNDS, "multicast to mask 0x%x in a cluster of %u CTAs", t->ranks,

@@ -26,6 +26,11 @@ static uint32_t place(const struct sim_transfer *t, uint32_t base, const struct 
     return sim_swizzle(base + SIM_SHARED_BASE + p->shared, t->swizzle) - SIM_SHARED_BASE;
 }
 
+/* The CTA whose mbarrier is told of what rank r gets. PTX ISA, cp.async.bulk.tensor, .cta_group::2: "the destination CTA
+ * or its peer-CTA based on CTAs %cluster_ctarank parity of shared memory where the mbarrier object mbar resides". */
+static struct sim_cta *keeper_of(const struct sim_cluster *c, const struct sim_transfer *t, uint32_t r) {
+    return &c->ctas[t->teller ? (r & ~1u) | (t->teller - 1) : r];
+}
 static void move_piece(const struct sim_transfer *t, uint32_t at, uint8_t *to, const uint8_t *from, uint32_t n) {
     if (!sim_is_flipped(at + SIM_SHARED_BASE, t->swizzle)) {
         memcpy(to, from, n);
@@ -75,7 +80,7 @@ static int write_shared(struct sim_flight *f, struct sim_transfer *t) {
             else
                 move_piece(t, at, cta->shared + at, from, t->pieces[i].n);
         }
-        struct sim_cta *keeper = &c->ctas[r ^ t->teller];
+        struct sim_cta *keeper = keeper_of(c, t, r);
         struct sim_mbarrier *b = sim_mbarrier_at(f->w, f->in, f->lane, keeper, t->barrier, 0);
         if (!b) return -1;
         b->under_way -= t->bytes;
@@ -167,12 +172,12 @@ int sim_transfer_start(struct sim_warp *w, const struct sim_ins *in, uint32_t la
     }
     for (uint32_t r = 0; r < c->n_ctas && !bad; r++) {
         if (!(t->ranks >> r & 1)) continue;
-        struct sim_cta *cta = &c->ctas[r];
-        struct sim_mbarrier *b = sim_mbarrier_at(w, in, lane, &c->ctas[r ^ t->teller], t->barrier, 1);
+        struct sim_cta *cta = &c->ctas[r], *keeper = keeper_of(c, t, r);
+        struct sim_mbarrier *b = sim_mbarrier_at(w, in, lane, keeper, t->barrier, 1);
         bad = !b || check_shared_range(w, in, lane, t, t->to);
         if (bad) break;
         b->under_way += t->bytes;
-        note_copy(w, in, cta, b), note_copy(w, in, &c->ctas[r ^ t->teller], b);
+        note_copy(w, in, cta, b), note_copy(w, in, keeper, b);
         reader = b->actor, read_time = sim_mbarrier_time(c, b);
         enum sim_found found = races ? SIM_FOUND_NOTHING : SIM_FOUND_FAULT;
         for (uint32_t i = 0; i < t->n_pieces && found < SIM_FOUND_FAULT; i++)

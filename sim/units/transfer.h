@@ -10,7 +10,7 @@ struct sim_transfer {
     enum sim_transfer_kind kind;
     uint32_t ranks;                    /* mask of CTAs that it writes to */
     uint32_t barrier;                  /* offset of the mbarrier in each of those, */
-    uint32_t teller;                   /* or, if 1, in the CTA whose rank differs in the last bit */
+    uint32_t teller;                   /* or, if not 0, in the CTA of its pair whose rank is odd (2) or even (1) */
     uint32_t to, from;                 /* shared offsets: destination, source of SIM_TO_CLUSTER */
     uint32_t swizzle, bytes, n_pieces; /* bytes: what the mbarrier is told */
     uint32_t gap;                      /* of each 16 bytes in shared memory from here on, 0: none */

@@ -23,8 +23,27 @@ static const char ptx[] =
     "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%rd3, {%r2, %r2}], [%r1];\n"
     "cp.async.bulk.commit_group;\ncp.async.bulk.wait_group 0;\nDONE:\nret;\n}\n";
 
+/* A pair of CTAs: rank 1 loads the box for both, the mbarrier of rank 0 is told of both. */
+static const char pair_ptx[] =
+    ".version 8.8\n.target sm_100a\n.address_size 64\n.visible .entry k(.param .u64 out, .param .align 64 .b8 map[128], "
+    ".param .align 64 .b8 back[128], .param .u32 bytes, .param .u32 stores)\n.explicitcluster\n"
+    ".reqnctapercluster 2, 1, 1\n.maxntid 256, 1, 1\n{\n.shared .align 1024 .b8 s[1040];\n.reg .pred p, q, q0, q1;\n"
+    ".reg .b16 %h;\n.reg .b32 %r<12>;\n.reg .b64 %rd<9>;\nmov.u32 %r0, %tid.x;\nmov.u32 %r1, s;\n"
+    "mov.u32 %r8, %cluster_ctarank;\nsetp.eq.u32 q, %r0, 0;\nsetp.eq.and.u32 q0, %r8, 0, q;\n"
+    "setp.eq.and.u32 q1, %r8, 1, q;\nmov.b64 %rd0, map;\ncvta.param.u64 %rd0, %rd0;\nadd.u32 %r9, %r1, 1024;\n"
+    "mapa.shared::cluster.u32 %r9, %r9, 0;\nmov.b16 %h, 3;\n@q mbarrier.init.shared::cta.b64 [%r1+1024], 1;\n"
+    "@q fence.mbarrier_init.release.cluster;\nbarrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;\n"
+    "ld.param.u32 %r6, [bytes];\nadd.u32 %r6, %r6, %r6;\nmov.u32 %r2, 0;\nmov.u32 %r3, 3;\n"
+    "@q0 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r1+1024], %r6;\n"
+    "@q1 cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
+    ".cta_group::2 [%r1], [%rd0, {%r2, %r3}], [%r9], %h;\nsetp.ne.u32 p, %r8, 0;\n@p bra MEET;\n"
+    "W:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%r1+1024], 0;\n@!p bra W;\nMEET:\n"
+    "barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;\nshl.b32 %r4, %r0, 2;\nadd.u32 %r4, %r4, %r1;\n"
+    "ld.shared.b32 %r5, [%r4];\nld.param.u64 %rd1, [out];\nmad.lo.u32 %r7, %r8, 256, %r0;\n"
+    "mul.wide.u32 %rd2, %r7, 4;\nadd.u64 %rd1, %rd1, %rd2;\nst.global.b32 [%rd1], %r5;\nret;\n}\n";
+
 enum { WORDS = 256, SOURCE = 4096, ROWS = 40 };
-enum { ENCODED, WRITTEN, CLEARED, SPOILED, JUNK, BACK, STORED, REFUSED };
+enum { ENCODED, WRITTEN, CLEARED, SPOILED, JUNK, BACK, STORED, REFUSED, PAIRED };
 enum { U32 = 2, U4_PACKED = 13, U4_APART = 14, U6_APART = 15 };
 /* Of a type: elements and words of global memory in a row of the box, words of 4 with data in shared memory. */
 static const struct {
@@ -38,6 +57,7 @@ static const struct {
 } cases[] = {
     {"flipped", NULL, ENCODED, 5, 256, 64, U32},
     {"flipped_back", NULL, BACK, 5, 256, 64, U32}, /* the store turns them */
+    {"for_a_pair", NULL, PAIRED, 0, 256, 64, U32},
     {"bytes_of_two", NULL, ENCODED, 3, 256, 512, U4_PACKED},
     {"four_bits", NULL, ENCODED, 0, 128, 256, U4_APART},
     {"four_bits_128b", NULL, ENCODED, 3, 128, 256, U4_APART},
@@ -79,17 +99,19 @@ static unsigned piece_at(int swizzle, unsigned r, unsigned p) {
 }
 
 static int run(const char *driver, int i) {
-    static _Alignas(64) uint32_t map[32], back[32], source[SOURCE], words[WORDS];
+    static _Alignas(64) uint32_t map[32], back[32], source[SOURCE], words[2 * WORDS];
     const int type = cases[i].type, how = cases[i].how, turns_back = how == BACK;
     const unsigned row_words = types[type].words, of_4 = types[type].of_4;
     uint32_t bytes = 8 * 4 * row_words, stores = how == BACK || how == STORED;
     void *module, *function;
     uint64_t from, to, n = 0;
     uint32_t junk = 5;
-    setenv("ATTNSIM_QUIET", "1", 1), setenv("ATTNSIM_GPU", cases[i].swizzle > 3 || type > U32 ? "b200" : "h100", 1);
+    setenv("ATTNSIM_QUIET", "1", 1),
+        setenv("ATTNSIM_GPU", cases[i].swizzle > 3 || type > U32 || how == PAIRED ? "b200" : "h100", 1);
     for (uint32_t k = 0; k < SOURCE; k++) source[k] = 7 * k + 1;
-    if (kernel_open_driver(driver) || cu.load(&module, ptx, 0, NULL, NULL) || cu.function(&function, module, "k") ||
-        kernel_upload(&from, source, sizeof source) || kernel_upload(&to, words, sizeof words))
+    if (kernel_open_driver(driver) || cu.load(&module, how == PAIRED ? pair_ptx : ptx, 0, NULL, NULL) ||
+        cu.function(&function, module, "k") || kernel_upload(&from, source, sizeof source) ||
+        kernel_upload(&to, words, sizeof words))
         return -1;
     const unsigned stride = cases[i].row_bytes, inner = cases[i].inner;
     if (cases[i].how == WRITTEN) { /* u32, two dimensions, box 32 x 8 */
@@ -118,7 +140,7 @@ static int run(const char *driver, int i) {
     if (cases[i].how == CLEARED) map[2] &= ~(1u << 21);
     if (cases[i].how == SPOILED) map[9] ^= 1;
     for (int k = 0; k < 32 && cases[i].how == JUNK; k++) map[k] = junk *= 1664525u;
-    struct kernel_launch l = {.grid = {1, 1, 1}, .block = {WORDS, 1, 1}};
+    struct kernel_launch l = {.grid = {how == PAIRED ? 2 : 1, 1, 1}, .block = {WORDS, 1, 1}};
     void *params[] = {&to, map, back, &bytes, &stores};
     int r = cu.launch(&l, function, params, NULL), bad = 0;
     const char *text = cu.report(&n, 0);
@@ -128,8 +150,8 @@ static int run(const char *driver, int i) {
         return 1;
     }
     if (!r) r = cu.down(words, to, sizeof words);
-    for (unsigned k = 0; k < WORDS && !r && !bad; k++) {
-        unsigned row = k / 32, piece = piece_at(cases[i].swizzle, row, k % 32 / 4), word = k % 4;
+    for (unsigned k = 0; k < (how == PAIRED ? 2 : 1) * WORDS && !r && !bad; k++) {
+        unsigned row = k % WORDS / 32, piece = piece_at(cases[i].swizzle, row, k % 32 / 4), word = k % 4;
         if (cases[i].swizzle == 5 && row & 1) word ^= 2;
         if (how == STORED) row = k / row_words, piece = 0, word = k % row_words;
         if (how == STORED ? row > 7 : word >= of_4) continue; /* a gap */
