@@ -184,10 +184,10 @@ enum {
 #define ATTN_GRAD_ALIBI         (UINT64_C(1) << 18) /* sdpa_bwd: `dalibi` output                            */
 #define ATTN_GRAD_SINK          (UINT64_C(1) << 19) /* sdpa_bwd, mla_bwd: `dsink` output                    */
 #define ATTN_WITH_DIST          (UINT64_C(1) << 20) /* mla_bwd: `dist` output                               */
-#define ATTN_FLAGS_ALL_         ((UINT64_C(1) << 21) - 1)
+#define ATTN_FILL_PADDING       (UINT64_C(1) << 21) /* sdpa, packed: rows of no sequence are written as empty rows */
+#define ATTN_FLAGS_ALL_         ((UINT64_C(1) << 22) - 1)
 
 /* ------------------------------------------------------------------ devices and tensors ------------ */
-
 enum { ATTN_DEVICE_TYPE_CPU = 0, ATTN_DEVICE_TYPE_CUDA = 1 };
 typedef struct attn_device {
     int32_t type;  /* ATTN_DEVICE_TYPE_*                    */
@@ -358,7 +358,7 @@ ATTN_API double attn_problem_bytes(const attn_problem *problem);
  * MLA and dist tensors may omit the leading B axis when B is 1.
  * Rows past seqlens_q count as empty rows (out 0, lse -inf, gradients 0); keys past seqlens_k get zero gradients.
  * With ATTN_LSE_WITH_SINK the lse of an empty row inside its sequence is the sink; a row past seqlens_q has no sink.
- * Packed rows that belong to no sequence are neither read nor written. A key in a page outside the pool is hidden.
+ * Packed rows of no sequence are not read, and not written without ATTN_FILL_PADDING. A key outside the pool is hidden.
  * Outputs LSE (forward), LSE_ROUNDED, MAX_LOGITS and each of DQ, DK, DV, DKV may be NULL; every other role that the
  * problem asks for must be given, and a role that it does not ask for must be NULL. Without LSE and LSE_ROUNDED a
  * kernel may take a shorter way to OUT: within the same bound, in other last bits (docs/numerics.md). */

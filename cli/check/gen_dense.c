@@ -122,6 +122,7 @@ static void choose_storage(struct attn_cli_rng *r, attn_problem *p) {
         p->total_q = p->seq_q * p->batch - below(r, p->seq_q * (p->batch - 1) + 1) + below(r, 4);
         p->total_k = p->seq_k * p->batch - below(r, p->seq_k * (p->batch - 1) + 1) + below(r, 4);
         if (chance(r, 3)) p->total_k = 0;
+        if ((p->total_q + p->total_k) % 2) p->flags |= ATTN_FILL_PADDING; /* no draw: numbers of a seed stay */
         /* bounds that no sequence can reach: neither time nor results follow them */
         if (!p->mask_dtype && chance(r, 15)) p->seq_q = INT64_C(1) << (20 + below(r, 10));
         if (!p->mask_dtype && chance(r, 15)) p->seq_k = INT64_C(1) << (20 + below(r, 10));

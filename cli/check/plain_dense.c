@@ -428,7 +428,7 @@ static void finish(struct check_case *c, int32_t dtype, bool alike) {
 static void start_kinds(struct check_case *c) {
     static const int32_t keyed[] = {ATTN_ROLE_DK, ATTN_ROLE_DV};
     const attn_problem *p = &c->p;
-    bool packed = check_has(c, ATTN_PACKED);
+    bool packed = check_has(c, ATTN_PACKED) && !check_has(c, ATTN_FILL_PADDING);
     for (int role = 0; role < ATTN_ROLE_COUNT; role++) {
         struct check_want *o = &c->want[role];
         if (o->kind)
@@ -440,6 +440,9 @@ static void start_kinds(struct check_case *c) {
                 for (int k = 0; k < 2; k++)
                     if (c->want[keyed[k]].kind)
                         c->want[keyed[k]].kind[attn_cli_check_k_row(c, b, h, j)] = CHECK_ROW_ZERO;
+    const double empty = check_has(c, ATTN_LSE_EMPTY_PLUS_INF) ? INFINITY : -INFINITY;
+    for (int64_t row = 0; check_has(c, ATTN_FILL_PADDING) && row < p->heads_q * p->total_q; row++)
+        put_lse(c, row, empty, 0); /* sequences put theirs in its place */
 }
 
 int attn_cli_check_plain_dense(struct check_case *c, bool inputs_only) {

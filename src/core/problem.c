@@ -44,6 +44,7 @@ const struct attn_core_flag attn_core_flags[] = {
     {ATTN_GRAD_ALIBI, "ATTN_GRAD_ALIBI", "grad_alibi", OP(SDPA_BWD)},
     {ATTN_GRAD_SINK, "ATTN_GRAD_SINK", "grad_sink", OP(SDPA_BWD) | OP(MLA_BWD)},
     {ATTN_WITH_DIST, "ATTN_WITH_DIST", "with_dist", OP(MLA_BWD)},
+    {ATTN_FILL_PADDING, "ATTN_FILL_PADDING", "fill_padding", OPS_DENSE},
 };
 const int32_t attn_core_n_flags = (int32_t)(sizeof attn_core_flags / sizeof *attn_core_flags);
 
@@ -255,6 +256,8 @@ static attn_status check_combinations(const attn_problem *p) {
          "ATTN_PAGED without ATTN_SEQLENS_K: the pages do not say how many keys they hold"},
         {ATTN_SEQLENS_Q, ATTN_PACKED, 0, "ATTN_SEQLENS_Q with ATTN_PACKED: cu_seqlens_q already says the lengths"},
         {ATTN_SEQLENS_K, ATTN_PACKED, 0, "ATTN_SEQLENS_K with ATTN_PACKED: cu_seqlens_k already says the lengths"},
+        {ATTN_FILL_PADDING, 0, ATTN_PACKED,
+         "ATTN_FILL_PADDING without ATTN_PACKED: only packed tensors have rows of no sequence"},
         {ATTN_LSE_WITH_SINK, 0, ATTN_SINK, "ATTN_LSE_WITH_SINK without ATTN_SINK: there is no sink to include"},
         {ATTN_GRAD_SINK, 0, ATTN_SINK, "ATTN_GRAD_SINK without ATTN_SINK: there is no sink to differentiate"},
     };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Packed offsets that fall, on every dense kernel of the CPU and of the reference: an offset counts as at least the
  * largest one before it, so that results are those of the offsets that never fall, in the same bits on 1 to 4 threads,
- * and equal what a calculation by hand gives. */
+ * and equal what a calculation by hand gives. And the rows of no sequence: left alone, or empty rows. */
 #include "attn.h"
 
 #include "ref_try.h"
@@ -170,7 +170,61 @@ static void values(void **state) {
         }
 }
 
+/* Rows that an execution leaves alone become empty rows with ATTN_FILL_PADDING; all others keep their bits. */
+static int fills(struct ref_try *t, struct ref_try *filled, const struct list *l, int isa) {
+    const double empty = t->given.flags & ATTN_LSE_EMPTY_PLUS_INF ? (double)INFINITY : -(double)INFINITY;
+    if (!run(t, l->given, l->batch, isa, 1)) return 0;
+    for (int threads = 1; threads <= THREADS; threads++) {
+        int64_t left = 0;
+        assert_true(run(filled, l->given, l->batch, isa, threads));
+        for (int32_t role = 0; role < ATTN_ROLE_COUNT; role++)
+            for (int64_t i = 0; is_output(t, role) && i < t->n[role]; i++) {
+                const int lse = role == ATTN_ROLE_LSE || role == ATTN_ROLE_LSE_ROUNDED,
+                          alone = ref_untouched(t, role, i);
+                const double want = !alone ? ref_get(t, role, i) : lse ? empty : 0, got = ref_get(filled, role, i);
+                left += alone;
+                if (memcmp(&want, &got, sizeof got))
+                    fail_msg("%s, %d threads: %s[%d] is %g, should be %g", isas[isa], threads, attn_role_name(role),
+                             (int)i, got, want);
+            }
+        assert_true(left > 0);
+    }
+    return 1;
+}
+
+static void padding(void **state) {
+    static const struct list more[] = {
+        {2, {2, 8, 9}, {2, 8, 9}, 4, 12}, /* rows before, cut, behind */
+        {2, {5, 5, 5}, {5, 5, 5}, 1, 7},  /* of no sequence, all of them */
+        {0, {3}, {3}, 4, 6},              /* no sequence */
+    };
+    static const char *const kinds[] = {"f32 causal", "bf16 lse_empty_plus_inf", "f64 sink lse_with_sink", "f16"};
+    int runs = 0;
+    (void)state;
+    for (size_t l = 0; l < 2 + sizeof more / sizeof *more; l++)
+        for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
+            for (int isa = 0; isa < ISAS; isa++) {
+                const struct list *const list = l < 2 ? &lists[l] : &more[l - 2];
+                struct ref_try t[2], back[2];
+                for (int fill = 0; fill < 2; fill++) {
+                    char text[100];
+                    snprintf(text, sizeof text, "%s%s", kinds[k], fill ? " fill_padding" : "");
+                    open_problem(&t[fill], list, text);
+                    for (int32_t role = ATTN_ROLE_Q; role <= ATTN_ROLE_V; role++) ref_random(&t[fill], role, 7, 2);
+                    ref_random(&t[fill], ATTN_ROLE_SINK, 7, 1);
+                }
+                runs += fills(&t[0], &t[1], list, isa);
+                for (int fill = 0; fill < 2; fill++) {
+                    ref_try_open_next(&back[fill], &t[0], ATTN_OP_SDPA_BWD, fill ? ATTN_FILL_PADDING : 0);
+                    ref_random(&back[fill], ATTN_ROLE_DOUT, 9, 2);
+                }
+                runs += fills(&back[0], &back[1], list, isa);
+                for (int fill = 0; fill < 2; fill++) ref_try_close(&back[fill]), ref_try_close(&t[fill]);
+            }
+    printf("%d kernels and problems\n", runs);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(bits), cmocka_unit_test(values)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(bits), cmocka_unit_test(values), cmocka_unit_test(padding)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

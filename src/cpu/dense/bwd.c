@@ -191,6 +191,7 @@ void attn_cpu_sdpa_bwd(const struct attn_cpu_sdpa_isa *isa, const struct attn_co
                        const attn_args *args) {
     struct attn_cpu_bwd w = {0};
     int64_t odd;
+    attn_cpu_ref_padding(dev, p, args);
     if (p->heads_q <= 0) return; /* without queries or batch entries the sums that remain are zeros, not left alone */
     set_up(&w, isa, p, args, dev->threads);
     w.stats = args->workspace;

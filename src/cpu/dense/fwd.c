@@ -282,6 +282,7 @@ static void run_tasks(void *arg, int32_t worker) {
 void attn_cpu_sdpa_fwd(const struct attn_cpu_sdpa_isa *isa, const struct attn_core_device *dev, const attn_problem *p,
                        const attn_args *args) {
     struct attn_cpu_fwd f = {0};
+    attn_cpu_ref_padding(dev, p, args);
     if (p->batch <= 0 || p->heads_q <= 0 || p->seq_q <= 0) return;
     const int32_t crew = attn_cpu_sdpa_crew(isa, p, dev->threads);
     set_up(&f, isa, p, args, crew);

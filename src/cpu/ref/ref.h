@@ -50,6 +50,8 @@ struct attn_cpu_ref_softmax attn_cpu_ref_softmax(const attn_problem *p, double *
 
 /* lse of a row that holds no query (past seqlens_q): an empty row that has not even a sink. */
 double attn_cpu_ref_empty_lse(const attn_problem *p);
+/* What ATTN_FILL_PADDING asks for, of every dense kernel, at any time of its execution: see padding.c. */
+void attn_cpu_ref_padding(const struct attn_core_device *dev, const attn_problem *p, const attn_args *args);
 
 /* State of one query row of one head in the backward. With natural logarithms, P' = exp(s - lse) and t = the sink:
  *   lse excludes the sink:  P = g P',  g = exp(lse - logaddexp(lse, t)),  d lse / d s_j = P'_j,  d lse / d t = 0

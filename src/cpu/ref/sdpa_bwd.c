@@ -78,6 +78,7 @@ attn_status attn_cpu_ref_sdpa_bwd(const struct attn_kernel *k, const struct attn
                                   const attn_problem *p, const attn_args *args) {
     (void)k;
     struct attn_cpu_ref_bwd w;
+    attn_cpu_ref_padding(dev, p, args);
     if (p->heads_q <= 0)
         return ATTN_OK; /* without queries or batch entries the sums that remain are zeros, not left alone */
     attn_cpu_ref_bwd_init(&w, p, args);

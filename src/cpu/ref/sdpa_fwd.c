@@ -100,6 +100,7 @@ attn_status attn_cpu_ref_sdpa_fwd(const struct attn_kernel *k, const struct attn
                                   const attn_problem *p, const attn_args *args) {
     (void)k;
     struct job job;
+    attn_cpu_ref_padding(dev, p, args);
     if (p->batch <= 0 || p->heads_q <= 0 || p->seq_q <= 0) return ATTN_OK;
     attn_cpu_ref_dense_init(&job.d, p, args);
     job.out = attn_core_view(p, args, ATTN_ROLE_OUT);

@@ -97,7 +97,7 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
     if (attn_cuda_sdpa_refuse(p, c->dim, c->dim, why) || refuse_features(c, p, why) ||
         attn_cuda_refuse_image(dev, c->symbol, KP_SDPA_BWD_SHARED_BYTES(*c), why) ||
         attn_cuda_refuse_image(dev, steps_of(p)->prepare, 0, why) ||
-        attn_cuda_refuse_image(dev, steps_of(p)->convert, 0, why) ||
+        attn_cuda_refuse_image(dev, steps_of(p)->convert, 0, why) || attn_cuda_padding_refuse(dev, p, why) ||
         (wants_sums(p) && attn_cuda_refuse_image(dev, sums_symbol, 0, why)) ||
         (wants_bias(p) && attn_cuda_refuse_image(dev, steps_of(p)->bias, KP_SDPA_BWD_BIAS_SHARED_BYTES, why)))
         return 0;
@@ -156,7 +156,7 @@ static attn_status prepare(const struct attn_kernel *k, struct attn_core_device 
         {sums_symbol, 1024, wants_sums(p)},
         {steps_of(p)->bias, KP_SDPA_BWD_BIAS_SHARED_BYTES, wants_bias(p)},
     };
-    attn_status status = ATTN_OK;
+    attn_status status = attn_cuda_padding_prepare(dev, p);
     for (size_t i = 0; i < sizeof images / sizeof *images && !status; i++)
         if (images[i].wanted)
             status = attn_cuda_variant_load(dev, attn_cuda_variant_find(images[i].symbol), (uint32_t)images[i].bytes);
@@ -259,6 +259,8 @@ static attn_status launch_noted(const struct attn_kernel *k, const struct attn_c
     set_outputs(kp, &note->g, p, args);
     set_workspace(kp, &note->g, k, p, args);
     if (steps_of(p)->scaled) set_bounds(&all, &note->g, args);
+    const attn_status padded = attn_cuda_padding(dev, p, kp, args->stream);
+    if (padded) return padded;
     const int wanted[STEPS] = {[PREPARE] = 1,
                                [MAIN] = kp->dq.data || kp->dk.data || kp->dv.data,
                                [CONVERT] = kp->dq.data != 0,

@@ -126,7 +126,7 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
         (c->sums && attn_cuda_refuse_image(dev, convert_symbol, 0, why)) ||
         (r->rest && (attn_cuda_halves_refuse(p, why) || refuse_images(dev, r->rest, p, why) ||
                      attn_cuda_refuse_image(dev, attn_cuda_halves_symbol, 0, why))) ||
-        attn_cuda_refuse_image(dev, h->prepare, 0, why) ||
+        attn_cuda_refuse_image(dev, h->prepare, 0, why) || attn_cuda_padding_refuse(dev, p, why) ||
         (wants_sums(p) && attn_cuda_refuse_image(dev, h->sums, 0, why)) ||
         (wants_bias(p) && attn_cuda_refuse_image(dev, h->bias, KP_WIDE_BIAS_SHARED_BYTES(r->own->keys->dtype), why)))
         return 0;
@@ -181,7 +181,7 @@ static attn_status prepare(const struct attn_kernel *k, struct attn_core_device 
         {attn_cuda_halves_symbol, 16, r->rest != NULL},
         {convert_symbol, 0, r->own->keys->sums},
     };
-    attn_status status = ATTN_OK;
+    attn_status status = attn_cuda_padding_prepare(dev, p);
     for (size_t i = 0; i < 2 && pairs[i] && !status; i++) {
         status = attn_cuda_variant_load(dev, attn_cuda_variant_find(pairs[i]->keys->symbol),
                                         (uint32_t)deal_of(pairs[i]->keys, l, p).memory.bytes);
@@ -289,7 +289,8 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
     const int64_t row_tiles = p->batch * p->heads_q * g.row_tiles,
                   sums = wants_sums(p) ? p->heads_q * (kp.bwd.dalibi && kp.bwd.dalibi_per_batch ? 1 + p->batch : 2) : 0;
     void *stream = args->stream;
-    attn_status status = start(dev, h->prepare, row_tiles, 256, 0, &kp.bwd, sizeof kp.bwd, stream);
+    attn_status status = attn_cuda_padding(dev, p, &kp.bwd, stream);
+    if (!status) status = start(dev, h->prepare, row_tiles, 256, 0, &kp.bwd, sizeof kp.bwd, stream);
     if (!status) status = r->rest ? start_halves(dev, r, &g, p, args, kp) : start_pair(dev, r->own, p, &kp, stream);
     if (!status && wants_bias(p)) {
         attn_cuda_wide_numbers(&kp.wide, p, &g.keys.memory);

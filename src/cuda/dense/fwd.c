@@ -117,7 +117,8 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
     const struct kp_sdpa_fwd_config *c = k->impl;
     return !attn_cuda_sdpa_refuse(p, c->dim, c->dim_v, why) && !refuse_features(c, p, why) && !refuse_size(c, p, why) &&
            !attn_cuda_refuse_image(dev, c->symbol, KP_SDPA_SHARED_BYTES(*c), why) &&
-           !attn_cuda_refuse_image(dev, attn_cuda_sdpa_merge_symbol(dev, c->dtype), 0, why);
+           !attn_cuda_refuse_image(dev, attn_cuda_sdpa_merge_symbol(dev, c->dtype), 0, why) &&
+           !attn_cuda_padding_refuse(dev, p, why);
 }
 
 /* ------------------------------------------------------------------ estimate, workspace ------------ */
@@ -153,6 +154,7 @@ static attn_status prepare(const struct attn_kernel *k, struct attn_core_device 
     const struct geometry g = lay_out(c, l, p);
     attn_status status = attn_cuda_variant_load(dev, attn_cuda_variant_find(c->symbol),
                                                 (uint32_t)shared_bytes(c, mask_pitch(c, l, p, g.pack)));
+    if (!status) status = attn_cuda_padding_prepare(dev, p);
     if (status || g.splits <= 1) return status;
     return attn_cuda_variant_load(dev, attn_cuda_variant_find(attn_cuda_sdpa_merge_symbol(dev, c->dtype)), 0);
 }
@@ -202,8 +204,8 @@ static void write_note(const struct attn_kernel *k, const struct attn_core_devic
     const struct geometry g = lay_out(c, attn_cuda_limits_of(dev), p);
     struct note *note = out;
     struct kp_sdpa_fwd *kp = &note->kp;
-    if (g.items == 0) return;
     attn_cuda_sdpa_numbers(&kp->in, p);
+    if (g.items == 0) return;
     set_geometry(kp, &g);
     const struct attn_cuda_grid grid = {.x = (uint32_t)g.items,
                                         .y = 1,
@@ -222,13 +224,15 @@ static void write_note(const struct attn_kernel *k, const struct attn_core_devic
 static attn_status launch_noted(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                                 const void *from, const attn_args *args) {
     const struct note *note = from;
-    if (note->n == 0) return ATTN_OK;
+    if (note->n == 0 && !attn_core_has(p, ATTN_FILL_PADDING)) return ATTN_OK;
     struct kp_sdpa_fwd kp = note->kp;
     struct attn_cuda_work work[2];
     attn_cuda_sdpa_tensors(&kp.in, p, args);
     kp.out = attn_cuda_view(p, args, ATTN_ROLE_OUT);
     kp.lse = attn_cuda_view(p, args, ATTN_ROLE_LSE);
     kp.lse_rounded = attn_cuda_view(p, args, ATTN_ROLE_LSE_ROUNDED);
+    const attn_status padded = attn_cuda_padding(dev, p, &kp, args->stream);
+    if (padded || note->n == 0) return padded;
     if (note->n > 1) {
         kp.part_o = (uint64_t)(uintptr_t)args->workspace;
         kp.part_m += kp.part_o;

@@ -82,7 +82,8 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
     const struct fwd_row *r = k->impl;
     const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
     if (attn_cuda_sdpa_refuse(p, MAX_DIM, MAX_DIM, why) ||
-        attn_cuda_refuse_image(dev, r->own->symbol, memory_of(r->own, l, p).bytes, why))
+        attn_cuda_refuse_image(dev, r->own->symbol, memory_of(r->own, l, p).bytes, why) ||
+        attn_cuda_padding_refuse(dev, p, why))
         return 0;
     if (!r->rest) return !attn_cuda_refuse_image(dev, attn_cuda_sdpa_merge_symbol(dev, r->own->dtype), 0, why);
     return !attn_cuda_halves_refuse(p, why) && !attn_cuda_refuse_image(dev, attn_cuda_halves_symbol, 0, why) &&
@@ -125,6 +126,7 @@ static attn_status prepare(const struct attn_kernel *k, struct attn_core_device 
     const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
     const struct geometry g = lay_out(r->own, l, p, r->rest != NULL);
     attn_status status = attn_cuda_variant_load(dev, attn_cuda_variant_find(r->own->symbol), (uint32_t)g.memory.bytes);
+    if (!status) status = attn_cuda_padding_prepare(dev, p);
     if (!status && g.splits > 1)
         status =
             attn_cuda_variant_load(dev, attn_cuda_variant_find(attn_cuda_sdpa_merge_symbol(dev, r->own->dtype)), 0);
@@ -168,19 +170,20 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
     const struct fwd_row *r = k->impl;
     const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
     const struct geometry g = lay_out(r->own, l, p, r->rest != NULL);
-    if (g.items == 0) return ATTN_OK;
     struct kp_sdpa_wide_fwd kp = {0};
     attn_cuda_sdpa_inputs(&kp.fwd.in, p, args);
     kp.fwd.out = attn_cuda_view(p, args, ATTN_ROLE_OUT);
     kp.fwd.lse = attn_cuda_view(p, args, ATTN_ROLE_LSE);
     kp.fwd.lse_rounded = attn_cuda_view(p, args, ATTN_ROLE_LSE_ROUNDED);
+    attn_status status = attn_cuda_padding(dev, p, &kp.fwd, args->stream);
+    if (status || g.items == 0) return status;
     if (!r->rest) return start(dev, r->own, &g, INT32_MAX, p, args, kp);
 
     const struct attn_cuda_halves h = attn_cuda_halves(p, 0, 3);
     const struct kp_view *const from[] = {&kp.fwd.in.q, &kp.fwd.in.k, &kp.fwd.in.v};
     struct kp_view to[ATTN_CUDA_HALVES_MOST];
     const struct geometry rest = lay_out(r->rest, l, p, 1);
-    attn_status status = attn_cuda_halves_start(dev, &h, p, args, &kp.fwd.in, from, to, &kp.wide);
+    status = attn_cuda_halves_start(dev, &h, p, args, &kp.fwd.in, from, to, &kp.wide);
     /* As many CTAs as run at a time: mostly they find nothing to do. */
     if (!status) status = start(dev, r->rest, &rest, (int64_t)l->n_sms * rest.memory.ctas, p, args, kp);
     kp.fwd.in.q = to[ATTN_CUDA_HALVES_Q];

@@ -19,6 +19,13 @@ struct kp_view attn_cuda_view(const attn_problem *p, const attn_args *args, int3
 /* Device address; 0 = absent. */
 uint64_t attn_cuda_address(const attn_tensor *t);
 
+/* ATTN_FILL_PADDING (padding.c), nothing without it: 1 and the reason if this build cannot; the images; and the launch,
+ * which reads the parameters of the operator's 16-bit kernels, of which only what the problem and its tensors say. */
+int attn_cuda_padding_refuse(const struct attn_core_device *dev, const attn_problem *p, struct attn_text *why);
+attn_status attn_cuda_padding_prepare(struct attn_core_device *dev, const attn_problem *p);
+attn_status attn_cuda_padding(const struct attn_core_device *dev, const attn_problem *p, const void *params,
+                              void *stream);
+
 /* The kernel that merges key splits, of f64 or narrower shares. */
 const char *attn_cuda_sdpa_merge_symbol(const struct attn_core_device *dev, int32_t dtype);
 /* Its work behind a forward with these parameters, which must live until it is queued. */
