@@ -157,3 +157,23 @@ int attn_text_match(const char *pattern, const char *name) {
     while (*pattern == '*') pattern++;
     return !*pattern;
 }
+
+/* Rows of the usual dynamic programme. */
+int attn_text_distance(const char *a, size_t n, const char *b) {
+    enum { MAX = 24 };
+    size_t m = strlen(b);
+    if (n > MAX || m > MAX) return MAX;
+    int row[MAX + 1];
+    for (size_t j = 0; j <= m; j++) row[j] = (int)j;
+    for (size_t i = 1; i <= n; i++) {
+        int diagonal = row[0];
+        row[0] = (int)i;
+        for (size_t j = 1; j <= m; j++) {
+            int change = diagonal + (a[i - 1] != b[j - 1]);
+            int step = (row[j] < row[j - 1] ? row[j] : row[j - 1]) + 1;
+            diagonal = row[j];
+            row[j] = change < step ? change : step;
+        }
+    }
+    return row[m];
+}

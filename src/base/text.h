@@ -25,5 +25,7 @@ size_t attn_text_word(const char **cursor, const char **word);
 int attn_text_int64(const char *s, size_t n, int64_t *out);
 int attn_text_double(const char *s, size_t n, double *out); /* decimal or inf, nan */
 int attn_text_equal(const char *s, size_t n, const char *word);
+/* Edit distance of two short words; large where one is too long (24 characters) to be close. */
+int attn_text_distance(const char *s, size_t n, const char *word);
 int attn_text_match(const char *pattern, const char *name); /* glob with * and ?; 1 = match */
 #endif

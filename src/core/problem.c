@@ -111,8 +111,6 @@ static const struct field extents[] = {
     {FIELD(seq_k), OPS_ALL, 0, ATTN_E_EXTENT, 0, MAX_EXTENT},
     {FIELD(dim_qk), OPS_DENSE, 0, ATTN_E_EXTENT, 0, 512},
     {FIELD(dim_v), OPS_DENSE, 0, ATTN_E_EXTENT, 0, 512},
-    {FIELD(dim_qk), OPS_SPARSE, 0, ATTN_E_EXTENT, 512, 576},
-    {FIELD(dim_v), OPS_SPARSE, 0, ATTN_E_EXTENT, 512, 512},
 };
 /* q_start and k_stride: bounds that keep q_start + i + 1 and k_stride * (idx + 1) inside int64_t, idx being int32. */
 static const struct field conditional[] = {
@@ -167,6 +165,12 @@ static attn_status check_enum(const char *name, int64_t value, uint32_t allowed,
     if (value >= 0 && value < 32 && (allowed >> value & 1u)) return ATTN_OK;
     FAIL2(ATTN_E_ENUM, name, 0, value, "%s is %" PRId64 ", expected %s", name, value, choices);
 }
+static attn_status check_dtype(const char *name, int32_t value, uint32_t allowed, const char *choices) {
+    const char *word = attn_dtype_name(value);
+    if (*word == '?' || (value >= 0 && value < 32 && (allowed >> value & 1u)))
+        return check_enum(name, value, allowed, choices);
+    FAIL2(ATTN_E_ENUM, name, 0, value, "%s is %s (%" PRId32 "), expected %s", name, word, value, choices);
+}
 
 static attn_status check_lacks(const attn_problem *p, const char *name, int64_t value, uint32_t ops) {
     if (!value || in_ops(ops, p->op)) return ATTN_OK;
@@ -181,7 +185,8 @@ static attn_status check_kinds(const attn_problem *p) {
     if (p->reserved1)
         FAIL2(ATTN_E_ABI, "reserved1", 0, p->reserved1, "reserved1 is %" PRIu32 ", expected 0", p->reserved1);
     TRY(check_enum("op", p->op, OPS_ALL, "an operator, ATTN_OP_SDPA_FWD (1) to ATTN_OP_DIST (5)"));
-    TRY(check_enum("dtype", p->dtype, DT(F32) | DT(F16) | DT(BF16) | DT(F64), "f32 (1), f16 (2), bf16 (3) or f64 (4)"));
+    TRY(check_dtype("dtype", p->dtype, DT(F32) | DT(F16) | DT(BF16) | DT(F64),
+                    "f32 (1), f16 (2), bf16 (3) or f64 (4)"));
     if (is_sparse(p->op) && p->dtype == ATTN_F64)
         FAIL(ATTN_E_FEATURE, "dtype", "dtype is f64, but %s works on f32, f16 or bf16", op);
 
@@ -191,14 +196,14 @@ static attn_status check_kinds(const attn_problem *p) {
         if (attn_core_has(p, attn_core_flags[i].bit) && !in_ops(attn_core_flags[i].ops, p->op))
             FAIL(ATTN_E_FEATURE, "flags", "%s is set, but %s does not have it", attn_core_flags[i].name, op);
 
-    TRY(check_enum("mask_dtype", p->mask_dtype, DT(DTYPE_NONE) | DT(F32) | DT(F16) | DT(BF16) | DT(BOOL),
-                   "0, f32 (1), f16 (2), bf16 (3) or bool (7)"));
+    TRY(check_dtype("mask_dtype", p->mask_dtype, DT(DTYPE_NONE) | DT(F32) | DT(F16) | DT(BF16) | DT(BOOL),
+                    "none (0), f32 (1), f16 (2), bf16 (3) or bool (7)"));
     TRY(check_lacks(p, "mask_dtype", p->mask_dtype, OPS_DENSE));
     TRY(check_enum("alibi", p->alibi, (1u << ATTN_ALIBI_COUNT_) - 1,
                    "ATTN_ALIBI_NONE (0), _LINEAR (1) or _DISTANCE (2)"));
     TRY(check_lacks(p, "alibi", p->alibi, OPS_DENSE));
-    TRY(check_enum("dkv_dtype", p->dkv_dtype, DT(DTYPE_NONE) | DT(F32) | (1u << p->dtype),
-                   "0, f32 (1) or the problem's dtype"));
+    TRY(check_dtype("dkv_dtype", p->dkv_dtype, DT(DTYPE_NONE) | DT(F32) | (1u << p->dtype),
+                    "none (0), f32 (1) or the problem's dtype"));
     TRY(check_lacks(p, "dkv_dtype", p->dkv_dtype, OP(MLA_BWD)));
     TRY(check_enum("dist_norm", p->dist_norm, (1u << ATTN_DIST_COUNT_) - 1, "ATTN_DIST_SUM (0), _MEAN (1) or _L1 (2)"));
     return check_lacks(p, "dist_norm", p->dist_norm, OP(DIST) | (attn_core_has(p, ATTN_WITH_DIST) ? OP(MLA_BWD) : 0));
@@ -212,6 +217,9 @@ static attn_status check_extents(const attn_problem *p) {
         if (in_ops(extents[i].ops, p->op)) TRY(check_range(p, &extents[i]));
     if (is_sparse(p->op) && p->dim_qk != 512 && p->dim_qk != 576)
         FAIL2(ATTN_E_EXTENT, "dim_qk", 576, p->dim_qk, "dim_qk is %" PRId64 ", expected 576 or 512 for %s", p->dim_qk,
+              attn_core_op_name(p->op));
+    if (is_sparse(p->op) && p->dim_v != 512)
+        FAIL2(ATTN_E_EXTENT, "dim_v", 512, p->dim_v, "dim_v is %" PRId64 ", expected 512 for %s", p->dim_v,
               attn_core_op_name(p->op));
     return ATTN_OK;
 }

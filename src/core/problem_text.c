@@ -113,33 +113,69 @@ static const char *key_at(int i, struct key *key) {
     return NULL;
 }
 
-/* Edit distance of two short words, rows of the usual dynamic programme; large where one is too long to be close. */
-static int distance(const char *a, size_t n, const char *b) {
-    enum { MAX = 24 };
-    size_t m = strlen(b);
-    if (n > MAX || m > MAX) return MAX;
-    int row[MAX + 1];
-    for (size_t j = 0; j <= m; j++) row[j] = (int)j;
-    for (size_t i = 1; i <= n; i++) {
-        int diagonal = row[0];
-        row[0] = (int)i;
-        for (size_t j = 1; j <= m; j++) {
-            int change = diagonal + (a[i - 1] != b[j - 1]);
-            int step = (row[j] < row[j - 1] ? row[j] : row[j - 1]) + 1;
-            diagonal = row[j];
-            row[j] = change < step ? change : step;
-        }
-    }
-    return row[m];
-}
-
 struct hint {
     const char *word;
-    int distance;
+    int distance, takes_value;
 };
-static void consider(struct hint *hint, const struct word *w, const char *known) {
-    int d = distance(w->s, w->key, known), limit = w->key < 4 ? 1 : 2;
-    if (*known && d <= limit && d < hint->distance) *hint = (struct hint){known, d};
+/* What other libraries call it. Not read, only answered: a problem has one text form. */
+static const struct {
+    const char *other, *word;
+} elsewhere[] = {
+    {"head_dim", "d"},
+    {"head_size", "d"},
+    {"dim", "d"},
+    {"head_dim_v", "dv"},
+    {"is_causal", "causal"},
+    {"batch", "b"},
+    {"batch_size", "b"},
+    {"bsz", "b"},
+    {"heads", "hq"},
+    {"num_heads", "hq"},
+    {"n_heads", "hq"},
+    {"nheads", "hq"},
+    {"heads_q", "hq"},
+    {"heads_k", "hk"},
+    {"kv_heads", "hk"},
+    {"num_kv_heads", "hk"},
+    {"n_kv_heads", "hk"},
+    {"nheads_k", "hk"},
+    {"seq_len", "sq"},
+    {"seqlen", "sq"},
+    {"seq", "sq"},
+    {"seq_q", "sq"},
+    {"seq_k", "sk"},
+    {"kv_len", "sk"},
+    {"window_left", "left"},
+    {"window_right", "right"},
+    {"softmax_scale", "scale"},
+    {"sm_scale", "scale"},
+    {"attn_mask", "mask"},
+    {"logits_soft_cap", "softcap"},
+    {"float32", "f32"},
+    {"fp32", "f32"},
+    {"float", "f32"},
+    {"float16", "f16"},
+    {"fp16", "f16"},
+    {"half", "f16"},
+    {"bfloat16", "bf16"},
+    {"float64", "f64"},
+    {"fp64", "f64"},
+    {"double", "f64"},
+    {"sdpa", "sdpa_fwd"},
+    {"attention", "sdpa_fwd"},
+    {"flash_attention", "sdpa_fwd"},
+    {"mla", "mla_fwd"},
+    {"scaled_dot_product_attention", "sdpa_fwd"},
+};
+/* A word whose counterpart is `known`: closer than any misspelling. */
+static int is_counterpart(const struct word *w, const char *known) {
+    for (size_t i = 0; i < COUNT(elsewhere); i++)
+        if (!strcmp(elsewhere[i].word, known) && attn_text_equal(w->s, w->key, elsewhere[i].other)) return 1;
+    return 0;
+}
+static void consider(struct hint *hint, const struct word *w, const char *known, int takes_value) {
+    int d = is_counterpart(w, known) ? 0 : attn_text_distance(w->s, w->key, known), limit = w->key < 4 ? 1 : 2;
+    if (*known && d <= limit && d < hint->distance) *hint = (struct hint){known, d, takes_value};
 }
 
 static int cut(const struct word *w) {
@@ -147,18 +183,19 @@ static int cut(const struct word *w) {
 } /* a word as %.*s: no novel in an error text */
 
 static attn_status unknown(const struct word *w, const struct hint *hint, const char *what) {
+    int value = hint->takes_value && w->n - w->key < 32 ? (int)(w->n - w->key) : 0; /* "=64" behind the right key */
     if (hint->word)
-        FAIL(ATTN_E_TEXT, "text", "unknown %s '%.*s' in a problem text, did you mean '%s'?", what, cut(w), w->s,
-             hint->word);
+        FAIL(ATTN_E_TEXT, "text", "unknown %s '%.*s' in a problem text, did you mean '%s%.*s'?", what, cut(w), w->s,
+             hint->word, value, w->s + w->key);
     FAIL(ATTN_E_TEXT, "text", "unknown %s '%.*s' in a problem text", what, cut(w), w->s);
 }
 
 static attn_status find_key(const struct word *w, struct key *key) {
-    struct hint hint = {NULL, 100};
+    struct hint hint = {NULL, 100, 0};
     const char *known;
     for (int i = 0; (known = key_at(i, key)) != NULL; i++) {
         if (*known && attn_text_equal(w->s, w->key, known)) return ATTN_OK;
-        consider(&hint, w, known);
+        consider(&hint, w, known, key->takes_value);
     }
     return unknown(w, &hint, "word");
 }
@@ -234,13 +271,13 @@ static attn_status read_word(attn_problem *p, uint64_t *seen, const struct word 
 }
 
 static attn_status read_op(attn_problem *p, const struct word *w) {
-    struct hint hint = {NULL, 100};
+    struct hint hint = {NULL, 100, 0};
     for (int32_t op = ATTN_OP_NONE + 1; op < ATTN_OP_COUNT_; op++) {
         if (attn_text_equal(w->s, w->n, attn_core_op_name(op))) {
             p->op = op;
             return ATTN_OK;
         }
-        consider(&hint, w, attn_core_op_name(op));
+        consider(&hint, w, attn_core_op_name(op), 0);
     }
     return unknown(w, &hint, "operator");
 }

@@ -153,6 +153,34 @@ static void faults_are_named(void **state) {
     }
 }
 
+/* Names and the whole choice, where a bare number or one bound of it would mislead. */
+static void faults_in_words(void **state) {
+    (void)state;
+    attn_problem p = dense(ATTN_OP_SDPA_FWD);
+    p.mask_dtype = ATTN_I64;
+    assert_int_equal(attn_problem_check(&p), ATTN_E_ENUM);
+    assert_string_equal(attn_base_error_get()->text,
+                        "mask_dtype is i64 (6), expected none (0), f32 (1), f16 (2), bf16 (3) or bool (7)");
+    p.mask_dtype = 77;
+    assert_int_equal(attn_problem_check(&p), ATTN_E_ENUM);
+    assert_non_null(strstr(attn_base_error_get()->text, "mask_dtype is 77, expected"));
+    p = dense(ATTN_OP_SDPA_FWD);
+    p.dtype = ATTN_DTYPE_NONE;
+    assert_int_equal(attn_problem_check(&p), ATTN_E_ENUM);
+    assert_non_null(strstr(attn_base_error_get()->text, "dtype is 0, expected f32 (1)"));
+    static const int64_t dims[] = {192, 540, 1024, 0};
+    for (size_t i = 0; i < sizeof dims / sizeof *dims; i++) {
+        p = sparse(ATTN_OP_MLA_FWD);
+        p.dim_qk = dims[i];
+        assert_int_equal(attn_problem_check(&p), ATTN_E_EXTENT);
+        assert_non_null(strstr(attn_base_error_get()->text, ", expected 576 or 512 for mla_fwd"));
+        p.dim_qk = 576;
+        p.dim_v = dims[i];
+        assert_int_equal(attn_problem_check(&p), ATTN_E_EXTENT);
+        assert_non_null(strstr(attn_base_error_get()->text, ", expected 512 for mla_fwd"));
+    }
+}
+
 static void numbers_are_checked(void **state) {
     (void)state;
     static const double bad[] = {NAN, INFINITY, -INFINITY};
@@ -366,9 +394,9 @@ static void ranges_are_inverse(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(faults_are_named),   cmocka_unit_test(numbers_are_checked), cmocka_unit_test(legal_corners),
-        cmocka_unit_test(size_rule),          cmocka_unit_test(normal_form),         cmocka_unit_test(meaning),
-        cmocka_unit_test(ranges_are_inverse),
+        cmocka_unit_test(faults_are_named), cmocka_unit_test(faults_in_words),    cmocka_unit_test(numbers_are_checked),
+        cmocka_unit_test(legal_corners),    cmocka_unit_test(size_rule),          cmocka_unit_test(normal_form),
+        cmocka_unit_test(meaning),          cmocka_unit_test(ranges_are_inverse),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
