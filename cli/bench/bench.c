@@ -176,14 +176,16 @@ static int identify(struct bench *b, attn_ctx **ctx) {
     cpu_set_t set;
     int processors = sched_getaffinity(0, sizeof set, &set) ? 1 : CPU_COUNT(&set);
     int64_t asked = 0;
+    int by_environment = 0; /* then the context reads the number, and refuses a bad one */
     for (int32_t i = 0, n = attn_env_count(); i < n; i++) {
         attn_env_info info = {.size = sizeof info};
-        if (!attn_env_get_info(i, &info) && !strcmp(info.name, "ATTN_THREADS") &&
-            attn_cli_int(info.value, 1, 4096, &asked))
-            asked = 0;
+        if (!attn_env_get_info(i, &info) && !strcmp(info.name, "ATTN_THREADS") && *info.value) {
+            by_environment = 1;
+            if (attn_cli_int(info.value, 1, INT32_MAX, &asked)) asked = 0;
+        }
     }
     b->threads = b->common.threads ? b->common.threads : asked ? (int32_t)asked : processors;
-    b->common.threads = b->threads;
+    if (!by_environment) b->common.threads = b->threads;
     int code = attn_cli_ctx("bench", &b->common, ctx);
     if (code) return code;
     attn_device_info info = {.size = sizeof info};

@@ -355,7 +355,7 @@ static int parse(struct command *m, int argc, char **argv) {
         case TRACE: bad = choose_trace(optarg); break;
         case PROBLEM: m->problem_text = optarg; break;
         case PROPERTIES: m->properties = true; break;
-        case THREADS: bad = attn_cli_int(optarg, 1, 1024, &m->threads); break;
+        case THREADS: bad = attn_cli_int(optarg, 1, INT32_MAX, &m->threads); break;
         case ISA: m->session.isa = optarg; break;
         case COVERAGE: m->coverage = true; break;
         case TIMEOUT: bad = attn_cli_int(optarg, 0, 1000000, &m->timeout); break;

@@ -114,8 +114,8 @@ int attn_cli_common_option(const char *cmd, int opt, const char *value, struct a
     int64_t n;
     switch (opt) {
     case ATTN_CLI_OPT_THREADS:
-        if (attn_cli_int(value, 1, 4096, &n)) {
-            attn_cli_usage(cmd, "--threads: expected a number from 1 to 4096, given '%s'", value);
+        if (attn_cli_int(value, 1, INT32_MAX, &n)) { /* the context has the limit */
+            attn_cli_usage(cmd, "--threads: expected a number, 1 or more, given '%s'", value);
             return -1;
         }
         common->threads = (int32_t)n;
@@ -141,12 +141,39 @@ int attn_cli_common_option(const char *cmd, int opt, const char *value, struct a
     }
 }
 
+/* Sink of the context's warnings; `user` is the name of the command. A line that two plans give is said once. */
+static void show_warning(void *user, int32_t level, const char *area, const char *text) {
+    static char last[256];
+    (void)level, (void)area;
+    if (!strncmp(text, last, sizeof last - 1)) return;
+    snprintf(last, sizeof last, "%s", text);
+    attn_cli_warn(user, "%s", text);
+}
+
+/* Warnings are shown unless the environment says what is to be logged; then the library prints that. */
+static int log_is_chosen(void) {
+    static const char *const names[] = {"ATTN_LOG", "ATTN_EXPLAIN", "ATTN_CHECK"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const char *value = getenv(names[i]);
+        if (value && *value) return 1;
+    }
+    return 0;
+}
+
 int attn_cli_ctx(const char *cmd, const struct attn_cli_common *common, attn_ctx **out) {
     attn_ctx_options options = {.size = sizeof options, .threads = common->threads, .cpu_isa = common->cpu_isa};
+    if (!log_is_chosen()) {
+        options.log = show_warning;
+        options.log_user = (void *)(uintptr_t)cmd;
+        options.log_level = ATTN_LOG_WARN;
+    }
     attn_status status = attn_ctx_create(&options, out);
     if (!status) return ATTN_CLI_OK;
+    attn_error e = {.size = sizeof e};
     int code = attn_cli_library(cmd, status, "cannot create a context");
-    return status == ATTN_E_ENUM ? ATTN_CLI_USAGE : code; /* only the isa name can be that wrong */
+    int option = !attn_last_error_detail(&e) && ((common->threads && !strcmp(e.argument, "threads")) ||
+                                                 (common->cpu_isa && !strcmp(e.argument, "cpu_isa")));
+    return option ? ATTN_CLI_USAGE : code;
 }
 
 attn_plan_options attn_cli_plan_options(const struct attn_cli_common *common) {

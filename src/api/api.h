@@ -74,6 +74,7 @@ struct attn_api_workspace {
 };
 struct attn_api_state {
     int trace_file;
+    atomic_bool lone_key_said; /* the warning of one causal query that sees the first key alone */
     uint64_t clock;
     int64_t generation; /* rises with each measurement; plans chosen before are not reused */
     struct attn_api_plan_slot plans[ATTN_API_PLANS];

@@ -73,17 +73,33 @@ static attn_status read_preferences(attn_ctx *ctx) {
     FAIL(ATTN_E_ENUM, "backend", "backend: ATTN_BACKEND \"%s\" is not any, ref, cpu or cuda", backend);
 }
 
-static void read_log(attn_ctx *ctx, const attn_ctx_options *o) {
+static attn_status read_log(attn_ctx *ctx, const attn_ctx_options *o) {
     const char *spec = attn_base_env(ATTN_ENV_LOG);
     /* Whoever asks for an explanation or a check asks for its lines; ATTN_LOG, if set, decides instead. */
     if (!spec && ctx->env_explain) spec = ctx->env_check ? "info,plan,check" : "info,plan";
     if (!spec && ctx->env_check) spec = "warn,check";
-    attn_base_log_parse(&ctx->log, spec);
+    if (attn_base_log_parse(&ctx->log, spec) && !o->log_level)
+        FAIL(
+            ATTN_E_ENUM, "log_level",
+            "log_level: ATTN_LOG is \"%.200s\"; expected off, warn, info or debug, then areas of %s, with commas between",
+            spec, attn_base_log_areas);
     ctx->log.sink = o->log;
     ctx->log.user = o->log_user;
-    if (!o->log_level) return;
+    if (!o->log_level) return ATTN_OK;
     ctx->log.level = o->log_level;
     ctx->log.areas[0] = 0;
+    return ATTN_OK;
+}
+
+/* A name that starts with ATTN_ may be another program's, so that it is not refused. */
+static void warn_unknown_names(const attn_ctx *ctx) {
+    const char *name;
+    for (size_t at = 0; (name = attn_base_env_unknown(&at)) != NULL;) {
+        const char *nearest = attn_base_env_nearest(name);
+        attn_base_log(&ctx->log, ATTN_LOG_WARN, "env", "%.*s is set, but no variable of libattn has this name%s%s%s",
+                      (int)strcspn(name, "="), name, nearest ? ", did you mean " : "", nearest ? nearest : "",
+                      nearest ? "?" : "");
+    }
 }
 
 static attn_status read_settings(attn_ctx *ctx, const attn_ctx_options *o) {
@@ -91,8 +107,9 @@ static attn_status read_settings(attn_ctx *ctx, const attn_ctx_options *o) {
     ctx->env_check = (uint8_t)attn_base_env_bool(ATTN_ENV_CHECK);
     ctx->env_poison = (uint8_t)attn_base_env_bool(ATTN_ENV_POISON);
     ctx->fail_thread_in = attn_base_env_int(ATTN_ENV_FAIL_THREAD, 0);
-    read_log(ctx, o);
+    TRY(read_log(ctx, o));
     TRY(read_threads(ctx, o));
+    TRY(attn_base_env_check());
     TRY(read_isa(ctx, o));
     TRY(read_preferences(ctx));
     if (o->cuda_driver && strlen(o->cuda_driver) >= sizeof ctx->cuda_driver)
@@ -174,10 +191,7 @@ attn_status attn_ctx_create(const attn_ctx_options *options, attn_ctx **out) {
         destroy(ctx);
         return status;
     }
-    const char *unknown = attn_base_env_unknown();
-    if (unknown)
-        attn_base_log(&ctx->log, ATTN_LOG_WARN, "env", "%.*s is set, but no variable of libattn has this name",
-                      (int)strcspn(unknown, "="), unknown);
+    warn_unknown_names(ctx);
     attn_base_log(&ctx->log, ATTN_LOG_INFO, "ctx", "context: %d threads, %d devices, %s", ctx->threads, ctx->n_devices,
                   ctx->n_devices ? ctx->devices[0].feature_text : "none");
     *out = ctx;

@@ -95,6 +95,19 @@ static void log_choice(const attn_plan *plan) {
                   plan->tuned ? ", measured" : "");
 }
 
+/* Decoding with the default alignment is allowed, and hardly ever what was meant. Once per context. */
+static void warn_lone_key(const attn_plan *plan) {
+    const attn_problem *p = &plan->original;
+    const uint64_t others = ATTN_BOTTOM_RIGHT | ATTN_PACKED;
+    if ((p->op != ATTN_OP_SDPA_FWD && p->op != ATTN_OP_SDPA_BWD) || !(p->flags & ATTN_CAUSAL) || (p->flags & others) ||
+        p->seq_q != 1 || p->seq_k < 2 || plan->ctx->log.level < ATTN_LOG_WARN)
+        return;
+    if (atomic_exchange_explicit(&attn_api_state_of(plan->ctx)->lone_key_said, 1, memory_order_relaxed)) return;
+    attn_base_log(&plan->ctx->log, ATTN_LOG_WARN, "plan",
+                  "causal with sq=1 and sk=%lld: the query sees key 0 alone; bottom_right aligns it with the last key",
+                  (long long)p->seq_k);
+}
+
 /* A plan with what only a caller's has. */
 struct whole {
     attn_plan plan; /* first: it is what goes by this address */
@@ -129,6 +142,7 @@ attn_status attn_api_plan_new(attn_ctx *ctx, attn_device device, const attn_prob
         return status;
     }
     log_choice(plan);
+    warn_lone_key(plan);
     attn_api_trace_end(ctx, begin, "plan", plan->kernel->name, &plan->original);
     *out = plan;
     return ATTN_OK;

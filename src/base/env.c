@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * The environment table and the only getenv of the library. Contexts read it once, when they are made. */
 #include "base/env.h"
+#include "base/err.h"
 #include "base/text.h"
 
 #include <stdlib.h>
@@ -9,9 +10,11 @@
 extern char **environ;
 
 const struct attn_env_row attn_env_table[ATTN_ENV_COUNT] = {
-    [ATTN_ENV_LOG] = {"ATTN_LOG", "level",
-                      "Log level and areas: off, warn, info or debug, then an optional list of areas, as in "
-                      "info,plan,pool. Lines go to the context's sink, or to standard error if it has none."},
+    [ATTN_ENV_LOG] =
+        {"ATTN_LOG", "level",
+         "Log level: off, warn, info or debug; then areas if not all of them, as in info,plan,pool: check, cpu, "
+         "ctx, cuda, env, execute, measure, plan, pool. Lines go to the context's sink, or to standard error "
+         "if it has none."},
     [ATTN_ENV_KERNEL] = {"ATTN_KERNEL", "text",
                          "Preferred kernels for plans that name none: a name pattern with * and ?, as in *_avx2_*. "
                          "A hint: if no kernel that accepts the problem matches, the choice is as without it."},
@@ -32,9 +35,10 @@ const struct attn_env_row attn_env_table[ATTN_ENV_COUNT] = {
     [ATTN_ENV_TRACE] = {"ATTN_TRACE", "path",
                         "Append plan creations and executions to this file as a Chrome trace (JSON array, as Perfetto "
                         "and chrome://tracing read it)."},
-    [ATTN_ENV_THREADS] = {"ATTN_THREADS", "int",
-                          "CPU threads of a context whose options leave it open, the caller's included. Unset: the "
-                          "processors that the process may use, by its affinity and its control groups' quotas."},
+    [ATTN_ENV_THREADS] =
+        {"ATTN_THREADS", "int",
+         "CPU threads of a context whose options leave it open, the caller's included. 1 to 1024. Unset: the "
+         "processors that the process may use, by its affinity and its control groups' quotas."},
     [ATTN_ENV_TUNING] = {"ATTN_TUNING", "path",
                          "Tuning file (attn_tuning_save) read by contexts whose options name none."},
     [ATTN_ENV_SYNC] =
@@ -79,22 +83,61 @@ int64_t attn_base_env_int(enum attn_env_id id, int64_t default_value) {
     return value && !attn_text_int64(value, strlen(value), &out) ? out : default_value;
 }
 
-int attn_base_env_bool(enum attn_env_id id) {
-    static const char *const yes[] = {"1", "true", "yes", "on"};
-    const char *value = attn_base_env(id);
-    for (size_t i = 0; value && i < sizeof yes / sizeof *yes; i++)
-        if (!strcmp(value, yes[i])) return 1;
+static int listed(const char *value, const char *const words[], size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (!strcmp(value, words[i])) return 1;
     return 0;
 }
 
-const char *attn_base_env_unknown(void) {
-    for (char **entry = environ; entry && *entry; entry++) {
-        if (strncmp(*entry, "ATTN_", 5)) continue;
-        size_t n = strcspn(*entry, "=");
+static const char *const yes[] = {"1", "true", "yes", "on"}, *const no[] = {"0", "false", "no", "off"};
+enum { WORDS = sizeof yes / sizeof *yes };
+
+int attn_base_env_bool(enum attn_env_id id) {
+    const char *value = attn_base_env(id);
+    return value && listed(value, yes, WORDS);
+}
+
+attn_status attn_base_env_check(void) {
+    for (int id = 0; id < ATTN_ENV_COUNT; id++) {
+        const struct attn_env_row *row = &attn_env_table[id];
+        const char *value = attn_base_env((enum attn_env_id)id);
+        int64_t number;
+        if (!value || id == ATTN_ENV_THREADS) continue; /* its range, and whether it is read at all, is the context's */
+        if (!strcmp(row->type, "bool") && !listed(value, yes, WORDS) && !listed(value, no, WORDS))
+            FAIL(ATTN_E_ARGUMENT, row->name, "%s is \"%.80s\"; expected 1, true, yes, on, 0, false, no or off",
+                 row->name, value);
+        if (!strcmp(row->type, "int") && (attn_text_int64(value, strlen(value), &number) || number < 0))
+            FAIL(ATTN_E_ARGUMENT, row->name, "%s is \"%.80s\"; expected a number, 0 or more", row->name, value);
+    }
+    return ATTN_OK;
+}
+
+/* Variables of the build (docs/building.md), which the shell of one who builds may keep. */
+static const char *const of_the_build[] = {"ATTN_CUDA_CODE"};
+
+const char *attn_base_env_unknown(size_t *at) {
+    for (size_t seen = 0; environ && environ[seen]; seen++) {
+        const char *entry = environ[seen];
+        if (seen < *at || strncmp(entry, "ATTN_", 5)) continue;
+        size_t n = strcspn(entry, "=");
         int known = 0;
         for (int id = 0; id < ATTN_ENV_COUNT && !known; id++)
-            known = attn_text_equal(*entry, n, attn_env_table[id].name);
-        if (!known) return *entry;
+            known = attn_text_equal(entry, n, attn_env_table[id].name);
+        for (size_t i = 0; i < sizeof of_the_build / sizeof *of_the_build && !known; i++)
+            known = attn_text_equal(entry, n, of_the_build[i]);
+        *at = seen + 1;
+        if (!known) return entry;
     }
     return NULL;
+}
+
+const char *attn_base_env_nearest(const char *entry) {
+    enum { CLOSE = 2 };
+    const char *nearest = NULL;
+    int least = CLOSE + 1;
+    for (int id = 0; id < ATTN_ENV_COUNT; id++) {
+        int d = attn_text_distance(entry, strcspn(entry, "="), attn_env_table[id].name);
+        if (d < least) least = d, nearest = attn_env_table[id].name;
+    }
+    return nearest;
 }

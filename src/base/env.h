@@ -2,6 +2,9 @@
  * The environment: one table of every variable the library reads, and the only getenv. */
 #ifndef ATTN_BASE_ENV_H
 #define ATTN_BASE_ENV_H
+#include "attn.h"
+
+#include <stddef.h>
 #include <stdint.h>
 
 enum attn_env_id {
@@ -34,6 +37,11 @@ extern const struct attn_env_row attn_env_table[ATTN_ENV_COUNT];
 const char *attn_base_env(enum attn_env_id id);                        /* NULL if unset or empty */
 int64_t attn_base_env_int(enum attn_env_id id, int64_t default_value); /* default if unset or not a number */
 int attn_base_env_bool(enum attn_env_id id);                           /* 1, true, yes, on */
-/* First ATTN_* entry of the environment whose name the table lacks, as it stands there ("NAME=value"); or NULL. */
-const char *attn_base_env_unknown(void);
+/* ATTN_E_ARGUMENT where a variable of type bool or int has another value. The context judges ATTN_THREADS. */
+attn_status attn_base_env_check(void);
+/* The next ATTN_* entry of the environment from *at on whose name the table lacks, as it stands there ("NAME=value");
+ * *at moves behind it. NULL at the end. */
+const char *attn_base_env_unknown(size_t *at);
+/* The known name that differs from that of an entry by two letters or less; NULL if there is none. */
+const char *attn_base_env_nearest(const char *entry);
 #endif

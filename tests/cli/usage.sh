@@ -34,6 +34,9 @@ expect 2 '--seed needs a value' run --seed
 expect 2 "--seed: expected a number, given 'x'" run --seed x
 expect 2 "option '--json=1' takes no value" run --json=1
 expect 2 '--threads: expected a number' plan --threads 0 'dist hq=1 sq=1 sk=1 topk=1 f32'
+for c in run plan; do # one limit, the context's
+    expect 2 'threads is 4096; expected 0 to 1024' $c --threads 4096 'sdpa_fwd hq=1 sq=1 d=8 f32'
+done
 expect 2 '--device: expected cpu or cuda:N' plan --device tpu 'dist hq=1 sq=1 sk=1 topk=1 f32'
 expect 2 '--device: expected cpu or cuda:N' plan --device cuda:-1 'dist hq=1 sq=1 sk=1 topk=1 f32'
 expect 2 '--backend: expected ref, cpu or cuda' plan --backend gpu 'dist hq=1 sq=1 sk=1 topk=1 f32'
@@ -47,6 +50,23 @@ expect 3 'ATTN_E_NO_DEVICE' plan --device cuda:99 'sdpa_fwd hq=1 sq=1 d=8 f32'
 expect 2 'exclude each other' list --ops --devices
 expect 2 '--markdown and --json' list --markdown --json
 expect 2 '--save-tuning needs --measure' plan --save-tuning x 'sdpa_fwd hq=1 sq=1 d=8 f32'
+
+# What the environment says: bad values are refused, unknown names and what cannot be met are warned of.
+problem='sdpa_fwd hq=1 sq=4 d=8 f32'
+export ATTN_THREAD=1
+expect 0 'attn plan: warning: ATTN_THREAD is set, but no variable of libattn has this name, did you mean ATTN_THREADS?' plan "$problem"
+ATTN_LOG=off "$attn" plan "$problem" >/dev/null 2>"$dir/err" || fail 'ATTN_LOG=off: exit code'
+[ -s "$dir/err" ] && fail 'ATTN_LOG=off: warned'
+unset ATTN_THREAD
+expect 0 "attn plan: warning: preferred kernel 'nothing' cannot be met" plan --explain --kernel nothing "$problem"
+[ "$(grep -c 'cannot be met' "$dir/err")" = 1 ] || fail 'a warning twice'
+expect 0 "attn plan: warning: preferred kernel 'nothing' cannot be met" plan --measure --kernel nothing "$problem"
+expect 0 'bottom_right aligns it with the last key' run 'sdpa_fwd hq=1 sq=1 sk=9 d=8 f32 causal'
+for bad in ATTN_LOG=nonsense ATTN_LOG=info,pla ATTN_CHECK=yep ATTN_THREADS=two ATTN_THREADS=2000 ATTN_FAIL_ALLOC=x; do
+    export "${bad?}"
+    for c in plan run bench; do expect 3 "${bad%%=*}" $c "$problem"; done
+    unset "${bad%%=*}"
+done
 
 # Help goes to stdout, exits 0 and names the command; `help CMD` is the same text.
 "$attn" --help >"$dir/help" 2>"$dir/err" || fail 'attn --help: exit code'

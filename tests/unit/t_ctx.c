@@ -70,9 +70,16 @@ static void environment_is_read_and_judged(void **state) {
         attn_status status;
         const char *argument;
     } rows[] = {
-        {"ATTN_THREADS", "0", ATTN_E_ARGUMENT, "threads"},    {"ATTN_THREADS", "two", ATTN_E_ARGUMENT, "threads"},
-        {"ATTN_CPU", "sse9", ATTN_E_ENUM, "cpu_isa"},         {"ATTN_BACKEND", "gpu", ATTN_E_ENUM, "backend"},
+        {"ATTN_THREADS", "0", ATTN_E_ARGUMENT, "threads"},
+        {"ATTN_THREADS", "two", ATTN_E_ARGUMENT, "threads"},
+        {"ATTN_CPU", "sse9", ATTN_E_ENUM, "cpu_isa"},
+        {"ATTN_BACKEND", "gpu", ATTN_E_ENUM, "backend"},
         {"ATTN_TRACE", "/nonexistent/t", ATTN_E_IO, "trace"},
+        {"ATTN_LOG", "nonsense", ATTN_E_ENUM, "log_level"},
+        {"ATTN_LOG", "info,pla", ATTN_E_ENUM, "log_level"},
+        {"ATTN_CHECK", "yep", ATTN_E_ARGUMENT, "ATTN_CHECK"},
+        {"ATTN_SYNC", "2", ATTN_E_ARGUMENT, "ATTN_SYNC"},
+        {"ATTN_FAIL_THREAD", "-", ATTN_E_ARGUMENT, "ATTN_FAIL_THREAD"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         setenv(rows[i].name, rows[i].value, 1);
@@ -91,7 +98,21 @@ static void environment_is_read_and_judged(void **state) {
     attn_ctx_release(ctx);
     assert_int_equal(lines.n, 1);
     assert_non_null(strstr(lines.text, "ATTN_NO_SUCH_NAME is set"));
+    assert_null(strstr(lines.text, "did you mean"));
+    setenv("ATTN_THREAD", "1", 1);
+    assert_int_equal(attn_ctx_create(&o, &ctx), ATTN_OK);
+    attn_ctx_release(ctx);
+    assert_int_equal(lines.n, 3); /* one line a name */
+    assert_non_null(strstr(lines.text, "ATTN_THREAD is set, but no variable of libattn has this name, did you mean "
+                                       "ATTN_THREADS?"));
+    unsetenv("ATTN_THREAD");
     unsetenv("ATTN_NO_SUCH_NAME");
+    lines.n = 1;
+    setenv("ATTN_LOG", "nonsense", 1); /* not read where the options say the level */
+    o.log_level = ATTN_LOG_WARN;
+    assert_int_equal(attn_ctx_create(&o, &ctx), ATTN_OK);
+    attn_ctx_release(ctx);
+    o.log_level = 0;
     setenv("ATTN_LOG", "info,plan", 1);
     setenv("ATTN_THREADS", "3", 1);
     assert_int_equal(attn_ctx_create(&o, &ctx), ATTN_OK);
@@ -103,6 +124,38 @@ static void environment_is_read_and_judged(void **state) {
     assert_non_null(strstr(lines.text, "3 threads"));
     attn_ctx_release(ctx);
     unsetenv("ATTN_THREADS");
+}
+
+/* Said once per context, of the default alignment alone. */
+static void one_causal_query_sees_the_first_key(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        int said;
+    } rows[] = {
+        {"sdpa_fwd hq=2 sq=2 sk=9 d=16 f32 causal", 0},
+        {"sdpa_fwd hq=2 sq=1 sk=1 d=16 f32 causal", 0},
+        {"sdpa_fwd hq=2 sq=1 sk=9 d=16 f32", 0},
+        {"sdpa_fwd hq=2 sq=1 sk=9 d=16 f32 causal bottom_right", 0},
+        {"mla_fwd hq=2 sq=1 sk=9 topk=4 f32 causal q_start=8", 0},
+        {"sdpa_fwd b=2 hq=2 sq=1 sk=9 total_q=2 total_k=12 d=16 f32 causal packed", 0},
+        {"sdpa_fwd hq=2 sq=1 sk=9 d=16 f32 causal", 1},
+        {"sdpa_bwd hq=2 sq=1 sk=7 d=16 f32 causal", 1},
+    };
+    struct lines lines = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    attn_ctx_options o = {.size = sizeof o, .log = keep_line, .log_user = &lines, .log_level = ATTN_LOG_WARN};
+    attn_ctx *ctx;
+    assert_int_equal(attn_ctx_create(&o, &ctx), ATTN_OK);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        attn_problem p;
+        attn_plan *plan;
+        assert_int_equal(attn_problem_parse(rows[i].text, &p), ATTN_OK);
+        assert_int_equal(attn_plan_create(ctx, ATTN_DEVICE_CPU, &p, NULL, &plan), ATTN_OK);
+        attn_plan_release(plan);
+        assert_int_equal(lines.n, rows[i].said);
+    }
+    assert_non_null(strstr(lines.text, "sk=9: the query sees key 0 alone; bottom_right aligns it with the last key"));
+    attn_ctx_release(ctx);
 }
 
 static void preferences_from_the_environment_are_hints(void **state) {
@@ -439,6 +492,7 @@ int main(void) {
         cmocka_unit_test(bad_options_are_refused),
         cmocka_unit_test(options_by_the_size_rule),
         cmocka_unit_test(environment_is_read_and_judged),
+        cmocka_unit_test(one_causal_query_sees_the_first_key),
         cmocka_unit_test(preferences_from_the_environment_are_hints),
         cmocka_unit_test(plans_keep_their_context),
         cmocka_unit_test(null_pointers_are_named),

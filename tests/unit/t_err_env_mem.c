@@ -169,12 +169,47 @@ static void env_values(void **state) {
         setenv("ATTN_POISON", no[i], 1);
         assert_false(attn_base_env_bool(ATTN_ENV_POISON));
     }
-    assert_null(attn_base_env_unknown());
+    size_t at = 0;
+    assert_null(attn_base_env_unknown(&at));
     setenv("ATTN_POISO", "1", 1); /* a beginning of a known name is not that name */
-    assert_string_equal(attn_base_env_unknown(), "ATTN_POISO=1");
+    setenv("ATTN_OF_OTHERS", "2", 1);
+    setenv("ATTN_CUDA_CODE", "ptx", 1); /* read by the build, and documented */
+    int found = 0;
+    at = 0;
+    for (const char *entry; (entry = attn_base_env_unknown(&at)) != NULL;)
+        found |= !strcmp(entry, "ATTN_POISO=1") ? 1 : !strcmp(entry, "ATTN_OF_OTHERS=2") ? 2 : 4;
+    assert_int_equal(found, 3);
     unsetenv("ATTN_POISO");
+    unsetenv("ATTN_OF_OTHERS");
     unsetenv("ATTN_POISON");
-    assert_null(attn_base_env_unknown());
+    at = 0;
+    assert_null(attn_base_env_unknown(&at));
+    assert_string_equal(attn_base_env_nearest("ATTN_POISO=1"), "ATTN_POISON");
+    assert_string_equal(attn_base_env_nearest("ATTN_THREAD=1"), "ATTN_THREADS");
+    assert_string_equal(attn_base_env_nearest("ATTN_CUDA_SHARD_LIMITS"), "ATTN_CUDA_SHARED_LIMIT");
+    assert_null(attn_base_env_nearest("ATTN_IMPLEMENTATION=flash"));
+}
+
+/* Every variable of type bool or int but ATTN_THREADS, whose range the context knows. */
+static void env_values_are_judged(void **state) {
+    (void)state;
+    static const char *const good[2][3] = {{"on", "0", "off"}, {"0", "7", ""}}, *const bad[2][3] = {
+                                                                                    {"2", "ON", "yep"},
+                                                                                    {"seven", "-1", "1x"}};
+    for (int id = 0; id < ATTN_ENV_COUNT; id++) {
+        const struct attn_env_row *row = &attn_env_table[id];
+        int is_int = !strcmp(row->type, "int");
+        if ((!is_int && strcmp(row->type, "bool") != 0) || id == ATTN_ENV_THREADS) continue;
+        for (int i = 0; i < 3; i++) {
+            setenv(row->name, good[is_int][i], 1);
+            assert_int_equal(attn_base_env_check(), ATTN_OK);
+            setenv(row->name, bad[is_int][i], 1);
+            assert_int_equal(attn_base_env_check(), ATTN_E_ARGUMENT);
+            assert_non_null(strstr(attn_base_error_get()->text, row->name));
+            assert_string_equal(attn_base_error_get()->argument, row->name);
+        }
+        unsetenv(row->name);
+    }
 }
 
 /* ---- log ---- */
@@ -196,15 +231,39 @@ static void log_levels_and_areas(void **state) {
         int32_t level;
         const char *areas;
     } rows[] = {
-        {NULL, 0, ""},   {"", 0, ""},          {"off", 0, ""},           {"warn", 1, ""},
-        {"info", 2, ""}, {"debug", 3, ""},     {"info,plan", 2, "plan"}, {"debug,plan,pool", 3, "plan,pool"},
-        {"loud", 0, ""}, {"loud,plan", 0, ""}, {"Info", 0, ""},          {"off,plan", 0, ""},
+        {NULL, 0, ""},
+        {"", 0, ""},
+        {"off", 0, ""},
+        {"warn", 1, ""},
+        {"info", 2, ""},
+        {"debug", 3, ""},
+        {"info,plan", 2, "plan"},
+        {"debug,plan,pool", 3, "plan,pool"},
+        {"off,plan", 0, ""},
+        {"debug,check,cpu,ctx,cuda,env,execute,measure,plan,pool", 3,
+         "check,cpu,ctx,cuda,env,execute,measure,plan,pool"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct attn_log log = {.level = 77};
-        attn_base_log_parse(&log, rows[i].spec);
+        assert_int_equal(attn_base_log_parse(&log, rows[i].spec), rows[i].spec && !*rows[i].spec ? -1 : 0);
         assert_int_equal(log.level, rows[i].level);
         assert_string_equal(log.areas, rows[i].areas);
+    }
+    static const char *const bad[] = {
+        "loud",
+        "loud,plan",
+        "Info",
+        "info,pla",
+        "info,plan,",
+        "info,,plan",
+        "info,check, cpu",
+        "debug,plan,plan,plan,plan,plan,plan,plan,plan,plan,plan,plan,plan,plan,plan,plan,"
+        "plan,plan,plan,plan,plan,plan,plan"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct attn_log log = {.level = 77};
+        assert_int_equal(attn_base_log_parse(&log, bad[i]), -1);
+        assert_int_equal(log.level, ATTN_LOG_OFF);
+        assert_string_equal(log.areas, "");
     }
     int level = 0;
     struct attn_log log = {.sink = sink, .user = &level};
@@ -352,23 +411,18 @@ static void processors_of_control_groups(void **state) {
 }
 
 int main(void) {
-    for (const char *entry; (entry = attn_base_env_unknown());) { /* such as a test runner's own */
+    for (const char *entry; (entry = attn_base_env_unknown(&(size_t){0}));) { /* such as a test runner's own */
         char name[256];
         snprintf(name, sizeof name, "%.*s", (int)strcspn(entry, "="), entry);
         if (unsetenv(name)) break;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(error_record_per_thread),
-        cmocka_unit_test(error_record_wraps_itself_and_cuts),
-        cmocka_unit_test(structs_out_by_size),
-        cmocka_unit_test(every_status_has_words),
-        cmocka_unit_test(env_table_is_whole),
-        cmocka_unit_test(env_values),
-        cmocka_unit_test(log_levels_and_areas),
-        cmocka_unit_test(memory_through_hooks),
-        cmocka_unit_test(memory_by_default),
-        cmocka_unit_test(nth_allocation_fails_once),
-        cmocka_unit_test(processors_of_control_groups),
+        cmocka_unit_test(error_record_per_thread),   cmocka_unit_test(error_record_wraps_itself_and_cuts),
+        cmocka_unit_test(structs_out_by_size),       cmocka_unit_test(every_status_has_words),
+        cmocka_unit_test(env_table_is_whole),        cmocka_unit_test(env_values),
+        cmocka_unit_test(env_values_are_judged),     cmocka_unit_test(log_levels_and_areas),
+        cmocka_unit_test(memory_through_hooks),      cmocka_unit_test(memory_by_default),
+        cmocka_unit_test(nth_allocation_fails_once), cmocka_unit_test(processors_of_control_groups),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
