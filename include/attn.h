@@ -532,7 +532,7 @@ typedef struct attn_plan_info {
     uint64_t workspace_bytes;
     uint64_t workspace_alignment;
     double flops;              /* attn_problem_flops                                                        */
-    double estimate_seconds;   /* the ranking's estimate, a rough figure                                     */
+    double estimate_seconds;   /* the ranking's estimate, a rough figure; with `tuned` what was measured        */
     char kernel[96];           /* "attn_sdpa_fwd_avx512_bf16_any"                                            */
     char kernel_unaligned[96]; /* used for tensors that lack alignment_bytes; "" if never needed              */
     char arch[16];             /* "ref", "c", "avx2", "avx512", "amx", "sm80", ...                           */

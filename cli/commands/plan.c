@@ -51,7 +51,7 @@ static int print_json(const attn_plan_info *info, const char *text, const char *
     return ATTN_CLI_OK;
 }
 
-static void print_text(const attn_plan_info *info, const char *text, double bytes) {
+static void print_text(const attn_plan_info *info, const char *text, double bytes, int measure) {
     char device[32];
     attn_cli_device_text(info->device, device, sizeof device);
     printf("problem      %s\n", text);
@@ -66,7 +66,11 @@ static void print_text(const attn_plan_info *info, const char *text, double byte
            (unsigned long long)info->workspace_alignment);
     printf("alignment    %u bytes\n", info->alignment_bytes);
     printf("work         %.4g flop, %.4g bytes\n", info->flops, bytes);
-    printf("chosen by    %s, %.4g s expected\n", info->tuned ? "measurement" : "estimate", info->estimate_seconds);
+    if (info->tuned)
+        printf("chosen by    measurement, %.4g s measured\n", info->estimate_seconds);
+    else
+        printf("chosen by    estimate, %.4g s expected%s\n", info->estimate_seconds,
+               measure ? " (not measured: no other kernel could be chosen)" : "");
 }
 
 static int show(attn_ctx *ctx, const struct attn_cli_common *common, const attn_problem *problem,
@@ -84,7 +88,7 @@ static int show(attn_ctx *ctx, const struct attn_cli_common *common, const attn_
     else if (!code && json)
         code = print_json(&info, text, reasons, attn_problem_bytes(problem));
     else if (!code)
-        print_text(&info, text, attn_problem_bytes(problem));
+        print_text(&info, text, attn_problem_bytes(problem), options->effort == ATTN_EFFORT_MEASURE);
     if (reasons && !json)
         printf("%s%s%s", code ? "" : "\n", reasons, reasons[0] && reasons[strlen(reasons) - 1] != '\n' ? "\n" : "");
     free(reasons);

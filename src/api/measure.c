@@ -115,7 +115,7 @@ static attn_status measure(struct candidates *c, attn_plan *plan, const attn_pla
     plan->kernel = w->kernel;
     plan->unaligned = w->unaligned;
     plan->workspace_bytes = w->workspace_bytes;
-    plan->estimate_seconds = w->estimate_seconds;
+    plan->estimate_seconds = (double)ns * 1e-9;
     plan->tuned = 1;
     /* A choice among preferred kernels, or within a workspace limit, is no choice for everyone. */
     if (o->flags || !free_choice) return ATTN_OK;

@@ -26,6 +26,7 @@ struct request {
     uint64_t limit;
     struct attn_core_amount amount;
     char tuned[96]; /* remembered winner, "" = none */
+    double tuned_seconds;
 };
 
 /* The verdict. `score` says which preferences are met, the caller's before the environment's. */
@@ -149,10 +150,14 @@ static const struct attn_kernel *best_row(const struct request *q, uint32_t alig
 }
 
 static void find_tuned(struct request *q) {
+    const struct attn_core_tuning *table = q->ctx->tuning;
+    const struct attn_core_device *d = q->device;
     pthread_mutex_lock(&q->ctx->lock);
-    const char *name =
-        q->ctx->tuning ? attn_core_tuning_find(q->ctx->tuning, q->problem, q->device->name, q->device->threads) : NULL;
-    if (name && strlen(name) < sizeof q->tuned) memcpy(q->tuned, name, strlen(name) + 1);
+    const char *name = table ? attn_core_tuning_find(table, q->problem, d->name, d->threads) : NULL;
+    if (name && strlen(name) < sizeof q->tuned) {
+        memcpy(q->tuned, name, strlen(name) + 1);
+        q->tuned_seconds = attn_core_tuning_seconds(table, q->problem, d->name, d->threads);
+    }
     pthread_mutex_unlock(&q->ctx->lock);
 }
 
@@ -367,7 +372,7 @@ attn_status attn_core_plan_choose(attn_ctx *ctx, struct attn_core_device *device
     out->kernel = chosen;
     out->unaligned = NULL;
     out->workspace_bytes = best.workspace;
-    out->estimate_seconds = best.seconds;
+    out->estimate_seconds = best.tuned ? q.tuned_seconds : best.seconds;
     out->tuned = best.tuned;
     uint32_t element = (uint32_t)attn_dtype_bytes(normalised->dtype);
     uint32_t promised = normalised->align_bytes > element ? normalised->align_bytes : element;

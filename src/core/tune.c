@@ -75,6 +75,12 @@ const char *attn_core_tuning_find(const struct attn_core_tuning *table, const at
     return e ? e->kernel : NULL;
 }
 
+double attn_core_tuning_seconds(const struct attn_core_tuning *table, const attn_problem *problem,
+                                const char *device_name, int32_t threads) {
+    const struct entry *e = find(table, problem, device_name, threads);
+    return e ? e->seconds : 0;
+}
+
 /* ---- changing the table ---- */
 
 static attn_status reserve(struct attn_mem *mem, struct attn_core_tuning *table, size_t more) {

@@ -7,8 +7,10 @@ struct attn_core_tuning;
 struct attn_mem;
 attn_status attn_core_tuning_create(struct attn_mem *mem, struct attn_core_tuning **out);
 void attn_core_tuning_destroy(struct attn_mem *mem, struct attn_core_tuning *table);
-/* Kernel remembered for the problem on a device of this name and thread count; NULL if none. The string lives as long
- * as the table. */
+/* Seconds remembered for the problem on a device of this name and thread count; 0 if none. */
+double attn_core_tuning_seconds(const struct attn_core_tuning *table, const attn_problem *problem,
+                                const char *device_name, int32_t threads);
+/* Its kernel; NULL if none. The string lives as long as the table. */
 const char *attn_core_tuning_find(const struct attn_core_tuning *table, const attn_problem *problem,
                                   const char *device_name, int32_t threads);
 attn_status attn_core_tuning_put(struct attn_mem *mem, struct attn_core_tuning *table, const attn_problem *problem,

@@ -37,6 +37,13 @@ grep -q 'attn_sdpa_fwd_' "$dir/none" || fail 'plan --explain of nothing: no reas
 "$attn" plan --backend cuda --strict "$problem" >/dev/null 2>&1 && fail 'plan --backend cuda --strict on a CPU'
 "$attn" plan --measure --save-tuning "$dir/tuning" --json "$problem" >"$dir/measured.json" || fail 'plan --measure'
 [ -s "$dir/tuning" ] || fail 'plan --save-tuning wrote nothing'
+# What is printed is what was measured, then and when it is read back.
+seconds=$(sed -n 's/.*"tuned":true.*"estimate_seconds":\([^,}]*\).*/\1/p' "$dir/measured.json")
+awk -F '\t' -v s="$seconds" 'NF >= 5 { d = $2 - s; ok = s > 0 && d < 1e-9 && d > -1e-9 } END { exit !ok }' "$dir/tuning" ||
+    fail "plan --measure: $seconds is not what --save-tuning wrote"
+ATTN_TUNING=$dir/tuning "$attn" plan "$problem" | grep -q '^chosen by *measurement, .* s measured$' || fail 'plan, tuned'
+"$attn" plan "$problem" | grep -q '^chosen by *estimate, .* s expected$' || fail 'plan: estimate'
+"$attn" plan --measure --kernel '*_c_f32_any' "$problem" | grep -q 'not measured: no other kernel' || fail 'plan --measure of one'
 ATTN_TUNING=$dir/tuning "$attn" plan "$problem" >/dev/null || fail 'plan with a tuning file'
 
 "$attn" list >"$dir/list" || fail 'list: exit code'

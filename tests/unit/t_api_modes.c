@@ -326,11 +326,13 @@ static void measuring_beats_the_estimate(void **state) {
     attn_plan_release(plan);
     char winner[96];
     snprintf(winner, sizeof winner, "%s", info.kernel);
+    const double measured = info.estimate_seconds;
 
     assert_int_equal(attn_plan_create(ctx, ATTN_DEVICE_CPU, &c.p, NULL, &plan), ATTN_OK);
     info_of(plan, &info);
     assert_string_equal(info.kernel, winner);
     assert_int_equal(info.tuned, 1);
+    assert_true(measured > 0 && info.estimate_seconds == measured);
     attn_plan_release(plan);
     attn_plan_options blind = {.size = sizeof blind, .flags = ATTN_PLAN_NO_TUNING};
     assert_int_equal(attn_plan_create(ctx, ATTN_DEVICE_CPU, &c.p, &blind, &plan), ATTN_OK);
