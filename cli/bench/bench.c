@@ -215,8 +215,11 @@ static void print_heading(const struct bench *b) {
         printf("%s, %d thread%s, %s\n", b->device, b->threads, b->threads == 1 ? "" : "s", state);
     else
         printf("%s, %s\n", b->device, state);
-    printf("  %-44s %11s %11s %11s %6s %10s %9s\n", "kernel", "median ms", "p10 ms", "p90 ms", "n",
-           b->overhead ? "call" : "GFLOP/s", b->overhead ? "" : "GB/s");
+    if (b->overhead)
+        printf("  %-44s %11s %11s %11s %6s  %s\n", "kernel", "median us", "p10 us", "p90 us", "n", "call");
+    else
+        printf("  %-44s %11s %11s %11s %6s %10s %9s\n", "kernel", "median ms", "p10 ms", "p90 ms", "n", "GFLOP/s",
+               "GB/s");
 }
 
 /* Where the tensors live, and what empties the caches there. */

@@ -31,15 +31,16 @@ void attn_cli_record_json(const struct attn_cli_record *r, const struct attn_cli
     fflush(stdout); /* a long list can be followed, and survives an interruption */
 }
 
+/* Executions in milliseconds; calls, most of which take less than one of them has digits for, in microseconds. */
 void attn_cli_record_row(const struct attn_cli_record *r, const struct attn_cli_timing *t) {
     if (r->flops > 0 || r->bytes > 0)
         printf("  %-44s %11.4f %11.4f %11.4f %6lld %10.2f %9.2f\n", r->kernel, t->median * 1e3, t->p10 * 1e3,
                t->p90 * 1e3, (long long)t->n, r->flops / t->median / 1e9, r->bytes / t->median / 1e9);
     else
-        printf("  %-44s %11.4f %11.4f %11.4f %6lld  %s", r->kernel, t->median * 1e3, t->p10 * 1e3, t->p90 * 1e3,
+        printf("  %-44s %11.3f %11.3f %11.3f %6lld  %s", r->kernel, t->median * 1e6, t->p10 * 1e6, t->p90 * 1e6,
                (long long)t->n, r->measure);
     if (t->launches) printf(", %d launch%s", t->launches, t->launches == 1 ? "" : "es");
-    if (t->launches && isfinite(t->overhead)) printf(", overhead %.4f", t->overhead * 1e3);
+    if (t->launches && isfinite(t->overhead)) printf(", overhead %.3f", t->overhead * 1e6);
     if (r->flops <= 0 && r->bytes <= 0) putchar('\n');
     fflush(stdout);
 }

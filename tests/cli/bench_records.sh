@@ -56,6 +56,9 @@ for call in plan_create plan_check execute_call run_call; do
     [ "$(grep -c "\"measure\":\"$call\".*\"tflops\":null,\"gbps\":null" "$dir/calls")" = 1 ] || fail "no record of $call"
 done
 [ "$(wc -l <"$dir/calls")" = 4 ] || fail 'bench --overhead: not four records'
+"$attn" bench --overhead --min-time 0 --runs 2 "$problem" >"$dir/table" || fail 'bench --overhead: table'
+grep -q '^  kernel *median us *p10 us *p90 us *n  call$' "$dir/table" || fail 'bench --overhead: heading'
+awk '/ plan_check$/ { found = $2 >= 0.01 && $2 < 1000 } END { exit !found }' "$dir/table" || fail 'bench --overhead: not in us'
 "$attn" bench --overhead --warm "$problem" >/dev/null 2>&1
 [ $? = 2 ] || fail '--overhead with --warm: exit code'
 "$attn" bench --cache rotate "$problem" >/dev/null 2>&1
