@@ -138,6 +138,13 @@ static void switch_on(const struct attn_cli_run *run, const struct shapes *s, at
     }
 }
 
+/* For the arrays that extents are read off. */
+static const char *expected_axes(int role, int of_sparse, int rows_first) {
+    if (role == ATTN_ROLE_INDICES) return "[batch, rows, 1, topk] (leading axes of extent 1 may be left out)";
+    if (of_sparse || rows_first) return "[batch, rows, heads, width], [rows, heads, width] or [rows, width]";
+    return "[batch, heads, rows, width], [heads, rows, width] or [rows, width]";
+}
+
 int attn_cli_run_complete(struct attn_cli_run *run, const char *text, attn_problem *out) {
     char op[24] = "", full[2048];
     struct shapes s = {.key = {-1, -1, -1, -1, -1, -1, -1, -1}};
@@ -146,7 +153,9 @@ int attn_cli_run_complete(struct attn_cli_run *run, const char *text, attn_probl
     s.paged = has_word(text, "paged", 0) || run->have[ATTN_ROLE_BLOCK_TABLE];
     int bad = sparse(op) ? infer_sparse(run, &s) : infer_dense(run, &s);
     if (bad >= 0)
-        return attn_cli_die("run", "%s: %d axes do not describe it", attn_role_name(bad), run->given[bad].rank);
+        return attn_cli_die("run", "%s: given an array of %d ax%s, expected %s", attn_role_name(bad),
+                            run->given[bad].rank, run->given[bad].rank == 1 ? "is" : "es",
+                            expected_axes(bad, sparse(op), run->bshd));
 
     int n = snprintf(full, sizeof full, "%s", text);
     for (int i = 0; i < N_KEYS && n < (int)sizeof full; i++)

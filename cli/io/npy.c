@@ -72,7 +72,9 @@ static int take_shape(struct scan *s, struct attn_cli_array *out) {
 
 static int parse_dtype(const char *descr, struct attn_cli_array *out, struct attn_cli_fault *fault) {
     if (descr[0] == '>') {
-        attn_cli_fault_set(fault, "dtype '%s': big-endian data is not supported", descr);
+        attn_cli_fault_set(fault,
+                           "dtype '%s': big-endian data is not read; in Python, x.astype('<%s') makes it little-endian",
+                           descr, descr + 1);
         return -1;
     }
     if (descr[0] == '<' || descr[0] == '|')
@@ -121,7 +123,9 @@ static int parse_header(struct scan s, struct attn_cli_array *out, struct attn_c
     int wide = 0; /* with at most one axis longer than 1 both orders are the same */
     for (int i = 0; i < out->rank; i++) wide += out->shape[i] != 1;
     if (fortran && wide > 1) {
-        attn_cli_fault_set(fault, "column-major (fortran_order) data is not supported");
+        attn_cli_fault_set(
+            fault,
+            "column-major (fortran_order) data is not read; in Python, numpy.ascontiguousarray(x) makes it row-major");
         return -1;
     }
     return parse_dtype(descr, out, fault);

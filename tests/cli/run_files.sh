@@ -38,11 +38,17 @@ for f in empty cut5; do refused 3 'not a .npy file' sdpa_fwd --q $f --k "$good" 
 refused 3 'ends beyond the file' sdpa_fwd --q cut70 --k "$good" --v "$good"
 refused 3 'bytes of data' sdpa_fwd --q cut130 --k "$good" --v "$good"
 refused 3 'bytes of data' sdpa_fwd --q long --k "$good" --v "$good"
-refused 3 'big-endian' sdpa_fwd --q big --k "$good" --v "$good"
-refused 3 'column-major' sdpa_fwd --q columns --k "$good" --v "$good"
+refused 3 "big-endian data is not read; in Python, x.astype('<f4')" sdpa_fwd --q big --k "$good" --v "$good"
+refused 3 'column-major (fortran_order) data is not read; in Python, numpy.ascontiguousarray(x)' sdpa_fwd --q columns --k "$good" --v "$good"
 refused 3 '<c8' sdpa_fwd --q complex --k "$good" --v "$good"
 refused 3 'header' sdpa_fwd --q negative --k "$good" --v "$good"
 refused 3 'version 9.0' sdpa_fwd --q version --k "$good" --v "$good"
+# No axes, and five: what was expected stands there, in the order that was asked for.
+sed 's/(1, 2, 3, 4), }/(),           }/' "$good" | head -c 132 >scalar
+refused 3 'q: given an array of 0 axes, expected [batch, heads, rows, width], [heads, rows, width] or [rows, width]' \
+    sdpa_fwd --q scalar --k "$good" --v "$good"
+refused 3 'k: given an array of 0 axes, expected [batch, rows, heads, width],' sdpa_fwd --bshd --q "$good" --k scalar --v "$good"
+refused 3 'indices: given an array of 0 axes, expected [batch, rows, 1, topk]' mla_fwd --q "$good" --kv "$good" --indices scalar
 refused 3 'nowhere.npy' sdpa_fwd --q nowhere.npy --k "$good" --v "$good"
 
 refused 3 'not a safetensors file' sdpa_fwd --in empty
