@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Which bound each output must meet: the table of docs/numerics.md in code. Where a bound has a reason, it stands
- * there. */
+ * Which bound each output must meet: that of its role (shared/tolerance.c), and what data of a case adds. Where a bound
+ * has a reason, it stands in docs/numerics.md. */
 #include "check.h"
 
 #include <math.h>
@@ -20,32 +20,24 @@ struct check_bound attn_cli_check_bound(const struct check_case *c, int32_t role
     if (against_plain) b.dtype = wide ? ATTN_F64 : ATTN_F32;
     b.eps = 4 * (wide ? U64 : U32);
     b.tiny = b.dtype == ATTN_F16 ? 0x1p-24 : wide ? 0x1p-500 : 0x1p-100;
-    switch (role) {
-    case ATTN_ROLE_LSE:
-    case ATTN_ROLE_LSE_ROUNDED:
-    case ATTN_ROLE_MAX_LOGITS:
-        b.absolute = true;
-        b.abs = wide ? 1e-13 : 1e-5;
-        if (role == ATTN_ROLE_LSE_ROUNDED && !against_plain)
-            b.slack = dtype == ATTN_F16 ? 0x1p-11 : dtype == ATTN_BF16 ? 0x1p-8 : 0;
+    const struct attn_cli_tolerance t = attn_cli_tolerance(c->p.op, role, dtype);
+    b.absolute = t.absolute;
+    if (t.absolute) {
+        b.abs = t.bound;
+        if (!against_plain) b.slack = t.slack;
         return b;
-    case ATTN_ROLE_DIST: /* f32 from products that are exact in f32, whatever the dtype of the inputs */
-        b.tol = 2e-5;
+    }
+    b.tol = t.bound;
+    if (role == ATTN_ROLE_DIST) {
         b.zero_exact = true;
         return b;
-    default: break;
     }
     if (half) {
-        b.tol = dtype == ATTN_F16 ? 0x1p-10 : 0x1p-7;
         b.score_tol = 8 * U32;
         b.factor = backward ? 3 : 2;
         if (dtype == ATTN_BF16 && !check_dense(&c->p) && !same_heads(c) &&
             (role == ATTN_ROLE_OUT || role == ATTN_ROLE_DQ || role == ATTN_ROLE_DKV))
             b.cosine = backward ? 1e-5 : 7e-6;
-    } else if (wide) {
-        b.tol = backward ? 1e-12 : 1e-13;
-    } else {
-        b.tol = backward ? 2e-5 : 4e-6;
     }
     return b;
 }

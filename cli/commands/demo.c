@@ -53,6 +53,17 @@ static double worst_row(const double *got, const double *want, int64_t rows, int
     return worst;
 }
 
+/* Largest |got - want| - slack |want|, at least 0; equal infinities do not differ, NaN counts as infinite. */
+static double worst_element(const double *got, const double *want, int64_t n, double slack) {
+    double worst = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double error = got[i] == want[i] ? 0 : fabs(got[i] - want[i]) - slack * fabs(want[i]);
+        if (isnan(error)) error = INFINITY;
+        if (error > worst) worst = error;
+    }
+    return worst;
+}
+
 static void verdict(struct demo *d, int ok) {
     d->failures += !ok;
     printf("  %s%s%s\n", attn_cli_sgr(stdout, ok ? "32" : "31"), ok ? "ok" : "FAILED", attn_cli_sgr(stdout, "0"));
@@ -130,7 +141,7 @@ static int run_layer(struct demo *d, int64_t layer, int32_t dtype) {
     if (status || !got || !model || (dtype != ATTN_F32 && !want)) {
         code = attn_cli_library("demo", status ? status : ATTN_E_MEMORY, "layer %lld", (long long)layer);
     } else {
-        double bound = dtype == ATTN_F32 ? 4e-6 : 0x1p-7;
+        double bound = attn_cli_tolerance(p.op, ATTN_ROLE_OUT, dtype).bound;
         double to_model = worst_row(got, model, m->heads * m->tokens, m->width, &worst);
         double error = want ? worst_row(got, want, m->heads * m->tokens, m->width, &worst) : to_model;
         printf("  %-4s  layer %lld   max row error %.2e (bound %.1e) at head %2lld token %2lld '%s'",
@@ -228,10 +239,15 @@ static int run_sparse(struct demo *d, const char *text) {
         if (!status && got[r]) {
             int64_t n = (int64_t)(set.tensor[r].bytes / attn_dtype_bytes(set.tensor[r].dtype)), at = 0;
             int64_t width = set.tensor[r].shape[set.tensor[r].rank - 1];
-            double *want = widened(&set.tensor[r], n), bound = 0x1p-7; /* bf16; sums and lse are f32 and far below */
-            double error = want ? worst_row(got[r], want, n / width, width, &at) : INFINITY;
-            printf("           %-10s max row error %.2e (bound %.1e)", attn_role_name(r), error, bound);
-            verdict(d, error <= bound);
+            const struct attn_cli_tolerance t = attn_cli_tolerance(p.op, r, p.dtype);
+            double *want = widened(&set.tensor[r], n), error = INFINITY;
+            if (want && t.absolute)
+                error = worst_element(got[r], want, n, t.slack);
+            else if (want)
+                error = worst_row(got[r], want, n / width, width, &at);
+            printf("           %-10s max %s error %.2e (bound %.1e)", attn_role_name(r), t.absolute ? "abs" : "row",
+                   error, t.bound);
+            verdict(d, error <= t.bound);
             free(want);
         }
         free(got[r]);

@@ -83,6 +83,14 @@ const char *attn_cli_refusal(const char *kernel);
  * path is where an installed program has it. */
 int attn_cli_data(const char *name, char *path, size_t bytes);
 
+/* tolerance.c: of an output of a problem of dtype `dtype`. absolute: of each element, plus `slack` times its size (a
+ * rounding to a narrow dtype may fall either way); else of ||got - want|| / ||want|| of a row. */
+struct attn_cli_tolerance {
+    double bound, slack;
+    int absolute;
+};
+struct attn_cli_tolerance attn_cli_tolerance(int32_t op, int32_t role, int32_t dtype);
+
 /* ---- options that several commands take ---------------------------------------------------------------------- */
 
 /* struct option table entries and the codes that getopt_long returns for them:

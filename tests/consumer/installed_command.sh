@@ -32,6 +32,10 @@ quick="--runs 1 --min-time 0 --warm --threads 1"
 [ "$(wc -l <"$work/records")" = "$(grep -c '^[^#]' "$source/bench/cases/calls.txt")" ] || fail "attn bench @calls: records"
 "$work/moved/bin/attn" demo --threads 2 --out pictures >"$work/demo" || fail "attn demo: $(cat "$work/demo")"
 grep -q '^All comparisons are within their bounds' "$work/demo" || fail "attn demo: no summary"
+for role in lse max_logits; do # bounds by role (docs/numerics.md), not that of the dtype for all
+    grep -q "^ *$role *max abs error .* (bound 1.0e-05)" "$work/demo" || fail "attn demo: bound of $role"
+done
+grep -q '^ *dist *max row error .* (bound 2.0e-05)' "$work/demo" || fail "attn demo: bound of dist"
 for list in "$source"/bench/cases/*.txt; do
     cmp "$list" "$work/moved/share/attn/cases/$(basename "$list")" || fail "list not installed"
 done
