@@ -5,6 +5,10 @@
 build=$1 source=$2
 dir=$(mktemp -d) || exit 1
 trap 'rm -rf "$dir"' EXIT
+# Every function has a place in the page's list.
+for name in $(sed -n 's/^ATTN_API .*[ *]\(attn_[a-z0-9_]*\)(.*/\1/p' "$source/include/attn.h"); do
+    sed -n '/^## Functions/,/^## Rules/p' "$source/docs/man/attn.3.scd" | grep -qw "$name" || { echo "attn.3.scd lacks $name"; exit 1; }
+done
 # The block between the fences; a backslash is written twice in the page's source.
 sed -n '/^```$/,/^```$/p' "$source/docs/man/attn.3.scd" | sed '/^```$/d; s/\\\\/\\/g' >"$dir/example.c"
 [ -s "$dir/example.c" ] || { echo 'no example in attn.3.scd'; exit 1; }
