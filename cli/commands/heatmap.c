@@ -2,13 +2,15 @@
  * Heat map drawing. Layout: title on top, column labels rotated above the cells, row labels left, colour scale right.
  * Colours follow the square root of the value, so that small weights stay visible beside one large weight. */
 #include "commands/heatmap.h"
+#include "io/io.h"
 
 #include <cairo.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-enum { MAX_AXIS = 1600, MARGIN = 14, SCALE_WIDTH = 16, SCALE_ROOM = 96 };
+enum { MAX_AXIS = 1600, MARGIN = 14, SCALE_WIDTH = 16, SCALE_ROOM = 96, SCALE_LEAST = 100 };
 
 /* Light to dark, lightness falling evenly; linear between the stops. */
 static const double ramp[][3] = {{0.98, 0.98, 0.97}, {0.80, 0.88, 0.95}, {0.50, 0.72, 0.88},
@@ -34,13 +36,21 @@ struct axis {
     int64_t n, group, cells; /* cells = ceil(n / group) */
     const char *const *labels;
     double label_room;
-    int64_t label_every;
+    int64_t label_every; /* rows or columns from one label to the next */
 };
 
-static const char *label_of(const struct axis *a, int64_t cell, char *buf, size_t bytes) {
-    if (a->labels) return a->labels[cell * a->group];
-    snprintf(buf, bytes, "%lld", (long long)(cell * a->group));
+static const char *label_of(const struct axis *a, int64_t at, char *buf, size_t bytes) {
+    if (a->labels) return a->labels[at];
+    snprintf(buf, bytes, "%lld", (long long)at);
     return buf;
+}
+
+int64_t attn_cli_round_step(int64_t least) {
+    static const int64_t leading[] = {1, 2, 5};
+    for (int64_t power = 1; power <= INT64_MAX / 10; power *= 10)
+        for (int i = 0; i < 3; i++)
+            if (leading[i] * power >= least) return leading[i] * power;
+    return least;
 }
 
 static double text_width(cairo_t *cr, const char *text) {
@@ -54,9 +64,10 @@ static void plan_axis(struct axis *a, int64_t n, const char *const *labels, cair
     a->group = n > MAX_AXIS ? (n + MAX_AXIS - 1) / MAX_AXIS : 1;
     a->cells = n ? (n + a->group - 1) / a->group : 0;
     a->labels = labels;
-    a->label_every = cell >= font ? 1 : (int64_t)ceil((font + 2) / cell);
+    a->label_every = (cell >= font ? 1 : (int64_t)ceil((font + 2) / cell)) * a->group;
+    if (!labels) a->label_every = attn_cli_round_step(a->label_every);
     a->label_room = 0;
-    for (int64_t i = 0; i < a->cells; i += a->label_every) {
+    for (int64_t i = 0; i < n; i += a->label_every) {
         char buf[32];
         double w = text_width(cr, label_of(a, i, buf, sizeof buf));
         if (w > a->label_room) a->label_room = w;
@@ -75,6 +86,35 @@ static double cell_value(const struct attn_cli_heatmap *m, const struct axis *ro
     return best;
 }
 
+static double scale_height(double height) { return height < SCALE_LEAST ? SCALE_LEAST : height; }
+
+enum { LINE = 320 };
+static void second_line(const struct attn_cli_heatmap *m, const struct axis *row, const struct axis *col,
+                        char line[LINE]) {
+    snprintf(line, LINE, "rows: %s    columns: %s    colour: %s%s", m->row_title ? m->row_title : "row",
+             m->column_title ? m->column_title : "column", m->value_title ? m->value_title : "value",
+             row->group > 1 || col->group > 1 ? "    (each cell is the largest value of a group)" : "");
+}
+
+/* A PNG in memory, so that writing the file reports the system's own reason. */
+struct png {
+    unsigned char *data;
+    size_t n, room;
+};
+static cairo_status_t keep(void *closure, const unsigned char *data, unsigned int n) {
+    struct png *png = closure;
+    if (n > png->room - png->n) {
+        size_t room = (png->room + n) * 2;
+        unsigned char *larger = realloc(png->data, room);
+        if (!larger) return CAIRO_STATUS_NO_MEMORY;
+        png->data = larger;
+        png->room = room;
+    }
+    memcpy(png->data + png->n, data, n);
+    png->n += n;
+    return CAIRO_STATUS_SUCCESS;
+}
+
 static void draw(cairo_t *cr, const struct attn_cli_heatmap *m, const struct axis *row, const struct axis *col,
                  double cell, double font, double x0, double y0, double top) {
     char buf[96];
@@ -89,14 +129,14 @@ static void draw(cairo_t *cr, const struct attn_cli_heatmap *m, const struct axi
         }
     cairo_set_antialias(cr, CAIRO_ANTIALIAS_DEFAULT);
     cairo_set_source_rgb(cr, 0.1, 0.1, 0.1);
-    for (int64_t r = 0; r < row->cells; r += row->label_every) {
+    for (int64_t r = 0; r < row->n; r += row->label_every) {
         const char *text = label_of(row, r, buf, sizeof buf);
-        cairo_move_to(cr, x0 - 6 - text_width(cr, text), y0 + ((double)r + 0.5) * cell + font * 0.35);
+        cairo_move_to(cr, x0 - 6 - text_width(cr, text), y0 + ((double)(r / row->group) + 0.5) * cell + font * 0.35);
         cairo_show_text(cr, text);
     }
-    for (int64_t c = 0; c < col->cells; c += col->label_every) {
+    for (int64_t c = 0; c < col->n; c += col->label_every) {
         cairo_save(cr);
-        cairo_translate(cr, x0 + ((double)c + 0.5) * cell + font * 0.35, y0 - 6);
+        cairo_translate(cr, x0 + ((double)(c / col->group) + 0.5) * cell + font * 0.35, y0 - 6);
         cairo_rotate(cr, -M_PI / 2);
         cairo_move_to(cr, 0, 0);
         cairo_show_text(cr, label_of(col, c, buf, sizeof buf));
@@ -107,17 +147,17 @@ static void draw(cairo_t *cr, const struct attn_cli_heatmap *m, const struct axi
     cairo_rectangle(cr, x0 - 0.5, y0 - 0.5, width + 1, height + 1);
     cairo_stroke(cr);
 
-    /* Colour scale, five ticks. */
-    double sx = x0 + width + 18;
+    /* Colour scale, five ticks, high enough for their numbers also beside one row. */
+    double sx = x0 + width + 18, high = scale_height(height);
     for (int i = 0; i < 200; i++) {
         set_colour(cr, top * (1 - i / 199.0), top);
-        cairo_rectangle(cr, sx, y0 + height * i / 200.0, SCALE_WIDTH, height / 200.0 + 1);
+        cairo_rectangle(cr, sx, y0 + high * i / 200.0, SCALE_WIDTH, high / 200.0 + 1);
         cairo_fill(cr);
     }
     cairo_set_source_rgb(cr, 0.1, 0.1, 0.1);
     for (int i = 0; i <= 4; i++) {
         snprintf(buf, sizeof buf, "%.3g", top * (4 - i) / 4.0);
-        cairo_move_to(cr, sx + SCALE_WIDTH + 5, y0 + height * i / 4.0 + font * 0.35);
+        cairo_move_to(cr, sx + SCALE_WIDTH + 5, y0 + high * i / 4.0 + font * 0.35);
         cairo_show_text(cr, buf);
     }
 
@@ -130,10 +170,8 @@ static void draw(cairo_t *cr, const struct attn_cli_heatmap *m, const struct axi
     }
     cairo_set_font_size(cr, 11);
     cairo_set_source_rgb(cr, 0.35, 0.35, 0.35);
-    char line[320];
-    snprintf(line, sizeof line, "rows: %s    columns: %s    colour: %s%s", m->row_title ? m->row_title : "row",
-             m->column_title ? m->column_title : "column", m->value_title ? m->value_title : "value",
-             row->group > 1 || col->group > 1 ? "    (each cell is the largest value of a group)" : "");
+    char line[LINE];
+    second_line(m, row, col, line);
     cairo_move_to(cr, MARGIN, y);
     cairo_show_text(cr, line);
 }
@@ -157,6 +195,10 @@ int attn_cli_heatmap_write(const struct attn_cli_heatmap *m, const char *path, c
     plan_axis(&col, m->columns, m->column_labels, measure, cell, font);
     cairo_set_font_size(measure, 15);
     double title_width = m->title ? text_width(measure, m->title) : 0;
+    char line[LINE];
+    second_line(m, &row, &col, line);
+    cairo_set_font_size(measure, 11);
+    double line_width = text_width(measure, line);
     cairo_destroy(measure);
     cairo_surface_destroy(scratch);
 
@@ -166,9 +208,9 @@ int attn_cli_heatmap_write(const struct attn_cli_heatmap *m, const char *path, c
 
     double x0 = MARGIN + row.label_room + 8, y0 = MARGIN + 44 + col.label_room + 8;
     double width = x0 + (double)col.cells * cell + SCALE_ROOM, height = y0 + (double)row.cells * cell + MARGIN;
-    double least = 2 * MARGIN + (title_width > 560 ? title_width : 560);
+    double least = 2 * MARGIN + fmax(fmax(title_width, line_width), 560);
     if (width < least) width = least;
-    if (height < y0 + 80) height = y0 + 80;
+    height = fmax(height, y0 + scale_height(0) + MARGIN);
 
     cairo_surface_t *surface = cairo_image_surface_create(CAIRO_FORMAT_RGB24, (int)ceil(width), (int)ceil(height));
     cairo_t *cr = cairo_create(surface);
@@ -176,12 +218,14 @@ int attn_cli_heatmap_write(const struct attn_cli_heatmap *m, const char *path, c
     cairo_set_font_size(cr, font);
     draw(cr, m, &row, &col, cell, font, x0, y0, top);
     cairo_status_t status = cairo_status(cr);
-    if (!status) status = cairo_surface_write_to_png(surface, path);
+    struct png png = {0};
+    if (!status) status = cairo_surface_write_to_png_stream(surface, keep, &png);
     cairo_destroy(cr);
     cairo_surface_destroy(surface);
-    if (status) {
-        snprintf(error, (size_t)error_bytes, "cannot write %s: %s", path, cairo_status_to_string(status));
-        return -1;
-    }
-    return 0;
+    struct attn_cli_fault fault;
+    if (status) snprintf(error, (size_t)error_bytes, "cannot draw %s: %s", path, cairo_status_to_string(status));
+    int failed = status || attn_cli_file_write(path, &(struct attn_cli_piece){png.data, png.n}, 1, &fault);
+    if (failed && !status) snprintf(error, (size_t)error_bytes, "%s", fault.text);
+    free(png.data);
+    return failed ? -1 : 0;
 }

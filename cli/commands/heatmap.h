@@ -17,4 +17,7 @@ struct attn_cli_heatmap {
 /* Returns 0, or -1 with one sentence in error[error_bytes]. Matrices with an axis over 1,600 are reduced by taking the
  * largest value of each group of cells, which the picture says. */
 int attn_cli_heatmap_write(const struct attn_cli_heatmap *map, const char *path, char *error, int error_bytes);
+
+/* The least of 1, 2, 5, 10, 20, 50, ... that is `least` or more: from one number on an axis to the next. */
+int64_t attn_cli_round_step(int64_t least);
 #endif

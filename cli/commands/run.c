@@ -147,6 +147,7 @@ static int compute(struct attn_cli_run *run, attn_ctx *ctx, const attn_problem *
 int attn_cli_run(int argc, char **argv) {
     struct attn_cli_run *run = calloc(1, sizeof *run); /* its tensors are pointed at and must not move */
     if (!run) return attn_cli_die("run", "out of memory");
+    run->command = "run";
     attn_problem problem;
     attn_ctx *ctx = NULL;
     int done = 0, code = parse_options(argc, argv, run, &done);

@@ -6,6 +6,7 @@
 #include "shared/cli.h"
 
 struct attn_cli_run {
+    const char *command; /* "run", in messages */
     struct attn_cli_common common;
     const char *in, *out, *out_dir, *outputs;
     int bshd, json, have_seed;

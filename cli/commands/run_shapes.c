@@ -153,7 +153,7 @@ int attn_cli_run_complete(struct attn_cli_run *run, const char *text, attn_probl
     s.paged = has_word(text, "paged", 0) || run->have[ATTN_ROLE_BLOCK_TABLE];
     int bad = sparse(op) ? infer_sparse(run, &s) : infer_dense(run, &s);
     if (bad >= 0)
-        return attn_cli_die("run", "%s: given an array of %d ax%s, expected %s", attn_role_name(bad),
+        return attn_cli_die(run->command, "%s: given an array of %d ax%s, expected %s", attn_role_name(bad),
                             run->given[bad].rank, run->given[bad].rank == 1 ? "is" : "es",
                             expected_axes(bad, sparse(op), run->bshd));
 
@@ -167,17 +167,17 @@ int attn_cli_run_complete(struct attn_cli_run *run, const char *text, attn_probl
     if (!typed && run->have[ATTN_ROLE_Q] && n < (int)sizeof full) {
         const char *type = attn_dtype_name(run->given[ATTN_ROLE_Q].dtype);
         for (size_t i = 0; i < sizeof types / sizeof *types; i++) typed |= !strcmp(type, types[i]);
-        if (!typed) return attn_cli_die("run", "q: expected a floating-point dtype, given %s", type);
+        if (!typed) return attn_cli_die(run->command, "q: expected a floating-point dtype, given %s", type);
         n += snprintf(full + n, sizeof full - (size_t)n, " %s", type);
     }
-    if (n >= (int)sizeof full) return attn_cli_usage("run", "the problem text is too long");
+    if (n >= (int)sizeof full) return attn_cli_usage(run->command, "the problem text is too long");
 
     attn_status status = attn_problem_parse(full, out);
     if (status) {
-        attn_cli_library("run", status, "problem \"%s\"", full);
+        attn_cli_library(run->command, status, "problem \"%s\"", full);
         return ATTN_CLI_USAGE;
     }
     switch_on(run, &s, out);
     status = attn_problem_check(out);
-    return status ? attn_cli_library("run", status, "problem \"%s\"", full) : ATTN_CLI_OK;
+    return status ? attn_cli_library(run->command, status, "problem \"%s\"", full) : ATTN_CLI_OK;
 }
