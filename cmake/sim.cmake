@@ -45,7 +45,7 @@ foreach(record IN LISTS records)
   get_filename_component(name ${record} NAME_WE)
   attn_test(sim.${name} sim blackwell_golden replay $<TARGET_FILE:attn_sim_cuda> ${record})
 endforeach()
-foreach(name sm90 sm100 findings forms maps global order registers) # protocols of a chip; global memory: in a kernel, between kernels and copies; places
+foreach(name sm90 sm100 findings forms maps global order registers counts) # protocols of a chip; global memory: in a kernel, between kernels and copies; places
   add_executable(t_sim_${name} tests/sim/t_sim_${name}.c tests/sim/kernel_mutants.c)
   target_compile_options(t_sim_${name} PRIVATE ${attn_warnings})
   target_link_libraries(t_sim_${name} PRIVATE ${CMAKE_DL_LIBS} m)

@@ -5,6 +5,7 @@
  * (barrier_trace.h). */
 #include "checks/coverage.h"
 #include "checks/report.h"
+#include "counts/counts.h"
 #include "decode/decode.h"
 #include "driver/stream.h"
 #include "machine/device.h"
@@ -34,6 +35,7 @@ static struct sim_options read_options(void) {
     o.races = sim_setting("ATTNSIM_RACES", 1) != 0;
     o.quiet = sim_setting("ATTNSIM_QUIET", 0) != 0;
     o.trace = getenv("ATTNSIM_TRACE") != NULL;
+    o.counts = sim_counts_wanted();
     o.trace_cta = (uint64_t)sim_setting("ATTNSIM_TRACE_CTA", 0);
     o.max_instructions = (uint64_t)sim_setting("ATTNSIM_MAX_INSTRUCTIONS", 4000000000LL);
     return o;
@@ -112,6 +114,7 @@ int sim_calls_run(struct sim_context *context, const struct sim_task *tasks, con
         struct sim_launch *g = &launches[i];
         if (atomic_load(&g->failed)) context->fault = R_LAUNCH_FAILED;
         sim_coverage_save(g->program);
+        sim_counts_end(g, sim_profile());
         atomic_fetch_add(&n_executed, atomic_load(&g->n_executed));
         atomic_fetch_add(&nanoseconds, atomic_load(&g->nanoseconds));
         if (sim_setting("ATTNSIM_STATS", 0) > 1)

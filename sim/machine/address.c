@@ -4,6 +4,7 @@
 #include "machine/address.h"
 #include "checks/global.h"
 #include "checks/report.h"
+#include "counts/counts.h"
 #include "machine/device.h"
 #include "units/hopper.h"
 
@@ -119,6 +120,7 @@ static int resolve_global(struct sim_warp *w, const struct sim_ins *in, uint32_t
         if (sim_global_at(w, in, l, at[l], bytes, bytes, access == SIM_LOAD ? "reads" : "writes")) return -1;
     }
     if (w->cta->cluster->launch->deed) sim_global_touch(w, in, m, at, NULL, bytes, access, b);
+    if (w->counts) sim_count_global(w, m, at, bytes, access);
     return 0;
 }
 
@@ -141,6 +143,7 @@ static int resolve_shared(struct sim_warp *w, const struct sim_ins *in, uint32_t
                           uint32_t bytes, enum sim_access access, uint8_t *out[SIM_LANES]) {
     int races = w->cta->cluster->launch->options.races;
     uint32_t offset[SIM_LANES];
+    if (w->counts) sim_count_shared(w, m, at, bytes, access);
     if (sim_own_offsets(w, m, at, bytes, offset)) {
         uint8_t *shared = w->cta->shared;
         EACH_LANE out[l] = shared + offset[l];
@@ -171,6 +174,7 @@ static int resolve_small(struct sim_warp *w, const struct sim_ins *in, uint32_t 
         if (at[l] & (bytes - 1)) return bad_alignment(w, in, l, at[l], bytes, "local or parameter");
         out[l] = space == PTX_PARAM ? (uint8_t *)(uintptr_t)g->params + at[l] : w->local + (size_t)l * room + at[l];
     }
+    if (w->counts && space == PTX_LOCAL) sim_count_local(w, m, bytes);
     if (space == PTX_PARAM && access != SIM_LOAD) {
         sim_find(w, in, m, SIM_F_BOUNDS, "writes to parameters");
         return -1;

@@ -89,6 +89,8 @@ struct sim_group { /* lanes of a warp that are at the same place */
     uint8_t parked; /* at an instruction that wants more lanes; SIM_ASLEEP: until the warp's next turn */
 };
 
+struct sim_warp_counts; /* counts/counts.h */
+struct sim_count_sheet;
 struct sim_copy;        /* units/cp_async.c */
 struct sim_warp_hopper; /* hopper.h */
 struct sim_cta_hopper;
@@ -118,6 +120,7 @@ struct sim_warp {
     struct sim_copy *copies;
     uint32_t n_copies, room_copies;
     struct sim_warp_hopper *hopper; /* NULL unless the program uses it */
+    struct sim_warp_counts *counts; /* NULL: not counted */
 };
 
 struct sim_barrier {
@@ -173,7 +176,7 @@ enum sim_policy { SIM_EAGER, SIM_LATE, SIM_RANDOM };
 struct sim_options {
     enum sim_policy policy;
     uint64_t seed;
-    int threads, races, quiet, max_findings, trace;
+    int threads, races, quiet, max_findings, trace, counts;
     uint64_t max_instructions; /* of one warp */
     uint64_t trace_cta;        /* linear number of the CTA that barrier_trace.h tells of */
 };
@@ -189,6 +192,7 @@ struct sim_launch {
     atomic_ullong next_cluster, n_executed, nanoseconds; /* nanoseconds: of host threads, summed */
     atomic_int failed;
     struct sim_report *report;
+    struct sim_count_sheet *counts; /* of the workers that have ended, or NULL */
     /* order on global memory */
     const struct sim_when *when;
     const struct sim_stamp *begun; /* what it may rely on before its wait */
@@ -209,8 +213,9 @@ struct sim_worker {
     struct sim_cluster cluster;
     const struct sim_block *recent[SIM_RECENT]; /* blocks of global memory found last */
     uint32_t next_recent;
-    uint32_t clock_base; /* larger than every time that the shared memory's records hold */
-    uint32_t last, live; /* warps: the last that had a turn; those that have not ended */
+    struct sim_count_sheet *counts; /* NULL: not counted */
+    uint32_t clock_base;            /* larger than every time that the shared memory's records hold */
+    uint32_t last, live;            /* warps: the last that had a turn; those that have not ended */
     uint64_t seen_changes;
     uint32_t n_chances; /* of polls in vain since cluster->changes was seen_changes */
 };

@@ -3,6 +3,7 @@
  * choose, until all have ended. Nothing is left to chance but the order of atomics between clusters. */
 #include "checks/global.h"
 #include "checks/report.h"
+#include "counts/counts.h"
 #include "exec/exec.h"
 #include "machine/barrier.h"
 #include "machine/device.h"
@@ -283,9 +284,11 @@ struct sim_worker *sim_worker_open(struct sim_launch *g) {
     k->launch = g;
     k->clock_base = sim_slab_base();
     make_cluster(k, g);
+    sim_counts_open(k);
     return k;
 }
 void sim_worker_close(struct sim_worker *k) {
+    sim_counts_close(k);
     free_cluster(&k->cluster);
     free(k);
 }

@@ -3,6 +3,7 @@
  * them makes groups, of which the one that is furthest back runs first, so that they meet again where their paths do.
  * A group that stands at an instruction for more lanes than it has is parked until those arrive. */
 #include "checks/report.h"
+#include "counts/counts.h"
 #include "exec/exec.h"
 #include "machine/barrier.h"
 #include "units/hopper.h"
@@ -106,6 +107,7 @@ enum sim_step sim_warp_run(struct sim_warp *w, uint32_t quantum) {
         uint32_t m = g->mask & (w->p[in->guard] ^ in->flip);
         left--;
         if (!m) {
+            if (w->counts) sim_count_issued(w, in, 0, g->mask, SIM_NEXT);
             g->pc++;
             if (w->n_groups == 1) continue;
             merge(w);
@@ -131,6 +133,7 @@ enum sim_step sim_warp_run(struct sim_warp *w, uint32_t quantum) {
             break;
         }
         step = in->exec(w, in, m);
+        if (w->counts) sim_count_issued(w, in, m, g->mask, step);
         if (step == SIM_NEXT) {
             g->pc++;
             if (w->n_groups == 1) continue;

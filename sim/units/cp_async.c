@@ -3,6 +3,7 @@
  * last N. The destination is off limits from the issue to the wait (race.h). */
 #include "checks/global.h"
 #include "checks/report.h"
+#include "counts/counts.h"
 #include "machine/address.h"
 #include "units/async.h"
 #include "units/hopper.h"
@@ -86,6 +87,7 @@ SIM_HEAD(copy) {
         }
         if (g->options.races) sim_shared_touch_lanes(w, in, w->cta, these, c->to, in->bytes, SIM_COPY);
         if (g->deed) sim_global_touch(w, in, these, c->from, c->take, 0, SIM_LOAD, block);
+        if (w->counts) sim_count_copy(w, these, c->from, c->take, in->bytes);
         if (g->options.policy == SIM_EAGER) perform(w, c);
     }
     return SIM_NEXT;

@@ -3,6 +3,7 @@
  * and waits acquire unless they are relaxed. Under the random policy, try_wait fails now and then though the phase is
  * over, as the machine may. */
 #include "checks/report.h"
+#include "counts/counts.h"
 #include "machine/address.h"
 #include "units/barrier_trace.h"
 #include "units/hopper.h"
@@ -70,6 +71,7 @@ SIM_HEAD(barrier_step) {
             b->expected -= arrivals;
         }
         if (in->x >= ARRIVE) {
+            if (w->counts && owner != w->cta) sim_count_remote_arrivals(w, 1);
             if (in->y & NO_COMPLETE && arrivals >= b->pending && !b->tx) {
                 sim_find(w, in, 1u << l, SIM_F_PROTOCOL, "a noComplete arrival completes the phase");
                 return SIM_FAULT;
@@ -125,6 +127,7 @@ SIM_HEAD(barrier_wait) {
     }
     w->p[in->o[0]] = (w->p[in->o[0]] & ~m) | passed;
     h->waits = passed == m ? SIM_WAITS_NOTHING : SIM_WAITS_MBARRIER;
+    if (w->counts) sim_count_wait(w, in, m, passed != m);
     return passed == m || spurious ? SIM_NEXT : SIM_RETRY;
 }
 

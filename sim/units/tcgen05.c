@@ -2,6 +2,7 @@
  * tcgen05: its words, allocation of tensor memory, waits, fences and commits. Products, copies and loads have files of
  * their own (tcgen05_*.c). */
 #include "checks/report.h"
+#include "counts/counts.h"
 #include "machine/address.h"
 #include "units/tensor_memory.h"
 
@@ -199,6 +200,8 @@ SIM_HEAD(commit) { /* y: multicast */
             free(a);
             return SIM_FAULT;
         }
+        const uint32_t others = a->ranks & ~(1u << w->cta->rank);
+        if (w->counts) sim_count_remote_arrivals(w, (uint32_t)__builtin_popcount(others));
         struct sim_flight f = {
             .in = in, .w = w, .lane = l, .kind = SIM_FLIGHT_TENSOR, .stages = 1, .step = arrive, .data = a};
         if (sim_flight_add(c, f) < 0) return SIM_FAULT;

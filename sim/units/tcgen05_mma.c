@@ -6,6 +6,7 @@
  * scales 2   1   A 3   B 3   negate 2   along m, n 2   N / 8 6   scales are UE8M0 1   M / 16 5   first byte of A's
  * scales 2   K of 96 1 (0) */
 #include "checks/report.h"
+#include "counts/counts.h"
 #include "exec/exec.h"
 #include "units/tcgen05_product.h"
 
@@ -191,6 +192,7 @@ SIM_HEAD(multiply) {
         return SIM_FAULT;
     }
     t->n_products++;
+    if (w->counts) sim_count_product(w, in, p, (in->type & 15) >= USE);
     struct sim_flight f = {
         .in = in, .w = w, .lane = l, .kind = SIM_FLIGHT_TENSOR, .stages = 1, .step = tensor_product_perform, .data = p};
     return sim_flight_add(w->cta->cluster, f) < 0 ? SIM_FAULT : SIM_NEXT;

@@ -4,6 +4,7 @@
 #include "units/transfer.h"
 #include "checks/global.h"
 #include "checks/report.h"
+#include "counts/counts.h"
 #include "machine/address.h"
 
 #include <stdlib.h>
@@ -201,6 +202,7 @@ int sim_transfer_start(struct sim_warp *w, const struct sim_ins *in, uint32_t la
         free(t);
         return -1;
     }
+    if (w->counts) sim_count_transfer(w, t);
     if (t->kind != SIM_TO_GLOBAL &&
         races) { /* PTX ISA, "mbarrier.complete_tx": the copy comes after what its issuer acquired */
         if (!(f.clock = malloc(c->n_clock * sizeof *f.clock))) abort();

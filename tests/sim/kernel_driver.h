@@ -49,6 +49,7 @@ struct kernel_driver {
     KERNEL_DRIVER_CALLS(MEMBER)
 #undef MEMBER
     const char *(*report)(uint64_t *, int); /* the simulator's findings; NULL: a device's driver has none */
+    const char *(*counts)(int);             /* its counts (sim/counts/counts.h), likewise */
 };
 
 /* 0, or -1 and the reason in `why`. */
@@ -75,6 +76,8 @@ static inline int kernel_driver_open(struct kernel_driver *d, const char *path, 
     }
     at = dlsym(library, "attnsim_report");
     memcpy(&d->report, &at, sizeof at);
+    at = dlsym(library, "attnsim_counts");
+    memcpy(&d->counts, &at, sizeof at);
     return 0;
 }
 #endif
