@@ -16,6 +16,7 @@ struct bench {
     struct attn_cli_common common;
     struct attn_cli_meter meter;
     struct attn_cli_gpu *gpu;
+    struct attn_cli_counter *counter; /* NULL: times are taken */
     int json, overhead;
     int32_t threads;
     const char *run_id, *outputs;
@@ -39,6 +40,8 @@ static void print_help(void) {
         "      --warm            as --cache warm\n"
         "      --outputs LIST    of the outputs that may be left out only these, e.g. out (default: all but lse_rounded\n"
         "                        and max_logits)\n"
+        "      --driver PATH     CUDA driver library; sim: the PTX simulator beside this command, which counts one\n"
+        "                        execution's work and takes no time\n"
         "      --run-id ID       id of this invocation in the records, to join them with a peer's\n"
         "  -j, --json            JSON Lines on stdout, one record per problem and kernel\n"
         "  -h, --help            this text\n\n"
@@ -84,6 +87,28 @@ static void print_timing(const struct bench *b, const struct attn_cli_tensors *s
         attn_cli_record_row(&r, t);
 }
 
+static attn_status count(const struct bench *b, attn_ctx *ctx, const struct attn_cli_tensors *set, const char *text,
+                         const attn_plan *plan, const attn_plan_info *info) {
+    attn_status status = attn_cli_counter_run(b->counter, ctx, plan, &set->args);
+    if (status) return status;
+    const char *counts = attn_cli_counter_text(b->counter, b->json);
+    const struct attn_cli_record r = {.run = b->run_id,
+                                      .date = b->date,
+                                      .device = b->device,
+                                      .problem = text,
+                                      .kernel = info->kernel,
+                                      .measure = "counted",
+                                      .flops = attn_problem_flops(&set->problem),
+                                      .bytes = attn_problem_bytes(&set->problem),
+                                      .note = "counted, not timed"};
+    if (b->json)
+        attn_cli_record_counted(&r, counts);
+    else
+        printf("%s: %.6g GFLOP, least traffic %.6g MB by the problem\n%s", info->kernel, r.flops * 1e-9, r.bytes * 1e-6,
+               counts);
+    return ATTN_OK;
+}
+
 /* One plan's times: a single one, or one per kind of call. */
 static attn_status take_times(const struct bench *b, attn_ctx *ctx, const struct attn_cli_tensors *set,
                               const attn_plan_options *options, const attn_plan *plan, const attn_plan_info *info,
@@ -123,7 +148,7 @@ static int measure(const struct bench *b, attn_ctx *ctx, const struct attn_cli_t
         attn_plan_release(plan);
         return attn_cli_library("bench", status, "\"%s\"", text);
     }
-    status = take_times(b, ctx, set, &options, plan, &info, t);
+    status = b->counter ? count(b, ctx, set, text, plan, &info) : take_times(b, ctx, set, &options, plan, &info, t);
     for (int i = 0; !status && i < (b->overhead ? ATTN_CLI_CALLS : 1); i++)
         if (t[i].n) print_timing(b, set, text, &info, b->overhead ? attn_cli_call_names[i] : "execution", &t[i]);
     attn_plan_release(plan);
@@ -210,6 +235,10 @@ static int identify(struct bench *b, attn_ctx **ctx) {
 static void print_heading(const struct bench *b) {
     static const char *const states[] = {"last-level cache flushed before each run", "inputs rotated past the cache",
                                          "caches warm"};
+    if (b->counter) {
+        printf("%s, counted, not timed\n", b->device);
+        return;
+    }
     const char *state = b->overhead ? "host time of calls" : states[b->meter.cache];
     if (on_host(b))
         printf("%s, %d thread%s, %s\n", b->device, b->threads, b->threads == 1 ? "" : "s", state);
@@ -229,6 +258,7 @@ static int prepare(struct bench *b, attn_ctx *ctx) {
             return attn_cli_die("bench", "out of memory");
         return ATTN_CLI_OK;
     }
+    if (b->counter) return ATTN_CLI_OK;
     /* Calls are also timed with copies in turn. */
     b->gpu = attn_cli_gpu_open(ctx, b->common.device, b->overhead ? ATTN_CLI_ROTATE : b->meter.cache);
     if (!b->gpu) return ATTN_CLI_ERROR;
@@ -260,7 +290,17 @@ static int cache_named(const char *name, int *out) {
 }
 
 int attn_cli_bench(int argc, char **argv) {
-    enum { OPT_RUNS = ATTN_CLI_OPT_PRIVATE, OPT_MIN, OPT_MAX, OPT_CACHE, OPT_WARM, OPT_ID, OPT_OVERHEAD, OPT_OUTPUTS };
+    enum {
+        OPT_RUNS = ATTN_CLI_OPT_PRIVATE,
+        OPT_MIN,
+        OPT_MAX,
+        OPT_CACHE,
+        OPT_WARM,
+        OPT_ID,
+        OPT_OVERHEAD,
+        OPT_OUTPUTS,
+        OPT_DRIVER
+    };
     static const struct option table[] = {ATTN_CLI_COMMON_OPTIONS,
                                           {"runs", required_argument, NULL, OPT_RUNS},
                                           {"min-time", required_argument, NULL, OPT_MIN},
@@ -269,6 +309,7 @@ int attn_cli_bench(int argc, char **argv) {
                                           {"warm", no_argument, NULL, OPT_WARM},
                                           {"overhead", no_argument, NULL, OPT_OVERHEAD},
                                           {"outputs", required_argument, NULL, OPT_OUTPUTS},
+                                          {"driver", required_argument, NULL, OPT_DRIVER},
                                           {"run-id", required_argument, NULL, OPT_ID},
                                           {"json", no_argument, NULL, 'j'},
                                           {"help", no_argument, NULL, 'h'},
@@ -295,6 +336,10 @@ int attn_cli_bench(int argc, char **argv) {
             break;
         case OPT_WARM: b.meter.cache = ATTN_CLI_WARM; break;
         case OPT_OVERHEAD: b.overhead = 1; break;
+        case OPT_DRIVER:
+            if (attn_cli_driver(optarg)) return attn_cli_usage("bench", "--driver: '%s' cannot be chosen", optarg);
+            b.common.device = ATTN_DEVICE_CUDA(0);
+            break;
         case OPT_ID: b.run_id = optarg; break;
         case OPT_OUTPUTS: b.outputs = optarg; break;
         case 'j': b.json = 1; break;
@@ -309,11 +354,17 @@ int attn_cli_bench(int argc, char **argv) {
     if (b.meter.cache < 0) b.meter.cache = on_host(&b) ? ATTN_CLI_FLUSH : ATTN_CLI_ROTATE;
     if (on_host(&b) && b.meter.cache == ATTN_CLI_ROTATE)
         return attn_cli_usage("bench", "--cache rotate is for GPUs; on a CPU it is flush or warm");
+    if (!on_host(&b)) b.counter = attn_cli_counter_open();
+    if (b.counter && b.overhead) {
+        attn_cli_counter_close(b.counter);
+        return attn_cli_usage("bench", "--overhead takes times; the simulator counts");
+    }
     struct attn_cli_cases cases = {0};
     int code = ATTN_CLI_OK;
     for (int i = optind; i < argc && !code; i++) code = attn_cli_cases_add(&cases, argv[i]);
     if (!code && !cases.n) code = attn_cli_die("bench", "the files hold no problem");
     if (!code) code = measure_all(&b, &cases);
+    attn_cli_counter_close(b.counter);
     attn_cli_cases_free(&cases);
     return code;
 }

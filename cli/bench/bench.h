@@ -77,6 +77,16 @@ attn_status attn_cli_overhead(attn_ctx *ctx, attn_device device, const struct at
                               const attn_args *args, const struct attn_cli_meter *meter,
                               struct attn_cli_timing out[ATTN_CLI_CALLS]);
 
+/* counted.c: the PTX simulator in place of a device's driver: what executions do is counted, and no time is taken. */
+struct attn_cli_counter;
+struct attn_cli_counter *attn_cli_counter_open(void); /* NULL: the driver chosen is no such simulator */
+void attn_cli_counter_close(struct attn_cli_counter *counter);
+/* One execution on tensors in host memory. */
+attn_status attn_cli_counter_run(struct attn_cli_counter *counter, attn_ctx *ctx, const attn_plan *plan,
+                                 const attn_args *args);
+/* Of the last run, until the next: a table of each launch and of their sum, or JSON (docs/json.md); "" = no launch. */
+const char *attn_cli_counter_text(const struct attn_cli_counter *counter, int json);
+
 /* record.c: one line of JSON (docs/json.md), or one row of the table. */
 struct attn_cli_record {
     const char *run, *date, *device, *driver; /* driver: NULL on CPUs */
@@ -87,6 +97,8 @@ struct attn_cli_record {
     const char *note;
 };
 void attn_cli_record_json(const struct attn_cli_record *r, const struct attn_cli_timing *t);
+/* A record of counts, which are JSON: its times are null. */
+void attn_cli_record_counted(const struct attn_cli_record *r, const char *counts);
 void attn_cli_record_row(const struct attn_cli_record *r, const struct attn_cli_timing *t);
 const char *attn_cli_cache_name(int cache);
 #endif

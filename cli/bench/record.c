@@ -31,6 +31,22 @@ void attn_cli_record_json(const struct attn_cli_record *r, const struct attn_cli
     fflush(stdout); /* a long list can be followed, and survives an interruption */
 }
 
+void attn_cli_record_counted(const struct attn_cli_record *r, const char *counts) {
+    json_t *counted = *counts ? json_loads(counts, 0, NULL) : NULL;
+    json_t *root = json_pack(
+        "{s:s, s:s, s:s?, s:s, s:s?, s:s, s:s, s:s, s:s, s:n, s:n, s:n, s:n, s:n, s:n, s:n, s:n, s:n, s:n, s:n, "
+        "s:n, s:n, s:s, s:o, s:o, s:o}",
+        "run", r->run, "date", r->date, "commit", *attn_cli_commit() ? attn_cli_commit() : NULL, "device", r->device,
+        "driver", r->driver, "problem", r->problem, "impl", "attn", "kernel", r->kernel, "measure", r->measure,
+        "median_us", "p10_us", "p90_us", "n", "batch", "clock", "host_us", "cache", "tflops", "gbps", "limit_share",
+        "launches", "overhead_us", "note", r->note, "flops", json_real(r->flops), "bytes", json_real(r->bytes),
+        "counted", counted ? counted : json_null());
+    if (root) json_dumpf(root, stdout, JSON_COMPACT | JSON_REAL_PRECISION(15));
+    json_decref(root);
+    putchar('\n');
+    fflush(stdout);
+}
+
 /* Executions in milliseconds; calls, most of which take less than one of them has digits for, in microseconds. */
 void attn_cli_record_row(const struct attn_cli_record *r, const struct attn_cli_timing *t) {
     if (r->flops > 0 || r->bytes > 0)

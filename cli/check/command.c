@@ -265,24 +265,6 @@ static int32_t backend_named(const char *name) {
     return 0;
 }
 
-/* The driver is opened with the contexts, which read its path from the environment. */
-static int choose_driver(struct command *m, const char *name) {
-    char path[600];
-    int sim = !strcmp(name, "sim");
-    if (sim) {
-        ssize_t n = readlink("/proc/self/exe", path, 500);
-        if (n <= 0) return -1;
-        path[n] = 0;
-        snprintf(strrchr(path, '/'), 60, "/libattn_sim_cuda.so");
-        setenv("ATTN_CUDA_IMAGE", "ptx", 0); /* it runs no machine code */
-        char folder[600]; /* the build's PTX, which has the places of its instructions in the sources */
-        snprintf(folder, sizeof folder, "%.*s/cuda", (int)(strrchr(path, '/') - path), path);
-        if (!access(folder, R_OK)) setenv("ATTNSIM_PTX", folder, 0);
-        name = path;
-    }
-    m->session.device = ATTN_DEVICE_CUDA(0);
-    return setenv("ATTN_CUDA_DRIVER", name, 1);
-}
 static int choose_policy(const char *name) {
     if (strcmp(name, "eager") && strcmp(name, "late") && strcmp(name, "random")) return -1;
     return setenv("ATTNSIM_POLICY", name, 1);
@@ -350,7 +332,7 @@ static int parse(struct command *m, int argc, char **argv) {
         case OP: bad = !(m->filter.op = op_named(optarg)); break;
         case DTYPE: bad = !(m->filter.dtype = dtype_named(optarg)); break;
         case DEVICE: bad = attn_cli_device(optarg, &m->session.device); break;
-        case DRIVER: bad = choose_driver(m, optarg); break;
+        case DRIVER: bad = attn_cli_driver(optarg), m->session.device = ATTN_DEVICE_CUDA(0); break;
         case POLICY: bad = choose_policy(optarg); break;
         case TRACE: bad = choose_trace(optarg); break;
         case PROBLEM: m->problem_text = optarg; break;

@@ -133,6 +133,9 @@ enum {
 
 /* 1: the option was one of these and is stored; 0: not one of these; -1: bad value, message printed. */
 int attn_cli_common_option(const char *cmd, int opt, const char *value, struct attn_cli_common *common);
+/* --driver: contexts made from now on open this library as CUDA's driver; "sim": the PTX simulator beside the command,
+ * with the build's PTX where it is there. 0, or -1. */
+int attn_cli_driver(const char *name);
 /* Context for these options; prints the reason and returns an exit code on failure, 0 on success. */
 int attn_cli_ctx(const char *cmd, const struct attn_cli_common *common, attn_ctx **out);
 attn_plan_options attn_cli_plan_options(const struct attn_cli_common *common);
