@@ -95,7 +95,8 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
     endforeach()
   endif()
   if(attn_cuda_on AND TARGET attn_cli)
-    attn_test(sim.kernel_counts sim ${PROJECT_SOURCE_DIR}/tests/sim/kernel_counts.sh $<TARGET_FILE:attn_cli> $<TARGET_FILE:attn_sim_cuda>)
+    attn_test(sim.kernel_counts sim ${PROJECT_SOURCE_DIR}/tests/sim/kernel_counts.sh $<TARGET_FILE:attn_cli> $<TARGET_FILE:attn_sim_cuda>
+              ${PROJECT_SOURCE_DIR}/tools/counts_between.py)
     function(attn_sim_check name kernel seed problem)
       attn_check_test(sim.${name} sim attn_cli attn_${kernel} ${seed} "${problem}" --driver $<TARGET_FILE:attn_sim_cuda> --device cuda:0)
       set_tests_properties(sim.${name} PROPERTIES ENVIRONMENT "ATTN_CUDA_IMAGE=ptx;ATTNSIM_PTX=${PROJECT_BINARY_DIR}/cuda;${ARGN}")

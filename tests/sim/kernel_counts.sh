@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: MIT
 # `attn bench` with the simulator as driver: records hold counts and no times, and products of shipped kernels are what
-# the formula of their work says, with keys padded to blocks of 64. Usage: kernel_counts.sh ATTN DRIVER
-attn=${1:?path of attn} driver=${2:?path of the driver}
+# the formula of their work says, with keys padded to blocks of 64. Usage: kernel_counts.sh ATTN DRIVER TOOL
+attn=${1:?path of attn} driver=${2:?path of the driver} tool=${3:?path of counts_between.py}
 dir=$(mktemp -d) || exit 1
 trap 'rm -rf "$dir"' EXIT
 failed=0
@@ -35,6 +35,16 @@ done
 ATTN_CUDA_IMAGE=ptx "$attn" bench --driver "$driver" --kernel attn_mla_fwd_sm90_bf16_d576 "mla_fwd $problem" >"$dir/table" || fail 'table: exit code'
 grep -q 'wgmma .* 64 x 256 x 16 .* registers ' "$dir/table" || fail 'table: no products'
 grep -q 'GB/s' "$dir/table" && fail 'table: a speed'
+if command -v python3 >/dev/null; then # two blocks more for each query: 64 x 64 x 5504 FLOP each
+    for keys in 128 256; do
+        ATTN_CUDA_IMAGE=ptx ATTNSIM_GPU=h100 "$attn" bench --driver "$driver" --json --kernel attn_mla_bwd_sm90_bf16_d576_h64_even \
+            "mla_bwd hq=64 sq=3 sk=300 d=576 topk=$keys bf16"
+    done >"$dir/two"
+    python3 "$tool" 6 "$dir/two" >"$dir/between" || fail 'counts_between: exit code'
+    grep -q '^  flops  *22544384.0 ' "$dir/between" || fail 'counts_between: FLOP of a block'
+    grep -q '^  clocks of tensor  *5504.0$' "$dir/between" || fail 'counts_between: clocks of a block'
+    head -n 1 "$dir/two" | python3 "$tool" 6 2>/dev/null && fail 'counts_between took one record'
+fi
 "$attn" bench --driver "$driver" --overhead "mla_fwd $problem" >/dev/null 2>&1
 [ $? = 2 ] || fail '--overhead: exit code'
 exit $failed
