@@ -104,7 +104,15 @@ static const struct {
               "@q tcgen05.mma.cta_group::1.kind::f16.collector::a::lastuse [%r4], %rd2, %rd2, %r21, q;\n"
               "@q tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%r1+32768];\n" WAIT FREE("1")
                   CLOSE,
-     1, 128, "flops=524288 operand_bytes=8192", "\"a\":\"kept\",\"number\":1}"},
+     1, 128, "flops=524288 operand_bytes=8192", "\"a\":\"kept\",\"number\":1}],\"clocks\":{\"tensor\":64,"},
+    /* M 64 of one CTA takes the clocks of M 128 */
+    {"tensor_product_half", "b200",
+     GROUP100 TENSOR(
+         "1") "mov.b32 %r21, 68157456;\n"
+              "@q tcgen05.mma.cta_group::1.kind::f16 [%r4], %rd2, %rd2, %r21, never;\n"
+              "@q tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%r1+32768];\n" WAIT FREE("1")
+                  CLOSE,
+     1, 128, "flops=131072 operand_bytes=4096", "\"number\":1}],\"clocks\":{\"tensor\":32,"},
     {"tensor_copy", "b200",
      GROUP100 TENSOR(
          "1") "@q tcgen05.cp.cta_group::1.128x256b [%r4], %rd2;\n"
@@ -120,7 +128,7 @@ static const struct {
      "@q tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [%r1+32768], %h1;\n" WAIT
      "tcgen05.fence::after_thread_sync;\n" FREE("2") CLUSTER CLOSE,
      2, 128, "flops=1048576 operand_bytes=12288 commits=1 remote_arrivals=1 waits=8",
-     "\"m\":256,\"n\":128,\"k\":16,\"ctas\":2,\"a\":\"shared\",\"number\":1}"},
+     "\"m\":256,\"n\":128,\"k\":16,\"ctas\":2,\"a\":\"shared\",\"number\":1}],\"clocks\":{\"tensor\":128,\"shared memory\":104,"},
     {"bulk", "h100",
      WARP90 INIT
      "@q mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r1+32768], 256;\n"
