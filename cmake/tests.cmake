@@ -26,7 +26,8 @@ target_link_options(attn_test_base INTERFACE -Wl,--as-needed)
 if(attn_cuda_on)
   # A CUDA driver for machines without a GPU, opened by path like the real one.
   add_library(cuda_stub MODULE tests/stub_driver/cuda_stub.c tests/stub_driver/cuda_stub_graph.c
-              tests/stub_driver/cuda_stub_event.c tests/stub_driver/cuda_stub_node.c)
+              tests/stub_driver/cuda_stub_event.c tests/stub_driver/cuda_stub_node.c
+              tests/stub_driver/cuda_stub_tensor.c)
   target_compile_options(cuda_stub PRIVATE ${attn_warnings})
   target_include_directories(cuda_stub PRIVATE include src tests)
   set_target_properties(cuda_stub PROPERTIES LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests C_VISIBILITY_PRESET hidden)

@@ -89,7 +89,7 @@ plan_seed() { # of the variables policy, its number left_out, and one_seed
         width=$(sed -E 's/.*_d([0-9]+).*/\1/' <<<"$row")
         heads=$(sed -nE 's/.*_h([0-9]+).*/\1/p' <<<"$row")
         align=
-        [[ $row = attn_mla_bwd_sm90_* ]] && align=align=16
+        [[ $row = attn_mla_bwd_sm90_* || $row = attn_mla_bwd_sm100_* ]] && align=align=16
         n=0
         while read -r text; do
             # rows of mla_fwd that order a list take one of its problems alone
@@ -105,13 +105,16 @@ plan_seed() { # of the variables policy, its number left_out, and one_seed
         done < <(problems "$op")
         number=$((number + 1))
     done <"$out/rows"
+    [ "$repeat" = 0 ] || while read -r row; do
+        printf '%s\t%s\t%s\t%s\t%s\n' "$policy" "$one_seed" "random.$row" "$row" "--repeat=$repeat"
+    done < <(grep _sm100_ "$out/rows")
     while read -r op dtype; do
         n=$repeat
         dtypes=$(sed -E "$op_and_dtype" "$out/rows" | sort -u | grep -c "^$op ")
         [ "$per_op" = 0 ] || n=$(((per_op + dtypes - 1) / dtypes))
         printf '%s\t%s\t%s\t%s\t%s\t%s\t%s\n' "$policy" "$one_seed" "random.$op.$dtype" "$kernel" "--repeat=$n" \
             "--op=$op" "--dtype=$dtype"
-    done < <(sed -E "$op_and_dtype" "$out/rows" | sort -u)
+    done < <(grep -v _sm100_ "$out/rows" | sed -E "$op_and_dtype" | sort -u)
 }
 
 one() { # a line of the plan
@@ -124,6 +127,7 @@ one() { # a line of the plan
         world+=("${BASH_REMATCH[1]}")
         words[0]=--problem=${BASH_REMATCH[2]}
     done
+    [[ $row != *_sm100_* ]] || world+=(ATTNSIM_GPU=b200)
     log=$out/$policy.$seed.$name
     env "${world[@]}" "$attn" check --driver sim --policy "$policy" --seed "$seed" --kernel "$row" --threads 1 --timeout 600 --json "${words[@]}" \
         >"$log.json" 2>"$log.err"
@@ -136,8 +140,11 @@ one() { # a line of the plan
     [ -s "$log.err" ] || rm -f "$log.err"
 }
 
-"$attn" check --driver sim --list --kernel "$kernel" 2>"$out/list.err" | grep -v 'not usable' |
-    grep -E "^attn_(${ops// /|})_" >"$out/rows"
+# Rows of Blackwell run on its profile, all others on Hopper's.
+for gpu in h100 b200; do
+    ATTNSIM_GPU=$gpu "$attn" check --driver sim --list --kernel "$kernel" 2>"$out/list.err" | grep -v 'not usable' |
+        grep -E "^attn_(${ops// /|})_" | { [ $gpu = h100 ] && cat || grep _sm100_; }
+done >"$out/rows"
 if [ ! -s "$out/rows" ]; then
     echo "no rows: $(head -n 1 "$out/list.err")"
     echo '0 passed, 1 failed'

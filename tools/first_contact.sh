@@ -55,7 +55,7 @@ if [ -z "$rows" ]; then
 else
     echo "== kernel rows for sm_100: $(wc -l <<<"$rows")"
     case $driver in
-    *attn_sim_cuda*) where=(--driver sim) ;;
+    *attn_sim_cuda*) where=(--driver sim) && export ATTNSIM_GPU=b200 ;;
     *) where=(--device cuda:0) ;;
     esac
     for row in $rows; do

@@ -41,6 +41,16 @@ static __device__ __forceinline__ void mbar_expect(uint32_t at, uint32_t bytes) 
 static __device__ __forceinline__ void cluster_arrive(uint32_t at) {
     asm volatile("mbarrier.arrive.release.cta.shared::cluster.b64 _, [%0];" ::"r"(at) : "memory");
 }
+/* One arrival at a CTA's mbarrier: what this thread has written, shared memory of other CTAs included, and what others
+ * told it of by barriers here, is seen by whoever waits there (mbar_wait_cluster). */
+static __device__ __forceinline__ void cluster_signal(uint32_t at) {
+    asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(at) : "memory");
+}
+/* An ordinary store into another CTA. */
+static __device__ __forceinline__ void cluster_store128(uint32_t at, uint4 x) {
+    asm volatile("st.shared::cluster.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
+                 : "memory");
+}
 /* mbar_wait for a phase that another CTA completes, by cluster_arrive or cluster_send4. */
 static __device__ __forceinline__ void mbar_wait_cluster(uint32_t at, uint32_t parity) {
     uint32_t done;

@@ -57,6 +57,13 @@ static __device__ __forceinline__ void named_arrive(int id, int threads) {
 static __device__ __forceinline__ void async_fence(void) {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
+/* The same for shared memory of any CTA of the cluster; for global memory. */
+static __device__ __forceinline__ void async_fence_cluster(void) {
+    asm volatile("fence.proxy.async.shared::cluster;" ::: "memory");
+}
+static __device__ __forceinline__ void async_fence_global(void) {
+    asm volatile("fence.proxy.async.global;" ::: "memory");
+}
 
 /* All warps of a warpgroup change to N registers a thread, a multiple of 8. The sum over warpgroups must fit. */
 template <int N> static __device__ __forceinline__ void registers_more(void) {

@@ -360,8 +360,8 @@ static attn_status fail_alignment(const struct placed *bad, int64_t want, int64_
           name, bad->t->strides[axis], axis, off, want, who);
 }
 
-static attn_status choose_kernel(const struct attn_plan *plan, const struct placed *all, int32_t n,
-                                 const struct attn_kernel **kernel) {
+static attn_status choose_kernel(const struct attn_plan *plan, const attn_args *args, const struct placed *all,
+                                 int32_t n, const struct attn_kernel **kernel) {
     const attn_problem *p = &plan->problem;
     const struct placed *bad;
     int64_t off = 0;
@@ -373,6 +373,16 @@ static attn_status choose_kernel(const struct attn_plan *plan, const struct plac
         (bad = misaligned(all, n, plan->kernel->alignment_bytes, &off, &axis)) != NULL) {
         if (!plan->unaligned)
             return fail_alignment(bad, plan->kernel->alignment_bytes, off, axis, "the plan's only kernel needs");
+        *kernel = plan->unaligned;
+    }
+    if (*kernel == plan->kernel && plan->kernel->refuses_strides) {
+        char reason[256];
+        struct attn_text why = attn_text_over(reason, sizeof reason);
+        int32_t role = 0;
+        if (!plan->kernel->refuses_strides(p, args, &role, &why)) return ATTN_OK;
+        if (!plan->unaligned)
+            FAIL(ATTN_E_STRIDE, attn_role_name(role), "the plan's only kernel, %s, cannot take %s: %s",
+                 plan->kernel->name, attn_role_name(role), reason);
         *kernel = plan->unaligned;
     }
     return ATTN_OK;
@@ -409,5 +419,5 @@ attn_status attn_core_args_check(const struct attn_plan *plan, const attn_args *
     TRY(check_workspace(plan, args, all, n));
     if (args->stream && plan->device->id.type == ATTN_DEVICE_TYPE_CPU)
         FAIL(ATTN_E_ARGUMENT, "stream", "stream is %p, but plans for the CPU have none: expected NULL", args->stream);
-    return choose_kernel(plan, all, n, kernel);
+    return choose_kernel(plan, args, all, n, kernel);
 }

@@ -53,6 +53,9 @@ struct attn_kernel {
     /* args are validated, workspace is aligned to 64 bytes and large enough. */
     attn_status (*launch)(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *problem,
                           const attn_args *args);
+    /* 1 if it cannot take the strides of these tensors, which are valid: `why` says the reason and *role which tensor.
+     * They get the plan's second kernel, as tensors without the alignment do. NULL: it takes any. */
+    int (*refuses_strides)(const attn_problem *problem, const attn_args *args, int32_t *role, struct attn_text *why);
     /* What of a launch does not depend on args, for rows whose host time counts: a plan keeps `note_bytes` that
      * write_note() fills in after prepare(), and calls launch_noted instead of launch, which must do the same. All
      * three or none. */

@@ -129,7 +129,8 @@ static bool better(const struct attn_kernel *a, const struct verdict *va, const 
     return va->seconds < vb->seconds;
 }
 
-/* The best kernel that accepts; with `alignment` not 0 only among those that need no more than that. */
+/* The best kernel that accepts; with `alignment` not 0 only among those that need no more than that, and take any
+ * strides. */
 static const struct attn_kernel *best_row(const struct request *q, uint32_t alignment, struct verdict *best,
                                           int32_t *n_accepted) {
     const struct attn_kernel *found = NULL, *k;
@@ -137,7 +138,7 @@ static const struct attn_kernel *best_row(const struct request *q, uint32_t alig
     *n_accepted = 0;
     while ((k = next_row(q->ctx, q->problem->op, at)) != NULL) {
         struct verdict v;
-        if (alignment && k->alignment_bytes > alignment) continue;
+        if (alignment && (k->alignment_bytes > alignment || k->refuses_strides)) continue;
         judge(q, k, &v, NULL);
         if (!v.accepted) continue;
         ++*n_accepted;
@@ -311,7 +312,8 @@ static void add_choice(struct attn_text *text, const struct request *q, const st
     if (u.len)
         attn_text_add(text, "preferred %s: no kernel that accepts the problem meets it, chosen without\n", unmet);
     if (plan->unaligned)
-        attn_text_add(text, "tensors that are not aligned to %" PRIu32 " bytes: %s\n", plan->kernel->alignment_bytes,
+        attn_text_add(text, "tensors that are not aligned to %" PRIu32 " bytes%s: %s\n", plan->kernel->alignment_bytes,
+                      plan->kernel->refuses_strides ? ", or with strides that it cannot take" : "",
                       plan->unaligned->name);
     const char *reason = "smallest estimate of those that accept";
     if (best->tuned)
@@ -376,7 +378,7 @@ attn_status attn_core_plan_choose(attn_ctx *ctx, struct attn_core_device *device
     out->tuned = best.tuned;
     uint32_t element = (uint32_t)attn_dtype_bytes(normalised->dtype);
     uint32_t promised = normalised->align_bytes > element ? normalised->align_bytes : element;
-    if (chosen->alignment_bytes > promised) {
+    if (chosen->alignment_bytes > promised || chosen->refuses_strides) {
         struct verdict second = {0};
         int32_t n;
         out->unaligned = best_row(&q, promised, &second, &n);

@@ -32,6 +32,12 @@ typedef CUlaunchAttributeID cu_launch_attribute_id;
 typedef CUlaunchAttributeValue cu_launch_value;
 typedef CUDA_KERNEL_NODE_PARAMS cu_kernel_node;
 typedef CUDA_MEMSET_NODE_PARAMS cu_fill_node;
+typedef CUtensorMap cu_tensor_map;
+typedef CUtensorMapDataType cu_tensor_type;
+typedef CUtensorMapInterleave cu_tensor_interleave;
+typedef CUtensorMapSwizzle cu_tensor_swizzle;
+typedef CUtensorMapL2promotion cu_tensor_promotion;
+typedef CUtensorMapFloatOOBfill cu_tensor_fill;
 #include "cuda/backend/driver.h"
 
 #include "gpu/gpu_calls.h"
@@ -40,6 +46,7 @@ typedef CUDA_MEMSET_NODE_PARAMS cu_fill_node;
     _Static_assert(__builtin_types_compatible_p(__typeof__(&symbol), CUresult(*) parameters), #symbol);
 ATTN_CUDA_CALLS(PROTOTYPE)
 ATTN_CUDA_GRAPH_CALLS(PROTOTYPE)
+ATTN_CUDA_TENSOR_CALLS(PROTOTYPE)
 #define TEST_PROTOTYPE(symbol, parameters) PROTOTYPE(symbol, symbol, parameters)
 GPU_CALLS(TEST_PROTOTYPE)
 
@@ -52,6 +59,11 @@ _Static_assert(sizeof(CUstreamCaptureMode) == sizeof(int), "int");
 _Static_assert(sizeof(CUcontext) == sizeof(void *) && sizeof(CUstream) == sizeof(void *), "pointers");
 
 #define SAME(ours, theirs) _Static_assert((int)(ours) == (int)(theirs), #ours " is not " #theirs)
+SAME(CU_TENSOR_BF16, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16);
+SAME(CU_SWIZZLE_64B, CU_TENSOR_MAP_SWIZZLE_64B);
+SAME(CU_SWIZZLE_128B, CU_TENSOR_MAP_SWIZZLE_128B);
+SAME(CU_PROMOTE_NONE, CU_TENSOR_MAP_L2_PROMOTION_NONE);
+SAME(CU_PROMOTE_256B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
 SAME(CU_OK, CUDA_SUCCESS);
 SAME(CU_BAD_VALUE, CUDA_ERROR_INVALID_VALUE);
 SAME(CU_NO_MEMORY, CUDA_ERROR_OUT_OF_MEMORY);

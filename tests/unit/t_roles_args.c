@@ -511,11 +511,34 @@ static void alignment(void **state) {
     fails(&b, ATTN_E_ALIGNMENT, "out", 8, 4);
 }
 
+/* A kernel with rules of its own for strides: others get the second kernel, or its reason. */
+static int refuses_backwards(const attn_problem *p, const attn_args *args, int32_t *role, struct attn_text *why) {
+    (void)p;
+    *role = ATTN_ROLE_K;
+    if (args->k->strides[1] >= 0) return 0;
+    attn_text_add(why, "it goes backwards");
+    return 1;
+}
+static void strides_of_a_kernel(void **state) {
+    (void)state;
+    struct bench b;
+    set_up(&b, "sdpa_fwd b=2 hq=4 sq=6 sk=6 d=8 f32");
+    b.kernel.refuses_strides = refuses_backwards, b.plan.unaligned = &b.second;
+    assert_ptr_equal(chosen(&b), &b.kernel);
+    attn_tensor *k = &b.t[ATTN_ROLE_K];
+    k->strides[1] = -k->strides[1], k->bytes = 0;
+    assert_ptr_equal(chosen(&b), &b.second);
+    b.plan.unaligned = NULL;
+    const struct attn_kernel *kernel = NULL;
+    assert_int_equal(attn_core_args_check(&b.plan, &b.args, &kernel), ATTN_E_STRIDE);
+    assert_non_null(strstr(attn_last_error(), "it goes backwards"));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(role_tables),  cmocka_unit_test(role_functions),       cmocka_unit_test(every_role),
-        cmocka_unit_test(free_strides), cmocka_unit_test(other_shapes),         cmocka_unit_test(overlap),
-        cmocka_unit_test(alignment),    cmocka_unit_test(workspace_and_stream),
+        cmocka_unit_test(role_tables),  cmocka_unit_test(role_functions),      cmocka_unit_test(every_role),
+        cmocka_unit_test(free_strides), cmocka_unit_test(other_shapes),        cmocka_unit_test(overlap),
+        cmocka_unit_test(alignment),    cmocka_unit_test(strides_of_a_kernel), cmocka_unit_test(workspace_and_stream),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -75,6 +75,21 @@ attn_status attn_cuda_launch(const struct attn_core_device *dev, const struct at
 /* Fill bytes of device memory on a stream. */
 attn_status attn_cuda_fill_zero(const struct attn_core_device *dev, void *memory, size_t bytes, void *stream);
 
+/* A tensor map of bf16 numbers: `rank` axes of `size`, the innermost without gaps; stride: bytes of the others. */
+struct attn_cuda_tensor {
+    const char *name; /* for errors */
+    uint64_t address;
+    uint32_t rank, swizzle; /* CU_SWIZZLE_* */
+    uint64_t size[4], stride[3];
+    uint32_t box[4];
+};
+struct kp_tensor_map;
+/* Writes the map. Allocates nothing, queues nothing. ATTN_E_LAUNCH if the driver does not take it. */
+attn_status attn_cuda_tensor_map(const struct attn_core_device *dev, const struct attn_cuda_tensor *tensor,
+                                 struct kp_tensor_map *map);
+/* 1 and the reason if the driver has no tensor maps. */
+int attn_cuda_refuse_tensor_maps(const struct attn_core_device *dev, struct attn_text *why);
+
 extern const struct attn_core_backend attn_cuda_backend;
 /* Why there is no device, for attn_cuda_status; records the failure. ATTN_OK if there is one. */
 attn_status attn_cuda_absence(struct attn_ctx *ctx);
@@ -98,6 +113,8 @@ extern const struct attn_kernel attn_cuda_mla_fwd_sm90_rows[];
 extern const int32_t attn_cuda_n_mla_fwd_sm90_rows;
 extern const struct attn_kernel attn_cuda_mla_bwd_sm90_rows[];
 extern const int32_t attn_cuda_n_mla_bwd_sm90_rows;
+extern const struct attn_kernel attn_cuda_mla_bwd_sm100_rows[];
+extern const int32_t attn_cuda_n_mla_bwd_sm100_rows;
 extern const struct attn_kernel attn_cuda_dist_sm90_rows[];
 extern const int32_t attn_cuda_n_dist_sm90_rows;
 

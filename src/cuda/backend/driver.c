@@ -16,7 +16,8 @@ struct row {
     size_t offset;
 };
 #define ROW(name, symbol, parameters) {#symbol, offsetof(struct attn_cuda_driver, name)},
-static const struct row calls[] = {ATTN_CUDA_CALLS(ROW)}, graph_calls[] = {ATTN_CUDA_GRAPH_CALLS(ROW)};
+static const struct row calls[] = {ATTN_CUDA_CALLS(ROW)}, graph_calls[] = {ATTN_CUDA_GRAPH_CALLS(ROW)},
+                        tensor_calls[] = {ATTN_CUDA_TENSOR_CALLS(ROW)};
 #undef ROW
 
 static int find(struct attn_cuda_driver *d, const struct row *row) {
@@ -33,6 +34,7 @@ static attn_status resolve(struct attn_cuda_driver *d, const char *path) {
     d->graphs = 1;
     for (size_t i = 0; i < sizeof graph_calls / sizeof *graph_calls; i++)
         d->graphs &= (uint8_t)find(d, &graph_calls[i]);
+    d->tensors = (uint8_t)find(d, &tensor_calls[0]);
     return ATTN_OK;
 }
 

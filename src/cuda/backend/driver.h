@@ -28,6 +28,12 @@ typedef int cu_launch_attribute_id;
 typedef union cu_launch_value cu_launch_value;
 typedef struct cu_kernel_node cu_kernel_node;
 typedef struct cu_fill_node cu_fill_node;
+typedef struct cu_tensor_map cu_tensor_map;
+typedef int cu_tensor_type;
+typedef int cu_tensor_interleave;
+typedef int cu_tensor_swizzle;
+typedef int cu_tensor_promotion;
+typedef int cu_tensor_fill;
 #endif
 
 /* Results that are told apart. All others are words from cuGetErrorString. */
@@ -61,6 +67,9 @@ enum { CU_JIT_ERROR_TEXT = 5, CU_JIT_ERROR_BYTES = 6 };    /* of cuModuleLoadDat
 enum { CU_ATTRIBUTE_CLUSTER = 4, CU_ATTRIBUTE_EARLY = 6 }; /* of a launch; 6: programmatic stream serialization */
 enum { CU_CAPTURE_NONE = 0 };                              /* of a stream */
 enum { CU_CAPTURE_RELAXED = 2 };                           /* of a thread */
+enum { CU_TENSOR_BF16 = 9 };                               /* of a tensor map; its swizzles, promotions: */
+enum { CU_SWIZZLE_NONE = 0, CU_SWIZZLE_32B, CU_SWIZZLE_64B, CU_SWIZZLE_128B };
+enum { CU_PROMOTE_NONE = 0, CU_PROMOTE_64B, CU_PROMOTE_128B, CU_PROMOTE_256B };
 
 union cu_launch_value {
     unsigned cluster[3]; /* x, y, z */
@@ -160,13 +169,21 @@ _Static_assert(sizeof(void *) != 8 || (sizeof(struct cu_launch_config) == 56 && 
     X(cuGraphExecDestroy, cuGraphExecDestroy, (cu_exec))                                                               \
     X(cuGraphDestroy, cuGraphDestroy, (cu_graph))
 
+/* Of tensor maps. A driver without it: no kernel that needs one. */
+#define ATTN_CUDA_TENSOR_CALLS(X)                                                                                      \
+    X(cuTensorMapEncodeTiled, cuTensorMapEncodeTiled,                                                                  \
+      (cu_tensor_map *, cu_tensor_type, unsigned, void *, const uint64_t *, const uint64_t *, const uint32_t *,        \
+       const uint32_t *, cu_tensor_interleave, cu_tensor_swizzle, cu_tensor_promotion, cu_tensor_fill))
+
 struct attn_cuda_driver {
     void *library;
-    int version;    /* 12040 = 12.4 */
-    uint8_t graphs; /* 1: it has all of ATTN_CUDA_GRAPH_CALLS */
+    int version;     /* 12040 = 12.4 */
+    uint8_t graphs;  /* 1: it has all of ATTN_CUDA_GRAPH_CALLS */
+    uint8_t tensors; /* 1: it has all of ATTN_CUDA_TENSOR_CALLS */
 #define ATTN_CUDA_MEMBER(name, symbol, parameters) cu_result(*name) parameters;
     ATTN_CUDA_CALLS(ATTN_CUDA_MEMBER)
     ATTN_CUDA_GRAPH_CALLS(ATTN_CUDA_MEMBER)
+    ATTN_CUDA_TENSOR_CALLS(ATTN_CUDA_MEMBER)
 #undef ATTN_CUDA_MEMBER
 };
 

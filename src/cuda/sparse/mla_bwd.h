@@ -18,6 +18,7 @@ struct attn_cuda_mla_bwd_main {
     int32_t ahead;    /* can form states itself, of so many heads of 64 in a tile but an item's first */
     int32_t pairs;    /* stores a row per slot, deterministic, of so many bytes a number: 4, f32; 2, rows of
                        * kernels/device/row16.h. 0: adds to kv rows as it goes */
+    int32_t maps;     /* 1: its launch takes struct kp_mla_bwd_sm100, and each CTA has room for the dS of an item */
     /* Pairs of 2 bytes: > 0, its launch takes struct kp_mla_bwd_rows, and can walk the rows of the chunk before beside
      * its own items. In how much of an item's time a multiprocessor that does so adds an item's rows. */
     double walk;
@@ -33,10 +34,23 @@ attn_status attn_cuda_mla_bwd_prepare(const struct attn_cuda_mla_bwd_main *m, st
 attn_status attn_cuda_mla_bwd_launch(const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,
                                      const attn_problem *p, const attn_args *args);
 
+/* m->maps: queues the main kernel; `ds`: the workspace for dS. mla_bwd_sm100.c */
+attn_status attn_cuda_mla_bwd_mapped(const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,
+                                     const struct kp_mla_bwd *kp, uint64_t ds, int64_t ctas, void *stream);
+
 /* Clusters of the main kernel, or CTAs where it has none, that n_sms multiprocessors hold at once; at least 1. */
 static inline int64_t attn_cuda_mla_bwd_clusters(const struct attn_cuda_mla_bwd_main *m, int64_t n_sms) {
     const int64_t n = n_sms * (m->ctas > 0 ? m->ctas : 1) / (m->cluster > 1 ? m->cluster : 1);
     return n > 0 ? n : 1;
+}
+/* CTAs of a launch of the main kernel with so many items. */
+static inline int64_t attn_cuda_mla_bwd_ctas(const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,
+                                             int64_t items) {
+    const int64_t cluster = m->cluster > 1 ? m->cluster : 1;
+    int64_t ctas = items * cluster;
+    if (m->ctas) ctas = attn_cuda_lesser(ctas, (int64_t)attn_cuda_limits_of(dev)->n_sms * m->ctas);
+    ctas -= ctas % cluster;
+    return ctas < cluster ? cluster : ctas;
 }
 
 /* Which states of rows are left to the first step, where the main kernel can form some itself (m->ahead). Queries:

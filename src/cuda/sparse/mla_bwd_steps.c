@@ -6,6 +6,7 @@
 #include "cuda/sparse/mla_bwd_symbols.h"
 #include "kernels/params/mla_ranges.h"
 #include "kernels/params/mla_rows.h"
+#include "kernels/params/mla_sm100.h"
 
 #include <inttypes.h>
 #include <stddef.h>
@@ -22,12 +23,6 @@ static const int64_t MAX_SORTED = INT64_C(1) << 31;
 /* Bytes of lists that are ordered together; parts of an item; chunks whose slots are sorted together, since a chunk has
  * too few to fill the device in each of six launches. */
 static const int64_t LIST_BYTES = INT64_C(64) << 20, MAX_PARTS = 64, SORTED_TOGETHER = 4;
-
-/* Whether a main kernel's problems need the step. */
-static int has_step(const struct attn_cuda_mla_bwd_main *m, int x) {
-    if (x == PREPARE) return m->pairs != 2;
-    return x < SORT_COUNT || m->pairs == (x < ROWS_COUNT ? 4 : 2);
-}
 
 /* The most shared memory of a step; MERGE's with one block. */
 static int step_shared(int x) {
@@ -55,7 +50,7 @@ struct geometry {
     int64_t whole, parts, share; /* queries whose items are whole; parts of the others' */
     int beside;                  /* rows of a chunk are walked beside the next one's items */
     uint64_t rows, sum, part_dist, part_dq, pairs[PLACES], parts_beside, keys[2], slots[2], counts, scanned, totals,
-        parts_of_rows, lists, lengths, places, posts, end;
+        parts_of_rows, ds, lists, lengths, places, posts, end;
 };
 
 static int64_t dist_blocks(const struct attn_cuda_mla_bwd_main *m, const struct geometry *g) {
@@ -206,6 +201,8 @@ static struct geometry lay_out(const struct attn_cuda_mla_bwd_main *m, const str
     g.parts_of_rows = take(&g, m->pairs == 2 && has_keys, 2 * walk_ctas(p, g.chunk) * p->dim_qk, sizeof(float));
     g.part_dq = take(&g, g.parts > 0, (g.queries - g.whole) * g.head_blocks * g.parts * m->head_block * p->dim_qk,
                      sizeof(float));
+    g.ds = take(&g, m->maps, attn_cuda_mla_bwd_ctas(m, dev, g.queries * g.head_blocks) * blocks(p->topk, KP_SM100_KEYS),
+                KP_SM100_DS);
     g.lists = take(&g, g.ranges, g.listed * p->topk, sizeof(int32_t));
     g.lengths = take(&g, g.ranges, g.listed, sizeof(int32_t));
     g.posts = take(&g, g.n_posts > 0, g.n_posts, sizeof(uint32_t));
@@ -267,6 +264,7 @@ struct run {
 };
 _Static_assert(offsetof(struct kp_mla_bwd_ranges, bwd) == 0, "kp is ranges.bwd");
 
+static uint64_t workspace_of(const struct run *r) { return (uint64_t)(uintptr_t)r->args->workspace; }
 /* Whether all launches of the main kernel begin early; clusters are slower so (mla_bwd_sm90_experiments.md). */
 static int begins_early(const struct run *r) { return (r->m->pairs == 2 || r->m->ahead) && r->m->cluster <= 1; }
 
@@ -310,7 +308,7 @@ static attn_status queue_beside(struct run *r, const struct kp_mla_bwd *kp, int6
     }
     rows.bwd = *kp, rows.bwd.workers = (int32_t)ctas;
     if (walkers > 0) {
-        rows.parts = (uint64_t)(uintptr_t)r->args->workspace + r->g.parts_beside;
+        rows.parts = workspace_of(r) + r->g.parts_beside;
         rows.parts += (uint64_t)(parts * r->p->dim_qk) * sizeof(float);
         rows.stretch = blocks(rows.n, walkers * BESIDE_WARPS);
         if (rows.stretch < LEAST_STRETCH) rows.stretch = LEAST_STRETCH;
@@ -327,8 +325,8 @@ static attn_status queue_main(struct run *r, int64_t listed) {
     struct kp_mla_bwd kp = r->kp;
     if (kp.parts > 0 && !kp.pairs) kp.posts = 0; /* their rows are few */
     if (kp.parts > 0 && !r->m->pairs && kp.first > listed && begins_early(r)) kp.steps |= KP_MLA_BWD_BEHIND;
-    const int64_t items = kp.n * r->g.head_blocks * (kp.parts > 0 ? kp.parts : 1),
-                  cluster = r->m->cluster > 1 ? r->m->cluster : 1;
+    const int64_t items = kp.n * r->g.head_blocks * (kp.parts > 0 ? kp.parts : 1);
+    const int64_t ctas = attn_cuda_mla_bwd_ctas(r->m, r->dev, items);
     kp.items = (int32_t)lesser(items, INT32_MAX);
     if (kp.parts <= 0) kp.ahead = (int32_t)r->cycles.heads;
     if (r->g.ranges) {
@@ -338,12 +336,11 @@ static attn_status queue_main(struct run *r, int64_t listed) {
         kp.in.topk_length.data = r->ranges.lengths - before;
         kp.in.topk_length.batch = r->p->seq_q, kp.in.topk_length.row = 1;
     }
-    int64_t ctas = r->m->ctas ? lesser(items * cluster, (int64_t)attn_cuda_limits_of(r->dev)->n_sms * r->m->ctas)
-                              : items * cluster;
-    ctas -= ctas % cluster;
-    if (ctas < cluster) ctas = cluster;
+    if (r->m->maps)
+        return attn_cuda_mla_bwd_mapped(r->m, r->dev, &kp, workspace_of(r) + r->g.ds, ctas, r->args->stream);
     if (r->m->walk > 0) return queue_beside(r, &kp, items, ctas);
-    return queue(r, r->m->symbol, ctas, r->m->threads, r->m->shared_bytes, cluster, begins_early(r), &kp, sizeof kp);
+    return queue(r, r->m->symbol, ctas, r->m->threads, r->m->shared_bytes, r->m->cluster, begins_early(r), &kp,
+                 sizeof kp);
 }
 
 /* Its dq, a warp for 128 columns. */
@@ -381,7 +378,7 @@ static attn_status queue_rows_of_items(struct run *r) {
         kp->first += kp->n, kp->n = chunk.n - kp->n;
         if (kp->pairs) kp->pairs += before * row, kp->units += before;
         kp->parts = (int32_t)r->g.parts, kp->share = (int32_t)r->g.share;
-        kp->part_dq = (uint64_t)(uintptr_t)r->args->workspace + r->g.part_dq;
+        kp->part_dq = workspace_of(r) + r->g.part_dq;
         status = queue_main(r, 0);
     }
     if (!status) status = queue_join_of_chunk(r, begins_early(r));
@@ -413,7 +410,7 @@ static attn_status queue_rows(const struct run *r, int step, int64_t ctas, const
 }
 
 static struct kp_mla_bwd_rows rows_of(const struct run *r) {
-    const uint64_t workspace = (uint64_t)(uintptr_t)r->args->workspace;
+    const uint64_t workspace = workspace_of(r);
     return (struct kp_mla_bwd_rows){.bwd = r->kp,
                                     .scanned = workspace + r->g.scanned,
                                     .totals = workspace + r->g.totals,
@@ -517,7 +514,7 @@ static void set_sum(struct run *r, uint64_t workspace) {
 static void set_parameters(struct run *r) {
     struct kp_mla_bwd *kp = &r->kp;
     const attn_problem *p = r->p;
-    const uint64_t workspace = (uint64_t)(uintptr_t)r->args->workspace;
+    const uint64_t workspace = workspace_of(r);
     attn_cuda_mla_inputs(&kp->in, p, r->args);
     kp->out = attn_cuda_view(p, r->args, ATTN_ROLE_OUT);
     kp->dout = attn_cuda_view(p, r->args, ATTN_ROLE_DOUT);
@@ -571,7 +568,7 @@ static attn_status queue_queries(struct run *r, int64_t at, int64_t end) {
             status = queue_end_of_group(r);
             if (!status) status = queue_sort_of_rows(r, end);
         }
-        if (rows && r->g.beside) kp->pairs = (uint64_t)(uintptr_t)r->args->workspace + r->g.pairs[chunk % PLACES];
+        if (rows && r->g.beside) kp->pairs = workspace_of(r) + r->g.pairs[chunk % PLACES];
         if (!status) status = even ? queue_rows_of_items(r) : queue_main(r, at);
         if (!status && !whole) status = queue_finish_dq(r);
         if (!status && kp->pairs) status = rows ? leave_rows(r, chunk % r->g.group) : queue_sum(r);

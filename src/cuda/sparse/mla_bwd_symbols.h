@@ -34,4 +34,9 @@ static const char *const symbols[N_STEPS] = {
     [ROWS_JOIN] = "attn_mla_bwd_rows_sm90_join",       [SLOTS_ORDER] = "attn_mla_bwd_slots_sm90_order",
     [SLOTS_MERGE] = "attn_mla_bwd_slots_sm90_merge",   [PREPARE_BESIDE] = "attn_mla_bwd_prepare_sm90_any",
 };
+/* Whether a main kernel's problems need the step. */
+static int has_step(const struct attn_cuda_mla_bwd_main *m, int x) {
+    if (x == PREPARE) return m->pairs != 2;
+    return x < SORT_COUNT || m->pairs == (x < ROWS_COUNT ? 4 : 2);
+}
 #endif

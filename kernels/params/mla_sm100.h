@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: MIT
+ * Parameters and shared-memory plan of the sparse MLA backward on Blackwell, shared by device code and src/cuda. */
+#ifndef ATTN_KPARAMS_MLA_SM100_H
+#define ATTN_KPARAMS_MLA_SM100_H
+#include "kernels/params/mla.h"
+#include "kernels/params/tensor_map.h"
+
+/* A line of mla_bwd_sm100.def. */
+struct kp_mla_bwd_sm100_config {
+    const char *symbol;
+    int32_t dtype, dim, deterministic;
+};
+
+#define KP_SM100_HEADS   128 /* of a pair of CTAs */
+#define KP_SM100_KEYS    64  /* slots of a tile */
+#define KP_SM100_THREADS 384
+/* Q and dO of 64 heads, two tiles of K, P and dS of a CTA's 32 keys and all heads; the rest */
+#define KP_SM100_STAGE(dim) (64 * (dim))
+#define KP_SM100_DS         8192 /* 64 heads x 64 keys, 32 keys x 128 heads */
+#define KP_MLA_BWD_SM100_SHARED(dim)                                                                                   \
+    (128 * (dim) + 128 * KP_MLA_DIM_V + 2 * KP_SM100_STAGE(dim) + 2 * KP_SM100_DS + 3072)
+
+struct kp_mla_bwd_sm100 {
+    struct kp_mla_bwd bwd;
+    int64_t kv_rows;           /* rows of the map of kv from a batch entry's first to the next's */
+    int64_t tiles, reserved;   /* of `ds`, that a CTA has */
+    struct kp_tensor_map q;    /* [B,SQ,HQ,D]; boxes of 64 heads x 64 columns, 128 bytes swizzled */
+    struct kp_tensor_map dout; /* [B,SQ,HQ,DV]; the same */
+    struct kp_tensor_map kv;   /* [rows, D]; boxes of 64 columns of a row, 128 bytes swizzled, four at a time */
+    struct kp_tensor_map rope; /* the same; 32 columns, 64 bytes swizzled */
+    struct kp_tensor_map
+        ds;           /* bf16 [CTAs][tiles][64 heads][64 keys], workspace; boxes of 64 x 64, 128 bytes swizzled */
+    uint64_t ds_data; /* its address */
+    uint64_t padding[15];
+};
+KP_SIZE(struct kp_mla_bwd_sm100, 896 + 5 * 128 + 128);
+#endif

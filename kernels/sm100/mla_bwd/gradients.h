@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: MIT
+ * Part of mla_bwd.cu: dKV from tensor memory to the rows that slots name, and dQ at an item's end, by four warps. */
+#ifndef ATTN_SM100_MLA_BWD_GRADIENTS_H
+#define ATTN_SM100_MLA_BWD_GRADIENTS_H
+#include "kernels/sm100/mla_bwd/layout.h"
+
+/* Of key `key`, a thread's four neighbouring columns. */
+static __device__ __forceinline__ void add_key(float *to, uint32_t low, uint32_t high, float a, float b, float c,
+                                               float d) {
+    const float x[4] = {a, b, c, d};
+    float *at = to + (int64_t)((uint64_t)high << 32 | low);
+    if (PAIRS)
+        store4(at, x, high != NOWHERE);
+    else
+        reduce_add4(at, x, high != NOWHERE);
+}
+
+/* N keys from `note` on, of 32 lanes: lane 8 k + r has column 4 r + k (operands.h), so that thread r x 4 + .. gets four
+ * neighbours out of two loads of 16 lanes. x: lanes 0..15, y: lanes 16..31. */
+template <int N>
+static __device__ __forceinline__ void add_keys(float *to, uint32_t note, const uint32_t *x, const uint32_t *y) {
+#pragma unroll
+    for (int n = 0; n < N / 8; n++) {
+        const uint4 at = shared_load128(note + 8 * (8 * n + 2 * (lane_of() & 3)));
+#pragma unroll
+        for (int e = 0; e < 2; e++)
+            add_key(to, e ? at.z : at.x, e ? at.w : at.y, __uint_as_float(x[4 * n + e]),
+                    __uint_as_float(x[4 * n + 2 + e]), __uint_as_float(y[4 * n + e]),
+                    __uint_as_float(y[4 * n + 2 + e]));
+    }
+}
+
+static __device__ __forceinline__ void release_sum(uint32_t base, uint32_t sum) {
+    tc_wait_loads();
+    tc_before();
+    tell_read(base, 0, SUM_EMPTY + sum % 2);
+}
+
+/* All tiles of an item. */
+static __device__ __forceinline__ void run_gradients(const struct kp_mla_bwd *p, const struct item *w, uint32_t base,
+                                                     uint32_t tm, int rank, uint32_t tile, uint32_t *sum) {
+    const int quarter = warp_of() % 4, wanted = p->dkv.data != 0;
+    const uint32_t lanes = (uint32_t)quarter << 21;
+    float *to = PAIRS ? (float *)p->pairs + w->number * p->in.topk * DIM : (float *)p->sum.data + w->b * p->sum.batch;
+    to += lane_of() / 4 * 4;
+#pragma unroll 1
+    for (int t = 0; t < w->tiles; t++, tile++) {
+        const uint32_t note = base + AT_NOTES + tile % NOTES * NOTE;
+        await(base, NOTES_FULL + tile % NOTES, tile / NOTES);
+#pragma unroll 1
+        for (int u = 0; wanted && u < 2; u++, ++*sum) {
+            const uint32_t cells = tm + lanes + TM_SUM + *sum % 2 * 64;
+            uint32_t x[32], y[32];
+            await(base, SUM_FULL + *sum % 2, *sum / 2);
+            tc_after();
+            tc_load_16x64(x, cells);
+            tc_load_16x64(y, cells + (16u << 16));
+            release_sum(base, *sum);
+            add_keys<KEYS>(to + rank * HALF_V + 128 * u + 32 * quarter, note, x, y);
+        }
+        if (ROPE && wanted) { /* lanes 64 g ..: keys of half g */
+            const uint32_t cells = tm + lanes + TM_SUM + *sum % 2 * 64;
+            uint32_t x[16], y[16];
+            await(base, SUM_FULL + *sum % 2, *sum / 2);
+            tc_after();
+            tc_load_16x32(x, cells);
+            tc_load_16x32(y, cells + (16u << 16));
+            release_sum(base, *sum);
+            if (quarter % 2 == 0)
+                add_keys<CTA_KEYS>(to + DIM_V + rank * HALF_ROPE, note + 8 * CTA_KEYS * (quarter / 2), x, y);
+            ++*sum;
+        }
+        tell_read(base, -1, NOTES_EMPTY + tile % NOTES);
+    }
+}
+
+/* 32 columns of the thread's head. */
+static __device__ __forceinline__ void store_dq(uint16_t *to, const uint32_t x[32], int exists, int empty) {
+    if (!exists) return;
+#pragma unroll
+    for (int c = 0; c < 4; c++) {
+        uint32_t y[4];
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            y[e] =
+                empty ? 0 : pack16(KP_BF16, __uint_as_float(x[8 * c + 2 * e]), __uint_as_float(x[8 * c + 2 * e + 1]));
+        ((uint4 *)to)[c] = make_uint4(y[0], y[1], y[2], y[3]);
+    }
+}
+
+/* dQ of an item: lanes 64 g + h: head h, columns of half g. */
+static __device__ __forceinline__ void run_dq(const struct kp_mla_bwd *p, const struct item *w, uint32_t base,
+                                              uint32_t tm, int rank, uint32_t item) {
+    const int quarter = warp_of() % 4, head = quarter % 2 * 32 + lane_of(), half = quarter / 2;
+    const int of_block = rank * CTA_HEADS + head, exists = of_block < w->heads, h = w->head0 + of_block;
+    const uint32_t cells = tm + ((uint32_t)quarter << 21) + TM_DQ;
+    await(base, DQ_FULL, item);
+    tc_after();
+    const int empty = exists && ((const struct kp_mla_row *)p->rows)[w->flat * p->in.heads_q + h].lse2 == INF;
+    uint16_t *to = (uint16_t *)p->dq.data + w->b * p->dq.batch + w->i * p->dq.row + h * p->dq.head;
+#pragma unroll 1
+    for (int c = 0; c < HALF_V + (ROPE ? HALF_ROPE : 0); c += 32) {
+        uint32_t x[32];
+        tc_load32(x, cells + c);
+        tc_wait_loads();
+        store_dq(to + (c < HALF_V ? half * HALF_V + c : DIM_V + half * HALF_ROPE), x, exists, empty);
+    }
+    tc_before();
+}
+#endif

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: MIT
+ * Part of mla_bwd.cu: configuration of the variant, tensor memory, shared memory, barriers and who runs what. */
+#ifndef ATTN_SM100_MLA_BWD_LAYOUT_H
+#define ATTN_SM100_MLA_BWD_LAYOUT_H
+#include "kernels/device/cluster.h"
+#include "kernels/device/mbarrier.h"
+#include "kernels/device/number.h"
+#include "kernels/device/reduce.h"
+#include "kernels/device/shared.h"
+#include "kernels/device/slots.h"
+#include "kernels/device/tcgen05.h"
+#include "kernels/device/tensor_copy.h"
+#include "kernels/params/mla_sm100.h"
+
+constexpr int DIM = CFG_DIM, DIM_V = KP_MLA_DIM_V, ROPE = DIM - DIM_V, PAIRS = CFG_DETERMINISTIC;
+constexpr int HEADS = KP_SM100_HEADS, CTA_HEADS = HEADS / 2, KEYS = KP_SM100_KEYS, CTA_KEYS = KEYS / 2;
+constexpr int HALF_V = DIM_V / 2;         /* columns of V, and of dKV, that a CTA has */
+constexpr int HALF_ROPE = 32;             /* and of rope */
+constexpr uint32_t NOWHERE = 0x80000000u; /* no offset in elements is that far from its tensor's start */
+static_assert(CFG_DTYPE == KP_BF16, "dS in f16 would need a factor");
+static_assert(ROPE == 0 || ROPE == 2 * HALF_ROPE, "D is 576 or 512");
+
+/* Tensor memory, columns. */
+constexpr uint32_t TM_QT = 0;     /* Q^T: 2 x (128 columns d of this CTA x 128 heads) */
+constexpr uint32_t TM_OT = 128;   /* dO^T, the same */
+constexpr uint32_t TM_ROPE = 256; /* Q^T of rope: lanes 0..31 and 64..95 have d, lanes 32..63 and 96..127 zeros */
+constexpr uint32_t TM_S = 320;    /* S: lanes 64 g + h, 32 keys of half g */
+constexpr uint32_t TM_DP = 352;   /* dP, the same */
+constexpr uint32_t TM_SUM = 384;  /* dKV^T: 2 x (128 d x 64 keys) by turns */
+constexpr uint32_t TM_DQ = 0;     /* dQ, over QT and OT: lanes 64 g + h: columns d of half g: 2 x 128, and 32 of rope */
+constexpr uint32_t TM_COLUMNS = 512;
+
+/* Shared memory, bytes. Slices: rows of 128 bytes, 64 numbers, swizzled. */
+constexpr int SLICES = DIM / 64, SLICES_V = DIM_V / 64;
+constexpr uint32_t Q_SLICE = CTA_HEADS * 128, K_SLICE = CTA_KEYS * 128, KT_SLICE = KEYS * 128;
+constexpr uint32_t AT_Q = 0;                            /* [SLICES][64 heads][64 columns] */
+constexpr uint32_t AT_DOUT = AT_Q + SLICES * Q_SLICE;   /* [SLICES_V][64 heads][64 columns] */
+constexpr uint32_t AT_K = AT_DOUT + SLICES_V * Q_SLICE; /* 2 tiles, see below */
+constexpr uint32_t STAGE = KP_SM100_STAGE(DIM);
+constexpr uint32_t AT_P = AT_K + 2 * STAGE;    /* [128 heads][32 keys], 64 bytes swizzled */
+constexpr uint32_t AT_DS = AT_P + KP_SM100_DS; /* the same */
+constexpr uint32_t AT_NOTES = AT_DS + KP_SM100_DS;
+constexpr int NOTES = 4;                                        /* tiles */
+constexpr uint32_t NOTE_KEYS = KEYS * 8, NOTE = NOTE_KEYS + 16; /* offsets of 64 slots; a bit a slot: valid */
+constexpr uint32_t AT_BARRIERS = AT_NOTES + NOTES * NOTE;
+/* A tile of K, by pass:
+ *   scores      [SLICES][32 keys of this CTA][64 columns]
+ *   dQ          [4][64 keys][64 columns of this CTA's half of V], then [64 keys][32 columns of rope]
+ * and before an item's first tile both stages hold what the other CTA's heads have in this CTA's columns:
+ *   Q [4][64 heads][64], rope [64 heads][64], dO [4][64 heads][64] */
+constexpr uint32_t KT_ROPE = 4 * KT_SLICE;
+constexpr uint32_t AT_OTHER_Q = AT_K, AT_OTHER_ROPE = AT_OTHER_Q + 4 * Q_SLICE,
+                   AT_OTHER_DOUT = AT_OTHER_ROPE + (ROPE ? Q_SLICE : 0);
+
+/* Barriers. L: only the even CTA's counts (others arrive there); else each CTA's own; C: tc_commit, in both. */
+enum barrier {
+    Q_FULL,                           /* TMA: Q and dO of this CTA's heads                        items */
+    Q_EMPTY,                          /* C: scores of the item are done                           items */
+    OTHER_FULL,                       /* TMA: see AT_OTHER_Q                                      items */
+    OTHER_EMPTY,                      /* 8 warps: in tensor memory                                items */
+    CELLS_FULL,                       /* L, 16 warps: QT, OT stand, Q and dO are there            items */
+    K_FULL,                           /* L, TMA: a tile of K of both CTAs; pass 2: and of dS      2 stages */
+    K_EMPTY = K_FULL + 2,             /* C                                                2 stages */
+    S_FULL = K_EMPTY + 2,             /* C                                                tiles */
+    DP_FULL,                          /* C                                                        tiles */
+    S_EMPTY,                          /* L, 8 warps: S is in registers                            tiles */
+    DP_EMPTY,                         /* L, 8 warps                                               tiles */
+    P_FULL,                           /* L, 8 warps: P is in shared memory of both                tiles */
+    DS_FULL,                          /* L, 8 warps                                               tiles */
+    PDS_EMPTY,                        /* C: products with P and dS are done; after pass 2 again   tiles + items */
+    SUM_FULL,                         /* C: 128 columns of dKV stand                              2 stages */
+    SUM_EMPTY = SUM_FULL + 2,         /* L, 8 warps                                   2 stages */
+    DS_STORED = SUM_EMPTY + 2,        /* 4 warps: the item's dS are in memory        items */
+    DQ_FULL,                          /* C                                                        items */
+    NOTES_FULL,                       /* 1: notes of a tile                                       4 stages */
+    NOTES_EMPTY = NOTES_FULL + NOTES, /* 8 warps                              4 stages */
+    BARRIERS = NOTES_EMPTY + NOTES
+};
+constexpr uint32_t AT_SLOT = AT_BARRIERS + 8 * BARRIERS; /* address of tensor memory */
+constexpr uint32_t SHARED_BYTES = AT_SLOT + 16;
+static_assert(SHARED_BYTES <= KP_MLA_BWD_SM100_SHARED(DIM), "the host asks for as much");
+static_assert(AT_OTHER_DOUT + 4 * Q_SLICE <= AT_P, "both stages hold it");
+
+/* Warps: 0..3 scores, 4..7 gradients, 8 products (even CTA), 9 copies, 10 notes. */
+constexpr int WARP_PRODUCTS = 8, WARP_COPIES = 9, WARP_NOTES = 10;
+constexpr int CELLS_BARRIER = 1, CELLS_THREADS = 256;
+constexpr int SUMS = ROPE ? 3 : 2; /* accumulators of a tile's dKV */
+
+static __device__ __forceinline__ int lane_of(void) { return (int)threadIdx.x & 31; }
+static __device__ __forceinline__ int warp_of(void) { return (int)threadIdx.x >> 5; }
+
+/* What a pair works on: 128 heads of one query. Every role walks the items by itself. */
+struct item {
+    int64_t number, flat, b, i; /* of the launch; query: b * SQ + i */
+    int head0, heads;           /* first head; that exist */
+    int block;
+    int tiles; /* at least 1 */
+    struct slots slots;
+};
+static __device__ __forceinline__ int next_item(const struct kp_mla_bwd *p, struct item *w, int64_t number) {
+    if (number >= p->n * p->head_blocks) return 0;
+    w->number = number;
+    w->flat = p->first + number / p->head_blocks;
+    w->block = (int)(number % p->head_blocks);
+    w->b = w->flat / p->in.seq_q;
+    w->i = w->flat % p->in.seq_q;
+    w->head0 = w->block * HEADS;
+    w->heads = min(p->in.heads_q - w->head0, HEADS);
+    w->slots = slots_of(&p->in, w->b, w->i);
+    w->tiles = max(1, (w->slots.n + KEYS - 1) / KEYS);
+    return 1;
+}
+static __device__ __forceinline__ int64_t first_item(void) { return blockIdx.x >> 1; }
+static __device__ __forceinline__ int64_t item_step(void) { return gridDim.x >> 1; }
+
+static __device__ __forceinline__ uint32_t at_barrier(uint32_t base, int barrier) {
+    return base + AT_BARRIERS + 8 * (uint32_t)barrier;
+}
+/* Waits for phase number `n` of a barrier (-1: none): one that this CTA, a copy or tc_commit completes; or one that
+ * warps of both CTAs do (an acquire of the cluster's scope, which empties the first-level cache). */
+static __device__ __forceinline__ void await(uint32_t base, int barrier, uint32_t n) {
+    mbar_wait(at_barrier(base, barrier), n & 1);
+}
+static __device__ __forceinline__ void await_pair(uint32_t base, int barrier, uint32_t n) {
+    mbar_wait_cluster(at_barrier(base, barrier), n & 1);
+}
+/* A warp's arrival: it has read, at the barrier of the CTA of that rank, -1 its own; or, at the even CTA's, it has
+ * written shared memory of either CTA. */
+static __device__ __forceinline__ void tell_read(uint32_t base, int rank, int barrier) {
+    __syncwarp();
+    if (lane_of() != 0) return;
+    if (rank < 0)
+        mbar_arrive(at_barrier(base, barrier));
+    else
+        cluster_arrive(cluster_address(at_barrier(base, barrier), (uint32_t)rank));
+}
+static __device__ __forceinline__ void tell_written(uint32_t base, int barrier) {
+    async_fence_cluster();
+    __syncwarp();
+    if (lane_of() == 0) cluster_signal(cluster_address(at_barrier(base, barrier), 0));
+}
+#endif

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: MIT
+ * Part of mla_bwd.cu: the warp that starts all copies into the CTA, and the warp that notes where a tile's gradients
+ * go. */
+#ifndef ATTN_SM100_MLA_BWD_LOADS_H
+#define ATTN_SM100_MLA_BWD_LOADS_H
+#include "kernels/sm100/mla_bwd/layout.h"
+
+/* Row of kv's map that slot t names; -1, whose row becomes zeros, if the slot is not valid. */
+static __device__ __forceinline__ int map_row(const struct item *w, int t, int64_t row0) {
+    const int idx = t < w->slots.n ? w->slots.idx[t] : -1;
+    return slot_valid(&w->slots, idx) ? (int)(row0 + idx) : -1;
+}
+static __device__ __forceinline__ int4 four_rows(int rows, int group) {
+    int4 r;
+    r.x = __shfl_sync(~0u, rows, 4 * group), r.y = __shfl_sync(~0u, rows, 4 * group + 1);
+    r.z = __shfl_sync(~0u, rows, 4 * group + 2), r.w = __shfl_sync(~0u, rows, 4 * group + 3);
+    return r;
+}
+
+/* Scores: this CTA's 32 slots, all columns. Copy c: rows 4 (c % 8).., columns 64 (c / 8).. */
+static __device__ __forceinline__ void gather_keys(const struct kp_mla_bwd_sm100 *p, uint32_t to, uint32_t barrier,
+                                                   int rows) {
+#pragma unroll
+    for (int c0 = 0; c0 < 8 * SLICES; c0 += 32) {
+        const int c = c0 + lane_of(), group = c % 8, slice = c / 8;
+        const int4 row = four_rows(rows, group);
+        if (c < 8 * SLICES) tensor_gather4(to + slice * K_SLICE + group * 512, &p->kv, barrier, slice * 64, row);
+    }
+}
+/* dQ: all 64 slots (lane: slots lane and 32 + lane), this CTA's columns. */
+static __device__ __forceinline__ void gather_columns(const struct kp_mla_bwd_sm100 *p, uint32_t to, uint32_t barrier,
+                                                      int rank, int rows0, int rows1) {
+#pragma unroll
+    for (int c0 = 0; c0 < 16 * (ROPE ? 5 : 4); c0 += 32) {
+        const int c = c0 + lane_of(), group = c % 16, slice = c / 16;
+        const int4 low = four_rows(rows0, group % 8), high = four_rows(rows1, group % 8);
+        const int4 row = group < 8 ? low : high;
+        if (slice < 4)
+            tensor_gather4(to + slice * KT_SLICE + group * 512, &p->kv, barrier, rank * HALF_V + slice * 64, row);
+        else if (ROPE && slice == 4)
+            tensor_gather4(to + KT_ROPE + group * 256, &p->rope, barrier, DIM_V + rank * HALF_ROPE, row);
+    }
+}
+
+/* Q and dO of this CTA's heads, and the other CTA's heads in this CTA's columns. Lanes start a slice each. */
+static __device__ __forceinline__ void load_heads(const struct kp_mla_bwd_sm100 *p, const struct item *w, uint32_t base,
+                                                  int rank) {
+    const uint32_t full = at_barrier(base, Q_FULL), lane = (uint32_t)lane_of();
+    const int own = w->head0 + rank * CTA_HEADS, i = (int)w->i, b = (int)w->b;
+    if (lane == 0) mbar_expect(full, (SLICES + SLICES_V) * Q_SLICE);
+    __syncwarp();
+    if (lane < SLICES)
+        tensor_copy4(base + AT_Q + lane * Q_SLICE, &p->q, full, (int)lane * 64, own, i, b);
+    else if (lane < SLICES + SLICES_V)
+        tensor_copy4(base + AT_DOUT + (lane - SLICES) * Q_SLICE, &p->dout, full, (int)(lane - SLICES) * 64, own, i, b);
+    __syncwarp();
+}
+static __device__ __forceinline__ void load_other_heads(const struct kp_mla_bwd_sm100 *p, const struct item *w,
+                                                        uint32_t base, int rank) {
+    const uint32_t full = at_barrier(base, OTHER_FULL);
+    const int lane = lane_of(), other = w->head0 + (1 - rank) * CTA_HEADS, i = (int)w->i, b = (int)w->b;
+    if (lane == 0) mbar_expect(full, (ROPE ? 9 : 8) * Q_SLICE);
+    __syncwarp();
+    if (lane < 4)
+        tensor_copy4(base + AT_OTHER_Q + lane * Q_SLICE, &p->q, full, rank * HALF_V + lane * 64, other, i, b);
+    else if (lane < 8)
+        tensor_copy4(base + AT_OTHER_DOUT + (lane - 4) * Q_SLICE, &p->dout, full, rank * HALF_V + (lane - 4) * 64,
+                     other, i, b);
+    else if (ROPE && lane == 8)
+        tensor_copy4(base + AT_OTHER_ROPE, &p->q, full, DIM_V, other, i, b);
+    __syncwarp();
+}
+
+/* The warp of copies. Stages of K are counted over both passes of all items. */
+static __device__ __forceinline__ void run_copies(const struct kp_mla_bwd_sm100 *p, uint32_t base, int rank) {
+    const int lane = lane_of(), with_dq = p->bwd.dq.data != 0;
+    uint32_t stage = 0, n = 0, done = 0; /* stages, items, phases of PDS_EMPTY before this item */
+    struct item w;
+    for (int64_t x = first_item(); next_item(&p->bwd, &w, x); x += item_step(), n++) {
+        const int64_t row0 = w.b * p->kv_rows;
+        const int ds_row = (int)(blockIdx.x * p->tiles) * CTA_HEADS;
+        await(base, Q_EMPTY, n - 1);
+        load_heads(p, &w, base, rank);
+        if (stage > 0) await(base, K_EMPTY + (stage - 1) % 2, (stage - 1) / 2);
+        if (stage > 1) await(base, K_EMPTY + stage % 2, (stage - 2) / 2);
+        load_other_heads(p, &w, base, rank);
+        await(base, OTHER_EMPTY, n);
+        for (int t = 0; t < w.tiles; t++, stage++) {
+            const uint32_t full = at_barrier(base, K_FULL + stage % 2);
+            const int rows = map_row(&w, t * KEYS + rank * CTA_KEYS + lane, row0);
+            await(base, K_EMPTY + stage % 2, stage / 2 - 1);
+            if (rank == 0 && lane == 0) mbar_expect(full, 2 * STAGE);
+            __syncwarp();
+            gather_keys(p, base + AT_K + stage % 2 * STAGE, pair_leader(full), rows);
+        }
+        done += (uint32_t)w.tiles;
+        for (int t = 0; with_dq && t < w.tiles; t++, stage++) {
+            const uint32_t full = at_barrier(base, K_FULL + stage % 2);
+            const int rows0 = map_row(&w, t * KEYS + lane, row0), rows1 = map_row(&w, t * KEYS + 32 + lane, row0);
+            await(base, K_EMPTY + stage % 2, stage / 2 - 1);
+            if (t == 0) await(base, DS_STORED, n), await(base, PDS_EMPTY, done - 1);
+            if (rank == 0 && lane == 0) mbar_expect(full, 2 * (STAGE + KP_SM100_DS));
+            __syncwarp();
+            gather_columns(p, base + AT_K + stage % 2 * STAGE, pair_leader(full), rank, rows0, rows1);
+            if (lane == 0)
+                tensor_copy2(base + (stage % 2 ? AT_DS : AT_P), &p->ds, pair_leader(full), 0, ds_row + t * CTA_HEADS);
+            __syncwarp();
+        }
+        done += (uint32_t)with_dq;
+    }
+}
+
+/* The warp of notes: of each tile 64 offsets in elements, from the batch entry's sums or the item's pairs, and which
+ * slots are valid. */
+static __device__ __forceinline__ void run_notes(const struct kp_mla_bwd *p, uint32_t base) {
+    const int lane = lane_of();
+    uint32_t tile = 0;
+    struct item w;
+    for (int64_t x = first_item(); next_item(p, &w, x); x += item_step())
+        for (int t = 0; t < w.tiles; t++, tile++) {
+            const uint32_t note = base + AT_NOTES + tile % NOTES * NOTE;
+            int rows[2];
+#pragma unroll
+            for (int k = 0; k < 2; k++) rows[k] = map_row(&w, t * KEYS + 32 * k + lane, 0);
+            await(base, NOTES_EMPTY + tile % NOTES, tile / NOTES - 1);
+#pragma unroll
+            for (int k = 0; k < 2; k++) {
+                const int64_t at = PAIRS ? ((int64_t)t * KEYS + 32 * k + lane) * DIM : rows[k] * p->sum.row;
+                const uint32_t valid = __ballot_sync(~0u, rows[k] >= 0);
+                shared_store32x2(note + 8 * (32 * k + lane), (uint32_t)at,
+                                 rows[k] >= 0 ? (uint32_t)(at >> 32) : NOWHERE);
+                if (lane == 0) shared_store32(note + NOTE_KEYS + 4 * k, valid);
+            }
+            __syncwarp();
+            if (lane == 0) mbar_arrive(at_barrier(base, NOTES_FULL + tile % NOTES));
+        }
+}
+#endif

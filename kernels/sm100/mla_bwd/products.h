@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: MIT
+ * Part of mla_bwd.cu: the thread that starts all products of the pair. */
+#ifndef ATTN_SM100_MLA_BWD_PRODUCTS_H
+#define ATTN_SM100_MLA_BWD_PRODUCTS_H
+#include "kernels/sm100/mla_bwd/layout.h"
+
+constexpr uint64_t ROWS128 = tc_operand(128, 1024, 16); /* rows of 128 bytes along k */
+constexpr uint64_t KEYS64 = tc_operand(64, 512, 16);    /* P and dS: a row is a head, 32 keys along n */
+constexpr uint64_t KT128 = tc_operand(128, 1024, KT_SLICE), KT64 = tc_operand(64, 512, 16); /* K: a row is a key */
+constexpr uint32_t SHAPE_SCORES = tc_shape(128, KEYS, 0), SHAPE_SUM = tc_shape(256, KEYS, 1),
+                   SHAPE_SUM_ROPE = tc_shape(128, KEYS, 1), SHAPE_DQ = tc_shape(128, DIM_V / 2, 1),
+                   SHAPE_DQ_ROPE = tc_shape(128, ROPE ? ROPE : 64, 1);
+
+/* D = A B^T over `slices` slices of 64 columns: S = Q K^T, dP = dO V^T. */
+static __device__ __forceinline__ void start_scores(uint32_t cells, uint32_t heads, uint32_t keys, int slices) {
+    const uint64_t a = tc_operand_at(ROWS128, heads), b = tc_operand_at(ROWS128, keys);
+#pragma unroll 1
+    for (int s = 0; s < slices; s++)
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            tc_multiply(cells, a + (uint64_t)(s * (int)(Q_SLICE / 16) + 2 * k),
+                        b + (uint64_t)(s * (int)(K_SLICE / 16) + 2 * k), SHAPE_SCORES, s + k > 0);
+}
+/* D (+)= X^T P or X^T dS over the 128 heads, X^T in tensor memory. */
+static __device__ __forceinline__ void start_sum(uint32_t cells, uint32_t a, uint32_t shared, uint32_t shape, int add) {
+    const uint64_t b = tc_operand_at(KEYS64, shared);
+#pragma unroll
+    for (int k = 0; k < HEADS / 16; k++)
+        tc_multiply_cells(cells, a + 8 * k, b + (uint64_t)(k * 1024 / 16), shape, add | (k > 0));
+}
+/* dQ (+)= dS K over a tile of keys. */
+static __device__ __forceinline__ void start_dq(uint32_t tm, uint32_t ds, uint32_t keys, int add) {
+    const uint64_t a = tc_operand_at(ROWS128, ds), b = tc_operand_at(KT128, keys),
+                   rope = tc_operand_at(KT64, keys + KT_ROPE);
+#pragma unroll
+    for (int k = 0; k < KEYS / 16; k++) {
+#pragma unroll
+        for (int c = 0; c < 2; c++)
+            tc_multiply(tm + TM_DQ + 128 * c, a + 2 * k, b + (uint64_t)((c * 2 * (int)KT_SLICE + k * 2048) / 16),
+                        SHAPE_DQ, add | (k > 0));
+        if (ROPE)
+            tc_multiply(tm + TM_DQ + 256, a + 2 * k, rope + (uint64_t)(k * 1024 / 16), SHAPE_DQ_ROPE, add | (k > 0));
+    }
+}
+
+/* Counts of what has been started, over all items. */
+struct progress {
+    uint32_t stage, tile, sum; /* stages of K, tiles of pass 1, accumulators of dKV */
+};
+
+/* S and dP of the tile whose K comes next. */
+static __device__ __forceinline__ void scores_of_tile(uint32_t base, uint32_t tm, struct progress *n, uint32_t tile,
+                                                      int last) {
+    const uint32_t keys = base + AT_K + n->stage % 2 * STAGE;
+    await(base, K_FULL + n->stage % 2, n->stage / 2);
+    await_pair(base, S_EMPTY, tile - 1);
+    tc_after();
+    start_scores(tm + TM_S, base + AT_Q, keys, SLICES);
+    tc_commit(at_barrier(base, S_FULL));
+    await_pair(base, DP_EMPTY, tile - 1);
+    tc_after();
+    start_scores(tm + TM_DP, base + AT_DOUT, keys, SLICES_V);
+    tc_commit(at_barrier(base, DP_FULL));
+    tc_commit(at_barrier(base, K_EMPTY + n->stage % 2));
+    if (last) tc_commit(at_barrier(base, Q_EMPTY));
+    n->stage++;
+}
+
+/* dKV^T of a tile: 128 columns d of each CTA at a time, then the rope. */
+static __device__ __forceinline__ void sums_of_tile(uint32_t base, uint32_t tm, struct progress *n, int wanted) {
+    await_pair(base, P_FULL, n->tile);
+    if (!wanted) await_pair(base, DS_FULL, n->tile);
+#pragma unroll 1
+    for (int u = 0; wanted && u < SUMS; u++, n->sum++) {
+        const uint32_t to = tm + TM_SUM + n->sum % 2 * 64;
+        const int rope = u == 2;
+        await_pair(base, SUM_EMPTY + n->sum % 2, n->sum / 2 - 1);
+        tc_after();
+        if (!rope) start_sum(to, tm + TM_OT + 64 * u, base + AT_P, SHAPE_SUM, 0);
+        if (u == 0) {
+            await_pair(base, DS_FULL, n->tile);
+            tc_after();
+        }
+        start_sum(to, tm + (rope ? TM_ROPE : TM_QT + 64 * u), base + AT_DS, rope ? SHAPE_SUM_ROPE : SHAPE_SUM, !rope);
+        tc_commit(at_barrier(base, SUM_FULL + n->sum % 2));
+    }
+    tc_commit(at_barrier(base, PDS_EMPTY));
+    n->tile++;
+}
+
+static __device__ __forceinline__ void run_products(const struct kp_mla_bwd *p, uint32_t base, uint32_t tm) {
+    const int with_dkv = p->dkv.data != 0, with_dq = p->dq.data != 0;
+    struct progress n = {0, 0, 0};
+    uint32_t item = 0;
+    struct item w;
+    for (int64_t x = first_item(); next_item(p, &w, x); x += item_step(), item++) {
+        await_pair(base, CELLS_FULL, item);
+        tc_after();
+        scores_of_tile(base, tm, &n, n.tile, w.tiles == 1);
+        for (int t = 0; t < w.tiles; t++) {
+            if (t + 1 < w.tiles) scores_of_tile(base, tm, &n, n.tile + 1, t + 2 == w.tiles);
+            sums_of_tile(base, tm, &n, with_dkv);
+        }
+        for (int t = 0; with_dq && t < w.tiles; t++, n.stage++) {
+            await(base, K_FULL + n.stage % 2, n.stage / 2);
+            tc_after();
+            start_dq(tm, base + (n.stage % 2 ? AT_DS : AT_P), base + AT_K + n.stage % 2 * STAGE, t > 0);
+            tc_commit(at_barrier(base, K_EMPTY + n.stage % 2));
+        }
+        if (with_dq) tc_commit(at_barrier(base, DQ_FULL)), tc_commit(at_barrier(base, PDS_EMPTY));
+    }
+}
+#endif
