@@ -44,7 +44,7 @@ static float near_keys[1024] __attribute__((aligned(4096)));
 #include "cpu/amx/dense_fwd/fwd.c"
 
 /* Of other files, for scores that are made of products: not here. */
-void attn_ukr_amx_flash_scores(const struct attn_pair_flash *f, int64_t n, int extents) {
+void attn_ukr_amx_fwd_score_mod(const struct attn_fwd_strip *f, int64_t n, int extents) {
     (void)f, (void)n, (void)extents;
     abort();
 }
@@ -80,8 +80,8 @@ static void fill(void *to, int64_t n) {
     }
 }
 /* All steps of a strip but the first ones; returns how many. */
-INLINE int64_t steps(int64_t depth, int rough, const struct attn_pair_flash *f) {
-    const int64_t span = attn_pair_flash_span(depth, depth, 1), parts = depth == 64 ? 1 : QUEUE, to = f->n / span - 1;
+INLINE int64_t steps(int64_t depth, int rough, const struct attn_fwd_strip *f) {
+    const int64_t span = attn_fwd_span(depth, depth, 1), parts = depth == 64 ? 1 : QUEUE, to = f->n / span - 1;
     const struct reference r[2] = {{.top = v32_set(8)}, {.top = v32_set(8)}};
     struct queue w = {.span = span, .parts = parts};
     struct exps e;
@@ -96,14 +96,14 @@ INLINE int64_t steps(int64_t depth, int rough, const struct attn_pair_flash *f) 
     if (c.held) store_sums(c.held);
     return to - parts;
 }
-static __attribute__((noinline)) int64_t d64_out(const struct attn_pair_flash *f) { return steps(64, 1, f); }
-static __attribute__((noinline)) int64_t d64_lse(const struct attn_pair_flash *f) { return steps(64, 0, f); }
-static __attribute__((noinline)) int64_t d128_out(const struct attn_pair_flash *f) { return steps(128, 1, f); }
-static __attribute__((noinline)) int64_t d128_lse(const struct attn_pair_flash *f) { return steps(128, 0, f); }
+static __attribute__((noinline)) int64_t d64_out(const struct attn_fwd_strip *f) { return steps(64, 1, f); }
+static __attribute__((noinline)) int64_t d64_lse(const struct attn_fwd_strip *f) { return steps(64, 0, f); }
+static __attribute__((noinline)) int64_t d128_out(const struct attn_fwd_strip *f) { return steps(128, 1, f); }
+static __attribute__((noinline)) int64_t d128_lse(const struct attn_fwd_strip *f) { return steps(128, 0, f); }
 static const struct loop {
     const char *name;
     int64_t depth;
-    int64_t (*run)(const struct attn_pair_flash *f);
+    int64_t (*run)(const struct attn_fwd_strip *f);
 } loops[LOOPS] = {
     {"D64, only out", 64, d64_out}, {"D64", 64, d64_lse}, {"D128, only out", 128, d128_out}, {"D128", 128, d128_lse}};
 
@@ -127,21 +127,21 @@ static void measure(int cpu, double seconds, void *const *k, void *const *v, voi
             double start = 0;
             for (int64_t strip = -1; strip < STRIPS; strip++) { /* the first one brings everything near */
                 const int64_t at_strip = strip < 0 ? 0 : strip;
-                const struct attn_pair_flash f = {.n = KEYS,
-                                                  .depth = d,
-                                                  .width = d,
-                                                  .k = k[zero],
-                                                  .k_row = d == 64 ? 64 : 32,
-                                                  .k_more = 16 * d,
-                                                  .k_step = d == 64 ? 32 : 512,
-                                                  .q = (float *)q[zero] + at_strip * 32 * d / 2,
-                                                  .v = v[zero],
-                                                  .factor = 1.44f / (d == 64 ? 8.0f : 11.3f),
-                                                  .o = o + at_strip * 32 * d,
-                                                  .s = s[zero],
-                                                  .p = (float *)s[zero] + 4096};
+                const struct attn_fwd_strip f = {.n = KEYS,
+                                                 .depth = d,
+                                                 .width = d,
+                                                 .k = k[zero],
+                                                 .k_row = d == 64 ? 64 : 32,
+                                                 .k_more = 16 * d,
+                                                 .k_step = d == 64 ? 32 : 512,
+                                                 .q = (float *)q[zero] + at_strip * 32 * d / 2,
+                                                 .v = v[zero],
+                                                 .factor = 1.44f / (d == 64 ? 8.0f : 11.3f),
+                                                 .o = o + at_strip * 32 * d,
+                                                 .s = s[zero],
+                                                 .p = (float *)s[zero] + 4096};
                 if (strip == 0) start = now();
-                const int64_t done = l->run(&f) * attn_pair_flash_span(d, d, 1);
+                const int64_t done = l->run(&f) * attn_fwd_span(d, d, 1);
                 if (strip >= 0) keys += done;
             }
             cycles[x / 2][zero][n] = (now() - start) * GHZ * 1e9 / ((double)keys / 64);

@@ -17,12 +17,12 @@
 
 #include <cmocka.h>
 
-static const struct attn_ukr_pair *const u = &attn_ukr_pair_amx;
+static const struct attn_ukr_bf16 *const u = &attn_ukr_bf16_amx;
 
 #include "ukr_tests.h"
 
 /* Operands of the transposed softmax in the plain order, and the strip that they make. */
-enum { ROWS = ATTN_PAIR_FLASH, STEP = ATTN_PAIR_FLASH_STEP };
+enum { ROWS = ATTN_FWD_ROWS, STEP = ATTN_FWD_STEP };
 struct strip {
     int64_t n, d, dv, depth, width, ldk;
     int terms, rough;    /* operands are bf16, f16 or f32; probabilities need not be as good */
@@ -37,7 +37,7 @@ struct strip {
     int kind;            /* what makes scores of products */
     char *mask;
     uint32_t *bits; /* scratch */
-    struct attn_pair_score score;
+    struct attn_fwd_score_mod score;
 };
 enum {
     PLAIN,
@@ -71,19 +71,19 @@ static const struct {
     [LINEAR] = {0, 1, 0, 0},
     [DISTANCE] = {0, 2, 0, 0},
     [STEEP] = {0, 1, 1, 0},
-    [STEEP_DISTANCE_AND_KEPT] = {ATTN_PAIR_MASK_BITS, 2, 1, 0},
+    [STEEP_DISTANCE_AND_KEPT] = {ATTN_UKR_MASK_BITS, 2, 1, 0},
     [STEEP_AND_CAP] = {0, 1, 1, 4},
-    [KEPT] = {ATTN_PAIR_MASK_BITS, 0, 0, 0},
-    [ADDED_F32] = {ATTN_PAIR_MASK_F32, 0, 0, 0},
-    [ADDED_F16] = {ATTN_PAIR_MASK_F16, 0, 0, 0},
-    [ADDED_BF16] = {ATTN_PAIR_MASK_BF16, 0, 0, 0},
-    [CAP_AND_KEPT] = {ATTN_PAIR_MASK_BITS, 0, 0, 4},
-    [CAP_AND_ADDED] = {ATTN_PAIR_MASK_BF16, 0, 0, 4},
-    [SMALL_CAP_AND_ADDED] = {ATTN_PAIR_MASK_F32, 0, 0, 0.25f},
-    [DISTANCE_AND_ADDED] = {ATTN_PAIR_MASK_F16, 2, 0, 0},
-    [STEEP_AND_ADDED] = {ATTN_PAIR_MASK_F32, 1, 1, 0},
-    [STEEP_CAP_AND_KEPT] = {ATTN_PAIR_MASK_BITS, 2, 1, 4},
-    [DISTANCE_CAP_AND_ADDED] = {ATTN_PAIR_MASK_BF16, 2, 0, 4},
+    [KEPT] = {ATTN_UKR_MASK_BITS, 0, 0, 0},
+    [ADDED_F32] = {ATTN_UKR_MASK_F32, 0, 0, 0},
+    [ADDED_F16] = {ATTN_UKR_MASK_F16, 0, 0, 0},
+    [ADDED_BF16] = {ATTN_UKR_MASK_BF16, 0, 0, 0},
+    [CAP_AND_KEPT] = {ATTN_UKR_MASK_BITS, 0, 0, 4},
+    [CAP_AND_ADDED] = {ATTN_UKR_MASK_BF16, 0, 0, 4},
+    [SMALL_CAP_AND_ADDED] = {ATTN_UKR_MASK_F32, 0, 0, 0.25f},
+    [DISTANCE_AND_ADDED] = {ATTN_UKR_MASK_F16, 2, 0, 0},
+    [STEEP_AND_ADDED] = {ATTN_UKR_MASK_F32, 1, 1, 0},
+    [STEEP_CAP_AND_KEPT] = {ATTN_UKR_MASK_BITS, 2, 1, 4},
+    [DISTANCE_CAP_AND_ADDED] = {ATTN_UKR_MASK_BF16, 2, 0, 4},
 };
 enum { SCALE_INVERSE = 4 };
 /* Where column c of a row of Q, a key, a value or a sum is: of Q and V in pairs. */
@@ -100,7 +100,7 @@ static int64_t key_cell(const struct strip *t, int64_t j, int64_t c) { /* in ele
     return ((j / 16 * t->depth / 32 + c / 32) * 256 + c % 32 / 2 * 16 + j % 16) * 2 + c % 2;
 }
 static int64_t sum_cell(const struct strip *t, int64_t r, int64_t c) {
-    return t->across ? attn_pair_flash_cell(r, c) : c * ROWS + r;
+    return t->across ? attn_fwd_rowmajor_cell(r, c) : c * ROWS + r;
 }
 /* Row r, key j of the mask. */
 static int64_t cell(const struct strip *t, int r, int64_t j) { return r * (t->n + 5) + j; }
@@ -111,10 +111,10 @@ static double mask_at(const struct strip *t, int r, int64_t j) {
     if (!t->kind) return 0;
     memcpy(&f32, t->mask + 4 * at, sizeof f32), memcpy(&half, t->mask + 2 * at, sizeof half);
     switch (t->score.mask) {
-    case ATTN_PAIR_MASK_BITS: return t->mask[at] ? 0 : -INFINITY;
-    case ATTN_PAIR_MASK_F32: return (double)f32;
-    case ATTN_PAIR_MASK_F16: return (double)attn_num_f16_f32(half);
-    case ATTN_PAIR_MASK_BF16: return (double)attn_num_bf16_f32(half);
+    case ATTN_UKR_MASK_BITS: return t->mask[at] ? 0 : -INFINITY;
+    case ATTN_UKR_MASK_F32: return (double)f32;
+    case ATTN_UKR_MASK_F16: return (double)attn_num_f16_f32(half);
+    case ATTN_UKR_MASK_BF16: return (double)attn_num_bf16_f32(half);
     default: return 0;
     }
 }
@@ -122,7 +122,7 @@ static void make_score(struct strip *t, int kind) {
     const float scale = 1.0f / SCALE_INVERSE;
     const int steep = kinds[kind].steep;
     t->kind = kind;
-    t->score = (struct attn_pair_score){
+    t->score = (struct attn_fwd_score_mod){
         .scale = scale, .mask = kinds[kind].mask, .caps = kinds[kind].cap > 0, .alibi = kinds[kind].alibi};
     if (t->score.caps) t->score.cap = attn_softcap_of((double)kinds[kind].cap, (double)scale);
     t->mask = calloc((size_t)(ROWS * (t->n + 5)), 4), t->bits = calloc((size_t)(t->n + t->n / 32), sizeof *t->bits);
@@ -136,10 +136,10 @@ static void make_score(struct strip *t, int kind) {
         }
         for (int64_t j = 0; j < t->n; j++) {
             const float x = (float)uniform();
-            const uint16_t half = t->score.mask == ATTN_PAIR_MASK_F16 ? attn_num_f32_f16(x) : attn_num_f32_bf16(x);
-            if (t->score.mask == ATTN_PAIR_MASK_BITS) { /* nobody keeps a key of every other step, or of some */
+            const uint16_t half = t->score.mask == ATTN_UKR_MASK_F16 ? attn_num_f32_f16(x) : attn_num_f32_bf16(x);
+            if (t->score.mask == ATTN_UKR_MASK_BITS) { /* nobody keeps a key of every other step, or of some */
                 t->mask[cell(t, r, j)] = x > 0 && (t->n <= STEP || j / STEP % (t->n > 8 * STEP ? 8 : 2) != 1);
-            } else if (t->score.mask == ATTN_PAIR_MASK_F32) {
+            } else if (t->score.mask == ATTN_UKR_MASK_F32) {
                 memcpy(t->mask + 4 * cell(t, r, j), &x, sizeof x);
             } else {
                 memcpy(t->mask + 2 * cell(t, r, j), &half, sizeof half);
@@ -148,8 +148,8 @@ static void make_score(struct strip *t, int kind) {
     }
 }
 /* What the kernel is told, of keys from `at` on. */
-static void move_score(const struct strip *t, int64_t at, struct attn_pair_score *f) {
-    const int mask = t->score.mask, bytes = mask == ATTN_PAIR_MASK_BITS ? 1 : mask == ATTN_PAIR_MASK_F32 ? 4 : 2;
+static void move_score(const struct strip *t, int64_t at, struct attn_fwd_score_mod *f) {
+    const int mask = t->score.mask, bytes = mask == ATTN_UKR_MASK_BITS ? 1 : mask == ATTN_UKR_MASK_F32 ? 4 : 2;
     *f = t->score;
     f->mask_keys = t->n - at, f->mask_bytes = bytes, f->bits = t->bits;
     for (int r = 0; r < ROWS; r++) f->cell[r] = t->mask + cell(t, r, at) * bytes, f->origin[r] -= (float)at;
@@ -189,7 +189,7 @@ static void make_strip(struct strip *t, int64_t steps, int64_t d, int64_t dv, in
     t->rows = calloc((size_t)(t->n * t->ldk), 2), t->kt = calloc((size_t)(t->n * 3 * t->depth), 2);
     t->qt = calloc((size_t)(ROWS * 3 * t->depth / 2), 4), t->vt = calloc((size_t)(t->n * 3 * t->width / 2), 4);
     t->o = calloc((size_t)(t->width * ROWS), 4), t->s = calloc(2 * STEP * ROWS, 4),
-    t->p = calloc(ATTN_PAIR_FLASH_QUEUE * 3 * STEP / 2 * ROWS, 4);
+    t->p = calloc(ATTN_FWD_QUEUE * 3 * STEP / 2 * ROWS, 4);
     t->live = calloc((size_t)t->n, sizeof *t->live);
     fill_strip(t, t->q, ROWS * d), fill_strip(t, t->v, t->n * dv);
     for (int64_t j = 0; j < t->n; j++) {
@@ -230,35 +230,35 @@ static void pack_strip(struct strip *t) {
     }
 }
 /* Keys at .. at + n; `seen` receives what rows see of them. */
-static struct attn_pair_flash describe_strip(struct strip *t, int64_t at, int64_t n, int32_t *seen) {
+static struct attn_fwd_strip describe_strip(struct strip *t, int64_t at, int64_t n, int32_t *seen) {
     for (int r = 0; r < 2 * ROWS; r++) {
         const int64_t x = t->seen[r] - at;
         seen[r] = (int32_t)(x < 0 ? 0 : x > n ? n : x);
     }
     const int tiles = t->terms > 1 || t->d > 64 || t->across; /* of keys; else rows as they are */
     const int64_t terms = t->terms;
-    return (struct attn_pair_flash){.n = n,
-                                    .depth = t->depth,
-                                    .width = t->width,
-                                    .terms = t->terms,
-                                    .rough = t->rough,
-                                    .k = tiles ? t->kt + at * terms * t->depth : t->rows + at * t->ldk,
-                                    .k_row = tiles ? 32 : t->ldk,
-                                    .k_more = 16 * (tiles ? terms * t->depth : t->ldk),
-                                    .k_step = tiles ? 512 : 32,
-                                    .k_low = 16 * t->depth,
-                                    .q = t->qt,
-                                    .v = t->vt + at / 2 * terms * t->width,
-                                    .seen = seen,
-                                    .factor = 0.8f,
-                                    .m = t->m,
-                                    .l = t->l,
-                                    .o = t->o,
-                                    .fresh = at == 0,
-                                    .live = t->live + at,
-                                    .gone = t->gone ? t->gone + at : NULL,
-                                    .s = t->s,
-                                    .p = t->p};
+    return (struct attn_fwd_strip){.n = n,
+                                   .depth = t->depth,
+                                   .width = t->width,
+                                   .terms = t->terms,
+                                   .rough = t->rough,
+                                   .k = tiles ? t->kt + at * terms * t->depth : t->rows + at * t->ldk,
+                                   .k_row = tiles ? 32 : t->ldk,
+                                   .k_more = 16 * (tiles ? terms * t->depth : t->ldk),
+                                   .k_step = tiles ? 512 : 32,
+                                   .k_low = 16 * t->depth,
+                                   .q = t->qt,
+                                   .v = t->vt + at / 2 * terms * t->width,
+                                   .seen = seen,
+                                   .factor = 0.8f,
+                                   .m = t->m,
+                                   .l = t->l,
+                                   .o = t->o,
+                                   .fresh = at == 0,
+                                   .live = t->live + at,
+                                   .gone = t->gone ? t->gone + at : NULL,
+                                   .s = t->s,
+                                   .p = t->p};
 }
 /* The first n keys, then the rest: what is kept between calls counts. watched: `live` is asked for. */
 static void run_strip_as(struct strip *t, int64_t n, int watched) {
@@ -266,18 +266,18 @@ static void run_strip_as(struct strip *t, int64_t n, int watched) {
     for (int64_t at = 0; at < t->n; at += n) {
         int32_t seen[2 * ROWS];
         if (at) n = t->n - n;
-        struct attn_pair_flash f = describe_strip(t, at, n, seen);
-        struct attn_pair_score score = t->score;
+        struct attn_fwd_strip f = describe_strip(t, at, n, seen);
+        struct attn_fwd_score_mod score = t->score;
         if (t->kind) move_score(t, at, &score), f.score = &score;
         if (!watched) f.live = NULL;
-        (t->across ? u->flash_rows : u->flash)(&f, 1);
+        (t->across ? u->fwd_rowmajor : u->fwd)(&f, 1);
     }
 }
 static void run_strip(struct strip *t, int64_t n) { run_strip_as(t, n, 1); }
 static void check_strip(const struct strip *t) {
     /* of a sum of d products, relative; of a probability, before and after it is rounded */
-    const int degree = attn_pair_flash_degree(t->terms, t->rough, t->across || (t->kind && t->score.alibi)),
-              by_table = degree <= ATTN_PAIR_FLASH_TABLE_LATE;
+    const int degree = attn_fwd_degree(t->terms, t->rough, t->across || (t->kind && t->score.alibi)),
+              by_table = degree <= ATTN_FWD_TABLE_OF_SUMS;
     const double product = (t->terms == 3 ? 2e-7 : 2e-6) * (double)t->d,
                  table = 0x1p-8 + 0x1p-8 * 0.6932, /* half a spacing of bf16, half a part of an octave */
         exact = by_table      ? table
@@ -304,14 +304,13 @@ static void check_strip(const struct strip *t) {
         if (top == -INFINITY) {
             assert_true(t->m[r] == -INFINITY && t->l[r] == 0);
         } else { /* products of d terms, sums of n; relative to some score of the row, not too far below the largest */
-            const float parts = ATTN_PAIR_FLASH_PARTS, product_of = t->m[r] * 0.8f,
-                        at = degree == ATTN_PAIR_FLASH_TABLE ? nearbyintf(product_of * parts) / parts : product_of;
-            by = exp2((double)(at + attn_pair_flash_below(degree)) - top * (double)0.8f) /
-                 (double)attn_pair_flash_times(degree);
-            if (fabsf(product_of) >= attn_pair_flash_far(degree))
-                by = exp2((double)attn_pair_flash_below(degree)) / (double)attn_pair_flash_times(degree);
+            const float parts = ATTN_FWD_PARTS, product_of = t->m[r] * 0.8f,
+                        at = degree == ATTN_FWD_TABLE ? nearbyintf(product_of * parts) / parts : product_of;
+            by = exp2((double)(at + attn_fwd_below(degree)) - top * (double)0.8f) / (double)attn_fwd_times(degree);
+            if (fabsf(product_of) >= attn_fwd_far(degree))
+                by = exp2((double)attn_fwd_below(degree)) / (double)attn_fwd_times(degree);
             assert_true(by <= (t->score.alibi ? 0x1p33 : 1.003) && by > 0x1p-17);
-            if (t->across) by *= exp2(ATTN_PAIR_FLASH_AHEAD);
+            if (t->across) by *= exp2(ATTN_FWD_ROWMAJOR_AHEAD);
             assert_true(fabs((double)t->l[r] * by - sum) <= (product + exact) * sum);
         }
         for (int64_t c = 0; c < t->width; c++) {
@@ -326,10 +325,10 @@ static void check_strip(const struct strip *t) {
     free(s);
 }
 static int rows_fit(const struct strip *t) {
-    return attn_pair_flash_rows_fits(t->depth, t->width, t->terms, t->score.mask, t->score.caps, t->score.alibi);
+    return attn_fwd_rowmajor_fits(t->depth, t->width, t->terms, t->score.mask, t->score.caps, t->score.alibi);
 }
 static int may_be_rough(const struct strip *t) {
-    return t->across || t->terms > 1 || !t->kind || t->score.mask <= ATTN_PAIR_MASK_BITS;
+    return t->across || t->terms > 1 || !t->kind || t->score.mask <= ATTN_UKR_MASK_BITS;
 }
 static void test_flash(void **unused) {
     static const struct {
@@ -395,8 +394,8 @@ static void test_flash_many(void **unused) {
     (void)unused;
     for (size_t at = 0; at < 7 * sizeof extents / sizeof *extents; at++) {
         struct strip t[MANY];
-        struct attn_pair_flash job[MANY];
-        struct attn_pair_score score[MANY];
+        struct attn_fwd_strip job[MANY];
+        struct attn_fwd_score_mod score[MANY];
         const int form = (int)(at % 7), which = (int)(at / 7);
         int32_t seen[MANY][2 * ROWS];
         float *o[MANY], m[MANY][ROWS], l[MANY][ROWS];
@@ -415,7 +414,7 @@ static void test_flash_many(void **unused) {
             job[i].s = job[0].s, job[i].p = job[0].p;
             if (t[i].kind) move_score(&t[i], 0, &score[i]), job[i].score = &score[i];
         }
-        (t->across ? u->flash_rows : u->flash)(job, MANY);
+        (t->across ? u->fwd_rowmajor : u->fwd)(job, MANY);
         for (int i = 0; i < MANY; i++) {
             assert_memory_equal(o[i], t[i].o, (size_t)(t[i].width * ROWS) * sizeof **o);
             assert_memory_equal(m[i], t[i].m, sizeof m[i]);
@@ -514,7 +513,7 @@ static void test_flash_jumps(void **unused) {
                 for (int i = 0; i < 2; i++) {
                     const float octaves = i == r % 2 ? (float)(100 + 12 * r) : 0;
                     t.q[r * t.d + i] = attn_num_bf16_f32(attn_num_f32_bf16(octaves / unit));
-                    if (t.score.mask == ATTN_PAIR_MASK_BITS) t.mask[cell(&t, r, high[i])] = 1;
+                    if (t.score.mask == ATTN_UKR_MASK_BITS) t.mask[cell(&t, r, high[i])] = 1;
                 }
             }
             for (int64_t j = 0; j < t.n; j++)
@@ -526,7 +525,7 @@ static void test_flash_jumps(void **unused) {
 }
 
 /* Probabilities from a table: rows of equal scores are exact, and so are scores whose products with the factor pass
- * attn_pair_flash_far on the way (those are made of eighths: their sums are exact, too). */
+ * attn_fwd_far on the way (those are made of eighths: their sums are exact, too). */
 static void test_flash_table(void **unused) {
     (void)unused;
     for (int64_t width = 64; width <= 128; width *= 2) {
@@ -555,7 +554,7 @@ static void test_flash_table(void **unused) {
         for (int64_t j = 0; j < t.n; j++) t.k[j * t.ldk] = (float)(127 + j / STEP);
         run_strip(&t, t.n);
         check_strip(&t);
-        for (int r = 1; r < ROWS; r += 2) assert_true(t.m[r] * 0.8f > attn_pair_flash_far(ATTN_PAIR_FLASH_TABLE));
+        for (int r = 1; r < ROWS; r += 2) assert_true(t.m[r] * 0.8f > attn_fwd_far(ATTN_FWD_TABLE));
         free_strip(&t);
 
         /* Arguments that 15 bits do not hold, in steps that all see: far below, and NaN, of a query and of a key. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * attn_ukr_pair.soft, .heads, .sum and .add against double loops on the same rounded numbers: every count of rows
+ * attn_ukr_bf16.mla_scores, .heads, .sum and .add against double loops on the same rounded numbers: every count of rows
  * around 32, rows behind the last that hold NaN, heads that do not exist or are dead, scores that are NaN or -inf. Runs
  * on tiles where there are any, and everywhere in emulation. */
 #include "attn.h"
@@ -17,8 +17,8 @@
 
 #include <cmocka.h>
 
-enum { SIDE = ATTN_PAIR_HEADS };
-static const struct attn_ukr_pair *const u = &attn_ukr_pair_amx;
+enum { SIDE = ATTN_MLA_HEADS };
+static const struct attn_ukr_bf16 *const u = &attn_ukr_bf16_amx;
 
 #include "ukr_tests.h"
 
@@ -74,7 +74,7 @@ static double dot(const struct data *d, const struct data *keys, int64_t r, int6
 
 /* The keys in memory, the last row first, and scratch for their copies. */
 struct source {
-    struct attn_pair_rows rows;
+    struct attn_mla_rows rows;
     int32_t *key;
     float *tiles, *zip;
     int64_t ldz;
@@ -84,7 +84,7 @@ static struct source source(const struct data *d) {
     s.key = zeros(d->rows * 4), s.tiles = zeros(2 * SIDE * d->depth * 4), s.zip = zeros(d->depth / 16 * s.ldz * 4);
     for (int64_t r = 0; r < d->rows; r++) s.key[r] = (int32_t)(d->rows - 1 - r);
     memset(s.zip, 0xff, (size_t)(d->depth / 16 * s.ldz) * 4);
-    s.rows = (struct attn_pair_rows){(const char *)d->k + (d->rows - 1) * d->ldk * 4, s.key, d->rows, -d->ldk * 4};
+    s.rows = (struct attn_mla_rows){(const char *)d->k + (d->rows - 1) * d->ldk * 4, s.key, d->rows, -d->ldk * 4};
     return s;
 }
 /* Pairs of rows, as far as they are asked for, and zeros where there is no row. */
@@ -122,31 +122,31 @@ static void check_soft(int64_t rows, int64_t strips, int64_t depth, double scale
     }
     for (int64_t h = 0; h < heads; h++) max[h] = refer[h] = -INFINITY, top[h] = -(double)INFINITY;
     struct source from = source(&d);
-    struct attn_pair_soft f = {.rows = from.rows,
-                               .next = from.rows,
-                               .copies = {from.tiles, from.zip, from.ldz, width},
-                               .strips = strips,
-                               .depth = depth,
-                               .q = d.panels,
-                               .scale = (float)scale,
-                               .max = max,
-                               .top = refer,
-                               .sum = sum,
-                               .shrink = shrink,
-                               .p = p,
-                               .ldp = ldp,
-                               .s = s};
+    struct attn_mla_scores f = {.rows = from.rows,
+                                .next = from.rows,
+                                .copies = {from.tiles, from.zip, from.ldz, width},
+                                .strips = strips,
+                                .depth = depth,
+                                .q = d.panels,
+                                .scale = (float)scale,
+                                .max = max,
+                                .top = refer,
+                                .sum = sum,
+                                .shrink = shrink,
+                                .p = p,
+                                .ldp = ldp,
+                                .s = s};
     for (int call = 0; call < 2; call++) {
         double *was = zeros(heads * 8);
         if (call && special == RISING) f.scale *= 3, scale *= 3;
         for (int64_t h = 0; h < heads; h++) was[h] = (double)refer[h];
         if (!call) { /* nobody asks for maxima: the same otherwise */
-            struct attn_pair_soft g = f;
+            struct attn_mla_scores g = f;
             g.max = NULL, g.top = other, g.sum = other + heads, g.shrink = other + 2 * heads, g.p = other + 4 * heads;
             for (int64_t h = 0; h < heads; h++) g.top[h] = -INFINITY;
-            u->soft(&g);
+            u->mla_scores(&g);
         }
-        u->soft(&f);
+        u->mla_scores(&f);
         if (!call) {
             assert_memory_equal(other, refer, (size_t)heads * 4);
             assert_memory_equal(other + heads, sum, (size_t)heads * 4);
@@ -200,24 +200,24 @@ static void check_heads(int64_t rows, int64_t strips, int64_t depth, int64_t wid
         live[h / SIDE] |= (uint32_t)(h % 7 != 3) << h % SIDE;
     }
     struct source from = source(&d);
-    const struct attn_pair_heads f = {.rows = from.rows,
-                                      .copies = {from.tiles, from.zip, from.ldz, grad ? depth : 0},
-                                      .strips = strips,
-                                      .depth = depth,
-                                      .width = width,
-                                      .q = d.panels,
-                                      .dout = grad ? o.panels : NULL,
-                                      .scale = scale,
-                                      .lse = lse,
-                                      .g = g,
-                                      .c = c,
-                                      .live = live,
-                                      .x = x,
-                                      .ds = ds,
-                                      .ld_ds = ld_ds,
-                                      .sums = sums,
-                                      .s = s};
-    u->heads(&f);
+    const struct attn_mla_bwd_scores f = {.rows = from.rows,
+                                          .copies = {from.tiles, from.zip, from.ldz, grad ? depth : 0},
+                                          .strips = strips,
+                                          .depth = depth,
+                                          .width = width,
+                                          .q = d.panels,
+                                          .dout = grad ? o.panels : NULL,
+                                          .scale = scale,
+                                          .lse = lse,
+                                          .g = g,
+                                          .c = c,
+                                          .live = live,
+                                          .x = x,
+                                          .ds = ds,
+                                          .ld_ds = ld_ds,
+                                          .sums = sums,
+                                          .s = s};
+    u->mla_bwd_scores(&f);
     for (int64_t r = 0; r < rows; r++) {
         double sum = 0;
         for (int64_t h = 0; h < heads; h++) {
@@ -256,17 +256,17 @@ static void check_sum(int64_t strips, int64_t pairs, int64_t columns, int accumu
         if (i / 2 % ldz / (SIDE * 16) * 16 + i / 2 % ldz / 16 % 16 < pairs)
             ((uint16_t *)(void *)zip)[i] = attn_num_f32_bf16((float)uniform());
     for (int64_t i = 0; i < strips * SIDE * ldc; i++) c[i] = accumulate ? 1 : NAN;
-    const struct attn_pair_sum f = {.strips = strips,
-                                    .pairs = pairs,
-                                    .columns = columns,
-                                    .a = a,
-                                    .lda = lda,
-                                    .zip = zip,
-                                    .ldz = ldz,
-                                    .c = c,
-                                    .ldc = ldc,
-                                    .accumulate = accumulate};
-    u->sum(&f);
+    const struct attn_mla_sum f = {.strips = strips,
+                                   .pairs = pairs,
+                                   .columns = columns,
+                                   .a = a,
+                                   .lda = lda,
+                                   .zip = zip,
+                                   .ldz = ldz,
+                                   .c = c,
+                                   .ldc = ldc,
+                                   .accumulate = accumulate};
+    u->mla_sum(&f);
     for (int64_t h = 0; h < strips * SIDE; h++)
         for (int64_t x = 0; x < columns; x++) {
             double want = accumulate;
@@ -288,10 +288,10 @@ static void check_sum(int64_t strips, int64_t pairs, int64_t columns, int accumu
     for (int64_t i = 0; i < strips * SIDE * ldq; i++) rows[i] = (uint16_t)(i % 65521);
     memset(out, 0xff, (size_t)(strips * SIDE * ldo * 2));
     for (int64_t i = 0; i < strips * SIDE * ldc; i++) before[i] = i / ldc % SIDE == 3 ? NAN : (float)accumulate;
-    struct attn_pair_sum g = f;
-    const struct attn_pair_out to = {(char *)out, heads, ldo * 2, factor, live};
-    g.out = &to, g.c = before, g.turn = (struct attn_pair_turn){(const char *)rows, heads, ldq * 2, turned, q};
-    u->sum(&g);
+    struct attn_mla_sum g = f;
+    const struct attn_mla_out to = {(char *)out, heads, ldo * 2, factor, live};
+    g.out = &to, g.c = before, g.turn = (struct attn_mla_turn){(const char *)rows, heads, ldq * 2, turned, q};
+    u->mla_sum(&g);
     for (int64_t h = 0; h < strips * SIDE; h++) {
         for (int64_t x = 0; x < columns && h < heads; x++)
             c[h * ldc + x] = h % SIDE == 3 ? 0 : c[h * ldc + x] * factor[h];
@@ -319,8 +319,8 @@ static void check_add_layout(int64_t from, int64_t to, int64_t depth, int64_t co
     for (int64_t i = 0; i < 2 * end * depth * SIDE; i++)
         ((uint16_t *)(void *)panel)[i] = attn_num_f32_bf16((float)uniform());
     for (int64_t r = 0; r < padded; r++) key[r] = (int32_t)(r * 7 % KEYS);
-    const struct attn_pair_add f = {from, to, column, end, narrow, depth, x, panel, key, sums, ld, ld_block, s};
-    u->add(&f);
+    const struct attn_mla_add f = {from, to, column, end, narrow, depth, x, panel, key, sums, ld, ld_block, s};
+    u->mla_add(&f);
     for (int64_t k = 0; k < KEYS; k++)
         for (int64_t c = 0; c < end * SIDE; c++) {
             const int64_t block = c / SIDE, n = block < narrow ? depth : depth / 2;

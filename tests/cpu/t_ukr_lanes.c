@@ -208,10 +208,10 @@ static void test_cap(void **unused) {
 /* Products become scores: every kind of mask and ALiBi with and without a softcap, from any key on; behind the last
  * cell of a mask nothing is read, and nothing is written behind ATTN_LANES_MORE rows. */
 static float cells[LANES][MOST + GUARD];
-static void describe(struct attn_pair_score *f, int kind, int64_t have) {
-    static const int masks[] = {ATTN_PAIR_MASK_NONE, ATTN_PAIR_MASK_BITS, ATTN_PAIR_MASK_F32, ATTN_PAIR_MASK_BF16};
+static void describe(struct attn_fwd_score_mod *f, int kind, int64_t have) {
+    static const int masks[] = {ATTN_UKR_MASK_NONE, ATTN_UKR_MASK_BITS, ATTN_UKR_MASK_F32, ATTN_UKR_MASK_BF16};
     static const int bytes[] = {0, 1, 4, 2};
-    *f = (struct attn_pair_score){.scale = 0.5f, .caps = kind / 3 % 2, .alibi = kind % 3, .mask = masks[kind / 6]};
+    *f = (struct attn_fwd_score_mod){.scale = 0.5f, .caps = kind / 3 % 2, .alibi = kind % 3, .mask = masks[kind / 6]};
     f->cap = attn_softcap_of(2, (double)f->scale);
     f->mask_bytes = bytes[kind / 6];
     f->mask_keys = have;
@@ -229,7 +229,7 @@ static void describe(struct attn_pair_score *f, int kind, int64_t have) {
         f->cell[q] = cell;
     }
 }
-static double score_of(const struct attn_pair_score *f, double x, int64_t q, int64_t key) {
+static double score_of(const struct attn_fwd_score_mod *f, double x, int64_t q, int64_t key) {
     const char *cell = f->cell[q] + key * f->mask_bytes;
     const double d = (double)key - (double)f->origin[q];
     uint32_t bits = 0;
@@ -245,7 +245,7 @@ static double score_of(const struct attn_pair_score *f, double x, int64_t q, int
 static void test_score(void **unused) {
     (void)unused;
     static _Alignas(64) float to[(MOST + ATTN_LANES_MORE + 1) * LANES], was[(MOST + ATTN_LANES_MORE + 1) * LANES];
-    struct attn_pair_score f;
+    struct attn_fwd_score_mod f;
     for (int kind = 0; kind < 24; kind++)
         for (int64_t n = 1; n <= MOST; n += 1 + n / 5) {
             const int64_t key = n * 7 % (MOST - n + 1), end = n + ATTN_LANES_MORE;

@@ -19,7 +19,7 @@
 #include <cmocka.h>
 
 enum { PAD = 40 };
-static const struct attn_ukr_pair *u;
+static const struct attn_ukr_bf16 *u;
 
 #include "ukr_tests.h"
 
@@ -114,18 +114,19 @@ static void test_few(void **unused) {
 /* Rows in one pass over their keys, each with keys of its own, in two calls; what no row sees is NaN. Then each row
  * alone gives the same bits, and a value that is not finite shows in the rows that see it and in no other. */
 struct pass {
-    struct attn_pair_few f;
-    int64_t n, lo[ATTN_PAIR_FEW], hi[ATTN_PAIR_FEW];
-    float m[ATTN_PAIR_FEW], l[ATTN_PAIR_FEW], *o;
+    struct attn_decode_amx f;
+    int64_t n, lo[ATTN_DECODE_AMX_ROWS], hi[ATTN_DECODE_AMX_ROWS];
+    float m[ATTN_DECODE_AMX_ROWS], l[ATTN_DECODE_AMX_ROWS], *o;
 };
 static void run_pass(struct pass *t, int64_t first, int64_t rows) {
     for (int64_t r = first; r < first + rows; r++) {
         t->m[r] = -INFINITY, t->l[r] = 0;
         for (int64_t c = 0; c < t->f.width; c++) t->o[r * t->f.ldo + c] = 0;
     }
-    for (int64_t at = 0, cut = t->n / 3 / ATTN_PAIR_FEW_STEP * ATTN_PAIR_FEW_STEP; at < t->n; at = cut, cut = t->n) {
-        struct attn_pair_few f = t->f;
-        int64_t lo[ATTN_PAIR_FEW], hi[ATTN_PAIR_FEW];
+    for (int64_t at = 0, cut = t->n / 3 / ATTN_DECODE_AMX_STEP * ATTN_DECODE_AMX_STEP; at < t->n;
+         at = cut, cut = t->n) {
+        struct attn_decode_amx f = t->f;
+        int64_t lo[ATTN_DECODE_AMX_ROWS], hi[ATTN_DECODE_AMX_ROWS];
         for (int64_t r = 0; r < rows; r++) {
             lo[r] = t->lo[first + r] < at ? 0 : t->lo[first + r] - at;
             hi[r] = (t->hi[first + r] < cut ? t->hi[first + r] : cut) - at;
@@ -133,7 +134,7 @@ static void run_pass(struct pass *t, int64_t first, int64_t rows) {
         f.rows = rows, f.lo = lo, f.hi = hi;
         f.q += first * f.ldq, f.k += at * f.ldk, f.v += at * f.ldv;
         f.m = t->m + first, f.l = t->l + first, f.o = t->o + first * f.ldo;
-        if (at < cut) u->few(&f);
+        if (at < cut) u->decode_tiles(&f);
     }
 }
 static void check_pass(int64_t rows, int64_t n, int64_t depth, int64_t width, int apart) {
@@ -157,18 +158,18 @@ static void check_pass(int64_t rows, int64_t n, int64_t depth, int64_t width, in
         for (int64_t j = t.lo[r]; j < t.hi[r]; j++)
             if (k[j * ldk] == 0xffff) fill(k + j * ldk, depth), fill(v + j * ldv, width);
     }
-    t.f = (struct attn_pair_few){.depth = depth,
-                                 .width = width,
-                                 .q = q,
-                                 .ldq = ldq,
-                                 .k = k,
-                                 .v = v,
-                                 .ldk = ldk,
-                                 .ldv = ldv,
-                                 .factor = 0.7f,
-                                 .ldo = ldo,
-                                 .same = !apart,
-                                 .ask = (int)(n % 2)};
+    t.f = (struct attn_decode_amx){.depth = depth,
+                                   .width = width,
+                                   .q = q,
+                                   .ldq = ldq,
+                                   .k = k,
+                                   .v = v,
+                                   .ldk = ldk,
+                                   .ldv = ldv,
+                                   .factor = 0.7f,
+                                   .ldo = ldo,
+                                   .same = !apart,
+                                   .ask = (int)(n % 2)};
     memcpy(alone.lo, t.lo, sizeof t.lo);
     memcpy(alone.hi, t.hi, sizeof t.hi);
     alone.f = t.f;
@@ -223,10 +224,10 @@ static void check_pass(int64_t rows, int64_t n, int64_t depth, int64_t width, in
 }
 static void test_pass(void **unused) {
     (void)unused;
-    for (int64_t s = 0; u->few && s < 24; s++)
+    for (int64_t s = 0; u->decode_tiles && s < 24; s++)
         for (int apart = 0; apart < 2; apart++) {
-            check_pass(1 + s % ATTN_PAIR_FEW, 30 + 19 * s, 32 * (1 + s % 5), 32 * (1 + s % 4), apart);
-            check_pass(1 + s % ATTN_PAIR_FEW, s, 64, 128, apart);
+            check_pass(1 + s % ATTN_DECODE_AMX_ROWS, 30 + 19 * s, 32 * (1 + s % 5), 32 * (1 + s % 4), apart);
+            check_pass(1 + s % ATTN_DECODE_AMX_ROWS, s, 64, 128, apart);
         }
 }
 
@@ -318,7 +319,7 @@ static void test_turn(void **unused) {
 
 /* Results of strips of every number of rows, rounded to nearest even, with guards; strips that are not ordinary. */
 static void test_finish(void **unused) {
-    enum { STRIP = ATTN_PAIR_FLASH, MOST = 64, LD = MOST + 8 };
+    enum { STRIP = ATTN_FWD_ROWS, MOST = 64, LD = MOST + 8 };
     static float o[MOST * STRIP], m[STRIP], l[STRIP];
     static uint16_t out[STRIP * LD];
     static double lse[STRIP];
@@ -337,13 +338,13 @@ static void test_finish(void **unused) {
             m[rows - 1] = ms[bad - 1], l[rows - 1] = ls[bad - 1];
         }
         memset(out, 77, sizeof out);
-        const struct attn_pair_finish f = {rows, width, tiles, bf16, 6,   74.5f,
-                                           0.3f, m,     l,     o,    row, kind % 5 ? lse : NULL};
+        const struct attn_fwd_finish f = {rows, width, tiles, bf16, 6,   74.5f,
+                                          0.3f, m,     l,     o,    row, kind % 5 ? lse : NULL};
         assert_int_equal(u->finish(&f), !bad);
         for (int64_t r = 0; r < STRIP; r++) {
             const int there = !bad && r < rows;
             for (int64_t d = 0; d < LD; d++) {
-                const int64_t at = d % MOST, cell = tiles ? attn_pair_flash_cell(r, at) : at * STRIP + r;
+                const int64_t at = d % MOST, cell = tiles ? attn_fwd_rowmajor_cell(r, at) : at * STRIP + r;
                 const float x = o[cell] * (1 / l[r]);
                 const uint16_t rounded = bf16 ? attn_num_f32_bf16(x) : attn_num_f32_f16(x);
                 assert_int_equal(row[r][d], there && d < width ? rounded : 0x4d4d);
@@ -364,7 +365,7 @@ static void test_stack(void **unused) {
     for (int64_t i = 0; i < 16 * N; i++) assert_int_equal(to[i], rows[i / 32 % 16 * LD + i / 512 * 32 + i % 32]);
     for (int64_t n = 1; n <= N; n++) {
         for (int64_t c = 0; c < N; c++) rows[c] = n % 7 || c != n / 2 ? attn_num_f32_f16((float)uniform()) : 0x7c00;
-        assert_int_equal(u->halves(far[0], far[1], rows, n, 512), u->halves(half[0], half[1], rows, n, 32));
+        assert_int_equal(u->split_f16(far[0], far[1], rows, n, 512), u->split_f16(half[0], half[1], rows, n, 32));
         for (int64_t i = 0; i < 2 * n; i++) assert_int_equal(far[i % 2][i / 64 * 512 + i / 2 % 32], half[i % 2][i / 2]);
     }
 }
@@ -476,14 +477,14 @@ static void test_grad(void **unused) {
     (void)unused;
     for (int64_t n = 0; n <= 70; n++)
         for (int rows = 1; rows <= 2; rows++) {
-            struct attn_pair_grad row[2];
+            struct attn_bwd_row row[2];
             memset(p_zip, 77, sizeof p_zip), memset(ds_zip, 77, sizeof ds_zip), memset(ds, 77, sizeof ds);
             for (int r = 0; r < 2; r++) {
                 for (int j = 0; j < 70; j++) s[r][j] = (float)(5 * uniform()), dp[r][j] = (float)(3 * uniform());
                 if (n > 5) s[r][2] = -INFINITY, dp[r][2] = NAN; /* hidden: nothing of it shows */
-                row[r] = (struct attn_pair_grad){s[r], dp[r], 1.5f + (float)r, 0.25f * (float)r, ds[r]};
+                row[r] = (struct attn_bwd_row){s[r], dp[r], 1.5f + (float)r, 0.25f * (float)r, ds[r]};
             }
-            u->grad(p_zip, ds_zip, &row[0], rows == 2 ? &row[1] : NULL, n, 0.75f);
+            u->bwd_rows(p_zip, ds_zip, &row[0], rows == 2 ? &row[1] : NULL, n, 0.75f);
             for (int r = 0; r < 2; r++) {
                 memcpy(x, s[r], sizeof x);
                 u->exp2_f32(x, n, 0.75f, row[r].max);
@@ -519,8 +520,8 @@ static void test_halves(void **unused) {
                 x[0][i] = (uint16_t)(at + (uint32_t)i), x[1][i] = (uint16_t)(~at - (uint32_t)i);
             memset(high, 77, sizeof high), memset(low, 77, sizeof low), memset(zip, 77, sizeof zip);
             for (int64_t i = 0; i < n; i++) finite &= isfinite(attn_num_f16_f32(x[0][i])) != 0;
-            assert_int_equal(u->halves(high, low, x[0], n, 32), finite);
-            const int all = u->zip_halves(zip[0], zip[1], x[0], n > 17 ? NULL : x[1], n);
+            assert_int_equal(u->split_f16(high, low, x[0], n, 32), finite);
+            const int all = u->zip_split_f16(zip[0], zip[1], x[0], n > 17 ? NULL : x[1], n);
             for (int64_t i = 0; i < n; i++) {
                 const float want = finite ? attn_num_f16_f32(x[0][i]) : 0;
                 assert_true(attn_num_bf16_f32(high[i]) + attn_num_bf16_f32(low[i]) == want);
@@ -557,8 +558,8 @@ static void test_thirds(void **unused) {
             }
             memset(part, 77, sizeof part), memset(zip, 77, sizeof zip), memset(&guard, 77, sizeof guard);
             for (int64_t i = 0; i < n; i++) finite &= isfinite(x[0][i]) != 0;
-            assert_int_equal(u->thirds(part, FAR, x[0], n, 32), finite);
-            const int all = u->zip_thirds(zip, FAR, x[0], n > 17 ? NULL : x[1], n);
+            assert_int_equal(u->split_f32(part, FAR, x[0], n, 32), finite);
+            const int all = u->zip_split_f32(zip, FAR, x[0], n > 17 ? NULL : x[1], n);
             for (int64_t i = 0; i < n; i++) {
                 double sum = 0;
                 for (int t = 0; t < 3; t++) sum += (double)attn_num_bf16_f32(part[t * FAR + i]);
@@ -589,9 +590,9 @@ int main(void) {
         printf("no AVX-512 with BF16 on this processor: skipped\n");
         return 77;
     }
-    u = &attn_ukr_pair_avx512bf16;
+    u = &attn_ukr_bf16_avx512bf16;
     int failed = cmocka_run_group_tests_name("avx512bf16", tests, begin, end);
     if (!(features & ATTN_CPU_AMX)) return failed;
-    u = &attn_ukr_pair_amx;
+    u = &attn_ukr_bf16_amx;
     return failed + cmocka_run_group_tests_name("amx", tests, begin, end);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * attn_ukr_pair.tile against the entries that it fuses, on random tiles with cut corners, rows without gradients and
- * widths of every kind: the bits of dq, dk and dv; attn_ukr_pair.tile_f32 against double loops. Runs on tiles where
- * there are any, and everywhere in emulation. */
+ * attn_ukr_bf16.bwd_tile against the entries that it fuses, on random tiles with cut corners, rows without gradients
+ * and widths of every kind: the bits of dq, dk and dv; attn_ukr_bf16.bwd_tile_f32 against double loops. Runs on tiles
+ * where there are any, and everywhere in emulation. */
 #include "attn.h"
 
 #include "base/num.h"
@@ -17,7 +17,7 @@
 
 #include <cmocka.h>
 
-static const struct attn_ukr_pair *const u = &attn_ukr_pair_amx;
+static const struct attn_ukr_bf16 *const u = &attn_ukr_bf16_amx;
 
 #include "ukr_tests.h"
 
@@ -44,7 +44,7 @@ static void see_band(int64_t rows, int64_t keys, int64_t shift, float largest, i
 
 /* A tile of the backward gives the bits of gemm and grad. */
 static void tile_of(int64_t strips, int64_t blocks, int64_t depth, int64_t width, int64_t shift) {
-    const int64_t rows = strips * ATTN_PAIR_TILE, keys = blocks * ATTN_PAIR_TILE;
+    const int64_t rows = strips * ATTN_BWD_TILE, keys = blocks * ATTN_BWD_TILE;
     const int64_t most = depth > width ? depth : width;
     struct {
         uint16_t *row; /* [n][most] */
@@ -90,41 +90,41 @@ static void tile_of(int64_t strips, int64_t blocks, int64_t depth, int64_t width
         for (int64_t k = 0; k < keys; k++)
             if (k < seen[r / 32 * 64 + r % 32] || k >= seen[r / 32 * 64 + 32 + r % 32]) ss[r * keys + k] = -INFINITY;
     for (int64_t r = 0; r < rows; r += 2) {
-        const struct attn_pair_grad pair[2] = {
+        const struct attn_bwd_row pair[2] = {
             {ss + r * keys, dp + r * keys, max[r], delta[r], ds + r * keys},
             {ss + (r + 1) * keys, dp + (r + 1) * keys, max[r + 1], delta[r + 1], ds + (r + 1) * keys}};
-        u->grad(p_zip + r / 2 * keys, ds_zip + r / 2 * keys, &pair[0], &pair[1], keys, 0.3f);
+        u->bwd_rows(p_zip + r / 2 * keys, ds_zip + r / 2 * keys, &pair[0], &pair[1], keys, 0.3f);
     }
     u->gemm(rows, depth, keys / 2, (float *)(void *)ds, keys / 2, 1, x[2].zip, most, want[0], most, 1);
     u->gemm(keys, depth, rows / 2, ds_zip, 1, keys, x[0].zip, most, want[1], most, 1);
     u->gemm(keys, width, rows / 2, p_zip, 1, keys, x[1].zip, most, want[2], most, 1);
-    const struct attn_pair_tile t = {.strips = strips,
-                                     .blocks = blocks,
-                                     .depth = depth,
-                                     .width = width,
-                                     .q = (float *)(void *)x[0].row,
-                                     .dout = (float *)(void *)x[1].row,
-                                     .ldq = most / 2,
-                                     .ldo = most / 2,
-                                     .q_turned = x[0].zip_turned,
-                                     .dout_turned = x[1].zip_turned,
-                                     .kt = x[2].panels,
-                                     .vt = x[3].panels,
-                                     .k_zip = x[2].zip,
-                                     .ldk = most,
-                                     .seen = seen,
-                                     .max = max,
-                                     .delta = delta,
-                                     .factor = 0.3f,
-                                     .dq = got[0],
-                                     .ldd = most,
-                                     .dk = got[1],
-                                     .dv = got[2],
-                                     .s = s,
-                                     .p = part[0],
-                                     .ds = part[1],
-                                     .ds_rows = part[2]};
-    u->tile(&t);
+    const struct attn_bwd_tile t = {.strips = strips,
+                                    .blocks = blocks,
+                                    .depth = depth,
+                                    .width = width,
+                                    .q = (float *)(void *)x[0].row,
+                                    .dout = (float *)(void *)x[1].row,
+                                    .ldq = most / 2,
+                                    .ldo = most / 2,
+                                    .q_turned = x[0].zip_turned,
+                                    .dout_turned = x[1].zip_turned,
+                                    .kt = x[2].panels,
+                                    .vt = x[3].panels,
+                                    .k_zip = x[2].zip,
+                                    .ldk = most,
+                                    .seen = seen,
+                                    .max = max,
+                                    .delta = delta,
+                                    .factor = 0.3f,
+                                    .dq = got[0],
+                                    .ldd = most,
+                                    .dk = got[1],
+                                    .dv = got[2],
+                                    .s = s,
+                                    .p = part[0],
+                                    .ds = part[1],
+                                    .ds_rows = part[2]};
+    u->bwd_tile(&t);
     for (int64_t at = 0; at < rows * most; at++) assert_true(got[0][at] == want[0][at]);
     for (int i = 1; i < 3; i++) {
         const int64_t w = i == 1 ? depth : width;
@@ -146,16 +146,16 @@ static void test_tile(void **unused) {
     tile_of(2, 6, 64, 32, 1000);
 }
 
-/* x, [n][width], as operands of tile_f32: as it is and transposed. */
+/* x, [n][width], as operands of bwd_tile_f32: as it is and transposed. */
 static void split_all(const float *x, int64_t n, int64_t width, float *to, int down, float *turned, int turned_down) {
     float square[32 * 32];
     for (int64_t r = 0; r < n; r += 32)
         for (int64_t c = 0; c < width; c += 32) {
-            const int64_t at = (r * width / 32 + c) / 32 * ATTN_PAIR_SPLIT;
-            if (to) u->split(to + at, x + r * width + c, width, down);
+            const int64_t at = (r * width / 32 + c) / 32 * ATTN_BWD_SPLIT;
+            if (to) u->split_block(to + at, x + r * width + c, width, down);
             for (int64_t i = 0; i < 32; i++)
                 for (int64_t j = 0; j < 32; j++) square[j * 32 + i] = x[(r + i) * width + c + j];
-            u->split(turned + at, square, 32, turned_down);
+            u->split_block(turned + at, square, 32, turned_down);
         }
 }
 static void add(double *to, float *most, double term) { *to += term, *most += (float)fabs(term); }
@@ -163,7 +163,7 @@ static void add(double *to, float *most, double term) { *to += term, *most += (f
 /* A tile of f32 within a few roundings of the sum of its terms' sizes. */
 static void tile_f32_of(int64_t strips, int64_t blocks, int64_t depth, int64_t width, int64_t shift) {
     const int64_t rows = strips * 32, keys = blocks * 32, n[] = {rows, rows, keys, keys};
-    const int64_t w[] = {depth, width, depth, width}, cells = strips * blocks * ATTN_PAIR_SPLIT;
+    const int64_t w[] = {depth, width, depth, width}, cells = strips * blocks * ATTN_BWD_SPLIT;
     float *x[4], *along[4], *turned[4], *part[3], *got[3], *size[3], *s = zeros(4 * 4096);
     double *want[3], worst = 0;
     int32_t *seen = zeros(rows * 8);
@@ -198,30 +198,30 @@ static void tile_f32_of(int64_t strips, int64_t blocks, int64_t depth, int64_t w
             }
         }
     }
-    const struct attn_pair_tile t = {.strips = strips,
-                                     .blocks = blocks,
-                                     .depth = depth,
-                                     .width = width,
-                                     .q = along[0],
-                                     .dout = along[1],
-                                     .q_turned = turned[0],
-                                     .dout_turned = turned[1],
-                                     .kt = turned[2],
-                                     .vt = turned[3],
-                                     .k_zip = along[2],
-                                     .seen = seen,
-                                     .max = top,
-                                     .delta = delta,
-                                     .factor = 0.3f,
-                                     .dq = got[0],
-                                     .ldd = depth,
-                                     .dk = got[1],
-                                     .dv = got[2],
-                                     .s = s,
-                                     .p = part[0],
-                                     .ds = part[1],
-                                     .ds_rows = part[2]};
-    u->tile_f32(&t);
+    const struct attn_bwd_tile t = {.strips = strips,
+                                    .blocks = blocks,
+                                    .depth = depth,
+                                    .width = width,
+                                    .q = along[0],
+                                    .dout = along[1],
+                                    .q_turned = turned[0],
+                                    .dout_turned = turned[1],
+                                    .kt = turned[2],
+                                    .vt = turned[3],
+                                    .k_zip = along[2],
+                                    .seen = seen,
+                                    .max = top,
+                                    .delta = delta,
+                                    .factor = 0.3f,
+                                    .dq = got[0],
+                                    .ldd = depth,
+                                    .dk = got[1],
+                                    .dv = got[2],
+                                    .s = s,
+                                    .p = part[0],
+                                    .ds = part[1],
+                                    .ds_rows = part[2]};
+    u->bwd_tile_f32(&t);
     for (int i = 0; i < 3; i++)
         for (int64_t at = 0; at < sums[i]; at++)
             worst = fmax(worst, fabs((double)got[i][at] - 0.25 - want[i][at]) / ((double)size[i][at] + 0.25));

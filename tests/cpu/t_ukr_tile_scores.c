@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * attn_ukr_pair.tile with scores that need more than a factor, one feature at a time and together, against double
+ * attn_ukr_bf16.bwd_tile with scores that need more than a factor, one feature at a time and together, against double
  * loops: dq, dk and dv within what P and dS lose as numbers of bf16. Runs on tiles where there are any, and everywhere
  * in emulation. */
 #include "attn.h"
@@ -17,7 +17,7 @@
 
 #include <cmocka.h>
 
-static const struct attn_ukr_pair *const u = &attn_ukr_pair_amx;
+static const struct attn_ukr_bf16 *const u = &attn_ukr_bf16_amx;
 
 #include "ukr_tests.h"
 
@@ -60,8 +60,8 @@ static double dot(const uint16_t *a, const uint16_t *b, int64_t n) {
 /* Of some rows an additive mask hides every key by one low number, which is their max: two roundings of 2^30 apart from
  * each other would make probabilities of 2^64. */
 static float low_of(int kind, int64_t r) {
-    if (r % 19 != 7 || kind <= ATTN_PAIR_MASK_BITS) return 0;
-    return kind == ATTN_PAIR_MASK_F16 ? -65504 : r % 2 ? -998244352 : -0x1.fep127f;
+    if (r % 19 != 7 || kind <= ATTN_UKR_MASK_BITS) return 0;
+    return kind == ATTN_UKR_MASK_F16 ? -65504 : r % 2 ? -998244352 : -0x1.fep127f;
 }
 /* Cells of a mask: about a third hidden, whole stretches of keys for some rows. */
 static void fill_mask(int kind, int64_t rows, int64_t keys, char *cells, int64_t bytes, double *value) {
@@ -71,14 +71,14 @@ static void fill_mask(int kind, int64_t rows, int64_t keys, char *cells, int64_t
             char *const cell = cells + (r * keys + k) * bytes;
             const float low = low_of(kind, r), any = (float)(3 * uniform());
             const float add = !kept ? -INFINITY : low < 0 ? low : any;
-            const uint16_t half = kind == ATTN_PAIR_MASK_F16 ? attn_num_f32_f16(add) : attn_num_f32_bf16(add);
+            const uint16_t half = kind == ATTN_UKR_MASK_F16 ? attn_num_f32_f16(add) : attn_num_f32_bf16(add);
             double *const to = &value[r * keys + k];
             *to = 0;
             switch (kind) {
-            case ATTN_PAIR_MASK_BITS: *cell = (char)(kept ? 1 + r % 5 : 0), *to = kept ? 0 : -INFINITY; break;
-            case ATTN_PAIR_MASK_F32: memcpy(cell, &add, 4), *to = (double)add; break;
-            case ATTN_PAIR_MASK_F16: memcpy(cell, &half, 2), *to = (double)attn_num_f16_f32(half); break;
-            case ATTN_PAIR_MASK_BF16: memcpy(cell, &half, 2), *to = (double)attn_num_bf16_f32(half); break;
+            case ATTN_UKR_MASK_BITS: *cell = (char)(kept ? 1 + r % 5 : 0), *to = kept ? 0 : -INFINITY; break;
+            case ATTN_UKR_MASK_F32: memcpy(cell, &add, 4), *to = (double)add; break;
+            case ATTN_UKR_MASK_F16: memcpy(cell, &half, 2), *to = (double)attn_num_f16_f32(half); break;
+            case ATTN_UKR_MASK_BF16: memcpy(cell, &half, 2), *to = (double)attn_num_bf16_f32(half); break;
             default: break;
             }
         }
@@ -124,7 +124,7 @@ static void tile_of(const struct what *f, int64_t strips, int64_t blocks, int64_
             double score = (f->caps ? cap * t : product) * LOG2_E, from = (double)k - (double)origin[r];
             if (f->alibi) score += (double)slope[r] * ((f->alibi == 2 ? fabs(from) : from) - (double)near[r]);
             const double past = value[r * cells + k] - (double)max[r];
-            score += f->mask > ATTN_PAIR_MASK_BITS ? past * LOG2_E : past;
+            score += f->mask > ATTN_UKR_MASK_BITS ? past * LOG2_E : past;
             const double p = exp2(score), g = f->weighs ? (double)weight[r] : 1;
             const double dp = g * dot(dout, x[3].row + k * most, width), chain = f->caps ? 1 - t * t : 1;
             const double ds = p * (dp - (double)delta[r]) * chain;
@@ -142,47 +142,47 @@ static void tile_of(const struct what *f, int64_t strips, int64_t blocks, int64_
                 want[2][at] += term, size[2][at] += fabs(term);
             }
         }
-    const struct attn_pair_tile_score score = {.caps = f->caps,
-                                               .cap = attn_softcap_of(cap, (double)f->scale),
-                                               .alibi = f->alibi,
-                                               .slope = slope,
-                                               .origin = origin,
-                                               .near = near,
-                                               .weight = f->weighs ? weight : NULL,
-                                               .mask = f->mask,
-                                               .mask_bytes = bytes,
-                                               .mask_keys = cells,
-                                               .cell = cell,
-                                               .next = cell,
-                                               .bits = bits};
-    const struct attn_pair_tile t = {.strips = strips,
-                                     .blocks = blocks,
-                                     .depth = depth,
-                                     .width = width,
-                                     .q = (float *)(void *)x[0].row,
-                                     .dout = (float *)(void *)x[1].row,
-                                     .ldq = most / 2,
-                                     .ldo = most / 2,
-                                     .q_turned = x[0].turned,
-                                     .dout_turned = x[1].turned,
-                                     .kt = x[2].panels,
-                                     .vt = x[3].panels,
-                                     .k_zip = x[2].zip,
-                                     .ldk = most,
-                                     .seen = seen,
-                                     .max = max,
-                                     .delta = delta,
-                                     .score = &score,
-                                     .factor = (float)((f->caps ? 1 : (double)f->scale) * LOG2_E),
-                                     .dq = got[0],
-                                     .ldd = most,
-                                     .dk = got[1],
-                                     .dv = got[2],
-                                     .s = s,
-                                     .p = part[0],
-                                     .ds = part[1],
-                                     .ds_rows = part[2]};
-    u->tile(&t);
+    const struct attn_bwd_score_mod score = {.caps = f->caps,
+                                             .cap = attn_softcap_of(cap, (double)f->scale),
+                                             .alibi = f->alibi,
+                                             .slope = slope,
+                                             .origin = origin,
+                                             .near = near,
+                                             .weight = f->weighs ? weight : NULL,
+                                             .mask = f->mask,
+                                             .mask_bytes = bytes,
+                                             .mask_keys = cells,
+                                             .cell = cell,
+                                             .next = cell,
+                                             .bits = bits};
+    const struct attn_bwd_tile t = {.strips = strips,
+                                    .blocks = blocks,
+                                    .depth = depth,
+                                    .width = width,
+                                    .q = (float *)(void *)x[0].row,
+                                    .dout = (float *)(void *)x[1].row,
+                                    .ldq = most / 2,
+                                    .ldo = most / 2,
+                                    .q_turned = x[0].turned,
+                                    .dout_turned = x[1].turned,
+                                    .kt = x[2].panels,
+                                    .vt = x[3].panels,
+                                    .k_zip = x[2].zip,
+                                    .ldk = most,
+                                    .seen = seen,
+                                    .max = max,
+                                    .delta = delta,
+                                    .score = &score,
+                                    .factor = (float)((f->caps ? 1 : (double)f->scale) * LOG2_E),
+                                    .dq = got[0],
+                                    .ldd = most,
+                                    .dk = got[1],
+                                    .dv = got[2],
+                                    .s = s,
+                                    .p = part[0],
+                                    .ds = part[1],
+                                    .ds_rows = part[2]};
+    u->bwd_tile(&t);
     for (int i = 0; i < 3; i++)
         for (int64_t at = 0; at < sums[i]; at++) {
             const double error = fabs((double)got[i][at] - want[i][at]);
@@ -203,12 +203,12 @@ static void test_scores(void **unused) {
                                        {.alibi = 1, .scale = 0.3f},
                                        {.alibi = 2, .scale = 0},
                                        {.weighs = 1, .scale = 0.3f},
-                                       {.mask = ATTN_PAIR_MASK_BITS, .scale = 0.3f},
-                                       {.mask = ATTN_PAIR_MASK_F32, .scale = 0.3f},
-                                       {.mask = ATTN_PAIR_MASK_F16, .scale = 0.3f},
-                                       {.mask = ATTN_PAIR_MASK_BF16, .scale = 0.3f},
-                                       {1, 2, ATTN_PAIR_MASK_BITS, 0, 0.3f},
-                                       {1, 1, ATTN_PAIR_MASK_F16, 1, 0.3f}};
+                                       {.mask = ATTN_UKR_MASK_BITS, .scale = 0.3f},
+                                       {.mask = ATTN_UKR_MASK_F32, .scale = 0.3f},
+                                       {.mask = ATTN_UKR_MASK_F16, .scale = 0.3f},
+                                       {.mask = ATTN_UKR_MASK_BF16, .scale = 0.3f},
+                                       {1, 2, ATTN_UKR_MASK_BITS, 0, 0.3f},
+                                       {1, 1, ATTN_UKR_MASK_F16, 1, 0.3f}};
     (void)unused;
     for (size_t i = 0; i < sizeof each / sizeof *each; i++) {
         tile_of(&each[i], 4, 5, 64, 64, 5 * 32, 1000);

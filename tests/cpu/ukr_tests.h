@@ -20,12 +20,12 @@ static double uniform(void) { /* -1 .. 1 */
 
 static int begin(void **unused) {
     (void)unused;
-    attn_ukr_pair_begin(u);
+    attn_ukr_bf16_begin(u);
     return 0;
 }
 static int end(void **unused) {
     (void)unused;
-    attn_ukr_pair_end(u);
+    attn_ukr_bf16_end(u);
     return 0;
 }
 

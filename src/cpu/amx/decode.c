@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * attn_ukr_pair.few on tiles: up to eight rows of queries against keys in one pass, keys and values from where they
+ * attn_ukr_bf16.decode_tiles: up to eight rows of queries against keys in one pass, keys and values from where they
  * are. Decode is bound by memory. What counts is that memory always has enough to do: the hardware runs a fixed number
  * of lines ahead in each stream of addresses that it follows, and while products are made of one stream these are soon
  * there. So the 16 keys of a step are far apart, which is 16 streams for keys and 16 for values.
@@ -21,11 +21,11 @@
 #include <string.h>
 
 enum {
-    STEP = ATTN_PAIR_FEW_STEP,
+    STEP = ATTN_DECODE_AMX_STEP,
     FOUR = 4, /* rows of queries that share a vector */
-    MOST_GROUPS = ATTN_PAIR_FEW / FOUR,
+    MOST_GROUPS = ATTN_DECODE_AMX_ROWS / FOUR,
     MOST_DEPTH = 512,
-    MOST_TILES = ATTN_PAIR_FEW_WIDTH / 32,
+    MOST_TILES = ATTN_DECODE_AMX_WIDTH / 32,
     LANES = 16,
     CELLS = STEP * LANES,
     AHEAD = 512,       /* bytes of rows that are asked for early, of streams */
@@ -52,8 +52,8 @@ struct scratch {
     _Alignas(64) float p[MOST_GROUPS * 2 * FOUR * LANES];
     _Alignas(64) float o[MOST_TILES][MOST_GROUPS][2][FOUR][LANES];   /* even columns, odd ones */
     _Alignas(64) float m[MOST_GROUPS][LANES], l[MOST_GROUPS][LANES]; /* of keys modulo 4 and rows; m the same for all */
-    _Alignas(64) uint16_t k[STEP * MOST_DEPTH], v[STEP * ATTN_PAIR_FEW_WIDTH];
-    uint8_t lost[ATTN_PAIR_FEW]; /* rows that see a value that is not finite at a rim */
+    _Alignas(64) uint16_t k[STEP * MOST_DEPTH], v[STEP * ATTN_DECODE_AMX_WIDTH];
+    uint8_t lost[ATTN_DECODE_AMX_ROWS]; /* rows that see a value that is not finite at a rim */
 };
 
 INLINE void load_sums(int nv, const struct scratch *w) {
@@ -70,7 +70,7 @@ INLINE void store_sums(int nv, struct scratch *w) {
 }
 
 /* What rows have so far, from the caller's form to that of the tiles, and back. Rows that do not exist see nothing. */
-static void begin(const struct attn_pair_few *f, int groups, struct scratch *w) {
+static void begin(const struct attn_decode_amx *f, int groups, struct scratch *w) {
     const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30),
                   odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
     for (int64_t r = 0; r < groups * FOUR; r++) {
@@ -98,7 +98,7 @@ static void begin(const struct attn_pair_few *f, int groups, struct scratch *w) 
             for (int h = 0; h < FOUR; h++) _mm_store_ps(w->q[g] + (c + h) * FOUR, x[h]);
         }
 }
-static void end(const struct attn_pair_few *f, const struct scratch *w) {
+static void end(const struct attn_decode_amx *f, const struct scratch *w) {
     const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23),
                   high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
     for (int64_t r = 0; r < f->rows; r++) {
@@ -219,7 +219,7 @@ INLINE void soften(int nv, int g, v32 factor, const float *s, const __mmask16 *s
 
 /* The operands of step j, a rim: keys that some row does not see. What none sees is 0 in the operands, and so are
  * values that are not finite; rows that see one of these are lost. */
-static void load_rim(const struct attn_pair_few *f, int64_t j, __mmask16 (*seen)[FOUR], struct scratch *w) {
+static void load_rim(const struct attn_decode_amx *f, int64_t j, __mmask16 (*seen)[FOUR], struct scratch *w) {
     const __m512i exponent = _mm512_set1_epi16(0x7f80);
     memset(seen, 0, MOST_GROUPS * sizeof *seen);
     for (int64_t i = 0; i < STEP; i++) {
@@ -244,7 +244,7 @@ static void load_rim(const struct attn_pair_few *f, int64_t j, __mmask16 (*seen)
         for (int64_t r = 0; r < f->rows && bad; r++) w->lost[r] |= j + i >= f->lo[r] && j + i < f->hi[r];
     }
 }
-INLINE void rims(const struct attn_pair_few *f, int groups, int nv, int64_t from, int64_t to, struct scratch *w) {
+INLINE void rims(const struct attn_decode_amx *f, int groups, int nv, int64_t from, int64_t to, struct scratch *w) {
     __mmask16 seen[MOST_GROUPS][FOUR];
     for (int64_t j = from; j < to; j += STEP) {
         load_rim(f, j, seen, w);
@@ -257,13 +257,13 @@ INLINE void rims(const struct attn_pair_few *f, int groups, int nv, int64_t from
 
 /* Elements from a row to the one that is asked for; the addresses may lie behind the operand. Rows of four
  * lines and more that follow each other in sixteen streams the processor brings by itself. */
-static int64_t ahead(const struct attn_pair_few *f, int64_t n, int64_t ld, int streams) {
+static int64_t ahead(const struct attn_decode_amx *f, int64_t n, int64_t ld, int streams) {
     if (!f->ask || (streams && ld == n && n >= BY_ITSELF)) return 0;
     return ((streams ? AHEAD : AHEAD_SOON) / 2 + n - 1) / n * ld;
 }
 /* n steps, 16 n keys that all rows see, the first of them at `from`: in turn, or, with `streams`, the keys of a step n
  * apart. */
-INLINE void steps(const struct attn_pair_few *f, int groups, int nv, int streams, int64_t from, int64_t n,
+INLINE void steps(const struct attn_decode_amx *f, int groups, int nv, int streams, int64_t from, int64_t n,
                   struct scratch *w) {
     const v32 factor = v32_set(f->factor);
     const int64_t next = streams ? 1 : STEP, apart = streams ? n : 1;
@@ -282,7 +282,7 @@ INLINE void steps(const struct attn_pair_few *f, int groups, int nv, int streams
     }
 }
 /* All rows see the same keys. */
-INLINE void same_keys(const struct attn_pair_few *f, int groups, int nv, struct scratch *w) {
+INLINE void same_keys(const struct attn_decode_amx *f, int groups, int nv, struct scratch *w) {
     const int64_t most = STREAM / (2 * f->depth) > 1 ? STREAM / (2 * f->depth) : 1;
     int64_t j = f->lo[0];
     for (int64_t n; (n = (f->hi[0] - j) / STEP) > 0; j += STEP * n) {
@@ -292,7 +292,7 @@ INLINE void same_keys(const struct attn_pair_few *f, int groups, int nv, struct 
     }
     rims(f, groups, nv, j, f->hi[0], w);
 }
-INLINE void own_keys(const struct attn_pair_few *f, int groups, int nv, struct scratch *w) {
+INLINE void own_keys(const struct attn_decode_amx *f, int groups, int nv, struct scratch *w) {
     int64_t lo = INT64_MAX, hi = 0, lo_most = 0, hi_least = INT64_MAX;
     for (int64_t r = 0; r < f->rows; r++) {
         if (f->lo[r] > lo_most) lo_most = f->lo[r];
@@ -309,13 +309,13 @@ INLINE void own_keys(const struct attn_pair_few *f, int groups, int nv, struct s
     if (from < to) steps(f, groups, nv, 0, from, (to - from) / STEP, w);
     rims(f, groups, nv, to, last, w);
 }
-INLINE void all_keys(const struct attn_pair_few *f, int groups, int nv, struct scratch *w) {
+INLINE void all_keys(const struct attn_decode_amx *f, int groups, int nv, struct scratch *w) {
     load_sums(nv, w);
     f->same ? same_keys(f, groups, nv, w) : own_keys(f, groups, nv, w);
     store_sums(nv, w);
 }
 
-void attn_ukr_amx_few(const struct attn_pair_few *f) {
+void attn_ukr_amx_decode(const struct attn_decode_amx *f) {
     struct scratch w;
     const int groups = f->rows > FOUR ? 2 : 1;
     memset(w.lost, 0, sizeof w.lost);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Products on pairs of bf16 for processors with AMX: entries of attn_ukr_pair_amx (ukr/bf16.h). All else is as with
+ * Products on pairs of bf16 for processors with AMX: entries of attn_ukr_bf16_amx (ukr/bf16.h). All else is as with
  * AVX-512 BF16, avx512bf16/ukr.c.
  *
  * Pairs are what the tiles want: A with pairs along its rows, B as rows of pairs. A step multiplies 32 x 16 pairs by 16

@@ -6,12 +6,12 @@
 #include <math.h>
 #include <string.h>
 
-void attn_cpu_pair_row(float *dst, const void *src, int64_t n) {
+void attn_cpu_bf16_row(float *dst, const void *src, int64_t n) {
     if (n % 2) memset(dst + n / 2, 0, sizeof *dst);
     memcpy(dst, src, (size_t)n * sizeof(uint16_t));
 }
 
-void attn_cpu_pair_panels(const struct attn_cpu_sdpa *s, const struct attn_view *view, const struct attn_core_seq *seq,
+void attn_cpu_bf16_panels(const struct attn_cpu_sdpa *s, const struct attn_view *view, const struct attn_core_seq *seq,
                           int64_t b, int64_t hk, int64_t j0, int64_t n, int64_t width, int64_t panel, float *dst,
                           float *tmp) {
     const int64_t depth = (width + 1) / 2;
@@ -23,7 +23,7 @@ void attn_cpu_pair_panels(const struct attn_cpu_sdpa *s, const struct attn_view 
         for (int64_t c = 0; c < cols && !direct; c++) {
             const char *row = attn_core_kv_row(s->p, view, seq, b, hk, j0 + j + c);
             if (row) {
-                attn_cpu_pair_row(tmp + c * depth, row, width);
+                attn_cpu_bf16_row(tmp + c * depth, row, width);
             } else {
                 memset(tmp + c * depth, 0, (size_t)depth * sizeof *tmp);
             }
@@ -48,24 +48,24 @@ static void move_out(const struct attn_cpu_sdpa *s, struct attn_cpu_sdpa_poison 
     }
 }
 
-float attn_cpu_pair_exp_lifted(const struct attn_cpu_sdpa *s, float *x, int64_t n, float factor, float max,
+float attn_cpu_bf16_exp_lifted(const struct attn_cpu_sdpa *s, float *x, int64_t n, float factor, float max,
                                const uint8_t *poisoned, uint8_t *hidden) {
     for (int64_t j = 0; j < n; j++) hidden[j] = x[j] == -INFINITY;
-    const float sum = s->pair->exp2_f32(x, n, factor, max);
+    const float sum = s->bf16->exp2_f32(x, n, factor, max);
     for (int64_t j = 0; j < n; j++)
         if (x[j] == 0 && !hidden[j] && (!poisoned || poisoned[j])) x[j] = FLT_MIN;
     return sum;
 }
 
-int attn_cpu_pair_zip(const struct attn_cpu_sdpa *s, const void *even, const void *odd, int64_t r, int64_t width,
+int attn_cpu_bf16_zip(const struct attn_cpu_sdpa *s, const void *even, const void *odd, int64_t r, int64_t width,
                       float *dst, struct attn_cpu_sdpa_poison *poison, int64_t ld_raw) {
-    if (s->pair->zip(dst, even, odd, width)) return 1;
+    if (s->bf16->zip(dst, even, odd, width)) return 1;
     if (poison && even) move_out(s, poison, (uint16_t *)(void *)dst, 2, even, r, width, ld_raw);
     if (poison && odd) move_out(s, poison, (uint16_t *)(void *)dst + 1, 2, odd, r + 1, width, ld_raw);
     return 0;
 }
 
-void attn_cpu_pair_rows(const struct attn_cpu_sdpa *s, const struct attn_view *view, const struct attn_core_seq *seq,
+void attn_cpu_bf16_rows(const struct attn_cpu_sdpa *s, const struct attn_view *view, const struct attn_core_seq *seq,
                         int64_t b, int64_t hk, int64_t j0, int64_t n, int64_t width, float *dst, int64_t ld,
                         struct attn_cpu_sdpa_poison *poison) {
     poison->any = 0;
@@ -73,11 +73,11 @@ void attn_cpu_pair_rows(const struct attn_cpu_sdpa *s, const struct attn_view *v
     for (int64_t j = 0; j < n && width > 0; j += 2) {
         const void *even = attn_core_kv_row(s->p, view, seq, b, hk, j0 + j), *odd = NULL;
         if (j + 1 < n) odd = attn_core_kv_row(s->p, view, seq, b, hk, j0 + j + 1);
-        attn_cpu_pair_zip(s, even, odd, j, width, dst + j / 2 * ld, poison, ld);
+        attn_cpu_bf16_zip(s, even, odd, j, width, dst + j / 2 * ld, poison, ld);
     }
 }
 
-void attn_cpu_pair_rows_terms(const struct attn_cpu_sdpa *s, const struct attn_view *view,
+void attn_cpu_bf16_split_rows(const struct attn_cpu_sdpa *s, const struct attn_view *view,
                               const struct attn_core_seq *seq, int64_t b, int64_t hk, int64_t j0, int64_t n,
                               int64_t width, float *dst, int64_t ld, struct attn_cpu_sdpa_poison *poison) {
     const int64_t apart = 16 * ld;
@@ -87,8 +87,8 @@ void attn_cpu_pair_rows_terms(const struct attn_cpu_sdpa *s, const struct attn_v
         const void *row[2] = {attn_core_kv_row(s->p, view, seq, b, hk, j0 + j), NULL};
         if (j + 1 < n) row[1] = attn_core_kv_row(s->p, view, seq, b, hk, j0 + j + 1);
         float *to = dst + j / 2 * ld;
-        if (s->p->dtype == ATTN_F32 ? s->pair->zip_thirds(to, apart, row[0], row[1], width)
-                                    : s->pair->zip_halves(to, to + apart, row[0], row[1], width))
+        if (s->p->dtype == ATTN_F32 ? s->bf16->zip_split_f32(to, apart, row[0], row[1], width)
+                                    : s->bf16->zip_split_f16(to, to + apart, row[0], row[1], width))
             continue;
         poison->any = 1;
         for (int64_t i = 0; i < 2; i++) {
@@ -124,7 +124,7 @@ const uint16_t *attn_cpu_half_rows(const struct attn_cpu_sdpa *s, const struct a
         }
         memcpy(to, row, (size_t)width * sizeof *to);
         if (end > width) to[width] = 0;
-        const int finite = s->pair && s->p->dtype == ATTN_BF16 && s->pair->finite(to, width);
+        const int finite = s->bf16 && s->p->dtype == ATTN_BF16 && s->bf16->finite(to, width);
         if (poison && !finite) move_out(s, poison, to, 1, row, j, width, ld_raw);
     }
     return dst;

@@ -51,7 +51,7 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
         attn_cpu_tile_init_##T(&t, w, scratch, 0);                                                                     \
         for (int64_t b = tb; b < b1; b++)                                                                              \
             for (int64_t h = th; h < h1; h++) {                                                                        \
-                attn_cpu_tile_pair_##T(&t, b, h / w->s.group);                                                         \
+                attn_cpu_tile_head_##T(&t, b, h / w->s.group);                                                         \
                 const int64_t keys = least(j1, t.seq.sk), rows = least(i1, t.seq.sq);                                  \
                 for (int64_t j = j0; j < keys; j += w->tile) {                                                         \
                     attn_cpu_tile_keys_##T(&t, j, least(keys - j, w->tile));                                           \
@@ -71,7 +71,7 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
     }
 MASK(float, f32)
 MASK(double, f64)
-MASK(float, pair)
+MASK(float, bf16)
 
 void attn_cpu_bwd_sums(struct attn_cpu_bwd *w, int64_t head, char *scratch) {
     const attn_problem *p = w->s.p;

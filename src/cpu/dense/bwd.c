@@ -29,7 +29,7 @@ enum {
 #define R(name) name##_f32
 #include "cpu/dense/bwd_tpl.h"
 #undef T
-#define T(name) name##_pair
+#define T(name) name##_bf16
 #include "cpu/dense/bwd_tpl.h"
 
 /* The phases of one kind of operands. */
@@ -45,7 +45,7 @@ struct phases {
                                              attn_cpu_bwd_mask_##T}
 PHASES(f64);
 PHASES(f32);
-PHASES(pair);
+PHASES(bf16);
 
 /* Row strides of an odd number of cache lines spread over the cache's sets. */
 static int64_t odd_lines(int64_t n, int64_t line) { return n > 0 ? ((n + line - 1) / line | 1) * line : 0; }
@@ -64,12 +64,12 @@ static void lay_out(struct attn_cpu_bwd *w, int32_t threads) {
     w->real = f64 ? 8 : 4;
     /* Whole register tiles as columns. Large tiles pay where no diagonal runs through them and the cache holds them. */
     const int open = p->window_left == ATTN_UNBOUNDED && p->window_right == ATTN_UNBOUNDED;
-    const int whole = (open || !w->s.pair) && p->dim_qk <= 128 && p->dim_v <= 128;
+    const int whole = (open || !w->s.bf16) && p->dim_qk <= 128 && p->dim_v <= 128;
     const int strips = attn_cpu_grad_serves(w); /* then tiles are for what it leaves; they divide its blocks */
     w->tile = strips ? 128 : whole ? 192 : 96;
     w->ldd = odd_lines(strips ? attn_cpu_sdpa_up(p->dim_qk, 32) : p->dim_qk, line);
     w->ldv = odd_lines(p->dim_v, line);
-    const int pairs = w->s.pair != NULL;
+    const int pairs = w->s.bf16 != NULL;
     w->depth_qk = pairs ? attn_cpu_sdpa_blocks(p->dim_qk, 2) : p->dim_qk;
     w->depth_v = pairs ? attn_cpu_sdpa_blocks(p->dim_v, 2) : p->dim_v;
     w->ldq = pairs ? odd_lines(w->depth_qk, line) : w->ldd; /* rows of q go to sums of keys as they are */
@@ -82,7 +82,7 @@ static void lay_out(struct attn_cpu_bwd *w, int32_t threads) {
                              : ATTN_CPU_TILE_SLOTS);
     w->row_blocks = attn_cpu_sdpa_blocks(w->s.flat, w->rows);
     w->fused = can_fuse(w, threads);
-    while (w->fused && !w->s.pair && !strips && w->slots < KEY_SLOTS && w->slots * w->tile < p->seq_k &&
+    while (w->fused && !w->s.bf16 && !strips && w->slots < KEY_SLOTS && w->slots * w->tile < p->seq_k &&
            (w->slots + 1) * w->tile * (4 * w->ldd + 2 * w->ldv) * w->real <= SLOT_BYTES)
         w->slots++;
     w->keys = w->slots * w->tile;
@@ -155,8 +155,8 @@ static int64_t shared_bytes(const struct attn_cpu_bwd *w, int64_t *odd) {
 
 static void set_up(struct attn_cpu_bwd *w, const struct attn_cpu_sdpa_isa *isa, const attn_problem *p,
                    const attn_args *args, int32_t threads) {
-    attn_cpu_sdpa_init(&w->s, p, args, isa->u, isa->terms ? NULL : isa->pair);
-    w->pair = isa->pair;
+    attn_cpu_sdpa_init(&w->s, p, args, isa->u, isa->terms ? NULL : isa->bf16);
+    w->bf16 = isa->bf16;
     w->crew = attn_cpu_sdpa_crew(isa, p, threads);
     lay_out(w, w->crew);
 }
@@ -172,9 +172,9 @@ int64_t attn_cpu_sdpa_bwd_workspace(const struct attn_cpu_sdpa_isa *isa, const a
 static void run_tasks(void *arg, int32_t worker) {
     struct attn_cpu_bwd *w = arg;
     const uint32_t mode = attn_cpu_flush_begin();
-    attn_ukr_pair_begin(w->pair);
+    attn_ukr_bf16_begin(w->bf16);
     for (int64_t t; (t = attn_cpu_next(&w->next)) < w->tasks;) w->phase(w, t, w->scratch + worker * w->at.end);
-    attn_ukr_pair_end(w->pair);
+    attn_ukr_bf16_end(w->bf16);
     attn_cpu_flush_end(mode);
 }
 
@@ -210,7 +210,7 @@ void attn_cpu_sdpa_bwd(const struct attn_cpu_sdpa_isa *isa, const struct attn_co
     w.want_dk = w.dk.data && p->dim_qk > 0;
     w.want_dv = w.dv.data && p->dim_v > 0;
 
-    const struct phases *phases = w.real == 8 ? &phases_f64 : w.s.pair ? &phases_pair : &phases_f32;
+    const struct phases *phases = w.real == 8 ? &phases_f64 : w.s.bf16 ? &phases_bf16 : &phases_f32;
     const int dalibi = attn_core_has(p, ATTN_GRAD_ALIBI);
     const int64_t pairs = p->batch * p->heads_k;
     run_phase(&w, dev, row_tasks(&w), phases->rows);

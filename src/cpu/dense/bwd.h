@@ -5,15 +5,15 @@
  * queries (owner of a block of flat rows: dQ), or both at once with one owner per (batch, key head) when there are
  * enough of them (5 products instead of 7); then dmask and the sums over rows. Nobody adds to what another task owns,
  * and every sum runs over the same grid in the same order whichever way the work is dealt: same bits always. */
-#ifndef ATTN_CPU_SDPA_BWD_H
-#define ATTN_CPU_SDPA_BWD_H
+#ifndef ATTN_CPU_DENSE_BWD_H
+#define ATTN_CPU_DENSE_BWD_H
 #include "cpu/dense/sdpa.h"
 
 /* Statistics of a query row of one head. lse = +inf marks a row without gradients. */
 struct attn_cpu_bwd_row {
     double lse, g, shift; /* natural; factor of dout; g * (out . dout) - dlse */
     double dsink, dalibi;
-    float top; /* lse in units of a plain pair kernel's scores; of bwd_amx_score.c: struct attn_pair_tile's max */
+    float top; /* lse in units of a plain pair kernel's scores; of bwd_amx_score.c: struct attn_bwd_tile's max */
 };
 enum { ATTN_CPU_BWD_ROWS = 64 /* query rows of a task of the first phase */ };
 
@@ -31,7 +31,7 @@ struct attn_cpu_grad {
 
 struct attn_cpu_bwd {
     struct attn_cpu_sdpa s;
-    const struct attn_ukr_pair *pair; /* s.pair, or for f32 what splits its numbers; or NULL */
+    const struct attn_ukr_bf16 *bf16; /* s.bf16, or for f32 what splits its numbers; or NULL */
     struct attn_view out, lse, dout, dlse, dq, dk, dv, dmask;
     int want_dq, want_dk, want_dv;
     int64_t real;
@@ -72,7 +72,7 @@ static inline struct attn_cpu_bwd_row *attn_cpu_bwd_stat(const struct attn_cpu_b
 int64_t attn_cpu_bwd_mask_tasks(const struct attn_cpu_bwd *w);
 void attn_cpu_bwd_mask_f32(struct attn_cpu_bwd *w, int64_t task, char *scratch);
 void attn_cpu_bwd_mask_f64(struct attn_cpu_bwd *w, int64_t task, char *scratch);
-void attn_cpu_bwd_mask_pair(struct attn_cpu_bwd *w, int64_t task, char *scratch);
+void attn_cpu_bwd_mask_bf16(struct attn_cpu_bwd *w, int64_t task, char *scratch);
 /* Sums of the rows' dsink and dalibi; task = query head. */
 void attn_cpu_bwd_sums(struct attn_cpu_bwd *w, int64_t head, char *scratch);
 #endif

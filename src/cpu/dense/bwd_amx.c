@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * The backward in whole strips of 32 rows and blocks of 32 keys: packs what attn_ukr_pair.tile reads, or for f32 and
- * f16, where products are scores, splits what tile_f32 reads, walks their tiles, writes what they summed. Values that
- * are not finite stay with bwd_tile.h: of pairs, where products are scores, a block of keys at a time; else, where its
- * bits differ, a whole (batch, key head).
+ * The backward in whole strips of 32 rows and blocks of 32 keys: packs what attn_ukr_bf16.bwd_tile reads, or for f32
+ * and f16, where products are scores, splits what bwd_tile_f32 reads, walks their tiles, writes what they summed.
+ * Values that are not finite stay with bwd_tile.h: of pairs, where products are scores, a block of keys at a time;
+ * else, where its bits differ, a whole (batch, key head).
  *
  *     keys    K^T, V^T panels of 16; K zipped; dK^T, dV^T     once per block of keys: second-level cache
  *     rows    q, dout; both zipped and transposed             once per block of keys and 128 rows
@@ -21,11 +21,11 @@
 
 #define LOG2_E 1.44269504088896340736
 enum {
-    SIDE = ATTN_PAIR_TILE,
+    SIDE = ATTN_BWD_TILE,
     STRIPS = 4,            /* of a tile */
     KEY_BYTES = 960 << 10, /* operands and sums of a block of keys: half of a second-level cache of 2 MiB */
     LEAST_KEYS = 128,      /* the tile of bwd_tile.h divides it */
-    SPLIT = ATTN_PAIR_SPLIT,
+    SPLIT = ATTN_BWD_SPLIT,
     SPLIT_BLOCKS = 4,  /* of keys, that go by a tile's rows together */
     SPLIT_LEAST = 64,  /* rows, and keys, for which splitting pays, and... */
     SPLIT_WIDEST = 128 /* columns */
@@ -43,17 +43,17 @@ static int split_pays(const struct attn_cpu_sdpa *s) {
 
 /* f32 and f16 have a sink's factor in dout. */
 static int has_scores(const struct attn_cpu_bwd *w) {
-    return !w->s.plain || (w->s.pair && attn_core_has(w->s.p, ATTN_SINK));
+    return !w->s.plain || (w->s.bf16 && attn_core_has(w->s.p, ATTN_SINK));
 }
 int attn_cpu_grad_serves(const struct attn_cpu_bwd *w) {
     const struct attn_cpu_sdpa *s = &w->s;
-    if (!w->pair || s->p->dim_qk <= 0 || s->p->dim_v <= 0) return 0;
+    if (!w->bf16 || s->p->dim_qk <= 0 || s->p->dim_v <= 0) return 0;
     if (has_scores(w) && !attn_cpu_grad_scores(w)) return 0;
-    if (s->pair) return s->pair->tile != NULL;
-    return w->pair->tile_f32 && (has_scores(w) || s->p->scale > 0) && split_pays(s);
+    if (s->bf16) return s->bf16->bwd_tile != NULL;
+    return w->bf16->bwd_tile_f32 && (has_scores(w) || s->p->scale > 0) && split_pays(s);
 }
 /* Values that are not finite change the bits of all of a (batch, key head): the way there is another one. */
-static int whole(const struct attn_cpu_bwd *w) { return !w->s.pair || w->grad.scored; }
+static int whole(const struct attn_cpu_bwd *w) { return !w->s.bf16 || w->grad.scored; }
 
 /* Operands of w->rows or a tile's rows and of `keys` keys, and what is between the products. */
 static void lay_out_pairs(struct attn_cpu_grad *g, int64_t rows, int64_t keys) {
@@ -89,7 +89,7 @@ static void lay_out_split(struct attn_cpu_grad *g, int64_t rows, int64_t keys) {
 
 void attn_cpu_grad_lay_out(struct attn_cpu_bwd *w, int32_t threads) {
     const attn_problem *p = w->s.p;
-    const int split = w->s.pair == NULL;
+    const int split = w->s.bf16 == NULL;
     const int64_t f = (int64_t)sizeof(float);
     struct attn_cpu_grad *g = &w->grad;
     int64_t keys = 4 * LEAST_KEYS;
@@ -122,7 +122,7 @@ void attn_cpu_grad_lay_out(struct attn_cpu_bwd *w, int32_t threads) {
 /* Whether a row of the problem's dtype is finite. */
 static int all_finite(const struct attn_cpu_bwd *w, const void *row, int64_t n) {
     float wide[512]; /* the largest head dim */
-    if (w->s.pair) return w->s.pair->finite(row, n);
+    if (w->s.bf16) return w->s.bf16->finite(row, n);
     if (w->s.p->dtype == ATTN_F32) return w->s.u->finite_f32(row, n);
     attn_cpu_sdpa_load_f32(&w->s, wide, row, w->s.p->dtype, n, 1);
     return w->s.u->finite_f32(wide, n);
@@ -138,13 +138,13 @@ static int hidden(const struct attn_cpu_bwd *w, const struct attn_core_seq *seq,
     int64_t first = 0, last = 0;
     if (w->grad.scored) return attn_cpu_grad_score_hidden(w, seq, b, hk, j);
     attn_core_query_range(w->s.p, seq->sq, seq->sk, j, &first, &last);
-    return !w->s.pair && first >= last;
+    return !w->s.bf16 && first >= last;
 }
 
 void attn_cpu_grad_look(struct attn_cpu_bwd *w, int64_t task, char *scratch) {
     const attn_problem *p = w->s.p;
-    const int64_t block = task % w->key_blocks, pair = task / w->key_blocks, b = pair / p->heads_k,
-                  hk = pair % p->heads_k;
+    const int64_t block = task % w->key_blocks, head = task / w->key_blocks, b = head / p->heads_k,
+                  hk = head % p->heads_k;
     struct attn_core_seq seq;
     int good = 1;
     (void)scratch;
@@ -160,7 +160,7 @@ struct work {
     const struct attn_cpu_bwd *w;
     const struct attn_core_seq *seq;
     int64_t b, hk;
-    struct attn_pair_tile t;
+    struct attn_bwd_tile t;
     float *q, *dout, *q_turned, *dout_turned, *kt, *vt, *k_zip, *max, *delta, *tmp;
     int32_t *seen;
     int64_t *range; /* [rows][2] */
@@ -176,27 +176,27 @@ static void begin(struct work *k, const struct attn_cpu_bwd *w, const struct att
     k->kt = AT(kt), k->vt = AT(vt), k->k_zip = AT(k_zip), k->max = AT(max), k->delta = AT(delta), k->tmp = AT(tmp);
     k->seen = (int32_t *)(void *)(scratch + g->at.seen);
     k->range = (int64_t *)(void *)(scratch + g->at.range);
-    k->t = (struct attn_pair_tile){.depth = g->depth,
-                                   .width = g->width,
-                                   .q = k->q,
-                                   .dout = k->dout,
-                                   .ldq = g->ldq,
-                                   .ldo = g->ldo,
-                                   .q_turned = k->q_turned,
-                                   .dout_turned = k->dout_turned,
-                                   .kt = k->kt,
-                                   .vt = k->vt,
-                                   .k_zip = k->k_zip,
-                                   .ldk = g->ldk,
-                                   .seen = k->seen,
-                                   .max = k->max,
-                                   .delta = k->delta,
-                                   .factor = (float)((g->scored && w->s.p->softcap > 0 ? 1 : w->s.p->scale) * LOG2_E),
-                                   .ldd = w->ldd,
-                                   .s = AT(s),
-                                   .p = AT(p),
-                                   .ds = AT(ds),
-                                   .ds_rows = AT(ds_rows)};
+    k->t = (struct attn_bwd_tile){.depth = g->depth,
+                                  .width = g->width,
+                                  .q = k->q,
+                                  .dout = k->dout,
+                                  .ldq = g->ldq,
+                                  .ldo = g->ldo,
+                                  .q_turned = k->q_turned,
+                                  .dout_turned = k->dout_turned,
+                                  .kt = k->kt,
+                                  .vt = k->vt,
+                                  .k_zip = k->k_zip,
+                                  .ldk = g->ldk,
+                                  .seen = k->seen,
+                                  .max = k->max,
+                                  .delta = k->delta,
+                                  .factor = (float)((g->scored && w->s.p->softcap > 0 ? 1 : w->s.p->scale) * LOG2_E),
+                                  .ldd = w->ldd,
+                                  .s = AT(s),
+                                  .p = AT(p),
+                                  .ds = AT(ds),
+                                  .ds_rows = AT(ds_rows)};
 #undef AT
     if (g->scored) attn_cpu_grad_score_begin(&k->score, w, seq, b, hk, scratch);
 }
@@ -242,9 +242,9 @@ static void split_rows(const struct work *k, const struct rows_32 *x, int64_t n,
     int64_t ld;
     const float *from = gather(k, x, n, padded, &ld);
     for (int64_t c = 0; c < padded; c += SIDE) {
-        if (to) k->w->pair->split(to + c / SIDE * SPLIT, from + c, ld, down);
+        if (to) k->w->bf16->split_block(to + c / SIDE * SPLIT, from + c, ld, down);
         k->w->s.u->transpose_f32(k->t.s, SIDE, from + c, ld, SIDE, SIDE);
-        k->w->pair->split(turned + c / SIDE * SPLIT, k->t.s, SIDE, turned_down);
+        k->w->bf16->split_block(turned + c / SIDE * SPLIT, k->t.s, SIDE, turned_down);
     }
 }
 static void load_rows_split(struct work *k, int64_t f0, int64_t n) {
@@ -305,7 +305,7 @@ static void load_rows(struct work *k, int64_t f0, int64_t n) {
     const struct attn_cpu_grad *g = &w->grad;
     const attn_problem *p = w->s.p;
     const int64_t group = w->s.group;
-    if (!w->s.pair) {
+    if (!w->s.bf16) {
         load_rows_split(k, f0, n);
         return;
     }
@@ -327,9 +327,9 @@ static void load_rows(struct work *k, int64_t f0, int64_t n) {
         if (++h == end) h -= group, i++;
     }
     for (int64_t s = 0; s < k->t.strips; s++) { /* all of it is finite */
-        w->s.pair->turn(k->q_turned + s * SIDE / 2 * g->depth, (const void *)(k->q + s * SIDE * g->ldq), 2 * g->ldq,
+        w->s.bf16->turn(k->q_turned + s * SIDE / 2 * g->depth, (const void *)(k->q + s * SIDE * g->ldq), 2 * g->ldq,
                         g->depth);
-        w->s.pair->turn(k->dout_turned + s * SIDE / 2 * g->width, (const void *)(k->dout + s * SIDE * g->ldo),
+        w->s.bf16->turn(k->dout_turned + s * SIDE / 2 * g->width, (const void *)(k->dout + s * SIDE * g->ldo),
                         2 * g->ldo, g->width);
     }
 }
@@ -363,7 +363,7 @@ static void see(const struct work *k, int64_t blocks, int64_t j0) {
 static const void *key_row(const struct work *k, const struct attn_view *view, int64_t j0, int64_t n, int64_t j,
                            int64_t width) {
     const void *row = j < n ? attn_view_row(view, k->b, k->hk, k->seq->k0 + j0 + j) : NULL;
-    return row && k->w->grad.scored && !k->w->s.pair->finite(row, width) ? NULL : row;
+    return row && k->w->grad.scored && !k->w->s.bf16->finite(row, width) ? NULL : row;
 }
 /* Rows j0 .. j0+n of keys or values as panels of 16, pairs along D. */
 static void load_panels(const struct work *k, const struct attn_view *view, int64_t j0, int64_t n, int64_t width,
@@ -392,7 +392,7 @@ static void load_keys(struct work *k, int64_t j0, int64_t n) {
     const struct attn_cpu_grad *g = &w->grad;
     const attn_problem *p = w->s.p;
     k->t.blocks = attn_cpu_sdpa_blocks(n, SIDE);
-    if (!w->s.pair) {
+    if (!w->s.bf16) {
         load_keys_split(k, j0, n);
         return;
     }
@@ -402,7 +402,7 @@ static void load_keys(struct work *k, int64_t j0, int64_t n) {
         const void *even = key_row(k, &w->s.k, j0, n, j, p->dim_qk),
                    *odd = key_row(k, &w->s.k, j0, n, j + 1, p->dim_qk);
         float *to = k->k_zip + j / 2 * g->ldk;
-        w->s.pair->zip(to, even, odd, p->dim_qk);
+        w->s.bf16->zip(to, even, odd, p->dim_qk);
         memset(to + p->dim_qk, 0, (size_t)(g->depth - p->dim_qk) * sizeof *to);
     }
 }
@@ -435,15 +435,15 @@ static int simple_pair(const struct work *k) {
 /* The n loaded rows with the loaded keys from j0 on; behind them rows from f on with keys from j on, or f < 0. */
 static void run_tile(struct work *k, int64_t n, int64_t j0, int64_t f, int64_t j_next) {
     const struct attn_cpu_bwd *w = k->w;
-    if (w->s.pair) {
+    if (w->s.bf16) {
         see(k, k->t.blocks, j0);
         if (w->grad.scored) k->t.score = attn_cpu_grad_score_keys(&k->score, j0, f, j_next);
-        w->s.pair->tile(&k->t);
+        w->s.bf16->bwd_tile(&k->t);
         return;
     }
     const int64_t wide = w->grad.depth, tall = w->grad.width, lo = k->range[0], hi = k->range[2 * n - 1];
     for (int64_t x = 0; x < k->t.blocks; x += SPLIT_BLOCKS) {
-        struct attn_pair_tile t = k->t;
+        struct attn_bwd_tile t = k->t;
         const int64_t j = j0 + x * SIDE;
         t.blocks = k->t.blocks - x < SPLIT_BLOCKS ? k->t.blocks - x : SPLIT_BLOCKS;
         if (j >= hi || j + t.blocks * SIDE <= lo) continue;
@@ -456,7 +456,7 @@ static void run_tile(struct work *k, int64_t n, int64_t j0, int64_t f, int64_t j
             t.score =
                 attn_cpu_grad_score_keys(&k->score, j, more ? k->score.f0 : f, more ? j + SPLIT_BLOCKS * SIDE : j_next);
         }
-        w->pair->tile_f32(&t);
+        w->bf16->bwd_tile_f32(&t);
     }
 }
 
@@ -509,7 +509,7 @@ int attn_cpu_grad_queries(const struct attn_cpu_bwd *w, const struct attn_core_s
     see_all(&k, f0, n);
     k.t.dq = dq;
     /* as many chunks as scratch has room for */
-    const int64_t keys = w->s.pair ? w->keys * STRIPS * SIDE / w->rows : w->keys;
+    const int64_t keys = w->s.bf16 ? w->keys * STRIPS * SIDE / w->rows : w->keys;
     for (int64_t j = lo / SIDE * SIDE; j < hi; j += keys) {
         load_keys(&k, j, hi - j < keys ? hi - j : keys);
         run_tile(&k, n, j, j + keys < hi ? f0 : -1, j + keys);

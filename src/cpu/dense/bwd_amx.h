@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * The plain backward in whole strips and blocks, where attn_ukr_pair.tile serves (AMX): see bwd_amx.c. */
-#ifndef ATTN_CPU_SDPA_GRAD_H
-#define ATTN_CPU_SDPA_GRAD_H
+ * The plain backward in whole strips and blocks, where attn_ukr_bf16.bwd_tile serves (AMX): see bwd_amx.c. */
+#ifndef ATTN_CPU_DENSE_BWD_AMX_H
+#define ATTN_CPU_DENSE_BWD_AMX_H
 #include "cpu/dense/bwd.h"
 
 /* A worker's scratch and the sizes; called at the end of lay_out, which has chosen tile and rows with it. */

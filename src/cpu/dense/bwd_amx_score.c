@@ -11,22 +11,22 @@
 
 static int mask_of(const struct attn_cpu_sdpa *s) {
     switch (s->p->mask_dtype) {
-    case ATTN_BOOL: return ATTN_PAIR_MASK_BITS;
-    case ATTN_F32: return ATTN_PAIR_MASK_F32;
-    case ATTN_F16: return ATTN_PAIR_MASK_F16;
-    case ATTN_BF16: return ATTN_PAIR_MASK_BF16;
-    default: return ATTN_PAIR_MASK_NONE;
+    case ATTN_BOOL: return ATTN_UKR_MASK_BITS;
+    case ATTN_F32: return ATTN_UKR_MASK_F32;
+    case ATTN_F16: return ATTN_UKR_MASK_F16;
+    case ATTN_BF16: return ATTN_UKR_MASK_BF16;
+    default: return ATTN_UKR_MASK_NONE;
     }
 }
 
 /* The same, but for a mask of one cell a row. */
-static int cells_of(const struct attn_cpu_sdpa *s) { return s->mask.column ? mask_of(s) : ATTN_PAIR_MASK_NONE; }
+static int cells_of(const struct attn_cpu_sdpa *s) { return s->mask.column ? mask_of(s) : ATTN_UKR_MASK_NONE; }
 
 int attn_cpu_grad_scores(const struct attn_cpu_bwd *w) {
     const attn_problem *p = w->s.p;
     return w->s.late_fits && !attn_core_has(p, ATTN_PAGED) && !attn_core_has(p, ATTN_GRAD_ALIBI) &&
            (p->softcap <= 0 || attn_softcap_fits(w->s.softcap, p->scale)) &&
-           (!p->mask_dtype || mask_of(&w->s) != ATTN_PAIR_MASK_NONE);
+           (!p->mask_dtype || mask_of(&w->s) != ATTN_UKR_MASK_NONE);
 }
 
 void attn_cpu_grad_score_lay_out(struct attn_cpu_bwd *w, int64_t rows, int64_t keys) {
@@ -39,7 +39,7 @@ void attn_cpu_grad_score_lay_out(struct attn_cpu_bwd *w, int64_t rows, int64_t k
     g->at.ref = attn_cpu_sdpa_take(&g->end, rows * (int64_t)sizeof(int64_t));
     g->at.cell = attn_cpu_sdpa_take(&g->end, pointers);
     g->at.next = attn_cpu_sdpa_take(&g->end, pointers);
-    g->at.bits = attn_cpu_sdpa_take(&g->end, rows * (keys / ATTN_PAIR_TILE) * (int64_t)sizeof(uint32_t));
+    g->at.bits = attn_cpu_sdpa_take(&g->end, rows * (keys / ATTN_BWD_TILE) * (int64_t)sizeof(uint32_t));
 }
 
 float attn_cpu_grad_score_top(const struct attn_cpu_bwd *w, const struct attn_core_seq *seq, int64_t b, int64_t h,
@@ -52,7 +52,7 @@ float attn_cpu_grad_score_top(const struct attn_cpu_bwd *w, const struct attn_co
         if (mask->dtype != ATTN_BOOL) lse -= attn_num_load(row.mask, mask->dtype, 0);
     }
     lse -= row.shift;
-    return (float)(cells_of(&w->s) > ATTN_PAIR_MASK_BITS ? lse : lse * LOG2_E);
+    return (float)(cells_of(&w->s) > ATTN_UKR_MASK_BITS ? lse : lse * LOG2_E);
 }
 
 int attn_cpu_grad_score_hidden(const struct attn_cpu_bwd *w, const struct attn_core_seq *seq, int64_t b, int64_t hk,
@@ -82,7 +82,7 @@ void attn_cpu_grad_score_begin(struct attn_cpu_grad_score *s, const struct attn_
     if (s->score.caps) s->score.cap = attn_softcap_of(w->s.softcap, p->scale);
     s->score.alibi = p->alibi == ATTN_ALIBI_NONE ? 0 : 1 + (p->alibi == ATTN_ALIBI_DISTANCE);
     s->score.slope = s->slope, s->score.origin = s->origin, s->score.near = s->near;
-    s->score.weight = w->s.pair && attn_core_has(p, ATTN_SINK) ? s->weight : NULL;
+    s->score.weight = w->s.bf16 && attn_core_has(p, ATTN_SINK) ? s->weight : NULL;
     s->score.mask = cells_of(&w->s);
     s->score.mask_bytes = w->s.mask.element_bytes;
     s->score.cell = s->cell, s->score.next = s->next;
@@ -125,8 +125,8 @@ static void find_cells(const struct attn_cpu_grad_score *s, int64_t f, int64_t j
         if (++h == end) h -= w->s.group, i++;
     }
 }
-const struct attn_pair_tile_score *attn_cpu_grad_score_keys(struct attn_cpu_grad_score *s, int64_t j0, int64_t f,
-                                                            int64_t j) {
+const struct attn_bwd_score_mod *attn_cpu_grad_score_keys(struct attn_cpu_grad_score *s, int64_t j0, int64_t f,
+                                                          int64_t j) {
     for (int64_t r = 0; r < s->padded && s->score.alibi; r++) s->origin[r] = (float)(s->ref[r] - j0);
     if (!s->score.mask) return &s->score;
     s->score.mask_keys = s->w->s.p->seq_k - j0;

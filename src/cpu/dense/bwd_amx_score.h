@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT
  * What the backward in whole strips (bwd_amx.c) needs where products are not yet scores: softcap, ALiBi, masks, and
  * sinks that lse leaves out. */
-#ifndef ATTN_CPU_SDPA_GRAD_SCORE_H
-#define ATTN_CPU_SDPA_GRAD_SCORE_H
+#ifndef ATTN_CPU_DENSE_BWD_AMX_SCORE_H
+#define ATTN_CPU_DENSE_BWD_AMX_SCORE_H
 #include "cpu/dense/bwd.h"
 
-/* Whether the problem's scores can be made by attn_ukr_pair.tile. */
+/* Whether the problem's scores can be made by attn_ukr_bf16.bwd_tile. */
 int attn_cpu_grad_scores(const struct attn_cpu_bwd *w);
 /* Room for `rows` rows of a tile and `keys` keys, in w->grad. */
 void attn_cpu_grad_score_lay_out(struct attn_cpu_bwd *w, int64_t rows, int64_t keys);
-/* struct attn_pair_tile's max of such a row; what a mask adds to a whole row belongs to it. */
+/* struct attn_bwd_tile's max of such a row; what a mask adds to a whole row belongs to it. */
 float attn_cpu_grad_score_top(const struct attn_cpu_bwd *w, const struct attn_core_seq *seq, int64_t b, int64_t h,
                               int64_t i, double lse);
 /* A boolean mask hides key j from all rows that might see it. */
@@ -24,7 +24,7 @@ struct attn_cpu_grad_score {
     float *slope, *origin, *near, *weight;
     int64_t *ref;
     const char **cell, **next;
-    struct attn_pair_tile_score score;
+    struct attn_bwd_score_mod score;
 };
 void attn_cpu_grad_score_begin(struct attn_cpu_grad_score *s, const struct attn_cpu_bwd *w,
                                const struct attn_core_seq *seq, int64_t b, int64_t hk, char *scratch);
@@ -32,6 +32,6 @@ void attn_cpu_grad_score_begin(struct attn_cpu_grad_score *s, const struct attn_
 void attn_cpu_grad_score_rows(struct attn_cpu_grad_score *s, int64_t f0, int64_t n, int64_t padded,
                               const int64_t *range);
 /* The same rows with keys from j0 on; who comes next: rows from f on with keys from j on, or f < 0. */
-const struct attn_pair_tile_score *attn_cpu_grad_score_keys(struct attn_cpu_grad_score *s, int64_t j0, int64_t f,
-                                                            int64_t j);
+const struct attn_bwd_score_mod *attn_cpu_grad_score_keys(struct attn_cpu_grad_score *s, int64_t j0, int64_t f,
+                                                          int64_t j);
 #endif

@@ -30,5 +30,5 @@ enum {
 #undef PAIRS
 #undef T
 #define PAIRS   1
-#define T(name) name##_pair
+#define T(name) name##_bf16
 #include "cpu/dense/bwd_tile_tpl.h"

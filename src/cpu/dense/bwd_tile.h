@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * A tile of the dense backward: P and dS of up to `tile` query rows against up to `tile` keys of one key head, what
  * every gradient is summed from. Rows and keys are loaded apart, so that whoever owns one side keeps it. */
-#ifndef ATTN_CPU_SDPA_TILE_H
-#define ATTN_CPU_SDPA_TILE_H
+#ifndef ATTN_CPU_DENSE_BWD_TILE_H
+#define ATTN_CPU_DENSE_BWD_TILE_H
 #include "cpu/dense/bf16_operands.h"
 #include "cpu/dense/bwd.h"
 
@@ -30,7 +30,7 @@ enum { ATTN_CPU_TILE_SLOTS = 2 };
     /* slot < ATTN_CPU_TILE_SLOTS: tiles of one worker share everything but their rows. */                             \
     void attn_cpu_tile_init_##T(struct attn_cpu_tile_##T *t, const struct attn_cpu_bwd *w, char *scratch, int slot);   \
     /* Sequence b and key head hk; forgets rows and keys. */                                                           \
-    void attn_cpu_tile_pair_##T(struct attn_cpu_tile_##T *t, int64_t b, int64_t hk);                                   \
+    void attn_cpu_tile_head_##T(struct attn_cpu_tile_##T *t, int64_t b, int64_t hk);                                   \
     /* Rows f0 .. f0+n: row r is query (f0+r) / group of head h0 + (f0+r) % group. */                                  \
     void attn_cpu_tile_rows_##T(struct attn_cpu_tile_##T *t, int64_t h0, int64_t group, int64_t f0, int64_t n);        \
     void attn_cpu_tile_keys_##T(struct attn_cpu_tile_##T *t, int64_t j0, int64_t n);                                   \
@@ -48,5 +48,5 @@ enum { ATTN_CPU_TILE_SLOTS = 2 };
     void attn_cpu_tile_add_dq_##T(const struct attn_cpu_tile_##T *t, REAL *dq);
 ATTN_CPU_TILE(float, f32)
 ATTN_CPU_TILE(double, f64)
-ATTN_CPU_TILE(float, pair) /* products on pairs of bf16: see ukr/bf16.h */
+ATTN_CPU_TILE(float, bf16) /* products on pairs of bf16: see ukr/bf16.h */
 #endif

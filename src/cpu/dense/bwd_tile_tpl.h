@@ -6,7 +6,7 @@
 static inline void T(gemm)(const struct attn_cpu_bwd *w, int64_t m, int64_t n, int64_t k, const REAL *a, int64_t a_row,
                            int64_t a_col, const REAL *b, int64_t ldb, REAL *c, int64_t ldc, int accumulate) {
 #if PAIRS
-    w->s.pair->gemm(m, n, k, a, a_row, a_col, b, ldb, c, ldc, accumulate);
+    w->s.bf16->gemm(m, n, k, a, a_row, a_col, b, ldb, c, ldc, accumulate);
 #else
     w->s.u->R(gemm)(m, n, k, a, a_row, a_col, b, ldb, c, ldc, accumulate);
 #endif
@@ -32,7 +32,7 @@ void T(attn_cpu_tile_init)(struct T(attn_cpu_tile) * t, const struct attn_cpu_bw
     t->stat = (struct attn_cpu_bwd_row **)(void *)(scratch + w->at.stat) + slot * w->tile;
 }
 
-void T(attn_cpu_tile_pair)(struct T(attn_cpu_tile) * t, int64_t b, int64_t hk) {
+void T(attn_cpu_tile_head)(struct T(attn_cpu_tile) * t, int64_t b, int64_t hk) {
     t->b = b;
     t->hk = hk;
     t->n_rows = t->n_keys = 0;
@@ -50,10 +50,10 @@ static void T(zip_rows)(struct T(attn_cpu_tile) * t) {
     for (int64_t r = 0; r < t->n_rows; r += 2) {
         const int both = r + 1 < t->n_rows;
         const float *q = t->q + r * w->ldq, *dout = t->dout + r * w->ldo;
-        if (!attn_cpu_pair_zip(&w->s, q, both ? q + w->ldq : NULL, r, p->dim_qk, t->q_zip + r / 2 * w->ldd, &t->bad_q,
+        if (!attn_cpu_bf16_zip(&w->s, q, both ? q + w->ldq : NULL, r, p->dim_qk, t->q_zip + r / 2 * w->ldd, &t->bad_q,
                                w->ldd))
             t->bad_rows = 1;
-        if (!attn_cpu_pair_zip(&w->s, dout, both ? dout + w->ldo : NULL, r, p->dim_v, t->dout_zip + r / 2 * w->ldv,
+        if (!attn_cpu_bf16_zip(&w->s, dout, both ? dout + w->ldo : NULL, r, p->dim_v, t->dout_zip + r / 2 * w->ldv,
                                &t->bad_dout, w->ldv))
             t->bad_rows = 1;
     }
@@ -83,8 +83,8 @@ void T(attn_cpu_tile_rows)(struct T(attn_cpu_tile) * t, int64_t h0, int64_t grou
         if (row->lo < t->lo) t->lo = row->lo;
         if (row->hi > t->hi) t->hi = row->hi;
 #if PAIRS
-        if (p->dim_qk > 0) attn_cpu_pair_row(q, attn_view_row(&w->s.q, t->b, h, at), p->dim_qk);
-        if (p->dim_v > 0) attn_cpu_pair_row(dout, attn_view_row(&w->dout, t->b, h, at), p->dim_v);
+        if (p->dim_qk > 0) attn_cpu_bf16_row(q, attn_view_row(&w->s.q, t->b, h, at), p->dim_qk);
+        if (p->dim_v > 0) attn_cpu_bf16_row(dout, attn_view_row(&w->dout, t->b, h, at), p->dim_v);
         if (!isfinite(stat->shift)) t->bad_rows = 1;
 #else
         if (p->dim_qk > 0)
@@ -119,13 +119,13 @@ void T(attn_cpu_tile_keys)(struct T(attn_cpu_tile) * t, int64_t j0, int64_t n) {
     t->n_keys = n;
 #if PAIRS
     const struct attn_cpu_sdpa *s = &w->s;
-    attn_cpu_pair_rows(s, &s->k, &t->seq, t->b, t->hk, j0, n, p->dim_qk, t->k_zip, w->ldd, &t->bad_k);
-    attn_cpu_pair_panels(s, &s->k, &t->seq, t->b, t->hk, j0, n, p->dim_qk, w->tile, t->kt, t->k);
-    attn_cpu_pair_panels(s, &s->v, &t->seq, t->b, t->hk, j0, n, p->dim_v, w->tile, t->vt, t->v);
+    attn_cpu_bf16_rows(s, &s->k, &t->seq, t->b, t->hk, j0, n, p->dim_qk, t->k_zip, w->ldd, &t->bad_k);
+    attn_cpu_bf16_panels(s, &s->k, &t->seq, t->b, t->hk, j0, n, p->dim_qk, w->tile, t->kt, t->k);
+    attn_cpu_bf16_panels(s, &s->v, &t->seq, t->b, t->hk, j0, n, p->dim_v, w->tile, t->vt, t->v);
     t->bad_values = 0;
     for (int64_t j = 0; j < n && p->dim_v > 0 && !t->bad_values; j++) {
         const void *v = attn_core_kv_row(p, &s->v, &t->seq, t->b, t->hk, j0 + j);
-        t->bad_values = v && !s->pair->finite(v, p->dim_v);
+        t->bad_values = v && !s->bf16->finite(v, p->dim_v);
     }
     (void)ld;
 #else
@@ -152,18 +152,18 @@ static int T(fuse)(struct T(attn_cpu_tile) * t, int64_t r0, int64_t m, int64_t a
     const struct attn_cpu_bwd *w = t->w;
     if (!t->simple || t->bad_rows || t->bad_values || t->bad_k.any) return 0;
     for (int64_t r = r0; r < r0 + m; r += 2) {
-        struct attn_pair_grad row[2];
+        struct attn_bwd_row row[2];
         const int64_t both = r + 1 < r0 + m;
         for (int64_t i = r; i <= r + both; i++) {
             const int empty = t->row[i].lo == t->row[i].hi;
             const REAL max = empty ? (REAL)INFINITY : (REAL)(t->stat[i]->lse / w->s.unit);
-            row[i - r] = (struct attn_pair_grad){t->p + i * w->lds, t->ds + i * w->lds, max, (REAL)t->stat[i]->shift,
-                                                 (uint16_t *)(void *)(t->ds_half + i * w->ldh)};
+            row[i - r] = (struct attn_bwd_row){t->p + i * w->lds, t->ds + i * w->lds, max, (REAL)t->stat[i]->shift,
+                                               (uint16_t *)(void *)(t->ds_half + i * w->ldh)};
             if (empty) row[i - r].delta = 0;
             if (t->n_keys % 2) row[i - r].ds[t->n_keys] = 0;
         }
-        w->s.pair->grad(t->p_zip + r / 2 * w->lds, t->ds_zip + r / 2 * w->lds, &row[0], both ? &row[1] : NULL,
-                        t->n_keys, (REAL)(w->s.unit * LOG2_E));
+        w->s.bf16->bwd_rows(t->p_zip + r / 2 * w->lds, t->ds_zip + r / 2 * w->lds, &row[0], both ? &row[1] : NULL,
+                            t->n_keys, (REAL)(w->s.unit * LOG2_E));
     }
     return 1;
 #else
@@ -194,9 +194,9 @@ static void T(soften)(struct T(attn_cpu_tile) * t, int64_t r, REAL *x, REAL *ds,
     } else if (w->s.plain) { /* as in fuse, to the bit */
         const REAL factor = (REAL)(w->s.unit * LOG2_E), max = (REAL)(t->stat[r]->lse / w->s.unit);
         if (t->bad_rows || t->bad_values) {
-            attn_cpu_pair_exp_lifted(&w->s, x, n, factor, max, NULL, t->hidden);
+            attn_cpu_bf16_exp_lifted(&w->s, x, n, factor, max, NULL, t->hidden);
         } else {
-            w->s.pair->exp2_f32(x, n, factor, max);
+            w->s.bf16->exp2_f32(x, n, factor, max);
         }
 #endif
     } else if (t->bad_rows || t->bad_values) {
@@ -286,7 +286,7 @@ static void T(zip_tile)(const struct T(attn_cpu_tile) * t, const REAL *x, REAL *
 #if PAIRS
     const int64_t ld = t->w->lds;
     for (int64_t r = 0; r < t->n_rows; r += 2)
-        t->w->s.pair->zip_f32(zip + r / 2 * ld, x + r * ld, r + 1 < t->n_rows ? x + (r + 1) * ld : NULL, t->n_keys, 1);
+        t->w->s.bf16->zip_f32(zip + r / 2 * ld, x + r * ld, r + 1 < t->n_rows ? x + (r + 1) * ld : NULL, t->n_keys, 1);
 #else
     (void)t, (void)x, (void)zip;
 #endif
@@ -309,7 +309,7 @@ void T(attn_cpu_tile_chain)(struct T(attn_cpu_tile) * t) {
 #if PAIRS
     for (int64_t r = 0; r < t->n_rows; r++) {
         uint16_t *half = (uint16_t *)(void *)(t->ds_half + r * w->ldh);
-        w->s.pair->narrow(half, t->ds + r * w->lds, t->n_keys);
+        w->s.bf16->narrow(half, t->ds + r * w->lds, t->n_keys);
         if (t->n_keys % 2) half[t->n_keys] = 0;
     }
 #endif

@@ -147,10 +147,10 @@ static void T(run_block)(struct T(attn_cpu_tile) * t, int64_t block, REAL *dq, c
 }
 
 /* Tiles of a worker for one (batch, key head), which share everything but their keys. */
-static void T(begin_keys)(struct T(attn_cpu_tile) * t, const struct attn_cpu_bwd *w, int64_t pair, char *scratch) {
+static void T(begin_keys)(struct T(attn_cpu_tile) * t, const struct attn_cpu_bwd *w, int64_t head, char *scratch) {
     for (int64_t x = 0; x < w->slots; x++) {
         T(attn_cpu_tile_init)(&t[x], w, scratch, 0);
-        T(attn_cpu_tile_pair)(&t[x], pair / w->s.p->heads_k, pair % w->s.p->heads_k);
+        T(attn_cpu_tile_head)(&t[x], head / w->s.p->heads_k, head % w->s.p->heads_k);
         t[x].k += x * w->tile * w->ldd;
         t[x].kt += x * w->tile * w->s.p->dim_qk;
         t[x].vt += x * w->tile * w->s.p->dim_v;
@@ -177,14 +177,14 @@ static void T(phase_fused)(struct attn_cpu_bwd *w, int64_t task, char *scratch) 
 
 static void T(phase_queries)(struct attn_cpu_bwd *w, int64_t task, char *scratch) {
     const attn_problem *p = w->s.p;
-    const int64_t pair = task / w->row_blocks, f0 = (w->row_blocks - 1 - task % w->row_blocks) * w->rows;
+    const int64_t head = task / w->row_blocks, f0 = (w->row_blocks - 1 - task % w->row_blocks) * w->rows;
     REAL *dq = (REAL *)(void *)(scratch + w->at.dq);
     struct T(attn_cpu_tile) t[ATTN_CPU_TILE_SLOTS];
     int64_t lo = INT64_MAX, hi = 0, slots = 0;
     memset(dq, 0, (size_t)(w->rows * w->ldd) * sizeof *dq);
     if (w->grad.end) {
         T(attn_cpu_tile_init)(&t[0], w, scratch, 0);
-        T(attn_cpu_tile_pair)(&t[0], pair / p->heads_k, pair % p->heads_k);
+        T(attn_cpu_tile_head)(&t[0], head / p->heads_k, head % p->heads_k);
         if (attn_cpu_grad_queries(w, &t[0].seq, t[0].b, t[0].hk, f0, (float *)(void *)dq, scratch)) {
             T(write_queries)(&t[0], dq, f0, w->s.flat - f0 < w->rows ? w->s.flat - f0 : w->rows);
             return;
@@ -193,7 +193,7 @@ static void T(phase_queries)(struct attn_cpu_bwd *w, int64_t task, char *scratch
     for (int64_t f = f0; f < f0 + w->rows || slots == 0; f += w->tile, slots++) {
         struct T(attn_cpu_tile) *s = &t[slots];
         T(attn_cpu_tile_init)(s, w, scratch, (int)slots);
-        T(attn_cpu_tile_pair)(s, pair / p->heads_k, pair % p->heads_k);
+        T(attn_cpu_tile_head)(s, head / p->heads_k, head % p->heads_k);
         int64_t n = s->seq.sq * w->s.group - f;
         T(attn_cpu_tile_rows)(s, s->hk * w->s.group, w->s.group, f, n < 0 ? 0 : n > w->tile ? w->tile : n);
         if (s->lo == s->hi) continue;

@@ -45,9 +45,9 @@ void attn_cpu_decode_merge(void *arg, int32_t worker) {
     const attn_problem *p = f->s.p;
     const uint32_t mode = attn_cpu_flush_begin();
     (void)worker;
-    for (int64_t pair; (pair = attn_cpu_next(&f->next)) < p->batch * p->heads_k;) {
-        const int64_t b = pair / p->heads_k, hk = pair % p->heads_k;
-        char *partials = f->partials + pair * f->splits * f->partial_bytes;
+    for (int64_t head; (head = attn_cpu_next(&f->next)) < p->batch * p->heads_k;) {
+        const int64_t b = head / p->heads_k, hk = head % p->heads_k;
+        char *partials = f->partials + head * f->splits * f->partial_bytes;
         struct attn_core_seq seq;
         attn_cpu_sdpa_seq(&f->s, b, &seq);
         const int64_t live = seq.sq * f->s.group;

@@ -100,8 +100,8 @@ enum {
 #undef GEMM
 #undef PAIRS
 #define PAIRS   1
-#define T(name) name##_pair
-#define GEMM    pair->gemm
+#define T(name) name##_bf16
+#define GEMM    bf16->gemm
 #include "cpu/dense/fwd_tpl.h"
 
 /* Scores need at most a factor, and keys may be in pages. */
@@ -110,7 +110,7 @@ static const struct attn_ukr_pass *steps_of(const struct attn_cpu_sdpa *s) {
     if (!s->late_fits || p->softcap > 0 || p->alibi != ATTN_ALIBI_NONE || p->mask_dtype || p->dim_qk <= 0 ||
         p->dim_v <= 0)
         return NULL;
-    if (s->pair) return p->scale > 0 ? s->pair->pass : NULL;
+    if (s->bf16) return p->scale > 0 ? s->bf16->decode : NULL;
     switch (p->dtype) {
     case ATTN_F32: return s->u->pass_f32;
     case ATTN_F16: return s->u->pass_f16;
@@ -122,7 +122,7 @@ static const struct attn_ukr_pass *steps_of(const struct attn_cpu_sdpa *s) {
 static void lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     const attn_problem *p = f->s.p;
     const struct attn_ukr *u = f->s.u;
-    const int f64 = p->dtype == ATTN_F64, pairs = f->s.pair != NULL;
+    const int f64 = p->dtype == ATTN_F64, pairs = f->s.bf16 != NULL;
     const int64_t mr = f64 ? u->mr64 : u->mr32, line = f64 ? 8 : 16;
     f->real = f64 ? 8 : 4;
     f->panel = f->s.flat > FEW_ROWS ? (f64 ? u->nr64 : u->nr32) : 0;
@@ -131,15 +131,15 @@ static void lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     f->ldq = attn_cpu_sdpa_up(f->depth, line);
     f->ldv = attn_cpu_sdpa_up(p->dim_v, line);
     f->keys = 512 / (f64 ? 2 : 1);
-    if (pairs && f->panel && f->s.pair->rows) {
-        f->strip = f->s.pair->rows;
-        f->keys = f->s.pair->keys;
+    if (pairs && f->panel && f->s.bf16->rows) {
+        f->strip = f->s.bf16->rows;
+        f->keys = f->s.bf16->keys;
     }
     while (f->keys > 64 && f->keys * (f->ldq + f->ldv) * f->real > BLOCK_BYTES) f->keys /= 2;
     if (!f->panel && f->keys > 256) f->keys = 256;
     f->half = !f->panel && p->dtype != ATTN_F32 && p->dtype != ATTN_F64 && u->gemm_half;
-    f->pass = pairs && !f->panel && f->s.pair->few && f->s.plain && p->dim_qk > 0 && p->dim_qk % 32 == 0 &&
-              p->dim_v > 0 && p->dim_v % 32 == 0 && (p->dim_v <= ATTN_PAIR_FEW_WIDTH || f->s.flat > WIDE_ROWS);
+    f->one_pass = pairs && !f->panel && f->s.bf16->decode_tiles && f->s.plain && p->dim_qk > 0 && p->dim_qk % 32 == 0 &&
+                  p->dim_v > 0 && p->dim_v % 32 == 0 && (p->dim_v <= ATTN_DECODE_AMX_WIDTH || f->s.flat > WIDE_ROWS);
     f->steps = f->panel ? NULL : steps_of(&f->s);
     const double width = (double)(p->dim_qk + p->dim_v) * (p->dtype == ATTN_F32 ? 4 : 2);
     f->asks = (double)(p->batch * p->heads_k) * (double)p->seq_k * width > ASK_LEAST;
@@ -210,10 +210,10 @@ static int64_t queues(const struct attn_cpu_fwd *f) {
 
 static void set_up(struct attn_cpu_fwd *f, const struct attn_cpu_sdpa_isa *isa, const attn_problem *p,
                    const attn_args *args, int32_t threads) {
-    attn_cpu_sdpa_init(&f->s, p, args, isa->u, isa->pair);
+    attn_cpu_sdpa_init(&f->s, p, args, isa->u, isa->bf16);
     lay_out(f, threads);
-    if (attn_cpu_flash_serves(f)) {
-        attn_cpu_flash_lay_out(f, threads);
+    if (attn_cpu_fwd_amx_serves(f)) {
+        attn_cpu_fwd_amx_lay_out(f, threads);
     } else if (isa->terms) {
         attn_cpu_sdpa_init(&f->s, p, args, isa->u, NULL);
         lay_out(f, threads);
@@ -248,18 +248,18 @@ static void run_pairs(struct attn_cpu_fwd *f, int32_t worker, int64_t pairs, int
     for (int64_t first = 0; first < pairs; first += f->side) {
         const int64_t side = pairs - first < f->side ? pairs - first : f->side;
         for (int64_t i = 0; i < side; i++) {
-            const int64_t pair = first + (worker + i) % side;
-            for (int64_t t; (t = attn_cpu_next(&f->queues[pair].next)) < each;) {
+            const int64_t head = first + (worker + i) % side;
+            for (int64_t t; (t = attn_cpu_next(&f->queues[head].next)) < each;) {
                 if (f->lanes) {
-                    attn_cpu_lanes_task(f, pair, t, scratch);
-                } else if (f->flash) {
-                    attn_cpu_flash_task(f, pair, t, scratch);
+                    attn_cpu_lanes_task(f, head, t, scratch);
+                } else if (f->amx_split) {
+                    attn_cpu_fwd_amx_task(f, head, t, scratch);
                 } else if (f->real == 8) {
-                    run_task_f64(f, pair, t, scratch);
-                } else if (f->s.pair) {
-                    run_task_pair(f, pair, t, scratch);
+                    run_task_f64(f, head, t, scratch);
+                } else if (f->s.bf16) {
+                    run_task_bf16(f, head, t, scratch);
                 } else {
-                    run_task_f32(f, pair, t, scratch);
+                    run_task_f32(f, head, t, scratch);
                 }
             }
         }
@@ -271,11 +271,11 @@ static void run_tasks(void *arg, int32_t worker) {
     const int64_t pairs = f->s.p->batch * f->s.p->heads_k, each = f->row_blocks * f->splits;
     char *scratch = f->scratch + worker * f->at.end;
     struct attn_cpu_fwd_kept *kept = (struct attn_cpu_fwd_kept *)(void *)(scratch + f->at.kept);
-    for (int64_t i = 0; i < f->kept; i++) kept[i].pair = -1;
+    for (int64_t i = 0; i < f->kept; i++) kept[i].head = -1;
     const uint32_t mode = attn_cpu_flush_begin();
-    attn_ukr_pair_begin(f->s.pair);
+    attn_ukr_bf16_begin(f->s.bf16);
     run_pairs(f, worker, pairs, each, scratch);
-    attn_ukr_pair_end(f->s.pair);
+    attn_ukr_bf16_end(f->s.bf16);
     attn_cpu_flush_end(mode);
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * Geometry of the dense forward: block sizes, task grid, scratch. fwd.c runs query blocks, decode_merge.c merges
  * the partial results when the keys were split. */
-#ifndef ATTN_CPU_SDPA_FWD_H
-#define ATTN_CPU_SDPA_FWD_H
+#ifndef ATTN_CPU_DENSE_FWD_H
+#define ATTN_CPU_DENSE_FWD_H
 #include "cpu/dense/sdpa.h"
 
 struct attn_cpu_fwd {
@@ -14,12 +14,12 @@ struct attn_cpu_fwd {
     int64_t keys;  /* keys of a block */
     int64_t kept;  /* blocks of keys that a worker keeps packed: all, or 1 (flash: 1) */
     int64_t panel; /* columns of a packed panel; 0 = few rows: products of rows with rows, nothing is packed */
-    int flash;     /* tasks are those of fwd_amx.c; depth and ldv are D and DV rounded up to 32; 1 .. 3: terms */
-    int by_rows;   /* flash: keys lie across the lanes, attn_ukr_pair.flash_rows */
+    int amx_split; /* tasks are those of fwd_amx.c; depth and ldv are D and DV rounded up to 32; 1 .. 3: terms */
+    int by_rows;   /* flash: keys lie across the lanes, attn_ukr_bf16.fwd_rowmajor */
     int lanes;     /* tasks are those of fwd_transposed.c, of f32 (or widened to it) or pairs */
     int64_t step;  /* lanes: keys of a step, keys is a multiple of it */
     int stay;      /* lanes: all keys are one block */
-    int pass;      /* few rows: in one pass over their keys, attn_ukr_pair.few */
+    int one_pass;  /* few rows: in one pass over their keys, attn_ukr_bf16.decode_tiles */
     const struct attn_ukr_pass *steps; /* few rows: NULL, or in one pass, in steps of neighbouring keys */
     int asks;                          /* for keys and values of later steps */
     int same_keys;                     /* the flat rows of a sequence see the same keys */
@@ -32,7 +32,7 @@ struct attn_cpu_fwd {
     int64_t split, splits; /* keys of a split; splits = 1: results are final */
     struct {
         int64_t q, k, kept, tmp, v, raw, poison, live, s, p, hidden, mask, o, m, l, before, row, odd_q, odd_k, given,
-            given_s, pair, gone, low, bias, bits, end;
+            given_s, two_rows, gone, low, bias, bits, end;
     } at;                  /* a worker's scratch */
     int64_t partial_bytes; /* one (batch, key head, split): m, l, o of all flat rows */
     int64_t partial_l, partial_o;
@@ -47,7 +47,7 @@ struct attn_cpu_fwd_queue {
 /* Which keys a slot of a worker's packed blocks holds; pair: of (batch, key head), -1 = none; clean: their values are
  * used in place and finite. */
 struct attn_cpu_fwd_kept {
-    int64_t pair, begin, end;
+    int64_t head, begin, end;
     int clean;
     int poison, odd, gone; /* flash: some values, some keys are not finite, some are in no page */
     const uint16_t *rows;

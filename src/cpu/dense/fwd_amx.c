@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * The dense forward of many rows where the pair table has `flash`: a task of fwd.c in strips of 32 flat rows that
+ * The dense forward of many rows where the bf16 table has `fwd`: a task of fwd.c in strips of 32 flat rows that
  * lie across the lanes. Blocks of keys and steps of a block lie on fixed grids, as everywhere.
  *
  *     K   rows as they are, or tiles of 16 keys, filled up with 0                           [n/16][depth/32][16][32]
@@ -13,7 +13,7 @@
  * kernel.
  *
  * With an additive mask, whose rows lie along the keys, and with a softcap and ALiBi at once, bf16 of 64 and 128
- * columns has keys across the lanes, and the queries as they are (attn_ukr_pair.flash_rows, by_rows):
+ * columns has keys across the lanes, and the queries as they are (attn_ukr_bf16.fwd_rowmajor, by_rows):
  *
  *     K   transposed pairs along D                                                          [n/16][depth/2][16]
  *     V   pairs of keys that are 16 apart, in tiles                                         [n/32][width/16][16][16]
@@ -44,10 +44,10 @@ static int pays(const attn_problem *p, int64_t flat) {
     return 2 * tiles <= 3 * (p->dim_qk + p->dim_v) && flat >= FEWEST_THIRDS;
 }
 
-int attn_cpu_flash_serves(const struct attn_cpu_fwd *f) {
+int attn_cpu_fwd_amx_serves(const struct attn_cpu_fwd *f) {
     const attn_problem *p = f->s.p;
     if (p->dtype == ATTN_F32 && !pays(p, f->s.flat)) return 0;
-    return f->s.pair && f->s.pair->flash && (f->s.plain || f->s.late_fits) &&
+    return f->s.bf16 && f->s.bf16->fwd && (f->s.plain || f->s.late_fits) &&
            (p->softcap <= 0 || attn_softcap_fits(f->s.softcap, f->s.late_scale)) && f->panel && f->splits == 1 &&
            p->dim_qk > 0 && p->dim_v > 0;
 }
@@ -55,25 +55,25 @@ int attn_cpu_flash_serves(const struct attn_cpu_fwd *f) {
 /* A word for each key of a strip, and one for each 32. */
 static int64_t bits_of(const struct attn_cpu_fwd *f) { return f->keys + f->keys / 32; }
 
-void attn_cpu_flash_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
+void attn_cpu_fwd_amx_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     const attn_problem *p = f->s.p;
     const int64_t real = (int64_t)sizeof(float), half = (int64_t)sizeof(uint16_t);
     const int64_t depth = attn_cpu_sdpa_up(p->dim_qk, 32), width = attn_cpu_sdpa_up(p->dim_v, 32);
-    f->flash = p->dtype == ATTN_F32 ? 3 : p->dtype == ATTN_F16 ? 2 : 1;
+    f->amx_split = p->dtype == ATTN_F32 ? 3 : p->dtype == ATTN_F16 ? 2 : 1;
     /* Here pages are the affair of who loads keys, and of those that are hidden. */
     if (attn_core_has(p, ATTN_PAGED) && p->scale > 0 && p->softcap <= 0 && !p->alibi && !p->mask_dtype)
         f->s.plain = 1, f->s.unit = p->scale;
-    f->by_rows = f->s.pair->flash_rows && fabs(f->s.late_scale) < MOST_SCALE &&
-                 attn_pair_flash_rows_fits(depth, width, f->flash, attn_cpu_strip_mask(&f->s), p->softcap > 0,
-                                           p->alibi != ATTN_ALIBI_NONE);
-    const int64_t most_bytes = f->flash == 3 ? THIRDS_BYTES : BLOCK_BYTES;
-    const int64_t part = half * f->flash; /* an element of an operand */
+    f->by_rows = f->s.bf16->fwd_rowmajor && fabs(f->s.late_scale) < MOST_SCALE &&
+                 attn_fwd_rowmajor_fits(depth, width, f->amx_split, attn_cpu_strip_mask(&f->s), p->softcap > 0,
+                                        p->alibi != ATTN_ALIBI_NONE);
+    const int64_t most_bytes = f->amx_split == 3 ? THIRDS_BYTES : BLOCK_BYTES;
+    const int64_t part = half * f->amx_split; /* an element of an operand */
     f->depth = depth, f->ldv = width, f->strip = ROWS;
     f->keys = MOST_KEYS;
     while (f->keys > STEP && (f->keys * (depth + width) * part > most_bytes || f->keys / 2 >= p->seq_k)) f->keys /= 2;
     const int64_t fit = TASK_BYTES / (ROWS * (depth * part + width * real));
     /* Keys of several blocks are split again for each task of f32: then tasks are as large as can be. */
-    const int again = f->flash == 3 && f->keys < p->seq_k;
+    const int again = f->amx_split == 3 && f->keys < p->seq_k;
     const int64_t most = fit > MOST_STRIPS || again ? MOST_STRIPS
                          : fit < 4                  ? 4
                                                     : fit,
@@ -99,19 +99,19 @@ void attn_cpu_flash_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     f->at.poison = attn_cpu_sdpa_take(end, f->keys);
     f->at.live = attn_cpu_sdpa_take(end, f->keys * (int64_t)sizeof(uint32_t));
     f->at.s = attn_cpu_sdpa_take(end, 2 * STEP * ROWS * real);
-    f->at.p = attn_cpu_sdpa_take(end, ATTN_PAIR_FLASH_QUEUE * STEP * ROWS * part);
+    f->at.p = attn_cpu_sdpa_take(end, ATTN_FWD_QUEUE * STEP * ROWS * part);
     f->at.odd_q = attn_cpu_sdpa_take(end, f->rows);
     f->at.odd_k = attn_cpu_sdpa_take(end, f->keys);
     f->at.gone = attn_cpu_sdpa_take(end, attn_core_has(p, ATTN_PAGED) ? f->keys : 0);
-    f->at.low = attn_cpu_sdpa_take(end, f->flash == 2 ? f->keys / STEP * real : 0);
-    f->at.given = attn_cpu_sdpa_take(end, f->flash > 1 ? f->keys * (int64_t)sizeof(uint32_t) : 0);
-    f->at.given_s = attn_cpu_sdpa_take(end, f->flash > 1 ? f->keys * ROWS * real : 0);
-    f->at.pair = attn_cpu_sdpa_take(end, f->flash > 1 ? 2 * p->dim_qk * real : 0);
+    f->at.low = attn_cpu_sdpa_take(end, f->amx_split == 2 ? f->keys / STEP * real : 0);
+    f->at.given = attn_cpu_sdpa_take(end, f->amx_split > 1 ? f->keys * (int64_t)sizeof(uint32_t) : 0);
+    f->at.given_s = attn_cpu_sdpa_take(end, f->amx_split > 1 ? f->keys * ROWS * real : 0);
+    f->at.two_rows = attn_cpu_sdpa_take(end, f->amx_split > 1 ? 2 * p->dim_qk * real : 0);
     f->at.bias = attn_cpu_sdpa_take(end, p->mask_dtype ? f->keys * ROWS * real : 0);
     f->at.bits = attn_cpu_sdpa_take(end, p->mask_dtype == ATTN_BOOL ? 2 * bits_of(f) * (int64_t)sizeof(uint32_t) : 0);
     f->at.row = attn_cpu_sdpa_take(end, f->rows * (int64_t)sizeof(struct attn_cpu_sdpa_row));
     f->at.o = attn_cpu_sdpa_take(end, f->rows * width * real);
-    f->at.before = attn_cpu_sdpa_take(end, f->flash == 3 && f->keys < p->seq_k ? f->rows * (width + 2) * real : 0);
+    f->at.before = attn_cpu_sdpa_take(end, f->amx_split == 3 && f->keys < p->seq_k ? f->rows * (width + 2) * real : 0);
     f->at.m = attn_cpu_sdpa_take(end, f->rows * real);
     f->at.l = attn_cpu_sdpa_take(end, f->rows * real);
 }
@@ -121,38 +121,38 @@ static int rough(const struct attn_cpu_fwd *f) {
     const attn_problem *p = f->s.p;
     const int adds = p->mask_dtype && p->mask_dtype != ATTN_BOOL && !f->by_rows;
     return !f->lse.data && !f->lse_rounded.data &&
-           (f->flash > 1 || (!adds && p->softcap * LOG2_E < ATTN_PAIR_FLASH_TABLE_CAP));
+           (f->amx_split > 1 || (!adds && p->softcap * LOG2_E < ATTN_FWD_TABLE_CAP));
 }
 /* f16: a strip's products of low halves are left out where no score with the keys first .. last of the block misses
  * more than that by it (Cauchy and Schwarz): a quarter of what results may be off by. Of a last step that is not whole
  * only these keys count, since which ones lie behind them is the task's affair. */
 #define MOST_LEFT_OUT 0x1p-12
-static int rough_strip(const struct attn_cpu_flash_work *w, int64_t strip, int64_t first, int64_t last) {
+static int rough_strip(const struct attn_cpu_fwd_amx_work *w, int64_t strip, int64_t first, int64_t last) {
     const int64_t whole = last / STEP * STEP;
     if (!w->may_leave) return rough(w->f);
-    float most = whole < last ? attn_cpu_flash_low_of(w, whole, last - whole) : 0;
+    float most = whole < last ? attn_cpu_fwd_amx_low_of(w, whole, last - whole) : 0;
     for (int64_t step = first / STEP; step < whole / STEP; step++) most = fmaxf(most, w->low_k[step]);
     return sqrt((double)most * (double)w->low_q[strip]) * fabs((double)w->f->s.p->scale) <= MOST_LEFT_OUT;
 }
 static int degree(const struct attn_cpu_fwd *f) {
-    return attn_pair_flash_degree(f->flash, rough(f), f->by_rows || f->s.p->alibi);
+    return attn_fwd_degree(f->amx_split, rough(f), f->by_rows || f->s.p->alibi);
 }
 static float below(const struct attn_cpu_fwd *f) {
-    return attn_pair_flash_below(degree(f)) + (f->by_rows ? ATTN_PAIR_FLASH_AHEAD : 0);
+    return attn_fwd_below(degree(f)) + (f->by_rows ? ATTN_FWD_ROWMAJOR_AHEAD : 0);
 }
 
 /* Products of strip r0 with keys first .. first + n of the block at j0, where query or key is not finite. */
-static void give(struct attn_cpu_flash_work *w, int64_t r0, int64_t n_rows, int64_t j0, int64_t first, int64_t n) {
+static void give(struct attn_cpu_fwd_amx_work *w, int64_t r0, int64_t n_rows, int64_t j0, int64_t first, int64_t n) {
     const struct attn_cpu_fwd *f = w->f;
     const int64_t width = f->s.p->dim_qk;
-    float *q = w->pair, *k = q + width;
+    float *q = w->two_rows, *k = q + width;
     memset(w->given, 0, (size_t)n * sizeof *w->given);
     for (int64_t r = 0; r < n_rows; r++) {
-        f->s.u->widen(q, attn_cpu_flash_query(w, r0 + r), f->s.p->dtype, width, 1);
+        f->s.u->widen(q, attn_cpu_fwd_amx_query(w, r0 + r), f->s.p->dtype, width, 1);
         for (int64_t j = 0; j < n; j++) {
             if (!w->odd_q[r0 + r] && !w->odd_k[first + j]) continue;
             if (j0 + first + j < w->row[r0 + r].lo || j0 + first + j >= w->row[r0 + r].hi) continue;
-            const char *row = attn_cpu_flash_key(w, j0 + first + j);
+            const char *row = attn_cpu_fwd_amx_key(w, j0 + first + j);
             if (!row) continue;
             f->s.u->widen(k, row, f->s.p->dtype, width, 1);
             w->given[j] |= UINT32_C(1) << r;
@@ -163,28 +163,28 @@ static void give(struct attn_cpu_flash_work *w, int64_t r0, int64_t n_rows, int6
 
 /* Values that are not finite come to the sums of the rows that see them. Any probability but 0 leaves of them what they
  * are, so it need not be known. */
-static void add_poison(const struct attn_cpu_flash_work *w, int64_t n, float *o) {
+static void add_poison(const struct attn_cpu_fwd_amx_work *w, int64_t n, float *o) {
     const int64_t ld = w->f->ldv;
     for (int64_t j = 0; j < n; j++) {
         if (!w->poison.row[j] || !w->live[j]) continue;
         const float *raw = (const float *)w->poison.raw + j * ld;
         for (int64_t c = 0; c < w->f->s.p->dim_v; c++)
             for (int64_t r = 0; r < ROWS && !isfinite(raw[c]); r++)
-                if (w->live[j] >> r & 1) o[w->f->by_rows ? attn_pair_flash_cell(r, c) : c * ROWS + r] += raw[c];
+                if (w->live[j] >> r & 1) o[w->f->by_rows ? attn_fwd_rowmajor_cell(r, c) : c * ROWS + r] += raw[c];
     }
 }
 
 /* What makes scores of products, for strip r0 and keys from j0 on. */
-static void prepare_score(struct attn_cpu_flash_work *w, int64_t r0, int64_t n_rows, int64_t j0, int64_t n,
-                          struct attn_pair_score *score) {
+static void prepare_score(struct attn_cpu_fwd_amx_work *w, int64_t r0, int64_t n_rows, int64_t j0, int64_t n,
+                          struct attn_fwd_score_mod *score) {
     attn_cpu_strip_score(&w->f->s, w->row + r0, n_rows, j0, score);
     score->bias = w->bias, score->bits = w->bits;
-    if (score->mask == ATTN_PAIR_MASK_BIAS) attn_cpu_strip_masks(&w->f->s, w->row + r0, n_rows, j0, n, w->bias, w->tmp);
+    if (score->mask == ATTN_UKR_MASK_BIAS) attn_cpu_strip_masks(&w->f->s, w->row + r0, n_rows, j0, n, w->bias, w->tmp);
 }
 
 /* Sums of f32 start anew with each block of keys, and those of the blocks before come to them afterwards: a chain over
  * many keys would lose digits, six times for every 32 keys. */
-static void set_aside(const struct attn_cpu_flash_work *w, int64_t live) {
+static void set_aside(const struct attn_cpu_fwd_amx_work *w, int64_t live) {
     const int64_t rows = attn_cpu_sdpa_up(live, ROWS), n = rows * w->f->ldv;
     memcpy(w->older_o, w->o, (size_t)n * sizeof *w->o);
     memcpy(w->older_m, w->m, (size_t)rows * sizeof *w->m);
@@ -192,17 +192,17 @@ static void set_aside(const struct attn_cpu_flash_work *w, int64_t live) {
     memset(w->o, 0, (size_t)n * sizeof *w->o);
     memset(w->l, 0, (size_t)rows * sizeof *w->l);
 }
-static void take_back(const struct attn_cpu_flash_work *w, int64_t live) {
+static void take_back(const struct attn_cpu_fwd_amx_work *w, int64_t live) {
     const struct attn_cpu_fwd *f = w->f;
     const float unit = (float)(f->s.unit * LOG2_E);
     for (int64_t r0 = 0; r0 < live; r0 += ROWS) {
         float by[ROWS], *older = w->older_o + r0 * f->ldv;
         int moved = 0;
-        for (int64_t r = 0; r < ROWS; r++) { /* the kernel's rounding, see attn_pair_flash.l */
+        for (int64_t r = 0; r < ROWS; r++) { /* the kernel's rounding, see attn_fwd_strip.l */
             const float was = w->older_m[r0 + r], now = w->m[r0 + r], a = was * unit, b = now * unit;
             by[r] = 1;
             if (was < now && was > -INFINITY)
-                by[r] = (float)exp2((double)(fabsf(b) < ATTN_PAIR_FLASH_FAR ? a - b : (was - now) * unit));
+                by[r] = (float)exp2((double)(fabsf(b) < ATTN_FWD_FAR ? a - b : (was - now) * unit));
             moved |= by[r] < 1;
             w->l[r0 + r] += w->older_l[r0 + r] * by[r];
         }
@@ -214,56 +214,56 @@ static void take_back(const struct attn_cpu_flash_work *w, int64_t live) {
 static inline int64_t within(int64_t x, int64_t most) { return x < 0 ? 0 : x < most ? x : most; }
 /* Strip r0 against the keys of the block at j0 that it sees, of n loaded; 0: none. Rows that are not there do not cut a
  * step. */
-static int describe_strip(struct attn_cpu_flash_work *w, int64_t r0, int64_t n_rows, int64_t j0, int64_t n,
-                          int32_t *seen, struct attn_pair_flash *job) {
+static int describe_strip(struct attn_cpu_fwd_amx_work *w, int64_t r0, int64_t n_rows, int64_t j0, int64_t n,
+                          int32_t *seen, struct attn_fwd_strip *job) {
     const struct attn_cpu_fwd *f = w->f;
     const struct attn_cpu_fwd_bounds *of = &w->of[r0 / ROWS];
     int64_t first = within(of->lo - j0, n), last = within(of->hi - j0, n);
     if (first >= last) return 0;
     first = first / STEP * STEP;
-    const int64_t keys = attn_cpu_sdpa_up(last - first, attn_pair_flash_span(f->depth, f->ldv, f->flash));
+    const int64_t keys = attn_cpu_sdpa_up(last - first, attn_fwd_span(f->depth, f->ldv, f->amx_split));
     for (int64_t r = 0; r < ROWS; r++) seen[r] = 0, seen[ROWS + r] = (int32_t)keys;
     for (int64_t r = 0; r < n_rows && of->lo_most > j0 + first; r++)
         seen[r] = (int32_t)within(w->row[r0 + r].lo - j0 - first, keys);
     for (int64_t r = 0; r < n_rows && of->hi_least < j0 + first + keys; r++)
         seen[ROWS + r] = (int32_t)within(w->row[r0 + r].hi - j0 - first, keys);
     const int tiles = w->rows == w->k;
-    const int64_t k_more = 16 * (tiles ? f->depth * f->flash : f->s.k.row);
-    *job = (struct attn_pair_flash){.n = keys,
-                                    .depth = f->depth,
-                                    .width = f->ldv,
-                                    .terms = f->flash,
-                                    .rough = rough_strip(w, r0 / ROWS, first, last),
-                                    .k = w->rows + first / 16 * k_more,
-                                    .k_row = tiles ? 32 : f->s.k.row,
-                                    .k_more = k_more,
-                                    .k_step = tiles ? 16 * 32 : 32,
-                                    .k_low = 16 * f->depth,
-                                    .q = w->q + r0 * f->depth / 2 * f->flash,
-                                    .v = w->v + first / 2 * f->ldv * f->flash,
-                                    .seen = seen,
-                                    .factor = (float)(f->s.unit * LOG2_E),
-                                    .m = w->m + r0,
-                                    .l = w->l + r0,
-                                    .o = w->o + r0 * f->ldv,
-                                    .fresh = w->fresh[r0 / ROWS],
-                                    .gone = w->any_gone ? w->gone + first : NULL,
-                                    .s = w->s,
-                                    .p = w->p};
+    const int64_t k_more = 16 * (tiles ? f->depth * f->amx_split : f->s.k.row);
+    *job = (struct attn_fwd_strip){.n = keys,
+                                   .depth = f->depth,
+                                   .width = f->ldv,
+                                   .terms = f->amx_split,
+                                   .rough = rough_strip(w, r0 / ROWS, first, last),
+                                   .k = w->rows + first / 16 * k_more,
+                                   .k_row = tiles ? 32 : f->s.k.row,
+                                   .k_more = k_more,
+                                   .k_step = tiles ? 16 * 32 : 32,
+                                   .k_low = 16 * f->depth,
+                                   .q = w->q + r0 * f->depth / 2 * f->amx_split,
+                                   .v = w->v + first / 2 * f->ldv * f->amx_split,
+                                   .seen = seen,
+                                   .factor = (float)(f->s.unit * LOG2_E),
+                                   .m = w->m + r0,
+                                   .l = w->l + r0,
+                                   .o = w->o + r0 * f->ldv,
+                                   .fresh = w->fresh[r0 / ROWS],
+                                   .gone = w->any_gone ? w->gone + first : NULL,
+                                   .s = w->s,
+                                   .p = w->p};
     w->fresh[r0 / ROWS] = 0;
     return 1;
 }
-static int64_t first_key(const struct attn_cpu_flash_work *w, const struct attn_pair_flash *job) {
+static int64_t first_key(const struct attn_cpu_fwd_amx_work *w, const struct attn_fwd_strip *job) {
     return (job->k - w->rows) / job->k_more * 16;
 }
-static void run(const struct attn_cpu_flash_work *w, const struct attn_pair_flash *job, int64_t n) {
-    (w->f->by_rows ? w->f->s.pair->flash_rows : w->f->s.pair->flash)(job, n);
+static void run(const struct attn_cpu_fwd_amx_work *w, const struct attn_fwd_strip *job, int64_t n) {
+    (w->f->by_rows ? w->f->s.bf16->fwd_rowmajor : w->f->s.bf16->fwd)(job, n);
 }
 /* A strip that needs what there is room for once only: masks, products that are given, who sees which key. */
-static void run_alone(struct attn_cpu_flash_work *w, int64_t r0, int64_t n_rows, int64_t j0, int64_t n, int odd) {
+static void run_alone(struct attn_cpu_fwd_amx_work *w, int64_t r0, int64_t n_rows, int64_t j0, int64_t n, int odd) {
     int32_t seen[2 * ROWS];
-    struct attn_pair_score score;
-    struct attn_pair_flash job;
+    struct attn_fwd_score_mod score;
+    struct attn_fwd_strip job;
     if (!describe_strip(w, r0, n_rows, j0, n, seen, &job)) return;
     const int64_t first = first_key(w, &job);
     job.live = w->poison.any ? w->live + first : NULL;
@@ -277,19 +277,19 @@ static void run_alone(struct attn_cpu_flash_work *w, int64_t r0, int64_t n_rows,
     if (w->poison.any) add_poison(w, n, job.o);
 }
 /* All strips of `live` rows against the n loaded keys at j0. */
-static void run_block(struct attn_cpu_flash_work *w, int64_t live, int64_t j0, int64_t n) {
-    const int plain = w->f->s.plain, odd = w->f->flash > 1 && (w->any_odd_q || w->any_odd_k),
-              alone = odd || w->poison.any || attn_cpu_strip_mask(&w->f->s) == ATTN_PAIR_MASK_BIAS;
+static void run_block(struct attn_cpu_fwd_amx_work *w, int64_t live, int64_t j0, int64_t n) {
+    const int plain = w->f->s.plain, odd = w->f->amx_split > 1 && (w->any_odd_q || w->any_odd_k),
+              alone = odd || w->poison.any || attn_cpu_strip_mask(&w->f->s) == ATTN_UKR_MASK_BIAS;
     int32_t seen[MOST_STRIPS][2 * ROWS];
-    struct attn_pair_flash job[MOST_STRIPS];
-    struct attn_pair_score score[MOST_STRIPS];
+    struct attn_fwd_strip job[MOST_STRIPS];
+    struct attn_fwd_score_mod score[MOST_STRIPS];
     int64_t jobs = 0;
     for (int64_t r = 0; r < live; r += ROWS) {
         const int64_t rows = live - r < ROWS ? live - r : ROWS;
         if (alone) {
             run_alone(w, r, rows, j0, n, odd);
         } else if (describe_strip(w, r, rows, j0, n, seen[jobs], &job[jobs])) {
-            struct attn_pair_flash *it = &job[jobs];
+            struct attn_fwd_strip *it = &job[jobs];
             it->score = plain ? NULL : &score[jobs];
             if (!plain) {
                 prepare_score(w, r, rows, j0 + first_key(w, it), it->n, &score[jobs]);
@@ -304,18 +304,18 @@ static void run_block(struct attn_cpu_flash_work *w, int64_t live, int64_t j0, i
     }
 }
 
-/* What l is relative to, natural: see attn_pair_flash_below. */
+/* What l is relative to, natural: see attn_fwd_below. */
 static double top_of(const struct attn_cpu_fwd *f, float m) {
-    const float top = m * (float)(f->s.unit * LOG2_E), more = below(f), parts = ATTN_PAIR_FLASH_PARTS;
-    const double times = log((double)attn_pair_flash_times(degree(f)));
-    if (fabsf(top) < attn_pair_flash_far(degree(f))) {
-        const float at = degree(f) == ATTN_PAIR_FLASH_TABLE ? nearbyintf(top * parts) / parts : top;
+    const float top = m * (float)(f->s.unit * LOG2_E), more = below(f), parts = ATTN_FWD_PARTS;
+    const double times = log((double)attn_fwd_times(degree(f)));
+    if (fabsf(top) < attn_fwd_far(degree(f))) {
+        const float at = degree(f) == ATTN_FWD_TABLE ? nearbyintf(top * parts) / parts : top;
         return (double)(at + more) / LOG2_E - times;
     }
     return (double)m * f->s.unit + (double)more / LOG2_E - times;
 }
 /* A strip whose rows are all ordinary; 0: some row is not, and nothing was done. */
-static int finish_at_once(const struct attn_cpu_flash_work *w, int64_t r0, int64_t n) {
+static int finish_at_once(const struct attn_cpu_fwd_amx_work *w, int64_t r0, int64_t n) {
     const struct attn_cpu_fwd *f = w->f;
     const int logs = f->lse.data || f->lse_rounded.data;
     uint16_t *row[ROWS];
@@ -323,29 +323,29 @@ static int finish_at_once(const struct attn_cpu_flash_work *w, int64_t r0, int64
     if (attn_core_has(f->s.p, ATTN_SINK) || f->s.p->dim_v != f->ldv) return 0;
     for (int64_t r = 0; r < n; r++)
         row[r] = (uint16_t *)(void *)attn_view_row(&f->out, w->b, w->row[r0 + r].h, w->seq.q0 + w->row[r0 + r].i);
-    const struct attn_pair_finish job = {.rows = n,
-                                         .width = f->ldv,
-                                         .tiles = f->by_rows,
-                                         .bf16 = f->flash == 1,
-                                         .below = below(f),
-                                         .times = attn_pair_flash_times(degree(f)),
-                                         .factor = (float)(f->s.unit * LOG2_E),
-                                         .m = w->m + r0,
-                                         .l = w->l + r0,
-                                         .o = w->o + r0 * f->ldv,
-                                         .row = row,
-                                         .lse = logs ? lse : NULL};
-    if (!f->s.pair->finish(&job)) return 0;
+    const struct attn_fwd_finish job = {.rows = n,
+                                        .width = f->ldv,
+                                        .tiles = f->by_rows,
+                                        .bf16 = f->amx_split == 1,
+                                        .below = below(f),
+                                        .times = attn_fwd_times(degree(f)),
+                                        .factor = (float)(f->s.unit * LOG2_E),
+                                        .m = w->m + r0,
+                                        .l = w->l + r0,
+                                        .o = w->o + r0 * f->ldv,
+                                        .row = row,
+                                        .lse = logs ? lse : NULL};
+    if (!f->s.bf16->finish(&job)) return 0;
     if (logs) attn_cpu_fwd_logs(f, &w->seq, w->b, w->row + r0, n, lse);
     return 1;
 }
 /* The same for f32, all 32 rows of one head. */
-static int finish_f32(const struct attn_cpu_flash_work *w, int64_t r0, int64_t n) {
+static int finish_f32(const struct attn_cpu_fwd_amx_work *w, int64_t r0, int64_t n) {
     const struct attn_cpu_fwd *f = w->f;
     const struct attn_cpu_sdpa_row *row = &w->row[r0];
     float *o = w->o + r0 * f->ldv, factor[ROWS], log_of[ROWS];
     double lse[ROWS];
-    if (f->flash != 3 || n != ROWS || f->s.group != 1 || attn_core_has(f->s.p, ATTN_SINK)) return 0;
+    if (f->amx_split != 3 || n != ROWS || f->s.group != 1 || attn_core_has(f->s.p, ATTN_SINK)) return 0;
     f->s.u->lanes->close(w->l + r0, factor, log_of);
     for (int64_t r = 0; r < ROWS; r++) {
         if (!(w->l[r0 + r] > 0) || isinf(w->l[r0 + r]) || !isfinite(w->m[r0 + r]) || !isfinite(factor[r])) return 0;
@@ -357,14 +357,14 @@ static int finish_f32(const struct attn_cpu_flash_work *w, int64_t r0, int64_t n
     if (f->lse.data || f->lse_rounded.data) attn_cpu_fwd_logs(f, &w->seq, w->b, row, n, lse);
     return 1;
 }
-static void finish_strip(const struct attn_cpu_flash_work *w, int64_t r0, int64_t n) {
+static void finish_strip(const struct attn_cpu_fwd_amx_work *w, int64_t r0, int64_t n) {
     const struct attn_cpu_fwd *f = w->f;
     if (w->fresh[r0 / ROWS]) memset(w->o + r0 * f->ldv, 0, (size_t)(ROWS * f->ldv) * sizeof *w->o);
-    if (f->flash == 3 ? finish_f32(w, r0, n) : finish_at_once(w, r0, n)) return;
+    if (f->amx_split == 3 ? finish_f32(w, r0, n) : finish_at_once(w, r0, n)) return;
     if (f->by_rows) {
         for (int64_t r = 0; r < n; r++)
             for (int64_t d = 0; d < f->ldv; d++)
-                w->tmp[r * f->ldv + d] = w->o[r0 * f->ldv + attn_pair_flash_cell(r, d)];
+                w->tmp[r * f->ldv + d] = w->o[r0 * f->ldv + attn_fwd_rowmajor_cell(r, d)];
     } else {
         f->s.u->transpose_f32(w->tmp, f->ldv, w->o + r0 * f->ldv, ROWS, f->ldv, ROWS);
     }
@@ -374,12 +374,12 @@ static void finish_strip(const struct attn_cpu_flash_work *w, int64_t r0, int64_
     }
 }
 
-void attn_cpu_flash_task(const struct attn_cpu_fwd *f, int64_t pair, int64_t block, char *scratch) {
+void attn_cpu_fwd_amx_task(const struct attn_cpu_fwd *f, int64_t head, int64_t block, char *scratch) {
     const attn_problem *p = f->s.p;
     /* the longest task of a causal problem first */
     const int64_t f0 = (f->row_blocks - 1 - block) * f->rows, left = f->s.flat - f0,
                   n = left < f->rows ? left : f->rows;
-    struct attn_cpu_flash_work work = {.f = f, .b = pair / p->heads_k, .hk = pair % p->heads_k}, *w = &work;
+    struct attn_cpu_fwd_amx_work work = {.f = f, .b = head / p->heads_k, .hk = head % p->heads_k}, *w = &work;
     attn_cpu_sdpa_seq(&f->s, w->b, &w->seq);
     w->row = (struct attn_cpu_sdpa_row *)(void *)(scratch + f->at.row);
     w->kept = (struct attn_cpu_fwd_kept *)(void *)(scratch + f->at.kept);
@@ -388,8 +388,8 @@ void attn_cpu_flash_task(const struct attn_cpu_fwd *f, int64_t pair, int64_t blo
     w->older_o = AT(before), w->older_m = w->older_o + f->rows * f->ldv, w->older_l = w->older_m + f->rows;
     w->poison.raw = AT(raw);
 #undef AT
-    w->low_k = (float *)(void *)(scratch + f->at.low), w->may_leave = f->flash == 2 && rough(f);
-    w->given_s = (float *)(void *)(scratch + f->at.given_s), w->pair = (float *)(void *)(scratch + f->at.pair);
+    w->low_k = (float *)(void *)(scratch + f->at.low), w->may_leave = f->amx_split == 2 && rough(f);
+    w->given_s = (float *)(void *)(scratch + f->at.given_s), w->two_rows = (float *)(void *)(scratch + f->at.two_rows);
     w->bias = (float *)(void *)(scratch + f->at.bias), w->bits = (uint32_t *)(void *)(scratch + f->at.bits);
     w->given = (uint32_t *)(void *)(scratch + f->at.given);
     w->odd_q = (uint8_t *)scratch + f->at.odd_q, w->odd_k = (uint8_t *)scratch + f->at.odd_k;
@@ -404,12 +404,12 @@ void attn_cpu_flash_task(const struct attn_cpu_fwd *f, int64_t pair, int64_t blo
         w->m[r] = -INFINITY;
         w->l[r] = 0;
     }
-    memset(w->fresh, f->flash < 3, sizeof w->fresh);
-    if (f->flash == 3) memset(w->o, 0, (size_t)(padded * f->ldv) * sizeof *w->o);
+    memset(w->fresh, f->amx_split < 3, sizeof w->fresh);
+    if (f->amx_split == 3) memset(w->o, 0, (size_t)(padded * f->ldv) * sizeof *w->o);
     int64_t lo = INT64_MAX, hi = 0; /* keys that some row sees */
     for (int64_t r = 0; r < live; r += ROWS) {
         const int64_t rows = live - r < ROWS ? live - r : ROWS;
-        attn_cpu_flash_load_strip(w, r, rows);
+        attn_cpu_fwd_amx_load_strip(w, r, rows);
         const struct attn_cpu_fwd_bounds of = w->of[r / ROWS] = attn_cpu_fwd_see(w->row + r, rows);
         if (of.lo < of.hi && of.lo < lo) lo = of.lo;
         if (of.hi > hi) hi = of.hi;
@@ -417,9 +417,9 @@ void attn_cpu_flash_task(const struct attn_cpu_fwd *f, int64_t pair, int64_t blo
     const int64_t first = lo / f->keys * f->keys;
     for (int64_t at = first; at < hi; at += f->keys) {
         const int64_t begin = lo > at ? lo / STEP * STEP : at, end = hi - at < f->keys ? hi : at + f->keys;
-        const struct attn_cpu_fwd_kept *have = attn_cpu_flash_load_block(w, begin, end);
+        const struct attn_cpu_fwd_kept *have = attn_cpu_fwd_amx_load_block(w, begin, end);
         const int64_t keys = attn_cpu_sdpa_up(have->end - have->begin, STEP);
-        const int apart = f->flash == 3 && at > first;
+        const int apart = f->amx_split == 3 && at > first;
         if (apart) set_aside(w, live);
         run_block(w, live, have->begin, keys);
         if (apart) take_back(w, live);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
  * Another way to do a task of the dense forward: see fwd_amx.c. */
-#ifndef ATTN_CPU_SDPA_FLASH_H
-#define ATTN_CPU_SDPA_FLASH_H
+#ifndef ATTN_CPU_DENSE_FWD_AMX_H
+#define ATTN_CPU_DENSE_FWD_AMX_H
 #include "cpu/dense/fwd.h"
 
 /* Whether it is for this problem; of the geometry only what depends on the problem alone is looked at. */
-int attn_cpu_flash_serves(const struct attn_cpu_fwd *f);
+int attn_cpu_fwd_amx_serves(const struct attn_cpu_fwd *f);
 /* Its own block sizes, task grid and scratch in place of those of f. */
-void attn_cpu_flash_lay_out(struct attn_cpu_fwd *f, int32_t threads);
+void attn_cpu_fwd_amx_lay_out(struct attn_cpu_fwd *f, int32_t threads);
 /* Task `block` of a (batch, key head). */
-void attn_cpu_flash_task(const struct attn_cpu_fwd *f, int64_t pair, int64_t block, char *scratch);
+void attn_cpu_fwd_amx_task(const struct attn_cpu_fwd *f, int64_t head, int64_t block, char *scratch);
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Operands of the flash forward: see fwd_amx.c, which has their layouts. */
+ * Operands of the forward on AMX: see fwd_amx.c, which has their layouts. */
 #include "cpu/dense/fwd_amx_work.h"
 
 #include <string.h>
@@ -10,30 +10,31 @@ enum { IN_PLACE = 64 /* keys of up to so many columns are multiplied where they 
  * before. Returns 0 where it is not finite. */
 static int split_row(const struct attn_cpu_fwd *f, uint16_t *to, int64_t apart, const void *row, int64_t step) {
     const int64_t n = f->s.p->dim_qk;
-    return f->flash == 3 ? f->s.pair->thirds(to, apart, row, n, step) : f->s.pair->halves(to, to + apart, row, n, step);
+    return f->amx_split == 3 ? f->s.bf16->split_f32(to, apart, row, n, step)
+                             : f->s.bf16->split_f16(to, to + apart, row, n, step);
 }
 
 /* 32 rows as they are, in tiles; rows that are not there are 0. */
-static void load_strip_rows(struct attn_cpu_flash_work *w, int64_t r0, int64_t n) {
+static void load_strip_rows(struct attn_cpu_fwd_amx_work *w, int64_t r0, int64_t n) {
     const struct attn_cpu_fwd *f = w->f;
     const int64_t width = f->s.p->dim_qk;
     uint16_t *to = (uint16_t *)(void *)(w->q + r0 * f->depth / 2);
     for (int64_t h = 0; h < ROWS; h += 16, to += 16 * f->depth) {
         if (h + 16 <= n && f->s.group == 1 && width == f->depth) {
-            f->s.pair->stack(to, (const void *)attn_cpu_flash_query(w, r0 + h), f->s.q.row, width);
+            f->s.bf16->stack(to, (const void *)attn_cpu_fwd_amx_query(w, r0 + h), f->s.q.row, width);
             continue;
         }
         memset(w->tmp, 0, (size_t)(16 * f->depth) * sizeof *to);
         uint16_t *row = (uint16_t *)(void *)w->tmp;
         for (int64_t r = h; r < n && r < h + 16; r++)
-            memcpy(row + (r - h) * f->depth, attn_cpu_flash_query(w, r0 + r), (size_t)width * sizeof *row);
-        f->s.pair->stack(to, row, f->depth, f->depth);
+            memcpy(row + (r - h) * f->depth, attn_cpu_fwd_amx_query(w, r0 + r), (size_t)width * sizeof *row);
+        f->s.bf16->stack(to, row, f->depth, f->depth);
     }
 }
 /* 32 rows, transposed in pairs; rows that are not there are 0. */
-void attn_cpu_flash_load_strip(struct attn_cpu_flash_work *w, int64_t r0, int64_t n) {
+void attn_cpu_fwd_amx_load_strip(struct attn_cpu_fwd_amx_work *w, int64_t r0, int64_t n) {
     const struct attn_cpu_fwd *f = w->f;
-    const int64_t pairs = f->depth / 2, parts = f->flash;
+    const int64_t pairs = f->depth / 2, parts = f->amx_split;
     float *to = w->q + r0 * pairs * parts;
     if (f->by_rows) {
         load_strip_rows(w, r0, n);
@@ -42,35 +43,35 @@ void attn_cpu_flash_load_strip(struct attn_cpu_flash_work *w, int64_t r0, int64_
     if (parts == 1 && n == ROWS && f->s.group == 1 && f->s.p->dim_qk == f->depth && f->s.q.row % 2 == 0) {
         for (int64_t h = 0; h < 2; h++) /* rows are whole pairs, and evenly spaced */
             f->s.u->transpose_f32(to + h * 16 * pairs, 16,
-                                  (const float *)(const void *)attn_cpu_flash_query(w, r0 + h * 16), f->s.q.row / 2, 16,
-                                  pairs);
+                                  (const float *)(const void *)attn_cpu_fwd_amx_query(w, r0 + h * 16), f->s.q.row / 2,
+                                  16, pairs);
         return;
     }
     memset(w->tmp, 0, (size_t)(ROWS * pairs * parts) * sizeof *w->tmp);
     for (int64_t r = 0; r < n; r++) {
         float *high = w->tmp + r * pairs;
         if (parts == 1) {
-            attn_cpu_pair_row(high, attn_cpu_flash_query(w, r0 + r), f->s.p->dim_qk);
+            attn_cpu_bf16_row(high, attn_cpu_fwd_amx_query(w, r0 + r), f->s.p->dim_qk);
             continue;
         }
         const int finite =
-            split_row(f, (uint16_t *)(void *)high, 2 * ROWS * pairs, attn_cpu_flash_query(w, r0 + r), 32);
+            split_row(f, (uint16_t *)(void *)high, 2 * ROWS * pairs, attn_cpu_fwd_amx_query(w, r0 + r), 32);
         w->odd_q[r0 + r] = !finite;
         w->any_odd_q |= !finite;
     }
     if (w->may_leave) {
         const uint16_t *low = (const uint16_t *)(const void *)(w->tmp + ROWS * pairs);
-        w->low_q[r0 / ROWS] = f->s.pair->most_square(low, f->depth, n, f->depth, 32);
+        w->low_q[r0 / ROWS] = f->s.bf16->most_square(low, f->depth, n, f->depth, 32);
     }
     for (int64_t h = 0; h < 2 * parts; h++)
         f->s.u->transpose_f32(to + h * 16 * pairs, 16, w->tmp + h * 16 * pairs, pairs, 16, pairs);
 }
 
 /* Where column c of key j of the block is, among tiles; each term lies 16 depth elements behind the one before. */
-static uint16_t *key_cell(const struct attn_cpu_flash_work *w, int64_t j, int64_t c) {
-    return w->k + j / 16 * 16 * w->f->depth * w->f->flash + c / 32 * (16 * 32) + j % 16 * 32 + c % 32;
+static uint16_t *key_cell(const struct attn_cpu_fwd_amx_work *w, int64_t j, int64_t c) {
+    return w->k + j / 16 * 16 * w->f->depth * w->f->amx_split + c / 32 * (16 * 32) + j % 16 * 32 + c % 32;
 }
-static void put_key(const struct attn_cpu_flash_work *w, int64_t j, const uint16_t *row, int64_t n) {
+static void put_key(const struct attn_cpu_fwd_amx_work *w, int64_t j, const uint16_t *row, int64_t n) {
     for (int64_t c = 0; c < w->f->depth; c += 32) {
         uint16_t *to = key_cell(w, j, c);
         const int64_t have = n - c < 0 ? 0 : n - c < 32 ? n - c : 32;
@@ -78,29 +79,29 @@ static void put_key(const struct attn_cpu_flash_work *w, int64_t j, const uint16
         memset(to + have, 0, (size_t)(32 - have) * sizeof *to);
     }
 }
-static void clear_key(const struct attn_cpu_flash_work *w, int64_t j) {
-    for (int64_t c = 0; c < w->f->depth * w->f->flash; c += 32) memset(key_cell(w, j, c), 0, 32 * sizeof *w->k);
+static void clear_key(const struct attn_cpu_fwd_amx_work *w, int64_t j) {
+    for (int64_t c = 0; c < w->f->depth * w->f->amx_split; c += 32) memset(key_cell(w, j, c), 0, 32 * sizeof *w->k);
 }
 /* Rows j .. j + n of keys and values are evenly spaced. */
-static int in_one_page(const struct attn_cpu_flash_work *w, int64_t j, int64_t n) {
+static int in_one_page(const struct attn_cpu_fwd_amx_work *w, int64_t j, int64_t n) {
     return !w->seq.pages || j % w->f->s.p->page_size + n <= w->f->s.p->page_size;
 }
 /* Keys transposed in pairs along D, 16 at a time. */
-static void load_keys_across(struct attn_cpu_flash_work *w, int64_t j0, int64_t n, int64_t padded) {
+static void load_keys_across(struct attn_cpu_fwd_amx_work *w, int64_t j0, int64_t n, int64_t padded) {
     const struct attn_cpu_fwd *f = w->f;
     const int64_t width = f->s.p->dim_qk, pairs = f->depth / 2;
     w->rows = w->k;
     w->any_odd_k = w->any_gone = 0;
     if (w->seq.pages) memset(w->gone, 0, (size_t)padded);
     for (int64_t j = 0; j < padded; j += 32) {
-        const char *row = j < n ? attn_cpu_flash_key(w, j0 + j) : NULL;
+        const char *row = j < n ? attn_cpu_fwd_amx_key(w, j0 + j) : NULL;
         const float *from = (const float *)(const void *)row;
         int64_t ld = f->s.k.row / 2; /* of pairs */
         if (!row || j + 32 > n || width != f->depth || f->s.k.row % 2 || !in_one_page(w, j0 + j, 32)) {
             from = w->tmp, ld = pairs;
             memset(w->tmp, 0, (size_t)(32 * pairs) * sizeof *w->tmp);
             for (int64_t i = j; i < n && i < j + 32; i++) {
-                row = attn_cpu_flash_key(w, j0 + i);
+                row = attn_cpu_fwd_amx_key(w, j0 + i);
                 if (row) memcpy(w->tmp + (i - j) * pairs, row, (size_t)width * sizeof *w->k);
                 if (!row) w->gone[i] = 1, w->any_gone = 1;
             }
@@ -109,7 +110,7 @@ static void load_keys_across(struct attn_cpu_flash_work *w, int64_t j0, int64_t 
             f->s.u->transpose_f32((float *)(void *)w->k + (j + 16 * h) * pairs, 16, from + 16 * h * ld, ld, 16, pairs);
     }
 }
-static void load_keys(struct attn_cpu_flash_work *w, int64_t j0, int64_t n, int64_t padded) {
+static void load_keys(struct attn_cpu_fwd_amx_work *w, int64_t j0, int64_t n, int64_t padded) {
     const struct attn_cpu_fwd *f = w->f;
     const struct attn_view *view = &f->s.k;
     const int64_t width = f->s.p->dim_qk;
@@ -120,13 +121,13 @@ static void load_keys(struct attn_cpu_flash_work *w, int64_t j0, int64_t n, int6
     w->rows = w->k;
     w->any_odd_k = w->any_gone = 0;
     /* tiles of rows 256 bytes apart are loaded more slowly than it takes to copy them; 128 bytes cost nothing */
-    if (f->flash == 1 && f->depth <= IN_PLACE && width == f->depth && view->row == width && n == padded &&
+    if (f->amx_split == 1 && f->depth <= IN_PLACE && width == f->depth && view->row == width && n == padded &&
         !w->seq.pages) {
         w->rows = (const uint16_t *)(const void *)attn_view_row(view, w->b, w->hk, w->seq.k0 + j0);
         return;
     }
     for (int64_t j = 0; j < padded; j++) {
-        const void *row = j < n ? attn_cpu_flash_key(w, j0 + j) : (const void *)w->k;
+        const void *row = j < n ? attn_cpu_fwd_amx_key(w, j0 + j) : (const void *)w->k;
         uint16_t *to = key_cell(w, j, 0);
         if (w->seq.pages) w->gone[j] = !row, w->any_gone |= !row;
         if (!row) {
@@ -134,10 +135,10 @@ static void load_keys(struct attn_cpu_flash_work *w, int64_t j0, int64_t n, int6
             w->odd_k[j] = 0;
             continue;
         }
-        if (f->flash == 1) {
+        if (f->amx_split == 1) {
             if (width == f->depth && j % 16 == 0 && j + 16 <= n && in_one_page(w, j0 + j, 16)) {
                 if (w->seq.pages) memset(w->gone + j, 0, 16);
-                f->s.pair->stack(to, row, view->row, width);
+                f->s.bf16->stack(to, row, view->row, width);
                 j += 15;
             } else {
                 put_key(w, j, row, j < n ? width : 0);
@@ -150,21 +151,21 @@ static void load_keys(struct attn_cpu_flash_work *w, int64_t j0, int64_t n, int6
     }
 }
 
-float attn_cpu_flash_low_of(const struct attn_cpu_flash_work *w, int64_t j, int64_t n) {
+float attn_cpu_fwd_amx_low_of(const struct attn_cpu_fwd_amx_work *w, int64_t j, int64_t n) {
     const int64_t depth = w->f->depth;
     float most = 0;
     for (const int64_t end = j + n; j < end; j += 16) {
         const float x =
-            w->f->s.pair->most_square(key_cell(w, j, 0) + 16 * depth, 32, end - j < 16 ? end - j : 16, depth, 16 * 32);
+            w->f->s.bf16->most_square(key_cell(w, j, 0) + 16 * depth, 32, end - j < 16 ? end - j : 16, depth, 16 * 32);
         if (x > most) most = x;
     }
     return most;
 }
-static void load_values(struct attn_cpu_flash_work *w, int64_t j0, int64_t n, int64_t padded) {
+static void load_values(struct attn_cpu_fwd_amx_work *w, int64_t j0, int64_t n, int64_t padded) {
     const struct attn_cpu_fwd *f = w->f;
-    const int64_t width = f->s.p->dim_v, ld = f->ldv, parts = f->flash;
+    const int64_t width = f->s.p->dim_v, ld = f->ldv, parts = f->amx_split;
     int (*const pack)(float *, const uint16_t *, int64_t, int64_t) =
-        f->by_rows ? f->s.pair->zip_tiles : f->s.pair->turn;
+        f->by_rows ? f->s.bf16->zip_tiles : f->s.bf16->turn;
     w->poison.any = 0;
     for (int64_t c = 0; c < padded; c += 32) {
         const int64_t keys = n - c < 0 ? 0 : n - c < 32 ? n - c : 32, pairs = (keys + 1) / 2;
@@ -184,9 +185,9 @@ static void load_values(struct attn_cpu_flash_work *w, int64_t j0, int64_t n, in
             continue;
         }
         if (parts == 1) {
-            attn_cpu_pair_rows(&f->s, &f->s.v, &w->seq, w->b, w->hk, j0 + c, keys, width, w->tmp, ld, &part);
+            attn_cpu_bf16_rows(&f->s, &f->s.v, &w->seq, w->b, w->hk, j0 + c, keys, width, w->tmp, ld, &part);
         } else {
-            attn_cpu_pair_rows_terms(&f->s, &f->s.v, &w->seq, w->b, w->hk, j0 + c, keys, width, w->tmp, ld, &part);
+            attn_cpu_bf16_split_rows(&f->s, &f->s.v, &w->seq, w->b, w->hk, j0 + c, keys, width, w->tmp, ld, &part);
         }
         w->poison.any |= part.any;
         for (int64_t h = 0; h < parts; h++) {
@@ -198,17 +199,17 @@ static void load_values(struct attn_cpu_flash_work *w, int64_t j0, int64_t n, in
     }
 }
 
-const struct attn_cpu_fwd_kept *attn_cpu_flash_load_block(struct attn_cpu_flash_work *w, int64_t from, int64_t to) {
-    const int64_t pair = w->b * w->f->s.p->heads_k + w->hk, n = to - from, padded = attn_cpu_sdpa_up(n, STEP);
+const struct attn_cpu_fwd_kept *attn_cpu_fwd_amx_load_block(struct attn_cpu_fwd_amx_work *w, int64_t from, int64_t to) {
+    const int64_t head = w->b * w->f->s.p->heads_k + w->hk, n = to - from, padded = attn_cpu_sdpa_up(n, STEP);
     struct attn_cpu_fwd_kept *kept = w->kept;
-    if (kept->pair == pair && kept->begin <= from && to <= kept->end) {
+    if (kept->head == head && kept->begin <= from && to <= kept->end) {
         w->rows = kept->rows, w->poison.any = kept->poison, w->any_odd_k = kept->odd, w->any_gone = kept->gone;
         return kept;
     }
     load_keys(w, from, n, padded);
-    for (int64_t j = 0; j < padded && w->may_leave; j += STEP) w->low_k[j / STEP] = attn_cpu_flash_low_of(w, j, STEP);
+    for (int64_t j = 0; j < padded && w->may_leave; j += STEP) w->low_k[j / STEP] = attn_cpu_fwd_amx_low_of(w, j, STEP);
     load_values(w, from, n, padded);
-    *kept = (struct attn_cpu_fwd_kept){.pair = pair, .begin = from, .end = to, .rows = w->rows};
+    *kept = (struct attn_cpu_fwd_kept){.head = head, .begin = from, .end = to, .rows = w->rows};
     kept->poison = w->poison.any, kept->odd = w->any_odd_k, kept->gone = w->any_gone;
     return kept;
 }

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT
- * What the files of the flash forward share: a task's work, and the operands of its strips and blocks (fwd_amx.c,
+ * What the files of the forward on AMX share: a task's work, and the operands of its strips and blocks (fwd_amx.c,
  * fwd_amx_load.c). */
-#ifndef ATTN_CPU_SDPA_FLASH_WORK_H
-#define ATTN_CPU_SDPA_FLASH_WORK_H
+#ifndef ATTN_CPU_DENSE_FWD_AMX_WORK_H
+#define ATTN_CPU_DENSE_FWD_AMX_WORK_H
 #include "cpu/dense/bf16_operands.h"
 #include "cpu/dense/fwd.h"
 
-enum { ROWS = ATTN_PAIR_FLASH, STEP = ATTN_PAIR_FLASH_STEP, MOST_STRIPS = 32 };
+enum { ROWS = ATTN_FWD_ROWS, STEP = ATTN_FWD_STEP, MOST_STRIPS = 32 };
 
-struct attn_cpu_flash_work {
+struct attn_cpu_fwd_amx_work {
     const struct attn_cpu_fwd *f;
     struct attn_core_seq seq;
     int64_t b, hk;
@@ -27,7 +27,7 @@ struct attn_cpu_flash_work {
     float low_q[MOST_STRIPS], *low_k;
     int any_odd_q, any_odd_k, any_gone;
     uint32_t *given;
-    float *given_s, *pair;                      /* pair: two rows as f32 */
+    float *given_s, *two_rows;                  /* two_rows: as f32 */
     uint32_t *bits;                             /* of two strips, a boolean mask's */
     float *bias;                                /* masks of a strip, transposed */
     struct attn_cpu_fwd_bounds of[MOST_STRIPS]; /* of each strip, and so is */
@@ -35,20 +35,20 @@ struct attn_cpu_flash_work {
 };
 
 /* 32 rows of Q from row r0 of the task on, of which n are there. */
-void attn_cpu_flash_load_strip(struct attn_cpu_flash_work *w, int64_t r0, int64_t n);
+void attn_cpu_fwd_amx_load_strip(struct attn_cpu_fwd_amx_work *w, int64_t r0, int64_t n);
 /* The keys from .. to of a block: those that the worker has already, or they are loaded. Returns what has them, and so
  * does not depend on which task was before. */
-const struct attn_cpu_fwd_kept *attn_cpu_flash_load_block(struct attn_cpu_flash_work *w, int64_t from, int64_t to);
+const struct attn_cpu_fwd_kept *attn_cpu_fwd_amx_load_block(struct attn_cpu_fwd_amx_work *w, int64_t from, int64_t to);
 
 /* f16: at least the largest sum of squares of the low halves of n <= 64 keys, from key j of the block on, a multiple
  * of 16. */
-float attn_cpu_flash_low_of(const struct attn_cpu_flash_work *w, int64_t j, int64_t n);
+float attn_cpu_fwd_amx_low_of(const struct attn_cpu_fwd_amx_work *w, int64_t j, int64_t n);
 
-static inline const char *attn_cpu_flash_query(const struct attn_cpu_flash_work *w, int64_t r) {
+static inline const char *attn_cpu_fwd_amx_query(const struct attn_cpu_fwd_amx_work *w, int64_t r) {
     return attn_view_row(&w->f->s.q, w->b, w->row[r].h, w->seq.q0 + w->row[r].i);
 }
 /* NULL: in a page outside the pool. */
-static inline const char *attn_cpu_flash_key(const struct attn_cpu_flash_work *w, int64_t j) {
+static inline const char *attn_cpu_fwd_amx_key(const struct attn_cpu_fwd_amx_work *w, int64_t j) {
     return attn_core_kv_row(w->f->s.p, &w->f->s.k, &w->seq, w->b, w->hk, j);
 }
 #endif

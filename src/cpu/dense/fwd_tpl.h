@@ -66,7 +66,7 @@ static struct attn_cpu_fwd_kept *T(slot)(const struct T(work) * w, int64_t j0) {
     return &w->kept[j0 / w->f->keys % w->f->kept];
 }
 static int T(holds)(const struct T(work) * w, const struct attn_cpu_fwd_kept *slot, int64_t j0, int64_t n) {
-    return slot->pair == w->b * w->f->s.p->heads_k + w->hk && slot->begin <= j0 && j0 + n <= slot->end;
+    return slot->head == w->b * w->f->s.p->heads_k + w->hk && slot->begin <= j0 && j0 + n <= slot->end;
 }
 /* Keys j0 .. j0+n as panels; a slot of another task's has more keys than asked for, as the case may be. */
 static void T(pack)(struct T(work) * w, int64_t j0, int64_t n) {
@@ -77,9 +77,9 @@ static void T(pack)(struct T(work) * w, int64_t j0, int64_t n) {
         w->kt += (j0 - slot->begin) * f->depth;
         return;
     }
-    *slot = (struct attn_cpu_fwd_kept){.pair = w->b * f->s.p->heads_k + w->hk, .begin = j0, .end = j0 + n};
+    *slot = (struct attn_cpu_fwd_kept){.head = w->b * f->s.p->heads_k + w->hk, .begin = j0, .end = j0 + n};
 #if PAIRS
-    attn_cpu_pair_panels(&f->s, &f->s.k, &w->seq, w->b, w->hk, j0, n, f->s.p->dim_qk, f->panel, w->kt, w->tmp);
+    attn_cpu_bf16_panels(&f->s, &f->s.k, &w->seq, w->b, w->hk, j0, n, f->s.p->dim_qk, f->panel, w->kt, w->tmp);
 #else
     R(attn_cpu_sdpa_panels)
     (&f->s, &f->s.k, &w->seq, w->b, w->hk, j0, n, f->s.p->dim_qk, f->panel, w->kt, w->tmp, f->ldq);
@@ -88,7 +88,7 @@ static void T(pack)(struct T(work) * w, int64_t j0, int64_t n) {
 
 #if PAIRS
 static void T(load_row)(const struct T(work) * w, REAL *dst, const char *src) {
-    attn_cpu_pair_row(dst, src, w->f->s.p->dim_qk);
+    attn_cpu_bf16_row(dst, src, w->f->s.p->dim_qk);
 }
 static void T(load_block)(struct T(work) * w, int64_t j0, int64_t n, int careful) {
     const struct attn_cpu_fwd *f = w->f;
@@ -97,7 +97,7 @@ static void T(load_block)(struct T(work) * w, int64_t j0, int64_t n, int careful
         return;
     }
     T(pack)(w, j0, n);
-    attn_cpu_pair_rows(&f->s, &f->s.v, &w->seq, w->b, w->hk, j0, n, f->s.p->dim_v, w->v, f->ldv, &w->poison);
+    attn_cpu_bf16_rows(&f->s, &f->s.v, &w->seq, w->b, w->hk, j0, n, f->s.p->dim_v, w->v, f->ldv, &w->poison);
     w->vs = w->v;
     w->ldv = f->ldv;
 }
@@ -145,7 +145,7 @@ static void T(load_block)(struct T(work) * w, int64_t j0, int64_t n, int careful
 static void T(dots_of)(struct T(work) * w, int64_t rows, int64_t c0, int64_t n) {
     const struct attn_cpu_fwd *f = w->f;
 #if PAIRS
-    f->s.pair->dots(rows, n, f->depth, w->q, f->ldq, w->k_half + c0 * w->ldk, w->ldk, w->s + c0, f->lds);
+    f->s.bf16->dots(rows, n, f->depth, w->q, f->ldq, w->k_half + c0 * w->ldk, w->ldk, w->s + c0, f->lds);
 #else
 #if HALF
     if (f->half) {
@@ -177,7 +177,7 @@ static void T(sum_values)(struct T(work) * w, int64_t rows, int64_t c0, int64_t 
     const struct attn_cpu_fwd *f = w->f;
     const int64_t width = f->s.p->dim_v;
 #if PAIRS
-    f->s.pair->weigh(rows, width, n, w->p + c0 / 2, f->ldp, w->v_half + c0 * w->ldv, w->ldv, w->o, f->ldv);
+    f->s.bf16->weigh(rows, width, n, w->p + c0 / 2, f->ldp, w->v_half + c0 * w->ldv, w->ldv, w->o, f->ldv);
 #else
 #if HALF
     if (f->half) {
@@ -208,9 +208,9 @@ static void T(multiply_keys)(struct T(work) * w, int64_t r0, int64_t n, int64_t 
 static REAL T(weigh)(struct T(work) * w, REAL *x, uint16_t *p, int64_t c0, int64_t n, REAL m) {
     const struct attn_cpu_sdpa *s = &w->f->s;
     if (n % 2) p[n] = 0;
-    if (!w->poison.any) return s->pair->exp2(p, x, n, (REAL)(s->unit * LOG2_E), m);
-    const REAL sum = attn_cpu_pair_exp_lifted(s, x, n, (REAL)(s->unit * LOG2_E), m, w->poison.row + c0, w->hidden);
-    s->pair->narrow(p, x, n);
+    if (!w->poison.any) return s->bf16->exp2(p, x, n, (REAL)(s->unit * LOG2_E), m);
+    const REAL sum = attn_cpu_bf16_exp_lifted(s, x, n, (REAL)(s->unit * LOG2_E), m, w->poison.row + c0, w->hidden);
+    s->bf16->narrow(p, x, n);
     return sum;
 }
 #else
@@ -245,7 +245,7 @@ static void T(soften)(struct T(work) * w, int64_t r, REAL *x, void *p, int64_t c
     }
     *l += T(weigh)(w, x, p, c0, n, *m);
 #if PAIRS
-    w->l_rounded[r] += w->f->s.pair->total(p, n);
+    w->l_rounded[r] += w->f->s.bf16->total(p, n);
 #endif
     if (isnan(*l)) *m = (REAL)NAN;
 }
@@ -368,19 +368,20 @@ static void T(run_part)(struct T(work) * w, int64_t r, int64_t rows, int64_t k0,
     const struct attn_cpu_fwd *f = w->f;
     const int64_t width = f->s.p->dim_v;
     const uint16_t *v = (const uint16_t *)(const void *)attn_view_row(&f->s.v, w->b, w->hk, w->seq.k0 + j);
-    int64_t lo[ATTN_PAIR_FEW], hi[ATTN_PAIR_FEW];
-    REAL m[ATTN_PAIR_FEW], l[ATTN_PAIR_FEW], m_before[ATTN_PAIR_FEW], l_before[ATTN_PAIR_FEW];
+    int64_t lo[ATTN_DECODE_AMX_ROWS], hi[ATTN_DECODE_AMX_ROWS];
+    REAL m[ATTN_DECODE_AMX_ROWS], l[ATTN_DECODE_AMX_ROWS], m_before[ATTN_DECODE_AMX_ROWS],
+        l_before[ATTN_DECODE_AMX_ROWS];
     for (int64_t i = 0; i < rows; i++) {
         const struct attn_cpu_sdpa_row *row = &w->row[r + i];
         lo[i] = (row->lo > k0 ? row->lo : k0) - j, hi[i] = row->hi - j;
         lo[i] = lo[i] < 0 ? 0 : lo[i], hi[i] = hi[i] < 0 ? 0 : hi[i] < n ? hi[i] : n;
         m_before[i] = w->m[r + i], l_before[i] = w->l[r + i];
     }
-    for (int64_t c = 0; c < width; c += ATTN_PAIR_FEW_WIDTH) {
-        const struct attn_pair_few few = {
+    for (int64_t c = 0; c < width; c += ATTN_DECODE_AMX_WIDTH) {
+        const struct attn_decode_amx few = {
             .rows = rows,
             .depth = f->s.p->dim_qk,
-            .width = width - c < ATTN_PAIR_FEW_WIDTH ? width - c : ATTN_PAIR_FEW_WIDTH,
+            .width = width - c < ATTN_DECODE_AMX_WIDTH ? width - c : ATTN_DECODE_AMX_WIDTH,
             .q = w->q + r * f->ldq,
             .ldq = f->ldq,
             .k = (const uint16_t *)(const void *)attn_view_row(&f->s.k, w->b, w->hk, w->seq.k0 + j),
@@ -398,22 +399,23 @@ static void T(run_part)(struct T(work) * w, int64_t r, int64_t rows, int64_t k0,
             .ask = r == 0};
         memcpy(m, m_before, sizeof m);
         memcpy(l, l_before, sizeof l);
-        f->s.pair->few(&few);
+        f->s.bf16->decode_tiles(&few);
         for (int64_t i = 0; i < rows; i++)
             if (c == 0 || isnan(l[i])) w->m[r + i] = m[i], w->l[r + i] = l[i];
     }
 }
-/* Few rows in one pass over their keys where the table has `few`; what it cannot finish goes through run_keys. Keys
- * that are read more than once go in blocks. */
+/* Few rows in one pass over their keys where the table has `decode_tiles`; what it cannot finish goes through run_keys.
+ * Keys that are read more than once go in blocks. */
 static void T(run_pass)(struct T(work) * w, int64_t n_rows, int64_t k0, int64_t k1) {
     const struct attn_cpu_fwd *f = w->f;
     struct attn_cpu_fwd_bounds all = attn_cpu_fwd_see(w->row, n_rows);
-    const int once = n_rows <= ATTN_PAIR_FEW && f->s.p->dim_v <= ATTN_PAIR_FEW_WIDTH;
-    const int64_t begin = (all.lo > k0 ? all.lo : k0) / ATTN_PAIR_FEW_STEP * ATTN_PAIR_FEW_STEP,
+    const int once = n_rows <= ATTN_DECODE_AMX_ROWS && f->s.p->dim_v <= ATTN_DECODE_AMX_WIDTH;
+    const int64_t begin = (all.lo > k0 ? all.lo : k0) / ATTN_DECODE_AMX_STEP * ATTN_DECODE_AMX_STEP,
                   stop = all.hi < k1 ? all.hi : k1, block = once ? stop - begin : f->keys;
     for (int64_t j = begin; j < stop; j += block)
-        for (int64_t r = 0; r < n_rows; r += ATTN_PAIR_FEW) T(run_part)
-    (w, r, n_rows - r < ATTN_PAIR_FEW ? n_rows - r : ATTN_PAIR_FEW, k0, j, stop - j < block ? stop - j : block);
+        for (int64_t r = 0; r < n_rows; r += ATTN_DECODE_AMX_ROWS) T(run_part)
+    (w, r, n_rows - r < ATTN_DECODE_AMX_ROWS ? n_rows - r : ATTN_DECODE_AMX_ROWS, k0, j,
+     stop - j < block ? stop - j : block);
     for (int64_t r = 0; r < n_rows; r++) {
         struct T(work) one = *w;
         one.row += r, one.q += r * f->ldq, one.m += r, one.l += r, one.l_rounded += r, one.o += r * f->ldv;
@@ -431,11 +433,11 @@ static void T(run_pass)(struct T(work) * w, int64_t n_rows, int64_t k0, int64_t 
 #endif
 
 /* A task of a pair (batch, key head); the first ones are the longest of a causal problem. */
-static void T(run_task)(struct attn_cpu_fwd *f, int64_t pair, int64_t task, char *scratch) {
+static void T(run_task)(struct attn_cpu_fwd *f, int64_t head, int64_t task, char *scratch) {
     const attn_problem *p = f->s.p;
     const int64_t split = task % f->splits, f0 = (f->row_blocks - 1 - task / f->splits) * f->rows,
                   left = f->s.flat - f0, n = left < f->rows ? left : f->rows;
-    struct T(work) work = {.f = f, .b = pair / p->heads_k, .hk = pair % p->heads_k}, *w = &work;
+    struct T(work) work = {.f = f, .b = head / p->heads_k, .hk = head % p->heads_k}, *w = &work;
     attn_cpu_sdpa_seq(&f->s, w->b, &w->seq);
     w->row = (struct attn_cpu_sdpa_row *)(void *)(scratch + f->at.row);
 #define AT(name) (REAL *)(void *)(scratch + f->at.name)
@@ -448,7 +450,7 @@ static void T(run_task)(struct attn_cpu_fwd *f, int64_t pair, int64_t task, char
     w->hidden = (uint8_t *)scratch + f->at.hidden;
     w->mask = (float *)(void *)(scratch + f->at.mask);
     if (f->splits > 1) {
-        char *partial = f->partials + (pair * f->splits + split) * f->partial_bytes;
+        char *partial = f->partials + (head * f->splits + split) * f->partial_bytes;
         w->m = (REAL *)(void *)partial;
         w->l = (REAL *)(void *)(partial + f->partial_l);
         w->o = (REAL *)(void *)(partial + f->partial_o);
@@ -466,7 +468,7 @@ static void T(run_task)(struct attn_cpu_fwd *f, int64_t pair, int64_t task, char
     memset(w->o, 0, (size_t)(live * f->ldv) * sizeof *w->o);
     const int64_t k0 = split * f->split, k1 = f->splits > 1 ? k0 + f->split : INT64_MAX;
 #if PAIRS
-    if (f->pass) {
+    if (f->one_pass) {
         T(run_pass)(w, live, k0, k1);
     } else
 #endif

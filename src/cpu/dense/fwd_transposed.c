@@ -33,7 +33,7 @@ enum {
 };
 
 static const struct attn_ukr_lanes *table(const struct attn_cpu_fwd *f) {
-    return f->s.pair ? f->s.pair->lanes : f->s.u->lanes;
+    return f->s.bf16 ? f->s.bf16->lanes : f->s.u->lanes;
 }
 
 /* Else strips of 14 rows do less in vain, but on many keys their rows come from memory more often. */
@@ -129,7 +129,7 @@ struct work {
     /* Products need more than a softcap to become scores: `score`, of the strip, keys counting from w->first, or (a
      * mask that needs `bias`) from the step's first key. */
     int scored;
-    struct attn_pair_score score;
+    struct attn_fwd_score_mod score;
     float *bias;
     struct strip {
         struct attn_cpu_fwd_bounds sees;
@@ -180,7 +180,7 @@ static void load_strip(const struct work *w, int64_t r0, int64_t n) {
         const struct attn_cpu_sdpa_row *row = &w->row[r0 + r];
         const char *from = attn_view_row(&f->s.q, w->b, row->h, w->seq.q0 + row->i);
         if (w->u->pairs) {
-            attn_cpu_pair_row(w->tmp + r * f->ldq, from, f->s.p->dim_qk);
+            attn_cpu_bf16_row(w->tmp + r * f->ldq, from, f->s.p->dim_qk);
         } else {
             f->s.u->widen(w->tmp + r * f->ldq, from, f->s.p->dtype, w->depth, (float)f->s.row_factor);
         }
@@ -207,7 +207,7 @@ static const float *load_keys(const struct work *w, int64_t n, int holds) {
     for (int64_t j = 0; j < n && !holds; j++) {
         const char *row = attn_core_kv_row(f->s.p, view, &w->seq, w->b, w->hk, w->first + j);
         if (row) {
-            attn_cpu_pair_row(w->k_own + j * depth, row, f->s.p->dim_qk);
+            attn_cpu_bf16_row(w->k_own + j * depth, row, f->s.p->dim_qk);
         } else {
             memset(w->k_own + j * depth, 0, (size_t)depth * sizeof *w->k_own);
         }
@@ -224,7 +224,7 @@ static const float *load_values(struct work *w, int64_t n, int holds) {
     w->poison.any = holds && !kept->clean;
     if (w->u->pairs) {
         if (!holds)
-            attn_cpu_pair_rows(&f->s, view, &w->seq, w->b, w->hk, w->first, n, width, w->v_own, width, &w->poison);
+            attn_cpu_bf16_rows(&f->s, view, &w->seq, w->b, w->hk, w->first, n, width, w->v_own, width, &w->poison);
         kept->clean = !w->poison.any;
         return w->v_own;
     }
@@ -239,10 +239,10 @@ static const float *load_values(struct work *w, int64_t n, int holds) {
     return w->v_own;
 }
 static void load_block(struct work *w, int64_t begin, int64_t end) {
-    const int64_t pair = w->b * w->f->s.p->heads_k + w->hk;
+    const int64_t head = w->b * w->f->s.p->heads_k + w->hk;
     struct attn_cpu_fwd_kept *kept = w->kept;
-    const int holds = kept->pair == pair && kept->begin <= begin && end <= kept->end;
-    if (!holds) *kept = (struct attn_cpu_fwd_kept){.pair = pair, .begin = begin, .end = end};
+    const int holds = kept->head == head && kept->begin <= begin && end <= kept->end;
+    if (!holds) *kept = (struct attn_cpu_fwd_kept){.head = head, .begin = begin, .end = end};
     w->first = kept->begin;
     for (int64_t j = w->first; j < kept->end && !holds && w->seq.pages; j++) {
         const int gone = !attn_core_kv_row(w->f->s.p, &w->f->s.k, &w->seq, w->b, w->hk, j);
@@ -267,7 +267,7 @@ struct step {
 
 /* Asks for what rows r .. r + n have of a mask for the keys of the next step. */
 static void ask_for_masks(const struct work *w, const struct step *s, int64_t r, int64_t n) {
-    const struct attn_pair_score *f = &w->score;
+    const struct attn_fwd_score_mod *f = &w->score;
     const int64_t key = s->j0 + s->n - w->first, left = f->mask_keys - key, keys = left < s->n ? left : s->n;
     for (int64_t end = r + n; r < end; r++)
         for (int64_t at = key * f->mask_bytes; at < (key + keys) * f->mask_bytes; at += 64)
@@ -278,7 +278,7 @@ static void prepare_score(struct work *w, int64_t r0, int64_t rows, int64_t j0) 
 }
 /* Products with a step's keys become scores. */
 static void finish_scores(struct work *w, const struct step *s) {
-    if (w->score.mask == ATTN_PAIR_MASK_BIAS) {
+    if (w->score.mask == ATTN_UKR_MASK_BIAS) {
         prepare_score(w, s->r0, s->rows, s->j0);
         attn_cpu_strip_masks(&w->f->s, w->row + s->r0, s->rows, s->j0, s->n, w->bias, w->tmp);
         w->u->score(&w->score, s->n, 0, w->p);
@@ -291,7 +291,7 @@ static void score(struct work *w, const struct step *s) {
     enum { PARTS = 2 };
     int32_t lo[ROWS] = {0}, hi[ROWS] = {0};
     const float *k = w->k + (s->j0 - w->first) * w->depth;
-    const int asks = w->scored && w->score.mask != ATTN_PAIR_MASK_NONE && w->score.mask != ATTN_PAIR_MASK_BIAS;
+    const int asks = w->scored && w->score.mask != ATTN_UKR_MASK_NONE && w->score.mask != ATTN_UKR_MASK_BIAS;
     const int64_t part = attn_cpu_sdpa_up(attn_cpu_sdpa_blocks(s->n, PARTS), 2);
     for (int64_t j = 0, r = 0; j < s->n; j += part, r += ROWS / PARTS) {
         if (asks) ask_for_masks(w, s, r, ROWS / PARTS);
@@ -318,7 +318,7 @@ static void look_for_high(struct work *w, const struct step *s, float *high) {
     w->u->high(s->n, w->p, high);
     if (!w->scored || !w->score.alibi) return;
     float more[ROWS];
-    w->u->growth(&w->score, w->f->step, s->grid - (w->score.mask == ATTN_PAIR_MASK_BIAS ? s->j0 : w->first), more);
+    w->u->growth(&w->score, w->f->step, s->grid - (w->score.mask == ATTN_UKR_MASK_BIAS ? s->j0 : w->first), more);
     for (int64_t r = 0; r < ROWS; r++) high[r] += more[r];
 }
 
@@ -449,14 +449,14 @@ static int store_at_once(const struct work *w, int64_t r0, int64_t n, const floa
         uint16_t *row[ROWS];
         for (int64_t r = 0; r < n; r++)
             row[r] = (uint16_t *)(void *)attn_view_row(&f->out, w->b, first[r].h, w->seq.q0 + first[r].i);
-        return f->s.pair->finish(&(struct attn_pair_finish){.rows = n,
-                                                            .width = width,
-                                                            .bf16 = 1,
-                                                            .factor = 1,
-                                                            .m = none,
-                                                            .l = w->l_rounded + r0,
-                                                            .o = sums(w, r0),
-                                                            .row = row});
+        return f->s.bf16->finish(&(struct attn_fwd_finish){.rows = n,
+                                                           .width = width,
+                                                           .bf16 = 1,
+                                                           .factor = 1,
+                                                           .m = none,
+                                                           .l = w->l_rounded + r0,
+                                                           .o = sums(w, r0),
+                                                           .row = row});
     }
     if (n < ROWS || f->s.group > 1 || f->s.p->dtype != ATTN_F32) return 0;
     w->u->scale(width, sums(w, r0), factor);
@@ -524,11 +524,11 @@ static void finish_strip(const struct work *w, int64_t r0, int64_t n) {
         attn_cpu_fwd_store_f32(f, &w->seq, w->b, first + r, m[r], (double)factor[r], w->tmp + r * f->ldv);
 }
 
-void attn_cpu_lanes_task(const struct attn_cpu_fwd *f, int64_t pair, int64_t task, char *scratch) {
+void attn_cpu_lanes_task(const struct attn_cpu_fwd *f, int64_t head, int64_t task, char *scratch) {
     const attn_problem *p = f->s.p;
     const int64_t split = task % f->splits, f0 = (f->row_blocks - 1 - task / f->splits) * f->rows,
                   left = f->s.flat - f0, n = left < f->rows ? left : f->rows;
-    struct work work = {.f = f, .u = table(f), .b = pair / p->heads_k, .hk = pair % p->heads_k, .depth = f->depth};
+    struct work work = {.f = f, .u = table(f), .b = head / p->heads_k, .hk = head % p->heads_k, .depth = f->depth};
     struct work *w = &work;
     struct attn_softcap cap;
     w->by = (struct attn_lanes_exps){.factor = (float)(f->s.unit * LOG2_E), .most = MOST_SUM};
@@ -554,7 +554,7 @@ void attn_cpu_lanes_task(const struct attn_cpu_fwd *f, int64_t pair, int64_t tas
     w->bias = (float *)(void *)(scratch + f->at.bias);
     w->score.bias = w->bias;
     w->kept = (struct attn_cpu_fwd_kept *)(void *)(scratch + f->at.kept);
-    if (f->splits > 1) w->partial = f->partials + (pair * f->splits + split) * f->partial_bytes;
+    if (f->splits > 1) w->partial = f->partials + (head * f->splits + split) * f->partial_bytes;
     int64_t live = w->seq.sq * f->s.group - f0;
     live = live < 0 ? 0 : live > n ? n : live;
     const int64_t padded = attn_cpu_sdpa_up(live, ROWS);

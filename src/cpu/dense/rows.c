@@ -3,10 +3,10 @@
 #include "cpu/dense/sdpa.h"
 
 /* The rate of AMX is a rough one of Granite Rapids: it ranks above all others. */
-static const struct attn_cpu_sdpa_isa isa_amx = {&attn_ukr_avx512, &attn_ukr_pair_amx, 0, 800e9},
-                                      isa_amx_halves = {&attn_ukr_avx512, &attn_ukr_pair_amx, 2, 400e9},
-                                      isa_amx_thirds = {&attn_ukr_avx512, &attn_ukr_pair_amx, 3, 200e9},
-                                      isa_avx512bf16 = {&attn_ukr_avx512, &attn_ukr_pair_avx512bf16, 0, 160e9},
+static const struct attn_cpu_sdpa_isa isa_amx = {&attn_ukr_avx512, &attn_ukr_bf16_amx, 0, 800e9},
+                                      isa_amx_halves = {&attn_ukr_avx512, &attn_ukr_bf16_amx, 2, 400e9},
+                                      isa_amx_thirds = {&attn_ukr_avx512, &attn_ukr_bf16_amx, 3, 200e9},
+                                      isa_avx512bf16 = {&attn_ukr_avx512, &attn_ukr_bf16_avx512bf16, 0, 160e9},
                                       isa_avx512 = {&attn_ukr_avx512, NULL, 0, 90e9},
                                       isa_avx2 = {&attn_ukr_avx2, NULL, 0, 75e9}, isa_c = {&attn_ukr_c, NULL, 0, 12e9};
 

@@ -6,21 +6,21 @@
 #include <string.h>
 
 void attn_cpu_sdpa_init(struct attn_cpu_sdpa *s, const attn_problem *p, const attn_args *args, const struct attn_ukr *u,
-                        const struct attn_ukr_pair *pair) {
+                        const struct attn_ukr_bf16 *bf16) {
     const int f64 = p->dtype == ATTN_F64;
     const double small = f64 ? 1e-100 : 1e-12, size = fabs(p->scale);
-    *s = (struct attn_cpu_sdpa){.p = p, .args = args, .u = u, .pair = pair, .unit = 1};
+    *s = (struct attn_cpu_sdpa){.p = p, .args = args, .u = u, .bf16 = bf16, .unit = 1};
     s->group = p->heads_q / p->heads_k;
     s->flat = p->seq_q * s->group;
     const int fits = size == 0 || (size >= small && size <= 1 / small);
-    const int early = fits && !pair; /* pairs are bits of the tensor: a factor would round them a second time */
+    const int early = fits && !bf16; /* pairs are bits of the tensor: a factor would round them a second time */
     s->row_factor = early ? p->scale : 1;
     s->late_scale = early ? 1 : p->scale;
     s->late_fits = fits;
     if (p->softcap > 0) s->softcap = fmin(fmax(p->softcap, f64 ? 1e-200 : 1e-25), f64 ? 1e200 : 1e25);
     s->plain =
         fits && p->softcap <= 0 && p->alibi == ATTN_ALIBI_NONE && !p->mask_dtype && !attn_core_has(p, ATTN_PAGED);
-    if (pair) {
+    if (bf16) {
         s->plain &= p->scale > 0; /* else the largest product is not the largest score */
         if (s->plain) s->unit = p->scale;
     }

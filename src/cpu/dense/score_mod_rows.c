@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-enum { ROWS = ATTN_PAIR_FLASH, STEP = ATTN_CPU_STRIP_STEP };
+enum { ROWS = ATTN_FWD_ROWS, STEP = ATTN_CPU_STRIP_STEP };
 
 void attn_cpu_strip_masks(const struct attn_cpu_sdpa *s, const struct attn_cpu_sdpa_row *row, int64_t n, int64_t j0,
                           int64_t keys, float *bias, float *tmp) {
@@ -22,19 +22,19 @@ void attn_cpu_strip_masks(const struct attn_cpu_sdpa *s, const struct attn_cpu_s
 }
 
 int attn_cpu_strip_mask(const struct attn_cpu_sdpa *s) {
-    if (!s->p->mask_dtype) return ATTN_PAIR_MASK_NONE;
-    if (!s->mask.column) return ATTN_PAIR_MASK_BIAS;
+    if (!s->p->mask_dtype) return ATTN_UKR_MASK_NONE;
+    if (!s->mask.column) return ATTN_UKR_MASK_BIAS;
     switch (s->p->mask_dtype) {
-    case ATTN_BOOL: return ATTN_PAIR_MASK_BITS;
-    case ATTN_F32: return ATTN_PAIR_MASK_F32;
-    case ATTN_F16: return ATTN_PAIR_MASK_F16;
-    case ATTN_BF16: return ATTN_PAIR_MASK_BF16;
-    default: return ATTN_PAIR_MASK_BIAS;
+    case ATTN_BOOL: return ATTN_UKR_MASK_BITS;
+    case ATTN_F32: return ATTN_UKR_MASK_F32;
+    case ATTN_F16: return ATTN_UKR_MASK_F16;
+    case ATTN_BF16: return ATTN_UKR_MASK_BF16;
+    default: return ATTN_UKR_MASK_BIAS;
     }
 }
 
 void attn_cpu_strip_score(const struct attn_cpu_sdpa *s, const struct attn_cpu_sdpa_row *row, int64_t n, int64_t j0,
-                          struct attn_pair_score *score) {
+                          struct attn_fwd_score_mod *score) {
     score->scale = (float)s->late_scale;
     score->caps = s->p->softcap > 0;
     if (score->caps) score->cap = attn_softcap_of(s->softcap, s->late_scale);

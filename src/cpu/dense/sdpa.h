@@ -7,8 +7,8 @@
  * tight. BITS. Key blocks and row blocks lie on fixed grids, every product element is one chain over k, and hidden
  * pairs add an exact 0, so that no result depends on threads, on how rows are dealt to tasks, or on what hidden places
  * hold. */
-#ifndef ATTN_CPU_SDPA_H
-#define ATTN_CPU_SDPA_H
+#ifndef ATTN_CPU_DENSE_SDPA_H
+#define ATTN_CPU_DENSE_SDPA_H
 #include "cpu/host/cpu.h"
 
 #include "core/problem.h"
@@ -19,8 +19,8 @@
 /* One instruction set, as the `impl` of a kernel row. */
 struct attn_cpu_sdpa_isa {
     const struct attn_ukr *u;
-    const struct attn_ukr_pair *pair; /* or NULL; bf16 only */
-    int terms;                        /* f16, f32: pair is for what attn_cpu_flash_serves and attn_cpu_grad_serves, in
+    const struct attn_ukr_bf16 *bf16; /* or NULL; bf16 only */
+    int terms;                        /* f16, f32: pair is for what attn_cpu_fwd_amx_serves and attn_cpu_grad_serves, in
                                        * several terms of bf16 */
     double rate;                      /* sustained flops per second and thread, for the ranking only */
 };
@@ -29,7 +29,7 @@ struct attn_cpu_sdpa {
     const attn_problem *p;
     const attn_args *args;
     const struct attn_ukr *u;
-    const struct attn_ukr_pair *pair; /* not NULL: products take operands of pairs (ukr/bf16.h) */
+    const struct attn_ukr_bf16 *bf16; /* not NULL: products take operands of pairs (ukr/bf16.h) */
     struct attn_view q, k, v, mask;
     int64_t group;     /* G */
     int64_t flat;      /* flat rows of a (batch, key head): SQ * G */
@@ -42,7 +42,7 @@ struct attn_cpu_sdpa {
     int falls;      /* attn_core_offsets_fall */
 };
 void attn_cpu_sdpa_init(struct attn_cpu_sdpa *s, const attn_problem *p, const attn_args *args, const struct attn_ukr *u,
-                        const struct attn_ukr_pair *pair);
+                        const struct attn_ukr_bf16 *bf16);
 static inline void attn_cpu_sdpa_seq(const struct attn_cpu_sdpa *s, int64_t b, struct attn_core_seq *out) {
     attn_core_seq_get(s->p, s->args, s->falls, b, out);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * The CPU backend's inside: feature bits, thread pool, and the kernel rows each file contributes. */
-#ifndef ATTN_CPU_CPU_H
-#define ATTN_CPU_CPU_H
+#ifndef ATTN_CPU_HOST_CPU_H
+#define ATTN_CPU_HOST_CPU_H
 #include "base/mem.h"
 #include "core/kernel.h"
 

@@ -55,8 +55,8 @@ static struct attn_cpu_ref_grad row_state(const struct job *job, int64_t b, int6
 }
 
 /* P and dS of one slot of one head. Returns 0 for a score of -inf: it contributes nothing. */
-static int pair(const attn_problem *p, const struct attn_cpu_ref_grad *row, const double *q, const double *dout,
-                const double *kv, double *prob, double *ds) {
+static int prob_and_ds(const attn_problem *p, const struct attn_cpu_ref_grad *row, const double *q, const double *dout,
+                       const double *kv, double *prob, double *ds) {
     if (!row->alive) return 0;
     double s = p->scale * attn_cpu_ref_dot(q, kv, p->dim_qk);
     if (s == -INFINITY) return 0;
@@ -88,7 +88,8 @@ static void make_dq(const void *what, int64_t task, double *scratch) {
         if (key[t] < 0) continue;
         attn_cpu_ref_load_kv(kv, m, b, key[t], d);
         for (int64_t h = 0; h < n; ++h)
-            if (pair(p, &row[h], q + h * d, dout + h * dv, kv, &prob, &ds)) attn_cpu_ref_axpy(dq + h * d, ds, kv, d);
+            if (prob_and_ds(p, &row[h], q + h * d, dout + h * dv, kv, &prob, &ds))
+                attn_cpu_ref_axpy(dq + h * d, ds, kv, d);
     }
     for (int64_t h = 0; h < n; ++h)
         attn_cpu_ref_store(attn_view_row(&job->dq, b, h0 + h, i), p->dtype, dq + h * d, d, p->scale);
@@ -122,7 +123,7 @@ static void make_dkv(const void *what, int64_t task, double *scratch) {
             double *sum = dkv + (key[t] - j0) * d;
             attn_cpu_ref_load_kv(kv, m, b, key[t], d);
             for (int64_t h = 0; h < p->heads_q; ++h) {
-                if (!pair(p, &row[h], q + h * d, dout + h * dv, kv, &prob, &ds)) continue;
+                if (!prob_and_ds(p, &row[h], q + h * d, dout + h * dv, kv, &prob, &ds)) continue;
                 attn_cpu_ref_axpy(sum, p->scale * ds, q + h * d, d);
                 attn_cpu_ref_axpy(sum, prob, dout + h * dv, dv);
             }

@@ -3,8 +3,8 @@
  * that deals tasks to the pool. Reference kernels are the specification in code: every sum is kept in double and in one
  * fixed order, and an output is rounded once. A task's result depends on nothing but the task, so the number of threads
  * never shows. score.h adds the dense scores, mla.h the sparse ones. */
-#ifndef ATTN_CPU_REF_H
-#define ATTN_CPU_REF_H
+#ifndef ATTN_CPU_REF_REF_H
+#define ATTN_CPU_REF_REF_H
 #include "cpu/host/cpu.h"
 
 #include "base/num.h"

@@ -25,15 +25,15 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
     (void)amount;
     double rows = (double)p->batch * (double)p->heads_q * (double)p->seq_q, d = (double)p->dim_qk,
            dv = (double)p->dim_v;
-    double pair = 0, keys = 0;
+    double flops = 0, keys = 0;
     switch (k->op) {
-    case ATTN_OP_SDPA_FWD: keys = (double)p->seq_k, pair = 2 * (d + dv) + 20; break;
-    case ATTN_OP_SDPA_BWD: keys = (double)p->seq_k, pair = 4 * (2 * d + dv) + 40; break;
-    case ATTN_OP_MLA_FWD: keys = (double)p->topk, pair = 2 * (d + dv) + 20; break;
-    case ATTN_OP_MLA_BWD: keys = (double)p->topk, pair = 4 * (2 * d + dv) + 40; break;
-    default: keys = (double)p->topk, pair = 2 * d + 20; break;
+    case ATTN_OP_SDPA_FWD: keys = (double)p->seq_k, flops = 2 * (d + dv) + 20; break;
+    case ATTN_OP_SDPA_BWD: keys = (double)p->seq_k, flops = 4 * (2 * d + dv) + 40; break;
+    case ATTN_OP_MLA_FWD: keys = (double)p->topk, flops = 2 * (d + dv) + 20; break;
+    case ATTN_OP_MLA_BWD: keys = (double)p->topk, flops = 4 * (2 * d + dv) + 40; break;
+    default: keys = (double)p->topk, flops = 2 * d + 20; break;
     }
-    return 1e-6 + rows * keys * pair / (1e9 * dev->threads);
+    return 1e-6 + rows * keys * flops / (1e9 * dev->threads);
 }
 
 static int64_t doubles(const attn_problem *p) {

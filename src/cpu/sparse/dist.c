@@ -96,7 +96,7 @@ static void task(const struct dist *j, const struct layout *l, char *ws, int64_t
     int32_t *key = (int32_t *)(ws + l->key);
     int64_t *slot = (int64_t *)(ws + l->slot);
     uint8_t *dead = (uint8_t *)(ws + l->dead);
-    uint32_t live[MLA_HEADS / ATTN_PAIR_HEADS];
+    uint32_t live[MLA_HEADS / ATTN_MLA_HEADS];
     const struct mla_rows rows = {.rows = k, .ld = l->ldk};
     const int64_t row = at_task / j->n_windows, b = row / p->seq_q, i = row % p->seq_q;
     const int64_t begin = at_task % j->n_windows * j->window, end = mla_min(begin + j->window, p->topk);
@@ -118,17 +118,17 @@ static void task(const struct dist *j, const struct layout *l, char *ws, int64_t
         }
         for (; n; n = attn_cpu_mla_next(&query, &at, end, block_of(j->isa), key, slot)) {
             if (mla_strips(j->isa)) {
-                const struct attn_pair_heads f = {.rows = mla_rows_of(&j->kv, b, key, n),
-                                                  .strips = l->ldh / ATTN_PAIR_HEADS,
-                                                  .depth = p->dim_qk / 2,
-                                                  .q = qt,
-                                                  .scale = (float)p->scale,
-                                                  .lse = lse,
-                                                  .live = live,
-                                                  .sums = s + MLA_STRIP_CELLS,
-                                                  .s = s,
-                                                  .copies = {.tiles = k}};
-                j->isa->pair->heads(&f);
+                const struct attn_mla_bwd_scores f = {.rows = mla_rows_of(&j->kv, b, key, n),
+                                                      .strips = l->ldh / ATTN_MLA_HEADS,
+                                                      .depth = p->dim_qk / 2,
+                                                      .q = qt,
+                                                      .scale = (float)p->scale,
+                                                      .lse = lse,
+                                                      .live = live,
+                                                      .sums = s + MLA_STRIP_CELLS,
+                                                      .s = s,
+                                                      .copies = {.tiles = k}};
+                j->isa->bf16->mla_bwd_scores(&f);
                 for (int64_t r = 0; r < n; ++r) to[slot[r]] += factor * f.sums[r * 16];
                 continue;
             }
@@ -147,9 +147,9 @@ static void job(void *arg, int32_t worker) {
     const struct layout l = lay_out(j->isa, j->p);
     char *ws = (char *)j->a->workspace + l.bytes * (uint64_t)worker;
     uint32_t mode = attn_cpu_flush_begin();
-    attn_ukr_pair_begin(j->isa->pair);
+    attn_ukr_bf16_begin(j->isa->bf16);
     for (int64_t t; (t = attn_cpu_next(&j->next)) < j->n_tasks;) task(j, &l, ws, t);
-    attn_ukr_pair_end(j->isa->pair);
+    attn_ukr_bf16_end(j->isa->bf16);
     attn_cpu_flush_end(mode);
 }
 

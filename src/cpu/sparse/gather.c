@@ -55,14 +55,14 @@ void attn_cpu_mla_gather(const struct mla_isa *isa, const struct attn_view *kv, 
             for (int64_t x = 0; x < bytes; x += 64) __builtin_prefetch(next + x, 0, 2);
         }
         const void *row = attn_view_row(kv, b, 0, key[r]);
-        if (!isa->pair) {
+        if (!isa->bf16) {
             isa->ukr->widen(to->rows + r * to->ld, row, kv->dtype, d, 1.0f);
             continue;
         }
         memcpy(to->rows + r * to->ld, row, (size_t)bytes);
         if (!to->zip || (r % 2 == 0 && r + 1 < n)) continue;
         const void *first = r % 2 ? attn_view_row(kv, b, 0, key[r - 1]) : row;
-        isa->pair->zip(to->zip + r / 2 * to->ld_zip, first, r % 2 ? row : NULL, to->width);
+        isa->bf16->zip(to->zip + r / 2 * to->ld_zip, first, r % 2 ? row : NULL, to->width);
     }
 }
 
@@ -83,8 +83,8 @@ void attn_cpu_mla_ask(struct attn_sparse_ahead *ahead) {
 
 void attn_cpu_mla_sum(const struct mla_isa *isa, int64_t m, int64_t n, int64_t rows, const float *a, int64_t lda,
                       const struct mla_rows *from, float *c, int64_t ldc, int accumulate) {
-    if (isa->pair) {
-        isa->pair->gemm(m, n, (rows + 1) / 2, a, 1, lda, from->zip, from->ld_zip, c, ldc, accumulate);
+    if (isa->bf16) {
+        isa->bf16->gemm(m, n, (rows + 1) / 2, a, 1, lda, from->zip, from->ld_zip, c, ldc, accumulate);
     } else {
         isa->ukr->gemm_f32(m, n, rows, a, 1, lda, from->rows, from->ld, c, ldc, accumulate);
     }
@@ -96,7 +96,7 @@ void attn_cpu_mla_heads(const struct mla_isa *isa, const struct attn_view *v, in
         const void *row = attn_view_row(v, b, h0 + h, i);
         if (skip && skip[h])
             memset(dst + h * ld, 0, (size_t)mla_depth(isa, x) * sizeof *dst);
-        else if (isa->pair)
+        else if (isa->bf16)
             memcpy(dst + h * ld, row, (size_t)(x * v->element_bytes));
         else
             isa->ukr->widen(dst + h * ld, row, v->dtype, x, 1.0f);
@@ -107,9 +107,9 @@ void attn_cpu_mla_heads(const struct mla_isa *isa, const struct attn_view *v, in
 static void turn_strips(const struct mla_isa *isa, const float *src, int64_t ld_src, int64_t heads, int64_t x,
                         float *dst) {
     enum { SIDE = 16, TILE = SIDE * SIDE };
-    const int64_t padded = mla_round(heads, ATTN_PAIR_HEADS);
+    const int64_t padded = mla_round(heads, ATTN_MLA_HEADS);
     for (int64_t h = 0; h < padded; h += SIDE) {
-        float *to = dst + h / ATTN_PAIR_HEADS * ATTN_PAIR_HEADS * x + h % ATTN_PAIR_HEADS * SIDE;
+        float *to = dst + h / ATTN_MLA_HEADS * ATTN_MLA_HEADS * x + h % ATTN_MLA_HEADS * SIDE;
         const int64_t n = mla_max(0, mla_min(SIDE, heads - h));
         for (int64_t c = 0; c < x; c += SIDE, to += 2 * TILE) {
             if (n < SIDE) memset(to, 0, TILE * sizeof *to);
@@ -142,17 +142,17 @@ void attn_cpu_mla_score(const struct mla_isa *isa, int32_t dtype, int64_t n, int
                         int64_t ld_rows, const float *turned, float *s, int64_t ld_s) {
     /* Columns added up at once: a chain of 576 additions of f16 products came to 1.3 of the bound of lse. */
     const int64_t part = dtype == ATTN_F32 ? 64 : 192, ld = mla_turned(ldh);
-    if (isa->pair) {
-        isa->pair->gemm(n, ldh, d / 2, rows, ld_rows, 1, turned, ld, s, ld_s, 0);
+    if (isa->bf16) {
+        isa->bf16->gemm(n, ldh, d / 2, rows, ld_rows, 1, turned, ld, s, ld_s, 0);
         return;
     }
     for (int64_t c = 0; c < d; c += part)
         isa->ukr->gemm_f32(n, ldh, mla_min(part, d - c), rows + c, ld_rows, 1, turned + c * ld, ld, s, ld_s, c > 0);
 }
 
-void attn_cpu_mla_live(const uint8_t *dead, int64_t heads, uint32_t live[MLA_HEADS / ATTN_PAIR_HEADS]) {
-    memset(live, 0, MLA_HEADS / ATTN_PAIR_HEADS * sizeof *live);
-    for (int64_t h = 0; h < heads; ++h) live[h / ATTN_PAIR_HEADS] |= (uint32_t)!dead[h] << h % ATTN_PAIR_HEADS;
+void attn_cpu_mla_live(const uint8_t *dead, int64_t heads, uint32_t live[MLA_HEADS / ATTN_MLA_HEADS]) {
+    memset(live, 0, MLA_HEADS / ATTN_MLA_HEADS * sizeof *live);
+    for (int64_t h = 0; h < heads; ++h) live[h / ATTN_MLA_HEADS] |= (uint32_t)!dead[h] << h % ATTN_MLA_HEADS;
 }
 
 int64_t attn_cpu_mla_lse(const attn_problem *p, const struct attn_view *v, int64_t b, int64_t i, int64_t h0,

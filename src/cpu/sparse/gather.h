@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * What the three MLA operators share: which slots of a query are valid (the one predicate, evaluated once per slot and
  * pass), the gather of valid rows into an f32 block that serves every head, and the cut of heads into chunks. */
-#ifndef ATTN_CPU_MLA_GATHER_H
-#define ATTN_CPU_MLA_GATHER_H
+#ifndef ATTN_CPU_SPARSE_GATHER_H
+#define ATTN_CPU_SPARSE_GATHER_H
 #include "core/view.h"
 #include "cpu/host/cpu.h"
 #include "cpu/ukr/mla_vec.h"
@@ -16,8 +16,8 @@ enum {
     MLA_FEW_QUERIES = 16
 };
 
-/* Scratch of attn_ukr_pair.heads, then a block's sums. */
-#define MLA_STRIP_CELLS       (4 * ATTN_PAIR_HEADS * ATTN_PAIR_HEADS + 16 * ATTN_PAIR_HEADS)
+/* Scratch of attn_ukr_bf16.mla_bwd_scores, then a block's sums. */
+#define MLA_STRIP_CELLS       (4 * ATTN_MLA_HEADS * ATTN_MLA_HEADS + 16 * ATTN_MLA_HEADS)
 #define MLA_STRIP_FLOATS(isa) (MLA_STRIP_CELLS + (isa)->block * 16)
 
 static inline int64_t mla_round(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
@@ -51,13 +51,13 @@ int64_t attn_cpu_mla_next(const struct mla_query *query, int64_t *at, int64_t en
                           int64_t *slot);
 
 /* Heads as the scores of a block have them side by side: whole vectors, or strips of ukr/bf16.h. */
-static inline int mla_strips(const struct mla_isa *isa) { return isa->pair && isa->pair->soft; }
+static inline int mla_strips(const struct mla_isa *isa) { return isa->bf16 && isa->bf16->mla_scores; }
 static inline int64_t mla_side(const struct mla_isa *isa, int64_t heads) {
-    return mla_round(heads, mla_strips(isa) ? ATTN_PAIR_HEADS : 16);
+    return mla_round(heads, mla_strips(isa) ? ATTN_MLA_HEADS : 16);
 }
 
 /* Depth of the score product over x columns: pairs count once. */
-static inline int64_t mla_depth(const struct mla_isa *isa, int64_t x) { return isa->pair ? x / 2 : x; }
+static inline int64_t mla_depth(const struct mla_isa *isa, int64_t x) { return isa->bf16 ? x / 2 : x; }
 
 /* Where gathered rows go: rows [n][ld], as f32 or as pairs along the columns; with pairs also zipped [n/2][ld_zip], the
  * first `width` columns as pairs along the rows, what sums over the rows read. */
@@ -96,26 +96,26 @@ void attn_cpu_mla_sum(const struct mla_isa *isa, int64_t m, int64_t n, int64_t r
 
 /* With strips nothing is gathered beforehand: the kernels copy rows themselves, and what sums over rows read (P or dS
  * of a strip, pairs of rows of 32 columns) is mla_strip(rows of a block) apart. */
-static inline struct attn_pair_rows mla_rows_of(const struct attn_view *kv, int64_t b, const int32_t *key, int64_t n) {
-    return (struct attn_pair_rows){attn_view_row(kv, b, 0, 0), key, n, kv->row * kv->element_bytes};
+static inline struct attn_mla_rows mla_rows_of(const struct attn_view *kv, int64_t b, const int32_t *key, int64_t n) {
+    return (struct attn_mla_rows){attn_view_row(kv, b, 0, 0), key, n, kv->row * kv->element_bytes};
 }
-static inline int64_t mla_strip(int64_t block) { return block / 2 * ATTN_PAIR_HEADS; }
+static inline int64_t mla_strip(int64_t block) { return block / 2 * ATTN_MLA_HEADS; }
 /* The sum over `rows` of them, the first 32 of the next copied beside: C has whole strips. */
-static inline struct attn_pair_sum mla_sum_strips(int64_t m, int64_t n, int64_t rows, const float *a,
-                                                  const struct attn_pair_copies *from, int64_t depth, float *c,
-                                                  int64_t ldc, const struct attn_pair_rows *next) {
-    return (struct attn_pair_sum){.strips = (m + ATTN_PAIR_HEADS - 1) / ATTN_PAIR_HEADS,
-                                  .pairs = (rows + 1) / 2,
-                                  .columns = n,
-                                  .a = a,
-                                  .lda = from->ldz,
-                                  .zip = from->zip,
-                                  .ldz = from->ldz,
-                                  .c = c,
-                                  .ldc = ldc,
-                                  .next = *next,
-                                  .tiles = from->tiles,
-                                  .depth = depth};
+static inline struct attn_mla_sum mla_sum_strips(int64_t m, int64_t n, int64_t rows, const float *a,
+                                                 const struct attn_mla_copies *from, int64_t depth, float *c,
+                                                 int64_t ldc, const struct attn_mla_rows *next) {
+    return (struct attn_mla_sum){.strips = (m + ATTN_MLA_HEADS - 1) / ATTN_MLA_HEADS,
+                                 .pairs = (rows + 1) / 2,
+                                 .columns = n,
+                                 .a = a,
+                                 .lda = from->ldz,
+                                 .zip = from->zip,
+                                 .ldz = from->ldz,
+                                 .c = c,
+                                 .ldc = ldc,
+                                 .next = *next,
+                                 .tiles = from->tiles,
+                                 .depth = depth};
 }
 
 /* Rows of `heads` heads from h0 on of a [B,S,H,X] tensor as f32 or as pairs: dst[h][0..x). A head with skip[h] != 0
@@ -143,8 +143,8 @@ void attn_cpu_mla_score(const struct mla_isa *isa, int32_t dtype, int64_t n, int
 int64_t attn_cpu_mla_lse(const attn_problem *p, const struct attn_view *v, int64_t b, int64_t i, int64_t h0,
                          int64_t heads, int64_t padded, float *lse, uint8_t *dead);
 
-/* Heads that exist and are not dead, a bit each: attn_pair_heads.live of a chunk. */
-void attn_cpu_mla_live(const uint8_t *dead, int64_t heads, uint32_t live[MLA_HEADS / ATTN_PAIR_HEADS]);
+/* Heads that exist and are not dead, a bit each: attn_mla_bwd_scores.live of a chunk. */
+void attn_cpu_mla_live(const uint8_t *dead, int64_t heads, uint32_t live[MLA_HEADS / ATTN_MLA_HEADS]);
 
 /* ATTN_DIST_L1: divides the row by its sum, in double; a row of zeros stays. */
 void attn_cpu_mla_sum_to_one(float *row, int64_t n);

@@ -34,14 +34,14 @@ struct mla_bwd_size attn_cpu_mla_bwd_size(const struct mla_isa *isa, const attn_
     threads = attn_cpu_mla_crew(isa, p, threads);
     struct mla_bwd_size z = {.chunk = mla_chunk(p)};
     const int64_t f = (int64_t)sizeof(float);
-    const int pairs = isa->pair != NULL;
+    const int pairs = isa->bf16 != NULL;
     z.n_chunks = (p->heads_q + z.chunk - 1) / z.chunk;
     z.ldh = mla_side(isa, z.chunk);
     z.ldx = pairs ? z.ldh : 2 * z.ldh;
     z.ldk = mla_round(mla_depth(isa, p->dim_qk), 16) + 16;
     z.ldz = mla_round(p->dim_qk, 16) + 16;
     const int64_t head_rows = pairs ? z.ldh / 2 : z.chunk, sum_rows = mla_strips(isa) ? z.ldh : z.chunk,
-                  fill = mla_strips(isa) ? ATTN_PAIR_HEADS : 0;
+                  fill = mla_strips(isa) ? ATTN_MLA_HEADS : 0;
     z.window = mla_min(p->topk, WINDOW_FLOATS / z.ldh);
     z.n_windows = (p->topk + z.window - 1) / z.window;
     /* Ranges of keys: enough slots of a unit in each for products of a useful height. */
@@ -52,11 +52,11 @@ struct mla_bwd_size attn_cpu_mla_bwd_size(const struct mla_isa *isa, const attn_
     z.slice = MLA_SLICE;
     if (mla_strips(isa)) { /* several tasks for each thread, if that takes narrower ones; no sum depends on it */
         const int64_t pieces = mla_min(2 * threads / z.n_ranges + 1, p->dim_qk / MLA_LEAST_SLICE);
-        z.slice = mla_min(MLA_STRIP_SLICE, mla_round((p->dim_qk + pieces - 1) / pieces, ATTN_PAIR_HEADS));
+        z.slice = mla_min(MLA_STRIP_SLICE, mla_round((p->dim_qk + pieces - 1) / pieces, ATTN_MLA_HEADS));
     }
     z.n_slices = (p->dim_qk + z.slice - 1) / z.slice;
     /* what a task adds to at a time lies on few pages */
-    z.sum_block = mla_strips(isa) && p->dkv_dtype != ATTN_F32 ? ATTN_PAIR_HEADS : p->dim_qk;
+    z.sum_block = mla_strips(isa) && p->dkv_dtype != ATTN_F32 ? ATTN_MLA_HEADS : p->dim_qk;
 
     z.u_state = mla_take(&z.unit_bytes, (int64_t)sizeof(struct mla_unit));
     z.u_sink = mla_take(&z.unit_bytes, z.chunk * (int64_t)sizeof(double));
@@ -150,7 +150,7 @@ void attn_cpu_mla_bwd_round(const struct mla_bwd *j, int64_t from, int64_t to, i
     for (int64_t c = c0; c < c1; c += width) {
         const int64_t bytes = c * j->dkv.element_bytes;
         if (mla_strips(j->isa) && !add) {
-            j->isa->pair->narrow_rows((uint16_t *)(void *)(attn_view_row(&j->dkv, j->b, 0, from) + bytes), j->dkv.row,
+            j->isa->bf16->narrow_rows((uint16_t *)(void *)(attn_view_row(&j->dkv, j->b, 0, from) + bytes), j->dkv.row,
                                       sum_at(j, from, c), to - from);
             continue;
         }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * The backward's state, shared by mla_bwd.c (walk, outputs) and mla_bwd_products.c (products). */
-#ifndef ATTN_CPU_MLA_BWD_H
-#define ATTN_CPU_MLA_BWD_H
+#ifndef ATTN_CPU_SPARSE_MLA_BWD_H
+#define ATTN_CPU_SPARSE_MLA_BWD_H
 #include "cpu/sparse/gather.h"
 
 enum {

@@ -45,12 +45,12 @@ static void sort_slots(const struct at *w) {
 
 /* With strips: pairs of heads as `add` reads them, [columns / 32][ldh] in tiles, those of q before those of dout. */
 static void panel_heads(const struct at *w, int64_t x, const float *rows, float *to) {
-    enum { SIDE = ATTN_PAIR_HEADS, ROW = 16 };
+    enum { SIDE = ATTN_MLA_HEADS, ROW = 16 };
     const struct mla_bwd_size *z = &w->j->z;
     for (int64_t h = 0; h < z->ldh; h += 2) {
         const float *even = h < w->heads ? rows + h * z->ldk : NULL,
                     *odd = h + 1 < w->heads ? rows + (h + 1) * z->ldk : NULL;
-        w->j->isa->pair->zip_blocks(to + h / SIDE * SIDE * ROW + h % SIDE / 2 * ROW, z->ldh * SIDE, (const void *)even,
+        w->j->isa->bf16->zip_blocks(to + h / SIDE * SIDE * ROW + h % SIDE / 2 * ROW, z->ldh * SIDE, (const void *)even,
                                     (const void *)odd, x);
     }
 }
@@ -60,7 +60,7 @@ static void load_heads(const struct at *w, const struct attn_view *v, int64_t x,
     const struct mla_bwd *j = w->j;
     const struct mla_bwd_size *z = &j->z;
     const uint8_t *dead = (const uint8_t *)(w->thread + z->t_dead);
-    if (!j->isa->pair) {
+    if (!j->isa->bf16) {
         attn_cpu_mla_heads(j->isa, v, j->b, w->i, w->h0, w->heads, x, dead, to, z->ldz);
         attn_cpu_mla_turn(j->isa, to, z->ldz, w->heads, x, turned, mla_turned(z->ldh));
         return;
@@ -78,7 +78,7 @@ static void load_heads(const struct at *w, const struct attn_view *v, int64_t x,
             j->isa->sparse->zip(to + h / 2 * ATTN_SPARSE_PANEL, z->ldh / 2 * ATTN_SPARSE_PANEL, even, odd, x);
             continue;
         }
-        j->isa->pair->zip(to + h / 2 * z->ldz, even, odd, x);
+        j->isa->bf16->zip(to + h / 2 * z->ldz, even, odd, x);
     }
     for (int64_t h = (w->heads + 1) / 2; !mla_in_place(j->isa) && h < z->ldh / 2; ++h)
         memset(to + h * z->ldz, 0, (size_t)x * sizeof *to);
@@ -98,7 +98,7 @@ static void load_rows(const struct at *w) {
         attn_core_has(p, ATTN_LSE_BASE_2) ? 1.4426950408889634074 : 1.0; /* d lse2 / d lse = log2(e) */
     load_heads(w, &j->q, p->dim_qk, thread_f32(w, z->t_qt), unit_f32(w, z->u_q));
     load_heads(w, &j->dout, p->dim_v, thread_f32(w, z->t_dot),
-               mla_strips(j->isa) ? unit_f32(w, z->u_q) + z->ldh / 2 * ATTN_PAIR_HEADS : unit_f32(w, z->u_do));
+               mla_strips(j->isa) ? unit_f32(w, z->u_q) + z->ldh / 2 * ATTN_MLA_HEADS : unit_f32(w, z->u_do));
     memset(g, 0, (size_t)z->ldh * sizeof *g);
     memset(c, 0, (size_t)z->ldh * sizeof *c);
     for (int64_t h = 0; h < w->heads; ++h) {
@@ -124,7 +124,7 @@ static void load_rows(const struct at *w) {
 /* Scores and dP of rows [r0, r0 + n), as [dP | S]: where x = [dS | g P] goes or, with pairs, in the thread's memory. */
 static float *products(const struct at *w, int64_t r0) {
     const struct mla_bwd_size *z = &w->j->z;
-    return w->j->isa->pair ? thread_f32(w, z->t_x) : unit_f32(w, z->u_x) + r0 * z->ldx;
+    return w->j->isa->bf16 ? thread_f32(w, z->t_x) : unit_f32(w, z->u_x) + r0 * z->ldx;
 }
 static void multiply(const struct at *w, const float *k, int64_t r0, int64_t n) {
     const struct mla_bwd *j = w->j;
@@ -144,7 +144,7 @@ static void grad_block(const struct at *w, int64_t r0, int64_t n, const int64_t 
     const float *lse = thread_f32(w, z->t_lse), *g = thread_f32(w, z->t_g), *c = thread_f32(w, z->t_c);
     const uint8_t *dead = (const uint8_t *)(w->thread + z->t_dead);
     const float scale = (float)j->p->scale;
-    const struct attn_ukr_pair *pair = j->isa->pair;
+    const struct attn_ukr_bf16 *bf16 = j->isa->bf16;
     const int64_t ld = 2 * z->ldh;
     float *to = unit_f32(w, z->u_x) + r0 * z->ldx, *x = products(w, r0);
     for (int64_t r = 0; r < n; ++r) {
@@ -157,10 +157,10 @@ static void grad_block(const struct at *w, int64_t r0, int64_t n, const int64_t 
         for (int64_t h = 0; w->n_dead && h < w->heads; ++h) {
             if (dead[h]) ds[h] = p[h] = 0;
         }
-        if (!pair) continue;
-        pair->narrow((uint16_t *)(to + r * z->ldx), ds, ld);
+        if (!bf16) continue;
+        bf16->narrow((uint16_t *)(to + r * z->ldx), ds, ld);
         if (r % 2 || r + 1 == n)
-            pair->zip_f32(thread_f32(w, z->t_ds) + r / 2 * z->ldh, r % 2 ? ds - ld : ds, r % 2 ? ds : NULL, z->ldh, 1);
+            bf16->zip_f32(thread_f32(w, z->t_ds) + r / 2 * z->ldh, r % 2 ? ds - ld : ds, r % 2 ? ds : NULL, z->ldh, 1);
     }
 }
 
@@ -201,41 +201,41 @@ static void grad_strips(const struct at *w, int64_t r0, int64_t n, const int64_t
     const struct mla_bwd *j = w->j;
     const struct mla_bwd_size *z = &j->z;
     const struct mla_unit *u = (const struct mla_unit *)(w->unit + z->u_state);
-    uint32_t live[MLA_HEADS / ATTN_PAIR_HEADS];
+    uint32_t live[MLA_HEADS / ATTN_MLA_HEADS];
     float *s = thread_f32(w, z->t_x), *sums = s + MLA_STRIP_CELLS;
     const int64_t depth = j->p->dim_qk / 2;
     const int32_t *key = (const int32_t *)(w->unit + z->u_key) + r0;
-    const struct attn_pair_copies copies = {.tiles = thread_f32(w, z->t_k),
-                                            .zip = thread_f32(w, z->t_zip),
-                                            .ldz = mla_strip(j->isa->block),
-                                            .width = dq ? depth : 0};
-    const struct attn_pair_rows next = mla_rows_of(&j->kv, j->b, key + n, mla_min(j->isa->block, u->n - r0 - n));
-    const struct attn_pair_heads f = {.rows = mla_rows_of(&j->kv, j->b, key, n),
-                                      .next = next,
-                                      .copies = copies,
-                                      .copied = r0 > 0 && dq,
-                                      .strips = z->ldh / ATTN_PAIR_HEADS,
-                                      .depth = depth,
-                                      .width = j->p->dim_v / 2,
-                                      .q = thread_f32(w, z->t_qt),
-                                      .dout = thread_f32(w, z->t_dot),
-                                      .scale = (float)j->p->scale,
-                                      .lse = thread_f32(w, z->t_lse),
-                                      .g = thread_f32(w, z->t_g),
-                                      .c = thread_f32(w, z->t_c),
-                                      .live = live,
-                                      .x = unit_f32(w, z->u_x) + r0 * z->ldx,
-                                      .ds = thread_f32(w, z->t_ds),
-                                      .ld_ds = mla_strip(j->isa->block),
-                                      .sums = dist ? sums : NULL,
-                                      .s = s};
+    const struct attn_mla_copies copies = {.tiles = thread_f32(w, z->t_k),
+                                           .zip = thread_f32(w, z->t_zip),
+                                           .ldz = mla_strip(j->isa->block),
+                                           .width = dq ? depth : 0};
+    const struct attn_mla_rows next = mla_rows_of(&j->kv, j->b, key + n, mla_min(j->isa->block, u->n - r0 - n));
+    const struct attn_mla_bwd_scores f = {.rows = mla_rows_of(&j->kv, j->b, key, n),
+                                          .next = next,
+                                          .copies = copies,
+                                          .copied = r0 > 0 && dq,
+                                          .strips = z->ldh / ATTN_MLA_HEADS,
+                                          .depth = depth,
+                                          .width = j->p->dim_v / 2,
+                                          .q = thread_f32(w, z->t_qt),
+                                          .dout = thread_f32(w, z->t_dot),
+                                          .scale = (float)j->p->scale,
+                                          .lse = thread_f32(w, z->t_lse),
+                                          .g = thread_f32(w, z->t_g),
+                                          .c = thread_f32(w, z->t_c),
+                                          .live = live,
+                                          .x = unit_f32(w, z->u_x) + r0 * z->ldx,
+                                          .ds = thread_f32(w, z->t_ds),
+                                          .ld_ds = mla_strip(j->isa->block),
+                                          .sums = dist ? sums : NULL,
+                                          .s = s};
     attn_cpu_mla_live((const uint8_t *)(w->thread + z->t_dead), w->heads, live);
-    j->isa->pair->heads(&f);
+    j->isa->bf16->mla_bwd_scores(&f);
     for (int64_t r = 0; dist && r < n; ++r) dist[slot[r0 + r]] = sums[r * 16] * dist_factor;
     if (!dq) return;
-    struct attn_pair_sum sum = mla_sum_strips(w->heads, j->p->dim_qk, n, f.ds, &copies, depth, dq, z->ldz, &next);
+    struct attn_mla_sum sum = mla_sum_strips(w->heads, j->p->dim_qk, n, f.ds, &copies, depth, dq, z->ldz, &next);
     sum.accumulate = u->seen + r0 > 0;
-    j->isa->pair->sum(&sum);
+    j->isa->bf16->mla_sum(&sum);
 }
 
 static void store_dq(const struct at *w, const float *dq, int any) {
@@ -293,9 +293,9 @@ static void one_unit(const struct mla_bwd *j, int64_t at_unit, char *thread) {
         attn_cpu_mla_gather(j->isa, &j->kv, j->b, key + r0, n, p->dim_qk, &rows);
         multiply(&w, k, r0, n);
         grad_block(&w, r0, n, slot, dist, dist_factor);
-        const float *ds = j->isa->pair ? thread_f32(&w, z->t_ds) : unit_f32(&w, z->u_x) + r0 * z->ldx;
+        const float *ds = j->isa->bf16 ? thread_f32(&w, z->t_ds) : unit_f32(&w, z->u_x) + r0 * z->ldx;
         if (j->dq.data)
-            attn_cpu_mla_sum(j->isa, w.heads, p->dim_qk, n, ds, j->isa->pair ? z->ldh : z->ldx, &rows, dq, z->ldz,
+            attn_cpu_mla_sum(j->isa, w.heads, p->dim_qk, n, ds, j->isa->bf16 ? z->ldh : z->ldx, &rows, dq, z->ldz,
                              u->seen + r0 > 0);
     }
     u->seen += u->n;
@@ -307,10 +307,10 @@ static void one_unit(const struct mla_bwd *j, int64_t at_unit, char *thread) {
 void attn_cpu_mla_bwd_rows_job(void *arg, int32_t worker) {
     struct mla_bwd *j = arg;
     uint32_t mode = attn_cpu_flush_begin();
-    attn_ukr_pair_begin(j->isa->pair);
+    attn_ukr_bf16_begin(j->isa->bf16);
     for (int64_t t; (t = attn_cpu_next(&j->next)) < j->n_units;)
         one_unit(j, t, j->ws + j->z.at_threads + j->z.thread_bytes * (uint64_t)worker);
-    attn_ukr_pair_end(j->isa->pair);
+    attn_ukr_bf16_end(j->isa->bf16);
     attn_cpu_flush_end(mode);
 }
 
@@ -318,16 +318,16 @@ void attn_cpu_mla_bwd_rows_job(void *arg, int32_t worker) {
 static void add_range(const struct mla_bwd *j, int64_t at_unit, int64_t range, int64_t c0, int64_t c1, float *sum,
                       int64_t ld) {
     const struct mla_bwd_size *z = &j->z;
-    const struct attn_ukr_pair *pair = j->isa->pair;
+    const struct attn_ukr_bf16 *bf16 = j->isa->bf16;
     char *unit = attn_cpu_mla_bwd_unit(j, at_unit);
     const struct mla_unit *u = (const struct mla_unit *)(unit + z->u_state);
     const int32_t *key = (const int32_t *)(unit + z->u_key);
     const float *x = (const float *)(unit + z->u_x), *q = (const float *)(unit + z->u_q),
                 *dout = (const float *)(unit + z->u_do);
     const int64_t h0 = (j->u0 + at_unit) % z->n_chunks * z->chunk, heads = mla_min(z->chunk, j->p->heads_q - h0);
-    const int64_t v1 = mla_min(c1, j->p->dim_v), depth = pair ? (heads + 1) / 2 : heads;
+    const int64_t v1 = mla_min(c1, j->p->dim_v), depth = bf16 ? (heads + 1) / 2 : heads;
     void (*const gemm)(int64_t, int64_t, int64_t, const float *, int64_t, int64_t, const float *, int64_t, float *,
-                       int64_t, int) = pair ? pair->gemm : j->isa->ukr->gemm_f32;
+                       int64_t, int) = bf16 ? bf16->gemm : j->isa->ukr->gemm_f32;
     for (int64_t r0 = u->start[range]; r0 < u->start[range + 1]; r0 += MLA_SUM_ROWS) {
         const int64_t n = mla_min(MLA_SUM_ROWS, u->start[range + 1] - r0);
         const float *ds = x + r0 * z->ldx;
@@ -367,20 +367,20 @@ static void add_strips(const struct mla_bwd *j, int64_t at_unit, int64_t range, 
     char *unit = attn_cpu_mla_bwd_unit(j, at_unit);
     const struct mla_unit *u = (const struct mla_unit *)(unit + z->u_state);
     float *sums = attn_cpu_mla_bwd_sum(j, 0, 0);
-    const struct attn_pair_add f = {.from = u->start[range],
-                                    .to = u->start[range + 1],
-                                    .column = c0 / ATTN_PAIR_HEADS,
-                                    .end = c1 / ATTN_PAIR_HEADS,
-                                    .narrow = j->p->dim_v / ATTN_PAIR_HEADS,
-                                    .depth = z->ldh,
-                                    .x = (const float *)(unit + z->u_x),
-                                    .panel = (const float *)(unit + z->u_q),
-                                    .key = (const int32_t *)(unit + z->u_key),
-                                    .sums = sums,
-                                    .ld = attn_cpu_mla_bwd_sum(j, 1, 0) - sums,
-                                    .ld_block = attn_cpu_mla_bwd_sum(j, 0, ATTN_PAIR_HEADS) - sums,
-                                    .s = sum};
-    j->isa->pair->add(&f);
+    const struct attn_mla_add f = {.from = u->start[range],
+                                   .to = u->start[range + 1],
+                                   .column = c0 / ATTN_MLA_HEADS,
+                                   .end = c1 / ATTN_MLA_HEADS,
+                                   .narrow = j->p->dim_v / ATTN_MLA_HEADS,
+                                   .depth = z->ldh,
+                                   .x = (const float *)(unit + z->u_x),
+                                   .panel = (const float *)(unit + z->u_q),
+                                   .key = (const int32_t *)(unit + z->u_key),
+                                   .sums = sums,
+                                   .ld = attn_cpu_mla_bwd_sum(j, 1, 0) - sums,
+                                   .ld_block = attn_cpu_mla_bwd_sum(j, 0, ATTN_MLA_HEADS) - sums,
+                                   .s = sum};
+    j->isa->bf16->mla_add(&f);
 }
 
 void attn_cpu_mla_bwd_keys_job(void *arg, int32_t worker) {
@@ -389,7 +389,7 @@ void attn_cpu_mla_bwd_keys_job(void *arg, int32_t worker) {
     char *thread = j->ws + z->at_threads + z->thread_bytes * (uint64_t)worker;
     float *sum = (float *)(thread + z->t_sum);
     uint32_t mode = attn_cpu_flush_begin();
-    attn_ukr_pair_begin(j->isa->pair);
+    attn_ukr_bf16_begin(j->isa->bf16);
     for (int64_t t; (t = attn_cpu_next(&j->next)) < z->n_ranges * z->n_slices;) {
         const int64_t range = t / z->n_slices, c0 = t % z->n_slices * z->slice,
                       c1 = mla_min(c0 + z->slice, j->p->dim_qk);
@@ -407,6 +407,6 @@ void attn_cpu_mla_bwd_keys_job(void *arg, int32_t worker) {
         }
         if (j->round) attn_cpu_mla_bwd_round(j, from, to, c0, c1, (float *)(thread + z->t_row));
     }
-    attn_ukr_pair_end(j->isa->pair);
+    attn_ukr_bf16_end(j->isa->bf16);
     attn_cpu_flush_end(mode);
 }

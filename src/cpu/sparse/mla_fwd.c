@@ -68,18 +68,18 @@ static struct layout lay_out(const struct mla_isa *isa, const attn_problem *p, i
     int64_t f = (int64_t)sizeof(float);
     l.qt = mla_take(&l.bytes, mla_depth(isa, p->dim_qk) * mla_turned(l.ldh) * f);
     l.k = mla_take(&l.bytes, isa->block * l.ldk * f); /* holds the chunk's q rows first: MLA_HEADS <= block */
-    if (isa->pair && !mla_in_place(isa))
+    if (isa->bf16 && !mla_in_place(isa))
         l.zip = mla_take(&l.bytes, mla_max(block / 2 * l.ldo, MLA_HEADS * l.ldk) * f); /* strips: q rows */
     l.s = mla_take(&l.bytes, (mla_in_place(isa) ? block : isa->block) *
-                                 mla_max(l.ldh, mla_strips(isa) ? 2 * ATTN_PAIR_HEADS : 0) * f);
+                                 mla_max(l.ldh, mla_strips(isa) ? 2 * ATTN_MLA_HEADS : 0) * f);
     l.ldp = mla_in_place(isa) ? mla_turned(l.ldh) : l.ldh;
-    l.p = isa->pair ? mla_take(&l.bytes, block / 2 * l.ldp * f) : l.s;
+    l.p = isa->bf16 ? mla_take(&l.bytes, block / 2 * l.ldp * f) : l.s;
     l.o = mla_take(&l.bytes, (mla_strips(isa) ? l.ldh : chunk) * l.ldo * f);
     l.max = mla_take(&l.bytes, l.ldh * f);
     l.old = mla_take(&l.bytes, l.ldh * f);
     l.use = mla_take(&l.bytes, l.ldh * f);
     l.sum = mla_take(&l.bytes, l.ldh * f);
-    l.sum_rounded = isa->pair && !mla_strips(isa) ? mla_take(&l.bytes, l.ldh * f) : l.sum;
+    l.sum_rounded = isa->bf16 && !mla_strips(isa) ? mla_take(&l.bytes, l.ldh * f) : l.sum;
     l.part = mla_take(&l.bytes, l.ldh * f);
     if (l.sum_rounded != l.sum) l.part_rounded = mla_take(&l.bytes, l.ldh * f);
     l.key = mla_take(&l.bytes, 2 * block * (int64_t)sizeof(int32_t));
@@ -108,7 +108,7 @@ enum { SUM_ROWS = 64 };
 static void soften(const struct fwd *j, const struct layout *l, char *ws, int64_t n, int64_t heads) {
     const struct attn_ukr *ukr = j->isa->ukr;
     const struct mla_vec *vec = j->isa->vec;
-    const struct attn_ukr_pair *pair = j->isa->pair;
+    const struct attn_ukr_bf16 *bf16 = j->isa->bf16;
     float *s = (float *)(ws + l->s), *max = (float *)(ws + l->max), *old = (float *)(ws + l->old);
     float *use = (float *)(ws + l->use), *sum = (float *)(ws + l->sum), *part = (float *)(ws + l->part);
     float *sum_rounded = (float *)(ws + l->sum_rounded), *part_rounded = (float *)(ws + l->part_rounded);
@@ -120,44 +120,44 @@ static void soften(const struct fwd *j, const struct layout *l, char *ws, int64_
     }
     ukr->exp_f32(old, heads, 0.0f);
     for (int64_t h = 0; h < heads; ++h) sum[h] *= old[h];
-    for (int64_t h = 0; pair && h < heads; ++h) sum_rounded[h] *= old[h];
+    for (int64_t h = 0; bf16 && h < heads; ++h) sum_rounded[h] *= old[h];
     for (int64_t r0 = 0; r0 < n; r0 += SUM_ROWS) {
         const int64_t end = mla_min(n, r0 + SUM_ROWS);
         memset(part, 0, (size_t)l->ldh * sizeof *part);
-        if (pair) memset(part_rounded, 0, (size_t)l->ldh * sizeof *part_rounded);
-        for (int64_t r = r0; pair && r < end; r += 2)
-            pair->soften((float *)(ws + l->p) + r / 2 * l->ldp, s + r * l->ldh, r + 1 < n ? s + (r + 1) * l->ldh : NULL,
+        if (bf16) memset(part_rounded, 0, (size_t)l->ldh * sizeof *part_rounded);
+        for (int64_t r = r0; bf16 && r < end; r += 2)
+            bf16->soften((float *)(ws + l->p) + r / 2 * l->ldp, s + r * l->ldh, r + 1 < n ? s + (r + 1) * l->ldh : NULL,
                          use, part, part_rounded, l->ldh, LOG2_E);
-        for (int64_t r = r0; !pair && r < end; ++r) {
+        for (int64_t r = r0; !bf16 && r < end; ++r) {
             float *row = s + r * l->ldh;
             vec->sub(row, use, l->ldh);
             ukr->exp_f32(row, heads, 0.0f);
             vec->add(part, row, l->ldh);
         }
         for (int64_t h = 0; h < heads; ++h) sum[h] += part[h];
-        for (int64_t h = 0; pair && h < heads; ++h) sum_rounded[h] += part_rounded[h];
+        for (int64_t h = 0; bf16 && h < heads; ++h) sum_rounded[h] += part_rounded[h];
     }
 }
 
 /* The same with strips: rows of keys, of which the first 32 may be copied already, and those after them. */
-static void soften_strips(const struct fwd *j, const struct layout *l, char *ws, const struct attn_pair_rows *keys,
-                          const struct attn_pair_rows *next, const struct attn_pair_copies *copies, int copied) {
-    const struct attn_pair_soft f = {.rows = *keys,
-                                     .next = *next,
-                                     .copies = *copies,
-                                     .copied = copied,
-                                     .strips = l->ldh / ATTN_PAIR_HEADS,
-                                     .depth = j->p->dim_qk / 2,
-                                     .q = (const float *)(ws + l->qt),
-                                     .scale = (float)j->p->scale,
-                                     .max = j->max_logits.data ? (float *)(ws + l->max) : NULL,
-                                     .top = (float *)(ws + l->use),
-                                     .sum = (float *)(ws + l->sum),
-                                     .shrink = (float *)(ws + l->old),
-                                     .p = (float *)(ws + l->p),
-                                     .ldp = copies->ldz,
-                                     .s = (float *)(ws + l->s)};
-    j->isa->pair->soft(&f);
+static void soften_strips(const struct fwd *j, const struct layout *l, char *ws, const struct attn_mla_rows *keys,
+                          const struct attn_mla_rows *next, const struct attn_mla_copies *copies, int copied) {
+    const struct attn_mla_scores f = {.rows = *keys,
+                                      .next = *next,
+                                      .copies = *copies,
+                                      .copied = copied,
+                                      .strips = l->ldh / ATTN_MLA_HEADS,
+                                      .depth = j->p->dim_qk / 2,
+                                      .q = (const float *)(ws + l->qt),
+                                      .scale = (float)j->p->scale,
+                                      .max = j->max_logits.data ? (float *)(ws + l->max) : NULL,
+                                      .top = (float *)(ws + l->use),
+                                      .sum = (float *)(ws + l->sum),
+                                      .shrink = (float *)(ws + l->old),
+                                      .p = (float *)(ws + l->p),
+                                      .ldp = copies->ldz,
+                                      .s = (float *)(ws + l->s)};
+    j->isa->bf16->mla_scores(&f);
 }
 
 static void store_f32(const struct attn_view *v, int64_t b, int64_t h, int64_t i, float x) {
@@ -231,41 +231,41 @@ static void block_strips(const struct fwd *j, const struct layout *l, char *ws, 
                          const int32_t *key, int64_t more, const int32_t *ahead, int any, struct turn *turn) {
     const attn_problem *p = j->p;
     const int64_t h0 = t->task % j->n_chunks * j->chunk, heads = mla_min(j->chunk, p->heads_q - h0);
-    const struct attn_pair_copies copies = {.tiles = (float *)(ws + l->k),
-                                            .zip = (float *)(ws + l->zip),
-                                            .ldz = mla_strip(block_of(j->isa, j->p)),
-                                            .width = p->dim_v / 2};
-    const struct attn_pair_rows keys = mla_rows_of(&j->kv, t->b, key, n),
-                                next = more ? mla_rows_of(&j->kv, t->b, ahead, more)
-                                            : mla_rows_of(&j->kv, turn->b, turn->key, turn->n);
+    const struct attn_mla_copies copies = {.tiles = (float *)(ws + l->k),
+                                           .zip = (float *)(ws + l->zip),
+                                           .ldz = mla_strip(block_of(j->isa, j->p)),
+                                           .width = p->dim_v / 2};
+    const struct attn_mla_rows keys = mla_rows_of(&j->kv, t->b, key, n),
+                               next = more ? mla_rows_of(&j->kv, t->b, ahead, more)
+                                           : mla_rows_of(&j->kv, turn->b, turn->key, turn->n);
     float *factor = (float *)(ws + l->part);
-    uint32_t live[MLA_HEADS / ATTN_PAIR_HEADS] = {0};
-    const struct attn_pair_out out = {.base = attn_view_row(&j->out, t->b, h0, t->i),
-                                      .heads = heads,
-                                      .stride = j->out.head * j->out.element_bytes,
-                                      .factor = factor,
-                                      .live = live};
-    struct attn_pair_sum sum = mla_sum_strips(heads, p->dim_v, n, (const float *)(ws + l->p), &copies, p->dim_qk / 2,
-                                              (float *)(ws + l->o), l->ldo, &next);
+    uint32_t live[MLA_HEADS / ATTN_MLA_HEADS] = {0};
+    const struct attn_mla_out out = {.base = attn_view_row(&j->out, t->b, h0, t->i),
+                                     .heads = heads,
+                                     .stride = j->out.head * j->out.element_bytes,
+                                     .factor = factor,
+                                     .live = live};
+    struct attn_mla_sum sum = mla_sum_strips(heads, p->dim_v, n, (const float *)(ws + l->p), &copies, p->dim_qk / 2,
+                                             (float *)(ws + l->o), l->ldo, &next);
     soften_strips(j, l, ws, &keys, &next, &copies, any || t->begun);
     shrink_sums(j, l, ws, heads, any);
     sum.accumulate = any, sum.even = 1;
     if (!more) {
         for (int64_t h = 0; h < heads; ++h)
-            live[h / ATTN_PAIR_HEADS] |= (uint32_t)conclude(j, l, ws, t->b, t->i, h0, h, 1, &factor[h])
-                                         << h % ATTN_PAIR_HEADS;
+            live[h / ATTN_MLA_HEADS] |= (uint32_t)conclude(j, l, ws, t->b, t->i, h0, h, 1, &factor[h])
+                                        << h % ATTN_MLA_HEADS;
         sum.out = &out;
         if (turn->n) {
             const int64_t h1 = turn->task % j->n_chunks * j->chunk;
-            sum.turn = (struct attn_pair_turn){.base = attn_view_row(&j->q, turn->b, h1, turn->i),
-                                               .heads = mla_min(j->chunk, p->heads_q - h1),
-                                               .stride = j->q.head * j->q.element_bytes,
-                                               .depth = p->dim_qk / 2,
-                                               .to = (float *)(ws + l->qt)};
+            sum.turn = (struct attn_mla_turn){.base = attn_view_row(&j->q, turn->b, h1, turn->i),
+                                              .heads = mla_min(j->chunk, p->heads_q - h1),
+                                              .stride = j->q.head * j->q.element_bytes,
+                                              .depth = p->dim_qk / 2,
+                                              .to = (float *)(ws + l->qt)};
             turn->begun = 1;
         }
     }
-    j->isa->pair->sum(&sum);
+    j->isa->bf16->mla_sum(&sum);
 }
 
 /* A block whose rows stay in place. */
@@ -343,11 +343,11 @@ static void job(void *arg, int32_t worker) {
     const struct layout l = lay_out(j->isa, j->p, j->chunk);
     char *ws = (char *)j->a->workspace + l.bytes * (uint64_t)worker;
     uint32_t mode = attn_cpu_flush_begin();
-    attn_ukr_pair_begin(j->isa->pair);
+    attn_ukr_bf16_begin(j->isa->bf16);
     int32_t *key = (int32_t *)(ws + l.key);
     struct turn turn;
     for (take(j, &turn, key, key + block_of(j->isa, j->p)); turn.task < j->n_tasks;) task(j, &l, ws, &turn);
-    attn_ukr_pair_end(j->isa->pair);
+    attn_ukr_bf16_end(j->isa->bf16);
     attn_cpu_flush_end(mode);
 }
 

@@ -6,9 +6,9 @@
 
 /* AMX: every block loads and stores all sums as tiles, by count the time of some 40 rows' products. */
 static const struct mla_isa isa_amx = {
-    &attn_ukr_avx512, &attn_cpu_mla_vec_avx512, &attn_ukr_pair_amx, 800e9, 256, NULL};
+    &attn_ukr_avx512, &attn_cpu_mla_vec_avx512, &attn_ukr_bf16_amx, 800e9, 256, NULL};
 static const struct mla_isa isa_avx512bf16 = {&attn_ukr_avx512,          &attn_cpu_mla_vec_avx512,
-                                              &attn_ukr_pair_avx512bf16, 200e9,
+                                              &attn_ukr_bf16_avx512bf16, 200e9,
                                               MLA_PLACE_BLOCK,           &attn_ukr_sparse_avx512bf16};
 static const struct mla_isa isa_avx512 = {&attn_ukr_avx512, &attn_cpu_mla_vec_avx512, NULL, 100e9, MLA_BLOCK, NULL};
 static const struct mla_isa isa_avx2 = {&attn_ukr_avx2, &attn_cpu_mla_vec_avx2, NULL, 80e9, MLA_BLOCK, NULL};

@@ -9,7 +9,7 @@
  * so much larger need not be moved with each step, and f32 and bf16 have room below. The largest of a row's is 0. */
 #define SCORE_GROWTH 40.0f
 /* Of the queries at lanes part * V32_LANES on. */
-static inline v32 growth(const struct attn_pair_score *f, int64_t span, int64_t key, int64_t part) {
+static inline v32 growth(const struct attn_fwd_score_mod *f, int64_t span, int64_t key, int64_t part) {
     const v32 none = v32_set(0);
     if (!f || !f->alibi) return none;
     const v32 slope = v32_load(f->slope + part * V32_LANES), origin = v32_load(f->origin + part * V32_LANES),

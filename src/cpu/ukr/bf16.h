@@ -6,82 +6,77 @@
  * so an operand is made of PAIRS, 32-bit elements that hold two values which follow each other along the summed axis. A
  * bf16 row of q or k is a row of pairs as it stands; an operand summed over rows (v, q and k in the backward) is made
  * of pairs by zipping two rows. Pairs travel as float: the same 32 bits, moved and never computed with. */
-#ifndef ATTN_CPU_UKR_PAIR_H
-#define ATTN_CPU_UKR_PAIR_H
+#ifndef ATTN_CPU_UKR_BF16_H
+#define ATTN_CPU_UKR_BF16_H
 #include "attn.h"
 
 #include "cpu/ukr/decode.h"
 #include "cpu/ukr/transposed.h"
 #include "cpu/vec/softcap.h"
 
-struct attn_pair_grad { /* a row of attn_ukr_pair.grad */
+struct attn_bwd_row { /* a row of attn_ukr_bf16.bwd_rows */
     const float *s, *dp;
     float max, delta;
     uint16_t *ds;
 };
 
-/* ATTN_PAIR_FLASH rows of queries against n keys, scores transposed: queries lie across the lanes of a vector. A number
+/* ATTN_FWD_ROWS rows of queries against n keys, scores transposed: queries lie across the lanes of a vector. A number
  * of f16 is the sum of two terms of bf16, one of f32 of three, the largest first, and all three operands are there so
  * many times. */
-enum { ATTN_PAIR_FLASH = 32, ATTN_PAIR_FLASH_STEP = 64, ATTN_PAIR_FLASH_QUEUE = 3 };
+enum { ATTN_FWD_ROWS = 32, ATTN_FWD_STEP = 64, ATTN_FWD_QUEUE = 3 };
 /* From here on a reference times factor is rounded by 1 or more, and so are all exponents that are relative to it. */
-#define ATTN_PAIR_FLASH_FAR 0x1p24f
+#define ATTN_FWD_FAR 0x1p24f
 enum {
-    ATTN_PAIR_MASK_NONE,
-    ATTN_PAIR_MASK_BITS, /* a byte each */
-    ATTN_PAIR_MASK_F32,
-    ATTN_PAIR_MASK_F16,
-    ATTN_PAIR_MASK_BF16,
-    ATTN_PAIR_MASK_BIAS /* transposed by the caller */
+    ATTN_UKR_MASK_NONE,
+    ATTN_UKR_MASK_BITS, /* a byte each */
+    ATTN_UKR_MASK_F32,
+    ATTN_UKR_MASK_F16,
+    ATTN_UKR_MASK_BF16,
+    ATTN_UKR_MASK_BIAS /* transposed by the caller */
 };
 /* Scores of such a strip that need more than a factor: cap(s * scale) + slope * distance + bias. Arrays of a lane each;
  * keys count from the strip's first. */
-struct attn_pair_score {
+struct attn_fwd_score_mod {
     float scale;
     int caps; /* there is a softcap: this one */
     struct attn_softcap cap;
     int alibi; /* 0: none; 1: the distance is key - origin; 2: near - |key - origin| */
-    float slope[ATTN_PAIR_FLASH], origin[ATTN_PAIR_FLASH], near[ATTN_PAIR_FLASH];
-    int mask;                          /* ATTN_PAIR_MASK_.. */
-    int64_t mask_bytes;                /* of a cell */
-    int64_t mask_keys;                 /* so many cells of a row may be read */
-    const char *cell[ATTN_PAIR_FLASH]; /* a mask's row of each query from the first key on, cells side by side: 0 where
+    float slope[ATTN_FWD_ROWS], origin[ATTN_FWD_ROWS], near[ATTN_FWD_ROWS];
+    int mask;                        /* ATTN_UKR_MASK_.. */
+    int64_t mask_bytes;              /* of a cell */
+    int64_t mask_keys;               /* so many cells of a row may be read */
+    const char *cell[ATTN_FWD_ROWS]; /* a mask's row of each query from the first key on, cells side by side: 0 where
                                         * a key is hidden, or what is added to the score */
-    uint32_t *bits;                    /* scratch for a boolean mask, n + n / 32 of n rounded up to 64, in turns with
+    uint32_t *bits;                  /* scratch for a boolean mask, n + n / 32 of n rounded up to 64, in turns with
                                         * those of the strip before */
-    const float *bias;                 /* [n][32] */
-    int hides;                         /* bias is 0 or -inf, which takes the score's place whatever that is */
+    const float *bias;               /* [n][32] */
+    int hides;                       /* bias is 0 or -inf, which takes the score's place whatever that is */
 };
-/* Keys of a step: half of ATTN_PAIR_FLASH_STEP where the first-level cache would overflow, and for several terms. */
-static inline int64_t attn_pair_flash_span(int64_t depth, int64_t width, int terms) {
-    return depth == width && (width == 128 || (width == 64 && terms > 1)) ? ATTN_PAIR_FLASH_STEP / 2
-                                                                          : ATTN_PAIR_FLASH_STEP;
+/* Keys of a step: half of ATTN_FWD_STEP where the first-level cache would overflow, and for several terms. */
+static inline int64_t attn_fwd_span(int64_t depth, int64_t width, int terms) {
+    return depth == width && (width == 128 || (width == 64 && terms > 1)) ? ATTN_FWD_STEP / 2 : ATTN_FWD_STEP;
 }
 /* Of the polynomial of probabilities, or that they come from a table: of arguments that one multiply-add makes, or
- * (late) of those that are sums: of flash_rows, and with ALiBi. */
-enum { ATTN_PAIR_FLASH_TABLE = 0, ATTN_PAIR_FLASH_TABLE_LATE = 1 };
-static inline int attn_pair_flash_degree(int terms, int rough, int late) {
-    return terms == 3 ? 5 : !rough || terms == 2 ? 4 : late ? ATTN_PAIR_FLASH_TABLE_LATE : ATTN_PAIR_FLASH_TABLE;
+ * (late) of those that are sums: of fwd_rowmajor, and with ALiBi. */
+enum { ATTN_FWD_TABLE = 0, ATTN_FWD_TABLE_OF_SUMS = 1 };
+static inline int attn_fwd_degree(int terms, int rough, int late) {
+    return terms == 3 ? 5 : !rough || terms == 2 ? 4 : late ? ATTN_FWD_TABLE_OF_SUMS : ATTN_FWD_TABLE;
 }
 /* What a strip's probabilities are relative to: top = m * factor + below, each operation ROUNDED to f32, and times;
- * with a table, unless it is late, top is rounded to ATTN_PAIR_FLASH_PARTS of 1, to the nearest even. Where m * factor
+ * with a table, unless it is late, top is rounded to ATTN_FWD_PARTS of 1, to the nearest even. Where m * factor
  * is as large as `far` they are times * 2^((s - m) * factor - below). */
-#define ATTN_PAIR_FLASH_PARTS 128
-static inline float attn_pair_flash_parts(int degree) {
-    return degree <= ATTN_PAIR_FLASH_TABLE_LATE ? ATTN_PAIR_FLASH_PARTS : 1;
-}
-static inline float attn_pair_flash_below(int degree) { return degree == 4 ? 6 : 0; }
-static inline float attn_pair_flash_times(int degree) { return degree == 4 ? 74.5f : 1; }
-static inline float attn_pair_flash_far(int degree) {
-    return degree == ATTN_PAIR_FLASH_TABLE ? 0x1p14f : ATTN_PAIR_FLASH_FAR;
-}
+#define ATTN_FWD_PARTS 128
+static inline float attn_fwd_parts(int degree) { return degree <= ATTN_FWD_TABLE_OF_SUMS ? ATTN_FWD_PARTS : 1; }
+static inline float attn_fwd_below(int degree) { return degree == 4 ? 6 : 0; }
+static inline float attn_fwd_times(int degree) { return degree == 4 ? 74.5f : 1; }
+static inline float attn_fwd_far(int degree) { return degree == ATTN_FWD_TABLE ? 0x1p14f : ATTN_FWD_FAR; }
 /* With a softcap as large, times factor, arguments may be beyond a table: such strips of one term are not rough, and
  * those that add masks in a pass of their own. */
-#define ATTN_PAIR_FLASH_TABLE_CAP 88
-/* flash_rows: added to `below`. */
-#define ATTN_PAIR_FLASH_AHEAD 16
-struct attn_pair_flash {
-    int64_t n;            /* keys, a multiple of attn_pair_flash_span */
+#define ATTN_FWD_TABLE_CAP 88
+/* fwd_rowmajor: added to `below`. */
+#define ATTN_FWD_ROWMAJOR_AHEAD 16
+struct attn_fwd_strip {
+    int64_t n;            /* keys, a multiple of attn_fwd_span */
     int64_t depth, width; /* of keys and of values, rounded up to 32 */
     int terms;            /* 1, 2, 3 */
     int rough; /* 1: nobody asks for lse: probabilities, and l, are bf16 numbers within 2^-8 + 2^-8 ln 2 and not within
@@ -94,7 +89,7 @@ struct attn_pair_flash {
     const float *q;      /* [terms][2][depth / 2][16]: pairs along D, transposed, of 16 queries and 16 more */
     const float *v;      /* [n / 32][terms][width][16]: pairs along the keys, transposed; finite, 0 for none */
     const int32_t *seen; /* [2][32]: the first key that a query sees, and the one behind the last; both in 0 .. n */
-    float factor;        /* > 0; probabilities are times * 2^(s * factor - top), at most 2^16: attn_pair_flash_times */
+    float factor;        /* > 0; probabilities are times * 2^(s * factor - top), at most 2^16: attn_fwd_times */
     float *m, *l;   /* [32] a score to refer to (-inf at first) and sum of the unrounded, from a table of the rounded; a
                      * NaN in l is a NaN row */
     float *o;       /* [width][32] sums of values, transposed */
@@ -103,43 +98,43 @@ struct attn_pair_flash {
     const uint8_t *gone;   /* NULL, or [n]: 1 where no query sees a key */
     const uint32_t *given; /* NULL, or [n]: bit q is set if the product of query q with the key is that of given_s */
     const float *given_s;  /* [n][32] */
-    const struct attn_pair_score *score; /* NULL: products are scores */
-    float *s, *p;                        /* scratch: 2 * STEP * 32, and QUEUE * terms * STEP / 2 * 32 */
+    const struct attn_fwd_score_mod *score; /* NULL: products are scores */
+    float *s, *p;                           /* scratch: 2 * STEP * 32, and QUEUE * terms * STEP / 2 * 32 */
 };
 
 /* The same with keys across the lanes: one term and a score, nothing is given. Operands lie in tiles of 1 KiB:
  *     q [2 of 16 queries][depth / 32][16 queries][32]      k [n / 16][depth / 32][16 pairs along D][16 keys]
  *     v [n / 32][width / 16][16 pairs of keys][16]         o [width / 32][2 of 16 queries][2 of 16 columns][16][16]
  * where a pair of keys are two that are 16 apart.
- * n is a multiple of 32. seen, m, l and what they mean are the same, but for `below`: attn_pair_flash_below +
- * ATTN_PAIR_FLASH_AHEAD. There is an additive mask whose cells are at hand, with what else makes scores; or a softcap
+ * n is a multiple of 32. seen, m, l and what they mean are the same, but for `below`: attn_fwd_below +
+ * ATTN_FWD_ROWMAJOR_AHEAD. There is an additive mask whose cells are at hand, with what else makes scores; or a softcap
  * and ALiBi, and no mask or a boolean one. */
-static inline int attn_pair_flash_rows_fits(int64_t depth, int64_t width, int terms, int mask, int caps, int alibi) {
-    const int adds = mask >= ATTN_PAIR_MASK_F32 && mask <= ATTN_PAIR_MASK_BF16;
+static inline int attn_fwd_rowmajor_fits(int64_t depth, int64_t width, int terms, int mask, int caps, int alibi) {
+    const int adds = mask >= ATTN_UKR_MASK_F32 && mask <= ATTN_UKR_MASK_BF16;
     return depth == width && (width == 64 || width == 128) && terms == 1 &&
-           (adds || (caps && alibi && mask <= ATTN_PAIR_MASK_BITS));
+           (adds || (caps && alibi && mask <= ATTN_UKR_MASK_BITS));
 }
 /* Where column d of query r of such an o is. */
-static inline int64_t attn_pair_flash_cell(int64_t r, int64_t d) {
+static inline int64_t attn_fwd_rowmajor_cell(int64_t r, int64_t d) {
     return d / 32 * 1024 + r / 16 * 512 + d % 32 / 16 * 256 + r % 16 * 16 + d % 16;
 }
 
 /* Results of such a strip: o / l in 16 bits, and the logarithms of the sums. */
-struct attn_pair_finish {
+struct attn_fwd_finish {
     int64_t rows, width; /* live queries; of the results, a multiple of 32 */
-    int tiles;           /* o is that of flash_rows, results are bf16 */
+    int tiles;           /* o is that of fwd_rowmajor, results are bf16 */
     int bf16;            /* or f16 */
-    float below, times;  /* of attn_pair_flash, and so are */
+    float below, times;  /* of attn_fwd_strip, and so are */
     float factor;
     const float *m, *l, *o;
     uint16_t *const *row; /* [rows]: where the results of each go */
     double *lse;          /* NULL, or [32]: receives natural logarithms */
 };
 
-/* Up to ATTN_PAIR_FEW rows of queries against n keys in one pass, everything from where it is in memory. A step has
- * ATTN_PAIR_FEW_STEP keys. */
-enum { ATTN_PAIR_FEW = 8, ATTN_PAIR_FEW_STEP = 16, ATTN_PAIR_FEW_WIDTH = 128 /* at most */ };
-struct attn_pair_few {
+/* Up to ATTN_DECODE_AMX_ROWS rows of queries against n keys in one pass, everything from where it is in memory. A step
+ * has ATTN_DECODE_AMX_STEP keys. */
+enum { ATTN_DECODE_AMX_ROWS = 8, ATTN_DECODE_AMX_STEP = 16, ATTN_DECODE_AMX_WIDTH = 128 /* at most */ };
+struct attn_decode_amx {
     int64_t rows, depth, width; /* depth and width: multiples of 32 */
     const float *q;             /* pairs along D */
     int64_t ldq;
@@ -156,27 +151,27 @@ struct attn_pair_few {
     int ask;  /* for keys and values to come, those behind the last one, too */
 };
 
-/* A tile of the plain backward: up to ATTN_PAIR_TILE_STRIPS strips of ATTN_PAIR_TILE rows against blocks of as many
+/* A tile of the plain backward: up to ATTN_BWD_TILE_STRIPS strips of ATTN_BWD_TILE rows against blocks of as many
  * keys. Everything is there in whole strips and blocks: rows and keys that do not exist are zeros. */
-enum { ATTN_PAIR_TILE = 32, ATTN_PAIR_TILE_STRIPS = 16, ATTN_PAIR_SPLIT = 3 * 512 };
-/* tile_f32: operands are of what `split` makes, 32 x 32 numbers each, as many side by side as a row has: q, dout along
- * rows, their transposes along rows, the transposes of k and v down columns, and k down columns (ldq, ldo, ldk are not
- * read); p, ds and ds_rows hold strips * blocks of them each; P = 2^(s * factor - max). */
+enum { ATTN_BWD_TILE = 32, ATTN_BWD_TILE_STRIPS = 16, ATTN_BWD_SPLIT = 3 * 512 };
+/* bwd_tile_f32: operands are of what `split_block` makes, 32 x 32 numbers each, as many side by side as a row has: q,
+ * dout along rows, their transposes along rows, the transposes of k and v down columns, and k down columns (ldq, ldo,
+ * ldk are not read); p, ds and ds_rows hold strips * blocks of them each; P = 2^(s * factor - max). */
 /* Scores of a tile that need more than a factor: cap(s * scale) + slope * distance + mask. Arrays of a row each; keys
  * count from the tile's first. */
-struct attn_pair_tile_score {
+struct attn_bwd_score_mod {
     int caps; /* there is a softcap: this one */
     struct attn_softcap cap;
     int alibi;                          /* 0: none; 1: the distance is key - origin - near; 2: |key - origin| - near */
     const float *slope, *origin, *near; /* slope: times log2 e; by distance: less than nothing where it is positive */
     const float *weight;                /* NULL, or what P and dP are multiplied with */
-    int mask;                           /* ATTN_PAIR_MASK_.., but for BIAS */
+    int mask;                           /* ATTN_UKR_MASK_.., but for BIAS */
     int64_t mask_bytes;                 /* of a cell */
     int64_t mask_keys;                  /* so many cells of a row may be read */
     const char *const *cell, *const *next; /* a mask's row from the tile's first key on, and of the tile after it */
     uint32_t *bits;                        /* scratch: [strips][blocks][32] */
 };
-struct attn_pair_tile {
+struct attn_bwd_tile {
     int64_t strips, blocks;
     int64_t depth, width;  /* of q and k, of dout and v, rounded up to 32 */
     const float *q, *dout; /* [rows][ldq], [rows][ldo] pairs along D */
@@ -185,38 +180,38 @@ struct attn_pair_tile {
     const float *kt, *vt;                /* [2 * blocks][depth or width / 2][16]: pairs along D, transposed */
     const float *k_zip;                  /* [16 * blocks][ldk] pairs of keys */
     int64_t ldk;
-    const int32_t *seen;      /* [strips][2][32]: the tile's first key that a row sees, and the one behind
+    const int32_t *seen;                    /* [strips][2][32]: the tile's first key that a row sees, and the one behind
                                * the last; both grow with the row, but for rows that see none */
-    const float *max, *delta; /* [rows]: P = 2^((s - max) * factor), dS = P (dP - delta); +inf: P = 0 */
-    const struct attn_pair_tile_score *score; /* NULL: products are scores; else P = 2^(score log2 e - max), with an
+    const float *max, *delta;               /* [rows]: P = 2^((s - max) * factor), dS = P (dP - delta); +inf: P = 0 */
+    const struct attn_bwd_score_mod *score; /* NULL: products are scores; else P = 2^(score log2 e - max), with an
                                                * additive mask e^(score - max), rows without gradients see no key, and
                                                * factor is log2 e, times the scale where there is no cap */
-    float factor;                             /* > 0 */
-    float *dq;                                /* NULL, or [rows][ldd] */
+    float factor;                           /* > 0 */
+    float *dq;                              /* NULL, or [rows][ldd] */
     int64_t ldd;
     float *dk, *dv;          /* NULL, or [blocks][depth or width][32], transposed */
     float *s;                /* scratch: 4 * 32 * 32 */
     float *p, *ds, *ds_rows; /* scratch: strips * blocks * 512 each */
 };
 
-/* Strips of ATTN_PAIR_HEADS heads against rows of keys, pairs along D, copied 32 at a time. Operands lie in whole
+/* Strips of ATTN_MLA_HEADS heads against rows of keys, pairs along D, copied 32 at a time. Operands lie in whole
  * tiles of 1 KiB, which load faster from the second-level cache than two side by side. q, transposed: [strips]
  * [depth / 16][2][16][16 heads]; depth and width count pairs, multiples of 16. */
-enum { ATTN_PAIR_HEADS = 32 };
-struct attn_pair_rows { /* in memory, base + key * stride */
+enum { ATTN_MLA_HEADS = 32 };
+struct attn_mla_rows { /* in memory, base + key * stride */
     const char *base;
     const int32_t *key;
     int64_t n, stride;
 };
-struct attn_pair_copies {
+struct attn_mla_copies {
     float *tiles; /* [depth / 16][32][16]: scratch, 32 rows at a time */
     float *zip;   /* [width / 16][ldz]: the first `width` pairs of columns, a multiple of 16, as pairs of rows in tiles,
                    * 32 columns at a time [rows, filled up / 32][2][16][16 columns], zeros where there is no row */
     int64_t ldz, width;
 };
-struct attn_pair_soft {
-    struct attn_pair_rows rows, next; /* next: those of the block after it, of which the first 64 are asked for */
-    struct attn_pair_copies copies;
+struct attn_mla_scores {
+    struct attn_mla_rows rows, next; /* next: those of the block after it, of which the first 64 are asked for */
+    struct attn_mla_copies copies;
     int copied; /* 1: the first 32 rows are in copies.tiles already */
     int64_t strips, depth;
     const float *q;
@@ -229,9 +224,9 @@ struct attn_pair_soft {
     int64_t ldp;
     float *s; /* scratch: 32 * 32 + 16 * 32 */
 };
-struct attn_pair_heads {
-    struct attn_pair_rows rows, next; /* as of attn_pair_soft */
-    struct attn_pair_copies copies;
+struct attn_mla_bwd_scores {
+    struct attn_mla_rows rows, next; /* as of attn_mla_scores */
+    struct attn_mla_copies copies;
     int copied; /* 1: the first 32 rows are in copies.tiles already */
     int64_t strips, depth, width;
     const float *q, *dout; /* dout as q; NULL: only the sums */
@@ -239,44 +234,44 @@ struct attn_pair_heads {
     const float *lse, *g, *c; /* [heads]: p = e^(s scale - lse), dS = p (g dP - c) scale */
     const uint32_t *live;     /* [strips] bit h: head h exists and has probabilities; else all results are 0 */
     float *x;  /* bf16, A of `add`: [rows, filled up / 32][2 strips][32][16], dS of all strips, behind them g p */
-    float *ds; /* [strips][ld_ds]: dS as p of attn_pair_soft */
+    float *ds; /* [strips][ld_ds]: dS as p of attn_mla_scores */
     int64_t ld_ds;
     float *sums; /* NULL, or [rows, filled up][16]: the first becomes the sum of p over the heads */
     float *s;    /* scratch: 4 * 32 * 32 + 16 * 32 */
 };
 /* Where sums go that are complete: bf16 rows of `heads` heads, times a factor of each; 0 where `live` (a bit of each in
  * words of 32) is not set. */
-struct attn_pair_out {
+struct attn_mla_out {
     char *base;
     int64_t heads, stride; /* bytes from head to head */
     const float *factor;
     const uint32_t *live;
 };
-/* Rows of heads that become q of attn_pair_soft meanwhile. */
-struct attn_pair_turn {
+/* Rows of heads that become q of attn_mla_scores meanwhile. */
+struct attn_mla_turn {
     const char *base; /* NULL: none */
     int64_t heads, stride, depth;
     float *to;
 };
 /* c[32 strips][columns] (+)= a zip, over rows in pairs; both go on with zeros to a multiple of 16 pairs. */
-struct attn_pair_sum {
+struct attn_mla_sum {
     int64_t strips, pairs, columns;
-    const float *a; /* [strips][lda]: as p of attn_pair_soft */
+    const float *a; /* [strips][lda]: as p of attn_mla_scores */
     int64_t lda;
-    const float *zip; /* [columns / 32][ldz]: as zip of attn_pair_copies */
+    const float *zip; /* [columns / 32][ldz]: as zip of attn_mla_copies */
     int64_t ldz;
     float *c;
     int64_t ldc;
     int accumulate;
-    const struct attn_pair_out *out; /* NULL, or: instead of to c */
-    struct attn_pair_rows next;      /* of which the first 32 are copied beside the products, `depth` pairs of each */
+    const struct attn_mla_out *out; /* NULL, or: instead of to c */
+    struct attn_mla_rows next;      /* of which the first 32 are copied beside the products, `depth` pairs of each */
     float *tiles;
     int64_t depth;
-    struct attn_pair_turn turn;
+    struct attn_mla_turn turn;
     int even; /* both over all products, not beside the first */
 };
 /* sums[key of the row][columns] += x panel: each row's sum over `depth` pairs is one chain, rows are added in order. */
-struct attn_pair_add {
+struct attn_mla_add {
     int64_t from, to;            /* rows of x; those of the first and last 32 beside them are read */
     int64_t column, end, narrow; /* blocks of 32 columns; those from `narrow` on have half the depth */
     int64_t depth;               /* a multiple of 32 */
@@ -288,7 +283,7 @@ struct attn_pair_add {
     float *s;                    /* scratch: 32 * 32 */
 };
 
-struct attn_ukr_pair {
+struct attn_ukr_bf16 {
     /* Around all calls of a thread that work on one task after the other (NULL: nothing to do): the state that products
      * need is made and released. Not nested. */
     void (*begin)(void);
@@ -305,8 +300,8 @@ struct attn_ukr_pair {
     void (*weigh)(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const uint16_t *b, int64_t ldb,
                   float *c, int64_t ldc);
     /* Products, softmax and products at once; NULL where it does not pay. */
-    void (*few)(const struct attn_pair_few *f);
-    const struct attn_ukr_pass *pass; /* the same without tiles, or NULL */
+    void (*decode_tiles)(const struct attn_decode_amx *f);
+    const struct attn_ukr_pass *decode; /* the same without tiles, or NULL */
     /* dst[j] = pair (even[j], odd[j]); NULL: zeros. Returns 0 if any value is NaN or infinite. */
     int (*zip)(float *dst, const uint16_t *even, const uint16_t *odd, int64_t n);
     /* A zip of rows of n values, n a multiple of 32, into a row of tiles: dst [n / 32][ld], 16 columns and, a tile
@@ -318,19 +313,19 @@ struct attn_ukr_pair {
     /* Pairs of rows that follow each other, transposed: dst [n][16]. */
     int (*turn)(float *dst, const uint16_t *rows, int64_t ld, int64_t n);
     /* A zip of f16 rows, high and low halves as bf16, exactly (what is not finite: 0). */
-    int (*zip_halves)(float *high, float *low, const uint16_t *even, const uint16_t *odd, int64_t n);
+    int (*zip_split_f16)(float *high, float *low, const uint16_t *even, const uint16_t *odd, int64_t n);
     /* A row of f16 in halves, every 32 of them `step` elements behind those before. Returns 0, and all halves are 0, if
      * any value is NaN or infinite. */
-    int (*halves)(uint16_t *high, uint16_t *low, const uint16_t *x, int64_t n, int64_t step);
+    int (*split_f16)(uint16_t *high, uint16_t *low, const uint16_t *x, int64_t n, int64_t step);
     /* At least the largest sum of squares of n rows of bf16, `ld` apart, `width` elements (a multiple of 32), every 32
      * of them `step` elements behind those before: the largest of each lane, added up. */
     float (*most_square)(const uint16_t *x, int64_t ld, int64_t n, int64_t width, int64_t step);
     /* The same of f32 in three terms, each `apart` elements behind the one before. */
-    int (*zip_thirds)(float *dst, int64_t apart, const float *even, const float *odd, int64_t n);
-    int (*thirds)(uint16_t *dst, int64_t apart, const float *x, int64_t n, int64_t step);
-    /* 32 x 32 finite numbers of f32, rows ld apart, as an operand of tile_f32, ATTN_PAIR_SPLIT elements: pairs along
+    int (*zip_split_f32)(float *dst, int64_t apart, const float *even, const float *odd, int64_t n);
+    int (*split_f32)(uint16_t *dst, int64_t apart, const float *x, int64_t n, int64_t step);
+    /* 32 x 32 finite numbers of f32, rows ld apart, as an operand of bwd_tile_f32, ATTN_BWD_SPLIT elements: pairs along
      * rows or down columns. */
-    void (*split)(float *dst, const float *x, int64_t ld, int down);
+    void (*split_block)(float *dst, const float *x, int64_t ld, int down);
     /* 16 rows of n values, n a multiple of 32, as tiles: dst [n / 32][16][32]. */
     void (*stack)(uint16_t *dst, const uint16_t *rows, int64_t ld, int64_t n);
     /* A zip of f32 rows, rounded to nearest even after times factor. */
@@ -350,51 +345,51 @@ struct attn_ukr_pair {
                    int64_t n, float factor);
     /* One or two (odd NULL: one) rows of the backward, n columns: P = 2^((s - max) * factor) and dS = P (dP - delta), 0
      * where P is 0; p_zip and ds_zip receive them as pairs of the two rows, ds of each row dS along it. */
-    void (*grad)(float *p_zip, float *ds_zip, const struct attn_pair_grad *even, const struct attn_pair_grad *odd,
-                 int64_t n, float factor);
+    void (*bwd_rows)(float *p_zip, float *ds_zip, const struct attn_bwd_row *even, const struct attn_bwd_row *odd,
+                     int64_t n, float factor);
     /* n strips of the online softmax, one after the other, of the same extents, layout and scratch, each with some
      * keys; NULL where it does not pay. Only lanes of a query depend on that query; a key that it does not see adds
      * exactly 0. */
-    void (*flash)(const struct attn_pair_flash *f, int64_t n);
-    void (*flash_rows)(const struct attn_pair_flash *f, int64_t n); /* or NULL: with keys across the lanes */
+    void (*fwd)(const struct attn_fwd_strip *f, int64_t n);
+    void (*fwd_rowmajor)(const struct attn_fwd_strip *f, int64_t n); /* or NULL: with keys across the lanes */
     /* Returns 0, and nothing is written, if some row is empty, not finite or FAR. NULL where flash and lanes are. */
-    int (*finish)(const struct attn_pair_finish *f);
+    int (*finish)(const struct attn_fwd_finish *f);
     const struct attn_ukr_lanes *lanes; /* or NULL */
     /* Adds a tile to the sums of dq, dk and dv; NULL where it does not pay. The same bits as from gemm and grad. */
-    void (*tile)(const struct attn_pair_tile *t);
+    void (*bwd_tile)(const struct attn_bwd_tile *t);
     /* The same of f32 in three terms. */
-    void (*tile_f32)(const struct attn_pair_tile *t);
+    void (*bwd_tile_f32)(const struct attn_bwd_tile *t);
     /* Sparse forward; backward and dist; sums over rows; dKV. NULL where they do not pay. */
-    void (*soft)(const struct attn_pair_soft *f);
-    void (*heads)(const struct attn_pair_heads *f);
-    void (*sum)(const struct attn_pair_sum *f);
-    void (*add)(const struct attn_pair_add *f);
+    void (*mla_scores)(const struct attn_mla_scores *f);
+    void (*mla_bwd_scores)(const struct attn_mla_bwd_scores *f);
+    void (*mla_sum)(const struct attn_mla_sum *f);
+    void (*mla_add)(const struct attn_mla_add *f);
     /* dst[j] = src[j] rounded to bf16; rows of 32 that follow each other, to rows ld apart. */
     void (*narrow)(uint16_t *dst, const float *src, int64_t n);
     void (*narrow_rows)(uint16_t *dst, int64_t ld, const float *src, int64_t rows);
 };
-extern const struct attn_ukr_pair attn_ukr_pair_avx512bf16, attn_ukr_pair_amx;
+extern const struct attn_ukr_bf16 attn_ukr_bf16_avx512bf16, attn_ukr_bf16_amx;
 
-static inline void attn_ukr_pair_begin(const struct attn_ukr_pair *pair) {
-    if (pair && pair->begin) pair->begin();
+static inline void attn_ukr_bf16_begin(const struct attn_ukr_bf16 *bf16) {
+    if (bf16 && bf16->begin) bf16->begin();
 }
-static inline void attn_ukr_pair_end(const struct attn_ukr_pair *pair) {
-    if (pair && pair->end) pair->end();
+static inline void attn_ukr_bf16_end(const struct attn_ukr_bf16 *bf16) {
+    if (bf16 && bf16->end) bf16->end();
 }
 
-/* The tiles of amx/gemm.c, the entries of attn_ukr_pair_amx that are not those of attn_ukr_pair_avx512bf16. */
+/* The tiles of amx/gemm.c, the entries of attn_ukr_bf16_amx that are not those of attn_ukr_bf16_avx512bf16. */
 void attn_ukr_amx_begin(void);
 void attn_ukr_amx_end(void);
 void attn_ukr_amx_gemm(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_col, const float *b,
                        int64_t ldb, float *c, int64_t ldc, int accumulate);
-void attn_ukr_amx_few(const struct attn_pair_few *f);
-void attn_ukr_amx_flash(const struct attn_pair_flash *f, int64_t n);
-void attn_ukr_amx_flash_rows(const struct attn_pair_flash *f, int64_t n);
-void attn_ukr_amx_flash_rows_made(const struct attn_pair_flash *f, int64_t n);
-void attn_ukr_amx_tile(const struct attn_pair_tile *t);
-void attn_ukr_amx_tile_f32(const struct attn_pair_tile *t);
-void attn_ukr_amx_soft(const struct attn_pair_soft *f);
-void attn_ukr_amx_heads(const struct attn_pair_heads *f);
-void attn_ukr_amx_sum(const struct attn_pair_sum *f);
-void attn_ukr_amx_add(const struct attn_pair_add *f);
+void attn_ukr_amx_decode(const struct attn_decode_amx *f);
+void attn_ukr_amx_fwd(const struct attn_fwd_strip *f, int64_t n);
+void attn_ukr_amx_fwd_rowmajor(const struct attn_fwd_strip *f, int64_t n);
+void attn_ukr_amx_fwd_rowmajor_score_mod(const struct attn_fwd_strip *f, int64_t n);
+void attn_ukr_amx_bwd_tile(const struct attn_bwd_tile *t);
+void attn_ukr_amx_bwd_tile_f32(const struct attn_bwd_tile *t);
+void attn_ukr_amx_mla_scores(const struct attn_mla_scores *f);
+void attn_ukr_amx_mla_bwd_scores(const struct attn_mla_bwd_scores *f);
+void attn_ukr_amx_mla_sum(const struct attn_mla_sum *f);
+void attn_ukr_amx_add(const struct attn_mla_add *f);
 #endif

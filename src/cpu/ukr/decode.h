@@ -2,8 +2,8 @@
  * Up to ATTN_PASS_ROWS rows of queries against keys in one pass over them, in steps of ATTN_PASS_KEYS: decode without
  * tiles. Keys and values are read from where they are, each from an address of its own, so that pages, rims and rows of
  * zeros are all the same to it. */
-#ifndef ATTN_CPU_UKR_PASS_H
-#define ATTN_CPU_UKR_PASS_H
+#ifndef ATTN_CPU_UKR_DECODE_H
+#define ATTN_CPU_UKR_DECODE_H
 #include <stdint.h>
 
 enum { ATTN_PASS_ROWS = 8, ATTN_PASS_KEYS = 16, ATTN_PASS_ROUNDED = 8 };

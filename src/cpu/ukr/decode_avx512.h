@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Vector layer of decode_tpl.h for AVX-512. */
-#ifndef ATTN_CPU_UKR_PASS_AVX512_H
-#define ATTN_CPU_UKR_PASS_AVX512_H
+#ifndef ATTN_CPU_UKR_DECODE_AVX512_H
+#define ATTN_CPU_UKR_DECODE_AVX512_H
 #include "cpu/vec/avx512.h"
 #include "cpu/vec/exp2.h"
 #include "cpu/vec/unroll.h"

@@ -5,18 +5,18 @@
  * Rows of a mask are often a multiple of 4 KiB apart, all in one set of the first-level cache, which has room for 12:
  * so a line is loaded once, whole, and never come back to. 16 rows of 16 elements of 32 bits (pairs of 16 bits are one)
  * are turned in three rounds: rows t and t + 8 are halves of a vector when they are loaded. */
-#ifndef ATTN_CPU_UKR_FLASH_MASK_H
-#define ATTN_CPU_UKR_FLASH_MASK_H
+#ifndef ATTN_CPU_UKR_MASK_AVX512_H
+#define ATTN_CPU_UKR_MASK_AVX512_H
 #include "cpu/ukr/bf16.h"
 #include "cpu/vec/avx512.h"
 #include "cpu/vec/unroll.h"
 
 #include <string.h>
 
-enum { MASK_ROWS = ATTN_PAIR_FLASH, MASK_PART = 64 /* bytes of a row at a time */ };
+enum { MASK_ROWS = ATTN_FWD_ROWS, MASK_PART = 64 /* bytes of a row at a time */ };
 
 /* Bits of 64 keys that are not 0, low and high half. */
-static inline void look_up_kept(const struct attn_pair_score *f, int64_t key, uint32_t (*half)[MASK_ROWS]) {
+static inline void look_up_kept(const struct attn_fwd_score_mod *f, int64_t key, uint32_t (*half)[MASK_ROWS]) {
     const int64_t there = f->mask_keys - key;
     const __mmask64 live = there >= 64 ? ~(__mmask64)0 : there > 0 ? ((__mmask64)1 << there) - 1 : 0;
     for (int r = 0; r < MASK_ROWS; r++) {
@@ -64,13 +64,13 @@ static inline __attribute__((always_inline)) void add_part(int mask, const char 
     UNROLL for (int g = 0; g < 2; g++) {
         turn_halves(x[g]);
         UNROLL for (int c = 0; c < 8; c++) {
-            float *const to = s + (8 * g + c) * (mask == ATTN_PAIR_MASK_F32 ? 1 : 2) * MASK_ROWS;
-            if (mask == ATTN_PAIR_MASK_F32) {
+            float *const to = s + (8 * g + c) * (mask == ATTN_UKR_MASK_F32 ? 1 : 2) * MASK_ROWS;
+            if (mask == ATTN_UKR_MASK_F32) {
                 put_masked(to, scale, _mm512_castsi512_ps(x[g][c]));
                 continue;
             }
             const __m512i upper = _mm512_set1_epi32((int32_t)0xffff0000u);
-            if (mask == ATTN_PAIR_MASK_BF16) {
+            if (mask == ATTN_UKR_MASK_BF16) {
                 put_masked(to, scale, _mm512_castsi512_ps(_mm512_slli_epi32(x[g][c], 16)));
                 put_masked(to + MASK_ROWS, scale, _mm512_castsi512_ps(_mm512_and_si512(x[g][c], upper)));
             } else {
@@ -82,7 +82,7 @@ static inline __attribute__((always_inline)) void add_part(int mask, const char 
     }
 }
 /* Asks for what the rows have of the keys from `key` on: 32 streams are more than the hardware follows. */
-static inline void ask_for_masks(const struct attn_pair_score *f, int64_t span, int64_t key) {
+static inline void ask_for_masks(const struct attn_fwd_score_mod *f, int64_t span, int64_t key) {
     if (key >= f->mask_keys) return;
     for (int r = 0; r < MASK_ROWS; r++)
         for (int64_t at = key * f->mask_bytes; at < (key + span) * f->mask_bytes; at += 64)

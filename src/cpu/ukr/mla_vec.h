@@ -3,8 +3,8 @@
  * by c/mla_vec.c, avx2/mla_vec.c and avx512/mla_vec.c. A block keeps the heads innermost, so every statistic of a
  * softmax row (max, sum, lse, delta) is a vector over heads and nothing is ever reduced across a register. n is a
  * multiple of 16. */
-#ifndef ATTN_CPU_MLA_VEC_H
-#define ATTN_CPU_MLA_VEC_H
+#ifndef ATTN_CPU_UKR_MLA_VEC_H
+#define ATTN_CPU_UKR_MLA_VEC_H
 #include "cpu/ukr/bf16.h"
 #include "cpu/ukr/sparse.h"
 #include "cpu/ukr/ukr.h"
@@ -24,7 +24,7 @@ extern const struct mla_vec attn_cpu_mla_vec_c, attn_cpu_mla_vec_avx2, attn_cpu_
 struct mla_isa {
     const struct attn_ukr *ukr;
     const struct mla_vec *vec;
-    const struct attn_ukr_pair *pair;     /* not NULL, for bf16 alone: products take operands of pairs (bf16.h) */
+    const struct attn_ukr_bf16 *bf16;     /* not NULL, for bf16 alone: products take operands of pairs (bf16.h) */
     double flops;                         /* per second and thread: a rough figure for ranking */
     int64_t block;                        /* rows per block, an even number; at least MLA_HEADS */
     const struct attn_ukr_sparse *sparse; /* NULL: rows are gathered; else products read them where they are, and block

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  * Products of a step of a strip (dense_fwd/fwd.c, transposed_tpl.h) become scores in place: scale, softcap, ALiBi, what
  * a mask adds. Queries lie across the lanes, so that slopes are vectors and a key's distance is one number for a
- * vector. Only what struct attn_pair_score says; hidden keys are the strip's own affair. */
-#ifndef ATTN_CPU_UKR_FLASH_SCORE_H
-#define ATTN_CPU_UKR_FLASH_SCORE_H
+ * vector. Only what struct attn_fwd_score_mod says; hidden keys are the strip's own affair. */
+#ifndef ATTN_CPU_UKR_SCORE_MOD_H
+#define ATTN_CPU_UKR_SCORE_MOD_H
 #ifdef __AVX512F__
 #include "cpu/ukr/mask_avx512.h"
 #else
@@ -13,7 +13,7 @@
 
 #include <string.h>
 
-enum { SCORE_MANY = SOFTCAP_MANY, SCORE_LANES = ATTN_PAIR_FLASH };
+enum { SCORE_MANY = SOFTCAP_MANY, SCORE_LANES = ATTN_FWD_ROWS };
 
 /* Which of 64 keys are kept, a bit each, low and high half: a query's bits lie in its lane, and nothing is transposed.
  */
@@ -21,8 +21,8 @@ struct kept {
     uint32_t half[2][SCORE_LANES];
 };
 /* s becomes s * by + mask, for keys from `key` of the strip on. Behind the last key nothing is read and 0 added. */
-static void add_masks(const struct attn_pair_score *f, int64_t span, int64_t key, float by, float *s) {
-    const int64_t bytes = f->mask == ATTN_PAIR_MASK_F32 ? 4 : 2, some = MASK_PART / bytes;
+static void add_masks(const struct attn_fwd_score_mod *f, int64_t span, int64_t key, float by, float *s) {
+    const int64_t bytes = f->mask == ATTN_UKR_MASK_F32 ? 4 : 2, some = MASK_PART / bytes;
     const v32 scale = v32_set(by);
     for (int64_t j = 0; j < span; j += some, s += some * MASK_ROWS) {
         char part[MASK_ROWS][MASK_PART];
@@ -38,26 +38,27 @@ static void add_masks(const struct attn_pair_score *f, int64_t span, int64_t key
             row = part_of, at = 0;
         }
         for (int64_t h = 0; h < MASK_ROWS; h += V32_LANES) {
-            if (f->mask == ATTN_PAIR_MASK_F32) {
-                add_part(ATTN_PAIR_MASK_F32, row + h, at, scale, s + h);
-            } else if (f->mask == ATTN_PAIR_MASK_BF16) {
-                add_part(ATTN_PAIR_MASK_BF16, row + h, at, scale, s + h);
+            if (f->mask == ATTN_UKR_MASK_F32) {
+                add_part(ATTN_UKR_MASK_F32, row + h, at, scale, s + h);
+            } else if (f->mask == ATTN_UKR_MASK_BF16) {
+                add_part(ATTN_UKR_MASK_BF16, row + h, at, scale, s + h);
             } else {
-                add_part(ATTN_PAIR_MASK_F16, row + h, at, scale, s + h);
+                add_part(ATTN_UKR_MASK_F16, row + h, at, scale, s + h);
             }
         }
     }
 }
 /* Of the queries of a vector, from lane h on. */
-static inline __attribute__((always_inline)) void score_lanes(const struct attn_pair_score *f, const struct kept *kept,
-                                                              int64_t span, int64_t key, float *s, int64_t h) {
+static inline __attribute__((always_inline)) void score_lanes(const struct attn_fwd_score_mod *f,
+                                                              const struct kept *kept, int64_t span, int64_t key,
+                                                              float *s, int64_t h) {
     static const uint32_t bit[32] = {1u << 0,  1u << 1,  1u << 2,  1u << 3,  1u << 4,  1u << 5,  1u << 6,  1u << 7,
                                      1u << 8,  1u << 9,  1u << 10, 1u << 11, 1u << 12, 1u << 13, 1u << 14, 1u << 15,
                                      1u << 16, 1u << 17, 1u << 18, 1u << 19, 1u << 20, 1u << 21, 1u << 22, 1u << 23,
                                      1u << 24, 1u << 25, 1u << 26, 1u << 27, 1u << 28, 1u << 29, 1u << 30, 1u << 31};
     const v32 scale = v32_set(f->scale), slope = v32_load(f->slope + h), origin = v32_load(f->origin + h),
               near = v32_load(f->near + h);
-    const float *bias = f->mask == ATTN_PAIR_MASK_BIAS ? f->bias + key * SCORE_LANES + h : NULL;
+    const float *bias = f->mask == ATTN_UKR_MASK_BIAS ? f->bias + key * SCORE_LANES + h : NULL;
     v32 from[SCORE_MANY]; /* key - origin: to make a vector of each key anew would take longer than all the rest */
     UNROLL for (int i = 0; i < SCORE_MANY; i++) from[i] = v32_set((float)(key + i)) - origin;
     for (int64_t j = 0; j < span; j += SCORE_MANY) {
@@ -85,7 +86,7 @@ static inline __attribute__((always_inline)) void score_lanes(const struct attn_
         } else if (bias) {
             UNROLL for (int i = 0; i < SCORE_MANY; i++) x[i] += v32_load(bias + (j + i) * SCORE_LANES);
         }
-        if (f->mask == ATTN_PAIR_MASK_BITS) {
+        if (f->mask == ATTN_UKR_MASK_BITS) {
             UNROLL for (int i = 0; i < SCORE_MANY; i++) x[i] =
                 v32_pick(v32_any_bit(kept->half[j / 32] + h, bit[j % 32 + i]), x[i], v32_set(-__builtin_inff()));
         }
@@ -93,8 +94,8 @@ static inline __attribute__((always_inline)) void score_lanes(const struct attn_
     }
 }
 /* Where a boolean mask is all there is. */
-static inline __attribute__((always_inline)) void score_kept(const struct attn_pair_score *f, const struct kept *kept,
-                                                             int64_t span, float *s, int64_t h) {
+static inline __attribute__((always_inline)) void
+score_kept(const struct attn_fwd_score_mod *f, const struct kept *kept, int64_t span, float *s, int64_t h) {
     const v32 scale = v32_set(f->scale), none = v32_set(-__builtin_inff());
     for (int64_t j = 0; j < span; j += 32) {
         UNROLL for (int i = 0; i < 32; i++) {
@@ -104,12 +105,12 @@ static inline __attribute__((always_inline)) void score_kept(const struct attn_p
     }
 }
 /* All of a step. */
-static __attribute__((noinline)) void score(const struct attn_pair_score *f, int64_t span, int64_t key, float *s) {
-    const int simple = !f->caps && !f->alibi, adds = f->mask >= ATTN_PAIR_MASK_F32 && f->mask <= ATTN_PAIR_MASK_BF16;
+static __attribute__((noinline)) void score(const struct attn_fwd_score_mod *f, int64_t span, int64_t key, float *s) {
+    const int simple = !f->caps && !f->alibi, adds = f->mask >= ATTN_UKR_MASK_F32 && f->mask <= ATTN_UKR_MASK_BF16;
     struct kept kept;
-    if (f->mask == ATTN_PAIR_MASK_BITS) look_up_kept(f, key, kept.half);
+    if (f->mask == ATTN_UKR_MASK_BITS) look_up_kept(f, key, kept.half);
     for (int64_t h = 0; h < SCORE_LANES; h += V32_LANES) {
-        if (simple && f->mask == ATTN_PAIR_MASK_BITS) {
+        if (simple && f->mask == ATTN_UKR_MASK_BITS) {
             score_kept(f, &kept, span, s, h);
         } else if (!simple || !adds) {
             score_lanes(f, &kept, span, key, s, h);

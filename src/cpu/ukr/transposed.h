@@ -6,8 +6,8 @@
  *
  * An element is a number of f32 or a pair of bf16 (bf16.h) that travels as one: then depth counts pairs of a key's
  * columns, an odd last one filled up with 0, values are zipped by two keys, and p has a row of pairs for two keys. */
-#ifndef ATTN_CPU_UKR_LANES_H
-#define ATTN_CPU_UKR_LANES_H
+#ifndef ATTN_CPU_UKR_TRANSPOSED_H
+#define ATTN_CPU_UKR_TRANSPOSED_H
 #include "cpu/vec/softcap.h"
 
 #include <stdint.h>
@@ -17,7 +17,7 @@ enum {
     ATTN_LANES_ROWS = 14 /* queries of a strip; keys of a register tile of AVX-512 */,
     ATTN_LANES_MORE = 32
 };
-struct attn_pair_score; /* bf16.h */
+struct attn_fwd_score_mod; /* bf16.h */
 
 /* How scores become probabilities: 2^((s - less[q]) * factor - top[q]). The exponential's argument is one multiply-add,
  * whatever the factor is rounded to. */
@@ -50,9 +50,9 @@ struct attn_ukr_lanes {
     uint32_t (*soften)(int halves, int64_t n, float *s, const struct attn_lanes_exps *by, float *sum);
     /* Products with n keys become scores in place; the first is key `key` of f. Behind them up to ATTN_LANES_MORE rows
      * of s are written, too. */
-    void (*score)(const struct attn_pair_score *f, int64_t n, int64_t key, float *s);
+    void (*score)(const struct attn_fwd_score_mod *f, int64_t n, int64_t key, float *s);
     /* more[q] = how much larger ALiBi will become behind these keys than within them, 40 at most. */
-    void (*growth)(const struct attn_pair_score *f, int64_t n, int64_t key, float *more);
+    void (*growth)(const struct attn_fwd_score_mod *f, int64_t n, int64_t key, float *more);
     /* Scores of n keys with a softcap. */
     void (*cap)(int64_t n, float *s, const struct attn_softcap *cap);
     /* scores, cap unless that is NULL, and soften at once, to the same bits; of pairs p has a tile of scores more. */

@@ -232,12 +232,12 @@ static uint32_t soften(int halves, int64_t n, float *s, const struct attn_lanes_
     soften_tile(halves, n, by, s, s, e);
     return end(e, by, sum);
 }
-static void scores_of(const struct attn_pair_score *f, int64_t n, int64_t key, float *s) {
+static void scores_of(const struct attn_fwd_score_mod *f, int64_t n, int64_t key, float *s) {
     enum { SPAN = 64 };
     for (int64_t j = 0; j < n; j += SPAN)
         score(f, n - j < SPAN ? (n - j + SCORE_MANY - 1) / SCORE_MANY * SCORE_MANY : SPAN, key + j, s + j * STRIP);
 }
-static void growth_of(const struct attn_pair_score *f, int64_t n, int64_t key, float *more) {
+static void growth_of(const struct attn_fwd_score_mod *f, int64_t n, int64_t key, float *more) {
     for (int v = 0; v < VECTORS; v++) v32_store(more + v * LANES, growth(f, n, key, v));
 }
 static void cap(int64_t n, float *s, const struct attn_softcap *f) {

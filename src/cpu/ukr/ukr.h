@@ -4,8 +4,8 @@
  * f16 and bf16 are widened to f32 when a block is packed; f64 has its own entries. Buffers are 64-byte aligned, rows of
  * panels are `ld` elements apart with ld a multiple of 16 (f32) or 8 (f64); no entry reads or writes past the n it is
  * given. */
-#ifndef ATTN_CPU_UKR_H
-#define ATTN_CPU_UKR_H
+#ifndef ATTN_CPU_UKR_UKR_H
+#define ATTN_CPU_UKR_UKR_H
 #include "attn.h"
 
 #include "cpu/ukr/decode.h"

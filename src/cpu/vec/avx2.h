@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * Vector layer of avx2/ukr.c: the handful of operations that ukr/row_tpl.h and ukr/gemm_tpl.h are written in.
  * Arithmetic (+ - *) uses the compilers' vector operators. No algorithm lives here. */
-#ifndef ATTN_CPU_UKR_VEC_AVX2_H
-#define ATTN_CPU_UKR_VEC_AVX2_H
+#ifndef ATTN_CPU_VEC_AVX2_H
+#define ATTN_CPU_VEC_AVX2_H
 #include <immintrin.h>
 #include <stdint.h>
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * What pairs of bf16 add to the vector layer of AVX-512 (avx512.h); pairs as in ukr/bf16.h. */
-#ifndef ATTN_CPU_UKR_VEC_AVX512BF16_H
-#define ATTN_CPU_UKR_VEC_AVX512BF16_H
+#ifndef ATTN_CPU_VEC_AVX512BF16_H
+#define ATTN_CPU_VEC_AVX512BF16_H
 #include "cpu/vec/avx512.h"
 
 /* c += a.lo * b.lo + a.hi * b.hi */

@@ -3,8 +3,8 @@
  * so that the largest numbers do not become infinite, and the upper half of the 32 bits is the term as it stands.
  * Products of two such numbers take six of nine products of terms: what is left out is 2^-21 of a product at most and
  * 2^-24 on average. Numbers below 2^-110 lose digits, since products on bf16 take denormals for 0. */
-#ifndef ATTN_CPU_UKR_SPLIT_AVX512_H
-#define ATTN_CPU_UKR_SPLIT_AVX512_H
+#ifndef ATTN_CPU_VEC_BF16_SPLIT_AVX512_H
+#define ATTN_CPU_VEC_BF16_SPLIT_AVX512_H
 #include "cpu/vec/avx512.h"
 #include "cpu/vec/unroll.h"
 

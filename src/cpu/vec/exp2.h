@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * The exponential of the kernels that take powers of two: one function, so that all of them give the same numbers. */
-#ifndef ATTN_CPU_UKR_EXP2_H
-#define ATTN_CPU_UKR_EXP2_H
+#ifndef ATTN_CPU_VEC_EXP2_H
+#define ATTN_CPU_VEC_EXP2_H
 #include "cpu/vec/unroll.h"
 #include "cpu/vec/vec.h"
 

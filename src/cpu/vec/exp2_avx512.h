@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
- * The exponential of the flash strips on tiles, beside that of exp2.h. */
-#ifndef ATTN_CPU_UKR_EXP2_AVX512_H
-#define ATTN_CPU_UKR_EXP2_AVX512_H
+ * The exponential of the forward on AMX on tiles, beside that of exp2.h. */
+#ifndef ATTN_CPU_VEC_EXP2_AVX512_H
+#define ATTN_CPU_VEC_EXP2_AVX512_H
 #include "cpu/vec/avx512.h"
 #include "cpu/vec/exp2.h"
 
-/* attn_pair_flash_times() 2^x of degree 4, as exp2_degree makes it, but that the polynomial's highest coefficient is 1:
+/* attn_fwd_times() 2^x of degree 4, as exp2_degree makes it, but that the polynomial's highest coefficient is 1:
  * so its first step is an addition. Its constant is a number of bf16, exact for a whole x; the others are minimax:
  * 2.9e-6. kept: NULL, or who gets 0 instead. */
 static inline __attribute__((always_inline)) void exp2_times(const __mmask16 *kept, v32 *x) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * Vector layer of c/ukr.c: 16-byte GNU vectors, which every compiler lowers to the baseline (SSE2, NEON) or to scalars.
  * No fused multiply-add: a * b + c rounds twice here. No algorithm lives here. */
-#ifndef ATTN_CPU_UKR_VEC_C_H
-#define ATTN_CPU_UKR_VEC_C_H
+#ifndef ATTN_CPU_VEC_PORTABLE_H
+#define ATTN_CPU_VEC_PORTABLE_H
 #include <stdint.h>
 #include <string.h>
 

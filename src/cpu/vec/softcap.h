@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * cap tanh(s * scale / cap) of products s: what the strips with queries across the lanes share. */
-#ifndef ATTN_CPU_UKR_SOFTCAP_H
-#define ATTN_CPU_UKR_SOFTCAP_H
+#ifndef ATTN_CPU_VEC_SOFTCAP_H
+#define ATTN_CPU_VEC_SOFTCAP_H
 
 enum { ATTN_SOFTCAP_TERMS = 5 };
 /* Up to half of the cap it is s P(s^2) with scale and cap in the coefficients, beyond that exact to the last bits by

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Products become capped scores (softcap.h), SOFTCAP_MANY vectors at a time. */
-#ifndef ATTN_CPU_UKR_SOFTCAP_VEC_H
-#define ATTN_CPU_UKR_SOFTCAP_VEC_H
+#ifndef ATTN_CPU_VEC_SOFTCAP_VEC_H
+#define ATTN_CPU_VEC_SOFTCAP_VEC_H
 #include "cpu/vec/softcap.h"
 #include "cpu/vec/unroll.h"
 #include "cpu/vec/vec.h"

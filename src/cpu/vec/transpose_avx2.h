@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Eight rows of eight numbers of 32 bits, turned in registers. */
-#ifndef ATTN_CPU_UKR_TURN_AVX2_H
-#define ATTN_CPU_UKR_TURN_AVX2_H
+#ifndef ATTN_CPU_VEC_TRANSPOSE_AVX2_H
+#define ATTN_CPU_VEC_TRANSPOSE_AVX2_H
 #include "cpu/vec/avx2.h"
 #include "cpu/vec/unroll.h"
 

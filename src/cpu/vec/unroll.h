@@ -3,8 +3,8 @@
  * does not always see the constant, which may come through a struct, it decides by itself; nothing but speed depends on
  * it. NO_VECTOR(p) after a pointer of several has moved on: clang otherwise moves them as one vector, through memory.
  * INLINE before a function whose arguments must become constants where it is called. */
-#ifndef ATTN_CPU_UKR_UNROLL_H
-#define ATTN_CPU_UKR_UNROLL_H
+#ifndef ATTN_CPU_VEC_UNROLL_H
+#define ATTN_CPU_VEC_UNROLL_H
 #if defined(__clang__)
 #define UNROLL       _Pragma("clang loop unroll(full)")
 #define UNROLL_SEEN  _Pragma("clang loop vectorize(disable)") /* there is nothing to vectorise */

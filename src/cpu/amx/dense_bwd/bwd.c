@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * A tile of the dense backward on AMX: attn_ukr_pair.tile. Five products, P and dS between them.
+ * A tile of the dense backward on AMX: attn_ukr_bf16.bwd_tile. Five products, P and dS between them.
  *
  *     chunk of 32 rows x 32 keys    S = Q K^T   dP = dO V^T      8 tiles of f32, 8 KiB, twice: first-level cache
  *     vectors, two rows at a time   P, dS -> bf16:  P  [2 key halves][16 pairs of rows][16]   B of dV^T
@@ -11,13 +11,13 @@
  * Keys lie across the lanes: two rows of P or dS become a row of pairs with one conversion and one permutation, and
  * nothing is transposed, because dV and dK are summed transposed, [keys / 32][D][32]. 32 x 32 sums stay in four tiles
  * over all rows (or keys) of the tile. Each is one chain over 32 rows (or keys) after the other, the same numbers as
- * from attn_ukr_pair.gemm. */
+ * from attn_ukr_bf16.gemm. */
 #include "cpu/amx/dense_bwd/score_mod.h"
 #include "cpu/amx/dense_bwd/visible_keys.h"
 #include "cpu/amx/tile.h"
 #include "cpu/vec/exp2.h"
 
-enum { SIDE = ATTN_PAIR_TILE, CELLS = SIDE * SIDE, HALF = CELLS / 2, UNITS = SIDE / 2 };
+enum { SIDE = ATTN_BWD_TILE, CELLS = SIDE * SIDE, HALF = CELLS / 2, UNITS = SIDE / 2 };
 
 /* P and dS of a chunk, two rows at a time. */
 struct grads {
@@ -53,7 +53,7 @@ INLINE void two_plain_rows(struct grads *g) {
 /* What is hidden is 0, whatever its score and dP are. */
 INLINE void two_scored_rows(int what, struct grads *g) {
     const int64_t u = g->done++;
-    const struct attn_pair_tile_score *const f = g->scores.of;
+    const struct attn_bwd_score_mod *const f = g->scores.of;
     const int weighs = score_has(what, SCORE_WEIGHT, f->weight != NULL);
     const float *s = g->s + u * 2 * SIDE, *dp = s + CELLS;
     v32 x[4], r[4], p[4], ds[4], chain[4];
@@ -145,7 +145,7 @@ INLINE void sums(float *c, int64_t ldc, const float *a, int64_t lda, int64_t a_m
     store_sums(c, ldc);
 }
 
-INLINE void chunks(int what, const struct attn_pair_tile *t, const struct reach *reach, int64_t depth, int64_t width) {
+INLINE void chunks(int what, const struct attn_bwd_tile *t, const struct reach *reach, int64_t depth, int64_t width) {
     static const uint16_t zip[32] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
                                      8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
     const int64_t fours = (depth + width) / 32, by_four = (UNITS + fours - 1) / fours;
@@ -171,7 +171,7 @@ INLINE void chunks(int what, const struct attn_pair_tile *t, const struct reach 
 }
 
 /* Sums over the rows: x (P or dS) [strips][blocks][2][16][16] with rows [strips][width][16], transposed. */
-INLINE void over_rows(const struct attn_pair_tile *t, const struct reach *reach, const float *rows, const float *x,
+INLINE void over_rows(const struct attn_bwd_tile *t, const struct reach *reach, const float *rows, const float *x,
                       int64_t width, float *to) {
     for (int64_t k = 0; k < t->blocks; k++)
         for (int64_t first = 0, last; run_of(reach, t->strips, k, &first, &last); first = last)
@@ -180,8 +180,8 @@ INLINE void over_rows(const struct attn_pair_tile *t, const struct reach *reach,
                      x + (first * t->blocks + k) * HALF, 16, 256, t->blocks * HALF, last - first);
 }
 
-INLINE void tile(int what, const struct attn_pair_tile *t, int64_t depth, int64_t width) {
-    struct reach reach[ATTN_PAIR_TILE_STRIPS];
+INLINE void tile(int what, const struct attn_bwd_tile *t, int64_t depth, int64_t width) {
+    struct reach reach[ATTN_BWD_TILE_STRIPS];
     for (int64_t r = 0; r < t->strips; r++) {
         reach[r] = reach_of(t->seen + r * 2 * SIDE);
         if (what) keep(t->score, t->seen + r * 2 * SIDE, r, t->blocks, &reach[r]);
@@ -199,7 +199,7 @@ INLINE void tile(int what, const struct attn_pair_tile *t, int64_t depth, int64_
 
 /* Common extents as constants. */
 #define KIND(name, what, depth, width)                                                                                 \
-    static void name(const struct attn_pair_tile *t) { tile(what, t, depth, width); }
+    static void name(const struct attn_bwd_tile *t) { tile(what, t, depth, width); }
 #define KINDS(name, what) KIND(name##_64, what, 64, 64) KIND(name##_128, what, 128, 128)
 KIND(tile_any, SCORE_NONE, t->depth, t->width)
 KIND(scored_any, SCORE_ANY, t->depth, t->width)
@@ -210,8 +210,8 @@ KINDS(cap, SCORE_KEPT | SCORE_CAP)
 KINDS(alibi, SCORE_KEPT | SCORE_ALIBI)
 KINDS(cells, SCORE_KEPT | SCORE_CELLS)
 
-void attn_ukr_amx_tile(const struct attn_pair_tile *t) {
-    static void (*const of[SCORE_ANY + 1][2])(const struct attn_pair_tile *t) = {
+void attn_ukr_amx_bwd_tile(const struct attn_bwd_tile *t) {
+    static void (*const of[SCORE_ANY + 1][2])(const struct attn_bwd_tile *t) = {
         [SCORE_NONE] = {tile_64, tile_128},
         [SCORE_KEPT] = {kept_64, kept_128},
         [SCORE_KEPT | SCORE_CAP] = {cap_64, cap_128},

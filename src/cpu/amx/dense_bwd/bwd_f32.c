@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * A tile of the dense backward of f32 on AMX: attn_ukr_pair.tile_f32. As bwd.c, in three terms of bf16
+ * A tile of the dense backward of f32 on AMX: attn_ukr_bf16.bwd_tile_f32. As bwd.c, in three terms of bf16
  * (vec/bf16_split_avx512.h): a product of 32 x 32 by 32 x 32 numbers is six times four tile products, the smallest
  * first.
  *
@@ -20,7 +20,7 @@
 #include "cpu/vec/exp2.h"
 
 enum {
-    SIDE = ATTN_PAIR_TILE,
+    SIDE = ATTN_BWD_TILE,
     CELLS = SIDE * SIDE,
     HALF = CELLS / 2,
     UNITS = SIDE / 2,
@@ -194,8 +194,8 @@ INLINE void add(enum pass pass, float *c, int64_t ldc, struct sums *last, const 
 }
 
 /* The products of a chunk, and if there is one P and dS of the chunk before. flat: depth and width are constants. */
-INLINE void chunk(int flat, const struct attn_pair_tile *t, int64_t r, int64_t k, int64_t depth, int64_t width,
-                  float *s, struct sums *last, const struct grads *g, int before) {
+INLINE void chunk(int flat, const struct attn_bwd_tile *t, int64_t r, int64_t k, int64_t depth, int64_t width, float *s,
+                  struct sums *last, const struct grads *g, int before) {
     struct live v;
     UNROLL for (int i = 0; i < 4; i++) v.chain[i] = v32_set(1); /* which compilers think might be read before */
     const int64_t wide = depth / SIDE, tall = width / SIDE, n = flat && before ? 24 * (wide + tall) : 0;
@@ -203,7 +203,7 @@ INLINE void chunk(int flat, const struct attn_pair_tile *t, int64_t r, int64_t k
     product(t->q + r * wide * BLOCK, t->kt + k * wide * BLOCK, wide, s, last, g, &v, 0, n, units);
     product(t->dout + r * tall * BLOCK, t->vt + k * tall * BLOCK, tall, s + CELLS, last, g, &v, wide, n, units);
 }
-INLINE void chunks(int flat, int what, const struct attn_pair_tile *t, const struct reach *reach, int64_t depth,
+INLINE void chunks(int flat, int what, const struct attn_bwd_tile *t, const struct reach *reach, int64_t depth,
                    int64_t width, struct sums *last) {
     struct grads g = {.factor = v32_set(t->factor), .what = what, .scores = {.of = t->score}};
     int64_t turn = 0;
@@ -231,7 +231,7 @@ INLINE void chunks(int flat, int what, const struct attn_pair_tile *t, const str
 }
 
 /* Sums over the rows: x (P or dS) [strips][blocks] with rows [strips][width / 32], transposed. */
-INLINE void over_rows(const struct attn_pair_tile *t, const struct reach *reach, const float *rows, const float *x,
+INLINE void over_rows(const struct attn_bwd_tile *t, const struct reach *reach, const float *rows, const float *x,
                       int64_t width, float *to, struct sums *last_sums) {
     const int64_t step = width / SIDE * BLOCK;
     for (int64_t k = 0; k < t->blocks; k++)
@@ -241,8 +241,8 @@ INLINE void over_rows(const struct attn_pair_tile *t, const struct reach *reach,
                     step, x + (first * t->blocks + k) * BLOCK, t->blocks * BLOCK, last - first);
 }
 
-INLINE void tile(int flat, int what, const struct attn_pair_tile *t, int64_t depth, int64_t width) {
-    struct reach reach[ATTN_PAIR_TILE_STRIPS];
+INLINE void tile(int flat, int what, const struct attn_bwd_tile *t, int64_t depth, int64_t width) {
+    struct reach reach[ATTN_BWD_TILE_STRIPS];
     for (int64_t r = 0; r < t->strips; r++) {
         reach[r] = reach_of(t->seen + r * 2 * SIDE);
         if (what) keep(t->score, t->seen + r * 2 * SIDE, r, t->blocks, &reach[r]);
@@ -266,14 +266,14 @@ INLINE void tile(int flat, int what, const struct attn_pair_tile *t, int64_t dep
 
 /* Common extents as constants. */
 #define KINDS(name, what)                                                                                              \
-    static void name##_64(const struct attn_pair_tile *t) { tile(1, what, t, 64, 64); }                                \
-    static void name##_128(const struct attn_pair_tile *t) { tile(1, what, t, 128, 128); }                             \
-    static void name##_any(const struct attn_pair_tile *t) { tile(0, what, t, t->depth, t->width); }
+    static void name##_64(const struct attn_bwd_tile *t) { tile(1, what, t, 64, 64); }                                 \
+    static void name##_128(const struct attn_bwd_tile *t) { tile(1, what, t, 128, 128); }                              \
+    static void name##_any(const struct attn_bwd_tile *t) { tile(0, what, t, t->depth, t->width); }
 KINDS(tile, SCORE_NONE)
 KINDS(scored, SCORE_ANY)
 
-void attn_ukr_amx_tile_f32(const struct attn_pair_tile *t) {
-    static void (*const of[2][3])(const struct attn_pair_tile *t) = {{tile_any, tile_64, tile_128},
-                                                                     {scored_any, scored_64, scored_128}};
+void attn_ukr_amx_bwd_tile_f32(const struct attn_bwd_tile *t) {
+    static void (*const of[2][3])(const struct attn_bwd_tile *t) = {{tile_any, tile_64, tile_128},
+                                                                    {scored_any, scored_64, scored_128}};
     of[t->score != NULL][t->depth != t->width ? 0 : t->depth == 64 ? 1 : t->depth == 128 ? 2 : 0](t);
 }

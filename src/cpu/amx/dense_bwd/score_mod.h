@@ -12,23 +12,23 @@
  * What is hidden, by a mask or by what a row sees, are bits of a word for each row and 32 keys, made for a whole tile
  * before its products: they mask the exponential's last instruction, and keys at either end that no row of a strip
  * keeps are left out. */
-#ifndef ATTN_CPU_UKR_GRAD_SCORE_H
-#define ATTN_CPU_UKR_GRAD_SCORE_H
+#ifndef ATTN_CPU_AMX_DENSE_BWD_SCORE_MOD_H
+#define ATTN_CPU_AMX_DENSE_BWD_SCORE_MOD_H
 #include "cpu/amx/dense_bwd/visible_keys.h"
 #include "cpu/vec/softcap_vec.h"
 
 /* What a kernel is compiled for, beside what is hidden: one of these, or all, each of which may be missing then. */
 enum { SCORE_NONE, SCORE_KEPT = 1, SCORE_CAP = 2, SCORE_ALIBI = 4, SCORE_CELLS = 8, SCORE_WEIGHT = 16, SCORE_ANY = 31 };
-static inline int scores_of(const struct attn_pair_tile_score *f) {
+static inline int scores_of(const struct attn_bwd_score_mod *f) {
     const int what = SCORE_KEPT | (f->caps ? SCORE_CAP : 0) | (f->alibi ? SCORE_ALIBI : 0) |
-                     (f->mask > ATTN_PAIR_MASK_BITS ? SCORE_CELLS : 0) | (f->weight ? SCORE_WEIGHT : 0);
+                     (f->mask > ATTN_UKR_MASK_BITS ? SCORE_CELLS : 0) | (f->weight ? SCORE_WEIGHT : 0);
     return what;
 }
 /* Whether a kernel for `what` has to do with one of them. */
 INLINE int score_has(int what, int one, int there) { return what == SCORE_ANY ? there : (what & one) != 0; }
 
 #define SCORE_LOG2_E 1.44269504088896340736f
-enum { SCORE_SIDE = ATTN_PAIR_TILE };
+enum { SCORE_SIDE = ATTN_BWD_TILE };
 
 /* Bits 0 .. n - 1, of any n. */
 static inline __m512i bits_below(__m512i n) {
@@ -36,7 +36,7 @@ static inline __m512i bits_below(__m512i n) {
     return _mm512_sub_epi32(_mm512_sllv_epi32(one, _mm512_max_epi32(n, _mm512_setzero_si512())), one);
 }
 /* Words of a boolean mask's cells, rows of a strip by the blocks [from, to): 64 cells at a time. */
-static inline void pack_cells(const struct attn_pair_tile_score *f, int64_t strip, int64_t blocks, int64_t from,
+static inline void pack_cells(const struct attn_bwd_score_mod *f, int64_t strip, int64_t blocks, int64_t from,
                               int64_t to) {
     uint32_t *const word = f->bits + strip * blocks * SCORE_SIDE;
     for (int64_t i = 0; i < SCORE_SIDE; i++) {
@@ -52,10 +52,10 @@ static inline void pack_cells(const struct attn_pair_tile_score *f, int64_t stri
     }
 }
 /* All words of a strip; *reach becomes what some row keeps. */
-static inline void keep(const struct attn_pair_tile_score *f, const int32_t *seen, int64_t strip, int64_t blocks,
+static inline void keep(const struct attn_bwd_score_mod *f, const int32_t *seen, int64_t strip, int64_t blocks,
                         struct reach *reach) {
     const int64_t from = reach->lo / SCORE_SIDE, to = (reach->hi + SCORE_SIDE - 1) / SCORE_SIDE;
-    const int packed = f->mask == ATTN_PAIR_MASK_BITS;
+    const int packed = f->mask == ATTN_UKR_MASK_BITS;
     int64_t first = to, last = from;
     if (packed) pack_cells(f, strip, blocks, from, to);
     for (int64_t k = from; k < to; k++) {
@@ -80,7 +80,7 @@ static inline void keep(const struct attn_pair_tile_score *f, const int32_t *see
 
 /* A chunk's. */
 struct scores {
-    const struct attn_pair_tile_score *of;
+    const struct attn_bwd_score_mod *of;
     int64_t row, first;     /* of the tile, and the first key */
     const uint16_t *kept;   /* two of 16 keys for each row */
     v32 key[2];             /* numbers of the keys */
@@ -91,7 +91,7 @@ struct scores {
 };
 static inline void begin_scores(struct scores *e, int64_t strip, int64_t block, const struct reach *reach,
                                 int64_t strips, int64_t blocks) {
-    const struct attn_pair_tile_score *const f = e->of;
+    const struct attn_bwd_score_mod *const f = e->of;
     const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     e->row = strip * SCORE_SIDE, e->first = block * SCORE_SIDE;
     e->kept = (const uint16_t *)(const void *)(f->bits + (strip * blocks + block) * SCORE_SIDE);
@@ -101,7 +101,7 @@ static inline void begin_scores(struct scores *e, int64_t strip, int64_t block, 
         e->key[h] = _mm512_cvtepi32_ps(_mm512_add_epi32(lane, _mm512_set1_epi32((int32_t)at)));
         e->live[h] = (__mmask16)(there >= 16 ? 0xffff : there > 0 ? (1u << there) - 1 : 0);
     }
-    if (f->mask == ATTN_PAIR_MASK_BITS) { /* of the next tile: a line has 64 keys of a row */
+    if (f->mask == ATTN_UKR_MASK_BITS) { /* of the next tile: a line has 64 keys of a row */
         e->ask = f->next + e->row + block % 2;
         e->ask_at = block / 2 * 64;
         return;
@@ -119,28 +119,28 @@ static inline void begin_scores(struct scores *e, int64_t strip, int64_t block, 
 
 /* What an additive mask has for row r, from its max on, is added to t in octaves. */
 INLINE void add_cells(const struct scores *e, int64_t r, v32 max, v32 *t) {
-    const struct attn_pair_tile_score *const f = e->of;
+    const struct attn_bwd_score_mod *const f = e->of;
     const char *const cell = f->cell[e->row + r] + e->first * f->mask_bytes;
     v32 m[2];
     UNROLL for (int h = 0; h < 2; h++) {
-        if (f->mask == ATTN_PAIR_MASK_F32) {
+        if (f->mask == ATTN_UKR_MASK_F32) {
             m[h] = _mm512_maskz_loadu_ps(e->live[h], cell + h * 64);
         } else {
             const __m256i x = _mm256_maskz_loadu_epi16(e->live[h], cell + h * 32);
-            m[h] = f->mask == ATTN_PAIR_MASK_F16 ? _mm512_cvtph_ps(x)
-                                                 : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
+            m[h] = f->mask == ATTN_UKR_MASK_F16 ? _mm512_cvtph_ps(x)
+                                                : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
         }
     }
     UNROLL for (int h = 0; h < 2; h++) t[h] = v32_fma(m[h] - max, v32_set(SCORE_LOG2_E), t[h]);
 }
 /* The lines that are asked for beside rows 2 u and 2 u + 1. */
 INLINE void ask_cells(const struct scores *e, int64_t u) {
-    const struct attn_pair_tile_score *const f = e->of;
+    const struct attn_bwd_score_mod *const f = e->of;
     if (!f->mask) return;
     _mm_prefetch(e->ask[2 * u] + e->ask_at, _MM_HINT_T1);
-    if (f->mask == ATTN_PAIR_MASK_BITS) return;
+    if (f->mask == ATTN_UKR_MASK_BITS) return;
     _mm_prefetch(e->ask[2 * u + 1] + e->ask_at, _MM_HINT_T1);
-    if (f->mask != ATTN_PAIR_MASK_F32) return;
+    if (f->mask != ATTN_UKR_MASK_F32) return;
     _mm_prefetch(e->ask[2 * u] + e->ask_at + 64, _MM_HINT_T1);
     _mm_prefetch(e->ask[2 * u + 1] + e->ask_at + 64, _MM_HINT_T1);
 }
@@ -148,7 +148,7 @@ INLINE void ask_cells(const struct scores *e, int64_t u) {
  * derivative of the cap, or 1. max: of the strip. */
 INLINE void score_rows(int what, const struct scores *e, int64_t even, int64_t odd, v32 factor, const float *max,
                        v32 *x, v32 *chain) {
-    const struct attn_pair_tile_score *const f = e->of;
+    const struct attn_bwd_score_mod *const f = e->of;
     const int64_t row[2] = {even, odd};
     v32 t[4];
     if (score_has(what, SCORE_CAP, f->caps)) {
@@ -156,7 +156,7 @@ INLINE void score_rows(int what, const struct scores *e, int64_t even, int64_t o
     } else {
         UNROLL for (int i = 0; i < 4; i++) chain[i] = v32_set(1);
     }
-    const int cells = score_has(what, SCORE_CELLS, f->mask > ATTN_PAIR_MASK_BITS);
+    const int cells = score_has(what, SCORE_CELLS, f->mask > ATTN_UKR_MASK_BITS);
     UNROLL for (int i = 0; i < 4; i++) t[i] = v32_set(0) - (cells ? v32_set(0) : v32_set(max[row[i / 2]]));
     if (score_has(what, SCORE_ALIBI, f->alibi)) {
         v32 d[4];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * How far ahead of ALiBi the reference of a query is, in the flash strips (fwd.c, fwd_rowmajor.c). */
-#ifndef ATTN_CPU_UKR_FLASH_ALIBI_H
-#define ATTN_CPU_UKR_FLASH_ALIBI_H
+ * How far ahead of ALiBi the reference of a query is, in the forward on AMX (fwd.c, fwd_rowmajor.c). */
+#ifndef ATTN_CPU_AMX_DENSE_FWD_ALIBI_H
+#define ATTN_CPU_AMX_DENSE_FWD_ALIBI_H
 #include "cpu/ukr/alibi_growth.h"
 #include "cpu/ukr/bf16.h"
 #include "cpu/vec/avx512.h"
@@ -9,11 +9,11 @@
 /* Where ALiBi grows by more than that, a query of a new strip refers to the step in which its own is largest: else
  * references, and all sums with them, would move with most steps before. Returns these queries, a bit each; key: [32],
  * receives a key of that step. */
-static inline uint32_t far_ahead(const struct attn_pair_flash *f, int64_t span, int32_t *key) {
-    const struct attn_pair_score *const score = f->score;
+static inline uint32_t far_ahead(const struct attn_fwd_strip *f, int64_t span, int32_t *key) {
+    const struct attn_fwd_score_mod *const score = f->score;
     uint32_t queries = 0;
     for (int64_t h = 0; h < 2; h++) {
-        const v32 last = _mm512_cvtepi32_ps(_mm512_loadu_si512(f->seen + ATTN_PAIR_FLASH + h * 16)) - v32_set(1),
+        const v32 last = _mm512_cvtepi32_ps(_mm512_loadu_si512(f->seen + ATTN_FWD_ROWS + h * 16)) - v32_set(1),
                   at = score->alibi == 2 ? _mm512_min_ps(v32_load(score->origin + h * 16), last) : last;
         const __mmask16 grows = _mm512_cmp_ps_mask(growth(score, span, 0, h), v32_set(SCORE_GROWTH), _CMP_GE_OQ) &
                                 _mm512_cmp_ps_mask(at, v32_set((float)span), _CMP_GE_OQ);
@@ -26,7 +26,7 @@ static inline uint32_t far_ahead(const struct attn_pair_flash *f, int64_t span, 
 static inline uint32_t next_ahead(const int32_t *key, int64_t span, uint32_t *left, int64_t *step) {
     uint32_t here = 0;
     *step = key[__builtin_ctz(*left)] / span;
-    for (int q = 0; q < ATTN_PAIR_FLASH; q++) here |= (uint32_t)(key[q] / span == *step) << q;
+    for (int q = 0; q < ATTN_FWD_ROWS; q++) here |= (uint32_t)(key[q] / span == *step) << q;
     here &= *left, *left &= ~here;
     return here;
 }

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT
- * Boolean masks of the flash strip (fwd.c): a strip's bits are made at once. */
-#ifndef ATTN_CPU_UKR_FLASH_KEPT_H
-#define ATTN_CPU_UKR_FLASH_KEPT_H
+ * Boolean masks of the forward on AMX (fwd.c): a strip's bits are made at once. */
+#ifndef ATTN_CPU_AMX_DENSE_FWD_BOOL_MASK_H
+#define ATTN_CPU_AMX_DENSE_FWD_BOOL_MASK_H
 #include "cpu/ukr/bf16.h"
 #include "cpu/vec/avx512.h"
 #include "cpu/vec/unroll.h"
 
 /* A boolean mask's cells of 32 rows and n keys, a multiple of 64: a word for each key, bit r says that row r keeps it;
  * any: for 32 keys each, which rows keep one of them. */
-static __attribute__((noinline)) void pack_kept(const struct attn_pair_score *f, int64_t n) {
+static __attribute__((noinline)) void pack_kept(const struct attn_fwd_score_mod *f, int64_t n) {
     uint32_t *bits = f->bits, *any = bits + (n + 63) / 64 * 64;
     for (int64_t key = 0; key < n; key += 64, bits += 64, any += 2) {
         const int64_t there = f->mask_keys - key;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Probabilities of a step of the flash strip (fwd.c): 2^(s * factor - top), two keys by 32 queries at a time,
+ * Probabilities of a step of the forward on AMX (fwd.c): 2^(s * factor - top), two keys by 32 queries at a time,
  * as pairs, and their sums.
  *
  * Beside tile instructions multiply-adds, and the other instructions of the exponential, start once a cycle and not
@@ -7,15 +7,15 @@
  * permutation (ties go away from 0) and not by the conversion, which takes two cycles for two vectors, and the
  * polynomial begins with an addition. The three terms of f32 are what its upper, middle and last bits say: nothing is
  * rounded. Where nobody asks for lse, bf16 has a table (exp_table.h). */
-#ifndef ATTN_CPU_UKR_FLASH_EXP_H
-#define ATTN_CPU_UKR_FLASH_EXP_H
+#ifndef ATTN_CPU_AMX_DENSE_FWD_EXP_H
+#define ATTN_CPU_AMX_DENSE_FWD_EXP_H
 #include "cpu/amx/dense_fwd/exp_table.h"
 #include "cpu/amx/dense_fwd/score_mod_fused.h"
 #include "cpu/ukr/bf16.h"
 #include "cpu/vec/bf16_split_avx512.h"
 #include "cpu/vec/exp2_avx512.h"
 
-enum { LANES_ALL = ATTN_PAIR_FLASH, UNIT = 1024 };
+enum { LANES_ALL = ATTN_FWD_ROWS, UNIT = 1024 };
 
 struct exps {
     v32 factor, times, top[2], sum[2]; /* of arguments: s * times - top; of a table in parts, and top its origin */
@@ -25,7 +25,7 @@ struct exps {
     const float *s;
     float *p;
     int terms;          /* P is the sum of so many of bf16 */
-    int degree;         /* attn_pair_flash_degree */
+    int degree;         /* attn_fwd_degree */
     int of_keys;        /* products for one of Q with keys: 1, of two terms 4 or 3, of three 6 */
     int64_t span, done; /* keys of a step; pairs of them that are done */
     struct fused fused;
@@ -37,9 +37,9 @@ struct exps {
 };
 INLINE void set_up_exps(struct exps *e, float factor, int terms, int rough, int64_t span) {
     *e = (struct exps){.factor = v32_set(factor), .terms = terms, .span = span, .done = span / 2};
-    e->degree = attn_pair_flash_degree(terms, rough, 0);
-    e->times = v32_set(factor * attn_pair_flash_parts(e->degree));
-    if (e->degree == ATTN_PAIR_FLASH_TABLE) set_up_table(&e->table);
+    e->degree = attn_fwd_degree(terms, rough, 0);
+    e->times = v32_set(factor * attn_fwd_parts(e->degree));
+    if (e->degree == ATTN_FWD_TABLE) set_up_table(&e->table);
     e->of_keys = terms == 3 ? 6 : terms == 1 ? 1 : rough ? 3 : 4;
     e->half = _mm512_set1_epi32(0x8000);
     e->down = _mm512_broadcast_i32x4(_mm_setr_epi8(2, 3, 2, 3, 6, 7, 6, 7, 10, 11, 10, 11, 14, 15, 14, 15));
@@ -76,7 +76,7 @@ INLINE void store_thirds(const struct exps *e, float *p, v32 even, v32 odd) {
 INLINE void two_keys(struct exps *e, int exactly) {
     const float *s = e->s + e->done * 2 * LANES_ALL;
     float *to = e->p + e->done * LANES_ALL;
-    const int table = e->degree == ATTN_PAIR_FLASH_TABLE, keeps = fuse_keeps(e->fused.kind);
+    const int table = e->degree == ATTN_FWD_TABLE, keeps = fuse_keeps(e->fused.kind);
     __mmask16 of[4];
     v32 x[4];
     UNROLL for (int i = 0; i < 4; i++) x[i] = v32_load(s + i * 16);
@@ -129,7 +129,7 @@ INLINE void two_keys(struct exps *e, int exactly) {
     e->done++;
 }
 INLINE void begin_step(struct exps *e, const float *s, float *p, const v32 *top) {
-    const int table = e->degree == ATTN_PAIR_FLASH_TABLE;
+    const int table = e->degree == ATTN_FWD_TABLE;
     for (int h = 0; h < 2; h++) {
         e->top[h] = table ? table_top(top[h], e->late) : top[h], e->sum[h] = v32_set(0);
     }
@@ -139,7 +139,7 @@ INLINE void begin_step(struct exps *e, const float *s, float *p, const v32 *top)
 }
 INLINE void finish_step(struct exps *e) {
     while (e->done < e->span / 2) two_keys(e, 0);
-    if (e->degree == ATTN_PAIR_FLASH_TABLE) finish_table(&e->table, e->sum);
+    if (e->degree == ATTN_FWD_TABLE) finish_table(&e->table, e->sum);
 }
 /* A whole step that was begun, with no products beside it: what scores beyond the cap's near part need, too. */
 struct sums {
@@ -147,7 +147,7 @@ struct sums {
 };
 static __attribute__((noinline)) struct sums step_exactly(struct exps *e) {
     while (e->done < e->span / 2) two_keys(e, 1);
-    if (e->degree == ATTN_PAIR_FLASH_TABLE) finish_table(&e->table, e->sum);
+    if (e->degree == ATTN_FWD_TABLE) finish_table(&e->table, e->sum);
     return (struct sums){{e->sum[0], e->sum[1]}};
 }
 INLINE void finish_exactly(struct exps *e) {

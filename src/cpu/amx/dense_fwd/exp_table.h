@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Probabilities of the flash strips where nobody asks for lse: bf16 numbers made by integers and a table.
+ * Probabilities of the forward on AMX where nobody asks for lse: bf16 numbers made by integers and a table.
  *
  *     s      x = s 128 factor + (1.5 2^23 + 127 128 - 128 top)     one multiply-add: the exponent's argument in 128ths,
  *            x's bits - those of 1.5 2^23 = 128 (n + 127) + f      biased, an integer: 2^(n + f / 128), 0 <= f < 128
@@ -19,8 +19,8 @@
  * argument may have a sign, so that vectors that have one are noted. Where such arguments are rare (`sure`) saturation
  * is left out: 20 instructions for four vectors and not 26, and 6 and not 10 of those that only one port serves. A step
  * in which an argument is not of 15 bits is taken again as a whole, to the same bits. */
-#ifndef ATTN_CPU_UKR_FLASH_TABLE_H
-#define ATTN_CPU_UKR_FLASH_TABLE_H
+#ifndef ATTN_CPU_AMX_DENSE_FWD_EXP_TABLE_H
+#define ATTN_CPU_AMX_DENSE_FWD_EXP_TABLE_H
 #include "cpu/ukr/bf16.h"
 #include "cpu/vec/avx512.h"
 #include "cpu/vec/unroll.h"
@@ -36,7 +36,7 @@ struct exp_table {
     __mmask16 ordered[2];   /* lanes that have met no NaN in this step */
 };
 #define EXP_TABLE_ZERO   0x1.8p23f
-#define EXP_TABLE_ORIGIN (EXP_TABLE_ZERO + 127 * ATTN_PAIR_FLASH_PARTS)
+#define EXP_TABLE_ORIGIN (EXP_TABLE_ZERO + 127 * ATTN_FWD_PARTS)
 static inline void set_up_table(struct exp_table *t) {
     static const uint8_t less[128] = {
         0,  0,  1,  1,  1,  1,  2,  2,  2,  3,  3,  3,  3,  4,  4,  4,  4,  5,  5,  5,  5,  6,  6,  6,  6,  6,
@@ -51,10 +51,10 @@ static inline void set_up_table(struct exp_table *t) {
     /* constants that compilers would load again each time */
     __asm__("" : "+v"(t->less[0]), "+v"(t->less[1]), "+v"(t->pairs), "+v"(t->down));
 }
-/* What is subtracted from the argument; top is a whole number of parts, and smaller than attn_pair_flash_far. late: any
+/* What is subtracted from the argument; top is a whole number of parts, and smaller than attn_fwd_far. late: any
  * top, without what is added in the end. */
 INLINE v32 table_top(v32 top, int late) {
-    const v32 parts = v32_set(ATTN_PAIR_FLASH_PARTS);
+    const v32 parts = v32_set(ATTN_FWD_PARTS);
     return late ? _mm512_mul_ps(top, parts) : _mm512_fmsub_ps(top, parts, v32_set(EXP_TABLE_ORIGIN));
 }
 INLINE void begin_table(struct exp_table *t) {

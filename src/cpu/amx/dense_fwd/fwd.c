@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Strips of 32 queries on AMX: attn_ukr_pair.flash. Scores are made transposed, S^T = K Q^T, so that key rows are used
+ * Strips of 32 queries on AMX: attn_ukr_bf16.fwd. Scores are made transposed, S^T = K Q^T, so that key rows are used
  * as they are in memory and the softmax needs no sum across a register; O^T = V^T P^T.
  *
  *            queries                  tiles (tmm)                         first-level cache, D 64, bytes
@@ -47,7 +47,7 @@
  * lse, bf16 takes them from a table (exp_table.h). */
 #include "cpu/amx/dense_fwd/fwd_mainloop.h"
 
-static int fits_flat(const struct attn_pair_flash *f) {
+static int fits_flat(const struct attn_fwd_strip *f) {
     const struct layout k = layout_of(1, f, f->depth, f->terms);
     return k.row == f->k_row && k.more == f->k_more && k.step == f->k_step && (f->terms == 1 || k.low == f->k_low);
 }
@@ -60,8 +60,8 @@ static int fits_flat(const struct attn_pair_flash *f) {
 KINDS(strips_any, 0, f->depth, f->width, SPAN, 1, SPAN, 1)
 KINDS(strips_64, 1, 64, 64, SPAN, 1, HALF, 2)
 KINDS(strips_128, 1, 128, 128, HALF, 4, HALF, 2)
-void attn_ukr_amx_flash(const struct attn_pair_flash *f, int64_t n) {
-    static void (*const of[][EXTENTS])(const struct attn_pair_flash *f, int64_t n) = {
+void attn_ukr_amx_fwd(const struct attn_fwd_strip *f, int64_t n) {
+    static void (*const of[][EXTENTS])(const struct attn_fwd_strip *f, int64_t n) = {
         {strips_any, strips_64, strips_128},
         {strips_any_rough, strips_64_rough, strips_128_rough},
         {strips_any_halves, strips_64_halves, strips_128_halves},
@@ -72,7 +72,7 @@ void attn_ukr_amx_flash(const struct attn_pair_flash *f, int64_t n) {
                         : f->width == 128                     ? EXTENTS_128
                                                               : EXTENTS_ANY;
     if (f->score && f->terms == 1) {
-        attn_ukr_amx_flash_scores(f, n, extents);
+        attn_ukr_amx_fwd_score_mod(f, n, extents);
     } else {
         of[f->terms == 3 ? 4 : 2 * (f->terms - 1) + f->rough][extents](f, n);
     }

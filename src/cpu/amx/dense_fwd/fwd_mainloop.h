@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT
- * The loop over steps of the flash strips (fwd.c): what comes when, for all kinds of scores. */
-#ifndef ATTN_CPU_UKR_FLASH_STRIPS_H
-#define ATTN_CPU_UKR_FLASH_STRIPS_H
+ * The loop over steps of the forward on AMX (fwd.c): what comes when, for all kinds of scores. */
+#ifndef ATTN_CPU_AMX_DENSE_FWD_FWD_MAINLOOP_H
+#define ATTN_CPU_AMX_DENSE_FWD_FWD_MAINLOOP_H
 #include "cpu/amx/dense_fwd/bool_mask.h"
 #include "cpu/amx/dense_fwd/step_scores.h"
 #include "cpu/amx/dense_fwd/tile_cursor.h"
 #include "cpu/amx/dense_fwd/tile_products.h"
 
 /* Whether all queries see all keys of a step. */
-static int open_step(const struct attn_pair_flash *f, int64_t span, int64_t step) {
+static int open_step(const struct attn_fwd_strip *f, int64_t span, int64_t step) {
     const __m512i begin = _mm512_set1_epi32((int32_t)(step * span)),
                   end = _mm512_set1_epi32((int32_t)((step + 1) * span));
     __mmask16 cut = 0;
@@ -25,13 +25,13 @@ INLINE uint32_t keepers(struct place at, int64_t span) {
 }
 /* The step behind `at`, but for those of which no query keeps a key. A strip's first one, where sums begin, stays. The
  * bits of a strip that is reached are made. */
-INLINE struct place behind_kept(struct place at, int64_t span, const struct attn_pair_flash *end) {
+INLINE struct place behind_kept(struct place at, int64_t span, const struct attn_fwd_strip *end) {
     do at = behind(at, span);
     while (at.step && !keepers(at, span));
     if (!at.step && at.f < end) pack_kept(at.f->score, at.f->n);
     return at;
 }
-INLINE struct place next_of(int kind, struct place at, int64_t span, const struct attn_pair_flash *end) {
+INLINE struct place next_of(int kind, struct place at, int64_t span, const struct attn_fwd_strip *end) {
     return fuse_keeps(kind) ? behind_kept(at, span, end) : behind(at, span);
 }
 
@@ -65,11 +65,11 @@ INLINE void visit_all(int terms, int64_t width, int64_t to, struct queue *w) {
     }
 }
 /* fuse: that of e, a constant. clang would see it too late in e, which then stays in memory for calls never made. */
-INLINE void begin(struct exps *e, int fuse, const struct attn_pair_score *f, int64_t key, const float *s, float *p,
+INLINE void begin(struct exps *e, int fuse, const struct attn_fwd_score_mod *f, int64_t key, const float *s, float *p,
                   const struct reference *r) {
     const v32 top[2] = {r[0].top, r[1].top};
     for (int h = 0; fuse_alibi(fuse) && h < 2; h++) {
-        const v32 in = e->degree == ATTN_PAIR_FLASH_TABLE ? table_top(top[h], 1) : top[h];
+        const v32 in = e->degree == ATTN_FWD_TABLE ? table_top(top[h], 1) : top[h];
         begin_alibi(&e->fused, f, key, h, in, far_of(&r[h], e->factor));
     }
     for (int h = 0; fuse == FUSE_KEPT && h < 2; h++) begin_kept(&e->fused, f, h, far_of(&r[h], e->factor));
@@ -78,14 +78,14 @@ INLINE void begin(struct exps *e, int fuse, const struct attn_pair_score *f, int
 }
 /* Cells of a boolean mask are asked for beside a step, a line of one row with every two keys. Bits are made a strip at
  * a time: it is the same keys of the next one. Where there is none, what is at hand is asked for. */
-INLINE void ask(struct exps *e, struct place at, int64_t span, const struct attn_pair_flash *end) {
-    const struct attn_pair_score *of = at.f[at.f + 1 < end].score;
+INLINE void ask(struct exps *e, struct place at, int64_t span, const struct attn_fwd_strip *end) {
+    const struct attn_fwd_score_mod *of = at.f[at.f + 1 < end].score;
     e->asked = of->cell + at.step * span / 2 % LANES_ALL;
     e->ask_from = at.step * span / 64 * 64 * of->mask_bytes;
 }
 /* Whether a step must be taken again, exactly. */
 INLINE int beyond(int fuse, const struct exps *e) {
-    return (fuse && is_beyond(&e->fused)) || (e->degree == ATTN_PAIR_FLASH_TABLE && is_beyond_table(&e->table));
+    return (fuse && is_beyond(&e->fused)) || (e->degree == ATTN_FWD_TABLE && is_beyond_table(&e->table));
 }
 /* What moves from step to step. */
 struct course {
@@ -100,16 +100,16 @@ struct course {
  * and exponentials. With a boolean mask they end before a step that is passed over, too. Returns 1 where the last one's
  * probabilities passed MOST: these are not yet in l. */
 INLINE int steps_without_care(int kind, int64_t depth, int64_t width, int64_t span, int64_t parts, int64_t to,
-                              const struct attn_pair_flash *end, const struct reference *r, struct course *c,
+                              const struct attn_fwd_strip *end, const struct reference *r, struct course *c,
                               struct exps *e) {
-    const struct attn_pair_flash *const f = c->at.f, at = {.k = f->k,
-                                                           .k_row = f->k_row,
-                                                           .k_more = f->k_more,
-                                                           .k_step = f->k_step,
-                                                           .k_low = f->k_low,
-                                                           .q = f->q,
-                                                           .v = f->v,
-                                                           .o = f->o};
+    const struct attn_fwd_strip *const f = c->at.f, at = {.k = f->k,
+                                                          .k_row = f->k_row,
+                                                          .k_more = f->k_more,
+                                                          .k_step = f->k_step,
+                                                          .k_low = f->k_low,
+                                                          .q = f->q,
+                                                          .v = f->v,
+                                                          .o = f->o};
     const v32 most = v32_set(MOST);
     const int sure = e->table.sure;
     float *p[QUEUE + 1], *s = c->s, *other = c->other, *held = c->held ? c->held : c->other;
@@ -159,7 +159,7 @@ INLINE void let_go(float **held) {
     *held = NULL;
 }
 /* References of a new strip, of the queries that far_ahead says. s: scratch. */
-static __attribute__((noinline)) void look_ahead(const struct attn_pair_flash *f, int64_t depth, int terms, int of_keys,
+static __attribute__((noinline)) void look_ahead(const struct attn_fwd_strip *f, int64_t depth, int terms, int of_keys,
                                                  int64_t span, struct reference *r, float *s) {
     struct exps none = {.terms = terms, .of_keys = of_keys, .span = span, .done = span / 2};
     int32_t key[LANES_ALL];
@@ -174,12 +174,12 @@ static __attribute__((noinline)) void look_ahead(const struct attn_pair_flash *f
     }
 }
 /* `count` strips that follow each other like steps of one: nothing waits between them. */
-INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int kind, int64_t depth, int64_t width,
+INLINE void strips(const struct attn_fwd_strip *f, int64_t count, int flat, int kind, int64_t depth, int64_t width,
                    int terms, int rough, int64_t span, int64_t parts) {
     const int fuse = fuse_makes(kind) ? kind : FUSE_NONE;
     const int scored = kind != FUSE_NONE || terms > 1; /* else products are scores */
     const int64_t weights = span / 2 * LANES_ALL * terms;
-    const struct attn_pair_flash *const end = f + count;
+    const struct attn_fwd_strip *const end = f + count;
     struct reference r[2];
     v32 l[2] = {v32_set(0), v32_set(0)};
     struct exps e;
@@ -193,8 +193,8 @@ INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int
     next = next_of(kind, at, span, end);
     const v32 none = v32_set(-INFINITY);
     set_up_exps(&e, f->factor, terms, rough, span);
-    const int table = e.degree == ATTN_PAIR_FLASH_TABLE;
-    set_up_fused(&e.fused, fuse, table, f->factor * attn_pair_flash_parts(e.degree), f->score);
+    const int table = e.degree == ATTN_FWD_TABLE;
+    set_up_fused(&e.fused, fuse, table, f->factor * attn_fwd_parts(e.degree), f->score);
     e.late = table && scored && (fuse ? fuse_alibi(fuse) : f->score && f->score->alibi);
     /* Only ALiBi, and passes that hide keys, make many arguments that a table does not have. What a cap leaves near 0
      * is among those that it has. */
@@ -207,7 +207,7 @@ INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int
     for (int64_t j = 0; at.f < end; j++) {
         f = at.f;
         w.at[QUEUE] = at;
-        const struct attn_pair_score *const of = scored ? f->score : NULL;
+        const struct attn_fwd_score_mod *const of = scored ? f->score : NULL;
         for (int h = 0; h < 2; h++) r[h].shrink = v32_set(1);
         if (flat && kind == fuse && terms == 1 && settled && at.step > parts && at.step >= open.from &&
             at.step < open.to && j - w.done[j % parts] == parts &&
@@ -221,7 +221,7 @@ INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int
         if (at.step == 0) {
             for (int h = 0; h < 2; h++) {
                 r[h].m = v32_load(f->m + h * 16), l[h] = v32_load(f->l + h * 16);
-                set_up_reference(&r[h], e.late ? ATTN_PAIR_FLASH_TABLE_LATE : e.degree, 0);
+                set_up_reference(&r[h], e.late ? ATTN_FWD_TABLE_OF_SUMS : e.degree, 0);
                 r[h].top = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(r[h].m, none, _CMP_NEQ_UQ),
                                                in_parts(&r[h], r[h].m * e.factor)) +
                            v32_set(r[h].below);
@@ -238,7 +238,7 @@ INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int
         if (f->given) put_given(f, span, at.step, s);
         if (of && !fuse) {
             score(of, span, at.step * span, s);
-            if (of->mask && of->mask != ATTN_PAIR_MASK_BIAS) ask_for_masks(of, span, (at.step + 1) * span);
+            if (of->mask && of->mask != ATTN_UKR_MASK_BIAS) ask_for_masks(of, span, (at.step + 1) * span);
         }
         if (!settled || at.step < open.from || at.step >= open.to) {
             if (!open_step(f, span, at.step)) hide(f, span, at.step, s, hidden);
@@ -325,10 +325,10 @@ INLINE void strips(const struct attn_pair_flash *f, int64_t count, int flat, int
 
 /* Common extents as constants. */
 #define KIND(name, flat, fuse, depth, width, terms, rough, span, parts)                                                \
-    static void name(const struct attn_pair_flash *f, int64_t n) {                                                     \
+    static void name(const struct attn_fwd_strip *f, int64_t n) {                                                      \
         strips(f, n, flat, fuse, depth, width, terms, rough, span, parts);                                             \
     }
-enum { SPAN = ATTN_PAIR_FLASH_STEP, HALF = SPAN / 2 }; /* as attn_pair_flash_span says */
+enum { SPAN = ATTN_FWD_STEP, HALF = SPAN / 2 }; /* as attn_fwd_span says */
 enum { EXTENTS_ANY, EXTENTS_64, EXTENTS_128, EXTENTS };
 /* Strips of bf16 whose products are not scores: a kind for each way from one to the other. */
 #define KIND_OR_ROUGH(name, flat, fuse, depth, width, span, parts)                                                     \
@@ -339,7 +339,7 @@ enum { EXTENTS_ANY, EXTENTS_64, EXTENTS_128, EXTENTS };
     KIND_OR_ROUGH(strips_128_##fuse, 1, FUSE_##fuse, 128, 128, HALF, 4)
 #define ROW_OF(fuse)                                                                                                   \
     [FUSE_##fuse] = {{strips_64_##fuse, strips_128_##fuse}, {strips_64_##fuse##_rough, strips_128_##fuse##_rough}}
-typedef void (*attn_flash_strips)(const struct attn_pair_flash *f, int64_t n);
-void attn_ukr_amx_flash_scores(const struct attn_pair_flash *f, int64_t n, int extents);
-void attn_ukr_amx_flash_kept(const struct attn_pair_flash *f, int64_t n, int kind, int extents);
+typedef void (*attn_fwd_strips)(const struct attn_fwd_strip *f, int64_t n);
+void attn_ukr_amx_fwd_score_mod(const struct attn_fwd_strip *f, int64_t n, int extents);
+void attn_ukr_amx_fwd_bool_mask(const struct attn_fwd_strip *f, int64_t n, int kind, int extents);
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * Strips of 32 queries on AMX with keys across the lanes: attn_ukr_pair.flash_rows, for bf16 of 64 and 128 columns with
- * an additive mask. Its rows lie along the keys, so that nothing of it is turned: an addend of the exponential's
- * argument. S = Q K^T and O = P V lie as they are; what is turned is K, once. Those with a softcap or ALiBi are in
- * fwd_rowmajor_score_mod.c, the loop over steps of both in rowmajor_mainloop.h.
+ * Query blocks of 32 rows on AMX, S row-major (keys across the lanes): attn_ukr_bf16.fwd_rowmajor, for bf16 of 64 and
+ * 128 columns with an additive mask. A mask's rows lie along the keys, so the mask is not transposed: it is an addend
+ * of the exponential's argument. S = Q K^T and O = P V lie as they are; K is transposed, once. Those with a softcap or
+ * ALiBi are in fwd_rowmajor_score_mod.c, the loop over steps of both in rowmajor_mainloop.h.
  *
  *            keys, columns            tiles (tmm)                         first-level cache, D 128, bytes
  *   queries +-------+-------+           0 .. 3 sums of 16 x 16              S  32 x 32 f32       4 KiB, two of them
@@ -39,12 +39,12 @@ KIND(2, 0)
 KIND(2, 1)
 KIND(4, 0)
 KIND(4, 1)
-void attn_ukr_amx_flash_rows(const struct attn_pair_flash *f, int64_t n) {
+void attn_ukr_amx_fwd_rowmajor(const struct attn_fwd_strip *f, int64_t n) {
     static strips_of *const of[2][2] = {{strips_2_0_0, strips_4_0_0}, {strips_2_1_0, strips_4_1_0}};
-    static open_loop *const open[2][2][ATTN_PAIR_MASK_BF16 + 1] = {{ROW(2, 0), ROW(4, 0)}, {ROW(2, 1), ROW(4, 1)}};
+    static open_loop *const open[2][2][ATTN_UKR_MASK_BF16 + 1] = {{ROW(2, 0), ROW(4, 0)}, {ROW(2, 1), ROW(4, 1)}};
     const int rough = f->rough != 0, wide = f->depth == 128;
     if (f->score->caps || f->score->alibi) {
-        attn_ukr_amx_flash_rows_made(f, n);
+        attn_ukr_amx_fwd_rowmajor_score_mod(f, n);
     } else {
         of[rough][wide](open[rough][wide][f->score->mask], f, n);
     }

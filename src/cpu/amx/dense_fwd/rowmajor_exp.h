@@ -3,8 +3,8 @@
  * as rows of pairs, and their sums. The instructions are chosen as those of exp.h; where nobody asks for lse,
  * there is a table (exp_table.h). What makes the score is part of the argument, as in score_mod_fused.h: a scale
  * or a softcap, and ALiBi, whose slope and origin are numbers of a row here and its distances a vector. */
-#ifndef ATTN_CPU_UKR_FLASH_ROWS_EXP_H
-#define ATTN_CPU_UKR_FLASH_ROWS_EXP_H
+#ifndef ATTN_CPU_AMX_DENSE_FWD_ROWMAJOR_EXP_H
+#define ATTN_CPU_AMX_DENSE_FWD_ROWMAJOR_EXP_H
 #include "cpu/amx/dense_fwd/exp_table.h"
 #include "cpu/amx/dense_fwd/softcap.h"
 #include "cpu/ukr/bf16.h"
@@ -12,7 +12,7 @@
 #include "cpu/vec/unroll.h"
 
 enum {
-    ROWS = ATTN_PAIR_FLASH,
+    ROWS = ATTN_FWD_ROWS,
     SPAN = 32,  /* keys of a step */
     LANES = 16, /* of a vector, and rows of a tile */
     TILE = 256, /* elements of 32 bits */
@@ -30,10 +30,10 @@ enum {
 struct addends {
     v32 low, high;
 };
-static inline int adds(int mask) { return mask >= ATTN_PAIR_MASK_F32 && mask <= ATTN_PAIR_MASK_BF16; }
+static inline int adds(int mask) { return mask >= ATTN_UKR_MASK_F32 && mask <= ATTN_UKR_MASK_BF16; }
 INLINE struct addends addends_of(int mask, const char *row) {
-    if (mask == ATTN_PAIR_MASK_F32) return (struct addends){_mm512_loadu_ps(row), _mm512_loadu_ps(row + 64)};
-    if (mask == ATTN_PAIR_MASK_F16)
+    if (mask == ATTN_UKR_MASK_F32) return (struct addends){_mm512_loadu_ps(row), _mm512_loadu_ps(row + 64)};
+    if (mask == ATTN_UKR_MASK_F16)
         return (struct addends){_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)row)),
                                 _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(row + 32)))};
     static const uint8_t upper[64] = {
@@ -51,7 +51,7 @@ INLINE uint32_t kept_of(const char *row) {
     return _mm256_test_epi8_mask(x, x);
 }
 static inline int64_t mask_bytes(int mask) {
-    return mask == ATTN_PAIR_MASK_F32 ? 4 : mask == ATTN_PAIR_MASK_BITS ? 1 : 2;
+    return mask == ATTN_UKR_MASK_F32 ? 4 : mask == ATTN_UKR_MASK_BITS ? 1 : 2;
 }
 
 /* ------------------------------------------------------------------ exponentials ---------------------- */
@@ -67,8 +67,8 @@ struct exps {
     struct exp_table table;
     const float *s, *top, *sum;
     float *sum_to, *p;
-    int degree;     /* attn_pair_flash_degree */
-    int mask, made; /* ATTN_PAIR_MASK_.., MADE_.. */
+    int degree;     /* attn_fwd_degree */
+    int mask, made; /* ATTN_UKR_MASK_.., MADE_.. */
     struct capped capped;
     v32 key[2];              /* of a step */
     __m512i magnitude;       /* ALiBi by distance: all bits but the sign; else all */
@@ -77,16 +77,16 @@ struct exps {
     int products; /* beside a step */
     int done, due;
 };
-INLINE void set_up(struct exps *e, const struct attn_pair_flash *f, int mask, int made, int degree, int64_t parts) {
-    const float part = attn_pair_flash_parts(degree), factor = f->factor;
+INLINE void set_up(struct exps *e, const struct attn_fwd_strip *f, int mask, int made, int degree, int64_t parts) {
+    const float part = attn_fwd_parts(degree), factor = f->factor;
     *e = (struct exps){.factor = v32_set(factor * f->score->scale * part),
                        .of_mask = v32_set(factor * part),
                        .mask = mask,
                        .made = made,
                        .degree = degree};
-    if (made & MADE_CAP) set_up_capped(&e->capped, degree == ATTN_PAIR_FLASH_TABLE_LATE, factor * part, f->score);
+    if (made & MADE_CAP) set_up_capped(&e->capped, degree == ATTN_FWD_TABLE_OF_SUMS, factor * part, f->score);
     if (made & MADE_ALIBI) e->magnitude = _mm512_set1_epi32(f->score->alibi == 2 ? INT32_MAX : -1);
-    if (degree == ATTN_PAIR_FLASH_TABLE_LATE) set_up_table(&e->table), e->table.signs = 1;
+    if (degree == ATTN_FWD_TABLE_OF_SUMS) set_up_table(&e->table), e->table.signs = 1;
     e->done = UNITS;
     e->products = (int)(8 * parts);
     e->half = _mm512_set1_epi32(0x8000);
@@ -122,7 +122,7 @@ INLINE void two_rows(struct exps *e, int exactly) {
     float *sum_to = e->sum_to + u * (2 * LANES), *p = e->p + u * (2 * LANES);
     v32 x[4], top[4];
     __mmask16 of[4];
-    const __mmask16 *const kept = e->mask == ATTN_PAIR_MASK_BITS ? of : NULL;
+    const __mmask16 *const kept = e->mask == ATTN_UKR_MASK_BITS ? of : NULL;
     e->done++;
     UNROLL for (int i = 0; i < 4; i++) x[i] = v32_load(s + i % 2 * TILE + i / 2 * LANES);
     UNROLL for (int i = 0; i < 4; i++) top[i] = v32_set(e->top[2 * u + i / 2]);
@@ -150,7 +150,7 @@ INLINE void two_rows(struct exps *e, int exactly) {
     } else {
         UNROLL for (int i = 0; i < 4; i++) x[i] = _mm512_fmsub_ps(x[i], e->factor, top[i]);
     }
-    if (e->degree == ATTN_PAIR_FLASH_TABLE_LATE) {
+    if (e->degree == ATTN_FWD_TABLE_OF_SUMS) {
         two_rows_by_table(e, exactly, kept, x, sum, sum_to, p);
         return;
     }
@@ -170,7 +170,7 @@ INLINE void begin_step(struct exps *e, int64_t step, const float *s, float *p, c
     e->s = s, e->p = p, e->top = top, e->sum = sum, e->sum_to = sum_to;
     e->done = e->due = 0;
     e->all = _mm512_setzero_si512();
-    if (e->degree == ATTN_PAIR_FLASH_TABLE_LATE) begin_table(&e->table);
+    if (e->degree == ATTN_FWD_TABLE_OF_SUMS) begin_table(&e->table);
     if (e->made & MADE_CAP) e->capped.beyond = _mm512_setzero_si512();
     if (e->made & MADE_ALIBI) {
         const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
@@ -190,7 +190,7 @@ static __attribute__((noinline)) __m512i step_exactly(struct exps *e) { return s
 INLINE void finish_step(struct exps *e) {
     while (e->done < UNITS) two_rows(e, 0);
     const __m512i signs = _mm512_set1_epi32((int32_t)0x80008000u);
-    const int odd = e->degree == ATTN_PAIR_FLASH_TABLE_LATE &&
+    const int odd = e->degree == ATTN_FWD_TABLE_OF_SUMS &&
                     ((__mmask16) ~(e->table.ordered[0] & e->table.ordered[1]) | _mm512_test_epi32_mask(e->all, signs));
     if (odd || (e->made & MADE_CAP && is_beyond_cap(&e->capped))) {
         struct exps copy = *e;
@@ -211,7 +211,7 @@ INLINE void deal(struct exps *e) {
     if (e->done < UNITS) two_rows(e, 0);
 }
 static inline int any_too_large(const struct exps *e) {
-    const uint32_t first = e->degree == ATTN_PAIR_FLASH_TABLE_LATE ? TOO_LARGE >> 16 : 0; /* all is of pairs */
+    const uint32_t first = e->degree == ATTN_FWD_TABLE_OF_SUMS ? TOO_LARGE >> 16 : 0; /* all is of pairs */
     return _mm512_test_epi32_mask(e->all, _mm512_set1_epi32((int32_t)(TOO_LARGE | first))) != 0;
 }
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * The loop over steps of fwd_rowmajor.c: its products, and what comes when. */
-#ifndef ATTN_CPU_UKR_FLASH_ROWS_STRIPS_H
-#define ATTN_CPU_UKR_FLASH_ROWS_STRIPS_H
+#ifndef ATTN_CPU_AMX_DENSE_FWD_ROWMAJOR_MAINLOOP_H
+#define ATTN_CPU_AMX_DENSE_FWD_ROWMAJOR_MAINLOOP_H
 #include "cpu/amx/dense_fwd/rowmajor_scores.h"
 #include "cpu/amx/dense_fwd/tile_cursor.h"
 #include "cpu/amx/tile.h"
@@ -127,7 +127,7 @@ INLINE void turn(int64_t parts, struct course *c) {
 INLINE float *visit(int64_t parts, int64_t part, int64_t n, const struct course *c, float *late, struct exps *e) {
     for (int64_t i = parts - n, same; i < parts; i += same) {
         for (same = 1; i + same < parts && follows(c->of[i + same], c->of[i], same);) same++;
-        const struct attn_pair_flash *const f = c->of[i].f;
+        const struct attn_fwd_strip *const f = c->of[i].f;
         late =
             values(0, parts, f->v, f->o, f->fresh, part, c->of[i].step, same, (const float *const *)c->p + i, late, e);
     }
@@ -148,7 +148,7 @@ static __attribute__((noinline)) void visit_all(int64_t parts, int64_t to, struc
  * and exponentials. Returns 1 where some of the last one's probabilities are too large. */
 INLINE int steps_without_care(int64_t parts, int mask, int made, int degree, int64_t to, const float *top,
                               struct course *course) {
-    const struct attn_pair_flash *const f = course->at.f;
+    const struct attn_fwd_strip *const f = course->at.f;
     const float *const q = f->q, *const k = (const float *)(const void *)f->k, *const v = f->v;
     float *const o = f->o;
     struct course c = *course;
@@ -182,7 +182,7 @@ INLINE int steps_without_care(int64_t parts, int mask, int made, int degree, int
 }
 typedef int open_loop(int64_t to, const float *top, struct course *course);
 
-static void begin_strip(const struct attn_pair_flash *f, struct tops *t, v32 factor, float *sum) {
+static void begin_strip(const struct attn_fwd_strip *f, struct tops *t, v32 factor, float *sum) {
     const v32 none = v32_set(-INFINITY);
     for (int h = 0; h < 2; h++) {
         struct reference *const r = &t->r[h];
@@ -192,14 +192,14 @@ static void begin_strip(const struct attn_pair_flash *f, struct tops *t, v32 fac
     }
     for (int64_t r = 0; r < ROWS; r++) v32_store(sum + r * LANES, v32_set(0));
 }
-static void end_strip(const struct attn_pair_flash *f, const struct tops *t, const float *sum) {
+static void end_strip(const struct attn_fwd_strip *f, const struct tops *t, const float *sum) {
     for (int64_t h = 0; h < 2; h++) {
         v32_store(f->m + h * LANES, t->r[h].m);
         v32_store(f->l + h * LANES, v32_load(f->l + h * LANES) + added(sum, h * LANES));
     }
 }
 /* References of a new strip, of the queries that far_ahead says. */
-static __attribute__((noinline)) void look_ahead(int64_t parts, const struct attn_pair_flash *f, struct tops *t,
+static __attribute__((noinline)) void look_ahead(int64_t parts, const struct attn_fwd_strip *f, struct tops *t,
                                                  struct cells *cells, float *s, float *sum, v32 factor) {
     struct exps none = {.done = UNITS, .products = 1};
     int32_t key[ROWS];
@@ -214,9 +214,9 @@ static __attribute__((noinline)) void look_ahead(int64_t parts, const struct att
     }
 }
 /* `count` strips that follow each other like steps of one: nothing waits between them. */
-INLINE void strips(int64_t parts, int made, int degree, open_loop *loop, const struct attn_pair_flash *f,
+INLINE void strips(int64_t parts, int made, int degree, open_loop *loop, const struct attn_fwd_strip *f,
                    int64_t count) {
-    const struct attn_pair_flash *const end = f + count;
+    const struct attn_fwd_strip *const end = f + count;
     float *const scratch = f->s + 2 * SQUARE;
     struct tops t = {.of = scratch};
     struct course c = {.at = {f, 0}, .s = f->s, .other = f->s + SQUARE, .sum = scratch + TOPS};
@@ -227,8 +227,8 @@ INLINE void strips(int64_t parts, int made, int degree, open_loop *loop, const s
     int settled = 0; /* all queries have a reference */
     c.sum_to = c.sum + ROWS * LANES;
     for (int i = 0; i <= parts; i++) c.p[i] = f->p + i * (ROWS * LANES), c.of[i] = c.at;
-    for (int h = 0; h < 2; h++) set_up_reference(&t.r[h], degree, ATTN_PAIR_FLASH_AHEAD);
-    set_up(&e, f, ATTN_PAIR_MASK_F32, made, degree, parts);
+    for (int h = 0; h < 2; h++) set_up_reference(&t.r[h], degree, ATTN_FWD_ROWMAJOR_AHEAD);
+    set_up(&e, f, ATTN_UKR_MASK_F32, made, degree, parts);
     e.cell = cells.row;
     const v32 factor = v32_set(f->factor);
     keys(parts, f->q, (const float *)(const void *)f->k, 0, NULL, &e);
@@ -305,13 +305,12 @@ INLINE void strips(int64_t parts, int made, int degree, open_loop *loop, const s
 #define LOOP(parts, rough, made, mask)                                                                                 \
     static __attribute__((noinline)) int open_##parts##_##rough##_##made##_##mask(int64_t to, const float *top,        \
                                                                                   struct course *course) {             \
-        return steps_without_care(parts, ATTN_PAIR_MASK_##mask, made, attn_pair_flash_degree(1, rough, 1), to, top,    \
-                                  course);                                                                             \
+        return steps_without_care(parts, ATTN_UKR_MASK_##mask, made, attn_fwd_degree(1, rough, 1), to, top, course);   \
     }
 #define STRIPS(parts, rough, made)                                                                                     \
-    static void strips_##parts##_##rough##_##made(open_loop *loop, const struct attn_pair_flash *f, int64_t n) {       \
-        strips(parts, made, attn_pair_flash_degree(1, rough, 1), loop, f, n);                                          \
+    static void strips_##parts##_##rough##_##made(open_loop *loop, const struct attn_fwd_strip *f, int64_t n) {        \
+        strips(parts, made, attn_fwd_degree(1, rough, 1), loop, f, n);                                                 \
     }
-typedef void strips_of(open_loop *loop, const struct attn_pair_flash *f, int64_t n);
-#define IN_ROW(parts, rough, made, mask) [ATTN_PAIR_MASK_##mask] = open_##parts##_##rough##_##made##_##mask
+typedef void strips_of(open_loop *loop, const struct attn_fwd_strip *f, int64_t n);
+#define IN_ROW(parts, rough, made, mask) [ATTN_UKR_MASK_##mask] = open_##parts##_##rough##_##made##_##mask
 #endif

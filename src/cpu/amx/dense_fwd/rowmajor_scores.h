@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * Rows of scores of fwd_rowmajor.c outside of its full steps: what a mask adds and hides, and the score that a
  * query's probabilities are relative to. */
-#ifndef ATTN_CPU_UKR_FLASH_ROWS_REFER_H
-#define ATTN_CPU_UKR_FLASH_ROWS_REFER_H
+#ifndef ATTN_CPU_AMX_DENSE_FWD_ROWMAJOR_SCORES_H
+#define ATTN_CPU_AMX_DENSE_FWD_ROWMAJOR_SCORES_H
 #include "cpu/amx/dense_fwd/alibi.h"
 #include "cpu/amx/dense_fwd/rowmajor_exp.h"
 #include "cpu/amx/dense_fwd/running_max.h"
@@ -21,7 +21,7 @@ struct cells {
     int64_t step;
 };
 /* Of products x: 16 keys of a row, from `key` on. */
-static __attribute__((noinline)) v32 made_of(const struct attn_pair_score *score, int32_t key, int64_t r, v32 x) {
+static __attribute__((noinline)) v32 made_of(const struct attn_fwd_score_mod *score, int32_t key, int64_t r, v32 x) {
     const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     v32 d = _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_set1_epi32(key), lane)) - v32_set(score->origin[r]);
     if (score->alibi == 2) d = v32_set(score->near[r]) - v32_abs(d);
@@ -35,10 +35,9 @@ static __attribute__((noinline)) v32 made_of(const struct attn_pair_score *score
     return score->alibi ? v32_fma(v32_set(score->slope[r]), d, x) : x;
 }
 /* Scores of a row. */
-static inline struct addends scores_of(const struct attn_pair_flash *f, const struct cells *cells, float *s,
-                                       int64_t r) {
-    const struct attn_pair_score *const score = f->score;
-    const struct addends add = addends_of(ATTN_PAIR_MASK_F32, cells->row[r]);
+static inline struct addends scores_of(const struct attn_fwd_strip *f, const struct cells *cells, float *s, int64_t r) {
+    const struct attn_fwd_score_mod *const score = f->score;
+    const struct addends add = addends_of(ATTN_UKR_MASK_F32, cells->row[r]);
     const v32 scale = v32_set(score->scale), low = v32_load(score_row(s, r)), high = v32_load(score_row(s, r) + TILE);
     const int32_t key = (int32_t)(cells->step * SPAN);
     if (!score->caps && !score->alibi)
@@ -66,7 +65,7 @@ INLINE v32 across(int most, v32 *x) {
     return x[0];
 }
 /* Largest scores of rows h .. h + 15. A NaN may be passed over: its exponential puts it into the sum. */
-static v32 largest(const struct attn_pair_flash *f, const struct cells *cells, float *s, int64_t h) {
+static v32 largest(const struct attn_fwd_strip *f, const struct cells *cells, float *s, int64_t h) {
     v32 x[LANES];
     for (int64_t r = 0; r < LANES; r++) {
         const struct addends it = scores_of(f, cells, s, h + r);
@@ -81,7 +80,7 @@ static v32 added(const float *sum, int64_t h) {
     return across(0, x);
 }
 /* Keys of a step that a row does not see, a bit each. */
-static inline uint32_t hidden_keys(const struct attn_pair_flash *f, int64_t step, int64_t r) {
+static inline uint32_t hidden_keys(const struct attn_fwd_strip *f, int64_t step, int64_t r) {
     const int64_t from = f->seen[r] - step * SPAN, to = f->seen[ROWS + r] - step * SPAN;
     const uint64_t all = (UINT64_C(1) << SPAN) - 1,
                    before = from <= 0     ? 0
@@ -93,8 +92,8 @@ static inline uint32_t hidden_keys(const struct attn_pair_flash *f, int64_t step
     return (uint32_t)(before | (all & ~seen));
 }
 /* Takes the mask of a step, and hides keys. mask: the score's, a constant. */
-INLINE void prepare_of(int mask, const struct attn_pair_flash *f, int64_t step, float *s, struct cells *cells) {
-    const struct attn_pair_score *const score = f->score;
+INLINE void prepare_of(int mask, const struct attn_fwd_strip *f, int64_t step, float *s, struct cells *cells) {
+    const struct attn_fwd_score_mod *const score = f->score;
     const int64_t bytes = mask_bytes(mask), have = score->mask_keys - step * SPAN;
     uint32_t gone = 0;
     cells->step = step;
@@ -108,7 +107,7 @@ INLINE void prepare_of(int mask, const struct attn_pair_flash *f, int64_t step, 
             memcpy(part, score->cell[r] + step * SPAN * bytes, (size_t)(have * bytes));
         }
         const struct addends add = adds(mask) ? addends_of(mask, cell) : (struct addends){v32_set(0), v32_set(0)};
-        const uint32_t hidden = hidden_keys(f, step, r) | gone | (mask == ATTN_PAIR_MASK_BITS ? ~kept_of(cell) : 0);
+        const uint32_t hidden = hidden_keys(f, step, r) | gone | (mask == ATTN_UKR_MASK_BITS ? ~kept_of(cell) : 0);
         const __mmask16 a = (__mmask16)hidden, b = (__mmask16)(hidden >> 16);
         _mm512_mask_storeu_ps(score_row(s, r), a, v32_set(0));
         _mm512_mask_storeu_ps(score_row(s, r) + TILE, b, v32_set(0));
@@ -117,18 +116,18 @@ INLINE void prepare_of(int mask, const struct attn_pair_flash *f, int64_t step, 
         cells->row[r] = (const char *)cells->of[r];
     }
 }
-static __attribute__((noinline)) void prepare(const struct attn_pair_flash *f, int64_t step, float *s,
+static __attribute__((noinline)) void prepare(const struct attn_fwd_strip *f, int64_t step, float *s,
                                               struct cells *cells) {
     switch (f->score->mask) {
-    case ATTN_PAIR_MASK_F32: prepare_of(ATTN_PAIR_MASK_F32, f, step, s, cells); break;
-    case ATTN_PAIR_MASK_F16: prepare_of(ATTN_PAIR_MASK_F16, f, step, s, cells); break;
-    case ATTN_PAIR_MASK_BF16: prepare_of(ATTN_PAIR_MASK_BF16, f, step, s, cells); break;
-    case ATTN_PAIR_MASK_BITS: prepare_of(ATTN_PAIR_MASK_BITS, f, step, s, cells); break;
-    default: prepare_of(ATTN_PAIR_MASK_NONE, f, step, s, cells);
+    case ATTN_UKR_MASK_F32: prepare_of(ATTN_UKR_MASK_F32, f, step, s, cells); break;
+    case ATTN_UKR_MASK_F16: prepare_of(ATTN_UKR_MASK_F16, f, step, s, cells); break;
+    case ATTN_UKR_MASK_BF16: prepare_of(ATTN_UKR_MASK_BF16, f, step, s, cells); break;
+    case ATTN_UKR_MASK_BITS: prepare_of(ATTN_UKR_MASK_BITS, f, step, s, cells); break;
+    default: prepare_of(ATTN_UKR_MASK_NONE, f, step, s, cells);
     }
 }
-static __attribute__((noinline)) void note_live(const struct attn_pair_flash *f, int64_t step,
-                                                const struct cells *cells, float *s) {
+static __attribute__((noinline)) void note_live(const struct attn_fwd_strip *f, int64_t step, const struct cells *cells,
+                                                float *s) {
     uint32_t *const live = f->live + step * SPAN;
     memset(live, 0, SPAN * sizeof *live);
     for (int64_t r = 0; r < ROWS; r++) {
@@ -152,12 +151,12 @@ static uint32_t too_large(const float *p) {
 /* Of 32 queries, and where the exponentials read it. */
 struct tops {
     struct reference r[2];
-    float *of; /* [TOPS], times attn_pair_flash_parts */
+    float *of; /* [TOPS], times attn_fwd_parts */
 };
 /* Scores of rows whose reference is far are finished, and relative to it. */
-static inline void put_top(const struct attn_pair_flash *f, const struct tops *t, int64_t h, v32 factor) {
-    const struct attn_pair_score *const score = f->score;
-    const v32 parts = v32_set(attn_pair_flash_parts(t->r[h].degree)), top = t->r[h].top * parts;
+static inline void put_top(const struct attn_fwd_strip *f, const struct tops *t, int64_t h, v32 factor) {
+    const struct attn_fwd_score_mod *const score = f->score;
+    const v32 parts = v32_set(attn_fwd_parts(t->r[h].degree)), top = t->r[h].top * parts;
     float *const of = t->of + h * LANES;
     v32_store(of, top);
     if (!score->alibi) return;
@@ -172,14 +171,14 @@ static inline void put_top(const struct attn_pair_flash *f, const struct tops *t
     }
 }
 /* Scores of a row whose reference is far become 0, and what they are apart from it is added as a mask is. */
-static void put_far(const struct attn_pair_flash *f, struct cells *cells, float *s, int64_t r, float m) {
+static void put_far(const struct attn_fwd_strip *f, struct cells *cells, float *s, int64_t r, float m) {
     const struct addends it = scores_of(f, cells, s, r);
     for (int64_t h = 0; h < 2; h++) v32_store(score_row(s, r) + h * TILE, v32_set(0));
     v32_store(cells->of[r], it.low - v32_set(m)), v32_store(cells->of[r] + LANES, it.high - v32_set(m));
 }
 /* Takes the largest score of `which` rows as reference; rows that have seen nothing get probabilities 0 and not NaN.
  * What was summed before, and l of blocks before, shrinks. */
-static __attribute__((noinline)) void refer(const struct attn_pair_flash *f, struct tops *t, struct cells *cells,
+static __attribute__((noinline)) void refer(const struct attn_fwd_strip *f, struct tops *t, struct cells *cells,
                                             float *s, float *sum, v32 factor, uint32_t which) {
     for (int64_t h = 0; h < 2; h++) {
         struct reference *const r = &t->r[h];

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
- * The score that a query's probabilities are relative to, in the flash strips (fwd.c, fwd_rowmajor.c).
+ * The score that a query's probabilities are relative to, in the forward on AMX (fwd.c, fwd_rowmajor.c).
  * It need not be the query's maximum: it is the largest score of the first step in which it sees a key, for as long as
  * the probabilities of a step stay far below what f32 holds. So no step waits for a maximum. */
-#ifndef ATTN_CPU_UKR_FLASH_REFERENCE_H
-#define ATTN_CPU_UKR_FLASH_REFERENCE_H
+#ifndef ATTN_CPU_AMX_DENSE_FWD_RUNNING_MAX_H
+#define ATTN_CPU_AMX_DENSE_FWD_RUNNING_MAX_H
 #include "cpu/ukr/bf16.h"
 #include "cpu/vec/exp2.h"
 
@@ -13,16 +13,16 @@
  * relative to m already, or there is none) and `below`; shrink, what a step does to older sums. */
 struct reference {
     v32 m, top, shrink;
-    int degree;       /* attn_pair_flash_degree, */
+    int degree;       /* attn_fwd_degree, */
     float below, far; /* and what follows from it */
 };
 static inline void set_up_reference(struct reference *r, int degree, float ahead) {
     r->degree = degree;
-    r->below = attn_pair_flash_below(degree) + ahead, r->far = attn_pair_flash_far(degree);
+    r->below = attn_fwd_below(degree) + ahead, r->far = attn_fwd_far(degree);
 }
 /* Of m * factor. */
 static inline v32 in_parts(const struct reference *r, v32 x) {
-    return r->degree == ATTN_PAIR_FLASH_TABLE ? _mm512_roundscale_ps(x, 7 << 4 | _MM_FROUND_NO_EXC) : x;
+    return r->degree == ATTN_FWD_TABLE ? _mm512_roundscale_ps(x, 7 << 4 | _MM_FROUND_NO_EXC) : x;
 }
 /* Queries whose maximum times factor is rounded by more than exponents may be, is more than the origin of a table
  * holds, or is not finite. There scores are made relative to the maximum before the factor is applied. */

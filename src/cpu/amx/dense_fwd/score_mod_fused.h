@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
- * Softcap or ALiBi as part of the exponential of the flash strip (fwd.c): arguments x = score * factor - top
+ * Softcap or ALiBi as part of the exponential of the forward on AMX (fwd.c): arguments x = score * factor - top
  * straight from products, beside the products of tiles, where a pass of its own (ukr/score_mod.h) would stand before
  * them. Only where nothing else makes the score and the scale is positive. A boolean mask may be there besides, or
  * alone: it masks the exponential's last instruction, or the arguments of a table.
  *
  *     cap     x = s P(s^2) - top: softcap.h
  *     ALiBi   x = s (scale factor) - (base + slope |key - origin|) */
-#ifndef ATTN_CPU_UKR_FLASH_FUSE_H
-#define ATTN_CPU_UKR_FLASH_FUSE_H
+#ifndef ATTN_CPU_AMX_DENSE_FWD_SCORE_MOD_FUSED_H
+#define ATTN_CPU_AMX_DENSE_FWD_SCORE_MOD_FUSED_H
 #include "cpu/amx/dense_fwd/softcap.h"
 
 enum {
@@ -32,13 +32,14 @@ struct fused {
     __m512i magnitude;                                   /* ALiBi by distance: all bits but the sign; else all */
 };
 /* factor: in parts, and rough, where arguments go to a table. */
-static inline void set_up_fused(struct fused *e, int kind, int rough, float factor, const struct attn_pair_score *f) {
+static inline void set_up_fused(struct fused *e, int kind, int rough, float factor,
+                                const struct attn_fwd_score_mod *f) {
     *e = (struct fused){.kind = kind, .factor = v32_set(factor)};
     if (fuse_caps(kind)) set_up_capped(&e->capped, rough, factor, f);
 }
 /* ALiBi: what 16 queries at lane h need for a step from `key` on, relative to top. Scores of `far` queries are finished
  * and relative to their reference. */
-static inline void begin_alibi(struct fused *e, const struct attn_pair_score *f, int64_t key, int h, v32 top,
+static inline void begin_alibi(struct fused *e, const struct attn_fwd_score_mod *f, int64_t key, int h, v32 top,
                                __mmask16 far) {
     const v32 slope = v32_load(f->slope + h * 16) * e->factor, origin = v32_load(f->origin + h * 16),
               near = v32_load(f->near + h * 16);
@@ -56,7 +57,7 @@ static inline __attribute__((always_inline)) void begin_fused(struct fused *e) {
 }
 static inline int is_beyond(const struct fused *e) { return fuse_caps(e->kind) && is_beyond_cap(&e->capped); }
 /* A boolean mask alone: what remains is the scale. */
-static inline void begin_kept(struct fused *e, const struct attn_pair_score *f, int h, __mmask16 far) {
+static inline void begin_kept(struct fused *e, const struct attn_fwd_score_mod *f, int h, __mmask16 far) {
     e->scaled[h] = _mm512_mask_mov_ps(v32_set(f->scale) * e->factor, far, e->factor);
 }
 /* Of two keys by 32 queries. kept: NULL, or who gets 0 instead (not with ALiBi). */

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT
- * A softcap as part of the exponential's argument in the flash strips (fwd.c, fwd_rowmajor.c), from
+ * A softcap as part of the exponential's argument in the forward on AMX (fwd.c, fwd_rowmajor.c), from
  * products s:
  *
  *     x = s P(s^2) - top for scores up to 0.4 of the cap, P of degree 3 (1e-7; where arguments go to a table 2, 6.3e-6)
  *     with scale, cap and factor in its coefficients. What lies beyond is noted for the whole step, which is then taken
  *     again, exactly: so there is no branch, and which way a score takes depends on it alone. */
-#ifndef ATTN_CPU_UKR_FLASH_CAP_H
-#define ATTN_CPU_UKR_FLASH_CAP_H
+#ifndef ATTN_CPU_AMX_DENSE_FWD_SOFTCAP_H
+#define ATTN_CPU_AMX_DENSE_FWD_SOFTCAP_H
 #include "cpu/ukr/bf16.h"
 #include "cpu/vec/softcap_vec.h"
 
@@ -21,7 +21,7 @@ struct capped {
 };
 /* factor: in parts, and rough, where arguments go to a table. */
 static inline __attribute__((always_inline)) void set_up_capped(struct capped *e, int rough, float factor,
-                                                                const struct attn_pair_score *f) {
+                                                                const struct attn_fwd_score_mod *f) {
     e->factor = v32_set(factor);
     e->cap = &f->cap;
     e->terms = rough ? ATTN_SOFTCAP_ROUGH_TERMS : ATTN_SOFTCAP_NEAR_TERMS;

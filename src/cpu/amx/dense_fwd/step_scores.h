@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * What scores of a step of the flash strip (fwd.c) need besides exponentials: what is hidden or given, and
+ * What scores of a step of the forward on AMX (fwd.c) need besides exponentials: what is hidden or given, and
  * the score that a query's probabilities are relative to. */
-#ifndef ATTN_CPU_UKR_FLASH_REFER_H
-#define ATTN_CPU_UKR_FLASH_REFER_H
+#ifndef ATTN_CPU_AMX_DENSE_FWD_STEP_SCORES_H
+#define ATTN_CPU_AMX_DENSE_FWD_STEP_SCORES_H
 #include "cpu/amx/dense_fwd/alibi.h"
 #include "cpu/amx/dense_fwd/exp.h"
 #include "cpu/amx/dense_fwd/running_max.h"
@@ -13,7 +13,7 @@
 #define MOST 65536.0f /* of a step's sum, relative to the reference */
 
 /* Scores that a query does not see become `none`; keys that all see are passed over. */
-static void hide(const struct attn_pair_flash *f, int64_t span, int64_t step, float *s, v32 none) {
+static void hide(const struct attn_fwd_strip *f, int64_t span, int64_t step, float *s, v32 none) {
     const __m512i begin = _mm512_set1_epi32((int32_t)(step * span)), one = _mm512_set1_epi32(1);
     for (int64_t h = 0; h < LANES_ALL; h += 16) {
         const __m512i lo = _mm512_sub_epi32(_mm512_loadu_si512(f->seen + h), begin),
@@ -28,7 +28,7 @@ static void hide(const struct attn_pair_flash *f, int64_t span, int64_t step, fl
             _mm512_mask_storeu_ps(s + j * LANES_ALL + h, _mm512_cmpge_epi32_mask(key, hi), none);
     }
 }
-static __attribute__((noinline)) void hide_gone(const struct attn_pair_flash *f, int64_t span, int64_t step, float *s,
+static __attribute__((noinline)) void hide_gone(const struct attn_fwd_strip *f, int64_t span, int64_t step, float *s,
                                                 v32 none) {
     for (int64_t j = 0; j < span; j++) {
         if (!f->gone[step * span + j]) continue;
@@ -37,7 +37,7 @@ static __attribute__((noinline)) void hide_gone(const struct attn_pair_flash *f,
     }
 }
 /* Products that tiles cannot make. */
-static void put_given(const struct attn_pair_flash *f, int64_t span, int64_t step, float *s) {
+static void put_given(const struct attn_fwd_strip *f, int64_t span, int64_t step, float *s) {
     for (int64_t j = 0; j < span; j++) {
         const uint32_t which = f->given[step * span + j];
         const float *from = f->given_s + (step * span + j) * LANES_ALL;
@@ -49,7 +49,7 @@ static void put_given(const struct attn_pair_flash *f, int64_t span, int64_t ste
 }
 /* The halves of a word are put together as masks: gcc 12 with -O1 -fsanitize=undefined spills a mask of 16 bits as such
  * and reads it back as the 32 it is widened to, with the stack's in the upper half. */
-static void note_live(const struct attn_pair_flash *f, int64_t span, int64_t step, const float *s, v32 none) {
+static void note_live(const struct attn_fwd_strip *f, int64_t span, int64_t step, const float *s, v32 none) {
     const __m512i hidden = _mm512_castps_si512(none);
     for (int64_t j = 0; j < span; j++, s += LANES_ALL) {
         const __mmask16 low = _mm512_cmpneq_epi32_mask(_mm512_loadu_si512(s), hidden),
@@ -57,7 +57,7 @@ static void note_live(const struct attn_pair_flash *f, int64_t span, int64_t ste
         f->live[step * span + j] = _cvtmask32_u32(_mm512_kunpackw(high, low));
     }
 }
-static void keep_live(const struct attn_pair_flash *f, int64_t span, int64_t step) {
+static void keep_live(const struct attn_fwd_strip *f, int64_t span, int64_t step) {
     for (int64_t j = step * span; j < (step + 1) * span; j++) f->live[j] &= f->score->bits[j];
 }
 
@@ -87,9 +87,9 @@ static __attribute__((noinline)) void refer(struct reference *r, float *s, int64
     if (far & lanes) subtract(s, span, far & lanes, m);
 }
 /* The same where scores are still products: of a copy. Scores of queries whose maximum is far take their place. */
-static __attribute__((noinline)) void refer_fused(const struct attn_pair_flash *f, int64_t span, int64_t step,
+static __attribute__((noinline)) void refer_fused(const struct attn_fwd_strip *f, int64_t span, int64_t step,
                                                   struct reference *r, float *s, v32 factor, const __mmask16 *lanes) {
-    float score_of[ATTN_PAIR_FLASH_STEP * LANES_ALL] __attribute__((aligned(64)));
+    float score_of[ATTN_FWD_STEP * LANES_ALL] __attribute__((aligned(64)));
     memcpy(score_of, s, (size_t)(span * LANES_ALL) * sizeof *s);
     score(f->score, span, step * span, score_of);
     hide(f, span, step, score_of, v32_set(-INFINITY));

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * Steps of strips that follow each other as if they were one, in the flash strips (fwd.c,
+ * Steps of strips that follow each other as if they were one, in the forward on AMX (fwd.c,
  * fwd_rowmajor.c). A step has `span` keys. */
-#ifndef ATTN_CPU_UKR_FLASH_STEPS_H
-#define ATTN_CPU_UKR_FLASH_STEPS_H
+#ifndef ATTN_CPU_AMX_DENSE_FWD_TILE_CURSOR_H
+#define ATTN_CPU_AMX_DENSE_FWD_TILE_CURSOR_H
 #include "cpu/ukr/bf16.h"
 #include "cpu/vec/unroll.h"
 
@@ -10,7 +10,7 @@
 
 /* A step of one of several strips that follow each other. */
 struct place {
-    const struct attn_pair_flash *f;
+    const struct attn_fwd_strip *f;
     int64_t step;
 };
 INLINE struct place behind(struct place at, int64_t span) {
@@ -23,10 +23,10 @@ INLINE int follows(struct place at, struct place from, int64_t steps) {
 struct open {
     int64_t from, to;
 };
-static inline struct open open_steps(const struct attn_pair_flash *f, int64_t span) {
+static inline struct open open_steps(const struct attn_fwd_strip *f, int64_t span) {
     const __m512i lo = _mm512_max_epi32(_mm512_loadu_si512(f->seen), _mm512_loadu_si512(f->seen + 16)),
-                  hi = _mm512_min_epi32(_mm512_loadu_si512(f->seen + ATTN_PAIR_FLASH),
-                                        _mm512_loadu_si512(f->seen + ATTN_PAIR_FLASH + 16));
+                  hi = _mm512_min_epi32(_mm512_loadu_si512(f->seen + ATTN_FWD_ROWS),
+                                        _mm512_loadu_si512(f->seen + ATTN_FWD_ROWS + 16));
     return (struct open){(_mm512_reduce_max_epi32(lo) + span - 1) / span, _mm512_reduce_min_epi32(hi) / span};
 }
 #endif

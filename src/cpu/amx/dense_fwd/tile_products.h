@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * Tile products of the flash strip (fwd.c) with exponentials dealt out between them: 32 rows of keys or of
+ * Tile products of the forward on AMX (fwd.c) with exponentials dealt out between them: 32 rows of keys or of
  * values^T by 32 queries at a time, and D 64, which keeps all of Q^T, then all of P, in tiles. */
-#ifndef ATTN_CPU_UKR_FLASH_TILES_H
-#define ATTN_CPU_UKR_FLASH_TILES_H
+#ifndef ATTN_CPU_AMX_DENSE_FWD_TILE_PRODUCTS_H
+#define ATTN_CPU_AMX_DENSE_FWD_TILE_PRODUCTS_H
 #include "cpu/amx/dense_fwd/exp.h"
 #include "cpu/amx/tile.h"
 
@@ -96,20 +96,20 @@ INLINE void block(int flat, const struct block *o, struct exps *e) {
     }
     if (!o->held) store_sums(o->to);
 }
-/* Where keys are, k_row .. k_low of attn_pair_flash. flat: constants but for rows of D 64 as they are in memory, so
+/* Where keys are, k_row .. k_low of attn_fwd_strip. flat: constants but for rows of D 64 as they are in memory, so
  * that fewer registers hold addresses. */
 struct layout {
     int64_t row, more, step, low;
 };
-INLINE struct layout layout_of(int flat, const struct attn_pair_flash *f, int64_t depth, int terms) {
+INLINE struct layout layout_of(int flat, const struct attn_fwd_strip *f, int64_t depth, int terms) {
     struct layout k = {f->k_row, f->k_more, f->k_step, f->k_low};
     if (flat) k.more = 16 * depth * terms, k.low = 16 * depth;
     if (flat && (depth > 64 || terms > 1)) k.row = 32, k.step = 16 * 32;
     return k;
 }
 /* Scores of the keys of a step. hold: the sums of the block before go to `late`, the last block's stay in tiles. */
-INLINE void keys(int flat, int hold, const struct attn_pair_flash *f, int64_t depth, int64_t step, float *s,
-                 float *late, struct exps *e) {
+INLINE void keys(int flat, int hold, const struct attn_fwd_strip *f, int64_t depth, int64_t step, float *s, float *late,
+                 struct exps *e) {
     const struct layout k = layout_of(flat, f, depth, e->terms);
     UNROLL_SEEN for (int64_t c = 0; c < e->span; c += 32) {
         const float *const q = f->q;
@@ -137,7 +137,7 @@ INLINE void keys(int flat, int hold, const struct attn_pair_flash *f, int64_t de
 /* Products for one of probabilities with values. */
 INLINE int of_values(int terms) { return terms == 3 ? 6 : terms == 2 ? 3 : 1; }
 /* 32 sums: values of n steps from step `from`, weighed with p[0 .. n-1]. */
-INLINE void values_32(int flat, int hold, const struct attn_pair_flash *f, int64_t width, int64_t d, int64_t from,
+INLINE void values_32(int flat, int hold, const struct attn_fwd_strip *f, int64_t width, int64_t d, int64_t from,
                       int64_t n, const float *const *p, float *late, struct exps *e) {
     const int64_t tiles = e->span / 32;
     const struct block it = {.a = (const char *)(f->v + from * tiles * width * 16 * e->terms + d * 16),
@@ -160,7 +160,7 @@ INLINE void values_32(int flat, int hold, const struct attn_pair_flash *f, int64
     block(flat, &it, e);
 }
 /* A visit of part `part` of the `width` sums. hold: as keys; returns where the last block's sums go. */
-INLINE float *values(int flat, int hold, const struct attn_pair_flash *f, int64_t width, int64_t parts, int64_t part,
+INLINE float *values(int flat, int hold, const struct attn_fwd_strip *f, int64_t width, int64_t parts, int64_t part,
                      int64_t from, int64_t n, const float *const *p, float *late, struct exps *e) {
     const int64_t each = width / parts, begin = part * each;
     if (flat) {
@@ -224,7 +224,7 @@ INLINE void sum_add(int c, int quarter, const float *b, int64_t ldb, struct exps
     deal(e);
 }
 #undef WITH
-INLINE void step_64(const struct attn_pair_flash *f, int64_t step, float *s, const struct attn_pair_flash *before,
+INLINE void step_64(const struct attn_fwd_strip *f, int64_t step, float *s, const struct attn_fwd_strip *before,
                     int64_t step_before, const float *p, struct exps *e) {
     static const int left[] = {0, 2, 1, 0, 2, 1, 0, 2}, right[] = {1, 0, 2, 1, 0, 2, 1, 0};
     const struct layout at = layout_of(1, f, 64, 1);

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT
- * The scores of mla_bwd and dist on AMX: strips of 32 heads against rows of keys, entry `heads` of attn_ukr_pair. All
- * strips of 32 rows come one after the other, a chunk of 32 rows x 32 heads each (strip.h). The vectors' work
- * on a chunk is units of two rows of P or of dS, one a step of the next chunk's, a part behind each product. */
+ * The scores of mla_bwd and dist on AMX: strips of 32 heads against rows of keys, entry `mla_bwd_scores` of
+ * attn_ukr_bf16. All strips of 32 rows come one after the other, a chunk of 32 rows x 32 heads each (strip.h). The
+ * vectors' work on a chunk is units of two rows of P or of dS, one a step of the next chunk's, a part behind each
+ * product. */
 #include "cpu/amx/sparse/strip.h"
 
 /* A chunk of mla_bwd or dist between its products and its results. */
 struct chunk {
-    const struct attn_pair_heads *f;
+    const struct attn_mla_bwd_scores *f;
     int64_t strip, row, rows; /* rows that there are, up to 32 */
     __mmask16 live[2];
     const float *s;  /* dP follows S */
@@ -20,7 +21,7 @@ static void chunk_from(struct chunk *w, int64_t strip, int64_t row, const float 
 INLINE __mmask16 chunk_live(const struct chunk *w, int64_t row, int h) { return row < w->rows ? w->live[h] : 0; }
 /* P of two rows in four parts; x[] is row by row, 16 heads first, as is everything of two rows below. */
 INLINE void exp_part(const struct chunk *w, struct four *e, int64_t row, int part) {
-    const struct attn_pair_heads *f = w->f;
+    const struct attn_mla_bwd_scores *f = w->f;
     if (part == 0) {
         const v32 scale = v32_set(f->scale);
         const float *s = w->s + row * SIDE, *lse = f->lse + w->strip * SIDE;
@@ -47,7 +48,7 @@ INLINE void exp_part(const struct chunk *w, struct four *e, int64_t row, int par
 }
 /* dS and g P of rows 2 n and 2 n + 1 in four parts; y is dS. */
 INLINE void grad_part(const struct chunk *w, struct four *e, int64_t n, int part) {
-    const struct attn_pair_heads *f = w->f;
+    const struct attn_mla_bwd_scores *f = w->f;
     const int64_t row = 2 * n, at = w->strip * SIDE;
     float *x = f->x + (w->row * 2 * f->strips + at + row) * 16;
     if (part == 0) {
@@ -102,7 +103,7 @@ static __attribute__((noinline)) void units(const struct chunk *w, int64_t n, in
         }
     }
 }
-INLINE void heads(const struct attn_pair_heads *f, int grad) {
+INLINE void heads(const struct attn_mla_bwd_scores *f, int grad) {
     const int64_t steps = f->depth / 16, more_steps = grad ? f->width / 16 : 0;
     float held[4 * 16], *const k = f->copies.tiles, *late = NULL;
     struct chunk w = {.f = f, .held = held, .p = f->s + 4 * CELLS};
@@ -192,7 +193,7 @@ INLINE void heads(const struct attn_pair_heads *f, int grad) {
 #undef WORK_3
 #undef PRODUCT
 }
-void attn_ukr_amx_heads(const struct attn_pair_heads *f) {
+void attn_ukr_amx_mla_bwd_scores(const struct attn_mla_bwd_scores *f) {
     if (f->dout) {
         heads(f, 1);
     } else {

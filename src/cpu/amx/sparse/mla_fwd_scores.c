@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * mla_fwd's scores on AMX: strips of 32 heads against rows of keys, entry `soft` of attn_ukr_pair. All strips of 32
- * rows come one after the other, a chunk of 32 rows x 32 heads each (strip.h):
+ * mla_fwd's scores on AMX: strips of 32 heads against rows of keys, entry `mla_scores` of attn_ukr_bf16. All strips of
+ * 32 rows come one after the other, a chunk of 32 rows x 32 heads each (strip.h):
  *
  *     step n     0                     1 .. 16                               17
  *     tiles      S (c)                 S (c)                                 S (c), first tiles of S (c + 1)
@@ -21,7 +21,7 @@
 
 /* A chunk of mla_fwd between its products and its probabilities. */
 struct soft {
-    const struct attn_pair_soft *f;
+    const struct attn_mla_scores *f;
     int64_t strip, row, rows; /* rows that there are, up to 32 */
     const float *s;
     float *p, *to; /* pairs of rows, their tiles */
@@ -67,7 +67,7 @@ static void settle(struct soft *w) {
     }
 }
 static void again(struct soft *w) {
-    const struct attn_pair_soft *f = w->f;
+    const struct attn_mla_scores *f = w->f;
     const int64_t at = w->strip * SIDE;
     const __m512i high = _mm512_set1_epi32((int32_t)0xffff0000u);
     for (int h = 0; h < 2; h++) {
@@ -96,7 +96,7 @@ static void again(struct soft *w) {
     soft_rest(w, 0);
 }
 static void soft_begin(struct soft *w, int64_t strip, int64_t row) {
-    const struct attn_pair_soft *f = w->f;
+    const struct attn_mla_scores *f = w->f;
     const float *top = f->top + strip * SIDE;
     const v32 none = v32_set(-INFINITY);
     w->strip = strip, w->row = row;
@@ -113,7 +113,7 @@ static void soft_begin(struct soft *w, int64_t strip, int64_t row) {
 }
 /* A NaN among the scores is passed over by the maximum, not by the sum. */
 static void soft_end(struct soft *w) {
-    const struct attn_pair_soft *f = w->f;
+    const struct attn_mla_scores *f = w->f;
     const v32 far = v32_set(FAR);
     if (_mm512_cmp_ps_mask(v32_load(w->part), far, _CMP_NLE_UQ) |
         _mm512_cmp_ps_mask(v32_load(w->part + 16), far, _CMP_NLE_UQ))
@@ -190,7 +190,7 @@ INLINE void turn_all(float *to, const float *p, int head, int64_t h) {
 }
 
 _Static_assert(COPY_MOST_DEPTH / 16 == PAIRS + 2, "the last step turns what the ones before have made");
-INLINE void soft(const struct attn_pair_soft *f, int maxima) {
+INLINE void soft(const struct attn_mla_scores *f, int maxima) {
     struct soft w = {.f = f, .p = f->s + CELLS, .scale = v32_set(f->scale * LOG2_E), .s = f->s};
     struct four e;
     struct strip t;
@@ -313,7 +313,7 @@ INLINE void soft(const struct attn_pair_soft *f, int maxima) {
 #undef LAST_2
 #undef LAST_3
 }
-void attn_ukr_amx_soft(const struct attn_pair_soft *f) {
+void attn_ukr_amx_mla_scores(const struct attn_mla_scores *f) {
     if (f->max) {
         soft(f, 1);
     } else {

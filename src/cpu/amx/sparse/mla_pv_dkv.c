@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Sums of the sparse operators on AMX tiles, 32 x 32 at a time, entries `sum` and `add` of attn_ukr_pair. Tiles are
- * loaded one product ahead; those of sums are stored one by one, between the first products of the next ones.
+ * Sums of the sparse operators on AMX tiles, 32 x 32 at a time, entries `mla_sum` and `mla_add` of attn_ukr_bf16. Tiles
+ * are loaded one product ahead; those of sums are stored one by one, between the first products of the next ones.
  *
  *     sum (out, dq): over gathered rows, for strips of heads. a (16 KiB of 256 rows) stays in the first-level cache,
  *     zip passes by, the next sums are asked for, and the first rows of the next block copied.
@@ -36,7 +36,7 @@ struct leaving {
     int64_t row, end, stride;
     char *to;
 };
-static struct leaving leave_from(const struct attn_pair_out *f, const float *s, int64_t strip, int64_t column) {
+static struct leaving leave_from(const struct attn_mla_out *f, const float *s, int64_t strip, int64_t column) {
     const int64_t left = f->heads - strip * SIDE;
     return (struct leaving){.s = s,
                             .factor = f->factor + strip * SIDE,
@@ -60,15 +60,15 @@ INLINE void leave_some(struct leaving *w, int64_t rows) {
  * memory keep tiles from the second-level cache waiting, the less the further apart they are. */
 struct aside {
     struct copying copy;
-    const struct attn_pair_turn *turn;
+    const struct attn_mla_turn *turn;
     int64_t head, x, heads, wait; /* heads: filled up, 0 if none is to be turned */
 };
-static void ask_heads(const struct attn_pair_turn *f, int64_t head, int64_t x) {
+static void ask_heads(const struct attn_mla_turn *f, int64_t head, int64_t x) {
     for (int64_t i = 0; i < 16 && head + i < f->heads; i++)
         __builtin_prefetch(f->base + (head + i) * f->stride + x * 4);
 }
 static void turn_unit(struct aside *w) {
-    const struct attn_pair_turn *f = w->turn;
+    const struct attn_mla_turn *f = w->turn;
     const char *from = f->base + w->head * f->stride + w->x * 4;
     float *to = f->to + w->head / SIDE * SIDE * f->depth + w->head % SIDE * 16 + w->x * SIDE;
     const int64_t heads = f->heads - w->head < 16 ? f->heads - w->head : 16;
@@ -86,7 +86,7 @@ static void turn_unit(struct aside *w) {
     ask_heads(f, w->head, w->x);
 }
 /* slots: how many times there is something to do. */
-static void aside_from(struct aside *w, const struct attn_pair_sum *f, int64_t slots) {
+static void aside_from(struct aside *w, const struct attn_mla_sum *f, int64_t slots) {
     *w = (struct aside){.turn = &f->turn};
     copy_from(&w->copy, f->tiles, &f->next, f->depth, 0);
     if (f->turn.base) w->heads = (f->turn.heads + SIDE - 1) / SIDE * SIDE, ask_heads(&f->turn, 0, 0);
@@ -105,7 +105,7 @@ static __attribute__((noinline)) int64_t aside_unit(struct aside *w) {
     return w->wait;
 }
 
-INLINE void sum(const struct attn_pair_sum *f, int leaves) {
+INLINE void sum(const struct attn_mla_sum *f, int leaves) {
     const int64_t steps = (f->pairs + 15) / 16, ldc = f->ldc, late_ld = leaves ? SIDE : ldc;
     const int64_t each = steps < 16 ? (16 + steps - 1) / steps : 1; /* rows of 32 after two products */
     const int accumulate = f->accumulate;
@@ -161,7 +161,7 @@ INLINE void sum(const struct attn_pair_sum *f, int leaves) {
     while (aside_unit(&other) != INT64_MAX) {
     }
 }
-void attn_ukr_amx_sum(const struct attn_pair_sum *f) {
+void attn_ukr_amx_mla_sum(const struct attn_mla_sum *f) {
     if (f->out) {
         sum(f, 1);
     } else {
@@ -171,7 +171,7 @@ void attn_ukr_amx_sum(const struct attn_pair_sum *f) {
 
 /* Sums on their way to the rows of their keys. The rows' lines of the next block are asked for. */
 struct adding {
-    const struct attn_pair_add *f;
+    const struct attn_mla_add *f;
     int64_t row, end; /* of x */
     const float *s;   /* of `row` */
     float *to;        /* key 0, the block's columns */
@@ -199,7 +199,7 @@ static void block(int64_t depth, const float *x, const float *panel, const float
 #undef WORK
     add_some(w, SIDE);
 }
-void attn_ukr_amx_add(const struct attn_pair_add *f) {
+void attn_ukr_amx_add(const struct attn_mla_add *f) {
     struct adding w = {.f = f};
     float *late = NULL;
     const int64_t begin = f->from / SIDE * SIDE;

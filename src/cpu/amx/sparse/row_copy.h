@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * Rows of keys on their way from memory into tiles of A, a little at a time beside the products of the kernels on AMX
  * (mla_fwd_scores.c, mla_bwd_scores.c, mla_pv_dkv.c). */
-#ifndef ATTN_CPU_UKR_COPY_AMX_H
-#define ATTN_CPU_UKR_COPY_AMX_H
+#ifndef ATTN_CPU_AMX_SPARSE_ROW_COPY_H
+#define ATTN_CPU_AMX_SPARSE_ROW_COPY_H
 #include "cpu/ukr/bf16.h"
 #include "cpu/vec/unroll.h"
 
@@ -11,12 +11,12 @@
 /* 32 rows become [depth / 16][32][16]: four rows, 32 columns at a time. Where the next four lie is asked for. */
 enum { COPY_ROWS = 4, COPY_MOST_DEPTH = 288 };
 struct copying {
-    const struct attn_pair_rows *rows;
+    const struct attn_mla_rows *rows;
     int64_t row, left, x, depth; /* groups of four rows that are left */
     float *to;
     const float *from[COPY_ROWS], *next[COPY_ROWS];
 };
-INLINE const float *copy_row(const struct attn_pair_rows *rows, int64_t r) {
+INLINE const float *copy_row(const struct attn_mla_rows *rows, int64_t r) {
     static const float none[COPY_MOST_DEPTH];
     return r < rows->n ? (const float *)(const void *)(rows->base + rows->key[r] * rows->stride) : none;
 }
@@ -29,9 +29,9 @@ static __attribute__((noinline, unused)) void copy_group(struct copying *c) {
     }
 }
 /* Rows from `row` on, if there are any. */
-INLINE void copy_from(struct copying *c, float *tiles, const struct attn_pair_rows *rows, int64_t depth, int64_t row) {
+INLINE void copy_from(struct copying *c, float *tiles, const struct attn_mla_rows *rows, int64_t depth, int64_t row) {
     *c = (struct copying){.rows = rows, .row = row, .depth = depth, .to = tiles};
-    c->left = row < rows->n ? ATTN_PAIR_HEADS / COPY_ROWS : 0;
+    c->left = row < rows->n ? ATTN_MLA_HEADS / COPY_ROWS : 0;
     for (int i = 0; i < COPY_ROWS; i++) {
         c->from[i] = copy_row(rows, row + i);
         c->next[i] = copy_row(rows, row + COPY_ROWS + i);
@@ -39,7 +39,7 @@ INLINE void copy_from(struct copying *c, float *tiles, const struct attn_pair_ro
 }
 INLINE void copy_unit(struct copying *c) {
     const int64_t x = c->x;
-    float *to = c->to + x * ATTN_PAIR_HEADS;
+    float *to = c->to + x * ATTN_MLA_HEADS;
     UNROLL for (int i = 0; i < COPY_ROWS; i++) {
         __builtin_prefetch(c->next[i] + x);
         _mm512_storeu_si512(to + i * 16, _mm512_loadu_si512(c->from[i] + x));
@@ -55,16 +55,16 @@ static inline void copy_rest(struct copying *c) {
  * same columns of the next rows go where they were, which is in the first-level cache. */
 struct coming {
     int any;
-    const float *row[ATTN_PAIR_HEADS];
+    const float *row[ATTN_MLA_HEADS];
 };
-static __attribute__((noinline, unused)) void coming_rows(struct coming *c, const struct attn_pair_rows *rows,
+static __attribute__((noinline, unused)) void coming_rows(struct coming *c, const struct attn_mla_rows *rows,
                                                           int64_t row) {
     c->any = row < rows->n;
-    for (int i = 0; c->any && i < ATTN_PAIR_HEADS; i++) c->row[i] = copy_row(rows, row + i);
+    for (int i = 0; c->any && i < ATTN_MLA_HEADS; i++) c->row[i] = copy_row(rows, row + i);
 }
 /* Columns of step n, rows from .. from + 15. */
 INLINE void copy_columns(const struct coming *c, float *tiles, int64_t n, int from) {
-    float *to = tiles + n * ATTN_PAIR_HEADS * 16 + from * 16;
+    float *to = tiles + n * ATTN_MLA_HEADS * 16 + from * 16;
     UNROLL for (int i = 0; i < 16; i++) _mm512_storeu_si512(to + i * 16, _mm512_loadu_si512(c->row[from + i] + n * 16));
 }
 
@@ -74,14 +74,14 @@ INLINE void copy_columns(const struct coming *c, float *tiles, int64_t n, int fr
 enum { ASK_ROWS = 8, ASK_AHEAD = 64 };
 struct asking {
     int64_t n, column; /* of rows */
-    const char *row[ATTN_PAIR_HEADS];
+    const char *row[ATTN_MLA_HEADS];
 };
 /* A strip's share of the 32 rows, of which the first is `row`; behind `rows`, filled up to a multiple of 32, are those
  * of the next block. */
-static __attribute__((noinline, unused)) void ask_from(struct asking *a, const struct attn_pair_rows *rows,
-                                                       const struct attn_pair_rows *next, int64_t row, int64_t strip,
+static __attribute__((noinline, unused)) void ask_from(struct asking *a, const struct attn_mla_rows *rows,
+                                                       const struct attn_mla_rows *next, int64_t row, int64_t strip,
                                                        int64_t strips) {
-    const int64_t side = ATTN_PAIR_HEADS, share = (side / ASK_ROWS + strips - 1) / strips * ASK_ROWS,
+    const int64_t side = ATTN_MLA_HEADS, share = (side / ASK_ROWS + strips - 1) / strips * ASK_ROWS,
                   filled = (rows->n + side - 1) / side * side, first = row + strip * share;
     const int inside = row < rows->n;
     a->column = 0;

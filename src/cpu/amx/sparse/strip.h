@@ -8,8 +8,8 @@
  *                place beside the last strip's products; those after are asked for
  *
  * Rows that fill up the last 32 are zeros, and their results are masked. */
-#ifndef ATTN_CPU_UKR_STRIP_AMX_H
-#define ATTN_CPU_UKR_STRIP_AMX_H
+#ifndef ATTN_CPU_AMX_SPARSE_STRIP_H
+#define ATTN_CPU_AMX_SPARSE_STRIP_H
 #include "cpu/amx/sparse/row_copy.h"
 #include "cpu/amx/sparse/step.h"
 #include "cpu/ukr/ukr.h"
@@ -25,7 +25,7 @@ INLINE __m512i zipped(v32 even, v32 odd) {
     return _mm512_permutexvar_epi16(_mm512_loadu_si512(zip), (__m512i)_mm512_cvtne2ps_pbh(odd, even));
 }
 
-static __attribute__((noinline)) void copy_first(float *tiles, const struct attn_pair_rows *rows, int64_t depth) {
+static __attribute__((noinline)) void copy_first(float *tiles, const struct attn_mla_rows *rows, int64_t depth) {
     struct copying c;
     copy_from(&c, tiles, rows, depth, 0);
     copy_rest(&c);
@@ -37,7 +37,7 @@ struct zipping {
     float *to;
     int64_t row, panel, panels, ldz;
 };
-INLINE struct zipping zip_from(const struct attn_pair_copies *f, int64_t row) {
+INLINE struct zipping zip_from(const struct attn_mla_copies *f, int64_t row) {
     return (struct zipping){f->tiles, f->zip + row / 2 * SIDE, 0, 0, f->width / 16, f->ldz};
 }
 INLINE void zip_four(struct zipping *z) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Products of few rows on pairs of bf16 by multiply-adds in f32: attn_ukr_pair.dots and .weigh where vdpbf16ps starts
+ * Products of few rows on pairs of bf16 by multiply-adds in f32: attn_ukr_bf16.dots and .weigh where vdpbf16ps starts
  * every other cycle only, as on the processors with AMX, and two multiply-adds start in every cycle. A vector of 32
  * values becomes two of f32, the even ones by a shift and the odd ones by a mask.
  *

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * attn_ukr_pair.finish: results of a strip of the flash forward. Sums whose queries lie across the lanes are divided
+ * attn_ukr_bf16.finish: results of a strip of the forward on AMX. Sums whose queries lie across the lanes are divided
  * there, and rounded before they are turned: two of 16 bits go as one of 32, which halves the work. */
 #include "cpu/ukr/finish.h"
 #include "cpu/vec/avx512.h"
@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-enum { LANES = 16, STRIP = ATTN_PAIR_FLASH };
+enum { LANES = 16, STRIP = ATTN_FWD_ROWS };
 
 /* Natural logarithms of eight numbers > 0: 2^e x with 0.75 <= x < 1.5 and ln x = 2 artanh z, z = (x - 1) / (x + 1).
  * What is left out is below 2e-12. */
@@ -80,22 +80,22 @@ static inline __attribute__((always_inline)) void store_square(int bf16, const f
     }
 }
 /* Rows h .. h + 15 that lie as they are. */
-static void store_tiles(const struct attn_pair_finish *f, int64_t h, v32 by) {
+static void store_tiles(const struct attn_fwd_finish *f, int64_t h, v32 by) {
     float of[LANES];
     v32_store(of, by);
     for (int64_t r = 0; r < LANES && h + r < f->rows; r++) {
-        const float *o = f->o + attn_pair_flash_cell(h + r, 0);
+        const float *o = f->o + attn_fwd_rowmajor_cell(h + r, 0);
         const v32 factor = v32_set(of[r]);
         for (int64_t d = 0; d < f->width; d += 32, o += 4 * LANES * LANES)
             _mm512_storeu_si512(f->row[h + r] + d, (__m512i)_mm512_cvtne2ps_pbh(v32_load(o + LANES * LANES) * factor,
                                                                                 v32_load(o) * factor));
     }
 }
-static void store_rows(int bf16, const struct attn_pair_finish *f, int64_t h, v32 by) {
+static void store_rows(int bf16, const struct attn_fwd_finish *f, int64_t h, v32 by) {
     for (int64_t d = 0; d < f->width; d += 32) store_square(bf16, f->o + d * STRIP + h, by, f->row + h, d, f->rows - h);
 }
 
-int attn_ukr_finish_avx512bf16(const struct attn_pair_finish *f) {
+int attn_ukr_finish_avx512bf16(const struct attn_fwd_finish *f) {
     const v32 factor = v32_set(f->factor);
     v32 top[STRIP / LANES], l[STRIP / LANES];
     for (int64_t h = 0; h < f->rows; h += LANES) {
@@ -103,7 +103,7 @@ int attn_ukr_finish_avx512bf16(const struct attn_pair_finish *f) {
         top[h / LANES] = _mm512_mask_mov_ps(v32_set(0), there, v32_load(f->m + h) * factor);
         l[h / LANES] = _mm512_mask_mov_ps(v32_set(1), there, v32_load(f->l + h));
         /* no NaN, no infinity, no empty row */
-        if (_mm512_cmp_ps_mask(v32_abs(top[h / LANES]), v32_set(ATTN_PAIR_FLASH_FAR), _CMP_NLT_UQ) |
+        if (_mm512_cmp_ps_mask(v32_abs(top[h / LANES]), v32_set(ATTN_FWD_FAR), _CMP_NLT_UQ) |
             _mm512_cmp_ps_mask(l[h / LANES], v32_set(0), _CMP_NGT_UQ) |
             _mm512_cmp_ps_mask(l[h / LANES], v32_set(INFINITY), _CMP_EQ_OQ))
             return 0;

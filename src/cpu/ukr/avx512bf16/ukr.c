@@ -177,7 +177,7 @@ static inline __mmask16 split_half(__m256i x, __m256i *high, __m256i *low) {
     *low = (__m256i)_mm512_cvtneps_pbh(rest);
     return bad;
 }
-static int zip_halves(float *high, float *low, const uint16_t *even, const uint16_t *odd, int64_t n) {
+static int zip_split_f16(float *high, float *low, const uint16_t *even, const uint16_t *odd, int64_t n) {
     __mmask16 bad = 0;
     for (int64_t j = 0; j < n; j += 16) {
         const __mmask16 m = n - j < 16 ? v32_tail_of(n - j) : (__mmask16)-1;
@@ -194,7 +194,7 @@ static int zip_halves(float *high, float *low, const uint16_t *even, const uint1
     }
     return !bad;
 }
-static int halves(uint16_t *high, uint16_t *low, const uint16_t *x, int64_t n, int64_t step) {
+static int split_f16(uint16_t *high, uint16_t *low, const uint16_t *x, int64_t n, int64_t step) {
     __mmask16 bad = 0;
     for (int64_t j = 0; j < n; j += 16) {
         const __mmask16 m = n - j < 16 ? v32_tail_of(n - j) : (__mmask16)-1;
@@ -226,7 +226,7 @@ static float most_square(const uint16_t *x, int64_t ld, int64_t n, int64_t width
 }
 /* f32 in three terms (vec/bf16_split_avx512.h). */
 enum { THIRDS = 3 };
-static int zip_thirds(float *dst, int64_t apart, const float *even, const float *odd, int64_t n) {
+static int zip_split_f32(float *dst, int64_t apart, const float *even, const float *odd, int64_t n) {
     const __m512i upper = _mm512_set1_epi32((int32_t)0xffff0000u);
     __mmask16 bad = 0;
     for (int64_t j = 0; j < n; j += 16) {
@@ -242,7 +242,7 @@ static int zip_thirds(float *dst, int64_t apart, const float *even, const float 
     }
     return !bad;
 }
-static int thirds(uint16_t *dst, int64_t apart, const float *x, int64_t n, int64_t step) {
+static int split_f32(uint16_t *dst, int64_t apart, const float *x, int64_t n, int64_t step) {
     __mmask16 bad = 0;
     for (int64_t j = 0; j < n; j += 16) {
         const __mmask16 m = n - j < 16 ? v32_tail_of(n - j) : (__mmask16)-1;
@@ -258,7 +258,7 @@ static int thirds(uint16_t *dst, int64_t apart, const float *x, int64_t n, int64
         for (int t = 0; t < THIRDS; t++) dst[t * apart + j / 32 * step + j % 32] = 0;
     return !bad;
 }
-static void split(float *dst, const float *x, int64_t ld, int down) {
+static void split_block(float *dst, const float *x, int64_t ld, int down) {
     const int64_t second = down ? 16 * ld : 16, half = down ? 16 : 16 * ld; /* of a pair; rows or columns 16 .. 31 */
     for (int64_t r = 0; r < 16; r++)
         for (int64_t h = 0; h < 2; h++) {
@@ -359,14 +359,14 @@ static void soften(float *dst, const float *even, const float *odd, const float 
     }
 }
 
-static inline v32 grad_row(const struct attn_pair_grad *row, int64_t j, __mmask16 m, v32 factor, v32 *p) {
+static inline v32 grad_row(const struct attn_bwd_row *row, int64_t j, __mmask16 m, v32 factor, v32 *p) {
     *p = exp2_vec((v32_load_tail(row->s + j, m) - v32_set(row->max)) * factor);
     const v32 ds = v32_where_nonzero(*p, *p * (v32_load_tail(row->dp + j, m) - v32_set(row->delta)));
     _mm256_mask_storeu_epi16(row->ds + j, m, (__m256i)_mm512_cvtneps_pbh(ds));
     return ds;
 }
-static void grad(float *p_zip, float *ds_zip, const struct attn_pair_grad *even, const struct attn_pair_grad *odd,
-                 int64_t n, float factor) {
+static void bwd_rows(float *p_zip, float *ds_zip, const struct attn_bwd_row *even, const struct attn_bwd_row *odd,
+                     int64_t n, float factor) {
     const v32 f = v32_set(factor);
     for (int64_t j = 0; j < n; j += 16) {
         const __mmask16 m = n - j < 16 ? v32_tail_of(n - j) : (__mmask16)-1;
@@ -393,19 +393,20 @@ static void narrow_rows(uint16_t *dst, int64_t ld, const float *src, int64_t row
 /* What both tables have: everything but the products. */
 #define VECTORS                                                                                                        \
     .zip = zip, .zip_blocks = zip_blocks, .zip_tiles = zip_tiles, .turn = turn, .stack = stack,                        \
-    .zip_halves = zip_halves, .halves = halves, .most_square = most_square, .zip_thirds = zip_thirds,                  \
-    .thirds = thirds, .split = split, .zip_f32 = zip_f32, .finite = finite_half, .exp2 = exp2_half,                    \
-    .exp2_f32 = exp2_f32, .total = total, .soften = soften, .grad = grad, .narrow = narrow, .narrow_rows = narrow_rows
-const struct attn_ukr_pair attn_ukr_pair_avx512bf16 = {
+    .zip_split_f16 = zip_split_f16, .split_f16 = split_f16, .most_square = most_square,                                \
+    .zip_split_f32 = zip_split_f32, .split_f32 = split_f32, .split_block = split_block, .zip_f32 = zip_f32,            \
+    .finite = finite_half, .exp2 = exp2_half, .exp2_f32 = exp2_f32, .total = total, .soften = soften,                  \
+    .bwd_rows = bwd_rows, .narrow = narrow, .narrow_rows = narrow_rows
+const struct attn_ukr_bf16 attn_ukr_bf16_avx512bf16 = {
     .gemm = gemm_pair,
     .dots = gemm_nt_pair,
     .weigh = weigh,
     .finish = attn_ukr_finish_avx512bf16,
     .lanes = &attn_ukr_lanes_avx512bf16,
-    .pass = &attn_ukr_pass_avx512bf16,
+    .decode = &attn_ukr_pass_avx512bf16,
     VECTORS,
 };
-const struct attn_ukr_pair attn_ukr_pair_amx = {
+const struct attn_ukr_bf16 attn_ukr_bf16_amx = {
     .begin = attn_ukr_amx_begin,
     .end = attn_ukr_amx_end,
     .rows = 32,
@@ -413,15 +414,15 @@ const struct attn_ukr_pair attn_ukr_pair_amx = {
     .gemm = attn_ukr_amx_gemm,
     .dots = attn_ukr_few_dots,
     .weigh = attn_ukr_few_weigh,
-    .few = attn_ukr_amx_few,
-    .flash = attn_ukr_amx_flash,
-    .flash_rows = attn_ukr_amx_flash_rows,
+    .decode_tiles = attn_ukr_amx_decode,
+    .fwd = attn_ukr_amx_fwd,
+    .fwd_rowmajor = attn_ukr_amx_fwd_rowmajor,
     .finish = attn_ukr_finish_avx512bf16,
-    .tile = attn_ukr_amx_tile,
-    .tile_f32 = attn_ukr_amx_tile_f32,
-    .soft = attn_ukr_amx_soft,
-    .heads = attn_ukr_amx_heads,
-    .sum = attn_ukr_amx_sum,
-    .add = attn_ukr_amx_add,
+    .bwd_tile = attn_ukr_amx_bwd_tile,
+    .bwd_tile_f32 = attn_ukr_amx_bwd_tile_f32,
+    .mla_scores = attn_ukr_amx_mla_scores,
+    .mla_bwd_scores = attn_ukr_amx_mla_bwd_scores,
+    .mla_sum = attn_ukr_amx_mla_sum,
+    .mla_add = attn_ukr_amx_add,
     VECTORS,
 };
