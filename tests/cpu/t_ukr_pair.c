@@ -169,7 +169,7 @@ static void check_pass(int64_t rows, int64_t n, int64_t depth, int64_t width, in
                                    .factor = 0.7f,
                                    .ldo = ldo,
                                    .same = !apart,
-                                   .ask = (int)(n % 2)};
+                                   .prefetch = (int)(n % 2)};
     memcpy(alone.lo, t.lo, sizeof t.lo);
     memcpy(alone.hi, t.hi, sizeof t.hi);
     alone.f = t.f;

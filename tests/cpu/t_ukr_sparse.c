@@ -96,8 +96,8 @@ static void check_scores(int64_t n, int64_t heads, int64_t depth, int64_t burst)
         }
     for (int64_t i = rows * ld; i < rows * ld + PAD; i++) assert_true(s[i] == old[i]);
     const int64_t left = heads % 32, tiles = (heads + 31) / 32 + (left > 16 && left <= 24); /* 17 to 24: 16 and 8 */
-    const int64_t asked = rows / ATTN_SPARSE_ROWS * tiles * (depth / 16) * burst;
-    assert_true(14 - ahead.n * 2 + ahead.line == (asked < 14 ? asked : 14));
+    const int64_t prefetched = rows / ATTN_SPARSE_ROWS * tiles * (depth / 16) * burst;
+    assert_true(14 - ahead.n * 2 + ahead.line == (prefetched < 14 ? prefetched : 14));
     free(turned), free(s), free(old), free(r.kv);
 }
 static void test_scores(void **unused) {

@@ -121,7 +121,7 @@ struct sixteen {
     int64_t apart, ahead; /* ahead 0: nothing is asked for */
     int soon;             /* into the first-level cache */
 };
-INLINE void ask(const struct sixteen *x, int64_t c) {
+INLINE void prefetch(const struct sixteen *x, int64_t c) {
     if (!x->ahead) return;
     for (int i = 0; i < STEP; i++) {
         const void *line = (const void *)((uintptr_t)x->first + (uintptr_t)(i * x->apart + x->ahead + c) * 2);
@@ -137,7 +137,7 @@ INLINE void score(int64_t depth, int groups, const struct sixteen *k, const stru
         for (int64_t c = 0; c < depth; c += 32) {
             tile_load(7, w->q[g] + c / 2 * FOUR, FOUR * sizeof(float));
             tile_load(6, k->first + c, k->apart * 2);
-            if (g == 0) ask(k, c);
+            if (g == 0) prefetch(k, c);
             tile_dpbf16(4, 6, 7);
         }
         tile_store(4, s[g], FOUR * sizeof(float));
@@ -148,7 +148,7 @@ INLINE void weigh(int nv, const struct sixteen *v, const struct scratch *w) {
 #define WEIGH(x)                                                                                                       \
     if (nv > x) {                                                                                                      \
         tile_load(6, v->first + 32 * x, v->apart * 2);                                                                 \
-        ask(v, 32 * x);                                                                                                \
+        prefetch(v, 32 * x);                                                                                           \
         tile_dpbf16(x, 5, 6);                                                                                          \
     }
     WEIGH(0) WEIGH(1) WEIGH(2) WEIGH(3)
@@ -258,7 +258,7 @@ INLINE void rims(const struct attn_decode_amx *f, int groups, int nv, int64_t fr
 /* Elements from a row to the one that is asked for; the addresses may lie behind the operand. Rows of four
  * lines and more that follow each other in sixteen streams the processor brings by itself. */
 static int64_t ahead(const struct attn_decode_amx *f, int64_t n, int64_t ld, int streams) {
-    if (!f->ask || (streams && ld == n && n >= BY_ITSELF)) return 0;
+    if (!f->prefetch || (streams && ld == n && n >= BY_ITSELF)) return 0;
     return ((streams ? AHEAD : AHEAD_SOON) / 2 + n - 1) / n * ld;
 }
 /* n steps, 16 n keys that all rows see, the first of them at `from`: in turn, or, with `streams`, the keys of a step n

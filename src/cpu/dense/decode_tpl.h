@@ -69,14 +69,15 @@ static void T(pass_keys)(const struct T(work) * w, const struct attn_pass *few, 
     for (int64_t t = 0; t < AHEAD && t < steps; t++) T(find)(w, j + t * ATTN_PASS_KEYS, all->hi, &step[t]);
     for (int64_t t = 0; t <= steps; t++, j += ATTN_PASS_KEYS) {
         struct T(step) *now = &step[t % RING], *then = &step[(t + AHEAD) % RING];
-        const int more = j + AHEAD * ATTN_PASS_KEYS < all->hi, asks = more && w->f->asks; /* maybe of the next task */
+        const int more = j + AHEAD * ATTN_PASS_KEYS < all->hi,
+                  prefetches = more && w->f->prefetches; /* maybe of the next task */
         if (more) T(find)(w, j + AHEAD * ATTN_PASS_KEYS, all->hi, then);
         if (t < steps) {
-            u->scores(few, now->k, asks ? then->k : NULL, s[t % 2]);
+            u->scores(few, now->k, prefetches ? then->k : NULL, s[t % 2]);
             if (j < first || j + ATTN_PASS_KEYS > all->hi_least || now->live != (1u << ATTN_PASS_KEYS) - 1)
                 T(hide)(w, r, few->rows, k0, j, now, s[t % 2], lost);
         }
-        if (t > 0) u->weigh(few, step[(t - 1) % RING].v, asks ? then->v : NULL, s[(t - 1) % 2]);
+        if (t > 0) u->weigh(few, step[(t - 1) % RING].v, prefetches ? then->v : NULL, s[(t - 1) % 2]);
     }
 }
 

@@ -70,8 +70,9 @@ enum {
     FEW_ROWS = 16,   /* up to this many flat rows, packing keys costs more than it saves */
     WIDE_ROWS = 4,   /* up to this many, values in parts, each with the scores again, cost more than one pass saves */
     V_STEP = 32,     /* keys of a product of few rows with values */
-    ASK_BYTES = 8 << 10, /* of values, ahead of their time */
-    ASK_LEAST = 8 << 20, /* up to so many bytes of keys and values, nothing is asked for: it costs what a load does */
+    PREFETCH_BYTES = 8 << 10, /* of values, ahead of their time */
+    PREFETCH_LEAST =
+        8 << 20, /* up to so many bytes of keys and values, nothing is asked for: it costs what a load does */
     BLOCK_BYTES =
         512 << 10, /* keys and values of a block, and a task's rows and sums: they share a second-level cache */
     TASK_BYTES = 512 << 10,
@@ -142,9 +143,9 @@ static void lay_out(struct attn_cpu_fwd *f, int32_t threads) {
                   p->dim_v > 0 && p->dim_v % 32 == 0 && (p->dim_v <= ATTN_DECODE_AMX_WIDTH || f->s.flat > WIDE_ROWS);
     f->steps = f->panel ? NULL : steps_of(&f->s);
     const double width = (double)(p->dim_qk + p->dim_v) * (p->dtype == ATTN_F32 ? 4 : 2);
-    f->asks = (double)(p->batch * p->heads_k) * (double)p->seq_k * width > ASK_LEAST;
+    f->prefetches = (double)(p->batch * p->heads_k) * (double)p->seq_k * width > PREFETCH_LEAST;
     /* one row: products wait for memory whatever their form, and the other one's order of reads suits it better */
-    if (f->s.flat == 1 && !attn_core_has(p, ATTN_PAGED) && !(pairs && f->asks)) f->steps = NULL;
+    if (f->s.flat == 1 && !attn_core_has(p, ATTN_PAGED) && !(pairs && f->prefetches)) f->steps = NULL;
     f->same_keys = p->seq_q == 1 || !attn_core_has(p, ATTN_CAUSAL | ATTN_WINDOW_LEFT | ATTN_WINDOW_RIGHT);
     f->kept = f->panel ? attn_cpu_sdpa_blocks(p->seq_k, f->keys) : 1;
     if (f->kept < 1 || f->kept * f->keys * f->ldq * f->real > KEPT_BYTES) f->kept = 1;

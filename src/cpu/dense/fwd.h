@@ -21,7 +21,7 @@ struct attn_cpu_fwd {
     int stay;      /* lanes: all keys are one block */
     int one_pass;  /* few rows: in one pass over their keys, attn_ukr_bf16.decode_tiles */
     const struct attn_ukr_pass *steps; /* few rows: NULL, or in one pass, in steps of neighbouring keys */
-    int asks;                          /* for keys and values of later steps */
+    int prefetches;                    /* for keys and values of later steps */
     int same_keys;                     /* the flat rows of a sequence see the same keys */
     int half;              /* few rows: 16-bit keys and values are widened as they are multiplied, not before */
     int64_t depth;         /* steps of the first product: D, or pairs of it */

@@ -168,8 +168,8 @@ static void T(dots)(struct T(work) * w, int64_t rows, int64_t n) {
     const int64_t bytes = (int64_t)sizeof(REAL);
 #endif
     if (early) T(dots_of)(w, rows, 0, early);
-    for (int64_t j = 0, asked = 0; j < n && asked < ASK_BYTES; j++)
-        for (int64_t x = 0; x < w->f->s.p->dim_v * bytes; x += 64, asked += 64)
+    for (int64_t j = 0, prefetched = 0; j < n && prefetched < PREFETCH_BYTES; j++)
+        for (int64_t x = 0; x < w->f->s.p->dim_v * bytes; x += 64, prefetched += 64)
             __builtin_prefetch(v + j * w->ldv * bytes + x, 0, 2);
     T(dots_of)(w, rows, early, n - early);
 }
@@ -314,7 +314,7 @@ static void T(see)(const struct T(work) * w, int64_t r0, int64_t n, int64_t *lo,
 
 /* Asks for the part'th of `parts` equal parts of the keys and values j0 .. j0+n, into the second-level cache: while the
  * strips of a block are multiplied, those of the next come in, and neither packing nor a first strip waits for them. */
-static void T(ask)(const struct T(work) * w, int64_t j0, int64_t n, int64_t part, int64_t parts) {
+static void T(prefetch)(const struct T(work) * w, int64_t j0, int64_t n, int64_t part, int64_t parts) {
     const struct attn_cpu_fwd *f = w->f;
     const struct attn_view *views[2] = {&f->s.v, &f->s.k};
     const int64_t width[2] = {f->s.p->dim_v, f->s.p->dim_qk}, first = n * part / parts, end = n * (part + 1) / parts;
@@ -351,7 +351,7 @@ static void T(run_keys)(struct T(work) * w, int64_t n_rows, int64_t k0, int64_t 
         T(load_block)(w, begin, end - begin, 0);
         const int64_t next = block + f->keys, left = hi - next < f->keys ? hi - next : f->keys;
         for (int64_t r = 0; r < n_rows; r += f->strip) {
-            if (left > 0) T(ask)(w, next, left, r / f->strip, attn_cpu_sdpa_blocks(n_rows, f->strip));
+            if (left > 0) T(prefetch)(w, next, left, r / f->strip, attn_cpu_sdpa_blocks(n_rows, f->strip));
             int64_t n = n_rows - r < f->strip ? n_rows - r : f->strip;
             T(see)(w, r, n, &a, &e);
             if (a < begin) a = begin;
@@ -396,7 +396,7 @@ static void T(run_part)(struct T(work) * w, int64_t r, int64_t rows, int64_t k0,
             .o = w->o + r * f->ldv + c,
             .ldo = f->ldv,
             .same = f->same_keys,
-            .ask = r == 0};
+            .prefetch = r == 0};
         memcpy(m, m_before, sizeof m);
         memcpy(l, l_before, sizeof l);
         f->s.bf16->decode_tiles(&few);

@@ -141,7 +141,7 @@ static float *queries(const struct work *w, int64_t r0) { return w->q + (w->f->s
 static float *sums(const struct work *w, int64_t r0) { return w->o + (w->f->stay ? 0 : r0 * w->f->s.p->dim_v); }
 
 /* Asks for n rows of a query tensor, from row r0 of the task on. */
-static void ask(const struct work *w, const struct attn_view *view, int64_t r0, int64_t n, int64_t width) {
+static void prefetch(const struct work *w, const struct attn_view *view, int64_t r0, int64_t n, int64_t width) {
     for (int64_t r = r0; r < r0 + n; r++) {
         const char *row = attn_view_row(view, w->b, w->row[r].h, w->seq.q0 + w->row[r].i);
         for (int64_t at = 0; at < width * view->element_bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
@@ -154,12 +154,12 @@ struct wants {
     int64_t out, end;   /* rows of this strip's results */
     int64_t share;      /* rows of each that go with a step */
 };
-static void ask_some(const struct work *w, struct wants *x) {
+static void prefetch_some(const struct work *w, struct wants *x) {
     const attn_problem *p = w->f->s.p;
     const int64_t q = x->last - x->next < x->share ? x->last - x->next : x->share;
     const int64_t o = x->end - x->out < x->share ? x->end - x->out : x->share;
-    ask(w, &w->f->s.q, x->next, q, p->dim_qk);
-    ask(w, &w->f->out, x->out, o, p->dim_v);
+    prefetch(w, &w->f->s.q, x->next, q, p->dim_qk);
+    prefetch(w, &w->f->out, x->out, o, p->dim_v);
     x->next += q, x->out += o;
 }
 
@@ -266,7 +266,7 @@ struct step {
 };
 
 /* Asks for what rows r .. r + n have of a mask for the keys of the next step. */
-static void ask_for_masks(const struct work *w, const struct step *s, int64_t r, int64_t n) {
+static void prefetch_masks(const struct work *w, const struct step *s, int64_t r, int64_t n) {
     const struct attn_fwd_score_mod *f = &w->score;
     const int64_t key = s->j0 + s->n - w->first, left = f->mask_keys - key, keys = left < s->n ? left : s->n;
     for (int64_t end = r + n; r < end; r++)
@@ -291,10 +291,10 @@ static void score(struct work *w, const struct step *s) {
     enum { PARTS = 2 };
     int32_t lo[ROWS] = {0}, hi[ROWS] = {0};
     const float *k = w->k + (s->j0 - w->first) * w->depth;
-    const int asks = w->scored && w->score.mask != ATTN_UKR_MASK_NONE && w->score.mask != ATTN_UKR_MASK_BIAS;
+    const int prefetches = w->scored && w->score.mask != ATTN_UKR_MASK_NONE && w->score.mask != ATTN_UKR_MASK_BIAS;
     const int64_t part = attn_cpu_sdpa_up(attn_cpu_sdpa_blocks(s->n, PARTS), 2);
     for (int64_t j = 0, r = 0; j < s->n; j += part, r += ROWS / PARTS) {
-        if (asks) ask_for_masks(w, s, r, ROWS / PARTS);
+        if (prefetches) prefetch_masks(w, s, r, ROWS / PARTS);
         w->u->scores(s->halves, s->n - j < part ? s->n - j : part, w->depth, k + j * w->depth, s->q, w->p + j * ROWS);
     }
     if (w->scored) {
@@ -427,7 +427,7 @@ static void run_strip(struct work *w, int64_t r0, int64_t rows, int64_t begin, i
         s.seen = of->seen;
         s.more = of->begun;
         of->begun = 1;
-        ask_some(w, &wants);
+        prefetch_some(w, &wants);
         run_step(w, &s, s.cut < s.n || !s.seen || w->poison.any);
         for (int64_t r = of->seen ? rows : 0; r <= rows; r++) {
             if (r == rows) {

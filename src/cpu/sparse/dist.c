@@ -69,7 +69,7 @@ static void blocks_in_place(const struct dist *j, const struct layout *l, char *
     const uint16_t **row = (const uint16_t **)(ws + l->row), **next = row + block;
     attn_cpu_mla_point(&j->kv, b, key, n, row);
     struct attn_sparse_ahead f = attn_cpu_mla_ahead(row, n, d);
-    attn_cpu_mla_ask(&f);
+    attn_cpu_mla_prefetch(&f);
     for (int64_t more; n; n = more) {
         more = attn_cpu_mla_next(query, &at, end, block, ahead, slots);
         attn_cpu_mla_point(&j->kv, b, ahead, more, next);

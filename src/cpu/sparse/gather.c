@@ -75,7 +75,7 @@ void attn_cpu_mla_point(const struct attn_view *kv, int64_t b, const int32_t *ke
 struct attn_sparse_ahead attn_cpu_mla_ahead(const uint16_t *const *row, int64_t n, int64_t d) {
     return (struct attn_sparse_ahead){.row = row, .n = n, .lines = (2 * d + 63) / 64};
 }
-void attn_cpu_mla_ask(struct attn_sparse_ahead *ahead) {
+void attn_cpu_mla_prefetch(struct attn_sparse_ahead *ahead) {
     for (int64_t r = 0; r < ahead->n; ++r)
         for (int64_t x = 0; x < ahead->lines; ++x) __builtin_prefetch((const char *)ahead->row[r] + x * 64);
     ahead->n = 0;

@@ -75,7 +75,7 @@ static inline int mla_in_place(const struct mla_isa *isa) { return isa->sparse !
 void attn_cpu_mla_point(const struct attn_view *kv, int64_t b, const int32_t *key, int64_t n, const uint16_t **row);
 /* Rows to ask for beside the products that follow: d columns of each. now: at once. */
 struct attn_sparse_ahead attn_cpu_mla_ahead(const uint16_t *const *row, int64_t n, int64_t d);
-void attn_cpu_mla_ask(struct attn_sparse_ahead *ahead);
+void attn_cpu_mla_prefetch(struct attn_sparse_ahead *ahead);
 /* Shares what is left of them out to `places` in which products ask. */
 static inline void mla_pace(struct attn_sparse_ahead *ahead, int64_t part, int64_t parts, int64_t places) {
     const int64_t lines = ahead->n * ahead->lines * part / parts;

@@ -181,7 +181,7 @@ static void grad_in_place(const struct at *w, int64_t r0, int64_t n, const int64
     if (r0 == 0) {
         attn_cpu_mla_point(&j->kv, j->b, key, n, row);
         f = attn_cpu_mla_ahead(row, n, d);
-        attn_cpu_mla_ask(&f);
+        attn_cpu_mla_prefetch(&f);
     }
     attn_cpu_mla_point(&j->kv, j->b, key + n, more, next);
     f = attn_cpu_mla_ahead(next, more, d);

@@ -286,7 +286,7 @@ static void block_in_place(const struct fwd *j, const struct layout *l, char *ws
     }
     if (!any && !t->begun) {
         f = attn_cpu_mla_ahead(row, n, p->dim_qk);
-        attn_cpu_mla_ask(&f);
+        attn_cpu_mla_prefetch(&f);
     }
     f = attn_cpu_mla_ahead(next, more ? more : turn->n, p->dim_qk);
     mla_pace(&f, p->dim_qk, p->dim_qk + p->dim_v, mla_score_places(n, heads, depth));

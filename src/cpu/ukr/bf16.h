@@ -148,7 +148,7 @@ struct attn_decode_amx {
     int64_t ldo;
     int same; /* all rows see the same keys, lo[0] .. hi[0]. Else the sums of a row are on the grid of steps and depend
                * on nothing but that row. */
-    int ask;  /* for keys and values to come, those behind the last one, too */
+    int prefetch; /* for keys and values to come, those behind the last one, too */
 };
 
 /* A tile of the plain backward: up to ATTN_BWD_TILE_STRIPS strips of ATTN_BWD_TILE rows against blocks of as many

@@ -24,7 +24,7 @@ enum { F(STEP) = V32_LANES };
 #endif
 
 /* Into the second-level cache; into the first, requests would wait for each other. */
-INLINE void F(ask)(const TYPE *p) { __builtin_prefetch(p, 0, 2); }
+INLINE void F(prefetch)(const TYPE *p) { __builtin_prefetch(p, 0, 2); }
 
 /* Whole registers of keys j .. j+n, n at a time; what of `next` is asked for lies beside them. */
 INLINE void F(abreast)(int rows, int n, int j, int64_t whole, const struct attn_pass *f, const float *q,
@@ -36,7 +36,7 @@ INLINE void F(abreast)(int rows, int n, int j, int64_t whole, const struct attn_
         v32 x[4];
         UNROLL for (int a = 0; a < n; a++) x[a] = LOAD(key[a] + l);
         UNROLL for (int a = 0; a < n; a++) {
-            if (next && (STEP >= LINE || l % LINE == 0)) F(ask)(then[a] + l);
+            if (next && (STEP >= LINE || l % LINE == 0)) F(prefetch)(then[a] + l);
         }
         UNROLL for (int i = 0; i < rows; i++) {
             const v32 y = v32_load(q + i * f->ldq);
@@ -168,8 +168,8 @@ INLINE void F(weigh_tile)(int rows, int cols, int64_t live, int64_t ldo, const f
         const TYPE *even = (const TYPE *)v[j] + c, *odd = (const TYPE *)v[j + 1] + c;
         v32 y[TILE_COLS + 1];
         for (int x = 0; x < cols && next; x += 2) {
-            F(ask)((const TYPE *)next[j] + c + x * V32_LANES);
-            F(ask)((const TYPE *)next[j + 1] + c + x * V32_LANES);
+            F(prefetch)((const TYPE *)next[j] + c + x * V32_LANES);
+            F(prefetch)((const TYPE *)next[j + 1] + c + x * V32_LANES);
         }
         UNROLL for (int x = 0; x < cols; x += 2) {
             const int64_t n = x + 2 < cols ? F(STEP) : (cols % 2 ? 0 : V32_LANES) + live;
@@ -190,7 +190,7 @@ INLINE void F(weigh_tile)(int rows, int cols, int64_t live, int64_t ldo, const f
     for (int j = 0; j < ATTN_PASS_KEYS; j++) {
         const TYPE *row = (const TYPE *)v[j] + c;
         v32 y[TILE_COLS];
-        for (int x = 0; x < cols * V32_LANES && next; x += LINE) F(ask)((const TYPE *)next[j] + c + x);
+        for (int x = 0; x < cols * V32_LANES && next; x += LINE) F(prefetch)((const TYPE *)next[j] + c + x);
         UNROLL for (int x = 0; x < cols; x++) y[x] =
             x + 1 < cols || live == V32_LANES ? LOAD(row + x * V32_LANES) : LOAD_TAIL(row + x * V32_LANES, live);
         UNROLL for (int i = 0; i < rows; i++) {

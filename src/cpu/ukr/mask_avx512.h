@@ -82,7 +82,7 @@ static inline __attribute__((always_inline)) void add_part(int mask, const char 
     }
 }
 /* Asks for what the rows have of the keys from `key` on: 32 streams are more than the hardware follows. */
-static inline void ask_for_masks(const struct attn_fwd_score_mod *f, int64_t span, int64_t key) {
+static inline void prefetch_masks(const struct attn_fwd_score_mod *f, int64_t span, int64_t key) {
     if (key >= f->mask_keys) return;
     for (int r = 0; r < MASK_ROWS; r++)
         for (int64_t at = key * f->mask_bytes; at < (key + span) * f->mask_bytes; at += 64)

@@ -58,7 +58,7 @@ INLINE void two_scored_rows(int what, struct grads *g) {
     const float *s = g->s + u * 2 * SIDE, *dp = s + CELLS;
     v32 x[4], r[4], p[4], ds[4], chain[4];
     UNROLL for (int i = 0; i < 4; i++) x[i] = v32_load(s + i * 16);
-    ask_cells(&g->scores, u);
+    prefetch_cells(&g->scores, u);
     score_rows(what, &g->scores, 2 * u, 2 * u + 1, g->factor, g->max, x, chain);
     exp2_begin(EXP2_FULL, 4, x, r, p);
     exp2_more(EXP2_FULL, EXP2_FULL, 0, 4, r, p);

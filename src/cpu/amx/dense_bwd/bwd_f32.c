@@ -57,7 +57,7 @@ INLINE void grad_step(const struct grads *g, struct live *v, int64_t u, int step
     if (step == 0) {
         if (g->what) {
             UNROLL for (int i = 0; i < 4; i++) v->x[i] = v32_load(s + i / 2 * HALF + i % 2 * 16);
-            ask_cells(&g->scores, u);
+            prefetch_cells(&g->scores, u);
             score_rows(g->what, &g->scores, u, u + 16, g->factor, g->top, v->x, v->chain);
         } else {
             UNROLL for (int i = 0; i < 4; i++) v->x[i] =

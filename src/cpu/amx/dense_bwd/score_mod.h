@@ -81,13 +81,13 @@ static inline void keep(const struct attn_bwd_score_mod *f, const int32_t *seen,
 /* A chunk's. */
 struct scores {
     const struct attn_bwd_score_mod *of;
-    int64_t row, first;     /* of the tile, and the first key */
-    const uint16_t *kept;   /* two of 16 keys for each row */
-    v32 key[2];             /* numbers of the keys */
-    __m512i magnitude;      /* ALiBi by distance: all bits but the sign; else all */
-    __mmask16 live[2];      /* keys that have cells */
-    const char *const *ask; /* rows of which cells are asked for, with every two rows */
-    int64_t ask_at;
+    int64_t row, first;          /* of the tile, and the first key */
+    const uint16_t *kept;        /* two of 16 keys for each row */
+    v32 key[2];                  /* numbers of the keys */
+    __m512i magnitude;           /* ALiBi by distance: all bits but the sign; else all */
+    __mmask16 live[2];           /* keys that have cells */
+    const char *const *prefetch; /* rows of which cells are asked for, with every two rows */
+    int64_t prefetch_from_row;
 };
 static inline void begin_scores(struct scores *e, int64_t strip, int64_t block, const struct reach *reach,
                                 int64_t strips, int64_t blocks) {
@@ -102,8 +102,8 @@ static inline void begin_scores(struct scores *e, int64_t strip, int64_t block, 
         e->live[h] = (__mmask16)(there >= 16 ? 0xffff : there > 0 ? (1u << there) - 1 : 0);
     }
     if (f->mask == ATTN_UKR_MASK_BITS) { /* of the next tile: a line has 64 keys of a row */
-        e->ask = f->next + e->row + block % 2;
-        e->ask_at = block / 2 * 64;
+        e->prefetch = f->next + e->row + block % 2;
+        e->prefetch_from_row = block / 2 * 64;
         return;
     }
     /* of the next chunk */
@@ -113,8 +113,8 @@ static inline void begin_scores(struct scores *e, int64_t strip, int64_t block, 
         while (r < strips && reach[r].hi == 0);
         k = r < strips ? reach[r].lo / SCORE_SIDE : 0;
     }
-    e->ask = r < strips ? f->cell + r * SCORE_SIDE : f->next;
-    e->ask_at = k * SCORE_SIDE * f->mask_bytes;
+    e->prefetch = r < strips ? f->cell + r * SCORE_SIDE : f->next;
+    e->prefetch_from_row = k * SCORE_SIDE * f->mask_bytes;
 }
 
 /* What an additive mask has for row r, from its max on, is added to t in octaves. */
@@ -134,15 +134,15 @@ INLINE void add_cells(const struct scores *e, int64_t r, v32 max, v32 *t) {
     UNROLL for (int h = 0; h < 2; h++) t[h] = v32_fma(m[h] - max, v32_set(SCORE_LOG2_E), t[h]);
 }
 /* The lines that are asked for beside rows 2 u and 2 u + 1. */
-INLINE void ask_cells(const struct scores *e, int64_t u) {
+INLINE void prefetch_cells(const struct scores *e, int64_t u) {
     const struct attn_bwd_score_mod *const f = e->of;
     if (!f->mask) return;
-    _mm_prefetch(e->ask[2 * u] + e->ask_at, _MM_HINT_T1);
+    _mm_prefetch(e->prefetch[2 * u] + e->prefetch_from_row, _MM_HINT_T1);
     if (f->mask == ATTN_UKR_MASK_BITS) return;
-    _mm_prefetch(e->ask[2 * u + 1] + e->ask_at, _MM_HINT_T1);
+    _mm_prefetch(e->prefetch[2 * u + 1] + e->prefetch_from_row, _MM_HINT_T1);
     if (f->mask != ATTN_UKR_MASK_F32) return;
-    _mm_prefetch(e->ask[2 * u] + e->ask_at + 64, _MM_HINT_T1);
-    _mm_prefetch(e->ask[2 * u + 1] + e->ask_at + 64, _MM_HINT_T1);
+    _mm_prefetch(e->prefetch[2 * u] + e->prefetch_from_row + 64, _MM_HINT_T1);
+    _mm_prefetch(e->prefetch[2 * u + 1] + e->prefetch_from_row + 64, _MM_HINT_T1);
 }
 /* Products x of two rows of the chunk, two vectors each, become arguments of the exponential; chain receives the
  * derivative of the cap, or 1. max: of the strip. */

@@ -29,11 +29,11 @@ struct exps {
     int of_keys;        /* products for one of Q with keys: 1, of two terms 4 or 3, of three 6 */
     int64_t span, done; /* keys of a step; pairs of them that are done */
     struct fused fused;
-    const uint16_t *kept;     /* boolean masks: of the step, two of 16 queries for each key */
-    int asks;                 /* for a line of a mask with every two keys, */
-    const char *const *asked; /* of a row each, */
-    int64_t ask_from;         /* at this byte */
-    int64_t due, share;       /* of UNIT: what is dealt out and not yet taken, what is dealt out at a time */
+    const uint16_t *kept;          /* boolean masks: of the step, two of 16 queries for each key */
+    int prefetches;                /* for a line of a mask with every two keys, */
+    const char *const *prefetched; /* of a row each, */
+    int64_t prefetch_from;         /* at this byte */
+    int64_t due, share;            /* of UNIT: what is dealt out and not yet taken, what is dealt out at a time */
 };
 INLINE void set_up_exps(struct exps *e, float factor, int terms, int rough, int64_t span) {
     *e = (struct exps){.factor = v32_set(factor), .terms = terms, .span = span, .done = span / 2};
@@ -80,7 +80,7 @@ INLINE void two_keys(struct exps *e, int exactly) {
     __mmask16 of[4];
     v32 x[4];
     UNROLL for (int i = 0; i < 4; i++) x[i] = v32_load(s + i * 16);
-    if (e->asks) _mm_prefetch(e->asked[e->done] + e->ask_from, _MM_HINT_T1);
+    if (e->prefetches) _mm_prefetch(e->prefetched[e->done] + e->prefetch_from, _MM_HINT_T1);
     UNROLL for (int i = 0; keeps && i < 4; i++) {
         __mmask16 m = e->kept[e->done * 4 + i];
         __asm__("" : "+Yk"(m)); /* gcc would load it for each use, which takes a busy port */

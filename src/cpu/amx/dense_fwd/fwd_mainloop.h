@@ -78,10 +78,10 @@ INLINE void begin(struct exps *e, int fuse, const struct attn_fwd_score_mod *f, 
 }
 /* Cells of a boolean mask are asked for beside a step, a line of one row with every two keys. Bits are made a strip at
  * a time: it is the same keys of the next one. Where there is none, what is at hand is asked for. */
-INLINE void ask(struct exps *e, struct place at, int64_t span, const struct attn_fwd_strip *end) {
+INLINE void prefetch(struct exps *e, struct place at, int64_t span, const struct attn_fwd_strip *end) {
     const struct attn_fwd_score_mod *of = at.f[at.f + 1 < end].score;
-    e->asked = of->cell + at.step * span / 2 % LANES_ALL;
-    e->ask_from = at.step * span / 64 * 64 * of->mask_bytes;
+    e->prefetched = of->cell + at.step * span / 2 % LANES_ALL;
+    e->prefetch_from = at.step * span / 64 * 64 * of->mask_bytes;
 }
 /* Whether a step must be taken again, exactly. */
 INLINE int beyond(int fuse, const struct exps *e) {
@@ -119,7 +119,7 @@ INLINE int steps_without_care(int kind, int64_t depth, int64_t width, int64_t sp
     UNROLL for (int i = 0; i <= QUEUE; i++) p[i] = c->w->p[i];
     for (;;) {
         begin(e, kind, f->score, step * span, s, p[QUEUE], r);
-        if (fuse_keeps(kind)) ask(e, (struct place){f, step}, span, end);
+        if (fuse_keeps(kind)) prefetch(e, (struct place){f, step}, span, end);
         if (depth == 64 && e->terms == 1) {
             step_64(&at, step + 1, other, &at, step - 1, p[QUEUE - 1], e);
         } else {
@@ -199,7 +199,7 @@ INLINE void strips(const struct attn_fwd_strip *f, int64_t count, int flat, int 
     /* Only ALiBi, and passes that hide keys, make many arguments that a table does not have. What a cap leaves near 0
      * is among those that it has. */
     e.table.sure = table && fuse && !fuse_alibi(fuse), e.table.notes = !fuse_caps(fuse);
-    e.asks = fuse_keeps(kind);
+    e.prefetches = fuse_keeps(kind);
     deal_times(&e, 2 * (depth / 32 * (span / 16) * e.of_keys + span / 32 * (width / 16) * of_values(terms)));
     for (int i = 0; i <= parts; i++) w.p[QUEUE - i] = f->p + i * weights;
     for (int i = 0; i <= QUEUE; i++) w.at[i] = at;
@@ -238,7 +238,7 @@ INLINE void strips(const struct attn_fwd_strip *f, int64_t count, int flat, int 
         if (f->given) put_given(f, span, at.step, s);
         if (of && !fuse) {
             score(of, span, at.step * span, s);
-            if (of->mask && of->mask != ATTN_UKR_MASK_BIAS) ask_for_masks(of, span, (at.step + 1) * span);
+            if (of->mask && of->mask != ATTN_UKR_MASK_BIAS) prefetch_masks(of, span, (at.step + 1) * span);
         }
         if (!settled || at.step < open.from || at.step >= open.to) {
             if (!open_step(f, span, at.step)) hide(f, span, at.step, s, hidden);
@@ -258,7 +258,7 @@ INLINE void strips(const struct attn_fwd_strip *f, int64_t count, int flat, int 
             if (fuse && (first[0] | first[1])) refer_fused(f, span, at.step, r, s, e.factor, first);
         }
         begin(&e, fuse, of, at.step * span, s, w.p[QUEUE], r);
-        if (fuse_keeps(kind)) ask(&e, at, span, end);
+        if (fuse_keeps(kind)) prefetch(&e, at, span, end);
         const int64_t part = j % parts, n = j - w.done[part];
         w.done[part] = j;
         /* Values of two strips: their sums are stored late, too; in several terms that lost. Where steps are passed

@@ -126,7 +126,7 @@ INLINE void heads(const struct attn_mla_bwd_scores *f, int grad) {
 #define WORK_0(at, copying)                                                                                            \
     do {                                                                                                               \
         UNIT(at, 0);                                                                                                   \
-        if (asks) ask_half(&asking, 0);                                                                                \
+        if (prefetches) prefetch_half(&asking, 0);                                                                     \
     } while (0)
 #define WORK_1(at, copying)                                                                                            \
     do {                                                                                                               \
@@ -137,13 +137,13 @@ INLINE void heads(const struct attn_mla_bwd_scores *f, int grad) {
 #define WORK_2(at, copying)                                                                                            \
     do {                                                                                                               \
         UNIT(at, 2);                                                                                                   \
-        if (asks) ask_half(&asking, 1);                                                                                \
+        if (prefetches) prefetch_half(&asking, 1);                                                                     \
     } while (0)
 #define WORK_3(at, copying)                                                                                            \
     do {                                                                                                               \
         UNIT(at, 3);                                                                                                   \
         zip_unit(&z);                                                                                                  \
-        if (last && (!grad || !asks)) zip_to(&z, n);                                                                   \
+        if (last && (!grad || !prefetches)) zip_to(&z, n);                                                             \
         if (copying) copy_columns(&c, k, n, 0);                                                                        \
     } while (0)
 #define PRODUCT(steps_, next, OPEN, at, copying)                                                                       \
@@ -166,11 +166,11 @@ INLINE void heads(const struct attn_mla_bwd_scores *f, int grad) {
             const int last = strip + 1 == f->strips, copies = last && c.any;
             const float *const q = f->q + strip * f->depth * SIDE, *const next = last ? f->q : q + f->depth * SIDE,
                                *const o = grad ? f->dout + strip * f->width * SIDE : next, *b_ = q;
-            int asks = 1;
-            ask_from(&asking, &f->rows, &f->next, row + ASK_AHEAD, strip, f->strips);
+            int prefetches = 1;
+            prefetch_from(&asking, &f->rows, &f->next, row + PREFETCH_AHEAD, strip, f->strips);
             PRODUCT(steps, o, OPEN_LATE, grad ? n : n - 1, copies && !grad);
             if (grad) {
-                asks = 0;
+                prefetches = 0;
                 PRODUCT(more_steps, next, OPEN_MORE, steps + n, copies);
                 if (last) zip_to(&z, steps);
             }

@@ -204,7 +204,7 @@ INLINE void soft(const struct attn_mla_scores *f, int maxima) {
     for (int64_t h = 0; h < f->strips * SIDE; h++) f->shrink[h] = 1;
     if (!f->copied) copy_first(k, &f->rows, f->depth);
         /* a step's other work: of this chunk and those to come, then of the chunk before */
-#define ASK(h) ask_half(&asking, h)
+#define PREFETCH(h) prefetch_half(&asking, h)
 #define COPY_0                                                                                                         \
     do {                                                                                                               \
         zip_unit(&z);                                                                                                  \
@@ -219,7 +219,7 @@ INLINE void soft(const struct attn_mla_scores *f, int maxima) {
 #define SOFT_0                                                                                                         \
     do {                                                                                                               \
         four_0(&e, &t, &w, s, maxima);                                                                                 \
-        ASK(0);                                                                                                        \
+        PREFETCH(0);                                                                                                   \
     } while (0)
 #define SOFT_1                                                                                                         \
     do {                                                                                                               \
@@ -229,7 +229,7 @@ INLINE void soft(const struct attn_mla_scores *f, int maxima) {
 #define SOFT_2                                                                                                         \
     do {                                                                                                               \
         four_2(&e);                                                                                                    \
-        ASK(1);                                                                                                        \
+        PREFETCH(1);                                                                                                   \
         if (turns && n > 4 && n % 4 && n % 4 < 3) turn_four(w.p, n / 4 - 1, n % 4 - 1);                                \
     } while (0)
 #define SOFT_3                                                                                                         \
@@ -247,7 +247,7 @@ INLINE void soft(const struct attn_mla_scores *f, int maxima) {
 #define LAST_0                                                                                                         \
     do {                                                                                                               \
         TURN((turn_four(w.p, 3, 0), turn_four(w.p, 3, 1)));                                                            \
-        ASK(0);                                                                                                        \
+        PREFETCH(0);                                                                                                   \
     } while (0)
 #define LAST_1                                                                                                         \
     do {                                                                                                               \
@@ -257,7 +257,7 @@ INLINE void soft(const struct attn_mla_scores *f, int maxima) {
 #define LAST_2                                                                                                         \
     do {                                                                                                               \
         TURN((TURN_ALL(1)));                                                                                           \
-        ASK(1);                                                                                                        \
+        PREFETCH(1);                                                                                                   \
     } while (0)
 #define LAST_3                                                                                                         \
     do {                                                                                                               \
@@ -274,9 +274,9 @@ INLINE void soft(const struct attn_mla_scores *f, int maxima) {
             const float *a_ = k, *b_ = f->q + strip * f->depth * SIDE, *const next = last ? f->q : b_ + f->depth * SIDE;
             int64_t n = 0, done = 0; /* pairs of rows of the chunk before */
             int beside = 0;
-            ask_from(&asking, &f->rows, &f->next, row + ASK_AHEAD, strip, f->strips);
-            STEP(1, OPEN_LATE, ON_TO(steps > 1 ? a_ + 2 * TILE : k, steps > 1 ? b_ + 2 * TILE : next), ASK(0), COPY_0,
-                 ASK(1), COPY_1);
+            prefetch_from(&asking, &f->rows, &f->next, row + PREFETCH_AHEAD, strip, f->strips);
+            STEP(1, OPEN_LATE, ON_TO(steps > 1 ? a_ + 2 * TILE : k, steps > 1 ? b_ + 2 * TILE : next), PREFETCH(0),
+                 COPY_0, PREFETCH(1), COPY_1);
             if (late) soft_begin(&w, strip_late, row_late), beside = w.rows == SIDE;
             if (beside) {
                 const float *s = w.s;
@@ -286,7 +286,7 @@ INLINE void soft(const struct attn_mla_scores *f, int maxima) {
                 strip_out(&t, &w);
                 done = steps > 2 ? steps - 2 : 0;
             } else {
-                for (n = 1; n < steps - 1; n++) STEP(0, OPEN_LATE, ON_ALWAYS, ASK(0), COPY_0, ASK(1), COPY_1);
+                for (n = 1; n < steps - 1; n++) STEP(0, OPEN_LATE, ON_ALWAYS, PREFETCH(0), COPY_0, PREFETCH(1), COPY_1);
             }
             if (steps > 1) STEP(0, OPEN_LATE, ON_TO(k, next), LAST_0, LAST_1, LAST_2, LAST_3);
             if (copies) copy_columns(&c, k, steps - 1, 16);
@@ -299,7 +299,7 @@ INLINE void soft(const struct attn_mla_scores *f, int maxima) {
     sums_store(late, SIDE);
     soft_begin(&w, strip_late, row_late);
     soft_rest(&w, 0), soft_end(&w);
-#undef ASK
+#undef PREFETCH
 #undef COPY_0
 #undef COPY_1
 #undef SOFT_0

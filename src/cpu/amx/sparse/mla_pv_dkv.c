@@ -63,7 +63,7 @@ struct aside {
     const struct attn_mla_turn *turn;
     int64_t head, x, heads, wait; /* heads: filled up, 0 if none is to be turned */
 };
-static void ask_heads(const struct attn_mla_turn *f, int64_t head, int64_t x) {
+static void prefetch_heads(const struct attn_mla_turn *f, int64_t head, int64_t x) {
     for (int64_t i = 0; i < 16 && head + i < f->heads; i++)
         __builtin_prefetch(f->base + (head + i) * f->stride + x * 4);
 }
@@ -83,13 +83,13 @@ static void turn_unit(struct aside *w) {
     }
     w->x += 16;
     if (w->x == f->depth) w->x = 0, w->head += 16;
-    ask_heads(f, w->head, w->x);
+    prefetch_heads(f, w->head, w->x);
 }
 /* slots: how many times there is something to do. */
 static void aside_from(struct aside *w, const struct attn_mla_sum *f, int64_t slots) {
     *w = (struct aside){.turn = &f->turn};
     copy_from(&w->copy, f->tiles, &f->next, f->depth, 0);
-    if (f->turn.base) w->heads = (f->turn.heads + SIDE - 1) / SIDE * SIDE, ask_heads(&f->turn, 0, 0);
+    if (f->turn.base) w->heads = (f->turn.heads + SIDE - 1) / SIDE * SIDE, prefetch_heads(&f->turn, 0, 0);
     const int64_t units = w->copy.left * (f->depth / 16) + w->heads / 16 * (f->turn.depth / 16);
     w->wait = f->even ? slots / (units + 1) - 1 : 0;
 }
@@ -121,7 +121,7 @@ INLINE void sum(const struct attn_mla_sum *f, int leaves) {
             float *to = f->c + strip * SIDE * ldc + column;
             const int more = column + SIDE < f->columns;
             const float *next = more ? to + SIDE : f->c + (strip + 1) * SIDE * ldc;
-            int64_t ask = (more || strip + 1 < f->strips) && (!leaves || accumulate) ? SIDE : 0;
+            int64_t prefetch = (more || strip + 1 < f->strips) && (!leaves || accumulate) ? SIDE : 0;
             struct leaving coming = {0}; /* whose lines are asked for */
             if (leaves) coming = leave_from(f->out, kept, strip, column);
             const char *line = coming.to;
@@ -136,7 +136,7 @@ INLINE void sum(const struct attn_mla_sum *f, int leaves) {
     } while (0)
 #define WORK(first)                                                                                                    \
     do {                                                                                                               \
-        for (int64_t r_ = each; r_ > 0 && ask > 0; r_--, ask--, next += ldc)                                           \
+        for (int64_t r_ = each; r_ > 0 && prefetch > 0; r_--, prefetch--, next += ldc)                                 \
             __builtin_prefetch(next, 1), __builtin_prefetch(next + 16, 1);                                             \
         if (leaves) {                                                                                                  \
             for (int64_t r_ = each; r_ > 0 && coming.end > 0; r_--, coming.end--, line += coming.stride)               \

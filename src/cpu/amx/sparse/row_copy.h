@@ -68,20 +68,20 @@ INLINE void copy_columns(const struct coming *c, float *tiles, int64_t n, int fr
     UNROLL for (int i = 0; i < 16; i++) _mm512_storeu_si512(to + i * 16, _mm512_loadu_si512(c->row[from + i] + n * 16));
 }
 
-/* Before that the same rows are asked for, ASK_AHEAD rows ahead, as far as the second-level cache: ASK_ROWS at a time,
- * column by column, a few lines behind each product. More rows at once, fewer, or the first-level cache cost more; so
- * does asking beside a single strip, whose products take less time than the lines. */
-enum { ASK_ROWS = 8, ASK_AHEAD = 64 };
+/* Before that the same rows are asked for, PREFETCH_AHEAD rows ahead, as far as the second-level cache: PREFETCH_ROWS
+ * at a time, column by column, a few lines behind each product. More rows at once, fewer, or the first-level cache cost
+ * more; so does asking beside a single strip, whose products take less time than the lines. */
+enum { PREFETCH_ROWS = 8, PREFETCH_AHEAD = 64 };
 struct asking {
     int64_t n, column; /* of rows */
     const char *row[ATTN_MLA_HEADS];
 };
 /* A strip's share of the 32 rows, of which the first is `row`; behind `rows`, filled up to a multiple of 32, are those
  * of the next block. */
-static __attribute__((noinline, unused)) void ask_from(struct asking *a, const struct attn_mla_rows *rows,
-                                                       const struct attn_mla_rows *next, int64_t row, int64_t strip,
-                                                       int64_t strips) {
-    const int64_t side = ATTN_MLA_HEADS, share = (side / ASK_ROWS + strips - 1) / strips * ASK_ROWS,
+static __attribute__((noinline, unused)) void prefetch_from(struct asking *a, const struct attn_mla_rows *rows,
+                                                            const struct attn_mla_rows *next, int64_t row,
+                                                            int64_t strip, int64_t strips) {
+    const int64_t side = ATTN_MLA_HEADS, share = (side / PREFETCH_ROWS + strips - 1) / strips * PREFETCH_ROWS,
                   filled = (rows->n + side - 1) / side * side, first = row + strip * share;
     const int inside = row < rows->n;
     a->column = 0;
@@ -90,9 +90,9 @@ static __attribute__((noinline, unused)) void ask_from(struct asking *a, const s
         a->row[i] = (const char *)(inside ? copy_row(rows, first + i) : copy_row(next, first - filled + i));
 }
 /* Half of the rows, h of two. */
-INLINE void ask_half(struct asking *a, int h) {
-    for (int64_t i = h * ASK_ROWS / 2; i < a->n; i += ASK_ROWS) {
-        UNROLL for (int k = 0; k < ASK_ROWS / 2; k++) _mm_prefetch(a->row[i + k] + a->column, _MM_HINT_T1);
+INLINE void prefetch_half(struct asking *a, int h) {
+    for (int64_t i = h * PREFETCH_ROWS / 2; i < a->n; i += PREFETCH_ROWS) {
+        UNROLL for (int k = 0; k < PREFETCH_ROWS / 2; k++) _mm_prefetch(a->row[i + k] + a->column, _MM_HINT_T1);
     }
     if (h) a->column += 64;
 }

@@ -18,7 +18,7 @@ enum { ROWS = 4, MOST_PAIRS = 256 };
 /* Operands from memory are asked for early, into the second-level cache: alone the hardware keeps some 2 KiB on the way
  * and stops while products are made. Rows ahead for rows of n; the addresses may lie behind the operand. */
 static inline int64_t rows_ahead(int64_t n) { return n > 0 ? AHEAD / 2 / n + 1 : 0; }
-static inline void ask(const uint16_t *p, int64_t elements) {
+static inline void prefetch(const uint16_t *p, int64_t elements) {
     __builtin_prefetch((const void *)((uintptr_t)p + (uintptr_t)elements * sizeof *p), 0, 2);
 }
 
@@ -65,7 +65,7 @@ void attn_ukr_few_dots(int64_t m, int64_t n, int64_t k, const float *a, int64_t 
             }
         for (int64_t j = 0; j < n; j += 2) {
             const uint16_t *b0 = b + j * ldb, *b1 = j + 1 < n ? b0 + ldb : b0;
-            for (int64_t l = 0; l < 2 * k; l += 32) ask(b0, far + l), ask(b1, far + l);
+            for (int64_t l = 0; l < 2 * k; l += 32) prefetch(b0, far + l), prefetch(b1, far + l);
             switch (rows) {
             case 1: dots_tile(1, k, q, b0, b1, sums); break;
             case 2: dots_tile(2, k, q, b0, b1, sums); break;
@@ -93,7 +93,7 @@ static inline __attribute__((always_inline)) void weigh_tile(int rows, int nv, i
     for (int64_t l = 0; l < k; l++, v += ldv) {
         UNROLL for (int x = 0; x < nv; x++) {
             const __m512i y = _mm512_maskz_loadu_epi16(x == nv - 1 ? part : (__mmask32)-1, v + 32 * x);
-            ask(v, far + 32 * x);
+            prefetch(v, far + 32 * x);
             const v32 e = even_of(y), o = odd_of(y);
             UNROLL for (int i = 0; i < rows; i++) {
                 const v32 w = v32_set(p[i * KEYS + l]);

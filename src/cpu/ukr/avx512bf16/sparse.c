@@ -17,7 +17,7 @@ INLINE v32 set_pair(const void *p) {
     return _mm512_castsi512_ps(_mm512_set1_epi32(x));
 }
 
-INLINE void ask(struct attn_sparse_ahead *a, int64_t n) {
+INLINE void prefetch(struct attn_sparse_ahead *a, int64_t n) {
     for (; n > 0 && a->n > 0; n--) {
         __builtin_prefetch((const char *)*a->row + a->line * LINE, 0, 2);
         if (++a->line == a->lines) a->line = 0, a->row++, a->n--;
@@ -50,7 +50,7 @@ INLINE void score_tile(int heads, int64_t ldb, int64_t depth, const uint16_t *co
         half[i] = _mm256_setzero_ps();
     }
     for (int64_t l = 0; l < depth; l += ATTN_SPARSE_DEPTH, b += ATTN_SPARSE_DEPTH * ldb) {
-        ask(ahead, ahead->burst);
+        prefetch(ahead, ahead->burst);
         UNROLL for (int k = 0; k < ATTN_SPARSE_DEPTH; k++) {
             const float *y = b + k * ldb;
             if (heads == 8) {
@@ -122,7 +122,7 @@ INLINE void sum_tile(int heads, int64_t pairs, const float *a, int64_t lda, cons
     for (int64_t l = 0; l < pairs; l++, a += lda) {
         v32 y[2];
         pair_rows(_mm512_loadu_si512(row[2 * l] + at), _mm512_loadu_si512(row[2 * l + 1] + at), y);
-        if (l < ahead->burst) ask(ahead, 1);
+        if (l < ahead->burst) prefetch(ahead, 1);
         UNROLL for (int i = 0; i < heads; i++) {
             const v32 x = set_pair(a + i);
             s[i][0] = madd_pair(x, y[0], s[i][0]);
