@@ -80,12 +80,12 @@ static void fill(void *to, int64_t n) {
     }
 }
 /* All steps of a strip but the first ones; returns how many. */
-INLINE int64_t steps(int64_t depth, int rough, const struct attn_fwd_strip *f) {
+INLINE int64_t steps(int64_t depth, int bf16_accuracy, const struct attn_fwd_strip *f) {
     const int64_t span = attn_fwd_span(depth, depth, 1), parts = depth == 64 ? 1 : QUEUE, to = f->n / span - 1;
     const struct reference r[2] = {{.top = v32_set(8)}, {.top = v32_set(8)}};
     struct queue w = {.span = span, .parts = parts};
     struct exps e;
-    set_up_exps(&e, f->factor, 1, rough, span);
+    set_up_exps(&e, f->factor, 1, bf16_accuracy, span);
     set_up_fused(&e.fused, FUSE_NONE, 1, f->factor, NULL);
     deal_times(&e, 2 * (depth / 32 * (span / 16) + span / 32 * (depth / 16)));
     for (int64_t i = 0; i <= parts; i++) w.p[QUEUE - i] = f->p + i * span / 2 * LANES_ALL;

@@ -25,16 +25,16 @@ static const struct attn_ukr_bf16 *const u = &attn_ukr_bf16_amx;
 enum { ROWS = ATTN_FWD_ROWS, STEP = ATTN_FWD_STEP };
 struct strip {
     int64_t n, d, dv, depth, width, ldk;
-    int terms, rough;    /* operands are bf16, f16 or f32; probabilities need not be as good */
-    int across;          /* keys lie across the lanes */
-    float *q, *k, *v;    /* rows of d, ldk and dv, values of that type */
-    uint16_t *rows, *kt; /* keys of bf16 as they are in memory, keys in terms */
+    int terms, bf16_accuracy; /* operands are bf16, f16 or f32; probabilities need not be as good */
+    int across;               /* keys lie across the lanes */
+    float *q, *k, *v;         /* rows of d, ldk and dv, values of that type */
+    uint16_t *rows, *kt;      /* keys of bf16 as they are in memory, keys in terms */
     float *qt, *vt, *o, *s, *p;
     float m[ROWS], l[ROWS];
     int32_t seen[2 * ROWS];
     uint32_t *live;
-    const uint8_t *gone; /* NULL, or keys that nobody sees */
-    int kind;            /* what makes scores of products */
+    const uint8_t *page_missing; /* NULL, or keys that nobody sees */
+    int kind;                    /* what makes scores of products */
     char *mask;
     uint32_t *bits; /* scratch */
     struct attn_fwd_score_mod score;
@@ -241,7 +241,7 @@ static struct attn_fwd_strip describe_strip(struct strip *t, int64_t at, int64_t
                                    .depth = t->depth,
                                    .width = t->width,
                                    .terms = t->terms,
-                                   .rough = t->rough,
+                                   .bf16_accuracy = t->bf16_accuracy,
                                    .k = tiles ? t->kt + at * terms * t->depth : t->rows + at * t->ldk,
                                    .k_row = tiles ? 32 : t->ldk,
                                    .k_more = 16 * (tiles ? terms * t->depth : t->ldk),
@@ -256,7 +256,7 @@ static struct attn_fwd_strip describe_strip(struct strip *t, int64_t at, int64_t
                                    .o = t->o,
                                    .fresh = at == 0,
                                    .live = t->live + at,
-                                   .gone = t->gone ? t->gone + at : NULL,
+                                   .page_missing = t->page_missing ? t->page_missing + at : NULL,
                                    .s = t->s,
                                    .p = t->p};
 }
@@ -276,7 +276,7 @@ static void run_strip_as(struct strip *t, int64_t n, int watched) {
 static void run_strip(struct strip *t, int64_t n) { run_strip_as(t, n, 1); }
 static void check_strip(const struct strip *t) {
     /* of a sum of d products, relative; of a probability, before and after it is rounded */
-    const int degree = attn_fwd_degree(t->terms, t->rough, t->across || (t->kind && t->score.alibi)),
+    const int degree = attn_fwd_degree(t->terms, t->bf16_accuracy, t->across || (t->kind && t->score.alibi)),
               by_table = degree <= ATTN_FWD_TABLE_OF_SUMS;
     const double product = (t->terms == 3 ? 2e-7 : 2e-6) * (double)t->d,
                  table = 0x1p-8 + 0x1p-8 * 0.6932, /* half a spacing of bf16, half a part of an octave */
@@ -327,7 +327,7 @@ static void check_strip(const struct strip *t) {
 static int rows_fit(const struct strip *t) {
     return attn_fwd_rowmajor_fits(t->depth, t->width, t->terms, t->score.mask, t->score.caps, t->score.alibi);
 }
-static int may_be_rough(const struct strip *t) {
+static int may_have_bf16_accuracy(const struct strip *t) {
     return t->across || t->terms > 1 || !t->kind || t->score.mask <= ATTN_UKR_MASK_BITS;
 }
 static void test_flash(void **unused) {
@@ -342,7 +342,7 @@ static void test_flash(void **unused) {
         struct strip t;
         float m, l, *o;
         make_strip(&t, cases[i].steps, cases[i].d, cases[i].dv, form < 3 ? 1 + form : 1);
-        t.rough = form == 3;
+        t.bf16_accuracy = form == 3;
         if (form == 4) make_score(&t, KEPT);
         if (form == 5) make_score(&t, ADDED_BF16), t.across = rows_fit(&t);
         run_strip(&t, cases[i].first);
@@ -379,7 +379,7 @@ static void test_flash_scores(void **unused) {
                     make_strip(&t, form / 2 ? 4 : 1, extents[at][0], extents[at][1], terms);
                     make_score(&t, kind);
                     for (int across = 0; across <= rows_fit(&t); across++) {
-                        t.across = across, t.rough = form % 2 && may_be_rough(&t);
+                        t.across = across, t.bf16_accuracy = form % 2 && may_have_bf16_accuracy(&t);
                         run_strip(&t, t.n > STEP ? t.n / 2 : t.n);
                         check_strip(&t);
                     }
@@ -401,10 +401,10 @@ static void test_flash_many(void **unused) {
         float *o[MANY], m[MANY][ROWS], l[MANY][ROWS];
         for (int i = 0; i < MANY; i++) {
             make_strip(&t[i], steps[i], extents[which][0], extents[which][1], form < 3 ? 1 + form : 1);
-            t[i].rough = form == 3;
+            t[i].bf16_accuracy = form == 3;
             if (form == 4) make_score(&t[i], KEPT);
             if (form > 4) make_score(&t[i], form == 5 ? ADDED_F16 : ADDED_F32), t[i].across = rows_fit(&t[i]);
-            if (form == 6) t[i].rough = t[i].across;
+            if (form == 6) t[i].bf16_accuracy = t[i].across;
             run_strip(&t[i], t[i].n);
             const size_t bytes = (size_t)(t[i].width * ROWS) * sizeof **o;
             o[i] = malloc(bytes);
@@ -433,7 +433,7 @@ static void test_flash_open(void **unused) {
             struct strip t;
             make_strip(&t, 12 + form % 2, form / 2 ? 64 : 128, form / 2 ? 64 : 128, 1);
             if (kind) make_score(&t, kind);
-            t.across = rows_fit(&t), t.rough = form % 2 && may_be_rough(&t);
+            t.across = rows_fit(&t), t.bf16_accuracy = form % 2 && may_have_bf16_accuracy(&t);
             for (int r = 0; r < ROWS; r++) t.seen[r] = 0, t.seen[ROWS + r] = (int32_t)t.n - r % 3;
             run_strip(&t, t.n);
             check_strip(&t);
@@ -467,20 +467,20 @@ static void test_flash_rare(void **unused) {
         check_strip(&t);
         free_strip(&t);
 
-        static uint8_t gone[3 * STEP];
+        static uint8_t page_missing[3 * STEP];
         const size_t bytes = (size_t)(ROWS * width) * sizeof *t.o;
         float *o = malloc(bytes), m[ROWS], l[ROWS];
         make_strip(&t, 3, width, width, 1);
         make_score(&t, ADDED_F32);
         t.across = rows_fit(&t);
-        for (int64_t j = 0; j < t.n; j++) gone[j] = j % 7 < 2 || j / 32 == 2;
+        for (int64_t j = 0; j < t.n; j++) page_missing[j] = j % 7 < 2 || j / 32 == 2;
         for (int hidden = 1; hidden >= 0; hidden--) { /* by the mask, then because they are gone */
             for (int64_t j = 0; j < t.n; j++)
-                for (int r = 0; r < ROWS && gone[j]; r++) {
+                for (int r = 0; r < ROWS && page_missing[j]; r++) {
                     const float x = hidden ? -INFINITY : r % 2 ? NAN : 1e4f;
                     memcpy(t.mask + 4 * cell(&t, r, j), &x, sizeof x);
                 }
-            t.gone = hidden ? NULL : gone;
+            t.page_missing = hidden ? NULL : page_missing;
             run_strip(&t, t.n);
             if (hidden) {
                 check_strip(&t);
@@ -490,7 +490,7 @@ static void test_flash_rare(void **unused) {
         assert_memory_equal(o, t.o, bytes);
         assert_memory_equal(m, t.m, sizeof m);
         assert_memory_equal(l, t.l, sizeof l);
-        for (int64_t j = 0; j < t.n; j++) assert_true(!gone[j] || !t.live[j]);
+        for (int64_t j = 0; j < t.n; j++) assert_true(!page_missing[j] || !t.live[j]);
         free(o);
         free_strip(&t);
     }
@@ -505,7 +505,7 @@ static void test_flash_jumps(void **unused) {
             struct strip t;
             make_strip(&t, 10, form / 2 ? 64 : 128, form / 2 ? 64 : 128, 1);
             if (kind) make_score(&t, kind);
-            t.across = rows_fit(&t), t.rough = form % 2 && may_be_rough(&t);
+            t.across = rows_fit(&t), t.bf16_accuracy = form % 2 && may_have_bf16_accuracy(&t);
             const int64_t high[2] = {5 * STEP + 9, t.n - 3};
             const float unit = 0.8f * (kind ? t.score.scale : 1);
             for (int r = 0; r < ROWS; r++) {
@@ -531,7 +531,7 @@ static void test_flash_table(void **unused) {
     for (int64_t width = 64; width <= 128; width *= 2) {
         struct strip t;
         make_strip(&t, 4, width, width, 1);
-        t.rough = 1;
+        t.bf16_accuracy = 1;
         for (int r = 0; r < ROWS; r++) t.seen[r] = 0, t.seen[ROWS + r] = (int32_t)t.n;
         for (int64_t i = 0; i < ROWS * width; i++) t.q[i] = (float)(i % width % 2 ? 1 : -1) * (float)(i / width % 5);
         for (int64_t j = 0; j < t.n; j++)
@@ -544,7 +544,7 @@ static void test_flash_table(void **unused) {
         free_strip(&t);
 
         make_strip(&t, 8, width, width, 1);
-        t.rough = 1;
+        t.bf16_accuracy = 1;
         for (int64_t i = 0; i < ROWS * width; i++) t.q[i] = roundf(t.q[i] * 8) / 8;
         for (int64_t i = 0; i < t.n * t.ldk; i++) t.k[i] = roundf(t.k[i] * 8) / 8;
         for (int r = 0; r < ROWS; r++) { /* 0.8 * 160 * 127 .. 0.8 * 160 * 135: 16256 .. 17280 */
@@ -561,7 +561,7 @@ static void test_flash_table(void **unused) {
         float l[ROWS], *o = malloc((size_t)(t.width * ROWS) * sizeof *o);
         for (int strange = 0; strange < 3; strange++) {
             make_strip(&t, 12, width, width, 1);
-            t.rough = 1;
+            t.bf16_accuracy = 1;
             for (int r = 0; r < ROWS; r++) {
                 t.seen[r] = 0, t.seen[ROWS + r] = (int32_t)t.n;
                 t.q[r * width] = (float)(r % 5);

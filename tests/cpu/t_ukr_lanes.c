@@ -92,12 +92,12 @@ static void test_scores(void **unused) {
     }
 }
 
-static void probabilities(int rough, double least, double bound) {
+static void probabilities(int bf16_accuracy, double least, double bound) {
     double worst = 0;
     for (int64_t n = 1; n <= MOST; n++) {
         const int64_t depth = 1 + n * 5 % WIDE;
         const float factor = n % 2 ? LOG2_E : 0.3f;
-        struct attn_lanes_exps by = {NULL, factor, 1, rough, less, top};
+        struct attn_lanes_exps by = {NULL, factor, 1, bf16_accuracy, less, top};
         start();
         u->scores(2, n, depth, rows, turned, s);
         memcpy(p, s, sizeof s);
@@ -113,7 +113,7 @@ static void probabilities(int rough, double least, double bound) {
                 sum_rounded += x[u->pairs ? j % 2 : 0];
                 if (u->pairs && j == n - 1 && n % 2) assert_true(x[1] == 0);
             }
-            assert_true(fabs((double)sum[q] - total) < (rough ? 1e-4 : 1e-5) * total);
+            assert_true(fabs((double)sum[q] - total) < (bf16_accuracy ? 1e-4 : 1e-5) * total);
             if (u->pairs) assert_true(fabs((double)sum[LANES + q] - sum_rounded) < 1e-5 * sum_rounded); /* as rounded */
         }
         assert_memory_equal(p + n * LANES, before + n * LANES, sizeof s - (size_t)(n * LANES) * sizeof *s);
@@ -133,7 +133,7 @@ static void probabilities(int rough, double least, double bound) {
     }
     printf("relative error %.2e\n", worst);
     assert_true(worst > least && worst < bound);
-    const struct attn_lanes_exps by = {NULL, 1, 1e30f, rough, NULL, top};
+    const struct attn_lanes_exps by = {NULL, 1, 1e30f, bf16_accuracy, NULL, top};
     for (int64_t q = 0; q < LANES; q++)
         s[q] = -INFINITY, s[LANES + q] = INFINITY, s[2 * LANES + q] = NAN, s[3 * LANES + q] = -200;
     assert_true(u->soften(2, 4, s, &by, sum) == UINT32_MAX);

@@ -31,8 +31,8 @@ struct attn_cpu_fwd {
     int64_t side;          /* (batch, key head) pairs that threads work on side by side */
     int64_t split, splits; /* keys of a split; splits = 1: results are final */
     struct {
-        int64_t q, k, kept, tmp, v, raw, poison, live, s, p, hidden, mask, o, m, l, before, row, odd_q, odd_k, given,
-            given_s, two_rows, gone, low, bias, bits, end;
+        int64_t q, k, kept, tmp, v, raw, poison, live, s, p, hidden, mask, o, m, l, before, row, nonfinite_q,
+            nonfinite_k, score_override, override_scores, two_rows, page_missing, low, bias, bits, end;
     } at;                  /* a worker's scratch */
     int64_t partial_bytes; /* one (batch, key head, split): m, l, o of all flat rows */
     int64_t partial_l, partial_o;
@@ -49,7 +49,7 @@ struct attn_cpu_fwd_queue {
 struct attn_cpu_fwd_kept {
     int64_t head, begin, end;
     int clean;
-    int poison, odd, gone; /* flash: some values, some keys are not finite, some are in no page */
+    int poison, odd, page_missing; /* flash: some values, some keys are not finite, some are in no page */
     const uint16_t *rows;
 };
 

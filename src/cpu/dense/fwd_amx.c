@@ -100,12 +100,12 @@ void attn_cpu_fwd_amx_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     f->at.live = attn_cpu_sdpa_take(end, f->keys * (int64_t)sizeof(uint32_t));
     f->at.s = attn_cpu_sdpa_take(end, 2 * STEP * ROWS * real);
     f->at.p = attn_cpu_sdpa_take(end, ATTN_FWD_QUEUE * STEP * ROWS * part);
-    f->at.odd_q = attn_cpu_sdpa_take(end, f->rows);
-    f->at.odd_k = attn_cpu_sdpa_take(end, f->keys);
-    f->at.gone = attn_cpu_sdpa_take(end, attn_core_has(p, ATTN_PAGED) ? f->keys : 0);
+    f->at.nonfinite_q = attn_cpu_sdpa_take(end, f->rows);
+    f->at.nonfinite_k = attn_cpu_sdpa_take(end, f->keys);
+    f->at.page_missing = attn_cpu_sdpa_take(end, attn_core_has(p, ATTN_PAGED) ? f->keys : 0);
     f->at.low = attn_cpu_sdpa_take(end, f->amx_split == 2 ? f->keys / STEP * real : 0);
-    f->at.given = attn_cpu_sdpa_take(end, f->amx_split > 1 ? f->keys * (int64_t)sizeof(uint32_t) : 0);
-    f->at.given_s = attn_cpu_sdpa_take(end, f->amx_split > 1 ? f->keys * ROWS * real : 0);
+    f->at.score_override = attn_cpu_sdpa_take(end, f->amx_split > 1 ? f->keys * (int64_t)sizeof(uint32_t) : 0);
+    f->at.override_scores = attn_cpu_sdpa_take(end, f->amx_split > 1 ? f->keys * ROWS * real : 0);
     f->at.two_rows = attn_cpu_sdpa_take(end, f->amx_split > 1 ? 2 * p->dim_qk * real : 0);
     f->at.bias = attn_cpu_sdpa_take(end, p->mask_dtype ? f->keys * ROWS * real : 0);
     f->at.bits = attn_cpu_sdpa_take(end, p->mask_dtype == ATTN_BOOL ? 2 * bits_of(f) * (int64_t)sizeof(uint32_t) : 0);
@@ -117,7 +117,7 @@ void attn_cpu_fwd_amx_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
 }
 
 /* Probabilities need no more than P rounded to bf16. Not all kinds of strips of bf16 have such a form. */
-static int rough(const struct attn_cpu_fwd *f) {
+static int bf16_accuracy(const struct attn_cpu_fwd *f) {
     const attn_problem *p = f->s.p;
     const int adds = p->mask_dtype && p->mask_dtype != ATTN_BOOL && !f->by_rows;
     return !f->lse.data && !f->lse_rounded.data &&
@@ -127,15 +127,15 @@ static int rough(const struct attn_cpu_fwd *f) {
  * more than that by it (Cauchy and Schwarz): a quarter of what results may be off by. Of a last step that is not whole
  * only these keys count, since which ones lie behind them is the task's affair. */
 #define MOST_LEFT_OUT 0x1p-12
-static int rough_strip(const struct attn_cpu_fwd_amx_work *w, int64_t strip, int64_t first, int64_t last) {
+static int bf16_accuracy_of(const struct attn_cpu_fwd_amx_work *w, int64_t strip, int64_t first, int64_t last) {
     const int64_t whole = last / STEP * STEP;
-    if (!w->may_leave) return rough(w->f);
+    if (!w->may_leave) return bf16_accuracy(w->f);
     float most = whole < last ? attn_cpu_fwd_amx_low_of(w, whole, last - whole) : 0;
     for (int64_t step = first / STEP; step < whole / STEP; step++) most = fmaxf(most, w->low_k[step]);
     return sqrt((double)most * (double)w->low_q[strip]) * fabs((double)w->f->s.p->scale) <= MOST_LEFT_OUT;
 }
 static int degree(const struct attn_cpu_fwd *f) {
-    return attn_fwd_degree(f->amx_split, rough(f), f->by_rows || f->s.p->alibi);
+    return attn_fwd_degree(f->amx_split, bf16_accuracy(f), f->by_rows || f->s.p->alibi);
 }
 static float below(const struct attn_cpu_fwd *f) {
     return attn_fwd_below(degree(f)) + (f->by_rows ? ATTN_FWD_ROWMAJOR_AHEAD : 0);
@@ -146,17 +146,17 @@ static void give(struct attn_cpu_fwd_amx_work *w, int64_t r0, int64_t n_rows, in
     const struct attn_cpu_fwd *f = w->f;
     const int64_t width = f->s.p->dim_qk;
     float *q = w->two_rows, *k = q + width;
-    memset(w->given, 0, (size_t)n * sizeof *w->given);
+    memset(w->score_override, 0, (size_t)n * sizeof *w->score_override);
     for (int64_t r = 0; r < n_rows; r++) {
         f->s.u->widen(q, attn_cpu_fwd_amx_query(w, r0 + r), f->s.p->dtype, width, 1);
         for (int64_t j = 0; j < n; j++) {
-            if (!w->odd_q[r0 + r] && !w->odd_k[first + j]) continue;
+            if (!w->nonfinite_q[r0 + r] && !w->nonfinite_k[first + j]) continue;
             if (j0 + first + j < w->row[r0 + r].lo || j0 + first + j >= w->row[r0 + r].hi) continue;
             const char *row = attn_cpu_fwd_amx_key(w, j0 + first + j);
             if (!row) continue;
             f->s.u->widen(k, row, f->s.p->dtype, width, 1);
-            w->given[j] |= UINT32_C(1) << r;
-            w->given_s[j * ROWS + r] = f->s.u->dot_f32(q, k, width);
+            w->score_override[j] |= UINT32_C(1) << r;
+            w->override_scores[j * ROWS + r] = f->s.u->dot_f32(q, k, width);
         }
     }
 }
@@ -233,7 +233,7 @@ static int describe_strip(struct attn_cpu_fwd_amx_work *w, int64_t r0, int64_t n
                                    .depth = f->depth,
                                    .width = f->ldv,
                                    .terms = f->amx_split,
-                                   .rough = rough_strip(w, r0 / ROWS, first, last),
+                                   .bf16_accuracy = bf16_accuracy_of(w, r0 / ROWS, first, last),
                                    .k = w->rows + first / 16 * k_more,
                                    .k_row = tiles ? 32 : f->s.k.row,
                                    .k_more = k_more,
@@ -247,7 +247,7 @@ static int describe_strip(struct attn_cpu_fwd_amx_work *w, int64_t r0, int64_t n
                                    .l = w->l + r0,
                                    .o = w->o + r0 * f->ldv,
                                    .fresh = w->fresh[r0 / ROWS],
-                                   .gone = w->any_gone ? w->gone + first : NULL,
+                                   .page_missing = w->any_page_missing ? w->page_missing + first : NULL,
                                    .s = w->s,
                                    .p = w->p};
     w->fresh[r0 / ROWS] = 0;
@@ -267,8 +267,8 @@ static void run_alone(struct attn_cpu_fwd_amx_work *w, int64_t r0, int64_t n_row
     if (!describe_strip(w, r0, n_rows, j0, n, seen, &job)) return;
     const int64_t first = first_key(w, &job);
     job.live = w->poison.any ? w->live + first : NULL;
-    job.given = odd ? w->given : NULL;
-    job.given_s = w->given_s;
+    job.score_override = odd ? w->score_override : NULL;
+    job.override_scores = w->override_scores;
     job.score = w->f->s.plain ? NULL : &score;
     if (!w->f->s.plain) prepare_score(w, r0, n_rows, j0 + first, job.n, &score);
     if (w->poison.any) memset(w->live, 0, (size_t)n * sizeof *w->live);
@@ -278,7 +278,7 @@ static void run_alone(struct attn_cpu_fwd_amx_work *w, int64_t r0, int64_t n_row
 }
 /* All strips of `live` rows against the n loaded keys at j0. */
 static void run_block(struct attn_cpu_fwd_amx_work *w, int64_t live, int64_t j0, int64_t n) {
-    const int plain = w->f->s.plain, odd = w->f->amx_split > 1 && (w->any_odd_q || w->any_odd_k),
+    const int plain = w->f->s.plain, odd = w->f->amx_split > 1 && (w->any_nonfinite_q || w->any_nonfinite_k),
               alone = odd || w->poison.any || attn_cpu_strip_mask(&w->f->s) == ATTN_UKR_MASK_BIAS;
     int32_t seen[MOST_STRIPS][2 * ROWS];
     struct attn_fwd_strip job[MOST_STRIPS];
@@ -299,7 +299,7 @@ static void run_block(struct attn_cpu_fwd_amx_work *w, int64_t live, int64_t j0,
         }
     }
     for (int64_t i = 0, same; i < jobs; i += same) {
-        for (same = 1; i + same < jobs && job[i + same].rough == job[i].rough;) same++;
+        for (same = 1; i + same < jobs && job[i + same].bf16_accuracy == job[i].bf16_accuracy;) same++;
         run(w, job + i, same);
     }
 }
@@ -388,12 +388,13 @@ void attn_cpu_fwd_amx_task(const struct attn_cpu_fwd *f, int64_t head, int64_t b
     w->older_o = AT(before), w->older_m = w->older_o + f->rows * f->ldv, w->older_l = w->older_m + f->rows;
     w->poison.raw = AT(raw);
 #undef AT
-    w->low_k = (float *)(void *)(scratch + f->at.low), w->may_leave = f->amx_split == 2 && rough(f);
-    w->given_s = (float *)(void *)(scratch + f->at.given_s), w->two_rows = (float *)(void *)(scratch + f->at.two_rows);
+    w->low_k = (float *)(void *)(scratch + f->at.low), w->may_leave = f->amx_split == 2 && bf16_accuracy(f);
+    w->override_scores = (float *)(void *)(scratch + f->at.override_scores),
+    w->two_rows = (float *)(void *)(scratch + f->at.two_rows);
     w->bias = (float *)(void *)(scratch + f->at.bias), w->bits = (uint32_t *)(void *)(scratch + f->at.bits);
-    w->given = (uint32_t *)(void *)(scratch + f->at.given);
-    w->odd_q = (uint8_t *)scratch + f->at.odd_q, w->odd_k = (uint8_t *)scratch + f->at.odd_k;
-    w->k = (uint16_t *)(void *)(scratch + f->at.k), w->gone = (uint8_t *)scratch + f->at.gone;
+    w->score_override = (uint32_t *)(void *)(scratch + f->at.score_override);
+    w->nonfinite_q = (uint8_t *)scratch + f->at.nonfinite_q, w->nonfinite_k = (uint8_t *)scratch + f->at.nonfinite_k;
+    w->k = (uint16_t *)(void *)(scratch + f->at.k), w->page_missing = (uint8_t *)scratch + f->at.page_missing;
     w->live = (uint32_t *)(void *)(scratch + f->at.live);
     w->poison.row = (uint8_t *)scratch + f->at.poison;
     int64_t live = w->seq.sq * f->s.group - f0;

@@ -56,8 +56,8 @@ void attn_cpu_fwd_amx_load_strip(struct attn_cpu_fwd_amx_work *w, int64_t r0, in
         }
         const int finite =
             split_row(f, (uint16_t *)(void *)high, 2 * ROWS * pairs, attn_cpu_fwd_amx_query(w, r0 + r), 32);
-        w->odd_q[r0 + r] = !finite;
-        w->any_odd_q |= !finite;
+        w->nonfinite_q[r0 + r] = !finite;
+        w->any_nonfinite_q |= !finite;
     }
     if (w->may_leave) {
         const uint16_t *low = (const uint16_t *)(const void *)(w->tmp + ROWS * pairs);
@@ -91,8 +91,8 @@ static void load_keys_across(struct attn_cpu_fwd_amx_work *w, int64_t j0, int64_
     const struct attn_cpu_fwd *f = w->f;
     const int64_t width = f->s.p->dim_qk, pairs = f->depth / 2;
     w->rows = w->k;
-    w->any_odd_k = w->any_gone = 0;
-    if (w->seq.pages) memset(w->gone, 0, (size_t)padded);
+    w->any_nonfinite_k = w->any_page_missing = 0;
+    if (w->seq.pages) memset(w->page_missing, 0, (size_t)padded);
     for (int64_t j = 0; j < padded; j += 32) {
         const char *row = j < n ? attn_cpu_fwd_amx_key(w, j0 + j) : NULL;
         const float *from = (const float *)(const void *)row;
@@ -103,7 +103,7 @@ static void load_keys_across(struct attn_cpu_fwd_amx_work *w, int64_t j0, int64_
             for (int64_t i = j; i < n && i < j + 32; i++) {
                 row = attn_cpu_fwd_amx_key(w, j0 + i);
                 if (row) memcpy(w->tmp + (i - j) * pairs, row, (size_t)width * sizeof *w->k);
-                if (!row) w->gone[i] = 1, w->any_gone = 1;
+                if (!row) w->page_missing[i] = 1, w->any_page_missing = 1;
             }
         }
         for (int64_t h = 0; h < 2; h++)
@@ -119,7 +119,7 @@ static void load_keys(struct attn_cpu_fwd_amx_work *w, int64_t j0, int64_t n, in
         return;
     }
     w->rows = w->k;
-    w->any_odd_k = w->any_gone = 0;
+    w->any_nonfinite_k = w->any_page_missing = 0;
     /* tiles of rows 256 bytes apart are loaded more slowly than it takes to copy them; 128 bytes cost nothing */
     if (f->amx_split == 1 && f->depth <= IN_PLACE && width == f->depth && view->row == width && n == padded &&
         !w->seq.pages) {
@@ -129,15 +129,15 @@ static void load_keys(struct attn_cpu_fwd_amx_work *w, int64_t j0, int64_t n, in
     for (int64_t j = 0; j < padded; j++) {
         const void *row = j < n ? attn_cpu_fwd_amx_key(w, j0 + j) : (const void *)w->k;
         uint16_t *to = key_cell(w, j, 0);
-        if (w->seq.pages) w->gone[j] = !row, w->any_gone |= !row;
+        if (w->seq.pages) w->page_missing[j] = !row, w->any_page_missing |= !row;
         if (!row) {
             clear_key(w, j);
-            w->odd_k[j] = 0;
+            w->nonfinite_k[j] = 0;
             continue;
         }
         if (f->amx_split == 1) {
             if (width == f->depth && j % 16 == 0 && j + 16 <= n && in_one_page(w, j0 + j, 16)) {
-                if (w->seq.pages) memset(w->gone + j, 0, 16);
+                if (w->seq.pages) memset(w->page_missing + j, 0, 16);
                 f->s.bf16->stack(to, row, view->row, width);
                 j += 15;
             } else {
@@ -146,8 +146,8 @@ static void load_keys(struct attn_cpu_fwd_amx_work *w, int64_t j0, int64_t n, in
             continue;
         }
         if (width < f->depth || j >= n) clear_key(w, j);
-        w->odd_k[j] = j < n && !split_row(f, to, 16 * f->depth, row, 16 * 32);
-        w->any_odd_k |= w->odd_k[j];
+        w->nonfinite_k[j] = j < n && !split_row(f, to, 16 * f->depth, row, 16 * 32);
+        w->any_nonfinite_k |= w->nonfinite_k[j];
     }
 }
 
@@ -203,13 +203,14 @@ const struct attn_cpu_fwd_kept *attn_cpu_fwd_amx_load_block(struct attn_cpu_fwd_
     const int64_t head = w->b * w->f->s.p->heads_k + w->hk, n = to - from, padded = attn_cpu_sdpa_up(n, STEP);
     struct attn_cpu_fwd_kept *kept = w->kept;
     if (kept->head == head && kept->begin <= from && to <= kept->end) {
-        w->rows = kept->rows, w->poison.any = kept->poison, w->any_odd_k = kept->odd, w->any_gone = kept->gone;
+        w->rows = kept->rows, w->poison.any = kept->poison, w->any_nonfinite_k = kept->odd,
+        w->any_page_missing = kept->page_missing;
         return kept;
     }
     load_keys(w, from, n, padded);
     for (int64_t j = 0; j < padded && w->may_leave; j += STEP) w->low_k[j / STEP] = attn_cpu_fwd_amx_low_of(w, j, STEP);
     load_values(w, from, n, padded);
     *kept = (struct attn_cpu_fwd_kept){.head = head, .begin = from, .end = to, .rows = w->rows};
-    kept->poison = w->poison.any, kept->odd = w->any_odd_k, kept->gone = w->any_gone;
+    kept->poison = w->poison.any, kept->odd = w->any_nonfinite_k, kept->page_missing = w->any_page_missing;
     return kept;
 }

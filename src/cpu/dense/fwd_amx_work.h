@@ -20,14 +20,14 @@ struct attn_cpu_fwd_amx_work {
     uint32_t *live;
     struct attn_cpu_sdpa_poison poison;
     /* several terms: rows that are not finite, of the task, of the block; paged: keys in pages outside the pool */
-    uint8_t *odd_q, *odd_k, *gone;
+    uint8_t *nonfinite_q, *nonfinite_k, *page_missing;
     /* f16, where products of low halves may be left out: at least the largest sum of squares of the low halves of a
      * strip's queries, and of the keys of each step */
     int may_leave;
     float low_q[MOST_STRIPS], *low_k;
-    int any_odd_q, any_odd_k, any_gone;
-    uint32_t *given;
-    float *given_s, *two_rows;                  /* two_rows: as f32 */
+    int any_nonfinite_q, any_nonfinite_k, any_page_missing;
+    uint32_t *score_override;
+    float *override_scores, *two_rows;          /* two_rows: as f32 */
     uint32_t *bits;                             /* of two strips, a boolean mask's */
     float *bias;                                /* masks of a strip, transposed */
     struct attn_cpu_fwd_bounds of[MOST_STRIPS]; /* of each strip, and so is */

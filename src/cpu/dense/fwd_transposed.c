@@ -96,7 +96,7 @@ void attn_cpu_lanes_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     f->at.tmp = attn_cpu_sdpa_take(end, tmp);
     f->at.p = attn_cpu_sdpa_take(end, (f->step + ATTN_LANES_MORE) * ROWS * real);
     f->at.bias = attn_cpu_sdpa_take(end, p->mask_dtype ? (f->step + ATTN_CPU_STRIP_STEP) * ROWS * real : 0);
-    f->at.gone = attn_cpu_sdpa_take(end, attn_core_has(p, ATTN_PAGED) ? f->keys : 0);
+    f->at.page_missing = attn_cpu_sdpa_take(end, attn_core_has(p, ATTN_PAGED) ? f->keys : 0);
     f->at.row = attn_cpu_sdpa_take(end, f->rows * (int64_t)sizeof(struct attn_cpu_sdpa_row));
     f->at.o = attn_cpu_sdpa_take(end, held * width * real);
     f->at.m = attn_cpu_sdpa_take(end, f->rows * real);
@@ -123,9 +123,9 @@ struct work {
     struct attn_cpu_fwd_kept *kept;
     struct attn_cpu_sdpa_poison poison;
     uint32_t *live;
-    char *partial; /* NULL; else where results of this split of the keys go */
-    uint8_t *gone; /* keys of the block in pages outside the pool */
-    int any_gone;
+    char *partial;         /* NULL; else where results of this split of the keys go */
+    uint8_t *page_missing; /* keys of the block in pages outside the pool */
+    int any_page_missing;
     /* Products need more than a softcap to become scores: `score`, of the strip, keys counting from w->first, or (a
      * mask that needs `bias`) from the step's first key. */
     int scored;
@@ -245,11 +245,11 @@ static void load_block(struct work *w, int64_t begin, int64_t end) {
     if (!holds) *kept = (struct attn_cpu_fwd_kept){.head = head, .begin = begin, .end = end};
     w->first = kept->begin;
     for (int64_t j = w->first; j < kept->end && !holds && w->seq.pages; j++) {
-        const int gone = !attn_core_kv_row(w->f->s.p, &w->f->s.k, &w->seq, w->b, w->hk, j);
-        w->gone[j - w->first] = (uint8_t)gone;
-        kept->gone |= gone;
+        const int page_missing = !attn_core_kv_row(w->f->s.p, &w->f->s.k, &w->seq, w->b, w->hk, j);
+        w->page_missing[j - w->first] = (uint8_t)page_missing;
+        kept->page_missing |= page_missing;
     }
-    w->any_gone = kept->gone;
+    w->any_page_missing = kept->page_missing;
     w->k = load_keys(w, kept->end - kept->begin, holds);
     w->v = load_values(w, kept->end - kept->begin, holds);
 }
@@ -309,8 +309,8 @@ static void score(struct work *w, const struct step *s) {
         hi[r] = (int32_t)(e < 0 ? 0 : e > n ? n : e);
     }
     if (n > 0) w->u->hide(n, w->p + s->cut * ROWS, lo, hi);
-    for (int64_t j = 0; j < s->n && w->any_gone; j++)
-        for (int64_t r = 0; r < ROWS && w->gone[s->j0 - w->first + j]; r++) w->p[j * ROWS + r] = -INFINITY;
+    for (int64_t j = 0; j < s->n && w->any_page_missing; j++)
+        for (int64_t r = 0; r < ROWS && w->page_missing[s->j0 - w->first + j]; r++) w->p[j * ROWS + r] = -INFINITY;
 }
 /* Of each query the largest score; of ALiBi that grows from step to step, what it will have become: else most steps
  * would move what queries refer to, and all sums with it. */
@@ -382,7 +382,7 @@ static void run_step(struct work *w, const struct step *s, int careful) {
         by.top = s->top;
         for (int64_t r = 0; r < ROWS && !by.less; r++)
             if (s->less[r] < 0 || s->less[r] > 0) by.less = s->less;
-        if (w->scored || w->any_gone) {
+        if (w->scored || w->any_page_missing) {
             score(w, s);
             over = w->u->soften(s->halves, s->n, w->p, &by, sum);
         } else {
@@ -532,7 +532,7 @@ void attn_cpu_lanes_task(const struct attn_cpu_fwd *f, int64_t head, int64_t tas
     struct work *w = &work;
     struct attn_softcap cap;
     w->by = (struct attn_lanes_exps){.factor = (float)(f->s.unit * LOG2_E), .most = MOST_SUM};
-    w->by.rough = !f->lse.data && !f->lse_rounded.data;
+    w->by.bf16_accuracy = !f->lse.data && !f->lse_rounded.data;
     w->natural = f->s.unit / (double)w->by.factor;
     w->scored = !f->s.plain && (p->alibi || p->mask_dtype || (w->u->pairs && p->softcap <= 0));
     if (p->softcap > 0 && !w->scored) {
@@ -550,7 +550,7 @@ void attn_cpu_lanes_task(const struct attn_cpu_fwd *f, int64_t head, int64_t tas
 #undef AT
     w->poison.row = (uint8_t *)scratch + f->at.poison;
     w->live = (uint32_t *)(void *)(scratch + f->at.live);
-    w->gone = (uint8_t *)scratch + f->at.gone;
+    w->page_missing = (uint8_t *)scratch + f->at.page_missing;
     w->bias = (float *)(void *)(scratch + f->at.bias);
     w->score.bias = w->bias;
     w->kept = (struct attn_cpu_fwd_kept *)(void *)(scratch + f->at.kept);

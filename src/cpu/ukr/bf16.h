@@ -59,8 +59,8 @@ static inline int64_t attn_fwd_span(int64_t depth, int64_t width, int terms) {
 /* Of the polynomial of probabilities, or that they come from a table: of arguments that one multiply-add makes, or
  * (late) of those that are sums: of fwd_rowmajor, and with ALiBi. */
 enum { ATTN_FWD_TABLE = 0, ATTN_FWD_TABLE_OF_SUMS = 1 };
-static inline int attn_fwd_degree(int terms, int rough, int late) {
-    return terms == 3 ? 5 : !rough || terms == 2 ? 4 : late ? ATTN_FWD_TABLE_OF_SUMS : ATTN_FWD_TABLE;
+static inline int attn_fwd_degree(int terms, int bf16_accuracy, int late) {
+    return terms == 3 ? 5 : !bf16_accuracy || terms == 2 ? 4 : late ? ATTN_FWD_TABLE_OF_SUMS : ATTN_FWD_TABLE;
 }
 /* What a strip's probabilities are relative to: top = m * factor + below, each operation ROUNDED to f32, and times;
  * with a table, unless it is late, top is rounded to ATTN_FWD_PARTS of 1, to the nearest even. Where m * factor
@@ -79,9 +79,10 @@ struct attn_fwd_strip {
     int64_t n;            /* keys, a multiple of attn_fwd_span */
     int64_t depth, width; /* of keys and of values, rounded up to 32 */
     int terms;            /* 1, 2, 3 */
-    int rough; /* 1: nobody asks for lse: probabilities, and l, are bf16 numbers within 2^-8 + 2^-8 ln 2 and not within
-                * 3e-6 before they are rounded (two terms: still these, but products of two low halves are left out;
-                * three: 2e-7). All strips of a call are alike. */
+    /* 1: lse is not requested. Probabilities, and l, are bf16 numbers within 2^-8 + 2^-8 ln 2 and not within 3e-6
+     * before they are rounded (two terms: still these, but products of two low halves are left out; three: 2e-7). All
+     * strips of a call are alike. */
+    int bf16_accuracy;
     const uint16_t *k; /* zeros from D to depth. Elements to the next key, the next 16 keys, the next 32 columns, and
                         * from there to the next term: rows as they are, or whole tiles of 16 x 32, which are loaded
                         * faster; of several terms, and where a step has 32 keys, tiles one behind the other */
@@ -95,9 +96,10 @@ struct attn_fwd_strip {
     float *o;       /* [width][32] sums of values, transposed */
     int fresh;      /* 1: nothing is in o yet, whatever it holds */
     uint32_t *live; /* NULL, or [n]: bit q is set if query q has a score for the key that is not -inf */
-    const uint8_t *gone;   /* NULL, or [n]: 1 where no query sees a key */
-    const uint32_t *given; /* NULL, or [n]: bit q is set if the product of query q with the key is that of given_s */
-    const float *given_s;  /* [n][32] */
+    const uint8_t *page_missing; /* NULL, or [n]: 1: the key's page is outside the pool, no query sees the key */
+    const uint32_t
+        *score_override;          /* NULL, or [n]: bit q set: override_scores has the product of query q and the key */
+    const float *override_scores; /* [n][32] */
     const struct attn_fwd_score_mod *score; /* NULL: products are scores */
     float *s, *p;                           /* scratch: 2 * STEP * 32, and QUEUE * terms * STEP / 2 * 32 */
 };

@@ -24,7 +24,7 @@ struct attn_fwd_score_mod; /* bf16.h */
 struct attn_lanes_exps {
     const struct attn_softcap *cap; /* NULL: none */
     float factor, most;
-    int rough;         /* of pairs: within 1e-4 and not 3e-6 (f32: 2e-7) of that of the rounded argument */
+    int bf16_accuracy; /* of pairs: within 1e-4 and not 3e-6 (f32: 2e-7) of that of the rounded argument */
     const float *less; /* NULL: all 0 */
     const float *top;
 };

@@ -183,11 +183,11 @@ INLINE void soften_rows(int vectors, int64_t n, int lower, int degree, const flo
 enum { EXACT = PAIRS ? 4 : EXP2_FULL, ROUGH = PAIRS ? EXP2_LEAST : EXP2_FULL };
 INLINE void soften_vectors(int vectors, int64_t n, const struct attn_lanes_exps *by, const float *s, float *p,
                            struct exps *e) {
-    if (by->less && PAIRS && by->rough) {
+    if (by->less && PAIRS && by->bf16_accuracy) {
         soften_rows(vectors, n, 1, ROUGH, s, p, e);
     } else if (by->less) {
         soften_rows(vectors, n, 1, EXACT, s, p, e);
-    } else if (PAIRS && by->rough) {
+    } else if (PAIRS && by->bf16_accuracy) {
         soften_rows(vectors, n, 0, ROUGH, s, p, e);
     } else {
         soften_rows(vectors, n, 0, EXACT, s, p, e);

@@ -24,12 +24,12 @@ static inline double attn_softcap_term(int k, double cap, double scale) {
 /* The same by t^2 <= 0.16 (ATTN_SOFTCAP_NEAR of what `most` says), times the scale: 1e-7; rough: 6.3e-6. */
 enum { ATTN_SOFTCAP_NEAR_TERMS = 4, ATTN_SOFTCAP_ROUGH_TERMS = 3 };
 #define ATTN_SOFTCAP_NEAR 0.64
-static inline double attn_softcap_near(int rough, int k, double cap, double scale) {
+static inline double attn_softcap_near(int bf16_accuracy, int k, double cap, double scale) {
     static const double c[2][ATTN_SOFTCAP_NEAR_TERMS] = {
         {0x1.fffffcb555dffp-1, -0x1.55502ab3b1568p-2, 0x1.0fca237d4715bp-3, -0x1.858f228c44deap-5},
         {0x1.ffff2e63e5949p-1, -0x1.549bdb3b23be6p-2, 0x1.f0c10f84fa9fbp-4}};
     const double square = scale / cap * (scale / cap);
-    double term = c[rough][k] * scale;
+    double term = c[bf16_accuracy][k] * scale;
     for (; k > 0; k--) term *= square;
     return term;
 }

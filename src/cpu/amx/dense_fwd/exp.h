@@ -35,12 +35,12 @@ struct exps {
     int64_t prefetch_from;         /* at this byte */
     int64_t due, share;            /* of UNIT: what is dealt out and not yet taken, what is dealt out at a time */
 };
-INLINE void set_up_exps(struct exps *e, float factor, int terms, int rough, int64_t span) {
+INLINE void set_up_exps(struct exps *e, float factor, int terms, int bf16_accuracy, int64_t span) {
     *e = (struct exps){.factor = v32_set(factor), .terms = terms, .span = span, .done = span / 2};
-    e->degree = attn_fwd_degree(terms, rough, 0);
+    e->degree = attn_fwd_degree(terms, bf16_accuracy, 0);
     e->times = v32_set(factor * attn_fwd_parts(e->degree));
     if (e->degree == ATTN_FWD_TABLE) set_up_table(&e->table);
-    e->of_keys = terms == 3 ? 6 : terms == 1 ? 1 : rough ? 3 : 4;
+    e->of_keys = terms == 3 ? 6 : terms == 1 ? 1 : bf16_accuracy ? 3 : 4;
     e->half = _mm512_set1_epi32(0x8000);
     e->down = _mm512_broadcast_i32x4(_mm_setr_epi8(2, 3, 2, 3, 6, 7, 6, 7, 10, 11, 10, 11, 14, 15, 14, 15));
     /* constants that compilers would make again each time, by an instruction of the busy ports */

@@ -74,6 +74,6 @@ void attn_ukr_amx_fwd(const struct attn_fwd_strip *f, int64_t n) {
     if (f->score && f->terms == 1) {
         attn_ukr_amx_fwd_score_mod(f, n, extents);
     } else {
-        of[f->terms == 3 ? 4 : 2 * (f->terms - 1) + f->rough][extents](f, n);
+        of[f->terms == 3 ? 4 : 2 * (f->terms - 1) + f->bf16_accuracy][extents](f, n);
     }
 }

@@ -169,13 +169,13 @@ static __attribute__((noinline)) void look_ahead(const struct attn_fwd_strip *f,
         const uint32_t here = next_ahead(key, span, &left, &step);
         const __mmask16 lanes[2] = {(__mmask16)here, (__mmask16)(here >> 16)};
         keys(0, 0, f, depth, step, s, NULL, &none);
-        if (f->given) put_given(f, span, step, s);
+        if (f->score_override) put_overrides(f, span, step, s);
         refer_fused(f, span, step, r, s, v32_set(f->factor), lanes);
     }
 }
 /* `count` strips that follow each other like steps of one: nothing waits between them. */
 INLINE void strips(const struct attn_fwd_strip *f, int64_t count, int flat, int kind, int64_t depth, int64_t width,
-                   int terms, int rough, int64_t span, int64_t parts) {
+                   int terms, int bf16_accuracy, int64_t span, int64_t parts) {
     const int fuse = fuse_makes(kind) ? kind : FUSE_NONE;
     const int scored = kind != FUSE_NONE || terms > 1; /* else products are scores */
     const int64_t weights = span / 2 * LANES_ALL * terms;
@@ -192,7 +192,7 @@ INLINE void strips(const struct attn_fwd_strip *f, int64_t count, int flat, int 
     if (fuse_keeps(kind)) pack_kept(f->score, f->n);
     next = next_of(kind, at, span, end);
     const v32 none = v32_set(-INFINITY);
-    set_up_exps(&e, f->factor, terms, rough, span);
+    set_up_exps(&e, f->factor, terms, bf16_accuracy, span);
     const int table = e.degree == ATTN_FWD_TABLE;
     set_up_fused(&e.fused, fuse, table, f->factor * attn_fwd_parts(e.degree), f->score);
     e.late = table && scored && (fuse ? fuse_alibi(fuse) : f->score && f->score->alibi);
@@ -228,21 +228,21 @@ INLINE void strips(const struct attn_fwd_strip *f, int64_t count, int flat, int 
             }
             open = open_steps(f, span);
             settled = 0;
-            if (f->given || f->gone || f->live) open.to = 0;
+            if (f->score_override || f->page_missing || f->live) open.to = 0;
             if (open.to > f->n / span - 1) open.to = f->n / span - 1;
             if (of && of->alibi) {
                 let_go(&held);
                 look_ahead(f, depth, terms, e.of_keys, span, r, other);
             }
         }
-        if (f->given) put_given(f, span, at.step, s);
+        if (f->score_override) put_overrides(f, span, at.step, s);
         if (of && !fuse) {
             score(of, span, at.step * span, s);
             if (of->mask && of->mask != ATTN_UKR_MASK_BIAS) prefetch_masks(of, span, (at.step + 1) * span);
         }
         if (!settled || at.step < open.from || at.step >= open.to) {
             if (!open_step(f, span, at.step)) hide(f, span, at.step, s, hidden);
-            if (f->gone) hide_gone(f, span, at.step, s, hidden);
+            if (f->page_missing) hide_missing_pages(f, span, at.step, s, hidden);
             if (f->live) note_live(f, span, at.step, s, hidden);
             if (f->live && fuse_keeps(kind)) keep_live(f, span, at.step);
             __mmask16 first[2] = {without(&r[0], e.factor), without(&r[1], e.factor)};
@@ -324,9 +324,9 @@ INLINE void strips(const struct attn_fwd_strip *f, int64_t count, int flat, int 
 }
 
 /* Common extents as constants. */
-#define KIND(name, flat, fuse, depth, width, terms, rough, span, parts)                                                \
+#define KIND(name, flat, fuse, depth, width, terms, bf16_accuracy, span, parts)                                        \
     static void name(const struct attn_fwd_strip *f, int64_t n) {                                                      \
-        strips(f, n, flat, fuse, depth, width, terms, rough, span, parts);                                             \
+        strips(f, n, flat, fuse, depth, width, terms, bf16_accuracy, span, parts);                                     \
     }
 enum { SPAN = ATTN_FWD_STEP, HALF = SPAN / 2 }; /* as attn_fwd_span says */
 enum { EXTENTS_ANY, EXTENTS_64, EXTENTS_128, EXTENTS };

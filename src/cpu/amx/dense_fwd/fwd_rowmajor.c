@@ -31,10 +31,14 @@
  */
 #include "cpu/amx/dense_fwd/rowmajor_mainloop.h"
 
-#define KIND(parts, rough)                                                                                             \
-    LOOP(parts, rough, 0, F32) LOOP(parts, rough, 0, F16) LOOP(parts, rough, 0, BF16) STRIPS(parts, rough, 0)
-#define ROW(parts, rough)                                                                                              \
-    { IN_ROW(parts, rough, 0, F32), IN_ROW(parts, rough, 0, F16), IN_ROW(parts, rough, 0, BF16) }
+#define KIND(parts, bf16_accuracy)                                                                                     \
+    LOOP(parts, bf16_accuracy, 0, F32)                                                                                 \
+    LOOP(parts, bf16_accuracy, 0, F16) LOOP(parts, bf16_accuracy, 0, BF16) STRIPS(parts, bf16_accuracy, 0)
+#define ROW(parts, bf16_accuracy)                                                                                      \
+    {                                                                                                                  \
+        IN_ROW(parts, bf16_accuracy, 0, F32), IN_ROW(parts, bf16_accuracy, 0, F16),                                    \
+            IN_ROW(parts, bf16_accuracy, 0, BF16)                                                                      \
+    }
 KIND(2, 0)
 KIND(2, 1)
 KIND(4, 0)
@@ -42,10 +46,10 @@ KIND(4, 1)
 void attn_ukr_amx_fwd_rowmajor(const struct attn_fwd_strip *f, int64_t n) {
     static strips_of *const of[2][2] = {{strips_2_0_0, strips_4_0_0}, {strips_2_1_0, strips_4_1_0}};
     static open_loop *const open[2][2][ATTN_UKR_MASK_BF16 + 1] = {{ROW(2, 0), ROW(4, 0)}, {ROW(2, 1), ROW(4, 1)}};
-    const int rough = f->rough != 0, wide = f->depth == 128;
+    const int bf16_accuracy = f->bf16_accuracy != 0, wide = f->depth == 128;
     if (f->score->caps || f->score->alibi) {
         attn_ukr_amx_fwd_rowmajor_score_mod(f, n);
     } else {
-        of[rough][wide](open[rough][wide][f->score->mask], f, n);
+        of[bf16_accuracy][wide](open[bf16_accuracy][wide][f->score->mask], f, n);
     }
 }

@@ -16,10 +16,10 @@ void attn_ukr_amx_fwd_score_mod(const struct attn_fwd_strip *f, int64_t n, int e
     static const attn_fwd_strips of[][2][2] = {ROW_OF(CAP), ROW_OF(ALIBI), ROW_OF(PASS)};
     const int kind = fuse_of(f->score);
     if (extents == EXTENTS_ANY) {
-        (f->rough ? strips_any_PASS_rough : strips_any_PASS)(f, n);
+        (f->bf16_accuracy ? strips_any_PASS_rough : strips_any_PASS)(f, n);
     } else if (fuse_keeps(kind)) {
         attn_ukr_amx_fwd_bool_mask(f, n, kind, extents);
     } else {
-        of[kind][f->rough][extents - EXTENTS_64](f, n);
+        of[kind][f->bf16_accuracy][extents - EXTENTS_64](f, n);
     }
 }

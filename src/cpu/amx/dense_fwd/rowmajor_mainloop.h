@@ -248,7 +248,7 @@ INLINE void strips(int64_t parts, int made, int degree, open_loop *loop, const s
         if (c.at.step == 0) {
             begin_strip(f, &t, factor, c.sum);
             open = open_steps(f, SPAN);
-            if (f->gone || f->live) open.to = 0;
+            if (f->page_missing || f->live) open.to = 0;
             if (open.to > f->n / SPAN - 1) open.to = f->n / SPAN - 1;
             if (f->score->mask && open.to > f->score->mask_keys / SPAN) open.to = f->score->mask_keys / SPAN;
             if (made & MADE_ALIBI) {
@@ -302,15 +302,18 @@ INLINE void strips(int64_t parts, int made, int degree, open_loop *loop, const s
 }
 
 /* Loops for each kind of mask, and what runs them. */
-#define LOOP(parts, rough, made, mask)                                                                                 \
-    static __attribute__((noinline)) int open_##parts##_##rough##_##made##_##mask(int64_t to, const float *top,        \
-                                                                                  struct course *course) {             \
-        return steps_without_care(parts, ATTN_UKR_MASK_##mask, made, attn_fwd_degree(1, rough, 1), to, top, course);   \
+#define LOOP(parts, bf16_accuracy, made, mask)                                                                         \
+    static __attribute__((noinline)) int open_##parts##_##bf16_accuracy##_##made##_##mask(                             \
+        int64_t to, const float *top, struct course *course) {                                                         \
+        return steps_without_care(parts, ATTN_UKR_MASK_##mask, made, attn_fwd_degree(1, bf16_accuracy, 1), to, top,    \
+                                  course);                                                                             \
     }
-#define STRIPS(parts, rough, made)                                                                                     \
-    static void strips_##parts##_##rough##_##made(open_loop *loop, const struct attn_fwd_strip *f, int64_t n) {        \
-        strips(parts, made, attn_fwd_degree(1, rough, 1), loop, f, n);                                                 \
+#define STRIPS(parts, bf16_accuracy, made)                                                                             \
+    static void strips_##parts##_##bf16_accuracy##_##made(open_loop *loop, const struct attn_fwd_strip *f,             \
+                                                          int64_t n) {                                                 \
+        strips(parts, made, attn_fwd_degree(1, bf16_accuracy, 1), loop, f, n);                                         \
     }
 typedef void strips_of(open_loop *loop, const struct attn_fwd_strip *f, int64_t n);
-#define IN_ROW(parts, rough, made, mask) [ATTN_UKR_MASK_##mask] = open_##parts##_##rough##_##made##_##mask
+#define IN_ROW(parts, bf16_accuracy, made, mask)                                                                       \
+    [ATTN_UKR_MASK_##mask] = open_##parts##_##bf16_accuracy##_##made##_##mask
 #endif

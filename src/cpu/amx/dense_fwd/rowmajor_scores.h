@@ -95,9 +95,10 @@ static inline uint32_t hidden_keys(const struct attn_fwd_strip *f, int64_t step,
 INLINE void prepare_of(int mask, const struct attn_fwd_strip *f, int64_t step, float *s, struct cells *cells) {
     const struct attn_fwd_score_mod *const score = f->score;
     const int64_t bytes = mask_bytes(mask), have = score->mask_keys - step * SPAN;
-    uint32_t gone = 0;
+    uint32_t page_missing = 0;
     cells->step = step;
-    for (int i = 0; f->gone && i < SPAN; i++) gone |= (uint32_t)(f->gone[step * SPAN + i] != 0) << i;
+    for (int i = 0; f->page_missing && i < SPAN; i++)
+        page_missing |= (uint32_t)(f->page_missing[step * SPAN + i] != 0) << i;
     for (int64_t r = 0; r < ROWS; r++) {
         char part[SPAN * 4] = {0}; /* behind the mask's last key nothing is read */
         const char *cell = part;
@@ -107,7 +108,8 @@ INLINE void prepare_of(int mask, const struct attn_fwd_strip *f, int64_t step, f
             memcpy(part, score->cell[r] + step * SPAN * bytes, (size_t)(have * bytes));
         }
         const struct addends add = adds(mask) ? addends_of(mask, cell) : (struct addends){v32_set(0), v32_set(0)};
-        const uint32_t hidden = hidden_keys(f, step, r) | gone | (mask == ATTN_UKR_MASK_BITS ? ~kept_of(cell) : 0);
+        const uint32_t hidden =
+            hidden_keys(f, step, r) | page_missing | (mask == ATTN_UKR_MASK_BITS ? ~kept_of(cell) : 0);
         const __mmask16 a = (__mmask16)hidden, b = (__mmask16)(hidden >> 16);
         _mm512_mask_storeu_ps(score_row(s, r), a, v32_set(0));
         _mm512_mask_storeu_ps(score_row(s, r) + TILE, b, v32_set(0));

@@ -32,10 +32,10 @@ struct fused {
     __m512i magnitude;                                   /* ALiBi by distance: all bits but the sign; else all */
 };
 /* factor: in parts, and rough, where arguments go to a table. */
-static inline void set_up_fused(struct fused *e, int kind, int rough, float factor,
+static inline void set_up_fused(struct fused *e, int kind, int bf16_accuracy, float factor,
                                 const struct attn_fwd_score_mod *f) {
     *e = (struct fused){.kind = kind, .factor = v32_set(factor)};
-    if (fuse_caps(kind)) set_up_capped(&e->capped, rough, factor, f);
+    if (fuse_caps(kind)) set_up_capped(&e->capped, bf16_accuracy, factor, f);
 }
 /* ALiBi: what 16 queries at lane h need for a step from `key` on, relative to top. Scores of `far` queries are finished
  * and relative to their reference. */

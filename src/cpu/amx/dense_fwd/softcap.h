@@ -20,13 +20,14 @@ struct capped {
     __m512i near, beyond; /* near: what makes squares beyond negative as integers */
 };
 /* factor: in parts, and rough, where arguments go to a table. */
-static inline __attribute__((always_inline)) void set_up_capped(struct capped *e, int rough, float factor,
+static inline __attribute__((always_inline)) void set_up_capped(struct capped *e, int bf16_accuracy, float factor,
                                                                 const struct attn_fwd_score_mod *f) {
     e->factor = v32_set(factor);
     e->cap = &f->cap;
-    e->terms = rough ? ATTN_SOFTCAP_ROUGH_TERMS : ATTN_SOFTCAP_NEAR_TERMS;
+    e->terms = bf16_accuracy ? ATTN_SOFTCAP_ROUGH_TERMS : ATTN_SOFTCAP_NEAR_TERMS;
     for (int k = 0; k < e->terms; k++)
-        e->c[k] = (float)(attn_softcap_near(rough, k, (double)f->cap.cap, (double)f->cap.scale) * (double)factor);
+        e->c[k] =
+            (float)(attn_softcap_near(bf16_accuracy, k, (double)f->cap.cap, (double)f->cap.scale) * (double)factor);
     const v32 most = v32_set(f->cap.most * (float)ATTN_SOFTCAP_NEAR);
     e->near = _mm512_sub_epi32(_mm512_set1_epi32(INT32_MIN), _mm512_castps_si512(most));
 }

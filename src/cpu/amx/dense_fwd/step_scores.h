@@ -28,19 +28,19 @@ static void hide(const struct attn_fwd_strip *f, int64_t span, int64_t step, flo
             _mm512_mask_storeu_ps(s + j * LANES_ALL + h, _mm512_cmpge_epi32_mask(key, hi), none);
     }
 }
-static __attribute__((noinline)) void hide_gone(const struct attn_fwd_strip *f, int64_t span, int64_t step, float *s,
-                                                v32 none) {
+static __attribute__((noinline)) void hide_missing_pages(const struct attn_fwd_strip *f, int64_t span, int64_t step,
+                                                         float *s, v32 none) {
     for (int64_t j = 0; j < span; j++) {
-        if (!f->gone[step * span + j]) continue;
+        if (!f->page_missing[step * span + j]) continue;
         v32_store(s + j * LANES_ALL, none);
         v32_store(s + j * LANES_ALL + 16, none);
     }
 }
 /* Products that tiles cannot make. */
-static void put_given(const struct attn_fwd_strip *f, int64_t span, int64_t step, float *s) {
+static void put_overrides(const struct attn_fwd_strip *f, int64_t span, int64_t step, float *s) {
     for (int64_t j = 0; j < span; j++) {
-        const uint32_t which = f->given[step * span + j];
-        const float *from = f->given_s + (step * span + j) * LANES_ALL;
+        const uint32_t which = f->score_override[step * span + j];
+        const float *from = f->override_scores + (step * span + j) * LANES_ALL;
         for (int64_t h = 0; h < LANES_ALL; h += 16) {
             const __mmask16 m = (__mmask16)(which >> h);
             _mm512_mask_storeu_ps(s + j * LANES_ALL + h, m, _mm512_maskz_loadu_ps(m, from + h));
@@ -93,7 +93,7 @@ static __attribute__((noinline)) void refer_fused(const struct attn_fwd_strip *f
     memcpy(score_of, s, (size_t)(span * LANES_ALL) * sizeof *s);
     score(f->score, span, step * span, score_of);
     hide(f, span, step, score_of, v32_set(-INFINITY));
-    if (f->gone) hide_gone(f, span, step, score_of, v32_set(-INFINITY));
+    if (f->page_missing) hide_missing_pages(f, span, step, score_of, v32_set(-INFINITY));
     for (int64_t h = 0; h < 2; h++) {
         if (!lanes[h]) continue;
         refer(&r[h], score_of + h * 16, span, factor, lanes[h], growth(f->score, span, step * span, h));
