@@ -82,7 +82,7 @@ static void fill(void *to, int64_t n) {
 /* All steps of a strip but the first ones; returns how many. */
 INLINE int64_t steps(int64_t depth, int bf16_accuracy, const struct attn_fwd_strip *f) {
     const int64_t span = attn_fwd_span(depth, depth, 1), parts = depth == 64 ? 1 : QUEUE, to = f->n / span - 1;
-    const struct reference r[2] = {{.top = v32_set(8)}, {.top = v32_set(8)}};
+    const struct reference r[2] = {{.offset = v32_set(8)}, {.offset = v32_set(8)}};
     struct queue w = {.span = span, .parts = parts};
     struct exps e;
     set_up_exps(&e, f->factor, 1, bf16_accuracy, span);

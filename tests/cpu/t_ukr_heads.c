@@ -105,7 +105,7 @@ static void check_soft(int64_t rows, int64_t strips, int64_t depth, double scale
     struct data d = make(rows, strips, depth);
     const int64_t heads = strips * SIDE, ldp = d.padded / 2 * SIDE, width = depth - 16 * (depth > 16);
     float *max = zeros(heads * 4), *other = zeros(4 * heads * 4 + strips * ldp * 4), *refer = zeros(heads * 4),
-          *sum = zeros(heads * 4), *shrink = zeros(heads * 4), *p = zeros(strips * ldp * 4),
+          *sum = zeros(heads * 4), *rescale = zeros(heads * 4), *p = zeros(strips * ldp * 4),
           *s = zeros((2 * SIDE + 16) * SIDE * 4);
     double *top = zeros(heads * 8), *all = zeros(heads * 8);
     for (int64_t r = 0; r < rows && special; r++) { /* the first column of every head is 1 */
@@ -130,9 +130,9 @@ static void check_soft(int64_t rows, int64_t strips, int64_t depth, double scale
                                 .q = d.panels,
                                 .scale = (float)scale,
                                 .max = max,
-                                .top = refer,
+                                .offset = refer,
                                 .sum = sum,
-                                .shrink = shrink,
+                                .rescale = rescale,
                                 .p = p,
                                 .ldp = ldp,
                                 .s = s};
@@ -142,15 +142,16 @@ static void check_soft(int64_t rows, int64_t strips, int64_t depth, double scale
         for (int64_t h = 0; h < heads; h++) was[h] = (double)refer[h];
         if (!call) { /* nobody asks for maxima: the same otherwise */
             struct attn_mla_scores g = f;
-            g.max = NULL, g.top = other, g.sum = other + heads, g.shrink = other + 2 * heads, g.p = other + 4 * heads;
-            for (int64_t h = 0; h < heads; h++) g.top[h] = -INFINITY;
+            g.max = NULL, g.offset = other, g.sum = other + heads, g.rescale = other + 2 * heads,
+            g.p = other + 4 * heads;
+            for (int64_t h = 0; h < heads; h++) g.offset[h] = -INFINITY;
             u->mla_scores(&g);
         }
         u->mla_scores(&f);
         if (!call) {
             assert_memory_equal(other, refer, (size_t)heads * 4);
             assert_memory_equal(other + heads, sum, (size_t)heads * 4);
-            assert_memory_equal(other + 2 * heads, shrink, (size_t)heads * 4);
+            assert_memory_equal(other + 2 * heads, rescale, (size_t)heads * 4);
             assert_memory_equal(other + 4 * heads, p, (size_t)(strips * ldp) * 4);
         }
         if (!call) check_zip(&d, &from, width);
@@ -180,11 +181,11 @@ static void check_soft(int64_t rows, int64_t strips, int64_t depth, double scale
             for (int64_t r = rows; r < d.padded; r++) assert_true(tiled_at(p + h / SIDE * ldp, r, h % SIDE) == 0);
             all[h] = all[h] * fall + part;
             assert_true(fabs((double)sum[h] - all[h]) <= (2e-5 + 2e-4 * (special == RISING)) * all[h]);
-            assert_true(isinf(was[h]) || fabs((double)shrink[h] - fall) <= 1e-4 * fall + 1e-30);
+            assert_true(isinf(was[h]) || fabs((double)rescale[h] - fall) <= 1e-4 * fall + 1e-30);
         }
         free(was);
     }
-    free(max), free(refer), free(sum), free(shrink), free(p), free(s), free(top), free(all), free(other);
+    free(max), free(refer), free(sum), free(rescale), free(p), free(s), free(top), free(all), free(other);
     release(&d), drop(&from);
 }
 

@@ -328,7 +328,8 @@ static void test_refer(void **unused) {
         for (int set = 0; set < 3; set++) {
             float high[LANES], ref[LANES], was = set == 0 ? -INFINITY : set == 1 ? 0.5f : 1e9f;
             for (int64_t q = 0; q < LANES; q++) high[q] = scores[q % 8], ref[q] = was, less[q] = 3, top[q] = 4;
-            const uint32_t which = 0x5fff37ff, done = u->refer(which, fresh, high, set ? LOG2_E : 0.5f, ref, less, top);
+            const uint32_t which = 0x5fff37ff,
+                           done = u->update_max(which, fresh, high, set ? LOG2_E : 0.5f, ref, less, top);
             for (int64_t q = 0; q < LANES; q++) {
                 const int taken = (which >> q & 1) && isfinite(high[q]) && high[q] > was && (!fresh || set == 0);
                 const float exponent = high[q] * (set ? LOG2_E : 0.5f);

@@ -162,23 +162,23 @@ static inline v32 largest_of_rows(const v32 *x) {
 }
 /* Rows whose scores are far above their reference, or that have none, get a new one. e: exponents. Kept out of line:
  * it happens once a row, as a rule. */
-static __attribute__((noinline)) void refer(int nv, int g, v32 factor, const v32 *x, v32 *e, struct scratch *w) {
-    const v32 least = v32_set(-INFINITY), old = v32_load(w->m[g]), top = largest_of_rows(x);
+static __attribute__((noinline)) void update_max(int nv, int g, v32 factor, const v32 *x, v32 *e, struct scratch *w) {
+    const v32 least = v32_set(-INFINITY), old = v32_load(w->m[g]), high = largest_of_rows(x);
     const __mmask16 none = _mm512_cmp_ps_mask(old, least, _CMP_EQ_OQ),
-                    moves = _mm512_cmp_ps_mask((top - old) * factor, v32_set(FAR), _CMP_NLE_UQ);
-    const v32 m = _mm512_mask_mov_ps(old, moves, top);
-    v32 shrink = (old - m) * factor;
-    exp2_many(1, &shrink);
-    shrink = _mm512_mask_mov_ps(shrink, none, v32_set(0));
-    shrink = _mm512_mask_mov_ps(shrink, (__mmask16)~moves, v32_set(1));
+                    moves = _mm512_cmp_ps_mask((high - old) * factor, v32_set(FAR), _CMP_NLE_UQ);
+    const v32 m = _mm512_mask_mov_ps(old, moves, high);
+    v32 rescale = (old - m) * factor;
+    exp2_many(1, &rescale);
+    rescale = _mm512_mask_mov_ps(rescale, none, v32_set(0));
+    rescale = _mm512_mask_mov_ps(rescale, (__mmask16)~moves, v32_set(1));
     v32_store(w->m[g], m);
-    v32_store(w->l[g], v32_load(w->l[g]) * shrink);
+    v32_store(w->l[g], v32_load(w->l[g]) * rescale);
     for (int i = 0; i < FOUR; i++) { /* a NaN stays one, whether or not the row has a reference */
         const __mmask16 hidden = _mm512_cmp_ps_mask(x[i], least, _CMP_EQ_OQ);
         e[i] = _mm512_mask_mov_ps((x[i] - m) * factor, hidden, least);
     }
     float by[LANES];
-    v32_store(by, shrink);
+    v32_store(by, rescale);
     store_sums(nv, w);
     for (int t = 0; t < nv; t++)
         for (int part = 0; part < 2; part++)
@@ -200,7 +200,7 @@ INLINE void soften(int nv, int g, v32 factor, const float *s, const __mmask16 *s
     UNROLL for (int i = 0; i < FOUR; i++) e[i] = (x[i] - m) * factor;
     const v32 most = v32_max(v32_max(e[0], e[1]), v32_max(e[2], e[3]));
     const __mmask16 far = _mm512_cmp_ps_mask(most, v32_set(FAR), _CMP_NLE_UQ);
-    if (__builtin_expect(far != 0, 0)) refer(nv, g, factor, x, e, w);
+    if (__builtin_expect(far != 0, 0)) update_max(nv, g, factor, x, e, w);
     exp2_many(FOUR, e);
     v32_store(w->l[g], v32_load(w->l[g]) + ((e[0] + e[1]) + (e[2] + e[3])));
     /* 4 x 4 in every quarter, then quarters: t[h] holds keys 4 i + quarter */

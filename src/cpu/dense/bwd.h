@@ -13,7 +13,7 @@
 struct attn_cpu_bwd_row {
     double lse, g, shift; /* natural; factor of dout; g * (out . dout) - dlse */
     double dsink, dalibi;
-    float top; /* lse in units of a plain pair kernel's scores; of bwd_amx_score.c: struct attn_bwd_tile's max */
+    float offset; /* lse in units of a plain pair kernel's scores; of bwd_amx_score.c: struct attn_bwd_tile's max */
 };
 enum { ATTN_CPU_BWD_ROWS = 64 /* query rows of a task of the first phase */ };
 

@@ -264,7 +264,7 @@ static void load_rows_split(struct work *k, int64_t f0, int64_t n) {
             dout.row[x] = attn_view_row(&w->dout, k->b, h, k->seq->q0 + i);
             q.factor[x] = 1, dout.factor[x] = (float)stat->g;
             dout.same &= !(stat->g < 1) && !(stat->g > 1);
-            k->max[r] = w->grad.scored ? stat->top : (float)(stat->lse * LOG2_E), k->delta[r] = (float)stat->shift;
+            k->max[r] = w->grad.scored ? stat->offset : (float)(stat->lse * LOG2_E), k->delta[r] = (float)stat->shift;
         }
         split_rows(k, &q, p->dim_qk, depth, k->q + at_q, 0, k->q_turned + at_q, 0);
         split_rows(k, &dout, p->dim_v, width, k->dout + at_dout, 0, k->dout_turned + at_dout, 0);
@@ -319,7 +319,7 @@ static void load_rows(struct work *k, int64_t f0, int64_t n) {
             if (!isinf(stat->lse)) {
                 const int64_t at = k->seq->q0 + i;
                 q = attn_view_row(&w->s.q, k->b, h, at), dout = attn_view_row(&w->dout, k->b, h, at);
-                k->max[r] = stat->top, k->delta[r] = (float)stat->shift;
+                k->max[r] = stat->offset, k->delta[r] = (float)stat->shift;
             }
         }
         copy_row(k->q + r * g->ldq, q, p->dim_qk, g->depth);

@@ -31,10 +31,10 @@ static void T(phase_rows)(struct attn_cpu_bwd *w, int64_t task, char *scratch) {
                                                                          .g = row.g,
                                                                          .shift = row.shift,
                                                                          .dsink = row.dsink,
-                                                                         .top = (float)(row.lse / w->s.unit)};
+                                                                         .offset = (float)(row.lse / w->s.unit)};
         if (!w->grad.end || !row.alive || isinf(row.lse)) continue;
         if (w->grad.scored)
-            attn_cpu_bwd_stat(w, &seq, b, h, i)->top = attn_cpu_grad_score_top(w, &seq, b, h, i, row.lse);
+            attn_cpu_bwd_stat(w, &seq, b, h, i)->offset = attn_cpu_grad_score_top(w, &seq, b, h, i, row.lse);
         simple &= attn_cpu_grad_simple(w, attn_cpu_bwd_stat(w, &seq, b, h, i), attn_view_row(&w->s.q, b, h, at),
                                        attn_view_row(&w->dout, b, h, at));
     }

@@ -305,11 +305,11 @@ static void run_block(struct attn_cpu_fwd_amx_work *w, int64_t live, int64_t j0,
 }
 
 /* What l is relative to, natural: see attn_fwd_below. */
-static double top_of(const struct attn_cpu_fwd *f, float m) {
-    const float top = m * (float)(f->s.unit * LOG2_E), more = below(f), parts = ATTN_FWD_PARTS;
+static double natural_offset(const struct attn_cpu_fwd *f, float m) {
+    const float offset = m * (float)(f->s.unit * LOG2_E), more = below(f), parts = ATTN_FWD_PARTS;
     const double times = log((double)attn_fwd_times(degree(f)));
-    if (fabsf(top) < attn_fwd_far(degree(f))) {
-        const float at = degree(f) == ATTN_FWD_TABLE ? nearbyintf(top * parts) / parts : top;
+    if (fabsf(offset) < attn_fwd_far(degree(f))) {
+        const float at = degree(f) == ATTN_FWD_TABLE ? nearbyintf(offset * parts) / parts : offset;
         return (double)(at + more) / LOG2_E - times;
     }
     return (double)m * f->s.unit + (double)more / LOG2_E - times;
@@ -349,7 +349,7 @@ static int finish_f32(const struct attn_cpu_fwd_amx_work *w, int64_t r0, int64_t
     f->s.u->lanes->close(w->l + r0, factor, log_of);
     for (int64_t r = 0; r < ROWS; r++) {
         if (!(w->l[r0 + r] > 0) || isinf(w->l[r0 + r]) || !isfinite(w->m[r0 + r]) || !isfinite(factor[r])) return 0;
-        lse[r] = top_of(f, w->m[r0 + r]) + (double)log_of[r];
+        lse[r] = natural_offset(f, w->m[r0 + r]) + (double)log_of[r];
     }
     f->s.u->lanes->scale(f->ldv, o, factor);
     f->s.u->transpose_f32((float *)(void *)attn_view_row(&f->out, w->b, row->h, w->seq.q0 + row->i), f->out.row, o,
@@ -369,7 +369,7 @@ static void finish_strip(const struct attn_cpu_fwd_amx_work *w, int64_t r0, int6
         f->s.u->transpose_f32(w->tmp, f->ldv, w->o + r0 * f->ldv, ROWS, f->ldv, ROWS);
     }
     for (int64_t r = 0; r < n; r++) {
-        const double l = (double)w->l[r0 + r], m = isnan(l) ? l : top_of(f, w->m[r0 + r]);
+        const double l = (double)w->l[r0 + r], m = isnan(l) ? l : natural_offset(f, w->m[r0 + r]);
         attn_cpu_fwd_finish_f32(f, &w->seq, w->b, &w->row[r0 + r], m, l, w->tmp + r * f->ldv);
     }
 }

@@ -236,10 +236,10 @@ static void T(soften)(struct T(work) * w, int64_t r, REAL *x, void *p, int64_t c
     }
     if (high > *m) {
         if (*m > (REAL)-INFINITY) {
-            const REAL shrink = (REAL)exp(((double)*m - (double)high) * w->f->s.unit);
-            u->R(scale)(w->o + r * w->f->ldv, w->f->s.p->dim_v, shrink);
-            *l *= shrink;
-            if (PAIRS) w->l_rounded[r] *= shrink;
+            const REAL rescale = (REAL)exp(((double)*m - (double)high) * w->f->s.unit);
+            u->R(scale)(w->o + r * w->f->ldv, w->f->s.p->dim_v, rescale);
+            *l *= rescale;
+            if (PAIRS) w->l_rounded[r] *= rescale;
         }
         *m = high;
     }

@@ -113,7 +113,7 @@ struct work {
     int64_t b, hk;
     struct attn_cpu_sdpa_row *row;
     /* ref: the score that probabilities of a query refer to; -inf: it has seen no key. less, top: see `refer` */
-    float *q, *tmp, *p, *o, *ref, *less, *top, *l;
+    float *q, *tmp, *p, *o, *ref, *less, *offset, *l;
     float *l_rounded; /* pairs: the sum of P as rounded to bf16, the divisor of out; l, unrounded, makes lse */
     int close_alone;  /* rows have more to them than 1 / l and a logarithm */
     int64_t depth;
@@ -262,7 +262,7 @@ struct step {
     int64_t grid; /* the step on the grid begins with this key: what a row refers to must not depend on other rows */
     int more;     /* sums have begun */
     int seen;     /* all rows have seen a key */
-    float *q, *ref, *less, *top, *l, *l_rounded, *o;
+    float *q, *ref, *less, *offset, *l, *l_rounded, *o;
 };
 
 /* Asks for what rows r .. r + n have of a mask for the keys of the next step. */
@@ -323,15 +323,15 @@ static void look_for_high(struct work *w, const struct step *s, float *high) {
 }
 
 /* What l and the sums of row r are relative to, natural. */
-static double base(const struct work *w, float less, float top) {
-    return (double)less * w->f->s.unit + (double)top * w->natural;
+static double base(const struct work *w, float less, float offset) {
+    return (double)less * w->f->s.unit + (double)offset * w->natural;
 }
 
 /* Rows that have seen no key yet refer to their largest score now. */
 static void step_with_care(struct work *w, const struct step *s, float *sum) {
-    float high[ROWS], shrink[ROWS];
+    float high[ROWS], rescale[ROWS];
     score(w, s);
-    for (int64_t r = 0; r < ROWS; r++) high[r] = shrink[r] = 1;
+    for (int64_t r = 0; r < ROWS; r++) high[r] = rescale[r] = 1;
     if (!s->seen) look_for_high(w, s, high);
     for (int64_t j = 0; j < s->n && w->poison.any; j++) {
         w->live[j] = 0;
@@ -339,24 +339,24 @@ static void step_with_care(struct work *w, const struct step *s, float *sum) {
             w->live[j] |= (uint32_t) !(w->p[j * ROWS + r] <= -INFINITY) << r; /* a NaN is live */
     }
     struct attn_lanes_exps by = w->by;
-    by.less = s->less, by.top = s->top;
-    if (!s->seen) w->u->refer(UINT32_MAX >> (ROWS - s->rows), 1, high, by.factor, s->ref, s->less, s->top);
+    by.less = s->less, by.offset = s->offset;
+    if (!s->seen) w->u->update_max(UINT32_MAX >> (ROWS - s->rows), 1, high, by.factor, s->ref, s->less, s->offset);
     uint32_t over = w->u->soften(s->halves, s->n, w->p, &by, sum);
     for (int64_t r = 0; r < ROWS && over; r++)
         if (r >= s->rows || isinf(s->ref[r]) || !isfinite(s->l[r])) over &= ~(UINT32_C(1) << r);
     if (!over) return;
     double was[ROWS];
-    for (int64_t r = 0; r < ROWS; r++) was[r] = base(w, s->less[r], s->top[r]);
+    for (int64_t r = 0; r < ROWS; r++) was[r] = base(w, s->less[r], s->offset[r]);
     score(w, s);
     look_for_high(w, s, high);
-    over = w->u->refer(over, 0, high, by.factor, s->ref, s->less, s->top);
+    over = w->u->update_max(over, 0, high, by.factor, s->ref, s->less, s->offset);
     for (int64_t r = 0; r < s->rows; r++) {
         if (!(over >> r & 1)) continue;
-        shrink[r] = (float)exp(was[r] - base(w, s->less[r], s->top[r]));
-        s->l[r] *= shrink[r];
-        s->l_rounded[r] *= shrink[r];
+        rescale[r] = (float)exp(was[r] - base(w, s->less[r], s->offset[r]));
+        s->l[r] *= rescale[r];
+        s->l_rounded[r] *= rescale[r];
     }
-    if (s->more) w->u->scale(w->f->s.p->dim_v, s->o, shrink);
+    if (s->more) w->u->scale(w->f->s.p->dim_v, s->o, rescale);
     w->u->soften(s->halves, s->n, w->p, &by, sum);
 }
 
@@ -379,7 +379,7 @@ static void run_step(struct work *w, const struct step *s, int careful) {
     if (!careful) {
         struct attn_lanes_exps by = w->by;
         uint32_t over;
-        by.top = s->top;
+        by.offset = s->offset;
         for (int64_t r = 0; r < ROWS && !by.less; r++)
             if (s->less[r] < 0 || s->less[r] > 0) by.less = s->less;
         if (w->scored || w->any_page_missing) {
@@ -410,7 +410,7 @@ static void run_strip(struct work *w, int64_t r0, int64_t rows, int64_t begin, i
                      .q = queries(w, r0),
                      .ref = w->ref + r0,
                      .less = w->less + r0,
-                     .top = w->top + r0,
+                     .offset = w->offset + r0,
                      .l = w->l + r0,
                      .l_rounded = w->l_rounded + r0,
                      .o = sums(w, r0)};
@@ -484,7 +484,7 @@ static void leave_partial(const struct work *w, int64_t r0, int64_t n) {
             memset(o + r * f->ldv, 0, (size_t)f->ldv * sizeof *o);
             continue;
         }
-        const float exact = (float)exp(base(w, w->less[r0 + r], w->top[r0 + r]) - (double)ref * f->s.unit);
+        const float exact = (float)exp(base(w, w->less[r0 + r], w->offset[r0 + r]) - (double)ref * f->s.unit);
         l[r] = sum * exact;
         f->s.u->scale_f32(o + r * f->ldv, f->ldv, exact * l_over_rounded(w, r0 + r));
     }
@@ -507,7 +507,7 @@ static void finish_strip(const struct work *w, int64_t r0, int64_t n) {
             continue;
         }
         const double l = (double)w->l[r0 + r];
-        m[r] = isinf(w->ref[r0 + r]) ? (double)w->ref[r0 + r] : base(w, w->less[r0 + r], w->top[r0 + r]);
+        m[r] = isinf(w->ref[r0 + r]) ? (double)w->ref[r0 + r] : base(w, w->less[r0 + r], w->offset[r0 + r]);
         if (!isfinite(l)) m[r] = (double)NAN;
         const double natural = m[r] + (double)log[r] + first[r].shift;
         if (w->close_alone || !isfinite(m[r])) {
@@ -545,7 +545,7 @@ void attn_cpu_lanes_task(const struct attn_cpu_fwd *f, int64_t head, int64_t tas
     w->row = (struct attn_cpu_sdpa_row *)(void *)(scratch + f->at.row);
 #define AT(name) (float *)(void *)(scratch + f->at.name)
     w->q = AT(q), w->k_own = AT(k), w->v_own = AT(v), w->tmp = AT(tmp), w->p = AT(p), w->o = AT(o), w->ref = AT(m),
-    w->less = AT(before), w->top = w->less + f->rows, w->l = AT(l), w->l_rounded = w->l + f->rows;
+    w->less = AT(before), w->offset = w->less + f->rows, w->l = AT(l), w->l_rounded = w->l + f->rows;
     w->poison.raw = AT(raw);
 #undef AT
     w->poison.row = (uint8_t *)scratch + f->at.poison;
@@ -571,7 +571,7 @@ void attn_cpu_lanes_task(const struct attn_cpu_fwd *f, int64_t head, int64_t tas
     }
     for (int64_t r = 0; r < padded; r++) {
         w->ref[r] = r < live ? -INFINITY : 0;
-        w->less[r] = w->top[r] = w->l[r] = w->l_rounded[r] = 0;
+        w->less[r] = w->offset[r] = w->l[r] = w->l_rounded[r] = 0;
     }
     for (int64_t r = 0; r < live; r += ROWS)
         w->of[r / ROWS] = (struct strip){.sees = attn_cpu_fwd_see(w->row + r, live - r < ROWS ? live - r : ROWS)};

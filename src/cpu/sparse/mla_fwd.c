@@ -94,7 +94,7 @@ uint64_t attn_cpu_mla_fwd_workspace(const struct mla_isa *isa, const attn_proble
 }
 
 /* What was gathered before shrinks by the factors of the last block. */
-static void shrink_sums(const struct fwd *j, const struct layout *l, char *ws, int64_t heads, int any) {
+static void rescale_sums(const struct fwd *j, const struct layout *l, char *ws, int64_t heads, int any) {
     const float *old = (const float *)(ws + l->old);
     for (int64_t h = 0; any && h < heads; ++h)
         if (old[h] != 1) j->isa->ukr->scale_f32((float *)(ws + l->o) + h * l->ldo, j->p->dim_v, old[h]);
@@ -151,9 +151,9 @@ static void soften_strips(const struct fwd *j, const struct layout *l, char *ws,
                                       .q = (const float *)(ws + l->qt),
                                       .scale = (float)j->p->scale,
                                       .max = j->max_logits.data ? (float *)(ws + l->max) : NULL,
-                                      .top = (float *)(ws + l->use),
+                                      .offset = (float *)(ws + l->use),
                                       .sum = (float *)(ws + l->sum),
-                                      .shrink = (float *)(ws + l->old),
+                                      .rescale = (float *)(ws + l->old),
                                       .p = (float *)(ws + l->p),
                                       .ldp = copies->ldz,
                                       .s = (float *)(ws + l->s)};
@@ -176,8 +176,8 @@ static int conclude(const struct fwd *j, const struct layout *l, char *ws, int64
     *factor = 0;
     if (live) {
         /* with strips sums refer to a power of 2 */
-        double refers = mla_strips(j->isa) ? (double)top2[h] * 0.69314718055994530942 : (double)max[h];
-        double natural = refers + log((double)sum[h]);
+        double has_max = mla_strips(j->isa) ? (double)top2[h] * 0.69314718055994530942 : (double)max[h];
+        double natural = has_max + log((double)sum[h]);
         double sunk = j->sink ? 1.0 + exp((double)j->sink[h0 + h] - natural) : 1.0;
         *factor = (float)(1.0 / ((double)sum_rounded[h] * sunk));
         lse = (float)(attn_core_has(p, ATTN_LSE_BASE_2) ? natural * 1.4426950408889634074 : natural);
@@ -248,7 +248,7 @@ static void block_strips(const struct fwd *j, const struct layout *l, char *ws, 
     struct attn_mla_sum sum = mla_sum_strips(heads, p->dim_v, n, (const float *)(ws + l->p), &copies, p->dim_qk / 2,
                                              (float *)(ws + l->o), l->ldo, &next);
     soften_strips(j, l, ws, &keys, &next, &copies, any || t->begun);
-    shrink_sums(j, l, ws, heads, any);
+    rescale_sums(j, l, ws, heads, any);
     sum.accumulate = any, sum.even = 1;
     if (!more) {
         for (int64_t h = 0; h < heads; ++h)
@@ -292,7 +292,7 @@ static void block_in_place(const struct fwd *j, const struct layout *l, char *ws
     mla_pace(&f, p->dim_qk, p->dim_qk + p->dim_v, mla_score_places(n, heads, depth));
     sparse->scores(n, heads, depth, row, (const float *)(ws + l->qt), s, l->ldh, &f);
     soften(j, l, ws, n, heads);
-    shrink_sums(j, l, ws, heads, any);
+    rescale_sums(j, l, ws, heads, any);
     mla_pace(&f, 1, 1, mla_sum_places(heads, p->dim_v));
     sparse->sum(heads, p->dim_v, (n + 1) / 2, (const float *)(ws + l->p), l->ldp, row, o, l->ldo, any, &f);
 }
@@ -329,7 +329,7 @@ static void task(struct fwd *j, const struct layout *l, char *ws, struct turn *t
             attn_cpu_mla_gather(j->isa, &j->kv, t.b, key, n, p->dim_qk, &rows);
             attn_cpu_mla_score(j->isa, p->dtype, n, l->ldh, p->dim_qk, k, l->ldk, qt, s, l->ldh);
             soften(j, l, ws, n, heads);
-            shrink_sums(j, l, ws, heads, any);
+            rescale_sums(j, l, ws, heads, any);
             attn_cpu_mla_sum(j->isa, heads, p->dim_v, n, (const float *)(ws + l->p), l->ldp, &rows, o, l->ldo, any);
         }
         int32_t *was = key;

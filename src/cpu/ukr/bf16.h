@@ -220,9 +220,9 @@ struct attn_mla_scores {
     float scale;
     /* [heads], kept from block to block: the largest scaled score (NULL: not asked for) and what exponents refer to,
      * both -inf at first; the sum of unrounded probabilities 2^(s scale log2 e - top). */
-    float *max, *top, *sum;
-    float *shrink; /* [heads] receives what this call does to older sums: a power of 2 */
-    float *p;      /* [strips][ldp]: pairs of rows in tiles of A [rows, filled up / 32][2][16 heads][16 pairs] */
+    float *max, *offset, *sum;
+    float *rescale; /* [heads] receives what this call does to older sums: a power of 2 */
+    float *p;       /* [strips][ldp]: pairs of rows in tiles of A [rows, filled up / 32][2][16 heads][16 pairs] */
     int64_t ldp;
     float *s; /* scratch: 32 * 32 + 16 * 32 */
 };

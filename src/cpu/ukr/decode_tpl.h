@@ -92,27 +92,27 @@ static void F(scores)(const struct attn_pass *f, const void *const *k, const voi
 
 /* A row whose scores are far above their reference, or that has none, gets a new one. x: scores, receives exponents.
  * Kept out of line: it happens once a row, as a rule. A NaN stays one, whether or not the row has a reference. */
-static __attribute__((noinline)) void F(refer)(const struct attn_pass *f, int64_t r, float *x) {
+static __attribute__((noinline)) void F(update_max)(const struct attn_pass *f, int64_t r, float *x) {
     const float old = f->m[r];
-    float top = -__builtin_inff();
-    for (int j = 0; j < ATTN_PASS_KEYS; j++) top = x[j] > top ? x[j] : top;
-    const int moves = !((top - old) * f->factor <= ATTN_PASS_FAR);
-    const float m = moves ? top : old;
+    float high = -__builtin_inff();
+    for (int j = 0; j < ATTN_PASS_KEYS; j++) high = x[j] > high ? x[j] : high;
+    const int moves = !((high - old) * f->factor <= ATTN_PASS_FAR);
+    const float m = moves ? high : old;
     for (int j = 0; j < ATTN_PASS_KEYS; j++)
         if (x[j] != -__builtin_inff()) x[j] = (x[j] - m) * f->factor;
     if (!moves) return;
-    v32 shrink[1] = {v32_set((old - m) * f->factor)};
+    v32 rescale[1] = {v32_set((old - m) * f->factor)};
     if (old == -__builtin_inff()) {
-        shrink[0] = v32_set(0);
+        rescale[0] = v32_set(0);
     } else {
-        EXP2(1, shrink);
+        EXP2(1, rescale);
     }
     f->m[r] = m;
     float *l = f->l + r * ATTN_PASS_KEYS, *o = f->o + r * f->ldo;
-    for (int j = 0; j < ATTN_PASS_KEYS; j += V32_LANES) v32_store(l + j, v32_load(l + j) * shrink[0]);
-    for (int64_t c = 0; c < f->width; c += V32_LANES) v32_store(o + c, v32_load(o + c) * shrink[0]);
+    for (int j = 0; j < ATTN_PASS_KEYS; j += V32_LANES) v32_store(l + j, v32_load(l + j) * rescale[0]);
+    for (int64_t c = 0; c < f->width; c += V32_LANES) v32_store(o + c, v32_load(o + c) * rescale[0]);
 #if PAIRS
-    shrink_rounded(f->l_rounded + r * ATTN_PASS_ROUNDED, shrink[0]);
+    rescale_rounded(f->l_rounded + r * ATTN_PASS_ROUNDED, rescale[0]);
 #endif
 }
 /* Scores of `rows` rows from r on become p. */
@@ -129,7 +129,7 @@ INLINE void F(soften)(int rows, const struct attn_pass *f, int64_t r, const floa
         if (__builtin_expect(far, 0)) {
             _Alignas(64) float y[ATTN_PASS_KEYS];
             __builtin_memcpy(y, s + i * ATTN_PASS_KEYS, sizeof y);
-            F(refer)(f, r + i, y);
+            F(update_max)(f, r + i, y);
             UNROLL for (int j = 0; j < PARTS; j++) x[i * PARTS + j] = v32_load(y + j * V32_LANES);
         }
     }

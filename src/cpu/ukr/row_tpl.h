@@ -51,20 +51,20 @@ static inline __attribute__((always_inline)) void F(exp_many)(int many, VEC *x) 
 /* V(max) gives the second operand if one is NaN: what was largest stays. */
 static REAL F(max)(const REAL *s, int64_t n) {
     const VEC low = V(set)((REAL)-__builtin_inf());
-    VEC top[4] = {low, low, low, low};
+    VEC high[4] = {low, low, low, low};
     int64_t j = 0;
     for (; j + 4 * LANES <= n; j += 4 * LANES) {
-        UNROLL for (int i = 0; i < 4; i++) top[i] = V(max)(V(load)(s + j + i * LANES), top[i]);
+        UNROLL for (int i = 0; i < 4; i++) high[i] = V(max)(V(load)(s + j + i * LANES), high[i]);
     }
     for (; j < n; j += LANES) {
         if (n - j >= LANES) {
-            top[0] = V(max)(V(load)(s + j), top[0]);
+            high[0] = V(max)(V(load)(s + j), high[0]);
         } else {
             V(tail) tail = V(tail_of)(n - j);
-            top[0] = V(max)(V(fill_tail)(V(load_tail)(s + j, tail), tail, low), top[0]);
+            high[0] = V(max)(V(fill_tail)(V(load_tail)(s + j, tail), tail, low), high[0]);
         }
     }
-    return V(largest)(V(max)(V(max)(top[0], top[1]), V(max)(top[2], top[3])));
+    return V(largest)(V(max)(V(max)(high[0], high[1]), V(max)(high[2], high[3])));
 }
 
 static REAL F(exp)(REAL *s, int64_t n, REAL max) {
@@ -156,25 +156,25 @@ static void F(dsoftmax)(const REAL *p, REAL *dp, int64_t n, REAL delta) {
 }
 /* x becomes e^(x - less). top: EXP2_ONE_STEP is less in units of ln 2, and the argument of the power of 2 one
  * multiply-add; but not for rows of large scores, where the rounding of top would show. */
-static inline __attribute__((always_inline)) void F(exp_minus)(int one_step, int many, VEC *x, VEC less, VEC top) {
+static inline __attribute__((always_inline)) void F(exp_minus)(int one_step, int many, VEC *x, VEC less, VEC offset) {
 #ifdef EXP2_ONE_STEP
     if (one_step) {
-        EXP2_ONE_STEP(many, x, top);
+        EXP2_ONE_STEP(many, x, offset);
         return;
     }
 #endif
-    (void)one_step, (void)top;
+    (void)one_step, (void)offset;
     UNROLL for (int i = 0; i < many; i++) x[i] -= less;
     F(exp_many)(many, x);
 }
 static inline __attribute__((always_inline)) void F(exp_lse_row)(int one_step, int64_t n, REAL *s, REAL *dp, REAL lse,
                                                                  REAL delta) {
-    const VEC m = V(set)(lse), top = V(set)(lse * (REAL)EXP_LOG2E), d = V(set)(delta);
+    const VEC m = V(set)(lse), offset = V(set)(lse * (REAL)EXP_LOG2E), d = V(set)(delta);
     VEC x[EXP_MANY];
     int64_t j = 0;
     for (; j + EXP_MANY * LANES <= n; j += EXP_MANY * LANES) {
         UNROLL for (int i = 0; i < EXP_MANY; i++) x[i] = V(load)(s + j + i * LANES);
-        F(exp_minus)(one_step, EXP_MANY, x, m, top);
+        F(exp_minus)(one_step, EXP_MANY, x, m, offset);
         UNROLL for (int i = 0; i < EXP_MANY; i++) {
             V(store)(s + j + i * LANES, x[i]);
             if (!dp) continue;
@@ -185,7 +185,7 @@ static inline __attribute__((always_inline)) void F(exp_lse_row)(int one_step, i
     for (; j < n; j += LANES) {
         V(tail) tail = V(tail_of)(n - j < LANES ? n - j : LANES);
         x[0] = V(load_tail)(s + j, tail);
-        F(exp_minus)(one_step, 1, x, m, top);
+        F(exp_minus)(one_step, 1, x, m, offset);
         V(store_tail)(s + j, tail, x[0]);
         if (dp) V(store_tail)(dp + j, tail, V(where_nonzero)(x[0], x[0] * (V(load_tail)(dp + j, tail) - d)));
     }

@@ -26,7 +26,7 @@ struct attn_lanes_exps {
     float factor, most;
     int bf16_accuracy; /* of pairs: within 1e-4 and not 3e-6 (f32: 2e-7) of that of the rounded argument */
     const float *less; /* NULL: all 0 */
-    const float *top;
+    const float *offset;
 };
 
 /* halves: 2; or 1, where only the first 16 queries are there: what becomes of the others is not said, their sums are 0.
@@ -43,7 +43,8 @@ struct attn_ukr_lanes {
      * fresh: only those that refer to none yet, ref[q] = -inf. Which less and top that makes: less is 0 but for scores
      * so large (2^24 in units of ln 2) that the product with the factor is rounded by more than 1. Returns which they
      * are. */
-    uint32_t (*refer)(uint32_t which, int fresh, const float *high, float factor, float *ref, float *less, float *top);
+    uint32_t (*update_max)(uint32_t which, int fresh, const float *high, float factor, float *ref, float *less,
+                           float *offset);
     /* Scores become probabilities in place (pairs: in the first half). -inf gives 0, NaN and infinity stay. sum[q] =
      * sums over keys of what is not rounded; pairs: sum[ATTN_LANES + q] = those of what is. Returns bit q for sums[q]
      * that are not <= most. The cap is not looked at. */

@@ -136,7 +136,7 @@ INLINE int64_t elements(int64_t keys) { return PAIRS ? (keys + 1) / 2 : keys; }
 
 enum { KEYS = GROUPS > 1 ? 1 : 2 }; /* that go through each step of the exponential together */
 struct exps {                       /* of a group */
-    v32 factor, less[2], top[2], sum[2];
+    v32 factor, less[2], offset[2], sum[2];
 #if PAIRS
     v32 sum_rounded[2]; /* sums of P as rounded: products with values of 1 */
 #endif
@@ -161,7 +161,7 @@ INLINE void soften_keys(int vectors, int keys, int lower, int degree, const floa
     if (lower) {
         UNROLL for (int i = 0; i < n; i++) x[i] -= e->less[i % vectors];
     }
-    UNROLL for (int i = 0; i < n; i++) x[i] = v32_fms(x[i], e->factor, e->top[i % vectors]);
+    UNROLL for (int i = 0; i < n; i++) x[i] = v32_fms(x[i], e->factor, e->offset[i % vectors]);
     exp2_degree(degree, n, x);
     UNROLL for (int i = 0; i < n; i++) e->sum[i % vectors] += x[i];
 #if PAIRS
@@ -207,7 +207,7 @@ INLINE void begin(const struct attn_lanes_exps *by, struct exps *e) {
         struct exps *const of = &e[v / 2];
         of->factor = v32_set(by->factor);
         of->less[v % 2] = by->less ? v32_load(by->less + v * LANES) : v32_set(0);
-        of->top[v % 2] = v32_load(by->top + v * LANES);
+        of->offset[v % 2] = v32_load(by->offset + v * LANES);
         of->sum[v % 2] = v32_set(0);
 #if PAIRS
         of->sum_rounded[v % 2] = v32_set(0);
@@ -302,16 +302,17 @@ static void hide(int64_t n, float *s, const int32_t *lo, const int32_t *hi) {
 static void high(int64_t n, const float *s, float *high) {
     const v32 none = v32_set(-__builtin_inff());
     for (int h = 0; h < STRIP; h += LANES) {
-        v32 top[2] = {none, none};
+        v32 largest[2] = {none, none};
         int64_t j = 0;
         for (; j + 1 < n; j += 2)
-            UNROLL for (int i = 0; i < 2; i++) top[i] = v32_max(v32_load(s + (j + i) * STRIP + h), top[i]);
-        if (j < n) top[0] = v32_max(v32_load(s + j * STRIP + h), top[0]);
-        v32_store(high + h, v32_max(top[0], top[1]));
+            UNROLL for (int i = 0; i < 2; i++) largest[i] = v32_max(v32_load(s + (j + i) * STRIP + h), largest[i]);
+        if (j < n) largest[0] = v32_max(v32_load(s + j * STRIP + h), largest[0]);
+        v32_store(high + h, v32_max(largest[0], largest[1]));
     }
 }
 
-static uint32_t refer(uint32_t which, int fresh, const float *high, float factor, float *ref, float *less, float *top) {
+static uint32_t update_max(uint32_t which, int fresh, const float *high, float factor, float *ref, float *less,
+                           float *offset) {
     const v32 zero = v32_set(0);
     uint32_t done = 0;
     for (int h = 0; h < STRIP; h += LANES) {
@@ -321,7 +322,7 @@ static uint32_t refer(uint32_t which, int fresh, const float *high, float factor
         const v32_mask far = v32_lt(v32_set(0x1p24f), v32_abs(product));
         v32_store(ref + h, v32_pick(take, m, was));
         v32_store(less + h, v32_pick(take, v32_pick(far, m, zero), v32_load(less + h)));
-        v32_store(top + h, v32_pick(take, v32_pick(far, zero, product), v32_load(top + h)));
+        v32_store(offset + h, v32_pick(take, v32_pick(far, zero, product), v32_load(offset + h)));
         done |= v32_bits(take) << h;
     }
     return done;
@@ -331,7 +332,7 @@ const struct attn_ukr_lanes TABLE = {.pairs = PAIRS,
                                      .scores = scores,
                                      .hide = hide,
                                      .high = high,
-                                     .refer = refer,
+                                     .update_max = update_max,
                                      .soften = soften,
                                      .score = scores_of,
                                      .growth = growth_of,

@@ -34,7 +34,7 @@ enum {
 enum { STEPS = 6, ALL_STEPS = STEPS * UNITS };
 struct grads {
     v32 factor;
-    const float *s, *top, *delta; /* dP follows S */
+    const float *s, *offset, *delta; /* dP follows S */
     float *p, *ds, *ds_rows;
     int what; /* SCORE_.. */
     struct scores scores;
@@ -58,10 +58,10 @@ INLINE void grad_step(const struct grads *g, struct live *v, int64_t u, int step
         if (g->what) {
             UNROLL for (int i = 0; i < 4; i++) v->x[i] = v32_load(s + i / 2 * HALF + i % 2 * 16);
             prefetch_cells(&g->scores, u);
-            score_rows(g->what, &g->scores, u, u + 16, g->factor, g->top, v->x, v->chain);
+            score_rows(g->what, &g->scores, u, u + 16, g->factor, g->offset, v->x, v->chain);
         } else {
             UNROLL for (int i = 0; i < 4; i++) v->x[i] =
-                _mm512_fmsub_ps(v32_load(s + i / 2 * HALF + i % 2 * 16), g->factor, v32_set(g->top[u + i / 2 * 16]));
+                _mm512_fmsub_ps(v32_load(s + i / 2 * HALF + i % 2 * 16), g->factor, v32_set(g->offset[u + i / 2 * 16]));
         }
         exp2_begin(EXP2_FULL, 4, v->x, v->z, v->y);
         exp2_more(EXP2_FULL, 5, 3, 4, v->z, v->y);
@@ -219,7 +219,7 @@ INLINE void chunks(int flat, int what, const struct attn_bwd_tile *t, const stru
                 hide(t->seen + r * 2 * SIDE, (int32_t)(k * SIDE), s); /* dP is what is still in tiles */
             const int64_t at = (r * t->blocks + k) * BLOCK;
             g.s = s, g.p = t->p + at, g.ds = t->ds + at, g.ds_rows = t->ds_rows + at;
-            g.top = t->max + r * SIDE, g.delta = t->delta + r * SIDE;
+            g.offset = t->max + r * SIDE, g.delta = t->delta + r * SIDE;
             if (what) begin_scores(&g.scores, r, k, reach, t->strips, t->blocks);
         }
     store_sums(last);

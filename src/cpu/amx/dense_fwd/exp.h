@@ -18,7 +18,7 @@
 enum { LANES_ALL = ATTN_FWD_ROWS, UNIT = 1024 };
 
 struct exps {
-    v32 factor, times, top[2], sum[2]; /* of arguments: s * times - top; of a table in parts, and top its origin */
+    v32 factor, times, offset[2], sum[2]; /* of arguments: s * times - top; of a table in parts, and top its origin */
     struct exp_table table;
     int late; /* of a table: the origin is added in the end */
     __m512i half, down;
@@ -88,9 +88,9 @@ INLINE void two_keys(struct exps *e, int exactly) {
     }
     if (fuse_makes(e->fused.kind)) {
         const v32 in[4] = {x[0], x[1], x[2], x[3]};
-        fused_arguments(&e->fused, exactly, in, e->top, keeps && table && !e->late ? of : NULL, x);
+        fused_arguments(&e->fused, exactly, in, e->offset, keeps && table && !e->late ? of : NULL, x);
     } else {
-        UNROLL for (int i = 0; i < 4; i++) x[i] = _mm512_fmsub_ps(x[i], e->times, e->top[i % 2]);
+        UNROLL for (int i = 0; i < 4; i++) x[i] = _mm512_fmsub_ps(x[i], e->times, e->offset[i % 2]);
     }
     if (table) {
         const v32 origin = v32_set(EXP_TABLE_ORIGIN);
@@ -128,10 +128,10 @@ INLINE void two_keys(struct exps *e, int exactly) {
     }
     e->done++;
 }
-INLINE void begin_step(struct exps *e, const float *s, float *p, const v32 *top) {
+INLINE void begin_step(struct exps *e, const float *s, float *p, const v32 *offset) {
     const int table = e->degree == ATTN_FWD_TABLE;
     for (int h = 0; h < 2; h++) {
-        e->top[h] = table ? table_top(top[h], e->late) : top[h], e->sum[h] = v32_set(0);
+        e->offset[h] = table ? table_offset(offset[h], e->late) : offset[h], e->sum[h] = v32_set(0);
     }
     if (table) begin_table(&e->table);
     e->s = s, e->p = p, e->done = e->due = 0;

@@ -53,9 +53,9 @@ static inline void set_up_table(struct exp_table *t) {
 }
 /* What is subtracted from the argument; top is a whole number of parts, and smaller than attn_fwd_far. late: any
  * top, without what is added in the end. */
-INLINE v32 table_top(v32 top, int late) {
+INLINE v32 table_offset(v32 offset, int late) {
     const v32 parts = v32_set(ATTN_FWD_PARTS);
-    return late ? _mm512_mul_ps(top, parts) : _mm512_fmsub_ps(top, parts, v32_set(EXP_TABLE_ORIGIN));
+    return late ? _mm512_mul_ps(offset, parts) : _mm512_fmsub_ps(offset, parts, v32_set(EXP_TABLE_ORIGIN));
 }
 INLINE void begin_table(struct exp_table *t) {
     t->beyond = _mm512_setzero_si512();

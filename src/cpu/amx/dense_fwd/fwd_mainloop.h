@@ -66,15 +66,15 @@ INLINE void visit_all(int terms, int64_t width, int64_t to, struct queue *w) {
 }
 /* fuse: that of e, a constant. clang would see it too late in e, which then stays in memory for calls never made. */
 INLINE void begin(struct exps *e, int fuse, const struct attn_fwd_score_mod *f, int64_t key, const float *s, float *p,
-                  const struct reference *r) {
-    const v32 top[2] = {r[0].top, r[1].top};
+                  const struct running_max *r) {
+    const v32 offset[2] = {r[0].offset, r[1].offset};
     for (int h = 0; fuse_alibi(fuse) && h < 2; h++) {
-        const v32 in = e->degree == ATTN_FWD_TABLE ? table_top(top[h], 1) : top[h];
+        const v32 in = e->degree == ATTN_FWD_TABLE ? table_offset(offset[h], 1) : offset[h];
         begin_alibi(&e->fused, f, key, h, in, far_of(&r[h], e->factor));
     }
     for (int h = 0; fuse == FUSE_KEPT && h < 2; h++) begin_kept(&e->fused, f, h, far_of(&r[h], e->factor));
     if (fuse_keeps(fuse)) e->kept = (const uint16_t *)(const void *)(f->bits + key);
-    begin_step(e, s, p, top);
+    begin_step(e, s, p, offset);
 }
 /* Cells of a boolean mask are asked for beside a step, a line of one row with every two keys. Bits are made a strip at
  * a time: it is the same keys of the next one. Where there is none, what is at hand is asked for. */
@@ -100,7 +100,7 @@ struct course {
  * and exponentials. With a boolean mask they end before a step that is passed over, too. Returns 1 where the last one's
  * probabilities passed MOST: these are not yet in l. */
 INLINE int steps_without_care(int kind, int64_t depth, int64_t width, int64_t span, int64_t parts, int64_t to,
-                              const struct attn_fwd_strip *end, const struct reference *r, struct course *c,
+                              const struct attn_fwd_strip *end, const struct running_max *r, struct course *c,
                               struct exps *e) {
     const struct attn_fwd_strip *const f = c->at.f, at = {.k = f->k,
                                                           .k_row = f->k_row,
@@ -160,7 +160,7 @@ INLINE void let_go(float **held) {
 }
 /* References of a new strip, of the queries that far_ahead says. s: scratch. */
 static __attribute__((noinline)) void look_ahead(const struct attn_fwd_strip *f, int64_t depth, int terms, int of_keys,
-                                                 int64_t span, struct reference *r, float *s) {
+                                                 int64_t span, struct running_max *r, float *s) {
     struct exps none = {.terms = terms, .of_keys = of_keys, .span = span, .done = span / 2};
     int32_t key[LANES_ALL];
     uint32_t left = far_ahead(f, span, key);
@@ -170,7 +170,7 @@ static __attribute__((noinline)) void look_ahead(const struct attn_fwd_strip *f,
         const __mmask16 lanes[2] = {(__mmask16)here, (__mmask16)(here >> 16)};
         keys(0, 0, f, depth, step, s, NULL, &none);
         if (f->score_override) put_overrides(f, span, step, s);
-        refer_fused(f, span, step, r, s, v32_set(f->factor), lanes);
+        update_max_fused(f, span, step, r, s, v32_set(f->factor), lanes);
     }
 }
 /* `count` strips that follow each other like steps of one: nothing waits between them. */
@@ -180,7 +180,7 @@ INLINE void strips(const struct attn_fwd_strip *f, int64_t count, int flat, int 
     const int scored = kind != FUSE_NONE || terms > 1; /* else products are scores */
     const int64_t weights = span / 2 * LANES_ALL * terms;
     const struct attn_fwd_strip *const end = f + count;
-    struct reference r[2];
+    struct running_max r[2];
     v32 l[2] = {v32_set(0), v32_set(0)};
     struct exps e;
     struct queue w = {.span = span, .parts = parts};
@@ -208,7 +208,7 @@ INLINE void strips(const struct attn_fwd_strip *f, int64_t count, int flat, int 
         f = at.f;
         w.at[QUEUE] = at;
         const struct attn_fwd_score_mod *const of = scored ? f->score : NULL;
-        for (int h = 0; h < 2; h++) r[h].shrink = v32_set(1);
+        for (int h = 0; h < 2; h++) r[h].rescale = v32_set(1);
         if (flat && kind == fuse && terms == 1 && settled && at.step > parts && at.step >= open.from &&
             at.step < open.to && j - w.done[j % parts] == parts &&
             (!fuse_keeps(kind) || (follows(next, at, 1) && follows(at, w.at[QUEUE - parts], parts)))) {
@@ -221,10 +221,10 @@ INLINE void strips(const struct attn_fwd_strip *f, int64_t count, int flat, int 
         if (at.step == 0) {
             for (int h = 0; h < 2; h++) {
                 r[h].m = v32_load(f->m + h * 16), l[h] = v32_load(f->l + h * 16);
-                set_up_reference(&r[h], e.late ? ATTN_FWD_TABLE_OF_SUMS : e.degree, 0);
-                r[h].top = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(r[h].m, none, _CMP_NEQ_UQ),
-                                               in_parts(&r[h], r[h].m * e.factor)) +
-                           v32_set(r[h].below);
+                set_up_running_max(&r[h], e.late ? ATTN_FWD_TABLE_OF_SUMS : e.degree, 0);
+                r[h].offset = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(r[h].m, none, _CMP_NEQ_UQ),
+                                                  in_parts(&r[h], r[h].m * e.factor)) +
+                              v32_set(r[h].below);
             }
             open = open_steps(f, span);
             settled = 0;
@@ -253,9 +253,9 @@ INLINE void strips(const struct attn_fwd_strip *f, int64_t count, int flat, int 
             }
             for (int h = 0; h < 2; h++) {
                 if (first[h] && !fuse)
-                    refer(&r[h], s + h * 16, span, e.factor, first[h], growth(of, span, at.step * span, h));
+                    update_max(&r[h], s + h * 16, span, e.factor, first[h], growth(of, span, at.step * span, h));
             }
-            if (fuse && (first[0] | first[1])) refer_fused(f, span, at.step, r, s, e.factor, first);
+            if (fuse && (first[0] | first[1])) update_max_fused(f, span, at.step, r, s, e.factor, first);
         }
         begin(&e, fuse, of, at.step * span, s, w.p[QUEUE], r);
         if (fuse_keeps(kind)) prefetch(&e, at, span, end);
@@ -296,17 +296,17 @@ INLINE void strips(const struct attn_fwd_strip *f, int64_t count, int flat, int 
             settled = 0;
             for (int h = 0; h < 2; h++) {
                 if (again[h] && !fuse)
-                    refer(&r[h], s + h * 16, span, e.factor, again[h], growth(of, span, at.step * span, h));
+                    update_max(&r[h], s + h * 16, span, e.factor, again[h], growth(of, span, at.step * span, h));
             }
-            if (fuse && (again[0] | again[1])) refer_fused(f, span, at.step, r, s, e.factor, again);
+            if (fuse && (again[0] | again[1])) update_max_fused(f, span, at.step, r, s, e.factor, again);
             begin(&e, fuse, of, at.step * span, s, w.p[QUEUE], r);
             finish_exactly(&e);
         }
-        for (int h = 0; h < 2; h++) l[h] = v32_fma(l[h], r[h].shrink, e.sum[h]);
-        if (shrinks(r)) { /* what was made before must be among the sums by then */
+        for (int h = 0; h < 2; h++) l[h] = v32_fma(l[h], r[h].rescale, e.sum[h]);
+        if (rescales(r)) { /* what was made before must be among the sums by then */
             let_go(&held);
             visit_all(terms, width, j, &w);
-            shrink_sums(f->o, width, r[0].shrink, r[1].shrink);
+            rescale_sums(f->o, width, r[0].rescale, r[1].rescale);
         }
         if (next.f != f)
             for (int h = 0; h < 2; h++) v32_store(f->m + h * 16, r[h].m), v32_store(f->l + h * 16, l[h]);

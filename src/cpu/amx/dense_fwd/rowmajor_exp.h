@@ -65,7 +65,7 @@ struct exps {
     v32 factor, of_mask;     /* of products, and of what a mask adds to the scores that they make */
     __m512i half, down, all; /* all: of a step's probabilities, or-ed */
     struct exp_table table;
-    const float *s, *top, *sum;
+    const float *s, *offset, *sum;
     float *sum_to, *p;
     int degree;     /* attn_fwd_degree */
     int mask, made; /* ATTN_UKR_MASK_.., MADE_.. */
@@ -120,19 +120,19 @@ INLINE void two_rows(struct exps *e, int exactly) {
     const float *s = e->s + u / (LANES / 2) * (2 * TILE) + u % (LANES / 2) * (2 * LANES);
     const float *sum = e->sum + u * (2 * LANES);
     float *sum_to = e->sum_to + u * (2 * LANES), *p = e->p + u * (2 * LANES);
-    v32 x[4], top[4];
+    v32 x[4], offset[4];
     __mmask16 of[4];
     const __mmask16 *const kept = e->mask == ATTN_UKR_MASK_BITS ? of : NULL;
     e->done++;
     UNROLL for (int i = 0; i < 4; i++) x[i] = v32_load(s + i % 2 * TILE + i / 2 * LANES);
-    UNROLL for (int i = 0; i < 4; i++) top[i] = v32_set(e->top[2 * u + i / 2]);
+    UNROLL for (int i = 0; i < 4; i++) offset[i] = v32_set(e->offset[2 * u + i / 2]);
     if (e->made & MADE_ALIBI) {
-        const float *const slope = e->top + ROWS, *const from = slope + ROWS;
+        const float *const slope = e->offset + ROWS, *const from = slope + ROWS;
         v32 t[4];
         UNROLL for (int i = 0; i < 4; i++) t[i] = e->key[i % 2] - v32_set(from[2 * u + i / 2]);
         UNROLL for (int i = 0; i < 4; i++) t[i] =
             _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(t[i]), e->magnitude));
-        UNROLL for (int i = 0; i < 4; i++) top[i] = v32_fma(t[i], v32_set(slope[2 * u + i / 2]), top[i]);
+        UNROLL for (int i = 0; i < 4; i++) offset[i] = v32_fma(t[i], v32_set(slope[2 * u + i / 2]), offset[i]);
     }
     UNROLL for (int r = 0; r < 2; r++) {
         if (kept) {
@@ -141,14 +141,14 @@ INLINE void two_rows(struct exps *e, int exactly) {
         }
         if (!adds(e->mask)) continue;
         const struct addends add = addends_of(e->mask, e->cell[2 * u + r] + e->at);
-        top[2 * r] = _mm512_fnmadd_ps(add.low, e->of_mask, top[2 * r]);
-        top[2 * r + 1] = _mm512_fnmadd_ps(add.high, e->of_mask, top[2 * r + 1]);
+        offset[2 * r] = _mm512_fnmadd_ps(add.low, e->of_mask, offset[2 * r]);
+        offset[2 * r + 1] = _mm512_fnmadd_ps(add.high, e->of_mask, offset[2 * r + 1]);
     }
     if (e->made & MADE_CAP) {
         const v32 in[4] = {x[0], x[1], x[2], x[3]};
-        capped_arguments(&e->capped, exactly, in, top, NULL, x);
+        capped_arguments(&e->capped, exactly, in, offset, NULL, x);
     } else {
-        UNROLL for (int i = 0; i < 4; i++) x[i] = _mm512_fmsub_ps(x[i], e->factor, top[i]);
+        UNROLL for (int i = 0; i < 4; i++) x[i] = _mm512_fmsub_ps(x[i], e->factor, offset[i]);
     }
     if (e->degree == ATTN_FWD_TABLE_OF_SUMS) {
         two_rows_by_table(e, exactly, kept, x, sum, sum_to, p);
@@ -165,9 +165,9 @@ INLINE void two_rows(struct exps *e, int exactly) {
     }
 }
 /* step: what s are the products of. */
-INLINE void begin_step(struct exps *e, int64_t step, const float *s, float *p, const float *top, const float *sum,
+INLINE void begin_step(struct exps *e, int64_t step, const float *s, float *p, const float *offset, const float *sum,
                        float *sum_to) {
-    e->s = s, e->p = p, e->top = top, e->sum = sum, e->sum_to = sum_to;
+    e->s = s, e->p = p, e->offset = offset, e->sum = sum, e->sum_to = sum_to;
     e->done = e->due = 0;
     e->all = _mm512_setzero_si512();
     if (e->degree == ATTN_FWD_TABLE_OF_SUMS) begin_table(&e->table);

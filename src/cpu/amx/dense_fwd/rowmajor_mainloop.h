@@ -146,7 +146,7 @@ static __attribute__((noinline)) void visit_all(int64_t parts, int64_t to, struc
 /* Steps of one strip that need no care, up to step `to`, which is of that strip, too: all queries see all of their keys
  * and have a reference, and each part of the sums has had its last `parts` steps. So a step leaves nothing but products
  * and exponentials. Returns 1 where some of the last one's probabilities are too large. */
-INLINE int steps_without_care(int64_t parts, int mask, int made, int degree, int64_t to, const float *top,
+INLINE int steps_without_care(int64_t parts, int mask, int made, int degree, int64_t to, const float *offset,
                               struct course *course) {
     const struct attn_fwd_strip *const f = course->at.f;
     const float *const q = f->q, *const k = (const float *)(const void *)f->k, *const v = f->v;
@@ -160,7 +160,7 @@ INLINE int steps_without_care(int64_t parts, int mask, int made, int degree, int
     set_up(&e, f, mask, made, degree, parts);
     e.cell = f->score->cell;
     for (;;) {
-        begin_step(&e, step, c.s, c.p[parts], top, c.sum, c.sum_to);
+        begin_step(&e, step, c.s, c.p[parts], offset, c.sum, c.sum_to);
         e.at = step * SPAN * mask_bytes(mask);
         look_at_pages(mask, c.ahead, step, steps);
         keys(parts, q, k, step + 1, held, &e);
@@ -180,26 +180,26 @@ INLINE int steps_without_care(int64_t parts, int mask, int made, int degree, int
     *course = c;
     return passes;
 }
-typedef int open_loop(int64_t to, const float *top, struct course *course);
+typedef int open_loop(int64_t to, const float *offset, struct course *course);
 
-static void begin_strip(const struct attn_fwd_strip *f, struct tops *t, v32 factor, float *sum) {
+static void begin_strip(const struct attn_fwd_strip *f, struct offsets *t, v32 factor, float *sum) {
     const v32 none = v32_set(-INFINITY);
     for (int h = 0; h < 2; h++) {
-        struct reference *const r = &t->r[h];
+        struct running_max *const r = &t->r[h];
         r->m = v32_load(f->m + h * LANES);
-        r->top = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(r->m, none, _CMP_NEQ_UQ), r->m * factor) + v32_set(r->below);
-        put_top(f, t, h, factor);
+        r->offset = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(r->m, none, _CMP_NEQ_UQ), r->m * factor) + v32_set(r->below);
+        put_offset(f, t, h, factor);
     }
     for (int64_t r = 0; r < ROWS; r++) v32_store(sum + r * LANES, v32_set(0));
 }
-static void end_strip(const struct attn_fwd_strip *f, const struct tops *t, const float *sum) {
+static void end_strip(const struct attn_fwd_strip *f, const struct offsets *t, const float *sum) {
     for (int64_t h = 0; h < 2; h++) {
         v32_store(f->m + h * LANES, t->r[h].m);
         v32_store(f->l + h * LANES, v32_load(f->l + h * LANES) + added(sum, h * LANES));
     }
 }
 /* References of a new strip, of the queries that far_ahead says. */
-static __attribute__((noinline)) void look_ahead(int64_t parts, const struct attn_fwd_strip *f, struct tops *t,
+static __attribute__((noinline)) void look_ahead(int64_t parts, const struct attn_fwd_strip *f, struct offsets *t,
                                                  struct cells *cells, float *s, float *sum, v32 factor) {
     struct exps none = {.done = UNITS, .products = 1};
     int32_t key[ROWS];
@@ -210,7 +210,7 @@ static __attribute__((noinline)) void look_ahead(int64_t parts, const struct att
         keys(parts, f->q, (const float *)(const void *)f->k, step, NULL, &none);
         store_square(s);
         prepare(f, step, s, cells);
-        refer(f, t, cells, s, sum, factor, here);
+        update_max(f, t, cells, s, sum, factor, here);
     }
 }
 /* `count` strips that follow each other like steps of one: nothing waits between them. */
@@ -218,7 +218,7 @@ INLINE void strips(int64_t parts, int made, int degree, open_loop *loop, const s
                    int64_t count) {
     const struct attn_fwd_strip *const end = f + count;
     float *const scratch = f->s + 2 * SQUARE;
-    struct tops t = {.of = scratch};
+    struct offsets t = {.of = scratch};
     struct course c = {.at = {f, 0}, .s = f->s, .other = f->s + SQUARE, .sum = scratch + TOPS};
     struct place next = behind(c.at, SPAN);
     struct open open = {0, 0};
@@ -227,7 +227,7 @@ INLINE void strips(int64_t parts, int made, int degree, open_loop *loop, const s
     int settled = 0; /* all queries have a reference */
     c.sum_to = c.sum + ROWS * LANES;
     for (int i = 0; i <= parts; i++) c.p[i] = f->p + i * (ROWS * LANES), c.of[i] = c.at;
-    for (int h = 0; h < 2; h++) set_up_reference(&t.r[h], degree, ATTN_FWD_ROWMAJOR_AHEAD);
+    for (int h = 0; h < 2; h++) set_up_running_max(&t.r[h], degree, ATTN_FWD_ROWMAJOR_AHEAD);
     set_up(&e, f, ATTN_UKR_MASK_F32, made, degree, parts);
     e.cell = cells.row;
     const v32 factor = v32_set(f->factor);
@@ -237,7 +237,7 @@ INLINE void strips(int64_t parts, int made, int degree, open_loop *loop, const s
         int prepared = 0;
         f = c.at.f;
         c.of[parts] = c.at;
-        for (int h = 0; h < 2; h++) t.r[h].shrink = v32_set(1);
+        for (int h = 0; h < 2; h++) t.r[h].rescale = v32_set(1);
         if (settled && c.at.step > parts && c.at.step >= open.from && c.at.step < open.to &&
             c.j - c.done[c.j % parts] == parts) {
             c.ahead = (f + 1 < end ? f + 1 : f)->score->cell;
@@ -261,7 +261,7 @@ INLINE void strips(int64_t parts, int made, int degree, open_loop *loop, const s
         if (f->live) note_live(f, c.at.step, &cells, c.s);
         const uint32_t first = without(&t.r[0], factor) | (uint32_t)without(&t.r[1], factor) << LANES;
         settled = !first;
-        if (first) refer(f, &t, &cells, c.s, c.sum, factor, first);
+        if (first) update_max(f, &t, &cells, c.s, c.sum, factor, first);
         begin_step(&e, c.at.step, c.s, c.p[parts], t.of, c.sum, c.sum_to);
         const int64_t part = c.j % parts, n = c.j - c.done[part];
         c.done[part] = c.j;
@@ -284,13 +284,13 @@ INLINE void strips(int64_t parts, int made, int degree, open_loop *loop, const s
         if (again) {
             settled = 0;
             if (!prepared) prepare(f, c.at.step, c.s, &cells);
-            refer(f, &t, &cells, c.s, c.sum, factor, again);
+            update_max(f, &t, &cells, c.s, c.sum, factor, again);
             begin_step(&e, c.at.step, c.s, c.p[parts], t.of, c.sum, c.sum_to);
             finish_step(&e);
         }
-        if (shrinks(t.r)) { /* what was made before must be among the sums by then */
+        if (rescales(t.r)) { /* what was made before must be among the sums by then */
             visit_all(parts, c.j, &c);
-            shrink_sums(parts, f->o, t.r);
+            rescale_sums(parts, f->o, t.r);
         }
         if (next.f != f) end_strip(f, &t, c.sum_to);
         turn(parts, &c);
@@ -304,8 +304,8 @@ INLINE void strips(int64_t parts, int made, int degree, open_loop *loop, const s
 /* Loops for each kind of mask, and what runs them. */
 #define LOOP(parts, bf16_accuracy, made, mask)                                                                         \
     static __attribute__((noinline)) int open_##parts##_##bf16_accuracy##_##made##_##mask(                             \
-        int64_t to, const float *top, struct course *course) {                                                         \
-        return steps_without_care(parts, ATTN_UKR_MASK_##mask, made, attn_fwd_degree(1, bf16_accuracy, 1), to, top,    \
+        int64_t to, const float *offset, struct course *course) {                                                      \
+        return steps_without_care(parts, ATTN_UKR_MASK_##mask, made, attn_fwd_degree(1, bf16_accuracy, 1), to, offset, \
                                   course);                                                                             \
     }
 #define STRIPS(parts, bf16_accuracy, made)                                                                             \

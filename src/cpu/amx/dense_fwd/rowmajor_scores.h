@@ -151,16 +151,16 @@ static uint32_t too_large(const float *p) {
 /* ------------------------------------------------------------------ references ------------------------ */
 
 /* Of 32 queries, and where the exponentials read it. */
-struct tops {
-    struct reference r[2];
+struct offsets {
+    struct running_max r[2];
     float *of; /* [TOPS], times attn_fwd_parts */
 };
 /* Scores of rows whose reference is far are finished, and relative to it. */
-static inline void put_top(const struct attn_fwd_strip *f, const struct tops *t, int64_t h, v32 factor) {
+static inline void put_offset(const struct attn_fwd_strip *f, const struct offsets *t, int64_t h, v32 factor) {
     const struct attn_fwd_score_mod *const score = f->score;
-    const v32 parts = v32_set(attn_fwd_parts(t->r[h].degree)), top = t->r[h].top * parts;
+    const v32 parts = v32_set(attn_fwd_parts(t->r[h].degree)), offset = t->r[h].offset * parts;
     float *const of = t->of + h * LANES;
-    v32_store(of, top);
+    v32_store(of, offset);
     if (!score->alibi) return;
     const v32 slope = v32_load(score->slope + h * LANES) * factor * parts;
     const __mmask16 near = (__mmask16)~far_of(&t->r[h], factor);
@@ -168,7 +168,7 @@ static inline void put_top(const struct attn_fwd_strip *f, const struct tops *t,
     if (score->alibi == 1) {
         v32_store(of + ROWS, _mm512_maskz_sub_ps(near, v32_set(0), slope));
     } else {
-        v32_store(of, _mm512_mask_mov_ps(top, near, v32_nfma(slope, v32_load(score->near + h * LANES), top)));
+        v32_store(of, _mm512_mask_mov_ps(offset, near, v32_nfma(slope, v32_load(score->near + h * LANES), offset)));
         v32_store(of + ROWS, _mm512_maskz_mov_ps(near, slope));
     }
 }
@@ -180,22 +180,22 @@ static void put_far(const struct attn_fwd_strip *f, struct cells *cells, float *
 }
 /* Takes the largest score of `which` rows as reference; rows that have seen nothing get probabilities 0 and not NaN.
  * What was summed before, and l of blocks before, shrinks. */
-static __attribute__((noinline)) void refer(const struct attn_fwd_strip *f, struct tops *t, struct cells *cells,
-                                            float *s, float *sum, v32 factor, uint32_t which) {
+static __attribute__((noinline)) void update_max(const struct attn_fwd_strip *f, struct offsets *t, struct cells *cells,
+                                                 float *s, float *sum, v32 factor, uint32_t which) {
     for (int64_t h = 0; h < 2; h++) {
-        struct reference *const r = &t->r[h];
+        struct running_max *const r = &t->r[h];
         const __mmask16 lanes = (__mmask16)(which >> h * LANES);
         if (!lanes) continue;
         const v32 most = v32_max(r->m, largest(f, cells, s, h * LANES)),
                   more = growth(f->score, SPAN, cells->step * SPAN, h),
                   m = _mm512_mask_mov_ps(r->m, lanes, ahead_of(r, most, more, factor));
         const __mmask16 none = _mm512_cmp_ps_mask(m, v32_set(-INFINITY), _CMP_EQ_OQ), far = far_lanes(r, m, factor);
-        const v32 by = shrink_by(r, m, factor);
+        const v32 by = rescale_by(r, m, factor);
         float of[2][LANES];
-        r->shrink = r->shrink * by;
+        r->rescale = r->rescale * by;
         r->m = m;
-        r->top = _mm512_mask_mov_ps(m * factor, none | far, v32_set(0)) + v32_set(r->below);
-        put_top(f, t, h, factor);
+        r->offset = _mm512_mask_mov_ps(m * factor, none | far, v32_set(0)) + v32_set(r->below);
+        put_offset(f, t, h, factor);
         v32_store(f->l + h * LANES, v32_load(f->l + h * LANES) * by);
         v32_store(of[0], m), v32_store(of[1], by);
         for (int64_t i = 0; i < LANES; i++) {
@@ -205,9 +205,9 @@ static __attribute__((noinline)) void refer(const struct attn_fwd_strip *f, stru
         }
     }
 }
-static __attribute__((noinline)) void shrink_sums(int64_t parts, float *o, const struct reference *r) {
+static __attribute__((noinline)) void rescale_sums(int64_t parts, float *o, const struct running_max *r) {
     float by[ROWS];
-    for (int64_t h = 0; h < 2; h++) v32_store(by + h * LANES, r[h].shrink);
+    for (int64_t h = 0; h < 2; h++) v32_store(by + h * LANES, r[h].rescale);
     for (int64_t part = 0; part < parts; part++)
         for (int64_t i = 0; i < ROWS; i++) {
             float *const row = score_row(o + part * SQUARE, i);

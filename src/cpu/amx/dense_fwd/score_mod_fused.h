@@ -39,16 +39,16 @@ static inline void set_up_fused(struct fused *e, int kind, int bf16_accuracy, fl
 }
 /* ALiBi: what 16 queries at lane h need for a step from `key` on, relative to top. Scores of `far` queries are finished
  * and relative to their reference. */
-static inline void begin_alibi(struct fused *e, const struct attn_fwd_score_mod *f, int64_t key, int h, v32 top,
+static inline void begin_alibi(struct fused *e, const struct attn_fwd_score_mod *f, int64_t key, int h, v32 offset,
                                __mmask16 far) {
     const v32 slope = v32_load(f->slope + h * 16) * e->factor, origin = v32_load(f->origin + h * 16),
               near = v32_load(f->near + h * 16);
     const int by_distance = f->alibi == 2;
-    const v32 other = v32_set(0) - slope, distance = v32_nfma(slope, near, top);
+    const v32 other = v32_set(0) - slope, distance = v32_nfma(slope, near, offset);
     e->magnitude = _mm512_set1_epi32(by_distance ? INT32_MAX : -1);
     e->scaled[h] = _mm512_mask_mov_ps(v32_set(f->scale) * e->factor, far, e->factor);
     e->slope[h] = _mm512_maskz_mov_ps((__mmask16)~far, by_distance ? (v32)slope : other);
-    e->base[h] = _mm512_mask_mov_ps(top, by_distance ? (__mmask16)~far : 0, distance);
+    e->base[h] = _mm512_mask_mov_ps(offset, by_distance ? (__mmask16)~far : 0, distance);
     e->start[h] = v32_set((float)key) - origin;
 }
 static inline __attribute__((always_inline)) void begin_fused(struct fused *e) {
@@ -62,13 +62,13 @@ static inline void begin_kept(struct fused *e, const struct attn_fwd_score_mod *
 }
 /* Of two keys by 32 queries. kept: NULL, or who gets 0 instead (not with ALiBi). */
 static inline __attribute__((always_inline)) void fused_arguments(struct fused *e, int exactly, const v32 *s,
-                                                                  const v32 *top, const __mmask16 *kept, v32 *x) {
+                                                                  const v32 *offset, const __mmask16 *kept, v32 *x) {
     enum { MANY = SOFTCAP_MANY };
     v32 t[MANY];
     if (e->kind == FUSE_KEPT) {
         UNROLL for (int i = 0; i < MANY; i++) {
-            x[i] = kept ? _mm512_maskz_fmsub_ps(kept[i], s[i], e->scaled[i % 2], top[i % 2])
-                        : _mm512_fmsub_ps(s[i], e->scaled[i % 2], top[i % 2]);
+            x[i] = kept ? _mm512_maskz_fmsub_ps(kept[i], s[i], e->scaled[i % 2], offset[i % 2])
+                        : _mm512_fmsub_ps(s[i], e->scaled[i % 2], offset[i % 2]);
         }
         return;
     }
@@ -81,7 +81,7 @@ static inline __attribute__((always_inline)) void fused_arguments(struct fused *
         UNROLL for (int h = 0; h < 2; h++) e->from[h] += v32_set(2);
         return;
     }
-    const v32 tops[MANY] = {top[0], top[1], top[0], top[1]};
-    capped_arguments(&e->capped, exactly, s, tops, kept, x);
+    const v32 offsets[MANY] = {offset[0], offset[1], offset[0], offset[1]};
+    capped_arguments(&e->capped, exactly, s, offsets, kept, x);
 }
 #endif

@@ -34,7 +34,7 @@ static inline __attribute__((always_inline)) void set_up_capped(struct capped *e
 /* Some score of the step was beyond, hidden or a NaN. */
 static inline int is_beyond_cap(const struct capped *e) { return _mm512_movepi32_mask(e->beyond); }
 static inline __attribute__((always_inline)) void cap_exactly(const struct capped *e, const v32 *s, const v32 *z,
-                                                              const v32 *top, v32 *x) {
+                                                              const v32 *offset, v32 *x) {
     const __m512i hidden = _mm512_set1_epi32(CAP_HIDDEN);
     v32 y[SOFTCAP_MANY];
     UNROLL for (int i = 0; i < SOFTCAP_MANY; i++) y[i] = s[i];
@@ -42,13 +42,13 @@ static inline __attribute__((always_inline)) void cap_exactly(const struct cappe
     UNROLL for (int i = 0; i < SOFTCAP_MANY; i++) {
         const __mmask16 beyond = _mm512_movepi32_mask(_mm512_add_epi32(_mm512_castps_si512(z[i]), e->near)),
                         not_seen = _mm512_cmpeq_epi32_mask(_mm512_castps_si512(s[i]), hidden);
-        x[i] = _mm512_mask_mov_ps(x[i], beyond, _mm512_fmsub_ps(y[i], e->factor, top[i]));
+        x[i] = _mm512_mask_mov_ps(x[i], beyond, _mm512_fmsub_ps(y[i], e->factor, offset[i]));
         x[i] = _mm512_mask_mov_ps(x[i], not_seen, v32_set(-__builtin_inff()));
     }
 }
 /* Four vectors. kept: NULL, or who gets 0 instead. */
 static inline __attribute__((always_inline)) void capped_arguments(struct capped *e, int exactly, const v32 *s,
-                                                                   const v32 *top, const __mmask16 *kept, v32 *x) {
+                                                                   const v32 *offset, const __mmask16 *kept, v32 *x) {
     enum { MANY = SOFTCAP_MANY };
     v32 t[MANY], p[MANY];
     UNROLL for (int i = 0; i < MANY; i++) t[i] = s[i] * s[i];
@@ -58,13 +58,13 @@ static inline __attribute__((always_inline)) void capped_arguments(struct capped
         UNROLL for (int i = 0; i < MANY; i++) p[i] = v32_fma(p[i], t[i], v32_set(e->c[k]));
     }
     UNROLL for (int i = 0; i < MANY; i++) {
-        x[i] = kept ? _mm512_maskz_fmsub_ps(kept[i], s[i], p[i], top[i]) : _mm512_fmsub_ps(s[i], p[i], top[i]);
+        x[i] = kept ? _mm512_maskz_fmsub_ps(kept[i], s[i], p[i], offset[i]) : _mm512_fmsub_ps(s[i], p[i], offset[i]);
     }
     UNROLL for (int i = 0; i < MANY; i += 2) e->beyond =
         _mm512_ternarylogic_epi32(e->beyond, _mm512_add_epi32(_mm512_castps_si512(t[i]), e->near),
                                   _mm512_add_epi32(_mm512_castps_si512(t[i + 1]), e->near), 0xfe);
     if (exactly) {
-        cap_exactly(e, s, t, top, x);
+        cap_exactly(e, s, t, offset, x);
         UNROLL for (int i = 0; kept && i < MANY; i++) x[i] = _mm512_maskz_mov_ps(kept[i], x[i]);
     }
 }

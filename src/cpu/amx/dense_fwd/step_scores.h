@@ -76,19 +76,20 @@ static __attribute__((noinline)) void subtract(float *s, int64_t span, __mmask16
     for (int64_t j = 0; j < span; j++, s += LANES_ALL) _mm512_mask_storeu_ps(s, far, v32_load(s) - m);
 }
 /* Takes the maximum as reference of some queries; rows that have seen nothing get probabilities 0 and not NaN. */
-static __attribute__((noinline)) void refer(struct reference *r, float *s, int64_t span, v32 factor, __mmask16 lanes,
-                                            v32 more) {
+static __attribute__((noinline)) void update_max(struct running_max *r, float *s, int64_t span, v32 factor,
+                                                 __mmask16 lanes, v32 more) {
     const v32 m = _mm512_mask_mov_ps(r->m, lanes, ahead_of(r, largest(s, span, r->m), more, factor));
     const __mmask16 none = _mm512_cmp_ps_mask(m, v32_set(-INFINITY), _CMP_EQ_OQ),
                     far = far_lanes(r, m, factor) & (__mmask16)~none;
-    r->shrink = r->shrink * shrink_by(r, m, factor);
+    r->rescale = r->rescale * rescale_by(r, m, factor);
     r->m = m;
-    r->top = _mm512_maskz_mov_ps((__mmask16) ~(none | far), in_parts(r, m * factor)) + v32_set(r->below);
+    r->offset = _mm512_maskz_mov_ps((__mmask16) ~(none | far), in_parts(r, m * factor)) + v32_set(r->below);
     if (far & lanes) subtract(s, span, far & lanes, m);
 }
 /* The same where scores are still products: of a copy. Scores of queries whose maximum is far take their place. */
-static __attribute__((noinline)) void refer_fused(const struct attn_fwd_strip *f, int64_t span, int64_t step,
-                                                  struct reference *r, float *s, v32 factor, const __mmask16 *lanes) {
+static __attribute__((noinline)) void update_max_fused(const struct attn_fwd_strip *f, int64_t span, int64_t step,
+                                                       struct running_max *r, float *s, v32 factor,
+                                                       const __mmask16 *lanes) {
     float score_of[ATTN_FWD_STEP * LANES_ALL] __attribute__((aligned(64)));
     memcpy(score_of, s, (size_t)(span * LANES_ALL) * sizeof *s);
     score(f->score, span, step * span, score_of);
@@ -96,7 +97,7 @@ static __attribute__((noinline)) void refer_fused(const struct attn_fwd_strip *f
     if (f->page_missing) hide_missing_pages(f, span, step, score_of, v32_set(-INFINITY));
     for (int64_t h = 0; h < 2; h++) {
         if (!lanes[h]) continue;
-        refer(&r[h], score_of + h * 16, span, factor, lanes[h], growth(f->score, span, step * span, h));
+        update_max(&r[h], score_of + h * 16, span, factor, lanes[h], growth(f->score, span, step * span, h));
         const __mmask16 far = far_of(&r[h], factor) & lanes[h];
         for (int64_t j = 0; far && j < span; j++)
             _mm512_mask_storeu_ps(s + j * LANES_ALL + h * 16, far, v32_load(score_of + j * LANES_ALL + h * 16));
@@ -104,7 +105,7 @@ static __attribute__((noinline)) void refer_fused(const struct attn_fwd_strip *f
 }
 /* Queries whose probabilities are too large, or no numbers: they need one after all, but for those that have it. */
 static inline __mmask16 passed(v32 sum) { return _mm512_cmp_ps_mask(sum, v32_set(MOST), _CMP_NLT_UQ); }
-static __attribute__((noinline)) void shrink_sums(float *o, int64_t width, v32 a0, v32 a1) {
+static __attribute__((noinline)) void rescale_sums(float *o, int64_t width, v32 a0, v32 a1) {
     for (int64_t d = 0; d < width; d++, o += LANES_ALL) {
         v32_store(o, v32_load(o) * a0);
         v32_store(o + 16, v32_load(o + 16) * a1);

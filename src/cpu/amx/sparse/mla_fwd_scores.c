@@ -27,7 +27,7 @@ struct soft {
     float *p, *to; /* pairs of rows, their tiles */
     v32 scale;
     __m512i sign; /* of the scale: max is of scores times that */
-    float top[SIDE], max[SIDE], part[SIDE];
+    float offset[SIDE], max[SIDE], part[SIDE];
 };
 /* Largest of the chunk's scores, times log2 e, of heads at + 0 .. 15; a NaN is passed over. */
 static v32 largest(const struct soft *w, int h) {
@@ -38,12 +38,12 @@ static v32 largest(const struct soft *w, int h) {
 /* Rows 2 n and 2 n + 1, heads from 16 h on; those that are not there count as nothing. */
 static void soft_pair(struct soft *w, int64_t n, int h) {
     const float *s = w->s + n * 2 * SIDE + h * 16;
-    const v32 top = v32_load(w->top + h * 16), none = v32_set(-INFINITY);
+    const v32 offset = v32_load(w->offset + h * 16), none = v32_set(-INFINITY);
     v32 x[2], max = v32_load(w->max + h * 16);
     UNROLL for (int i = 0; i < 2; i++) {
         const v32 raw = v32_load(s + i * SIDE);
         max = v32_max(2 * n + i < w->rows ? (v32)_mm512_xor_epi32((__m512i)raw, w->sign) : none, max);
-        x[i] = _mm512_fmsub_ps(raw, w->scale, top);
+        x[i] = _mm512_fmsub_ps(raw, w->scale, offset);
     }
     exp2_degree(DEGREE, 2, x);
     UNROLL for (int i = 0; i < 2; i++) {
@@ -61,9 +61,9 @@ static __attribute__((noinline)) void soft_rest(struct soft *w, int64_t n) {
 /* Heads that had no score yet refer to the largest of this chunk. */
 static void settle(struct soft *w) {
     for (int h = 0; h < 2; h++) {
-        float *top = w->f->top + w->strip * SIDE + h * 16;
-        const __mmask16 none = _mm512_cmp_ps_mask(v32_load(top), v32_set(-INFINITY), _CMP_EQ_OQ);
-        v32_store(top, _mm512_mask_mov_ps(v32_load(top), none, largest(w, h)));
+        float *offset = w->f->offset + w->strip * SIDE + h * 16;
+        const __mmask16 none = _mm512_cmp_ps_mask(v32_load(offset), v32_set(-INFINITY), _CMP_EQ_OQ);
+        v32_store(offset, _mm512_mask_mov_ps(v32_load(offset), none, largest(w, h)));
     }
 }
 static void again(struct soft *w) {
@@ -71,16 +71,16 @@ static void again(struct soft *w) {
     const int64_t at = w->strip * SIDE;
     const __m512i high = _mm512_set1_epi32((int32_t)0xffff0000u);
     for (int h = 0; h < 2; h++) {
-        float *top = f->top + at + h * 16, *sum = f->sum + at + h * 16, *shrink = f->shrink + at + h * 16;
-        const v32 up = _mm512_roundscale_ps(largest(w, h) - v32_load(w->top + h * 16), 0x0a); /* whole, upwards */
+        float *offset = f->offset + at + h * 16, *sum = f->sum + at + h * 16, *rescale = f->rescale + at + h * 16;
+        const v32 up = _mm512_roundscale_ps(largest(w, h) - v32_load(w->offset + h * 16), 0x0a); /* whole, upwards */
         const __mmask16 far = _mm512_cmp_ps_mask(up, v32_set(0), _CMP_GT_OQ) &
                               _mm512_cmp_ps_mask(v32_load(w->part + h * 16), v32_set(FAR), _CMP_GT_OQ);
-        const v32 moved = _mm512_maskz_mov_ps(far, up), now = v32_load(w->top + h * 16) + moved,
+        const v32 moved = _mm512_maskz_mov_ps(far, up), now = v32_load(w->offset + h * 16) + moved,
                   down = _mm512_scalef_ps(v32_set(1), -moved);
-        v32_store(w->top + h * 16, now);
-        v32_store(top, _mm512_mask_mov_ps(v32_load(top), far, now));
+        v32_store(w->offset + h * 16, now);
+        v32_store(offset, _mm512_mask_mov_ps(v32_load(offset), far, now));
         v32_store(sum, v32_load(sum) * down);
-        v32_store(shrink, v32_load(shrink) * down);
+        v32_store(rescale, v32_load(rescale) * down);
         v32_store(w->part + h * 16, v32_set(0));
         float fall[16];
         v32_store(fall, down);
@@ -97,16 +97,17 @@ static void again(struct soft *w) {
 }
 static void soft_begin(struct soft *w, int64_t strip, int64_t row) {
     const struct attn_mla_scores *f = w->f;
-    const float *top = f->top + strip * SIDE;
+    const float *offset = f->offset + strip * SIDE;
     const v32 none = v32_set(-INFINITY);
     w->strip = strip, w->row = row;
     w->rows = f->rows.n - row < SIDE ? f->rows.n - row : SIDE;
     w->to = f->p + strip * f->ldp + row / 2 * SIDE;
-    if (_mm512_cmp_ps_mask(v32_load(top), none, _CMP_EQ_OQ) | _mm512_cmp_ps_mask(v32_load(top + 16), none, _CMP_EQ_OQ))
+    if (_mm512_cmp_ps_mask(v32_load(offset), none, _CMP_EQ_OQ) |
+        _mm512_cmp_ps_mask(v32_load(offset + 16), none, _CMP_EQ_OQ))
         settle(w);
     for (int h = 0; h < SIDE; h += 16) { /* all scores -inf: probabilities 0, not NaN */
-        const v32 t = v32_load(top + h);
-        v32_store(w->top + h, _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(t, none, _CMP_NEQ_UQ), t));
+        const v32 t = v32_load(offset + h);
+        v32_store(w->offset + h, _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(t, none, _CMP_NEQ_UQ), t));
         v32_store(w->max + h, none);
         v32_store(w->part + h, v32_set(0));
     }
@@ -135,11 +136,11 @@ static void soft_end(struct soft *w) {
 /* What the exponentials of a strip refer to and add up to, in registers; x[] of two rows is row by row, 16 heads first.
  * The same numbers as soft_pair's. */
 struct strip {
-    v32 top[2], part[2], max[2];
+    v32 offset[2], part[2], max[2];
 };
 INLINE void strip_in(struct strip *t, const struct soft *w) {
     UNROLL for (int h = 0; h < 2; h++) {
-        t->top[h] = v32_load(w->top + h * 16), t->part[h] = v32_load(w->part + h * 16);
+        t->offset[h] = v32_load(w->offset + h * 16), t->part[h] = v32_load(w->part + h * 16);
         t->max[h] = v32_load(w->max + h * 16);
     }
 }
@@ -150,7 +151,7 @@ INLINE void four_0(struct four *e, struct strip *t, const struct soft *w, const 
     UNROLL for (int i = 0; i < 4; i++) {
         const v32 raw = v32_load(s + i % 2 * SIDE + i / 2 * 16);
         if (maxima) t->max[i / 2] = v32_max((v32)_mm512_xor_epi32((__m512i)raw, w->sign), t->max[i / 2]);
-        e->x[i] = _mm512_fmsub_ps(raw, w->scale, t->top[i / 2]);
+        e->x[i] = _mm512_fmsub_ps(raw, w->scale, t->offset[i / 2]);
     }
     KEEP(e->x);
 }
@@ -201,7 +202,7 @@ INLINE void soft(const struct attn_mla_scores *f, int maxima) {
     float *const k = f->copies.tiles, *late = NULL;
     int64_t strip_late = 0, row_late = 0;
     w.sign = _mm512_set1_epi32(signbit(f->scale) ? INT32_MIN : 0);
-    for (int64_t h = 0; h < f->strips * SIDE; h++) f->shrink[h] = 1;
+    for (int64_t h = 0; h < f->strips * SIDE; h++) f->rescale[h] = 1;
     if (!f->copied) copy_first(k, &f->rows, f->depth);
         /* a step's other work: of this chunk and those to come, then of the chunk before */
 #define PREFETCH(h) prefetch_half(&asking, h)

@@ -7,8 +7,8 @@
 #include "cpu/vec/avx512.h"
 #include "cpu/vec/exp2.h"
 
-static inline __attribute__((always_inline)) void exp2_minus(int many, v32 *x, v32 top) {
-    UNROLL for (int i = 0; i < many; i++) x[i] = _mm512_fmsub_ps(x[i], v32_set(0x1.715476p0f), top);
+static inline __attribute__((always_inline)) void exp2_minus(int many, v32 *x, v32 offset) {
+    UNROLL for (int i = 0; i < many; i++) x[i] = _mm512_fmsub_ps(x[i], v32_set(0x1.715476p0f), offset);
     exp2_many(many, x);
 }
 

@@ -22,10 +22,10 @@ static inline __m512d log_f64(__m512d x) {
 }
 
 /* Logarithms of the sums of 16 rows: top ln 2 + ln l - ln times. */
-static inline void store_logs(double *to, v32 top, v32 l, double ln_times) {
+static inline void store_logs(double *to, v32 offset, v32 l, double ln_times) {
     const __m512d ln_2 = _mm512_set1_pd(0x1.62e42fefa39efp-1);
     UNROLL for (int h = 0; h < 2; h++) {
-        const __m256 t = h ? _mm512_extractf32x8_ps(top, 1) : _mm512_castps512_ps256(top),
+        const __m256 t = h ? _mm512_extractf32x8_ps(offset, 1) : _mm512_castps512_ps256(offset),
                      s = h ? _mm512_extractf32x8_ps(l, 1) : _mm512_castps512_ps256(l);
         const __m512d log = _mm512_fmadd_pd(_mm512_cvtps_pd(t), ln_2, log_f64(_mm512_cvtps_pd(s)));
         _mm512_storeu_pd(to + h * 8, _mm512_sub_pd(log, _mm512_set1_pd(ln_times)));
@@ -97,20 +97,20 @@ static void store_rows(int bf16, const struct attn_fwd_finish *f, int64_t h, v32
 
 int attn_ukr_finish_avx512bf16(const struct attn_fwd_finish *f) {
     const v32 factor = v32_set(f->factor);
-    v32 top[STRIP / LANES], l[STRIP / LANES];
+    v32 offset[STRIP / LANES], l[STRIP / LANES];
     for (int64_t h = 0; h < f->rows; h += LANES) {
         const __mmask16 there = f->rows - h < LANES ? v32_tail_of(f->rows - h) : (__mmask16)-1;
-        top[h / LANES] = _mm512_mask_mov_ps(v32_set(0), there, v32_load(f->m + h) * factor);
+        offset[h / LANES] = _mm512_mask_mov_ps(v32_set(0), there, v32_load(f->m + h) * factor);
         l[h / LANES] = _mm512_mask_mov_ps(v32_set(1), there, v32_load(f->l + h));
         /* no NaN, no infinity, no empty row */
-        if (_mm512_cmp_ps_mask(v32_abs(top[h / LANES]), v32_set(ATTN_FWD_FAR), _CMP_NLT_UQ) |
+        if (_mm512_cmp_ps_mask(v32_abs(offset[h / LANES]), v32_set(ATTN_FWD_FAR), _CMP_NLT_UQ) |
             _mm512_cmp_ps_mask(l[h / LANES], v32_set(0), _CMP_NGT_UQ) |
             _mm512_cmp_ps_mask(l[h / LANES], v32_set(INFINITY), _CMP_EQ_OQ))
             return 0;
     }
     for (int64_t h = 0; h < f->rows; h += LANES) {
         const v32 by = v32_set(1) / l[h / LANES];
-        if (f->lse) store_logs(f->lse + h, top[h / LANES] + v32_set(f->below), l[h / LANES], log((double)f->times));
+        if (f->lse) store_logs(f->lse + h, offset[h / LANES] + v32_set(f->below), l[h / LANES], log((double)f->times));
         if (f->tiles) {
             store_tiles(f, h, by);
         } else if (f->bf16) {

@@ -301,11 +301,11 @@ static void zip_f32(float *dst, const float *even, const float *odd, int64_t n, 
 /* To p as bf16, or in place. */
 static inline __attribute__((always_inline)) float exp2_row(uint16_t *p, float *x, const float *s, int64_t n,
                                                             float factor, float max) {
-    const v32 f = v32_set(factor), top = v32_set(max), zero = v32_set(0);
+    const v32 f = v32_set(factor), high = v32_set(max), zero = v32_set(0);
     v32 s0 = zero, s1 = zero;
     int64_t j = 0;
     for (; j + 32 <= n; j += 32) {
-        const v32 a = exp2_vec((v32_load(s + j) - top) * f), b = exp2_vec((v32_load(s + j + 16) - top) * f);
+        const v32 a = exp2_vec((v32_load(s + j) - high) * f), b = exp2_vec((v32_load(s + j + 16) - high) * f);
         if (x) {
             v32_store(x + j, a);
             v32_store(x + j + 16, b);
@@ -316,7 +316,7 @@ static inline __attribute__((always_inline)) float exp2_row(uint16_t *p, float *
     }
     for (; j < n; j += 16) {
         const __mmask16 tail = n - j < 16 ? v32_tail_of(n - j) : (__mmask16)-1;
-        const v32 a = v32_fill_tail(exp2_vec((v32_load_tail(s + j, tail) - top) * f), tail, zero);
+        const v32 a = v32_fill_tail(exp2_vec((v32_load_tail(s + j, tail) - high) * f), tail, zero);
         if (x) {
             v32_store_tail(x + j, tail, a);
         } else {
@@ -350,9 +350,9 @@ static void soften(float *dst, const float *even, const float *odd, const float 
     const v32 f = v32_set(factor);
     for (int64_t j = 0; j < n; j += 16) {
         const __mmask16 m = n - j < 16 ? v32_tail_of(n - j) : (__mmask16)-1;
-        const v32 top = v32_load_tail(max + j, m), e = exp2_vec((v32_load_tail(even + j, m) - top) * f);
+        const v32 high = v32_load_tail(max + j, m), e = exp2_vec((v32_load_tail(even + j, m) - high) * f);
         v32 o = v32_set(0);
-        if (odd) o = exp2_vec((v32_load_tail(odd + j, m) - top) * f);
+        if (odd) o = exp2_vec((v32_load_tail(odd + j, m) - high) * f);
         v32_store_tail(sum + j, m, v32_load_tail(sum + j, m) + e + o);
         const v32 y = store_pair(dst + j, m, e, o);
         v32_store_tail(sum_rounded + j, m, madd_pair(y, ones(), v32_load_tail(sum_rounded + j, m)));
