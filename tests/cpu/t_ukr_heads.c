@@ -246,7 +246,7 @@ static void check_heads(int64_t rows, int64_t strips, int64_t depth, int64_t wid
     release(&d), release(&o);
 }
 
-static void check_sum(int64_t strips, int64_t pairs, int64_t columns, int accumulate, int64_t turned) {
+static void check_sum(int64_t strips, int64_t pairs, int64_t columns, int accumulate, int64_t transposed) {
     const int64_t filled = (pairs + 15) / 16 * 16, lda = filled * SIDE + 32, ldz = filled * SIDE + 16,
                   ldc = columns + 8;
     float *a = zeros(strips * lda * 4), *zip = zeros(columns / SIDE * ldz * 4), *c = zeros(strips * SIDE * ldc * 4);
@@ -278,8 +278,9 @@ static void check_sum(int64_t strips, int64_t pairs, int64_t columns, int accumu
         }
     /* Sums that are complete, the last heads not there and one of each strip empty, whatever its sums are, and heads of
      * another query turned meanwhile. */
-    const int64_t heads = strips * SIDE - 5, ldo = columns + 24, ldq = 2 * turned + 3;
-    float *factor = zeros(heads * 4), *before = zeros(strips * SIDE * ldc * 4), *q = zeros(strips * SIDE * turned * 4);
+    const int64_t heads = strips * SIDE - 5, ldo = columns + 24, ldq = 2 * transposed + 3;
+    float *factor = zeros(heads * 4), *before = zeros(strips * SIDE * ldc * 4),
+          *q = zeros(strips * SIDE * transposed * 4);
     uint32_t *live = zeros(strips * 4);
     uint16_t *out = zeros(strips * SIDE * ldo * 2), *rows = zeros(strips * SIDE * ldq * 2);
     for (int64_t h = 0; h < heads; h++) {
@@ -291,7 +292,7 @@ static void check_sum(int64_t strips, int64_t pairs, int64_t columns, int accumu
     for (int64_t i = 0; i < strips * SIDE * ldc; i++) before[i] = i / ldc % SIDE == 3 ? NAN : (float)accumulate;
     struct attn_mla_sum g = f;
     const struct attn_mla_out to = {(char *)out, heads, ldo * 2, factor, live};
-    g.out = &to, g.c = before, g.turn = (struct attn_mla_turn){(const char *)rows, heads, ldq * 2, turned, q};
+    g.out = &to, g.c = before, g.turn = (struct attn_mla_turn){(const char *)rows, heads, ldq * 2, transposed, q};
     u->mla_sum(&g);
     for (int64_t h = 0; h < strips * SIDE; h++) {
         for (int64_t x = 0; x < columns && h < heads; x++)
@@ -299,8 +300,8 @@ static void check_sum(int64_t strips, int64_t pairs, int64_t columns, int accumu
         for (int64_t x = 0; x < ldo; x++)
             assert_int_equal(out[h * ldo + x],
                              h < heads && x < columns ? attn_num_f32_bf16(c[h * ldc + x]) : UINT16_MAX);
-        for (int64_t x = 0; x < 2 * turned; x++) {
-            const float *cell = q + h / SIDE * turned * SIDE + in_tiles(x / 2, h % SIDE);
+        for (int64_t x = 0; x < 2 * transposed; x++) {
+            const float *cell = q + h / SIDE * transposed * SIDE + in_tiles(x / 2, h % SIDE);
             assert_int_equal(((const uint16_t *)(const void *)cell)[x % 2], h < heads ? rows[h * ldq + x] : 0);
         }
     }

@@ -58,13 +58,13 @@ static void fill_elements(float *x, int64_t n) {
 /* Of a step's n keys. */
 static int64_t elements(int64_t n) { return u->pairs ? (n + 1) / 2 : n; }
 
-static _Alignas(64) float rows[(MOST + 1) * WIDE], turned[WIDE * LANES], top[LANES], less[LANES], sum[2 * LANES],
-    part[2 * LANES];
+static _Alignas(64) float rows[(MOST + 1) * WIDE],
+    transposed[WIDE * LANES], top[LANES], less[LANES], sum[2 * LANES], part[2 * LANES];
 static _Alignas(64) float s[(MOST + 1) * LANES], p[(MOST + 1) * LANES], before[(MOST + 1) * LANES];
 
 static void start(void) {
     fill_elements(rows, (MOST + 1) * WIDE);
-    fill_elements(turned, WIDE * LANES);
+    fill_elements(transposed, WIDE * LANES);
     fill(top, LANES);
     fill(less, LANES);
     fill(s, (MOST + 1) * LANES);
@@ -76,18 +76,18 @@ static void test_scores(void **unused) {
     for (int64_t n = 0; n <= MOST; n++) {
         const int64_t depth = 1 + n * 7 % WIDE;
         start();
-        u->scores(2, n, depth, rows, turned, s);
+        u->scores(2, n, depth, rows, transposed, s);
         for (int64_t j = 0; j < n; j++)
             for (int64_t q = 0; q < LANES; q++) {
                 double want = 0;
-                for (int64_t d = 0; d < depth; d++) want += product(rows[j * depth + d], turned[d * LANES + q]);
+                for (int64_t d = 0; d < depth; d++) want += product(rows[j * depth + d], transposed[d * LANES + q]);
                 assert_true(fabs((double)s[j * LANES + q] - want) < (u->pairs ? 1e-4 : 2e-5));
             }
         assert_memory_equal(s + n * LANES, before + n * LANES, sizeof s - (size_t)(n * LANES) * sizeof *s);
         memcpy(p, s, sizeof s); /* cut somewhere: the same bits */
         const int64_t cut = n / 3;
-        u->scores(2, cut, depth, rows, turned, p);
-        u->scores(2, n - cut, depth, rows + cut * depth, turned, p + cut * LANES);
+        u->scores(2, cut, depth, rows, transposed, p);
+        u->scores(2, n - cut, depth, rows + cut * depth, transposed, p + cut * LANES);
         assert_memory_equal(p, s, sizeof s);
     }
 }
@@ -99,9 +99,9 @@ static void probabilities(int bf16_accuracy, double least, double bound) {
         const float factor = n % 2 ? LOG2_E : 0.3f;
         struct attn_lanes_exps by = {NULL, factor, 1, bf16_accuracy, less, top};
         start();
-        u->scores(2, n, depth, rows, turned, s);
+        u->scores(2, n, depth, rows, transposed, s);
         memcpy(p, s, sizeof s);
-        u->soften(2, n, p, &by, sum);
+        u->exp_scores(2, n, p, &by, sum);
         for (int64_t q = 0; q < LANES; q++) {
             double total = 0, sum_rounded = 0, x[2];
             for (int64_t j = 0; j < n; j++) {
@@ -123,9 +123,9 @@ static void probabilities(int bf16_accuracy, double least, double bound) {
             if (none) memset(less, 0, sizeof less);
             by.most = none ? 1 : sum[7];
             by.less = less;
-            const uint32_t over = u->soften(2, n, s, &by, sum);
+            const uint32_t over = u->exp_scores(2, n, s, &by, sum);
             if (none) by.less = NULL;
-            assert_true(u->weigh(2, n, depth, rows, turned, p, &by, part) == over);
+            assert_true(u->add_pv(2, n, depth, rows, transposed, p, &by, part) == over);
             for (int64_t q = 0; q < LANES; q++) assert_true((over >> q & 1) == (uint32_t)(sum[q] > by.most));
             assert_memory_equal(p, s, (size_t)(elements(n) * LANES) * sizeof *s);
             assert_memory_equal(part, sum, sizeof sum);
@@ -136,7 +136,7 @@ static void probabilities(int bf16_accuracy, double least, double bound) {
     const struct attn_lanes_exps by = {NULL, 1, 1e30f, bf16_accuracy, NULL, top};
     for (int64_t q = 0; q < LANES; q++)
         s[q] = -INFINITY, s[LANES + q] = INFINITY, s[2 * LANES + q] = NAN, s[3 * LANES + q] = -200;
-    assert_true(u->soften(2, 4, s, &by, sum) == UINT32_MAX);
+    assert_true(u->exp_scores(2, 4, s, &by, sum) == UINT32_MAX);
     for (int64_t q = 0; q < LANES; q++) {
         double a[2], b[2];
         numbers(s[q], a);
@@ -195,11 +195,11 @@ static void test_cap(void **unused) {
     for (int64_t n = 1; n <= MOST; n += 13) {
         const struct attn_softcap narrow = attn_softcap_of(2, 1);
         start();
-        u->scores(2, n, WIDE, rows, turned, s);
+        u->scores(2, n, WIDE, rows, transposed, s);
         u->cap(n, s, &narrow);
         const struct attn_lanes_exps by_both = {&narrow, LOG2_E, 1, 0, less, top};
-        u->soften(2, n, s, &by_both, sum);
-        u->weigh(2, n, WIDE, rows, turned, p, &by_both, part);
+        u->exp_scores(2, n, s, &by_both, sum);
+        u->add_pv(2, n, WIDE, rows, transposed, p, &by_both, part);
         assert_memory_equal(p, s, (size_t)(elements(n) * LANES) * sizeof *s);
         assert_memory_equal(part, sum, sizeof sum);
     }
@@ -279,14 +279,14 @@ static void test_half(void **unused) {
             float sums[2][2 * LANES];
             start();
             const struct attn_lanes_exps by = {NULL, LOG2_E, 3, kind % 2, kind / 2 ? less : NULL, top};
-            u->scores(2, n, depth, rows, turned, s);
-            u->scores(1, n, depth, rows, turned, before);
+            u->scores(2, n, depth, rows, transposed, s);
+            u->scores(1, n, depth, rows, transposed, before);
             for (int64_t i = 0; i < n * LANES; i++) assert_true(i % LANES >= LANES / 2 || s[i] == before[i]);
-            const uint32_t over = u->soften(2, n, s, &by, sum) & 0xffff;
-            assert_true(u->soften(1, n, before, &by, part) == over);
+            const uint32_t over = u->exp_scores(2, n, s, &by, sum) & 0xffff;
+            assert_true(u->exp_scores(1, n, before, &by, part) == over);
             memcpy(sums[0], part, sizeof part);
             fill(p, (MOST + 1) * LANES);
-            assert_true(u->weigh(1, n, depth, rows, turned, p, &by, part) == over);
+            assert_true(u->add_pv(1, n, depth, rows, transposed, p, &by, part) == over);
             memcpy(sums[1], part, sizeof part);
             fill_elements(o[0], WIDE * LANES);
             memcpy(o[1], o[0], sizeof o[0]);

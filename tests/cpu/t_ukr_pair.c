@@ -83,7 +83,7 @@ static void check_few(int64_t m, int64_t n, int64_t k, int dots) {
     memset(b, 0xff, (size_t)(rows * ldb + PAD) * sizeof *b); /* NaN */
     for (int64_t r = 0; r < rows; r++) fill(b + r * ldb, width);
     for (int64_t i = 0; i < m * ldc + PAD; i++) c[i] = old[i] = (float)uniform();
-    (dots ? u->dots : u->weigh)(m, n, k, a, lda, b, ldb, c, ldc);
+    (dots ? u->dots : u->add_pv)(m, n, k, a, lda, b, ldb, c, ldc);
     for (int64_t i = 0; i < m; i++)
         for (int64_t j = 0; j < ldc; j++) {
             double want = dots ? 0 : (double)old[i * ldc + j], size = fabs(want) + 1e-30;
@@ -447,7 +447,7 @@ static void test_soften(void **unused) {
             if (n > 4) even[3] = -INFINITY, odd[4] = NAN;
             memset(to, 77, sizeof to);
             memset(narrow, 77, sizeof narrow);
-            u->soften(to, even, both ? odd : NULL, max, sum, sum_rounded, n, 1.25f);
+            u->exp_scores(to, even, both ? odd : NULL, max, sum, sum_rounded, n, 1.25f);
             u->narrow(narrow, even, n);
             for (int j = 0; j < 70; j++) {
                 uint16_t h[2], e = 77 * 257, o = e;

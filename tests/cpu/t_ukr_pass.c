@@ -81,7 +81,7 @@ static void run(struct operands *x, int64_t first, int64_t rows) {
         for (int64_t r = 0; r < rows; r++)
             for (int64_t i = 0; i < KEYS; i++)
                 if (j + i < x->lo[first + r] || j + i >= x->hi[first + r]) s[r * KEYS + i] = -INFINITY;
-        t->u->weigh(&f, v, j ? v : NULL, s);
+        t->u->add_pv(&f, v, j ? v : NULL, s);
     }
 }
 static double q_of(const struct operands *x, int64_t r, int64_t c) {
@@ -202,7 +202,7 @@ static void test_alike(void **unused) {
     for (int r = 0; r < ROWS; r++) m[r] = -INFINITY;
     for (int step = 0; step < TIMES; step++) {
         for (int i = 0; i < ROWS * KEYS; i++) s[i] = (float)(i / KEYS);
-        t->u->weigh(&f, v, NULL, s);
+        t->u->add_pv(&f, v, NULL, s);
     }
     for (int r = 0; r < ROWS; r++) {
         assert_true(sum_of(l + r * KEYS) == TIMES * KEYS);
@@ -226,7 +226,7 @@ static void test_sum_as_rounded(void **unused) {
     for (int i = 0; i < KEYS; i++) v[i] = row;
     for (int step = 0; step < TIMES; step++) {
         for (int i = 0; i < KEYS; i++) s[i] = (float)(step / 4 * 40) - 0.37f * (float)(i * i % 7 + step % 4);
-        t->u->weigh(&f, v, NULL, s);
+        t->u->add_pv(&f, v, NULL, s);
     }
     for (int i = 0; i < ATTN_PASS_ROUNDED; i++) sum += (double)l_rounded[i];
     if (!t->pairs) sum = sum_of(l);

@@ -69,17 +69,18 @@ static struct attn_sparse_ahead ahead_of(const struct rows *r, int64_t burst) {
 static void check_scores(int64_t n, int64_t heads, int64_t depth, int64_t burst) {
     const int64_t rows = (n + ATTN_SPARSE_ROWS - 1) / ATTN_SPARSE_ROWS * ATTN_SPARSE_ROWS,
                   side = (heads + 15) / 16 * 16, ld = side + 5;
-    float *turned = pairs_of(depth * side), *s = floats(rows * ld + PAD), *old = malloc((size_t)(rows * ld + PAD) * 4);
+    float *transposed = pairs_of(depth * side), *s = floats(rows * ld + PAD),
+          *old = malloc((size_t)(rows * ld + PAD) * 4);
     memcpy(old, s, (size_t)(rows * ld + PAD) * 4);
     for (int64_t h = heads; h < side; h++)
         for (int64_t c = 0; c < depth; c++) {
             const int64_t first = h / 32 * 32, width = side - first < 32 ? 16 : 32;
-            turned[first * depth + c * width + h - first] = 0;
+            transposed[first * depth + c * width + h - first] = 0;
         }
     struct rows r;
     make_rows(&r, 2 * depth);
     struct attn_sparse_ahead ahead = ahead_of(&r, burst);
-    sparse->scores(n, heads, depth, r.row, turned, s, ld, &ahead);
+    sparse->scores(n, heads, depth, r.row, transposed, s, ld, &ahead);
     for (int64_t i = 0; i < n; i++)
         for (int64_t h = 0; h < ld; h++) {
             if (h >= side) {
@@ -89,7 +90,8 @@ static void check_scores(int64_t n, int64_t heads, int64_t depth, int64_t burst)
             const int64_t first = h / 32 * 32, width = side - first < 32 ? 16 : 32;
             double want = 0, size = 1e-30;
             for (int64_t c = 0; c < 2 * depth; c++) {
-                const double term = at(&r, i, c) * half_of(turned + first * depth + c / 2 * width + h - first, c % 2);
+                const double term =
+                    at(&r, i, c) * half_of(transposed + first * depth + c / 2 * width + h - first, c % 2);
                 want += term, size += fabs(term);
             }
             assert_true(fabs((double)s[i * ld + h] - want) <= 1e-6 * size);
@@ -98,7 +100,7 @@ static void check_scores(int64_t n, int64_t heads, int64_t depth, int64_t burst)
     const int64_t left = heads % 32, tiles = (heads + 31) / 32 + (left > 16 && left <= 24); /* 17 to 24: 16 and 8 */
     const int64_t prefetched = rows / ATTN_SPARSE_ROWS * tiles * (depth / 16) * burst;
     assert_true(14 - ahead.n * 2 + ahead.line == (prefetched < 14 ? prefetched : 14));
-    free(turned), free(s), free(old), free(r.kv);
+    free(transposed), free(s), free(old), free(r.kv);
 }
 static void test_scores(void **unused) {
     (void)unused;

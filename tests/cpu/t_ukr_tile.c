@@ -48,21 +48,21 @@ static void tile_of(int64_t strips, int64_t blocks, int64_t depth, int64_t width
     const int64_t most = depth > width ? depth : width;
     struct {
         uint16_t *row; /* [n][most] */
-        float *turned, *zip, *zip_turned,
+        float *transposed, *zip, *zip_transposed,
             *panels; /* [most/2][n], [n/2][most], [n/32][width][16], [n/16][width/2][16] */
     } x[4] = {{0}};  /* q, dout, k, v */
     for (int i = 0; i < 4; i++) {
         const int64_t n = i < 2 ? rows : keys, w = i % 2 ? width : depth;
         x[i].row = zeros((n * most) * 2);
         fill(x[i].row, n * most);
-        x[i].turned = zeros((n * most) * 2), x[i].zip = zeros((n * most) * 2);
-        x[i].zip_turned = zeros((n * most) * 2), x[i].panels = zeros((n * most) * 2);
+        x[i].transposed = zeros((n * most) * 2), x[i].zip = zeros((n * most) * 2);
+        x[i].zip_transposed = zeros((n * most) * 2), x[i].panels = zeros((n * most) * 2);
         for (int64_t r = 0; r < n; r++)
             for (int64_t c = 0; c < w; c++) {
                 const uint16_t value = x[i].row[r * most + c];
-                ((uint16_t *)(void *)x[i].turned)[(c / 2 * n + r) * 2 + c % 2] = value;
+                ((uint16_t *)(void *)x[i].transposed)[(c / 2 * n + r) * 2 + c % 2] = value;
                 ((uint16_t *)(void *)x[i].zip)[(r / 2 * most + c) * 2 + r % 2] = value;
-                ((uint16_t *)(void *)x[i].zip_turned)[((r / 32 * w + c) * 16 + r % 32 / 2) * 2 + r % 2] = value;
+                ((uint16_t *)(void *)x[i].zip_transposed)[((r / 32 * w + c) * 16 + r % 32 / 2) * 2 + r % 2] = value;
                 ((uint16_t *)(void *)x[i].panels)[(r / 16 * w / 2 * 16 + c / 2 * 16 + r % 16) * 2 + c % 2] = value;
             }
     }
@@ -84,8 +84,8 @@ static void tile_of(int64_t strips, int64_t blocks, int64_t depth, int64_t width
             for (int64_t c = 0; c < w; c++) got[i][(k / 32 * w + c) * 32 + k % 32] = want[i][k * most + c];
     }
     see_band(rows, keys, shift, 3, seen, max, delta);
-    u->gemm(rows, keys, depth / 2, (float *)(void *)x[0].row, most / 2, 1, x[2].turned, keys, ss, keys, 0);
-    u->gemm(rows, keys, width / 2, (float *)(void *)x[1].row, most / 2, 1, x[3].turned, keys, dp, keys, 0);
+    u->gemm(rows, keys, depth / 2, (float *)(void *)x[0].row, most / 2, 1, x[2].transposed, keys, ss, keys, 0);
+    u->gemm(rows, keys, width / 2, (float *)(void *)x[1].row, most / 2, 1, x[3].transposed, keys, dp, keys, 0);
     for (int64_t r = 0; r < rows; r++)
         for (int64_t k = 0; k < keys; k++)
             if (k < seen[r / 32 * 64 + r % 32] || k >= seen[r / 32 * 64 + 32 + r % 32]) ss[r * keys + k] = -INFINITY;
@@ -106,8 +106,8 @@ static void tile_of(int64_t strips, int64_t blocks, int64_t depth, int64_t width
                                     .dout = (float *)(void *)x[1].row,
                                     .ldq = most / 2,
                                     .ldo = most / 2,
-                                    .q_turned = x[0].zip_turned,
-                                    .dout_turned = x[1].zip_turned,
+                                    .q_transposed = x[0].zip_transposed,
+                                    .dout_transposed = x[1].zip_transposed,
                                     .kt = x[2].panels,
                                     .vt = x[3].panels,
                                     .k_zip = x[2].zip,
@@ -134,7 +134,7 @@ static void tile_of(int64_t strips, int64_t blocks, int64_t depth, int64_t width
     }
     for (int i = 0; i < 3; i++) free(part[i]), free(got[i]), free(want[i]);
     for (int i = 0; i < 4; i++)
-        free(x[i].row), free(x[i].turned), free(x[i].zip), free(x[i].zip_turned), free(x[i].panels);
+        free(x[i].row), free(x[i].transposed), free(x[i].zip), free(x[i].zip_transposed), free(x[i].panels);
     free(seen), free(max), free(delta), free(s), free(ss), free(dp), free(p_zip), free(ds_zip), free(ds);
 }
 static void test_tile(void **unused) {
@@ -147,7 +147,8 @@ static void test_tile(void **unused) {
 }
 
 /* x, [n][width], as operands of bwd_tile_f32: as it is and transposed. */
-static void split_all(const float *x, int64_t n, int64_t width, float *to, int down, float *turned, int turned_down) {
+static void split_all(const float *x, int64_t n, int64_t width, float *to, int down, float *transposed,
+                      int transposed_down) {
     float square[32 * 32];
     for (int64_t r = 0; r < n; r += 32)
         for (int64_t c = 0; c < width; c += 32) {
@@ -155,7 +156,7 @@ static void split_all(const float *x, int64_t n, int64_t width, float *to, int d
             if (to) u->split_block(to + at, x + r * width + c, width, down);
             for (int64_t i = 0; i < 32; i++)
                 for (int64_t j = 0; j < 32; j++) square[j * 32 + i] = x[(r + i) * width + c + j];
-            u->split_block(turned + at, square, 32, turned_down);
+            u->split_block(transposed + at, square, 32, transposed_down);
         }
 }
 static void add(double *to, float *most, double term) { *to += term, *most += (float)fabs(term); }
@@ -164,14 +165,14 @@ static void add(double *to, float *most, double term) { *to += term, *most += (f
 static void tile_f32_of(int64_t strips, int64_t blocks, int64_t depth, int64_t width, int64_t shift) {
     const int64_t rows = strips * 32, keys = blocks * 32, n[] = {rows, rows, keys, keys};
     const int64_t w[] = {depth, width, depth, width}, cells = strips * blocks * ATTN_BWD_SPLIT;
-    float *x[4], *along[4], *turned[4], *part[3], *got[3], *size[3], *s = zeros(4 * 4096);
+    float *x[4], *along[4], *transposed[4], *part[3], *got[3], *size[3], *s = zeros(4 * 4096);
     double *want[3], worst = 0;
     int32_t *seen = zeros(rows * 8);
     float *top = zeros(rows * 4), *delta = zeros(rows * 4);
     for (int i = 0; i < 4; i++) {
-        x[i] = zeros(n[i] * w[i] * 4), along[i] = zeros(n[i] * w[i] * 6), turned[i] = zeros(n[i] * w[i] * 6);
+        x[i] = zeros(n[i] * w[i] * 4), along[i] = zeros(n[i] * w[i] * 6), transposed[i] = zeros(n[i] * w[i] * 6);
         for (int64_t at = 0; at < n[i] * w[i]; at++) x[i][at] = (float)uniform();
-        split_all(x[i], n[i], w[i], along[i], i >= 2, turned[i], i >= 2);
+        split_all(x[i], n[i], w[i], along[i], i >= 2, transposed[i], i >= 2);
     }
     const int64_t sums[] = {rows * depth, keys * depth, keys * width};
     for (int i = 0; i < 3; i++) {
@@ -204,10 +205,10 @@ static void tile_f32_of(int64_t strips, int64_t blocks, int64_t depth, int64_t w
                                     .width = width,
                                     .q = along[0],
                                     .dout = along[1],
-                                    .q_turned = turned[0],
-                                    .dout_turned = turned[1],
-                                    .kt = turned[2],
-                                    .vt = turned[3],
+                                    .q_transposed = transposed[0],
+                                    .dout_transposed = transposed[1],
+                                    .kt = transposed[2],
+                                    .vt = transposed[3],
                                     .k_zip = along[2],
                                     .seen = seen,
                                     .max = top,
@@ -228,7 +229,7 @@ static void tile_f32_of(int64_t strips, int64_t blocks, int64_t depth, int64_t w
     printf("relative error of a sum %.2e\n", worst);
     assert_true(worst > 1e-9 && worst < 2e-6);
     for (int i = 0; i < 3; i++) free(part[i]), free(got[i]), free(want[i]), free(size[i]);
-    for (int i = 0; i < 4; i++) free(x[i]), free(along[i]), free(turned[i]);
+    for (int i = 0; i < 4; i++) free(x[i]), free(along[i]), free(transposed[i]);
     free(s), free(seen), free(top), free(delta);
 }
 static void test_tile_f32(void **unused) {

@@ -37,7 +37,7 @@ struct what {
 /* Operands of a tile: rows as they are, transposed in pairs of rows, panels, zipped. */
 struct operand {
     uint16_t *row;
-    float *zip, *turned, *panels;
+    float *zip, *transposed, *panels;
 };
 static struct operand make(int64_t n, int64_t most, int64_t w) {
     struct operand x = {zeros(n * most * 2), zeros(n * most * 2), zeros(n * most * 2), zeros(n * most * 2)};
@@ -46,7 +46,7 @@ static struct operand make(int64_t n, int64_t most, int64_t w) {
             const uint16_t value = attn_num_f32_bf16((float)uniform());
             x.row[r * most + c] = value;
             ((uint16_t *)(void *)x.zip)[(r / 2 * most + c) * 2 + r % 2] = value;
-            ((uint16_t *)(void *)x.turned)[((r / 32 * w + c) * 16 + r % 32 / 2) * 2 + r % 2] = value;
+            ((uint16_t *)(void *)x.transposed)[((r / 32 * w + c) * 16 + r % 32 / 2) * 2 + r % 2] = value;
             ((uint16_t *)(void *)x.panels)[(r / 16 * w / 2 * 16 + c / 2 * 16 + r % 16) * 2 + c % 2] = value;
         }
     return x;
@@ -163,8 +163,8 @@ static void tile_of(const struct what *f, int64_t strips, int64_t blocks, int64_
                                     .dout = (float *)(void *)x[1].row,
                                     .ldq = most / 2,
                                     .ldo = most / 2,
-                                    .q_turned = x[0].turned,
-                                    .dout_turned = x[1].turned,
+                                    .q_transposed = x[0].transposed,
+                                    .dout_transposed = x[1].transposed,
                                     .kt = x[2].panels,
                                     .vt = x[3].panels,
                                     .k_zip = x[2].zip,
@@ -192,7 +192,7 @@ static void tile_of(const struct what *f, int64_t strips, int64_t blocks, int64_
            (int)rows, (int)cells, worst);
     assert_true(worst > 0 && worst < 0x1.2p-8);
     for (int i = 0; i < 3; i++) free(got[i]), free(want[i]), free(size[i]), free(part[i]);
-    for (int i = 0; i < 4; i++) free(x[i].row), free(x[i].zip), free(x[i].turned), free(x[i].panels);
+    for (int i = 0; i < 4; i++) free(x[i].row), free(x[i].zip), free(x[i].transposed), free(x[i].panels);
     free(s), free(value), free(seen), free(mask), free(bits);
 }
 

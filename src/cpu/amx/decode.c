@@ -143,7 +143,7 @@ INLINE void score(int64_t depth, int groups, const struct sixteen *k, const stru
         tile_store(4, s[g], FOUR * sizeof(float));
     }
 }
-INLINE void weigh(int nv, const struct sixteen *v, const struct scratch *w) {
+INLINE void add_pv(int nv, const struct sixteen *v, const struct scratch *w) {
     tile_load(5, w->p, 64);
 #define WEIGH(x)                                                                                                       \
     if (nv > x) {                                                                                                      \
@@ -189,7 +189,7 @@ static __attribute__((noinline)) void update_max(int nv, int g, v32 factor, cons
     load_sums(nv, w);
 }
 /* Scores of 16 keys become the rows of A for the second product. seen: NULL, or [8][16], which keys a row sees. */
-INLINE void soften(int nv, int g, v32 factor, const float *s, const __mmask16 *seen, struct scratch *w) {
+INLINE void exp_scores(int nv, int g, v32 factor, const float *s, const __mmask16 *seen, struct scratch *w) {
     const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     float *p = w->p + g * 2 * FOUR * LANES;
     v32 x[FOUR], e[FOUR], m = v32_load(w->m[g]);
@@ -250,8 +250,8 @@ INLINE void rims(const struct attn_decode_amx *f, int groups, int nv, int64_t fr
         load_rim(f, j, seen, w);
         const struct sixteen k = {.first = w->k, .apart = f->depth}, v = {.first = w->v, .apart = f->width};
         score(f->depth, groups, &k, w, w->s[0]);
-        UNROLL for (int g = 0; g < groups; g++) soften(nv, g, v32_set(f->factor), w->s[0][g], seen[g], w);
-        weigh(nv, &v, w);
+        UNROLL for (int g = 0; g < groups; g++) exp_scores(nv, g, v32_set(f->factor), w->s[0][g], seen[g], w);
+        add_pv(nv, &v, w);
     }
 }
 
@@ -274,8 +274,8 @@ INLINE void steps(const struct attn_decode_amx *f, int groups, int nv, int strea
         if (j < n) score(f->depth, groups, &k, w, w->s[at]);
         k.first += next * f->ldk;
         if (j >= LATE) {
-            UNROLL for (int g = 0; g < groups; g++) soften(nv, g, factor, w->s[then][g], NULL, w);
-            weigh(nv, &v, w);
+            UNROLL for (int g = 0; g < groups; g++) exp_scores(nv, g, factor, w->s[then][g], NULL, w);
+            add_pv(nv, &v, w);
             v.first += next * f->ldv;
         }
         at = at == LATE ? 0 : at + 1, then = then == LATE ? 0 : then + 1;

@@ -130,7 +130,7 @@ static void gemm_rows(int64_t m, int64_t n, int64_t k, const float *a, int64_t l
 
 void attn_ukr_amx_gemm(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_col, const float *b,
                        int64_t ldb, float *c, int64_t ldc, int accumulate) {
-    _Alignas(64) float turned[2 * SIDE * TURNED];
+    _Alignas(64) float transposed[2 * SIDE * TURNED];
     if (a_col == 1 || k == 0) {
         gemm_rows(m, n, k, a, a_row, b, ldb, c, ldc, accumulate);
         return;
@@ -141,13 +141,13 @@ void attn_ukr_amx_gemm(int64_t m, int64_t n, int64_t k, const float *a, int64_t 
             const int64_t pairs = least(k - l, TURNED);
             const float *from = a + i * a_row + l * a_col;
             if (a_row == 1) {
-                attn_ukr_avx512.transpose_f32(turned, TURNED, from, a_col, pairs, rows);
+                attn_ukr_avx512.transpose_f32(transposed, TURNED, from, a_col, pairs, rows);
             } else {
                 for (int64_t r = 0; r < rows; r++)
                     for (int64_t x = 0; x < pairs; x++)
-                        __builtin_memcpy(turned + r * TURNED + x, from + r * a_row + x * a_col, sizeof *from);
+                        __builtin_memcpy(transposed + r * TURNED + x, from + r * a_row + x * a_col, sizeof *from);
             }
-            gemm_rows(rows, n, pairs, turned, TURNED, b + l * ldb, ldb, c + i * ldc, ldc, accumulate || l > 0);
+            gemm_rows(rows, n, pairs, transposed, TURNED, b + l * ldb, ldb, c + i * ldc, ldc, accumulate || l > 0);
         }
     }
 }

@@ -22,7 +22,8 @@ struct attn_cpu_grad {
     int64_t depth, width;       /* of q and k, of dout and v, rounded up to 32 */
     int64_t ldq, ldo, ldk, ldt; /* row strides: pairs of q and of dout, zipped k, a strip of anything */
     struct {
-        int64_t q, dout, q_turned, dout_turned, kt, vt, k_zip, seen, range, max, delta, dk, dv, tmp, s, p, ds, ds_rows;
+        int64_t q, dout, q_transposed, dout_transposed, kt, vt, k_zip, seen, range, max, delta, dk, dv, tmp, s, p, ds,
+            ds_rows;
         int64_t slope, origin, near, weight, ref, cell, next, bits; /* bwd_amx_score.c */
     } at;
     int scored;  /* products are not yet scores */

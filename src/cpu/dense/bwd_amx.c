@@ -63,8 +63,8 @@ static void lay_out_pairs(struct attn_cpu_grad *g, int64_t rows, int64_t keys) {
     g->ldk = odd_lines(g->depth), g->ldt = odd_lines(most);
     g->at.q = attn_cpu_sdpa_take(&g->end, rows * g->ldq * f);
     g->at.dout = attn_cpu_sdpa_take(&g->end, rows * g->ldo * f);
-    g->at.q_turned = attn_cpu_sdpa_take(&g->end, rows / 2 * g->depth * f);
-    g->at.dout_turned = attn_cpu_sdpa_take(&g->end, rows / 2 * g->width * f);
+    g->at.q_transposed = attn_cpu_sdpa_take(&g->end, rows / 2 * g->depth * f);
+    g->at.dout_transposed = attn_cpu_sdpa_take(&g->end, rows / 2 * g->width * f);
     g->at.kt = attn_cpu_sdpa_take(&g->end, keys / 2 * g->depth * f);
     g->at.vt = attn_cpu_sdpa_take(&g->end, keys / 2 * g->width * f);
     g->at.k_zip = attn_cpu_sdpa_take(&g->end, keys / 2 * g->ldk * f);
@@ -77,8 +77,8 @@ static void lay_out_split(struct attn_cpu_grad *g, int64_t rows, int64_t keys) {
     g->ldt = odd_lines(g->depth > g->width ? g->depth : g->width);
     g->at.q = attn_cpu_sdpa_take(&g->end, rows / SIDE * wide * block);
     g->at.dout = attn_cpu_sdpa_take(&g->end, rows / SIDE * tall * block);
-    g->at.q_turned = attn_cpu_sdpa_take(&g->end, rows / SIDE * wide * block);
-    g->at.dout_turned = attn_cpu_sdpa_take(&g->end, rows / SIDE * tall * block);
+    g->at.q_transposed = attn_cpu_sdpa_take(&g->end, rows / SIDE * wide * block);
+    g->at.dout_transposed = attn_cpu_sdpa_take(&g->end, rows / SIDE * tall * block);
     g->at.kt = attn_cpu_sdpa_take(&g->end, keys / SIDE * wide * block);
     g->at.vt = attn_cpu_sdpa_take(&g->end, keys / SIDE * tall * block);
     g->at.k_zip = attn_cpu_sdpa_take(&g->end, keys / SIDE * wide * block);
@@ -161,7 +161,7 @@ struct work {
     const struct attn_core_seq *seq;
     int64_t b, hk;
     struct attn_bwd_tile t;
-    float *q, *dout, *q_turned, *dout_turned, *kt, *vt, *k_zip, *max, *delta, *tmp;
+    float *q, *dout, *q_transposed, *dout_transposed, *kt, *vt, *k_zip, *max, *delta, *tmp;
     int32_t *seen;
     int64_t *range; /* [rows][2] */
     struct attn_cpu_grad_score score;
@@ -172,7 +172,7 @@ static void begin(struct work *k, const struct attn_cpu_bwd *w, const struct att
     const struct attn_cpu_grad *g = &w->grad;
     *k = (struct work){.w = w, .seq = seq, .b = b, .hk = hk};
 #define AT(name) (float *)(void *)(scratch + g->at.name)
-    k->q = AT(q), k->dout = AT(dout), k->q_turned = AT(q_turned), k->dout_turned = AT(dout_turned);
+    k->q = AT(q), k->dout = AT(dout), k->q_transposed = AT(q_transposed), k->dout_transposed = AT(dout_transposed);
     k->kt = AT(kt), k->vt = AT(vt), k->k_zip = AT(k_zip), k->max = AT(max), k->delta = AT(delta), k->tmp = AT(tmp);
     k->seen = (int32_t *)(void *)(scratch + g->at.seen);
     k->range = (int64_t *)(void *)(scratch + g->at.range);
@@ -182,8 +182,8 @@ static void begin(struct work *k, const struct attn_cpu_bwd *w, const struct att
                                   .dout = k->dout,
                                   .ldq = g->ldq,
                                   .ldo = g->ldo,
-                                  .q_turned = k->q_turned,
-                                  .dout_turned = k->dout_turned,
+                                  .q_transposed = k->q_transposed,
+                                  .dout_transposed = k->dout_transposed,
                                   .kt = k->kt,
                                   .vt = k->vt,
                                   .k_zip = k->k_zip,
@@ -238,13 +238,13 @@ static const float *gather(const struct work *k, const struct rows_32 *x, int64_
 }
 /* Operands of them: as they are and transposed, pairs along rows or down columns. to: NULL for none. */
 static void split_rows(const struct work *k, const struct rows_32 *x, int64_t n, int64_t padded, float *to, int down,
-                       float *turned, int turned_down) {
+                       float *transposed, int transposed_down) {
     int64_t ld;
     const float *from = gather(k, x, n, padded, &ld);
     for (int64_t c = 0; c < padded; c += SIDE) {
         if (to) k->w->bf16->split_block(to + c / SIDE * SPLIT, from + c, ld, down);
         k->w->s.u->transpose_f32(k->t.s, SIDE, from + c, ld, SIDE, SIDE);
-        k->w->bf16->split_block(turned + c / SIDE * SPLIT, k->t.s, SIDE, turned_down);
+        k->w->bf16->split_block(transposed + c / SIDE * SPLIT, k->t.s, SIDE, transposed_down);
     }
 }
 static void load_rows_split(struct work *k, int64_t f0, int64_t n) {
@@ -266,8 +266,8 @@ static void load_rows_split(struct work *k, int64_t f0, int64_t n) {
             dout.same &= !(stat->g < 1) && !(stat->g > 1);
             k->max[r] = w->grad.scored ? stat->offset : (float)(stat->lse * LOG2_E), k->delta[r] = (float)stat->shift;
         }
-        split_rows(k, &q, p->dim_qk, depth, k->q + at_q, 0, k->q_turned + at_q, 0);
-        split_rows(k, &dout, p->dim_v, width, k->dout + at_dout, 0, k->dout_turned + at_dout, 0);
+        split_rows(k, &q, p->dim_qk, depth, k->q + at_q, 0, k->q_transposed + at_q, 0);
+        split_rows(k, &dout, p->dim_v, width, k->dout + at_dout, 0, k->dout_transposed + at_dout, 0);
     }
 }
 /* Rows j .. j+31 of keys or values; who is not there or not finite, which then nobody sees, counts as 0. */
@@ -327,9 +327,9 @@ static void load_rows(struct work *k, int64_t f0, int64_t n) {
         if (++h == end) h -= group, i++;
     }
     for (int64_t s = 0; s < k->t.strips; s++) { /* all of it is finite */
-        w->s.bf16->turn(k->q_turned + s * SIDE / 2 * g->depth, (const void *)(k->q + s * SIDE * g->ldq), 2 * g->ldq,
+        w->s.bf16->turn(k->q_transposed + s * SIDE / 2 * g->depth, (const void *)(k->q + s * SIDE * g->ldq), 2 * g->ldq,
                         g->depth);
-        w->s.bf16->turn(k->dout_turned + s * SIDE / 2 * g->width, (const void *)(k->dout + s * SIDE * g->ldo),
+        w->s.bf16->turn(k->dout_transposed + s * SIDE / 2 * g->width, (const void *)(k->dout + s * SIDE * g->ldo),
                         2 * g->ldo, g->width);
     }
 }

@@ -181,7 +181,7 @@ static int T(fuse)(struct T(attn_cpu_tile) * t, int64_t r0, int64_t m, int64_t a
 }
 
 /* P and dS of row r from its scores and dP, for n keys. */
-static void T(soften)(struct T(attn_cpu_tile) * t, int64_t r, REAL *x, REAL *ds, int64_t n) {
+static void T(exp_scores)(struct T(attn_cpu_tile) * t, int64_t r, REAL *x, REAL *ds, int64_t n) {
     const struct attn_cpu_bwd *w = t->w;
     const struct attn_ukr *u = w->s.u;
     const struct attn_cpu_sdpa_row *row = &t->row[r];
@@ -277,7 +277,7 @@ void T(attn_cpu_tile_compute)(struct T(attn_cpu_tile) * t) {
         }
         t->fused = T(fuse)(t, r0, m, a, e - a);
         for (int64_t r = r0; r < r0 + m && !t->fused; r++)
-            T(soften)(t, r, t->p + r * w->lds + a, t->ds + r * w->lds + a, e - a);
+            T(exp_scores)(t, r, t->p + r * w->lds + a, t->ds + r * w->lds + a, e - a);
     }
 }
 

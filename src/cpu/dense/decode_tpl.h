@@ -77,7 +77,7 @@ static void T(pass_keys)(const struct T(work) * w, const struct attn_pass *few, 
             if (j < first || j + ATTN_PASS_KEYS > all->hi_least || now->live != (1u << ATTN_PASS_KEYS) - 1)
                 T(hide)(w, r, few->rows, k0, j, now, s[t % 2], lost);
         }
-        if (t > 0) u->weigh(few, step[(t - 1) % RING].v, prefetches ? then->v : NULL, s[(t - 1) % 2]);
+        if (t > 0) u->add_pv(few, step[(t - 1) % RING].v, prefetches ? then->v : NULL, s[(t - 1) % 2]);
     }
 }
 

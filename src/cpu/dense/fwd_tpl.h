@@ -177,7 +177,7 @@ static void T(sum_values)(struct T(work) * w, int64_t rows, int64_t c0, int64_t 
     const struct attn_cpu_fwd *f = w->f;
     const int64_t width = f->s.p->dim_v;
 #if PAIRS
-    f->s.bf16->weigh(rows, width, n, w->p + c0 / 2, f->ldp, w->v_half + c0 * w->ldv, w->ldv, w->o, f->ldv);
+    f->s.bf16->add_pv(rows, width, n, w->p + c0 / 2, f->ldp, w->v_half + c0 * w->ldv, w->ldv, w->o, f->ldv);
 #else
 #if HALF
     if (f->half) {
@@ -205,7 +205,7 @@ static void T(multiply_keys)(struct T(work) * w, int64_t r0, int64_t n, int64_t 
 #if PAIRS
 /* Probabilities x[0..n), of keys of the block from c0 on, go to p as bf16; where values are poisoned, they stay in x,
  * too. Returns their sum. */
-static REAL T(weigh)(struct T(work) * w, REAL *x, uint16_t *p, int64_t c0, int64_t n, REAL m) {
+static REAL T(add_pv)(struct T(work) * w, REAL *x, uint16_t *p, int64_t c0, int64_t n, REAL m) {
     const struct attn_cpu_sdpa *s = &w->f->s;
     if (n % 2) p[n] = 0;
     if (!w->poison.any) return s->bf16->exp2(p, x, n, (REAL)(s->unit * LOG2_E), m);
@@ -214,7 +214,7 @@ static REAL T(weigh)(struct T(work) * w, REAL *x, uint16_t *p, int64_t c0, int64
     return sum;
 }
 #else
-static REAL T(weigh)(struct T(work) * w, REAL *x, REAL *p, int64_t c0, int64_t n, REAL m) {
+static REAL T(add_pv)(struct T(work) * w, REAL *x, REAL *p, int64_t c0, int64_t n, REAL m) {
     (void)p; /* the same as x */
     if (!w->poison.any) return w->f->s.u->R(exp)(x, n, m);
     return R(attn_cpu_sdpa_exp_lifted)(&w->f->s, x, n, m, w->poison.row + c0, w->hidden, 0);
@@ -223,7 +223,7 @@ static REAL T(weigh)(struct T(work) * w, REAL *x, REAL *p, int64_t c0, int64_t n
 
 /* One step of the online softmax for row r of the task: x[0..n) holds scores of keys of the block from c0 on, `high` is
  * the largest; p receives probabilities relative to m. */
-static void T(soften)(struct T(work) * w, int64_t r, REAL *x, void *p, int64_t c0, int64_t n, REAL high) {
+static void T(exp_scores)(struct T(work) * w, int64_t r, REAL *x, void *p, int64_t c0, int64_t n, REAL high) {
     const struct attn_ukr *u = w->f->s.u;
     REAL *m = &w->m[r], *l = &w->l[r];
     if (high == (REAL)INFINITY) *m = (REAL)NAN; /* exp(inf - inf) */
@@ -243,7 +243,7 @@ static void T(soften)(struct T(work) * w, int64_t r, REAL *x, void *p, int64_t c
         }
         *m = high;
     }
-    *l += T(weigh)(w, x, p, c0, n, *m);
+    *l += T(add_pv)(w, x, p, c0, n, *m);
 #if PAIRS
     w->l_rounded[r] += w->f->s.bf16->total(p, n);
 #endif
@@ -262,7 +262,8 @@ static void T(run_strip)(struct T(work) * w, int64_t r0, int64_t n, int64_t j0, 
         R(attn_cpu_sdpa_score)(&f->s, &w->seq, &w->row[r0 + r], x, NULL, j0 + c0, c1 - c0, w->mask);
         high[r] = f->s.u->R(max)(x, c1 - c0);
     }
-    for (int64_t r = 0; r < n; r++) T(soften)(w, r0 + r, w->s + r * f->lds, w->p + r * f->ldp, c0, c1 - c0, high[r]);
+    for (int64_t r = 0; r < n; r++)
+        T(exp_scores)(w, r0 + r, w->s + r * f->lds, w->p + r * f->ldp, c0, c1 - c0, high[r]);
     if (!f->panel) { /* c0 is 0. Value rows come from memory, so finish with them while at it */
         for (int64_t c = 0; c < c1; c += V_STEP) T(sum_values)(w, n, c, c1 - c < V_STEP ? c1 - c : V_STEP);
     } else if (PAIRS) { /* c0 is even */

@@ -341,7 +341,7 @@ static void step_with_care(struct work *w, const struct step *s, float *sum) {
     struct attn_lanes_exps by = w->by;
     by.less = s->less, by.offset = s->offset;
     if (!s->seen) w->u->update_max(UINT32_MAX >> (ROWS - s->rows), 1, high, by.factor, s->ref, s->less, s->offset);
-    uint32_t over = w->u->soften(s->halves, s->n, w->p, &by, sum);
+    uint32_t over = w->u->exp_scores(s->halves, s->n, w->p, &by, sum);
     for (int64_t r = 0; r < ROWS && over; r++)
         if (r >= s->rows || isinf(s->ref[r]) || !isfinite(s->l[r])) over &= ~(UINT32_C(1) << r);
     if (!over) return;
@@ -357,7 +357,7 @@ static void step_with_care(struct work *w, const struct step *s, float *sum) {
         s->l_rounded[r] *= rescale[r];
     }
     if (s->more) w->u->scale(w->f->s.p->dim_v, s->o, rescale);
-    w->u->soften(s->halves, s->n, w->p, &by, sum);
+    w->u->exp_scores(s->halves, s->n, w->p, &by, sum);
 }
 
 /* Values that are not finite come to the sums of the rows that see them. Any probability but 0 leaves of them what they
@@ -384,9 +384,9 @@ static void run_step(struct work *w, const struct step *s, int careful) {
             if (s->less[r] < 0 || s->less[r] > 0) by.less = s->less;
         if (w->scored || w->any_page_missing) {
             score(w, s);
-            over = w->u->soften(s->halves, s->n, w->p, &by, sum);
+            over = w->u->exp_scores(s->halves, s->n, w->p, &by, sum);
         } else {
-            over = w->u->weigh(s->halves, s->n, w->depth, w->k + at * w->depth, s->q, w->p, &by, sum);
+            over = w->u->add_pv(s->halves, s->n, w->depth, w->k + at * w->depth, s->q, w->p, &by, sum);
         }
         /* a row whose sums are not finite stays as it is */
         for (int64_t r = 0; r < s->rows && over; r++) careful |= (over >> r & 1) && isfinite(s->l[r]);

@@ -34,7 +34,7 @@ static struct layout lay_out(const struct mla_isa *isa, const attn_problem *p) {
     struct layout l = {.ldh = mla_side(isa, mla_min(p->heads_q, MLA_HEADS)),
                        .ldk = mla_round(mla_depth(isa, p->dim_qk), 16) + 16};
     int64_t f = (int64_t)sizeof(float);
-    l.qt = mla_take(&l.bytes, mla_depth(isa, p->dim_qk) * mla_turned(l.ldh) * f);
+    l.qt = mla_take(&l.bytes, mla_depth(isa, p->dim_qk) * mla_transposed(l.ldh) * f);
     l.k = mla_take(&l.bytes, isa->block * l.ldk * f); /* q rows first */
     l.s = mla_take(&l.bytes, isa->block * l.ldh * f);
     if (mla_strips(isa)) l.s = mla_take(&l.bytes, (MLA_STRIP_CELLS + block_of(isa) * 16) * f);
@@ -111,7 +111,7 @@ static void task(const struct dist *j, const struct layout *l, char *ws, int64_t
         if (attn_cpu_mla_lse(p, &j->lse, b, i, h0, heads, l->ldh, lse, dead) == heads) continue;
         attn_cpu_mla_live(dead, heads, live);
         attn_cpu_mla_heads(j->isa, &j->q, b, i, h0, heads, p->dim_qk, dead, k, l->ldk);
-        attn_cpu_mla_turn(j->isa, k, l->ldk, heads, mla_depth(j->isa, p->dim_qk), qt, mla_turned(l->ldh));
+        attn_cpu_mla_turn(j->isa, k, l->ldk, heads, mla_depth(j->isa, p->dim_qk), qt, mla_transposed(l->ldh));
         if (mla_in_place(j->isa)) {
             blocks_in_place(j, l, ws, b, &query, at, end, n, heads, factor, to);
             continue;

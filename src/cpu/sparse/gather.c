@@ -139,15 +139,15 @@ void attn_cpu_mla_turn(const struct mla_isa *isa, const float *src, int64_t ld_s
 }
 
 void attn_cpu_mla_score(const struct mla_isa *isa, int32_t dtype, int64_t n, int64_t ldh, int64_t d, const float *rows,
-                        int64_t ld_rows, const float *turned, float *s, int64_t ld_s) {
+                        int64_t ld_rows, const float *transposed, float *s, int64_t ld_s) {
     /* Columns added up at once: a chain of 576 additions of f16 products came to 1.3 of the bound of lse. */
-    const int64_t part = dtype == ATTN_F32 ? 64 : 192, ld = mla_turned(ldh);
+    const int64_t part = dtype == ATTN_F32 ? 64 : 192, ld = mla_transposed(ldh);
     if (isa->bf16) {
-        isa->bf16->gemm(n, ldh, d / 2, rows, ld_rows, 1, turned, ld, s, ld_s, 0);
+        isa->bf16->gemm(n, ldh, d / 2, rows, ld_rows, 1, transposed, ld, s, ld_s, 0);
         return;
     }
     for (int64_t c = 0; c < d; c += part)
-        isa->ukr->gemm_f32(n, ldh, mla_min(part, d - c), rows + c, ld_rows, 1, turned + c * ld, ld, s, ld_s, c > 0);
+        isa->ukr->gemm_f32(n, ldh, mla_min(part, d - c), rows + c, ld_rows, 1, transposed + c * ld, ld, s, ld_s, c > 0);
 }
 
 void attn_cpu_mla_live(const uint8_t *dead, int64_t heads, uint32_t live[MLA_HEADS / ATTN_MLA_HEADS]) {

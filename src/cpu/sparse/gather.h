@@ -125,7 +125,7 @@ void attn_cpu_mla_heads(const struct mla_isa *isa, const struct attn_view *v, in
 
 /* Row stride of what mla_turn makes for ldh padded heads: an odd number of cache lines, or its columns would crowd a
  * few sets. */
-static inline int64_t mla_turned(int64_t ldh) { return ldh | 16; }
+static inline int64_t mla_transposed(int64_t ldh) { return ldh | 16; }
 
 /* dst[x][h] = src[h][x] for h < heads, 0 for heads <= h < ld_dst: the right operand of the score product; x is a depth.
  * With strips dst is in tiles, [strips][x / 16][2][16][16], and ld_dst is not used. */
@@ -133,10 +133,10 @@ void attn_cpu_mla_turn(const struct mla_isa *isa, const float *src, int64_t ld_s
                        float *dst, int64_t ld_dst);
 
 /* s[n][ldh] = rows[n][d] turned[d][ldh], d columns, the scores before scaling; row strides of rows and s are given,
- * that of turned is mla_turned(ldh). With f32 tensors the sum over d is cut into parts: one chain of 576 multiply-adds
- * loses too many bits for large scales. */
+ * that of turned is mla_transposed(ldh). With f32 tensors the sum over d is cut into parts: one chain of 576
+ * multiply-adds loses too many bits for large scales. */
 void attn_cpu_mla_score(const struct mla_isa *isa, int32_t dtype, int64_t n, int64_t ldh, int64_t d, const float *rows,
-                        int64_t ld_rows, const float *turned, float *s, int64_t ld_s);
+                        int64_t ld_rows, const float *transposed, float *s, int64_t ld_s);
 
 /* lse of chunk heads in base e, +inf (probability 0 everywhere) for heads whose row counts as empty; dead[h] says
  * which. Returns the number of dead heads. lse[heads..padded) is set to 0. */

@@ -67,8 +67,8 @@ struct mla_bwd_size attn_cpu_mla_bwd_size(const struct mla_isa *isa, const attn_
     z.u_x = mla_take(&z.unit_bytes, (z.window + fill) * z.ldx * f);
     if (z.n_windows > 1) z.u_dq = mla_take(&z.unit_bytes, sum_rows * z.ldz * f);
 
-    z.t_qt = mla_take(&z.thread_bytes, mla_depth(isa, p->dim_qk) * mla_turned(z.ldh) * f);
-    z.t_dot = mla_take(&z.thread_bytes, mla_depth(isa, p->dim_v) * mla_turned(z.ldh) * f);
+    z.t_qt = mla_take(&z.thread_bytes, mla_depth(isa, p->dim_qk) * mla_transposed(z.ldh) * f);
+    z.t_dot = mla_take(&z.thread_bytes, mla_depth(isa, p->dim_v) * mla_transposed(z.ldh) * f);
     if (!mla_in_place(isa)) z.t_k = mla_take(&z.thread_bytes, isa->block * z.ldk * f);
     if (pairs) {
         if (!mla_in_place(isa)) z.t_zip = mla_take(&z.thread_bytes, isa->block / 2 * z.ldz * f);

@@ -56,18 +56,18 @@ static void panel_heads(const struct at *w, int64_t x, const float *rows, float 
 }
 
 /* Rows of the heads, x columns wide: turned for the scores, and as sums over the heads read them. */
-static void load_heads(const struct at *w, const struct attn_view *v, int64_t x, float *turned, float *to) {
+static void load_heads(const struct at *w, const struct attn_view *v, int64_t x, float *transposed, float *to) {
     const struct mla_bwd *j = w->j;
     const struct mla_bwd_size *z = &j->z;
     const uint8_t *dead = (const uint8_t *)(w->thread + z->t_dead);
     if (!j->isa->bf16) {
         attn_cpu_mla_heads(j->isa, v, j->b, w->i, w->h0, w->heads, x, dead, to, z->ldz);
-        attn_cpu_mla_turn(j->isa, to, z->ldz, w->heads, x, turned, mla_turned(z->ldh));
+        attn_cpu_mla_turn(j->isa, to, z->ldz, w->heads, x, transposed, mla_transposed(z->ldh));
         return;
     }
     float *rows = thread_f32(w, z->t_dq); /* in use later */
     attn_cpu_mla_heads(j->isa, v, j->b, w->i, w->h0, w->heads, x, dead, rows, z->ldk);
-    attn_cpu_mla_turn(j->isa, rows, z->ldk, w->heads, x / 2, turned, mla_turned(z->ldh));
+    attn_cpu_mla_turn(j->isa, rows, z->ldk, w->heads, x / 2, transposed, mla_transposed(z->ldh));
     if (mla_strips(j->isa)) {
         panel_heads(w, x, rows, to);
         return;

@@ -66,13 +66,13 @@ static struct layout lay_out(const struct mla_isa *isa, const attn_problem *p, i
                        .ldk = mla_round(mla_depth(isa, p->dim_qk), 16) + 16,
                        .ldo = mla_round(p->dim_v, 16) + 16};
     int64_t f = (int64_t)sizeof(float);
-    l.qt = mla_take(&l.bytes, mla_depth(isa, p->dim_qk) * mla_turned(l.ldh) * f);
+    l.qt = mla_take(&l.bytes, mla_depth(isa, p->dim_qk) * mla_transposed(l.ldh) * f);
     l.k = mla_take(&l.bytes, isa->block * l.ldk * f); /* holds the chunk's q rows first: MLA_HEADS <= block */
     if (isa->bf16 && !mla_in_place(isa))
         l.zip = mla_take(&l.bytes, mla_max(block / 2 * l.ldo, MLA_HEADS * l.ldk) * f); /* strips: q rows */
     l.s = mla_take(&l.bytes, (mla_in_place(isa) ? block : isa->block) *
                                  mla_max(l.ldh, mla_strips(isa) ? 2 * ATTN_MLA_HEADS : 0) * f);
-    l.ldp = mla_in_place(isa) ? mla_turned(l.ldh) : l.ldh;
+    l.ldp = mla_in_place(isa) ? mla_transposed(l.ldh) : l.ldh;
     l.p = isa->bf16 ? mla_take(&l.bytes, block / 2 * l.ldp * f) : l.s;
     l.o = mla_take(&l.bytes, (mla_strips(isa) ? l.ldh : chunk) * l.ldo * f);
     l.max = mla_take(&l.bytes, l.ldh * f);
@@ -105,7 +105,7 @@ static void rescale_sums(const struct fwd *j, const struct layout *l, char *ws, 
 enum { SUM_ROWS = 64 };
 /* Scores of one block become probabilities relative to the running maximum (with pairs, in pairs of rows at l->p); *old
  * becomes the factor by which everything gathered before must shrink. */
-static void soften(const struct fwd *j, const struct layout *l, char *ws, int64_t n, int64_t heads) {
+static void exp_scores(const struct fwd *j, const struct layout *l, char *ws, int64_t n, int64_t heads) {
     const struct attn_ukr *ukr = j->isa->ukr;
     const struct mla_vec *vec = j->isa->vec;
     const struct attn_ukr_bf16 *bf16 = j->isa->bf16;
@@ -126,8 +126,8 @@ static void soften(const struct fwd *j, const struct layout *l, char *ws, int64_
         memset(part, 0, (size_t)l->ldh * sizeof *part);
         if (bf16) memset(part_rounded, 0, (size_t)l->ldh * sizeof *part_rounded);
         for (int64_t r = r0; bf16 && r < end; r += 2)
-            bf16->soften((float *)(ws + l->p) + r / 2 * l->ldp, s + r * l->ldh, r + 1 < n ? s + (r + 1) * l->ldh : NULL,
-                         use, part, part_rounded, l->ldh, LOG2_E);
+            bf16->exp_scores((float *)(ws + l->p) + r / 2 * l->ldp, s + r * l->ldh,
+                             r + 1 < n ? s + (r + 1) * l->ldh : NULL, use, part, part_rounded, l->ldh, LOG2_E);
         for (int64_t r = r0; !bf16 && r < end; ++r) {
             float *row = s + r * l->ldh;
             vec->sub(row, use, l->ldh);
@@ -140,8 +140,8 @@ static void soften(const struct fwd *j, const struct layout *l, char *ws, int64_
 }
 
 /* The same with strips: rows of keys, of which the first 32 may be copied already, and those after them. */
-static void soften_strips(const struct fwd *j, const struct layout *l, char *ws, const struct attn_mla_rows *keys,
-                          const struct attn_mla_rows *next, const struct attn_mla_copies *copies, int copied) {
+static void score_strips(const struct fwd *j, const struct layout *l, char *ws, const struct attn_mla_rows *keys,
+                         const struct attn_mla_rows *next, const struct attn_mla_copies *copies, int copied) {
     const struct attn_mla_scores f = {.rows = *keys,
                                       .next = *next,
                                       .copies = *copies,
@@ -222,7 +222,7 @@ static void load_heads(const struct fwd *j, const struct layout *l, char *ws, in
     float *rows = (float *)(ws + (mla_strips(j->isa) ? l->zip : l->k));
     attn_cpu_mla_heads(j->isa, &j->q, b, i, h0, heads, j->p->dim_qk, NULL, rows, l->ldk);
     attn_cpu_mla_turn(j->isa, rows, l->ldk, heads, mla_depth(j->isa, j->p->dim_qk), (float *)(ws + l->qt),
-                      mla_turned(l->ldh));
+                      mla_transposed(l->ldh));
 }
 
 /* A block with strips. `more` rows of the query follow, else its results are written, and the heads of the worker's
@@ -247,7 +247,7 @@ static void block_strips(const struct fwd *j, const struct layout *l, char *ws, 
                                      .live = live};
     struct attn_mla_sum sum = mla_sum_strips(heads, p->dim_v, n, (const float *)(ws + l->p), &copies, p->dim_qk / 2,
                                              (float *)(ws + l->o), l->ldo, &next);
-    soften_strips(j, l, ws, &keys, &next, &copies, any || t->begun);
+    score_strips(j, l, ws, &keys, &next, &copies, any || t->begun);
     rescale_sums(j, l, ws, heads, any);
     sum.accumulate = any, sum.even = 1;
     if (!more) {
@@ -291,7 +291,7 @@ static void block_in_place(const struct fwd *j, const struct layout *l, char *ws
     f = attn_cpu_mla_ahead(next, more ? more : turn->n, p->dim_qk);
     mla_pace(&f, p->dim_qk, p->dim_qk + p->dim_v, mla_score_places(n, heads, depth));
     sparse->scores(n, heads, depth, row, (const float *)(ws + l->qt), s, l->ldh, &f);
-    soften(j, l, ws, n, heads);
+    exp_scores(j, l, ws, n, heads);
     rescale_sums(j, l, ws, heads, any);
     mla_pace(&f, 1, 1, mla_sum_places(heads, p->dim_v));
     sparse->sum(heads, p->dim_v, (n + 1) / 2, (const float *)(ws + l->p), l->ldp, row, o, l->ldo, any, &f);
@@ -328,7 +328,7 @@ static void task(struct fwd *j, const struct layout *l, char *ws, struct turn *t
         } else {
             attn_cpu_mla_gather(j->isa, &j->kv, t.b, key, n, p->dim_qk, &rows);
             attn_cpu_mla_score(j->isa, p->dtype, n, l->ldh, p->dim_qk, k, l->ldk, qt, s, l->ldh);
-            soften(j, l, ws, n, heads);
+            exp_scores(j, l, ws, n, heads);
             rescale_sums(j, l, ws, heads, any);
             attn_cpu_mla_sum(j->isa, heads, p->dim_v, n, (const float *)(ws + l->p), l->ldp, &rows, o, l->ldo, any);
         }

@@ -178,9 +178,9 @@ struct attn_bwd_tile {
     int64_t depth, width;  /* of q and k, of dout and v, rounded up to 32 */
     const float *q, *dout; /* [rows][ldq], [rows][ldo] pairs along D */
     int64_t ldq, ldo;
-    const float *q_turned, *dout_turned; /* [strips][depth or width][16]: pairs of rows, transposed */
-    const float *kt, *vt;                /* [2 * blocks][depth or width / 2][16]: pairs along D, transposed */
-    const float *k_zip;                  /* [16 * blocks][ldk] pairs of keys */
+    const float *q_transposed, *dout_transposed; /* [strips][depth or width][16]: pairs of rows, transposed */
+    const float *kt, *vt;                        /* [2 * blocks][depth or width / 2][16]: pairs along D, transposed */
+    const float *k_zip;                          /* [16 * blocks][ldk] pairs of keys */
     int64_t ldk;
     const int32_t *seen;                    /* [strips][2][32]: the tile's first key that a row sees, and the one behind
                                * the last; both grow with the row, but for rows that see none */
@@ -299,8 +299,8 @@ struct attn_ukr_bf16 {
      * last pair may hold anything finite in its second half. */
     void (*dots)(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const uint16_t *b, int64_t ldb, float *c,
                  int64_t ldc);
-    void (*weigh)(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const uint16_t *b, int64_t ldb,
-                  float *c, int64_t ldc);
+    void (*add_pv)(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const uint16_t *b, int64_t ldb,
+                   float *c, int64_t ldc);
     /* Products, softmax and products at once; NULL where it does not pay. */
     void (*decode_tiles)(const struct attn_decode_amx *f);
     const struct attn_ukr_pass *decode; /* the same without tiles, or NULL */
@@ -343,8 +343,8 @@ struct attn_ukr_bf16 {
     float (*exp2_f32)(float *s, int64_t n, float factor, float max);
     /* The same down columns, for two rows (odd NULL: one): dst[j] = pair of 2^((row[j] - max[j]) * factor), added
      * unrounded to sum[j], even before odd, and as rounded to sum_rounded[j]. */
-    void (*soften)(float *dst, const float *even, const float *odd, const float *max, float *sum, float *sum_rounded,
-                   int64_t n, float factor);
+    void (*exp_scores)(float *dst, const float *even, const float *odd, const float *max, float *sum,
+                       float *sum_rounded, int64_t n, float factor);
     /* One or two (odd NULL: one) rows of the backward, n columns: P = 2^((s - max) * factor) and dS = P (dP - delta), 0
      * where P is 0; p_zip and ds_zip receive them as pairs of the two rows, ds of each row dS along it. */
     void (*bwd_rows)(float *p_zip, float *ds_zip, const struct attn_bwd_row *even, const struct attn_bwd_row *odd,

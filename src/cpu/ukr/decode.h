@@ -24,7 +24,7 @@ struct attn_ukr_pass {
     /* s[rows][KEYS] = products of all rows with KEYS rows of keys */
     void (*scores)(const struct attn_pass *f, const void *const *k, const void *const *next, float *s);
     /* s, -inf where a row does not see a key, becomes probabilities, and these are multiplied with the values. */
-    void (*weigh)(const struct attn_pass *f, const void *const *v, const void *const *next, const float *s);
+    void (*add_pv)(const struct attn_pass *f, const void *const *v, const void *const *next, const float *s);
 };
 extern const struct attn_ukr_pass attn_ukr_pass_f32_avx512, attn_ukr_pass_f16_avx512, attn_ukr_pass_bf16_avx512,
     attn_ukr_pass_f32_avx2, attn_ukr_pass_f16_avx2, attn_ukr_pass_bf16_avx2, attn_ukr_pass_avx512bf16;

@@ -5,6 +5,6 @@
 #include <stdint.h>
 void attn_ukr_few_dots(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const uint16_t *b, int64_t ldb,
                        float *c, int64_t ldc);
-void attn_ukr_few_weigh(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const uint16_t *b, int64_t ldb,
+void attn_ukr_decode_pv(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const uint16_t *b, int64_t ldb,
                         float *c, int64_t ldc);
 #endif

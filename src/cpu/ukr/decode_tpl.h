@@ -116,7 +116,7 @@ static __attribute__((noinline)) void F(update_max)(const struct attn_pass *f, i
 #endif
 }
 /* Scores of `rows` rows from r on become p. */
-INLINE void F(soften)(int rows, const struct attn_pass *f, int64_t r, const float *s, float *p) {
+INLINE void F(exp_scores)(int rows, const struct attn_pass *f, int64_t r, const float *s, float *p) {
     enum { PARTS = ATTN_PASS_KEYS / V32_LANES };
     const v32 factor = v32_set(f->factor);
     v32 x[TILE_ROWS * PARTS];
@@ -151,8 +151,8 @@ INLINE void F(soften)(int rows, const struct attn_pass *f, int64_t r, const floa
  * allows where values are alike, since each addition rounds the same way (1238 equal ones: 1.1e-5). */
 enum { F(ALONE) = sizeof(TYPE) == sizeof(float) };
 /* rows x `cols` registers of columns from c on, of which the last has `live`. */
-INLINE void F(weigh_tile)(int rows, int cols, int64_t live, int64_t ldo, const float *p, const void *const *v,
-                          const void *const *next, int64_t c, float *o) {
+INLINE void F(pv_tile)(int rows, int cols, int64_t live, int64_t ldo, const float *p, const void *const *v,
+                       const void *const *next, int64_t c, float *o) {
 #if !PAIRS
     enum { LINE = 64 / sizeof(TYPE) };
 #endif
@@ -207,35 +207,35 @@ INLINE void F(weigh_tile)(int rows, int cols, int64_t live, int64_t ldo, const f
         }
     }
 }
-INLINE void F(weigh_rows)(int rows, const struct attn_pass *f, int64_t r, const void *const *v, const void *const *next,
-                          const float *s) {
+INLINE void F(pv_rows)(int rows, const struct attn_pass *f, int64_t r, const void *const *v, const void *const *next,
+                       const float *s) {
     enum { MOST = TILE_COLS * V32_LANES };
     _Alignas(64) float p[TILE_ROWS * ATTN_PASS_KEYS];
     float *o = f->o + r * f->ldo;
     int64_t c = 0;
-    F(soften)(rows, f, r, s + r * ATTN_PASS_KEYS, p);
+    F(exp_scores)(rows, f, r, s + r * ATTN_PASS_KEYS, p);
     for (; !next && c + MOST <= f->width; c += MOST)
-        F(weigh_tile)(rows, TILE_COLS, V32_LANES, f->ldo, p, v, NULL, c, o + c);
-    for (; c + MOST <= f->width; c += MOST) F(weigh_tile)(rows, TILE_COLS, V32_LANES, f->ldo, p, v, next, c, o + c);
+        F(pv_tile)(rows, TILE_COLS, V32_LANES, f->ldo, p, v, NULL, c, o + c);
+    for (; c + MOST <= f->width; c += MOST) F(pv_tile)(rows, TILE_COLS, V32_LANES, f->ldo, p, v, next, c, o + c);
 #if PAIRS
-    for (; c + F(STEP) <= f->width; c += F(STEP)) F(weigh_tile)(rows, 2, V32_LANES, f->ldo, p, v, next, c, o + c);
+    for (; c + F(STEP) <= f->width; c += F(STEP)) F(pv_tile)(rows, 2, V32_LANES, f->ldo, p, v, next, c, o + c);
     if (c + V32_LANES < f->width) {
-        F(weigh_tile)(rows, 2, f->width - c - V32_LANES, f->ldo, p, v, next, c, o + c);
+        F(pv_tile)(rows, 2, f->width - c - V32_LANES, f->ldo, p, v, next, c, o + c);
         return;
     }
 #else
-    for (; c + V32_LANES <= f->width; c += V32_LANES) F(weigh_tile)(rows, 1, V32_LANES, f->ldo, p, v, next, c, o + c);
+    for (; c + V32_LANES <= f->width; c += V32_LANES) F(pv_tile)(rows, 1, V32_LANES, f->ldo, p, v, next, c, o + c);
 #endif
-    if (c < f->width) F(weigh_tile)(rows, 1, f->width - c, f->ldo, p, v, next, c, o + c);
+    if (c < f->width) F(pv_tile)(rows, 1, f->width - c, f->ldo, p, v, next, c, o + c);
 }
-static void F(weigh)(const struct attn_pass *f, const void *const *v, const void *const *next, const float *s) {
+static void F(add_pv)(const struct attn_pass *f, const void *const *v, const void *const *next, const float *s) {
     for (int64_t r = 0; r < f->rows; r += TILE_ROWS, next = NULL) switch (f->rows - r) {
-        case 1: F(weigh_rows)(1, f, r, v, next, s); break;
+        case 1: F(pv_rows)(1, f, r, v, next, s); break;
 #if TILE_ROWS > 2
-        case 2: F(weigh_rows)(2, f, r, v, next, s); break;
-        case 3: F(weigh_rows)(3, f, r, v, next, s); break;
+        case 2: F(pv_rows)(2, f, r, v, next, s); break;
+        case 3: F(pv_rows)(3, f, r, v, next, s); break;
 #endif
-        default: F(weigh_rows)(TILE_ROWS, f, r, v, next, s);
+        default: F(pv_rows)(TILE_ROWS, f, r, v, next, s);
         }
 }
-const struct attn_ukr_pass TABLE = {.scores = F(scores), .weigh = F(weigh)};
+const struct attn_ukr_pass TABLE = {.scores = F(scores), .add_pv = F(add_pv)};

@@ -25,8 +25,8 @@ struct attn_ukr_sparse {
     /* s[n][heads] = rows turned, before scaling. n is rounded up to ATTN_SPARSE_ROWS, the pointers behind it may be of
      * any row and as many rows of s are written; heads to 16, with zeros in turned. turned: panels
      * [heads / 32][depth][32 or 16]. */
-    void (*scores)(int64_t n, int64_t heads, int64_t depth, const uint16_t *const *row, const float *turned, float *s,
-                   int64_t ld_s, struct attn_sparse_ahead *ahead);
+    void (*scores)(int64_t n, int64_t heads, int64_t depth, const uint16_t *const *row, const float *transposed,
+                   float *s, int64_t ld_s, struct attn_sparse_ahead *ahead);
     /* c[heads][columns] (+)= a^T rows: a[pairs][lda] has pairs of rows, row[2 * pairs]; columns is a multiple of 32. */
     void (*sum)(int64_t heads, int64_t columns, int64_t pairs, const float *a, int64_t lda, const uint16_t *const *row,
                 float *c, int64_t ldc, int accumulate, struct attn_sparse_ahead *ahead);

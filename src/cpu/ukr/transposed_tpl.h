@@ -154,7 +154,7 @@ INLINE v32 pair_of(v32 even, v32 odd) {
 #endif
 /* Vector i is of key i / vectors. */
 INLINE int64_t place(int vectors, int i) { return i / vectors * STRIP + i % vectors * LANES; }
-INLINE void soften_keys(int vectors, int keys, int lower, int degree, const float *s, float *p, struct exps *e) {
+INLINE void exp_keys(int vectors, int keys, int lower, int degree, const float *s, float *p, struct exps *e) {
     const int n = vectors * keys;
     v32 x[2 * KEYS];
     UNROLL for (int i = 0; i < n; i++) x[i] = v32_load(s + place(vectors, i));
@@ -175,31 +175,31 @@ INLINE void soften_keys(int vectors, int keys, int lower, int degree, const floa
     UNROLL for (int i = 0; i < n; i++) v32_store(p + place(vectors, i), x[i]);
 #endif
 }
-INLINE void soften_rows(int vectors, int64_t n, int lower, int degree, const float *s, float *p, struct exps *e) {
+INLINE void exp_rows(int vectors, int64_t n, int lower, int degree, const float *s, float *p, struct exps *e) {
     for (; n >= KEYS; n -= KEYS, s += KEYS * STRIP, p += (PAIRS ? 1 : KEYS) * STRIP)
-        soften_keys(vectors, KEYS, lower, degree, s, p, e);
-    if (n > 0) soften_keys(vectors, 1, lower, degree, s, p, e);
+        exp_keys(vectors, KEYS, lower, degree, s, p, e);
+    if (n > 0) exp_keys(vectors, 1, lower, degree, s, p, e);
 }
 enum { EXACT = PAIRS ? 4 : EXP2_FULL, ROUGH = PAIRS ? EXP2_LEAST : EXP2_FULL };
-INLINE void soften_vectors(int vectors, int64_t n, const struct attn_lanes_exps *by, const float *s, float *p,
-                           struct exps *e) {
+INLINE void exp_vectors(int vectors, int64_t n, const struct attn_lanes_exps *by, const float *s, float *p,
+                        struct exps *e) {
     if (by->less && PAIRS && by->bf16_accuracy) {
-        soften_rows(vectors, n, 1, ROUGH, s, p, e);
+        exp_rows(vectors, n, 1, ROUGH, s, p, e);
     } else if (by->less) {
-        soften_rows(vectors, n, 1, EXACT, s, p, e);
+        exp_rows(vectors, n, 1, EXACT, s, p, e);
     } else if (PAIRS && by->bf16_accuracy) {
-        soften_rows(vectors, n, 0, ROUGH, s, p, e);
+        exp_rows(vectors, n, 0, ROUGH, s, p, e);
     } else {
-        soften_rows(vectors, n, 0, EXACT, s, p, e);
+        exp_rows(vectors, n, 0, EXACT, s, p, e);
     }
 }
 /* p may be where s is. */
-INLINE void soften_tile(int halves, int64_t n, const struct attn_lanes_exps *by, const float *s, float *p,
-                        struct exps *e) {
+INLINE void exp_tile(int halves, int64_t n, const struct attn_lanes_exps *by, const float *s, float *p,
+                     struct exps *e) {
     if (vectors_of(halves) > 1) {
-        for (int g = 0; g < groups_of(halves); g++) soften_vectors(2, n, by, s + g * GROUP, p + g * GROUP, &e[g]);
+        for (int g = 0; g < groups_of(halves); g++) exp_vectors(2, n, by, s + g * GROUP, p + g * GROUP, &e[g]);
     } else {
-        soften_vectors(1, n, by, s, p, e);
+        exp_vectors(1, n, by, s, p, e);
     }
 }
 INLINE void begin(const struct attn_lanes_exps *by, struct exps *e) {
@@ -226,10 +226,10 @@ INLINE uint32_t end(const struct exps *e, const struct attn_lanes_exps *by, floa
     }
     return over;
 }
-static uint32_t soften(int halves, int64_t n, float *s, const struct attn_lanes_exps *by, float *sum) {
+static uint32_t exp_scores(int halves, int64_t n, float *s, const struct attn_lanes_exps *by, float *sum) {
     struct exps e[GROUPS];
     begin(by, e);
-    soften_tile(halves, n, by, s, s, e);
+    exp_tile(halves, n, by, s, s, e);
     return end(e, by, sum);
 }
 static void scores_of(const struct attn_fwd_score_mod *f, int64_t n, int64_t key, float *s) {
@@ -249,15 +249,15 @@ static void cap(int64_t n, float *s, const struct attn_softcap *f) {
     }
 }
 /* A tile's scores lie where its probabilities go; those of pairs then take the first half. */
-static uint32_t weigh(int halves, int64_t n, int64_t depth, const float *k, const float *q, float *p,
-                      const struct attn_lanes_exps *by, float *sum) {
+static uint32_t add_pv(int halves, int64_t n, int64_t depth, const float *k, const float *q, float *p,
+                       const struct attn_lanes_exps *by, float *sum) {
     struct exps e[GROUPS];
     begin(by, e);
     for (int64_t rows; n > 0; n -= rows, k += rows * depth, p += elements(rows) * STRIP) {
         rows = share_keys(n);
         tile_keys(halves, rows, depth, k, q, p, n > rows ? k + rows * depth : k);
         if (by->cap) cap(rows, p, by->cap);
-        soften_tile(halves, rows, by, p, p, e);
+        exp_tile(halves, rows, by, p, p, e);
     }
     return end(e, by, sum);
 }
@@ -333,11 +333,11 @@ const struct attn_ukr_lanes TABLE = {.pairs = PAIRS,
                                      .hide = hide,
                                      .high = high,
                                      .update_max = update_max,
-                                     .soften = soften,
+                                     .exp_scores = exp_scores,
                                      .score = scores_of,
                                      .growth = growth_of,
                                      .cap = cap,
-                                     .weigh = weigh,
+                                     .add_pv = add_pv,
                                      .add = add,
                                      .scale = scale,
                                      .close = close};

@@ -187,8 +187,8 @@ INLINE void tile(int what, const struct attn_bwd_tile *t, int64_t depth, int64_t
         if (what) keep(t->score, t->seen + r * 2 * SIDE, r, t->blocks, &reach[r]);
     }
     chunks(what, t, reach, depth, width);
-    if (t->dv) over_rows(t, reach, t->dout_turned, t->p, width, t->dv);
-    if (t->dk) over_rows(t, reach, t->q_turned, t->ds, depth, t->dk);
+    if (t->dv) over_rows(t, reach, t->dout_transposed, t->p, width, t->dv);
+    if (t->dk) over_rows(t, reach, t->q_transposed, t->ds, depth, t->dk);
     for (int64_t r = 0; t->dq && r < t->strips; r++) {
         const int64_t k = reach[r].lo / SIDE, n = (reach[r].hi + SIDE - 1) / SIDE - k;
         for (int64_t d = 0; d < depth && n > 0; d += SIDE)

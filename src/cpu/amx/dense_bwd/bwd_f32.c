@@ -253,8 +253,8 @@ INLINE void tile(int flat, int what, const struct attn_bwd_tile *t, int64_t dept
     tile_zero(2);
     tile_zero(3);
     chunks(flat, what, t, reach, depth, width, &last);
-    if (t->dv) over_rows(t, reach, t->dout_turned, t->p, width, t->dv, &last);
-    if (t->dk) over_rows(t, reach, t->q_turned, t->ds, depth, t->dk, &last);
+    if (t->dv) over_rows(t, reach, t->dout_transposed, t->p, width, t->dv, &last);
+    if (t->dk) over_rows(t, reach, t->q_transposed, t->ds, depth, t->dk, &last);
     for (int64_t r = 0; t->dq && r < t->strips; r++) {
         const int64_t k = reach[r].lo / SIDE, n = (reach[r].hi + SIDE - 1) / SIDE - k;
         for (int64_t d = 0; d < depth && n > 0; d += SIDE)

@@ -82,9 +82,9 @@ void attn_ukr_few_dots(int64_t m, int64_t n, int64_t k, const float *a, int64_t 
 
 enum { KEYS = 32, MOST = 4 };
 /* rows x (nv times 32 columns), k keys; cols: live columns of the last 32. p: [ROWS][KEYS]. */
-static inline __attribute__((always_inline)) void weigh_tile(int rows, int nv, int64_t cols, int64_t k, int64_t far,
-                                                             const float *p, const uint16_t *v, int64_t ldv, float *c,
-                                                             int64_t ldc) {
+static inline __attribute__((always_inline)) void pv_tile(int rows, int nv, int64_t cols, int64_t k, int64_t far,
+                                                          const float *p, const uint16_t *v, int64_t ldv, float *c,
+                                                          int64_t ldc) {
     static const int32_t low[16] = {0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23};
     const __m512i lo = _mm512_loadu_si512(low), hi = _mm512_add_epi32(lo, _mm512_set1_epi32(8));
     const __mmask32 part = cols >= 32 ? (__mmask32)-1 : ((__mmask32)1 << cols) - 1;
@@ -115,7 +115,7 @@ static inline __attribute__((always_inline)) void weigh_tile(int rows, int nv, i
         }
     }
 }
-void attn_ukr_few_weigh(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const uint16_t *b, int64_t ldb,
+void attn_ukr_decode_pv(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const uint16_t *b, int64_t ldb,
                         float *c, int64_t ldc) {
     _Alignas(64) float p[ROWS * KEYS];
     const int64_t far = 2 * rows_ahead(n) * ldb; /* the columns of a row take several passes */
@@ -136,9 +136,9 @@ void attn_ukr_few_weigh(int64_t m, int64_t n, int64_t k, const float *a, int64_t
 #define WEIGH(r)                                                                                                       \
     case r:                                                                                                            \
         if (n - j >= 64) {                                                                                             \
-            weigh_tile(r, 2, 32, keys, far, p, v, ldb, to, ldc);                                                       \
+            pv_tile(r, 2, 32, keys, far, p, v, ldb, to, ldc);                                                          \
         } else {                                                                                                       \
-            weigh_tile(r, 1, n - j, keys, far, p, v, ldb, to, ldc);                                                    \
+            pv_tile(r, 1, n - j, keys, far, p, v, ldb, to, ldc);                                                       \
         }                                                                                                              \
         break;
                 switch (rows) { WEIGH(1) WEIGH(2) WEIGH(3) WEIGH(4) }

@@ -89,12 +89,12 @@ SCORE(8, 32)
 SCORE(16, 16)
 SCORE(8, 16)
 /* Rows outside: each comes from memory once, and its lines stay in the first-level cache for all panels. */
-static void scores(int64_t n, int64_t heads, int64_t depth, const uint16_t *const *row, const float *turned, float *s,
-                   int64_t ld_s, struct attn_sparse_ahead *ahead) {
+static void scores(int64_t n, int64_t heads, int64_t depth, const uint16_t *const *row, const float *transposed,
+                   float *s, int64_t ld_s, struct attn_sparse_ahead *ahead) {
     for (int64_t r = 0; r < n; r += ROWS)
         for (int64_t h = 0; h < heads; h += ATTN_SPARSE_PANEL) {
             const int64_t left = heads - h;
-            const float *b = turned + h * depth;
+            const float *b = transposed + h * depth;
             float *to = s + r * ld_s + h;
             if (left > 24) {
                 score_32_of_32(depth, row + r, b, to, ld_s, ahead);

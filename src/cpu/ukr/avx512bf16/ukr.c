@@ -39,9 +39,9 @@
 
 /* rows x (nv times 32 columns): two rows of v become vectors of pairs. cols: live columns of the last 32.
  * Prefetches do not help: the hardware's keep up. */
-static inline __attribute__((always_inline)) void weigh_tile(int rows, int nv, int64_t cols, int64_t k, const float *p,
-                                                             int64_t ldp, const uint16_t *v, int64_t ldv, float *c,
-                                                             int64_t ldc) {
+static inline __attribute__((always_inline)) void pv_tile(int rows, int nv, int64_t cols, int64_t k, const float *p,
+                                                          int64_t ldp, const uint16_t *v, int64_t ldv, float *c,
+                                                          int64_t ldc) {
     enum { ROWS = 4, MOST = 2 };
     static const uint16_t low[32] = {0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
                                      8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47};
@@ -74,13 +74,13 @@ static inline __attribute__((always_inline)) void weigh_tile(int rows, int nv, i
 #define WEIGH(r)                                                                                                       \
     case r:                                                                                                            \
         if (n - j >= 64) {                                                                                             \
-            weigh_tile(r, 2, 32, k, p, ldp, v + j, ldv, c + j, ldc);                                                   \
+            pv_tile(r, 2, 32, k, p, ldp, v + j, ldv, c + j, ldc);                                                      \
         } else {                                                                                                       \
-            weigh_tile(r, 1, n - j, k, p, ldp, v + j, ldv, c + j, ldc);                                                \
+            pv_tile(r, 1, n - j, k, p, ldp, v + j, ldv, c + j, ldc);                                                   \
         }                                                                                                              \
         break;
-static void weigh(int64_t m, int64_t n, int64_t k, const float *p, int64_t ldp, const uint16_t *v, int64_t ldv,
-                  float *c, int64_t ldc) {
+static void add_pv(int64_t m, int64_t n, int64_t k, const float *p, int64_t ldp, const uint16_t *v, int64_t ldv,
+                   float *c, int64_t ldc) {
     for (; m > 0; m -= 4, p += 4 * ldp, c += 4 * ldc)
         for (int64_t j = 0; j < n; j += n - j >= 64 ? 64 : 32) {
             switch (m < 4 ? m : 4) { WEIGH(1) WEIGH(2) WEIGH(3) WEIGH(4) }
@@ -345,8 +345,8 @@ static float total(const uint16_t *p, int64_t n) {
     return v32_sum(sum);
 }
 
-static void soften(float *dst, const float *even, const float *odd, const float *max, float *sum, float *sum_rounded,
-                   int64_t n, float factor) {
+static void exp_scores(float *dst, const float *even, const float *odd, const float *max, float *sum,
+                       float *sum_rounded, int64_t n, float factor) {
     const v32 f = v32_set(factor);
     for (int64_t j = 0; j < n; j += 16) {
         const __mmask16 m = n - j < 16 ? v32_tail_of(n - j) : (__mmask16)-1;
@@ -395,12 +395,12 @@ static void narrow_rows(uint16_t *dst, int64_t ld, const float *src, int64_t row
     .zip = zip, .zip_blocks = zip_blocks, .zip_tiles = zip_tiles, .turn = turn, .stack = stack,                        \
     .zip_split_f16 = zip_split_f16, .split_f16 = split_f16, .most_square = most_square,                                \
     .zip_split_f32 = zip_split_f32, .split_f32 = split_f32, .split_block = split_block, .zip_f32 = zip_f32,            \
-    .finite = finite_half, .exp2 = exp2_half, .exp2_f32 = exp2_f32, .total = total, .soften = soften,                  \
+    .finite = finite_half, .exp2 = exp2_half, .exp2_f32 = exp2_f32, .total = total, .exp_scores = exp_scores,          \
     .bwd_rows = bwd_rows, .narrow = narrow, .narrow_rows = narrow_rows
 const struct attn_ukr_bf16 attn_ukr_bf16_avx512bf16 = {
     .gemm = gemm_pair,
     .dots = gemm_nt_pair,
-    .weigh = weigh,
+    .add_pv = add_pv,
     .finish = attn_ukr_finish_avx512bf16,
     .lanes = &attn_ukr_lanes_avx512bf16,
     .decode = &attn_ukr_pass_avx512bf16,
@@ -413,7 +413,7 @@ const struct attn_ukr_bf16 attn_ukr_bf16_amx = {
     .keys = 128,
     .gemm = attn_ukr_amx_gemm,
     .dots = attn_ukr_few_dots,
-    .weigh = attn_ukr_few_weigh,
+    .add_pv = attn_ukr_decode_pv,
     .decode_tiles = attn_ukr_amx_decode,
     .fwd = attn_ukr_amx_fwd,
     .fwd_rowmajor = attn_ukr_amx_fwd_rowmajor,
