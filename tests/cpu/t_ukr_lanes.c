@@ -16,9 +16,9 @@
 
 #include <cmocka.h>
 
-enum { LANES = ATTN_LANES, MOST = 150, WIDE = 70, GUARD = 32 };
+enum { LANES = ATTN_TRANSPOSED, MOST = 150, WIDE = 70, GUARD = 32 };
 #define LOG2_E 0x1.715476p0f
-static const struct attn_ukr_lanes *u; /* the table under test */
+static const struct attn_ukr_transposed *u; /* the table under test */
 static uint64_t state = 1;
 static double uniform(void) { /* -1 .. 1 */
     state = state * 6364136223846793005u + 1442695040888963407u;
@@ -97,7 +97,7 @@ static void probabilities(int bf16_accuracy, double least, double bound) {
     for (int64_t n = 1; n <= MOST; n++) {
         const int64_t depth = 1 + n * 5 % WIDE;
         const float factor = n % 2 ? LOG2_E : 0.3f;
-        struct attn_lanes_exps by = {NULL, factor, 1, bf16_accuracy, less, top};
+        struct attn_transposed_exp by = {NULL, factor, 1, bf16_accuracy, less, top};
         start();
         u->scores(2, n, depth, rows, transposed, s);
         memcpy(p, s, sizeof s);
@@ -133,7 +133,7 @@ static void probabilities(int bf16_accuracy, double least, double bound) {
     }
     printf("relative error %.2e\n", worst);
     assert_true(worst > least && worst < bound);
-    const struct attn_lanes_exps by = {NULL, 1, 1e30f, bf16_accuracy, NULL, top};
+    const struct attn_transposed_exp by = {NULL, 1, 1e30f, bf16_accuracy, NULL, top};
     for (int64_t q = 0; q < LANES; q++)
         s[q] = -INFINITY, s[LANES + q] = INFINITY, s[2 * LANES + q] = NAN, s[3 * LANES + q] = -200;
     assert_true(u->exp_scores(2, 4, s, &by, sum) == UINT32_MAX);
@@ -197,7 +197,7 @@ static void test_cap(void **unused) {
         start();
         u->scores(2, n, WIDE, rows, transposed, s);
         u->cap(n, s, &narrow);
-        const struct attn_lanes_exps by_both = {&narrow, LOG2_E, 1, 0, less, top};
+        const struct attn_transposed_exp by_both = {&narrow, LOG2_E, 1, 0, less, top};
         u->exp_scores(2, n, s, &by_both, sum);
         u->add_pv(2, n, WIDE, rows, transposed, p, &by_both, part);
         assert_memory_equal(p, s, (size_t)(elements(n) * LANES) * sizeof *s);
@@ -206,7 +206,7 @@ static void test_cap(void **unused) {
 }
 
 /* Products become scores: every kind of mask and ALiBi with and without a softcap, from any key on; behind the last
- * cell of a mask nothing is read, and nothing is written behind ATTN_LANES_MORE rows. */
+ * cell of a mask nothing is read, and nothing is written behind ATTN_TRANSPOSED_MORE rows. */
 static float cells[LANES][MOST + GUARD];
 static void describe(struct attn_fwd_score_mod *f, int kind, int64_t have) {
     static const int masks[] = {ATTN_UKR_MASK_NONE, ATTN_UKR_MASK_BITS, ATTN_UKR_MASK_F32, ATTN_UKR_MASK_BF16};
@@ -244,13 +244,14 @@ static double score_of(const struct attn_fwd_score_mod *f, double x, int64_t q, 
 }
 static void test_score(void **unused) {
     (void)unused;
-    static _Alignas(64) float to[(MOST + ATTN_LANES_MORE + 1) * LANES], was[(MOST + ATTN_LANES_MORE + 1) * LANES];
+    static _Alignas(64) float to[(MOST + ATTN_TRANSPOSED_MORE + 1) * LANES],
+        was[(MOST + ATTN_TRANSPOSED_MORE + 1) * LANES];
     struct attn_fwd_score_mod f;
     for (int kind = 0; kind < 24; kind++)
         for (int64_t n = 1; n <= MOST; n += 1 + n / 5) {
-            const int64_t key = n * 7 % (MOST - n + 1), end = n + ATTN_LANES_MORE;
+            const int64_t key = n * 7 % (MOST - n + 1), end = n + ATTN_TRANSPOSED_MORE;
             describe(&f, kind, n % 2 ? key + n : MOST);
-            fill(to, (MOST + ATTN_LANES_MORE + 1) * LANES);
+            fill(to, (MOST + ATTN_TRANSPOSED_MORE + 1) * LANES);
             memcpy(was, to, sizeof to);
             u->score(&f, n, key, to);
             for (int64_t i = 0; i < n * LANES; i++) {
@@ -278,7 +279,7 @@ static void test_half(void **unused) {
             const int64_t depth = 1 + n * 5 % WIDE, width = 1 + n * 3 % WIDE;
             float sums[2][2 * LANES];
             start();
-            const struct attn_lanes_exps by = {NULL, LOG2_E, 3, kind % 2, kind / 2 ? less : NULL, top};
+            const struct attn_transposed_exp by = {NULL, LOG2_E, 3, kind % 2, kind / 2 ? less : NULL, top};
             u->scores(2, n, depth, rows, transposed, s);
             u->scores(1, n, depth, rows, transposed, before);
             for (int64_t i = 0; i < n * LANES; i++) assert_true(i % LANES >= LANES / 2 || s[i] == before[i]);
@@ -396,12 +397,12 @@ static void test_hide_high(void **unused) {
 int main(void) {
     const uint64_t have = attn_cpu_features("", NULL);
     const struct {
-        const struct attn_ukr_lanes *u;
+        const struct attn_ukr_transposed *u;
         uint64_t needs;
         const char *name;
-    } tables[] = {{&attn_ukr_lanes_avx2, ATTN_CPU_AVX2, "f32, AVX2"},
-                  {&attn_ukr_lanes_avx512, ATTN_CPU_AVX512, "f32, AVX-512"},
-                  {&attn_ukr_lanes_avx512bf16, ATTN_CPU_AVX512 | ATTN_CPU_BF16, "pairs of bf16, AVX-512"}};
+    } tables[] = {{&attn_ukr_transposed_avx2, ATTN_CPU_AVX2, "f32, AVX2"},
+                  {&attn_ukr_transposed_avx512, ATTN_CPU_AVX512, "f32, AVX-512"},
+                  {&attn_ukr_transposed_avx512bf16, ATTN_CPU_AVX512 | ATTN_CPU_BF16, "pairs of bf16, AVX-512"}};
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_scores),    cmocka_unit_test(test_probabilities), cmocka_unit_test(test_cap),
         cmocka_unit_test(test_close),     cmocka_unit_test(test_refer),         cmocka_unit_test(test_sums),

@@ -23,22 +23,22 @@ static double uniform(void) { /* -1 .. 1 */
     return (double)(int64_t)(state >> 11) * 0x1p-52 - 1;
 }
 
-enum { KEYS = ATTN_PASS_KEYS, STEPS = 4, ALL = STEPS * KEYS, MOST = 512 };
+enum { KEYS = ATTN_DECODE_KEYS, STEPS = 4, ALL = STEPS * KEYS, MOST = 512 };
 static const struct table {
     const char *name;
-    const struct attn_ukr_pass *u;
+    const struct attn_ukr_decode *u;
     uint64_t feature;
     int32_t dtype;
     int pairs;
 } tables[] = {
 #ifndef ATTN_NO_X86
-    {"f32 avx512", &attn_ukr_pass_f32_avx512, ATTN_CPU_AVX512, ATTN_F32, 0},
-    {"f16 avx512", &attn_ukr_pass_f16_avx512, ATTN_CPU_AVX512, ATTN_F16, 0},
-    {"bf16 avx512", &attn_ukr_pass_bf16_avx512, ATTN_CPU_AVX512, ATTN_BF16, 0},
-    {"f32 avx2", &attn_ukr_pass_f32_avx2, ATTN_CPU_AVX2, ATTN_F32, 0},
-    {"f16 avx2", &attn_ukr_pass_f16_avx2, ATTN_CPU_AVX2, ATTN_F16, 0},
-    {"bf16 avx2", &attn_ukr_pass_bf16_avx2, ATTN_CPU_AVX2, ATTN_BF16, 0},
-    {"pairs avx512bf16", &attn_ukr_pass_avx512bf16, ATTN_CPU_BF16, ATTN_BF16, 1},
+    {"f32 avx512", &attn_ukr_decode_f32_avx512, ATTN_CPU_AVX512, ATTN_F32, 0},
+    {"f16 avx512", &attn_ukr_decode_f16_avx512, ATTN_CPU_AVX512, ATTN_F16, 0},
+    {"bf16 avx512", &attn_ukr_decode_bf16_avx512, ATTN_CPU_AVX512, ATTN_BF16, 0},
+    {"f32 avx2", &attn_ukr_decode_f32_avx2, ATTN_CPU_AVX2, ATTN_F32, 0},
+    {"f16 avx2", &attn_ukr_decode_f16_avx2, ATTN_CPU_AVX2, ATTN_F16, 0},
+    {"bf16 avx2", &attn_ukr_decode_bf16_avx2, ATTN_CPU_AVX2, ATTN_BF16, 0},
+    {"pairs avx512bf16", &attn_ukr_decode_avx512bf16, ATTN_CPU_BF16, ATTN_BF16, 1},
 #endif
     {NULL, NULL, 0, 0, 0}};
 static const struct table *t;
@@ -52,24 +52,24 @@ struct operands {
     int64_t rows, depth, width, ldq, ldo, row_k, row_v;
     float *q, *o;
     char *k, *v;
-    float m[ATTN_PASS_ROWS], l[ATTN_PASS_ROWS * KEYS], l_rounded[ATTN_PASS_ROWS * ATTN_PASS_ROUNDED];
-    int lo[ATTN_PASS_ROWS], hi[ATTN_PASS_ROWS];
+    float m[ATTN_DECODE_ROWS], l[ATTN_DECODE_ROWS * KEYS], l_rounded[ATTN_DECODE_ROWS * ATTN_DECODE_ROUNDED];
+    int lo[ATTN_DECODE_ROWS], hi[ATTN_DECODE_ROWS];
 };
 static void run(struct operands *x, int64_t first, int64_t rows) {
-    struct attn_pass f = {.rows = rows,
-                          .depth = x->depth,
-                          .width = x->width,
-                          .q = x->q + first * x->ldq,
-                          .ldq = x->ldq,
-                          .factor = 0.7f,
-                          .m = x->m + first,
-                          .l = x->l + first * KEYS,
-                          .o = x->o + first * x->ldo,
-                          .ldo = x->ldo,
-                          .l_rounded = x->l_rounded + first * ATTN_PASS_ROUNDED};
-    float s[ATTN_PASS_ROWS * KEYS];
+    struct attn_decode f = {.rows = rows,
+                            .depth = x->depth,
+                            .width = x->width,
+                            .q = x->q + first * x->ldq,
+                            .ldq = x->ldq,
+                            .factor = 0.7f,
+                            .m = x->m + first,
+                            .l = x->l + first * KEYS,
+                            .o = x->o + first * x->ldo,
+                            .ldo = x->ldo,
+                            .l_rounded = x->l_rounded + first * ATTN_DECODE_ROUNDED};
+    float s[ATTN_DECODE_ROWS * KEYS];
     memset(f.l, 0, (size_t)(rows * KEYS) * sizeof *f.l);
-    memset(f.l_rounded, 0, (size_t)(rows * ATTN_PASS_ROUNDED) * sizeof *f.l_rounded);
+    memset(f.l_rounded, 0, (size_t)(rows * ATTN_DECODE_ROUNDED) * sizeof *f.l_rounded);
     for (int64_t r = 0; r < rows; r++) {
         f.m[r] = -INFINITY;
         memset(f.o + r * x->ldo, 0, (size_t)((x->width + 15) / 16 * 16) * sizeof *f.o);
@@ -135,7 +135,7 @@ static void check(int64_t rows, int64_t depth, int64_t width, int hides) {
     const size_t n_k = (size_t)(ALL * x.row_k), n_v = (size_t)(ALL * x.row_v), n_o = (size_t)(rows * x.ldo);
     x.q = malloc((size_t)(rows * x.ldq) * sizeof *x.q), x.k = malloc(n_k), x.v = malloc(n_v);
     x.o = malloc(n_o * sizeof *x.o);
-    float *old = malloc(n_o * sizeof *x.o), l[ATTN_PASS_ROWS * KEYS], m[ATTN_PASS_ROWS];
+    float *old = malloc(n_o * sizeof *x.o), l[ATTN_DECODE_ROWS * KEYS], m[ATTN_DECODE_ROWS];
     memset(x.k, 0xff, n_k), memset(x.v, 0xff, n_v); /* NaN */
     memset(x.q, 0xff, (size_t)(rows * x.ldq) * sizeof *x.q);
     for (int64_t j = 0; j < ALL; j++) {
@@ -181,10 +181,10 @@ static void test_pass(void **unused) {
     (void)unused;
     for (int64_t s = 1; s <= 70; s++)
         for (int hides = 0; hides < 2; hides++) {
-            check(1 + s % ATTN_PASS_ROWS, s, 71 - s, hides);
-            check(1 + s / 2 % ATTN_PASS_ROWS, 2 * s, 130 - s, hides);
+            check(1 + s % ATTN_DECODE_ROWS, s, 71 - s, hides);
+            check(1 + s / 2 % ATTN_DECODE_ROWS, 2 * s, 130 - s, hides);
         }
-    check(ATTN_PASS_ROWS, MOST, MOST, 1);
+    check(ATTN_DECODE_ROWS, MOST, MOST, 1);
     check(3, 128, 128, 0);
 }
 /* Equal values of equal scores: where all additions round the same way, those of f32 must not pile up. */
@@ -193,8 +193,8 @@ static void test_alike(void **unused) {
     float s[ROWS * KEYS], m[ROWS], l[ROWS * KEYS] = {0}, o[ROWS * WIDTH] = {0};
     char row[WIDTH * sizeof(float)];
     const void *v[KEYS];
-    float l_rounded[ROWS * ATTN_PASS_ROUNDED] = {0};
-    const struct attn_pass f = {
+    float l_rounded[ROWS * ATTN_DECODE_ROUNDED] = {0};
+    const struct attn_decode f = {
         .rows = ROWS, .width = WIDTH, .factor = 0.7f, .m = m, .l = l, .o = o, .ldo = WIDTH, .l_rounded = l_rounded};
     (void)unused;
     for (int c = 0; c < WIDTH; c++) put(row + c * bytes(), 1 + c / 100.0);
@@ -215,10 +215,10 @@ static void test_alike(void **unused) {
 /* Values of 1: the sums are those of probabilities as they are rounded, also where the reference has moved. */
 static void test_sum_as_rounded(void **unused) {
     enum { TIMES = 9, WIDTH = 16 };
-    float m = -INFINITY, l[KEYS] = {0}, o[WIDTH] = {0}, l_rounded[ATTN_PASS_ROUNDED] = {0}, s[KEYS];
+    float m = -INFINITY, l[KEYS] = {0}, o[WIDTH] = {0}, l_rounded[ATTN_DECODE_ROUNDED] = {0}, s[KEYS];
     char row[WIDTH * sizeof(float)];
     const void *v[KEYS];
-    const struct attn_pass f = {
+    const struct attn_decode f = {
         .rows = 1, .width = WIDTH, .factor = 0.7f, .m = &m, .l = l, .o = o, .ldo = WIDTH, .l_rounded = l_rounded};
     double sum = 0;
     (void)unused;
@@ -228,7 +228,7 @@ static void test_sum_as_rounded(void **unused) {
         for (int i = 0; i < KEYS; i++) s[i] = (float)(step / 4 * 40) - 0.37f * (float)(i * i % 7 + step % 4);
         t->u->add_pv(&f, v, NULL, s);
     }
-    for (int i = 0; i < ATTN_PASS_ROUNDED; i++) sum += (double)l_rounded[i];
+    for (int i = 0; i < ATTN_DECODE_ROUNDED; i++) sum += (double)l_rounded[i];
     if (!t->pairs) sum = sum_of(l);
     assert_true(sum > 1 && fabs((double)o[0] / sum - 1) < 1e-6);
     if (t->pairs) assert_true(fabs(sum / sum_of(l) - 1) > 1e-5); /* they do differ */

@@ -65,7 +65,7 @@ static void lay_out(struct attn_cpu_bwd *w, int32_t threads) {
     /* Whole register tiles as columns. Large tiles pay where no diagonal runs through them and the cache holds them. */
     const int open = p->window_left == ATTN_UNBOUNDED && p->window_right == ATTN_UNBOUNDED;
     const int whole = (open || !w->s.bf16) && p->dim_qk <= 128 && p->dim_v <= 128;
-    const int strips = attn_cpu_grad_serves(w); /* then tiles are for what it leaves; they divide its blocks */
+    const int strips = attn_cpu_bwd_amx_serves(w); /* then tiles are for what it leaves; they divide its blocks */
     w->tile = strips ? 128 : whole ? 192 : 96;
     w->ldd = odd_lines(strips ? attn_cpu_sdpa_up(p->dim_qk, 32) : p->dim_qk, line);
     w->ldv = odd_lines(p->dim_v, line);
@@ -86,7 +86,7 @@ static void lay_out(struct attn_cpu_bwd *w, int32_t threads) {
            (w->slots + 1) * w->tile * (4 * w->ldd + 2 * w->ldv) * w->real <= SLOT_BYTES)
         w->slots++;
     w->keys = w->slots * w->tile;
-    if (strips) attn_cpu_grad_lay_out(w, threads);
+    if (strips) attn_cpu_bwd_amx_lay_out(w, threads);
     w->key_blocks = attn_cpu_sdpa_blocks(p->seq_k, w->keys);
     w->n_stats = attn_core_has(p, ATTN_PACKED) ? p->heads_q * p->total_q : p->batch * p->heads_q * p->seq_q;
 
@@ -214,7 +214,7 @@ void attn_cpu_sdpa_bwd(const struct attn_cpu_sdpa_isa *isa, const struct attn_co
     const int dalibi = attn_core_has(p, ATTN_GRAD_ALIBI);
     const int64_t pairs = p->batch * p->heads_k;
     run_phase(&w, dev, row_tasks(&w), phases->rows);
-    if (w.grad.end) run_phase(&w, dev, key_tasks(&w), attn_cpu_grad_look);
+    if (w.grad.end) run_phase(&w, dev, key_tasks(&w), attn_cpu_bwd_amx_look);
     if (w.fused && w.want_dq && (w.want_dk || w.want_dv)) {
         run_phase(&w, dev, pairs, phases->fused);
     } else {

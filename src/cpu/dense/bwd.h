@@ -18,7 +18,7 @@ struct attn_cpu_bwd_row {
 enum { ATTN_CPU_BWD_ROWS = 64 /* query rows of a task of the first phase */ };
 
 /* Sizes of bwd_amx.c, and a worker's scratch there, which shares its place with that of the tiles. */
-struct attn_cpu_grad {
+struct attn_cpu_bwd_amx {
     int64_t depth, width;       /* of q and k, of dout and v, rounded up to 32 */
     int64_t ldq, ldo, ldk, ldt; /* row strides: pairs of q and of dout, zipped k, a strip of anything */
     struct {
@@ -45,7 +45,7 @@ struct attn_cpu_bwd {
     int64_t keys; /* of a task of the key phase, and... */
     int64_t rows; /* flat rows of one of the query phase: multiples of tile */
     int64_t row_blocks, key_blocks;
-    struct attn_cpu_grad grad;
+    struct attn_cpu_bwd_amx grad;
     uint8_t *odd_rows, *odd_keys; /* not for bwd_amx.c: [batch][query head][block of rows], [batch][key head][block] */
     int fused;                    /* keys and queries in one phase */
     struct {

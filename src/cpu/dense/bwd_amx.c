@@ -45,10 +45,10 @@ static int split_pays(const struct attn_cpu_sdpa *s) {
 static int has_scores(const struct attn_cpu_bwd *w) {
     return !w->s.plain || (w->s.bf16 && attn_core_has(w->s.p, ATTN_SINK));
 }
-int attn_cpu_grad_serves(const struct attn_cpu_bwd *w) {
+int attn_cpu_bwd_amx_serves(const struct attn_cpu_bwd *w) {
     const struct attn_cpu_sdpa *s = &w->s;
     if (!w->bf16 || s->p->dim_qk <= 0 || s->p->dim_v <= 0) return 0;
-    if (has_scores(w) && !attn_cpu_grad_scores(w)) return 0;
+    if (has_scores(w) && !attn_cpu_bwd_amx_scores(w)) return 0;
     if (s->bf16) return s->bf16->bwd_tile != NULL;
     return w->bf16->bwd_tile_f32 && (has_scores(w) || s->p->scale > 0) && split_pays(s);
 }
@@ -56,7 +56,7 @@ int attn_cpu_grad_serves(const struct attn_cpu_bwd *w) {
 static int whole(const struct attn_cpu_bwd *w) { return !w->s.bf16 || w->grad.scored; }
 
 /* Operands of w->rows or a tile's rows and of `keys` keys, and what is between the products. */
-static void lay_out_pairs(struct attn_cpu_grad *g, int64_t rows, int64_t keys) {
+static void lay_out_pairs(struct attn_cpu_bwd_amx *g, int64_t rows, int64_t keys) {
     const int64_t f = (int64_t)sizeof(float), most = g->depth > g->width ? g->depth : g->width,
                   cells = STRIPS * SIDE * keys / 2;
     g->ldq = odd_lines(g->depth / 2), g->ldo = odd_lines(g->width / 2);
@@ -72,7 +72,7 @@ static void lay_out_pairs(struct attn_cpu_grad *g, int64_t rows, int64_t keys) {
     g->at.ds = attn_cpu_sdpa_take(&g->end, cells * f);
     g->at.ds_rows = attn_cpu_sdpa_take(&g->end, cells * f);
 }
-static void lay_out_split(struct attn_cpu_grad *g, int64_t rows, int64_t keys) {
+static void lay_out_split(struct attn_cpu_bwd_amx *g, int64_t rows, int64_t keys) {
     const int64_t block = SPLIT * (int64_t)sizeof(float), wide = g->depth / SIDE, tall = g->width / SIDE;
     g->ldt = odd_lines(g->depth > g->width ? g->depth : g->width);
     g->at.q = attn_cpu_sdpa_take(&g->end, rows / SIDE * wide * block);
@@ -87,11 +87,11 @@ static void lay_out_split(struct attn_cpu_grad *g, int64_t rows, int64_t keys) {
     g->at.ds_rows = attn_cpu_sdpa_take(&g->end, rows / SIDE * SPLIT_BLOCKS * block);
 }
 
-void attn_cpu_grad_lay_out(struct attn_cpu_bwd *w, int32_t threads) {
+void attn_cpu_bwd_amx_lay_out(struct attn_cpu_bwd *w, int32_t threads) {
     const attn_problem *p = w->s.p;
     const int split = w->s.bf16 == NULL;
     const int64_t f = (int64_t)sizeof(float);
-    struct attn_cpu_grad *g = &w->grad;
+    struct attn_cpu_bwd_amx *g = &w->grad;
     int64_t keys = 4 * LEAST_KEYS;
     g->end = 0;
     g->scored = has_scores(w);
@@ -116,7 +116,7 @@ void attn_cpu_grad_lay_out(struct attn_cpu_bwd *w, int32_t threads) {
     g->at.dv = attn_cpu_sdpa_take(&g->end, keys * g->width * f);
     g->at.tmp = attn_cpu_sdpa_take(&g->end, SIDE * g->ldt * f);
     g->at.s = attn_cpu_sdpa_take(&g->end, 4 * SIDE * SIDE * f);
-    if (g->scored) attn_cpu_grad_score_lay_out(w, rows, keys);
+    if (g->scored) attn_cpu_bwd_amx_score_lay_out(w, rows, keys);
 }
 
 /* Whether a row of the problem's dtype is finite. */
@@ -127,8 +127,8 @@ static int all_finite(const struct attn_cpu_bwd *w, const void *row, int64_t n) 
     attn_cpu_sdpa_load_f32(&w->s, wide, row, w->s.p->dtype, n, 1);
     return w->s.u->finite_f32(wide, n);
 }
-int attn_cpu_grad_simple(const struct attn_cpu_bwd *w, const struct attn_cpu_bwd_row *stat, const void *q,
-                         const void *dout) {
+int attn_cpu_bwd_amx_simple(const struct attn_cpu_bwd *w, const struct attn_cpu_bwd_row *stat, const void *q,
+                            const void *dout) {
     const int factor = whole(w) ? isfinite(stat->g) : !(stat->g < 1) && !(stat->g > 1);
     return isfinite(stat->lse) && isfinite(stat->shift) && factor && all_finite(w, q, w->s.p->dim_qk) &&
            all_finite(w, dout, w->s.p->dim_v);
@@ -136,12 +136,12 @@ int attn_cpu_grad_simple(const struct attn_cpu_bwd *w, const struct attn_cpu_bwd
 /* Where a value that is not finite changes the way: a key that nobody sees may hold anything. */
 static int hidden(const struct attn_cpu_bwd *w, const struct attn_core_seq *seq, int64_t b, int64_t hk, int64_t j) {
     int64_t first = 0, last = 0;
-    if (w->grad.scored) return attn_cpu_grad_score_hidden(w, seq, b, hk, j);
+    if (w->grad.scored) return attn_cpu_bwd_amx_score_hidden(w, seq, b, hk, j);
     attn_core_query_range(w->s.p, seq->sq, seq->sk, j, &first, &last);
     return !w->s.bf16 && first >= last;
 }
 
-void attn_cpu_grad_look(struct attn_cpu_bwd *w, int64_t task, char *scratch) {
+void attn_cpu_bwd_amx_look(struct attn_cpu_bwd *w, int64_t task, char *scratch) {
     const attn_problem *p = w->s.p;
     const int64_t block = task % w->key_blocks, head = task / w->key_blocks, b = head / p->heads_k,
                   hk = head % p->heads_k;
@@ -164,12 +164,12 @@ struct work {
     float *q, *dout, *q_transposed, *dout_transposed, *kt, *vt, *k_zip, *max, *delta, *tmp;
     int32_t *seen;
     int64_t *range; /* [rows][2] */
-    struct attn_cpu_grad_score score;
+    struct attn_cpu_bwd_amx_score score;
 };
 
 static void begin(struct work *k, const struct attn_cpu_bwd *w, const struct attn_core_seq *seq, int64_t b, int64_t hk,
                   char *scratch) {
-    const struct attn_cpu_grad *g = &w->grad;
+    const struct attn_cpu_bwd_amx *g = &w->grad;
     *k = (struct work){.w = w, .seq = seq, .b = b, .hk = hk};
 #define AT(name) (float *)(void *)(scratch + g->at.name)
     k->q = AT(q), k->dout = AT(dout), k->q_transposed = AT(q_transposed), k->dout_transposed = AT(dout_transposed);
@@ -198,7 +198,7 @@ static void begin(struct work *k, const struct attn_cpu_bwd *w, const struct att
                                   .ds = AT(ds),
                                   .ds_rows = AT(ds_rows)};
 #undef AT
-    if (g->scored) attn_cpu_grad_score_begin(&k->score, w, seq, b, hk, scratch);
+    if (g->scored) attn_cpu_bwd_amx_score_begin(&k->score, w, seq, b, hk, scratch);
 }
 
 /* Whether rows f0 .. f0+n are simple: blocks of query rows of the heads of the group. */
@@ -302,7 +302,7 @@ static void copy_row(float *to, const void *row, int64_t n, int64_t padded) {
 /* n flat rows from f0 on, filled up to whole strips. */
 static void load_rows(struct work *k, int64_t f0, int64_t n) {
     const struct attn_cpu_bwd *w = k->w;
-    const struct attn_cpu_grad *g = &w->grad;
+    const struct attn_cpu_bwd_amx *g = &w->grad;
     const attn_problem *p = w->s.p;
     const int64_t group = w->s.group;
     if (!w->s.bf16) {
@@ -344,7 +344,7 @@ static void see_all(struct work *k, int64_t f0, int64_t n) {
         if (r < n) attn_core_key_range(&problem, k->seq->sq, k->seq->sk, i, &k->range[2 * r], &k->range[2 * r + 1]);
         if (--left == 0) left = group, i++;
     }
-    if (w->grad.scored) attn_cpu_grad_score_rows(&k->score, f0, n, padded, k->range);
+    if (w->grad.scored) attn_cpu_bwd_amx_score_rows(&k->score, f0, n, padded, k->range);
 }
 /* ... which of so many blocks of keys from j0 on, relative to j0. */
 static void see(const struct work *k, int64_t blocks, int64_t j0) {
@@ -389,7 +389,7 @@ static void load_panels(const struct work *k, const struct attn_view *view, int6
 
 static void load_keys(struct work *k, int64_t j0, int64_t n) {
     const struct attn_cpu_bwd *w = k->w;
-    const struct attn_cpu_grad *g = &w->grad;
+    const struct attn_cpu_bwd_amx *g = &w->grad;
     const attn_problem *p = w->s.p;
     k->t.blocks = attn_cpu_sdpa_blocks(n, SIDE);
     if (!w->s.bf16) {
@@ -437,7 +437,7 @@ static void run_tile(struct work *k, int64_t n, int64_t j0, int64_t f, int64_t j
     const struct attn_cpu_bwd *w = k->w;
     if (w->s.bf16) {
         see(k, k->t.blocks, j0);
-        if (w->grad.scored) k->t.score = attn_cpu_grad_score_keys(&k->score, j0, f, j_next);
+        if (w->grad.scored) k->t.score = attn_cpu_bwd_amx_score_keys(&k->score, j0, f, j_next);
         w->s.bf16->bwd_tile(&k->t);
         return;
     }
@@ -453,16 +453,16 @@ static void run_tile(struct work *k, int64_t n, int64_t j0, int64_t f, int64_t j
         see(k, t.blocks, j);
         if (w->grad.scored) {
             const int more = x + SPLIT_BLOCKS < k->t.blocks;
-            t.score =
-                attn_cpu_grad_score_keys(&k->score, j, more ? k->score.f0 : f, more ? j + SPLIT_BLOCKS * SIDE : j_next);
+            t.score = attn_cpu_bwd_amx_score_keys(&k->score, j, more ? k->score.f0 : f,
+                                                  more ? j + SPLIT_BLOCKS * SIDE : j_next);
         }
         w->bf16->bwd_tile_f32(&t);
     }
 }
 
-int attn_cpu_grad_keys(const struct attn_cpu_bwd *w, const struct attn_core_seq *seq, int64_t b, int64_t hk,
-                       int64_t block, float *dq, char *scratch) {
-    const struct attn_cpu_grad *g = &w->grad;
+int attn_cpu_bwd_amx_keys(const struct attn_cpu_bwd *w, const struct attn_core_seq *seq, int64_t b, int64_t hk,
+                          int64_t block, float *dq, char *scratch) {
+    const struct attn_cpu_bwd_amx *g = &w->grad;
     const attn_problem *p = w->s.p;
     const int64_t group = w->s.group, end = seq->sq * group, j0 = block * w->keys;
     int64_t n = seq->sk - j0, first = 0, last = 0, unused;
@@ -492,8 +492,8 @@ int attn_cpu_grad_keys(const struct attn_cpu_bwd *w, const struct attn_core_seq 
     return 1;
 }
 
-int attn_cpu_grad_queries(const struct attn_cpu_bwd *w, const struct attn_core_seq *seq, int64_t b, int64_t hk,
-                          int64_t f0, float *dq, char *scratch) {
+int attn_cpu_bwd_amx_queries(const struct attn_cpu_bwd *w, const struct attn_core_seq *seq, int64_t b, int64_t hk,
+                             int64_t f0, float *dq, char *scratch) {
     const attn_problem *p = w->s.p;
     const int64_t end = seq->sq * w->s.group, n = end - f0 < w->rows ? end - f0 : w->rows;
     int64_t lo = 0, hi = 0, unused;

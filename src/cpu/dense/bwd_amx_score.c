@@ -22,15 +22,15 @@ static int mask_of(const struct attn_cpu_sdpa *s) {
 /* The same, but for a mask of one cell a row. */
 static int cells_of(const struct attn_cpu_sdpa *s) { return s->mask.column ? mask_of(s) : ATTN_UKR_MASK_NONE; }
 
-int attn_cpu_grad_scores(const struct attn_cpu_bwd *w) {
+int attn_cpu_bwd_amx_scores(const struct attn_cpu_bwd *w) {
     const attn_problem *p = w->s.p;
     return w->s.late_fits && !attn_core_has(p, ATTN_PAGED) && !attn_core_has(p, ATTN_GRAD_ALIBI) &&
            (p->softcap <= 0 || attn_softcap_fits(w->s.softcap, p->scale)) &&
            (!p->mask_dtype || mask_of(&w->s) != ATTN_UKR_MASK_NONE);
 }
 
-void attn_cpu_grad_score_lay_out(struct attn_cpu_bwd *w, int64_t rows, int64_t keys) {
-    struct attn_cpu_grad *g = &w->grad;
+void attn_cpu_bwd_amx_score_lay_out(struct attn_cpu_bwd *w, int64_t rows, int64_t keys) {
+    struct attn_cpu_bwd_amx *g = &w->grad;
     const int64_t f = (int64_t)sizeof(float), pointers = w->s.p->mask_dtype ? rows * (int64_t)sizeof(char *) : 0;
     g->at.slope = attn_cpu_sdpa_take(&g->end, rows * f);
     g->at.origin = attn_cpu_sdpa_take(&g->end, rows * f);
@@ -42,8 +42,8 @@ void attn_cpu_grad_score_lay_out(struct attn_cpu_bwd *w, int64_t rows, int64_t k
     g->at.bits = attn_cpu_sdpa_take(&g->end, rows * (keys / ATTN_BWD_TILE) * (int64_t)sizeof(uint32_t));
 }
 
-float attn_cpu_grad_score_top(const struct attn_cpu_bwd *w, const struct attn_core_seq *seq, int64_t b, int64_t h,
-                              int64_t i, double lse) {
+float attn_cpu_bwd_amx_score_max(const struct attn_cpu_bwd *w, const struct attn_core_seq *seq, int64_t b, int64_t h,
+                                 int64_t i, double lse) {
     const struct attn_view *mask = &w->s.mask;
     struct attn_cpu_sdpa_row row;
     attn_cpu_sdpa_row(&w->s, seq, b, h, i, &row);
@@ -55,8 +55,8 @@ float attn_cpu_grad_score_top(const struct attn_cpu_bwd *w, const struct attn_co
     return (float)(cells_of(&w->s) > ATTN_UKR_MASK_BITS ? lse : lse * LOG2_E);
 }
 
-int attn_cpu_grad_score_hidden(const struct attn_cpu_bwd *w, const struct attn_core_seq *seq, int64_t b, int64_t hk,
-                               int64_t j) {
+int attn_cpu_bwd_amx_score_hidden(const struct attn_cpu_bwd *w, const struct attn_core_seq *seq, int64_t b, int64_t hk,
+                                  int64_t j) {
     const struct attn_view *mask = &w->s.mask;
     int64_t first = 0, last = 0;
     attn_core_query_range(w->s.p, seq->sq, seq->sk, j, &first, &last);
@@ -68,11 +68,11 @@ int attn_cpu_grad_score_hidden(const struct attn_cpu_bwd *w, const struct attn_c
     return 1;
 }
 
-void attn_cpu_grad_score_begin(struct attn_cpu_grad_score *s, const struct attn_cpu_bwd *w,
-                               const struct attn_core_seq *seq, int64_t b, int64_t hk, char *scratch) {
-    const struct attn_cpu_grad *g = &w->grad;
+void attn_cpu_bwd_amx_score_begin(struct attn_cpu_bwd_amx_score *s, const struct attn_cpu_bwd *w,
+                                  const struct attn_core_seq *seq, int64_t b, int64_t hk, char *scratch) {
+    const struct attn_cpu_bwd_amx *g = &w->grad;
     const attn_problem *p = w->s.p;
-    *s = (struct attn_cpu_grad_score){.w = w, .seq = seq, .b = b, .hk = hk};
+    *s = (struct attn_cpu_bwd_amx_score){.w = w, .seq = seq, .b = b, .hk = hk};
 #define AT(name) (void *)(scratch + g->at.name)
     s->slope = AT(slope), s->origin = AT(origin), s->near = AT(near), s->weight = AT(weight), s->ref = AT(ref);
     s->cell = AT(cell), s->next = AT(next);
@@ -88,8 +88,8 @@ void attn_cpu_grad_score_begin(struct attn_cpu_grad_score *s, const struct attn_
     s->score.cell = s->cell, s->score.next = s->next;
 }
 
-void attn_cpu_grad_score_rows(struct attn_cpu_grad_score *s, int64_t f0, int64_t n, int64_t padded,
-                              const int64_t *range) {
+void attn_cpu_bwd_amx_score_rows(struct attn_cpu_bwd_amx_score *s, int64_t f0, int64_t n, int64_t padded,
+                                 const int64_t *range) {
     const struct attn_cpu_bwd *w = s->w;
     const int64_t end = (s->hk + 1) * w->s.group,
                   off = attn_core_has(w->s.p, ATTN_BOTTOM_RIGHT) ? s->seq->sk - s->seq->sq : 0;
@@ -114,7 +114,7 @@ void attn_cpu_grad_score_rows(struct attn_cpu_grad_score *s, int64_t f0, int64_t
 }
 
 /* Where rows f .. f + n of a mask have key j; rows that are not there are the first one. */
-static void find_cells(const struct attn_cpu_grad_score *s, int64_t f, int64_t j, const char **cell) {
+static void find_cells(const struct attn_cpu_bwd_amx_score *s, int64_t f, int64_t j, const char **cell) {
     const struct attn_cpu_bwd *w = s->w;
     const struct attn_view *mask = &w->s.mask;
     const int64_t end = (s->hk + 1) * w->s.group, at = j * mask->element_bytes, rows = s->seq->sq * w->s.group;
@@ -125,8 +125,8 @@ static void find_cells(const struct attn_cpu_grad_score *s, int64_t f, int64_t j
         if (++h == end) h -= w->s.group, i++;
     }
 }
-const struct attn_bwd_score_mod *attn_cpu_grad_score_keys(struct attn_cpu_grad_score *s, int64_t j0, int64_t f,
-                                                          int64_t j) {
+const struct attn_bwd_score_mod *attn_cpu_bwd_amx_score_keys(struct attn_cpu_bwd_amx_score *s, int64_t j0, int64_t f,
+                                                             int64_t j) {
     for (int64_t r = 0; r < s->padded && s->score.alibi; r++) s->origin[r] = (float)(s->ref[r] - j0);
     if (!s->score.mask) return &s->score;
     s->score.mask_keys = s->w->s.p->seq_k - j0;

@@ -34,9 +34,9 @@ static void T(phase_rows)(struct attn_cpu_bwd *w, int64_t task, char *scratch) {
                                                                          .offset = (float)(row.lse / w->s.unit)};
         if (!w->grad.end || !row.alive || isinf(row.lse)) continue;
         if (w->grad.scored)
-            attn_cpu_bwd_stat(w, &seq, b, h, i)->offset = attn_cpu_grad_score_top(w, &seq, b, h, i, row.lse);
-        simple &= attn_cpu_grad_simple(w, attn_cpu_bwd_stat(w, &seq, b, h, i), attn_view_row(&w->s.q, b, h, at),
-                                       attn_view_row(&w->dout, b, h, at));
+            attn_cpu_bwd_stat(w, &seq, b, h, i)->offset = attn_cpu_bwd_amx_score_max(w, &seq, b, h, i, row.lse);
+        simple &= attn_cpu_bwd_amx_simple(w, attn_cpu_bwd_stat(w, &seq, b, h, i), attn_view_row(&w->s.q, b, h, at),
+                                          attn_view_row(&w->dout, b, h, at));
     }
     if (w->grad.end) w->odd_rows[task] = (uint8_t)!simple;
 }
@@ -138,7 +138,7 @@ static void T(run_keys)(struct T(attn_cpu_tile) * t, int64_t j0, REAL *dk, REAL 
 static void T(run_block)(struct T(attn_cpu_tile) * t, int64_t block, REAL *dq, char *scratch) {
     const struct attn_cpu_bwd *w = t->w;
     REAL *dk = (REAL *)(void *)(scratch + w->at.dk), *dv = (REAL *)(void *)(scratch + w->at.dv);
-    if (w->grad.end && attn_cpu_grad_keys(w, &t->seq, t->b, t->hk, block, (float *)(void *)dq, scratch)) return;
+    if (w->grad.end && attn_cpu_bwd_amx_keys(w, &t->seq, t->b, t->hk, block, (float *)(void *)dq, scratch)) return;
     for (int64_t j0 = block * w->keys; j0 < (block + 1) * w->keys && j0 < t->seq.sk_rows; j0 += w->slots * w->tile) {
         T(run_keys)(t, j0, dk, dv, dq);
         for (int64_t x = 0; x < w->slots; x++)
@@ -185,7 +185,7 @@ static void T(phase_queries)(struct attn_cpu_bwd *w, int64_t task, char *scratch
     if (w->grad.end) {
         T(attn_cpu_tile_init)(&t[0], w, scratch, 0);
         T(attn_cpu_tile_head)(&t[0], head / p->heads_k, head % p->heads_k);
-        if (attn_cpu_grad_queries(w, &t[0].seq, t[0].b, t[0].hk, f0, (float *)(void *)dq, scratch)) {
+        if (attn_cpu_bwd_amx_queries(w, &t[0].seq, t[0].b, t[0].hk, f0, (float *)(void *)dq, scratch)) {
             T(write_queries)(&t[0], dq, f0, w->s.flat - f0 < w->rows ? w->s.flat - f0 : w->rows);
             return;
         }

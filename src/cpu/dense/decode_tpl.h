@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: MIT
- * Few rows in one pass over their keys by struct attn_ukr_pass: a part of fwd_tpl.h, for what is f32 or pairs. No
+ * Few rows in one pass over their keys by struct attn_ukr_decode: a part of fwd_tpl.h, for what is f32 or pairs. No
  * include guard on purpose. */
 
 /* Where the keys and values of a step are. Keys that do not exist or lie in no page of the pool are rows of zeros, and
  * `whole` says that there are none. */
 struct T(step) {
-    const void *k[ATTN_PASS_KEYS], *v[ATTN_PASS_KEYS];
+    const void *k[ATTN_DECODE_KEYS], *v[ATTN_DECODE_KEYS];
     uint32_t live; /* a bit each */
 };
 static void T(find)(const struct T(work) * w, int64_t j, int64_t stop, struct T(step) * to) {
     static const REAL zeros[512];
     const struct attn_cpu_sdpa *s = &w->f->s;
-    const int64_t n = stop - j < ATTN_PASS_KEYS ? stop - j : ATTN_PASS_KEYS, page = w->seq.pages ? s->p->page_size : n;
+    const int64_t n = stop - j < ATTN_DECODE_KEYS ? stop - j : ATTN_DECODE_KEYS,
+                  page = w->seq.pages ? s->p->page_size : n;
     const int64_t k_row = s->k.row * s->k.element_bytes, v_row = s->v.row * s->v.element_bytes;
     to->live = 0;
     for (int64_t i = 0; i < n;) {
@@ -24,7 +25,7 @@ static void T(find)(const struct T(work) * w, int64_t j, int64_t stop, struct T(
             if (k) k += k_row, v += v_row;
         }
     }
-    for (int64_t i = n; i < ATTN_PASS_KEYS; i++) to->k[i] = to->v[i] = zeros;
+    for (int64_t i = n; i < ATTN_DECODE_KEYS; i++) to->k[i] = to->v[i] = zeros;
 }
 static int T(finite_value)(const struct T(work) * w, const void *v) {
     const struct attn_cpu_sdpa *s = &w->f->s;
@@ -41,13 +42,13 @@ static void T(hide)(const struct T(work) * w, int64_t r, int64_t rows, int64_t k
                     float *x, uint32_t *lost) {
     static const REAL zeros[512];
     const uint32_t all = (1u << rows) - 1;
-    for (int64_t i = 0; i < ATTN_PASS_KEYS; i++) {
+    for (int64_t i = 0; i < ATTN_DECODE_KEYS; i++) {
         uint32_t see = 0;
         for (int64_t a = 0; a < rows; a++) {
             const struct attn_cpu_sdpa_row *row = &w->row[r + a];
             const int sees = (at->live >> i & 1) && j + i >= k0 && j + i >= row->lo && j + i < row->hi;
             see |= (uint32_t)sees << a;
-            if (!sees) x[a * ATTN_PASS_KEYS + i] = -INFINITY;
+            if (!sees) x[a * ATTN_DECODE_KEYS + i] = -INFINITY;
         }
         if (see == all || (see && T(finite_value)(w, at->v[i]))) continue;
         at->v[i] = zeros;
@@ -58,23 +59,23 @@ static void T(hide)(const struct T(work) * w, int64_t r, int64_t rows, int64_t k
 /* Rows r .. r+rows against keys j .. stop, in whole steps but for the last keys of all; those before k0 are none of
  * this task's. Scores are made a step ahead: while probabilities of one are waited for, products of the next are there
  * to be made. */
-static void T(pass_keys)(const struct T(work) * w, const struct attn_pass *few, int64_t r,
+static void T(pass_keys)(const struct T(work) * w, const struct attn_decode *few, int64_t r,
                          const struct attn_cpu_fwd_bounds *all, int64_t k0, int64_t j, int64_t stop, uint32_t *lost) {
-    const struct attn_ukr_pass *u = w->f->steps;
+    const struct attn_ukr_decode *u = w->f->steps;
     const int64_t first = all->lo_most > k0 ? all->lo_most : k0;
-    const int64_t steps = attn_cpu_sdpa_blocks(stop - j, ATTN_PASS_KEYS);
+    const int64_t steps = attn_cpu_sdpa_blocks(stop - j, ATTN_DECODE_KEYS);
     enum { RING = 4, AHEAD = 2 }; /* steps that are asked for, of this many more */
     struct T(step) step[RING];
-    _Alignas(64) float s[2][ATTN_PASS_ROWS * ATTN_PASS_KEYS];
-    for (int64_t t = 0; t < AHEAD && t < steps; t++) T(find)(w, j + t * ATTN_PASS_KEYS, all->hi, &step[t]);
-    for (int64_t t = 0; t <= steps; t++, j += ATTN_PASS_KEYS) {
+    _Alignas(64) float s[2][ATTN_DECODE_ROWS * ATTN_DECODE_KEYS];
+    for (int64_t t = 0; t < AHEAD && t < steps; t++) T(find)(w, j + t * ATTN_DECODE_KEYS, all->hi, &step[t]);
+    for (int64_t t = 0; t <= steps; t++, j += ATTN_DECODE_KEYS) {
         struct T(step) *now = &step[t % RING], *then = &step[(t + AHEAD) % RING];
-        const int more = j + AHEAD * ATTN_PASS_KEYS < all->hi,
+        const int more = j + AHEAD * ATTN_DECODE_KEYS < all->hi,
                   prefetches = more && w->f->prefetches; /* maybe of the next task */
-        if (more) T(find)(w, j + AHEAD * ATTN_PASS_KEYS, all->hi, then);
+        if (more) T(find)(w, j + AHEAD * ATTN_DECODE_KEYS, all->hi, then);
         if (t < steps) {
             u->scores(few, now->k, prefetches ? then->k : NULL, s[t % 2]);
-            if (j < first || j + ATTN_PASS_KEYS > all->hi_least || now->live != (1u << ATTN_PASS_KEYS) - 1)
+            if (j < first || j + ATTN_DECODE_KEYS > all->hi_least || now->live != (1u << ATTN_DECODE_KEYS) - 1)
                 T(hide)(w, r, few->rows, k0, j, now, s[t % 2], lost);
         }
         if (t > 0) u->add_pv(few, step[(t - 1) % RING].v, prefetches ? then->v : NULL, s[(t - 1) % 2]);
@@ -88,34 +89,34 @@ static void T(run_steps)(struct T(work) * w, int64_t n_rows, int64_t k0, int64_t
     const int64_t depth = f->s.p->dim_qk, width = f->s.p->dim_v;
     const double unit = PAIRS ? f->s.p->scale : 1;
     const struct attn_cpu_fwd_bounds all = attn_cpu_fwd_see(w->row, n_rows);
-    const int64_t begin = (all.lo > k0 ? all.lo : k0) / ATTN_PASS_KEYS * ATTN_PASS_KEYS,
-                  stop = all.hi < k1 ? all.hi : k1, block = n_rows <= ATTN_PASS_ROWS ? stop - begin : f->keys;
-    _Alignas(64) float l[FEW_ROWS * ATTN_PASS_KEYS];
-    _Alignas(64) float l_rounded[PAIRS ? FEW_ROWS * ATTN_PASS_ROUNDED : 1];
+    const int64_t begin = (all.lo > k0 ? all.lo : k0) / ATTN_DECODE_KEYS * ATTN_DECODE_KEYS,
+                  stop = all.hi < k1 ? all.hi : k1, block = n_rows <= ATTN_DECODE_ROWS ? stop - begin : f->keys;
+    _Alignas(64) float l[FEW_ROWS * ATTN_DECODE_KEYS];
+    _Alignas(64) float l_rounded[PAIRS ? FEW_ROWS * ATTN_DECODE_ROUNDED : 1];
     uint32_t lost = 0;
-    memset(l, 0, (size_t)(n_rows * ATTN_PASS_KEYS) * sizeof *l);
-    memset(l_rounded, 0, PAIRS ? (size_t)(n_rows * ATTN_PASS_ROUNDED) * sizeof *l_rounded : 0);
+    memset(l, 0, (size_t)(n_rows * ATTN_DECODE_KEYS) * sizeof *l);
+    memset(l_rounded, 0, PAIRS ? (size_t)(n_rows * ATTN_DECODE_ROUNDED) * sizeof *l_rounded : 0);
     for (int64_t j = begin; j < stop; j += block)
-        for (int64_t r = 0; r < n_rows; r += ATTN_PASS_ROWS) {
-            const struct attn_pass few = {.rows = n_rows - r < ATTN_PASS_ROWS ? n_rows - r : ATTN_PASS_ROWS,
-                                          .depth = depth,
-                                          .width = width,
-                                          .q = w->q + r * f->ldq,
-                                          .ldq = f->ldq,
-                                          .factor = (float)(unit * LOG2_E),
-                                          .m = w->m + r,
-                                          .l = l + r * ATTN_PASS_KEYS,
-                                          .o = w->o + r * f->ldv,
-                                          .ldo = f->ldv,
-                                          .l_rounded = PAIRS ? l_rounded + r * ATTN_PASS_ROUNDED : NULL};
+        for (int64_t r = 0; r < n_rows; r += ATTN_DECODE_ROWS) {
+            const struct attn_decode few = {.rows = n_rows - r < ATTN_DECODE_ROWS ? n_rows - r : ATTN_DECODE_ROWS,
+                                            .depth = depth,
+                                            .width = width,
+                                            .q = w->q + r * f->ldq,
+                                            .ldq = f->ldq,
+                                            .factor = (float)(unit * LOG2_E),
+                                            .m = w->m + r,
+                                            .l = l + r * ATTN_DECODE_KEYS,
+                                            .o = w->o + r * f->ldv,
+                                            .ldo = f->ldv,
+                                            .l_rounded = PAIRS ? l_rounded + r * ATTN_DECODE_ROUNDED : NULL};
             T(pass_keys)(w, &few, r, &all, k0, j, stop - j < block ? stop : j + block, &lost);
         }
     for (int64_t r = 0; r < n_rows; r++) {
         struct T(work) one = *w;
         one.row += r, one.q += r * f->ldq, one.m += r, one.l += r, one.o += r * f->ldv;
         if (PAIRS) one.l_rounded += r;
-        for (int i = 0; i < ATTN_PASS_KEYS; i++) *one.l += l[r * ATTN_PASS_KEYS + i];
-        for (int i = 0; PAIRS && i < ATTN_PASS_ROUNDED; i++) *one.l_rounded += l_rounded[r * ATTN_PASS_ROUNDED + i];
+        for (int i = 0; i < ATTN_DECODE_KEYS; i++) *one.l += l[r * ATTN_DECODE_KEYS + i];
+        for (int i = 0; PAIRS && i < ATTN_DECODE_ROUNDED; i++) *one.l_rounded += l_rounded[r * ATTN_DECODE_ROUNDED + i];
         *one.m = (REAL)((double)*one.m * (unit / f->s.unit));
         if (!(lost >> r & 1) && isfinite(*one.l) && f->s.u->R(finite)(one.o, width)) continue;
         *one.m = (REAL)-INFINITY, *one.l = 0;

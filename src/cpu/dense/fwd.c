@@ -106,7 +106,7 @@ enum {
 #include "cpu/dense/fwd_tpl.h"
 
 /* Scores need at most a factor, and keys may be in pages. */
-static const struct attn_ukr_pass *steps_of(const struct attn_cpu_sdpa *s) {
+static const struct attn_ukr_decode *steps_of(const struct attn_cpu_sdpa *s) {
     const attn_problem *p = s->p;
     if (!s->late_fits || p->softcap > 0 || p->alibi != ATTN_ALIBI_NONE || p->mask_dtype || p->dim_qk <= 0 ||
         p->dim_v <= 0)
@@ -219,7 +219,7 @@ static void set_up(struct attn_cpu_fwd *f, const struct attn_cpu_sdpa_isa *isa, 
         attn_cpu_sdpa_init(&f->s, p, args, isa->u, NULL);
         lay_out(f, threads);
     }
-    if (attn_cpu_lanes_serves(f)) attn_cpu_lanes_lay_out(f, threads);
+    if (attn_cpu_transposed_serves(f)) attn_cpu_transposed_lay_out(f, threads);
 }
 
 int64_t attn_cpu_sdpa_fwd_workspace(const struct attn_cpu_sdpa_isa *isa, const attn_problem *p, int32_t threads) {
@@ -251,8 +251,8 @@ static void run_pairs(struct attn_cpu_fwd *f, int32_t worker, int64_t pairs, int
         for (int64_t i = 0; i < side; i++) {
             const int64_t head = first + (worker + i) % side;
             for (int64_t t; (t = attn_cpu_next(&f->queues[head].next)) < each;) {
-                if (f->lanes) {
-                    attn_cpu_lanes_task(f, head, t, scratch);
+                if (f->transposed) {
+                    attn_cpu_transposed_task(f, head, t, scratch);
                 } else if (f->amx_split) {
                     attn_cpu_fwd_amx_task(f, head, t, scratch);
                 } else if (f->real == 8) {

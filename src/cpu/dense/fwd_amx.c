@@ -206,7 +206,7 @@ static void take_back(const struct attn_cpu_fwd_amx_work *w, int64_t live) {
             moved |= by[r] < 1;
             w->l[r0 + r] += w->older_l[r0 + r] * by[r];
         }
-        if (moved) f->s.u->lanes->scale(f->ldv, older, by);
+        if (moved) f->s.u->transposed->scale(f->ldv, older, by);
         f->s.u->add_f32(w->o + r0 * f->ldv, older, ROWS * f->ldv);
     }
 }
@@ -346,12 +346,12 @@ static int finish_f32(const struct attn_cpu_fwd_amx_work *w, int64_t r0, int64_t
     float *o = w->o + r0 * f->ldv, factor[ROWS], log_of[ROWS];
     double lse[ROWS];
     if (f->amx_split != 3 || n != ROWS || f->s.group != 1 || attn_core_has(f->s.p, ATTN_SINK)) return 0;
-    f->s.u->lanes->close(w->l + r0, factor, log_of);
+    f->s.u->transposed->close(w->l + r0, factor, log_of);
     for (int64_t r = 0; r < ROWS; r++) {
         if (!(w->l[r0 + r] > 0) || isinf(w->l[r0 + r]) || !isfinite(w->m[r0 + r]) || !isfinite(factor[r])) return 0;
         lse[r] = natural_offset(f, w->m[r0 + r]) + (double)log_of[r];
     }
-    f->s.u->lanes->scale(f->ldv, o, factor);
+    f->s.u->transposed->scale(f->ldv, o, factor);
     f->s.u->transpose_f32((float *)(void *)attn_view_row(&f->out, w->b, row->h, w->seq.q0 + row->i), f->out.row, o,
                           ROWS, f->s.p->dim_v, ROWS);
     if (f->lse.data || f->lse_rounded.data) attn_cpu_fwd_logs(f, &w->seq, w->b, row, n, lse);

@@ -22,44 +22,44 @@
 #define LOG2_E   1.44269504088896340736
 #define MOST_SUM 65536.0f
 enum {
-    ROWS = ATTN_LANES,
+    ROWS = ATTN_TRANSPOSED,
     HALF = ROWS / 2,
-    MOST_STEP = 9 * ATTN_LANES_ROWS, /* P, Q and O of a step at D64 take 32 KiB of the first-level cache */
-    LINE = 32,                       /* keys: 64 bytes of the narrowest additive mask, */
-    MOST_MASKED = 4 * LINE,          /* of which no line is come back to */
-    BLOCK_BYTES = 1088 << 10,        /* keys and values of a block: half of a second-level cache */
-    TASK_BYTES = 512 << 10,          /* queries and sums of a task */
+    MOST_STEP = 9 * ATTN_TRANSPOSED_ROWS, /* P, Q and O of a step at D64 take 32 KiB of the first-level cache */
+    LINE = 32,                            /* keys: 64 bytes of the narrowest additive mask, */
+    MOST_MASKED = 4 * LINE,               /* of which no line is come back to */
+    BLOCK_BYTES = 1088 << 10,             /* keys and values of a block: half of a second-level cache */
+    TASK_BYTES = 512 << 10,               /* queries and sums of a task */
     MOST_STRIPS = 32
 };
 
-static const struct attn_ukr_lanes *table(const struct attn_cpu_fwd *f) {
-    return f->s.bf16 ? f->s.bf16->lanes : f->s.u->lanes;
+static const struct attn_ukr_transposed *table(const struct attn_cpu_fwd *f) {
+    return f->s.bf16 ? f->s.bf16->transposed : f->s.u->transposed;
 }
 
 /* Else strips of 14 rows do less in vain, but on many keys their rows come from memory more often. */
 static int pays(const struct attn_cpu_fwd *f) {
     return f->splits > 1 || 12 * f->s.flat >= 11 * attn_cpu_sdpa_up(f->s.flat, HALF);
 }
-int attn_cpu_lanes_serves(const struct attn_cpu_fwd *f) {
+int attn_cpu_transposed_serves(const struct attn_cpu_fwd *f) {
     const attn_problem *p = f->s.p;
     return table(f) && p->dtype != ATTN_F64 && (f->s.plain || f->s.late_fits) &&
            (p->softcap <= 0 || attn_softcap_fits(f->s.softcap, f->s.late_scale)) && f->panel && p->dim_qk > 0 &&
            p->dim_v > 0 && p->seq_k > 0 && pays(f);
 }
 
-void attn_cpu_lanes_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
+void attn_cpu_transposed_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     const attn_problem *p = f->s.p;
     const int pairs = table(f)->pairs;
     const int64_t real = (int64_t)sizeof(float), depth = f->depth, width = p->dim_v,
                   values = pairs ? width / 2 + 1 : width;
-    f->lanes = 1;
+    f->transposed = 1;
     /* Here pages are the affair of who loads keys, and of those that are hidden. */
     if (attn_core_has(p, ATTN_PAGED) && (p->scale > 0 || !pairs) && p->softcap <= 0 && !p->alibi && !p->mask_dtype)
         f->s.plain = 1, f->s.unit = pairs ? p->scale : 1;
     f->strip = ROWS;
     f->kept = 1;
     const int64_t most = p->mask_dtype ? MOST_MASKED : MOST_STEP, steps = attn_cpu_sdpa_blocks(p->seq_k, most);
-    f->step = attn_cpu_sdpa_up(attn_cpu_sdpa_blocks(p->seq_k, steps), p->mask_dtype ? LINE : ATTN_LANES_ROWS);
+    f->step = attn_cpu_sdpa_up(attn_cpu_sdpa_blocks(p->seq_k, steps), p->mask_dtype ? LINE : ATTN_TRANSPOSED_ROWS);
     const int64_t fits = BLOCK_BYTES / ((depth + values) * real * f->step),
                   all = attn_cpu_sdpa_blocks(f->splits > 1 ? f->split : p->seq_k, f->step),
                   blocks = attn_cpu_sdpa_blocks(all, fits < 1 ? 1 : fits);
@@ -94,7 +94,7 @@ void attn_cpu_lanes_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     int64_t tmp = ROWS * (f->ldq > f->ldv ? f->ldq : f->ldv) * real;
     if (p->mask_dtype && tmp < ATTN_CPU_STRIP_MASK_BYTES) tmp = ATTN_CPU_STRIP_MASK_BYTES;
     f->at.tmp = attn_cpu_sdpa_take(end, tmp);
-    f->at.p = attn_cpu_sdpa_take(end, (f->step + ATTN_LANES_MORE) * ROWS * real);
+    f->at.p = attn_cpu_sdpa_take(end, (f->step + ATTN_TRANSPOSED_MORE) * ROWS * real);
     f->at.bias = attn_cpu_sdpa_take(end, p->mask_dtype ? (f->step + ATTN_CPU_STRIP_STEP) * ROWS * real : 0);
     f->at.page_missing = attn_cpu_sdpa_take(end, attn_core_has(p, ATTN_PAGED) ? f->keys : 0);
     f->at.row = attn_cpu_sdpa_take(end, f->rows * (int64_t)sizeof(struct attn_cpu_sdpa_row));
@@ -106,9 +106,9 @@ void attn_cpu_lanes_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
 
 struct work {
     const struct attn_cpu_fwd *f;
-    const struct attn_ukr_lanes *u;
-    struct attn_lanes_exps by; /* less and top: of the strip */
-    double natural;            /* what 1 of an exponent is worth: unit / by.factor */
+    const struct attn_ukr_transposed *u;
+    struct attn_transposed_exp by; /* less and top: of the strip */
+    double natural;                /* what 1 of an exponent is worth: unit / by.factor */
     struct attn_core_seq seq;
     int64_t b, hk;
     struct attn_cpu_sdpa_row *row;
@@ -338,7 +338,7 @@ static void step_with_care(struct work *w, const struct step *s, float *sum) {
         for (int64_t r = 0; r < s->rows && w->poison.row[s->j0 - w->first + j]; r++)
             w->live[j] |= (uint32_t) !(w->p[j * ROWS + r] <= -INFINITY) << r; /* a NaN is live */
     }
-    struct attn_lanes_exps by = w->by;
+    struct attn_transposed_exp by = w->by;
     by.less = s->less, by.offset = s->offset;
     if (!s->seen) w->u->update_max(UINT32_MAX >> (ROWS - s->rows), 1, high, by.factor, s->ref, s->less, s->offset);
     uint32_t over = w->u->exp_scores(s->halves, s->n, w->p, &by, sum);
@@ -377,7 +377,7 @@ static void run_step(struct work *w, const struct step *s, int careful) {
     const int64_t width = w->f->s.p->dim_v, at = s->j0 - w->first, keys = w->u->pairs ? 2 : 1; /* of an element */
     float sum[2 * ROWS];
     if (!careful) {
-        struct attn_lanes_exps by = w->by;
+        struct attn_transposed_exp by = w->by;
         uint32_t over;
         by.offset = s->offset;
         for (int64_t r = 0; r < ROWS && !by.less; r++)
@@ -524,14 +524,14 @@ static void finish_strip(const struct work *w, int64_t r0, int64_t n) {
         attn_cpu_fwd_store_f32(f, &w->seq, w->b, first + r, m[r], (double)factor[r], w->tmp + r * f->ldv);
 }
 
-void attn_cpu_lanes_task(const struct attn_cpu_fwd *f, int64_t head, int64_t task, char *scratch) {
+void attn_cpu_transposed_task(const struct attn_cpu_fwd *f, int64_t head, int64_t task, char *scratch) {
     const attn_problem *p = f->s.p;
     const int64_t split = task % f->splits, f0 = (f->row_blocks - 1 - task / f->splits) * f->rows,
                   left = f->s.flat - f0, n = left < f->rows ? left : f->rows;
     struct work work = {.f = f, .u = table(f), .b = head / p->heads_k, .hk = head % p->heads_k, .depth = f->depth};
     struct work *w = &work;
     struct attn_softcap cap;
-    w->by = (struct attn_lanes_exps){.factor = (float)(f->s.unit * LOG2_E), .most = MOST_SUM};
+    w->by = (struct attn_transposed_exp){.factor = (float)(f->s.unit * LOG2_E), .most = MOST_SUM};
     w->by.bf16_accuracy = !f->lse.data && !f->lse_rounded.data;
     w->natural = f->s.unit / (double)w->by.factor;
     w->scored = !f->s.plain && (p->alibi || p->mask_dtype || (w->u->pairs && p->softcap <= 0));

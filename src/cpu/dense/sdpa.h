@@ -20,9 +20,9 @@
 struct attn_cpu_sdpa_isa {
     const struct attn_ukr *u;
     const struct attn_ukr_bf16 *bf16; /* or NULL; bf16 only */
-    int terms;                        /* f16, f32: pair is for what attn_cpu_fwd_amx_serves and attn_cpu_grad_serves, in
+    int terms;   /* f16, f32: pair is for what attn_cpu_fwd_amx_serves and attn_cpu_bwd_amx_serves, in
                                        * several terms of bf16 */
-    double rate;                      /* sustained flops per second and thread, for the ranking only */
+    double rate; /* sustained flops per second and thread, for the ranking only */
 };
 
 struct attn_cpu_sdpa {

@@ -303,7 +303,7 @@ struct attn_ukr_bf16 {
                    float *c, int64_t ldc);
     /* Products, softmax and products at once; NULL where it does not pay. */
     void (*decode_tiles)(const struct attn_decode_amx *f);
-    const struct attn_ukr_pass *decode; /* the same without tiles, or NULL */
+    const struct attn_ukr_decode *decode; /* the same without tiles, or NULL */
     /* dst[j] = pair (even[j], odd[j]); NULL: zeros. Returns 0 if any value is NaN or infinite. */
     int (*zip)(float *dst, const uint16_t *even, const uint16_t *odd, int64_t n);
     /* A zip of rows of n values, n a multiple of 32, into a row of tiles: dst [n / 32][ld], 16 columns and, a tile
@@ -354,9 +354,9 @@ struct attn_ukr_bf16 {
      * exactly 0. */
     void (*fwd)(const struct attn_fwd_strip *f, int64_t n);
     void (*fwd_rowmajor)(const struct attn_fwd_strip *f, int64_t n); /* or NULL: with keys across the lanes */
-    /* Returns 0, and nothing is written, if some row is empty, not finite or FAR. NULL where flash and lanes are. */
+    /* Returns 0, and nothing is written, if some row is empty, not finite or FAR. NULL where fwd and transposed are. */
     int (*finish)(const struct attn_fwd_finish *f);
-    const struct attn_ukr_lanes *lanes; /* or NULL */
+    const struct attn_ukr_transposed *transposed; /* or NULL */
     /* Adds a tile to the sums of dq, dk and dv; NULL where it does not pay. The same bits as from gemm and grad. */
     void (*bwd_tile)(const struct attn_bwd_tile *t);
     /* The same of f32 in three terms. */

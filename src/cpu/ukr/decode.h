@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT
- * Up to ATTN_PASS_ROWS rows of queries against keys in one pass over them, in steps of ATTN_PASS_KEYS: decode without
- * tiles. Keys and values are read from where they are, each from an address of its own, so that pages, rims and rows of
- * zeros are all the same to it. */
+ * Up to ATTN_DECODE_ROWS rows of queries against keys in one pass over them, in steps of ATTN_DECODE_KEYS: decode
+ * without tiles. Keys and values are read from where they are, each from an address of its own, so that pages, rims and
+ * rows of zeros are all the same to it. */
 #ifndef ATTN_CPU_UKR_DECODE_H
 #define ATTN_CPU_UKR_DECODE_H
 #include <stdint.h>
 
-enum { ATTN_PASS_ROWS = 8, ATTN_PASS_KEYS = 16, ATTN_PASS_ROUNDED = 8 };
-#define ATTN_PASS_FAR 16.f /* the largest exponent of a probability */
+enum { ATTN_DECODE_ROWS = 8, ATTN_DECODE_KEYS = 16, ATTN_DECODE_ROUNDED = 8 };
+#define ATTN_DECODE_FAR 16.f /* the largest exponent of a probability */
 
-struct attn_pass {
+struct attn_decode {
     int64_t rows, depth, width;
     const float *q; /* numbers, or pairs of bf16 along D; rows ldq apart */
     int64_t ldq;
@@ -20,12 +20,12 @@ struct attn_pass {
     int64_t ldo;
     float *l_rounded; /* of pairs, as l: [rows][ROUNDED] sums of P as rounded to bf16 for the product P V */
 };
-struct attn_ukr_pass {
+struct attn_ukr_decode {
     /* s[rows][KEYS] = products of all rows with KEYS rows of keys */
-    void (*scores)(const struct attn_pass *f, const void *const *k, const void *const *next, float *s);
+    void (*scores)(const struct attn_decode *f, const void *const *k, const void *const *next, float *s);
     /* s, -inf where a row does not see a key, becomes probabilities, and these are multiplied with the values. */
-    void (*add_pv)(const struct attn_pass *f, const void *const *v, const void *const *next, const float *s);
+    void (*add_pv)(const struct attn_decode *f, const void *const *v, const void *const *next, const float *s);
 };
-extern const struct attn_ukr_pass attn_ukr_pass_f32_avx512, attn_ukr_pass_f16_avx512, attn_ukr_pass_bf16_avx512,
-    attn_ukr_pass_f32_avx2, attn_ukr_pass_f16_avx2, attn_ukr_pass_bf16_avx2, attn_ukr_pass_avx512bf16;
+extern const struct attn_ukr_decode attn_ukr_decode_f32_avx512, attn_ukr_decode_f16_avx512, attn_ukr_decode_bf16_avx512,
+    attn_ukr_decode_f32_avx2, attn_ukr_decode_f16_avx2, attn_ukr_decode_bf16_avx2, attn_ukr_decode_avx512bf16;
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * struct attn_ukr_pass for one kind of operands. Decode is bound by memory: each line of keys and values is loaded once
- * and multiplied with all rows of queries, few instructions for each.
+ * struct attn_ukr_decode for one kind of operands. Decode is bound by memory: each line of keys and values is loaded
+ * once and multiplied with all rows of queries, few instructions for each.
  *
  *     S = K Q^T     4 keys x TILE_ROWS rows: a register of partial sums each, along D. Four keys are folded into the
  *                   quarters of one register, the quarters of four of these into 16 scores, keys across the lanes
@@ -27,7 +27,7 @@ enum { F(STEP) = V32_LANES };
 INLINE void F(prefetch)(const TYPE *p) { __builtin_prefetch(p, 0, 2); }
 
 /* Whole registers of keys j .. j+n, n at a time; what of `next` is asked for lies beside them. */
-INLINE void F(abreast)(int rows, int n, int j, int64_t whole, const struct attn_pass *f, const float *q,
+INLINE void F(abreast)(int rows, int n, int j, int64_t whole, const struct attn_decode *f, const float *q,
                        const void *const *k, const void *const *next, v32 (*s)[4]) {
     enum { STEP = F(STEP), LINE = 64 / sizeof(TYPE) };
     const TYPE *key[4], *then[4];
@@ -46,7 +46,7 @@ INLINE void F(abreast)(int rows, int n, int j, int64_t whole, const struct attn_
 }
 /* next: keys that are asked for, or NULL. From memory two keys abreast: four come at two thirds of the rate, and one
  * takes as many loads of queries as it has products. */
-INLINE void F(four_keys)(int rows, const struct attn_pass *f, const float *q, const void *const *k,
+INLINE void F(four_keys)(int rows, const struct attn_decode *f, const float *q, const void *const *k,
                          const void *const *next, v32 *fold) {
     enum { STEP = F(STEP) };
     const int64_t whole = f->depth / STEP * STEP, rest = f->depth - whole;
@@ -64,21 +64,21 @@ INLINE void F(four_keys)(int rows, const struct attn_pass *f, const float *q, co
         const v32 x = LOAD_TAIL((const TYPE *)k[j] + whole, rest);
         UNROLL for (int i = 0; i < rows; i++) s[i][j] = MADD(v32_load_tail(last + i * f->ldq, tail), x, s[i][j]);
     }
-    UNROLL for (int i = 0; i < rows; i++) fold[i * ATTN_PASS_KEYS / 4] = FOLD(s[i]);
+    UNROLL for (int i = 0; i < rows; i++) fold[i * ATTN_DECODE_KEYS / 4] = FOLD(s[i]);
 }
-INLINE void F(scores_of)(int rows, const struct attn_pass *f, const float *q, const void *const *k,
+INLINE void F(scores_of)(int rows, const struct attn_decode *f, const float *q, const void *const *k,
                          const void *const *next, float *s) {
-    v32 fold[TILE_ROWS * ATTN_PASS_KEYS / 4];
-    for (int j = 0; j < ATTN_PASS_KEYS; j += 4) F(four_keys)(rows, f, q, k + j, next ? next + j : NULL, fold + j / 4);
+    v32 fold[TILE_ROWS * ATTN_DECODE_KEYS / 4];
+    for (int j = 0; j < ATTN_DECODE_KEYS; j += 4) F(four_keys)(rows, f, q, k + j, next ? next + j : NULL, fold + j / 4);
     UNROLL for (int i = 0; i < rows; i++) {
-        UNROLL for (int j = 0; j < ATTN_PASS_KEYS; j += V32_LANES)
-            v32_store(s + i * ATTN_PASS_KEYS + j, JOIN(fold + (i * ATTN_PASS_KEYS + j) / 4));
+        UNROLL for (int j = 0; j < ATTN_DECODE_KEYS; j += V32_LANES)
+            v32_store(s + i * ATTN_DECODE_KEYS + j, JOIN(fold + (i * ATTN_DECODE_KEYS + j) / 4));
     }
 }
-static void F(scores)(const struct attn_pass *f, const void *const *k, const void *const *next, float *s) {
+static void F(scores)(const struct attn_decode *f, const void *const *k, const void *const *next, float *s) {
     for (int64_t r = 0; r < f->rows; r += TILE_ROWS, next = NULL) {
         const float *q = f->q + r * f->ldq;
-        float *to = s + r * ATTN_PASS_KEYS;
+        float *to = s + r * ATTN_DECODE_KEYS;
         switch (f->rows - r) {
         case 1: F(scores_of)(1, f, q, k, next, to); break;
 #if TILE_ROWS > 2
@@ -92,13 +92,13 @@ static void F(scores)(const struct attn_pass *f, const void *const *k, const voi
 
 /* A row whose scores are far above their reference, or that has none, gets a new one. x: scores, receives exponents.
  * Kept out of line: it happens once a row, as a rule. A NaN stays one, whether or not the row has a reference. */
-static __attribute__((noinline)) void F(update_max)(const struct attn_pass *f, int64_t r, float *x) {
+static __attribute__((noinline)) void F(update_max)(const struct attn_decode *f, int64_t r, float *x) {
     const float old = f->m[r];
     float high = -__builtin_inff();
-    for (int j = 0; j < ATTN_PASS_KEYS; j++) high = x[j] > high ? x[j] : high;
-    const int moves = !((high - old) * f->factor <= ATTN_PASS_FAR);
+    for (int j = 0; j < ATTN_DECODE_KEYS; j++) high = x[j] > high ? x[j] : high;
+    const int moves = !((high - old) * f->factor <= ATTN_DECODE_FAR);
     const float m = moves ? high : old;
-    for (int j = 0; j < ATTN_PASS_KEYS; j++)
+    for (int j = 0; j < ATTN_DECODE_KEYS; j++)
         if (x[j] != -__builtin_inff()) x[j] = (x[j] - m) * f->factor;
     if (!moves) return;
     v32 rescale[1] = {v32_set((old - m) * f->factor)};
@@ -108,27 +108,27 @@ static __attribute__((noinline)) void F(update_max)(const struct attn_pass *f, i
         EXP2(1, rescale);
     }
     f->m[r] = m;
-    float *l = f->l + r * ATTN_PASS_KEYS, *o = f->o + r * f->ldo;
-    for (int j = 0; j < ATTN_PASS_KEYS; j += V32_LANES) v32_store(l + j, v32_load(l + j) * rescale[0]);
+    float *l = f->l + r * ATTN_DECODE_KEYS, *o = f->o + r * f->ldo;
+    for (int j = 0; j < ATTN_DECODE_KEYS; j += V32_LANES) v32_store(l + j, v32_load(l + j) * rescale[0]);
     for (int64_t c = 0; c < f->width; c += V32_LANES) v32_store(o + c, v32_load(o + c) * rescale[0]);
 #if PAIRS
-    rescale_rounded(f->l_rounded + r * ATTN_PASS_ROUNDED, rescale[0]);
+    rescale_rounded(f->l_rounded + r * ATTN_DECODE_ROUNDED, rescale[0]);
 #endif
 }
 /* Scores of `rows` rows from r on become p. */
-INLINE void F(exp_scores)(int rows, const struct attn_pass *f, int64_t r, const float *s, float *p) {
-    enum { PARTS = ATTN_PASS_KEYS / V32_LANES };
+INLINE void F(exp_scores)(int rows, const struct attn_decode *f, int64_t r, const float *s, float *p) {
+    enum { PARTS = ATTN_DECODE_KEYS / V32_LANES };
     const v32 factor = v32_set(f->factor);
     v32 x[TILE_ROWS * PARTS];
     UNROLL for (int i = 0; i < rows; i++) {
         const v32 m = v32_set(f->m[r + i]);
         UNROLL for (int j = 0; j < PARTS; j++) x[i * PARTS + j] =
-            (v32_load(s + i * ATTN_PASS_KEYS + j * V32_LANES) - m) * factor;
+            (v32_load(s + i * ATTN_DECODE_KEYS + j * V32_LANES) - m) * factor;
         int far = 0;
-        UNROLL for (int j = 0; j < PARTS; j++) far |= ANY_ABOVE(x[i * PARTS + j], v32_set(ATTN_PASS_FAR));
+        UNROLL for (int j = 0; j < PARTS; j++) far |= ANY_ABOVE(x[i * PARTS + j], v32_set(ATTN_DECODE_FAR));
         if (__builtin_expect(far, 0)) {
-            _Alignas(64) float y[ATTN_PASS_KEYS];
-            __builtin_memcpy(y, s + i * ATTN_PASS_KEYS, sizeof y);
+            _Alignas(64) float y[ATTN_DECODE_KEYS];
+            __builtin_memcpy(y, s + i * ATTN_DECODE_KEYS, sizeof y);
             F(update_max)(f, r + i, y);
             UNROLL for (int j = 0; j < PARTS; j++) x[i * PARTS + j] = v32_load(y + j * V32_LANES);
         }
@@ -136,12 +136,12 @@ INLINE void F(exp_scores)(int rows, const struct attn_pass *f, int64_t r, const 
     EXP2(rows * PARTS, x);
     UNROLL for (int i = 0; i < rows; i++) {
         UNROLL for (int j = 0; j < PARTS; j++) {
-            float *l = f->l + (r + i) * ATTN_PASS_KEYS + j * V32_LANES;
+            float *l = f->l + (r + i) * ATTN_DECODE_KEYS + j * V32_LANES;
             v32_store(l, v32_load(l) + x[i * PARTS + j]);
 #if PAIRS
-            store_half(p + i * ATTN_PASS_KEYS / 2, x[i], f->l_rounded + (r + i) * ATTN_PASS_ROUNDED);
+            store_half(p + i * ATTN_DECODE_KEYS / 2, x[i], f->l_rounded + (r + i) * ATTN_DECODE_ROUNDED);
 #else
-            v32_store(p + i * ATTN_PASS_KEYS + j * V32_LANES, x[i * PARTS + j]);
+            v32_store(p + i * ATTN_DECODE_KEYS + j * V32_LANES, x[i * PARTS + j]);
 #endif
         }
     }
@@ -164,7 +164,7 @@ INLINE void F(pv_tile)(int rows, int cols, int64_t live, int64_t ldo, const floa
         }
     }
 #if PAIRS
-    for (int j = 0; j < ATTN_PASS_KEYS; j += 2) {
+    for (int j = 0; j < ATTN_DECODE_KEYS; j += 2) {
         const TYPE *even = (const TYPE *)v[j] + c, *odd = (const TYPE *)v[j + 1] + c;
         v32 y[TILE_COLS + 1];
         for (int x = 0; x < cols && next; x += 2) {
@@ -182,19 +182,19 @@ INLINE void F(pv_tile)(int rows, int cols, int64_t live, int64_t ldo, const floa
             }
         }
         UNROLL for (int i = 0; i < rows; i++) {
-            const v32 w = v32_set(p[i * ATTN_PASS_KEYS / 2 + j / 2]);
+            const v32 w = v32_set(p[i * ATTN_DECODE_KEYS / 2 + j / 2]);
             UNROLL for (int x = 0; x < cols; x++) s[i][x] = MADD(w, y[x], s[i][x]);
         }
     }
 #else
-    for (int j = 0; j < ATTN_PASS_KEYS; j++) {
+    for (int j = 0; j < ATTN_DECODE_KEYS; j++) {
         const TYPE *row = (const TYPE *)v[j] + c;
         v32 y[TILE_COLS];
         for (int x = 0; x < cols * V32_LANES && next; x += LINE) F(prefetch)((const TYPE *)next[j] + c + x);
         UNROLL for (int x = 0; x < cols; x++) y[x] =
             x + 1 < cols || live == V32_LANES ? LOAD(row + x * V32_LANES) : LOAD_TAIL(row + x * V32_LANES, live);
         UNROLL for (int i = 0; i < rows; i++) {
-            const v32 w = v32_set(p[i * ATTN_PASS_KEYS + j]);
+            const v32 w = v32_set(p[i * ATTN_DECODE_KEYS + j]);
             UNROLL for (int x = 0; x < cols; x++) s[i][x] = MADD(w, y[x], s[i][x]);
         }
     }
@@ -207,13 +207,13 @@ INLINE void F(pv_tile)(int rows, int cols, int64_t live, int64_t ldo, const floa
         }
     }
 }
-INLINE void F(pv_rows)(int rows, const struct attn_pass *f, int64_t r, const void *const *v, const void *const *next,
+INLINE void F(pv_rows)(int rows, const struct attn_decode *f, int64_t r, const void *const *v, const void *const *next,
                        const float *s) {
     enum { MOST = TILE_COLS * V32_LANES };
-    _Alignas(64) float p[TILE_ROWS * ATTN_PASS_KEYS];
+    _Alignas(64) float p[TILE_ROWS * ATTN_DECODE_KEYS];
     float *o = f->o + r * f->ldo;
     int64_t c = 0;
-    F(exp_scores)(rows, f, r, s + r * ATTN_PASS_KEYS, p);
+    F(exp_scores)(rows, f, r, s + r * ATTN_DECODE_KEYS, p);
     for (; !next && c + MOST <= f->width; c += MOST)
         F(pv_tile)(rows, TILE_COLS, V32_LANES, f->ldo, p, v, NULL, c, o + c);
     for (; c + MOST <= f->width; c += MOST) F(pv_tile)(rows, TILE_COLS, V32_LANES, f->ldo, p, v, next, c, o + c);
@@ -228,7 +228,7 @@ INLINE void F(pv_rows)(int rows, const struct attn_pass *f, int64_t r, const voi
 #endif
     if (c < f->width) F(pv_tile)(rows, 1, f->width - c, f->ldo, p, v, next, c, o + c);
 }
-static void F(add_pv)(const struct attn_pass *f, const void *const *v, const void *const *next, const float *s) {
+static void F(add_pv)(const struct attn_decode *f, const void *const *v, const void *const *next, const float *s) {
     for (int64_t r = 0; r < f->rows; r += TILE_ROWS, next = NULL) switch (f->rows - r) {
         case 1: F(pv_rows)(1, f, r, v, next, s); break;
 #if TILE_ROWS > 2
@@ -238,4 +238,4 @@ static void F(add_pv)(const struct attn_pass *f, const void *const *v, const voi
         default: F(pv_rows)(TILE_ROWS, f, r, v, next, s);
         }
 }
-const struct attn_ukr_pass TABLE = {.scores = F(scores), .add_pv = F(add_pv)};
+const struct attn_ukr_decode TABLE = {.scores = F(scores), .add_pv = F(add_pv)};

@@ -13,15 +13,15 @@
 #include <stdint.h>
 
 enum {
-    ATTN_LANES = 32,
-    ATTN_LANES_ROWS = 14 /* queries of a strip; keys of a register tile of AVX-512 */,
-    ATTN_LANES_MORE = 32
+    ATTN_TRANSPOSED = 32,
+    ATTN_TRANSPOSED_ROWS = 14 /* queries of a strip; keys of a register tile of AVX-512 */,
+    ATTN_TRANSPOSED_MORE = 32
 };
 struct attn_fwd_score_mod; /* bf16.h */
 
 /* How scores become probabilities: 2^((s - less[q]) * factor - top[q]). The exponential's argument is one multiply-add,
  * whatever the factor is rounded to. */
-struct attn_lanes_exps {
+struct attn_transposed_exp {
     const struct attn_softcap *cap; /* NULL: none */
     float factor, most;
     int bf16_accuracy; /* of pairs: within 1e-4 and not 3e-6 (f32: 2e-7) of that of the rounded argument */
@@ -31,7 +31,7 @@ struct attn_lanes_exps {
 
 /* halves: 2; or 1, where only the first 16 queries are there: what becomes of the others is not said, their sums are 0.
  */
-struct attn_ukr_lanes {
+struct attn_ukr_transposed {
     int pairs; /* 1: elements are pairs of bf16 */
     /* s[j][q] = products of n keys, rows of k that follow each other at once. */
     void (*scores)(int halves, int64_t n, int64_t depth, const float *k, const float *q, float *s);
@@ -46,11 +46,11 @@ struct attn_ukr_lanes {
     uint32_t (*update_max)(uint32_t which, int fresh, const float *high, float factor, float *ref, float *less,
                            float *offset);
     /* Scores become probabilities in place (pairs: in the first half). -inf gives 0, NaN and infinity stay. sum[q] =
-     * sums over keys of what is not rounded; pairs: sum[ATTN_LANES + q] = those of what is. Returns bit q for sums[q]
-     * that are not <= most. The cap is not looked at. */
-    uint32_t (*exp_scores)(int halves, int64_t n, float *s, const struct attn_lanes_exps *by, float *sum);
-    /* Products with n keys become scores in place; the first is key `key` of f. Behind them up to ATTN_LANES_MORE rows
-     * of s are written, too. */
+     * sums over keys of what is not rounded; pairs: sum[ATTN_TRANSPOSED + q] = those of what is. Returns bit q for
+     * sums[q] that are not <= most. The cap is not looked at. */
+    uint32_t (*exp_scores)(int halves, int64_t n, float *s, const struct attn_transposed_exp *by, float *sum);
+    /* Products with n keys become scores in place; the first is key `key` of f. Behind them up to ATTN_TRANSPOSED_MORE
+     * rows of s are written, too. */
     void (*score)(const struct attn_fwd_score_mod *f, int64_t n, int64_t key, float *s);
     /* more[q] = how much larger ALiBi will become behind these keys than within them, 40 at most. */
     void (*growth)(const struct attn_fwd_score_mod *f, int64_t n, int64_t key, float *more);
@@ -58,7 +58,7 @@ struct attn_ukr_lanes {
     void (*cap)(int64_t n, float *s, const struct attn_softcap *cap);
     /* scores, cap unless that is NULL, and soften at once, to the same bits; of pairs p has a tile of scores more. */
     uint32_t (*add_pv)(int halves, int64_t n, int64_t depth, const float *k, const float *q, float *p,
-                       const struct attn_lanes_exps *by, float *sum);
+                       const struct attn_transposed_exp *by, float *sum);
     /* o = values^T p of n elements of keys, rows of v that follow each other at once; more: o += */
     void (*add)(int halves, int64_t n, int64_t width, const float *v, const float *p, float *o, int more);
     /* o[c][q] *= factor[q] */
@@ -66,5 +66,6 @@ struct attn_ukr_lanes {
     /* Of sums that are positive and normal: 1 / l rounded, ln l within 2e-7 (relative to 1 if that is more). */
     void (*close)(const float *l, float *inverse, float *log);
 };
-extern const struct attn_ukr_lanes attn_ukr_lanes_avx2, attn_ukr_lanes_avx512, attn_ukr_lanes_avx512bf16;
+extern const struct attn_ukr_transposed attn_ukr_transposed_avx2, attn_ukr_transposed_avx512,
+    attn_ukr_transposed_avx512bf16;
 #endif

@@ -21,7 +21,7 @@
 
 enum {
     LANES = V32_LANES,
-    STRIP = ATTN_LANES,
+    STRIP = ATTN_TRANSPOSED,
     VECTORS = STRIP / LANES,
     GROUPS = VECTORS / 2,
     GROUP = 2 * LANES,         /* queries */
@@ -181,7 +181,7 @@ INLINE void exp_rows(int vectors, int64_t n, int lower, int degree, const float 
     if (n > 0) exp_keys(vectors, 1, lower, degree, s, p, e);
 }
 enum { EXACT = PAIRS ? 4 : EXP2_FULL, ROUGH = PAIRS ? EXP2_LEAST : EXP2_FULL };
-INLINE void exp_vectors(int vectors, int64_t n, const struct attn_lanes_exps *by, const float *s, float *p,
+INLINE void exp_vectors(int vectors, int64_t n, const struct attn_transposed_exp *by, const float *s, float *p,
                         struct exps *e) {
     if (by->less && PAIRS && by->bf16_accuracy) {
         exp_rows(vectors, n, 1, ROUGH, s, p, e);
@@ -194,7 +194,7 @@ INLINE void exp_vectors(int vectors, int64_t n, const struct attn_lanes_exps *by
     }
 }
 /* p may be where s is. */
-INLINE void exp_tile(int halves, int64_t n, const struct attn_lanes_exps *by, const float *s, float *p,
+INLINE void exp_tile(int halves, int64_t n, const struct attn_transposed_exp *by, const float *s, float *p,
                      struct exps *e) {
     if (vectors_of(halves) > 1) {
         for (int g = 0; g < groups_of(halves); g++) exp_vectors(2, n, by, s + g * GROUP, p + g * GROUP, &e[g]);
@@ -202,7 +202,7 @@ INLINE void exp_tile(int halves, int64_t n, const struct attn_lanes_exps *by, co
         exp_vectors(1, n, by, s, p, e);
     }
 }
-INLINE void begin(const struct attn_lanes_exps *by, struct exps *e) {
+INLINE void begin(const struct attn_transposed_exp *by, struct exps *e) {
     for (int v = 0; v < VECTORS; v++) {
         struct exps *const of = &e[v / 2];
         of->factor = v32_set(by->factor);
@@ -214,7 +214,7 @@ INLINE void begin(const struct attn_lanes_exps *by, struct exps *e) {
 #endif
     }
 }
-INLINE uint32_t end(const struct exps *e, const struct attn_lanes_exps *by, float *sum) {
+INLINE uint32_t end(const struct exps *e, const struct attn_transposed_exp *by, float *sum) {
     uint32_t over = 0;
     for (int v = 0; v < VECTORS; v++) {
         const v32 x = e[v / 2].sum[v % 2];
@@ -226,7 +226,7 @@ INLINE uint32_t end(const struct exps *e, const struct attn_lanes_exps *by, floa
     }
     return over;
 }
-static uint32_t exp_scores(int halves, int64_t n, float *s, const struct attn_lanes_exps *by, float *sum) {
+static uint32_t exp_scores(int halves, int64_t n, float *s, const struct attn_transposed_exp *by, float *sum) {
     struct exps e[GROUPS];
     begin(by, e);
     exp_tile(halves, n, by, s, s, e);
@@ -250,7 +250,7 @@ static void cap(int64_t n, float *s, const struct attn_softcap *f) {
 }
 /* A tile's scores lie where its probabilities go; those of pairs then take the first half. */
 static uint32_t add_pv(int halves, int64_t n, int64_t depth, const float *k, const float *q, float *p,
-                       const struct attn_lanes_exps *by, float *sum) {
+                       const struct attn_transposed_exp *by, float *sum) {
     struct exps e[GROUPS];
     begin(by, e);
     for (int64_t rows; n > 0; n -= rows, k += rows * depth, p += elements(rows) * STRIP) {
@@ -328,16 +328,16 @@ static uint32_t update_max(uint32_t which, int fresh, const float *high, float f
     return done;
 }
 
-const struct attn_ukr_lanes TABLE = {.pairs = PAIRS,
-                                     .scores = scores,
-                                     .hide = hide,
-                                     .high = high,
-                                     .update_max = update_max,
-                                     .exp_scores = exp_scores,
-                                     .score = scores_of,
-                                     .growth = growth_of,
-                                     .cap = cap,
-                                     .add_pv = add_pv,
-                                     .add = add,
-                                     .scale = scale,
-                                     .close = close};
+const struct attn_ukr_transposed TABLE = {.pairs = PAIRS,
+                                          .scores = scores,
+                                          .hide = hide,
+                                          .high = high,
+                                          .update_max = update_max,
+                                          .exp_scores = exp_scores,
+                                          .score = scores_of,
+                                          .growth = growth_of,
+                                          .cap = cap,
+                                          .add_pv = add_pv,
+                                          .add = add,
+                                          .scale = scale,
+                                          .close = close};

@@ -156,7 +156,7 @@ const struct attn_ukr TABLE = {
     .gemm_nt_half = gemm_nt_half,
 #endif
 #ifdef LANES_TABLE
-    .lanes = &LANES_TABLE,
+    .transposed = &LANES_TABLE,
 #endif
 #ifdef PASS
     .pass_f32 = &PASS(f32),

@@ -33,7 +33,7 @@ INLINE void exp2_many(int n, v32 *x) {
 #define MADD  v32_fma
 
 #define F(name)         name##_f32
-#define TABLE           attn_ukr_pass_f32_avx2
+#define TABLE           attn_ukr_decode_f32_avx2
 #define TYPE            float
 #define LOAD(p)         v32_load(p)
 #define LOAD_TAIL(p, n) v32_load_tail(p, v32_tail_of(n))
@@ -51,7 +51,7 @@ INLINE __m128i first(const uint16_t *p, int64_t n) {
     return x;
 }
 #define F(name)         name##_f16
-#define TABLE           attn_ukr_pass_f16_avx2
+#define TABLE           attn_ukr_decode_f16_avx2
 #define TYPE            uint16_t
 #define LOAD(p)         _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)(p)))
 #define LOAD_TAIL(p, n) _mm256_cvtph_ps(first(p, n))
@@ -63,7 +63,7 @@ INLINE __m128i first(const uint16_t *p, int64_t n) {
 
 INLINE v32 widen(__m128i h) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16)); }
 #define F(name)         name##_bf16
-#define TABLE           attn_ukr_pass_bf16_avx2
+#define TABLE           attn_ukr_decode_bf16_avx2
 #define LOAD(p)         widen(_mm_loadu_si128((const __m128i *)(const void *)(p)))
 #define LOAD_TAIL(p, n) widen(first(p, n))
 #include "cpu/ukr/decode_tpl.h"

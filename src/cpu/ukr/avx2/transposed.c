@@ -4,7 +4,7 @@
 #include "cpu/vec/avx2.h"
 
 #define PAIRS        0
-#define TABLE        attn_ukr_lanes_avx2
+#define TABLE        attn_ukr_transposed_avx2
 #define MR           6
 #define MADD         v32_fma
 #define MFIRST(a, b) ((a) * (b))

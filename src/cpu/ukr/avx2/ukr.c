@@ -103,6 +103,6 @@ static inline void square_f64(double *dst, int64_t ld, const double *src, int64_
 #define WIDE          6
 #define NT_ROWS       1
 #define PREFETCH_ROWS 8
-#define LANES_TABLE   attn_ukr_lanes_avx2
-#define PASS(dtype)   attn_ukr_pass_##dtype##_avx2
+#define LANES_TABLE   attn_ukr_transposed_avx2
+#define PASS(dtype)   attn_ukr_decode_##dtype##_avx2
 #include "cpu/ukr/ukr_tpl.h"

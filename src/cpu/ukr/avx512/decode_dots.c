@@ -50,8 +50,8 @@ static inline __attribute__((always_inline)) void dots_tile(int rows, int64_t k,
     }
     v32_store_sums(sums, s);
 }
-void attn_ukr_few_dots(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const uint16_t *b, int64_t ldb,
-                       float *c, int64_t ldc) {
+void attn_ukr_decode_dots(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const uint16_t *b, int64_t ldb,
+                          float *c, int64_t ldc) {
     _Alignas(64) float q[ROWS * 2 * MOST_PAIRS], sums[2 * ROWS];
     const int64_t far = rows_ahead(2 * k) * ldb;
     for (; m > 0; m -= ROWS, a += ROWS * lda, c += ROWS * ldc) {

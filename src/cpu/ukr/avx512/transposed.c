@@ -4,7 +4,7 @@
 #include "cpu/vec/avx512.h"
 
 #define PAIRS        0
-#define TABLE        attn_ukr_lanes_avx512
+#define TABLE        attn_ukr_transposed_avx512
 #define MR           14
 #define MADD         v32_fma
 #define MFIRST(a, b) ((a) * (b))

@@ -132,6 +132,6 @@ static inline void square_f64(double *dst, int64_t ld, const double *src, int64_
 #define NT_ROWS        3
 #define PREFETCH_ROWS  8
 #define VEC_EXP2_MINUS exp2_minus
-#define LANES_TABLE    attn_ukr_lanes_avx512
-#define PASS(dtype)    attn_ukr_pass_##dtype##_avx512
+#define LANES_TABLE    attn_ukr_transposed_avx512
+#define PASS(dtype)    attn_ukr_decode_##dtype##_avx512
 #include "cpu/ukr/ukr_tpl.h"

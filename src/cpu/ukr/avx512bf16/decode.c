@@ -21,7 +21,7 @@ INLINE void rescale_rounded(float *l_rounded, v32 by) {
 #define PAIRS           1
 #define MADD            madd_pair
 #define F(name)         name##_pair
-#define TABLE           attn_ukr_pass_avx512bf16
+#define TABLE           attn_ukr_decode_avx512bf16
 #define TYPE            uint16_t
 #define LOAD(p)         _mm512_castsi512_ps(_mm512_loadu_si512(p))
 #define LOAD_TAIL(p, n) load_tail(p, n)

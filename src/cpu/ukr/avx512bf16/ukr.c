@@ -402,8 +402,8 @@ const struct attn_ukr_bf16 attn_ukr_bf16_avx512bf16 = {
     .dots = gemm_nt_pair,
     .add_pv = add_pv,
     .finish = attn_ukr_finish_avx512bf16,
-    .lanes = &attn_ukr_lanes_avx512bf16,
-    .decode = &attn_ukr_pass_avx512bf16,
+    .transposed = &attn_ukr_transposed_avx512bf16,
+    .decode = &attn_ukr_decode_avx512bf16,
     VECTORS,
 };
 const struct attn_ukr_bf16 attn_ukr_bf16_amx = {
@@ -412,7 +412,7 @@ const struct attn_ukr_bf16 attn_ukr_bf16_amx = {
     .rows = 32,
     .keys = 128,
     .gemm = attn_ukr_amx_gemm,
-    .dots = attn_ukr_few_dots,
+    .dots = attn_ukr_decode_dots,
     .add_pv = attn_ukr_decode_pv,
     .decode_tiles = attn_ukr_amx_decode,
     .fwd = attn_ukr_amx_fwd,
