@@ -177,14 +177,14 @@ static __attribute__((noinline)) void update_max(int nv, int g, v32 factor, cons
         const __mmask16 hidden = _mm512_cmp_ps_mask(x[i], least, _CMP_EQ_OQ);
         e[i] = _mm512_mask_mov_ps((x[i] - m) * factor, hidden, least);
     }
-    float by[LANES];
-    v32_store(by, rescale);
+    float scale[LANES];
+    v32_store(scale, rescale);
     store_sums(nv, w);
     for (int t = 0; t < nv; t++)
         for (int part = 0; part < 2; part++)
             for (int h = 0; h < FOUR; h++) {
                 float *o = w->o[t][g][part][h];
-                v32_store(o, v32_load(o) * v32_set(by[h]));
+                v32_store(o, v32_load(o) * v32_set(scale[h]));
             }
     load_sums(nv, w);
 }
@@ -269,16 +269,16 @@ INLINE void steps(const struct attn_decode_amx *f, int groups, int nv, int strea
     const int64_t next = streams ? 1 : STEP, apart = streams ? n : 1;
     struct sixteen k = {f->k + from * f->ldk, apart * f->ldk, ahead(f, f->depth, f->ldk, streams), !streams},
                    v = {f->v + from * f->ldv, apart * f->ldv, ahead(f, f->width, f->ldv, streams), !streams};
-    int at = 0, then = 1; /* slots of scores: of this step, and of the one LATE steps before */
+    int at = 0, upcoming = 1; /* slots of scores: of this step, and of the one LATE steps before */
     for (int64_t j = 0; j < n + LATE; j++) {
         if (j < n) score(f->depth, groups, &k, w, w->s[at]);
         k.first += next * f->ldk;
         if (j >= LATE) {
-            UNROLL for (int g = 0; g < groups; g++) exp_scores(nv, g, factor, w->s[then][g], NULL, w);
+            UNROLL for (int g = 0; g < groups; g++) exp_scores(nv, g, factor, w->s[upcoming][g], NULL, w);
             add_pv(nv, &v, w);
             v.first += next * f->ldv;
         }
-        at = at == LATE ? 0 : at + 1, then = then == LATE ? 0 : then + 1;
+        at = at == LATE ? 0 : at + 1, upcoming = upcoming == LATE ? 0 : upcoming + 1;
     }
 }
 /* All rows see the same keys. */

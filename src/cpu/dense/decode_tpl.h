@@ -69,16 +69,16 @@ static void T(pass_keys)(const struct T(work) * w, const struct attn_decode *few
     _Alignas(64) float s[2][ATTN_DECODE_ROWS * ATTN_DECODE_KEYS];
     for (int64_t t = 0; t < AHEAD && t < steps; t++) T(find)(w, j + t * ATTN_DECODE_KEYS, all->hi, &step[t]);
     for (int64_t t = 0; t <= steps; t++, j += ATTN_DECODE_KEYS) {
-        struct T(step) *now = &step[t % RING], *then = &step[(t + AHEAD) % RING];
+        struct T(step) *now = &step[t % RING], *upcoming = &step[(t + AHEAD) % RING];
         const int more = j + AHEAD * ATTN_DECODE_KEYS < all->hi,
                   prefetches = more && w->f->prefetches; /* maybe of the next task */
-        if (more) T(find)(w, j + AHEAD * ATTN_DECODE_KEYS, all->hi, then);
+        if (more) T(find)(w, j + AHEAD * ATTN_DECODE_KEYS, all->hi, upcoming);
         if (t < steps) {
-            u->scores(few, now->k, prefetches ? then->k : NULL, s[t % 2]);
+            u->scores(few, now->k, prefetches ? upcoming->k : NULL, s[t % 2]);
             if (j < first || j + ATTN_DECODE_KEYS > all->hi_least || now->live != (1u << ATTN_DECODE_KEYS) - 1)
                 T(hide)(w, r, few->rows, k0, j, now, s[t % 2], lost);
         }
-        if (t > 0) u->add_pv(few, step[(t - 1) % RING].v, prefetches ? then->v : NULL, s[(t - 1) % 2]);
+        if (t > 0) u->add_pv(few, step[(t - 1) % RING].v, prefetches ? upcoming->v : NULL, s[(t - 1) % 2]);
     }
 }
 

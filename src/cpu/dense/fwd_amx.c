@@ -196,17 +196,17 @@ static void take_back(const struct attn_cpu_fwd_amx_work *w, int64_t live) {
     const struct attn_cpu_fwd *f = w->f;
     const float unit = (float)(f->s.unit * LOG2_E);
     for (int64_t r0 = 0; r0 < live; r0 += ROWS) {
-        float by[ROWS], *older = w->older_o + r0 * f->ldv;
+        float rescale[ROWS], *older = w->older_o + r0 * f->ldv;
         int moved = 0;
         for (int64_t r = 0; r < ROWS; r++) { /* the kernel's rounding, see attn_fwd_strip.l */
             const float was = w->older_m[r0 + r], now = w->m[r0 + r], a = was * unit, b = now * unit;
-            by[r] = 1;
+            rescale[r] = 1;
             if (was < now && was > -INFINITY)
-                by[r] = (float)exp2((double)(fabsf(b) < ATTN_FWD_FAR ? a - b : (was - now) * unit));
-            moved |= by[r] < 1;
-            w->l[r0 + r] += w->older_l[r0 + r] * by[r];
+                rescale[r] = (float)exp2((double)(fabsf(b) < ATTN_FWD_FAR ? a - b : (was - now) * unit));
+            moved |= rescale[r] < 1;
+            w->l[r0 + r] += w->older_l[r0 + r] * rescale[r];
         }
-        if (moved) f->s.u->transposed->scale(f->ldv, older, by);
+        if (moved) f->s.u->transposed->scale(f->ldv, older, rescale);
         f->s.u->add_f32(w->o + r0 * f->ldv, older, ROWS * f->ldv);
     }
 }
@@ -217,15 +217,15 @@ static inline int64_t within(int64_t x, int64_t most) { return x < 0 ? 0 : x < m
 static int describe_strip(struct attn_cpu_fwd_amx_work *w, int64_t r0, int64_t n_rows, int64_t j0, int64_t n,
                           int32_t *seen, struct attn_fwd_strip *job) {
     const struct attn_cpu_fwd *f = w->f;
-    const struct attn_cpu_fwd_bounds *of = &w->of[r0 / ROWS];
-    int64_t first = within(of->lo - j0, n), last = within(of->hi - j0, n);
+    const struct attn_cpu_fwd_bounds *bounds = &w->bounds[r0 / ROWS];
+    int64_t first = within(bounds->lo - j0, n), last = within(bounds->hi - j0, n);
     if (first >= last) return 0;
     first = first / STEP * STEP;
     const int64_t keys = attn_cpu_sdpa_up(last - first, attn_fwd_span(f->depth, f->ldv, f->amx_split));
     for (int64_t r = 0; r < ROWS; r++) seen[r] = 0, seen[ROWS + r] = (int32_t)keys;
-    for (int64_t r = 0; r < n_rows && of->lo_most > j0 + first; r++)
+    for (int64_t r = 0; r < n_rows && bounds->lo_most > j0 + first; r++)
         seen[r] = (int32_t)within(w->row[r0 + r].lo - j0 - first, keys);
-    for (int64_t r = 0; r < n_rows && of->hi_least < j0 + first + keys; r++)
+    for (int64_t r = 0; r < n_rows && bounds->hi_least < j0 + first + keys; r++)
         seen[ROWS + r] = (int32_t)within(w->row[r0 + r].hi - j0 - first, keys);
     const int tiles = w->rows == w->k;
     const int64_t k_more = 16 * (tiles ? f->depth * f->amx_split : f->s.k.row);
@@ -289,10 +289,10 @@ static void run_block(struct attn_cpu_fwd_amx_work *w, int64_t live, int64_t j0,
         if (alone) {
             run_alone(w, r, rows, j0, n, odd);
         } else if (describe_strip(w, r, rows, j0, n, seen[jobs], &job[jobs])) {
-            struct attn_fwd_strip *it = &job[jobs];
-            it->score = plain ? NULL : &score[jobs];
+            struct attn_fwd_strip *next_job = &job[jobs];
+            next_job->score = plain ? NULL : &score[jobs];
             if (!plain) {
-                prepare_score(w, r, rows, j0 + first_key(w, it), it->n, &score[jobs]);
+                prepare_score(w, r, rows, j0 + first_key(w, next_job), next_job->n, &score[jobs]);
                 score[jobs].bits = w->bits + jobs % 2 * bits_of(w->f);
             }
             jobs++;
@@ -411,9 +411,9 @@ void attn_cpu_fwd_amx_task(const struct attn_cpu_fwd *f, int64_t head, int64_t b
     for (int64_t r = 0; r < live; r += ROWS) {
         const int64_t rows = live - r < ROWS ? live - r : ROWS;
         attn_cpu_fwd_amx_load_strip(w, r, rows);
-        const struct attn_cpu_fwd_bounds of = w->of[r / ROWS] = attn_cpu_fwd_see(w->row + r, rows);
-        if (of.lo < of.hi && of.lo < lo) lo = of.lo;
-        if (of.hi > hi) hi = of.hi;
+        const struct attn_cpu_fwd_bounds bounds = w->bounds[r / ROWS] = attn_cpu_fwd_see(w->row + r, rows);
+        if (bounds.lo < bounds.hi && bounds.lo < lo) lo = bounds.lo;
+        if (bounds.hi > hi) hi = bounds.hi;
     }
     const int64_t first = lo / f->keys * f->keys;
     for (int64_t at = first; at < hi; at += f->keys) {

@@ -27,11 +27,11 @@ struct attn_cpu_fwd_amx_work {
     float low_q[MOST_STRIPS], *low_k;
     int any_nonfinite_q, any_nonfinite_k, any_page_missing;
     uint32_t *score_override;
-    float *override_scores, *two_rows;          /* two_rows: as f32 */
-    uint32_t *bits;                             /* of two strips, a boolean mask's */
-    float *bias;                                /* masks of a strip, transposed */
-    struct attn_cpu_fwd_bounds of[MOST_STRIPS]; /* of each strip, and so is */
-    uint8_t fresh[MOST_STRIPS];                 /* nothing is in the sums yet */
+    float *override_scores, *two_rows;              /* two_rows: as f32 */
+    uint32_t *bits;                                 /* of two strips, a boolean mask's */
+    float *bias;                                    /* masks of a strip, transposed */
+    struct attn_cpu_fwd_bounds bounds[MOST_STRIPS]; /* of each strip, and so is */
+    uint8_t fresh[MOST_STRIPS];                     /* nothing is in the sums yet */
 };
 
 /* 32 rows of Q from row r0 of the task on, of which n are there. */

@@ -107,8 +107,8 @@ void attn_cpu_transposed_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
 struct work {
     const struct attn_cpu_fwd *f;
     const struct attn_ukr_transposed *u;
-    struct attn_transposed_exp by; /* less and top: of the strip */
-    double natural;                /* what 1 of an exponent is worth: unit / by.factor */
+    struct attn_transposed_exp exp_args; /* less and top: of the strip */
+    double natural;                      /* what 1 of an exponent is worth: unit / by.factor */
     struct attn_core_seq seq;
     int64_t b, hk;
     struct attn_cpu_sdpa_row *row;
@@ -134,7 +134,7 @@ struct work {
     struct strip {
         struct attn_cpu_fwd_bounds sees;
         int begun, seen; /* there are sums; each row has seen a key */
-    } of[MOST_STRIPS];
+    } strips[MOST_STRIPS];
 };
 
 static float *queries(const struct work *w, int64_t r0) { return w->q + (w->f->stay ? 0 : r0 * w->depth); }
@@ -299,8 +299,8 @@ static void score(struct work *w, const struct step *s) {
     }
     if (w->scored) {
         finish_scores(w, s);
-    } else if (w->by.cap) {
-        w->u->cap(s->n, w->p, w->by.cap);
+    } else if (w->exp_args.cap) {
+        w->u->cap(s->n, w->p, w->exp_args.cap);
     }
     const int64_t n = s->n - s->cut, j0 = s->j0 + s->cut;
     for (int64_t r = 0; r < s->rows && n > 0; r++) {
@@ -338,10 +338,11 @@ static void step_with_care(struct work *w, const struct step *s, float *sum) {
         for (int64_t r = 0; r < s->rows && w->poison.row[s->j0 - w->first + j]; r++)
             w->live[j] |= (uint32_t) !(w->p[j * ROWS + r] <= -INFINITY) << r; /* a NaN is live */
     }
-    struct attn_transposed_exp by = w->by;
-    by.less = s->less, by.offset = s->offset;
-    if (!s->seen) w->u->update_max(UINT32_MAX >> (ROWS - s->rows), 1, high, by.factor, s->ref, s->less, s->offset);
-    uint32_t over = w->u->exp_scores(s->halves, s->n, w->p, &by, sum);
+    struct attn_transposed_exp exp_args = w->exp_args;
+    exp_args.less = s->less, exp_args.offset = s->offset;
+    if (!s->seen)
+        w->u->update_max(UINT32_MAX >> (ROWS - s->rows), 1, high, exp_args.factor, s->ref, s->less, s->offset);
+    uint32_t over = w->u->exp_scores(s->halves, s->n, w->p, &exp_args, sum);
     for (int64_t r = 0; r < ROWS && over; r++)
         if (r >= s->rows || isinf(s->ref[r]) || !isfinite(s->l[r])) over &= ~(UINT32_C(1) << r);
     if (!over) return;
@@ -349,7 +350,7 @@ static void step_with_care(struct work *w, const struct step *s, float *sum) {
     for (int64_t r = 0; r < ROWS; r++) was[r] = base(w, s->less[r], s->offset[r]);
     score(w, s);
     look_for_high(w, s, high);
-    over = w->u->update_max(over, 0, high, by.factor, s->ref, s->less, s->offset);
+    over = w->u->update_max(over, 0, high, exp_args.factor, s->ref, s->less, s->offset);
     for (int64_t r = 0; r < s->rows; r++) {
         if (!(over >> r & 1)) continue;
         rescale[r] = (float)exp(was[r] - base(w, s->less[r], s->offset[r]));
@@ -357,7 +358,7 @@ static void step_with_care(struct work *w, const struct step *s, float *sum) {
         s->l_rounded[r] *= rescale[r];
     }
     if (s->more) w->u->scale(w->f->s.p->dim_v, s->o, rescale);
-    w->u->exp_scores(s->halves, s->n, w->p, &by, sum);
+    w->u->exp_scores(s->halves, s->n, w->p, &exp_args, sum);
 }
 
 /* Values that are not finite come to the sums of the rows that see them. Any probability but 0 leaves of them what they
@@ -377,16 +378,16 @@ static void run_step(struct work *w, const struct step *s, int careful) {
     const int64_t width = w->f->s.p->dim_v, at = s->j0 - w->first, keys = w->u->pairs ? 2 : 1; /* of an element */
     float sum[2 * ROWS];
     if (!careful) {
-        struct attn_transposed_exp by = w->by;
+        struct attn_transposed_exp exp_args = w->exp_args;
         uint32_t over;
-        by.offset = s->offset;
-        for (int64_t r = 0; r < ROWS && !by.less; r++)
-            if (s->less[r] < 0 || s->less[r] > 0) by.less = s->less;
+        exp_args.offset = s->offset;
+        for (int64_t r = 0; r < ROWS && !exp_args.less; r++)
+            if (s->less[r] < 0 || s->less[r] > 0) exp_args.less = s->less;
         if (w->scored || w->any_page_missing) {
             score(w, s);
-            over = w->u->exp_scores(s->halves, s->n, w->p, &by, sum);
+            over = w->u->exp_scores(s->halves, s->n, w->p, &exp_args, sum);
         } else {
-            over = w->u->add_pv(s->halves, s->n, w->depth, w->k + at * w->depth, s->q, w->p, &by, sum);
+            over = w->u->add_pv(s->halves, s->n, w->depth, w->k + at * w->depth, s->q, w->p, &exp_args, sum);
         }
         /* a row whose sums are not finite stays as it is */
         for (int64_t r = 0; r < s->rows && over; r++) careful |= (over >> r & 1) && isfinite(s->l[r]);
@@ -401,8 +402,8 @@ static void run_step(struct work *w, const struct step *s, int careful) {
 /* Strip r0 against the keys begin .. end that it sees. */
 static void run_strip(struct work *w, int64_t r0, int64_t rows, int64_t begin, int64_t end, struct wants wants) {
     const struct attn_cpu_fwd *f = w->f;
-    struct strip *of = &w->of[r0 / ROWS];
-    const struct attn_cpu_fwd_bounds *sees = &of->sees;
+    struct strip *strip = &w->strips[r0 / ROWS];
+    const struct attn_cpu_fwd_bounds *sees = &strip->sees;
     const int64_t lo = sees->lo > begin ? sees->lo : begin, hi = sees->hi < end ? sees->hi : end;
     struct step s = {.r0 = r0,
                      .rows = rows,
@@ -424,14 +425,14 @@ static void run_strip(struct work *w, int64_t r0, int64_t rows, int64_t begin, i
         s.n = (hi - s.grid < f->step ? hi : s.grid + f->step) - s.j0;
         s.cut = sees->lo_most > s.j0 ? 0 : sees->hi_least - s.j0;
         s.cut = s.cut < 0 ? 0 : s.cut < s.n ? s.cut : s.n;
-        s.seen = of->seen;
-        s.more = of->begun;
-        of->begun = 1;
+        s.seen = strip->seen;
+        s.more = strip->begun;
+        strip->begun = 1;
         prefetch_some(w, &wants);
         run_step(w, &s, s.cut < s.n || !s.seen || w->poison.any);
-        for (int64_t r = of->seen ? rows : 0; r <= rows; r++) {
+        for (int64_t r = strip->seen ? rows : 0; r <= rows; r++) {
             if (r == rows) {
-                of->seen = 1;
+                strip->seen = 1;
             } else if (isinf(s.ref[r])) {
                 break;
             }
@@ -531,13 +532,13 @@ void attn_cpu_transposed_task(const struct attn_cpu_fwd *f, int64_t head, int64_
     struct work work = {.f = f, .u = table(f), .b = head / p->heads_k, .hk = head % p->heads_k, .depth = f->depth};
     struct work *w = &work;
     struct attn_softcap cap;
-    w->by = (struct attn_transposed_exp){.factor = (float)(f->s.unit * LOG2_E), .most = MOST_SUM};
-    w->by.bf16_accuracy = !f->lse.data && !f->lse_rounded.data;
-    w->natural = f->s.unit / (double)w->by.factor;
+    w->exp_args = (struct attn_transposed_exp){.factor = (float)(f->s.unit * LOG2_E), .most = MOST_SUM};
+    w->exp_args.bf16_accuracy = !f->lse.data && !f->lse_rounded.data;
+    w->natural = f->s.unit / (double)w->exp_args.factor;
     w->scored = !f->s.plain && (p->alibi || p->mask_dtype || (w->u->pairs && p->softcap <= 0));
     if (p->softcap > 0 && !w->scored) {
         cap = attn_softcap_of(f->s.softcap, f->s.late_scale);
-        w->by.cap = &cap;
+        w->exp_args.cap = &cap;
     }
     w->close_alone = f->lse_rounded.data || (f->lse.data && f->lse.dtype != ATTN_F32) || attn_core_has(p, ATTN_SINK) ||
                      attn_core_has(p, ATTN_LSE_WITH_SINK) || attn_core_has(p, ATTN_LSE_BASE_2);
@@ -560,12 +561,12 @@ void attn_cpu_transposed_task(const struct attn_cpu_fwd *f, int64_t head, int64_
     const int64_t padded = attn_cpu_sdpa_up(live, ROWS);
     const int open = p->window_left == ATTN_UNBOUNDED && p->window_right == ATTN_UNBOUNDED && !w->scored;
     for (int64_t r = 0, h = f0 % f->s.group, i = f0 / f->s.group; r < live; r++) {
-        const int64_t head = w->hk * f->s.group + h;
+        const int64_t query_head = w->hk * f->s.group + h;
         if (r == 0 || !open) {
-            attn_cpu_sdpa_row(&f->s, &w->seq, w->b, head, i, &w->row[r]);
+            attn_cpu_sdpa_row(&f->s, &w->seq, w->b, query_head, i, &w->row[r]);
         } else { /* rows of a plain problem without bounds differ in nothing else */
             w->row[r] = w->row[0];
-            w->row[r].i = i, w->row[r].h = head;
+            w->row[r].i = i, w->row[r].h = query_head;
         }
         if (++h == f->s.group) h = 0, i++;
     }
@@ -574,7 +575,7 @@ void attn_cpu_transposed_task(const struct attn_cpu_fwd *f, int64_t head, int64_
         w->less[r] = w->offset[r] = w->l[r] = w->l_rounded[r] = 0;
     }
     for (int64_t r = 0; r < live; r += ROWS)
-        w->of[r / ROWS] = (struct strip){.sees = attn_cpu_fwd_see(w->row + r, live - r < ROWS ? live - r : ROWS)};
+        w->strips[r / ROWS] = (struct strip){.sees = attn_cpu_fwd_see(w->row + r, live - r < ROWS ? live - r : ROWS)};
     const struct attn_cpu_fwd_bounds all = attn_cpu_fwd_see(w->row, live);
     const int64_t k0 = split * f->split, k1 = w->partial ? k0 + f->split : INT64_MAX, lo = all.lo > k0 ? all.lo : k0,
                   hi = all.hi < k1 ? all.hi : k1, first = lo < hi ? k0 + (lo - k0) / f->keys * f->keys : hi;

@@ -30,13 +30,13 @@ INLINE void F(prefetch)(const TYPE *p) { __builtin_prefetch(p, 0, 2); }
 INLINE void F(abreast)(int rows, int n, int j, int64_t whole, const struct attn_decode *f, const float *q,
                        const void *const *k, const void *const *next, v32 (*s)[4]) {
     enum { STEP = F(STEP), LINE = 64 / sizeof(TYPE) };
-    const TYPE *key[4], *then[4];
-    UNROLL for (int a = 0; a < n; a++) key[a] = k[j + a], then[a] = next ? next[j + a] : NULL;
+    const TYPE *key[4], *upcoming[4];
+    UNROLL for (int a = 0; a < n; a++) key[a] = k[j + a], upcoming[a] = next ? next[j + a] : NULL;
     for (int64_t l = 0; l < whole; l += STEP, q += V32_LANES) {
         v32 x[4];
         UNROLL for (int a = 0; a < n; a++) x[a] = LOAD(key[a] + l);
         UNROLL for (int a = 0; a < n; a++) {
-            if (next && (STEP >= LINE || l % LINE == 0)) F(prefetch)(then[a] + l);
+            if (next && (STEP >= LINE || l % LINE == 0)) F(prefetch)(upcoming[a] + l);
         }
         UNROLL for (int i = 0; i < rows; i++) {
             const v32 y = v32_load(q + i * f->ldq);

@@ -21,9 +21,9 @@ struct kept {
     uint32_t half[2][SCORE_LANES];
 };
 /* s becomes s * by + mask, for keys from `key` of the strip on. Behind the last key nothing is read and 0 added. */
-static void add_masks(const struct attn_fwd_score_mod *f, int64_t span, int64_t key, float by, float *s) {
+static void add_masks(const struct attn_fwd_score_mod *f, int64_t span, int64_t key, float times, float *s) {
     const int64_t bytes = f->mask == ATTN_UKR_MASK_F32 ? 4 : 2, some = MASK_PART / bytes;
-    const v32 scale = v32_set(by);
+    const v32 scale = v32_set(times);
     for (int64_t j = 0; j < span; j += some, s += some * MASK_ROWS) {
         char part[MASK_ROWS][MASK_PART];
         const char *part_of[MASK_ROWS], *const *row = f->cell;

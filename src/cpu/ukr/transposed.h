@@ -48,7 +48,7 @@ struct attn_ukr_transposed {
     /* Scores become probabilities in place (pairs: in the first half). -inf gives 0, NaN and infinity stay. sum[q] =
      * sums over keys of what is not rounded; pairs: sum[ATTN_TRANSPOSED + q] = those of what is. Returns bit q for
      * sums[q] that are not <= most. The cap is not looked at. */
-    uint32_t (*exp_scores)(int halves, int64_t n, float *s, const struct attn_transposed_exp *by, float *sum);
+    uint32_t (*exp_scores)(int halves, int64_t n, float *s, const struct attn_transposed_exp *exp_args, float *sum);
     /* Products with n keys become scores in place; the first is key `key` of f. Behind them up to ATTN_TRANSPOSED_MORE
      * rows of s are written, too. */
     void (*score)(const struct attn_fwd_score_mod *f, int64_t n, int64_t key, float *s);
@@ -58,7 +58,7 @@ struct attn_ukr_transposed {
     void (*cap)(int64_t n, float *s, const struct attn_softcap *cap);
     /* scores, cap unless that is NULL, and soften at once, to the same bits; of pairs p has a tile of scores more. */
     uint32_t (*add_pv)(int halves, int64_t n, int64_t depth, const float *k, const float *q, float *p,
-                       const struct attn_transposed_exp *by, float *sum);
+                       const struct attn_transposed_exp *exp_args, float *sum);
     /* o = values^T p of n elements of keys, rows of v that follow each other at once; more: o += */
     void (*add)(int halves, int64_t n, int64_t width, const float *v, const float *p, float *o, int more);
     /* o[c][q] *= factor[q] */

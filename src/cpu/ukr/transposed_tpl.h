@@ -181,40 +181,40 @@ INLINE void exp_rows(int vectors, int64_t n, int lower, int degree, const float 
     if (n > 0) exp_keys(vectors, 1, lower, degree, s, p, e);
 }
 enum { EXACT = PAIRS ? 4 : EXP2_FULL, ROUGH = PAIRS ? EXP2_LEAST : EXP2_FULL };
-INLINE void exp_vectors(int vectors, int64_t n, const struct attn_transposed_exp *by, const float *s, float *p,
+INLINE void exp_vectors(int vectors, int64_t n, const struct attn_transposed_exp *exp_args, const float *s, float *p,
                         struct exps *e) {
-    if (by->less && PAIRS && by->bf16_accuracy) {
+    if (exp_args->less && PAIRS && exp_args->bf16_accuracy) {
         exp_rows(vectors, n, 1, ROUGH, s, p, e);
-    } else if (by->less) {
+    } else if (exp_args->less) {
         exp_rows(vectors, n, 1, EXACT, s, p, e);
-    } else if (PAIRS && by->bf16_accuracy) {
+    } else if (PAIRS && exp_args->bf16_accuracy) {
         exp_rows(vectors, n, 0, ROUGH, s, p, e);
     } else {
         exp_rows(vectors, n, 0, EXACT, s, p, e);
     }
 }
 /* p may be where s is. */
-INLINE void exp_tile(int halves, int64_t n, const struct attn_transposed_exp *by, const float *s, float *p,
+INLINE void exp_tile(int halves, int64_t n, const struct attn_transposed_exp *exp_args, const float *s, float *p,
                      struct exps *e) {
     if (vectors_of(halves) > 1) {
-        for (int g = 0; g < groups_of(halves); g++) exp_vectors(2, n, by, s + g * GROUP, p + g * GROUP, &e[g]);
+        for (int g = 0; g < groups_of(halves); g++) exp_vectors(2, n, exp_args, s + g * GROUP, p + g * GROUP, &e[g]);
     } else {
-        exp_vectors(1, n, by, s, p, e);
+        exp_vectors(1, n, exp_args, s, p, e);
     }
 }
-INLINE void begin(const struct attn_transposed_exp *by, struct exps *e) {
+INLINE void begin(const struct attn_transposed_exp *exp_args, struct exps *e) {
     for (int v = 0; v < VECTORS; v++) {
-        struct exps *const of = &e[v / 2];
-        of->factor = v32_set(by->factor);
-        of->less[v % 2] = by->less ? v32_load(by->less + v * LANES) : v32_set(0);
-        of->offset[v % 2] = v32_load(by->offset + v * LANES);
-        of->sum[v % 2] = v32_set(0);
+        struct exps *const exp = &e[v / 2];
+        exp->factor = v32_set(exp_args->factor);
+        exp->less[v % 2] = exp_args->less ? v32_load(exp_args->less + v * LANES) : v32_set(0);
+        exp->offset[v % 2] = v32_load(exp_args->offset + v * LANES);
+        exp->sum[v % 2] = v32_set(0);
 #if PAIRS
-        of->sum_rounded[v % 2] = v32_set(0);
+        exp->sum_rounded[v % 2] = v32_set(0);
 #endif
     }
 }
-INLINE uint32_t end(const struct exps *e, const struct attn_transposed_exp *by, float *sum) {
+INLINE uint32_t end(const struct exps *e, const struct attn_transposed_exp *exp_args, float *sum) {
     uint32_t over = 0;
     for (int v = 0; v < VECTORS; v++) {
         const v32 x = e[v / 2].sum[v % 2];
@@ -222,15 +222,15 @@ INLINE uint32_t end(const struct exps *e, const struct attn_transposed_exp *by, 
 #if PAIRS
         v32_store(sum + STRIP + v * LANES, e[v / 2].sum_rounded[v % 2]);
 #endif
-        over |= v32_bits(v32_not_le(x, v32_set(by->most))) << v * LANES;
+        over |= v32_bits(v32_not_le(x, v32_set(exp_args->most))) << v * LANES;
     }
     return over;
 }
-static uint32_t exp_scores(int halves, int64_t n, float *s, const struct attn_transposed_exp *by, float *sum) {
+static uint32_t exp_scores(int halves, int64_t n, float *s, const struct attn_transposed_exp *exp_args, float *sum) {
     struct exps e[GROUPS];
-    begin(by, e);
-    exp_tile(halves, n, by, s, s, e);
-    return end(e, by, sum);
+    begin(exp_args, e);
+    exp_tile(halves, n, exp_args, s, s, e);
+    return end(e, exp_args, sum);
 }
 static void scores_of(const struct attn_fwd_score_mod *f, int64_t n, int64_t key, float *s) {
     enum { SPAN = 64 };
@@ -250,16 +250,16 @@ static void cap(int64_t n, float *s, const struct attn_softcap *f) {
 }
 /* A tile's scores lie where its probabilities go; those of pairs then take the first half. */
 static uint32_t add_pv(int halves, int64_t n, int64_t depth, const float *k, const float *q, float *p,
-                       const struct attn_transposed_exp *by, float *sum) {
+                       const struct attn_transposed_exp *exp_args, float *sum) {
     struct exps e[GROUPS];
-    begin(by, e);
+    begin(exp_args, e);
     for (int64_t rows; n > 0; n -= rows, k += rows * depth, p += elements(rows) * STRIP) {
         rows = share_keys(n);
         tile_keys(halves, rows, depth, k, q, p, n > rows ? k + rows * depth : k);
-        if (by->cap) cap(rows, p, by->cap);
-        exp_tile(halves, rows, by, p, p, e);
+        if (exp_args->cap) cap(rows, p, exp_args->cap);
+        exp_tile(halves, rows, exp_args, p, p, e);
     }
-    return end(e, by, sum);
+    return end(e, exp_args, sum);
 }
 
 static void add(int halves, int64_t n, int64_t width, const float *v, const float *p, float *o, int more) {

@@ -53,7 +53,7 @@ INLINE void two_plain_rows(struct grads *g) {
 /* What is hidden is 0, whatever its score and dP are. */
 INLINE void two_scored_rows(int what, struct grads *g) {
     const int64_t u = g->done++;
-    const struct attn_bwd_score_mod *const f = g->scores.of;
+    const struct attn_bwd_score_mod *const f = g->scores.mod;
     const int weighs = score_has(what, SCORE_WEIGHT, f->weight != NULL);
     const float *s = g->s + u * 2 * SIDE, *dp = s + CELLS;
     v32 x[4], r[4], p[4], ds[4], chain[4];
@@ -150,7 +150,7 @@ INLINE void chunks(int what, const struct attn_bwd_tile *t, const struct reach *
                                      8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
     const int64_t fours = (depth + width) / 32, by_four = (UNITS + fours - 1) / fours;
     struct grads g = {
-        .factor = v32_set(t->factor), .zip = _mm512_loadu_si512(zip), .done = UNITS, .scores = {.of = t->score}};
+        .factor = v32_set(t->factor), .zip = _mm512_loadu_si512(zip), .done = UNITS, .scores = {.mod = t->score}};
     int64_t turn = 0;
     for (int64_t r = 0; r < t->strips; r++) {
         const float *q = t->q + r * SIDE * t->ldq, *dout = t->dout + r * SIDE * t->ldo;
@@ -211,7 +211,7 @@ KINDS(alibi, SCORE_KEPT | SCORE_ALIBI)
 KINDS(cells, SCORE_KEPT | SCORE_CELLS)
 
 void attn_ukr_amx_bwd_tile(const struct attn_bwd_tile *t) {
-    static void (*const of[SCORE_ANY + 1][2])(const struct attn_bwd_tile *t) = {
+    static void (*const kernel[SCORE_ANY + 1][2])(const struct attn_bwd_tile *t) = {
         [SCORE_NONE] = {tile_64, tile_128},
         [SCORE_KEPT] = {kept_64, kept_128},
         [SCORE_KEPT | SCORE_CAP] = {cap_64, cap_128},
@@ -222,6 +222,6 @@ void attn_ukr_amx_bwd_tile(const struct attn_bwd_tile *t) {
     if (t->depth != t->width || (t->depth != 64 && t->depth != 128)) {
         (t->score ? scored_any : tile_any)(t);
     } else {
-        of[of[what][0] ? what : SCORE_ANY][t->depth == 128](t);
+        kernel[kernel[what][0] ? what : SCORE_ANY][t->depth == 128](t);
     }
 }

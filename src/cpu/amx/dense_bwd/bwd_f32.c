@@ -77,7 +77,7 @@ INLINE void grad_step(const struct grads *g, struct live *v, int64_t u, int step
             v->y[i] = v32_load(dp + i / 2 * HALF + i % 2 * 16) - v32_set(g->delta[u + i / 2 * 16]);
             v->y[i] = v32_where_nonzero(v->x[i], v->x[i] * v->y[i]);
         }
-        if (g->what && g->scores.of->caps) {
+        if (g->what && g->scores.mod->caps) {
             UNROLL for (int i = 0; i < 4; i++) v->y[i] *= v->chain[i];
         }
     } else if (step == 3) {
@@ -205,7 +205,7 @@ INLINE void chunk(int flat, const struct attn_bwd_tile *t, int64_t r, int64_t k,
 }
 INLINE void chunks(int flat, int what, const struct attn_bwd_tile *t, const struct reach *reach, int64_t depth,
                    int64_t width, struct sums *last) {
-    struct grads g = {.factor = v32_set(t->factor), .what = what, .scores = {.of = t->score}};
+    struct grads g = {.factor = v32_set(t->factor), .what = what, .scores = {.mod = t->score}};
     int64_t turn = 0;
     for (int64_t r = 0; r < t->strips; r++)
         for (int64_t k = reach[r].lo / SIDE; k * SIDE < reach[r].hi; k++, turn ^= 1) {
@@ -273,7 +273,7 @@ KINDS(tile, SCORE_NONE)
 KINDS(scored, SCORE_ANY)
 
 void attn_ukr_amx_bwd_tile_f32(const struct attn_bwd_tile *t) {
-    static void (*const of[2][3])(const struct attn_bwd_tile *t) = {{tile_any, tile_64, tile_128},
-                                                                    {scored_any, scored_64, scored_128}};
-    of[t->score != NULL][t->depth != t->width ? 0 : t->depth == 64 ? 1 : t->depth == 128 ? 2 : 0](t);
+    static void (*const kernel[2][3])(const struct attn_bwd_tile *t) = {{tile_any, tile_64, tile_128},
+                                                                        {scored_any, scored_64, scored_128}};
+    kernel[t->score != NULL][t->depth != t->width ? 0 : t->depth == 64 ? 1 : t->depth == 128 ? 2 : 0](t);
 }

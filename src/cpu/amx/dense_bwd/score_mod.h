@@ -80,7 +80,7 @@ static inline void keep(const struct attn_bwd_score_mod *f, const int32_t *seen,
 
 /* A chunk's. */
 struct scores {
-    const struct attn_bwd_score_mod *of;
+    const struct attn_bwd_score_mod *mod;
     int64_t row, first;          /* of the tile, and the first key */
     const uint16_t *kept;        /* two of 16 keys for each row */
     v32 key[2];                  /* numbers of the keys */
@@ -91,7 +91,7 @@ struct scores {
 };
 static inline void begin_scores(struct scores *e, int64_t strip, int64_t block, const struct reach *reach,
                                 int64_t strips, int64_t blocks) {
-    const struct attn_bwd_score_mod *const f = e->of;
+    const struct attn_bwd_score_mod *const f = e->mod;
     const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     e->row = strip * SCORE_SIDE, e->first = block * SCORE_SIDE;
     e->kept = (const uint16_t *)(const void *)(f->bits + (strip * blocks + block) * SCORE_SIDE);
@@ -119,7 +119,7 @@ static inline void begin_scores(struct scores *e, int64_t strip, int64_t block, 
 
 /* What an additive mask has for row r, from its max on, is added to t in octaves. */
 INLINE void add_cells(const struct scores *e, int64_t r, v32 max, v32 *t) {
-    const struct attn_bwd_score_mod *const f = e->of;
+    const struct attn_bwd_score_mod *const f = e->mod;
     const char *const cell = f->cell[e->row + r] + e->first * f->mask_bytes;
     v32 m[2];
     UNROLL for (int h = 0; h < 2; h++) {
@@ -135,7 +135,7 @@ INLINE void add_cells(const struct scores *e, int64_t r, v32 max, v32 *t) {
 }
 /* The lines that are asked for beside rows 2 u and 2 u + 1. */
 INLINE void prefetch_cells(const struct scores *e, int64_t u) {
-    const struct attn_bwd_score_mod *const f = e->of;
+    const struct attn_bwd_score_mod *const f = e->mod;
     if (!f->mask) return;
     _mm_prefetch(e->prefetch[2 * u] + e->prefetch_from_row, _MM_HINT_T1);
     if (f->mask == ATTN_UKR_MASK_BITS) return;
@@ -148,7 +148,7 @@ INLINE void prefetch_cells(const struct scores *e, int64_t u) {
  * derivative of the cap, or 1. max: of the strip. */
 INLINE void score_rows(int what, const struct scores *e, int64_t even, int64_t odd, v32 factor, const float *max,
                        v32 *x, v32 *chain) {
-    const struct attn_bwd_score_mod *const f = e->of;
+    const struct attn_bwd_score_mod *const f = e->mod;
     const int64_t row[2] = {even, odd};
     v32 t[4];
     if (score_has(what, SCORE_CAP, f->caps)) {

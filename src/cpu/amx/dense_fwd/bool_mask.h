@@ -29,12 +29,12 @@ static __attribute__((noinline)) void pack_kept(const struct attn_fwd_score_mod 
                       z = _mm512_unpackhi_epi16(b, d);
         const __m512i wx = _mm512_shuffle_i32x4(w, x, 0x44), yz = _mm512_shuffle_i32x4(y, z, 0x44),
                       wx_high = _mm512_shuffle_i32x4(w, x, 0xee), yz_high = _mm512_shuffle_i32x4(y, z, 0xee);
-        const __m512i of[4] = {_mm512_shuffle_i32x4(wx, yz, 0x88), _mm512_shuffle_i32x4(wx, yz, 0xdd),
-                               _mm512_shuffle_i32x4(wx_high, yz_high, 0x88),
-                               _mm512_shuffle_i32x4(wx_high, yz_high, 0xdd)};
-        UNROLL for (int g = 0; g < 4; g++) _mm512_storeu_si512(bits + 16 * g, of[g]);
-        any[0] = (uint32_t)_mm512_reduce_or_epi32(_mm512_or_si512(of[0], of[1]));
-        any[1] = (uint32_t)_mm512_reduce_or_epi32(_mm512_or_si512(of[2], of[3]));
+        const __m512i word[4] = {_mm512_shuffle_i32x4(wx, yz, 0x88), _mm512_shuffle_i32x4(wx, yz, 0xdd),
+                                 _mm512_shuffle_i32x4(wx_high, yz_high, 0x88),
+                                 _mm512_shuffle_i32x4(wx_high, yz_high, 0xdd)};
+        UNROLL for (int g = 0; g < 4; g++) _mm512_storeu_si512(bits + 16 * g, word[g]);
+        any[0] = (uint32_t)_mm512_reduce_or_epi32(_mm512_or_si512(word[0], word[1]));
+        any[1] = (uint32_t)_mm512_reduce_or_epi32(_mm512_or_si512(word[2], word[3]));
     }
 }
 #endif

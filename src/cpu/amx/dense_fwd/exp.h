@@ -77,18 +77,18 @@ INLINE void two_keys(struct exps *e, int exactly) {
     const float *s = e->s + e->done * 2 * LANES_ALL;
     float *to = e->p + e->done * LANES_ALL;
     const int table = e->degree == ATTN_FWD_TABLE, keeps = fuse_keeps(e->fused.kind);
-    __mmask16 of[4];
+    __mmask16 mask[4];
     v32 x[4];
     UNROLL for (int i = 0; i < 4; i++) x[i] = v32_load(s + i * 16);
     if (e->prefetches) _mm_prefetch(e->prefetched[e->done] + e->prefetch_from, _MM_HINT_T1);
     UNROLL for (int i = 0; keeps && i < 4; i++) {
         __mmask16 m = e->kept[e->done * 4 + i];
         __asm__("" : "+Yk"(m)); /* gcc would load it for each use, which takes a busy port */
-        of[i] = m;
+        mask[i] = m;
     }
     if (fuse_makes(e->fused.kind)) {
         const v32 in[4] = {x[0], x[1], x[2], x[3]};
-        fused_arguments(&e->fused, exactly, in, e->offset, keeps && table && !e->late ? of : NULL, x);
+        fused_arguments(&e->fused, exactly, in, e->offset, keeps && table && !e->late ? mask : NULL, x);
     } else {
         UNROLL for (int i = 0; i < 4; i++) x[i] = _mm512_fmsub_ps(x[i], e->times, e->offset[i % 2]);
     }
@@ -96,9 +96,9 @@ INLINE void two_keys(struct exps *e, int exactly) {
         const v32 origin = v32_set(EXP_TABLE_ORIGIN);
         __m512i pairs[2];
         UNROLL for (int i = 0; i < 4; i++) {
-            if (e->late) x[i] = keeps ? _mm512_maskz_add_ps(of[i], x[i], origin) : _mm512_add_ps(x[i], origin);
+            if (e->late) x[i] = keeps ? _mm512_maskz_add_ps(mask[i], x[i], origin) : _mm512_add_ps(x[i], origin);
         }
-        pairs_by_table(&e->table, exactly, x, x + 2, keeps ? of : NULL, pairs);
+        pairs_by_table(&e->table, exactly, x, x + 2, keeps ? mask : NULL, pairs);
         UNROLL for (int h = 0; h < 2; h++) {
             _mm512_storeu_si512(to + h * 16, pairs[h]);
             e->sum[h] = add_pairs(e->sum[h], pairs[h]);
@@ -109,9 +109,9 @@ INLINE void two_keys(struct exps *e, int exactly) {
     }
     if (e->degree == EXP2_FULL) {
         exp2_many(4, x);
-        UNROLL for (int i = 0; keeps && i < 4; i++) x[i] = _mm512_maskz_mov_ps(of[i], x[i]);
+        UNROLL for (int i = 0; keeps && i < 4; i++) x[i] = _mm512_maskz_mov_ps(mask[i], x[i]);
     } else {
-        exp2_times(keeps ? of : NULL, x);
+        exp2_times(keeps ? mask : NULL, x);
     }
     e->sum[0] += x[0] + x[2];
     e->sum[1] += x[1] + x[3];
@@ -143,7 +143,7 @@ INLINE void finish_step(struct exps *e) {
 }
 /* A whole step that was begun, with no products beside it: what scores beyond the cap's near part need, too. */
 struct sums {
-    v32 of[2];
+    v32 sum[2];
 };
 static __attribute__((noinline)) struct sums step_exactly(struct exps *e) {
     while (e->done < e->span / 2) two_keys(e, 1);
@@ -155,7 +155,7 @@ INLINE void finish_exactly(struct exps *e) {
     copy.table.sure = 0;
     __asm__("" : "+m"(copy)); /* clang would pass *e itself, and so keep it in memory everywhere */
     const struct sums sums = step_exactly(&copy);
-    e->sum[0] = sums.of[0], e->sum[1] = sums.of[1];
+    e->sum[0] = sums.sum[0], e->sum[1] = sums.sum[1];
     e->done = e->span / 2;
 }
 /* Some of them, where the tile unit is busy; so many times in a step. */

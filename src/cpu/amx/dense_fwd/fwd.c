@@ -61,7 +61,7 @@ KINDS(strips_any, 0, f->depth, f->width, SPAN, 1, SPAN, 1)
 KINDS(strips_64, 1, 64, 64, SPAN, 1, HALF, 2)
 KINDS(strips_128, 1, 128, 128, HALF, 4, HALF, 2)
 void attn_ukr_amx_fwd(const struct attn_fwd_strip *f, int64_t n) {
-    static void (*const of[][EXTENTS])(const struct attn_fwd_strip *f, int64_t n) = {
+    static void (*const kernel[][EXTENTS])(const struct attn_fwd_strip *f, int64_t n) = {
         {strips_any, strips_64, strips_128},
         {strips_any_rough, strips_64_rough, strips_128_rough},
         {strips_any_halves, strips_64_halves, strips_128_halves},
@@ -74,6 +74,6 @@ void attn_ukr_amx_fwd(const struct attn_fwd_strip *f, int64_t n) {
     if (f->score && f->terms == 1) {
         attn_ukr_amx_fwd_score_mod(f, n, extents);
     } else {
-        of[f->terms == 3 ? 4 : 2 * (f->terms - 1) + f->bf16_accuracy][extents](f, n);
+        kernel[f->terms == 3 ? 4 : 2 * (f->terms - 1) + f->bf16_accuracy][extents](f, n);
     }
 }

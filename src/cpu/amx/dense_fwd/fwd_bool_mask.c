@@ -6,6 +6,6 @@ KINDS_OF(KEPT)
 KINDS_OF(CAP_KEPT)
 KINDS_OF(ALIBI_KEPT)
 void attn_ukr_amx_fwd_bool_mask(const struct attn_fwd_strip *f, int64_t n, int kind, int extents) {
-    static const attn_fwd_strips of[][2][2] = {ROW_OF(KEPT), ROW_OF(CAP_KEPT), ROW_OF(ALIBI_KEPT)};
-    of[kind][f->bf16_accuracy][extents - EXTENTS_64](f, n);
+    static const attn_fwd_strips kernel[][2][2] = {ROW_OF(KEPT), ROW_OF(CAP_KEPT), ROW_OF(ALIBI_KEPT)};
+    kernel[kind][f->bf16_accuracy][extents - EXTENTS_64](f, n);
 }

@@ -79,9 +79,9 @@ INLINE void begin(struct exps *e, int fuse, const struct attn_fwd_score_mod *f, 
 /* Cells of a boolean mask are asked for beside a step, a line of one row with every two keys. Bits are made a strip at
  * a time: it is the same keys of the next one. Where there is none, what is at hand is asked for. */
 INLINE void prefetch(struct exps *e, struct place at, int64_t span, const struct attn_fwd_strip *end) {
-    const struct attn_fwd_score_mod *of = at.f[at.f + 1 < end].score;
-    e->prefetched = of->cell + at.step * span / 2 % LANES_ALL;
-    e->prefetch_from = at.step * span / 64 * 64 * of->mask_bytes;
+    const struct attn_fwd_score_mod *score_mod = at.f[at.f + 1 < end].score;
+    e->prefetched = score_mod->cell + at.step * span / 2 % LANES_ALL;
+    e->prefetch_from = at.step * span / 64 * 64 * score_mod->mask_bytes;
 }
 /* Whether a step must be taken again, exactly. */
 INLINE int beyond(int fuse, const struct exps *e) {
@@ -207,7 +207,7 @@ INLINE void strips(const struct attn_fwd_strip *f, int64_t count, int flat, int 
     for (int64_t j = 0; at.f < end; j++) {
         f = at.f;
         w.at[QUEUE] = at;
-        const struct attn_fwd_score_mod *const of = scored ? f->score : NULL;
+        const struct attn_fwd_score_mod *const score_mod = scored ? f->score : NULL;
         for (int h = 0; h < 2; h++) r[h].rescale = v32_set(1);
         if (flat && kind == fuse && terms == 1 && settled && at.step > parts && at.step >= open.from &&
             at.step < open.to && j - w.done[j % parts] == parts &&
@@ -230,15 +230,16 @@ INLINE void strips(const struct attn_fwd_strip *f, int64_t count, int flat, int 
             settled = 0;
             if (f->score_override || f->page_missing || f->live) open.to = 0;
             if (open.to > f->n / span - 1) open.to = f->n / span - 1;
-            if (of && of->alibi) {
+            if (score_mod && score_mod->alibi) {
                 let_go(&held);
                 look_ahead(f, depth, terms, e.of_keys, span, r, other);
             }
         }
         if (f->score_override) put_overrides(f, span, at.step, s);
-        if (of && !fuse) {
-            score(of, span, at.step * span, s);
-            if (of->mask && of->mask != ATTN_UKR_MASK_BIAS) prefetch_masks(of, span, (at.step + 1) * span);
+        if (score_mod && !fuse) {
+            score(score_mod, span, at.step * span, s);
+            if (score_mod->mask && score_mod->mask != ATTN_UKR_MASK_BIAS)
+                prefetch_masks(score_mod, span, (at.step + 1) * span);
         }
         if (!settled || at.step < open.from || at.step >= open.to) {
             if (!open_step(f, span, at.step)) hide(f, span, at.step, s, hidden);
@@ -253,11 +254,11 @@ INLINE void strips(const struct attn_fwd_strip *f, int64_t count, int flat, int 
             }
             for (int h = 0; h < 2; h++) {
                 if (first[h] && !fuse)
-                    update_max(&r[h], s + h * 16, span, e.factor, first[h], growth(of, span, at.step * span, h));
+                    update_max(&r[h], s + h * 16, span, e.factor, first[h], growth(score_mod, span, at.step * span, h));
             }
             if (fuse && (first[0] | first[1])) update_max_fused(f, span, at.step, r, s, e.factor, first);
         }
-        begin(&e, fuse, of, at.step * span, s, w.p[QUEUE], r);
+        begin(&e, fuse, score_mod, at.step * span, s, w.p[QUEUE], r);
         if (fuse_keeps(kind)) prefetch(&e, at, span, end);
         const int64_t part = j % parts, n = j - w.done[part];
         w.done[part] = j;
@@ -285,7 +286,7 @@ INLINE void strips(const struct attn_fwd_strip *f, int64_t count, int flat, int 
         }
         finish_step(&e);
         if (beyond(fuse, &e)) {
-            begin(&e, fuse, of, at.step * span, s, w.p[QUEUE], r);
+            begin(&e, fuse, score_mod, at.step * span, s, w.p[QUEUE], r);
             finish_exactly(&e);
         }
     made:;
@@ -296,10 +297,10 @@ INLINE void strips(const struct attn_fwd_strip *f, int64_t count, int flat, int 
             settled = 0;
             for (int h = 0; h < 2; h++) {
                 if (again[h] && !fuse)
-                    update_max(&r[h], s + h * 16, span, e.factor, again[h], growth(of, span, at.step * span, h));
+                    update_max(&r[h], s + h * 16, span, e.factor, again[h], growth(score_mod, span, at.step * span, h));
             }
             if (fuse && (again[0] | again[1])) update_max_fused(f, span, at.step, r, s, e.factor, again);
-            begin(&e, fuse, of, at.step * span, s, w.p[QUEUE], r);
+            begin(&e, fuse, score_mod, at.step * span, s, w.p[QUEUE], r);
             finish_exactly(&e);
         }
         for (int h = 0; h < 2; h++) l[h] = v32_fma(l[h], r[h].rescale, e.sum[h]);

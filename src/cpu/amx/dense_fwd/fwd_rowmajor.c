@@ -44,12 +44,12 @@ KIND(2, 1)
 KIND(4, 0)
 KIND(4, 1)
 void attn_ukr_amx_fwd_rowmajor(const struct attn_fwd_strip *f, int64_t n) {
-    static strips_of *const of[2][2] = {{strips_2_0_0, strips_4_0_0}, {strips_2_1_0, strips_4_1_0}};
+    static strips_of *const kernel[2][2] = {{strips_2_0_0, strips_4_0_0}, {strips_2_1_0, strips_4_1_0}};
     static open_loop *const open[2][2][ATTN_UKR_MASK_BF16 + 1] = {{ROW(2, 0), ROW(4, 0)}, {ROW(2, 1), ROW(4, 1)}};
     const int bf16_accuracy = f->bf16_accuracy != 0, wide = f->depth == 128;
     if (f->score->caps || f->score->alibi) {
         attn_ukr_amx_fwd_rowmajor_score_mod(f, n);
     } else {
-        of[bf16_accuracy][wide](open[bf16_accuracy][wide][f->score->mask], f, n);
+        kernel[bf16_accuracy][wide](open[bf16_accuracy][wide][f->score->mask], f, n);
     }
 }

@@ -31,11 +31,11 @@ KINDS(2, 1)
 KINDS(4, 0)
 KINDS(4, 1)
 void attn_ukr_amx_fwd_rowmajor_score_mod(const struct attn_fwd_strip *f, int64_t n) {
-    static strips_of *const of[2][2][MADE_KINDS] = {{STRIPS_OF(2, 0), STRIPS_OF(4, 0)},
-                                                    {STRIPS_OF(2, 1), STRIPS_OF(4, 1)}};
+    static strips_of *const kernel[2][2][MADE_KINDS] = {{STRIPS_OF(2, 0), STRIPS_OF(4, 0)},
+                                                        {STRIPS_OF(2, 1), STRIPS_OF(4, 1)}};
     static open_loop *const open[2][2][MADE_KINDS][ATTN_UKR_MASK_BF16 + 1] = {{ROWS_OF(2, 0), ROWS_OF(4, 0)},
                                                                               {ROWS_OF(2, 1), ROWS_OF(4, 1)}};
     const int bf16_accuracy = f->bf16_accuracy != 0, wide = f->depth == 128,
               made = (f->score->caps ? MADE_CAP : 0) | (f->score->alibi ? MADE_ALIBI : 0);
-    of[bf16_accuracy][wide][made](open[bf16_accuracy][wide][made][f->score->mask], f, n);
+    kernel[bf16_accuracy][wide][made](open[bf16_accuracy][wide][made][f->score->mask], f, n);
 }

@@ -13,13 +13,13 @@ static int fuse_of(const struct attn_fwd_score_mod *s) {
     return s->caps ? bits ? FUSE_CAP_KEPT : FUSE_CAP : s->alibi ? bits ? FUSE_ALIBI_KEPT : FUSE_ALIBI : FUSE_KEPT;
 }
 void attn_ukr_amx_fwd_score_mod(const struct attn_fwd_strip *f, int64_t n, int extents) {
-    static const attn_fwd_strips of[][2][2] = {ROW_OF(CAP), ROW_OF(ALIBI), ROW_OF(PASS)};
+    static const attn_fwd_strips kernel[][2][2] = {ROW_OF(CAP), ROW_OF(ALIBI), ROW_OF(PASS)};
     const int kind = fuse_of(f->score);
     if (extents == EXTENTS_ANY) {
         (f->bf16_accuracy ? strips_any_PASS_rough : strips_any_PASS)(f, n);
     } else if (fuse_keeps(kind)) {
         attn_ukr_amx_fwd_bool_mask(f, n, kind, extents);
     } else {
-        of[kind][f->bf16_accuracy][extents - EXTENTS_64](f, n);
+        kernel[kind][f->bf16_accuracy][extents - EXTENTS_64](f, n);
     }
 }

@@ -121,8 +121,8 @@ INLINE void two_rows(struct exps *e, int exactly) {
     const float *sum = e->sum + u * (2 * LANES);
     float *sum_to = e->sum_to + u * (2 * LANES), *p = e->p + u * (2 * LANES);
     v32 x[4], offset[4];
-    __mmask16 of[4];
-    const __mmask16 *const kept = e->mask == ATTN_UKR_MASK_BITS ? of : NULL;
+    __mmask16 mask[4];
+    const __mmask16 *const kept = e->mask == ATTN_UKR_MASK_BITS ? mask : NULL;
     e->done++;
     UNROLL for (int i = 0; i < 4; i++) x[i] = v32_load(s + i % 2 * TILE + i / 2 * LANES);
     UNROLL for (int i = 0; i < 4; i++) offset[i] = v32_set(e->offset[2 * u + i / 2]);
@@ -137,7 +137,7 @@ INLINE void two_rows(struct exps *e, int exactly) {
     UNROLL for (int r = 0; r < 2; r++) {
         if (kept) {
             const uint32_t both = kept_of(e->cell[2 * u + r] + e->at);
-            of[2 * r] = (__mmask16)both, of[2 * r + 1] = (__mmask16)(both >> LANES);
+            mask[2 * r] = (__mmask16)both, mask[2 * r + 1] = (__mmask16)(both >> LANES);
         }
         if (!adds(e->mask)) continue;
         const struct addends add = addends_of(e->mask, e->cell[2 * u + r] + e->at);

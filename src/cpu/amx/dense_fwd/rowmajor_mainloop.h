@@ -29,7 +29,7 @@ struct block {
 /* Tiles of B are loaded as soon as theirs are free. */
 INLINE void four_products(const struct block *o, int64_t t, struct exps *e) {
     const float *const a = o->a[t], *const b = o->b + t * o->b_step;
-    const int then = t + 1 < o->n;
+    const int upcoming = t + 1 < o->n;
     tile_load(4, a, 64);
     if (t == 0) tile_load_once(6, b, 64);
     SET_UP(0)
@@ -39,7 +39,7 @@ INLINE void four_products(const struct block *o, int64_t t, struct exps *e) {
     SET_UP(2)
     tile_dpbf16(2, 5, 6);
     deal(e);
-    if (then) tile_load_once(6, b + o->b_step, 64);
+    if (upcoming) tile_load_once(6, b + o->b_step, 64);
     if (t == 0) tile_load_once(7, b + o->b_more, 64);
     SET_UP(1)
     tile_dpbf16(1, 4, 7);
@@ -47,7 +47,7 @@ INLINE void four_products(const struct block *o, int64_t t, struct exps *e) {
     SET_UP(3)
     tile_dpbf16(3, 5, 7);
     deal(e);
-    if (then) tile_load_once(7, b + o->b_step + o->b_more, 64);
+    if (upcoming) tile_load_once(7, b + o->b_step + o->b_more, 64);
 }
 /* flat: n is a constant. */
 INLINE void block(int flat, const struct block *o, struct exps *e) {
@@ -70,28 +70,28 @@ static inline void let_go(float **held) {
 /* Products of the keys of a step, which stay in tiles. There are as many parts of the sums as tiles of Q in a row. */
 INLINE void keys(int64_t parts, const float *q, const float *k, int64_t step, float *late, struct exps *e) {
     const float *const a[MOST_PARTS] = {q, q + TILE, q + 2 * TILE, q + 3 * TILE};
-    const struct block it = {.a = a,
-                             .b = k + step * (2 * parts * TILE),
-                             .late = late,
-                             .n = parts,
-                             .a_more = parts * TILE,
-                             .b_more = parts * TILE,
-                             .b_step = TILE};
-    block(1, &it, e);
+    const struct block products = {.a = a,
+                                   .b = k + step * (2 * parts * TILE),
+                                   .late = late,
+                                   .n = parts,
+                                   .a_more = parts * TILE,
+                                   .b_more = parts * TILE,
+                                   .b_step = TILE};
+    block(1, &products, e);
 }
 /* Values of n steps from step `from` on, weighed with p[0 .. n-1], come to a part of the sums; they stay in tiles. */
 INLINE float *values(int flat, int64_t parts, const float *v, float *o, int fresh, int64_t part, int64_t from,
                      int64_t n, const float *const *p, float *late, struct exps *e) {
     float *const to = o + part * SQUARE;
-    const struct block it = {.a = p,
-                             .b = v + from * (2 * parts * TILE) + part * (2 * TILE),
-                             .from = from || !fresh ? to : NULL,
-                             .late = late,
-                             .n = n,
-                             .a_more = TILE,
-                             .b_more = TILE,
-                             .b_step = 2 * parts * TILE};
-    block(flat, &it, e);
+    const struct block products = {.a = p,
+                                   .b = v + from * (2 * parts * TILE) + part * (2 * TILE),
+                                   .from = from || !fresh ? to : NULL,
+                                   .late = late,
+                                   .n = n,
+                                   .a_more = TILE,
+                                   .b_more = TILE,
+                                   .b_step = 2 * parts * TILE};
+    block(flat, &products, e);
     return to;
 }
 
@@ -105,7 +105,7 @@ struct course {
     float *sum, *sum_to;     /* of probabilities, before this step and with it */
     /* Of the last `parts` steps and of this one: probabilities, and whose they are. */
     float *p[MOST_PARTS + 1];
-    struct place of[MOST_PARTS + 1];
+    struct place places[MOST_PARTS + 1];
     int64_t done[MOST_PARTS]; /* steps, of all strips, whose values each part of the sums has */
     const char *const *ahead; /* the next strip's mask, or where there is none this one's: a row each */
 };
@@ -126,10 +126,10 @@ INLINE void turn(int64_t parts, struct course *c) {
  * last of them stay in tiles. */
 INLINE float *visit(int64_t parts, int64_t part, int64_t n, const struct course *c, float *late, struct exps *e) {
     for (int64_t i = parts - n, same; i < parts; i += same) {
-        for (same = 1; i + same < parts && follows(c->of[i + same], c->of[i], same);) same++;
-        const struct attn_fwd_strip *const f = c->of[i].f;
-        late =
-            values(0, parts, f->v, f->o, f->fresh, part, c->of[i].step, same, (const float *const *)c->p + i, late, e);
+        for (same = 1; i + same < parts && follows(c->places[i + same], c->places[i], same);) same++;
+        const struct attn_fwd_strip *const f = c->places[i].f;
+        late = values(0, parts, f->v, f->o, f->fresh, part, c->places[i].step, same, (const float *const *)c->p + i,
+                      late, e);
     }
     return late;
 }
@@ -175,7 +175,7 @@ INLINE int steps_without_care(int64_t parts, int mask, int made, int degree, int
     c.j += step - c.at.step;
     c.at.step = step;
     c.held = held;
-    UNROLL for (int i = 0; i <= parts; i++) c.of[i] = (struct place){f, step - parts + i};
+    UNROLL for (int i = 0; i <= parts; i++) c.places[i] = (struct place){f, step - parts + i};
     for (int64_t last = passes ? c.j : c.j - 1, i = 0; i < parts; i++) c.done[(last - i) % parts] = last - i;
     *course = c;
     return passes;
@@ -218,7 +218,7 @@ INLINE void strips(int64_t parts, int made, int degree, open_loop *loop, const s
                    int64_t count) {
     const struct attn_fwd_strip *const end = f + count;
     float *const scratch = f->s + 2 * SQUARE;
-    struct offsets t = {.of = scratch};
+    struct offsets t = {.value = scratch};
     struct course c = {.at = {f, 0}, .s = f->s, .other = f->s + SQUARE, .sum = scratch + TOPS};
     struct place next = behind(c.at, SPAN);
     struct open open = {0, 0};
@@ -226,7 +226,7 @@ INLINE void strips(int64_t parts, int made, int degree, open_loop *loop, const s
     struct cells cells;
     int settled = 0; /* all queries have a reference */
     c.sum_to = c.sum + ROWS * LANES;
-    for (int i = 0; i <= parts; i++) c.p[i] = f->p + i * (ROWS * LANES), c.of[i] = c.at;
+    for (int i = 0; i <= parts; i++) c.p[i] = f->p + i * (ROWS * LANES), c.places[i] = c.at;
     for (int h = 0; h < 2; h++) set_up_running_max(&t.r[h], degree, ATTN_FWD_ROWMAJOR_AHEAD);
     set_up(&e, f, ATTN_UKR_MASK_F32, made, degree, parts);
     e.cell = cells.row;
@@ -236,12 +236,12 @@ INLINE void strips(int64_t parts, int made, int degree, open_loop *loop, const s
     for (; c.at.f < end; c.j++) {
         int prepared = 0;
         f = c.at.f;
-        c.of[parts] = c.at;
+        c.places[parts] = c.at;
         for (int h = 0; h < 2; h++) t.r[h].rescale = v32_set(1);
         if (settled && c.at.step > parts && c.at.step >= open.from && c.at.step < open.to &&
             c.j - c.done[c.j % parts] == parts) {
             c.ahead = (f + 1 < end ? f + 1 : f)->score->cell;
-            const int passes = loop(open.to, t.of, &c);
+            const int passes = loop(open.to, t.value, &c);
             next = behind(c.at, SPAN);
             if (passes) goto made;
         }
@@ -262,7 +262,7 @@ INLINE void strips(int64_t parts, int made, int degree, open_loop *loop, const s
         const uint32_t first = without(&t.r[0], factor) | (uint32_t)without(&t.r[1], factor) << LANES;
         settled = !first;
         if (first) update_max(f, &t, &cells, c.s, c.sum, factor, first);
-        begin_step(&e, c.at.step, c.s, c.p[parts], t.of, c.sum, c.sum_to);
+        begin_step(&e, c.at.step, c.s, c.p[parts], t.value, c.sum, c.sum_to);
         const int64_t part = c.j % parts, n = c.j - c.done[part];
         c.done[part] = c.j;
         if (next.f < end) {
@@ -285,7 +285,7 @@ INLINE void strips(int64_t parts, int made, int degree, open_loop *loop, const s
             settled = 0;
             if (!prepared) prepare(f, c.at.step, c.s, &cells);
             update_max(f, &t, &cells, c.s, c.sum, factor, again);
-            begin_step(&e, c.at.step, c.s, c.p[parts], t.of, c.sum, c.sum_to);
+            begin_step(&e, c.at.step, c.s, c.p[parts], t.value, c.sum, c.sum_to);
             finish_step(&e);
         }
         if (rescales(t.r)) { /* what was made before must be among the sums by then */
@@ -294,7 +294,7 @@ INLINE void strips(int64_t parts, int made, int degree, open_loop *loop, const s
         }
         if (next.f != f) end_strip(f, &t, c.sum_to);
         turn(parts, &c);
-        UNROLL for (int i = 0; i < parts; i++) c.of[i] = c.of[i + 1];
+        UNROLL for (int i = 0; i < parts; i++) c.places[i] = c.places[i + 1];
         c.at = next;
         if (next.f < end) next = behind(next, SPAN);
         if (c.at.f == end) visit_all(parts, c.j + 1, &c);

@@ -16,7 +16,7 @@ static inline float *score_row(float *s, int64_t r) { return s + r / LANES * (2 
 /* What a step that needs care has of a mask. Where a row does not see a key, it is -inf and the product 0, whatever
  * they were: a scale may be 0 or negative. */
 struct cells {
-    float of[ROWS][2 * LANES];
+    float addend[ROWS][2 * LANES];
     const char *row[ROWS];
     int64_t step;
 };
@@ -68,8 +68,8 @@ INLINE v32 across(int most, v32 *x) {
 static v32 largest(const struct attn_fwd_strip *f, const struct cells *cells, float *s, int64_t h) {
     v32 x[LANES];
     for (int64_t r = 0; r < LANES; r++) {
-        const struct addends it = scores_of(f, cells, s, h + r);
-        x[r] = v32_max(it.low, it.high);
+        const struct addends both = scores_of(f, cells, s, h + r);
+        x[r] = v32_max(both.low, both.high);
     }
     return across(1, x);
 }
@@ -113,9 +113,9 @@ INLINE void prepare_of(int mask, const struct attn_fwd_strip *f, int64_t step, f
         const __mmask16 a = (__mmask16)hidden, b = (__mmask16)(hidden >> 16);
         _mm512_mask_storeu_ps(score_row(s, r), a, v32_set(0));
         _mm512_mask_storeu_ps(score_row(s, r) + TILE, b, v32_set(0));
-        v32_store(cells->of[r], _mm512_mask_mov_ps(add.low, a, v32_set(-INFINITY)));
-        v32_store(cells->of[r] + LANES, _mm512_mask_mov_ps(add.high, b, v32_set(-INFINITY)));
-        cells->row[r] = (const char *)cells->of[r];
+        v32_store(cells->addend[r], _mm512_mask_mov_ps(add.low, a, v32_set(-INFINITY)));
+        v32_store(cells->addend[r] + LANES, _mm512_mask_mov_ps(add.high, b, v32_set(-INFINITY)));
+        cells->row[r] = (const char *)cells->addend[r];
     }
 }
 static __attribute__((noinline)) void prepare(const struct attn_fwd_strip *f, int64_t step, float *s,
@@ -133,10 +133,10 @@ static __attribute__((noinline)) void note_live(const struct attn_fwd_strip *f, 
     uint32_t *const live = f->live + step * SPAN;
     memset(live, 0, SPAN * sizeof *live);
     for (int64_t r = 0; r < ROWS; r++) {
-        const struct addends it = scores_of(f, cells, s, r);
-        float of[SPAN];
-        v32_store(of, it.low), v32_store(of + LANES, it.high);
-        for (int i = 0; i < SPAN; i++) live[i] |= (uint32_t)(of[i] != -INFINITY) << r;
+        const struct addends both = scores_of(f, cells, s, r);
+        float scores[SPAN];
+        v32_store(scores, both.low), v32_store(scores + LANES, both.high);
+        for (int i = 0; i < SPAN; i++) live[i] |= (uint32_t)(scores[i] != -INFINITY) << r;
     }
 }
 /* Rows of which some probability is too large. */
@@ -153,30 +153,30 @@ static uint32_t too_large(const float *p) {
 /* Of 32 queries, and where the exponentials read it. */
 struct offsets {
     struct running_max r[2];
-    float *of; /* [TOPS], times attn_fwd_parts */
+    float *value; /* [TOPS], times attn_fwd_parts */
 };
 /* Scores of rows whose reference is far are finished, and relative to it. */
 static inline void put_offset(const struct attn_fwd_strip *f, const struct offsets *t, int64_t h, v32 factor) {
     const struct attn_fwd_score_mod *const score = f->score;
     const v32 parts = v32_set(attn_fwd_parts(t->r[h].degree)), offset = t->r[h].offset * parts;
-    float *const of = t->of + h * LANES;
-    v32_store(of, offset);
+    float *const value = t->value + h * LANES;
+    v32_store(value, offset);
     if (!score->alibi) return;
     const v32 slope = v32_load(score->slope + h * LANES) * factor * parts;
     const __mmask16 near = (__mmask16)~far_of(&t->r[h], factor);
-    v32_store(of + 2 * ROWS, v32_load(score->origin + h * LANES));
+    v32_store(value + 2 * ROWS, v32_load(score->origin + h * LANES));
     if (score->alibi == 1) {
-        v32_store(of + ROWS, _mm512_maskz_sub_ps(near, v32_set(0), slope));
+        v32_store(value + ROWS, _mm512_maskz_sub_ps(near, v32_set(0), slope));
     } else {
-        v32_store(of, _mm512_mask_mov_ps(offset, near, v32_nfma(slope, v32_load(score->near + h * LANES), offset)));
-        v32_store(of + ROWS, _mm512_maskz_mov_ps(near, slope));
+        v32_store(value, _mm512_mask_mov_ps(offset, near, v32_nfma(slope, v32_load(score->near + h * LANES), offset)));
+        v32_store(value + ROWS, _mm512_maskz_mov_ps(near, slope));
     }
 }
 /* Scores of a row whose reference is far become 0, and what they are apart from it is added as a mask is. */
 static void put_far(const struct attn_fwd_strip *f, struct cells *cells, float *s, int64_t r, float m) {
-    const struct addends it = scores_of(f, cells, s, r);
+    const struct addends both = scores_of(f, cells, s, r);
     for (int64_t h = 0; h < 2; h++) v32_store(score_row(s, r) + h * TILE, v32_set(0));
-    v32_store(cells->of[r], it.low - v32_set(m)), v32_store(cells->of[r] + LANES, it.high - v32_set(m));
+    v32_store(cells->addend[r], both.low - v32_set(m)), v32_store(cells->addend[r] + LANES, both.high - v32_set(m));
 }
 /* Takes the largest score of `which` rows as reference; rows that have seen nothing get probabilities 0 and not NaN.
  * What was summed before, and l of blocks before, shrinks. */
@@ -190,14 +190,14 @@ static __attribute__((noinline)) void update_max(const struct attn_fwd_strip *f,
                   more = growth(f->score, SPAN, cells->step * SPAN, h),
                   m = _mm512_mask_mov_ps(r->m, lanes, ahead_of(r, most, more, factor));
         const __mmask16 none = _mm512_cmp_ps_mask(m, v32_set(-INFINITY), _CMP_EQ_OQ), far = far_lanes(r, m, factor);
-        const v32 by = rescale_by(r, m, factor);
+        const v32 scale = rescale_by(r, m, factor);
         float of[2][LANES];
-        r->rescale = r->rescale * by;
+        r->rescale = r->rescale * scale;
         r->m = m;
         r->offset = _mm512_mask_mov_ps(m * factor, none | far, v32_set(0)) + v32_set(r->below);
         put_offset(f, t, h, factor);
-        v32_store(f->l + h * LANES, v32_load(f->l + h * LANES) * by);
-        v32_store(of[0], m), v32_store(of[1], by);
+        v32_store(f->l + h * LANES, v32_load(f->l + h * LANES) * scale);
+        v32_store(of[0], m), v32_store(of[1], scale);
         for (int64_t i = 0; i < LANES; i++) {
             float *const l = sum + (h * LANES + i) * LANES;
             if (of[1][i] != 1) v32_store(l, v32_load(l) * v32_set(of[1][i]));
@@ -206,13 +206,13 @@ static __attribute__((noinline)) void update_max(const struct attn_fwd_strip *f,
     }
 }
 static __attribute__((noinline)) void rescale_sums(int64_t parts, float *o, const struct running_max *r) {
-    float by[ROWS];
-    for (int64_t h = 0; h < 2; h++) v32_store(by + h * LANES, r[h].rescale);
+    float scale[ROWS];
+    for (int64_t h = 0; h < 2; h++) v32_store(scale + h * LANES, r[h].rescale);
     for (int64_t part = 0; part < parts; part++)
         for (int64_t i = 0; i < ROWS; i++) {
             float *const row = score_row(o + part * SQUARE, i);
-            v32_store(row, v32_load(row) * v32_set(by[i]));
-            v32_store(row + TILE, v32_load(row + TILE) * v32_set(by[i]));
+            v32_store(row, v32_load(row) * v32_set(scale[i]));
+            v32_store(row + TILE, v32_load(row + TILE) * v32_set(scale[i]));
         }
 }
 #endif

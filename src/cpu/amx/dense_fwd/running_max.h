@@ -42,8 +42,8 @@ static inline v32 rescale_by(const struct running_max *r, v32 m, v32 factor) {
     const v32 old = r->m;
     const __mmask16 same =
         _mm512_cmp_ps_mask(old, m, _CMP_EQ_OQ) | _mm512_cmp_ps_mask(old, v32_set(-INFINITY), _CMP_EQ_OQ);
-    const v32 by = _mm512_mask_mov_ps(old * factor - m * factor, far_lanes(r, m, factor), (old - m) * factor);
-    return _mm512_mask_mov_ps(exp2_vec(by), same, v32_set(1));
+    const v32 exponent = _mm512_mask_mov_ps(old * factor - m * factor, far_lanes(r, m, factor), (old - m) * factor);
+    return _mm512_mask_mov_ps(exp2_vec(exponent), same, v32_set(1));
 }
 /* Queries that need a maximum before the exponentials. */
 static inline __mmask16 without(const struct running_max *r, v32 factor) {

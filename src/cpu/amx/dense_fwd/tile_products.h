@@ -19,18 +19,18 @@ struct block {
     float *to; /* [32][32] */
     int sums;  /* products are added to what is there */
     int64_t n;
-    int of;
+    int n_products;
     float *late; /* not NULL: where the sums of the block before go, which are still in tiles */
     int held;    /* this one's stay there */
 };
 /* Which terms of A and of B product x of a tile takes, the largest 0: in these orders one of the two stays. */
-INLINE int term_a(int of, int x) {
+INLINE int term_a(int n_products, int x) {
     static const int8_t six[] = {2, 1, 1, 0, 0, 0};
-    return of == 6 ? six[x] : of > 1 && x < of - 2;
+    return n_products == 6 ? six[x] : n_products > 1 && x < n_products - 2;
 }
-INLINE int term_b(int of, int x) {
+INLINE int term_b(int n_products, int x) {
     static const int8_t six[] = {0, 0, 1, 1, 2, 0};
-    return of == 6 ? six[x] : of > 1 && (x == of - 1 || (of == 4 && x == 0));
+    return n_products == 6 ? six[x] : n_products > 1 && (x == n_products - 1 || (n_products == 4 && x == 0));
 }
 #define SUM_AT(tile) ((tile) / 2 * 16 * LANES_ALL + (tile) % 2 * 16)
 #define SET_UP(tile)                                                                                                   \
@@ -45,11 +45,11 @@ INLINE int term_b(int of, int x) {
     if (first && o->held) tile_store(tile, o->late + SUM_AT(tile), LANES_ALL * 4);
 /* Where sums stay in tiles (full steps), operands of the next tile are loaded as soon as theirs are free. */
 INLINE void four_products(const struct block *o, int64_t tile, int x, struct exps *e) {
-    const int of_a = term_a(o->of, x), of_b = term_b(o->of, x), first = tile == 0 && x == 0,
-              early = o->held && o->of == 1, late = !(early && tile),
-              load_a = late && (x == 0 || of_a != term_a(o->of, x - 1)),
-              load_b = late && (x == 0 || of_b != term_b(o->of, x - 1)), then = early && tile + 1 < o->n;
-    const int64_t next = then ? tile + 1 : tile;
+    const int of_a = term_a(o->n_products, x), of_b = term_b(o->n_products, x), first = tile == 0 && x == 0,
+              early = o->held && o->n_products == 1, late = !(early && tile),
+              load_a = late && (x == 0 || of_a != term_a(o->n_products, x - 1)),
+              load_b = late && (x == 0 || of_b != term_b(o->n_products, x - 1)), load_next = early && tile + 1 < o->n;
+    const int64_t next = load_next ? tile + 1 : tile;
     const char *a = o->a + tile * o->a_step + of_a * o->a_low, *next_a = a + o->a_step;
     const float *b = o->b[tile / o->per] + tile % o->per * o->b_step + of_b * o->b_low,
                 *next_b = o->b[next / o->per] + next % o->per * o->b_step;
@@ -64,19 +64,19 @@ INLINE void four_products(const struct block *o, int64_t tile, int x, struct exp
     SET_UP(1)
     tile_dpbf16(1, 4, 7);
     deal(e);
-    if (then) tile_load_once(4, next_a, o->a_row);
+    if (load_next) tile_load_once(4, next_a, o->a_row);
     if (load_a) tile_load_once(5, a + o->a_more, o->a_row);
     STORE_LATE(2)
     SET_UP(2)
     tile_dpbf16(2, 5, 6);
     deal(e);
-    if (then) tile_load(6, next_b, o->b_row);
+    if (load_next) tile_load(6, next_b, o->b_row);
     STORE_LATE(3)
     SET_UP(3)
     tile_dpbf16(3, 5, 7);
     deal(e);
-    if (then) tile_load_once(5, next_a + o->a_more, o->a_row);
-    if (then) tile_load(7, next_b + o->b_more, o->b_row);
+    if (load_next) tile_load_once(5, next_a + o->a_more, o->a_row);
+    if (load_next) tile_load(7, next_b + o->b_more, o->b_row);
 }
 INLINE void store_sums(float *to) {
     tile_store(0, to + SUM_AT(0), LANES_ALL * 4);
@@ -88,11 +88,11 @@ INLINE void store_sums(float *to) {
 INLINE void block(int flat, const struct block *o, struct exps *e) {
     if (flat) {
         UNROLL_SEEN for (int64_t tile = 0; tile < o->n; tile++) {
-            UNROLL_SEEN for (int x = 0; x < o->of; x++) four_products(o, tile, x, e);
+            UNROLL_SEEN for (int x = 0; x < o->n_products; x++) four_products(o, tile, x, e);
         }
     } else {
         for (int64_t tile = 0; tile < o->n; tile++)
-            for (int x = 0; x < o->of; x++) four_products(o, tile, x, e);
+            for (int x = 0; x < o->n_products; x++) four_products(o, tile, x, e);
     }
     if (!o->held) store_sums(o->to);
 }
@@ -113,25 +113,25 @@ INLINE void keys(int flat, int hold, const struct attn_fwd_strip *f, int64_t dep
     const struct layout k = layout_of(flat, f, depth, e->terms);
     UNROLL_SEEN for (int64_t c = 0; c < e->span; c += 32) {
         const float *const q = f->q;
-        const struct block it = {.a = (const char *)(f->k + (step * e->span + c) / 16 * k.more),
-                                 .a_row = k.row * 2,
-                                 .a_more = k.more * 2,
-                                 .a_step = k.step * 2,
-                                 .a_low = k.low * 2,
-                                 .b = &q,
-                                 .b_row = 64,
-                                 .b_more = depth / 2 * 16,
-                                 .b_step = TILE,
-                                 .b_low = depth * 16,
-                                 .per = depth / 32,
-                                 .to = s + c * LANES_ALL,
-                                 .n = depth / 32,
-                                 .of = e->of_keys,
-                                 .late = !hold ? NULL
-                                         : c   ? s + (c - 32) * LANES_ALL
-                                               : late,
-                                 .held = hold};
-        block(flat, &it, e);
+        const struct block products = {.a = (const char *)(f->k + (step * e->span + c) / 16 * k.more),
+                                       .a_row = k.row * 2,
+                                       .a_more = k.more * 2,
+                                       .a_step = k.step * 2,
+                                       .a_low = k.low * 2,
+                                       .b = &q,
+                                       .b_row = 64,
+                                       .b_more = depth / 2 * 16,
+                                       .b_step = TILE,
+                                       .b_low = depth * 16,
+                                       .per = depth / 32,
+                                       .to = s + c * LANES_ALL,
+                                       .n = depth / 32,
+                                       .n_products = e->of_keys,
+                                       .late = !hold ? NULL
+                                               : c   ? s + (c - 32) * LANES_ALL
+                                                     : late,
+                                       .held = hold};
+        block(flat, &products, e);
     }
 }
 /* Products for one of probabilities with values. */
@@ -140,24 +140,24 @@ INLINE int of_values(int terms) { return terms == 3 ? 6 : terms == 2 ? 3 : 1; }
 INLINE void values_32(int flat, int hold, const struct attn_fwd_strip *f, int64_t width, int64_t d, int64_t from,
                       int64_t n, const float *const *p, float *late, struct exps *e) {
     const int64_t tiles = e->span / 32;
-    const struct block it = {.a = (const char *)(f->v + from * tiles * width * 16 * e->terms + d * 16),
-                             .a_row = 64,
-                             .a_more = 16 * 64,
-                             .a_step = width * 64 * e->terms,
-                             .a_low = width * 64,
-                             .b = p,
-                             .b_row = LANES_ALL * 4,
-                             .b_more = 16,
-                             .b_step = 16 * LANES_ALL,
-                             .b_low = e->span / 2 * LANES_ALL,
-                             .per = tiles,
-                             .to = f->o + d * LANES_ALL,
-                             .sums = from || !f->fresh,
-                             .n = n * tiles,
-                             .of = of_values(e->terms),
-                             .late = late,
-                             .held = hold};
-    block(flat, &it, e);
+    const struct block products = {.a = (const char *)(f->v + from * tiles * width * 16 * e->terms + d * 16),
+                                   .a_row = 64,
+                                   .a_more = 16 * 64,
+                                   .a_step = width * 64 * e->terms,
+                                   .a_low = width * 64,
+                                   .b = p,
+                                   .b_row = LANES_ALL * 4,
+                                   .b_more = 16,
+                                   .b_step = 16 * LANES_ALL,
+                                   .b_low = e->span / 2 * LANES_ALL,
+                                   .per = tiles,
+                                   .to = f->o + d * LANES_ALL,
+                                   .sums = from || !f->fresh,
+                                   .n = n * tiles,
+                                   .n_products = of_values(e->terms),
+                                   .late = late,
+                                   .held = hold};
+    block(flat, &products, e);
 }
 /* A visit of part `part` of the `width` sums. hold: as keys; returns where the last block's sums go. */
 INLINE float *values(int flat, int hold, const struct attn_fwd_strip *f, int64_t width, int64_t parts, int64_t part,

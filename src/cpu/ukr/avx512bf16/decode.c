@@ -14,8 +14,8 @@ INLINE void store_half(float *to, v32 x, float *l_rounded) {
     _mm256_storeu_ps(to, (__m256)y);
     _mm256_storeu_ps(l_rounded, _mm256_dpbf16_ps(_mm256_loadu_ps(l_rounded), y, ones));
 }
-INLINE void rescale_rounded(float *l_rounded, v32 by) {
-    _mm256_storeu_ps(l_rounded, _mm256_loadu_ps(l_rounded) * _mm512_castps512_ps256(by));
+INLINE void rescale_rounded(float *l_rounded, v32 scale) {
+    _mm256_storeu_ps(l_rounded, _mm256_loadu_ps(l_rounded) * _mm512_castps512_ps256(scale));
 }
 
 #define PAIRS           1

@@ -80,19 +80,20 @@ static inline __attribute__((always_inline)) void store_square(int bf16, const f
     }
 }
 /* Rows h .. h + 15 that lie as they are. */
-static void store_tiles(const struct attn_fwd_finish *f, int64_t h, v32 by) {
-    float of[LANES];
-    v32_store(of, by);
+static void store_tiles(const struct attn_fwd_finish *f, int64_t h, v32 inverse) {
+    float factors[LANES];
+    v32_store(factors, inverse);
     for (int64_t r = 0; r < LANES && h + r < f->rows; r++) {
         const float *o = f->o + attn_fwd_rowmajor_cell(h + r, 0);
-        const v32 factor = v32_set(of[r]);
+        const v32 factor = v32_set(factors[r]);
         for (int64_t d = 0; d < f->width; d += 32, o += 4 * LANES * LANES)
             _mm512_storeu_si512(f->row[h + r] + d, (__m512i)_mm512_cvtne2ps_pbh(v32_load(o + LANES * LANES) * factor,
                                                                                 v32_load(o) * factor));
     }
 }
-static void store_rows(int bf16, const struct attn_fwd_finish *f, int64_t h, v32 by) {
-    for (int64_t d = 0; d < f->width; d += 32) store_square(bf16, f->o + d * STRIP + h, by, f->row + h, d, f->rows - h);
+static void store_rows(int bf16, const struct attn_fwd_finish *f, int64_t h, v32 inverse) {
+    for (int64_t d = 0; d < f->width; d += 32)
+        store_square(bf16, f->o + d * STRIP + h, inverse, f->row + h, d, f->rows - h);
 }
 
 int attn_ukr_finish_avx512bf16(const struct attn_fwd_finish *f) {
@@ -109,14 +110,14 @@ int attn_ukr_finish_avx512bf16(const struct attn_fwd_finish *f) {
             return 0;
     }
     for (int64_t h = 0; h < f->rows; h += LANES) {
-        const v32 by = v32_set(1) / l[h / LANES];
+        const v32 inverse = v32_set(1) / l[h / LANES];
         if (f->lse) store_logs(f->lse + h, offset[h / LANES] + v32_set(f->below), l[h / LANES], log((double)f->times));
         if (f->tiles) {
-            store_tiles(f, h, by);
+            store_tiles(f, h, inverse);
         } else if (f->bf16) {
-            store_rows(1, f, h, by);
+            store_rows(1, f, h, inverse);
         } else {
-            store_rows(0, f, h, by);
+            store_rows(0, f, h, inverse);
         }
     }
     return 1;
