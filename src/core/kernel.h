@@ -14,7 +14,7 @@ struct attn_core_device {
     attn_device id;
     int32_t arch;      /* CUDA: 80, 90, ...; CPU: 0 */
     uint64_t features; /* backend's own bits (ATTN_CPU_AVX2, ...) */
-    uint64_t denied;   /* bits that are missing above for a reason better said than "lacks" */
+    uint64_t denied;   /* feature bits withheld above, for the reason in denied_why */
     const char *denied_why;
     int32_t threads; /* CPU: threads that work on one execution, the caller's included */
     uint64_t memory_bytes;

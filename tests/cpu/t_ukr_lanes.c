@@ -125,7 +125,7 @@ static void probabilities(int bf16_accuracy, double least, double bound) {
             by.less = less;
             const uint32_t over = u->exp_scores(2, n, s, &by, sum);
             if (none) by.less = NULL;
-            assert_true(u->add_pv(2, n, depth, rows, transposed, p, &by, part) == over);
+            assert_true(u->scores_exp(2, n, depth, rows, transposed, p, &by, part) == over);
             for (int64_t q = 0; q < LANES; q++) assert_true((over >> q & 1) == (uint32_t)(sum[q] > by.most));
             assert_memory_equal(p, s, (size_t)(elements(n) * LANES) * sizeof *s);
             assert_memory_equal(part, sum, sizeof sum);
@@ -199,7 +199,7 @@ static void test_cap(void **unused) {
         u->cap(n, s, &narrow);
         const struct attn_transposed_exp by_both = {&narrow, LOG2_E, 1, 0, less, top};
         u->exp_scores(2, n, s, &by_both, sum);
-        u->add_pv(2, n, WIDE, rows, transposed, p, &by_both, part);
+        u->scores_exp(2, n, WIDE, rows, transposed, p, &by_both, part);
         assert_memory_equal(p, s, (size_t)(elements(n) * LANES) * sizeof *s);
         assert_memory_equal(part, sum, sizeof sum);
     }
@@ -287,7 +287,7 @@ static void test_half(void **unused) {
             assert_true(u->exp_scores(1, n, before, &by, part) == over);
             memcpy(sums[0], part, sizeof part);
             fill(p, (MOST + 1) * LANES);
-            assert_true(u->add_pv(1, n, depth, rows, transposed, p, &by, part) == over);
+            assert_true(u->scores_exp(1, n, depth, rows, transposed, p, &by, part) == over);
             memcpy(sums[1], part, sizeof part);
             fill_elements(o[0], WIDE * LANES);
             memcpy(o[1], o[0], sizeof o[0]);

@@ -12,7 +12,7 @@
  *
  * Half of the second product's multiplications are by 0, but no value is moved on its way from memory to the tile. The
  * sums stay in tiles from the first key to the last. Probabilities are relative to the largest score of the first 16
- * keys in which a row has one, and only where one passes 2^16 does the reference move. */
+ * keys in which a row has one, and only where one passes 2^16 does the running max move. */
 #include "cpu/amx/tile.h"
 #include "cpu/ukr/bf16.h"
 #include "cpu/vec/exp2.h"
@@ -28,7 +28,7 @@ enum {
     MOST_TILES = ATTN_DECODE_AMX_WIDTH / 32,
     LANES = 16,
     CELLS = STEP * LANES,
-    AHEAD = 512,       /* bytes of rows that are asked for early, of streams */
+    AHEAD = 512,       /* bytes of rows that are prefetched, of streams */
     AHEAD_SOON = 4096, /* of keys in order */
     BY_ITSELF = 128,   /* columns of rows that streams bring without being asked */
     STREAM = 16384,    /* bytes of rows, at most, from one key of a step to the next */
@@ -114,11 +114,11 @@ static void end(const struct attn_decode_amx *f, const struct scratch *w) {
     }
 }
 
-/* 16 rows, `apart` elements from one to the next, and what of them is asked for: column c of those `ahead` elements
+/* 16 rows, `apart` elements from one to the next, and what of them is prefetched: column c of those `ahead` elements
  * further. */
 struct sixteen {
     const uint16_t *first;
-    int64_t apart, ahead; /* ahead 0: nothing is asked for */
+    int64_t apart, ahead; /* ahead 0: nothing is prefetched */
     int soon;             /* into the first-level cache */
 };
 INLINE void prefetch(const struct sixteen *x, int64_t c) {
@@ -160,7 +160,7 @@ static inline v32 largest_of_rows(const v32 *x) {
     y = v32_max(y, _mm512_shuffle_f32x4(y, y, 0x4e));
     return v32_max(y, _mm512_shuffle_f32x4(y, y, 0xb1));
 }
-/* Rows whose scores are far above their reference, or that have none, get a new one. e: exponents. Kept out of line:
+/* Rows whose scores are far above their running max, or that have none, get a new one. e: exponents. Kept out of line:
  * it happens once a row, as a rule. */
 static __attribute__((noinline)) void update_max(int nv, int g, v32 factor, const v32 *x, v32 *e, struct scratch *w) {
     const v32 least = v32_set(-INFINITY), old = v32_load(w->m[g]), high = largest_of_rows(x);
@@ -173,7 +173,7 @@ static __attribute__((noinline)) void update_max(int nv, int g, v32 factor, cons
     rescale = _mm512_mask_mov_ps(rescale, (__mmask16)~moves, v32_set(1));
     v32_store(w->m[g], m);
     v32_store(w->l[g], v32_load(w->l[g]) * rescale);
-    for (int i = 0; i < FOUR; i++) { /* a NaN stays one, whether or not the row has a reference */
+    for (int i = 0; i < FOUR; i++) { /* a NaN stays one, whether or not the row has a running max */
         const __mmask16 hidden = _mm512_cmp_ps_mask(x[i], least, _CMP_EQ_OQ);
         e[i] = _mm512_mask_mov_ps((x[i] - m) * factor, hidden, least);
     }
@@ -255,7 +255,7 @@ INLINE void rims(const struct attn_decode_amx *f, int groups, int nv, int64_t fr
     }
 }
 
-/* Elements from a row to the one that is asked for; the addresses may lie behind the operand. Rows of four
+/* Elements from a row to the one that is prefetched; the addresses may lie after the operand. Rows of four
  * lines and more that follow each other in sixteen streams the processor brings by itself. */
 static int64_t ahead(const struct attn_decode_amx *f, int64_t n, int64_t ld, int streams) {
     if (!f->prefetch || (streams && ld == n && n >= BY_ITSELF)) return 0;

@@ -13,14 +13,15 @@
  *                        +------------------+-----------+
  *
  * Whole tiles are loaded from and stored to where they are. At the rims (the last rows, columns, pairs) a tile goes
- * through a buffer that is filled up with 0: one shape serves all. A with pairs along its columns is turned first. */
+ * through a buffer that is filled up with 0: one shape serves all. A with pairs along its columns is transposed
+ * first. */
 #include "cpu/amx/tile.h"
 #include "cpu/ukr/bf16.h"
 #include "cpu/ukr/ukr.h"
 
 #include <immintrin.h>
 
-enum { SIDE = 16, LINE = 64, CELLS = SIDE * SIDE, TURNED = 128 /* pairs of A that are turned at a time */ };
+enum { SIDE = 16, LINE = 64, CELLS = SIDE * SIDE, TURNED = 128 /* pairs of A that are transposed at a time */ };
 
 void attn_ukr_amx_begin(void) {
     static const struct tile_shapes shapes = {.palette = 1,

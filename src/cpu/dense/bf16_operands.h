@@ -29,8 +29,8 @@ void attn_cpu_bf16_panels(const struct attn_cpu_sdpa *s, const struct attn_view 
 int attn_cpu_bf16_zip(const struct attn_cpu_sdpa *s, const void *even, const void *odd, int64_t r, int64_t width,
                       float *dst, struct attn_cpu_sdpa_poison *poison, int64_t ld_raw);
 
-/* pair->exp2_f32, but a visible key whose probability underflows gets the smallest number instead of 0 (see
- * attn_cpu_sdpa_exp_lifted): where poison is about, the other elements keep the bits that pair->exp2 gives. */
+/* bf16->exp2_f32, but a visible key whose probability underflows gets the smallest number instead of 0 (see
+ * attn_cpu_sdpa_exp_lifted): where poison is about, the other elements keep the bits that bf16->exp2 gives. */
 float attn_cpu_bf16_exp_lifted(const struct attn_cpu_sdpa *s, float *x, int64_t n, float factor, float max,
                                const uint8_t *poisoned, uint8_t *hidden);
 
@@ -39,7 +39,7 @@ float attn_cpu_bf16_exp_lifted(const struct attn_cpu_sdpa *s, float *x, int64_t 
 void attn_cpu_bf16_rows(const struct attn_cpu_sdpa *s, const struct attn_view *view, const struct attn_core_seq *seq,
                         int64_t b, int64_t hk, int64_t j0, int64_t n, int64_t width, float *dst, int64_t ld,
                         struct attn_cpu_sdpa_poison *poison);
-/* The same of f16 in two and of f32 in three terms of bf16, each 16 ld behind the one before. */
+/* The same of f16 in two and of f32 in three terms of bf16, each 16 ld after the one before. */
 void attn_cpu_bf16_split_rows(const struct attn_cpu_sdpa *s, const struct attn_view *view,
                               const struct attn_core_seq *seq, int64_t b, int64_t hk, int64_t j0, int64_t n,
                               int64_t width, float *dst, int64_t ld, struct attn_cpu_sdpa_poison *poison);

@@ -214,8 +214,8 @@ static int simple_rows(const struct work *k, int64_t f0, int64_t n) {
     return 1;
 }
 
-/* 32 rows that are to be split, as f32, row `ld` elements behind row: in place, or copies in tmp, times factor, NULL as
- * zeros, and zeros behind the last column. */
+/* 32 rows that are to be split, as f32, row `ld` elements after row: in place, or copies in tmp, times factor, NULL as
+ * zeros, and zeros after the last column. */
 struct rows_32 {
     const char *row[SIDE];
     float factor[SIDE];
@@ -407,7 +407,7 @@ static void load_keys(struct work *k, int64_t j0, int64_t n) {
     }
 }
 
-/* Sums of the keys j0 .. j0+n that were kept transposed, and zeros behind the sequence's last key. */
+/* Sums of the keys j0 .. j0+n that were kept transposed, and zeros after the sequence's last key. */
 static void write_keys(const struct work *k, const struct attn_view *view, const float *sums, int64_t depth,
                        int64_t width, int64_t j0, int64_t n, double factor) {
     const struct attn_cpu_bwd *w = k->w;
@@ -432,7 +432,7 @@ static int simple_pair(const struct work *k) {
     return simple_rows(k, 0, k->seq->sq * w->s.group);
 }
 
-/* The n loaded rows with the loaded keys from j0 on; behind them rows from f on with keys from j on, or f < 0. */
+/* The n loaded rows with the loaded keys from j0 on; after them rows from f on with keys from j on, or f < 0. */
 static void run_tile(struct work *k, int64_t n, int64_t j0, int64_t f, int64_t j_next) {
     const struct attn_cpu_bwd *w = k->w;
     if (w->s.bf16) {

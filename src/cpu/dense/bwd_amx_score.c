@@ -131,7 +131,7 @@ const struct attn_bwd_score_mod *attn_cpu_bwd_amx_score_keys(struct attn_cpu_bwd
     if (!s->score.mask) return &s->score;
     s->score.mask_keys = s->w->s.p->seq_k - j0;
     find_cells(s, s->f0, j0, s->cell);
-    if (f < 0) { /* what is at hand is asked for */
+    if (f < 0) { /* a cached line is prefetched */
         s->score.next = s->cell;
     } else {
         find_cells(s, f, j, s->next);

@@ -64,7 +64,7 @@ static void T(pass_keys)(const struct T(work) * w, const struct attn_decode *few
     const struct attn_ukr_decode *u = w->f->steps;
     const int64_t first = all->lo_most > k0 ? all->lo_most : k0;
     const int64_t steps = attn_cpu_sdpa_blocks(stop - j, ATTN_DECODE_KEYS);
-    enum { RING = 4, AHEAD = 2 }; /* steps that are asked for, of this many more */
+    enum { RING = 4, AHEAD = 2 }; /* steps that are prefetched, of this many more */
     struct T(step) step[RING];
     _Alignas(64) float s[2][ATTN_DECODE_ROWS * ATTN_DECODE_KEYS];
     for (int64_t t = 0; t < AHEAD && t < steps; t++) T(find)(w, j + t * ATTN_DECODE_KEYS, all->hi, &step[t]);

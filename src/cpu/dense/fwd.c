@@ -72,7 +72,7 @@ enum {
     V_STEP = 32,     /* keys of a product of few rows with values */
     PREFETCH_BYTES = 8 << 10, /* of values, ahead of their time */
     PREFETCH_LEAST =
-        8 << 20, /* up to so many bytes of keys and values, nothing is asked for: it costs what a load does */
+        8 << 20, /* up to so many bytes of keys and values, nothing is prefetched: it costs what a load does */
     BLOCK_BYTES =
         512 << 10, /* keys and values of a block, and a task's rows and sums: they share a second-level cache */
     TASK_BYTES = 512 << 10,

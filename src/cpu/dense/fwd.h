@@ -12,7 +12,7 @@ struct attn_cpu_fwd {
     int64_t strip;  /* rows that go through product, softmax and product while their scores stay in L1 */
     int64_t rows;   /* flat rows of a task */
     int64_t keys;   /* keys of a block */
-    int64_t kept;   /* blocks of keys that a worker keeps packed: all, or 1 (flash: 1) */
+    int64_t kept;   /* blocks of keys that a worker keeps packed: all, or 1 (amx_split: 1) */
     int64_t panel;  /* columns of a packed panel; 0 = few rows: products of rows with rows, nothing is packed */
     int amx_split;  /* tasks are those of fwd_amx.c; depth and ldv are D and DV rounded up to 32; 1 .. 3: terms */
     int by_rows;    /* amx_split: keys lie across the lanes, attn_ukr_bf16.fwd_rowmajor */
@@ -49,7 +49,7 @@ struct attn_cpu_fwd_queue {
 struct attn_cpu_fwd_kept {
     int64_t head, begin, end;
     int clean;
-    int poison, odd, page_missing; /* flash: some values, some keys are not finite, some are in no page */
+    int poison, odd, page_missing; /* amx_split: some values, some keys are not finite, some are in no page */
     const uint16_t *rows;
 };
 

@@ -1,19 +1,22 @@
 /* SPDX-License-Identifier: MIT
- * The dense forward of many rows where the bf16 table has `fwd`: a task of fwd.c in strips of 32 flat rows that
- * lie across the lanes. Blocks of keys and steps of a block lie on fixed grids, as everywhere.
+ * Driver of the dense forward on AMX (attn_ukr_bf16.fwd) for many rows. A task of fwd.c owns some flat rows (glossary)
+ * of one key head. It packs them as strips of 32 and takes one block of keys after the other: load and pack the block,
+ * run the fused microkernel on all strips, at the end divide O by l and write out and lse. Blocks, and steps within
+ * them, lie on a fixed grid of keys, so that results do not depend on tasks or threads.
+ *
+ * Operands, S transposed (the queries of a strip lie across the lanes):
  *
  *     K   rows as they are, or tiles of 16 keys, filled up with 0                           [n/16][depth/32][16][32]
  *     V   pairs of keys, transposed                                                         [n/32][width][16]
  *     Q   transposed pairs, 32 rows a strip                                                 [2][depth/2][16]
  *     O   transposed sums of a strip                                                        [width][32]
  *
- * f16 comes as the sum of two terms of bf16, f32 of three, both exactly: K [n/16][terms][depth/32][16][32], V
- * [n/32][terms][width][16], Q [terms][2][depth/2][16]. A row of Q or K that is not finite is 0 in the operand, since
- * infinity times a term of 0 is a NaN; its products, none of which is finite, are made by the vectors and given to the
- * kernel.
+ * f16 is split exactly into two bf16 terms, f32 into three (bf16x2, bf16x3): K [n/16][terms][depth/32][16][32],
+ * V [n/32][terms][width][16], Q [terms][2][depth/2][16]. A row of Q or K with a NaN or infinity is 0 in the operand,
+ * since infinity times a term of 0 is NaN. Its products are computed with vectors and passed as score overrides.
  *
- * With an additive mask, whose rows lie along the keys, and with a softcap and ALiBi at once, bf16 of 64 and 128
- * columns has keys across the lanes, and the queries as they are (attn_ukr_bf16.fwd_rowmajor, by_rows):
+ * bf16 with D = DV = 64 or 128 has S row-major instead (attn_ukr_bf16.fwd_rowmajor, by_rows) with an additive mask,
+ * whose rows lie along the keys, and with softcap and ALiBi together:
  *
  *     K   transposed pairs along D                                                          [n/16][depth/2][16]
  *     V   pairs of keys that are 16 apart, in tiles                                         [n/32][width/16][16][16]
@@ -28,17 +31,17 @@
 #include <string.h>
 
 #define LOG2_E     1.44269504088896340736
-#define MOST_SCALE 0x1p100 /* whose product with log2 e is one of f32 */
+#define MOST_SCALE 0x1p100 /* scale * log2 e stays within f32 */
 enum {
     MOST_KEYS = 2048,
     BLOCK_BYTES = 1024 << 10,  /* keys and values of a block: half of a second-level cache */
-    THIRDS_BYTES = 1536 << 10, /* of three terms */
-    FEWEST_THIRDS = 128,       /* flat rows */
+    THIRDS_BYTES = 1536 << 10, /* the same for f32, bf16x3 */
+    FEWEST_THIRDS = 128,       /* flat rows from which bf16x3 pays */
     TASK_BYTES = 512 << 10     /* queries and sums of a task */
 };
 
-/* f32: six products on tiles for one of vectors, which are rounded up to 32 columns, behind keys and values that cost
- * some strips' time to split. */
+/* Whether bf16x3 on tiles beats f32 multiply-adds: six tile products replace one product of vectors, columns are
+ * rounded up to 32, and splitting keys and values takes the time of some strips. */
 static int pays(const attn_problem *p, int64_t flat) {
     const int64_t tiles = attn_cpu_sdpa_up(p->dim_qk, 32) + attn_cpu_sdpa_up(p->dim_v, 32);
     return 2 * tiles <= 3 * (p->dim_qk + p->dim_v) && flat >= FEWEST_THIRDS;
@@ -52,7 +55,7 @@ int attn_cpu_fwd_amx_serves(const struct attn_cpu_fwd *f) {
            p->dim_qk > 0 && p->dim_v > 0;
 }
 
-/* A word for each key of a strip, and one for each 32. */
+/* Words of a strip's boolean mask: one for each key, and one for each 32 keys. */
 static int64_t bits_of(const struct attn_cpu_fwd *f) { return f->keys + f->keys / 32; }
 
 void attn_cpu_fwd_amx_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
@@ -60,7 +63,8 @@ void attn_cpu_fwd_amx_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     const int64_t real = (int64_t)sizeof(float), half = (int64_t)sizeof(uint16_t);
     const int64_t depth = attn_cpu_sdpa_up(p->dim_qk, 32), width = attn_cpu_sdpa_up(p->dim_v, 32);
     f->amx_split = p->dtype == ATTN_F32 ? 3 : p->dtype == ATTN_F16 ? 2 : 1;
-    /* Here pages are the affair of who loads keys, and of those that are hidden. */
+    /* Pages are looked up where keys are loaded, so paged problems take the plain path; keys of missing pages are
+     * hidden. */
     if (attn_core_has(p, ATTN_PAGED) && p->scale > 0 && p->softcap <= 0 && !p->alibi && !p->mask_dtype)
         f->s.plain = 1, f->s.unit = p->scale;
     f->by_rows = f->s.bf16->fwd_rowmajor && fabs(f->s.late_scale) < MOST_SCALE &&
@@ -72,7 +76,7 @@ void attn_cpu_fwd_amx_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     f->keys = MOST_KEYS;
     while (f->keys > STEP && (f->keys * (depth + width) * part > most_bytes || f->keys / 2 >= p->seq_k)) f->keys /= 2;
     const int64_t fit = TASK_BYTES / (ROWS * (depth * part + width * real));
-    /* Keys of several blocks are split again for each task of f32: then tasks are as large as can be. */
+    /* Each task of f32 splits all its key blocks again: with several blocks tasks are as large as possible. */
     const int again = f->amx_split == 3 && f->keys < p->seq_k;
     const int64_t most = fit > MOST_STRIPS || again ? MOST_STRIPS
                          : fit < 4                  ? 4
@@ -116,16 +120,16 @@ void attn_cpu_fwd_amx_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     f->at.l = attn_cpu_sdpa_take(end, f->rows * real);
 }
 
-/* Probabilities need no more than P rounded to bf16. Not all kinds of strips of bf16 have such a form. */
+/* Whether P needs no more accuracy than its rounding to bf16 (no lse). Not every bf16 microkernel has that form. */
 static int bf16_accuracy(const struct attn_cpu_fwd *f) {
     const attn_problem *p = f->s.p;
     const int adds = p->mask_dtype && p->mask_dtype != ATTN_BOOL && !f->by_rows;
     return !f->lse.data && !f->lse_rounded.data &&
            (f->amx_split > 1 || (!adds && p->softcap * LOG2_E < ATTN_FWD_TABLE_CAP));
 }
-/* f16: a strip's products of low halves are left out where no score with the keys first .. last of the block misses
- * more than that by it (Cauchy and Schwarz): a quarter of what results may be off by. Of a last step that is not whole
- * only these keys count, since which ones lie behind them is the task's affair. */
+/* f16, for strip `strip` and keys first .. last of the block: whether low * low may be left out of Q K^T. It may where
+ * no score changes by more than MOST_LEFT_OUT, a quarter of the error bound, by Cauchy-Schwarz on the norms of the low
+ * halves. Of a last, partial step only keys before `last` count: which keys follow depends on the task. */
 #define MOST_LEFT_OUT 0x1p-12
 static int bf16_accuracy_of(const struct attn_cpu_fwd_amx_work *w, int64_t strip, int64_t first, int64_t last) {
     const int64_t whole = last / STEP * STEP;
@@ -141,7 +145,8 @@ static float below(const struct attn_cpu_fwd *f) {
     return attn_fwd_below(degree(f)) + (f->by_rows ? ATTN_FWD_ROWMAJOR_AHEAD : 0);
 }
 
-/* Products of strip r0 with keys first .. first + n of the block at j0, where query or key is not finite. */
+/* Score overrides of strip r0 with keys first .. first + n of the block at j0: products whose query or key has a NaN or
+ * infinity. */
 static void give(struct attn_cpu_fwd_amx_work *w, int64_t r0, int64_t n_rows, int64_t j0, int64_t first, int64_t n) {
     const struct attn_cpu_fwd *f = w->f;
     const int64_t width = f->s.p->dim_qk;
@@ -161,8 +166,8 @@ static void give(struct attn_cpu_fwd_amx_work *w, int64_t r0, int64_t n_rows, in
     }
 }
 
-/* Values that are not finite come to the sums of the rows that see them. Any probability but 0 leaves of them what they
- * are, so it need not be known. */
+/* Adds NaN and infinite values to O of the queries that see their keys. P need not be known: any P but 0 leaves NaN a
+ * NaN and infinity an infinity. */
 static void add_poison(const struct attn_cpu_fwd_amx_work *w, int64_t n, float *o) {
     const int64_t ld = w->f->ldv;
     for (int64_t j = 0; j < n; j++) {
@@ -174,7 +179,7 @@ static void add_poison(const struct attn_cpu_fwd_amx_work *w, int64_t n, float *
     }
 }
 
-/* What makes scores of products, for strip r0 and keys from j0 on. */
+/* score_mod of strip r0 for n keys from j0 on. */
 static void prepare_score(struct attn_cpu_fwd_amx_work *w, int64_t r0, int64_t n_rows, int64_t j0, int64_t n,
                           struct attn_fwd_score_mod *score) {
     attn_cpu_strip_score(&w->f->s, w->row + r0, n_rows, j0, score);
@@ -182,8 +187,8 @@ static void prepare_score(struct attn_cpu_fwd_amx_work *w, int64_t r0, int64_t n
     if (score->mask == ATTN_UKR_MASK_BIAS) attn_cpu_strip_masks(&w->f->s, w->row + r0, n_rows, j0, n, w->bias, w->tmp);
 }
 
-/* Sums of f32 start anew with each block of keys, and those of the blocks before come to them afterwards: a chain over
- * many keys would lose digits, six times for every 32 keys. */
+/* f32 accumulates O and l from 0 in each key block and adds the blocks before afterwards: one chain over all keys would
+ * round six times for every 32 keys. set_aside: before a block; take_back: after it, with the rescaling. */
 static void set_aside(const struct attn_cpu_fwd_amx_work *w, int64_t live) {
     const int64_t rows = attn_cpu_sdpa_up(live, ROWS), n = rows * w->f->ldv;
     memcpy(w->older_o, w->o, (size_t)n * sizeof *w->o);
@@ -212,8 +217,8 @@ static void take_back(const struct attn_cpu_fwd_amx_work *w, int64_t live) {
 }
 
 static inline int64_t within(int64_t x, int64_t most) { return x < 0 ? 0 : x < most ? x : most; }
-/* Strip r0 against the keys of the block at j0 that it sees, of n loaded; 0: none. Rows that are not there do not cut a
- * step. */
+/* Fills in the job of strip r0 for those of the n loaded keys at j0 that some row sees. Returns 0 if there are none.
+ * Rows past the sequence's end see all keys, so that they do not turn a full step into a partial one. */
 static int describe_strip(struct attn_cpu_fwd_amx_work *w, int64_t r0, int64_t n_rows, int64_t j0, int64_t n,
                           int32_t *seen, struct attn_fwd_strip *job) {
     const struct attn_cpu_fwd *f = w->f;
@@ -259,7 +264,7 @@ static int64_t first_key(const struct attn_cpu_fwd_amx_work *w, const struct att
 static void run(const struct attn_cpu_fwd_amx_work *w, const struct attn_fwd_strip *job, int64_t n) {
     (w->f->by_rows ? w->f->s.bf16->fwd_rowmajor : w->f->s.bf16->fwd)(job, n);
 }
-/* A strip that needs what there is room for once only: masks, products that are given, who sees which key. */
+/* Runs one strip alone, where scratch exists once only: transposed masks, score overrides, the visible-key bits. */
 static void run_alone(struct attn_cpu_fwd_amx_work *w, int64_t r0, int64_t n_rows, int64_t j0, int64_t n, int odd) {
     int32_t seen[2 * ROWS];
     struct attn_fwd_score_mod score;
@@ -304,7 +309,7 @@ static void run_block(struct attn_cpu_fwd_amx_work *w, int64_t live, int64_t j0,
     }
 }
 
-/* What l is relative to, natural: see attn_fwd_below. */
+/* Natural logarithm of what l is relative to: lse = ln l + this. See attn_fwd_below. */
 static double natural_offset(const struct attn_cpu_fwd *f, float m) {
     const float offset = m * (float)(f->s.unit * LOG2_E), more = below(f), parts = ATTN_FWD_PARTS;
     const double times = log((double)attn_fwd_times(degree(f)));
@@ -314,7 +319,7 @@ static double natural_offset(const struct attn_cpu_fwd *f, float m) {
     }
     return (double)m * f->s.unit + (double)more / LOG2_E - times;
 }
-/* A strip whose rows are all ordinary; 0: some row is not, and nothing was done. */
+/* Writes a strip's results in one pass. Returns 0, nothing done, if some row is empty or not finite, or with a sink. */
 static int finish_at_once(const struct attn_cpu_fwd_amx_work *w, int64_t r0, int64_t n) {
     const struct attn_cpu_fwd *f = w->f;
     const int logs = f->lse.data || f->lse_rounded.data;
@@ -339,7 +344,7 @@ static int finish_at_once(const struct attn_cpu_fwd_amx_work *w, int64_t r0, int
     if (logs) attn_cpu_fwd_logs(f, &w->seq, w->b, w->row + r0, n, lse);
     return 1;
 }
-/* The same for f32, all 32 rows of one head. */
+/* The same for f32 and 32 rows of one head. */
 static int finish_f32(const struct attn_cpu_fwd_amx_work *w, int64_t r0, int64_t n) {
     const struct attn_cpu_fwd *f = w->f;
     const struct attn_cpu_sdpa_row *row = &w->row[r0];

@@ -6,7 +6,7 @@
 
 enum { IN_PLACE = 64 /* keys of up to so many columns are multiplied where they are */ };
 
-/* A row of Q or K in terms that are `apart` elements from each other, every 32 columns `step` elements behind those
+/* A row of Q or K in terms that are `apart` elements from each other, every 32 columns `step` elements after those
  * before. Returns 0 where it is not finite. */
 static int split_row(const struct attn_cpu_fwd *f, uint16_t *to, int64_t apart, const void *row, int64_t step) {
     const int64_t n = f->s.p->dim_qk;
@@ -67,7 +67,7 @@ void attn_cpu_fwd_amx_load_strip(struct attn_cpu_fwd_amx_work *w, int64_t r0, in
         f->s.u->transpose_f32(to + h * 16 * pairs, 16, w->tmp + h * 16 * pairs, pairs, 16, pairs);
 }
 
-/* Where column c of key j of the block is, among tiles; each term lies 16 depth elements behind the one before. */
+/* Where column c of key j of the block is, among tiles; each term lies 16 depth elements after the one before. */
 static uint16_t *key_cell(const struct attn_cpu_fwd_amx_work *w, int64_t j, int64_t c) {
     return w->k + j / 16 * 16 * w->f->depth * w->f->amx_split + c / 32 * (16 * 32) + j % 16 * 32 + c % 32;
 }

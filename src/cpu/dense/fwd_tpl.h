@@ -157,7 +157,7 @@ static void T(dots_of)(struct T(work) * w, int64_t rows, int64_t c0, int64_t n) 
     f->s.u->R(gemm_nt)(rows, n, f->depth, w->q, f->ldq, w->k + c0 * w->ldk, w->ldk, w->s + c0, f->lds);
 #endif
 }
-/* Values are asked for before the last keys are done: memory is not to wait for the softmax in between. */
+/* Values are prefetched before the last keys are done: memory is not to wait for the softmax in between. */
 static void T(dots)(struct T(work) * w, int64_t rows, int64_t n) {
     const int64_t early = n > V_STEP ? n - V_STEP : 0;
 #if HALF
@@ -313,8 +313,8 @@ static void T(see)(const struct T(work) * w, int64_t r0, int64_t n, int64_t *lo,
     if (*lo > *hi) *lo = *hi;
 }
 
-/* Asks for the part'th of `parts` equal parts of the keys and values j0 .. j0+n, into the second-level cache: while the
- * strips of a block are multiplied, those of the next come in, and neither packing nor a first strip waits for them. */
+/* Prefetches part `part` of `parts` equal parts of the keys and values j0 .. j0+n into the second-level cache. The next
+ * block comes in while this one is multiplied, so that neither packing nor a first strip waits for memory. */
 static void T(prefetch)(const struct T(work) * w, int64_t j0, int64_t n, int64_t part, int64_t parts) {
     const struct attn_cpu_fwd *f = w->f;
     const struct attn_view *views[2] = {&f->s.v, &f->s.k};

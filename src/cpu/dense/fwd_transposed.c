@@ -9,8 +9,9 @@
  *     P      transposed probabilities of a step; its scores before                           [keys][32]
  *     O      transposed sums of a strip                                                      [width][32]
  *
- * No step waits for a maximum: probabilities refer to the largest score of the first step in which a query sees a key.
- * Only where the sum of a step passes MOST_SUM are they taken again, relative to the maximum of that step. */
+ * The running max of a query is its largest score of the first step in which it sees a key, so that no step waits for a
+ * maximum. Where the sum of a step passes MOST_SUM, the running max moves to that step's maximum, and the step's
+ * exponentials are taken again. */
 #include "cpu/dense/fwd_transposed.h"
 
 #include "cpu/dense/bf16_operands.h"
@@ -25,8 +26,8 @@ enum {
     ROWS = ATTN_TRANSPOSED,
     HALF = ROWS / 2,
     MOST_STEP = 9 * ATTN_TRANSPOSED_ROWS, /* P, Q and O of a step at D64 take 32 KiB of the first-level cache */
-    LINE = 32,                            /* keys: 64 bytes of the narrowest additive mask, */
-    MOST_MASKED = 4 * LINE,               /* of which no line is come back to */
+    LINE = 32,                            /* keys of a cache line of a 16-bit mask */
+    MOST_MASKED = 4 * LINE,               /* keys of a step with a mask: each of its lines is read once */
     BLOCK_BYTES = 1088 << 10,             /* keys and values of a block: half of a second-level cache */
     TASK_BYTES = 512 << 10,               /* queries and sums of a task */
     MOST_STRIPS = 32
@@ -53,7 +54,8 @@ void attn_cpu_transposed_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     const int64_t real = (int64_t)sizeof(float), depth = f->depth, width = p->dim_v,
                   values = pairs ? width / 2 + 1 : width;
     f->transposed = 1;
-    /* Here pages are the affair of who loads keys, and of those that are hidden. */
+    /* Pages are looked up where keys are loaded, so paged problems take the plain path; keys of missing pages are
+     * hidden. */
     if (attn_core_has(p, ATTN_PAGED) && (p->scale > 0 || !pairs) && p->softcap <= 0 && !p->alibi && !p->mask_dtype)
         f->s.plain = 1, f->s.unit = pairs ? p->scale : 1;
     f->strip = ROWS;
@@ -107,12 +109,12 @@ void attn_cpu_transposed_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
 struct work {
     const struct attn_cpu_fwd *f;
     const struct attn_ukr_transposed *u;
-    struct attn_transposed_exp exp_args; /* less and top: of the strip */
+    struct attn_transposed_exp exp_args; /* less and offset: of the strip */
     double natural;                      /* what 1 of an exponent is worth: unit / by.factor */
     struct attn_core_seq seq;
     int64_t b, hk;
     struct attn_cpu_sdpa_row *row;
-    /* ref: the score that probabilities of a query refer to; -inf: it has seen no key. less, top: see `refer` */
+    /* ref: running max of a query; -inf: it has seen no key. less, offset: see attn_ukr_transposed.update_max */
     float *q, *tmp, *p, *o, *ref, *less, *offset, *l;
     float *l_rounded; /* pairs: the sum of P as rounded to bf16, the divisor of out; l, unrounded, makes lse */
     int close_alone;  /* rows have more to them than 1 / l and a logarithm */
@@ -140,14 +142,14 @@ struct work {
 static float *queries(const struct work *w, int64_t r0) { return w->q + (w->f->stay ? 0 : r0 * w->depth); }
 static float *sums(const struct work *w, int64_t r0) { return w->o + (w->f->stay ? 0 : r0 * w->f->s.p->dim_v); }
 
-/* Asks for n rows of a query tensor, from row r0 of the task on. */
+/* Prefetches n rows of a query tensor, from row r0 of the task on. */
 static void prefetch(const struct work *w, const struct attn_view *view, int64_t r0, int64_t n, int64_t width) {
     for (int64_t r = r0; r < r0 + n; r++) {
         const char *row = attn_view_row(view, w->b, w->row[r].h, w->seq.q0 + w->row[r].i);
         for (int64_t at = 0; at < width * view->element_bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
     }
 }
-/* What a strip asks for beside its products, some rows with each step: more at once than the processor has on the way
+/* What a strip prefetches during its products, some rows with each step: more at once than the processor has on the way
  * would be waited for. */
 struct wants {
     int64_t next, last; /* queries of the next strip */
@@ -259,13 +261,13 @@ struct step {
     int64_t r0, rows, j0, n;
     int halves;   /* 1: of up to 16 rows */
     int64_t cut;  /* keys from here on, or all, are not seen by all rows; n: they are */
-    int64_t grid; /* the step on the grid begins with this key: what a row refers to must not depend on other rows */
+    int64_t grid; /* first key of the step on the fixed grid: a row's running max must not depend on other rows */
     int more;     /* sums have begun */
     int seen;     /* all rows have seen a key */
     float *q, *ref, *less, *offset, *l, *l_rounded, *o;
 };
 
-/* Asks for what rows r .. r + n have of a mask for the keys of the next step. */
+/* Prefetches what rows r .. r + n have of a mask for the keys of the next step. */
 static void prefetch_masks(const struct work *w, const struct step *s, int64_t r, int64_t n) {
     const struct attn_fwd_score_mod *f = &w->score;
     const int64_t key = s->j0 + s->n - w->first, left = f->mask_keys - key, keys = left < s->n ? left : s->n;
@@ -313,7 +315,7 @@ static void score(struct work *w, const struct step *s) {
         for (int64_t r = 0; r < ROWS && w->page_missing[s->j0 - w->first + j]; r++) w->p[j * ROWS + r] = -INFINITY;
 }
 /* Of each query the largest score; of ALiBi that grows from step to step, what it will have become: else most steps
- * would move what queries refer to, and all sums with it. */
+ * would move what queries are relative to, and all sums with it. */
 static void look_for_high(struct work *w, const struct step *s, float *high) {
     w->u->high(s->n, w->p, high);
     if (!w->scored || !w->score.alibi) return;
@@ -327,7 +329,7 @@ static double base(const struct work *w, float less, float offset) {
     return (double)less * w->f->s.unit + (double)offset * w->natural;
 }
 
-/* Rows that have seen no key yet refer to their largest score now. */
+/* Rows that have seen no key yet are relative to their largest score now. */
 static void step_with_care(struct work *w, const struct step *s, float *sum) {
     float high[ROWS], rescale[ROWS];
     score(w, s);
@@ -387,7 +389,7 @@ static void run_step(struct work *w, const struct step *s, int careful) {
             score(w, s);
             over = w->u->exp_scores(s->halves, s->n, w->p, &exp_args, sum);
         } else {
-            over = w->u->add_pv(s->halves, s->n, w->depth, w->k + at * w->depth, s->q, w->p, &exp_args, sum);
+            over = w->u->scores_exp(s->halves, s->n, w->depth, w->k + at * w->depth, s->q, w->p, &exp_args, sum);
         }
         /* a row whose sums are not finite stays as it is */
         for (int64_t r = 0; r < s->rows && over; r++) careful |= (over >> r & 1) && isfinite(s->l[r]);

@@ -75,7 +75,7 @@ static inline double attn_cpu_sdpa_alibi_factor(const struct attn_cpu_sdpa *s, c
 
 /* Rows of a packed operand that hold a NaN or an infinity. A hidden pair has coefficient 0, but 0 * NaN would leak; so
  * products run on a copy with 0 in place of such values (`raw` keeps the original), and what they add to rows that do
- * see them is put on top: attn_cpu_sdpa_poison_apply. Elements of other rows keep their bits. */
+ * see them is added afterwards: attn_cpu_sdpa_poison_apply. Elements of other rows keep their bits. */
 struct attn_cpu_sdpa_poison {
     int any;
     void *raw;    /* same extents as the operand */

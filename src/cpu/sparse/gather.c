@@ -103,7 +103,7 @@ void attn_cpu_mla_heads(const struct mla_isa *isa, const struct attn_view *v, in
     }
 }
 
-/* Into tiles of 16 x 16, two beside each other for each 16 of x. */
+/* Into tiles of 16 x 16, two side by side for each 16 of x. */
 static void turn_strips(const struct mla_isa *isa, const float *src, int64_t ld_src, int64_t heads, int64_t x,
                         float *dst) {
     enum { SIDE = 16, TILE = SIDE * SIDE };

@@ -44,7 +44,7 @@ struct mla_query {
 };
 struct mla_query attn_cpu_mla_query(const attn_problem *p, const attn_args *args, int64_t b, int64_t i);
 
-/* Next at most `most` valid slots from *at on, before `end`: writes key and slot of each, moves *at behind the last
+/* Next at most `most` valid slots from *at on, before `end`: writes key and slot of each, moves *at after the last
  * slot looked at, returns how many. 0 means that there are no more. Each output array has room for `most`; slot may be
  * NULL. */
 int64_t attn_cpu_mla_next(const struct mla_query *query, int64_t *at, int64_t end, int64_t most, int32_t *key,
@@ -68,12 +68,12 @@ struct mla_rows {
 /* kv rows key[r], r < n. */
 void attn_cpu_mla_gather(const struct mla_isa *isa, const struct attn_view *kv, int64_t b, const int32_t *key,
                          int64_t n, int64_t d, const struct mla_rows *to);
-/* Rows in place: products read them in memory (ukr/sparse.h), and beside the products of a block the rows of the next
- * one are asked for, which the second-level cache then holds. */
+/* Rows in place: products read them in memory (ukr/sparse.h), and during the products of a block the rows of the next
+ * one are prefetched, which the second-level cache then holds. */
 static inline int mla_in_place(const struct mla_isa *isa) { return isa->sparse != NULL; }
-/* Pointers to rows key[r], r < n, and behind them, up to a whole tile, to a row of zeros. */
+/* Pointers to rows key[r], r < n, and after them, up to a whole tile, to a row of zeros. */
 void attn_cpu_mla_point(const struct attn_view *kv, int64_t b, const int32_t *key, int64_t n, const uint16_t **row);
-/* Rows to ask for beside the products that follow: d columns of each. now: at once. */
+/* Rows to prefetch during the products that follow: d columns of each. now: at once. */
 struct attn_sparse_ahead attn_cpu_mla_ahead(const uint16_t *const *row, int64_t n, int64_t d);
 void attn_cpu_mla_prefetch(struct attn_sparse_ahead *ahead);
 /* Shares what is left of them out to `places` in which products ask. */
@@ -132,8 +132,8 @@ static inline int64_t mla_transposed(int64_t ldh) { return ldh | 16; }
 void attn_cpu_mla_turn(const struct mla_isa *isa, const float *src, int64_t ld_src, int64_t heads, int64_t x,
                        float *dst, int64_t ld_dst);
 
-/* s[n][ldh] = rows[n][d] turned[d][ldh], d columns, the scores before scaling; row strides of rows and s are given,
- * that of turned is mla_transposed(ldh). With f32 tensors the sum over d is cut into parts: one chain of 576
+/* s[n][ldh] = rows[n][d] transposed[d][ldh], d columns, the scores before scaling; row strides of rows and s are given,
+ * that of transposed is mla_transposed(ldh). With f32 tensors the sum over d is cut into parts: one chain of 576
  * multiply-adds loses too many bits for large scales. */
 void attn_cpu_mla_score(const struct mla_isa *isa, int32_t dtype, int64_t n, int64_t ldh, int64_t d, const float *rows,
                         int64_t ld_rows, const float *transposed, float *s, int64_t ld_s);

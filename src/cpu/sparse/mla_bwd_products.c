@@ -55,7 +55,7 @@ static void panel_heads(const struct at *w, int64_t x, const float *rows, float 
     }
 }
 
-/* Rows of the heads, x columns wide: turned for the scores, and as sums over the heads read them. */
+/* Rows of the heads, x columns wide: transposed for the scores, and as sums over the heads read them. */
 static void load_heads(const struct at *w, const struct attn_view *v, int64_t x, float *transposed, float *to) {
     const struct mla_bwd *j = w->j;
     const struct mla_bwd_size *z = &j->z;
@@ -164,7 +164,7 @@ static void grad_block(const struct at *w, int64_t r0, int64_t n, const int64_t 
     }
 }
 
-/* The same of rows in place, and dq. The rows of the next block are asked for. */
+/* The same of rows in place, and dq. The rows of the next block are prefetched. */
 static void grad_in_place(const struct at *w, int64_t r0, int64_t n, const int64_t *slot, float *dist,
                           float dist_factor, float *dq) {
     const struct mla_bwd *j = w->j;

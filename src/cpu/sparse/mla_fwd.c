@@ -5,10 +5,10 @@
  *     rows K [n][D] --- S = K Q^T [n][heads] --- online softmax down the columns --- O [heads][DV] += S^T K[:, 0:DV]
  *
  * With keys as the rows of S neither K nor P has to be transposed: K is the left operand of the first product and the
- * right one of the second, and P is read column by column as its left operand. Only Q is turned, once per task.
+ * right one of the second, and P is read column by column as its left operand. Only Q is transposed, once per task.
  * With pairs (ukr/bf16.h) K is there twice: its rows as they are for the first product, and pairs of rows for the
  * second. Strips of heads on tiles copy rows themselves and do not wait for maxima (sparse/mla_fwd_scores.c).
- * Where rows stay in place nothing is gathered, and the rows of the next block, or query, are asked for meanwhile
+ * Where rows stay in place nothing is gathered, and the rows of the next block, or query, are prefetched meanwhile
  * (ukr/sparse.h). Workspace: about 1.5 MiB per thread, whatever the problem. */
 #include "cpu/sparse/gather.h"
 
@@ -93,7 +93,7 @@ uint64_t attn_cpu_mla_fwd_workspace(const struct mla_isa *isa, const attn_proble
     return lay_out(isa, p, chunk).bytes * (uint64_t)attn_cpu_at_most(threads, p->batch * p->seq_q * chunks);
 }
 
-/* What was gathered before shrinks by the factors of the last block. */
+/* What was gathered before is rescaled by the factors of the last block. */
 static void rescale_sums(const struct fwd *j, const struct layout *l, char *ws, int64_t heads, int any) {
     const float *old = (const float *)(ws + l->old);
     for (int64_t h = 0; any && h < heads; ++h)
@@ -104,7 +104,7 @@ static void rescale_sums(const struct fwd *j, const struct layout *l, char *ws, 
  * of the latter are rounded alike: a chain of 128 came to 1.01 of the bound of out (f32). */
 enum { SUM_ROWS = 64 };
 /* Scores of one block become probabilities relative to the running maximum (with pairs, in pairs of rows at l->p); *old
- * becomes the factor by which everything gathered before must shrink. */
+ * becomes the factor by which everything gathered before must be rescaled. */
 static void exp_scores(const struct fwd *j, const struct layout *l, char *ws, int64_t n, int64_t heads) {
     const struct attn_ukr *ukr = j->isa->ukr;
     const struct mla_vec *vec = j->isa->vec;
@@ -175,7 +175,7 @@ static int conclude(const struct fwd *j, const struct layout *l, char *ws, int64
     const int live = any && sum[h] != 0;
     *factor = 0;
     if (live) {
-        /* with strips sums refer to a power of 2 */
+        /* with strips sums are relative to a power of 2 */
         double has_max = mla_strips(j->isa) ? (double)top2[h] * 0.69314718055994530942 : (double)max[h];
         double natural = has_max + log((double)sum[h]);
         double sunk = j->sink ? 1.0 + exp((double)j->sink[h0 + h] - natural) : 1.0;
@@ -204,7 +204,7 @@ struct turn {
     int64_t task, b, i, at, n;
     int32_t *key; /* [n], one of two places for a block's keys, and the other place */
     int32_t *other;
-    int begun; /* its first 32 rows are copied and its heads turned; in place: its first rows have been asked for */
+    int begun; /* its first 32 rows are copied and its heads transposed; in place: its first rows are prefetched */
 };
 static void take(struct fwd *j, struct turn *t, int32_t *key, int32_t *other) {
     const attn_problem *p = j->p;
@@ -226,7 +226,7 @@ static void load_heads(const struct fwd *j, const struct layout *l, char *ws, in
 }
 
 /* A block with strips. `more` rows of the query follow, else its results are written, and the heads of the worker's
- * next task turned. */
+ * next task transposed. */
 static void block_strips(const struct fwd *j, const struct layout *l, char *ws, const struct turn *t, int64_t n,
                          const int32_t *key, int64_t more, const int32_t *ahead, int any, struct turn *turn) {
     const attn_problem *p = j->p;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
- * How far ahead of ALiBi the reference of a query is, where queries lie across the lanes. */
+ * How far ahead of ALiBi the running max of a query is, where queries lie across the lanes. */
 #ifndef ATTN_CPU_UKR_ALIBI_GROWTH_H
 #define ATTN_CPU_UKR_ALIBI_GROWTH_H
 #include "cpu/ukr/bf16.h"
 #include "cpu/vec/vec.h"
 
-/* How much larger than in this step ALiBi will become in the steps to come, at most SCORE_GROWTH: a reference that is
+/* How much larger than in this step ALiBi will become in the steps to come, at most SCORE_GROWTH: a running max that is
  * so much larger need not be moved with each step, and f32 and bf16 have room below. The largest of a row's is 0. */
 #define SCORE_GROWTH 40.0f
 /* Of the queries at lanes part * V32_LANES on. */

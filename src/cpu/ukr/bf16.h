@@ -20,11 +20,11 @@ struct attn_bwd_row { /* a row of attn_ukr_bf16.bwd_rows */
     uint16_t *ds;
 };
 
-/* ATTN_FWD_ROWS rows of queries against n keys, scores transposed: queries lie across the lanes of a vector. A number
- * of f16 is the sum of two terms of bf16, one of f32 of three, the largest first, and all three operands are there so
- * many times. */
+/* Forward of ATTN_FWD_ROWS query rows against n keys with S transposed: queries lie across the lanes of a vector. f16
+ * is split exactly into two bf16 terms, f32 into three, the largest first (bf16x2, bf16x3). Q, K and V then hold each
+ * term. */
 enum { ATTN_FWD_ROWS = 32, ATTN_FWD_STEP = 64, ATTN_FWD_QUEUE = 3 };
-/* From here on a reference times factor is rounded by 1 or more, and so are all exponents that are relative to it. */
+/* At this size m * factor is rounded by 1 or more, and so is every exponent that is relative to it. */
 #define ATTN_FWD_FAR 0x1p24f
 enum {
     ATTN_UKR_MASK_NONE,
@@ -34,8 +34,8 @@ enum {
     ATTN_UKR_MASK_BF16,
     ATTN_UKR_MASK_BIAS /* transposed by the caller */
 };
-/* Scores of such a strip that need more than a factor: cap(s * scale) + slope * distance + bias. Arrays of a lane each;
- * keys count from the strip's first. */
+/* Scores of such a strip that are more than product times factor: cap(s * scale) + slope * distance + bias. Arrays hold
+ * one value for each lane; keys count from the strip's first. */
 struct attn_fwd_score_mod {
     float scale;
     int caps; /* there is a softcap: this one */
@@ -44,7 +44,7 @@ struct attn_fwd_score_mod {
     float slope[ATTN_FWD_ROWS], origin[ATTN_FWD_ROWS], near[ATTN_FWD_ROWS];
     int mask;                        /* ATTN_UKR_MASK_.. */
     int64_t mask_bytes;              /* of a cell */
-    int64_t mask_keys;               /* so many cells of a row may be read */
+    int64_t mask_keys;               /* cells of a row that may be read */
     const char *cell[ATTN_FWD_ROWS]; /* a mask's row of each query from the first key on, cells side by side: 0 where
                                         * a key is hidden, or what is added to the score */
     uint32_t *bits;                  /* scratch for a boolean mask, n + n / 32 of n rounded up to 64, in turns with
@@ -56,22 +56,22 @@ struct attn_fwd_score_mod {
 static inline int64_t attn_fwd_span(int64_t depth, int64_t width, int terms) {
     return depth == width && (width == 128 || (width == 64 && terms > 1)) ? ATTN_FWD_STEP / 2 : ATTN_FWD_STEP;
 }
-/* Of the polynomial of probabilities, or that they come from a table: of arguments that one multiply-add makes, or
- * (late) of those that are sums: of fwd_rowmajor, and with ALiBi. */
+/* Degree of the polynomial for 2^x, or TABLE: from a table, whose argument is one multiply-add of the score.
+ * TABLE_OF_SUMS (late): the argument is a sum, in fwd_rowmajor and with ALiBi. */
 enum { ATTN_FWD_TABLE = 0, ATTN_FWD_TABLE_OF_SUMS = 1 };
 static inline int attn_fwd_degree(int terms, int bf16_accuracy, int late) {
     return terms == 3 ? 5 : !bf16_accuracy || terms == 2 ? 4 : late ? ATTN_FWD_TABLE_OF_SUMS : ATTN_FWD_TABLE;
 }
-/* What a strip's probabilities are relative to: top = m * factor + below, each operation ROUNDED to f32, and times;
- * with a table, unless it is late, top is rounded to ATTN_FWD_PARTS of 1, to the nearest even. Where m * factor
- * is as large as `far` they are times * 2^((s - m) * factor - below). */
+/* P = times * 2^(s * factor - offset), offset = m * factor + below, each operation ROUNDED to f32. With TABLE offset
+ * is also rounded to a multiple of 1 / ATTN_FWD_PARTS, to the nearest even. Where m * factor reaches `far`,
+ * P = times * 2^((s - m) * factor - below). */
 #define ATTN_FWD_PARTS 128
 static inline float attn_fwd_parts(int degree) { return degree <= ATTN_FWD_TABLE_OF_SUMS ? ATTN_FWD_PARTS : 1; }
 static inline float attn_fwd_below(int degree) { return degree == 4 ? 6 : 0; }
 static inline float attn_fwd_times(int degree) { return degree == 4 ? 74.5f : 1; }
 static inline float attn_fwd_far(int degree) { return degree == ATTN_FWD_TABLE ? 0x1p14f : ATTN_FWD_FAR; }
-/* With a softcap as large, times factor, arguments may be beyond a table: such strips of one term are not rough, and
- * those that add masks in a pass of their own. */
+/* With softcap * factor from here on arguments may leave the table. bf16 then has no bf16_accuracy form, nor where
+ * masks are added in a pass of their own. */
 #define ATTN_FWD_TABLE_CAP 88
 /* fwd_rowmajor: added to `below`. */
 #define ATTN_FWD_ROWMAJOR_AHEAD 16
@@ -85,17 +85,17 @@ struct attn_fwd_strip {
     int bf16_accuracy;
     const uint16_t *k; /* zeros from D to depth. Elements to the next key, the next 16 keys, the next 32 columns, and
                         * from there to the next term: rows as they are, or whole tiles of 16 x 32, which are loaded
-                        * faster; of several terms, and where a step has 32 keys, tiles one behind the other */
+                        * faster; of several terms, and where a step has 32 keys, tiles one after the other */
     int64_t k_row, k_more, k_step, k_low;
     const float *q;      /* [terms][2][depth / 2][16]: pairs along D, transposed, of 16 queries and 16 more */
     const float *v;      /* [n / 32][terms][width][16]: pairs along the keys, transposed; finite, 0 for none */
-    const int32_t *seen; /* [2][32]: the first key that a query sees, and the one behind the last; both in 0 .. n */
-    float factor;        /* > 0; probabilities are times * 2^(s * factor - top), at most 2^16: attn_fwd_times */
-    float *m, *l;   /* [32] a score to refer to (-inf at first) and sum of the unrounded, from a table of the rounded; a
-                     * NaN in l is a NaN row */
-    float *o;       /* [width][32] sums of values, transposed */
-    int fresh;      /* 1: nothing is in o yet, whatever it holds */
-    uint32_t *live; /* NULL, or [n]: bit q is set if query q has a score for the key that is not -inf */
+    const int32_t *seen; /* [2][32]: the first key that a query sees, and one past its last; both in 0 .. n */
+    float factor;        /* > 0, scale * log2 e; probabilities are at most 2^16: see attn_fwd_times */
+    float *m, *l;   /* [32] running max (-inf at first); sum of unrounded probabilities, with a table of rounded ones.
+                     * NaN in l: the row is NaN */
+    float *o;       /* [width][32] O, not divided by l, transposed */
+    int fresh;      /* 1: this is the first block of keys, o is written and not read */
+    uint32_t *live; /* NULL, or [n], output: bit q is set if query q's score for the key is not -inf */
     const uint8_t *page_missing; /* NULL, or [n]: 1: the key's page is outside the pool, no query sees the key */
     const uint32_t
         *score_override;          /* NULL, or [n]: bit q set: override_scores has the product of query q and the key */
@@ -104,13 +104,13 @@ struct attn_fwd_strip {
     float *s, *p;                           /* scratch: 2 * STEP * 32, and QUEUE * terms * STEP / 2 * 32 */
 };
 
-/* The same with keys across the lanes: one term and a score, nothing is given. Operands lie in tiles of 1 KiB:
+/* The same with S row-major, keys across the lanes: bf16 with a score_mod, without score_override. Tiles of 1 KiB:
  *     q [2 of 16 queries][depth / 32][16 queries][32]      k [n / 16][depth / 32][16 pairs along D][16 keys]
  *     v [n / 32][width / 16][16 pairs of keys][16]         o [width / 32][2 of 16 queries][2 of 16 columns][16][16]
  * where a pair of keys are two that are 16 apart.
- * n is a multiple of 32. seen, m, l and what they mean are the same, but for `below`: attn_fwd_below +
- * ATTN_FWD_ROWMAJOR_AHEAD. There is an additive mask whose cells are at hand, with what else makes scores; or a softcap
- * and ALiBi, and no mask or a boolean one. */
+ * n is a multiple of 32. seen, m and l mean the same, but offset has attn_fwd_below + ATTN_FWD_ROWMAJOR_AHEAD. Serves
+ * an additive mask whose cells lie side by side along the keys, with or without softcap and ALiBi; and softcap with
+ * ALiBi, without a mask or with a boolean one. */
 static inline int attn_fwd_rowmajor_fits(int64_t depth, int64_t width, int terms, int mask, int caps, int alibi) {
     const int adds = mask >= ATTN_UKR_MASK_F32 && mask <= ATTN_UKR_MASK_BF16;
     return depth == width && (width == 64 || width == 128) && terms == 1 &&
@@ -144,13 +144,13 @@ struct attn_decode_amx {
     int64_t ldk, ldv;
     const int64_t *lo, *hi; /* [rows]: keys that a row sees */
     float factor;           /* > 0; probabilities are 2^((s - m) * factor), rounded to bf16 for their product */
-    float *m, *l, *o; /* of each row, read and written: a score to refer to (-inf: none seen), the sum of unrounded
+    float *m, *l, *o;       /* of each row, read and written: the running max (-inf: none seen), the sum of unrounded
                        * probabilities, the sum of values, rows ldo apart. If l or a value of o is not finite, the
                        * row must be done otherwise. */
     int64_t ldo;
     int same; /* all rows see the same keys, lo[0] .. hi[0]. Else the sums of a row are on the grid of steps and depend
                * on nothing but that row. */
-    int prefetch; /* for keys and values to come, those behind the last one, too */
+    int prefetch; /* for keys and values to come, those after the last one, too */
 };
 
 /* A tile of the plain backward: up to ATTN_BWD_TILE_STRIPS strips of ATTN_BWD_TILE rows against blocks of as many
@@ -182,7 +182,7 @@ struct attn_bwd_tile {
     const float *kt, *vt;                        /* [2 * blocks][depth or width / 2][16]: pairs along D, transposed */
     const float *k_zip;                          /* [16 * blocks][ldk] pairs of keys */
     int64_t ldk;
-    const int32_t *seen;                    /* [strips][2][32]: the tile's first key that a row sees, and the one behind
+    const int32_t *seen;                    /* [strips][2][32]: the tile's first key that a row sees, and the one after
                                * the last; both grow with the row, but for rows that see none */
     const float *max, *delta;               /* [rows]: P = 2^((s - max) * factor), dS = P (dP - delta); +inf: P = 0 */
     const struct attn_bwd_score_mod *score; /* NULL: products are scores; else P = 2^(score log2 e - max), with an
@@ -212,14 +212,14 @@ struct attn_mla_copies {
     int64_t ldz, width;
 };
 struct attn_mla_scores {
-    struct attn_mla_rows rows, next; /* next: those of the block after it, of which the first 64 are asked for */
+    struct attn_mla_rows rows, next; /* next: those of the block after it, of which the first 64 are prefetched */
     struct attn_mla_copies copies;
     int copied; /* 1: the first 32 rows are in copies.tiles already */
     int64_t strips, depth;
     const float *q;
     float scale;
-    /* [heads], kept from block to block: the largest scaled score (NULL: not asked for) and what exponents refer to,
-     * both -inf at first; the sum of unrounded probabilities 2^(s scale log2 e - top). */
+    /* [heads], kept from block to block: the largest scaled score (NULL: not wanted) and the offset of the exponents,
+     * both -inf at first; the sum of unrounded probabilities 2^(s scale log2 e - offset). */
     float *max, *offset, *sum;
     float *rescale; /* [heads] receives what this call does to older sums: a power of 2 */
     float *p;       /* [strips][ldp]: pairs of rows in tiles of A [rows, filled up / 32][2][16 heads][16 pairs] */
@@ -266,11 +266,11 @@ struct attn_mla_sum {
     int64_t ldc;
     int accumulate;
     const struct attn_mla_out *out; /* NULL, or: instead of to c */
-    struct attn_mla_rows next;      /* of which the first 32 are copied beside the products, `depth` pairs of each */
+    struct attn_mla_rows next;      /* of which the first 32 are copied during the products, `depth` pairs of each */
     float *tiles;
     int64_t depth;
     struct attn_mla_turn turn;
-    int even; /* both over all products, not beside the first */
+    int even; /* both over all products, not during the first */
 };
 /* sums[key of the row][columns] += x panel: each row's sum over `depth` pairs is one chain, rows are added in order. */
 struct attn_mla_add {
@@ -295,8 +295,8 @@ struct attn_ukr_bf16 {
     void (*gemm)(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_col, const float *b,
                  int64_t ldb, float *c, int64_t ldc, int accumulate);
     /* For few rows, with B as it is in memory. dots: C[m,n] = A[m,k] B[n,k]^T, k counting pairs, rows of B any number
-     * of elements apart. weigh: C[m,n] += A[m,k] B[k,n] with A of pairs along k, k counting rows of B; if k is odd, A's
-     * last pair may hold anything finite in its second half. */
+     * of elements apart. add_pv: C[m,n] += A[m,k] B[k,n] with A of pairs along k, k counting rows of B; if k is odd,
+     * A's last pair may hold anything finite in its second half. */
     void (*dots)(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const uint16_t *b, int64_t ldb, float *c,
                  int64_t ldc);
     void (*add_pv)(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const uint16_t *b, int64_t ldb,
@@ -307,7 +307,7 @@ struct attn_ukr_bf16 {
     /* dst[j] = pair (even[j], odd[j]); NULL: zeros. Returns 0 if any value is NaN or infinite. */
     int (*zip)(float *dst, const uint16_t *even, const uint16_t *odd, int64_t n);
     /* A zip of rows of n values, n a multiple of 32, into a row of tiles: dst [n / 32][ld], 16 columns and, a tile
-     * behind them, 16 more; of any values. */
+     * after them, 16 more; of any values. */
     void (*zip_blocks)(float *dst, int64_t ld, const uint16_t *even, const uint16_t *odd, int64_t n);
     /* 32 rows of n values, n a multiple of 32, rows ld values apart, as pairs of rows 16 apart in tiles: dst [n / 16]
      * [16][16]. Returns 0 if any value is NaN or infinite. */
@@ -316,13 +316,13 @@ struct attn_ukr_bf16 {
     int (*turn)(float *dst, const uint16_t *rows, int64_t ld, int64_t n);
     /* A zip of f16 rows, high and low halves as bf16, exactly (what is not finite: 0). */
     int (*zip_split_f16)(float *high, float *low, const uint16_t *even, const uint16_t *odd, int64_t n);
-    /* A row of f16 in halves, every 32 of them `step` elements behind those before. Returns 0, and all halves are 0, if
+    /* A row of f16 in halves, every 32 of them `step` elements after those before. Returns 0, and all halves are 0, if
      * any value is NaN or infinite. */
     int (*split_f16)(uint16_t *high, uint16_t *low, const uint16_t *x, int64_t n, int64_t step);
     /* At least the largest sum of squares of n rows of bf16, `ld` apart, `width` elements (a multiple of 32), every 32
-     * of them `step` elements behind those before: the largest of each lane, added up. */
+     * of them `step` elements after those before: the largest of each lane, added up. */
     float (*most_square)(const uint16_t *x, int64_t ld, int64_t n, int64_t width, int64_t step);
-    /* The same of f32 in three terms, each `apart` elements behind the one before. */
+    /* The same of f32 in three terms, each `apart` elements after the one before. */
     int (*zip_split_f32)(float *dst, int64_t apart, const float *even, const float *odd, int64_t n);
     int (*split_f32)(uint16_t *dst, int64_t apart, const float *x, int64_t n, int64_t step);
     /* 32 x 32 finite numbers of f32, rows ld apart, as an operand of bwd_tile_f32, ATTN_BWD_SPLIT elements: pairs along

@@ -14,7 +14,7 @@ struct attn_decode {
     const float *q; /* numbers, or pairs of bf16 along D; rows ldq apart */
     int64_t ldq;
     float factor;     /* > 0: probabilities are 2^((s - m) * factor), of pairs rounded to bf16 for their product */
-    float *m, *l, *o; /* read and written: [rows] a score to refer to (-inf: none seen); [rows][KEYS] sums of
+    float *m, *l, *o; /* read and written: [rows] the running max (-inf: none seen); [rows][KEYS] sums of
                        * unrounded probabilities; sums of values, rows ldo apart, `width` rounded up to 16 columns of
                        * them. If l or a value of o is not finite, the row must be done otherwise. */
     int64_t ldo;

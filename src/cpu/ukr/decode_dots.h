@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Another way to the products of few rows on pairs: see avx512/decode_dots.c and attn_ukr_bf16.dots and .weigh. */
+ * Another way to the products of few rows on pairs: see avx512/decode_dots.c and attn_ukr_bf16.dots and .add_pv. */
 #ifndef ATTN_CPU_UKR_DECODE_DOTS_H
 #define ATTN_CPU_UKR_DECODE_DOTS_H
 #include <stdint.h>

@@ -5,7 +5,7 @@
  *     S = K Q^T     4 keys x TILE_ROWS rows: a register of partial sums each, along D. Four keys are folded into the
  *                   quarters of one register, the quarters of four of these into 16 scores, keys across the lanes
  *     P = 2^..      keys across the lanes, no maximum: relative to the largest score of the first step in which a row
- *                   sees a key. Where a score is above that by more than FAR, the reference moves
+ *                   sees a key. Where a score is above that by more than FAR, the running max moves
  *     O += P V      TILE_ROWS rows x TILE_COLS registers of columns over the 16 keys: one load of values for all rows,
  *                   one broadcast of a probability for all columns. O is in the first-level cache between steps.
  *                   Pairs: the values of two keys are zipped in registers
@@ -26,7 +26,7 @@ enum { F(STEP) = V32_LANES };
 /* Into the second-level cache; into the first, requests would wait for each other. */
 INLINE void F(prefetch)(const TYPE *p) { __builtin_prefetch(p, 0, 2); }
 
-/* Whole registers of keys j .. j+n, n at a time; what of `next` is asked for lies beside them. */
+/* Whole registers of keys j .. j+n, n at a time; what of `next` is prefetched lies beside them. */
 INLINE void F(abreast)(int rows, int n, int j, int64_t whole, const struct attn_decode *f, const float *q,
                        const void *const *k, const void *const *next, v32 (*s)[4]) {
     enum { STEP = F(STEP), LINE = 64 / sizeof(TYPE) };
@@ -44,7 +44,7 @@ INLINE void F(abreast)(int rows, int n, int j, int64_t whole, const struct attn_
         }
     }
 }
-/* next: keys that are asked for, or NULL. From memory two keys abreast: four come at two thirds of the rate, and one
+/* next: keys that are prefetched, or NULL. From memory two keys abreast: four come at two thirds of the rate, and one
  * takes as many loads of queries as it has products. */
 INLINE void F(four_keys)(int rows, const struct attn_decode *f, const float *q, const void *const *k,
                          const void *const *next, v32 *fold) {
@@ -90,8 +90,8 @@ static void F(scores)(const struct attn_decode *f, const void *const *k, const v
     }
 }
 
-/* A row whose scores are far above their reference, or that has none, gets a new one. x: scores, receives exponents.
- * Kept out of line: it happens once a row, as a rule. A NaN stays one, whether or not the row has a reference. */
+/* A row whose scores are far above their running max, or that has none, gets a new one. x: scores, receives exponents.
+ * Kept out of line: it happens once a row, as a rule. A NaN stays one, whether or not the row has a running max. */
 static __attribute__((noinline)) void F(update_max)(const struct attn_decode *f, int64_t r, float *x) {
     const float old = f->m[r];
     float high = -__builtin_inff();

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Masks of a strip of 32 queries across the lanes for AVX2, rows as they are in memory: what mask_avx512.h is for
  * AVX-512. Eight rows at a time, a line of each, since rows are often a multiple of 4 KiB apart, all in one set of the
- * first-level cache: a line is not come back to. */
+ * first-level cache: no line is read again. */
 #ifndef ATTN_CPU_UKR_MASK_AVX2_H
 #define ATTN_CPU_UKR_MASK_AVX2_H
 #include "cpu/ukr/bf16.h"

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT
- * Additive masks of a strip with queries across the lanes, 32 rows as they are in memory: they are turned in registers
- * and come to the transposed scores.
+ * Additive masks for transposed scores: 32 mask rows are transposed in registers and added to S^T.
  *
  * Rows of a mask are often a multiple of 4 KiB apart, all in one set of the first-level cache, which has room for 12:
- * so a line is loaded once, whole, and never come back to. 16 rows of 16 elements of 32 bits (pairs of 16 bits are one)
- * are turned in three rounds: rows t and t + 8 are halves of a vector when they are loaded. */
+ * so a line is loaded once, whole, and never read again. 16 rows of 16 elements of 32 bits (pairs of 16 bits are one)
+ * are transposed in three rounds: rows t and t + 8 are halves of a vector when they are loaded. */
 #ifndef ATTN_CPU_UKR_MASK_AVX512_H
 #define ATTN_CPU_UKR_MASK_AVX512_H
 #include "cpu/ukr/bf16.h"
@@ -81,7 +80,7 @@ static inline __attribute__((always_inline)) void add_part(int mask, const char 
         }
     }
 }
-/* Asks for what the rows have of the keys from `key` on: 32 streams are more than the hardware follows. */
+/* Prefetches what the rows have of the keys from `key` on: 32 streams are more than the hardware follows. */
 static inline void prefetch_masks(const struct attn_fwd_score_mod *f, int64_t span, int64_t key) {
     if (key >= f->mask_keys) return;
     for (int r = 0; r < MASK_ROWS; r++)

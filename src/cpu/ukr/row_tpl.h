@@ -154,8 +154,8 @@ static void F(dsoftmax)(const REAL *p, REAL *dp, int64_t n, REAL delta) {
     const VEC d = V(set)(delta);
     EACH2(dp, p, V(where_nonzero)(b, b * (a - d)))
 }
-/* x becomes e^(x - less). top: EXP2_ONE_STEP is less in units of ln 2, and the argument of the power of 2 one
- * multiply-add; but not for rows of large scores, where the rounding of top would show. */
+/* x becomes e^(x - less). offset: EXP2_ONE_STEP is less in units of ln 2, and the argument of the power of 2 one
+ * multiply-add; but not for rows of large scores, where the rounding of offset would show. */
 static inline __attribute__((always_inline)) void F(exp_minus)(int one_step, int many, VEC *x, VEC less, VEC offset) {
 #ifdef EXP2_ONE_STEP
     if (one_step) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Products of a step of a strip (dense_fwd/fwd.c, transposed_tpl.h) become scores in place: scale, softcap, ALiBi, what
  * a mask adds. Queries lie across the lanes, so that slopes are vectors and a key's distance is one number for a
- * vector. Only what struct attn_fwd_score_mod says; hidden keys are the strip's own affair. */
+ * vector. Only what struct attn_fwd_score_mod says; hidden keys are handled by the strip. */
 #ifndef ATTN_CPU_UKR_SCORE_MOD_H
 #define ATTN_CPU_UKR_SCORE_MOD_H
 #ifdef __AVX512F__

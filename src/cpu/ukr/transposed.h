@@ -19,8 +19,8 @@ enum {
 };
 struct attn_fwd_score_mod; /* bf16.h */
 
-/* How scores become probabilities: 2^((s - less[q]) * factor - top[q]). The exponential's argument is one multiply-add,
- * whatever the factor is rounded to. */
+/* P = 2^((s - less[q]) * factor - offset[q]). The argument is one multiply-add of the score, whatever the factor is
+ * rounded to. */
 struct attn_transposed_exp {
     const struct attn_softcap *cap; /* NULL: none */
     float factor, most;
@@ -39,10 +39,10 @@ struct attn_ukr_transposed {
     void (*hide)(int64_t n, float *s, const int32_t *lo, const int32_t *hi);
     /* high[q] = largest s[j][q] that is not NaN, -inf if there is none */
     void (*high)(int64_t n, const float *s, float *high);
-    /* Queries of `which` (a bit each) refer to the score high[q] from now on, if it is finite and larger than ref[q];
-     * fresh: only those that refer to none yet, ref[q] = -inf. Which less and top that makes: less is 0 but for scores
-     * so large (2^24 in units of ln 2) that the product with the factor is rounded by more than 1. Returns which they
-     * are. */
+    /* For queries of `which` (a bit each) high[q] becomes the running max ref[q], if it is finite and larger; fresh:
+     * only where there is none yet, ref[q] = -inf. Sets less and offset, see attn_transposed_exp: less is 0 but for
+     * scores so large (2^24 in units of ln 2) that the product with the factor is rounded by more than 1. Returns the
+     * queries whose running max moved. */
     uint32_t (*update_max)(uint32_t which, int fresh, const float *high, float factor, float *ref, float *less,
                            float *offset);
     /* Scores become probabilities in place (pairs: in the first half). -inf gives 0, NaN and infinity stay. sum[q] =
@@ -52,13 +52,14 @@ struct attn_ukr_transposed {
     /* Products with n keys become scores in place; the first is key `key` of f. Behind them up to ATTN_TRANSPOSED_MORE
      * rows of s are written, too. */
     void (*score)(const struct attn_fwd_score_mod *f, int64_t n, int64_t key, float *s);
-    /* more[q] = how much larger ALiBi will become behind these keys than within them, 40 at most. */
+    /* more[q] = how much larger ALiBi will become after these keys than within them, 40 at most. */
     void (*growth)(const struct attn_fwd_score_mod *f, int64_t n, int64_t key, float *more);
     /* Scores of n keys with a softcap. */
     void (*cap)(int64_t n, float *s, const struct attn_softcap *cap);
-    /* scores, cap unless that is NULL, and soften at once, to the same bits; of pairs p has a tile of scores more. */
-    uint32_t (*add_pv)(int halves, int64_t n, int64_t depth, const float *k, const float *q, float *p,
-                       const struct attn_transposed_exp *exp_args, float *sum);
+    /* scores, cap (unless NULL) and exp_scores fused, to the same bits; pairs: p has room for one more tile of
+     * scores. */
+    uint32_t (*scores_exp)(int halves, int64_t n, int64_t depth, const float *k, const float *q, float *p,
+                           const struct attn_transposed_exp *exp_args, float *sum);
     /* o = values^T p of n elements of keys, rows of v that follow each other at once; more: o += */
     void (*add)(int halves, int64_t n, int64_t width, const float *v, const float *p, float *o, int more);
     /* o[c][q] *= factor[q] */

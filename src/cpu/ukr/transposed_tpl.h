@@ -48,7 +48,7 @@ INLINE void step(int rows, int down, int vectors, int first, v32 (*s)[2], const 
     }
 }
 /* c = A B, or with the transpose of A (down), or += of it (more); k > 0 steps. Rows of A or of its transpose are lda
- * apart. One pointer for every five rows, as in gemm_tpl.h. next: rows * k numbers that are asked for on the way
+ * apart. One pointer for every five rows, as in gemm_tpl.h. next: rows * k numbers that are prefetched on the way
  * (down: whatever it is, rows of A); or NULL. */
 INLINE void tile(int rows, int down, int vectors, int64_t k, const float *a, int64_t lda, const float *b, float *c,
                  int more, const float *next) {
@@ -249,8 +249,8 @@ static void cap(int64_t n, float *s, const struct attn_softcap *f) {
     }
 }
 /* A tile's scores lie where its probabilities go; those of pairs then take the first half. */
-static uint32_t add_pv(int halves, int64_t n, int64_t depth, const float *k, const float *q, float *p,
-                       const struct attn_transposed_exp *exp_args, float *sum) {
+static uint32_t scores_exp(int halves, int64_t n, int64_t depth, const float *k, const float *q, float *p,
+                           const struct attn_transposed_exp *exp_args, float *sum) {
     struct exps e[GROUPS];
     begin(exp_args, e);
     for (int64_t rows; n > 0; n -= rows, k += rows * depth, p += elements(rows) * STRIP) {
@@ -337,7 +337,7 @@ const struct attn_ukr_transposed TABLE = {.pairs = PAIRS,
                                           .score = scores_of,
                                           .growth = growth_of,
                                           .cap = cap,
-                                          .add_pv = add_pv,
+                                          .scores_exp = scores_exp,
                                           .add = add,
                                           .scale = scale,
                                           .close = close};

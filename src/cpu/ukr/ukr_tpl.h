@@ -2,8 +2,8 @@
  * The body of every ukr_<isa>.c: both element types of the row and product templates, and the table. The includer has
  * defined the vector layer (v32, v64), ISA, TABLE, the tile sizes (MR32 = MR64 = MR, FEW, WIDE, NT_ROWS),
  * PREFETCH_ROWS, HALF_LOADS if there are load_bf16, load_f16 and their tails, and widen, narrow, transpose_f32,
- * transpose_f64; VEC_EXP2_MINUS if x becomes 2^(x log2 e - top) in less than e^(x - less) takes (f32); LANES_TABLE and
- * PASS(dtype) if there are these tables. */
+ * transpose_f64; VEC_EXP2_MINUS if x becomes 2^(x log2 e - offset) in less than e^(x - less) takes (f32); LANES_TABLE
+ * and PASS(dtype) if there are these tables. */
 #include "cpu/vec/unroll.h"
 
 enum { TILE_ROWS = MR };

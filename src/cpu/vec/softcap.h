@@ -21,7 +21,7 @@ static inline double attn_softcap_term(int k, double cap, double scale) {
     for (; k > 0; k--) term *= square;
     return term < 0 ? -term : term;
 }
-/* The same by t^2 <= 0.16 (ATTN_SOFTCAP_NEAR of what `most` says), times the scale: 1e-7; rough: 6.3e-6. */
+/* The same by t^2 <= 0.16 (ATTN_SOFTCAP_NEAR of what `most` says), times the scale: 1e-7; bf16_accuracy: 6.3e-6. */
 enum { ATTN_SOFTCAP_NEAR_TERMS = 4, ATTN_SOFTCAP_ROUGH_TERMS = 3 };
 #define ATTN_SOFTCAP_NEAR 0.64
 static inline double attn_softcap_near(int bf16_accuracy, int k, double cap, double scale) {

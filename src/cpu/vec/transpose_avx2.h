@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Eight rows of eight numbers of 32 bits, turned in registers. */
+ * Eight rows of eight numbers of 32 bits, transposed in registers. */
 #ifndef ATTN_CPU_VEC_TRANSPOSE_AVX2_H
 #define ATTN_CPU_VEC_TRANSPOSE_AVX2_H
 #include "cpu/vec/avx2.h"

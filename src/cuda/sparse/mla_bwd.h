@@ -11,16 +11,17 @@ struct attn_cuda_mla_bwd_main {
     int32_t head_block, threads, shared_bytes;
     int32_t dist_blocks; /* parts of a head block over which it sums P' for dist; 0 or 1 = one */
     int32_t ctas;        /* per multiprocessor, at most; 0 = a CTA for every item */
-    int32_t cluster;     /* CTAs that share an item; 0 or 1 = none. The grid has so many times more CTAs */
+    int32_t cluster;     /* CTAs that share an item; 0 or 1 = none. The grid has `cluster` CTAs for each */
     int32_t turned;      /* 1: adds to sums with columns as KP_MLA_BWD_TURNED says, in the workspace always */
     int32_t parts;    /* 1: cuts items in parts, struct kp_mla_bwd.parts, where whole ones leave multiprocessors idle */
     int32_t together; /* 1: keeps its CTAs together by struct kp_mla_bwd.posts */
-    int32_t ahead;    /* can form states itself, of so many heads of 64 in a tile but an item's first */
-    int32_t pairs;    /* stores a row per slot, deterministic, of so many bytes a number: 4, f32; 2, rows of
+    int32_t ahead;    /* heads of 64 whose row statistics it can form in each tile but an item's first */
+    int32_t pairs;    /* deterministic: stores a row per slot; bytes of a number: 4, f32; 2, rows of
                        * kernels/device/row16.h. 0: adds to kv rows as it goes */
     int32_t maps;     /* 1: its launch takes struct kp_mla_bwd_sm100, and each CTA has room for the dS of an item */
-    /* Pairs of 2 bytes: > 0, its launch takes struct kp_mla_bwd_rows, and can walk the rows of the chunk before beside
-     * its own items. In how much of an item's time a multiprocessor that does so adds an item's rows. */
+    /* Stored rows of 2 bytes a number: > 0, the launch takes struct kp_mla_bwd_rows and can sum the rows that the
+     * previous chunk stored while others form the next (overlapped sum). The value: time to sum the rows of one work
+     * item on one SM, as a fraction of the time to compute the item. */
     double walk;
 };
 

@@ -15,7 +15,7 @@ _Static_assert(KP_DIST_SUM == ATTN_DIST_SUM && KP_DIST_MEAN == ATTN_DIST_MEAN &&
                "kernels/params/mla.h repeats attn.h");
 
 enum { THREADS = 256, WARPS = THREADS / 32, SCAN_THREADS = 1024, SLOTS_THREADS = 512, SLOTS_CTAS = 2, DIGIT_BITS = 8 };
-/* Of rows that are walked beside the next chunk's items; of a group, chunks and slots of a stretch. */
+/* Row buffers when sums overlap the next chunk; most chunks of a group; least slots of a segment. */
 enum { PLACES = 3, MAX_GROUP = 16, LEAST_STRETCH = 64, BESIDE_WARPS = KP_MLA_ROWS_BESIDE_WARPS };
 /* A slot is a uint32 within the queries that are sorted together. */
 static const int64_t MAX_SORTED = INT64_C(1) << 31;

@@ -107,7 +107,7 @@ INLINE void deal(const struct grads *g, struct live *v, int64_t i, int64_t n) {
         grad_step(g, v, x / STEPS, (int)(x % STEPS));
 }
 
-/* 32 x 32 sums in tiles 0 .. 3, and where they go: beside the first products of the next ones, since stores take time
+/* 32 x 32 sums in tiles 0 .. 3, and where they go: during the first products of the next ones, since stores take time
  * from loads where there is nothing else to do. Storing them twice does no harm. */
 struct sums {
     float *to;
@@ -167,7 +167,7 @@ INLINE void six(enum pass pass, const float *a, const float *b, const struct sum
     }
 }
 /* Scores of a chunk from `blocks` of A and of B, which follow each other. n > 0: from tile product 24 * at of n on;
- * else from block `at` on, and `units` of the vectors' behind each. */
+ * else from block `at` on, and `units` of the vectors' after each. */
 INLINE void product(const float *a, const float *b, int64_t blocks, float *c, struct sums *last, const struct grads *g,
                     struct live *v, int64_t at, int64_t n, int64_t units) {
     const struct sums next = {c, SIDE};

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Scores of the backward on tiles (bwd.c, bwd_f32.c) that need more than a factor: softcap, ALiBi,
- * masks, sinks. Keys lie across the lanes, as masks have them in memory: nothing is turned, and what a row has is one
- * number for its vectors.
+ * score_mod of the backward on AMX (bwd.c, bwd_f32.c): softcap, ALiBi, masks, sinks. Keys lie across the lanes, as in
+ * a mask's memory: nothing is transposed, and what belongs to a row (slope, max) is one number for its vectors.
  *
  *     x = cap(s) factor + (slope distance - max)                        each bracket one multiply-add
  *     x = cap(s) factor + (slope distance + (mask - max) log2 e)        an additive mask: max is the row's own lse
@@ -86,7 +85,7 @@ struct scores {
     v32 key[2];                  /* numbers of the keys */
     __m512i magnitude;           /* ALiBi by distance: all bits but the sign; else all */
     __mmask16 live[2];           /* keys that have cells */
-    const char *const *prefetch; /* rows of which cells are asked for, with every two rows */
+    const char *const *prefetch; /* rows of which cells are prefetched, with every two rows */
     int64_t prefetch_from_row;
 };
 static inline void begin_scores(struct scores *e, int64_t strip, int64_t block, const struct reach *reach,
@@ -133,7 +132,7 @@ INLINE void add_cells(const struct scores *e, int64_t r, v32 max, v32 *t) {
     }
     UNROLL for (int h = 0; h < 2; h++) t[h] = v32_fma(m[h] - max, v32_set(SCORE_LOG2_E), t[h]);
 }
-/* The lines that are asked for beside rows 2 u and 2 u + 1. */
+/* The lines that are prefetched during rows 2 u and 2 u + 1. */
 INLINE void prefetch_cells(const struct scores *e, int64_t u) {
     const struct attn_bwd_score_mod *const f = e->mod;
     if (!f->mask) return;

@@ -48,7 +48,7 @@ static inline int strips_of(const struct reach *reach, int64_t strips, int64_t k
     }
     return *first < *last;
 }
-/* The next strips from *first on, one behind the other, that have probabilities for keys of block k: a mask may leave
+/* The next strips from *first on, one after the other, that have probabilities for keys of block k: a mask may leave
  * out some between others. */
 static inline int run_of(const struct reach *reach, int64_t strips, int64_t k, int64_t *first, int64_t *last) {
     const int32_t lo = (int32_t)(k * ATTN_BWD_TILE), hi = lo + ATTN_BWD_TILE;

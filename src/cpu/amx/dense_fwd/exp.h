@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT
- * Probabilities of a step of the forward on AMX (fwd.c): 2^(s * factor - top), two keys by 32 queries at a time,
+ * Probabilities of a step of the forward on AMX (fwd.c): 2^(s * factor - offset), two keys by 32 queries at a time,
  * as pairs, and their sums.
  *
- * Beside tile instructions multiply-adds, and the other instructions of the exponential, start once a cycle and not
+ * While tiles are multiplied, multiply-adds and the other instructions of the exponential start once a cycle and not
  * twice; additions, integers and permutations have the other port. So bf16 is rounded by an integer addition and a
  * permutation (ties go away from 0) and not by the conversion, which takes two cycles for two vectors, and the
  * polynomial begins with an addition. The three terms of f32 are what its upper, middle and last bits say: nothing is
- * rounded. Where nobody asks for lse, bf16 has a table (exp_table.h). */
+ * rounded. Where lse is not requested, bf16 has a table (exp_table.h). */
 #ifndef ATTN_CPU_AMX_DENSE_FWD_EXP_H
 #define ATTN_CPU_AMX_DENSE_FWD_EXP_H
 #include "cpu/amx/dense_fwd/exp_table.h"
@@ -18,13 +18,13 @@
 enum { LANES_ALL = ATTN_FWD_ROWS, UNIT = 1024 };
 
 struct exps {
-    v32 factor, times, offset[2], sum[2]; /* of arguments: s * times - top; of a table in parts, and top its origin */
+    v32 factor, times, offset[2], sum[2]; /* arguments are s * times - offset; table: in parts */
     struct exp_table table;
     int late; /* of a table: the origin is added in the end */
     __m512i half, down;
     const float *s;
     float *p;
-    int terms;          /* P is the sum of so many of bf16 */
+    int terms;          /* bf16 terms of P */
     int degree;         /* attn_fwd_degree */
     int of_keys;        /* products for one of Q with keys: 1, of two terms 4 or 3, of three 6 */
     int64_t span, done; /* keys of a step; pairs of them that are done */
@@ -141,7 +141,7 @@ INLINE void finish_step(struct exps *e) {
     while (e->done < e->span / 2) two_keys(e, 0);
     if (e->degree == ATTN_FWD_TABLE) finish_table(&e->table, e->sum);
 }
-/* A whole step that was begun, with no products beside it: what scores beyond the cap's near part need, too. */
+/* A whole step that was begun, without products: what scores beyond the cap's near part need, too. */
 struct sums {
     v32 sum[2];
 };

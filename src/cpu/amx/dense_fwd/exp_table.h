@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT
- * Probabilities of the forward on AMX where nobody asks for lse: bf16 numbers made by integers and a table.
+ * Probabilities of the forward on AMX where lse is not requested: bf16 numbers made by integers and a table.
  *
- *     s      x = s 128 factor + (1.5 2^23 + 127 128 - 128 top)     one multiply-add: the exponent's argument in 128ths,
+ *     s      x = s 128 factor + (1.5 2^23 + 127 128 - 128 offset)  one multiply-add: the exponent's argument in 128ths,
  *            x's bits - those of 1.5 2^23 = 128 (n + 127) + f      biased, an integer: 2^(n + f / 128), 0 <= f < 128
  *     even and odd keys     saturated to 16 bits, in pairs
  *     P      128 (n + 127) + f - less[f],   less[f] = f - round(128 (2^(f / 128) - 1))
  *
  * So a probability is off by half of a 128th of an octave, 0.27 %, and by its rounding to bf16, 0.2 to 0.39 %: 0.23 %
  * on average (root of the mean square), where rounding alone has 0.17 %. The largest of a row, and others equal to it,
- * are exact: 1. l is the sum of what the products weigh. Beside tile products it is what a polynomial costs that
+ * are exact: 1. l is the sum of the rounded P. While tiles are multiplied, the cost of the polynomial is what
  * counts: 5 multiply-adds and their like for 16 scores, and here 1.5.
  *
  * An argument that is a sum itself (ALiBi, an additive mask) would be rounded twice: there 1.5 2^23 + 127 128 is added
@@ -51,8 +51,8 @@ static inline void set_up_table(struct exp_table *t) {
     /* constants that compilers would load again each time */
     __asm__("" : "+v"(t->less[0]), "+v"(t->less[1]), "+v"(t->pairs), "+v"(t->down));
 }
-/* What is subtracted from the argument; top is a whole number of parts, and smaller than attn_fwd_far. late: any
- * top, without what is added in the end. */
+/* What is subtracted from the argument; offset is a whole number of parts, and smaller than attn_fwd_far. late: any
+ * offset, without what is added in the end. */
 INLINE v32 table_offset(v32 offset, int late) {
     const v32 parts = v32_set(ATTN_FWD_PARTS);
     return late ? _mm512_mul_ps(offset, parts) : _mm512_fmsub_ps(offset, parts, v32_set(EXP_TABLE_ORIGIN));
@@ -61,9 +61,9 @@ INLINE void begin_table(struct exp_table *t) {
     t->beyond = _mm512_setzero_si512();
     t->ordered[0] = t->ordered[1] = 0xffff;
 }
-/* Of arguments to[h] = pairs of even[h] and odd[h]. kept: NULL, or lanes that count, of even[h] and behind those of
+/* Of arguments to[h] = pairs of even[h] and odd[h]. kept: NULL, or lanes that count, of even[h] and after those of
  * odd[h]; the others' arguments are 0, which gives 0. Not `exactly`: what is 98 000 octaves and more below the
- * reference, up to twice as much, has a sign, and its bits less those of 1.5 2^23 are beyond 32: it becomes as if it
+ * running max, up to twice as much, has a sign, and its bits less those of 1.5 2^23 are beyond 32: it becomes as if it
  * were far above. That shows in the sum, and the step is taken again. */
 INLINE void pairs_by_table(struct exp_table *t, int exactly, const v32 *even, const v32 *odd, const __mmask16 *kept,
                            __m512i *to) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Strips of 32 queries on AMX: attn_ukr_bf16.fwd. Scores are made transposed, S^T = K Q^T, so that key rows are used
- * as they are in memory and the softmax needs no sum across a register; O^T = V^T P^T.
+ * The dense forward on AMX, 32 queries at a time (a strip): attn_ukr_bf16.fwd. Scores are transposed, S^T = K Q^T: key
+ * rows are read as they are in memory, and the softmax needs no reduction across a register. O^T = V^T P^T.
  *
  *            queries                  tiles (tmm)                         first-level cache, D 64, bytes
  *     keys  +-------+-------+           0 .. 3 sums of 16 x 16              S  64 x 32 f32      8 KiB, two of them
@@ -8,43 +8,43 @@
  *      16   |   2   |   3   |           6 7    16 queries' Q^T or P each    O^T  width x 32 f32, Q^T depth x 32 bf16
  *           +-------+-------+                                               36 KiB
  *
- * The tile unit and the vector unit work side by side: between the products of Q with the keys of step j + 1 and of P
- * with the values of step j - 1 the exponentials of step j are dealt out evenly. Tiles are renamed as other registers
- * are: neither a store nor a load of one holds up products that use its name next. But loads and stores take time from
- * each other, so that what counts is how few there are, and that stores do not come at once: blocks of 32 x 32 sums
- * need four loads for four products, D 64 has a form of its own with three, and a block's sums are stored one by one
- * beside the first products of the next. Keys and values have the hint that they pass through: what else is in the
- * table above stays.
+ * The tile unit and the vector unit run in parallel, a software pipeline: the exponentials of step j are interleaved
+ * evenly with the products Q K^T of step j + 1 and P V of step j - 1. Tiles are renamed like other registers, so that
+ * neither a store nor a load of one delays products that use its name next. But tile loads and stores compete with each
+ * other: their number counts, and stores must not come in a burst. A block of 32 x 32 sums needs four loads for four
+ * products, D 64 has a form of its own with three. A block's sums are stored one by one between the first products of
+ * the next block. Keys and values are loaded with a streaming hint, so that the other buffers of the table above stay
+ * in the cache.
  *
  *     step    j - 1            j                j + 1
  *     tiles   QK(j)   PV(j-2)  QK(j+1) PV(j-1)  QK(j+2) PV(j)
  *     vectors exp (j-1)        exp (j)          exp (j+1)
  *
- * Strips follow each other like steps of one: the last values of a strip are weighed beside the first exponentials of
- * the next. A full step leaves no branch but those on data: all its products are there one by one.
+ * The pipeline does not drain between strips: the last P V of a strip overlaps the first exponentials of the next. The
+ * full-step path is unrolled; its only branches depend on data.
  *
- * D 128 would fill that cache to the brim: there a step has 32 keys, and adds the last four steps' values to a quarter
- * of the sums, which halves the loads and stores of sums besides:
+ * With D 128 these buffers would fill the cache. There a step has 32 keys, and P V of the last four steps is added to
+ * one quarter of O at a time, which also halves the loads and stores of O:
  *
  *     step    j                                 j + 1                             S 4 KiB, two of them; P 2 KiB, five
  *     tiles   QK(j+1)  PV(j-4 .. j-1) part 0    QK(j+2)  PV(j-3 .. j) part 1      with O^T and Q^T: 42 KiB
  *
- * What a query's exponentials are relative to need not be its maximum: it is the largest score of the first step in
- * which it sees a key, for as long as no step's sum of probabilities passes MOST. Then that step's exponentials are
- * taken again, relative to the maximum, and O and l shrink. So no step waits for a maximum.
+ * The running max m of a query need not be its maximum so far (running_max.h): it is the largest score of the first
+ * step in which the query sees a key, until a step's sum of probabilities passes MOST. Then that step's exponentials
+ * are taken again with the maximum, and O and l are rescaled. So no step waits for a maximum.
  *
- * f16 goes in exact halves: a number of 11 bits is a bf16 of 8 bits and one of at most 3, so that Q K^T is four
- * products and exact but for its sums (where lse is not asked for, and no score misses more than 2^-12 by it, three).
- * P is cut off into two halves, 16 bits, and low halves are not multiplied with low ones: 2^-15 of a term each.
+ * f16 is split exactly (bf16x2): 11 bits are a bf16 of 8 bits and one of at most 3. Q K^T is four products and exact
+ * but for its sums; three where lse is not requested and no score changes by more than 2^-12. P is cut off into two
+ * halves, 16 bits, and low halves are not multiplied with low ones: an error of 2^-15 of a term each.
  *
- * f32 goes in three terms, its first, middle and last 8 bits: nothing is rounded. Of nine products the six largest are
- * made, the smallest of them first; what is left out is 2^-21 of a term at most and 2^-24 on average, less than sums of
- * f32 lose.
+ * f32 is split exactly (bf16x3): its first, middle and last 8 bits. The six largest of nine products are computed, the
+ * smallest of them first. The others are 2^-21 of a term at most and 2^-24 on average, less than what sums in f32
+ * lose.
  *
- * Exponentials are 2^(s * factor - top) with top = m * factor ROUNDED, one multiply-add from the score: sums are
- * relative to that number, by which older ones shrink and which goes into lse, so that its rounding costs nothing. They
- * are relative to a constant, too, which saves a multiply-add of the polynomial (exp2_times). Where nobody asks for
- * lse, bf16 takes them from a table (exp_table.h). */
+ * P = 2^(s * factor - offset), offset = m * factor ROUNDED to f32: one multiply-add of the score. O and l are relative
+ * to that rounded number, rescaling uses it and lse contains it, so that its rounding costs nothing. A constant factor
+ * in P saves a multiply-add of the polynomial (exp2_times). Where lse is not requested, bf16 takes P from a table
+ * (exp_table.h). */
 #include "cpu/amx/dense_fwd/fwd_mainloop.h"
 
 static int fits_flat(const struct attn_fwd_strip *f) {

@@ -23,7 +23,7 @@ INLINE uint32_t keepers(struct place at, int64_t span) {
     const uint32_t *any = at.f->score->bits + (at.f->n + 63) / 64 * 64 + at.step * span / 32;
     return span == 32 ? any[0] : any[0] | any[1];
 }
-/* The step behind `at`, but for those of which no query keeps a key. A strip's first one, where sums begin, stays. The
+/* The step after `at`, but for those of which no query keeps a key. A strip's first one, where sums begin, stays. The
  * bits of a strip that is reached are made. */
 INLINE struct place behind_kept(struct place at, int64_t span, const struct attn_fwd_strip *end) {
     do at = behind(at, span);
@@ -52,7 +52,7 @@ INLINE float *visit(int hold, int64_t width, int64_t part, int64_t n, const stru
     }
     return late;
 }
-/* The same with no exponentials beside it. */
+/* The same without exponentials. */
 static __attribute__((noinline)) void visit_alone(int terms, int64_t width, int64_t part, int64_t n, struct queue w) {
     struct exps none = {.terms = terms, .span = w.span, .done = w.span / 2};
     visit(0, width, part, n, &w, NULL, &none);
@@ -76,8 +76,8 @@ INLINE void begin(struct exps *e, int fuse, const struct attn_fwd_score_mod *f, 
     if (fuse_keeps(fuse)) e->kept = (const uint16_t *)(const void *)(f->bits + key);
     begin_step(e, s, p, offset);
 }
-/* Cells of a boolean mask are asked for beside a step, a line of one row with every two keys. Bits are made a strip at
- * a time: it is the same keys of the next one. Where there is none, what is at hand is asked for. */
+/* Cells of a boolean mask are prefetched during a step, a line of one row with every two keys. Bits are made a strip at
+ * a time: it is the same keys of the next one. Where there is none, a cached line is prefetched. */
 INLINE void prefetch(struct exps *e, struct place at, int64_t span, const struct attn_fwd_strip *end) {
     const struct attn_fwd_score_mod *score_mod = at.f[at.f + 1 < end].score;
     e->prefetched = score_mod->cell + at.step * span / 2 % LANES_ALL;
@@ -95,10 +95,10 @@ struct course {
     float *s, *other, *held; /* its scores, those being made; where sums go that tiles still hold */
     v32 l[2];
 };
-/* Steps of one strip that need no care, up to step `to`, which is of that strip, too: all queries see all of their keys
- * and have a reference, and each part of the sums has had its last `parts` steps. So a step leaves nothing but products
- * and exponentials. With a boolean mask they end before a step that is passed over, too. Returns 1 where the last one's
- * probabilities passed MOST: these are not yet in l. */
+/* Full steps of one strip, up to step `to` of it: all queries see all keys and have a running max, and each part of O
+ * has had P V of its last `parts` steps. Only products and exponentials remain to do. With a boolean mask they end
+ * before a step that is passed over, too. Returns 1 where the last one's probabilities passed MOST: these are not yet
+ * in l. */
 INLINE int steps_without_care(int kind, int64_t depth, int64_t width, int64_t span, int64_t parts, int64_t to,
                               const struct attn_fwd_strip *end, const struct running_max *r, struct course *c,
                               struct exps *e) {
@@ -186,7 +186,7 @@ INLINE void strips(const struct attn_fwd_strip *f, int64_t count, int flat, int 
     struct queue w = {.span = span, .parts = parts};
     struct place at = {f, 0}, next;
     struct open open = {0, 0};
-    int settled = 0;                                                 /* all queries have a reference */
+    int settled = 0;                                                 /* all queries have a running max */
     float *s = f->s, *other = f->s + span * LANES_ALL, *held = NULL; /* where sums go that tiles still hold */
     const v32 hidden = fuse_caps(fuse) ? _mm512_castsi512_ps(_mm512_set1_epi32(CAP_HIDDEN)) : v32_set(-INFINITY);
     if (fuse_keeps(kind)) pack_kept(f->score, f->n);

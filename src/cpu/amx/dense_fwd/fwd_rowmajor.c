@@ -11,7 +11,7 @@
  *           +-------+-------+                                               l  32 x 16 f32       2 KiB, two of them
  *
  * A step has 32 keys, 16 in one vector and 16 in another, which are pairs, so that two registers of probabilities
- * become a row of pairs by two additions and one permutation, and a mask of f32 is read as it is. Beside its
+ * become a row of pairs by two additions and one permutation, and a mask of f32 is read as it is. During its
  * exponentials the keys of the next step are multiplied, and the values of the last four (D 64: two) are added to a
  * quarter (a half) of the sums:
  *
@@ -20,14 +20,14 @@
  *     vectors exp(j), two queries at a time       exp(j+1)
  *
  * Order, references and what holds sums are those of fwd.c: strips follow each other like steps of one, a
- * full step leaves no branch but those on data, and each of four sums is stored beside the first products of the next.
+ * full step leaves no branch but those on data, and each of four sums is stored during the first products of the next.
  * What differs:
- * - Nothing is asked for: rows go on from step to step, and the hardware follows them.
+ * - Nothing is prefetched: rows go on from step to step, and the hardware follows them.
  * - Steps that need care, at a strip's ends or where a row does not see all keys, have a copy of the mask.
  * - l is summed lane by lane, and across the lanes once in the end.
  * - Probabilities are 2^-16 of what they are there. So one that is too large has a bit that no other has: bit 30 of
  *   the rounded, or a table's sign. All of a step's are or-ed together; where such a bit is set, the rows that have it
- *   get a new reference.
+ *   get a new running max.
  */
 #include "cpu/amx/dense_fwd/rowmajor_mainloop.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Probabilities of a step of fwd_rowmajor.c: 2^((score + mask) * factor - top), two queries by 32 keys at a time,
- * as rows of pairs, and their sums. The instructions are chosen as those of exp.h; where nobody asks for lse,
+ * Probabilities of a step of fwd_rowmajor.c: 2^((score + mask) * factor - offset), two queries by 32 keys at a time,
+ * as rows of pairs, and their sums. The instructions are chosen as those of exp.h; where lse is not requested,
  * there is a table (exp_table.h). What makes the score is part of the argument, as in score_mod_fused.h: a scale
  * or a softcap, and ALiBi, whose slope and origin are numbers of a row here and its distances a vector. */
 #ifndef ATTN_CPU_AMX_DENSE_FWD_ROWMAJOR_EXP_H
@@ -74,7 +74,7 @@ struct exps {
     __m512i magnitude;       /* ALiBi by distance: all bits but the sign; else all */
     const char *const *cell; /* the mask's rows, from byte `at` on */
     int64_t at;
-    int products; /* beside a step */
+    int products; /* during a step */
     int done, due;
 };
 INLINE void set_up(struct exps *e, const struct attn_fwd_strip *f, int mask, int made, int degree, int64_t parts) {
@@ -113,7 +113,7 @@ INLINE void two_rows_by_table(struct exps *e, int exactly, const __mmask16 *kept
     }
     e->all = _mm512_ternarylogic_epi32(e->all, n[0], n[1], 0xfe);
 }
-/* Two queries by 32 keys; vector i is of query i / 2, 16 keys or the 16 behind them. All four go through a step
+/* Two queries by 32 keys; vector i is of query i / 2, 16 keys or the 16 after them. All four go through a step
  * before any goes through the next. */
 INLINE void two_rows(struct exps *e, int exactly) {
     const int u = e->done;

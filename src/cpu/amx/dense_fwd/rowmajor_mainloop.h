@@ -8,7 +8,7 @@
 
 /* ------------------------------------------------------------------ products -------------------------- */
 
-/* 32 x 32 sums over n tiles: a[i], 16 rows, and 16 more a_more behind them; b, 16 columns, and 16 more b_more behind
+/* 32 x 32 sums over n tiles: a[i], 16 rows, and 16 more a_more after them; b, 16 columns, and 16 more b_more after
  * them, b_step to the next tile. from: NULL, or what products are added to. late: NULL, or where the sums go that the
  * tiles still hold. This one's stay there. */
 struct block {
@@ -79,7 +79,7 @@ INLINE void keys(int64_t parts, const float *q, const float *k, int64_t step, fl
                                    .b_step = TILE};
     block(1, &products, e);
 }
-/* Values of n steps from step `from` on, weighed with p[0 .. n-1], come to a part of the sums; they stay in tiles. */
+/* Values of n steps from step `from` on, times p[0 .. n-1], come to a part of the sums; they stay in tiles. */
 INLINE float *values(int flat, int64_t parts, const float *v, float *o, int fresh, int64_t part, int64_t from,
                      int64_t n, const float *const *p, float *late, struct exps *e) {
     float *const to = o + part * SQUARE;
@@ -110,7 +110,7 @@ struct course {
     const char *const *ahead; /* the next strip's mask, or where there is none this one's: a row each */
 };
 /* One line of the mask ahead in each step, at equal distances: so each page is at hand before 32 rows want one at a
- * time. To ask for all lines takes as long as it saves. */
+ * time. To prefetch all lines takes as long as it saves. */
 INLINE void look_at_pages(int mask, const char *const *ahead, int64_t step, int64_t steps) {
     const int64_t at = step * ROWS;
     if (mask) _mm_prefetch(ahead[at / steps] + at % steps * (SPAN * mask_bytes(mask)), _MM_HINT_T1);
@@ -133,7 +133,7 @@ INLINE float *visit(int64_t parts, int64_t part, int64_t n, const struct course 
     }
     return late;
 }
-/* All parts of the sums have all steps before `to`; no exponentials are beside it. */
+/* All parts of the sums have all steps before `to`; no exponentials overlap it. */
 static __attribute__((noinline)) void visit_all(int64_t parts, int64_t to, struct course *c) {
     struct exps none = {.done = UNITS, .products = 1};
     let_go(&c->held);
@@ -143,9 +143,9 @@ static __attribute__((noinline)) void visit_all(int64_t parts, int64_t to, struc
         let_go(&c->held);
     }
 }
-/* Steps of one strip that need no care, up to step `to`, which is of that strip, too: all queries see all of their keys
- * and have a reference, and each part of the sums has had its last `parts` steps. So a step leaves nothing but products
- * and exponentials. Returns 1 where some of the last one's probabilities are too large. */
+/* Full steps of one strip, up to step `to` of it: all queries see all keys and have a running max, and each part of O
+ * has had P V of its last `parts` steps. Only products and exponentials remain to do. Returns 1 where some of the last
+ * one's probabilities are too large. */
 INLINE int steps_without_care(int64_t parts, int mask, int made, int degree, int64_t to, const float *offset,
                               struct course *course) {
     const struct attn_fwd_strip *const f = course->at.f;
@@ -224,7 +224,7 @@ INLINE void strips(int64_t parts, int made, int degree, open_loop *loop, const s
     struct open open = {0, 0};
     struct exps e;
     struct cells cells;
-    int settled = 0; /* all queries have a reference */
+    int settled = 0; /* all queries have a running max */
     c.sum_to = c.sum + ROWS * LANES;
     for (int i = 0; i <= parts; i++) c.p[i] = f->p + i * (ROWS * LANES), c.places[i] = c.at;
     for (int h = 0; h < 2; h++) set_up_running_max(&t.r[h], degree, ATTN_FWD_ROWMAJOR_AHEAD);

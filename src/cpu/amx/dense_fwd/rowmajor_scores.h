@@ -11,7 +11,7 @@
 
 /* ------------------------------------------------------------------ rows of scores -------------------- */
 
-/* Rows of a step's scores: 16 keys, and TILE behind them 16 more. */
+/* Rows of a step's scores: 16 keys, and TILE after them 16 more. */
 static inline float *score_row(float *s, int64_t r) { return s + r / LANES * (2 * TILE) + r % LANES * LANES; }
 /* What a step that needs care has of a mask. Where a row does not see a key, it is -inf and the product 0, whatever
  * they were: a scale may be 0 or negative. */
@@ -100,7 +100,7 @@ INLINE void prepare_of(int mask, const struct attn_fwd_strip *f, int64_t step, f
     for (int i = 0; f->page_missing && i < SPAN; i++)
         page_missing |= (uint32_t)(f->page_missing[step * SPAN + i] != 0) << i;
     for (int64_t r = 0; r < ROWS; r++) {
-        char part[SPAN * 4] = {0}; /* behind the mask's last key nothing is read */
+        char part[SPAN * 4] = {0}; /* after the mask's last key nothing is read */
         const char *cell = part;
         if (mask && have >= SPAN) {
             cell = score->cell[r] + step * SPAN * bytes;
@@ -155,7 +155,7 @@ struct offsets {
     struct running_max r[2];
     float *value; /* [TOPS], times attn_fwd_parts */
 };
-/* Scores of rows whose reference is far are finished, and relative to it. */
+/* Scores of rows whose running max is far are finished, and relative to it. */
 static inline void put_offset(const struct attn_fwd_strip *f, const struct offsets *t, int64_t h, v32 factor) {
     const struct attn_fwd_score_mod *const score = f->score;
     const v32 parts = v32_set(attn_fwd_parts(t->r[h].degree)), offset = t->r[h].offset * parts;
@@ -172,14 +172,14 @@ static inline void put_offset(const struct attn_fwd_strip *f, const struct offse
         v32_store(value + ROWS, _mm512_maskz_mov_ps(near, slope));
     }
 }
-/* Scores of a row whose reference is far become 0, and what they are apart from it is added as a mask is. */
+/* Scores of a row whose running max is far become 0, and what they are apart from it is added as a mask is. */
 static void put_far(const struct attn_fwd_strip *f, struct cells *cells, float *s, int64_t r, float m) {
     const struct addends both = scores_of(f, cells, s, r);
     for (int64_t h = 0; h < 2; h++) v32_store(score_row(s, r) + h * TILE, v32_set(0));
     v32_store(cells->addend[r], both.low - v32_set(m)), v32_store(cells->addend[r] + LANES, both.high - v32_set(m));
 }
-/* Takes the largest score of `which` rows as reference; rows that have seen nothing get probabilities 0 and not NaN.
- * What was summed before, and l of blocks before, shrinks. */
+/* Takes the largest score of `which` rows as running max; rows that have seen nothing get probabilities 0 and not NaN.
+ * What was summed before, and l of blocks before, is rescaled. */
 static __attribute__((noinline)) void update_max(const struct attn_fwd_strip *f, struct offsets *t, struct cells *cells,
                                                  float *s, float *sum, v32 factor, uint32_t which) {
     for (int64_t h = 0; h < 2; h++) {

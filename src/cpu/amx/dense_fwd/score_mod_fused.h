@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
- * Softcap or ALiBi as part of the exponential of the forward on AMX (fwd.c): arguments x = score * factor - top
- * straight from products, beside the products of tiles, where a pass of its own (ukr/score_mod.h) would stand before
- * them. Only where nothing else makes the score and the scale is positive. A boolean mask may be there besides, or
- * alone: it masks the exponential's last instruction, or the arguments of a table.
+ * Softcap or ALiBi fused into the exponential of the forward on AMX (fwd.c): its argument x = score * factor - offset
+ * comes straight from the product, while tiles are multiplied. A pass of its own (ukr/score_mod.h) would precede them.
+ * Only where nothing else makes the score and the scale is positive. A boolean mask may be there besides, or alone: it
+ * masks the exponential's last instruction, or the arguments of a table.
  *
- *     cap     x = s P(s^2) - top: softcap.h
+ *     cap     x = s P(s^2) - offset: softcap.h
  *     ALiBi   x = s (scale factor) - (base + slope |key - origin|) */
 #ifndef ATTN_CPU_AMX_DENSE_FWD_SCORE_MOD_FUSED_H
 #define ATTN_CPU_AMX_DENSE_FWD_SCORE_MOD_FUSED_H
@@ -31,14 +31,14 @@ struct fused {
     v32 scaled[2], slope[2], base[2], start[2], from[2]; /* start: of the step, from: of the next keys, less origin */
     __m512i magnitude;                                   /* ALiBi by distance: all bits but the sign; else all */
 };
-/* factor: in parts, and rough, where arguments go to a table. */
+/* factor: in parts, and of bf16_accuracy, where arguments go to a table. */
 static inline void set_up_fused(struct fused *e, int kind, int bf16_accuracy, float factor,
                                 const struct attn_fwd_score_mod *f) {
     *e = (struct fused){.kind = kind, .factor = v32_set(factor)};
     if (fuse_caps(kind)) set_up_capped(&e->capped, bf16_accuracy, factor, f);
 }
-/* ALiBi: what 16 queries at lane h need for a step from `key` on, relative to top. Scores of `far` queries are finished
- * and relative to their reference. */
+/* ALiBi: what 16 queries at lane h need for a step from `key` on, relative to offset. Scores of `far` queries are
+ * finished and have the running max subtracted already. */
 static inline void begin_alibi(struct fused *e, const struct attn_fwd_score_mod *f, int64_t key, int h, v32 offset,
                                __mmask16 far) {
     const v32 slope = v32_load(f->slope + h * 16) * e->factor, origin = v32_load(f->origin + h * 16),

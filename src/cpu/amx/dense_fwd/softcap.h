@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT
- * A softcap as part of the exponential's argument in the forward on AMX (fwd.c, fwd_rowmajor.c), from
- * products s:
+ * The softcap fused into the exponential's argument x in the forward on AMX (fwd.c, fwd_rowmajor.c), from products s:
  *
- *     x = s P(s^2) - top for scores up to 0.4 of the cap, P of degree 3 (1e-7; where arguments go to a table 2, 6.3e-6)
- *     with scale, cap and factor in its coefficients. What lies beyond is noted for the whole step, which is then taken
- *     again, exactly: so there is no branch, and which way a score takes depends on it alone. */
+ *     x = s P(s^2) - offset for scores up to 0.4 of the cap, P of degree 3 (error 1e-7; for a table degree 2, 6.3e-6)
+ *     with scale, cap and factor in its coefficients. A step with a larger score is repeated exactly: no branch
+ *     in the common case, and which formula a score takes depends on that score alone. */
 #ifndef ATTN_CPU_AMX_DENSE_FWD_SOFTCAP_H
 #define ATTN_CPU_AMX_DENSE_FWD_SOFTCAP_H
 #include "cpu/ukr/bf16.h"
@@ -19,7 +18,7 @@ struct capped {
     float c[ATTN_SOFTCAP_NEAR_TERMS];
     __m512i near, beyond; /* near: what makes squares beyond negative as integers */
 };
-/* factor: in parts, and rough, where arguments go to a table. */
+/* factor: in parts, and of bf16_accuracy, where arguments go to a table. */
 static inline __attribute__((always_inline)) void set_up_capped(struct capped *e, int bf16_accuracy, float factor,
                                                                 const struct attn_fwd_score_mod *f) {
     e->factor = v32_set(factor);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * What scores of a step of the forward on AMX (fwd.c) need besides exponentials: what is hidden or given, and
+ * What scores of a step of the forward on AMX (fwd.c) need besides exponentials: what is hidden or overridden, and
  * the score that a query's probabilities are relative to. */
 #ifndef ATTN_CPU_AMX_DENSE_FWD_STEP_SCORES_H
 #define ATTN_CPU_AMX_DENSE_FWD_STEP_SCORES_H
@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-#define MOST 65536.0f /* of a step's sum, relative to the reference */
+#define MOST 65536.0f /* of a step's sum, relative to the running max */
 
 /* Scores that a query does not see become `none`; keys that all see are passed over. */
 static void hide(const struct attn_fwd_strip *f, int64_t span, int64_t step, float *s, v32 none) {
@@ -75,7 +75,7 @@ static inline v32 largest(const float *s, int64_t span, v32 old) {
 static __attribute__((noinline)) void subtract(float *s, int64_t span, __mmask16 far, v32 m) {
     for (int64_t j = 0; j < span; j++, s += LANES_ALL) _mm512_mask_storeu_ps(s, far, v32_load(s) - m);
 }
-/* Takes the maximum as reference of some queries; rows that have seen nothing get probabilities 0 and not NaN. */
+/* Takes the maximum as running max of some queries; rows that have seen nothing get probabilities 0 and not NaN. */
 static __attribute__((noinline)) void update_max(struct running_max *r, float *s, int64_t span, v32 factor,
                                                  __mmask16 lanes, v32 more) {
     const v32 m = _mm512_mask_mov_ps(r->m, lanes, ahead_of(r, largest(s, span, r->m), more, factor));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Steps of strips that follow each other as if they were one, in the forward on AMX (fwd.c,
+ * Position in a list of strips whose steps run as one pipeline, without a break between strips (fwd.c,
  * fwd_rowmajor.c). A step has `span` keys. */
 #ifndef ATTN_CPU_AMX_DENSE_FWD_TILE_CURSOR_H
 #define ATTN_CPU_AMX_DENSE_FWD_TILE_CURSOR_H
@@ -8,7 +8,7 @@
 
 #include <immintrin.h>
 
-/* A step of one of several strips that follow each other. */
+/* Step `step` of strip f; the strips are an array. */
 struct place {
     const struct attn_fwd_strip *f;
     int64_t step;
@@ -19,7 +19,7 @@ INLINE struct place behind(struct place at, int64_t span) {
 INLINE int follows(struct place at, struct place from, int64_t steps) {
     return at.f == from.f && at.step == from.step + steps;
 }
-/* Steps of a strip that all queries see wholly: from .. to. */
+/* Steps from .. to - 1 of a strip, whose keys all queries see. */
 struct open {
     int64_t from, to;
 };

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Tile products of the forward on AMX (fwd.c) with exponentials dealt out between them: 32 rows of keys or of
- * values^T by 32 queries at a time, and D 64, which keeps all of Q^T, then all of P, in tiles. */
+ * The two matrix products of the forward on AMX (fwd.c), S^T = K Q^T and O^T += V^T P^T, with the vector work of the
+ * softmax interleaved: 32 rows of K or V^T by 32 queries at a time. D 64 keeps all of Q^T, then all of P, in tiles. */
 #ifndef ATTN_CPU_AMX_DENSE_FWD_TILE_PRODUCTS_H
 #define ATTN_CPU_AMX_DENSE_FWD_TILE_PRODUCTS_H
 #include "cpu/amx/dense_fwd/exp.h"
@@ -8,22 +8,22 @@
 
 enum { TILE = 256 /* elements of 32 bits */, QUEUE = 4 /* steps between two visits of a sum, at most */ };
 
-/* 32 rows of A by 32 queries, four sums, over n tiles of A in a row: what is where, in bytes of A and elements of B.
- * A tile of two terms is `of` products, 4 or, without low times low, 3, and one of three terms 6; a term lies a_low and
- * b_low behind the larger one. */
+/* A product of 32 rows of A by 32 queries, four 16 x 16 sums, over n tiles of A side by side. Strides in bytes of A and
+ * elements of B. Split operands (bf16x2, bf16x3) take n_products tile products each: bf16x2 4, or 3 without low * low,
+ * bf16x3 6. The next smaller term lies a_low and b_low after the larger one. */
 struct block {
     const char *a;
     int64_t a_row, a_more, a_step, a_low; /* to the next row, the next 16 rows, the next tile, the next term */
     const float *const *b;                /* `per` tiles from each */
     int64_t b_row, b_more, b_step, b_low, per;
     float *to; /* [32][32] */
-    int sums;  /* products are added to what is there */
+    int sums;  /* 1: add to what `to` holds */
     int64_t n;
     int n_products;
-    float *late; /* not NULL: where the sums of the block before go, which are still in tiles */
-    int held;    /* this one's stay there */
+    float *late; /* not NULL: store the previous block's sums, still in tile registers, here */
+    int held;    /* leave this block's sums in the tile registers */
 };
-/* Which terms of A and of B product x of a tile takes, the largest 0: in these orders one of the two stays. */
+/* Terms of A and B in product x of a tile, 0 the largest. From one product to the next one operand stays the same. */
 INLINE int term_a(int n_products, int x) {
     static const int8_t six[] = {2, 1, 1, 0, 0, 0};
     return n_products == 6 ? six[x] : n_products > 1 && x < n_products - 2;
@@ -43,7 +43,7 @@ INLINE int term_b(int n_products, int x) {
     }
 #define STORE_LATE(tile)                                                                                               \
     if (first && o->held) tile_store(tile, o->late + SUM_AT(tile), LANES_ALL * 4);
-/* Where sums stay in tiles (full steps), operands of the next tile are loaded as soon as theirs are free. */
+/* With `held` (full steps) the next tile's operands are loaded as soon as the registers of this one's are free. */
 INLINE void four_products(const struct block *o, int64_t tile, int x, struct exps *e) {
     const int of_a = term_a(o->n_products, x), of_b = term_b(o->n_products, x), first = tile == 0 && x == 0,
               early = o->held && o->n_products == 1, late = !(early && tile),
@@ -136,7 +136,7 @@ INLINE void keys(int flat, int hold, const struct attn_fwd_strip *f, int64_t dep
 }
 /* Products for one of probabilities with values. */
 INLINE int of_values(int terms) { return terms == 3 ? 6 : terms == 2 ? 3 : 1; }
-/* 32 sums: values of n steps from step `from`, weighed with p[0 .. n-1]. */
+/* 32 sums: values of n steps from step `from`, times p[0 .. n-1]. */
 INLINE void values_32(int flat, int hold, const struct attn_fwd_strip *f, int64_t width, int64_t d, int64_t from,
                       int64_t n, const float *const *p, float *late, struct exps *e) {
     const int64_t tiles = e->span / 32;

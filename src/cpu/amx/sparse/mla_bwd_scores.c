@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * The scores of mla_bwd and dist on AMX: strips of 32 heads against rows of keys, entry `mla_bwd_scores` of
  * attn_ukr_bf16. All strips of 32 rows come one after the other, a chunk of 32 rows x 32 heads each (strip.h). The
- * vectors' work on a chunk is units of two rows of P or of dS, one a step of the next chunk's, a part behind each
+ * vectors' work on a chunk is units of two rows of P or of dS, one a step of the next chunk's, a part after each
  * product. */
 #include "cpu/amx/sparse/strip.h"
 
@@ -118,7 +118,7 @@ INLINE void heads(const struct attn_mla_bwd_scores *f, int grad) {
         tile_zero(t);                                                                                                  \
     } while (0)
         /* n: of the product's steps; at: of the unit of the chunk before, whose dP, or dist's S, is there after the
-         * first step. Rows are copied beside the strip's last product, which is the only one of dist. */
+         * first step. Rows are copied during the strip's last product, which is the only one of dist. */
 #define UNIT(at, part)                                                                                                 \
     do {                                                                                                               \
         if (late && (grad || n)) unit_part(&w, &e, at, part, grad);                                                    \

@@ -4,20 +4,20 @@
  *
  *     step n     0                     1 .. 16                               17
  *     tiles      S (c)                 S (c)                                 S (c), first tiles of S (c + 1)
- *     vectors    S (c - 1) stored      P (c - 1), rows 2 n - 2 and 2 n - 1   P (c - 1) turned
+ *     vectors    S (c - 1) stored      P (c - 1), rows 2 n - 2 and 2 n - 1   P (c - 1) transposed
  *                                      W0 s to x, W1 to r, W2 polynomial,
- *                                      W3 2^x; four pairs of rows turned
- *     copies     W0, W2: rows to come are asked for; W1, W3: pairs of rows are made, the next rows copied
+ *                                      W3 2^x; four pairs of rows transposed
+ *     copies     W0, W2: rows to come are prefetched; W1, W3: pairs of rows are made, the next rows copied
  *
- * It knows no maximum when it takes a chunk's exponentials: they refer to the largest score of the first chunk in which
- * a head has one. Only where a chunk's sum passes 2^16 the reference moves, by a power of 2, so that what was rounded
- * before stays exact. */
+ * The running max of a head is its largest score of the first chunk in which it has one, not the maximum so far: a
+ * chunk's exponentials need not wait for its maximum. It moves only where a chunk's sum passes 2^16, by a power of 2,
+ * so that what was rounded before stays exact. */
 #include "cpu/amx/sparse/strip.h"
 
 #include <math.h>
 #include <string.h>
 
-#define FAR 0x1p16f /* a chunk's sum beyond which its exponents refer to something larger */
+#define FAR 0x1p16f /* a chunk's sum beyond which its exponents are relative to something larger */
 
 /* A chunk of mla_fwd between its products and its probabilities. */
 struct soft {
@@ -58,7 +58,7 @@ static __attribute__((noinline)) void soft_rest(struct soft *w, int64_t n) {
     for (; n < PAIRS; n++) soft_pair(w, n, 0), soft_pair(w, n, 1);
     turn_tile(w->to, w->p, 0), turn_tile(w->to, w->p, 1);
 }
-/* Heads that had no score yet refer to the largest of this chunk. */
+/* Heads that had no score yet are relative to the largest of this chunk. */
 static void settle(struct soft *w) {
     for (int h = 0; h < 2; h++) {
         float *offset = w->f->offset + w->strip * SIDE + h * 16;
@@ -133,8 +133,8 @@ static void soft_end(struct soft *w) {
     }
 }
 
-/* What the exponentials of a strip refer to and add up to, in registers; x[] of two rows is row by row, 16 heads first.
- * The same numbers as soft_pair's. */
+/* Offsets and sums of a strip's exponentials, in registers; x[] of two rows is row by row, 16 heads first. The same
+ * numbers as soft_pair's. */
 struct strip {
     v32 offset[2], part[2], max[2];
 };
@@ -198,7 +198,7 @@ INLINE void soft(const struct attn_mla_scores *f, int maxima) {
     struct coming c;
     struct asking asking;
     const int64_t steps = f->depth / 16;
-    const int turns = steps == PAIRS + 2; /* P beside the products: else afterwards */
+    const int turns = steps == PAIRS + 2; /* P during the products: else afterwards */
     float *const k = f->copies.tiles, *late = NULL;
     int64_t strip_late = 0, row_late = 0;
     w.sign = _mm512_set1_epi32(signbit(f->scale) ? INT32_MIN : 0);

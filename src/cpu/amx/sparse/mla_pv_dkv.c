@@ -3,7 +3,7 @@
  * are loaded one product ahead; those of sums are stored one by one, between the first products of the next ones.
  *
  *     sum (out, dq): over gathered rows, for strips of heads. a (16 KiB of 256 rows) stays in the first-level cache,
- *     zip passes by, the next sums are asked for, and the first rows of the next block copied.
+ *     zip passes by, the next sums are prefetched, and the first rows of the next block copied.
  *
  *     add (dKV): over heads, added to rows that lie anywhere while the next sums are multiplied.
  *     tiles    x panel (n)            x panel (n + 1)         32 x 32 sums: 4 KiB in the first-level cache
@@ -15,9 +15,9 @@
 
 #include <immintrin.h>
 
-/* C (+)= A B over `steps` times 16 pairs, A and B [steps][2][16][16], and other work: ODD behind the first and third
- * product of a step, EVEN behind the others, of whether the step is the first. The first tiles of the next product are
- * loaded beside the last step. */
+/* C (+)= A B over `steps` times 16 pairs, A and B [steps][2][16][16], and other work: ODD after the first and third
+ * product of a step, EVEN after the others, of whether the step is the first. The first tiles of the next product are
+ * loaded during the last step. */
 #define STEPS(steps, a, b, next_a, next_b, OPEN, ODD, EVEN)                                                            \
     do {                                                                                                               \
         const float *a_ = (a), *b_ = (b);                                                                              \
@@ -56,12 +56,12 @@ INLINE void leave_some(struct leaving *w, int64_t rows) {
     }
 }
 
-/* What else is done meanwhile: the next rows are copied, then heads turned, 16 heads x 16 pairs at a time. Lines from
- * memory keep tiles from the second-level cache waiting, the less the further apart they are. */
+/* What else is done meanwhile: the next rows are copied, then heads transposed, 16 heads x 16 pairs at a time. Lines
+ * from memory keep tiles from the second-level cache waiting, the less the further apart they are. */
 struct aside {
     struct copying copy;
     const struct attn_mla_turn *turn;
-    int64_t head, x, heads, wait; /* heads: filled up, 0 if none is to be turned */
+    int64_t head, x, heads, wait; /* heads: filled up, 0 if none is to be transposed */
 };
 static void prefetch_heads(const struct attn_mla_turn *f, int64_t head, int64_t x) {
     for (int64_t i = 0; i < 16 && head + i < f->heads; i++)
@@ -122,7 +122,7 @@ INLINE void sum(const struct attn_mla_sum *f, int leaves) {
             const int more = column + SIDE < f->columns;
             const float *next = more ? to + SIDE : f->c + (strip + 1) * SIDE * ldc;
             int64_t prefetch = (more || strip + 1 < f->strips) && (!leaves || accumulate) ? SIDE : 0;
-            struct leaving coming = {0}; /* whose lines are asked for */
+            struct leaving coming = {0}; /* whose lines are prefetched */
             if (leaves) coming = leave_from(f->out, kept, strip, column);
             const char *line = coming.to;
 #define OPEN(t)                                                                                                        \
@@ -169,7 +169,7 @@ void attn_ukr_amx_mla_sum(const struct attn_mla_sum *f) {
     }
 }
 
-/* Sums on their way to the rows of their keys. The rows' lines of the next block are asked for. */
+/* Sums on their way to the rows of their keys. The rows' lines of the next block are prefetched. */
 struct adding {
     const struct attn_mla_add *f;
     int64_t row, end; /* of x */
@@ -188,7 +188,7 @@ INLINE void add_row(struct adding *w) {
 INLINE void add_some(struct adding *w, int64_t rows) {
     for (; rows > 0 && w->row < w->end; rows--) add_row(w);
 }
-/* Sums in tiles = x panel; those before go to `late`, and after the first four products, a share behind each, to their
+/* Sums in tiles = x panel; those before go to `late`, and after the first four products, a share after each, to their
  * rows. */
 static void block(int64_t depth, const float *x, const float *panel, const float *next_x, const float *next_panel,
                   float *late, struct adding *w) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Rows of keys on their way from memory into tiles of A, a little at a time beside the products of the kernels on AMX
+ * Rows of keys on their way from memory into tiles of A, a little at a time during the products of the kernels on AMX
  * (mla_fwd_scores.c, mla_bwd_scores.c, mla_pv_dkv.c). */
 #ifndef ATTN_CPU_AMX_SPARSE_ROW_COPY_H
 #define ATTN_CPU_AMX_SPARSE_ROW_COPY_H
@@ -8,7 +8,7 @@
 
 #include <immintrin.h>
 
-/* 32 rows become [depth / 16][32][16]: four rows, 32 columns at a time. Where the next four lie is asked for. */
+/* 32 rows become [depth / 16][32][16]: four rows, 32 columns at a time. Where the next four lie is prefetched. */
 enum { COPY_ROWS = 4, COPY_MOST_DEPTH = 288 };
 struct copying {
     const struct attn_mla_rows *rows;
@@ -51,7 +51,7 @@ static inline void copy_rest(struct copying *c) {
     while (c->left) copy_unit(c);
 }
 
-/* The same in place, beside the last products that read the 32 rows before: when a step's tiles have been loaded, the
+/* The same in place, during the last products that read the 32 rows before: when a step's tiles have been loaded, the
  * same columns of the next rows go where they were, which is in the first-level cache. */
 struct coming {
     int any;
@@ -68,15 +68,15 @@ INLINE void copy_columns(const struct coming *c, float *tiles, int64_t n, int fr
     UNROLL for (int i = 0; i < 16; i++) _mm512_storeu_si512(to + i * 16, _mm512_loadu_si512(c->row[from + i] + n * 16));
 }
 
-/* Before that the same rows are asked for, PREFETCH_AHEAD rows ahead, as far as the second-level cache: PREFETCH_ROWS
- * at a time, column by column, a few lines behind each product. More rows at once, fewer, or the first-level cache cost
- * more; so does asking beside a single strip, whose products take less time than the lines. */
+/* Before that the same rows are prefetched, PREFETCH_AHEAD rows ahead, as far as the second-level cache: PREFETCH_ROWS
+ * at a time, column by column, a few lines after each product. More rows at once, fewer, or the first-level cache cost
+ * more; so does a prefetch during a single strip, whose products take less time than the lines. */
 enum { PREFETCH_ROWS = 8, PREFETCH_AHEAD = 64 };
 struct asking {
     int64_t n, column; /* of rows */
     const char *row[ATTN_MLA_HEADS];
 };
-/* A strip's share of the 32 rows, of which the first is `row`; behind `rows`, filled up to a multiple of 32, are those
+/* A strip's share of the 32 rows, of which the first is `row`; after `rows`, filled up to a multiple of 32, are those
  * of the next block. */
 static __attribute__((noinline, unused)) void prefetch_from(struct asking *a, const struct attn_mla_rows *rows,
                                                             const struct attn_mla_rows *next, int64_t row,

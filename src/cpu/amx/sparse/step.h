@@ -7,7 +7,7 @@
  *     work             W0            W1            W2            W3
  *
  * Whatever follows a tile instruction waits until that has found a free tile, so that other work hides best in small
- * parts of few cycles' latency, one behind each product. */
+ * parts of few cycles' latency, one after each product. */
 #ifndef ATTN_CPU_AMX_SPARSE_STEP_H
 #define ATTN_CPU_AMX_SPARSE_STEP_H
 #include "cpu/amx/tile.h"
@@ -15,7 +15,7 @@
 
 enum { SIDE = ATTN_MLA_HEADS, CELLS = SIDE * SIDE, TILE = 16 * 16 };
 
-/* What the first step of all finds loaded, and each step leaves behind for the next one. A tile of B, from the
+/* What the first step of all finds loaded, and each step leaves loaded for the next one. A tile of B, from the
  * second-level cache, is loaded two products before it is needed, one of A, from the first-level cache, one product. */
 #define BEGIN(a, b)                                                                                                    \
     do {                                                                                                               \

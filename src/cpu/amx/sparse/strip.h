@@ -5,7 +5,7 @@
  *     tiles      S, dP (c)          S, dP (c + 1)         the sums stay in tiles until the next products need these
  *     vectors    P, dS (c - 1)      P, dS (c)             a chunk behind
  *     copies     the 32 rows (36 KiB, first-level cache; panels pass by) are made pairs of rows; the next 32 take their
- *                place beside the last strip's products; those after are asked for
+ *                place during the last strip's products; those after are prefetched
  *
  * Rows that fill up the last 32 are zeros, and their results are masked. */
 #ifndef ATTN_CPU_AMX_SPARSE_STRIP_H

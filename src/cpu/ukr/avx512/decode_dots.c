@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Products of few rows on pairs of bf16 by multiply-adds in f32: attn_ukr_bf16.dots and .weigh where vdpbf16ps starts
+ * Products of few rows on pairs of bf16 by multiply-adds in f32: attn_ukr_bf16.dots and .add_pv where vdpbf16ps starts
  * every other cycle only, as on the processors with AMX, and two multiply-adds start in every cycle. A vector of 32
  * values becomes two of f32, the even ones by a shift and the odd ones by a mask.
  *
@@ -15,8 +15,8 @@
 #endif
 enum { ROWS = 4, MOST_PAIRS = 256 };
 
-/* Operands from memory are asked for early, into the second-level cache: alone the hardware keeps some 2 KiB on the way
- * and stops while products are made. Rows ahead for rows of n; the addresses may lie behind the operand. */
+/* Operands from memory are prefetched, into the second-level cache: alone the hardware keeps some 2 KiB on the way
+ * and stops while products are made. Rows ahead for rows of n; the addresses may lie after the operand. */
 static inline int64_t rows_ahead(int64_t n) { return n > 0 ? AHEAD / 2 / n + 1 : 0; }
 static inline void prefetch(const uint16_t *p, int64_t elements) {
     __builtin_prefetch((const void *)((uintptr_t)p + (uintptr_t)elements * sizeof *p), 0, 2);

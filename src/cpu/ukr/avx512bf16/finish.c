@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * attn_ukr_bf16.finish: results of a strip of the forward on AMX. Sums whose queries lie across the lanes are divided
- * there, and rounded before they are turned: two of 16 bits go as one of 32, which halves the work. */
+ * there, and rounded before they are transposed: two of 16 bits go as one of 32, which halves the work. */
 #include "cpu/ukr/finish.h"
 #include "cpu/vec/avx512.h"
 #include "cpu/vec/unroll.h"
@@ -21,7 +21,7 @@ static inline __m512d log_f64(__m512d x) {
     return _mm512_fmadd_pd(e, ln_2, _mm512_mul_pd(p, z));
 }
 
-/* Logarithms of the sums of 16 rows: top ln 2 + ln l - ln times. */
+/* Logarithms of the sums of 16 rows: offset ln 2 + ln l - ln times. */
 static inline void store_logs(double *to, v32 offset, v32 l, double ln_times) {
     const __m512d ln_2 = _mm512_set1_pd(0x1.62e42fefa39efp-1);
     UNROLL for (int h = 0; h < 2; h++) {

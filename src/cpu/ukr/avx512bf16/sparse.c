@@ -173,7 +173,7 @@ INLINE void add_steps(int rows, int64_t depth, const float *x, int64_t ldx, cons
         UNROLL for (int g = 0; g * 5 < rows; g++) base[g]++;
     }
 }
-/* dout: NULL where there is none. The next rows of x are asked for, a line for each step: no more than there are. */
+/* dout: NULL where there is none. The next rows of x are prefetched, a line for each step: no more than there are. */
 INLINE void add_tile(int rows, int64_t at, int64_t depth, const float *x, int64_t ldx, const float *q,
                      const float *dout, float *const *to) {
     const float *next = x + rows * ldx;
