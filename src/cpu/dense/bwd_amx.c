@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: MIT
- * The backward in whole strips of 32 rows and blocks of 32 keys: packs what attn_ukr_bf16.bwd_tile reads, or for f32
- * and f16, where products are scores, splits what bwd_tile_f32 reads, walks their tiles, writes what they summed.
- * Values that are not finite stay with bwd_tile.h: of pairs, where products are scores, a block of keys at a time;
- * else, where its bits differ, a whole (batch, key head).
+ * Driver of the dense backward on AMX: packs operands in whole strips of 32 query rows and blocks of 32 keys, runs the
+ * fused microkernel on tiles of them (attn_ukr_bf16.bwd_tile; for f32 and f16 bwd_tile_f32, on operands split into
+ * three bf16 terms), and writes dQ, dK and dV.
+ * NaN and infinite values are left to bwd_tile.h: for bf16 without a score_mod one block of keys at a time, else, since
+ * bwd_tile.h gives other bits, all of the (batch, key head).
  *
  *     keys    K^T, V^T panels of 16; K zipped; dK^T, dV^T     once per block of keys: second-level cache
  *     rows    q, dout; both zipped and transposed             once per block of keys and 128 rows
  *
- * f32, f16: blocks of 32 x 32 numbers in three terms of bf16 of each of these, and keys go by the rows' tile four
- * blocks at a time, so that P and dS of a tile, 288 KiB, share the second-level cache with them.
+ * f32, f16: each of these as 32 x 32 blocks in three bf16 terms (bf16x3). Keys pass the rows' tile four blocks at a
+ * time, so that P and dS of a tile, 288 KiB, share the second-level cache with them.
  *
- * A sum is one chain over strips or blocks of 32 that start at multiples of 32, here and there: same bits. */
+ * Each sum is one chain over strips or blocks of 32 that start at multiples of 32, here and in bwd_tile.h: same
+ * bits. */
 #include "cpu/dense/bwd_amx.h"
 
 #include "cpu/dense/bwd_amx_score.h"
@@ -26,14 +28,14 @@ enum {
     KEY_BYTES = 960 << 10, /* operands and sums of a block of keys: half of a second-level cache of 2 MiB */
     LEAST_KEYS = 128,      /* the tile of bwd_tile.h divides it */
     SPLIT = ATTN_BWD_SPLIT,
-    SPLIT_BLOCKS = 4,  /* of keys, that go by a tile's rows together */
-    SPLIT_LEAST = 64,  /* rows, and keys, for which splitting pays, and... */
-    SPLIT_WIDEST = 128 /* columns */
+    SPLIT_BLOCKS = 4,  /* bf16x3: blocks of keys that pass a tile's rows together */
+    SPLIT_LEAST = 64,  /* bf16x3: fewest rows, and keys, for which it pays */
+    SPLIT_WIDEST = 128 /* bf16x3: most columns for which it pays */
 };
 
 static int64_t odd_lines(int64_t n) { return ((n + 15) / 16 | 1) * 16; }
 
-/* Operands are filled up to blocks of 32 columns. */
+/* Whether bf16x3 beats f32 multiply-adds; its operands are padded to blocks of 32 columns. */
 static int split_pays(const struct attn_cpu_sdpa *s) {
     const attn_problem *p = s->p;
     const int64_t filled = attn_cpu_sdpa_up(p->dim_qk, SIDE) + attn_cpu_sdpa_up(p->dim_v, SIDE);
@@ -41,7 +43,7 @@ static int split_pays(const struct attn_cpu_sdpa *s) {
            s->flat >= SPLIT_LEAST && p->seq_k >= SPLIT_LEAST;
 }
 
-/* f32 and f16 have a sink's factor in dout. */
+/* Whether P needs a score_mod. A sink counts as one for bf16; f32 and f16 apply the sink's factor to dout. */
 static int has_scores(const struct attn_cpu_bwd *w) {
     return !w->s.plain || (w->s.bf16 && attn_core_has(w->s.p, ATTN_SINK));
 }
@@ -52,7 +54,7 @@ int attn_cpu_bwd_amx_serves(const struct attn_cpu_bwd *w) {
     if (s->bf16) return s->bf16->bwd_tile != NULL;
     return w->bf16->bwd_tile_f32 && (has_scores(w) || s->p->scale > 0) && split_pays(s);
 }
-/* Values that are not finite change the bits of all of a (batch, key head): the way there is another one. */
+/* Whether one NaN or infinity sends all of a (batch, key head) to bwd_tile.h, whose bits differ. */
 static int whole(const struct attn_cpu_bwd *w) { return !w->s.bf16 || w->grad.scored; }
 
 /* Operands of w->rows or a tile's rows and of `keys` keys, and what is between the products. */
@@ -270,7 +272,8 @@ static void load_rows_split(struct work *k, int64_t f0, int64_t n) {
         split_rows(k, &dout, p->dim_v, width, k->dout + at_dout, 0, k->dout_transposed + at_dout, 0);
     }
 }
-/* Rows j .. j+31 of keys or values; who is not there or not finite, which then nobody sees, counts as 0. */
+/* Rows j .. j+31 of keys or values. Rows past the end are 0, and so are rows with NaN or infinity, which no query sees
+ * here. */
 static void key_rows(const struct work *k, const struct attn_view *view, int64_t j, int64_t end, int64_t n,
                      struct rows_32 *x) {
     *x = (struct rows_32){.same = 1};
@@ -334,7 +337,7 @@ static void load_rows(struct work *k, int64_t f0, int64_t n) {
     }
 }
 
-/* Which keys n rows from f0 on see, and... */
+/* Visible keys of the n rows from f0 on. */
 static void see_all(struct work *k, int64_t f0, int64_t n) {
     const struct attn_cpu_bwd *w = k->w;
     const int64_t padded = k->t.strips * SIDE, group = w->s.group;
@@ -346,7 +349,7 @@ static void see_all(struct work *k, int64_t f0, int64_t n) {
     }
     if (w->grad.scored) attn_cpu_bwd_amx_score_rows(&k->score, f0, n, padded, k->range);
 }
-/* ... which of so many blocks of keys from j0 on, relative to j0. */
+/* The same within the blocks of keys from j0 on, relative to j0. */
 static void see(const struct work *k, int64_t blocks, int64_t j0) {
     const int64_t keys = blocks * SIDE;
     for (int64_t r = 0; r < k->t.strips * SIDE; r++) {
@@ -359,7 +362,7 @@ static void see(const struct work *k, int64_t blocks, int64_t j0) {
     }
 }
 
-/* Row j of n from j0 on; NULL: who is not there, and where nobody may see it who is not finite, counts as 0. */
+/* Row j of n from j0 on. NULL: counts as 0, a row past the end, or one with NaN or infinity that no query may see. */
 static const void *key_row(const struct work *k, const struct attn_view *view, int64_t j0, int64_t n, int64_t j,
                            int64_t width) {
     const void *row = j < n ? attn_view_row(view, k->b, k->hk, k->seq->k0 + j0 + j) : NULL;
@@ -423,7 +426,7 @@ static void write_keys(const struct work *k, const struct attn_view *view, const
     }
 }
 
-/* Nothing of the (batch, key head) is odd. */
+/* Whether no value of the (batch, key head) is NaN or infinite. */
 static int simple_pair(const struct work *k) {
     const struct attn_cpu_bwd *w = k->w;
     const uint8_t *odd = w->odd_keys + (k->b * w->s.p->heads_k + k->hk) * w->key_blocks;

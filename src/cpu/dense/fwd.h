@@ -9,21 +9,21 @@ struct attn_cpu_fwd {
     struct attn_cpu_sdpa s;
     struct attn_view out, lse, lse_rounded;
     int64_t real;   /* bytes of the compute type */
-    int64_t strip;  /* rows that go through product, softmax and product while their scores stay in L1 */
+    int64_t strip;  /* rows (a query block) whose scores stay in L1 from Q K^T to P V */
     int64_t rows;   /* flat rows of a task */
     int64_t keys;   /* keys of a block */
     int64_t kept;   /* blocks of keys that a worker keeps packed: all, or 1 (amx_split: 1) */
-    int64_t panel;  /* columns of a packed panel; 0 = few rows: products of rows with rows, nothing is packed */
-    int amx_split;  /* tasks are those of fwd_amx.c; depth and ldv are D and DV rounded up to 32; 1 .. 3: terms */
-    int by_rows;    /* amx_split: keys lie across the lanes, attn_ukr_bf16.fwd_rowmajor */
-    int transposed; /* tasks are those of fwd_transposed.c, of f32 (or widened to it) or pairs */
+    int64_t panel;  /* columns of a packed panel; 0: decode, nothing is packed */
+    int amx_split;  /* > 0: fwd_amx.c runs the tasks, each number is 1 .. 3 bf16; depth, ldv: D, DV rounded up to 32 */
+    int by_rows;    /* amx_split: S is row-major, attn_ukr_bf16.fwd_rowmajor */
+    int transposed; /* 1: fwd_transposed.c runs the tasks, in f32 (or widened to it) or bf16 pairs */
     int64_t step;   /* transposed: keys of a step, keys is a multiple of it */
     int stay;       /* transposed: all keys are one block */
-    int one_pass;   /* few rows: in one pass over their keys, attn_ukr_bf16.decode_tiles */
-    const struct attn_ukr_decode *steps; /* few rows: NULL, or in one pass, in steps of neighbouring keys */
-    int prefetches;                      /* for keys and values of later steps */
+    int one_pass;   /* decode on AMX: attn_ukr_bf16.decode_tiles */
+    const struct attn_ukr_decode *steps; /* decode: NULL, or the microkernels, in steps of neighbouring keys */
+    int prefetches;                      /* 1: keys and values of later steps are prefetched */
     int same_keys;                       /* the flat rows of a sequence see the same keys */
-    int half;              /* few rows: 16-bit keys and values are widened as they are multiplied, not before */
+    int half;              /* decode: 16-bit keys and values are widened as they are multiplied, not before */
     int64_t depth;         /* steps of the first product: D, or pairs of it */
     int64_t ldq, ldv, lds; /* row strides of packed q, of values and accumulators, of a strip of scores */
     int64_t ldp;           /* row stride of a strip of probabilities as pairs */

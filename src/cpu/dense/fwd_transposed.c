@@ -37,7 +37,7 @@ static const struct attn_ukr_transposed *table(const struct attn_cpu_fwd *f) {
     return f->s.bf16 ? f->s.bf16->transposed : f->s.u->transposed;
 }
 
-/* Else strips of 14 rows do less in vain, but on many keys their rows come from memory more often. */
+/* 11 of 12 lanes are filled, or keys are split: else strips of 14 rows (fwd.c) waste less, but read keys more often. */
 static int pays(const struct attn_cpu_fwd *f) {
     return f->splits > 1 || 12 * f->s.flat >= 11 * attn_cpu_sdpa_up(f->s.flat, HALF);
 }
@@ -110,14 +110,14 @@ struct work {
     const struct attn_cpu_fwd *f;
     const struct attn_ukr_transposed *u;
     struct attn_transposed_exp exp_args; /* less and offset: of the strip */
-    double natural;                      /* what 1 of an exponent is worth: unit / by.factor */
+    double natural;                      /* one unit of the exponent in units of ln: unit / exp_args.factor */
     struct attn_core_seq seq;
     int64_t b, hk;
     struct attn_cpu_sdpa_row *row;
     /* ref: running max of a query; -inf: it has seen no key. less, offset: see attn_ukr_transposed.update_max */
     float *q, *tmp, *p, *o, *ref, *less, *offset, *l;
     float *l_rounded; /* pairs: the sum of P as rounded to bf16, the divisor of out; l, unrounded, makes lse */
-    int close_alone;  /* rows have more to them than 1 / l and a logarithm */
+    int close_alone;  /* 1: rows are finished one by one (a sink and the like), not 32 at a time */
     int64_t depth;
     const float *k, *v; /* of key `first` on */
     int64_t first;
@@ -128,14 +128,14 @@ struct work {
     char *partial;         /* NULL; else where results of this split of the keys go */
     uint8_t *page_missing; /* keys of the block in pages outside the pool */
     int any_page_missing;
-    /* Products need more than a softcap to become scores: `score`, of the strip, keys counting from w->first, or (a
-     * mask that needs `bias`) from the step's first key. */
+    /* 1: scores need more than a softcap: `score`, of the strip. Its keys count from w->first, or (a mask that needs
+     * `bias`) from the step's first key. */
     int scored;
     struct attn_fwd_score_mod score;
     float *bias;
     struct strip {
         struct attn_cpu_fwd_bounds sees;
-        int begun, seen; /* there are sums; each row has seen a key */
+        int begun, seen; /* O and l have been started; each row has seen a key */
     } strips[MOST_STRIPS];
 };
 
@@ -149,8 +149,8 @@ static void prefetch(const struct work *w, const struct attn_view *view, int64_t
         for (int64_t at = 0; at < width * view->element_bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
     }
 }
-/* What a strip prefetches during its products, some rows with each step: more at once than the processor has on the way
- * would be waited for. */
+/* Rows that a strip prefetches during its products, a share with each step: more than the processor's outstanding loads
+ * at once would stall it. */
 struct wants {
     int64_t next, last; /* queries of the next strip */
     int64_t out, end;   /* rows of this strip's results */

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * The backward's state, shared by mla_bwd.c (walk, outputs) and mla_bwd_products.c (products). */
+ * The backward's state, shared by mla_bwd.c (order of work, outputs) and mla_bwd_products.c (products). A unit is a
+ * query and a chunk of its heads. Phase 1: threads take units and compute dq, P and dS. Phase 2: threads take slices of
+ * dKV (a range of keys by some columns), so that each sum has one owner and one order. */
 #ifndef ATTN_CPU_SPARSE_MLA_BWD_H
 #define ATTN_CPU_SPARSE_MLA_BWD_H
 #include "cpu/sparse/gather.h"
@@ -7,9 +9,9 @@
 enum {
     MLA_SLICE = 256,       /* columns of dKV per task of phase 2 */
     MLA_RANGE_SLOTS = 128, /* slots of a unit per key range, about, if they are spread evenly */
-    MLA_STRIP_SLICE = 288, /* the same with strips: rows of sums, P, dS, q and dout of a task come from beyond */
-    MLA_LEAST_SLICE = 96,
-    MLA_STRIP_RANGE_SLOTS = 256, /* the second-level cache, and the larger it is the less often */
+    MLA_STRIP_SLICE = 288, /* the same on AMX: a task's sums, P, dS, q and dout come from memory, the less often the */
+    MLA_LEAST_SLICE = 96,  /* larger slices and ranges are */
+    MLA_STRIP_RANGE_SLOTS = 256,
     MLA_MAX_RANGES = 64,
     MLA_SUM_ROWS = 64 /* rows per product of phase 2: the product's result stays in the first-level cache's reach */
 };

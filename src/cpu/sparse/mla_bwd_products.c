@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: MIT
- * Products of mla_bwd, see mla_bwd.c for the plan. Formulas, per query, head and valid slot with key row k, v =
- * k[0:DV]: p = exp(scale q.k - lse)      D = out.dout      g = exp(lse - ln(exp lse + exp sink)), 1 without a sink dS =
- * p (g (dout.v) - (g D - dlse)) scale        dq += dS k        dkv[0:D] += dS q        dkv[0:DV] += g p dout lse
- * excludes the sink. The g before D: out holds g already, and g itself depends on lse (semantics, section 2). */
+ * Products of mla_bwd; mla_bwd.c has the order of work. Per query, head and valid slot with key row k, v = k[0:DV]:
+ *
+ *     p  = exp(scale q.k - lse)                    g = exp(lse - ln(exp lse + exp sink)), 1 without a sink
+ *     dS = p (g (dout.v) - (g D - dlse)) scale     D = out.dout
+ *     dq += dS k     dkv[0:D] += dS q     dkv[0:DV] += g p dout
+ *
+ * lse excludes the sink. D has a factor g because out contains g, and g depends on lse (semantics.md, section 2). */
 #include "cpu/sparse/mla_bwd.h"
 
 #include "attn.h"
@@ -11,17 +14,17 @@
 #include <math.h>
 #include <string.h>
 
-struct at { /* one unit of the batch at work */
+struct unit_work { /* a thread's view of one unit: a query and a chunk of its heads */
     const struct mla_bwd *j;
     char *unit, *thread;
     int64_t i, h0, heads, n_dead;
 };
 
-static float *thread_f32(const struct at *w, uint64_t offset) { return (float *)(w->thread + offset); }
-static float *unit_f32(const struct at *w, uint64_t offset) { return (float *)(w->unit + offset); }
+static float *thread_f32(const struct unit_work *w, uint64_t offset) { return (float *)(w->thread + offset); }
+static float *unit_f32(const struct unit_work *w, uint64_t offset) { return (float *)(w->unit + offset); }
 
 /* Valid slots of the window, ordered by key range; within a range in the order of the slots (counting sort). */
-static void sort_slots(const struct at *w) {
+static void sort_slots(const struct unit_work *w) {
     const struct mla_bwd *j = w->j;
     const struct mla_bwd_size *z = &j->z;
     struct mla_unit *u = (struct mla_unit *)(w->unit + z->u_state);
@@ -44,7 +47,7 @@ static void sort_slots(const struct at *w) {
 }
 
 /* With strips: pairs of heads as `add` reads them, [columns / 32][ldh] in tiles, those of q before those of dout. */
-static void panel_heads(const struct at *w, int64_t x, const float *rows, float *to) {
+static void panel_heads(const struct unit_work *w, int64_t x, const float *rows, float *to) {
     enum { SIDE = ATTN_MLA_HEADS, ROW = 16 };
     const struct mla_bwd_size *z = &w->j->z;
     for (int64_t h = 0; h < z->ldh; h += 2) {
@@ -56,7 +59,7 @@ static void panel_heads(const struct at *w, int64_t x, const float *rows, float 
 }
 
 /* Rows of the heads, x columns wide: transposed for the scores, and as sums over the heads read them. */
-static void load_heads(const struct at *w, const struct attn_view *v, int64_t x, float *transposed, float *to) {
+static void load_heads(const struct unit_work *w, const struct attn_view *v, int64_t x, float *transposed, float *to) {
     const struct mla_bwd *j = w->j;
     const struct mla_bwd_size *z = &j->z;
     const uint8_t *dead = (const uint8_t *)(w->thread + z->t_dead);
@@ -85,7 +88,7 @@ static void load_heads(const struct at *w, const struct attn_view *v, int64_t x,
 }
 
 /* q and dout, both ways; per head lse, g and c = g D - dlse; the unit's part of dsink. */
-static void load_rows(const struct at *w) {
+static void load_rows(const struct unit_work *w) {
     const struct mla_bwd *j = w->j;
     const struct mla_bwd_size *z = &j->z;
     const attn_problem *p = j->p;
@@ -122,11 +125,11 @@ static void load_rows(const struct at *w) {
 }
 
 /* Scores and dP of rows [r0, r0 + n), as [dP | S]: where x = [dS | g P] goes or, with pairs, in the thread's memory. */
-static float *products(const struct at *w, int64_t r0) {
+static float *products(const struct unit_work *w, int64_t r0) {
     const struct mla_bwd_size *z = &w->j->z;
     return w->j->isa->bf16 ? thread_f32(w, z->t_x) : unit_f32(w, z->u_x) + r0 * z->ldx;
 }
-static void multiply(const struct at *w, const float *k, int64_t r0, int64_t n) {
+static void multiply(const struct unit_work *w, const float *k, int64_t r0, int64_t n) {
     const struct mla_bwd *j = w->j;
     const struct mla_bwd_size *z = &j->z;
     const int64_t ld = 2 * z->ldh;
@@ -136,7 +139,8 @@ static void multiply(const struct at *w, const float *k, int64_t r0, int64_t n) 
 }
 
 /* x, and dist. With pairs x is rounded on the way to the unit's memory, and dS goes to t_ds as pairs of rows. */
-static void grad_block(const struct at *w, int64_t r0, int64_t n, const int64_t *slot, float *dist, float dist_factor) {
+static void grad_block(const struct unit_work *w, int64_t r0, int64_t n, const int64_t *slot, float *dist,
+                       float dist_factor) {
     const struct mla_bwd *j = w->j;
     const struct mla_bwd_size *z = &j->z;
     const struct attn_ukr *ukr = j->isa->ukr;
@@ -165,7 +169,7 @@ static void grad_block(const struct at *w, int64_t r0, int64_t n, const int64_t 
 }
 
 /* The same of rows in place, and dq. The rows of the next block are prefetched. */
-static void grad_in_place(const struct at *w, int64_t r0, int64_t n, const int64_t *slot, float *dist,
+static void grad_in_place(const struct unit_work *w, int64_t r0, int64_t n, const int64_t *slot, float *dist,
                           float dist_factor, float *dq) {
     const struct mla_bwd *j = w->j;
     const struct mla_bwd_size *z = &j->z;
@@ -196,8 +200,8 @@ static void grad_in_place(const struct at *w, int64_t r0, int64_t n, const int64
 }
 
 /* The same with strips, from the rows of the keys, and dq: what the rows of the next block are needed for. */
-static void grad_strips(const struct at *w, int64_t r0, int64_t n, const int64_t *slot, float *dist, float dist_factor,
-                        float *dq) {
+static void grad_strips(const struct unit_work *w, int64_t r0, int64_t n, const int64_t *slot, float *dist,
+                        float dist_factor, float *dq) {
     const struct mla_bwd *j = w->j;
     const struct mla_bwd_size *z = &j->z;
     const struct mla_unit *u = (const struct mla_unit *)(w->unit + z->u_state);
@@ -238,7 +242,7 @@ static void grad_strips(const struct at *w, int64_t r0, int64_t n, const int64_t
     j->isa->bf16->mla_sum(&sum);
 }
 
-static void store_dq(const struct at *w, const float *dq, int any) {
+static void store_dq(const struct unit_work *w, const float *dq, int any) {
     const struct mla_bwd *j = w->j;
     const uint8_t *dead = (const uint8_t *)(w->thread + j->z.t_dead);
     float *zero = thread_f32(w, j->z.t_row);
@@ -252,7 +256,7 @@ static void store_dq(const struct at *w, const float *dq, int any) {
 static void one_unit(const struct mla_bwd *j, int64_t at_unit, char *thread) {
     const struct mla_bwd_size *z = &j->z;
     const attn_problem *p = j->p;
-    struct at w = {.j = j, .unit = attn_cpu_mla_bwd_unit(j, at_unit), .thread = thread};
+    struct unit_work w = {.j = j, .unit = attn_cpu_mla_bwd_unit(j, at_unit), .thread = thread};
     struct mla_unit *u = (struct mla_unit *)(w.unit + z->u_state);
     const int32_t *key = (const int32_t *)(w.unit + z->u_key);
     const int64_t *slot = (const int64_t *)(w.unit + z->u_slot);
