@@ -63,8 +63,9 @@ ATTN_CUDA_L2_LIMIT=65536 mla_bwd hq=@H b=2 sq=3 sk=70 d=@W topk=66 causal q_star
 LIST
         ;;
     dist) cat <<'LIST'
-dist hq=@H sq=3 sk=200 d=@W topk=90 causal q_start=190
-dist hq=@H sq=2 sk=150 d=@W topk=130 topk_length dist_norm=l1
+dist hq=@H sq=3 sk=200 d=@W topk=90 causal q_start=190 @A
+dist hq=@H sq=2 sk=150 d=@W topk=130 topk_length dist_norm=l1 @A
+ATTNSIM_SMS=4 dist hq=@H sq=5 sk=900 d=@W topk=700 topk_length dist_norm=mean @A
 LIST
         ;;
     esac
@@ -89,7 +90,7 @@ plan_seed() { # of the variables policy, its number left_out, and one_seed
         width=$(sed -E 's/.*_d([0-9]+).*/\1/' <<<"$row")
         heads=$(sed -nE 's/.*_h([0-9]+).*/\1/p' <<<"$row")
         align=
-        [[ $row = attn_mla_bwd_sm90_* || $row = attn_mla_bwd_sm100_* ]] && align=align=16
+        [[ $row = attn_mla_bwd_sm90_* || $row = *_sm100_* ]] && align=align=16
         n=0
         while read -r text; do
             # rows of mla_fwd that order a list take one of its problems alone

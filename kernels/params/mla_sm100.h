@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Parameters and shared-memory plan of the sparse MLA backward on Blackwell, shared by device code and src/cuda. */
+ * Parameters and shared-memory plans of the sparse MLA kernels on Blackwell, shared by device code and src/cuda. */
 #ifndef ATTN_KPARAMS_MLA_SM100_H
 #define ATTN_KPARAMS_MLA_SM100_H
 #include "kernels/params/mla.h"
@@ -34,4 +34,29 @@ struct kp_mla_bwd_sm100 {
     uint64_t padding[15];
 };
 KP_SIZE(struct kp_mla_bwd_sm100, 896 + 5 * 128 + 128);
+
+/* ---- attention distribution ---- */
+
+/* A line of dist_sm100.def. */
+struct kp_dist_sm100_config {
+    const char *symbol;
+    int32_t dtype, dim, heads;
+};
+
+#define KP_DIST_SM100_THREADS 192
+#define KP_DIST_SM100_KEYS    256 /* slots of a tile, of a pair of CTAs */
+#define KP_DIST_SM100_SLICE   16384
+#define KP_DIST_SM100_RING    9
+/* Q of a CTA's half of the heads, once or (64 heads) for two items; slices of K: 128 keys x 64 columns; the rest */
+#define KP_DIST_SM100_SHARED(dim) (128 * (dim) + KP_DIST_SM100_RING * KP_DIST_SM100_SLICE + 2048)
+
+struct kp_dist_sm100 {
+    struct kp_dist dist; /* items: queries times splits, parts of `share` tiles */
+    int64_t kv_rows;     /* as in struct kp_mla_bwd_sm100 */
+    int64_t share;
+    uint64_t padding[13];
+    struct kp_tensor_map q;  /* [B,SQ,HQ,D]; boxes of half the heads x 64 columns, 128 bytes swizzled */
+    struct kp_tensor_map kv; /* [rows, D]; boxes of 64 columns of a row, 128 bytes swizzled, four at a time */
+};
+KP_SIZE(struct kp_dist_sm100, 512 + 2 * 128);
 #endif

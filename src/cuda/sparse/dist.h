@@ -18,4 +18,7 @@ struct kp_dist attn_cuda_dist_params(const attn_problem *p, const attn_args *arg
 attn_status attn_cuda_dist_launch(const struct attn_core_device *dev, const char *symbol,
                                   const struct attn_cuda_grid *grid, const struct kp_dist *kp, const attn_problem *p,
                                   void *stream);
+/* The division alone, if the problem wants it. */
+attn_status attn_cuda_dist_norm(const struct attn_core_device *dev, const struct kp_dist *kp, const attn_problem *p,
+                                void *stream);
 #endif

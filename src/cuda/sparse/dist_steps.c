@@ -35,7 +35,12 @@ attn_status attn_cuda_dist_launch(const struct attn_core_device *dev, const char
                                   const struct attn_cuda_grid *grid, const struct kp_dist *kp, const attn_problem *p,
                                   void *stream) {
     attn_status status = attn_cuda_launch(dev, attn_cuda_variant_of(dev, symbol), grid, kp, sizeof *kp, stream);
-    if (status || p->dist_norm != ATTN_DIST_L1) return status;
+    return status ? status : attn_cuda_dist_norm(dev, kp, p, stream);
+}
+
+attn_status attn_cuda_dist_norm(const struct attn_core_device *dev, const struct kp_dist *kp, const attn_problem *p,
+                                void *stream) {
+    if (p->dist_norm != ATTN_DIST_L1) return ATTN_OK;
     const int64_t ctas = attn_cuda_blocks(p->batch * p->seq_q, NORM_ROWS);
     const struct attn_cuda_grid norm = {
         .x = (uint32_t)attn_cuda_lesser(ctas, INT32_MAX), .y = 1, .z = 1, .threads = NORM_THREADS};

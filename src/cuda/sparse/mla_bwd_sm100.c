@@ -6,6 +6,7 @@
 #include "core/problem.h"
 #include "cuda/backend/driver.h"
 #include "cuda/sparse/mla_bwd.h"
+#include "cuda/sparse/mla_maps.h"
 #include "kernels/params/mla_sm100.h"
 
 #include <inttypes.h>
@@ -26,47 +27,10 @@ static struct attn_cuda_mla_bwd_main main_of(const struct attn_kernel *k) {
     };
 }
 
-/* Rows of kv's map from a batch entry's first row to the next one's: all entries are gathered through one map, so that
- * the batch stride is whole rows. A single key has no stride of its own. */
-static int64_t map_rows(int64_t batch, int64_t keys, int64_t batch_stride, int64_t row_stride) {
-    if (batch <= 1 || batch_stride == 0) return 0;
-    return keys <= 1 ? 1 : batch_stride / row_stride;
-}
-
-/* Strides of a tensor map are unsigned and below 2^40 bytes. */
-static int refuses_axes(const attn_tensor *t, const char *name, struct attn_text *why) {
-    for (int32_t a = 0; a < t->rank - 1; a++)
-        if (t->shape[a] > 1 && (t->strides[a] < 0 || t->strides[a] >= INT64_C(1) << 39)) {
-            attn_text_add(why, "%s has stride %" PRId64 " in axis %" PRId32 ", a tensor map takes 0 to 2^39 - 1", name,
-                          t->strides[a], a);
-            return 1;
-        }
-    return 0;
-}
 static int refuses_strides(const attn_problem *p, const attn_args *args, int32_t *role, struct attn_text *why) {
-    const struct {
-        int32_t role;
-        const attn_tensor *t;
-    } mapped[] = {{ATTN_ROLE_Q, args->q}, {ATTN_ROLE_KV, args->kv}, {ATTN_ROLE_DOUT, args->dout}};
-    for (size_t x = 0; x < sizeof mapped / sizeof *mapped; x++) {
-        *role = mapped[x].role;
-        if (refuses_axes(mapped[x].t, attn_role_name(*role), why)) return 1;
-    }
-    const struct kp_view kv = attn_cuda_view(p, args, ATTN_ROLE_KV);
-    *role = ATTN_ROLE_KV;
-    if (p->batch > 1 && p->seq_k > 1 && kv.batch != 0 && (kv.row == 0 || kv.batch % kv.row)) {
-        attn_text_add(why,
-                      "a batch stride of %" PRId64 " is not whole rows of %" PRId64
-                      ", and one tensor map serves all batch entries",
-                      kv.batch, kv.row);
-        return 1;
-    }
-    if (p->batch > 1 && kv.row > 0 && kv.batch / kv.row > INT32_MAX / p->batch) {
-        attn_text_add(why, "a batch stride of %" PRId64 " rows: a tensor map counts rows in 31 bits",
-                      kv.batch / kv.row);
-        return 1;
-    }
-    return 0;
+    return attn_cuda_mla_refuse_map(p, args, ATTN_ROLE_Q, role, why) ||
+           attn_cuda_mla_refuse_map(p, args, ATTN_ROLE_DOUT, role, why) ||
+           attn_cuda_mla_refuse_map(p, args, ATTN_ROLE_KV, role, why);
 }
 
 static int supports(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
@@ -113,64 +77,28 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
 
 /* ------------------------------------------------------------------ tensor maps -------------------- */
 
-/* Bytes of an axis' stride; an axis of one entry has none, and takes any that the driver does. */
-static uint64_t bytes_of(int64_t extent, int64_t stride, int64_t otherwise) {
-    return 2 * (uint64_t)(extent > 1 ? stride : otherwise);
-}
-
-/* [B,SQ,HQ,columns]: boxes of 64 heads x 64 columns. */
-static struct attn_cuda_tensor heads_of(const char *name, const struct kp_mla *in, const struct kp_view *v,
-                                        int32_t columns) {
-    return (struct attn_cuda_tensor){
-        .name = name,
-        .address = v->data,
-        .rank = 4,
-        .swizzle = CU_SWIZZLE_128B,
-        .size = {(uint64_t)columns, (uint64_t)in->heads_q, (uint64_t)in->seq_q, (uint64_t)in->batch},
-        .stride = {bytes_of(in->heads_q, v->head, columns), bytes_of(in->seq_q, v->row, columns),
-                   bytes_of(in->batch, v->batch, columns)},
-        .box = {64, 64, 1, 1},
-    };
-}
-
 /* `ds`: the workspace for dS, of `tiles` tiles a CTA. */
 static attn_status write_maps(const struct attn_core_device *dev, const struct kp_mla_bwd *kp, uint64_t ds,
                               int64_t ctas, int64_t tiles, struct kp_mla_bwd_sm100 *maps) {
     const struct kp_mla *in = &kp->in;
-    const int64_t keys = in->seq_k > 0 ? in->seq_k : 1;
     memset(maps, 0, sizeof *maps);
     maps->bwd = *kp;
-    maps->kv_rows = map_rows(in->batch, in->seq_k, in->kv.batch, in->kv.row);
+    maps->kv_rows = attn_cuda_mla_map_rows(in);
     maps->tiles = tiles;
     maps->ds_data = ds;
-    const int64_t rows = maps->kv_rows * (in->batch - 1) + keys, row = in->seq_k > 1      ? in->kv.row
-                                                                       : in->kv.batch > 0 ? in->kv.batch
-                                                                                          : in->dim_qk;
-    struct attn_cuda_tensor kv = {
-        .name = "kv",
-        .address = in->kv.data,
+    const struct attn_cuda_tensor sums = {
+        .name = "dS",
+        .address = ds,
         .rank = 2,
         .swizzle = CU_SWIZZLE_128B,
-        .size = {(uint64_t)in->dim_qk, (uint64_t)rows},
-        .stride = {2 * (uint64_t)row},
-        .box = {64, 1},
+        .size = {KP_SM100_KEYS, (uint64_t)(ctas * tiles * KP_SM100_HEADS / 2)},
+        .stride = {2 * KP_SM100_KEYS},
+        .box = {KP_SM100_KEYS, KP_SM100_HEADS / 2},
     };
-    const struct attn_cuda_tensor q = heads_of("q", in, &in->q, in->dim_qk),
-                                  dout = heads_of("dout", in, &kp->dout, KP_MLA_DIM_V),
-                                  sums = {
-                                      .name = "dS",
-                                      .address = ds,
-                                      .rank = 2,
-                                      .swizzle = CU_SWIZZLE_128B,
-                                      .size = {KP_SM100_KEYS, (uint64_t)(ctas * tiles * KP_SM100_HEADS / 2)},
-                                      .stride = {2 * KP_SM100_KEYS},
-                                      .box = {KP_SM100_KEYS, KP_SM100_HEADS / 2},
-                                  };
-    TRY(attn_cuda_tensor_map(dev, &q, &maps->q));
-    TRY(attn_cuda_tensor_map(dev, &dout, &maps->dout));
-    TRY(attn_cuda_tensor_map(dev, &kv, &maps->kv));
-    kv.box[0] = 32, kv.swizzle = CU_SWIZZLE_64B;
-    TRY(attn_cuda_tensor_map(dev, &kv, &maps->rope));
+    TRY(attn_cuda_mla_map_heads(dev, "q", in, &in->q, in->dim_qk, KP_SM100_HEADS / 2, &maps->q));
+    TRY(attn_cuda_mla_map_heads(dev, "dout", in, &kp->dout, KP_MLA_DIM_V, KP_SM100_HEADS / 2, &maps->dout));
+    TRY(attn_cuda_mla_map_keys(dev, in, 64, &maps->kv));
+    TRY(attn_cuda_mla_map_keys(dev, in, 32, &maps->rope));
     return attn_cuda_tensor_map(dev, &sums, &maps->ds);
 }
 

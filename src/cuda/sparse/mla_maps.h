@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: MIT
+ * Tensor maps of the sparse MLA operators on Blackwell: heads of a query as boxes, rows of kv gathered by fours. */
+#ifndef ATTN_CUDA_MLA_MAPS_H
+#define ATTN_CUDA_MLA_MAPS_H
+#include "cuda/sparse/mla.h"
+#include "kernels/params/tensor_map.h"
+
+/* 1 and the reason if a map cannot have the strides of this tensor; *refused is its role then. */
+int attn_cuda_mla_refuse_map(const attn_problem *p, const attn_args *args, int32_t role, int32_t *refused,
+                             struct attn_text *why);
+/* Rows of kv's map from a batch entry's first row to the next one's. */
+int64_t attn_cuda_mla_map_rows(const struct kp_mla *in);
+/* A tensor [B,SQ,HQ,columns]: boxes of `heads` heads x 64 columns, 128 bytes swizzled. */
+attn_status attn_cuda_mla_map_heads(const struct attn_core_device *dev, const char *name, const struct kp_mla *in,
+                                    const struct kp_view *v, int32_t columns, uint32_t heads,
+                                    struct kp_tensor_map *map);
+/* Rows of kv: boxes of a row's 64 (or 32) columns, 128 (64) bytes swizzled. */
+attn_status attn_cuda_mla_map_keys(const struct attn_core_device *dev, const struct kp_mla *in, uint32_t columns,
+                                   struct kp_tensor_map *map);
+#endif
