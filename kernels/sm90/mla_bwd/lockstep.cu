@@ -194,7 +194,7 @@ static __device__ __forceinline__ void gradients(uint32_t shared, float a[16], c
 }
 
 template <int W> static __device__ __forceinline__ void consume(const struct kp_mla_bwd *p, uint32_t shared) {
-    if (ASK_FIRST) mbar_wait(shared + K_ASKED, 0); /* the first tile, whom nobody else awaits */
+    if (ASK_FIRST) mbar_wait(shared + K_ASKED, 0); /* of the first tile: no other wait covers it */
     uint32_t n = 0, parity = 0;                    /* tiles; bit 0: of tiles, bit 1: of items with tiles */
     for (uint32_t item = 0; has_item(p, item); item++) {
         keep_item_of<W>(p, item_at(p, item), shared);
@@ -306,5 +306,5 @@ extern "C" __global__ void __launch_bounds__(KP_MLA_BWD_SM90_EVEN_THREADS, 1)
     default: registers_fewer<24>(); produce_even(&p, shared);
     }
     if (CTAS == 2) cluster_sync();
-    if (PAIRS && CTAS == 1) grid_wait(); /* who waits for its end has waited for the launch before */
+    if (PAIRS && CTAS == 1) grid_wait(); /* its dependents thereby depend on the launch before */
 }

@@ -196,7 +196,7 @@ static __device__ __forceinline__ void other_tile(uint32_t shared, float q[128],
 }
 
 template <int W> static __device__ __forceinline__ void consume(const struct kp_mla_bwd *p, uint32_t shared) {
-    if (ASK_FIRST) mbar_wait(shared + K_ASKED, 0); /* the first tile, whom nobody else awaits */
+    if (ASK_FIRST) mbar_wait(shared + K_ASKED, 0); /* of the first tile: no other wait covers it */
     uint32_t parity = 0;                           /* bit 0: of tiles, bit 1: of items with tiles */
     for (uint32_t item = 0; has_item(p, item); item++) {
         keep_item_of<W>(p, item_at(p, item), shared);
@@ -258,7 +258,7 @@ static __device__ __forceinline__ void take_items(const struct kp_mla_bwd *p, ui
 #if CFG_CTAS == 2
     cluster_sync();
 #endif
-    if (CTAS == 1) grid_wait(); /* who waits for its end has waited for the launch before */
+    if (CTAS == 1) grid_wait(); /* its dependents thereby depend on the launch before */
 }
 
 #if CFG_CTAS == 2 && CFG_DETERMINISTIC

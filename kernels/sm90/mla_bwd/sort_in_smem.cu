@@ -34,8 +34,8 @@ static __device__ __forceinline__ uint16_t *begins_of(const struct kp_mla_bwd_ro
                                            KP_MLA_SLOTS_COUNTERS(rows_of(&p->bwd));
 }
 
-/* x[0 .. n - 1] become the sums of those before, the sum of all. n is rounded up to whole vectors of 4, the numbers
- * behind being 0. Barriers at its start and end. */
+/* Exclusive prefix sum over x[0 .. n - 1] by the CTA; returns the total. n is rounded up to whole vectors
+ * of 4, the numbers after it being 0. Barriers at its start and end. */
 static __device__ __forceinline__ uint32_t scan_all(uint32_t *x, uint32_t n) {
     __shared__ uint32_t share[WARPS];
     const uint32_t vectors = (n + 3) / 4, each = (vectors + THREADS - 1) / THREADS;
