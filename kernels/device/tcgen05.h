@@ -23,8 +23,8 @@ static __device__ __forceinline__ void tc_alloc(uint32_t slot, uint32_t columns)
                  : "memory");
     asm volatile("tcgen05.relinquish_alloc_permit.cta_group::2.sync.aligned;");
 }
-static __device__ __forceinline__ void tc_free(uint32_t at, uint32_t columns) {
-    asm volatile("tcgen05.dealloc.cta_group::2.sync.aligned.b32 %0, %1;" ::"r"(at), "r"(columns));
+static __device__ __forceinline__ void tc_free(uint32_t cells, uint32_t columns) {
+    asm volatile("tcgen05.dealloc.cta_group::2.sync.aligned.b32 %0, %1;" ::"r"(cells), "r"(columns));
 }
 
 /* ---- order ---- */
@@ -59,8 +59,8 @@ static __device__ __forceinline__ constexpr uint64_t tc_operand(int span, uint32
     return (uint64_t)(leading >> 4) << 16 | (uint64_t)(stride >> 4) << 32 | (uint64_t)1 << 46 |
            (uint64_t)(span == 128 ? 2 : 4) << 61;
 }
-static __device__ __forceinline__ uint64_t tc_operand_at(uint64_t operand, uint32_t at) {
-    return operand | (at & 0x3ffff) >> 4;
+static __device__ __forceinline__ uint64_t tc_operand_at(uint64_t operand, uint32_t cells) {
+    return operand | (cells & 0x3ffff) >> 4;
 }
 /* The shape of a product: bf16 operands, f32 sums; b_along_n: B's rows in memory are values of k. */
 static __device__ __forceinline__ constexpr uint32_t tc_shape(int m, int n, int b_along_n) {
@@ -94,27 +94,27 @@ static __device__ __forceinline__ void tc_multiply_cells(uint32_t d, uint32_t a,
     "%24, %25, %26, %27, %28, %29, %30, %31}"
 
 /* x[c] = column c of the thread's lane, 32 of them. */
-static __device__ __forceinline__ void tc_load32(uint32_t x[32], uint32_t at) {
+static __device__ __forceinline__ void tc_load32(uint32_t x[32], uint32_t cells) {
     asm volatile("tcgen05.ld.sync.aligned.32x32b.x32.b32 " TC_LIST32 ", [%32];"
                  : TC_R8(x, 0), TC_R8(x, 8), TC_R8(x, 16), TC_R8(x, 24)
-                 : "r"(at));
+                 : "r"(cells));
 }
-static __device__ __forceinline__ void tc_store32(uint32_t at, const uint32_t x[32]) {
+static __device__ __forceinline__ void tc_store32(uint32_t cells, const uint32_t x[32]) {
     asm volatile("tcgen05.st.sync.aligned.32x32b.x32.b32 [%32], " TC_LIST32 ";" ::TC_W8(x, 0), TC_W8(x, 8),
-                 TC_W8(x, 16), TC_W8(x, 24), "r"(at)
+                 TC_W8(x, 16), TC_W8(x, 24), "r"(cells)
                  : "memory");
 }
 /* 16 lanes x 64 columns: x[4 n + 2 k + e] = lane (thread / 4 + 8 k), column 8 n + 2 (thread % 4) + e. */
-static __device__ __forceinline__ void tc_load_16x64(uint32_t x[32], uint32_t at) {
+static __device__ __forceinline__ void tc_load_16x64(uint32_t x[32], uint32_t cells) {
     asm volatile("tcgen05.ld.sync.aligned.16x256b.x8.b32 " TC_LIST32 ", [%32];"
                  : TC_R8(x, 0), TC_R8(x, 8), TC_R8(x, 16), TC_R8(x, 24)
-                 : "r"(at));
+                 : "r"(cells));
 }
 /* The same, 32 columns. */
-static __device__ __forceinline__ void tc_load_16x32(uint32_t x[16], uint32_t at) {
+static __device__ __forceinline__ void tc_load_16x32(uint32_t x[16], uint32_t cells) {
     asm volatile("tcgen05.ld.sync.aligned.16x256b.x4.b32 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, "
                  "%14, %15}, [%16];"
                  : TC_R8(x, 0), TC_R8(x, 8)
-                 : "r"(at));
+                 : "r"(cells));
 }
 #endif

@@ -6,8 +6,8 @@
 #define ATTN_DEVICE_TENSOR_COPY_H
 #include "kernels/params/tensor_map.h"
 
-/* The mbarrier of the pair's even CTA that stands where this CTA has `at`. */
-static __device__ __forceinline__ uint32_t pair_leader(uint32_t at) { return at & 0xfeffffffu; }
+/* The mbarrier of the pair's even CTA that stands where this CTA has `barrier`. */
+static __device__ __forceinline__ uint32_t pair_leader(uint32_t barrier) { return barrier & 0xfeffffffu; }
 
 static __device__ __forceinline__ void tensor_prefetch(const struct kp_tensor_map *map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Attention distribution on Blackwell (tcgen05, sm_100a): bf16, D = 576 or 512, up to HEADS heads. Simulated, not yet
- * run on silicon. A pair of CTAs, a cluster, owns an item: one query, or a part of its slots where queries are few; a
- * tile is 256 of its slots, 128 in each CTA.
+ * run on silicon. A pair of CTAs, a cluster, owns a work tile: one query, or a part of its slots where queries are few;
+ * a tile is 256 of its slots, 128 in each CTA.
  *
  *   a[t] = factor sum_h 2^(scale log2(e) q_h . k_t - lse_h log2(e)), 0 at invalid slots; an infinite lse adds nothing
  *
@@ -12,8 +12,8 @@
  * registers, in a fixed order, and nothing but Q crosses the pair (each CTA reads the other's half as operand).
  *
  * Roles, 192 threads: warps 0..3 sums (a thread a slot), 4 products (one thread of the even CTA), 5 copies (a lane
- * four slots). Tensor memory: S^T, two stages of HEADS columns. Shared memory: Q (two items with 64 heads: the next
- * one's comes under this one's products), 9 slices of 128 slots x 64 columns, lse of two items, barriers.
+ * four slots). Tensor memory: S^T, two stages of HEADS columns. Shared memory: Q (of two work tiles with 64 heads: the
+ * next one's comes under this one's products), 9 slices of 128 slots x 64 columns, lse of two work tiles, barriers.
  *
  * Barriers (arrivals; whose): Q_FULL [buffer] (bytes; even CTA), Q_EMPTY [buffer] (commit; both), K_FULL [place]
  * (bytes; even CTA), K_EMPTY [place] (commit; both), S_FULL [stage] (commit; both), S_EMPTY [stage] (8 warps; even
@@ -55,13 +55,13 @@ static __device__ __forceinline__ void await(uint32_t base, uint32_t barrier, ui
     mbar_wait(at_barrier(base, barrier), n & 1);
 }
 
-/* Tiles first .. last - 1 of a query's list; slots from last on up to `end` are the item's, too, and have no key. */
-struct item {
+/* Tiles first .. last - 1 of a query's list; slots from last on up to `end` are the work tile's, too, without a key. */
+struct work {
     int64_t b, i;
     int first, last, end;
     struct slots slots;
 };
-static __device__ __forceinline__ int next_item(const struct kp_dist_sm100 *p, struct item *w, int64_t number) {
+static __device__ __forceinline__ int next_work(const struct kp_dist_sm100 *p, struct work *w, int64_t number) {
     const struct kp_mla *in = &p->dist.in;
     if (number >= p->dist.items) return 0;
     const int64_t query = number / p->dist.splits;
@@ -75,16 +75,16 @@ static __device__ __forceinline__ int next_item(const struct kp_dist_sm100 *p, s
     w->last = min(w->end, tiles);
     return 1;
 }
-static __device__ __forceinline__ int64_t first_item(void) { return blockIdx.x >> 1; }
-static __device__ __forceinline__ int64_t item_step(void) { return gridDim.x >> 1; }
+static __device__ __forceinline__ int64_t first_work(void) { return blockIdx.x >> 1; }
+static __device__ __forceinline__ int64_t work_step(void) { return gridDim.x >> 1; }
 
 /* ------------------------------------------------------------------ copies ------------------------- */
 
-static __device__ __forceinline__ int map_row(const struct item *w, int t, int64_t row0) {
+static __device__ __forceinline__ int map_row(const struct work *w, int t, int64_t row0) {
     const int idx = t < w->slots.n ? w->slots.idx[t] : -1;
     return slot_valid(&w->slots, idx) ? (int)(row0 + idx) : -1;
 }
-static __device__ __forceinline__ void load_queries(const struct kp_dist_sm100 *p, const struct item *w, uint32_t base,
+static __device__ __forceinline__ void load_queries(const struct kp_dist_sm100 *p, const struct work *w, uint32_t base,
                                                     int rank, uint32_t n) {
     const uint32_t buffer = n % Q_BUFFERS, full = at_barrier(base, Q_FULL + buffer), lane = (uint32_t)lane_of();
     await(base, Q_EMPTY + buffer, n / Q_BUFFERS - 1);
@@ -96,9 +96,9 @@ static __device__ __forceinline__ void load_queries(const struct kp_dist_sm100 *
     __syncwarp();
 }
 static __device__ __forceinline__ void run_copies(const struct kp_dist_sm100 *p, uint32_t base, int rank) {
-    uint32_t n = 0, place = 0; /* items that have tiles; slices */
-    struct item w;
-    for (int64_t x = first_item(); next_item(p, &w, x); x += item_step()) {
+    uint32_t n = 0, place = 0; /* work tiles that have tiles; slices */
+    struct work w;
+    for (int64_t x = first_work(); next_work(p, &w, x); x += work_step()) {
         if (w.first >= w.last) continue;
         load_queries(p, &w, base, rank, n++);
         for (int t = w.first; t < w.last; t++) {
@@ -108,11 +108,11 @@ static __device__ __forceinline__ void run_copies(const struct kp_dist_sm100 *p,
                                         map_row(&w, slot + 2, row0), map_row(&w, slot + 3, row0));
 #pragma unroll 1
             for (int s = 0; s < SLICES; s++, place++) {
-                const uint32_t at = place % RING, full = at_barrier(base, K_FULL + at);
-                await(base, K_EMPTY + at, place / RING - 1);
+                const uint32_t index = place % RING, full = at_barrier(base, K_FULL + index);
+                await(base, K_EMPTY + index, place / RING - 1);
                 if (rank == 0 && lane_of() == 0) mbar_expect(full, 2 * SLICE);
                 __syncwarp();
-                tensor_gather4(base + AT_K + at * SLICE + 512 * lane_of(), &p->kv, pair_leader(full), 64 * s, rows);
+                tensor_gather4(base + AT_K + index * SLICE + 512 * lane_of(), &p->kv, pair_leader(full), 64 * s, rows);
             }
         }
     }
@@ -124,8 +124,8 @@ static __device__ __forceinline__ void run_products(const struct kp_dist_sm100 *
     constexpr uint64_t ROWS128 = tc_operand(128, 1024, 16);
     constexpr uint32_t SHAPE = tc_shape(256, HEADS, 0);
     uint32_t n = 0, place = 0, tile = 0;
-    struct item w;
-    for (int64_t x = first_item(); next_item(p, &w, x); x += item_step()) {
+    struct work w;
+    for (int64_t x = first_work(); next_work(p, &w, x); x += work_step()) {
         if (w.first >= w.last) continue;
         const uint32_t buffer = n % Q_BUFFERS;
         const uint64_t b = tc_operand_at(ROWS128, base + AT_Q + buffer * Q_BYTES);
@@ -134,15 +134,15 @@ static __device__ __forceinline__ void run_products(const struct kp_dist_sm100 *
             mbar_wait_cluster(at_barrier(base, S_EMPTY + tile % 2), (tile / 2 - 1) & 1);
 #pragma unroll 1
             for (int s = 0; s < SLICES; s++, place++) {
-                const uint32_t at = place % RING;
-                const uint64_t a = tc_operand_at(ROWS128, base + AT_K + at * SLICE);
-                await(base, K_FULL + at, place / RING);
+                const uint32_t index = place % RING;
+                const uint64_t a = tc_operand_at(ROWS128, base + AT_K + index * SLICE);
+                await(base, K_FULL + index, place / RING);
                 tc_after();
 #pragma unroll
                 for (int k = 0; k < 4; k++)
                     tc_multiply(tm + tile % 2 * HEADS, a + 2 * k, b + (uint64_t)(s * (int)(Q_SLICE / 16) + 2 * k),
                                 SHAPE, s + k > 0);
-                tc_commit(at_barrier(base, K_EMPTY + at));
+                tc_commit(at_barrier(base, K_EMPTY + index));
             }
             tc_commit(at_barrier(base, S_FULL + tile % 2));
         }
@@ -154,7 +154,7 @@ static __device__ __forceinline__ void run_products(const struct kp_dist_sm100 *
 /* ------------------------------------------------------------------ sums --------------------------- */
 
 /* lse of head h, base 2; +inf: it adds nothing, as a head that does not exist. */
-static __device__ __forceinline__ float lse_of(const struct kp_dist *p, const struct item *w, int h) {
+static __device__ __forceinline__ float lse_of(const struct kp_dist *p, const struct work *w, int h) {
     float lse = INF;
     if (h < p->in.heads_q)
         lse = load_number((const void *)p->lse.data, w->b * p->lse.batch + h * p->lse.head + w->i * p->lse.row,
@@ -183,8 +183,8 @@ static __device__ __forceinline__ void run_sums(const struct kp_dist_sm100 *all,
     const int thread = (int)threadIdx.x;
     const uint32_t lanes = tm + ((uint32_t)(thread / 32) << 21);
     uint32_t n = 0, tile = 0;
-    struct item w;
-    for (int64_t x = first_item(); next_item(all, &w, x); x += item_step()) {
+    struct work w;
+    for (int64_t x = first_work(); next_work(all, &w, x); x += work_step()) {
         float *to = (float *)p->dist.data + w.b * p->dist.batch + w.i * p->dist.row;
         const int end = min(w.end * KEYS, p->in.topk);
         for (int t = max(w.first, w.last) * KEYS + rank * CTA_KEYS + thread; t < end; t += KEYS) to[t] = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Part of mla_bwd.cu: dKV from tensor memory to the rows that slots name, and dQ at an item's end, by four warps. */
+ * Part of mla_bwd.cu: dKV from tensor memory to the rows that slots name, and dQ at the end, by four warps. */
 #ifndef ATTN_SM100_MLA_BWD_GRADIENTS_H
 #define ATTN_SM100_MLA_BWD_GRADIENTS_H
 #include "kernels/sm100/mla_bwd/layout.h"
@@ -8,11 +8,11 @@
 static __device__ __forceinline__ void add_key(float *to, uint32_t low, uint32_t high, float a, float b, float c,
                                                float d) {
     const float x[4] = {a, b, c, d};
-    float *at = to + (int64_t)((uint64_t)high << 32 | low);
+    float *cursor = to + (int64_t)((uint64_t)high << 32 | low);
     if (PAIRS)
-        store4(at, x, high != NOWHERE);
+        store4(cursor, x, high != NOWHERE);
     else
-        reduce_add4(at, x, high != NOWHERE);
+        reduce_add4(cursor, x, high != NOWHERE);
 }
 
 /* N keys from `note` on, of 32 lanes: lane 8 k + r has column 4 r + k (operands.h), so that thread r x 4 + .. gets four
@@ -21,10 +21,10 @@ template <int N>
 static __device__ __forceinline__ void add_keys(float *to, uint32_t note, const uint32_t *x, const uint32_t *y) {
 #pragma unroll
     for (int n = 0; n < N / 8; n++) {
-        const uint4 at = shared_load128(note + 8 * (8 * n + 2 * (lane_of() & 3)));
+        const uint4 offsets = shared_load128(note + 8 * (8 * n + 2 * (lane_of() & 3)));
 #pragma unroll
         for (int e = 0; e < 2; e++)
-            add_key(to, e ? at.z : at.x, e ? at.w : at.y, __uint_as_float(x[4 * n + e]),
+            add_key(to, e ? offsets.z : offsets.x, e ? offsets.w : offsets.y, __uint_as_float(x[4 * n + e]),
                     __uint_as_float(x[4 * n + 2 + e]), __uint_as_float(y[4 * n + e]),
                     __uint_as_float(y[4 * n + 2 + e]));
     }
@@ -36,8 +36,8 @@ static __device__ __forceinline__ void release_sum(uint32_t base, uint32_t sum) 
     tell_read(base, 0, SUM_EMPTY + sum % 2);
 }
 
-/* All tiles of an item. */
-static __device__ __forceinline__ void run_gradients(const struct kp_mla_bwd *p, const struct item *w, uint32_t base,
+/* All tiles of a work tile. */
+static __device__ __forceinline__ void run_gradients(const struct kp_mla_bwd *p, const struct work *w, uint32_t base,
                                                      uint32_t tm, int rank, uint32_t tile, uint32_t *sum) {
     const int quarter = warp_of() % 4, wanted = p->dkv.data != 0;
     const uint32_t lanes = (uint32_t)quarter << 21;
@@ -88,13 +88,13 @@ static __device__ __forceinline__ void store_dq(uint16_t *to, const uint32_t x[3
     }
 }
 
-/* dQ of an item: lanes 64 g + h: head h, columns of half g. */
-static __device__ __forceinline__ void run_dq(const struct kp_mla_bwd *p, const struct item *w, uint32_t base,
-                                              uint32_t tm, int rank, uint32_t item) {
+/* dQ of a work tile: lanes 64 g + h: head h, columns of half g. */
+static __device__ __forceinline__ void run_dq(const struct kp_mla_bwd *p, const struct work *w, uint32_t base,
+                                              uint32_t tm, int rank, uint32_t nth) {
     const int quarter = warp_of() % 4, head = quarter % 2 * 32 + lane_of(), half = quarter / 2;
     const int of_block = rank * CTA_HEADS + head, exists = of_block < w->heads, h = w->head0 + of_block;
     const uint32_t cells = tm + ((uint32_t)quarter << 21) + TM_DQ;
-    await(base, DQ_FULL, item);
+    await(base, DQ_FULL, nth);
     tc_after();
     const int empty = exists && ((const struct kp_mla_row *)p->rows)[w->flat * p->in.heads_q + h].lse2 == INF;
     uint16_t *to = (uint16_t *)p->dq.data + w->b * p->dq.batch + w->i * p->dq.row + h * p->dq.head;

@@ -46,7 +46,7 @@ constexpr uint32_t AT_BARRIERS = AT_NOTES + NOTES * NOTE;
 /* A tile of K, by pass:
  *   scores      [SLICES][32 keys of this CTA][64 columns]
  *   dQ          [4][64 keys][64 columns of this CTA's half of V], then [64 keys][32 columns of rope]
- * and before an item's first tile both stages hold what the other CTA's heads have in this CTA's columns:
+ * and before a work tile's first tile both stages hold what the other CTA's heads have in this CTA's columns:
  *   Q [4][64 heads][64], rope [64 heads][64], dO [4][64 heads][64] */
 constexpr uint32_t KT_ROPE = 4 * KT_SLICE;
 constexpr uint32_t AT_OTHER_Q = AT_K, AT_OTHER_ROPE = AT_OTHER_Q + 4 * Q_SLICE,
@@ -54,11 +54,11 @@ constexpr uint32_t AT_OTHER_Q = AT_K, AT_OTHER_ROPE = AT_OTHER_Q + 4 * Q_SLICE,
 
 /* Barriers. L: only the even CTA's counts (others arrive there); else each CTA's own; C: tc_commit, in both. */
 enum barrier {
-    Q_FULL,                           /* TMA: Q and dO of this CTA's heads                        items */
-    Q_EMPTY,                          /* C: scores of the item are done                           items */
-    OTHER_FULL,                       /* TMA: see AT_OTHER_Q                                      items */
-    OTHER_EMPTY,                      /* 8 warps: in tensor memory                                items */
-    CELLS_FULL,                       /* L, 16 warps: QT, OT stand, Q and dO are there            items */
+    Q_FULL,                           /* TMA: Q and dO of this CTA's heads                        work tiles */
+    Q_EMPTY,                          /* C: scores of the work tile are done                           work tiles */
+    OTHER_FULL,                       /* TMA: see AT_OTHER_Q                                      work tiles */
+    OTHER_EMPTY,                      /* 8 warps: in tensor memory                                work tiles */
+    CELLS_FULL,                       /* L, 16 warps: QT, OT stand, Q and dO are there            work tiles */
     K_FULL,                           /* L, TMA: a tile of K of both CTAs; pass 2: and of dS      2 stages */
     K_EMPTY = K_FULL + 2,             /* C                                                2 stages */
     S_FULL = K_EMPTY + 2,             /* C                                                tiles */
@@ -67,11 +67,11 @@ enum barrier {
     DP_EMPTY,                         /* L, 8 warps                                               tiles */
     P_FULL,                           /* L, 8 warps: P is in shared memory of both                tiles */
     DS_FULL,                          /* L, 8 warps                                               tiles */
-    PDS_EMPTY,                        /* C: products with P and dS are done; after pass 2 again   tiles + items */
+    PDS_EMPTY,                        /* C: products with P and dS are done; after pass 2 again   tiles + work tiles */
     SUM_FULL,                         /* C: 128 columns of dKV stand                              2 stages */
     SUM_EMPTY = SUM_FULL + 2,         /* L, 8 warps                                   2 stages */
-    DS_STORED = SUM_EMPTY + 2,        /* 4 warps: the item's dS are in memory        items */
-    DQ_FULL,                          /* C                                                        items */
+    DS_STORED = SUM_EMPTY + 2,        /* 4 warps: the work tile's dS are in memory        work tiles */
+    DQ_FULL,                          /* C                                                        work tiles */
     NOTES_FULL,                       /* 1: notes of a tile                                       4 stages */
     NOTES_EMPTY = NOTES_FULL + NOTES, /* 8 warps                              4 stages */
     BARRIERS = NOTES_EMPTY + NOTES
@@ -89,15 +89,15 @@ constexpr int SUMS = ROPE ? 3 : 2; /* accumulators of a tile's dKV */
 static __device__ __forceinline__ int lane_of(void) { return (int)threadIdx.x & 31; }
 static __device__ __forceinline__ int warp_of(void) { return (int)threadIdx.x >> 5; }
 
-/* What a pair works on: 128 heads of one query. Every role walks the items by itself. */
-struct item {
+/* What a pair works on: 128 heads of one query. Every role walks the work tiles by itself. */
+struct work {
     int64_t number, flat, b, i; /* of the launch; query: b * SQ + i */
     int head0, heads;           /* first head; that exist */
     int block;
     int tiles; /* at least 1 */
     struct slots slots;
 };
-static __device__ __forceinline__ int next_item(const struct kp_mla_bwd *p, struct item *w, int64_t number) {
+static __device__ __forceinline__ int next_work(const struct kp_mla_bwd *p, struct work *w, int64_t number) {
     if (number >= p->n * p->head_blocks) return 0;
     w->number = number;
     w->flat = p->first + number / p->head_blocks;
@@ -110,8 +110,8 @@ static __device__ __forceinline__ int next_item(const struct kp_mla_bwd *p, stru
     w->tiles = max(1, (w->slots.n + KEYS - 1) / KEYS);
     return 1;
 }
-static __device__ __forceinline__ int64_t first_item(void) { return blockIdx.x >> 1; }
-static __device__ __forceinline__ int64_t item_step(void) { return gridDim.x >> 1; }
+static __device__ __forceinline__ int64_t first_work(void) { return blockIdx.x >> 1; }
+static __device__ __forceinline__ int64_t work_step(void) { return gridDim.x >> 1; }
 
 static __device__ __forceinline__ uint32_t at_barrier(uint32_t base, int barrier) {
     return base + AT_BARRIERS + 8 * (uint32_t)barrier;

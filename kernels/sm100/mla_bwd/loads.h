@@ -6,7 +6,7 @@
 #include "kernels/sm100/mla_bwd/layout.h"
 
 /* Row of kv's map that slot t names; -1, whose row becomes zeros, if the slot is not valid. */
-static __device__ __forceinline__ int map_row(const struct item *w, int t, int64_t row0) {
+static __device__ __forceinline__ int map_row(const struct work *w, int t, int64_t row0) {
     const int idx = t < w->slots.n ? w->slots.idx[t] : -1;
     return slot_valid(&w->slots, idx) ? (int)(row0 + idx) : -1;
 }
@@ -43,7 +43,7 @@ static __device__ __forceinline__ void gather_columns(const struct kp_mla_bwd_sm
 }
 
 /* Q and dO of this CTA's heads, and the other CTA's heads in this CTA's columns. Lanes start a slice each. */
-static __device__ __forceinline__ void load_heads(const struct kp_mla_bwd_sm100 *p, const struct item *w, uint32_t base,
+static __device__ __forceinline__ void load_heads(const struct kp_mla_bwd_sm100 *p, const struct work *w, uint32_t base,
                                                   int rank) {
     const uint32_t full = at_barrier(base, Q_FULL), lane = (uint32_t)lane_of();
     const int own = w->head0 + rank * CTA_HEADS, i = (int)w->i, b = (int)w->b;
@@ -55,7 +55,7 @@ static __device__ __forceinline__ void load_heads(const struct kp_mla_bwd_sm100 
         tensor_copy4(base + AT_DOUT + (lane - SLICES) * Q_SLICE, &p->dout, full, (int)(lane - SLICES) * 64, own, i, b);
     __syncwarp();
 }
-static __device__ __forceinline__ void load_other_heads(const struct kp_mla_bwd_sm100 *p, const struct item *w,
+static __device__ __forceinline__ void load_other_heads(const struct kp_mla_bwd_sm100 *p, const struct work *w,
                                                         uint32_t base, int rank) {
     const uint32_t full = at_barrier(base, OTHER_FULL);
     const int lane = lane_of(), other = w->head0 + (1 - rank) * CTA_HEADS, i = (int)w->i, b = (int)w->b;
@@ -71,12 +71,12 @@ static __device__ __forceinline__ void load_other_heads(const struct kp_mla_bwd_
     __syncwarp();
 }
 
-/* The warp of copies. Stages of K are counted over both passes of all items. */
+/* The warp of copies. Stages of K are counted over both passes of all work tiles. */
 static __device__ __forceinline__ void run_copies(const struct kp_mla_bwd_sm100 *p, uint32_t base, int rank) {
     const int lane = lane_of(), with_dq = p->bwd.dq.data != 0;
-    uint32_t stage = 0, n = 0, done = 0; /* stages, items, phases of PDS_EMPTY before this item */
-    struct item w;
-    for (int64_t x = first_item(); next_item(&p->bwd, &w, x); x += item_step(), n++) {
+    uint32_t stage = 0, n = 0, done = 0; /* stages, work tiles, phases of PDS_EMPTY before this work tile */
+    struct work w;
+    for (int64_t x = first_work(); next_work(&p->bwd, &w, x); x += work_step(), n++) {
         const int64_t row0 = w.b * p->kv_rows;
         const int ds_row = (int)(blockIdx.x * p->tiles) * CTA_HEADS;
         await(base, Q_EMPTY, n - 1);
@@ -110,13 +110,13 @@ static __device__ __forceinline__ void run_copies(const struct kp_mla_bwd_sm100 
     }
 }
 
-/* The warp of notes: of each tile 64 offsets in elements, from the batch entry's sums or the item's pairs, and which
- * slots are valid. */
+/* The warp of notes: of each tile 64 offsets in elements, from the batch entry's sums or the work tile's pairs, and
+ * which slots are valid. */
 static __device__ __forceinline__ void run_notes(const struct kp_mla_bwd *p, uint32_t base) {
     const int lane = lane_of();
     uint32_t tile = 0;
-    struct item w;
-    for (int64_t x = first_item(); next_item(p, &w, x); x += item_step())
+    struct work w;
+    for (int64_t x = first_work(); next_work(p, &w, x); x += work_step())
         for (int t = 0; t < w.tiles; t++, tile++) {
             const uint32_t note = base + AT_NOTES + tile % NOTES * NOTE;
             int rows[2];
@@ -125,10 +125,10 @@ static __device__ __forceinline__ void run_notes(const struct kp_mla_bwd *p, uin
             await(base, NOTES_EMPTY + tile % NOTES, tile / NOTES - 1);
 #pragma unroll
             for (int k = 0; k < 2; k++) {
-                const int64_t at = PAIRS ? ((int64_t)t * KEYS + 32 * k + lane) * DIM : rows[k] * p->sum.row;
+                const int64_t offset = PAIRS ? ((int64_t)t * KEYS + 32 * k + lane) * DIM : rows[k] * p->sum.row;
                 const uint32_t valid = __ballot_sync(~0u, rows[k] >= 0);
-                shared_store32x2(note + 8 * (32 * k + lane), (uint32_t)at,
-                                 rows[k] >= 0 ? (uint32_t)(at >> 32) : NOWHERE);
+                shared_store32x2(note + 8 * (32 * k + lane), (uint32_t)offset,
+                                 rows[k] >= 0 ? (uint32_t)(offset >> 32) : NOWHERE);
                 if (lane == 0) shared_store32(note + NOTE_KEYS + 4 * k, valid);
             }
             __syncwarp();

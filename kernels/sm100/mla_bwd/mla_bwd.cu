@@ -21,7 +21,7 @@
  * columns) and the rounded dS, 16 KB a tile, goes through the second-level cache.
  *
  * Roles: warps 0..3 scores (P, dS), 4..7 gradients (dKV, dQ out), 8 products (even CTA; one thread), 9 copies, 10 notes
- * (where a slot's gradient goes, which slots are valid). Between items warps 0..7 bring Q^T and dO^T (operands.h).
+ * (where a slot's gradient goes, which slots are valid). Between work tiles warps 0..7 bring Q^T and dO^T (operands.h).
  * Registers: at most 168 a thread, no spills. Tensor memory, shared memory, barriers: layout.h.
  *
  * Tensor memory, columns     0    64   128   192   256    320  352  384     448     511
@@ -47,13 +47,13 @@ static __device__ __forceinline__ void init_barriers(uint32_t base) {
     mbar_init_fence();
 }
 
-/* Warps 0..7: operands, then scores or gradients of each item. */
+/* Warps 0..7: operands, then scores or gradients of each work tile. */
 static __device__ __forceinline__ void run_warpgroups(const struct kp_mla_bwd_sm100 *p, uint32_t base, uint32_t tm,
                                                       int rank) {
     uint32_t n = 0, tile = 0, done = 0, sum = 0;
-    struct item w;
-    for (int64_t x = first_item(); next_item(&p->bwd, &w, x); x += item_step(), n++) {
-        named_sync(CELLS_BARRIER, CELLS_THREADS); /* dQ of the item before has left tensor memory */
+    struct work w;
+    for (int64_t x = first_work(); next_work(&p->bwd, &w, x); x += work_step(), n++) {
+        named_sync(CELLS_BARRIER, CELLS_THREADS); /* dQ of the work tile before has left tensor memory */
         run_operands(&p->bwd, &w, base, tm, rank, n);
         if (warp_of() < 4) {
             run_scores(p, &w, base, tm, rank, tile, done);

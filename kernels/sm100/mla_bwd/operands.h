@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Part of mla_bwd.cu: Q^T and dO^T of all 128 heads, this CTA's columns, from shared to tensor memory, where they stay
- * for the item: operand A of dKV^T = dO^T P + Q^T dS. Warps 0..3 bring Q, 4..7 dO.
+ * for the work tile: operand A of dKV^T = dO^T P + Q^T dS. Warps 0..3 bring Q, 4..7 dO.
  *
  * Lane 32 q + 8 k + r of a chunk of 128 columns has column 32 q + 4 r + k: then a thread of gradients.h, which gets
  * lanes r, r + 8, r + 16, r + 24 of a quarter, has four neighbours. Column h / 2 has heads h and h + 1. */
@@ -12,7 +12,7 @@
 struct alive {
     uint32_t word[4];
 };
-static __device__ __forceinline__ struct alive alive_of(const struct kp_mla_bwd *p, const struct item *w) {
+static __device__ __forceinline__ struct alive alive_of(const struct kp_mla_bwd *p, const struct work *w) {
     struct alive a;
 #pragma unroll
     for (int k = 0; k < 4; k++) {
@@ -24,16 +24,16 @@ static __device__ __forceinline__ struct alive alive_of(const struct kp_mla_bwd 
     return a;
 }
 
-/* 64 heads of one column: slice `at` of [64 heads][64 columns], its column. Heads 64 `side` .. of the block. */
-static __device__ __forceinline__ void bring_heads(uint32_t cells, uint32_t at, int column, const struct alive *a,
+/* 64 heads of one column: `slice` of [64 heads][64 columns], its column. Heads 64 `side` .. of the block. */
+static __device__ __forceinline__ void bring_heads(uint32_t cells, uint32_t slice, int column, const struct alive *a,
                                                    int side) {
     const uint32_t alive[2] = {side ? a->word[2] : a->word[0], side ? a->word[3] : a->word[1]};
     const uint32_t byte = (uint32_t)column % 8 * 2, chunk = (uint32_t)(column / 8) << 4;
     uint32_t x[32];
 #pragma unroll
     for (int h = 0; h < CTA_HEADS; h += 2)
-        x[h / 2] = shared_load16(at + h * 128 + (chunk ^ (h % 8) << 4) + byte) |
-                   shared_load16(at + (h + 1) * 128 + (chunk ^ (h + 1) % 8 << 4) + byte) << 16;
+        x[h / 2] = shared_load16(slice + h * 128 + (chunk ^ (h % 8) << 4) + byte) |
+                   shared_load16(slice + (h + 1) * 128 + (chunk ^ (h + 1) % 8 << 4) + byte) << 16;
     if ((alive[0] & alive[1]) != ~0u)
 #pragma unroll
         for (int h = 0; h < CTA_HEADS; h += 2) {
@@ -43,13 +43,13 @@ static __device__ __forceinline__ void bring_heads(uint32_t cells, uint32_t at, 
     tc_store32(cells + 32 * side, x);
 }
 
-static __device__ __forceinline__ void run_operands(const struct kp_mla_bwd *p, const struct item *w, uint32_t base,
-                                                    uint32_t tm, int rank, uint32_t item) {
+static __device__ __forceinline__ void run_operands(const struct kp_mla_bwd *p, const struct work *w, uint32_t base,
+                                                    uint32_t tm, int rank, uint32_t nth) {
     const int quarter = warp_of() % 4, lane = lane_of(), is_dout = warp_of() >= 4;
     const uint32_t cells = tm + ((uint32_t)quarter << 21);
     const struct alive a = alive_of(p, w);
-    await(base, Q_FULL, item);
-    await(base, OTHER_FULL, item);
+    await(base, Q_FULL, nth);
+    await(base, OTHER_FULL, nth);
     tc_after();
 #pragma unroll 1
     for (int chunk = 0; chunk < 2; chunk++) {

@@ -43,7 +43,7 @@ static __device__ __forceinline__ void start_dq(uint32_t tm, uint32_t ds, uint32
     }
 }
 
-/* Counts of what has been started, over all items. */
+/* Counts of what has been started, over all work tiles. */
 struct progress {
     uint32_t stage, tile, sum; /* stages of K, tiles of pass 1, accumulators of dKV */
 };
@@ -91,10 +91,10 @@ static __device__ __forceinline__ void sums_of_tile(uint32_t base, uint32_t tm, 
 static __device__ __forceinline__ void run_products(const struct kp_mla_bwd *p, uint32_t base, uint32_t tm) {
     const int with_dkv = p->dkv.data != 0, with_dq = p->dq.data != 0;
     struct progress n = {0, 0, 0};
-    uint32_t item = 0;
-    struct item w;
-    for (int64_t x = first_item(); next_item(p, &w, x); x += item_step(), item++) {
-        await_pair(base, CELLS_FULL, item);
+    uint32_t nth = 0;
+    struct work w;
+    for (int64_t x = first_work(); next_work(p, &w, x); x += work_step(), nth++) {
+        await_pair(base, CELLS_FULL, nth);
         tc_after();
         scores_of_tile(base, tm, &n, n.tile, w.tiles == 1);
         for (int t = 0; t < w.tiles; t++) {

@@ -16,8 +16,8 @@ static __device__ __forceinline__ void pack_row(uint4 y[4], const float x[CTA_KE
                           pack16(KP_BF16, x[8 * c + 4], x[8 * c + 5]), pack16(KP_BF16, x[8 * c + 6], x[8 * c + 7]));
 }
 /* To the CTA that has these keys: row `head` of 128, 64 bytes, swizzled. */
-static __device__ __forceinline__ void store_row(uint32_t at, int rank, int half, int head, const uint4 y[4]) {
-    const uint32_t row = at + (uint32_t)(rank * CTA_HEADS + head) * 64, turn = (uint32_t)(head >> 1 & 3) << 4;
+static __device__ __forceinline__ void store_row(uint32_t rows, int rank, int half, int head, const uint4 y[4]) {
+    const uint32_t row = rows + (uint32_t)(rank * CTA_HEADS + head) * 64, turn = (uint32_t)(head >> 1 & 3) << 4;
     if (half == rank) {
 #pragma unroll
         for (int c = 0; c < 4; c++) shared_store128(row + (16 * c ^ turn), y[c]);
@@ -30,7 +30,7 @@ static __device__ __forceinline__ void store_row(uint32_t at, int rank, int half
 
 /* Sums of P' over the warp's 32 heads, to the part of dist that these heads have. Lane l ends with key l: at each step
  * a lane keeps half of its keys and gives the other half away. */
-static __device__ __forceinline__ void store_dist(const struct kp_mla_bwd *p, const struct item *w, int rank, int t,
+static __device__ __forceinline__ void store_dist(const struct kp_mla_bwd *p, const struct work *w, int rank, int t,
                                                   const float x[CTA_KEYS]) {
     const int lane = lane_of(), part = w->block * 4 + rank * 2 + warp_of() % 2;
     float y[CTA_KEYS];
@@ -50,8 +50,8 @@ static __device__ __forceinline__ void store_dist(const struct kp_mla_bwd *p, co
         ((float *)p->part_dist)[((int64_t)part * p->in.batch * p->in.seq_q + w->flat) * p->in.topk + slot] = y[0];
 }
 
-/* The four warps of scores: all tiles of an item. done: phases of PDS_EMPTY before the item. */
-static __device__ __forceinline__ void run_scores(const struct kp_mla_bwd_sm100 *all, const struct item *w,
+/* The four warps of scores: all tiles of a work tile. done: phases of PDS_EMPTY before the work tile. */
+static __device__ __forceinline__ void run_scores(const struct kp_mla_bwd_sm100 *all, const struct work *w,
                                                   uint32_t base, uint32_t tm, int rank, uint32_t tile, uint32_t done) {
     const struct kp_mla_bwd *p = &all->bwd;
     const int head = score_head(), half = score_half(), warp = warp_of();
@@ -61,7 +61,7 @@ static __device__ __forceinline__ void run_scores(const struct kp_mla_bwd_sm100 
         row = ((const float4 *)p->rows)[w->flat * p->in.heads_q + w->head0 + rank * CTA_HEADS + head];
     const float scale = p->in.scale, g = row.y, shift = row.z;
     const int empty = row.x == INF;
-    /* this CTA's dS of the item: [tile][64 heads][64 keys] */
+    /* this CTA's dS of the work tile: [tile][64 heads][64 keys] */
     uint4 *ds = (uint4 *)all->ds_data + (int64_t)blockIdx.x * all->tiles * (KP_SM100_DS / 16) + head * 8 + half * 4;
 #pragma unroll 1
     for (int t = 0; t < w->tiles; t++, tile++, done++, ds += KP_SM100_DS / 16) {

@@ -44,7 +44,7 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
     (void)amount;
     const struct kp_dist_sm100_config *c = k->impl;
     const struct geometry g = lay_out(dev, p);
-    const double items = (double)g.queries * (double)g.splits, rounds = items / (double)g.pairs;
+    const double rounds = (double)g.queries * (double)g.splits / (double)g.pairs;
     const double tile = (c->heads == 128 ? 2900 : 2600) * 4 / 3.0 * c->dim / 576;
     return 4e-6 + (p->dist_norm == ATTN_DIST_L1 ? 4e-6 : 0) +
            (rounds < 1 ? 1 : rounds) * ((double)g.share * tile + 2000) / 1.85e9;

@@ -18,7 +18,7 @@ struct attn_cuda_mla_bwd_main {
     int32_t ahead;    /* heads of 64 whose row statistics it can form in each tile but an item's first */
     int32_t pairs;    /* deterministic: stores a row per slot; bytes of a number: 4, f32; 2, rows of
                        * kernels/device/row16.h. 0: adds to kv rows as it goes */
-    int32_t maps;     /* 1: its launch takes struct kp_mla_bwd_sm100, and each CTA has room for the dS of an item */
+    int32_t maps;     /* 1: its launch takes struct kp_mla_bwd_sm100, and each CTA has room for the dS of a work tile */
     /* Stored rows of 2 bytes a number: > 0, the launch takes struct kp_mla_bwd_rows and can sum the rows that the
      * previous chunk stored while others form the next (overlapped sum). The value: time to sum the rows of one work
      * item on one SM, as a fraction of the time to compute the item. */

@@ -47,16 +47,16 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
 }
 
 /* Counted, not timed: clocks of a tile of 64 slots in both passes at 1.85 GHz, its slowest unit at 0.65 of its rate,
- * and of an item's start and end (docs/kernels/mla_bwd_sm100.md). */
+ * and of a work tile's start and end (docs/kernels/mla_bwd_sm100.md). */
 static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                        const struct attn_core_amount *amount) {
     (void)amount;
     const struct kp_mla_bwd_sm100_config *c = k->impl;
     const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
     const double blocks = (double)((p->heads_q + KP_SM100_HEADS - 1) / KP_SM100_HEADS), clock = 1.85e9;
-    const double items = (double)p->batch * (double)p->seq_q * blocks, tiles = (double)((p->topk + 63) / 64);
-    const double pairs = l->n_sms > 1 ? l->n_sms / 2 : 1, rounds = items < pairs ? 1 : items / pairs;
-    const double rows = items * tiles * 64 * c->dim * 4 / (2e10 * l->n_sms);
+    const double works = (double)p->batch * (double)p->seq_q * blocks, tiles = (double)((p->topk + 63) / 64);
+    const double pairs = l->n_sms > 1 ? l->n_sms / 2 : 1, rounds = works < pairs ? 1 : works / pairs;
+    const double rows = works * tiles * 64 * c->dim * 4 / (2e10 * l->n_sms);
     return 2e-5 + rounds * (tiles * 5600 * c->dim / 576 + 12000) / clock + (c->deterministic ? rows : 0);
 }
 
@@ -126,7 +126,7 @@ attn_status attn_cuda_mla_bwd_mapped(const struct attn_cuda_mla_bwd_main *m, con
 #define VARIANT(tail, source, dtype_of_line, deterministic_of_line, ...)                                               \
     {.name = "attn_mla_bwd_sm100_" #tail,                                                                              \
      .arch = "sm100",                                                                                                  \
-     .summary = "simulated, not yet run on silicon; D as in the name, 128 heads an item; _det: bit-equal dkv",         \
+     .summary = "simulated, not yet run on silicon; D as in the name, 128 heads a work tile; _det: bit-equal dkv",     \
      .op = ATTN_OP_MLA_BWD,                                                                                            \
      dtype_of_line,                                                                                                    \
      deterministic_of_line,                                                                                            \
