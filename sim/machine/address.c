@@ -120,7 +120,7 @@ static int resolve_global(struct sim_warp *w, const struct sim_ins *in, uint32_t
         if (sim_global_at(w, in, l, at[l], bytes, bytes, access == SIM_LOAD ? "reads" : "writes")) return -1;
     }
     if (w->cta->cluster->launch->deed) sim_global_touch(w, in, m, at, NULL, bytes, access, b);
-    if (w->counts) sim_count_global(w, m, at, bytes, access);
+    if (w->counts) sim_count_global(w, m, at, bytes, (int)access);
     return 0;
 }
 
@@ -143,7 +143,7 @@ static int resolve_shared(struct sim_warp *w, const struct sim_ins *in, uint32_t
                           uint32_t bytes, enum sim_access access, uint8_t *out[SIM_LANES]) {
     int races = w->cta->cluster->launch->options.races;
     uint32_t offset[SIM_LANES];
-    if (w->counts) sim_count_shared(w, m, at, bytes, access);
+    if (w->counts) sim_count_shared(w, m, at, bytes, (int)access);
     if (sim_own_offsets(w, m, at, bytes, offset)) {
         uint8_t *shared = w->cta->shared;
         EACH_LANE out[l] = shared + offset[l];

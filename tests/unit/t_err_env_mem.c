@@ -257,8 +257,8 @@ static void log_levels_and_areas(void **state) {
         "info,plan,",
         "info,,plan",
         "info,check, cpu",
-        "debug,plan,plan,plan,plan,plan,plan,plan,plan,plan,plan,plan,plan,plan,plan,plan,"
-        "plan,plan,plan,plan,plan,plan,plan"};
+        ("debug,plan,plan,plan,plan,plan,plan,plan,plan,plan,plan,plan,plan,plan,plan,plan,"
+         "plan,plan,plan,plan,plan,plan,plan")};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct attn_log log = {.level = 77};
         assert_int_equal(attn_base_log_parse(&log, bad[i]), -1);
