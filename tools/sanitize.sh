@@ -9,6 +9,7 @@ steps_log=build/log/$kind
 # shellcheck source=tools/steps.sh
 . tools/steps.sh
 export ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1:allocator_may_return_null=1
+export LSAN_OPTIONS=suppressions=$PWD/tools/lsan.supp:print_suppressions=0
 export UBSAN_OPTIONS=print_stacktrace=1
 export TSAN_OPTIONS=second_deadlock_stack=1:halt_on_error=1
 export GPU_TEST_CASES=${GPU_TEST_CASES:-1} # problems per GPU row on the stand-in driver: their inputs are slow to make here
