@@ -54,26 +54,26 @@ constexpr uint32_t AT_OTHER_Q = AT_K, AT_OTHER_ROPE = AT_OTHER_Q + 4 * Q_SLICE,
 
 /* Barriers. L: only the even CTA's counts (others arrive there); else each CTA's own; C: tc_commit, in both. */
 enum barrier {
-    Q_FULL,                           /* TMA: Q and dO of this CTA's heads                        work tiles */
-    Q_EMPTY,                          /* C: scores of the work tile are done                           work tiles */
-    OTHER_FULL,                       /* TMA: see AT_OTHER_Q                                      work tiles */
-    OTHER_EMPTY,                      /* 8 warps: in tensor memory                                work tiles */
-    CELLS_FULL,                       /* L, 16 warps: QT, OT stand, Q and dO are there            work tiles */
-    K_FULL,                           /* L, TMA: a tile of K of both CTAs; pass 2: and of dS      2 stages */
-    K_EMPTY = K_FULL + 2,             /* C                                                2 stages */
-    S_FULL = K_EMPTY + 2,             /* C                                                tiles */
-    DP_FULL,                          /* C                                                        tiles */
-    S_EMPTY,                          /* L, 8 warps: S is in registers                            tiles */
-    DP_EMPTY,                         /* L, 8 warps                                               tiles */
-    P_FULL,                           /* L, 8 warps: P is in shared memory of both                tiles */
-    DS_FULL,                          /* L, 8 warps                                               tiles */
-    PDS_EMPTY,                        /* C: products with P and dS are done; after pass 2 again   tiles + work tiles */
-    SUM_FULL,                         /* C: 128 columns of dKV stand                              2 stages */
-    SUM_EMPTY = SUM_FULL + 2,         /* L, 8 warps                                   2 stages */
-    DS_STORED = SUM_EMPTY + 2,        /* 4 warps: the work tile's dS are in memory        work tiles */
-    DQ_FULL,                          /* C                                                        work tiles */
-    NOTES_FULL,                       /* 1: notes of a tile                                       4 stages */
-    NOTES_EMPTY = NOTES_FULL + NOTES, /* 8 warps                              4 stages */
+    Q_FULL,                           /* TMA: Q and dO of this CTA's heads                    work tiles */
+    Q_EMPTY,                          /* C: scores of the work tile are done                  work tiles */
+    OTHER_FULL,                       /* TMA: see AT_OTHER_Q                                  work tiles */
+    OTHER_EMPTY,                      /* 8 warps: in tensor memory                            work tiles */
+    CELLS_FULL,                       /* L, 16 warps: QT, OT stand, Q and dO are there        work tiles */
+    K_FULL,                           /* L, TMA: a tile of K of both CTAs; pass 2: and of dS  2 stages */
+    K_EMPTY = K_FULL + 2,             /* C                                                    2 stages */
+    S_FULL = K_EMPTY + 2,             /* C                                                    tiles */
+    DP_FULL,                          /* C                                                    tiles */
+    S_EMPTY,                          /* L, 8 warps: S is in registers                        tiles */
+    DP_EMPTY,                         /* L, 8 warps                                           tiles */
+    P_FULL,                           /* L, 8 warps: P is in shared memory of both            tiles */
+    DS_FULL,                          /* L, 8 warps                                           tiles */
+    PDS_EMPTY,                        /* C: products with P and dS are done; after pass 2 again tiles + work tiles */
+    SUM_FULL,                         /* C: 128 columns of dKV stand                          2 stages */
+    SUM_EMPTY = SUM_FULL + 2,         /* L, 8 warps                                           2 stages */
+    DS_STORED = SUM_EMPTY + 2,        /* 4 warps: the work tile's dS are in memory            work tiles */
+    DQ_FULL,                          /* C                                                    work tiles */
+    NOTES_FULL,                       /* 1: notes of a tile                                   4 stages */
+    NOTES_EMPTY = NOTES_FULL + NOTES, /* 8 warps                                              4 stages */
     BARRIERS = NOTES_EMPTY + NOTES
 };
 constexpr uint32_t AT_SLOT = AT_BARRIERS + 8 * BARRIERS; /* address of tensor memory */
