@@ -31,6 +31,10 @@
  *  - Threads: ctx and plan objects may be used by any number of threads at once. Two executions that
  *    overlap in time need different workspaces. problem, tensor and args structs belong to the caller.
  *    After fork() the child may only release objects.
+ *  - Floating point: plans and results do not depend on the rounding, flushing and traps that the caller has set;
+ *    these and the exception flags are as before when the call returns. On the CPU subnormal operands count, but
+ *    for bf16 products of avx512bf16 and amx; results below the smallest normal number may be 0.
+ *    ATTN_CPU_SUBNORMALS=exact keeps them (docs/numerics.md).
  */
 #ifndef ATTN_H
 #define ATTN_H

@@ -64,7 +64,7 @@ SIMD = {"immintrin.h", "xmmintrin.h", "cpuid.h", "arm_neon.h"}
 LINUX = {"sys/syscall.h", "linux/futex.h", "sys/auxv.h", "sys/prctl.h"}
 SYSTEM = {
     "include": {"stddef.h", "stdint.h"},
-    "src/base": C_STD | POSIX,
+    "src/base": C_STD | POSIX | {"xmmintrin.h"},
     "src/core": C_STD | POSIX,
     **{room: C_STD | POSIX | SIMD | LINUX for room in EDGES if room.startswith("src/cpu")},
     **{room: C_STD | POSIX | {"dlfcn.h"} for room in EDGES if room.startswith("src/cuda")},

@@ -57,6 +57,15 @@ static attn_status read_isa(attn_ctx *ctx, const attn_ctx_options *o) {
          o->cpu_isa ? "" : " (ATTN_CPU)", isa);
 }
 
+static attn_status read_subnormals(attn_ctx *ctx) {
+    const char *word = attn_base_env(ATTN_ENV_CPU_SUBNORMALS);
+    ctx->env_subnormals = ATTN_SUBNORMALS_READ;
+    if (!word) return ATTN_OK;
+    ctx->env_subnormals = !strcmp(word, "exact") ? ATTN_SUBNORMALS_EXACT : ATTN_SUBNORMALS_FLUSH;
+    if (ctx->env_subnormals == ATTN_SUBNORMALS_EXACT || !strcmp(word, "flush")) return ATTN_OK;
+    FAIL(ATTN_E_ENUM, "ATTN_CPU_SUBNORMALS", "ATTN_CPU_SUBNORMALS is \"%.80s\"; expected exact or flush", word);
+}
+
 static attn_status read_preferences(attn_ctx *ctx) {
     static const char *const names[ATTN_BACKEND_COUNT_] = {"any", "ref", "cpu", "cuda"};
     const char *kernel = attn_base_env(ATTN_ENV_KERNEL), *backend = attn_base_env(ATTN_ENV_BACKEND);
@@ -111,6 +120,7 @@ static attn_status read_settings(attn_ctx *ctx, const attn_ctx_options *o) {
     TRY(read_threads(ctx, o));
     TRY(attn_base_env_check());
     TRY(read_isa(ctx, o));
+    TRY(read_subnormals(ctx));
     TRY(read_preferences(ctx));
     if (o->cuda_driver && strlen(o->cuda_driver) >= sizeof ctx->cuda_driver)
         FAIL2(ATTN_E_ARGUMENT, "cuda_driver", (int64_t)sizeof ctx->cuda_driver - 1, (int64_t)strlen(o->cuda_driver),

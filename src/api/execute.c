@@ -29,9 +29,11 @@ attn_status attn_api_execute(const attn_plan *plan, const attn_args *args) {
     if (ctx->log.level >= ATTN_LOG_DEBUG) attn_base_log(&ctx->log, ATTN_LOG_DEBUG, "execute", "%s", kernel->name);
     int64_t begin = attn_api_trace_begin(ctx);
     int on_cpu = plan->device->id.type == ATTN_DEVICE_TYPE_CPU;
+    const uint32_t mode = attn_base_float_begin(ATTN_SUBNORMALS_EXACT);
     if (ctx->env_poison && on_cpu) attn_api_poison(plan, args);
     attn_status status =
         ctx->env_check && on_cpu ? attn_api_launch_checked(plan, kernel, args) : attn_core_launch(plan, kernel, args);
+    attn_base_float_end(mode);
     attn_api_trace_end(ctx, begin, "execute", kernel->name, &plan->original);
     return status;
 }

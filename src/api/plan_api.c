@@ -114,8 +114,8 @@ struct whole {
     struct attn_core_expected expected;
 };
 
-attn_status attn_api_plan_new(attn_ctx *ctx, attn_device device, const attn_problem *problem,
-                              const attn_plan_options *options, attn_plan **out) {
+static attn_status make_plan(attn_ctx *ctx, attn_device device, const attn_problem *problem,
+                             const attn_plan_options *options, attn_plan **out) {
     int64_t begin = attn_api_trace_begin(ctx);
     attn_problem original, normalised;
     TRY(attn_core_struct_copy(&original, sizeof original, problem, "problem"));
@@ -146,6 +146,14 @@ attn_status attn_api_plan_new(attn_ctx *ctx, attn_device device, const attn_prob
     attn_api_trace_end(ctx, begin, "plan", plan->kernel->name, &plan->original);
     *out = plan;
     return ATTN_OK;
+}
+
+attn_status attn_api_plan_new(attn_ctx *ctx, attn_device device, const attn_problem *problem,
+                              const attn_plan_options *options, attn_plan **out) {
+    const uint32_t mode = attn_base_float_begin(ATTN_SUBNORMALS_EXACT);
+    const attn_status status = make_plan(ctx, device, problem, options, out);
+    attn_base_float_end(mode);
+    return status;
 }
 
 void attn_api_plan_free(attn_plan *plan) {

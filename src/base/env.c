@@ -23,6 +23,10 @@ const struct attn_env_row attn_env_table[ATTN_ENV_COUNT] = {
     [ATTN_ENV_CPU] =
         {"ATTN_CPU", "text",
          "Cap on the CPU features that kernels may use: c, avx2, avx512, avx512bf16 or amx. Unset: all there are."},
+    [ATTN_ENV_CPU_SUBNORMALS] =
+        {"ATTN_CPU_SUBNORMALS", "text",
+         "Subnormal numbers on the CPU. Unset: operands count, results become 0 for speed. exact: "
+         "results are kept, too, and kernels on VDPBF16PS and TDPBF16PS are refused. flush: both count as 0."},
     [ATTN_ENV_EXPLAIN] = {"ATTN_EXPLAIN", "bool",
                           "1: every new plan logs the table of attn_explain at level info, area plan. Unless "
                           "ATTN_LOG is set, it also asks for that level and area."},

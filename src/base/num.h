@@ -15,6 +15,8 @@ static inline uint32_t attn_num_f32_bits(float f) {
     memcpy(&u, &f, 4);
     return u;
 }
+/* A product by 1 is no copy where the processor flushes subnormal numbers. */
+static inline int attn_num_is_one(float f) { return f >= 1 && f <= 1; }
 static inline float attn_num_bf16_f32(uint16_t h) { return attn_num_bits_f32((uint32_t)h << 16); }
 static inline uint16_t attn_num_f32_bf16(float f) {
     uint32_t u = attn_num_f32_bits(f);

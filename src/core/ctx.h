@@ -2,6 +2,7 @@
  * The context's fields. Created and destroyed by src/api/ctx.c; the core reads it. */
 #ifndef ATTN_CORE_CTX_H
 #define ATTN_CORE_CTX_H
+#include "base/float_mode.h"
 #include "base/log.h"
 #include "base/mem.h"
 #include "core/kernel.h"
@@ -22,6 +23,7 @@ struct attn_ctx {
     char env_kernel[128];  /* ATTN_KERNEL at creation */
     int32_t env_backend;   /* ATTN_BACKEND at creation */
     uint8_t env_explain, env_check, env_poison;
+    int32_t env_subnormals; /* ATTN_SUBNORMALS_* of ATTN_CPU_SUBNORMALS */
     int64_t fail_thread_in; /* ATTN_FAIL_THREAD: the n-th thread start fails; 0 = off */
 
     const struct attn_core_backend *const *backends; /* kernel_list.c, in order of consideration */

@@ -16,7 +16,8 @@ struct attn_core_device {
     uint64_t features; /* backend's own bits (ATTN_CPU_AVX2, ...) */
     uint64_t denied;   /* feature bits withheld above, for the reason in denied_why */
     const char *denied_why;
-    int32_t threads; /* CPU: threads that work on one execution, the caller's included */
+    int32_t threads;    /* CPU: threads that work on one execution, the caller's included */
+    int32_t subnormals; /* CPU: one of ATTN_SUBNORMALS_* */
     uint64_t memory_bytes;
     void *backend; /* pool, driver handle, ... owned by the backend */
     char name[96], feature_text[160];

@@ -73,6 +73,7 @@ static void environment_is_read_and_judged(void **state) {
         {"ATTN_THREADS", "0", ATTN_E_ARGUMENT, "threads"},
         {"ATTN_THREADS", "two", ATTN_E_ARGUMENT, "threads"},
         {"ATTN_CPU", "sse9", ATTN_E_ENUM, "cpu_isa"},
+        {"ATTN_CPU_SUBNORMALS", "ftz", ATTN_E_ENUM, "ATTN_CPU_SUBNORMALS"},
         {"ATTN_BACKEND", "gpu", ATTN_E_ENUM, "backend"},
         {"ATTN_TRACE", "/nonexistent/t", ATTN_E_IO, "trace"},
         {"ATTN_LOG", "nonsense", ATTN_E_ENUM, "log_level"},

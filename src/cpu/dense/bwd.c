@@ -171,11 +171,9 @@ int64_t attn_cpu_sdpa_bwd_workspace(const struct attn_cpu_sdpa_isa *isa, const a
 
 static void run_tasks(void *arg, int32_t worker) {
     struct attn_cpu_bwd *w = arg;
-    const uint32_t mode = attn_cpu_flush_begin();
     attn_ukr_bf16_begin(w->bf16);
     for (int64_t t; (t = attn_cpu_next(&w->next)) < w->tasks;) w->phase(w, t, w->scratch + worker * w->at.end);
     attn_ukr_bf16_end(w->bf16);
-    attn_cpu_flush_end(mode);
 }
 
 static void run_phase(struct attn_cpu_bwd *w, const struct attn_core_device *dev, int64_t tasks,

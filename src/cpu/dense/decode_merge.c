@@ -43,7 +43,6 @@ MERGE(double, f64)
 void attn_cpu_decode_merge(void *arg, int32_t worker) {
     struct attn_cpu_fwd *f = arg;
     const attn_problem *p = f->s.p;
-    const uint32_t mode = attn_cpu_flush_begin();
     (void)worker;
     for (int64_t head; (head = attn_cpu_next(&f->next)) < p->batch * p->heads_k;) {
         const int64_t b = head / p->heads_k, hk = head % p->heads_k;
@@ -67,5 +66,4 @@ void attn_cpu_decode_merge(void *arg, int32_t worker) {
         }
         attn_cpu_fwd_empty(f, &seq, b, hk, live, f->s.flat);
     }
-    attn_cpu_flush_end(mode);
 }

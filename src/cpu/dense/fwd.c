@@ -273,11 +273,9 @@ static void run_tasks(void *arg, int32_t worker) {
     char *scratch = f->scratch + worker * f->at.end;
     struct attn_cpu_fwd_kept *kept = (struct attn_cpu_fwd_kept *)(void *)(scratch + f->at.kept);
     for (int64_t i = 0; i < f->kept; i++) kept[i].head = -1;
-    const uint32_t mode = attn_cpu_flush_begin();
     attn_ukr_bf16_begin(f->s.bf16);
     run_pairs(f, worker, pairs, each, scratch);
     attn_ukr_bf16_end(f->s.bf16);
-    attn_cpu_flush_end(mode);
 }
 
 void attn_cpu_sdpa_fwd(const struct attn_cpu_sdpa_isa *isa, const struct attn_core_device *dev, const attn_problem *p,

@@ -174,7 +174,7 @@ static void load_strip(const struct work *w, int64_t r0, int64_t n) {
         const struct attn_cpu_sdpa_row *row = &w->row[r0];
         const char *rows = attn_view_row(&f->s.q, w->b, row->h, w->seq.q0 + row->i);
         f->s.u->transpose_f32(q, ROWS, (const float *)(const void *)rows, f->s.q.row / wide, ROWS, w->depth);
-        if (!w->u->pairs) f->s.u->scale_f32(q, ROWS * w->depth, (float)f->s.row_factor);
+        if (!w->u->pairs) attn_cpu_sdpa_scale_f32(&f->s, q, ROWS * w->depth, f->s.row_factor);
         return;
     }
     if (n < ROWS) memset(w->tmp, 0, (size_t)(ROWS * f->ldq) * sizeof *w->tmp);
@@ -184,7 +184,7 @@ static void load_strip(const struct work *w, int64_t r0, int64_t n) {
         if (w->u->pairs) {
             attn_cpu_bf16_row(w->tmp + r * f->ldq, from, f->s.p->dim_qk);
         } else {
-            f->s.u->widen(w->tmp + r * f->ldq, from, f->s.p->dtype, w->depth, (float)f->s.row_factor);
+            attn_cpu_sdpa_load_f32(&f->s, w->tmp + r * f->ldq, from, f->s.p->dtype, w->depth, f->s.row_factor);
         }
     }
     f->s.u->transpose_f32(q, ROWS, w->tmp, f->ldq, ROWS, w->depth);

@@ -2,15 +2,24 @@
  * Packing, scores and poison for one compute type; included twice by score.c. No include guard on purpose.
  * The includer defines REAL, T(name), REAL_IS_F64 and SMALLEST (the smallest normal number). */
 
+void T(attn_cpu_sdpa_scale)(const struct attn_cpu_sdpa *s, REAL *y, int64_t n, double factor) {
+    const uint32_t mode = attn_base_float_keep_subnormals();
+    s->u->T(scale)(y, n, (REAL)factor);
+    attn_base_float_end(mode);
+}
+
 void T(attn_cpu_sdpa_load)(const struct attn_cpu_sdpa *s, REAL *dst, const void *src, int32_t dtype, int64_t n,
                            double factor) {
+    const int scaled = factor < 1 || factor > 1;
+    const uint32_t mode = scaled ? attn_base_float_keep_subnormals() : 0;
 #if REAL_IS_F64
     (void)dtype;
     memcpy(dst, src, (size_t)n * sizeof *dst);
-    if (factor < 1 || factor > 1) s->u->scale_f64(dst, n, factor);
+    if (scaled) s->u->scale_f64(dst, n, factor);
 #else
     s->u->widen(dst, src, dtype, n, (float)factor);
 #endif
+    if (scaled) attn_base_float_end(mode);
 }
 
 void T(attn_cpu_sdpa_store)(const struct attn_cpu_sdpa *s, void *dst, int32_t dtype, const REAL *src, int64_t n,

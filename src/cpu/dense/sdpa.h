@@ -84,6 +84,8 @@ struct attn_cpu_sdpa_poison {
 
 /* Declarations for both compute types. */
 #define ATTN_CPU_SDPA_TYPED(REAL, T)                                                                                   \
+    /* Operands times factor, subnormal ones kept. */                                                                  \
+    void attn_cpu_sdpa_scale_##T(const struct attn_cpu_sdpa *s, REAL *y, int64_t n, double factor);                    \
     /* One row of a tensor of the problem's dtype, times factor, and back (rounded once). */                           \
     void attn_cpu_sdpa_load_##T(const struct attn_cpu_sdpa *s, REAL *dst, const void *src, int32_t dtype, int64_t n,   \
                                 double factor);                                                                        \

@@ -38,6 +38,13 @@ static attn_status open_cpu(struct attn_ctx *ctx, struct attn_core_device *devic
         dev->denied_why = "the system's kernel did not permit AMX";
         attn_base_log(&ctx->log, ATTN_LOG_INFO, "cpu", "%s", dev->denied_why);
     }
+    dev->subnormals = ctx->env_subnormals;
+    const uint64_t flushing = dev->features & (ATTN_CPU_BF16 | ATTN_CPU_AMX);
+    if (ctx->env_subnormals == ATTN_SUBNORMALS_EXACT && flushing) {
+        dev->features &= ~flushing;
+        dev->denied |= flushing;
+        dev->denied_why = "VDPBF16PS and TDPBF16PS take subnormal numbers for 0, and ATTN_CPU_SUBNORMALS is exact";
+    }
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
     if (pages > 0 && page > 0) dev->memory_bytes = (uint64_t)pages * (uint64_t)page;
     read_cpu_name(dev->name, sizeof dev->name);

@@ -2,6 +2,7 @@
  * The CPU backend's inside: feature bits, thread pool, and the kernel rows each file contributes. */
 #ifndef ATTN_CPU_HOST_CPU_H
 #define ATTN_CPU_HOST_CPU_H
+#include "base/float_mode.h"
 #include "base/mem.h"
 #include "core/kernel.h"
 
@@ -22,17 +23,13 @@ int attn_cpu_amx_denied(const char *cap);
  * that come while it runs: on none, if they are busy, asleep or not scheduled. It returns when all of these have. Jobs
  * share tasks through an attn_cpu_counter and return only when no task is left to take, so that the caller never waits
  * for a worker that has no task, and results do not depend on who came. Never allocates. When another thread is using
- * the pool, the caller works alone. The pool leaves the floating-point mode alone: see attn_cpu_flush_begin. */
+ * the pool, the caller works alone. Workers run in the caller's floating-point mode. */
 struct attn_cpu_pool;
 typedef void (*attn_cpu_job)(void *arg, int32_t worker);
 attn_status attn_cpu_pool_create(struct attn_mem *mem, int32_t threads, int64_t fail_thread_in,
                                  struct attn_cpu_pool **out);
 void attn_cpu_pool_destroy(struct attn_mem *mem, struct attn_cpu_pool *pool);
 void attn_cpu_pool_run(struct attn_cpu_pool *pool, int32_t n, attn_cpu_job job, void *arg);
-
-/* Flush denormals (FTZ, DAZ) in a job of a fast kernel: a denormal operand costs some 260 normal ones. */
-uint32_t attn_cpu_flush_begin(void); /* returns the mode to restore */
-void attn_cpu_flush_end(uint32_t mode);
 
 /* Shared counter of tasks: attn_cpu_next returns 0, 1, 2, ... once each. */
 struct attn_cpu_counter {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * CPU features by CPUID and XGETBV, never by model name: a level counts only when the processor has it and the system
  * saves its registers (Intel SDM vol. 1, 13.2 and 18.3). AMX also needs the system's permission, asked for once per
- * process. Other architectures give ATTN_CPU_C alone. Also the switch that flushes denormals. */
+ * process. Other architectures give ATTN_CPU_C alone. */
 #include "cpu/host/cpu.h"
 
 #include <pthread.h>
@@ -13,9 +13,6 @@
 #if defined(__x86_64__) && defined(__linux__)
 #include <sys/syscall.h>
 #include <unistd.h>
-#endif
-#if defined(__SSE2__)
-#include <xmmintrin.h>
 #endif
 
 /* What the processor and the system offer, without any cap. */
@@ -120,23 +117,4 @@ uint64_t attn_cpu_features(const char *cap, struct attn_text *text) {
 int attn_cpu_amx_denied(const char *cap) {
     const uint64_t features = attn_cpu_features(cap, NULL);
     return survey.amx && (levels_up_to(cap) & ATTN_CPU_AMX) && !(features & ATTN_CPU_AMX);
-}
-
-uint32_t attn_cpu_flush_begin(void) {
-#if defined(__SSE2__)
-    uint32_t mode = _mm_getcsr();
-    _mm_setcsr(mode | 0x8040); /* FTZ, DAZ */
-    return mode;
-#else
-    return 0;
-#endif
-}
-
-/* Puts back the mode, and keeps the exception flags raised in between out of the caller's sight. */
-void attn_cpu_flush_end(uint32_t mode) {
-#if defined(__SSE2__)
-    _mm_setcsr(mode);
-#else
-    (void)mode;
-#endif
 }

@@ -30,6 +30,7 @@ struct attn_cpu_pool {
     _Atomic int32_t sleepers; /* workers inside cond_wait, changed under lock */
     attn_cpu_job job;
     void *arg;
+    uint32_t float_mode;               /* of the caller */
     _Alignas(64) _Atomic int32_t left; /* workers that joined this run and have left it, the caller not counted */
     _Atomic int32_t awaited;           /* the caller sleeps until `left` is this; 0: it does not sleep */
     _Alignas(64) _Atomic int32_t busy; /* a run is in progress */
@@ -93,6 +94,7 @@ static void *work(void *arg) {
         seen = ticket >> SERIAL_SHIFT;
         int32_t index = join(pool, ticket);
         if (!index) continue;
+        attn_base_float_end(pool->float_mode);
         pool->job(pool->arg, index);
         /* From here on the pool may serve the next run, whose `awaited` is read: a signal too many does no harm. */
         if (atomic_fetch_add(&pool->left, 1) + 1 == atomic_load(&pool->awaited)) {
@@ -144,6 +146,7 @@ void attn_cpu_pool_run(struct attn_cpu_pool *pool, int32_t n, attn_cpu_job job, 
     }
     pool->job = job;
     pool->arg = arg;
+    pool->float_mode = attn_base_float_mode();
     atomic_store(&pool->left, 0);
     const int32_t others = (n <= pool->threads ? n : pool->threads) - 1;
     const uint64_t serial = (atomic_load(&pool->ticket) >> SERIAL_SHIFT) + 1;

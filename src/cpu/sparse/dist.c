@@ -146,11 +146,9 @@ static void job(void *arg, int32_t worker) {
     struct dist *j = arg;
     const struct layout l = lay_out(j->isa, j->p);
     char *ws = (char *)j->a->workspace + l.bytes * (uint64_t)worker;
-    uint32_t mode = attn_cpu_flush_begin();
     attn_ukr_bf16_begin(j->isa->bf16);
     for (int64_t t; (t = attn_cpu_next(&j->next)) < j->n_tasks;) task(j, &l, ws, t);
     attn_ukr_bf16_end(j->isa->bf16);
-    attn_cpu_flush_end(mode);
 }
 
 void attn_cpu_mla_sum_to_one(float *row, int64_t n) {

@@ -182,10 +182,8 @@ static void round_job(void *arg, int32_t worker) {
     struct mla_bwd *j = arg;
     const attn_problem *p = j->p;
     float *old = (float *)(j->ws + j->z.at_threads + j->z.thread_bytes * (uint64_t)worker + j->z.t_row);
-    uint32_t mode = attn_cpu_flush_begin();
     for (int64_t t; (t = attn_cpu_next(&j->next) * ROWS_PER_TASK) < p->seq_k;)
         attn_cpu_mla_bwd_round(j, t, mla_min(t + ROWS_PER_TASK, p->seq_k), 0, p->dim_qk, old);
-    attn_cpu_flush_end(mode);
 }
 
 static void share(struct mla_bwd *j, const struct attn_core_device *dev, int64_t tasks, attn_cpu_job job) {

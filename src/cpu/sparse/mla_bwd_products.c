@@ -310,12 +310,10 @@ static void one_unit(const struct mla_bwd *j, int64_t at_unit, char *thread) {
 
 void attn_cpu_mla_bwd_rows_job(void *arg, int32_t worker) {
     struct mla_bwd *j = arg;
-    uint32_t mode = attn_cpu_flush_begin();
     attn_ukr_bf16_begin(j->isa->bf16);
     for (int64_t t; (t = attn_cpu_next(&j->next)) < j->n_units;)
         one_unit(j, t, j->ws + j->z.at_threads + j->z.thread_bytes * (uint64_t)worker);
     attn_ukr_bf16_end(j->isa->bf16);
-    attn_cpu_flush_end(mode);
 }
 
 /* Columns [c0, c1) of the dKV rows of one key range, for one unit. */
@@ -392,7 +390,6 @@ void attn_cpu_mla_bwd_keys_job(void *arg, int32_t worker) {
     const struct mla_bwd_size *z = &j->z;
     char *thread = j->ws + z->at_threads + z->thread_bytes * (uint64_t)worker;
     float *sum = (float *)(thread + z->t_sum);
-    uint32_t mode = attn_cpu_flush_begin();
     attn_ukr_bf16_begin(j->isa->bf16);
     for (int64_t t; (t = attn_cpu_next(&j->next)) < z->n_ranges * z->n_slices;) {
         const int64_t range = t / z->n_slices, c0 = t % z->n_slices * z->slice,
@@ -412,5 +409,4 @@ void attn_cpu_mla_bwd_keys_job(void *arg, int32_t worker) {
         if (j->round) attn_cpu_mla_bwd_round(j, from, to, c0, c1, (float *)(thread + z->t_row));
     }
     attn_ukr_bf16_end(j->isa->bf16);
-    attn_cpu_flush_end(mode);
 }

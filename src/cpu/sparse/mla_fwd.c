@@ -342,13 +342,11 @@ static void job(void *arg, int32_t worker) {
     struct fwd *j = arg;
     const struct layout l = lay_out(j->isa, j->p, j->chunk);
     char *ws = (char *)j->a->workspace + l.bytes * (uint64_t)worker;
-    uint32_t mode = attn_cpu_flush_begin();
     attn_ukr_bf16_begin(j->isa->bf16);
     int32_t *key = (int32_t *)(ws + l.key);
     struct turn turn;
     for (take(j, &turn, key, key + block_of(j->isa, j->p)); turn.task < j->n_tasks;) task(j, &l, ws, &turn);
     attn_ukr_bf16_end(j->isa->bf16);
-    attn_cpu_flush_end(mode);
 }
 
 void attn_cpu_mla_fwd(const struct mla_isa *isa, const struct attn_core_device *dev, const attn_problem *p,

@@ -52,7 +52,9 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
     }                                                                                                                  \
     static attn_status launch_##op(const struct attn_kernel *k, const struct attn_core_device *dev,                    \
                                    const attn_problem *p, const attn_args *args) {                                     \
+        const uint32_t mode = attn_base_float_begin(dev->subnormals);                                                  \
         attn_cpu_mla_##op(k->impl, dev, p, args);                                                                      \
+        attn_base_float_end(mode);                                                                                     \
         return ATTN_OK;                                                                                                \
     }
 OPERATOR(fwd)

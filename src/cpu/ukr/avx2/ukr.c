@@ -4,6 +4,7 @@
 
 #include "attn.h"
 
+#include "base/num.h"
 #include "cpu/vec/avx2.h"
 #include "cpu/vec/transpose_avx2.h"
 
@@ -36,13 +37,13 @@ static inline __m128i narrow_bf16(v32 x) {
 LOADS(bf16)
 LOADS(f16)
 
-#define WIDEN(convert)                                                                                                 \
+#define WIDEN(convert, scaling)                                                                                        \
     for (; n - j >= 8; j += 8)                                                                                         \
-        v32_store(dst + j, convert(_mm_loadu_si128((const __m128i *)(const void *)(h + j))) * f);                      \
+        v32_store(dst + j, convert(_mm_loadu_si128((const __m128i *)(const void *)(h + j))) scaling);                  \
     if (j < n) {                                                                                                       \
         __m128i last = _mm_setzero_si128();                                                                            \
         memcpy(&last, h + j, (size_t)(n - j) * 2);                                                                     \
-        v32_store_tail(dst + j, v32_tail_of(n - j), convert(last) * f);                                                \
+        v32_store_tail(dst + j, v32_tail_of(n - j), convert(last) scaling);                                            \
     }
 static void widen(float *dst, const void *src, int32_t dtype, int64_t n, float factor) {
     const uint16_t *h = (const uint16_t *)src;
@@ -50,9 +51,19 @@ static void widen(float *dst, const void *src, int32_t dtype, int64_t n, float f
     const v32 f = v32_set(factor);
     int64_t j = 0;
     switch (dtype) {
-    case ATTN_F16: WIDEN(widen_f16) break;
-    case ATTN_BF16: WIDEN(widen_bf16) break;
+    case ATTN_F16: WIDEN(widen_f16, *f) break;
+    case ATTN_BF16:
+        if (attn_num_is_one(factor)) {
+            WIDEN(widen_bf16, )
+        } else {
+            WIDEN(widen_bf16, *f)
+        }
+        break;
     default:
+        if (attn_num_is_one(factor)) {
+            memcpy(dst, src, (size_t)n * sizeof *dst);
+            break;
+        }
         for (; n - j >= 8; j += 8) v32_store(dst + j, v32_load(s + j) * f);
         if (j < n) v32_store_tail(dst + j, v32_tail_of(n - j), v32_load_tail(s + j, v32_tail_of(n - j)) * f);
     }

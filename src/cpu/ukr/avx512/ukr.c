@@ -4,6 +4,7 @@
 
 #include "attn.h"
 
+#include "base/num.h"
 #include "cpu/vec/avx512.h"
 #include "cpu/vec/exp2.h"
 
@@ -35,12 +36,12 @@ static inline __m256i narrow_bf16(v32 x) {
 LOADS(bf16)
 LOADS(f16)
 
-#define WIDEN(convert)                                                                                                 \
+#define WIDEN(convert, scaling)                                                                                        \
     for (; n - j >= 16; j += 16)                                                                                       \
-        v32_store(dst + j, convert(_mm256_loadu_si256((const __m256i *)(const void *)(h + j))) * f);                   \
+        v32_store(dst + j, convert(_mm256_loadu_si256((const __m256i *)(const void *)(h + j))) scaling);               \
     if (j < n) {                                                                                                       \
         __mmask16 m = v32_tail_of(n - j);                                                                              \
-        v32_store_tail(dst + j, m, convert(_mm256_maskz_loadu_epi16(m, h + j)) * f);                                   \
+        v32_store_tail(dst + j, m, convert(_mm256_maskz_loadu_epi16(m, h + j)) scaling);                               \
     }
 static void widen(float *dst, const void *src, int32_t dtype, int64_t n, float factor) {
     const uint16_t *h = (const uint16_t *)src;
@@ -48,9 +49,19 @@ static void widen(float *dst, const void *src, int32_t dtype, int64_t n, float f
     const v32 f = v32_set(factor);
     int64_t j = 0;
     switch (dtype) {
-    case ATTN_F16: WIDEN(widen_f16) break;
-    case ATTN_BF16: WIDEN(widen_bf16) break;
+    case ATTN_F16: WIDEN(widen_f16, *f) break;
+    case ATTN_BF16:
+        if (attn_num_is_one(factor)) {
+            WIDEN(widen_bf16, )
+        } else {
+            WIDEN(widen_bf16, *f)
+        }
+        break;
     default:
+        if (attn_num_is_one(factor)) {
+            memcpy(dst, src, (size_t)n * sizeof *dst);
+            break;
+        }
         for (; n - j >= 16; j += 16) v32_store(dst + j, v32_load(s + j) * f);
         if (j < n) v32_store_tail(dst + j, v32_tail_of(n - j), v32_load_tail(s + j, v32_tail_of(n - j)) * f);
     }

@@ -24,9 +24,15 @@ static void widen(float *dst, const void *src, int32_t dtype, int64_t n, float f
         for (int64_t j = 0; j < n; j++) dst[j] = widen_f16(h[j]) * factor;
         break;
     case ATTN_BF16:
-        for (int64_t j = 0; j < n; j++) dst[j] = attn_num_bf16_f32(h[j]) * factor;
+        for (int64_t j = 0; j < n; j++) dst[j] = attn_num_bf16_f32(h[j]);
+        if (attn_num_is_one(factor)) break;
+        for (int64_t j = 0; j < n; j++) dst[j] *= factor;
         break;
     default:
+        if (attn_num_is_one(factor)) {
+            memcpy(dst, src, (size_t)n * sizeof *dst);
+            break;
+        }
         for (int64_t j = 0; j < n; j++) dst[j] = f[j] * factor;
     }
 }
