@@ -20,6 +20,8 @@ struct bench {
     int json, overhead;
     int32_t threads;
     const char *run_id, *outputs;
+    struct attn_cli_overlap overlap;           /* of the problem that is measured */
+    struct attn_cli_overlap_measured measured; /* of its lists */
     char date[32], default_id[64], device[96], driver[24];
 };
 
@@ -29,7 +31,7 @@ static void print_help(void) {
     printf(
         "Usage: attn bench [OPTIONS] PROBLEM|@FILE...\n\n"
         "Measure problems. @FILE holds one problem a line; @NAME is a list that comes with the program (dense, backward,\n"
-        "f32, f64, decode, dsa, small, calls, cpu, cpu_short).\n\n"
+        "f32, f64, decode, dsa, shared, small, calls, cpu, cpu_short).\n\n"
         "      --overhead        host time of plan creation, argument check, execution and attn_run instead; on a GPU\n"
         "                        also of the execution's launches straight through the driver (driver_floor)\n"
         "      --runs N          at least N timed samples after warm-up (default 30)\n"
@@ -40,6 +42,8 @@ static void print_help(void) {
         "      --warm            as --cache warm\n"
         "      --outputs LIST    of the outputs that may be left out only these, e.g. out (default: all but lse_rounded\n"
         "                        and max_logits)\n"
+        "      --overlap J       lists of sparse queries share J of their keys with the query before: 0 to 1, random, or\n"
+        "                        prefix (the first keys); the records say what the lists have\n"
         "      --driver PATH     CUDA driver library; sim: the PTX simulator beside this command, which counts one\n"
         "                        execution's work and takes no time\n"
         "      --run-id ID       id of this invocation in the records, to join them with a peer's\n"
@@ -80,6 +84,8 @@ static void print_timing(const struct bench *b, const struct attn_cli_tensors *s
                                       .flops = b->overhead ? 0 : attn_problem_flops(&set->problem),
                                       .bytes = b->overhead ? 0 : attn_problem_bytes(&set->problem),
                                       .cache = b->meter.cache,
+                                      .overlap = &b->overlap,
+                                      .measured = &b->measured,
                                       .note = note};
     if (b->json)
         attn_cli_record_json(&r, t);
@@ -100,6 +106,8 @@ static attn_status count(const struct bench *b, attn_ctx *ctx, const struct attn
                                       .measure = "counted",
                                       .flops = attn_problem_flops(&set->problem),
                                       .bytes = attn_problem_bytes(&set->problem),
+                                      .overlap = &b->overlap,
+                                      .measured = &b->measured,
                                       .note = "counted, not timed"};
     if (b->json)
         attn_cli_record_counted(&r, counts);
@@ -174,20 +182,30 @@ static int measure_matching(const struct bench *b, attn_ctx *ctx, struct attn_cl
     return found ? code : attn_cli_die("bench", "\"%s\": no kernel matching '%s' accepts it", text, b->common.kernel);
 }
 
-static int bench_one(const struct bench *b, attn_ctx *ctx, const char *word) {
+static void print_overlap(const struct bench *b) {
+    const struct attn_cli_overlap_measured *m = &b->measured;
+    if (!b->overlap.kind) return;
+    printf("  overlap %s: J %.4f, unions of 2, 4, 8, 16 lists have %.1f, %.1f, %.1f, %.1f keys\n", b->overlap.text,
+           m->j, m->union_length[0], m->union_length[1], m->union_length[2], m->union_length[3]);
+}
+
+static int bench_one(struct bench *b, attn_ctx *ctx, const char *word, const struct attn_cli_overlap *overlap) {
     attn_problem problem;
     int code = attn_cli_problem("bench", word, &problem);
     if (!code && b->outputs) code = attn_cli_outputs("bench", b->outputs, &problem);
     if (code) return code;
     char *text = attn_cli_problem_text(&problem); /* the library's own form, on which records are joined */
     struct attn_cli_tensors *set = calloc(1, sizeof *set);
+    b->overlap = *overlap;
     attn_status status =
-        text && set ? attn_cli_bench_inputs(ctx, b->common.device, &problem, b->outputs, set) : ATTN_E_MEMORY;
+        text && set ? attn_cli_bench_inputs(ctx, b->common.device, &problem, b->outputs, &b->overlap, set, &b->measured)
+                    : ATTN_E_MEMORY;
     if (!status && b->gpu) status = attn_cli_gpu_load(b->gpu, set);
     if (status) {
         code = attn_cli_die("bench", "\"%s\": tensors: %s", word, attn_status_text(status));
     } else {
         if (!b->json) printf("%s%s%s\n", attn_cli_sgr(stdout, "1"), text, attn_cli_sgr(stdout, "0"));
+        if (!b->json) print_overlap(b);
         code = b->common.kernel ? measure_matching(b, ctx, set, text) : measure(b, ctx, set, text, NULL);
     }
     if (set) attn_cli_tensors_destroy(set);
@@ -273,7 +291,7 @@ static int measure_all(struct bench *b, const struct attn_cli_cases *cases) {
     if (!code) code = prepare(b, ctx);
     if (!code && !b->json) print_heading(b);
     for (size_t i = 0; i < cases->n && ctx && (!code || i > 0); i++) { /* a refused problem does not stop the others */
-        int r = bench_one(b, ctx, cases->text[i]);
+        int r = bench_one(b, ctx, cases->text[i], &cases->overlap[i]);
         if (r) code = r;
     }
     attn_cli_gpu_close(b->gpu);
@@ -299,6 +317,7 @@ int attn_cli_bench(int argc, char **argv) {
         OPT_ID,
         OPT_OVERHEAD,
         OPT_OUTPUTS,
+        OPT_OVERLAP,
         OPT_DRIVER
     };
     static const struct option table[] = {ATTN_CLI_COMMON_OPTIONS,
@@ -309,6 +328,7 @@ int attn_cli_bench(int argc, char **argv) {
                                           {"warm", no_argument, NULL, OPT_WARM},
                                           {"overhead", no_argument, NULL, OPT_OVERHEAD},
                                           {"outputs", required_argument, NULL, OPT_OUTPUTS},
+                                          {"overlap", required_argument, NULL, OPT_OVERLAP},
                                           {"driver", required_argument, NULL, OPT_DRIVER},
                                           {"run-id", required_argument, NULL, OPT_ID},
                                           {"json", no_argument, NULL, 'j'},
@@ -342,6 +362,10 @@ int attn_cli_bench(int argc, char **argv) {
             break;
         case OPT_ID: b.run_id = optarg; break;
         case OPT_OUTPUTS: b.outputs = optarg; break;
+        case OPT_OVERLAP:
+            if (attn_cli_overlap_parse(optarg, &b.overlap))
+                return attn_cli_usage("bench", "--overlap: expected 0 to 1, random or prefix, given '%s'", optarg);
+            break;
         case 'j': b.json = 1; break;
         case 'h': print_help(); return ATTN_CLI_OK;
         default: return attn_cli_bad_option("bench", c, argv);
@@ -361,7 +385,7 @@ int attn_cli_bench(int argc, char **argv) {
     }
     struct attn_cli_cases cases = {0};
     int code = ATTN_CLI_OK;
-    for (int i = optind; i < argc && !code; i++) code = attn_cli_cases_add(&cases, argv[i]);
+    for (int i = optind; i < argc && !code; i++) code = attn_cli_cases_add(&cases, argv[i], &b.overlap);
     if (!code && !cases.n) code = attn_cli_die("bench", "the files hold no problem");
     if (!code) code = measure_all(&b, &cases);
     attn_cli_counter_close(b.counter);

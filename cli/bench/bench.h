@@ -6,19 +6,22 @@
 #include "shared/cli.h"
 
 struct attn_cli_cases {
-    char **text; /* one problem each, as written */
+    char **text;                      /* one problem each, as written */
+    struct attn_cli_overlap *overlap; /* of each */
     size_t n;
 };
 /* A problem text, or @FILE / @NAME with one problem a line and # comments. Every line is parsed and checked now, so
- * that a fault in the last line is found before the first measurement. Returns an exit code; the reason is printed. */
-int attn_cli_cases_add(struct attn_cli_cases *cases, const char *word);
+ * that a fault in the last line is found before the first measurement. A line `--overlap J` holds for the lines after
+ * it, in place of the argument. Returns an exit code; the reason is printed. */
+int attn_cli_cases_add(struct attn_cli_cases *cases, const char *word, const struct attn_cli_overlap *overlap);
 void attn_cli_cases_free(struct attn_cli_cases *cases);
 
 /* inputs.c: random inputs of a problem in host memory, lengths at their bounds; out and lse of a backward are
  * computed on `device`. Of the outputs that may be left out those that `outputs` lists; NULL: all but lse_rounded and
- * max_logits. */
+ * max_logits. With an overlap (sparse problems), what two neighbours' lists share is measured. */
 attn_status attn_cli_bench_inputs(attn_ctx *ctx, attn_device device, const attn_problem *problem, const char *outputs,
-                                  struct attn_cli_tensors *out);
+                                  const struct attn_cli_overlap *overlap, struct attn_cli_tensors *out,
+                                  struct attn_cli_overlap_measured *measured);
 
 struct attn_cli_timing {
     double median, p10, p90; /* seconds */
@@ -94,6 +97,8 @@ struct attn_cli_record {
     int32_t backend;
     double flops, bytes; /* 0 = the record is not about them */
     int cache;
+    const struct attn_cli_overlap *overlap;           /* NULL or kind NONE: lists as the seed gives them */
+    const struct attn_cli_overlap_measured *measured; /* of it */
     const char *note;
 };
 void attn_cli_record_json(const struct attn_cli_record *r, const struct attn_cli_timing *t);

@@ -120,10 +120,12 @@ static int make_forward_inputs(struct check_case *c) {
     return bad || (!lent && attn_cli_check_store(out)) || attn_cli_check_store(lse);
 }
 
-int attn_cli_check_case_make(struct check_case *c, const attn_problem *p, uint64_t seed) {
+int attn_cli_check_case_make(struct check_case *c, const attn_problem *p, uint64_t seed,
+                             const struct attn_cli_overlap *overlap) {
     memset(c, 0, sizeof *c);
     c->p = *p;
     c->seed = seed;
+    c->overlap = *overlap;
     attn_cli_rng_seed(&c->rng, seed ^ UINT64_C(0x636865636b));
     c->text = attn_cli_problem_text(p);
     attn_cli_check_modes(c);

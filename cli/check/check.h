@@ -87,7 +87,8 @@ struct check_case {
     struct check_tensor t[ATTN_ROLE_COUNT];
     struct check_want want[ATTN_ROLE_COUNT];
     struct check_seq *seq; /* [batch], dense */
-    bool oracle_failed;    /* the ref kernel could not run; want = plain */
+    struct attn_cli_overlap overlap;
+    bool oracle_failed; /* the ref kernel could not run; want = plain */
 };
 
 static inline bool check_has(const struct check_case *c, uint64_t flag) { return (c->p.flags & flag) != 0; }
@@ -104,7 +105,8 @@ void attn_cli_check_gen_sparse(struct attn_cli_rng *r, int32_t op, int32_t dtype
 
 /* case.c. make: everything up to the plain answer, which is also `want` at first; 0, or -1 with a text on stderr.
  * oracle.c: `want` from the ref kernel; fills `why` (reason it could not run, else ""). */
-int attn_cli_check_case_make(struct check_case *c, const attn_problem *p, uint64_t seed);
+int attn_cli_check_case_make(struct check_case *c, const attn_problem *p, uint64_t seed,
+                             const struct attn_cli_overlap *overlap);
 void attn_cli_check_case_free(struct check_case *c);
 void attn_cli_check_case_want_plain(struct check_case *c);
 void attn_cli_check_case_oracle(struct check_case *c, attn_ctx *ctx, char *why, size_t why_bytes);
@@ -205,6 +207,7 @@ struct check_session {
     attn_device device;
     int32_t threads;
     const char *isa;
+    struct attn_cli_overlap overlap; /* of sparse cases' lists */
     bool verbose, json;
 };
 /* Which kernels are meant; zero = all. */

@@ -10,29 +10,32 @@
 #include <string.h>
 #include <unistd.h>
 
-static const char help[] = "usage: attn check [options]\n"
-                           "Compare every kernel with the ref kernels on random problems.\n\n"
-                           "      --repeat N        problems per operator and dtype (default 50)\n"
-                           "      --seed S          first of the random numbers (default 1)\n"
-                           "      --kernel PATTERN  only kernels of this name, * and ? allowed\n"
-                           "      --backend NAME    only ref, cpu or cuda kernels\n"
-                           "      --op NAME         only one operator: sdpa_fwd, sdpa_bwd, mla_fwd, mla_bwd, dist\n"
-                           "      --dtype NAME      only one dtype: f32, f16, bf16, f64\n"
-                           "      --device DEV      cpu (default), cuda:0, ...\n"
-                           "      --driver PATH     CUDA driver library; sim: the PTX simulator beside this command\n"
-                           "      --policy NAME     of sim, when asynchronous work ends: eager, late, random\n"
-                           "      --trace-barriers FILE  of sim, a line for each event at a barrier of CTA 0\n"
-                           "      --problem TEXT    exactly this problem, with the data that --seed gives\n"
-                           "      --properties      properties that need no reference\n"
-                           "      --threads N       threads of the second and third run of a case (default 3)\n"
-                           "      --cpu-isa NAME    cap on CPU features: c, avx2, avx512, avx512bf16, amx\n"
-                           "      --coverage        print which listed values the problems have hit\n"
-                           "      --timeout S       end the run when one case takes longer (default 120)\n"
-                           "      --list            kernels that would be tested\n"
-                           "      --json            JSON Lines\n"
-                           "  -v, --verbose         one line per case\n"
-                           "  -h, --help\n\n"
-                           "Exit code: 0 all passed, 1 failures, 77 nothing to run.\n";
+static const char help[] =
+    "usage: attn check [options]\n"
+    "Compare every kernel with the ref kernels on random problems.\n\n"
+    "      --repeat N        problems per operator and dtype (default 50)\n"
+    "      --seed S          first of the random numbers (default 1)\n"
+    "      --kernel PATTERN  only kernels of this name, * and ? allowed\n"
+    "      --backend NAME    only ref, cpu or cuda kernels\n"
+    "      --op NAME         only one operator: sdpa_fwd, sdpa_bwd, mla_fwd, mla_bwd, dist\n"
+    "      --dtype NAME      only one dtype: f32, f16, bf16, f64\n"
+    "      --device DEV      cpu (default), cuda:0, ...\n"
+    "      --driver PATH     CUDA driver library; sim: the PTX simulator beside this command\n"
+    "      --policy NAME     of sim, when asynchronous work ends: eager, late, random\n"
+    "      --trace-barriers FILE  of sim, a line for each event at a barrier of CTA 0\n"
+    "      --problem TEXT    exactly this problem, with the data that --seed gives\n"
+    "      --overlap J       lists of sparse queries share J of their keys with the query before:\n"
+    "                        0 to 1, random, or prefix\n"
+    "      --properties      properties that need no reference\n"
+    "      --threads N       threads of the second and third run of a case (default 3)\n"
+    "      --cpu-isa NAME    cap on CPU features: c, avx2, avx512, avx512bf16, amx\n"
+    "      --coverage        print which listed values the problems have hit\n"
+    "      --timeout S       end the run when one case takes longer (default 120)\n"
+    "      --list            kernels that would be tested\n"
+    "      --json            JSON Lines\n"
+    "  -v, --verbose         one line per case\n"
+    "  -h, --help\n\n"
+    "Exit code: 0 all passed, 1 failures, 77 nothing to run.\n";
 
 struct command {
     struct check_session session;
@@ -130,7 +133,7 @@ static void judge_oracle(struct command *m, struct check_case *c, const char *wh
 static void test_case(struct command *m, const attn_problem *p, uint64_t seed) {
     struct check_case c;
     char why[700];
-    if (attn_cli_check_case_make(&c, p, seed)) {
+    if (attn_cli_check_case_make(&c, p, seed, &m->session.overlap)) {
         m->oracle_failures++;
         return;
     }
@@ -286,6 +289,7 @@ static int parse(struct command *m, int argc, char **argv) {
         DTYPE,
         DEVICE,
         PROBLEM,
+        OVERLAP,
         PROPERTIES,
         THREADS,
         ISA,
@@ -309,6 +313,7 @@ static int parse(struct command *m, int argc, char **argv) {
         {"policy", required_argument, NULL, POLICY},
         {"trace-barriers", required_argument, NULL, TRACE},
         {"problem", required_argument, NULL, PROBLEM},
+        {"overlap", required_argument, NULL, OVERLAP},
         {"properties", no_argument, NULL, PROPERTIES},
         {"threads", required_argument, NULL, THREADS},
         {"cpu-isa", required_argument, NULL, ISA},
@@ -336,6 +341,7 @@ static int parse(struct command *m, int argc, char **argv) {
         case POLICY: bad = choose_policy(optarg); break;
         case TRACE: bad = choose_trace(optarg); break;
         case PROBLEM: m->problem_text = optarg; break;
+        case OVERLAP: bad = attn_cli_overlap_parse(optarg, &m->session.overlap); break;
         case PROPERTIES: m->properties = true; break;
         case THREADS: bad = attn_cli_int(optarg, 1, INT32_MAX, &m->threads); break;
         case ISA: m->session.isa = optarg; break;

@@ -102,6 +102,27 @@ static void fill_values(struct check_case *c) {
     if ((c->modes & CHECK_NAN_KEY) && kv->n) kv->val[below(c, kv->n)] = NAN;
 }
 
+/* --overlap: lists that share keys take the place of those drawn above, in valid slots alone. Slots that are bad or
+ * hidden by causality stay, and keys that stand twice or many times in a row do. */
+static int share_keys(struct check_case *c) {
+    const attn_problem *p = &c->p;
+    double *idx = c->t[ATTN_ROLE_INDICES].val;
+    int32_t *lists = malloc(((size_t)c->t[ATTN_ROLE_INDICES].n + 1) * sizeof *lists);
+    if (!lists || attn_cli_overlap_fill(&c->overlap, p, lists, c->seed)) {
+        free(lists);
+        return -1;
+    }
+    const int64_t repeat = (c->modes & CHECK_MANY_TIMES) ? 64 : (c->modes & CHECK_TWICE) ? 2 : 1;
+    for (int64_t row = 0; row < p->batch * p->seq_q; row++)
+        for (int64_t t = 0; t < p->topk; t++) {
+            const int32_t key = lists[row * p->topk + t - t % repeat];
+            double *slot = &idx[row * p->topk + t];
+            if (key >= 0 && *slot >= 0 && *slot <= (double)last_key(c, row % p->seq_q)) *slot = key;
+        }
+    free(lists);
+    return 0;
+}
+
 int attn_cli_check_data_sparse(struct check_case *c) {
     const attn_problem *p = &c->p;
     struct check_tensor *idx = &c->t[ATTN_ROLE_INDICES];
@@ -109,6 +130,7 @@ int attn_cli_check_data_sparse(struct check_case *c) {
     int64_t shared = below(c, p->seq_k);
     for (int64_t row = 0; row < p->batch * p->seq_q; row++)
         fill_row(c, idx->val + row * p->topk, row % p->seq_q, shared);
+    if (c->overlap.kind && !(c->modes & CHECK_ONE_KEY) && share_keys(c)) return -1;
     if (attn_cli_check_store(idx)) return -1;
     fill_values(c);
     if ((c->modes & CHECK_HIDDEN_NAN) && poison_unnamed(c)) return -1;

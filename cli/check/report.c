@@ -9,7 +9,8 @@
 #include <string.h>
 
 void attn_cli_check_repro(const struct check_case *c, const char *kernel, char *buf, size_t bytes) {
-    snprintf(buf, bytes, "attn check --kernel '%s' --problem \"%s\" --seed %" PRIu64, kernel, c->text, c->seed);
+    snprintf(buf, bytes, "attn check --kernel '%s' --problem \"%s\" --seed %" PRIu64 "%s%s", kernel, c->text, c->seed,
+             c->overlap.kind ? " --overlap " : "", c->overlap.text);
 }
 
 void attn_cli_check_json_text(const char *text) {

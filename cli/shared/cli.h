@@ -184,6 +184,26 @@ void attn_cli_tensors_destroy(struct attn_cli_tensors *set);
 attn_status attn_cli_tensors_fill_role(struct attn_cli_tensors *set, int32_t role, uint64_t seed);
 /* All inputs (and what is read and written) except OUT and LSE. */
 attn_status attn_cli_tensors_fill(struct attn_cli_tensors *set, uint64_t seed);
+/* overlap.c: --overlap. Lists of the problem's sparse queries that share a part J of their keys with the query before,
+ * `random` ones, or the `prefix` of the keys. No part of a problem: a plan does not see it. */
+enum { ATTN_CLI_OVERLAP_NONE, ATTN_CLI_OVERLAP_RANDOM, ATTN_CLI_OVERLAP_PREFIX, ATTN_CLI_OVERLAP_WALK };
+struct attn_cli_overlap {
+    int kind;
+    double j;      /* of a walk */
+    char text[24]; /* as given */
+};
+int attn_cli_overlap_parse(const char *text, struct attn_cli_overlap *out); /* 0, or -1 */
+/* Row-major indices [B,SQ,TOPK]: distinct admissible keys in random order, -1 after them where there are too few. A
+ * stream of its own: nothing else that the seed gives changes. ATTN_OK or ATTN_E_MEMORY. */
+attn_status attn_cli_overlap_fill(const struct attn_cli_overlap *overlap, const attn_problem *p, int32_t *indices,
+                                  uint64_t seed);
+struct attn_cli_overlap_measured {
+    double j;               /* mean over neighbours of one batch; -1: no two of them have a key */
+    double union_length[4]; /* mean length of the unions of 2, 4, 8, 16 lists, as multisets */
+};
+/* Of valid slots alone. length: topk_length, row-major, or NULL. */
+attn_status attn_cli_overlap_measure(const attn_problem *p, const int32_t *indices, const int32_t *length,
+                                     struct attn_cli_overlap_measured *out);
 /* For operators that read OUT or LSE: run the matching forward (CPU) on the set's inputs and store its out and lse.
  * Nothing to do for forward operators. */
 attn_status attn_cli_tensors_forward(attn_ctx *ctx, struct attn_cli_tensors *set);

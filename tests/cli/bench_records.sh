@@ -20,10 +20,10 @@ printf 'dist hq=2 sq=3 sk=9 topk=4 f32\r' >"$dir/crlf.txt"
 "$attn" bench $quick --json --run-id id7 "@$dir/list.txt" "@$dir/crlf.txt" >"$dir/records" || fail 'bench @list: exit code'
 [ "$(wc -l <"$dir/records")" = 3 ] || fail 'bench @list: not three records'
 for key in run date commit device driver problem impl kernel measure median_us p10_us p90_us n batch clock host_us cache \
-    tflops gbps limit_share launches overhead_us note; do
+    tflops gbps limit_share launches overhead_us note overlap; do
     [ "$(grep -c "\"$key\":" "$dir/records")" = 3 ] || fail "a record lacks $key"
 done
-[ "$(head -n 1 "$dir/records" | grep -o '"[a-z0-9_]*":' | wc -l)" = 23 ] || fail 'a record has other keys'
+[ "$(head -n 1 "$dir/records" | grep -o '"[a-z0-9_]*":' | wc -l)" = 24 ] || fail 'a record has other keys'
 grep -q '"run":"id7".*"problem":"sdpa_bwd hq=2 sq=9 d=16 f32 causal".*"n":2,.*"limit_share":null' "$dir/records" || fail 'second record'
 if command -v python3 >/dev/null; then
     python3 - "$dir/records" <<'END' || fail 'records do not hold together'
@@ -78,11 +78,26 @@ grep -q "no kernel matching 'nothing'" "$dir/err" || fail 'no matching kernel: n
 "$attn" bench --device cuda:7 "$problem" >/dev/null 2>&1
 [ $? = 3 ] || fail 'bench on cuda: exit code'
 
+# Lists that share keys: the records hold what was asked for and what the lists have; a list sets it line by line.
+sparse='dist sq=32 sk=4096 hq=1 d=512 topk=64 f32'
+"$attn" bench $quick --json --overlap 0.9 "$sparse" >"$dir/out" || fail 'bench --overlap: exit code'
+grep -q '"overlap":{"asked":"0.9","j":0.9' "$dir/out" || fail 'bench --overlap: not in the record'
+printf '%s\n--overlap prefix # all\n%s\n' "$sparse" "$sparse" >"$dir/shared.txt"
+"$attn" bench $quick --json "@$dir/shared.txt" >"$dir/out" || fail 'a list with --overlap: exit code'
+grep -c '"overlap":null' "$dir/out" | grep -qx 1 || fail 'a list with --overlap: the line before it'
+grep -q '"overlap":{"asked":"prefix","j":1.0,"union_length":\[64.0,64.0,64.0,64.0\]}' "$dir/out" ||
+    fail 'a list with --overlap: the line after it'
+"$attn" bench $quick --overlap 0.9 'sdpa_fwd hq=2 sq=9 d=16 f32' >/dev/null 2>"$dir/err" && fail 'dense with --overlap: exit code'
+grep -q 'for problems with index lists' "$dir/err" || fail 'dense with --overlap: no reason'
+printf -- '--overlap 1.5\n' >"$dir/bad.txt"
+"$attn" bench $quick "@$dir/bad.txt" 2>"$dir/err"
+grep -q 'bad.txt line 1: --overlap wants' "$dir/err" || fail 'a bad overlap in a list: no reason'
+
 # The shipped lists parse and each problem has a kernel.
-for list in dense backward f32 f64 dsa decode small calls cpu cpu_short; do
+for list in dense backward f32 f64 dsa shared decode small calls cpu cpu_short; do
     file=$source/bench/cases/$list.txt
     [ -s "$file" ] || { fail "no $file"; continue; }
-    sed 's/#.*//' "$file" | grep '[^[:space:]]' | while read -r text; do
+    sed 's/#.*//; /^--overlap /d' "$file" | grep '[^[:space:]]' | while read -r text; do
         "$attn" plan "$text" >/dev/null || echo "$list: $text"
     done >"$dir/refused"
     [ -s "$dir/refused" ] && { fail "problems without a plan:"; cat "$dir/refused"; }

@@ -53,7 +53,7 @@ static void make_plain_case(struct check_case *c, const char *text) {
         attn_cli_rng_seed(&probe.rng, seed ^ UINT64_C(0x636865636b));
         attn_cli_check_modes(&probe);
         if (probe.modes & special) continue;
-        assert_int_equal(attn_cli_check_case_make(c, &p, seed), 0);
+        assert_int_equal(attn_cli_check_case_make(c, &p, seed, &(struct attn_cli_overlap){0}), 0);
         assert_int_equal(c->modes & special, 0);
         /* Summed over its keys, a row of dS is 0 up to rounding: zeros would be the right answer. */
         if (!c->t[ATTN_ROLE_DMASK].broadcast[3]) return;
