@@ -69,10 +69,11 @@ attn_status attn_cuda_mla_map_heads(const struct attn_core_device *dev, const ch
 attn_status attn_cuda_mla_map_keys(const struct attn_core_device *dev, const struct kp_mla *in, uint32_t columns,
                                    struct kp_tensor_map *map) {
     const int64_t keys = in->seq_k > 0 ? in->seq_k : 1, rows = attn_cuda_mla_map_rows(in) * (in->batch - 1) + keys;
-    const int64_t alone = in->kv.batch > 0 ? in->kv.batch : in->dim_qk; /* a single key has no stride of its own */
+    /* A single key has no stride of its own. Without keys kv may have no address, and nothing is read: q's. */
+    const int64_t alone = in->kv.batch > 0 && in->seq_k > 0 ? in->kv.batch : in->dim_qk;
     const struct attn_cuda_tensor tensor = {
         .name = "kv",
-        .address = in->kv.data,
+        .address = in->seq_k > 0 ? in->kv.data : in->q.data,
         .rank = 2,
         .swizzle = columns == 64 ? CU_SWIZZLE_128B : CU_SWIZZLE_64B,
         .size = {(uint64_t)in->dim_qk, (uint64_t)rows},
