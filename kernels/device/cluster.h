@@ -51,6 +51,9 @@ static __device__ __forceinline__ void cluster_store128(uint32_t at, uint4 x) {
     asm volatile("st.shared::cluster.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
                  : "memory");
 }
+static __device__ __forceinline__ void cluster_store32(uint32_t cells, uint32_t x) {
+    asm volatile("st.shared::cluster.b32 [%0], %1;" ::"r"(cells), "r"(x) : "memory");
+}
 /* mbar_wait for a phase that another CTA completes, by cluster_arrive or cluster_send4. */
 static __device__ __forceinline__ void mbar_wait_cluster(uint32_t at, uint32_t parity) {
     uint32_t done;

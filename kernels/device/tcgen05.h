@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: MIT
- * Tensor memory and matrix products of sm_100, for a pair of CTAs (cta_group::2). PTX ISA 8.7, chapter "TensorCore 5th
- * Generation Family Instructions".
+ * Tensor memory and matrix products of sm_100. PTX ISA 8.7, chapter "TensorCore 5th Generation Family Instructions".
+ * A kernel uses one group throughout: that of a pair of CTAs (cta_group::2), or, if its file defines TC_GROUP as 1
+ * before it includes this one, each CTA's own.
  *
  * Tensor memory: 128 lanes x 512 columns of 32 bits in each CTA; an address is lane << 16 | column. A warp reaches the
  * 32 lanes of its place in its warpgroup. One thread of the pair's even CTA starts the products of both; those of one
- * thread are performed in the order in which they were started. Where rows and columns of D stand, of a pair:
+ * thread are performed in the order in which they were started. Where rows and columns of D stand: row m of a CTA's own
+ * product of M 128 in lane m, column n in column n; of a pair:
  *   M 256   row m: CTA m / 128, lane m % 128; column n: column n
  *   M 128   row m: CTA m / 64, lane m % 64 + 64 (n / (N / 2)); column n: column n % (N / 2)
  * A in tensor memory: row m as of D (M 128: in both halves of the lanes), two numbers of 16 bits a column. A in shared
@@ -17,14 +19,21 @@
 #define ATTN_DEVICE_TCGEN05_H
 #include <stdint.h>
 
-/* ---- allocation: a warp of each CTA of the pair; the address is written to shared memory ---- */
+#ifndef TC_GROUP
+#define TC_GROUP 2
+#endif
+#define TC_TEXT_OF(x) #x
+#define TC_TEXT(x)    TC_TEXT_OF(x)
+#define TC_CTAS       "cta_group::" TC_TEXT(TC_GROUP)
+
+/* ---- allocation: a warp of each CTA; the address is written to shared memory ---- */
 static __device__ __forceinline__ void tc_alloc(uint32_t slot, uint32_t columns) {
-    asm volatile("tcgen05.alloc.cta_group::2.sync.aligned.shared::cta.b32 [%0], %1;" ::"r"(slot), "r"(columns)
+    asm volatile("tcgen05.alloc." TC_CTAS ".sync.aligned.shared::cta.b32 [%0], %1;" ::"r"(slot), "r"(columns)
                  : "memory");
-    asm volatile("tcgen05.relinquish_alloc_permit.cta_group::2.sync.aligned;");
+    asm volatile("tcgen05.relinquish_alloc_permit." TC_CTAS ".sync.aligned;");
 }
 static __device__ __forceinline__ void tc_free(uint32_t cells, uint32_t columns) {
-    asm volatile("tcgen05.dealloc.cta_group::2.sync.aligned.b32 %0, %1;" ::"r"(cells), "r"(columns));
+    asm volatile("tcgen05.dealloc." TC_CTAS ".sync.aligned.b32 %0, %1;" ::"r"(cells), "r"(columns));
 }
 
 /* ---- order ---- */
@@ -40,13 +49,18 @@ static __device__ __forceinline__ void tc_wait_loads(void) {
 static __device__ __forceinline__ void tc_wait_stores(void) {
     asm volatile("tcgen05.wait::st.sync.aligned;" ::: "memory");
 }
-/* One arrival at this mbarrier of both CTAs. */
+/* One arrival at this mbarrier: of both CTAs of a pair, or the CTA's own. */
 static __device__ __forceinline__ void tc_commit(uint32_t barrier) {
+#if TC_GROUP == 1
+    asm volatile("tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%0];" ::"r"(barrier)
+                 : "memory");
+#else
     asm volatile(
         "tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [%0], %1;" ::"r"(
             barrier),
         "h"((short)3)
         : "memory");
+#endif
 }
 
 /* ---- descriptors ---- */
@@ -71,14 +85,14 @@ static __device__ __forceinline__ constexpr uint32_t tc_shape(int m, int n, int 
 /* ---- products, K = 16: D (+)= A B^T ---- */
 static __device__ __forceinline__ void tc_multiply(uint32_t d, uint64_t a, uint64_t b, uint32_t shape, int add) {
     asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %4, 0;\n"
-                 " tcgen05.mma.cta_group::2.kind::f16 [%0], %1, %2, %3, p;\n}" ::"r"(d),
+                 " tcgen05.mma." TC_CTAS ".kind::f16 [%0], %1, %2, %3, p;\n}" ::"r"(d),
                  "l"(a), "l"(b), "r"(shape), "r"(add)
                  : "memory");
 }
 /* A in tensor memory. */
 static __device__ __forceinline__ void tc_multiply_cells(uint32_t d, uint32_t a, uint64_t b, uint32_t shape, int add) {
     asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %4, 0;\n"
-                 " tcgen05.mma.cta_group::2.kind::f16 [%0], [%1], %2, %3, p;\n}" ::"r"(d),
+                 " tcgen05.mma." TC_CTAS ".kind::f16 [%0], [%1], %2, %3, p;\n}" ::"r"(d),
                  "r"(a), "l"(b), "r"(shape), "r"(add)
                  : "memory");
 }
@@ -89,6 +103,7 @@ static __device__ __forceinline__ void tc_multiply_cells(uint32_t d, uint32_t a,
         "=r"(x[i + 7])
 #define TC_W8(x, i)                                                                                                    \
     "r"(x[i]), "r"(x[i + 1]), "r"(x[i + 2]), "r"(x[i + 3]), "r"(x[i + 4]), "r"(x[i + 5]), "r"(x[i + 6]), "r"(x[i + 7])
+#define TC_LIST16 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}"
 #define TC_LIST32                                                                                                      \
     "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "  \
     "%24, %25, %26, %27, %28, %29, %30, %31}"
@@ -104,6 +119,16 @@ static __device__ __forceinline__ void tc_store32(uint32_t cells, const uint32_t
                  TC_W8(x, 16), TC_W8(x, 24), "r"(cells)
                  : "memory");
 }
+/* The same, 16 columns. */
+static __device__ __forceinline__ void tc_load16(uint32_t x[16], uint32_t cells) {
+    asm volatile("tcgen05.ld.sync.aligned.32x32b.x16.b32 " TC_LIST16 ", [%16];"
+                 : TC_R8(x, 0), TC_R8(x, 8)
+                 : "r"(cells));
+}
+static __device__ __forceinline__ void tc_store16(uint32_t cells, const uint32_t x[16]) {
+    asm volatile("tcgen05.st.sync.aligned.32x32b.x16.b32 [%16], " TC_LIST16 ";" ::TC_W8(x, 0), TC_W8(x, 8), "r"(cells)
+                 : "memory");
+}
 /* 16 lanes x 64 columns: x[4 n + 2 k + e] = lane (thread / 4 + 8 k), column 8 n + 2 (thread % 4) + e. */
 static __device__ __forceinline__ void tc_load_16x64(uint32_t x[32], uint32_t cells) {
     asm volatile("tcgen05.ld.sync.aligned.16x256b.x8.b32 " TC_LIST32 ", [%32];"
@@ -112,8 +137,7 @@ static __device__ __forceinline__ void tc_load_16x64(uint32_t x[32], uint32_t ce
 }
 /* The same, 32 columns. */
 static __device__ __forceinline__ void tc_load_16x32(uint32_t x[16], uint32_t cells) {
-    asm volatile("tcgen05.ld.sync.aligned.16x256b.x4.b32 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, "
-                 "%14, %15}, [%16];"
+    asm volatile("tcgen05.ld.sync.aligned.16x256b.x4.b32 " TC_LIST16 ", [%16];"
                  : TC_R8(x, 0), TC_R8(x, 8)
                  : "r"(cells));
 }

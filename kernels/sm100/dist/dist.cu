@@ -22,10 +22,10 @@
 #include "kernels/device/mbarrier.h"
 #include "kernels/device/number.h"
 #include "kernels/device/shared.h"
-#include "kernels/device/slots.h"
 #include "kernels/device/tcgen05.h"
 #include "kernels/device/tensor_copy.h"
 #include "kernels/params/mla_sm100.h"
+#include "kernels/sm100/roles.h"
 
 constexpr int DIM = CFG_DIM, HEADS = CFG_HEADS, SLICES = DIM / 64, KEYS = KP_DIST_SM100_KEYS, CTA_KEYS = KEYS / 2;
 constexpr int RING = KP_DIST_SM100_RING, Q_BUFFERS = 128 / HEADS;
@@ -46,7 +46,6 @@ constexpr uint32_t AT_SLOT = AT_BARRIERS + 8 * BARRIERS, COLUMNS = 2 * HEADS;
 static_assert(AT_SLOT + 16 <= KP_DIST_SM100_SHARED(DIM), "the host asks for as much");
 constexpr int WARP_PRODUCTS = 4, WARP_COPIES = 5;
 
-static __device__ __forceinline__ int lane_of(void) { return (int)threadIdx.x & 31; }
 static __device__ __forceinline__ uint32_t at_barrier(uint32_t base, uint32_t barrier) {
     return base + AT_BARRIERS + 8 * barrier;
 }
@@ -80,10 +79,6 @@ static __device__ __forceinline__ int64_t work_step(void) { return gridDim.x >> 
 
 /* ------------------------------------------------------------------ copies ------------------------- */
 
-static __device__ __forceinline__ int map_row(const struct work *w, int t, int64_t row0) {
-    const int idx = t < w->slots.n ? w->slots.idx[t] : -1;
-    return slot_valid(&w->slots, idx) ? (int)(row0 + idx) : -1;
-}
 static __device__ __forceinline__ void load_queries(const struct kp_dist_sm100 *p, const struct work *w, uint32_t base,
                                                     int rank, uint32_t n) {
     const uint32_t buffer = n % Q_BUFFERS, full = at_barrier(base, Q_FULL + buffer), lane = (uint32_t)lane_of();
@@ -104,8 +99,8 @@ static __device__ __forceinline__ void run_copies(const struct kp_dist_sm100 *p,
         for (int t = w.first; t < w.last; t++) {
             const int slot = t * KEYS + rank * CTA_KEYS + 4 * lane_of();
             const int64_t row0 = w.b * p->kv_rows;
-            const int4 rows = make_int4(map_row(&w, slot, row0), map_row(&w, slot + 1, row0),
-                                        map_row(&w, slot + 2, row0), map_row(&w, slot + 3, row0));
+            const int4 rows = make_int4(map_row(&w.slots, slot, row0), map_row(&w.slots, slot + 1, row0),
+                                        map_row(&w.slots, slot + 2, row0), map_row(&w.slots, slot + 3, row0));
 #pragma unroll 1
             for (int s = 0; s < SLICES; s++, place++) {
                 const uint32_t index = place % RING, full = at_barrier(base, K_FULL + index);
@@ -194,7 +189,7 @@ static __device__ __forceinline__ void run_sums(const struct kp_dist_sm100 *all,
         named_sync(1, 128);
 #pragma unroll 1
         for (int t = w.first; t < w.last; t++, tile++) {
-            const int slot = t * KEYS + rank * CTA_KEYS + thread, valid = map_row(&w, slot, 0) >= 0;
+            const int slot = t * KEYS + rank * CTA_KEYS + thread, valid = map_row(&w.slots, slot, 0) >= 0;
             float sum = 0;
             await(base, S_FULL + tile % 2, tile / 2);
             tc_after();
@@ -216,7 +211,7 @@ static __device__ __forceinline__ void run_sums(const struct kp_dist_sm100 *all,
 extern "C" __global__ void __launch_bounds__(KP_DIST_SM100_THREADS, 1)
     CFG(const __grid_constant__ struct kp_dist_sm100 p) {
     const uint32_t base = shared_base();
-    const int warp = (int)threadIdx.x >> 5, rank = (int)cluster_rank();
+    const int warp = warp_of(), rank = (int)cluster_rank();
     if (warp == WARP_PRODUCTS) tc_alloc(base + AT_SLOT, COLUMNS);
     if (threadIdx.x == 0) {
         for (uint32_t x = 0; x < BARRIERS; x++) mbar_init(at_barrier(base, x), x >= S_EMPTY ? 8 : 1);

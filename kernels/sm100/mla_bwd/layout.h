@@ -7,10 +7,10 @@
 #include "kernels/device/number.h"
 #include "kernels/device/reduce.h"
 #include "kernels/device/shared.h"
-#include "kernels/device/slots.h"
 #include "kernels/device/tcgen05.h"
 #include "kernels/device/tensor_copy.h"
 #include "kernels/params/mla_sm100.h"
+#include "kernels/sm100/roles.h"
 
 constexpr int DIM = CFG_DIM, DIM_V = KP_MLA_DIM_V, ROPE = DIM - DIM_V, PAIRS = CFG_DETERMINISTIC;
 constexpr int HEADS = KP_SM100_HEADS, CTA_HEADS = HEADS / 2, KEYS = KP_SM100_KEYS, CTA_KEYS = KEYS / 2;
@@ -85,9 +85,6 @@ static_assert(AT_OTHER_DOUT + 4 * Q_SLICE <= AT_P, "both stages hold it");
 constexpr int WARP_PRODUCTS = 8, WARP_COPIES = 9, WARP_NOTES = 10;
 constexpr int CELLS_BARRIER = 1, CELLS_THREADS = 256;
 constexpr int SUMS = ROPE ? 3 : 2; /* accumulators of a tile's dKV */
-
-static __device__ __forceinline__ int lane_of(void) { return (int)threadIdx.x & 31; }
-static __device__ __forceinline__ int warp_of(void) { return (int)threadIdx.x >> 5; }
 
 /* What a pair works on: 128 heads of one query. Every role walks the work tiles by itself. */
 struct work {

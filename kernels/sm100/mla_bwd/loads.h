@@ -5,18 +5,6 @@
 #define ATTN_SM100_MLA_BWD_LOADS_H
 #include "kernels/sm100/mla_bwd/layout.h"
 
-/* Row of kv's map that slot t names; -1, whose row becomes zeros, if the slot is not valid. */
-static __device__ __forceinline__ int map_row(const struct work *w, int t, int64_t row0) {
-    const int idx = t < w->slots.n ? w->slots.idx[t] : -1;
-    return slot_valid(&w->slots, idx) ? (int)(row0 + idx) : -1;
-}
-static __device__ __forceinline__ int4 four_rows(int rows, int group) {
-    int4 r;
-    r.x = __shfl_sync(~0u, rows, 4 * group), r.y = __shfl_sync(~0u, rows, 4 * group + 1);
-    r.z = __shfl_sync(~0u, rows, 4 * group + 2), r.w = __shfl_sync(~0u, rows, 4 * group + 3);
-    return r;
-}
-
 /* Scores: this CTA's 32 slots, all columns. Copy c: rows 4 (c % 8).., columns 64 (c / 8).. */
 static __device__ __forceinline__ void gather_keys(const struct kp_mla_bwd_sm100 *p, uint32_t to, uint32_t barrier,
                                                    int rows) {
@@ -87,7 +75,7 @@ static __device__ __forceinline__ void run_copies(const struct kp_mla_bwd_sm100 
         await(base, OTHER_EMPTY, n);
         for (int t = 0; t < w.tiles; t++, stage++) {
             const uint32_t full = at_barrier(base, K_FULL + stage % 2);
-            const int rows = map_row(&w, t * KEYS + rank * CTA_KEYS + lane, row0);
+            const int rows = map_row(&w.slots, t * KEYS + rank * CTA_KEYS + lane, row0);
             await(base, K_EMPTY + stage % 2, stage / 2 - 1);
             if (rank == 0 && lane == 0) mbar_expect(full, 2 * STAGE);
             __syncwarp();
@@ -96,7 +84,8 @@ static __device__ __forceinline__ void run_copies(const struct kp_mla_bwd_sm100 
         done += (uint32_t)w.tiles;
         for (int t = 0; with_dq && t < w.tiles; t++, stage++) {
             const uint32_t full = at_barrier(base, K_FULL + stage % 2);
-            const int rows0 = map_row(&w, t * KEYS + lane, row0), rows1 = map_row(&w, t * KEYS + 32 + lane, row0);
+            const int rows0 = map_row(&w.slots, t * KEYS + lane, row0),
+                      rows1 = map_row(&w.slots, t * KEYS + 32 + lane, row0);
             await(base, K_EMPTY + stage % 2, stage / 2 - 1);
             if (t == 0) await(base, DS_STORED, n), await(base, PDS_EMPTY, done - 1);
             if (rank == 0 && lane == 0) mbar_expect(full, 2 * (STAGE + KP_SM100_DS));
@@ -121,7 +110,7 @@ static __device__ __forceinline__ void run_notes(const struct kp_mla_bwd *p, uin
             const uint32_t note = base + AT_NOTES + tile % NOTES * NOTE;
             int rows[2];
 #pragma unroll
-            for (int k = 0; k < 2; k++) rows[k] = map_row(&w, t * KEYS + 32 * k + lane, 0);
+            for (int k = 0; k < 2; k++) rows[k] = map_row(&w.slots, t * KEYS + 32 * k + lane, 0);
             await(base, NOTES_EMPTY + tile % NOTES, tile / NOTES - 1);
 #pragma unroll
             for (int k = 0; k < 2; k++) {

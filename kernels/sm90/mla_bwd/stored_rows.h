@@ -9,6 +9,7 @@
  * f16, which has not the range: the sums are; P^T and dS^T have the tile's power of two, and so has their bound. */
 #ifndef ATTN_SM90_MLA_BWD_ROWS_WGMMA_H
 #define ATTN_SM90_MLA_BWD_ROWS_WGMMA_H
+#include "kernels/device/bf16x2.h"
 #include "kernels/device/row16.h"
 #include "kernels/sm90/mla_bwd/cells.h"
 #include "kernels/sm90/mla_bwd/dkv.h"
@@ -78,12 +79,6 @@ struct places {
     float factor[2];    /* f16: 2^k of both */
     uint32_t exponents; /* pairs: row16_exponent of both slots for this CTA's heads, and for the other's, in bytes */
 };
-
-static __device__ __forceinline__ uint32_t multiply_bf16x2(uint32_t a, uint32_t b) {
-    uint32_t y;
-    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(y) : "r"(a), "r"(b));
-    return y;
-}
 
 /* power: of two, of the tile's P and dS. */
 static __device__ __forceinline__ void store_unit(const struct places *to, uint32_t sums, int tile, int r,
