@@ -42,10 +42,11 @@ sdpa_bwd b=3 hq=2 hk=1 sq=40 sk=60 total_q=70 total_k=90 d=@W packed causal
 LIST
         ;;
     mla_fwd) cat <<'LIST'
-mla_fwd hq=@H sq=3 sk=200 d=@W topk=90 causal q_start=190
-mla_fwd hq=@H sq=2 sk=150 d=@W topk=130 topk_length sink
-mla_fwd hq=@H sq=1 sk=900 d=@W topk=500
-ATTN_CUDA_L2_LIMIT=65536 mla_fwd hq=@H sq=3 sk=120 d=@W topk=200 causal q_start=110 topk_length sink
+mla_fwd hq=@H sq=3 sk=200 d=@W topk=90 causal q_start=190 @A
+mla_fwd hq=@H sq=2 sk=150 d=@W topk=130 topk_length sink @A
+mla_fwd hq=@H sq=1 sk=900 d=@W topk=500 @A
+ATTN_CUDA_L2_LIMIT=65536 mla_fwd hq=@H sq=3 sk=120 d=@W topk=200 causal q_start=110 topk_length sink @A
+ATTNSIM_SMS=4 mla_fwd hq=100 sq=5 sk=400 d=@W topk=260 topk_length sink @A
 LIST
         ;;
     mla_bwd) cat <<'LIST'

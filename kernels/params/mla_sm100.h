@@ -35,6 +35,35 @@ struct kp_mla_bwd_sm100 {
 };
 KP_SIZE(struct kp_mla_bwd_sm100, 896 + 5 * 128 + 128);
 
+/* ---- forward ---- */
+
+/* A line of mla_fwd_sm100.def. */
+struct kp_mla_fwd_sm100_config {
+    const char *symbol;
+    int32_t dtype, dim;
+};
+
+#define KP_MLA_FWD_SM100_THREADS 320
+/* Tiles of K of a CTA's half of the columns, in which Q arrives, too */
+#define KP_MLA_FWD_SM100_RING(dim) ((dim) == 576 ? 4 : 5)
+/* The ring; rope of Q; scores and P from the other CTA, two stages each; the rest */
+#define KP_MLA_FWD_SM100_SHARED(dim)                                                                                   \
+    (KP_MLA_FWD_SM100_RING(dim) * KP_SM100_STAGE(dim) + ((dim)-KP_MLA_DIM_V) * 128 + 2 * 16384 + 2 * 8192 + 10752)
+
+struct kp_mla_fwd_sm100 {
+    struct kp_mla in;
+    struct kp_view out, lse, max_logits; /* [B,SQ,HQ,512], [B,SQ,HQ] twice; the last two may be absent */
+    int64_t works;                       /* work tiles: queries times blocks of 128 heads */
+    int64_t blocks;                      /* of heads */
+    int64_t kv_rows;                     /* as in struct kp_mla_bwd_sm100 */
+    uint64_t padding[9];
+    struct kp_tensor_map q;      /* [B,SQ,HQ,D]; boxes of 128 heads x 64 columns, 128 bytes swizzled */
+    struct kp_tensor_map q_rope; /* the same; 32 columns, 64 bytes swizzled */
+    struct kp_tensor_map kv;     /* [rows, D]; boxes of 64 columns of a row, 128 bytes swizzled, four at a time */
+    struct kp_tensor_map rope;   /* the same; 32 columns, 64 bytes swizzled */
+};
+KP_SIZE(struct kp_mla_fwd_sm100, 512 + 4 * 128);
+
 /* ---- attention distribution ---- */
 
 /* A line of dist_sm100.def. */

@@ -65,7 +65,7 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
     kp.dist.blocks = 1;
     kp.dist.splits = (int32_t)g.splits;
     kp.kv_rows = attn_cuda_mla_map_rows(&kp.dist.in);
-    TRY(attn_cuda_mla_map_heads(dev, "q", &kp.dist.in, &kp.dist.in.q, c->dim, (uint32_t)c->heads / 2, &kp.q));
+    TRY(attn_cuda_mla_map_heads(dev, "q", &kp.dist.in, &kp.dist.in.q, c->dim, (uint32_t)c->heads / 2, 64, &kp.q));
     TRY(attn_cuda_mla_map_keys(dev, &kp.dist.in, 64, &kp.kv));
     const struct attn_cuda_grid grid = {.x = (uint32_t)(2 * attn_cuda_lesser(kp.dist.items, g.pairs)),
                                         .y = 1,

@@ -95,8 +95,8 @@ static attn_status write_maps(const struct attn_core_device *dev, const struct k
         .stride = {2 * KP_SM100_KEYS},
         .box = {KP_SM100_KEYS, KP_SM100_HEADS / 2},
     };
-    TRY(attn_cuda_mla_map_heads(dev, "q", in, &in->q, in->dim_qk, KP_SM100_HEADS / 2, &maps->q));
-    TRY(attn_cuda_mla_map_heads(dev, "dout", in, &kp->dout, KP_MLA_DIM_V, KP_SM100_HEADS / 2, &maps->dout));
+    TRY(attn_cuda_mla_map_heads(dev, "q", in, &in->q, in->dim_qk, KP_SM100_HEADS / 2, 64, &maps->q));
+    TRY(attn_cuda_mla_map_heads(dev, "dout", in, &kp->dout, KP_MLA_DIM_V, KP_SM100_HEADS / 2, 64, &maps->dout));
     TRY(attn_cuda_mla_map_keys(dev, in, 64, &maps->kv));
     TRY(attn_cuda_mla_map_keys(dev, in, 32, &maps->rope));
     return attn_cuda_tensor_map(dev, &sums, &maps->ds);

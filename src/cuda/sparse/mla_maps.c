@@ -50,18 +50,21 @@ static uint64_t bytes_of(int64_t extent, int64_t stride, int64_t otherwise) {
     return 2 * (uint64_t)(extent > 1 ? stride : otherwise);
 }
 
+/* Boxes are as wide as the swizzle's pattern: 64 columns or 32. */
+static uint32_t swizzle_of(uint32_t columns) { return columns == 64 ? CU_SWIZZLE_128B : CU_SWIZZLE_64B; }
+
 attn_status attn_cuda_mla_map_heads(const struct attn_core_device *dev, const char *name, const struct kp_mla *in,
-                                    const struct kp_view *v, int32_t columns, uint32_t heads,
+                                    const struct kp_view *v, int32_t columns, uint32_t heads, uint32_t box_columns,
                                     struct kp_tensor_map *map) {
     const struct attn_cuda_tensor tensor = {
         .name = name,
         .address = v->data,
         .rank = 4,
-        .swizzle = CU_SWIZZLE_128B,
+        .swizzle = swizzle_of(box_columns),
         .size = {(uint64_t)columns, (uint64_t)in->heads_q, (uint64_t)in->seq_q, (uint64_t)in->batch},
         .stride = {bytes_of(in->heads_q, v->head, columns), bytes_of(in->seq_q, v->row, columns),
                    bytes_of(in->batch, v->batch, columns)},
-        .box = {64, heads, 1, 1},
+        .box = {box_columns, heads, 1, 1},
     };
     return attn_cuda_tensor_map(dev, &tensor, map);
 }
@@ -75,7 +78,7 @@ attn_status attn_cuda_mla_map_keys(const struct attn_core_device *dev, const str
         .name = "kv",
         .address = in->seq_k > 0 ? in->kv.data : in->q.data,
         .rank = 2,
-        .swizzle = columns == 64 ? CU_SWIZZLE_128B : CU_SWIZZLE_64B,
+        .swizzle = swizzle_of(columns),
         .size = {(uint64_t)in->dim_qk, (uint64_t)rows},
         .stride = {bytes_of(in->seq_k, in->kv.row, alone)},
         .box = {columns, 1},

@@ -10,9 +10,9 @@ int attn_cuda_mla_refuse_map(const attn_problem *p, const attn_args *args, int32
                              struct attn_text *why);
 /* Rows of kv's map from a batch entry's first row to the next one's. */
 int64_t attn_cuda_mla_map_rows(const struct kp_mla *in);
-/* A tensor [B,SQ,HQ,columns]: boxes of `heads` heads x 64 columns, 128 bytes swizzled. */
+/* A tensor [B,SQ,HQ,columns]: boxes of `heads` heads x 64 (or 32) columns, 128 (64) bytes swizzled. */
 attn_status attn_cuda_mla_map_heads(const struct attn_core_device *dev, const char *name, const struct kp_mla *in,
-                                    const struct kp_view *v, int32_t columns, uint32_t heads,
+                                    const struct kp_view *v, int32_t columns, uint32_t heads, uint32_t box_columns,
                                     struct kp_tensor_map *map);
 /* Rows of kv: boxes of a row's 64 (or 32) columns, 128 (64) bytes swizzled. */
 attn_status attn_cuda_mla_map_keys(const struct attn_core_device *dev, const struct kp_mla *in, uint32_t columns,

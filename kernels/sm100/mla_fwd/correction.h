@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: MIT
+ * Part of mla_fwd.cu: four warps that stand between the two CTAs and O: they send partial scores, bring P of both CTAs'
+ * keys to O's offset, rescale O, and store it. A thread has one head. */
+#ifndef ATTN_SM100_MLA_FWD_CORRECTION_H
+#define ATTN_SM100_MLA_FWD_CORRECTION_H
+#include "kernels/sm100/mla_fwd/layout.h"
+
+/* This CTA's columns of the scores of the other's keys. */
+static __device__ __forceinline__ void send_scores(uint32_t base, uint32_t tm, int rank, uint32_t tile) {
+    const uint32_t other = (uint32_t)(1 - rank);
+    uint32_t x[CTA_KEYS];
+    await(base, S_FULL + tile % 2, tile / 2);
+    tc_after();
+    tc_load32(x, tm + quarter_of() + cells_of_keys(tile, 1 - rank));
+    const uint32_t there = cluster_address(base + AT_S + tile % 2 * SCORES + (uint32_t)head_of() * 16, other);
+    tc_wait_loads();
+#pragma unroll
+    for (int c = 0; c < CTA_KEYS / 4; c++)
+        cluster_store128(there + c * HEADS * 16, make_uint4(x[4 * c], x[4 * c + 1], x[4 * c + 2], x[4 * c + 3]));
+    tell_written(base, 1 - rank, OTHER_S_FULL + tile % 2);
+}
+
+/* What brings sums relative to offset `from`, 0 if it is none, to offset `to`: a power of two. */
+static __device__ __forceinline__ float factor_of(float from, float to) {
+    return from == -INF ? 0 : exp2_fast(from - to);
+}
+static __device__ __forceinline__ void scale_p(uint32_t p[CTA_KEYS / 2], float factor) {
+    const uint32_t both = pack16(KP_BF16, factor, factor);
+#pragma unroll
+    for (int c = 0; c < CTA_KEYS / 2; c++) p[c] = multiply_bf16x2(p[c], both);
+}
+static __device__ __forceinline__ void rescale_output(uint32_t cells, float factor) {
+#pragma unroll 1
+    for (int c = 0; c < HALF_V; c += 32) {
+        uint32_t x[32];
+        tc_load32(x, cells + c);
+        tc_wait_loads();
+#pragma unroll
+        for (int e = 0; e < 32; e++) x[e] = __float_as_uint(__uint_as_float(x[e]) * factor);
+        tc_store32(cells + c, x);
+    }
+    tc_wait_stores();
+}
+
+/* O has all tiles up to `tile`. */
+static __device__ __forceinline__ void await_output(uint32_t base, uint32_t tile) {
+    await(base, O_FULL + tile % 2, tile / 2);
+}
+
+/* P of all keys of a tile, relative to the offset of O, which follows those of both CTAs' keys. */
+static __device__ __forceinline__ void merge_p(uint32_t base, uint32_t tm, int rank, uint32_t tile, int first,
+                                               float *offset) {
+    const uint32_t stage = tile % 2, head = (uint32_t)head_of(), lanes = tm + quarter_of();
+    const uint32_t offsets = base + AT_OFFSETS + stage * 2 * HEADS * 4 + head * 4,
+                   from = base + AT_P + stage * PROBABILITIES + head * 16;
+    uint32_t own[CTA_KEYS / 2], other[CTA_KEYS / 2];
+    await(base, OWN_P_FULL + stage, tile / 2);
+    tc_after();
+    tc_load16(own, lanes + cells_of_keys(tile, rank));
+    await_other(base, OTHER_P_FULL + stage, tile / 2);
+#pragma unroll
+    for (int c = 0; c < CTA_KEYS / 8; c++) {
+        const uint4 y = shared_load128(from + c * HEADS * 16);
+        other[4 * c] = y.x, other[4 * c + 1] = y.y, other[4 * c + 2] = y.z, other[4 * c + 3] = y.w;
+    }
+    const float own_offset = __uint_as_float(shared_load32(offsets)),
+                other_offset = __uint_as_float(shared_load32(offsets + HEADS * 4));
+    tc_wait_loads();
+    const float most = fmaxf(own_offset, other_offset), before = *offset;
+    const int grows = most > before + THRESHOLD;
+    if (grows) *offset = most;
+    await(base, O_FULL + stage, tile / 2 - 1); /* done, as S is; but no phase goes by unseen */
+    if (!first && __any_sync(~0u, grows)) {
+        await_output(base, tile - 1);
+        tc_after();
+        rescale_output(lanes + TM_O, grows ? factor_of(before, most) : 1);
+    }
+    scale_p(own, factor_of(own_offset, *offset));
+    scale_p(other, factor_of(other_offset, *offset));
+    const uint32_t to = lanes + cells_of_keys(tile, 1 - rank);
+    tc_store16(to + (uint32_t)rank * (CTA_KEYS / 2), own);
+    tc_store16(to + (uint32_t)(1 - rank) * (CTA_KEYS / 2), other);
+    tc_wait_stores();
+    tc_before();
+    tell_own(base, P_FULL + stage);
+}
+
+/* 32 columns of the thread's head. */
+static __device__ __forceinline__ void store_columns(uint16_t *to, const uint32_t x[32], float factor, int empty) {
+#pragma unroll
+    for (int c = 0; c < 4; c++) {
+        uint32_t y[4];
+#pragma unroll
+        for (int e = 0; e < 4; e++)
+            y[e] = empty ? 0
+                         : pack16(KP_BF16, __uint_as_float(x[8 * c + 2 * e]) * factor,
+                                  __uint_as_float(x[8 * c + 2 * e + 1]) * factor);
+        ((uint4 *)to)[c] = make_uint4(y[0], y[1], y[2], y[3]);
+    }
+}
+
+/* Out of the work tile, this CTA's columns; the even CTA stores lse and max_logits. */
+static __device__ __forceinline__ void finish(const struct kp_mla_fwd_sm100 *p, const struct work *w, uint32_t base,
+                                              uint32_t tm, int rank, uint32_t tile, uint32_t n, float offset) {
+    const int exists = head_of() < w->heads, h = w->head0 + head_of();
+    const uint32_t place = base + AT_SUMS + n % 2 * SUMS + (uint32_t)head_of() * 16, cells = tm + quarter_of() + TM_O;
+    await_other(base, SUMS_FULL, n);
+    const struct sums own = load_sums(place), other = load_sums(place + HEADS * 16);
+    const float sum = own.sum * factor_of(own.offset, offset) + other.sum * factor_of(other.offset, offset);
+    const float natural = offset * LN2;
+    const int empty = sum == 0;
+    float sink = -INF;
+    if (p->in.sink && exists) sink = ((const float *)p->in.sink)[h * p->in.sink_head];
+    const float factor = empty ? 0 : 1 / (sum + exp2_fast((sink - natural) * LOG2E));
+    if (rank == 0 && exists) {
+        const float lse = outer_lse(p->in.flags, empty ? -INF : natural + log2f(sum) * LN2, sink);
+        store_lse(&p->lse, w->b * p->lse.batch + w->i * p->lse.row + h * p->lse.head, lse);
+        store_lse(&p->max_logits, w->b * p->max_logits.batch + w->i * p->max_logits.row + h * p->max_logits.head,
+                  max_nan(own.largest, other.largest) * LN2);
+    }
+    uint16_t *to = (uint16_t *)p->out.data + w->b * p->out.batch + w->i * p->out.row + h * p->out.head + rank * HALF_V;
+    await_output(base, tile);
+    tc_after();
+#pragma unroll 1
+    for (int c = 0; c < HALF_V; c += 32) {
+        uint32_t x[32];
+        tc_load32(x, cells + c);
+        tc_wait_loads();
+        if (exists) store_columns(to + c, x, factor, empty);
+    }
+    tc_before();
+}
+
+static __device__ __forceinline__ void run_correction(const struct kp_mla_fwd_sm100 *p, uint32_t base, uint32_t tm,
+                                                      int rank) {
+    uint32_t stage = 0, tile = 0, n = 0;
+    int64_t x = first_work();
+    struct work w, next;
+    int more_work = next_work(p, &next, x);
+    if (more_work) bring_queries(base, tm, stage, 0);
+    while (more_work) {
+        float offset = -INF;
+        w = next;
+        send_scores(base, tm, rank, tile);
+#pragma unroll 1
+        for (int t = 0; t < w.tiles; t++, tile++) {
+            if (t + 1 < w.tiles) send_scores(base, tm, rank, tile + 1);
+            merge_p(base, tm, rank, tile, t == 0, &offset);
+        }
+        stage += 2 + (uint32_t)w.tiles;
+        x += work_step();
+        more_work = next_work(p, &next, x);
+        if (more_work) bring_queries(base, tm, stage, 0); /* its first scores are made under what follows */
+        finish(p, &w, base, tm, rank, tile - 1, n++, offset);
+    }
+}
+#endif

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: MIT
+ * Sparse MLA forward on Blackwell, the host's side: kernel rows from kernels/variants/mla_fwd_sm100.def. The device's
+ * side: kernels/sm100/mla_fwd/mla_fwd.cu. */
+#include "base/err.h"
+#include "core/problem.h"
+#include "cuda/sparse/mla_maps.h"
+#include "kernels/params/mla_sm100.h"
+
+/* A function of problem and device alone: pairs of CTAs at once, blocks of 128 heads, work tiles. */
+struct geometry {
+    int64_t pairs, blocks, works;
+};
+static struct geometry lay_out(const struct attn_core_device *dev, const attn_problem *p) {
+    const int32_t n_sms = attn_cuda_limits_of(dev)->n_sms;
+    struct geometry g = {.pairs = n_sms > 1 ? n_sms / 2 : 1};
+    if (p->batch <= 0 || p->heads_q <= 0 || p->seq_q <= 0) return g;
+    g.blocks = attn_cuda_blocks(p->heads_q, KP_SM100_HEADS);
+    g.works = p->batch * p->seq_q * g.blocks;
+    return g;
+}
+
+static int supports(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                    struct attn_text *why) {
+    const struct kp_mla_fwd_sm100_config *c = k->impl;
+    if (attn_cuda_mla_refuse_dim(p, c->dim, why) || attn_cuda_refuse_tensor_maps(dev, why)) return 0;
+    return !attn_cuda_mla_refuse(p, why) &&
+           !attn_cuda_refuse_image(dev, c->symbol, KP_MLA_FWD_SM100_SHARED(c->dim), why);
+}
+static int refuses_strides(const attn_problem *p, const attn_args *args, int32_t *role, struct attn_text *why) {
+    return attn_cuda_mla_refuse_map(p, args, ATTN_ROLE_Q, role, why) ||
+           attn_cuda_mla_refuse_map(p, args, ATTN_ROLE_KV, role, why);
+}
+
+/* Counted, not timed: clocks of a tile of 64 slots at 1.85 GHz, its slowest unit at 0.75 of its rate, and of a work
+ * tile's start and end (docs/kernels/mla_fwd_sm100.md). */
+static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                       const struct attn_core_amount *amount) {
+    (void)amount;
+    const struct kp_mla_fwd_sm100_config *c = k->impl;
+    const struct geometry g = lay_out(dev, p);
+    const double rounds = (double)g.works / (double)g.pairs, tiles = (double)((p->topk + 63) / 64);
+    return 4e-6 + (rounds < 1 ? 1 : rounds) * (tiles * (c->dim == 576 ? 1300 : 1170) / 0.75 + 4000) / 1.85e9;
+}
+
+static uint64_t workspace(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
+    (void)k, (void)dev, (void)p;
+    return 0;
+}
+
+static attn_status prepare(const struct attn_kernel *k, struct attn_core_device *dev, const attn_problem *p) {
+    (void)p;
+    const struct kp_mla_fwd_sm100_config *c = k->impl;
+    return attn_cuda_variant_load(dev, attn_cuda_variant_find(c->symbol), (uint32_t)KP_MLA_FWD_SM100_SHARED(c->dim));
+}
+
+static attn_status launch(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                          const attn_args *args) {
+    const struct kp_mla_fwd_sm100_config *c = k->impl;
+    const struct geometry g = lay_out(dev, p);
+    if (g.works == 0) return ATTN_OK;
+    struct kp_mla_fwd_sm100 kp = {.works = g.works, .blocks = g.blocks};
+    struct kp_mla *in = &kp.in;
+    attn_cuda_mla_inputs(in, p, args);
+    kp.out = attn_cuda_view(p, args, ATTN_ROLE_OUT);
+    kp.lse = attn_cuda_view(p, args, ATTN_ROLE_LSE);
+    kp.max_logits = attn_cuda_view(p, args, ATTN_ROLE_MAX_LOGITS);
+    kp.kv_rows = attn_cuda_mla_map_rows(in);
+    TRY(attn_cuda_mla_map_heads(dev, "q", in, &in->q, c->dim, KP_SM100_HEADS, 64, &kp.q));
+    TRY(attn_cuda_mla_map_heads(dev, "q", in, &in->q, c->dim, KP_SM100_HEADS, 32, &kp.q_rope));
+    TRY(attn_cuda_mla_map_keys(dev, in, 64, &kp.kv));
+    TRY(attn_cuda_mla_map_keys(dev, in, 32, &kp.rope));
+    const struct attn_cuda_grid grid = {.x = (uint32_t)(2 * attn_cuda_lesser(g.works, g.pairs)),
+                                        .y = 1,
+                                        .z = 1,
+                                        .threads = KP_MLA_FWD_SM100_THREADS,
+                                        .cluster = 2,
+                                        .shared_bytes = (uint32_t)KP_MLA_FWD_SM100_SHARED(c->dim)};
+    return attn_cuda_launch(dev, attn_cuda_variant_of(dev, c->symbol), &grid, &kp, sizeof kp, args->stream);
+}
+
+#define VARIANT(tail, source, ...)                                                                                     \
+    static const struct kp_mla_fwd_sm100_config config_##tail = {.symbol = "attn_mla_fwd_sm100_" #tail, __VA_ARGS__};
+#include "kernels/variants/mla_fwd_sm100.def"
+#undef VARIANT
+
+#define VARIANT(tail, source, dtype_of_line, ...)                                                                      \
+    {.name = "attn_mla_fwd_sm100_" #tail,                                                                              \
+     .arch = "sm100",                                                                                                  \
+     .summary = "simulated, not yet run on silicon; D as in the name, 128 heads a work tile, any topk",                \
+     .op = ATTN_OP_MLA_FWD,                                                                                            \
+     dtype_of_line,                                                                                                    \
+     ATTN_CUDA_ROW(ATTN_F32),                                                                                          \
+     .deterministic = 1,                                                                                               \
+     .bit_stable = 1,                                                                                                  \
+     .alignment_bytes = 16,                                                                                            \
+     .refuses_strides = refuses_strides,                                                                               \
+     .features = ATTN_CUDA_SM100A,                                                                                     \
+     .impl = &config_##tail,                                                                                           \
+     .workspace = workspace},
+const struct attn_kernel attn_cuda_mla_fwd_sm100_rows[] = {
+#include "kernels/variants/mla_fwd_sm100.def"
+};
+#undef VARIANT
+const int32_t attn_cuda_n_mla_fwd_sm100_rows =
+    sizeof attn_cuda_mla_fwd_sm100_rows / sizeof attn_cuda_mla_fwd_sm100_rows[0];
