@@ -179,7 +179,7 @@ enum {
 #define ATTN_DETERMINISTIC      (UINT64_C(1) << 9)  /* only kernels that are bit-equal from run to run      */
 #define ATTN_SEQLENS_Q          (UINT64_C(1) << 10) /* sdpa: `seqlens_q` tensor                             */
 #define ATTN_SEQLENS_K          (UINT64_C(1) << 11) /* sdpa: `seqlens_k` tensor                             */
-#define ATTN_PACKED             (UINT64_C(1) << 12) /* sdpa: packed sequences, `cu_seqlens_q`, `cu_seqlens_k` */
+#define ATTN_PACKED             (UINT64_C(1) << 12) /* sdpa: packed sequences, `cu_seqlens_q` and, unless paged, `cu_seqlens_k` */
 #define ATTN_PAGED              (UINT64_C(1) << 13) /* sdpa_fwd: k and v are pools of pages, `block_table`  */
 #define ATTN_TOPK_LENGTH        (UINT64_C(1) << 14) /* mla, dist: `topk_length` tensor                      */
 #define ATTN_ACCUMULATE         (UINT64_C(1) << 15) /* mla_bwd: add to dkv instead of overwriting it        */
@@ -278,7 +278,7 @@ typedef struct attn_problem {
     int32_t reserved0;    /* 0 */
 
     int64_t total_q;   /* packed: rows of q, the last axis-S extent of q, out, lse                        */
-    int64_t total_k;   /* packed: rows of k and v                                                         */
+    int64_t total_k;   /* packed: rows of k and v; 0 if these are paged                                   */
     int64_t page_size; /* paged: keys per page, >= 1                                                      */
     int64_t n_pages;   /* paged: pages in the pool                                                        */
     int64_t max_pages; /* paged: columns of block_table                                                   */
@@ -336,8 +336,7 @@ ATTN_API double attn_problem_bytes(const attn_problem *problem);
  *
  *  role          shape (logical axes)                       dtype    where
  *  Q             [B,HQ,SQ,D]    packed [HQ,TOTALQ,D]        dtype    sdpa          mla, dist: [B,SQ,HQ,D]
- *  K             [B,HK,SK,D]    packed [HK,TOTALK,D]        dtype    sdpa          paged: [PAGES,HK,PAGE,D]
- *  V             as K with DV                               dtype    sdpa
+ *  K, V with DV  [B,HK,SK,D]    packed [HK,TOTALK,D]        dtype    sdpa          paged: [PAGES,HK,PAGE,D]
  *  KV            [B,SK,1,D]                                 dtype    mla, dist
  *  OUT           [B,HQ,SQ,DV]   packed [HQ,TOTALQ,DV]       dtype    sdpa          mla: [B,SQ,HQ,DV]
  *  LSE           [B,HQ,SQ]      packed [HQ,TOTALQ]          f32*     sdpa          mla, dist: [B,SQ,HQ]
@@ -346,7 +345,7 @@ ATTN_API double attn_problem_bytes(const attn_problem *problem);
  *  ALIBI         [HQ] or [1,HQ] or [B,HQ]                   f32      sdpa, slopes
  *  SINK          [HQ]                                       f32      sdpa, mla
  *  SEQLENS_Q/_K  [B], clamped to 0..SQ / 0..SK              i32      sdpa
- *  CU_SEQLENS_Q/_K [B+1], clamped to 0..TOTAL and to at least those before    i32    sdpa, packed
+ *  CU_SEQLENS_Q/_K [B+1], clamped to 0..TOTAL and to at least those before    i32    sdpa, packed (paged: _Q alone)
  *  BLOCK_TABLE   [B,MAX_PAGES]                              i32      sdpa_fwd, paged
  *  INDICES       [B,SQ,1,TOPK]                              i32      mla, dist
  *  TOPK_LENGTH   [B,SQ]                                     i32      mla, dist
@@ -358,11 +357,12 @@ ATTN_API double attn_problem_bytes(const attn_problem *problem);
  *  DMASK         [B,HQ,SQ,SK]; an axis of stride 0 is summed over  f32*  sdpa_bwd with ATTN_GRAD_MASK
  *  DALIBI        as ALIBI; shapes without a batch axis are summed over B   f32*  sdpa_bwd with ATTN_GRAD_ALIBI
  *  DSINK         [HQ], summed over B and SQ                 f32*     backward with ATTN_GRAD_SINK
- *
  * MLA and dist tensors may omit the leading B axis when B is 1.
  * Rows past seqlens_q count as empty rows (out 0, lse -inf, gradients 0); keys past seqlens_k get zero gradients.
  * With ATTN_LSE_WITH_SINK the lse of an empty row inside its sequence is the sink; a row past seqlens_q has no sink.
  * Packed rows of no sequence are not read, and not written without ATTN_FILL_PADDING. A key outside the pool is hidden.
+ * ATTN_PACKED with ATTN_PAGED, packed queries on paged keys: sequence b has the n queries of cu_seqlens_q and the first
+ * seqlens_k[b] keys of its row of block_table, no cu_seqlens_k; the offset of ATTN_BOTTOM_RIGHT is seqlens_k[b] - n.
  * Outputs LSE (forward), LSE_ROUNDED, MAX_LOGITS and each of DQ, DK, DV, DKV may be NULL; every other role that the
  * problem asks for must be given, and a role that it does not ask for must be NULL. Without LSE and LSE_ROUNDED a
  * kernel may take a shorter way to OUT: within the same bound, in other last bits (docs/numerics.md). */

@@ -31,6 +31,7 @@ sdpa_fwd b=1 hq=4 hk=1 sq=2 sk=600 d=@W seqlens_k
 sdpa_fwd b=2 hq=2 sq=20 sk=77 d=@W softcap=20 alibi=linear mask=f32
 sdpa_fwd b=3 hq=2 hk=1 sq=40 sk=60 total_q=70 total_k=90 d=@W packed causal
 sdpa_fwd b=2 hq=2 hk=1 sq=3 sk=60 d=@W paged page_size=16 n_pages=12 max_pages=4 seqlens_k
+sdpa_fwd b=3 hq=2 hk=1 sq=40 sk=60 total_q=70 d=@W packed paged page_size=16 n_pages=12 max_pages=4 seqlens_k causal bottom_right
 LIST
         ;;
     sdpa_bwd) cat <<'LIST'

@@ -24,7 +24,7 @@ static const struct {
     {'f', "outputs", "lse lse_rounded omitted alone"},
     {'d', "lengths", "SQ=0 SK=0 SQ=1 SQ>SK SQ<SK decode SK>=512 SK>1024 odd"},
     {'d', "storage", "dense seqlens_q seqlens_k packed wild-lengths falling-offsets fill-padding"},
-    {'f', "paged", "yes bad-pages"},
+    {'f', "paged", "yes bad-pages packed-queries"},
     {'d', "scale", "default 0 negative large"},
     {'b', "gradient", "dlse dmask dmask-folded dalibi dsink omitted lse=+inf deterministic"},
     {'s', "HQ", "1 7 16 64 128 192"},
@@ -144,6 +144,7 @@ static void note_dense(const struct noting *n) {
     note_if(n, check_has(c, ATTN_FILL_PADDING), "storage", "fill-padding");
     note_if(n, check_has(c, ATTN_PAGED), "paged", "yes");
     note_if(n, c->modes & CHECK_BAD_PAGES, "paged", "bad-pages");
+    note_if(n, check_has(c, ATTN_PAGED) && check_has(c, ATTN_PACKED), "paged", "packed-queries");
     note(n, "scale",
          !check_has(c, ATTN_SCALE) ? "default"
          : p->scale == 0           ? "0"

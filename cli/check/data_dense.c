@@ -75,15 +75,18 @@ static int make_sequences(struct check_case *c) {
     for (int64_t b = 0; b < p->batch; b++) {
         struct check_seq *s = &c->seq[b];
         *s = (struct check_seq){0, 0, p->seq_q, p->seq_k, p->seq_q, p->seq_k};
-        if (check_has(c, ATTN_SEQLENS_Q)) s->sq = clamp((int64_t)c->t[ATTN_ROLE_SEQLENS_Q].val[b], 0, p->seq_q);
-        if (check_has(c, ATTN_SEQLENS_K)) s->sk = clamp((int64_t)c->t[ATTN_ROLE_SEQLENS_K].val[b], 0, p->seq_k);
         if (check_has(c, ATTN_PACKED)) {
-            const double *q = c->t[ATTN_ROLE_CU_SEQLENS_Q].val, *k = c->t[ATTN_ROLE_CU_SEQLENS_K].val;
+            const double *q = c->t[ATTN_ROLE_CU_SEQLENS_Q].val;
             s->q0 = end_q = clamp((int64_t)q[b], end_q, p->total_q);
-            s->k0 = end_k = clamp((int64_t)k[b], end_k, p->total_k);
             s->sq = s->sq_rows = clamp(clamp((int64_t)q[b + 1], end_q, p->total_q) - end_q, 0, p->seq_q);
+        }
+        if (check_has(c, ATTN_PACKED) && !check_has(c, ATTN_PAGED)) {
+            const double *k = c->t[ATTN_ROLE_CU_SEQLENS_K].val;
+            s->k0 = end_k = clamp((int64_t)k[b], end_k, p->total_k);
             s->sk = s->sk_rows = clamp(clamp((int64_t)k[b + 1], end_k, p->total_k) - end_k, 0, p->seq_k);
         }
+        if (check_has(c, ATTN_SEQLENS_Q)) s->sq = clamp((int64_t)c->t[ATTN_ROLE_SEQLENS_Q].val[b], 0, s->sq);
+        if (check_has(c, ATTN_SEQLENS_K)) s->sk = clamp((int64_t)c->t[ATTN_ROLE_SEQLENS_K].val[b], 0, s->sk);
     }
     return 0;
 }
@@ -224,7 +227,7 @@ int attn_cli_check_data_dense(struct check_case *c) {
     if (t[ATTN_ROLE_SEQLENS_K].use) fill_lengths(c, ATTN_ROLE_SEQLENS_K, p->seq_k);
     if (check_has(c, ATTN_PACKED)) {
         fill_cumulative(c, ATTN_ROLE_CU_SEQLENS_Q, p->total_q, p->seq_q);
-        fill_cumulative(c, ATTN_ROLE_CU_SEQLENS_K, p->total_k, p->seq_k);
+        if (t[ATTN_ROLE_CU_SEQLENS_K].use) fill_cumulative(c, ATTN_ROLE_CU_SEQLENS_K, p->total_k, p->seq_k);
     }
     if (t[ATTN_ROLE_BLOCK_TABLE].use) {
         fill_pages(c);

@@ -106,6 +106,16 @@ static void choose_scores(struct attn_cli_rng *r, attn_problem *p) {
     if (chance(r, 20)) p->flags |= ATTN_LSE_EMPTY_PLUS_INF;
 }
 
+/* Queries of packed sequences on paged keys, as inference engines call. No draw: numbers of a seed stay. */
+static void pack_queries(attn_problem *p) {
+    p->flags = (p->flags | ATTN_PACKED) & ~ATTN_SEQLENS_Q;
+    if (!p->batch) p->batch = 1;
+    p->total_q =
+        p->seq_q * p->batch - (p->n_pages * 7 + p->max_pages) % (p->seq_q * (p->batch - 1) + 1) + p->n_pages % 4;
+    if (p->max_pages % 2) p->flags |= ATTN_FILL_PADDING;
+    if (!p->mask_dtype && p->n_pages % 7 == 0) p->seq_q = INT64_C(1) << 20; /* a bound that no sequence can reach */
+}
+
 static void choose_storage(struct attn_cli_rng *r, attn_problem *p) {
     static const int64_t pages[] = {1, 2, 5, 16, 16, 64, 256};
     if (p->op == ATTN_OP_SDPA_FWD && chance(r, 14)) {
@@ -115,6 +125,7 @@ static void choose_storage(struct attn_cli_rng *r, attn_problem *p) {
         p->n_pages = 1 + below(r, p->max_pages * (p->batch ? p->batch : 1) + 3);
         if (chance(r, 3)) p->n_pages = 0;
         if (chance(r, 40)) p->flags |= ATTN_SEQLENS_Q;
+        if ((p->n_pages + p->max_pages) % 5 < 2) pack_queries(p);
     } else if (chance(r, 16)) {
         p->flags |= ATTN_PACKED;
         p->batch = 1 + below(r, 4);

@@ -41,7 +41,6 @@ int64_t attn_cli_check_q_row(const struct check_case *c, int64_t b, int64_t h, i
 
 int64_t attn_cli_check_k_row(const struct check_case *c, int64_t b, int64_t hk, int64_t j) {
     const attn_problem *p = &c->p;
-    if (check_has(c, ATTN_PACKED)) return hk * p->total_k + c->seq[b].k0 + j;
     if (check_has(c, ATTN_PAGED)) {
         int64_t slot = j / p->page_size;
         if (slot >= p->max_pages) return -1;
@@ -49,6 +48,7 @@ int64_t attn_cli_check_k_row(const struct check_case *c, int64_t b, int64_t hk, 
         if (page < 0 || page >= p->n_pages) return -1;
         return (page * p->heads_k + hk) * p->page_size + j % p->page_size;
     }
+    if (check_has(c, ATTN_PACKED)) return hk * p->total_k + c->seq[b].k0 + j;
     return (b * p->heads_k + hk) * p->seq_k + j;
 }
 

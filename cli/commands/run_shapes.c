@@ -129,7 +129,7 @@ static void switch_on(const struct attn_cli_run *run, const struct shapes *s, at
     }
     if (p->flags & ATTN_PACKED) {
         if (!p->total_q) p->total_q = s->total_q;
-        if (!p->total_k) p->total_k = s->total_k;
+        if (!p->total_k && !(p->flags & ATTN_PAGED)) p->total_k = s->total_k;
     }
     if (p->flags & ATTN_PAGED) {
         if (!p->page_size) p->page_size = s->page_size;

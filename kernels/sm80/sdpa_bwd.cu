@@ -373,7 +373,7 @@ static __device__ __forceinline__ void lay_down(uint32_t tile, const float rX[KV
  */
 static __device__ __forceinline__ void store_keys(const struct kp_sdpa_bwd *p, const struct work *w, uint32_t tile,
                                                   const struct kp_view *v, int width) {
-    const int exist = (p->in.cu_seqlens_k ? w->seq.sk : p->in.seq_k) - w->j0;
+    const int exist = w->seq.keys - w->j0;
 #pragma unroll 2
     for (int x = thread_of(); x < KEYS * (DIM / 8); x += THREADS) {
         const int r = x / (DIM / 8), c = x % (DIM / 8), left = width - 8 * c;

@@ -78,7 +78,7 @@ static __device__ __forceinline__ int find_work(const struct kp_sdpa_bwd *p, int
     w->stat0 = first_stat_row(p, &w->seq, w->b);
     w->first = w->n_tiles = w->steps = w->at = 0;
     w->bad_keys = 0;
-    if (w->j0 >= (p->in.cu_seqlens_k ? w->seq.sk : p->in.seq_k)) return 0;
+    if (w->j0 >= w->seq.keys) return 0;
     if (w->j0 >= w->seq.sk) return 1;
     const int j_last = min(w->j0 + KEYS, w->seq.sk) - 1;
     const int i0 = max(w->j0 - w->off - p->in.window_right, 0);

@@ -98,7 +98,7 @@ static __device__ __forceinline__ int find_work(const struct kp_sdpa_wide_bwd *k
     at->head_k = OWN_KEYS ? w->head : w->head / group_of(p);
     w->first = w->n_tiles = w->at = 0;
     w->heads_end = w->head0;
-    if (w->own0 >= (OWN_KEYS ? p->in.cu_seqlens_k ? at->seq.sk : p->in.seq_k : at->seq.rows)) return 0;
+    if (w->own0 >= (OWN_KEYS ? at->seq.keys : at->seq.rows)) return 0;
     if (right < -left) return 1;
     const int last = min(w->own0 + ROWS, OWN_KEYS ? at->seq.sk : at->seq.sq) - 1; /* none exists: before own0 */
     const int low = OWN_KEYS ? w->own0 - at->off - right : w->own0 + at->off - left,
@@ -244,7 +244,7 @@ static __device__ __forceinline__ void clear(gradient x) {
 static __device__ __forceinline__ void store_gradient(const struct kp_sdpa_bwd *p, const struct work *w,
                                                       const struct kp_view *v, int width, num scale, gradient x) {
     const struct place *at = &w->place;
-    const int exist = OWN_KEYS ? p->in.cu_seqlens_k ? at->seq.sk : p->in.seq_k : at->seq.rows;
+    const int exist = OWN_KEYS ? at->seq.keys : at->seq.rows;
     const num one[2] = {1, 1};
     num *to[2];
     if (!v->data) return;

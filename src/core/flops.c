@@ -31,7 +31,7 @@ static double sequences(const attn_problem *p) {
     if (!attn_core_has(p, ATTN_PACKED) || !p->seq_q || !p->seq_k) return n;
     double by_q = (double)p->total_q / (double)p->seq_q, by_k = (double)p->total_k / (double)p->seq_k;
     n = by_q < n ? by_q : n;
-    return by_k < n ? by_k : n;
+    return by_k < n && !attn_core_has(p, ATTN_PAGED) ? by_k : n;
 }
 
 double attn_core_flops(const attn_problem *p) {

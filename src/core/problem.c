@@ -258,12 +258,11 @@ static attn_status check_combinations(const attn_problem *p) {
         uint64_t have, with, without; /* fault: `have` set and `with` set (if any) and `without` not set (if any) */
         const char *text;
     } rules[] = {
-        {ATTN_PAGED, ATTN_PACKED, 0,
-         "ATTN_PAGED with ATTN_PACKED: paged keys go with dense queries, expected one of the two"},
         {ATTN_PAGED, 0, ATTN_SEQLENS_K,
          "ATTN_PAGED without ATTN_SEQLENS_K: the pages do not say how many keys they hold"},
         {ATTN_SEQLENS_Q, ATTN_PACKED, 0, "ATTN_SEQLENS_Q with ATTN_PACKED: cu_seqlens_q already says the lengths"},
-        {ATTN_SEQLENS_K, ATTN_PACKED, 0, "ATTN_SEQLENS_K with ATTN_PACKED: cu_seqlens_k already says the lengths"},
+        {ATTN_SEQLENS_K, ATTN_PACKED, ATTN_PAGED,
+         "ATTN_SEQLENS_K with ATTN_PACKED: cu_seqlens_k already says the lengths"},
         {ATTN_FILL_PADDING, 0, ATTN_PACKED,
          "ATTN_FILL_PADDING without ATTN_PACKED: only packed tensors have rows of no sequence"},
         {ATTN_LSE_WITH_SINK, 0, ATTN_SINK, "ATTN_LSE_WITH_SINK without ATTN_SINK: there is no sink to include"},
@@ -279,6 +278,9 @@ static attn_status check_combinations(const attn_problem *p) {
         FAIL(ATTN_E_FEATURE, "flags", "ATTN_GRAD_MASK with a bool mask: it has no gradient");
     if (attn_core_has(p, ATTN_GRAD_ALIBI) && !p->alibi)
         FAIL(ATTN_E_FEATURE, "flags", "ATTN_GRAD_ALIBI with alibi 0: there are no slopes to differentiate");
+    if (attn_core_has(p, ATTN_PAGED) && p->total_k)
+        FAIL2(ATTN_E_FEATURE, "total_k", 0, p->total_k,
+              "total_k is %" PRId64 ", but paged keys lie in a pool: expected 0", p->total_k);
     int64_t keys; /* keys past the table would be looked up outside it */
     if (attn_core_has(p, ATTN_PAGED) && !__builtin_mul_overflow(p->page_size, p->max_pages, &keys) && keys < p->seq_k)
         FAIL2(ATTN_E_EXTENT, "seq_k", keys, p->seq_k,

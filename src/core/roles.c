@@ -64,6 +64,7 @@ static int32_t use_of(const attn_problem *p, int32_t role) {
     if (flag && !attn_core_has(p, flag)) return ATTN_USE_NONE;
     if (role == ATTN_ROLE_MASK && !p->mask_dtype) return ATTN_USE_NONE;
     if (role == ATTN_ROLE_ALIBI && !p->alibi) return ATTN_USE_NONE;
+    if (role == ATTN_ROLE_CU_SEQLENS_K && attn_core_has(p, ATTN_PAGED)) return ATTN_USE_NONE; /* no rows of keys */
     switch (r->use[p->op - 1]) {
     case 'i': return ATTN_USE_IN;
     case 'o': return ATTN_USE_OUT;

@@ -46,7 +46,8 @@ static int falls_within(const attn_tensor *cu, int64_t batch) {
 
 int attn_core_offsets_fall(const attn_problem *p, const attn_args *args) {
     return attn_core_has(p, ATTN_PACKED) &&
-           (falls_within(args->cu_seqlens_q, p->batch) || falls_within(args->cu_seqlens_k, p->batch));
+           (falls_within(args->cu_seqlens_q, p->batch) ||
+            (!attn_core_has(p, ATTN_PAGED) && falls_within(args->cu_seqlens_k, p->batch)));
 }
 
 /* First row and length of sequence b of a packed axis. No offset counts as less than one before it, or sequences would
@@ -61,17 +62,14 @@ static void packed_at(const attn_tensor *cu, int falls, int64_t b, int64_t total
 }
 
 void attn_core_seq_get(const attn_problem *p, const attn_args *args, int falls, int64_t b, struct attn_core_seq *out) {
-    *out = (struct attn_core_seq){.sq = p->seq_q, .sk = p->seq_k, .sq_rows = p->seq_q, .sk_rows = p->seq_k};
-    if (attn_core_has(p, ATTN_PACKED)) {
-        packed_at(args->cu_seqlens_q, falls, b, p->total_q, p->seq_q, &out->q0, &out->sq);
-        packed_at(args->cu_seqlens_k, falls, b, p->total_k, p->seq_k, &out->k0, &out->sk);
-        out->sq_rows = out->sq;
-        out->sk_rows = out->sk;
-        return;
-    }
-    if (attn_core_has(p, ATTN_SEQLENS_Q)) out->sq = clamp(length_at(args->seqlens_q, b), p->seq_q);
-    if (attn_core_has(p, ATTN_SEQLENS_K)) out->sk = clamp(length_at(args->seqlens_k, b), p->seq_k);
-    if (attn_core_has(p, ATTN_PAGED)) {
+    const int packed = attn_core_has(p, ATTN_PACKED), paged = attn_core_has(p, ATTN_PAGED);
+    *out = (struct attn_core_seq){.sq_rows = p->seq_q, .sk_rows = p->seq_k};
+    if (packed) packed_at(args->cu_seqlens_q, falls, b, p->total_q, p->seq_q, &out->q0, &out->sq_rows);
+    if (packed && !paged) packed_at(args->cu_seqlens_k, falls, b, p->total_k, p->seq_k, &out->k0, &out->sk_rows);
+    out->sq = out->sq_rows, out->sk = out->sk_rows;
+    if (attn_core_has(p, ATTN_SEQLENS_Q)) out->sq = clamp(length_at(args->seqlens_q, b), out->sq_rows);
+    if (attn_core_has(p, ATTN_SEQLENS_K)) out->sk = clamp(length_at(args->seqlens_k, b), out->sk_rows);
+    if (paged) {
         const attn_tensor *t = args->block_table;
         const int32_t *pages = t->data;
         if (pages && t->shape[0] > 1) pages += b * t->strides[0];

@@ -32,7 +32,7 @@ static inline char *attn_view_row(const struct attn_view *v, int64_t b, int64_t 
 /* One sequence of a dense problem: lengths after seqlens / cu_seqlens, and where its rows start.
  * q rows of sequence b are view rows q0 .. q0 + sq; rows sq .. sq_rows (seqlens only) are empty rows to be zeroed. */
 struct attn_core_seq {
-    int64_t q0, k0;           /* first row; packed only, else 0 */
+    int64_t q0, k0;           /* first row; packed only, else 0; of paged keys 0 */
     int64_t sq, sk;           /* lengths */
     int64_t sq_rows, sk_rows; /* rows that belong to this batch entry: SQ and SK, or sq and sk when packed */
     const int32_t *pages;     /* paged: this sequence's row of block_table (unit stride), else NULL */

@@ -67,6 +67,14 @@ static int chance(int percent) { return below(100) < percent; }
 #define PICK(...)                                                                                                      \
     ((const int64_t[]){__VA_ARGS__})[below((int64_t)(sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t)))]
 
+static void make_paged(attn_problem *p) {
+    p->flags |= ATTN_PAGED | ATTN_SEQLENS_K;
+    p->page_size = PICK(1, 3, 16, 32, 48);
+    p->max_pages = p->seq_k / p->page_size + 1;
+    p->n_pages = p->max_pages * p->batch + below(3);
+    p->total_k = 0;
+}
+
 static attn_problem random_problem(int backward) {
     attn_problem p = ATTN_PROBLEM_INIT;
     p.op = ATTN_OP_SDPA_FWD;
@@ -97,15 +105,11 @@ static attn_problem random_problem(int backward) {
         p.batch = 1 + below(4);
         p.total_q = p.seq_q * p.batch / 2 + below(20);
         p.total_k = p.seq_k * p.batch / 2 + below(20);
+        if (!backward && chance(30)) make_paged(&p);
     } else {
         if (chance(20)) p.flags |= ATTN_SEQLENS_Q;
         if (chance(20)) p.flags |= ATTN_SEQLENS_K;
-        if (!backward && chance(15)) {
-            p.flags |= ATTN_PAGED | ATTN_SEQLENS_K;
-            p.page_size = PICK(1, 3, 16, 32, 48);
-            p.max_pages = p.seq_k / p.page_size + 1;
-            p.n_pages = p.max_pages * p.batch + below(3);
-        }
+        if (!backward && chance(15)) make_paged(&p);
     }
     return p;
 }
@@ -140,7 +144,7 @@ static void fill_inputs(struct ref_try *t, uint64_t seed) {
         int64_t at_q = below(3), at_k = below(3);
         for (int64_t b = 0; b <= p->batch; b++) {
             ref_set_int(t, ATTN_ROLE_CU_SEQLENS_Q, b, (int32_t)at_q);
-            ref_set_int(t, ATTN_ROLE_CU_SEQLENS_K, b, (int32_t)at_k);
+            if (t->n[ATTN_ROLE_CU_SEQLENS_K]) ref_set_int(t, ATTN_ROLE_CU_SEQLENS_K, b, (int32_t)at_k);
             at_q += below(p->seq_q + 1), at_k += below(p->seq_k + 1);
         }
     }

@@ -11,7 +11,7 @@
 struct forms {
     int32_t op;
     int widths[16];
-    const char *text[8];
+    const char *text[9];
 };
 static const struct forms forms[] = {
     {ATTN_OP_SDPA_FWD,
@@ -21,6 +21,8 @@ static const struct forms forms[] = {
       "sdpa_fwd b=1 hq=2 sq=130 sk=140 d=%d softcap=20 mask=f32 alibi=linear",
       "sdpa_fwd b=3 hq=4 hk=1 sq=100 sk=120 total_q=170 total_k=210 d=%d packed causal",
       "sdpa_fwd b=2 hq=4 hk=2 sq=5 sk=200 d=%d paged page_size=16 n_pages=40 max_pages=13 seqlens_k",
+      "sdpa_fwd b=3 hq=4 hk=2 sq=70 sk=200 total_q=110 d=%d packed paged page_size=16 n_pages=40 max_pages=13 seqlens_k "
+      "causal bottom_right",
       "sdpa_fwd b=1 hq=4 sq=256 sk=256 d=%d align=16"}},
     {ATTN_OP_SDPA_BWD,
      {512, 256, 192, 160, 128, 96, 80, 64, 32, 16},

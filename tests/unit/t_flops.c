@@ -87,6 +87,8 @@ static void packed_bounds(void **state) {
     assert_true(flops("sdpa_fwd b=50 hq=1 sq=100 d=1 f32 packed total_q=200 total_k=1000") == 4.0 * 2 * 100 * 100);
     assert_true(flops("sdpa_fwd b=3 hq=1 sq=100 d=1 f32 packed total_q=900 total_k=900") == 4.0 * 3 * 100 * 100);
     assert_true(flops("sdpa_fwd b=3 hq=1 sq=100 d=1 f32 packed total_q=0 total_k=900") == 0);
+    assert_true(flops("sdpa_fwd b=3 hq=1 sq=100 d=1 f32 packed total_q=200 paged seqlens_k page_size=10 n_pages=9 "
+                      "max_pages=10") == 4.0 * 2 * 100 * 100);
 }
 
 static void traffic(void **state) {

@@ -115,6 +115,7 @@ static const struct fault faults[] = {
     {DIST, M(k_stride), -1, 0, ATTN_E_SPARSE, "k_stride"},
     {MLA_B, M(k_stride), INT64_MAX, 0, ATTN_E_SPARSE, "k_stride"},
     {DENSE_F, M(k_stride), 2, 0, ATTN_E_FEATURE, "k_stride"},
+    {DENSE_F, 0, 0, 0, ATTN_PACKED | ATTN_PAGED, ATTN_E_EXTENT, "page_size"},
     {DENSE_F, 0, 0, 0, ATTN_PACKED | ATTN_SEQLENS_Q, ATTN_E_FEATURE, "flags"},
     {DENSE_B, 0, 0, 0, ATTN_PACKED | ATTN_SEQLENS_K, ATTN_E_FEATURE, "flags"},
     {DENSE_F, 0, 0, 0, ATTN_LSE_WITH_SINK, ATTN_E_FEATURE, "flags"},
@@ -234,6 +235,12 @@ static void legal_corners(void **state) {
     p.flags = ATTN_PAGED | ATTN_SEQLENS_K;
     p.page_size = 13, p.max_pages = 5, p.n_pages = 3;
     assert_int_equal(attn_problem_check(&p), ATTN_OK); /* 65 keys fit exactly */
+    p.flags |= ATTN_PACKED, p.total_q = 7;             /* queries are packed, keys paged: no rows of keys */
+    assert_int_equal(attn_problem_check(&p), ATTN_OK);
+    p.total_k = 1;
+    assert_int_equal(attn_problem_check(&p), ATTN_E_FEATURE);
+    assert_string_equal(attn_base_error_get()->argument, "total_k");
+    p.flags &= ~(uint64_t)ATTN_PACKED, p.total_q = p.total_k = 0;
     p.seq_k = 66;
     assert_int_equal(attn_problem_check(&p), ATTN_E_EXTENT);
     assert_int_equal(attn_base_error_get()->expected, 65);

@@ -57,6 +57,9 @@ static void role_tables(void **state) {
         {"sdpa_fwd b=2 hq=8 hk=4 sq=3 sk=5 d=16 dv=24 f16 paged seqlens_k page_size=4 n_pages=7 max_pages=2",
          "q=i:f16[2,8,3,16] k=i:f16[7,4,4,16] v=i:f16[7,4,4,24] seqlens_k=i:i32[2] block_table=i:i32[2,2] out=o:f16[2,8,3,24] "
          "lse=?:f32[2,8,3] lse_rounded=?:f16[2,8,3]"},
+        {"sdpa_fwd b=2 hq=8 hk=4 sq=3 sk=5 d=16 dv=24 f16 packed total_q=6 paged seqlens_k page_size=4 n_pages=7 max_pages=2",
+         "q=i:f16[8,6,16] k=i:f16[7,4,4,16] v=i:f16[7,4,4,24] seqlens_k=i:i32[2] cu_seqlens_q=i:i32[3] block_table=i:i32[2,2] "
+         "out=o:f16[8,6,24] lse=?:f32[8,6] lse_rounded=?:f16[8,6]"},
         {"sdpa_bwd b=2 hq=8 hk=4 sq=3 sk=5 d=16 dv=24 f64 mask=f32 alibi=distance sink dlse grad_mask grad_alibi grad_sink",
          "q=i:f64[2,8,3,16] k=i:f64[2,4,5,16] v=i:f64[2,4,5,24] mask=i:f32[2,8,3,5] alibi=i:f32[8] sink=i:f32[8] "
          "out=i:f64[2,8,3,24] lse=i:f64[2,8,3] dout=i:f64[2,8,3,24] dlse=i:f64[2,8,3] dq=?:f64[2,8,3,16] dk=?:f64[2,4,5,16] "

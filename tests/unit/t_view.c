@@ -244,11 +244,39 @@ static void pages(void **state) {
     assert_ptr_equal(attn_core_kv_row(&p, &v, &s, 1, 1, 8), (char *)k.data + 4 * (64 + 8));
 }
 
+/* Queries by offsets, keys by lengths and pages. */
+static void packed_queries_on_pages(void **state) {
+    (void)state;
+    const attn_problem p = parse("sdpa_fwd b=3 hq=1 sq=5 sk=10 d=8 f32 packed total_q=12 paged seqlens_k page_size=4 "
+                                 "n_pages=6 max_pages=3");
+    int32_t table[3][3] = {{5, 0, 1}, {2, 3, 1}, {4, 4, 4}}, lengths[] = {10, 99, -1}, cu[] = {1, 5, 3, 12};
+    static const int64_t q0[] = {1, 5, 5}, nq[] = {4, 0, 5}, nk[] = {10, 10, 0};
+    attn_tensor t = {.data = table, .dtype = ATTN_I32, .rank = 2, .shape = {3, 3}, .strides = {3, 1}},
+                l = ints(lengths, 3), q = ints(cu, 4);
+    attn_args a = ATTN_ARGS_INIT;
+    a.block_table = &t, a.seqlens_k = &l, a.cu_seqlens_q = &q;
+    assert_true(attn_core_offsets_fall(&p, &a));
+    for (int b = 0; b < 3; b++) {
+        struct attn_core_seq s;
+        attn_core_seq_get(&p, &a, 1, b, &s);
+        assert_int_equal(s.q0, q0[b]);
+        assert_int_equal(s.sq, nq[b]);
+        assert_int_equal(s.sq_rows, nq[b]);
+        assert_int_equal(s.k0, 0);
+        assert_int_equal(s.sk, nk[b]);
+        assert_ptr_equal(s.pages, table[b]);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(dense),           cmocka_unit_test(single_extents_ignore_strides),
-        cmocka_unit_test(sparse),          cmocka_unit_test(sequences),
-        cmocka_unit_test(falling_offsets), cmocka_unit_test(pages),
+        cmocka_unit_test(dense),
+        cmocka_unit_test(single_extents_ignore_strides),
+        cmocka_unit_test(sparse),
+        cmocka_unit_test(sequences),
+        cmocka_unit_test(falling_offsets),
+        cmocka_unit_test(pages),
+        cmocka_unit_test(packed_queries_on_pages),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -222,10 +222,18 @@ static void set_up(struct attn_cpu_fwd *f, const struct attn_cpu_sdpa_isa *isa, 
     if (attn_cpu_transposed_serves(f)) attn_cpu_transposed_lay_out(f, threads);
 }
 
+/* total_k counts rows of packed keys; those of a pool of pages are bounded by SK alone. */
+static int32_t crew_of(const struct attn_cpu_sdpa_isa *isa, const attn_problem *p, int32_t threads) {
+    if (!attn_core_has(p, ATTN_PAGED)) return attn_cpu_sdpa_crew(isa, p, threads);
+    attn_problem dense = *p;
+    dense.total_k = INT64_MAX;
+    return attn_cpu_sdpa_crew(isa, &dense, threads);
+}
+
 int64_t attn_cpu_sdpa_fwd_workspace(const struct attn_cpu_sdpa_isa *isa, const attn_problem *p, int32_t threads) {
     struct attn_cpu_fwd f = {0};
     if (p->batch <= 0 || p->heads_q <= 0 || p->seq_q <= 0) return 0;
-    const int32_t crew = attn_cpu_sdpa_crew(isa, p, threads);
+    const int32_t crew = crew_of(isa, p, threads);
     set_up(&f, isa, p, NULL, crew);
     return workers(&f, crew) * f.at.end + partials(&f) + queues(&f);
 }
@@ -283,7 +291,7 @@ void attn_cpu_sdpa_fwd(const struct attn_cpu_sdpa_isa *isa, const struct attn_co
     struct attn_cpu_fwd f = {0};
     attn_cpu_ref_padding(dev, p, args);
     if (p->batch <= 0 || p->heads_q <= 0 || p->seq_q <= 0) return;
-    const int32_t crew = attn_cpu_sdpa_crew(isa, p, dev->threads);
+    const int32_t crew = crew_of(isa, p, dev->threads);
     set_up(&f, isa, p, args, crew);
     const int32_t n = workers(&f, crew);
     f.out = attn_core_view(p, args, ATTN_ROLE_OUT);
