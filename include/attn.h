@@ -344,7 +344,7 @@ ATTN_API double attn_problem_bytes(const attn_problem *problem);
  *  MASK          [B,HQ,SQ,SK], any axis may have stride 0   mask_dtype  sdpa
  *  ALIBI         [HQ] or [1,HQ] or [B,HQ]                   f32      sdpa, slopes
  *  SINK          [HQ]                                       f32      sdpa, mla
- *  SEQLENS_Q/_K  [B], clamped to 0..SQ / 0..SK              i32      sdpa
+ *  SEQLENS_Q/_K  [B], clamped to 0..SQ / 0..SK              i32      sdpa; packed: at most the offsets' difference
  *  CU_SEQLENS_Q/_K [B+1], clamped to 0..TOTAL and to at least those before    i32    sdpa, packed (paged: _Q alone)
  *  BLOCK_TABLE   [B,MAX_PAGES]                              i32      sdpa_fwd, paged
  *  INDICES       [B,SQ,1,TOPK]                              i32      mla, dist

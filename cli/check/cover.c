@@ -23,7 +23,7 @@ static const struct {
     {'d', "lse", "base-e base-2 empty-plus-inf"},
     {'f', "outputs", "lse lse_rounded omitted alone"},
     {'d', "lengths", "SQ=0 SK=0 SQ=1 SQ>SK SQ<SK decode SK>=512 SK>1024 odd"},
-    {'d', "storage", "dense seqlens_q seqlens_k packed wild-lengths falling-offsets fill-padding"},
+    {'d', "storage", "dense seqlens_q seqlens_k packed wild-lengths falling-offsets fill-padding packed-lengths"},
     {'f', "paged", "yes bad-pages packed-queries"},
     {'d', "scale", "default 0 negative large"},
     {'b', "gradient", "dlse dmask dmask-folded dalibi dsink omitted lse=+inf deterministic"},
@@ -142,6 +142,8 @@ static void note_dense(const struct noting *n) {
     note_if(n, c->modes & CHECK_WILD_LENGTHS, "storage", "wild-lengths");
     note_if(n, attn_cli_check_falls(c), "storage", "falling-offsets");
     note_if(n, check_has(c, ATTN_FILL_PADDING), "storage", "fill-padding");
+    note_if(n, check_has(c, ATTN_PACKED) && (p->flags & (ATTN_SEQLENS_Q | ATTN_SEQLENS_K)), "storage",
+            "packed-lengths");
     note_if(n, check_has(c, ATTN_PAGED), "paged", "yes");
     note_if(n, c->modes & CHECK_BAD_PAGES, "paged", "bad-pages");
     note_if(n, check_has(c, ATTN_PAGED) && check_has(c, ATTN_PACKED), "paged", "packed-queries");

@@ -106,9 +106,13 @@ static void choose_scores(struct attn_cli_rng *r, attn_problem *p) {
     if (chance(r, 20)) p->flags |= ATTN_LSE_EMPTY_PLUS_INF;
 }
 
+/* Lengths beside offsets. */
+static const uint64_t packed_lengths[7] = {
+    [1] = ATTN_SEQLENS_Q, [3] = ATTN_SEQLENS_K, [5] = ATTN_SEQLENS_Q | ATTN_SEQLENS_K};
+
 /* Queries of packed sequences on paged keys, as inference engines call. No draw: numbers of a seed stay. */
 static void pack_queries(attn_problem *p) {
-    p->flags = (p->flags | ATTN_PACKED) & ~ATTN_SEQLENS_Q;
+    p->flags |= ATTN_PACKED;
     if (!p->batch) p->batch = 1;
     p->total_q =
         p->seq_q * p->batch - (p->n_pages * 7 + p->max_pages) % (p->seq_q * (p->batch - 1) + 1) + p->n_pages % 4;
@@ -134,6 +138,7 @@ static void choose_storage(struct attn_cli_rng *r, attn_problem *p) {
         p->total_k = p->seq_k * p->batch - below(r, p->seq_k * (p->batch - 1) + 1) + below(r, 4);
         if (chance(r, 3)) p->total_k = 0;
         if ((p->total_q + p->total_k) % 2) p->flags |= ATTN_FILL_PADDING; /* no draw: numbers of a seed stay */
+        p->flags |= packed_lengths[p->total_q % 7];
         /* bounds that no sequence can reach: neither time nor results follow them */
         if (!p->mask_dtype && chance(r, 15)) p->seq_q = INT64_C(1) << (20 + below(r, 10));
         if (!p->mask_dtype && chance(r, 15)) p->seq_k = INT64_C(1) << (20 + below(r, 10));

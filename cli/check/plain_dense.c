@@ -436,7 +436,7 @@ static void start_kinds(struct check_case *c) {
     }
     for (int64_t b = 0; packed && b < p->batch; b++)
         for (int64_t h = 0; h < p->heads_k; h++)
-            for (int64_t j = 0; j < c->seq[b].sk; j++)
+            for (int64_t j = 0; j < c->seq[b].sk_rows; j++)
                 for (int k = 0; k < 2; k++)
                     if (c->want[keyed[k]].kind)
                         c->want[keyed[k]].kind[attn_cli_check_k_row(c, b, h, j)] = CHECK_ROW_ZERO;

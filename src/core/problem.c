@@ -260,9 +260,6 @@ static attn_status check_combinations(const attn_problem *p) {
     } rules[] = {
         {ATTN_PAGED, 0, ATTN_SEQLENS_K,
          "ATTN_PAGED without ATTN_SEQLENS_K: the pages do not say how many keys they hold"},
-        {ATTN_SEQLENS_Q, ATTN_PACKED, 0, "ATTN_SEQLENS_Q with ATTN_PACKED: cu_seqlens_q already says the lengths"},
-        {ATTN_SEQLENS_K, ATTN_PACKED, ATTN_PAGED,
-         "ATTN_SEQLENS_K with ATTN_PACKED: cu_seqlens_k already says the lengths"},
         {ATTN_FILL_PADDING, 0, ATTN_PACKED,
          "ATTN_FILL_PADDING without ATTN_PACKED: only packed tensors have rows of no sequence"},
         {ATTN_LSE_WITH_SINK, 0, ATTN_SINK, "ATTN_LSE_WITH_SINK without ATTN_SINK: there is no sink to include"},

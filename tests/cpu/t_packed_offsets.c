@@ -170,6 +170,50 @@ static void values(void **state) {
         }
 }
 
+/* Lengths beside the offsets: the smaller counts. Rows behind a length are empty rows of their sequence, keys behind
+ * one have no gradient. Queries of 0 and values that are their row's number, as above. */
+static void lengths(void **state) {
+    enum { SEQUENCES = 3, ROWS = 20, FIRST = 1 };
+    static const int32_t offsets[SEQUENCES + 1] = {FIRST, 8, 8, 19}, nq[SEQUENCES] = {4, 3, 40},
+                                             nk[SEQUENCES] = {5, 2, 6}, queries[SEQUENCES] = {4, 0, 11},
+                                             keys[SEQUENCES] = {5, 0, 6};
+    static const struct list list = {SEQUENCES, {0}, {0}, 12, ROWS};
+    (void)state;
+    for (int isa = 0; isa < ISAS; isa++) {
+        struct ref_try t, back;
+        open_problem(&t, &list, "f32 seqlens_q seqlens_k");
+        for (int64_t i = 0; i < t.n[ATTN_ROLE_V]; i++) ref_set(&t, ATTN_ROLE_V, i, (double)(i / 8));
+        for (int b = 0; b < SEQUENCES; b++) {
+            ref_set_int(&t, ATTN_ROLE_SEQLENS_Q, b, nq[b]);
+            ref_set_int(&t, ATTN_ROLE_SEQLENS_K, b, nk[b]);
+        }
+        const int runs = run(&t, offsets, SEQUENCES, isa, 2);
+        ref_try_open_next(&back, &t, ATTN_OP_SDPA_BWD, 0);
+        ref_fill(&back, ATTN_ROLE_DOUT, 1);
+        if (runs) assert_true(run(&back, offsets, SEQUENCES, isa, 2));
+        for (int b = 0; b < SEQUENCES && runs; b++)
+            for (int32_t row = offsets[b]; row < offsets[b + 1]; row++) {
+                const int inside = row - offsets[b] < queries[b], key = row - offsets[b] < keys[b];
+                for (int64_t h = 0; h < 2; h++) {
+                    const double lse = ref_get(&t, ATTN_ROLE_LSE, h * ROWS + row);
+                    if (inside) near(lse, log(keys[b]));
+                    assert_true(inside || lse == -(double)INFINITY);
+                    near(ref_get(&t, ATTN_ROLE_OUT, 8 * (h * ROWS + row)),
+                         inside ? offsets[b] + (keys[b] - 1) / 2.0 : 0);
+                    near(ref_get(&back, ATTN_ROLE_DQ, 8 * (h * ROWS + row)), 0);
+                }
+                near(ref_get(&back, ATTN_ROLE_DV, 8 * row), key ? 2.0 * queries[b] / keys[b] : 0);
+            }
+        const int32_t nobody[] = {0, 19};
+        for (int x = 0; x < 2 && runs; x++) {
+            assert_true(ref_untouched(&t, ATTN_ROLE_LSE, nobody[x]));
+            assert_true(ref_untouched(&back, ATTN_ROLE_DV, 8 * nobody[x]));
+        }
+        ref_try_close(&back);
+        ref_try_close(&t);
+    }
+}
+
 /* Rows that an execution leaves alone become empty rows with ATTN_FILL_PADDING; all others keep their bits. */
 static int fills(struct ref_try *t, struct ref_try *filled, const struct list *l, int isa) {
     const double empty = t->given.flags & ATTN_LSE_EMPTY_PLUS_INF ? (double)INFINITY : -(double)INFINITY;
@@ -225,6 +269,7 @@ static void padding(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(bits), cmocka_unit_test(values), cmocka_unit_test(padding)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(bits), cmocka_unit_test(values), cmocka_unit_test(lengths),
+                                       cmocka_unit_test(padding)};
     return cmocka_run_group_tests(tests, setup, teardown);
 }

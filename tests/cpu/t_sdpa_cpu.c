@@ -105,6 +105,8 @@ static attn_problem random_problem(int backward) {
         p.batch = 1 + below(4);
         p.total_q = p.seq_q * p.batch / 2 + below(20);
         p.total_k = p.seq_k * p.batch / 2 + below(20);
+        if (chance(30)) p.flags |= ATTN_SEQLENS_Q;
+        if (chance(30)) p.flags |= ATTN_SEQLENS_K;
         if (!backward && chance(30)) make_paged(&p);
     } else {
         if (chance(20)) p.flags |= ATTN_SEQLENS_Q;

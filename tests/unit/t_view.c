@@ -181,6 +181,28 @@ static void sequences(void **state) {
     assert_row(&v, &q, 4, 0, 9 + 2, 88);
 }
 
+/* The smaller of a length and the offsets' difference; all rows between the offsets belong to the sequence. */
+static void packed_lengths(void **state) {
+    (void)state;
+    const attn_problem p =
+        parse("sdpa_bwd b=3 hq=1 sq=5 sk=7 d=8 f32 packed total_q=12 total_k=20 seqlens_q seqlens_k");
+    int32_t cq[] = {1, 4, 11, 12}, ck[] = {0, 6, 6, 20}, nq[] = {2, 9, -3}, nk[] = {9, 4, 3};
+    static const int64_t sq[] = {2, 5, 0}, sq_rows[] = {3, 5, 1}, sk[] = {6, 0, 3}, sk_rows[] = {6, 0, 7};
+    attn_tensor tq = ints(cq, 4), tk = ints(ck, 4), lq = ints(nq, 3), lk = ints(nk, 3);
+    attn_args a = ATTN_ARGS_INIT;
+    a.cu_seqlens_q = &tq, a.cu_seqlens_k = &tk, a.seqlens_q = &lq, a.seqlens_k = &lk;
+    for (int b = 0; b < 3; b++) {
+        struct attn_core_seq s;
+        attn_core_seq_get(&p, &a, 0, b, &s);
+        assert_int_equal(s.q0, cq[b]);
+        assert_int_equal(s.sq, sq[b]);
+        assert_int_equal(s.sq_rows, sq_rows[b]);
+        assert_int_equal(s.k0, ck[b]);
+        assert_int_equal(s.sk, sk[b]);
+        assert_int_equal(s.sk_rows, sk_rows[b]);
+    }
+}
+
 /* An offset counts as at least the largest one before it, whichever axis has it and how far back that stands. */
 static void falling_offsets(void **state) {
     (void)state;
@@ -277,6 +299,7 @@ int main(void) {
         cmocka_unit_test(falling_offsets),
         cmocka_unit_test(pages),
         cmocka_unit_test(packed_queries_on_pages),
+        cmocka_unit_test(packed_lengths),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

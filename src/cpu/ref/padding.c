@@ -48,7 +48,7 @@ static void fill_head(const struct job *j, int of_keys, int64_t h) {
         struct attn_core_seq s;
         attn_core_seq_get(j->p, j->args, j->falls, b, &s);
         fill_rows(j, of_keys, h, end, of_keys ? s.k0 : s.q0);
-        end = of_keys ? s.k0 + s.sk : s.q0 + s.sq;
+        end = of_keys ? s.k0 + s.sk_rows : s.q0 + s.sq_rows;
     }
     fill_rows(j, of_keys, h, end, of_keys ? j->p->total_k : j->p->total_q);
 }
