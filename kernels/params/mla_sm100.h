@@ -52,11 +52,12 @@ struct kp_mla_fwd_sm100_config {
 
 struct kp_mla_fwd_sm100 {
     struct kp_mla in;
-    struct kp_view out, lse, max_logits; /* [B,SQ,HQ,512], [B,SQ,HQ] twice; the last two may be absent */
-    int64_t works;                       /* work tiles: queries times blocks of 128 heads */
-    int64_t blocks;                      /* of heads */
-    int64_t kv_rows;                     /* as in struct kp_mla_bwd_sm100 */
-    uint64_t padding[9];
+    struct kp_view out, lse, max_logits;           /* [B,SQ,HQ,512], [B,SQ,HQ] twice; the last two may be absent */
+    uint64_t part_o, part_m, part_l, part_largest; /* splits > 1: as in struct kp_mla_fwd */
+    int64_t works;                                 /* work tiles: queries times blocks of 128 heads times splits */
+    int64_t blocks, splits, share;                 /* of heads; of a query's slots, parts of `share` tiles */
+    int64_t kv_rows;                               /* as in struct kp_mla_bwd_sm100 */
+    uint64_t padding[3];
     struct kp_tensor_map q;      /* [B,SQ,HQ,D]; boxes of 128 heads x 64 columns, 128 bytes swizzled */
     struct kp_tensor_map q_rope; /* the same; 32 columns, 64 bytes swizzled */
     struct kp_tensor_map kv;     /* [rows, D]; boxes of 64 columns of a row, 128 bytes swizzled, four at a time */

@@ -3,12 +3,12 @@
  * of the output, the first ones, have no splits and are left alone.
  *
  *   m = max_s m_s      w_s = 2^(m_s - m)      L = sum_s w_s l_s                                (units of log2)
- *   out = sum_s w_s O_s / (L + 2^(sink - m))          lse = m + log2 L        max_logits = max_s top_s
+ *   out = sum_s w_s O_s / (L + 2^(sink - m))          lse = m + log2 L        max_logits = max_s largest_s
  *
- * Input: f32 O_s (not normalised), m_s, l_s and top_s of every split and row, written by kernels/sm80/mla_fwd.cu and
- * kernels/sm90/mla_fwd/mla_fwd.cu. A split without valid slots has l_s = 0. Sums run in the order of the splits or in a
- * fixed tree: bit-equal every time. Lane t holds the weights of splits t and t + 32 and adds up columns 4 t .. 4 t + 3,
- * then those 128 further, ... */
+ * Input: f32 O_s (not normalised), m_s, l_s and largest_s of every split and row, written by kernels/sm80/mla_fwd.cu,
+ * kernels/sm90/mla_fwd/mla_fwd.cu and kernels/sm100/mla_fwd/mla_fwd.cu. A split without valid slots has l_s = 0. Sums
+ * run in the order of the splits or in a fixed tree: bit-equal every time. Lane t holds the weights of splits t and
+ * t + 32 and adds up columns 4 t .. 4 t + 3, then those 128 further, ... */
 #include "kernels/device/number.h"
 #include "kernels/params/mla.h"
 
@@ -29,17 +29,17 @@ static __device__ __forceinline__ void merge_row(const struct kp_mla_fwd *p, int
     const int lane = (int)threadIdx.x & 31;
     const int64_t flat = p->items + row, h = flat % p->in.heads_q, query = flat / p->in.heads_q;
     const int64_t i = query % p->in.seq_q, b = query / p->in.seq_q;
-    float m[HELD], l[HELD], top = -INF, most = -INF, sum = 0;
+    float m[HELD], l[HELD], largest = -INF, most = -INF, sum = 0;
 #pragma unroll
     for (int x = 0; x < HELD; x++) {
         const int split = lane + 32 * x, there = split < p->splits;
         m[x] = there ? ((const float *)p->part_m)[split * rows + row] : -INF;
         l[x] = there ? ((const float *)p->part_l)[split * rows + row] : 0;
         most = max_nan(most, m[x]);
-        top = max_nan(top, there ? ((const float *)p->part_top)[split * rows + row] : -INF);
+        largest = max_nan(largest, there ? ((const float *)p->part_top)[split * rows + row] : -INF);
     }
     most = warp_max(most);
-    top = warp_max(top);
+    largest = warp_max(largest);
 #pragma unroll
     for (int x = 0; x < HELD; x++) {
         m[x] = l[x] == 0 ? 0 : exp2_fast(fmaxf(m[x] - most, LEAST)); /* from here on the weight */
@@ -74,7 +74,7 @@ static __device__ __forceinline__ void merge_row(const struct kp_mla_fwd *p, int
     if (lane != 0) return;
     store_lse(&p->lse, b * p->lse.batch + h * p->lse.head + i * p->lse.row,
               outer_lse(p->in.flags, empty ? -INF : (most + log2f(sum)) * LN2, sink));
-    store_lse(&p->max_logits, b * p->max_logits.batch + h * p->max_logits.head + i * p->max_logits.row, top * LN2);
+    store_lse(&p->max_logits, b * p->max_logits.batch + h * p->max_logits.head + i * p->max_logits.row, largest * LN2);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) CFG(const __grid_constant__ struct kp_mla_fwd p) {

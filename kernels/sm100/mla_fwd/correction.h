@@ -99,6 +99,30 @@ static __device__ __forceinline__ void store_columns(uint16_t *to, const uint32_
     }
 }
 
+/* Of a part of the slots: O as it is, this CTA's columns, and what merging needs (kernels/smxx/mla_combine.cu). */
+static __device__ __forceinline__ void store_part(const struct kp_mla_fwd_sm100 *p, const struct work *w,
+                                                  uint32_t cells, int rank, const struct sums *row) {
+    const int exists = head_of() < w->heads;
+    const int64_t rows = p->in.batch * p->in.seq_q * p->in.heads_q,
+                  place = w->part * rows + (w->b * p->in.seq_q + w->i) * p->in.heads_q + w->head0 + head_of();
+    float *to = (float *)p->part_o + place * DIM_V + rank * HALF_V;
+    if (rank == 0 && exists) {
+        ((float *)p->part_m)[place] = row->offset;
+        ((float *)p->part_l)[place] = row->sum;
+        ((float *)p->part_largest)[place] = row->largest;
+    }
+#pragma unroll 1
+    for (int c = 0; c < HALF_V; c += 32) {
+        uint32_t x[32];
+        tc_load32(x, cells + c);
+        tc_wait_loads();
+#pragma unroll
+        for (int e = 0; exists && e < 32; e += 4)
+            *(uint4 *)(to + c + e) = make_uint4(x[e], x[e + 1], x[e + 2], x[e + 3]);
+    }
+    tc_before();
+}
+
 /* Out of the work tile, this CTA's columns; the even CTA stores lse and max_logits. */
 static __device__ __forceinline__ void finish(const struct kp_mla_fwd_sm100 *p, const struct work *w, uint32_t base,
                                               uint32_t tm, int rank, uint32_t tile, uint32_t n, float offset) {
@@ -107,6 +131,13 @@ static __device__ __forceinline__ void finish(const struct kp_mla_fwd_sm100 *p, 
     await_other(base, SUMS_FULL, n);
     const struct sums own = load_sums(place), other = load_sums(place + HEADS * 16);
     const float sum = own.sum * factor_of(own.offset, offset) + other.sum * factor_of(other.offset, offset);
+    const struct sums row = {offset, sum, max_nan(own.largest, other.largest)};
+    await_output(base, tile);
+    tc_after();
+    if (p->splits > 1) {
+        store_part(p, w, cells, rank, &row);
+        return;
+    }
     const float natural = offset * LN2;
     const int empty = sum == 0;
     float sink = -INF;
@@ -116,11 +147,9 @@ static __device__ __forceinline__ void finish(const struct kp_mla_fwd_sm100 *p, 
         const float lse = outer_lse(p->in.flags, empty ? -INF : natural + log2f(sum) * LN2, sink);
         store_lse(&p->lse, w->b * p->lse.batch + w->i * p->lse.row + h * p->lse.head, lse);
         store_lse(&p->max_logits, w->b * p->max_logits.batch + w->i * p->max_logits.row + h * p->max_logits.head,
-                  max_nan(own.largest, other.largest) * LN2);
+                  row.largest * LN2);
     }
     uint16_t *to = (uint16_t *)p->out.data + w->b * p->out.batch + w->i * p->out.row + h * p->out.head + rank * HALF_V;
-    await_output(base, tile);
-    tc_after();
 #pragma unroll 1
     for (int c = 0; c < HALF_V; c += 32) {
         uint32_t x[32];

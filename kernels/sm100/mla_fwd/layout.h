@@ -83,22 +83,25 @@ static __device__ __forceinline__ struct sums load_sums(uint32_t cells) {
     return s;
 }
 
-/* What a pair works on: 128 heads of one query. Every role walks the work tiles by itself. */
+/* What a pair works on: 128 heads of one query, all of its slots or a part. Every role walks the work tiles itself. */
 struct work {
     int64_t b, i;
     int head0, heads; /* first head; that exist */
+    int part, first;  /* which one; its first tile of the query's */
     int tiles;        /* at least 1 */
     struct slots slots;
 };
 static __device__ __forceinline__ int next_work(const struct kp_mla_fwd_sm100 *p, struct work *w, int64_t number) {
     if (number >= p->works) return 0;
-    const int64_t query = number / p->blocks;
+    const int64_t rows = number / p->splits, query = rows / p->blocks;
     w->b = query / p->in.seq_q;
     w->i = query - w->b * p->in.seq_q;
-    w->head0 = (int)(number - query * p->blocks) * HEADS;
+    w->head0 = (int)(rows - query * p->blocks) * HEADS;
     w->heads = min(p->in.heads_q - w->head0, HEADS);
     w->slots = slots_of(&p->in, w->b, w->i);
-    w->tiles = max(1, (w->slots.n + KEYS - 1) / KEYS);
+    w->part = (int)(number - rows * p->splits);
+    w->first = w->part * (int)p->share;
+    w->tiles = min(max(1, (w->slots.n + KEYS - 1) / KEYS - w->first), (int)p->share);
     return 1;
 }
 static __device__ __forceinline__ int64_t first_work(void) { return blockIdx.x >> 1; }

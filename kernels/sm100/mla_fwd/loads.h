@@ -49,8 +49,8 @@ static __device__ __forceinline__ void run_copies(const struct kp_mla_fwd_sm100 
         stage += 2;
         for (int t = 0; t < w.tiles; t++, stage++) {
             const uint32_t full = at_barrier(base, K_FULL + stage % RING);
-            const int rows0 = map_row(&w.slots, t * KEYS + lane, row0),
-                      rows1 = map_row(&w.slots, t * KEYS + 32 + lane, row0);
+            const int slot = (w.first + t) * KEYS + lane;
+            const int rows0 = map_row(&w.slots, slot, row0), rows1 = map_row(&w.slots, slot + 32, row0);
             await(base, K_EMPTY + stage % RING, stage / RING - 1);
             if (lane == 0) mbar_expect(full, STAGE);
             __syncwarp();

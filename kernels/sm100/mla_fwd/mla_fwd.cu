@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Sparse MLA forward on Blackwell (tcgen05, sm_100a): bf16, D = 576 or 512. Simulated, not yet run on silicon. A pair
- * of CTAs, a cluster, owns 128 heads of one query and walks the query's slots, 64 at a time.
+ * of CTAs, a cluster, owns 128 heads of one query and walks the query's slots, 64 at a time; or, where queries are few,
+ * a part of the slots, which kernels/smxx/mla_combine.cu merges.
  *
  *   S = Q K^T      P = 2^(scale log2(e) S - offset)      O = P V      out = O / (sum P + 2^(sink - offset))
  *

@@ -83,7 +83,7 @@ static __device__ __forceinline__ void run_softmax(const struct kp_mla_fwd_sm100
     struct work w;
     for (int64_t x = first_work(); next_work(p, &w, x); x += work_step(), n++) {
         struct sums row = {-INF, 0, -INF};
-        int next = map_row(&w.slots, key, 0);
+        int next = map_row(&w.slots, w.first * KEYS + key, 0);
         bring_queries(base, tm, stage + 1, 1);
         stage += 2 + (uint32_t)w.tiles;
 #pragma unroll 1
@@ -91,7 +91,7 @@ static __device__ __forceinline__ void run_softmax(const struct kp_mla_fwd_sm100
             const uint32_t valid = __ballot_sync(~0u, next >= 0);
             float s[CTA_KEYS];
             uint32_t y[CTA_KEYS / 2];
-            next = map_row(&w.slots, (t + 1) * KEYS + key, 0);
+            next = map_row(&w.slots, (w.first + t + 1) * KEYS + key, 0);
             load_scores(s, base, tm, rank, tile);
             softmax_of(y, s, valid, p->in.scale_log2, &row);
             give_p(y, row.offset, base, tm, rank, tile);

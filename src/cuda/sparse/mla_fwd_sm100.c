@@ -6,16 +6,25 @@
 #include "cuda/sparse/mla_maps.h"
 #include "kernels/params/mla_sm100.h"
 
-/* A function of problem and device alone: pairs of CTAs at once, blocks of 128 heads, work tiles. */
+static const char combine_symbol[] = "attn_mla_combine_smxx_any";
+
+/* A function of problem and device alone: pairs of CTAs at once, rows of out, blocks of 128 heads, parts of a query's
+ * slots and their tiles, work tiles. */
 struct geometry {
-    int64_t pairs, blocks, works;
+    int64_t pairs, rows, blocks, splits, share, works;
 };
 static struct geometry lay_out(const struct attn_core_device *dev, const attn_problem *p) {
     const int32_t n_sms = attn_cuda_limits_of(dev)->n_sms;
-    struct geometry g = {.pairs = n_sms > 1 ? n_sms / 2 : 1};
+    const int64_t tiles = attn_cuda_blocks(p->topk, KP_SM100_KEYS);
+    struct geometry g = {.pairs = n_sms > 1 ? n_sms / 2 : 1, .splits = 1, .share = tiles > 0 ? tiles : 1};
     if (p->batch <= 0 || p->heads_q <= 0 || p->seq_q <= 0) return g;
+    g.rows = p->batch * p->seq_q * p->heads_q;
     g.blocks = attn_cuda_blocks(p->heads_q, KP_SM100_HEADS);
     g.works = p->batch * p->seq_q * g.blocks;
+    g.splits = attn_cuda_mla_splits(g.works, tiles, g.pairs, KP_MLA_MAX_SPLITS, 2.5, 0.3);
+    g.share = attn_cuda_blocks(g.share, g.splits);
+    g.splits = tiles > 0 ? attn_cuda_blocks(tiles, g.share) : 1;
+    g.works *= g.splits;
     return g;
 }
 
@@ -24,7 +33,8 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
     const struct kp_mla_fwd_sm100_config *c = k->impl;
     if (attn_cuda_mla_refuse_dim(p, c->dim, why) || attn_cuda_refuse_tensor_maps(dev, why)) return 0;
     return !attn_cuda_mla_refuse(p, why) &&
-           !attn_cuda_refuse_image(dev, c->symbol, KP_MLA_FWD_SM100_SHARED(c->dim), why);
+           !attn_cuda_refuse_image(dev, c->symbol, KP_MLA_FWD_SM100_SHARED(c->dim), why) &&
+           !attn_cuda_refuse_image(dev, combine_symbol, 0, why);
 }
 static int refuses_strides(const attn_problem *p, const attn_args *args, int32_t *role, struct attn_text *why) {
     return attn_cuda_mla_refuse_map(p, args, ATTN_ROLE_Q, role, why) ||
@@ -38,19 +48,38 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
     (void)amount;
     const struct kp_mla_fwd_sm100_config *c = k->impl;
     const struct geometry g = lay_out(dev, p);
-    const double rounds = (double)g.works / (double)g.pairs, tiles = (double)((p->topk + 63) / 64);
-    return 4e-6 + (rounds < 1 ? 1 : rounds) * (tiles * (c->dim == 576 ? 1300 : 1170) / 0.75 + 4000) / 1.85e9;
+    const double rounds = (double)g.works / (double)g.pairs;
+    return (g.splits > 1 ? 8e-6 : 4e-6) +
+           (rounds < 1 ? 1 : rounds) * ((double)g.share * (c->dim == 576 ? 1300 : 1170) / 0.75 + 4000) / 1.85e9;
 }
 
 static uint64_t workspace(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
-    (void)k, (void)dev, (void)p;
-    return 0;
+    (void)k;
+    const struct geometry g = lay_out(dev, p);
+    return g.splits > 1 ? (uint64_t)(g.splits * g.rows * (KP_MLA_DIM_V + 3)) * sizeof(float) : 0;
 }
 
 static attn_status prepare(const struct attn_kernel *k, struct attn_core_device *dev, const attn_problem *p) {
-    (void)p;
     const struct kp_mla_fwd_sm100_config *c = k->impl;
-    return attn_cuda_variant_load(dev, attn_cuda_variant_find(c->symbol), (uint32_t)KP_MLA_FWD_SM100_SHARED(c->dim));
+    TRY(attn_cuda_variant_load(dev, attn_cuda_variant_find(c->symbol), (uint32_t)KP_MLA_FWD_SM100_SHARED(c->dim)));
+    if (lay_out(dev, p).splits <= 1) return ATTN_OK;
+    return attn_cuda_variant_load(dev, attn_cuda_variant_find(combine_symbol), 0);
+}
+
+static attn_status merge_parts(const struct attn_core_device *dev, const struct geometry *g,
+                               const struct kp_mla_fwd_sm100 *kp, void *stream) {
+    const struct kp_mla_fwd merge = {.in = kp->in,
+                                     .out = kp->out,
+                                     .lse = kp->lse,
+                                     .max_logits = kp->max_logits,
+                                     .part_o = kp->part_o,
+                                     .part_m = kp->part_m,
+                                     .part_l = kp->part_l,
+                                     .part_top = kp->part_largest,
+                                     .splits = (int32_t)g->splits};
+    const struct attn_cuda_grid grid = {
+        .x = (uint32_t)attn_cuda_lesser(attn_cuda_blocks(g->rows, 4), INT32_MAX), .y = 1, .z = 1, .threads = 128};
+    return attn_cuda_launch(dev, attn_cuda_variant_of(dev, combine_symbol), &grid, &merge, sizeof merge, stream);
 }
 
 static attn_status launch(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
@@ -58,12 +87,19 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
     const struct kp_mla_fwd_sm100_config *c = k->impl;
     const struct geometry g = lay_out(dev, p);
     if (g.works == 0) return ATTN_OK;
-    struct kp_mla_fwd_sm100 kp = {.works = g.works, .blocks = g.blocks};
+    struct kp_mla_fwd_sm100 kp = {.works = g.works, .blocks = g.blocks, .splits = g.splits, .share = g.share};
     struct kp_mla *in = &kp.in;
     attn_cuda_mla_inputs(in, p, args);
     kp.out = attn_cuda_view(p, args, ATTN_ROLE_OUT);
     kp.lse = attn_cuda_view(p, args, ATTN_ROLE_LSE);
     kp.max_logits = attn_cuda_view(p, args, ATTN_ROLE_MAX_LOGITS);
+    if (g.splits > 1) {
+        const uint64_t numbers = (uint64_t)(g.splits * g.rows) * sizeof(float);
+        kp.part_o = (uint64_t)(uintptr_t)args->workspace;
+        kp.part_m = kp.part_o + KP_MLA_DIM_V * numbers;
+        kp.part_l = kp.part_m + numbers;
+        kp.part_largest = kp.part_l + numbers;
+    }
     kp.kv_rows = attn_cuda_mla_map_rows(in);
     TRY(attn_cuda_mla_map_heads(dev, "q", in, &in->q, c->dim, KP_SM100_HEADS, 64, &kp.q));
     TRY(attn_cuda_mla_map_heads(dev, "q", in, &in->q, c->dim, KP_SM100_HEADS, 32, &kp.q_rope));
@@ -75,7 +111,8 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
                                         .threads = KP_MLA_FWD_SM100_THREADS,
                                         .cluster = 2,
                                         .shared_bytes = (uint32_t)KP_MLA_FWD_SM100_SHARED(c->dim)};
-    return attn_cuda_launch(dev, attn_cuda_variant_of(dev, c->symbol), &grid, &kp, sizeof kp, args->stream);
+    TRY(attn_cuda_launch(dev, attn_cuda_variant_of(dev, c->symbol), &grid, &kp, sizeof kp, args->stream));
+    return g.splits > 1 ? merge_parts(dev, &g, &kp, args->stream) : ATTN_OK;
 }
 
 #define VARIANT(tail, source, ...)                                                                                     \
