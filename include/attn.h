@@ -2,7 +2,7 @@
  *
  * attn.h - the public interface of libattn: fused attention, forward and backward, on CPU and NVIDIA GPUs.
  *
- * Five operators, one way to call them: describe the PROBLEM (plain struct), make a PLAN (the library
+ * Six operators, one way to call them: describe the PROBLEM (plain struct), make a PLAN (the library
  * validates, chooses a kernel and says why), EXECUTE it with tensors as often as you like.
  *
  *     attn_problem p = ATTN_PROBLEM_INIT;          // everything zero = default
@@ -134,7 +134,8 @@ enum {
     ATTN_OP_MLA_FWD = 3,  /* sparse multi-head latent attention over TOPK gathered rows                   */
     ATTN_OP_MLA_BWD = 4,  /* dq, dkv (and dsink, dist)                                                    */
     ATTN_OP_DIST = 5,     /* attention distribution summed over heads, [SQ, TOPK]                         */
-    ATTN_OP_COUNT_ = 6
+    ATTN_OP_MLA_JOIN = 6, /* joined index lists of neighbouring queries, for sparse attention on shared keys */
+    ATTN_OP_COUNT_ = 7
 };
 
 /* Element types. ATTN_BOOL is one byte per element, nonzero = true. */
@@ -181,7 +182,7 @@ enum {
 #define ATTN_SEQLENS_K          (UINT64_C(1) << 11) /* sdpa: `seqlens_k` tensor                             */
 #define ATTN_PACKED             (UINT64_C(1) << 12) /* sdpa: packed sequences, `cu_seqlens_q` and, unless paged, `cu_seqlens_k` */
 #define ATTN_PAGED              (UINT64_C(1) << 13) /* sdpa_fwd: k and v are pools of pages, `block_table`  */
-#define ATTN_TOPK_LENGTH        (UINT64_C(1) << 14) /* mla, dist: `topk_length` tensor                      */
+#define ATTN_TOPK_LENGTH        (UINT64_C(1) << 14) /* mla, dist, mla_join: `topk_length` tensor            */
 #define ATTN_ACCUMULATE         (UINT64_C(1) << 15) /* mla_bwd: add to dkv instead of overwriting it        */
 #define ATTN_DLSE               (UINT64_C(1) << 16) /* sdpa_bwd, mla_bwd: `dlse` tensor                     */
 #define ATTN_GRAD_MASK          (UINT64_C(1) << 17) /* sdpa_bwd: `dmask` output                             */
@@ -251,12 +252,17 @@ ATTN_API attn_status attn_tensor_contiguous(attn_tensor *out, void *data, int32_
  * SPARSE (mla_fwd, mla_bwd, dist). kv holds one latent row per key, V is its first DV columns. Slot t of query i is
  *   valid iff  t < topk_length[i] (if given, clamped to 0..TOPK)  and  0 <= idx < SK  and, with ATTN_CAUSAL,
  *   q_start + i + 1 >= k_stride * (idx + 1).  Invalid slots may stand anywhere; duplicates count each time.
- *   D is 576 or 512, DV is 512. */
+ *   D is 576 or 512, DV is 512.
+ *
+ * JOINED LISTS (mla_join). The same slots of `group` neighbouring queries of a batch as one list of entries: an entry is
+ *   a key and a bit for each query of the group, a query's n-th use of a key takes the key's n-th entry, and each valid
+ *   slot is exactly one bit. dtype is I32; HQ, HK, D and DV are 0. The format is docs/joined_lists.md. */
 typedef struct attn_problem {
     uint32_t size;  /* sizeof(attn_problem)                                                              */
     int32_t op;     /* ATTN_OP_*                                                                         */
     uint64_t flags; /* ATTN_CAUSAL | ...                                                                 */
-    int32_t dtype;  /* of q, k, v, kv, out, dout and the gradients dq, dk, dv: F32, F16, BF16, F64 (no F64 for MLA) */
+    int32_t dtype;  /* of q, k, v, kv, out, dout and the gradients dq, dk, dv: F32, F16, BF16, F64 (no F64 for MLA);
+                     * mla_join: I32, of the lists                                                       */
     int32_t mask_dtype; /* sdpa: 0 = no mask; F32, F16, BF16 = additive; BOOL = keep where nonzero         */
 
     int64_t batch;   /* B (packed: number of sequences; MLA: 1 unless the tensors have a batch axis)      */
@@ -291,6 +297,9 @@ typedef struct attn_problem {
                            * tensors that lack it. 16 = keep only the first, refuse other tensors. A power of two; concerns the
                            * tensors with rows of D or DV elements (q k v kv out dout dq dk dv dkv).          */
     uint32_t reserved1;   /* 0 */
+
+    int64_t group;       /* mla_join: neighbouring queries that share a list: 2, 4, 8 or 16; group * topk <= 32768 */
+    int64_t union_limit; /* mla_join: a group with more entries is left apart, its header says so; 0 = no limit   */
 } attn_problem;
 
 #ifdef __cplusplus
@@ -347,8 +356,8 @@ ATTN_API double attn_problem_bytes(const attn_problem *problem);
  *  SEQLENS_Q/_K  [B], clamped to 0..SQ / 0..SK              i32      sdpa; packed: at most the offsets' difference
  *  CU_SEQLENS_Q/_K [B+1], clamped to 0..TOTAL and to at least those before    i32    sdpa, packed (paged: _Q alone)
  *  BLOCK_TABLE   [B,MAX_PAGES]                              i32      sdpa_fwd, paged
- *  INDICES       [B,SQ,1,TOPK]                              i32      mla, dist
- *  TOPK_LENGTH   [B,SQ]                                     i32      mla, dist
+ *  INDICES       [B,SQ,1,TOPK]                              i32      mla, dist, mla_join
+ *  TOPK_LENGTH   [B,SQ]                                     i32      mla, dist, mla_join
  *  MAX_LOGITS    [B,SQ,HQ]                                  f32      mla_fwd, optional: max of scale * (q.k), -inf if none
  *  DIST          [B,SQ,TOPK]                                f32      dist, mla_bwd with ATTN_WITH_DIST
  *  DOUT DLSE     as OUT, as LSE                             as those backward inputs
@@ -357,6 +366,9 @@ ATTN_API double attn_problem_bytes(const attn_problem *problem);
  *  DMASK         [B,HQ,SQ,SK]; an axis of stride 0 is summed over  f32*  sdpa_bwd with ATTN_GRAD_MASK
  *  DALIBI        as ALIBI; shapes without a batch axis are summed over B   f32*  sdpa_bwd with ATTN_GRAD_ALIBI
  *  DSINK         [HQ], summed over B and SQ                 f32*     backward with ATTN_GRAD_SINK
+ *  JOINED        [B,ceil(SQ/group),WORDS]                   i32      mla_join; WORDS follows from group and TOPK, ask
+ *                                                                    attn_role_tensor
+ *
  * MLA and dist tensors may omit the leading B axis when B is 1.
  * Rows past seqlens_q count as empty rows (out 0, lse -inf, gradients 0); keys past seqlens_k get zero gradients.
  * With ATTN_LSE_WITH_SINK the lse of an empty row inside its sequence is the sink; a row past seqlens_q has no sink.
@@ -375,6 +387,7 @@ enum {
     ATTN_ROLE_DOUT, ATTN_ROLE_DLSE,
     ATTN_ROLE_DQ, ATTN_ROLE_DK, ATTN_ROLE_DV, ATTN_ROLE_DKV,
     ATTN_ROLE_DMASK, ATTN_ROLE_DALIBI, ATTN_ROLE_DSINK,
+    ATTN_ROLE_JOINED,
     ATTN_ROLE_COUNT
 };
 
@@ -403,6 +416,7 @@ typedef struct attn_args {
     void *workspace;          /* at least attn_plan_info.workspace_bytes, on the plan's device; NULL if 0   */
     uint64_t workspace_bytes;
     void *stream;             /* CUDA plans: the CUstream; NULL = default stream. CPU plans: must be NULL   */
+    const attn_tensor *joined;
 } attn_args;
 
 #ifdef __cplusplus

@@ -134,7 +134,10 @@ int attn_cli_check_case_make(struct check_case *c, const attn_problem *p, uint64
     bad = bad || make_forward_inputs(c);
     for (int32_t role = 0; !bad && role < ATTN_ROLE_COUNT; role++)
         if (check_is_out(c->t[role].use)) bad = make_want(c, role);
-    if (!bad) bad = dense ? attn_cli_check_plain_dense(c, false) : attn_cli_check_plain_sparse(c, false);
+    if (!bad)
+        bad = dense           ? attn_cli_check_plain_dense(c, false)
+              : check_join(p) ? attn_cli_check_plain_join(c)
+                              : attn_cli_check_plain_sparse(c, false);
     if (bad) {
         fprintf(stderr, "attn check: cannot make a case of \"%s\" (seed %llu)\n", c->text ? c->text : "?",
                 (unsigned long long)seed);

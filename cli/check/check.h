@@ -92,6 +92,7 @@ struct check_case {
 };
 
 static inline bool check_has(const struct check_case *c, uint64_t flag) { return (c->p.flags & flag) != 0; }
+static inline bool check_join(const attn_problem *p) { return p->op == ATTN_OP_MLA_JOIN; }
 static inline bool check_dense(const attn_problem *p) { return p->op == ATTN_OP_SDPA_FWD || p->op == ATTN_OP_SDPA_BWD; }
 static inline bool check_backward(const attn_problem *p) {
     return p->op == ATTN_OP_SDPA_BWD || p->op == ATTN_OP_MLA_BWD;
@@ -102,6 +103,7 @@ static inline bool check_is_out(int32_t use) { return use >= ATTN_USE_OUT; }
 /* gen_dense.c, gen_sparse.c: a random problem of the operator and dtype. Not checked by the library yet. */
 void attn_cli_check_gen_dense(struct attn_cli_rng *r, int32_t op, int32_t dtype, attn_problem *p);
 void attn_cli_check_gen_sparse(struct attn_cli_rng *r, int32_t op, int32_t dtype, attn_problem *p);
+void attn_cli_check_gen_join(struct attn_cli_rng *r, attn_problem *p);
 
 /* case.c. make: everything up to the plain answer, which is also `want` at first; 0, or -1 with a text on stderr.
  * oracle.c: `want` from the ref kernel; fills `why` (reason it could not run, else ""). */
@@ -110,7 +112,7 @@ int attn_cli_check_case_make(struct check_case *c, const attn_problem *p, uint64
 void attn_cli_check_case_free(struct check_case *c);
 void attn_cli_check_case_want_plain(struct check_case *c);
 void attn_cli_check_case_oracle(struct check_case *c, attn_ctx *ctx, char *why, size_t why_bytes);
-/* dtype in which the ref kernels are asked for `want`: f64, for the sparse operators f32. */
+/* dtype in which the ref kernels are asked for `want`: f64, for the sparse operators f32, for lists their own. */
 int32_t attn_cli_check_oracle_dtype(const attn_problem *p);
 
 /* layout.c: strides and storage. place: choose strides, map storage, fill everything with the sentinel.
@@ -143,6 +145,7 @@ void attn_cli_check_modes(struct check_case *c);
  * forward_only the inputs OUT and LSE of a backward case are computed into their val. */
 int attn_cli_check_plain_dense(struct check_case *c, bool inputs_only);
 int attn_cli_check_plain_sparse(struct check_case *c, bool inputs_only);
+int attn_cli_check_plain_join(struct check_case *c); /* joined lists */
 bool attn_cli_check_visible(const struct check_case *c, int64_t b, int64_t h, int64_t i, int64_t j);
 bool attn_cli_check_inside(const struct check_case *c, const struct check_seq *s, int64_t i,
                            int64_t j); /* rule 5 alone */

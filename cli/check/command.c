@@ -17,8 +17,9 @@ static const char help[] =
     "      --seed S          first of the random numbers (default 1)\n"
     "      --kernel PATTERN  only kernels of this name, * and ? allowed\n"
     "      --backend NAME    only ref, cpu or cuda kernels\n"
-    "      --op NAME         only one operator: sdpa_fwd, sdpa_bwd, mla_fwd, mla_bwd, dist\n"
-    "      --dtype NAME      only one dtype: f32, f16, bf16, f64\n"
+    "      --op NAME         only one operator: sdpa_fwd, sdpa_bwd, mla_fwd, mla_bwd, dist,\n"
+    "                        mla_join\n"
+    "      --dtype NAME      only one dtype: f32, f16, bf16, f64, i32\n"
     "      --device DEV      cpu (default), cuda:0, ...\n"
     "      --driver PATH     CUDA driver library; sim: the PTX simulator beside this command\n"
     "      --policy NAME     of sim, when asynchronous work ends: eager, late, random\n"
@@ -104,8 +105,11 @@ static bool wants(const struct command *m, int32_t op, int32_t dtype) {
 
 /* The ref kernel that all others are measured with, against the tester's own answer. */
 static void judge_oracle(struct command *m, struct check_case *c, const char *why) {
-    struct check_report r = {
-        .session = &m->session, .c = c, .kernel = check_dense(&c->p) ? "*_ref_f64*" : "*_ref_f32*"};
+    struct check_report r = {.session = &m->session,
+                             .c = c,
+                             .kernel = check_dense(&c->p)  ? "*_ref_f64*"
+                                       : check_join(&c->p) ? "*_ref_i32*"
+                                                           : "*_ref_f32*"};
     if (c->oracle_failed) attn_cli_check_report_fault(&r, "%s", why);
     struct check_verdict v[ATTN_ROLE_COUNT] = {0};
     for (int32_t role = 0; role < ATTN_ROLE_COUNT && !c->oracle_failed; role++) {
@@ -178,7 +182,7 @@ static uint64_t case_seed(uint64_t seed, int32_t op, int32_t dtype, int64_t repe
 static void test_random(struct command *m) {
     for (int64_t n = 0; n < m->repeat; n++)
         for (int32_t op = 1; op < ATTN_OP_COUNT_; op++)
-            for (int32_t dtype = ATTN_F32; dtype <= ATTN_F64; dtype++) {
+            for (int32_t dtype = ATTN_F32; dtype <= ATTN_I32; dtype++) {
                 if (!wants(m, op, dtype) || m->session.gpu_lost) continue;
                 uint64_t seed = case_seed(m->seed, op, dtype, n);
                 struct attn_cli_rng r;
@@ -189,6 +193,8 @@ static void test_random(struct command *m) {
                 do { /* a feature that an operator lacks is the library's to say */
                     if (op == ATTN_OP_SDPA_FWD || op == ATTN_OP_SDPA_BWD)
                         attn_cli_check_gen_dense(&r, op, dtype, &p);
+                    else if (op == ATTN_OP_MLA_JOIN)
+                        attn_cli_check_gen_join(&r, &p);
                     else
                         attn_cli_check_gen_sparse(&r, op, dtype, &p);
                     st = attn_problem_check(&p);
@@ -253,7 +259,7 @@ static int finish(struct command *m) {
  */
 
 static int32_t dtype_named(const char *name) {
-    for (int32_t d = ATTN_F32; d <= ATTN_F64; d++)
+    for (int32_t d = ATTN_F32; d <= ATTN_I32; d++)
         if (!strcmp(attn_dtype_name(d), name)) return d;
     return 0;
 }

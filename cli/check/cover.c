@@ -9,7 +9,7 @@
 /* A line: the operators' side, what is counted, its values. A value is hit by note(). */
 static const struct {
     char side; /* d dense, f sdpa_fwd, b sdpa_bwd, s sparse, m mla_bwd, x: dist or mla_bwd, a mla_fwd or mla_bwd, e
-                  every */
+                  every, j mla_join, l every operator with index lists */
     const char *what, *values;
 } lists[] = {
     {'d', "D", "1 8 32 40 64 72 80 96 128 160 192 224 256 320 512 0 other"},
@@ -28,19 +28,22 @@ static const struct {
     {'d', "scale", "default 0 negative large"},
     {'b', "gradient", "dlse dmask dmask-folded dalibi dsink omitted lse=+inf deterministic"},
     {'s', "HQ", "1 7 16 64 128 192"},
-    {'s', "topk", "1 <64 64 65 >128 >400"},
+    {'j', "group", "2 4 8 16 last-short"},
+    {'j', "groups", "joined apart"},
+    {'j', "SK", "2^31"},
+    {'l', "topk", "1 <64 64 65 >128 >400"},
     {'s', "D", "576 512"},
-    {'s', "causal", "no k_stride=1 k_stride=4 q_start>0"},
-    {'s', "rows", "empty one-slot twice 64-times one-key bad-indices"},
-    {'s', "topk_length", "none some edges wild"},
+    {'l', "causal", "no k_stride=1 k_stride=4 q_start>0"},
+    {'l', "rows", "empty one-slot twice 64-times one-key bad-indices"},
+    {'l', "topk_length", "none some edges wild"},
     {'s', "lse", "base-e base-2 empty-plus-inf"},
-    {'s', "batch", "1 many no-axis"},
-    {'s', "lengths", "SQ=0 SK=0 SK<16"},
+    {'l', "batch", "1 many no-axis"},
+    {'l', "lengths", "SQ=0 SK=0 SK<16"},
     {'a', "sink", "none finite +inf -inf"},
     {'m', "dkv", "f32 dtype accumulate omitted"},
     {'m', "gradient", "dlse dsink dist"},
     {'x', "dist_norm", "sum mean l1"},
-    {'e', "data", "plain far-negative nan-query nan-key hidden-nan huge equal-scores"},
+    {'v', "data", "plain far-negative nan-query nan-key hidden-nan huge equal-scores"},
     {'e', "memory",
      "unaligned page-end negative-stride permuted padded broadcast align_bytes=16 align_bytes=128 tight"},
 };
@@ -53,7 +56,10 @@ static bool on_side(char side, int32_t op) {
     case 'd': return dense;
     case 'f': return op == ATTN_OP_SDPA_FWD;
     case 'b': return op == ATTN_OP_SDPA_BWD;
-    case 's': return !dense;
+    case 's': return !dense && op != ATTN_OP_MLA_JOIN;
+    case 'l': return !dense;
+    case 'j': return op == ATTN_OP_MLA_JOIN;
+    case 'v': return op != ATTN_OP_MLA_JOIN;
     case 'm': return op == ATTN_OP_MLA_BWD;
     case 'x': return op == ATTN_OP_MLA_BWD || op == ATTN_OP_DIST;
     case 'a': return op == ATTN_OP_MLA_BWD || op == ATTN_OP_MLA_FWD;
@@ -168,10 +174,23 @@ static void note_dense(const struct noting *n) {
     note_if(n, check_has(c, ATTN_DETERMINISTIC), "gradient", "deterministic");
 }
 
+static void note_join(const struct noting *n) {
+    const attn_problem *p = &n->c->p;
+    const struct check_want *w = &n->c->want[ATTN_ROLE_JOINED];
+    char text[24];
+    snprintf(text, sizeof text, "%d", (int)p->group);
+    note(n, "group", text);
+    note_if(n, p->seq_q % p->group != 0, "group", "last-short");
+    note_if(n, p->seq_k == INT64_C(1) << 31, "SK", "2^31");
+    const int64_t groups = (p->seq_q + p->group - 1) / p->group * p->batch, words = groups ? w->rows / groups : 0;
+    for (int64_t g = 0; g < groups; g++) note(n, "groups", w->plain[g * words + 1] != 0 ? "apart" : "joined");
+}
+
 static void note_sparse(const struct noting *n) {
     const struct check_case *c = n->c;
     const attn_problem *p = &c->p;
     char text[24];
+    if (check_join(p)) note_join(n);
     snprintf(text, sizeof text, "%d", (int)p->heads_q);
     note(n, "HQ", text);
     snprintf(text, sizeof text, "%d", (int)p->dim_qk);

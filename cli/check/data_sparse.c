@@ -20,13 +20,15 @@ static void fill_lengths(struct check_case *c) {
     }
 }
 
+static double beyond(double key) { return key > INT32_MAX ? -1 : key; }
+
 static double bad_index(struct check_case *c) {
     switch (below(c, 6)) {
     case 0: return -1;
-    case 1: return (double)c->p.seq_k;
+    case 1: return beyond((double)c->p.seq_k);
     case 2: return INT32_MAX;
     case 3: return INT32_MIN;
-    case 4: return (double)(c->p.seq_k + 1 + below(c, 1000));
+    case 4: return beyond((double)(c->p.seq_k + 1 + below(c, 1000)));
     default: return (double)(-2 - below(c, 1000));
     }
 }
@@ -64,6 +66,7 @@ static void fill_row(struct check_case *c, double *idx, int64_t i, int64_t share
 static int poison_unnamed(struct check_case *c) {
     const attn_problem *p = &c->p;
     struct check_tensor *kv = &c->t[ATTN_ROLE_KV];
+    if (kv->n == 0) return 0;
     if (kv->broadcast[0] || kv->broadcast[1]) return 0; /* a row that is named may be one that is not */
     uint8_t *named = calloc((size_t)(p->batch * p->seq_k) + 1, 1);
     if (!named) return -1;

@@ -6,7 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-int32_t attn_cli_check_oracle_dtype(const attn_problem *p) { return check_dense(p) ? ATTN_F64 : ATTN_F32; }
+int32_t attn_cli_check_oracle_dtype(const attn_problem *p) {
+    return check_dense(p) ? ATTN_F64 : check_join(p) ? ATTN_I32 : ATTN_F32;
+}
 
 /* The case's problem as the ref kernel gets it. */
 static attn_problem widened(const attn_problem *p) {

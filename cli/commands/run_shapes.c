@@ -96,7 +96,10 @@ static int infer_sparse(const struct attn_cli_run *run, struct shapes *s) {
     }
     if (run->have[ATTN_ROLE_INDICES]) {
         if (!g[ATTN_ROLE_INDICES].rank) return ATTN_ROLE_INDICES;
-        s->key[TOPK] = g[ATTN_ROLE_INDICES].shape[g[ATTN_ROLE_INDICES].rank - 1];
+        const int rank = g[ATTN_ROLE_INDICES].rank;
+        s->key[TOPK] = g[ATTN_ROLE_INDICES].shape[rank - 1];
+        if (s->key[SQ] < 0 && rank > 2) s->key[SQ] = g[ATTN_ROLE_INDICES].shape[rank - 3];
+        if (s->key[B] < 0 && rank > 3) s->key[B] = g[ATTN_ROLE_INDICES].shape[0];
     }
     return -1;
 }
@@ -161,7 +164,7 @@ int attn_cli_run_complete(struct attn_cli_run *run, const char *text, attn_probl
     for (int i = 0; i < N_KEYS && n < (int)sizeof full; i++)
         if (s.key[i] >= 0 && !has_word(text, keys[i], 1))
             n += snprintf(full + n, sizeof full - (size_t)n, " %s=%lld", keys[i], (long long)s.key[i]);
-    static const char *const types[] = {"f32", "f16", "bf16", "f64"};
+    static const char *const types[] = {"f32", "f16", "bf16", "f64", "i32"};
     int typed = 0;
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) typed |= has_word(text, types[i], 0);
     if (!typed && run->have[ATTN_ROLE_Q] && n < (int)sizeof full) {

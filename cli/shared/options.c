@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const op_names[] = {"none", "sdpa_fwd", "sdpa_bwd", "mla_fwd", "mla_bwd", "dist"};
+static const char *const op_names[] = {"none", "sdpa_fwd", "sdpa_bwd", "mla_fwd", "mla_bwd", "dist", "mla_join"};
 static const char *const backend_names[] = {"any", "ref", "cpu", "cuda"};
 _Static_assert(sizeof op_names / sizeof *op_names == ATTN_OP_COUNT_, "one name per operator");
 _Static_assert(sizeof backend_names / sizeof *backend_names == ATTN_BACKEND_COUNT_, "one name per backend");

@@ -16,6 +16,7 @@ struct attn_cli_tolerance attn_cli_tolerance(int32_t op, int32_t role, int32_t d
     case ATTN_ROLE_MAX_LOGITS: return (struct attn_cli_tolerance){.absolute = 1, .bound = wide ? 1e-13 : 1e-5};
     case ATTN_ROLE_DIST: /* f32 from products that are exact in f32, whatever the dtype of the inputs */
         return (struct attn_cli_tolerance){.bound = 2e-5};
+    case ATTN_ROLE_JOINED: return (struct attn_cli_tolerance){.absolute = 1, .bound = 0}; /* integers */
     default: break;
     }
     if (dtype == ATTN_F16) return (struct attn_cli_tolerance){.bound = 0x1p-10};

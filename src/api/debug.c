@@ -106,6 +106,7 @@ static double tolerance(int32_t dtype) {
     case ATTN_F64: return 1e-10;
     case ATTN_F32: return 1e-4;
     case ATTN_F16: return 0x1p-7;
+    case ATTN_I32: return 0;
     default: return 0x1p-4;
     }
 }

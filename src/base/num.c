@@ -60,6 +60,7 @@ double attn_num_load(const void *p, int32_t dtype, int64_t i) {
     case ATTN_F32: return ((const float *)p)[i];
     case ATTN_F16: return attn_num_f16_f32(((const uint16_t *)p)[i]);
     case ATTN_BF16: return attn_num_bf16_f32(((const uint16_t *)p)[i]);
+    case ATTN_I32: return ((const int32_t *)p)[i];
     default: return ((const double *)p)[i];
     }
 }

@@ -15,8 +15,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The tensors of attn_args stand in the order of the roles, one pointer each: read as an array. */
+/* The first tensors of attn_args stand in the order of the roles, one pointer each: read as an array. Those that came
+ * later stand at the end of the struct. */
 #define TENSORS_FROM offsetof(attn_args, q)
+enum { N_ARRAY = ATTN_ROLE_DSINK + 1 };
 #define IN_ORDER(member, role)                                                                                         \
     _Static_assert(offsetof(attn_args, member) == TENSORS_FROM + (role) * sizeof(void *), #member)
 IN_ORDER(mask, ATTN_ROLE_MASK);
@@ -26,7 +28,8 @@ IN_ORDER(out, ATTN_ROLE_OUT);
 IN_ORDER(dout, ATTN_ROLE_DOUT);
 IN_ORDER(dq, ATTN_ROLE_DQ);
 IN_ORDER(dmask, ATTN_ROLE_DMASK);
-IN_ORDER(dsink, ATTN_ROLE_COUNT - 1);
+IN_ORDER(dsink, N_ARRAY - 1);
+_Static_assert(ATTN_ROLE_COUNT == N_ARRAY + 1, "joined alone came later");
 
 /* A tensor that passed, as bytes: elements lie in [low, high). */
 struct placed {
@@ -402,7 +405,8 @@ attn_status attn_core_args_check(const struct attn_plan *plan, const attn_args *
         attn_core_expect(&plan->problem, &own);
         expected = &own;
     }
-    memcpy(given, (const char *)args + TENSORS_FROM, sizeof given);
+    memcpy(given, (const char *)args + TENSORS_FROM, N_ARRAY * sizeof *given);
+    given[ATTN_ROLE_JOINED] = args->joined;
     uint32_t present = 0;
     for (int32_t role = 0; role < ATTN_ROLE_COUNT; role++) {
         if (!given[role]) continue;

@@ -3,6 +3,7 @@
  * kernels make their own. */
 #include "attn.h"
 
+#include "core/joined.h"
 #include "core/plan.h"
 #include "core/problem.h"
 
@@ -47,6 +48,15 @@ double attn_core_flops(const attn_problem *p) {
     }
 }
 
+/* Of joined lists as short as one list: what is longer is left unwritten. */
+static double joined_bytes(const attn_problem *p) {
+    const struct attn_core_joined l = attn_core_joined_layout(p);
+    const double queries = (double)p->batch * (double)p->seq_q, groups = (double)p->batch * (double)l.groups;
+    const double blocks = (double)((p->topk + ATTN_JOINED_BLOCK - 1) / ATTN_JOINED_BLOCK);
+    return 4 * (groups * (ATTN_JOINED_HEADER + blocks * (ATTN_JOINED_BLOCK + 2 * (double)p->group)) +
+                queries * (double)l.slots_row);
+}
+
 double attn_core_bytes(const attn_problem *p) {
     double sum = 0;
     for (int32_t role = 0; role < ATTN_ROLE_COUNT; role++) {
@@ -54,6 +64,10 @@ double attn_core_bytes(const attn_problem *p) {
         attn_core_role_get(p, role, &r);
         /* Second copies and side results that few callers ask for are not part of the least traffic. */
         if (r.use == ATTN_USE_NONE || role == ATTN_ROLE_LSE_ROUNDED || role == ATTN_ROLE_MAX_LOGITS) continue;
+        if (role == ATTN_ROLE_JOINED) {
+            sum += joined_bytes(p);
+            continue;
+        }
         double bytes = (double)attn_dtype_bytes(r.dtype);
         for (int32_t a = 0; a < r.rank; a++) bytes *= (double)r.shape[a];
         if (attn_core_has(p, ATTN_PAGED) && (role == ATTN_ROLE_K || role == ATTN_ROLE_V)) {

@@ -5,6 +5,7 @@
 
 #include "attn.h"
 #include "base/err.h"
+#include "core/joined.h"
 #include "core/plan.h"
 
 #include <inttypes.h>
@@ -14,7 +15,9 @@
 #define OP(name)   (1u << ATTN_OP_##name)
 #define OPS_DENSE  (OP(SDPA_FWD) | OP(SDPA_BWD))
 #define OPS_SPARSE (OP(MLA_FWD) | OP(MLA_BWD) | OP(DIST))
-#define OPS_ALL    (OPS_DENSE | OPS_SPARSE)
+#define OPS_SCORES (OPS_DENSE | OPS_SPARSE)
+#define OPS_LISTS  (OPS_SPARSE | OP(MLA_JOIN))
+#define OPS_ALL    (OPS_DENSE | OPS_LISTS)
 
 /* Any single extent. With the limit on products below and ATTN_UNBOUNDED windows, index sums stay inside int64_t. */
 #define MAX_EXTENT  (INT64_C(1) << 48)
@@ -25,19 +28,19 @@
 const struct attn_core_flag attn_core_flags[] = {
     {ATTN_CAUSAL, "ATTN_CAUSAL", "causal", OPS_ALL},
     {ATTN_BOTTOM_RIGHT, "ATTN_BOTTOM_RIGHT", "bottom_right", OPS_DENSE},
-    {ATTN_SCALE, "ATTN_SCALE", "", OPS_ALL},
+    {ATTN_SCALE, "ATTN_SCALE", "", OPS_SCORES},
     {ATTN_WINDOW_LEFT, "ATTN_WINDOW_LEFT", "", OPS_DENSE},
     {ATTN_WINDOW_RIGHT, "ATTN_WINDOW_RIGHT", "", OPS_DENSE},
     {ATTN_SINK, "ATTN_SINK", "sink", OPS_DENSE | OP(MLA_FWD) | OP(MLA_BWD)},
     {ATTN_LSE_WITH_SINK, "ATTN_LSE_WITH_SINK", "lse_with_sink", OPS_DENSE},
-    {ATTN_LSE_BASE_2, "ATTN_LSE_BASE_2", "lse_base_2", OPS_ALL},
-    {ATTN_LSE_EMPTY_PLUS_INF, "ATTN_LSE_EMPTY_PLUS_INF", "lse_empty_plus_inf", OPS_ALL},
+    {ATTN_LSE_BASE_2, "ATTN_LSE_BASE_2", "lse_base_2", OPS_SCORES},
+    {ATTN_LSE_EMPTY_PLUS_INF, "ATTN_LSE_EMPTY_PLUS_INF", "lse_empty_plus_inf", OPS_SCORES},
     {ATTN_DETERMINISTIC, "ATTN_DETERMINISTIC", "deterministic", OPS_ALL},
     {ATTN_SEQLENS_Q, "ATTN_SEQLENS_Q", "seqlens_q", OPS_DENSE},
     {ATTN_SEQLENS_K, "ATTN_SEQLENS_K", "seqlens_k", OPS_DENSE},
     {ATTN_PACKED, "ATTN_PACKED", "packed", OPS_DENSE},
     {ATTN_PAGED, "ATTN_PAGED", "paged", OP(SDPA_FWD)},
-    {ATTN_TOPK_LENGTH, "ATTN_TOPK_LENGTH", "topk_length", OPS_SPARSE},
+    {ATTN_TOPK_LENGTH, "ATTN_TOPK_LENGTH", "topk_length", OPS_LISTS},
     {ATTN_ACCUMULATE, "ATTN_ACCUMULATE", "accumulate", OP(MLA_BWD)},
     {ATTN_DLSE, "ATTN_DLSE", "dlse", OP(SDPA_BWD) | OP(MLA_BWD)},
     {ATTN_GRAD_MASK, "ATTN_GRAD_MASK", "grad_mask", OP(SDPA_BWD)},
@@ -51,11 +54,13 @@ const int32_t attn_core_n_flags = (int32_t)(sizeof attn_core_flags / sizeof *att
 const char *attn_core_op_name(int32_t op) {
     static const char *const names[ATTN_OP_COUNT_] = {
         [ATTN_OP_SDPA_FWD] = "sdpa_fwd", [ATTN_OP_SDPA_BWD] = "sdpa_bwd", [ATTN_OP_MLA_FWD] = "mla_fwd",
-        [ATTN_OP_MLA_BWD] = "mla_bwd",   [ATTN_OP_DIST] = "dist",
+        [ATTN_OP_MLA_BWD] = "mla_bwd",   [ATTN_OP_DIST] = "dist",         [ATTN_OP_MLA_JOIN] = "mla_join",
     };
     return op > ATTN_OP_NONE && op < ATTN_OP_COUNT_ ? names[op] : "?";
 }
 
+/* Attention over index lists; has_lists: also what only reads the lists. */
+static int has_lists(int32_t op) { return op >= ATTN_OP_NONE && op < ATTN_OP_COUNT_ && (OPS_LISTS >> op & 1u); }
 static int is_sparse(int32_t op) { return op == ATTN_OP_MLA_FWD || op == ATTN_OP_MLA_BWD || op == ATTN_OP_DIST; }
 static int in_ops(uint32_t ops, int32_t op) { return (ops >> op & 1u) != 0; }
 
@@ -105,8 +110,8 @@ struct field {
 #define FIELD(member) #member, offsetof(attn_problem, member)
 static const struct field extents[] = {
     {FIELD(batch), OPS_ALL, 0, ATTN_E_EXTENT, 0, MAX_EXTENT},
-    {FIELD(heads_q), OPS_ALL, 0, ATTN_E_EXTENT, 0, MAX_EXTENT},
-    {FIELD(heads_k), OPS_ALL, 0, ATTN_E_EXTENT, 0, MAX_EXTENT},
+    {FIELD(heads_q), OPS_SCORES, 0, ATTN_E_EXTENT, 0, MAX_EXTENT},
+    {FIELD(heads_k), OPS_SCORES, 0, ATTN_E_EXTENT, 0, MAX_EXTENT},
     {FIELD(seq_q), OPS_ALL, 0, ATTN_E_EXTENT, 0, MAX_EXTENT},
     {FIELD(seq_k), OPS_ALL, 0, ATTN_E_EXTENT, 0, MAX_EXTENT},
     {FIELD(dim_qk), OPS_DENSE, 0, ATTN_E_EXTENT, 0, 512},
@@ -119,9 +124,15 @@ static const struct field conditional[] = {
     {FIELD(page_size), OP(SDPA_FWD), ATTN_PAGED, ATTN_E_EXTENT, 1, MAX_EXTENT},
     {FIELD(n_pages), OP(SDPA_FWD), ATTN_PAGED, ATTN_E_EXTENT, 0, MAX_EXTENT},
     {FIELD(max_pages), OP(SDPA_FWD), ATTN_PAGED, ATTN_E_EXTENT, 0, MAX_EXTENT},
-    {FIELD(topk), OPS_SPARSE, 0, ATTN_E_SPARSE, 1, MAX_EXTENT},
-    {FIELD(q_start), OPS_SPARSE, 0, ATTN_E_SPARSE, 0, INT64_C(1) << 60},
-    {FIELD(k_stride), OPS_SPARSE, 0, ATTN_E_SPARSE, 0, INT64_C(1) << 31},
+    {FIELD(topk), OPS_LISTS, 0, ATTN_E_SPARSE, 1, MAX_EXTENT},
+    {FIELD(q_start), OPS_LISTS, 0, ATTN_E_SPARSE, 0, INT64_C(1) << 60},
+    {FIELD(k_stride), OPS_LISTS, 0, ATTN_E_SPARSE, 0, INT64_C(1) << 31},
+    {FIELD(heads_q), OPS_SCORES, 0, ATTN_E_EXTENT, 0, MAX_EXTENT},
+    {FIELD(heads_k), OPS_SCORES, 0, ATTN_E_EXTENT, 0, MAX_EXTENT},
+    {FIELD(dim_qk), OPS_SCORES, 0, ATTN_E_EXTENT, 0, MAX_EXTENT},
+    {FIELD(dim_v), OPS_SCORES, 0, ATTN_E_EXTENT, 0, MAX_EXTENT},
+    {FIELD(group), OP(MLA_JOIN), 0, ATTN_E_SPARSE, 2, ATTN_JOINED_MAX_GROUP},
+    {FIELD(union_limit), OP(MLA_JOIN), 0, ATTN_E_SPARSE, 0, MAX_EXTENT},
 };
 
 static int64_t field_value(const attn_problem *p, const struct field *f) {
@@ -184,9 +195,12 @@ static attn_status check_kinds(const attn_problem *p) {
         FAIL2(ATTN_E_ABI, "reserved0", 0, p->reserved0, "reserved0 is %" PRId32 ", expected 0", p->reserved0);
     if (p->reserved1)
         FAIL2(ATTN_E_ABI, "reserved1", 0, p->reserved1, "reserved1 is %" PRIu32 ", expected 0", p->reserved1);
-    TRY(check_enum("op", p->op, OPS_ALL, "an operator, ATTN_OP_SDPA_FWD (1) to ATTN_OP_DIST (5)"));
-    TRY(check_dtype("dtype", p->dtype, DT(F32) | DT(F16) | DT(BF16) | DT(F64),
-                    "f32 (1), f16 (2), bf16 (3) or f64 (4)"));
+    TRY(check_enum("op", p->op, OPS_ALL, "an operator, ATTN_OP_SDPA_FWD (1) to ATTN_OP_MLA_JOIN (6)"));
+    if (p->op == ATTN_OP_MLA_JOIN)
+        TRY(check_dtype("dtype", p->dtype, DT(I32), "i32 (5), the dtype of the lists that mla_join reads and writes"));
+    else
+        TRY(check_dtype("dtype", p->dtype, DT(F32) | DT(F16) | DT(BF16) | DT(F64),
+                        "f32 (1), f16 (2), bf16 (3) or f64 (4)"));
     if (is_sparse(p->op) && p->dtype == ATTN_F64)
         FAIL(ATTN_E_FEATURE, "dtype", "dtype is f64, but %s works on f32, f16 or bf16", op);
 
@@ -229,7 +243,7 @@ static attn_status check_numbers(const attn_problem *p) {
         FAIL(ATTN_E_SCALE, "scale", "scale is %g, expected a finite number", p->scale);
     if (!isfinite(p->softcap) || p->softcap < 0)
         FAIL(ATTN_E_SOFTCAP, "softcap", "softcap is %g, expected 0 (off) or a finite positive number", p->softcap);
-    if (p->softcap > 0 && is_sparse(p->op))
+    if (p->softcap > 0 && has_lists(p->op))
         FAIL(ATTN_E_FEATURE, "softcap", "softcap is %g, but %s has no softcap: expected 0", p->softcap,
              attn_core_op_name(p->op));
     return ATTN_OK;
@@ -238,6 +252,7 @@ static attn_status check_numbers(const attn_problem *p) {
 static attn_status check_heads(const attn_problem *p) {
     const char *op = attn_core_op_name(p->op);
     int64_t hq = p->heads_q, hk = p->heads_k;
+    if (p->op == ATTN_OP_MLA_JOIN) return ATTN_OK; /* has none: a conditional field */
     if (is_sparse(p->op)) {
         if (hk != 1) FAIL2(ATTN_E_HEADS, "heads_k", 1, hk, "heads_k is %" PRId64 ", expected 1 for %s", hk, op);
         if (hq < 1 || (hq > 128 && hq % 64))
@@ -286,6 +301,18 @@ static attn_status check_combinations(const attn_problem *p) {
     return ATTN_OK;
 }
 
+/* A group's lists must fit the shared memory of a multiprocessor, and an entry's number 15 bits. */
+static attn_status check_group(const attn_problem *p) {
+    if (p->op != ATTN_OP_MLA_JOIN) return ATTN_OK;
+    if (p->group & (p->group - 1))
+        FAIL2(ATTN_E_SPARSE, "group", 2, p->group, "group is %" PRId64 ", expected 2, 4, 8 or 16", p->group);
+    if (p->topk > ATTN_JOINED_MAX_SLOTS / p->group)
+        FAIL2(ATTN_E_SPARSE, "topk", ATTN_JOINED_MAX_SLOTS / p->group, p->topk,
+              "topk is %" PRId64 ", expected at most %" PRId64 " in groups of %" PRId64 ": group * topk is at most %d",
+              p->topk, ATTN_JOINED_MAX_SLOTS / p->group, p->group, (int)ATTN_JOINED_MAX_SLOTS);
+    return ATTN_OK;
+}
+
 static attn_status check_product(const char *what, const int64_t *extent, int32_t n) {
     int64_t product = 1;
     for (int32_t i = 0; i < n; i++)
@@ -314,6 +341,7 @@ static attn_status check(const attn_problem *p) {
     TRY(check_heads(p));
     for (size_t i = 0; i < sizeof conditional / sizeof *conditional; i++) TRY(check_conditional(p, &conditional[i]));
     TRY(check_combinations(p));
+    TRY(check_group(p));
     if (p->align_bytes & (p->align_bytes - 1))
         FAIL2(ATTN_E_ALIGNMENT, "align_bytes", 0, p->align_bytes,
               "align_bytes is %" PRIu32 ", expected 0 or a power of two", p->align_bytes);
@@ -347,9 +375,9 @@ static void fill(attn_problem *p) {
     if (p->softcap == 0) p->softcap = 0; /* -0 */
     p->window_left = window(p, ATTN_WINDOW_LEFT, p->window_left);
     p->window_right = window(p, ATTN_WINDOW_RIGHT, p->window_right);
-    if (attn_core_has(p, ATTN_CAUSAL) && !is_sparse(p->op)) p->window_right = 0;
+    if (attn_core_has(p, ATTN_CAUSAL) && !has_lists(p->op)) p->window_right = 0;
     if (p->op == ATTN_OP_MLA_BWD && !p->dkv_dtype) p->dkv_dtype = p->dtype;
-    if (p->k_stride == 0 && is_sparse(p->op)) p->k_stride = 1;
+    if (p->k_stride == 0 && has_lists(p->op)) p->k_stride = 1;
     bound_packed(p, p->total_q, &p->seq_q);
     if (!attn_core_has(p, ATTN_PAGED)) bound_packed(p, p->total_k, &p->seq_k);
 }
@@ -372,7 +400,7 @@ attn_status attn_core_problem_meaning(const attn_problem *in, attn_problem *out)
     if (p.scale == 0) p.scale = 0; /* -0 */
     if (p.k_stride == 0) p.k_stride = 1;
     uint64_t implied = ATTN_SCALE | ATTN_WINDOW_LEFT | ATTN_WINDOW_RIGHT;
-    if (is_sparse(p.op)) {
+    if (has_lists(p.op)) {
         if (!attn_core_has(&p, ATTN_CAUSAL)) p.q_start = 0, p.k_stride = 1;
     } else {
         implied |= ATTN_CAUSAL;
@@ -384,7 +412,7 @@ attn_status attn_core_problem_meaning(const attn_problem *in, attn_problem *out)
     return ATTN_OK;
 }
 
-_Static_assert(sizeof(attn_problem) == 3 * 8 + 8 * 8 + 4 * 8 + 4 * 4 + 7 * 8 + 2 * 4,
+_Static_assert(sizeof(attn_problem) == 3 * 8 + 8 * 8 + 4 * 8 + 4 * 4 + 7 * 8 + 2 * 4 + 2 * 8,
                "padding would enter hash and equality");
 
 static uint64_t mix(uint64_t h) { /* finaliser of splitmix64 (Steele, Lea, Flood 2014) */

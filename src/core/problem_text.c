@@ -38,6 +38,8 @@ static const struct number others[] = {
     {"page_size", MEMBER(page_size), 0, DEF_VALUE, 0},
     {"n_pages", MEMBER(n_pages), 0, DEF_VALUE, 0},
     {"max_pages", MEMBER(max_pages), 0, DEF_VALUE, 0},
+    {"group", MEMBER(group), 0, DEF_VALUE, 0},
+    {"union_limit", MEMBER(union_limit), 0, DEF_VALUE, 0},
 };
 /* word=name of a value; a value of 0 is left out when printed. */
 struct choice {
@@ -51,10 +53,16 @@ static const struct choice choices[] = {
     {"dkv", MEMBER(dkv_dtype), {"", "f32", "f16", "bf16"}},
     {"dist_norm", MEMBER(dist_norm), {"sum", "mean", "l1"}},
 };
-static const char *const dtype_words[] = {"", "f32", "f16", "bf16", "f64"};
+static const char *const dtype_words[] = {"", "f32", "f16", "bf16", "f64", "i32"};
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
 static int is_sparse(int32_t op) { return op >= ATTN_OP_MLA_FWD && op <= ATTN_OP_DIST; }
+
+/* Joined lists have no heads and no widths. */
+static bool has_no_rows(int32_t op, const struct number *n) {
+    return op == ATTN_OP_MLA_JOIN && (n->offset == MEMBER(heads_q) || n->offset == MEMBER(heads_k) ||
+                                      n->offset == MEMBER(dim_qk) || n->offset == MEMBER(dim_v));
+}
 
 static int64_t get64(const attn_problem *p, size_t offset) {
     int64_t v;
@@ -68,6 +76,7 @@ static int32_t get32(const attn_problem *p, size_t offset) {
 }
 
 static int64_t default_of(const attn_problem *p, const struct number *n) {
+    if (has_no_rows(p->op, n)) return 0;
     switch (n->kind) {
     case DEF_HK: return is_sparse(p->op) ? 1 : p->heads_q;
     case DEF_SK: return p->seq_q;
@@ -290,12 +299,13 @@ static attn_status finish(attn_problem *p, uint64_t seen) {
     }
     for (size_t i = 0; i < COUNT(dims); i++) {
         if (seen >> i & 1) continue;
-        if (dims[i].kind == DEF_ALWAYS_PRINT)
+        if (dims[i].kind == DEF_ALWAYS_PRINT && !has_no_rows(p->op, &dims[i]))
             FAIL(ATTN_E_TEXT, "text", "the problem text lacks '%s=', which has no default for %s", dims[i].word,
                  attn_core_op_name(p->op));
         int64_t value = default_of(p, &dims[i]);
         memcpy((char *)p + dims[i].offset, &value, sizeof value);
     }
+    if (!p->dtype && p->op == ATTN_OP_MLA_JOIN) p->dtype = ATTN_I32;
     if (!p->dtype) FAIL(ATTN_E_TEXT, "text", "the problem text lacks a dtype: f32, f16, bf16 or f64");
     return ATTN_OK;
 }
@@ -324,7 +334,7 @@ attn_status attn_problem_parse(const char *text, attn_problem *out) {
 static void add_numbers(struct attn_text *text, const attn_problem *p, const struct number *rows, size_t n) {
     for (size_t i = 0; i < n; i++) {
         int64_t value = get64(p, rows[i].offset);
-        bool print = rows[i].kind == DEF_ALWAYS_PRINT ||
+        bool print = (rows[i].kind == DEF_ALWAYS_PRINT && !has_no_rows(p->op, &rows[i])) ||
                      (rows[i].flag ? attn_core_has(p, rows[i].flag) : value != default_of(p, &rows[i]));
         if (rows[i].offset == MEMBER(k_stride) && value == 1) print = false; /* 0 means 1 */
         if (print) attn_text_add(text, " %s=%" PRId64, rows[i].word, value);
@@ -334,7 +344,7 @@ static void add_numbers(struct attn_text *text, const attn_problem *p, const str
 static attn_status write_text(struct attn_text *text, const attn_problem *p) {
     const char *op = attn_core_op_name(p->op);
     if (*op == '?') FAIL2(ATTN_E_ENUM, "op", 0, p->op, "op is %" PRId32 ", which has no text form", p->op);
-    if (p->dtype < ATTN_F32 || p->dtype > ATTN_F64)
+    if (p->dtype < ATTN_F32 || p->dtype > ATTN_I32)
         FAIL2(ATTN_E_ENUM, "dtype", 0, p->dtype, "dtype is %" PRId32 ", which has no text form", p->dtype);
     if (p->flags & ~ATTN_FLAGS_ALL_)
         FAIL(ATTN_E_ENUM, "flags", "flags has unknown bits 0x%" PRIx64 ", which have no text form",

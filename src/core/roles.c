@@ -4,6 +4,7 @@
 #include "attn.h"
 
 #include "base/err.h"
+#include "core/joined.h"
 #include "core/plan.h"
 #include "core/problem.h"
 
@@ -12,6 +13,7 @@
 
 /* Axis letters:  b B   h HQ  g HK  q SQ  k SK  d D  v DV  t TOPK  1 one  j SK along a row
  *                B B+1 p pages  s page_size  m max_pages  Q total_q  K total_k
+ *                n groups of queries  w words of a joined list
  * dtype:         t problem's   f f32   s f32, or f64 for f64   i i32   m mask_dtype   k dkv_dtype
  * use, one letter per operator in the order of ATTN_OP_*:  - none  i input  o output  ? optional output */
 struct row {
@@ -24,34 +26,35 @@ struct row {
 };
 #define ROLE(member) #member, offsetof(attn_args, member)
 static const struct row table[ATTN_ROLE_COUNT] = {
-    [ATTN_ROLE_Q] = {ROLE(q), "iiiii", 0, "bhqd", "hQd", "bqhd", 't'},
-    [ATTN_ROLE_K] = {ROLE(k), "ii---", 0, "bgkd", "gKd", "", 't'},
-    [ATTN_ROLE_V] = {ROLE(v), "ii---", 0, "bgkv", "gKv", "", 't'},
-    [ATTN_ROLE_KV] = {ROLE(kv), "--iii", 0, "", "", "bk1d", 't'},
-    [ATTN_ROLE_MASK] = {ROLE(mask), "ii---", 0, "bhqj", "bhqj", "", 'm'},
-    [ATTN_ROLE_ALIBI] = {ROLE(alibi), "ii---", 0, "h", "h", "", 'f'},
-    [ATTN_ROLE_SINK] = {ROLE(sink), "iiii-", ATTN_SINK, "h", "h", "h", 'f'},
-    [ATTN_ROLE_SEQLENS_Q] = {ROLE(seqlens_q), "ii---", ATTN_SEQLENS_Q, "b", "b", "", 'i'},
-    [ATTN_ROLE_SEQLENS_K] = {ROLE(seqlens_k), "ii---", ATTN_SEQLENS_K, "b", "b", "", 'i'},
-    [ATTN_ROLE_CU_SEQLENS_Q] = {ROLE(cu_seqlens_q), "ii---", ATTN_PACKED, "B", "B", "", 'i'},
-    [ATTN_ROLE_CU_SEQLENS_K] = {ROLE(cu_seqlens_k), "ii---", ATTN_PACKED, "B", "B", "", 'i'},
-    [ATTN_ROLE_BLOCK_TABLE] = {ROLE(block_table), "i----", ATTN_PAGED, "bm", "bm", "", 'i'},
-    [ATTN_ROLE_INDICES] = {ROLE(indices), "--iii", 0, "", "", "bq1t", 'i'},
-    [ATTN_ROLE_TOPK_LENGTH] = {ROLE(topk_length), "--iii", ATTN_TOPK_LENGTH, "", "", "bq", 'i'},
-    [ATTN_ROLE_OUT] = {ROLE(out), "oioi-", 0, "bhqv", "hQv", "bqhv", 't'},
-    [ATTN_ROLE_LSE] = {ROLE(lse), "?i?ii", 0, "bhq", "hQ", "bqh", 's'},
-    [ATTN_ROLE_LSE_ROUNDED] = {ROLE(lse_rounded), "?----", 0, "bhq", "hQ", "", 't'},
-    [ATTN_ROLE_MAX_LOGITS] = {ROLE(max_logits), "--?--", 0, "", "", "bqh", 'f'},
-    [ATTN_ROLE_DIST] = {ROLE(dist), "---oo", ATTN_WITH_DIST, "", "", "bqt", 'f'},
-    [ATTN_ROLE_DOUT] = {ROLE(dout), "-i-i-", 0, "bhqv", "hQv", "bqhv", 't'},
-    [ATTN_ROLE_DLSE] = {ROLE(dlse), "-i-i-", ATTN_DLSE, "bhq", "hQ", "bqh", 's'},
-    [ATTN_ROLE_DQ] = {ROLE(dq), "-?-?-", 0, "bhqd", "hQd", "bqhd", 't'},
-    [ATTN_ROLE_DK] = {ROLE(dk), "-?---", 0, "bgkd", "gKd", "", 't'},
-    [ATTN_ROLE_DV] = {ROLE(dv), "-?---", 0, "bgkv", "gKv", "", 't'},
-    [ATTN_ROLE_DKV] = {ROLE(dkv), "---?-", 0, "", "", "bk1d", 'k'},
-    [ATTN_ROLE_DMASK] = {ROLE(dmask), "-o---", ATTN_GRAD_MASK, "bhqj", "bhqj", "", 's'},
-    [ATTN_ROLE_DALIBI] = {ROLE(dalibi), "-o---", ATTN_GRAD_ALIBI, "h", "h", "", 's'},
-    [ATTN_ROLE_DSINK] = {ROLE(dsink), "-o-o-", ATTN_GRAD_SINK, "h", "h", "h", 's'},
+    [ATTN_ROLE_Q] = {ROLE(q), "iiiii-", 0, "bhqd", "hQd", "bqhd", 't'},
+    [ATTN_ROLE_K] = {ROLE(k), "ii----", 0, "bgkd", "gKd", "", 't'},
+    [ATTN_ROLE_V] = {ROLE(v), "ii----", 0, "bgkv", "gKv", "", 't'},
+    [ATTN_ROLE_KV] = {ROLE(kv), "--iii-", 0, "", "", "bk1d", 't'},
+    [ATTN_ROLE_MASK] = {ROLE(mask), "ii----", 0, "bhqj", "bhqj", "", 'm'},
+    [ATTN_ROLE_ALIBI] = {ROLE(alibi), "ii----", 0, "h", "h", "", 'f'},
+    [ATTN_ROLE_SINK] = {ROLE(sink), "iiii--", ATTN_SINK, "h", "h", "h", 'f'},
+    [ATTN_ROLE_SEQLENS_Q] = {ROLE(seqlens_q), "ii----", ATTN_SEQLENS_Q, "b", "b", "", 'i'},
+    [ATTN_ROLE_SEQLENS_K] = {ROLE(seqlens_k), "ii----", ATTN_SEQLENS_K, "b", "b", "", 'i'},
+    [ATTN_ROLE_CU_SEQLENS_Q] = {ROLE(cu_seqlens_q), "ii----", ATTN_PACKED, "B", "B", "", 'i'},
+    [ATTN_ROLE_CU_SEQLENS_K] = {ROLE(cu_seqlens_k), "ii----", ATTN_PACKED, "B", "B", "", 'i'},
+    [ATTN_ROLE_BLOCK_TABLE] = {ROLE(block_table), "i-----", ATTN_PAGED, "bm", "bm", "", 'i'},
+    [ATTN_ROLE_INDICES] = {ROLE(indices), "--iiii", 0, "", "", "bq1t", 'i'},
+    [ATTN_ROLE_TOPK_LENGTH] = {ROLE(topk_length), "--iiii", ATTN_TOPK_LENGTH, "", "", "bq", 'i'},
+    [ATTN_ROLE_OUT] = {ROLE(out), "oioi--", 0, "bhqv", "hQv", "bqhv", 't'},
+    [ATTN_ROLE_LSE] = {ROLE(lse), "?i?ii-", 0, "bhq", "hQ", "bqh", 's'},
+    [ATTN_ROLE_LSE_ROUNDED] = {ROLE(lse_rounded), "?-----", 0, "bhq", "hQ", "", 't'},
+    [ATTN_ROLE_MAX_LOGITS] = {ROLE(max_logits), "--?---", 0, "", "", "bqh", 'f'},
+    [ATTN_ROLE_DIST] = {ROLE(dist), "---oo-", ATTN_WITH_DIST, "", "", "bqt", 'f'},
+    [ATTN_ROLE_DOUT] = {ROLE(dout), "-i-i--", 0, "bhqv", "hQv", "bqhv", 't'},
+    [ATTN_ROLE_DLSE] = {ROLE(dlse), "-i-i--", ATTN_DLSE, "bhq", "hQ", "bqh", 's'},
+    [ATTN_ROLE_DQ] = {ROLE(dq), "-?-?--", 0, "bhqd", "hQd", "bqhd", 't'},
+    [ATTN_ROLE_DK] = {ROLE(dk), "-?----", 0, "bgkd", "gKd", "", 't'},
+    [ATTN_ROLE_DV] = {ROLE(dv), "-?----", 0, "bgkv", "gKv", "", 't'},
+    [ATTN_ROLE_DKV] = {ROLE(dkv), "---?--", 0, "", "", "bk1d", 'k'},
+    [ATTN_ROLE_DMASK] = {ROLE(dmask), "-o----", ATTN_GRAD_MASK, "bhqj", "bhqj", "", 's'},
+    [ATTN_ROLE_DALIBI] = {ROLE(dalibi), "-o----", ATTN_GRAD_ALIBI, "h", "h", "", 's'},
+    [ATTN_ROLE_DSINK] = {ROLE(dsink), "-o-o--", ATTN_GRAD_SINK, "h", "h", "h", 's'},
+    [ATTN_ROLE_JOINED] = {ROLE(joined), "-----o", 0, "", "", "bnw", 'i'},
 };
 
 static int in_range(int32_t role) { return role >= 0 && role < ATTN_ROLE_COUNT; }
@@ -103,6 +106,8 @@ static int64_t extent_of(const attn_problem *p, char axis) {
     case 'm': return p->max_pages;
     case 'Q': return p->total_q;
     case 'K': return p->total_k;
+    case 'n': return attn_core_joined_layout(p).groups;
+    case 'w': return attn_core_joined_layout(p).words;
     default: return 1;
     }
 }

@@ -18,7 +18,7 @@ struct attn_view attn_core_view(const attn_problem *problem, const attn_args *ar
     v.element_bytes = (int32_t)attn_dtype_bytes(t->dtype);
     /* Which stride an axis is, by its letter. */
     static const uint8_t is[128] = {['b'] = 1, ['B'] = 1, ['p'] = 1, ['h'] = 2, ['g'] = 2, ['1'] = 2,
-                                    ['q'] = 3, ['k'] = 3, ['Q'] = 3, ['K'] = 3, ['s'] = 3};
+                                    ['q'] = 3, ['k'] = 3, ['Q'] = 3, ['K'] = 3, ['s'] = 3, ['n'] = 3};
     int64_t stride[4] = {1}; /* of a row, batch, head, row */
     const char *axes = attn_core_role_axes(problem, role);
     int32_t missing = -t->rank; /* 1: no batch axis; -1: slopes with one */

@@ -28,9 +28,15 @@ static attn_problem sparse(int32_t op) {
     return p;
 }
 
-enum { DENSE_F, DENSE_B, MLA_F, MLA_B, DIST };
+enum { DENSE_F, DENSE_B, MLA_F, MLA_B, DIST, JOIN };
 static attn_problem base(int which) {
     static const int32_t ops[] = {ATTN_OP_SDPA_FWD, ATTN_OP_SDPA_BWD, ATTN_OP_MLA_FWD, ATTN_OP_MLA_BWD, ATTN_OP_DIST};
+    if (which == JOIN) {
+        attn_problem p = ATTN_PROBLEM_INIT;
+        p.op = ATTN_OP_MLA_JOIN, p.dtype = ATTN_I32;
+        p.batch = 1, p.seq_q = 7, p.seq_k = 900, p.topk = 64, p.group = 4;
+        return p;
+    }
     return which < MLA_F ? dense(ops[which]) : sparse(ops[which]);
 }
 
@@ -50,12 +56,27 @@ static const struct fault faults[] = {
     {DENSE_F, M(reserved0), 1, 0, ATTN_E_ABI, "reserved0"},
     {DENSE_F, M(reserved1), 7, 0, ATTN_E_ABI, "reserved1"},
     {DENSE_F, M(op), 0, 0, ATTN_E_ENUM, "op"},
-    {DENSE_F, M(op), 6, 0, ATTN_E_ENUM, "op"},
+    {DENSE_F, M(op), 7, 0, ATTN_E_ENUM, "op"},
     {DENSE_F, M(op), -1, 0, ATTN_E_ENUM, "op"},
     {DENSE_F, M(dtype), 0, 0, ATTN_E_ENUM, "dtype"},
     {DENSE_F, M(dtype), ATTN_I32, 0, ATTN_E_ENUM, "dtype"},
     {DENSE_F, M(dtype), 100, 0, ATTN_E_ENUM, "dtype"},
     {MLA_F, M(dtype), ATTN_F64, 0, ATTN_E_FEATURE, "dtype"},
+    {JOIN, M(dtype), ATTN_BF16, 0, ATTN_E_ENUM, "dtype"},
+    {JOIN, M(heads_q), 8, 0, ATTN_E_FEATURE, "heads_q"},
+    {JOIN, M(heads_k), 1, 0, ATTN_E_FEATURE, "heads_k"},
+    {JOIN, M(dim_qk), 576, 0, ATTN_E_FEATURE, "dim_qk"},
+    {JOIN, M(dim_v), 512, 0, ATTN_E_FEATURE, "dim_v"},
+    {JOIN, M(group), 0, 0, ATTN_E_SPARSE, "group"},
+    {JOIN, M(group), 6, 0, ATTN_E_SPARSE, "group"},
+    {JOIN, M(group), 32, 0, ATTN_E_SPARSE, "group"},
+    {JOIN, M(topk), 8193, 0, ATTN_E_SPARSE, "topk"},
+    {JOIN, M(union_limit), -1, 0, ATTN_E_SPARSE, "union_limit"},
+    {JOIN, 0, 0, 0, ATTN_SINK, ATTN_E_FEATURE, "flags"},
+    {JOIN, 0, 0, 0, ATTN_SCALE, ATTN_E_FEATURE, "flags"},
+    {JOIN, 0, 0, 0, ATTN_LSE_BASE_2, ATTN_E_FEATURE, "flags"},
+    {MLA_F, M(group), 2, 0, ATTN_E_FEATURE, "group"},
+    {DENSE_F, M(union_limit), 2, 0, ATTN_E_FEATURE, "union_limit"},
     {DENSE_F, 0, 0, 0, ATTN_FLAGS_ALL_ + 1, ATTN_E_ENUM, "flags"},
     {DENSE_F, 0, 0, 0, UINT64_C(1) << 63, ATTN_E_ENUM, "flags"},
     {DENSE_F, 0, 0, 0, ATTN_DLSE, ATTN_E_FEATURE, "flags"},

@@ -43,15 +43,16 @@ static int32_t below(uint32_t n) { return (int32_t)(next() % n); }
 
 static attn_problem any_problem(void) {
     attn_problem p = ATTN_PROBLEM_INIT;
-    p.op = 1 + below(5);
+    p.op = 1 + below(6);
     p.flags = next() & ATTN_FLAGS_ALL_ & (next() | next() % 2 * ATTN_FLAGS_ALL_);
-    p.dtype = 1 + below(4);
+    p.dtype = 1 + below(5);
     static const int32_t masks[] = {0, ATTN_F32, ATTN_F16, ATTN_BF16, ATTN_BOOL};
     p.mask_dtype = masks[below(5)];
     p.alibi = below(3), p.dkv_dtype = below(4), p.dist_norm = below(3);
-    int64_t *members[] = {&p.batch,   &p.heads_q,   &p.heads_k,     &p.seq_q,    &p.seq_k,       &p.dim_qk,
-                          &p.dim_v,   &p.topk,      &p.window_left, &p.total_q,  &p.total_k,     &p.page_size,
-                          &p.n_pages, &p.max_pages, &p.q_start,     &p.k_stride, &p.window_right};
+    int64_t *members[] = {&p.batch,    &p.heads_q,      &p.heads_k, &p.seq_q,       &p.seq_k,
+                          &p.dim_qk,   &p.dim_v,        &p.topk,    &p.window_left, &p.total_q,
+                          &p.total_k,  &p.page_size,    &p.n_pages, &p.max_pages,   &p.q_start,
+                          &p.k_stride, &p.window_right, &p.group,   &p.union_limit};
     for (size_t i = 0; i < sizeof members / sizeof *members; i++) *members[i] = any_int();
     if (next() % 3 == 0) p.heads_k = p.heads_q, p.seq_k = p.seq_q, p.dim_v = p.dim_qk, p.batch = 1;
     p.scale = any_double();
@@ -142,6 +143,9 @@ static void defaults(void **state) {
     assert_true(p.flags == (ATTN_CAUSAL | ATTN_WINDOW_LEFT));
     assert_int_equal(p.window_left, 255);
     assert_true(p.softcap == 30);
+    assert_int_equal(attn_problem_parse("mla_join sq=64 sk=900 topk=32 group=4 union_limit=70 causal", &p), ATTN_OK);
+    assert_true(p.dtype == ATTN_I32 && p.group == 4 && p.union_limit == 70 && !p.heads_q && !p.heads_k && !p.dim_qk);
+    assert_int_equal(attn_problem_check(&p), ATTN_OK);
     assert_int_equal(attn_problem_parse("dist hq=1 sq=1 topk=1 f32 dist_norm=l1 scale=nan", &p), ATTN_OK);
     assert_int_equal(p.dist_norm, ATTN_DIST_L1);
     assert_int_equal(attn_problem_check(&p), ATTN_E_SCALE);
@@ -192,7 +196,7 @@ static void faults(void **state) {
         {"sdpa_fwd hq=1 sq=1 d=1 f32 alibi=", "one of linear, distance"},
         {"sdpa_fwd hq=1 sq=1 d=1 f32 align=-1", "a number of bytes"},
         {"sdpa_fwd hq=1 sq=1 d=1 f32 align=4294967296", "a number of bytes"},
-        {"sdpa_fwd hq=1 sq=1 d=1 i32", "'i32'"},
+        {"sdpa_fwd hq=1 sq=1 d=1 i64", "'i64'"},
         {"sdpa_fwd hq=1 sq=1 d=1 f32 sdpa_bwd", "'sdpa_bwd'"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

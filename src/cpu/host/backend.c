@@ -76,6 +76,7 @@ static void close_cpu(struct attn_ctx *ctx, struct attn_core_device *devices, in
 static const struct attn_core_rows sets[] = {
     {attn_cpu_sdpa_rows, &attn_cpu_n_sdpa_rows},
     {attn_cpu_mla_rows, &attn_cpu_n_mla_rows},
+    {attn_cpu_mla_join_rows, &attn_cpu_n_mla_join_rows},
     {attn_cpu_ref_rows, &attn_cpu_n_ref_rows},
 };
 

@@ -65,6 +65,8 @@ extern const struct attn_kernel attn_cpu_sdpa_rows[];
 extern const int32_t attn_cpu_n_sdpa_rows;
 extern const struct attn_kernel attn_cpu_mla_rows[];
 extern const int32_t attn_cpu_n_mla_rows;
+extern const struct attn_kernel attn_cpu_mla_join_rows[];
+extern const int32_t attn_cpu_n_mla_join_rows;
 extern const struct attn_kernel attn_cpu_ref_rows[];
 extern const int32_t attn_cpu_n_ref_rows;
 #endif

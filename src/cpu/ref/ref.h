@@ -93,6 +93,7 @@ int64_t attn_cpu_ref_sdpa_bwd_doubles(const attn_problem *p);
 int64_t attn_cpu_ref_mla_fwd_doubles(const attn_problem *p);
 int64_t attn_cpu_ref_mla_bwd_doubles(const attn_problem *p);
 int64_t attn_cpu_ref_dist_doubles(const attn_problem *p);
+int64_t attn_cpu_ref_mla_join_doubles(const attn_problem *p);
 attn_status attn_cpu_ref_sdpa_fwd(const struct attn_kernel *k, const struct attn_core_device *dev,
                                   const attn_problem *p, const attn_args *args);
 attn_status attn_cpu_ref_sdpa_bwd(const struct attn_kernel *k, const struct attn_core_device *dev,
@@ -103,4 +104,6 @@ attn_status attn_cpu_ref_mla_bwd(const struct attn_kernel *k, const struct attn_
                                  const attn_args *args);
 attn_status attn_cpu_ref_dist(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                               const attn_args *args);
+attn_status attn_cpu_ref_mla_join(const struct attn_kernel *k, const struct attn_core_device *dev,
+                                  const attn_problem *p, const attn_args *args);
 #endif

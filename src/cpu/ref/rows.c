@@ -23,6 +23,8 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
 static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                        const struct attn_core_amount *amount) {
     (void)amount;
+    if (k->op == ATTN_OP_MLA_JOIN)
+        return 1e-6 + 500e-9 * (double)p->batch * (double)p->seq_q * (double)p->topk / dev->threads;
     double rows = (double)p->batch * (double)p->heads_q * (double)p->seq_q, d = (double)p->dim_qk,
            dv = (double)p->dim_v;
     double flops = 0, keys = 0;
@@ -42,6 +44,7 @@ static int64_t doubles(const attn_problem *p) {
     case ATTN_OP_SDPA_BWD: return attn_cpu_ref_sdpa_bwd_doubles(p);
     case ATTN_OP_MLA_FWD: return attn_cpu_ref_mla_fwd_doubles(p);
     case ATTN_OP_MLA_BWD: return attn_cpu_ref_mla_bwd_doubles(p);
+    case ATTN_OP_MLA_JOIN: return attn_cpu_ref_mla_join_doubles(p);
     default: return attn_cpu_ref_dist_doubles(p);
     }
 }
@@ -65,6 +68,6 @@ const struct attn_kernel attn_cpu_ref_rows[] = {
     ROWS3(SDPA_FWD, sdpa_fwd), ROW(SDPA_FWD, sdpa_fwd, F64, f64),
     ROWS3(SDPA_BWD, sdpa_bwd), ROW(SDPA_BWD, sdpa_bwd, F64, f64),
     ROWS3(MLA_FWD, mla_fwd),   ROWS3(MLA_BWD, mla_bwd),
-    ROWS3(DIST, dist),
+    ROWS3(DIST, dist),         ROW(MLA_JOIN, mla_join, I32, i32),
 };
 const int32_t attn_cpu_n_ref_rows = sizeof attn_cpu_ref_rows / sizeof attn_cpu_ref_rows[0];
