@@ -209,9 +209,9 @@ typedef struct attn_device {
 #define ATTN_MAX_RANK 4
 
 /* A view of caller memory. Frozen layout; no size field.
- * Extents and strides are in elements; only [0, rank) is read. The innermost stride must be 1 (a mask may have 0;
- * one-number-per-row tensors LSE, LSE_ROUNDED, DLSE, MAX_LOGITS are free); outer strides are free, may be negative,
- * and on an input may be 0 (broadcast).
+ * Extents and strides are in elements; only [0, rank) is read. The innermost stride must be 1 (a mask may have 0; DOUT
+ * may have 0 on every axis, as the gradient of a sum; one-number-per-row tensors LSE, LSE_ROUNDED, DLSE, MAX_LOGITS are
+ * free); outer strides are free, may be negative, and on an input may be 0 (broadcast).
  * Strides of extent-1 axes are ignored. A tensor with a zero extent needs no storage: data may be NULL. */
 typedef struct attn_tensor {
     void *data;

@@ -26,7 +26,7 @@ static const struct {
     {'d', "storage", "dense seqlens_q seqlens_k packed wild-lengths falling-offsets fill-padding packed-lengths"},
     {'f', "paged", "yes bad-pages packed-queries"},
     {'d', "scale", "default 0 negative large"},
-    {'b', "gradient", "dlse dmask dmask-folded dalibi dsink omitted lse=+inf deterministic"},
+    {'b', "gradient", "dlse dmask dmask-folded dalibi dsink omitted lse=+inf deterministic one-number"},
     {'s', "HQ", "1 7 16 64 128 192"},
     {'j', "group", "2 4 8 16 last-short"},
     {'j', "groups", "joined apart"},
@@ -41,7 +41,7 @@ static const struct {
     {'l', "lengths", "SQ=0 SK=0 SK<16"},
     {'a', "sink", "none finite +inf -inf"},
     {'m', "dkv", "f32 dtype accumulate omitted"},
-    {'m', "gradient", "dlse dsink dist"},
+    {'m', "gradient", "dlse dsink dist one-number"},
     {'x', "dist_norm", "sum mean l1"},
     {'v', "data", "plain far-negative nan-query nan-key hidden-nan huge equal-scores"},
     {'e', "memory",
@@ -242,6 +242,8 @@ void attn_cli_check_cover_case(const struct check_case *c, bool accepted) {
     note_if(&n, check_has(c, ATTN_LSE_EMPTY_PLUS_INF), "lse", "empty-plus-inf");
     note_if(&n, check_has(c, ATTN_DLSE), "gradient", "dlse");
     note_if(&n, c->t[ATTN_ROLE_DSINK].use, "gradient", "dsink");
+    const struct check_tensor *dout = &c->t[ATTN_ROLE_DOUT];
+    note_if(&n, dout->use && dout->broadcast[dout->view.rank - 1], "gradient", "one-number");
     static const struct {
         uint32_t mode;
         const char *what, *name;

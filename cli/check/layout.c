@@ -82,6 +82,9 @@ static void choose_broadcast(struct check_case *c, int32_t role, uint32_t forbid
         if (like_mask) yes = c->t[ATTN_ROLE_MASK].broadcast[a];
         t->broadcast[a] = yes && !(forbid & 1u << a) && may_broadcast(c, role, a);
     }
+    /* dout of one number, as a sum's gradient is. No draw: numbers of a seed stay. */
+    const bool one = role == ATTN_ROLE_DOUT && (c->modes & CHECK_BROADCAST) && !forbid && c->seed >> 17 & 1;
+    for (int a = 0; one && a < t->view.rank; a++) t->broadcast[a] = t->view.shape[a] > 1;
 }
 
 /* Tensors of one number per row are read and written one by one and may have any stride on every axis. */

@@ -7,6 +7,7 @@
 #include "attn.h"
 #include "base/err.h"
 #include "base/text.h"
+#include "core/dout.h"
 #include "core/problem.h"
 
 #include <inttypes.h>
@@ -135,9 +136,13 @@ static attn_status check_strides(const attn_tensor *t, int32_t role, bool output
     bool broadcast = role == ATTN_ROLE_MASK || role == ATTN_ROLE_DMASK;
     bool one_per_row = role == ATTN_ROLE_LSE || role == ATTN_ROLE_LSE_ROUNDED || role == ATTN_ROLE_DLSE ||
                        role == ATTN_ROLE_MAX_LOGITS; /* read and written one by one: free on every axis */
+    if (role == ATTN_ROLE_DOUT && attn_core_dout_is_one(t)) return ATTN_OK;
     if (!one_per_row && t->shape[last] > 1 && inner != 1 && !(broadcast && inner == 0))
         FAIL2(ATTN_E_STRIDE, attn_role_name(role), 1, inner, "%s has innermost stride %" PRId64 ", expected 1%s",
-              attn_role_name(role), inner, broadcast ? " or 0" : "");
+              attn_role_name(role), inner,
+              broadcast                ? " or 0"
+              : role == ATTN_ROLE_DOUT ? ", or 0 on every axis"
+                                       : "");
     return output ? check_nesting(t, role) : ATTN_OK;
 }
 
@@ -341,6 +346,7 @@ static const struct placed *misaligned(const struct placed *all, int32_t n, int6
     for (int32_t i = 0; i < n; i++) {
         const attn_tensor *t = all[i].t;
         if (all[i].low == all[i].high || !all[i].has_rows) continue;
+        if (all[i].role == ATTN_ROLE_DOUT && attn_core_dout_is_one(t)) continue; /* the row made of it is aligned */
         *axis = -1;
         *off = (int64_t)((uintptr_t)t->data & rest);
         for (int32_t a = 0; a < t->rank - 1 && !*off; a++) {

@@ -3,6 +3,7 @@
  * workspace, and the launches of an execution. The device's side: kernels/sm80/sdpa_bwd.cu and what its header names.
  */
 #include "core/problem.h"
+#include "cuda/dense/dout.h"
 #include "cuda/dense/sdpa.h"
 
 #include <inttypes.h>
@@ -98,7 +99,7 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
         attn_cuda_refuse_image(dev, c->symbol, KP_SDPA_BWD_SHARED_BYTES(*c), why) ||
         attn_cuda_refuse_image(dev, steps_of(p)->prepare, 0, why) ||
         attn_cuda_refuse_image(dev, steps_of(p)->convert, 0, why) || attn_cuda_padding_refuse(dev, p, why) ||
-        (wants_sums(p) && attn_cuda_refuse_image(dev, sums_symbol, 0, why)) ||
+        attn_cuda_dout_refuse(dev, why) || (wants_sums(p) && attn_cuda_refuse_image(dev, sums_symbol, 0, why)) ||
         (wants_bias(p) && attn_cuda_refuse_image(dev, steps_of(p)->bias, KP_SDPA_BWD_BIAS_SHARED_BYTES, why)))
         return 0;
     /* below 2^28 each, and rows of the workspace are far fewer than 2^62 */
@@ -139,8 +140,11 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
     return 1e-5 + (compute + memory) * (1 + 1e-4 * c->dim) * (1 + 1e-3 * (128 - c->keys));
 }
 
+static uint64_t dout_offset(const struct geometry *g) { return (uint64_t)g->at.end; }
+
 static uint64_t workspace(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
-    return (uint64_t)lay_out(k, attn_cuda_limits_of(dev), p).at.end;
+    const struct geometry g = lay_out(k, attn_cuda_limits_of(dev), p);
+    return dout_offset(&g) + ATTN_CORE_DOUT_BYTES;
 }
 
 static attn_status prepare(const struct attn_kernel *k, struct attn_core_device *dev, const attn_problem *p) {
@@ -157,6 +161,7 @@ static attn_status prepare(const struct attn_kernel *k, struct attn_core_device 
         {steps_of(p)->bias, KP_SDPA_BWD_BIAS_SHARED_BYTES, wants_bias(p)},
     };
     attn_status status = attn_cuda_padding_prepare(dev, p);
+    if (!status) status = attn_cuda_dout_prepare(dev);
     for (size_t i = 0; i < sizeof images / sizeof *images && !status; i++)
         if (images[i].wanted)
             status = attn_cuda_variant_load(dev, attn_cuda_variant_find(images[i].symbol), (uint32_t)images[i].bytes);
@@ -250,17 +255,21 @@ static void write_note(const struct attn_kernel *k, const struct attn_core_devic
 static attn_status launch_noted(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                                 const void *from, const attn_args *args) {
     const struct note *note = from;
+    const struct geometry *g = &note->g;
     struct kp_sdpa_bwd_scaled all = note->kp;
     struct kp_sdpa_bwd *kp = &all.bwd;
     struct attn_cuda_work work[STEPS];
     int32_t n = 0;
+    struct attn_core_dout room;
     if (p->heads_q <= 0) return ATTN_OK;
+    attn_status status = attn_cuda_dout(dev, dout_offset(g), &args, &room);
+    if (status) return status;
     attn_cuda_sdpa_tensors(&kp->in, p, args);
-    set_outputs(kp, &note->g, p, args);
-    set_workspace(kp, &note->g, k, p, args);
-    if (steps_of(p)->scaled) set_bounds(&all, &note->g, args);
-    const attn_status padded = attn_cuda_padding(dev, p, kp, args->stream);
-    if (padded) return padded;
+    set_outputs(kp, g, p, args);
+    set_workspace(kp, g, k, p, args);
+    if (steps_of(p)->scaled) set_bounds(&all, g, args);
+    status = attn_cuda_padding(dev, p, kp, args->stream);
+    if (status) return status;
     const int wanted[STEPS] = {[PREPARE] = 1,
                                [MAIN] = kp->dq.data || kp->dk.data || kp->dv.data,
                                [CONVERT] = kp->dq.data != 0,

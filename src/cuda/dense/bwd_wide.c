@@ -3,6 +3,7 @@
  * .f64.def, what they refuse, the workspace, and the launches of an execution. The device's side:
  * kernels/sm80/sdpa_bwd_wide.cu and what its header names. */
 #include "core/problem.h"
+#include "cuda/dense/dout.h"
 #include "cuda/dense/halves.h"
 
 #include <inttypes.h>
@@ -127,7 +128,7 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
         (r->rest && (attn_cuda_halves_refuse(p, why) || refuse_images(dev, r->rest, p, why) ||
                      attn_cuda_refuse_image(dev, attn_cuda_halves_symbol, 0, why))) ||
         attn_cuda_refuse_image(dev, h->prepare, 0, why) || attn_cuda_padding_refuse(dev, p, why) ||
-        (wants_sums(p) && attn_cuda_refuse_image(dev, h->sums, 0, why)) ||
+        attn_cuda_dout_refuse(dev, why) || (wants_sums(p) && attn_cuda_refuse_image(dev, h->sums, 0, why)) ||
         (wants_bias(p) && attn_cuda_refuse_image(dev, h->bias, KP_WIDE_BIAS_SHARED_BYTES(r->own->keys->dtype), why)))
         return 0;
     /* below 2^28 each, and rows of the workspace are far fewer than 2^62 */
@@ -161,8 +162,11 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
     return 1e-5 + (compute > memory ? compute : memory) * (1 + 1e-4 * c->cols);
 }
 
+static uint64_t dout_offset(const struct geometry *g) { return (uint64_t)g->at.end; }
+
 static uint64_t workspace(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
-    return (uint64_t)lay_out(k->impl, attn_cuda_limits_of(dev), p).at.end;
+    const struct geometry g = lay_out(k->impl, attn_cuda_limits_of(dev), p);
+    return dout_offset(&g) + ATTN_CORE_DOUT_BYTES;
 }
 
 static attn_status prepare(const struct attn_kernel *k, struct attn_core_device *dev, const attn_problem *p) {
@@ -182,6 +186,7 @@ static attn_status prepare(const struct attn_kernel *k, struct attn_core_device 
         {convert_symbol, 0, r->own->keys->sums},
     };
     attn_status status = attn_cuda_padding_prepare(dev, p);
+    if (!status) status = attn_cuda_dout_prepare(dev);
     for (size_t i = 0; i < 2 && pairs[i] && !status; i++) {
         status = attn_cuda_variant_load(dev, attn_cuda_variant_find(pairs[i]->keys->symbol),
                                         (uint32_t)deal_of(pairs[i]->keys, l, p).memory.bytes);
@@ -282,14 +287,16 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
     const struct geometry g = lay_out(r, attn_cuda_limits_of(dev), p);
     const struct helpers *h = helpers_of(p);
     struct kp_sdpa_wide_bwd kp = {0};
+    struct attn_core_dout room;
     if (p->heads_q <= 0) return ATTN_OK;
+    attn_status status = attn_cuda_dout(dev, dout_offset(&g), &args, &room);
     attn_cuda_sdpa_inputs(&kp.bwd.in, p, args);
     attn_cuda_sdpa_gradients(&kp.bwd, p, args);
     set_geometry(&kp.bwd, &g, r->own->keys, p, args);
     const int64_t row_tiles = p->batch * p->heads_q * g.row_tiles,
                   sums = wants_sums(p) ? p->heads_q * (kp.bwd.dalibi && kp.bwd.dalibi_per_batch ? 1 + p->batch : 2) : 0;
     void *stream = args->stream;
-    attn_status status = attn_cuda_padding(dev, p, &kp.bwd, stream);
+    if (!status) status = attn_cuda_padding(dev, p, &kp.bwd, stream);
     if (!status) status = start(dev, h->prepare, row_tiles, 256, 0, &kp.bwd, sizeof kp.bwd, stream);
     if (!status) status = r->rest ? start_halves(dev, r, &g, p, args, kp) : start_pair(dev, r->own, p, &kp, stream);
     if (!status && wants_bias(p)) {

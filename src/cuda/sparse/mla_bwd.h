@@ -2,6 +2,7 @@
  * Sparse MLA backward on CUDA, the host's part that every main kernel shares: steps before and after it, workspace. */
 #ifndef ATTN_CUDA_CUDA_MLA_BWD_H
 #define ATTN_CUDA_CUDA_MLA_BWD_H
+#include "cuda/dense/dout.h"
 #include "cuda/sparse/mla.h"
 
 /* The main kernel of a row, as the shared part launches it: CTAs of `threads` that take blocks of `head_block` heads of

@@ -212,13 +212,13 @@ static struct geometry lay_out(const struct attn_cuda_mla_bwd_main *m, const str
 
 uint64_t attn_cuda_mla_bwd_workspace(const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,
                                      const attn_problem *p) {
-    return lay_out(m, dev, p).end;
+    return lay_out(m, dev, p).end + ATTN_CORE_DOUT_BYTES;
 }
 
 int attn_cuda_mla_bwd_refuse(const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,
                              const attn_problem *p, struct attn_text *why) {
     if (attn_cuda_mla_refuse(p, why)) return 1;
-    if (attn_cuda_refuse_image(dev, m->symbol, m->shared_bytes, why)) return 1;
+    if (attn_cuda_refuse_image(dev, m->symbol, m->shared_bytes, why) || attn_cuda_dout_refuse(dev, why)) return 1;
     for (int x = 0; x < N_STEPS; x++)
         if (has_step(m, x) && attn_cuda_refuse_image(dev, symbols[x], step_shared(x), why)) return 1;
     if (!m->pairs) return 0;
@@ -232,6 +232,7 @@ int attn_cuda_mla_bwd_refuse(const struct attn_cuda_mla_bwd_main *m, const struc
 
 attn_status attn_cuda_mla_bwd_prepare(const struct attn_cuda_mla_bwd_main *m, struct attn_core_device *dev) {
     attn_status status = attn_cuda_variant_load(dev, attn_cuda_variant_find(m->symbol), (uint32_t)m->shared_bytes);
+    if (!status) status = attn_cuda_dout_prepare(dev);
     for (int x = 0; x < N_STEPS && !status; x++)
         if (has_step(m, x))
             status = attn_cuda_variant_load(dev, attn_cuda_variant_find(symbols[x]), (uint32_t)step_shared(x));
@@ -581,12 +582,14 @@ attn_status attn_cuda_mla_bwd_launch(const struct attn_cuda_mla_bwd_main *m, con
     struct run r = {.m = m, .dev = dev, .p = p, .args = args, .g = lay_out(m, dev, p)};
     struct kp_mla_bwd *kp = &r.kp;
     if (p->heads_q <= 0) return ATTN_OK;
+    struct attn_core_dout room;
+    attn_status status = attn_cuda_dout(dev, r.g.end, &r.args, &room);
     set_parameters(&r);
     attn_cuda_mla_bwd_ahead(m, dev, kp, r.g.chunk >= r.g.listed ? r.g.listed : 0, r.g.whole, &r.cycles);
     const int64_t keys = kp->dkv.data ? p->batch * p->seq_k : 0;
-    attn_status status = ATTN_OK;
     r.all = r.unprepared = r.cycles.rows + (kp->steps & KP_MLA_BWD_ZERO ? keys : 0);
-    if (!kp->pairs || !r.g.block) status = queue_prepare(&r, r.all, 0); /* others have it beside their sort */
+    if (!status && (!kp->pairs || !r.g.block))
+        status = queue_prepare(&r, r.all, 0); /* others have it beside their sort */
     if (kp->dq.data || kp->dkv.data || kp->part_dist)
         for (int64_t at = 0; at < r.g.queries && !status; at += r.g.listed)
             status = queue_queries(&r, at, lesser(at + r.g.listed, r.g.queries));
