@@ -4,7 +4,10 @@
 # The host side needs no toolkit at run time: the driver is opened by dlopen.
 set(ATTN_CUDA AUTO CACHE STRING "GPU backend: AUTO (if nvcc is found), ON or OFF")
 set_property(CACHE ATTN_CUDA PROPERTY STRINGS AUTO ON OFF)
-set(ATTN_CUDA_CACHE "" CACHE PATH "folder that keeps compiled device kernels for other builds; empty = none")
+if(ATTN_PYTHON) # the wheel's build has no preset that could say so
+  set(attn_cuda_cache_default ${PROJECT_SOURCE_DIR}/build/cuda-cache)
+endif()
+set(ATTN_CUDA_CACHE "${attn_cuda_cache_default}" CACHE PATH "folder that keeps compiled device kernels for other builds; empty = none")
 set(ATTN_CUDA_CODE "$ENV{ATTN_CUDA_CODE}" CACHE STRING
     "machine code beside the PTX: auto (of the GPUs of this machine), all (of every architecture: for libraries that go elsewhere) or ptx (none)")
 set(ATTN_CUDA_VARIANTS "." CACHE STRING "regular expression: device kernels to compile; the rows of others refuse for want of an image")

@@ -20,6 +20,7 @@ lint() {
     step "format" tools/format.sh --check
     step "public headers alone" tools/check_header.sh
     step "binary interface" tools/check_abi.sh "$build/libattn.so"
+    step "python binding" tools/make_python_abi.py --check
     # known where all machine code was built
     grep -qs ' all$' "$build/cuda/nvcc.txt" && step "GPU kernels' registers" tools/ptxas_budget.py "$build/cuda"
 }

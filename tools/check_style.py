@@ -15,7 +15,7 @@ MAX_LINES = 600
 LONG = {"include/attn.h"}  # the whole API on one page
 CODE = (".c", ".h", ".cu", ".cuh", ".cc", ".def")
 SCRIPT = (".sh", ".py", ".cmake")
-TEXT = CODE + SCRIPT + (".md", ".scd", ".txt", ".json", ".in", ".map", ".tsv", ".yml")
+TEXT = CODE + SCRIPT + (".md", ".scd", ".txt", ".json", ".in", ".map", ".tsv", ".yml", ".toml")
 NAMED = {"Makefile", "run", "LICENSE", ".clang-format", ".clang-tidy", ".gitignore"}
 GENERATED = ("build/", "build-", ".git/", ".venv/", ".cache/", "tests/fuzz/corpus/")
 
