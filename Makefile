@@ -9,7 +9,7 @@ export JOBS
 
 .DEFAULT_GOAL := help
 .PHONY: help deps build demo quick check check-full check-sim check-sim-full bench-sim asan ubsan tsan fuzz cov lint tidy abi-check ptxas-check check-oldcpu format doc \
-        nvcc gpu-check first-contact gpu-sanitize figures install uninstall clean
+        python wheel nvcc gpu-check first-contact gpu-sanitize figures install uninstall clean
 
 help: ## this list
 	@echo 'libattn: make TARGET [JOBS=n]'
@@ -75,6 +75,12 @@ abi-check: build ## exported functions and struct layouts against abi.txt and to
 
 ptxas-check: build ## registers, spills and stack of the GPU kernels against kernels/budget.tsv (of what was built as machine code: ATTN_CUDA_CODE=all)
 	@tools/ptxas_budget.py --table $(BUILD)/cuda
+
+python: build ## the Python package: types, tests on every Python from 3.10 on, the wheel in a clean environment
+	@tools/check_python.sh $(BUILD)
+
+wheel: build ## build/wheel/libattn-*.whl for systems with glibc 2.28 and later (ATTN_CUDA_CODE=all: machine code for every GPU)
+	@tools/build_wheel.sh $(BUILD)
 
 nvcc: ## fetch the CUDA compiler into build/nvcc (python3 with pip), where cmake finds it if PATH has none
 	@tools/fetch_nvcc.sh

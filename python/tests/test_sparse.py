@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: MIT
+"""Sparse attention against the formulas: mla, mla_backward, dist."""
+import formulas
+import libattn
+import numpy as np
+import pytest
+from support import BOUNDS, Data, assert_close
+
+SQ, HQ, SK, TOPK = 9, 4, 30, 14
+_random = np.random.default_rng(5)
+INDICES = _random.integers(-2, SK + 2, (SQ, 1, TOPK), dtype=np.int32)  # some name no row, some twice
+INDICES[4] = -1  # a query without rows
+LENGTHS = _random.integers(0, TOPK + 3, SQ, dtype=np.int32).clip(max=TOPK)
+SINK = _random.standard_normal(HQ).astype(np.float32)
+OPTIONS = {
+    "plain": {},
+    "scale": {"scale": 0.02},
+    "causal": {"causal": True, "q_start": 12},
+    "compressed": {"causal": True, "q_start": 60, "k_stride": 3},
+    "topk_length": {"topk_length": LENGTHS},
+    "sink": {"sink": SINK},
+}
+
+
+@pytest.mark.parametrize("width", [576, 512])
+@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+def test_forward_and_gradients(dtype, name, width):
+    data, options = Data(dtype), OPTIONS[name]
+    q, kv, dout = data(SQ, HQ, width), data(SK, 1, width), data(SQ, HQ, 512)
+    forward, backward = BOUNDS[dtype]
+    expected = formulas.mla(q, kv, INDICES, dout=dout, **options)
+    words = options | data.words
+    if "topk_length" in words:  # the library wants its batch axis or none, as for every other tensor
+        words["topk_length"] = LENGTHS
+    out, lse, top = libattn.mla(q, kv, INDICES, return_max_logits=True, **words)
+    assert_close(out, expected["out"], forward)
+    assert_close(lse, expected["lse"], max(forward, 1e-5))
+    assert_close(top, expected["max_logits"], max(forward, 1e-5))
+    want = ("dq", "dkv", "dist") + (("dsink",) if "sink" in options else ())
+    found = libattn.mla_backward(dout, q, kv, out, lse, INDICES, want=want, **words)
+    assert_close(found.dq, expected["dq"], backward * 2)
+    assert_close(found.dkv, expected["dkv"], backward * 2)
+    if "sink" in options:
+        assert_close(found.dsink, expected["dsink"], backward * 4)
+        words.pop("sink")
+    alone = libattn.dist(q, kv, INDICES, lse, **words)
+    assert_close(alone, expected["dist"], max(forward, 1e-5))
+    assert_close(found.dist, expected["dist"], max(forward, 1e-5))
+
+
+def test_norms_of_dist():
+    data = Data("f32")
+    q, kv = data(SQ, HQ, 576), data(SK, 1, 576)
+    lse = libattn.mla(q, kv, INDICES, return_lse=True)[1]
+    total = libattn.dist(q, kv, INDICES, lse)
+    assert_close(libattn.dist(q, kv, INDICES, lse, norm="mean"), total / HQ, 1e-6)
+    rows = total.sum(-1, keepdims=True)
+    assert_close(libattn.dist(q, kv, INDICES, lse, norm="l1"), np.where(rows > 0, total / np.where(rows > 0, rows, 1), 0), 1e-6)
+
+
+def test_batch_axis():
+    data = Data("f32")
+    q, kv, indices = data(2, SQ, HQ, 576), data(2, SK, 1, 576), np.stack([INDICES, INDICES[::-1]])
+    out, lse = libattn.mla(q, kv, indices, return_lse=True)
+    assert out.shape == (2, SQ, HQ, 512) and lse.shape == (2, SQ, HQ)
+    for b in range(2):
+        assert_close(out[b], formulas.mla(q[b], kv[b], indices[b])["out"], 4e-6)
+
+
+def test_accumulated_and_wide_gradient_of_keys():
+    data = Data("bf16")
+    q, kv, dout = data(SQ, HQ, 576), data(SK, 1, 576), data(SQ, HQ, 512)
+    out, lse = libattn.mla(q, kv, INDICES, return_lse=True, dtype="bf16")
+    wide = libattn.mla_backward(dout, q, kv, out, lse, INDICES, dkv_dtype="f32", dtype="bf16").dkv
+    assert wide.dtype == np.float32
+    total = np.ones((SK, 1, 576), np.float32)
+    found = libattn.mla_backward(dout, q, kv, out, lse, INDICES, dkv=total, accumulate=True, dtype="bf16")
+    assert found.dkv is total
+    assert_close(total, wide.astype(np.float64) + 1, 1e-6)
+    with pytest.raises(libattn.ArgumentError, match="give dkv"):
+        libattn.mla_backward(dout, q, kv, out, lse, INDICES, accumulate=True, dtype="bf16")

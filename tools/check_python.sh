@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# The Python package: types, tests on every Python from 3.10 on that is found, the wheel in a clean environment, torch.
+# Packages come by pip into build/python-env. Closes with "N passed, N failed".
+# usage: tools/check_python.sh [build folder, default build/release]      TORCH=0: without torch (gigabytes)
+set -u
+cd "$(dirname "$0")/.." || exit 1
+build=$(realpath "${1:-build/release}")
+envs=$PWD/build/python-env
+mkdir -p "$envs"
+export LIBATTN_LIBRARY=$build/libattn.so PYTHONPATH=$PWD/python PYTHONDONTWRITEBYTECODE=1
+export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+passed=0 failed=0
+
+# Interpreters by version: those in PATH that run, and those that pyenv keeps aside.
+interpreters() {
+    local minor path
+    for minor in 10 11 12 13 14 15; do
+        for path in "$(command -v "python3.$minor")" "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3."$minor".*/bin/python3; do
+            if [ -x "$path" ] && "$path" -c 'import ensurepip' 2>/dev/null; then
+                echo "3.$minor $path"
+                break
+            fi
+        done
+    done
+}
+
+# A virtual environment with packages, kept from run to run; prints its folder. NAME PYTHON PACKAGES...
+environment() {
+    local folder=$envs/$1 python=$2
+    shift 2
+    [ -x "$folder/bin/python" ] || "$python" -m venv "$folder" >&2 || return 1
+    "$folder/bin/python" -m pip install --quiet "$@" >&2 || return 1
+    echo "$folder"
+}
+
+# Counts of pytest's last line are added up. NAME COMMAND...
+tests() {
+    local name=$1 log=$envs/$1.log line good bad start=$SECONDS
+    shift
+    "$@" >"$log" 2>&1
+    local rc=$?
+    line=$(grep -E '^[0-9]+ (passed|failed).* in [0-9.]+s' "$log" | tail -n 1)
+    good=$(grep -oE '[0-9]+ passed' <<<"$line" | grep -oE '[0-9]+')
+    bad=$(grep -oE '[0-9]+ (failed|errors?)' <<<"$line" | grep -oE '[0-9]+' | head -n 1)
+    if [ $rc -eq 0 ]; then good=${good:-1} bad=0; else bad=${bad:-1}; fi
+    passed=$((passed + ${good:-0}))
+    failed=$((failed + bad))
+    printf '%-24s %4d passed %3d failed %4d s   %s\n' "$name" "${good:-0}" "$bad" $((SECONDS - start)) "${line##*passed}"
+    [ $rc -eq 0 ] || grep -E '^(E  |FAILED|ERROR)|error:' "$log" | head -n 20
+}
+
+# The wheel holds the library that is there already: building another would test the compiler again.
+wheel() {
+    local folder
+    rm -rf "$envs"/dist "$envs"/clean
+    "$1/bin/python" -m build --wheel --outdir "$envs/dist" -Cbuild-dir="$envs/cmake" \
+        -Ccmake.define.ATTN_PYTHON_LIBRARY="$build/libattn.so" -Ccmake.define.ATTN_CUDA=OFF . || return 1
+    folder=$(environment clean "$2" "$envs"/dist/libattn-*-py3-none-*.whl) || return 1
+    cd / && env -u LIBATTN_LIBRARY -u PYTHONPATH "$folder/bin/python" -c 'import libattn; assert libattn.check()' || return 1
+}
+
+found=$(interpreters)
+[ -n "$found" ] || { echo 'no Python from 3.10 on with ensurepip (apt-get install -y python3-venv)' >&2; exit 1; }
+while read -r version python; do
+    folder=$(environment "$version" "$python" numpy ml_dtypes pytest) || { failed=$((failed + 1)); continue; }
+    tests "tests on $version" "$folder/bin/python" -m pytest -q -p no:cacheprovider python/tests
+done <<<"$found"
+
+read -r version python <<<"$(tail -n 1 <<<"$found")" # the newest
+folder=$(environment "$version" "$python" mypy build typing_extensions) || exit 1
+tests "types (mypy)" "$folder/bin/python" -m mypy --cache-dir "$envs/mypy"
+(tests "wheel, clean install" wheel "$folder" "$python"; echo "$passed $failed" >"$envs/counts")
+read -r passed failed <"$envs/counts"
+printf '%d passed, %d failed\n' $passed $failed
+[ $failed -eq 0 ]
