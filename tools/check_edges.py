@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Fails on any #include that docs/architecture.md does not allow: between rooms, of third-party and of system headers.
+"""Fails on any #include that docs/architecture.md does not allow: between rooms, of third-party and of system headers; and on
+imports of the Python package that PYTHON below does not allow.
 
 It reads text, not the preprocessor's output: an include under #if counts like any other.
 usage: tools/check_edges.py [root]
 """
+import ast
 import os
 import re
 import sys
@@ -107,8 +109,34 @@ def resolve(path, name):
     return None
 
 
-def main():
+# Packages that the Python modules may import beside the standard library's; NumPy is what the wheel depends on.
+PYTHON = {
+    "python/libattn": {"numpy", "ml_dtypes", "typing_extensions"},
+    "python/libattn/torch": {"torch"},
+    "python/libattn/hf.py": {"torch", "transformers"},
+}
+
+
+def python_faults():
+    """Imports that PYTHON does not allow: torch for everybody, say."""
     faults = []
+    for folder, _, names in os.walk(os.path.join(ROOT, "python", "libattn")):
+        for name in sorted(n for n in names if n.endswith(".py")):
+            path = os.path.relpath(os.path.join(folder, name), ROOT)
+            allowed = PYTHON.get(path) or PYTHON[os.path.dirname(path)]
+            with open(os.path.join(ROOT, path), encoding="utf-8") as f:
+                tree = ast.parse(f.read())
+            for node in ast.walk(tree):
+                modules = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+                if isinstance(node, ast.ImportFrom) and not node.level:
+                    modules = [node.module]
+                faults += [f"{path}:{node.lineno}: import of {module} is not for this file" for module in modules
+                           if module.split(".")[0] not in allowed | sys.stdlib_module_names]
+    return faults
+
+
+def main():
+    faults = python_faults()
     graph = {}
     n_files = n_includes = 0
     for top in sorted({room.split("/")[0] for room in EDGES}):

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# The Python package: types, tests on every Python from 3.10 on that is found, the wheel in a clean environment, torch.
-# Packages come by pip into build/python-env. Closes with "N passed, N failed".
-# usage: tools/check_python.sh [build folder, default build/release]      TORCH=0: without torch (gigabytes)
+# The Python package: tests on every Python from 3.10 on that is found, the wheel in a clean environment, tests with torch and
+# transformers on the newest, types. Packages come by pip into build/python-env. Closes with "N passed, N failed".
+# usage: tools/check_python.sh [build folder, default build/release]      TORCH=0: without torch, whose packages are 5 GB
 set -u
 cd "$(dirname "$0")/.." || exit 1
 build=$(realpath "${1:-build/release}")
@@ -69,7 +69,13 @@ done <<<"$found"
 
 read -r version python <<<"$(tail -n 1 <<<"$found")" # the newest
 folder=$(environment "$version" "$python" mypy build typing_extensions) || exit 1
-tests "types (mypy)" "$folder/bin/python" -m mypy --cache-dir "$envs/mypy"
+types=(--exclude '/(torch|hf)')
+if [ "${TORCH:-1}" != 0 ]; then
+    folder=$(environment torch "$python" --no-cache-dir torch transformers numpy ml_dtypes pytest mypy build) || exit 1
+    tests "tests with torch" "$folder/bin/python" -m pytest -q -p no:cacheprovider python/tests/test_{torch,hf,readme}.py
+    types=()
+fi
+tests "types (mypy)" "$folder/bin/python" -m mypy --cache-dir "$envs/mypy" "${types[@]}"
 (tests "wheel, clean install" wheel "$folder" "$python"; echo "$passed $failed" >"$envs/counts")
 read -r passed failed <"$envs/counts"
 printf '%d passed, %d failed\n' $passed $failed

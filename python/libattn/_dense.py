@@ -105,7 +105,7 @@ def build(problem: _abi.attn_problem, views: dict[str, View], options: Mapping[s
     if packed:
         problem.flags |= _abi.ATTN_PACKED
         problem.batch = views["cu_seqlens_q"].shape[0] - 1
-        problem.total_q, problem.total_k = q.shape[1], k.shape[-2]
+        problem.total_q, problem.total_k = q.shape[1], 0 if paged else k.shape[-2]
     if paged:
         table = views["block_table"]
         problem.flags |= _abi.ATTN_PAGED

@@ -28,6 +28,10 @@ _MIRROR = {"out": "q", "dq": "q", "dk": "k", "dv": "v", "dkv": "kv"}
 _execute = lib.attn_execute
 _ndarray, _empty = np.ndarray, np.empty
 
+# Views of another library's arrays by their type, where there is a faster way than DLPack; scratch memory on their device.
+viewers: dict[type, Callable[[str, Any], View]] = {}
+Scratch = Callable[[int, tuple[int, int]], tuple[int, object]]
+
 _calls: dict[tuple[Any, ...], Call] = {}
 _workspaces: list[Workspace] = []
 
@@ -125,7 +129,7 @@ class Call:
         dtype = numpy_dtype(code, None)
         return "dmask", shape, dtype, None, View(code, full, strides, CPU, 0, True, None, dtype)
 
-    def execute(self, addresses: list[int], stream: int | None) -> list[Any]:
+    def execute(self, addresses: list[int], stream: int | None, scratch: Scratch | None = None) -> list[Any]:
         """Run with the addresses of the given tensors; returns the outputs that were allocated."""
         made = []
         for _, shape, dtype, axes, _ in self.new:
@@ -137,7 +141,13 @@ class Call:
             frame = Frame(self.roles, self.views)
         for tensor, data in zip(frame.tensors, addresses):
             tensor.data = data
-        if self.device != CPU:
+        if self.device != CPU and scratch is not None:
+            frame.args.stream = stream
+            frame.args.workspace, memory = scratch(self.workspace_bytes, self.device)
+            frame.args.workspace_bytes = self.workspace_bytes
+            status = _execute(self.plan, frame.reference)
+            del memory  # its allocator reuses it in the order of the stream
+        elif self.device != CPU:
             frame.args.stream = stream
             status = lib.attn_run(_library.context(), _abi.attn_device(*self.device), self.problem, frame.reference)
         elif self.workspace_bytes:
@@ -187,7 +197,7 @@ def plan_info(plan: int) -> _abi.attn_plan_info:
 
 
 def run(builder: Builder, op: int, inputs: Mapping[str, Any], outputs: Mapping[str, Any], wanted: tuple[str, ...],
-        options: Mapping[str, Any]) -> dict[str, Any]:
+        options: Mapping[str, Any], scratch: Scratch | None = None) -> dict[str, Any]:
     """Execute `op`; `wanted` outputs that are not among `outputs` are allocated. Returns all outputs by role."""
     stream = options.get("stream")
     bf16 = options.get("dtype") == "bf16"
@@ -217,7 +227,7 @@ def run(builder: Builder, op: int, inputs: Mapping[str, Any], outputs: Mapping[s
         call = _calls[found] = prepare(builder, op, views, wanted, options)
         if len(_calls) > MAX_CALLS:
             _calls.pop(next(iter(_calls)), None)
-    made = call.execute(addresses, stream)
+    made = call.execute(addresses, stream, scratch)
     results = dict(outputs)
     for (role, *_), array in zip(call.new, made):
         results[role] = array
@@ -228,6 +238,9 @@ def foreign(role: str, x: Any, stream: int | None, bf16: bool) -> View:
     """View of anything but a plain NumPy array."""
     if isinstance(x, np.ndarray):
         return view_numpy(role, x, bf16)
+    viewer = viewers.get(type(x))
+    if viewer is not None:
+        return viewer(role, x)
     return view_dlpack(role, x, stream)
 
 

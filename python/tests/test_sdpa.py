@@ -149,3 +149,14 @@ def test_no_keys_and_no_queries():
 def test_same_bits_for_every_run():
     q, k, v = Data("f32").qkv(sq=200, sk=200, d=64)
     assert np.array_equal(libattn.sdpa(q, k, v, deterministic=True), libattn.sdpa(q, k, v, deterministic=True))
+
+
+def test_packed_queries_on_paged_keys():
+    data, cu, lengths = Data("f32"), np.array([0, 3, 5], np.int32), np.array([20, 9], np.int32)
+    q, pool_k, pool_v = data(4, 5, 16), data(10, 2, 8, 16), data(10, 2, 8, 16)
+    table = np.array([[3, 1, 7], [0, 9, 4]], np.int32)
+    out = libattn.sdpa(q, pool_k, pool_v, cu_seqlens_q=cu, block_table=table, seqlens_k=lengths, causal=True, bottom_right=True)
+    for b in range(2):
+        keys, values = (pool[table[b]].transpose(1, 0, 2, 3).reshape(2, 24, 16)[None, :, :lengths[b]] for pool in (pool_k, pool_v))
+        expected, _ = formulas.sdpa(q[None, :, cu[b]:cu[b + 1]], keys, values, causal=True, bottom_right=True)
+        assert_close(out[:, cu[b]:cu[b + 1]], expected[0], 4e-6)

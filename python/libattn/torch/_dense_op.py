@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: MIT
+"""libattn::sdpa_fwd and libattn::sdpa_bwd: schemas, kernels, fake kernels, the autograd formula."""
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .. import _abi, _dense
+from .._engine import run
+from .._errors import error
+from ._tensors import empty_like, lse_dtype, scratch, stream, unit
+
+# Optional tensors, then options with their types and defaults, in the order of both schemas.
+TENSORS = ("mask", "alibi", "sink", "seqlens_q", "seqlens_k", "cu_seqlens_q", "cu_seqlens_k", "block_table")
+OPTIONS: dict[str, tuple[str, Any]] = {
+    "causal": ("bool", False), "bottom_right": ("bool", False), "scale": ("float?", None), "softcap": ("float", 0.0),
+    "window_left": ("int?", None), "window_right": ("int?", None), "alibi_form": ("str", "linear"),
+    "lse_with_sink": ("bool", False), "deterministic": ("bool", False), "fill_padding": ("bool", False),
+    "max_seqlen_q": ("SymInt?", None), "max_seqlen_k": ("SymInt?", None),
+}
+GRADIENTS = ("dq", "dk", "dv", "dmask", "dalibi", "dsink")
+_EXTRA = ", ".join([f"Tensor? {name}" for name in TENSORS] + [f"{kind} {name}" for name, (kind, _) in OPTIONS.items()])
+torch.library.define("libattn::sdpa_fwd", f"(Tensor q, Tensor k, Tensor v, {_EXTRA}) -> (Tensor, Tensor)")
+torch.library.define("libattn::sdpa_bwd", "(Tensor dout, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, "
+                     f"bool[6] want, {_EXTRA}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)")
+
+
+def _split(q: torch.Tensor, extra: tuple[Any, ...]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Given tensors by role, and the options of libattn.sdpa."""
+    tensors = {name: x for name, x in zip(TENSORS, extra) if x is not None}
+    given = {name: value for (name, (_, default)), value in zip(OPTIONS.items(), extra[len(TENSORS):]) if value != default}
+    left, right = given.pop("window_left", None), given.pop("window_right", None)
+    if left is not None or right is not None:
+        given["window"] = (left, right)
+    return tensors, given | stream(q)
+
+
+def _fake_forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *extra: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    return empty_like(q, v.shape[-1]), q.new_empty(q.shape[:-1], dtype=lse_dtype(q))
+
+
+def _forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *extra: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    out, lse = _fake_forward(q, k, v)
+    tensors, options = _split(q, extra)
+    if "cu_seqlens_q" in tensors and not options.get("fill_padding"):
+        out.zero_()  # rows of no sequence are not written
+        lse.zero_()
+    inputs = {"q": unit(q), "k": unit(k), "v": unit(v), **tensors}
+    run(_dense.build, _abi.ATTN_OP_SDPA_FWD, inputs, {"out": out, "lse": lse}, ("out", "lse"), options, scratch)
+    return out, lse
+
+
+def _fake_backward(dout: torch.Tensor, dlse: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
+                   out: torch.Tensor, lse: torch.Tensor, want: list[bool], *extra: Any) -> tuple[torch.Tensor, ...]:
+    mask, alibi, sink = extra[:3]
+    made = [empty_like(x, x.shape[-1]) if wanted else x.new_empty(0) for x, wanted in zip((q, k, v), want)]
+    for x, wanted in zip((mask, alibi, sink), want[3:]):
+        made.append(q.new_empty(x.shape if wanted else (0,), dtype=lse_dtype(q)))
+    return tuple(made)
+
+
+def _backward(dout: torch.Tensor, dlse: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
+              out: torch.Tensor, lse: torch.Tensor, want: list[bool], *extra: Any) -> tuple[torch.Tensor, ...]:
+    made = _fake_backward(dout, dlse, q, k, v, out, lse, want, *extra)
+    tensors, options = _split(q, extra)
+    if "cu_seqlens_q" in tensors and not options.get("fill_padding"):
+        for x in made[:3]:
+            x.zero_()
+    inputs = {"q": unit(q), "k": unit(k), "v": unit(v), "out": unit(out), "lse": lse, "dout": unit(dout), **tensors}
+    if dlse is not None:
+        inputs["dlse"] = dlse
+    wanted = tuple(role for role, chosen in zip(GRADIENTS, want) if chosen)
+    outputs = {role: x for role, x, chosen in zip(GRADIENTS, made, want) if chosen}
+    run(_dense.build_backward, _abi.ATTN_OP_SDPA_BWD, inputs, outputs, wanted, options, scratch)
+    return made
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
+    q, k, v, *extra = inputs
+    ctx.set_materialize_grads(False)
+    ctx.options = extra[len(TENSORS):]
+    ctx.save_for_backward(q, k, v, *output, *extra[:len(TENSORS)])
+
+
+def _gradient(ctx: Any, dout: torch.Tensor | None, dlse: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+    q, k, v, out, lse, *tensors = ctx.saved_tensors
+    if dout is None:
+        dout = torch.zeros_like(out)
+    want = [bool(needed) for needed in ctx.needs_input_grad[:6]]
+    found = torch.ops.libattn.sdpa_bwd(dout, dlse, q, k, v, out, lse, want, *tensors, *ctx.options)
+    grads = [x.to(like.dtype) if wanted else None
+             for x, wanted, like in zip(found, want, (q, k, v, *tensors[:3]))]
+    return (*grads, *[None] * (len(TENSORS) - 3 + len(OPTIONS)))
+
+
+def _refuse_second(ctx: Any, *grads: Any) -> Any:
+    raise error(_abi.ATTN_E_FEATURE, "libattn has no second derivatives: the backward of sdpa cannot be differentiated")
+
+
+for _device in ("cpu", "cuda"):
+    torch.library.impl("libattn::sdpa_fwd", _device)(_forward)
+    torch.library.impl("libattn::sdpa_bwd", _device)(_backward)
+torch.library.register_fake("libattn::sdpa_fwd")(_fake_forward)
+torch.library.register_fake("libattn::sdpa_bwd")(_fake_backward)
+torch.library.register_autograd("libattn::sdpa_fwd", _gradient, setup_context=_setup)
+torch.library.register_autograd("libattn::sdpa_bwd", _refuse_second)

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: MIT
+"""torch tensors as the engine sees them, and memory from torch's allocator."""
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from .. import _abi, _engine
+from .._errors import error
+from .._tensor import CPU, View
+
+DTYPES = {torch.float32: _abi.ATTN_F32, torch.float16: _abi.ATTN_F16, torch.bfloat16: _abi.ATTN_BF16,
+          torch.float64: _abi.ATTN_F64, torch.int32: _abi.ATTN_I32, torch.int64: _abi.ATTN_I64,
+          torch.bool: _abi.ATTN_BOOL, torch.uint8: _abi.ATTN_BOOL}
+
+
+def view(role: str, x: torch.Tensor) -> View:
+    """View of a tensor; the memory belongs to the caller."""
+    code = DTYPES.get(x.dtype)
+    if code is None:
+        raise error(_abi.ATTN_E_DTYPE, f"{role} has dtype {x.dtype}, which libattn has not", role)
+    if x.device.type == "cpu":
+        device = CPU
+    elif x.device.type == "cuda":
+        device = (_abi.ATTN_DEVICE_TYPE_CUDA, x.device.index)
+    else:
+        raise error(_abi.ATTN_E_TENSOR_DEVICE, f"{role} is on {x.device}, neither CPU nor CUDA", role)
+    return View(code, tuple(x.shape), x.stride(), device, x.data_ptr(), True, None, None)
+
+
+_engine.viewers[torch.Tensor] = view
+_engine.viewers[torch.nn.Parameter] = view
+
+
+def scratch(n_bytes: int, device: tuple[int, int]) -> tuple[int, object]:
+    """Workspace on a CUDA device; the caching allocator hands it on in the order of the stream, in graphs, too."""
+    memory = torch.empty(n_bytes, dtype=torch.uint8, device=f"cuda:{device[1]}")
+    return memory.data_ptr(), memory
+
+
+def stream(x: torch.Tensor) -> dict[str, Any]:
+    """The option that names torch's current stream."""
+    return {"stream": torch.cuda.current_stream(x.device).cuda_stream} if x.device.type == "cuda" else {}
+
+
+def unit(x: torch.Tensor) -> torch.Tensor:
+    """The library wants an innermost stride of 1; other outer strides are free."""
+    return x if x.stride(-1) == 1 or x.shape[-1] <= 1 else x.contiguous()
+
+
+def empty_like(x: torch.Tensor, width: int) -> torch.Tensor:
+    """New tensor in the shape of x with rows of `width`: [B,H,S,D] in memory order if x is, else in [B,S,H,D]'s."""
+    *outer, heads, rows, _ = x.shape
+    if x.stride(-3) < x.stride(-2):
+        return x.new_empty((*outer, rows, heads, width)).transpose(-3, -2)
+    return x.new_empty((*outer, heads, rows, width))
+
+
+def lse_dtype(x: torch.Tensor) -> torch.dtype:
+    """Of lse and of the gradients of mask, slopes and sink."""
+    return torch.float64 if x.dtype == torch.float64 else torch.float32

@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: MIT
+"""libattn.torch on CPU tensors, against torch's own attention and autograd."""
+import formulas
+import libattn
+import numpy as np
+import pytest
+from support import Data, assert_close
+
+torch = pytest.importorskip("torch")
+
+import torch.nn.functional as F  # noqa: E402
+from libattn import torch as lt  # noqa: E402
+from libattn.torch._dense_op import OPTIONS, TENSORS  # noqa: E402
+from libattn.torch._sparse_op import SPARSE_OPTIONS  # noqa: E402
+from torch.nn.functional import scaled_dot_product_attention as imported_before  # noqa: E402
+from torch.library import opcheck  # noqa: E402
+
+torch.set_num_threads(2)
+
+
+def tensors(*shapes, dtype=torch.float64, seed=0, grad=True):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, dtype=torch.float64, generator=generator).to(dtype).requires_grad_(grad) for shape in shapes]
+
+
+def both(ours, theirs, inputs, bound=1e-12):
+    """Same outputs and same gradients of all inputs."""
+    results = []
+    for function in (ours, theirs):
+        fresh = [x.detach().clone().requires_grad_(x.requires_grad) for x in inputs]
+        out = function(*fresh)
+        out.backward(torch.linspace(-1, 1, out.numel(), dtype=out.dtype).reshape(out.shape))
+        results.append([out.detach(), *(x.grad for x in fresh if x.requires_grad)])
+    for found, expected in zip(*results):
+        assert found.dtype == expected.dtype
+        assert_close(found.double().numpy(), expected.double().numpy(), bound)
+
+
+MASKS = {
+    "bool": lambda b, h, l, s: torch.rand(b, h, l, s, generator=torch.Generator().manual_seed(5)) < 0.7,
+    "padding": lambda b, h, l, s: (torch.arange(s) < torch.tensor([[s - 3]] * b)).view(b, 1, 1, s),
+    "two_axes": lambda b, h, l, s: torch.ones(l, s, dtype=torch.bool).tril(),
+    "float": lambda b, h, l, s: torch.randn(b, 1, l, s, generator=torch.Generator().manual_seed(5)),
+}
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("shape", [(2, 4, 7, 16), (3, 7, 16), (7, 16), (2, 3, 4, 7, 16)])
+def test_signature_of_torch(shape, causal):
+    q, = tensors(shape)
+    k, v = tensors((*shape[:-2], 9, 16), (*shape[:-2], 9, 8), seed=1)
+    both(lambda *x: lt.scaled_dot_product_attention(*x, is_causal=causal, scale=0.3),
+         lambda *x: F.scaled_dot_product_attention(*x, is_causal=causal, scale=0.3), (q, k, v))
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_masks_of_torch(name):
+    q, k, v = tensors((2, 4, 7, 16), (2, 4, 9, 16), (2, 4, 9, 16), dtype=torch.float32)
+    mask = MASKS[name](2, 4, 7, 9)
+    both(lambda *x: lt.scaled_dot_product_attention(*x, attn_mask=mask),
+         lambda *x: F.scaled_dot_product_attention(*x, attn_mask=mask), (q, k, v), 3e-5)
+    if name == "float":
+        mask.requires_grad_()
+        both(lambda *x: lt.scaled_dot_product_attention(*x), lambda *x: F.scaled_dot_product_attention(*x), (q, k, v, mask),
+             3e-5)
+
+
+def test_grouped_and_broadcast_heads():
+    q, k, v = tensors((2, 6, 7, 16), (2, 2, 9, 16), (2, 2, 9, 16))
+    both(lambda *x: lt.scaled_dot_product_attention(*x, enable_gqa=True),
+         lambda *x: F.scaled_dot_product_attention(*x, enable_gqa=True), (q, k, v))
+    k, v = tensors((1, 1, 9, 16), (2, 1, 9, 16))
+    both(lt.scaled_dot_product_attention, F.scaled_dot_product_attention, (q, k, v))
+    with pytest.raises(RuntimeError):
+        lt.scaled_dot_product_attention(q, *tensors((2, 2, 9, 16), (2, 2, 9, 16)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision(dtype):
+    q, k, v = tensors((2, 4, 33, 32), (2, 4, 33, 32), (2, 4, 33, 32), dtype=dtype)
+    both(lambda *x: lt.scaled_dot_product_attention(*x, is_causal=True),
+         lambda *x: F.scaled_dot_product_attention(*x, is_causal=True), (q, k, v), 3e-2)
+
+
+def test_memory_orders():
+    packed, = tensors((2, 7, 3, 4, 16))
+    both(lambda x: lt.scaled_dot_product_attention(*x.permute(2, 0, 3, 1, 4)),
+         lambda x: F.scaled_dot_product_attention(*x.permute(2, 0, 3, 1, 4)), (packed,))
+    assert lt.scaled_dot_product_attention(*packed.permute(2, 0, 3, 1, 4)).transpose(1, 2).is_contiguous()
+    q, = tensors((2, 4, 16, 7))  # the innermost stride is not 1
+    both(lambda x: lt.scaled_dot_product_attention(*[x.transpose(2, 3)] * 3),
+         lambda x: F.scaled_dot_product_attention(*[x.transpose(2, 3)] * 3), (q,))
+
+
+def test_refusals():
+    q, = tensors((1, 2, 4, 8))
+    with pytest.raises(libattn.UnsupportedError, match="no dropout"):
+        lt.scaled_dot_product_attention(q, q, q, dropout_p=0.1)
+    with pytest.raises(RuntimeError, match="exclude each other"):
+        lt.scaled_dot_product_attention(q, q, q, attn_mask=torch.ones(4, 4, dtype=torch.bool), is_causal=True)
+    with pytest.raises(libattn.ArgumentError, match="float64"):
+        lt.scaled_dot_product_attention(q, q, q, attn_mask=torch.ones(4, 4, dtype=torch.float64))
+    with pytest.raises(TypeError, match="no option casual"):
+        lt.sdpa(q, q, q, casual=True)
+    first, = torch.autograd.grad(lt.sdpa(q, q, q).square().sum(), q, create_graph=True)
+    with pytest.raises(libattn.UnsupportedError, match="no second derivatives"):
+        torch.autograd.grad(first.sum(), q)
+
+
+def test_routed():
+    q, = tensors((1, 2, 4, 8))
+    expected = lt.scaled_dot_product_attention(q, q, q)
+    with lt.routed():
+        assert torch.equal(F.scaled_dot_product_attention(q, q, q), expected)
+        assert torch.equal(imported_before(q, q, q), expected)
+        assert "libattn" in type(imported_before(q, q, q).grad_fn).__name__
+        with pytest.raises(libattn.UnsupportedError):
+            F.scaled_dot_product_attention(q, q, q, dropout_p=0.5)
+        layer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True, dtype=torch.float64)
+        inside = layer(q[0])
+    assert "libattn" not in type(F.scaled_dot_product_attention(q, q, q).grad_fn).__name__
+    assert_close(inside.detach().numpy(), layer(q[0]).detach().numpy(), 1e-12)
+
+
+FEATURES = {
+    "softcap": {"softcap": 0.8},
+    "window": {"window": (3, 1)},
+    "bottom_right": {"causal": True, "bottom_right": True},
+    "seqlens": {"seqlens_k": torch.tensor([5, 9], dtype=torch.int32)},
+    "sink": {"sink": torch.tensor([0.1, -0.4, 1.0, 0.0])},
+    "alibi": {"alibi": torch.tensor([0.1, 0.2, 0.3, 0.4]), "alibi_form": "distance"},
+}
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_features_and_their_gradients(name):
+    inputs = tensors((2, 4, 7, 16), (2, 2, 9, 16), (2, 2, 9, 16))
+    options = {key: x.clone() if isinstance(x, torch.Tensor) else x for key, x in FEATURES[name].items()}
+    learned = {key: options[key].requires_grad_() for key in ("sink", "alibi") if key in options}
+    out, lse = lt.sdpa(*inputs, return_lse=True, **options)
+    dout = torch.linspace(-1, 1, out.numel(), dtype=torch.float64).reshape(out.shape)
+    out.backward(dout)
+    plain = {key: x.detach().numpy() if isinstance(x, torch.Tensor) else x for key, x in options.items()}
+    expected, expected_lse, grads = formulas.sdpa(*(x.detach().numpy() for x in inputs), dout=dout.numpy(), **plain)
+    assert_close(out.detach().numpy(), expected, 1e-12)
+    assert_close(lse.detach().numpy(), expected_lse, 1e-12)
+    for x, role in zip(inputs, ("dq", "dk", "dv")):
+        assert_close(x.grad.numpy(), grads[role], 1e-12)
+    for key, x in learned.items():
+        assert_close(x.grad.numpy(), grads["d" + key].sum(0) if key == "alibi" else grads["d" + key], 1e-6)
+
+
+def test_gradcheck_through_out_and_lse():
+    inputs = tensors((1, 2, 5, 6), (1, 1, 7, 6), (1, 1, 7, 4))
+    assert torch.autograd.gradcheck(lambda *x: lt.sdpa(*x, causal=True, bottom_right=True, return_lse=True), inputs)
+
+
+def test_packed_sequences():
+    q, k, v = tensors((4, 12, 16), (2, 12, 16), (2, 12, 16))
+    cu = torch.tensor([0, 5, 12], dtype=torch.int32)
+    out = lt.sdpa(q, k, v, cu_seqlens_q=cu, cu_seqlens_k=cu, causal=True)
+    out.sum().backward()
+    whole = [x.grad.clone() for x in (q, k, v)]
+    for x in (q, k, v):
+        x.grad = None
+    parts = [lt.sdpa(*(x[None, :, first:last] for x in (q, k, v)), causal=True)[0] for first, last in ((0, 5), (5, 12))]
+    torch.cat(parts, 1).sum().backward()
+    assert_close(out.detach().numpy(), torch.cat(parts, 1).detach().numpy(), 1e-13)
+    for x, grad in zip((q, k, v), whole):
+        assert_close(grad.numpy(), x.grad.numpy(), 1e-12)
+
+
+def test_autocast():
+    q, = tensors((1, 2, 4, 8), dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        out = lt.scaled_dot_product_attention(q, q, q)
+    assert out.dtype == torch.bfloat16
+    out.float().sum().backward()
+    assert q.grad.dtype == torch.float32
+
+
+def test_vmap_is_right():
+    q, k, v = tensors((3, 2, 2, 4, 8), (3, 2, 2, 5, 8), (3, 2, 2, 5, 8), grad=False)
+    expected = torch.stack([lt.scaled_dot_product_attention(*x) for x in zip(q, k, v)])
+    assert torch.equal(torch.vmap(lt.scaled_dot_product_attention)(q, k, v), expected)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_compiled_whole(dynamic):
+    def step(q, k, v, sink):
+        out, lse = lt.sdpa(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), causal=True, sink=sink, return_lse=True)
+        return out.transpose(1, 2).flatten(2).square().mean() + lse.mean() * 0.1
+
+    compiled = torch.compile(step, fullgraph=True, dynamic=dynamic, backend="aot_eager")
+    for rows in (5, 8):
+        inputs = tensors((2, rows, 4, 16), (2, rows, 2, 16), (2, rows, 2, 16), (4,), dtype=torch.float32)
+        expected = torch.autograd.grad(step(*inputs), inputs)
+        for found, right in zip(torch.autograd.grad(compiled(*inputs), inputs), expected):
+            assert_close(found.numpy(), right.numpy(), 1e-5)
+
+
+def defaults(table):
+    return tuple(default for _, default in table.values())
+
+
+def test_opcheck_dense():
+    q, k, v, sink = tensors((2, 4, 7, 16), (2, 2, 9, 16), (2, 2, 9, 8), (4,), dtype=torch.float32)
+    nothing = (None,) * len(TENSORS)
+    opcheck(torch.ops.libattn.sdpa_fwd.default, (q, k, v, *nothing, *defaults(OPTIONS)))
+    with_sink = (None, None, sink, *nothing[3:])
+    across = q.detach().transpose(1, 2).contiguous().transpose(1, 2).requires_grad_()
+    opcheck(torch.ops.libattn.sdpa_fwd.default, (across, k, v, *with_sink, True, *defaults(OPTIONS)[1:]))
+    with torch.no_grad():
+        out, lse = torch.ops.libattn.sdpa_fwd(q, k, v, *with_sink, *defaults(OPTIONS))
+        plain = [x.detach() for x in (q, k, v)]
+        opcheck(torch.ops.libattn.sdpa_bwd.default,
+                (out, None, *plain, out.clone(), lse, [True] * 3 + [False, False, True], None, None, sink.detach(),
+                 *nothing[3:], *defaults(OPTIONS)))
+
+
+def test_sparse():
+    data, random = Data("f32"), np.random.default_rng(2)
+    arrays = data(6, 4, 576), data(20, 1, 576), np.array([0.3, -1, 0, 2], np.float32)
+    indices, dout = random.integers(-1, 20, (6, 1, 12), dtype=np.int32), data(6, 4, 512)
+    q, kv, sink = (torch.from_numpy(x).requires_grad_() for x in arrays)
+    slots = torch.from_numpy(indices)
+    out, lse, top = lt.mla(q, kv, slots, sink=sink, return_max_logits=True)
+    out.backward(torch.from_numpy(dout))
+    expected = formulas.mla(*arrays[:2], indices, sink=arrays[2], dout=dout)
+    for found, role in ((out, "out"), (lse, "lse"), (top, "max_logits")):
+        assert_close(found.detach().numpy(), expected[role], 1e-5)
+    for found, role in ((q, "dq"), (kv, "dkv"), (sink, "dsink")):
+        assert_close(found.grad.numpy(), expected[role], 4e-5)
+    assert_close(lt.dist(q, kv, slots, lse).numpy(), expected["dist"], 1e-5)
+    options = defaults(SPARSE_OPTIONS)
+    opcheck(torch.ops.libattn.mla_fwd.default, (q, kv, slots, None, sink, *options))
+    plain = [x.detach() for x in (q, kv)]
+    opcheck(torch.ops.libattn.mla_bwd.default, (out.detach(), None, *plain, slots, out.detach(), lse.detach(), [True] * 3, None,
+                                                sink.detach(), *options))
+    opcheck(torch.ops.libattn.dist.default, (*plain, slots, lse.detach(), "l1", None, *options))
