@@ -114,6 +114,7 @@ PYTHON = {
     "python/libattn": {"numpy", "ml_dtypes", "typing_extensions"},
     "python/libattn/torch": {"torch"},
     "python/libattn/hf.py": {"torch", "transformers"},
+    "python/libattn/compat": {"torch"},
 }
 
 

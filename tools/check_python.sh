@@ -69,10 +69,10 @@ done <<<"$found"
 
 read -r version python <<<"$(tail -n 1 <<<"$found")" # the newest
 folder=$(environment "$version" "$python" mypy build typing_extensions) || exit 1
-types=(--exclude '/(torch|hf)')
+types=(--exclude '/(torch|hf|compat)')
 if [ "${TORCH:-1}" != 0 ]; then
     folder=$(environment torch "$python" --no-cache-dir torch transformers numpy ml_dtypes pytest mypy build) || exit 1
-    tests "tests with torch" "$folder/bin/python" -m pytest -q -p no:cacheprovider python/tests/test_{torch,hf,readme}.py
+    tests "tests with torch" "$folder/bin/python" -m pytest -q -p no:cacheprovider python/tests/test_{torch,hf,readme,compat}.py
     types=()
 fi
 tests "types (mypy)" "$folder/bin/python" -m mypy --cache-dir "$envs/mypy" "${types[@]}"

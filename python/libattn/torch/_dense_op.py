@@ -16,7 +16,7 @@ TENSORS = ("mask", "alibi", "sink", "seqlens_q", "seqlens_k", "cu_seqlens_q", "c
 OPTIONS: dict[str, tuple[str, Any]] = {
     "causal": ("bool", False), "bottom_right": ("bool", False), "scale": ("float?", None), "softcap": ("float", 0.0),
     "window_left": ("int?", None), "window_right": ("int?", None), "alibi_form": ("str", "linear"),
-    "lse_with_sink": ("bool", False), "deterministic": ("bool", False), "fill_padding": ("bool", False),
+    "lse_with_sink": ("bool", False), "deterministic": ("bool", False), "fill_padding": ("bool", False), "lse_empty_plus_inf": ("bool", False),
     "max_seqlen_q": ("SymInt?", None), "max_seqlen_k": ("SymInt?", None),
 }
 GRADIENTS = ("dq", "dk", "dv", "dmask", "dalibi", "dsink")

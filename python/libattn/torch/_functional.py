@@ -38,7 +38,7 @@ def sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, return_lse: bool 
     """Attention of q [B,HQ,SQ,D], k [B,HK,SK,D], v [B,HK,SK,DV] with autograd for q, k, v, mask, alibi, sink and through lse.
 
     Options as of libattn.sdpa: causal, bottom_right, scale, softcap, window, mask, alibi, alibi_form, sink, lse_with_sink,
-    deterministic, seqlens_q, seqlens_k, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, fill_padding, block_table.
+    deterministic, lse_empty_plus_inf, seqlens_q, seqlens_k, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, fill_padding, block_table.
     """
     q, k, v = _autocast(q, k, v)
     out, lse = torch.ops.libattn.sdpa_fwd(q, k, v, *_arguments("sdpa", options, TENSORS, OPTIONS))
