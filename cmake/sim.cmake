@@ -136,6 +136,9 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
                    "mla_fwd hq=100 sq=2 sk=900 d=512 topk=700 bf16 topk_length sink align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=16)
     attn_sim_check(check_sm100_dist dist_sm100_bf16_d576_h128 14
                    "dist hq=100 sq=5 sk=900 d=576 topk=700 bf16 topk_length dist_norm=l1 align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=4)
+    # Joined lists: keys that lists name again, and keys over many ranges.
+    attn_sim_check(check_join_again mla_join_sm80_i32_g8 3 "mla_join sq=18 sk=20 topk=70 i32 group=8 topk_length")
+    attn_sim_check(check_join_ranges mla_join_sm80_i32_g4 5 "mla_join sq=7 sk=2147483648 topk=40 i32 group=4" ATTNSIM_SMS=1)
     # Queries that are one row, whose errors are one error: with the sums of an H100 twice those of exact ones.
     attn_sim_check(check_one_row sdpa_bwd_sm80_f32_d64_halves 27007789621201
                    "sdpa_bwd b=3 hq=8 sq=33 d=8 f32 causal lse_empty_plus_inf grad_mask left=64 right=0 scale=0.01 softcap=30 mask=f32" ATTNSIM_MMA=h100)
@@ -148,7 +151,7 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
         "ATTN_CUDA_DRIVER=$<TARGET_FILE:attn_sim_cuda>;ATTN_CUDA_IMAGE=ptx;ATTNSIM_PTX=${PROJECT_BINARY_DIR}/cuda;ATTNSIM_POLICY=late;ATTNSIM_FENCES=2;ATTNSIM_WAITS=2;GPU_TEST_QUERIES=70;GPU_TEST_KERNEL=attn_${row}")
     endforeach()
     foreach(program graph parallel repeat)
-      foreach(row sdpa_fwd_sm80_bf16_d64 sdpa_bwd_sm80_f16_d64_ordered mla_bwd_sm80_bf16_d512_h16 dist_sm80_f16_d512_h16)
+      foreach(row sdpa_fwd_sm80_bf16_d64 sdpa_bwd_sm80_f16_d64_ordered mla_bwd_sm80_bf16_d512_h16 dist_sm80_f16_d512_h16 mla_join_sm80_i32_g4)
         attn_test(sim.gpu_${program}_${row} sim t_gpu_${program})
         set_tests_properties(sim.gpu_${program}_${row} PROPERTIES ENVIRONMENT
           "ATTN_CUDA_DRIVER=$<TARGET_FILE:attn_sim_cuda>;ATTN_CUDA_IMAGE=ptx;ATTNSIM_PTX=${PROJECT_BINARY_DIR}/cuda;ATTNSIM_POLICY=late;ATTNSIM_FENCES=2;ATTNSIM_WAITS=2;GPU_TEST_CASES=1;GPU_TEST_KERNEL=attn_${row}")

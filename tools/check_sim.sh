@@ -12,7 +12,7 @@ build=${1:?usage: tools/check_sim.sh BUILD}
 attn=$build/attn
 jobs=${JOBS:-$(nproc)}
 kernel=${KERNEL:-*} policies=${POLICIES:-eager late random} repeat=${REPEAT:-6} seed=${SEED:-1}
-seeds=${SEEDS:-$seed} fixed=${FIXED:-1} ops=${OPS:-sdpa_fwd sdpa_bwd mla_fwd mla_bwd dist} per_op=${PER_OP:-0}
+seeds=${SEEDS:-$seed} fixed=${FIXED:-1} ops=${OPS:-sdpa_fwd sdpa_bwd mla_fwd mla_bwd dist mla_join} per_op=${PER_OP:-0}
 all=${ALL:-0}
 [ "$policies" = 'eager late random' ] || all=1
 out=${OUT:-$build/sim}
@@ -20,7 +20,7 @@ export ATTNSIM_THREADS=1 NO_COLOR=1
 rm -rf "$out"
 mkdir -p "$out"
 
-# Text of a problem for each operator, behind the environment that it runs in; @W: the row's width, @H: its heads, @A: the
+# Text of a problem for each operator, behind the environment that it runs in; @W: the row's width, @H: its heads, @G: its group, @A: the
 # alignment that it asks for (a strict plan refuses tensors without it, and which have it is the seed's choice).
 problems() {
     case $1 in
@@ -70,15 +70,21 @@ dist hq=@H sq=2 sk=150 d=@W topk=130 topk_length dist_norm=l1 @A
 ATTNSIM_SMS=4 dist hq=@H sq=5 sk=900 d=@W topk=700 topk_length dist_norm=mean @A
 LIST
         ;;
+    mla_join) cat <<'LIST'
+mla_join b=2 sq=19 sk=300 topk=130 topk_length group=@G
+ATTNSIM_SMS=1 mla_join sq=18 sk=2147483648 topk=30 causal q_start=190 group=@G union_limit=300
+mla_join sq=9 sk=40 topk=200 causal q_start=30 k_stride=2 topk_length group=@G
+LIST
+        ;;
     esac
 }
 
 seeds_of() { [ "$1" = random ] && echo "$seeds" || echo "$seed"; }
-op_and_dtype='s/^attn_(sdpa_fwd|sdpa_bwd|mla_fwd|mla_bwd|dist)_.*_(bf16|f16|f32|f64)_.*/\1 \2/'
+op_and_dtype='s/^attn_(sdpa_fwd|sdpa_bwd|mla_fwd|mla_bwd|dist|mla_join)_.*_(bf16|f16|f32|f64|i32)_.*/\1 \2/'
 
 # One line a process: policy, seed, log, arguments separated by tabs.
 plan() {
-    local row op dtype width heads align policy text n one_seed dtypes left_out=0 number
+    local row op dtype width heads group align policy text n one_seed dtypes left_out=0 number
     for policy in $policies; do
         for one_seed in $(seeds_of "$policy"); do plan_seed; done
         left_out=$((left_out + 1))
@@ -87,10 +93,11 @@ plan() {
 plan_seed() { # of the variables policy, its number left_out, and one_seed
     number=0
     [ "$fixed" = 0 ] || while read -r row; do
-        op=$(sed -E 's/^attn_(sdpa_fwd|sdpa_bwd|mla_fwd|mla_bwd|dist)_.*/\1/' <<<"$row")
-        dtype=$(sed -E 's/.*_(bf16|f16|f32|f64)_.*/\1/' <<<"$row")
+        op=$(sed -E 's/^attn_(sdpa_fwd|sdpa_bwd|mla_fwd|mla_bwd|dist|mla_join)_.*/\1/' <<<"$row")
+        dtype=$(sed -E 's/.*_(bf16|f16|f32|f64|i32)_.*/\1/' <<<"$row")
         width=$(sed -E 's/.*_d([0-9]+).*/\1/' <<<"$row")
         heads=$(sed -nE 's/.*_h([0-9]+).*/\1/p' <<<"$row")
+        group=$(sed -nE 's/.*_g([0-9]+)$/\1/p' <<<"$row")
         align=
         [[ $row = attn_mla_bwd_sm90_* || $row = *_sm100_* ]] && align=align=16
         n=0
@@ -102,6 +109,7 @@ plan_seed() { # of the variables policy, its number left_out, and one_seed
             fi
             text=${text//@W/$width}
             text=${text//@H/${heads:-64}}
+            text=${text//@G/$group}
             text=${text//@A/$align}
             printf '%s\t%s\t%s\t%s\t%s\n' "$policy" "$one_seed" "$row.$n" "$row" "--problem=$text $dtype"
             n=$((n + 1))

@@ -50,6 +50,11 @@ static const struct forms forms[] = {
      {"dist hq=%d sq=9 sk=700 d=576 topk=320 causal q_start=690",
       "dist hq=%d sq=5 sk=300 d=512 topk=130 topk_length dist_norm=l1",
       "dist hq=%d sq=64 sk=1024 d=576 topk=512 dist_norm=mean align=16"}},
+    {ATTN_OP_MLA_JOIN,
+     {16, 8, 4, 2},
+     {"mla_join sq=37 sk=700 topk=320 causal q_start=690 group=%d",
+      "mla_join b=2 sq=19 sk=300 topk=130 topk_length group=%d union_limit=300",
+      "mla_join sq=64 sk=1000000 topk=512 group=%d", "mla_join sq=9 sk=40 topk=200 topk_length group=%d"}},
 };
 
 /* A refusal that another chip, or a build with all images, would not give. */

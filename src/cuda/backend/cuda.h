@@ -105,6 +105,8 @@ extern const struct attn_kernel attn_cuda_mla_fwd_rows[];
 extern const int32_t attn_cuda_n_mla_fwd_rows;
 extern const struct attn_kernel attn_cuda_dist_rows[];
 extern const int32_t attn_cuda_n_dist_rows;
+extern const struct attn_kernel attn_cuda_mla_join_rows[];
+extern const int32_t attn_cuda_n_mla_join_rows;
 extern const struct attn_kernel attn_cuda_sdpa_fwd_wide_rows[];
 extern const int32_t attn_cuda_n_sdpa_fwd_wide_rows;
 extern const struct attn_kernel attn_cuda_sdpa_bwd_wide_rows[];

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: MIT
+ * Joined lists on CUDA, the host's side: kernel rows from kernels/variants/mla_join_sm80.def and the parameters of a
+ * launch. The device's side: kernels/sm80/mla_join.cu. */
+#include "kernels/params/mla_join.h"
+#include "core/joined.h"
+#include "core/problem.h"
+#include "cuda/sparse/mla.h"
+
+#include <inttypes.h>
+
+enum { SM_THREADS = 1024 /* that registers leave room for */, SYSTEM_BYTES = 1024 };
+
+/* A function of problem and device alone. */
+struct geometry {
+    int64_t total, words, shared, ctas;
+};
+
+/* Two CTAs an SM where a range of all keys would leave room for one. */
+static struct geometry lay_out(const struct kp_mla_join_config *c, const struct attn_cuda_limits *l,
+                               const attn_problem *p) {
+    struct geometry g = {.total = p->batch * attn_core_joined_layout(p).groups};
+    const int64_t half = l->shared_per_sm / 2 - SYSTEM_BYTES;
+    const int64_t most =
+        attn_cuda_lesser(l->shared_per_block, half) - KP_MLA_JOIN_STATIC - KP_MLA_JOIN_SHARED(c->group, 0);
+    const int64_t fit = most / KP_MLA_JOIN_WORD(c->group), all = attn_cuda_blocks(p->seq_k < 1 ? 1 : p->seq_k, 32);
+    g.words = (attn_cuda_lesser(fit - 1, all) + 1) / 2 * 2;
+    g.shared = KP_MLA_JOIN_SHARED(c->group, g.words);
+    const int64_t per_sm = l->shared_per_sm / (g.shared + KP_MLA_JOIN_STATIC + SYSTEM_BYTES);
+    g.ctas = l->n_sms * attn_cuda_lesser(per_sm < 1 ? 1 : per_sm, SM_THREADS / c->threads);
+    g.ctas = attn_cuda_lesser(g.ctas, g.total);
+    return g;
+}
+
+static int supports(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                    struct attn_text *why) {
+    const struct kp_mla_join_config *c = k->impl;
+    if (p->group != c->group) {
+        attn_text_add(why, "group is %" PRId64 ", this variant is for %" PRId32, p->group, c->group);
+        return 0;
+    }
+    if (p->seq_k > INT64_C(1) << 31) { /* an index is int32 */
+        attn_text_add(why, "seq_k is %" PRId64 ", at most %" PRId64, p->seq_k, INT64_C(1) << 31);
+        return 0;
+    }
+    return !attn_cuda_refuse_image(dev, c->symbol, lay_out(c, attn_cuda_limits_of(dev), p).shared, why);
+}
+
+/* By count: 20 clocks of shared memory for 32 slots, and the words of a range for each group; see the kernel's page. */
+static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                       const struct attn_core_amount *amount) {
+    const struct geometry g = lay_out(k->impl, attn_cuda_limits_of(dev), p);
+    if (g.total == 0) return 1e-6;
+    const double slots = (double)p->batch * (double)p->seq_q * (double)p->topk,
+                 ranges = (double)p->seq_k / (32.0 * (double)g.words);
+    const double clocks = slots * 20 / 32 * (ranges > 1 ? ranges : 1) / attn_cuda_limits_of(dev)->n_sms;
+    const double traffic = amount->bytes / 3e12;
+    return 4e-6 + (clocks / 1.7e9 > traffic ? clocks / 1.7e9 : traffic);
+}
+
+static uint64_t workspace(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
+    const struct geometry g = lay_out(k->impl, attn_cuda_limits_of(dev), p);
+    return (uint64_t)(g.ctas * p->group * p->topk) * sizeof(uint16_t);
+}
+
+static attn_status prepare(const struct attn_kernel *k, struct attn_core_device *dev, const attn_problem *p) {
+    const struct kp_mla_join_config *c = k->impl;
+    const struct geometry g = lay_out(c, attn_cuda_limits_of(dev), p);
+    return attn_cuda_variant_load(dev, attn_cuda_variant_find(c->symbol), (uint32_t)g.shared);
+}
+
+static attn_status launch(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                          const attn_args *args) {
+    const struct kp_mla_join_config *c = k->impl;
+    const struct geometry g = lay_out(c, attn_cuda_limits_of(dev), p);
+    const struct attn_core_joined l = attn_core_joined_layout(p);
+    if (g.total == 0) return ATTN_OK;
+    struct kp_mla_join kp = {.joined = attn_cuda_view(p, args, ATTN_ROLE_JOINED),
+                             .uses = (uint64_t)(uintptr_t)args->workspace,
+                             .union_limit = p->union_limit,
+                             .groups = l.groups,
+                             .total = g.total,
+                             .keys = (int32_t)l.keys,
+                             .bits = (int32_t)l.bits,
+                             .slots = (int32_t)l.slots,
+                             .slots_row = (int32_t)l.slots_row,
+                             .words = (int32_t)g.words};
+    attn_cuda_mla_inputs(&kp.in, p, args);
+    const struct attn_cuda_grid grid = {
+        .x = (uint32_t)g.ctas, .y = 1, .z = 1, .threads = (uint32_t)c->threads, .shared_bytes = (uint32_t)g.shared};
+    return attn_cuda_launch(dev, attn_cuda_variant_of(dev, c->symbol), &grid, &kp, sizeof kp, args->stream);
+}
+
+/* ------------------------------------------------------------------ rows --------------------------- */
+
+/* As in dense/fwd.c: first the configurations, then the rows that point at them. */
+#define VARIANT(tail, source, ...)                                                                                     \
+    static const struct kp_mla_join_config config_##tail = {.symbol = "attn_mla_join_sm80_" #tail, __VA_ARGS__};
+#include "kernels/variants/mla_join_sm80.def"
+#undef VARIANT
+
+#define VARIANT(tail, source, ...)                                                                                     \
+    {.name = "attn_mla_join_sm80_" #tail,                                                                              \
+     .arch = "sm80",                                                                                                   \
+     .summary = "simulated, not yet run on silicon; groups as in the name, any indices and strides",                   \
+     .op = ATTN_OP_MLA_JOIN,                                                                                           \
+     .dtype = ATTN_I32,                                                                                                \
+     ATTN_CUDA_ROW(ATTN_I32),                                                                                          \
+     .deterministic = 1,                                                                                               \
+     .bit_stable = 1,                                                                                                  \
+     .features = ATTN_CUDA_SM80,                                                                                       \
+     .impl = &config_##tail,                                                                                           \
+     .workspace = workspace},
+const struct attn_kernel attn_cuda_mla_join_rows[] = {
+#include "kernels/variants/mla_join_sm80.def"
+};
+#undef VARIANT
+const int32_t attn_cuda_n_mla_join_rows = sizeof attn_cuda_mla_join_rows / sizeof attn_cuda_mla_join_rows[0];
