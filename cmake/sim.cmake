@@ -139,6 +139,14 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
     # Joined lists: keys that lists name again, and keys over many ranges.
     attn_sim_check(check_join_again mla_join_sm80_i32_g8 3 "mla_join sq=18 sk=20 topk=70 i32 group=8 topk_length")
     attn_sim_check(check_join_ranges mla_join_sm80_i32_g4 5 "mla_join sq=7 sk=2147483648 topk=40 i32 group=4" ATTNSIM_SMS=1)
+    # Dense forward on wgmma: values that are not finite, hidden by the diagonal; no key, and no address that a tensor
+    # map takes; rows past a sequence's keys, in pairs of tiles.
+    attn_sim_check(check_wgmma_hidden_values sdpa_fwd_wgmma_sm90_bf16_d64 5
+                   "sdpa_fwd b=2 hq=4 hk=2 sq=200 sk=300 d=64 bf16 causal align=16" ATTNSIM_SMS=3)
+    attn_sim_check(check_wgmma_no_keys sdpa_fwd_wgmma_sm90_f16_d128 41655719168863
+                   "sdpa_fwd hq=8 hk=2 sq=9 sk=0 d=72 f16 lse_base_2 lse_empty_plus_inf seqlens_q seqlens_k right=16 scale=0.5")
+    attn_sim_check(check_wgmma_packed sdpa_fwd_wgmma_sm90_f16_d128 1
+                   "sdpa_fwd b=7 hq=4 hk=2 sq=300 sk=520 d=128 f16 packed total_q=700 total_k=1500 bottom_right causal sink align=16" ATTNSIM_SMS=3)
     # Queries that are one row, whose errors are one error: with the sums of an H100 twice those of exact ones.
     attn_sim_check(check_one_row sdpa_bwd_sm80_f32_d64_halves 27007789621201
                    "sdpa_bwd b=3 hq=8 sq=33 d=8 f32 causal lse_empty_plus_inf grad_mask left=64 right=0 scale=0.01 softcap=30 mask=f32" ATTNSIM_MMA=h100)

@@ -25,11 +25,11 @@ mkdir -p "$out"
 problems() {
     case $1 in
     sdpa_fwd) cat <<'LIST'
-sdpa_fwd b=2 hq=2 hk=1 sq=35 sk=70 d=@W causal
-sdpa_fwd b=1 hq=4 hk=2 sq=70 sk=133 d=@W causal bottom_right left=50 sink
-sdpa_fwd b=1 hq=4 hk=1 sq=2 sk=600 d=@W seqlens_k
+sdpa_fwd b=2 hq=2 hk=1 sq=35 sk=70 d=@W causal @A
+sdpa_fwd b=1 hq=4 hk=2 sq=70 sk=133 d=@W causal bottom_right left=50 sink @A
+sdpa_fwd b=1 hq=4 hk=1 sq=2 sk=600 d=@W seqlens_k @A
 sdpa_fwd b=2 hq=2 sq=20 sk=77 d=@W softcap=20 alibi=linear mask=f32
-sdpa_fwd b=3 hq=2 hk=1 sq=40 sk=60 total_q=70 total_k=90 d=@W packed causal
+sdpa_fwd b=3 hq=2 hk=1 sq=40 sk=60 total_q=70 total_k=90 d=@W packed causal @A
 sdpa_fwd b=2 hq=2 hk=1 sq=3 sk=60 d=@W paged page_size=16 n_pages=12 max_pages=4 seqlens_k
 sdpa_fwd b=3 hq=2 hk=1 sq=40 sk=60 total_q=70 d=@W packed paged page_size=16 n_pages=12 max_pages=4 seqlens_k causal bottom_right
 LIST
@@ -99,7 +99,7 @@ plan_seed() { # of the variables policy, its number left_out, and one_seed
         heads=$(sed -nE 's/.*_h([0-9]+).*/\1/p' <<<"$row")
         group=$(sed -nE 's/.*_g([0-9]+)$/\1/p' <<<"$row")
         align=
-        [[ $row = attn_mla_bwd_sm90_* || $row = *_sm100_* ]] && align=align=16
+        [[ $row = attn_mla_bwd_sm90_* || $row = *_wgmma_sm90_* || $row = *_sm100_* ]] && align=align=16
         n=0
         while read -r text; do
             # rows of mla_fwd that order a list take one of its problems alone

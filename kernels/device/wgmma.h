@@ -44,21 +44,30 @@ static __device__ __forceinline__ void wgmma_wait(int pending) {
     if (pending == 1) asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
     if (pending == 2) asm volatile("wgmma.wait_group.sync.aligned 2;" ::: "memory");
 }
+/* wgmma_wait(0), once x has been computed: ptxas sinks arithmetic past a wait, where it no longer overlaps with the
+ * products. A branch on x that is never taken keeps it in front. */
+static __device__ __forceinline__ void wgmma_wait_after(float x) {
+    if (__any_sync(~0u, x > 3e38f)) asm volatile("nanosleep.u32 1;" ::: "memory");
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+}
 static __device__ __forceinline__ void wgmma_hold(float *d, int n) {
 #pragma unroll
     for (int i = 0; i < n; i++) asm volatile("" : "+f"(d[i])::"memory");
 }
 
 /* Operand lists of 16 sums each. */
-#define WGMMA_R0        "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
-#define WGMMA_R1        ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define WGMMA_R2        ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
-#define WGMMA_R3        ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define WGMMA_R4        ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
-#define WGMMA_R5        ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-#define WGMMA_R6        ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
-#define WGMMA_R7        ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define WGMMA_R0 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+#define WGMMA_R1 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define WGMMA_R2 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define WGMMA_R3 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define WGMMA_R4 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
+#define WGMMA_R5 ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define WGMMA_R6 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
+#define WGMMA_R7 ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+/* The first 8 of a list of 16. */
+#define WGMMA_H2        ", %32, %33, %34, %35, %36, %37, %38, %39"
 #define WGMMA_D4(d, i)  "+f"((d)[i]), "+f"((d)[(i) + 1]), "+f"((d)[(i) + 2]), "+f"((d)[(i) + 3])
+#define WGMMA_D8(d, i)  WGMMA_D4(d, i), WGMMA_D4(d, (i) + 4)
 #define WGMMA_D16(d, i) WGMMA_D4(d, i), WGMMA_D4(d, (i) + 4), WGMMA_D4(d, (i) + 8), WGMMA_D4(d, (i) + 12)
 #define WGMMA_D32(d, i) WGMMA_D16(d, i), WGMMA_D16(d, (i) + 16)
 #define WGMMA_D64(d, i) WGMMA_D32(d, i), WGMMA_D32(d, (i) + 32)
@@ -100,10 +109,12 @@ static __device__ __forceinline__ void wgmma_hold(float *d, int n) {
 
 #define WGMMA_SUMS_32  WGMMA_D16(d, 0)
 #define WGMMA_SUMS_64  WGMMA_D32(d, 0)
+#define WGMMA_SUMS_80  WGMMA_D32(d, 0), WGMMA_D8(d, 32)
 #define WGMMA_SUMS_128 WGMMA_D64(d, 0)
 #define WGMMA_SUMS_256 WGMMA_D128(d)
 WGMMA_SS(wgmma_ss_n32, 32, "m64n32k16", WGMMA_R0, WGMMA_SUMS_32, 16, 17, 18, 19, 20)
 WGMMA_SS(wgmma_ss_n64, 64, "m64n64k16", WGMMA_R0 WGMMA_R1, WGMMA_SUMS_64, 32, 33, 34, 35, 36)
+WGMMA_SS(wgmma_ss_n80, 80, "m64n80k16", WGMMA_R0 WGMMA_R1 WGMMA_H2, WGMMA_SUMS_80, 40, 41, 42, 43, 44)
 WGMMA_SS(wgmma_ss_n128, 128, "m64n128k16", WGMMA_R0 WGMMA_R1 WGMMA_R2 WGMMA_R3, WGMMA_SUMS_128, 64, 65, 66, 67, 68)
 WGMMA_SS(wgmma_ss_n256, 256, "m64n256k16", WGMMA_R0 WGMMA_R1 WGMMA_R2 WGMMA_R3 WGMMA_R4 WGMMA_R5 WGMMA_R6 WGMMA_R7,
          WGMMA_SUMS_256, 128, 129, 130, 131, 132)

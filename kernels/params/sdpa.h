@@ -54,9 +54,9 @@ struct kp_sdpa_fwd {
     int32_t part_row;                         /* floats of a row of part_o: DV rounded up to a multiple of 4 */
     /* 16-bit kernels only: what find_work of sdpa_fwd_work.h divides by */
     int32_t tile_heads;              /* of a batch entry */
-    int32_t section_items;           /* row_tiles * splits * section */
+    int32_t section_tiles;           /* row_tiles * splits * section */
     int32_t last_section, last_size; /* index and heads of the last section, which may be a smaller one */
-    struct kp_divisor by_section_items, by_section, by_last, by_splits, by_heads, by_pack, by_group;
+    struct kp_divisor by_section_tiles, by_section, by_last, by_splits, by_heads, by_pack, by_group;
     int32_t mask_pitch; /* bytes of a row of cells in shared memory; 0: cells are read where they stand */
 };
 KP_SIZE(struct kp_sdpa_fwd, 4 * 48 + 15 * 8 + 16 * 4 + 3 * 48 + 4 * 8 + 24 * 4);

@@ -75,7 +75,7 @@ static __device__ __forceinline__ int key_head_of(const struct kp_sdpa_fwd *p, c
 
 /* Returns 0 if the tile lies past its sequence and nothing is to be written. */
 static __device__ __forceinline__ int find_work(const struct kp_sdpa_fwd *p, int item, struct work *w) {
-    const int section = divided(item, p->by_section_items), within = item - section * p->section_items;
+    const int section = divided(item, p->by_section_tiles), within = item - section * p->section_tiles;
     const int last = section == p->last_section;
     const int outer = divided(within, last ? p->by_last : p->by_section);
     const int head = section * p->section + within - outer * (last ? p->last_size : p->section);

@@ -89,6 +89,8 @@ attn_status attn_cuda_tensor_map(const struct attn_core_device *dev, const struc
                                  struct kp_tensor_map *map);
 /* 1 and the reason if the driver has no tensor maps. */
 int attn_cuda_refuse_tensor_maps(const struct attn_core_device *dev, struct attn_text *why);
+/* 1 and the reason if no map can have a stride of this tensor of 16-bit numbers. */
+int attn_cuda_refuse_axes(const attn_tensor *t, struct attn_text *why);
 
 extern const struct attn_core_backend attn_cuda_backend;
 /* Why there is no device, for attn_cuda_status; records the failure. ATTN_OK if there is one. */
@@ -97,6 +99,8 @@ attn_status attn_cuda_absence(struct attn_ctx *ctx);
 /* Kernel rows. */
 extern const struct attn_kernel attn_cuda_sdpa_fwd_rows[];
 extern const int32_t attn_cuda_n_sdpa_fwd_rows;
+extern const struct attn_kernel attn_cuda_sdpa_fwd_sm90_rows[];
+extern const int32_t attn_cuda_n_sdpa_fwd_sm90_rows;
 extern const struct attn_kernel attn_cuda_sdpa_bwd_rows[];
 extern const int32_t attn_cuda_n_sdpa_bwd_rows;
 extern const struct attn_kernel attn_cuda_mla_bwd_rows[];

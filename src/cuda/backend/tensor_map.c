@@ -6,6 +6,7 @@
 #include "base/err.h"
 #include "base/text.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 _Static_assert(sizeof(struct kp_tensor_map) == sizeof(struct cu_tensor_map), "the same 128 bytes");
@@ -14,6 +15,16 @@ int attn_cuda_refuse_tensor_maps(const struct attn_core_device *dev, struct attn
     if (attn_cuda_device_of(dev)->state->driver.tensors) return 0;
     attn_text_add(why, "the driver has no cuTensorMapEncodeTiled");
     return 1;
+}
+
+int attn_cuda_refuse_axes(const attn_tensor *t, struct attn_text *why) {
+    for (int32_t a = 0; a < t->rank - 1; a++)
+        if (t->shape[a] > 1 && (t->strides[a] < 0 || t->strides[a] >= INT64_C(1) << 39)) {
+            attn_text_add(why, "stride %" PRId64 " in axis %" PRId32 ", a tensor map takes 0 to 2^39 - 1",
+                          t->strides[a], a);
+            return 1;
+        }
+    return 0;
 }
 
 attn_status attn_cuda_tensor_map(const struct attn_core_device *dev, const struct attn_cuda_tensor *t,

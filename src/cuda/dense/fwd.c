@@ -161,14 +161,6 @@ static attn_status prepare(const struct attn_kernel *k, struct attn_core_device 
 
 /* ------------------------------------------------------------------ launch ------------------------- */
 
-/* factor = ceil(2^shift / d) with 2^(shift - 31) the next power of two: factor d - 2^shift < 2^(shift - 31), so that
- * n times it is less than 2^shift for every n < 2^31 and the quotient is exact. */
-static struct kp_divisor divisor(int64_t d) {
-    uint32_t bits = 0;
-    while (d > (int64_t)1 << bits) bits++;
-    return (struct kp_divisor){(uint32_t)((((uint64_t)1 << (31 + bits)) + (uint64_t)d - 1) / (uint64_t)d), 31 + bits};
-}
-
 static void set_geometry(struct kp_sdpa_fwd *kp, const struct geometry *g) {
     const int32_t heads_q = kp->in.heads_q, heads_k = kp->in.heads_k;
     const int64_t tile_heads = g->pack == 1 ? heads_q : heads_k, last = (g->heads - 1) / g->section;
@@ -179,16 +171,16 @@ static void set_geometry(struct kp_sdpa_fwd *kp, const struct geometry *g) {
     kp->section = (int32_t)g->section;
     kp->part_row = (int32_t)g->part_row;
     kp->tile_heads = (int32_t)tile_heads;
-    kp->section_items = (int32_t)(g->row_tiles * g->splits * g->section);
+    kp->section_tiles = (int32_t)(g->row_tiles * g->splits * g->section);
     kp->last_section = (int32_t)last;
     kp->last_size = (int32_t)(g->heads - last * g->section);
-    kp->by_section_items = divisor(kp->section_items);
-    kp->by_section = divisor(g->section);
-    kp->by_last = divisor(kp->last_size);
-    kp->by_splits = divisor(g->splits);
-    kp->by_heads = divisor(tile_heads);
-    kp->by_pack = divisor(g->pack);
-    kp->by_group = divisor(g->pack == 1 ? heads_q / heads_k : 1);
+    kp->by_section_tiles = attn_cuda_divisor(kp->section_tiles);
+    kp->by_section = attn_cuda_divisor(g->section);
+    kp->by_last = attn_cuda_divisor(kp->last_size);
+    kp->by_splits = attn_cuda_divisor(g->splits);
+    kp->by_heads = attn_cuda_divisor(tile_heads);
+    kp->by_pack = attn_cuda_divisor(g->pack);
+    kp->by_group = attn_cuda_divisor(g->pack == 1 ? heads_q / heads_k : 1);
 }
 
 /* A launch without its tensors: the plan's note. The parameters' part_* are offsets into the workspace. */
@@ -202,8 +194,8 @@ static void write_note(const struct attn_kernel *k, const struct attn_core_devic
                        void *out) {
     const struct kp_sdpa_fwd_config *c = k->impl;
     const struct geometry g = lay_out(c, attn_cuda_limits_of(dev), p);
-    struct note *note = out;
-    struct kp_sdpa_fwd *kp = &note->kp;
+    struct note *prepared = out;
+    struct kp_sdpa_fwd *kp = &prepared->kp;
     attn_cuda_sdpa_numbers(&kp->in, p);
     if (g.items == 0) return;
     set_geometry(kp, &g);
@@ -212,34 +204,34 @@ static void write_note(const struct attn_kernel *k, const struct attn_core_devic
                                         .z = 1,
                                         .threads = (uint32_t)KP_SDPA_THREADS(*c),
                                         .shared_bytes = (uint32_t)shared_bytes(c, 0)};
-    note->work[0] = (struct attn_cuda_work){attn_cuda_variant_of(dev, c->symbol), NULL, sizeof *kp, grid};
-    note->n = 1;
+    prepared->work[0] = (struct attn_cuda_work){attn_cuda_variant_of(dev, c->symbol), NULL, sizeof *kp, grid};
+    prepared->n = 1;
     if (g.splits <= 1) return;
     kp->part_m = (uint64_t)(g.splits * g.rows * g.part_row) * sizeof(float);
     kp->part_l = kp->part_m + (uint64_t)(g.splits * g.rows) * sizeof(float);
-    note->work[1] = attn_cuda_sdpa_merge(dev, c->dtype, kp);
-    note->n = 2;
+    prepared->work[1] = attn_cuda_sdpa_merge(dev, c->dtype, kp);
+    prepared->n = 2;
 }
 
 static attn_status launch_noted(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                                 const void *from, const attn_args *args) {
-    const struct note *note = from;
-    if (note->n == 0 && !attn_core_has(p, ATTN_FILL_PADDING)) return ATTN_OK;
-    struct kp_sdpa_fwd kp = note->kp;
+    const struct note *prepared = from;
+    if (prepared->n == 0 && !attn_core_has(p, ATTN_FILL_PADDING)) return ATTN_OK;
+    struct kp_sdpa_fwd kp = prepared->kp;
     struct attn_cuda_work work[2];
     attn_cuda_sdpa_tensors(&kp.in, p, args);
     kp.out = attn_cuda_view(p, args, ATTN_ROLE_OUT);
     kp.lse = attn_cuda_view(p, args, ATTN_ROLE_LSE);
     kp.lse_rounded = attn_cuda_view(p, args, ATTN_ROLE_LSE_ROUNDED);
     const attn_status padded = attn_cuda_padding(dev, p, &kp, args->stream);
-    if (padded || note->n == 0) return padded;
-    if (note->n > 1) {
+    if (padded || prepared->n == 0) return padded;
+    if (prepared->n > 1) {
         kp.part_o = (uint64_t)(uintptr_t)args->workspace;
         kp.part_m += kp.part_o;
         kp.part_l += kp.part_o;
     }
-    for (int32_t i = 0; i < note->n; i++) {
-        work[i] = note->work[i];
+    for (int32_t i = 0; i < prepared->n; i++) {
+        work[i] = prepared->work[i];
         work[i].params = &kp;
     }
     if (kp.in.mask.column == 1 && kp.in.mask.chunk == 16) { /* its strides are known only now */
@@ -247,14 +239,14 @@ static attn_status launch_noted(const struct attn_kernel *k, const struct attn_c
         kp.mask_pitch = (int32_t)mask_pitch(c, attn_cuda_limits_of(dev), p, kp.pack);
         work[0].grid.shared_bytes = (uint32_t)shared_bytes(c, kp.mask_pitch);
     }
-    return attn_cuda_launch_all(dev, work, note->n, args->stream);
+    return attn_cuda_launch_all(dev, work, prepared->n, args->stream);
 }
 
 static attn_status launch(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                           const attn_args *args) {
-    struct note note = {0};
-    write_note(k, dev, p, &note);
-    return launch_noted(k, dev, p, &note, args);
+    struct note prepared = {0};
+    write_note(k, dev, p, &prepared);
+    return launch_noted(k, dev, p, &prepared, args);
 }
 
 /* ------------------------------------------------------------------ rows --------------------------- */

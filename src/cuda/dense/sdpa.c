@@ -130,6 +130,12 @@ int64_t attn_cuda_section(int64_t heads, int64_t unit, int64_t fit) {
     return best * unit < most ? best * unit : most;
 }
 
+struct kp_divisor attn_cuda_divisor(int64_t d) {
+    uint32_t bits = 0;
+    while (d > (int64_t)1 << bits) bits++;
+    return (struct kp_divisor){(uint32_t)((((uint64_t)1 << (31 + bits)) + (uint64_t)d - 1) / (uint64_t)d), 31 + bits};
+}
+
 void attn_cuda_sdpa_inputs(struct kp_sdpa *kp, const attn_problem *p, const attn_args *args) {
     attn_cuda_sdpa_numbers(kp, p);
     attn_cuda_sdpa_tensors(kp, p, args);

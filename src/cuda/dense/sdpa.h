@@ -37,6 +37,10 @@ struct attn_cuda_work attn_cuda_sdpa_merge(const struct attn_core_device *dev, i
  * a section too small for the machine leaves most of it idle for as long as one of them takes. */
 int64_t attn_cuda_section(int64_t heads, int64_t unit, int64_t fit);
 
+/* What device code divides by d with: factor = ceil(2^shift / d) with 2^(shift - 31) the next power of two: factor d -
+ * 2^shift < 2^(shift - 31), so that n times it is less than 2^shift for every n < 2^31 and the quotient is exact. */
+struct kp_divisor attn_cuda_divisor(int64_t d);
+
 /* Fill the part of the parameters that forward and backward share: first what the problem says, which a plan can note,
  * then the tensors. */
 void attn_cuda_sdpa_numbers(struct kp_sdpa *kp, const attn_problem *p);

@@ -6,16 +6,6 @@
 
 #include <inttypes.h>
 
-static int refuses_axes(const attn_tensor *t, struct attn_text *why) {
-    for (int32_t a = 0; a < t->rank - 1; a++)
-        if (t->shape[a] > 1 && (t->strides[a] < 0 || t->strides[a] >= INT64_C(1) << 39)) {
-            attn_text_add(why, "stride %" PRId64 " in axis %" PRId32 ", a tensor map takes 0 to 2^39 - 1",
-                          t->strides[a], a);
-            return 1;
-        }
-    return 0;
-}
-
 static int refuses_rows(const attn_problem *p, const struct kp_view *kv, struct attn_text *why) {
     if (p->batch <= 1 || kv->batch == 0 || p->seq_k <= 1) return 0;
     if (kv->row == 0 || kv->batch % kv->row) {
@@ -38,7 +28,7 @@ int attn_cuda_mla_refuse_map(const attn_problem *p, const attn_args *args, int32
     const attn_tensor *t = role == ATTN_ROLE_Q ? args->q : role == ATTN_ROLE_DOUT ? args->dout : args->kv;
     const struct kp_view view = attn_cuda_view(p, args, role);
     *refused = role;
-    return refuses_axes(t, why) || (role == ATTN_ROLE_KV && refuses_rows(p, &view, why));
+    return attn_cuda_refuse_axes(t, why) || (role == ATTN_ROLE_KV && refuses_rows(p, &view, why));
 }
 
 int64_t attn_cuda_mla_map_rows(const struct kp_mla *in) {

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: MIT
+ * Copies by tensor maps (TMA) into this CTA, sm_90. One thread starts a copy; the mbarrier counts the bytes as they
+ * arrive. Elements outside of the tensor become zeros and count as arrived. PTX ISA 8.0, section
+ * "cp.async.bulk.tensor". */
+#ifndef ATTN_DEVICE_TENSOR_LOAD_H
+#define ATTN_DEVICE_TENSOR_LOAD_H
+#include "kernels/params/tensor_map.h"
+
+/* A box whose first element is at the coordinates x, y, z, w. */
+static __device__ __forceinline__ void tensor_load4(uint32_t to, const struct kp_tensor_map *map, uint32_t barrier,
+                                                    int x, int y, int z, int w) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
+                 "[%1, {%3, %4, %5, %6}], [%2];" ::"r"(to),
+                 "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(w)
+                 : "memory");
+}
+#endif

@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: MIT
+ * Dense forward on Hopper's wgmma, the host's side: kernel rows from kernels/variants/sdpa_fwd_wgmma_sm90.def, how a
+ * problem is dealt to CTAs, and the tensor maps of a launch. The device's side: kernels/sm90/sdpa_fwd/sdpa_fwd.cu. */
+#include "base/err.h"
+#include "core/problem.h"
+#include "cuda/backend/driver.h"
+#include "cuda/dense/sdpa.h"
+#include "kernels/params/sdpa_sm90.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+/* ------------------------------------------------------------------ what a row refuses ------------- */
+
+static int refuse_features(const attn_problem *p, struct attn_text *why) {
+    const char *missing = p->softcap > 0                  ? "softcap"
+                          : p->alibi                      ? "ALiBi"
+                          : p->mask_dtype                 ? "a mask"
+                          : attn_core_has(p, ATTN_PAGED)  ? "pages"
+                          : fabs(p->scale) < 1e-30        ? "a scale of 0"
+                          : p->dim_qk < 1 || p->dim_v < 1 ? "a head dim of 0"
+                                                          : NULL;
+    if (missing) attn_text_add(why, "has no code for %s: the sm80 rows do", missing);
+    return missing != NULL;
+}
+
+static int refuse_size(const struct kp_sdpa_fwd_sm90_config *c, const attn_problem *p, struct attn_text *why) {
+    const double tiles =
+        (double)p->batch * (double)p->heads_q * (double)attn_cuda_blocks(p->seq_q, KP_SDPA_SM90_ROWS(*c));
+    if (tiles > INT32_MAX) attn_text_add(why, "is dealt in %.0f tiles, at most %d", tiles, INT32_MAX);
+    if (p->total_q > INT32_MAX || p->total_k > INT32_MAX) {
+        attn_text_add(why, "counts packed rows in 31 bits");
+        return 1;
+    }
+    return tiles > INT32_MAX;
+}
+
+static int supports(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                    struct attn_text *why) {
+    const struct kp_sdpa_fwd_sm90_config *c = k->impl;
+    return !attn_cuda_sdpa_refuse(p, c->dim, c->dim_v, why) && !refuse_features(p, why) && !refuse_size(c, p, why) &&
+           !attn_cuda_refuse_image(dev, c->symbol, KP_SDPA_SM90_SHARED(*c), why) &&
+           !attn_cuda_refuse_tensor_maps(dev, why) && !attn_cuda_padding_refuse(dev, p, why);
+}
+
+static int refuses_strides(const attn_problem *p, const attn_args *args, int32_t *role, struct attn_text *why) {
+    const attn_tensor *tensors[] = {args->q, args->k, args->v};
+    static const int32_t roles[] = {ATTN_ROLE_Q, ATTN_ROLE_K, ATTN_ROLE_V};
+    (void)p;
+    for (int i = 0; i < 3; i++)
+        if (attn_cuda_refuse_axes(tensors[i], why)) {
+            *role = roles[i];
+            return 1;
+        }
+    return 0;
+}
+
+/* ------------------------------------------------------------------ estimate ----------------------- */
+
+/* The rate is a fraction of the 4096 FLOPs a cycle of an SM's wgmma at 1.7 GHz. The padding of head dims and rows
+ * counts; so do SMs that have no tile, and the longest tile alone. */
+static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                       const struct attn_core_amount *amount) {
+    const struct kp_sdpa_fwd_sm90_config *c = k->impl;
+    const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
+    const double dims = (double)(p->dim_qk + p->dim_v), rate = 4096 * 1.7e9 * 0.6, rows = KP_SDPA_SM90_ROWS(*c);
+    const double row_tiles = (double)attn_cuda_blocks(p->seq_q, KP_SDPA_SM90_ROWS(*c));
+    const double tiles = row_tiles * (double)p->batch * (double)p->heads_q, rounds = ceil(tiles / l->n_sms);
+    const double padded =
+        amount->flops * (c->dim + c->dim_v) / dims * (p->seq_q > 0 ? row_tiles * rows / (double)p->seq_q : 1);
+    const double idle = tiles > 0 ? rounds * l->n_sms / tiles : 1;
+    const double keys =
+        (double)attn_cuda_lesser(p->seq_k, p->window_left < ATTN_CUDA_FAR && p->window_right < ATTN_CUDA_FAR
+                                               ? p->window_left + p->window_right + (int64_t)rows
+                                               : p->seq_k);
+    const double longest = 2 * rows * keys * (c->dim + c->dim_v) / rate, all = padded * idle / (rate * l->n_sms);
+    const double compute = longest > all ? longest : all, memory = amount->bytes / (2e10 * l->n_sms);
+    return 5e-6 + (compute > memory ? compute : memory) * (1 + 1e-4 * c->dim);
+}
+
+static uint64_t workspace(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
+    (void)k, (void)dev, (void)p;
+    return 0;
+}
+
+static attn_status prepare(const struct attn_kernel *k, struct attn_core_device *dev, const attn_problem *p) {
+    const struct kp_sdpa_fwd_sm90_config *c = k->impl;
+    TRY(attn_cuda_variant_load(dev, attn_cuda_variant_find(c->symbol), (uint32_t)KP_SDPA_SM90_SHARED(*c)));
+    return attn_cuda_padding_prepare(dev, p);
+}
+
+/* ------------------------------------------------------------------ launch ------------------------- */
+
+/* Tiles whose lengths differ are dealt in pairs where there are many heads: few of them are read at a time then, and
+ * their keys stay in the second-level cache. */
+enum { FEW_HEADS = 24 };
+
+static void set_geometry(const struct kp_sdpa_fwd_sm90_config *c, const attn_problem *p,
+                         struct kp_sdpa_fwd_sm90 *maps) {
+    struct kp_sdpa_fwd *kp = &maps->fwd;
+    const int64_t row_tiles = attn_cuda_blocks(p->seq_q, KP_SDPA_SM90_ROWS(*c)), heads = p->batch * p->heads_q,
+                  group = p->heads_q / p->heads_k, half = attn_cuda_blocks(row_tiles, 2);
+    const int even = p->window_left >= ATTN_CUDA_FAR && p->window_right >= ATTN_CUDA_FAR;
+    const int64_t section = even ? group : heads, last = (heads - 1) / section;
+    maps->pairs = !even && heads > FEW_HEADS;
+    maps->half_tiles = (int32_t)half;
+    maps->by_half = attn_cuda_divisor(half);
+    kp->items = heads * (maps->pairs ? half : row_tiles);
+    kp->pack = kp->splits = 1;
+    kp->row_tiles = (int32_t)row_tiles;
+    kp->section = (int32_t)section;
+    kp->tile_heads = (int32_t)p->heads_q;
+    kp->section_tiles = (int32_t)attn_cuda_lesser(row_tiles * section, INT32_MAX);
+    kp->last_section = (int32_t)last;
+    kp->last_size = (int32_t)(heads - last * section);
+    kp->by_section_tiles = attn_cuda_divisor(kp->section_tiles);
+    kp->by_section = attn_cuda_divisor(section);
+    kp->by_last = attn_cuda_divisor(kp->last_size);
+    kp->by_heads = attn_cuda_divisor(p->heads_q);
+    kp->by_group = attn_cuda_divisor(group);
+}
+
+/* A launch without its tensors: the plan's note. */
+struct note {
+    struct kp_sdpa_fwd fwd;
+    int32_t pairs, half_tiles;
+    struct kp_divisor by_half;
+    const struct attn_cuda_variant *variant;
+    struct attn_cuda_grid grid; /* x 0: nothing to launch */
+};
+
+static void write_note(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                       void *out) {
+    const struct kp_sdpa_fwd_sm90_config *c = k->impl;
+    const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
+    struct note *prepared = out;
+    memset(prepared, 0, sizeof *prepared);
+    struct kp_sdpa_fwd_sm90 kp = {0};
+    attn_cuda_sdpa_numbers(&kp.fwd.in, p);
+    prepared->fwd = kp.fwd;
+    if (p->batch <= 0 || p->heads_q <= 0 || p->seq_q <= 0) return;
+    set_geometry(c, p, &kp);
+    prepared->fwd = kp.fwd, prepared->pairs = kp.pairs, prepared->half_tiles = kp.half_tiles,
+    prepared->by_half = kp.by_half;
+    prepared->variant = attn_cuda_variant_of(dev, c->symbol);
+    prepared->grid = (struct attn_cuda_grid){.x = (uint32_t)attn_cuda_lesser(prepared->fwd.items, l->n_sms),
+                                             .y = 1,
+                                             .z = 1,
+                                             .threads = (uint32_t)KP_SDPA_SM90_THREADS(*c),
+                                             .shared_bytes = (uint32_t)KP_SDPA_SM90_SHARED(*c)};
+}
+
+/* An address for the map of a tensor without elements, which no copy reads: its own may be NULL, or not aligned. */
+enum { NOWHERE = 4096 };
+
+/* Of q, k or v: axes column, row, head, batch entry. */
+static attn_status write_map(const struct attn_core_device *dev, const char *name, const struct kp_view *v,
+                             int64_t columns, int64_t rows, int64_t heads, int64_t batch, uint32_t box,
+                             struct kp_tensor_map *map) {
+    const int empty = rows <= 0 || heads <= 0 || batch <= 0;
+    const int64_t size[3] = {rows, heads, batch}, stride[3] = {v->row, v->head, v->batch};
+    struct attn_cuda_tensor tensor = {.name = name,
+                                      .address = empty ? NOWHERE : v->data,
+                                      .rank = 4,
+                                      .swizzle = CU_SWIZZLE_128B,
+                                      .size = {(uint64_t)columns},
+                                      .box = {64, box, 1, 1}};
+    for (int a = 0; a < 3; a++) { /* an axis of one entry may have any stride; multiples of 16 bytes */
+        const int single = empty || size[a] == 1;
+        tensor.size[a + 1] = single ? 1 : (uint64_t)size[a];
+        tensor.stride[a] = single ? 16 * (uint64_t)attn_cuda_blocks(columns, 8) : 2 * (uint64_t)stride[a];
+    }
+    return attn_cuda_tensor_map(dev, &tensor, map);
+}
+
+static attn_status launch_noted(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                                const void *from, const attn_args *args) {
+    const struct kp_sdpa_fwd_sm90_config *c = k->impl;
+    const struct note *prepared = from;
+    if (prepared->grid.x == 0 && !attn_core_has(p, ATTN_FILL_PADDING)) return ATTN_OK;
+    struct kp_sdpa_fwd_sm90 kp = {.fwd = prepared->fwd,
+                                  .pairs = prepared->pairs,
+                                  .half_tiles = prepared->half_tiles,
+                                  .by_half = prepared->by_half};
+    struct kp_sdpa *in = &kp.fwd.in;
+    const int packed = attn_core_has(p, ATTN_PACKED);
+    const int64_t rows_q = packed ? p->total_q : p->seq_q, rows_k = packed ? p->total_k : p->seq_k,
+                  batch = packed ? 1 : p->batch;
+    attn_cuda_sdpa_tensors(in, p, args);
+    kp.fwd.out = attn_cuda_view(p, args, ATTN_ROLE_OUT);
+    kp.fwd.lse = attn_cuda_view(p, args, ATTN_ROLE_LSE);
+    kp.fwd.lse_rounded = attn_cuda_view(p, args, ATTN_ROLE_LSE_ROUNDED);
+    TRY(attn_cuda_padding(dev, p, &kp.fwd, args->stream));
+    if (prepared->grid.x == 0) return ATTN_OK;
+    TRY(write_map(dev, "q", &in->q, p->dim_qk, rows_q, p->heads_q, batch, (uint32_t)KP_SDPA_SM90_ROWS(*c), &kp.q));
+    TRY(write_map(dev, "k", &in->k, p->dim_qk, rows_k, p->heads_k, batch, (uint32_t)c->keys, &kp.k));
+    TRY(write_map(dev, "v", &in->v, p->dim_v, rows_k, p->heads_k, batch, (uint32_t)c->keys, &kp.v));
+    return attn_cuda_launch(dev, prepared->variant, &prepared->grid, &kp, sizeof kp, args->stream);
+}
+
+static attn_status launch(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                          const attn_args *args) {
+    struct note prepared;
+    write_note(k, dev, p, &prepared);
+    return launch_noted(k, dev, p, &prepared, args);
+}
+
+/* ------------------------------------------------------------------ rows --------------------------- */
+
+#define VARIANT(tail, source, ...)                                                                                     \
+    static const struct kp_sdpa_fwd_sm90_config config_##tail = {.symbol = "attn_sdpa_fwd_wgmma_sm90_" #tail,          \
+                                                                 __VA_ARGS__};
+#include "kernels/variants/sdpa_fwd_wgmma_sm90.def"
+#undef VARIANT
+
+#define VARIANT(tail, source, dtype_of_line, ...)                                                                      \
+    {.name = "attn_sdpa_fwd_wgmma_sm90_" #tail,                                                                        \
+     .arch = "sm90",                                                                                                   \
+     .summary = "wgmma; D and DV to the number in the name; no softcap, ALiBi, mask, pages",                           \
+     .op = ATTN_OP_SDPA_FWD,                                                                                           \
+     dtype_of_line,                                                                                                    \
+     ATTN_CUDA_ROW(ATTN_F32),                                                                                          \
+     .deterministic = 1,                                                                                               \
+     .bit_stable = 1,                                                                                                  \
+     .alignment_bytes = 16,                                                                                            \
+     .refuses_strides = refuses_strides,                                                                               \
+     .features = ATTN_CUDA_SM90A,                                                                                      \
+     .impl = &config_##tail,                                                                                           \
+     .workspace = workspace,                                                                                           \
+     ATTN_CUDA_NOTED},
+const struct attn_kernel attn_cuda_sdpa_fwd_sm90_rows[] = {
+#include "kernels/variants/sdpa_fwd_wgmma_sm90.def"
+};
+#undef VARIANT
+const int32_t attn_cuda_n_sdpa_fwd_sm90_rows =
+    sizeof attn_cuda_sdpa_fwd_sm90_rows / sizeof attn_cuda_sdpa_fwd_sm90_rows[0];
