@@ -134,7 +134,7 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
                    "mla_fwd b=2 hq=100 sq=4 sk=400 d=576 topk=300 bf16 causal q_start=300 topk_length sink scale=2 align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=4)
     attn_sim_check(check_sm100_fwd_parts mla_fwd_sm100_bf16_d512_h128 2
                    "mla_fwd hq=100 sq=2 sk=900 d=512 topk=700 bf16 topk_length sink align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=16)
-    attn_sim_check(check_sm100_dist dist_sm100_bf16_d576_h128 14
+    attn_sim_check(check_sm100_dist dist_sm100_bf16_d576_h128 15
                    "dist hq=100 sq=5 sk=900 d=576 topk=700 bf16 topk_length dist_norm=l1 align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=4)
     # Joined lists: keys that lists name again, and keys over many ranges.
     attn_sim_check(check_join_again mla_join_sm80_i32_g8 3 "mla_join sq=18 sk=20 topk=70 i32 group=8 topk_length")
