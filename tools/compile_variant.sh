@@ -14,13 +14,26 @@ shift 8
 flags=("$@")
 log=$out.ptxas.txt
 results=(fatbin ptx ptx.fatbin ptxas.txt)
-# Paths must not matter: a checkout elsewhere has the same kernels. All headers count, used or not.
+# A source and the headers that it includes, directly or not, as paths below the root. A header counts also where a
+# condition leaves it out. An include that is not below the root stops the build: its changes would not be seen.
+sources_of() {
+    local all=${source#"$root/"} level=${source#"$root/"}
+    while [ -n "$level" ]; do
+        level=$(cd "$root" && xargs grep -ohE '^[[:space:]]*#[[:space:]]*include[[:space:]]*"[^"]+"' <<<"$level" |
+            sed 's/^[^"]*"//; s/"$//' | LC_ALL=C sort -u | comm -23 - <(LC_ALL=C sort <<<"$all"))
+        [ -z "$level" ] || all+=$'\n'$level
+    done
+    LC_ALL=C sort <<<"$all"
+}
+# Paths must not matter: a checkout elsewhere has the same kernels.
 key_of() {
+    local files
+    files=$(sources_of)
     {
         echo "$version $compute $codes"
         printf '%s\n' "${flags[@]}" | sed "s|$root||; /^-Werror$/d; /^all-warnings$/d" # what warns is not kept
-        cat "$0" "$source"
-        find "$root/kernels" -name '*.h' -o -name '*.cuh' | LC_ALL=C sort | xargs cat
+        cat "$0"
+        (cd "$root" && xargs cat <<<"$files") || return 1
     } | sha256sum | cut -c1-40
 }
 # Instructions alone: no places, no labels and sections for debuggers, no comments.
@@ -48,7 +61,7 @@ fail() {
 }
 { # read whole before it runs: an edit meanwhile does no harm
 if [ -n "$cache" ]; then
-    key=$(key_of)
+    key=$(set -o pipefail; key_of) || { echo "a source that $source includes is missing" >&2; exit 1; }
     take "$cache/$key" "${results[@]}" && exit 0
 fi
 compress=(--compress-mode=size)
