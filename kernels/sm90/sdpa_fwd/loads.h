@@ -15,7 +15,7 @@ static __device__ __forceinline__ void load_tile(uint32_t to, const struct kp_te
 }
 
 /* One warp; its first lane starts the copies, in the order of use: Q, K n-1, K n-2, V n-1, K n-3, V n-2, ..., V 0. */
-static __device__ __forceinline__ void produce(const struct kp_sdpa_fwd_sm90 *maps, uint32_t shared) {
+static __device__ __forceinline__ void produce(const struct kp_sdpa_fwd_maps *maps, uint32_t shared) {
     const struct kp_sdpa_fwd *p = &maps->fwd;
     const int leads = threadIdx.x % 32 == 0, packed = p->in.cu_seqlens_q != 0;
     uint32_t tiles = 0, q_tile = 0; /* key tiles and tiles of Q copied so far */

@@ -217,28 +217,6 @@ static __device__ __forceinline__ void loop_keys(const struct kp_sdpa_fwd *p, st
 
 /* ------------------------------------------------------------------ results ------------------------ */
 
-static __device__ __forceinline__ int64_t row_at(const struct work *w, const struct kp_view *v, int i) {
-    return w->b * v->batch + w->head * v->head + (w->seq.q0 + i) * v->row;
-}
-
-/* Factor that divides row i by its sum, negative for a row of zeros; its lse, from the quad's first lane. */
-static __device__ __forceinline__ float finish_row(const struct kp_sdpa_fwd *p, const struct work *w, int i, float m,
-                                                   float l, int stores) {
-    const int inside = i < w->seq.sq, empty = !inside || l == 0;
-    const float natural = m * LN2;
-    float sink = -INF, sum = l;
-    if (p->in.sink && inside) {
-        sink = ((const float *)p->in.sink)[w->head * p->in.sink_head];
-        sum += exp2_fast((sink - natural) * LOG2E);
-    }
-    if (stores && i < w->seq.rows && (p->lse.data || p->lse_rounded.data)) {
-        const float lse = outer_lse(p->in.flags, empty ? -INF : natural + log2f(l) * LN2, sink);
-        store_lse(&p->lse, row_at(w, &p->lse, i), lse);
-        store_lse(&p->lse_rounded, row_at(w, &p->lse_rounded, i), lse);
-    }
-    return empty ? -1.f : 1 / sum;
-}
-
 /* The warp's 16 rows, rounded in the slices at `tile`, to the tensor. */
 static __device__ __forceinline__ void store_rows(const struct kp_sdpa_fwd *p, const struct work *w,
                                                   const struct state *c, uint32_t tile) {
@@ -347,27 +325,8 @@ static __device__ __forceinline__ void consume(const struct kp_sdpa_fwd *p, uint
     if (c.wg == 0) named_sync(TURN, 256);
 }
 
-/* A warp: rows that see no key. */
-static __device__ __forceinline__ void fill_empty(const struct kp_sdpa_fwd_sm90 *maps) {
-    const struct kp_sdpa_fwd *p = &maps->fwd;
-    const int lane = (int)threadIdx.x % 32;
-    struct work w;
-#pragma unroll 1
-    for (int r = 0;; r++) {
-        const int found = find_work(maps, r, &w);
-        if (found < 0) break;
-        if (found == 0 || w.n_tiles > 0) continue;
-        const int n = min(w.row0 + ROWS, w.seq.rows);
-#pragma unroll 1
-        for (int i = w.row0 + lane; i < n; i += 32) finish_row(p, &w, i, -INF, 0, 1);
-#pragma unroll 1
-        for (int i = w.row0; i < n; i++)
-            for (int x = lane; x < p->in.dim_v; x += 32) ((uint16_t *)p->out.data)[row_at(&w, &p->out, i) + x] = 0;
-    }
-}
-
 extern "C" __global__ void __launch_bounds__(CONSUMERS + 128, 1)
-    CFG(const __grid_constant__ struct kp_sdpa_fwd_sm90 kp) {
+    CFG(const __grid_constant__ struct kp_sdpa_fwd_maps kp) {
     const uint32_t shared = shared_base();
     if (threadIdx.x == 0) {
         for (int x = 0; x < 2; x++) {

@@ -97,7 +97,7 @@ static attn_status prepare(const struct attn_kernel *k, struct attn_core_device 
 enum { FEW_HEADS = 24 };
 
 static void set_geometry(const struct kp_sdpa_fwd_sm90_config *c, const attn_problem *p,
-                         struct kp_sdpa_fwd_sm90 *maps) {
+                         struct kp_sdpa_fwd_maps *maps) {
     struct kp_sdpa_fwd *kp = &maps->fwd;
     const int64_t row_tiles = attn_cuda_blocks(p->seq_q, KP_SDPA_SM90_ROWS(*c)), heads = p->batch * p->heads_q,
                   group = p->heads_q / p->heads_k, half = attn_cuda_blocks(row_tiles, 2);
@@ -136,7 +136,7 @@ static void write_note(const struct attn_kernel *k, const struct attn_core_devic
     const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
     struct note *prepared = out;
     memset(prepared, 0, sizeof *prepared);
-    struct kp_sdpa_fwd_sm90 kp = {0};
+    struct kp_sdpa_fwd_maps kp = {0};
     attn_cuda_sdpa_numbers(&kp.fwd.in, p);
     prepared->fwd = kp.fwd;
     if (p->batch <= 0 || p->heads_q <= 0 || p->seq_q <= 0) return;
@@ -179,7 +179,7 @@ static attn_status launch_noted(const struct attn_kernel *k, const struct attn_c
     const struct kp_sdpa_fwd_sm90_config *c = k->impl;
     const struct note *prepared = from;
     if (prepared->grid.x == 0 && !attn_core_has(p, ATTN_FILL_PADDING)) return ATTN_OK;
-    struct kp_sdpa_fwd_sm90 kp = {.fwd = prepared->fwd,
+    struct kp_sdpa_fwd_maps kp = {.fwd = prepared->fwd,
                                   .pairs = prepared->pairs,
                                   .half_tiles = prepared->half_tiles,
                                   .by_half = prepared->by_half};
