@@ -514,6 +514,8 @@ enum { ATTN_EFFORT_ESTIMATE = 0, ATTN_EFFORT_MEASURE = 1, ATTN_EFFORT_COUNT_ = 2
 #define ATTN_PLAN_STRICT          (UINT32_C(1) << 0) /* a preference that cannot be met is an error, not a hint   */
 #define ATTN_PLAN_WORKSPACE_LIMIT (UINT32_C(1) << 1) /* max_workspace_bytes is set (0 then means: none at all)    */
 #define ATTN_PLAN_NO_TUNING       (UINT32_C(1) << 2) /* ignore the tuning table                                   */
+#define ATTN_PLAN_QUERIES_APART   (UINT32_C(1) << 3) /* sparse: no kernel that joins the index lists of neighbouring
+                                                      * queries; a row's bits depend on that row alone            */
 
 typedef struct attn_plan_options {
     uint32_t size;
@@ -554,6 +556,8 @@ typedef struct attn_plan_info {
     char kernel[96];           /* "attn_sdpa_fwd_avx512_bf16_any"                                            */
     char kernel_unaligned[96]; /* used for tensors that lack alignment_bytes; "" if never needed              */
     char arch[16];             /* "ref", "c", "avx2", "avx512", "amx", "sm80", ...                           */
+    int32_t joins;             /* 1: joins the index lists of neighbouring queries: a row's last bits depend on theirs */
+    int32_t reserved0;         /* 0 */
 } attn_plan_info;
 ATTN_API attn_status attn_plan_get_info(const attn_plan *plan, attn_plan_info *out);
 ATTN_API attn_status attn_plan_get_problem(const attn_plan *plan, attn_problem *out);

@@ -101,7 +101,7 @@ struct attn_cli_tolerance attn_cli_tolerance(int32_t op, int32_t role, int32_t d
 struct attn_cli_common {
     int32_t threads;
     int32_t backend;
-    int strict;
+    int strict, apart;
     attn_device device;
     const char *cpu_isa;
     const char *kernel;
@@ -113,6 +113,7 @@ enum {
     ATTN_CLI_OPT_KERNEL,
     ATTN_CLI_OPT_BACKEND,
     ATTN_CLI_OPT_STRICT,
+    ATTN_CLI_OPT_APART,
     ATTN_CLI_OPT_PRIVATE /* first code that a command may use for its own long options */
 };
 #define ATTN_CLI_COMMON_OPTIONS                                                                                        \
@@ -120,8 +121,9 @@ enum {
         {"cpu-isa", required_argument, NULL, ATTN_CLI_OPT_ISA},                                                        \
         {"device", required_argument, NULL, ATTN_CLI_OPT_DEVICE},                                                      \
         {"kernel", required_argument, NULL, ATTN_CLI_OPT_KERNEL},                                                      \
-        {"backend", required_argument, NULL, ATTN_CLI_OPT_BACKEND}, {                                                  \
-        "strict", no_argument, NULL, ATTN_CLI_OPT_STRICT                                                               \
+        {"backend", required_argument, NULL, ATTN_CLI_OPT_BACKEND},                                                    \
+        {"strict", no_argument, NULL, ATTN_CLI_OPT_STRICT}, {                                                          \
+        "apart", no_argument, NULL, ATTN_CLI_OPT_APART                                                                 \
     }
 #define ATTN_CLI_COMMON_HELP                                                                                           \
     "      --threads N       CPU threads (default: ATTN_THREADS, else all processors)\n"                               \
@@ -129,7 +131,8 @@ enum {
     "      --device DEV      cpu (default), cuda:0, ...\n"                                                             \
     "      --kernel PATTERN  preferred kernels, * and ? allowed\n"                                                     \
     "      --backend NAME    preferred backend: ref, cpu, cuda\n"                                                      \
-    "      --strict          an unmet --kernel or --backend is an error\n"
+    "      --strict          an unmet --kernel or --backend is an error\n"                                             \
+    "      --apart           no kernel that joins the index lists of neighbouring queries\n"
 
 /* 1: the option was one of these and is stored; 0: not one of these; -1: bad value, message printed. */
 int attn_cli_common_option(const char *cmd, int opt, const char *value, struct attn_cli_common *common);

@@ -137,6 +137,7 @@ int attn_cli_common_option(const char *cmd, int opt, const char *value, struct a
         attn_cli_usage(cmd, "--backend: expected ref, cpu or cuda, given '%s'", value);
         return -1;
     case ATTN_CLI_OPT_STRICT: common->strict = 1; return 1;
+    case ATTN_CLI_OPT_APART: common->apart = 1; return 1;
     default: return 0;
     }
 }
@@ -178,7 +179,8 @@ int attn_cli_ctx(const char *cmd, const struct attn_cli_common *common, attn_ctx
 
 attn_plan_options attn_cli_plan_options(const struct attn_cli_common *common) {
     return (attn_plan_options){.size = sizeof(attn_plan_options),
-                               .flags = common->strict ? ATTN_PLAN_STRICT : 0,
+                               .flags = (common->strict ? ATTN_PLAN_STRICT : 0) |
+                                        (common->apart ? ATTN_PLAN_QUERIES_APART : 0),
                                .backend = common->backend,
                                .kernel = common->kernel};
 }

@@ -128,6 +128,7 @@ ATTN_MAX_RANK = 4
 ATTN_PLAN_STRICT = 1
 ATTN_PLAN_WORKSPACE_LIMIT = 2
 ATTN_PLAN_NO_TUNING = 4
+ATTN_PLAN_QUERIES_APART = 8
 
 
 class attn_error(ctypes.Structure):
@@ -294,6 +295,8 @@ class attn_plan_info(ctypes.Structure):
         ("kernel", CHAR * 96),
         ("kernel_unaligned", CHAR * 96),
         ("arch", CHAR * 16),
+        ("joins", I32),
+        ("reserved0", I32),
     ]
 
 

@@ -40,8 +40,8 @@ static void gather(struct candidates *c, const attn_plan *plan, const attn_plan_
         if (!k) break;
         if (k->op != plan->problem.op || !preferred(k, wish)) continue;
         attn_plan_options only = {.size = sizeof only,
-                                  .flags =
-                                      (o->flags & ATTN_PLAN_WORKSPACE_LIMIT) | ATTN_PLAN_STRICT | ATTN_PLAN_NO_TUNING,
+                                  .flags = (o->flags & (ATTN_PLAN_WORKSPACE_LIMIT | ATTN_PLAN_QUERIES_APART)) |
+                                           ATTN_PLAN_STRICT | ATTN_PLAN_NO_TUNING,
                                   .backend = k->backend,
                                   .kernel = k->name,
                                   .max_workspace_bytes = o->max_workspace_bytes};

@@ -209,6 +209,7 @@ attn_status attn_plan_get_info(const attn_plan *plan, attn_plan_info *out) {
         .workspace_alignment = ATTN_WORKSPACE_ALIGNMENT,
         .flops = attn_problem_flops(&plan->original),
         .estimate_seconds = plan->estimate_seconds,
+        .joins = k->joins || (u && u->joins),
     };
     snprintf(info.kernel, sizeof info.kernel, "%s", k->name);
     snprintf(info.kernel_unaligned, sizeof info.kernel_unaligned, "%s", u ? u->name : "");

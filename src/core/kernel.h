@@ -36,6 +36,7 @@ struct attn_kernel {
     int32_t op, backend, dtype, math_dtype, accumulator_dtype;
     int32_t device_type; /* ATTN_DEVICE_TYPE_*: where it runs */
     uint8_t deterministic, bit_stable;
+    uint8_t joins;            /* 1: joins index lists of neighbouring queries, on which a row's bits then depend */
     uint32_t alignment_bytes; /* of addresses and outer strides; 0 = element size */
     uint64_t features;        /* device feature bits it needs */
     const void *impl;         /* the row's own data (a microkernel table, an image) */

@@ -22,7 +22,7 @@ struct request {
     const attn_problem *problem;
     const char *kernel, *env_kernel; /* patterns, NULL = none */
     int32_t backend, env_backend;    /* ATTN_BACKEND_ANY = none */
-    bool strict, limited;
+    bool strict, limited, apart;
     uint64_t limit;
     struct attn_core_amount amount;
     char tuned[96]; /* remembered winner, "" = none */
@@ -86,6 +86,8 @@ static bool accepts(const struct request *q, const struct attn_kernel *k, struct
     if (k->features & ~q->device->features)
         return refuse(why, "needs %s, which the device lacks or is not allowed to use", k->arch);
     if (attn_core_has(p, ATTN_DETERMINISTIC) && !k->deterministic) return refuse(why, "%s", "is not deterministic");
+    if (q->apart && k->joins)
+        return refuse(why, "%s", "joins the lists of neighbouring queries, which the plan is to keep apart");
     if (k->supports && !k->supports(k, q->device, p, why))
         return why->len ? false : refuse(why, "%s", "refuses the problem without a reason");
     why->len = 0; /* a kernel may leave words behind and accept all the same */
@@ -166,7 +168,7 @@ static attn_status make_request(struct request *q, attn_ctx *ctx, const struct a
                                 const attn_problem *problem, const attn_plan_options *options) {
     static const attn_plan_options defaults = {.size = sizeof defaults};
     const attn_plan_options *o = options ? options : &defaults;
-    uint32_t known = ATTN_PLAN_STRICT | ATTN_PLAN_WORKSPACE_LIMIT | ATTN_PLAN_NO_TUNING;
+    uint32_t known = ATTN_PLAN_STRICT | ATTN_PLAN_WORKSPACE_LIMIT | ATTN_PLAN_NO_TUNING | ATTN_PLAN_QUERIES_APART;
     if (o->flags & ~known) FAIL(ATTN_E_ENUM, "flags", "options.flags has unknown bits %#" PRIx32, o->flags & ~known);
     if (o->backend < 0 || o->backend >= ATTN_BACKEND_COUNT_)
         FAIL2(ATTN_E_ENUM, "backend", ATTN_BACKEND_COUNT_ - 1, o->backend,
@@ -181,6 +183,7 @@ static attn_status make_request(struct request *q, attn_ctx *ctx, const struct a
                           .backend = o->backend,
                           .strict = (o->flags & ATTN_PLAN_STRICT) != 0,
                           .limited = (o->flags & ATTN_PLAN_WORKSPACE_LIMIT) != 0,
+                          .apart = (o->flags & ATTN_PLAN_QUERIES_APART) != 0,
                           .limit = o->max_workspace_bytes,
                           .amount = {attn_core_flops(problem), attn_core_bytes(problem)}};
     if (q->kernel == ctx->env_kernel) q->kernel = NULL; /* handed on by the API: still only a hint */
@@ -315,6 +318,9 @@ static void add_choice(struct attn_text *text, const struct request *q, const st
         attn_text_add(text, "tensors that are not aligned to %" PRIu32 " bytes%s: %s\n", plan->kernel->alignment_bytes,
                       plan->kernel->refuses_strides ? ", or with strides that it cannot take" : "",
                       plan->unaligned->name);
+    if (plan->kernel->joins)
+        attn_text_add(text, "joins the lists of neighbouring queries: a row's last bits depend on its neighbours' "
+                            "(ATTN_PLAN_QUERIES_APART: not)\n");
     const char *reason = "smallest estimate of those that accept";
     if (best->tuned)
         reason = "fastest when measured";

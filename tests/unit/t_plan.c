@@ -136,6 +136,24 @@ static void cheapest_that_accepts(void **state) {
     assert_string_equal(logged, "");
 }
 
+/* A kernel that joins the lists of neighbouring queries is taken, unless the plan keeps them apart. */
+static void queries_apart(void **state) {
+    (void)state;
+    struct attn_kernel rows[] = {fast_rows[2], fast_rows[3]};
+    const int32_t n = 2;
+    const struct attn_core_rows set = {rows, &n};
+    const struct attn_core_backend backend = {.name = "joining", .sets = &set, .n_sets = 1};
+    const struct attn_core_backend *const joining[] = {&backend};
+    rows[0].joins = 1;
+    ctx.backends = joining, ctx.n_backends = 1;
+    CHOSEN("k_quick", problem(200, 0), .flags = 0);
+    CHOSEN("k_plain", problem(200, 0), .flags = ATTN_PLAN_QUERIES_APART);
+    CHOSEN("k_plain", problem(200, 0), .flags = ATTN_PLAN_QUERIES_APART, .kernel = "k_quick"); /* a hint goes unmet */
+    const attn_plan_options o = {.flags = ATTN_PLAN_QUERIES_APART | ATTN_PLAN_STRICT, .kernel = "k_quick"};
+    assert_int_equal(choose(problem(200, 0), o), ATTN_E_NO_KERNEL);
+    assert_non_null(strstr(attn_base_error_get()->text, "joins the lists of neighbouring queries"));
+}
+
 static void refusals(void **state) {
     (void)state;
     CHOSEN("k_plain", problem(200, ATTN_DETERMINISTIC), .flags = 0);
@@ -324,6 +342,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(cheapest_that_accepts),
         TEST(refusals),
+        TEST(queries_apart),
         TEST(every_refusal_has_a_reason),
         TEST(preferences),
         TEST(environment),
