@@ -142,6 +142,13 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
     # Joined lists: keys that lists name again, and keys over many ranges.
     attn_sim_check(check_join_again mla_join_sm80_i32_g8 3 "mla_join sq=18 sk=20 topk=70 i32 group=8 topk_length")
     attn_sim_check(check_join_ranges mla_join_sm80_i32_g4 5 "mla_join sq=7 sk=2147483648 topk=40 i32 group=4" ATTNSIM_SMS=1)
+    # A NaN of a key that some queries of a group name and others do not; groups of 16 and of 2, of lists that name keys
+    # again, with rules of their own; several groups a CTA.
+    attn_sim_check(check_joined_nan mla_fwd_joined_sm90_bf16_d576 97 "mla_fwd hq=8 sq=8 sk=40 d=576 topk=8 bf16 align=16")
+    attn_sim_check(check_joined_16 mla_fwd_joined_sm90_f16_d512 3
+                   "mla_fwd b=2 hq=3 sq=37 sk=90 d=512 topk=70 f16 causal q_start=40 k_stride=2 topk_length sink align=16" ATTNSIM_SMS=2)
+    attn_sim_check(check_joined_2 mla_fwd_joined_sm90_bf16_d512 4
+                   "mla_fwd hq=32 sq=11 sk=300 d=512 topk=200 bf16 causal q_start=200 lse_base_2 align=16" ATTNSIM_SMS=2)
     # Dense forward on wgmma: values that are not finite, hidden by the diagonal; no key, and no address that a tensor
     # map takes; rows past a sequence's keys, in pairs of tiles.
     attn_sim_check(check_wgmma_hidden_values sdpa_fwd_wgmma_sm90_bf16_d64 5

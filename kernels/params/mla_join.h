@@ -21,9 +21,9 @@ struct kp_mla_join {
     struct kp_view joined;                /* int32 [B,groups,WORDS]; row: of a group */
     uint64_t uses;                        /* uint16 [CTAs][group * topk], where a list names a key again */
     int64_t union_limit;                  /* 0: none */
-    int64_t groups, total;                /* of a batch entry; of all */
+    int64_t groups, from, until;          /* of a batch entry; those to join: from .. until - 1 of all */
     int32_t keys, bits, slots, slots_row; /* words, as in src/core/joined.h */
     int32_t words, reserved;              /* 32 keys each: those of a range; even */
 };
-KP_SIZE(struct kp_mla_join, 272 + 48 + 4 * 8 + 6 * 4);
+KP_SIZE(struct kp_mla_join, 272 + 48 + 5 * 8 + 6 * 4);
 #endif

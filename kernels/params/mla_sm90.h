@@ -3,10 +3,11 @@
 #ifndef ATTN_KPARAMS_MLA_SM90_H
 #define ATTN_KPARAMS_MLA_SM90_H
 #include "kernels/params/mla.h"
+#include "kernels/params/mla_joined.h"
 
 /* Items are (query, 64 heads). CTA c takes items from + c, from + c + grid, ... below `until`; of those left over after
  * `whole` rounds each is cut into `parts` of `length` tiles (parts = 1: none is), which write sums for
- * kernels/smxx/mla_combine.cu. */
+ * kernels/smxx/mla_combine.cu. mla_fwd_joined_sm90.def: groups of queries, none of them cut. */
 struct kp_mla_fwd_sm90 {
     struct kp_mla in;
     struct kp_view out, lse, max_logits;       /* [B,SQ,HQ,512], [B,SQ,HQ] twice; the last two may be absent */
@@ -14,13 +15,22 @@ struct kp_mla_fwd_sm90 {
     int64_t whole, first_row, rows;            /* first_row of all B * SQ * HQ is the first of the rows that are cut */
     int64_t from, until;
     int32_t parts, length;
+    /* mla_fwd_joined_sm90.def */
+    struct kp_mla_joined joined;
+    uint64_t marks; /* bytes [groups from `from` on][8]: nonzero where a warp found a row that is not finite */
 };
-KP_SIZE(struct kp_mla_fwd_sm90, 272 + 3 * 48 + 10 * 8);
+KP_SIZE(struct kp_mla_fwd_sm90, 272 + 3 * 48 + 11 * 8 + 56);
 
 /* A line of mla_fwd_sm90.def. */
 struct kp_mla_fwd_sm90_config {
     const char *symbol;
     int32_t dtype, dim, ordered;
+};
+
+/* A line of mla_fwd_joined_sm90.def. */
+struct kp_mla_fwd_joined_sm90_config {
+    const char *symbol;
+    int32_t dtype, dim, joined;
 };
 
 /* A line of dist_sm90.def. */

@@ -369,7 +369,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
     j.half = j.bitmap + GROUP * j.words;
     j.place = (uint16_t *)(GROUP > 2 ? j.half + 2 * j.words : j.half);
     j.uses = (uint16_t *)p.uses + (int64_t)blockIdx.x * GROUP * p.in.topk;
-    for (int64_t group = blockIdx.x; group < p.total; group += gridDim.x) {
+    for (int64_t group = p.from + blockIdx.x; group < p.until; group += gridDim.x) {
         load_lists(&j, group);
         one_group(&j);
         __syncthreads();

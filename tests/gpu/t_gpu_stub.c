@@ -204,9 +204,10 @@ static void slots_in_order_of_ranges(void **state) {
                     "sort_smxx_scan, sort_smxx_scatter, sum_smxx_any, finish_smxx_dkv, ");
 }
 /* The row chosen for a second-level cache of 50 MB, with `bytes` of workspace at most. */
-static void assert_chosen(const char *problem, uint64_t bytes, const char *want) {
-    const attn_plan_options o = {
-        .size = sizeof o, .flags = ATTN_PLAN_WORKSPACE_LIMIT | ATTN_PLAN_NO_TUNING, .max_workspace_bytes = bytes};
+static void assert_chosen(const char *problem, uint64_t bytes, uint32_t flags, const char *want) {
+    const attn_plan_options o = {.size = sizeof o,
+                                 .flags = ATTN_PLAN_WORKSPACE_LIMIT | ATTN_PLAN_NO_TUNING | flags,
+                                 .max_workspace_bytes = bytes};
     attn_plan_info info = {.size = sizeof info};
     attn_problem parsed;
     attn_plan *plan = NULL;
@@ -216,6 +217,7 @@ static void assert_chosen(const char *problem, uint64_t bytes, const char *want)
         fail_msg("%s", attn_last_error());
     assert_string_equal(info.kernel, want);
     assert_true(info.workspace_bytes <= bytes);
+    assert_int_equal(info.joins, strstr(want, "_joined_") != NULL);
     attn_plan_release(plan);
     gpu_rig_close(&rig);
 }
@@ -230,9 +232,30 @@ static void slots_of_a_forward_in_order(void **state) {
     assert_launches("1000000", ordered, "mla_fwd hq=2 sq=8500 sk=1000 d=576 topk=2048 bf16",
                     "order_smxx_any, main 132, order_smxx_any, main 132, combine_smxx_any, ");
     /* lists of 33.6 MB, parts of 4 items of 0.5 MB a part: without room for lists the caller's are taken */
-    assert_chosen("mla_fwd hq=64 sq=4096 sk=8192 d=576 topk=2048 bf16", UINT64_MAX, plain);
-    assert_chosen("mla_fwd hq=64 sq=4096 sk=32768 d=576 topk=2048 bf16", UINT64_MAX, ordered);
-    assert_chosen("mla_fwd hq=64 sq=4096 sk=32768 d=576 topk=2048 bf16", 17000000, plain);
+    assert_chosen("mla_fwd hq=64 sq=4096 sk=8192 d=576 topk=2048 bf16", UINT64_MAX, 0, plain);
+    assert_chosen("mla_fwd hq=64 sq=4096 sk=32768 d=576 topk=2048 bf16", UINT64_MAX, 0, ordered);
+    assert_chosen("mla_fwd hq=64 sq=4096 sk=32768 d=576 topk=2048 bf16", 17000000, 0, plain);
+}
+static void lists_of_a_forward_joined(void **state) {
+    (void)state;
+    static const char plain[] = "attn_mla_fwd_sm90_bf16_d576", joined[] = "attn_mla_fwd_joined_sm90_bf16_d576";
+    if (!attn_cuda_variant_find(plain) || !attn_cuda_variant_find(joined) ||
+        !attn_cuda_variant_find("attn_mla_join_sm80_i32_g8"))
+        skip();
+    setenv("CUDA_STUB_DEVICES", "90", 1);
+    assert_launches("50000000", joined, "mla_fwd hq=7 sq=300 sk=1000 d=576 topk=64 bf16",
+                    "join_sm80_i32_g8, main 38, ");
+    assert_launches("50000000", joined, "mla_fwd hq=32 sq=300 sk=1000 d=576 topk=64 bf16",
+                    "join_sm80_i32_g2, main 132, ");
+    /* 64 MiB hold the lists of 528 groups in whole rounds; these are 563 */
+    assert_launches("50000000", joined, "mla_fwd hq=8 sq=4500 sk=1000 d=576 topk=2048 bf16",
+                    "join_sm80_i32_g8, main 132, join_sm80_i32_g8, main 132, ");
+    /* Few heads of many queries share tiles, unless the caller wants queries apart; 64 heads fill one by themselves. */
+    assert_chosen("mla_fwd hq=8 sq=4096 sk=8192 d=576 topk=2048 bf16", UINT64_MAX, 0, joined);
+    assert_chosen("mla_fwd hq=32 sq=4096 sk=8192 d=576 topk=2048 bf16", UINT64_MAX, 0, joined);
+    assert_chosen("mla_fwd hq=8 sq=4096 sk=8192 d=576 topk=2048 bf16", UINT64_MAX, ATTN_PLAN_QUERIES_APART, plain);
+    assert_chosen("mla_fwd hq=32 sq=132 sk=8192 d=576 topk=2048 bf16", UINT64_MAX, 0, plain);
+    assert_chosen("mla_fwd hq=64 sq=4096 sk=8192 d=576 topk=2048 bf16", UINT64_MAX, 0, plain);
 }
 
 int main(void) {
@@ -252,6 +275,7 @@ int main(void) {
         cmocka_unit_test(on_sm100),
         cmocka_unit_test(slots_in_order_of_ranges),
         cmocka_unit_test(slots_of_a_forward_in_order),
+        cmocka_unit_test(lists_of_a_forward_joined),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
- * mla_fwd on Hopper: where things stand in shared memory, which piece of work comes when, and the producer warpgroup.
- * The picture, roles and barriers stand in mla_fwd.cu. */
+ * mla_fwd on Hopper: where things stand in shared memory, and the producer warpgroup. Which piece of work comes when:
+ * work.h. The picture, roles and barriers stand in mla_fwd.cu. */
 #ifndef ATTN_SM90_MLA_FWD_GATHER_WGMMA_H
 #define ATTN_SM90_MLA_FWD_GATHER_WGMMA_H
 #include "kernels/device/opaque_address.h"
 #include "kernels/params/mla_sm90.h"
-#include "kernels/sm90/gather.h"
+#include "kernels/sm90/mla_fwd/work.h"
 
 constexpr int TYPE = CFG_DTYPE, D = CFG_DIM;
 static_assert(D == 576 || D == 512, "the slices of a key row");
@@ -18,49 +18,20 @@ constexpr uint32_t TOP_AT = PLAN_AT;         /* float [2 buffers][64]: m after t
 constexpr uint32_t GROWTH_AT = TOP_AT + 512; /* float [2][64] */
 constexpr uint32_t GREW_AT =
     GROWTH_AT + 512;                       /* uint32_t [2][4 warps]: nonzero if a growth of the warp's rows is not 1 */
-constexpr uint32_t MASK_AT = GREW_AT + 32; /* uint32_t [2][2]: valid slots of the tile */
-constexpr uint32_t SUMS_AT = MASK_AT + 16; /* float [2 parities of items][2 warpgroups][64][2]: sum, largest score */
+constexpr uint32_t MASK_AT = GREW_AT + 32; /* uint32_t [2][2], JOINED [2][16 queries][2]: valid slots of the tile */
+constexpr uint32_t MASK = JOINED ? 128 : 8;
+constexpr uint32_t SUMS_AT =
+    MASK_AT + 2 * MASK;                      /* float [2 parities of items][2 warpgroups][64][2]: sum, largest score */
 constexpr uint32_t BARS_AT = SUMS_AT + 2048; /* mbarriers */
 constexpr uint32_t Q_FULL = BARS_AT, Q_FREE = Q_FULL + 8, NEAR_FULL = Q_FREE + 8, FAR_FULL = NEAR_FULL + 16;
-constexpr uint32_t NEAR_FREE = FAR_FULL + 16, FAR_FREE = NEAR_FREE + 16, PLAN_END = FAR_FREE + 16;
+constexpr uint32_t NEAR_FREE = FAR_FULL + 16, FAR_FREE = NEAR_FREE + 16;
+constexpr uint32_t MARKED_AT = FAR_FREE + 16, PLAN_END = MARKED_AT + 16; /* JOINED: a group of the CTA has a mark */
 static_assert(BARS_AT % 8 == 0 && PLAN_END <= KP_MLA_FWD_SM90_SHARED(D), "the plan fits");
+
+constexpr int MARKS_WRITTEN = 7; /* named barrier of all warps */
 
 /* Tiles whose indices are read beforehand: they come from memory, and the copies of a tile must not wait for them. */
 constexpr int AHEAD = 4;
-
-/* A piece of work: an item, or `length` tiles of one. */
-struct piece {
-    struct item w;
-    struct slots s;
-    int first, tiles, part; /* part: -1 if the item is whole */
-};
-/* Nonzero if the CTA has a piece number n. */
-static __device__ __forceinline__ int piece_of(const struct kp_mla_fwd_sm90 *kp, int64_t n, struct piece *x) {
-    const struct kp_mla *p = &kp->in;
-    int64_t at = kp->from + blockIdx.x + n * gridDim.x;
-    x->first = 0, x->part = -1;
-    if (kp->parts > 1 && n >= kp->whole) {
-        if (n > kp->whole) return 0;
-        const int item = (int)blockIdx.x / kp->parts;
-        x->part = (int)blockIdx.x - item * kp->parts;
-        x->first = x->part * kp->length;
-        at = kp->from + kp->whole * gridDim.x + item;
-    }
-    if (at >= kp->until) return 0;
-    x->w = item_of(p, at);
-    x->s = slots_of(p, x->w.b, x->w.i);
-    x->tiles = (x->s.n + 63) / 64 - x->first;
-    if (x->part >= 0) x->tiles = x->tiles < 0 ? 0 : x->tiles < kp->length ? x->tiles : kp->length;
-    return 1;
-}
-
-/* Which tile of the item is the piece's t-th. Every second 64 heads of a query take the tiles of a pair the other way
- * round: CTAs of a query then bring different rows at a time, and find every second tile in the second-level cache,
- * where another has just brought it. */
-static __device__ __forceinline__ int tile_at(const struct piece *x, int t) {
-    const int turned = t ^ (x->w.head >> 6 & 1);
-    return x->first + (turned < x->tiles ? turned : t);
-}
 
 /* The same rows from slice `first` on, a number known only when it runs. */
 static __device__ __forceinline__ struct rows rows_from(const struct rows *r, int first) {
@@ -70,24 +41,46 @@ static __device__ __forceinline__ struct rows rows_from(const struct rows *r, in
     return x;
 }
 
+/* JOINED, one warp: bits of the tile's entries, 64 for each query, or of a query that is taken alone. */
+static __device__ __forceinline__ void bring_bits(const struct kp_mla_fwd_sm90 *kp, const struct piece *x, int t,
+                                                  const uint32_t mask[2], uint32_t to) {
+    const int lane = (int)threadIdx.x & 31, words = 2 * kp->joined.group;
+    const int32_t *from = x->s.idx + kp->joined.bits - kp->joined.keys + t * words + lane;
+    to += 4 * (uint32_t)lane;
+    if (lane < words) {
+        if (x->turn.alone)
+            shared_store32(to, lane == 0 ? mask[0] : lane == 1 ? mask[1] : 0);
+        else
+            copy_async4(to, from, 4);
+    }
+    __syncwarp();
+}
+
 /* WIDE: rows of q and kv start at multiples of 16 bytes. A loop of its own, since one that jumps over the code for
  * other rows finds the next instructions missing in the cache, between a free buffer and its copies. */
 template <int WIDE> static __device__ __forceinline__ void produce(const struct kp_mla_fwd_sm90 *kp, uint32_t shared) {
     const struct kp_mla *p = &kp->in;
+    const int lane = (int)threadIdx.x & 31;
     const int wide_q = WIDE || p->q.chunk == 16, wide_kv = WIDE || p->kv.chunk == 16;
     uint32_t round[2] = {0, 0}, round_q = 0; /* tiles that each buffer has had, items with tiles */
     struct piece y;
-    for (int64_t n = 0; piece_of(kp, n, &y); n++) {
+    start_pieces(&y);
+    while (next_piece(kp, MARKS_WRITTEN, shared + MARKED_AT, &y)) {
         if (!y.tiles) continue;
         struct indices x[AHEAD];
 #pragma unroll
-        for (int a = 0; a < AHEAD; a++) x[a] = load_indices(&y.s, tile_at(&y, a));
+        for (int a = 0; a < AHEAD && !JOINED; a++) x[a] = load_indices(&y.s, tile_at(&y, a));
         struct rows r;
-        head_rows(&r, &p->q, &y.w, p->heads_q);
+        if (JOINED)
+            group_rows(kp, &r, &y);
+        else
+            head_rows(&r, &p->q, &y.w, p->heads_q);
         mbar_wait(shared + Q_FREE, (round_q & 1) ^ 1);
         copy_slices(&r, shared + Q_AT, 0, SLICES, wide_q);
         arrive_copied(shared + Q_FULL, wide_q);
         round_q++;
+#pragma unroll
+        for (int a = 0; a < AHEAD && JOINED; a++) x[a] = load_indices(&y.s, a); /* here: fewer registers */
 #pragma unroll 1
         for (int t = 0; t < y.tiles; t++) {
             const uint32_t buffer = t & 1, to = shared + KV_AT + buffer * STAGE;
@@ -98,9 +91,12 @@ template <int WIDE> static __device__ __forceinline__ void produce(const struct 
             for (int a = 1; a < AHEAD; a++) x[a - 1] = x[a];
             x[AHEAD - 1] = load_indices(&y.s, tile_at(&y, t + AHEAD));
             mbar_wait(shared + NEAR_FREE + 8 * buffer, parity);
-            if ((threadIdx.x & 127) == 0) {
-                shared_store32(shared + MASK_AT + 8 * buffer, mask[0]);
-                shared_store32(shared + MASK_AT + 8 * buffer + 4, mask[1]);
+            if (JOINED && (threadIdx.x & 127) < 32) {
+                bring_bits(kp, &y, t, mask, shared + MASK_AT + MASK * buffer);
+                if (lane == 0) mbar_arrive(shared + NEAR_FULL + 8 * buffer);
+            } else if (!JOINED && (threadIdx.x & 127) == 0) {
+                shared_store32(shared + MASK_AT + MASK * buffer, mask[0]);
+                shared_store32(shared + MASK_AT + MASK * buffer + 4, mask[1]);
                 mbar_arrive(shared + NEAR_FULL + 8 * buffer);
             }
             const struct rows near = rows_from(&r, (int)buffer * 4), far = rows_from(&r, 4 - (int)buffer * 4);

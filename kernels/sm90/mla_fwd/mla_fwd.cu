@@ -52,7 +52,12 @@ struct state {
     float o[128];     /* 64 x 256: see wgmma.h */
     float m[2], l[2]; /* of rows g, g + 8 of the warp: maximum in use, sum of this thread's P of own tiles */
     float top[2];     /* largest of this thread's scores of own tiles, scaled, base 2 */
+    uint32_t query;   /* JOINED: where the words of row g's query stand in a mask, and << 16 those of row g + 8's */
 };
+
+/* Words of a tile's mask that a thread holds. JOINED: one, the bits of its own scores; byte k has those of columns
+ * 8 k + 2 t + e at e, of 32 + 8 k + 2 t + e at 2 + e, and at 4 + e, 6 + e the same of row g + 8. */
+constexpr int MASKS = JOINED ? 1 : 2;
 
 static __device__ __forceinline__ int row_of(const struct state *c) { return c->warp * 16 + (c->lane >> 2); }
 
@@ -76,16 +81,47 @@ static __device__ __forceinline__ void end_product(struct state *c, uint32_t fre
     arrive_warp(c, free);
 }
 
+static __device__ __forceinline__ void load_mask(const struct state *c, uint32_t mask[MASKS], uint32_t buffer) {
+    const uint32_t place = c->shared + MASK_AT + MASK * buffer;
+    if (JOINED) {
+        const uint32_t two = 0x03030303u, t2 = 2 * (uint32_t)(c->lane & 3);
+        const uint2 row = shared_load32x2(place + (c->query & 0xffff)),
+                    other = shared_load32x2(place + (c->query >> 16));
+        mask[0] =
+            (row.x >> t2 & two) | (row.y >> t2 & two) << 2 | (other.x >> t2 & two) << 4 | (other.y >> t2 & two) << 6;
+    } else {
+        mask[0] = shared_load32(place), mask[MASKS - 1] = shared_load32(place + 4);
+    }
+}
+/* Scores that do not count. */
+static __device__ __forceinline__ void hide(const struct state *c, float s[32], const uint32_t mask[MASKS]) {
+    if (JOINED) {
+        if (mask[0] == ~0u) return;
+#pragma unroll
+        for (int x = 0; x < 32; x++) { /* j = x / 4, row x / 2 % 2, e = x % 2 */
+            const int bit = 8 * (x / 4 & 3) + 2 * (x / 16) + 4 * (x / 2 & 1) + (x & 1);
+            if (!(mask[0] >> bit & 1)) s[x] = -INF;
+        }
+    } else if (rare((mask[0] & mask[MASKS - 1]) != ~0u)) {
+        const int t2 = 2 * (c->lane & 3);
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            const uint32_t bits = (j < 4 ? mask[0] : mask[MASKS - 1]) >> (8 * (j & 3) + t2);
+            if (!(bits & 1)) s[4 * j] = -INF, s[4 * j + 2] = -INF;
+            if (!(bits & 2)) s[4 * j + 1] = -INF, s[4 * j + 3] = -INF;
+        }
+    }
+}
+
 /* S of the tile in `buffer`, which is this warpgroup's, and its valid slots: read before the products take all of the
  * shared memory's bandwidth. under: a product with the far half of the other buffer is under way, which is given back
  * when that is done. */
-static __device__ __forceinline__ void score_tile(struct state *c, float s[32], uint32_t mask[2], uint32_t buffer,
+static __device__ __forceinline__ void score_tile(struct state *c, float s[32], uint32_t mask[MASKS], uint32_t buffer,
                                                   uint32_t parity, int under) {
     const uint64_t q = slice_desc(c->shared + Q_AT, 0), k = slice_desc(c->shared + KV_AT + buffer * STAGE, 0);
     const uint64_t near = (uint64_t)(buffer * HALF >> 4), far = (uint64_t)((HALF - buffer * HALF) >> 4);
     mbar_wait(c->shared + NEAR_FULL + 8 * buffer, parity);
-    mask[0] = shared_load32(c->shared + MASK_AT + 8 * buffer);
-    mask[1] = shared_load32(c->shared + MASK_AT + 8 * buffer + 4);
+    load_mask(c, mask, buffer);
     async_fence();
     if (buffer == 1) named_sync(TURN, 256);
     wgmma_fence();
@@ -168,20 +204,12 @@ static __device__ __forceinline__ uint32_t grow(const struct state *c, float s[3
  * follow_growth, if this returns nonzero. A row's maximum is looked for only where some score of the warp lies 2^8
  * above the one in use: no shuffles else. */
 static __device__ __forceinline__ uint32_t soften(struct state *c, float s[32], uint32_t p[16], float sum[2],
-                                                  const uint32_t mask[2], float scale_log2, uint32_t buffer) {
+                                                  const uint32_t mask[MASKS], float scale_log2, uint32_t buffer) {
     const float from[2] = {base_of(c->m[0]), base_of(c->m[1])};
     float tile[2], part[4] = {-INF, -INF, -INF, -INF};
 #pragma unroll
     for (int x = 0; x < 32; x++) s[x] = __fmaf_rn(s[x], scale_log2, -from[x >> 1 & 1]);
-    if (rare((mask[0] & mask[1]) != ~0u)) {
-        const int t2 = 2 * (c->lane & 3);
-#pragma unroll
-        for (int j = 0; j < 8; j++) {
-            const uint32_t bits = (j < 4 ? mask[0] : mask[1]) >> (8 * (j & 3) + t2);
-            if (!(bits & 1)) s[4 * j] = -INF, s[4 * j + 2] = -INF;
-            if (!(bits & 2)) s[4 * j + 1] = -INF, s[4 * j + 3] = -INF;
-        }
-    }
+    hide(c, s, mask);
 #pragma unroll
     for (int x = 0; x < 32; x++) part[x & 3] = max_nan(part[x & 3], s[x]);
     tile[0] = max_nan(part[0], part[1]), tile[1] = max_nan(part[2], part[3]);
@@ -280,8 +308,9 @@ static __device__ __forceinline__ void settle(struct state *c, uint32_t odd) {
 
 /* Tiles t (buffer 0, of warpgroup 0) and t + 1 (buffer 1, of warpgroup 1) of `tiles`; parity of the buffers' rounds. In
  * s and mask: S of tile t, and on return that of tile t + 2. */
-static __device__ __forceinline__ void first_of_pair(struct state *c, float s[32], uint32_t mask[2], uint32_t parity,
-                                                     float scale_log2, int t, int tiles, uint32_t odd) {
+static __device__ __forceinline__ void first_of_pair(struct state *c, float s[32], uint32_t mask[MASKS],
+                                                     uint32_t parity, float scale_log2, int t, int tiles,
+                                                     uint32_t odd) {
     float sum[2];
     uint32_t p[16];
     const uint32_t grew = soften(c, s, p, sum, mask, scale_log2, 0);
@@ -317,7 +346,7 @@ static __device__ __forceinline__ void second_of_pair(struct state *c, uint32_t 
         return;
     }
     float s[32], sum[2];
-    uint32_t p[16], mask[2];
+    uint32_t p[16], mask[MASKS];
     score_tile(c, s, mask, 1, parity, 0);
     if (t + 3 >= tiles) arrive_warp(c, Q_FREE);
     take_p(c, 0);
@@ -362,7 +391,7 @@ static __device__ __forceinline__ void store_row(const struct state *c, const st
     }
     if (!inside) return;
     to += c->wg * 256 + 8 * t;
-    if (out->chunk == 16) {
+    if (JOINED || out->chunk == 16) {
 #pragma unroll
         for (int g = 0; g < 8; g++)
             *(uint4 *)(to + 32 * g) = make_uint4(w[4 * g], w[4 * g + 1], w[4 * g + 2], w[4 * g + 3]);
@@ -370,6 +399,22 @@ static __device__ __forceinline__ void store_row(const struct state *c, const st
 #pragma unroll
         for (int x = 0; x < 64; x++) to[32 * (x / 8) + x % 8] = (uint16_t)(w[x / 2] >> (x % 2 * 16));
     }
+}
+
+/* Nonzero if row r of O has no NaN and no infinity in this thread's columns. */
+static __device__ __forceinline__ int row_finite(const struct state *c, int r) {
+    float sum = 0;
+#pragma unroll
+    for (int j = 0; j < 32; j++) sum += c->o[4 * j + 2 * r] * 0 + c->o[4 * j + 2 * r + 1] * 0;
+    return sum == 0;
+}
+/* JOINED: what the warp has to say of the group, which is taken again if any warp's rows are not finite. */
+static __device__ __forceinline__ void mark(const struct state *c, const struct kp_mla_fwd_sm90 *kp, int n,
+                                            int finite) {
+    finite = __all_sync(~0u, finite);
+    if (c->lane) return;
+    ((volatile uint8_t *)kp->marks)[mark_of(n - 1) * 8 + c->wg * 4 + c->warp] = !finite;
+    if (!finite) shared_or32(c->shared + MARKED_AT, 1);
 }
 
 /* Of a part: row r of O, not normalised, and what merging needs. at: the row among those that are cut. */
@@ -385,16 +430,25 @@ static __device__ __forceinline__ void store_part(const struct state *c, const s
 }
 
 template <int WG>
-static __device__ __forceinline__ void finish(struct state *c, const struct kp_mla_fwd_sm90 *kp, const struct item *w,
-                                              int part) {
+static __device__ __forceinline__ void finish(struct state *c, const struct kp_mla_fwd_sm90 *kp,
+                                              const struct piece *y) {
     const struct kp_mla *p = &kp->in;
+    struct item w = y->w;
     const int row = row_of(c), t = c->lane & 3;
+    int finite = 1, queries = 1;
+    if (JOINED) {
+        const struct joined_group g = rows_of(kp, y->turn);
+        w.b = g.b, w.i = g.query, w.head = 0, queries = g.queries;
+    }
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        const int h = w->head + row + 8 * r, inside = h < p->heads_q;
-        if (part >= 0) {
-            const int64_t at = (w->b * p->seq_q + w->i) * p->heads_q + h - kp->first_row;
-            if (inside) store_part(c, kp, part * kp->rows + at, r, c->l[r], c->top[r]);
+        const int query = JOINED ? (row + 8 * r) >> kp->joined.shift : 0;
+        const int h = JOINED ? row + 8 * r - (query << kp->joined.shift) : w.head + row + 8 * r;
+        const int inside = h < p->heads_q && (!JOINED || query < queries);
+        const int64_t i = w.i + query;
+        if (!JOINED && y->part >= 0) {
+            const int64_t at = (w.b * p->seq_q + w.i) * p->heads_q + h - kp->first_row;
+            if (inside) store_part(c, kp, y->part * kp->rows + at, r, c->l[r], c->top[r]);
             continue;
         }
         const float natural = c->m[r] * LN2;
@@ -402,14 +456,16 @@ static __device__ __forceinline__ void finish(struct state *c, const struct kp_m
         float sink = -INF;
         if (p->sink && inside) sink = ((const float *)p->sink)[h * p->sink_head];
         const float factor = empty ? 0 : 1 / (c->l[r] + exp2_fast((sink - natural) * LOG2E));
-        uint16_t *to = (uint16_t *)kp->out.data + w->b * kp->out.batch + w->i * kp->out.row + h * kp->out.head;
+        if (JOINED && inside && !empty) finite &= row_finite(c, r);
+        uint16_t *to = (uint16_t *)kp->out.data + w.b * kp->out.batch + i * kp->out.row + h * kp->out.head;
         store_row(c, &kp->out, to, r, inside, factor);
         if (WG == 0 || t || !inside) continue; /* warpgroup 1 has the time: it waits for S of a anyhow */
         const float lse = outer_lse(p->flags, empty ? -INF : natural + log2f(c->l[r]) * LN2, sink);
-        store_lse(&kp->lse, w->b * kp->lse.batch + w->i * kp->lse.row + h * kp->lse.head, lse);
-        store_lse(&kp->max_logits, w->b * kp->max_logits.batch + w->i * kp->max_logits.row + h * kp->max_logits.head,
+        store_lse(&kp->lse, w.b * kp->lse.batch + i * kp->lse.row + h * kp->lse.head, lse);
+        store_lse(&kp->max_logits, w.b * kp->max_logits.batch + i * kp->max_logits.row + h * kp->max_logits.head,
                   c->top[r] * LN2);
     }
+    if (JOINED && !y->turn.second && y->turn.alone < 2) mark(c, kp, y->turn.groups, y->turn.alone || finite);
 }
 
 template <int WG> static __device__ __forceinline__ void consume(const struct kp_mla_fwd_sm90 *kp, uint32_t shared) {
@@ -420,8 +476,12 @@ template <int WG> static __device__ __forceinline__ void consume(const struct kp
     c.warp = (int)threadIdx.x >> 5 & 3;
     c.lane = (int)threadIdx.x & 31;
     uint32_t round = 0, round_q = 0, odd = 0; /* own tiles, items with tiles, parity of items */
+    if (JOINED)
+        c.query = (uint32_t)(row_of(&c) >> kp->joined.shift) * 8 | (uint32_t)((row_of(&c) + 8) >> kp->joined.shift) * 8
+                                                                       << 16;
     struct piece y;
-    for (int64_t n = 0; piece_of(kp, n, &y); n++, odd ^= 1) {
+    start_pieces(&y);
+    for (; next_piece(kp, MARKS_WRITTEN, shared + MARKED_AT, &y); odd ^= 1) {
         const int tiles = y.tiles;
 #pragma unroll
         for (int x = 0; x < 128; x++) c.o[x] = 0;
@@ -429,7 +489,7 @@ template <int WG> static __device__ __forceinline__ void consume(const struct kp
         for (int r = 0; r < 2; r++) c.m[r] = c.top[r] = -INF, c.l[r] = 0;
         if (tiles) mbar_wait(shared + Q_FULL, round_q++ & 1);
         float s[32];
-        uint32_t mask[2];
+        uint32_t mask[MASKS];
         if (WG == 0 && tiles) {
             score_tile(&c, s, mask, 0, round & 1, 0);
             if (tiles <= 2) arrive_warp(&c, Q_FREE);
@@ -443,7 +503,7 @@ template <int WG> static __device__ __forceinline__ void consume(const struct kp
         }
         if (WG == 1 && (tiles & 1)) round--; /* the last pair had no second tile */
         if (!tiles) settle(&c, odd);
-        finish<WG>(&c, kp, &y.w, y.part);
+        finish<WG>(&c, kp, &y);
     }
 }
 
@@ -453,6 +513,7 @@ extern "C" __global__ void __launch_bounds__(KP_MLA_FWD_SM90_THREADS, 1)
     if (threadIdx.x == 0) {
         mbar_init(shared + Q_FULL, 128);
         mbar_init(shared + Q_FREE, 8);
+        if (JOINED) shared_store32(shared + MARKED_AT, 0);
         for (uint32_t buffer = 0; buffer < 2; buffer++) {
             mbar_init(shared + NEAR_FULL + 8 * buffer, 129);
             mbar_init(shared + FAR_FULL + 8 * buffer, 128);
@@ -464,7 +525,7 @@ extern "C" __global__ void __launch_bounds__(KP_MLA_FWD_SM90_THREADS, 1)
     __syncthreads();
     if (threadIdx.x >= 256) {
         registers_fewer<72>();
-        if (kp.in.q.chunk == 16 && kp.in.kv.chunk == 16)
+        if (JOINED || (kp.in.q.chunk == 16 && kp.in.kv.chunk == 16)) /* JOINED: rows of the table ask for it */
             produce<1>(&kp, shared);
         else
             produce<0>(&kp, shared);

@@ -115,6 +115,8 @@ extern const struct attn_kernel attn_cuda_sdpa_fwd_wide_rows[];
 extern const int32_t attn_cuda_n_sdpa_fwd_wide_rows;
 extern const struct attn_kernel attn_cuda_sdpa_bwd_wide_rows[];
 extern const int32_t attn_cuda_n_sdpa_bwd_wide_rows;
+extern const struct attn_kernel attn_cuda_mla_fwd_joined_sm90_rows[];
+extern const int32_t attn_cuda_n_mla_fwd_joined_sm90_rows;
 extern const struct attn_kernel attn_cuda_mla_fwd_sm90_rows[];
 extern const int32_t attn_cuda_n_mla_fwd_sm90_rows;
 extern const struct attn_kernel attn_cuda_mla_bwd_sm90_rows[];

@@ -4,7 +4,7 @@
 #include "kernels/params/mla_join.h"
 #include "core/joined.h"
 #include "core/problem.h"
-#include "cuda/sparse/mla.h"
+#include "cuda/sparse/mla_joined.h"
 
 #include <inttypes.h>
 
@@ -68,26 +68,41 @@ static attn_status prepare(const struct attn_kernel *k, struct attn_core_device 
     return attn_cuda_variant_load(dev, attn_cuda_variant_find(c->symbol), (uint32_t)g.shared);
 }
 
-static attn_status launch(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
-                          const attn_args *args) {
+attn_status attn_cuda_mla_join_queue(const struct attn_kernel *k, const struct attn_core_device *dev,
+                                     const attn_problem *p, const struct attn_cuda_mla_join_part *part, void *stream) {
     const struct kp_mla_join_config *c = k->impl;
     const struct geometry g = lay_out(c, attn_cuda_limits_of(dev), p);
     const struct attn_core_joined l = attn_core_joined_layout(p);
-    if (g.total == 0) return ATTN_OK;
-    struct kp_mla_join kp = {.joined = attn_cuda_view(p, args, ATTN_ROLE_JOINED),
-                             .uses = (uint64_t)(uintptr_t)args->workspace,
-                             .union_limit = p->union_limit,
-                             .groups = l.groups,
-                             .total = g.total,
-                             .keys = (int32_t)l.keys,
-                             .bits = (int32_t)l.bits,
-                             .slots = (int32_t)l.slots,
-                             .slots_row = (int32_t)l.slots_row,
-                             .words = (int32_t)g.words};
-    attn_cuda_mla_inputs(&kp.in, p, args);
-    const struct attn_cuda_grid grid = {
-        .x = (uint32_t)g.ctas, .y = 1, .z = 1, .threads = (uint32_t)c->threads, .shared_bytes = (uint32_t)g.shared};
-    return attn_cuda_launch(dev, attn_cuda_variant_of(dev, c->symbol), &grid, &kp, sizeof kp, args->stream);
+    if (part->until <= part->from) return ATTN_OK;
+    const struct kp_mla_join kp = {.in = *part->in,
+                                   .joined = part->joined,
+                                   .uses = part->uses,
+                                   .union_limit = p->union_limit,
+                                   .groups = l.groups,
+                                   .from = part->from,
+                                   .until = part->until,
+                                   .keys = (int32_t)l.keys,
+                                   .bits = (int32_t)l.bits,
+                                   .slots = (int32_t)l.slots,
+                                   .slots_row = (int32_t)l.slots_row,
+                                   .words = (int32_t)g.words};
+    const struct attn_cuda_grid grid = {.x = (uint32_t)attn_cuda_lesser(g.ctas, part->until - part->from),
+                                        .y = 1,
+                                        .z = 1,
+                                        .threads = (uint32_t)c->threads,
+                                        .shared_bytes = (uint32_t)g.shared};
+    return attn_cuda_launch(dev, attn_cuda_variant_of(dev, c->symbol), &grid, &kp, sizeof kp, stream);
+}
+
+static attn_status launch(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                          const attn_args *args) {
+    struct kp_mla in;
+    attn_cuda_mla_inputs(&in, p, args);
+    const struct attn_cuda_mla_join_part part = {.in = &in,
+                                                 .joined = attn_cuda_view(p, args, ATTN_ROLE_JOINED),
+                                                 .uses = (uint64_t)(uintptr_t)args->workspace,
+                                                 .until = lay_out(k->impl, attn_cuda_limits_of(dev), p).total};
+    return attn_cuda_mla_join_queue(k, dev, p, &part, args->stream);
 }
 
 /* ------------------------------------------------------------------ rows --------------------------- */
@@ -115,3 +130,11 @@ const struct attn_kernel attn_cuda_mla_join_rows[] = {
 };
 #undef VARIANT
 const int32_t attn_cuda_n_mla_join_rows = sizeof attn_cuda_mla_join_rows / sizeof attn_cuda_mla_join_rows[0];
+
+const struct attn_kernel *attn_cuda_mla_join_row(int64_t group) {
+    for (int32_t i = 0; i < attn_cuda_n_mla_join_rows; i++) {
+        const struct kp_mla_join_config *c = attn_cuda_mla_join_rows[i].impl;
+        if (c->group == group) return &attn_cuda_mla_join_rows[i];
+    }
+    return NULL;
+}

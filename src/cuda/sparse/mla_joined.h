@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: MIT
+ * Joined lists (docs/joined_lists.md) for the operators that read them: made in the operator's workspace by the kernels
+ * of mla_join, some groups at a time, before the kernel that reads them. */
+#ifndef ATTN_CUDA_MLA_JOINED_H
+#define ATTN_CUDA_MLA_JOINED_H
+#include "cuda/sparse/mla.h"
+#include "kernels/params/mla_joined.h"
+
+/* Neighbouring queries whose heads fill a tile of `rows` rows: 2, 4, 8 or 16; 0: none. */
+int64_t attn_cuda_mla_joined_group(const attn_problem *p, int64_t rows);
+/* Groups of the problem. */
+int64_t attn_cuda_mla_joined_groups(const attn_problem *p, int64_t group);
+/* Entries of a group's list, for estimates: lists of neighbours that share four fifths of their keys. */
+double attn_cuda_mla_joined_entries(const attn_problem *p, int64_t group);
+
+/* 1 and the reason if the lists of this problem can't be joined for tiles of `rows` rows. */
+int attn_cuda_mla_joined_refuse(const struct attn_core_device *dev, const attn_problem *p, int64_t rows,
+                                struct attn_text *why);
+attn_status attn_cuda_mla_joined_prepare(struct attn_core_device *dev, const attn_problem *p, int64_t rows);
+/* Seconds that joining takes. */
+double attn_cuda_mla_joined_time(const struct attn_core_device *dev, const attn_problem *p, int64_t rows);
+
+/* Groups that are joined at a time: a multiple of `turn`, those that the device works on at once, or all of them. */
+int64_t attn_cuda_mla_joined_listed(const attn_problem *p, int64_t rows, int64_t turn);
+/* Bytes of the workspace that joining `listed` groups takes, a multiple of 256. */
+uint64_t attn_cuda_mla_joined_bytes(const struct attn_core_device *dev, const attn_problem *p, int64_t rows,
+                                    int64_t listed);
+/* Queues the join of groups from .. until - 1 into the memory at `workspace`; *joined says where a kernel queued next
+ * finds them. */
+attn_status attn_cuda_mla_joined_queue(const struct attn_core_device *dev, const attn_problem *p, const attn_args *args,
+                                       int64_t rows, uint64_t workspace, int64_t from, int64_t until,
+                                       struct kp_mla_joined *joined);
+
+/* ---- mla_join.c ---- */
+
+/* The row that joins groups of this size; NULL: none. */
+const struct attn_kernel *attn_cuda_mla_join_row(int64_t group);
+struct attn_cuda_mla_join_part {
+    const struct kp_mla *in;
+    struct kp_view joined; /* row: from a group to the next one */
+    uint64_t uses;         /* the row's workspace */
+    int64_t from, until;   /* groups */
+};
+/* p: of mla_join. */
+attn_status attn_cuda_mla_join_queue(const struct attn_kernel *k, const struct attn_core_device *dev,
+                                     const attn_problem *p, const struct attn_cuda_mla_join_part *part, void *stream);
+#endif
