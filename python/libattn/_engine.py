@@ -197,9 +197,13 @@ def plan_info(plan: int) -> _abi.attn_plan_info:
 
 
 def run(builder: Builder, op: int, inputs: Mapping[str, Any], outputs: Mapping[str, Any], wanted: tuple[str, ...],
-        options: Mapping[str, Any], scratch: Scratch | None = None) -> dict[str, Any]:
-    """Execute `op`; `wanted` outputs that are not among `outputs` are allocated. Returns all outputs by role."""
-    stream = options.get("stream")
+        options: dict[str, Any], scratch: Scratch | None = None) -> dict[str, Any]:
+    """Execute `op`; `wanted` outputs that are not among `outputs` are allocated. Returns all outputs by role.
+
+    The stream is taken out of the caller's options: one plan serves every stream, so that a stream that records a graph
+    finds the plan that another stream made.
+    """
+    stream = options.pop("stream", None)
     bf16 = options.get("dtype") == "bf16"
     key: list[Any] = [op, wanted, *options.items()]
     addresses, others = [], {}

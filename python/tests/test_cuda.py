@@ -45,6 +45,7 @@ class OnDevice:
 
 def run_on_simulator():
     import libattn
+    from libattn import _engine
 
     random = np.random.default_rng(1)
     q, k, v = (random.standard_normal((1, 2, rows, 16)).astype(np.float32) for rows in (5, 9, 9))
@@ -56,6 +57,9 @@ def run_on_simulator():
     expected = libattn.sdpa(q, k, v, causal=True, return_lse=True)
     for x, right in zip(found, expected):
         assert np.allclose(x.numpy(), right, atol=2e-6)
+    n_calls = len(_engine._calls)
+    libattn.sdpa(*arrays, causal=True, out=out, lse=lse, return_lse=True, stream=1)
+    assert len(_engine._calls) == n_calls  # one plan for every stream
     with pytest.raises(libattn.ArgumentError, match="out is missing: on a CUDA device"):
         libattn.sdpa(*arrays)
     with pytest.raises(libattn.ArgumentError, match="k lives on|k is on|device"):
