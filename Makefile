@@ -9,7 +9,7 @@ export JOBS
 
 .DEFAULT_GOAL := help
 .PHONY: help deps build demo quick check check-full check-sim check-sim-full bench-sim asan ubsan tsan fuzz cov lint tidy abi-check ptxas-check check-oldcpu format doc \
-        python wheel nvcc gpu-check first-contact gpu-sanitize figures install uninstall clean
+        python python-gpu wheel nvcc gpu-check first-contact gpu-sanitize figures install uninstall clean
 
 help: ## this list
 	@echo 'libattn: make TARGET [JOBS=n]'
@@ -78,6 +78,9 @@ ptxas-check: build ## registers, spills and stack of the GPU kernels against ker
 
 python: build ## the Python package: types, tests on every Python from 3.10 on, the wheel in a clean environment
 	@tools/check_python.sh $(BUILD)
+
+python-gpu: build ## on a GPU with torch and transformers: what the Python package promises, recorded in build/log/python-gpu.json
+	@LIBATTN_LIBRARY=$(BUILD)/libattn.so PYTHONPATH=python python3 python/checks --record build/log/python-gpu.json
 
 wheel: build ## build/wheel/libattn-*.whl for systems with glibc 2.28 and later (ATTN_CUDA_CODE=all: machine code for every GPU)
 	@tools/build_wheel.sh $(BUILD)

@@ -73,6 +73,7 @@ types=(--exclude '/(torch|hf|compat)')
 if [ "${TORCH:-1}" != 0 ]; then
     folder=$(environment torch "$python" --no-cache-dir torch transformers numpy ml_dtypes pytest mypy build) || exit 1
     tests "tests with torch" "$folder/bin/python" -m pytest -q -p no:cacheprovider python/tests/test_{torch,hf,readme,compat}.py
+    tests "checks on the CPU" "$folder/bin/python" python/checks --device cpu --jobs 2 # the GPU machine's, as far as a CPU goes
     types=()
 fi
 tests "types (mypy)" "$folder/bin/python" -m mypy --cache-dir "$envs/mypy" "${types[@]}"

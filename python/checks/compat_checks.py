@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: MIT
+"""libattn.compat: each published call on the device against a plain formula, out, lse and gradients."""
+
+import libattn.compat
+import reference
+import torch
+from record import check
+
+HALF = (torch.bfloat16, torch.float16)
+BOUND = {torch.bfloat16: (1.6e-2, 3.2e-2), torch.float16: (2e-3, 4e-3)}
+
+
+def formula(q, k, v, **words):
+    """The formulas on [B,S,H,D], diagonal at the bottom right, lse +inf on rows without keys."""
+    out, lse = reference.sdpa(*(x.transpose(1, 2) for x in (q, k, v)), bottom_right=True, **words)
+    return out.transpose(1, 2), lse.masked_fill(lse.isneginf(), float("inf"))
+
+
+def compare(case, label, call, right, inputs):
+    """call returns (out, lse)."""
+    (out, lse), (expected, expected_lse) = call(*inputs), right(*inputs)
+    forward, backward = BOUND[inputs[0].dtype]
+    case.close(f"{label}: out", out, expected, forward)
+    case.close(f"{label}: lse", lse, expected_lse, 1e-3)
+    dout = case.random(*out.shape, dtype=out.dtype)
+    for role, x, y in zip(
+        ("dq", "dk", "dv"), torch.autograd.grad(out, inputs, dout), torch.autograd.grad(expected, inputs, dout.double())
+    ):
+        case.close(f"{label}: {role}", x, y, backward)
+
+
+OPTIONS = {
+    "plain": ({}, {}),
+    "causal": ({"causal": True}, {"causal": True}),
+    "window": ({"window_size": (30, 4)}, {"window": (30, 4)}),
+    "causal window": ({"causal": True, "window_size": (30, -1)}, {"causal": True, "window": (30, None)}),
+    "softcap": ({"softcap": 2.0}, {"softcap": 2.0}),
+    "scale": ({"softmax_scale": 0.2}, {"scale": 0.2}),
+}
+
+
+def dense(case, name):
+    module = libattn.compat.install(name)
+    for dtype in HALF:
+        for d in (64, 128):
+            for sq, sk in ((113, 203), (128, 128), (150, 60)):
+                inputs = [
+                    case.random(2, rows, heads, d, dtype=dtype, grad=True)
+                    for rows, heads in ((sq, 6), (sk, 2), (sk, 2))
+                ]
+                for label, (theirs, ours) in OPTIONS.items():
+                    compare(
+                        case,
+                        f"{label} {str(dtype)[6:]}",
+                        lambda *x: module.flash_attn_func(*x, return_attn_probs=True, **theirs)[:2],
+                        lambda *x: formula(*x, **ours),
+                        inputs,
+                    )
+
+
+@check
+def flash_attn(case):
+    dense(case, "flash_attn")
+
+
+@check
+def flash_attn_interface(case):
+    dense(case, "flash_attn_interface")
+
+
+@check
+def alibi(case):
+    module, slopes = libattn.compat.install("flash_attn"), case.random(6).abs() * 0.1
+    inputs = [case.random(2, 100, heads, 64, dtype=torch.bfloat16, grad=True) for heads in (6, 2, 2)]
+    compare(
+        case,
+        "alibi",
+        lambda *x: module.flash_attn_func(*x, alibi_slopes=slopes, return_attn_probs=True)[:2],
+        lambda *x: formula(*x, alibi=slopes, alibi_form="distance"),
+        inputs,
+    )
+
+
+def sequences(case, *counts):
+    bounds = torch.tensor([0, *counts], device=case.device).cumsum(0)
+    return bounds.int(), [slice(a, b) for a, b in zip(bounds.tolist(), bounds.tolist()[1:])]
+
+
+@check
+def packed(case):
+    """flash_attn_varlen_func of both, with gradients; seqused of version 3."""
+    (cu_q, rows_q), (cu_k, rows_k) = sequences(case, 30, 1, 113), sequences(case, 64, 100, 203)
+    for name in ("flash_attn", "flash_attn_interface"):
+        module = libattn.compat.install(name)
+        for causal in (False, True):
+            q, k, v = (
+                case.random(rows, heads, 128, dtype=torch.bfloat16, grad=True)
+                for rows, heads in ((144, 6), (367, 2), (367, 2))
+            )
+
+            def right(q, k, v):
+                parts = [formula(q[None, a], k[None, b], v[None, b], causal=causal) for a, b in zip(rows_q, rows_k)]
+                return torch.cat([out[0] for out, _ in parts]), torch.cat([lse[0] for _, lse in parts], 1)
+
+            compare(
+                case,
+                name,
+                lambda q, k, v: module.flash_attn_varlen_func(
+                    q, k, v, cu_q, cu_k, 113, 203, causal=causal, return_attn_probs=True
+                )[:2],
+                right,
+                (q, k, v),
+            )
+    used = torch.tensor([60, 33, 203], dtype=torch.int32, device=case.device)
+    out = module.flash_attn_varlen_func(q, k, v, cu_q, cu_k, 113, 203, seqused_k=used)
+    for i, (a, b) in enumerate(zip(rows_q, rows_k)):
+        keys = slice(b.start, b.start + int(used[i]))
+        case.close("seqused_k", out[a], formula(q[None, a], k[None, keys], v[None, keys])[0][0], 1.6e-2)
+
+
+@check
+def cache(case):
+    """flash_attn_with_kvcache: appended rows, dense and paged."""
+    module, lengths = libattn.compat.install("flash_attn"), [37, 300, 511]
+    used = torch.tensor(lengths, dtype=torch.int32, device=case.device)
+    for new_rows in (1, 5):
+        q = case.random(3, new_rows, 16, 128, dtype=torch.bfloat16)
+        new_k, new_v = (case.random(3, new_rows, 2, 128, dtype=torch.bfloat16) for _ in range(2))
+        whole = [case.random(3, 768, 2, 128, dtype=torch.bfloat16) for _ in range(2)]
+        for paged in (False, True):
+            table, caches = None, [x.clone() for x in whole]
+            if paged:
+                table = torch.randperm(9, generator=case.generator, device=case.device).int().view(3, 3)
+                pages = [torch.empty(9, 256, 2, 128, dtype=q.dtype, device=case.device) for _ in range(2)]
+                for page, x in zip(pages, whole):
+                    page[table.long()] = x.view(3, 3, 256, 2, 128)
+                caches = pages
+            out, lse = module.flash_attn_with_kvcache(
+                q, *caches, new_k, new_v, cache_seqlens=used, block_table=table, causal=True, return_softmax_lse=True
+            )
+            for b, length in enumerate(lengths):
+                keys, values = (
+                    torch.cat([x[b : b + 1, :length], new[b : b + 1]], 1) for x, new in zip(whole, (new_k, new_v))
+                )
+                right, right_lse = formula(q[b : b + 1], keys, values, causal=True)
+                case.close(f"{new_rows} rows, paged {paged}: out", out[b : b + 1], right, 1.6e-2)
+                case.close(f"{new_rows} rows, paged {paged}: lse", lse[b : b + 1], right_lse, 1e-3)
+
+
+@check
+def flash_mla(case):
+    module = libattn.compat.install("flash_mla")
+    for sq, hq, sk, topk, d in ((33, 128, 700, 512, 576), (20, 64, 300, 128, 576), (20, 64, 300, 128, 512)):
+        q, kv = (case.random(*shape, dtype=torch.bfloat16) for shape in ((sq, hq, d), (sk, 1, d)))
+        slots = torch.randint(-1, sk, (sq, 1, topk), generator=case.generator, device=case.device, dtype=torch.int32)
+        slots[3] = -1
+        lengths = torch.randint(0, topk + 1, (sq,), generator=case.generator, device=case.device, dtype=torch.int32)
+        for label, words in {
+            "plain": {},
+            "sink": {"attn_sink": case.random(hq)},
+            "lengths": {"topk_length": lengths},
+        }.items():
+            out, top, lse = module.flash_mla_sparse_fwd(q, kv, slots, 0.06, **words)
+            ours = {{"attn_sink": "sink"}.get(name, name): x for name, x in words.items()}
+            right, right_lse, _, right_top = reference.mla(q, kv, slots, scale=0.06, **ours)
+            case.close(f"{label}: out", out, right, 1.6e-2)
+            case.close(f"{label}: lse", lse, right_lse.masked_fill(right_lse.isneginf(), float("inf")), 1e-3)
+            case.close(f"{label}: max_logits", top, right_top, 1e-3)

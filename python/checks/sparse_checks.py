@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: MIT
+"""libattn.torch, sparse: mla, its backward and dist against the formulas, opcheck."""
+
+import reference
+import torch
+from libattn import torch as lt
+from libattn.torch._sparse_op import SPARSE_OPTIONS
+from record import check
+from torch.library import opcheck
+
+
+def problem(case, sq, hq, sk, topk, d=576):
+    """q, kv, indices with invalid slots anywhere, sink, slots in use."""
+    q, kv = (case.random(*shape, dtype=torch.bfloat16, grad=True) for shape in ((sq, hq, d), (sk, 1, d)))
+    slots = torch.randint(-3, sk, (sq, 1, topk), generator=case.generator, device=case.device, dtype=torch.int32)
+    slots[1] = -1
+    lengths = torch.randint(1, topk + 1, (sq,), generator=case.generator, device=case.device, dtype=torch.int32)
+    return q, kv, slots, case.random(hq, grad=True), lengths
+
+
+@check
+def mla(case):
+    """Forward, backward and dist, with and without sink and lengths."""
+    for label, extent in {
+        "64 heads": (40, 64, 300, 128),
+        "128 heads, d512": (24, 128, 500, 256, 512),
+        "16 heads": (9, 16, 70, 50),
+    }.items():
+        q, kv, slots, sink, lengths = problem(case, *extent)
+        for name, words in {"plain": {}, "sink": {"sink": sink}, "lengths": {"topk_length": lengths}}.items():
+            out, lse, top = lt.mla(q, kv, slots, return_max_logits=True, **words)
+            right, right_lse, dist, right_top = reference.mla(q, kv, slots, **words)
+            case.close(f"{label}, {name}: out", out, right, 1.6e-2)
+            case.close(f"{label}, {name}: lse", lse, right_lse, 1e-3)
+            case.close(f"{label}, {name}: max_logits", top, right_top, 1e-3)
+            learned = (q, kv, *((sink,) if "sink" in words else ()))
+            dout = case.random(*out.shape, dtype=torch.bfloat16)
+            found = torch.autograd.grad(out, learned, dout)
+            expected = torch.autograd.grad(right, learned, dout.double())
+            for role, x, y in zip(("dq", "dkv", "dsink"), found, expected):
+                case.close(f"{label}, {name}: {role}", x, y, 3.2e-2)
+            if "sink" not in words:
+                case.close(f"{label}, {name}: dist", lt.dist(q, kv, slots, lse.detach(), **words), dist, 1.6e-2)
+
+
+@check
+def opcheck_sparse(case):
+    q, kv, slots, sink, _ = problem(case, 6, 64, 60, 64)
+    options = tuple(default for _, default in SPARSE_OPTIONS.values())
+    out, lse, _ = lt.mla(q, kv, slots, sink=sink, return_max_logits=True)
+    plain, sink = [x.detach() for x in (q, kv)], sink.detach()
+    opcheck(torch.ops.libattn.mla_fwd.default, (q, kv, slots, None, sink.requires_grad_(), *options))
+    opcheck(
+        torch.ops.libattn.mla_bwd.default,
+        (
+            out.detach(),
+            None,
+            *plain,
+            slots,
+            out.detach(),
+            lse.detach(),
+            [True] * 3,
+            None,
+            sink.detach(),
+            *options[:-2],
+            True,
+            *options[-1:],
+        ),
+    )
+    opcheck(torch.ops.libattn.dist.default, (*plain, slots, lse.detach(), "l1", None, *options))
+
+
+@check
+def batches(case):
+    """A leading batch axis gives what its entries give."""
+    two = [problem(case, 12, 64, 90, 64)[:3] for _ in range(2)]
+    out = lt.mla(*(torch.stack(x) for x in zip(*two)))
+    for i, one in enumerate(two):
+        case.close("out", out[i], lt.mla(*one), 1e-2)
