@@ -113,6 +113,7 @@ def resolve(path, name):
 PYTHON = {
     "python/libattn": {"numpy", "ml_dtypes", "typing_extensions"},
     "python/libattn/torch": {"torch"},
+    "python/libattn/_trace_figure.py": {"matplotlib"},
     "python/libattn/hf.py": {"torch", "transformers"},
     "python/libattn/compat": {"torch"},
 }

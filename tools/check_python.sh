@@ -63,12 +63,12 @@ wheel() {
 found=$(interpreters)
 [ -n "$found" ] || { echo 'no Python from 3.10 on with ensurepip (apt-get install -y python3-venv)' >&2; exit 1; }
 while read -r version python; do
-    folder=$(environment "$version" "$python" numpy ml_dtypes pytest) || { failed=$((failed + 1)); continue; }
+    folder=$(environment "$version" "$python" numpy ml_dtypes pytest matplotlib) || { failed=$((failed + 1)); continue; }
     tests "tests on $version" "$folder/bin/python" -m pytest -q -p no:cacheprovider python/tests
 done <<<"$found"
 
 read -r version python <<<"$(tail -n 1 <<<"$found")" # the newest
-folder=$(environment "$version" "$python" mypy build typing_extensions) || exit 1
+folder=$(environment "$version" "$python" mypy build typing_extensions matplotlib) || exit 1
 types=(--exclude '/(torch|hf|compat)')
 if [ "${TORCH:-1}" != 0 ]; then
     folder=$(environment torch "$python" --no-cache-dir torch transformers numpy ml_dtypes pytest mypy build matplotlib) || exit 1

@@ -166,3 +166,20 @@ def flash_mla(case):
             case.close(f"{label}: out", out, right, 1.6e-2)
             case.close(f"{label}: lse", lse, right_lse.masked_fill(right_lse.isneginf(), float("inf")), 1e-3)
             case.close(f"{label}: max_logits", top, right_top, 1e-3)
+
+
+@check
+def cudnn_backward(case):
+    """cudnn.DSA.sparse_attention_backward_wrapper."""
+    backward = libattn.compat.install("cudnn").DSA.sparse_attention_backward_wrapper
+    for hq, d in ((64, 576), (128, 512), (16, 576)):
+        q, kv = (case.random(*shape, dtype=torch.bfloat16, grad=True) for shape in ((40, hq, d), (300, d)))
+        slots = torch.randint(-1, 300, (40, 128), generator=case.generator, device=case.device, dtype=torch.int32)
+        lengths = torch.randint(1, 129, (40,), generator=case.generator, device=case.device, dtype=torch.int32)
+        sink = case.random(hq, grad=True)
+        out, lse, _, _ = reference.mla(q, kv[:, None], slots[:, None], sink=sink, topk_length=lengths)
+        dout = case.random(40, hq, 512, dtype=torch.bfloat16)
+        right = torch.autograd.grad(out, (q, kv, sink), dout.double())
+        plain = (q.detach(), kv.detach(), out.detach().bfloat16(), dout, lse.detach().float(), sink.detach(), slots)
+        for name, found, expected in zip(("dq", "dkv", "d_sink"), backward(*plain, topk_length=lengths), right):
+            case.close(f"{hq} heads, d{d}: {name}", found, expected, 3.2e-2)

@@ -77,3 +77,18 @@ def batches(case):
     out = lt.mla(*(torch.stack(x) for x in zip(*two)))
     for i, one in enumerate(two):
         case.close("out", out[i], lt.mla(*one), 1e-2)
+
+
+@check
+def joined_lists(case):
+    """mla_join gives the words that it gives on the CPU, in what the format has written."""
+    for sq, sk, topk in ((37, 300, 128), (64, 5000, 512)):
+        slots = torch.randint(-3, sk, (sq, 1, topk), generator=case.generator, device=case.device, dtype=torch.int32)
+        lengths = torch.randint(1, topk + 1, (sq,), generator=case.generator, device=case.device, dtype=torch.int32)
+        for group in (2, 4, 8, 16):
+            words = {"group": group, "seq_k": sk, "causal": True, "q_start": sk - sq}
+            found = lt.mla_join(slots, topk_length=lengths, **words).cpu()
+            right = lt.mla_join(slots.cpu(), topk_length=lengths.cpu(), **words)
+            for x, y in zip(found, right):
+                written = 32 + int(y[0])
+                case.must(torch.equal(x[:written], y[:written]), f"group {group}: other headers or keys")

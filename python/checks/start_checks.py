@@ -8,33 +8,12 @@ import sys
 
 from record import check
 
-PROGRAM = """
-import json, sys
-from time import perf_counter
-import torch
-device, op = sys.argv[1:]
-bf16, ms = torch.bfloat16, {}
-def done():
-    if device.startswith("cuda"): torch.cuda.synchronize()
-    return perf_counter()
-q = torch.randn(1, 8, 256, 128, device=device).to(bf16).requires_grad_()
-sparse_q, kv = (torch.randn(*x, device=device).to(bf16).requires_grad_() for x in ((16, 64, 576), (300, 1, 576)))
-slots = torch.randint(0, 300, (16, 1, 128), device=device, dtype=torch.int32)
-start = done()
-import libattn.torch as lt
-ms["import"] = done() - start
-call = (lambda: lt.sdpa(q, q, q, causal=True)) if op == "sdpa" else (lambda: lt.mla(sparse_q, kv, slots))
-for name in ("first call", "second call"):
-    start = done(); out = call(); ms[name] = done() - start
-for name in ("first backward", "second backward"):
-    start = done(); out.sum().backward(retain_graph=True); ms[name] = done() - start
-print(json.dumps({name: round(1e3 * x, 2) for name, x in ms.items()}))
-"""
+PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "first_call.py")
 
 
 def times(case, op, **environment):
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(case.device), op],
+        [sys.executable, PROGRAM, str(case.device), op],
         capture_output=True,
         text=True,
         check=False,

@@ -13,10 +13,12 @@ from ._dense import SdpaGradients, sdpa, sdpa_backward
 from ._engine import clear_cache
 from ._errors import ArgumentError, AttnError, DeviceError, OutOfMemoryError, UnsupportedError
 from ._listing import Device, Kernel, Plan, devices, explain, kernels, plan, version
-from ._sparse import MlaGradients, dist, mla, mla_backward
+from ._sparse import MlaGradients, dist, mla, mla_backward, mla_join
+from ._trace import Problem, Trace, read_trace, recording
 
 __all__ = [
     "ArgumentError", "AttnError", "Device", "DeviceError", "Kernel", "MlaGradients", "OutOfMemoryError", "Plan",
-    "SdpaGradients", "UnsupportedError", "check", "clear_cache", "devices", "dist", "explain", "kernels", "mla",
-    "mla_backward", "plan", "sdpa", "sdpa_backward", "version",
+    "Problem", "SdpaGradients", "Trace", "UnsupportedError", "check", "clear_cache", "devices", "dist",
+    "explain", "kernels", "mla", "mla_backward", "mla_join", "plan", "read_trace", "recording", "sdpa", "sdpa_backward",
+    "version",
 ]

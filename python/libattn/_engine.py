@@ -102,7 +102,7 @@ class Call:
         if use.value == _abi.ATTN_USE_NONE:
             raise error(_abi.ATTN_E_ARGUMENT, f"{role} is no output of this problem", role)
         shape = tuple(expected.shape[:expected.rank])
-        main = views["q"]
+        main = main_view(views)
         if len(main.shape) < 4 and self.problem.op not in _DENSE and role != "dsink":
             shape = shape[1:]  # sparse tensors without the batch axis
         if role == "dalibi":
@@ -171,6 +171,11 @@ class Call:
 
 
 _DENSE = (_abi.ATTN_OP_SDPA_FWD, _abi.ATTN_OP_SDPA_BWD)
+
+
+def main_view(views: Mapping[str, View]) -> View:
+    """The tensor whose dtype and number of axes are the problem's."""
+    return views["q"] if "q" in views else views["indices"]
 
 
 def device_of(views: Mapping[str, View]) -> tuple[int, int]:
@@ -251,7 +256,7 @@ def foreign(role: str, x: Any, stream: int | None, bf16: bool) -> View:
 def prepare(builder: Builder, op: int, views: dict[str, View], wanted: tuple[str, ...],
             options: Mapping[str, Any]) -> Call:
     """The Call of a combination that is new."""
-    problem = _abi.attn_problem(size=ctypes.sizeof(_abi.attn_problem), op=op, dtype=views["q"].dtype)
+    problem = _abi.attn_problem(size=ctypes.sizeof(_abi.attn_problem), op=op, dtype=main_view(views).dtype)
     builder(problem, views, options, wanted)
     return Call(problem, options.get("kernel"), views, wanted)
 

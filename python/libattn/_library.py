@@ -3,10 +3,12 @@
 
 The wheel carries libattn.so beside this file. LIBATTN_LIBRARY names another one. Calls release the GIL (ctypes does).
 """
+import contextlib
 import ctypes
 import os
 import pathlib
 import threading
+from collections.abc import Iterator
 
 from . import _abi
 from ._errors import error
@@ -63,6 +65,32 @@ def context() -> int:
                 _context = made.value
     assert _context is not None
     return _context
+
+
+@contextlib.contextmanager
+def context_of_its_own(environment: dict[str, str]) -> Iterator[None]:
+    """Another context inside the block, made with these environment variables; the caller lets go of plans of both."""
+    global _context
+    kept, before = _context, {name: os.environ.get(name) for name in environment}
+    os.environ.update(environment)
+    try:
+        _context = None
+        context()
+    except BaseException:
+        _context = kept
+        raise
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+    made = _context
+    try:
+        yield
+    finally:
+        _context = kept
+        lib.attn_ctx_release(made)
 
 
 def forget_context() -> None:

@@ -110,6 +110,19 @@ class Dist(Sparse, total=False):
     dist: Array
 
 
+class Join(TypedDict, total=False):
+    """Options of mla_join."""
+
+    causal: bool  #: hide keys past the diagonal
+    q_start: int  #: causal: position of query 0
+    k_stride: int  #: causal: tokens a key row
+    topk_length: Array | None  #: i32 [SQ] or [B,SQ], slots in use
+    union_limit: int  #: a group with more entries is left apart
+    kernel: str  #: take only kernels whose name matches this pattern (* and ?)
+    stream: int  #: CUDA: address of the CUstream
+    joined: Array
+
+
 Setter = Callable[[_abi.attn_problem, Any], None]
 
 
@@ -176,6 +189,7 @@ SDPA = COMMON | {
 }
 _NORM = choice("dist_norm", "dist_norm", {"sum": _abi.ATTN_DIST_SUM, "mean": _abi.ATTN_DIST_MEAN, "l1": _abi.ATTN_DIST_L1})
 SPARSE = COMMON | {"q_start": field("q_start"), "k_stride": field("k_stride")}
+JOIN = SPARSE | {"group": field("group"), "seq_k": field("seq_k"), "union_limit": field("union_limit")}
 MLA_BACKWARD = SPARSE | {"dkv_dtype": choice("dkv_dtype", "dkv_dtype", DTYPE_WORDS),
                          "accumulate": flag(_abi.ATTN_ACCUMULATE), "dist_norm": _NORM}
 DIST = SPARSE | {"norm": _NORM}

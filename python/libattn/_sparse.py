@@ -77,6 +77,19 @@ def dist(q: Array, kv: Array, indices: Array, lse: Array, *, norm: str = "sum",
     return result
 
 
+def mla_join(indices: Array, *, group: int, seq_k: int, **options: Unpack[_options.Join]) -> NDArray:
+    """Joined lists of `group` (2, 4, 8 or 16) neighbouring queries: i32 [ceil(SQ/group),WORDS], docs/joined_lists.md.
+
+    `seq_k` is the number of key rows that an index may name. Words that the format leaves unwritten are undefined.
+    """
+    inputs = {"indices": indices}
+    outputs: dict[str, Any] = {}
+    plain = split(options, inputs, outputs, frozenset(("joined",)))
+    result: NDArray = run(build_join, _abi.ATTN_OP_MLA_JOIN, inputs, outputs, ("joined",),
+                          plain | {"group": group, "seq_k": seq_k})["joined"]
+    return result
+
+
 def shape_problem(problem: _abi.attn_problem, views: dict[str, View]) -> None:
     """Extents of the problem from q, kv and indices."""
     q, kv, indices = views["q"], views["kv"], views["indices"]
@@ -107,6 +120,19 @@ def build_backward(problem: _abi.attn_problem, views: dict[str, View], options: 
     if "dkv" in views and views["dkv"].dtype != problem.dtype:
         problem.dkv_dtype = views["dkv"].dtype
     _options.apply(problem, options, _options.MLA_BACKWARD, "mla_backward")
+
+
+def build_join(problem: _abi.attn_problem, views: dict[str, View], options: Mapping[str, Any],
+               wanted: tuple[str, ...]) -> None:
+    """Problem of mla_join."""
+    indices = views["indices"]
+    if len(indices.shape) not in (3, 4):
+        raise error(_abi.ATTN_E_SHAPE, f"indices has {len(indices.shape)} axes; expected 3, or 4 with a batch axis",
+                    "indices", 3, len(indices.shape))
+    problem.batch = indices.shape[0] if len(indices.shape) == 4 else 1
+    problem.seq_q, problem.topk = indices.shape[-3], indices.shape[-1]
+    problem.flags |= _abi.ATTN_TOPK_LENGTH if "topk_length" in views else 0
+    _options.apply(problem, options, _options.JOIN, "mla_join")
 
 
 def build_dist(problem: _abi.attn_problem, views: dict[str, View], options: Mapping[str, Any],

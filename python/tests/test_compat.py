@@ -22,7 +22,7 @@ def published():
     before = set(sys.modules)
     yield get
     for name in set(sys.modules) - before:
-        if name.split(".")[0] in ("flash_attn", "flash_attn_interface", "flash_mla"):
+        if name.split(".")[0] in ("flash_attn", "flash_attn_interface", "flash_mla", "cudnn"):
             del sys.modules[name]
 
 
@@ -37,7 +37,7 @@ def expected(q, k, v, **options):
 
 
 def test_names_exist_only_after_install(published):
-    for name in ("flash_attn", "flash_attn_interface", "flash_mla"):
+    for name in ("flash_attn", "flash_attn_interface", "flash_mla", "cudnn"):
         assert name not in sys.modules
         with pytest.raises(ImportError):
             __import__(name)
@@ -149,6 +149,27 @@ def test_flash_mla(published):
     assert_close(out.numpy(), right["out"], 1e-5)
     assert_close(top.numpy(), right["max_logits"], 1e-5)
     assert_close(lse.numpy(), np.where(np.isneginf(right["lse"]), np.inf, right["lse"]), 1e-5)
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_sparse_backward_of_cudnn(published, given):
+    module, data = published("cudnn"), Data("f32")
+    q, kv, dout = data(6, 4, 576), data(20, 576), data(6, 4, 512)
+    slots, sink = np.random.default_rng(2).integers(-1, 20, (6, 12), dtype=np.int32), np.array([0.3, -1, 0, 2], np.float32)
+    lengths = np.array([12, 3, 0, 7, 12, 1], np.int32)
+    right = formulas.mla(q, kv[:, None], slots[:, None], scale=0.05, sink=sink, topk_length=lengths, dout=dout)
+    tensors = [torch.from_numpy(np.asarray(x, np.float32)) for x in (q, kv, right["out"], dout, right["lse"], sink)]
+    words = {"dq": torch.full((6, 4, 576), 7.0), "dkv": torch.full((20, 576), 7.0)} if given else {}
+    found = module.DSA.sparse_attention_backward_wrapper(*tensors, torch.from_numpy(slots), softmax_scale=0.05,
+                                                         topk_length=torch.from_numpy(lengths), **words)
+    dq, dkv, d_sink = found
+    assert found["dq"] is dq and found[1] is dkv and (not given or dq is words["dq"] and dkv is words["dkv"])
+    for x, expected_gradient in ((dq, right["dq"]), (dkv, right["dkv"][:, 0]), (d_sink, right["dsink"])):
+        assert_close(x.numpy(), expected_gradient, 4e-5)
+    from cudnn.deepseek_sparse_attention import sparse_attention_backward_wrapper as again
+    assert again is module.sparse_attention_backward_wrapper
+    with pytest.raises(libattn.UnsupportedError, match="stream"):
+        again(*tensors, torch.from_numpy(slots), stream=1)
 
 
 def test_refusals(published):

@@ -80,3 +80,48 @@ def test_accumulated_and_wide_gradient_of_keys():
     assert_close(total, wide.astype(np.float64) + 1, 1e-6)
     with pytest.raises(libattn.ArgumentError, match="give dkv"):
         libattn.mla_backward(dout, q, kv, out, lse, INDICES, accumulate=True, dtype="bf16")
+
+
+def entries(row, group, topk):
+    """The (key, queries) pairs of a group's joined list, by docs/joined_lists.md, and each query's slots."""
+    size = -(-group * topk // 128) * 128
+    bits = row[32 + size:32 + size + size // 64 * group * 2].view(np.uint64).reshape(-1, group)
+    places = row[32 + size + size // 64 * group * 2:].view(np.uint16)[:group * (-(-topk // 8) * 8)].reshape(group, -1)
+    found = [(row[32 + e], tuple(r for r in range(group) if bits[e // 64, r] >> np.uint64(e % 64) & np.uint64(1)))
+             for e in range(row[0])]
+    return found, places[:, :topk]
+
+
+@pytest.mark.parametrize("group", [2, 4, 8, 16])
+@pytest.mark.parametrize("name", ["plain", "causal", "topk_length"])
+def test_joined_lists(name, group):
+    options = OPTIONS[name]
+    joined = libattn.mla_join(INDICES, group=group, seq_k=SK, **options)
+    assert joined.dtype == np.int32 and joined.shape[0] == -(-SQ // group)
+    for first, row in zip(range(0, SQ, group), joined):
+        found, places = entries(row, group, TOPK)
+        assert row[2] == min(group, SQ - first) and row[1] == 0
+        for r in range(row[2]):
+            i, valid = first + r, []
+            for t, key in enumerate(INDICES[i, 0]):
+                seen = 0 <= key < SK and not ("topk_length" in options and t >= LENGTHS[i])
+                seen = seen and not ("causal" in options and key > options["q_start"] + i)
+                if seen:
+                    valid.append(key)
+                assert (places[r, t] == 0xffff) != seen and (not seen or found[places[r, t]][0] == key)
+            assert sorted(key for key, queries in found if r in queries) == sorted(valid)
+    with pytest.raises(libattn.AttnError, match="group"):
+        libattn.mla_join(INDICES, group=3, seq_k=SK)
+    with pytest.raises(TypeError, match="no option scales"):
+        libattn.mla_join(INDICES, group=2, seq_k=SK, scales=1.0)
+
+
+def test_joined_lists_with_a_limit_and_a_batch_axis():
+    two = np.stack([INDICES, INDICES[::-1]])
+    joined = libattn.mla_join(two, group=4, seq_k=SK, union_limit=20)
+    assert joined.shape[:2] == (2, 3)
+    lone = libattn.mla_join(INDICES, group=4, seq_k=SK)
+    apart = (joined[0, :, 1] & 1).astype(bool)
+    assert np.array_equal(joined[0, :, 0], lone[:, 0]) and np.array_equal(apart, lone[:, 0] > 20) and apart.any()
+    given = np.full_like(lone, 7)
+    assert libattn.mla_join(INDICES, group=4, seq_k=SK, joined=given) is given and np.array_equal(given[:, :3], lone[:, :3])

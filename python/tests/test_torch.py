@@ -238,3 +238,8 @@ def test_sparse():
     opcheck(torch.ops.libattn.mla_bwd.default, (out.detach(), None, *plain, slots, out.detach(), lse.detach(), [True] * 3, None,
                                                 sink.detach(), *options))
     opcheck(torch.ops.libattn.dist.default, (*plain, slots, lse.detach(), "l1", None, *options))
+    joined = lt.mla_join(slots, group=4, seq_k=20, causal=True, q_start=9)
+    expected = libattn.mla_join(indices, group=4, seq_k=20, causal=True, q_start=9)
+    assert joined.shape == expected.shape and np.array_equal(joined[:, :40].numpy(), expected[:, :40])
+    opcheck(torch.ops.libattn.mla_join.default, (slots, 4, 20, None, False, 0, 0, 0),
+            test_utils=("test_schema", "test_faketensor"))  # words that are not written differ from run to run

@@ -2,7 +2,7 @@
 """Published interfaces of other libraries, served by libattn.
 
     import libattn.compat
-    libattn.compat.install("flash_attn")        # or "flash_attn_interface", "flash_mla"
+    libattn.compat.install("flash_attn")        # or "flash_attn_interface", "flash_mla", "cudnn"
     from flash_attn import flash_attn_func
 
 The wheel owns no name but libattn: theirs exist in a process only after install(). What libattn lacks raises
@@ -20,6 +20,7 @@ _MODULES = {
     "flash_attn": ("flash_attn_2", ("flash_attn_interface",)),
     "flash_attn_interface": ("flash_attn_3", ()),
     "flash_mla": ("flash_mla", ("flash_mla_interface",)),
+    "cudnn": ("cudnn", ("deepseek_sparse_attention",)),
 }
 
 

@@ -65,6 +65,14 @@ def dist(q: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor, lse: torch.Te
     return found
 
 
+def mla_join(indices: torch.Tensor, *, group: int, seq_k: int, topk_length: torch.Tensor | None = None,
+             causal: bool = False, q_start: int = 0, k_stride: int = 0, union_limit: int = 0) -> torch.Tensor:
+    """Joined lists of neighbouring queries, as libattn.mla_join; integers, so without gradients."""
+    found: torch.Tensor = torch.ops.libattn.mla_join(indices, group, seq_k, topk_length, causal, q_start, k_stride,
+                                                     union_limit)
+    return found
+
+
 def scaled_dot_product_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
                                  attn_mask: torch.Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False,
                                  scale: float | None = None, enable_gqa: bool = False) -> torch.Tensor:

@@ -23,6 +23,8 @@ torch.library.define("libattn::mla_bwd", "(Tensor dout, Tensor? dlse, Tensor q, 
                      f"bool[3] want, Tensor? topk_length, Tensor? sink, {_SCALARS}) -> (Tensor, Tensor, Tensor)")
 torch.library.define("libattn::dist", "(Tensor q, Tensor kv, Tensor indices, Tensor lse, str norm, Tensor? topk_length, "
                      f"{_SCALARS}) -> Tensor")
+torch.library.define("libattn::mla_join", "(Tensor indices, SymInt group, SymInt seq_k, Tensor? topk_length, bool causal, "
+                     "SymInt q_start, int k_stride, SymInt union_limit) -> Tensor")
 GRADIENTS = ("dq", "dkv", "dsink")
 VALUE_WIDTH = 512
 
@@ -84,6 +86,22 @@ def _dist(q: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor, lse: torch.T
     return made
 
 
+def _fake_join(indices: torch.Tensor, group: int, seq_k: int, *extra: Any) -> torch.Tensor:
+    *outer, sq, _, topk = indices.shape
+    entries = -(-group * topk // 128) * 128  # docs/joined_lists.md
+    words = 32 + entries + entries // 64 * group * 2 + group * (-(-topk // 8) * 4)
+    return indices.new_empty((*outer, -(-sq // group), -(-words // 32) * 32), dtype=torch.int32)
+
+
+def _join(indices: torch.Tensor, group: int, seq_k: int, topk_length: torch.Tensor | None, *extra: Any) -> torch.Tensor:
+    made = _fake_join(indices, group, seq_k)
+    names = ("causal", "q_start", "k_stride", "union_limit")
+    options = {"group": group, "seq_k": seq_k} | {name: value for name, value in zip(names, extra) if value}
+    run(_sparse.build_join, _abi.ATTN_OP_MLA_JOIN, _tensors(indices=unit(indices), topk_length=topk_length), {"joined": made},
+        ("joined",), options | stream(indices), scratch)
+    return made
+
+
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
     q, kv, indices, topk_length, sink, *options = inputs
     ctx.set_materialize_grads(False)
@@ -110,8 +128,10 @@ for _device in ("cpu", "cuda"):
     torch.library.impl("libattn::mla_fwd", _device)(_forward)
     torch.library.impl("libattn::mla_bwd", _device)(_backward)
     torch.library.impl("libattn::dist", _device)(_dist)
+    torch.library.impl("libattn::mla_join", _device)(_join)
 torch.library.register_fake("libattn::mla_fwd")(_fake_forward)
 torch.library.register_fake("libattn::mla_bwd")(_fake_backward)
 torch.library.register_fake("libattn::dist")(_fake_dist)
+torch.library.register_fake("libattn::mla_join")(_fake_join)
 torch.library.register_autograd("libattn::mla_fwd", _gradient, setup_context=_setup)
 torch.library.register_autograd("libattn::mla_bwd", _refuse_second)
