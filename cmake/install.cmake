@@ -12,16 +12,20 @@ if(TARGET attn_cli)
 endif()
 install(TARGETS ${attn_targets} EXPORT attnTargets
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-if(ATTN_PYTHON) # one plain file beside the modules of the wheel (pyproject.toml); python/libattn/_library.py opens it
-  set(ATTN_PYTHON_LIBRARY "" CACHE FILEPATH "libattn.so to put into the wheel, built before; empty: built now")
+if(ATTN_PYTHON) # plain files beside the modules of the wheel (pyproject.toml); python/libattn/_library.py and jax open them
+  set(ATTN_PYTHON_LIBRARY "" CACHE FILEPATH
+      "libattn.so to put into the wheel, built before, with libattn_jax.so beside it; empty: built now")
   set(python_library $<TARGET_FILE:attn_shared>)
+  set(python_jax_library $<TARGET_FILE:attn_jax>)
   if(ATTN_PYTHON_LIBRARY)
     file(REAL_PATH ${ATTN_PYTHON_LIBRARY} python_library)
+    cmake_path(REPLACE_FILENAME python_library libattn_jax.so OUTPUT_VARIABLE python_jax_library)
     add_custom_target(attn_python)
   else()
-    add_custom_target(attn_python DEPENDS attn_shared)
+    add_custom_target(attn_python DEPENDS attn_shared attn_jax)
   endif()
   install(PROGRAMS ${python_library} DESTINATION libattn RENAME libattn.so COMPONENT python EXCLUDE_FROM_ALL)
+  install(PROGRAMS ${python_jax_library} DESTINATION libattn COMPONENT python EXCLUDE_FROM_ALL)
 endif()
 file(GLOB attn_headers CONFIGURE_DEPENDS include/*.h)
 install(FILES ${attn_headers} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})

@@ -16,6 +16,8 @@ rm -rf "$out"/raw "$out"/*.whl
 "$python" -m ziglang cc -target "x86_64-linux-gnu.$glibc" -shared -s -o "$out/libattn.so" \
     -Wl,--whole-archive "$build/libattn.a" -Wl,--no-whole-archive -Wl,--version-script=src/libattn.map \
     -Wl,-soname,libattn.so.0 -lm -lpthread -ldl
+"$python" -m ziglang cc -target "x86_64-linux-gnu.$glibc" -shared -s -O2 -std=c17 -fvisibility=hidden -Iinclude \
+    -o "$out/libattn_jax.so" python/ffi/jax.c -lpthread -ldl
 "$python" -m build --wheel --outdir "$out/raw" -Cbuild-dir="$out/cmake" \
     -Ccmake.define.ATTN_PYTHON_LIBRARY="$out/libattn.so" -Ccmake.define.ATTN_CUDA=OFF .
 PATH=$out/venv/bin:$PATH "$out/venv/bin/auditwheel" repair --plat "manylinux_${glibc/./_}_x86_64" --wheel-dir "$out" "$out"/raw/*.whl

@@ -78,6 +78,7 @@ SYSTEM = {
     "cli": C_STD | POSIX | {"jansson.h", "cairo.h", "getopt.h", "sys/utsname.h", "dlfcn.h"},
     "bench": C_STD | POSIX | {"dlfcn.h"},
     "examples": C_STD | POSIX,
+    "python": C_STD | POSIX | {"dlfcn.h"},
     "tools": C_STD | POSIX,
 }
 
@@ -114,6 +115,7 @@ PYTHON = {
     "python/libattn": {"numpy", "ml_dtypes", "typing_extensions"},
     "python/libattn/torch": {"torch"},
     "python/libattn/_trace_figure.py": {"matplotlib"},
+    "python/libattn/jax": {"jax", "numpy"},
     "python/libattn/hf.py": {"torch", "transformers"},
     "python/libattn/compat": {"torch"},
 }

@@ -4,7 +4,7 @@
 usage: python python/checks [--device cuda:0|cpu] [--record FILE] [--groups torch hf ...] [--jobs N] [--limit SECONDS]
 
 Each group runs in a process of its own, since a fault of a GPU ends all further work of its process: the rest of
-the group goes on in a fresh one. Needs torch; the group hf transformers. Exit status 0: nothing failed.
+the group goes on in a fresh one. Needs torch; the group hf transformers, the group jax JAX. Exit status 0: nothing failed.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
 
-GROUPS = ("start", "torch", "sparse", "graphs", "hf", "compat")
+GROUPS = ("start", "torch", "sparse", "graphs", "hf", "compat", "jax")
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 

@@ -8,7 +8,7 @@ import ctypes
 import os
 import pathlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from . import _abi
 from ._errors import error
@@ -36,6 +36,7 @@ def _load() -> ctypes.CDLL:
 
 
 lib = _load()
+context_users: list[Callable[[int], None]] = []  # told of another context
 _lock = threading.Lock()
 _context = None
 
@@ -85,11 +86,15 @@ def context_of_its_own(environment: dict[str, str]) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
-    made = _context
+    made = context()
+    for use in context_users:
+        use(made)
     try:
         yield
     finally:
         _context = kept
+        for use in context_users:
+            use(context())
         lib.attn_ctx_release(made)
 
 

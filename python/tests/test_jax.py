@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: MIT
+"""libattn.jax on the CPU against the formulas and jax.nn: jit, grad, vmap, refusals."""
+import formulas
+import libattn
+import numpy as np
+import pytest
+from support import BOUNDS, Data, assert_close
+
+jax = pytest.importorskip("jax")
+jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_platforms", "cpu")
+
+import jax.numpy as jnp  # noqa: E402
+from libattn import jax as lj  # noqa: E402
+
+_random = np.random.default_rng(5)
+FEATURES = {
+    "plain": {},
+    "causal": {"causal": True},
+    "bottom_right": {"causal": True, "bottom_right": True},
+    "window": {"window": (3, 1)},
+    "softcap": {"softcap": 0.8},
+    "scale": {"scale": 0.3},
+    "boolean mask": {"mask": _random.random((2, 4, 7, 9)) < 0.7},
+    "added mask": {"mask": _random.standard_normal((1, 4, 7, 9)).astype(np.float32)},
+    "alibi": {"alibi": np.array([0.1, 0.2, 0.3, 0.4], np.float32)},
+    "sink": {"sink": np.array([0.1, -0.4, 1.0, 0.0], np.float32)},
+    "lengths": {"seqlens_k": np.array([5, 9], np.int32)},
+}
+
+
+def problem(dtype="f64"):
+    return [np.asarray(x) for x in Data(dtype).qkv(b=2, hq=4, hk=2, sq=7, sk=9, d=16, dv=12)]
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("name", FEATURES)
+def test_features_and_their_gradients(name, compiled):
+    arrays, options = problem(), dict(FEATURES[name])
+    learned = {key: options.pop(key) for key in ("mask", "alibi", "sink") if key in options and options[key].dtype != bool}
+    dout, dlse = _random.standard_normal((2, 4, 7, 12)), _random.standard_normal((2, 4, 7))
+
+    def attend(q, k, v, extra):
+        return lj.sdpa(q, k, v, return_lse=True, **options, **extra)
+
+    def both(*x):
+        results, backward = jax.vjp(attend, *x)
+        return results, backward((jnp.asarray(dout), jnp.asarray(dlse)))
+
+    (out, lse), (dq, dk, dv, extra) = (jax.jit(both) if compiled else both)(*map(jnp.asarray, arrays), learned)
+    right, right_lse, grads = formulas.sdpa(*arrays, dout=dout, dlse=dlse, **options, **learned)
+    assert_close(out, right, 1e-12)
+    assert_close(lse, right_lse, 1e-12)
+    for found, role in ((dq, "dq"), (dk, "dk"), (dv, "dv")):
+        assert_close(found, grads[role], 1e-12)
+    for key, found in extra.items():
+        assert found.dtype == learned[key].dtype
+        expected = {"mask": lambda: grads["ds"].sum(0, keepdims=True), "alibi": lambda: grads["dalibi"].sum(0),
+                    "sink": lambda: grads["dsink"]}[key]()
+        assert_close(found, expected, 1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+def test_dtypes_and_layouts(dtype):
+    arrays = problem(dtype)
+    wide = [formulas.wide(x) for x in arrays]
+    q, k, v = (jnp.asarray(x.view(jnp.bfloat16) if dtype == "bf16" else x) for x in arrays)
+    right, _ = formulas.sdpa(*wide, causal=True)
+    out = lj.sdpa(q, k, v, causal=True)
+    assert out.dtype == q.dtype
+    assert_close(out.astype(jnp.float64), right, BOUNDS[dtype][0])
+    swapped = lj.sdpa(*(x.swapaxes(1, 2) for x in (q, k, v)), causal=True, layout="bshd")
+    assert swapped.shape == (2, 7, 4, 12) and np.array_equal(swapped.swapaxes(1, 2).astype(jnp.float32), out.astype(jnp.float32))
+
+
+def test_gradients_are_of_what_is_differentiated():
+    q, k, v = map(jnp.asarray, problem())
+    text = jax.jit(jax.grad(lambda q: lj.sdpa(q, k, v).sum())).lower(q).as_text()
+    backward = [line for line in text.splitlines() if "sdpa_bwd" in line]
+    assert len(backward) == 1 and '"q,k,v,out,lse,dout,dq"' in backward[0]
+    with pytest.raises(Exception, match="(?i)differentiat|jvp|forward-mode"):
+        jax.hessian(lambda q: lj.sdpa(q, k, v).sum())(q)
+
+
+def test_vmap_is_one_call():
+    q, k, v = map(jnp.asarray, problem())
+    many, mask = jnp.stack([q, 2 * q, q + 1]), jnp.asarray(_random.random((3, 2, 1, 7, 9)) < 0.7)
+
+    def attend(q, mask):
+        return lj.sdpa(q, k, v, mask=mask)
+
+    def expected(function, *x):
+        return np.stack([function(*(y[i] for y in x)) for i in range(3)])
+
+    for function in (attend, jax.grad(lambda q, mask: (attend(q, mask) ** 2).sum())):
+        found = jax.vmap(function)(many, mask)
+        assert_close(found, expected(function, many, mask), 1e-13)
+        text = jax.jit(jax.vmap(function)).lower(many, mask).as_text()
+        assert "while" not in text and "b=6" in text
+    assert_close(jax.vmap(attend, (0, None))(many, mask[0]), expected(lambda q: attend(q, mask[0]), many), 1e-13)
+    assert_close(jax.vmap(attend, (None, 0))(q, mask[:, :1]), np.stack([attend(q, x[:1]) for x in mask]), 1e-13)
+    twice = jax.vmap(jax.vmap(attend, (0, None)), (None, 0))(many, mask)
+    assert_close(twice, np.stack([expected(lambda q: attend(q, x), many) for x in mask]), 1e-13)
+    summed = jax.grad(lambda k: jax.vmap(lambda q: lj.sdpa(q, k, v))(many).sum())(k)
+    assert_close(summed, sum(jax.grad(lambda k: lj.sdpa(q, k, v).sum())(k) for q in many), 1e-13)
+
+
+def test_vmap_without_a_batch_axis_loops():
+    q, k, v = map(jnp.asarray, problem())
+    sinks = jnp.asarray(_random.standard_normal((3, 4)), jnp.float32)
+    function = jax.value_and_grad(lambda sink: lj.sdpa(q, k, v, sink=sink).sum())
+    values, grads = jax.vmap(function)(sinks)
+    for i, sink in enumerate(sinks):
+        value, grad = function(sink)
+        assert_close(values[i], value, 1e-13)
+        assert_close(grads[i], grad, 1e-6)
+
+
+def test_the_signature_of_jax():
+    q, k, v = (jnp.asarray(x.transpose(0, 2, 1, 3)) for x in Data("f64").qkv(b=2, hq=4, hk=2, sq=7, sk=9, d=16))
+    bias, mask = jnp.asarray(_random.standard_normal((2, 4, 7, 9)), jnp.float32), jnp.asarray(_random.random((2, 1, 7, 9)) < 0.9)
+    lengths = {"query_seq_lengths": jnp.array([7, 4], jnp.int32), "key_value_seq_lengths": jnp.array([9, 6], jnp.int32)}
+    for words in ({}, {"is_causal": True}, {"scale": 0.3}, {"bias": bias}, {"mask": mask}, {"local_window_size": 8}, lengths):
+        found, expected = (function(q, k, v, **words) for function in (lj.dot_product_attention, jax.nn.dot_product_attention))
+        if "query_seq_lengths" in words:  # rows past the length
+            found, expected = found[1, :4], expected[1, :4]
+        assert_close(found, expected, 1e-6)  # its softmax is in f32
+    assert_close(lj.dot_product_attention(q[0], k[0], v[0]), jax.nn.dot_product_attention(q[0], k[0], v[0]), 1e-6)
+    with pytest.raises(libattn.UnsupportedError, match="bias and mask"):
+        lj.dot_product_attention(q, k, v, bias, mask)
+
+
+def test_sparse():
+    data, random = Data("f32"), np.random.default_rng(2)
+    q, kv, dout, sink = data(6, 4, 576), data(20, 1, 576), data(6, 4, 512), np.array([0.3, -1, 0, 2], np.float32)
+    slots, lengths = random.integers(-1, 20, (6, 1, 12), dtype=np.int32), np.array([12, 3, 1, 7, 12, 5], np.int32)
+    words = {"topk_length": lengths}
+    right = formulas.mla(q, kv, slots, sink=sink, dout=dout, **words)
+
+    def attend(q, kv, sink):
+        out, lse, top = lj.mla(q, kv, slots, sink=sink, return_max_logits=True, **words)
+        return (out * dout).sum(), (out, lse, top)
+
+    grads, (out, lse, top) = jax.jit(jax.grad(attend, (0, 1, 2), has_aux=True))(q, kv, sink)
+    for found, role in ((out, "out"), (lse, "lse"), (top, "max_logits")):
+        assert_close(found, right[role], 1e-5)
+    for found, role in zip(grads, ("dq", "dkv", "dsink")):
+        assert_close(found, right[role], 4e-5)
+    assert_close(lj.dist(q, kv, slots, lse, **words), right["dist"], 1e-5)
+    assert jax.grad(lambda q: lj.dist(q, kv, slots, lse).sum())(q).any() == False  # noqa: E712 - a target
+    two = jnp.stack([q, 2 * q])
+    for found, x in zip(jax.vmap(lambda q: lj.mla(q, kv, slots))(two), two):
+        assert_close(found, lj.mla(x, kv, slots), 1e-6)
+    both = jax.vmap(jax.grad(lambda q, kv: lj.mla(q, kv, slots).sum(), 1))(two, jnp.stack([kv, kv + 1]))
+    for found, x, y in zip(both, two, (kv, kv + 1)):
+        assert_close(found, jax.grad(lambda kv: lj.mla(x, kv, slots).sum())(y), 1e-6)
+
+
+def test_refusals():
+    q, k, v = map(jnp.asarray, problem())
+    with pytest.raises(TypeError, match="no option casual"):
+        lj.sdpa(q, k, v, casual=True)
+    with pytest.raises(libattn.ArgumentError, match="v has shape"):
+        jax.jit(lj.sdpa)(q, k, v[:, :, :5])
+    with pytest.raises(libattn.ArgumentError, match="softcap"):
+        lj.sdpa(q, k, v, softcap=-1.0)
+    with pytest.raises(libattn.ArgumentError, match="layout"):
+        lj.sdpa(q, k, v, layout="sbhd")
+    with pytest.raises(libattn.ArgumentError, match="traced"):
+        jax.jit(lambda x: lj.sdpa(q, k, v, scale=x))(1.0)
+    with pytest.raises(libattn.ArgumentError, match="int8"):
+        lj.sdpa(q.astype(jnp.int8), k, v)
+    with pytest.raises(Exception, match="alibi"):  # judged when it runs
+        lj.sdpa(q, k, v, alibi=jnp.ones(3, jnp.float32)).block_until_ready()
+
+
+def test_recordings_hold_what_xla_runs():
+    q, k, v = map(jnp.asarray, problem())
+    attend = jax.jit(lambda q: lj.sdpa(q, k, v, causal=True))
+    attend(q).block_until_ready()
+    with libattn.recording() as trace:
+        attend(q).block_until_ready()
+    attend(q).block_until_ready()
+    assert [(x.problem, x.calls) for x in trace.problems] == [("sdpa_fwd b=2 hq=4 hk=2 sq=7 sk=9 d=16 dv=12 f64 causal", 1)]
