@@ -3,6 +3,7 @@
 
 A problem so small that its kernel takes a microsecond, on one thread; the best of many rounds of each way to call it.
 """
+import importlib.util
 import os
 import timeit
 
@@ -31,10 +32,16 @@ def main():
     through_ctypes = best(lambda: execute(plan, args))
     nothing = best(lambda: _engine.lib.attn_version()) - best(lambda: None)
     print(f"attn_execute, args filled in, through ctypes   {through_ctypes:6.2f} us ({nothing:.2f} of them ctypes)")
-    for text, function in (
-            ("sdpa(q, k, v)", lambda: libattn.sdpa(q, q, q)),
-            ("sdpa(q, k, v, out=out)", lambda: libattn.sdpa(q, q, q, out=out)),
-            ("sdpa(q, k, v, causal=True, return_lse=True)", lambda: libattn.sdpa(q, q, q, causal=True, return_lse=True))):
+    calls = [("sdpa(q, k, v)", lambda: libattn.sdpa(q, q, q)),
+             ("sdpa(q, k, v, out=out)", lambda: libattn.sdpa(q, q, q, out=out)),
+             ("sdpa(q, k, v, causal=True, return_lse=True)", lambda: libattn.sdpa(q, q, q, causal=True, return_lse=True))]
+    if importlib.util.find_spec("torch"):
+        import torch
+        from libattn import torch as on_torch
+
+        x = torch.from_numpy(q)
+        calls.append(("libattn.torch.sdpa(q, k, v)", lambda: on_torch.sdpa(x, x, x)))
+    for text, function in calls:
         took = best(function)
         print(f"{text:46} {took:6.2f} us: {took - through_ctypes + nothing:.2f} over the C call")
 

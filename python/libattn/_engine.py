@@ -30,6 +30,8 @@ _ndarray, _empty = np.ndarray, np.empty
 
 # Views of another library's arrays by their type, where there is a faster way than DLPack; scratch memory on their device.
 viewers: dict[type, Callable[[str, Any], View]] = {}
+# What tells arrays of such a type apart, cheaper than a view, and their address: kept calls need no more of writable ones.
+signatures: dict[type, Callable[[Any], tuple[tuple[Any, ...], int]]] = {}
 Scratch = Callable[[int, tuple[int, int]], tuple[int, object]]
 
 _calls: dict[tuple[Any, ...], Call] = {}
@@ -219,6 +221,10 @@ def run(builder: Builder, op: int, inputs: Mapping[str, Any], outputs: Mapping[s
                 addresses.append(address(x))
                 if tensors is outputs and not x.flags.writeable:
                     raise error(_abi.ATTN_E_ARGUMENT, f"{role} is read-only", role)
+            elif (signature := signatures.get(type(x))) is not None:
+                told, where = signature(x)
+                key += (role, told)
+                addresses.append(where)
             else:
                 view = others[role] = foreign(role, x, stream, bf16)
                 key += (role, view.shape, view.strides, view.dtype, view.device)
@@ -231,7 +237,7 @@ def run(builder: Builder, op: int, inputs: Mapping[str, Any], outputs: Mapping[s
     except TypeError:
         raise error(_abi.ATTN_E_ARGUMENT, "options are numbers, words and tuples") from None
     if call is None:
-        views = {role: others[role] if role in others else view_numpy(role, x, bf16)
+        views = {role: others[role] if role in others else foreign(role, x, stream, bf16)
                  for tensors in (inputs, outputs) for role, x in tensors.items()}
         call = _calls[found] = prepare(builder, op, views, wanted, options)
         if len(_calls) > MAX_CALLS:
@@ -244,7 +250,7 @@ def run(builder: Builder, op: int, inputs: Mapping[str, Any], outputs: Mapping[s
 
 
 def foreign(role: str, x: Any, stream: int | None, bf16: bool) -> View:
-    """View of anything but a plain NumPy array."""
+    """View of an array of any kind."""
     if isinstance(x, np.ndarray):
         return view_numpy(role, x, bf16)
     viewer = viewers.get(type(x))

@@ -102,6 +102,9 @@ def test_refusals():
         lt.scaled_dot_product_attention(q, q, q, attn_mask=torch.ones(4, 4, dtype=torch.float64))
     with pytest.raises(TypeError, match="no option casual"):
         lt.sdpa(q, q, q, casual=True)
+    for function in (lt.sdpa, lt.scaled_dot_product_attention):
+        with pytest.raises(libattn.UnsupportedError, match="forward-mode"):
+            torch.func.jvp(lambda x: function(x, x, x), (q.detach(),), (q.detach(),))
     first, = torch.autograd.grad(lt.sdpa(q, q, q).square().sum(), q, create_graph=True)
     with pytest.raises(libattn.UnsupportedError, match="no second derivatives"):
         torch.autograd.grad(first.sum(), q)
@@ -177,6 +180,21 @@ def test_autocast():
     assert out.dtype == torch.bfloat16
     out.float().sum().backward()
     assert q.grad.dtype == torch.float32
+
+
+def test_the_way_without_autograd():
+    """The same results where no gradient is asked for, and gradients wherever one tensor asks."""
+    q, k, v = tensors((1, 2, 4, 8), (1, 2, 5, 8), (1, 2, 5, 8), grad=False)
+    mask = torch.randn(1, 2, 4, 5)
+    expected = lt.sdpa(q.clone().requires_grad_(), k, v, mask=mask)
+    assert expected.requires_grad and not lt.sdpa(q, k, v, mask=mask).requires_grad
+    assert torch.equal(lt.sdpa(q, k, v, mask=mask), expected)
+    assert lt.sdpa(q, k, v, mask=mask.requires_grad_()).requires_grad
+    with torch.no_grad():
+        out = lt.sdpa(q.requires_grad_(), k, v, mask=mask)
+    assert not out.requires_grad and torch.equal(out, expected)
+    with torch.inference_mode():
+        assert torch.equal(lt.sdpa(q, k, v, mask=mask), expected)
 
 
 def test_vmap_is_right():

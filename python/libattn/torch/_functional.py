@@ -11,7 +11,9 @@ from .. import _abi
 from .._errors import error
 from ._dense_op import OPTIONS, TENSORS
 from ._sparse_op import SPARSE_OPTIONS
+from ._tensors import call
 
+_SDPA, _MLA = torch.ops.libattn.sdpa_fwd.default, torch.ops.libattn.mla_fwd.default
 
 def _arguments(call: str, options: dict[str, Any], tensors: tuple[str, ...],
                table: dict[str, tuple[str, Any]]) -> list[Any]:
@@ -41,7 +43,8 @@ def sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, return_lse: bool 
     deterministic, lse_empty_plus_inf, seqlens_q, seqlens_k, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, fill_padding, block_table.
     """
     q, k, v = _autocast(q, k, v)
-    out, lse = torch.ops.libattn.sdpa_fwd(q, k, v, *_arguments("sdpa", options, TENSORS, OPTIONS))
+    extra = _arguments("sdpa", options, TENSORS, OPTIONS)
+    out, lse = call(_SDPA, (q, k, v, *extra[:len(TENSORS)]), *extra[len(TENSORS):])
     return (out, lse) if return_lse else out
 
 
@@ -51,7 +54,8 @@ def mla(q: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor, *, return_lse:
     k_stride, lse_base_2, lse_empty_plus_inf, deterministic, dkv_dtype.
     """
     q, kv = _autocast(q, kv)
-    found = torch.ops.libattn.mla_fwd(q, kv, indices, *_arguments("mla", options, ("topk_length", "sink"), SPARSE_OPTIONS))
+    extra = _arguments("mla", options, ("topk_length", "sink"), SPARSE_OPTIONS)
+    found = call(_MLA, (q, kv, indices, *extra[:2]), *extra[2:])
     return tuple(found) if return_max_logits else tuple(found[:2]) if return_lse else found[0]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from .. import _abi, _engine
 from .._errors import error
@@ -29,19 +30,51 @@ def view(role: str, x: torch.Tensor) -> View:
     return View(code, tuple(x.shape), x.stride(), device, x.data_ptr(), True, None, None)
 
 
-_engine.viewers[torch.Tensor] = view
-_engine.viewers[torch.nn.Parameter] = view
+def signature(x: torch.Tensor) -> tuple[tuple[Any, ...], int]:
+    """What tells tensors apart, and the address."""
+    return (x.shape, x.stride(), x.dtype, x.device), x.data_ptr()
+
+
+for _type in (torch.Tensor, torch.nn.Parameter):
+    _engine.viewers[_type], _engine.signatures[_type] = view, signature
+_raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)  # a tenth of the time of current_stream()
+_below_autograd = getattr(torch._C, "_AutoDispatchBelowAutograd", None)
+
+
+def _tangent(x: torch.Tensor) -> torch.Tensor | None:
+    """Of a dual tensor; None for others."""
+    return forward_ad.unpack_dual(x).tangent  # type: ignore[no-untyped-call,no-any-return]
+
+
+def call(op: Any, tensors: tuple[torch.Tensor | None, ...], *rest: Any) -> Any:
+    """Call an operator on its tensors and other arguments. Where no gradient is asked for, autograd's wrapper, which
+    looks through all arguments, is left out."""
+    if torch.compiler.is_compiling():
+        return op(*tensors, *rest)
+    if forward_ad._current_level >= 0:  # torch would take such an operator's tangents for zero
+        if any(x is not None and _tangent(x) is not None for x in tensors):
+            raise error(_abi.ATTN_E_FEATURE, "libattn has no forward-mode derivatives")
+    if _below_autograd is None or torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors):
+        return op(*tensors, *rest)
+    with _below_autograd():
+        return op(*tensors, *rest)
 
 
 def scratch(n_bytes: int, device: tuple[int, int]) -> tuple[int, object]:
     """Workspace on a CUDA device; the caching allocator hands it on in the order of the stream, in graphs, too."""
+    if not n_bytes:
+        return 0, None
     memory = torch.empty(n_bytes, dtype=torch.uint8, device=f"cuda:{device[1]}")
     return memory.data_ptr(), memory
 
 
 def stream(x: torch.Tensor) -> dict[str, Any]:
     """The option that names torch's current stream."""
-    return {"stream": torch.cuda.current_stream(x.device).cuda_stream} if x.device.type == "cuda" else {}
+    if not x.is_cuda:
+        return {}
+    if _raw_stream is not None:
+        return {"stream": _raw_stream(x.device.index)}
+    return {"stream": torch.cuda.current_stream(x.device).cuda_stream}
 
 
 def unit(x: torch.Tensor) -> torch.Tensor:
