@@ -113,15 +113,15 @@ def alone(model, request):
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    sizes = {"requests": 24, "running": 8, "chunk": 64, "pages": 80, "page": 16, "seed": 1}
+    sizes = {"requests": 24, "running": 8, "chunk": 64, "pages": 80, "page": 16, "prompt": 120, "answer": 30, "seed": 1}
     for name, value in sizes.items():
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--verify", action="store_true", help="recompute every request alone and compare")
     words = parser.parse_args(arguments)
     random = np.random.default_rng(words.seed)
     model, pool = Model(random), Pool(words.pages, words.page)
-    waiting = deque(Request(random.integers(0, WORDS, random.integers(5, 120)), int(random.integers(4, 30)))
-                    for _ in range(words.requests))
+    lengths = random.integers((5, 4), (words.prompt, words.answer), (words.requests, 2))
+    waiting = deque(Request(random.integers(0, WORDS, prompt), int(answer)) for prompt, answer in lengths)
     everyone, running, steps, rows, start = list(waiting), [], 0, 0, time.perf_counter()
     while waiting or running:
         while waiting and len(running) < words.running:

@@ -24,7 +24,8 @@ def operators_run():
 
 def test_serving_gives_the_tokens_of_each_request_alone():
     libattn.clear_cache()
-    words = ["--requests", "5", "--running", "3", "--pages", "30", "--chunk", "32", "--verify"]
+    words = ["--requests", "5", "--running", "3", "--pages", "30", "--chunk", "32", "--verify", "--prompt", "60",
+             "--answer", "9"]
     assert example("serve").main(words) == (0, True)
     assert any("block_table" in key and "cu_seqlens_q" in key for key in _engine._calls)
 
