@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: MIT
 """libattn.jax on the CPU against the formulas and jax.nn: jit, grad, vmap, refusals."""
+import pathlib
+import re
+
 import formulas
 import libattn
 import numpy as np
@@ -154,6 +157,15 @@ def test_sparse():
     both = jax.vmap(jax.grad(lambda q, kv: lj.mla(q, kv, slots).sum(), 1))(two, jnp.stack([kv, kv + 1]))
     for found, x, y in zip(both, two, (kv, kv + 1)):
         assert_close(found, jax.grad(lambda kv: lj.mla(x, kv, slots).sum())(y), 1e-6)
+
+
+def test_readme():
+    text = (pathlib.Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    (block,) = (block for block in re.findall(r"```python\n(.*?)```", text, re.S) if "libattn.jax" in block)
+    q, k, v = map(jnp.asarray, problem())
+    names = {"jax": jax, "q": q, "k": k, "v": v}
+    exec(block, names)
+    assert_close(names["y"], lj.sdpa(q, k, v, causal=True), 1e-13)
 
 
 def test_refusals():
