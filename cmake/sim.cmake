@@ -151,6 +151,14 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
                    "mla_fwd hq=32 sq=11 sk=300 d=512 topk=200 bf16 causal q_start=200 lse_base_2 align=16" ATTNSIM_SMS=2)
     # Dense forward on wgmma: values that are not finite, hidden by the diagonal; no key, and no address that a tensor
     # map takes; rows past a sequence's keys, in pairs of tiles.
+    # Results in f32: from registers, with heads in a common tile and single columns; merged splits.
+    foreach(row f16_d96_full bf16_d512)
+      string(REGEX REPLACE "_.*" "" dtype ${row})
+      attn_sim_check(check_out_f32_${row} sdpa_fwd_sm80_${row} 4 "sdpa_fwd hq=4 hk=2 sq=40 sk=90 d=64 dv=75 ${dtype} out=f32")
+    endforeach()
+    attn_sim_check(check_out_f32_splits sdpa_fwd_sm90_f16_d128_few 4 "sdpa_fwd hq=4 hk=2 sq=2 sk=900 d=64 dv=72 f16 out=f32")
+    attn_sim_check(check_out_f32_sparse mla_fwd_sm80_f16_d512_h16 5 "mla_fwd hq=5 sq=140 sk=90 topk=20 d=512 f16 out=f32")
+    attn_sim_check(check_out_f32_sparse_splits mla_fwd_sm80_f16_d512_h64 5 "mla_fwd hq=30 sq=2 sk=900 topk=400 d=512 f16 out=f32")
     attn_sim_check(check_wgmma_hidden_values sdpa_fwd_wgmma_sm90_bf16_d64 5
                    "sdpa_fwd b=2 hq=4 hk=2 sq=200 sk=300 d=64 bf16 causal align=16" ATTNSIM_SMS=3)
     attn_sim_check(check_wgmma_no_keys sdpa_fwd_wgmma_sm90_f16_d128 41655719168863

@@ -190,7 +190,8 @@ enum {
 #define ATTN_GRAD_SINK          (UINT64_C(1) << 19) /* sdpa_bwd, mla_bwd: `dsink` output                    */
 #define ATTN_WITH_DIST          (UINT64_C(1) << 20) /* mla_bwd: `dist` output                               */
 #define ATTN_FILL_PADDING       (UINT64_C(1) << 21) /* sdpa, packed: rows of no sequence are written as empty rows */
-#define ATTN_FLAGS_ALL_         ((UINT64_C(1) << 22) - 1)
+#define ATTN_MAX_LOGITS         (UINT64_C(1) << 22) /* sdpa_fwd: `max_logits` output (mla_fwd takes it without a flag) */
+#define ATTN_FLAGS_ALL_         ((UINT64_C(1) << 23) - 1)
 
 /* ------------------------------------------------------------------ devices and tensors ------------ */
 enum { ATTN_DEVICE_TYPE_CPU = 0, ATTN_DEVICE_TYPE_CUDA = 1 };
@@ -281,7 +282,7 @@ typedef struct attn_problem {
     int32_t alibi;        /* sdpa: ATTN_ALIBI_*; not NONE needs the `alibi` tensor                        */
     int32_t dkv_dtype;    /* mla_bwd: dtype of dkv: 0 = as `dtype`, or F32                                */
     int32_t dist_norm;    /* dist, mla_bwd with dist: ATTN_DIST_*                                         */
-    int32_t reserved0;    /* 0 */
+    int32_t out_dtype;    /* sdpa_fwd, mla_fwd: dtype of out: 0 = as `dtype`, or F32 from F16 and BF16 inputs   */
 
     int64_t total_q;   /* packed: rows of q, the last axis-S extent of q, out, lse                        */
     int64_t total_k;   /* packed: rows of k and v; 0 if these are paged                                   */
@@ -347,7 +348,7 @@ ATTN_API double attn_problem_bytes(const attn_problem *problem);
  *  Q             [B,HQ,SQ,D]    packed [HQ,TOTALQ,D]        dtype    sdpa          mla, dist: [B,SQ,HQ,D]
  *  K, V with DV  [B,HK,SK,D]    packed [HK,TOTALK,D]        dtype    sdpa          paged: [PAGES,HK,PAGE,D]
  *  KV            [B,SK,1,D]                                 dtype    mla, dist
- *  OUT           [B,HQ,SQ,DV]   packed [HQ,TOTALQ,DV]       dtype    sdpa          mla: [B,SQ,HQ,DV]
+ *  OUT           [B,HQ,SQ,DV]   packed [HQ,TOTALQ,DV]       out_dtype  forward     mla: [B,SQ,HQ,DV]; backward: dtype
  *  LSE           [B,HQ,SQ]      packed [HQ,TOTALQ]          f32*     sdpa          mla, dist: [B,SQ,HQ]
  *  LSE_ROUNDED   as LSE                                     dtype    sdpa_fwd, optional second copy of lse
  *  MASK          [B,HQ,SQ,SK], any axis may have stride 0   mask_dtype  sdpa
@@ -358,7 +359,8 @@ ATTN_API double attn_problem_bytes(const attn_problem *problem);
  *  BLOCK_TABLE   [B,MAX_PAGES]                              i32      sdpa_fwd, paged
  *  INDICES       [B,SQ,1,TOPK]                              i32      mla, dist, mla_join
  *  TOPK_LENGTH   [B,SQ]                                     i32      mla, dist, mla_join
- *  MAX_LOGITS    [B,SQ,HQ]                                  f32      mla_fwd, optional: max of scale * (q.k), -inf if none
+ *  MAX_LOGITS    mla [B,SQ,HQ], sdpa as LSE                 f32*     mla_fwd, optional; sdpa_fwd with ATTN_MAX_LOGITS:
+ *                                                                    a row's largest visible score, -inf if it has none
  *  DIST          [B,SQ,TOPK]                                f32      dist, mla_bwd with ATTN_WITH_DIST
  *  DOUT DLSE     as OUT, as LSE                             as those backward inputs
  *  DQ DK DV      as Q, K, V; each may be left out           dtype    backward outputs (mla: DQ)

@@ -9,7 +9,7 @@
 /* A line: the operators' side, what is counted, its values. A value is hit by note(). */
 static const struct {
     char side; /* d dense, f sdpa_fwd, b sdpa_bwd, s sparse, m mla_bwd, x: dist or mla_bwd, a mla_fwd or mla_bwd, e
-                  every, j mla_join, l every operator with index lists */
+                  every, j mla_join, l every operator with index lists, w mla_fwd */
     const char *what, *values;
 } lists[] = {
     {'d', "D", "1 8 32 40 64 72 80 96 128 160 192 224 256 320 512 0 other"},
@@ -21,7 +21,7 @@ static const struct {
     {'d', "mask", "none f32 f16 bf16 bool b-broadcast h-broadcast i-broadcast j-broadcast dead-rows low +inf"},
     {'d', "sink", "none finite +inf -inf with-lse"},
     {'d', "lse", "base-e base-2 empty-plus-inf"},
-    {'f', "outputs", "lse lse_rounded omitted alone"},
+    {'f', "outputs", "lse lse_rounded omitted alone max_logits out=f32"},
     {'d', "lengths", "SQ=0 SK=0 SQ=1 SQ>SK SQ<SK decode SK>=512 SK>1024 odd"},
     {'d', "storage", "dense seqlens_q seqlens_k packed wild-lengths falling-offsets fill-padding packed-lengths"},
     {'f', "paged", "yes bad-pages packed-queries"},
@@ -40,6 +40,7 @@ static const struct {
     {'l', "batch", "1 many no-axis"},
     {'l', "lengths", "SQ=0 SK=0 SK<16"},
     {'a', "sink", "none finite +inf -inf"},
+    {'w', "outputs", "out=f32"},
     {'m', "dkv", "f32 dtype accumulate omitted"},
     {'m', "gradient", "dlse dsink dist one-number"},
     {'x', "dist_norm", "sum mean l1"},
@@ -61,6 +62,7 @@ static bool on_side(char side, int32_t op) {
     case 'j': return op == ATTN_OP_MLA_JOIN;
     case 'v': return op != ATTN_OP_MLA_JOIN;
     case 'm': return op == ATTN_OP_MLA_BWD;
+    case 'w': return op == ATTN_OP_MLA_FWD;
     case 'x': return op == ATTN_OP_MLA_BWD || op == ATTN_OP_DIST;
     case 'a': return op == ATTN_OP_MLA_BWD || op == ATTN_OP_MLA_FWD;
     default: return true;
@@ -163,6 +165,8 @@ static void note_dense(const struct noting *n) {
     note_if(n, t[ATTN_ROLE_LSE_ROUNDED].given, "outputs", "lse_rounded");
     note_if(n, t[ATTN_ROLE_LSE].use && !t[ATTN_ROLE_LSE].given, "outputs", "omitted");
     note_if(n, !t[ATTN_ROLE_LSE].given && !t[ATTN_ROLE_LSE_ROUNDED].given, "outputs", "alone");
+    note_if(n, t[ATTN_ROLE_MAX_LOGITS].use, "outputs", "max_logits");
+    note_if(n, p->out_dtype == ATTN_F32 && p->dtype != ATTN_F32, "outputs", "out=f32");
     if (p->op != ATTN_OP_SDPA_BWD) return;
     const struct check_tensor *dm = &t[ATTN_ROLE_DMASK];
     note_if(n, dm->use, "gradient", "dmask");
@@ -221,6 +225,7 @@ static void note_sparse(const struct noting *n) {
     note_if(n, p->seq_k == 0, "lengths", "SK=0");
     note_if(n, p->seq_k < 16, "lengths", "SK<16");
     note(n, "dist_norm", p->dist_norm == ATTN_DIST_SUM ? "sum" : p->dist_norm == ATTN_DIST_MEAN ? "mean" : "l1");
+    note_if(n, p->out_dtype == ATTN_F32 && p->dtype != ATTN_F32, "outputs", "out=f32");
     if (p->op != ATTN_OP_MLA_BWD) return;
     note(n, "dkv", p->dkv_dtype == ATTN_F32 ? "f32" : "dtype");
     note_if(n, check_has(c, ATTN_ACCUMULATE), "dkv", "accumulate");

@@ -148,6 +148,12 @@ static void choose_storage(struct attn_cli_rng *r, attn_problem *p) {
     }
 }
 
+/* No draw: numbers of a seed stay. */
+static void choose_results(attn_problem *p) {
+    if (check_half_dtype(p->dtype) && (p->seq_q + p->seq_k + p->dim_v) % 4 == 1) p->out_dtype = ATTN_F32;
+    if ((3 * p->seq_q + p->seq_k + p->heads_q) % 6 == 2) p->flags |= ATTN_MAX_LOGITS;
+}
+
 static void choose_gradients(struct attn_cli_rng *r, attn_problem *p) {
     if (chance(r, 35)) p->flags |= ATTN_DLSE;
     if (p->mask_dtype && p->mask_dtype != ATTN_BOOL && chance(r, 65)) p->flags |= ATTN_GRAD_MASK;
@@ -166,7 +172,10 @@ void attn_cli_check_gen_dense(struct attn_cli_rng *r, int32_t op, int32_t dtype,
     choose_visibility(r, p);
     choose_scores(r, p);
     choose_storage(r, p);
-    if (op == ATTN_OP_SDPA_BWD) choose_gradients(r, p);
+    if (op == ATTN_OP_SDPA_BWD)
+        choose_gradients(r, p);
+    else
+        choose_results(p);
     if (chance(r, 25)) p->flags |= ATTN_DETERMINISTIC;
     if (chance(r, 20)) p->align_bytes = chance(r, 70) ? 16 : 128;
 }

@@ -64,6 +64,8 @@ void attn_cli_check_gen_sparse(struct attn_cli_rng *r, int32_t op, int32_t dtype
         if ((p->flags & ATTN_SINK) && chance(r, 65)) p->flags |= ATTN_GRAD_SINK;
         if (chance(r, 50)) p->dkv_dtype = ATTN_F32;
     }
+    if (op == ATTN_OP_MLA_FWD && check_half_dtype(dtype) && (p->seq_q + p->seq_k + p->topk) % 4 == 1)
+        p->out_dtype = ATTN_F32; /* no draw: numbers of a seed stay */
     if (op == ATTN_OP_DIST || (p->flags & ATTN_WITH_DIST)) p->dist_norm = (int32_t)below(r, ATTN_DIST_COUNT_);
     if (chance(r, 35)) p->flags |= ATTN_DETERMINISTIC;
     if (chance(r, 20)) p->align_bytes = chance(r, 70) ? 16 : 128;

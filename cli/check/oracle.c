@@ -14,7 +14,7 @@ int32_t attn_cli_check_oracle_dtype(const attn_problem *p) {
 static attn_problem widened(const attn_problem *p) {
     attn_problem w = *p;
     w.dtype = attn_cli_check_oracle_dtype(p);
-    w.dkv_dtype = 0;
+    w.dkv_dtype = w.out_dtype = 0;
     w.align_bytes = 0;
     w.flags &= ~ATTN_DETERMINISTIC;
     return w;

@@ -217,6 +217,14 @@ static void put_lse(struct check_case *c, int64_t row, double lse, double score)
     }
 }
 
+static void put_max(struct check_case *c, int64_t row, double max, double score) {
+    struct check_want *o = &c->want[ATTN_ROLE_MAX_LOGITS];
+    if (!o->plain) return;
+    o->plain[row] = max == INFINITY ? NAN : max; /* as lse is of such a row */
+    o->score[row] = score;
+    o->kind[row] = CHECK_ROW_NORMAL;
+}
+
 /* out += values of the line, weighed. */
 static void weigh(const struct work *w, const double *prob, double *out) {
     const struct line *l = &w->line;
@@ -249,6 +257,7 @@ static void forward_row(struct work *w, struct check_case *c, int64_t b, int64_t
         return;
     }
     put_lse(c, row, lse, filled ? l->score / w->to_natural : 0); /* in the base of lse, as its error is */
+    put_max(c, row, filled ? l->top : -INFINITY, filled ? l->score : 0);
     struct check_want *o = &c->want[ATTN_ROLE_OUT];
     o->kind[row] = filled ? CHECK_ROW_NORMAL : CHECK_ROW_ZERO;
     if (!filled) return;
@@ -442,7 +451,7 @@ static void start_kinds(struct check_case *c) {
                         c->want[keyed[k]].kind[attn_cli_check_k_row(c, b, h, j)] = CHECK_ROW_ZERO;
     const double empty = check_has(c, ATTN_LSE_EMPTY_PLUS_INF) ? INFINITY : -INFINITY;
     for (int64_t row = 0; check_has(c, ATTN_FILL_PADDING) && row < p->heads_q * p->total_q; row++)
-        put_lse(c, row, empty, 0); /* sequences put theirs in its place */
+        put_lse(c, row, empty, 0), put_max(c, row, -INFINITY, 0); /* sequences put theirs in its place */
 }
 
 int attn_cli_check_plain_dense(struct check_case *c, bool inputs_only) {

@@ -228,6 +228,34 @@ static __device__ __forceinline__ void store_rows(const struct kp_sdpa_fwd *p, c
         }
 }
 
+/* f32 results of the warp's rows, from its registers: a quad's pairs of columns are 32 bytes side by side. */
+static __device__ __forceinline__ void store_rows_f32(const struct kp_sdpa_fwd *p, const struct work *w,
+                                                      const float inverse[M_TILES][2],
+                                                      const float rO[M_TILES][N_O][4]) {
+    const int row0 = w->row0 + warp_row_of() * WARP_ROWS + (lane_of() >> 2),
+              col0 = warp_col_of() * COLS + 2 * (lane_of() & 3);
+#pragma unroll
+    for (int x = 0; x < M_TILES; x++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const int row = row0 + 16 * x + 8 * r;
+            const float y = inverse[x][r];
+            if (row >= w->seq.rows * p->pack) continue;
+            float *to = (float *)p->out.data + row_at(p, w, &p->out, row) + col0;
+#pragma unroll
+            for (int n = 0; n < N_O; n++) {
+                const float a = y < 0 ? 0 : rO[x][n][2 * r] * y, b = y < 0 ? 0 : rO[x][n][2 * r + 1] * y;
+                const int left = p->in.dim_v - col0 - 8 * n;
+                if (p->out.chunk == 16 && left > 1) {
+                    *(float2 *)(to + 8 * n) = make_float2(a, b);
+                    continue;
+                }
+                if (left > 0) to[8 * n] = a;
+                if (left > 1) to[8 * n + 1] = b;
+            }
+        }
+}
+
 /* Divide, round and write the warp's rows. Its rows of the Q tile, which no other warp reads any more, take first the
  * rows' statistics (a column warp's own columns of the first row do), then their factors, then the output. */
 static __device__ __forceinline__ void finish_rows(const struct kp_sdpa_fwd *p, const struct work *w, uint32_t base,
@@ -259,6 +287,10 @@ static __device__ __forceinline__ void finish_rows(const struct kp_sdpa_fwd *p, 
 #pragma unroll
         for (int r = 0; r < 2; r++) inverse[x][r] = __uint_as_float(shared_load32(own + 8 * (16 * x + 8 * r + g)));
     __syncwarp();
+    if (p->out.dtype == KP_F32) {
+        store_rows_f32(p, w, inverse, rO);
+        return;
+    }
 #pragma unroll
     for (int x = 0; x < M_TILES; x++)
 #pragma unroll

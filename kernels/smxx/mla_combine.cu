@@ -68,7 +68,10 @@ static __device__ __forceinline__ void merge_row(const struct kp_mla_fwd *p, int
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             const float y = empty || inverse == 0 ? 0 : o[e] * inverse;
-            ((uint16_t *)p->out.data)[out + c + e] = (uint16_t)pack16(p->out.dtype, y, 0);
+            if (p->out.dtype == KP_F32)
+                ((float *)p->out.data)[out + c + e] = y;
+            else
+                ((uint16_t *)p->out.data)[out + c + e] = (uint16_t)pack16(p->out.dtype, y, 0);
         }
     }
     if (lane != 0) return;

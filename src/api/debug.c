@@ -60,8 +60,8 @@ void attn_api_poison(const attn_plan *plan, const attn_args *args) {
         const attn_tensor *t = attn_args_at(args, role);
         int accumulates;
         if (!t || !t->data || !is_written(plan, role, &accumulates) || accumulates) continue;
-        int by_q =
-            role == ATTN_ROLE_OUT || role == ATTN_ROLE_LSE || role == ATTN_ROLE_LSE_ROUNDED || role == ATTN_ROLE_DQ;
+        int by_q = role == ATTN_ROLE_OUT || role == ATTN_ROLE_LSE || role == ATTN_ROLE_LSE_ROUNDED ||
+                   role == ATTN_ROLE_MAX_LOGITS || role == ATTN_ROLE_DQ;
         int by_k = role == ATTN_ROLE_DK || role == ATTN_ROLE_DV;
         if (!attn_core_has(p, ATTN_PACKED) || attn_core_has(p, ATTN_FILL_PADDING) || !(by_q || by_k)) {
             poison(t, 0, -1);

@@ -36,10 +36,11 @@ struct attn_kernel {
     int32_t op, backend, dtype, math_dtype, accumulator_dtype;
     int32_t device_type; /* ATTN_DEVICE_TYPE_*: where it runs */
     uint8_t deterministic, bit_stable;
-    uint8_t joins;            /* 1: joins index lists of neighbouring queries, on which a row's bits then depend */
-    uint32_t alignment_bytes; /* of addresses and outer strides; 0 = element size */
-    uint64_t features;        /* device feature bits it needs */
-    const void *impl;         /* the row's own data (a microkernel table, an image) */
+    uint8_t joins;               /* 1: joins index lists of neighbouring queries, on which a row's bits then depend */
+    uint8_t out_f32, max_logits; /* of a forward: takes out_dtype F32 with 16-bit inputs; sdpa_fwd: ATTN_MAX_LOGITS */
+    uint32_t alignment_bytes;    /* of addresses and outer strides; 0 = element size */
+    uint64_t features;           /* device feature bits it needs */
+    const void *impl;            /* the row's own data (a microkernel table, an image) */
 
     /* Asked for problems of the row's own op and dtype. 1 = accepts; 0 = refuses, `why` says the reason in words ("head
      * dim 640 is over 512"). */

@@ -88,6 +88,10 @@ static bool accepts(const struct request *q, const struct attn_kernel *k, struct
     if (attn_core_has(p, ATTN_DETERMINISTIC) && !k->deterministic) return refuse(why, "%s", "is not deterministic");
     if (q->apart && k->joins)
         return refuse(why, "%s", "joins the lists of neighbouring queries, which the plan is to keep apart");
+    if (p->out_dtype && !k->out_f32)
+        return refuse(why, "writes out in %s, the dtype of its inputs, alone", attn_dtype_name(p->dtype));
+    if (attn_core_has(p, ATTN_MAX_LOGITS) && !k->max_logits)
+        return refuse(why, "%s", "keeps no exact maximum of its rows' scores for max_logits");
     if (k->supports && !k->supports(k, q->device, p, why))
         return why->len ? false : refuse(why, "%s", "refuses the problem without a reason");
     why->len = 0; /* a kernel may leave words behind and accept all the same */

@@ -48,6 +48,7 @@ const struct attn_core_flag attn_core_flags[] = {
     {ATTN_GRAD_SINK, "ATTN_GRAD_SINK", "grad_sink", OP(SDPA_BWD) | OP(MLA_BWD)},
     {ATTN_WITH_DIST, "ATTN_WITH_DIST", "with_dist", OP(MLA_BWD)},
     {ATTN_FILL_PADDING, "ATTN_FILL_PADDING", "fill_padding", OPS_DENSE},
+    {ATTN_MAX_LOGITS, "ATTN_MAX_LOGITS", "max_logits", OP(SDPA_FWD)},
 };
 const int32_t attn_core_n_flags = (int32_t)(sizeof attn_core_flags / sizeof *attn_core_flags);
 
@@ -62,6 +63,7 @@ const char *attn_core_op_name(int32_t op) {
 /* Attention over index lists; has_lists: also what only reads the lists. */
 static int has_lists(int32_t op) { return op >= ATTN_OP_NONE && op < ATTN_OP_COUNT_ && (OPS_LISTS >> op & 1u); }
 static int is_sparse(int32_t op) { return op == ATTN_OP_MLA_FWD || op == ATTN_OP_MLA_BWD || op == ATTN_OP_DIST; }
+static int is_half(int32_t dtype) { return dtype == ATTN_F16 || dtype == ATTN_BF16; }
 static int in_ops(uint32_t ops, int32_t op) { return (ops >> op & 1u) != 0; }
 
 /* ---- the size rule (as openat2(2) treats struct open_how) ---- */
@@ -191,8 +193,6 @@ static attn_status check_lacks(const attn_problem *p, const char *name, int64_t 
 
 static attn_status check_kinds(const attn_problem *p) {
     const char *op = attn_core_op_name(p->op);
-    if (p->reserved0)
-        FAIL2(ATTN_E_ABI, "reserved0", 0, p->reserved0, "reserved0 is %" PRId32 ", expected 0", p->reserved0);
     if (p->reserved1)
         FAIL2(ATTN_E_ABI, "reserved1", 0, p->reserved1, "reserved1 is %" PRIu32 ", expected 0", p->reserved1);
     TRY(check_enum("op", p->op, OPS_ALL, "an operator, ATTN_OP_SDPA_FWD (1) to ATTN_OP_MLA_JOIN (6)"));
@@ -219,6 +219,10 @@ static attn_status check_kinds(const attn_problem *p) {
     TRY(check_dtype("dkv_dtype", p->dkv_dtype, DT(DTYPE_NONE) | DT(F32) | (1u << p->dtype),
                     "none (0), f32 (1) or the problem's dtype"));
     TRY(check_lacks(p, "dkv_dtype", p->dkv_dtype, OP(MLA_BWD)));
+    TRY(check_dtype("out_dtype", p->out_dtype, DT(DTYPE_NONE) | (1u << p->dtype) | (is_half(p->dtype) ? DT(F32) : 0),
+                    is_half(p->dtype) ? "none (0), the problem's dtype or f32 (1)"
+                                      : "none (0) or the problem's dtype"));
+    TRY(check_lacks(p, "out_dtype", p->out_dtype, OP(SDPA_FWD) | OP(MLA_FWD)));
     TRY(check_enum("dist_norm", p->dist_norm, (1u << ATTN_DIST_COUNT_) - 1, "ATTN_DIST_SUM (0), _MEAN (1) or _L1 (2)"));
     return check_lacks(p, "dist_norm", p->dist_norm, OP(DIST) | (attn_core_has(p, ATTN_WITH_DIST) ? OP(MLA_BWD) : 0));
 }
@@ -377,6 +381,7 @@ static void fill(attn_problem *p) {
     p->window_right = window(p, ATTN_WINDOW_RIGHT, p->window_right);
     if (attn_core_has(p, ATTN_CAUSAL) && !has_lists(p->op)) p->window_right = 0;
     if (p->op == ATTN_OP_MLA_BWD && !p->dkv_dtype) p->dkv_dtype = p->dtype;
+    if (p->out_dtype == p->dtype) p->out_dtype = 0;
     if (p->k_stride == 0 && has_lists(p->op)) p->k_stride = 1;
     bound_packed(p, p->total_q, &p->seq_q);
     if (!attn_core_has(p, ATTN_PAGED)) bound_packed(p, p->total_k, &p->seq_k);

@@ -11,7 +11,7 @@
 attn_status attn_core_struct_copy(void *dst, size_t known, const void *src, const char *what);
 
 /* Check (attn_problem_check) and normalise: *out has
- *   scale filled in; k_stride >= 1 (sparse); dkv_dtype filled in; softcap 0 or > 0;
+ *   scale filled in; k_stride >= 1 (sparse); dkv_dtype filled in; out_dtype 0 where it is dtype; softcap 0 or > 0;
  *   window_left, window_right in [-ATTN_UNBOUNDED, ATTN_UNBOUNDED], ATTN_UNBOUNDED where no bound;
  *   causal turned into window_right = 0 (sdpa);
  *   packed without a mask: seq_q and seq_k at most the totals (or 1). Flags stay as the caller set them. */

@@ -51,6 +51,7 @@ static const struct choice choices[] = {
     {"alibi", MEMBER(alibi), {"", "linear", "distance"}},
     {"mask", MEMBER(mask_dtype), {"", "f32", "f16", "bf16", "", "", "", "bool"}},
     {"dkv", MEMBER(dkv_dtype), {"", "f32", "f16", "bf16"}},
+    {"out", MEMBER(out_dtype), {"", "f32", "f16", "bf16", "f64"}},
     {"dist_norm", MEMBER(dist_norm), {"sum", "mean", "l1"}},
 };
 static const char *const dtype_words[] = {"", "f32", "f16", "bf16", "f64", "i32"};

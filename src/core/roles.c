@@ -14,7 +14,7 @@
 /* Axis letters:  b B   h HQ  g HK  q SQ  k SK  d D  v DV  t TOPK  1 one  j SK along a row
  *                B B+1 p pages  s page_size  m max_pages  Q total_q  K total_k
  *                n groups of queries  w words of a joined list
- * dtype:         t problem's   f f32   s f32, or f64 for f64   i i32   m mask_dtype   k dkv_dtype
+ * dtype:         t problem's   f f32   s f32, or f64 for f64   i i32   m mask_dtype   k dkv_dtype   o out_dtype
  * use, one letter per operator in the order of ATTN_OP_*:  - none  i input  o output  ? optional output */
 struct row {
     const char *name;
@@ -40,10 +40,10 @@ static const struct row table[ATTN_ROLE_COUNT] = {
     [ATTN_ROLE_BLOCK_TABLE] = {ROLE(block_table), "i-----", ATTN_PAGED, "bm", "bm", "", 'i'},
     [ATTN_ROLE_INDICES] = {ROLE(indices), "--iiii", 0, "", "", "bq1t", 'i'},
     [ATTN_ROLE_TOPK_LENGTH] = {ROLE(topk_length), "--iiii", ATTN_TOPK_LENGTH, "", "", "bq", 'i'},
-    [ATTN_ROLE_OUT] = {ROLE(out), "oioi--", 0, "bhqv", "hQv", "bqhv", 't'},
+    [ATTN_ROLE_OUT] = {ROLE(out), "oioi--", 0, "bhqv", "hQv", "bqhv", 'o'},
     [ATTN_ROLE_LSE] = {ROLE(lse), "?i?ii-", 0, "bhq", "hQ", "bqh", 's'},
     [ATTN_ROLE_LSE_ROUNDED] = {ROLE(lse_rounded), "?-----", 0, "bhq", "hQ", "", 't'},
-    [ATTN_ROLE_MAX_LOGITS] = {ROLE(max_logits), "--?---", 0, "", "", "bqh", 'f'},
+    [ATTN_ROLE_MAX_LOGITS] = {ROLE(max_logits), "o-?---", ATTN_MAX_LOGITS, "bhq", "hQ", "bqh", 's'},
     [ATTN_ROLE_DIST] = {ROLE(dist), "---oo-", ATTN_WITH_DIST, "", "", "bqt", 'f'},
     [ATTN_ROLE_DOUT] = {ROLE(dout), "-i-i--", 0, "bhqv", "hQv", "bqhv", 't'},
     [ATTN_ROLE_DLSE] = {ROLE(dlse), "-i-i--", ATTN_DLSE, "bhq", "hQ", "bqh", 's'},
@@ -62,8 +62,10 @@ static int in_range(int32_t role) { return role >= 0 && role < ATTN_ROLE_COUNT; 
 static int32_t use_of(const attn_problem *p, int32_t role) {
     if (p->op <= ATTN_OP_NONE || p->op >= ATTN_OP_COUNT_) return ATTN_USE_NONE;
     const struct row *r = &table[role];
-    uint64_t flag =
-        p->op == ATTN_OP_DIST && role == ATTN_ROLE_DIST ? 0 : r->flag; /* it is what that operator computes */
+    /* what that operator computes, and what any mla_fwd may leave out */
+    const int free =
+        (p->op == ATTN_OP_DIST && role == ATTN_ROLE_DIST) || (p->op == ATTN_OP_MLA_FWD && role == ATTN_ROLE_MAX_LOGITS);
+    const uint64_t flag = free ? 0 : r->flag;
     if (flag && !attn_core_has(p, flag)) return ATTN_USE_NONE;
     if (role == ATTN_ROLE_MASK && !p->mask_dtype) return ATTN_USE_NONE;
     if (role == ATTN_ROLE_ALIBI && !p->alibi) return ATTN_USE_NONE;
@@ -83,6 +85,7 @@ static int32_t dtype_of(const attn_problem *p, char letter) {
     case 't': return p->dtype;
     case 'm': return p->mask_dtype;
     case 'k': return p->dkv_dtype ? p->dkv_dtype : p->dtype;
+    case 'o': return p->out_dtype ? p->out_dtype : p->dtype;
     case 'i': return ATTN_I32;
     case 's': return p->dtype == ATTN_F64 ? ATTN_F64 : ATTN_F32;
     default: return ATTN_F32;

@@ -9,6 +9,7 @@
 #include "cpu/host/cpu.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -157,6 +158,30 @@ void ref_try_run(struct ref_try *t, int32_t threads) {
     t->args.workspace = NULL;
     free(ws);
     attn_cpu_pool_destroy(&mem, pool);
+}
+
+int ref_try_run_isa(struct ref_try *t, const char *isa) {
+    char pattern[32];
+    attn_ctx *ctx = NULL;
+    attn_plan *plan = NULL;
+    attn_plan_info info = {.size = sizeof info};
+    const attn_ctx_options c = {.size = sizeof c, .threads = 2, .cpu_isa = strcmp(isa, "ref") ? isa : "c"};
+    snprintf(pattern, sizeof pattern, "*_%s_*", isa);
+    const attn_plan_options o = {.size = sizeof o, .flags = ATTN_PLAN_STRICT | ATTN_PLAN_NO_TUNING, .kernel = pattern};
+    assert_int_equal(attn_ctx_create(&c, &ctx), ATTN_OK);
+    const attn_status status = attn_plan_create(ctx, ATTN_DEVICE_CPU, &t->given, &o, &plan);
+    attn_ctx_release(ctx);
+    if (status == ATTN_E_NO_KERNEL) return 0;
+    if (status) fail_msg("plan: %s", attn_last_error());
+    assert_int_equal(attn_plan_get_info(plan, &info), ATTN_OK);
+    void *workspace = aligned_alloc(64, (info.workspace_bytes + 127) / 64 * 64);
+    assert_non_null(workspace);
+    t->args.workspace = workspace, t->args.workspace_bytes = info.workspace_bytes;
+    if (attn_execute(plan, &t->args)) fail_msg("execute: %s", attn_last_error());
+    free(workspace);
+    t->args.workspace = NULL, t->args.workspace_bytes = 0;
+    attn_plan_release(plan);
+    return 1;
 }
 
 uint64_t ref_next_random(uint64_t *state) { /* splitmix64 (Steele, Lea, Flood 2014) */

@@ -26,6 +26,8 @@ void ref_try_close(struct ref_try *t);
 void ref_try_open_next(struct ref_try *next, const struct ref_try *forward, int32_t op, uint64_t more_flags);
 /* Runs with a pool of that many threads on a poisoned workspace. */
 void ref_try_run(struct ref_try *t, int32_t threads);
+/* Runs by a plan on the kernels of an instruction set ("ref", "c", "avx2", ...). 0: this processor has none for it. */
+int ref_try_run_isa(struct ref_try *t, const char *isa);
 
 double ref_get(const struct ref_try *t, int32_t role, int64_t i);
 void ref_set(struct ref_try *t, int32_t role, int64_t i, double value);

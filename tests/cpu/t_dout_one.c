@@ -5,8 +5,6 @@
 
 #include "ref_try.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static const char *const isas[] = {"ref", "c", "avx2", "avx512", "avx512bf16", "amx"};
@@ -35,31 +33,6 @@ static void fill_inputs(struct ref_try *t) {
     }
 }
 
-/* 0 if this processor has no such kernel. */
-static int run(struct ref_try *t, int isa) {
-    char pattern[32];
-    attn_ctx *ctx = NULL;
-    attn_plan *plan = NULL;
-    attn_plan_info info = {.size = sizeof info};
-    const attn_ctx_options c = {.size = sizeof c, .threads = 2, .cpu_isa = isa ? isas[isa] : "c"};
-    snprintf(pattern, sizeof pattern, "*_%s_*", isas[isa]);
-    const attn_plan_options o = {.size = sizeof o, .flags = ATTN_PLAN_STRICT | ATTN_PLAN_NO_TUNING, .kernel = pattern};
-    assert_int_equal(attn_ctx_create(&c, &ctx), ATTN_OK);
-    const attn_status status = attn_plan_create(ctx, ATTN_DEVICE_CPU, &t->given, &o, &plan);
-    attn_ctx_release(ctx);
-    if (status == ATTN_E_NO_KERNEL) return 0;
-    if (status) fail_msg("plan: %s", attn_last_error());
-    assert_int_equal(attn_plan_get_info(plan, &info), ATTN_OK);
-    void *workspace = aligned_alloc(64, (info.workspace_bytes + 127) / 64 * 64);
-    assert_non_null(workspace);
-    t->args.workspace = workspace, t->args.workspace_bytes = info.workspace_bytes;
-    if (attn_execute(plan, &t->args)) fail_msg("execute: %s", attn_last_error());
-    free(workspace);
-    t->args.workspace = NULL, t->args.workspace_bytes = 0;
-    attn_plan_release(plan);
-    return 1;
-}
-
 static void one_number(void **state) {
     (void)state;
     int runs = 0;
@@ -80,7 +53,7 @@ static void one_number(void **state) {
             for (int32_t a = 0; a < dout->rank; a++) dout->strides[a] = 0;
             dout->bytes = attn_dtype_bytes(dout->dtype);
             ref_set(&one, ATTN_ROLE_DOUT, 0, 0.375);
-            if (run(&whole, isa) && run(&one, isa)) {
+            if (ref_try_run_isa(&whole, isas[isa]) && ref_try_run_isa(&one, isas[isa])) {
                 runs++;
                 for (int32_t role = ATTN_ROLE_DQ; role <= ATTN_ROLE_DKV; role++)
                     if (one.n[role] && !ref_same_bits(&whole, &one, role))

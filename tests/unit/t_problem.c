@@ -53,7 +53,11 @@ struct fault {
 #define M(member) offsetof(attn_problem, member), (int)sizeof(((attn_problem *)0)->member)
 
 static const struct fault faults[] = {
-    {DENSE_F, M(reserved0), 1, 0, ATTN_E_ABI, "reserved0"},
+    {DENSE_F, M(out_dtype), ATTN_F64, 0, ATTN_E_ENUM, "out_dtype"},
+    {DENSE_F, M(out_dtype), ATTN_F16, 0, ATTN_E_ENUM, "out_dtype"},
+    {DENSE_B, M(out_dtype), ATTN_F32, 0, ATTN_E_FEATURE, "out_dtype"},
+    {DIST, M(out_dtype), ATTN_F32, 0, ATTN_E_FEATURE, "out_dtype"},
+    {DENSE_B, 0, 0, 0, ATTN_MAX_LOGITS, ATTN_E_FEATURE, "flags"},
     {DENSE_F, M(reserved1), 7, 0, ATTN_E_ABI, "reserved1"},
     {DENSE_F, M(op), 0, 0, ATTN_E_ENUM, "op"},
     {DENSE_F, M(op), 7, 0, ATTN_E_ENUM, "op"},

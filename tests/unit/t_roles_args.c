@@ -64,6 +64,9 @@ static void role_tables(void **state) {
          "q=i:f64[2,8,3,16] k=i:f64[2,4,5,16] v=i:f64[2,4,5,24] mask=i:f32[2,8,3,5] alibi=i:f32[8] sink=i:f32[8] "
          "out=i:f64[2,8,3,24] lse=i:f64[2,8,3] dout=i:f64[2,8,3,24] dlse=i:f64[2,8,3] dq=?:f64[2,8,3,16] dk=?:f64[2,4,5,16] "
          "dv=?:f64[2,4,5,24] dmask=o:f64[2,8,3,5] dalibi=o:f64[8] dsink=o:f64[8]"},
+        {"sdpa_fwd hq=2 sq=3 sk=5 d=16 dv=24 bf16 out=f32 max_logits",
+         "q=i:bf16[1,2,3,16] k=i:bf16[1,2,5,16] v=i:bf16[1,2,5,24] out=o:f32[1,2,3,24] lse=?:f32[1,2,3] "
+         "lse_rounded=?:bf16[1,2,3] max_logits=o:f32[1,2,3]"},
         {"mla_fwd b=2 hq=8 sq=3 sk=5 topk=7 bf16 topk_length sink",
          "q=i:bf16[2,3,8,576] kv=i:bf16[2,5,1,576] sink=i:f32[8] indices=i:i32[2,3,1,7] topk_length=i:i32[2,3] "
          "out=o:bf16[2,3,8,512] lse=?:f32[2,3,8] max_logits=?:f32[2,3,8]"},

@@ -19,6 +19,10 @@ static void store_lse(const struct attn_cpu_fwd *f, int64_t b, int64_t h, int64_
     if (f->lse_rounded.data) attn_num_store(attn_view_row(&f->lse_rounded, b, h, at), f->lse_rounded.dtype, 0, lse);
 }
 
+static void store_max(const struct attn_cpu_fwd *f, int64_t b, int64_t h, int64_t row, double max) {
+    if (f->max_logits.data) attn_num_store(attn_view_row(&f->max_logits, b, h, row), f->max_logits.dtype, 0, max);
+}
+
 /* lse as the caller wants it; `natural` excludes the sink and is -inf for an empty row. */
 static double outer_lse(const attn_problem *p, double natural, double sink) {
     double lse = natural;
@@ -36,6 +40,7 @@ double attn_cpu_fwd_close(const struct attn_cpu_fwd *f, const struct attn_core_s
     double factor = 0;
     if (m != -INFINITY) factor = 1 / (sink == -INFINITY ? l : l + exp(sink - m - row->shift));
     store_lse(f, b, row->h, seq->q0 + row->i, outer_lse(f->s.p, m == -INFINITY ? m : natural, sink));
+    store_max(f, b, row->h, seq->q0 + row->i, m == -INFINITY ? m : m + row->shift);
     return isnan(m) ? m : factor;
 }
 
@@ -59,9 +64,10 @@ void attn_cpu_fwd_empty(const struct attn_cpu_fwd *f, const struct attn_core_seq
                         int64_t f0, int64_t f1) {
     const attn_problem *p = f->s.p;
     for (; f0 < f1 && f0 < seq->sq_rows * f->s.group; f0++) {
-        const int64_t h = hk * f->s.group + f0 % f->s.group, at = seq->q0 + f0 / f->s.group;
-        if (p->dim_v > 0) attn_cpu_ref_fill(attn_view_row(&f->out, b, h, at), p->dtype, p->dim_v, 0);
-        store_lse(f, b, h, at, attn_cpu_ref_empty_lse(p));
+        const int64_t h = hk * f->s.group + f0 % f->s.group, row = seq->q0 + f0 / f->s.group;
+        if (p->dim_v > 0) attn_cpu_ref_fill(attn_view_row(&f->out, b, h, row), f->out.dtype, p->dim_v, 0);
+        store_max(f, b, h, row, -INFINITY);
+        store_lse(f, b, h, row, attn_cpu_ref_empty_lse(p));
     }
 }
 
@@ -108,8 +114,8 @@ enum {
 /* Scores need at most a factor, and keys may be in pages. */
 static const struct attn_ukr_decode *steps_of(const struct attn_cpu_sdpa *s) {
     const attn_problem *p = s->p;
-    if (!s->late_fits || p->softcap > 0 || p->alibi != ATTN_ALIBI_NONE || p->mask_dtype || p->dim_qk <= 0 ||
-        p->dim_v <= 0)
+    if (!s->late_fits || attn_core_has(p, ATTN_MAX_LOGITS) || p->softcap > 0 || p->alibi != ATTN_ALIBI_NONE ||
+        p->mask_dtype || p->dim_qk <= 0 || p->dim_v <= 0)
         return NULL;
     if (s->bf16) return p->scale > 0 ? s->bf16->decode : NULL;
     switch (p->dtype) {
@@ -124,6 +130,7 @@ static void lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     const attn_problem *p = f->s.p;
     const struct attn_ukr *u = f->s.u;
     const int f64 = p->dtype == ATTN_F64, pairs = f->s.bf16 != NULL;
+    f->exact_max = attn_core_has(p, ATTN_MAX_LOGITS);
     const int64_t mr = f64 ? u->mr64 : u->mr32, line = f64 ? 8 : 16;
     f->real = f64 ? 8 : 4;
     f->panel = f->s.flat > FEW_ROWS ? (f64 ? u->nr64 : u->nr32) : 0;
@@ -139,8 +146,9 @@ static void lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     while (f->keys > 64 && f->keys * (f->ldq + f->ldv) * f->real > BLOCK_BYTES) f->keys /= 2;
     if (!f->panel && f->keys > 256) f->keys = 256;
     f->half = !f->panel && p->dtype != ATTN_F32 && p->dtype != ATTN_F64 && u->gemm_half;
-    f->one_pass = pairs && !f->panel && f->s.bf16->decode_tiles && f->s.plain && p->dim_qk > 0 && p->dim_qk % 32 == 0 &&
-                  p->dim_v > 0 && p->dim_v % 32 == 0 && (p->dim_v <= ATTN_DECODE_AMX_WIDTH || f->s.flat > WIDE_ROWS);
+    f->one_pass = pairs && !f->panel && f->s.bf16->decode_tiles && !f->exact_max && f->s.plain && p->dim_qk > 0 &&
+                  p->dim_qk % 32 == 0 && p->dim_v > 0 && p->dim_v % 32 == 0 &&
+                  (p->dim_v <= ATTN_DECODE_AMX_WIDTH || f->s.flat > WIDE_ROWS);
     f->steps = f->panel ? NULL : steps_of(&f->s);
     const double width = (double)(p->dim_qk + p->dim_v) * (p->dtype == ATTN_F32 ? 4 : 2);
     f->prefetches = (double)(p->batch * p->heads_k) * (double)p->seq_k * width > PREFETCH_LEAST;
@@ -297,6 +305,7 @@ void attn_cpu_sdpa_fwd(const struct attn_cpu_sdpa_isa *isa, const struct attn_co
     f.out = attn_core_view(p, args, ATTN_ROLE_OUT);
     f.lse = attn_core_view(p, args, ATTN_ROLE_LSE);
     f.lse_rounded = attn_core_view(p, args, ATTN_ROLE_LSE_ROUNDED);
+    f.max_logits = attn_core_view(p, args, ATTN_ROLE_MAX_LOGITS);
     f.scratch = args->workspace;
     f.partials = f.scratch + n * f.at.end;
     f.queues = (struct attn_cpu_fwd_queue *)(void *)(f.partials + partials(&f));

@@ -7,7 +7,7 @@
 
 struct attn_cpu_fwd {
     struct attn_cpu_sdpa s;
-    struct attn_view out, lse, lse_rounded;
+    struct attn_view out, lse, lse_rounded, max_logits;
     int64_t real;   /* bytes of the compute type */
     int64_t strip;  /* rows (a query block) whose scores stay in L1 from Q K^T to P V */
     int64_t rows;   /* flat rows of a task */
@@ -22,6 +22,7 @@ struct attn_cpu_fwd {
     int one_pass;   /* decode on AMX: attn_ukr_bf16.decode_tiles */
     const struct attn_ukr_decode *steps; /* decode: NULL, or the microkernels, in steps of neighbouring keys */
     int prefetches;                      /* 1: keys and values of later steps are prefetched */
+    int exact_max;                       /* max_logits: no path that takes other maxima for the softmax */
     int same_keys;                       /* the flat rows of a sequence see the same keys */
     int half;              /* decode: 16-bit keys and values are widened as they are multiplied, not before */
     int64_t depth;         /* steps of the first product: D, or pairs of it */

@@ -50,7 +50,7 @@ static int pays(const attn_problem *p, int64_t flat) {
 int attn_cpu_fwd_amx_serves(const struct attn_cpu_fwd *f) {
     const attn_problem *p = f->s.p;
     if (p->dtype == ATTN_F32 && !pays(p, f->s.flat)) return 0;
-    return f->s.bf16 && f->s.bf16->fwd && (f->s.plain || f->s.late_fits) &&
+    return f->s.bf16 && f->s.bf16->fwd && !f->exact_max && (f->s.plain || f->s.late_fits) &&
            (p->softcap <= 0 || attn_softcap_fits(f->s.softcap, f->s.late_scale)) && f->panel && f->splits == 1 &&
            p->dim_qk > 0 && p->dim_v > 0;
 }
@@ -325,7 +325,7 @@ static int finish_at_once(const struct attn_cpu_fwd_amx_work *w, int64_t r0, int
     const int logs = f->lse.data || f->lse_rounded.data;
     uint16_t *row[ROWS];
     double lse[ROWS];
-    if (attn_core_has(f->s.p, ATTN_SINK) || f->s.p->dim_v != f->ldv) return 0;
+    if (attn_core_has(f->s.p, ATTN_SINK) || f->s.p->dim_v != f->ldv || f->out.dtype == ATTN_F32) return 0;
     for (int64_t r = 0; r < n; r++)
         row[r] = (uint16_t *)(void *)attn_view_row(&f->out, w->b, w->row[r0 + r].h, w->seq.q0 + w->row[r0 + r].i);
     const struct attn_fwd_finish job = {.rows = n,

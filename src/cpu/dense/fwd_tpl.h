@@ -12,9 +12,9 @@ void T(attn_cpu_fwd_store)(const struct attn_cpu_fwd *f, const struct attn_core_
     if (p->dim_v <= 0) return;
     char *out = attn_view_row(&f->out, b, row->h, seq->q0 + row->i);
     if (m == -INFINITY || isnan(factor)) {
-        attn_cpu_ref_fill(out, p->dtype, p->dim_v, m == -INFINITY ? 0 : NAN);
+        attn_cpu_ref_fill(out, f->out.dtype, p->dim_v, m == -INFINITY ? 0 : NAN);
     } else {
-        R(attn_cpu_sdpa_store)(&f->s, out, p->dtype, o, p->dim_v, factor);
+        R(attn_cpu_sdpa_store)(&f->s, out, f->out.dtype, o, p->dim_v, factor);
     }
 }
 void T(attn_cpu_fwd_finish)(const struct attn_cpu_fwd *f, const struct attn_core_seq *seq, int64_t b,

@@ -43,7 +43,7 @@ static int pays(const struct attn_cpu_fwd *f) {
 }
 int attn_cpu_transposed_serves(const struct attn_cpu_fwd *f) {
     const attn_problem *p = f->s.p;
-    return table(f) && p->dtype != ATTN_F64 && (f->s.plain || f->s.late_fits) &&
+    return table(f) && !f->exact_max && p->dtype != ATTN_F64 && (f->s.plain || f->s.late_fits) &&
            (p->softcap <= 0 || attn_softcap_fits(f->s.softcap, f->s.late_scale)) && f->panel && p->dim_qk > 0 &&
            p->dim_v > 0 && p->seq_k > 0 && pays(f);
 }
@@ -447,7 +447,7 @@ static int store_at_once(const struct work *w, int64_t r0, int64_t n, const floa
     const struct attn_cpu_fwd *f = w->f;
     const int64_t width = f->s.p->dim_v;
     const struct attn_cpu_sdpa_row *first = &w->row[r0];
-    if (w->u->pairs && width % 32 == 0 && !attn_core_has(f->s.p, ATTN_SINK)) {
+    if (w->u->pairs && f->out.dtype == ATTN_BF16 && width % 32 == 0 && !attn_core_has(f->s.p, ATTN_SINK)) {
         static const float none[ROWS] = {0};
         uint16_t *row[ROWS];
         for (int64_t r = 0; r < n; r++)
@@ -461,7 +461,7 @@ static int store_at_once(const struct work *w, int64_t r0, int64_t n, const floa
                                                            .o = sums(w, r0),
                                                            .row = row});
     }
-    if (n < ROWS || f->s.group > 1 || f->s.p->dtype != ATTN_F32) return 0;
+    if (n < ROWS || f->s.group > 1 || f->out.dtype != ATTN_F32) return 0;
     w->u->scale(width, sums(w, r0), factor);
     f->s.u->transpose_f32((float *)(void *)attn_view_row(&f->out, w->b, first->h, w->seq.q0 + first->i), f->out.row,
                           sums(w, r0), ROWS, width, ROWS);

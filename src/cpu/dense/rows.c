@@ -59,8 +59,8 @@ OPERATOR(bwd)
                       : DT == ATTN_F64 ? ATTN_F64                                                                      \
                                        : ATTN_F32,                                                                     \
         .accumulator_dtype = DT == ATTN_F64 ? ATTN_F64 : ATTN_F32, .device_type = ATTN_DEVICE_TYPE_CPU,                \
-        .deterministic = 1, .bit_stable = 1, .features = FEATURE, .impl = &IMPL, .supports = supports,                 \
-        .estimate = estimate, .workspace = workspace_##fn, .launch = launch_##fn                                       \
+        .deterministic = 1, .bit_stable = 1, .out_f32 = 1, .max_logits = 1, .features = FEATURE, .impl = &IMPL,        \
+        .supports = supports, .estimate = estimate, .workspace = workspace_##fn, .launch = launch_##fn                 \
     }
 #define ROWS(OP, fn, isa, FEATURE)                                                                                     \
     ROW(OP, fn, isa, FEATURE, f32, ATTN_F32, "f32"), ROW(OP, fn, isa, FEATURE, f16, ATTN_F16, "f32"),                  \

@@ -94,9 +94,9 @@ static void run_task(const void *what, int64_t task, double *scratch) {
         char *out = attn_view_row(&job->out, b, h0 + h, i);
         if (row[h].kind == ATTN_REF_ROW_NORMAL) {
             for (int64_t c = 0; c < dv; ++c) acc[h * dv + c] /= row[h].denominator;
-            attn_cpu_ref_store(out, p->dtype, acc + h * dv, dv, 1);
+            attn_cpu_ref_store(out, job->out.dtype, acc + h * dv, dv, 1);
         } else {
-            attn_cpu_ref_fill(out, p->dtype, dv, row[h].kind == ATTN_REF_ROW_NAN ? NAN : 0);
+            attn_cpu_ref_fill(out, job->out.dtype, dv, row[h].kind == ATTN_REF_ROW_NAN ? NAN : 0);
         }
         if (m->lse.data) attn_num_store(attn_view_row(&m->lse, b, h0 + h, i), m->lse.dtype, 0, row[h].lse);
     }

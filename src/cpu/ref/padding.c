@@ -6,15 +6,22 @@
 #include "core/problem.h"
 #include "core/view.h"
 
+#include <math.h>
 #include <string.h>
 
-enum { OUTPUTS = 6 };
+enum { OUTPUTS = 7, IS_LSE = 1, IS_MAX = 2 };
 static const struct output {
     int32_t role;
-    uint8_t of_keys, is_lse, of_values; /* of_values: rows of DV elements, else of D */
+    uint8_t of_keys, scalar,
+        of_values; /* scalar: IS_* of one number per row; of_values: rows of DV elements, else of D */
 } outputs[OUTPUTS] = {
-    {ATTN_ROLE_OUT, 0, 0, 1}, {ATTN_ROLE_LSE, 0, 1, 0}, {ATTN_ROLE_LSE_ROUNDED, 0, 1, 0},
-    {ATTN_ROLE_DQ, 0, 0, 0},  {ATTN_ROLE_DK, 1, 0, 0},  {ATTN_ROLE_DV, 1, 0, 1},
+    {ATTN_ROLE_OUT, 0, 0, 1},
+    {ATTN_ROLE_LSE, 0, IS_LSE, 0},
+    {ATTN_ROLE_LSE_ROUNDED, 0, IS_LSE, 0},
+    {ATTN_ROLE_MAX_LOGITS, 0, IS_MAX, 0},
+    {ATTN_ROLE_DQ, 0, 0, 0},
+    {ATTN_ROLE_DK, 1, 0, 0},
+    {ATTN_ROLE_DV, 1, 0, 1},
 };
 
 struct job {
@@ -33,8 +40,8 @@ static void fill_rows(const struct job *j, int of_keys, int64_t h, int64_t from,
         if (o->of_keys != of_keys || !v->data) continue;
         for (int64_t row = from; row < to; row++) {
             char *at = attn_view_row(v, 0, h, row);
-            if (o->is_lse)
-                attn_num_store(at, v->dtype, 0, attn_cpu_ref_empty_lse(j->p));
+            if (o->scalar)
+                attn_num_store(at, v->dtype, 0, o->scalar == IS_LSE ? attn_cpu_ref_empty_lse(j->p) : -INFINITY);
             else
                 memset(at, 0, (size_t)width * (size_t)v->element_bytes);
         }

@@ -59,8 +59,9 @@ static uint64_t workspace(const struct attn_kernel *k, const struct attn_core_de
         .name = "attn_" #op_name "_ref_" #dtype_name "_any", .arch = "ref",                                            \
         .summary = "everything the operator defines; double precision, slow", .op = ATTN_OP_##OP,                      \
         .backend = ATTN_BACKEND_REF, .dtype = ATTN_##DTYPE, .math_dtype = ATTN_F64, .accumulator_dtype = ATTN_F64,     \
-        .device_type = ATTN_DEVICE_TYPE_CPU, .deterministic = 1, .bit_stable = 1, .features = ATTN_CPU_C,              \
-        .supports = supports, .estimate = estimate, .workspace = workspace, .launch = attn_cpu_ref_##op_name           \
+        .device_type = ATTN_DEVICE_TYPE_CPU, .deterministic = 1, .bit_stable = 1, .out_f32 = 1, .max_logits = 1,       \
+        .features = ATTN_CPU_C, .supports = supports, .estimate = estimate, .workspace = workspace,                    \
+        .launch = attn_cpu_ref_##op_name                                                                               \
     }
 #define ROWS3(OP, op_name) ROW(OP, op_name, F32, f32), ROW(OP, op_name, F16, f16), ROW(OP, op_name, BF16, bf16)
 

@@ -5,7 +5,7 @@
 
 struct job {
     struct attn_cpu_ref_dense d;
-    struct attn_view out, lse, lse_rounded;
+    struct attn_view out, lse, lse_rounded, max_logits;
     int64_t rows, blocks; /* query rows of a task, tasks of one head */
 };
 
@@ -38,6 +38,19 @@ static void store_lse(const struct job *job, int64_t b, int64_t h, int64_t row, 
         if (views[i]->data) attn_num_store(attn_view_row(views[i], b, h, row), views[i]->dtype, 0, lse);
 }
 
+static void store_max(const struct job *job, int64_t b, int64_t h, int64_t row, double max) {
+    const struct attn_view *v = &job->max_logits;
+    if (v->data) attn_num_store(attn_view_row(v, b, h, row), v->dtype, 0, max);
+}
+
+/* Largest score of a row; NaN if one is NaN or +inf, as its lse is. */
+static double max_of(const double *s, int64_t n) {
+    double max = -INFINITY;
+    for (int64_t j = 0; j < n && !isnan(max); ++j)
+        if (!(s[j] <= max)) max = s[j];
+    return max == INFINITY ? NAN : max;
+}
+
 static void run_task(const void *what, int64_t task, double *scratch) {
     const struct job *job = what;
     const struct attn_cpu_ref_dense *d = &job->d;
@@ -60,8 +73,10 @@ static void run_task(const void *what, int64_t task, double *scratch) {
         attn_cpu_ref_load_keys(keys, d, &d->k, &seq, b, h / d->group, j, n, p->dim_qk);
         attn_cpu_ref_scores(d, &block, q, keys, j, n, s + (j - block.j0), width, NULL);
     }
-    for (int64_t r = 0; r < block.n; ++r)
+    for (int64_t r = 0; r < block.n; ++r) { /* the softmax takes the place of the scores */
+        store_max(job, b, h, seq.q0 + i0 + r, max_of(s + r * width, width));
         row[r] = attn_cpu_ref_softmax(p, s + r * width, width, attn_cpu_ref_sink(p, d->args, h));
+    }
 
     memset(acc, 0, (size_t)(block.n * p->dim_v) * sizeof *acc);
     for (int64_t j = block.j0; j < block.j1 && p->dim_v > 0; j += ATTN_REF_KEYS) {
@@ -82,15 +97,16 @@ static void run_task(const void *what, int64_t task, double *scratch) {
         int64_t at_row = seq.q0 + i0 + r;
         char *out = p->dim_v > 0 ? attn_view_row(&job->out, b, h, at_row) : NULL;
         if (r >= block.n) { /* past seqlens_q */
-            attn_cpu_ref_fill(out, p->dtype, p->dim_v, 0);
+            attn_cpu_ref_fill(out, job->out.dtype, p->dim_v, 0);
+            store_max(job, b, h, at_row, -INFINITY);
             store_lse(job, b, h, at_row, attn_cpu_ref_empty_lse(p));
             continue;
         }
         if (row[r].kind == ATTN_REF_ROW_NORMAL) {
             for (int64_t c = 0; c < p->dim_v; ++c) acc[r * p->dim_v + c] /= row[r].denominator;
-            attn_cpu_ref_store(out, p->dtype, acc + r * p->dim_v, p->dim_v, 1);
+            attn_cpu_ref_store(out, job->out.dtype, acc + r * p->dim_v, p->dim_v, 1);
         } else {
-            attn_cpu_ref_fill(out, p->dtype, p->dim_v, row[r].kind == ATTN_REF_ROW_NAN ? NAN : 0);
+            attn_cpu_ref_fill(out, job->out.dtype, p->dim_v, row[r].kind == ATTN_REF_ROW_NAN ? NAN : 0);
         }
         store_lse(job, b, h, at_row, row[r].lse);
     }
@@ -106,6 +122,7 @@ attn_status attn_cpu_ref_sdpa_fwd(const struct attn_kernel *k, const struct attn
     job.out = attn_core_view(p, args, ATTN_ROLE_OUT);
     job.lse = attn_core_view(p, args, ATTN_ROLE_LSE);
     job.lse_rounded = attn_core_view(p, args, ATTN_ROLE_LSE_ROUNDED);
+    job.max_logits = attn_core_view(p, args, ATTN_ROLE_MAX_LOGITS);
     job.rows = rows_per_task(p);
     job.blocks = attn_cpu_ref_blocks(p->seq_q, job.rows);
     attn_cpu_ref_run(

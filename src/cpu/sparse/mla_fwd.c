@@ -48,6 +48,7 @@ struct fwd {
     const attn_problem *p;
     const attn_args *a;
     struct attn_view q, kv, out, lse, max_logits;
+    int widened; /* out_dtype F32 of 16-bit inputs */
     const float *sink;
     int64_t chunk, n_chunks, n_tasks;
     struct attn_cpu_counter next;
@@ -251,10 +252,10 @@ static void block_strips(const struct fwd *j, const struct layout *l, char *ws, 
     rescale_sums(j, l, ws, heads, any);
     sum.accumulate = any, sum.even = 1;
     if (!more) {
-        for (int64_t h = 0; h < heads; ++h)
+        for (int64_t h = 0; h < heads && !j->widened; ++h)
             live[h / ATTN_MLA_HEADS] |= (uint32_t)conclude(j, l, ws, t->b, t->i, h0, h, 1, &factor[h])
                                         << h % ATTN_MLA_HEADS;
-        sum.out = &out;
+        if (!j->widened) sum.out = &out; /* bf16 alone */
         if (turn->n) {
             const int64_t h1 = turn->task % j->n_chunks * j->chunk;
             sum.turn = (struct attn_mla_turn){.base = attn_view_row(&j->q, turn->b, h1, turn->i),
@@ -335,7 +336,7 @@ static void task(struct fwd *j, const struct layout *l, char *ws, struct turn *t
         int32_t *was = key;
         key = ahead, ahead = was;
     }
-    if (!any || !mla_strips(j->isa)) finish(j, l, ws, t.b, t.i, h0, heads, any);
+    if (!any || !mla_strips(j->isa) || j->widened) finish(j, l, ws, t.b, t.i, h0, heads, any);
 }
 
 static void job(void *arg, int32_t worker) {
@@ -359,6 +360,7 @@ void attn_cpu_mla_fwd(const struct mla_isa *isa, const struct attn_core_device *
     j.q = attn_core_view(p, a, ATTN_ROLE_Q);
     j.kv = attn_core_view(p, a, ATTN_ROLE_KV);
     j.out = attn_core_view(p, a, ATTN_ROLE_OUT);
+    j.widened = j.out.dtype != p->dtype;
     j.lse = attn_core_view(p, a, ATTN_ROLE_LSE);
     j.max_logits = attn_core_view(p, a, ATTN_ROLE_MAX_LOGITS);
     if (attn_core_has(p, ATTN_SINK)) j.sink = a->sink->data;

@@ -67,7 +67,7 @@ OPERATOR(dist)
         .summary = "any HQ, TOPK and strides, all features; " PRODUCTS ", valid rows alone", .op = ATTN_OP,            \
         .backend = ATTN_BACKEND_CPU, .dtype = ATTN_DT, .math_dtype = (PRODUCTS)[0] == 'b' ? ATTN_BF16 : ATTN_F32,      \
         .accumulator_dtype = ATTN_F32, .device_type = ATTN_DEVICE_TYPE_CPU, .deterministic = 1, .bit_stable = 1,       \
-        .features = FEATURES, .impl = &isa_##isa, .supports = supports, .estimate = estimate,                          \
+        .out_f32 = 1, .features = FEATURES, .impl = &isa_##isa, .supports = supports, .estimate = estimate,            \
         .workspace = workspace_##fn, .launch = launch_##fn                                                             \
     }
 #define ROWS_ISA(isa, FEATURES, dt, ATTN_DT, PRODUCTS)                                                                 \

@@ -272,6 +272,7 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
      ATTN_CUDA_ROW(ATTN_F32),                                                                                          \
      .deterministic = 1,                                                                                               \
      .bit_stable = 1,                                                                                                  \
+     .out_f32 = 1,                                                                                                     \
      .features = (feature),                                                                                            \
      .impl = &config_##chip##_##tail,                                                                                  \
      .workspace = workspace,                                                                                           \

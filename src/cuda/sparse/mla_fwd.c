@@ -20,6 +20,8 @@ static struct geometry lay_out(const struct kp_mla_config *c, const struct attn_
     g.capacity = attn_cuda_mla_capacity(c, KP_MLA_FWD_SHARED(*c), l);
     g.splits = attn_cuda_mla_splits(p->batch * p->seq_q * g.blocks, attn_cuda_blocks(p->topk, c->keys), g.capacity,
                                     KP_MLA_MAX_SPLITS, 1.5, 0.05);
+    /* f32 results: the merging kernel writes them, the other has no registers left for a second form. */
+    if (p->out_dtype && g.splits == 1) g.splits = 2;
     g.items = p->batch * p->seq_q * g.blocks * g.splits;
     return g;
 }
@@ -113,6 +115,7 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
      ATTN_CUDA_ROW(ATTN_F32),                                                                                          \
      .deterministic = 1,                                                                                               \
      .bit_stable = 1,                                                                                                  \
+     .out_f32 = 1,                                                                                                     \
      .features = ATTN_CUDA_SM80,                                                                                       \
      .impl = &config_##tail,                                                                                           \
      .workspace = workspace},
