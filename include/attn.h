@@ -592,6 +592,26 @@ ATTN_API attn_status attn_execute(const attn_plan *plan, const attn_args *args);
  * would outlive it). args->workspace is ignored. May allocate. */
 ATTN_API attn_status attn_run(attn_ctx *ctx, attn_device device, const attn_problem *problem, const attn_args *args);
 
+/* attn_merge - attention over the keys of all parts from the results over each: splits of a context, a shared prefix
+ * (cascades), steps of a ring. Part i is out_i and lse_i of the same rows over keys of its own, without a sink:
+ *     m = max lse_i     w_i = exp(lse_i - m)     out = sum_i w_i out_i / sum_i w_i     lse = m + ln sum_i w_i
+ * A row of a part with lse -inf or +inf is empty there: its out is not read. A row that is empty in every part is an empty
+ * row: out 0, lse -inf. A NaN in lse makes the row NaN. A sink is one more part: out 0, lse the sink.
+ * Any part's out and lse may be those of the result (same address, dtype and strides), as the running result of a ring;
+ * other overlap is refused. For the CPU; refused with ATTN_E_NO_KERNEL elsewhere. Allocates nothing; the first call of a
+ * context may start its threads. Returns ATTN_OK, a 1xx fault, _E_NO_DEVICE, _E_NO_KERNEL, _E_THREAD. */
+typedef struct attn_merge_args {
+    uint32_t size;                       /* sizeof(attn_merge_args)                                          */
+    int32_t n_parts;                     /* >= 1                                                             */
+    const attn_tensor *const *out_parts; /* [n_parts] the shape of out, each F32, F16, BF16 or F64; NULL if out is */
+    const attn_tensor *const *lse_parts; /* [n_parts] the shape of lse, each F32 or F64                       */
+    const attn_tensor *out;              /* [.., DV] of rank 2 to 4, F32, F16, BF16 or F64; NULL = lse alone  */
+    const attn_tensor *lse;              /* out without its last axis, F32 or F64; NULL = out alone           */
+    uint64_t flags;                      /* ATTN_LSE_BASE_2, of every lse; ATTN_LSE_EMPTY_PLUS_INF            */
+    void *stream;                        /* NULL                                                             */
+} attn_merge_args;
+ATTN_API attn_status attn_merge(attn_ctx *ctx, attn_device device, const attn_merge_args *args);
+
 /* attn_tuning_save - write the context's measured choices to a file that attn_ctx_options.tuning_file reads. */
 ATTN_API attn_status attn_tuning_save(attn_ctx *ctx, const char *path);
 

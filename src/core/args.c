@@ -431,3 +431,80 @@ attn_status attn_core_args_check(const struct attn_plan *plan, const attn_args *
         FAIL(ATTN_E_ARGUMENT, "stream", "stream is %p, but plans for the CPU have none: expected NULL", args->stream);
     return choose_kernel(plan, args, all, n, kernel);
 }
+
+/* ---- merge ---- */
+
+/* One tensor of a merge, under the name of the role that it is like. */
+static attn_status check_part(const struct attn_plan *plan, const attn_tensor *t, int32_t role, bool output,
+                              int32_t rank, const int64_t *shape, struct placed *to) {
+    const char *name = attn_role_name(role);
+    if (!t) FAIL(ATTN_E_ARGUMENT, name, "a part's %s is NULL", name);
+    const bool wide = t->dtype == ATTN_F32 || t->dtype == ATTN_F64;
+    if (!wide && (role == ATTN_ROLE_LSE || (t->dtype != ATTN_F16 && t->dtype != ATTN_BF16)))
+        FAIL2(ATTN_E_DTYPE, name, ATTN_F32, t->dtype, "%s has dtype %s (%" PRId32 "), expected %s", name,
+              attn_dtype_name(t->dtype), t->dtype, role == ATTN_ROLE_LSE ? "f32 or f64" : "f32, f16, bf16 or f64");
+    struct attn_core_role r = {.use = output ? ATTN_USE_OUT : ATTN_USE_IN,
+                               .dtype = t->dtype,
+                               .rank = rank,
+                               .element = (uint8_t)attn_dtype_bytes(t->dtype),
+                               .has_rows = role == ATTN_ROLE_OUT};
+    memcpy(r.shape, shape, (size_t)rank * sizeof *shape);
+    *to = (struct placed){.t = t, .role = role};
+    return check_tensor(plan, &r, to);
+}
+
+static bool is_one_view(const attn_tensor *a, const attn_tensor *b) {
+    bool one = a->data == b->data && a->dtype == b->dtype;
+    for (int32_t x = 0; x < a->rank && one; x++) one = a->shape[x] <= 1 || a->strides[x] == b->strides[x];
+    return one;
+}
+
+static attn_status check_apart(const struct placed *result, const struct placed *other) {
+    const char *name = attn_role_name(result->role);
+    if (result->low >= other->high || other->low >= result->high) return ATTN_OK;
+    if (result->role == other->role && is_one_view(result->t, other->t)) return ATTN_OK;
+    if (!corner_in(result, other) && !corner_in(other, result)) return ATTN_OK;
+    FAIL(ATTN_E_OVERLAP, name, "%s shares memory with %s of a part, expected the same view or separate elements", name,
+         attn_role_name(other->role));
+}
+
+attn_status attn_core_merge_check(const struct attn_core_device *device, const attn_merge_args *a) {
+    const struct attn_plan plan = {.device = (struct attn_core_device *)device}; /* what check_tensor reads of one */
+    const attn_tensor *like = a->out ? a->out : a->lse;
+    const uint64_t unknown = a->flags & ~(ATTN_LSE_BASE_2 | ATTN_LSE_EMPTY_PLUS_INF);
+    struct placed out = {0}, lse = {0}, part;
+    if (unknown)
+        FAIL(ATTN_E_FEATURE, "flags",
+             "flags are %#" PRIx64 ", expected ATTN_LSE_BASE_2, ATTN_LSE_EMPTY_PLUS_INF or none", a->flags);
+    if (a->stream) FAIL(ATTN_E_ARGUMENT, "stream", "stream is %p, expected NULL", a->stream);
+    if (a->n_parts < 1)
+        FAIL2(ATTN_E_ARGUMENT, "n_parts", 1, a->n_parts, "n_parts is %" PRId32 ", expected 1 or more", a->n_parts);
+    if (!like) FAIL(ATTN_E_ARGUMENT, "out", "out and lse are NULL: nothing is to be merged");
+    if (!a->lse_parts) FAIL(ATTN_E_ARGUMENT, "lse_parts", "lse_parts is NULL");
+    if (!a->out_parts != !a->out)
+        FAIL(ATTN_E_ARGUMENT, "out_parts", "out_parts is %s, but out is %s", a->out_parts ? "given" : "NULL",
+             a->out ? "given" : "NULL");
+    const int32_t least = a->out ? 2 : 1, most = ATTN_MAX_RANK - 2 + least;
+    if (like->rank < least || like->rank > most)
+        FAIL2(ATTN_E_SHAPE, a->out ? "out" : "lse", most, like->rank,
+              "%s has rank %" PRId32 ", expected %" PRId32 " to %" PRId32, a->out ? "out" : "lse", like->rank, least,
+              most);
+    const int32_t rank = like->rank - (a->out ? 1 : 0); /* of lse */
+    for (int32_t x = 0; x < like->rank; x++)
+        if (like->shape[x] < 0)
+            FAIL2(ATTN_E_SHAPE, a->out ? "out" : "lse", 0, like->shape[x], "axis %" PRId32 " has extent %" PRId64, x,
+                  like->shape[x]);
+    if (a->out) TRY(check_part(&plan, a->out, ATTN_ROLE_OUT, true, rank + 1, like->shape, &out));
+    if (a->lse) TRY(check_part(&plan, a->lse, ATTN_ROLE_LSE, true, rank, like->shape, &lse));
+    if (a->out && a->lse) TRY(check_apart(&out, &lse));
+    for (int32_t i = 0; i < a->n_parts; i++) {
+        TRY(check_part(&plan, a->lse_parts[i], ATTN_ROLE_LSE, false, rank, like->shape, &part));
+        if (a->out) TRY(check_apart(&out, &part));
+        if (a->lse) TRY(check_apart(&lse, &part));
+        if (!a->out) continue;
+        TRY(check_part(&plan, a->out_parts[i], ATTN_ROLE_OUT, false, rank + 1, like->shape, &part));
+        TRY(check_apart(&out, &part));
+        if (a->lse) TRY(check_apart(&lse, &part));
+    }
+    return ATTN_OK;
+}

@@ -96,6 +96,9 @@ struct attn_core_backend {
     attn_status (*copy_within)(struct attn_ctx *ctx, struct attn_core_device *device, void *dst, const void *src,
                                size_t bytes);
     attn_status (*synchronize)(struct attn_ctx *ctx, struct attn_core_device *device);
+
+    /* attn_merge of args that are checked; NULL: it has none. */
+    attn_status (*merge)(const struct attn_core_device *device, const attn_merge_args *args);
     /* What a plan keeps between executions of one of its kernels, made with the plan: *held NULL if there is nothing to
      * keep, then executions are launches as anywhere. Else they go through execute(), from many threads at once; it
      * does what attn_core_launch_now would. All three or none. */

@@ -51,6 +51,9 @@ int attn_core_kernel_accepts(attn_ctx *ctx, const struct attn_core_device *devic
 attn_status attn_core_args_check(const struct attn_plan *plan, const attn_args *args,
                                  const struct attn_kernel **kernel);
 
+/* The tensors of a merge (already size-copied), all that can be said of them without running. */
+attn_status attn_core_merge_check(const struct attn_core_device *device, const attn_merge_args *args);
+
 /* Whether tensors of this role have rows of D or DV elements: the ones that alignment_bytes and align_bytes speak of.
  */
 int attn_core_role_has_rows(const attn_problem *problem, int32_t role);

@@ -88,4 +88,5 @@ const struct attn_core_backend attn_cpu_backend = {
     .open = open_cpu,
     .prepare = prepare_cpu,
     .close = close_cpu,
+    .merge = attn_cpu_merge,
 };

@@ -57,6 +57,9 @@ static inline struct attn_cpu_pool *attn_cpu_pool_of(const struct attn_core_devi
     return (struct attn_cpu_pool *)dev->backend;
 }
 
+/* attn_merge of checked args (cpu/dense/merge.c). */
+attn_status attn_cpu_merge(const struct attn_core_device *dev, const attn_merge_args *args);
+
 /* Backend singletons, listed by api/kernel_list.c. backend.c joins the rows of the files below. */
 extern const struct attn_core_backend attn_cpu_backend;
 
