@@ -455,6 +455,18 @@ typedef void (*attn_log_fn)(void *user, int32_t level, const char *area, const c
 typedef void *(*attn_alloc_fn)(void *user, size_t bytes, size_t alignment);
 typedef void (*attn_free_fn)(void *user, void *memory, size_t bytes);
 
+/* Executor: the caller's threads in place of the library's, which then starts none. An execution submits one group of
+ * calls after the other, and works on the calling thread meanwhile.
+ *   submit: may call run(task, i) for i = 1 .. n, once each, on any other threads, at once or later, in any order; returns
+ *           a handle for wait. A call that is not made costs time alone, as its share of the work goes to the others.
+ *   wait:   returns when every call that has begun has returned; none begins afterwards. The calling thread has done its
+ *           part by then: calls that have not begun would find no work left, and need not be made.
+ * Calls run in the floating-point mode of the execution and leave the thread's own. Any thread, several executions at a
+ * time; must not call back into the library with the same context. */
+typedef void (*attn_task_fn)(void *task, int32_t index);
+typedef void *(*attn_submit_fn)(void *user, int32_t n, attn_task_fn run, void *task);
+typedef void (*attn_wait_fn)(void *user, void *handle);
+
 typedef struct attn_ctx_options {
     uint32_t size;         /* sizeof(attn_ctx_options)                                                   */
     int32_t threads;       /* CPU threads at most, the caller's included; 0 = ATTN_THREADS, else all that
@@ -470,6 +482,9 @@ typedef struct attn_ctx_options {
     const char *cpu_isa;   /* cap on CPU features: "c", "avx2", "avx512", "avx512bf16", "amx"; NULL = ATTN_CPU */
     const char *cuda_driver; /* path of the driver library; NULL = ATTN_CUDA_DRIVER, else the system's     */
     const char *tuning_file; /* measured choices, read at creation; NULL = ATTN_TUNING, else none          */
+    attn_submit_fn submit;   /* NULL = the library's own threads; set both or none                        */
+    attn_wait_fn wait;
+    void *executor_user;
 } attn_ctx_options;
 
 /* attn_ctx_create - *out receives a context with one reference. options may be NULL.
@@ -526,6 +541,8 @@ typedef struct attn_plan_options {
     int32_t effort;     /* MEASURE times the accepted kernels once on scratch tensors and remembers the winner */
     const char *kernel; /* preferred kernels: name pattern with * and ?, e.g. "*_avx2_*"; NULL = ATTN_KERNEL    */
     uint64_t max_workspace_bytes; /* kernels that need more are refused                                       */
+    int32_t threads;              /* CPU threads of an execution at most; 0 = the context's, which bounds it   */
+    uint32_t reserved0;           /* 0 */
 } attn_plan_options;
 
 /* attn_plan_create - validate, walk the ordered kernel list, keep the best kernel that accepts the problem.
@@ -559,7 +576,7 @@ typedef struct attn_plan_info {
     char kernel_unaligned[96]; /* used for tensors that lack alignment_bytes; "" if never needed              */
     char arch[16];             /* "ref", "c", "avx2", "avx512", "amx", "sm80", ...                           */
     int32_t joins;             /* 1: joins the index lists of neighbouring queries: a row's last bits depend on theirs */
-    int32_t reserved0;         /* 0 */
+    int32_t threads;           /* CPU threads of an execution at most; 0 = the plan is for another device      */
 } attn_plan_info;
 ATTN_API attn_status attn_plan_get_info(const attn_plan *plan, attn_plan_info *out);
 ATTN_API attn_status attn_plan_get_problem(const attn_plan *plan, attn_problem *out);

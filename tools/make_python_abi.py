@@ -17,7 +17,7 @@ import abi_layout
 OUT = os.path.join(abi_layout.ROOT, "python", "libattn", "_abi.py")
 SCALARS = {"int32_t": "I32", "int64_t": "I64", "uint32_t": "U32", "uint64_t": "U64", "size_t": "SIZE", "double": "F64",
            "int": "INT", "char": "CHAR", "attn_status": "I32"}
-CALLBACKS = ("attn_log_fn", "attn_alloc_fn", "attn_free_fn")  # passed as addresses
+CALLBACKS = ("attn_log_fn", "attn_alloc_fn", "attn_free_fn", "attn_submit_fn", "attn_wait_fn", "attn_task_fn")  # passed as addresses
 HEAD = '''# SPDX-License-Identifier: MIT
 """The C interface of libattn as ctypes sees it. Made from include/attn.h by tools/make_python_abi.py: do not edit."""
 import ctypes

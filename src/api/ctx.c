@@ -22,6 +22,8 @@ static attn_status check_options(const attn_ctx_options *o) {
               MAX_THREADS);
     if (!o->alloc != !o->free)
         FAIL(ATTN_E_ARGUMENT, o->alloc ? "free" : "alloc", "alloc and free must be set together");
+    if (!o->submit != !o->wait)
+        FAIL(ATTN_E_ARGUMENT, o->submit ? "wait" : "submit", "submit and wait must be set together");
     if (o->log_level < ATTN_LOG_OFF || o->log_level > ATTN_LOG_DEBUG)
         FAIL2(ATTN_E_ENUM, "log_level", ATTN_LOG_DEBUG, o->log_level, "log_level %d is not an ATTN_LOG_*",
               o->log_level);
@@ -116,6 +118,7 @@ static attn_status read_settings(attn_ctx *ctx, const attn_ctx_options *o) {
     ctx->env_check = (uint8_t)attn_base_env_bool(ATTN_ENV_CHECK);
     ctx->env_poison = (uint8_t)attn_base_env_bool(ATTN_ENV_POISON);
     ctx->fail_thread_in = attn_base_env_int(ATTN_ENV_FAIL_THREAD, 0);
+    ctx->submit = o->submit, ctx->wait = o->wait, ctx->executor_user = o->executor_user;
     TRY(read_log(ctx, o));
     TRY(read_threads(ctx, o));
     TRY(attn_base_env_check());

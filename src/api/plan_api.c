@@ -13,6 +13,10 @@ attn_status attn_api_plan_options(const attn_plan_options *in, attn_plan_options
     if (out->max_workspace_bytes && !(out->flags & ATTN_PLAN_WORKSPACE_LIMIT))
         FAIL(ATTN_E_ARGUMENT, "max_workspace_bytes",
              "options.max_workspace_bytes is set without ATTN_PLAN_WORKSPACE_LIMIT");
+    if (out->threads < 0)
+        FAIL2(ATTN_E_ARGUMENT, "threads", 0, out->threads, "options.threads is %d, expected 0 or more", out->threads);
+    if (out->reserved0)
+        FAIL2(ATTN_E_ABI, "reserved0", 0, out->reserved0, "options.reserved0 is %u, expected 0", out->reserved0);
     return ATTN_OK;
 }
 
@@ -112,7 +116,17 @@ static void warn_lone_key(const attn_plan *plan) {
 struct whole {
     attn_plan plan; /* first: it is what goes by this address */
     struct attn_core_expected expected;
+    struct attn_core_device few; /* the device with fewer threads */
 };
+
+/* options->threads: `few` is then the device with no more than these. */
+static struct attn_core_device *with_threads(struct attn_core_device *device, const attn_plan_options *o,
+                                             struct attn_core_device *few) {
+    if (!o->threads || o->threads >= device->threads || device->id.type != ATTN_DEVICE_TYPE_CPU) return device;
+    *few = *device;
+    few->threads = o->threads;
+    return few;
+}
 
 static attn_status make_plan(attn_ctx *ctx, attn_device device, const attn_problem *problem,
                              const attn_plan_options *options, attn_plan **out) {
@@ -128,7 +142,7 @@ static attn_status make_plan(attn_ctx *ctx, attn_device device, const attn_probl
     attn_plan *plan = &whole->plan;
     atomic_init(&plan->refs, 1);
     plan->ctx = ctx;
-    plan->device = found;
+    plan->device = with_threads(found, options, &whole->few);
     plan->problem = normalised;
     plan->original = original;
     plan->expected = &whole->expected;
@@ -210,6 +224,7 @@ attn_status attn_plan_get_info(const attn_plan *plan, attn_plan_info *out) {
         .flops = attn_problem_flops(&plan->original),
         .estimate_seconds = plan->estimate_seconds,
         .joins = k->joins || (u && u->joins),
+        .threads = plan->device->id.type == ATTN_DEVICE_TYPE_CPU ? plan->device->threads : 0,
     };
     snprintf(info.kernel, sizeof info.kernel, "%s", k->name);
     snprintf(info.kernel_unaligned, sizeof info.kernel_unaligned, "%s", u ? u->name : "");
@@ -226,7 +241,8 @@ attn_status attn_plan_get_problem(const attn_plan *plan, attn_problem *out) {
 static attn_status explain(attn_ctx *ctx, struct attn_core_device *device, const attn_problem *problem,
                            const attn_plan_options *options, struct attn_text *text) {
     struct attn_base_error saved = *attn_base_error_get();
-    struct attn_plan scratch = {.ctx = ctx, .device = device, .original = *problem};
+    struct attn_core_device few;
+    struct attn_plan scratch = {.ctx = ctx, .device = with_threads(device, options, &few), .original = *problem};
     attn_status status = attn_core_problem_normalise(problem, &scratch.problem);
     if (status) {
         attn_text_add(text, "the problem is refused: %s: %s\n", attn_status_name(status), attn_last_error());

@@ -24,6 +24,9 @@ struct attn_ctx {
     int32_t env_backend;   /* ATTN_BACKEND at creation */
     uint8_t env_explain, env_check, env_poison;
     int32_t env_subnormals; /* ATTN_SUBNORMALS_* of ATTN_CPU_SUBNORMALS */
+    attn_submit_fn submit;  /* the caller's threads, or NULL */
+    attn_wait_fn wait;
+    void *executor_user;
     int64_t fail_thread_in; /* ATTN_FAIL_THREAD: the n-th thread start fails; 0 = off */
 
     const struct attn_core_backend *const *backends; /* kernel_list.c, in order of consideration */

@@ -58,9 +58,13 @@ static attn_status prepare_cpu(struct attn_ctx *ctx, struct attn_core_device *de
     pthread_mutex_lock(&ctx->lock);
     if (!dev->backend) {
         struct attn_cpu_pool *pool = NULL;
-        status = attn_cpu_pool_create(&ctx->mem, dev->threads, ctx->fail_thread_in, &pool);
+        const struct attn_cpu_executor executor = {ctx->submit, ctx->wait, ctx->executor_user};
+        status = executor.submit ? attn_cpu_pool_create_over(&ctx->mem, dev->threads, &executor, &pool)
+                                 : attn_cpu_pool_create(&ctx->mem, dev->threads, ctx->fail_thread_in, &pool);
         dev->backend = pool;
-        if (!status) attn_base_log(&ctx->log, ATTN_LOG_INFO, "pool", "%d threads on %s", dev->threads, dev->name);
+        if (!status)
+            attn_base_log(&ctx->log, ATTN_LOG_INFO, "pool", "%d threads%s on %s", dev->threads,
+                          executor.submit ? " of the caller's" : "", dev->name);
     }
     pthread_mutex_unlock(&ctx->lock);
     return status;

@@ -28,6 +28,14 @@ struct attn_cpu_pool;
 typedef void (*attn_cpu_job)(void *arg, int32_t worker);
 attn_status attn_cpu_pool_create(struct attn_mem *mem, int32_t threads, int64_t fail_thread_in,
                                  struct attn_cpu_pool **out);
+/* The same over threads of the caller's: it starts none. */
+struct attn_cpu_executor {
+    attn_submit_fn submit;
+    attn_wait_fn wait;
+    void *user;
+};
+attn_status attn_cpu_pool_create_over(struct attn_mem *mem, int32_t threads, const struct attn_cpu_executor *executor,
+                                      struct attn_cpu_pool **out);
 void attn_cpu_pool_destroy(struct attn_mem *mem, struct attn_cpu_pool *pool);
 void attn_cpu_pool_run(struct attn_cpu_pool *pool, int32_t n, attn_cpu_job job, void *arg);
 

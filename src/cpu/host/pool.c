@@ -38,6 +38,7 @@ struct attn_cpu_pool {
     pthread_cond_t wake, done;
     pid_t owner; /* the process that has the threads: a fork's child has none */
     int32_t threads, n_started;
+    struct attn_cpu_executor executor; /* submit NULL: the threads are its own */
     size_t bytes;
     pthread_t workers[];
 };
@@ -135,9 +136,33 @@ static void wake_some(struct attn_cpu_pool *pool, int32_t others) {
     pthread_mutex_unlock(&pool->lock);
 }
 
+/* A run on the caller's threads, whose floating-point modes are theirs. */
+struct call {
+    attn_cpu_job job;
+    void *arg;
+    uint32_t float_mode;
+};
+static void run_call(void *task, int32_t index) {
+    const struct call *c = task;
+    const uint32_t own = attn_base_float_mode();
+    attn_base_float_end(c->float_mode);
+    c->job(c->arg, index);
+    attn_base_float_end(own);
+}
+static void run_over(const struct attn_cpu_pool *pool, int32_t n, attn_cpu_job job, void *arg) {
+    struct call c = {job, arg, attn_base_float_mode()};
+    void *handle = pool->executor.submit(pool->executor.user, n - 1, run_call, &c);
+    job(arg, 0);
+    pool->executor.wait(pool->executor.user, handle);
+}
+
 void attn_cpu_pool_run(struct attn_cpu_pool *pool, int32_t n, attn_cpu_job job, void *arg) {
     int32_t idle = 0;
     if (n < 1) return;
+    if (n > 1 && pool && pool->executor.submit) {
+        run_over(pool, n <= pool->threads ? n : pool->threads, job, arg);
+        return;
+    }
     /* getpid before anything shared: in a fork's child the lock and the counters are as some thread left them. */
     if (n == 1 || !pool || !pool->n_started || getpid() != pool->owner ||
         !atomic_compare_exchange_strong(&pool->busy, &idle, 1)) {
@@ -177,12 +202,11 @@ void attn_cpu_pool_destroy(struct attn_mem *mem, struct attn_cpu_pool *pool) {
     attn_base_free(mem, pool, pool->bytes);
 }
 
-attn_status attn_cpu_pool_create(struct attn_mem *mem, int32_t threads, int64_t fail_thread_in,
-                                 struct attn_cpu_pool **out) {
+static attn_status make(struct attn_mem *mem, int32_t threads, int32_t workers, struct attn_cpu_pool **out) {
     if (threads < 1 || threads > MAX_THREADS)
         FAIL2(ATTN_E_THREAD, "threads", MAX_THREADS, threads, "threads: 1 to %d expected, %d given", MAX_THREADS,
               threads);
-    size_t bytes = sizeof(struct attn_cpu_pool) + (size_t)(threads - 1) * sizeof(pthread_t);
+    size_t bytes = sizeof(struct attn_cpu_pool) + (size_t)workers * sizeof(pthread_t);
     struct attn_cpu_pool *pool = attn_base_alloc(mem, bytes, 64);
     if (!pool) return ATTN_E_MEMORY;
     pool->bytes = bytes;
@@ -191,7 +215,21 @@ attn_status attn_cpu_pool_create(struct attn_mem *mem, int32_t threads, int64_t 
     pthread_mutex_init(&pool->lock, NULL); /* default attributes: cannot fail on the systems served */
     pthread_cond_init(&pool->wake, NULL);
     pthread_cond_init(&pool->done, NULL);
+    *out = pool;
+    return ATTN_OK;
+}
 
+attn_status attn_cpu_pool_create_over(struct attn_mem *mem, int32_t threads, const struct attn_cpu_executor *executor,
+                                      struct attn_cpu_pool **out) {
+    TRY(make(mem, threads, 0, out));
+    (*out)->executor = *executor;
+    return ATTN_OK;
+}
+
+attn_status attn_cpu_pool_create(struct attn_mem *mem, int32_t threads, int64_t fail_thread_in,
+                                 struct attn_cpu_pool **out) {
+    struct attn_cpu_pool *pool = NULL;
+    TRY(make(mem, threads, threads - 1, &pool));
     /* Signals are the application's business: workers inherit a full mask. */
     sigset_t all, before;
     sigfillset(&all);
