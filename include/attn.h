@@ -668,6 +668,31 @@ typedef struct attn_env_info {
 ATTN_API int32_t attn_env_count(void);
 ATTN_API attn_status attn_env_get_info(int32_t index, attn_env_info *out);
 
+/* ------------------------------------------------------------------ structs by call ---------------- */
+
+/* For bindings that do not read this header: sizes, defaults and members of its structs, by the library that runs.
+ * attn_sizeof       - bytes of a struct, ATTN_STRUCT_*; 0 if unknown.
+ * attn_struct_init  - what its INIT macro does: all zero, `size` set. `bytes`: room at `object`, attn_sizeof or more.
+ * attn_struct_set_* - store a member by name, "seq_q"; elements and members of members as in C, "shape[2]", "device.index".
+ *                     int: members of every integer type, whose range is checked. pointer: also strings and functions,
+ *                     which are stored, not copied.
+ * attn_struct_get_* - read it back. text: strings, and arrays of char, which stay the struct's.
+ * Return ATTN_OK; ATTN_E_ENUM: no such struct; ATTN_E_ARGUMENT: no such member, or one of another type (the text has the
+ * nearest name); ATTN_E_EXTENT: the value does not fit; ATTN_E_ABI: the struct's `size` ends before the member. */
+enum {
+    ATTN_STRUCT_ERROR = 1, ATTN_STRUCT_TENSOR = 2, ATTN_STRUCT_PROBLEM = 3, ATTN_STRUCT_ARGS = 4,
+    ATTN_STRUCT_CTX_OPTIONS = 5, ATTN_STRUCT_DEVICE_INFO = 6, ATTN_STRUCT_PLAN_OPTIONS = 7, ATTN_STRUCT_PLAN_INFO = 8,
+    ATTN_STRUCT_MERGE_ARGS = 9, ATTN_STRUCT_KERNEL_INFO = 10, ATTN_STRUCT_ENV_INFO = 11, ATTN_STRUCT_COUNT_ = 12
+};
+ATTN_API size_t attn_sizeof(int32_t kind);
+ATTN_API attn_status attn_struct_init(int32_t kind, void *object, size_t bytes);
+ATTN_API attn_status attn_struct_set_int(int32_t kind, void *object, const char *member, int64_t value);
+ATTN_API attn_status attn_struct_set_real(int32_t kind, void *object, const char *member, double value);
+ATTN_API attn_status attn_struct_set_pointer(int32_t kind, void *object, const char *member, const void *value);
+ATTN_API attn_status attn_struct_get_int(int32_t kind, const void *object, const char *member, int64_t *out);
+ATTN_API attn_status attn_struct_get_real(int32_t kind, const void *object, const char *member, double *out);
+ATTN_API attn_status attn_struct_get_text(int32_t kind, const void *object, const char *member, const char **out);
+
 #ifdef __cplusplus
 }
 #endif

@@ -102,6 +102,17 @@ ATTN_BACKEND_CPU = 2
 ATTN_BACKEND_CUDA = 3
 ATTN_EFFORT_ESTIMATE = 0
 ATTN_EFFORT_MEASURE = 1
+ATTN_STRUCT_ERROR = 1
+ATTN_STRUCT_TENSOR = 2
+ATTN_STRUCT_PROBLEM = 3
+ATTN_STRUCT_ARGS = 4
+ATTN_STRUCT_CTX_OPTIONS = 5
+ATTN_STRUCT_DEVICE_INFO = 6
+ATTN_STRUCT_PLAN_OPTIONS = 7
+ATTN_STRUCT_PLAN_INFO = 8
+ATTN_STRUCT_MERGE_ARGS = 9
+ATTN_STRUCT_KERNEL_INFO = 10
+ATTN_STRUCT_ENV_INFO = 11
 ATTN_CAUSAL = 1
 ATTN_BOTTOM_RIGHT = 2
 ATTN_SCALE = 4
@@ -124,6 +135,7 @@ ATTN_GRAD_ALIBI = 262144
 ATTN_GRAD_SINK = 524288
 ATTN_WITH_DIST = 1048576
 ATTN_FILL_PADDING = 2097152
+ATTN_MAX_LOGITS = 4194304
 ATTN_MAX_RANK = 4
 ATTN_PLAN_STRICT = 1
 ATTN_PLAN_WORKSPACE_LIMIT = 2
@@ -182,7 +194,7 @@ class attn_problem(ctypes.Structure):
         ("alibi", I32),
         ("dkv_dtype", I32),
         ("dist_norm", I32),
-        ("reserved0", I32),
+        ("out_dtype", I32),
         ("total_q", I64),
         ("total_k", I64),
         ("page_size", I64),
@@ -250,6 +262,9 @@ class attn_ctx_options(ctypes.Structure):
         ("cpu_isa", TEXT),
         ("cuda_driver", TEXT),
         ("tuning_file", TEXT),
+        ("submit", PTR),
+        ("wait", PTR),
+        ("executor_user", PTR),
     ]
 
 
@@ -272,6 +287,8 @@ class attn_plan_options(ctypes.Structure):
         ("effort", I32),
         ("kernel", TEXT),
         ("max_workspace_bytes", U64),
+        ("threads", I32),
+        ("reserved0", U32),
     ]
 
 
@@ -296,7 +313,20 @@ class attn_plan_info(ctypes.Structure):
         ("kernel_unaligned", CHAR * 96),
         ("arch", CHAR * 16),
         ("joins", I32),
-        ("reserved0", I32),
+        ("threads", I32),
+    ]
+
+
+class attn_merge_args(ctypes.Structure):
+    _fields_ = [
+        ("size", U32),
+        ("n_parts", I32),
+        ("out_parts", PTR),
+        ("lse_parts", PTR),
+        ("out", PTR),
+        ("lse", PTR),
+        ("flags", U64),
+        ("stream", PTR),
     ]
 
 
@@ -402,12 +432,21 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "attn_plan_check": (I32, [PTR, P(attn_args)]),
     "attn_execute": (I32, [PTR, P(attn_args)]),
     "attn_run": (I32, [PTR, attn_device, P(attn_problem), P(attn_args)]),
+    "attn_merge": (I32, [PTR, attn_device, P(attn_merge_args)]),
     "attn_tuning_save": (I32, [PTR, TEXT]),
     "attn_kernel_count": (I32, [PTR]),
     "attn_kernel_get_info": (I32, [PTR, I32, P(attn_kernel_info)]),
     "attn_kernel_supports": (I32, [PTR, attn_device, I32, P(attn_problem)]),
     "attn_env_count": (I32, []),
     "attn_env_get_info": (I32, [I32, P(attn_env_info)]),
+    "attn_sizeof": (SIZE, [I32]),
+    "attn_struct_init": (I32, [I32, PTR, SIZE]),
+    "attn_struct_set_int": (I32, [I32, PTR, TEXT, I64]),
+    "attn_struct_set_real": (I32, [I32, PTR, TEXT, F64]),
+    "attn_struct_set_pointer": (I32, [I32, PTR, TEXT, PTR]),
+    "attn_struct_get_int": (I32, [I32, PTR, TEXT, P(I64)]),
+    "attn_struct_get_real": (I32, [I32, PTR, TEXT, P(F64)]),
+    "attn_struct_get_text": (I32, [I32, PTR, TEXT, P(PTR)]),
 }
 
 VERSION = (0, 1, 0)
