@@ -22,7 +22,7 @@ struct prop {
     int32_t dtype; /* 0 = any */
 };
 extern const struct prop attn_cli_props_dense[], attn_cli_props_sparse[], attn_cli_props_grad[], attn_cli_props_join[],
-    attn_cli_props_out[]; /* end with name NULL */
+    attn_cli_props_out[], attn_cli_props_sums[]; /* end with name NULL */
 
 /* A small problem of the kernel's operator and dtype, without features. */
 attn_problem attn_cli_prop_problem(struct prop_run *r);

@@ -204,7 +204,7 @@ static void run_property(struct check_session *s, const attn_kernel_info *k, con
 int attn_cli_check_properties(struct check_session *s, const struct check_filter *f, uint64_t seed, int repeat,
                               int *passed) {
     const struct prop *tables[] = {attn_cli_props_dense, attn_cli_props_sparse, attn_cli_props_grad,
-                                   attn_cli_props_join, attn_cli_props_out};
+                                   attn_cli_props_join,  attn_cli_props_out,    attn_cli_props_sums};
     struct outcome sum = {0};
     for (int32_t i = 0; i < attn_kernel_count(s->one); i++) {
         attn_kernel_info k = {.size = sizeof k};

@@ -9,18 +9,22 @@
 enum {
     MOST_ROWS = 64,    /* flat rows: above, partial results would weigh more than they help */
     SPLIT_KEYS = 1024, /* a multiple of every key block */
-    MOST_SPLITS = 64
+    MOST_SPLITS = 64,  /* of keys that are not very many */
+    MOST_KEYS = 4096   /* of a split: sums of more numbers that are alike lose f32's bound */
 };
 
 int64_t attn_cpu_decode_split(const struct attn_cpu_sdpa *s) {
     const int64_t sk = s->p->seq_k;
     if (s->flat > MOST_ROWS || sk <= SPLIT_KEYS) return sk > 0 ? sk : 1;
-    return attn_cpu_sdpa_up(attn_cpu_sdpa_blocks(sk, MOST_SPLITS), SPLIT_KEYS);
+    const int64_t split = attn_cpu_sdpa_up(attn_cpu_sdpa_blocks(sk, MOST_SPLITS), SPLIT_KEYS);
+    return split < MOST_KEYS ? split : MOST_KEYS;
 }
 
+/* The sums of split t. */
+#define PART_O(REAL, f, partials, t, r)                                                                                \
+    ((REAL *)(void *)((partials) + (t) * (f)->partial_bytes + (f)->partial_o) + (r) * (f)->ldv)
 #define MERGE(REAL, T)                                                                                                 \
     static void merge_row_##T(const struct attn_cpu_fwd *f, char *partials, int64_t r, double *m, double *l) {         \
-        REAL *o = (REAL *)(void *)(partials + f->partial_o) + r * f->ldv;                                              \
         *m = -INFINITY, *l = 0;                                                                                        \
         for (int64_t t = 0; t < f->splits; t++) {                                                                      \
             const double high = (double)((REAL *)(void *)(partials + t * f->partial_bytes))[r];                        \
@@ -31,11 +35,14 @@ int64_t attn_cpu_decode_split(const struct attn_cpu_sdpa *s) {
         for (int64_t t = 0; t < f->splits; t++) {                                                                      \
             char *part = partials + t * f->partial_bytes;                                                              \
             const double high = (double)((REAL *)(void *)part)[r], factor = exp((high - *m) * f->s.unit);              \
-            REAL *from = (REAL *)(void *)(part + f->partial_o) + r * f->ldv;                                           \
+            REAL *from = PART_O(REAL, f, partials, t, r);                                                              \
             *l += (double)((REAL *)(void *)(part + f->partial_l))[r] * factor;                                         \
             f->s.u->scale_##T(from, f->ldv, (REAL)factor);                                                             \
-            if (t) f->s.u->add_##T(o, from, f->ldv);                                                                   \
         }                                                                                                              \
+        /* neighbours first: many parts that are alike, one by one, would all be rounded the same way */               \
+        for (int64_t step = 1; step < f->splits; step *= 2)                                                            \
+            for (int64_t t = 0; t + step < f->splits; t += 2 * step)                                                   \
+                f->s.u->add_##T(PART_O(REAL, f, partials, t, r), PART_O(REAL, f, partials, t + step, r), f->ldv);      \
     }
 MERGE(float, f32)
 MERGE(double, f64)

@@ -75,6 +75,7 @@ enum {
     MOST_STRIP = 32, /* rows of a strip */
     FEW_ROWS = 16,   /* up to this many flat rows, packing keys costs more than it saves */
     WIDE_ROWS = 4,   /* up to this many, values in parts, each with the scores again, cost more than one pass saves */
+    SUM_KEYS = 128,  /* keys of a product of many rows with values */
     V_STEP = 32,     /* keys of a product of few rows with values */
     PREFETCH_BYTES = 8 << 10, /* of values, ahead of their time */
     PREFETCH_LEAST =

@@ -268,8 +268,12 @@ static void T(run_strip)(struct T(work) * w, int64_t r0, int64_t n, int64_t j0, 
         for (int64_t c = 0; c < c1; c += V_STEP) T(sum_values)(w, n, c, c1 - c < V_STEP ? c1 - c : V_STEP);
     } else if (PAIRS) { /* c0 is even */
         T(gemm)(f, n, width, (c1 - c0 + 1) / 2, w->p, f->ldp, w->vs + c0 / 2 * w->ldv, w->ldv, o, f->ldv, 1);
-    } else {
-        T(gemm)(f, n, width, c1 - c0, w->p, f->ldp, w->vs + c0 * w->ldv, w->ldv, o, f->ldv, 1);
+    } else { /* in parts: a product's sums of 512 numbers that are alike were close to f32's bound */
+        for (int64_t c = c0, next; c < c1; c = next) {
+            next = (j0 + c) / SUM_KEYS * SUM_KEYS + SUM_KEYS - j0;
+            if (next > c1) next = c1;
+            T(gemm)(f, n, width, next - c, w->p + (c - c0), f->ldp, w->vs + c * w->ldv, w->ldv, o, f->ldv, 1);
+        }
     }
     if (!w->poison.any) return;
     struct attn_cpu_sdpa_poison part = w->poison;

@@ -10,7 +10,7 @@ struct job {
 };
 
 struct layout {
-    int64_t q, keys, acc, part, s, end; /* part: values of a block of keys, for one row */
+    int64_t q, keys, acc, lost, part, s, end; /* part: values of a block of keys, for one row; lost: add_part */
 };
 
 /* Fewer rows when rows are long; which rows share a task never shows in a result. */
@@ -20,14 +20,15 @@ static int64_t rows_per_task(const attn_problem *p) {
 }
 
 static struct layout lay_out(const attn_problem *p) {
-    struct layout at = {0};
+    struct layout l = {0};
     int64_t rows = rows_per_task(p), wider = p->dim_qk > p->dim_v ? p->dim_qk : p->dim_v;
-    at.q = attn_cpu_ref_take(&at.end, rows * p->dim_qk);
-    at.keys = attn_cpu_ref_take(&at.end, ATTN_REF_KEYS * wider);
-    at.acc = attn_cpu_ref_take(&at.end, rows * p->dim_v);
-    at.part = attn_cpu_ref_take(&at.end, p->dim_v);
-    at.s = attn_cpu_ref_take(&at.end, rows * p->seq_k);
-    return at;
+    l.q = attn_cpu_ref_take(&l.end, rows * p->dim_qk);
+    l.keys = attn_cpu_ref_take(&l.end, ATTN_REF_KEYS * wider);
+    l.acc = attn_cpu_ref_take(&l.end, rows * p->dim_v);
+    l.lost = attn_cpu_ref_take(&l.end, rows * p->dim_v);
+    l.part = attn_cpu_ref_take(&l.end, p->dim_v);
+    l.s = attn_cpu_ref_take(&l.end, rows * p->seq_k);
+    return l;
 }
 
 int64_t attn_cpu_ref_sdpa_fwd_doubles(const attn_problem *p) { return lay_out(p).end; }
@@ -51,6 +52,17 @@ static double max_of(const double *s, int64_t n) {
     return max == INFINITY ? NAN : max;
 }
 
+/* sum += part; lost: what the roundings of these additions have left out (Neumaier's sum). Thousands of equal parts
+ * would all be rounded the same way. */
+static void add_part(double *sum, double *lost, const double *part, int64_t n) {
+    for (int64_t c = 0; c < n; ++c) {
+        double next = sum[c] + part[c];
+        if (isfinite(next))
+            lost[c] += fabs(sum[c]) >= fabs(part[c]) ? sum[c] - next + part[c] : part[c] - next + sum[c];
+        sum[c] = next;
+    }
+}
+
 static void run_task(const void *what, int64_t task, double *scratch) {
     const struct job *job = what;
     const struct attn_cpu_ref_dense *d = &job->d;
@@ -58,8 +70,8 @@ static void run_task(const void *what, int64_t task, double *scratch) {
     int64_t i0 = task % job->blocks * job->rows, h = task / job->blocks % p->heads_q,
             b = task / job->blocks / p->heads_q;
     struct layout at = lay_out(p);
-    double *q = scratch + at.q, *keys = scratch + at.keys, *acc = scratch + at.acc, *part = scratch + at.part,
-           *s = scratch + at.s;
+    double *q = scratch + at.q, *keys = scratch + at.keys, *acc = scratch + at.acc, *lost = scratch + at.lost,
+           *part = scratch + at.part, *s = scratch + at.s;
     struct attn_cpu_ref_softmax row[ATTN_REF_ROWS];
     struct attn_core_seq seq;
     struct attn_cpu_ref_block block;
@@ -79,6 +91,7 @@ static void run_task(const void *what, int64_t task, double *scratch) {
     }
 
     memset(acc, 0, (size_t)(block.n * p->dim_v) * sizeof *acc);
+    memset(lost, 0, (size_t)(block.n * p->dim_v) * sizeof *lost);
     for (int64_t j = block.j0; j < block.j1 && p->dim_v > 0; j += ATTN_REF_KEYS) {
         int64_t n = block.j1 - j < ATTN_REF_KEYS ? block.j1 - j : ATTN_REF_KEYS;
         attn_cpu_ref_load_keys(keys, d, &d->v, &seq, b, h / d->group, j, n, p->dim_v);
@@ -88,7 +101,7 @@ static void run_task(const void *what, int64_t task, double *scratch) {
             memset(part, 0, (size_t)p->dim_v * sizeof *part);
             for (int64_t jj = 0; jj < n; ++jj) /* a hidden key's value row takes no part, not even as 0 * NaN */
                 if (e[jj] != -INFINITY) attn_cpu_ref_axpy(part, e[jj], keys + jj * p->dim_v, p->dim_v);
-            attn_cpu_ref_axpy(acc + r * p->dim_v, 1, part, p->dim_v);
+            add_part(acc + r * p->dim_v, lost + r * p->dim_v, part, p->dim_v);
         }
     }
 
@@ -103,7 +116,8 @@ static void run_task(const void *what, int64_t task, double *scratch) {
             continue;
         }
         if (row[r].kind == ATTN_REF_ROW_NORMAL) {
-            for (int64_t c = 0; c < p->dim_v; ++c) acc[r * p->dim_v + c] /= row[r].denominator;
+            for (int64_t c = r * p->dim_v; c < (r + 1) * p->dim_v; ++c)
+                acc[c] = (acc[c] + lost[c]) / row[r].denominator;
             attn_cpu_ref_store(out, job->out.dtype, acc + r * p->dim_v, p->dim_v, 1);
         } else {
             attn_cpu_ref_fill(out, job->out.dtype, p->dim_v, row[r].kind == ATTN_REF_ROW_NAN ? NAN : 0);

@@ -10,9 +10,12 @@
  * any number of threads. TOPK beyond a window's worth of slots runs the two phases once per window of slots.
  * The first phase 2 clears the sums and the last one rounds them, a task its own, if its cache holds them.
  *
+ * An f32 dkv of f32 inputs is summed in parts of MLA_SUMMANDS: thousands of queries that name one key, with numbers
+ * that are alike, would be rounded the same way each time (20,000: 1.7e-4 of the sum; the bound is 2e-5).
+ *
  * Workspace: per thread less than 2 MiB, and UNITS_PER_THREAD units of at most 3 MiB each (least SMALL_BATCH_BYTES in
- * all; MIN_UNITS units when TOPK is beyond a window); and, if dkv is not f32, the f32 sums of one batch entry, SK * D *
- * 4 bytes. */
+ * all; MIN_UNITS units when TOPK is beyond a window); and, if dkv is not f32 or the inputs are, the f32 sums of one
+ * batch entry, SK * D * 4 bytes. */
 #include "cpu/sparse/mla_bwd.h"
 
 #include "attn.h"
@@ -109,7 +112,9 @@ struct mla_bwd_size attn_cpu_mla_bwd_size(const struct mla_isa *isa, const attn_
     z.at_units = mla_take(&z.bytes, (int64_t)z.unit_bytes * z.batch_units);
     z.at_sink = mla_take(&z.bytes, attn_core_has(p, ATTN_GRAD_SINK) ? p->heads_q * (int64_t)sizeof(double) : 0);
     z.at_sums = z.bytes;
-    if (p->dkv_dtype != ATTN_F32) mla_take(&z.bytes, p->seq_k * p->dim_qk * f);
+    z.in_parts = p->dtype == ATTN_F32;
+    if (p->dkv_dtype != ATTN_F32 || z.in_parts) mla_take(&z.bytes, p->seq_k * p->dim_qk * f);
+    if (z.in_parts) z.at_counts = mla_take(&z.bytes, p->seq_k * z.n_slices);
     if (attn_core_has(p, ATTN_WITH_DIST) && z.n_chunks > 1) {
         uint64_t dist = attn_cpu_mla_dist_workspace(isa, p, given);
         if (z.bytes < dist) z.bytes = dist;
@@ -121,10 +126,11 @@ uint64_t attn_cpu_mla_bwd_workspace(const struct mla_isa *isa, const attn_proble
     return attn_cpu_mla_bwd_size(isa, p, threads).bytes;
 }
 
-/* f32 sums of a key from a column on, which is the first of a block: in the output itself if it is f32, else in the
- * workspace. */
+static int in_output(const struct mla_bwd *j) { return j->p->dkv_dtype == ATTN_F32 && !j->z.in_parts; }
+
+/* f32 sums of a key from a column on, which is the first of a block: in the output itself or in the workspace. */
 float *attn_cpu_mla_bwd_sum(const struct mla_bwd *j, int64_t key, int64_t column) {
-    if (j->p->dkv_dtype == ATTN_F32) return (float *)attn_view_row(&j->dkv, j->b, 0, key) + column;
+    if (in_output(j)) return (float *)attn_view_row(&j->dkv, j->b, 0, key) + column;
     return (float *)(j->ws + j->z.at_sums) + column * j->p->seq_k + key * j->z.sum_block;
 }
 
@@ -134,9 +140,33 @@ static float *sum_at(const struct mla_bwd *j, int64_t key, int64_t column) {
     return attn_cpu_mla_bwd_sum(j, key, column - within) + within;
 }
 
+/* Of these the sums are added to dkv. */
+static void add_part(const struct mla_bwd *j, int64_t key, int64_t c0, int64_t c1) {
+    j->isa->vec->add((float *)attn_view_row(&j->dkv, j->b, 0, key) + c0, sum_at(j, key, c0), c1 - c0);
+}
+static uint8_t *count_of(const struct mla_bwd *j, int64_t key, int64_t c0) {
+    return (uint8_t *)j->ws + j->z.at_counts + c0 / j->z.slice * j->p->seq_k + key;
+}
+void attn_cpu_mla_bwd_count(const struct mla_bwd *j, int64_t key, int64_t c0, int64_t c1) {
+    uint8_t *count = count_of(j, key, c0);
+    if (++*count < MLA_SUMMANDS) return;
+    add_part(j, key, c0, c1);
+    memset(sum_at(j, key, c0), 0, (size_t)(c1 - c0) * sizeof(float));
+    *count = 0;
+}
+
+/* The parts' beginning: no summands, and dkv 0 or what the caller has in it. */
+static void clear_parts(const struct mla_bwd *j, int64_t from, int64_t to, int64_t c0, int64_t c1) {
+    for (int64_t c = c0; c < c1; c += j->z.slice) memset(count_of(j, from, c), 0, (size_t)(to - from));
+    if (attn_core_has(j->p, ATTN_ACCUMULATE)) return;
+    for (int64_t key = from; key < to; ++key)
+        memset((float *)attn_view_row(&j->dkv, j->b, 0, key) + c0, 0, (size_t)(c1 - c0) * sizeof(float));
+}
+
 void attn_cpu_mla_bwd_clear(const struct mla_bwd *j, int64_t from, int64_t to, int64_t c0, int64_t c1) {
     const int64_t width = mla_min(j->z.sum_block, c1 - c0);
-    const int together = width == j->z.sum_block && j->p->dkv_dtype != ATTN_F32; /* rows follow each other */
+    const int together = width == j->z.sum_block && !in_output(j); /* rows follow each other */
+    if (j->z.in_parts) clear_parts(j, from, to, c0, c1);
     for (int64_t c = c0; c < c1; c += width) {
         const int64_t n = together ? to - from : 1;
         for (int64_t key = from; key < to; key += n) memset(sum_at(j, key, c), 0, (size_t)(n * width) * sizeof(float));
@@ -147,6 +177,8 @@ void attn_cpu_mla_bwd_round(const struct mla_bwd *j, int64_t from, int64_t to, i
     const struct attn_ukr *ukr = j->isa->ukr;
     const int64_t width = mla_min(j->z.sum_block, c1 - c0);
     const int add = attn_core_has(j->p, ATTN_ACCUMULATE);
+    for (int64_t key = from; key < to && j->z.in_parts; ++key) add_part(j, key, c0, c1);
+    if (j->z.in_parts) return;
     for (int64_t c = c0; c < c1; c += width) {
         const int64_t bytes = c * j->dkv.element_bytes;
         if (mla_strips(j->isa) && !add) {
@@ -203,7 +235,7 @@ static void add_sink(struct mla_bwd *j, double *total) {
 static void one_entry(struct mla_bwd *j, const struct attn_core_device *dev, double *sink_total) {
     const attn_problem *p = j->p;
     const int64_t units = p->seq_q * j->z.n_chunks, row_tasks = p->seq_k / ROWS_PER_TASK + 1;
-    const int f32_sums = p->dkv_dtype == ATTN_F32, within = units && cached(j);
+    const int f32_sums = in_output(j), within = units && cached(j);
     const int clear = j->dkv.data && !(f32_sums && attn_core_has(p, ATTN_ACCUMULATE));
     const int round = j->dkv.data && !f32_sums;
     if (clear && !within) share(j, dev, row_tasks, clear_job);

@@ -13,7 +13,8 @@ enum {
     MLA_LEAST_SLICE = 96,  /* larger slices and ranges are */
     MLA_STRIP_RANGE_SLOTS = 256,
     MLA_MAX_RANGES = 64,
-    MLA_SUM_ROWS = 64 /* rows per product of phase 2: the product's result stays in the first-level cache's reach */
+    MLA_SUMMANDS = 250, /* of a sum, before it goes to dkv */
+    MLA_SUM_ROWS = 64   /* rows per product of phase 2: the product's result stays in the first-level cache's reach */
 };
 
 /* Persistent part of a unit, at the start of its memory. */
@@ -38,7 +39,8 @@ struct mla_bwd_size {
     uint64_t t_qt, t_dot, t_k, t_zip, t_x, t_ds, t_dq, t_key, t_slot, t_row, t_lse, t_g, t_c, t_dead, t_sum, t_at,
         thread_bytes;
     int32_t threads; /* that work on the problem at most */
-    uint64_t at_threads, at_units, at_sink, at_sums, bytes;
+    int in_parts;    /* f32 problems: sums of at most MLA_SUMMANDS summands in the workspace, which dkv is made of */
+    uint64_t at_threads, at_units, at_sink, at_sums, at_counts, bytes;
 };
 struct mla_bwd_size attn_cpu_mla_bwd_size(const struct mla_isa *isa, const attn_problem *p, int32_t threads);
 
@@ -59,6 +61,8 @@ static inline char *attn_cpu_mla_bwd_unit(const struct mla_bwd *j, int64_t u) {
     return j->ws + j->z.at_units + j->z.unit_bytes * (uint64_t)u;
 }
 float *attn_cpu_mla_bwd_sum(const struct mla_bwd *j, int64_t key, int64_t column);
+/* in_parts: one more summand is in a key's sum, columns c0 .. c1. */
+void attn_cpu_mla_bwd_count(const struct mla_bwd *j, int64_t key, int64_t c0, int64_t c1);
 /* Sums of keys from .. to - 1, columns from c0 on and before c1, whole blocks of them. round: to dkv's type, after
  * adding what is there when accumulating; old: scratch for a row. */
 void attn_cpu_mla_bwd_clear(const struct mla_bwd *j, int64_t from, int64_t to, int64_t c0, int64_t c1);

@@ -340,7 +340,9 @@ static void add_range(const struct mla_bwd *j, int64_t at_unit, int64_t range, i
         for (int64_t r = 0; r < n; ++r) {
             float *const row = sum + r * ld;
             const int same = r + 1 < n && key[r0 + r + 1] == key[r0 + r];
-            j->isa->vec->add(same ? row + ld : attn_cpu_mla_bwd_sum(j, key[r0 + r], 0) + c0, row, c1 - c0);
+            float *const to = same ? row + ld : attn_cpu_mla_bwd_sum(j, key[r0 + r], 0) + c0;
+            j->isa->vec->add(to, row, c1 - c0);
+            if (z->in_parts && to != row + ld) attn_cpu_mla_bwd_count(j, key[r0 + r], c0, c1);
         }
     }
 }
