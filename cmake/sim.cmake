@@ -165,6 +165,16 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
                    "sdpa_fwd hq=8 hk=2 sq=9 sk=0 d=72 f16 lse_base_2 lse_empty_plus_inf seqlens_q seqlens_k right=16 scale=0.5")
     attn_sim_check(check_wgmma_packed sdpa_fwd_wgmma_sm90_f16_d128 1
                    "sdpa_fwd b=7 hq=4 hk=2 sq=300 sk=520 d=128 f16 packed total_q=700 total_k=1500 bottom_right causal sink align=16" ATTNSIM_SMS=3)
+    # The same on tcgen05, and what only it has: tiles of Q of which one sees no key, several work tiles a CTA.
+    attn_sim_check(check_sm100_dense_hidden_values sdpa_fwd_sm100_bf16_d64 5
+                   "sdpa_fwd b=2 hq=4 hk=2 sq=200 sk=300 d=64 bf16 causal align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=3)
+    attn_sim_check(check_sm100_dense_no_keys sdpa_fwd_sm100_f16_d128 41655719168863
+                   "sdpa_fwd hq=8 hk=2 sq=9 sk=0 d=72 f16 lse_base_2 lse_empty_plus_inf seqlens_q seqlens_k right=16 scale=0.5" ATTNSIM_GPU=b200)
+    attn_sim_check(check_sm100_dense_packed sdpa_fwd_sm100_f16_d128 1
+                   "sdpa_fwd b=7 hq=4 hk=2 sq=300 sk=520 d=128 f16 packed total_q=700 total_k=1500 bottom_right causal sink align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=3)
+    attn_sim_check(check_sm100_dense_nan_key sdpa_fwd_sm100_bf16_d64 19 "sdpa_fwd hq=1 sq=20 sk=128 d=64 bf16 align=16" ATTNSIM_GPU=b200)
+    attn_sim_check(check_sm100_dense_wide sdpa_fwd_sm100_bf16_d192_v128 2
+                   "sdpa_fwd hq=2 sq=500 sk=700 d=192 dv=128 bf16 causal sink scale=-0.3 align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=2)
     # Queries that are one row, whose errors are one error: with the sums of an H100 twice those of exact ones.
     attn_sim_check(check_one_row sdpa_bwd_sm80_f32_d64_halves 27007789621201
                    "sdpa_bwd b=3 hq=8 sq=33 d=8 f32 causal lse_empty_plus_inf grad_mask left=64 right=0 scale=0.01 softcap=30 mask=f32" ATTNSIM_MMA=h100)

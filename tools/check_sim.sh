@@ -95,7 +95,7 @@ plan_seed() { # of the variables policy, its number left_out, and one_seed
     [ "$fixed" = 0 ] || while read -r row; do
         op=$(sed -E 's/^attn_(sdpa_fwd|sdpa_bwd|mla_fwd|mla_bwd|dist|mla_join)_.*/\1/' <<<"$row")
         dtype=$(sed -E 's/.*_(bf16|f16|f32|f64|i32)_.*/\1/' <<<"$row")
-        width=$(sed -E 's/.*_d([0-9]+).*/\1/' <<<"$row")
+        width=$(sed -E 's/.*_d([0-9]+)(_v([0-9]+))?.*/\1 dv=\3/; s/ dv=$//' <<<"$row")
         heads=$(sed -nE 's/.*_h([0-9]+).*/\1/p' <<<"$row")
         group=$(sed -nE 's/.*_g([0-9]+)$/\1/p' <<<"$row")
         align=

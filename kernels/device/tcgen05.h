@@ -17,7 +17,7 @@
  * started are done. */
 #ifndef ATTN_DEVICE_TCGEN05_H
 #define ATTN_DEVICE_TCGEN05_H
-#include <stdint.h>
+#include "kernels/params/params.h"
 
 #ifndef TC_GROUP
 #define TC_GROUP 2
@@ -76,9 +76,9 @@ static __device__ __forceinline__ constexpr uint64_t tc_operand(int span, uint32
 static __device__ __forceinline__ uint64_t tc_operand_at(uint64_t operand, uint32_t cells) {
     return operand | (cells & 0x3ffff) >> 4;
 }
-/* The shape of a product: bf16 operands, f32 sums; b_along_n: B's rows in memory are values of k. */
-static __device__ __forceinline__ constexpr uint32_t tc_shape(int m, int n, int b_along_n) {
-    return 1u << 4 | 1u << 7 | 1u << 10 | (uint32_t)b_along_n << 16 | (uint32_t)(n / 8) << 17 |
+/* The shape of a product: operands of a type of 16 bits, f32 sums; b_along_n: B's rows in memory are values of k. */
+static __device__ __forceinline__ constexpr uint32_t tc_shape(int m, int n, int b_along_n, int type = KP_BF16) {
+    return 1u << 4 | (type == KP_BF16 ? 1u << 7 | 1u << 10 : 0) | (uint32_t)b_along_n << 16 | (uint32_t)(n / 8) << 17 |
            (uint32_t)(m / 16) << 24;
 }
 

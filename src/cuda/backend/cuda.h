@@ -99,8 +99,8 @@ attn_status attn_cuda_absence(struct attn_ctx *ctx);
 /* Kernel rows. */
 extern const struct attn_kernel attn_cuda_sdpa_fwd_rows[];
 extern const int32_t attn_cuda_n_sdpa_fwd_rows;
-extern const struct attn_kernel attn_cuda_sdpa_fwd_sm90_rows[];
-extern const int32_t attn_cuda_n_sdpa_fwd_sm90_rows;
+extern const struct attn_kernel attn_cuda_sdpa_fwd_maps_rows[];
+extern const int32_t attn_cuda_n_sdpa_fwd_maps_rows;
 extern const struct attn_kernel attn_cuda_sdpa_bwd_rows[];
 extern const int32_t attn_cuda_n_sdpa_bwd_rows;
 extern const struct attn_kernel attn_cuda_mla_bwd_rows[];

@@ -1,15 +1,50 @@
 /* SPDX-License-Identifier: MIT
- * Dense forward on Hopper's wgmma, the host's side: kernel rows from kernels/variants/sdpa_fwd_wgmma_sm90.def, how a
- * problem is dealt to CTAs, and the tensor maps of a launch. The device's side: kernels/sm90/sdpa_fwd/sdpa_fwd.cu. */
+ * Dense forward that reads by tensor maps, on Hopper's wgmma and Blackwell's tcgen05, the host's side: kernel rows from
+ * kernels/variants/sdpa_fwd_wgmma_sm90.def and sdpa_fwd_sm100.def, how a problem is dealt to CTAs, and the maps of a
+ * launch. The device's side: kernels/sm90/sdpa_fwd/sdpa_fwd.cu, kernels/sm100/sdpa_fwd/sdpa_fwd.cu. */
 #include "base/err.h"
 #include "core/problem.h"
 #include "cuda/backend/driver.h"
 #include "cuda/dense/sdpa.h"
+#include "kernels/params/sdpa_sm100.h"
 #include "kernels/params/sdpa_sm90.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
+
+/* ------------------------------------------------------------------ what a row is ------------------ */
+
+/* Of a kernel row: rows of a CTA's tile, of a box of q; keys of a tile; what is estimated of an SM a second, FLOPs
+ * of the products and bytes of memory. */
+struct shape {
+    const char *symbol;
+    int32_t dim, dim_v, rows, box, keys;
+    uint32_t threads, shared_bytes;
+    double flops, bytes;
+};
+
+static struct shape shape_of(const struct attn_kernel *k) {
+    if (k->features == ATTN_CUDA_SM100A) {
+        const struct kp_sdpa_fwd_sm100_config *c = k->impl;
+        return (struct shape){c->symbol, c->dim, c->dim_v, KP_SDPA_FWD_SM100_ROWS, KP_SDPA_FWD_SM100_ROWS / 2,
+                              KP_SDPA_FWD_SM100_KEYS, KP_SDPA_FWD_SM100_THREADS,
+                              (uint32_t)KP_SDPA_FWD_SM100_SHARED(c->dim, c->q_stages, c->slices),
+                              /* counted, not timed: 0.75 of the tensor unit, half of it at D 64 (exponentials) */
+                              8192 * 1.85e9 * (c->dim == 64 ? 0.5 : 0.75), 4.5e10};
+    }
+    const struct kp_sdpa_fwd_sm90_config *c = k->impl;
+    return (struct shape){c->symbol,
+                          c->dim,
+                          c->dim_v,
+                          KP_SDPA_SM90_ROWS(*c),
+                          KP_SDPA_SM90_ROWS(*c),
+                          c->keys,
+                          (uint32_t)KP_SDPA_SM90_THREADS(*c),
+                          (uint32_t)KP_SDPA_SM90_SHARED(*c),
+                          4096 * 1.7e9 * 0.6,
+                          2e10};
+}
 
 /* ------------------------------------------------------------------ what a row refuses ------------- */
 
@@ -25,9 +60,8 @@ static int refuse_features(const attn_problem *p, struct attn_text *why) {
     return missing != NULL;
 }
 
-static int refuse_size(const struct kp_sdpa_fwd_sm90_config *c, const attn_problem *p, struct attn_text *why) {
-    const double tiles =
-        (double)p->batch * (double)p->heads_q * (double)attn_cuda_blocks(p->seq_q, KP_SDPA_SM90_ROWS(*c));
+static int refuse_size(const struct shape *c, const attn_problem *p, struct attn_text *why) {
+    const double tiles = (double)p->batch * (double)p->heads_q * (double)attn_cuda_blocks(p->seq_q, c->rows);
     if (tiles > INT32_MAX) attn_text_add(why, "is dealt in %.0f tiles, at most %d", tiles, INT32_MAX);
     if (p->total_q > INT32_MAX || p->total_k > INT32_MAX) {
         attn_text_add(why, "counts packed rows in 31 bits");
@@ -38,10 +72,10 @@ static int refuse_size(const struct kp_sdpa_fwd_sm90_config *c, const attn_probl
 
 static int supports(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                     struct attn_text *why) {
-    const struct kp_sdpa_fwd_sm90_config *c = k->impl;
+    const struct shape shape = shape_of(k), *c = &shape;
     return !attn_cuda_sdpa_refuse(p, c->dim, c->dim_v, why) && !refuse_features(p, why) && !refuse_size(c, p, why) &&
-           !attn_cuda_refuse_image(dev, c->symbol, KP_SDPA_SM90_SHARED(*c), why) &&
-           !attn_cuda_refuse_tensor_maps(dev, why) && !attn_cuda_padding_refuse(dev, p, why);
+           !attn_cuda_refuse_image(dev, c->symbol, c->shared_bytes, why) && !attn_cuda_refuse_tensor_maps(dev, why) &&
+           !attn_cuda_padding_refuse(dev, p, why);
 }
 
 static int refuses_strides(const attn_problem *p, const attn_args *args, int32_t *role, struct attn_text *why) {
@@ -58,14 +92,12 @@ static int refuses_strides(const attn_problem *p, const attn_args *args, int32_t
 
 /* ------------------------------------------------------------------ estimate ----------------------- */
 
-/* The rate is a fraction of the 4096 FLOPs a cycle of an SM's wgmma at 1.7 GHz. The padding of head dims and rows
- * counts; so do SMs that have no tile, and the longest tile alone. */
 static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                        const struct attn_core_amount *amount) {
-    const struct kp_sdpa_fwd_sm90_config *c = k->impl;
+    const struct shape shape = shape_of(k), *c = &shape;
     const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
-    const double dims = (double)(p->dim_qk + p->dim_v), rate = 4096 * 1.7e9 * 0.6, rows = KP_SDPA_SM90_ROWS(*c);
-    const double row_tiles = (double)attn_cuda_blocks(p->seq_q, KP_SDPA_SM90_ROWS(*c));
+    const double dims = (double)(p->dim_qk + p->dim_v), rate = c->flops, rows = c->rows;
+    const double row_tiles = (double)attn_cuda_blocks(p->seq_q, c->rows);
     const double tiles = row_tiles * (double)p->batch * (double)p->heads_q, rounds = ceil(tiles / l->n_sms);
     const double padded =
         amount->flops * (c->dim + c->dim_v) / dims * (p->seq_q > 0 ? row_tiles * rows / (double)p->seq_q : 1);
@@ -75,7 +107,7 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
                                                ? p->window_left + p->window_right + (int64_t)rows
                                                : p->seq_k);
     const double longest = 2 * rows * keys * (c->dim + c->dim_v) / rate, all = padded * idle / (rate * l->n_sms);
-    const double compute = longest > all ? longest : all, memory = amount->bytes / (2e10 * l->n_sms);
+    const double compute = longest > all ? longest : all, memory = amount->bytes / (c->bytes * l->n_sms);
     return 5e-6 + (compute > memory ? compute : memory) * (1 + 1e-4 * c->dim);
 }
 
@@ -85,8 +117,8 @@ static uint64_t workspace(const struct attn_kernel *k, const struct attn_core_de
 }
 
 static attn_status prepare(const struct attn_kernel *k, struct attn_core_device *dev, const attn_problem *p) {
-    const struct kp_sdpa_fwd_sm90_config *c = k->impl;
-    TRY(attn_cuda_variant_load(dev, attn_cuda_variant_find(c->symbol), (uint32_t)KP_SDPA_SM90_SHARED(*c)));
+    const struct shape shape = shape_of(k), *c = &shape;
+    TRY(attn_cuda_variant_load(dev, attn_cuda_variant_find(c->symbol), c->shared_bytes));
     return attn_cuda_padding_prepare(dev, p);
 }
 
@@ -96,10 +128,9 @@ static attn_status prepare(const struct attn_kernel *k, struct attn_core_device 
  * their keys stay in the second-level cache. */
 enum { FEW_HEADS = 24 };
 
-static void set_geometry(const struct kp_sdpa_fwd_sm90_config *c, const attn_problem *p,
-                         struct kp_sdpa_fwd_maps *maps) {
+static void set_geometry(const struct shape *c, const attn_problem *p, struct kp_sdpa_fwd_maps *maps) {
     struct kp_sdpa_fwd *kp = &maps->fwd;
-    const int64_t row_tiles = attn_cuda_blocks(p->seq_q, KP_SDPA_SM90_ROWS(*c)), heads = p->batch * p->heads_q,
+    const int64_t row_tiles = attn_cuda_blocks(p->seq_q, c->rows), heads = p->batch * p->heads_q,
                   group = p->heads_q / p->heads_k, half = attn_cuda_blocks(row_tiles, 2);
     const int even = p->window_left >= ATTN_CUDA_FAR && p->window_right >= ATTN_CUDA_FAR;
     const int64_t section = even ? group : heads, last = (heads - 1) / section;
@@ -132,7 +163,7 @@ struct note {
 
 static void write_note(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                        void *out) {
-    const struct kp_sdpa_fwd_sm90_config *c = k->impl;
+    const struct shape shape = shape_of(k), *c = &shape;
     const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
     struct note *prepared = out;
     memset(prepared, 0, sizeof *prepared);
@@ -147,8 +178,8 @@ static void write_note(const struct attn_kernel *k, const struct attn_core_devic
     prepared->grid = (struct attn_cuda_grid){.x = (uint32_t)attn_cuda_lesser(prepared->fwd.items, l->n_sms),
                                              .y = 1,
                                              .z = 1,
-                                             .threads = (uint32_t)KP_SDPA_SM90_THREADS(*c),
-                                             .shared_bytes = (uint32_t)KP_SDPA_SM90_SHARED(*c)};
+                                             .threads = c->threads,
+                                             .shared_bytes = c->shared_bytes};
 }
 
 /* An address for the map of a tensor without elements, which no copy reads: its own may be NULL, or not aligned. */
@@ -176,7 +207,7 @@ static attn_status write_map(const struct attn_core_device *dev, const char *nam
 
 static attn_status launch_noted(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                                 const void *from, const attn_args *args) {
-    const struct kp_sdpa_fwd_sm90_config *c = k->impl;
+    const struct shape shape = shape_of(k), *c = &shape;
     const struct note *prepared = from;
     if (prepared->grid.x == 0 && !attn_core_has(p, ATTN_FILL_PADDING)) return ATTN_OK;
     struct kp_sdpa_fwd_maps kp = {.fwd = prepared->fwd,
@@ -193,7 +224,7 @@ static attn_status launch_noted(const struct attn_kernel *k, const struct attn_c
     kp.fwd.lse_rounded = attn_cuda_view(p, args, ATTN_ROLE_LSE_ROUNDED);
     TRY(attn_cuda_padding(dev, p, &kp.fwd, args->stream));
     if (prepared->grid.x == 0) return ATTN_OK;
-    TRY(write_map(dev, "q", &in->q, p->dim_qk, rows_q, p->heads_q, batch, (uint32_t)KP_SDPA_SM90_ROWS(*c), &kp.q));
+    TRY(write_map(dev, "q", &in->q, p->dim_qk, rows_q, p->heads_q, batch, (uint32_t)c->box, &kp.q));
     TRY(write_map(dev, "k", &in->k, p->dim_qk, rows_k, p->heads_k, batch, (uint32_t)c->keys, &kp.k));
     TRY(write_map(dev, "v", &in->v, p->dim_v, rows_k, p->heads_k, batch, (uint32_t)c->keys, &kp.v));
     return attn_cuda_launch(dev, prepared->variant, &prepared->grid, &kp, sizeof kp, args->stream);
@@ -213,11 +244,16 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
                                                                  __VA_ARGS__};
 #include "kernels/variants/sdpa_fwd_wgmma_sm90.def"
 #undef VARIANT
+#define VARIANT(tail, source, ...)                                                                                     \
+    static const struct kp_sdpa_fwd_sm100_config config_sm100_##tail = {.symbol = "attn_sdpa_fwd_sm100_" #tail,        \
+                                                                        __VA_ARGS__};
+#include "kernels/variants/sdpa_fwd_sm100.def"
+#undef VARIANT
 
-#define VARIANT(tail, source, dtype_of_line, ...)                                                                      \
-    {.name = "attn_sdpa_fwd_wgmma_sm90_" #tail,                                                                        \
-     .arch = "sm90",                                                                                                   \
-     .summary = "wgmma; D and DV to the number in the name; no softcap, ALiBi, mask, pages",                           \
+#define ROW(stem, tail, architecture, words, feature, config, dtype_of_line)                                           \
+    {.name = "attn_sdpa_fwd_" stem #tail,                                                                              \
+     .arch = architecture,                                                                                             \
+     .summary = words "D and DV to the numbers in the name; no softcap, ALiBi, mask, pages",                           \
      .op = ATTN_OP_SDPA_FWD,                                                                                           \
      dtype_of_line,                                                                                                    \
      ATTN_CUDA_ROW(ATTN_F32),                                                                                          \
@@ -225,13 +261,20 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
      .bit_stable = 1,                                                                                                  \
      .alignment_bytes = 16,                                                                                            \
      .refuses_strides = refuses_strides,                                                                               \
-     .features = ATTN_CUDA_SM90A,                                                                                      \
-     .impl = &config_##tail,                                                                                           \
+     .features = feature,                                                                                              \
+     .impl = &config,                                                                                                  \
      .workspace = workspace,                                                                                           \
      ATTN_CUDA_NOTED},
-const struct attn_kernel attn_cuda_sdpa_fwd_sm90_rows[] = {
-#include "kernels/variants/sdpa_fwd_wgmma_sm90.def"
-};
+const struct attn_kernel attn_cuda_sdpa_fwd_maps_rows[] = {
+#define VARIANT(tail, source, dtype_of_line, ...)                                                                      \
+    ROW("sm100_", tail, "sm100", "simulated, not yet run on silicon; ", ATTN_CUDA_SM100A, config_sm100_##tail,         \
+        dtype_of_line)
+#include "kernels/variants/sdpa_fwd_sm100.def"
 #undef VARIANT
-const int32_t attn_cuda_n_sdpa_fwd_sm90_rows =
-    sizeof attn_cuda_sdpa_fwd_sm90_rows / sizeof attn_cuda_sdpa_fwd_sm90_rows[0];
+#define VARIANT(tail, source, dtype_of_line, ...)                                                                      \
+    ROW("wgmma_sm90_", tail, "sm90", "wgmma; ", ATTN_CUDA_SM90A, config_##tail, dtype_of_line)
+#include "kernels/variants/sdpa_fwd_wgmma_sm90.def"
+#undef VARIANT
+};
+const int32_t attn_cuda_n_sdpa_fwd_maps_rows =
+    sizeof attn_cuda_sdpa_fwd_maps_rows / sizeof attn_cuda_sdpa_fwd_maps_rows[0];
