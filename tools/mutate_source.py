@@ -50,7 +50,7 @@ def reports(table, build, folder):
                    "--kernel", table["kernel"], "--problem", table["problem"]]
         run = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
         if run.returncode != 0:
-            told = [x for x in (run.stderr + run.stdout).split("\n") if x.startswith("attnsim") or "mla" in x]
+            told = [x for x in (run.stderr + run.stdout).split("\n") if x.startswith(("attnsim", "FAIL"))]
             return policy + ": " + (told[0][:160] if told else f"exit status {run.returncode}")
     return None
 
