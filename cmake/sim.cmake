@@ -149,6 +149,10 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
                    "mla_fwd b=2 hq=3 sq=37 sk=90 d=512 topk=70 f16 causal q_start=40 k_stride=2 topk_length sink align=16" ATTNSIM_SMS=2)
     attn_sim_check(check_joined_2 mla_fwd_joined_sm90_bf16_d512 4
                    "mla_fwd hq=32 sq=11 sk=300 d=512 topk=200 bf16 causal q_start=200 lse_base_2 align=16" ATTNSIM_SMS=2)
+    attn_sim_check(check_joined_dist dist_joined_sm90_bf16_d576 5
+                   "dist b=2 hq=2 sq=21 sk=90 d=576 topk=70 bf16 causal q_start=40 k_stride=2 topk_length dist_norm=l1 align=16" ATTNSIM_SMS=2)
+    attn_sim_check(check_joined_dist_2 dist_joined_sm90_f16_d512 6
+                   "dist hq=32 sq=7 sk=300 d=512 topk=333 f16 dist_norm=mean lse_base_2 align=16")
     # Dense forward on wgmma: values that are not finite, hidden by the diagonal; no key, and no address that a tensor
     # map takes; rows past a sequence's keys, in pairs of tiles.
     # Results in f32: from registers, with heads in a common tile and single columns; merged splits.

@@ -39,6 +39,12 @@ struct kp_dist_sm90_config {
     int32_t dtype, dim, halves;
 };
 
+/* A line of dist_joined_sm90.def. */
+struct kp_dist_joined_sm90_config {
+    const char *symbol;
+    int32_t dtype, dim, joined;
+};
+
 /* A line of mla_bwd_sm90.def. */
 struct kp_mla_bwd_sm90_config {
     const char *symbol;

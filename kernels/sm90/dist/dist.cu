@@ -22,15 +22,27 @@
  * Barriers (arrivals; who waits): Q_FULL [group] (128 producers; consumers), Q_FREE [group] (8 warps after their last
  * product with it; producers), FULL [ring][place] (64 producers and 1 for what is stored beside; consumers), FREE
  * [ring][place] (4 warps; producers). Phases: round of a ring's place; of Q = items with at least one tile. The mask of
- * a tile is read before its first group is handed back, and written again after that. */
+ * a tile is read before its first group is handed back, and written again after that.
+ *
+ * JOINED: a work tile is a group of neighbouring queries, whose heads are the columns, query << shift | head,
+ * and 64 entries of its joined list the rows. The sums over the heads of each query go to kp.values by entry;
+ * kernels/smxx/dist_slots.cu brings them to the slots, and reads none that no slot has: no bits are needed here. */
+#include "kernels/device/joined.h"
 #include "kernels/device/number.h"
 #include "kernels/device/wgmma.h"
 #include "kernels/params/mla_sm90.h"
 #include "kernels/sm90/gather.h"
 
-constexpr int TYPE = CFG_DTYPE, D = CFG_DIM, HALVES = CFG_HALVES;
+#ifdef CFG_JOINED
+constexpr int JOINED = CFG_JOINED, HALVES = 1;
+typedef struct kp_dist_joined params;
+#else
+constexpr int JOINED = 0, HALVES = CFG_HALVES;
+typedef struct kp_dist params;
+#endif
+constexpr int TYPE = CFG_DTYPE, D = CFG_DIM;
 static_assert(D == 576 || D == 512, "the slices of a key row");
-static_assert(HALVES == 1 || HALVES == 2, "what fits beside the keys");
+static_assert((unsigned)(HALVES - 1) < 2, "one or two fit beside the keys");
 constexpr int SLICES = D / 64, PARTS = HALVES == 2 ? 2 : SLICES == 9 ? 3 : 4; /* sums that a score is formed in */
 constexpr int LENGTH = (SLICES + PARTS - 1) / PARTS;                          /* slices of a sum */
 constexpr int GROUP = HALVES == 2 ? 1 : LENGTH; /* slices that come, are multiplied and are handed back together */
@@ -65,13 +77,46 @@ struct piece {
     struct item w;
     int first, last; /* tiles of the item that the list has from first to last - 1 */
     struct slots s;
+    struct joined_group g; /* JOINED, and its number in the launch */
+    int number;
 };
-static __device__ __forceinline__ struct work work_of(const struct kp_dist *kp) {
-    struct work k;
+/* Which query of the group, and which of its heads, column `column` of the product is. */
+struct column {
+    int query, head, inside;
+};
+static __device__ __forceinline__ struct column column_of(const params *kp, const struct piece *x, int column) {
+#ifdef CFG_JOINED
+    const int query = column >> kp->joined.shift, head = column - (query << kp->joined.shift);
+    return {query, head, query < x->g.queries && head < kp->in.heads_q};
+#else
+    (void)x;
+    return {0, column, column < kp->in.heads_q};
+#endif
+}
+static __device__ __forceinline__ struct work work_of(const params *kp) {
+    struct work k = {0, 0};
+#ifndef CFG_JOINED
     k.whole = kp->items / gridDim.x;
     k.left = kp->items - k.whole * gridDim.x;
+#endif
     return k;
 }
+#ifdef CFG_JOINED
+/* Nonzero if the CTA has a group number n. */
+static __device__ __forceinline__ int piece_of(const params *kp, const struct work *k, int64_t n, struct piece *x) {
+    const int number = (int)(kp->from + blockIdx.x + n * gridDim.x);
+    (void)k;
+    if (number >= kp->until) return 0;
+    x->g = joined_group_of(&kp->joined, kp->in.seq_q, number);
+    x->number = number - (int)kp->from;
+    x->w.head = 0, x->w.b = x->g.b, x->w.i = x->g.query;
+    x->s.idx = x->g.words + kp->joined.keys;
+    x->s.n = joined_entries(&x->g); /* whoever queues this leaves no group apart */
+    x->s.keys = (uint32_t)kp->in.seq_k;
+    x->first = 0, x->last = (x->s.n + 63) / 64;
+    return 1;
+}
+#else
 /* Nonzero if the CTA has a piece number n. */
 static __device__ __forceinline__ int piece_of(const struct kp_dist *kp, const struct work *k, int64_t n,
                                                struct piece *x) {
@@ -96,6 +141,7 @@ static __device__ __forceinline__ int piece_of(const struct kp_dist *kp, const s
     x->last = tiles - x->first < length ? tiles : x->first + length;
     return 1;
 }
+#endif
 
 /* ------------------------------------------------------------------ producers ---------------------- */
 
@@ -176,15 +222,26 @@ static __device__ __forceinline__ void fill_whole(struct producer *c, const stru
 }
 
 /* This ring's share of group x of Q: a half of the heads' rows. */
-static __device__ __forceinline__ void fill_q(const struct producer *c, const struct kp_mla *p, const struct item *w,
+static __device__ __forceinline__ void fill_q(const struct producer *c, const params *kp, const struct piece *y,
                                               int x) {
+    const struct kp_mla *p = &kp->in;
+    const struct item *w = &y->w;
     const int t = (int)threadIdx.x & 63, wide = p->q.chunk == 16;
     const uint16_t *base =
         (const uint16_t *)p->q.data + w->b * p->q.batch + w->i * p->q.row + (t & 7) * 8 + x * GROUP * 64;
     const uint32_t to = c->shared + Q_AT + (uint32_t)(x * HALVES * PLACE) + c->ring * 4096 * HALVES + c->lane_at;
     mbar_wait(c->shared + Q_FREE + 8 * (uint32_t)x, (c->round_q & 1) ^ 1);
     const int first = (int)c->ring * 32 * HALVES + (t >> 3); /* head of the thread's first row */
-    if (wide) {
+    if (JOINED) { /* rows of the table ask for 16 bytes */
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            const struct column h = column_of(kp, y, first + 8 * k);
+            const uint16_t *from = base + (h.inside ? h.query * p->q.row + h.head * p->q.head : 0);
+#pragma unroll
+            for (int z = 0; z < GROUP; z++)
+                copy_async16(to + (uint32_t)(z * SLICE + k * 1024), from + z * 64, h.inside << 4);
+        }
+    } else if (wide) {
         const uint16_t *from = base + first * p->q.head;
 #pragma unroll
         for (int k = 0; k < 4 * HALVES; k++) {
@@ -204,30 +261,31 @@ static __device__ __forceinline__ void fill_q(const struct producer *c, const st
         }
         async_fence();
     }
-    arrive_copied(c->shared + Q_FULL + 8 * (uint32_t)x, wide);
+    arrive_copied(c->shared + Q_FULL + 8 * (uint32_t)x, JOINED || wide);
 }
 
 /* The first tile of an item, and Q. */
-static __device__ __forceinline__ void fill_first(struct producer *c, const struct keys *r, const struct kp_mla *p,
-                                                  const struct item *w, const uint16_t *base, int own) {
+static __device__ __forceinline__ void fill_first(struct producer *c, const struct keys *r, const params *kp,
+                                                  const struct piece *w, const uint16_t *base, int own) {
+    const struct kp_mla *p = &kp->in;
     if (own && p->kv.chunk == 16 && (r->mask[0] & r->mask[1]) == ~0u) {
         const uint16_t *from[8];
         find_rows(from, r, &p->kv, base);
 #pragma unroll 1
         for (int x = 0; x < STEPS; x++) {
-            fill_q(c, p, w, x);
+            fill_q(c, kp, w, x);
             fill_whole(c, r, from, x);
         }
         return;
     }
 #pragma unroll 1
     for (int x = 0; x < STEPS; x++) {
-        fill_q(c, p, w, x);
+        fill_q(c, kp, w, x);
         if (own) fill(c, r, &p->kv, base, x);
     }
 }
 
-static __device__ __forceinline__ void produce(const struct kp_dist *kp, uint32_t shared) {
+static __device__ __forceinline__ void produce(const params *kp, uint32_t shared) {
     const struct kp_mla *p = &kp->in;
     const int t64 = (int)threadIdx.x & 63;
     const struct work k = work_of(kp);
@@ -245,7 +303,7 @@ static __device__ __forceinline__ void produce(const struct kp_dist *kp, uint32_
         const int own = t < x.last;
         find_keys(&r, &x.s, next);
         next = load_indices(&x.s, t + 2);
-        fill_first(&c, &r, p, &x.w, base, own);
+        fill_first(&c, &r, kp, &x, base, own);
         c.round_q++;
 #pragma unroll 1
         for (t += 2; t < x.last; t += 2) {
@@ -274,15 +332,16 @@ struct state {
 
 /* The bits of head h's lse, of the tensor's type; only loaded here: nothing waits for them before they are converted.
  */
-static __device__ __forceinline__ uint32_t load_lse(const struct kp_dist *kp, const struct item *w, int h) {
-    if (h >= kp->in.heads_q) return 0;
-    const int64_t at = w->b * kp->lse.batch + w->i * kp->lse.row + h * kp->lse.head;
+static __device__ __forceinline__ uint32_t load_lse(const params *kp, const struct piece *y, int column) {
+    const struct column h = column_of(kp, y, column);
+    if (!h.inside) return 0;
+    const int64_t at = y->w.b * kp->lse.batch + (y->w.i + h.query) * kp->lse.row + h.head * kp->lse.head;
     return kp->lse.dtype == KP_F32 ? ((const uint32_t *)kp->lse.data)[at] : ((const uint16_t *)kp->lse.data)[at];
 }
 /* Base 2; +inf if it adds nothing. */
-static __device__ __forceinline__ float lse_of(const struct kp_dist *kp, uint32_t bits, int h) {
+static __device__ __forceinline__ float lse_of(const params *kp, const struct piece *y, uint32_t bits, int column) {
     float lse = kp->lse.dtype == KP_F32 ? __uint_as_float(bits) : unpack16(kp->lse.dtype, bits);
-    if (h >= kp->in.heads_q || lse == -INF) lse = INF;
+    if (!column_of(kp, y, column).inside || lse == -INF) lse = INF;
     return kp->in.flags & KP_LSE_BASE_2 ? lse : lse * LOG2E;
 }
 
@@ -372,7 +431,48 @@ static __device__ __forceinline__ void sum_heads(const struct state *c, const fl
     }
 }
 
-template <int WG> static __device__ __forceinline__ void consume(const struct kp_dist *kp, uint32_t shared) {
+#ifdef CFG_JOINED
+/* The sums over each query's heads for entries g, g + 8 of the warp, to values of the tile's first entry on. A lane has
+ * columns 8 j + 2 t + {0, 1}: all of a query's heads are in one, two or four j of a quad, or in two lanes of one j. */
+static __device__ __forceinline__ void store_queries(const struct state *c, const float s[SUMS], uint32_t lse_at,
+                                                     const params *kp, float *values) {
+    const int t = c->lane & 3, shift = kp->joined.shift;
+    float sum[8][2];
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        const float2 lse = shared_load_pair(lse_at + 8 * (uint32_t)t + 32 * (uint32_t)j);
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const float x = exp2_fast(__fmaf_rn(s[4 * j + 2 * r], kp->in.scale_log2, -lse.x)),
+                        y = exp2_fast(__fmaf_rn(s[4 * j + 2 * r + 1], kp->in.scale_log2, -lse.y));
+            sum[j][r] = (lse.x == INF ? 0 : x) + (lse.y == INF ? 0 : y);
+        }
+    }
+#pragma unroll
+    for (int size = 4; size >= 2; size /= 2) /* 16, then 32 columns a query */
+        if (shift > (size == 4 ? 3 : 4)) {
+#pragma unroll
+            for (int j = 0; j < size; j++)
+                sum[j][0] = sum[2 * j][0] + sum[2 * j + 1][0], sum[j][1] = sum[2 * j][1] + sum[2 * j + 1][1];
+        }
+    const int queries = shift > 3 ? 64 >> shift : 8; /* as many sums */
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        if (j >= queries) break;
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            float x = sum[j][r] + __shfl_xor_sync(~0u, sum[j][r], 1);
+            const float other = __shfl_xor_sync(~0u, x, 2);
+            if (shift > 2) x += other;
+            const int query = shift > 2 ? j : 2 * j + (t >> 1);
+            const int writes = shift > 2 ? t == (j & 3) : !(t & 1);
+            if (writes && query < kp->joined.group) values[query * (int64_t)kp->row + 8 * r] = x * kp->factor;
+        }
+    }
+}
+#endif
+
+template <int WG> static __device__ __forceinline__ void consume(const params *kp, uint32_t shared) {
     const struct kp_mla *p = &kp->in;
     const struct work k = work_of(kp);
     struct state c;
@@ -385,8 +485,12 @@ template <int WG> static __device__ __forceinline__ void consume(const struct kp
     uint32_t n = 0, odd = 0; /* tiles of the CTA, items of the warpgroup so far */
     struct piece x;
     for (int64_t at = 0; piece_of(kp, &k, at, &x); at++) {
+#ifdef CFG_JOINED
+        float *to = (float *)kp->values + (int64_t)x.number * kp->joined.group * kp->row + row;
+#else
         float *to = (float *)kp->dist.data + x.w.b * kp->dist.batch + x.w.i * kp->dist.row;
-        if (WG == 0 && x.first == 0)
+#endif
+        if (!JOINED && WG == 0 && x.first == 0)
             for (int t = (x.s.n + 63) / 64 * 64 + (int)threadIdx.x; t < p->topk; t += 128) to[t] = 0;
         if (x.first >= x.last) continue;
         int t = x.first + (int)((n ^ WG) & 1), first = 1;
@@ -394,7 +498,7 @@ template <int WG> static __device__ __forceinline__ void consume(const struct kp
         const int head = (int)threadIdx.x & 127;
         const uint32_t lse_at = shared + LSE_AT + (2 * WG + (odd & 1)) * 64 * HALVES * 4;
         odd += t < x.last;
-        const uint32_t lse = load_lse(kp, &x.w, head);
+        const uint32_t lse = load_lse(kp, &x, head);
 #pragma unroll 1
         for (; t < x.last; t += 2) {
             float s[SUMS], sum[2];
@@ -402,10 +506,14 @@ template <int WG> static __device__ __forceinline__ void consume(const struct kp
             score_tile<WG>(&c, s, mask, first, t + 2 >= x.last);
             if (first) {
                 if (head < 64 * HALVES)
-                    shared_store32(lse_at + 4 * (uint32_t)head, __float_as_uint(lse_of(kp, lse, head)));
+                    shared_store32(lse_at + 4 * (uint32_t)head, __float_as_uint(lse_of(kp, &x, lse, head)));
                 named_sync(1 + WG, 128);
             }
             first = 0;
+#ifdef CFG_JOINED
+            store_queries(&c, s, lse_at, kp, to + t * 64);
+            continue;
+#endif
             sum_heads(&c, s, lse_at, p->scale_log2, sum);
             if (c.lane & 3) continue;
 #pragma unroll
@@ -425,7 +533,7 @@ template <int WG> static __device__ __forceinline__ void consume(const struct kp
 }
 
 extern "C" __global__ void __launch_bounds__(KP_MLA_FWD_SM90_THREADS, 1)
-    CFG(const __grid_constant__ struct kp_dist kp) {
+    CFG(const __grid_constant__ params kp) {
     const uint32_t shared = shared_base();
     if (threadIdx.x == 0) {
         for (uint32_t x = 0; x < STEPS; x++) {

@@ -22,7 +22,7 @@ static int32_t log2_above(int64_t n) {
 
 int64_t attn_cuda_mla_joined_group(const attn_problem *p, int64_t rows) {
     if (p->heads_q < 1 || p->heads_q > rows || p->topk < 1) return 0;
-    int64_t group = attn_cuda_lesser(rows >> log2_above(p->heads_q), ATTN_JOINED_MAX_GROUP);
+    int64_t group = attn_cuda_lesser(rows >> log2_above(p->heads_q > 4 ? p->heads_q : 4), ATTN_JOINED_MAX_GROUP);
     while (group > 1 && (group * p->topk > ATTN_JOINED_MAX_SLOTS || group / 2 >= p->seq_q)) group /= 2;
     return group > 1 ? group : 0;
 }

@@ -6,7 +6,7 @@
 #include "cuda/sparse/mla.h"
 #include "kernels/params/mla_joined.h"
 
-/* Neighbouring queries whose heads fill a tile of `rows` rows: 2, 4, 8 or 16; 0: none. */
+/* Neighbouring queries whose heads, 4 rows at least for each, fill a tile of `rows` rows: 2, 4, 8 or 16; 0: none. */
 int64_t attn_cuda_mla_joined_group(const attn_problem *p, int64_t rows);
 /* Groups of the problem. */
 int64_t attn_cuda_mla_joined_groups(const attn_problem *p, int64_t group);
