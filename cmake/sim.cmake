@@ -153,6 +153,18 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
                    "dist b=2 hq=2 sq=21 sk=90 d=576 topk=70 bf16 causal q_start=40 k_stride=2 topk_length dist_norm=l1 align=16" ATTNSIM_SMS=2)
     attn_sim_check(check_joined_dist_2 dist_joined_sm90_f16_d512 6
                    "dist hq=32 sq=7 sk=300 d=512 topk=333 f16 dist_norm=mean lse_base_2 align=16")
+    # The backward: a NaN of q or of a key, in one tile and in two; groups of 16 and of 2, the last round in parts; sums
+    # that the cache does not hold, so that tiles come in order of keys and back.
+    attn_sim_check(check_joined_bwd_nan mla_bwd_joined_sm90_bf16_d576 97 "mla_bwd hq=8 sq=8 sk=40 d=576 topk=8 bf16 align=16")
+    attn_sim_check(check_joined_bwd_nan_lse mla_bwd_joined_sm90_bf16_d576 99 "mla_bwd hq=8 sq=8 sk=100 d=576 topk=20 bf16 align=16")
+    attn_sim_check(check_joined_bwd_16 mla_bwd_joined_sm90_bf16_d512 6
+                   "mla_bwd b=2 hq=3 sq=70 sk=90 d=512 topk=70 bf16 causal q_start=40 k_stride=2 topk_length sink grad_sink dlse with_dist align=16" ATTNSIM_SMS=2)
+    attn_sim_check(check_joined_bwd_2 mla_bwd_joined_sm90_bf16_d576 4
+                   "mla_bwd hq=32 sq=11 sk=300 d=576 topk=200 bf16 causal q_start=200 lse_base_2 with_dist dkv=f32 accumulate align=16"
+                   ATTNSIM_SMS=2)
+    attn_sim_check(check_joined_bwd_order mla_bwd_joined_sm90_bf16_d576 5
+                   "mla_bwd hq=8 sq=40 sk=900 d=576 topk=150 bf16 with_dist align=16" ATTNSIM_SMS=2 ATTN_CUDA_L2_LIMIT=1000000)
+    attn_sim_check(check_joined_bwd_no_queries mla_bwd_joined_sm90_bf16_d576 1 "mla_bwd b=0 hq=7 sq=9 sk=21 d=576 topk=100 bf16 sink grad_sink align=16")
     # Dense forward on wgmma: values that are not finite, hidden by the diagonal; no key, and no address that a tensor
     # map takes; rows past a sequence's keys, in pairs of tiles.
     # Results in f32: from registers, with heads in a common tile and single columns; merged splits.

@@ -99,6 +99,7 @@ plan_seed() { # of the variables policy, its number left_out, and one_seed
         heads=$(sed -nE 's/.*_h([0-9]+).*/\1/p' <<<"$row")
         group=$(sed -nE 's/.*_g([0-9]+)$/\1/p' <<<"$row")
         align=
+        [[ $row != *_joined_* ]] || heads=8 align=align=16
         [[ $row = attn_mla_bwd_sm90_* || $row = *_wgmma_sm90_* || $row = *_sm100_* ]] && align=align=16
         n=0
         while read -r text; do

@@ -257,6 +257,28 @@ static void lists_of_a_forward_joined(void **state) {
     assert_chosen("mla_fwd hq=32 sq=132 sk=8192 d=576 topk=2048 bf16", UINT64_MAX, 0, plain);
     assert_chosen("mla_fwd hq=64 sq=4096 sk=8192 d=576 topk=2048 bf16", UINT64_MAX, 0, plain);
 }
+/* The backward: the last round of groups in parts; keys whose sums the cache does not hold, so that CTAs keep together;
+ * dist and whole rounds of each 64 MiB of lists. */
+static void lists_of_a_backward_joined(void **state) {
+    (void)state;
+    static const char apart[] = "attn_mla_bwd_sm90_bf16_d576_h64_alt", joined[] = "attn_mla_bwd_joined_sm90_bf16_d576";
+    if (!attn_cuda_variant_find(apart) || !attn_cuda_variant_find(joined) ||
+        !attn_cuda_variant_find("attn_mla_join_sm80_i32_g8") || !attn_cuda_variant_find("attn_mla_join_sm80_i32_g2"))
+        skip();
+    setenv("CUDA_STUB_DEVICES", "90", 1);
+    assert_launches("50000000", joined, "mla_bwd hq=7 sq=1056 sk=1000 d=576 topk=512 bf16",
+                    "prepare_smxx_any, join_sm80_i32_g8, main 132, finish_smxx_dkv, ");
+    assert_launches("50000000", joined, "mla_bwd hq=32 sq=300 sk=1000 d=576 topk=512 bf16",
+                    "prepare_smxx_any, join_sm80_i32_g2, main 132, main 90, finish_smxx_joined_dq, finish_smxx_dkv, ");
+    /* 64 MiB hold the lists of 528 groups in whole rounds; these are 563 */
+    assert_launches("2000000", joined, "mla_bwd hq=8 sq=4500 sk=1000 d=576 topk=2048 bf16 with_dist",
+                    "prepare_smxx_any, join_sm80_i32_g8, ranges_smxx_any, main 132, finish_smxx_joined_dist, "
+                    "join_sm80_i32_g8, main 105, finish_smxx_joined_dq, finish_smxx_joined_dist, finish_smxx_dkv, ");
+    assert_chosen("mla_bwd hq=8 sq=4096 sk=8192 d=576 topk=2048 bf16", UINT64_MAX, 0, joined);
+    assert_chosen("mla_bwd hq=32 sq=4096 sk=32768 d=576 topk=2048 bf16", UINT64_MAX, 0, joined);
+    assert_chosen("mla_bwd hq=8 sq=4096 sk=8192 d=576 topk=2048 bf16", UINT64_MAX, ATTN_PLAN_QUERIES_APART, apart);
+    assert_chosen("mla_bwd hq=64 sq=4096 sk=8192 d=576 topk=2048 bf16", UINT64_MAX, 0, apart);
+}
 
 static void lists_of_a_dist_joined(void **state) {
     (void)state;
@@ -293,6 +315,7 @@ int main(void) {
         cmocka_unit_test(slots_of_a_forward_in_order),
         cmocka_unit_test(lists_of_a_forward_joined),
         cmocka_unit_test(lists_of_a_dist_joined),
+        cmocka_unit_test(lists_of_a_backward_joined),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

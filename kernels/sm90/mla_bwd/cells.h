@@ -66,7 +66,7 @@ template <int W> static __device__ __forceinline__ void sum_lanes(uint32_t share
     const int slot = 8 * (lane >> 3) + 2 * (lane & 3) + (lane >> 2 & 1);
     shared_store32(shared + PART_AT + W * 512 + (uint32_t)(warp_of() * 128 + 4 * slot), __float_as_uint(y[0]));
 }
-/* Of four warps, behind a barrier: of slot `lane` of warpgroup w's 32, to memory. Nobody reads what belongs to slots
+/* Of four warps, after a barrier: of slot `lane` of warpgroup w's 32, to memory. Nobody reads what belongs to slots
  * that are not valid. */
 static __device__ __forceinline__ void store_sums(uint32_t shared, uint32_t w, uint32_t mask, uint64_t to) {
     const uint32_t lane = (uint32_t)lane_of(), part = shared + PART_AT + w * 512 + 4 * lane;
@@ -117,13 +117,13 @@ static __device__ __forceinline__ void transpose_quad(uint32_t w[4], int t) {
         }
 }
 
-/* Rows g, g + 8 of the warp, 8 n columns from `column` on, of a part of an item. */
+/* Rows g, g + 8 of the warp, 8 n columns from `column` on, of a part of a work tile. */
 static __device__ __forceinline__ void store_part(uint4 a, const float *q, float down, int n, int column) {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         const int row = warp_of() * 16 + (lane_of() >> 2) + 8 * r;
         float *to = (float *)kept_address(a) + row * D + column + 2 * (lane_of() & 3);
-        if (row >= (int)a.z) continue;
+        if (!JOINED && row >= (int)a.z) continue;
 #pragma unroll
         for (int j = 0; j < n; j++)
             *(float2 *)(to + 8 * j) = make_float2(q[4 * j + 2 * r] * down, q[4 * j + 2 * r + 1] * down);
@@ -140,10 +140,17 @@ static __device__ __forceinline__ void store_dq(uint32_t shared, const struct kp
     if (in_parts(p)) return store_part(a, q, down, n, column);
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        const int row = warp_of() * 16 + (lane_of() >> 2) + 8 * r, inside = row < (int)a.z;
+        const int row = warp_of() * 16 + (lane_of() >> 2) + 8 * r;
+#ifdef CFG_JOINED
+        const int inside = row_exists(p, row, a.z);
+        const int64_t state = row_offset(p, row, p->in.heads_q, 1), first = row_offset(p, row, p->dq.row, p->dq.head);
+#else
+        const int inside = row < (int)a.z, state = row;
+        const int64_t first = row * p->dq.head;
+#endif
         /* Without a tile nothing orders who forms the states before this; q is 0. */
-        const int empty = inside && (!AHEAD || a.w > 0) && states[row].lse2 == INF;
-        uint16_t *to = (uint16_t *)kept_address(a) + row * p->dq.head + column + 8 * t;
+        const int empty = inside && (!AHEAD || a.w > 0) && states[state].lse2 == INF;
+        uint16_t *to = (uint16_t *)kept_address(a) + first + column + 8 * t;
 #pragma unroll
         for (int j0 = 0; j0 < n; j0 += 4) {
             uint32_t word[4];
@@ -168,13 +175,19 @@ static __device__ __forceinline__ void keep_rows(const struct kp_mla_bwd *p, cou
                             : p->dq.data + 2 * (uint64_t)(w->b * p->dq.batch + w->i * p->dq.row + w->head * p->dq.head);
     const uint64_t dist = DIST_BY_PRODUCERS ? 0 : dist_of(p, at, w);
     const uint64_t states = (uint64_t)states_of(p, w);
+#ifdef CFG_JOINED
+    int from;
+    const int tiles = part_of_tiles(p, at, tiles_of(p, w), &from);
+    const uint32_t rows = rows_of(p, w);
+#else
     const int tiles = (slots_at(p, at, w) + 63) / 64;
-    shared_store128(shared + ROWS_AT + 32 * W, make_uint4((uint32_t)dq, (uint32_t)(dq >> 32),
-                                                          (uint32_t)(p->in.heads_q - w->head), (uint32_t)tiles));
+    const uint32_t rows = (uint32_t)(p->in.heads_q - w->head);
+#endif
+    shared_store128(shared + ROWS_AT + 32 * W, make_uint4((uint32_t)dq, (uint32_t)(dq >> 32), rows, (uint32_t)tiles));
     shared_store128(shared + ROWS_AT + 32 * W + 16,
                     make_uint4((uint32_t)dist, (uint32_t)(dist >> 32), (uint32_t)states, (uint32_t)(states >> 32)));
 }
-/* The same, and where the item's gradients begin; between two barriers of the warpgroup. Even and alternating. */
+/* The same, and where its gradients begin; between two barriers of the warpgroup. Even and alternating. */
 template <int W>
 static __device__ __forceinline__ void keep_item_of(const struct kp_mla_bwd *p, count at, uint32_t shared) {
     named_sync(1 + W, 128); /* the last item's are read */

@@ -6,9 +6,9 @@
 #include "kernels/device/cta_counters.h"
 #include "kernels/sm90/mla_bwd/plan.h"
 
-/* All CTAs go through the rows together, so that few are in the cache at a time: an item's stretch of rows is a post,
- * and a CTA goes on when all have come to the post APART before its own. Not for ever: CTAs need not run at the same
- * time, and who has waited PATIENCE times in vain waits no more. At POSTS_AT: posts reached; the item's first row;
+/* All CTAs go through the rows together, so that few are in the cache at a time: a stretch of rows is a
+ * checkpoint, and a CTA goes on when all have come to the one APART before its own. Not for ever: CTAs need not run at
+ * the same time, and who has waited PATIENCE times in vain waits no more. At POSTS_AT: checkpoints reached; first row;
  * whether to wait. One thread does all of it. */
 constexpr uint32_t APART = 2, PATIENCE = 1000;
 
@@ -26,12 +26,12 @@ static __device__ __forceinline__ void begin_together(uint32_t shared) {
 static __device__ __forceinline__ void keep_together(const struct kp_mla_bwd *p, uint32_t shared, int t, int32_t row) {
     if (t == 0) shared_store32(shared + POSTS_AT + 4, (uint32_t)row);
     const uint32_t far = (uint32_t)abs(row - (int32_t)shared_load32(shared + POSTS_AT + 4)) >> p->stretch_shift;
-    const uint32_t stretches = (uint32_t)p->stretches, item = shared_load32(shared + ITEM_AT + 56);
-    const uint32_t post = item * stretches + min(far, stretches - 1);
-    reach(p, shared, post + 1);
-    if (post < APART || !shared_load32(shared + POSTS_AT + 8)) return;
-    const uint32_t others = post - APART;
-    const uint32_t all = min(gridDim.x, (uint32_t)p->items * CTAS - others / stretches * gridDim.x);
+    const uint32_t segments = (uint32_t)p->stretches, turn = shared_load32(shared + ITEM_AT + 56);
+    const uint32_t checkpoint = turn * segments + min(far, segments - 1);
+    reach(p, shared, checkpoint + 1);
+    if (checkpoint < APART || !shared_load32(shared + POSTS_AT + 8)) return;
+    const uint32_t others = checkpoint - APART;
+    const uint32_t all = min(gridDim.x, (uint32_t)p->items * CTAS - others / segments * gridDim.x);
     uint32_t left = PATIENCE;
 #pragma unroll 1
     while (count_seen(p->posts + 4 * (uint64_t)others) < all && left) left--;

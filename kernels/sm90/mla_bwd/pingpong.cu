@@ -16,7 +16,7 @@
  * Who owns a tile, warpgroup n % 2 of the n-th tile of the CTA, whatever item it belongs to: S^T and dP^T are one
  * product m64n128 of a slice of K and the slices of Q and dO that stand side by side; P^T and dS^T are rounded where
  * they stand and are operands A of its dKV, of all columns; dS also goes to shared memory, for both. dQ of all tiles is
- * shared by columns, 256 w .. 256 w + 255 and 512 + 32 w .. 543 + 32 w, in registers for the whole item. K is let go of
+ * shared by columns, 256 w .. 256 w + 255 and 512 + 32 w .. 543 + 32 w, in registers for the work tile. K is let go of
  * when both have done dQ, and gathered anew while the owner's dKV, which does not need it, goes on.
  *
  * Roles (384 threads, 1 CTA an SM): warpgroups 0 and 1, 240 registers: dQ 144, S^T and dP^T 64, or sums and operands of
@@ -24,12 +24,12 @@
  * Shared memory: as lockstep.cu, but that slices of Q and dO stand by turns, and that P has no place: the
  * stages, what the other CTA sends, have it; deterministic, CTAS = 1: P^T, which only its own warp reads again.
  * Barriers: arrivals --> who waits
- *   Q_FULL               PRODUCERS --> the owner of the item's first tile; others have waited for K_FULL behind it
+ *   Q_FULL               PRODUCERS --> the owner of the first tile; others have waited for K_FULL after it
  *   Q_FREE [slice]       8 warps, the last dKV of each that reads it being done --> producers
  *   K_FULL [pair]        PRODUCERS --> the tile's owner
  *   K_FREE [4]           4 warps of w, dQ being done with slices 4 w, 4 w + 1, then with the next two --> producers
  *   DS_FULL              4 warps of the owner: dS is written --> 0, 1
- *   MOST_FULL            deterministic: 4 producer warps, the largest |Q| and |dO| being noted --> owners of the item's
+ *   MOST_FULL            deterministic: 4 producer warps, the largest |Q| and |dO| being noted --> owners of the
  *                        first two tiles
  *   DS_FREE              FREES_DS: 4 producer warps, what they had in the place of dS being read --> the tile's owner
  *   K_ASKED              ASK_FIRST: PRODUCERS, all of a tile's K being asked for --> the owner of the tile before
@@ -37,24 +37,27 @@
  *                        deterministic: one for both stages
  *   STAGE_FULL [y]       4 warps, and the bytes that the other CTA sends --> the owner
  *   STAGE_FREE [y]       the other CTA's 4 warps: read, may be filled again --> the owner
- *   named 1, 2           a warpgroup: its item
- *   named 4              producers: their item
- * Phases: a tile, for Q an item with at least one slot, for the stages four a tile. dS is written again after K_FULL
+ *   named 1, 2           a warpgroup: its work tile
+ *   named 4              producers: theirs
+ * Phases: a tile, for Q a work tile with a slot at least, for the stages four a tile. dS is written again after K_FULL
  * of all of the next tile, so after all warps' K_FREE, before which they have read it; notes and mask of tile n, place
  * n % 2, are read by its owner before its K_FREE of n and rewritten when K of n + 1 has been asked for, which is after
- * all K_FREE of n. A warpgroup without a tile of an item lets go of its Q when it sees dS of it. */
+ * all K_FREE of n. A warpgroup without a tile of a work tile lets go of its Q when it sees dS of it. */
 #include "kernels/device/grid.h"
 #include "kernels/sm90/mla_bwd/pingpong_cells.h"
 #include "kernels/sm90/mla_bwd/producers.h"
 #if CFG_CTAS == 2 && CFG_DETERMINISTIC
-#include "kernels/sm90/mla_bwd/pingpong_reduce_full.h"
 #include "kernels/sm90/mla_bwd/overlapped_sum.h"
+#include "kernels/sm90/mla_bwd/pingpong_reduce_full.h"
 #elif CFG_DETERMINISTIC
 #include "kernels/sm90/mla_bwd/pingpong_store_rows.h"
 #elif CFG_CTAS == 2
 #include "kernels/sm90/mla_bwd/pingpong_reduce_partial.h"
 #else
 #include "kernels/sm90/mla_bwd/pingpong_scatter_add.h"
+#endif
+#ifdef CFG_JOINED
+#include "kernels/sm90/mla_bwd/joined_cells.h"
 #endif
 
 /* dQ += dS K of a tile; two groups, of 128 columns each. */
@@ -120,7 +123,7 @@ static __device__ __forceinline__ void finish_rows(const struct kp_mla_bwd *p, u
 #endif
 }
 #else
-/* dKV: the products of the first unit; all units, last: of the item's tiles that the warpgroup owns. */
+/* dKV: the products of the first unit; all units, last: of the tiles that the warpgroup owns. */
 static __device__ __forceinline__ void start_first(float *a, const struct tile *t) {
 #if CFG_CTAS == 2
     multiply<0>(a, t, 0, 0);
@@ -138,11 +141,19 @@ static __device__ __forceinline__ void do_units(uint32_t shared, float *a, const
 }
 #endif
 
-/* Tile i of the item's `tiles`, which this warpgroup owns. parity: bit 0 of tiles, bit 1 of items with tiles. */
+/* Tile i of the work tile's `tiles`, which this warpgroup owns. parity: bit 0 of tiles, bit 1 of work tiles. */
 template <int W>
 static __device__ __forceinline__ void own_tile(const struct kp_mla_bwd *p, uint32_t shared, float q[128],
                                                 float rope[16], int i, int tiles, uint32_t parity) {
     struct tile t;
+#ifdef CFG_JOINED
+    {
+        float y[64];
+        uint4 last[2];
+        score_both(shared, y, parity, i == 0, last);
+        form_joined(shared, p, y, parity & 1, &t, last);
+    }
+#else
     float dist[2];
     const uint32_t valid = [&] {
         float y[64];
@@ -152,12 +163,26 @@ static __device__ __forceinline__ void own_tile(const struct kp_mla_bwd *p, uint
         form_cells(shared, p, y, bits, &t, dist, last);
         return bits;
     }();
+#endif
     publish_ds(shared, t.ds, parity);
     mbar_wait(shared + DS_FULL, parity & 1);
+#ifdef CFG_JOINED
+    if (p->part_dist) leave_dist_of_group<W>(p, shared, parity & 1);
+    if (takes_exact_way(shared)) {
+        add_dq_exactly<W>(p, shared, parity & 1, q, rope);
+        add_dkv_exactly(p, shared, shared + SUMS_AT + 16 * W, parity & 1, t.probs);
+        free_keys<W>(shared, 0);
+        free_keys<W>(shared, 1);
+        if (i + 2 >= tiles && lane_of() < SLICES) mbar_arrive(shared + Q_FREE + 8 * (uint32_t)lane_of());
+        return;
+    }
+#endif
     uint32_t ds[16];
     load_turned(ds, shared + DS_AT);
     add_dq<W>(shared, q, rope, ds);
+#ifndef CFG_JOINED
     if (p->part_dist) leave_dist(dist, valid, kept(shared + ROWS_AT + 32 * W + 16) + 256 * (uint32_t)i);
+#endif
     t.o = slice_desc(shared + DOUT_AT, SLICE);
     t.q = slice_desc(shared + Q_AT, SLICE);
 #if CFG_DETERMINISTIC
@@ -179,9 +204,19 @@ static __device__ __forceinline__ void own_tile(const struct kp_mla_bwd *p, uint
 }
 /* A tile that the other warpgroup owns. */
 template <int W>
-static __device__ __forceinline__ void other_tile(uint32_t shared, float q[128], float rope[16], int tiles,
-                                                  uint32_t parity) {
+static __device__ __forceinline__ void other_tile(const struct kp_mla_bwd *p, uint32_t shared, float q[128],
+                                                  float rope[16], int tiles, uint32_t parity) {
     mbar_wait(shared + DS_FULL, parity & 1);
+#ifdef CFG_JOINED
+    if (takes_exact_way(shared)) {
+        add_dq_exactly<W>(p, shared, parity & 1, q, rope);
+        __syncwarp();
+        if (tiles == 1 && lane_of() < SLICES) mbar_arrive(shared + Q_FREE + 8 * (uint32_t)lane_of());
+        free_keys<W>(shared, 0);
+        free_keys<W>(shared, 1);
+        return;
+    }
+#endif
     uint32_t ds[16];
     load_turned(ds, shared + DS_AT);
     add_dq<W>(shared, q, rope, ds);
@@ -211,7 +246,7 @@ template <int W> static __device__ __forceinline__ void consume(const struct kp_
             if ((parity & 1) == W)
                 own_tile<W>(p, shared, q, rope, i, tiles, parity);
             else
-                other_tile<W>(shared, q, rope, tiles, parity);
+                other_tile<W>(p, shared, q, rope, tiles, parity);
         }
         if (tiles) parity ^= 2;
         if (p->dq.data) {
@@ -277,8 +312,13 @@ extern "C" __global__ void __launch_bounds__(KP_MLA_BWD_SM90_EVEN_THREADS, 1)
     }
 }
 #else
+#ifdef CFG_JOINED
+using params = struct kp_mla_bwd_joined;
+#else
+using params = struct kp_mla_bwd;
+#endif
 extern "C" __global__ void __launch_bounds__(KP_MLA_BWD_SM90_EVEN_THREADS, 1)
-    CFG(const __grid_constant__ struct kp_mla_bwd p) {
-    take_items(&p, shared_base());
+    CFG(const __grid_constant__ params p) {
+    take_items((const struct kp_mla_bwd *)&p, shared_base());
 }
 #endif

@@ -6,6 +6,7 @@
 #define ATTN_SM90_MLA_BWD_PLAN_WGMMA_H
 #include "kernels/device/number.h"
 #include "kernels/device/wgmma.h"
+#include "kernels/params/mla_bwd_joined.h"
 #include "kernels/sm90/gather.h"
 
 constexpr int TYPE = CFG_DTYPE, D = CFG_DIM, PAIRS = CFG_DETERMINISTIC, CTAS = CFG_CTAS, EVEN = CFG_EVEN > 0;
@@ -16,6 +17,12 @@ constexpr int NEAR = CFG_NEAR; /* the table of keys is small against the second-
 constexpr int NEAR = 0;
 #endif
 static_assert(!NEAR || (ALT && PAIRS && CTAS == 1), "what has a form for it");
+#ifdef CFG_JOINED
+constexpr int JOINED = CFG_JOINED; /* a work tile is a group of queries and its joined list, joined.h */
+#else
+constexpr int JOINED = 0;
+#endif
+static_assert(!JOINED || (ALT && !PAIRS && CTAS == 1), "what has a form for it");
 static_assert(D == 576 || D == 512, "the slices of a key row");
 static_assert(CTAS == 1 || EVEN, "pairs of CTAs have the even form");
 /* Pairs that add to memory exchange most slices (cluster_reduce_partial.h), those that store rows all
@@ -38,7 +45,7 @@ constexpr int PASSING = ALT && (!PAIRS || NEAR);
 constexpr int BY_GROUPS = ALT && !PAIRS && !WOVEN;
 /* Producers form the states of the next item's rows, row_stats_prefetch.h. Rows that are stored lose by it: there K is
  * what consumers wait for. */
-constexpr int AHEAD = ALT && !PAIRS;
+constexpr int AHEAD = ALT && !PAIRS && !JOINED;
 /* What they need of that comes behind all of a tile's K, and the tile's owner waits for DS_FREE before it writes dS.
  * Pairs did not gain by it: there it comes before the last K. */
 constexpr int FREES_DS = AHEAD && CTAS == 1;
@@ -66,7 +73,7 @@ constexpr uint32_t PD_FULL = K_FREE + 32, PD_FREE = PD_FULL + 8, STAGE_OPEN = PD
 constexpr uint32_t STAGE_FREE = STAGE_FULL + 32, STAGE_LAST = STAGE_FREE + 32;
 constexpr uint32_t DS_FULL = PD_FULL, MOST_FULL = PD_FREE, TURN = STAGE_OPEN, DS_FREE = PD_FREE; /* ALT */
 constexpr uint32_t POSTS_AT = STAGE_LAST + 8; /* uint32 [3], cta_pacing.h */
-constexpr uint32_t K_ASKED = POSTS_AT;        /* ASK_FIRST; rows that are stored have no posts */
+constexpr uint32_t K_ASKED = POSTS_AT;        /* ASK_FIRST; rows that are stored have no checkpoints */
 constexpr uint32_t PLAN_END = POSTS_AT + 16;
 static_assert(BARS_AT % 8 == 0 && PLAN_END <= KP_MLA_BWD_SM90_SHARED(D), "the plan fits");
 static_assert(KP_MLA_BWD_SM90_SHARED(D) <= 232448, "what a CTA of Hopper may have");
@@ -103,11 +110,24 @@ static __device__ __forceinline__ int has_item(const struct kp_mla_bwd *p, uint3
     return item_at(p, k) < (count)p->n * (count)p->head_blocks * (count)(in_parts(p) ? p->parts : 1);
 }
 
+/* JOINED */
+static __device__ __forceinline__ const struct kp_mla_joined *joined_of(const struct kp_mla_bwd *p) {
+    return &((const struct kp_mla_bwd_joined *)p)->joined;
+}
+
 static __device__ __forceinline__ struct item work_of(const struct kp_mla_bwd *p, count at) {
+    struct item w;
     if (in_parts(p)) at /= (count)p->parts;
+    if (JOINED) { /* the group's first query */
+        const struct kp_mla_joined *j = joined_of(p);
+        const count local = at / (count)p->head_blocks, number = (count)p->first + local, b = number / (count)j->groups;
+        w.head = (int)(at - local * (count)p->head_blocks) << j->shift;
+        w.b = b;
+        w.i = (int64_t)(number - b * (count)j->groups) * j->group;
+        return w;
+    }
     const count query = at / (count)p->head_blocks, flat = (count)p->first + query;
     const count b = flat / (count)p->in.seq_q;
-    struct item w;
     w.head = ((int)(at - query * (count)p->head_blocks) * CTAS + (int)rank_of()) * 64;
     w.b = b;
     w.i = flat - b * (count)p->in.seq_q;
@@ -117,23 +137,29 @@ static __device__ __forceinline__ const struct kp_mla_row *states_of(const struc
     return (const struct kp_mla_row *)p->rows + ((w->b * p->in.seq_q + w->i) * p->in.heads_q + w->head);
 }
 
-/* Of an item's n slots, those of its part: how many; *from: the first. */
+/* Of a work tile's n slots, those of its part: how many; *from: the first. */
 static __device__ __forceinline__ int part_of(const struct kp_mla_bwd *p, count at, int n, int *from) {
     *from = (int)(at % (count)p->parts) * p->share;
     return max(min(n - *from, p->share), 0);
 }
-/* The number of slots of an item, or of its part. */
+/* The number of slots of a work tile, or of its part. */
 static __device__ __forceinline__ int slots_at(const struct kp_mla_bwd *p, count at, const struct item *w) {
     const int n = slots_of(&p->in, w->b, w->i).n;
     int from;
     return in_parts(p) ? part_of(p, at, n, &from) : n;
 }
 
-/* Where the sums of P' of the item's first slot go. */
+/* Where the sums of P' of the work tile's first slot go. */
 static __device__ __forceinline__ uint64_t dist_of(const struct kp_mla_bwd *p, count at, const struct item *w) {
     const int64_t queries = p->in.batch * p->in.seq_q, flat = w->b * p->in.seq_q + w->i;
     int from = 0;
     if (in_parts(p)) part_of(p, at, 0, &from);
+    if (JOINED) {
+        const struct kp_mla_joined *j = joined_of(p);
+        if (in_parts(p)) at /= (count)p->parts;
+        const int64_t group = (w->head >> j->shift) * p->n + at / (count)p->head_blocks;
+        return p->part_dist + 4 * (uint64_t)(group * j->group * (j->bits - j->keys));
+    }
     return p->part_dist + 4 * (uint64_t)((w->head / 64 * queries + flat) * p->in.topk + from);
 }
 
@@ -154,13 +180,19 @@ static __device__ __forceinline__ uint64_t kept(uint32_t at) {
 static __device__ __forceinline__ void keep4(uint32_t at, uint64_t x, uint64_t y) {
     shared_store128(at, make_uint4((uint32_t)x, (uint32_t)(x >> 32), (uint32_t)y, (uint32_t)(y >> 32)));
 }
+#ifdef CFG_JOINED
+#include "kernels/sm90/mla_bwd/joined.h"
+#endif
 /* also: what else is done while nobody reads what is kept. */
 template <class F>
 static __device__ __forceinline__ void keep_item(const struct kp_mla_bwd *p, uint32_t item, uint32_t shared,
                                                  const F &also) {
     named_sync(4, PRODUCERS); /* the last item's is read */
+#ifdef CFG_JOINED
+    if ((threadIdx.x & (PRODUCERS - 1)) == 0) keep_group(p, item, shared);
+#else
     if ((threadIdx.x & (PRODUCERS - 1)) == 0) {
-        const struct item w = work_of(p, item_at(p, item));
+        const auto w = work_of(p, item_at(p, item));
         const struct slots s = slots_of(&p->in, w.b, w.i);
         keep4(shared + ITEM_AT, (uint64_t)s.idx, (uint64_t)s.keys << 32 | (uint32_t)s.n);
         keep4(shared + ITEM_AT + 16, p->in.kv.data + 2 * (uint64_t)(w.b * p->in.kv.batch),
@@ -170,9 +202,10 @@ static __device__ __forceinline__ void keep_item(const struct kp_mla_bwd *p, uin
               p->dout.data + 2 * (uint64_t)(w.b * p->dout.batch + w.i * p->dout.row + w.head * p->dout.head));
         keep4(shared + ITEM_AT + 48, (uint64_t)states_of(p, &w), item);
     }
+#endif
     also();
     named_sync(4, PRODUCERS);
-    if (!in_parts(p)) return;
+    if (JOINED || !in_parts(p)) return;
     if ((recompute((int)threadIdx.x) & (PRODUCERS - 1)) == 0) {
         const uint32_t to = (uint32_t)recompute((int)shared) + ITEM_AT;
         int from;
@@ -191,7 +224,13 @@ constexpr int SCALED_STATES = ALT && PAIRS;
 static __device__ __forceinline__ void keep_state(const struct kp_mla_bwd *p, uint32_t shared,
                                                   const struct kp_mla_row *states, int thread, int heads) {
     float4 y = make_float4(INF, 0, 0, 0);
+#ifdef CFG_JOINED
+    if (row_exists(p, thread, (uint32_t)heads)) y = *(const float4 *)(states + row_offset(p, thread, p->in.heads_q, 1));
+    const int odd = __any_sync(~0u, !(fabsf(y.y) < INF));
+    if (thread % 32 == 0) shared_store32(shared + ODD_STATES_AT + (uint32_t)thread / 8, (uint32_t)odd);
+#else
     if (thread < heads) y = *(const float4 *)(states + thread);
+#endif
     y.w = SCALED_STATES ? y.y * p->in.scale : 0;
     if (SCALED_STATES) y.z *= p->in.scale;
     shared_store128(shared + STATE_AT + 16 * (uint32_t)thread,

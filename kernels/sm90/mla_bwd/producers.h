@@ -14,6 +14,21 @@
  * which takes longer. NOTES_READ: nobody is awaited. All K_FREE of tile n - 2 have been, for the copies of n - 1, and
  * each consumer warp that reads the notes of n - 2 had done so when it arrived there. */
 constexpr int NOTES_READ = PAIRS || ALT;
+#ifdef CFG_JOINED
+static __device__ __forceinline__ void note_rows(const struct kp_mla_bwd *p, uint32_t shared, int t, uint32_t parity) {
+    t += (int)shared_load32(shared + FIRST_TILE_AT);
+    const struct entries x =
+        shared_load32(shared + GROUP_AT + 12) ? entries_apart(p, shared, t) : joined_entries(p, shared, t);
+    const uint32_t lane = (uint32_t)recompute((int)threadIdx.x) & 31;
+    if (p->posts && lane == 0) keep_together(p, shared, t, x.lo);
+    const uint32_t note = 256 * parity + 4 * lane;
+    shared_store32(shared + NOTE_AT + note, (uint32_t)x.lo);
+    shared_store32(shared + NOTE_AT + note + 128, (uint32_t)x.hi);
+    shared_store32(shared + ENTRY_BITS_AT + note, x.lo_bits);
+    shared_store32(shared + ENTRY_BITS_AT + note + 128, x.hi_bits);
+    if (lane == 0) shared_store32(shared + PLACE_AT + 4 * parity, x.place);
+}
+#else
 static __device__ __forceinline__ void note_rows(const struct kp_mla_bwd *p, uint32_t shared, int t, uint32_t parity) {
     struct indices x;
     {
@@ -33,6 +48,7 @@ static __device__ __forceinline__ void note_rows(const struct kp_mla_bwd *p, uin
     const uint32_t lo = __ballot_sync(~0u, x.lo >= 0), hi = __ballot_sync(~0u, x.hi >= 0);
     if (lane < 2) shared_store32(shared + MASK_AT + 8 * parity + 4 * lane, lane ? hi : lo);
 }
+#endif
 
 /* Where the rows of a thread's copies begin, at its chunk (row 0 for slots that are not valid), and, from bit 4 on,
  * which are valid. */
@@ -104,8 +120,14 @@ static __device__ __forceinline__ void copy_heads(const struct kp_mla_bwd *p, ui
         const int heads = (int)shared_load32(shared + ITEM_AT + 24);
         float lse2[PASSES];
 #pragma unroll
-        for (int k = 0; k < PASSES; k++)
-            lse2[k] = (thread >> 3) + STEP * k < heads ? states[(thread >> 3) + STEP * k].lse2 : INF;
+        for (int k = 0; k < PASSES; k++) {
+            const int row = (thread >> 3) + STEP * k;
+#ifdef CFG_JOINED
+            lse2[k] = row_exists(p, row, (uint32_t)heads) ? states[row_offset(p, row, p->in.heads_q, 1)].lse2 : INF;
+#else
+            lse2[k] = row < heads ? states[row].lse2 : INF;
+#endif
+        }
 #pragma unroll
         for (int k = 0; k < PASSES; k++) alive |= (lse2[k] != INF ? 16u : 0) << k;
         mbar_wait(shared + Q_FREE + 8 * copied_slice(0), parity);
@@ -125,6 +147,21 @@ static __device__ __forceinline__ void copy_heads(const struct kp_mla_bwd *p, ui
             to = shared + row * 128 + (chunk ^ (row & 7)) * 16 + ((x + mine) & 7) * Q_STEP;
         }
         const uint32_t column = (uint32_t)(thread & 7) * 8 + x * 64;
+#ifdef CFG_JOINED
+#pragma unroll
+        for (int k = 0; k < PASSES; k++) {
+            const int row = (thread >> 3) + STEP * k;
+            copy_head(to + Q_AT + k * STEP * 128,
+                      (const uint16_t *)kept(shared + GROUP_AT + 32) + row_offset(p, row, p->in.q.row, p->in.q.head) +
+                          column,
+                      alive >> k & 16);
+            if (x >= V_SLICES) continue;
+            copy_head(to + DOUT_AT + k * STEP * 128,
+                      (const uint16_t *)kept(shared + GROUP_AT + 40) + row_offset(p, row, p->dout.row, p->dout.head) +
+                          column,
+                      alive >> k & 16);
+        }
+#else
         const uint16_t *q = (const uint16_t *)kept(shared + ITEM_AT + 32) + (thread >> 3) * p->in.q.head + column;
 #pragma unroll
         for (int k = 0; k < PASSES; k++, q += STEP * p->in.q.head) /* 16 bytes, or none: then the address is not used */
@@ -135,6 +172,7 @@ static __device__ __forceinline__ void copy_heads(const struct kp_mla_bwd *p, ui
             for (int k = 0; k < PASSES; k++, o += STEP * p->dout.head)
                 copy_head(to + DOUT_AT + k * STEP * 128, o, alive >> k & 16);
         }
+#endif
         if (!BY_GROUPS || (i % 2 == 0 && i < 8)) continue;
         copy_commit();
         if (i == 1) continue;

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: MIT
+ * Part of pingpong.cu over joined lists (joined.h): P^T and dS^T of the queries that have an entry, and the exact way
+ * of tiles with a score or dP that is not finite.
+ *
+ * A cleared bit has P = dS = 0, and products make NaN of 0 and what is not finite: a row of Q or dO would reach the
+ * gradients of entries that its query does not have, a row of K the dQ of queries that do not have it. Either shows in
+ * a score or dP of that very cell. So a tile in which all of these are finite takes the products, and another is added
+ * up cell by cell, cells with cleared bits left out, before its K is let go of; so are all tiles of a group with a row
+ * whose share of the sink is NaN. */
+#ifndef ATTN_SM90_MLA_BWD_JOINED_CELLS_WGMMA_H
+#define ATTN_SM90_MLA_BWD_JOINED_CELLS_WGMMA_H
+#include "kernels/sm90/mla_bwd/pingpong_cells.h"
+#include "kernels/sm90/mla_bwd/scatter_add.h"
+
+static_assert(STATES_AHEAD, "the last states are loaded under S");
+
+static __device__ __forceinline__ uint32_t bits_of(uint32_t shared, uint32_t note, uint32_t entry) {
+    return shared_load32(shared + ENTRY_BITS_AT + 256 * note + 4 * entry);
+}
+/* Which queries have entries g (bit 0 on) and g + 8 (bit 16 on) of the warp, the query of the lane's first head first;
+ * with 4 heads a query, lanes t / 2 = 1 of a quad have the second query's. */
+static __device__ __forceinline__ uint32_t own_bits(const struct kp_mla_bwd *p, uint32_t shared, uint32_t note) {
+    const uint32_t entry = 16 * (uint32_t)warp_of() + ((uint32_t)lane_of() >> 2);
+    const uint32_t bits = bits_of(shared, note, entry) | bits_of(shared, note, entry + 8) << 16;
+    return bits >> query_of(p, 2 * (lane_of() & 3));
+}
+
+/* Whether all scores and dP of the warp are finite. A product stands for its two factors: it is finite only if they
+ * are, or beyond f32 as well, and then the exact way is taken without need. */
+static __device__ __forceinline__ int are_finite(const float y[64]) {
+    float sum[2] = {0, 0};
+#pragma unroll
+    for (int x = 0; x < 32; x++) sum[x % 2] = __fmaf_rn(y[x], y[32 + x], sum[x % 2]);
+    return __all_sync(~0u, fabsf(sum[0]) + fabsf(sum[1]) < INF);
+}
+
+/* For dist: f32 [64 entries][8][4], P' of two heads side by side, in the place of P^T; the eight stand ^ (entry % 8).
+ * The lane's, of entry g. */
+static __device__ __forceinline__ uint32_t pairs_at(uint32_t shared) {
+    const uint32_t lane = (uint32_t)lane_of(), entry = 16 * (uint32_t)warp_of() + (lane >> 2);
+    return shared + P_AT + 128 * entry + 16 * (entry & 7) + 4 * (lane & 3);
+}
+
+/* As form_cells; and for all warps whether the tile takes the exact way, before publish_ds. */
+static __device__ __forceinline__ void form_joined(uint32_t shared, const struct kp_mla_bwd *p, const float y[64],
+                                                   uint32_t note, struct tile *to, const uint4 last[2]) {
+    const int finite = are_finite(y);
+    if (lane_of() == 0) shared_store8(shared + EXACT_AT + (uint32_t)warp_of(), (uint32_t)!finite);
+    const uint32_t states = shared + STATE_AT + 32 * ((uint32_t)lane_of() & 3), pairs = pairs_at(shared);
+    const uint32_t bits = own_bits(p, shared, note);
+    const float unit = p->in.scale;
+    uint4 now[2] = {last[0], last[1]};
+#pragma unroll
+    for (int j = 7; j >= 0; j--) { /* upwards some registers spill */
+        const uint32_t mine = bits >> query_of(p, 8 * j);
+        const bool on[2] = {(mine & 1) != 0, (mine & 0x10000) != 0};
+        float prob[2][2], ds[2][2], sum[2];
+        uint4 next[2];
+        if (j) {
+            next[0] = shared_load128(states + 128 * (uint32_t)(j - 1));
+            next[1] = shared_load128(states + 128 * (uint32_t)(j - 1) + 16);
+        }
+#pragma unroll
+        for (int e = 0; e < 2; e++) {
+            const float lse2 = __uint_as_float(now[e].x), g = __uint_as_float(now[e].y);
+            const float gs = g * unit, shift = __uint_as_float(now[e].z) * unit;
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                float x = exp2_fast(__fmaf_rn(y[4 * j + 2 * r + e], p->in.scale_log2, -lse2));
+                x = on[r] && lse2 != INF ? x : 0;
+                sum[r] = e ? sum[r] + x : x;
+                prob[r][e] = x * g;
+                ds[r][e] = x == 0 ? 0 : x * __fmaf_rn(gs, y[32 + 4 * j + 2 * r + e], -shift);
+            }
+        }
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            to->probs[2 * j + r] = pack16(TYPE, prob[r][0], prob[r][1]);
+            to->ds[2 * j + r] = pack16(TYPE, ds[r][0], ds[r][1]);
+            shared_store32((pairs ^ (uint32_t)(16 * j)) + 1024 * (uint32_t)r, __float_as_uint(sum[r]));
+        }
+        if (j) now[0] = next[0], now[1] = next[1];
+    }
+}
+
+/* The warp's sums of P' of each query to memory, from the pairs that form_joined has left. */
+template <int W>
+static __device__ __forceinline__ void leave_dist_of_group(const struct kp_mla_bwd *p, uint32_t shared, uint32_t note) {
+    const struct kp_mla_joined *joined = joined_of(p);
+    const uint32_t lane = (uint32_t)lane_of(), entry = 16 * (uint32_t)warp_of() + (lane & 15);
+    const uint32_t from = shared + P_AT + 128 * entry, bits = bits_of(shared, note, entry);
+    const uint32_t pairs = 1u << joined->shift >> 1; /* of a query */
+    float *to = (float *)kept(shared + ROWS_AT + 32 * W + 16) + shared_load32(shared + PLACE_AT + 4 * note) + entry;
+    __syncwarp();
+#pragma unroll 1
+    for (uint32_t query = lane >> 4; query < (uint32_t)joined->group; query += 2) {
+        float sum = 0;
+        if (!(bits >> query & 1)) continue;
+#pragma unroll 1
+        for (uint32_t x = query * pairs; x < (query + 1) * pairs; x++)
+            sum += __uint_as_float(shared_load32(from + 16 * ((x >> 2) ^ (entry & 7)) + 4 * (x & 3)));
+        to[query * (uint32_t)(joined->bits - joined->keys)] = sum;
+    }
+    __syncwarp();
+}
+/* When dS is there. */
+static __device__ __forceinline__ int takes_exact_way(uint32_t shared) {
+    const uint2 states = shared_load32x2(shared + ODD_STATES_AT);
+    return (shared_load32(shared + EXACT_AT) | states.x | states.y) != 0;
+}
+
+/* Of a tile of rows of entries, 64 rows of the work tile each, the number of row `row`. */
+static __device__ __forceinline__ float cell_of(uint32_t tile, uint32_t entry, uint32_t row) {
+    return unpack16(TYPE, shared_load16(tile + entry * 128 + (((row >> 3) ^ (entry & 7)) << 4) + 2 * (row & 7)));
+}
+/* Of a slice, columns column, + 1 (even) of a row. */
+static __device__ __forceinline__ uint32_t pair_of(uint32_t slice, uint32_t row, uint32_t column) {
+    return shared_load32(slice + row * 128 + (((column >> 3) ^ (row & 7)) << 4) + 2 * (column & 7));
+}
+
+/* dQ += dS K, as add_dq, of the entries that the row's query has. */
+template <int W>
+static __device__ __forceinline__ void add_dq_exactly(const struct kp_mla_bwd *p, uint32_t shared, uint32_t note,
+                                                      float q[128], float rope[16]) {
+#pragma unroll 1
+    for (uint32_t entry = 0; entry < 64; entry++) {
+        const uint32_t bits = bits_of(shared, note, entry);
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const int row = 16 * warp_of() + (lane_of() >> 2) + 8 * r;
+            if (!(bits >> query_of(p, row) & 1)) continue;
+            const float ds = cell_of(shared + DS_AT, entry, (uint32_t)row);
+            const uint32_t t = 2 * ((uint32_t)lane_of() & 3);
+#pragma unroll
+            for (uint32_t j = 0; j < 36; j++) {
+                if (j >= 32 && SLICES == 8) continue;
+                float *sum = j < 32 ? q + 4 * j + 2 * r : rope + 4 * (j - 32) + 2 * r;
+                const uint32_t slice = j < 32 ? 4 * W + j / 8 : 8,
+                               column = j < 32 ? 8 * (j % 8) : 32 * W + 8 * (j - 32);
+                const uint32_t k = pair_of(shared + K_AT + slice * SLICE, entry, column + t);
+                sum[0] = __fmaf_rn(ds, unpack16(TYPE, k & 0xffff), sum[0]);
+                sum[1] = __fmaf_rn(ds, unpack16(TYPE, k >> 16), sum[1]);
+            }
+        }
+    }
+}
+
+/* dKV of the warp's entries, straight to memory: in the order of columns of scatter_add.h. P^T goes to P_AT, where
+ * nobody else has anything. */
+static __device__ __forceinline__ void add_dkv_exactly(const struct kp_mla_bwd *p, uint32_t shared, uint32_t sums,
+                                                       uint32_t note, const uint32_t probs[16]) {
+    const uint32_t own = own_rows(shared + P_AT), lane = (uint32_t)lane_of();
+#pragma unroll
+    for (uint32_t kk = 0; kk < 4; kk++) store_matrix4(own ^ (kk << 5), probs + 4 * kk);
+    __syncwarp();
+#pragma unroll 1
+    for (uint32_t i = 0; i < 16; i++) {
+        const uint32_t entry = 16 * (uint32_t)warp_of() + i, bits = bits_of(shared, note, entry);
+        const int32_t key = (int32_t)shared_load32(shared + NOTE_AT + 256 * note + 4 * entry);
+        if (key < 0 || !p->dkv.data) continue;
+        const uint64_t to = address_of(kept(sums), (uint32_t)key, 4 * D);
+#pragma unroll 1
+        for (uint32_t slice = 0; slice < SLICES; slice++) {
+            float x = 0, y = 0;
+#pragma unroll 1
+            for (uint32_t row = 0; row < 64; row++) {
+                if (!(bits >> query_of(p, (int)row) & 1)) continue;
+                const float ds = cell_of(shared + DS_AT, entry, row), prob = cell_of(shared + P_AT, entry, row);
+                const uint32_t q = pair_of(shared + Q_AT + slice * Q_STEP, row, 2 * lane);
+                x = __fmaf_rn(ds, unpack16(TYPE, q & 0xffff), x);
+                y = __fmaf_rn(ds, unpack16(TYPE, q >> 16), y);
+                if (slice >= V_SLICES) continue;
+                const uint32_t o = pair_of(shared + DOUT_AT + slice * Q_STEP, row, 2 * lane);
+                x = __fmaf_rn(prob, unpack16(TYPE, o & 0xffff), x);
+                y = __fmaf_rn(prob, unpack16(TYPE, o >> 16), y);
+            }
+            /* of 16 columns 2 lane .. is 8 (lane / 4 % 2) + 2 (lane % 4) */
+            const uint32_t column = 64 * slice + (2 * lane & ~15u) + 4 * (lane & 3) + 2 * (lane >> 2 & 1);
+            reduce_add2((float *)to + column, x, y);
+        }
+    }
+    __syncwarp();
+}
+#endif

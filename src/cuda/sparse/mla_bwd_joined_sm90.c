@@ -1,0 +1,286 @@
+/* SPDX-License-Identifier: MIT
+ * Sparse MLA backward on Hopper over joined lists of neighbouring queries, the host's side: kernel rows from
+ * kernels/variants/mla_bwd_joined_sm90.def, and the order of their steps, which are those of mla_bwd_steps.c without
+ * what lists of single queries need. The device's side: kernels/sm90/mla_bwd/pingpong.cu. */
+#include "core/problem.h"
+#include "cuda/dense/dout.h"
+#include "cuda/sparse/mla_joined.h"
+#include "kernels/params/mla_bwd_joined.h"
+#include "kernels/params/mla_ranges.h"
+#include "kernels/params/mla_sm90.h"
+
+#include <inttypes.h>
+
+enum { ROWS = 64 /* of a work tile */, THREADS = 256, WARPS = THREADS / 32 };
+enum { PREPARE, CHECKPOINTS, FINISH_DQ, FINISH_DKV, FINISH_DIST, FINISH_DSINK, N_STEPS };
+static const char *const symbols[N_STEPS] = {
+    [PREPARE] = "attn_mla_bwd_prepare_smxx_any",
+    [CHECKPOINTS] = "attn_mla_bwd_ranges_smxx_any",
+    [FINISH_DQ] = "attn_mla_bwd_finish_smxx_joined_dq",
+    [FINISH_DKV] = "attn_mla_bwd_finish_smxx_dkv",
+    [FINISH_DIST] = "attn_mla_bwd_finish_smxx_joined_dist",
+    [FINISH_DSINK] = "attn_mla_bwd_finish_smxx_dsink",
+};
+/* Parts of a work tile, at most. */
+static const int64_t MAX_PARTS = 64;
+
+/* A function of device and problem alone. Offsets in bytes. */
+struct geometry {
+    int64_t group, groups, head_block, head_blocks;
+    int64_t ctas, listed;  /* of the main kernel; groups that are joined at a time, whole rounds of CTAs */
+    int64_t entries;       /* of a group, at most */
+    int64_t n_checkpoints; /* struct kp_mla_bwd.posts; 0: CTAs are not kept together */
+    int32_t segment_shift, segments;
+    int64_t whole, parts; /* groups whose work tiles are whole; parts of the others' */
+    uint64_t part_dq, joined, rows, sum, part_dist, counters, end;
+};
+
+static uint64_t take(struct geometry *g, int wanted, int64_t n, int64_t bytes) {
+    const uint64_t place = g->end;
+    if (wanted) g->end += ((uint64_t)n * (uint64_t)bytes + 255) / 256 * 256;
+    return place;
+}
+
+/* Sums of kv rows that the second-level cache does not hold: entries come in order of rows, so CTAs that keep together
+ * add to a window of them (mla_bwd_steps.c). */
+static void choose_checkpoints(struct geometry *g, const struct attn_core_device *dev, const attn_problem *p) {
+    const int64_t row = (int64_t)sizeof(float) * p->dim_qk, cache = attn_cuda_limits_of(dev)->l2_bytes;
+    if (p->seq_k <= cache / 2 / row) return;
+    while (row << (g->segment_shift + 1) <= cache / 8) g->segment_shift++;
+    g->segments = (int32_t)((p->seq_k - 1) >> g->segment_shift) + 1;
+    g->n_checkpoints = attn_cuda_blocks(g->listed * g->head_blocks, g->ctas) * g->segments;
+}
+
+/* The last round of work tiles, if it is not full, is cut in parts, whose dq are added up (mla_bwd_steps.c). */
+static void choose_parts(struct geometry *g, const struct attn_core_device *dev, const attn_problem *p) {
+    const int64_t n_sms = attn_cuda_limits_of(dev)->n_sms;
+    const int64_t tiles = (int64_t)(attn_cuda_mla_joined_entries(p, g->group) / 64) + 1;
+    g->whole = g->groups * g->head_blocks / n_sms * n_sms / g->head_blocks;
+    const int64_t rest = (g->groups - g->whole) * g->head_blocks;
+    g->parts = attn_cuda_mla_splits(rest, tiles, n_sms, MAX_PARTS, 1, 0.017 * (double)rest);
+    if (rest <= 0 || g->parts < 2) g->whole = g->groups, g->parts = 0;
+}
+
+static struct geometry lay_out(const struct attn_core_device *dev, const attn_problem *p) {
+    struct geometry g = {.group = attn_cuda_mla_joined_group(p, ROWS)};
+    if (!g.group || p->batch <= 0) return (struct geometry){0};
+    const int64_t queries = p->batch * p->seq_q, n_sms = attn_cuda_limits_of(dev)->n_sms;
+    g.groups = attn_cuda_mla_joined_groups(p, g.group);
+    g.head_block = ROWS / g.group;
+    g.head_blocks = attn_cuda_blocks(p->heads_q, g.head_block);
+    g.ctas = n_sms;
+    g.listed = attn_cuda_mla_joined_listed(p, ROWS, attn_cuda_blocks(n_sms, g.head_blocks));
+    g.entries = attn_cuda_blocks(g.group * p->topk, 128) * 128;
+    choose_checkpoints(&g, dev, p);
+    choose_parts(&g, dev, p);
+    g.joined = take(&g, 1, (int64_t)attn_cuda_mla_joined_bytes(dev, p, ROWS, g.listed), 1);
+    g.rows = take(&g, 1, queries * p->heads_q, sizeof(struct kp_mla_row));
+    g.sum = take(&g, 1, p->batch * p->seq_k * p->dim_qk, sizeof(float));
+    g.part_dist =
+        take(&g, attn_core_has(p, ATTN_WITH_DIST), g.head_blocks * g.listed * g.group * g.entries, sizeof(float));
+    g.counters = take(&g, 1, g.n_checkpoints, sizeof(uint32_t));
+    g.part_dq = take(&g, 1, (g.groups - g.whole) * g.head_blocks * g.parts * ROWS * p->dim_qk, sizeof(float));
+    return g;
+}
+
+static int supports(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                    struct attn_text *why) {
+    const struct kp_mla_bwd_joined_sm90_config *c = k->impl;
+    if (attn_cuda_mla_refuse_dim(p, c->dim, why) || attn_cuda_mla_refuse(p, why)) return 0;
+    if (attn_cuda_mla_joined_refuse(dev, p, ROWS, why)) return 0;
+    if (p->batch * p->seq_q > INT32_MAX / ((int64_t)p->heads_q + 1)) {
+        attn_text_add(why, "counts queries and heads in 31 bits");
+        return 0;
+    }
+    for (int x = 0; x < N_STEPS; x++)
+        if (attn_cuda_refuse_image(dev, symbols[x], 0, why)) return 0;
+    return !attn_cuda_refuse_image(dev, c->symbol, KP_MLA_BWD_SM90_SHARED(c->dim), why) &&
+           !attn_cuda_dout_refuse(dev, why);
+}
+
+/* Rounds of groups over the multiprocessors; tiles take as long as in mla_bwd_sm90.c. The first step reads out and dout
+ * of all rows. */
+static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                       const struct attn_core_amount *amount) {
+    (void)amount;
+    const struct kp_mla_bwd_joined_sm90_config *c = k->impl;
+    const struct geometry g = lay_out(dev, p);
+    if (!g.groups) return 1e-6;
+    const double tiles = attn_cuda_mla_joined_entries(p, g.group) / 64 + 0.5;
+    const double rounds = (double)attn_cuda_blocks(g.groups * g.head_blocks, g.ctas);
+    const double read = 2048 * (double)p->batch * (double)p->seq_q * (double)p->heads_q / 2.5e12;
+    const double tile = (g.n_checkpoints ? 7.45e-6 : 6.8e-6) * c->dim / 576;
+    return 2e-5 + read + attn_cuda_mla_joined_time(dev, p, ROWS) + rounds * (12e-6 + tiles * tile);
+}
+
+static uint64_t workspace(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
+    (void)k;
+    return lay_out(dev, p).end + ATTN_CORE_DOUT_BYTES;
+}
+
+static attn_status prepare(const struct attn_kernel *k, struct attn_core_device *dev, const attn_problem *p) {
+    const struct kp_mla_bwd_joined_sm90_config *c = k->impl;
+    attn_status status =
+        attn_cuda_variant_load(dev, attn_cuda_variant_find(c->symbol), (uint32_t)KP_MLA_BWD_SM90_SHARED(c->dim));
+    if (!status) status = attn_cuda_dout_prepare(dev);
+    if (!status) status = attn_cuda_mla_joined_prepare(dev, p, ROWS);
+    for (int x = 0; x < N_STEPS && !status; x++)
+        status = attn_cuda_variant_load(dev, attn_cuda_variant_find(symbols[x]), 0);
+    return status;
+}
+
+/* ------------------------------------------------------------------ launch ------------------------- */
+
+struct run {
+    const struct kp_mla_bwd_joined_sm90_config *c;
+    const struct attn_core_device *dev;
+    const attn_problem *p;
+    const attn_args *args;
+    struct geometry g;
+    struct kp_mla_bwd_joined kp; /* of all steps */
+};
+
+static attn_status queue_step(const struct run *r, int step, int64_t ctas, const void *params, size_t bytes) {
+    if (ctas <= 0) return ATTN_OK;
+    const struct attn_cuda_grid grid = {
+        .x = (uint32_t)attn_cuda_lesser(ctas, INT32_MAX), .y = 1, .z = 1, .threads = THREADS};
+    return attn_cuda_launch(r->dev, attn_cuda_variant_of(r->dev, symbols[step]), &grid, params, bytes, r->args->stream);
+}
+static attn_status queue_finish(const struct run *r, int step, int64_t ctas) {
+    const struct kp_mla_bwd_ranges params = {.bwd = r->kp.bwd};
+    return queue_step(r, step, ctas, &params, sizeof params);
+}
+
+static void set_parameters(struct run *r) {
+    struct kp_mla_bwd *kp = &r->kp.bwd;
+    const attn_problem *p = r->p;
+    const uint64_t memory = (uint64_t)(uintptr_t)r->args->workspace;
+    attn_cuda_mla_inputs(&kp->in, p, r->args);
+    kp->out = attn_cuda_view(p, r->args, ATTN_ROLE_OUT);
+    kp->dout = attn_cuda_view(p, r->args, ATTN_ROLE_DOUT);
+    kp->lse = attn_cuda_view(p, r->args, ATTN_ROLE_LSE);
+    kp->dlse = attn_cuda_view(p, r->args, ATTN_ROLE_DLSE);
+    kp->dq = attn_cuda_view(p, r->args, ATTN_ROLE_DQ);
+    kp->dkv = attn_cuda_view(p, r->args, ATTN_ROLE_DKV);
+    kp->dist = attn_cuda_view(p, r->args, ATTN_ROLE_DIST);
+    kp->dsink = attn_cuda_address(r->args->dsink);
+    if (r->args->dsink) kp->dsink_head = r->args->dsink->strides[0];
+    if (p->seq_k <= 0) kp->dkv = (struct kp_view){0};
+    if (kp->dkv.data) {
+        kp->sum = (struct kp_view){.data = memory + r->g.sum,
+                                   .batch = p->seq_k * p->dim_qk,
+                                   .row = p->dim_qk,
+                                   .column = 1,
+                                   .dtype = KP_F32,
+                                   .chunk = 16};
+        kp->steps = KP_MLA_BWD_TURNED | KP_MLA_BWD_ZERO;
+        if (attn_core_has(p, ATTN_ACCUMULATE)) kp->steps |= KP_MLA_BWD_ACCUMULATE;
+    }
+    kp->rows = memory + r->g.rows;
+    if (kp->dist.data) kp->part_dist = memory + r->g.part_dist;
+    kp->stretch_shift = r->g.segment_shift, kp->stretches = r->g.segments;
+    kp->head_block = (int32_t)r->g.head_block;
+    kp->head_blocks = kp->dist_blocks = (int32_t)r->g.head_blocks;
+    kp->dist_norm = p->dist_norm;
+}
+
+/* States of all rows, and zeroes in `sum`. */
+static attn_status queue_prepare(const struct run *r) {
+    struct kp_mla_bwd kp = r->kp.bwd;
+    kp.cycles = (struct kp_mla_cycles){.rows = r->p->batch * r->p->seq_q * r->p->heads_q};
+    kp.n = kp.cycles.rows + (kp.dkv.data ? r->p->batch * r->p->seq_k : 0);
+    return queue_step(r, PREPARE, attn_cuda_blocks(kp.n, WARPS), &kp, sizeof kp);
+}
+
+/* Work tiles of groups first .. first + n - 1; parts: of each, 0 if they are whole. */
+static attn_status queue_main(struct run *r, int64_t first, int64_t n, int64_t parts) {
+    struct kp_mla_bwd *kp = &r->kp.bwd;
+    if (n <= 0) return ATTN_OK;
+    kp->first = first, kp->n = n;
+    kp->parts = (int32_t)parts;
+    const int64_t work_tiles = n * r->g.head_blocks * (parts ? parts : 1);
+    kp->items = (int32_t)work_tiles;
+    kp->part_dq = (uint64_t)(uintptr_t)r->args->workspace + r->g.part_dq; /* prepare alone has another use of it */
+    const struct attn_cuda_grid grid = {.early = (uint8_t)attn_cuda_limits_of(r->dev)->early_launch,
+                                        .x = (uint32_t)attn_cuda_lesser(r->g.ctas, work_tiles),
+                                        .y = 1,
+                                        .z = 1,
+                                        .threads = KP_MLA_BWD_SM90_EVEN_THREADS,
+                                        .shared_bytes = (uint32_t)KP_MLA_BWD_SM90_SHARED(r->c->dim)};
+    attn_status status = attn_cuda_launch(r->dev, attn_cuda_variant_of(r->dev, r->c->symbol), &grid, &r->kp,
+                                          sizeof r->kp, r->args->stream);
+    if (status || !parts || !kp->dq.data) return status;
+    const int64_t rows = n * r->g.head_blocks * ROWS, pieces = attn_cuda_blocks(r->p->dim_qk, 128);
+    return queue_step(r, FINISH_DQ, attn_cuda_blocks(rows * pieces, WARPS), &r->kp, sizeof r->kp);
+}
+
+/* Groups first .. first + n - 1, which are joined together: first the whole work tiles, then those in parts, which need
+ * nothing of the launch before. */
+static attn_status queue_groups(struct run *r, int64_t first, int64_t n) {
+    struct kp_mla_bwd *kp = &r->kp.bwd;
+    const uint64_t memory = (uint64_t)(uintptr_t)r->args->workspace;
+    const int64_t whole = attn_cuda_lesser(n, r->g.whole > first ? r->g.whole - first : 0);
+    attn_status status =
+        attn_cuda_mla_joined_queue(r->dev, r->p, r->args, ROWS, memory + r->g.joined, first, first + n, &r->kp.joined);
+    if (!status && r->g.n_checkpoints && whole) {
+        struct kp_mla_bwd_ranges zeroes = {.bwd = *kp, .n_posts = r->g.n_checkpoints};
+        zeroes.bwd.posts = memory + r->g.counters;
+        zeroes.bwd.n = 0; /* no lists to order */
+        status = queue_step(r, CHECKPOINTS, attn_cuda_lesser(r->g.n_checkpoints, 64), &zeroes, sizeof zeroes);
+    }
+    kp->posts = r->g.n_checkpoints ? memory + r->g.counters : 0;
+    if (kp->dist.data) kp->part_dist = memory + r->g.part_dist;
+    if (!status) status = queue_main(r, first, whole, 0);
+    if (!status && kp->part_dist && whole)
+        status = queue_step(r, FINISH_DIST, attn_cuda_blocks(whole * r->g.group, WARPS), &r->kp, sizeof r->kp);
+    kp->posts = 0;
+    if (whole && !kp->part_dist) kp->steps |= KP_MLA_BWD_BEHIND;
+    if (!status) status = queue_main(r, first + whole, n - whole, r->g.parts);
+    kp->steps &= ~(uint32_t)KP_MLA_BWD_BEHIND;
+    if (status || !kp->part_dist || n == whole) return status;
+    return queue_step(r, FINISH_DIST, attn_cuda_blocks((n - whole) * r->g.group, WARPS), &r->kp, sizeof r->kp);
+}
+
+static attn_status launch(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                          const attn_args *args) {
+    struct run r = {.c = k->impl, .dev = dev, .p = p, .args = args, .g = lay_out(dev, p)};
+    struct kp_mla_bwd *kp = &r.kp.bwd;
+    struct attn_core_dout room;
+    /* without queries dsink is 0, and no other step has anything to do */
+    attn_status status = attn_cuda_dout(dev, r.g.end, &r.args, &room);
+    set_parameters(&r);
+    if (!status) status = queue_prepare(&r);
+    if (kp->dq.data || kp->dkv.data || kp->part_dist)
+        for (int64_t first = 0; first < r.g.groups && !status; first += r.g.listed)
+            status = queue_groups(&r, first, attn_cuda_lesser(r.g.listed, r.g.groups - first));
+    if (!status && kp->dkv.data) status = queue_finish(&r, FINISH_DKV, attn_cuda_blocks(p->batch * p->seq_k, WARPS));
+    if (!status && kp->dsink) status = queue_finish(&r, FINISH_DSINK, p->heads_q);
+    return status;
+}
+
+/* ------------------------------------------------------------------ rows --------------------------- */
+
+#define VARIANT(tail, source, ...)                                                                                     \
+    static const struct kp_mla_bwd_joined_sm90_config config_##tail = {.symbol = "attn_mla_bwd_joined_sm90_" #tail,    \
+                                                                       __VA_ARGS__};
+#include "kernels/variants/mla_bwd_joined_sm90.def"
+#undef VARIANT
+
+#define VARIANT(tail, source, dtype_of_line, ...)                                                                      \
+    {.name = "attn_mla_bwd_joined_sm90_" #tail,                                                                        \
+     .arch = "sm90",                                                                                                   \
+     .summary = "D = the number in the name, to 32 heads, joins the lists of neighbouring queries",                    \
+     .op = ATTN_OP_MLA_BWD,                                                                                            \
+     dtype_of_line,                                                                                                    \
+     ATTN_CUDA_ROW(ATTN_F32),                                                                                          \
+     .joins = 1,                                                                                                       \
+     .alignment_bytes = 16,                                                                                            \
+     .features = ATTN_CUDA_SM90A,                                                                                      \
+     .impl = &config_##tail,                                                                                           \
+     .workspace = workspace},
+const struct attn_kernel attn_cuda_mla_bwd_joined_sm90_rows[] = {
+#include "kernels/variants/mla_bwd_joined_sm90.def"
+};
+#undef VARIANT
+const int32_t attn_cuda_n_mla_bwd_joined_sm90_rows =
+    sizeof attn_cuda_mla_bwd_joined_sm90_rows / sizeof attn_cuda_mla_bwd_joined_sm90_rows[0];
