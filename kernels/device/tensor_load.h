@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * Copies by tensor maps (TMA) into this CTA, sm_90. One thread starts a copy; the mbarrier counts the bytes as they
- * arrive. Elements outside of the tensor become zeros and count as arrived. PTX ISA 8.0, section
- * "cp.async.bulk.tensor". */
+ * Copies by tensor maps (TMA) into this CTA, and plain bulk copies, sm_90. One thread starts a copy; the mbarrier
+ * counts the bytes as they arrive. Elements outside of the tensor become zeros and count as arrived. PTX ISA 8.0,
+ * sections "cp.async.bulk.tensor" and "cp.async.bulk". */
 #ifndef ATTN_DEVICE_TENSOR_LOAD_H
 #define ATTN_DEVICE_TENSOR_LOAD_H
 #include "kernels/params/tensor_map.h"
@@ -12,6 +12,12 @@ static __device__ __forceinline__ void tensor_load4(uint32_t to, const struct kp
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
                  "[%1, {%3, %4, %5, %6}], [%2];" ::"r"(to),
                  "l"(map), "r"(barrier), "r"(x), "r"(y), "r"(z), "r"(w)
+                 : "memory");
+}
+/* `bytes` in a row, a multiple of 16, from and to multiples of 16. */
+static __device__ __forceinline__ void bulk_load(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(barrier)
                  : "memory");
 }
 #endif

@@ -9,6 +9,24 @@ struct kp_sdpa_fwd_sm90_config {
     const char *symbol;
     int32_t dtype, dim, dim_v, groups, keys, q_tiles;
 };
+/* Backward. Boxes of 64 columns by 64 rows (q, dout) or by the keys of a tile (k, v). */
+struct kp_sdpa_bwd_sm90 {
+    struct kp_tensor_map q, k, v, dout;
+    struct kp_sdpa_bwd_scaled all; /* bf16: of all only bwd */
+};
+
+/* One row of kernels/variants/sdpa_bwd_wgmma_sm90.def; columns explained there. */
+struct kp_sdpa_bwd_sm90_config {
+    const char *symbol;
+    int32_t dtype, dim, groups, stages;
+};
+#define KP_SDPA_BWD_SM90_ROWS       64
+#define KP_SDPA_BWD_SM90_KEYS(c)    (64 * (c).groups)
+#define KP_SDPA_BWD_SM90_THREADS(c) (128 * (c).groups + 128)
+/* K, V, stages of Q, dO and statistics, two of dS; barriers, flags. */
+#define KP_SDPA_BWD_SM90_SHARED(c)                                                                                     \
+    (4 * (c).dim * KP_SDPA_BWD_SM90_KEYS(c) + (c).stages * (4 * 64 * (c).dim + 512) + 2 * 8192 * (c).groups + 640)
+
 #define KP_SDPA_SM90_ROWS(c)    (64 * (c).groups)
 #define KP_SDPA_SM90_THREADS(c) (128 * (c).groups + 128)
 /* Q tiles (later the output tile), two stages of K, two of V, barriers, work. */

@@ -6,12 +6,14 @@
  * dim_warps / 8, lane = 4 g + t, is of row R (warp % row_warps) + 16 m + 8 (c / 2) + g, R = 16 M, and column 16 (n / 2
  * * dim_warps + warp / row_warps) + 8 (n % 2) + 2 t + c % 2. Eight columns of a row are therefore two runs of four
  * numbers. A warp takes 8 rows g and 4 such runs of columns: it reads whole lines and writes 64 bytes of each row. The
- * factor of dS (f16) is undone here. */
+ * factor of dS (f16) is undone here.
+ *
+ * fours: the element is ((warp N + n) M + m) 32 + lane) 4 + c; eight columns are four pairs of numbers. */
 #include "kernels/device/number.h"
 #include "kernels/device/sdpa_bwd_bound.h"
 #include "kernels/device/sdpa_bwd_rows.h"
 
-constexpr int THREADS = CFG_THREADS, SCALED = CFG_SCALED;
+constexpr int THREADS = CFG_THREADS, SCALED = CFG_SCALED, FOURS = CFG_FOURS;
 
 static __device__ __forceinline__ float4 times(float4 x, float y) {
     return make_float4(x.x * y, x.y * y, x.z * y, x.w * y);
@@ -58,8 +60,15 @@ extern "C" __global__ void __launch_bounds__(THREADS)
             if (i0 + row >= s.rows || left <= 0) continue;
             float4 even = make_float4(0, 0, 0, 0), odd = even;
             if (i0 + row < s.sq) {
-                const float *at = from + (((warp * n_tiles + n) * (band / 16) + m) * 4 + c) * 32 + 4 * g;
-                even = *(const float4 *)at, odd = *(const float4 *)(at + 32);
+                const float *fragment = from + ((warp * n_tiles + n) * (band / 16) + m) * 128;
+                if (FOURS) {
+                    const float2 *pair = (const float2 *)(fragment + 16 * g + c);
+                    const float2 x0 = pair[0], x1 = pair[2], x2 = pair[4], x3 = pair[6];
+                    even = make_float4(x0.x, x1.x, x2.x, x3.x), odd = make_float4(x0.y, x1.y, x2.y, x3.y);
+                } else {
+                    const float *run = fragment + 32 * c + 4 * g;
+                    even = *(const float4 *)run, odd = *(const float4 *)(run + 32);
+                }
                 if (SCALED) even = times(even, undo), odd = times(odd, undo);
             }
             store_chunk(&p, to + row * p.dq.row + 8 * chunk, left, even, odd);

@@ -34,6 +34,7 @@
  *
  * Figures: docs/kernels/sdpa_fwd_sm90.md. */
 #include "kernels/device/stmatrix.h"
+#include "kernels/device/uniform_desc.h"
 #include "kernels/device/wgmma.h"
 #include "kernels/sm90/sdpa_fwd/hidden_values.h"
 #include "kernels/sm90/sdpa_fwd/loads.h"
@@ -52,15 +53,9 @@ static __device__ __forceinline__ void product_pv(float *o, const uint32_t *p, u
     if (DIM_V == 256) wgmma_rs_n256<TYPE, 1>(o, p, v, 1);
 }
 
-/* A descriptor, the same in all lanes, in uniform registers. Without the shuffle of its address ptxas keeps it in
- * ordinary ones and moves it before each wgmma: 48 moves a key tile at D 128. */
-static __device__ __forceinline__ uint64_t uniform(uint64_t desc) {
-    return (desc & 0xffffffff00000000u) | __shfl_sync(~0u, (uint32_t)desc, 0);
-}
-
 /* Start S = Q K^T. */
 static __device__ __forceinline__ void start_scores(float s[N_S], uint64_t q, uint64_t k) {
-    q = uniform(q), k = uniform(k);
+    q = uniform_desc(q), k = uniform_desc(k);
     wgmma_hold(s, N_S);
     wgmma_fence();
 #pragma unroll
@@ -72,7 +67,7 @@ static __device__ __forceinline__ void start_scores(float s[N_S], uint64_t q, ui
 }
 /* Start O += P V. */
 static __device__ __forceinline__ void start_values(float o[N_O], const uint32_t p[N_P], uint64_t v) {
-    v = uniform(v);
+    v = uniform_desc(v);
     wgmma_hold(o, N_O);
     wgmma_fence();
 #pragma unroll

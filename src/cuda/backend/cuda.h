@@ -101,6 +101,8 @@ extern const struct attn_kernel attn_cuda_sdpa_fwd_rows[];
 extern const int32_t attn_cuda_n_sdpa_fwd_rows;
 extern const struct attn_kernel attn_cuda_sdpa_fwd_maps_rows[];
 extern const int32_t attn_cuda_n_sdpa_fwd_maps_rows;
+extern const struct attn_kernel attn_cuda_sdpa_bwd_sm90_rows[];
+extern const int32_t attn_cuda_n_sdpa_bwd_sm90_rows;
 extern const struct attn_kernel attn_cuda_sdpa_bwd_rows[];
 extern const int32_t attn_cuda_n_sdpa_bwd_rows;
 extern const struct attn_kernel attn_cuda_mla_bwd_rows[];
@@ -140,6 +142,7 @@ extern const int32_t attn_cuda_n_dist_sm90_rows;
     .backend = ATTN_BACKEND_CUDA, .device_type = ATTN_DEVICE_TYPE_CUDA, .math_dtype = (math),                          \
     .accumulator_dtype = (math), .supports = supports, .estimate = estimate, .prepare = prepare, .launch = launch
 /* And one that leaves a note in its plan: struct note, write_note, launch_noted. */
-#define ATTN_CUDA_NOTED .note_bytes = sizeof(struct note), .write_note = write_note, .launch_noted = launch_noted
+#define ATTN_CUDA_NOTED_AS(type) .note_bytes = sizeof(type), .write_note = write_note, .launch_noted = launch_noted
+#define ATTN_CUDA_NOTED          ATTN_CUDA_NOTED_AS(struct note)
 
 #endif

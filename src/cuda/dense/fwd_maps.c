@@ -5,7 +5,7 @@
 #include "base/err.h"
 #include "core/problem.h"
 #include "cuda/backend/driver.h"
-#include "cuda/dense/sdpa.h"
+#include "cuda/dense/sdpa_map.h"
 #include "kernels/params/sdpa_sm100.h"
 #include "kernels/params/sdpa_sm90.h"
 
@@ -182,29 +182,6 @@ static void write_note(const struct attn_kernel *k, const struct attn_core_devic
                                              .shared_bytes = c->shared_bytes};
 }
 
-/* An address for the map of a tensor without elements, which no copy reads: its own may be NULL, or not aligned. */
-enum { NOWHERE = 4096 };
-
-/* Of q, k or v: axes column, row, head, batch entry. */
-static attn_status write_map(const struct attn_core_device *dev, const char *name, const struct kp_view *v,
-                             int64_t columns, int64_t rows, int64_t heads, int64_t batch, uint32_t box,
-                             struct kp_tensor_map *map) {
-    const int empty = rows <= 0 || heads <= 0 || batch <= 0;
-    const int64_t size[3] = {rows, heads, batch}, stride[3] = {v->row, v->head, v->batch};
-    struct attn_cuda_tensor tensor = {.name = name,
-                                      .address = empty ? NOWHERE : v->data,
-                                      .rank = 4,
-                                      .swizzle = CU_SWIZZLE_128B,
-                                      .size = {(uint64_t)columns},
-                                      .box = {64, box, 1, 1}};
-    for (int a = 0; a < 3; a++) { /* an axis of one entry may have any stride; multiples of 16 bytes */
-        const int single = empty || size[a] == 1;
-        tensor.size[a + 1] = single ? 1 : (uint64_t)size[a];
-        tensor.stride[a] = single ? 16 * (uint64_t)attn_cuda_blocks(columns, 8) : 2 * (uint64_t)stride[a];
-    }
-    return attn_cuda_tensor_map(dev, &tensor, map);
-}
-
 static attn_status launch_noted(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                                 const void *from, const attn_args *args) {
     const struct shape shape = shape_of(k), *c = &shape;
@@ -224,9 +201,9 @@ static attn_status launch_noted(const struct attn_kernel *k, const struct attn_c
     kp.fwd.lse_rounded = attn_cuda_view(p, args, ATTN_ROLE_LSE_ROUNDED);
     TRY(attn_cuda_padding(dev, p, &kp.fwd, args->stream));
     if (prepared->grid.x == 0) return ATTN_OK;
-    TRY(write_map(dev, "q", &in->q, p->dim_qk, rows_q, p->heads_q, batch, (uint32_t)c->box, &kp.q));
-    TRY(write_map(dev, "k", &in->k, p->dim_qk, rows_k, p->heads_k, batch, (uint32_t)c->keys, &kp.k));
-    TRY(write_map(dev, "v", &in->v, p->dim_v, rows_k, p->heads_k, batch, (uint32_t)c->keys, &kp.v));
+    TRY(attn_cuda_sdpa_map(dev, "q", &in->q, p->dim_qk, rows_q, p->heads_q, batch, (uint32_t)c->box, &kp.q));
+    TRY(attn_cuda_sdpa_map(dev, "k", &in->k, p->dim_qk, rows_k, p->heads_k, batch, (uint32_t)c->keys, &kp.k));
+    TRY(attn_cuda_sdpa_map(dev, "v", &in->v, p->dim_v, rows_k, p->heads_k, batch, (uint32_t)c->keys, &kp.v));
     return attn_cuda_launch(dev, prepared->variant, &prepared->grid, &kp, sizeof kp, args->stream);
 }
 

@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: MIT
+ * Dense attention backward on Hopper: wgmma and tensor maps (TMA), f16 and bf16, causal, windows, GQA, sinks that lse
+ * includes, lengths, packed sequences. A CTA owns a tile of 64 keys a compute warpgroup, of one key head, and walks the
+ * tiles of 64 query rows that see them, of every query head of the group: a step each.
+ *
+ *   P = 2^(unit s - lse), unit = scale log2(e)     dP = dO V^T     dS = P o (dP - shift)
+ *   dV += P^T dO     dK += dS^T Q     dQ += dS K     at the end dK and dQ are multiplied by the scale
+ *
+ *   K, V once, Q, dO of each step --TMA, 128-byte swizzle--> slices of 64 columns in shared memory; lse, shift too
+ *   compute warpgroup:  K, Q slices  --wgmma--> S^T  (64 keys x 64 queries, f32 registers) --exponentials--> P^T
+ *                       V, dO slices --wgmma--> dP^T - shift (its sums begin at -shift), under the exponentials
+ *                       dS^T = P^T o (dP^T - shift) --stmatrix, transposed--> dS in shared memory (two tiles)
+ *                       P^T, dS^T (16-bit registers, A operands), dO, Q slices --wgmma--> dV, dK (f32 registers)
+ *   last warpgroup:     dS, K slices --wgmma--> dQ of the step, 64 queries x all keys of the tile
+ *                       --red.v4--> sums of all CTAs of the head, f32, in the order of the fragments
+ *
+ * kernels/smxx/sdpa_bwd_prepare.cu gives lse, shift and zeroes; sdpa_bwd_convert.cu rounds dQ. In order (turns): a row
+ * tile's sums are added in the order of the key tiles; only the last warpgroup waits for its turn.
+ *
+ * Roles: warpgroups 0 .. GROUPS-1 compute; they never wait for each other, so that products of one overlap with the
+ * exponentials of the other. The last one has DQ_REGISTERS; its first thread copies. Its dQ is made DQ_COLUMNS at a
+ * time, as many as its registers hold.
+ * Shared memory: K, V; Q and dO, STAGES of them; dS, two; lse and shift of each stage; mbarriers, struct place of each
+ * stage, struct work, flags (work.h).
+ *   mbarrier (arrivals)                                                                    phase
+ *   KEYS_FULL (1 + bytes)                                                                  0
+ *   ROWS_FULL[] (1 + bytes), ROWS_FREE[] (a warp each of the compute warpgroups)           step / STAGES
+ *   DS_FULL[2] (a warp each of the compute warpgroups), DS_FREE[2] (a warp each of the last) step / 2
+ *   named: MAIN (compute warpgroups: rows and keys that are not finite), DQ (the last warpgroup: turns)
+ *
+ * Hidden cells have P = dS = 0, but 0 * NaN is NaN: not_finite.h.
+ *
+ * Figures: docs/kernels/sdpa_bwd_sm90.md. */
+#include "kernels/device/stmatrix.h"
+#include "kernels/sm90/sdpa_bwd/cells.h"
+#include "kernels/sm90/sdpa_bwd/dq.h"
+
+/* ------------------------------------------------------------------ products ----------------------- */
+
+/* Start x = (64 rows at a) (64 rows at b)^T over DIM columns, plus x if adds: S^T = K Q^T, dP^T = V dO^T. */
+static __device__ __forceinline__ void start_cells(float x[N_CELLS], uint64_t a, uint64_t b, int adds) {
+    wgmma_hold(x, N_CELLS);
+    wgmma_fence();
+#pragma unroll
+    for (int s = 0; s < DIM / 64; s++)
+#pragma unroll
+        for (int kk = 0; kk < 4; kk++)
+            wgmma_ss_n64<TYPE, 0, 0>(x, desc_step(a, s * K_SLICE + 32 * kk), desc_step(b, s * Q_SLICE + 32 * kk),
+                                     s + kk > 0 || adds);
+    wgmma_commit();
+}
+/* Start g += cells (64 rows at b): dV += P^T dO, dK += dS^T Q. */
+static __device__ __forceinline__ void start_gradient(float g[N_GRAD], const uint32_t cells[N_PACKED], uint64_t b) {
+    wgmma_hold(g, N_GRAD);
+    wgmma_fence();
+#pragma unroll
+    for (int kk = 0; kk < ROWS / 16; kk++) {
+        if (DIM == 64) wgmma_rs_n64<TYPE, 1>(g, cells + 4 * kk, desc_step(b, 2048 * kk), 1);
+        if (DIM == 128) wgmma_rs_n128<TYPE, 1>(g, cells + 4 * kk, desc_step(b, 2048 * kk), 1);
+    }
+    wgmma_commit();
+}
+
+/* ------------------------------------------------------------------ factors of f16 ----------------- */
+
+/* All compute threads: maxima of the bounds of the head's rows and keys, then the factor of dS: a power of two that
+ * keeps it within the type's range. Returns the factor; what undoes it stands at FACTORS. */
+static __device__ __forceinline__ float choose_factor(const struct kp_sdpa_bwd_scaled *s, uint32_t shared) {
+    const struct kp_sdpa_bwd *p = &s->bwd;
+    const struct work w = recall_work(shared);
+    const int group = p->in.heads_q / p->in.heads_k, row_tiles = (w.seq.sq + ROWS - 1) / ROWS,
+              key_tiles = (w.seq.sk + ROWS - 1) / ROWS;
+    const int64_t head = (int64_t)w.b * p->in.heads_k + w.head_k;
+    const float2 *rows = (const float2 *)s->row_bounds + head * group * p->row_tiles;
+    const float *keys = (const float *)s->key_bounds + head * s->bound_tiles;
+    float dout = 0, shift = 0, v = 0;
+#pragma unroll 4
+    for (int x = (int)threadIdx.x; x < group * row_tiles; x += MAIN_THREADS) {
+        const float2 y = rows[(int64_t)(x / row_tiles) * p->row_tiles + x % row_tiles];
+        dout = fmaxf(dout, y.x), shift = fmaxf(shift, y.y);
+    }
+#pragma unroll 4
+    for (int x = (int)threadIdx.x; x < key_tiles; x += MAIN_THREADS) v = fmaxf(v, keys[x]);
+#pragma unroll
+    for (int d = 1; d < 32; d *= 2) {
+        dout = fmaxf(dout, __shfl_xor_sync(~0u, dout, d));
+        shift = fmaxf(shift, __shfl_xor_sync(~0u, shift, d));
+        v = fmaxf(v, __shfl_xor_sync(~0u, v, d));
+    }
+    if (lane_of() == 0)
+        shared_store128(shared + BOUNDS + 16 * (threadIdx.x / 32),
+                        make_uint4(__float_as_uint(dout), __float_as_uint(shift), __float_as_uint(v), 0));
+    named_sync(MAIN, MAIN_THREADS);
+    dout = shift = v = 0;
+#pragma unroll 1
+    for (int x = 0; x < MAIN_THREADS / 32; x++) {
+        const uint4 y = shared_load128(shared + BOUNDS + 16 * x);
+        dout = fmaxf(dout, __uint_as_float(y.x)), shift = fmaxf(shift, __uint_as_float(y.y));
+        v = fmaxf(v, __uint_as_float(y.z));
+    }
+    const int k = exponent_for(sqrtf(dout * v) + shift);
+    if (threadIdx.x == 0) {
+        shared_store32(shared + FACTORS, __float_as_uint(power_of_two(-k)));
+        if (w.key_tile == 0) /* all of the head have the same */
+            ((float *)s->undo)[head] = power_of_two(-k);
+    }
+    named_sync(MAIN, MAIN_THREADS);
+    return power_of_two(k);
+}
+
+/* ------------------------------------------------------------------ results ------------------------ */
+
+/* The warpgroup's 64 keys, rounded, through its rows of the tile in shared memory, to the tensor. */
+static __device__ __forceinline__ void store_keys(const struct kp_sdpa_bwd *p, const struct work *w,
+                                                  const struct kp_view *v, int width, uint32_t tile, int wg,
+                                                  float factor, const float g[N_GRAD]) {
+    constexpr int CHUNKS = DIM / 8, ACROSS = CHUNKS < 32 ? CHUNKS : 32, DOWN = 32 / ACROSS;
+    const int line0 = 64 * wg + 16 * warp_of(), line = line0 + (lane_of() & 15);
+#pragma unroll
+    for (int j = 0; j < DIM / 16; j++) {
+        uint32_t x[4];
+#pragma unroll
+        for (int y = 0; y < 4; y++) x[y] = pack16(TYPE, g[8 * j + 2 * y] * factor, g[8 * j + 2 * y + 1] * factor);
+        const int chunk = 2 * j + (lane_of() >> 4);
+        store_matrix4(tile + chunk / 8 * K_SLICE + line * 128 + ((chunk % 8 ^ (line & 7)) << 4), x);
+    }
+    __syncwarp();
+    const int r0 = lane_of() / ACROSS, chunk = lane_of() % ACROSS, left = width - 8 * chunk;
+    const int exist = w->seq.keys - w->j0 - line0;
+    uint16_t *to = (uint16_t *)v->data + w->b * v->batch + w->head_k * v->head +
+                   (w->seq.k0 + w->j0 + line0 + r0) * v->row + 8 * chunk;
+#pragma unroll 2
+    for (int r = r0; r < 16; r += DOWN, to += DOWN * v->row) {
+        const uint4 a = shared_load128(tile + chunk / 8 * K_SLICE + (line0 + r) * 128 +
+                                       ((chunk % 8 ^ (line0 + r & 7)) << 4));
+        if (r >= exist) break;
+        if (v->chunk == 16 && left >= 8) {
+            *(uint4 *)to = a;
+            continue;
+        }
+        const uint32_t word[4] = {a.x, a.y, a.z, a.w};
+#pragma unroll
+        for (int e = 0; e < 8; e++)
+            if (e < left) to[e] = (uint16_t)(word[e / 2] >> (e % 2 * 16));
+    }
+}
+
+/* ------------------------------------------------------------------ a compute warpgroup ------------ */
+
+static __device__ __forceinline__ void arrive_warp(uint32_t barrier) {
+    __syncwarp();
+    if (lane_of() == 0) mbar_arrive(barrier);
+}
+
+/* Where the rows of a step are. */
+struct rows {
+    uint32_t tile, stats; /* Q, then dO; lse, shift */
+};
+static __device__ __forceinline__ struct rows rows_of(uint32_t shared, int t) {
+    return (struct rows){shared + ROWS_RING + t % STAGES * 2 * Q_BYTES, shared + STATS + t % STAGES * 8 * ROWS};
+}
+
+/* A step: cells, gradients. dS is handed to the last warpgroup as soon as it is there. */
+static __device__ __forceinline__ void take_step(const struct kp_sdpa_bwd *p, uint32_t shared, int t, int wg,
+                                                 float factor, float dk[N_GRAD], float dv[N_GRAD]) {
+    const int stage = t % STAGES;
+    const struct rows r = rows_of(shared, t);
+    float s[N_CELLS], d[N_CELLS];
+    uint32_t pr[N_PACKED], dr[N_PACKED];
+    int special = 0;
+    mbar_wait(shared + ROWS_FULL + 8 * stage, t / STAGES & 1);
+    if (rare(has_special_rows(p, r.stats))) special = clean_rows(shared, r.tile, r.stats);
+    start_dp(d, r.stats);
+    start_cells(s, uniform_desc(slice_desc(shared + K_TILE + 8192 * wg, 0)), uniform_desc(slice_desc(r.tile, 0)), 0);
+    start_cells(d, uniform_desc(slice_desc(shared + V_TILE + 8192 * wg, 0)),
+                uniform_desc(slice_desc(r.tile + Q_BYTES, 0)), 1);
+    const int hides = (int)(shared_load32(shared + PLACES + 16 * stage + 12) | shared_load32(shared + ANY_BAD));
+    wgmma_wait(1);
+    wgmma_hold(s, N_CELLS);
+    probabilities(s, r.stats, p->in.scale * LOG2E); /* under dP */
+    wgmma_wait(0);
+    wgmma_hold(d, N_CELLS);
+    if (rare(hides | special)) {
+        hide_cells(p, shared, stage, r.stats, wg, s, d);
+        if (special) silence_cells(r.stats, d);
+    }
+    mbar_wait(shared + DS_FREE + 8 * (t & 1), t >> 1 & 1 ^ 1);
+    score_gradients(s, d, factor);
+    round_cells(d, dr);
+    store_cells(shared + DS_RING + (t & 1) * DS_BYTES + wg * DS_SLICE, dr);
+    round_cells(s, pr);
+    start_gradient(dv, pr, uniform_desc(slice_desc(r.tile + Q_BYTES, Q_SLICE)));
+    async_fence();
+    arrive_warp(shared + DS_FULL + 8 * (t & 1));
+    start_gradient(dk, dr, uniform_desc(slice_desc(r.tile, Q_SLICE)));
+    wgmma_wait(0);
+    wgmma_hold(dv, N_GRAD);
+    wgmma_hold(dk, N_GRAD);
+    if (rare(special == DOUT_BAD)) add_bad_dout(p, shared, stage, pr, dv);
+    arrive_warp(shared + ROWS_FREE + 8 * stage);
+}
+
+static __device__ __forceinline__ void compute(const struct kp_sdpa_bwd_sm90 *maps, uint32_t shared) {
+    const struct kp_sdpa_bwd *p = &maps->all.bwd;
+    const int wg = __shfl_sync(~0u, (int)threadIdx.x / 128, 0);
+    float dk[N_GRAD], dv[N_GRAD], factor = 1;
+#pragma unroll
+    for (int x = 0; x < N_GRAD; x++) dk[x] = dv[x] = 0;
+    if (SCALED) factor = choose_factor(&maps->all, shared);
+    if (steps_of(shared) > 0) {
+        mbar_wait(shared + KEYS_FULL, 0);
+        take_bad_keys(shared);
+    }
+#pragma unroll 1
+    for (int t = 0; t < steps_of(shared); t++) take_step(p, shared, t, wg, factor, dk, dv);
+    const struct work w = recall_work(shared);
+    if (p->dv.data) store_keys(p, &w, &p->dv, p->in.dim_v, shared + V_TILE, wg, 1, dv);
+    const int last = w.steps - 1; /* dQ of the last step has read K */
+    if (last >= 0) mbar_wait(shared + DS_FREE + 8 * (last & 1), last >> 1 & 1);
+    const float undo = SCALED ? __uint_as_float(shared_load32(shared + FACTORS)) : 1;
+    if (p->dk.data) store_keys(p, &w, &p->dk, p->in.dim_qk, shared + K_TILE, wg, undo * p->in.scale, dk);
+}
+
+extern "C" __global__ void __launch_bounds__(MAIN_THREADS + 128, 1)
+    CFG(const __grid_constant__ struct kp_sdpa_bwd_sm90 kp) {
+    const uint32_t shared = shared_base();
+    const struct kp_sdpa_bwd *p = &kp.all.bwd;
+    if (threadIdx.x < 32) { /* what the CTA has to do, or -1 steps where nothing is to be written */
+        uint32_t number = blockIdx.x;
+        struct work w;
+        if (p->turns) { /* whoever waits for a turn waits for a CTA that has started */
+            const int64_t ticket = p->in.heads_q * (p->stat_rows / ROWS);
+            if (threadIdx.x == 0) number = (uint32_t)take_ticket((int32_t *)p->turns + ticket);
+            number = __shfl_sync(~0u, number, 0);
+        }
+        if (!find_work(p, number, &w)) w.steps = -1;
+        if (threadIdx.x == 0) {
+            keep_work(shared, &w);
+            mbar_init(shared + KEYS_FULL, 1);
+            for (int x = 0; x < STAGES; x++)
+                mbar_init(shared + ROWS_FULL + 8 * x, 1), mbar_init(shared + ROWS_FREE + 8 * x, 4 * GROUPS);
+            for (int x = 0; x < 2; x++)
+                mbar_init(shared + DS_FULL + 8 * x, 4 * GROUPS), mbar_init(shared + DS_FREE + 8 * x, 4);
+            mbar_init_fence();
+        }
+    }
+    __syncthreads();
+    if (steps_of(shared) < 0) return;
+    if (threadIdx.x >= MAIN_THREADS) {
+        registers_fewer<DQ_REGISTERS>();
+        copy_and_add(&kp, shared);
+    } else {
+        registers_more<MAIN_REGISTERS>();
+        compute(&kp, shared);
+    }
+}

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: MIT
+ * Dense backward on Hopper's wgmma, the host's side: kernel rows from kernels/variants/sdpa_bwd_wgmma_sm90.def, what
+ * each refuses, and the tensor maps of a launch. The device's side: kernels/sm90/sdpa_bwd/sdpa_bwd.cu. */
+#include "base/err.h"
+#include "core/problem.h"
+#include "cuda/dense/bwd_steps.h"
+#include "cuda/dense/sdpa_map.h"
+#include "kernels/params/sdpa_sm90.h"
+
+#include <math.h>
+
+static struct attn_cuda_bwd_main main_of(const struct attn_kernel *k) {
+    const struct kp_sdpa_bwd_sm90_config *c = k->impl;
+    return (struct attn_cuda_bwd_main){.symbol = c->symbol,
+                                       .keys = KP_SDPA_BWD_SM90_KEYS(*c),
+                                       .rows = KP_SDPA_BWD_SM90_ROWS,
+                                       .dim = c->dim,
+                                       .fours = 1,
+                                       .row_warps = 4,
+                                       .dim_warps = 1,
+                                       .ordered = k->deterministic,
+                                       .threads = KP_SDPA_BWD_SM90_THREADS(*c),
+                                       .shared_bytes = KP_SDPA_BWD_SM90_SHARED(*c)};
+}
+
+/* ------------------------------------------------------------------ what a row refuses ------------- */
+
+static int refuse_features(const attn_problem *p, struct attn_text *why) {
+    const char *missing = p->softcap > 0  ? "softcap"
+                          : p->alibi      ? "ALiBi"
+                          : p->mask_dtype ? "a mask"
+                          : attn_core_has(p, ATTN_SINK) && !attn_core_has(p, ATTN_LSE_WITH_SINK)
+                              ? "a sink that lse excludes"
+                          : p->dim_qk < 1 || p->dim_v < 1 ? "a head dim of 0"
+                                                          : NULL;
+    if (missing) attn_text_add(why, "has no code for %s: the sm80 rows do", missing);
+    return missing != NULL;
+}
+
+static int refuse_size(const attn_problem *p, struct attn_text *why) {
+    if (p->total_q <= INT32_MAX && p->total_k <= INT32_MAX) return 0;
+    attn_text_add(why, "counts packed rows in 31 bits");
+    return 1;
+}
+
+static int supports(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                    struct attn_text *why) {
+    const struct attn_cuda_bwd_main m = main_of(k);
+    return !refuse_features(p, why) && !refuse_size(p, why) && !attn_cuda_bwd_refuse(dev, &m, p, why) &&
+           !attn_cuda_refuse_tensor_maps(dev, why);
+}
+
+static int refuses_strides(const attn_problem *p, const attn_args *args, int32_t *role, struct attn_text *why) {
+    const attn_tensor *tensors[] = {args->q, args->k, args->v, args->dout};
+    static const int32_t roles[] = {ATTN_ROLE_Q, ATTN_ROLE_K, ATTN_ROLE_V, ATTN_ROLE_DOUT};
+    (void)p;
+    for (int i = 0; i < 4; i++)
+        if (attn_cuda_refuse_axes(tensors[i], why)) {
+            *role = roles[i];
+            return 1;
+        }
+    return 0;
+}
+
+/* ------------------------------------------------------------------ estimate, workspace ------------ */
+
+/* The rate is a fraction of the 4096 FLOPs a cycle of an SM's wgmma at 1.7 GHz. The padding of head dims and keys
+ * counts; so do SMs that have no tile. */
+static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                       const struct attn_core_amount *amount) {
+    const struct attn_cuda_bwd_main m = main_of(k);
+    const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
+    const double dims = (double)(3 * p->dim_qk + 2 * p->dim_v), padding = dims > 0 ? 5 * m.dim / dims : 1;
+    const double key_tiles = (double)attn_cuda_blocks(p->seq_k, m.keys), keys = (double)p->seq_k,
+                 tiles = key_tiles * (double)p->batch * (double)p->heads_k;
+    const double idle = tiles > 0 ? ceil(tiles / l->n_sms) * l->n_sms / tiles : 1;
+    const double padded = amount->flops * padding * (keys > 0 ? key_tiles * m.keys / keys : 1);
+    const double compute = padded * idle / (4096 * 1.7e9 * 0.5 * l->n_sms);
+    const double memory =
+        (amount->bytes + 12.0 * (double)(p->batch * p->heads_q) * (double)p->seq_q * m.dim) / (2e10 * l->n_sms);
+    return 1e-5 + (compute + memory) * (1 + 1e-4 * m.dim) * (m.ordered ? 1.1 : 1);
+}
+
+static uint64_t workspace(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
+    const struct attn_cuda_bwd_main m = main_of(k);
+    return attn_cuda_bwd_workspace(dev, &m, p);
+}
+
+static attn_status prepare(const struct attn_kernel *k, struct attn_core_device *dev, const attn_problem *p) {
+    const struct attn_cuda_bwd_main m = main_of(k);
+    return attn_cuda_bwd_prepare(dev, &m, p);
+}
+
+/* ------------------------------------------------------------------ launch ------------------------- */
+
+static void write_note(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                       void *out) {
+    const struct attn_cuda_bwd_main m = main_of(k);
+    attn_cuda_bwd_write_note(dev, &m, p, out);
+}
+
+static attn_status write_maps(const struct attn_core_device *dev, const struct attn_cuda_bwd_main *m,
+                              const attn_problem *p, const struct kp_sdpa_bwd_scaled *kp, void *room) {
+    struct kp_sdpa_bwd_sm90 *out = room;
+    const struct kp_sdpa *in = &kp->bwd.in;
+    const int packed = attn_core_has(p, ATTN_PACKED);
+    const int64_t rows_q = packed ? p->total_q : p->seq_q, rows_k = packed ? p->total_k : p->seq_k,
+                  batch = packed ? 1 : p->batch;
+    const uint32_t rows = (uint32_t)m->rows, keys = (uint32_t)m->keys;
+    out->all = *kp;
+    TRY(attn_cuda_sdpa_map(dev, "q", &in->q, p->dim_qk, rows_q, p->heads_q, batch, rows, &out->q));
+    TRY(attn_cuda_sdpa_map(dev, "k", &in->k, p->dim_qk, rows_k, p->heads_k, batch, keys, &out->k));
+    TRY(attn_cuda_sdpa_map(dev, "v", &in->v, p->dim_v, rows_k, p->heads_k, batch, keys, &out->v));
+    return attn_cuda_sdpa_map(dev, "dout", &kp->bwd.dout, p->dim_v, rows_q, p->heads_q, batch, rows, &out->dout);
+}
+
+static attn_status launch_noted(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                                const void *from, const attn_args *args) {
+    const struct attn_cuda_bwd_main m = main_of(k);
+    struct kp_sdpa_bwd_sm90 room;
+    const struct attn_cuda_bwd_extra extra = {.write = write_maps, .room = &room, .bytes = sizeof room};
+    return attn_cuda_bwd_launch(dev, &m, p, from, args, &extra);
+}
+
+static attn_status launch(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
+                          const attn_args *args) {
+    struct attn_cuda_bwd_prepared prepared = {0};
+    write_note(k, dev, p, &prepared);
+    return launch_noted(k, dev, p, &prepared, args);
+}
+
+/* ------------------------------------------------------------------ rows --------------------------- */
+
+/* Each variant makes two rows: sums of dQ in any order, and in the order of the key tiles. */
+#define VARIANT(tail, source, ...)                                                                                     \
+    static const struct kp_sdpa_bwd_sm90_config config_##tail = {.symbol = "attn_sdpa_bwd_wgmma_sm90_" #tail,          \
+                                                                 __VA_ARGS__};
+#include "kernels/variants/sdpa_bwd_wgmma_sm90.def"
+#undef VARIANT
+
+#define ROW(tail, ordered_tail, is_ordered, words, dtype_of_line)                                                      \
+    {.name = "attn_sdpa_bwd_wgmma_sm90_" #tail ordered_tail,                                                           \
+     .arch = "sm90",                                                                                                   \
+     .summary = "wgmma; D and DV to the number in the name; no softcap, ALiBi, mask" words,                            \
+     .op = ATTN_OP_SDPA_BWD,                                                                                           \
+     dtype_of_line,                                                                                                    \
+     ATTN_CUDA_ROW(ATTN_F32),                                                                                          \
+     .deterministic = is_ordered,                                                                                      \
+     .bit_stable = is_ordered,                                                                                         \
+     .alignment_bytes = 16,                                                                                            \
+     .refuses_strides = refuses_strides,                                                                               \
+     .features = ATTN_CUDA_SM90A,                                                                                      \
+     .impl = &config_##tail,                                                                                           \
+     .workspace = workspace,                                                                                           \
+     ATTN_CUDA_NOTED_AS(struct attn_cuda_bwd_prepared)},
+#define VARIANT(tail, source, dtype_of_line, ...)                                                                      \
+    ROW(tail, "", 0, "; dQ is summed in any order", dtype_of_line)                                                     \
+    ROW(tail, "_ordered", 1, "; dQ is summed in order", dtype_of_line)
+const struct attn_kernel attn_cuda_sdpa_bwd_sm90_rows[] = {
+#include "kernels/variants/sdpa_bwd_wgmma_sm90.def"
+};
+#undef VARIANT
+const int32_t attn_cuda_n_sdpa_bwd_sm90_rows =
+    sizeof attn_cuda_sdpa_bwd_sm90_rows / sizeof attn_cuda_sdpa_bwd_sm90_rows[0];
