@@ -8,7 +8,7 @@
  * numbers. A warp takes 8 rows g and 4 such runs of columns: it reads whole lines and writes 64 bytes of each row. The
  * factor of dS (f16) is undone here.
  *
- * fours: the element is ((warp N + n) M + m) 32 + lane) 4 + c; eight columns are four pairs of numbers. */
+ * fours: the element is (((warp N + n) M + m) 32 + lane) 4 + c; eight columns are four pairs of numbers. */
 #include "kernels/device/number.h"
 #include "kernels/device/sdpa_bwd_bound.h"
 #include "kernels/device/sdpa_bwd_rows.h"
