@@ -30,10 +30,10 @@ static const char *open_library(struct attn_cli_clock *c) {
     c->library = dlopen(path && *path ? path : "libcuda.so.1", RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (!c->library) return dlerror();
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        void *at = dlsym(c->library, rows[i].symbol);
-        if (!at && !rows[i].optional) return rows[i].symbol;
-        if (!at && !c->cu.lacks) c->cu.lacks = rows[i].symbol;
-        memcpy((char *)&c->cu + rows[i].offset, &at, sizeof at);
+        void *address = dlsym(c->library, rows[i].symbol);
+        if (!address && !rows[i].optional) return rows[i].symbol;
+        if (!address && !c->cu.lacks) c->cu.lacks = rows[i].symbol;
+        memcpy((char *)&c->cu + rows[i].offset, &address, sizeof address);
     }
     return NULL;
 }

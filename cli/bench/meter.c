@@ -28,9 +28,9 @@ static int ascending(const void *a, const void *b) {
 
 /* Quantile of sorted values with linear interpolation. */
 static double quantile(const double *x, int64_t n, double q) {
-    double at = q * (double)(n - 1);
-    int64_t i = (int64_t)at;
-    return i + 1 < n ? x[i] + (at - (double)i) * (x[i + 1] - x[i]) : x[n - 1];
+    double position = q * (double)(n - 1);
+    int64_t i = (int64_t)position;
+    return i + 1 < n ? x[i] + (position - (double)i) * (x[i + 1] - x[i]) : x[n - 1];
 }
 
 void attn_cli_timing_of(double *times, int64_t n, struct attn_cli_timing *out) {

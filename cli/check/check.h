@@ -125,7 +125,7 @@ void attn_cli_check_poison(struct check_tensor *t,
 /* 0 if nothing but the written rows changed since poison (outputs) or store (inputs); else 1 + a sentence. */
 int attn_cli_check_intact(const struct check_tensor *t, const struct check_want *w, char *what, size_t bytes);
 void attn_cli_check_drop(struct check_tensor *t);
-void attn_cli_check_sentinel(uint8_t *at, size_t bytes, int variant);
+void attn_cli_check_sentinel(uint8_t *memory, size_t bytes, int variant);
 int64_t attn_cli_check_offset(const attn_tensor *t, int64_t row); /* elements from data to the row's first element */
 int64_t attn_cli_check_rows(const attn_tensor *t);                /* product of all extents but the last */
 /* Typed contiguous elements <-> double, every dtype. */
@@ -180,7 +180,7 @@ struct check_verdict {
     double worst;    /* largest error over its bound; > 1 fails */
     double max_err;  /* largest |got - want| of an element */
     double max_ulp;  /* in spacings of the output dtype at want */
-    int64_t at;      /* element of the worst row or cell */
+    int64_t element; /* element of the worst row or cell */
     double got, want, bound, score;
     double cosine;     /* measured, < 0 if not asked */
     char why[48];      /* "row norm", "element", "nan", "zero row", ... of the worst */
@@ -196,7 +196,7 @@ int attn_cli_check_compare(const struct check_want *w, const double *want, const
 /* Where the wrong elements lie: per axis and modulo powers of two. `wrong` has one byte per element. `axes` has a
  * letter per axis of the shape. check_place_text writes an element's place with the same letters. */
 void attn_cli_check_cluster(const attn_tensor *view, const uint8_t *wrong, const char *axes, char *buf, size_t bytes);
-void attn_cli_check_place_text(const attn_tensor *view, int64_t at, const char *axes, char *buf, size_t bytes);
+void attn_cli_check_place_text(const attn_tensor *view, int64_t element, const char *axes, char *buf, size_t bytes);
 const char *attn_cli_check_axes(const struct check_case *c, int32_t role);
 double attn_cli_check_spacing(double x, int32_t dtype); /* of representable numbers around x */
 

@@ -59,8 +59,8 @@ struct command {
 };
 
 static bool names_kernel(const struct command *m, const attn_kernel_info *k) {
-    bool here = (k->backend == ATTN_BACKEND_CUDA) == (m->session.device.type == ATTN_DEVICE_TYPE_CUDA);
-    return here && (!m->filter.pattern || attn_cli_match(m->filter.pattern, k->name)) &&
+    bool on_device = (k->backend == ATTN_BACKEND_CUDA) == (m->session.device.type == ATTN_DEVICE_TYPE_CUDA);
+    return on_device && (!m->filter.pattern || attn_cli_match(m->filter.pattern, k->name)) &&
            (!m->filter.backend || k->backend == m->filter.backend) && (!m->filter.op || k->op == m->filter.op) &&
            (!m->filter.dtype || k->dtype == m->filter.dtype);
 }

@@ -35,16 +35,16 @@ static void fill_lengths(struct check_case *c, int32_t role, int64_t bound) {
 static void fill_cumulative(struct check_case *c, int32_t role, int64_t total, int64_t bound) {
     struct check_tensor *t = &c->t[role];
     bool wild = (c->modes & CHECK_WILD_LENGTHS) != 0;
-    int64_t at = below(c, 3) == 0 ? clamp(below(c, 4), 0, total) : 0;
-    t->val[0] = (double)(wild && at == 0 && below(c, 2) ? -below(c, 5) : at);
+    int64_t sum = below(c, 3) == 0 ? clamp(below(c, 4), 0, total) : 0;
+    t->val[0] = (double)(wild && sum == 0 && below(c, 2) ? -below(c, 5) : sum);
     for (int64_t b = 1; b < t->n; b++) {
-        int64_t room = total - at < bound ? total - at : bound, kind = below(c, 4);
+        int64_t room = total - sum < bound ? total - sum : bound, kind = below(c, 4);
         int64_t n = kind == 0 ? 0 : kind == 1 ? room : below(c, room + 1);
         if (b + 1 == t->n && kind > 1) n = room;
-        at += n;
-        t->val[b] = (double)at;
+        sum += n;
+        t->val[b] = (double)sum;
     }
-    if (wild && at == total && t->n > 1 && t->val[t->n - 2] < (double)total)
+    if (wild && sum == total && t->n > 1 && t->val[t->n - 2] < (double)total)
         t->val[t->n - 1] = (double)(total + below(c, 7));
     for (int64_t b = 1; b < t->n && attn_cli_check_falls(c); b++)
         if (below(c, 3) == 0) t->val[b] = (double)(below(c, (int64_t)fmax(t->val[b - 1], 0) + 4) - 3);

@@ -32,19 +32,19 @@ struct scan {
     double dot, squares;        /* for the cosine */
 };
 
-static void blame(struct scan *s, int64_t at, double ratio, double bound, const char *why) {
+static void blame(struct scan *s, int64_t element, double ratio, double bound, const char *why) {
     struct check_verdict *v = s->v;
     if (ratio > 1 || isnan(ratio)) {
         v->over++;
-        if (s->wrong) s->wrong[at] = 1;
+        if (s->wrong) s->wrong[element] = 1;
     }
     if (ratio > v->worst || isnan(ratio)) {
         v->worst = isnan(ratio) ? INFINITY : ratio;
-        v->at = at;
-        v->got = s->got[at];
-        v->want = s->want[at];
+        v->element = element;
+        v->got = s->got[element];
+        v->want = s->want[element];
         v->bound = bound;
-        v->score = s->w->score[at / s->w->cols];
+        v->score = s->w->score[element / s->w->cols];
         snprintf(v->why, sizeof v->why, "%s", why);
     }
 }
@@ -63,24 +63,24 @@ static bool overflows(double want, int32_t dtype) {
 
 /* NaN and inf must stand where the reference has them. Returns true if the pair is settled, false if both are numbers.
  */
-static bool settle(struct scan *s, int64_t at) {
-    double want = s->want[at], got = s->got[at];
+static bool settle(struct scan *s, int64_t element) {
+    double want = s->want[element], got = s->got[element];
     if (s->b->dtype == ATTN_F16 && isfinite(want) && fabs(want) > F16_EDGE) {
-        const bool known = tolerance(s->b, s->w->score[at / s->w->cols]) < 1; /* or far scores may have any size */
-        if (isnan(got) || (known && isfinite(got) && fabs(want) > 70000)) blame(s, at, INFINITY, 0, "overflow");
+        const bool known = tolerance(s->b, s->w->score[element / s->w->cols]) < 1; /* or far scores may have any size */
+        if (isnan(got) || (known && isfinite(got) && fabs(want) > 70000)) blame(s, element, INFINITY, 0, "overflow");
         return true;
     }
     if (overflows(want, s->b->dtype)) want = copysign(INFINITY, want);
     if (isnan(want)) {
-        if (!isnan(got)) blame(s, at, INFINITY, 0, "NaN expected");
+        if (!isnan(got)) blame(s, element, INFINITY, 0, "NaN expected");
         return true;
     }
     if (isinf(want)) {
-        if (got != want) blame(s, at, INFINITY, 0, "infinity expected");
+        if (got != want) blame(s, element, INFINITY, 0, "infinity expected");
         return true;
     }
     if (isfinite(got)) return false;
-    blame(s, at, INFINITY, 0, isnan(got) ? "NaN" : "infinity");
+    blame(s, element, INFINITY, 0, isnan(got) ? "NaN" : "infinity");
     return true;
 }
 
@@ -101,10 +101,10 @@ static void scan_absolute(struct scan *s, int64_t row) {
 
 static void scan_zero(struct scan *s, int64_t row) {
     for (int64_t x = 0; x < s->w->cols; x++) {
-        int64_t at = row * s->w->cols + x;
-        if (s->got[at] == s->w->plain[at]) continue; /* 0, or what an untouched accumulator held */
-        blame(s, at, INFINITY, 0, "row that must be exact");
-        if (s->v->at == at) s->v->want = s->w->plain[at];
+        int64_t element = row * s->w->cols + x;
+        if (s->got[element] == s->w->plain[element]) continue; /* 0, or what an untouched accumulator held */
+        blame(s, element, INFINITY, 0, "row that must be exact");
+        if (s->v->element == element) s->v->want = s->w->plain[element];
     }
 }
 
@@ -113,16 +113,16 @@ static void scan_row(struct scan *s, int64_t row) {
     const struct check_want *w = s->w;
     int64_t first = row * w->cols, numbers = 0, biggest = first;
     double errors = 0, refs = 0, peak = -1;
-    for (int64_t at = first; at < first + w->cols; at++) {
-        if (settle(s, at)) continue;
-        double e = fabs(s->got[at] - s->want[at]);
-        note_error(s, s->want[at], e);
-        if (b->zero_exact && s->want[at] == 0 && e > 1e-37) blame(s, at, INFINITY, 0, "0 expected");
-        if (e > peak) peak = e, biggest = at;
+    for (int64_t element = first; element < first + w->cols; element++) {
+        if (settle(s, element)) continue;
+        double e = fabs(s->got[element] - s->want[element]);
+        note_error(s, s->want[element], e);
+        if (b->zero_exact && s->want[element] == 0 && e > 1e-37) blame(s, element, INFINITY, 0, "0 expected");
+        if (e > peak) peak = e, biggest = element;
         errors += e * e;
-        refs += s->want[at] * s->want[at];
-        s->dot += s->got[at] * s->want[at];
-        s->squares += s->got[at] * s->got[at] + s->want[at] * s->want[at];
+        refs += s->want[element] * s->want[element];
+        s->dot += s->got[element] * s->want[element];
+        s->squares += s->got[element] * s->got[element] + s->want[element] * s->want[element];
         numbers++;
     }
     if (!numbers) return;
@@ -132,18 +132,18 @@ static void scan_row(struct scan *s, int64_t row) {
     double ratio = worse(error, bound);
     if (ratio > 1) { /* mark the elements that carry the error, at least the largest */
         double share = bound / sqrt((double)numbers);
-        for (int64_t at = first; at < first + w->cols; at++)
-            if (at != biggest && isfinite(s->want[at]) && fabs(s->got[at] - s->want[at]) > share)
-                blame(s, at, 1.0001, bound, "row norm");
+        for (int64_t element = first; element < first + w->cols; element++)
+            if (element != biggest && isfinite(s->want[element]) && fabs(s->got[element] - s->want[element]) > share)
+                blame(s, element, 1.0001, bound, "row norm");
     }
     blame(s, biggest, ratio, bound, "row norm");
     if (b->factor <= 0 || !w->half || ratio > 1) return;
     double floor_size = size / sqrt((double)w->cols), far = tolerance(b, w->score[row]) - b->tol;
-    for (int64_t at = first; at < first + w->cols; at++) {
-        if (!isfinite(s->want[at]) || !isfinite(s->got[at])) continue;
-        double unit = attn_cli_check_spacing(fmax(fabs(s->want[at]), floor_size), b->unit);
+    for (int64_t element = first; element < first + w->cols; element++) {
+        if (!isfinite(s->want[element]) || !isfinite(s->got[element])) continue;
+        double unit = attn_cli_check_spacing(fmax(fabs(s->want[element]), floor_size), b->unit);
         double limit = b->factor * s->half_error + 2 * unit + noise + far * floor_size;
-        blame(s, at, worse(fabs(s->got[at] - s->want[at]), limit), limit, "element");
+        blame(s, element, worse(fabs(s->got[element] - s->want[element]), limit), limit, "element");
     }
 }
 
@@ -154,11 +154,11 @@ static void measure(struct scan *s) {
     for (int64_t r = 0; r < w->rows; r++) {
         double one = 0;
         if (w->kind[r] != CHECK_ROW_NORMAL) continue;
-        for (int64_t at = r * w->cols; at < (r + 1) * w->cols; at++) {
-            double x = s->want[at] * s->want[at];
+        for (int64_t element = r * w->cols; element < (r + 1) * w->cols; element++) {
+            double x = s->want[element] * s->want[element];
             if (isfinite(x)) one += x;
-            if (w->half && isfinite(x) && !(fabs(w->half[at] - s->want[at]) <= s->half_error))
-                s->half_error = fabs(w->half[at] - s->want[at]);
+            if (w->half && isfinite(x) && !(fabs(w->half[element] - s->want[element]) <= s->half_error))
+                s->half_error = fabs(w->half[element] - s->want[element]);
         }
         squares += one;
         rows++;
@@ -206,11 +206,11 @@ int attn_cli_check_compare(const struct check_want *w, const double *want, const
 
 /* ---- where ------------------------------------------------------------------------------------------------------- */
 
-void attn_cli_check_place_text(const attn_tensor *view, int64_t at, const char *axes, char *buf, size_t bytes) {
+void attn_cli_check_place_text(const attn_tensor *view, int64_t element, const char *axes, char *buf, size_t bytes) {
     int64_t index[ATTN_MAX_RANK] = {0};
     for (int a = view->rank - 1; a >= 0; a--) {
-        index[a] = at % view->shape[a];
-        at /= view->shape[a];
+        index[a] = element % view->shape[a];
+        element /= view->shape[a];
     }
     size_t used = 0;
     buf[0] = 0;
@@ -244,8 +244,8 @@ void attn_cli_check_cluster(const attn_tensor *view, const uint8_t *wrong, const
         int64_t extent = view->shape[a] < MAX_EXTENT ? view->shape[a] : MAX_EXTENT, low = extent, high = -1, count = 0,
                 rl, rh;
         memset(hit, 0, (size_t)extent);
-        for (int64_t at = 0; at < n; at++)
-            if (wrong[at]) hit[at / inner % view->shape[a] % extent] = 1;
+        for (int64_t element = 0; element < n; element++)
+            if (wrong[element]) hit[element / inner % view->shape[a] % extent] = 1;
         for (int64_t x = 0; x < extent; x++)
             if (hit[x]) {
                 if (x < low) low = x;

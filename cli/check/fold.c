@@ -6,11 +6,11 @@
 
 #include <math.h>
 
-static int64_t representative(const struct check_tensor *t, int64_t at) {
+static int64_t representative(const struct check_tensor *t, int64_t element) {
     int64_t out = 0, weight = 1;
     for (int a = t->view.rank - 1; a >= 0; a--) {
-        int64_t x = at % t->view.shape[a];
-        at /= t->view.shape[a];
+        int64_t x = element % t->view.shape[a];
+        element /= t->view.shape[a];
         if (!t->broadcast[a]) out += x * weight;
         weight *= t->view.shape[a];
     }

@@ -15,20 +15,20 @@ enum { GUARD_BYTES = 192, HIGH_VARIANT_BYTE = 0x7a };
 /* Odd addresses hold 0xff and even ones 0xf1..0xff, so that any element that is read from here is a NaN (or, as an
  * integer, negative). Variant 1 reads as large finite numbers: a kernel that reads its workspace or output gives
  * another result. The bytes follow the address, and so come again after PERIOD: the first ones are copied onwards. */
-void attn_cli_check_sentinel(uint8_t *at, size_t bytes, int variant) {
+void attn_cli_check_sentinel(uint8_t *memory, size_t bytes, int variant) {
     enum { NAN_PERIOD = 2 * 15, HIGH_PERIOD = 2 * 0x60, PERIOD = 5 * HIGH_PERIOD /* a multiple of both */ };
     _Static_assert(PERIOD % NAN_PERIOD == 0, "both patterns come again");
     size_t done = bytes < PERIOD ? bytes : PERIOD;
     for (size_t i = 0; i < done; i++) {
-        uintptr_t a = (uintptr_t)(at + i);
+        uintptr_t a = (uintptr_t)(memory + i);
         if (variant)
-            at[i] = (uint8_t)((a & 1) ? HIGH_VARIANT_BYTE : 0x11 + (a >> 1) % 0x60);
+            memory[i] = (uint8_t)((a & 1) ? HIGH_VARIANT_BYTE : 0x11 + (a >> 1) % 0x60);
         else
-            at[i] = (uint8_t)((a & 1) ? 0xff : 0xf1 + (a >> 1) % 15);
+            memory[i] = (uint8_t)((a & 1) ? 0xff : 0xf1 + (a >> 1) % 15);
     }
     while (done < bytes) { /* done is a multiple of PERIOD here */
         size_t piece = bytes - done < done ? bytes - done : done;
-        memcpy(at + done, at, piece);
+        memcpy(memory + done, memory, piece);
         done += piece;
     }
 }
@@ -40,12 +40,12 @@ int64_t attn_cli_check_rows(const attn_tensor *t) {
 }
 
 int64_t attn_cli_check_offset(const attn_tensor *t, int64_t row) {
-    int64_t at = 0;
+    int64_t offset = 0;
     for (int a = t->rank - 2; a >= 0; a--) {
-        if (t->shape[a] > 1) at += row % t->shape[a] * t->strides[a];
+        if (t->shape[a] > 1) offset += row % t->shape[a] * t->strides[a];
         row /= t->shape[a];
     }
-    return at;
+    return offset;
 }
 
 /* ---- strides ------------------------------------------------------------------------------------------------- */
@@ -209,13 +209,13 @@ static void move_rows(const struct check_tensor *t, uint8_t *typed, bool store) 
     size_t es = attn_dtype_bytes(v->dtype);
     int64_t rows = attn_cli_check_rows(v), cols = v->shape[v->rank - 1];
     for (int64_t r = 0; r < rows; r++) {
-        uint8_t *at = (uint8_t *)v->data + attn_cli_check_offset(v, r) * (int64_t)es,
+        uint8_t *line = (uint8_t *)v->data + attn_cli_check_offset(v, r) * (int64_t)es,
                 *row = typed + (size_t)(r * cols) * es;
         if (v->strides[v->rank - 1] == 1 || cols == 1) {
-            memcpy(store ? at : row, store ? row : at, (size_t)cols * es);
+            memcpy(store ? line : row, store ? row : line, (size_t)cols * es);
         } else {
             for (int64_t x = 0; x < cols; x++) {
-                uint8_t *cell = at + x * v->strides[v->rank - 1] * (int64_t)es;
+                uint8_t *cell = line + x * v->strides[v->rank - 1] * (int64_t)es;
                 memcpy(store ? cell : row + (size_t)x * es, store ? row + (size_t)x * es : cell, es);
             }
         }
@@ -254,14 +254,14 @@ int attn_cli_check_intact(const struct check_tensor *t, const struct check_want 
     if (check_is_out(t->use) && t->given) { /* put the old bytes back under everything that may be written */
         int64_t rows = attn_cli_check_rows(v), cols = v->shape[v->rank - 1];
         for (int64_t r = 0; r < rows; r++) {
-            uint8_t *at = (uint8_t *)v->data + attn_cli_check_offset(v, r) * (int64_t)es;
+            uint8_t *line = (uint8_t *)v->data + attn_cli_check_offset(v, r) * (int64_t)es;
             bool dense = v->strides[v->rank - 1] == 1;
             for (int64_t x = 0, n = 1; x < cols; x += n) { /* cells that share a verdict and are neighbours: at once */
                 int64_t row = w->cols > 0 ? (r * cols + x) / w->cols : 0;
                 if (dense) n = w->cols > 0 ? (row + 1) * w->cols - r * cols - x : cols - x;
                 if (n > cols - x) n = cols - x;
                 if (w->kind && w->kind[row] == CHECK_ROW_UNWRITTEN) continue;
-                uint8_t *cell = at + x * v->strides[v->rank - 1] * (int64_t)es;
+                uint8_t *cell = line + x * v->strides[v->rank - 1] * (int64_t)es;
                 memcpy(cell, t->copy + (cell - t->map), (size_t)n * es);
             }
         }

@@ -55,10 +55,10 @@ int64_t attn_cli_check_k_row(const struct check_case *c, int64_t b, int64_t hk, 
 /* Rule 5. The window bounds may be any 64-bit value, hence the wide type. */
 bool attn_cli_check_inside(const struct check_case *c, const struct check_seq *s, int64_t i, int64_t j) {
     const attn_problem *p = &c->p;
-    __int128 at = (__int128)i + (check_has(c, ATTN_BOTTOM_RIGHT) ? s->sk - s->sq : 0);
-    if (check_has(c, ATTN_WINDOW_LEFT) && j < at - p->window_left) return false;
-    if (check_has(c, ATTN_CAUSAL)) return j <= at; /* whatever window_right says */
-    return !(check_has(c, ATTN_WINDOW_RIGHT) && j > at + p->window_right);
+    __int128 diagonal = (__int128)i + (check_has(c, ATTN_BOTTOM_RIGHT) ? s->sk - s->sq : 0);
+    if (check_has(c, ATTN_WINDOW_LEFT) && j < diagonal - p->window_left) return false;
+    if (check_has(c, ATTN_CAUSAL)) return j <= diagonal; /* whatever window_right says */
+    return !(check_has(c, ATTN_WINDOW_RIGHT) && j > diagonal + p->window_right);
 }
 
 static int64_t mask_at(const attn_problem *p, int64_t b, int64_t h, int64_t i, int64_t j) {
@@ -321,20 +321,20 @@ static void backward_row(struct work *w, struct check_case *c, int64_t b, int64_
         double size = prob * (w->norm_do[row] * w->norm_v[key] + delta_size) + fabs(lse_part);
         if (da->plain) {
             double x = alibi_distance(c, b, i, j);
-            int64_t at = da->rows == p->heads_q ? h : b * p->heads_q + h;
-            da->plain[at] += g * x;
+            int64_t cell = da->rows == p->heads_q ? h : b * p->heads_q + h;
+            da->plain[cell] += g * x;
             const double part = x == 0 ? 0 : fmax(fabs(g * x), 0x1p-500); /* no exact 0, though it underflows */
-            da->terms[at] += part * part;
-            da->noise[at] += size * fabs(x);
-            da->score[at] = fmax(da->score[at], l->score);
+            da->terms[cell] += part * part;
+            da->noise[cell] += size * fabs(x);
+            da->score[cell] = fmax(da->score[cell], l->score);
         }
         if (dm->plain) {
-            int64_t at = mask_at(p, b, h, i, j);
-            dm->plain[at] += g;
-            dm->terms[at] = fmax(fabs(g), 0x1p-500); /* visible, though it may have underflowed; has a square */
-            dm->noise[at] = size;
-            dm->score[at] = l->score;
-            dm->kind[at] = CHECK_ROW_NORMAL;
+            int64_t cell = mask_at(p, b, h, i, j);
+            dm->plain[cell] += g;
+            dm->terms[cell] = fmax(fabs(g), 0x1p-500); /* visible, though it may have underflowed; has a square */
+            dm->noise[cell] = size;
+            dm->score[cell] = l->score;
+            dm->kind[cell] = CHECK_ROW_NORMAL;
         }
         double flat = g * l->bend[j] * w->scale, half_flat = half_g * l->bend[j] * w->scale;
         size = fabs(w->scale) * (p->softcap > 0 ? size * (l->bend[j] + 0x1p-24) + fabs(g) : size);

@@ -22,8 +22,8 @@ bool attn_cli_check_slot(const struct check_case *c, int64_t b, int64_t i, int64
 
 struct slots {
     int64_t n;
-    int64_t *at, *row; /* slot number; row of kv */
-    double *times;     /* how many of the slots name that row: they are rounded alike, one summand `times` as large */
+    int64_t *slot, *row; /* slot number; row of kv */
+    double *times;       /* how many of the slots name that row: they are rounded alike, one summand `times` as large */
     double *s, *rounded;
     double top, top_rounded, score;
 };
@@ -171,7 +171,7 @@ static void add_dist(struct work *w, struct check_case *c, int64_t row, int64_t 
     struct check_want *o = &c->want[ATTN_ROLE_DIST];
     double lse = c->t[ATTN_ROLE_LSE].val[row] * w->to_natural;
     if (isinf(lse)) return;
-    for (int64_t k = 0; k < l->n; k++) o->plain[dist_row * o->cols + l->at[k]] += exp(l->s[k] - lse);
+    for (int64_t k = 0; k < l->n; k++) o->plain[dist_row * o->cols + l->slot[k]] += exp(l->s[k] - lse);
     o->score[dist_row] = fmax(o->score[dist_row], l->score);
 }
 
@@ -180,11 +180,11 @@ static void finish_dist(struct check_case *c, int64_t row, int64_t n_valid) {
     double sum = 0, *a = o->plain + row * o->cols;
     for (int64_t t = 0; t < o->cols; t++) sum += a[t];
     o->kind[row] = n_valid ? CHECK_ROW_NORMAL : CHECK_ROW_ZERO;
-    double by = c->p.dist_norm == ATTN_DIST_MEAN            ? (double)c->p.heads_q
-                : c->p.dist_norm == ATTN_DIST_L1 && sum > 0 ? sum
-                                                            : 1;
-    if (c->p.dist_norm == ATTN_DIST_L1 && isnan(sum)) by = NAN;
-    for (int64_t t = 0; t < o->cols; t++) a[t] = a[t] == 0 && !isnan(by) ? 0 : a[t] / by;
+    double divisor = c->p.dist_norm == ATTN_DIST_MEAN            ? (double)c->p.heads_q
+                     : c->p.dist_norm == ATTN_DIST_L1 && sum > 0 ? sum
+                                                                 : 1;
+    if (c->p.dist_norm == ATTN_DIST_L1 && isnan(sum)) divisor = NAN;
+    for (int64_t t = 0; t < o->cols; t++) a[t] = a[t] == 0 && !isnan(divisor) ? 0 : a[t] / divisor;
 }
 
 /* One head's share of what the operator computes, for the slots in w->l. */
@@ -204,7 +204,7 @@ static void list_slots(struct work *w, const struct check_case *c, int64_t b, in
     l->n = 0;
     for (int64_t t = 0, key; t < c->p.topk; t++) {
         if (!attn_cli_check_slot(c, b, i, t, &key)) continue;
-        l->at[l->n] = t;
+        l->slot[l->n] = t;
         l->row[l->n++] = b * c->p.seq_k + key;
     }
     for (int64_t k = 0; k < l->n; k++) w->named[l->row[k]]++;
@@ -262,7 +262,7 @@ int attn_cli_check_plain_sparse(struct check_case *c, bool inputs_only) {
     double *lines = calloc((size_t)p->topk * 3, sizeof *lines);
     int failed = !w.norm_kv || !w.norm_v || !w.named || !places || !lines;
     if (!failed) {
-        w.l.at = places, w.l.row = places + p->topk;
+        w.l.slot = places, w.l.row = places + p->topk;
         w.l.s = lines, w.l.rounded = lines + p->topk, w.l.times = lines + 2 * p->topk;
         if (!inputs_only) start(c);
         for (int64_t b = 0; b < p->batch; b++)

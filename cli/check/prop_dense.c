@@ -143,10 +143,10 @@ static int causal_is_a_mask(struct prop_run *r) {
     share_inputs(&x, &y);
     int64_t n = attn_cli_prop_count(&y, ATTN_ROLE_MASK), off = p.flags & ATTN_BOTTOM_RIGHT ? p.seq_k - p.seq_q : 0;
     double *mask = attn_cli_prop_get(&y, ATTN_ROLE_MASK);
-    for (int64_t at = 0; at < n; at++) {
-        int64_t j = at % p.seq_k, i = at / p.seq_k % p.seq_q;
+    for (int64_t cell = 0; cell < n; cell++) {
+        int64_t j = cell % p.seq_k, i = cell / p.seq_k % p.seq_q;
         bool seen = j <= i + off && !((p.flags & ATTN_WINDOW_LEFT) && j < i + off - p.window_left);
-        mask[at] = q.mask_dtype == ATTN_BOOL ? seen : seen ? 0 : -INFINITY;
+        mask[cell] = q.mask_dtype == ATTN_BOOL ? seen : seen ? 0 : -INFINITY;
     }
     attn_cli_prop_put(&y, ATTN_ROLE_MASK, mask);
     free(mask);

@@ -76,7 +76,7 @@ void attn_cli_check_report_verdict(struct check_report *r, const struct check_ve
     }
     open_report(r);
     r->n_fail++;
-    attn_cli_check_place_text(view, v->at, axes, place, sizeof place);
+    attn_cli_check_place_text(view, v->element, axes, place, sizeof place);
     if (r->session->json) {
         printf("%s{\"tensor\":\"%s\",\"why\":", r->n_fail > 1 ? "," : "", name);
         attn_cli_check_json_text(v->why);

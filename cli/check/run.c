@@ -69,9 +69,9 @@ static int make_workspace(struct job *j) {
     j->ws_block_bytes = ((size_t)(most + 4 * align) + 2 * WS_GUARD + WS_BASE - 1) / WS_BASE * WS_BASE;
     j->ws_block = aligned_alloc(WS_BASE, j->ws_block_bytes); /* as a twin on a device is, so that offsets align alike */
     if (!j->ws_block) return -1;
-    uint8_t *at = j->ws_block + WS_GUARD;
-    at += (2 * align - (uintptr_t)at % (2 * align)) % (2 * align) + align; /* aligned as asked and no better */
-    j->ws = at;
+    uint8_t *start = j->ws_block + WS_GUARD;
+    start += (2 * align - (uintptr_t)start % (2 * align)) % (2 * align) + align; /* aligned as asked and no better */
+    j->ws = start;
     return 0;
 }
 
@@ -143,14 +143,14 @@ static bool workspace_guard_broken(const struct job *j, int variant) {
     uint8_t want[WS_GUARD];
     const uint8_t *end = j->ws + j->args.workspace_bytes;
     for (int side = 0; side < 2; side++) {
-        const uint8_t *at = side ? end : j->ws - WS_GUARD;
+        const uint8_t *guard = side ? end : j->ws - WS_GUARD;
         /* the pattern depends on the address alone */
         for (size_t i = 0; i < WS_GUARD; i++) {
-            uintptr_t a = (uintptr_t)(at + i);
+            uintptr_t a = (uintptr_t)(guard + i);
             want[i] = variant ? (uint8_t)((a & 1) ? 0x7a : 0x11 + (a >> 1) % 0x60)
                               : (uint8_t)((a & 1) ? 0xff : 0xf1 + (a >> 1) % 15);
         }
-        if (memcmp(at, want, WS_GUARD)) return true;
+        if (memcmp(guard, want, WS_GUARD)) return true;
     }
     return false;
 }
@@ -259,13 +259,13 @@ static const char *differs(const struct job *j, int a, int b, char *text, size_t
         const struct check_want *w = &j->c->want[role];
         if (!check_is_out(t->use) || !t->given || w->cols == 0) continue;
         size_t bytes = attn_dtype_bytes(t->view.dtype);
-        for (int64_t at = 0; at < t->n; at++) {
-            if (w->kind[at / w->cols] == CHECK_ROW_UNWRITTEN) continue;
-            if (!memcmp((char *)j->result[a][role] + (size_t)at * bytes,
-                        (char *)j->result[b][role] + (size_t)at * bytes, bytes))
+        for (int64_t element = 0; element < t->n; element++) {
+            if (w->kind[element / w->cols] == CHECK_ROW_UNWRITTEN) continue;
+            if (!memcmp((char *)j->result[a][role] + (size_t)element * bytes,
+                        (char *)j->result[b][role] + (size_t)element * bytes, bytes))
                 continue;
             char place[100];
-            attn_cli_check_place_text(&t->view, at, attn_cli_check_axes(j->c, role), place, sizeof place);
+            attn_cli_check_place_text(&t->view, element, attn_cli_check_axes(j->c, role), place, sizeof place);
             snprintf(text, text_bytes, "%s at (%s)", attn_role_name(role), place);
             return text;
         }
@@ -275,15 +275,16 @@ static const char *differs(const struct job *j, int a, int b, char *text, size_t
 
 static void compare_runs(struct job *j) {
     char text[2][160];
-    const char *same = differs(j, 1, 2, text[0], sizeof text[0]), *stable = differs(j, 0, 1, text[1], sizeof text[1]);
-    if (same && j->info[1].deterministic)
-        attn_cli_check_report_fault(&j->report, "claims to be deterministic, but a second run differs in %s", same);
+    const char *changed = differs(j, 1, 2, text[0], sizeof text[0]),
+               *stable = differs(j, 0, 1, text[1], sizeof text[1]);
+    if (changed && j->info[1].deterministic)
+        attn_cli_check_report_fault(&j->report, "claims to be deterministic, but a second run differs in %s", changed);
     if (stable && j->info[1].bit_stable)
         attn_cli_check_report_fault(&j->report, "claims to be bit-stable, but 1 and %d threads differ in %s",
                                     j->s->threads, stable);
     judge(j, 0, "with 1 thread");
     if (stable && !j->report.open) judge(j, 1, "with many threads");
-    if (same && !j->report.open) judge(j, 2, "with many threads, second run");
+    if (changed && !j->report.open) judge(j, 2, "with many threads, second run");
 }
 
 static int run_all(struct job *j) {

@@ -34,7 +34,7 @@ struct demo {
 };
 
 /* Largest ||got - want|| / ||want|| over the rows of width `width`; NaN counts as infinite. */
-static double worst_row(const double *got, const double *want, int64_t rows, int64_t width, int64_t *at) {
+static double worst_row(const double *got, const double *want, int64_t rows, int64_t width, int64_t *worst_at) {
     double worst = 0;
     for (int64_t r = 0; r < rows; r++) {
         double err = 0, norm = 0;
@@ -47,7 +47,7 @@ static double worst_row(const double *got, const double *want, int64_t rows, int
         if (isnan(ratio)) ratio = INFINITY;
         if (ratio > worst) {
             worst = ratio;
-            if (at) *at = r;
+            if (worst_at) *worst_at = r;
         }
     }
     return worst;
@@ -87,9 +87,9 @@ static attn_status run_timed(struct demo *d, const attn_problem *p, const attn_p
         double start = attn_cli_seconds();
         status = attn_execute(plan, args);
         double t = attn_cli_seconds() - start;
-        int at = r;
-        for (; at > 0 && times[at - 1] > t; at--) times[at] = times[at - 1];
-        times[at] = t;
+        int slot = r;
+        for (; slot > 0 && times[slot - 1] > t; slot--) times[slot] = times[slot - 1];
+        times[slot] = t;
     }
     if (!status) *seconds = times[repeats / 2];
     free(workspace);
@@ -237,14 +237,14 @@ static int run_sparse(struct demo *d, const char *text) {
                info.flops / seconds * 1e-9, info.kernel);
     for (int r = 0; r < ATTN_ROLE_COUNT; r++) {
         if (!status && got[r]) {
-            int64_t n = (int64_t)(set.tensor[r].bytes / attn_dtype_bytes(set.tensor[r].dtype)), at = 0;
+            int64_t n = (int64_t)(set.tensor[r].bytes / attn_dtype_bytes(set.tensor[r].dtype)), worst_at = 0;
             int64_t width = set.tensor[r].shape[set.tensor[r].rank - 1];
             const struct attn_cli_tolerance t = attn_cli_tolerance(p.op, r, p.dtype);
             double *want = widened(&set.tensor[r], n), error = INFINITY;
             if (want && t.absolute)
                 error = worst_element(got[r], want, n, t.slack);
             else if (want)
-                error = worst_row(got[r], want, n / width, width, &at);
+                error = worst_row(got[r], want, n / width, width, &worst_at);
             printf("           %-10s max %s error %.2e (bound %.1e)", attn_role_name(r), t.absolute ? "abs" : "row",
                    error, t.bound);
             verdict(d, error <= t.bound);

@@ -39,9 +39,9 @@ struct axis {
     int64_t label_every; /* rows or columns from one label to the next */
 };
 
-static const char *label_of(const struct axis *a, int64_t at, char *buf, size_t bytes) {
-    if (a->labels) return a->labels[at];
-    snprintf(buf, bytes, "%lld", (long long)at);
+static const char *label_of(const struct axis *a, int64_t index, char *buf, size_t bytes) {
+    if (a->labels) return a->labels[index];
+    snprintf(buf, bytes, "%lld", (long long)index);
     return buf;
 }
 

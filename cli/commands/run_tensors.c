@@ -166,14 +166,14 @@ static int bind(struct attn_cli_run *run, int32_t role) {
 }
 
 /* dmask and dalibi have the form of the tensor they belong to: repeated axes are summed over. */
-static int bind_gradient(struct attn_cli_run *run, int32_t role, int32_t of) {
+static int bind_gradient(struct attn_cli_run *run, int32_t role, int32_t primal) {
     struct attn_cli_tensors *set = &run->set;
-    if (set->use[role] == ATTN_USE_NONE || !run->have[of] || !attn_cli_run_wanted(run, role)) return ATTN_CLI_OK;
+    if (set->use[role] == ATTN_USE_NONE || !run->have[primal] || !attn_cli_run_wanted(run, role)) return ATTN_CLI_OK;
     attn_tensor *t = &set->tensor[role];
     int32_t dtype = t->dtype;
-    *t = set->tensor[of];
+    *t = set->tensor[primal];
     t->dtype = dtype;
-    t->bytes = (uint64_t)attn_cli_array_count(&run->given[of]) * attn_dtype_bytes(dtype);
+    t->bytes = (uint64_t)attn_cli_array_count(&run->given[primal]) * attn_dtype_bytes(dtype);
     t->data = set->memory[role] = aligned_alloc(64, (size_t)(t->bytes + 64) / 64 * 64);
     if (!t->data) return attn_cli_die("run", "out of memory");
     attn_args_set(&set->args, role, t);

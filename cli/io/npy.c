@@ -14,48 +14,48 @@ static const struct {
              {"i8", ATTN_I64}, {"V2", ATTN_BF16}, {"b1", ATTN_BOOL}, {"u1", ATTN_BOOL}};
 
 struct scan {
-    const char *at, *end;
+    const char *pos, *end;
 };
 
 static void blanks(struct scan *s) {
-    while (s->at < s->end && (*s->at == ' ' || *s->at == '\n' || *s->at == '\t')) s->at++;
+    while (s->pos < s->end && (*s->pos == ' ' || *s->pos == '\n' || *s->pos == '\t')) s->pos++;
 }
 static int take(struct scan *s, char c) {
     blanks(s);
-    if (s->at >= s->end || *s->at != c) return 0;
-    s->at++;
+    if (s->pos >= s->end || *s->pos != c) return 0;
+    s->pos++;
     return 1;
 }
 static int take_word(struct scan *s, const char *word) {
     size_t n = strlen(word);
     blanks(s);
-    if ((size_t)(s->end - s->at) < n || memcmp(s->at, word, n)) return 0;
-    s->at += n;
+    if ((size_t)(s->end - s->pos) < n || memcmp(s->pos, word, n)) return 0;
+    s->pos += n;
     return 1;
 }
 /* A quoted string without escapes, of at most cap - 1 characters. */
 static int take_string(struct scan *s, char *out, size_t cap) {
     blanks(s);
-    if (s->at >= s->end || (*s->at != '\'' && *s->at != '"')) return 0;
-    char quote = *s->at++;
+    if (s->pos >= s->end || (*s->pos != '\'' && *s->pos != '"')) return 0;
+    char quote = *s->pos++;
     size_t n = 0;
-    while (s->at < s->end && *s->at != quote) {
-        if (n + 1 >= cap || *s->at == '\\' || *s->at == 0) return 0;
-        out[n++] = *s->at++;
+    while (s->pos < s->end && *s->pos != quote) {
+        if (n + 1 >= cap || *s->pos == '\\' || *s->pos == 0) return 0;
+        out[n++] = *s->pos++;
     }
-    if (s->at >= s->end) return 0;
-    s->at++;
+    if (s->pos >= s->end) return 0;
+    s->pos++;
     out[n] = 0;
     return 1;
 }
 static int take_extent(struct scan *s, int64_t *out) {
     blanks(s);
     int64_t v = 0;
-    const char *first = s->at;
-    for (; s->at < s->end && *s->at >= '0' && *s->at <= '9'; s->at++)
-        if (__builtin_mul_overflow(v, 10, &v) || __builtin_add_overflow(v, *s->at - '0', &v)) return 0;
-    if (s->at == first) return 0;
-    if (s->at < s->end && *s->at == 'L') s->at++; /* Python 2 wrote long integers so */
+    const char *first = s->pos;
+    for (; s->pos < s->end && *s->pos >= '0' && *s->pos <= '9'; s->pos++)
+        if (__builtin_mul_overflow(v, 10, &v) || __builtin_add_overflow(v, *s->pos - '0', &v)) return 0;
+    if (s->pos == first) return 0;
+    if (s->pos < s->end && *s->pos == 'L') s->pos++; /* Python 2 wrote long integers so */
     *out = v;
     return 1;
 }
@@ -114,7 +114,7 @@ static int parse_header(struct scan s, struct attn_cli_array *out, struct attn_c
         }
     }
     blanks(&s);
-    if (bad || seen != 7 || s.at != s.end) {
+    if (bad || seen != 7 || s.pos != s.end) {
         attn_cli_fault_set(fault,
                            "the .npy header is not a dict of descr, fortran_order and shape (of at most %d axes)",
                            ATTN_CLI_MAX_AXES);

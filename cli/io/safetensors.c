@@ -86,18 +86,18 @@ static int by_offset(const void *a, const void *b) {
 
 static int check_cover(const struct attn_cli_archive *out, const unsigned char *base, size_t base_bytes,
                        struct attn_cli_fault *fault) {
-    size_t at = 0;
+    size_t offset = 0;
     for (size_t i = 0; i < out->n_arrays; i++) {
         size_t begin = (size_t)((const unsigned char *)out->arrays[i].data - base);
-        if (begin != at) {
+        if (begin != offset) {
             attn_cli_fault_set(fault, "tensor '%.80s' %s", out->arrays[i].name,
-                               begin < at ? "overlaps another" : "lies behind bytes that belong to no tensor");
+                               begin < offset ? "overlaps another" : "lies behind bytes that belong to no tensor");
             return -1;
         }
-        at += out->arrays[i].bytes;
+        offset += out->arrays[i].bytes;
     }
-    if (at == base_bytes) return 0;
-    attn_cli_fault_set(fault, "%zu bytes at the end belong to no tensor", base_bytes - at);
+    if (offset == base_bytes) return 0;
+    attn_cli_fault_set(fault, "%zu bytes at the end belong to no tensor", base_bytes - offset);
     return -1;
 }
 
@@ -172,7 +172,7 @@ int attn_cli_safetensors_read(const char *path, struct attn_cli_archive *out, st
 static char *make_header(const struct attn_cli_array *arrays, size_t n, size_t *bytes, struct attn_cli_fault *fault) {
     json_t *root = json_object();
     char *text = NULL, *header = NULL;
-    size_t at = 0;
+    size_t offset = 0;
     attn_cli_fault_set(fault, "out of memory");
     for (size_t i = 0; i < n && root; i++) {
         const struct attn_cli_array *a = &arrays[i];
@@ -190,8 +190,8 @@ static char *make_header(const struct attn_cli_array *arrays, size_t n, size_t *
         for (int k = 0; k < a->rank; k++) json_array_append_new(shape, json_integer(a->shape[k]));
         json_object_set_new(root, a->name,
                             json_pack("{s:s, s:o, s:[I, I]}", "dtype", dtype, "shape", shape, "data_offsets",
-                                      (json_int_t)at, (json_int_t)(at + need)));
-        at += need;
+                                      (json_int_t)offset, (json_int_t)(offset + need)));
+        offset += need;
     }
     if (root && json_object_size(root) == n) text = json_dumps(root, JSON_COMPACT);
     json_decref(root);
