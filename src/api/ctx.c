@@ -105,7 +105,7 @@ static attn_status read_log(attn_ctx *ctx, const attn_ctx_options *o) {
 /* A name that starts with ATTN_ may be another program's, so that it is not refused. */
 static void warn_unknown_names(const attn_ctx *ctx) {
     const char *name;
-    for (size_t at = 0; (name = attn_base_env_unknown(&at)) != NULL;) {
+    for (size_t cursor = 0; (name = attn_base_env_unknown(&cursor)) != NULL;) {
         const char *nearest = attn_base_env_nearest(name);
         attn_base_log(&ctx->log, ATTN_LOG_WARN, "env", "%.*s is set, but no variable of libattn has this name%s%s%s",
                       (int)strcspn(name, "="), name, nearest ? ", did you mean " : "", nearest ? nearest : "",
@@ -233,9 +233,9 @@ struct attn_core_device *attn_api_device(attn_ctx *ctx, attn_device id) {
 }
 
 const struct attn_core_backend *attn_api_backend_of(const attn_ctx *ctx, const struct attn_core_device *device) {
-    int32_t at = (int32_t)(device - ctx->devices);
+    int32_t index = (int32_t)(device - ctx->devices);
     for (int32_t i = 0; i < ctx->n_backends; i++)
-        if (at >= ctx->backend_first[i] && at < ctx->backend_first[i] + ctx->backend_devices[i])
+        if (index >= ctx->backend_first[i] && index < ctx->backend_first[i] + ctx->backend_devices[i])
             return ctx->backends[i];
     return NULL;
 }

@@ -12,7 +12,7 @@
 
 /* Counts through the elements of a tensor; axes past its rank have extent 1. */
 struct walk {
-    int64_t at[ATTN_MAX_RANK], shape[ATTN_MAX_RANK];
+    int64_t index[ATTN_MAX_RANK], shape[ATTN_MAX_RANK];
     int done;
 };
 static struct walk walk_over(const attn_tensor *t) {
@@ -25,16 +25,16 @@ static struct walk walk_over(const attn_tensor *t) {
 }
 static void walk_next(struct walk *w) {
     for (int i = ATTN_MAX_RANK - 1; i >= 0; i--) {
-        if (++w->at[i] < w->shape[i]) return;
-        w->at[i] = 0;
+        if (++w->index[i] < w->shape[i]) return;
+        w->index[i] = 0;
     }
     w->done = 1;
 }
 static int64_t offset(const struct walk *w, const attn_tensor *t) {
-    int64_t at = 0;
+    int64_t elements = 0;
     for (int i = 0; i < t->rank; i++)
-        if (w->at[i]) at += w->at[i] * t->strides[i];
-    return at;
+        if (w->index[i]) elements += w->index[i] * t->strides[i];
+    return elements;
 }
 
 static int is_written(const attn_plan *plan, int32_t role, int *accumulates) {
@@ -126,7 +126,7 @@ static void compare(const attn_plan *plan, const struct attn_kernel *kernel, int
         double d = isnan(a) && isnan(b) ? 0 : a == b ? 0 : fabs(a - b);
         if (d <= allowed) continue;
         if (!wrong || d > worst || isnan(d)) {
-            memcpy(where, w.at, sizeof where);
+            memcpy(where, w.index, sizeof where);
             worst = d;
         }
         wrong++;

@@ -119,17 +119,17 @@ attn_status attn_base_env_check(void) {
 /* Variables of the build (docs/building.md), which the shell of one who builds may keep. */
 static const char *const of_the_build[] = {"ATTN_CUDA_CODE"};
 
-const char *attn_base_env_unknown(size_t *at) {
+const char *attn_base_env_unknown(size_t *cursor) {
     for (size_t seen = 0; environ && environ[seen]; seen++) {
         const char *entry = environ[seen];
-        if (seen < *at || strncmp(entry, "ATTN_", 5)) continue;
+        if (seen < *cursor || strncmp(entry, "ATTN_", 5)) continue;
         size_t n = strcspn(entry, "=");
         int known = 0;
         for (int id = 0; id < ATTN_ENV_COUNT && !known; id++)
             known = attn_text_equal(entry, n, attn_env_table[id].name);
         for (size_t i = 0; i < sizeof of_the_build / sizeof *of_the_build && !known; i++)
             known = attn_text_equal(entry, n, of_the_build[i]);
-        *at = seen + 1;
+        *cursor = seen + 1;
         if (!known) return entry;
     }
     return NULL;

@@ -42,7 +42,7 @@ int attn_base_env_bool(enum attn_env_id id);                           /* 1, tru
 attn_status attn_base_env_check(void);
 /* The next ATTN_* entry of the environment from *at on whose name the table lacks, as it stands there ("NAME=value");
  * *at moves behind it. NULL at the end. */
-const char *attn_base_env_unknown(size_t *at);
+const char *attn_base_env_unknown(size_t *cursor);
 /* The known name that differs from that of an entry by two letters or less; NULL if there is none. */
 const char *attn_base_env_nearest(const char *entry);
 #endif

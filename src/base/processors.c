@@ -42,12 +42,12 @@ static int32_t group_quota(const char *dir) {
 /* The least of a group and those around it, up to `mount`. A path that a namespace hides leaves those that exist. */
 static int32_t least_quota(const char *mount, const char *group) {
     char dir[PATH_BYTES];
-    const size_t stop = strlen(mount), more = strlen(group);
+    const size_t stop = strlen(mount), group_length = strlen(group);
     int32_t least = INT32_MAX;
-    if (stop + more >= sizeof dir) return group_quota(mount);
+    if (stop + group_length >= sizeof dir) return group_quota(mount);
     memcpy(dir, mount, stop);
-    memcpy(dir + stop, group, more + 1);
-    for (size_t end = stop + more; end >= stop; end--) {
+    memcpy(dir + stop, group, group_length + 1);
+    for (size_t end = stop + group_length; end >= stop; end--) {
         if (end != stop && dir[end] != '/' && dir[end] != 0) continue;
         dir[end] = 0;
         const int32_t quota = group_quota(dir);

@@ -46,13 +46,13 @@ void attn_text_add_double(struct attn_text *text, double value) {
     }
     char point[16];
     size_t bytes = decimal_point(point);
-    char *at = best;
-    for (size_t left = strlen(best); left >= bytes && memcmp(at, point, bytes); left--) at++;
-    size_t head = (size_t)(at - best);
+    char *found = best;
+    for (size_t left = strlen(best); left >= bytes && memcmp(found, point, bytes); left--) found++;
+    size_t head = (size_t)(found - best);
     if (strlen(best) - head < bytes)
         attn_text_add(text, "%s", best);
     else
-        attn_text_add(text, "%.*s.%s", (int)head, best, at + bytes);
+        attn_text_add(text, "%.*s.%s", (int)head, best, found + bytes);
 }
 
 static int blank(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r' || c == '\f' || c == '\v'; }
@@ -120,16 +120,16 @@ int attn_text_double(const char *s, size_t n, double *out) {
     char copy[320], point[16];
     size_t dot, bytes = decimal_point(point);
     if (n == 0 || n + bytes >= sizeof copy || decimal_length(s, n, &dot) != n) return -1;
-    size_t at = 0;
+    size_t used = 0;
     for (size_t i = 0; i < n; i++) {
         if (i == dot) {
-            memcpy(copy + at, point, bytes);
-            at += bytes;
+            memcpy(copy + used, point, bytes);
+            used += bytes;
         } else {
-            copy[at++] = s[i];
+            copy[used++] = s[i];
         }
     }
-    copy[at] = 0;
+    copy[used] = 0;
     int saved = errno;
     double value = strtod(copy, NULL);
     errno = saved;

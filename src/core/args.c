@@ -181,22 +181,22 @@ static attn_status fail_bytes(const attn_tensor *t, const char *name, int64_t be
           shape_of(t->shape, t->rank).s, t->bytes);
 }
 
-#define NAME attn_role_name(at->role)
-static attn_status check_memory(const struct attn_plan *plan, struct placed *at) {
-    const attn_tensor *t = at->t;
+#define NAME attn_role_name(place->role)
+static attn_status check_memory(const struct attn_plan *plan, struct placed *place) {
+    const attn_tensor *t = place->t;
     for (int32_t a = 0; a < t->rank; a++)
         if (t->shape[a] == 0) return ATTN_OK; /* no elements, no storage, no strides */
     if (!t->data)
         FAIL(ATTN_E_ARGUMENT, NAME, "%s.data is NULL, but its shape %s has elements", NAME,
              shape_of(t->shape, t->rank).s);
     int64_t before = 0, after = 0;
-    TRY(check_span(t, at->role, at->element, &before, &after));
-    TRY(check_strides(t, at->role, at->output));
-    int64_t off = (int64_t)((uintptr_t)t->data & (uintptr_t)(at->element - 1)); /* sizes are powers of two */
+    TRY(check_span(t, place->role, place->element, &before, &after));
+    TRY(check_strides(t, place->role, place->output));
+    int64_t off = (int64_t)((uintptr_t)t->data & (uintptr_t)(place->element - 1)); /* sizes are powers of two */
     if (off)
-        FAIL2(ATTN_E_ALIGNMENT, NAME, at->element, off,
+        FAIL2(ATTN_E_ALIGNMENT, NAME, place->element, off,
               "%s.data = %p is %" PRId64 " bytes past a multiple of %" PRId64 ", the size of its elements", NAME,
-              t->data, off, at->element);
+              t->data, off, place->element);
     if (t->bytes && t->bytes < (uint64_t)after) return fail_bytes(t, NAME, before, after);
     attn_device want = plan->device->id;
     if (t->device.type != want.type || t->device.index != want.index)
@@ -204,15 +204,15 @@ static attn_status check_memory(const struct attn_plan *plan, struct placed *at)
               "%s lives on device type %" PRId32 " number %" PRId32 ", expected that of the plan, type %" PRId32
               " number %" PRId32 " (0 = CPU, 1 = CUDA)",
               NAME, t->device.type, t->device.index, want.type, want.index);
-    at->low = (uintptr_t)t->data - (uintptr_t)-before;
-    at->high = (uintptr_t)t->data + (uintptr_t)after;
+    place->low = (uintptr_t)t->data - (uintptr_t)-before;
+    place->high = (uintptr_t)t->data + (uintptr_t)after;
     return ATTN_OK;
 }
 
 /* The usual tensor in one pass: the shape of the role, an axis of stride 1 and others outside it in their order, none
  * of them huge. It keeps all rules; of what is not usual, the rules are asked one by one, and they know the words. */
-static bool is_usual(const struct attn_plan *plan, const struct attn_core_role *r, struct placed *at) {
-    const attn_tensor *t = at->t;
+static bool is_usual(const struct attn_plan *plan, const struct attn_core_role *r, struct placed *place) {
+    const attn_tensor *t = place->t;
     const attn_device want = plan->device->id;
     const uintptr_t data = (uintptr_t)t->data;
     const uint64_t huge = UINT64_C(1) << 31;
@@ -226,28 +226,28 @@ static bool is_usual(const struct attn_plan *plan, const struct attn_core_role *
         if (stride <= reach || stride > huge) return false;
         reach += (n - 1) * stride;
     }
-    const uint64_t bytes = (reach + 1) * (uint64_t)at->element; /* below 2^62 + 2^32 elements */
-    if (!data || reach >> 56 || data >> 60 || data & (uintptr_t)(at->element - 1)) return false;
+    const uint64_t bytes = (reach + 1) * (uint64_t)place->element; /* below 2^62 + 2^32 elements */
+    if (!data || reach >> 56 || data >> 60 || data & (uintptr_t)(place->element - 1)) return false;
     if ((t->bytes && t->bytes < bytes) || t->device.type != want.type || t->device.index != want.index) return false;
-    at->low = data;
-    at->high = data + (uintptr_t)bytes;
+    place->low = data;
+    place->high = data + (uintptr_t)bytes;
     return true;
 }
 
-static attn_status check_tensor(const struct attn_plan *plan, const struct attn_core_role *r, struct placed *at) {
-    const attn_tensor *t = at->t;
-    at->element = r->element;
-    at->output = is_output(r->use);
-    at->has_rows = r->has_rows;
-    if (is_usual(plan, r, at)) return ATTN_OK;
+static attn_status check_tensor(const struct attn_plan *plan, const struct attn_core_role *r, struct placed *place) {
+    const attn_tensor *t = place->t;
+    place->element = r->element;
+    place->output = is_output(r->use);
+    place->has_rows = r->has_rows;
+    if (is_usual(plan, r, place)) return ATTN_OK;
     if (t->dtype != r->dtype)
         FAIL2(ATTN_E_DTYPE, NAME, r->dtype, t->dtype, "%s has dtype %s (%" PRId32 "), expected %s", NAME,
               attn_dtype_name(t->dtype), t->dtype, attn_dtype_name(r->dtype));
     if (t->rank < 1 || t->rank > ATTN_MAX_RANK)
         FAIL2(ATTN_E_SHAPE, NAME, r->rank, t->rank, "%s has rank %" PRId32 ", expected %" PRId32, NAME, t->rank,
               r->rank);
-    if (!shape_fits(&plan->problem, t, at->role, r)) return fail_shape(&plan->problem, t, at->role, r);
-    return check_memory(plan, at);
+    if (!shape_fits(&plan->problem, t, place->role, r)) return fail_shape(&plan->problem, t, place->role, r);
+    return check_memory(plan, place);
 }
 #undef NAME
 
@@ -274,13 +274,13 @@ static bool holds_byte(const struct placed *x, uintptr_t address) {
 }
 
 /* The corners of a tensor are its 2^rank elements at either end of each axis. */
-static bool corner_in(const struct placed *x, const struct placed *of) {
+static bool corner_in(const struct placed *x, const struct placed *other) {
     for (uint32_t corner = 0; corner < 1u << x->t->rank; corner++) {
         uintptr_t address = (uintptr_t)x->t->data;
         for (int32_t a = 0; a < x->t->rank; a++)
             if (corner >> a & 1 && x->t->shape[a] > 1)
                 address += (uintptr_t)((x->t->shape[a] - 1) * x->t->strides[a] * x->element);
-        if (holds_byte(of, address) || holds_byte(of, address + (uintptr_t)x->element - 1)) return true;
+        if (holds_byte(other, address) || holds_byte(other, address + (uintptr_t)x->element - 1)) return true;
     }
     return false;
 }

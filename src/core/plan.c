@@ -43,12 +43,12 @@ static const char *backend_name(int32_t backend) {
     return backend >= 0 && backend < ATTN_BACKEND_COUNT_ ? names[backend] : "?";
 }
 
-static const struct attn_kernel *next_row(const attn_ctx *ctx, int32_t op, int32_t at[3]) {
-    for (; at[0] < ctx->n_backends; at[0]++, at[1] = at[2] = 0)
-        for (; at[1] < ctx->backends[at[0]]->n_sets; at[1]++, at[2] = 0) {
-            const struct attn_core_rows *set = &ctx->backends[at[0]]->sets[at[1]];
-            while (at[2] < *set->n_rows) {
-                const struct attn_kernel *k = &set->rows[at[2]++];
+static const struct attn_kernel *next_row(const attn_ctx *ctx, int32_t op, int32_t cursor[3]) {
+    for (; cursor[0] < ctx->n_backends; cursor[0]++, cursor[1] = cursor[2] = 0)
+        for (; cursor[1] < ctx->backends[cursor[0]]->n_sets; cursor[1]++, cursor[2] = 0) {
+            const struct attn_core_rows *set = &ctx->backends[cursor[0]]->sets[cursor[1]];
+            while (cursor[2] < *set->n_rows) {
+                const struct attn_kernel *k = &set->rows[cursor[2]++];
                 if (k->op == op) return k;
             }
         }
@@ -140,9 +140,9 @@ static bool better(const struct attn_kernel *a, const struct verdict *va, const 
 static const struct attn_kernel *best_row(const struct request *q, uint32_t alignment, struct verdict *best,
                                           int32_t *n_accepted) {
     const struct attn_kernel *found = NULL, *k;
-    int32_t at[3] = {0, 0, 0};
+    int32_t cursor[3] = {0, 0, 0};
     *n_accepted = 0;
-    while ((k = next_row(q->ctx, q->problem->op, at)) != NULL) {
+    while ((k = next_row(q->ctx, q->problem->op, cursor)) != NULL) {
         struct verdict v;
         if (alignment && (k->alignment_bytes > alignment || k->refuses_strides)) continue;
         judge(q, k, &v, NULL);
@@ -247,22 +247,22 @@ enum { ALONE = 2 };
 /* "first" or "first .. rest of last": names are of one grammar, so the words that both begin with are left out. */
 static void add_label(struct attn_text *text, const struct line *line) {
     const char *first = line->first->name, *last = line->last->name;
-    size_t same = 0;
+    size_t common = 0;
     attn_text_add(text, "%s", first);
     if (line->n <= ALONE) return;
     for (size_t i = 0; first[i] && first[i] == last[i]; i++)
-        if (first[i] == '_') same = i + 1;
-    attn_text_add(text, " .. %s", last + same);
+        if (first[i] == '_') common = i + 1;
+    attn_text_add(text, " .. %s", last + common);
 }
 
 /* The line that starts at kernel `k`; *next is the kernel behind it. */
-static void take_line(const struct request *q, const struct attn_kernel *k, bool together, int32_t at[3],
+static void take_line(const struct request *q, const struct attn_kernel *k, bool together, int32_t cursor[3],
                       struct line *line, const struct attn_kernel **next) {
     struct verdict v;
     struct words words;
     *line = (struct line){.first = k, .last = k, .n = 1};
     judge(q, k, &line->v, &line->words);
-    int32_t ahead[3] = {at[0], at[1], at[2]}, second[3];
+    int32_t ahead[3] = {cursor[0], cursor[1], cursor[2]}, second[3];
     const struct attn_kernel *behind_first = *next = next_row(q->ctx, q->problem->op, ahead);
     memcpy(second, ahead, sizeof second);
     while (together && !line->v.accepted && *next) {
@@ -278,19 +278,19 @@ static void take_line(const struct request *q, const struct attn_kernel *k, bool
         *next = behind_first;
         memcpy(ahead, second, sizeof ahead);
     }
-    memcpy(at, ahead, sizeof ahead);
+    memcpy(cursor, ahead, sizeof ahead);
 }
 
 static void add_rows(struct attn_text *text, const struct request *q, const struct attn_kernel *chosen, bool together) {
     char label[256];
     size_t width = 0;
     for (int pass = 0; pass < 2; pass++) { /* the first finds the width */
-        int32_t at[3] = {0, 0, 0};
-        const struct attn_kernel *k = next_row(q->ctx, q->problem->op, at);
+        int32_t cursor[3] = {0, 0, 0};
+        const struct attn_kernel *k = next_row(q->ctx, q->problem->op, cursor);
         while (k) {
             struct line line;
             const struct attn_kernel *first = k;
-            take_line(q, first, together, at, &line, &k);
+            take_line(q, first, together, cursor, &line, &k);
             struct attn_text l = attn_text_over(label, sizeof label);
             add_label(&l, &line);
             if (pass == 0) {

@@ -42,8 +42,8 @@ static inline int attn_core_has(const attn_problem *p, uint64_t flag) { return (
  * lie in 0 .. sk, however far away a window is, and grow with i. */
 static inline void attn_core_key_range(const attn_problem *p, int64_t sq, int64_t sk, int64_t i, int64_t *j0,
                                        int64_t *j1) {
-    int64_t at = i + (attn_core_has(p, ATTN_BOTTOM_RIGHT) ? sk - sq : 0);
-    int64_t lo = at - p->window_left, hi = at + p->window_right;
+    int64_t diagonal = i + (attn_core_has(p, ATTN_BOTTOM_RIGHT) ? sk - sq : 0);
+    int64_t lo = diagonal - p->window_left, hi = diagonal + p->window_right;
     *j0 = lo < 0 ? 0 : lo < sk ? lo : sk;
     *j1 = hi >= sk ? sk : hi + 1;
     if (*j1 < *j0) *j1 = *j0;
@@ -51,8 +51,8 @@ static inline void attn_core_key_range(const attn_problem *p, int64_t sq, int64_
 /* Queries [*i0, *i1) that see key j: the inverse of the above. */
 static inline void attn_core_query_range(const attn_problem *p, int64_t sq, int64_t sk, int64_t j, int64_t *i0,
                                          int64_t *i1) {
-    int64_t at = j - (attn_core_has(p, ATTN_BOTTOM_RIGHT) ? sk - sq : 0);
-    int64_t lo = at - p->window_right, hi = at + p->window_left;
+    int64_t diagonal = j - (attn_core_has(p, ATTN_BOTTOM_RIGHT) ? sk - sq : 0);
+    int64_t lo = diagonal - p->window_right, hi = diagonal + p->window_left;
     *i0 = lo < 0 ? 0 : lo < sq ? lo : sq;
     *i1 = hi >= sq ? sq : hi + 1;
     if (*i1 < *i0) *i1 = *i0;

@@ -83,10 +83,10 @@ double attn_core_tuning_seconds(const struct attn_core_tuning *table, const attn
 
 /* ---- changing the table ---- */
 
-static attn_status reserve(struct attn_mem *mem, struct attn_core_tuning *table, size_t more) {
-    if (table->cap - table->n >= more) return ATTN_OK;
+static attn_status reserve(struct attn_mem *mem, struct attn_core_tuning *table, size_t extra) {
+    if (table->cap - table->n >= extra) return ATTN_OK;
     size_t cap = table->cap ? table->cap : 16;
-    while (cap - table->n < more) cap *= 2;
+    while (cap - table->n < extra) cap *= 2;
     struct entry *entries = attn_base_alloc(mem, cap * sizeof *entries, _Alignof(struct entry));
     if (!entries) return ATTN_E_MEMORY;
     if (table->n) memcpy(entries, table->entries, table->n * sizeof *entries);
@@ -112,9 +112,9 @@ static attn_status intern(struct attn_mem *mem, struct attn_core_tuning *table, 
 
 /* Replaces or appends; room for one entry is there. */
 static void store(struct attn_core_tuning *table, const struct entry *e) {
-    struct entry *at = find(table, &e->problem, e->device, e->threads);
-    if (!at) at = &table->entries[table->n++];
-    *at = *e;
+    struct entry *slot = find(table, &e->problem, e->device, e->threads);
+    if (!slot) slot = &table->entries[table->n++];
+    *slot = *e;
 }
 
 /* Printable text without blanks at the ends, that fits; device names may hold blanks inside, kernel names none. */
@@ -192,16 +192,16 @@ static int parse_line(char *line, struct entry *e, const char **kernel, const ch
 }
 
 /* Next line of [*at, end) into buf without its end of line; -1 = too long or with a NUL inside, 0 = no more. */
-static int next_line(const char **at, const char *end, char *buf) {
-    if (*at >= end) return 0;
-    const char *stop = memchr(*at, '\n', (size_t)(end - *at));
+static int next_line(const char **cursor, const char *end, char *buf) {
+    if (*cursor >= end) return 0;
+    const char *stop = memchr(*cursor, '\n', (size_t)(end - *cursor));
     const char *next = stop ? stop + 1 : end;
-    size_t n = (size_t)((stop ? stop : end) - *at);
-    if (n && (*at)[n - 1] == '\r') n--;
-    if (n >= LINE_BYTES || memchr(*at, 0, n)) return -1;
-    memcpy(buf, *at, n);
+    size_t n = (size_t)((stop ? stop : end) - *cursor);
+    if (n && (*cursor)[n - 1] == '\r') n--;
+    if (n >= LINE_BYTES || memchr(*cursor, 0, n)) return -1;
+    memcpy(buf, *cursor, n);
     buf[n] = 0;
-    *at = next;
+    *cursor = next;
     return 1;
 }
 
@@ -212,10 +212,10 @@ attn_status attn_core_tuning_parse(struct attn_mem *mem, struct attn_core_tuning
     const char *kernel, *why, *end = text + bytes;
     /* Twice over the text: pass 0 judges every line, then, with names and room reserved, pass 1 cannot fail. */
     for (int pass = 0; pass < 2; pass++) {
-        const char *at = text;
+        const char *cursor = text;
         size_t number = 0, n = 0;
         int got;
-        for (; (got = next_line(&at, end, line)) != 0;) {
+        for (; (got = next_line(&cursor, end, line)) != 0;) {
             number++;
             if (got < 0)
                 FAIL2(ATTN_E_IO, "tuning_file", LINE_BYTES - 1, (int64_t)number,

@@ -22,7 +22,7 @@ struct attn_view attn_core_view(const attn_problem *problem, const attn_args *ar
     int64_t stride[4] = {1}; /* of a row, batch, head, row */
     const char *axes = attn_core_role_axes(problem, role);
     int32_t missing = -t->rank; /* 1: no batch axis; -1: slopes with one */
-    for (const char *at = axes; *at; at++) missing++;
+    for (const char *axis = axes; *axis; axis++) missing++;
     for (int32_t a = 0; a < t->rank; a++) {
         const int to = is[a + missing < 0 ? 'b' : (unsigned char)axes[a + missing] & 127];
         stride[to] = t->shape[a] > 1 ? t->strides[a] : to == 0; /* free otherwise, and only index 0 exists */

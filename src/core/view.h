@@ -7,10 +7,10 @@
 /* Address of element (a, b, c, 0) of a tensor of rank >= number of indices used; strides of extent-1 axes do not matter
  * because their index is 0. All 64-bit. */
 static inline char *attn_view_at(const attn_tensor *t, size_t element_bytes, int64_t a, int64_t b, int64_t c) {
-    int64_t at = a * t->strides[0];
-    if (t->rank > 1) at += b * t->strides[1];
-    if (t->rank > 2) at += c * t->strides[2];
-    return (char *)t->data + at * (int64_t)element_bytes;
+    int64_t offset = a * t->strides[0];
+    if (t->rank > 1) offset += b * t->strides[1];
+    if (t->rank > 2) offset += c * t->strides[2];
+    return (char *)t->data + offset * (int64_t)element_bytes;
 }
 
 /* Three outer axes (batch, head, row) over a unit-stride row, whatever the tensor's rank and axis order.
