@@ -97,7 +97,7 @@ static void test_numbers(void **unused) {
     attn_ctx_release(ctx);
 }
 
-static int same(float a, float b) { return !memcmp(&a, &b, sizeof a); }
+static int equal_bits(float a, float b) { return !memcmp(&a, &b, sizeof a); }
 static void test_poison(void **unused) {
     const uint16_t kinds[] = {narrow(INFINITY), narrow(-INFINITY), narrow(NAN)};
     attn_ctx *ctx = open_ctx();
@@ -113,7 +113,7 @@ static void test_poison(void **unused) {
         for (int i = 0; i < S * DV; i++) {
             const float x = sick->out[i];
             if (i % DV != 5 || i / DV < SICK) {
-                assert_true(same(x, well->out[i]));
+                assert_true(equal_bits(x, well->out[i]));
             } else { /* an infinity may be lost to a NaN when its weight has shrunk to 0 */
                 assert_true(kind == 2 ? isnan(x) : isnan(x) || (isinf(x) && (x > 0) == (kind == 0)));
                 if (i / DV == SICK) assert_true(kind == 2 ? isnan(x) : isinf(x));
@@ -127,9 +127,10 @@ static void test_poison(void **unused) {
         run(ctx, sick);
         for (int i = 0; i < S; i++) {
             const int hit = side ? i >= SICK : i == SICK;
-            assert_true(hit ? isnan(sick->lse[i]) : same(sick->lse[i], well->lse[i]));
+            assert_true(hit ? isnan(sick->lse[i]) : equal_bits(sick->lse[i], well->lse[i]));
             for (int c = 0; c < DV; c++)
-                assert_true(hit ? isnan(sick->out[i * DV + c]) : same(sick->out[i * DV + c], well->out[i * DV + c]));
+                assert_true(hit ? isnan(sick->out[i * DV + c])
+                                : equal_bits(sick->out[i * DV + c], well->out[i * DV + c]));
         }
     }
     *sick = *well; /* an infinite key: scores of both signs, of which the negative one hides the key */
@@ -137,7 +138,7 @@ static void test_poison(void **unused) {
     run(ctx, sick);
     for (int i = 0; i < S; i++) {
         const float q = widen(sick->q[i * D + 3]);
-        if (i < SICK) assert_true(same(sick->lse[i], well->lse[i]));
+        if (i < SICK) assert_true(equal_bits(sick->lse[i], well->lse[i]));
         if (i < SICK || fabsf(q) > 0) assert_true(i >= SICK && q > 0 ? isnan(sick->lse[i]) : isfinite(sick->lse[i]));
     }
     free(well), free(sick);
@@ -158,7 +159,7 @@ static void test_hidden(void **unused) {
         for (int c = 0; c < DV; c++) well->v[j * DV + c] = 0, sick->v[j * DV + c] = narrow(NAN);
     run(ctx, well);
     run(ctx, sick);
-    for (int i = 0; i < S * DV; i++) assert_true(same(sick->out[i], well->out[i]));
+    for (int i = 0; i < S * DV; i++) assert_true(equal_bits(sick->out[i], well->out[i]));
     assert_memory_equal(sick->lse, well->lse, sizeof well->lse);
     free(mask), free(well), free(sick);
     mask = NULL;

@@ -119,8 +119,8 @@ static void measure(int cpu, double seconds, void *const *k, void *const *v, voi
     CPU_SET(cpu, &set);
     sched_setaffinity(0, sizeof set, &set);
     for (const double end = now() + seconds; n < MOST_PASSES && now() < end; n++)
-        for (int at = 0; at < 2 * LOOPS; at++) { /* there and back, so that none has a place of its own */
-            const int x = n % 2 ? 2 * LOOPS - 1 - at : at, zero = x % 2;
+        for (int turn = 0; turn < 2 * LOOPS; turn++) { /* there and back, so that none has a place of its own */
+            const int x = n % 2 ? 2 * LOOPS - 1 - turn : turn, zero = x % 2;
             const struct loop *l = &loops[x / 2];
             const int64_t d = l->depth;
             int64_t keys = 0;

@@ -62,44 +62,44 @@ static size_t mutate(uint8_t *buf, size_t size, const struct blob *blobs, size_t
                                      0x7ff8000000000000u};
     size_t rounds = 1 + below(state, 6);
     for (size_t r = 0; r < rounds; r++) {
-        size_t at = below(state, size + 1);
+        size_t pos = below(state, size + 1);
         switch (below(state, 7)) {
         case 0: /* flip a bit */
-            if (at < size) buf[at] ^= (uint8_t)(1u << below(state, 8));
+            if (pos < size) buf[pos] ^= (uint8_t)(1u << below(state, 8));
             break;
         case 1: /* another byte */
-            if (at < size) buf[at] = (uint8_t)next_random(state);
+            if (pos < size) buf[pos] = (uint8_t)next_random(state);
             break;
         case 2: { /* an edge value, 1 to 8 bytes wide, at its own alignment or not */
             uint64_t v = edges[below(state, sizeof edges / sizeof *edges)];
             size_t width = (size_t)1 << below(state, 4);
-            if (at + width <= size) memcpy(buf + at, &v, width);
+            if (pos + width <= size) memcpy(buf + pos, &v, width);
             break;
         }
         case 3: { /* insert */
             size_t n = 1 + below(state, 8);
             if (size + n > MAX_BYTES) break;
-            memmove(buf + at + n, buf + at, size - at);
-            for (size_t i = 0; i < n; i++) buf[at + i] = (uint8_t)next_random(state);
+            memmove(buf + pos + n, buf + pos, size - pos);
+            for (size_t i = 0; i < n; i++) buf[pos + i] = (uint8_t)next_random(state);
             size += n;
             break;
         }
         case 4: { /* delete */
-            size_t n = below(state, size - at < 16 ? size - at + 1 : 16);
-            memmove(buf + at, buf + at + n, size - at - n);
+            size_t n = below(state, size - pos < 16 ? size - pos + 1 : 16);
+            memmove(buf + pos, buf + pos + n, size - pos - n);
             size -= n;
             break;
         }
         case 5: { /* a piece of another file */
             const struct blob *b = &blobs[below(state, n_blobs)];
             size_t from = below(state, b->size + 1), n = below(state, b->size - from + 1);
-            if (at + n > MAX_BYTES) break;
-            memcpy(buf + at, b->data + from, n);
-            if (at + n > size) size = at + n;
+            if (pos + n > MAX_BYTES) break;
+            memcpy(buf + pos, b->data + from, n);
+            if (pos + n > size) size = pos + n;
             break;
         }
         default: /* cut */
-            if (below(state, 4) == 0) size = at;
+            if (below(state, 4) == 0) size = pos;
             break;
         }
     }

@@ -68,11 +68,11 @@ static int find_problem(const struct gpu_rig *rig, int32_t index, const attn_ker
     for (int w = 0; f->widths[w]; w++) {
         char text[256];
         size_t n = 0;
-        for (const char *at = form; *at && n + 12 < sizeof text;) /* not printf: the format is data */
-            if (!strncmp(at, "%d", 2))
-                n += (size_t)snprintf(text + n, sizeof text - n, "%d", f->widths[w]), at += 2;
+        for (const char *from = form; *from && n + 12 < sizeof text;) /* not printf: the format is data */
+            if (!strncmp(from, "%d", 2))
+                n += (size_t)snprintf(text + n, sizeof text - n, "%d", f->widths[w]), from += 2;
             else
-                text[n++] = *at++;
+                text[n++] = *from++;
         snprintf(text + n, sizeof text - n, " %s", attn_dtype_name(k->dtype));
         if (attn_problem_parse(text, out) || attn_problem_check(out)) fail_msg("%s: %s", text, attn_last_error());
         if (!attn_kernel_supports(rig->ctx, rig->device, index, out)) return 1;

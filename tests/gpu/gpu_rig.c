@@ -33,9 +33,9 @@ int gpu_rig_open(struct gpu_rig *rig) {
     index = rig->device.index;
     rig->library = dlopen(path ? path : "libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
-        void *at = rig->library ? dlsym(rig->library, calls[i].symbol) : NULL;
-        if (!at) return skipped(rig, dlerror());
-        memcpy((char *)rig + calls[i].offset, &at, sizeof at);
+        void *symbol = rig->library ? dlsym(rig->library, calls[i].symbol) : NULL;
+        if (!symbol) return skipped(rig, dlerror());
+        memcpy((char *)rig + calls[i].offset, &symbol, sizeof symbol);
     }
     if (rig->cuInit(0) || rig->cuDeviceGet(&rig->handle, index) ||
         rig->cuDevicePrimaryCtxRetain(&rig->context, rig->handle) || rig->cuCtxPushCurrent_v2(rig->context)) {
@@ -137,12 +137,12 @@ static void from_device(const struct gpu_case *c, void *to, const attn_tensor *t
 }
 
 unsigned char *gpu_outputs(const struct gpu_case *c, const struct gpu_side *side) {
-    unsigned char *all = malloc(gpu_outputs_bytes(c) + 1), *at = all;
+    unsigned char *all = malloc(gpu_outputs_bytes(c) + 1), *next = all;
     assert_non_null(all);
     for (int32_t role = 0; role < ATTN_ROLE_COUNT; role++) {
         if (!side->tensor[role].data || !is_output(c->host.use[role])) continue;
-        from_device(c, at, &side->tensor[role]);
-        at += side->tensor[role].bytes;
+        from_device(c, next, &side->tensor[role]);
+        next += side->tensor[role].bytes;
     }
     return all;
 }

@@ -376,8 +376,8 @@ static void threads_share_a_plan(void **state) {
 
 int main(void) {
     struct cuda_stub *(*get)(void) = NULL;
-    void *library = dlopen(ATTN_TEST_CUDA_STUB, RTLD_NOW), *at = library ? dlsym(library, "cuda_stub_state") : NULL;
-    memcpy(&get, &at, sizeof get);
+    void *library = dlopen(ATTN_TEST_CUDA_STUB, RTLD_NOW), *symbol = library ? dlsym(library, "cuda_stub_state") : NULL;
+    memcpy(&get, &symbol, sizeof get);
     if (!get) return fprintf(stderr, "%s\n", dlerror()), 1;
     stub = get();
     setenv("ATTN_CUDA_DRIVER", ATTN_TEST_CUDA_STUB, 1);

@@ -42,9 +42,9 @@ struct match {
 
 static void problem_of(const char *form, int64_t queries, attn_problem *p) {
     char text[200], number[24];
-    const char *at = strstr(form, "%lld");
+    const char *mark = strstr(form, "%lld");
     snprintf(number, sizeof number, "%lld", (long long)queries);
-    snprintf(text, sizeof text, "%.*s%s%s", (int)(at - form), form, number, at + 4);
+    snprintf(text, sizeof text, "%.*s%s%s", (int)(mark - form), form, number, mark + 4);
     if (attn_problem_parse(text, p) || attn_problem_check(p)) fail_msg("%s: %s", text, attn_last_error());
 }
 
@@ -115,9 +115,9 @@ static void compare_repetitions(const struct gpu_case *c, int32_t role, const st
     assert_non_null(got);
     for (int64_t o = 0; o < m->outer; o++)
         for (int64_t r = 0; r < n; r += piece) {
-            const int64_t here = n - r < piece ? n - r : piece;
-            copy(c, ATTN_DEVICE_CPU, got, at_byte(&m->large, (o * n + r) * m->block), here * m->block);
-            for (int64_t k = 0; k < here; k++)
+            const int64_t count = n - r < piece ? n - r : piece;
+            copy(c, ATTN_DEVICE_CPU, got, at_byte(&m->large, (o * n + r) * m->block), count * m->block);
+            for (int64_t k = 0; k < count; k++)
                 if (memcmp(got + k * m->block, want + o * m->block, (size_t)m->block))
                     judge(c, role, gpu_distance(m->large.dtype, elements, want + o * m->block, got + k * m->block),
                           r + k);

@@ -298,8 +298,8 @@ static void lists_of_a_dist_joined(void **state) {
 
 int main(void) {
     struct cuda_stub *(*get)(void) = NULL;
-    void *library = dlopen(ATTN_TEST_CUDA_STUB, RTLD_NOW), *at = library ? dlsym(library, "cuda_stub_state") : NULL;
-    memcpy(&get, &at, sizeof get);
+    void *library = dlopen(ATTN_TEST_CUDA_STUB, RTLD_NOW), *symbol = library ? dlsym(library, "cuda_stub_state") : NULL;
+    memcpy(&get, &symbol, sizeof get);
     if (!get) return fprintf(stderr, "%s\n", dlerror()), 1;
     stub = get();
     /* A case's tensors stand where the last one's stood: fresh pages, 16 GB of them, are most of the time otherwise. */

@@ -115,13 +115,13 @@ cu_result cuInit(unsigned flags) {
     read_failures();
     owner = getpid();
     n_devices = 0;
-    for (const char *at = list ? list : "90"; *at && n_devices < MAX_DEVICES; at += *at == ',') {
+    for (const char *text = list ? list : "90"; *text && n_devices < MAX_DEVICES; text += *text == ',') {
         char *end;
-        archs[n_devices] = (int)strtol(at, &end, 10);
-        if (end == at) break;
+        archs[n_devices] = (int)strtol(text, &end, 10);
+        if (end == text) break;
         contexts[n_devices].device = n_devices;
         n_devices++;
-        at = end;
+        text = end;
     }
     pthread_mutex_unlock(&lock);
     ENTER(0);
@@ -222,8 +222,8 @@ cu_result cuCtxSynchronize(void) {
 }
 
 /* The block that holds [at, at + bytes), or NULL. Under the lock. */
-static struct block *find(cu_address at, size_t bytes) {
-    char *p = (char *)(uintptr_t)at;
+static struct block *find(cu_address address, size_t bytes) {
+    char *p = (char *)(uintptr_t)address;
     for (int i = 0; i < MAX_BLOCKS; i++)
         if (blocks[i].memory && p >= blocks[i].memory && p + bytes <= blocks[i].memory + blocks[i].bytes)
             return &blocks[i];
@@ -271,12 +271,12 @@ cu_result cuMemAlloc_v2(cu_address *out, size_t bytes) {
     pthread_mutex_unlock(&lock);
     return r;
 }
-cu_result cuMemFree_v2(cu_address at) {
+cu_result cuMemFree_v2(cu_address address) {
     ENTER(1);
     NOT_UNAWARE_WHILE_RECORDING();
     pthread_mutex_lock(&lock);
-    struct block *b = find(at, 1);
-    int ok = b && b->memory == (char *)(uintptr_t)at;
+    struct block *b = find(address, 1);
+    int ok = b && b->memory == (char *)(uintptr_t)address;
     if (ok) {
         free(b->memory);
         b->memory = NULL;

@@ -14,7 +14,7 @@ VISIBLE cu_result cuEventSynchronize(struct cu_event_object *event);
 VISIBLE cu_result cuEventElapsedTime(float *ms, struct cu_event_object *from, struct cu_event_object *to);
 
 struct cu_event_object {
-    struct timespec at;
+    struct timespec time;
     int recorded;
 };
 cu_result cuEventCreate(struct cu_event_object **event, unsigned flags) {
@@ -32,7 +32,7 @@ cu_result cuEventRecord(struct cu_event_object *event, cu_stream stream) {
     ENTER(1);
     if (stream && !cuda_stub_is_stream(stream)) return cuda_stub_misuse(CU_BAD_VALUE);
     event->recorded = 1;
-    return clock_gettime(CLOCK_MONOTONIC, &event->at) ? 999 : CU_OK;
+    return clock_gettime(CLOCK_MONOTONIC, &event->time) ? 999 : CU_OK;
 }
 cu_result cuEventSynchronize(struct cu_event_object *event) {
     ENTER(1);
@@ -41,6 +41,7 @@ cu_result cuEventSynchronize(struct cu_event_object *event) {
 cu_result cuEventElapsedTime(float *ms, struct cu_event_object *from, struct cu_event_object *to) {
     ENTER(1);
     if (!from->recorded || !to->recorded) return cuda_stub_misuse(CU_BAD_VALUE);
-    *ms = (float)((double)(to->at.tv_sec - from->at.tv_sec) * 1e3 + (double)(to->at.tv_nsec - from->at.tv_nsec) * 1e-6);
+    *ms = (float)((double)(to->time.tv_sec - from->time.tv_sec) * 1e3 +
+                  (double)(to->time.tv_nsec - from->time.tv_nsec) * 1e-6);
     return CU_OK;
 }

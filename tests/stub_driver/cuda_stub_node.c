@@ -55,9 +55,9 @@ cu_result cuGraphAddMemsetNode(cu_node *out, cu_graph graph, const cu_node *afte
 }
 cu_result cuGraphKernelNodeSetAttribute(cu_node node, cu_launch_attribute_id id, const cu_launch_value *value) {
     ENTER(1);
-    struct node *of = (void *)node;
-    if (id != CU_ATTRIBUTE_CLUSTER || !of->function) return cuda_stub_misuse(CU_BAD_VALUE);
-    of->launch.cluster = value->cluster[0];
+    struct node *target = (void *)node;
+    if (id != CU_ATTRIBUTE_CLUSTER || !target->function) return cuda_stub_misuse(CU_BAD_VALUE);
+    target->launch.cluster = value->cluster[0];
     return CU_OK;
 }
 cu_result cuGraphAddDependencies_v2(cu_graph graph, const cu_node *from, const cu_node *to, const cu_edge *edge,

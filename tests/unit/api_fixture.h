@@ -159,8 +159,8 @@ UNUSED static void keep_line(void *user, int32_t level, const char *area, const 
     pthread_mutex_lock(&l->lock);
     l->n++;
     l->warnings += level == ATTN_LOG_WARN;
-    size_t at = strlen(l->text);
-    snprintf(l->text + at, sizeof l->text - at, "%s: %s\n", area, text);
+    size_t length = strlen(l->text);
+    snprintf(l->text + length, sizeof l->text - length, "%s: %s\n", area, text);
     pthread_mutex_unlock(&l->lock);
 }
 #endif

@@ -107,9 +107,9 @@ static int64_t largest_row(const struct check_want *w) {
     return best;
 }
 static void one_row_scaled(const struct check_case *c, const struct check_want *w, double *got) {
-    double by = check_half_dtype(c->p.dtype) ? 1.1 : c->p.dtype == ATTN_F64 ? 1 + 1e-9 : 1.001;
+    double factor = check_half_dtype(c->p.dtype) ? 1.1 : c->p.dtype == ATTN_F64 ? 1 + 1e-9 : 1.001;
     double *x = got + (w->cols == 1 ? largest_row(w) : normal_row(w, w->rows / 2)) * w->cols;
-    for (int64_t i = 0; i < w->cols; i++) x[i] *= by;
+    for (int64_t i = 0; i < w->cols; i++) x[i] *= factor;
 }
 static void one_row_zero(const struct check_case *c, const struct check_want *w, double *got) {
     (void)c;
@@ -207,7 +207,7 @@ static void wrong_lse_is_seen(void **state) {
                     double keep = got[x];
                     got[x] += off[k];
                     assert_int_equal(wrong(&c, ATTN_ROLE_LSE, got, &v), 1);
-                    assert_int_equal(v.at, x);
+                    assert_int_equal(v.element, x);
                     assert_int_equal(v.over, 1);
                     got[x] = keep;
                 }
@@ -370,7 +370,7 @@ static void empty_rows_are_exact(void **state) {
     for (int k = 0; k < 4; k++) {
         got[row * w->cols + 3] = bad[k];
         assert_int_equal(wrong(&c, ATTN_ROLE_OUT, got, &v), 1);
-        assert_int_equal(v.at, row * w->cols + 3);
+        assert_int_equal(v.element, row * w->cols + 3);
     }
     free(got);
     attn_cli_check_case_free(&c);
@@ -388,11 +388,11 @@ static void nan_rows_coincide(void **state) {
     assert_int_equal(wrong(&c, ATTN_ROLE_OUT, got, &v), 0);
     got[w->cols + 5] = 0.5;
     assert_int_equal(wrong(&c, ATTN_ROLE_OUT, got, &v), 1);
-    assert_int_equal(v.at, w->cols + 5);
+    assert_int_equal(v.element, w->cols + 5);
     got[w->cols + 5] = NAN;
     got[2 * w->cols] = NAN;
     assert_int_equal(wrong(&c, ATTN_ROLE_OUT, got, &v), 1);
-    assert_int_equal(v.at, 2 * w->cols);
+    assert_int_equal(v.element, 2 * w->cols);
     free(got);
     attn_cli_check_case_free(&c);
 }
@@ -413,10 +413,10 @@ static void stray_writes_are_seen(void **state) {
             if (out) first[0] ^= 0x55; /* a result: may change */
             assert_int_equal(attn_cli_check_intact(t, &c.want[role], what, sizeof what), 0);
             if (out) attn_cli_check_poison(t, 0);
-            uint8_t *at = out ? t->map + 5 : first;
-            *at ^= 1;
+            uint8_t *byte = out ? t->map + 5 : first;
+            *byte ^= 1;
             assert_int_equal(attn_cli_check_intact(t, &c.want[role], what, sizeof what), 1);
-            *at ^= 1;
+            *byte ^= 1;
         }
         attn_cli_check_case_free(&c);
     }

@@ -369,17 +369,17 @@ static void workspaces_per_stream(void **state) {
     attn_ctx *ctx = open_ctx(&h);
     struct attn_core_device *dev = prepared(ctx);
     struct attn_api_workspace spare, spare2, *w, *x;
-    void *of[ATTN_API_WORKSPACES];
+    void *memory_of[ATTN_API_WORKSPACES];
     for (uintptr_t i = 0; i < ATTN_API_WORKSPACES; i++) {
         assert_int_equal(attn_api_workspace_take(ctx, dev, (void *)(i + 1), 1000 + i, &spare, &w), ATTN_OK);
-        of[i] = w->memory;
-        for (uintptr_t j = 0; j < i; j++) assert_ptr_not_equal(of[i], of[j]);
+        memory_of[i] = w->memory;
+        for (uintptr_t j = 0; j < i; j++) assert_ptr_not_equal(memory_of[i], memory_of[j]);
         attn_api_workspace_give(ctx, w, &spare);
     }
     assert_int_equal(stub->allocations, ATTN_API_WORKSPACES);
     int64_t waits = stub->synchronized;
     assert_int_equal(attn_api_workspace_take(ctx, dev, (void *)(uintptr_t)3, 900, &spare, &w), ATTN_OK);
-    assert_ptr_equal(w->memory, of[2]);
+    assert_ptr_equal(w->memory, memory_of[2]);
     /* A second call on the stream while the first one queues: memory of another stream, after a wait. */
     assert_int_equal(stub->synchronized, waits);
     assert_int_equal(attn_api_workspace_take(ctx, dev, (void *)(uintptr_t)3, 900, &spare2, &x), ATTN_OK);
@@ -575,8 +575,8 @@ static void a_child_only_releases(void **state) {
 int main(void) {
     void *library = dlopen(stub_path, RTLD_NOW);
     struct cuda_stub *(*get)(void) = NULL;
-    void *at = library ? dlsym(library, "cuda_stub_state") : NULL;
-    memcpy(&get, &at, sizeof get);
+    void *symbol = library ? dlsym(library, "cuda_stub_state") : NULL;
+    memcpy(&get, &symbol, sizeof get);
     if (!get) return fprintf(stderr, "%s\n", dlerror()), 1;
     stub = get();
     const struct CMUnitTest tests[] = {

@@ -169,21 +169,21 @@ static void env_values(void **state) {
         setenv("ATTN_POISON", no[i], 1);
         assert_false(attn_base_env_bool(ATTN_ENV_POISON));
     }
-    size_t at = 0;
-    assert_null(attn_base_env_unknown(&at));
+    size_t cursor = 0;
+    assert_null(attn_base_env_unknown(&cursor));
     setenv("ATTN_POISO", "1", 1); /* a beginning of a known name is not that name */
     setenv("ATTN_OF_OTHERS", "2", 1);
     setenv("ATTN_CUDA_CODE", "ptx", 1); /* read by the build, and documented */
     int found = 0;
-    at = 0;
-    for (const char *entry; (entry = attn_base_env_unknown(&at)) != NULL;)
+    cursor = 0;
+    for (const char *entry; (entry = attn_base_env_unknown(&cursor)) != NULL;)
         found |= !strcmp(entry, "ATTN_POISO=1") ? 1 : !strcmp(entry, "ATTN_OF_OTHERS=2") ? 2 : 4;
     assert_int_equal(found, 3);
     unsetenv("ATTN_POISO");
     unsetenv("ATTN_OF_OTHERS");
     unsetenv("ATTN_POISON");
-    at = 0;
-    assert_null(attn_base_env_unknown(&at));
+    cursor = 0;
+    assert_null(attn_base_env_unknown(&cursor));
     assert_string_equal(attn_base_env_nearest("ATTN_POISO=1"), "ATTN_POISON");
     assert_string_equal(attn_base_env_nearest("ATTN_THREAD=1"), "ATTN_THREADS");
     assert_string_equal(attn_base_env_nearest("ATTN_CUDA_SHARD_LIMITS"), "ATTN_CUDA_SHARED_LIMIT");

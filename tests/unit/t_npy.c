@@ -16,14 +16,14 @@
 
 /* A .npy image of the given version and header text; `payload` bytes of data behind it. Returns its size. */
 static size_t image(unsigned char *buf, int version, const char *header, const void *payload, size_t bytes) {
-    size_t n = strlen(header), at = version == 1 ? 10 : 12;
+    size_t n = strlen(header), start = version == 1 ? 10 : 12;
     memcpy(buf, "\x93NUMPY", 6);
     buf[6] = (unsigned char)version;
     buf[7] = 0;
-    for (size_t i = 8; i < at; i++) buf[i] = (unsigned char)(n >> (8 * (i - 8)));
-    memcpy(buf + at, header, n);
-    memcpy(buf + at + n, payload, bytes);
-    return at + n + bytes;
+    for (size_t i = 8; i < start; i++) buf[i] = (unsigned char)(n >> (8 * (i - 8)));
+    memcpy(buf + start, header, n);
+    memcpy(buf + start + n, payload, bytes);
+    return start + n + bytes;
 }
 
 static void reads_every_dtype(void **state) {

@@ -345,10 +345,10 @@ static void normal_form(void **state) {
     assert_int_equal(n.op, 1234); /* untouched on failure */
 }
 
-static void assert_same(const attn_problem *a, const attn_problem *b, int same) {
-    assert_int_equal(attn_problem_equal(a, b) != 0, same);
-    assert_int_equal(attn_problem_equal(b, a) != 0, same);
-    assert_int_equal(attn_problem_hash(a) == attn_problem_hash(b), same);
+static void assert_same(const attn_problem *a, const attn_problem *b, int equal) {
+    assert_int_equal(attn_problem_equal(a, b) != 0, equal);
+    assert_int_equal(attn_problem_equal(b, a) != 0, equal);
+    assert_int_equal(attn_problem_hash(a) == attn_problem_hash(b), equal);
 }
 
 static void meaning(void **state) {

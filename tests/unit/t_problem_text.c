@@ -94,12 +94,12 @@ static void order_is_free(void **state) {
         int n = 0;
         attn_problem_format(&p, text, sizeof text, NULL);
         for (char *w = strtok(text, " "); w; w = strtok(NULL, " ")) words[n++] = w;
-        size_t at = (size_t)snprintf(mixed, sizeof mixed, " \t%s", words[0]);
+        size_t used = (size_t)snprintf(mixed, sizeof mixed, " \t%s", words[0]);
         for (int k = 1; k < n; k++) {
             int j = k + below((uint32_t)(n - k));
             char *w = words[k];
             words[k] = words[j], words[j] = w;
-            at += (size_t)snprintf(mixed + at, sizeof mixed - at, "%s%s", next() % 2 ? "  " : "\n", words[k]);
+            used += (size_t)snprintf(mixed + used, sizeof mixed - used, "%s%s", next() % 2 ? "  " : "\n", words[k]);
         }
         assert_int_equal(attn_problem_parse(mixed, &back), ATTN_OK);
         assert_true(attn_problem_equal(&p, &back));
@@ -258,9 +258,10 @@ static void noise(void **state) {
     int accepted = 0;
     for (int i = 0; i < 30000; i++) {
         char text[400];
-        size_t at = (size_t)snprintf(text, sizeof text, "%s", next() % 2 ? "sdpa_fwd hq=2 sq=4 d=8 f32 " : "");
+        size_t used = (size_t)snprintf(text, sizeof text, "%s", next() % 2 ? "sdpa_fwd hq=2 sq=4 d=8 f32 " : "");
         for (uint64_t n = next() % 6; n; n--)
-            at += (size_t)snprintf(text + at, sizeof text - at, "%s%s", pieces[next() % 20], next() % 2 ? " " : "");
+            used +=
+                (size_t)snprintf(text + used, sizeof text - used, "%s%s", pieces[next() % 20], next() % 2 ? " " : "");
         attn_problem p, back;
         char again[1024];
         if (attn_problem_parse(text, &p)) continue;

@@ -231,10 +231,10 @@ static void falling_offsets(void **state) {
             assert_int_equal(attn_core_offsets_fall(&p, &a), lists[l].falls);
             for (int look = lists[l].falls; look < 2; look++)
                 for (int b = 0; b < 5; b++) {
-                    const int32_t *at = lists[l].counts + b;
+                    const int32_t *count = lists[l].counts + b;
                     attn_core_seq_get(&p, &a, look, b, &s);
-                    assert_int_equal(keys ? s.k0 : s.q0, at[0]);
-                    assert_int_equal(keys ? s.sk : s.sq, at[1] - at[0]);
+                    assert_int_equal(keys ? s.k0 : s.q0, count[0]);
+                    assert_int_equal(keys ? s.sk : s.sq, count[1] - count[0]);
                     assert_int_equal(keys ? s.q0 : s.k0, sound[b]);
                     assert_int_equal(keys ? s.sq : s.sk, 2);
                 }
