@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * What a full step of the flash strips on tiles costs (src/cpu/amx/dense_fwd/fwd.c, which is part of this file), and
- * its parts: cycles of 64 keys x 32 queries at 2.785 GHz (-DGHZ=3.79 for another clock), loops of steps without care
+ * its parts: cycles of 64 keys x 32 queries at 2.785 GHz (-DGHZ=3.79 for another clock), loops of full steps
  * over keys and values in the second-level cache, of random numbers and of zeros. For processors with AMX; a neighbour
  * may disturb them.
  *
@@ -89,10 +89,9 @@ INLINE int64_t steps(int64_t depth, int bf16_accuracy, const struct attn_fwd_str
     set_up_fused(&e.fused, FUSE_NONE, 1, f->factor, NULL);
     deal_times(&e, 2 * (depth / 32 * (span / 16) + span / 32 * (depth / 16)));
     for (int64_t i = 0; i <= parts; i++) w.p[QUEUE - i] = f->p + i * span / 2 * LANES_ALL;
-    struct course c = {.w = &w, .at = {f, parts}, .j = parts, .s = f->s, .other = f->s + span * LANES_ALL};
+    struct pipeline c = {.w = &w, .place = {f, parts}, .j = parts, .s = f->s, .other = f->s + span * LANES_ALL};
     c.l[0] = c.l[1] = v32_set(0);
-    if (steps_without_care(FUSE_NONE, depth, depth, span, parts, to, f + 1, r, &c, &e))
-        fprintf(stderr, "sums passed MOST\n");
+    if (full_steps(FUSE_NONE, depth, depth, span, parts, to, f + 1, r, &c, &e)) fprintf(stderr, "sums passed MOST\n");
     if (c.held) store_sums(c.held);
     return to - parts;
 }

@@ -269,16 +269,16 @@ INLINE void steps(const struct attn_decode_amx *f, int groups, int nv, int strea
     const int64_t next = streams ? 1 : STEP, apart = streams ? n : 1;
     struct sixteen k = {f->k + from * f->ldk, apart * f->ldk, ahead(f, f->depth, f->ldk, streams), !streams},
                    v = {f->v + from * f->ldv, apart * f->ldv, ahead(f, f->width, f->ldv, streams), !streams};
-    int at = 0, upcoming = 1; /* slots of scores: of this step, and of the one LATE steps before */
+    int newest = 0, upcoming = 1; /* slots of scores: of this step, and of the one LATE steps before */
     for (int64_t j = 0; j < n + LATE; j++) {
-        if (j < n) score(f->depth, groups, &k, w, w->s[at]);
+        if (j < n) score(f->depth, groups, &k, w, w->s[newest]);
         k.first += next * f->ldk;
         if (j >= LATE) {
             UNROLL for (int g = 0; g < groups; g++) exp_scores(nv, g, factor, w->s[upcoming][g], NULL, w);
             add_pv(nv, &v, w);
             v.first += next * f->ldv;
         }
-        at = at == LATE ? 0 : at + 1, upcoming = upcoming == LATE ? 0 : upcoming + 1;
+        newest = newest == LATE ? 0 : newest + 1, upcoming = upcoming == LATE ? 0 : upcoming + 1;
     }
 }
 /* All rows see the same keys. */
@@ -311,7 +311,7 @@ INLINE void own_keys(const struct attn_decode_amx *f, int groups, int nv, struct
 }
 INLINE void all_keys(const struct attn_decode_amx *f, int groups, int nv, struct scratch *w) {
     load_sums(nv, w);
-    f->same ? same_keys(f, groups, nv, w) : own_keys(f, groups, nv, w);
+    f->equal_ranges ? same_keys(f, groups, nv, w) : own_keys(f, groups, nv, w);
     store_sums(nv, w);
 }
 

@@ -45,7 +45,7 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
         const int64_t i0 = ti * w->tile, i1 = g.sum_i ? p->seq_q : least(i0 + w->tile, p->seq_q);                      \
         const int64_t j0 = tj * w->tile, j1 = g.sum_j ? p->seq_k : least(j0 + w->tile, p->seq_k);                      \
         const int64_t b1 = g.sum_b ? p->batch : tb + 1, h1 = g.sum_h ? p->heads_q : th + 1;                            \
-        double *sum = (double *)(void *)(scratch + w->at.sum);                                                         \
+        double *sum = (double *)(void *)(scratch + w->offsets.sum);                                                    \
         struct attn_cpu_tile_##T t;                                                                                    \
         memset(sum, 0, (size_t)(w->tile * w->tile) * sizeof *sum);                                                     \
         attn_cpu_tile_init_##T(&t, w, scratch, 0);                                                                     \

@@ -90,42 +90,42 @@ static void lay_out(struct attn_cpu_bwd *w, int32_t threads) {
     w->key_blocks = attn_cpu_sdpa_blocks(p->seq_k, w->keys);
     w->n_stats = attn_core_has(p, ATTN_PACKED) ? p->heads_q * p->total_q : p->batch * p->heads_q * p->seq_q;
 
-    int64_t *end = &w->at.end;
+    int64_t *end = &w->offsets.end;
     const int64_t qs = w->tile * w->ldd * w->real, vs = w->tile * w->ldv * w->real, ss = w->tile * w->lds * w->real;
     const int64_t slots = ATTN_CPU_TILE_SLOTS, two_rows = 2 * w->ldv * w->real;
-    w->at.q = attn_cpu_sdpa_take(end, slots * qs);
-    w->at.dout = attn_cpu_sdpa_take(end, slots * vs > two_rows ? slots * vs : two_rows);
-    w->at.k = attn_cpu_sdpa_take(end, w->slots * qs);
-    w->at.v = attn_cpu_sdpa_take(end, vs);
-    w->at.kt = attn_cpu_sdpa_take(end, w->slots * p->dim_qk * w->tile * w->real);
-    w->at.vt = attn_cpu_sdpa_take(end, w->slots * p->dim_v * w->tile * w->real);
-    w->at.p = attn_cpu_sdpa_take(end, ss);
-    w->at.ds = attn_cpu_sdpa_take(end, ss);
-    w->at.chain = attn_cpu_sdpa_take(end, p->softcap > 0 ? ss : 0);
-    w->at.dk = attn_cpu_sdpa_take(end, w->slots * qs);
-    w->at.dv = attn_cpu_sdpa_take(end, w->slots * vs);
-    w->at.tmp = *end;
-    w->at.mask = attn_cpu_sdpa_take(end, w->tile * (int64_t)sizeof(float));
-    w->at.hidden = attn_cpu_sdpa_take(end, w->tile);
-    w->at.bad = attn_cpu_sdpa_take(end, (2 + w->slots) * w->tile);
-    w->at.row = attn_cpu_sdpa_take(end, slots * w->tile * (int64_t)sizeof(struct attn_cpu_sdpa_row));
-    w->at.stat = attn_cpu_sdpa_take(end, slots * w->tile * (int64_t)sizeof(struct attn_cpu_bwd_row *));
-    w->at.raw_q = attn_cpu_sdpa_take(end, qs);
-    w->at.raw_dout = attn_cpu_sdpa_take(end, vs);
-    w->at.raw_k = attn_cpu_sdpa_take(end, w->slots * qs);
-    w->at.sum =
+    w->offsets.q = attn_cpu_sdpa_take(end, slots * qs);
+    w->offsets.dout = attn_cpu_sdpa_take(end, slots * vs > two_rows ? slots * vs : two_rows);
+    w->offsets.k = attn_cpu_sdpa_take(end, w->slots * qs);
+    w->offsets.v = attn_cpu_sdpa_take(end, vs);
+    w->offsets.kt = attn_cpu_sdpa_take(end, w->slots * p->dim_qk * w->tile * w->real);
+    w->offsets.vt = attn_cpu_sdpa_take(end, w->slots * p->dim_v * w->tile * w->real);
+    w->offsets.p = attn_cpu_sdpa_take(end, ss);
+    w->offsets.ds = attn_cpu_sdpa_take(end, ss);
+    w->offsets.chain = attn_cpu_sdpa_take(end, p->softcap > 0 ? ss : 0);
+    w->offsets.dk = attn_cpu_sdpa_take(end, w->slots * qs);
+    w->offsets.dv = attn_cpu_sdpa_take(end, w->slots * vs);
+    w->offsets.tmp = *end;
+    w->offsets.mask = attn_cpu_sdpa_take(end, w->tile * (int64_t)sizeof(float));
+    w->offsets.hidden = attn_cpu_sdpa_take(end, w->tile);
+    w->offsets.bad = attn_cpu_sdpa_take(end, (2 + w->slots) * w->tile);
+    w->offsets.row = attn_cpu_sdpa_take(end, slots * w->tile * (int64_t)sizeof(struct attn_cpu_sdpa_row));
+    w->offsets.stat = attn_cpu_sdpa_take(end, slots * w->tile * (int64_t)sizeof(struct attn_cpu_bwd_row *));
+    w->offsets.raw_q = attn_cpu_sdpa_take(end, qs);
+    w->offsets.raw_dout = attn_cpu_sdpa_take(end, vs);
+    w->offsets.raw_k = attn_cpu_sdpa_take(end, w->slots * qs);
+    w->offsets.sum =
         attn_cpu_sdpa_take(end, attn_core_has(p, ATTN_GRAD_MASK) ? w->tile * w->tile * (int64_t)sizeof(double) : 0);
     if (pairs) {
-        w->at.q_zip = attn_cpu_sdpa_take(end, qs / 2);
-        w->at.dout_zip = attn_cpu_sdpa_take(end, vs / 2);
-        w->at.k_zip = attn_cpu_sdpa_take(end, qs / 2);
-        w->at.p_zip = attn_cpu_sdpa_take(end, ss / 2);
-        w->at.ds_zip = attn_cpu_sdpa_take(end, ss / 2);
-        w->at.ds_half = attn_cpu_sdpa_take(end, w->tile * w->ldh * w->real);
+        w->offsets.q_zip = attn_cpu_sdpa_take(end, qs / 2);
+        w->offsets.dout_zip = attn_cpu_sdpa_take(end, vs / 2);
+        w->offsets.k_zip = attn_cpu_sdpa_take(end, qs / 2);
+        w->offsets.p_zip = attn_cpu_sdpa_take(end, ss / 2);
+        w->offsets.ds_zip = attn_cpu_sdpa_take(end, ss / 2);
+        w->offsets.ds_half = attn_cpu_sdpa_take(end, w->tile * w->ldh * w->real);
     }
     if (w->grad.end > *end) *end = w->grad.end;
     const int64_t all = attn_cpu_sdpa_up(w->s.flat, 32);
-    w->at.dq = attn_cpu_sdpa_take(end, (w->fused && all > w->rows ? all : w->rows) * w->ldd * w->real);
+    w->offsets.dq = attn_cpu_sdpa_take(end, (w->fused && all > w->rows ? all : w->rows) * w->ldd * w->real);
 }
 
 static int64_t row_tasks(const struct attn_cpu_bwd *w) {
@@ -166,13 +166,13 @@ int64_t attn_cpu_sdpa_bwd_workspace(const struct attn_cpu_sdpa_isa *isa, const a
     int64_t odd;
     if (p->heads_q <= 0) return 0;
     set_up(&w, isa, p, NULL, threads);
-    return shared_bytes(&w, &odd) + workers(&w) * w.at.end;
+    return shared_bytes(&w, &odd) + workers(&w) * w.offsets.end;
 }
 
 static void run_tasks(void *arg, int32_t worker) {
     struct attn_cpu_bwd *w = arg;
     attn_ukr_bf16_begin(w->bf16);
-    for (int64_t t; (t = attn_cpu_next(&w->next)) < w->tasks;) w->phase(w, t, w->scratch + worker * w->at.end);
+    for (int64_t t; (t = attn_cpu_next(&w->next)) < w->tasks;) w->phase(w, t, w->scratch + worker * w->offsets.end);
     attn_ukr_bf16_end(w->bf16);
 }
 

@@ -25,7 +25,7 @@ struct attn_cpu_bwd_amx {
         int64_t q, dout, q_transposed, dout_transposed, kt, vt, k_zip, seen, range, max, delta, dk, dv, tmp, s, p, ds,
             ds_rows;
         int64_t slope, origin, near, weight, ref, cell, next, bits; /* bwd_amx_score.c */
-    } at;
+    } offsets;
     int scored;  /* products are not yet scores */
     int64_t end; /* 0: not used */
 };
@@ -52,7 +52,7 @@ struct attn_cpu_bwd {
         int64_t q, dout, k, v, kt, vt, p, ds, chain, dq, dk, dv, tmp, mask, hidden, row, stat, raw_q, raw_dout, raw_k,
             raw_v, bad, sum, q_zip, dout_zip, k_zip, p_zip, ds_zip, ds_half;
         int64_t end;
-    } at;            /* a worker's scratch */
+    } offsets;       /* a worker's scratch */
     int64_t n_stats; /* query rows times heads */
     struct attn_cpu_bwd_row *stats;
     struct attn_cpu_counter next;

@@ -63,30 +63,30 @@ static void lay_out_pairs(struct attn_cpu_bwd_amx *g, int64_t rows, int64_t keys
                   cells = STRIPS * SIDE * keys / 2;
     g->ldq = odd_lines(g->depth / 2), g->ldo = odd_lines(g->width / 2);
     g->ldk = odd_lines(g->depth), g->ldt = odd_lines(most);
-    g->at.q = attn_cpu_sdpa_take(&g->end, rows * g->ldq * f);
-    g->at.dout = attn_cpu_sdpa_take(&g->end, rows * g->ldo * f);
-    g->at.q_transposed = attn_cpu_sdpa_take(&g->end, rows / 2 * g->depth * f);
-    g->at.dout_transposed = attn_cpu_sdpa_take(&g->end, rows / 2 * g->width * f);
-    g->at.kt = attn_cpu_sdpa_take(&g->end, keys / 2 * g->depth * f);
-    g->at.vt = attn_cpu_sdpa_take(&g->end, keys / 2 * g->width * f);
-    g->at.k_zip = attn_cpu_sdpa_take(&g->end, keys / 2 * g->ldk * f);
-    g->at.p = attn_cpu_sdpa_take(&g->end, cells * f);
-    g->at.ds = attn_cpu_sdpa_take(&g->end, cells * f);
-    g->at.ds_rows = attn_cpu_sdpa_take(&g->end, cells * f);
+    g->offsets.q = attn_cpu_sdpa_take(&g->end, rows * g->ldq * f);
+    g->offsets.dout = attn_cpu_sdpa_take(&g->end, rows * g->ldo * f);
+    g->offsets.q_transposed = attn_cpu_sdpa_take(&g->end, rows / 2 * g->depth * f);
+    g->offsets.dout_transposed = attn_cpu_sdpa_take(&g->end, rows / 2 * g->width * f);
+    g->offsets.kt = attn_cpu_sdpa_take(&g->end, keys / 2 * g->depth * f);
+    g->offsets.vt = attn_cpu_sdpa_take(&g->end, keys / 2 * g->width * f);
+    g->offsets.k_zip = attn_cpu_sdpa_take(&g->end, keys / 2 * g->ldk * f);
+    g->offsets.p = attn_cpu_sdpa_take(&g->end, cells * f);
+    g->offsets.ds = attn_cpu_sdpa_take(&g->end, cells * f);
+    g->offsets.ds_rows = attn_cpu_sdpa_take(&g->end, cells * f);
 }
 static void lay_out_split(struct attn_cpu_bwd_amx *g, int64_t rows, int64_t keys) {
     const int64_t block = SPLIT * (int64_t)sizeof(float), wide = g->depth / SIDE, tall = g->width / SIDE;
     g->ldt = odd_lines(g->depth > g->width ? g->depth : g->width);
-    g->at.q = attn_cpu_sdpa_take(&g->end, rows / SIDE * wide * block);
-    g->at.dout = attn_cpu_sdpa_take(&g->end, rows / SIDE * tall * block);
-    g->at.q_transposed = attn_cpu_sdpa_take(&g->end, rows / SIDE * wide * block);
-    g->at.dout_transposed = attn_cpu_sdpa_take(&g->end, rows / SIDE * tall * block);
-    g->at.kt = attn_cpu_sdpa_take(&g->end, keys / SIDE * wide * block);
-    g->at.vt = attn_cpu_sdpa_take(&g->end, keys / SIDE * tall * block);
-    g->at.k_zip = attn_cpu_sdpa_take(&g->end, keys / SIDE * wide * block);
-    g->at.p = attn_cpu_sdpa_take(&g->end, rows / SIDE * SPLIT_BLOCKS * block);
-    g->at.ds = attn_cpu_sdpa_take(&g->end, rows / SIDE * SPLIT_BLOCKS * block);
-    g->at.ds_rows = attn_cpu_sdpa_take(&g->end, rows / SIDE * SPLIT_BLOCKS * block);
+    g->offsets.q = attn_cpu_sdpa_take(&g->end, rows / SIDE * wide * block);
+    g->offsets.dout = attn_cpu_sdpa_take(&g->end, rows / SIDE * tall * block);
+    g->offsets.q_transposed = attn_cpu_sdpa_take(&g->end, rows / SIDE * wide * block);
+    g->offsets.dout_transposed = attn_cpu_sdpa_take(&g->end, rows / SIDE * tall * block);
+    g->offsets.kt = attn_cpu_sdpa_take(&g->end, keys / SIDE * wide * block);
+    g->offsets.vt = attn_cpu_sdpa_take(&g->end, keys / SIDE * tall * block);
+    g->offsets.k_zip = attn_cpu_sdpa_take(&g->end, keys / SIDE * wide * block);
+    g->offsets.p = attn_cpu_sdpa_take(&g->end, rows / SIDE * SPLIT_BLOCKS * block);
+    g->offsets.ds = attn_cpu_sdpa_take(&g->end, rows / SIDE * SPLIT_BLOCKS * block);
+    g->offsets.ds_rows = attn_cpu_sdpa_take(&g->end, rows / SIDE * SPLIT_BLOCKS * block);
 }
 
 void attn_cpu_bwd_amx_lay_out(struct attn_cpu_bwd *w, int32_t threads) {
@@ -110,14 +110,14 @@ void attn_cpu_bwd_amx_lay_out(struct attn_cpu_bwd *w, int32_t threads) {
     } else {
         lay_out_pairs(g, rows, keys);
     }
-    g->at.seen = attn_cpu_sdpa_take(&g->end, 2 * rows * (int64_t)sizeof(int32_t));
-    g->at.range = attn_cpu_sdpa_take(&g->end, 2 * rows * (int64_t)sizeof(int64_t));
-    g->at.max = attn_cpu_sdpa_take(&g->end, rows * f);
-    g->at.delta = attn_cpu_sdpa_take(&g->end, rows * f);
-    g->at.dk = attn_cpu_sdpa_take(&g->end, keys * g->depth * f);
-    g->at.dv = attn_cpu_sdpa_take(&g->end, keys * g->width * f);
-    g->at.tmp = attn_cpu_sdpa_take(&g->end, SIDE * g->ldt * f);
-    g->at.s = attn_cpu_sdpa_take(&g->end, 4 * SIDE * SIDE * f);
+    g->offsets.seen = attn_cpu_sdpa_take(&g->end, 2 * rows * (int64_t)sizeof(int32_t));
+    g->offsets.range = attn_cpu_sdpa_take(&g->end, 2 * rows * (int64_t)sizeof(int64_t));
+    g->offsets.max = attn_cpu_sdpa_take(&g->end, rows * f);
+    g->offsets.delta = attn_cpu_sdpa_take(&g->end, rows * f);
+    g->offsets.dk = attn_cpu_sdpa_take(&g->end, keys * g->depth * f);
+    g->offsets.dv = attn_cpu_sdpa_take(&g->end, keys * g->width * f);
+    g->offsets.tmp = attn_cpu_sdpa_take(&g->end, SIDE * g->ldt * f);
+    g->offsets.s = attn_cpu_sdpa_take(&g->end, 4 * SIDE * SIDE * f);
     if (g->scored) attn_cpu_bwd_amx_score_lay_out(w, rows, keys);
 }
 
@@ -173,11 +173,13 @@ static void begin(struct work *k, const struct attn_cpu_bwd *w, const struct att
                   char *scratch) {
     const struct attn_cpu_bwd_amx *g = &w->grad;
     *k = (struct work){.w = w, .seq = seq, .b = b, .hk = hk};
-#define AT(name) (float *)(void *)(scratch + g->at.name)
-    k->q = AT(q), k->dout = AT(dout), k->q_transposed = AT(q_transposed), k->dout_transposed = AT(dout_transposed);
-    k->kt = AT(kt), k->vt = AT(vt), k->k_zip = AT(k_zip), k->max = AT(max), k->delta = AT(delta), k->tmp = AT(tmp);
-    k->seen = (int32_t *)(void *)(scratch + g->at.seen);
-    k->range = (int64_t *)(void *)(scratch + g->at.range);
+#define SCRATCH(name) (float *)(void *)(scratch + g->offsets.name)
+    k->q = SCRATCH(q), k->dout = SCRATCH(dout), k->q_transposed = SCRATCH(q_transposed),
+    k->dout_transposed = SCRATCH(dout_transposed);
+    k->kt = SCRATCH(kt), k->vt = SCRATCH(vt), k->k_zip = SCRATCH(k_zip), k->max = SCRATCH(max),
+    k->delta = SCRATCH(delta), k->tmp = SCRATCH(tmp);
+    k->seen = (int32_t *)(void *)(scratch + g->offsets.seen);
+    k->range = (int64_t *)(void *)(scratch + g->offsets.range);
     k->t = (struct attn_bwd_tile){.depth = g->depth,
                                   .width = g->width,
                                   .q = k->q,
@@ -195,11 +197,11 @@ static void begin(struct work *k, const struct attn_cpu_bwd *w, const struct att
                                   .delta = k->delta,
                                   .factor = (float)((g->scored && w->s.p->softcap > 0 ? 1 : w->s.p->scale) * LOG2_E),
                                   .ldd = w->ldd,
-                                  .s = AT(s),
-                                  .p = AT(p),
-                                  .ds = AT(ds),
-                                  .ds_rows = AT(ds_rows)};
-#undef AT
+                                  .s = SCRATCH(s),
+                                  .p = SCRATCH(p),
+                                  .ds = SCRATCH(ds),
+                                  .ds_rows = SCRATCH(ds_rows)};
+#undef SCRATCH
     if (g->scored) attn_cpu_bwd_amx_score_begin(&k->score, w, seq, b, hk, scratch);
 }
 
@@ -221,12 +223,12 @@ static int simple_rows(const struct work *k, int64_t f0, int64_t n) {
 struct rows_32 {
     const char *row[SIDE];
     float factor[SIDE];
-    int same; /* factors are 1 */
+    int unscaled; /* factors are 1 */
 };
 static const float *gather(const struct work *k, const struct rows_32 *x, int64_t n, int64_t padded, int64_t *ld) {
     const int64_t ldt = k->w->grad.ldt, apart = x->row[0] && x->row[1] ? x->row[1] - x->row[0] : 0;
     const int32_t dtype = k->w->s.p->dtype;
-    int in_place = dtype == ATTN_F32 && x->same && n == padded && apart > 0;
+    int in_place = dtype == ATTN_F32 && x->unscaled && n == padded && apart > 0;
     for (int64_t r = 1; r < SIDE && in_place; r++) in_place = x->row[r] && x->row[r] - x->row[r - 1] == apart;
     *ld = in_place ? apart / (int64_t)sizeof(float) : ldt;
     if (in_place) return (const void *)x->row[0];
@@ -256,7 +258,7 @@ static void load_rows_split(struct work *k, int64_t f0, int64_t n) {
     k->t.strips = attn_cpu_sdpa_blocks(n, SIDE);
     for (int64_t s = 0; s < k->t.strips; s++) {
         const int64_t at_q = s * (depth / SIDE) * SPLIT, at_dout = s * (width / SIDE) * SPLIT;
-        struct rows_32 q = {.same = 1}, dout = {.same = 1};
+        struct rows_32 q = {.unscaled = 1}, dout = {.unscaled = 1};
         for (int64_t x = 0; x < SIDE; x++) {
             const int64_t r = s * SIDE + x, i = (f0 + r) / group, h = k->hk * group + (f0 + r) % group;
             const struct attn_cpu_bwd_row *stat = r < n ? attn_cpu_bwd_stat(w, k->seq, k->b, h, i) : NULL;
@@ -265,7 +267,7 @@ static void load_rows_split(struct work *k, int64_t f0, int64_t n) {
             q.row[x] = attn_view_row(&w->s.q, k->b, h, k->seq->q0 + i);
             dout.row[x] = attn_view_row(&w->dout, k->b, h, k->seq->q0 + i);
             q.factor[x] = 1, dout.factor[x] = (float)stat->g;
-            dout.same &= !(stat->g < 1) && !(stat->g > 1);
+            dout.unscaled &= !(stat->g < 1) && !(stat->g > 1);
             k->max[r] = w->grad.scored ? stat->offset : (float)(stat->lse * LOG2_E), k->delta[r] = (float)stat->shift;
         }
         split_rows(k, &q, p->dim_qk, depth, k->q + at_q, 0, k->q_transposed + at_q, 0);
@@ -276,7 +278,7 @@ static void load_rows_split(struct work *k, int64_t f0, int64_t n) {
  * here. */
 static void key_rows(const struct work *k, const struct attn_view *view, int64_t j, int64_t end, int64_t n,
                      struct rows_32 *x) {
-    *x = (struct rows_32){.same = 1};
+    *x = (struct rows_32){.unscaled = 1};
     for (int64_t r = 0; r < SIDE && j + r < end; r++) {
         const char *row = attn_view_row(view, k->b, k->hk, k->seq->k0 + j + r);
         x->row[r] = all_finite(k->w, row, n) ? row : NULL, x->factor[r] = 1;
@@ -320,8 +322,8 @@ static void load_rows(struct work *k, int64_t f0, int64_t n) {
         if (r < n) {
             const struct attn_cpu_bwd_row *stat = attn_cpu_bwd_stat(w, k->seq, k->b, h, i);
             if (!isinf(stat->lse)) {
-                const int64_t at = k->seq->q0 + i;
-                q = attn_view_row(&w->s.q, k->b, h, at), dout = attn_view_row(&w->dout, k->b, h, at);
+                const int64_t row_q = k->seq->q0 + i;
+                q = attn_view_row(&w->s.q, k->b, h, row_q), dout = attn_view_row(&w->dout, k->b, h, row_q);
                 k->max[r] = stat->offset, k->delta[r] = (float)stat->shift;
             }
         }
@@ -455,9 +457,9 @@ static void run_tile(struct work *k, int64_t n, int64_t j0, int64_t f, int64_t j
         if (t.dv) t.dv += x * SIDE * tall;
         see(k, t.blocks, j);
         if (w->grad.scored) {
-            const int more = x + SPLIT_BLOCKS < k->t.blocks;
-            t.score = attn_cpu_bwd_amx_score_keys(&k->score, j, more ? k->score.f0 : f,
-                                                  more ? j + SPLIT_BLOCKS * SIDE : j_next);
+            const int within = x + SPLIT_BLOCKS < k->t.blocks;
+            t.score = attn_cpu_bwd_amx_score_keys(&k->score, j, within ? k->score.f0 : f,
+                                                  within ? j + SPLIT_BLOCKS * SIDE : j_next);
         }
         w->bf16->bwd_tile_f32(&t);
     }
@@ -474,7 +476,7 @@ int attn_cpu_bwd_amx_keys(const struct attn_cpu_bwd *w, const struct attn_core_s
     if (n <= 0 || w->odd_keys[(b * p->heads_k + hk) * w->key_blocks + block] || !simple_rows(&k, 0, end)) return 0;
     if (whole(w) && !simple_pair(&k)) return 0;
     n = n > w->keys ? w->keys : n;
-    float *dk = (float *)(void *)(scratch + g->at.dk), *dv = (float *)(void *)(scratch + g->at.dv);
+    float *dk = (float *)(void *)(scratch + g->offsets.dk), *dv = (float *)(void *)(scratch + g->offsets.dv);
     load_keys(&k, j0, n);
     memset(dk, 0, (size_t)(k.t.blocks * SIDE * g->depth) * sizeof *dk);
     memset(dv, 0, (size_t)(k.t.blocks * SIDE * g->width) * sizeof *dv);

@@ -32,14 +32,14 @@ int attn_cpu_bwd_amx_scores(const struct attn_cpu_bwd *w) {
 void attn_cpu_bwd_amx_score_lay_out(struct attn_cpu_bwd *w, int64_t rows, int64_t keys) {
     struct attn_cpu_bwd_amx *g = &w->grad;
     const int64_t f = (int64_t)sizeof(float), pointers = w->s.p->mask_dtype ? rows * (int64_t)sizeof(char *) : 0;
-    g->at.slope = attn_cpu_sdpa_take(&g->end, rows * f);
-    g->at.origin = attn_cpu_sdpa_take(&g->end, rows * f);
-    g->at.near = attn_cpu_sdpa_take(&g->end, rows * f);
-    g->at.weight = attn_cpu_sdpa_take(&g->end, rows * f);
-    g->at.ref = attn_cpu_sdpa_take(&g->end, rows * (int64_t)sizeof(int64_t));
-    g->at.cell = attn_cpu_sdpa_take(&g->end, pointers);
-    g->at.next = attn_cpu_sdpa_take(&g->end, pointers);
-    g->at.bits = attn_cpu_sdpa_take(&g->end, rows * (keys / ATTN_BWD_TILE) * (int64_t)sizeof(uint32_t));
+    g->offsets.slope = attn_cpu_sdpa_take(&g->end, rows * f);
+    g->offsets.origin = attn_cpu_sdpa_take(&g->end, rows * f);
+    g->offsets.near = attn_cpu_sdpa_take(&g->end, rows * f);
+    g->offsets.weight = attn_cpu_sdpa_take(&g->end, rows * f);
+    g->offsets.ref = attn_cpu_sdpa_take(&g->end, rows * (int64_t)sizeof(int64_t));
+    g->offsets.cell = attn_cpu_sdpa_take(&g->end, pointers);
+    g->offsets.next = attn_cpu_sdpa_take(&g->end, pointers);
+    g->offsets.bits = attn_cpu_sdpa_take(&g->end, rows * (keys / ATTN_BWD_TILE) * (int64_t)sizeof(uint32_t));
 }
 
 float attn_cpu_bwd_amx_score_max(const struct attn_cpu_bwd *w, const struct attn_core_seq *seq, int64_t b, int64_t h,
@@ -73,11 +73,12 @@ void attn_cpu_bwd_amx_score_begin(struct attn_cpu_bwd_amx_score *s, const struct
     const struct attn_cpu_bwd_amx *g = &w->grad;
     const attn_problem *p = w->s.p;
     *s = (struct attn_cpu_bwd_amx_score){.w = w, .seq = seq, .b = b, .hk = hk};
-#define AT(name) (void *)(scratch + g->at.name)
-    s->slope = AT(slope), s->origin = AT(origin), s->near = AT(near), s->weight = AT(weight), s->ref = AT(ref);
-    s->cell = AT(cell), s->next = AT(next);
-    s->score.bits = AT(bits);
-#undef AT
+#define SCRATCH(name) (void *)(scratch + g->offsets.name)
+    s->slope = SCRATCH(slope), s->origin = SCRATCH(origin), s->near = SCRATCH(near), s->weight = SCRATCH(weight),
+    s->ref = SCRATCH(ref);
+    s->cell = SCRATCH(cell), s->next = SCRATCH(next);
+    s->score.bits = SCRATCH(bits);
+#undef SCRATCH
     s->score.caps = p->softcap > 0;
     if (s->score.caps) s->score.cap = attn_softcap_of(w->s.softcap, p->scale);
     s->score.alibi = p->alibi == ATTN_ALIBI_NONE ? 0 : 1 + (p->alibi == ATTN_ALIBI_DISTANCE);
@@ -103,10 +104,10 @@ void attn_cpu_bwd_amx_score_rows(struct attn_cpu_bwd_amx_score *s, int64_t f0, i
         s->slope[r] = s->near[r] = 0, s->ref[r] = 0;
         if (s->score.alibi && there) {
             if (row.h != h) row.h = h, row.slope = attn_cpu_sdpa_slope(&w->s, s->b, h);
-            row.at = i + off, row.lo = range[2 * r], row.hi = range[2 * r + 1];
+            row.diagonal = i + off, row.lo = range[2 * r], row.hi = range[2 * r + 1];
             attn_cpu_sdpa_alibi(&w->s, &row);
             s->slope[r] = (float)((by_distance ? -row.slope : row.slope) * LOG2_E);
-            s->ref[r] = by_distance ? row.at : row.alibi_ref;
+            s->ref[r] = by_distance ? row.diagonal : row.alibi_ref;
             s->near[r] = by_distance ? (float)row.alibi_ref : 0;
         }
         if (++h == end) h -= w->s.group, i++;
@@ -117,11 +118,11 @@ void attn_cpu_bwd_amx_score_rows(struct attn_cpu_bwd_amx_score *s, int64_t f0, i
 static void find_cells(const struct attn_cpu_bwd_amx_score *s, int64_t f, int64_t j, const char **cell) {
     const struct attn_cpu_bwd *w = s->w;
     const struct attn_view *mask = &w->s.mask;
-    const int64_t end = (s->hk + 1) * w->s.group, at = j * mask->element_bytes, rows = s->seq->sq * w->s.group;
+    const int64_t end = (s->hk + 1) * w->s.group, byte = j * mask->element_bytes, rows = s->seq->sq * w->s.group;
     int64_t h = end - w->s.group + f % w->s.group, i = f / w->s.group;
-    const char *const first = attn_view_row(mask, s->b, h, i) + at;
+    const char *const first = attn_view_row(mask, s->b, h, i) + byte;
     for (int64_t r = 0; r < s->padded; r++) {
-        cell[r] = f + r < rows ? attn_view_row(mask, s->b, h, i) + at : first;
+        cell[r] = f + r < rows ? attn_view_row(mask, s->b, h, i) + byte : first;
         if (++h == end) h -= w->s.group, i++;
     }
 }

@@ -14,22 +14,23 @@ static inline void T(gemm)(const struct attn_cpu_bwd *w, int64_t m, int64_t n, i
 
 void T(attn_cpu_tile_init)(struct T(attn_cpu_tile) * t, const struct attn_cpu_bwd *w, char *scratch, int slot) {
     *t = (struct T(attn_cpu_tile)){.w = w};
-#define AT(name) (REAL *)(void *)(scratch + w->at.name)
-    t->q = AT(q) + slot * w->tile * w->ldq;
-    t->dout = AT(dout) + slot * w->tile * w->ldo;
-    t->q_zip = AT(q_zip), t->dout_zip = AT(dout_zip), t->p_zip = AT(p_zip), t->ds_zip = AT(ds_zip);
-    t->k_zip = AT(k_zip), t->ds_half = AT(ds_half);
-    t->k = AT(k), t->v = AT(v), t->kt = AT(kt), t->vt = AT(vt), t->p = AT(p), t->ds = AT(ds), t->tmp = AT(tmp);
-    t->chain = w->s.p->softcap > 0 ? AT(chain) : NULL;
-    t->bad_q.raw = AT(raw_q), t->bad_dout.raw = AT(raw_dout), t->bad_k.raw = AT(raw_k);
-#undef AT
-    t->bad_q.row = (uint8_t *)scratch + w->at.bad;
+#define SCRATCH(name) (REAL *)(void *)(scratch + w->offsets.name)
+    t->q = SCRATCH(q) + slot * w->tile * w->ldq;
+    t->dout = SCRATCH(dout) + slot * w->tile * w->ldo;
+    t->q_zip = SCRATCH(q_zip), t->dout_zip = SCRATCH(dout_zip), t->p_zip = SCRATCH(p_zip), t->ds_zip = SCRATCH(ds_zip);
+    t->k_zip = SCRATCH(k_zip), t->ds_half = SCRATCH(ds_half);
+    t->k = SCRATCH(k), t->v = SCRATCH(v), t->kt = SCRATCH(kt), t->vt = SCRATCH(vt), t->p = SCRATCH(p),
+    t->ds = SCRATCH(ds), t->tmp = SCRATCH(tmp);
+    t->chain = w->s.p->softcap > 0 ? SCRATCH(chain) : NULL;
+    t->bad_q.raw = SCRATCH(raw_q), t->bad_dout.raw = SCRATCH(raw_dout), t->bad_k.raw = SCRATCH(raw_k);
+#undef SCRATCH
+    t->bad_q.row = (uint8_t *)scratch + w->offsets.bad;
     t->bad_dout.row = t->bad_q.row + w->tile;
     t->bad_k.row = t->bad_dout.row + w->tile;
-    t->hidden = (uint8_t *)scratch + w->at.hidden;
-    t->mask = (float *)(void *)(scratch + w->at.mask);
-    t->row = (struct attn_cpu_sdpa_row *)(void *)(scratch + w->at.row) + slot * w->tile;
-    t->stat = (struct attn_cpu_bwd_row **)(void *)(scratch + w->at.stat) + slot * w->tile;
+    t->hidden = (uint8_t *)scratch + w->offsets.hidden;
+    t->mask = (float *)(void *)(scratch + w->offsets.mask);
+    t->row = (struct attn_cpu_sdpa_row *)(void *)(scratch + w->offsets.row) + slot * w->tile;
+    t->stat = (struct attn_cpu_bwd_row **)(void *)(scratch + w->offsets.stat) + slot * w->tile;
 }
 
 void T(attn_cpu_tile_head)(struct T(attn_cpu_tile) * t, int64_t b, int64_t hk) {
@@ -68,7 +69,7 @@ void T(attn_cpu_tile_rows)(struct T(attn_cpu_tile) * t, int64_t h0, int64_t grou
     t->n_rows = n;
     t->lo = INT64_MAX, t->hi = 0, t->bad_rows = 0, t->simple = w->s.plain;
     for (int64_t r = 0; r < n; r++) {
-        const int64_t i = (f0 + r) / group, h = h0 + (f0 + r) % group, at = t->seq.q0 + i;
+        const int64_t i = (f0 + r) / group, h = h0 + (f0 + r) % group, row_q = t->seq.q0 + i;
         REAL *q = t->q + r * w->ldq, *dout = t->dout + r * w->ldo;
         struct attn_cpu_sdpa_row *row = &t->row[r];
         struct attn_cpu_bwd_row *stat = t->stat[r] = attn_cpu_bwd_stat(w, &t->seq, t->b, h, i);
@@ -83,14 +84,14 @@ void T(attn_cpu_tile_rows)(struct T(attn_cpu_tile) * t, int64_t h0, int64_t grou
         if (row->lo < t->lo) t->lo = row->lo;
         if (row->hi > t->hi) t->hi = row->hi;
 #if PAIRS
-        if (p->dim_qk > 0) attn_cpu_bf16_row(q, attn_view_row(&w->s.q, t->b, h, at), p->dim_qk);
-        if (p->dim_v > 0) attn_cpu_bf16_row(dout, attn_view_row(&w->dout, t->b, h, at), p->dim_v);
+        if (p->dim_qk > 0) attn_cpu_bf16_row(q, attn_view_row(&w->s.q, t->b, h, row_q), p->dim_qk);
+        if (p->dim_v > 0) attn_cpu_bf16_row(dout, attn_view_row(&w->dout, t->b, h, row_q), p->dim_v);
         if (!isfinite(stat->shift)) t->bad_rows = 1;
 #else
-        if (p->dim_qk > 0)
-            R(attn_cpu_sdpa_load)(&w->s, q, attn_view_row(&w->s.q, t->b, h, at), p->dtype, p->dim_qk, w->s.row_factor);
+        if (p->dim_qk > 0) R(attn_cpu_sdpa_load)
+        (&w->s, q, attn_view_row(&w->s.q, t->b, h, row_q), p->dtype, p->dim_qk, w->s.row_factor);
         if (p->dim_v > 0)
-            R(attn_cpu_sdpa_load)(&w->s, dout, attn_view_row(&w->dout, t->b, h, at), p->dtype, p->dim_v, stat->g);
+            R(attn_cpu_sdpa_load)(&w->s, dout, attn_view_row(&w->dout, t->b, h, row_q), p->dtype, p->dim_v, stat->g);
         if (!isfinite(stat->shift) || !w->s.u->R(finite)(dout, p->dim_v) || !w->s.u->R(finite)(q, p->dim_qk))
             t->bad_rows = 1;
 #endif

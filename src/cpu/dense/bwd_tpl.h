@@ -7,18 +7,18 @@ static void T(phase_rows)(struct attn_cpu_bwd *w, int64_t task, char *scratch) {
     const attn_problem *p = w->s.p;
     const int64_t blocks = attn_cpu_sdpa_blocks(p->seq_q, ROWS), i0 = task % blocks * ROWS;
     const int64_t h = task / blocks % p->heads_q, b = task / blocks / p->heads_q;
-    REAL *out = (REAL *)(void *)(scratch + w->at.dout), *dout = out + w->ldv;
+    REAL *out = (REAL *)(void *)(scratch + w->offsets.dout), *dout = out + w->ldv;
     const double sink = attn_cpu_ref_sink(p, w->s.args, h);
     struct attn_core_seq seq;
     int simple = 1;
     attn_cpu_sdpa_seq(&w->s, b, &seq);
     for (int64_t i = i0; i < i0 + ROWS && i < seq.sq; i++) {
-        const int64_t at = seq.q0 + i;
-        double dlse = 0, dot = 0, lse = attn_num_load(attn_view_row(&w->lse, b, h, at), w->lse.dtype, 0);
-        if (w->dlse.data) dlse = attn_num_load(attn_view_row(&w->dlse, b, h, at), w->dlse.dtype, 0);
+        const int64_t row_q = seq.q0 + i;
+        double dlse = 0, dot = 0, lse = attn_num_load(attn_view_row(&w->lse, b, h, row_q), w->lse.dtype, 0);
+        if (w->dlse.data) dlse = attn_num_load(attn_view_row(&w->dlse, b, h, row_q), w->dlse.dtype, 0);
         if (p->dim_v > 0 && !isinf(lse)) {
-            R(attn_cpu_sdpa_load)(&w->s, out, attn_view_row(&w->out, b, h, at), p->dtype, p->dim_v, 1);
-            R(attn_cpu_sdpa_load)(&w->s, dout, attn_view_row(&w->dout, b, h, at), p->dtype, p->dim_v, 1);
+            R(attn_cpu_sdpa_load)(&w->s, out, attn_view_row(&w->out, b, h, row_q), p->dtype, p->dim_v, 1);
+            R(attn_cpu_sdpa_load)(&w->s, dout, attn_view_row(&w->dout, b, h, row_q), p->dtype, p->dim_v, 1);
             double part[8] = {0}; /* in double: the error of this sum is a whole row's */
             int64_t c = 0;
             for (; c + 8 <= p->dim_v; c += 8)
@@ -35,8 +35,8 @@ static void T(phase_rows)(struct attn_cpu_bwd *w, int64_t task, char *scratch) {
         if (!w->grad.end || !row.alive || isinf(row.lse)) continue;
         if (w->grad.scored)
             attn_cpu_bwd_stat(w, &seq, b, h, i)->offset = attn_cpu_bwd_amx_score_max(w, &seq, b, h, i, row.lse);
-        simple &= attn_cpu_bwd_amx_simple(w, attn_cpu_bwd_stat(w, &seq, b, h, i), attn_view_row(&w->s.q, b, h, at),
-                                          attn_view_row(&w->dout, b, h, at));
+        simple &= attn_cpu_bwd_amx_simple(w, attn_cpu_bwd_stat(w, &seq, b, h, i), attn_view_row(&w->s.q, b, h, row_q),
+                                          attn_view_row(&w->dout, b, h, row_q));
     }
     if (w->grad.end) w->odd_rows[task] = (uint8_t)!simple;
 }
@@ -53,10 +53,10 @@ static void T(add_dalibi)(const struct T(attn_cpu_tile) * t) {
     }
 }
 
-static void T(write_rows)(const struct attn_cpu_bwd *w, const struct attn_view *view, int64_t b, int64_t h, int64_t at,
+static void T(write_rows)(const struct attn_cpu_bwd *w, const struct attn_view *view, int64_t b, int64_t h, int64_t row,
                           const REAL *from, int64_t width, double factor) {
     if (width == 0) return;
-    char *to = attn_view_row(view, b, h, at);
+    char *to = attn_view_row(view, b, h, row);
     if (from) {
         R(attn_cpu_sdpa_store)(&w->s, to, w->s.p->dtype, from, width, factor);
     } else {
@@ -68,11 +68,11 @@ static void T(write_rows)(const struct attn_cpu_bwd *w, const struct attn_view *
 static void T(write_keys)(const struct T(attn_cpu_tile) * t, const REAL *dk, const REAL *dv) {
     const struct attn_cpu_bwd *w = t->w;
     for (int64_t j = 0; j < w->tile && t->j0 + j < t->seq.sk_rows; j++) {
-        const int64_t at = t->seq.k0 + t->j0 + j;
+        const int64_t row = t->seq.k0 + t->j0 + j;
         const int live = j < t->n_keys;
         if (w->want_dk)
-            T(write_rows)(w, &w->dk, t->b, t->hk, at, live ? dk + j * w->ldd : NULL, w->s.p->dim_qk, w->s.late_scale);
-        if (w->want_dv) T(write_rows)(w, &w->dv, t->b, t->hk, at, live ? dv + j * w->ldv : NULL, w->s.p->dim_v, 1);
+            T(write_rows)(w, &w->dk, t->b, t->hk, row, live ? dk + j * w->ldd : NULL, w->s.p->dim_qk, w->s.late_scale);
+        if (w->want_dv) T(write_rows)(w, &w->dv, t->b, t->hk, row, live ? dv + j * w->ldv : NULL, w->s.p->dim_v, 1);
     }
 }
 
@@ -137,7 +137,7 @@ static void T(run_keys)(struct T(attn_cpu_tile) * t, int64_t j0, REAL *dk, REAL 
 /* The keys of a block; dq as above. */
 static void T(run_block)(struct T(attn_cpu_tile) * t, int64_t block, REAL *dq, char *scratch) {
     const struct attn_cpu_bwd *w = t->w;
-    REAL *dk = (REAL *)(void *)(scratch + w->at.dk), *dv = (REAL *)(void *)(scratch + w->at.dv);
+    REAL *dk = (REAL *)(void *)(scratch + w->offsets.dk), *dv = (REAL *)(void *)(scratch + w->offsets.dv);
     if (w->grad.end && attn_cpu_bwd_amx_keys(w, &t->seq, t->b, t->hk, block, (float *)(void *)dq, scratch)) return;
     for (int64_t j0 = block * w->keys; j0 < (block + 1) * w->keys && j0 < t->seq.sk_rows; j0 += w->slots * w->tile) {
         T(run_keys)(t, j0, dk, dv, dq);
@@ -168,7 +168,7 @@ static void T(phase_keys)(struct attn_cpu_bwd *w, int64_t task, char *scratch) {
 /* Keys and queries of a whole (batch, key head). */
 static void T(phase_fused)(struct attn_cpu_bwd *w, int64_t task, char *scratch) {
     struct T(attn_cpu_tile) t[KEY_SLOTS];
-    REAL *dq = (REAL *)(void *)(scratch + w->at.dq);
+    REAL *dq = (REAL *)(void *)(scratch + w->offsets.dq);
     T(begin_keys)(t, w, task, scratch);
     memset(dq, 0, (size_t)(attn_cpu_sdpa_up(t->seq.sq * w->s.group, 32) * w->ldd) * sizeof *dq);
     for (int64_t block = 0; block < w->key_blocks; block++) T(run_block)(t, block, dq, scratch);
@@ -178,7 +178,7 @@ static void T(phase_fused)(struct attn_cpu_bwd *w, int64_t task, char *scratch) 
 static void T(phase_queries)(struct attn_cpu_bwd *w, int64_t task, char *scratch) {
     const attn_problem *p = w->s.p;
     const int64_t head = task / w->row_blocks, f0 = (w->row_blocks - 1 - task % w->row_blocks) * w->rows;
-    REAL *dq = (REAL *)(void *)(scratch + w->at.dq);
+    REAL *dq = (REAL *)(void *)(scratch + w->offsets.dq);
     struct T(attn_cpu_tile) t[ATTN_CPU_TILE_SLOTS];
     int64_t lo = INT64_MAX, hi = 0, slots = 0;
     memset(dq, 0, (size_t)(w->rows * w->ldd) * sizeof *dq);

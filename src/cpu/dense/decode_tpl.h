@@ -38,20 +38,20 @@ static int T(finite_value)(const struct T(work) * w, const void *v) {
 /* A step at j of which some row does not see some key: scores of these are -inf. What no row sees may hold anything. A
  * value that is not finite and that only some rows see is left out, and these rows are lost; where all see it, it shows
  * in their sums. */
-static void T(hide)(const struct T(work) * w, int64_t r, int64_t rows, int64_t k0, int64_t j, struct T(step) * at,
-                    float *x, uint32_t *lost) {
+static void T(hide)(const struct T(work) * w, int64_t r, int64_t rows, int64_t k0, int64_t j,
+                    struct T(step) * this_step, float *x, uint32_t *lost) {
     static const REAL zeros[512];
     const uint32_t all = (1u << rows) - 1;
     for (int64_t i = 0; i < ATTN_DECODE_KEYS; i++) {
         uint32_t see = 0;
         for (int64_t a = 0; a < rows; a++) {
             const struct attn_cpu_sdpa_row *row = &w->row[r + a];
-            const int sees = (at->live >> i & 1) && j + i >= k0 && j + i >= row->lo && j + i < row->hi;
+            const int sees = (this_step->live >> i & 1) && j + i >= k0 && j + i >= row->lo && j + i < row->hi;
             see |= (uint32_t)sees << a;
             if (!sees) x[a * ATTN_DECODE_KEYS + i] = -INFINITY;
         }
-        if (see == all || (see && T(finite_value)(w, at->v[i]))) continue;
-        at->v[i] = zeros;
+        if (see == all || (see && T(finite_value)(w, this_step->v[i]))) continue;
+        this_step->v[i] = zeros;
         *lost |= see << r;
     }
 }
@@ -70,9 +70,9 @@ static void T(pass_keys)(const struct T(work) * w, const struct attn_decode *few
     for (int64_t t = 0; t < AHEAD && t < steps; t++) T(find)(w, j + t * ATTN_DECODE_KEYS, all->hi, &step[t]);
     for (int64_t t = 0; t <= steps; t++, j += ATTN_DECODE_KEYS) {
         struct T(step) *now = &step[t % RING], *upcoming = &step[(t + AHEAD) % RING];
-        const int more = j + AHEAD * ATTN_DECODE_KEYS < all->hi,
-                  prefetches = more && w->f->prefetches; /* maybe of the next task */
-        if (more) T(find)(w, j + AHEAD * ATTN_DECODE_KEYS, all->hi, upcoming);
+        const int within = j + AHEAD * ATTN_DECODE_KEYS < all->hi,
+                  prefetches = within && w->f->prefetches; /* maybe of the next task */
+        if (within) T(find)(w, j + AHEAD * ATTN_DECODE_KEYS, all->hi, upcoming);
         if (t < steps) {
             u->scores(few, now->k, prefetches ? upcoming->k : NULL, s[t % 2]);
             if (j < first || j + ATTN_DECODE_KEYS > all->hi_least || now->live != (1u << ATTN_DECODE_KEYS) - 1)

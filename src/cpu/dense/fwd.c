@@ -14,9 +14,9 @@
 
 #define LOG2_E 1.44269504088896340736
 
-static void store_lse(const struct attn_cpu_fwd *f, int64_t b, int64_t h, int64_t at, double lse) {
-    if (f->lse.data) attn_num_store(attn_view_row(&f->lse, b, h, at), f->lse.dtype, 0, lse);
-    if (f->lse_rounded.data) attn_num_store(attn_view_row(&f->lse_rounded, b, h, at), f->lse_rounded.dtype, 0, lse);
+static void store_lse(const struct attn_cpu_fwd *f, int64_t b, int64_t h, int64_t row, double lse) {
+    if (f->lse.data) attn_num_store(attn_view_row(&f->lse, b, h, row), f->lse.dtype, 0, lse);
+    if (f->lse_rounded.data) attn_num_store(attn_view_row(&f->lse_rounded, b, h, row), f->lse_rounded.dtype, 0, lse);
 }
 
 static void store_max(const struct attn_cpu_fwd *f, int64_t b, int64_t h, int64_t row, double max) {
@@ -177,24 +177,24 @@ static void lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     if (f->row_blocks == 1) f->rows = f->s.flat;
     f->side = owners < threads ? owners : threads;
 
-    f->at.end = 0;
-    int64_t *end = &f->at.end;
-    f->at.q = attn_cpu_sdpa_take(end, f->rows * f->ldq * f->real);
-    f->at.k = attn_cpu_sdpa_take(end, f->kept * f->keys * f->ldq * f->real);
-    f->at.kept = attn_cpu_sdpa_take(end, f->kept * (int64_t)sizeof(struct attn_cpu_fwd_kept));
-    f->at.tmp = attn_cpu_sdpa_take(end, f->panel * f->ldq * f->real);
-    f->at.v = attn_cpu_sdpa_take(end, f->keys * f->ldv * f->real);
-    f->at.raw = attn_cpu_sdpa_take(end, f->keys * f->ldv * f->real);
-    f->at.poison = attn_cpu_sdpa_take(end, f->keys);
-    f->at.s = attn_cpu_sdpa_take(end, f->strip * f->lds * f->real);
-    f->at.p = pairs ? attn_cpu_sdpa_take(end, f->strip * f->ldp * f->real) : f->at.s;
-    f->at.hidden = attn_cpu_sdpa_take(end, f->keys);
-    f->at.mask = attn_cpu_sdpa_take(end, f->keys * (int64_t)sizeof(float));
-    f->at.row = attn_cpu_sdpa_take(end, f->rows * (int64_t)sizeof(struct attn_cpu_sdpa_row));
-    f->at.o = attn_cpu_sdpa_take(end, f->rows * f->ldv * f->real);
-    f->at.m = attn_cpu_sdpa_take(end, f->rows * f->real);
-    f->at.l = attn_cpu_sdpa_take(end, 2 * f->rows * f->real);
-    f->at.before = attn_cpu_sdpa_take(end, f->panel ? 0 : (3 + f->ldv) * FEW_ROWS * f->real);
+    f->offsets.end = 0;
+    int64_t *end = &f->offsets.end;
+    f->offsets.q = attn_cpu_sdpa_take(end, f->rows * f->ldq * f->real);
+    f->offsets.k = attn_cpu_sdpa_take(end, f->kept * f->keys * f->ldq * f->real);
+    f->offsets.kept = attn_cpu_sdpa_take(end, f->kept * (int64_t)sizeof(struct attn_cpu_fwd_kept));
+    f->offsets.tmp = attn_cpu_sdpa_take(end, f->panel * f->ldq * f->real);
+    f->offsets.v = attn_cpu_sdpa_take(end, f->keys * f->ldv * f->real);
+    f->offsets.raw = attn_cpu_sdpa_take(end, f->keys * f->ldv * f->real);
+    f->offsets.poison = attn_cpu_sdpa_take(end, f->keys);
+    f->offsets.s = attn_cpu_sdpa_take(end, f->strip * f->lds * f->real);
+    f->offsets.p = pairs ? attn_cpu_sdpa_take(end, f->strip * f->ldp * f->real) : f->offsets.s;
+    f->offsets.hidden = attn_cpu_sdpa_take(end, f->keys);
+    f->offsets.mask = attn_cpu_sdpa_take(end, f->keys * (int64_t)sizeof(float));
+    f->offsets.row = attn_cpu_sdpa_take(end, f->rows * (int64_t)sizeof(struct attn_cpu_sdpa_row));
+    f->offsets.o = attn_cpu_sdpa_take(end, f->rows * f->ldv * f->real);
+    f->offsets.m = attn_cpu_sdpa_take(end, f->rows * f->real);
+    f->offsets.l = attn_cpu_sdpa_take(end, 2 * f->rows * f->real);
+    f->offsets.before = attn_cpu_sdpa_take(end, f->panel ? 0 : (3 + f->ldv) * FEW_ROWS * f->real);
     attn_cpu_fwd_lay_out_partial(f);
 }
 
@@ -244,7 +244,7 @@ int64_t attn_cpu_sdpa_fwd_workspace(const struct attn_cpu_sdpa_isa *isa, const a
     if (p->batch <= 0 || p->heads_q <= 0 || p->seq_q <= 0) return 0;
     const int32_t crew = crew_of(isa, p, threads);
     set_up(&f, isa, p, NULL, crew);
-    return workers(&f, crew) * f.at.end + partials(&f) + queues(&f);
+    return workers(&f, crew) * f.offsets.end + partials(&f) + queues(&f);
 }
 
 struct attn_cpu_fwd_bounds attn_cpu_fwd_see(const struct attn_cpu_sdpa_row *row, int64_t n) {
@@ -287,8 +287,8 @@ static void run_pairs(struct attn_cpu_fwd *f, int32_t worker, int64_t pairs, int
 static void run_tasks(void *arg, int32_t worker) {
     struct attn_cpu_fwd *f = arg;
     const int64_t pairs = f->s.p->batch * f->s.p->heads_k, each = f->row_blocks * f->splits;
-    char *scratch = f->scratch + worker * f->at.end;
-    struct attn_cpu_fwd_kept *kept = (struct attn_cpu_fwd_kept *)(void *)(scratch + f->at.kept);
+    char *scratch = f->scratch + worker * f->offsets.end;
+    struct attn_cpu_fwd_kept *kept = (struct attn_cpu_fwd_kept *)(void *)(scratch + f->offsets.kept);
     for (int64_t i = 0; i < f->kept; i++) kept[i].head = -1;
     attn_ukr_bf16_begin(f->s.bf16);
     run_pairs(f, worker, pairs, each, scratch);
@@ -308,7 +308,7 @@ void attn_cpu_sdpa_fwd(const struct attn_cpu_sdpa_isa *isa, const struct attn_co
     f.lse_rounded = attn_core_view(p, args, ATTN_ROLE_LSE_ROUNDED);
     f.max_logits = attn_core_view(p, args, ATTN_ROLE_MAX_LOGITS);
     f.scratch = args->workspace;
-    f.partials = f.scratch + n * f.at.end;
+    f.partials = f.scratch + n * f.offsets.end;
     f.queues = (struct attn_cpu_fwd_queue *)(void *)(f.partials + partials(&f));
     memset(f.queues, 0, (size_t)queues(&f));
     attn_cpu_pool_run(attn_cpu_pool_of(dev), n, run_tasks, &f);

@@ -34,7 +34,7 @@ struct attn_cpu_fwd {
     struct {
         int64_t q, k, kept, tmp, v, raw, poison, live, s, p, hidden, mask, o, m, l, before, row, nonfinite_q,
             nonfinite_k, score_override, override_scores, two_rows, page_missing, low, bias, bits, end;
-    } at;                  /* a worker's scratch */
+    } offsets;             /* a worker's scratch */
     int64_t partial_bytes; /* one (batch, key head, split): m, l, o of all flat rows */
     int64_t partial_l, partial_o;
     struct attn_cpu_counter next;

@@ -88,36 +88,38 @@ void attn_cpu_fwd_amx_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     f->rows = want * ROWS;
     f->row_blocks = attn_cpu_sdpa_blocks(f->s.flat, f->rows);
 
-    f->at.end = 0;
-    int64_t *end = &f->at.end, tmp = ROWS * depth * part;
+    f->offsets.end = 0;
+    int64_t *end = &f->offsets.end, tmp = ROWS * depth * part;
     if (tmp < 16 * width * 2 * part) tmp = 16 * width * 2 * part; /* a chunk of values, or a strip of results */
     if (tmp < ROWS * width * real) tmp = ROWS * width * real;
     if (p->mask_dtype && tmp < ATTN_CPU_STRIP_MASK_BYTES) tmp = ATTN_CPU_STRIP_MASK_BYTES;
     f->kept = 1;
-    f->at.kept = attn_cpu_sdpa_take(end, (int64_t)sizeof(struct attn_cpu_fwd_kept));
-    f->at.q = attn_cpu_sdpa_take(end, f->rows * depth * part);
-    f->at.k = attn_cpu_sdpa_take(end, f->keys * depth * part);
-    f->at.v = attn_cpu_sdpa_take(end, f->keys * width * part);
-    f->at.tmp = attn_cpu_sdpa_take(end, tmp);
-    f->at.raw = attn_cpu_sdpa_take(end, f->keys * width * real);
-    f->at.poison = attn_cpu_sdpa_take(end, f->keys);
-    f->at.live = attn_cpu_sdpa_take(end, f->keys * (int64_t)sizeof(uint32_t));
-    f->at.s = attn_cpu_sdpa_take(end, 2 * STEP * ROWS * real);
-    f->at.p = attn_cpu_sdpa_take(end, ATTN_FWD_QUEUE * STEP * ROWS * part);
-    f->at.nonfinite_q = attn_cpu_sdpa_take(end, f->rows);
-    f->at.nonfinite_k = attn_cpu_sdpa_take(end, f->keys);
-    f->at.page_missing = attn_cpu_sdpa_take(end, attn_core_has(p, ATTN_PAGED) ? f->keys : 0);
-    f->at.low = attn_cpu_sdpa_take(end, f->amx_split == 2 ? f->keys / STEP * real : 0);
-    f->at.score_override = attn_cpu_sdpa_take(end, f->amx_split > 1 ? f->keys * (int64_t)sizeof(uint32_t) : 0);
-    f->at.override_scores = attn_cpu_sdpa_take(end, f->amx_split > 1 ? f->keys * ROWS * real : 0);
-    f->at.two_rows = attn_cpu_sdpa_take(end, f->amx_split > 1 ? 2 * p->dim_qk * real : 0);
-    f->at.bias = attn_cpu_sdpa_take(end, p->mask_dtype ? f->keys * ROWS * real : 0);
-    f->at.bits = attn_cpu_sdpa_take(end, p->mask_dtype == ATTN_BOOL ? 2 * bits_of(f) * (int64_t)sizeof(uint32_t) : 0);
-    f->at.row = attn_cpu_sdpa_take(end, f->rows * (int64_t)sizeof(struct attn_cpu_sdpa_row));
-    f->at.o = attn_cpu_sdpa_take(end, f->rows * width * real);
-    f->at.before = attn_cpu_sdpa_take(end, f->amx_split == 3 && f->keys < p->seq_k ? f->rows * (width + 2) * real : 0);
-    f->at.m = attn_cpu_sdpa_take(end, f->rows * real);
-    f->at.l = attn_cpu_sdpa_take(end, f->rows * real);
+    f->offsets.kept = attn_cpu_sdpa_take(end, (int64_t)sizeof(struct attn_cpu_fwd_kept));
+    f->offsets.q = attn_cpu_sdpa_take(end, f->rows * depth * part);
+    f->offsets.k = attn_cpu_sdpa_take(end, f->keys * depth * part);
+    f->offsets.v = attn_cpu_sdpa_take(end, f->keys * width * part);
+    f->offsets.tmp = attn_cpu_sdpa_take(end, tmp);
+    f->offsets.raw = attn_cpu_sdpa_take(end, f->keys * width * real);
+    f->offsets.poison = attn_cpu_sdpa_take(end, f->keys);
+    f->offsets.live = attn_cpu_sdpa_take(end, f->keys * (int64_t)sizeof(uint32_t));
+    f->offsets.s = attn_cpu_sdpa_take(end, 2 * STEP * ROWS * real);
+    f->offsets.p = attn_cpu_sdpa_take(end, ATTN_FWD_QUEUE * STEP * ROWS * part);
+    f->offsets.nonfinite_q = attn_cpu_sdpa_take(end, f->rows);
+    f->offsets.nonfinite_k = attn_cpu_sdpa_take(end, f->keys);
+    f->offsets.page_missing = attn_cpu_sdpa_take(end, attn_core_has(p, ATTN_PAGED) ? f->keys : 0);
+    f->offsets.low = attn_cpu_sdpa_take(end, f->amx_split == 2 ? f->keys / STEP * real : 0);
+    f->offsets.score_override = attn_cpu_sdpa_take(end, f->amx_split > 1 ? f->keys * (int64_t)sizeof(uint32_t) : 0);
+    f->offsets.override_scores = attn_cpu_sdpa_take(end, f->amx_split > 1 ? f->keys * ROWS * real : 0);
+    f->offsets.two_rows = attn_cpu_sdpa_take(end, f->amx_split > 1 ? 2 * p->dim_qk * real : 0);
+    f->offsets.bias = attn_cpu_sdpa_take(end, p->mask_dtype ? f->keys * ROWS * real : 0);
+    f->offsets.bits =
+        attn_cpu_sdpa_take(end, p->mask_dtype == ATTN_BOOL ? 2 * bits_of(f) * (int64_t)sizeof(uint32_t) : 0);
+    f->offsets.row = attn_cpu_sdpa_take(end, f->rows * (int64_t)sizeof(struct attn_cpu_sdpa_row));
+    f->offsets.o = attn_cpu_sdpa_take(end, f->rows * width * real);
+    f->offsets.before =
+        attn_cpu_sdpa_take(end, f->amx_split == 3 && f->keys < p->seq_k ? f->rows * (width + 2) * real : 0);
+    f->offsets.m = attn_cpu_sdpa_take(end, f->rows * real);
+    f->offsets.l = attn_cpu_sdpa_take(end, f->rows * real);
 }
 
 /* Whether P needs no more accuracy than its rounding to bf16 (no lse). Not every bf16 microkernel has that form. */
@@ -303,21 +305,21 @@ static void run_block(struct attn_cpu_fwd_amx_work *w, int64_t live, int64_t j0,
             jobs++;
         }
     }
-    for (int64_t i = 0, same; i < jobs; i += same) {
-        for (same = 1; i + same < jobs && job[i + same].bf16_accuracy == job[i].bf16_accuracy;) same++;
-        run(w, job + i, same);
+    for (int64_t i = 0, alike; i < jobs; i += alike) {
+        for (alike = 1; i + alike < jobs && job[i + alike].bf16_accuracy == job[i].bf16_accuracy;) alike++;
+        run(w, job + i, alike);
     }
 }
 
 /* Natural logarithm of what l is relative to: lse = ln l + this. See attn_fwd_below. */
 static double natural_offset(const struct attn_cpu_fwd *f, float m) {
-    const float offset = m * (float)(f->s.unit * LOG2_E), more = below(f), parts = ATTN_FWD_PARTS;
+    const float offset = m * (float)(f->s.unit * LOG2_E), below_ = below(f), parts = ATTN_FWD_PARTS;
     const double times = log((double)attn_fwd_times(degree(f)));
     if (fabsf(offset) < attn_fwd_far(degree(f))) {
-        const float at = degree(f) == ATTN_FWD_TABLE ? nearbyintf(offset * parts) / parts : offset;
-        return (double)(at + more) / LOG2_E - times;
+        const float rounded = degree(f) == ATTN_FWD_TABLE ? nearbyintf(offset * parts) / parts : offset;
+        return (double)(rounded + below_) / LOG2_E - times;
     }
-    return (double)m * f->s.unit + (double)more / LOG2_E - times;
+    return (double)m * f->s.unit + (double)below_ / LOG2_E - times;
 }
 /* Writes a strip's results in one pass. Returns 0, nothing done, if some row is empty or not finite, or with a sink. */
 static int finish_at_once(const struct attn_cpu_fwd_amx_work *w, int64_t r0, int64_t n) {
@@ -386,22 +388,24 @@ void attn_cpu_fwd_amx_task(const struct attn_cpu_fwd *f, int64_t head, int64_t b
                   n = left < f->rows ? left : f->rows;
     struct attn_cpu_fwd_amx_work work = {.f = f, .b = head / p->heads_k, .hk = head % p->heads_k}, *w = &work;
     attn_cpu_sdpa_seq(&f->s, w->b, &w->seq);
-    w->row = (struct attn_cpu_sdpa_row *)(void *)(scratch + f->at.row);
-    w->kept = (struct attn_cpu_fwd_kept *)(void *)(scratch + f->at.kept);
-#define AT(name) (float *)(void *)(scratch + f->at.name)
-    w->q = AT(q), w->v = AT(v), w->tmp = AT(tmp), w->s = AT(s), w->p = AT(p), w->o = AT(o), w->m = AT(m), w->l = AT(l);
-    w->older_o = AT(before), w->older_m = w->older_o + f->rows * f->ldv, w->older_l = w->older_m + f->rows;
-    w->poison.raw = AT(raw);
-#undef AT
-    w->low_k = (float *)(void *)(scratch + f->at.low), w->may_leave = f->amx_split == 2 && bf16_accuracy(f);
-    w->override_scores = (float *)(void *)(scratch + f->at.override_scores),
-    w->two_rows = (float *)(void *)(scratch + f->at.two_rows);
-    w->bias = (float *)(void *)(scratch + f->at.bias), w->bits = (uint32_t *)(void *)(scratch + f->at.bits);
-    w->score_override = (uint32_t *)(void *)(scratch + f->at.score_override);
-    w->nonfinite_q = (uint8_t *)scratch + f->at.nonfinite_q, w->nonfinite_k = (uint8_t *)scratch + f->at.nonfinite_k;
-    w->k = (uint16_t *)(void *)(scratch + f->at.k), w->page_missing = (uint8_t *)scratch + f->at.page_missing;
-    w->live = (uint32_t *)(void *)(scratch + f->at.live);
-    w->poison.row = (uint8_t *)scratch + f->at.poison;
+    w->row = (struct attn_cpu_sdpa_row *)(void *)(scratch + f->offsets.row);
+    w->kept = (struct attn_cpu_fwd_kept *)(void *)(scratch + f->offsets.kept);
+#define SCRATCH(name) (float *)(void *)(scratch + f->offsets.name)
+    w->q = SCRATCH(q), w->v = SCRATCH(v), w->tmp = SCRATCH(tmp), w->s = SCRATCH(s), w->p = SCRATCH(p),
+    w->o = SCRATCH(o), w->m = SCRATCH(m), w->l = SCRATCH(l);
+    w->older_o = SCRATCH(before), w->older_m = w->older_o + f->rows * f->ldv, w->older_l = w->older_m + f->rows;
+    w->poison.raw = SCRATCH(raw);
+#undef SCRATCH
+    w->low_k = (float *)(void *)(scratch + f->offsets.low), w->may_leave = f->amx_split == 2 && bf16_accuracy(f);
+    w->override_scores = (float *)(void *)(scratch + f->offsets.override_scores),
+    w->two_rows = (float *)(void *)(scratch + f->offsets.two_rows);
+    w->bias = (float *)(void *)(scratch + f->offsets.bias), w->bits = (uint32_t *)(void *)(scratch + f->offsets.bits);
+    w->score_override = (uint32_t *)(void *)(scratch + f->offsets.score_override);
+    w->nonfinite_q = (uint8_t *)scratch + f->offsets.nonfinite_q,
+    w->nonfinite_k = (uint8_t *)scratch + f->offsets.nonfinite_k;
+    w->k = (uint16_t *)(void *)(scratch + f->offsets.k), w->page_missing = (uint8_t *)scratch + f->offsets.page_missing;
+    w->live = (uint32_t *)(void *)(scratch + f->offsets.live);
+    w->poison.row = (uint8_t *)scratch + f->offsets.poison;
     int64_t live = w->seq.sq * f->s.group - f0;
     live = live < 0 ? 0 : live > n ? n : live;
     const int64_t padded = attn_cpu_sdpa_up(live, ROWS);
@@ -421,11 +425,12 @@ void attn_cpu_fwd_amx_task(const struct attn_cpu_fwd *f, int64_t head, int64_t b
         if (bounds.hi > hi) hi = bounds.hi;
     }
     const int64_t first = lo / f->keys * f->keys;
-    for (int64_t at = first; at < hi; at += f->keys) {
-        const int64_t begin = lo > at ? lo / STEP * STEP : at, end = hi - at < f->keys ? hi : at + f->keys;
+    for (int64_t first_key = first; first_key < hi; first_key += f->keys) {
+        const int64_t begin = lo > first_key ? lo / STEP * STEP : first_key,
+                      end = hi - first_key < f->keys ? hi : first_key + f->keys;
         const struct attn_cpu_fwd_kept *have = attn_cpu_fwd_amx_load_block(w, begin, end);
         const int64_t keys = attn_cpu_sdpa_up(have->end - have->begin, STEP);
-        const int apart = f->amx_split == 3 && at > first;
+        const int apart = f->amx_split == 3 && first_key > first;
         if (apart) set_aside(w, live);
         run_block(w, live, have->begin, keys);
         if (apart) take_back(w, live);

@@ -328,15 +328,15 @@ static void T(prefetch)(const struct T(work) * w, int64_t j0, int64_t n, int64_t
     for (int x = 0; x < 2 - packed; x++) {
         for (int64_t j = j0 + first; j < j0 + end; j++) {
             const char *row = attn_core_kv_row(f->s.p, views[x], &w->seq, w->b, w->hk, j);
-            for (int64_t at = 0; row && at < width[x] * views[x]->element_bytes; at += 64)
-                __builtin_prefetch(row + at, 0, 2);
+            for (int64_t x_byte = 0; row && x_byte < width[x] * views[x]->element_bytes; x_byte += 64)
+                __builtin_prefetch(row + x_byte, 0, 2);
         }
     }
     if (!packed) return;
     const REAL *kt = w->slots + (slot - w->kept) * f->keys * f->ldq + (j0 - slot->begin) * f->depth;
     const int64_t line = 64 / (int64_t)sizeof(REAL);
-    for (int64_t at = first * f->depth / line * line; at < end * f->depth; at += line)
-        __builtin_prefetch(kt + at, 0, 2);
+    for (int64_t x_byte = first * f->depth / line * line; x_byte < end * f->depth; x_byte += line)
+        __builtin_prefetch(kt + x_byte, 0, 2);
 }
 
 /* Blocks start at multiples of f->keys and strips of a block at multiples of 32 (see attn_ukr.exp), whatever the first
@@ -400,7 +400,7 @@ static void T(run_part)(struct T(work) * w, int64_t r, int64_t rows, int64_t k0,
             .l = l,
             .o = w->o + r * f->ldv + c,
             .ldo = f->ldv,
-            .same = f->same_keys,
+            .equal_ranges = f->same_keys,
             .prefetch = r == 0};
         memcpy(m, m_before, sizeof m);
         memcpy(l, l_before, sizeof l);
@@ -444,16 +444,16 @@ static void T(run_task)(struct attn_cpu_fwd *f, int64_t head, int64_t task, char
                   left = f->s.flat - f0, n = left < f->rows ? left : f->rows;
     struct T(work) work = {.f = f, .b = head / p->heads_k, .hk = head % p->heads_k}, *w = &work;
     attn_cpu_sdpa_seq(&f->s, w->b, &w->seq);
-    w->row = (struct attn_cpu_sdpa_row *)(void *)(scratch + f->at.row);
-#define AT(name) (REAL *)(void *)(scratch + f->at.name)
-    w->q = AT(q), w->slots = w->kt = AT(k), w->tmp = AT(tmp), w->v = AT(v), w->s = AT(s), w->p = AT(p), w->o = AT(o),
-    w->m = AT(m), w->l = AT(l), w->l_rounded = w->l + f->rows;
-    w->poison.raw = AT(raw), w->before = AT(before);
-#undef AT
-    w->kept = (struct attn_cpu_fwd_kept *)(void *)(scratch + f->at.kept);
-    w->poison.row = (uint8_t *)scratch + f->at.poison;
-    w->hidden = (uint8_t *)scratch + f->at.hidden;
-    w->mask = (float *)(void *)(scratch + f->at.mask);
+    w->row = (struct attn_cpu_sdpa_row *)(void *)(scratch + f->offsets.row);
+#define SCRATCH(name) (REAL *)(void *)(scratch + f->offsets.name)
+    w->q = SCRATCH(q), w->slots = w->kt = SCRATCH(k), w->tmp = SCRATCH(tmp), w->v = SCRATCH(v), w->s = SCRATCH(s),
+    w->p = SCRATCH(p), w->o = SCRATCH(o), w->m = SCRATCH(m), w->l = SCRATCH(l), w->l_rounded = w->l + f->rows;
+    w->poison.raw = SCRATCH(raw), w->before = SCRATCH(before);
+#undef SCRATCH
+    w->kept = (struct attn_cpu_fwd_kept *)(void *)(scratch + f->offsets.kept);
+    w->poison.row = (uint8_t *)scratch + f->offsets.poison;
+    w->hidden = (uint8_t *)scratch + f->offsets.hidden;
+    w->mask = (float *)(void *)(scratch + f->offsets.mask);
     if (f->splits > 1) {
         char *partial = f->partials + (head * f->splits + split) * f->partial_bytes;
         w->m = (REAL *)(void *)partial;

@@ -84,26 +84,26 @@ void attn_cpu_transposed_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     /* Then queries and sums of one strip at a time stay in the first-level cache, too. */
     const int64_t held = f->stay ? ROWS : f->rows;
 
-    f->at.end = 0;
-    int64_t *end = &f->at.end;
-    f->at.q = attn_cpu_sdpa_take(end, held * depth * real);
-    f->at.k = attn_cpu_sdpa_take(end, f->keys * depth * real);
-    f->at.v = attn_cpu_sdpa_take(end, f->keys * width * real);
-    f->at.raw = attn_cpu_sdpa_take(end, f->keys * width * real);
-    f->at.poison = attn_cpu_sdpa_take(end, f->keys);
-    f->at.live = attn_cpu_sdpa_take(end, f->step * (int64_t)sizeof(uint32_t));
-    f->at.kept = attn_cpu_sdpa_take(end, (int64_t)sizeof(struct attn_cpu_fwd_kept));
+    f->offsets.end = 0;
+    int64_t *end = &f->offsets.end;
+    f->offsets.q = attn_cpu_sdpa_take(end, held * depth * real);
+    f->offsets.k = attn_cpu_sdpa_take(end, f->keys * depth * real);
+    f->offsets.v = attn_cpu_sdpa_take(end, f->keys * width * real);
+    f->offsets.raw = attn_cpu_sdpa_take(end, f->keys * width * real);
+    f->offsets.poison = attn_cpu_sdpa_take(end, f->keys);
+    f->offsets.live = attn_cpu_sdpa_take(end, f->step * (int64_t)sizeof(uint32_t));
+    f->offsets.kept = attn_cpu_sdpa_take(end, (int64_t)sizeof(struct attn_cpu_fwd_kept));
     int64_t tmp = ROWS * (f->ldq > f->ldv ? f->ldq : f->ldv) * real;
     if (p->mask_dtype && tmp < ATTN_CPU_STRIP_MASK_BYTES) tmp = ATTN_CPU_STRIP_MASK_BYTES;
-    f->at.tmp = attn_cpu_sdpa_take(end, tmp);
-    f->at.p = attn_cpu_sdpa_take(end, (f->step + ATTN_TRANSPOSED_MORE) * ROWS * real);
-    f->at.bias = attn_cpu_sdpa_take(end, p->mask_dtype ? (f->step + ATTN_CPU_STRIP_STEP) * ROWS * real : 0);
-    f->at.page_missing = attn_cpu_sdpa_take(end, attn_core_has(p, ATTN_PAGED) ? f->keys : 0);
-    f->at.row = attn_cpu_sdpa_take(end, f->rows * (int64_t)sizeof(struct attn_cpu_sdpa_row));
-    f->at.o = attn_cpu_sdpa_take(end, held * width * real);
-    f->at.m = attn_cpu_sdpa_take(end, f->rows * real);
-    f->at.before = attn_cpu_sdpa_take(end, 2 * f->rows * real);
-    f->at.l = attn_cpu_sdpa_take(end, 2 * f->rows * real);
+    f->offsets.tmp = attn_cpu_sdpa_take(end, tmp);
+    f->offsets.p = attn_cpu_sdpa_take(end, (f->step + ATTN_TRANSPOSED_MORE) * ROWS * real);
+    f->offsets.bias = attn_cpu_sdpa_take(end, p->mask_dtype ? (f->step + ATTN_CPU_STRIP_STEP) * ROWS * real : 0);
+    f->offsets.page_missing = attn_cpu_sdpa_take(end, attn_core_has(p, ATTN_PAGED) ? f->keys : 0);
+    f->offsets.row = attn_cpu_sdpa_take(end, f->rows * (int64_t)sizeof(struct attn_cpu_sdpa_row));
+    f->offsets.o = attn_cpu_sdpa_take(end, held * width * real);
+    f->offsets.m = attn_cpu_sdpa_take(end, f->rows * real);
+    f->offsets.before = attn_cpu_sdpa_take(end, 2 * f->rows * real);
+    f->offsets.l = attn_cpu_sdpa_take(end, 2 * f->rows * real);
 }
 
 struct work {
@@ -146,7 +146,7 @@ static float *sums(const struct work *w, int64_t r0) { return w->o + (w->f->stay
 static void prefetch(const struct work *w, const struct attn_view *view, int64_t r0, int64_t n, int64_t width) {
     for (int64_t r = r0; r < r0 + n; r++) {
         const char *row = attn_view_row(view, w->b, w->row[r].h, w->seq.q0 + w->row[r].i);
-        for (int64_t at = 0; at < width * view->element_bytes; at += 64) __builtin_prefetch(row + at, 0, 2);
+        for (int64_t byte = 0; byte < width * view->element_bytes; byte += 64) __builtin_prefetch(row + byte, 0, 2);
     }
 }
 /* Rows that a strip prefetches during its products, a share with each step: more than the processor's outstanding loads
@@ -262,7 +262,7 @@ struct step {
     int halves;   /* 1: of up to 16 rows */
     int64_t cut;  /* keys from here on, or all, are not seen by all rows; n: they are */
     int64_t grid; /* first key of the step on the fixed grid: a row's running max must not depend on other rows */
-    int more;     /* sums have begun */
+    int begun;    /* sums have begun */
     int seen;     /* all rows have seen a key */
     float *q, *ref, *less, *offset, *l, *l_rounded, *o;
 };
@@ -272,8 +272,8 @@ static void prefetch_masks(const struct work *w, const struct step *s, int64_t r
     const struct attn_fwd_score_mod *f = &w->score;
     const int64_t key = s->j0 + s->n - w->first, left = f->mask_keys - key, keys = left < s->n ? left : s->n;
     for (int64_t end = r + n; r < end; r++)
-        for (int64_t at = key * f->mask_bytes; at < (key + keys) * f->mask_bytes; at += 64)
-            __builtin_prefetch(f->cell[r] + at, 0, 2);
+        for (int64_t byte = key * f->mask_bytes; byte < (key + keys) * f->mask_bytes; byte += 64)
+            __builtin_prefetch(f->cell[r] + byte, 0, 2);
 }
 static void prepare_score(struct work *w, int64_t r0, int64_t rows, int64_t j0) {
     attn_cpu_strip_score(&w->f->s, w->row + r0, rows, j0, &w->score);
@@ -319,9 +319,10 @@ static void score(struct work *w, const struct step *s) {
 static void look_for_high(struct work *w, const struct step *s, float *high) {
     w->u->high(s->n, w->p, high);
     if (!w->scored || !w->score.alibi) return;
-    float more[ROWS];
-    w->u->growth(&w->score, w->f->step, s->grid - (w->score.mask == ATTN_UKR_MASK_BIAS ? s->j0 : w->first), more);
-    for (int64_t r = 0; r < ROWS; r++) high[r] += more[r];
+    float growth_left[ROWS];
+    w->u->growth(&w->score, w->f->step, s->grid - (w->score.mask == ATTN_UKR_MASK_BIAS ? s->j0 : w->first),
+                 growth_left);
+    for (int64_t r = 0; r < ROWS; r++) high[r] += growth_left[r];
 }
 
 /* What l and the sums of row r are relative to, natural. */
@@ -359,7 +360,7 @@ static void step_with_care(struct work *w, const struct step *s, float *sum) {
         s->l[r] *= rescale[r];
         s->l_rounded[r] *= rescale[r];
     }
-    if (s->more) w->u->scale(w->f->s.p->dim_v, s->o, rescale);
+    if (s->begun) w->u->scale(w->f->s.p->dim_v, s->o, rescale);
     w->u->exp_scores(s->halves, s->n, w->p, &exp_args, sum);
 }
 
@@ -377,7 +378,7 @@ static void add_poison(const struct work *w, const struct step *s) {
 }
 
 static void run_step(struct work *w, const struct step *s, int careful) {
-    const int64_t width = w->f->s.p->dim_v, at = s->j0 - w->first, keys = w->u->pairs ? 2 : 1; /* of an element */
+    const int64_t width = w->f->s.p->dim_v, key = s->j0 - w->first, keys = w->u->pairs ? 2 : 1; /* of an element */
     float sum[2 * ROWS];
     if (!careful) {
         struct attn_transposed_exp exp_args = w->exp_args;
@@ -389,7 +390,7 @@ static void run_step(struct work *w, const struct step *s, int careful) {
             score(w, s);
             over = w->u->exp_scores(s->halves, s->n, w->p, &exp_args, sum);
         } else {
-            over = w->u->scores_exp(s->halves, s->n, w->depth, w->k + at * w->depth, s->q, w->p, &exp_args, sum);
+            over = w->u->scores_exp(s->halves, s->n, w->depth, w->k + key * w->depth, s->q, w->p, &exp_args, sum);
         }
         /* a row whose sums are not finite stays as it is */
         for (int64_t r = 0; r < s->rows && over; r++) careful |= (over >> r & 1) && isfinite(s->l[r]);
@@ -397,7 +398,7 @@ static void run_step(struct work *w, const struct step *s, int careful) {
     if (careful) step_with_care(w, s, sum);
     for (int64_t r = 0; r < ROWS; r++) s->l[r] += sum[r];
     for (int64_t r = 0; r < ROWS && w->u->pairs; r++) s->l_rounded[r] += sum[ROWS + r];
-    w->u->add(s->halves, attn_cpu_sdpa_blocks(s->n, keys), width, w->v + at / keys * width, w->p, s->o, s->more);
+    w->u->add(s->halves, attn_cpu_sdpa_blocks(s->n, keys), width, w->v + key / keys * width, w->p, s->o, s->begun);
     if (w->poison.any) add_poison(w, s);
 }
 
@@ -428,7 +429,7 @@ static void run_strip(struct work *w, int64_t r0, int64_t rows, int64_t begin, i
         s.cut = sees->lo_most > s.j0 ? 0 : sees->hi_least - s.j0;
         s.cut = s.cut < 0 ? 0 : s.cut < s.n ? s.cut : s.n;
         s.seen = strip->seen;
-        s.more = strip->begun;
+        s.begun = strip->begun;
         strip->begun = 1;
         prefetch_some(w, &wants);
         run_step(w, &s, s.cut < s.n || !s.seen || w->poison.any);
@@ -545,18 +546,19 @@ void attn_cpu_transposed_task(const struct attn_cpu_fwd *f, int64_t head, int64_
     w->close_alone = f->lse_rounded.data || (f->lse.data && f->lse.dtype != ATTN_F32) || attn_core_has(p, ATTN_SINK) ||
                      attn_core_has(p, ATTN_LSE_WITH_SINK) || attn_core_has(p, ATTN_LSE_BASE_2);
     attn_cpu_sdpa_seq(&f->s, w->b, &w->seq);
-    w->row = (struct attn_cpu_sdpa_row *)(void *)(scratch + f->at.row);
-#define AT(name) (float *)(void *)(scratch + f->at.name)
-    w->q = AT(q), w->k_own = AT(k), w->v_own = AT(v), w->tmp = AT(tmp), w->p = AT(p), w->o = AT(o), w->ref = AT(m),
-    w->less = AT(before), w->offset = w->less + f->rows, w->l = AT(l), w->l_rounded = w->l + f->rows;
-    w->poison.raw = AT(raw);
-#undef AT
-    w->poison.row = (uint8_t *)scratch + f->at.poison;
-    w->live = (uint32_t *)(void *)(scratch + f->at.live);
-    w->page_missing = (uint8_t *)scratch + f->at.page_missing;
-    w->bias = (float *)(void *)(scratch + f->at.bias);
+    w->row = (struct attn_cpu_sdpa_row *)(void *)(scratch + f->offsets.row);
+#define SCRATCH(name) (float *)(void *)(scratch + f->offsets.name)
+    w->q = SCRATCH(q), w->k_own = SCRATCH(k), w->v_own = SCRATCH(v), w->tmp = SCRATCH(tmp), w->p = SCRATCH(p),
+    w->o = SCRATCH(o), w->ref = SCRATCH(m), w->less = SCRATCH(before), w->offset = w->less + f->rows, w->l = SCRATCH(l),
+    w->l_rounded = w->l + f->rows;
+    w->poison.raw = SCRATCH(raw);
+#undef SCRATCH
+    w->poison.row = (uint8_t *)scratch + f->offsets.poison;
+    w->live = (uint32_t *)(void *)(scratch + f->offsets.live);
+    w->page_missing = (uint8_t *)scratch + f->offsets.page_missing;
+    w->bias = (float *)(void *)(scratch + f->offsets.bias);
     w->score.bias = w->bias;
-    w->kept = (struct attn_cpu_fwd_kept *)(void *)(scratch + f->at.kept);
+    w->kept = (struct attn_cpu_fwd_kept *)(void *)(scratch + f->offsets.kept);
     if (f->splits > 1) w->partial = f->partials + (head * f->splits + split) * f->partial_bytes;
     int64_t live = w->seq.sq * f->s.group - f0;
     live = live < 0 ? 0 : live > n ? n : live;
@@ -581,17 +583,18 @@ void attn_cpu_transposed_task(const struct attn_cpu_fwd *f, int64_t head, int64_
     const struct attn_cpu_fwd_bounds all = attn_cpu_fwd_see(w->row, live);
     const int64_t k0 = split * f->split, k1 = w->partial ? k0 + f->split : INT64_MAX, lo = all.lo > k0 ? all.lo : k0,
                   hi = all.hi < k1 ? all.hi : k1, first = lo < hi ? k0 + (lo - k0) / f->keys * f->keys : hi;
-    for (int64_t at = first; at < hi; at += f->keys) {
-        const int64_t step = lo / f->step * f->step, begin = step > at ? step : at,
-                      end = hi - at < f->keys ? hi : at + f->keys;
+    for (int64_t block = first; block < hi; block += f->keys) {
+        const int64_t step = lo / f->step * f->step, begin = step > block ? step : block,
+                      end = hi - block < f->keys ? hi : block + f->keys;
         load_block(w, begin, end);
         for (int64_t r = 0, rows; r < live; r += rows) {
             rows = live - r < ROWS ? live - r : ROWS;
             const int64_t next = r + rows, last = next + ROWS < live ? next + ROWS : live;
-            if (at == first) load_strip(w, r, rows);
-            run_strip(w, r, rows, begin, end,
-                      (struct wants){
-                          .next = at == first ? next : last, .last = last, .out = r, .end = end == hi ? r + rows : r});
+            if (block == first) load_strip(w, r, rows);
+            run_strip(
+                w, r, rows, begin, end,
+                (struct wants){
+                    .next = block == first ? next : last, .last = last, .out = r, .end = end == hi ? r + rows : r});
             if (end == hi) finish_strip(w, r, rows);
         }
     }

@@ -34,9 +34,9 @@ void attn_cpu_sdpa_init(struct attn_cpu_sdpa *s, const attn_problem *p, const at
 
 double attn_cpu_sdpa_slope(const struct attn_cpu_sdpa *s, int64_t b, int64_t h) {
     const attn_tensor *t = s->args->alibi;
-    int64_t at = h * t->strides[t->rank - 1];
-    if (t->rank == 2 && t->shape[0] > 1) at += b * t->strides[0]; /* [HQ] and [1,HQ] serve every batch entry */
-    return ((const float *)t->data)[at];
+    int64_t element = h * t->strides[t->rank - 1];
+    if (t->rank == 2 && t->shape[0] > 1) element += b * t->strides[0]; /* [HQ] and [1,HQ] serve every batch entry */
+    return ((const float *)t->data)[element];
 }
 
 static int64_t distance(int64_t a, int64_t b) { return a > b ? a - b : b - a; }
@@ -45,7 +45,7 @@ void attn_cpu_sdpa_row(const struct attn_cpu_sdpa *s, const struct attn_core_seq
                        struct attn_cpu_sdpa_row *row) {
     const attn_problem *p = s->p;
     *row = (struct attn_cpu_sdpa_row){.i = i, .h = h};
-    row->at = i + (attn_core_has(p, ATTN_BOTTOM_RIGHT) ? seq->sk - seq->sq : 0);
+    row->diagonal = i + (attn_core_has(p, ATTN_BOTTOM_RIGHT) ? seq->sk - seq->sq : 0);
     attn_core_key_range(p, seq->sq, seq->sk, i, &row->lo, &row->hi);
     if (row->lo >= row->hi) row->lo = row->hi = 0;
     if (s->mask.data) row->mask = attn_view_row(&s->mask, b, h, i);
@@ -59,10 +59,12 @@ void attn_cpu_sdpa_alibi(const struct attn_cpu_sdpa *s, struct attn_cpu_sdpa_row
     int64_t last = row->hi - 1;
     if (p->alibi == ATTN_ALIBI_LINEAR) {
         row->alibi_ref = row->slope >= 0 ? last : row->lo;
-        row->shift = row->slope * (double)(row->alibi_ref - row->at);
+        row->shift = row->slope * (double)(row->alibi_ref - row->diagonal);
     } else {
-        int64_t near = row->at < row->lo ? row->lo - row->at : row->at > last ? row->at - last : 0;
-        int64_t far = distance(row->lo, row->at), other = distance(last, row->at);
+        int64_t near = row->diagonal < row->lo ? row->lo - row->diagonal
+                       : row->diagonal > last  ? row->diagonal - last
+                                               : 0;
+        int64_t far = distance(row->lo, row->diagonal), other = distance(last, row->diagonal);
         row->alibi_ref = row->slope >= 0 ? near : far > other ? far : other;
         row->shift = -row->slope * (double)row->alibi_ref;
     }
@@ -79,7 +81,7 @@ void attn_cpu_sdpa_flat_rows(const struct attn_cpu_sdpa *s, const struct attn_co
             int64_t lo, hi;
             attn_core_key_range(&p, sq, sk, i, &lo, &hi);
             if (lo >= hi) lo = hi = 0;
-            row[r] = (struct attn_cpu_sdpa_row){.i = i, .h = h, .lo = lo, .hi = hi, .at = i + off};
+            row[r] = (struct attn_cpu_sdpa_row){.i = i, .h = h, .lo = lo, .hi = hi, .diagonal = i + off};
         } else {
             attn_cpu_sdpa_row(s, seq, b, h, i, &row[r]);
         }

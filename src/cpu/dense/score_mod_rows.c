@@ -12,10 +12,10 @@ void attn_cpu_strip_masks(const struct attn_cpu_sdpa *s, const struct attn_cpu_s
     memset(rows, 0, (size_t)(ROWS * STEP) * sizeof *rows);
     for (int64_t c = 0; c < keys; c += STEP) {
         for (int64_t r = 0; r < n; r++) {
-            const int64_t at = j0 + c, a = row[r].lo > at ? row[r].lo : at,
-                          e = row[r].hi < at + STEP ? row[r].hi : at + STEP;
+            const int64_t key = j0 + c, a = row[r].lo > key ? row[r].lo : key,
+                          e = row[r].hi < key + STEP ? row[r].hi : key + STEP;
             memset(rows + r * STEP, 0, (size_t)STEP * sizeof *rows);
-            if (a < e) attn_cpu_sdpa_add_mask_f32(s, &row[r], rows + r * STEP + a - at, a, e - a, other);
+            if (a < e) attn_cpu_sdpa_add_mask_f32(s, &row[r], rows + r * STEP + a - key, a, e - a, other);
         }
         s->u->transpose_f32(bias + c * ROWS, ROWS, rows, STEP, ROWS, STEP);
     }
@@ -42,7 +42,7 @@ void attn_cpu_strip_score(const struct attn_cpu_sdpa *s, const struct attn_cpu_s
     for (int64_t r = 0; r < ROWS; r++) {
         const int there = r < n && score->alibi;
         score->slope[r] = there ? (float)row[r].slope : 0;
-        score->origin[r] = there ? (float)((score->alibi == 2 ? row[r].at : row[r].alibi_ref) - j0) : 0;
+        score->origin[r] = there ? (float)((score->alibi == 2 ? row[r].diagonal : row[r].alibi_ref) - j0) : 0;
         score->near[r] = there && score->alibi == 2 ? (float)row[r].alibi_ref : 0;
     }
     score->mask = attn_cpu_strip_mask(s);

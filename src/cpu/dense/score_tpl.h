@@ -119,7 +119,7 @@ void T(attn_cpu_sdpa_score)(const struct attn_cpu_sdpa *s, const struct attn_cor
     if (p->softcap > 0) s->u->T(softcap)(y, chain ? chain + first : NULL, n, (REAL)s->softcap);
     if (p->alibi == ATTN_ALIBI_LINEAR) s->u->T(alibi)(y, n, (REAL)row->slope, (REAL)(j0 - row->alibi_ref), 0, 0);
     if (p->alibi == ATTN_ALIBI_DISTANCE)
-        s->u->T(alibi)(y, n, (REAL)row->slope, (REAL)(j0 - row->at), 1, (REAL)row->alibi_ref);
+        s->u->T(alibi)(y, n, (REAL)row->slope, (REAL)(j0 - row->diagonal), 1, (REAL)row->alibi_ref);
     if (row->mask) T(attn_cpu_sdpa_add_mask)(s, row, y, j0, n, tmp);
     if (!seq->pages) return;
     for (int64_t j = 0; j < n;) { /* a key in a page outside the pool is hidden */

@@ -53,7 +53,7 @@ static inline void attn_cpu_sdpa_seq(const struct attn_cpu_sdpa *s, int64_t b, s
 struct attn_cpu_sdpa_row {
     int64_t i, h;
     int64_t lo, hi;    /* keys that rule 5 leaves visible */
-    int64_t at;        /* i + off */
+    int64_t diagonal;  /* i + off */
     int64_t alibi_ref; /* LINEAR: key whose bias is the shift; DISTANCE: distance whose bias is the shift */
     double slope, shift;
     const char *mask; /* cell of key 0 */
@@ -69,7 +69,7 @@ void attn_cpu_sdpa_flat_rows(const struct attn_cpu_sdpa *s, const struct attn_co
 /* The factor of the slope for key j: j - at, or minus its size. */
 static inline double attn_cpu_sdpa_alibi_factor(const struct attn_cpu_sdpa *s, const struct attn_cpu_sdpa_row *row,
                                                 int64_t j) {
-    double d = (double)(j - row->at);
+    double d = (double)(j - row->diagonal);
     return s->p->alibi == ATTN_ALIBI_DISTANCE ? (d < 0 ? d : -d) : d;
 }
 
@@ -128,9 +128,9 @@ ATTN_CPU_SDPA_TYPED(double, f64)
 
 /* Scratch is carved by offsets in bytes, all multiples of 64. */
 static inline int64_t attn_cpu_sdpa_take(int64_t *end, int64_t bytes) {
-    int64_t at = *end;
+    int64_t start = *end;
     *end += (bytes + 63) / 64 * 64;
-    return at;
+    return start;
 }
 static inline int64_t attn_cpu_sdpa_blocks(int64_t n, int64_t block) { return n / block + (n % block != 0); }
 static inline int64_t attn_cpu_sdpa_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }

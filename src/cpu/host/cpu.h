@@ -53,8 +53,8 @@ static inline int64_t attn_cpu_next(struct attn_cpu_counter *c) {
 static inline int32_t attn_cpu_crew(int32_t threads, double flops, double bytes, double rate) {
     enum { BYTE_FLOPS = 20 };
     const double wake_seconds = 10e-6, short_rate = 40e9;
-    const double more = (flops + BYTE_FLOPS * bytes) / ((rate < short_rate ? rate : short_rate) * wake_seconds);
-    return more < threads - 1 ? 1 + (int32_t)more : threads;
+    const double worth = (flops + BYTE_FLOPS * bytes) / ((rate < short_rate ? rate : short_rate) * wake_seconds);
+    return worth < threads - 1 ? 1 + (int32_t)worth : threads;
 }
 /* No more threads than tasks; at least 1. */
 static inline int32_t attn_cpu_at_most(int32_t threads, int64_t tasks) {

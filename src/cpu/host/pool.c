@@ -127,11 +127,11 @@ static void wait_left(struct attn_cpu_pool *pool, int32_t joined) {
 static void wake_some(struct attn_cpu_pool *pool, int32_t others) {
     if (!atomic_load(&pool->sleepers)) return;
     pthread_mutex_lock(&pool->lock);
-    const int32_t asleep = atomic_load(&pool->sleepers), more = others - (pool->n_started - asleep);
-    if (2 * more >= asleep && more > 1) {
+    const int32_t asleep = atomic_load(&pool->sleepers), missing = others - (pool->n_started - asleep);
+    if (2 * missing >= asleep && missing > 1) {
         pthread_cond_broadcast(&pool->wake);
     } else {
-        for (int32_t i = 0; i < more; ++i) pthread_cond_signal(&pool->wake);
+        for (int32_t i = 0; i < missing; ++i) pthread_cond_signal(&pool->wake);
     }
     pthread_mutex_unlock(&pool->lock);
 }

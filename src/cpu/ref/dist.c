@@ -12,13 +12,13 @@ struct layout {
 };
 
 static struct layout lay_out(const attn_problem *p) {
-    struct layout at = {0};
-    at.q = attn_cpu_ref_take(&at.end, p->heads_q * p->dim_qk);
-    at.kv = attn_cpu_ref_take(&at.end, p->dim_qk);
-    at.lse = attn_cpu_ref_take(&at.end, p->heads_q);
-    at.sum = attn_cpu_ref_take(&at.end, p->topk);
-    at.key = attn_cpu_ref_take(&at.end, attn_cpu_ref_slot_doubles(p));
-    return at;
+    struct layout offsets = {0};
+    offsets.q = attn_cpu_ref_take(&offsets.end, p->heads_q * p->dim_qk);
+    offsets.kv = attn_cpu_ref_take(&offsets.end, p->dim_qk);
+    offsets.lse = attn_cpu_ref_take(&offsets.end, p->heads_q);
+    offsets.sum = attn_cpu_ref_take(&offsets.end, p->topk);
+    offsets.key = attn_cpu_ref_take(&offsets.end, attn_cpu_ref_slot_doubles(p));
+    return offsets;
 }
 
 int64_t attn_cpu_ref_dist_doubles(const attn_problem *p) { return lay_out(p).end; }
@@ -28,9 +28,10 @@ static void run_task(const void *what, int64_t task, double *scratch) {
     const struct attn_cpu_ref_sparse *m = job->m;
     const attn_problem *p = m->p;
     int64_t i = task % p->seq_q, b = task / p->seq_q, d = p->dim_qk;
-    struct layout at = lay_out(p);
-    double *q = scratch + at.q, *kv = scratch + at.kv, *lse = scratch + at.lse, *sum = scratch + at.sum, total = 0;
-    int32_t *key = (int32_t *)(scratch + at.key);
+    struct layout offsets = lay_out(p);
+    double *q = scratch + offsets.q, *kv = scratch + offsets.kv, *lse = scratch + offsets.lse,
+           *sum = scratch + offsets.sum, total = 0;
+    int32_t *key = (int32_t *)(scratch + offsets.key);
 
     attn_cpu_ref_slots(m, b, i, key);
     attn_cpu_ref_load_heads(q, &m->q, b, i, 0, p->heads_q, d);

@@ -5,18 +5,18 @@
 void attn_cpu_ref_bwd_init(struct attn_cpu_ref_bwd *w, const attn_problem *p, const attn_args *args) {
     enum { TILE = ATTN_REF_ROWS * ATTN_REF_KEYS };
     *w = (struct attn_cpu_ref_bwd){.d.p = p};
-    w->at.q = attn_cpu_ref_take(&w->at.end, ATTN_REF_ROWS * p->dim_qk);
-    w->at.dout = attn_cpu_ref_take(&w->at.end, ATTN_REF_ROWS * p->dim_v);
-    w->at.k = attn_cpu_ref_take(&w->at.end, ATTN_REF_KEYS * p->dim_qk);
-    w->at.v = attn_cpu_ref_take(&w->at.end, ATTN_REF_KEYS * p->dim_v);
-    w->at.s = attn_cpu_ref_take(&w->at.end, TILE);
-    w->at.p = attn_cpu_ref_take(&w->at.end, TILE);
-    w->at.ds = attn_cpu_ref_take(&w->at.end, TILE);
-    w->at.chain = attn_cpu_ref_take(&w->at.end, TILE);
-    w->at.dq = attn_cpu_ref_take(&w->at.end, ATTN_REF_ROWS * p->dim_qk);
-    w->at.dk = attn_cpu_ref_take(&w->at.end, ATTN_REF_KEYS * p->dim_qk);
-    w->at.dv = attn_cpu_ref_take(&w->at.end, ATTN_REF_KEYS * p->dim_v);
-    w->at.sum = attn_cpu_ref_take(&w->at.end, TILE);
+    w->offsets.q = attn_cpu_ref_take(&w->offsets.end, ATTN_REF_ROWS * p->dim_qk);
+    w->offsets.dout = attn_cpu_ref_take(&w->offsets.end, ATTN_REF_ROWS * p->dim_v);
+    w->offsets.k = attn_cpu_ref_take(&w->offsets.end, ATTN_REF_KEYS * p->dim_qk);
+    w->offsets.v = attn_cpu_ref_take(&w->offsets.end, ATTN_REF_KEYS * p->dim_v);
+    w->offsets.s = attn_cpu_ref_take(&w->offsets.end, TILE);
+    w->offsets.p = attn_cpu_ref_take(&w->offsets.end, TILE);
+    w->offsets.ds = attn_cpu_ref_take(&w->offsets.end, TILE);
+    w->offsets.chain = attn_cpu_ref_take(&w->offsets.end, TILE);
+    w->offsets.dq = attn_cpu_ref_take(&w->offsets.end, ATTN_REF_ROWS * p->dim_qk);
+    w->offsets.dk = attn_cpu_ref_take(&w->offsets.end, ATTN_REF_KEYS * p->dim_qk);
+    w->offsets.dv = attn_cpu_ref_take(&w->offsets.end, ATTN_REF_KEYS * p->dim_v);
+    w->offsets.sum = attn_cpu_ref_take(&w->offsets.end, TILE);
     if (!args) return; /* only the size is wanted */
     attn_cpu_ref_dense_init(&w->d, p, args);
     w->out = attn_core_view(p, args, ATTN_ROLE_OUT);
@@ -30,14 +30,14 @@ void attn_cpu_ref_bwd_init(struct attn_cpu_ref_bwd *w, const attn_problem *p, co
 }
 
 void attn_cpu_ref_tile_init(struct attn_cpu_ref_tile *tile, const struct attn_cpu_ref_bwd *w, double *scratch) {
-    tile->q = scratch + w->at.q;
-    tile->dout = scratch + w->at.dout;
-    tile->k = scratch + w->at.k;
-    tile->v = scratch + w->at.v;
-    tile->s = scratch + w->at.s;
-    tile->p = scratch + w->at.p;
-    tile->ds = scratch + w->at.ds;
-    tile->chain = scratch + w->at.chain;
+    tile->q = scratch + w->offsets.q;
+    tile->dout = scratch + w->offsets.dout;
+    tile->k = scratch + w->offsets.k;
+    tile->v = scratch + w->offsets.v;
+    tile->s = scratch + w->offsets.s;
+    tile->p = scratch + w->offsets.p;
+    tile->ds = scratch + w->offsets.ds;
+    tile->chain = scratch + w->offsets.chain;
     tile->block.n = tile->n_keys = 0;
 }
 
@@ -49,12 +49,12 @@ void attn_cpu_ref_tile_load_rows(struct attn_cpu_ref_tile *tile, const struct at
     attn_cpu_ref_load_rows(tile->q, &w->d.q, &tile->block, p->dim_qk);
     attn_cpu_ref_load_rows(tile->dout, &w->dout, &tile->block, p->dim_v);
     for (int64_t r = 0; r < tile->block.n; ++r) {
-        int64_t at = seq->q0 + i0 + r;
+        int64_t row_q = seq->q0 + i0 + r;
         double out_dot_dout = 0, dlse = 0;
-        double lse = attn_num_load(attn_view_row(&w->lse, b, h, at), w->lse.dtype, 0);
-        if (w->dlse.data) dlse = attn_num_load(attn_view_row(&w->dlse, b, h, at), w->dlse.dtype, 0);
+        double lse = attn_num_load(attn_view_row(&w->lse, b, h, row_q), w->lse.dtype, 0);
+        if (w->dlse.data) dlse = attn_num_load(attn_view_row(&w->dlse, b, h, row_q), w->dlse.dtype, 0);
         if (p->dim_v > 0) {
-            const char *out = attn_view_row(&w->out, b, h, at);
+            const char *out = attn_view_row(&w->out, b, h, row_q);
             for (int64_t c = 0; c < p->dim_v; ++c)
                 out_dot_dout += attn_num_load(out, w->out.dtype, c) * tile->dout[r * p->dim_v + c];
         }
@@ -78,14 +78,14 @@ void attn_cpu_ref_tile_compute(struct attn_cpu_ref_tile *tile, const struct attn
     for (int64_t r = 0; r < tile->block.n; ++r) {
         const struct attn_cpu_ref_grad *row = &tile->row[r];
         for (int64_t j = 0; j < tile->n_keys; ++j) {
-            int64_t at = r * ATTN_REF_KEYS + j;
-            tile->p[at] = tile->ds[at] = 0;
-            if (!row->alive) tile->s[at] = -INFINITY;
-            if (tile->s[at] == -INFINITY) continue; /* its value row may hold anything */
-            double p_lse = exp(tile->s[at] - row->lse);
+            int64_t cell = r * ATTN_REF_KEYS + j;
+            tile->p[cell] = tile->ds[cell] = 0;
+            if (!row->alive) tile->s[cell] = -INFINITY;
+            if (tile->s[cell] == -INFINITY) continue; /* its value row may hold anything */
+            double p_lse = exp(tile->s[cell] - row->lse);
             double dp = attn_cpu_ref_dot(tile->dout + r * width, tile->v + j * width, width);
-            tile->p[at] = row->g * p_lse;
-            tile->ds[at] = p_lse * (row->g * dp - row->shift);
+            tile->p[cell] = row->g * p_lse;
+            tile->ds[cell] = p_lse * (row->g * dp - row->shift);
         }
     }
 }

@@ -10,7 +10,7 @@ struct attn_cpu_ref_bwd {
     struct attn_view out, lse, dout, dlse, dq, dk, dv, dmask;
     struct {
         int64_t q, dout, k, v, s, p, ds, chain, dq, dk, dv, sum, end;
-    } at;
+    } offsets;
 };
 void attn_cpu_ref_bwd_init(struct attn_cpu_ref_bwd *w, const attn_problem *p, const attn_args *args);
 

@@ -12,7 +12,7 @@ struct job {
     int64_t keys; /* kv rows of a task */
     struct {
         int64_t q, dout, kv, dq, dkv, row, key, end;
-    } at;
+    } offsets;
 };
 
 static void init_job(struct job *job, const attn_problem *p, const attn_args *args) {
@@ -20,14 +20,14 @@ static void init_job(struct job *job, const attn_problem *p, const attn_args *ar
     *job = (struct job){.m.p = p};
     job->keys = attn_cpu_ref_blocks(p->seq_k, TASKS_PER_BATCH);
     if (job->keys > MOST_KEYS) job->keys = MOST_KEYS;
-    job->at.q = attn_cpu_ref_take(&job->at.end, heads * p->dim_qk);
-    job->at.dout = attn_cpu_ref_take(&job->at.end, heads * p->dim_v);
-    job->at.kv = attn_cpu_ref_take(&job->at.end, p->dim_qk);
-    job->at.dq = attn_cpu_ref_take(&job->at.end, ATTN_REF_HEADS * p->dim_qk);
-    job->at.dkv = attn_cpu_ref_take(&job->at.end, job->keys * p->dim_qk);
-    job->at.row =
-        attn_cpu_ref_take(&job->at.end, heads * (int64_t)(sizeof(struct attn_cpu_ref_grad) / sizeof(double) + 1));
-    job->at.key = attn_cpu_ref_take(&job->at.end, attn_cpu_ref_slot_doubles(p));
+    job->offsets.q = attn_cpu_ref_take(&job->offsets.end, heads * p->dim_qk);
+    job->offsets.dout = attn_cpu_ref_take(&job->offsets.end, heads * p->dim_v);
+    job->offsets.kv = attn_cpu_ref_take(&job->offsets.end, p->dim_qk);
+    job->offsets.dq = attn_cpu_ref_take(&job->offsets.end, ATTN_REF_HEADS * p->dim_qk);
+    job->offsets.dkv = attn_cpu_ref_take(&job->offsets.end, job->keys * p->dim_qk);
+    job->offsets.row =
+        attn_cpu_ref_take(&job->offsets.end, heads * (int64_t)(sizeof(struct attn_cpu_ref_grad) / sizeof(double) + 1));
+    job->offsets.key = attn_cpu_ref_take(&job->offsets.end, attn_cpu_ref_slot_doubles(p));
     if (!args) return; /* only the size is wanted */
     attn_cpu_ref_sparse_init(&job->m, p, args);
     job->out = attn_core_view(p, args, ATTN_ROLE_OUT);
@@ -41,7 +41,7 @@ int64_t attn_cpu_ref_mla_bwd_doubles(const attn_problem *p) {
     struct job job;
     init_job(&job, p, NULL);
     int64_t dist = attn_core_has(p, ATTN_WITH_DIST) ? attn_cpu_ref_dist_doubles(p) : 0;
-    return job.at.end > dist ? job.at.end : dist;
+    return job.offsets.end > dist ? job.offsets.end : dist;
 }
 
 /* State of query i of head h; dout is its row in double. */
@@ -73,9 +73,9 @@ static void make_dq(const void *what, int64_t task, double *scratch) {
     int64_t blocks = attn_cpu_ref_blocks(p->heads_q, ATTN_REF_HEADS), d = p->dim_qk, dv = p->dim_v;
     int64_t h0 = task % blocks * ATTN_REF_HEADS, i = task / blocks % p->seq_q, b = task / blocks / p->seq_q;
     int64_t n = p->heads_q - h0 < ATTN_REF_HEADS ? p->heads_q - h0 : ATTN_REF_HEADS;
-    double *q = scratch + job->at.q, *dout = scratch + job->at.dout, *kv = scratch + job->at.kv,
-           *dq = scratch + job->at.dq;
-    int32_t *key = (int32_t *)(scratch + job->at.key);
+    double *q = scratch + job->offsets.q, *dout = scratch + job->offsets.dout, *kv = scratch + job->offsets.kv,
+           *dq = scratch + job->offsets.dq;
+    int32_t *key = (int32_t *)(scratch + job->offsets.key);
     struct attn_cpu_ref_grad row[ATTN_REF_HEADS];
 
     attn_cpu_ref_slots(m, b, i, key);
@@ -103,10 +103,10 @@ static void make_dkv(const void *what, int64_t task, double *scratch) {
     int64_t blocks = attn_cpu_ref_blocks(p->seq_k, job->keys), d = p->dim_qk, dv = p->dim_v;
     int64_t j0 = task % blocks * job->keys, b = task / blocks;
     int64_t j1 = p->seq_k - j0 < job->keys ? p->seq_k : j0 + job->keys;
-    double *q = scratch + job->at.q, *dout = scratch + job->at.dout, *kv = scratch + job->at.kv,
-           *dkv = scratch + job->at.dkv;
-    int32_t *key = (int32_t *)(scratch + job->at.key);
-    struct attn_cpu_ref_grad *row = (struct attn_cpu_ref_grad *)(scratch + job->at.row);
+    double *q = scratch + job->offsets.q, *dout = scratch + job->offsets.dout, *kv = scratch + job->offsets.kv,
+           *dkv = scratch + job->offsets.dkv;
+    int32_t *key = (int32_t *)(scratch + job->offsets.key);
+    struct attn_cpu_ref_grad *row = (struct attn_cpu_ref_grad *)(scratch + job->offsets.row);
 
     memset(dkv, 0, (size_t)((j1 - j0) * d) * sizeof *dkv);
     for (int64_t i = 0; i < p->seq_q; ++i) {
@@ -142,7 +142,7 @@ static void make_dsink(const void *what, int64_t h, double *scratch) {
     const struct job *job = what;
     const attn_problem *p = job->m.p;
     const attn_tensor *t = job->m.args->dsink;
-    double *dout = scratch + job->at.dout, sum = 0;
+    double *dout = scratch + job->offsets.dout, sum = 0;
     for (int64_t b = 0; b < p->batch; ++b)
         for (int64_t i = 0; i < p->seq_q; ++i) {
             attn_cpu_ref_load_heads(dout, &job->dout, b, i, h, 1, p->dim_v);

@@ -38,13 +38,13 @@ struct layout {
 };
 
 static struct layout lay_out(const attn_problem *p) {
-    struct layout at = {0};
-    at.q = attn_cpu_ref_take(&at.end, ATTN_REF_HEADS * p->dim_qk);
-    at.kv = attn_cpu_ref_take(&at.end, p->dim_qk);
-    at.acc = attn_cpu_ref_take(&at.end, ATTN_REF_HEADS * p->dim_v);
-    at.s = attn_cpu_ref_take(&at.end, ATTN_REF_HEADS * p->topk);
-    at.key = attn_cpu_ref_take(&at.end, attn_cpu_ref_slot_doubles(p));
-    return at;
+    struct layout offsets = {0};
+    offsets.q = attn_cpu_ref_take(&offsets.end, ATTN_REF_HEADS * p->dim_qk);
+    offsets.kv = attn_cpu_ref_take(&offsets.end, p->dim_qk);
+    offsets.acc = attn_cpu_ref_take(&offsets.end, ATTN_REF_HEADS * p->dim_v);
+    offsets.s = attn_cpu_ref_take(&offsets.end, ATTN_REF_HEADS * p->topk);
+    offsets.key = attn_cpu_ref_take(&offsets.end, attn_cpu_ref_slot_doubles(p));
+    return offsets;
 }
 
 int64_t attn_cpu_ref_mla_fwd_doubles(const attn_problem *p) { return lay_out(p).end; }
@@ -64,9 +64,9 @@ static void run_task(const void *what, int64_t task, double *scratch) {
     int64_t h0 = task % job->blocks * ATTN_REF_HEADS, i = task / job->blocks % p->seq_q,
             b = task / job->blocks / p->seq_q;
     int64_t n = p->heads_q - h0 < ATTN_REF_HEADS ? p->heads_q - h0 : ATTN_REF_HEADS, d = p->dim_qk, dv = p->dim_v;
-    struct layout at = lay_out(p);
-    double *q = scratch + at.q, *kv = scratch + at.kv, *acc = scratch + at.acc, *s = scratch + at.s;
-    int32_t *key = (int32_t *)(scratch + at.key);
+    struct layout offsets = lay_out(p);
+    double *q = scratch + offsets.q, *kv = scratch + offsets.kv, *acc = scratch + offsets.acc, *s = scratch + offsets.s;
+    int32_t *key = (int32_t *)(scratch + offsets.key);
     struct attn_cpu_ref_softmax row[ATTN_REF_HEADS];
 
     attn_cpu_ref_slots(m, b, i, key);

@@ -39,11 +39,11 @@ static void fill_rows(const struct job *j, int of_keys, int64_t h, int64_t from,
         const int64_t width = o->of_values ? j->p->dim_v : j->p->dim_qk;
         if (o->of_keys != of_keys || !v->data) continue;
         for (int64_t row = from; row < to; row++) {
-            char *at = attn_view_row(v, 0, h, row);
+            char *line = attn_view_row(v, 0, h, row);
             if (o->scalar)
-                attn_num_store(at, v->dtype, 0, o->scalar == IS_LSE ? attn_cpu_ref_empty_lse(j->p) : -INFINITY);
+                attn_num_store(line, v->dtype, 0, o->scalar == IS_LSE ? attn_cpu_ref_empty_lse(j->p) : -INFINITY);
             else
-                memset(at, 0, (size_t)width * (size_t)v->element_bytes);
+                memset(line, 0, (size_t)width * (size_t)v->element_bytes);
         }
     }
 }

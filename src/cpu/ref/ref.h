@@ -81,9 +81,9 @@ uint64_t attn_cpu_ref_bytes(const struct attn_core_device *dev,
 
 /* Scratch is carved by offsets: take(&end, n) returns where n doubles start and moves the end. */
 static inline int64_t attn_cpu_ref_take(int64_t *end, int64_t n) {
-    int64_t at = *end;
+    int64_t start = *end;
     *end += (n + 7) / 8 * 8;
-    return at;
+    return start;
 }
 static inline int64_t attn_cpu_ref_blocks(int64_t n, int64_t block) { return n / block + (n % block != 0); }
 

@@ -14,9 +14,9 @@ void attn_cpu_ref_dense_init(struct attn_cpu_ref_dense *d, const attn_problem *p
 static double read_slope(const struct attn_cpu_ref_dense *d, int64_t b, int64_t h) {
     const attn_tensor *t = d->args->alibi;
     if (d->p->alibi == ATTN_ALIBI_NONE) return 0;
-    int64_t at = h * t->strides[t->rank - 1];
-    if (t->rank == 2 && t->shape[0] > 1) at += b * t->strides[0]; /* [HQ] and [1,HQ] serve every batch entry */
-    return attn_num_load(t->data, t->dtype, at);
+    int64_t element = h * t->strides[t->rank - 1];
+    if (t->rank == 2 && t->shape[0] > 1) element += b * t->strides[0]; /* [HQ] and [1,HQ] serve every batch entry */
+    return attn_num_load(t->data, t->dtype, element);
 }
 
 void attn_cpu_ref_block_init(struct attn_cpu_ref_block *block, const struct attn_cpu_ref_dense *d,

@@ -33,7 +33,7 @@ static void make_dmask(const void *what, int64_t task, double *scratch) {
     struct mask_grid g = mask_tasks(w);
     int64_t tj = task % g.n_j, ti = task / g.n_j % g.n_i, th = task / g.n_j / g.n_i % g.n_h,
             tb = task / g.n_j / g.n_i / g.n_h;
-    double *sum = scratch + w->at.sum;
+    double *sum = scratch + w->offsets.sum;
     struct attn_cpu_ref_tile tile;
     struct attn_core_seq seq;
     struct span bs = pick(g.sum_b, tb, p->batch), hs = pick(g.sum_h, th, p->heads_q);
@@ -118,7 +118,7 @@ static void make_dsink(const void *what, int64_t h, double *scratch) {
 void attn_cpu_ref_bias_grads(const struct attn_core_device *dev, const struct attn_cpu_ref_bwd *w) {
     const attn_problem *p = w->d.p;
     const attn_args *args = w->d.args;
-    struct attn_cpu_ref_tasks tasks = {.doubles = w->at.end, .what = w};
+    struct attn_cpu_ref_tasks tasks = {.doubles = w->offsets.end, .what = w};
     if (attn_core_has(p, ATTN_GRAD_MASK)) {
         tasks.n_tasks = mask_tasks(w).n_tasks;
         tasks.task = make_dmask;

@@ -6,7 +6,7 @@
 int64_t attn_cpu_ref_sdpa_bwd_doubles(const attn_problem *p) {
     struct attn_cpu_ref_bwd w;
     attn_cpu_ref_bwd_init(&w, p, NULL);
-    return w.at.end;
+    return w.offsets.end;
 }
 
 /* dQ_i = scale * sum_j dS_ij K_j, for a few rows of one query head. */
@@ -15,7 +15,7 @@ static void make_dq(const void *what, int64_t task, double *scratch) {
     const attn_problem *p = w->d.p;
     int64_t blocks = attn_cpu_ref_blocks(p->seq_q, ATTN_REF_ROWS), width = p->dim_qk;
     int64_t i0 = task % blocks * ATTN_REF_ROWS, h = task / blocks % p->heads_q, b = task / blocks / p->heads_q;
-    double *dq = scratch + w->at.dq;
+    double *dq = scratch + w->offsets.dq;
     struct attn_cpu_ref_tile tile;
     struct attn_core_seq seq;
     attn_cpu_ref_seq(&w->d, b, &seq);
@@ -27,9 +27,9 @@ static void make_dq(const void *what, int64_t task, double *scratch) {
         attn_cpu_ref_tile_compute(&tile, w);
         for (int64_t r = 0; r < tile.block.n; ++r)
             for (int64_t jj = 0; jj < tile.n_keys; ++jj) {
-                int64_t at = r * ATTN_REF_KEYS + jj;
-                if (tile.s[at] != -INFINITY)
-                    attn_cpu_ref_axpy(dq + r * width, tile.ds[at] * tile.chain[at], tile.k + jj * width, width);
+                int64_t cell = r * ATTN_REF_KEYS + jj;
+                if (tile.s[cell] != -INFINITY)
+                    attn_cpu_ref_axpy(dq + r * width, tile.ds[cell] * tile.chain[cell], tile.k + jj * width, width);
             }
     }
     for (int64_t r = 0; r < ATTN_REF_ROWS && i0 + r < seq.sq_rows; ++r) /* rows past seqlens_q: 0 */
@@ -42,7 +42,7 @@ static void make_dkv(const void *what, int64_t task, double *scratch) {
     const attn_problem *p = w->d.p;
     int64_t blocks = attn_cpu_ref_blocks(p->seq_k, ATTN_REF_KEYS), d = p->dim_qk, dv = p->dim_v;
     int64_t j0 = task % blocks * ATTN_REF_KEYS, hk = task / blocks % p->heads_k, b = task / blocks / p->heads_k;
-    double *sum_k = scratch + w->at.dk, *sum_v = scratch + w->at.dv;
+    double *sum_k = scratch + w->offsets.dk, *sum_v = scratch + w->offsets.dv;
     struct attn_cpu_ref_tile tile;
     struct attn_core_seq seq;
     attn_cpu_ref_seq(&w->d, b, &seq);
@@ -61,16 +61,16 @@ static void make_dkv(const void *what, int64_t task, double *scratch) {
             attn_cpu_ref_tile_compute(&tile, w);
             for (int64_t r = 0; r < tile.block.n; ++r)
                 for (int64_t jj = 0; jj < tile.n_keys; ++jj) {
-                    int64_t at = r * ATTN_REF_KEYS + jj;
-                    if (tile.s[at] == -INFINITY) continue;
-                    attn_cpu_ref_axpy(sum_k + jj * d, tile.ds[at] * tile.chain[at], tile.q + r * d, d);
-                    attn_cpu_ref_axpy(sum_v + jj * dv, tile.p[at], tile.dout + r * dv, dv);
+                    int64_t cell = r * ATTN_REF_KEYS + jj;
+                    if (tile.s[cell] == -INFINITY) continue;
+                    attn_cpu_ref_axpy(sum_k + jj * d, tile.ds[cell] * tile.chain[cell], tile.q + r * d, d);
+                    attn_cpu_ref_axpy(sum_v + jj * dv, tile.p[cell], tile.dout + r * dv, dv);
                 }
         }
     for (int64_t jj = 0; jj < ATTN_REF_KEYS && j0 + jj < seq.sk_rows; ++jj) { /* keys past seqlens_k: 0 */
-        int64_t at = seq.k0 + j0 + jj;
-        if (w->dk.data) attn_cpu_ref_store(attn_view_row(&w->dk, b, hk, at), p->dtype, sum_k + jj * d, d, p->scale);
-        if (w->dv.data) attn_cpu_ref_store(attn_view_row(&w->dv, b, hk, at), p->dtype, sum_v + jj * dv, dv, 1);
+        int64_t key = seq.k0 + j0 + jj;
+        if (w->dk.data) attn_cpu_ref_store(attn_view_row(&w->dk, b, hk, key), p->dtype, sum_k + jj * d, d, p->scale);
+        if (w->dv.data) attn_cpu_ref_store(attn_view_row(&w->dv, b, hk, key), p->dtype, sum_v + jj * dv, dv, 1);
     }
 }
 
@@ -82,7 +82,7 @@ attn_status attn_cpu_ref_sdpa_bwd(const struct attn_kernel *k, const struct attn
     if (p->heads_q <= 0)
         return ATTN_OK; /* without queries or batch entries the sums that remain are zeros, not left alone */
     attn_cpu_ref_bwd_init(&w, p, args);
-    struct attn_cpu_ref_tasks tasks = {.doubles = w.at.end, .what = &w};
+    struct attn_cpu_ref_tasks tasks = {.doubles = w.offsets.end, .what = &w};
     if (w.dq.data && p->dim_qk > 0) {
         tasks.n_tasks = p->batch * p->heads_q * attn_cpu_ref_blocks(p->seq_q, ATTN_REF_ROWS);
         tasks.task = make_dq;

@@ -69,9 +69,9 @@ static void run_task(const void *what, int64_t task, double *scratch) {
     const attn_problem *p = d->p;
     int64_t i0 = task % job->blocks * job->rows, h = task / job->blocks % p->heads_q,
             b = task / job->blocks / p->heads_q;
-    struct layout at = lay_out(p);
-    double *q = scratch + at.q, *keys = scratch + at.keys, *acc = scratch + at.acc, *lost = scratch + at.lost,
-           *part = scratch + at.part, *s = scratch + at.s;
+    struct layout offsets = lay_out(p);
+    double *q = scratch + offsets.q, *keys = scratch + offsets.keys, *acc = scratch + offsets.acc,
+           *lost = scratch + offsets.lost, *part = scratch + offsets.part, *s = scratch + offsets.s;
     struct attn_cpu_ref_softmax row[ATTN_REF_ROWS];
     struct attn_core_seq seq;
     struct attn_cpu_ref_block block;

@@ -60,7 +60,7 @@ uint64_t attn_cpu_mla_dist_workspace(const struct mla_isa *isa, const attn_probl
 /* All blocks of a task whose rows stay in place, of which the first one is known; the rows of the next block are asked
  * for. */
 static void blocks_in_place(const struct dist *j, const struct layout *l, char *ws, int64_t b,
-                            const struct mla_query *query, int64_t at, int64_t end, int64_t n, int64_t heads,
+                            const struct mla_query *query, int64_t cursor, int64_t end, int64_t n, int64_t heads,
                             float factor, float *to) {
     const int64_t block = block_of(j->isa), d = j->p->dim_qk;
     float *s = (float *)(ws + l->s), *lse = (float *)(ws + l->lse);
@@ -70,10 +70,10 @@ static void blocks_in_place(const struct dist *j, const struct layout *l, char *
     attn_cpu_mla_point(&j->kv, b, key, n, row);
     struct attn_sparse_ahead f = attn_cpu_mla_ahead(row, n, d);
     attn_cpu_mla_prefetch(&f);
-    for (int64_t more; n; n = more) {
-        more = attn_cpu_mla_next(query, &at, end, block, ahead, slots);
-        attn_cpu_mla_point(&j->kv, b, ahead, more, next);
-        f = attn_cpu_mla_ahead(next, more, d);
+    for (int64_t n_next; n; n = n_next) {
+        n_next = attn_cpu_mla_next(query, &cursor, end, block, ahead, slots);
+        attn_cpu_mla_point(&j->kv, b, ahead, n_next, next);
+        f = attn_cpu_mla_ahead(next, n_next, d);
         mla_pace(&f, 1, 1, mla_score_places(n, heads, d / 2));
         j->isa->sparse->scores(n, heads, d / 2, row, (const float *)(ws + l->qt), s, l->ldh, &f);
         for (int64_t r = 0; r < n; ++r) {
@@ -106,17 +106,17 @@ static void task(const struct dist *j, const struct layout *l, char *ws, int64_t
     memset(to + begin, 0, (size_t)(end - begin) * sizeof *to);
     for (int64_t h0 = 0; h0 < p->heads_q; h0 += j->chunk) {
         const int64_t heads = mla_min(j->chunk, p->heads_q - h0);
-        int64_t at = begin, n = attn_cpu_mla_next(&query, &at, end, block_of(j->isa), key, slot);
+        int64_t cursor = begin, n = attn_cpu_mla_next(&query, &cursor, end, block_of(j->isa), key, slot);
         if (!n) return;
         if (attn_cpu_mla_lse(p, &j->lse, b, i, h0, heads, l->ldh, lse, dead) == heads) continue;
         attn_cpu_mla_live(dead, heads, live);
         attn_cpu_mla_heads(j->isa, &j->q, b, i, h0, heads, p->dim_qk, dead, k, l->ldk);
         attn_cpu_mla_turn(j->isa, k, l->ldk, heads, mla_depth(j->isa, p->dim_qk), qt, mla_transposed(l->ldh));
         if (mla_in_place(j->isa)) {
-            blocks_in_place(j, l, ws, b, &query, at, end, n, heads, factor, to);
+            blocks_in_place(j, l, ws, b, &query, cursor, end, n, heads, factor, to);
             continue;
         }
-        for (; n; n = attn_cpu_mla_next(&query, &at, end, block_of(j->isa), key, slot)) {
+        for (; n; n = attn_cpu_mla_next(&query, &cursor, end, block_of(j->isa), key, slot)) {
             if (mla_strips(j->isa)) {
                 const struct attn_mla_bwd_scores f = {.rows = mla_rows_of(&j->kv, b, key, n),
                                                       .strips = l->ldh / ATTN_MLA_HEADS,

@@ -11,9 +11,9 @@
 struct mla_query attn_cpu_mla_query(const attn_problem *p, const attn_args *args, int64_t b, int64_t i) {
     const attn_tensor *t = args->indices, *len = args->topk_length;
     struct mla_query query = {NULL, p->topk, p->seq_k};
-    int64_t at = i * t->strides[t->rank - 3];
-    if (t->rank == 4) at += b * t->strides[0];
-    query.idx = (const int32_t *)t->data + at;
+    int64_t element = i * t->strides[t->rank - 3];
+    if (t->rank == 4) element += b * t->strides[0];
+    query.idx = (const int32_t *)t->data + element;
     if (attn_core_has(p, ATTN_TOPK_LENGTH)) {
         int64_t at_len = i * len->strides[len->rank - 1];
         if (len->rank == 2) at_len += b * len->strides[0];
@@ -29,9 +29,9 @@ struct mla_query attn_cpu_mla_query(const attn_problem *p, const attn_args *args
     return query;
 }
 
-int64_t attn_cpu_mla_next(const struct mla_query *query, int64_t *at, int64_t end, int64_t most, int32_t *key,
+int64_t attn_cpu_mla_next(const struct mla_query *query, int64_t *cursor, int64_t end, int64_t most, int32_t *key,
                           int64_t *slot) {
-    int64_t n = 0, t = *at;
+    int64_t n = 0, t = *cursor;
     if (end > query->n_slots) end = query->n_slots;
     for (; t < end && n < most; ++t) {
         int64_t k = query->idx[t];
@@ -39,7 +39,7 @@ int64_t attn_cpu_mla_next(const struct mla_query *query, int64_t *at, int64_t en
         if (slot) slot[n] = t;
         n += (k >= 0) & (k < query->n_keys);
     }
-    *at = t;
+    *cursor = t;
     return n;
 }
 

@@ -24,9 +24,9 @@ static inline int64_t mla_round(int64_t n, int64_t to) { return (n + to - 1) / t
 static inline int64_t mla_min(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int64_t mla_max(int64_t a, int64_t b) { return a > b ? a : b; }
 /* Lays out a workspace: returns where `bytes` bytes start, on a cache line. */
-static inline uint64_t mla_take(uint64_t *at, int64_t bytes) {
-    uint64_t start = *at;
-    *at += ((uint64_t)bytes + 63) & ~UINT64_C(63);
+static inline uint64_t mla_take(uint64_t *end, int64_t bytes) {
+    uint64_t start = *end;
+    *end += ((uint64_t)bytes + 63) & ~UINT64_C(63);
     return start;
 }
 
@@ -47,7 +47,7 @@ struct mla_query attn_cpu_mla_query(const attn_problem *p, const attn_args *args
 /* Next at most `most` valid slots from *at on, before `end`: writes key and slot of each, moves *at after the last
  * slot looked at, returns how many. 0 means that there are no more. Each output array has room for `most`; slot may be
  * NULL. */
-int64_t attn_cpu_mla_next(const struct mla_query *query, int64_t *at, int64_t end, int64_t most, int32_t *key,
+int64_t attn_cpu_mla_next(const struct mla_query *query, int64_t *cursor, int64_t end, int64_t most, int32_t *key,
                           int64_t *slot);
 
 /* Heads as the scores of a block have them side by side: whole vectors, or strips of ukr/bf16.h. */

@@ -31,8 +31,8 @@ static void sort_slots(const struct unit_work *w) {
     int32_t *key = (int32_t *)(w->thread + z->t_key), *to_key = (int32_t *)(w->unit + z->u_key);
     int64_t *slot = (int64_t *)(w->thread + z->t_slot), *to_slot = (int64_t *)(w->unit + z->u_slot);
     const struct mla_query query = attn_cpu_mla_query(j->p, j->a, j->b, w->i);
-    int64_t at = j->window * z->window, put[MLA_MAX_RANGES];
-    u->n = attn_cpu_mla_next(&query, &at, mla_min(at + z->window, j->p->topk), z->window, key, slot);
+    int64_t cursor = j->window * z->window, put[MLA_MAX_RANGES];
+    u->n = attn_cpu_mla_next(&query, &cursor, mla_min(cursor + z->window, j->p->topk), z->window, key, slot);
     memset(u->start, 0, sizeof u->start);
     for (int64_t t = 0; t < u->n; ++t) ++u->start[(key[t] >> z->range_shift) + 1];
     for (int64_t r = 0; r < z->n_ranges; ++r) {
@@ -176,10 +176,10 @@ static void grad_in_place(const struct unit_work *w, int64_t r0, int64_t n, cons
     const struct attn_ukr_sparse *sparse = j->isa->sparse;
     const struct mla_unit *u = (const struct mla_unit *)(w->unit + z->u_state);
     const int64_t d = j->p->dim_qk, v = j->p->dim_v, block = j->isa->block, odd = r0 / block % 2,
-                  more = mla_min(block, u->n - r0 - n);
+                  n_next = mla_min(block, u->n - r0 - n);
     const int32_t *key = (const int32_t *)(w->unit + z->u_key) + r0;
-    const uint16_t **at = (const uint16_t **)(w->thread + z->t_at), **row = at + odd * block,
-                   **next = at + (1 - odd) * block;
+    const uint16_t **pointers = (const uint16_t **)(w->thread + z->t_at), **row = pointers + odd * block,
+                   **next = pointers + (1 - odd) * block;
     float *x = products(w, r0);
     struct attn_sparse_ahead f;
     if (r0 == 0) {
@@ -187,8 +187,8 @@ static void grad_in_place(const struct unit_work *w, int64_t r0, int64_t n, cons
         f = attn_cpu_mla_ahead(row, n, d);
         attn_cpu_mla_prefetch(&f);
     }
-    attn_cpu_mla_point(&j->kv, j->b, key + n, more, next);
-    f = attn_cpu_mla_ahead(next, more, d);
+    attn_cpu_mla_point(&j->kv, j->b, key + n, n_next, next);
+    f = attn_cpu_mla_ahead(next, n_next, d);
     mla_pace(&f, d, (dq ? 2 : 1) * d + v, mla_score_places(n, w->heads, d / 2));
     sparse->scores(n, w->heads, d / 2, row, thread_f32(w, z->t_qt), x + z->ldh, 2 * z->ldh, &f);
     mla_pace(&f, v, (dq ? d : 0) + v, mla_score_places(n, w->heads, v / 2));
@@ -339,8 +339,8 @@ static void add_range(const struct mla_bwd *j, int64_t at_unit, int64_t range, i
          * 700 of them one by one were 1.5 times f32's bound. */
         for (int64_t r = 0; r < n; ++r) {
             float *const row = sum + r * ld;
-            const int same = r + 1 < n && key[r0 + r + 1] == key[r0 + r];
-            float *const to = same ? row + ld : attn_cpu_mla_bwd_sum(j, key[r0 + r], 0) + c0;
+            const int repeats = r + 1 < n && key[r0 + r + 1] == key[r0 + r];
+            float *const to = repeats ? row + ld : attn_cpu_mla_bwd_sum(j, key[r0 + r], 0) + c0;
             j->isa->vec->add(to, row, c1 - c0);
             if (z->in_parts && to != row + ld) attn_cpu_mla_bwd_count(j, key[r0 + r], c0, c1);
         }

@@ -202,7 +202,7 @@ static void finish(const struct fwd *j, const struct layout *l, char *ws, int64_
  * these rows. */
 struct turn {
     struct mla_query query;
-    int64_t task, b, i, at, n;
+    int64_t task, b, i, cursor, n;
     int32_t *key; /* [n], one of two places for a block's keys, and the other place */
     int32_t *other;
     int begun; /* its first 32 rows are copied and its heads transposed; in place: its first rows are prefetched */
@@ -214,7 +214,7 @@ static void take(struct fwd *j, struct turn *t, int32_t *key, int32_t *other) {
     const int64_t row = t->task / j->n_chunks;
     t->b = row / p->seq_q, t->i = row % p->seq_q;
     t->query = attn_cpu_mla_query(p, j->a, t->b, t->i);
-    t->n = attn_cpu_mla_next(&t->query, &t->at, p->topk, block_of(j->isa, j->p), key, NULL);
+    t->n = attn_cpu_mla_next(&t->query, &t->cursor, p->topk, block_of(j->isa, j->p), key, NULL);
 }
 
 /* Heads of q as the scores want them. Strips: where pairs of rows will be, since rows are copied already. */
@@ -226,10 +226,10 @@ static void load_heads(const struct fwd *j, const struct layout *l, char *ws, in
                       mla_transposed(l->ldh));
 }
 
-/* A block with strips. `more` rows of the query follow, else its results are written, and the heads of the worker's
+/* A block with strips. `n_next` rows of the query follow, else its results are written, and the heads of the worker's
  * next task transposed. */
 static void block_strips(const struct fwd *j, const struct layout *l, char *ws, const struct turn *t, int64_t n,
-                         const int32_t *key, int64_t more, const int32_t *ahead, int any, struct turn *turn) {
+                         const int32_t *key, int64_t n_next, const int32_t *ahead, int any, struct turn *turn) {
     const attn_problem *p = j->p;
     const int64_t h0 = t->task % j->n_chunks * j->chunk, heads = mla_min(j->chunk, p->heads_q - h0);
     const struct attn_mla_copies copies = {.tiles = (float *)(ws + l->k),
@@ -237,8 +237,8 @@ static void block_strips(const struct fwd *j, const struct layout *l, char *ws, 
                                            .ldz = mla_strip(block_of(j->isa, j->p)),
                                            .width = p->dim_v / 2};
     const struct attn_mla_rows keys = mla_rows_of(&j->kv, t->b, key, n),
-                               next = more ? mla_rows_of(&j->kv, t->b, ahead, more)
-                                           : mla_rows_of(&j->kv, turn->b, turn->key, turn->n);
+                               next = n_next ? mla_rows_of(&j->kv, t->b, ahead, n_next)
+                                             : mla_rows_of(&j->kv, turn->b, turn->key, turn->n);
     float *factor = (float *)(ws + l->part);
     uint32_t live[MLA_HEADS / ATTN_MLA_HEADS] = {0};
     const struct attn_mla_out out = {.base = attn_view_row(&j->out, t->b, h0, t->i),
@@ -251,7 +251,7 @@ static void block_strips(const struct fwd *j, const struct layout *l, char *ws, 
     score_strips(j, l, ws, &keys, &next, &copies, any || t->begun);
     rescale_sums(j, l, ws, heads, any);
     sum.accumulate = any, sum.even = 1;
-    if (!more) {
+    if (!n_next) {
         for (int64_t h = 0; h < heads && !j->widened; ++h)
             live[h / ATTN_MLA_HEADS] |= (uint32_t)conclude(j, l, ws, t->b, t->i, h0, h, 1, &factor[h])
                                         << h % ATTN_MLA_HEADS;
@@ -271,7 +271,7 @@ static void block_strips(const struct fwd *j, const struct layout *l, char *ws, 
 
 /* A block whose rows stay in place. */
 static void block_in_place(const struct fwd *j, const struct layout *l, char *ws, const struct turn *t, int64_t n,
-                           const int32_t *key, int64_t more, const int32_t *ahead, int any, struct turn *turn) {
+                           const int32_t *key, int64_t n_next, const int32_t *ahead, int any, struct turn *turn) {
     const attn_problem *p = j->p;
     const struct attn_ukr_sparse *sparse = j->isa->sparse;
     const int64_t heads = mla_min(j->chunk, p->heads_q - t->task % j->n_chunks * j->chunk), depth = p->dim_qk / 2;
@@ -279,8 +279,8 @@ static void block_in_place(const struct fwd *j, const struct layout *l, char *ws
     float *s = (float *)(ws + l->s), *o = (float *)(ws + l->o);
     struct attn_sparse_ahead f;
     attn_cpu_mla_point(&j->kv, t->b, key, n, row);
-    if (more) {
-        attn_cpu_mla_point(&j->kv, t->b, ahead, more, next);
+    if (n_next) {
+        attn_cpu_mla_point(&j->kv, t->b, ahead, n_next, next);
     } else {
         attn_cpu_mla_point(&j->kv, turn->b, turn->key, turn->n, next);
         turn->begun = turn->n > 0;
@@ -289,7 +289,7 @@ static void block_in_place(const struct fwd *j, const struct layout *l, char *ws
         f = attn_cpu_mla_ahead(row, n, p->dim_qk);
         attn_cpu_mla_prefetch(&f);
     }
-    f = attn_cpu_mla_ahead(next, more ? more : turn->n, p->dim_qk);
+    f = attn_cpu_mla_ahead(next, n_next ? n_next : turn->n, p->dim_qk);
     mla_pace(&f, p->dim_qk, p->dim_qk + p->dim_v, mla_score_places(n, heads, depth));
     sparse->scores(n, heads, depth, row, (const float *)(ws + l->qt), s, l->ldh, &f);
     exp_scores(j, l, ws, n, heads);
@@ -308,7 +308,7 @@ static void task(struct fwd *j, const struct layout *l, char *ws, struct turn *t
     const struct turn t = *turn;
     const int64_t h0 = t.task % j->n_chunks * j->chunk, heads = mla_min(j->chunk, p->heads_q - h0);
     int32_t *key = t.key, *ahead = t.other;
-    int64_t at = t.at;
+    int64_t cursor = t.cursor;
     int any = 0;
     if (t.n) {
         if (!t.begun || mla_in_place(j->isa)) load_heads(j, l, ws, t.b, t.i, h0, heads);
@@ -319,13 +319,13 @@ static void task(struct fwd *j, const struct layout *l, char *ws, struct turn *t
     } else {
         take(j, turn, key, ahead);
     }
-    for (int64_t n = t.n, more; n; n = more, any = 1) {
-        more = attn_cpu_mla_next(&t.query, &at, p->topk, block_of(j->isa, j->p), ahead, NULL);
-        if (!more) take(j, turn, ahead, key);
+    for (int64_t n = t.n, n_next; n; n = n_next, any = 1) {
+        n_next = attn_cpu_mla_next(&t.query, &cursor, p->topk, block_of(j->isa, j->p), ahead, NULL);
+        if (!n_next) take(j, turn, ahead, key);
         if (mla_strips(j->isa)) {
-            block_strips(j, l, ws, &t, n, key, more, ahead, any, turn);
+            block_strips(j, l, ws, &t, n, key, n_next, ahead, any, turn);
         } else if (mla_in_place(j->isa)) {
-            block_in_place(j, l, ws, &t, n, key, more, ahead, any, turn);
+            block_in_place(j, l, ws, &t, n, key, n_next, ahead, any, turn);
         } else {
             attn_cpu_mla_gather(j->isa, &j->kv, t.b, key, n, p->dim_qk, &rows);
             attn_cpu_mla_score(j->isa, p->dtype, n, l->ldh, p->dim_qk, k, l->ldk, qt, s, l->ldh);

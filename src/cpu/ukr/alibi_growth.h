@@ -17,7 +17,8 @@ static inline v32 growth(const struct attn_fwd_score_mod *f, int64_t span, int64
     v32 d[2] = {v32_set((float)key) - origin, v32_set((float)(key + span - 1)) - origin};
     for (int i = 0; i < 2 && f->alibi == 2; i++) d[i] = near - v32_abs(d[i]);
     d[0] *= slope, d[1] *= slope;
-    const v32 most = v32_set(SCORE_GROWTH), more = none - d[1];
-    return v32_pick(v32_and(v32_lt(d[0], d[1]), v32_lt(d[1], none)), v32_pick(v32_lt(more, most), more, most), none);
+    const v32 most = v32_set(SCORE_GROWTH), growth_left = none - d[1];
+    return v32_pick(v32_and(v32_lt(d[0], d[1]), v32_lt(d[1], none)),
+                    v32_pick(v32_lt(growth_left, most), growth_left, most), none);
 }
 #endif

@@ -148,7 +148,7 @@ struct attn_decode_amx {
                        * probabilities, the sum of values, rows ldo apart. If l or a value of o is not finite, the
                        * row must be done otherwise. */
     int64_t ldo;
-    int same; /* all rows see the same keys, lo[0] .. hi[0]. Else the sums of a row are on the grid of steps and depend
+    int equal_ranges; /* all rows see the same keys, lo[0] .. hi[0]. Else the sums of a row are on the grid of steps and depend
                * on nothing but that row. */
     int prefetch; /* for keys and values to come, those after the last one, too */
 };

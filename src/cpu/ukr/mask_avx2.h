@@ -39,13 +39,13 @@ static inline __attribute__((always_inline)) v32 load_cells(int mask, const char
     default: return _mm256_loadu_ps((const float *)(const void *)p);
     }
 }
-/* MASK_PART bytes of eight rows, from byte `at` on, come to s, their queries' first. */
-static inline __attribute__((always_inline)) void add_part(int mask, const char *const *row, int64_t at, v32 scale,
+/* MASK_PART bytes of eight rows, from byte `offset` on, come to s, their queries' first. */
+static inline __attribute__((always_inline)) void add_part(int mask, const char *const *row, int64_t offset, v32 scale,
                                                            float *s) {
     const int bytes = mask == ATTN_UKR_MASK_F32 ? 4 : 2;
     for (int j = 0; j < MASK_PART / bytes; j += V32_LANES, s += V32_LANES * MASK_ROWS) {
         v32 x[V32_LANES];
-        UNROLL for (int r = 0; r < V32_LANES; r++) x[r] = load_cells(mask, row[r] + at + j * bytes);
+        UNROLL for (int r = 0; r < V32_LANES; r++) x[r] = load_cells(mask, row[r] + offset + j * bytes);
         turn_eight(x);
         UNROLL for (int c = 0; c < V32_LANES; c++)
             v32_store(s + c * MASK_ROWS, v32_fma(v32_load(s + c * MASK_ROWS), scale, x[c]));

@@ -49,15 +49,15 @@ static inline __attribute__((always_inline)) void turn_halves(__m512i *x) {
 static inline __attribute__((always_inline)) void put_masked(float *s, v32 scale, __m512 add) {
     v32_store(s, v32_fma(v32_load(s), scale, add));
 }
-/* 64 bytes of 16 rows, from byte `at` on, come to s, their queries' first. */
-static inline __attribute__((always_inline)) void add_part(int mask, const char *const *row, int64_t at, v32 scale,
+/* 64 bytes of 16 rows, from byte `offset` on, come to s, their queries' first. */
+static inline __attribute__((always_inline)) void add_part(int mask, const char *const *row, int64_t offset, v32 scale,
                                                            float *s) {
     static const uint16_t places[32] = {0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30,
                                         1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31};
     const __m512i even_then_odd = _mm512_loadu_si512(places);
     __m512i x[2][8];
     UNROLL for (int t = 0; t < 8; t++) {
-        const char *const first = row[t] + at, *const second = row[8 + t] + at;
+        const char *const first = row[t] + offset, *const second = row[8 + t] + offset;
         x[0][t] = load_halves(first, second), x[1][t] = load_halves(first + 32, second + 32);
     }
     UNROLL for (int g = 0; g < 2; g++) {
@@ -84,7 +84,7 @@ static inline __attribute__((always_inline)) void add_part(int mask, const char 
 static inline void prefetch_masks(const struct attn_fwd_score_mod *f, int64_t span, int64_t key) {
     if (key >= f->mask_keys) return;
     for (int r = 0; r < MASK_ROWS; r++)
-        for (int64_t at = key * f->mask_bytes; at < (key + span) * f->mask_bytes; at += 64)
-            _mm_prefetch(f->cell[r] + at, _MM_HINT_T1);
+        for (int64_t byte = key * f->mask_bytes; byte < (key + span) * f->mask_bytes; byte += 64)
+            _mm_prefetch(f->cell[r] + byte, _MM_HINT_T1);
 }
 #endif

@@ -28,22 +28,22 @@ static void add_masks(const struct attn_fwd_score_mod *f, int64_t span, int64_t 
         char part[MASK_ROWS][MASK_PART];
         const char *part_of[MASK_ROWS], *const *row = f->cell;
         const int64_t have = f->mask_keys - key - j;
-        int64_t at = (key + j) * bytes;
+        int64_t offset = (key + j) * bytes;
         if (have < some) {
             memset(part, 0, sizeof part);
             for (int r = 0; r < MASK_ROWS; r++) {
-                if (have > 0) memcpy(part[r], row[r] + at, (size_t)(have * bytes));
+                if (have > 0) memcpy(part[r], row[r] + offset, (size_t)(have * bytes));
                 part_of[r] = part[r];
             }
-            row = part_of, at = 0;
+            row = part_of, offset = 0;
         }
         for (int64_t h = 0; h < MASK_ROWS; h += V32_LANES) {
             if (f->mask == ATTN_UKR_MASK_F32) {
-                add_part(ATTN_UKR_MASK_F32, row + h, at, scale, s + h);
+                add_part(ATTN_UKR_MASK_F32, row + h, offset, scale, s + h);
             } else if (f->mask == ATTN_UKR_MASK_BF16) {
-                add_part(ATTN_UKR_MASK_BF16, row + h, at, scale, s + h);
+                add_part(ATTN_UKR_MASK_BF16, row + h, offset, scale, s + h);
             } else {
-                add_part(ATTN_UKR_MASK_F16, row + h, at, scale, s + h);
+                add_part(ATTN_UKR_MASK_F16, row + h, offset, scale, s + h);
             }
         }
     }
@@ -62,9 +62,9 @@ static inline __attribute__((always_inline)) void score_lanes(const struct attn_
     v32 from[SCORE_MANY]; /* key - origin: to make a vector of each key anew would take longer than all the rest */
     UNROLL for (int i = 0; i < SCORE_MANY; i++) from[i] = v32_set((float)(key + i)) - origin;
     for (int64_t j = 0; j < span; j += SCORE_MANY) {
-        float *at = s + j * SCORE_LANES + h;
+        float *cells = s + j * SCORE_LANES + h;
         v32 x[SCORE_MANY];
-        UNROLL for (int i = 0; i < SCORE_MANY; i++) x[i] = v32_load(at + i * SCORE_LANES);
+        UNROLL for (int i = 0; i < SCORE_MANY; i++) x[i] = v32_load(cells + i * SCORE_LANES);
         if (f->caps) {
             softcap_many(x, &f->cap);
         } else {
@@ -90,7 +90,7 @@ static inline __attribute__((always_inline)) void score_lanes(const struct attn_
             UNROLL for (int i = 0; i < SCORE_MANY; i++) x[i] =
                 v32_pick(v32_any_bit(kept->half[j / 32] + h, bit[j % 32 + i]), x[i], v32_set(-__builtin_inff()));
         }
-        UNROLL for (int i = 0; i < SCORE_MANY; i++) v32_store(at + i * SCORE_LANES, x[i]);
+        UNROLL for (int i = 0; i < SCORE_MANY; i++) v32_store(cells + i * SCORE_LANES, x[i]);
     }
 }
 /* Where a boolean mask is all there is. */
@@ -99,8 +99,8 @@ score_kept(const struct attn_fwd_score_mod *f, const struct kept *kept, int64_t 
     const v32 scale = v32_set(f->scale), none = v32_set(-__builtin_inff());
     for (int64_t j = 0; j < span; j += 32) {
         UNROLL for (int i = 0; i < 32; i++) {
-            float *at = s + (j + i) * SCORE_LANES + h;
-            v32_store(at, v32_pick(v32_any_bit(kept->half[j / 32] + h, 1u << i), v32_load(at) * scale, none));
+            float *cells = s + (j + i) * SCORE_LANES + h;
+            v32_store(cells, v32_pick(v32_any_bit(kept->half[j / 32] + h, 1u << i), v32_load(cells) * scale, none));
         }
     }
 }

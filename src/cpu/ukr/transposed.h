@@ -52,16 +52,16 @@ struct attn_ukr_transposed {
     /* Products with n keys become scores in place; the first is key `key` of f. Behind them up to ATTN_TRANSPOSED_MORE
      * rows of s are written, too. */
     void (*score)(const struct attn_fwd_score_mod *f, int64_t n, int64_t key, float *s);
-    /* more[q] = how much larger ALiBi will become after these keys than within them, 40 at most. */
-    void (*growth)(const struct attn_fwd_score_mod *f, int64_t n, int64_t key, float *more);
+    /* growth_left[q] = how much larger ALiBi will become after these keys than within them, 40 at most. */
+    void (*growth)(const struct attn_fwd_score_mod *f, int64_t n, int64_t key, float *growth_left);
     /* Scores of n keys with a softcap. */
     void (*cap)(int64_t n, float *s, const struct attn_softcap *cap);
     /* scores, cap (unless NULL) and exp_scores fused, to the same bits; pairs: p has room for one more tile of
      * scores. */
     uint32_t (*scores_exp)(int halves, int64_t n, int64_t depth, const float *k, const float *q, float *p,
                            const struct attn_transposed_exp *exp_args, float *sum);
-    /* o = values^T p of n elements of keys, rows of v that follow each other at once; more: o += */
-    void (*add)(int halves, int64_t n, int64_t width, const float *v, const float *p, float *o, int more);
+    /* o = values^T p of n elements of keys, rows of v that follow each other at once; accumulate: o += */
+    void (*add)(int halves, int64_t n, int64_t width, const float *v, const float *p, float *o, int accumulate);
     /* o[c][q] *= factor[q] */
     void (*scale)(int64_t width, float *o, const float *factor);
     /* Of sums that are positive and normal: 1 / l rounded, ln l within 2e-7 (relative to 1 if that is more). */

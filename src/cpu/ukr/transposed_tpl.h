@@ -47,11 +47,11 @@ INLINE void step(int rows, int down, int vectors, int first, v32 (*s)[2], const 
         }
     }
 }
-/* c = A B, or with the transpose of A (down), or += of it (more); k > 0 steps. Rows of A or of its transpose are lda
+/* c = A B, or with the transpose of A (down), or += of it (accumulate); k > 0 steps. Rows of A or of its transpose are lda
  * apart. One pointer for every five rows, as in gemm_tpl.h. next: rows * k numbers that are prefetched on the way
  * (down: whatever it is, rows of A); or NULL. */
 INLINE void tile(int rows, int down, int vectors, int64_t k, const float *a, int64_t lda, const float *b, float *c,
-                 int more, const float *next) {
+                 int accumulate, const float *next) {
     v32 s[MR][2];
     const int apart = down ? MR : 5;
     const float *base[3];
@@ -67,7 +67,7 @@ INLINE void tile(int rows, int down, int vectors, int64_t k, const float *a, int
         step(rows, down, vectors, 0, s, base, lda, b, next);
     }
     for (int add = 0; add < 2; add++) {
-        if (add != (more != 0)) continue;
+        if (add != (accumulate != 0)) continue;
         UNROLL for (int i = 0; i < rows; i++) {
             UNROLL for (int v = 0; v < vectors; v++) {
                 float *to = c + i * STRIP + v * LANES;
@@ -80,13 +80,13 @@ INLINE void tile(int rows, int down, int vectors, int64_t k, const float *a, int
 
 /* The groups of a strip, or the one of half a strip; only the first one has to ask. */
 INLINE void tiles(int rows, int down, int halves, int64_t k, const float *a, int64_t lda, const float *b, float *c,
-                  int more, const float *next) {
+                  int accumulate, const float *next) {
     if (vectors_of(halves) > 1) {
-        tile(rows, down, 2, k, a, lda, b, c, more, next);
+        tile(rows, down, 2, k, a, lda, b, c, accumulate, next);
         for (int g = 1; g < groups_of(halves); g++)
-            tile(rows, down, 2, k, a, lda, b + g * GROUP, c + g * GROUP, more, NULL);
+            tile(rows, down, 2, k, a, lda, b + g * GROUP, c + g * GROUP, accumulate, NULL);
     } else {
-        tile(rows, down, 1, k, a, lda, b, c, more, next);
+        tile(rows, down, 1, k, a, lda, b, c, accumulate, next);
     }
 }
 /* rows is a constant in every case, so that the sums live in registers. */
@@ -107,9 +107,9 @@ static void tile_keys(int halves, int64_t rows, int64_t depth, const float *k, c
     CASES(KEYS_CASE);
 }
 #define VALUES_CASE(r)                                                                                                 \
-    case r: tiles(r, 1, halves, n, v, ldv, p, o, more, v); return;
+    case r: tiles(r, 1, halves, n, v, ldv, p, o, accumulate, v); return;
 static void tile_values(int halves, int64_t rows, int64_t n, const float *v, int64_t ldv, const float *p, float *o,
-                        int more) {
+                        int accumulate) {
     CASES(VALUES_CASE);
 }
 
@@ -237,8 +237,8 @@ static void scores_of(const struct attn_fwd_score_mod *f, int64_t n, int64_t key
     for (int64_t j = 0; j < n; j += SPAN)
         score(f, n - j < SPAN ? (n - j + SCORE_MANY - 1) / SCORE_MANY * SCORE_MANY : SPAN, key + j, s + j * STRIP);
 }
-static void growth_of(const struct attn_fwd_score_mod *f, int64_t n, int64_t key, float *more) {
-    for (int v = 0; v < VECTORS; v++) v32_store(more + v * LANES, growth(f, n, key, v));
+static void growth_of(const struct attn_fwd_score_mod *f, int64_t n, int64_t key, float *growth_left) {
+    for (int v = 0; v < VECTORS; v++) v32_store(growth_left + v * LANES, growth(f, n, key, v));
 }
 static void cap(int64_t n, float *s, const struct attn_softcap *f) {
     for (int64_t left = n * VECTORS; left > 0; left -= SOFTCAP_MANY, s += SOFTCAP_MANY * LANES) {
@@ -262,10 +262,10 @@ static uint32_t scores_exp(int halves, int64_t n, int64_t depth, const float *k,
     return end(e, exp_args, sum);
 }
 
-static void add(int halves, int64_t n, int64_t width, const float *v, const float *p, float *o, int more) {
-    for (int64_t at = 0, rows; at < width; at += rows) {
-        rows = share(width - at);
-        tile_values(halves, rows, n, v + at, width, p, o + at * STRIP, more);
+static void add(int halves, int64_t n, int64_t width, const float *v, const float *p, float *o, int accumulate) {
+    for (int64_t column = 0, rows; column < width; column += rows) {
+        rows = share(width - column);
+        tile_values(halves, rows, n, v + column, width, p, o + column * STRIP, accumulate);
     }
 }
 

@@ -161,8 +161,8 @@ INLINE void chunks(int what, const struct attn_bwd_tile *t, const struct reach *
             while (g.done < UNITS) two_rows(what, &g);
             if (!what && (reach[r].all_lo > k * SIDE || reach[r].all_hi < (k + 1) * SIDE))
                 hide(t->seen + r * 2 * SIDE, (int32_t)(k * SIDE), s);
-            const int64_t at = (r * t->blocks + k) * HALF;
-            g.s = s, g.p = t->p + at, g.ds = t->ds + at, g.ds_rows = t->ds_rows + at, g.done = 0;
+            const int64_t offset = (r * t->blocks + k) * HALF;
+            g.s = s, g.p = t->p + offset, g.ds = t->ds + offset, g.ds_rows = t->ds_rows + offset, g.done = 0;
             g.max = t->max + r * SIDE, g.delta = t->delta + r * SIDE;
             if (what) begin_scores(&g.scores, r, k, reach, t->strips, t->blocks);
         }

@@ -145,19 +145,19 @@ INLINE void six(enum pass pass, const float *a, const float *b, const struct sum
                 int add, const struct grads *g, struct live *v, int64_t i, int64_t n) {
     static const int8_t of_a[] = {2, 1, 1, 0, 0, 0}, of_b[] = {0, 0, 1, 1, 2, 0};
     UNROLL for (int x = 0; x < 6; x++, i += 4) {
-        const float *at = a + of_a[x] * 2 * TILE, *bt = b + of_b[x] * 2 * TILE;
+        const float *a_tile = a + of_a[x] * 2 * TILE, *b_tile = b + of_b[x] * 2 * TILE;
         const int new_a = x == 0 || of_a[x] != of_a[x - 1], new_b = x == 0 || of_b[x] != of_b[x - 1];
         const struct sums *next = x == 0 ? begin : NULL;
-        LOAD(new_a, 4, at, pass == A_PASSES)
-        LOAD(new_b, 6, bt, pass == B_PASSES)
+        LOAD(new_a, 4, a_tile, pass == A_PASSES)
+        LOAD(new_b, 6, b_tile, pass == B_PASSES)
         NEXT(0)
         tile_dpbf16(0, 4, 6);
         deal(g, v, i, n);
-        LOAD(new_b, 7, bt + TILE, pass == B_PASSES)
+        LOAD(new_b, 7, b_tile + TILE, pass == B_PASSES)
         NEXT(1)
         tile_dpbf16(1, 4, 7);
         deal(g, v, i + 1, n);
-        LOAD(new_a, 5, at + TILE, pass == A_PASSES)
+        LOAD(new_a, 5, a_tile + TILE, pass == A_PASSES)
         NEXT(2)
         tile_dpbf16(2, 5, 6);
         deal(g, v, i + 2, n);
@@ -166,20 +166,20 @@ INLINE void six(enum pass pass, const float *a, const float *b, const struct sum
         deal(g, v, i + 3, n);
     }
 }
-/* Scores of a chunk from `blocks` of A and of B, which follow each other. n > 0: from tile product 24 * at of n on;
- * else from block `at` on, and `units` of the vectors' after each. */
+/* Scores of a chunk from `blocks` of A and of B, which follow each other. n > 0: from tile product 24 * first of n on;
+ * else from block `first` on, and `units` of the vectors' after each. */
 INLINE void product(const float *a, const float *b, int64_t blocks, float *c, struct sums *last, const struct grads *g,
-                    struct live *v, int64_t at, int64_t n, int64_t units) {
+                    struct live *v, int64_t first, int64_t n, int64_t units) {
     const struct sums next = {c, SIDE};
-    six(B_PASSES, a, b, last, &next, 0, g, v, 24 * at, n);
+    six(B_PASSES, a, b, last, &next, 0, g, v, 24 * first, n);
     if (n) {
         UNROLL for (int64_t x = 1; x < blocks; x++)
-            six(B_PASSES, a + x * BLOCK, b + x * BLOCK, NULL, NULL, 0, g, v, 24 * (at + x), n);
+            six(B_PASSES, a + x * BLOCK, b + x * BLOCK, NULL, NULL, 0, g, v, 24 * (first + x), n);
     } else {
-        if (units) grads_of(g, at * units, (at + 1) * units);
+        if (units) grads_of(g, first * units, (first + 1) * units);
         for (int64_t x = 1; x < blocks; x++) {
             six(B_PASSES, a + x * BLOCK, b + x * BLOCK, NULL, NULL, 0, NULL, NULL, 0, 0);
-            if (units) grads_of(g, (at + x) * units, (at + x + 1) * units);
+            if (units) grads_of(g, (first + x) * units, (first + x + 1) * units);
         }
     }
     *last = next;
@@ -217,8 +217,8 @@ INLINE void chunks(int flat, int what, const struct attn_bwd_tile *t, const stru
             }
             if (!what && (reach[r].all_lo > k * SIDE || reach[r].all_hi < (k + 1) * SIDE))
                 hide(t->seen + r * 2 * SIDE, (int32_t)(k * SIDE), s); /* dP is what is still in tiles */
-            const int64_t at = (r * t->blocks + k) * BLOCK;
-            g.s = s, g.p = t->p + at, g.ds = t->ds + at, g.ds_rows = t->ds_rows + at;
+            const int64_t offset = (r * t->blocks + k) * BLOCK;
+            g.s = s, g.p = t->p + offset, g.ds = t->ds + offset, g.ds_rows = t->ds_rows + offset;
             g.offset = t->max + r * SIDE, g.delta = t->delta + r * SIDE;
             if (what) begin_scores(&g.scores, r, k, reach, t->strips, t->blocks);
         }

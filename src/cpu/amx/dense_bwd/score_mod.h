@@ -58,12 +58,12 @@ static inline void keep(const struct attn_bwd_score_mod *f, const int32_t *seen,
     int64_t first = to, last = from;
     if (packed) pack_cells(f, strip, blocks, from, to);
     for (int64_t k = from; k < to; k++) {
-        const __m512i at = _mm512_set1_epi32((int32_t)(k * SCORE_SIDE));
+        const __m512i first_key = _mm512_set1_epi32((int32_t)(k * SCORE_SIDE));
         __m512i any = _mm512_setzero_si512();
         for (int64_t i = 0; i < SCORE_SIDE; i += 16) {
             uint32_t *const word = f->bits + (strip * blocks + k) * SCORE_SIDE + i;
-            const __m512i lo = _mm512_sub_epi32(_mm512_loadu_si512(seen + i), at),
-                          hi = _mm512_sub_epi32(_mm512_loadu_si512(seen + SCORE_SIDE + i), at);
+            const __m512i lo = _mm512_sub_epi32(_mm512_loadu_si512(seen + i), first_key),
+                          hi = _mm512_sub_epi32(_mm512_loadu_si512(seen + SCORE_SIDE + i), first_key);
             __m512i bits = _mm512_andnot_si512(bits_below(lo), bits_below(hi));
             if (packed) bits = _mm512_and_si512(bits, _mm512_loadu_si512(word));
             _mm512_storeu_si512(word, bits);
@@ -96,8 +96,8 @@ static inline void begin_scores(struct scores *e, int64_t strip, int64_t block, 
     e->kept = (const uint16_t *)(const void *)(f->bits + (strip * blocks + block) * SCORE_SIDE);
     e->magnitude = _mm512_set1_epi32(f->alibi == 2 ? INT32_MAX : -1);
     for (int h = 0; h < 2; h++) {
-        const int64_t at = e->first + h * 16, there = f->mask_keys - at;
-        e->key[h] = _mm512_cvtepi32_ps(_mm512_add_epi32(lane, _mm512_set1_epi32((int32_t)at)));
+        const int64_t first_key = e->first + h * 16, there = f->mask_keys - first_key;
+        e->key[h] = _mm512_cvtepi32_ps(_mm512_add_epi32(lane, _mm512_set1_epi32((int32_t)first_key)));
         e->live[h] = (__mmask16)(there >= 16 ? 0xffff : there > 0 ? (1u << there) - 1 : 0);
     }
     if (f->mask == ATTN_UKR_MASK_BITS) { /* of the next tile: a line has 64 keys of a row */

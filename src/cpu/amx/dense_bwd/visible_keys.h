@@ -26,13 +26,13 @@ static inline struct reach reach_of(const int32_t *seen) {
     if (r.hi == 0) r.lo = 0;
     return r;
 }
-/* Scores of a chunk whose first key is `at` that a row does not see become -inf. */
-static inline void hide(const int32_t *seen, int32_t at, float *s) {
+/* Scores of a chunk from first_key on that a row does not see become -inf. */
+static inline void hide(const int32_t *seen, int32_t first_key, float *s) {
     const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     for (int r = 0; r < ATTN_BWD_TILE; r++) {
         const __m512i lo = _mm512_set1_epi32(seen[r]), hi = _mm512_set1_epi32(seen[ATTN_BWD_TILE + r]);
         for (int h = 0; h < ATTN_BWD_TILE; h += 16) {
-            const __m512i key = _mm512_add_epi32(lane, _mm512_set1_epi32(at + h));
+            const __m512i key = _mm512_add_epi32(lane, _mm512_set1_epi32(first_key + h));
             const __mmask16 hidden = _mm512_cmplt_epi32_mask(key, lo) | _mm512_cmpge_epi32_mask(key, hi);
             _mm512_mask_store_ps(s + r * ATTN_BWD_TILE + h, hidden, v32_set(-INFINITY));
         }

@@ -14,20 +14,20 @@ static inline uint32_t far_ahead(const struct attn_fwd_strip *f, int64_t span, i
     uint32_t queries = 0;
     for (int64_t h = 0; h < 2; h++) {
         const v32 last = _mm512_cvtepi32_ps(_mm512_loadu_si512(f->seen + ATTN_FWD_ROWS + h * 16)) - v32_set(1),
-                  at = score->alibi == 2 ? _mm512_min_ps(v32_load(score->origin + h * 16), last) : last;
+                  peak = score->alibi == 2 ? _mm512_min_ps(v32_load(score->origin + h * 16), last) : last;
         const __mmask16 grows = _mm512_cmp_ps_mask(growth(score, span, 0, h), v32_set(SCORE_GROWTH), _CMP_GE_OQ) &
-                                _mm512_cmp_ps_mask(at, v32_set((float)span), _CMP_GE_OQ);
-        _mm512_storeu_si512(key + h * 16, _mm512_cvttps_epi32(at));
+                                _mm512_cmp_ps_mask(peak, v32_set((float)span), _CMP_GE_OQ);
+        _mm512_storeu_si512(key + h * 16, _mm512_cvttps_epi32(peak));
         queries |= (uint32_t)grows << h * 16;
     }
     return queries;
 }
 /* The next step that some of these queries are relative to; they are taken from `left`, and returned. */
 static inline uint32_t next_ahead(const int32_t *key, int64_t span, uint32_t *left, int64_t *step) {
-    uint32_t here = 0;
+    uint32_t found = 0;
     *step = key[__builtin_ctz(*left)] / span;
-    for (int q = 0; q < ATTN_FWD_ROWS; q++) here |= (uint32_t)(key[q] / span == *step) << q;
-    here &= *left, *left &= ~here;
-    return here;
+    for (int q = 0; q < ATTN_FWD_ROWS; q++) found |= (uint32_t)(key[q] / span == *step) << q;
+    found &= *left, *left &= ~found;
+    return found;
 }
 #endif

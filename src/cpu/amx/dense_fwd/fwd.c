@@ -49,7 +49,7 @@
 
 static int fits_flat(const struct attn_fwd_strip *f) {
     const struct layout k = layout_of(1, f, f->depth, f->terms);
-    return k.row == f->k_row && k.more == f->k_more && k.step == f->k_step && (f->terms == 1 || k.low == f->k_low);
+    return k.row == f->k_row && k.next16 == f->k_more && k.step == f->k_step && (f->terms == 1 || k.low == f->k_low);
 }
 #define KINDS(name, flat, depth, width, span, parts, more_span, more_parts)                                            \
     KIND(name, flat, FUSE_NONE, depth, width, 1, 0, span, parts)                                                       \

@@ -72,8 +72,8 @@ struct exps {
     struct capped capped;
     v32 key[2];              /* of a step */
     __m512i magnitude;       /* ALiBi by distance: all bits but the sign; else all */
-    const char *const *cell; /* the mask's rows, from byte `at` on */
-    int64_t at;
+    const char *const *cell; /* the mask's rows, from byte mask_offset on */
+    int64_t mask_offset;
     int products; /* during a step */
     int done, due;
 };
@@ -136,11 +136,11 @@ INLINE void two_rows(struct exps *e, int exactly) {
     }
     UNROLL for (int r = 0; r < 2; r++) {
         if (kept) {
-            const uint32_t both = kept_of(e->cell[2 * u + r] + e->at);
+            const uint32_t both = kept_of(e->cell[2 * u + r] + e->mask_offset);
             mask[2 * r] = (__mmask16)both, mask[2 * r + 1] = (__mmask16)(both >> LANES);
         }
         if (!adds(e->mask)) continue;
-        const struct addends add = addends_of(e->mask, e->cell[2 * u + r] + e->at);
+        const struct addends add = addends_of(e->mask, e->cell[2 * u + r] + e->mask_offset);
         offset[2 * r] = _mm512_fnmadd_ps(add.low, e->of_mask, offset[2 * r]);
         offset[2 * r + 1] = _mm512_fnmadd_ps(add.high, e->of_mask, offset[2 * r + 1]);
     }

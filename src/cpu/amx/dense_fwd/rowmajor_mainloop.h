@@ -98,8 +98,8 @@ INLINE float *values(int flat, int64_t parts, const float *v, float *o, int fres
 /* ------------------------------------------------------------------ strips ---------------------------- */
 
 /* What moves from step to step. */
-struct course {
-    struct place at;
+struct pipeline {
+    struct place place;
     int64_t j;               /* steps, of all strips, before this one */
     float *s, *other, *held; /* its scores, those being made; where sums go that tiles still hold */
     float *sum, *sum_to;     /* of probabilities, before this step and with it */
@@ -112,10 +112,10 @@ struct course {
 /* One line of the mask ahead in each step, at equal distances: so each page is at hand before 32 rows want one at a
  * time. To prefetch all lines takes as long as it saves. */
 INLINE void look_at_pages(int mask, const char *const *ahead, int64_t step, int64_t steps) {
-    const int64_t at = step * ROWS;
-    if (mask) _mm_prefetch(ahead[at / steps] + at % steps * (SPAN * mask_bytes(mask)), _MM_HINT_T1);
+    const int64_t line = step * ROWS;
+    if (mask) _mm_prefetch(ahead[line / steps] + line % steps * (SPAN * mask_bytes(mask)), _MM_HINT_T1);
 }
-INLINE void turn(int64_t parts, struct course *c) {
+INLINE void turn(int64_t parts, struct pipeline *c) {
     float *const oldest = c->p[0], *const mine = c->s, *const before = c->sum;
     UNROLL for (int i = 0; i < parts; i++) c->p[i] = c->p[i + 1];
     c->p[parts] = oldest;
@@ -124,17 +124,18 @@ INLINE void turn(int64_t parts, struct course *c) {
 }
 /* A part of the sums gets the n last steps, which may be of more than one strip. Where they go is returned, and the
  * last of them stay in tiles. */
-INLINE float *visit(int64_t parts, int64_t part, int64_t n, const struct course *c, float *late, struct exps *e) {
-    for (int64_t i = parts - n, same; i < parts; i += same) {
-        for (same = 1; i + same < parts && follows(c->places[i + same], c->places[i], same);) same++;
+INLINE float *visit(int64_t parts, int64_t part, int64_t n, const struct pipeline *c, float *late, struct exps *e) {
+    for (int64_t i = parts - n, run_length; i < parts; i += run_length) {
+        for (run_length = 1; i + run_length < parts && follows(c->places[i + run_length], c->places[i], run_length);)
+            run_length++;
         const struct attn_fwd_strip *const f = c->places[i].f;
-        late = values(0, parts, f->v, f->o, f->fresh, part, c->places[i].step, same, (const float *const *)c->p + i,
-                      late, e);
+        late = values(0, parts, f->v, f->o, f->fresh, part, c->places[i].step, run_length,
+                      (const float *const *)c->p + i, late, e);
     }
     return late;
 }
 /* All parts of the sums have all steps before `to`; no exponentials overlap it. */
-static __attribute__((noinline)) void visit_all(int64_t parts, int64_t to, struct course *c) {
+static __attribute__((noinline)) void visit_all(int64_t parts, int64_t to, struct pipeline *c) {
     struct exps none = {.done = UNITS, .products = 1};
     let_go(&c->held);
     for (int64_t part = 0; part < parts; part++) {
@@ -146,14 +147,14 @@ static __attribute__((noinline)) void visit_all(int64_t parts, int64_t to, struc
 /* Full steps of one strip, up to step `to` of it: all queries see all keys and have a running max, and each part of O
  * has had P V of its last `parts` steps. Only products and exponentials remain to do. Returns 1 where some of the last
  * one's probabilities are too large. */
-INLINE int steps_without_care(int64_t parts, int mask, int made, int degree, int64_t to, const float *offset,
-                              struct course *course) {
-    const struct attn_fwd_strip *const f = course->at.f;
+INLINE int full_steps(int64_t parts, int mask, int made, int degree, int64_t to, const float *offset,
+                      struct pipeline *course) {
+    const struct attn_fwd_strip *const f = course->place.f;
     const float *const q = f->q, *const k = (const float *)(const void *)f->k, *const v = f->v;
     float *const o = f->o;
-    struct course c = *course;
+    struct pipeline c = *course;
     float *held = c.held ? c.held : c.other; /* the place of the scores that are multiplied takes what tiles have */
-    int64_t step = c.at.step, part = c.j % parts;
+    int64_t step = c.place.step, part = c.j % parts;
     const int64_t steps = f->n / SPAN;
     int passes = 0;
     struct exps e;
@@ -161,7 +162,7 @@ INLINE int steps_without_care(int64_t parts, int mask, int made, int degree, int
     e.cell = f->score->cell;
     for (;;) {
         begin_step(&e, step, c.s, c.p[parts], offset, c.sum, c.sum_to);
-        e.at = step * SPAN * mask_bytes(mask);
+        e.mask_offset = step * SPAN * mask_bytes(mask);
         look_at_pages(mask, c.ahead, step, steps);
         keys(parts, q, k, step + 1, held, &e);
         held = values(1, parts, v, o, 0, part, step - parts, parts, (const float *const *)c.p, c.other, &e);
@@ -172,15 +173,15 @@ INLINE int steps_without_care(int64_t parts, int mask, int made, int degree, int
         part = part + 1 == parts ? 0 : part + 1;
         if (++step == to) break;
     }
-    c.j += step - c.at.step;
-    c.at.step = step;
+    c.j += step - c.place.step;
+    c.place.step = step;
     c.held = held;
     UNROLL for (int i = 0; i <= parts; i++) c.places[i] = (struct place){f, step - parts + i};
     for (int64_t last = passes ? c.j : c.j - 1, i = 0; i < parts; i++) c.done[(last - i) % parts] = last - i;
     *course = c;
     return passes;
 }
-typedef int open_loop(int64_t to, const float *offset, struct course *course);
+typedef int open_loop(int64_t to, const float *offset, struct pipeline *course);
 
 static void begin_strip(const struct attn_fwd_strip *f, struct offsets *t, v32 factor, float *sum) {
     const v32 none = v32_set(-INFINITY);
@@ -206,11 +207,11 @@ static __attribute__((noinline)) void look_ahead(int64_t parts, const struct att
     uint32_t left = far_ahead(f, SPAN, key);
     while (left) {
         int64_t step;
-        const uint32_t here = next_ahead(key, SPAN, &left, &step);
+        const uint32_t queries = next_ahead(key, SPAN, &left, &step);
         keys(parts, f->q, (const float *)(const void *)f->k, step, NULL, &none);
         store_square(s);
         prepare(f, step, s, cells);
-        update_max(f, t, cells, s, sum, factor, here);
+        update_max(f, t, cells, s, sum, factor, queries);
     }
 }
 /* `count` strips that follow each other like steps of one: nothing waits between them. */
@@ -219,33 +220,33 @@ INLINE void strips(int64_t parts, int made, int degree, open_loop *loop, const s
     const struct attn_fwd_strip *const end = f + count;
     float *const scratch = f->s + 2 * SQUARE;
     struct offsets t = {.value = scratch};
-    struct course c = {.at = {f, 0}, .s = f->s, .other = f->s + SQUARE, .sum = scratch + TOPS};
-    struct place next = behind(c.at, SPAN);
+    struct pipeline c = {.place = {f, 0}, .s = f->s, .other = f->s + SQUARE, .sum = scratch + TOPS};
+    struct place next = behind(c.place, SPAN);
     struct open open = {0, 0};
     struct exps e;
     struct cells cells;
     int settled = 0; /* all queries have a running max */
     c.sum_to = c.sum + ROWS * LANES;
-    for (int i = 0; i <= parts; i++) c.p[i] = f->p + i * (ROWS * LANES), c.places[i] = c.at;
+    for (int i = 0; i <= parts; i++) c.p[i] = f->p + i * (ROWS * LANES), c.places[i] = c.place;
     for (int h = 0; h < 2; h++) set_up_running_max(&t.r[h], degree, ATTN_FWD_ROWMAJOR_AHEAD);
     set_up(&e, f, ATTN_UKR_MASK_F32, made, degree, parts);
     e.cell = cells.row;
     const v32 factor = v32_set(f->factor);
     keys(parts, f->q, (const float *)(const void *)f->k, 0, NULL, &e);
     store_square(c.s);
-    for (; c.at.f < end; c.j++) {
+    for (; c.place.f < end; c.j++) {
         int prepared = 0;
-        f = c.at.f;
-        c.places[parts] = c.at;
+        f = c.place.f;
+        c.places[parts] = c.place;
         for (int h = 0; h < 2; h++) t.r[h].rescale = v32_set(1);
-        if (settled && c.at.step > parts && c.at.step >= open.from && c.at.step < open.to &&
+        if (settled && c.place.step > parts && c.place.step >= open.from && c.place.step < open.to &&
             c.j - c.done[c.j % parts] == parts) {
             c.ahead = (f + 1 < end ? f + 1 : f)->score->cell;
             const int passes = loop(open.to, t.value, &c);
-            next = behind(c.at, SPAN);
+            next = behind(c.place, SPAN);
             if (passes) goto made;
         }
-        if (c.at.step == 0) {
+        if (c.place.step == 0) {
             begin_strip(f, &t, factor, c.sum);
             open = open_steps(f, SPAN);
             if (f->page_missing || f->live) open.to = 0;
@@ -257,12 +258,12 @@ INLINE void strips(int64_t parts, int made, int degree, open_loop *loop, const s
             }
         }
         prepared = 1;
-        prepare(f, c.at.step, c.s, &cells);
-        if (f->live) note_live(f, c.at.step, &cells, c.s);
+        prepare(f, c.place.step, c.s, &cells);
+        if (f->live) note_live(f, c.place.step, &cells, c.s);
         const uint32_t first = without(&t.r[0], factor) | (uint32_t)without(&t.r[1], factor) << LANES;
         settled = !first;
         if (first) update_max(f, &t, &cells, c.s, c.sum, factor, first);
-        begin_step(&e, c.at.step, c.s, c.p[parts], t.value, c.sum, c.sum_to);
+        begin_step(&e, c.place.step, c.s, c.p[parts], t.value, c.sum, c.sum_to);
         const int64_t part = c.j % parts, n = c.j - c.done[part];
         c.done[part] = c.j;
         if (next.f < end) {
@@ -283,9 +284,9 @@ INLINE void strips(int64_t parts, int made, int degree, open_loop *loop, const s
         }
         if (again) {
             settled = 0;
-            if (!prepared) prepare(f, c.at.step, c.s, &cells);
+            if (!prepared) prepare(f, c.place.step, c.s, &cells);
             update_max(f, &t, &cells, c.s, c.sum, factor, again);
-            begin_step(&e, c.at.step, c.s, c.p[parts], t.value, c.sum, c.sum_to);
+            begin_step(&e, c.place.step, c.s, c.p[parts], t.value, c.sum, c.sum_to);
             finish_step(&e);
         }
         if (rescales(t.r)) { /* what was made before must be among the sums by then */
@@ -295,18 +296,18 @@ INLINE void strips(int64_t parts, int made, int degree, open_loop *loop, const s
         if (next.f != f) end_strip(f, &t, c.sum_to);
         turn(parts, &c);
         UNROLL for (int i = 0; i < parts; i++) c.places[i] = c.places[i + 1];
-        c.at = next;
+        c.place = next;
         if (next.f < end) next = behind(next, SPAN);
-        if (c.at.f == end) visit_all(parts, c.j + 1, &c);
+        if (c.place.f == end) visit_all(parts, c.j + 1, &c);
     }
 }
 
 /* Loops for each kind of mask, and what runs them. */
 #define LOOP(parts, bf16_accuracy, made, mask)                                                                         \
     static __attribute__((noinline)) int open_##parts##_##bf16_accuracy##_##made##_##mask(                             \
-        int64_t to, const float *offset, struct course *course) {                                                      \
-        return steps_without_care(parts, ATTN_UKR_MASK_##mask, made, attn_fwd_degree(1, bf16_accuracy, 1), to, offset, \
-                                  course);                                                                             \
+        int64_t to, const float *offset, struct pipeline *course) {                                                    \
+        return full_steps(parts, ATTN_UKR_MASK_##mask, made, attn_fwd_degree(1, bf16_accuracy, 1), to, offset,         \
+                          course);                                                                                     \
     }
 #define STRIPS(parts, bf16_accuracy, made)                                                                             \
     static void strips_##parts##_##bf16_accuracy##_##made(open_loop *loop, const struct attn_fwd_strip *f,             \

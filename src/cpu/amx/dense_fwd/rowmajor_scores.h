@@ -187,21 +187,21 @@ static __attribute__((noinline)) void update_max(const struct attn_fwd_strip *f,
         const __mmask16 lanes = (__mmask16)(which >> h * LANES);
         if (!lanes) continue;
         const v32 most = v32_max(r->m, largest(f, cells, s, h * LANES)),
-                  more = growth(f->score, SPAN, cells->step * SPAN, h),
-                  m = _mm512_mask_mov_ps(r->m, lanes, ahead_of(r, most, more, factor));
+                  growth_left = growth(f->score, SPAN, cells->step * SPAN, h),
+                  m = _mm512_mask_mov_ps(r->m, lanes, ahead_of(r, most, growth_left, factor));
         const __mmask16 none = _mm512_cmp_ps_mask(m, v32_set(-INFINITY), _CMP_EQ_OQ), far = far_lanes(r, m, factor);
         const v32 scale = rescale_by(r, m, factor);
-        float of[2][LANES];
+        float values_of[2][LANES];
         r->rescale = r->rescale * scale;
         r->m = m;
         r->offset = _mm512_mask_mov_ps(m * factor, none | far, v32_set(0)) + v32_set(r->below);
         put_offset(f, t, h, factor);
         v32_store(f->l + h * LANES, v32_load(f->l + h * LANES) * scale);
-        v32_store(of[0], m), v32_store(of[1], scale);
+        v32_store(values_of[0], m), v32_store(values_of[1], scale);
         for (int64_t i = 0; i < LANES; i++) {
             float *const l = sum + (h * LANES + i) * LANES;
-            if (of[1][i] != 1) v32_store(l, v32_load(l) * v32_set(of[1][i]));
-            if ((far & lanes & (__mmask16)~none) >> i & 1) put_far(f, cells, s, h * LANES + i, of[0][i]);
+            if (values_of[1][i] != 1) v32_store(l, v32_load(l) * v32_set(values_of[1][i]));
+            if ((far & lanes & (__mmask16)~none) >> i & 1) put_far(f, cells, s, h * LANES + i, values_of[0][i]);
         }
     }
 }

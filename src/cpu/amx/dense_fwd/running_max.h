@@ -32,18 +32,18 @@ static inline __mmask16 far_lanes(const struct running_max *r, v32 m, v32 factor
 static inline __mmask16 far_of(const struct running_max *r, v32 factor) {
     return far_lanes(r, r->m, factor) & (__mmask16)~_mm512_cmp_ps_mask(r->m, v32_set(-INFINITY), _CMP_EQ_OQ);
 }
-/* high + more, `more` being what ALiBi may still grow by; high alone where the sum would be `far` (see far_lanes). */
-static inline v32 ahead_of(const struct running_max *r, v32 high, v32 more, v32 factor) {
-    return _mm512_mask_mov_ps(high + more, far_lanes(r, high + more, factor), high);
+/* high + growth_left, what ALiBi may still grow by; high alone where the sum would be `far` (see far_lanes). */
+static inline v32 ahead_of(const struct running_max *r, v32 high, v32 growth_left, v32 factor) {
+    return _mm512_mask_mov_ps(high + growth_left, far_lanes(r, high + growth_left, factor), high);
 }
 /* Factor of older sums when the running max becomes m: 1 where it stays, or where nothing was summed. The rounding of
  * offsets does not matter here: a running max moves where sums have passed 2^16, or where offsets are 0. */
 static inline v32 rescale_by(const struct running_max *r, v32 m, v32 factor) {
     const v32 old = r->m;
-    const __mmask16 same =
+    const __mmask16 unchanged =
         _mm512_cmp_ps_mask(old, m, _CMP_EQ_OQ) | _mm512_cmp_ps_mask(old, v32_set(-INFINITY), _CMP_EQ_OQ);
     const v32 exponent = _mm512_mask_mov_ps(old * factor - m * factor, far_lanes(r, m, factor), (old - m) * factor);
-    return _mm512_mask_mov_ps(exp2_vec(exponent), same, v32_set(1));
+    return _mm512_mask_mov_ps(exp2_vec(exponent), unchanged, v32_set(1));
 }
 /* Queries without a usable running max: a step needs its maximum before its exponentials. */
 static inline __mmask16 without(const struct running_max *r, v32 factor) {

@@ -77,8 +77,8 @@ static __attribute__((noinline)) void subtract(float *s, int64_t span, __mmask16
 }
 /* Takes the maximum as running max of some queries; rows that have seen nothing get probabilities 0 and not NaN. */
 static __attribute__((noinline)) void update_max(struct running_max *r, float *s, int64_t span, v32 factor,
-                                                 __mmask16 lanes, v32 more) {
-    const v32 m = _mm512_mask_mov_ps(r->m, lanes, ahead_of(r, largest(s, span, r->m), more, factor));
+                                                 __mmask16 lanes, v32 growth_left) {
+    const v32 m = _mm512_mask_mov_ps(r->m, lanes, ahead_of(r, largest(s, span, r->m), growth_left, factor));
     const __mmask16 none = _mm512_cmp_ps_mask(m, v32_set(-INFINITY), _CMP_EQ_OQ),
                     far = far_lanes(r, m, factor) & (__mmask16)~none;
     r->rescale = r->rescale * rescale_by(r, m, factor);

@@ -13,11 +13,12 @@ struct place {
     const struct attn_fwd_strip *f;
     int64_t step;
 };
-INLINE struct place behind(struct place at, int64_t span) {
-    return (at.step + 1) * span < at.f->n ? (struct place){at.f, at.step + 1} : (struct place){at.f + 1, 0};
+INLINE struct place behind(struct place place, int64_t span) {
+    return (place.step + 1) * span < place.f->n ? (struct place){place.f, place.step + 1}
+                                                : (struct place){place.f + 1, 0};
 }
-INLINE int follows(struct place at, struct place from, int64_t steps) {
-    return at.f == from.f && at.step == from.step + steps;
+INLINE int follows(struct place place, struct place from, int64_t steps) {
+    return place.f == from.f && place.step == from.step + steps;
 }
 /* Steps from .. to - 1 of a strip, whose keys all queries see. */
 struct open {

@@ -99,11 +99,11 @@ INLINE void block(int flat, const struct block *o, struct exps *e) {
 /* Where keys are, k_row .. k_low of attn_fwd_strip. flat: constants but for rows of D 64 as they are in memory, so
  * that fewer registers hold addresses. */
 struct layout {
-    int64_t row, more, step, low;
+    int64_t row, next16, step, low;
 };
 INLINE struct layout layout_of(int flat, const struct attn_fwd_strip *f, int64_t depth, int terms) {
     struct layout k = {f->k_row, f->k_more, f->k_step, f->k_low};
-    if (flat) k.more = 16 * depth * terms, k.low = 16 * depth;
+    if (flat) k.next16 = 16 * depth * terms, k.low = 16 * depth;
     if (flat && (depth > 64 || terms > 1)) k.row = 32, k.step = 16 * 32;
     return k;
 }
@@ -113,9 +113,9 @@ INLINE void keys(int flat, int hold, const struct attn_fwd_strip *f, int64_t dep
     const struct layout k = layout_of(flat, f, depth, e->terms);
     UNROLL_SEEN for (int64_t c = 0; c < e->span; c += 32) {
         const float *const q = f->q;
-        const struct block products = {.a = (const char *)(f->k + (step * e->span + c) / 16 * k.more),
+        const struct block products = {.a = (const char *)(f->k + (step * e->span + c) / 16 * k.next16),
                                        .a_row = k.row * 2,
-                                       .a_more = k.more * 2,
+                                       .a_more = k.next16 * 2,
                                        .a_step = k.step * 2,
                                        .a_low = k.low * 2,
                                        .b = &q,
@@ -227,16 +227,16 @@ INLINE void sum_add(int c, int quarter, const float *b, int64_t ldb, struct exps
 INLINE void step_64(const struct attn_fwd_strip *f, int64_t step, float *s, const struct attn_fwd_strip *before,
                     int64_t step_before, const float *p, struct exps *e) {
     static const int left[] = {0, 2, 1, 0, 2, 1, 0, 2}, right[] = {1, 0, 2, 1, 0, 2, 1, 0};
-    const struct layout at = layout_of(1, f, 64, 1);
-    const char *const k = (const char *)(f->k + step * 4 * at.more), *const v =
-                                                                         (const char *)(before->v +
-                                                                                        step_before * 2 * 64 * 16);
+    const struct layout k_layout = layout_of(1, f, 64, 1);
+    const char *const k = (const char *)(f->k + step * 4 * k_layout.next16), *const v = (const char *)(before->v +
+                                                                                                       step_before * 2 *
+                                                                                                           64 * 16);
     const int fresh = before->fresh && !step_before;
     float *late[2] = {NULL, NULL};
     UNROLL for (int g = 0; g < 8; g++) {
         const int values = g >= 4, h = g % 4, load = h == 0, last = g == 7, l = left[g], r = right[g];
-        const int64_t row = values ? 64 : at.row * 2, next = values ? 64 * 64 : at.step * 2;
-        const char *a = values ? v + h * 16 * 64 : k + h * at.more * 2;
+        const int64_t row = values ? 64 : k_layout.row * 2, next = values ? 64 * 64 : k_layout.step * 2;
+        const char *a = values ? v + h * 16 * 64 : k + h * k_layout.next16 * 2;
         const float *b = values ? p : f->q;
         const int64_t ldb = values ? LANES_ALL * 4 : 64, b_right = values ? 16 : 2 * TILE,
                       b_next = values ? 16 * LANES_ALL : TILE;

@@ -49,13 +49,13 @@ INLINE void exp_part(const struct chunk *w, struct four *e, int64_t row, int par
 /* dS and g P of rows 2 n and 2 n + 1 in four parts; y is dS. */
 INLINE void grad_part(const struct chunk *w, struct four *e, int64_t n, int part) {
     const struct attn_mla_bwd_scores *f = w->f;
-    const int64_t row = 2 * n, at = w->strip * SIDE;
-    float *x = f->x + (w->row * 2 * f->strips + at + row) * 16;
+    const int64_t row = 2 * n, head = w->strip * SIDE;
+    float *x = f->x + (w->row * 2 * f->strips + head + row) * 16;
     if (part == 0) {
         const v32 scale = v32_set(f->scale);
         const float *dp = w->s + row * SIDE + CELLS;
         UNROLL for (int i = 0; i < 4; i++) {
-            const v32 g = v32_load(f->g + at + i / 2 * 16), c = v32_load(f->c + at + i / 2 * 16);
+            const v32 g = v32_load(f->g + head + i / 2 * 16), c = v32_load(f->c + head + i / 2 * 16);
             const v32 t = _mm512_fmsub_ps(g, v32_load(dp + i % 2 * SIDE + i / 2 * 16), c);
             e->x[i] = v32_load(w->held + i * 16);
             e->y[i] = _mm512_maskz_mul_ps(chunk_live(w, row + i % 2, i / 2), e->x[i] * t, scale);
@@ -67,7 +67,7 @@ INLINE void grad_part(const struct chunk *w, struct four *e, int64_t n, int part
             _mm512_storeu_si512(x + i * 16, (__m512i)_mm512_cvtne2ps_pbh(e->y[2 + i], e->y[i]));
     }
     if (part == 2) {
-        const v32 g[2] = {v32_load(f->g + at), v32_load(f->g + at + 16)};
+        const v32 g[2] = {v32_load(f->g + head), v32_load(f->g + head + 16)};
         UNROLL for (int i = 0; i < 2; i++) _mm512_storeu_si512(
             x + f->strips * SIDE * 16 + i * 16, (__m512i)_mm512_cvtne2ps_pbh(e->x[2 + i] * g[1], e->x[i] * g[0]));
     }
@@ -114,47 +114,47 @@ INLINE void heads(const struct attn_mla_bwd_scores *f, int grad) {
     if (!f->copied) copy_first(k, &f->rows, f->depth);
 #define OPEN_MORE(t)                                                                                                   \
     do {                                                                                                               \
-        tile_store(t, s + AT(t, SIDE), SIDE * 4);                                                                      \
+        tile_store(t, s + TILE_AT(t, SIDE), SIDE * 4);                                                                 \
         tile_zero(t);                                                                                                  \
     } while (0)
-        /* n: of the product's steps; at: of the unit of the chunk before, whose dP, or dist's S, is there after the
+        /* n counts the steps of the product. unit is one of the chunk before, whose dP, or dist's S, is there after the
          * first step. Rows are copied during the strip's last product, which is the only one of dist. */
-#define UNIT(at, part)                                                                                                 \
+#define UNIT(unit, part)                                                                                               \
     do {                                                                                                               \
-        if (late && (grad || n)) unit_part(&w, &e, at, part, grad);                                                    \
+        if (late && (grad || n)) unit_part(&w, &e, unit, part, grad);                                                  \
     } while (0)
-#define WORK_0(at, copying)                                                                                            \
+#define WORK_0(unit, copying)                                                                                          \
     do {                                                                                                               \
-        UNIT(at, 0);                                                                                                   \
+        UNIT(unit, 0);                                                                                                 \
         if (prefetches) prefetch_half(&asking, 0);                                                                     \
     } while (0)
-#define WORK_1(at, copying)                                                                                            \
+#define WORK_1(unit, copying)                                                                                          \
     do {                                                                                                               \
-        UNIT(at, 1);                                                                                                   \
+        UNIT(unit, 1);                                                                                                 \
         zip_unit(&z);                                                                                                  \
         if ((copying) && n) copy_columns(&c, k, n - 1, 16);                                                            \
     } while (0)
-#define WORK_2(at, copying)                                                                                            \
+#define WORK_2(unit, copying)                                                                                          \
     do {                                                                                                               \
-        UNIT(at, 2);                                                                                                   \
+        UNIT(unit, 2);                                                                                                 \
         if (prefetches) prefetch_half(&asking, 1);                                                                     \
     } while (0)
-#define WORK_3(at, copying)                                                                                            \
+#define WORK_3(unit, copying)                                                                                          \
     do {                                                                                                               \
-        UNIT(at, 3);                                                                                                   \
+        UNIT(unit, 3);                                                                                                 \
         zip_unit(&z);                                                                                                  \
         if (last && (!grad || !prefetches)) zip_to(&z, n);                                                             \
         if (copying) copy_columns(&c, k, n, 0);                                                                        \
     } while (0)
-#define PRODUCT(steps_, next, OPEN, at, copying)                                                                       \
+#define PRODUCT(steps_, next, OPEN, unit, copying)                                                                     \
     do {                                                                                                               \
         const float *a_ = k;                                                                                           \
         int64_t n = 0;                                                                                                 \
         STEP(1, OPEN, ON_TO((steps_) > 1 ? a_ + 2 * TILE : k, (steps_) > 1 ? b_ + 2 * TILE : (next)),                  \
-             WORK_0(at, copying), WORK_1(at, copying), WORK_2(at, copying), WORK_3(at, copying));                      \
+             WORK_0(unit, copying), WORK_1(unit, copying), WORK_2(unit, copying), WORK_3(unit, copying));              \
         for (n = 1; n < (steps_); n++)                                                                                 \
             STEP(0, OPEN, ON_TO(n + 1 < (steps_) ? a_ + 2 * TILE : k, n + 1 < (steps_) ? b_ + 2 * TILE : (next)),      \
-                 WORK_0(at, copying), WORK_1(at, copying), WORK_2(at, copying), WORK_3(at, copying));                  \
+                 WORK_0(unit, copying), WORK_1(unit, copying), WORK_2(unit, copying), WORK_3(unit, copying));          \
     } while (0)
     for (int64_t row = 0; row < f->rows.n; row += SIDE) {
         struct zipping z = zip_from(&f->copies, row);

@@ -68,10 +68,10 @@ static void settle(struct soft *w) {
 }
 static void again(struct soft *w) {
     const struct attn_mla_scores *f = w->f;
-    const int64_t at = w->strip * SIDE;
+    const int64_t head = w->strip * SIDE;
     const __m512i high = _mm512_set1_epi32((int32_t)0xffff0000u);
     for (int h = 0; h < 2; h++) {
-        float *offset = f->offset + at + h * 16, *sum = f->sum + at + h * 16, *rescale = f->rescale + at + h * 16;
+        float *offset = f->offset + head + h * 16, *sum = f->sum + head + h * 16, *rescale = f->rescale + head + h * 16;
         const v32 up = _mm512_roundscale_ps(largest(w, h) - v32_load(w->offset + h * 16), 0x0a); /* whole, upwards */
         const __mmask16 far = _mm512_cmp_ps_mask(up, v32_set(0), _CMP_GT_OQ) &
                               _mm512_cmp_ps_mask(v32_load(w->part + h * 16), v32_set(FAR), _CMP_GT_OQ);

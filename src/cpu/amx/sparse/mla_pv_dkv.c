@@ -119,17 +119,17 @@ INLINE void sum(const struct attn_mla_sum *f, int leaves) {
     for (int64_t strip = 0; strip < f->strips; strip++) {
         for (int64_t column = 0; column < f->columns; column += SIDE) {
             float *to = f->c + strip * SIDE * ldc + column;
-            const int more = column + SIDE < f->columns;
-            const float *next = more ? to + SIDE : f->c + (strip + 1) * SIDE * ldc;
-            int64_t prefetch = (more || strip + 1 < f->strips) && (!leaves || accumulate) ? SIDE : 0;
+            const int within = column + SIDE < f->columns;
+            const float *next = within ? to + SIDE : f->c + (strip + 1) * SIDE * ldc;
+            int64_t prefetch = (within || strip + 1 < f->strips) && (!leaves || accumulate) ? SIDE : 0;
             struct leaving coming = {0}; /* whose lines are prefetched */
             if (leaves) coming = leave_from(f->out, kept, strip, column);
             const char *line = coming.to;
 #define OPEN(t)                                                                                                        \
     do {                                                                                                               \
-        if (late) tile_store(t, late + AT(t, late_ld), late_ld * 4);                                                   \
+        if (late) tile_store(t, late + TILE_AT(t, late_ld), late_ld * 4);                                              \
         if (accumulate) {                                                                                              \
-            tile_load_once(t, to + AT(t, ldc), ldc * 4);                                                               \
+            tile_load_once(t, to + TILE_AT(t, ldc), ldc * 4);                                                          \
         } else {                                                                                                       \
             tile_zero(t);                                                                                              \
         }                                                                                                              \
@@ -145,8 +145,8 @@ INLINE void sum(const struct attn_mla_sum *f, int leaves) {
         }                                                                                                              \
         if (--wait < 0) wait = aside_unit(&other);                                                                     \
     } while (0)
-            const float *a = f->a + strip * f->lda, *next_a = more || strip + 1 == f->strips ? a : a + f->lda,
-                        *next_b = more ? f->zip + (column / SIDE + 1) * f->ldz : f->zip;
+            const float *a = f->a + strip * f->lda, *next_a = within || strip + 1 == f->strips ? a : a + f->lda,
+                        *next_b = within ? f->zip + (column / SIDE + 1) * f->ldz : f->zip;
             STEPS(steps, a, f->zip + column / SIDE * f->ldz, next_a, next_b, OPEN, NO_WORK, WORK);
 #undef WORK
 #undef OPEN
@@ -207,17 +207,17 @@ void attn_ukr_amx_add(const struct attn_mla_add *f) {
     for (int64_t row = begin; row < f->to; row += SIDE) {
         const int64_t first = row > f->from ? row : f->from, end = row + SIDE < f->to ? row + SIDE : f->to;
         for (int64_t column = f->column; column < f->end; column++) {
-            const int more = column + 1 < f->end;
-            const float *x = f->x + row * f->depth, *next_x = more || row + SIDE >= f->to ? x : x + SIDE * f->depth;
+            const int within = column + 1 < f->end;
+            const float *x = f->x + row * f->depth, *next_x = within || row + SIDE >= f->to ? x : x + SIDE * f->depth;
             block(column < f->narrow ? f->depth : f->depth / 2, x, f->panel + column * f->depth * SIDE, next_x,
-                  f->panel + (more ? column + 1 : f->column) * f->depth * SIDE, late, &w);
+                  f->panel + (within ? column + 1 : f->column) * f->depth * SIDE, late, &w);
             late = f->s;
             w = (struct adding){.f = f,
                                 .row = first,
                                 .end = end,
                                 .s = f->s + (first - row) * SIDE,
                                 .to = f->sums + column * f->ld_block,
-                                .next = more ? f->ld_block : 0};
+                                .next = within ? f->ld_block : 0};
         }
     }
     if (late) sums_store(late, SIDE), add_some(&w, SIDE);

@@ -49,17 +49,17 @@ enum { SIDE = ATTN_MLA_HEADS, CELLS = SIDE * SIDE, TILE = 16 * 16 };
 #define ON_ALWAYS   a_ += 2 * TILE, b_ += 2 * TILE
 #define ON_TO(a, b) a_ = (a), b_ = (b)
 /* Where sums of tile t are in rows of ld. */
-#define AT(t, ld) ((t) / 2 * 16 * (ld) + (t) % 2 * 16)
+#define TILE_AT(t, ld) ((t) / 2 * 16 * (ld) + (t) % 2 * 16)
 /* OPEN of sums that begin at 0; those before go to `late`, rows of SIDE, if there are any. */
 #define OPEN_LATE(t)                                                                                                   \
     do {                                                                                                               \
-        if (late) tile_store(t, late + AT(t, SIDE), SIDE * 4);                                                         \
+        if (late) tile_store(t, late + TILE_AT(t, SIDE), SIDE * 4);                                                    \
         tile_zero(t);                                                                                                  \
     } while (0)
 static inline void sums_store(float *c, int64_t ldc) {
-    tile_store(0, c + AT(0, ldc), ldc * 4);
-    tile_store(1, c + AT(1, ldc), ldc * 4);
-    tile_store(2, c + AT(2, ldc), ldc * 4);
-    tile_store(3, c + AT(3, ldc), ldc * 4);
+    tile_store(0, c + TILE_AT(0, ldc), ldc * 4);
+    tile_store(1, c + TILE_AT(1, ldc), ldc * 4);
+    tile_store(2, c + TILE_AT(2, ldc), ldc * 4);
+    tile_store(3, c + TILE_AT(3, ldc), ldc * 4);
 }
 #endif

@@ -43,7 +43,7 @@ static inline __m512i round_two(int bf16, v32 even, v32 odd) {
 }
 /* 32 values of 16 rows, of which `rows` are there. */
 static inline __attribute__((always_inline)) void store_square(int bf16, const float *o, v32 factor,
-                                                               uint16_t *const *row, int64_t at, int64_t rows) {
+                                                               uint16_t *const *row, int64_t column, int64_t rows) {
     __m512i r[LANES], t[LANES];
     UNROLL for (int i = 0; i < LANES; i++) {
         r[i] = round_two(bf16, v32_load(o + 2 * i * STRIP) * factor, v32_load(o + (2 * i + 1) * STRIP) * factor);
@@ -72,10 +72,10 @@ static inline __attribute__((always_inline)) void store_square(int bf16, const f
         r[c + 12] = _mm512_shuffle_i32x4(t[c + 4], t[c + 12], 0xdd);
     }
     if (rows >= LANES) {
-        UNROLL for (int i = 0; i < LANES; i++) _mm512_storeu_si512(row[i] + at, r[i]);
+        UNROLL for (int i = 0; i < LANES; i++) _mm512_storeu_si512(row[i] + column, r[i]);
     } else {
         UNROLL for (int i = 0; i < LANES; i++) {
-            if (i < rows) _mm512_storeu_si512(row[i] + at, r[i]);
+            if (i < rows) _mm512_storeu_si512(row[i] + column, r[i]);
         }
     }
 }

@@ -115,13 +115,13 @@ INLINE int64_t share(int64_t n, int64_t most) {
     return (n + tiles - 1) / tiles;
 }
 
-INLINE void sum_tile(int heads, int64_t pairs, const float *a, int64_t lda, const uint16_t *const *row, int64_t at,
+INLINE void sum_tile(int heads, int64_t pairs, const float *a, int64_t lda, const uint16_t *const *row, int64_t column,
                      float *c, int64_t ldc, int accumulate, struct attn_sparse_ahead *ahead) {
     v32 s[SUM_HEADS][2];
     UNROLL for (int i = 0; i < heads; i++) s[i][0] = s[i][1] = v32_set(0);
     for (int64_t l = 0; l < pairs; l++, a += lda) {
         v32 y[2];
-        pair_rows(_mm512_loadu_si512(row[2 * l] + at), _mm512_loadu_si512(row[2 * l + 1] + at), y);
+        pair_rows(_mm512_loadu_si512(row[2 * l] + column), _mm512_loadu_si512(row[2 * l + 1] + column), y);
         if (l < ahead->burst) prefetch(ahead, 1);
         UNROLL for (int i = 0; i < heads; i++) {
             const v32 x = set_pair(a + i);
@@ -139,18 +139,18 @@ INLINE void sum_tile(int heads, int64_t pairs, const float *a, int64_t lda, cons
 #define CASES_13(CASE)                                                                                                 \
     CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12) CASE(13)
 #define SUM_CASE(n)                                                                                                    \
-    case n: sum_tile(n, pairs, a, lda, row, at, c, ldc, accumulate, ahead); return;
-static void sum_heads(int64_t heads, int64_t pairs, const float *a, int64_t lda, const uint16_t *const *row, int64_t at,
-                      float *c, int64_t ldc, int accumulate, struct attn_sparse_ahead *ahead) {
+    case n: sum_tile(n, pairs, a, lda, row, column, c, ldc, accumulate, ahead); return;
+static void sum_heads(int64_t heads, int64_t pairs, const float *a, int64_t lda, const uint16_t *const *row,
+                      int64_t column, float *c, int64_t ldc, int accumulate, struct attn_sparse_ahead *ahead) {
     switch (heads) { CASES_13(SUM_CASE) }
 }
 /* Columns outside: a line of each row stays in the first-level cache for all heads. */
 static void sum(int64_t heads, int64_t columns, int64_t pairs, const float *a, int64_t lda, const uint16_t *const *row,
                 float *c, int64_t ldc, int accumulate, struct attn_sparse_ahead *ahead) {
-    for (int64_t at = 0; at < columns; at += 2 * LANES)
+    for (int64_t column = 0; column < columns; column += 2 * LANES)
         for (int64_t h = 0, n; h < heads; h += n) {
             n = share(heads - h, SUM_HEADS);
-            sum_heads(n, pairs, a + h, lda, row, at, c + h * ldc + at, ldc, accumulate, ahead);
+            sum_heads(n, pairs, a + h, lda, row, column, c + h * ldc + column, ldc, accumulate, ahead);
         }
 }
 
@@ -174,36 +174,36 @@ INLINE void add_steps(int rows, int64_t depth, const float *x, int64_t ldx, cons
     }
 }
 /* dout: NULL where there is none. The next rows of x are prefetched, a line for each step: no more than there are. */
-INLINE void add_tile(int rows, int64_t at, int64_t depth, const float *x, int64_t ldx, const float *q,
+INLINE void add_tile(int rows, int64_t column, int64_t depth, const float *x, int64_t ldx, const float *q,
                      const float *dout, float *const *to) {
     const float *next = x + rows * ldx;
     v32 s[ADD_ROWS][2];
     UNROLL for (int i = 0; i < rows; i++) {
-        __builtin_prefetch(to[i] + at);
-        __builtin_prefetch(to[i] + at + LANES);
+        __builtin_prefetch(to[i] + column);
+        __builtin_prefetch(to[i] + column + LANES);
         s[i][0] = s[i][1] = v32_set(0);
     }
     add_steps(rows, depth, x, ldx, q, next, s);
     if (dout) add_steps(rows, depth, x + ldx / 2, ldx, dout, next + depth * LANES, s);
     UNROLL for (int i = 0; i < rows; i++) {
-        float *c = to[i] + at;
+        float *c = to[i] + column;
         UNROLL for (int v = 0; v < 2; v++) v32_store(c + v * LANES, v32_load(c + v * LANES) + s[i][v]);
         __asm__("" ::: "memory"); /* the next row may be the same */
     }
 }
 #define ADD_CASE(n)                                                                                                    \
-    case n: add_tile(n, at, depth, x, ldx, q, dout, to); return;
-static void add_rows(int64_t rows, int64_t at, int64_t depth, const float *x, int64_t ldx, const float *q,
+    case n: add_tile(n, column, depth, x, ldx, q, dout, to); return;
+static void add_rows(int64_t rows, int64_t column, int64_t depth, const float *x, int64_t ldx, const float *q,
                      const float *dout, float *const *to) {
     switch (rows) { CASES_13(ADD_CASE) ADD_CASE(14) }
 }
 static void add(int64_t n, int64_t from, int64_t end, int64_t narrow, int64_t depth, const float *x, int64_t ldx,
                 const float *q, const float *dout, int64_t panel, float *const *to) {
-    for (int64_t at = from; at < end; at += ATTN_SPARSE_PANEL) {
-        const int64_t skip = at / ATTN_SPARSE_PANEL * panel;
+    for (int64_t column = from; column < end; column += ATTN_SPARSE_PANEL) {
+        const int64_t skip = column / ATTN_SPARSE_PANEL * panel;
         for (int64_t r = 0, rows; r < n; r += rows) {
             rows = share(n - r, ADD_ROWS);
-            add_rows(rows, at, depth, x + r * ldx, ldx, q + skip, at < narrow ? dout + skip : NULL, to + r);
+            add_rows(rows, column, depth, x + r * ldx, ldx, q + skip, column < narrow ? dout + skip : NULL, to + r);
         }
     }
 }

@@ -198,15 +198,15 @@ static int split_f16(uint16_t *high, uint16_t *low, const uint16_t *x, int64_t n
     __mmask16 bad = 0;
     for (int64_t j = 0; j < n; j += 16) {
         const __mmask16 m = n - j < 16 ? v32_tail_of(n - j) : (__mmask16)-1;
-        const int64_t at = j / 32 * step + j % 32;
+        const int64_t element = j / 32 * step + j % 32;
         __m256i h, l;
         bad |= split_half(_mm256_maskz_loadu_epi16(m, x + j), &h, &l);
         if (n - j < 16) {
-            _mm256_mask_storeu_epi16(high + at, m, h);
-            _mm256_mask_storeu_epi16(low + at, m, l);
+            _mm256_mask_storeu_epi16(high + element, m, h);
+            _mm256_mask_storeu_epi16(low + element, m, l);
         } else {
-            _mm256_storeu_si256((__m256i *)(void *)(high + at), h);
-            _mm256_storeu_si256((__m256i *)(void *)(low + at), l);
+            _mm256_storeu_si256((__m256i *)(void *)(high + element), h);
+            _mm256_storeu_si256((__m256i *)(void *)(low + element), l);
         }
     }
     for (int64_t j = 0; bad && j < n; j++) high[j / 32 * step + j % 32] = low[j / 32 * step + j % 32] = 0;
