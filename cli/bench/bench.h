@@ -48,8 +48,8 @@ attn_status attn_cli_meter_run(const struct attn_cli_meter *meter, const attn_pl
 /* Order statistics of n times (which are sorted). */
 void attn_cli_timing_of(double *times, int64_t n, struct attn_cli_timing *out);
 
-/* device.c: problems on a device with its own memory. Rotation: so many copies of the tensors take turns that
- * none is still cached. load: tensors of another problem, in place of the last one's. */
+/* device.c: problems on a device with its own memory. Rotation: copies of the tensors take turns, more than the
+ * caches hold. load: tensors of another problem, in place of the last one's. */
 struct attn_cli_gpu;
 struct attn_cli_gpu *attn_cli_gpu_open(attn_ctx *ctx, attn_device device, int cache);
 void attn_cli_gpu_close(struct attn_cli_gpu *gpu);

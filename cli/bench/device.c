@@ -142,8 +142,8 @@ static attn_status batch(struct attn_cli_gpu *g, const attn_plan *plan, int64_t 
     return status ? status : fault ? ATTN_E_DEVICE_FAULT : ATTN_OK;
 }
 
-/* Executions per sample. One after a flush; else so many that the batch takes 2 ms and the device's idling before the
- * first one does not count. */
+/* Executions per sample: one after a flush. Otherwise as many as take 2 ms, so that the device's idle time before the
+ * first one does not matter. */
 static attn_status choose_batch(struct attn_cli_gpu *g, const attn_plan *plan, int64_t *n) {
     double device = 0, host = 0;
     attn_status status = batch(g, plan, 3, &device, &host);

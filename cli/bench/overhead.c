@@ -22,7 +22,7 @@ struct subject {
     const struct attn_cli_floor *floor; /* NULL if there is none */
 };
 
-/* One call; what it leaves behind is cleared off the clock. */
+/* One call; its results are released outside the timed part. */
 static attn_status call(const struct subject *s, int which, int64_t turn, double *seconds) {
     const attn_args *args = which == ATTN_CLI_CALL_TURNS ? attn_cli_gpu_copy(s->gpu, turn) : s->args;
     attn_plan *plan = NULL;

@@ -1,6 +1,17 @@
 /* SPDX-License-Identifier: MIT
  * What the files of `attn check` share: a case (problem, layouts, values), what its outputs should be, and the verdict.
- * A case is a function of (problem, seed) alone, so that one line reproduces a failure. Sees attn.h and cli.h only. */
+ * A case is a function of (problem, seed) alone, so that one line reproduces a failure. Sees attn.h and cli.h only.
+ *
+ *     command.c     draws problems (gen_*.c) and, for each: makes the case, gets its answers, runs every kernel
+ *     case.c        the case: modes, storage with random strides (layout.c), values (data_*.c), and the tester's own
+ *                   answer (plain_*.c)
+ *     oracle.c      the answer of the ref kernel, which command.c first compares with the tester's own
+ *     run.c         one kernel: three runs on poisoned outputs and workspace, compared with the answer (errstat.c)
+ *                   within bounds (bounds.c) and with each other; device.c holds the tensors of a GPU
+ *     report.c      failures as text or JSON, with the line that runs the case again; cover.c: listed values hit so far
+ *     prop_*.c      `--properties`: identities that need no reference
+ *
+ * A new mode of data goes into the enum below, cover.c (its name), case.c (how often) and data_*.c or layout.c. */
 #ifndef ATTN_CLI_CHECK_H
 #define ATTN_CLI_CHECK_H
 #include "attn.h"
@@ -17,7 +28,7 @@ enum {
     CHECK_FAR_NEGATIVE = 1 << 0,   /* every score is near -200                                     */
     CHECK_NAN_QUERY = 1 << 1,      /* one query row holds a NaN                                    */
     CHECK_NAN_KEY = 1 << 2,        /* one key row, visible to some queries, holds a NaN            */
-    CHECK_HIDDEN_NAN = 1 << 3,     /* what no query may read holds NaN and inf                     */
+    CHECK_HIDDEN_NAN = 1 << 3,     /* keys and cells that no query may read hold NaN and inf       */
     CHECK_MASK_PLUS_INF = 1 << 4,  /* one mask cell is +inf                                        */
     CHECK_MASK_DEAD_ROWS = 1 << 5, /* some mask rows hide every key                                */
     CHECK_HUGE = 1 << 6,           /* scores in the hundreds and thousands                         */
@@ -52,26 +63,26 @@ struct check_tensor {
     attn_tensor view;
     int64_t n;     /* elements */
     double *val;   /* row-major values as the library sees them: inputs, and outputs that are accumulated into */
-    uint8_t *map;  /* mapping that holds the storage and what lies around it */
+    uint8_t *map;  /* mapping that holds the storage and the sentinels around it */
     uint8_t *copy; /* what the mapping held before the run */
     size_t map_bytes, use_bytes;      /* whole mapping; its readable part */
     uint8_t broadcast[ATTN_MAX_RANK]; /* stride 0 over an extent above 1 */
 };
 
-/* What an output should be. A "row" is a vector that is judged by its norm; scalars are rows of one column. */
+/* The values that an output should have, and the magnitudes that its bounds are made of. A "row" is a vector that is
+ * judged by its norm; scalars are rows of one column. */
 enum { CHECK_ROW_NORMAL = 0, CHECK_ROW_ZERO = 1, CHECK_ROW_UNWRITTEN = 2 };
 struct check_want {
     int64_t rows, cols;
-    double *want;  /* the ref kernel's answer, as wide as it gets                                        */
-    double *plain; /* the tester's own answer in double                                                  */
-    double *half;  /* the tester's three-step answer with every step rounded to the dtype, NULL if wide  */
-    double *terms; /* per row: root of the summed squares of what is added up (cancellation hides it)    */
-    double
-        *roundings; /* per row: what rounding the summands to 16 bits may add up to, in units of its relative error */
-    double peak;    /* sparse: square of the largest of all summands, where slots of one row are one     */
-    double *noise;  /* per row: size of intermediates whose rounding reaches the row                      */
-    double *score;  /* per row: largest score that matters                                                */
-    uint8_t *kind;  /* per row: CHECK_ROW_*                                                               */
+    double *want;      /* the ref kernel's answer on inputs widened to its widest dtype                      */
+    double *plain;     /* the tester's own answer in double                                                  */
+    double *half;      /* the tester's three-step answer with every step rounded to the dtype, NULL if wide  */
+    double *terms;     /* per row: root of the sum of the summands' squares, which cancellation would hide   */
+    double *roundings; /* per row: most that 16-bit roundings of the summands may add up to, over their epsilon */
+    double peak;       /* sparse: square of the largest of all summands, slots of one kv row taken together */
+    double *noise;     /* per row: size of the intermediate results whose rounding error reaches the row      */
+    double *score;     /* per row: largest score whose probability matters                                   */
+    uint8_t *kind;     /* per row: CHECK_ROW_*                                                               */
 };
 
 struct check_seq {
@@ -112,7 +123,7 @@ int attn_cli_check_case_make(struct check_case *c, const attn_problem *p, uint64
 void attn_cli_check_case_free(struct check_case *c);
 void attn_cli_check_case_want_plain(struct check_case *c);
 void attn_cli_check_case_oracle(struct check_case *c, attn_ctx *ctx, char *why, size_t why_bytes);
-/* dtype in which the ref kernels are asked for `want`: f64, for the sparse operators f32, for lists their own. */
+/* dtype of the ref kernel that computes `want`: f64; f32 for the sparse operators; i32 for joined lists. */
 int32_t attn_cli_check_oracle_dtype(const attn_problem *p);
 
 /* layout.c: strides and storage. place: choose strides, map storage, fill everything with the sentinel.
@@ -133,7 +144,7 @@ void attn_cli_check_widen(double *out, const void *typed, int32_t dtype, int64_t
 void attn_cli_check_narrow(void *typed, int32_t dtype, const double *in, int64_t n);
 double attn_cli_check_round(double x, int32_t dtype); /* to F16 or BF16, nearest even; other dtypes: x itself */
 
-/* check_data_*.c: lengths and values of every input. */
+/* data_*.c: lengths and values of every input. */
 int attn_cli_check_data_dense(struct check_case *c);
 int attn_cli_check_data_sparse(struct check_case *c);
 bool attn_cli_check_falls(const struct check_case *c); /* packed offsets that fall */
@@ -141,8 +152,9 @@ bool attn_cli_check_falls(const struct check_case *c); /* packed offsets that fa
 void attn_cli_check_normal(struct attn_cli_rng *r, double *out, int64_t n, double spread);
 void attn_cli_check_modes(struct check_case *c);
 
-/* check_plain_*.c: the tester's own attention, in double and (16 bits) rounded to the dtype at every step. With
- * forward_only the inputs OUT and LSE of a backward case are computed into their val. */
+/* plain_*.c: the tester's own attention, in double and, for 16-bit dtypes, rounded to the dtype at every step. The
+ * answers go to c->want. inputs_only: computes only OUT and LSE of a backward case, which are inputs, into their
+ * val. */
 int attn_cli_check_plain_dense(struct check_case *c, bool inputs_only);
 int attn_cli_check_plain_sparse(struct check_case *c, bool inputs_only);
 int attn_cli_check_plain_join(struct check_case *c); /* joined lists */
@@ -169,9 +181,9 @@ struct check_bound {
     double cosine;   /* also 1 - 2 sum xy / sum (x^2 + y^2); < 0 = not asked */
     double slack;    /* absolute bounds: half a spacing of the output dtype, relative */
     double tiny;     /* per element, what underflow may take away                               */
-    bool zero_exact; /* what is exactly 0 must be 0: places that take no part */
+    bool zero_exact; /* elements that are exactly 0, since their slots take no part, must be 0 */
     int32_t dtype;   /* of the output */
-    int32_t unit;    /* dtype whose spacing counts beside `factor`: the problem's */
+    int32_t unit;    /* dtype whose spacing is added to the bound with `factor`: the problem's */
 };
 
 struct check_verdict {
@@ -206,21 +218,21 @@ struct check_device;
 struct check_session {
     attn_ctx *one, *many;     /* 1 and N threads */
     struct check_device *gpu; /* NULL: kernels run on host memory */
-    bool gpu_lost;            /* a fault of the device ends the run */
+    bool gpu_lost;            /* a fault of the device: no further case runs */
     attn_device device;
     int32_t threads;
     const char *isa;
     struct attn_cli_overlap overlap; /* of sparse cases' lists */
     bool verbose, json;
 };
-/* Which kernels are meant; zero = all. */
+/* Which kernels are tested; 0 or NULL: all. */
 struct check_filter {
     const char *pattern;
     int32_t backend, op, dtype;
 };
 enum { CHECK_PASS = 0, CHECK_FAIL = 1, CHECK_SKIP = 2, CHECK_CRASH = 3 };
-/* run.c. Index: of the kernel in the context. Prints failures (report.c). worst: largest error over bound.
- */
+/* run.c. index: the kernel's in the context. Prints failures (report.c) and returns CHECK_*. *worst becomes the largest
+ * error over its bound so far. */
 int attn_cli_check_run(struct check_session *s, struct check_case *c, int32_t index, const attn_kernel_info *k,
                        double *worst);
 

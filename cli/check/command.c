@@ -103,7 +103,8 @@ static bool wants(const struct command *m, int32_t op, int32_t dtype) {
     return false;
 }
 
-/* The ref kernel that all others are measured with, against the tester's own answer. */
+/* Compares the ref kernel's answer, by which all kernels are judged, with the tester's own. If they disagree, the case
+ * counts as a failure, and the tester's own answer judges the kernels. */
 static void judge_oracle(struct command *m, struct check_case *c, const char *why) {
     struct check_report r = {.session = &m->session,
                              .c = c,
@@ -134,6 +135,7 @@ static void judge_oracle(struct command *m, struct check_case *c, const char *wh
     m->oracle_failures += r.n_fail > 0;
 }
 
+/* One case: made, answered, and run by each kernel of its operator and dtype. */
 static void test_case(struct command *m, const attn_problem *p, uint64_t seed) {
     struct check_case c;
     char why[700];
@@ -190,7 +192,7 @@ static void test_random(struct command *m) {
                 attn_status st;
                 attn_cli_rng_seed(&r, seed);
                 int tries = 0;
-                do { /* a feature that an operator lacks is the library's to say */
+                do { /* the generator may combine what the operator does not allow: the library decides */
                     if (op == ATTN_OP_SDPA_FWD || op == ATTN_OP_SDPA_BWD)
                         attn_cli_check_gen_dense(&r, op, dtype, &p);
                     else if (op == ATTN_OP_MLA_JOIN)

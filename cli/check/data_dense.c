@@ -30,8 +30,8 @@ static void fill_lengths(struct check_case *c, int32_t role, int64_t bound) {
     }
 }
 
-/* Lengths that fit both the bound and the total; some are 0, some rows before, between the end and the total belong to
- * nobody. */
+/* Cumulative lengths within both the bound and the total. Some lengths are 0, and some rows before the first sequence
+ * and after the last belong to none. */
 static void fill_cumulative(struct check_case *c, int32_t role, int64_t total, int64_t bound) {
     struct check_tensor *t = &c->t[role];
     bool wild = (c->modes & CHECK_WILD_LENGTHS) != 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * The comparison: errors of rows against the size of the reference, exact places of NaN, inf and empty rows, and a text
- * that says where the wrong elements lie. Which bounds apply is bounds.c's business. */
+ * that says where the wrong elements lie. The bounds are those of bounds.c. */
 #include "check.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Storage of a case's tensors: random strides, room around every tensor filled with a sentinel that reads as NaN in
- * every float type, an unreadable page behind some of them, and the test that nothing but the result was written. */
+ * every float type, an unreadable page after some of them, and the test that nothing but the result was written. */
 #define _GNU_SOURCE
 #include "check.h"
 

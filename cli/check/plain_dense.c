@@ -18,7 +18,7 @@ double attn_cli_check_dot(const double *a, const double *b, int64_t n) {
     return (s[0] + s[1]) + (s[2] + s[3]);
 }
 
-/* Thousands of equal numbers one by one would all be rounded the same way: so many are added up by themselves. */
+/* Summed one by one, thousands of equal numbers would all be rounded the same way: this many form a partial sum. */
 enum { SUMMANDS = 64 };
 struct sum {
     double all, part;
@@ -225,7 +225,7 @@ static void put_max(struct check_case *c, int64_t row, double max, double score)
     o->kind[row] = CHECK_ROW_NORMAL;
 }
 
-/* out += values of the line, weighed. */
+/* out += the line's probabilities times V. */
 static void weigh(const struct work *w, const double *prob, double *out) {
     const struct line *l = &w->line;
     const int64_t dv = w->c->p.dim_v;

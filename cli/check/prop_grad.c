@@ -130,7 +130,7 @@ static int finite_differences(struct prop_run *r) {
     return got;
 }
 
-/* `factor` times the incoming gradient gives so many times the gradients. */
+/* `factor` times the incoming gradient gives `factor` times the gradients. */
 static int times(struct prop_run *r, double factor, double tolerance) {
     attn_problem p = attn_cli_prop_problem(r);
     add_features(r, &p);

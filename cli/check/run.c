@@ -1,7 +1,7 @@
-/* SPDX-License-Identifier: MIT
- * One kernel on one case: planned by name, run with 1 thread and twice with many on poisoned outputs and workspace,
- * every byte that is not the result compared with what it was, results compared with the reference and with each other.
- */
+/* SPDX-License-Identifier: MIT One kernel on one case. It is planned by name and runs three times on poisoned outputs
+ * and workspace: with 1 thread, and twice with many. After each run every byte that is not a result must be what it
+ * was. Then the results are compared with the case's answer and with each other. A kernel that refuses the problem must
+ * say why, and refuse a plan. */
 #define _GNU_SOURCE
 #include "check.h"
 
@@ -16,7 +16,7 @@ struct job {
     struct check_case *c;
     const attn_kernel_info *k;
     struct check_report report;
-    attn_plan *plan[2]; /* of the contexts with 1 and with many threads */
+    attn_plan *plan[2]; /* by context: 1 thread, many threads */
     attn_plan_info info[2];
     attn_args args;
     uint8_t *ws_block, *ws; /* the workspace stands between two guards */
@@ -24,7 +24,7 @@ struct job {
     void *result[RUNS][ATTN_ROLE_COUNT]; /* row-major elements */
     char repro[1200];
     double worst;
-    struct check_twin twin[ATTN_ROLE_COUNT + 1]; /* CUDA: of the tensors and of the workspace's block */
+    struct check_twin twin[ATTN_ROLE_COUNT + 1]; /* CUDA: device copies of the tensors, then of ws_block */
     attn_tensor twin_view[ATTN_ROLE_COUNT];
 };
 
@@ -67,7 +67,8 @@ static int make_workspace(struct job *j) {
         if (j->info[i].workspace_alignment > align) align = j->info[i].workspace_alignment;
     }
     j->ws_block_bytes = ((size_t)(most + 4 * align) + 2 * WS_GUARD + WS_BASE - 1) / WS_BASE * WS_BASE;
-    j->ws_block = aligned_alloc(WS_BASE, j->ws_block_bytes); /* as a twin on a device is, so that offsets align alike */
+    j->ws_block = aligned_alloc(
+        WS_BASE, j->ws_block_bytes); /* aligned as device memory is, so that offsets from it align alike */
     if (!j->ws_block) return -1;
     uint8_t *start = j->ws_block + WS_GUARD;
     start += (2 * align - (uintptr_t)start % (2 * align)) % (2 * align) + align; /* aligned as asked and no better */
@@ -119,6 +120,7 @@ static attn_status execute(void *arg) {
     return attn_execute(call->plan, call->args);
 }
 
+/* Fills all outputs and the workspace with sentinels (layout.c; variant 0: NaN, 1: large numbers). */
 static void poison(struct job *j, int which, int variant) {
     for (int role = 0; role < ATTN_ROLE_COUNT; role++)
         if (check_is_out(j->c->t[role].use)) attn_cli_check_poison(&j->c->t[role], variant);
@@ -138,7 +140,7 @@ static int collect(struct job *j) {
     return -1;
 }
 
-/* Bytes around the workspace; `variant` tells what they held. */
+/* Whether a byte next to the workspace has changed. variant: of the sentinel that was there. */
 static bool workspace_guard_broken(const struct job *j, int variant) {
     uint8_t want[WS_GUARD];
     const uint8_t *end = j->ws + j->args.workspace_bytes;
@@ -155,7 +157,8 @@ static bool workspace_guard_broken(const struct job *j, int variant) {
     return false;
 }
 
-/* 0 = the run gave a result; its elements are in result[run]. 1 = refused, rightly: tensors not aligned enough. */
+/* One run with plan[which]. 0: its elements are in result[run]. 1: refused, rightly, since tensors are not aligned
+ * enough. -1: failed and reported. -2: stopped by a signal inside the kernel. */
 static int run_once(struct job *j, int run, int which, int variant) {
     struct call call = {j->plan[which], &j->args};
     attn_status st = ATTN_OK;
@@ -164,7 +167,7 @@ static int run_once(struct job *j, int run, int which, int variant) {
     st = attn_plan_check(call.plan, call.args);
     /* A strict plan has no second kernel for tensors that lack the alignment its kernel asks for. */
     if (st == ATTN_E_ALIGNMENT && j->k->alignment_bytes > j->c->p.align_bytes) return 1;
-    /* The tester's strides are valid: a kernel of its own rules for them, alone. */
+    /* The tester's strides are valid. Only a kernel that states an alignment may refuse them. */
     if (st == ATTN_E_STRIDE && j->k->alignment_bytes > (uint32_t)attn_dtype_bytes(j->c->p.dtype)) return 1;
     if (st) {
         attn_cli_check_report_fault(&j->report, "attn_plan_check refuses: %s: %s", attn_status_name(st),
@@ -216,6 +219,7 @@ static void try_short_workspace(struct job *j) {
 /* ---- judge --------------------------------------------------------------------------------------------------------
  */
 
+/* Compares the outputs of a run with the case's answer, and reports those beyond their bounds. */
 static void judge(struct job *j, int run, const char *label) {
     struct check_case *c = j->c;
     /* The ref kernel that made `want` can only be judged by the tester's own answer. */
@@ -252,7 +256,8 @@ static void judge(struct job *j, int run, const char *label) {
         if (!failed[role] && all[role].n) attn_cli_check_report_verdict(&j->report, &all[role], false);
 }
 
-/* First output in which two runs differ in a bit, or NULL. Rows that belong to nobody hold the poison of their run. */
+/* The first element in which two runs differ in a bit, or NULL. Rows that no kernel may write are not compared: they
+ * hold the sentinel of their run. */
 static const char *differs(const struct job *j, int a, int b, char *text, size_t text_bytes) {
     for (int32_t role = 0; role < ATTN_ROLE_COUNT; role++) {
         const struct check_tensor *t = &j->c->t[role];
@@ -273,6 +278,7 @@ static const char *differs(const struct job *j, int a, int b, char *text, size_t
     return NULL;
 }
 
+/* Runs 0: 1 thread, 1 and 2: many. Deterministic: 1 equals 2; bit-stable: 0 equals 1. Equal runs are judged once. */
 static void compare_runs(struct job *j) {
     char text[2][160];
     const char *changed = differs(j, 1, 2, text[0], sizeof text[0]),
@@ -300,12 +306,13 @@ static int run_all(struct job *j) {
                           malloc((size_t)j->c->t[role].n * attn_dtype_bytes(j->c->t[role].view.dtype) + 1)))
                     return 0;
     int r = run_once(j, 0, 0, 0);
-    if (r == -2 || r == 1) return r; /* -2: the context may hold a lock, see the caller */
+    if (r == -2 || r == 1) return r; /* -2: the kernel may have left a lock taken; attn_cli_check_run keeps the plan */
     if (j->c->seed % 8 == 0) try_short_workspace(j);
     if (r == 0 && run_once(j, 1, 1, 1) == 0 && run_once(j, 2, 1, 0) == 0) compare_runs(j);
     return 0;
 }
 
+/* supports() has refused: the reason must be there, and a strict plan must fail as well. */
 static int check_refusal(struct job *j) {
     attn_plan_options options = by_name(j->k->name);
     attn_plan *plan = NULL;

@@ -181,7 +181,7 @@ attn_status attn_cli_tensors_create_except(struct attn_cli_tensors *set, const a
 void attn_cli_tensors_destroy(struct attn_cli_tensors *set);
 /* Fill one input role with sensible random data: normal values, additive masks with some -inf, boolean masks with some
  * holes, ALiBi slopes 2^(-8(h+1)/HQ), lengths and cu_seqlens that fit, block tables of distinct pages where there are
- * enough, distinct admissible indices (-1 behind them where there are fewer than TOPK). Each role draws from its own
+ * enough, distinct admissible indices (-1 after them where there are fewer than TOPK). Each role draws from its own
  * stream of `seed`, so that leaving one out does not change the others. OUT and LSE as inputs are not random: see
  * attn_cli_tensors_forward. Returns ATTN_OK, or ATTN_E_MEMORY. */
 attn_status attn_cli_tensors_fill_role(struct attn_cli_tensors *set, int32_t role, uint64_t seed);

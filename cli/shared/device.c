@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-/* A tensor's twin on the device: the bytes from its lowest to behind its highest element. */
+/* A tensor's twin on the device: the bytes from its lowest element to the end of its highest. */
 struct twin {
     attn_tensor view;
     char *host, *memory;
