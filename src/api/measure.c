@@ -62,7 +62,8 @@ static attn_status time_one(const struct attn_plan *p, const attn_args *args, in
         TRY(kernel->launch(kernel, p->device, &p->problem, args));
         int64_t took = attn_api_clock_ns() - begin;
         if (took < least) least = took;
-        /* The first run also warms caches; it decides only when the kernel is far behind or very slow. */
+        /* The first run also warms caches; it counts only where the kernel is far slower than the best one, or very
+         * slow. */
         if (round && (spent += took) > round_budget_ns) break;
         if (took > round_budget_ns * 5 || took / 4 > best_ns) break;
     }

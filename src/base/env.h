@@ -40,8 +40,8 @@ int64_t attn_base_env_int(enum attn_env_id id, int64_t default_value); /* defaul
 int attn_base_env_bool(enum attn_env_id id);                           /* 1, true, yes, on */
 /* ATTN_E_ARGUMENT where a variable of type bool or int has another value. The context judges ATTN_THREADS. */
 attn_status attn_base_env_check(void);
-/* The next ATTN_* entry of the environment from *at on whose name the table lacks, as it stands there ("NAME=value");
- * *at moves behind it. NULL at the end. */
+/* The next ATTN_* entry of the environment whose name the table lacks, as it stands there ("NAME=value"), from entry
+ * *cursor on; *cursor moves past it. NULL at the end. */
 const char *attn_base_env_unknown(size_t *cursor);
 /* The known name that differs from that of an entry by two letters or less; NULL if there is none. */
 const char *attn_base_env_nearest(const char *entry);

@@ -10,7 +10,7 @@ static _Thread_local struct attn_base_error record;
 
 attn_status attn_base_fail(attn_status status, const char *argument, int64_t expected, int64_t given,
                            const char *format, ...) {
-    /* A message often wraps the one before it ("%s" of record.text), so it is built beside the record, not in it. */
+    /* A message often wraps the one before it ("%s" of record.text), so it is built outside the record. */
     char text[sizeof record.text];
     char name[sizeof record.argument];
     va_list list;

@@ -8,7 +8,8 @@
 #include <sys/mman.h>
 
 /* Blocks from LARGE on, workspaces as a rule, ask for large pages: what a kernel keeps in the second-level cache then
- * does not crowd a part of it. Not under AddressSanitizer, which would not see what lies behind a rounded block. */
+ * does not crowd a part of it. Not under AddressSanitizer, which would not see accesses between a block's end and its
+ * rounded end. */
 enum { LARGE = 1 << 20, LARGE_PAGE = 2 << 20 };
 #if defined(MADV_HUGEPAGE) && !defined(__SANITIZE_ADDRESS__)
 static int wants_large_pages(size_t bytes, size_t alignment) { return bytes >= LARGE && alignment <= LARGE_PAGE; }

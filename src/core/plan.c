@@ -94,7 +94,7 @@ static bool accepts(const struct request *q, const struct attn_kernel *k, struct
         return refuse(why, "%s", "keeps no exact maximum of its rows' scores for max_logits");
     if (k->supports && !k->supports(k, q->device, p, why))
         return why->len ? false : refuse(why, "%s", "refuses the problem without a reason");
-    why->len = 0; /* a kernel may leave words behind and accept all the same */
+    why->len = 0; /* a kernel that accepts may have written words as well */
     if (why->cap) why->buf[0] = 0;
     *workspace = k->workspace ? k->workspace(k, q->device, p) : 0;
     if (*workspace > INT64_MAX) return refuse(why, "%s", "needs more workspace than can be addressed");
@@ -255,7 +255,7 @@ static void add_label(struct attn_text *text, const struct line *line) {
     attn_text_add(text, " .. %s", last + common);
 }
 
-/* The line that starts at kernel `k`; *next is the kernel behind it. */
+/* The line that starts at kernel `k`; *next is the kernel after it. */
 static void take_line(const struct request *q, const struct attn_kernel *k, bool together, int32_t cursor[3],
                       struct line *line, const struct attn_kernel **next) {
     struct verdict v;
@@ -263,7 +263,7 @@ static void take_line(const struct request *q, const struct attn_kernel *k, bool
     *line = (struct line){.first = k, .last = k, .n = 1};
     judge(q, k, &line->v, &line->words);
     int32_t ahead[3] = {cursor[0], cursor[1], cursor[2]}, second[3];
-    const struct attn_kernel *behind_first = *next = next_row(q->ctx, q->problem->op, ahead);
+    const struct attn_kernel *after_first = *next = next_row(q->ctx, q->problem->op, ahead);
     memcpy(second, ahead, sizeof second);
     while (together && !line->v.accepted && *next) {
         judge(q, *next, &v, &words);
@@ -275,7 +275,7 @@ static void take_line(const struct request *q, const struct attn_kernel *k, bool
     if (line->n <= ALONE) {
         line->last = k;
         line->n = 1;
-        *next = behind_first;
+        *next = after_first;
         memcpy(ahead, second, sizeof ahead);
     }
     memcpy(cursor, ahead, sizeof ahead);

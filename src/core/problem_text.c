@@ -193,7 +193,7 @@ static int cut(const struct word *w) {
 } /* a word as %.*s: no novel in an error text */
 
 static attn_status unknown(const struct word *w, const struct hint *hint, const char *what) {
-    int value = hint->takes_value && w->n - w->key < 32 ? (int)(w->n - w->key) : 0; /* "=64" behind the right key */
+    int value = hint->takes_value && w->n - w->key < 32 ? (int)(w->n - w->key) : 0; /* "=64" after the right key */
     if (hint->word)
         FAIL(ATTN_E_TEXT, "text", "unknown %s '%.*s' in a problem text, did you mean '%s%.*s'?", what, cut(w), w->s,
              hint->word, value, w->s + w->key);

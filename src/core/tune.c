@@ -308,7 +308,8 @@ static int write_entries(const struct attn_core_tuning *table, int fd) {
     return 0;
 }
 
-/* Written beside the target and renamed over it, so that a reader sees the old file or the new one, whole. */
+/* Written to another file in the target's folder and renamed over it: a reader sees the old file or the new one,
+ * whole. */
 attn_status attn_core_tuning_save(const struct attn_core_tuning *table, const char *path) {
     char temporary[4096];
     int fd = -1;
