@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * ATTN_POISON and ATTN_CHECK: outputs and workspace filled with NaN before an execution, and the reference kernel run
- * beside it on copies of the outputs. For CPU plans; slow and allocating, by request only. */
+ * ATTN_POISON and ATTN_CHECK: outputs and workspace filled with NaN before an execution, and the reference kernel runs
+ * as well, on copies of the outputs. For CPU plans; slow and allocating, by request only. */
 #include "api/api.h"
 #include "base/num.h"
 #include "core/problem.h"
@@ -11,26 +11,26 @@
 #include <string.h>
 
 /* Counts through the elements of a tensor; axes past its rank have extent 1. */
-struct walk {
+struct cursor {
     int64_t index[ATTN_MAX_RANK], shape[ATTN_MAX_RANK];
     int done;
 };
-static struct walk walk_over(const attn_tensor *t) {
-    struct walk w = {.done = 0};
+static struct cursor first_element(const attn_tensor *t) {
+    struct cursor w = {.done = 0};
     for (int i = 0; i < ATTN_MAX_RANK; i++) {
         w.shape[i] = i < t->rank ? t->shape[i] : 1;
         w.done |= w.shape[i] <= 0;
     }
     return w;
 }
-static void walk_next(struct walk *w) {
+static void next_element(struct cursor *w) {
     for (int i = ATTN_MAX_RANK - 1; i >= 0; i--) {
         if (++w->index[i] < w->shape[i]) return;
         w->index[i] = 0;
     }
     w->done = 1;
 }
-static int64_t offset(const struct walk *w, const attn_tensor *t) {
+static int64_t offset(const struct cursor *w, const attn_tensor *t) {
     int64_t elements = 0;
     for (int i = 0; i < t->rank; i++)
         if (w->index[i]) elements += w->index[i] * t->strides[i];
@@ -50,7 +50,7 @@ static void poison(const attn_tensor *t, int64_t lo, int64_t hi) {
     size_t bytes = attn_dtype_bytes(t->dtype);
     if (hi >= 0) part.shape[1] = hi - lo;
     int64_t start = hi >= 0 && lo ? lo * t->strides[1] : 0;
-    for (struct walk w = walk_over(&part); !w.done; walk_next(&w))
+    for (struct cursor w = first_element(&part); !w.done; next_element(&w))
         memset((char *)t->data + (start + offset(&w, &part)) * (int64_t)bytes, 0xff, bytes);
 }
 
@@ -92,7 +92,7 @@ static attn_status copy_of(struct attn_mem *mem, const attn_tensor *t, attn_tens
     c.bytes = (uint64_t)n * bytes;
     c.data = attn_base_alloc(mem, (size_t)c.bytes, 64);
     if (!c.data) return ATTN_E_MEMORY;
-    for (struct walk w = walk_over(t); !w.done; walk_next(&w))
+    for (struct cursor w = first_element(t); !w.done; next_element(&w))
         memcpy((char *)c.data + offset(&w, &c) * (int64_t)bytes, (const char *)t->data + offset(&w, t) * (int64_t)bytes,
                bytes);
     *out = c;
@@ -115,12 +115,12 @@ static void compare(const attn_plan *plan, const struct attn_kernel *kernel, int
                     const attn_tensor *want) {
     double largest = 0, worst = 0;
     int64_t wrong = 0, total = 0, where[ATTN_MAX_RANK] = {0};
-    for (struct walk w = walk_over(want); !w.done; walk_next(&w)) {
+    for (struct cursor w = first_element(want); !w.done; next_element(&w)) {
         double x = fabs(attn_num_load(want->data, want->dtype, offset(&w, want)));
         if (isfinite(x) && x > largest) largest = x;
     }
     double allowed = tolerance(kernel->dtype) * largest;
-    for (struct walk w = walk_over(want); !w.done; walk_next(&w), total++) {
+    for (struct cursor w = first_element(want); !w.done; next_element(&w), total++) {
         double a = attn_num_load(got->data, got->dtype, offset(&w, got));
         double b = attn_num_load(want->data, want->dtype, offset(&w, want));
         double d = isnan(a) && isnan(b) ? 0 : a == b ? 0 : fabs(a - b);
