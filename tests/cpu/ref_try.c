@@ -16,12 +16,12 @@
 enum { PATTERN = 0xa7, PAD = 3 };
 
 static int64_t offset_of(const attn_tensor *t, int64_t i) {
-    int64_t at = 0;
+    int64_t offset = 0;
     for (int32_t a = t->rank - 1; a >= 0; --a) {
-        at += i % t->shape[a] * t->strides[a];
+        offset += i % t->shape[a] * t->strides[a];
         i /= t->shape[a];
     }
-    return at;
+    return offset;
 }
 
 double ref_get(const struct ref_try *t, int32_t role, int64_t i) {
@@ -49,19 +49,19 @@ void ref_fill(struct ref_try *t, int32_t role, double value) {
     for (int64_t i = 0; i < t->n[role]; ++i) ref_set(t, role, i, value);
 }
 int64_t ref_at(const struct ref_try *t, int32_t role, int64_t a, int64_t b, int64_t c, int64_t d) {
-    const int64_t at[ATTN_MAX_RANK] = {a, b, c, d};
+    const int64_t place[ATTN_MAX_RANK] = {a, b, c, d};
     int64_t i = 0;
     for (int32_t axis = 0; axis < t->t[role].rank; ++axis) {
-        assert_true(at[axis] < t->t[role].shape[axis]);
-        i = i * t->t[role].shape[axis] + at[axis];
+        assert_true(place[axis] < t->t[role].shape[axis]);
+        i = i * t->t[role].shape[axis] + place[axis];
     }
     return i;
 }
 int ref_untouched(const struct ref_try *t, int32_t role, int64_t i) {
     size_t bytes = attn_dtype_bytes(t->t[role].dtype);
-    const unsigned char *at = (const unsigned char *)t->t[role].data + offset_of(&t->t[role], i) * (int64_t)bytes;
+    const unsigned char *element = (const unsigned char *)t->t[role].data + offset_of(&t->t[role], i) * (int64_t)bytes;
     for (size_t k = 0; k < bytes; ++k)
-        if (at[k] != PATTERN) return 0;
+        if (element[k] != PATTERN) return 0;
     return 1;
 }
 int ref_same_bits(const struct ref_try *a, const struct ref_try *b, int32_t role) {

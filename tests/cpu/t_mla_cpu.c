@@ -50,13 +50,13 @@ static size_t elements(const attn_tensor *t) {
 }
 /* Offset in elements of the n-th element in row-major order. */
 static int64_t offset_of(const attn_tensor *t, size_t n) {
-    int64_t at = 0;
+    int64_t offset = 0;
     uint32_t left = (uint32_t)n; /* the tests' tensors are small, and 64-bit divisions slow */
     for (int32_t a = t->rank - 1; a >= 0; --a) {
-        at += (int64_t)(left % (uint32_t)t->shape[a]) * t->strides[a];
+        offset += (int64_t)(left % (uint32_t)t->shape[a]) * t->strides[a];
         left /= (uint32_t)t->shape[a];
     }
-    return at;
+    return offset;
 }
 static double get(const attn_tensor *t, size_t n) {
     if (t->dtype == ATTN_I32) return ((const int32_t *)t->data)[offset_of(t, n)];
@@ -169,9 +169,9 @@ static void fill_lists(struct trial *c) {
         for (int64_t t = 0; t < p->topk; ++t) n += is_valid(c, b, r % p->seq_q, t);
         for (int64_t t = 0; t < p->topk; ++t) {
             if (!is_valid(c, b, r % p->seq_q, t)) continue;
-            int64_t at = b * p->seq_k + (int64_t)get(idx, (size_t)(r * p->topk + t));
-            c->named[at] = 1;
-            c->weight[at] += 1.0 / (double)n;
+            int64_t cell = b * p->seq_k + (int64_t)get(idx, (size_t)(r * p->topk + t));
+            c->named[cell] = 1;
+            c->weight[cell] += 1.0 / (double)n;
         }
     }
 }

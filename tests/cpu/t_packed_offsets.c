@@ -75,11 +75,11 @@ static int run(struct ref_try *t, const int32_t *offsets, int32_t batch, int isa
     return 1;
 }
 
-static void open_problem(struct ref_try *t, const struct list *l, const char *more) {
+static void open_problem(struct ref_try *t, const struct list *l, const char *features) {
     attn_problem p;
     char text[200];
     snprintf(text, sizeof text, "sdpa_fwd b=%d hq=2 hk=1 sq=%d total_q=%d total_k=%d d=8 packed %s", (int)l->batch,
-             (int)l->bound, (int)l->total, (int)l->total, more);
+             (int)l->bound, (int)l->total, (int)l->total, features);
     assert_int_equal(attn_problem_parse(text, &p), ATTN_OK);
     ref_try_open(t, &p);
 }
@@ -158,10 +158,10 @@ static void values(void **state) {
                 }
                 const double first = list->counts[b], n = list->counts[b + 1] - first;
                 for (int64_t h = 0; h < 2; h++) {
-                    const int64_t at = h * list->total + row;
-                    near(ref_get(&t, ATTN_ROLE_LSE, at), log(n));
-                    near(ref_get(&t, ATTN_ROLE_OUT, 8 * at), first + (n - 1) / 2);
-                    near(ref_get(&back, ATTN_ROLE_DQ, 8 * at), 0); /* of keys that are 0 */
+                    const int64_t cell = h * list->total + row;
+                    near(ref_get(&t, ATTN_ROLE_LSE, cell), log(n));
+                    near(ref_get(&t, ATTN_ROLE_OUT, 8 * cell), first + (n - 1) / 2);
+                    near(ref_get(&back, ATTN_ROLE_DQ, 8 * cell), 0); /* of keys that are 0 */
                 }
                 near(ref_get(&back, ATTN_ROLE_DV, 8 * row), 2);
             }
@@ -237,7 +237,7 @@ static int fills(struct ref_try *t, struct ref_try *filled, const struct list *l
 }
 
 static void padding(void **state) {
-    static const struct list more[] = {
+    static const struct list wide_lists[] = {
         {2, {2, 8, 9}, {2, 8, 9}, 4, 12}, /* rows before, cut, behind */
         {2, {5, 5, 5}, {5, 5, 5}, 1, 7},  /* of no sequence, all of them */
         {0, {3}, {3}, 4, 6},              /* no sequence */
@@ -245,10 +245,10 @@ static void padding(void **state) {
     static const char *const kinds[] = {"f32 causal", "bf16 lse_empty_plus_inf", "f64 sink lse_with_sink", "f16"};
     int runs = 0;
     (void)state;
-    for (size_t l = 0; l < 2 + sizeof more / sizeof *more; l++)
+    for (size_t l = 0; l < 2 + sizeof wide_lists / sizeof *wide_lists; l++)
         for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
             for (int isa = 0; isa < ISAS; isa++) {
-                const struct list *const list = l < 2 ? &lists[l] : &more[l - 2];
+                const struct list *const list = l < 2 ? &lists[l] : &wide_lists[l - 2];
                 struct ref_try t[2], back[2];
                 for (int fill = 0; fill < 2; fill++) {
                     char text[100];

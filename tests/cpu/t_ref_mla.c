@@ -76,30 +76,31 @@ static void test_equals_dense(void **state) {
     for (int f = 0; f < 8; ++f) {
         struct both x;
         struct ref_try mla_bwd, sdpa_bwd;
-        uint64_t more = ATTN_DLSE | (flags[f / 2] & ATTN_SINK ? ATTN_GRAD_SINK : 0);
+        uint64_t features = ATTN_DLSE | (flags[f / 2] & ATTN_SINK ? ATTN_GRAD_SINK : 0);
         open_both(&x, flags[f / 2], f % 2, 512); /* the dense operators end at D = 512 */
         ref_try_run(&x.mla, 3);
         ref_try_run(&x.sdpa, 2);
-        ref_try_open_next(&mla_bwd, &x.mla, ATTN_OP_MLA_BWD, more);
-        ref_try_open_next(&sdpa_bwd, &x.sdpa, ATTN_OP_SDPA_BWD, more);
+        ref_try_open_next(&mla_bwd, &x.mla, ATTN_OP_MLA_BWD, features);
+        ref_try_open_next(&sdpa_bwd, &x.sdpa, ATTN_OP_SDPA_BWD, features);
         ref_random(&mla_bwd, ATTN_ROLE_DOUT, 4, 1);
         ref_random(&mla_bwd, ATTN_ROLE_DLSE, 5, 1);
         const attn_problem *p = &x.mla.p;
         for (int64_t b = 0; b < p->batch; ++b)
             for (int64_t i = 0; i < p->seq_q; ++i)
                 for (int64_t h = 0; h < p->heads_q; ++h) {
-                    int64_t at = ref_at(&x.mla, ATTN_ROLE_LSE, b, i, h, 0),
+                    int64_t from = ref_at(&x.mla, ATTN_ROLE_LSE, b, i, h, 0),
                             to = ref_at(&x.sdpa, ATTN_ROLE_LSE, b, h, i, 0);
                     double lse = ref_get(&x.sdpa, ATTN_ROLE_LSE, to);
-                    ref_near(ref_get(&x.mla, ATTN_ROLE_LSE, at), lse, 2e-7 * (1 + fabs(lse)), "lse", at);
+                    ref_near(ref_get(&x.mla, ATTN_ROLE_LSE, from), lse, 2e-7 * (1 + fabs(lse)), "lse", from);
                     /* the same lse and out go into both backwards, to the bit */
-                    ref_set(&sdpa_bwd, ATTN_ROLE_LSE, to, ref_get(&x.mla, ATTN_ROLE_LSE, at));
-                    ref_set(&sdpa_bwd, ATTN_ROLE_DLSE, to, ref_get(&mla_bwd, ATTN_ROLE_DLSE, at));
+                    ref_set(&sdpa_bwd, ATTN_ROLE_LSE, to, ref_get(&x.mla, ATTN_ROLE_LSE, from));
+                    ref_set(&sdpa_bwd, ATTN_ROLE_DLSE, to, ref_get(&mla_bwd, ATTN_ROLE_DLSE, from));
                     for (int64_t c = 0; c < DV; ++c) {
-                        ref_near(ref_get(&x.mla, ATTN_ROLE_OUT, at * DV + c),
-                                 ref_get(&x.sdpa, ATTN_ROLE_OUT, to * DV + c), 2e-7, "out", at);
-                        ref_set(&sdpa_bwd, ATTN_ROLE_OUT, to * DV + c, ref_get(&x.mla, ATTN_ROLE_OUT, at * DV + c));
-                        ref_set(&sdpa_bwd, ATTN_ROLE_DOUT, to * DV + c, ref_get(&mla_bwd, ATTN_ROLE_DOUT, at * DV + c));
+                        ref_near(ref_get(&x.mla, ATTN_ROLE_OUT, from * DV + c),
+                                 ref_get(&x.sdpa, ATTN_ROLE_OUT, to * DV + c), 2e-7, "out", from);
+                        ref_set(&sdpa_bwd, ATTN_ROLE_OUT, to * DV + c, ref_get(&x.mla, ATTN_ROLE_OUT, from * DV + c));
+                        ref_set(&sdpa_bwd, ATTN_ROLE_DOUT, to * DV + c,
+                                ref_get(&mla_bwd, ATTN_ROLE_DOUT, from * DV + c));
                     }
                 }
         ref_try_run(&mla_bwd, 3);
@@ -255,12 +256,12 @@ static double loss(struct ref_try *t, const struct ref_try *bwd) {
     return sum;
 }
 static void check_some(struct ref_try *fwd, const struct ref_try *bwd, int32_t role, int32_t grad, int64_t every) {
-    static const double at[4] = {-2, -1, 1, 2}, weight[4] = {1, -8, 8, -1}, step = 0x1p-4;
+    static const double shift[4] = {-2, -1, 1, 2}, weight[4] = {1, -8, 8, -1}, step = 0x1p-4;
     double largest = 0;
     for (int64_t i = 0; i < fwd->n[role]; i += every) {
         double x = ref_get(fwd, role, i), slope = 0;
         for (int k = 0; k < 4; ++k) {
-            ref_set(fwd, role, i, x + at[k] * step);
+            ref_set(fwd, role, i, x + shift[k] * step);
             slope += weight[k] * loss(fwd, bwd) / (12 * step);
         }
         ref_set(fwd, role, i, x);

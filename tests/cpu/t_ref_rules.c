@@ -26,8 +26,8 @@ static void open_random(struct ref_try *t, const attn_problem *p) {
     ref_try_open(t, p);
     for (int32_t role = ATTN_ROLE_Q; role <= ATTN_ROLE_V; ++role) ref_random(t, role, 1, 2);
 }
-static void open_backward(struct ref_try *bwd, const struct ref_try *fwd, uint64_t more) {
-    ref_try_open_next(bwd, fwd, ATTN_OP_SDPA_BWD, more);
+static void open_backward(struct ref_try *bwd, const struct ref_try *fwd, uint64_t features) {
+    ref_try_open_next(bwd, fwd, ATTN_OP_SDPA_BWD, features);
     ref_random(bwd, ATTN_ROLE_DOUT, 2, 1);
     ref_random(bwd, ATTN_ROLE_DLSE, 3, 1);
 }

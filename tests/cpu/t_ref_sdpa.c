@@ -236,11 +236,11 @@ static double loss(struct ref_try *t, const struct ref_try *weights) {
 
 /* Derivative by a stencil of fourth order; the step is a power of two, so that f32 and f16 inputs take it exactly. */
 static double slope_of(struct ref_try *t, const struct ref_try *weights, int32_t role, int64_t i, double step) {
-    static const double at[4] = {-2, -1, 1, 2}, weight[4] = {1, -8, 8, -1};
+    static const double shift[4] = {-2, -1, 1, 2}, weight[4] = {1, -8, 8, -1};
     double x = ref_get(t, role, i), sum = 0;
     for (int k = 0; k < 4; ++k) {
-        ref_set(t, role, i, x + at[k] * step);
-        assert_true(ref_get(t, role, i) == x + at[k] * step);
+        ref_set(t, role, i, x + shift[k] * step);
+        assert_true(ref_get(t, role, i) == x + shift[k] * step);
         sum += weight[k] * loss(t, weights);
     }
     ref_set(t, role, i, x);
@@ -289,13 +289,13 @@ static void test_gradients(void **state) {
         struct ref_try fwd, bwd;
         open_variant(&fwd, v, ATTN_F64, 7, 9, (uint64_t)k + 100);
         ref_try_run(&fwd, 2);
-        uint64_t more = ATTN_DLSE;
-        if (v->mask && v->mask != ATTN_BOOL) more |= ATTN_GRAD_MASK;
-        if (v->alibi) more |= ATTN_GRAD_ALIBI;
-        if (v->flags & ATTN_SINK) more |= ATTN_GRAD_SINK;
-        ref_try_open_next(&bwd, &fwd, ATTN_OP_SDPA_BWD, more);
-        if (more & ATTN_GRAD_MASK) copy_layout(&bwd, &fwd, ATTN_ROLE_MASK, ATTN_ROLE_DMASK);
-        if (more & ATTN_GRAD_ALIBI) copy_layout(&bwd, &fwd, ATTN_ROLE_ALIBI, ATTN_ROLE_DALIBI);
+        uint64_t features = ATTN_DLSE;
+        if (v->mask && v->mask != ATTN_BOOL) features |= ATTN_GRAD_MASK;
+        if (v->alibi) features |= ATTN_GRAD_ALIBI;
+        if (v->flags & ATTN_SINK) features |= ATTN_GRAD_SINK;
+        ref_try_open_next(&bwd, &fwd, ATTN_OP_SDPA_BWD, features);
+        if (features & ATTN_GRAD_MASK) copy_layout(&bwd, &fwd, ATTN_ROLE_MASK, ATTN_ROLE_DMASK);
+        if (features & ATTN_GRAD_ALIBI) copy_layout(&bwd, &fwd, ATTN_ROLE_ALIBI, ATTN_ROLE_DALIBI);
         ref_permute(&bwd, ATTN_ROLE_DK);
         ref_random(&bwd, ATTN_ROLE_DOUT, (uint64_t)k + 7, 1);
         ref_random(&bwd, ATTN_ROLE_DLSE, (uint64_t)k + 8, 1);
@@ -325,13 +325,13 @@ static void test_threads(void **state) {
             const struct variant *v = &variants[k];
             open_variant(&fwd[n], v, ATTN_F32, 37, 150, 5);
             ref_try_run(&fwd[n], n ? 5 : 1);
-            uint64_t more = ATTN_DLSE;
-            if (v->mask && v->mask != ATTN_BOOL) more |= ATTN_GRAD_MASK;
-            if (v->alibi) more |= ATTN_GRAD_ALIBI;
-            if (v->flags & ATTN_SINK) more |= ATTN_GRAD_SINK;
-            ref_try_open_next(&bwd[n], &fwd[n], ATTN_OP_SDPA_BWD, more);
-            if (more & ATTN_GRAD_MASK) copy_layout(&bwd[n], &fwd[n], ATTN_ROLE_MASK, ATTN_ROLE_DMASK);
-            if (more & ATTN_GRAD_ALIBI) copy_layout(&bwd[n], &fwd[n], ATTN_ROLE_ALIBI, ATTN_ROLE_DALIBI);
+            uint64_t features = ATTN_DLSE;
+            if (v->mask && v->mask != ATTN_BOOL) features |= ATTN_GRAD_MASK;
+            if (v->alibi) features |= ATTN_GRAD_ALIBI;
+            if (v->flags & ATTN_SINK) features |= ATTN_GRAD_SINK;
+            ref_try_open_next(&bwd[n], &fwd[n], ATTN_OP_SDPA_BWD, features);
+            if (features & ATTN_GRAD_MASK) copy_layout(&bwd[n], &fwd[n], ATTN_ROLE_MASK, ATTN_ROLE_DMASK);
+            if (features & ATTN_GRAD_ALIBI) copy_layout(&bwd[n], &fwd[n], ATTN_ROLE_ALIBI, ATTN_ROLE_DALIBI);
             ref_random(&bwd[n], ATTN_ROLE_DOUT, 3, 1);
             ref_random(&bwd[n], ATTN_ROLE_DLSE, 4, 1);
             ref_try_run(&bwd[n], n ? 5 : 1);
@@ -366,13 +366,13 @@ static void test_dmask_sums(void **state) {
         double *sum = calloc((size_t)full.n[ATTN_ROLE_DMASK], sizeof *sum);
         for (int pass = 0; pass < 2; ++pass)
             for (int64_t i = 0; i < full.n[ATTN_ROLE_DMASK]; ++i) {
-                int64_t at = 0, left = i;
+                int64_t offset = 0, left = i;
                 for (int32_t a = 3; a >= 0; --a) {
-                    at += left % full.t[ATTN_ROLE_DMASK].shape[a] * part.t[ATTN_ROLE_DMASK].strides[a];
+                    offset += left % full.t[ATTN_ROLE_DMASK].shape[a] * part.t[ATTN_ROLE_DMASK].strides[a];
                     left /= full.t[ATTN_ROLE_DMASK].shape[a];
                 }
-                if (!pass) sum[at] += ref_get(&full, ATTN_ROLE_DMASK, i);
-                if (pass) ref_near(ref_get(&part, ATTN_ROLE_DMASK, i), sum[at], 1e-12, "dmask", i);
+                if (!pass) sum[offset] += ref_get(&full, ATTN_ROLE_DMASK, i);
+                if (pass) ref_near(ref_get(&part, ATTN_ROLE_DMASK, i), sum[offset], 1e-12, "dmask", i);
             }
         free(sum);
         ref_try_close(&part);

@@ -156,7 +156,7 @@ static void fill_inputs(struct ref_try *t, uint64_t seed) {
 }
 
 /* A few NaN and infinities in q, k, v and dout. */
-static void poison(struct ref_try *t) {
+static void nonfinite(struct ref_try *t) {
     const int32_t roles[] = {ATTN_ROLE_Q, ATTN_ROLE_K, ATTN_ROLE_V, ATTN_ROLE_DOUT};
     for (int r = 0; r < 4; r++)
         for (int n = 0; n < 2 && t->n[roles[r]] && chance(60); n++)
@@ -279,7 +279,7 @@ static void test_forward(void **state) {
         struct ref_try want;
         ref_try_open(&want, &p);
         fill_inputs(&want, (uint64_t)number);
-        if (chance(30)) poison(&want);
+        if (chance(30)) nonfinite(&want);
         if (chance(30)) ref_drop(&want, ATTN_ROLE_LSE_ROUNDED);
         if (chance(10)) ref_drop(&want, ATTN_ROLE_LSE);
         assert_true(run(&want, ctxs[0][0], "ref"));
@@ -333,21 +333,21 @@ static void test_backward(void **state) {
         struct ref_try forward, want;
         ref_try_open(&forward, &p);
         fill_inputs(&forward, (uint64_t)number);
-        const int poisoned = chance(30);
-        if (poisoned) poison(&forward);
+        const int has_nonfinite = chance(30);
+        if (has_nonfinite) nonfinite(&forward);
         assert_true(run(&forward, ctxs[0][0], "ref"));
-        uint64_t more = chance(30) ? ATTN_DLSE : 0;
-        if (p.mask_dtype && p.mask_dtype != ATTN_BOOL && chance(60)) more |= ATTN_GRAD_MASK;
-        if (p.alibi && chance(60)) more |= ATTN_GRAD_ALIBI;
-        if ((p.flags & ATTN_SINK) && chance(60)) more |= ATTN_GRAD_SINK;
-        ref_try_open_next(&want, &forward, ATTN_OP_SDPA_BWD, more);
+        uint64_t features = chance(30) ? ATTN_DLSE : 0;
+        if (p.mask_dtype && p.mask_dtype != ATTN_BOOL && chance(60)) features |= ATTN_GRAD_MASK;
+        if (p.alibi && chance(60)) features |= ATTN_GRAD_ALIBI;
+        if ((p.flags & ATTN_SINK) && chance(60)) features |= ATTN_GRAD_SINK;
+        ref_try_open_next(&want, &forward, ATTN_OP_SDPA_BWD, features);
         ref_random(&want, ATTN_ROLE_DOUT, (uint64_t)number, 2);
-        if (more & ATTN_DLSE) ref_random(&want, ATTN_ROLE_DLSE, (uint64_t)number, 1);
-        if (poisoned && chance(50)) poison(&want);
-        if (more & ATTN_GRAD_MASK)
+        if (features & ATTN_DLSE) ref_random(&want, ATTN_ROLE_DLSE, (uint64_t)number, 1);
+        if (has_nonfinite && chance(50)) nonfinite(&want);
+        if (features & ATTN_GRAD_MASK)
             for (int32_t axis = 0; axis < 4;
                  axis++) /* over all keys dS sums to dlse: to nothing but rounding without it */
-                if (chance(40) && (axis < 3 || (more & ATTN_DLSE))) ref_broadcast(&want, ATTN_ROLE_DMASK, axis);
+                if (chance(40) && (axis < 3 || (features & ATTN_DLSE))) ref_broadcast(&want, ATTN_ROLE_DMASK, axis);
         for (int32_t role = ATTN_ROLE_DQ; role <= ATTN_ROLE_DV; role++) {
             if (chance(30)) ref_permute(&want, role);
             if (chance(12)) ref_drop(&want, role);

@@ -25,14 +25,14 @@ static const struct attn_ukr_bf16 *const u = &attn_ukr_bf16_amx;
 enum { ROWS = ATTN_FWD_ROWS, STEP = ATTN_FWD_STEP };
 struct strip {
     int64_t n, d, dv, depth, width, ldk;
-    int terms, bf16_accuracy; /* operands are bf16, f16 or f32; probabilities need not be as good */
-    int across;               /* keys lie across the lanes */
-    float *q, *k, *v;         /* rows of d, ldk and dv, values of that type */
-    uint16_t *rows, *kt;      /* keys of bf16 as they are in memory, keys in terms */
+    int n_bf16, bf16_accuracy; /* operands are bf16, f16 or f32; probabilities need not be as good */
+    int across;                /* keys lie across the lanes */
+    float *q, *k, *v;          /* rows of d, ldk and dv, values of that type */
+    uint16_t *rows, *kt;       /* keys of bf16 as they are in memory, keys in terms */
     float *qt, *vt, *o, *s, *p;
     float m[ROWS], l[ROWS];
     int32_t seen[2 * ROWS];
-    uint32_t *live;
+    uint32_t *visible;
     const uint8_t *page_missing; /* NULL, or keys that nobody sees */
     int kind;                    /* what makes scores of products */
     char *mask;
@@ -48,7 +48,7 @@ enum {
     STEEP, /* grows by more than references are ahead */
     STEEP_DISTANCE_AND_KEPT,
     STEEP_AND_CAP,
-    KEPT,
+    BOOL,
     ADDED_F32,
     ADDED_F16,
     ADDED_BF16,
@@ -73,7 +73,7 @@ static const struct {
     [STEEP] = {0, 1, 1, 0},
     [STEEP_DISTANCE_AND_KEPT] = {ATTN_UKR_MASK_BITS, 2, 1, 0},
     [STEEP_AND_CAP] = {0, 1, 1, 4},
-    [KEPT] = {ATTN_UKR_MASK_BITS, 0, 0, 0},
+    [BOOL] = {ATTN_UKR_MASK_BITS, 0, 0, 0},
     [ADDED_F32] = {ATTN_UKR_MASK_F32, 0, 0, 0},
     [ADDED_F16] = {ATTN_UKR_MASK_F16, 0, 0, 0},
     [ADDED_BF16] = {ATTN_UKR_MASK_BF16, 0, 0, 0},
@@ -92,11 +92,11 @@ static int64_t query_cell(const struct strip *t, int64_t r, int64_t c) {
     return (r / 16 * t->depth / 32 + c / 32) * 256 + r % 16 * 16 + c % 32 / 2;
 }
 static int64_t value_cell(const struct strip *t, int64_t j, int64_t c) {
-    if (!t->across) return (j / 32 * t->terms * t->width + c) * 16 + j % 32 / 2;
+    if (!t->across) return (j / 32 * t->n_bf16 * t->width + c) * 16 + j % 32 / 2;
     return (j / 32 * t->width / 16 + c / 16) * 256 + j % 16 * 16 + c % 16;
 }
 static int64_t key_cell(const struct strip *t, int64_t j, int64_t c) { /* in elements of 16 bits */
-    if (!t->across) return j / 16 * t->terms * 16 * t->depth + c / 32 * 512 + j % 16 * 32 + c % 32;
+    if (!t->across) return j / 16 * t->n_bf16 * 16 * t->depth + c / 32 * 512 + j % 16 * 32 + c % 32;
     return ((j / 16 * t->depth / 32 + c / 32) * 256 + c % 32 / 2 * 16 + j % 16) * 2 + c % 2;
 }
 static int64_t sum_cell(const struct strip *t, int64_t r, int64_t c) {
@@ -105,13 +105,13 @@ static int64_t sum_cell(const struct strip *t, int64_t r, int64_t c) {
 /* Row r, key j of the mask. */
 static int64_t cell(const struct strip *t, int r, int64_t j) { return r * (t->n + 5) + j; }
 static double mask_at(const struct strip *t, int r, int64_t j) {
-    const int64_t at = cell(t, r, j);
+    const int64_t index = cell(t, r, j);
     float f32;
     uint16_t half;
     if (!t->kind) return 0;
-    memcpy(&f32, t->mask + 4 * at, sizeof f32), memcpy(&half, t->mask + 2 * at, sizeof half);
+    memcpy(&f32, t->mask + 4 * index, sizeof f32), memcpy(&half, t->mask + 2 * index, sizeof half);
     switch (t->score.mask) {
-    case ATTN_UKR_MASK_BITS: return t->mask[at] ? 0 : -INFINITY;
+    case ATTN_UKR_MASK_BITS: return t->mask[index] ? 0 : -INFINITY;
     case ATTN_UKR_MASK_F32: return (double)f32;
     case ATTN_UKR_MASK_F16: return (double)attn_num_f16_f32(half);
     case ATTN_UKR_MASK_BF16: return (double)attn_num_bf16_f32(half);
@@ -148,11 +148,12 @@ static void make_score(struct strip *t, int kind) {
     }
 }
 /* What the kernel is told, of keys from `at` on. */
-static void move_score(const struct strip *t, int64_t at, struct attn_fwd_score_mod *f) {
+static void move_score(const struct strip *t, int64_t first_key, struct attn_fwd_score_mod *f) {
     const int mask = t->score.mask, bytes = mask == ATTN_UKR_MASK_BITS ? 1 : mask == ATTN_UKR_MASK_F32 ? 4 : 2;
     *f = t->score;
-    f->mask_keys = t->n - at, f->mask_bytes = bytes, f->bits = t->bits;
-    for (int r = 0; r < ROWS; r++) f->cell[r] = t->mask + cell(t, r, at) * bytes, f->origin[r] -= (float)at;
+    f->mask_keys = t->n - first_key, f->mask_bytes = bytes, f->bits = t->bits;
+    for (int r = 0; r < ROWS; r++)
+        f->cell[r] = t->mask + cell(t, r, first_key) * bytes, f->origin[r] -= (float)first_key;
 }
 /* Of a product, in units that `factor` counts in. */
 static double score_of(const struct strip *t, int r, int64_t j, double x) {
@@ -166,23 +167,27 @@ static double score_of(const struct strip *t, int r, int64_t j, double x) {
 }
 /* Terms of x, `apart` elements from each other; those of three are cut off, the others rounded. */
 static void split_to(const struct strip *t, float x, uint16_t *to, int64_t apart) {
-    for (int i = 0; i < t->terms; i++, to += apart) {
+    for (int i = 0; i < t->n_bf16; i++, to += apart) {
         uint32_t bits;
         memcpy(&bits, &x, sizeof bits);
-        *to = t->terms == 3 ? (uint16_t)(bits >> 16) : attn_num_f32_bf16(x);
+        *to = t->n_bf16 == 3 ? (uint16_t)(bits >> 16) : attn_num_f32_bf16(x);
         x -= attn_num_bf16_f32(*to);
     }
 }
 static void fill_strip(const struct strip *t, float *x, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         x[i] = (float)uniform();
-        if (t->terms == 1) x[i] = attn_num_bf16_f32(attn_num_f32_bf16(x[i]));
-        if (t->terms == 2) x[i] = attn_num_f16_f32(attn_num_f32_f16(x[i]));
+        if (t->n_bf16 == 1) x[i] = attn_num_bf16_f32(attn_num_f32_bf16(x[i]));
+        if (t->n_bf16 == 2) x[i] = attn_num_f16_f32(attn_num_f32_f16(x[i]));
     }
 }
-static void make_strip(struct strip *t, int64_t steps, int64_t d, int64_t dv, int terms) {
-    *t = (struct strip){
-        .n = steps * STEP, .terms = terms, .d = d, .dv = dv, .depth = (d + 31) / 32 * 32, .width = (dv + 31) / 32 * 32};
+static void make_strip(struct strip *t, int64_t steps, int64_t d, int64_t dv, int n_bf16) {
+    *t = (struct strip){.n = steps * STEP,
+                        .n_bf16 = n_bf16,
+                        .d = d,
+                        .dv = dv,
+                        .depth = (d + 31) / 32 * 32,
+                        .width = (dv + 31) / 32 * 32};
     t->ldk = t->depth == 64 && d == 64 ? 64 : t->depth + 3;
     t->q = calloc((size_t)(ROWS * d), 4), t->k = calloc((size_t)(t->n * t->ldk), 4),
     t->v = calloc((size_t)(t->n * dv), 4);
@@ -190,11 +195,11 @@ static void make_strip(struct strip *t, int64_t steps, int64_t d, int64_t dv, in
     t->qt = calloc((size_t)(ROWS * 3 * t->depth / 2), 4), t->vt = calloc((size_t)(t->n * 3 * t->width / 2), 4);
     t->o = calloc((size_t)(t->width * ROWS), 4), t->s = calloc(2 * STEP * ROWS, 4),
     t->p = calloc(ATTN_FWD_QUEUE * 3 * STEP / 2 * ROWS, 4);
-    t->live = calloc((size_t)t->n, sizeof *t->live);
+    t->visible = calloc((size_t)t->n, sizeof *t->visible);
     fill_strip(t, t->q, ROWS * d), fill_strip(t, t->v, t->n * dv);
     for (int64_t j = 0; j < t->n; j++) {
         fill_strip(t, t->k + j * t->ldk, d);
-        for (int64_t c = 0; terms != 2 && j >= STEP && steps % 2 && c < d; c++)
+        for (int64_t c = 0; n_bf16 != 2 && j >= STEP && steps % 2 && c < d; c++)
             t->k[j * t->ldk + c] *= 8; /* scores far above those of the first step */
     }
     for (int r = 0; r < ROWS; r++) {
@@ -206,7 +211,7 @@ static void make_strip(struct strip *t, int64_t steps, int64_t d, int64_t dv, in
     t->seen[7] = t->seen[ROWS + 7] = 0; /* sees nothing */
 }
 static void free_strip(struct strip *t) {
-    free(t->q), free(t->k), free(t->v), free(t->qt), free(t->vt), free(t->o), free(t->s), free(t->p), free(t->live);
+    free(t->q), free(t->k), free(t->v), free(t->qt), free(t->vt), free(t->o), free(t->s), free(t->p), free(t->visible);
     free(t->rows), free(t->kt), free(t->mask), free(t->bits);
 }
 static void pack_strip(struct strip *t) {
@@ -230,66 +235,66 @@ static void pack_strip(struct strip *t) {
     }
 }
 /* Keys at .. at + n; `seen` receives what rows see of them. */
-static struct attn_fwd_strip describe_strip(struct strip *t, int64_t at, int64_t n, int32_t *seen) {
+static struct attn_fwd_strip describe_strip(struct strip *t, int64_t first_key, int64_t n, int32_t *seen) {
     for (int r = 0; r < 2 * ROWS; r++) {
-        const int64_t x = t->seen[r] - at;
+        const int64_t x = t->seen[r] - first_key;
         seen[r] = (int32_t)(x < 0 ? 0 : x > n ? n : x);
     }
-    const int tiles = t->terms > 1 || t->d > 64 || t->across; /* of keys; else rows as they are */
-    const int64_t terms = t->terms;
+    const int tiles = t->n_bf16 > 1 || t->d > 64 || t->across; /* of keys; else rows as they are */
+    const int64_t n_bf16 = t->n_bf16;
     return (struct attn_fwd_strip){.n = n,
                                    .depth = t->depth,
                                    .width = t->width,
-                                   .terms = t->terms,
+                                   .n_bf16 = t->n_bf16,
                                    .bf16_accuracy = t->bf16_accuracy,
-                                   .k = tiles ? t->kt + at * terms * t->depth : t->rows + at * t->ldk,
+                                   .k = tiles ? t->kt + first_key * n_bf16 * t->depth : t->rows + first_key * t->ldk,
                                    .k_row = tiles ? 32 : t->ldk,
-                                   .k_more = 16 * (tiles ? terms * t->depth : t->ldk),
+                                   .k_more = 16 * (tiles ? n_bf16 * t->depth : t->ldk),
                                    .k_step = tiles ? 512 : 32,
                                    .k_low = 16 * t->depth,
                                    .q = t->qt,
-                                   .v = t->vt + at / 2 * terms * t->width,
+                                   .v = t->vt + first_key / 2 * n_bf16 * t->width,
                                    .seen = seen,
                                    .factor = 0.8f,
                                    .m = t->m,
                                    .l = t->l,
                                    .o = t->o,
-                                   .fresh = at == 0,
-                                   .live = t->live + at,
-                                   .page_missing = t->page_missing ? t->page_missing + at : NULL,
+                                   .fresh = first_key == 0,
+                                   .visible = t->visible + first_key,
+                                   .page_missing = t->page_missing ? t->page_missing + first_key : NULL,
                                    .s = t->s,
                                    .p = t->p};
 }
 /* The first n keys, then the rest: what is kept between calls counts. watched: `live` is asked for. */
 static void run_strip_as(struct strip *t, int64_t n, int watched) {
     pack_strip(t);
-    for (int64_t at = 0; at < t->n; at += n) {
+    for (int64_t first_key = 0; first_key < t->n; first_key += n) {
         int32_t seen[2 * ROWS];
-        if (at) n = t->n - n;
-        struct attn_fwd_strip f = describe_strip(t, at, n, seen);
+        if (first_key) n = t->n - n;
+        struct attn_fwd_strip f = describe_strip(t, first_key, n, seen);
         struct attn_fwd_score_mod score = t->score;
-        if (t->kind) move_score(t, at, &score), f.score = &score;
-        if (!watched) f.live = NULL;
+        if (t->kind) move_score(t, first_key, &score), f.score = &score;
+        if (!watched) f.visible = NULL;
         (t->across ? u->fwd_rowmajor : u->fwd)(&f, 1);
     }
 }
 static void run_strip(struct strip *t, int64_t n) { run_strip_as(t, n, 1); }
 static void check_strip(const struct strip *t) {
     /* of a sum of d products, relative; of a probability, before and after it is rounded */
-    const int degree = attn_fwd_degree(t->terms, t->bf16_accuracy, t->across || (t->kind && t->score.alibi)),
+    const int degree = attn_fwd_degree(t->n_bf16, t->bf16_accuracy, t->across || (t->kind && t->score.alibi)),
               by_table = degree <= ATTN_FWD_TABLE_OF_SUMS;
-    const double product = (t->terms == 3 ? 2e-7 : 2e-6) * (double)t->d,
+    const double product = (t->n_bf16 == 3 ? 2e-7 : 2e-6) * (double)t->d,
                  table = 0x1p-8 + 0x1p-8 * 0.6932, /* half a spacing of bf16, half a part of an octave */
         exact = by_table      ? table
                 : degree == 4 ? 2.95e-6
                               : 2e-7,
-                 rounded = t->terms == 3   ? 4e-7
-                           : t->terms == 2 ? 0x1p-14
-                           : by_table      ? table
-                                           : 0x1p-8 + 1e-4;
+                 rounded = t->n_bf16 == 3   ? 4e-7
+                           : t->n_bf16 == 2 ? 0x1p-14
+                           : by_table       ? table
+                                            : 0x1p-8 + 1e-4;
     double *s = malloc((size_t)t->n * sizeof *s);
     for (int r = 0; r < ROWS; r++) {
-        double top = -INFINITY, sum = 0, by = 1;
+        double top = -INFINITY, sum = 0, factor = 1;
         for (int64_t j = t->seen[r]; j < t->seen[ROWS + r]; j++) {
             s[j] = 0;
             for (int64_t c = 0; c < t->d; c++) s[j] += (double)t->q[r * t->d + c] * (double)t->k[j * t->ldk + c];
@@ -297,21 +302,22 @@ static void check_strip(const struct strip *t) {
             top = fmax(top, s[j]);
         }
         for (int64_t j = 0; j < t->n; j++)
-            assert_int_equal(t->live[j] >> r & 1, j >= t->seen[r] && j < t->seen[ROWS + r] &&
-                                                      (isnan(mask_at(t, r, j)) || mask_at(t, r, j) > -INFINITY));
+            assert_int_equal(t->visible[j] >> r & 1, j >= t->seen[r] && j < t->seen[ROWS + r] &&
+                                                         (isnan(mask_at(t, r, j)) || mask_at(t, r, j) > -INFINITY));
         for (int64_t j = t->seen[r]; j < t->seen[ROWS + r]; j++)
             sum += s[j] = top > -INFINITY ? exp2((s[j] - top) * (double)0.8f) : 0;
         if (top == -INFINITY) {
             assert_true(t->m[r] == -INFINITY && t->l[r] == 0);
         } else { /* products of d terms, sums of n; relative to some score of the row, not too far below the largest */
             const float parts = ATTN_FWD_PARTS, product_of = t->m[r] * 0.8f,
-                        at = degree == ATTN_FWD_TABLE ? nearbyintf(product_of * parts) / parts : product_of;
-            by = exp2((double)(at + attn_fwd_below(degree)) - top * (double)0.8f) / (double)attn_fwd_times(degree);
+                        offset = degree == ATTN_FWD_TABLE ? nearbyintf(product_of * parts) / parts : product_of;
+            factor =
+                exp2((double)(offset + attn_fwd_below(degree)) - top * (double)0.8f) / (double)attn_fwd_times(degree);
             if (fabsf(product_of) >= attn_fwd_far(degree))
-                by = exp2((double)attn_fwd_below(degree)) / (double)attn_fwd_times(degree);
-            assert_true(by <= (t->score.alibi ? 0x1p33 : 1.003) && by > 0x1p-17);
-            if (t->across) by *= exp2(ATTN_FWD_ROWMAJOR_AHEAD);
-            assert_true(fabs((double)t->l[r] * by - sum) <= (product + exact) * sum);
+                factor = exp2((double)attn_fwd_below(degree)) / (double)attn_fwd_times(degree);
+            assert_true(factor <= (t->score.alibi ? 0x1p33 : 1.003) && factor > 0x1p-17);
+            if (t->across) factor *= exp2(ATTN_FWD_ROWMAJOR_AHEAD);
+            assert_true(fabs((double)t->l[r] * factor - sum) <= (product + exact) * sum);
         }
         for (int64_t c = 0; c < t->width; c++) {
             double want = 0, size = 1e-30;
@@ -319,16 +325,16 @@ static void check_strip(const struct strip *t) {
                 const double term = s[j] * (double)t->v[j * t->dv + c];
                 want += term, size += fabs(term);
             }
-            assert_true(fabs((double)t->o[sum_cell(t, r, c)] * by - want) <= (rounded + product) * size);
+            assert_true(fabs((double)t->o[sum_cell(t, r, c)] * factor - want) <= (rounded + product) * size);
         }
     }
     free(s);
 }
 static int rows_fit(const struct strip *t) {
-    return attn_fwd_rowmajor_fits(t->depth, t->width, t->terms, t->score.mask, t->score.caps, t->score.alibi);
+    return attn_fwd_rowmajor_fits(t->depth, t->width, t->n_bf16, t->score.mask, t->score.caps, t->score.alibi);
 }
 static int may_have_bf16_accuracy(const struct strip *t) {
-    return t->across || t->terms > 1 || !t->kind || t->score.mask <= ATTN_UKR_MASK_BITS;
+    return t->across || t->n_bf16 > 1 || !t->kind || t->score.mask <= ATTN_UKR_MASK_BITS;
 }
 static void test_flash(void **unused) {
     static const struct {
@@ -336,14 +342,14 @@ static void test_flash(void **unused) {
     } cases[] = {{1, 64, 64, 64},  {3, 64, 32, 96}, {4, 128, 128, 128},
                  {2, 128, 33, 20}, {5, 256, 17, 1}, {3, 192, 288, 160}};
     (void)unused;
-    for (size_t at = 0; at < 6 * sizeof cases / sizeof *cases; at++) {
-        const size_t i = at / 6;
-        const int form = (int)(at % 6);
+    for (size_t run = 0; run < 6 * sizeof cases / sizeof *cases; run++) {
+        const size_t i = run / 6;
+        const int form = (int)(run % 6);
         struct strip t;
         float m, l, *o;
         make_strip(&t, cases[i].steps, cases[i].d, cases[i].dv, form < 3 ? 1 + form : 1);
         t.bf16_accuracy = form == 3;
-        if (form == 4) make_score(&t, KEPT);
+        if (form == 4) make_score(&t, BOOL);
         if (form == 5) make_score(&t, ADDED_BF16), t.across = rows_fit(&t);
         run_strip(&t, cases[i].first);
         check_strip(&t);
@@ -371,12 +377,12 @@ static void test_flash(void **unused) {
 static void test_flash_scores(void **unused) {
     static const int64_t extents[][2] = {{64, 64}, {128, 128}, {40, 72}};
     (void)unused;
-    for (size_t at = 0; at < sizeof extents / sizeof *extents; at++)
+    for (size_t x = 0; x < sizeof extents / sizeof *extents; x++)
         for (int kind = PLAIN + 1; kind < KINDS; kind++)
-            for (int terms = 1; terms <= 2; terms++)
+            for (int n_bf16 = 1; n_bf16 <= 2; n_bf16++)
                 for (int form = 0; form < 4; form++) {
                     struct strip t;
-                    make_strip(&t, form / 2 ? 4 : 1, extents[at][0], extents[at][1], terms);
+                    make_strip(&t, form / 2 ? 4 : 1, extents[x][0], extents[x][1], n_bf16);
                     make_score(&t, kind);
                     for (int across = 0; across <= rows_fit(&t); across++) {
                         t.across = across, t.bf16_accuracy = form % 2 && may_have_bf16_accuracy(&t);
@@ -392,17 +398,17 @@ static void test_flash_many(void **unused) {
     enum { MANY = 4 };
     static const int64_t steps[MANY] = {3, 1, 2, 5}, extents[][2] = {{64, 64}, {128, 128}, {40, 72}};
     (void)unused;
-    for (size_t at = 0; at < 7 * sizeof extents / sizeof *extents; at++) {
+    for (size_t run = 0; run < 7 * sizeof extents / sizeof *extents; run++) {
         struct strip t[MANY];
         struct attn_fwd_strip job[MANY];
         struct attn_fwd_score_mod score[MANY];
-        const int form = (int)(at % 7), which = (int)(at / 7);
+        const int form = (int)(run % 7), which = (int)(run / 7);
         int32_t seen[MANY][2 * ROWS];
         float *o[MANY], m[MANY][ROWS], l[MANY][ROWS];
         for (int i = 0; i < MANY; i++) {
             make_strip(&t[i], steps[i], extents[which][0], extents[which][1], form < 3 ? 1 + form : 1);
             t[i].bf16_accuracy = form == 3;
-            if (form == 4) make_score(&t[i], KEPT);
+            if (form == 4) make_score(&t[i], BOOL);
             if (form > 4) make_score(&t[i], form == 5 ? ADDED_F16 : ADDED_F32), t[i].across = rows_fit(&t[i]);
             if (form == 6) t[i].bf16_accuracy = t[i].across;
             run_strip(&t[i], t[i].n);
@@ -490,7 +496,7 @@ static void test_flash_rare(void **unused) {
         assert_memory_equal(o, t.o, bytes);
         assert_memory_equal(m, t.m, sizeof m);
         assert_memory_equal(l, t.l, sizeof l);
-        for (int64_t j = 0; j < t.n; j++) assert_true(!page_missing[j] || !t.live[j]);
+        for (int64_t j = 0; j < t.n; j++) assert_true(!page_missing[j] || !t.visible[j]);
         free(o);
         free_strip(&t);
     }

@@ -28,12 +28,12 @@ static void *zeros(int64_t bytes) {
     return memset(p, 0, (size_t)bytes);
 }
 /* Row r of head h in tiles of pairs of rows. */
-static double half_at(const float *pairs, int64_t at);
+static double half_at(const float *pairs, int64_t index);
 static double tiled_at(const float *a, int64_t r, int64_t h) {
     return half_at(a + r / SIDE * SIDE * 16 + h / 16 * 256 + h % 16 * 16, r % SIDE);
 }
-static double half_at(const float *pairs, int64_t at) {
-    return (double)attn_num_bf16_f32(((const uint16_t *)(const void *)pairs)[at]);
+static double half_at(const float *pairs, int64_t index) {
+    return (double)attn_num_bf16_f32(((const uint16_t *)(const void *)pairs)[index]);
 }
 
 /* Pair n of column c of tiles side by side, two for each 16 pairs. */
@@ -195,10 +195,10 @@ static void check_heads(int64_t rows, int64_t strips, int64_t depth, int64_t wid
     const float scale = 0.3f;
     float *lse = zeros(heads * 4), *g = zeros(heads * 4), *c = zeros(heads * 4), *x = zeros(d.padded * heads * 4),
           *ds = zeros(strips * ld_ds * 4), *sums = zeros(d.padded * 16 * 4), *s = zeros((4 * SIDE + 16) * SIDE * 4);
-    uint32_t *live = zeros(strips * 4);
+    uint32_t *valid = zeros(strips * 4);
     for (int64_t h = 0; h < heads; h++) {
         lse[h] = (float)uniform(), g[h] = (float)(1.5 + uniform()), c[h] = (float)uniform();
-        live[h / SIDE] |= (uint32_t)(h % 7 != 3) << h % SIDE;
+        valid[h / SIDE] |= (uint32_t)(h % 7 != 3) << h % SIDE;
     }
     struct source from = source(&d);
     const struct attn_mla_bwd_scores f = {.rows = from.rows,
@@ -212,7 +212,7 @@ static void check_heads(int64_t rows, int64_t strips, int64_t depth, int64_t wid
                                           .lse = lse,
                                           .g = g,
                                           .c = c,
-                                          .live = live,
+                                          .valid = valid,
                                           .x = x,
                                           .ds = ds,
                                           .ld_ds = ld_ds,
@@ -222,7 +222,7 @@ static void check_heads(int64_t rows, int64_t strips, int64_t depth, int64_t wid
     for (int64_t r = 0; r < rows; r++) {
         double sum = 0;
         for (int64_t h = 0; h < heads; h++) {
-            const int on = live[h / SIDE] >> h % SIDE & 1;
+            const int on = valid[h / SIDE] >> h % SIDE & 1;
             const double p = on ? exp(dot(&d, &d, r, h) * (double)scale - (double)lse[h]) : 0;
             const double t = (double)g[h] * dot(&o, &d, r, h) - (double)c[h], want = p * t * (double)scale;
             const double noise = p * (double)scale * 2e-5 * (double)(depth + width);
@@ -242,7 +242,7 @@ static void check_heads(int64_t rows, int64_t strips, int64_t depth, int64_t wid
         for (int64_t r = rows; r < d.padded; r++) assert_true(tiled_at(ds + h / SIDE * ld_ds, r, h % SIDE) == 0);
     if (grad) check_zip(&d, &from, depth);
     drop(&from);
-    free(lse), free(g), free(c), free(x), free(ds), free(sums), free(s), free(live);
+    free(lse), free(g), free(c), free(x), free(ds), free(sums), free(s), free(valid);
     release(&d), release(&o);
 }
 
@@ -281,17 +281,17 @@ static void check_sum(int64_t strips, int64_t pairs, int64_t columns, int accumu
     const int64_t heads = strips * SIDE - 5, ldo = columns + 24, ldq = 2 * transposed + 3;
     float *factor = zeros(heads * 4), *before = zeros(strips * SIDE * ldc * 4),
           *q = zeros(strips * SIDE * transposed * 4);
-    uint32_t *live = zeros(strips * 4);
+    uint32_t *valid = zeros(strips * 4);
     uint16_t *out = zeros(strips * SIDE * ldo * 2), *rows = zeros(strips * SIDE * ldq * 2);
     for (int64_t h = 0; h < heads; h++) {
         factor[h] = (float)(1.5 + uniform());
-        live[h / SIDE] |= (uint32_t)(h % SIDE != 3) << h % SIDE;
+        valid[h / SIDE] |= (uint32_t)(h % SIDE != 3) << h % SIDE;
     }
     for (int64_t i = 0; i < strips * SIDE * ldq; i++) rows[i] = (uint16_t)(i % 65521);
     memset(out, 0xff, (size_t)(strips * SIDE * ldo * 2));
     for (int64_t i = 0; i < strips * SIDE * ldc; i++) before[i] = i / ldc % SIDE == 3 ? NAN : (float)accumulate;
     struct attn_mla_sum g = f;
-    const struct attn_mla_out to = {(char *)out, heads, ldo * 2, factor, live};
+    const struct attn_mla_out to = {(char *)out, heads, ldo * 2, factor, valid};
     g.out = &to, g.c = before, g.turn = (struct attn_mla_turn){(const char *)rows, heads, ldq * 2, transposed, q};
     u->mla_sum(&g);
     for (int64_t h = 0; h < strips * SIDE; h++) {
@@ -305,7 +305,7 @@ static void check_sum(int64_t strips, int64_t pairs, int64_t columns, int accumu
             assert_int_equal(((const uint16_t *)(const void *)cell)[x % 2], h < heads ? rows[h * ldq + x] : 0);
         }
     }
-    free(a), free(zip), free(c), free(factor), free(before), free(q), free(live), free(out), free(rows);
+    free(a), free(zip), free(c), free(factor), free(before), free(q), free(valid), free(out), free(rows);
 }
 /* Sums of a key side by side, or those of a block of columns. */
 static void check_add_layout(int64_t from, int64_t to, int64_t depth, int64_t column, int64_t end, int64_t narrow,

@@ -97,11 +97,11 @@ static void probabilities(int bf16_accuracy, double least, double bound) {
     for (int64_t n = 1; n <= MOST; n++) {
         const int64_t depth = 1 + n * 5 % WIDE;
         const float factor = n % 2 ? LOG2_E : 0.3f;
-        struct attn_transposed_exp by = {NULL, factor, 1, bf16_accuracy, less, top};
+        struct attn_transposed_exp exp_args = {NULL, factor, 1, bf16_accuracy, less, top};
         start();
         u->scores(2, n, depth, rows, transposed, s);
         memcpy(p, s, sizeof s);
-        u->exp_scores(2, n, p, &by, sum);
+        u->exp_scores(2, n, p, &exp_args, sum);
         for (int64_t q = 0; q < LANES; q++) {
             double total = 0, sum_rounded = 0, x[2];
             for (int64_t j = 0; j < n; j++) {
@@ -121,22 +121,22 @@ static void probabilities(int bf16_accuracy, double least, double bound) {
         for (int none = 0; none < 2; none++) { /* at once: the same bits */
             memcpy(s, before, sizeof s);
             if (none) memset(less, 0, sizeof less);
-            by.most = none ? 1 : sum[7];
-            by.less = less;
-            const uint32_t over = u->exp_scores(2, n, s, &by, sum);
-            if (none) by.less = NULL;
-            assert_true(u->scores_exp(2, n, depth, rows, transposed, p, &by, part) == over);
-            for (int64_t q = 0; q < LANES; q++) assert_true((over >> q & 1) == (uint32_t)(sum[q] > by.most));
+            exp_args.most = none ? 1 : sum[7];
+            exp_args.less = less;
+            const uint32_t over = u->exp_scores(2, n, s, &exp_args, sum);
+            if (none) exp_args.less = NULL;
+            assert_true(u->scores_exp(2, n, depth, rows, transposed, p, &exp_args, part) == over);
+            for (int64_t q = 0; q < LANES; q++) assert_true((over >> q & 1) == (uint32_t)(sum[q] > exp_args.most));
             assert_memory_equal(p, s, (size_t)(elements(n) * LANES) * sizeof *s);
             assert_memory_equal(part, sum, sizeof sum);
         }
     }
     printf("relative error %.2e\n", worst);
     assert_true(worst > least && worst < bound);
-    const struct attn_transposed_exp by = {NULL, 1, 1e30f, bf16_accuracy, NULL, top};
+    const struct attn_transposed_exp exp_args = {NULL, 1, 1e30f, bf16_accuracy, NULL, top};
     for (int64_t q = 0; q < LANES; q++)
         s[q] = -INFINITY, s[LANES + q] = INFINITY, s[2 * LANES + q] = NAN, s[3 * LANES + q] = -200;
-    assert_true(u->exp_scores(2, 4, s, &by, sum) == UINT32_MAX);
+    assert_true(u->exp_scores(2, 4, s, &exp_args, sum) == UINT32_MAX);
     for (int64_t q = 0; q < LANES; q++) {
         double a[2], b[2];
         numbers(s[q], a);
@@ -161,32 +161,32 @@ static void test_cap(void **unused) {
     double worst = 0;
     for (size_t i = 0; i < sizeof caps / sizeof caps[0]; i++) {
         const double cap = caps[i][0], scale = caps[i][1];
-        const struct attn_softcap by = attn_softcap_of(cap, scale);
+        const struct attn_softcap softcap = attn_softcap_of(cap, scale);
         for (int64_t n = 0; n <= 30; n++) {
             start();
             for (int64_t x = 0; x < n * LANES; x++) {
                 const double size = x % 7 == 0 ? 12 * uniform() : 0.6 * uniform();
                 s[x] = before[x] = (float)(size * cap / scale * (x % 11 == 3 ? 1e-6 : 1));
             }
-            u->cap(n, s, &by);
+            u->cap(n, s, &softcap);
             for (int64_t x = 0; x < n * LANES; x++) {
-                const double at = (double)before[x] * scale, want = cap * tanh(at / cap);
+                const double x_scaled = (double)before[x] * scale, want = cap * tanh(x_scaled / cap);
                 worst = fmax(worst, fabs((double)s[x] - want) / (fabs(want) + 1e-30));
             }
             assert_memory_equal(s + n * LANES, before + n * LANES, sizeof s - (size_t)(n * LANES) * sizeof *s);
             memcpy(p, before, sizeof p);
-            u->cap(n / 3, p, &by);
-            u->cap(n - n / 3, p + n / 3 * LANES, &by);
+            u->cap(n / 3, p, &softcap);
+            u->cap(n - n / 3, p + n / 3 * LANES, &softcap);
             assert_memory_equal(p, s, sizeof s);
         }
     }
     printf("softcap: relative error %.2e\n", worst);
     assert_true(worst > 1e-9 && worst < 4e-7);
-    const struct attn_softcap by = attn_softcap_of(30, 1);
+    const struct attn_softcap softcap = attn_softcap_of(30, 1);
     for (int64_t q = 0; q < LANES; q++) /* a NaN beside a score beyond, in every order */
         s[q] = NAN, s[LANES + q] = 100, s[2 * LANES + q] = q % 2 ? 1e30f : INFINITY,
         s[3 * LANES + q] = q % 2 ? NAN : -1e9f;
-    u->cap(4, s, &by);
+    u->cap(4, s, &softcap);
     for (int64_t q = 0; q < LANES; q++) {
         assert_true(isnan(s[q]) && fabs((double)s[LANES + q] - 30 * tanh(100.0 / 30)) < 1e-5);
         assert_true(fabs((double)s[2 * LANES + q] - 30) < 1e-5);
@@ -260,13 +260,13 @@ static void test_score(void **unused) {
             }
             assert_memory_equal(to + end * LANES, was + end * LANES, sizeof to - (size_t)(end * LANES) * sizeof *to);
         }
-    float more[LANES]; /* of a bias that grows to 0 at the origin */
+    float growth_left[LANES]; /* of a bias that grows to 0 at the origin */
     describe(&f, 1, 0);
     for (int64_t q = 0; q < LANES; q++) f.origin[q] = 500;
-    u->growth(&f, 64, 100, more);
+    u->growth(&f, 64, 100, growth_left);
     for (int64_t q = 0; q < LANES; q++) {
         const double left = (500 - 163) * (double)f.slope[q];
-        assert_true(fabs((double)more[q] - (left <= 0 ? 0 : left < 40 ? left : 40)) < 1e-3);
+        assert_true(fabs((double)growth_left[q] - (left <= 0 ? 0 : left < 40 ? left : 40)) < 1e-3);
     }
 }
 
@@ -279,15 +279,15 @@ static void test_half(void **unused) {
             const int64_t depth = 1 + n * 5 % WIDE, width = 1 + n * 3 % WIDE;
             float sums[2][2 * LANES];
             start();
-            const struct attn_transposed_exp by = {NULL, LOG2_E, 3, kind % 2, kind / 2 ? less : NULL, top};
+            const struct attn_transposed_exp exp_args = {NULL, LOG2_E, 3, kind % 2, kind / 2 ? less : NULL, top};
             u->scores(2, n, depth, rows, transposed, s);
             u->scores(1, n, depth, rows, transposed, before);
             for (int64_t i = 0; i < n * LANES; i++) assert_true(i % LANES >= LANES / 2 || s[i] == before[i]);
-            const uint32_t over = u->exp_scores(2, n, s, &by, sum) & 0xffff;
-            assert_true(u->exp_scores(1, n, before, &by, part) == over);
+            const uint32_t over = u->exp_scores(2, n, s, &exp_args, sum) & 0xffff;
+            assert_true(u->exp_scores(1, n, before, &exp_args, part) == over);
             memcpy(sums[0], part, sizeof part);
             fill(p, (MOST + 1) * LANES);
-            assert_true(u->scores_exp(1, n, depth, rows, transposed, p, &by, part) == over);
+            assert_true(u->scores_exp(1, n, depth, rows, transposed, p, &exp_args, part) == over);
             memcpy(sums[1], part, sizeof part);
             fill_elements(o[0], WIDE * LANES);
             memcpy(o[1], o[0], sizeof o[0]);
@@ -349,17 +349,17 @@ static void test_sums(void **unused) {
     (void)unused;
     static _Alignas(64) float o[(WIDE + 1) * LANES], was[(WIDE + 1) * LANES], factor[LANES];
     for (int64_t width = 1; width <= WIDE; width++)
-        for (int more = 0; more < 2; more++) {
+        for (int accumulate = 0; accumulate < 2; accumulate++) {
             const int64_t n = 1 + width * 11 % MOST;
             start();
             fill_elements(s, (MOST + 1) * LANES);
             fill(o, (WIDE + 1) * LANES);
             fill(factor, LANES);
             memcpy(was, o, sizeof o);
-            u->add(2, n, width, rows, s, o, more);
+            u->add(2, n, width, rows, s, o, accumulate);
             for (int64_t c = 0; c < width; c++)
                 for (int64_t q = 0; q < LANES; q++) {
-                    double want = more ? (double)was[c * LANES + q] : 0;
+                    double want = accumulate ? (double)was[c * LANES + q] : 0;
                     for (int64_t j = 0; j < n; j++) want += product(rows[j * width + c], s[j * LANES + q]);
                     assert_true(fabs((double)o[c * LANES + q] - want) < (u->pairs ? 1e-4 : 2e-5));
                 }

@@ -118,23 +118,23 @@ struct pass {
     int64_t n, lo[ATTN_DECODE_AMX_ROWS], hi[ATTN_DECODE_AMX_ROWS];
     float m[ATTN_DECODE_AMX_ROWS], l[ATTN_DECODE_AMX_ROWS], *o;
 };
-static void run_pass(struct pass *t, int64_t first, int64_t rows) {
+static void run_decode(struct pass *t, int64_t first, int64_t rows) {
     for (int64_t r = first; r < first + rows; r++) {
         t->m[r] = -INFINITY, t->l[r] = 0;
         for (int64_t c = 0; c < t->f.width; c++) t->o[r * t->f.ldo + c] = 0;
     }
-    for (int64_t at = 0, cut = t->n / 3 / ATTN_DECODE_AMX_STEP * ATTN_DECODE_AMX_STEP; at < t->n;
-         at = cut, cut = t->n) {
+    for (int64_t first_key = 0, cut = t->n / 3 / ATTN_DECODE_AMX_STEP * ATTN_DECODE_AMX_STEP; first_key < t->n;
+         first_key = cut, cut = t->n) {
         struct attn_decode_amx f = t->f;
         int64_t lo[ATTN_DECODE_AMX_ROWS], hi[ATTN_DECODE_AMX_ROWS];
         for (int64_t r = 0; r < rows; r++) {
-            lo[r] = t->lo[first + r] < at ? 0 : t->lo[first + r] - at;
-            hi[r] = (t->hi[first + r] < cut ? t->hi[first + r] : cut) - at;
+            lo[r] = t->lo[first + r] < first_key ? 0 : t->lo[first + r] - first_key;
+            hi[r] = (t->hi[first + r] < cut ? t->hi[first + r] : cut) - first_key;
         }
         f.rows = rows, f.lo = lo, f.hi = hi;
-        f.q += first * f.ldq, f.k += at * f.ldk, f.v += at * f.ldv;
+        f.q += first * f.ldq, f.k += first_key * f.ldk, f.v += first_key * f.ldv;
         f.m = t->m + first, f.l = t->l + first, f.o = t->o + first * f.ldo;
-        if (at < cut) u->decode_tiles(&f);
+        if (first_key < cut) u->decode_tiles(&f);
     }
 }
 static void check_pass(int64_t rows, int64_t n, int64_t depth, int64_t width, int apart) {
@@ -168,12 +168,12 @@ static void check_pass(int64_t rows, int64_t n, int64_t depth, int64_t width, in
                                    .ldv = ldv,
                                    .factor = 0.7f,
                                    .ldo = ldo,
-                                   .same = !apart,
+                                   .equal_ranges = !apart,
                                    .prefetch = (int)(n % 2)};
     memcpy(alone.lo, t.lo, sizeof t.lo);
     memcpy(alone.hi, t.hi, sizeof t.hi);
     alone.f = t.f;
-    run_pass(&t, 0, rows);
+    run_decode(&t, 0, rows);
     for (int64_t r = 0; r < rows; r++) {
         double *s = malloc((size_t)(n + 1) * sizeof *s), top = -INFINITY, sum = 0;
         for (int64_t j = t.lo[r]; j < t.hi[r]; j++) {
@@ -198,7 +198,7 @@ static void check_pass(int64_t rows, int64_t n, int64_t depth, int64_t width, in
             const double got = t.lo[r] == t.hi[r] ? (double)o[r * ldo + c] : (double)o[r * ldo + c] / (double)t.l[r];
             assert_true(fabs(got - want) <= 0x1p-8 * size);
         }
-        run_pass(&alone, r, 1);
+        run_decode(&alone, r, 1);
         assert_true(t.m[r] == alone.m[r] && t.l[r] == alone.l[r]);
         assert_memory_equal(o + r * ldo, old + r * ldo, (size_t)width * sizeof *o);
         free(s);
@@ -212,7 +212,7 @@ static void check_pass(int64_t rows, int64_t n, int64_t depth, int64_t width, in
         const int64_t j = (spoilt - v) / ldv;
         uint16_t *place = part ? k + j * ldk : spoilt, kept = *place;
         *place = part ? 0x7fc0 : 0x7f80;
-        run_pass(&alone, 0, rows);
+        run_decode(&alone, 0, rows);
         for (int64_t r = 0; r < rows; r++) {
             const int sees = j >= t.lo[r] && j < t.hi[r];
             assert_int_equal(sees, !isfinite(alone.l[r]));
@@ -344,7 +344,7 @@ static void test_finish(void **unused) {
         for (int64_t r = 0; r < STRIP; r++) {
             const int there = !bad && r < rows;
             for (int64_t d = 0; d < LD; d++) {
-                const int64_t at = d % MOST, cell = tiles ? attn_fwd_rowmajor_cell(r, at) : at * STRIP + r;
+                const int64_t column = d % MOST, cell = tiles ? attn_fwd_rowmajor_cell(r, column) : column * STRIP + r;
                 const float x = o[cell] * (1 / l[r]);
                 const uint16_t rounded = bf16 ? attn_num_f32_bf16(x) : attn_num_f32_f16(x);
                 assert_int_equal(row[r][d], there && d < width ? rounded : 0x4d4d);
@@ -457,9 +457,9 @@ static void test_soften(void **unused) {
                                 narrow[j] == e);
                     continue;
                 }
-                float want = u->exp2(&e, even + j, 1, 1.25f, max[j]), more = u->exp2(&o, odd + j, 1, 1.25f, max[j]);
+                float want = u->exp2(&e, even + j, 1, 1.25f, max[j]), other = u->exp2(&o, odd + j, 1, 1.25f, max[j]);
                 want += (float)j;
-                if (both) want += more;
+                if (both) want += other;
                 assert_true(h[0] == e && (both ? h[1] == o : h[1] == 0));
                 assert_true(sum[j] == want || (isnan(sum[j]) && isnan(want)));
                 const float rounded = (float)j + u->total(h, 2);
@@ -512,12 +512,12 @@ static void test_grad(void **unused) {
 static void test_halves(void **unused) {
     (void)unused;
     for (int64_t n = 1; n <= 35; n += 17)
-        for (uint32_t at = 0; at < 0x10000; at += 32) {
+        for (uint32_t first = 0; first < 0x10000; first += 32) {
             uint16_t x[2][35], high[35 + PAD], low[35 + PAD];
             float zip[2][35 + PAD];
             int finite = 1;
             for (int i = 0; i < 35; i++)
-                x[0][i] = (uint16_t)(at + (uint32_t)i), x[1][i] = (uint16_t)(~at - (uint32_t)i);
+                x[0][i] = (uint16_t)(first + (uint32_t)i), x[1][i] = (uint16_t)(~first - (uint32_t)i);
             memset(high, 77, sizeof high), memset(low, 77, sizeof low), memset(zip, 77, sizeof zip);
             for (int64_t i = 0; i < n; i++) finite &= isfinite(attn_num_f16_f32(x[0][i])) != 0;
             assert_int_equal(u->split_f16(high, low, x[0], n, 32), finite);
@@ -546,13 +546,13 @@ static void test_thirds(void **unused) {
     enum { MOST = 35, FAR = MOST + PAD };
     (void)unused;
     for (int64_t n = 1; n <= MOST; n += 17)
-        for (int at = 0; at < 2000; at++) {
+        for (int round = 0; round < 2000; round++) {
             float x[2][MOST], zip[3 * FAR], guard;
             uint16_t part[3 * FAR];
             int finite = 1;
             for (int i = 0; i < 2 * MOST; i++) {
                 const float sizes[] = {1, 0x1p100f, 0x1p-60f, 0, 3.4028234e38f, INFINITY, NAN};
-                const int size = (at + i) % 50 == 0 ? (at / 50 + i) % 7 : (at + i) % 3;
+                const int size = (round + i) % 50 == 0 ? (round / 50 + i) % 7 : (round + i) % 3;
                 x[i / MOST][i % MOST] = (float)uniform() * sizes[size];
                 if (size > 3) x[i / MOST][i % MOST] = i % 2 ? sizes[size] : -sizes[size];
             }

@@ -44,8 +44,8 @@ static const struct table {
 static const struct table *t;
 
 static int64_t bytes(void) { return t->dtype == ATTN_F32 ? 4 : 2; }
-static void put(char *at, double x) { attn_num_store(at, t->dtype, 0, x); }
-static double get(const char *at) { return attn_num_load(at, t->dtype, 0); }
+static void put(char *address, double x) { attn_num_store(address, t->dtype, 0, x); }
+static double get(const char *address) { return attn_num_load(address, t->dtype, 0); }
 
 /* Operands: rows of keys and values end where NaNs begin. */
 struct operands {

@@ -59,7 +59,7 @@ static void make_rows(struct rows *r, int64_t width) {
     for (int64_t k = 0; k < KEYS; k++) fill(r->kv + 1 + k * ld, width / 2);
     for (int64_t i = 0; i < MOST; i++) r->row[i] = r->kv + 1 + (int64_t)((uniform() + 1) * 0.4999 * KEYS) * ld;
 }
-static double at(const struct rows *r, int64_t row, int64_t column) {
+static double element(const struct rows *r, int64_t row, int64_t column) {
     return (double)attn_num_bf16_f32(r->row[row][column]);
 }
 static struct attn_sparse_ahead ahead_of(const struct rows *r, int64_t burst) {
@@ -91,7 +91,7 @@ static void check_scores(int64_t n, int64_t heads, int64_t depth, int64_t burst)
             double want = 0, size = 1e-30;
             for (int64_t c = 0; c < 2 * depth; c++) {
                 const double term =
-                    at(&r, i, c) * half_of(transposed + first * depth + c / 2 * width + h - first, c % 2);
+                    element(&r, i, c) * half_of(transposed + first * depth + c / 2 * width + h - first, c % 2);
                 want += term, size += fabs(term);
             }
             assert_true(fabs((double)s[i * ld + h] - want) <= 1e-6 * size);
@@ -125,7 +125,7 @@ static void check_sum(int64_t heads, int64_t columns, int64_t pairs, int accumul
                 continue;
             }
             for (int64_t l = 0; l < 2 * pairs; l++) {
-                const double term = at(&r, l, j) * half_of(a + l / 2 * lda + h, l % 2);
+                const double term = element(&r, l, j) * half_of(a + l / 2 * lda + h, l % 2);
                 want += term, size += fabs(term);
             }
             assert_true(fabs((double)c[h * ldc + j] - want) <= 1e-6 * size);

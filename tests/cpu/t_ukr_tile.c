@@ -75,7 +75,7 @@ static void tile_of(int64_t strips, int64_t blocks, int64_t depth, int64_t width
         part[i] = zeros(rows * keys * 2);
         got[i] = zeros(((i ? keys : rows) * most) * 4);
         want[i] = zeros(((i ? keys : rows) * most) * 4);
-        for (int64_t at = 0; at < (i ? keys : rows) * most; at++) want[i][at] = (float)uniform();
+        for (int64_t element = 0; element < (i ? keys : rows) * most; element++) want[i][element] = (float)uniform();
         memcpy(got[i], want[i], (size_t)((i ? keys : rows) * most) * 4);
     }
     for (int i = 1; i < 3; i++) { /* dk, dv transposed */
@@ -125,7 +125,7 @@ static void tile_of(int64_t strips, int64_t blocks, int64_t depth, int64_t width
                                     .ds = part[1],
                                     .ds_rows = part[2]};
     u->bwd_tile(&t);
-    for (int64_t at = 0; at < rows * most; at++) assert_true(got[0][at] == want[0][at]);
+    for (int64_t element = 0; element < rows * most; element++) assert_true(got[0][element] == want[0][element]);
     for (int i = 1; i < 3; i++) {
         const int64_t w = i == 1 ? depth : width;
         for (int64_t k = 0; k < keys; k++)
@@ -152,11 +152,11 @@ static void split_all(const float *x, int64_t n, int64_t width, float *to, int d
     float square[32 * 32];
     for (int64_t r = 0; r < n; r += 32)
         for (int64_t c = 0; c < width; c += 32) {
-            const int64_t at = (r * width / 32 + c) / 32 * ATTN_BWD_SPLIT;
-            if (to) u->split_block(to + at, x + r * width + c, width, down);
+            const int64_t block = (r * width / 32 + c) / 32 * ATTN_BWD_SPLIT;
+            if (to) u->split_block(to + block, x + r * width + c, width, down);
             for (int64_t i = 0; i < 32; i++)
                 for (int64_t j = 0; j < 32; j++) square[j * 32 + i] = x[(r + i) * width + c + j];
-            u->split_block(transposed + at, square, 32, transposed_down);
+            u->split_block(transposed + block, square, 32, transposed_down);
         }
 }
 static void add(double *to, float *most, double term) { *to += term, *most += (float)fabs(term); }
@@ -171,14 +171,14 @@ static void tile_f32_of(int64_t strips, int64_t blocks, int64_t depth, int64_t w
     float *top = zeros(rows * 4), *delta = zeros(rows * 4);
     for (int i = 0; i < 4; i++) {
         x[i] = zeros(n[i] * w[i] * 4), along[i] = zeros(n[i] * w[i] * 6), transposed[i] = zeros(n[i] * w[i] * 6);
-        for (int64_t at = 0; at < n[i] * w[i]; at++) x[i][at] = (float)uniform();
+        for (int64_t element = 0; element < n[i] * w[i]; element++) x[i][element] = (float)uniform();
         split_all(x[i], n[i], w[i], along[i], i >= 2, transposed[i], i >= 2);
     }
     const int64_t sums[] = {rows * depth, keys * depth, keys * width};
     for (int i = 0; i < 3; i++) {
         part[i] = zeros(cells * 4), got[i] = zeros(sums[i] * 4);
         want[i] = zeros(sums[i] * 8), size[i] = zeros(sums[i] * 4);
-        for (int64_t at = 0; at < sums[i]; at++) got[i][at] = 0.25f;
+        for (int64_t element = 0; element < sums[i]; element++) got[i][element] = 0.25f;
     }
     see_band(rows, keys, shift, 1, seen, top, delta);
     for (int64_t r = 0; r < rows; r++) {
@@ -189,13 +189,13 @@ static void tile_f32_of(int64_t strips, int64_t blocks, int64_t depth, int64_t w
             for (int64_t c = 0; c < width; c++) dp += (double)x[1][r * width + c] * (double)x[3][k * width + c];
             const double p = exp2(score * (double)0.3f - (double)top[r]), ds = p * (dp - (double)delta[r]);
             for (int64_t c = 0; c < depth; c++) {
-                const int64_t at[] = {r * depth + c, (k / 32 * depth + c) * 32 + k % 32};
-                add(&want[0][at[0]], &size[0][at[0]], ds * (double)x[2][k * depth + c]);
-                add(&want[1][at[1]], &size[1][at[1]], ds * (double)x[0][r * depth + c]);
+                const int64_t element[] = {r * depth + c, (k / 32 * depth + c) * 32 + k % 32};
+                add(&want[0][element[0]], &size[0][element[0]], ds * (double)x[2][k * depth + c]);
+                add(&want[1][element[1]], &size[1][element[1]], ds * (double)x[0][r * depth + c]);
             }
             for (int64_t c = 0; c < width; c++) {
-                const int64_t at = (k / 32 * width + c) * 32 + k % 32;
-                add(&want[2][at], &size[2][at], p * (double)x[1][r * width + c]);
+                const int64_t element = (k / 32 * width + c) * 32 + k % 32;
+                add(&want[2][element], &size[2][element], p * (double)x[1][r * width + c]);
             }
         }
     }
@@ -224,8 +224,9 @@ static void tile_f32_of(int64_t strips, int64_t blocks, int64_t depth, int64_t w
                                     .ds_rows = part[2]};
     u->bwd_tile_f32(&t);
     for (int i = 0; i < 3; i++)
-        for (int64_t at = 0; at < sums[i]; at++)
-            worst = fmax(worst, fabs((double)got[i][at] - 0.25 - want[i][at]) / ((double)size[i][at] + 0.25));
+        for (int64_t element = 0; element < sums[i]; element++)
+            worst = fmax(worst,
+                         fabs((double)got[i][element] - 0.25 - want[i][element]) / ((double)size[i][element] + 0.25));
     printf("relative error of a sum %.2e\n", worst);
     assert_true(worst > 1e-9 && worst < 2e-6);
     for (int i = 0; i < 3; i++) free(part[i]), free(got[i]), free(want[i]), free(size[i]);

@@ -132,14 +132,14 @@ static void tile_of(const struct what *f, int64_t strips, int64_t blocks, int64_
             const double about = fabs(ds) + 0x1p-12 * p * chain * (fabs(dp) + fabs((double)delta[r]));
             for (int64_t c = 0; c < depth; c++) {
                 const double kc = (double)attn_num_bf16_f32(key[c]), qc = (double)attn_num_bf16_f32(q[c]);
-                const int64_t at = (k / 32 * depth + c) * 32 + k % 32;
+                const int64_t element = (k / 32 * depth + c) * 32 + k % 32;
                 want[0][r * most + c] += ds * kc, size[0][r * most + c] += about * fabs(kc);
-                want[1][at] += ds * qc, size[1][at] += about * fabs(qc);
+                want[1][element] += ds * qc, size[1][element] += about * fabs(qc);
             }
             for (int64_t c = 0; c < width; c++) {
                 const double term = p * g * (double)attn_num_bf16_f32(dout[c]);
-                const int64_t at = (k / 32 * width + c) * 32 + k % 32;
-                want[2][at] += term, size[2][at] += fabs(term);
+                const int64_t element = (k / 32 * width + c) * 32 + k % 32;
+                want[2][element] += term, size[2][element] += fabs(term);
             }
         }
     const struct attn_bwd_score_mod score = {.caps = f->caps,
@@ -184,9 +184,9 @@ static void tile_of(const struct what *f, int64_t strips, int64_t blocks, int64_
                                     .ds_rows = part[2]};
     u->bwd_tile(&t);
     for (int i = 0; i < 3; i++)
-        for (int64_t at = 0; at < sums[i]; at++) {
-            const double error = fabs((double)got[i][at] - want[i][at]);
-            if (error > 0) worst = fmax(worst, error / size[i][at]);
+        for (int64_t element = 0; element < sums[i]; element++) {
+            const double error = fabs((double)got[i][element] - want[i][element]);
+            if (error > 0) worst = fmax(worst, error / size[i][element]);
         }
     printf("cap %d alibi %d mask %d weight %d, %d x %d: %.2e of the terms\n", f->caps, f->alibi, f->mask, f->weighs,
            (int)rows, (int)cells, worst);

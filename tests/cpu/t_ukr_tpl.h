@@ -185,41 +185,41 @@ static void F(test_special)(void **state_) {
     const struct attn_ukr *u = table_of(state_);
     const REAL inf = (REAL)INFINITY, nan = (REAL)NAN;
     for (int n = 1; n <= 70; n++)
-        for (int at = 0; at < n; at++) {
+        for (int bad = 0; bad < n; bad++) {
             REAL x[70], y[70], d[70];
             F(fill)(x, 70);
             memcpy(y, x, sizeof y);
-            y[at] = nan;
+            y[bad] = nan;
             REAL most = -inf; /* of the others */
             for (int j = 0; j < n; j++) most = y[j] > most ? y[j] : most;
             assert_true(u->F(max)(y, n) == most);
             assert_false(u->F(finite)(y, n));
             assert_true(isnan(u->F(exp)(y, n, 0)));
-            for (int j = 0; j < n; j++) assert_true(isnan(y[j]) == (j == at));
+            for (int j = 0; j < n; j++) assert_true(isnan(y[j]) == (j == bad));
             memcpy(y, x, sizeof y);
-            y[at] = nan;
+            y[bad] = nan;
             u->F(softcap)(y, d, n, 3);
-            for (int j = 0; j < n; j++) assert_true(isnan(y[j]) == (j == at) && isnan(d[j]) == (j == at));
+            for (int j = 0; j < n; j++) assert_true(isnan(y[j]) == (j == bad) && isnan(d[j]) == (j == bad));
             memcpy(y, x, sizeof y);
-            y[at] = -inf;
+            y[bad] = -inf;
             assert_false(u->F(finite)(y, n));
             assert_true(u->F(max)(y, n) > -inf || n == 1);
             REAL sum = u->F(exp)(y, n, (REAL)-200); /* scores far from 0: exp of e^200 overflows f32 to inf, not NaN */
-            assert_true(y[at] == 0 && !isnan(sum) && (n == 1 || sum > 0));
+            assert_true(y[bad] == 0 && !isnan(sum) && (n == 1 || sum > 0));
             memcpy(y, x, sizeof y);
-            y[at] = inf;
+            y[bad] = inf;
             assert_false(u->F(finite)(y, n));
             assert_true(u->F(max)(y, n) == inf);
             memcpy(y, x, sizeof y);
             memcpy(d, x, sizeof d);
-            y[at] = nan, d[at] = 0; /* a pair of probability 0 has gradient 0 */
+            y[bad] = nan, d[bad] = 0; /* a pair of probability 0 has gradient 0 */
             u->F(dsoftmax)(d, y, n, nan);
-            for (int j = 0; j < n; j++) assert_true(j == at ? y[j] == 0 : isnan(y[j]));
+            for (int j = 0; j < n; j++) assert_true(j == bad ? y[j] == 0 : isnan(y[j]));
             memcpy(y, x, sizeof y);
             memcpy(d, x, sizeof d);
-            y[at] = 0, d[at] = nan; /* so does a hidden pair's chain factor */
+            y[bad] = 0, d[bad] = nan; /* so does a hidden pair's chain factor */
             u->F(mul)(y, d, n);
-            assert_true(y[at] == 0 && u->F(finite)(y, n));
+            assert_true(y[bad] == 0 && u->F(finite)(y, n));
         }
     REAL row[128], wide[192];
     for (int n = 1; n < 128; n++) { /* hidden keys on either side do not change a bit of the sum */

@@ -32,7 +32,7 @@ enum {
     AHEAD_SOON = 4096, /* of keys in order */
     BY_ITSELF = 128,   /* columns of rows that streams bring without being asked */
     STREAM = 16384,    /* bytes of rows, at most, from one key of a step to the next */
-    LATE = 2           /* steps from a product to its exponentials */
+    LAG = 2            /* steps from a product to its exponentials */
 };
 #define FAR 16.f /* the largest exponent */
 
@@ -48,7 +48,7 @@ static void config(int groups) {
 
 struct scratch {
     _Alignas(64) float q[MOST_GROUPS][MOST_DEPTH / 2 * FOUR];
-    _Alignas(64) float s[LATE + 1][MOST_GROUPS][STEP * FOUR];
+    _Alignas(64) float s[LAG + 1][MOST_GROUPS][STEP * FOUR];
     _Alignas(64) float p[MOST_GROUPS * 2 * FOUR * LANES];
     _Alignas(64) float o[MOST_TILES][MOST_GROUPS][2][FOUR][LANES];   /* even columns, odd ones */
     _Alignas(64) float m[MOST_GROUPS][LANES], l[MOST_GROUPS][LANES]; /* of keys modulo 4 and rows; m the same for all */
@@ -75,14 +75,14 @@ static void begin(const struct attn_decode_amx *f, int groups, struct scratch *w
                   odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
     for (int64_t r = 0; r < groups * FOUR; r++) {
         const int64_t g = r / FOUR, h = r % FOUR;
-        const int live = r < f->rows;
+        const int exists = r < f->rows;
         for (int i = 0; i < FOUR; i++) {
-            w->m[g][FOUR * i + h] = live ? f->m[r] : -INFINITY;
-            w->l[g][FOUR * i + h] = live && i == 0 ? f->l[r] : 0;
+            w->m[g][FOUR * i + h] = exists ? f->m[r] : -INFINITY;
+            w->l[g][FOUR * i + h] = exists && i == 0 ? f->l[r] : 0;
         }
         for (int64_t x = 0; x < f->width / 32; x++) {
             v32 a = v32_set(0), b = a;
-            if (live) a = v32_load(f->o + r * f->ldo + 32 * x), b = v32_load(f->o + r * f->ldo + 32 * x + LANES);
+            if (exists) a = v32_load(f->o + r * f->ldo + 32 * x), b = v32_load(f->o + r * f->ldo + 32 * x + LANES);
             v32_store(w->o[x][g][0][h], _mm512_permutex2var_ps(a, even, b));
             v32_store(w->o[x][g][1][h], _mm512_permutex2var_ps(a, odd, b));
         }
@@ -269,16 +269,16 @@ INLINE void steps(const struct attn_decode_amx *f, int groups, int nv, int strea
     const int64_t next = streams ? 1 : STEP, apart = streams ? n : 1;
     struct sixteen k = {f->k + from * f->ldk, apart * f->ldk, ahead(f, f->depth, f->ldk, streams), !streams},
                    v = {f->v + from * f->ldv, apart * f->ldv, ahead(f, f->width, f->ldv, streams), !streams};
-    int newest = 0, upcoming = 1; /* slots of scores: of this step, and of the one LATE steps before */
-    for (int64_t j = 0; j < n + LATE; j++) {
+    int newest = 0, upcoming = 1; /* slots of scores: of this step, and of the one LAG steps before */
+    for (int64_t j = 0; j < n + LAG; j++) {
         if (j < n) score(f->depth, groups, &k, w, w->s[newest]);
         k.first += next * f->ldk;
-        if (j >= LATE) {
+        if (j >= LAG) {
             UNROLL for (int g = 0; g < groups; g++) exp_scores(nv, g, factor, w->s[upcoming][g], NULL, w);
             add_pv(nv, &v, w);
             v.first += next * f->ldv;
         }
-        newest = newest == LATE ? 0 : newest + 1, upcoming = upcoming == LATE ? 0 : upcoming + 1;
+        newest = newest == LAG ? 0 : newest + 1, upcoming = upcoming == LAG ? 0 : upcoming + 1;
     }
 }
 /* All rows see the same keys. */

@@ -35,54 +35,54 @@ void attn_cpu_bf16_panels(const struct attn_cpu_sdpa *s, const struct attn_view 
 }
 
 /* Moves what is not finite in row r out of the operand, whose elements are `step` apart. */
-static void move_out(const struct attn_cpu_sdpa *s, struct attn_cpu_sdpa_poison *poison, uint16_t *dst, int64_t step,
-                     const void *row, int64_t r, int64_t width, int64_t ld) {
+static void move_out(const struct attn_cpu_sdpa *s, struct attn_cpu_sdpa_nonfinite *nonfinite, uint16_t *dst,
+                     int64_t step, const void *row, int64_t r, int64_t width, int64_t ld) {
     const uint16_t exponent = s->p->dtype == ATTN_F16 ? 0x7c00 : 0x7f80;
-    float *raw = (float *)poison->raw + r * ld;
+    float *raw = (float *)nonfinite->raw + r * ld;
     s->u->widen(raw, row, s->p->dtype, width, 1);
     for (int64_t c = 0; c < width; c++) {
         if ((dst[c * step] & exponent) != exponent) continue;
         dst[c * step] = 0;
-        poison->row[r] = 1;
-        poison->any = 1;
+        nonfinite->row[r] = 1;
+        nonfinite->any = 1;
     }
 }
 
 float attn_cpu_bf16_exp_lifted(const struct attn_cpu_sdpa *s, float *x, int64_t n, float factor, float max,
-                               const uint8_t *poisoned, uint8_t *hidden) {
+                               const uint8_t *has_nonfinite, uint8_t *hidden) {
     for (int64_t j = 0; j < n; j++) hidden[j] = x[j] == -INFINITY;
     const float sum = s->bf16->exp2_f32(x, n, factor, max);
     for (int64_t j = 0; j < n; j++)
-        if (x[j] == 0 && !hidden[j] && (!poisoned || poisoned[j])) x[j] = FLT_MIN;
+        if (x[j] == 0 && !hidden[j] && (!has_nonfinite || has_nonfinite[j])) x[j] = FLT_MIN;
     return sum;
 }
 
 int attn_cpu_bf16_zip(const struct attn_cpu_sdpa *s, const void *even, const void *odd, int64_t r, int64_t width,
-                      float *dst, struct attn_cpu_sdpa_poison *poison, int64_t ld_raw) {
+                      float *dst, struct attn_cpu_sdpa_nonfinite *nonfinite, int64_t ld_raw) {
     if (s->bf16->zip(dst, even, odd, width)) return 1;
-    if (poison && even) move_out(s, poison, (uint16_t *)(void *)dst, 2, even, r, width, ld_raw);
-    if (poison && odd) move_out(s, poison, (uint16_t *)(void *)dst + 1, 2, odd, r + 1, width, ld_raw);
+    if (nonfinite && even) move_out(s, nonfinite, (uint16_t *)(void *)dst, 2, even, r, width, ld_raw);
+    if (nonfinite && odd) move_out(s, nonfinite, (uint16_t *)(void *)dst + 1, 2, odd, r + 1, width, ld_raw);
     return 0;
 }
 
 void attn_cpu_bf16_rows(const struct attn_cpu_sdpa *s, const struct attn_view *view, const struct attn_core_seq *seq,
                         int64_t b, int64_t hk, int64_t j0, int64_t n, int64_t width, float *dst, int64_t ld,
-                        struct attn_cpu_sdpa_poison *poison) {
-    poison->any = 0;
-    memset(poison->row, 0, (size_t)n);
+                        struct attn_cpu_sdpa_nonfinite *nonfinite) {
+    nonfinite->any = 0;
+    memset(nonfinite->row, 0, (size_t)n);
     for (int64_t j = 0; j < n && width > 0; j += 2) {
         const void *even = attn_core_kv_row(s->p, view, seq, b, hk, j0 + j), *odd = NULL;
         if (j + 1 < n) odd = attn_core_kv_row(s->p, view, seq, b, hk, j0 + j + 1);
-        attn_cpu_bf16_zip(s, even, odd, j, width, dst + j / 2 * ld, poison, ld);
+        attn_cpu_bf16_zip(s, even, odd, j, width, dst + j / 2 * ld, nonfinite, ld);
     }
 }
 
 void attn_cpu_bf16_split_rows(const struct attn_cpu_sdpa *s, const struct attn_view *view,
                               const struct attn_core_seq *seq, int64_t b, int64_t hk, int64_t j0, int64_t n,
-                              int64_t width, float *dst, int64_t ld, struct attn_cpu_sdpa_poison *poison) {
+                              int64_t width, float *dst, int64_t ld, struct attn_cpu_sdpa_nonfinite *nonfinite) {
     const int64_t apart = 16 * ld;
-    poison->any = 0;
-    memset(poison->row, 0, (size_t)n);
+    nonfinite->any = 0;
+    memset(nonfinite->row, 0, (size_t)n);
     for (int64_t j = 0; j < n && width > 0; j += 2) {
         const void *row[2] = {attn_core_kv_row(s->p, view, seq, b, hk, j0 + j), NULL};
         if (j + 1 < n) row[1] = attn_core_kv_row(s->p, view, seq, b, hk, j0 + j + 1);
@@ -90,12 +90,12 @@ void attn_cpu_bf16_split_rows(const struct attn_cpu_sdpa *s, const struct attn_v
         if (s->p->dtype == ATTN_F32 ? s->bf16->zip_split_f32(to, apart, row[0], row[1], width)
                                     : s->bf16->zip_split_f16(to, to + apart, row[0], row[1], width))
             continue;
-        poison->any = 1;
+        nonfinite->any = 1;
         for (int64_t i = 0; i < 2; i++) {
-            float *raw = (float *)poison->raw + (j + i) * ld;
+            float *raw = (float *)nonfinite->raw + (j + i) * ld;
             if (!row[i]) continue;
             s->u->widen(raw, row[i], s->p->dtype, width, 1);
-            if (!s->u->finite_f32(raw, width)) poison->row[j + i] = 1;
+            if (!s->u->finite_f32(raw, width)) nonfinite->row[j + i] = 1;
         }
     }
 }
@@ -103,17 +103,17 @@ void attn_cpu_bf16_split_rows(const struct attn_cpu_sdpa *s, const struct attn_v
 const uint16_t *attn_cpu_half_rows(const struct attn_cpu_sdpa *s, const struct attn_view *view,
                                    const struct attn_core_seq *seq, int64_t b, int64_t hk, int64_t j0, int64_t n,
                                    int64_t width, int even, uint16_t *dst, int64_t ld,
-                                   struct attn_cpu_sdpa_poison *poison, int64_t ld_raw, int64_t *ld_out) {
+                                   struct attn_cpu_sdpa_nonfinite *nonfinite, int64_t ld_raw, int64_t *ld_out) {
     const int64_t end = even ? width + width % 2 : width;
     *ld_out = ld;
     if (width == 0 || n == 0) return dst;
-    if (!poison && !seq->pages && end == width) {
+    if (!nonfinite && !seq->pages && end == width) {
         *ld_out = view->row;
         return (const uint16_t *)(const void *)attn_view_row(view, b, hk, seq->k0 + j0);
     }
-    if (poison) {
-        poison->any = 0;
-        memset(poison->row, 0, (size_t)n);
+    if (nonfinite) {
+        nonfinite->any = 0;
+        memset(nonfinite->row, 0, (size_t)n);
     }
     for (int64_t j = 0; j < n; j++) {
         const char *row = attn_core_kv_row(s->p, view, seq, b, hk, j0 + j);
@@ -125,7 +125,7 @@ const uint16_t *attn_cpu_half_rows(const struct attn_cpu_sdpa *s, const struct a
         memcpy(to, row, (size_t)width * sizeof *to);
         if (end > width) to[width] = 0;
         const int finite = s->bf16 && s->p->dtype == ATTN_BF16 && s->bf16->finite(to, width);
-        if (poison && !finite) move_out(s, poison, to, 1, row, j, width, ld_raw);
+        if (nonfinite && !finite) move_out(s, nonfinite, to, 1, row, j, width, ld_raw);
     }
     return dst;
 }

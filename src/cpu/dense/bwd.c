@@ -48,7 +48,7 @@ PHASES(f32);
 PHASES(bf16);
 
 /* Row strides of an odd number of cache lines spread over the cache's sets. */
-static int64_t odd_lines(int64_t n, int64_t line) { return n > 0 ? ((n + line - 1) / line | 1) * line : 0; }
+static int64_t padded_row(int64_t n, int64_t line) { return n > 0 ? ((n + line - 1) / line | 1) * line : 0; }
 
 /* One owner per (batch, key head) needs 5 products where two phases need 7: worth it unless threads stand idle. */
 static int can_fuse(const struct attn_cpu_bwd *w, int32_t threads) {
@@ -67,15 +67,15 @@ static void lay_out(struct attn_cpu_bwd *w, int32_t threads) {
     const int whole = (open || !w->s.bf16) && p->dim_qk <= 128 && p->dim_v <= 128;
     const int strips = attn_cpu_bwd_amx_serves(w); /* then tiles are for what it leaves; they divide its blocks */
     w->tile = strips ? 128 : whole ? 192 : 96;
-    w->ldd = odd_lines(strips ? attn_cpu_sdpa_up(p->dim_qk, 32) : p->dim_qk, line);
-    w->ldv = odd_lines(p->dim_v, line);
+    w->ldd = padded_row(strips ? attn_cpu_sdpa_up(p->dim_qk, 32) : p->dim_qk, line);
+    w->ldv = padded_row(p->dim_v, line);
     const int pairs = w->s.bf16 != NULL;
     w->depth_qk = pairs ? attn_cpu_sdpa_blocks(p->dim_qk, 2) : p->dim_qk;
     w->depth_v = pairs ? attn_cpu_sdpa_blocks(p->dim_v, 2) : p->dim_v;
-    w->ldq = pairs ? odd_lines(w->depth_qk, line) : w->ldd; /* rows of q go to sums of keys as they are */
-    w->ldo = odd_lines(w->depth_v, line);
-    w->lds = odd_lines(w->tile, line);
-    w->ldh = odd_lines(w->tile / 2, line);
+    w->ldq = pairs ? padded_row(w->depth_qk, line) : w->ldd; /* rows of q go to sums of keys as they are */
+    w->ldo = padded_row(w->depth_v, line);
+    w->lds = padded_row(w->tile, line);
+    w->ldh = padded_row(w->tile / 2, line);
     w->slots = 1;
     w->rows = w->tile * (attn_cpu_sdpa_blocks(w->s.flat, w->tile) * p->batch * p->heads_k < 8 * (int64_t)threads
                              ? 1
@@ -123,7 +123,7 @@ static void lay_out(struct attn_cpu_bwd *w, int32_t threads) {
         w->offsets.ds_zip = attn_cpu_sdpa_take(end, ss / 2);
         w->offsets.ds_half = attn_cpu_sdpa_take(end, w->tile * w->ldh * w->real);
     }
-    if (w->grad.end > *end) *end = w->grad.end;
+    if (w->amx.end > *end) *end = w->amx.end;
     const int64_t all = attn_cpu_sdpa_up(w->s.flat, 32);
     w->offsets.dq = attn_cpu_sdpa_take(end, (w->fused && all > w->rows ? all : w->rows) * w->ldd * w->real);
 }
@@ -145,17 +145,17 @@ static int64_t workers(const struct attn_cpu_bwd *w) {
     return attn_cpu_at_most(w->crew, most);
 }
 
-/* What all workers see, in front of their scratch; *odd: where the bytes of odd_rows and odd_keys start. */
-static int64_t shared_bytes(const struct attn_cpu_bwd *w, int64_t *odd) {
+/* What all workers see, in front of their scratch; *odd: where the bytes of unfit_rows and unfit_keys start. */
+static int64_t shared_bytes(const struct attn_cpu_bwd *w, int64_t *unfit) {
     int64_t end = 0;
     attn_cpu_sdpa_take(&end, w->n_stats * (int64_t)sizeof(struct attn_cpu_bwd_row));
-    *odd = attn_cpu_sdpa_take(&end, w->grad.end ? row_tasks(w) + key_tasks(w) : 0);
+    *unfit = attn_cpu_sdpa_take(&end, w->amx.end ? row_tasks(w) + key_tasks(w) : 0);
     return end;
 }
 
 static void set_up(struct attn_cpu_bwd *w, const struct attn_cpu_sdpa_isa *isa, const attn_problem *p,
                    const attn_args *args, int32_t threads) {
-    attn_cpu_sdpa_init(&w->s, p, args, isa->u, isa->terms ? NULL : isa->bf16);
+    attn_cpu_sdpa_init(&w->s, p, args, isa->u, isa->n_bf16 ? NULL : isa->bf16);
     w->bf16 = isa->bf16;
     w->crew = attn_cpu_sdpa_crew(isa, p, threads);
     lay_out(w, w->crew);
@@ -163,10 +163,10 @@ static void set_up(struct attn_cpu_bwd *w, const struct attn_cpu_sdpa_isa *isa, 
 
 int64_t attn_cpu_sdpa_bwd_workspace(const struct attn_cpu_sdpa_isa *isa, const attn_problem *p, int32_t threads) {
     struct attn_cpu_bwd w = {0};
-    int64_t odd;
+    int64_t unfit;
     if (p->heads_q <= 0) return 0;
     set_up(&w, isa, p, NULL, threads);
-    return shared_bytes(&w, &odd) + workers(&w) * w.offsets.end;
+    return shared_bytes(&w, &unfit) + workers(&w) * w.offsets.end;
 }
 
 static void run_tasks(void *arg, int32_t worker) {
@@ -188,14 +188,14 @@ static void run_phase(struct attn_cpu_bwd *w, const struct attn_core_device *dev
 void attn_cpu_sdpa_bwd(const struct attn_cpu_sdpa_isa *isa, const struct attn_core_device *dev, const attn_problem *p,
                        const attn_args *args) {
     struct attn_cpu_bwd w = {0};
-    int64_t odd;
+    int64_t unfit;
     attn_cpu_ref_padding(dev, p, args);
     if (p->heads_q <= 0) return; /* without queries or batch entries the sums that remain are zeros, not left alone */
     set_up(&w, isa, p, args, dev->threads);
     w.stats = args->workspace;
-    w.scratch = (char *)args->workspace + shared_bytes(&w, &odd);
-    w.odd_rows = (uint8_t *)args->workspace + odd;
-    w.odd_keys = w.odd_rows + row_tasks(&w);
+    w.scratch = (char *)args->workspace + shared_bytes(&w, &unfit);
+    w.unfit_rows = (uint8_t *)args->workspace + unfit;
+    w.unfit_keys = w.unfit_rows + row_tasks(&w);
     w.out = attn_core_view(p, args, ATTN_ROLE_OUT);
     w.lse = attn_core_view(p, args, ATTN_ROLE_LSE);
     w.dout = attn_core_view(p, args, ATTN_ROLE_DOUT);
@@ -212,7 +212,7 @@ void attn_cpu_sdpa_bwd(const struct attn_cpu_sdpa_isa *isa, const struct attn_co
     const int dalibi = attn_core_has(p, ATTN_GRAD_ALIBI);
     const int64_t pairs = p->batch * p->heads_k;
     run_phase(&w, dev, row_tasks(&w), phases->rows);
-    if (w.grad.end) run_phase(&w, dev, key_tasks(&w), attn_cpu_bwd_amx_look);
+    if (w.amx.end) run_phase(&w, dev, key_tasks(&w), attn_cpu_bwd_amx_look);
     if (w.fused && w.want_dq && (w.want_dk || w.want_dv)) {
         run_phase(&w, dev, pairs, phases->fused);
     } else {

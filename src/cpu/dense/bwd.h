@@ -45,9 +45,10 @@ struct attn_cpu_bwd {
     int64_t keys; /* of a task of the key phase, and... */
     int64_t rows; /* flat rows of one of the query phase: multiples of tile */
     int64_t row_blocks, key_blocks;
-    struct attn_cpu_bwd_amx grad;
-    uint8_t *odd_rows, *odd_keys; /* not for bwd_amx.c: [batch][query head][block of rows], [batch][key head][block] */
-    int fused;                    /* keys and queries in one phase */
+    struct attn_cpu_bwd_amx amx;
+    uint8_t *unfit_rows,
+        *unfit_keys; /* not for bwd_amx.c: [batch][query head][block of rows], [batch][key head][block] */
+    int fused;       /* keys and queries in one phase */
     struct {
         int64_t q, dout, k, v, kt, vt, p, ds, chain, dq, dk, dv, tmp, mask, hidden, row, stat, raw_q, raw_dout, raw_k,
             raw_v, bad, sum, q_zip, dout_zip, k_zip, p_zip, ds_zip, ds_half;

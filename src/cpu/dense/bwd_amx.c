@@ -33,7 +33,7 @@ enum {
     SPLIT_WIDEST = 128 /* bf16x3: most columns for which it pays */
 };
 
-static int64_t odd_lines(int64_t n) { return ((n + 15) / 16 | 1) * 16; }
+static int64_t padded_row(int64_t n) { return ((n + 15) / 16 | 1) * 16; }
 
 /* Whether bf16x3 beats f32 multiply-adds; its operands are padded to blocks of 32 columns. */
 static int split_pays(const struct attn_cpu_sdpa *s) {
@@ -55,14 +55,14 @@ int attn_cpu_bwd_amx_serves(const struct attn_cpu_bwd *w) {
     return w->bf16->bwd_tile_f32 && (has_scores(w) || s->p->scale > 0) && split_pays(s);
 }
 /* Whether one NaN or infinity sends all of a (batch, key head) to bwd_tile.h, whose bits differ. */
-static int whole(const struct attn_cpu_bwd *w) { return !w->s.bf16 || w->grad.scored; }
+static int whole(const struct attn_cpu_bwd *w) { return !w->s.bf16 || w->amx.scored; }
 
 /* Operands of w->rows or a tile's rows and of `keys` keys, and what is between the products. */
 static void lay_out_pairs(struct attn_cpu_bwd_amx *g, int64_t rows, int64_t keys) {
     const int64_t f = (int64_t)sizeof(float), most = g->depth > g->width ? g->depth : g->width,
                   cells = STRIPS * SIDE * keys / 2;
-    g->ldq = odd_lines(g->depth / 2), g->ldo = odd_lines(g->width / 2);
-    g->ldk = odd_lines(g->depth), g->ldt = odd_lines(most);
+    g->ldq = padded_row(g->depth / 2), g->ldo = padded_row(g->width / 2);
+    g->ldk = padded_row(g->depth), g->ldt = padded_row(most);
     g->offsets.q = attn_cpu_sdpa_take(&g->end, rows * g->ldq * f);
     g->offsets.dout = attn_cpu_sdpa_take(&g->end, rows * g->ldo * f);
     g->offsets.q_transposed = attn_cpu_sdpa_take(&g->end, rows / 2 * g->depth * f);
@@ -76,7 +76,7 @@ static void lay_out_pairs(struct attn_cpu_bwd_amx *g, int64_t rows, int64_t keys
 }
 static void lay_out_split(struct attn_cpu_bwd_amx *g, int64_t rows, int64_t keys) {
     const int64_t block = SPLIT * (int64_t)sizeof(float), wide = g->depth / SIDE, tall = g->width / SIDE;
-    g->ldt = odd_lines(g->depth > g->width ? g->depth : g->width);
+    g->ldt = padded_row(g->depth > g->width ? g->depth : g->width);
     g->offsets.q = attn_cpu_sdpa_take(&g->end, rows / SIDE * wide * block);
     g->offsets.dout = attn_cpu_sdpa_take(&g->end, rows / SIDE * tall * block);
     g->offsets.q_transposed = attn_cpu_sdpa_take(&g->end, rows / SIDE * wide * block);
@@ -93,7 +93,7 @@ void attn_cpu_bwd_amx_lay_out(struct attn_cpu_bwd *w, int32_t threads) {
     const attn_problem *p = w->s.p;
     const int split = w->s.bf16 == NULL;
     const int64_t f = (int64_t)sizeof(float);
-    struct attn_cpu_bwd_amx *g = &w->grad;
+    struct attn_cpu_bwd_amx *g = &w->amx;
     int64_t keys = 4 * LEAST_KEYS;
     g->end = 0;
     g->scored = has_scores(w);
@@ -138,7 +138,7 @@ int attn_cpu_bwd_amx_simple(const struct attn_cpu_bwd *w, const struct attn_cpu_
 /* Where a value that is not finite changes the way: a key that nobody sees may hold anything. */
 static int hidden(const struct attn_cpu_bwd *w, const struct attn_core_seq *seq, int64_t b, int64_t hk, int64_t j) {
     int64_t first = 0, last = 0;
-    if (w->grad.scored) return attn_cpu_bwd_amx_score_hidden(w, seq, b, hk, j);
+    if (w->amx.scored) return attn_cpu_bwd_amx_score_hidden(w, seq, b, hk, j);
     attn_core_query_range(w->s.p, seq->sq, seq->sk, j, &first, &last);
     return !w->s.bf16 && first >= last;
 }
@@ -155,7 +155,7 @@ void attn_cpu_bwd_amx_look(struct attn_cpu_bwd *w, int64_t task, char *scratch) 
         good = (all_finite(w, attn_view_row(&w->s.k, b, hk, seq.k0 + j), p->dim_qk) &&
                 all_finite(w, attn_view_row(&w->s.v, b, hk, seq.k0 + j), p->dim_v)) ||
                hidden(w, &seq, b, hk, j);
-    w->odd_keys[task] = (uint8_t)!good;
+    w->unfit_keys[task] = (uint8_t)!good;
 }
 
 struct work {
@@ -171,7 +171,7 @@ struct work {
 
 static void begin(struct work *k, const struct attn_cpu_bwd *w, const struct attn_core_seq *seq, int64_t b, int64_t hk,
                   char *scratch) {
-    const struct attn_cpu_bwd_amx *g = &w->grad;
+    const struct attn_cpu_bwd_amx *g = &w->amx;
     *k = (struct work){.w = w, .seq = seq, .b = b, .hk = hk};
 #define SCRATCH(name) (float *)(void *)(scratch + g->offsets.name)
     k->q = SCRATCH(q), k->dout = SCRATCH(dout), k->q_transposed = SCRATCH(q_transposed),
@@ -211,9 +211,9 @@ static int simple_rows(const struct work *k, int64_t f0, int64_t n) {
     const int64_t group = w->s.group, blocks = attn_cpu_sdpa_blocks(w->s.p->seq_q, ATTN_CPU_BWD_ROWS);
     const int64_t first = f0 / group / ATTN_CPU_BWD_ROWS, last = (f0 + n - 1) / group / ATTN_CPU_BWD_ROWS;
     for (int64_t h = 0; h < group && n > 0; h++) {
-        const uint8_t *odd = w->odd_rows + (k->b * w->s.p->heads_q + k->hk * group + h) * blocks;
+        const uint8_t *unfit = w->unfit_rows + (k->b * w->s.p->heads_q + k->hk * group + h) * blocks;
         for (int64_t x = first; x <= last; x++)
-            if (odd[x]) return 0;
+            if (unfit[x]) return 0;
     }
     return 1;
 }
@@ -226,7 +226,7 @@ struct rows_32 {
     int unscaled; /* factors are 1 */
 };
 static const float *gather(const struct work *k, const struct rows_32 *x, int64_t n, int64_t padded, int64_t *ld) {
-    const int64_t ldt = k->w->grad.ldt, apart = x->row[0] && x->row[1] ? x->row[1] - x->row[0] : 0;
+    const int64_t ldt = k->w->amx.ldt, apart = x->row[0] && x->row[1] ? x->row[1] - x->row[0] : 0;
     const int32_t dtype = k->w->s.p->dtype;
     int in_place = dtype == ATTN_F32 && x->unscaled && n == padded && apart > 0;
     for (int64_t r = 1; r < SIDE && in_place; r++) in_place = x->row[r] && x->row[r] - x->row[r - 1] == apart;
@@ -254,7 +254,7 @@ static void split_rows(const struct work *k, const struct rows_32 *x, int64_t n,
 static void load_rows_split(struct work *k, int64_t f0, int64_t n) {
     const struct attn_cpu_bwd *w = k->w;
     const attn_problem *p = w->s.p;
-    const int64_t group = w->s.group, depth = w->grad.depth, width = w->grad.width;
+    const int64_t group = w->s.group, depth = w->amx.depth, width = w->amx.width;
     k->t.strips = attn_cpu_sdpa_blocks(n, SIDE);
     for (int64_t s = 0; s < k->t.strips; s++) {
         const int64_t at_q = s * (depth / SIDE) * SPLIT, at_dout = s * (width / SIDE) * SPLIT;
@@ -268,7 +268,7 @@ static void load_rows_split(struct work *k, int64_t f0, int64_t n) {
             dout.row[x] = attn_view_row(&w->dout, k->b, h, k->seq->q0 + i);
             q.factor[x] = 1, dout.factor[x] = (float)stat->g;
             dout.unscaled &= !(stat->g < 1) && !(stat->g > 1);
-            k->max[r] = w->grad.scored ? stat->offset : (float)(stat->lse * LOG2_E), k->delta[r] = (float)stat->shift;
+            k->max[r] = w->amx.scored ? stat->offset : (float)(stat->lse * LOG2_E), k->delta[r] = (float)stat->shift;
         }
         split_rows(k, &q, p->dim_qk, depth, k->q + at_q, 0, k->q_transposed + at_q, 0);
         split_rows(k, &dout, p->dim_v, width, k->dout + at_dout, 0, k->dout_transposed + at_dout, 0);
@@ -287,7 +287,7 @@ static void key_rows(const struct work *k, const struct attn_view *view, int64_t
 static void load_keys_split(struct work *k, int64_t j0, int64_t n) {
     const struct attn_cpu_bwd *w = k->w;
     const attn_problem *p = w->s.p;
-    const int64_t depth = w->grad.depth, width = w->grad.width;
+    const int64_t depth = w->amx.depth, width = w->amx.width;
     for (int64_t j = 0; j < n; j += SIDE) {
         const int64_t at_k = j / SIDE * (depth / SIDE) * SPLIT, at_v = j / SIDE * (width / SIDE) * SPLIT;
         struct rows_32 x;
@@ -307,7 +307,7 @@ static void copy_row(float *to, const void *row, int64_t n, int64_t padded) {
 /* n flat rows from f0 on, filled up to whole strips. */
 static void load_rows(struct work *k, int64_t f0, int64_t n) {
     const struct attn_cpu_bwd *w = k->w;
-    const struct attn_cpu_bwd_amx *g = &w->grad;
+    const struct attn_cpu_bwd_amx *g = &w->amx;
     const attn_problem *p = w->s.p;
     const int64_t group = w->s.group;
     if (!w->s.bf16) {
@@ -349,7 +349,7 @@ static void see_all(struct work *k, int64_t f0, int64_t n) {
         if (r < n) attn_core_key_range(&problem, k->seq->sq, k->seq->sk, i, &k->range[2 * r], &k->range[2 * r + 1]);
         if (--left == 0) left = group, i++;
     }
-    if (w->grad.scored) attn_cpu_bwd_amx_score_rows(&k->score, f0, n, padded, k->range);
+    if (w->amx.scored) attn_cpu_bwd_amx_score_rows(&k->score, f0, n, padded, k->range);
 }
 /* The same within the blocks of keys from j0 on, relative to j0. */
 static void see(const struct work *k, int64_t blocks, int64_t j0) {
@@ -358,7 +358,7 @@ static void see(const struct work *k, int64_t blocks, int64_t j0) {
         int64_t lo = k->range[2 * r], hi = k->range[2 * r + 1];
         lo = lo < j0 ? 0 : lo - j0 < keys ? lo - j0 : keys;
         hi = hi < j0 ? 0 : hi - j0 < keys ? hi - j0 : keys;
-        if (k->w->grad.scored && isinf(k->max[r])) lo = hi = 0; /* no gradients */
+        if (k->w->amx.scored && isinf(k->max[r])) lo = hi = 0; /* no gradients */
         int32_t *seen = k->seen + r / SIDE * 2 * SIDE + r % SIDE;
         seen[0] = (int32_t)lo, seen[SIDE] = (int32_t)hi;
     }
@@ -368,12 +368,12 @@ static void see(const struct work *k, int64_t blocks, int64_t j0) {
 static const void *key_row(const struct work *k, const struct attn_view *view, int64_t j0, int64_t n, int64_t j,
                            int64_t width) {
     const void *row = j < n ? attn_view_row(view, k->b, k->hk, k->seq->k0 + j0 + j) : NULL;
-    return row && k->w->grad.scored && !k->w->s.bf16->finite(row, width) ? NULL : row;
+    return row && k->w->amx.scored && !k->w->s.bf16->finite(row, width) ? NULL : row;
 }
 /* Rows j0 .. j0+n of keys or values as panels of 16, pairs along D. */
 static void load_panels(const struct work *k, const struct attn_view *view, int64_t j0, int64_t n, int64_t width,
                         int64_t depth, float *to) {
-    const int64_t ldt = k->w->grad.ldt;
+    const int64_t ldt = k->w->amx.ldt;
     for (int64_t j = 0; j < k->t.blocks * SIDE; j += 16, to += depth / 2 * 16) {
         const float *from = k->tmp;
         const void *row[16];
@@ -394,7 +394,7 @@ static void load_panels(const struct work *k, const struct attn_view *view, int6
 
 static void load_keys(struct work *k, int64_t j0, int64_t n) {
     const struct attn_cpu_bwd *w = k->w;
-    const struct attn_cpu_bwd_amx *g = &w->grad;
+    const struct attn_cpu_bwd_amx *g = &w->amx;
     const attn_problem *p = w->s.p;
     k->t.blocks = attn_cpu_sdpa_blocks(n, SIDE);
     if (!w->s.bf16) {
@@ -416,7 +416,7 @@ static void load_keys(struct work *k, int64_t j0, int64_t n) {
 static void write_keys(const struct work *k, const struct attn_view *view, const float *sums, int64_t depth,
                        int64_t width, int64_t j0, int64_t n, double factor) {
     const struct attn_cpu_bwd *w = k->w;
-    const int64_t ldt = w->grad.ldt;
+    const int64_t ldt = w->amx.ldt;
     for (int64_t j = 0; j < w->keys && j0 + j < k->seq->sk_rows; j++) {
         char *to = attn_view_row(view, k->b, k->hk, k->seq->k0 + j0 + j);
         if (j >= n) {
@@ -429,11 +429,11 @@ static void write_keys(const struct work *k, const struct attn_view *view, const
 }
 
 /* Whether no value of the (batch, key head) is NaN or infinite. */
-static int simple_pair(const struct work *k) {
+static int simple_head(const struct work *k) {
     const struct attn_cpu_bwd *w = k->w;
-    const uint8_t *odd = w->odd_keys + (k->b * w->s.p->heads_k + k->hk) * w->key_blocks;
+    const uint8_t *unfit = w->unfit_keys + (k->b * w->s.p->heads_k + k->hk) * w->key_blocks;
     for (int64_t x = 0; x < w->key_blocks; x++)
-        if (odd[x]) return 0;
+        if (unfit[x]) return 0;
     return simple_rows(k, 0, k->seq->sq * w->s.group);
 }
 
@@ -442,11 +442,11 @@ static void run_tile(struct work *k, int64_t n, int64_t j0, int64_t f, int64_t j
     const struct attn_cpu_bwd *w = k->w;
     if (w->s.bf16) {
         see(k, k->t.blocks, j0);
-        if (w->grad.scored) k->t.score = attn_cpu_bwd_amx_score_keys(&k->score, j0, f, j_next);
+        if (w->amx.scored) k->t.score = attn_cpu_bwd_amx_score_keys(&k->score, j0, f, j_next);
         w->s.bf16->bwd_tile(&k->t);
         return;
     }
-    const int64_t wide = w->grad.depth, tall = w->grad.width, lo = k->range[0], hi = k->range[2 * n - 1];
+    const int64_t wide = w->amx.depth, tall = w->amx.width, lo = k->range[0], hi = k->range[2 * n - 1];
     for (int64_t x = 0; x < k->t.blocks; x += SPLIT_BLOCKS) {
         struct attn_bwd_tile t = k->t;
         const int64_t j = j0 + x * SIDE;
@@ -456,7 +456,7 @@ static void run_tile(struct work *k, int64_t n, int64_t j0, int64_t f, int64_t j
         if (t.dk) t.dk += x * SIDE * wide;
         if (t.dv) t.dv += x * SIDE * tall;
         see(k, t.blocks, j);
-        if (w->grad.scored) {
+        if (w->amx.scored) {
             const int within = x + SPLIT_BLOCKS < k->t.blocks;
             t.score = attn_cpu_bwd_amx_score_keys(&k->score, j, within ? k->score.f0 : f,
                                                   within ? j + SPLIT_BLOCKS * SIDE : j_next);
@@ -467,14 +467,14 @@ static void run_tile(struct work *k, int64_t n, int64_t j0, int64_t f, int64_t j
 
 int attn_cpu_bwd_amx_keys(const struct attn_cpu_bwd *w, const struct attn_core_seq *seq, int64_t b, int64_t hk,
                           int64_t block, float *dq, char *scratch) {
-    const struct attn_cpu_bwd_amx *g = &w->grad;
+    const struct attn_cpu_bwd_amx *g = &w->amx;
     const attn_problem *p = w->s.p;
     const int64_t group = w->s.group, end = seq->sq * group, j0 = block * w->keys;
     int64_t n = seq->sk - j0, first = 0, last = 0, unused;
     struct work k;
     begin(&k, w, seq, b, hk, scratch);
-    if (n <= 0 || w->odd_keys[(b * p->heads_k + hk) * w->key_blocks + block] || !simple_rows(&k, 0, end)) return 0;
-    if (whole(w) && !simple_pair(&k)) return 0;
+    if (n <= 0 || w->unfit_keys[(b * p->heads_k + hk) * w->key_blocks + block] || !simple_rows(&k, 0, end)) return 0;
+    if (whole(w) && !simple_head(&k)) return 0;
     n = n > w->keys ? w->keys : n;
     float *dk = (float *)(void *)(scratch + g->offsets.dk), *dv = (float *)(void *)(scratch + g->offsets.dv);
     load_keys(&k, j0, n);
@@ -505,11 +505,11 @@ int attn_cpu_bwd_amx_queries(const struct attn_cpu_bwd *w, const struct attn_cor
     struct work k;
     if (n <= 0) return 1;
     begin(&k, w, seq, b, hk, scratch);
-    if (!simple_rows(&k, f0, n) || (whole(w) && !simple_pair(&k))) return 0;
+    if (!simple_rows(&k, f0, n) || (whole(w) && !simple_head(&k))) return 0;
     attn_core_key_range(p, seq->sq, seq->sk, f0 / w->s.group, &lo, &unused);
     attn_core_key_range(p, seq->sq, seq->sk, (f0 + n - 1) / w->s.group, &unused, &hi);
     for (int64_t j = lo / w->keys; j * w->keys < hi; j++)
-        if (w->odd_keys[(b * p->heads_k + hk) * w->key_blocks + j]) return 0;
+        if (w->unfit_keys[(b * p->heads_k + hk) * w->key_blocks + j]) return 0;
     load_rows(&k, f0, n);
     see_all(&k, f0, n);
     k.t.dq = dq;

@@ -24,13 +24,13 @@ static int cells_of(const struct attn_cpu_sdpa *s) { return s->mask.column ? mas
 
 int attn_cpu_bwd_amx_scores(const struct attn_cpu_bwd *w) {
     const attn_problem *p = w->s.p;
-    return w->s.late_fits && !attn_core_has(p, ATTN_PAGED) && !attn_core_has(p, ATTN_GRAD_ALIBI) &&
+    return w->s.remaining_fits && !attn_core_has(p, ATTN_PAGED) && !attn_core_has(p, ATTN_GRAD_ALIBI) &&
            (p->softcap <= 0 || attn_softcap_fits(w->s.softcap, p->scale)) &&
            (!p->mask_dtype || mask_of(&w->s) != ATTN_UKR_MASK_NONE);
 }
 
 void attn_cpu_bwd_amx_score_lay_out(struct attn_cpu_bwd *w, int64_t rows, int64_t keys) {
-    struct attn_cpu_bwd_amx *g = &w->grad;
+    struct attn_cpu_bwd_amx *g = &w->amx;
     const int64_t f = (int64_t)sizeof(float), pointers = w->s.p->mask_dtype ? rows * (int64_t)sizeof(char *) : 0;
     g->offsets.slope = attn_cpu_sdpa_take(&g->end, rows * f);
     g->offsets.origin = attn_cpu_sdpa_take(&g->end, rows * f);
@@ -70,7 +70,7 @@ int attn_cpu_bwd_amx_score_hidden(const struct attn_cpu_bwd *w, const struct att
 
 void attn_cpu_bwd_amx_score_begin(struct attn_cpu_bwd_amx_score *s, const struct attn_cpu_bwd *w,
                                   const struct attn_core_seq *seq, int64_t b, int64_t hk, char *scratch) {
-    const struct attn_cpu_bwd_amx *g = &w->grad;
+    const struct attn_cpu_bwd_amx *g = &w->amx;
     const attn_problem *p = w->s.p;
     *s = (struct attn_cpu_bwd_amx_score){.w = w, .seq = seq, .b = b, .hk = hk};
 #define SCRATCH(name) (void *)(scratch + g->offsets.name)

@@ -7,7 +7,7 @@
 
 /* Whether the problem's scores can be made by attn_ukr_bf16.bwd_tile. */
 int attn_cpu_bwd_amx_scores(const struct attn_cpu_bwd *w);
-/* Room for `rows` rows of a tile and `keys` keys, in w->grad. */
+/* Room for `rows` rows of a tile and `keys` keys, in w->amx. */
 void attn_cpu_bwd_amx_score_lay_out(struct attn_cpu_bwd *w, int64_t rows, int64_t keys);
 /* struct attn_bwd_tile's max of such a row; what a mask adds to a whole row belongs to it. */
 float attn_cpu_bwd_amx_score_max(const struct attn_cpu_bwd *w, const struct attn_core_seq *seq, int64_t b, int64_t h,

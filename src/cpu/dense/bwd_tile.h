@@ -22,7 +22,7 @@ enum { ATTN_CPU_TILE_SLOTS = 2 };
         REAL *q_zip, *dout_zip, *p_zip, *ds_zip, *k_zip, *ds_half;                                                     \
         float *mask;                                                                                                   \
         uint8_t *hidden;                                                                                               \
-        struct attn_cpu_sdpa_poison bad_q, bad_dout, bad_k;                                                            \
+        struct attn_cpu_sdpa_nonfinite bad_q, bad_dout, bad_k;                                                         \
         int simple, fused;        /* rows need nothing but the exponential; P and dS were made as pairs alone */       \
         int bad_rows, bad_values; /* rows (q, dout, shift) or v are not finite: see exp_lifted */                      \
         int partial;              /* some row does not see some key; not of pairs */                                   \

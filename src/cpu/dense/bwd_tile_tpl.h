@@ -132,7 +132,7 @@ void T(attn_cpu_tile_keys)(struct T(attn_cpu_tile) * t, int64_t j0, int64_t n) {
 #else
     R(attn_cpu_sdpa_keys)(&w->s, &w->s.k, &t->seq, t->b, t->hk, j0, n, p->dim_qk, t->k, w->ldd, 1, &ld);
     T(turn)(t, t->kt, t->k, w->ldd, p->dim_qk);
-    R(attn_cpu_sdpa_poison_find)(&w->s, &t->bad_k, t->k, n, p->dim_qk, w->ldd);
+    R(attn_cpu_sdpa_nonfinite_find)(&w->s, &t->bad_k, t->k, n, p->dim_qk, w->ldd);
     const REAL *v = R(attn_cpu_sdpa_keys)(&w->s, &w->s.v, &t->seq, t->b, t->hk, j0, n, p->dim_v, t->v, w->ldv, 0, &ld);
     T(turn)(t, t->vt, v, ld, p->dim_v);
     t->bad_values = !w->s.u->R(finite)(t->vt, attn_cpu_sdpa_up(n, PANEL) * p->dim_v);
@@ -339,11 +339,11 @@ void T(attn_cpu_tile_add_dv)(struct T(attn_cpu_tile) * t, REAL *dv) {
         T(gemm)(w, t->n_keys, width, (t->n_rows + 1) / 2, t->p_zip, 1, w->lds, t->dout_zip, w->ldv, dv, w->ldv, 1);
     } else {
         t->bad_dout.any = 0;
-        if (t->bad_rows) R(attn_cpu_sdpa_poison_find)(&w->s, &t->bad_dout, t->dout, t->n_rows, width, w->ldv);
+        if (t->bad_rows) R(attn_cpu_sdpa_nonfinite_find)(&w->s, &t->bad_dout, t->dout, t->n_rows, width, w->ldv);
         T(sum_rows)(t, width, t->p, t->dout, w->ldv, dv);
     }
-    if (t->bad_dout.any)
-        R(attn_cpu_sdpa_poison_apply)(&t->bad_dout, t->n_keys, t->n_rows, width, w->ldv, t->p, 1, w->lds, dv, w->ldv);
+    if (t->bad_dout.any) R(attn_cpu_sdpa_nonfinite_apply)
+    (&t->bad_dout, t->n_keys, t->n_rows, width, w->ldv, t->p, 1, w->lds, dv, w->ldv);
 }
 
 void T(attn_cpu_tile_add_dk)(struct T(attn_cpu_tile) * t, REAL *dk) {
@@ -354,11 +354,11 @@ void T(attn_cpu_tile_add_dk)(struct T(attn_cpu_tile) * t, REAL *dk) {
         T(gemm)(w, t->n_keys, width, (t->n_rows + 1) / 2, t->ds_zip, 1, w->lds, t->q_zip, w->ldd, dk, w->ldd, 1);
     } else {
         t->bad_q.any = 0;
-        if (t->bad_rows) R(attn_cpu_sdpa_poison_find)(&w->s, &t->bad_q, t->q, t->n_rows, width, w->ldd);
+        if (t->bad_rows) R(attn_cpu_sdpa_nonfinite_find)(&w->s, &t->bad_q, t->q, t->n_rows, width, w->ldd);
         T(sum_rows)(t, width, t->ds, t->q, w->ldd, dk);
     }
     if (t->bad_q.any)
-        R(attn_cpu_sdpa_poison_apply)(&t->bad_q, t->n_keys, t->n_rows, width, w->ldd, t->ds, 1, w->lds, dk, w->ldd);
+        R(attn_cpu_sdpa_nonfinite_apply)(&t->bad_q, t->n_keys, t->n_rows, width, w->ldd, t->ds, 1, w->lds, dk, w->ldd);
 }
 
 void T(attn_cpu_tile_add_dq)(const struct T(attn_cpu_tile) * t, REAL *dq) {
@@ -378,5 +378,5 @@ void T(attn_cpu_tile_add_dq)(const struct T(attn_cpu_tile) * t, REAL *dq) {
         }
     }
     if (t->bad_k.any)
-        R(attn_cpu_sdpa_poison_apply)(&t->bad_k, t->n_rows, t->n_keys, width, w->ldd, t->ds, w->lds, 1, dq, w->ldd);
+        R(attn_cpu_sdpa_nonfinite_apply)(&t->bad_k, t->n_rows, t->n_keys, width, w->ldd, t->ds, w->lds, 1, dq, w->ldd);
 }

@@ -32,13 +32,13 @@ static void T(phase_rows)(struct attn_cpu_bwd *w, int64_t task, char *scratch) {
                                                                          .shift = row.shift,
                                                                          .dsink = row.dsink,
                                                                          .offset = (float)(row.lse / w->s.unit)};
-        if (!w->grad.end || !row.alive || isinf(row.lse)) continue;
-        if (w->grad.scored)
+        if (!w->amx.end || !row.alive || isinf(row.lse)) continue;
+        if (w->amx.scored)
             attn_cpu_bwd_stat(w, &seq, b, h, i)->offset = attn_cpu_bwd_amx_score_max(w, &seq, b, h, i, row.lse);
         simple &= attn_cpu_bwd_amx_simple(w, attn_cpu_bwd_stat(w, &seq, b, h, i), attn_view_row(&w->s.q, b, h, row_q),
                                           attn_view_row(&w->dout, b, h, row_q));
     }
-    if (w->grad.end) w->odd_rows[task] = (uint8_t)!simple;
+    if (w->amx.end) w->unfit_rows[task] = (uint8_t)!simple;
 }
 
 /* Slopes: sum of dS times the ALiBi factor, into the row's statistics. */
@@ -69,10 +69,10 @@ static void T(write_keys)(const struct T(attn_cpu_tile) * t, const REAL *dk, con
     const struct attn_cpu_bwd *w = t->w;
     for (int64_t j = 0; j < w->tile && t->j0 + j < t->seq.sk_rows; j++) {
         const int64_t row = t->seq.k0 + t->j0 + j;
-        const int live = j < t->n_keys;
-        if (w->want_dk)
-            T(write_rows)(w, &w->dk, t->b, t->hk, row, live ? dk + j * w->ldd : NULL, w->s.p->dim_qk, w->s.late_scale);
-        if (w->want_dv) T(write_rows)(w, &w->dv, t->b, t->hk, row, live ? dv + j * w->ldv : NULL, w->s.p->dim_v, 1);
+        const int exists = j < t->n_keys;
+        if (w->want_dk) T(write_rows)
+        (w, &w->dk, t->b, t->hk, row, exists ? dk + j * w->ldd : NULL, w->s.p->dim_qk, w->s.remaining_scale);
+        if (w->want_dv) T(write_rows)(w, &w->dv, t->b, t->hk, row, exists ? dv + j * w->ldv : NULL, w->s.p->dim_v, 1);
     }
 }
 
@@ -138,7 +138,7 @@ static void T(run_keys)(struct T(attn_cpu_tile) * t, int64_t j0, REAL *dk, REAL 
 static void T(run_block)(struct T(attn_cpu_tile) * t, int64_t block, REAL *dq, char *scratch) {
     const struct attn_cpu_bwd *w = t->w;
     REAL *dk = (REAL *)(void *)(scratch + w->offsets.dk), *dv = (REAL *)(void *)(scratch + w->offsets.dv);
-    if (w->grad.end && attn_cpu_bwd_amx_keys(w, &t->seq, t->b, t->hk, block, (float *)(void *)dq, scratch)) return;
+    if (w->amx.end && attn_cpu_bwd_amx_keys(w, &t->seq, t->b, t->hk, block, (float *)(void *)dq, scratch)) return;
     for (int64_t j0 = block * w->keys; j0 < (block + 1) * w->keys && j0 < t->seq.sk_rows; j0 += w->slots * w->tile) {
         T(run_keys)(t, j0, dk, dv, dq);
         for (int64_t x = 0; x < w->slots; x++)
@@ -182,7 +182,7 @@ static void T(phase_queries)(struct attn_cpu_bwd *w, int64_t task, char *scratch
     struct T(attn_cpu_tile) t[ATTN_CPU_TILE_SLOTS];
     int64_t lo = INT64_MAX, hi = 0, slots = 0;
     memset(dq, 0, (size_t)(w->rows * w->ldd) * sizeof *dq);
-    if (w->grad.end) {
+    if (w->amx.end) {
         T(attn_cpu_tile_init)(&t[0], w, scratch, 0);
         T(attn_cpu_tile_head)(&t[0], head / p->heads_k, head % p->heads_k);
         if (attn_cpu_bwd_amx_queries(w, &t[0].seq, t[0].b, t[0].hk, f0, (float *)(void *)dq, scratch)) {

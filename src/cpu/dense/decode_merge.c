@@ -56,8 +56,8 @@ void attn_cpu_decode_merge(void *arg, int32_t worker) {
         char *partials = f->partials + head * f->splits * f->partial_bytes;
         struct attn_core_seq seq;
         attn_cpu_sdpa_seq(&f->s, b, &seq);
-        const int64_t live = seq.sq * f->s.group;
-        for (int64_t r = 0; r < live; r++) {
+        const int64_t n_valid = seq.sq * f->s.group;
+        for (int64_t r = 0; r < n_valid; r++) {
             struct attn_cpu_sdpa_row row;
             double m, l;
             attn_cpu_sdpa_row(&f->s, &seq, b, hk * f->s.group + r % f->s.group, r / f->s.group, &row);
@@ -71,6 +71,6 @@ void attn_cpu_decode_merge(void *arg, int32_t worker) {
                                         (float *)(void *)(partials + f->partial_o) + r * f->ldv);
             }
         }
-        attn_cpu_fwd_empty(f, &seq, b, hk, live, f->s.flat);
+        attn_cpu_fwd_empty(f, &seq, b, hk, n_valid, f->s.flat);
     }
 }

@@ -6,7 +6,7 @@
  * `whole` says that there are none. */
 struct T(step) {
     const void *k[ATTN_DECODE_KEYS], *v[ATTN_DECODE_KEYS];
-    uint32_t live; /* a bit each */
+    uint32_t valid; /* a bit each */
 };
 static void T(find)(const struct T(work) * w, int64_t j, int64_t stop, struct T(step) * to) {
     static const REAL zeros[512];
@@ -14,12 +14,12 @@ static void T(find)(const struct T(work) * w, int64_t j, int64_t stop, struct T(
     const int64_t n = stop - j < ATTN_DECODE_KEYS ? stop - j : ATTN_DECODE_KEYS,
                   page = w->seq.pages ? s->p->page_size : n;
     const int64_t k_row = s->k.row * s->k.element_bytes, v_row = s->v.row * s->v.element_bytes;
-    to->live = 0;
+    to->valid = 0;
     for (int64_t i = 0; i < n;) {
         const int64_t left = w->seq.pages ? page - (j + i) % page : n, end = left < n - i ? i + left : n;
         const char *k = attn_core_kv_row(s->p, &s->k, &w->seq, w->b, w->hk, j + i),
                    *v = attn_core_kv_row(s->p, &s->v, &w->seq, w->b, w->hk, j + i);
-        to->live |= k ? (2u << (end - 1)) - (1u << i) : 0;
+        to->valid |= k ? (2u << (end - 1)) - (1u << i) : 0;
         for (; i < end; i++) {
             to->k[i] = k ? k : (const void *)zeros, to->v[i] = k ? v : (const void *)zeros;
             if (k) k += k_row, v += v_row;
@@ -46,7 +46,7 @@ static void T(hide)(const struct T(work) * w, int64_t r, int64_t rows, int64_t k
         uint32_t see = 0;
         for (int64_t a = 0; a < rows; a++) {
             const struct attn_cpu_sdpa_row *row = &w->row[r + a];
-            const int sees = (this_step->live >> i & 1) && j + i >= k0 && j + i >= row->lo && j + i < row->hi;
+            const int sees = (this_step->valid >> i & 1) && j + i >= k0 && j + i >= row->lo && j + i < row->hi;
             see |= (uint32_t)sees << a;
             if (!sees) x[a * ATTN_DECODE_KEYS + i] = -INFINITY;
         }
@@ -59,8 +59,8 @@ static void T(hide)(const struct T(work) * w, int64_t r, int64_t rows, int64_t k
 /* Rows r .. r+rows against keys j .. stop, in whole steps but for the last keys of all; those before k0 are none of
  * this task's. Scores are made a step ahead: while probabilities of one are waited for, products of the next are there
  * to be made. */
-static void T(pass_keys)(const struct T(work) * w, const struct attn_decode *few, int64_t r,
-                         const struct attn_cpu_fwd_bounds *all, int64_t k0, int64_t j, int64_t stop, uint32_t *lost) {
+static void T(decode_keys)(const struct T(work) * w, const struct attn_decode *decode, int64_t r,
+                           const struct attn_cpu_fwd_bounds *all, int64_t k0, int64_t j, int64_t stop, uint32_t *lost) {
     const struct attn_ukr_decode *u = w->f->steps;
     const int64_t first = all->lo_most > k0 ? all->lo_most : k0;
     const int64_t steps = attn_cpu_sdpa_blocks(stop - j, ATTN_DECODE_KEYS);
@@ -74,11 +74,11 @@ static void T(pass_keys)(const struct T(work) * w, const struct attn_decode *few
                   prefetches = within && w->f->prefetches; /* maybe of the next task */
         if (within) T(find)(w, j + AHEAD * ATTN_DECODE_KEYS, all->hi, upcoming);
         if (t < steps) {
-            u->scores(few, now->k, prefetches ? upcoming->k : NULL, s[t % 2]);
-            if (j < first || j + ATTN_DECODE_KEYS > all->hi_least || now->live != (1u << ATTN_DECODE_KEYS) - 1)
-                T(hide)(w, r, few->rows, k0, j, now, s[t % 2], lost);
+            u->scores(decode, now->k, prefetches ? upcoming->k : NULL, s[t % 2]);
+            if (j < first || j + ATTN_DECODE_KEYS > all->hi_least || now->valid != (1u << ATTN_DECODE_KEYS) - 1)
+                T(hide)(w, r, decode->rows, k0, j, now, s[t % 2], lost);
         }
-        if (t > 0) u->add_pv(few, step[(t - 1) % RING].v, prefetches ? upcoming->v : NULL, s[(t - 1) % 2]);
+        if (t > 0) u->add_pv(decode, step[(t - 1) % RING].v, prefetches ? upcoming->v : NULL, s[(t - 1) % 2]);
     }
 }
 
@@ -91,25 +91,25 @@ static void T(run_steps)(struct T(work) * w, int64_t n_rows, int64_t k0, int64_t
     const struct attn_cpu_fwd_bounds all = attn_cpu_fwd_see(w->row, n_rows);
     const int64_t begin = (all.lo > k0 ? all.lo : k0) / ATTN_DECODE_KEYS * ATTN_DECODE_KEYS,
                   stop = all.hi < k1 ? all.hi : k1, block = n_rows <= ATTN_DECODE_ROWS ? stop - begin : f->keys;
-    _Alignas(64) float l[FEW_ROWS * ATTN_DECODE_KEYS];
-    _Alignas(64) float l_rounded[PAIRS ? FEW_ROWS * ATTN_DECODE_ROUNDED : 1];
+    _Alignas(64) float l[MOST_DECODE_ROWS * ATTN_DECODE_KEYS];
+    _Alignas(64) float l_rounded[PAIRS ? MOST_DECODE_ROWS * ATTN_DECODE_ROUNDED : 1];
     uint32_t lost = 0;
     memset(l, 0, (size_t)(n_rows * ATTN_DECODE_KEYS) * sizeof *l);
     memset(l_rounded, 0, PAIRS ? (size_t)(n_rows * ATTN_DECODE_ROUNDED) * sizeof *l_rounded : 0);
     for (int64_t j = begin; j < stop; j += block)
         for (int64_t r = 0; r < n_rows; r += ATTN_DECODE_ROWS) {
-            const struct attn_decode few = {.rows = n_rows - r < ATTN_DECODE_ROWS ? n_rows - r : ATTN_DECODE_ROWS,
-                                            .depth = depth,
-                                            .width = width,
-                                            .q = w->q + r * f->ldq,
-                                            .ldq = f->ldq,
-                                            .factor = (float)(unit * LOG2_E),
-                                            .m = w->m + r,
-                                            .l = l + r * ATTN_DECODE_KEYS,
-                                            .o = w->o + r * f->ldv,
-                                            .ldo = f->ldv,
-                                            .l_rounded = PAIRS ? l_rounded + r * ATTN_DECODE_ROUNDED : NULL};
-            T(pass_keys)(w, &few, r, &all, k0, j, stop - j < block ? stop : j + block, &lost);
+            const struct attn_decode decode = {.rows = n_rows - r < ATTN_DECODE_ROWS ? n_rows - r : ATTN_DECODE_ROWS,
+                                               .depth = depth,
+                                               .width = width,
+                                               .q = w->q + r * f->ldq,
+                                               .ldq = f->ldq,
+                                               .factor = (float)(unit * LOG2_E),
+                                               .m = w->m + r,
+                                               .l = l + r * ATTN_DECODE_KEYS,
+                                               .o = w->o + r * f->ldv,
+                                               .ldo = f->ldv,
+                                               .l_rounded = PAIRS ? l_rounded + r * ATTN_DECODE_ROUNDED : NULL};
+            T(decode_keys)(w, &decode, r, &all, k0, j, stop - j < block ? stop : j + block, &lost);
         }
     for (int64_t r = 0; r < n_rows; r++) {
         struct T(work) one = *w;

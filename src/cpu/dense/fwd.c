@@ -72,18 +72,18 @@ void attn_cpu_fwd_empty(const struct attn_cpu_fwd *f, const struct attn_core_seq
 }
 
 enum {
-    MOST_STRIP = 32, /* rows of a strip */
-    FEW_ROWS = 16,   /* up to this many flat rows, packing keys costs more than it saves */
-    WIDE_ROWS = 4,   /* up to this many, values in parts, each with the scores again, cost more than one pass saves */
-    SUM_KEYS = 128,  /* keys of a product of many rows with values */
-    V_STEP = 32,     /* keys of a product of few rows with values */
+    MOST_STRIP = 32,       /* rows of a strip */
+    MOST_DECODE_ROWS = 16, /* up to this many flat rows, packing keys costs more than it saves */
+    WIDE_ROWS = 4,  /* up to this many, values in parts, each with the scores again, cost more than one pass saves */
+    SUM_KEYS = 128, /* keys of a product of many rows with values */
+    V_STEP = 32,    /* keys of a product of few rows with values */
     PREFETCH_BYTES = 8 << 10, /* of values, ahead of their time */
     PREFETCH_LEAST =
         8 << 20, /* up to so many bytes of keys and values, nothing is prefetched: it costs what a load does */
     BLOCK_BYTES =
         512 << 10, /* keys and values of a block, and a task's rows and sums: they share a second-level cache */
     TASK_BYTES = 512 << 10,
-    KEPT_BYTES = 1 << 20 /* packed keys of a (batch, key head) up to here are kept for a worker's next task */
+    CACHED_BYTES = 1 << 20 /* packed keys of a (batch, key head) up to here are kept for a worker's next task */
 };
 
 #define PAIRS   0
@@ -115,14 +115,14 @@ enum {
 /* Scores need at most a factor, and keys may be in pages. */
 static const struct attn_ukr_decode *steps_of(const struct attn_cpu_sdpa *s) {
     const attn_problem *p = s->p;
-    if (!s->late_fits || attn_core_has(p, ATTN_MAX_LOGITS) || p->softcap > 0 || p->alibi != ATTN_ALIBI_NONE ||
+    if (!s->remaining_fits || attn_core_has(p, ATTN_MAX_LOGITS) || p->softcap > 0 || p->alibi != ATTN_ALIBI_NONE ||
         p->mask_dtype || p->dim_qk <= 0 || p->dim_v <= 0)
         return NULL;
     if (s->bf16) return p->scale > 0 ? s->bf16->decode : NULL;
     switch (p->dtype) {
-    case ATTN_F32: return s->u->pass_f32;
-    case ATTN_F16: return s->u->pass_f16;
-    case ATTN_BF16: return s->u->pass_bf16;
+    case ATTN_F32: return s->u->decode_f32;
+    case ATTN_F16: return s->u->decode_f16;
+    case ATTN_BF16: return s->u->decode_bf16;
     default: return NULL;
     }
 }
@@ -134,8 +134,8 @@ static void lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     f->exact_max = attn_core_has(p, ATTN_MAX_LOGITS);
     const int64_t mr = f64 ? u->mr64 : u->mr32, line = f64 ? 8 : 16;
     f->real = f64 ? 8 : 4;
-    f->panel = f->s.flat > FEW_ROWS ? (f64 ? u->nr64 : u->nr32) : 0;
-    f->strip = f->panel ? (mr < 12 ? 12 / mr * mr : mr) : FEW_ROWS;
+    f->panel = f->s.flat > MOST_DECODE_ROWS ? (f64 ? u->nr64 : u->nr32) : 0;
+    f->strip = f->panel ? (mr < 12 ? 12 / mr * mr : mr) : MOST_DECODE_ROWS;
     f->depth = pairs ? attn_cpu_sdpa_blocks(p->dim_qk, 2) : p->dim_qk;
     f->ldq = attn_cpu_sdpa_up(f->depth, line);
     f->ldv = attn_cpu_sdpa_up(p->dim_v, line);
@@ -147,17 +147,17 @@ static void lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     while (f->keys > 64 && f->keys * (f->ldq + f->ldv) * f->real > BLOCK_BYTES) f->keys /= 2;
     if (!f->panel && f->keys > 256) f->keys = 256;
     f->half = !f->panel && p->dtype != ATTN_F32 && p->dtype != ATTN_F64 && u->gemm_half;
-    f->one_pass = pairs && !f->panel && f->s.bf16->decode_tiles && !f->exact_max && f->s.plain && p->dim_qk > 0 &&
-                  p->dim_qk % 32 == 0 && p->dim_v > 0 && p->dim_v % 32 == 0 &&
-                  (p->dim_v <= ATTN_DECODE_AMX_WIDTH || f->s.flat > WIDE_ROWS);
+    f->decode_amx = pairs && !f->panel && f->s.bf16->decode_tiles && !f->exact_max && f->s.plain && p->dim_qk > 0 &&
+                    p->dim_qk % 32 == 0 && p->dim_v > 0 && p->dim_v % 32 == 0 &&
+                    (p->dim_v <= ATTN_DECODE_AMX_WIDTH || f->s.flat > WIDE_ROWS);
     f->steps = f->panel ? NULL : steps_of(&f->s);
     const double width = (double)(p->dim_qk + p->dim_v) * (p->dtype == ATTN_F32 ? 4 : 2);
     f->prefetches = (double)(p->batch * p->heads_k) * (double)p->seq_k * width > PREFETCH_LEAST;
     /* one row: products wait for memory whatever their form, and the other one's order of reads suits it better */
     if (f->s.flat == 1 && !attn_core_has(p, ATTN_PAGED) && !(pairs && f->prefetches)) f->steps = NULL;
     f->same_keys = p->seq_q == 1 || !attn_core_has(p, ATTN_CAUSAL | ATTN_WINDOW_LEFT | ATTN_WINDOW_RIGHT);
-    f->kept = f->panel ? attn_cpu_sdpa_blocks(p->seq_k, f->keys) : 1;
-    if (f->kept < 1 || f->kept * f->keys * f->ldq * f->real > KEPT_BYTES) f->kept = 1;
+    f->n_cached = f->panel ? attn_cpu_sdpa_blocks(p->seq_k, f->keys) : 1;
+    if (f->n_cached < 1 || f->n_cached * f->keys * f->ldq * f->real > CACHED_BYTES) f->n_cached = 1;
     f->lds = f->keys + line;
     f->ldp = pairs ? f->keys / 2 + line : f->lds;
 
@@ -180,12 +180,12 @@ static void lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     f->offsets.end = 0;
     int64_t *end = &f->offsets.end;
     f->offsets.q = attn_cpu_sdpa_take(end, f->rows * f->ldq * f->real);
-    f->offsets.k = attn_cpu_sdpa_take(end, f->kept * f->keys * f->ldq * f->real);
-    f->offsets.kept = attn_cpu_sdpa_take(end, f->kept * (int64_t)sizeof(struct attn_cpu_fwd_kept));
+    f->offsets.k = attn_cpu_sdpa_take(end, f->n_cached * f->keys * f->ldq * f->real);
+    f->offsets.cached = attn_cpu_sdpa_take(end, f->n_cached * (int64_t)sizeof(struct attn_cpu_fwd_cached));
     f->offsets.tmp = attn_cpu_sdpa_take(end, f->panel * f->ldq * f->real);
     f->offsets.v = attn_cpu_sdpa_take(end, f->keys * f->ldv * f->real);
     f->offsets.raw = attn_cpu_sdpa_take(end, f->keys * f->ldv * f->real);
-    f->offsets.poison = attn_cpu_sdpa_take(end, f->keys);
+    f->offsets.nonfinite = attn_cpu_sdpa_take(end, f->keys);
     f->offsets.s = attn_cpu_sdpa_take(end, f->strip * f->lds * f->real);
     f->offsets.p = pairs ? attn_cpu_sdpa_take(end, f->strip * f->ldp * f->real) : f->offsets.s;
     f->offsets.hidden = attn_cpu_sdpa_take(end, f->keys);
@@ -194,7 +194,7 @@ static void lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     f->offsets.o = attn_cpu_sdpa_take(end, f->rows * f->ldv * f->real);
     f->offsets.m = attn_cpu_sdpa_take(end, f->rows * f->real);
     f->offsets.l = attn_cpu_sdpa_take(end, 2 * f->rows * f->real);
-    f->offsets.before = attn_cpu_sdpa_take(end, f->panel ? 0 : (3 + f->ldv) * FEW_ROWS * f->real);
+    f->offsets.before = attn_cpu_sdpa_take(end, f->panel ? 0 : (3 + f->ldv) * MOST_DECODE_ROWS * f->real);
     attn_cpu_fwd_lay_out_partial(f);
 }
 
@@ -224,7 +224,7 @@ static void set_up(struct attn_cpu_fwd *f, const struct attn_cpu_sdpa_isa *isa, 
     lay_out(f, threads);
     if (attn_cpu_fwd_amx_serves(f)) {
         attn_cpu_fwd_amx_lay_out(f, threads);
-    } else if (isa->terms) {
+    } else if (isa->n_bf16) {
         attn_cpu_sdpa_init(&f->s, p, args, isa->u, NULL);
         lay_out(f, threads);
     }
@@ -288,8 +288,8 @@ static void run_tasks(void *arg, int32_t worker) {
     struct attn_cpu_fwd *f = arg;
     const int64_t pairs = f->s.p->batch * f->s.p->heads_k, each = f->row_blocks * f->splits;
     char *scratch = f->scratch + worker * f->offsets.end;
-    struct attn_cpu_fwd_kept *kept = (struct attn_cpu_fwd_kept *)(void *)(scratch + f->offsets.kept);
-    for (int64_t i = 0; i < f->kept; i++) kept[i].head = -1;
+    struct attn_cpu_fwd_cached *cached = (struct attn_cpu_fwd_cached *)(void *)(scratch + f->offsets.cached);
+    for (int64_t i = 0; i < f->n_cached; i++) cached[i].head = -1;
     attn_ukr_bf16_begin(f->s.bf16);
     run_pairs(f, worker, pairs, each, scratch);
     attn_ukr_bf16_end(f->s.bf16);

@@ -8,18 +8,18 @@
 struct attn_cpu_fwd {
     struct attn_cpu_sdpa s;
     struct attn_view out, lse, lse_rounded, max_logits;
-    int64_t real;   /* bytes of the compute type */
-    int64_t strip;  /* rows (a query block) whose scores stay in L1 from Q K^T to P V */
-    int64_t rows;   /* flat rows of a task */
-    int64_t keys;   /* keys of a block */
-    int64_t kept;   /* blocks of keys that a worker keeps packed: all, or 1 (amx_split: 1) */
-    int64_t panel;  /* columns of a packed panel; 0: decode, nothing is packed */
+    int64_t real;     /* bytes of the compute type */
+    int64_t strip;    /* rows (a query block) whose scores stay in L1 from Q K^T to P V */
+    int64_t rows;     /* flat rows of a task */
+    int64_t keys;     /* keys of a block */
+    int64_t n_cached; /* blocks of keys that a worker keeps packed: all, or 1 (amx_split: 1) */
+    int64_t panel;    /* columns of a packed panel; 0: decode, nothing is packed */
     int amx_split;  /* > 0: fwd_amx.c runs the tasks, each number is 1 .. 3 bf16; depth, ldv: D, DV rounded up to 32 */
     int by_rows;    /* amx_split: S is row-major, attn_ukr_bf16.fwd_rowmajor */
     int transposed; /* 1: fwd_transposed.c runs the tasks, in f32 (or widened to it) or bf16 pairs */
     int64_t step;   /* transposed: keys of a step, keys is a multiple of it */
     int stay;       /* transposed: all keys are one block */
-    int one_pass;   /* decode on AMX: attn_ukr_bf16.decode_tiles */
+    int decode_amx; /* decode on AMX: attn_ukr_bf16.decode_tiles */
     const struct attn_ukr_decode *steps; /* decode: NULL, or the microkernels, in steps of neighbouring keys */
     int prefetches;                      /* 1: keys and values of later steps are prefetched */
     int exact_max;                       /* max_logits: no path that takes other maxima for the softmax */
@@ -32,7 +32,7 @@ struct attn_cpu_fwd {
     int64_t side;          /* (batch, key head) pairs that threads work on side by side */
     int64_t split, splits; /* keys of a split; splits = 1: results are final */
     struct {
-        int64_t q, k, kept, tmp, v, raw, poison, live, s, p, hidden, mask, o, m, l, before, row, nonfinite_q,
+        int64_t q, k, cached, tmp, v, raw, nonfinite, visible, s, p, hidden, mask, o, m, l, before, row, nonfinite_q,
             nonfinite_k, score_override, override_scores, two_rows, page_missing, low, bias, bits, end;
     } offsets;             /* a worker's scratch */
     int64_t partial_bytes; /* one (batch, key head, split): m, l, o of all flat rows */
@@ -47,10 +47,11 @@ struct attn_cpu_fwd_queue {
 
 /* Which keys a slot of a worker's packed blocks holds; pair: of (batch, key head), -1 = none; clean: their values are
  * used in place and finite. */
-struct attn_cpu_fwd_kept {
+struct attn_cpu_fwd_cached {
     int64_t head, begin, end;
     int clean;
-    int poison, odd, page_missing; /* amx_split: some values, some keys are not finite, some are in no page */
+    int nonfinite, nonfinite_k,
+        page_missing; /* amx_split: some values, some keys are not finite, some are in no page */
     const uint16_t *rows;
 };
 

@@ -35,8 +35,8 @@
 enum {
     MOST_KEYS = 2048,
     BLOCK_BYTES = 1024 << 10,  /* keys and values of a block: half of a second-level cache */
-    THIRDS_BYTES = 1536 << 10, /* the same for f32, bf16x3 */
-    FEWEST_THIRDS = 128,       /* flat rows from which bf16x3 pays */
+    BF16X3_BYTES = 1536 << 10, /* the same for f32, bf16x3 */
+    BF16X3_ROWS = 128,         /* flat rows from which bf16x3 pays */
     TASK_BYTES = 512 << 10     /* queries and sums of a task */
 };
 
@@ -44,14 +44,14 @@ enum {
  * rounded up to 32, and splitting keys and values takes the time of some strips. */
 static int pays(const attn_problem *p, int64_t flat) {
     const int64_t tiles = attn_cpu_sdpa_up(p->dim_qk, 32) + attn_cpu_sdpa_up(p->dim_v, 32);
-    return 2 * tiles <= 3 * (p->dim_qk + p->dim_v) && flat >= FEWEST_THIRDS;
+    return 2 * tiles <= 3 * (p->dim_qk + p->dim_v) && flat >= BF16X3_ROWS;
 }
 
 int attn_cpu_fwd_amx_serves(const struct attn_cpu_fwd *f) {
     const attn_problem *p = f->s.p;
     if (p->dtype == ATTN_F32 && !pays(p, f->s.flat)) return 0;
-    return f->s.bf16 && f->s.bf16->fwd && !f->exact_max && (f->s.plain || f->s.late_fits) &&
-           (p->softcap <= 0 || attn_softcap_fits(f->s.softcap, f->s.late_scale)) && f->panel && f->splits == 1 &&
+    return f->s.bf16 && f->s.bf16->fwd && !f->exact_max && (f->s.plain || f->s.remaining_fits) &&
+           (p->softcap <= 0 || attn_softcap_fits(f->s.softcap, f->s.remaining_scale)) && f->panel && f->splits == 1 &&
            p->dim_qk > 0 && p->dim_v > 0;
 }
 
@@ -67,10 +67,10 @@ void attn_cpu_fwd_amx_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
      * hidden. */
     if (attn_core_has(p, ATTN_PAGED) && p->scale > 0 && p->softcap <= 0 && !p->alibi && !p->mask_dtype)
         f->s.plain = 1, f->s.unit = p->scale;
-    f->by_rows = f->s.bf16->fwd_rowmajor && fabs(f->s.late_scale) < MOST_SCALE &&
+    f->by_rows = f->s.bf16->fwd_rowmajor && fabs(f->s.remaining_scale) < MOST_SCALE &&
                  attn_fwd_rowmajor_fits(depth, width, f->amx_split, attn_cpu_strip_mask(&f->s), p->softcap > 0,
                                         p->alibi != ATTN_ALIBI_NONE);
-    const int64_t most_bytes = f->amx_split == 3 ? THIRDS_BYTES : BLOCK_BYTES;
+    const int64_t most_bytes = f->amx_split == 3 ? BF16X3_BYTES : BLOCK_BYTES;
     const int64_t part = half * f->amx_split; /* an element of an operand */
     f->depth = depth, f->ldv = width, f->strip = ROWS;
     f->keys = MOST_KEYS;
@@ -93,15 +93,15 @@ void attn_cpu_fwd_amx_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     if (tmp < 16 * width * 2 * part) tmp = 16 * width * 2 * part; /* a chunk of values, or a strip of results */
     if (tmp < ROWS * width * real) tmp = ROWS * width * real;
     if (p->mask_dtype && tmp < ATTN_CPU_STRIP_MASK_BYTES) tmp = ATTN_CPU_STRIP_MASK_BYTES;
-    f->kept = 1;
-    f->offsets.kept = attn_cpu_sdpa_take(end, (int64_t)sizeof(struct attn_cpu_fwd_kept));
+    f->n_cached = 1;
+    f->offsets.cached = attn_cpu_sdpa_take(end, (int64_t)sizeof(struct attn_cpu_fwd_cached));
     f->offsets.q = attn_cpu_sdpa_take(end, f->rows * depth * part);
     f->offsets.k = attn_cpu_sdpa_take(end, f->keys * depth * part);
     f->offsets.v = attn_cpu_sdpa_take(end, f->keys * width * part);
     f->offsets.tmp = attn_cpu_sdpa_take(end, tmp);
     f->offsets.raw = attn_cpu_sdpa_take(end, f->keys * width * real);
-    f->offsets.poison = attn_cpu_sdpa_take(end, f->keys);
-    f->offsets.live = attn_cpu_sdpa_take(end, f->keys * (int64_t)sizeof(uint32_t));
+    f->offsets.nonfinite = attn_cpu_sdpa_take(end, f->keys);
+    f->offsets.visible = attn_cpu_sdpa_take(end, f->keys * (int64_t)sizeof(uint32_t));
     f->offsets.s = attn_cpu_sdpa_take(end, 2 * STEP * ROWS * real);
     f->offsets.p = attn_cpu_sdpa_take(end, ATTN_FWD_QUEUE * STEP * ROWS * part);
     f->offsets.nonfinite_q = attn_cpu_sdpa_take(end, f->rows);
@@ -170,14 +170,14 @@ static void give(struct attn_cpu_fwd_amx_work *w, int64_t r0, int64_t n_rows, in
 
 /* Adds NaN and infinite values to O of the queries that see their keys. P need not be known: any P but 0 leaves NaN a
  * NaN and infinity an infinity. */
-static void add_poison(const struct attn_cpu_fwd_amx_work *w, int64_t n, float *o) {
+static void add_nonfinite(const struct attn_cpu_fwd_amx_work *w, int64_t n, float *o) {
     const int64_t ld = w->f->ldv;
     for (int64_t j = 0; j < n; j++) {
-        if (!w->poison.row[j] || !w->live[j]) continue;
-        const float *raw = (const float *)w->poison.raw + j * ld;
+        if (!w->nonfinite.row[j] || !w->visible[j]) continue;
+        const float *raw = (const float *)w->nonfinite.raw + j * ld;
         for (int64_t c = 0; c < w->f->s.p->dim_v; c++)
             for (int64_t r = 0; r < ROWS && !isfinite(raw[c]); r++)
-                if (w->live[j] >> r & 1) o[w->f->by_rows ? attn_fwd_rowmajor_cell(r, c) : c * ROWS + r] += raw[c];
+                if (w->visible[j] >> r & 1) o[w->f->by_rows ? attn_fwd_rowmajor_cell(r, c) : c * ROWS + r] += raw[c];
     }
 }
 
@@ -191,18 +191,18 @@ static void prepare_score(struct attn_cpu_fwd_amx_work *w, int64_t r0, int64_t n
 
 /* f32 accumulates O and l from 0 in each key block and adds the blocks before afterwards: one chain over all keys would
  * round six times for every 32 keys. set_aside: before a block; take_back: after it, with the rescaling. */
-static void set_aside(const struct attn_cpu_fwd_amx_work *w, int64_t live) {
-    const int64_t rows = attn_cpu_sdpa_up(live, ROWS), n = rows * w->f->ldv;
+static void set_aside(const struct attn_cpu_fwd_amx_work *w, int64_t n_valid) {
+    const int64_t rows = attn_cpu_sdpa_up(n_valid, ROWS), n = rows * w->f->ldv;
     memcpy(w->older_o, w->o, (size_t)n * sizeof *w->o);
     memcpy(w->older_m, w->m, (size_t)rows * sizeof *w->m);
     memcpy(w->older_l, w->l, (size_t)rows * sizeof *w->l);
     memset(w->o, 0, (size_t)n * sizeof *w->o);
     memset(w->l, 0, (size_t)rows * sizeof *w->l);
 }
-static void take_back(const struct attn_cpu_fwd_amx_work *w, int64_t live) {
+static void take_back(const struct attn_cpu_fwd_amx_work *w, int64_t n_valid) {
     const struct attn_cpu_fwd *f = w->f;
     const float unit = (float)(f->s.unit * LOG2_E);
-    for (int64_t r0 = 0; r0 < live; r0 += ROWS) {
+    for (int64_t r0 = 0; r0 < n_valid; r0 += ROWS) {
         float rescale[ROWS], *older = w->older_o + r0 * f->ldv;
         int moved = 0;
         for (int64_t r = 0; r < ROWS; r++) { /* the kernel's rounding, see attn_fwd_strip.l */
@@ -239,7 +239,7 @@ static int describe_strip(struct attn_cpu_fwd_amx_work *w, int64_t r0, int64_t n
     *job = (struct attn_fwd_strip){.n = keys,
                                    .depth = f->depth,
                                    .width = f->ldv,
-                                   .terms = f->amx_split,
+                                   .n_bf16 = f->amx_split,
                                    .bf16_accuracy = bf16_accuracy_of(w, r0 / ROWS, first, last),
                                    .k = w->rows + first / 16 * k_more,
                                    .k_row = tiles ? 32 : f->s.k.row,
@@ -267,34 +267,35 @@ static void run(const struct attn_cpu_fwd_amx_work *w, const struct attn_fwd_str
     (w->f->by_rows ? w->f->s.bf16->fwd_rowmajor : w->f->s.bf16->fwd)(job, n);
 }
 /* Runs one strip alone, where scratch exists once only: transposed masks, score overrides, the visible-key bits. */
-static void run_alone(struct attn_cpu_fwd_amx_work *w, int64_t r0, int64_t n_rows, int64_t j0, int64_t n, int odd) {
+static void run_alone(struct attn_cpu_fwd_amx_work *w, int64_t r0, int64_t n_rows, int64_t j0, int64_t n,
+                      int overrides) {
     int32_t seen[2 * ROWS];
     struct attn_fwd_score_mod score;
     struct attn_fwd_strip job;
     if (!describe_strip(w, r0, n_rows, j0, n, seen, &job)) return;
     const int64_t first = first_key(w, &job);
-    job.live = w->poison.any ? w->live + first : NULL;
-    job.score_override = odd ? w->score_override : NULL;
+    job.visible = w->nonfinite.any ? w->visible + first : NULL;
+    job.score_override = overrides ? w->score_override : NULL;
     job.override_scores = w->override_scores;
     job.score = w->f->s.plain ? NULL : &score;
     if (!w->f->s.plain) prepare_score(w, r0, n_rows, j0 + first, job.n, &score);
-    if (w->poison.any) memset(w->live, 0, (size_t)n * sizeof *w->live);
-    if (odd) give(w, r0, n_rows, j0, first, job.n);
+    if (w->nonfinite.any) memset(w->visible, 0, (size_t)n * sizeof *w->visible);
+    if (overrides) give(w, r0, n_rows, j0, first, job.n);
     run(w, &job, 1);
-    if (w->poison.any) add_poison(w, n, job.o);
+    if (w->nonfinite.any) add_nonfinite(w, n, job.o);
 }
 /* All strips of `live` rows against the n loaded keys at j0. */
-static void run_block(struct attn_cpu_fwd_amx_work *w, int64_t live, int64_t j0, int64_t n) {
-    const int plain = w->f->s.plain, odd = w->f->amx_split > 1 && (w->any_nonfinite_q || w->any_nonfinite_k),
-              alone = odd || w->poison.any || attn_cpu_strip_mask(&w->f->s) == ATTN_UKR_MASK_BIAS;
+static void run_block(struct attn_cpu_fwd_amx_work *w, int64_t n_valid, int64_t j0, int64_t n) {
+    const int plain = w->f->s.plain, overrides = w->f->amx_split > 1 && (w->any_nonfinite_q || w->any_nonfinite_k),
+              alone = overrides || w->nonfinite.any || attn_cpu_strip_mask(&w->f->s) == ATTN_UKR_MASK_BIAS;
     int32_t seen[MOST_STRIPS][2 * ROWS];
     struct attn_fwd_strip job[MOST_STRIPS];
     struct attn_fwd_score_mod score[MOST_STRIPS];
     int64_t jobs = 0;
-    for (int64_t r = 0; r < live; r += ROWS) {
-        const int64_t rows = live - r < ROWS ? live - r : ROWS;
+    for (int64_t r = 0; r < n_valid; r += ROWS) {
+        const int64_t rows = n_valid - r < ROWS ? n_valid - r : ROWS;
         if (alone) {
-            run_alone(w, r, rows, j0, n, odd);
+            run_alone(w, r, rows, j0, n, overrides);
         } else if (describe_strip(w, r, rows, j0, n, seen[jobs], &job[jobs])) {
             struct attn_fwd_strip *next_job = &job[jobs];
             next_job->score = plain ? NULL : &score[jobs];
@@ -389,12 +390,12 @@ void attn_cpu_fwd_amx_task(const struct attn_cpu_fwd *f, int64_t head, int64_t b
     struct attn_cpu_fwd_amx_work work = {.f = f, .b = head / p->heads_k, .hk = head % p->heads_k}, *w = &work;
     attn_cpu_sdpa_seq(&f->s, w->b, &w->seq);
     w->row = (struct attn_cpu_sdpa_row *)(void *)(scratch + f->offsets.row);
-    w->kept = (struct attn_cpu_fwd_kept *)(void *)(scratch + f->offsets.kept);
+    w->cached = (struct attn_cpu_fwd_cached *)(void *)(scratch + f->offsets.cached);
 #define SCRATCH(name) (float *)(void *)(scratch + f->offsets.name)
     w->q = SCRATCH(q), w->v = SCRATCH(v), w->tmp = SCRATCH(tmp), w->s = SCRATCH(s), w->p = SCRATCH(p),
     w->o = SCRATCH(o), w->m = SCRATCH(m), w->l = SCRATCH(l);
     w->older_o = SCRATCH(before), w->older_m = w->older_o + f->rows * f->ldv, w->older_l = w->older_m + f->rows;
-    w->poison.raw = SCRATCH(raw);
+    w->nonfinite.raw = SCRATCH(raw);
 #undef SCRATCH
     w->low_k = (float *)(void *)(scratch + f->offsets.low), w->may_leave = f->amx_split == 2 && bf16_accuracy(f);
     w->override_scores = (float *)(void *)(scratch + f->offsets.override_scores),
@@ -404,12 +405,12 @@ void attn_cpu_fwd_amx_task(const struct attn_cpu_fwd *f, int64_t head, int64_t b
     w->nonfinite_q = (uint8_t *)scratch + f->offsets.nonfinite_q,
     w->nonfinite_k = (uint8_t *)scratch + f->offsets.nonfinite_k;
     w->k = (uint16_t *)(void *)(scratch + f->offsets.k), w->page_missing = (uint8_t *)scratch + f->offsets.page_missing;
-    w->live = (uint32_t *)(void *)(scratch + f->offsets.live);
-    w->poison.row = (uint8_t *)scratch + f->offsets.poison;
-    int64_t live = w->seq.sq * f->s.group - f0;
-    live = live < 0 ? 0 : live > n ? n : live;
-    const int64_t padded = attn_cpu_sdpa_up(live, ROWS);
-    attn_cpu_sdpa_flat_rows(&f->s, &w->seq, w->b, w->hk, f0, live, w->row);
+    w->visible = (uint32_t *)(void *)(scratch + f->offsets.visible);
+    w->nonfinite.row = (uint8_t *)scratch + f->offsets.nonfinite;
+    int64_t n_valid = w->seq.sq * f->s.group - f0;
+    n_valid = n_valid < 0 ? 0 : n_valid > n ? n : n_valid;
+    const int64_t padded = attn_cpu_sdpa_up(n_valid, ROWS);
+    attn_cpu_sdpa_flat_rows(&f->s, &w->seq, w->b, w->hk, f0, n_valid, w->row);
     for (int64_t r = 0; r < padded; r++) {
         w->m[r] = -INFINITY;
         w->l[r] = 0;
@@ -417,8 +418,8 @@ void attn_cpu_fwd_amx_task(const struct attn_cpu_fwd *f, int64_t head, int64_t b
     memset(w->fresh, f->amx_split < 3, sizeof w->fresh);
     if (f->amx_split == 3) memset(w->o, 0, (size_t)(padded * f->ldv) * sizeof *w->o);
     int64_t lo = INT64_MAX, hi = 0; /* keys that some row sees */
-    for (int64_t r = 0; r < live; r += ROWS) {
-        const int64_t rows = live - r < ROWS ? live - r : ROWS;
+    for (int64_t r = 0; r < n_valid; r += ROWS) {
+        const int64_t rows = n_valid - r < ROWS ? n_valid - r : ROWS;
         attn_cpu_fwd_amx_load_strip(w, r, rows);
         const struct attn_cpu_fwd_bounds bounds = w->bounds[r / ROWS] = attn_cpu_fwd_see(w->row + r, rows);
         if (bounds.lo < bounds.hi && bounds.lo < lo) lo = bounds.lo;
@@ -428,13 +429,13 @@ void attn_cpu_fwd_amx_task(const struct attn_cpu_fwd *f, int64_t head, int64_t b
     for (int64_t first_key = first; first_key < hi; first_key += f->keys) {
         const int64_t begin = lo > first_key ? lo / STEP * STEP : first_key,
                       end = hi - first_key < f->keys ? hi : first_key + f->keys;
-        const struct attn_cpu_fwd_kept *have = attn_cpu_fwd_amx_load_block(w, begin, end);
+        const struct attn_cpu_fwd_cached *have = attn_cpu_fwd_amx_load_block(w, begin, end);
         const int64_t keys = attn_cpu_sdpa_up(have->end - have->begin, STEP);
         const int apart = f->amx_split == 3 && first_key > first;
-        if (apart) set_aside(w, live);
-        run_block(w, live, have->begin, keys);
-        if (apart) take_back(w, live);
+        if (apart) set_aside(w, n_valid);
+        run_block(w, n_valid, have->begin, keys);
+        if (apart) take_back(w, n_valid);
     }
-    for (int64_t r = 0; r < live; r += ROWS) finish_strip(w, r, live - r < ROWS ? live - r : ROWS);
-    attn_cpu_fwd_empty(f, &w->seq, w->b, w->hk, f0 + live, f0 + n);
+    for (int64_t r = 0; r < n_valid; r += ROWS) finish_strip(w, r, n_valid - r < ROWS ? n_valid - r : ROWS);
+    attn_cpu_fwd_empty(f, &w->seq, w->b, w->hk, f0 + n_valid, f0 + n);
 }

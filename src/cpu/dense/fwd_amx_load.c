@@ -166,10 +166,10 @@ static void load_values(struct attn_cpu_fwd_amx_work *w, int64_t j0, int64_t n, 
     const int64_t width = f->s.p->dim_v, ld = f->ldv, parts = f->amx_split;
     int (*const pack)(float *, const uint16_t *, int64_t, int64_t) =
         f->by_rows ? f->s.bf16->zip_tiles : f->s.bf16->turn;
-    w->poison.any = 0;
+    w->nonfinite.any = 0;
     for (int64_t c = 0; c < padded; c += 32) {
         const int64_t keys = n - c < 0 ? 0 : n - c < 32 ? n - c : 32, pairs = (keys + 1) / 2;
-        struct attn_cpu_sdpa_poison part = {0, (float *)w->poison.raw + c * ld, w->poison.row + c};
+        struct attn_cpu_sdpa_nonfinite part = {0, (float *)w->nonfinite.raw + c * ld, w->nonfinite.row + c};
         memset(part.row, 0, 32);
         if (parts == 1 && keys == 32 && width == ld && in_one_page(w, j0 + c, 32)) {
             const uint16_t *rows = (const void *)attn_core_kv_row(f->s.p, &f->s.v, &w->seq, w->b, w->hk, j0 + c);
@@ -180,7 +180,7 @@ static void load_values(struct attn_cpu_fwd_amx_work *w, int64_t j0, int64_t n, 
             int64_t row;
             memset(rows, 0, (size_t)(32 * ld) * sizeof *rows);
             attn_cpu_half_rows(&f->s, &f->s.v, &w->seq, w->b, w->hk, j0 + c, keys, width, 0, rows, ld, &part, ld, &row);
-            w->poison.any |= part.any;
+            w->nonfinite.any |= part.any;
             pack(w->v + c / 2 * ld, rows, ld, ld);
             continue;
         }
@@ -189,7 +189,7 @@ static void load_values(struct attn_cpu_fwd_amx_work *w, int64_t j0, int64_t n, 
         } else {
             attn_cpu_bf16_split_rows(&f->s, &f->s.v, &w->seq, w->b, w->hk, j0 + c, keys, width, w->tmp, ld, &part);
         }
-        w->poison.any |= part.any;
+        w->nonfinite.any |= part.any;
         for (int64_t h = 0; h < parts; h++) {
             float *to = w->v + (c / 2 * parts + h * 16) * ld, *from = w->tmp + h * 16 * ld;
             if (pairs < 16) memset(from + pairs * ld, 0, (size_t)((16 - pairs) * ld) * sizeof *from);
@@ -199,18 +199,20 @@ static void load_values(struct attn_cpu_fwd_amx_work *w, int64_t j0, int64_t n, 
     }
 }
 
-const struct attn_cpu_fwd_kept *attn_cpu_fwd_amx_load_block(struct attn_cpu_fwd_amx_work *w, int64_t from, int64_t to) {
+const struct attn_cpu_fwd_cached *attn_cpu_fwd_amx_load_block(struct attn_cpu_fwd_amx_work *w, int64_t from,
+                                                              int64_t to) {
     const int64_t head = w->b * w->f->s.p->heads_k + w->hk, n = to - from, padded = attn_cpu_sdpa_up(n, STEP);
-    struct attn_cpu_fwd_kept *kept = w->kept;
-    if (kept->head == head && kept->begin <= from && to <= kept->end) {
-        w->rows = kept->rows, w->poison.any = kept->poison, w->any_nonfinite_k = kept->odd,
-        w->any_page_missing = kept->page_missing;
-        return kept;
+    struct attn_cpu_fwd_cached *cached = w->cached;
+    if (cached->head == head && cached->begin <= from && to <= cached->end) {
+        w->rows = cached->rows, w->nonfinite.any = cached->nonfinite, w->any_nonfinite_k = cached->nonfinite_k,
+        w->any_page_missing = cached->page_missing;
+        return cached;
     }
     load_keys(w, from, n, padded);
     for (int64_t j = 0; j < padded && w->may_leave; j += STEP) w->low_k[j / STEP] = attn_cpu_fwd_amx_low_of(w, j, STEP);
     load_values(w, from, n, padded);
-    *kept = (struct attn_cpu_fwd_kept){.head = head, .begin = from, .end = to, .rows = w->rows};
-    kept->poison = w->poison.any, kept->odd = w->any_nonfinite_k, kept->page_missing = w->any_page_missing;
-    return kept;
+    *cached = (struct attn_cpu_fwd_cached){.head = head, .begin = from, .end = to, .rows = w->rows};
+    cached->nonfinite = w->nonfinite.any, cached->nonfinite_k = w->any_nonfinite_k,
+    cached->page_missing = w->any_page_missing;
+    return cached;
 }

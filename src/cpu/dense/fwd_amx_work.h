@@ -13,12 +13,12 @@ struct attn_cpu_fwd_amx_work {
     struct attn_core_seq seq;
     int64_t b, hk;
     struct attn_cpu_sdpa_row *row;
-    struct attn_cpu_fwd_kept *kept;
+    struct attn_cpu_fwd_cached *cached;
     float *q, *v, *tmp, *s, *p, *o, *m, *l, *older_o, *older_m, *older_l;
     uint16_t *k;
     const uint16_t *rows; /* keys of the block */
-    uint32_t *live;
-    struct attn_cpu_sdpa_poison poison;
+    uint32_t *visible;
+    struct attn_cpu_sdpa_nonfinite nonfinite;
     /* several terms: rows that are not finite, of the task, of the block; paged: keys in pages outside the pool */
     uint8_t *nonfinite_q, *nonfinite_k, *page_missing;
     /* f16, where products of low halves may be left out: at least the largest sum of squares of the low halves of a
@@ -38,7 +38,8 @@ struct attn_cpu_fwd_amx_work {
 void attn_cpu_fwd_amx_load_strip(struct attn_cpu_fwd_amx_work *w, int64_t r0, int64_t n);
 /* The keys from .. to of a block: those that the worker has already, or they are loaded. Returns what has them, and so
  * does not depend on which task was before. */
-const struct attn_cpu_fwd_kept *attn_cpu_fwd_amx_load_block(struct attn_cpu_fwd_amx_work *w, int64_t from, int64_t to);
+const struct attn_cpu_fwd_cached *attn_cpu_fwd_amx_load_block(struct attn_cpu_fwd_amx_work *w, int64_t from,
+                                                              int64_t to);
 
 /* f16: at least the largest sum of squares of the low halves of n <= 64 keys, from key j of the block on, a multiple
  * of 16. */

@@ -38,12 +38,12 @@ struct T(work) {
     struct attn_cpu_sdpa_row *row;
     REAL *q, *kt, *tmp, *v, *s, *p, *o, *m, *l, *before; /* p: probabilities as the second product reads them */
     REAL *l_rounded; /* PAIRS: the sum of P as rounded to bf16; at the end o is multiplied by l / l_rounded */
-    struct attn_cpu_fwd_kept *kept;
+    struct attn_cpu_fwd_cached *cached;
     REAL *slots;                     /* packed blocks; kt: the loaded keys in one of them */
     const REAL *k, *vs;              /* rows of keys where nothing is packed; rows of values */
     const uint16_t *k_half, *v_half; /* the same as they are in memory */
     int64_t ldk, ldv;
-    struct attn_cpu_sdpa_poison poison;
+    struct attn_cpu_sdpa_nonfinite nonfinite;
     uint8_t *hidden;
     float *mask;
 };
@@ -55,29 +55,29 @@ static void T(load_half)(struct T(work) * w, int64_t j0, int64_t n, int careful)
     const attn_problem *p = f->s.p;
     w->k_half = attn_cpu_half_rows(&f->s, &f->s.k, &w->seq, w->b, w->hk, j0, n, p->dim_qk, PAIRS,
                                    (uint16_t *)(void *)w->kt, f->ldq * (PAIRS ? 2 : 1), NULL, 0, &w->ldk);
-    w->poison.any = 0;
+    w->nonfinite.any = 0;
     w->v_half = attn_cpu_half_rows(&f->s, &f->s.v, &w->seq, w->b, w->hk, j0, n, p->dim_v, 0, (uint16_t *)(void *)w->v,
-                                   f->ldv, careful ? &w->poison : NULL, f->ldv, &w->ldv);
+                                   f->ldv, careful ? &w->nonfinite : NULL, f->ldv, &w->ldv);
 }
 #endif
 
 /* The slot of the block with key j0, and whether the keys j0 .. j0+n are in it. */
-static struct attn_cpu_fwd_kept *T(slot)(const struct T(work) * w, int64_t j0) {
-    return &w->kept[j0 / w->f->keys % w->f->kept];
+static struct attn_cpu_fwd_cached *T(slot)(const struct T(work) * w, int64_t j0) {
+    return &w->cached[j0 / w->f->keys % w->f->n_cached];
 }
-static int T(holds)(const struct T(work) * w, const struct attn_cpu_fwd_kept *slot, int64_t j0, int64_t n) {
+static int T(holds)(const struct T(work) * w, const struct attn_cpu_fwd_cached *slot, int64_t j0, int64_t n) {
     return slot->head == w->b * w->f->s.p->heads_k + w->hk && slot->begin <= j0 && j0 + n <= slot->end;
 }
 /* Keys j0 .. j0+n as panels; a slot of another task's has more keys than asked for, as the case may be. */
 static void T(pack)(struct T(work) * w, int64_t j0, int64_t n) {
     const struct attn_cpu_fwd *f = w->f;
-    struct attn_cpu_fwd_kept *slot = T(slot)(w, j0);
-    w->kt = w->slots + (slot - w->kept) * f->keys * f->ldq;
+    struct attn_cpu_fwd_cached *slot = T(slot)(w, j0);
+    w->kt = w->slots + (slot - w->cached) * f->keys * f->ldq;
     if (T(holds)(w, slot, j0, n)) {
         w->kt += (j0 - slot->begin) * f->depth;
         return;
     }
-    *slot = (struct attn_cpu_fwd_kept){.head = w->b * f->s.p->heads_k + w->hk, .begin = j0, .end = j0 + n};
+    *slot = (struct attn_cpu_fwd_cached){.head = w->b * f->s.p->heads_k + w->hk, .begin = j0, .end = j0 + n};
 #if PAIRS
     attn_cpu_bf16_panels(&f->s, &f->s.k, &w->seq, w->b, w->hk, j0, n, f->s.p->dim_qk, f->panel, w->kt, w->tmp);
 #else
@@ -97,7 +97,7 @@ static void T(load_block)(struct T(work) * w, int64_t j0, int64_t n, int careful
         return;
     }
     T(pack)(w, j0, n);
-    attn_cpu_bf16_rows(&f->s, &f->s.v, &w->seq, w->b, w->hk, j0, n, f->s.p->dim_v, w->v, f->ldv, &w->poison);
+    attn_cpu_bf16_rows(&f->s, &f->s.v, &w->seq, w->b, w->hk, j0, n, f->s.p->dim_v, w->v, f->ldv, &w->nonfinite);
     w->vs = w->v;
     w->ldv = f->ldv;
 }
@@ -106,7 +106,7 @@ static void T(load_row)(const struct T(work) * w, REAL *dst, const char *src) {
     R(attn_cpu_sdpa_load)(&w->f->s, dst, src, w->f->s.p->dtype, w->f->s.p->dim_qk, w->f->s.row_factor);
 }
 /* The keys j0 .. j0+n in use: panels and values are packed, or (few rows) used in place where the tensor allows it.
- * Values in place are not looked at before they are used: see run_few. */
+ * Values in place are not looked at before they are used: see run_checked. */
 static void T(load_block)(struct T(work) * w, int64_t j0, int64_t n, int careful) {
     const struct attn_cpu_fwd *f = w->f;
     const attn_problem *p = f->s.p;
@@ -124,11 +124,11 @@ static void T(load_block)(struct T(work) * w, int64_t j0, int64_t n, int careful
     } else {
         w->k = R(attn_cpu_sdpa_keys)(&f->s, &f->s.k, &w->seq, w->b, w->hk, j0, n, p->dim_qk, w->kt, f->ldq, 0, &w->ldk);
     }
-    w->poison.any = 0;
+    w->nonfinite.any = 0;
     w->vs = R(attn_cpu_sdpa_keys)(&f->s, &f->s.v, &w->seq, w->b, w->hk, j0, n, width, w->v, f->ldv, copy, &w->ldv);
     if (!f->panel && !careful) return;
     if (w->vs != w->v) {
-        struct attn_cpu_fwd_kept *slot = f->panel ? T(slot)(w, j0) : NULL;
+        struct attn_cpu_fwd_cached *slot = f->panel ? T(slot)(w, j0) : NULL;
         const int64_t whole = w->ldv == width ? n : 1; /* rows that follow each other at once */
         if (slot && slot->clean) return;
         int clean = 1;
@@ -137,7 +137,7 @@ static void T(load_block)(struct T(work) * w, int64_t j0, int64_t n, int careful
         if (clean) return;
         w->vs = R(attn_cpu_sdpa_keys)(&f->s, &f->s.v, &w->seq, w->b, w->hk, j0, n, width, w->v, f->ldv, 1, &w->ldv);
     }
-    R(attn_cpu_sdpa_poison_find)(&f->s, &w->poison, w->v, n, width, f->ldv);
+    R(attn_cpu_sdpa_nonfinite_find)(&f->s, &w->nonfinite, w->v, n, width, f->ldv);
 }
 #endif
 
@@ -203,21 +203,21 @@ static void T(multiply_keys)(struct T(work) * w, int64_t r0, int64_t n, int64_t 
 }
 
 #if PAIRS
-/* Probabilities x[0..n), of keys of the block from c0 on, go to p as bf16; where values are poisoned, they stay in x,
+/* Probabilities x[0..n), of keys of the block from c0 on, go to p as bf16; where values are nonfinite, they stay in x,
  * too. Returns their sum. */
 static REAL T(add_pv)(struct T(work) * w, REAL *x, uint16_t *p, int64_t c0, int64_t n, REAL m) {
     const struct attn_cpu_sdpa *s = &w->f->s;
     if (n % 2) p[n] = 0;
-    if (!w->poison.any) return s->bf16->exp2(p, x, n, (REAL)(s->unit * LOG2_E), m);
-    const REAL sum = attn_cpu_bf16_exp_lifted(s, x, n, (REAL)(s->unit * LOG2_E), m, w->poison.row + c0, w->hidden);
+    if (!w->nonfinite.any) return s->bf16->exp2(p, x, n, (REAL)(s->unit * LOG2_E), m);
+    const REAL sum = attn_cpu_bf16_exp_lifted(s, x, n, (REAL)(s->unit * LOG2_E), m, w->nonfinite.row + c0, w->hidden);
     s->bf16->narrow(p, x, n);
     return sum;
 }
 #else
 static REAL T(add_pv)(struct T(work) * w, REAL *x, REAL *p, int64_t c0, int64_t n, REAL m) {
     (void)p; /* the same as x */
-    if (!w->poison.any) return w->f->s.u->R(exp)(x, n, m);
-    return R(attn_cpu_sdpa_exp_lifted)(&w->f->s, x, n, m, w->poison.row + c0, w->hidden, 0);
+    if (!w->nonfinite.any) return w->f->s.u->R(exp)(x, n, m);
+    return R(attn_cpu_sdpa_exp_lifted)(&w->f->s, x, n, m, w->nonfinite.row + c0, w->hidden, 0);
 }
 #endif
 
@@ -275,19 +275,20 @@ static void T(run_strip)(struct T(work) * w, int64_t r0, int64_t n, int64_t j0, 
             T(gemm)(f, n, width, next - c, w->p + (c - c0), f->ldp, w->vs + c * w->ldv, w->ldv, o, f->ldv, 1);
         }
     }
-    if (!w->poison.any) return;
-    struct attn_cpu_sdpa_poison part = w->poison;
+    if (!w->nonfinite.any) return;
+    struct attn_cpu_sdpa_nonfinite part = w->nonfinite;
     part.raw = (REAL *)part.raw + c0 * f->ldv;
     part.row += c0;
-    R(attn_cpu_sdpa_poison_apply)(&part, n, c1 - c0, width, f->ldv, w->s, f->lds, 1, o, f->ldv);
+    R(attn_cpu_sdpa_nonfinite_apply)(&part, n, c1 - c0, width, f->ldv, w->s, f->lds, 1, o, f->ldv);
 }
 
 /* Few rows read every value once, so there is no telling beforehand whether all are finite. If a sum is not finite
  * afterwards, take the block back and do it again with care. */
-static void T(run_few)(struct T(work) * w, int64_t n_rows, int64_t begin, int64_t end) {
+static void T(run_checked)(struct T(work) * w, int64_t n_rows, int64_t begin, int64_t end) {
     const struct attn_cpu_fwd *f = w->f;
     const size_t sums = (size_t)n_rows * sizeof(REAL), rows = (size_t)(n_rows * f->ldv) * sizeof(REAL);
-    REAL *m = w->before, *l = m + FEW_ROWS, *l_rounded = l + FEW_ROWS, *o = l_rounded + FEW_ROWS;
+    REAL *m = w->before, *l = m + MOST_DECODE_ROWS, *l_rounded = l + MOST_DECODE_ROWS,
+         *o = l_rounded + MOST_DECODE_ROWS;
     memcpy(m, w->m, sums);
     memcpy(l, w->l, sums);
     if (PAIRS) memcpy(l_rounded, w->l_rounded, sums);
@@ -323,7 +324,7 @@ static void T(prefetch)(const struct T(work) * w, int64_t j0, int64_t n, int64_t
     const struct attn_cpu_fwd *f = w->f;
     const struct attn_view *views[2] = {&f->s.v, &f->s.k};
     const int64_t width[2] = {f->s.p->dim_v, f->s.p->dim_qk}, first = n * part / parts, end = n * (part + 1) / parts;
-    const struct attn_cpu_fwd_kept *slot = T(slot)(w, j0);
+    const struct attn_cpu_fwd_cached *slot = T(slot)(w, j0);
     const int packed = T(holds)(w, slot, j0, n);
     for (int x = 0; x < 2 - packed; x++) {
         for (int64_t j = j0 + first; j < j0 + end; j++) {
@@ -333,7 +334,7 @@ static void T(prefetch)(const struct T(work) * w, int64_t j0, int64_t n, int64_t
         }
     }
     if (!packed) return;
-    const REAL *kt = w->slots + (slot - w->kept) * f->keys * f->ldq + (j0 - slot->begin) * f->depth;
+    const REAL *kt = w->slots + (slot - w->cached) * f->keys * f->ldq + (j0 - slot->begin) * f->depth;
     const int64_t line = 64 / (int64_t)sizeof(REAL);
     for (int64_t x_byte = first * f->depth / line * line; x_byte < end * f->depth; x_byte += line)
         __builtin_prefetch(kt + x_byte, 0, 2);
@@ -350,7 +351,7 @@ static void T(run_keys)(struct T(work) * w, int64_t n_rows, int64_t k0, int64_t 
     for (int64_t block = lo / f->keys * f->keys; block < hi; block += f->keys) {
         int64_t begin = lo > block ? lo / 32 * 32 : block, end = hi - block < f->keys ? hi : block + f->keys;
         if (!f->panel) {
-            T(run_few)(w, n_rows, begin, end);
+            T(run_checked)(w, n_rows, begin, end);
             continue;
         }
         T(load_block)(w, begin, end - begin, 0);
@@ -383,7 +384,7 @@ static void T(run_part)(struct T(work) * w, int64_t r, int64_t rows, int64_t k0,
         m_before[i] = w->m[r + i], l_before[i] = w->l[r + i];
     }
     for (int64_t c = 0; c < width; c += ATTN_DECODE_AMX_WIDTH) {
-        const struct attn_decode_amx few = {
+        const struct attn_decode_amx decode = {
             .rows = rows,
             .depth = f->s.p->dim_qk,
             .width = width - c < ATTN_DECODE_AMX_WIDTH ? width - c : ATTN_DECODE_AMX_WIDTH,
@@ -404,14 +405,14 @@ static void T(run_part)(struct T(work) * w, int64_t r, int64_t rows, int64_t k0,
             .prefetch = r == 0};
         memcpy(m, m_before, sizeof m);
         memcpy(l, l_before, sizeof l);
-        f->s.bf16->decode_tiles(&few);
+        f->s.bf16->decode_tiles(&decode);
         for (int64_t i = 0; i < rows; i++)
             if (c == 0 || isnan(l[i])) w->m[r + i] = m[i], w->l[r + i] = l[i];
     }
 }
 /* Few rows in one pass over their keys where the table has `decode_tiles`; what it cannot finish goes through run_keys.
  * Keys that are read more than once go in blocks. */
-static void T(run_pass)(struct T(work) * w, int64_t n_rows, int64_t k0, int64_t k1) {
+static void T(run_decode)(struct T(work) * w, int64_t n_rows, int64_t k0, int64_t k1) {
     const struct attn_cpu_fwd *f = w->f;
     struct attn_cpu_fwd_bounds all = attn_cpu_fwd_see(w->row, n_rows);
     const int once = n_rows <= ATTN_DECODE_AMX_ROWS && f->s.p->dim_v <= ATTN_DECODE_AMX_WIDTH;
@@ -448,10 +449,10 @@ static void T(run_task)(struct attn_cpu_fwd *f, int64_t head, int64_t task, char
 #define SCRATCH(name) (REAL *)(void *)(scratch + f->offsets.name)
     w->q = SCRATCH(q), w->slots = w->kt = SCRATCH(k), w->tmp = SCRATCH(tmp), w->v = SCRATCH(v), w->s = SCRATCH(s),
     w->p = SCRATCH(p), w->o = SCRATCH(o), w->m = SCRATCH(m), w->l = SCRATCH(l), w->l_rounded = w->l + f->rows;
-    w->poison.raw = SCRATCH(raw), w->before = SCRATCH(before);
+    w->nonfinite.raw = SCRATCH(raw), w->before = SCRATCH(before);
 #undef SCRATCH
-    w->kept = (struct attn_cpu_fwd_kept *)(void *)(scratch + f->offsets.kept);
-    w->poison.row = (uint8_t *)scratch + f->offsets.poison;
+    w->cached = (struct attn_cpu_fwd_cached *)(void *)(scratch + f->offsets.cached);
+    w->nonfinite.row = (uint8_t *)scratch + f->offsets.nonfinite;
     w->hidden = (uint8_t *)scratch + f->offsets.hidden;
     w->mask = (float *)(void *)(scratch + f->offsets.mask);
     if (f->splits > 1) {
@@ -460,9 +461,9 @@ static void T(run_task)(struct attn_cpu_fwd *f, int64_t head, int64_t task, char
         w->l = (REAL *)(void *)(partial + f->partial_l);
         w->o = (REAL *)(void *)(partial + f->partial_o);
     }
-    int64_t live = w->seq.sq * f->s.group - f0;
-    live = live < 0 ? 0 : live > n ? n : live;
-    for (int64_t r = 0; r < live; r++) {
+    int64_t n_valid = w->seq.sq * f->s.group - f0;
+    n_valid = n_valid < 0 ? 0 : n_valid > n ? n : n_valid;
+    for (int64_t r = 0; r < n_valid; r++) {
         const int64_t i = (f0 + r) / f->s.group, h = w->hk * f->s.group + (f0 + r) % f->s.group;
         attn_cpu_sdpa_row(&f->s, &w->seq, w->b, h, i, &w->row[r]);
         if (p->dim_qk > 0) T(load_row)(w, w->q + r * f->ldq, attn_view_row(&f->s.q, w->b, h, w->seq.q0 + i));
@@ -470,26 +471,26 @@ static void T(run_task)(struct attn_cpu_fwd *f, int64_t head, int64_t task, char
         w->l[r] = 0;
         if (PAIRS) w->l_rounded[r] = 0;
     }
-    memset(w->o, 0, (size_t)(live * f->ldv) * sizeof *w->o);
+    memset(w->o, 0, (size_t)(n_valid * f->ldv) * sizeof *w->o);
     const int64_t k0 = split * f->split, k1 = f->splits > 1 ? k0 + f->split : INT64_MAX;
 #if PAIRS
-    if (f->one_pass) {
-        T(run_pass)(w, live, k0, k1);
+    if (f->decode_amx) {
+        T(run_decode)(w, n_valid, k0, k1);
     } else
 #endif
 #if HALF
         if (f->steps) {
-        T(run_steps)(w, live, k0, k1);
+        T(run_steps)(w, n_valid, k0, k1);
     } else
 #endif
-        T(run_keys)(w, live, k0, k1);
+        T(run_keys)(w, n_valid, k0, k1);
 #if PAIRS
-    for (int64_t r = 0; r < live; r++)
+    for (int64_t r = 0; r < n_valid; r++)
         if (w->l_rounded[r] > 0 && isfinite(w->l[r]))
             f->s.u->R(scale)(w->o + r * f->ldv, p->dim_v, w->l[r] / w->l_rounded[r]);
 #endif
     if (f->splits > 1) return;
-    for (int64_t r = 0; r < live; r++) R(attn_cpu_fwd_finish)
+    for (int64_t r = 0; r < n_valid; r++) R(attn_cpu_fwd_finish)
     (f, &w->seq, w->b, &w->row[r], (double)w->m[r] * f->s.unit, (double)w->l[r], w->o + r * f->ldv);
-    attn_cpu_fwd_empty(f, &w->seq, w->b, w->hk, f0 + live, f0 + n);
+    attn_cpu_fwd_empty(f, &w->seq, w->b, w->hk, f0 + n_valid, f0 + n);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * The dense forward of many rows where the table has `lanes` (ukr/transposed.h): a task of fwd.c in strips of 32 flat
- * rows that lie across the lanes. Steps of keys lie on a fixed grid. Elements are numbers of f32, or widened to it, or
- * pairs of bf16:
+ * The dense forward with transposed scores, S^T = K Q^T: queries lie across the lanes, so that the softmax needs no
+ * reduction across lanes. fwd.c calls it for tasks of many rows where the table has ukr/transposed.h. A task is flat
+ * rows of one key head, in strips of 32. For each block of keys (load_block) each strip runs over steps of keys
+ * (run_strip, run_step), on a fixed grid. Numbers are f32, or widened to it, or pairs of bf16:
  *
  *     K      rows as they are if they follow each other at once, else copied                 [n][depth]
  *     V      f32: the same; pairs: zipped by two keys                                        [n or n/2][width]
@@ -37,14 +38,14 @@ static const struct attn_ukr_transposed *table(const struct attn_cpu_fwd *f) {
     return f->s.bf16 ? f->s.bf16->transposed : f->s.u->transposed;
 }
 
-/* 11 of 12 lanes are filled, or keys are split: else strips of 14 rows (fwd.c) waste less, but read keys more often. */
+/* 11 of 12 lanes are filled, or split-K. Else fwd.c's row-major strips of 14 rows waste less, but read keys more. */
 static int pays(const struct attn_cpu_fwd *f) {
     return f->splits > 1 || 12 * f->s.flat >= 11 * attn_cpu_sdpa_up(f->s.flat, HALF);
 }
 int attn_cpu_transposed_serves(const struct attn_cpu_fwd *f) {
     const attn_problem *p = f->s.p;
-    return table(f) && !f->exact_max && p->dtype != ATTN_F64 && (f->s.plain || f->s.late_fits) &&
-           (p->softcap <= 0 || attn_softcap_fits(f->s.softcap, f->s.late_scale)) && f->panel && p->dim_qk > 0 &&
+    return table(f) && !f->exact_max && p->dtype != ATTN_F64 && (f->s.plain || f->s.remaining_fits) &&
+           (p->softcap <= 0 || attn_softcap_fits(f->s.softcap, f->s.remaining_scale)) && f->panel && p->dim_qk > 0 &&
            p->dim_v > 0 && p->seq_k > 0 && pays(f);
 }
 
@@ -59,7 +60,7 @@ void attn_cpu_transposed_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     if (attn_core_has(p, ATTN_PAGED) && (p->scale > 0 || !pairs) && p->softcap <= 0 && !p->alibi && !p->mask_dtype)
         f->s.plain = 1, f->s.unit = pairs ? p->scale : 1;
     f->strip = ROWS;
-    f->kept = 1;
+    f->n_cached = 1;
     const int64_t most = p->mask_dtype ? MOST_MASKED : MOST_STEP, steps = attn_cpu_sdpa_blocks(p->seq_k, most);
     f->step = attn_cpu_sdpa_up(attn_cpu_sdpa_blocks(p->seq_k, steps), p->mask_dtype ? LINE : ATTN_TRANSPOSED_ROWS);
     const int64_t fits = BLOCK_BYTES / ((depth + values) * real * f->step),
@@ -73,7 +74,7 @@ void attn_cpu_transposed_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     f->stay = blocks == 1;
     int64_t want = strips * p->batch * p->heads_k / ((f->stay ? 16 : 4) * (int64_t)threads);
     want = want < 1 ? 1 : want > most_rows ? most_rows : want;
-    if (f->splits > 1) want = strips; /* few: partial results are of all rows */
+    if (f->splits > 1) want = strips; /* split-K has few rows, and a partial result holds all of them */
     f->row_blocks = attn_cpu_sdpa_blocks(strips, want);
     f->rows = attn_cpu_sdpa_blocks(strips, f->row_blocks) * ROWS;
     f->row_blocks = attn_cpu_sdpa_blocks(f->s.flat, f->rows);
@@ -90,9 +91,9 @@ void attn_cpu_transposed_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     f->offsets.k = attn_cpu_sdpa_take(end, f->keys * depth * real);
     f->offsets.v = attn_cpu_sdpa_take(end, f->keys * width * real);
     f->offsets.raw = attn_cpu_sdpa_take(end, f->keys * width * real);
-    f->offsets.poison = attn_cpu_sdpa_take(end, f->keys);
-    f->offsets.live = attn_cpu_sdpa_take(end, f->step * (int64_t)sizeof(uint32_t));
-    f->offsets.kept = attn_cpu_sdpa_take(end, (int64_t)sizeof(struct attn_cpu_fwd_kept));
+    f->offsets.nonfinite = attn_cpu_sdpa_take(end, f->keys);
+    f->offsets.visible = attn_cpu_sdpa_take(end, f->step * (int64_t)sizeof(uint32_t));
+    f->offsets.cached = attn_cpu_sdpa_take(end, (int64_t)sizeof(struct attn_cpu_fwd_cached));
     int64_t tmp = ROWS * (f->ldq > f->ldv ? f->ldq : f->ldv) * real;
     if (p->mask_dtype && tmp < ATTN_CPU_STRIP_MASK_BYTES) tmp = ATTN_CPU_STRIP_MASK_BYTES;
     f->offsets.tmp = attn_cpu_sdpa_take(end, tmp);
@@ -114,17 +115,17 @@ struct work {
     struct attn_core_seq seq;
     int64_t b, hk;
     struct attn_cpu_sdpa_row *row;
-    /* ref: running max of a query; -inf: it has seen no key. less, offset: see attn_ukr_transposed.update_max */
+    /* Of each query. ref: running max, -inf where it has seen no key. P = 2^((s - less) * factor - offset). */
     float *q, *tmp, *p, *o, *ref, *less, *offset, *l;
     float *l_rounded; /* pairs: the sum of P as rounded to bf16, the divisor of out; l, unrounded, makes lse */
-    int close_alone;  /* 1: rows are finished one by one (a sink and the like), not 32 at a time */
+    int close_alone;  /* 1: rows are finished one by one, as a sink and other forms of lse need */
     int64_t depth;
     const float *k, *v; /* of key `first` on */
     int64_t first;
     float *k_own, *v_own;
-    struct attn_cpu_fwd_kept *kept;
-    struct attn_cpu_sdpa_poison poison;
-    uint32_t *live;
+    struct attn_cpu_fwd_cached *cached;
+    struct attn_cpu_sdpa_nonfinite nonfinite;
+    uint32_t *visible;
     char *partial;         /* NULL; else where results of this split of the keys go */
     uint8_t *page_missing; /* keys of the block in pages outside the pool */
     int any_page_missing;
@@ -149,8 +150,7 @@ static void prefetch(const struct work *w, const struct attn_view *view, int64_t
         for (int64_t byte = 0; byte < width * view->element_bytes; byte += 64) __builtin_prefetch(row + byte, 0, 2);
     }
 }
-/* Rows that a strip prefetches during its products, a share with each step: more than the processor's outstanding loads
- * at once would stall it. */
+/* Rows that a strip prefetches during its products, a share with each step: all at once would stall the processor. */
 struct wants {
     int64_t next, last; /* queries of the next strip */
     int64_t out, end;   /* rows of this strip's results */
@@ -216,52 +216,52 @@ static const float *load_keys(const struct work *w, int64_t n, int holds) {
     }
     return w->k_own;
 }
-/* The same of values; what is not finite goes to w->poison. */
+/* The same for values. Nonfinite ones are replaced by 0 and kept in w->nonfinite, for add_nonfinite. */
 static const float *load_values(struct work *w, int64_t n, int holds) {
     const struct attn_cpu_fwd *f = w->f;
     const struct attn_view *view = &f->s.v;
     const int64_t width = f->s.p->dim_v;
-    struct attn_cpu_fwd_kept *kept = w->kept;
+    struct attn_cpu_fwd_cached *cached = w->cached;
     int64_t ld;
-    w->poison.any = holds && !kept->clean;
+    w->nonfinite.any = holds && !cached->clean;
     if (w->u->pairs) {
         if (!holds)
-            attn_cpu_bf16_rows(&f->s, view, &w->seq, w->b, w->hk, w->first, n, width, w->v_own, width, &w->poison);
-        kept->clean = !w->poison.any;
+            attn_cpu_bf16_rows(&f->s, view, &w->seq, w->b, w->hk, w->first, n, width, w->v_own, width, &w->nonfinite);
+        cached->clean = !w->nonfinite.any;
         return w->v_own;
     }
-    if (holds && (w->poison.any || view->row != width || w->seq.pages)) return w->v_own;
+    if (holds && (w->nonfinite.any || view->row != width || w->seq.pages)) return w->v_own;
     const float *v = attn_cpu_sdpa_keys_f32(&f->s, view, &w->seq, w->b, w->hk, w->first, n, width, w->v_own, width,
                                             view->row != width, &ld);
     if (holds) return v;
-    kept->clean = f->s.u->finite_f32(v, n * width);
-    if (kept->clean) return v;
+    cached->clean = f->s.u->finite_f32(v, n * width);
+    if (cached->clean) return v;
     if (v != w->v_own) memcpy(w->v_own, v, (size_t)(n * width) * sizeof *v);
-    attn_cpu_sdpa_poison_find_f32(&f->s, &w->poison, w->v_own, n, width, width);
+    attn_cpu_sdpa_nonfinite_find_f32(&f->s, &w->nonfinite, w->v_own, n, width, width);
     return w->v_own;
 }
 static void load_block(struct work *w, int64_t begin, int64_t end) {
     const int64_t head = w->b * w->f->s.p->heads_k + w->hk;
-    struct attn_cpu_fwd_kept *kept = w->kept;
-    const int holds = kept->head == head && kept->begin <= begin && end <= kept->end;
-    if (!holds) *kept = (struct attn_cpu_fwd_kept){.head = head, .begin = begin, .end = end};
-    w->first = kept->begin;
-    for (int64_t j = w->first; j < kept->end && !holds && w->seq.pages; j++) {
+    struct attn_cpu_fwd_cached *cached = w->cached;
+    const int holds = cached->head == head && cached->begin <= begin && end <= cached->end;
+    if (!holds) *cached = (struct attn_cpu_fwd_cached){.head = head, .begin = begin, .end = end};
+    w->first = cached->begin;
+    for (int64_t j = w->first; j < cached->end && !holds && w->seq.pages; j++) {
         const int page_missing = !attn_core_kv_row(w->f->s.p, &w->f->s.k, &w->seq, w->b, w->hk, j);
         w->page_missing[j - w->first] = (uint8_t)page_missing;
-        kept->page_missing |= page_missing;
+        cached->page_missing |= page_missing;
     }
-    w->any_page_missing = kept->page_missing;
-    w->k = load_keys(w, kept->end - kept->begin, holds);
-    w->v = load_values(w, kept->end - kept->begin, holds);
+    w->any_page_missing = cached->page_missing;
+    w->k = load_keys(w, cached->end - cached->begin, holds);
+    w->v = load_values(w, cached->end - cached->begin, holds);
 }
 
-/* A step: strip r0 against n keys from j0 on. */
+/* A step: the strip of rows r0 .. against keys j0 .. j0 + n. */
 struct step {
     int64_t r0, rows, j0, n;
-    int halves;   /* 1: of up to 16 rows */
-    int64_t cut;  /* keys from here on, or all, are not seen by all rows; n: they are */
-    int64_t grid; /* first key of the step on the fixed grid: a row's running max must not depend on other rows */
+    int n_half;   /* 1: of up to 16 rows */
+    int64_t cut;  /* keys j0 .. j0 + cut are seen by all rows; n: all are, 0: hide must look at all */
+    int64_t grid; /* first key of the step on the fixed grid, on which a row's running max depends; j0 may be later */
     int begun;    /* sums have begun */
     int seen;     /* all rows have seen a key */
     float *q, *ref, *less, *offset, *l, *l_rounded, *o;
@@ -278,7 +278,7 @@ static void prefetch_masks(const struct work *w, const struct step *s, int64_t r
 static void prepare_score(struct work *w, int64_t r0, int64_t rows, int64_t j0) {
     attn_cpu_strip_score(&w->f->s, w->row + r0, rows, j0, &w->score);
 }
-/* Products with a step's keys become scores. */
+/* The score_mod of a step, where it is more than a softcap. */
 static void finish_scores(struct work *w, const struct step *s) {
     if (w->score.mask == ATTN_UKR_MASK_BIAS) {
         prepare_score(w, s->r0, s->rows, s->j0);
@@ -288,7 +288,7 @@ static void finish_scores(struct work *w, const struct step *s) {
         w->u->score(&w->score, s->n, s->j0 - w->first, w->p);
     }
 }
-/* Scores of a step. */
+/* Scores of a step, transposed, in w->p: products, score_mod, and -inf for hidden keys. */
 static void score(struct work *w, const struct step *s) {
     enum { PARTS = 2 };
     int32_t lo[ROWS] = {0}, hi[ROWS] = {0};
@@ -297,7 +297,7 @@ static void score(struct work *w, const struct step *s) {
     const int64_t part = attn_cpu_sdpa_up(attn_cpu_sdpa_blocks(s->n, PARTS), 2);
     for (int64_t j = 0, r = 0; j < s->n; j += part, r += ROWS / PARTS) {
         if (prefetches) prefetch_masks(w, s, r, ROWS / PARTS);
-        w->u->scores(s->halves, s->n - j < part ? s->n - j : part, w->depth, k + j * w->depth, s->q, w->p + j * ROWS);
+        w->u->scores(s->n_half, s->n - j < part ? s->n - j : part, w->depth, k + j * w->depth, s->q, w->p + j * ROWS);
     }
     if (w->scored) {
         finish_scores(w, s);
@@ -314,38 +314,38 @@ static void score(struct work *w, const struct step *s) {
     for (int64_t j = 0; j < s->n && w->any_page_missing; j++)
         for (int64_t r = 0; r < ROWS && w->page_missing[s->j0 - w->first + j]; r++) w->p[j * ROWS + r] = -INFINITY;
 }
-/* Of each query the largest score; of ALiBi that grows from step to step, what it will have become: else most steps
- * would move what queries are relative to, and all sums with it. */
+/* Largest score of each query, plus what ALiBi still grows by after this step. Without the latter the running max would
+ * move in most steps, and rescale O and l each time. */
 static void look_for_high(struct work *w, const struct step *s, float *high) {
     w->u->high(s->n, w->p, high);
     if (!w->scored || !w->score.alibi) return;
-    float growth_left[ROWS];
-    w->u->growth(&w->score, w->f->step, s->grid - (w->score.mask == ATTN_UKR_MASK_BIAS ? s->j0 : w->first),
-                 growth_left);
-    for (int64_t r = 0; r < ROWS; r++) high[r] += growth_left[r];
+    float left[ROWS];
+    w->u->growth(&w->score, w->f->step, s->grid - (w->score.mask == ATTN_UKR_MASK_BIAS ? s->j0 : w->first), left);
+    for (int64_t r = 0; r < ROWS; r++) high[r] += left[r];
 }
 
-/* What l and the sums of row r are relative to, natural. */
+/* The running max that l and O of a row are relative to, as a natural logarithm. */
 static double base(const struct work *w, float less, float offset) {
     return (double)less * w->f->s.unit + (double)offset * w->natural;
 }
 
-/* Rows that have seen no key yet are relative to their largest score now. */
+/* A step with hidden keys, nonfinite values, rows without a running max (they take their largest of the step), or
+ * rows whose sum passed MOST_SUM: their running max moves, l and O are rescaled, exponentials run again. */
 static void step_with_care(struct work *w, const struct step *s, float *sum) {
     float high[ROWS], rescale[ROWS];
     score(w, s);
     for (int64_t r = 0; r < ROWS; r++) high[r] = rescale[r] = 1;
     if (!s->seen) look_for_high(w, s, high);
-    for (int64_t j = 0; j < s->n && w->poison.any; j++) {
-        w->live[j] = 0;
-        for (int64_t r = 0; r < s->rows && w->poison.row[s->j0 - w->first + j]; r++)
-            w->live[j] |= (uint32_t) !(w->p[j * ROWS + r] <= -INFINITY) << r; /* a NaN is live */
+    for (int64_t j = 0; j < s->n && w->nonfinite.any; j++) {
+        w->visible[j] = 0;
+        for (int64_t r = 0; r < s->rows && w->nonfinite.row[s->j0 - w->first + j]; r++)
+            w->visible[j] |= (uint32_t) !(w->p[j * ROWS + r] <= -INFINITY) << r; /* a NaN is visible */
     }
     struct attn_transposed_exp exp_args = w->exp_args;
     exp_args.less = s->less, exp_args.offset = s->offset;
     if (!s->seen)
         w->u->update_max(UINT32_MAX >> (ROWS - s->rows), 1, high, exp_args.factor, s->ref, s->less, s->offset);
-    uint32_t over = w->u->exp_scores(s->halves, s->n, w->p, &exp_args, sum);
+    uint32_t over = w->u->exp_scores(s->n_half, s->n, w->p, &exp_args, sum);
     for (int64_t r = 0; r < ROWS && over; r++)
         if (r >= s->rows || isinf(s->ref[r]) || !isfinite(s->l[r])) over &= ~(UINT32_C(1) << r);
     if (!over) return;
@@ -361,22 +361,22 @@ static void step_with_care(struct work *w, const struct step *s, float *sum) {
         s->l_rounded[r] *= rescale[r];
     }
     if (s->begun) w->u->scale(w->f->s.p->dim_v, s->o, rescale);
-    w->u->exp_scores(s->halves, s->n, w->p, &exp_args, sum);
+    w->u->exp_scores(s->n_half, s->n, w->p, &exp_args, sum);
 }
 
-/* Values that are not finite come to the sums of the rows that see them. Any probability but 0 leaves of them what they
- * are, so it need not be known. */
-static void add_poison(const struct work *w, const struct step *s) {
+/* Adds nonfinite values to O of the rows that see them: NaN and infinity stay so under any probability but 0. */
+static void add_nonfinite(const struct work *w, const struct step *s) {
     const int64_t width = w->f->s.p->dim_v;
     for (int64_t j = 0; j < s->n; j++) {
-        if (!w->poison.row[s->j0 - w->first + j] || !w->live[j]) continue;
-        const float *raw = (const float *)w->poison.raw + (s->j0 - w->first + j) * width;
+        if (!w->nonfinite.row[s->j0 - w->first + j] || !w->visible[j]) continue;
+        const float *raw = (const float *)w->nonfinite.raw + (s->j0 - w->first + j) * width;
         for (int64_t c = 0; c < width; c++)
             for (int64_t r = 0; r < ROWS && !isfinite(raw[c]); r++)
-                if (w->live[j] >> r & 1) s->o[c * ROWS + r] += raw[c];
+                if (w->visible[j] >> r & 1) s->o[c * ROWS + r] += raw[c];
     }
 }
 
+/* Scores, exponentials, l and P V of a step. careful: step_with_care is needed in any case. */
 static void run_step(struct work *w, const struct step *s, int careful) {
     const int64_t width = w->f->s.p->dim_v, key = s->j0 - w->first, keys = w->u->pairs ? 2 : 1; /* of an element */
     float sum[2 * ROWS];
@@ -388,21 +388,21 @@ static void run_step(struct work *w, const struct step *s, int careful) {
             if (s->less[r] < 0 || s->less[r] > 0) exp_args.less = s->less;
         if (w->scored || w->any_page_missing) {
             score(w, s);
-            over = w->u->exp_scores(s->halves, s->n, w->p, &exp_args, sum);
+            over = w->u->exp_scores(s->n_half, s->n, w->p, &exp_args, sum);
         } else {
-            over = w->u->scores_exp(s->halves, s->n, w->depth, w->k + key * w->depth, s->q, w->p, &exp_args, sum);
+            over = w->u->scores_exp(s->n_half, s->n, w->depth, w->k + key * w->depth, s->q, w->p, &exp_args, sum);
         }
-        /* a row whose sums are not finite stays as it is */
+        /* a row with nonfinite sums keeps its running max */
         for (int64_t r = 0; r < s->rows && over; r++) careful |= (over >> r & 1) && isfinite(s->l[r]);
     }
     if (careful) step_with_care(w, s, sum);
     for (int64_t r = 0; r < ROWS; r++) s->l[r] += sum[r];
     for (int64_t r = 0; r < ROWS && w->u->pairs; r++) s->l_rounded[r] += sum[ROWS + r];
-    w->u->add(s->halves, attn_cpu_sdpa_blocks(s->n, keys), width, w->v + key / keys * width, w->p, s->o, s->begun);
-    if (w->poison.any) add_poison(w, s);
+    w->u->add(s->n_half, attn_cpu_sdpa_blocks(s->n, keys), width, w->v + key / keys * width, w->p, s->o, s->begun);
+    if (w->nonfinite.any) add_nonfinite(w, s);
 }
 
-/* Strip r0 against the keys begin .. end that it sees. */
+/* The strip of rows r0 .. against those keys of begin .. end that it sees. */
 static void run_strip(struct work *w, int64_t r0, int64_t rows, int64_t begin, int64_t end, struct wants wants) {
     const struct attn_cpu_fwd *f = w->f;
     struct strip *strip = &w->strips[r0 / ROWS];
@@ -410,7 +410,7 @@ static void run_strip(struct work *w, int64_t r0, int64_t rows, int64_t begin, i
     const int64_t lo = sees->lo > begin ? sees->lo : begin, hi = sees->hi < end ? sees->hi : end;
     struct step s = {.r0 = r0,
                      .rows = rows,
-                     .halves = rows > HALF ? 2 : 1,
+                     .n_half = rows > HALF ? 2 : 1,
                      .q = queries(w, r0),
                      .ref = w->ref + r0,
                      .less = w->less + r0,
@@ -423,7 +423,7 @@ static void run_strip(struct work *w, int64_t r0, int64_t rows, int64_t begin, i
     const int64_t unit = f->s.p->mask_dtype ? LINE : 2;
     if (w->scored) prepare_score(w, r0, rows, w->first);
     for (s.grid = lo / f->step * f->step; s.grid < hi; s.grid += f->step) {
-        /* Keys before the first that some row sees would add 0. */
+        /* keys before the first that some row sees are skipped: they would add 0 */
         s.j0 = lo > s.grid ? lo / unit * unit : s.grid;
         s.n = (hi - s.grid < f->step ? hi : s.grid + f->step) - s.j0;
         s.cut = sees->lo_most > s.j0 ? 0 : sees->hi_least - s.j0;
@@ -432,7 +432,7 @@ static void run_strip(struct work *w, int64_t r0, int64_t rows, int64_t begin, i
         s.begun = strip->begun;
         strip->begun = 1;
         prefetch_some(w, &wants);
-        run_step(w, &s, s.cut < s.n || !s.seen || w->poison.any);
+        run_step(w, &s, s.cut < s.n || !s.seen || w->nonfinite.any);
         for (int64_t r = strip->seen ? rows : 0; r <= rows; r++) {
             if (r == rows) {
                 strip->seen = 1;
@@ -443,7 +443,7 @@ static void run_strip(struct work *w, int64_t r0, int64_t rows, int64_t begin, i
     }
 }
 
-/* Results of a strip whose rows are all ordinary and are divided by their sums, in one piece; 0: nothing was done. */
+/* Writes a whole strip's results at once, where no row is empty or nonfinite. Returns 0, nothing done, if it cannot. */
 static int store_at_once(const struct work *w, int64_t r0, int64_t n, const float *factor) {
     const struct attn_cpu_fwd *f = w->f;
     const int64_t width = f->s.p->dim_v;
@@ -468,12 +468,11 @@ static int store_at_once(const struct work *w, int64_t r0, int64_t n, const floa
                           sums(w, r0), ROWS, width, ROWS);
     return 1;
 }
-/* Factor of o in row r: P V was formed of rounded P, and l is of unrounded. */
+/* Factor of O by which l is replaced with the sum of P as rounded to bf16, as P V was computed. */
 static float l_over_rounded(const struct work *w, int64_t r) {
     return w->u->pairs && w->l_rounded[r] > 0 && isfinite(w->l[r]) ? w->l[r] / w->l_rounded[r] : 1;
 }
-/* What a strip has of this split of the keys: m, l and o, all relative to the score m itself and not to its product
- * with the exponential's factor, rounded. */
+/* Writes m, l and O of this split of the keys, relative to m itself and not to m * factor as rounded. */
 static void leave_partial(const struct work *w, int64_t r0, int64_t n) {
     const struct attn_cpu_fwd *f = w->f;
     float *m = (float *)(void *)w->partial + r0, *l = (float *)(void *)(w->partial + f->partial_l) + r0,
@@ -540,31 +539,29 @@ void attn_cpu_transposed_task(const struct attn_cpu_fwd *f, int64_t head, int64_
     w->natural = f->s.unit / (double)w->exp_args.factor;
     w->scored = !f->s.plain && (p->alibi || p->mask_dtype || (w->u->pairs && p->softcap <= 0));
     if (p->softcap > 0 && !w->scored) {
-        cap = attn_softcap_of(f->s.softcap, f->s.late_scale);
+        cap = attn_softcap_of(f->s.softcap, f->s.remaining_scale);
         w->exp_args.cap = &cap;
     }
     w->close_alone = f->lse_rounded.data || (f->lse.data && f->lse.dtype != ATTN_F32) || attn_core_has(p, ATTN_SINK) ||
                      attn_core_has(p, ATTN_LSE_WITH_SINK) || attn_core_has(p, ATTN_LSE_BASE_2);
     attn_cpu_sdpa_seq(&f->s, w->b, &w->seq);
     w->row = (struct attn_cpu_sdpa_row *)(void *)(scratch + f->offsets.row);
-#define SCRATCH(name) (float *)(void *)(scratch + f->offsets.name)
-    w->q = SCRATCH(q), w->k_own = SCRATCH(k), w->v_own = SCRATCH(v), w->tmp = SCRATCH(tmp), w->p = SCRATCH(p),
-    w->o = SCRATCH(o), w->ref = SCRATCH(m), w->less = SCRATCH(before), w->offset = w->less + f->rows, w->l = SCRATCH(l),
-    w->l_rounded = w->l + f->rows;
-    w->poison.raw = SCRATCH(raw);
-#undef SCRATCH
-    w->poison.row = (uint8_t *)scratch + f->offsets.poison;
-    w->live = (uint32_t *)(void *)(scratch + f->offsets.live);
+#define F32(name) (float *)(void *)(scratch + f->offsets.name)
+    w->q = F32(q), w->k_own = F32(k), w->v_own = F32(v), w->tmp = F32(tmp), w->p = F32(p), w->o = F32(o),
+    w->ref = F32(m), w->less = F32(before), w->offset = w->less + f->rows, w->l = F32(l), w->l_rounded = w->l + f->rows;
+    w->nonfinite.raw = F32(raw);
+#undef F32
+    w->nonfinite.row = (uint8_t *)scratch + f->offsets.nonfinite;
+    w->visible = (uint32_t *)(void *)(scratch + f->offsets.visible);
     w->page_missing = (uint8_t *)scratch + f->offsets.page_missing;
-    w->bias = (float *)(void *)(scratch + f->offsets.bias);
-    w->score.bias = w->bias;
-    w->kept = (struct attn_cpu_fwd_kept *)(void *)(scratch + f->offsets.kept);
+    w->bias = (float *)(void *)(scratch + f->offsets.bias), w->score.bias = w->bias;
+    w->cached = (struct attn_cpu_fwd_cached *)(void *)(scratch + f->offsets.cached);
     if (f->splits > 1) w->partial = f->partials + (head * f->splits + split) * f->partial_bytes;
-    int64_t live = w->seq.sq * f->s.group - f0;
-    live = live < 0 ? 0 : live > n ? n : live;
-    const int64_t padded = attn_cpu_sdpa_up(live, ROWS);
+    int64_t valid = w->seq.sq * f->s.group - f0;
+    valid = valid < 0 ? 0 : valid > n ? n : valid;
+    const int64_t padded = attn_cpu_sdpa_up(valid, ROWS);
     const int open = p->window_left == ATTN_UNBOUNDED && p->window_right == ATTN_UNBOUNDED && !w->scored;
-    for (int64_t r = 0, h = f0 % f->s.group, i = f0 / f->s.group; r < live; r++) {
+    for (int64_t r = 0, h = f0 % f->s.group, i = f0 / f->s.group; r < valid; r++) {
         const int64_t query_head = w->hk * f->s.group + h;
         if (r == 0 || !open) {
             attn_cpu_sdpa_row(&f->s, &w->seq, w->b, query_head, i, &w->row[r]);
@@ -575,21 +572,21 @@ void attn_cpu_transposed_task(const struct attn_cpu_fwd *f, int64_t head, int64_
         if (++h == f->s.group) h = 0, i++;
     }
     for (int64_t r = 0; r < padded; r++) {
-        w->ref[r] = r < live ? -INFINITY : 0;
+        w->ref[r] = r < valid ? -INFINITY : 0;
         w->less[r] = w->offset[r] = w->l[r] = w->l_rounded[r] = 0;
     }
-    for (int64_t r = 0; r < live; r += ROWS)
-        w->strips[r / ROWS] = (struct strip){.sees = attn_cpu_fwd_see(w->row + r, live - r < ROWS ? live - r : ROWS)};
-    const struct attn_cpu_fwd_bounds all = attn_cpu_fwd_see(w->row, live);
+    for (int64_t r = 0; r < valid; r += ROWS)
+        w->strips[r / ROWS] = (struct strip){.sees = attn_cpu_fwd_see(w->row + r, valid - r < ROWS ? valid - r : ROWS)};
+    const struct attn_cpu_fwd_bounds all = attn_cpu_fwd_see(w->row, valid);
     const int64_t k0 = split * f->split, k1 = w->partial ? k0 + f->split : INT64_MAX, lo = all.lo > k0 ? all.lo : k0,
                   hi = all.hi < k1 ? all.hi : k1, first = lo < hi ? k0 + (lo - k0) / f->keys * f->keys : hi;
     for (int64_t block = first; block < hi; block += f->keys) {
         const int64_t step = lo / f->step * f->step, begin = step > block ? step : block,
                       end = hi - block < f->keys ? hi : block + f->keys;
         load_block(w, begin, end);
-        for (int64_t r = 0, rows; r < live; r += rows) {
-            rows = live - r < ROWS ? live - r : ROWS;
-            const int64_t next = r + rows, last = next + ROWS < live ? next + ROWS : live;
+        for (int64_t r = 0, rows; r < valid; r += rows) {
+            rows = valid - r < ROWS ? valid - r : ROWS;
+            const int64_t next = r + rows, last = next + ROWS < valid ? next + ROWS : valid;
             if (block == first) load_strip(w, r, rows);
             run_strip(
                 w, r, rows, begin, end,
@@ -598,6 +595,6 @@ void attn_cpu_transposed_task(const struct attn_cpu_fwd *f, int64_t head, int64_
             if (end == hi) finish_strip(w, r, rows);
         }
     }
-    for (int64_t r = 0; r < live && first >= hi; r += ROWS) finish_strip(w, r, live - r < ROWS ? live - r : ROWS);
-    if (!w->partial) attn_cpu_fwd_empty(f, &w->seq, w->b, w->hk, f0 + live, f0 + n);
+    for (int64_t r = 0; r < valid && first >= hi; r += ROWS) finish_strip(w, r, valid - r < ROWS ? valid - r : ROWS);
+    if (!w->partial) attn_cpu_fwd_empty(f, &w->seq, w->b, w->hk, f0 + valid, f0 + n);
 }

@@ -4,8 +4,8 @@
 
 /* The rate of AMX is a rough one of Granite Rapids: it ranks above all others. */
 static const struct attn_cpu_sdpa_isa isa_amx = {&attn_ukr_avx512, &attn_ukr_bf16_amx, 0, 800e9},
-                                      isa_amx_halves = {&attn_ukr_avx512, &attn_ukr_bf16_amx, 2, 400e9},
-                                      isa_amx_thirds = {&attn_ukr_avx512, &attn_ukr_bf16_amx, 3, 200e9},
+                                      isa_amx_bf16x2 = {&attn_ukr_avx512, &attn_ukr_bf16_amx, 2, 400e9},
+                                      isa_amx_bf16x3 = {&attn_ukr_avx512, &attn_ukr_bf16_amx, 3, 200e9},
                                       isa_avx512bf16 = {&attn_ukr_avx512, &attn_ukr_bf16_avx512bf16, 0, 160e9},
                                       isa_avx512 = {&attn_ukr_avx512, NULL, 0, 90e9},
                                       isa_avx2 = {&attn_ukr_avx2, NULL, 0, 75e9}, isa_c = {&attn_ukr_c, NULL, 0, 12e9};
@@ -69,13 +69,13 @@ OPERATOR(bwd)
 const struct attn_kernel attn_cpu_sdpa_rows[] = {
     ROW(ATTN_OP_SDPA_FWD, fwd, amx, ATTN_CPU_AMX, bf16, ATTN_BF16, "bf16, sums in f32"),
     ROW(ATTN_OP_SDPA_BWD, bwd, amx, ATTN_CPU_AMX, bf16, ATTN_BF16, "bf16, sums in f32"),
-    ROW_OF(ATTN_OP_SDPA_FWD, fwd, amx, isa_amx_halves, ATTN_CPU_AMX, f16, ATTN_F16,
+    ROW_OF(ATTN_OP_SDPA_FWD, fwd, amx, isa_amx_bf16x2, ATTN_CPU_AMX, f16, ATTN_F16,
            "f32, many rows on tiles in exact halves of bf16"),
-    ROW_OF(ATTN_OP_SDPA_FWD, fwd, amx, isa_amx_thirds, ATTN_CPU_AMX, f32, ATTN_F32,
+    ROW_OF(ATTN_OP_SDPA_FWD, fwd, amx, isa_amx_bf16x3, ATTN_CPU_AMX, f32, ATTN_F32,
            "f32, many rows on tiles in three exact terms of bf16"),
-    ROW_OF(ATTN_OP_SDPA_BWD, bwd, amx, isa_amx_halves, ATTN_CPU_AMX, f16, ATTN_F16,
+    ROW_OF(ATTN_OP_SDPA_BWD, bwd, amx, isa_amx_bf16x2, ATTN_CPU_AMX, f16, ATTN_F16,
            "f32, many rows on tiles in three exact terms of bf16"),
-    ROW_OF(ATTN_OP_SDPA_BWD, bwd, amx, isa_amx_thirds, ATTN_CPU_AMX, f32, ATTN_F32,
+    ROW_OF(ATTN_OP_SDPA_BWD, bwd, amx, isa_amx_bf16x3, ATTN_CPU_AMX, f32, ATTN_F32,
            "f32, many rows on tiles in three exact terms of bf16"),
     ROW(ATTN_OP_SDPA_FWD, fwd, avx512bf16, ATTN_CPU_BF16, bf16, ATTN_BF16, "bf16, sums in f32"),
     ROW(ATTN_OP_SDPA_BWD, bwd, avx512bf16, ATTN_CPU_BF16, bf16, ATTN_BF16, "bf16, sums in f32"),

@@ -15,8 +15,8 @@ void attn_cpu_sdpa_init(struct attn_cpu_sdpa *s, const attn_problem *p, const at
     const int fits = size == 0 || (size >= small && size <= 1 / small);
     const int early = fits && !bf16; /* pairs are bits of the tensor: a factor would round them a second time */
     s->row_factor = early ? p->scale : 1;
-    s->late_scale = early ? 1 : p->scale;
-    s->late_fits = fits;
+    s->remaining_scale = early ? 1 : p->scale;
+    s->remaining_fits = fits;
     if (p->softcap > 0) s->softcap = fmin(fmax(p->softcap, f64 ? 1e-200 : 1e-25), f64 ? 1e200 : 1e25);
     s->plain =
         fits && p->softcap <= 0 && p->alibi == ATTN_ALIBI_NONE && !p->mask_dtype && !attn_core_has(p, ATTN_PAGED);

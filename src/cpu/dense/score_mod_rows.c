@@ -35,9 +35,9 @@ int attn_cpu_strip_mask(const struct attn_cpu_sdpa *s) {
 
 void attn_cpu_strip_score(const struct attn_cpu_sdpa *s, const struct attn_cpu_sdpa_row *row, int64_t n, int64_t j0,
                           struct attn_fwd_score_mod *score) {
-    score->scale = (float)s->late_scale;
+    score->scale = (float)s->remaining_scale;
     score->caps = s->p->softcap > 0;
-    if (score->caps) score->cap = attn_softcap_of(s->softcap, s->late_scale);
+    if (score->caps) score->cap = attn_softcap_of(s->softcap, s->remaining_scale);
     score->alibi = s->p->alibi == ATTN_ALIBI_NONE ? 0 : 1 + (s->p->alibi == ATTN_ALIBI_DISTANCE);
     for (int64_t r = 0; r < ROWS; r++) {
         const int there = r < n && score->alibi;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Packing, scores and poison for one compute type; included twice by score.c. No include guard on purpose.
+ * Packing, scores and nonfinite values for one compute type; included twice by score.c. No include guard on purpose.
  * The includer defines REAL, T(name), REAL_IS_F64 and SMALLEST (the smallest normal number). */
 
 void T(attn_cpu_sdpa_scale)(const struct attn_cpu_sdpa *s, REAL *y, int64_t n, double factor) {
@@ -109,11 +109,11 @@ void T(attn_cpu_sdpa_score)(const struct attn_cpu_sdpa *s, const struct attn_cor
     REAL *y = x + first;
     n = end - first;
     j0 += first;
-    if (s->late_scale < 1 || s->late_scale > 1) {
-        if (s->late_fits) {
-            s->u->T(scale)(y, n, (REAL)s->late_scale);
+    if (s->remaining_scale < 1 || s->remaining_scale > 1) {
+        if (s->remaining_fits) {
+            s->u->T(scale)(y, n, (REAL)s->remaining_scale);
         } else { /* in double: neither factor needs to fit the compute type */
-            for (int64_t j = 0; j < n; j++) y[j] = (REAL)(s->late_scale * (double)y[j]);
+            for (int64_t j = 0; j < n; j++) y[j] = (REAL)(s->remaining_scale * (double)y[j]);
         }
     }
     if (p->softcap > 0) s->u->T(softcap)(y, chain ? chain + first : NULL, n, (REAL)s->softcap);
@@ -131,17 +131,17 @@ void T(attn_cpu_sdpa_score)(const struct attn_cpu_sdpa *s, const struct attn_cor
     }
 }
 
-void T(attn_cpu_sdpa_poison_find)(const struct attn_cpu_sdpa *s, struct attn_cpu_sdpa_poison *poison, REAL *x,
-                                  int64_t rows, int64_t n, int64_t ld) {
-    REAL *raw = poison->raw;
-    poison->any = 0;
+void T(attn_cpu_sdpa_nonfinite_find)(const struct attn_cpu_sdpa *s, struct attn_cpu_sdpa_nonfinite *nonfinite, REAL *x,
+                                     int64_t rows, int64_t n, int64_t ld) {
+    REAL *raw = nonfinite->raw;
+    nonfinite->any = 0;
     for (int64_t r = 0; r < rows; r++) {
         REAL *row = x + r * ld;
         const int bad = !s->u->T(finite)(row, n);
-        if (!bad && !poison->any) continue;
-        if (!poison->any) memset(poison->row, 0, (size_t)rows);
-        poison->any = 1;
-        poison->row[r] = (uint8_t)bad;
+        if (!bad && !nonfinite->any) continue;
+        if (!nonfinite->any) memset(nonfinite->row, 0, (size_t)rows);
+        nonfinite->any = 1;
+        nonfinite->row[r] = (uint8_t)bad;
         if (!bad) continue;
         for (int64_t c = 0; c < n; c++) {
             raw[r * ld + c] = row[c];
@@ -150,11 +150,12 @@ void T(attn_cpu_sdpa_poison_find)(const struct attn_cpu_sdpa *s, struct attn_cpu
     }
 }
 
-void T(attn_cpu_sdpa_poison_apply)(const struct attn_cpu_sdpa_poison *poison, int64_t m, int64_t rows, int64_t n,
-                                   int64_t ld, const REAL *a, int64_t a_row, int64_t a_col, REAL *c, int64_t ldc) {
-    const REAL *raw = poison->raw;
+void T(attn_cpu_sdpa_nonfinite_apply)(const struct attn_cpu_sdpa_nonfinite *nonfinite, int64_t m, int64_t rows,
+                                      int64_t n, int64_t ld, const REAL *a, int64_t a_row, int64_t a_col, REAL *c,
+                                      int64_t ldc) {
+    const REAL *raw = nonfinite->raw;
     for (int64_t r = 0; r < rows; r++) {
-        if (!poison->row[r]) continue;
+        if (!nonfinite->row[r]) continue;
         for (int64_t i = 0; i < m; i++) {
             const REAL factor = a[i * a_row + r * a_col];
             if (factor == 0) continue;
@@ -164,8 +165,8 @@ void T(attn_cpu_sdpa_poison_apply)(const struct attn_cpu_sdpa_poison *poison, in
     }
 }
 
-REAL T(attn_cpu_sdpa_exp_lifted)(const struct attn_cpu_sdpa *s, REAL *x, int64_t n, REAL max, const uint8_t *poisoned,
-                                 uint8_t *hidden, int lse) {
+REAL T(attn_cpu_sdpa_exp_lifted)(const struct attn_cpu_sdpa *s, REAL *x, int64_t n, REAL max,
+                                 const uint8_t *has_nonfinite, uint8_t *hidden, int lse) {
     for (int64_t j = 0; j < n; j++) hidden[j] = x[j] == (REAL)-INFINITY;
     REAL sum = 0;
     if (lse) {
@@ -174,6 +175,6 @@ REAL T(attn_cpu_sdpa_exp_lifted)(const struct attn_cpu_sdpa *s, REAL *x, int64_t
         sum = s->u->T(exp)(x, n, max);
     }
     for (int64_t j = 0; j < n; j++)
-        if (x[j] == 0 && !hidden[j] && (!poisoned || poisoned[j])) x[j] = SMALLEST;
+        if (x[j] == 0 && !hidden[j] && (!has_nonfinite || has_nonfinite[j])) x[j] = SMALLEST;
     return sum;
 }

@@ -20,7 +20,7 @@
 struct attn_cpu_sdpa_isa {
     const struct attn_ukr *u;
     const struct attn_ukr_bf16 *bf16; /* or NULL; bf16 only */
-    int terms;   /* f16, f32: pair is for what attn_cpu_fwd_amx_serves and attn_cpu_bwd_amx_serves, in
+    int n_bf16;  /* f16, f32: pair is for what attn_cpu_fwd_amx_serves and attn_cpu_bwd_amx_serves, in
                                        * several terms of bf16 */
     double rate; /* sustained flops per second and thread, for the ranking only */
 };
@@ -34,8 +34,8 @@ struct attn_cpu_sdpa {
     int64_t group;     /* G */
     int64_t flat;      /* flat rows of a (batch, key head): SQ * G */
     double row_factor; /* packed q rows carry this: the scale, unless its size could overflow a product on the way */
-    double late_scale; /* what remains of the scale for the score: 1, or the scale */
-    int late_fits;     /* its product with a score can be taken in the compute type */
+    double remaining_scale; /* what remains of the scale for the score: 1, or the scale */
+    int remaining_fits;     /* its product with a score can be taken in the compute type */
     double unit;    /* what one unit of a finished score is worth: 1, or the scale if that is left to the exponential */
     double softcap; /* clamped to what the compute type can divide by */
     int plain;      /* scores need nothing but their key range */
@@ -75,8 +75,8 @@ static inline double attn_cpu_sdpa_alibi_factor(const struct attn_cpu_sdpa *s, c
 
 /* Rows of a packed operand that hold a NaN or an infinity. A hidden pair has coefficient 0, but 0 * NaN would leak; so
  * products run on a copy with 0 in place of such values (`raw` keeps the original), and what they add to rows that do
- * see them is added afterwards: attn_cpu_sdpa_poison_apply. Elements of other rows keep their bits. */
-struct attn_cpu_sdpa_poison {
+ * see them is added afterwards: attn_cpu_sdpa_nonfinite_apply. Elements of other rows keep their bits. */
+struct attn_cpu_sdpa_nonfinite {
     int any;
     void *raw;    /* same extents as the operand */
     uint8_t *row; /* 1: the row has such values */
@@ -110,19 +110,19 @@ struct attn_cpu_sdpa_poison {
     /* Adds the row's mask for keys j0 .. j0+n. */                                                                     \
     void attn_cpu_sdpa_add_mask_##T(const struct attn_cpu_sdpa *s, const struct attn_cpu_sdpa_row *row, REAL *x,       \
                                     int64_t j0, int64_t n, float *tmp);                                                \
-    /* Look for poison in `rows` rows of x; if there is any, move it to poison->raw. */                                \
-    void attn_cpu_sdpa_poison_find_##T(const struct attn_cpu_sdpa *s, struct attn_cpu_sdpa_poison *poison, REAL *x,    \
-                                       int64_t rows, int64_t n, int64_t ld);                                           \
-    /* C[i] += A[i][r] * poison[r] wherever A[i][r] is not 0; A is addressed like that of gemm. */                     \
-    void attn_cpu_sdpa_poison_apply_##T(const struct attn_cpu_sdpa_poison *poison, int64_t m, int64_t rows, int64_t n, \
-                                        int64_t ld, const REAL *a, int64_t a_row, int64_t a_col, REAL *c,              \
-                                        int64_t ldc);                                                                  \
-    /* exp for rows that see poison: a visible key whose probability underflows gets the smallest \
-     * number instead of 0, or its NaN would be lost. poisoned: of each key, whether it has poison; \
-     * NULL: all are lifted. A row whose keys \
-     * have none keeps its bits, whatever others that its task has loaded. `hidden` has n bytes. */                    \
+    /* Look for nonfinite values in `rows` rows of x; if there are any, move them to nonfinite->raw. */                \
+    void attn_cpu_sdpa_nonfinite_find_##T(const struct attn_cpu_sdpa *s, struct attn_cpu_sdpa_nonfinite *nonfinite,    \
+                                          REAL *x, int64_t rows, int64_t n, int64_t ld);                               \
+    /* C[i] += A[i][r] * raw[r] wherever A[i][r] is not 0; A is addressed like that of gemm. */                        \
+    void attn_cpu_sdpa_nonfinite_apply_##T(const struct attn_cpu_sdpa_nonfinite *nonfinite, int64_t m, int64_t rows,   \
+                                           int64_t n, int64_t ld, const REAL *a, int64_t a_row, int64_t a_col,         \
+                                           REAL *c, int64_t ldc);                                                      \
+    /* exp for rows that see nonfinite values: a visible key whose probability underflows gets the smallest number \
+     * instead of 0, or its NaN would be lost. has_nonfinite: of each key, whether its value row has some; NULL: all \
+     * keys are treated so. A row whose keys have none keeps its bits, whatever other keys its task has loaded. \
+     * `hidden` has n bytes. */   \
     REAL attn_cpu_sdpa_exp_lifted_##T(const struct attn_cpu_sdpa *s, REAL *x, int64_t n, REAL max,                     \
-                                      const uint8_t *poisoned, uint8_t *hidden, int lse);
+                                      const uint8_t *has_nonfinite, uint8_t *hidden, int lse);
 ATTN_CPU_SDPA_TYPED(float, f32)
 ATTN_CPU_SDPA_TYPED(double, f64)
 

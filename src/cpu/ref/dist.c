@@ -36,9 +36,9 @@ static void run_task(const void *what, int64_t task, double *scratch) {
     attn_cpu_ref_slots(m, b, i, key);
     attn_cpu_ref_load_heads(q, &m->q, b, i, 0, p->heads_q, d);
     for (int64_t h = 0; h < p->heads_q; ++h) {
-        double given = attn_num_load(attn_view_row(&m->lse, b, h, i), m->lse.dtype, 0);
+        double value = attn_num_load(attn_view_row(&m->lse, b, h, i), m->lse.dtype, 0);
         /* +-inf: an empty row, and exp(s - inf) = 0 adds nothing for either sign */
-        lse[h] = isinf(given) ? INFINITY : attn_core_has(p, ATTN_LSE_BASE_2) ? given * 0.693147180559945309417 : given;
+        lse[h] = isinf(value) ? INFINITY : attn_core_has(p, ATTN_LSE_BASE_2) ? value * 0.693147180559945309417 : value;
     }
     for (int64_t t = 0; t < p->topk; ++t) {
         sum[t] = 0;

@@ -16,8 +16,8 @@ void attn_cpu_ref_slots(const struct attn_cpu_ref_sparse *m, int64_t b, int64_t 
     const int32_t *index = (const int32_t *)attn_view_row(&m->indices, b, 0, i);
     int64_t length = p->topk, n_keys = p->seq_k;
     if (attn_core_has(p, ATTN_TOPK_LENGTH)) {
-        int64_t given = *(const int32_t *)attn_view_row(&m->topk_length, b, 0, i);
-        length = given < 0 ? 0 : given < p->topk ? given : p->topk;
+        int64_t value = *(const int32_t *)attn_view_row(&m->topk_length, b, 0, i);
+        length = value < 0 ? 0 : value < p->topk ? value : p->topk;
     }
     if (attn_core_has(p, ATTN_CAUSAL)) {
         /* q_start + i + 1 >= k_stride * (idx + 1), divided by k_stride: no product that could overflow */

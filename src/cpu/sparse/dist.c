@@ -47,7 +47,7 @@ static struct layout lay_out(const struct mla_isa *isa, const attn_problem *p) {
     return l;
 }
 
-static int64_t window_of(const attn_problem *p) { return p->batch * p->seq_q < MLA_FEW_QUERIES ? WINDOW : p->topk; }
+static int64_t window_of(const attn_problem *p) { return p->batch * p->seq_q < MLA_DECODE_QUERIES ? WINDOW : p->topk; }
 static int64_t windows(const attn_problem *p, int64_t window) {
     return window > 0 ? (p->topk + window - 1) / window : 0;
 }
@@ -96,7 +96,7 @@ static void task(const struct dist *j, const struct layout *l, char *ws, int64_t
     int32_t *key = (int32_t *)(ws + l->key);
     int64_t *slot = (int64_t *)(ws + l->slot);
     uint8_t *dead = (uint8_t *)(ws + l->dead);
-    uint32_t live[MLA_HEADS / ATTN_MLA_HEADS];
+    uint32_t valid[MLA_HEADS / ATTN_MLA_HEADS];
     const struct mla_rows rows = {.rows = k, .ld = l->ldk};
     const int64_t row = at_task / j->n_windows, b = row / p->seq_q, i = row % p->seq_q;
     const int64_t begin = at_task % j->n_windows * j->window, end = mla_min(begin + j->window, p->topk);
@@ -109,7 +109,7 @@ static void task(const struct dist *j, const struct layout *l, char *ws, int64_t
         int64_t cursor = begin, n = attn_cpu_mla_next(&query, &cursor, end, block_of(j->isa), key, slot);
         if (!n) return;
         if (attn_cpu_mla_lse(p, &j->lse, b, i, h0, heads, l->ldh, lse, dead) == heads) continue;
-        attn_cpu_mla_live(dead, heads, live);
+        attn_cpu_mla_valid(dead, heads, valid);
         attn_cpu_mla_heads(j->isa, &j->q, b, i, h0, heads, p->dim_qk, dead, k, l->ldk);
         attn_cpu_mla_turn(j->isa, k, l->ldk, heads, mla_depth(j->isa, p->dim_qk), qt, mla_transposed(l->ldh));
         if (mla_in_place(j->isa)) {
@@ -124,7 +124,7 @@ static void task(const struct dist *j, const struct layout *l, char *ws, int64_t
                                                       .q = qt,
                                                       .scale = (float)p->scale,
                                                       .lse = lse,
-                                                      .live = live,
+                                                      .valid = valid,
                                                       .sums = s + MLA_STRIP_CELLS,
                                                       .s = s,
                                                       .copies = {.tiles = k}};

@@ -150,9 +150,9 @@ void attn_cpu_mla_score(const struct mla_isa *isa, int32_t dtype, int64_t n, int
         isa->ukr->gemm_f32(n, ldh, mla_min(part, d - c), rows + c, ld_rows, 1, transposed + c * ld, ld, s, ld_s, c > 0);
 }
 
-void attn_cpu_mla_live(const uint8_t *dead, int64_t heads, uint32_t live[MLA_HEADS / ATTN_MLA_HEADS]) {
-    memset(live, 0, MLA_HEADS / ATTN_MLA_HEADS * sizeof *live);
-    for (int64_t h = 0; h < heads; ++h) live[h / ATTN_MLA_HEADS] |= (uint32_t)!dead[h] << h % ATTN_MLA_HEADS;
+void attn_cpu_mla_valid(const uint8_t *dead, int64_t heads, uint32_t valid[MLA_HEADS / ATTN_MLA_HEADS]) {
+    memset(valid, 0, MLA_HEADS / ATTN_MLA_HEADS * sizeof *valid);
+    for (int64_t h = 0; h < heads; ++h) valid[h / ATTN_MLA_HEADS] |= (uint32_t)!dead[h] << h % ATTN_MLA_HEADS;
 }
 
 int64_t attn_cpu_mla_lse(const attn_problem *p, const struct attn_view *v, int64_t b, int64_t i, int64_t h0,

@@ -12,8 +12,8 @@ enum {
     MLA_PLACE_BLOCK = 132, /* the same where rows stay in place: whole tiles of scores */
     MLA_PLACE_DEPTH = 576, /* columns of rows that stay in place, at most */
     MLA_HEADS = 128,       /* most heads per chunk */
-    MLA_FEW_HEADS = 32,    /* heads per chunk when there are few queries to share out */
-    MLA_FEW_QUERIES = 16
+    MLA_DECODE_HEADS = 32, /* heads per chunk when there are few queries to share out */
+    MLA_DECODE_QUERIES = 16
 };
 
 /* Scratch of attn_ukr_bf16.mla_bwd_scores, then a block's sums. */
@@ -32,7 +32,7 @@ static inline uint64_t mla_take(uint64_t *end, int64_t bytes) {
 
 /* Heads per chunk; a function of the problem alone, so that no result depends on the number of threads. */
 static inline int64_t mla_chunk(const attn_problem *p) {
-    int64_t most = p->batch * p->seq_q < MLA_FEW_QUERIES ? MLA_FEW_HEADS : MLA_HEADS;
+    int64_t most = p->batch * p->seq_q < MLA_DECODE_QUERIES ? MLA_DECODE_HEADS : MLA_HEADS;
     return mla_min(p->heads_q, most);
 }
 
@@ -143,8 +143,8 @@ void attn_cpu_mla_score(const struct mla_isa *isa, int32_t dtype, int64_t n, int
 int64_t attn_cpu_mla_lse(const attn_problem *p, const struct attn_view *v, int64_t b, int64_t i, int64_t h0,
                          int64_t heads, int64_t padded, float *lse, uint8_t *dead);
 
-/* Heads that exist and are not dead, a bit each: attn_mla_bwd_scores.live of a chunk. */
-void attn_cpu_mla_live(const uint8_t *dead, int64_t heads, uint32_t live[MLA_HEADS / ATTN_MLA_HEADS]);
+/* Heads that exist and are not dead, a bit each: attn_mla_bwd_scores.valid of a chunk. */
+void attn_cpu_mla_valid(const uint8_t *dead, int64_t heads, uint32_t valid[MLA_HEADS / ATTN_MLA_HEADS]);
 
 /* ATTN_DIST_L1: divides the row by its sum, in double; a row of zeros stays. */
 void attn_cpu_mla_sum_to_one(float *row, int64_t n);

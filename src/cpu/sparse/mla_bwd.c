@@ -33,7 +33,7 @@ enum {
 };
 
 struct mla_bwd_size attn_cpu_mla_bwd_size(const struct mla_isa *isa, const attn_problem *p, int32_t threads) {
-    const int32_t given = threads;
+    const int32_t threads_wanted = threads;
     threads = attn_cpu_mla_crew(isa, p, threads);
     struct mla_bwd_size z = {.chunk = mla_chunk(p)};
     const int64_t f = (int64_t)sizeof(float);
@@ -116,7 +116,7 @@ struct mla_bwd_size attn_cpu_mla_bwd_size(const struct mla_isa *isa, const attn_
     if (p->dkv_dtype != ATTN_F32 || z.in_parts) mla_take(&z.bytes, p->seq_k * p->dim_qk * f);
     if (z.in_parts) z.at_counts = mla_take(&z.bytes, p->seq_k * z.n_slices);
     if (attn_core_has(p, ATTN_WITH_DIST) && z.n_chunks > 1) {
-        uint64_t dist = attn_cpu_mla_dist_workspace(isa, p, given);
+        uint64_t dist = attn_cpu_mla_dist_workspace(isa, p, threads_wanted);
         if (z.bytes < dist) z.bytes = dist;
     }
     return z;

@@ -205,7 +205,7 @@ static void grad_strips(const struct unit_work *w, int64_t r0, int64_t n, const 
     const struct mla_bwd *j = w->j;
     const struct mla_bwd_size *z = &j->z;
     const struct mla_unit *u = (const struct mla_unit *)(w->unit + z->u_state);
-    uint32_t live[MLA_HEADS / ATTN_MLA_HEADS];
+    uint32_t valid[MLA_HEADS / ATTN_MLA_HEADS];
     float *s = thread_f32(w, z->t_x), *sums = s + MLA_STRIP_CELLS;
     const int64_t depth = j->p->dim_qk / 2;
     const int32_t *key = (const int32_t *)(w->unit + z->u_key) + r0;
@@ -227,13 +227,13 @@ static void grad_strips(const struct unit_work *w, int64_t r0, int64_t n, const 
                                           .lse = thread_f32(w, z->t_lse),
                                           .g = thread_f32(w, z->t_g),
                                           .c = thread_f32(w, z->t_c),
-                                          .live = live,
+                                          .valid = valid,
                                           .x = unit_f32(w, z->u_x) + r0 * z->ldx,
                                           .ds = thread_f32(w, z->t_ds),
                                           .ld_ds = mla_strip(j->isa->block),
                                           .sums = dist ? sums : NULL,
                                           .s = s};
-    attn_cpu_mla_live((const uint8_t *)(w->thread + z->t_dead), w->heads, live);
+    attn_cpu_mla_valid((const uint8_t *)(w->thread + z->t_dead), w->heads, valid);
     j->isa->bf16->mla_bwd_scores(&f);
     for (int64_t r = 0; dist && r < n; ++r) dist[slot[r0 + r]] = sums[r * 16] * dist_factor;
     if (!dq) return;

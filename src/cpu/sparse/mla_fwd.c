@@ -173,9 +173,9 @@ static int conclude(const struct fwd *j, const struct layout *l, char *ws, int64
     const float *max = (const float *)(ws + l->max), *sum = (const float *)(ws + l->sum),
                 *sum_rounded = (const float *)(ws + l->sum_rounded), *top2 = (const float *)(ws + l->use);
     float lse = attn_core_has(p, ATTN_LSE_EMPTY_PLUS_INF) ? INFINITY : -INFINITY;
-    const int live = any && sum[h] != 0;
+    const int valid = any && sum[h] != 0;
     *factor = 0;
-    if (live) {
+    if (valid) {
         /* with strips sums are relative to a power of 2 */
         double has_max = mla_strips(j->isa) ? (double)top2[h] * 0.69314718055994530942 : (double)max[h];
         double natural = has_max + log((double)sum[h]);
@@ -185,7 +185,7 @@ static int conclude(const struct fwd *j, const struct layout *l, char *ws, int64
     }
     store_f32(&j->lse, b, h0 + h, i, lse);
     store_f32(&j->max_logits, b, h0 + h, i, any ? max[h] : -INFINITY);
-    return live;
+    return valid;
 }
 
 /* Writes the rows of the chunk. */
@@ -240,12 +240,12 @@ static void block_strips(const struct fwd *j, const struct layout *l, char *ws, 
                                next = n_next ? mla_rows_of(&j->kv, t->b, ahead, n_next)
                                              : mla_rows_of(&j->kv, turn->b, turn->key, turn->n);
     float *factor = (float *)(ws + l->part);
-    uint32_t live[MLA_HEADS / ATTN_MLA_HEADS] = {0};
+    uint32_t valid[MLA_HEADS / ATTN_MLA_HEADS] = {0};
     const struct attn_mla_out out = {.base = attn_view_row(&j->out, t->b, h0, t->i),
                                      .heads = heads,
                                      .stride = j->out.head * j->out.element_bytes,
                                      .factor = factor,
-                                     .live = live};
+                                     .valid = valid};
     struct attn_mla_sum sum = mla_sum_strips(heads, p->dim_v, n, (const float *)(ws + l->p), &copies, p->dim_qk / 2,
                                              (float *)(ws + l->o), l->ldo, &next);
     score_strips(j, l, ws, &keys, &next, &copies, any || t->begun);
@@ -253,8 +253,8 @@ static void block_strips(const struct fwd *j, const struct layout *l, char *ws, 
     sum.accumulate = any, sum.even = 1;
     if (!n_next) {
         for (int64_t h = 0; h < heads && !j->widened; ++h)
-            live[h / ATTN_MLA_HEADS] |= (uint32_t)conclude(j, l, ws, t->b, t->i, h0, h, 1, &factor[h])
-                                        << h % ATTN_MLA_HEADS;
+            valid[h / ATTN_MLA_HEADS] |= (uint32_t)conclude(j, l, ws, t->b, t->i, h0, h, 1, &factor[h])
+                                         << h % ATTN_MLA_HEADS;
         if (!j->widened) sum.out = &out; /* bf16 alone */
         if (turn->n) {
             const int64_t h1 = turn->task % j->n_chunks * j->chunk;

@@ -21,8 +21,8 @@ struct attn_bwd_row { /* a row of attn_ukr_bf16.bwd_rows */
 };
 
 /* Forward of ATTN_FWD_ROWS query rows against n keys with S transposed: queries lie across the lanes of a vector. f16
- * is split exactly into two bf16 terms, f32 into three, the largest first (bf16x2, bf16x3). Q, K and V then hold each
- * term. */
+ * is split exactly into two bf16 parts, f32 into three, the largest first (bf16x2, bf16x3). Q, K and V then hold n_bf16
+ * parts of each number. */
 enum { ATTN_FWD_ROWS = 32, ATTN_FWD_STEP = 64, ATTN_FWD_QUEUE = 3 };
 /* At this size m * factor is rounded by 1 or more, and so is every exponent that is relative to it. */
 #define ATTN_FWD_FAR 0x1p24f
@@ -52,15 +52,15 @@ struct attn_fwd_score_mod {
     const float *bias;               /* [n][32] */
     int hides;                       /* bias is 0 or -inf, which takes the score's place whatever that is */
 };
-/* Keys of a step: half of ATTN_FWD_STEP where the first-level cache would overflow, and for several terms. */
-static inline int64_t attn_fwd_span(int64_t depth, int64_t width, int terms) {
-    return depth == width && (width == 128 || (width == 64 && terms > 1)) ? ATTN_FWD_STEP / 2 : ATTN_FWD_STEP;
+/* Keys of a step: half of ATTN_FWD_STEP where the first-level cache would overflow, and for bf16x2 and bf16x3. */
+static inline int64_t attn_fwd_span(int64_t depth, int64_t width, int n_bf16) {
+    return depth == width && (width == 128 || (width == 64 && n_bf16 > 1)) ? ATTN_FWD_STEP / 2 : ATTN_FWD_STEP;
 }
 /* Degree of the polynomial for 2^x, or TABLE: from a table, whose argument is one multiply-add of the score.
- * TABLE_OF_SUMS (late): the argument is a sum, in fwd_rowmajor and with ALiBi. */
+ * TABLE_OF_SUMS (of_sums): the argument is a sum, in fwd_rowmajor and with ALiBi. */
 enum { ATTN_FWD_TABLE = 0, ATTN_FWD_TABLE_OF_SUMS = 1 };
-static inline int attn_fwd_degree(int terms, int bf16_accuracy, int late) {
-    return terms == 3 ? 5 : !bf16_accuracy || terms == 2 ? 4 : late ? ATTN_FWD_TABLE_OF_SUMS : ATTN_FWD_TABLE;
+static inline int attn_fwd_degree(int n_bf16, int bf16_accuracy, int of_sums) {
+    return n_bf16 == 3 ? 5 : !bf16_accuracy || n_bf16 == 2 ? 4 : of_sums ? ATTN_FWD_TABLE_OF_SUMS : ATTN_FWD_TABLE;
 }
 /* P = times * 2^(s * factor - offset), offset = m * factor + below, each operation ROUNDED to f32. With TABLE offset
  * is also rounded to a multiple of 1 / ATTN_FWD_PARTS, to the nearest even. Where m * factor reaches `far`,
@@ -78,7 +78,7 @@ static inline float attn_fwd_far(int degree) { return degree == ATTN_FWD_TABLE ?
 struct attn_fwd_strip {
     int64_t n;            /* keys, a multiple of attn_fwd_span */
     int64_t depth, width; /* of keys and of values, rounded up to 32 */
-    int terms;            /* 1, 2, 3 */
+    int n_bf16;           /* 1: bf16; 2: f16 as bf16x2; 3: f32 as bf16x3 */
     /* 1: lse is not requested. Probabilities, and l, are bf16 numbers within 2^-8 + 2^-8 ln 2 and not within 3e-6
      * before they are rounded (two terms: still these, but products of two low halves are left out; three: 2e-7). All
      * strips of a call are alike. */
@@ -87,21 +87,21 @@ struct attn_fwd_strip {
                         * from there to the next term: rows as they are, or whole tiles of 16 x 32, which are loaded
                         * faster; of several terms, and where a step has 32 keys, tiles one after the other */
     int64_t k_row, k_more, k_step, k_low;
-    const float *q;      /* [terms][2][depth / 2][16]: pairs along D, transposed, of 16 queries and 16 more */
-    const float *v;      /* [n / 32][terms][width][16]: pairs along the keys, transposed; finite, 0 for none */
+    const float *q;      /* [n_bf16][2][depth / 2][16]: pairs along D, transposed, of 16 queries and 16 more */
+    const float *v;      /* [n / 32][n_bf16][width][16]: pairs along the keys, transposed; finite, 0 for none */
     const int32_t *seen; /* [2][32]: the first key that a query sees, and one past its last; both in 0 .. n */
     float factor;        /* > 0, scale * log2 e; probabilities are at most 2^16: see attn_fwd_times */
-    float *m, *l;   /* [32] running max (-inf at first); sum of unrounded probabilities, with a table of rounded ones.
+    float *m, *l; /* [32] running max (-inf at first); sum of unrounded probabilities, with a table of rounded ones.
                      * NaN in l: the row is NaN */
-    float *o;       /* [width][32] O, not divided by l, transposed */
-    int fresh;      /* 1: this is the first block of keys, o is written and not read */
-    uint32_t *live; /* NULL, or [n], output: bit q is set if query q's score for the key is not -inf */
+    float *o;     /* [width][32] O, not divided by l, transposed */
+    int fresh;    /* 1: this is the first block of keys, o is written and not read */
+    uint32_t *visible;           /* NULL, or [n], output: bit q is set if query q's score for the key is not -inf */
     const uint8_t *page_missing; /* NULL, or [n]: 1: the key's page is outside the pool, no query sees the key */
     const uint32_t
         *score_override;          /* NULL, or [n]: bit q set: override_scores has the product of query q and the key */
     const float *override_scores; /* [n][32] */
     const struct attn_fwd_score_mod *score; /* NULL: products are scores */
-    float *s, *p;                           /* scratch: 2 * STEP * 32, and QUEUE * terms * STEP / 2 * 32 */
+    float *s, *p;                           /* scratch: 2 * STEP * 32, and QUEUE * n_bf16 * STEP / 2 * 32 */
 };
 
 /* The same with S row-major, keys across the lanes: bf16 with a score_mod, without score_override. Tiles of 1 KiB:
@@ -111,9 +111,9 @@ struct attn_fwd_strip {
  * n is a multiple of 32. seen, m and l mean the same, but offset has attn_fwd_below + ATTN_FWD_ROWMAJOR_AHEAD. Serves
  * an additive mask whose cells lie side by side along the keys, with or without softcap and ALiBi; and softcap with
  * ALiBi, without a mask or with a boolean one. */
-static inline int attn_fwd_rowmajor_fits(int64_t depth, int64_t width, int terms, int mask, int caps, int alibi) {
+static inline int attn_fwd_rowmajor_fits(int64_t depth, int64_t width, int n_bf16, int mask, int caps, int alibi) {
     const int adds = mask >= ATTN_UKR_MASK_F32 && mask <= ATTN_UKR_MASK_BF16;
-    return depth == width && (width == 64 || width == 128) && terms == 1 &&
+    return depth == width && (width == 64 || width == 128) && n_bf16 == 1 &&
            (adds || (caps && alibi && mask <= ATTN_UKR_MASK_BITS));
 }
 /* Where column d of query r of such an o is. */
@@ -123,7 +123,7 @@ static inline int64_t attn_fwd_rowmajor_cell(int64_t r, int64_t d) {
 
 /* Results of such a strip: o / l in 16 bits, and the logarithms of the sums. */
 struct attn_fwd_finish {
-    int64_t rows, width; /* live queries; of the results, a multiple of 32 */
+    int64_t rows, width; /* queries that exist; columns of the results, a multiple of 32 */
     int tiles;           /* o is that of fwd_rowmajor, results are bf16 */
     int bf16;            /* or f16 */
     float below, times;  /* of attn_fwd_strip, and so are */
@@ -148,8 +148,9 @@ struct attn_decode_amx {
                        * probabilities, the sum of values, rows ldo apart. If l or a value of o is not finite, the
                        * row must be done otherwise. */
     int64_t ldo;
-    int equal_ranges; /* all rows see the same keys, lo[0] .. hi[0]. Else the sums of a row are on the grid of steps and depend
-               * on nothing but that row. */
+    /* 1: all rows see the same keys, lo[0] .. hi[0]. 0: the sums of a row are on the grid of steps and depend on
+     * nothing but that row. */
+    int equal_ranges;
     int prefetch; /* for keys and values to come, those after the last one, too */
 };
 
@@ -169,7 +170,7 @@ struct attn_bwd_score_mod {
     const float *weight;                /* NULL, or what P and dP are multiplied with */
     int mask;                           /* ATTN_UKR_MASK_.., but for BIAS */
     int64_t mask_bytes;                 /* of a cell */
-    int64_t mask_keys;                  /* so many cells of a row may be read */
+    int64_t mask_keys;                  /* cells of a row that may be read */
     const char *const *cell, *const *next; /* a mask's row from the tile's first key on, and of the tile after it */
     uint32_t *bits;                        /* scratch: [strips][blocks][32] */
 };
@@ -234,20 +235,20 @@ struct attn_mla_bwd_scores {
     const float *q, *dout; /* dout as q; NULL: only the sums */
     float scale;
     const float *lse, *g, *c; /* [heads]: p = e^(s scale - lse), dS = p (g dP - c) scale */
-    const uint32_t *live;     /* [strips] bit h: head h exists and has probabilities; else all results are 0 */
+    const uint32_t *valid;    /* [strips] bit h: head h exists and has probabilities; else all results are 0 */
     float *x;  /* bf16, A of `add`: [rows, filled up / 32][2 strips][32][16], dS of all strips, behind them g p */
     float *ds; /* [strips][ld_ds]: dS as p of attn_mla_scores */
     int64_t ld_ds;
     float *sums; /* NULL, or [rows, filled up][16]: the first becomes the sum of p over the heads */
     float *s;    /* scratch: 4 * 32 * 32 + 16 * 32 */
 };
-/* Where sums go that are complete: bf16 rows of `heads` heads, times a factor of each; 0 where `live` (a bit of each in
- * words of 32) is not set. */
+/* Where sums go that are complete: bf16 rows of `heads` heads, times a factor of each; 0 where `valid` (a bit of each
+ * in words of 32) is not set. */
 struct attn_mla_out {
     char *base;
     int64_t heads, stride; /* bytes from head to head */
     const float *factor;
-    const uint32_t *live;
+    const uint32_t *valid;
 };
 /* Rows of heads that become q of attn_mla_scores meanwhile. */
 struct attn_mla_turn {
@@ -322,7 +323,7 @@ struct attn_ukr_bf16 {
     /* At least the largest sum of squares of n rows of bf16, `ld` apart, `width` elements (a multiple of 32), every 32
      * of them `step` elements after those before: the largest of each lane, added up. */
     float (*most_square)(const uint16_t *x, int64_t ld, int64_t n, int64_t width, int64_t step);
-    /* The same of f32 in three terms, each `apart` elements after the one before. */
+    /* The same for f32 as bf16x3, each part `apart` elements after the one before. */
     int (*zip_split_f32)(float *dst, int64_t apart, const float *even, const float *odd, int64_t n);
     int (*split_f32)(uint16_t *dst, int64_t apart, const float *x, int64_t n, int64_t step);
     /* 32 x 32 finite numbers of f32, rows ld apart, as an operand of bwd_tile_f32, ATTN_BWD_SPLIT elements: pairs along
@@ -359,7 +360,7 @@ struct attn_ukr_bf16 {
     const struct attn_ukr_transposed *transposed; /* or NULL */
     /* Adds a tile to the sums of dq, dk and dv; NULL where it does not pay. The same bits as from gemm and grad. */
     void (*bwd_tile)(const struct attn_bwd_tile *t);
-    /* The same of f32 in three terms. */
+    /* The same for f32 as bf16x3. */
     void (*bwd_tile_f32)(const struct attn_bwd_tile *t);
     /* Sparse forward; backward and dist; sums over rows; dKV. NULL where they do not pay. */
     void (*mla_scores)(const struct attn_mla_scores *f);

@@ -151,7 +151,7 @@ INLINE void F(exp_scores)(int rows, const struct attn_decode *f, int64_t r, cons
  * allows where values are alike, since each addition rounds the same way (1238 equal ones: 1.1e-5). */
 enum { F(ALONE) = sizeof(TYPE) == sizeof(float) };
 /* rows x `cols` registers of columns from c on, of which the last has `live`. */
-INLINE void F(pv_tile)(int rows, int cols, int64_t live, int64_t ldo, const float *p, const void *const *v,
+INLINE void F(pv_tile)(int rows, int cols, int64_t n_tail, int64_t ldo, const float *p, const void *const *v,
                        const void *const *next, int64_t c, float *o) {
 #if !PAIRS
     enum { LINE = 64 / sizeof(TYPE) };
@@ -172,7 +172,7 @@ INLINE void F(pv_tile)(int rows, int cols, int64_t live, int64_t ldo, const floa
             F(prefetch)((const TYPE *)next[j + 1] + c + x * V32_LANES);
         }
         UNROLL for (int x = 0; x < cols; x += 2) {
-            const int64_t n = x + 2 < cols ? F(STEP) : (cols % 2 ? 0 : V32_LANES) + live;
+            const int64_t n = x + 2 < cols ? F(STEP) : (cols % 2 ? 0 : V32_LANES) + n_tail;
             if (n == F(STEP)) {
                 pair_rows(_mm512_loadu_si512(even + x * V32_LANES), _mm512_loadu_si512(odd + x * V32_LANES), y + x);
             } else {
@@ -192,7 +192,7 @@ INLINE void F(pv_tile)(int rows, int cols, int64_t live, int64_t ldo, const floa
         v32 y[TILE_COLS];
         for (int x = 0; x < cols * V32_LANES && next; x += LINE) F(prefetch)((const TYPE *)next[j] + c + x);
         UNROLL for (int x = 0; x < cols; x++) y[x] =
-            x + 1 < cols || live == V32_LANES ? LOAD(row + x * V32_LANES) : LOAD_TAIL(row + x * V32_LANES, live);
+            x + 1 < cols || n_tail == V32_LANES ? LOAD(row + x * V32_LANES) : LOAD_TAIL(row + x * V32_LANES, n_tail);
         UNROLL for (int i = 0; i < rows; i++) {
             const v32 w = v32_set(p[i * ATTN_DECODE_KEYS + j]);
             UNROLL for (int x = 0; x < cols; x++) s[i][x] = MADD(w, y[x], s[i][x]);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Register-tiled matrix products of struct attn_ukr, written once over the vector layer and included for f32 and f64.
  * The includer defines, besides what row_tpl.h needs, MR (rows of the main tile, its width is two vectors), FEW
- * (rows up to which the wide tiles are used), WIDE (vectors of a wide tile of two rows), FEW_WIDE (rows up to
+ * (rows up to which the wide tiles are used), WIDE (vectors of a wide tile of two rows), SKINNY_WIDE (rows up to
  * which that tile pays; else half as wide with four rows), PREFETCH_ROWS and UNROLL.
  * What B is and how sums go: BTYPE (element of B in memory), BLOAD(p) and BLOAD_TAIL(p, n, mask) (LANES, or n of them,
  * as a vector), MADD(a, b, c) (one step of a chain), MFIRST(a, b) (the first one).
@@ -142,8 +142,8 @@ static void F(gemm)(int64_t m, int64_t n, int64_t k, const REAL *a, int64_t ar, 
         for (int64_t i = 0; i < m && !accumulate; i++) __builtin_memset(c + i * ldc, 0, (size_t)n * sizeof *c);
         return;
     }
-    if (m <= FEW) {
-        for (; m <= FEW_WIDE && j + WIDE * LANES <= n; j += WIDE * LANES)
+    if (m <= SKINNY) {
+        for (; m <= SKINNY_WIDE && j + WIDE * LANES <= n; j += WIDE * LANES)
             for (int64_t i = 0; i < m; i += 2)
                 F(rows_wide)(m - i < 2 ? 1 : 2, k, a + i * ar, ar, ac, b + j, ldb, c + i * ldc + j, ldc, accumulate);
         for (; j + WIDE / 2 * LANES <= n; j += WIDE / 2 * LANES)

@@ -16,7 +16,7 @@ static inline uint32_t nonzero_bytes(const char *p) {
     return ~(uint32_t)_mm256_movemask_epi8(_mm256_cmpeq_epi8(x, _mm256_setzero_si256()));
 }
 /* Bits of 64 keys that are not 0, low and high half. */
-static inline void look_up_kept(const struct attn_fwd_score_mod *f, int64_t key, uint32_t (*half)[MASK_ROWS]) {
+static inline void look_up_bool_mask(const struct attn_fwd_score_mod *f, int64_t key, uint32_t (*half)[MASK_ROWS]) {
     const int64_t there = f->mask_keys - key;
     char rest[MASK_PART] = {0};
     for (int r = 0; r < MASK_ROWS; r++) {

@@ -15,23 +15,23 @@
 enum { MASK_ROWS = ATTN_FWD_ROWS, MASK_PART = 64 /* bytes of a row at a time */ };
 
 /* Bits of 64 keys that are not 0, low and high half. */
-static inline void look_up_kept(const struct attn_fwd_score_mod *f, int64_t key, uint32_t (*half)[MASK_ROWS]) {
+static inline void look_up_bool_mask(const struct attn_fwd_score_mod *f, int64_t key, uint32_t (*half)[MASK_ROWS]) {
     const int64_t there = f->mask_keys - key;
-    const __mmask64 live = there >= 64 ? ~(__mmask64)0 : there > 0 ? ((__mmask64)1 << there) - 1 : 0;
+    const __mmask64 readable = there >= 64 ? ~(__mmask64)0 : there > 0 ? ((__mmask64)1 << there) - 1 : 0;
     for (int r = 0; r < MASK_ROWS; r++) {
-        const __m512i x = _mm512_maskz_loadu_epi8(live, f->cell[r] + key);
+        const __m512i x = _mm512_maskz_loadu_epi8(readable, f->cell[r] + key);
         const uint64_t bits = _mm512_test_epi8_mask(x, x);
         half[0][r] = (uint32_t)bits;
         half[1][r] = (uint32_t)(bits >> 32);
     }
 }
 
-static inline __attribute__((always_inline)) __m512i load_halves(const char *first, const char *second) {
+static inline __attribute__((always_inline)) __m512i load_half_lines(const char *first, const char *second) {
     return _mm512_mask_broadcast_i64x4(_mm512_castsi256_si512(_mm256_loadu_si256((const void *)first)), 0xf0,
                                        _mm256_loadu_si256((const void *)second));
 }
 /* x[t], eight columns of row t and of row t + 8: becomes columns. */
-static inline __attribute__((always_inline)) void turn_halves(__m512i *x) {
+static inline __attribute__((always_inline)) void transpose_half_lines(__m512i *x) {
     const __m512i low = _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13),
                   high = _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15);
     __m512i y[8];
@@ -58,10 +58,10 @@ static inline __attribute__((always_inline)) void add_part(int mask, const char 
     __m512i x[2][8];
     UNROLL for (int t = 0; t < 8; t++) {
         const char *const first = row[t] + offset, *const second = row[8 + t] + offset;
-        x[0][t] = load_halves(first, second), x[1][t] = load_halves(first + 32, second + 32);
+        x[0][t] = load_half_lines(first, second), x[1][t] = load_half_lines(first + 32, second + 32);
     }
     UNROLL for (int g = 0; g < 2; g++) {
-        turn_halves(x[g]);
+        transpose_half_lines(x[g]);
         UNROLL for (int c = 0; c < 8; c++) {
             float *const to = s + (8 * g + c) * (mask == ATTN_UKR_MASK_F32 ? 1 : 2) * MASK_ROWS;
             if (mask == ATTN_UKR_MASK_F32) {

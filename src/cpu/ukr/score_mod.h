@@ -15,12 +15,12 @@
 
 enum { SCORE_MANY = SOFTCAP_MANY, SCORE_LANES = ATTN_FWD_ROWS };
 
-/* Which of 64 keys are kept, a bit each, low and high half: a query's bits lie in its lane, and nothing is transposed.
- */
-struct kept {
+/* Which of 64 keys a boolean mask leaves visible, a bit each, low and high half: a query's bits lie in its lane, and
+ * nothing is transposed. / */
+struct bool_mask {
     uint32_t half[2][SCORE_LANES];
 };
-/* s becomes s * by + mask, for keys from `key` of the strip on. Behind the last key nothing is read and 0 added. */
+/* s = s * times + mask, for keys from `key` of the strip on. After the last key nothing is read and 0 is added. */
 static void add_masks(const struct attn_fwd_score_mod *f, int64_t span, int64_t key, float times, float *s) {
     const int64_t bytes = f->mask == ATTN_UKR_MASK_F32 ? 4 : 2, some = MASK_PART / bytes;
     const v32 scale = v32_set(times);
@@ -50,8 +50,8 @@ static void add_masks(const struct attn_fwd_score_mod *f, int64_t span, int64_t 
 }
 /* Of the queries of a vector, from lane h on. */
 static inline __attribute__((always_inline)) void score_lanes(const struct attn_fwd_score_mod *f,
-                                                              const struct kept *kept, int64_t span, int64_t key,
-                                                              float *s, int64_t h) {
+                                                              const struct bool_mask *bool_mask, int64_t span,
+                                                              int64_t key, float *s, int64_t h) {
     static const uint32_t bit[32] = {1u << 0,  1u << 1,  1u << 2,  1u << 3,  1u << 4,  1u << 5,  1u << 6,  1u << 7,
                                      1u << 8,  1u << 9,  1u << 10, 1u << 11, 1u << 12, 1u << 13, 1u << 14, 1u << 15,
                                      1u << 16, 1u << 17, 1u << 18, 1u << 19, 1u << 20, 1u << 21, 1u << 22, 1u << 23,
@@ -88,32 +88,34 @@ static inline __attribute__((always_inline)) void score_lanes(const struct attn_
         }
         if (f->mask == ATTN_UKR_MASK_BITS) {
             UNROLL for (int i = 0; i < SCORE_MANY; i++) x[i] =
-                v32_pick(v32_any_bit(kept->half[j / 32] + h, bit[j % 32 + i]), x[i], v32_set(-__builtin_inff()));
+                v32_pick(v32_any_bit(bool_mask->half[j / 32] + h, bit[j % 32 + i]), x[i], v32_set(-__builtin_inff()));
         }
         UNROLL for (int i = 0; i < SCORE_MANY; i++) v32_store(cells + i * SCORE_LANES, x[i]);
     }
 }
 /* Where a boolean mask is all there is. */
-static inline __attribute__((always_inline)) void
-score_kept(const struct attn_fwd_score_mod *f, const struct kept *kept, int64_t span, float *s, int64_t h) {
+static inline __attribute__((always_inline)) void score_bool_mask(const struct attn_fwd_score_mod *f,
+                                                                  const struct bool_mask *bool_mask, int64_t span,
+                                                                  float *s, int64_t h) {
     const v32 scale = v32_set(f->scale), none = v32_set(-__builtin_inff());
     for (int64_t j = 0; j < span; j += 32) {
         UNROLL for (int i = 0; i < 32; i++) {
             float *cells = s + (j + i) * SCORE_LANES + h;
-            v32_store(cells, v32_pick(v32_any_bit(kept->half[j / 32] + h, 1u << i), v32_load(cells) * scale, none));
+            v32_store(cells,
+                      v32_pick(v32_any_bit(bool_mask->half[j / 32] + h, 1u << i), v32_load(cells) * scale, none));
         }
     }
 }
 /* All of a step. */
 static __attribute__((noinline)) void score(const struct attn_fwd_score_mod *f, int64_t span, int64_t key, float *s) {
     const int simple = !f->caps && !f->alibi, adds = f->mask >= ATTN_UKR_MASK_F32 && f->mask <= ATTN_UKR_MASK_BF16;
-    struct kept kept;
-    if (f->mask == ATTN_UKR_MASK_BITS) look_up_kept(f, key, kept.half);
+    struct bool_mask bool_mask;
+    if (f->mask == ATTN_UKR_MASK_BITS) look_up_bool_mask(f, key, bool_mask.half);
     for (int64_t h = 0; h < SCORE_LANES; h += V32_LANES) {
         if (simple && f->mask == ATTN_UKR_MASK_BITS) {
-            score_kept(f, &kept, span, s, h);
+            score_bool_mask(f, &bool_mask, span, s, h);
         } else if (!simple || !adds) {
-            score_lanes(f, &kept, span, key, s, h);
+            score_lanes(f, &bool_mask, span, key, s, h);
         }
     }
     if (adds) add_masks(f, span, key, simple ? f->scale : 1, s);

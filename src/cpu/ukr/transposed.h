@@ -1,11 +1,9 @@
-/* SPDX-License-Identifier: MIT
- * Microkernels of the forward with queries across the lanes (dense/fwd_transposed.c). Keys and values are the broadcast
- * operand, one element at a time for all queries of a strip; queries, probabilities and sums are transposed: q
- * [depth][32], p [keys][32], o [width][32]. Each number is one chain over the summed axis: results do not depend on how
- * keys are cut.
- *
- * An element is a number of f32 or a pair of bf16 (bf16.h) that travels as one: then depth counts pairs of a key's
- * columns, an odd last one filled up with 0, values are zipped by two keys, and p has a row of pairs for two keys. */
+/* SPDX-License-Identifier: MIT Microkernels of the forward with transposed scores (dense/fwd_transposed.c): the 32
+ * queries of a strip lie across the lanes. Q, P and O are transposed, q [depth][32], p [keys][32], o [width][32];
+ * elements of K and V are broadcast one at a time. Each result is one chain of multiply-adds along the summed axis, so
+ * it does not depend on how keys are cut.  An element is a number of f32 or a pair of bf16 (bf16.h) that travels as
+ * one: then depth counts pairs of a key's columns, an odd last one filled up with 0, values are zipped by two keys, and
+ * p has a row of pairs for two keys. */
 #ifndef ATTN_CPU_UKR_TRANSPOSED_H
 #define ATTN_CPU_UKR_TRANSPOSED_H
 #include "cpu/vec/softcap.h"
@@ -29,42 +27,41 @@ struct attn_transposed_exp {
     const float *offset;
 };
 
-/* halves: 2; or 1, where only the first 16 queries are there: what becomes of the others is not said, their sums are 0.
- */
+/* n_half: 2; or 1 where only the first 16 queries exist: the others' results are undefined, their sums are 0. */
 struct attn_ukr_transposed {
     int pairs; /* 1: elements are pairs of bf16 */
-    /* s[j][q] = products of n keys, rows of k that follow each other at once. */
-    void (*scores)(int halves, int64_t n, int64_t depth, const float *k, const float *q, float *s);
+    /* s[j][q] = k[j] . q[q] for n keys; rows of k are contiguous. */
+    void (*scores)(int n_half, int64_t n, int64_t depth, const float *k, const float *q, float *s);
     /* s[j][q] = -inf for keys j outside lo[q] .. hi[q] */
     void (*hide)(int64_t n, float *s, const int32_t *lo, const int32_t *hi);
     /* high[q] = largest s[j][q] that is not NaN, -inf if there is none */
     void (*high)(int64_t n, const float *s, float *high);
-    /* For queries of `which` (a bit each) high[q] becomes the running max ref[q], if it is finite and larger; fresh:
-     * only where there is none yet, ref[q] = -inf. Sets less and offset, see attn_transposed_exp: less is 0 but for
-     * scores so large (2^24 in units of ln 2) that the product with the factor is rounded by more than 1. Returns the
-     * queries whose running max moved. */
+    /* For queries of `which` (a bit each) high[q] becomes the running max ref[q], if it is finite and larger. fresh:
+     * only where ref[q] is -inf. Sets less and offset, see attn_transposed_exp. less is 0, except for scores so large
+     * (2^24 in units of ln 2) that score * factor is rounded by more than 1. Returns the queries whose running max
+     * moved. */
     uint32_t (*update_max)(uint32_t which, int fresh, const float *high, float factor, float *ref, float *less,
                            float *offset);
-    /* Scores become probabilities in place (pairs: in the first half). -inf gives 0, NaN and infinity stay. sum[q] =
-     * sums over keys of what is not rounded; pairs: sum[ATTN_TRANSPOSED + q] = those of what is. Returns bit q for
-     * sums[q] that are not <= most. The cap is not looked at. */
-    uint32_t (*exp_scores)(int halves, int64_t n, float *s, const struct attn_transposed_exp *exp_args, float *sum);
-    /* Products with n keys become scores in place; the first is key `key` of f. Behind them up to ATTN_TRANSPOSED_MORE
-     * rows of s are written, too. */
+    /* Scores become probabilities in place (pairs: in the first half of s). -inf gives 0, NaN and infinity stay. sum[q]
+     * = the sum over keys of unrounded probabilities; pairs: sum[ATTN_TRANSPOSED + q] of rounded ones. Returns a bit
+     * for each sum[q] that is not <= most. The cap is not read. */
+    uint32_t (*exp_scores)(int n_half, int64_t n, float *s, const struct attn_transposed_exp *exp_args, float *sum);
+    /* score_mod of n keys in place; the first is key `key` of f. Up to ATTN_TRANSPOSED_MORE rows of s after them are
+     * overwritten. */
     void (*score)(const struct attn_fwd_score_mod *f, int64_t n, int64_t key, float *s);
-    /* growth_left[q] = how much larger ALiBi will become after these keys than within them, 40 at most. */
+    /* growth_left[q] = how much larger ALiBi becomes after these keys than within them, 40 at most. */
     void (*growth)(const struct attn_fwd_score_mod *f, int64_t n, int64_t key, float *growth_left);
     /* Scores of n keys with a softcap. */
     void (*cap)(int64_t n, float *s, const struct attn_softcap *cap);
-    /* scores, cap (unless NULL) and exp_scores fused, to the same bits; pairs: p has room for one more tile of
+    /* scores, cap (unless NULL) and exp_scores in one pass, with the same bits. pairs: p has room for one more tile of
      * scores. */
-    uint32_t (*scores_exp)(int halves, int64_t n, int64_t depth, const float *k, const float *q, float *p,
+    uint32_t (*scores_exp)(int n_half, int64_t n, int64_t depth, const float *k, const float *q, float *p,
                            const struct attn_transposed_exp *exp_args, float *sum);
-    /* o = values^T p of n elements of keys, rows of v that follow each other at once; accumulate: o += */
-    void (*add)(int halves, int64_t n, int64_t width, const float *v, const float *p, float *o, int accumulate);
+    /* o = V^T p over n keys (pairs: pairs of keys), rows of v contiguous; accumulate: o += */
+    void (*add)(int n_half, int64_t n, int64_t width, const float *v, const float *p, float *o, int accumulate);
     /* o[c][q] *= factor[q] */
     void (*scale)(int64_t width, float *o, const float *factor);
-    /* Of sums that are positive and normal: 1 / l rounded, ln l within 2e-7 (relative to 1 if that is more). */
+    /* For positive normal l: inverse = 1 / l rounded, log = ln l within 2e-7 (relative to 1 if that is more). */
     void (*close)(const float *l, float *inverse, float *log);
 };
 extern const struct attn_ukr_transposed attn_ukr_transposed_avx2, attn_ukr_transposed_avx512,

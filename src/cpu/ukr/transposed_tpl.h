@@ -27,11 +27,11 @@ enum {
     GROUP = 2 * LANES,         /* queries */
     AHEAD = MR == 14 ? 12 : 24 /* rows of A, some 150 cycles */
 };
-/* Of a strip or half of one: groups, and vectors of each. */
-INLINE int groups_of(int halves) { return GROUPS > 1 ? halves : 1; }
-INLINE int vectors_of(int halves) { return GROUPS > 1 ? 2 : halves; }
+/* Groups of a strip or of half a strip, and vectors of each group. */
+INLINE int groups_of(int n_half) { return GROUPS > 1 ? n_half : 1; }
+INLINE int vectors_of(int n_half) { return GROUPS > 1 ? 2 : n_half; }
 
-/* The first step multiplies: there is no telling what it costs to set 28 registers to 0 in front of a loop. */
+/* A step of the products of a tile. first: multiplies without adding, which saves setting the sums to 0. */
 INLINE void step(int rows, int down, int vectors, int first, v32 (*s)[2], const float *const *base, int64_t lda,
                  const float *b, const float *next) {
     const v32 y[2] = {v32_load(b), vectors > 1 ? v32_load(b + LANES) : v32_set(0)};
@@ -47,8 +47,8 @@ INLINE void step(int rows, int down, int vectors, int first, v32 (*s)[2], const 
         }
     }
 }
-/* c = A B, or with the transpose of A (down), or += of it (accumulate); k > 0 steps. Rows of A or of its transpose are lda
- * apart. One pointer for every five rows, as in gemm_tpl.h. next: rows * k numbers that are prefetched on the way
+/* c = A B, or with the transpose of A (down), or += of it (accumulate); k > 0 steps. Rows of A or of its transpose are
+ * lda apart. One pointer for every five rows, as in gemm_tpl.h. next: rows * k numbers that are prefetched on the way
  * (down: whatever it is, rows of A); or NULL. */
 INLINE void tile(int rows, int down, int vectors, int64_t k, const float *a, int64_t lda, const float *b, float *c,
                  int accumulate, const float *next) {
@@ -78,12 +78,12 @@ INLINE void tile(int rows, int down, int vectors, int64_t k, const float *a, int
     }
 }
 
-/* The groups of a strip, or the one of half a strip; only the first one has to ask. */
-INLINE void tiles(int rows, int down, int halves, int64_t k, const float *a, int64_t lda, const float *b, float *c,
+/* All groups of a strip, or the one of half a strip. Only the first prefetches A. */
+INLINE void tiles(int rows, int down, int n_half, int64_t k, const float *a, int64_t lda, const float *b, float *c,
                   int accumulate, const float *next) {
-    if (vectors_of(halves) > 1) {
+    if (vectors_of(n_half) > 1) {
         tile(rows, down, 2, k, a, lda, b, c, accumulate, next);
-        for (int g = 1; g < groups_of(halves); g++)
+        for (int g = 1; g < groups_of(n_half); g++)
             tile(rows, down, 2, k, a, lda, b + g * GROUP, c + g * GROUP, accumulate, NULL);
     } else {
         tile(rows, down, 1, k, a, lda, b, c, accumulate, next);
@@ -101,40 +101,41 @@ INLINE void tiles(int rows, int down, int halves, int64_t k, const float *a, int
     switch (rows) { CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) }
 #endif
 #define KEYS_CASE(r)                                                                                                   \
-    case r: tiles(r, 0, halves, depth, k, depth, q, s, 0, next); return;
-static void tile_keys(int halves, int64_t rows, int64_t depth, const float *k, const float *q, float *s,
+    case r: tiles(r, 0, n_half, depth, k, depth, q, s, 0, next); return;
+static void tile_keys(int n_half, int64_t rows, int64_t depth, const float *k, const float *q, float *s,
                       const float *next) {
     CASES(KEYS_CASE);
 }
 #define VALUES_CASE(r)                                                                                                 \
-    case r: tiles(r, 1, halves, n, v, ldv, p, o, accumulate, v); return;
-static void tile_values(int halves, int64_t rows, int64_t n, const float *v, int64_t ldv, const float *p, float *o,
+    case r: tiles(r, 1, n_half, n, v, ldv, p, o, accumulate, v); return;
+static void tile_values(int n_half, int64_t rows, int64_t n, const float *v, int64_t ldv, const float *p, float *o,
                         int accumulate) {
     CASES(VALUES_CASE);
 }
 
-/* Rows of the next tile: n are left, in tiles as equal as can be, since one of few rows waits for its own sums. */
+/* Rows of the next tile when n are left: tiles as equal as possible, since a tile of few rows is bound by the latency
+ * of its sums. */
 INLINE int64_t share(int64_t n) {
     const int64_t tiles = (n + MR - 1) / MR;
     return (n + tiles - 1) / tiles;
 }
-/* The same of keys, of which pairs are not torn apart. */
+/* The same for keys: pairs of keys stay together. */
 INLINE int64_t share_keys(int64_t n) {
     const int64_t rows = share(n);
     return PAIRS && rows < n ? rows + rows % 2 : rows;
 }
 
-static void scores(int halves, int64_t n, int64_t depth, const float *k, const float *q, float *s) {
+static void scores(int n_half, int64_t n, int64_t depth, const float *k, const float *q, float *s) {
     for (int64_t rows; n > 0; n -= rows, k += rows * depth, s += rows * STRIP) {
         rows = share_keys(n);
-        tile_keys(halves, rows, depth, k, q, s, n > rows ? k + rows * depth : k);
+        tile_keys(n_half, rows, depth, k, q, s, n > rows ? k + rows * depth : k);
     }
 }
 
-/* Rows of `p` that keys become. */
+/* Rows of `p` for a number of keys. */
 INLINE int64_t elements(int64_t keys) { return PAIRS ? (keys + 1) / 2 : keys; }
 
-enum { KEYS = GROUPS > 1 ? 1 : 2 }; /* that go through each step of the exponential together */
+enum { KEYS = GROUPS > 1 ? 1 : 2 }; /* keys whose exponentials run together */
 struct exps {                       /* of a group */
     v32 factor, less[2], offset[2], sum[2];
 #if PAIRS
@@ -180,24 +181,24 @@ INLINE void exp_rows(int vectors, int64_t n, int lower, int degree, const float 
         exp_keys(vectors, KEYS, lower, degree, s, p, e);
     if (n > 0) exp_keys(vectors, 1, lower, degree, s, p, e);
 }
-enum { EXACT = PAIRS ? 4 : EXP2_FULL, ROUGH = PAIRS ? EXP2_LEAST : EXP2_FULL };
+enum { EXACT = PAIRS ? 4 : EXP2_FULL, BF16_ACCURACY = PAIRS ? EXP2_LEAST : EXP2_FULL };
 INLINE void exp_vectors(int vectors, int64_t n, const struct attn_transposed_exp *exp_args, const float *s, float *p,
                         struct exps *e) {
     if (exp_args->less && PAIRS && exp_args->bf16_accuracy) {
-        exp_rows(vectors, n, 1, ROUGH, s, p, e);
+        exp_rows(vectors, n, 1, BF16_ACCURACY, s, p, e);
     } else if (exp_args->less) {
         exp_rows(vectors, n, 1, EXACT, s, p, e);
     } else if (PAIRS && exp_args->bf16_accuracy) {
-        exp_rows(vectors, n, 0, ROUGH, s, p, e);
+        exp_rows(vectors, n, 0, BF16_ACCURACY, s, p, e);
     } else {
         exp_rows(vectors, n, 0, EXACT, s, p, e);
     }
 }
 /* p may be where s is. */
-INLINE void exp_tile(int halves, int64_t n, const struct attn_transposed_exp *exp_args, const float *s, float *p,
+INLINE void exp_tile(int n_half, int64_t n, const struct attn_transposed_exp *exp_args, const float *s, float *p,
                      struct exps *e) {
-    if (vectors_of(halves) > 1) {
-        for (int g = 0; g < groups_of(halves); g++) exp_vectors(2, n, exp_args, s + g * GROUP, p + g * GROUP, &e[g]);
+    if (vectors_of(n_half) > 1) {
+        for (int g = 0; g < groups_of(n_half); g++) exp_vectors(2, n, exp_args, s + g * GROUP, p + g * GROUP, &e[g]);
     } else {
         exp_vectors(1, n, exp_args, s, p, e);
     }
@@ -226,10 +227,10 @@ INLINE uint32_t end(const struct exps *e, const struct attn_transposed_exp *exp_
     }
     return over;
 }
-static uint32_t exp_scores(int halves, int64_t n, float *s, const struct attn_transposed_exp *exp_args, float *sum) {
+static uint32_t exp_scores(int n_half, int64_t n, float *s, const struct attn_transposed_exp *exp_args, float *sum) {
     struct exps e[GROUPS];
     begin(exp_args, e);
-    exp_tile(halves, n, exp_args, s, s, e);
+    exp_tile(n_half, n, exp_args, s, s, e);
     return end(e, exp_args, sum);
 }
 static void scores_of(const struct attn_fwd_score_mod *f, int64_t n, int64_t key, float *s) {
@@ -248,24 +249,24 @@ static void cap(int64_t n, float *s, const struct attn_softcap *f) {
         UNROLL for (int i = 0; i < SOFTCAP_MANY; i++) if (i < left) v32_store(s + i * LANES, x[i]);
     }
 }
-/* A tile's scores lie where its probabilities go; those of pairs then take the first half. */
-static uint32_t scores_exp(int halves, int64_t n, int64_t depth, const float *k, const float *q, float *p,
+/* A tile's scores are computed where its probabilities go; bf16 probabilities then take the first half. */
+static uint32_t scores_exp(int n_half, int64_t n, int64_t depth, const float *k, const float *q, float *p,
                            const struct attn_transposed_exp *exp_args, float *sum) {
     struct exps e[GROUPS];
     begin(exp_args, e);
     for (int64_t rows; n > 0; n -= rows, k += rows * depth, p += elements(rows) * STRIP) {
         rows = share_keys(n);
-        tile_keys(halves, rows, depth, k, q, p, n > rows ? k + rows * depth : k);
+        tile_keys(n_half, rows, depth, k, q, p, n > rows ? k + rows * depth : k);
         if (exp_args->cap) cap(rows, p, exp_args->cap);
-        exp_tile(halves, rows, exp_args, p, p, e);
+        exp_tile(n_half, rows, exp_args, p, p, e);
     }
     return end(e, exp_args, sum);
 }
 
-static void add(int halves, int64_t n, int64_t width, const float *v, const float *p, float *o, int accumulate) {
+static void add(int n_half, int64_t n, int64_t width, const float *v, const float *p, float *o, int accumulate) {
     for (int64_t column = 0, rows; column < width; column += rows) {
         rows = share(width - column);
-        tile_values(halves, rows, n, v + column, width, p, o + column * STRIP, accumulate);
+        tile_values(n_half, rows, n, v + column, width, p, o + column * STRIP, accumulate);
     }
 }
 

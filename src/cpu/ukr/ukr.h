@@ -100,8 +100,8 @@ struct attn_ukr {
     void (*widen)(float *dst, const void *src, int32_t dtype, int64_t n, float factor);
     void (*narrow)(void *dst, int32_t dtype, const float *src, int64_t n, float factor);
 
-    const struct attn_ukr_transposed *transposed;                  /* or NULL */
-    const struct attn_ukr_decode *pass_f32, *pass_f16, *pass_bf16; /* or NULL; q is f32 */
+    const struct attn_ukr_transposed *transposed;                        /* or NULL */
+    const struct attn_ukr_decode *decode_f32, *decode_f16, *decode_bf16; /* or NULL; q is f32 */
 
     /* Transpose: dst[c*ld + r] = src[r*ld_src + c], r < rows, c < cols. */
     void (*transpose_f32)(float *dst, int64_t ld, const float *src, int64_t ld_src, int64_t rows, int64_t cols);

@@ -15,7 +15,7 @@ enum { TILE_ROWS = MR };
 #define BSTEP                  1
 #define MADD                   V(fma)
 #define MFIRST(a, b)           ((a) * (b))
-#define FEW_WIDE               FEW
+#define SKINNY_WIDE            SKINNY
 enum {
 #ifdef VEC_SCALES
     EXP_MANY = 4
@@ -97,12 +97,12 @@ enum {
 #undef F
 #ifdef HALF_LOADS /* products with 16-bit rows as they are in memory */
 #undef MR
-#undef FEW_WIDE
+#undef SKINNY_WIDE
 #undef BTYPE
 #undef BLOAD
 #undef BLOAD_TAIL
 #define MR                     4
-#define FEW_WIDE               2
+#define SKINNY_WIDE            2
 #define BTYPE                  uint16_t
 #define BLOAD(p)               load_bf16(p)
 #define BLOAD_TAIL(p, n, mask) load_tail_bf16(p, n)
@@ -158,10 +158,10 @@ const struct attn_ukr TABLE = {
 #ifdef LANES_TABLE
     .transposed = &LANES_TABLE,
 #endif
-#ifdef PASS
-    .pass_f32 = &PASS(f32),
-    .pass_f16 = &PASS(f16),
-    .pass_bf16 = &PASS(bf16),
+#ifdef DECODE
+    .decode_f32 = &DECODE(f32),
+    .decode_f16 = &DECODE(f16),
+    .decode_bf16 = &DECODE(bf16),
 #endif
     .widen = widen,
     .narrow = narrow,

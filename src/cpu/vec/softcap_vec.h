@@ -50,8 +50,8 @@ static inline __attribute__((always_inline)) void softcap_chain(v32 *x, const st
     UNROLL for (int i = 0; i < SOFTCAP_MANY; i++) z[i] = x[i] * x[i];
     largest = z[0];
     UNROLL for (int i = 1; i < SOFTCAP_MANY; i++) largest = v32_max(z[i], largest);
-    UNROLL for (int i = 0; i < SOFTCAP_MANY; i++) p[i] = v32_set(f->c[ATTN_SOFTCAP_TERMS - 1]);
-    UNROLL for (int k = ATTN_SOFTCAP_TERMS - 2; k >= 0; k--) {
+    UNROLL for (int i = 0; i < SOFTCAP_MANY; i++) p[i] = v32_set(f->c[ATTN_SOFTCAP_COEFS - 1]);
+    UNROLL for (int k = ATTN_SOFTCAP_COEFS - 2; k >= 0; k--) {
         UNROLL for (int i = 0; i < SOFTCAP_MANY; i++) p[i] = v32_fma(p[i], z[i], v32_set(f->c[k]));
     }
     UNROLL for (int i = 0; i < SOFTCAP_MANY; i++) p[i] = x[i] * p[i];

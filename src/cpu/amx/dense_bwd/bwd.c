@@ -205,18 +205,18 @@ KIND(tile_any, SCORE_NONE, t->depth, t->width)
 KIND(scored_any, SCORE_ANY, t->depth, t->width)
 KINDS(tile, SCORE_NONE)
 KINDS(scored, SCORE_ANY)
-KINDS(kept, SCORE_KEPT)
-KINDS(cap, SCORE_KEPT | SCORE_CAP)
-KINDS(alibi, SCORE_KEPT | SCORE_ALIBI)
-KINDS(cells, SCORE_KEPT | SCORE_CELLS)
+KINDS(visible, SCORE_VISIBLE)
+KINDS(cap, SCORE_VISIBLE | SCORE_CAP)
+KINDS(alibi, SCORE_VISIBLE | SCORE_ALIBI)
+KINDS(cells, SCORE_VISIBLE | SCORE_CELLS)
 
 void attn_ukr_amx_bwd_tile(const struct attn_bwd_tile *t) {
     static void (*const kernel[SCORE_ANY + 1][2])(const struct attn_bwd_tile *t) = {
         [SCORE_NONE] = {tile_64, tile_128},
-        [SCORE_KEPT] = {kept_64, kept_128},
-        [SCORE_KEPT | SCORE_CAP] = {cap_64, cap_128},
-        [SCORE_KEPT | SCORE_ALIBI] = {alibi_64, alibi_128},
-        [SCORE_KEPT | SCORE_CELLS] = {cells_64, cells_128},
+        [SCORE_VISIBLE] = {visible_64, visible_128},
+        [SCORE_VISIBLE | SCORE_CAP] = {cap_64, cap_128},
+        [SCORE_VISIBLE | SCORE_ALIBI] = {alibi_64, alibi_128},
+        [SCORE_VISIBLE | SCORE_CELLS] = {cells_64, cells_128},
         [SCORE_ANY] = {scored_64, scored_128}};
     const int what = t->score ? scores_of(t->score) : SCORE_NONE;
     if (t->depth != t->width || (t->depth != 64 && t->depth != 128)) {

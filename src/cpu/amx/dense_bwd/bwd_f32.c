@@ -25,7 +25,7 @@ enum {
     HALF = CELLS / 2,
     UNITS = SIDE / 2,
     TILE = ATTN_SPLIT_TILE,
-    TERMS = ATTN_SPLIT_TERMS,
+    PARTS = ATTN_SPLIT_PARTS,
     BLOCK = ATTN_SPLIT_BLOCK
 };
 
@@ -40,19 +40,19 @@ struct grads {
     struct scores scores;
 };
 /* What goes from step to step, in registers. */
-struct live {
+struct in_flight {
     v32 x[4], y[4], z[4]; /* [row][key half] */
     v32 chain[4];
 };
 /* Term t of the four pairs of dS: of rows and of keys. */
-INLINE void store_ds(const struct grads *g, struct live *v, int64_t u, int t) {
+INLINE void store_ds(const struct grads *g, struct in_flight *v, int64_t u, int t) {
     UNROLL for (int h = 0; h < 2; h++) {
-        store_term(g->ds + h * TILE + u * 16, t, v->y[h], v->y[2 + h]);
-        store_term(g->ds_rows + h * TILE + u * 16, t, v->y[2 * h], v->y[2 * h + 1]);
+        store_part(g->ds + h * TILE + u * 16, t, v->y[h], v->y[2 + h]);
+        store_part(g->ds_rows + h * TILE + u * 16, t, v->y[2 * h], v->y[2 * h + 1]);
     }
-    UNROLL for (int i = 0; i < 4; i++) v->y[i] = behind_upper(v->y[i]);
+    UNROLL for (int i = 0; i < 4; i++) v->y[i] = below_upper(v->y[i]);
 }
-INLINE void grad_step(const struct grads *g, struct live *v, int64_t u, int step) {
+INLINE void grad_step(const struct grads *g, struct in_flight *v, int64_t u, int step) {
     const float *s = g->s + u * SIDE, *dp = s + CELLS;
     if (step == 0) {
         if (g->what) {
@@ -81,7 +81,7 @@ INLINE void grad_step(const struct grads *g, struct live *v, int64_t u, int step
             UNROLL for (int i = 0; i < 4; i++) v->y[i] *= v->chain[i];
         }
     } else if (step == 3) {
-        UNROLL for (int h = 0; h < 2; h++) store_terms(g->p + h * TILE + u * 16, v->x[h], v->x[2 + h]);
+        UNROLL for (int h = 0; h < 2; h++) store_split(g->p + h * TILE + u * 16, v->x[h], v->x[2 + h]);
     } else if (step == 4) {
         store_ds(g, v, u, 0);
     } else {
@@ -90,7 +90,7 @@ INLINE void grad_step(const struct grads *g, struct live *v, int64_t u, int step
     }
 }
 static void grads_of(const struct grads *g, int64_t from, int64_t to) {
-    struct live v;
+    struct in_flight v;
     for (int64_t u = from; u < to && u < UNITS; u++) {
         UNROLL for (int step = 0; step < STEPS; step++) grad_step(g, &v, u, step);
     }
@@ -101,7 +101,7 @@ INLINE int64_t steps_before(int64_t i, int64_t n) {
     enum { LEAD = 8 };
     return i < LEAD ? 0 : (i - LEAD) * ALL_STEPS / (n - LEAD);
 }
-INLINE void deal(const struct grads *g, struct live *v, int64_t i, int64_t n) {
+INLINE void deal(const struct grads *g, struct in_flight *v, int64_t i, int64_t n) {
     if (n == 0) return;
     UNROLL_SEEN for (int64_t x = steps_before(i, n); x < steps_before(i + 1, n); x++)
         grad_step(g, v, x / STEPS, (int)(x % STEPS));
@@ -142,7 +142,7 @@ enum pass { A_PASSES, B_PASSES };
 /* The six products of a block of A with one of B: in this order one of the two operands stays. They are tile products
  * i .. i + 23 of n, beside which vectors are at work. next: sums that begin here, or NULL. */
 INLINE void six(enum pass pass, const float *a, const float *b, const struct sums *last, const struct sums *begin,
-                int add, const struct grads *g, struct live *v, int64_t i, int64_t n) {
+                int add, const struct grads *g, struct in_flight *v, int64_t i, int64_t n) {
     static const int8_t of_a[] = {2, 1, 1, 0, 0, 0}, of_b[] = {0, 0, 1, 1, 2, 0};
     UNROLL for (int x = 0; x < 6; x++, i += 4) {
         const float *a_tile = a + of_a[x] * 2 * TILE, *b_tile = b + of_b[x] * 2 * TILE;
@@ -169,7 +169,7 @@ INLINE void six(enum pass pass, const float *a, const float *b, const struct sum
 /* Scores of a chunk from `blocks` of A and of B, which follow each other. n > 0: from tile product 24 * first of n on;
  * else from block `first` on, and `units` of the vectors' after each. */
 INLINE void product(const float *a, const float *b, int64_t blocks, float *c, struct sums *last, const struct grads *g,
-                    struct live *v, int64_t first, int64_t n, int64_t units) {
+                    struct in_flight *v, int64_t first, int64_t n, int64_t units) {
     const struct sums next = {c, SIDE};
     six(B_PASSES, a, b, last, &next, 0, g, v, 24 * first, n);
     if (n) {
@@ -196,7 +196,7 @@ INLINE void add(enum pass pass, float *c, int64_t ldc, struct sums *last, const 
 /* The products of a chunk, and if there is one P and dS of the chunk before. flat: depth and width are constants. */
 INLINE void chunk(int flat, const struct attn_bwd_tile *t, int64_t r, int64_t k, int64_t depth, int64_t width, float *s,
                   struct sums *last, const struct grads *g, int before) {
-    struct live v;
+    struct in_flight v;
     UNROLL for (int i = 0; i < 4; i++) v.chain[i] = v32_set(1); /* which compilers think might be read before */
     const int64_t wide = depth / SIDE, tall = width / SIDE, n = flat && before ? 24 * (wide + tall) : 0;
     const int64_t units = before ? (UNITS + wide + tall - 1) / (wide + tall) : 0;

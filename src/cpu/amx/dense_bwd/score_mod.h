@@ -17,9 +17,17 @@
 #include "cpu/vec/softcap_vec.h"
 
 /* What a kernel is compiled for, beside what is hidden: one of these, or all, each of which may be missing then. */
-enum { SCORE_NONE, SCORE_KEPT = 1, SCORE_CAP = 2, SCORE_ALIBI = 4, SCORE_CELLS = 8, SCORE_WEIGHT = 16, SCORE_ANY = 31 };
+enum {
+    SCORE_NONE,
+    SCORE_VISIBLE = 1,
+    SCORE_CAP = 2,
+    SCORE_ALIBI = 4,
+    SCORE_CELLS = 8,
+    SCORE_WEIGHT = 16,
+    SCORE_ANY = 31
+};
 static inline int scores_of(const struct attn_bwd_score_mod *f) {
-    const int what = SCORE_KEPT | (f->caps ? SCORE_CAP : 0) | (f->alibi ? SCORE_ALIBI : 0) |
+    const int what = SCORE_VISIBLE | (f->caps ? SCORE_CAP : 0) | (f->alibi ? SCORE_ALIBI : 0) |
                      (f->mask > ATTN_UKR_MASK_BITS ? SCORE_CELLS : 0) | (f->weight ? SCORE_WEIGHT : 0);
     return what;
 }
@@ -42,8 +50,8 @@ static inline void pack_cells(const struct attn_bwd_score_mod *f, int64_t strip,
         const char *const cell = f->cell[strip * SCORE_SIDE + i];
         for (int64_t k = from; k < to; k += 2) {
             const int64_t there = f->mask_keys - k * SCORE_SIDE;
-            const __mmask64 live = there >= 64 ? ~(__mmask64)0 : ((__mmask64)1 << there) - 1;
-            const __m512i x = _mm512_maskz_loadu_epi8(live, cell + k * SCORE_SIDE);
+            const __mmask64 readable = there >= 64 ? ~(__mmask64)0 : ((__mmask64)1 << there) - 1;
+            const __m512i x = _mm512_maskz_loadu_epi8(readable, cell + k * SCORE_SIDE);
             const uint64_t bits = _cvtmask64_u64(_mm512_test_epi8_mask(x, x));
             word[k * SCORE_SIDE + i] = (uint32_t)bits;
             if (k + 1 < to) word[(k + 1) * SCORE_SIDE + i] = (uint32_t)(bits >> 32);
@@ -81,10 +89,10 @@ static inline void keep(const struct attn_bwd_score_mod *f, const int32_t *seen,
 struct scores {
     const struct attn_bwd_score_mod *mod;
     int64_t row, first;          /* of the tile, and the first key */
-    const uint16_t *kept;        /* two of 16 keys for each row */
+    const uint16_t *visible;     /* two of 16 keys for each row */
     v32 key[2];                  /* numbers of the keys */
     __m512i magnitude;           /* ALiBi by distance: all bits but the sign; else all */
-    __mmask16 live[2];           /* keys that have cells */
+    __mmask16 readable[2];       /* keys that have cells */
     const char *const *prefetch; /* rows of which cells are prefetched, with every two rows */
     int64_t prefetch_from_row;
 };
@@ -93,12 +101,12 @@ static inline void begin_scores(struct scores *e, int64_t strip, int64_t block, 
     const struct attn_bwd_score_mod *const f = e->mod;
     const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     e->row = strip * SCORE_SIDE, e->first = block * SCORE_SIDE;
-    e->kept = (const uint16_t *)(const void *)(f->bits + (strip * blocks + block) * SCORE_SIDE);
+    e->visible = (const uint16_t *)(const void *)(f->bits + (strip * blocks + block) * SCORE_SIDE);
     e->magnitude = _mm512_set1_epi32(f->alibi == 2 ? INT32_MAX : -1);
     for (int h = 0; h < 2; h++) {
         const int64_t first_key = e->first + h * 16, there = f->mask_keys - first_key;
         e->key[h] = _mm512_cvtepi32_ps(_mm512_add_epi32(lane, _mm512_set1_epi32((int32_t)first_key)));
-        e->live[h] = (__mmask16)(there >= 16 ? 0xffff : there > 0 ? (1u << there) - 1 : 0);
+        e->readable[h] = (__mmask16)(there >= 16 ? 0xffff : there > 0 ? (1u << there) - 1 : 0);
     }
     if (f->mask == ATTN_UKR_MASK_BITS) { /* of the next tile: a line has 64 keys of a row */
         e->prefetch = f->next + e->row + block % 2;
@@ -123,9 +131,9 @@ INLINE void add_cells(const struct scores *e, int64_t r, v32 max, v32 *t) {
     v32 m[2];
     UNROLL for (int h = 0; h < 2; h++) {
         if (f->mask == ATTN_UKR_MASK_F32) {
-            m[h] = _mm512_maskz_loadu_ps(e->live[h], cell + h * 64);
+            m[h] = _mm512_maskz_loadu_ps(e->readable[h], cell + h * 64);
         } else {
-            const __m256i x = _mm256_maskz_loadu_epi16(e->live[h], cell + h * 32);
+            const __m256i x = _mm256_maskz_loadu_epi16(e->readable[h], cell + h * 32);
             m[h] = f->mask == ATTN_UKR_MASK_F16 ? _mm512_cvtph_ps(x)
                                                 : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
         }
@@ -174,6 +182,6 @@ INLINE void score_rows(int what, const struct scores *e, int64_t even, int64_t o
 /* The exponential's end, of the same rows: 0 for what is hidden, whatever its score is. */
 INLINE void keep_rows(const struct scores *e, int64_t even, int64_t odd, v32 *x, const v32 *p) {
     const int64_t row[2] = {even, odd};
-    UNROLL for (int i = 0; i < 4; i++) x[i] = _mm512_maskz_scalef_ps(e->kept[row[i / 2] * 2 + i % 2], p[i], x[i]);
+    UNROLL for (int i = 0; i < 4; i++) x[i] = _mm512_maskz_scalef_ps(e->visible[row[i / 2] * 2 + i % 2], p[i], x[i]);
 }
 #endif

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT
- * How far ahead of ALiBi the running max of a query is, in the forward on AMX (fwd.c, fwd_rowmajor.c). */
+ * Running max of queries whose ALiBi grows along the keys, in the forward on AMX (fwd.c, fwd_rowmajor.c). */
 #ifndef ATTN_CPU_AMX_DENSE_FWD_ALIBI_H
 #define ATTN_CPU_AMX_DENSE_FWD_ALIBI_H
 #include "cpu/ukr/alibi_growth.h"
 #include "cpu/ukr/bf16.h"
 #include "cpu/vec/avx512.h"
 
-/* Where ALiBi grows by more than that, a query of a new strip takes its running max from the step in which its ALiBi is
- * largest: else it, and all sums with it, would move in most steps before. Returns these queries, a bit each; key:
- * [32], receives a key of that step. */
+/* A query whose ALiBi grows by SCORE_GROWTH or more over a strip takes its running max from the step in which its ALiBi
+ * is largest. Otherwise the running max would move, and O and l be rescaled, in most steps before that one. Returns
+ * these queries, a bit each; key: [32], receives a key of that step. */
 static inline uint32_t far_ahead(const struct attn_fwd_strip *f, int64_t span, int32_t *key) {
     const struct attn_fwd_score_mod *const score = f->score;
     uint32_t queries = 0;
@@ -22,7 +22,8 @@ static inline uint32_t far_ahead(const struct attn_fwd_strip *f, int64_t span, i
     }
     return queries;
 }
-/* The next step that some of these queries are relative to; they are taken from `left`, and returned. */
+/* The step of the lowest query in `left`. Returns all queries that take their running max from it, and clears them in
+ * `left`. */
 static inline uint32_t next_ahead(const int32_t *key, int64_t span, uint32_t *left, int64_t *step) {
     uint32_t found = 0;
     *step = key[__builtin_ctz(*left)] / span;

@@ -12,7 +12,7 @@
  * counts: 5 multiply-adds and their like for 16 scores, and here 1.5.
  *
  * An argument that is a sum itself (ALiBi, an additive mask) would be rounded twice: there 1.5 2^23 + 127 128 is added
- * in the end (`late`).
+ * after the other terms (`origin_last`).
  *
  * What is far below 0 saturates to 0, what is far above becomes a NaN, which no sum passes for an ordinary number: at
  * 15 bits, since bit 15 would be a sign, and a number 2^(n + f / 128) with n beyond 128 a small negative one. A NaN's
@@ -51,21 +51,21 @@ static inline void set_up_table(struct exp_table *t) {
     /* constants that compilers would load again each time */
     __asm__("" : "+v"(t->less[0]), "+v"(t->less[1]), "+v"(t->pairs), "+v"(t->down));
 }
-/* What is subtracted from the argument; offset is a whole number of parts, and smaller than attn_fwd_far. late: any
- * offset, without what is added in the end. */
-INLINE v32 table_offset(v32 offset, int late) {
+/* What is subtracted from the argument; offset is a whole number of parts, and smaller than attn_fwd_far. origin_last:
+ * any offset, without what is added in the end. */
+INLINE v32 table_offset(v32 offset, int origin_last) {
     const v32 parts = v32_set(ATTN_FWD_PARTS);
-    return late ? _mm512_mul_ps(offset, parts) : _mm512_fmsub_ps(offset, parts, v32_set(EXP_TABLE_ORIGIN));
+    return origin_last ? _mm512_mul_ps(offset, parts) : _mm512_fmsub_ps(offset, parts, v32_set(EXP_TABLE_ORIGIN));
 }
 INLINE void begin_table(struct exp_table *t) {
     t->beyond = _mm512_setzero_si512();
     t->ordered[0] = t->ordered[1] = 0xffff;
 }
-/* Of arguments to[h] = pairs of even[h] and odd[h]. kept: NULL, or lanes that count, of even[h] and after those of
+/* Of arguments to[h] = pairs of even[h] and odd[h]. visible: NULL, or lanes that count, of even[h] and after those of
  * odd[h]; the others' arguments are 0, which gives 0. Not `exactly`: what is 98 000 octaves and more below the
  * running max, up to twice as much, has a sign, and its bits less those of 1.5 2^23 are beyond 32: it becomes as if it
  * were far above. That shows in the sum, and the step is taken again. */
-INLINE void pairs_by_table(struct exp_table *t, int exactly, const v32 *even, const v32 *odd, const __mmask16 *kept,
+INLINE void pairs_by_table(struct exp_table *t, int exactly, const v32 *even, const v32 *odd, const __mmask16 *visible,
                            __m512i *to) {
     const __m512i zero = _mm512_castps_si512(v32_set(EXP_TABLE_ZERO));
     __m512i n[4];
@@ -73,8 +73,8 @@ INLINE void pairs_by_table(struct exp_table *t, int exactly, const v32 *even, co
     if (t->sure) { /* the lower halves of n are what is left of them without `zero` */
         UNROLL for (int i = 0; i < 4; i++) {
             if (!t->notes) continue;
-            t->beyond = kept ? _mm512_mask_ternarylogic_epi32(t->beyond, kept[i], n[i], zero, 0xf6)
-                             : _mm512_ternarylogic_epi32(t->beyond, n[i], zero, 0xf6);
+            t->beyond = visible ? _mm512_mask_ternarylogic_epi32(t->beyond, visible[i], n[i], zero, 0xf6)
+                                : _mm512_ternarylogic_epi32(t->beyond, n[i], zero, 0xf6);
         }
         UNROLL for (int h = 0; h < 2; h++) {
             n[h] = _mm512_mask_shuffle_epi8(n[h], 0xcccccccccccccccc, n[2 + h], t->down);

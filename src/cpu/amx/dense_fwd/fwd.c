@@ -34,8 +34,8 @@
  * are taken again with the maximum, and O and l are rescaled. So no step waits for a maximum.
  *
  * f16 is split exactly (bf16x2): 11 bits are a bf16 of 8 bits and one of at most 3. Q K^T is four products and exact
- * but for its sums; three where lse is not requested and no score changes by more than 2^-12. P is cut off into two
- * halves, 16 bits, and low halves are not multiplied with low ones: an error of 2^-15 of a term each.
+ * but for its sums; three where lse is not requested and no score changes by more than 2^-12. P is cut into two
+ * parts, 16 bits, and products of two low parts are left out: each is an error of 2^-15 of a term.
  *
  * f32 is split exactly (bf16x3): its first, middle and last 8 bits. The six largest of nine products are computed, the
  * smallest of them first. The others are 2^-21 of a term at most and 2^-24 on average, less than what sums in f32
@@ -48,32 +48,34 @@
 #include "cpu/amx/dense_fwd/fwd_mainloop.h"
 
 static int fits_flat(const struct attn_fwd_strip *f) {
-    const struct layout k = layout_of(1, f, f->depth, f->terms);
-    return k.row == f->k_row && k.next16 == f->k_more && k.step == f->k_step && (f->terms == 1 || k.low == f->k_low);
+    const struct layout k = layout_of(1, f, f->depth, f->n_bf16);
+    return k.row == f->k_row && k.next16 == f->k_more && k.step == f->k_step && (f->n_bf16 == 1 || k.low == f->k_low);
 }
+/* The instances for one pair of extents: bf16, f16 as bf16x2, f32 as bf16x3. flat: extents are constants, see
+ * block(). */
 #define KINDS(name, flat, depth, width, span, parts, more_span, more_parts)                                            \
     KIND(name, flat, FUSE_NONE, depth, width, 1, 0, span, parts)                                                       \
-    KIND(name##_rough, flat, FUSE_NONE, depth, width, 1, 1, span, parts)                                               \
-    KIND(name##_halves, flat, FUSE_NONE, depth, width, 2, 0, more_span, more_parts)                                    \
-    KIND(name##_halves_rough, flat, FUSE_NONE, depth, width, 2, 1, more_span, more_parts)                              \
-    KIND(name##_thirds, flat, FUSE_NONE, depth, width, 3, 0, more_span, more_parts)
+    KIND(name##_bf16_accuracy, flat, FUSE_NONE, depth, width, 1, 1, span, parts)                                       \
+    KIND(name##_bf16x2, flat, FUSE_NONE, depth, width, 2, 0, more_span, more_parts)                                    \
+    KIND(name##_bf16x2_bf16_accuracy, flat, FUSE_NONE, depth, width, 2, 1, more_span, more_parts)                      \
+    KIND(name##_bf16x3, flat, FUSE_NONE, depth, width, 3, 0, more_span, more_parts)
 KINDS(strips_any, 0, f->depth, f->width, SPAN, 1, SPAN, 1)
 KINDS(strips_64, 1, 64, 64, SPAN, 1, HALF, 2)
 KINDS(strips_128, 1, 128, 128, HALF, 4, HALF, 2)
 void attn_ukr_amx_fwd(const struct attn_fwd_strip *f, int64_t n) {
     static void (*const kernel[][EXTENTS])(const struct attn_fwd_strip *f, int64_t n) = {
         {strips_any, strips_64, strips_128},
-        {strips_any_rough, strips_64_rough, strips_128_rough},
-        {strips_any_halves, strips_64_halves, strips_128_halves},
-        {strips_any_halves_rough, strips_64_halves_rough, strips_128_halves_rough},
-        {strips_any_thirds, strips_64_thirds, strips_128_thirds}};
+        {strips_any_bf16_accuracy, strips_64_bf16_accuracy, strips_128_bf16_accuracy},
+        {strips_any_bf16x2, strips_64_bf16x2, strips_128_bf16x2},
+        {strips_any_bf16x2_bf16_accuracy, strips_64_bf16x2_bf16_accuracy, strips_128_bf16x2_bf16_accuracy},
+        {strips_any_bf16x3, strips_64_bf16x3, strips_128_bf16x3}};
     const int extents = f->depth != f->width || !fits_flat(f) ? EXTENTS_ANY
                         : f->width == 64                      ? EXTENTS_64
                         : f->width == 128                     ? EXTENTS_128
                                                               : EXTENTS_ANY;
-    if (f->score && f->terms == 1) {
+    if (f->score && f->n_bf16 == 1) {
         attn_ukr_amx_fwd_score_mod(f, n, extents);
     } else {
-        kernel[f->terms == 3 ? 4 : 2 * (f->terms - 1) + f->bf16_accuracy][extents](f, n);
+        kernel[f->n_bf16 == 3 ? 4 : 2 * (f->n_bf16 - 1) + f->bf16_accuracy][extents](f, n);
     }
 }

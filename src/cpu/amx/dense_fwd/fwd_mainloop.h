@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: MIT
- * The loop over steps of the forward on AMX (fwd.c): what comes when, for all kinds of scores. */
+ * Main loop of the dense forward on AMX. The steps of a list of strips run as one software pipeline: during the
+ * exponentials of step j the tile unit computes Q K^T of step j + 1 and P V of earlier steps (picture in fwd.c).
+ *
+ * strips() is the loop, full_steps() its fast path without masks and without changes of the running max. Both are
+ * inlined once for each kind of score (score_mod_fused.h), extents and bf16 parts of an operand, by KIND below. The
+ * callers are the dispatchers fwd.c, fwd_score_mod.c and fwd_bool_mask.c. */
 #ifndef ATTN_CPU_AMX_DENSE_FWD_FWD_MAINLOOP_H
 #define ATTN_CPU_AMX_DENSE_FWD_FWD_MAINLOOP_H
 #include "cpu/amx/dense_fwd/bool_mask.h"
@@ -18,54 +23,61 @@ static int open_step(const struct attn_fwd_strip *f, int64_t span, int64_t step)
     return !cut;
 }
 
-/* Boolean masks: which queries keep some key of a step. */
+/* Boolean masks: a bit for each query that sees some key of the step. */
 INLINE uint32_t keepers(struct place place, int64_t span) {
     const uint32_t *any = place.f->score->bits + (place.f->n + 63) / 64 * 64 + place.step * span / 32;
     return span == 32 ? any[0] : any[0] | any[1];
 }
 /* The next step that has to be computed: steps of which no query keeps a key are skipped. A strip's first step is never
  * skipped, since its sums begin there. On entering a strip its mask is packed into bits. */
-INLINE struct place behind_kept(struct place place, int64_t span, const struct attn_fwd_strip *end) {
-    do place = behind(place, span);
+INLINE struct place bool_mask_step_after(struct place place, int64_t span, const struct attn_fwd_strip *end) {
+    do place = step_after(place, span);
     while (place.step && !keepers(place, span));
-    if (!place.step && place.f < end) pack_kept(place.f->score, place.f->n);
+    if (!place.step && place.f < end) pack_bool_mask(place.f->score, place.f->n);
     return place;
 }
 INLINE struct place next_of(int kind, struct place place, int64_t span, const struct attn_fwd_strip *end) {
-    return fuse_keeps(kind) ? behind_kept(place, span, end) : behind(place, span);
+    return fuse_bool_mask(kind) ? bool_mask_step_after(place, span, end) : step_after(place, span);
 }
 
-/* Probabilities of the last steps, and what became of them. */
+/* Probabilities of the last steps, whose P V is still to be added. O is cut into `parts` parts of its columns. Each
+ * step adds P V of the last `parts` steps to one part, the next step to the next part: each part is loaded and stored
+ * once in `parts` steps. */
 struct queue {
-    int64_t span, parts;            /* keys of a step; parts of the sums, that take turns step by step */
-    float *p[QUEUE + 1];            /* the last one is being made, the one before it is of the step before */
-    struct place places[QUEUE + 1]; /* whose they are */
-    int64_t done[QUEUE + 1];        /* steps, of all strips, whose values each part of the sums has */
+    int64_t span, parts;            /* keys of a step; parts of O */
+    float *p[QUEUE + 1];            /* oldest first; the last is that of the current step, being written */
+    struct place places[QUEUE + 1]; /* the step of each */
+    int64_t done[QUEUE + 1];        /* by part of O: it has P V of the steps 0 .. done - 1 of all strips */
 };
-/* A part of the sums gets the n last steps, which may be of more than one strip. hold: as keys. */
-INLINE float *visit(int hold, int64_t width, int64_t part, int64_t n, const struct queue *w, float *late,
+/* Adds P V of the n steps before the current one to part `part` of O. Where they belong to several strips, each run of
+ * consecutive steps is added to its strip's O. pending: NULL, or where the sums go that earlier products left in the
+ * tile registers. hold: leave the last sums in the tile registers. Returns where those belong. */
+INLINE float *visit(int hold, int64_t width, int64_t part, int64_t n, const struct queue *w, float *pending,
                     struct exps *e) {
     const float *const *p = (const float *const *)w->p;
     for (int64_t i = QUEUE - n, run_length; i < QUEUE; i += run_length) {
         for (run_length = 1; i + run_length < QUEUE && follows(w->places[i + run_length], w->places[i], run_length);)
             run_length++;
-        late = values(0, hold, w->places[i].f, width, w->parts, part, w->places[i].step, run_length, p + i, late, e);
+        pending =
+            values(0, hold, w->places[i].f, width, w->parts, part, w->places[i].step, run_length, p + i, pending, e);
     }
-    return late;
+    return pending;
 }
-/* The same without exponentials. */
-static __attribute__((noinline)) void visit_alone(int terms, int64_t width, int64_t part, int64_t n, struct queue w) {
-    struct exps none = {.terms = terms, .span = w.span, .done = w.span / 2};
+/* The same with no exponentials in between. */
+static __attribute__((noinline)) void visit_alone(int n_bf16, int64_t width, int64_t part, int64_t n, struct queue w) {
+    struct exps none = {.n_bf16 = n_bf16, .span = w.span, .done = w.span / 2};
     visit(0, width, part, n, &w, NULL, &none);
 }
-/* All parts of the sums have all steps before `to`. */
-INLINE void visit_all(int terms, int64_t width, int64_t to, struct queue *w) {
+/* Adds what each part of O lacks of the steps before `to`. */
+INLINE void visit_all(int n_bf16, int64_t width, int64_t to, struct queue *w) {
     for (int64_t q = 0; q < w->parts; q++) {
-        visit_alone(terms, width, q, to - w->done[q], *w);
+        visit_alone(n_bf16, width, q, to - w->done[q], *w);
         w->done[q] = to;
     }
 }
-/* fuse: that of e, a constant. clang would see it too late in e, which then stays in memory for calls never made. */
+/* Starts the exponentials of a step: s holds its scores (with `fuse`: its products), p receives its probabilities, and
+ * finish_step ends them. fuse is e->fused.kind as a constant: clang would see it too late in e, which then stays in
+ * memory for calls never made. */
 INLINE void begin(struct exps *e, int fuse, const struct attn_fwd_score_mod *f, int64_t key, const float *s, float *p,
                   const struct running_max *r) {
     const v32 offset[2] = {r[0].offset, r[1].offset};
@@ -73,33 +85,34 @@ INLINE void begin(struct exps *e, int fuse, const struct attn_fwd_score_mod *f, 
         const v32 in = e->degree == ATTN_FWD_TABLE ? table_offset(offset[h], 1) : offset[h];
         begin_alibi(&e->fused, f, key, h, in, far_of(&r[h], e->factor));
     }
-    for (int h = 0; fuse == FUSE_KEPT && h < 2; h++) begin_kept(&e->fused, f, h, far_of(&r[h], e->factor));
-    if (fuse_keeps(fuse)) e->kept = (const uint16_t *)(const void *)(f->bits + key);
+    for (int h = 0; fuse == FUSE_BOOL && h < 2; h++) begin_bool_mask(&e->fused, f, h, far_of(&r[h], e->factor));
+    if (fuse_bool_mask(fuse)) e->visible = (const uint16_t *)(const void *)(f->bits + key);
     begin_step(e, s, p, offset);
 }
-/* Cells of a boolean mask are prefetched during a step, a line of one row with every two keys. Bits are made a strip at
- * a time: it is the same keys of the next one. Where there is none, a cached line is prefetched. */
+/* Boolean masks are packed into bits a strip at a time (bool_mask.h). So each step prefetches the next strip's cells of
+ * the same keys, a line of one row with every two keys. The last strip prefetches its own cells, which are cached. */
 INLINE void prefetch(struct exps *e, struct place place, int64_t span, const struct attn_fwd_strip *end) {
     const struct attn_fwd_score_mod *score_mod = place.f[place.f + 1 < end].score;
     e->prefetched = score_mod->cell + place.step * span / 2 % LANES_ALL;
     e->prefetch_from = place.step * span / 64 * 64 * score_mod->mask_bytes;
 }
-/* Whether a step must be taken again, exactly. */
+/* Some score of the step lies outside the range of the table or of the softcap's polynomial: finish_exactly must
+ * compute its exponentials again. */
 INLINE int beyond(int fuse, const struct exps *e) {
     return (fuse && is_beyond(&e->fused)) || (e->degree == ATTN_FWD_TABLE && is_beyond_table(&e->table));
 }
-/* What moves from step to step. */
+/* State that full_steps takes over from strips and hands back. */
 struct pipeline {
     struct queue *w;
     struct place place;
-    int64_t j;               /* steps, of all strips, before this one */
-    float *s, *other, *held; /* its scores, those being made; where sums go that tiles still hold */
+    int64_t j;               /* number of this step, counted over all strips */
+    float *s, *other, *held; /* scores of this step, of the next; where sums in tile registers belong, or NULL */
     v32 l[2];
 };
-/* Full steps of one strip, up to step `to` of it: all queries see all keys and have a running max, and each part of O
- * has had P V of its last `parts` steps. Only products and exponentials remain to do. With a boolean mask they end
- * before a step that is passed over, too. Returns 1 where the last one's probabilities passed MOST: these are not yet
- * in l. */
+/* The fast path: steps of one strip up to step `to`, in which all queries see all keys and have a running max, and the
+ * part of O whose turn it is lacks exactly the last `parts` steps. Only products and exponentials remain to be done.
+ * With a boolean mask the path also ends before a step that is skipped. Returns 1 if the last step's sum of
+ * probabilities passed MOST: then its sum is not in l, and strips() must move the running max. */
 INLINE int full_steps(int kind, int64_t depth, int64_t width, int64_t span, int64_t parts, int64_t to,
                       const struct attn_fwd_strip *end, const struct running_max *r, struct pipeline *c,
                       struct exps *e) {
@@ -120,8 +133,8 @@ INLINE int full_steps(int kind, int64_t depth, int64_t width, int64_t span, int6
     UNROLL for (int i = 0; i <= QUEUE; i++) p[i] = c->w->p[i];
     for (;;) {
         begin(e, kind, f->score, step * span, s, p[QUEUE], r);
-        if (fuse_keeps(kind)) prefetch(e, (struct place){f, step}, span, end);
-        if (depth == 64 && e->terms == 1) {
+        if (fuse_bool_mask(kind)) prefetch(e, (struct place){f, step}, span, end);
+        if (depth == 64 && e->n_bf16 == 1) {
             step_64(&operands, step + 1, other, &operands, step - 1, p[QUEUE - 1], e);
         } else {
             keys(1, 1, &operands, depth, step + 1, other, held, e);
@@ -141,13 +154,13 @@ INLINE int full_steps(int kind, int64_t depth, int64_t width, int64_t span, int6
         p[QUEUE] = oldest;
         s = other, other = mine;
         part = part + 1 == parts ? 0 : part + 1;
-        if (++step == to || (fuse_keeps(kind) && !keepers((struct place){f, step + 1}, span))) break;
+        if (++step == to || (fuse_bool_mask(kind) && !keepers((struct place){f, step + 1}, span))) break;
     }
     e->table.sure = sure;
     c->j += step - c->place.step;
     c->place.step = step;
     c->s = s, c->other = other;
-    if (depth > 64 || e->terms > 1) c->held = held;
+    if (depth > 64 || e->n_bf16 > 1) c->held = held;
     UNROLL for (int64_t i = QUEUE - parts; i <= QUEUE; i++) {
         c->w->p[i] = p[i];
         c->w->places[i] = (struct place){f, step - QUEUE + i};
@@ -155,14 +168,16 @@ INLINE int full_steps(int kind, int64_t depth, int64_t width, int64_t span, int6
     for (int64_t last = passes ? c->j : c->j - 1, i = 0; i < parts; i++) c->w->done[(last - i) % parts] = last - i;
     return passes != 0;
 }
-INLINE void let_go(float **held) {
+/* Stores the sums that the tile registers hold, if any. */
+INLINE void store_held(float **held) {
     if (*held) store_sums(*held);
     *held = NULL;
 }
-/* References of a new strip, of the queries that far_ahead says. s: scratch. */
-static __attribute__((noinline)) void look_ahead(const struct attn_fwd_strip *f, int64_t depth, int terms, int of_keys,
+/* With ALiBi that grows along the keys, a new strip's queries take their running max from the step where their ALiBi
+ * is largest (alibi.h), so that it need not move in each step before. s: scratch. */
+static __attribute__((noinline)) void look_ahead(const struct attn_fwd_strip *f, int64_t depth, int n_bf16, int of_keys,
                                                  int64_t span, struct running_max *r, float *s) {
-    struct exps none = {.terms = terms, .of_keys = of_keys, .span = span, .done = span / 2};
+    struct exps none = {.n_bf16 = n_bf16, .of_keys = of_keys, .span = span, .done = span / 2};
     int32_t key[LANES_ALL];
     uint32_t left = far_ahead(f, span, key);
     while (left) {
@@ -174,12 +189,18 @@ static __attribute__((noinline)) void look_ahead(const struct attn_fwd_strip *f,
         update_max_fused(f, span, step, r, s, v32_set(f->factor), lanes);
     }
 }
-/* `count` strips that follow each other like steps of one: nothing waits between them. */
+/* Runs `count` strips as one pipeline. Iteration j, of a step of any strip:
+ *   1. full steps: full_steps runs as many as it can, and leaves at a step that needs more care
+ *   2. first step of a strip: m and l are loaded, the range of full steps is found
+ *   3. scores: overrides, score_mod, hidden keys, running max of queries that have none
+ *   4. exponentials, interleaved with Q K^T of the next step and P V of the steps before
+ *   5. a sum of probabilities passed MOST: running max moved, exponentials computed again, O and l rescaled
+ *   6. buffers rotate: P of this step becomes the newest of the queue, s and `other` change places */
 INLINE void strips(const struct attn_fwd_strip *f, int64_t count, int flat, int kind, int64_t depth, int64_t width,
-                   int terms, int bf16_accuracy, int64_t span, int64_t parts) {
+                   int n_bf16, int bf16_accuracy, int64_t span, int64_t parts) {
     const int fuse = fuse_makes(kind) ? kind : FUSE_NONE;
-    const int scored = kind != FUSE_NONE || terms > 1; /* else products are scores */
-    const int64_t weights = span / 2 * LANES_ALL * terms;
+    const int scored = kind != FUSE_NONE || n_bf16 > 1; /* 0: s holds scores, of which a factor is all that lacks */
+    const int64_t weights = span / 2 * LANES_ALL * n_bf16;
     const struct attn_fwd_strip *const end = f + count;
     struct running_max r[2];
     v32 l[2] = {v32_set(0), v32_set(0)};
@@ -190,18 +211,18 @@ INLINE void strips(const struct attn_fwd_strip *f, int64_t count, int flat, int 
     int settled = 0;                                                 /* all queries have a running max */
     float *s = f->s, *other = f->s + span * LANES_ALL, *held = NULL; /* where sums go that tiles still hold */
     const v32 hidden = fuse_caps(fuse) ? _mm512_castsi512_ps(_mm512_set1_epi32(CAP_HIDDEN)) : v32_set(-INFINITY);
-    if (fuse_keeps(kind)) pack_kept(f->score, f->n);
+    if (fuse_bool_mask(kind)) pack_bool_mask(f->score, f->n);
     next = next_of(kind, place, span, end);
     const v32 none = v32_set(-INFINITY);
-    set_up_exps(&e, f->factor, terms, bf16_accuracy, span);
+    set_up_exps(&e, f->factor, n_bf16, bf16_accuracy, span);
     const int table = e.degree == ATTN_FWD_TABLE;
     set_up_fused(&e.fused, fuse, table, f->factor * attn_fwd_parts(e.degree), f->score);
-    e.late = table && scored && (fuse ? fuse_alibi(fuse) : f->score && f->score->alibi);
-    /* Only ALiBi, and passes that hide keys, make many arguments that a table does not have. What a cap leaves near 0
-     * is among those that it has. */
+    e.origin_last = table && scored && (fuse ? fuse_alibi(fuse) : f->score && f->score->alibi);
+    /* Many arguments outside the table come only from ALiBi and from masks that are applied before the exponentials. A
+     * softcap's stay inside. */
     e.table.sure = table && fuse && !fuse_alibi(fuse), e.table.notes = !fuse_caps(fuse);
-    e.prefetches = fuse_keeps(kind);
-    deal_times(&e, 2 * (depth / 32 * (span / 16) * e.of_keys + span / 32 * (width / 16) * of_values(terms)));
+    e.prefetches = fuse_bool_mask(kind);
+    deal_times(&e, 2 * (depth / 32 * (span / 16) * e.of_keys + span / 32 * (width / 16) * of_values(n_bf16)));
     for (int i = 0; i <= parts; i++) w.p[QUEUE - i] = f->p + i * weights;
     for (int i = 0; i <= QUEUE; i++) w.places[i] = place;
     keys(0, 0, place.f, depth, place.step, s, NULL, &e);
@@ -210,31 +231,31 @@ INLINE void strips(const struct attn_fwd_strip *f, int64_t count, int flat, int 
         w.places[QUEUE] = place;
         const struct attn_fwd_score_mod *const score_mod = scored ? f->score : NULL;
         for (int h = 0; h < 2; h++) r[h].rescale = v32_set(1);
-        if (flat && kind == fuse && terms == 1 && settled && place.step > parts && place.step >= open.from &&
+        if (flat && kind == fuse && n_bf16 == 1 && settled && place.step > parts && place.step >= open.from &&
             place.step < open.to && j - w.done[j % parts] == parts &&
-            (!fuse_keeps(kind) || (follows(next, place, 1) && follows(place, w.places[QUEUE - parts], parts)))) {
+            (!fuse_bool_mask(kind) || (follows(next, place, 1) && follows(place, w.places[QUEUE - parts], parts)))) {
             struct pipeline c = {
                 .w = &w, .place = place, .j = j, .s = s, .other = other, .held = held, .l = {l[0], l[1]}};
             const int passes = full_steps(kind, depth, width, span, parts, open.to, end, r, &c, &e);
             place = c.place, next = next_of(kind, place, span, end), j = c.j, s = c.s, other = c.other, held = c.held;
             for (int h = 0; h < 2; h++) l[h] = c.l[h];
-            if (passes) goto made;
+            if (passes) goto have_exps;
         }
         if (place.step == 0) {
             for (int h = 0; h < 2; h++) {
                 r[h].m = v32_load(f->m + h * 16), l[h] = v32_load(f->l + h * 16);
-                set_up_running_max(&r[h], e.late ? ATTN_FWD_TABLE_OF_SUMS : e.degree, 0);
+                set_up_running_max(&r[h], e.origin_last ? ATTN_FWD_TABLE_OF_SUMS : e.degree, 0);
                 r[h].offset = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(r[h].m, none, _CMP_NEQ_UQ),
                                                   in_parts(&r[h], r[h].m * e.factor)) +
                               v32_set(r[h].below);
             }
             open = open_steps(f, span);
             settled = 0;
-            if (f->score_override || f->page_missing || f->live) open.to = 0;
+            if (f->score_override || f->page_missing || f->visible) open.to = 0;
             if (open.to > f->n / span - 1) open.to = f->n / span - 1;
             if (score_mod && score_mod->alibi) {
-                let_go(&held);
-                look_ahead(f, depth, terms, e.of_keys, span, r, other);
+                store_held(&held);
+                look_ahead(f, depth, n_bf16, e.of_keys, span, r, other);
             }
         }
         if (f->score_override) put_overrides(f, span, place.step, s);
@@ -246,11 +267,11 @@ INLINE void strips(const struct attn_fwd_strip *f, int64_t count, int flat, int 
         if (!settled || place.step < open.from || place.step >= open.to) {
             if (!open_step(f, span, place.step)) hide(f, span, place.step, s, hidden);
             if (f->page_missing) hide_missing_pages(f, span, place.step, s, hidden);
-            if (f->live) note_live(f, span, place.step, s, hidden);
-            if (f->live && fuse_keeps(kind)) keep_live(f, span, place.step);
+            if (f->visible) record_visible(f, span, place.step, s, hidden);
+            if (f->visible && fuse_bool_mask(kind)) apply_bool_mask(f, span, place.step);
             __mmask16 first[2] = {without(&r[0], e.factor), without(&r[1], e.factor)};
             settled = !(first[0] | first[1]);
-            if (fuse_keeps(kind)) {
+            if (fuse_bool_mask(kind)) {
                 const uint32_t who = keepers(place, span);
                 first[0] &= (__mmask16)who, first[1] &= (__mmask16)(who >> 16);
             }
@@ -262,20 +283,20 @@ INLINE void strips(const struct attn_fwd_strip *f, int64_t count, int flat, int 
             if (fuse && (first[0] | first[1])) update_max_fused(f, span, place.step, r, s, e.factor, first);
         }
         begin(&e, fuse, score_mod, place.step * span, s, w.p[QUEUE], r);
-        if (fuse_keeps(kind)) prefetch(&e, place, span, end);
+        if (fuse_bool_mask(kind)) prefetch(&e, place, span, end);
         const int64_t part = j % parts, n = j - w.done[part];
         w.done[part] = j;
-        /* Values of two strips: their sums are stored late, too; in several terms that lost. Where steps are passed
-         * over, two runs of steps may have one strip's sums, which are stored at once. */
+        /* Where P V belongs to two strips, sums stay in the tile registers as well; for bf16x2 and bf16x3 that was
+         * slower. Where steps are skipped, two runs of steps may belong to the same sums, which are stored at once. */
         const int one = follows(w.places[QUEUE - 1], w.places[QUEUE - parts], parts - 1);
-        if (flat && next.f < end && n == parts && (one || (terms == 1 && !fuse_keeps(kind)))) {
-            if (depth == 64 && terms == 1) {
+        if (flat && next.f < end && n == parts && (one || (n_bf16 == 1 && !fuse_bool_mask(kind)))) {
+            if (depth == 64 && n_bf16 == 1) {
                 step_64(next.f, next.step, other, w.places[QUEUE - 1].f, w.places[QUEUE - 1].step, w.p[QUEUE - 1], &e);
             } else {
-                /* where nothing is held, the place of the scores that are multiplied takes what tiles have */
+                /* nothing held: the store goes to scores that Q K^T overwrites */
                 keys(1, 1, next.f, depth, next.step, other, held ? held : other, &e);
                 float *const scores = other + (span - 32) * LANES_ALL;
-                if (terms > 1 || one) {
+                if (n_bf16 > 1 || one) {
                     held = values(1, 1, w.places[QUEUE - 1].f, width, parts, part, w.places[QUEUE - parts].step, parts,
                                   (const float *const *)w.p + QUEUE - parts, scores, &e);
                 } else {
@@ -283,7 +304,7 @@ INLINE void strips(const struct attn_fwd_strip *f, int64_t count, int flat, int 
                 }
             }
         } else {
-            let_go(&held);
+            store_held(&held);
             if (next.f < end) keys(0, 0, next.f, depth, next.step, other, NULL, &e);
             visit(0, width, part, n, &w, NULL, &e);
         }
@@ -292,7 +313,7 @@ INLINE void strips(const struct attn_fwd_strip *f, int64_t count, int flat, int 
             begin(&e, fuse, score_mod, place.step * span, s, w.p[QUEUE], r);
             finish_exactly(&e);
         }
-    made:;
+    have_exps:;
         const __mmask16 over[2] = {passed(e.sum[0]), passed(e.sum[1])};
         if (over[0] | over[1]) {
             const __mmask16 again[2] = {over[0] & (__mmask16)~far_lanes(&r[0], r[0].m, e.factor),
@@ -308,9 +329,9 @@ INLINE void strips(const struct attn_fwd_strip *f, int64_t count, int flat, int 
             finish_exactly(&e);
         }
         for (int h = 0; h < 2; h++) l[h] = v32_fma(l[h], r[h].rescale, e.sum[h]);
-        if (rescales(r)) { /* what was made before must be among the sums by then */
-            let_go(&held);
-            visit_all(terms, width, j, &w);
+        if (rescales(r)) { /* P of earlier steps is relative to the old running max: its P V comes first */
+            store_held(&held);
+            visit_all(n_bf16, width, j, &w);
             rescale_sums(f->o, width, r[0].rescale, r[1].rescale);
         }
         if (next.f != f)
@@ -322,28 +343,29 @@ INLINE void strips(const struct attn_fwd_strip *f, int64_t count, int flat, int 
         place = next;
         if (next.f < end) next = next_of(kind, next, span, end);
         if (place.f == end) {
-            let_go(&held);
-            visit_all(terms, width, j + 1, &w);
+            store_held(&held);
+            visit_all(n_bf16, width, j + 1, &w);
         }
     }
 }
 
-/* Common extents as constants. */
-#define KIND(name, flat, fuse, depth, width, terms, bf16_accuracy, span, parts)                                        \
+/* An instance of the loop with constants where the extents are common ones. */
+#define KIND(name, flat, fuse, depth, width, n_bf16, bf16_accuracy, span, parts)                                       \
     static void name(const struct attn_fwd_strip *f, int64_t n) {                                                      \
-        strips(f, n, flat, fuse, depth, width, terms, bf16_accuracy, span, parts);                                     \
+        strips(f, n, flat, fuse, depth, width, n_bf16, bf16_accuracy, span, parts);                                    \
     }
 enum { SPAN = ATTN_FWD_STEP, HALF = SPAN / 2 }; /* as attn_fwd_span says */
 enum { EXTENTS_ANY, EXTENTS_64, EXTENTS_128, EXTENTS };
-/* Strips of bf16 whose products are not scores: a kind for each way from one to the other. */
-#define KIND_OR_ROUGH(name, flat, fuse, depth, width, span, parts)                                                     \
+/* Instances for bf16 with a score_mod, one for each kind of it, exact and with bf16_accuracy. */
+#define KIND_BOTH(name, flat, fuse, depth, width, span, parts)                                                         \
     KIND(name, flat, fuse, depth, width, 1, 0, span, parts)                                                            \
-    KIND(name##_rough, flat, fuse, depth, width, 1, 1, span, parts)
+    KIND(name##_bf16_accuracy, flat, fuse, depth, width, 1, 1, span, parts)
 #define KINDS_OF(fuse)                                                                                                 \
-    KIND_OR_ROUGH(strips_64_##fuse, 1, FUSE_##fuse, 64, 64, SPAN, 1)                                                   \
-    KIND_OR_ROUGH(strips_128_##fuse, 1, FUSE_##fuse, 128, 128, HALF, 4)
+    KIND_BOTH(strips_64_##fuse, 1, FUSE_##fuse, 64, 64, SPAN, 1)                                                       \
+    KIND_BOTH(strips_128_##fuse, 1, FUSE_##fuse, 128, 128, HALF, 4)
 #define ROW_OF(fuse)                                                                                                   \
-    [FUSE_##fuse] = {{strips_64_##fuse, strips_128_##fuse}, {strips_64_##fuse##_rough, strips_128_##fuse##_rough}}
+    [FUSE_##fuse] = {{strips_64_##fuse, strips_128_##fuse},                                                            \
+                     {strips_64_##fuse##_bf16_accuracy, strips_128_##fuse##_bf16_accuracy}}
 typedef void (*attn_fwd_strips)(const struct attn_fwd_strip *f, int64_t n);
 void attn_ukr_amx_fwd_score_mod(const struct attn_fwd_strip *f, int64_t n, int extents);
 void attn_ukr_amx_fwd_bool_mask(const struct attn_fwd_strip *f, int64_t n, int kind, int extents);

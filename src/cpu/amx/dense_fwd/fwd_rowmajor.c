@@ -19,14 +19,14 @@
  *     tiles   QK(j+1)  PV(j-4 .. j-1) part 0      QK(j+2)  PV(j-3 .. j) part 1
  *     vectors exp(j), two queries at a time       exp(j+1)
  *
- * Order, references and what holds sums are those of fwd.c: strips follow each other like steps of one, a
- * full step leaves no branch but those on data, and each of four sums is stored during the first products of the next.
+ * The pipeline is that of fwd.c: it does not drain between strips, the only branches of a full step depend on data, and
+ * a block's four sums are stored during the first products of the next block.
  * What differs:
  * - Nothing is prefetched: rows go on from step to step, and the hardware follows them.
- * - Steps that need care, at a strip's ends or where a row does not see all keys, have a copy of the mask.
- * - l is summed lane by lane, and across the lanes once in the end.
- * - Probabilities are 2^-16 of what they are there. So one that is too large has a bit that no other has: bit 30 of
- *   the rounded, or a table's sign. All of a step's are or-ed together; where such a bit is set, the rows that have it
+ * - Steps at a strip's ends, or with keys that some row does not see, work on a copy of the mask.
+ * - l is summed lane by lane, and across the lanes once, at a strip's end.
+ * - Probabilities are 2^-16 of what they are there. So a probability that is too large shows in one bit: bit 30 of
+ *   a rounded number, the sign of a table's. A step ORs all its probabilities; if the bit is set, the rows that have it
  *   get a new running max.
  */
 #include "cpu/amx/dense_fwd/rowmajor_mainloop.h"

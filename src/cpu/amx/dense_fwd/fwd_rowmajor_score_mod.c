@@ -2,17 +2,17 @@
  * Strips of fwd_rowmajor.c with a softcap, ALiBi or both. */
 #include "cpu/amx/dense_fwd/rowmajor_mainloop.h"
 
-enum { CAP = MADE_CAP, ALIBI = MADE_ALIBI, BOTH = MADE_CAP | MADE_ALIBI };
-#define ADDED(parts, bf16_accuracy, made)                                                                              \
-    LOOP(parts, bf16_accuracy, made, F32)                                                                              \
-    LOOP(parts, bf16_accuracy, made, F16) LOOP(parts, bf16_accuracy, made, BF16) STRIPS(parts, bf16_accuracy, made)
+enum { CAP = MOD_CAP, ALIBI = MOD_ALIBI, BOTH = MOD_CAP | MOD_ALIBI };
+#define ADDED(parts, bf16_accuracy, mod)                                                                               \
+    LOOP(parts, bf16_accuracy, mod, F32)                                                                               \
+    LOOP(parts, bf16_accuracy, mod, F16) LOOP(parts, bf16_accuracy, mod, BF16) STRIPS(parts, bf16_accuracy, mod)
 #define KINDS(parts, bf16_accuracy)                                                                                    \
     ADDED(parts, bf16_accuracy, CAP)                                                                                   \
     ADDED(parts, bf16_accuracy, ALIBI)                                                                                 \
     ADDED(parts, bf16_accuracy, BOTH) LOOP(parts, bf16_accuracy, BOTH, NONE) LOOP(parts, bf16_accuracy, BOTH, BITS)
-#define ROW(parts, bf16_accuracy, made)                                                                                \
-    IN_ROW(parts, bf16_accuracy, made, F32), IN_ROW(parts, bf16_accuracy, made, F16),                                  \
-        IN_ROW(parts, bf16_accuracy, made, BF16)
+#define ROW(parts, bf16_accuracy, mod)                                                                                 \
+    IN_ROW(parts, bf16_accuracy, mod, F32), IN_ROW(parts, bf16_accuracy, mod, F16),                                    \
+        IN_ROW(parts, bf16_accuracy, mod, BF16)
 #define ROWS_OF(parts, bf16_accuracy)                                                                                  \
     {                                                                                                                  \
         [CAP] = {ROW(parts, bf16_accuracy, CAP)}, [ALIBI] = {ROW(parts, bf16_accuracy, ALIBI)}, [BOTH] = {             \
@@ -31,11 +31,11 @@ KINDS(2, 1)
 KINDS(4, 0)
 KINDS(4, 1)
 void attn_ukr_amx_fwd_rowmajor_score_mod(const struct attn_fwd_strip *f, int64_t n) {
-    static strips_of *const kernel[2][2][MADE_KINDS] = {{STRIPS_OF(2, 0), STRIPS_OF(4, 0)},
-                                                        {STRIPS_OF(2, 1), STRIPS_OF(4, 1)}};
-    static open_loop *const open[2][2][MADE_KINDS][ATTN_UKR_MASK_BF16 + 1] = {{ROWS_OF(2, 0), ROWS_OF(4, 0)},
-                                                                              {ROWS_OF(2, 1), ROWS_OF(4, 1)}};
+    static strips_of *const kernel[2][2][MOD_KINDS] = {{STRIPS_OF(2, 0), STRIPS_OF(4, 0)},
+                                                       {STRIPS_OF(2, 1), STRIPS_OF(4, 1)}};
+    static open_loop *const open[2][2][MOD_KINDS][ATTN_UKR_MASK_BF16 + 1] = {{ROWS_OF(2, 0), ROWS_OF(4, 0)},
+                                                                             {ROWS_OF(2, 1), ROWS_OF(4, 1)}};
     const int bf16_accuracy = f->bf16_accuracy != 0, wide = f->depth == 128,
-              made = (f->score->caps ? MADE_CAP : 0) | (f->score->alibi ? MADE_ALIBI : 0);
-    kernel[bf16_accuracy][wide][made](open[bf16_accuracy][wide][made][f->score->mask], f, n);
+              mod = (f->score->caps ? MOD_CAP : 0) | (f->score->alibi ? MOD_ALIBI : 0);
+    kernel[bf16_accuracy][wide][mod](open[bf16_accuracy][wide][mod][f->score->mask], f, n);
 }

@@ -45,8 +45,8 @@ INLINE struct addends addends_of(int mask, const char *row) {
     return (struct addends){_mm512_castsi512_ps(_mm512_maskz_permutexvar_epi8(0xcccccccccccccccc, low, x)),
                             _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi8(0xcccccccccccccccc, high, x))};
 }
-/* Keys that a boolean mask keeps, a bit each. */
-INLINE uint32_t kept_of(const char *row) {
+/* A bit for each key that a boolean mask leaves visible. */
+INLINE uint32_t visible_of(const char *row) {
     const __m256i x = _mm256_loadu_si256((const __m256i *)(const void *)row);
     return _mm256_test_epi8_mask(x, x);
 }
@@ -56,19 +56,19 @@ static inline int64_t mask_bytes(int mask) {
 
 /* ------------------------------------------------------------------ exponentials ---------------------- */
 
-/* What makes scores of products besides a scale: any of these. */
-enum { MADE_CAP = 1, MADE_ALIBI = 2, MADE_KINDS = 4 };
+/* Parts of a score_mod besides the scale; both may be there. */
+enum { MOD_CAP = 1, MOD_ALIBI = 2, MOD_KINDS = 4 };
 /* What is subtracted from a row's arguments: [0][row]; ALiBi: less slope * (key - origin), or more slope *
  * |key - origin|: slopes are [1][row], origins [2][row]. */
-enum { TOPS = 3 * ROWS };
+enum { SUBTRACTED = 3 * ROWS };
 struct exps {
     v32 factor, of_mask;     /* of products, and of what a mask adds to the scores that they make */
     __m512i half, down, all; /* all: of a step's probabilities, or-ed */
     struct exp_table table;
     const float *s, *offset, *sum;
     float *sum_to, *p;
-    int degree;     /* attn_fwd_degree */
-    int mask, made; /* ATTN_UKR_MASK_.., MADE_.. */
+    int degree;    /* attn_fwd_degree */
+    int mask, mod; /* ATTN_UKR_MASK_.., MADE_.. */
     struct capped capped;
     v32 key[2];              /* of a step */
     __m512i magnitude;       /* ALiBi by distance: all bits but the sign; else all */
@@ -77,15 +77,15 @@ struct exps {
     int products; /* during a step */
     int done, due;
 };
-INLINE void set_up(struct exps *e, const struct attn_fwd_strip *f, int mask, int made, int degree, int64_t parts) {
+INLINE void set_up(struct exps *e, const struct attn_fwd_strip *f, int mask, int mod, int degree, int64_t parts) {
     const float part = attn_fwd_parts(degree), factor = f->factor;
     *e = (struct exps){.factor = v32_set(factor * f->score->scale * part),
                        .of_mask = v32_set(factor * part),
                        .mask = mask,
-                       .made = made,
+                       .mod = mod,
                        .degree = degree};
-    if (made & MADE_CAP) set_up_capped(&e->capped, degree == ATTN_FWD_TABLE_OF_SUMS, factor * part, f->score);
-    if (made & MADE_ALIBI) e->magnitude = _mm512_set1_epi32(f->score->alibi == 2 ? INT32_MAX : -1);
+    if (mod & MOD_CAP) set_up_capped(&e->capped, degree == ATTN_FWD_TABLE_OF_SUMS, factor * part, f->score);
+    if (mod & MOD_ALIBI) e->magnitude = _mm512_set1_epi32(f->score->alibi == 2 ? INT32_MAX : -1);
     if (degree == ATTN_FWD_TABLE_OF_SUMS) set_up_table(&e->table), e->table.signs = 1;
     e->done = UNITS;
     e->products = (int)(8 * parts);
@@ -94,12 +94,13 @@ INLINE void set_up(struct exps *e, const struct attn_fwd_strip *f, int mask, int
     /* constants that compilers would make again each time, by an instruction of the busy ports */
     __asm__("" : "+v"(e->half), "+v"(e->down));
 }
-/* Of arguments; a NaN is noted, and put `exactly` where it belongs. kept: NULL, or whose probability is not 0. */
-INLINE void two_rows_by_table(struct exps *e, int exactly, const __mmask16 *kept, v32 *x, const float *sum,
+/* Of arguments; a NaN is noted, and put `exactly` where it belongs. visible: NULL, or the keys whose probability is not
+ * 0. */
+INLINE void two_rows_by_table(struct exps *e, int exactly, const __mmask16 *visible, v32 *x, const float *sum,
                               float *sum_to, float *p) {
     const v32 origin = v32_set(EXP_TABLE_ORIGIN);
     UNROLL for (int i = 0; i < 4; i++) x[i] =
-        kept ? _mm512_maskz_add_ps(kept[i], x[i], origin) : _mm512_add_ps(x[i], origin);
+        visible ? _mm512_maskz_add_ps(visible[i], x[i], origin) : _mm512_add_ps(x[i], origin);
     const v32 low[2] = {x[0], x[2]}, high[2] = {x[1], x[3]};
     __m512i n[2];
     pairs_by_table(&e->table, exactly, low, high, NULL, n);
@@ -122,11 +123,11 @@ INLINE void two_rows(struct exps *e, int exactly) {
     float *sum_to = e->sum_to + u * (2 * LANES), *p = e->p + u * (2 * LANES);
     v32 x[4], offset[4];
     __mmask16 mask[4];
-    const __mmask16 *const kept = e->mask == ATTN_UKR_MASK_BITS ? mask : NULL;
+    const __mmask16 *const visible = e->mask == ATTN_UKR_MASK_BITS ? mask : NULL;
     e->done++;
     UNROLL for (int i = 0; i < 4; i++) x[i] = v32_load(s + i % 2 * TILE + i / 2 * LANES);
     UNROLL for (int i = 0; i < 4; i++) offset[i] = v32_set(e->offset[2 * u + i / 2]);
-    if (e->made & MADE_ALIBI) {
+    if (e->mod & MOD_ALIBI) {
         const float *const slope = e->offset + ROWS, *const from = slope + ROWS;
         v32 t[4];
         UNROLL for (int i = 0; i < 4; i++) t[i] = e->key[i % 2] - v32_set(from[2 * u + i / 2]);
@@ -135,8 +136,8 @@ INLINE void two_rows(struct exps *e, int exactly) {
         UNROLL for (int i = 0; i < 4; i++) offset[i] = v32_fma(t[i], v32_set(slope[2 * u + i / 2]), offset[i]);
     }
     UNROLL for (int r = 0; r < 2; r++) {
-        if (kept) {
-            const uint32_t both = kept_of(e->cell[2 * u + r] + e->mask_offset);
+        if (visible) {
+            const uint32_t both = visible_of(e->cell[2 * u + r] + e->mask_offset);
             mask[2 * r] = (__mmask16)both, mask[2 * r + 1] = (__mmask16)(both >> LANES);
         }
         if (!adds(e->mask)) continue;
@@ -144,17 +145,17 @@ INLINE void two_rows(struct exps *e, int exactly) {
         offset[2 * r] = _mm512_fnmadd_ps(add.low, e->of_mask, offset[2 * r]);
         offset[2 * r + 1] = _mm512_fnmadd_ps(add.high, e->of_mask, offset[2 * r + 1]);
     }
-    if (e->made & MADE_CAP) {
+    if (e->mod & MOD_CAP) {
         const v32 in[4] = {x[0], x[1], x[2], x[3]};
         capped_arguments(&e->capped, exactly, in, offset, NULL, x);
     } else {
         UNROLL for (int i = 0; i < 4; i++) x[i] = _mm512_fmsub_ps(x[i], e->factor, offset[i]);
     }
     if (e->degree == ATTN_FWD_TABLE_OF_SUMS) {
-        two_rows_by_table(e, exactly, kept, x, sum, sum_to, p);
+        two_rows_by_table(e, exactly, visible, x, sum, sum_to, p);
         return;
     }
-    exp2_times(kept, x);
+    exp2_times(visible, x);
     UNROLL for (int r = 0; r < 2; r++) {
         const __m512i low = _mm512_add_epi32(_mm512_castps_si512(x[2 * r]), e->half),
                       high = _mm512_add_epi32(_mm512_castps_si512(x[2 * r + 1]), e->half);
@@ -171,8 +172,8 @@ INLINE void begin_step(struct exps *e, int64_t step, const float *s, float *p, c
     e->done = e->due = 0;
     e->all = _mm512_setzero_si512();
     if (e->degree == ATTN_FWD_TABLE_OF_SUMS) begin_table(&e->table);
-    if (e->made & MADE_CAP) e->capped.beyond = _mm512_setzero_si512();
-    if (e->made & MADE_ALIBI) {
+    if (e->mod & MOD_CAP) e->capped.beyond = _mm512_setzero_si512();
+    if (e->mod & MOD_ALIBI) {
         const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
         e->key[0] = _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_set1_epi32((int32_t)(step * SPAN)), lane));
         e->key[1] = e->key[0] + v32_set(LANES);
@@ -190,16 +191,16 @@ static __attribute__((noinline)) __m512i step_exactly(struct exps *e) { return s
 INLINE void finish_step(struct exps *e) {
     while (e->done < UNITS) two_rows(e, 0);
     const __m512i signs = _mm512_set1_epi32((int32_t)0x80008000u);
-    const int odd = e->degree == ATTN_FWD_TABLE_OF_SUMS &&
-                    ((__mmask16) ~(e->table.ordered[0] & e->table.ordered[1]) | _mm512_test_epi32_mask(e->all, signs));
-    if (odd || (e->made & MADE_CAP && is_beyond_cap(&e->capped))) {
+    const int rare = e->degree == ATTN_FWD_TABLE_OF_SUMS &&
+                     ((__mmask16) ~(e->table.ordered[0] & e->table.ordered[1]) | _mm512_test_epi32_mask(e->all, signs));
+    if (rare || (e->mod & MOD_CAP && is_beyond_cap(&e->capped))) {
         struct exps copy = *e;
         __asm__("" : "+m"(copy)); /* clang would pass *e itself, and so keep it in memory everywhere */
-        if (!(e->made & MADE_CAP)) {
+        if (!(e->mod & MOD_CAP)) {
             e->all = step_exactly(&copy);
             return;
         }
-        copy.mask = e->mask, copy.made = e->made, copy.degree = e->degree, copy.capped.terms = e->capped.terms;
+        copy.mask = e->mask, copy.mod = e->mod, copy.degree = e->degree, copy.capped.n_coefs = e->capped.n_coefs;
         e->all = step_again(&copy);
     }
 }

@@ -9,17 +9,17 @@
 /* ------------------------------------------------------------------ products -------------------------- */
 
 /* 32 x 32 sums over n tiles: a[i], 16 rows, and 16 more a_more after them; b, 16 columns, and 16 more b_more after
- * them, b_step to the next tile. from: NULL, or what products are added to. late: NULL, or where the sums go that the
- * tiles still hold. This one's stay there. */
+ * them, b_step to the next tile. from: NULL, or what products are added to. pending: NULL, or where the sums go that
+ * the tiles still hold. This one's stay there. */
 struct block {
     const float *const *a;
     const float *b, *from;
-    float *late;
+    float *pending;
     int64_t n, a_more, b_more, b_step;
 };
 #define SET_UP(tile)                                                                                                   \
     if (t == 0) {                                                                                                      \
-        if (o->late) tile_store(tile, o->late + (tile)*TILE, 64);                                                      \
+        if (o->pending) tile_store(tile, o->pending + (tile)*TILE, 64);                                                \
         if (o->from) {                                                                                                 \
             tile_load(tile, o->from + (tile)*TILE, 64);                                                                \
         } else {                                                                                                       \
@@ -63,30 +63,32 @@ static inline void store_square(float *to) {
     tile_store(2, to + 2 * TILE, 64);
     tile_store(3, to + 3 * TILE, 64);
 }
-static inline void let_go(float **held) {
+/* Stores the sums that the tile registers hold, if any. */
+static inline void store_held(float **held) {
     if (*held) store_square(*held);
     *held = NULL;
 }
-/* Products of the keys of a step, which stay in tiles. There are as many parts of the sums as tiles of Q in a row. */
-INLINE void keys(int64_t parts, const float *q, const float *k, int64_t step, float *late, struct exps *e) {
+/* S = Q K^T of a step; the sums stay in the tile registers. O has as many parts as a row of Q has tiles. */
+INLINE void keys(int64_t parts, const float *q, const float *k, int64_t step, float *pending, struct exps *e) {
     const float *const a[MOST_PARTS] = {q, q + TILE, q + 2 * TILE, q + 3 * TILE};
     const struct block products = {.a = a,
                                    .b = k + step * (2 * parts * TILE),
-                                   .late = late,
+                                   .pending = pending,
                                    .n = parts,
                                    .a_more = parts * TILE,
                                    .b_more = parts * TILE,
                                    .b_step = TILE};
     block(1, &products, e);
 }
-/* Values of n steps from step `from` on, times p[0 .. n-1], come to a part of the sums; they stay in tiles. */
+/* O += P V of part `part`: steps from .. from + n - 1, with probabilities p[0 .. n-1]. The sums stay in the tile
+ * registers. Returns where they belong. */
 INLINE float *values(int flat, int64_t parts, const float *v, float *o, int fresh, int64_t part, int64_t from,
-                     int64_t n, const float *const *p, float *late, struct exps *e) {
+                     int64_t n, const float *const *p, float *pending, struct exps *e) {
     float *const to = o + part * SQUARE;
     const struct block products = {.a = p,
                                    .b = v + from * (2 * parts * TILE) + part * (2 * TILE),
                                    .from = from || !fresh ? to : NULL,
-                                   .late = late,
+                                   .pending = pending,
                                    .n = n,
                                    .a_more = TILE,
                                    .b_more = TILE,
@@ -97,20 +99,20 @@ INLINE float *values(int flat, int64_t parts, const float *v, float *o, int fres
 
 /* ------------------------------------------------------------------ strips ---------------------------- */
 
-/* What moves from step to step. */
+/* State of the pipeline, see fwd_mainloop.h. */
 struct pipeline {
     struct place place;
     int64_t j;               /* steps, of all strips, before this one */
-    float *s, *other, *held; /* its scores, those being made; where sums go that tiles still hold */
-    float *sum, *sum_to;     /* of probabilities, before this step and with it */
-    /* Of the last `parts` steps and of this one: probabilities, and whose they are. */
+    float *s, *other, *held; /* scores of this step, of the next; where sums in tile registers belong, or NULL */
+    float *sum, *sum_to;     /* sums of probabilities before this step, and with it */
+    /* Probabilities of the last `parts` steps and of this one, and the step of each. */
     float *p[MOST_PARTS + 1];
     struct place places[MOST_PARTS + 1];
-    int64_t done[MOST_PARTS]; /* steps, of all strips, whose values each part of the sums has */
-    const char *const *ahead; /* the next strip's mask, or where there is none this one's: a row each */
+    int64_t done[MOST_PARTS]; /* by part of O: it has P V of the steps 0 .. done - 1 of all strips */
+    const char *const *ahead; /* mask rows of the next strip; the last strip's own */
 };
-/* One line of the mask ahead in each step, at equal distances: so each page is at hand before 32 rows want one at a
- * time. To prefetch all lines takes as long as it saves. */
+/* Prefetches one line of the next strip's mask in each step, at equal distances: its pages are in the TLB before 32
+ * rows miss it at a time. Prefetching every line costs as much as it saves. */
 INLINE void look_at_pages(int mask, const char *const *ahead, int64_t step, int64_t steps) {
     const int64_t line = step * ROWS;
     if (mask) _mm_prefetch(ahead[line / steps] + line % steps * (SPAN * mask_bytes(mask)), _MM_HINT_T1);
@@ -122,43 +124,43 @@ INLINE void turn(int64_t parts, struct pipeline *c) {
     c->s = c->other, c->other = mine;
     c->sum = c->sum_to, c->sum_to = before;
 }
-/* A part of the sums gets the n last steps, which may be of more than one strip. Where they go is returned, and the
- * last of them stay in tiles. */
-INLINE float *visit(int64_t parts, int64_t part, int64_t n, const struct pipeline *c, float *late, struct exps *e) {
+/* Adds P V of the n steps before the current one, of one strip or several, to part `part` of O. Returns where the sums
+ * belong that stay in the tile registers. */
+INLINE float *visit(int64_t parts, int64_t part, int64_t n, const struct pipeline *c, float *pending, struct exps *e) {
     for (int64_t i = parts - n, run_length; i < parts; i += run_length) {
         for (run_length = 1; i + run_length < parts && follows(c->places[i + run_length], c->places[i], run_length);)
             run_length++;
         const struct attn_fwd_strip *const f = c->places[i].f;
-        late = values(0, parts, f->v, f->o, f->fresh, part, c->places[i].step, run_length,
-                      (const float *const *)c->p + i, late, e);
+        pending = values(0, parts, f->v, f->o, f->fresh, part, c->places[i].step, run_length,
+                         (const float *const *)c->p + i, pending, e);
     }
-    return late;
+    return pending;
 }
-/* All parts of the sums have all steps before `to`; no exponentials overlap it. */
+/* Adds what each part of O lacks of the steps before `to`; no exponentials overlap it. */
 static __attribute__((noinline)) void visit_all(int64_t parts, int64_t to, struct pipeline *c) {
     struct exps none = {.done = UNITS, .products = 1};
-    let_go(&c->held);
+    store_held(&c->held);
     for (int64_t part = 0; part < parts; part++) {
         c->held = visit(parts, part, to - c->done[part], c, NULL, &none);
         c->done[part] = to;
-        let_go(&c->held);
+        store_held(&c->held);
     }
 }
-/* Full steps of one strip, up to step `to` of it: all queries see all keys and have a running max, and each part of O
- * has had P V of its last `parts` steps. Only products and exponentials remain to do. Returns 1 where some of the last
- * one's probabilities are too large. */
-INLINE int full_steps(int64_t parts, int mask, int made, int degree, int64_t to, const float *offset,
+/* The fast path: steps of one strip up to step `to`, in which all queries see all keys and have a running max, and the
+ * part of O whose turn it is lacks exactly the last `parts` steps. Returns 1 if the last step has a probability that is
+ * too large. */
+INLINE int full_steps(int64_t parts, int mask, int mod, int degree, int64_t to, const float *offset,
                       struct pipeline *course) {
     const struct attn_fwd_strip *const f = course->place.f;
     const float *const q = f->q, *const k = (const float *)(const void *)f->k, *const v = f->v;
     float *const o = f->o;
     struct pipeline c = *course;
-    float *held = c.held ? c.held : c.other; /* the place of the scores that are multiplied takes what tiles have */
+    float *held = c.held ? c.held : c.other; /* nothing held: the store goes to scores that Q K^T overwrites */
     int64_t step = c.place.step, part = c.j % parts;
     const int64_t steps = f->n / SPAN;
     int passes = 0;
     struct exps e;
-    set_up(&e, f, mask, made, degree, parts);
+    set_up(&e, f, mask, mod, degree, parts);
     e.cell = f->score->cell;
     for (;;) {
         begin_step(&e, step, c.s, c.p[parts], offset, c.sum, c.sum_to);
@@ -199,7 +201,7 @@ static void end_strip(const struct attn_fwd_strip *f, const struct offsets *t, c
         v32_store(f->l + h * LANES, v32_load(f->l + h * LANES) + added(sum, h * LANES));
     }
 }
-/* References of a new strip, of the queries that far_ahead says. */
+/* Running max of a new strip's queries whose ALiBi is largest in a later step (alibi.h). */
 static __attribute__((noinline)) void look_ahead(int64_t parts, const struct attn_fwd_strip *f, struct offsets *t,
                                                  struct cells *cells, float *s, float *sum, v32 factor) {
     struct exps none = {.done = UNITS, .products = 1};
@@ -214,14 +216,13 @@ static __attribute__((noinline)) void look_ahead(int64_t parts, const struct att
         update_max(f, t, cells, s, sum, factor, queries);
     }
 }
-/* `count` strips that follow each other like steps of one: nothing waits between them. */
-INLINE void strips(int64_t parts, int made, int degree, open_loop *loop, const struct attn_fwd_strip *f,
-                   int64_t count) {
+/* Runs `count` strips as one pipeline, in the order of steps of strips() in fwd_mainloop.h. */
+INLINE void strips(int64_t parts, int mod, int degree, open_loop *loop, const struct attn_fwd_strip *f, int64_t count) {
     const struct attn_fwd_strip *const end = f + count;
     float *const scratch = f->s + 2 * SQUARE;
     struct offsets t = {.value = scratch};
-    struct pipeline c = {.place = {f, 0}, .s = f->s, .other = f->s + SQUARE, .sum = scratch + TOPS};
-    struct place next = behind(c.place, SPAN);
+    struct pipeline c = {.place = {f, 0}, .s = f->s, .other = f->s + SQUARE, .sum = scratch + SUBTRACTED};
+    struct place next = step_after(c.place, SPAN);
     struct open open = {0, 0};
     struct exps e;
     struct cells cells;
@@ -229,7 +230,7 @@ INLINE void strips(int64_t parts, int made, int degree, open_loop *loop, const s
     c.sum_to = c.sum + ROWS * LANES;
     for (int i = 0; i <= parts; i++) c.p[i] = f->p + i * (ROWS * LANES), c.places[i] = c.place;
     for (int h = 0; h < 2; h++) set_up_running_max(&t.r[h], degree, ATTN_FWD_ROWMAJOR_AHEAD);
-    set_up(&e, f, ATTN_UKR_MASK_F32, made, degree, parts);
+    set_up(&e, f, ATTN_UKR_MASK_F32, mod, degree, parts);
     e.cell = cells.row;
     const v32 factor = v32_set(f->factor);
     keys(parts, f->q, (const float *)(const void *)f->k, 0, NULL, &e);
@@ -243,23 +244,23 @@ INLINE void strips(int64_t parts, int made, int degree, open_loop *loop, const s
             c.j - c.done[c.j % parts] == parts) {
             c.ahead = (f + 1 < end ? f + 1 : f)->score->cell;
             const int passes = loop(open.to, t.value, &c);
-            next = behind(c.place, SPAN);
-            if (passes) goto made;
+            next = step_after(c.place, SPAN);
+            if (passes) goto have_exps;
         }
         if (c.place.step == 0) {
             begin_strip(f, &t, factor, c.sum);
             open = open_steps(f, SPAN);
-            if (f->page_missing || f->live) open.to = 0;
+            if (f->page_missing || f->visible) open.to = 0;
             if (open.to > f->n / SPAN - 1) open.to = f->n / SPAN - 1;
             if (f->score->mask && open.to > f->score->mask_keys / SPAN) open.to = f->score->mask_keys / SPAN;
-            if (made & MADE_ALIBI) {
-                let_go(&c.held);
+            if (mod & MOD_ALIBI) {
+                store_held(&c.held);
                 look_ahead(parts, f, &t, &cells, c.other, c.sum, factor);
             }
         }
         prepared = 1;
         prepare(f, c.place.step, c.s, &cells);
-        if (f->live) note_live(f, c.place.step, &cells, c.s);
+        if (f->visible) record_visible(f, c.place.step, &cells, c.s);
         const uint32_t first = without(&t.r[0], factor) | (uint32_t)without(&t.r[1], factor) << LANES;
         settled = !first;
         if (first) update_max(f, &t, &cells, c.s, c.sum, factor, first);
@@ -273,10 +274,10 @@ INLINE void strips(int64_t parts, int made, int degree, open_loop *loop, const s
         if (n) {
             c.held = visit(parts, part, n, &c, c.held, &e);
         } else {
-            let_go(&c.held);
+            store_held(&c.held);
         }
         finish_step(&e);
-    made:;
+    have_exps:;
         uint32_t again = 0;
         if (!prepared || any_too_large(&e)) {
             again = too_large(c.p[parts]);
@@ -289,7 +290,7 @@ INLINE void strips(int64_t parts, int made, int degree, open_loop *loop, const s
             begin_step(&e, c.place.step, c.s, c.p[parts], t.value, c.sum, c.sum_to);
             finish_step(&e);
         }
-        if (rescales(t.r)) { /* what was made before must be among the sums by then */
+        if (rescales(t.r)) { /* P of earlier steps is relative to the old running max: its P V comes first */
             visit_all(parts, c.j, &c);
             rescale_sums(parts, f->o, t.r);
         }
@@ -297,24 +298,21 @@ INLINE void strips(int64_t parts, int made, int degree, open_loop *loop, const s
         turn(parts, &c);
         UNROLL for (int i = 0; i < parts; i++) c.places[i] = c.places[i + 1];
         c.place = next;
-        if (next.f < end) next = behind(next, SPAN);
+        if (next.f < end) next = step_after(next, SPAN);
         if (c.place.f == end) visit_all(parts, c.j + 1, &c);
     }
 }
 
-/* Loops for each kind of mask, and what runs them. */
-#define LOOP(parts, bf16_accuracy, made, mask)                                                                         \
-    static __attribute__((noinline)) int open_##parts##_##bf16_accuracy##_##made##_##mask(                             \
+/* Instances: a fast path for each kind of mask, and the loop that calls it. */
+#define LOOP(parts, bf16_accuracy, mod, mask)                                                                          \
+    static __attribute__((noinline)) int open_##parts##_##bf16_accuracy##_##mod##_##mask(                              \
         int64_t to, const float *offset, struct pipeline *course) {                                                    \
-        return full_steps(parts, ATTN_UKR_MASK_##mask, made, attn_fwd_degree(1, bf16_accuracy, 1), to, offset,         \
-                          course);                                                                                     \
+        return full_steps(parts, ATTN_UKR_MASK_##mask, mod, attn_fwd_degree(1, bf16_accuracy, 1), to, offset, course); \
     }
-#define STRIPS(parts, bf16_accuracy, made)                                                                             \
-    static void strips_##parts##_##bf16_accuracy##_##made(open_loop *loop, const struct attn_fwd_strip *f,             \
-                                                          int64_t n) {                                                 \
-        strips(parts, made, attn_fwd_degree(1, bf16_accuracy, 1), loop, f, n);                                         \
+#define STRIPS(parts, bf16_accuracy, mod)                                                                              \
+    static void strips_##parts##_##bf16_accuracy##_##mod(open_loop *loop, const struct attn_fwd_strip *f, int64_t n) { \
+        strips(parts, mod, attn_fwd_degree(1, bf16_accuracy, 1), loop, f, n);                                          \
     }
 typedef void strips_of(open_loop *loop, const struct attn_fwd_strip *f, int64_t n);
-#define IN_ROW(parts, bf16_accuracy, made, mask)                                                                       \
-    [ATTN_UKR_MASK_##mask] = open_##parts##_##bf16_accuracy##_##made##_##mask
+#define IN_ROW(parts, bf16_accuracy, mod, mask) [ATTN_UKR_MASK_##mask] = open_##parts##_##bf16_accuracy##_##mod##_##mask
 #endif

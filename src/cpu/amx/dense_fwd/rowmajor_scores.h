@@ -21,7 +21,8 @@ struct cells {
     int64_t step;
 };
 /* Of products x: 16 keys of a row, from `key` on. */
-static __attribute__((noinline)) v32 made_of(const struct attn_fwd_score_mod *score, int32_t key, int64_t r, v32 x) {
+static __attribute__((noinline)) v32 score_mod_of(const struct attn_fwd_score_mod *score, int32_t key, int64_t r,
+                                                  v32 x) {
     const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     v32 d = _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_set1_epi32(key), lane)) - v32_set(score->origin[r]);
     if (score->alibi == 2) d = v32_set(score->near[r]) - v32_abs(d);
@@ -42,7 +43,8 @@ static inline struct addends scores_of(const struct attn_fwd_strip *f, const str
     const int32_t key = (int32_t)(cells->step * SPAN);
     if (!score->caps && !score->alibi)
         return (struct addends){v32_fma(low, scale, add.low), v32_fma(high, scale, add.high)};
-    return (struct addends){made_of(score, key, r, low) + add.low, made_of(score, key + LANES, r, high) + add.high};
+    return (struct addends){score_mod_of(score, key, r, low) + add.low,
+                            score_mod_of(score, key + LANES, r, high) + add.high};
 }
 INLINE v32 both(int most, v32 a, v32 b) {
     if (most) return v32_max(a, b);
@@ -109,7 +111,7 @@ INLINE void prepare_of(int mask, const struct attn_fwd_strip *f, int64_t step, f
         }
         const struct addends add = adds(mask) ? addends_of(mask, cell) : (struct addends){v32_set(0), v32_set(0)};
         const uint32_t hidden =
-            hidden_keys(f, step, r) | page_missing | (mask == ATTN_UKR_MASK_BITS ? ~kept_of(cell) : 0);
+            hidden_keys(f, step, r) | page_missing | (mask == ATTN_UKR_MASK_BITS ? ~visible_of(cell) : 0);
         const __mmask16 a = (__mmask16)hidden, b = (__mmask16)(hidden >> 16);
         _mm512_mask_storeu_ps(score_row(s, r), a, v32_set(0));
         _mm512_mask_storeu_ps(score_row(s, r) + TILE, b, v32_set(0));
@@ -128,15 +130,15 @@ static __attribute__((noinline)) void prepare(const struct attn_fwd_strip *f, in
     default: prepare_of(ATTN_UKR_MASK_NONE, f, step, s, cells);
     }
 }
-static __attribute__((noinline)) void note_live(const struct attn_fwd_strip *f, int64_t step, const struct cells *cells,
-                                                float *s) {
-    uint32_t *const live = f->live + step * SPAN;
-    memset(live, 0, SPAN * sizeof *live);
+static __attribute__((noinline)) void record_visible(const struct attn_fwd_strip *f, int64_t step,
+                                                     const struct cells *cells, float *s) {
+    uint32_t *const visible = f->visible + step * SPAN;
+    memset(visible, 0, SPAN * sizeof *visible);
     for (int64_t r = 0; r < ROWS; r++) {
         const struct addends both = scores_of(f, cells, s, r);
         float scores[SPAN];
         v32_store(scores, both.low), v32_store(scores + LANES, both.high);
-        for (int i = 0; i < SPAN; i++) live[i] |= (uint32_t)(scores[i] != -INFINITY) << r;
+        for (int i = 0; i < SPAN; i++) visible[i] |= (uint32_t)(scores[i] != -INFINITY) << r;
     }
 }
 /* Rows of which some probability is too large. */
@@ -153,7 +155,7 @@ static uint32_t too_large(const float *p) {
 /* Of 32 queries, and where the exponentials read it. */
 struct offsets {
     struct running_max r[2];
-    float *value; /* [TOPS], times attn_fwd_parts */
+    float *value; /* [SUBTRACTED], times attn_fwd_parts */
 };
 /* Scores of rows whose running max is far are finished, and relative to it. */
 static inline void put_offset(const struct attn_fwd_strip *f, const struct offsets *t, int64_t h, v32 factor) {

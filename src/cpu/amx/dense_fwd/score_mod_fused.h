@@ -14,15 +14,17 @@ enum {
     FUSE_NONE, /* products are scores; where there are several terms, any */
     FUSE_CAP,
     FUSE_ALIBI,
-    FUSE_KEPT,
-    FUSE_CAP_KEPT,
-    FUSE_ALIBI_KEPT,
-    FUSE_PASS /* scores are made by a pass of their own */
+    FUSE_BOOL,
+    FUSE_CAP_BOOL,
+    FUSE_ALIBI_BOOL,
+    FUSE_SEPARATE /* scores are made by a pass of their own */
 };
-static inline int fuse_makes(int kind) { return kind != FUSE_NONE && kind != FUSE_PASS; }
-static inline int fuse_caps(int kind) { return kind == FUSE_CAP || kind == FUSE_CAP_KEPT; }
-static inline int fuse_alibi(int kind) { return kind == FUSE_ALIBI || kind == FUSE_ALIBI_KEPT; }
-static inline int fuse_keeps(int kind) { return kind == FUSE_KEPT || kind == FUSE_CAP_KEPT || kind == FUSE_ALIBI_KEPT; }
+static inline int fuse_makes(int kind) { return kind != FUSE_NONE && kind != FUSE_SEPARATE; }
+static inline int fuse_caps(int kind) { return kind == FUSE_CAP || kind == FUSE_CAP_BOOL; }
+static inline int fuse_alibi(int kind) { return kind == FUSE_ALIBI || kind == FUSE_ALIBI_BOOL; }
+static inline int fuse_bool_mask(int kind) {
+    return kind == FUSE_BOOL || kind == FUSE_CAP_BOOL || kind == FUSE_ALIBI_BOOL;
+}
 
 struct fused {
     int kind;
@@ -57,18 +59,18 @@ static inline __attribute__((always_inline)) void begin_fused(struct fused *e) {
 }
 static inline int is_beyond(const struct fused *e) { return fuse_caps(e->kind) && is_beyond_cap(&e->capped); }
 /* A boolean mask alone: what remains is the scale. */
-static inline void begin_kept(struct fused *e, const struct attn_fwd_score_mod *f, int h, __mmask16 far) {
+static inline void begin_bool_mask(struct fused *e, const struct attn_fwd_score_mod *f, int h, __mmask16 far) {
     e->scaled[h] = _mm512_mask_mov_ps(v32_set(f->scale) * e->factor, far, e->factor);
 }
 /* Of two keys by 32 queries. kept: NULL, or who gets 0 instead (not with ALiBi). */
 static inline __attribute__((always_inline)) void fused_arguments(struct fused *e, int exactly, const v32 *s,
-                                                                  const v32 *offset, const __mmask16 *kept, v32 *x) {
+                                                                  const v32 *offset, const __mmask16 *visible, v32 *x) {
     enum { MANY = SOFTCAP_MANY };
     v32 t[MANY];
-    if (e->kind == FUSE_KEPT) {
+    if (e->kind == FUSE_BOOL) {
         UNROLL for (int i = 0; i < MANY; i++) {
-            x[i] = kept ? _mm512_maskz_fmsub_ps(kept[i], s[i], e->scaled[i % 2], offset[i % 2])
-                        : _mm512_fmsub_ps(s[i], e->scaled[i % 2], offset[i % 2]);
+            x[i] = visible ? _mm512_maskz_fmsub_ps(visible[i], s[i], e->scaled[i % 2], offset[i % 2])
+                           : _mm512_fmsub_ps(s[i], e->scaled[i % 2], offset[i % 2]);
         }
         return;
     }
@@ -82,6 +84,6 @@ static inline __attribute__((always_inline)) void fused_arguments(struct fused *
         return;
     }
     const v32 offsets[MANY] = {offset[0], offset[1], offset[0], offset[1]};
-    capped_arguments(&e->capped, exactly, s, offsets, kept, x);
+    capped_arguments(&e->capped, exactly, s, offsets, visible, x);
 }
 #endif

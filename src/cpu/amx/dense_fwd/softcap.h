@@ -14,8 +14,8 @@ enum { CAP_HIDDEN = 0x7fc00001 /* a hidden score's bits: a NaN that no product o
 struct capped {
     v32 factor;
     const struct attn_softcap *cap;
-    int terms;
-    float c[ATTN_SOFTCAP_NEAR_TERMS];
+    int n_coefs;
+    float c[ATTN_SOFTCAP_NEAR_COEFS];
     __m512i near, beyond; /* near: what makes squares beyond negative as integers */
 };
 /* factor: in parts, and of bf16_accuracy, where arguments go to a table. */
@@ -23,8 +23,8 @@ static inline __attribute__((always_inline)) void set_up_capped(struct capped *e
                                                                 const struct attn_fwd_score_mod *f) {
     e->factor = v32_set(factor);
     e->cap = &f->cap;
-    e->terms = bf16_accuracy ? ATTN_SOFTCAP_ROUGH_TERMS : ATTN_SOFTCAP_NEAR_TERMS;
-    for (int k = 0; k < e->terms; k++)
+    e->n_coefs = bf16_accuracy ? ATTN_SOFTCAP_BF16_COEFS : ATTN_SOFTCAP_NEAR_COEFS;
+    for (int k = 0; k < e->n_coefs; k++)
         e->c[k] =
             (float)(attn_softcap_near(bf16_accuracy, k, (double)f->cap.cap, (double)f->cap.scale) * (double)factor);
     const v32 most = v32_set(f->cap.most * (float)ATTN_SOFTCAP_NEAR);
@@ -46,25 +46,26 @@ static inline __attribute__((always_inline)) void cap_exactly(const struct cappe
     }
 }
 /* Four vectors. kept: NULL, or who gets 0 instead. */
-static inline __attribute__((always_inline)) void capped_arguments(struct capped *e, int exactly, const v32 *s,
-                                                                   const v32 *offset, const __mmask16 *kept, v32 *x) {
+static inline __attribute__((always_inline)) void
+capped_arguments(struct capped *e, int exactly, const v32 *s, const v32 *offset, const __mmask16 *visible, v32 *x) {
     enum { MANY = SOFTCAP_MANY };
     v32 t[MANY], p[MANY];
     UNROLL for (int i = 0; i < MANY; i++) t[i] = s[i] * s[i];
     UNROLL for (int i = 0; i < MANY; i++) p[i] =
-        v32_fma(t[i], v32_set(e->c[e->terms - 1]), v32_set(e->c[e->terms - 2]));
-    UNROLL for (int k = e->terms - 3; k >= 0; k--) {
+        v32_fma(t[i], v32_set(e->c[e->n_coefs - 1]), v32_set(e->c[e->n_coefs - 2]));
+    UNROLL for (int k = e->n_coefs - 3; k >= 0; k--) {
         UNROLL for (int i = 0; i < MANY; i++) p[i] = v32_fma(p[i], t[i], v32_set(e->c[k]));
     }
     UNROLL for (int i = 0; i < MANY; i++) {
-        x[i] = kept ? _mm512_maskz_fmsub_ps(kept[i], s[i], p[i], offset[i]) : _mm512_fmsub_ps(s[i], p[i], offset[i]);
+        x[i] =
+            visible ? _mm512_maskz_fmsub_ps(visible[i], s[i], p[i], offset[i]) : _mm512_fmsub_ps(s[i], p[i], offset[i]);
     }
     UNROLL for (int i = 0; i < MANY; i += 2) e->beyond =
         _mm512_ternarylogic_epi32(e->beyond, _mm512_add_epi32(_mm512_castps_si512(t[i]), e->near),
                                   _mm512_add_epi32(_mm512_castps_si512(t[i + 1]), e->near), 0xfe);
     if (exactly) {
         cap_exactly(e, s, t, offset, x);
-        UNROLL for (int i = 0; kept && i < MANY; i++) x[i] = _mm512_maskz_mov_ps(kept[i], x[i]);
+        UNROLL for (int i = 0; visible && i < MANY; i++) x[i] = _mm512_maskz_mov_ps(visible[i], x[i]);
     }
 }
 #endif

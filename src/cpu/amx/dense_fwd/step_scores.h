@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * What scores of a step of the forward on AMX (fwd.c) need besides exponentials: what is hidden or overridden, and
- * the score that a query's probabilities are relative to. */
+ * Scores of a step of the forward on AMX (fwd.c) before its exponentials: hidden keys, overridden products, the record
+ * of visible keys, and the update of the running max. */
 #ifndef ATTN_CPU_AMX_DENSE_FWD_STEP_SCORES_H
 #define ATTN_CPU_AMX_DENSE_FWD_STEP_SCORES_H
 #include "cpu/amx/dense_fwd/alibi.h"
@@ -36,7 +36,7 @@ static __attribute__((noinline)) void hide_missing_pages(const struct attn_fwd_s
         v32_store(s + j * LANES_ALL + 16, none);
     }
 }
-/* Products that tiles cannot make. */
+/* Products with nonfinite rows, computed by vectors, replace those of the tiles. */
 static void put_overrides(const struct attn_fwd_strip *f, int64_t span, int64_t step, float *s) {
     for (int64_t j = 0; j < span; j++) {
         const uint32_t which = f->score_override[step * span + j];
@@ -49,16 +49,16 @@ static void put_overrides(const struct attn_fwd_strip *f, int64_t span, int64_t 
 }
 /* The halves of a word are put together as masks: gcc 12 with -O1 -fsanitize=undefined spills a mask of 16 bits as such
  * and reads it back as the 32 it is widened to, with the stack's in the upper half. */
-static void note_live(const struct attn_fwd_strip *f, int64_t span, int64_t step, const float *s, v32 none) {
+static void record_visible(const struct attn_fwd_strip *f, int64_t span, int64_t step, const float *s, v32 none) {
     const __m512i hidden = _mm512_castps_si512(none);
     for (int64_t j = 0; j < span; j++, s += LANES_ALL) {
         const __mmask16 low = _mm512_cmpneq_epi32_mask(_mm512_loadu_si512(s), hidden),
                         high = _mm512_cmpneq_epi32_mask(_mm512_loadu_si512(s + 16), hidden);
-        f->live[step * span + j] = _cvtmask32_u32(_mm512_kunpackw(high, low));
+        f->visible[step * span + j] = _cvtmask32_u32(_mm512_kunpackw(high, low));
     }
 }
-static void keep_live(const struct attn_fwd_strip *f, int64_t span, int64_t step) {
-    for (int64_t j = step * span; j < (step + 1) * span; j++) f->live[j] &= f->score->bits[j];
+static void apply_bool_mask(const struct attn_fwd_strip *f, int64_t span, int64_t step) {
+    for (int64_t j = step * span; j < (step + 1) * span; j++) f->visible[j] &= f->score->bits[j];
 }
 
 /* Largest score of each query. A NaN may be passed over: its exponential puts it into the sum. */
@@ -75,7 +75,8 @@ static inline v32 largest(const float *s, int64_t span, v32 old) {
 static __attribute__((noinline)) void subtract(float *s, int64_t span, __mmask16 far, v32 m) {
     for (int64_t j = 0; j < span; j++, s += LANES_ALL) _mm512_mask_storeu_ps(s, far, v32_load(s) - m);
 }
-/* Takes the maximum as running max of some queries; rows that have seen nothing get probabilities 0 and not NaN. */
+/* Moves the running max of some queries to their maximum so far. Rows that have seen no key get probabilities 0, not
+ * NaN. */
 static __attribute__((noinline)) void update_max(struct running_max *r, float *s, int64_t span, v32 factor,
                                                  __mmask16 lanes, v32 growth_left) {
     const v32 m = _mm512_mask_mov_ps(r->m, lanes, ahead_of(r, largest(s, span, r->m), growth_left, factor));
@@ -86,7 +87,8 @@ static __attribute__((noinline)) void update_max(struct running_max *r, float *s
     r->offset = _mm512_maskz_mov_ps((__mmask16) ~(none | far), in_parts(r, m * factor)) + v32_set(r->below);
     if (far & lanes) subtract(s, span, far & lanes, m);
 }
-/* The same where scores are still products: of a copy. Scores of queries whose maximum is far take their place. */
+/* The same where s holds products and the score_mod is fused with the exponentials: the scores are computed in a copy.
+ * Queries whose maximum is `far` get these scores, with m subtracted, in place of their products. */
 static __attribute__((noinline)) void update_max_fused(const struct attn_fwd_strip *f, int64_t span, int64_t step,
                                                        struct running_max *r, float *s, v32 factor,
                                                        const __mmask16 *lanes) {
@@ -103,7 +105,7 @@ static __attribute__((noinline)) void update_max_fused(const struct attn_fwd_str
             _mm512_mask_storeu_ps(s + j * LANES_ALL + h * 16, far, v32_load(score_of + j * LANES_ALL + h * 16));
     }
 }
-/* Queries whose probabilities are too large, or no numbers: they need one after all, but for those that have it. */
+/* Queries whose sum of probabilities is above MOST or NaN. */
 static inline __mmask16 passed(v32 sum) { return _mm512_cmp_ps_mask(sum, v32_set(MOST), _CMP_NLT_UQ); }
 static __attribute__((noinline)) void rescale_sums(float *o, int64_t width, v32 a0, v32 a1) {
     for (int64_t d = 0; d < width; d++, o += LANES_ALL) {

@@ -13,7 +13,7 @@ struct place {
     const struct attn_fwd_strip *f;
     int64_t step;
 };
-INLINE struct place behind(struct place place, int64_t span) {
+INLINE struct place step_after(struct place place, int64_t span) {
     return (place.step + 1) * span < place.f->n ? (struct place){place.f, place.step + 1}
                                                 : (struct place){place.f + 1, 0};
 }

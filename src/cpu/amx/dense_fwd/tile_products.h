@@ -10,25 +10,26 @@ enum { TILE = 256 /* elements of 32 bits */, QUEUE = 4 /* steps between two visi
 
 /* A product of 32 rows of A by 32 queries, four 16 x 16 sums, over n tiles of A side by side. Strides in bytes of A and
  * elements of B. Split operands (bf16x2, bf16x3) take n_products tile products each: bf16x2 4, or 3 without low * low,
- * bf16x3 6. The next smaller term lies a_low and b_low after the larger one. */
+ * bf16x3 6. The next smaller part lies a_low and b_low after the larger one. */
 struct block {
     const char *a;
-    int64_t a_row, a_more, a_step, a_low; /* to the next row, the next 16 rows, the next tile, the next term */
+    int64_t a_row, a_more, a_step, a_low; /* to the next row, the next 16 rows, the next tile, the next part */
     const float *const *b;                /* `per` tiles from each */
     int64_t b_row, b_more, b_step, b_low, per;
     float *to; /* [32][32] */
     int sums;  /* 1: add to what `to` holds */
     int64_t n;
     int n_products;
-    float *late; /* not NULL: store the previous block's sums, still in tile registers, here */
-    int held;    /* leave this block's sums in the tile registers */
+    float *pending; /* not NULL: store the previous block's sums, still in tile registers, here */
+    int held;       /* leave this block's sums in the tile registers */
 };
-/* Terms of A and B in product x of a tile, 0 the largest. From one product to the next one operand stays the same. */
-INLINE int term_a(int n_products, int x) {
+/* bf16 parts of A and B that product x of a tile multiplies, 0 the largest. From one product to the next one operand
+ * stays in its registers. */
+INLINE int part_a(int n_products, int x) {
     static const int8_t six[] = {2, 1, 1, 0, 0, 0};
     return n_products == 6 ? six[x] : n_products > 1 && x < n_products - 2;
 }
-INLINE int term_b(int n_products, int x) {
+INLINE int part_b(int n_products, int x) {
     static const int8_t six[] = {0, 0, 1, 1, 2, 0};
     return n_products == 6 ? six[x] : n_products > 1 && (x == n_products - 1 || (n_products == 4 && x == 0));
 }
@@ -41,37 +42,37 @@ INLINE int term_b(int n_products, int x) {
             tile_zero(tile);                                                                                           \
         }                                                                                                              \
     }
-#define STORE_LATE(tile)                                                                                               \
-    if (first && o->held) tile_store(tile, o->late + SUM_AT(tile), LANES_ALL * 4);
+#define STORE_PENDING(tile)                                                                                            \
+    if (first && o->held) tile_store(tile, o->pending + SUM_AT(tile), LANES_ALL * 4);
 /* With `held` (full steps) the next tile's operands are loaded as soon as the registers of this one's are free. */
 INLINE void four_products(const struct block *o, int64_t tile, int x, struct exps *e) {
-    const int of_a = term_a(o->n_products, x), of_b = term_b(o->n_products, x), first = tile == 0 && x == 0,
-              early = o->held && o->n_products == 1, late = !(early && tile),
-              load_a = late && (x == 0 || of_a != term_a(o->n_products, x - 1)),
-              load_b = late && (x == 0 || of_b != term_b(o->n_products, x - 1)), load_next = early && tile + 1 < o->n;
+    const int of_a = part_a(o->n_products, x), of_b = part_b(o->n_products, x), first = tile == 0 && x == 0,
+              early = o->held && o->n_products == 1, now = !(early && tile),
+              load_a = now && (x == 0 || of_a != part_a(o->n_products, x - 1)),
+              load_b = now && (x == 0 || of_b != part_b(o->n_products, x - 1)), load_next = early && tile + 1 < o->n;
     const int64_t next = load_next ? tile + 1 : tile;
     const char *a = o->a + tile * o->a_step + of_a * o->a_low, *next_a = a + o->a_step;
     const float *b = o->b[tile / o->per] + tile % o->per * o->b_step + of_b * o->b_low,
                 *next_b = o->b[next / o->per] + next % o->per * o->b_step;
     if (load_b) tile_load(6, b, o->b_row);
     if (load_a) tile_load_once(4, a, o->a_row);
-    STORE_LATE(0)
+    STORE_PENDING(0)
     SET_UP(0)
     tile_dpbf16(0, 4, 6);
     deal(e);
     if (load_b) tile_load(7, b + o->b_more, o->b_row);
-    STORE_LATE(1)
+    STORE_PENDING(1)
     SET_UP(1)
     tile_dpbf16(1, 4, 7);
     deal(e);
     if (load_next) tile_load_once(4, next_a, o->a_row);
     if (load_a) tile_load_once(5, a + o->a_more, o->a_row);
-    STORE_LATE(2)
+    STORE_PENDING(2)
     SET_UP(2)
     tile_dpbf16(2, 5, 6);
     deal(e);
     if (load_next) tile_load(6, next_b, o->b_row);
-    STORE_LATE(3)
+    STORE_PENDING(3)
     SET_UP(3)
     tile_dpbf16(3, 5, 7);
     deal(e);
@@ -96,21 +97,22 @@ INLINE void block(int flat, const struct block *o, struct exps *e) {
     }
     if (!o->held) store_sums(o->to);
 }
-/* Where keys are, k_row .. k_low of attn_fwd_strip. flat: constants but for rows of D 64 as they are in memory, so
- * that fewer registers hold addresses. */
+/* Strides of K, see k_row .. k_low of attn_fwd_strip. flat: they are constants, but for D 64 with rows in place; so
+ * fewer registers hold addresses. */
 struct layout {
     int64_t row, next16, step, low;
 };
-INLINE struct layout layout_of(int flat, const struct attn_fwd_strip *f, int64_t depth, int terms) {
+INLINE struct layout layout_of(int flat, const struct attn_fwd_strip *f, int64_t depth, int n_bf16) {
     struct layout k = {f->k_row, f->k_more, f->k_step, f->k_low};
-    if (flat) k.next16 = 16 * depth * terms, k.low = 16 * depth;
-    if (flat && (depth > 64 || terms > 1)) k.row = 32, k.step = 16 * 32;
+    if (flat) k.next16 = 16 * depth * n_bf16, k.low = 16 * depth;
+    if (flat && (depth > 64 || n_bf16 > 1)) k.row = 32, k.step = 16 * 32;
     return k;
 }
-/* Scores of the keys of a step. hold: the sums of the block before go to `late`, the last block's stay in tiles. */
-INLINE void keys(int flat, int hold, const struct attn_fwd_strip *f, int64_t depth, int64_t step, float *s, float *late,
-                 struct exps *e) {
-    const struct layout k = layout_of(flat, f, depth, e->terms);
+/* S^T = K Q^T of a step. hold: the sums that the previous call left in the tile registers are stored to `pending`
+ * during the first products, and this call's last sums stay in the registers. */
+INLINE void keys(int flat, int hold, const struct attn_fwd_strip *f, int64_t depth, int64_t step, float *s,
+                 float *pending, struct exps *e) {
+    const struct layout k = layout_of(flat, f, depth, e->n_bf16);
     UNROLL_SEEN for (int64_t c = 0; c < e->span; c += 32) {
         const float *const q = f->q;
         const struct block products = {.a = (const char *)(f->k + (step * e->span + c) / 16 * k.next16),
@@ -127,23 +129,23 @@ INLINE void keys(int flat, int hold, const struct attn_fwd_strip *f, int64_t dep
                                        .to = s + c * LANES_ALL,
                                        .n = depth / 32,
                                        .n_products = e->of_keys,
-                                       .late = !hold ? NULL
-                                               : c   ? s + (c - 32) * LANES_ALL
-                                                     : late,
+                                       .pending = !hold ? NULL
+                                                  : c   ? s + (c - 32) * LANES_ALL
+                                                        : pending,
                                        .held = hold};
         block(flat, &products, e);
     }
 }
-/* Products for one of probabilities with values. */
-INLINE int of_values(int terms) { return terms == 3 ? 6 : terms == 2 ? 3 : 1; }
-/* 32 sums: values of n steps from step `from`, times p[0 .. n-1]. */
+/* Tile products of one of P with V: bf16x2 leaves out low * low, bf16x3 the three smallest. */
+INLINE int of_values(int n_bf16) { return n_bf16 == 3 ? 6 : n_bf16 == 2 ? 3 : 1; }
+/* O^T += V^T P^T for 32 columns d .. of V: steps from .. from + n - 1, with probabilities p[0 .. n-1]. */
 INLINE void values_32(int flat, int hold, const struct attn_fwd_strip *f, int64_t width, int64_t d, int64_t from,
-                      int64_t n, const float *const *p, float *late, struct exps *e) {
+                      int64_t n, const float *const *p, float *pending, struct exps *e) {
     const int64_t tiles = e->span / 32;
-    const struct block products = {.a = (const char *)(f->v + from * tiles * width * 16 * e->terms + d * 16),
+    const struct block products = {.a = (const char *)(f->v + from * tiles * width * 16 * e->n_bf16 + d * 16),
                                    .a_row = 64,
                                    .a_more = 16 * 64,
-                                   .a_step = width * 64 * e->terms,
+                                   .a_step = width * 64 * e->n_bf16,
                                    .a_low = width * 64,
                                    .b = p,
                                    .b_row = LANES_ALL * 4,
@@ -154,32 +156,32 @@ INLINE void values_32(int flat, int hold, const struct attn_fwd_strip *f, int64_
                                    .to = f->o + d * LANES_ALL,
                                    .sums = from || !f->fresh,
                                    .n = n * tiles,
-                                   .n_products = of_values(e->terms),
-                                   .late = late,
+                                   .n_products = of_values(e->n_bf16),
+                                   .pending = pending,
                                    .held = hold};
     block(flat, &products, e);
 }
-/* A visit of part `part` of the `width` sums. hold: as keys; returns where the last block's sums go. */
+/* The same for part `part` of `parts` of the columns. hold: as keys. Returns where the last block's sums belong. */
 INLINE float *values(int flat, int hold, const struct attn_fwd_strip *f, int64_t width, int64_t parts, int64_t part,
-                     int64_t from, int64_t n, const float *const *p, float *late, struct exps *e) {
+                     int64_t from, int64_t n, const float *const *p, float *pending, struct exps *e) {
     const int64_t each = width / parts, begin = part * each;
     if (flat) {
         UNROLL for (int64_t d = 0; d < each; d += 32) {
-            values_32(1, hold, f, width, begin + d, from, n, p, late, e);
-            late = f->o + (begin + d) * LANES_ALL;
+            values_32(1, hold, f, width, begin + d, from, n, p, pending, e);
+            pending = f->o + (begin + d) * LANES_ALL;
         }
     } else {
         for (int64_t d = 0; d < each; d += 32) {
-            values_32(0, hold, f, width, begin + d, from, n, p, hold ? late : NULL, e);
-            late = f->o + (begin + d) * LANES_ALL;
+            values_32(0, hold, f, width, begin + d, from, n, p, hold ? pending : NULL, e);
+            pending = f->o + (begin + d) * LANES_ALL;
         }
     }
-    return late;
+    return pending;
 }
 
-/* D 64, a step of 64 keys: all of Q, then all of P stays in tiles 4 .. 7, and three sums take turns. What is loaded for
- * 32 products: 16 tiles of keys and values, 8 of Q and P, 8 of sums, where blocks would load 16, 16 and 8. A sum is
- * stored late, unless the next one needs its tile. */
+/* D 64, steps of 64 keys: all of Q^T, then all of P^T, stays in tiles 4 .. 7, and three sums take turns in tiles 0 ..
+ * 2. Tile loads for 32 products: 16 of K and V, 8 of Q and P, 8 of sums; block() would load 16, 16 and 8. A sum is
+ * stored during the products of the next one, unless that needs its tile. */
 #define WITH(tile, what)                                                                                               \
     if (c == (tile)) what
 INLINE void sum_begin(int c, const float *from) {
@@ -198,7 +200,7 @@ INLINE void sum_end(int c, float *to) {
     WITH(1, tile_store(1, to, LANES_ALL * 4));
     WITH(2, tile_store(2, to, LANES_ALL * 4));
 }
-/* With a quarter of B, which is loaded where it is not NULL. */
+/* Adds the product with a quarter of B, in tile 4 + quarter. b: NULL, or where to load that quarter from first. */
 INLINE void sum_add(int c, int quarter, const float *b, int64_t ldb, struct exps *e) {
     if (quarter == 0) {
         if (b) tile_load(4, b, ldb);
@@ -224,6 +226,7 @@ INLINE void sum_add(int c, int quarter, const float *b, int64_t ldb, struct exps
     deal(e);
 }
 #undef WITH
+/* Q K^T of step `step` of f, and P V of step step_before of `before`. */
 INLINE void step_64(const struct attn_fwd_strip *f, int64_t step, float *s, const struct attn_fwd_strip *before,
                     int64_t step_before, const float *p, struct exps *e) {
     static const int left[] = {0, 2, 1, 0, 2, 1, 0, 2}, right[] = {1, 0, 2, 1, 0, 2, 1, 0};
@@ -232,7 +235,7 @@ INLINE void step_64(const struct attn_fwd_strip *f, int64_t step, float *s, cons
                                                                                                        step_before * 2 *
                                                                                                            64 * 16);
     const int fresh = before->fresh && !step_before;
-    float *late[2] = {NULL, NULL};
+    float *pending[2] = {NULL, NULL};
     UNROLL for (int g = 0; g < 8; g++) {
         const int values = g >= 4, h = g % 4, load = h == 0, last = g == 7, l = left[g], r = right[g];
         const int64_t row = values ? 64 : k_layout.row * 2, next = values ? 64 * 64 : k_layout.step * 2;
@@ -244,8 +247,8 @@ INLINE void step_64(const struct attn_fwd_strip *f, int64_t step, float *s, cons
         tile_load_once(3, a, row);
         sum_begin(l, values && !fresh ? to : NULL);
         sum_add(l, 0, load ? b : NULL, ldb, e);
-        if (late[0]) sum_end(left[g - 1], late[0]);
-        if (late[1]) sum_end(right[g - 1], late[1]);
+        if (pending[0]) sum_end(left[g - 1], pending[0]);
+        if (pending[1]) sum_end(right[g - 1], pending[1]);
         sum_begin(r, values && !fresh ? to + 16 : NULL);
         sum_add(r, 1, load ? b + b_right : NULL, ldb, e);
         tile_load_once(3, a + next, row);
@@ -254,8 +257,8 @@ INLINE void step_64(const struct attn_fwd_strip *f, int64_t step, float *s, cons
         const int taken = last ? -1 : left[g + 1];
         if (last || taken == l) sum_end(l, to);
         if (last || taken == r) sum_end(r, to + 16);
-        late[0] = last || taken == l ? NULL : to;
-        late[1] = last || taken == r ? NULL : to + 16;
+        pending[0] = last || taken == l ? NULL : to;
+        pending[1] = last || taken == r ? NULL : to + 16;
     }
 }
 #endif

@@ -9,16 +9,16 @@
 struct chunk {
     const struct attn_mla_bwd_scores *f;
     int64_t strip, row, rows; /* rows that there are, up to 32 */
-    __mmask16 live[2];
+    __mmask16 valid[2];
     const float *s;  /* dP follows S */
     float *held, *p; /* P of two rows; dS as pairs of rows */
 };
 static void chunk_from(struct chunk *w, int64_t strip, int64_t row, const float *s) {
     const int64_t left = w->f->rows.n - row;
     w->strip = strip, w->row = row, w->rows = left < SIDE ? left : SIDE, w->s = s;
-    for (int h = 0; h < 2; h++) w->live[h] = (__mmask16)(w->f->live[strip] >> h * 16);
+    for (int h = 0; h < 2; h++) w->valid[h] = (__mmask16)(w->f->valid[strip] >> h * 16);
 }
-INLINE __mmask16 chunk_live(const struct chunk *w, int64_t row, int h) { return row < w->rows ? w->live[h] : 0; }
+INLINE __mmask16 chunk_valid(const struct chunk *w, int64_t row, int h) { return row < w->rows ? w->valid[h] : 0; }
 /* P of two rows in four parts; x[] is row by row, 16 heads first, as is everything of two rows below. */
 INLINE void exp_part(const struct chunk *w, struct four *e, int64_t row, int part) {
     const struct attn_mla_bwd_scores *f = w->f;
@@ -34,7 +34,7 @@ INLINE void exp_part(const struct chunk *w, struct four *e, int64_t row, int par
     if (part == 2) four_2(e);
     if (part < 3) return;
     four_3(e);
-    UNROLL for (int i = 0; i < 4; i++) e->x[i] = _mm512_maskz_mov_ps(chunk_live(w, row + i % 2, i / 2), e->x[i]);
+    UNROLL for (int i = 0; i < 4; i++) e->x[i] = _mm512_maskz_mov_ps(chunk_valid(w, row + i % 2, i / 2), e->x[i]);
     for (int i = 0; i < 2 && f->sums; i++) {
         float *to = f->sums + (w->row + row + i) * 16;
         v32 both = e->x[i] + e->x[2 + i];
@@ -58,7 +58,7 @@ INLINE void grad_part(const struct chunk *w, struct four *e, int64_t n, int part
             const v32 g = v32_load(f->g + head + i / 2 * 16), c = v32_load(f->c + head + i / 2 * 16);
             const v32 t = _mm512_fmsub_ps(g, v32_load(dp + i % 2 * SIDE + i / 2 * 16), c);
             e->x[i] = v32_load(w->held + i * 16);
-            e->y[i] = _mm512_maskz_mul_ps(chunk_live(w, row + i % 2, i / 2), e->x[i] * t, scale);
+            e->y[i] = _mm512_maskz_mul_ps(chunk_valid(w, row + i % 2, i / 2), e->x[i] * t, scale);
         }
         KEEP(e->y);
     }
@@ -105,7 +105,7 @@ static __attribute__((noinline)) void units(const struct chunk *w, int64_t n, in
 }
 INLINE void heads(const struct attn_mla_bwd_scores *f, int grad) {
     const int64_t steps = f->depth / 16, more_steps = grad ? f->width / 16 : 0;
-    float held[4 * 16], *const k = f->copies.tiles, *late = NULL;
+    float held[4 * 16], *const k = f->copies.tiles, *pending = NULL;
     struct chunk w = {.f = f, .held = held, .p = f->s + 4 * CELLS};
     struct four e = {0};
     struct coming c;
@@ -121,7 +121,7 @@ INLINE void heads(const struct attn_mla_bwd_scores *f, int grad) {
          * first step. Rows are copied during the strip's last product, which is the only one of dist. */
 #define UNIT(unit, part)                                                                                               \
     do {                                                                                                               \
-        if (late && (grad || n)) unit_part(&w, &e, unit, part, grad);                                                  \
+        if (pending && (grad || n)) unit_part(&w, &e, unit, part, grad);                                               \
     } while (0)
 #define WORK_0(unit, copying)                                                                                          \
     do {                                                                                                               \
@@ -168,7 +168,7 @@ INLINE void heads(const struct attn_mla_bwd_scores *f, int grad) {
                                *const o = grad ? f->dout + strip * f->width * SIDE : next, *b_ = q;
             int prefetches = 1;
             prefetch_from(&asking, &f->rows, &f->next, row + PREFETCH_AHEAD, strip, f->strips);
-            PRODUCT(steps, o, OPEN_LATE, grad ? n : n - 1, copies && !grad);
+            PRODUCT(steps, o, OPEN_PENDING, grad ? n : n - 1, copies && !grad);
             if (grad) {
                 prefetches = 0;
                 PRODUCT(more_steps, next, OPEN_MORE, steps + n, copies);
@@ -179,12 +179,12 @@ INLINE void heads(const struct attn_mla_bwd_scores *f, int grad) {
                 copy_columns(&c, k, end - 1, 16);
                 for (int64_t n = end; n < steps; n++) copy_columns(&c, k, n, 0), copy_columns(&c, k, n, 16);
             }
-            if (late) units(&w, grad ? steps + more_steps : steps - 1, grad);
+            if (pending) units(&w, grad ? steps + more_steps : steps - 1, grad);
             chunk_from(&w, strip, row, s);
-            late = grad ? s + CELLS : s;
+            pending = grad ? s + CELLS : s;
         }
     }
-    if (late) sums_store(late, SIDE), units(&w, 0, grad);
+    if (pending) sums_store(pending, SIDE), units(&w, 0, grad);
 #undef OPEN_MORE
 #undef UNIT
 #undef WORK_0

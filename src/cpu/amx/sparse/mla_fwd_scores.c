@@ -20,7 +20,7 @@
 #define FAR 0x1p16f /* a chunk's sum beyond which its exponents are relative to something larger */
 
 /* A chunk of mla_fwd between its products and its probabilities. */
-struct soft {
+struct exp_work {
     const struct attn_mla_scores *f;
     int64_t strip, row, rows; /* rows that there are, up to 32 */
     const float *s;
@@ -30,13 +30,13 @@ struct soft {
     float offset[SIDE], max[SIDE], part[SIDE];
 };
 /* Largest of the chunk's scores, times log2 e, of heads at + 0 .. 15; a NaN is passed over. */
-static v32 largest(const struct soft *w, int h) {
+static v32 largest(const struct exp_work *w, int h) {
     v32 most = v32_set(-INFINITY);
     for (int64_t r = 0; r < w->rows; r++) most = v32_max(v32_load(w->s + r * SIDE + h * 16) * w->scale, most);
     return most;
 }
 /* Rows 2 n and 2 n + 1, heads from 16 h on; those that are not there count as nothing. */
-static void soft_pair(struct soft *w, int64_t n, int h) {
+static void exp_two(struct exp_work *w, int64_t n, int h) {
     const float *s = w->s + n * 2 * SIDE + h * 16;
     const v32 offset = v32_load(w->offset + h * 16), none = v32_set(-INFINITY);
     v32 x[2], max = v32_load(w->max + h * 16);
@@ -54,19 +54,19 @@ static void soft_pair(struct soft *w, int64_t n, int h) {
     _mm512_storeu_si512(w->p + n * SIDE + h * 16, zipped(x[0], x[1]));
 }
 /* What is left of a chunk from pair n of rows on: those, and the two tiles. */
-static __attribute__((noinline)) void soft_rest(struct soft *w, int64_t n) {
-    for (; n < PAIRS; n++) soft_pair(w, n, 0), soft_pair(w, n, 1);
+static __attribute__((noinline)) void exp_rest(struct exp_work *w, int64_t n) {
+    for (; n < PAIRS; n++) exp_two(w, n, 0), exp_two(w, n, 1);
     turn_tile(w->to, w->p, 0), turn_tile(w->to, w->p, 1);
 }
 /* Heads that had no score yet are relative to the largest of this chunk. */
-static void settle(struct soft *w) {
+static void settle(struct exp_work *w) {
     for (int h = 0; h < 2; h++) {
         float *offset = w->f->offset + w->strip * SIDE + h * 16;
         const __mmask16 none = _mm512_cmp_ps_mask(v32_load(offset), v32_set(-INFINITY), _CMP_EQ_OQ);
         v32_store(offset, _mm512_mask_mov_ps(v32_load(offset), none, largest(w, h)));
     }
 }
-static void again(struct soft *w) {
+static void again(struct exp_work *w) {
     const struct attn_mla_scores *f = w->f;
     const int64_t head = w->strip * SIDE;
     const __m512i high = _mm512_set1_epi32((int32_t)0xffff0000u);
@@ -93,9 +93,9 @@ static void again(struct soft *w) {
                                                                 _mm512_and_si512((__m512i)odd, high)));
             }
     }
-    soft_rest(w, 0);
+    exp_rest(w, 0);
 }
-static void soft_begin(struct soft *w, int64_t strip, int64_t row) {
+static void exp_begin(struct exp_work *w, int64_t strip, int64_t row) {
     const struct attn_mla_scores *f = w->f;
     const float *offset = f->offset + strip * SIDE;
     const v32 none = v32_set(-INFINITY);
@@ -113,7 +113,7 @@ static void soft_begin(struct soft *w, int64_t strip, int64_t row) {
     }
 }
 /* A NaN among the scores is passed over by the maximum, not by the sum. */
-static void soft_end(struct soft *w) {
+static void exp_end(struct exp_work *w) {
     const struct attn_mla_scores *f = w->f;
     const v32 far = v32_set(FAR);
     if (_mm512_cmp_ps_mask(v32_load(w->part), far, _CMP_NLE_UQ) |
@@ -134,20 +134,20 @@ static void soft_end(struct soft *w) {
 }
 
 /* Offsets and sums of a strip's exponentials, in registers; x[] of two rows is row by row, 16 heads first. The same
- * numbers as soft_pair's. */
+ * numbers as exp_two's. */
 struct strip {
     v32 offset[2], part[2], max[2];
 };
-INLINE void strip_in(struct strip *t, const struct soft *w) {
+INLINE void strip_in(struct strip *t, const struct exp_work *w) {
     UNROLL for (int h = 0; h < 2; h++) {
         t->offset[h] = v32_load(w->offset + h * 16), t->part[h] = v32_load(w->part + h * 16);
         t->max[h] = v32_load(w->max + h * 16);
     }
 }
-INLINE void strip_out(const struct strip *t, struct soft *w) {
+INLINE void strip_out(const struct strip *t, struct exp_work *w) {
     UNROLL for (int h = 0; h < 2; h++) v32_store(w->part + h * 16, t->part[h]), v32_store(w->max + h * 16, t->max[h]);
 }
-INLINE void four_0(struct four *e, struct strip *t, const struct soft *w, const float *s, int maxima) {
+INLINE void four_0(struct four *e, struct strip *t, const struct exp_work *w, const float *s, int maxima) {
     UNROLL for (int i = 0; i < 4; i++) {
         const v32 raw = v32_load(s + i % 2 * SIDE + i / 2 * 16);
         if (maxima) t->max[i / 2] = v32_max((v32)_mm512_xor_epi32((__m512i)raw, w->sign), t->max[i / 2]);
@@ -191,16 +191,16 @@ INLINE void turn_all(float *to, const float *p, int head, int64_t h) {
 }
 
 _Static_assert(COPY_MOST_DEPTH / 16 == PAIRS + 2, "the last step turns what the ones before have made");
-INLINE void soft(const struct attn_mla_scores *f, int maxima) {
-    struct soft w = {.f = f, .p = f->s + CELLS, .scale = v32_set(f->scale * LOG2_E), .s = f->s};
+INLINE void scores_exp(const struct attn_mla_scores *f, int maxima) {
+    struct exp_work w = {.f = f, .p = f->s + CELLS, .scale = v32_set(f->scale * LOG2_E), .s = f->s};
     struct four e;
     struct strip t;
     struct coming c;
     struct asking asking;
     const int64_t steps = f->depth / 16;
     const int turns = steps == PAIRS + 2; /* P during the products: else afterwards */
-    float *const k = f->copies.tiles, *late = NULL;
-    int64_t strip_late = 0, row_late = 0;
+    float *const k = f->copies.tiles, *pending = NULL;
+    int64_t pending_strip = 0, pending_row = 0;
     w.sign = _mm512_set1_epi32(signbit(f->scale) ? INT32_MIN : 0);
     for (int64_t h = 0; h < f->strips * SIDE; h++) f->rescale[h] = 1;
     if (!f->copied) copy_first(k, &f->rows, f->depth);
@@ -217,23 +217,23 @@ INLINE void soft(const struct attn_mla_scores *f, int maxima) {
         if (last) zip_to(&z, n);                                                                                       \
         if (copies) copy_columns(&c, k, n, 0);                                                                         \
     } while (0)
-#define SOFT_0                                                                                                         \
+#define EXP_0                                                                                                          \
     do {                                                                                                               \
         four_0(&e, &t, &w, s, maxima);                                                                                 \
         PREFETCH(0);                                                                                                   \
     } while (0)
-#define SOFT_1                                                                                                         \
+#define EXP_1                                                                                                          \
     do {                                                                                                               \
         four_1(&e);                                                                                                    \
         COPY_0;                                                                                                        \
     } while (0)
-#define SOFT_2                                                                                                         \
+#define EXP_2                                                                                                          \
     do {                                                                                                               \
         four_2(&e);                                                                                                    \
         PREFETCH(1);                                                                                                   \
         if (turns && n > 4 && n % 4 && n % 4 < 3) turn_four(w.p, n / 4 - 1, n % 4 - 1);                                \
     } while (0)
-#define SOFT_3                                                                                                         \
+#define EXP_3                                                                                                          \
     do {                                                                                                               \
         four_3(&e);                                                                                                    \
         COPY_1;                                                                                                        \
@@ -276,37 +276,38 @@ INLINE void soft(const struct attn_mla_scores *f, int maxima) {
             int64_t n = 0, done = 0; /* pairs of rows of the chunk before */
             int beside = 0;
             prefetch_from(&asking, &f->rows, &f->next, row + PREFETCH_AHEAD, strip, f->strips);
-            STEP(1, OPEN_LATE, ON_TO(steps > 1 ? a_ + 2 * TILE : k, steps > 1 ? b_ + 2 * TILE : next), PREFETCH(0),
+            STEP(1, OPEN_PENDING, ON_TO(steps > 1 ? a_ + 2 * TILE : k, steps > 1 ? b_ + 2 * TILE : next), PREFETCH(0),
                  COPY_0, PREFETCH(1), COPY_1);
-            if (late) soft_begin(&w, strip_late, row_late), beside = w.rows == SIDE;
+            if (pending) exp_begin(&w, pending_strip, pending_row), beside = w.rows == SIDE;
             if (beside) {
                 const float *s = w.s;
                 float *p = w.p;
                 strip_in(&t, &w);
-                for (n = 1; n < steps - 1; n++) STEP(0, OPEN_LATE, ON_ALWAYS, SOFT_0, SOFT_1, SOFT_2, SOFT_3);
+                for (n = 1; n < steps - 1; n++) STEP(0, OPEN_PENDING, ON_ALWAYS, EXP_0, EXP_1, EXP_2, EXP_3);
                 strip_out(&t, &w);
                 done = steps > 2 ? steps - 2 : 0;
             } else {
-                for (n = 1; n < steps - 1; n++) STEP(0, OPEN_LATE, ON_ALWAYS, PREFETCH(0), COPY_0, PREFETCH(1), COPY_1);
+                for (n = 1; n < steps - 1; n++)
+                    STEP(0, OPEN_PENDING, ON_ALWAYS, PREFETCH(0), COPY_0, PREFETCH(1), COPY_1);
             }
-            if (steps > 1) STEP(0, OPEN_LATE, ON_TO(k, next), LAST_0, LAST_1, LAST_2, LAST_3);
+            if (steps > 1) STEP(0, OPEN_PENDING, ON_TO(k, next), LAST_0, LAST_1, LAST_2, LAST_3);
             if (copies) copy_columns(&c, k, steps - 1, 16);
-            if (late && !(beside && turns)) soft_rest(&w, done);
-            if (late) soft_end(&w);
-            late = f->s, strip_late = strip, row_late = row;
+            if (pending && !(beside && turns)) exp_rest(&w, done);
+            if (pending) exp_end(&w);
+            pending = f->s, pending_strip = strip, pending_row = row;
         }
     }
-    if (!late) return;
-    sums_store(late, SIDE);
-    soft_begin(&w, strip_late, row_late);
-    soft_rest(&w, 0), soft_end(&w);
+    if (!pending) return;
+    sums_store(pending, SIDE);
+    exp_begin(&w, pending_strip, pending_row);
+    exp_rest(&w, 0), exp_end(&w);
 #undef PREFETCH
 #undef COPY_0
 #undef COPY_1
-#undef SOFT_0
-#undef SOFT_1
-#undef SOFT_2
-#undef SOFT_3
+#undef EXP_0
+#undef EXP_1
+#undef EXP_2
+#undef EXP_3
 #undef TURN
 #undef TURN_ALL
 #undef LAST_0
@@ -316,8 +317,8 @@ INLINE void soft(const struct attn_mla_scores *f, int maxima) {
 }
 void attn_ukr_amx_mla_scores(const struct attn_mla_scores *f) {
     if (f->max) {
-        soft(f, 1);
+        scores_exp(f, 1);
     } else {
-        soft(f, 0);
+        scores_exp(f, 0);
     }
 }

@@ -32,7 +32,7 @@
 /* Complete sums, 32 x 32 of them, on their way to where results go. */
 struct leaving {
     const float *s, *factor;
-    uint32_t live;
+    uint32_t valid;
     int64_t row, end, stride;
     char *to;
 };
@@ -40,18 +40,18 @@ static struct leaving leave_from(const struct attn_mla_out *f, const float *s, i
     const int64_t left = f->heads - strip * SIDE;
     return (struct leaving){.s = s,
                             .factor = f->factor + strip * SIDE,
-                            .live = f->live[strip],
+                            .valid = f->valid[strip],
                             .end = left < SIDE ? left : SIDE,
                             .stride = f->stride,
                             .to = f->base + strip * SIDE * f->stride + column * 2};
 }
 INLINE void leave_some(struct leaving *w, int64_t rows) {
     for (; rows > 0 && w->row < w->end; rows--, w->row++, w->to += w->stride) {
-        const __mmask16 live = (__mmask16)(0 - (w->live >> w->row & 1));
+        const __mmask16 valid = (__mmask16)(0 - (w->valid >> w->row & 1));
         const __m512 factor = _mm512_set1_ps(w->factor[w->row]);
         const float *s = w->s + w->row * SIDE;
-        const __m512 low = _mm512_maskz_mul_ps(live, _mm512_loadu_ps(s), factor),
-                     high = _mm512_maskz_mul_ps(live, _mm512_loadu_ps(s + 16), factor);
+        const __m512 low = _mm512_maskz_mul_ps(valid, _mm512_loadu_ps(s), factor),
+                     high = _mm512_maskz_mul_ps(valid, _mm512_loadu_ps(s + 16), factor);
         _mm512_storeu_si512(w->to, (__m512i)_mm512_cvtne2ps_pbh(high, low));
     }
 }
@@ -106,11 +106,11 @@ static __attribute__((noinline)) int64_t aside_unit(struct aside *w) {
 }
 
 INLINE void sum(const struct attn_mla_sum *f, int leaves) {
-    const int64_t steps = (f->pairs + 15) / 16, ldc = f->ldc, late_ld = leaves ? SIDE : ldc;
+    const int64_t steps = (f->pairs + 15) / 16, ldc = f->ldc, pending_ld = leaves ? SIDE : ldc;
     const int64_t each = steps < 16 ? (16 + steps - 1) / steps : 1; /* rows of 32 after two products */
     const int accumulate = f->accumulate;
-    _Alignas(64) float kept[CELLS];
-    float *late = NULL;
+    _Alignas(64) float stored[CELLS];
+    float *pending = NULL;
     struct leaving w = {0};
     struct aside other;
     int64_t wait = 0;
@@ -123,11 +123,11 @@ INLINE void sum(const struct attn_mla_sum *f, int leaves) {
             const float *next = within ? to + SIDE : f->c + (strip + 1) * SIDE * ldc;
             int64_t prefetch = (within || strip + 1 < f->strips) && (!leaves || accumulate) ? SIDE : 0;
             struct leaving coming = {0}; /* whose lines are prefetched */
-            if (leaves) coming = leave_from(f->out, kept, strip, column);
+            if (leaves) coming = leave_from(f->out, stored, strip, column);
             const char *line = coming.to;
 #define OPEN(t)                                                                                                        \
     do {                                                                                                               \
-        if (late) tile_store(t, late + TILE_AT(t, late_ld), late_ld * 4);                                              \
+        if (pending) tile_store(t, pending + TILE_AT(t, pending_ld), pending_ld * 4);                                  \
         if (accumulate) {                                                                                              \
             tile_load_once(t, to + TILE_AT(t, ldc), ldc * 4);                                                          \
         } else {                                                                                                       \
@@ -150,13 +150,13 @@ INLINE void sum(const struct attn_mla_sum *f, int leaves) {
             STEPS(steps, a, f->zip + column / SIDE * f->ldz, next_a, next_b, OPEN, NO_WORK, WORK);
 #undef WORK
 #undef OPEN
-            late = to;
+            pending = to;
             if (!leaves) continue;
             leave_some(&w, SIDE);
-            late = kept, w = leave_from(f->out, kept, strip, column);
+            pending = stored, w = leave_from(f->out, stored, strip, column);
         }
     }
-    if (late) sums_store(late, late_ld);
+    if (pending) sums_store(pending, pending_ld);
     if (leaves) leave_some(&w, SIDE);
     while (aside_unit(&other) != INT64_MAX) {
     }
@@ -191,17 +191,17 @@ INLINE void add_some(struct adding *w, int64_t rows) {
 /* Sums in tiles = x panel; those before go to `late`, and after the first four products, a share after each, to their
  * rows. */
 static void block(int64_t depth, const float *x, const float *panel, const float *next_x, const float *next_panel,
-                  float *late, struct adding *w) {
+                  float *pending, struct adding *w) {
     const int64_t steps = depth / 16, each = steps > 1 ? (SIDE + 4 * steps - 5) / (4 * steps - 4) : 0;
 #define WORK(first)                                                                                                    \
     if (!(first)) add_some(w, each)
-    STEPS(steps, x, panel, next_x, next_panel, OPEN_LATE, WORK, WORK);
+    STEPS(steps, x, panel, next_x, next_panel, OPEN_PENDING, WORK, WORK);
 #undef WORK
     add_some(w, SIDE);
 }
 void attn_ukr_amx_add(const struct attn_mla_add *f) {
     struct adding w = {.f = f};
-    float *late = NULL;
+    float *pending = NULL;
     const int64_t begin = f->from / SIDE * SIDE;
     if (begin < f->to && f->column < f->end) BEGIN(f->x + begin * f->depth, f->panel + f->column * f->depth * SIDE);
     for (int64_t row = begin; row < f->to; row += SIDE) {
@@ -210,8 +210,8 @@ void attn_ukr_amx_add(const struct attn_mla_add *f) {
             const int within = column + 1 < f->end;
             const float *x = f->x + row * f->depth, *next_x = within || row + SIDE >= f->to ? x : x + SIDE * f->depth;
             block(column < f->narrow ? f->depth : f->depth / 2, x, f->panel + column * f->depth * SIDE, next_x,
-                  f->panel + (within ? column + 1 : f->column) * f->depth * SIDE, late, &w);
-            late = f->s;
+                  f->panel + (within ? column + 1 : f->column) * f->depth * SIDE, pending, &w);
+            pending = f->s;
             w = (struct adding){.f = f,
                                 .row = first,
                                 .end = end,
@@ -220,5 +220,5 @@ void attn_ukr_amx_add(const struct attn_mla_add *f) {
                                 .next = within ? f->ld_block : 0};
         }
     }
-    if (late) sums_store(late, SIDE), add_some(&w, SIDE);
+    if (pending) sums_store(pending, SIDE), add_some(&w, SIDE);
 }

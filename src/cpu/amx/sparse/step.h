@@ -51,9 +51,9 @@ enum { SIDE = ATTN_MLA_HEADS, CELLS = SIDE * SIDE, TILE = 16 * 16 };
 /* Where sums of tile t are in rows of ld. */
 #define TILE_AT(t, ld) ((t) / 2 * 16 * (ld) + (t) % 2 * 16)
 /* OPEN of sums that begin at 0; those before go to `late`, rows of SIDE, if there are any. */
-#define OPEN_LATE(t)                                                                                                   \
+#define OPEN_PENDING(t)                                                                                                \
     do {                                                                                                               \
-        if (late) tile_store(t, late + TILE_AT(t, SIDE), SIDE * 4);                                                    \
+        if (pending) tile_store(t, pending + TILE_AT(t, SIDE), SIDE * 4);                                              \
         tile_zero(t);                                                                                                  \
     } while (0)
 static inline void sums_store(float *c, int64_t ldc) {

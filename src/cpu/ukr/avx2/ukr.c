@@ -110,10 +110,10 @@ static inline void square_f64(double *dst, int64_t ld, const double *src, int64_
 #define ISA           "avx2"
 #define TABLE         attn_ukr_avx2
 #define MR            6
-#define FEW           4
+#define SKINNY        4
 #define WIDE          6
 #define NT_ROWS       1
 #define PREFETCH_ROWS 8
 #define LANES_TABLE   attn_ukr_transposed_avx2
-#define PASS(dtype)   attn_ukr_decode_##dtype##_avx2
+#define DECODE(dtype) attn_ukr_decode_##dtype##_avx2
 #include "cpu/ukr/ukr_tpl.h"

@@ -109,8 +109,8 @@ static inline __attribute__((always_inline)) void pv_tile(int rows, int nv, int6
             const v32 y[2] = {_mm512_permutex2var_ps(s[i][2 * x], lo, s[i][2 * x + 1]),
                               _mm512_permutex2var_ps(s[i][2 * x], hi, s[i][2 * x + 1])};
             UNROLL for (int h = 0; h < 2; h++) {
-                const __mmask16 live = (__mmask16)(m >> 16 * h);
-                v32_store_tail(to + 16 * h, live, v32_load_tail(to + 16 * h, live) + y[h]);
+                const __mmask16 readable = (__mmask16)(m >> 16 * h);
+                v32_store_tail(to + 16 * h, readable, v32_load_tail(to + 16 * h, readable) + y[h]);
             }
         }
     }
@@ -125,10 +125,10 @@ void attn_ukr_decode_pv(int64_t m, int64_t n, int64_t k, const float *a, int64_t
             const int64_t rows = m - i < ROWS ? m - i : ROWS;
             for (int64_t r = 0; r < rows; r++)
                 for (int64_t x = 0; x < keys; x++) { /* an odd last pair is read for its first half only */
-                    uint32_t pair;
-                    __builtin_memcpy(&pair, a + (i + r) * lda + x / 2, sizeof pair);
-                    pair = x % 2 ? pair & 0xffff0000u : pair << 16;
-                    __builtin_memcpy(p + r * KEYS + x, &pair, sizeof pair);
+                    uint32_t two;
+                    __builtin_memcpy(&two, a + (i + r) * lda + x / 2, sizeof two);
+                    two = x % 2 ? two & 0xffff0000u : two << 16;
+                    __builtin_memcpy(p + r * KEYS + x, &two, sizeof two);
                 }
             for (int64_t j = 0; j < n; j += n - j >= 64 ? 64 : 32) {
                 const uint16_t *v = b + j;

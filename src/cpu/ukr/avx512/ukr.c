@@ -138,11 +138,11 @@ static inline void square_f64(double *dst, int64_t ld, const double *src, int64_
 #define ISA            "avx512"
 #define TABLE          attn_ukr_avx512
 #define MR             14
-#define FEW            13
+#define SKINNY         13
 #define WIDE           8
 #define NT_ROWS        3
 #define PREFETCH_ROWS  8
 #define VEC_EXP2_MINUS exp2_minus
 #define LANES_TABLE    attn_ukr_transposed_avx512
-#define PASS(dtype)    attn_ukr_decode_##dtype##_avx512
+#define DECODE(dtype)  attn_ukr_decode_##dtype##_avx512
 #include "cpu/ukr/ukr_tpl.h"

@@ -17,11 +17,11 @@
 #define MADD                   madd_pair
 #define MFIRST(a, b)           madd_pair(a, b, v32_set(0))
 #define MR                     14
-#define FEW                    13
+#define SKINNY                 13
 #define WIDE                   8
 #define NT_ROWS                3
 #define PREFETCH_ROWS          8
-#define FEW_WIDE               FEW
+#define SKINNY_WIDE            SKINNY
 #define BTYPE                  float
 #define BLOAD                  v32_load
 #define BLOAD_TAIL(p, n, mask) v32_load_tail(p, mask)
@@ -121,7 +121,7 @@ static void zip_blocks(float *dst, int64_t ld, const uint16_t *even, const uint1
 static int zip_tiles(float *dst, const uint16_t *rows, int64_t ld, int64_t n) {
     const __m512i magnitude = _mm512_set1_epi16(0x7fff);
     __m512i most = _mm512_setzero_si512();
-    for (int64_t pair = 0; pair < 16; pair++, rows += ld, dst += 16) {
+    for (int64_t r = 0; r < 16; r++, rows += ld, dst += 16) {
         for (int64_t j = 0; j < n; j += 32) {
             const __m512i first = _mm512_loadu_si512(rows + j), second = _mm512_loadu_si512(rows + 16 * ld + j);
             most = _mm512_max_epu16(most, _mm512_and_si512(first, magnitude));
@@ -225,7 +225,7 @@ static float most_square(const uint16_t *x, int64_t ld, int64_t n, int64_t width
     return _mm512_reduce_add_ps(most);
 }
 /* f32 in three terms (vec/bf16_split_avx512.h). */
-enum { THIRDS = 3 };
+enum { SPLITS = 3 };
 static int zip_split_f32(float *dst, int64_t apart, const float *even, const float *odd, int64_t n) {
     const __m512i upper = _mm512_set1_epi32((int32_t)0xffff0000u);
     __mmask16 bad = 0;
@@ -233,11 +233,11 @@ static int zip_split_f32(float *dst, int64_t apart, const float *even, const flo
         const __mmask16 m = n - j < 16 ? v32_tail_of(n - j) : (__mmask16)-1;
         v32 e = even ? load_finite(even + j, m, &bad) : v32_set(0),
             o = odd ? load_finite(odd + j, m, &bad) : v32_set(0);
-        UNROLL for (int t = 0; t < THIRDS; t++) {
+        UNROLL for (int t = 0; t < SPLITS; t++) {
             _mm512_mask_storeu_epi32(dst + t * apart + j, m,
                                      _mm512_or_si512(_mm512_srli_epi32(_mm512_castps_si512(e), 16),
                                                      _mm512_and_si512(_mm512_castps_si512(o), upper)));
-            e = behind_upper(e), o = behind_upper(o);
+            e = below_upper(e), o = below_upper(o);
         }
     }
     return !bad;
@@ -248,14 +248,14 @@ static int split_f32(uint16_t *dst, int64_t apart, const float *x, int64_t n, in
         const __mmask16 m = n - j < 16 ? v32_tail_of(n - j) : (__mmask16)-1;
         uint16_t *to = dst + j / 32 * step + j % 32;
         v32 y = load_finite(x + j, m, &bad);
-        UNROLL for (int t = 0; t < THIRDS; t++) {
-            const __m256i term = _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(y), 16));
-            _mm256_mask_storeu_epi16(to + t * apart, m, term);
-            y = behind_upper(y);
+        UNROLL for (int t = 0; t < SPLITS; t++) {
+            const __m256i part = _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(y), 16));
+            _mm256_mask_storeu_epi16(to + t * apart, m, part);
+            y = below_upper(y);
         }
     }
     for (int64_t j = 0; bad && j < n; j++)
-        for (int t = 0; t < THIRDS; t++) dst[t * apart + j / 32 * step + j % 32] = 0;
+        for (int t = 0; t < SPLITS; t++) dst[t * apart + j / 32 * step + j % 32] = 0;
     return !bad;
 }
 static void split_block(float *dst, const float *x, int64_t ld, int down) {
@@ -263,7 +263,7 @@ static void split_block(float *dst, const float *x, int64_t ld, int down) {
     for (int64_t r = 0; r < 16; r++)
         for (int64_t h = 0; h < 2; h++) {
             const float *from = x + r * ld + h * half;
-            store_terms(dst + h * ATTN_SPLIT_TILE + r * 16, v32_load(from), v32_load(from + second));
+            store_split(dst + h * ATTN_SPLIT_TILE + r * 16, v32_load(from), v32_load(from + second));
         }
 }
 static void stack(uint16_t *dst, const uint16_t *rows, int64_t ld, int64_t n) {

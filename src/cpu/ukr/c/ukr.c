@@ -66,7 +66,7 @@ TRANSPOSE(transpose_f64, double)
 #define ISA           "c"
 #define TABLE         attn_ukr_c
 #define MR            6
-#define FEW           4
+#define SKINNY        4
 #define WIDE          6
 #define NT_ROWS       1
 #define PREFETCH_ROWS 8
