@@ -145,13 +145,13 @@ INLINE void score(int64_t depth, int groups, const struct sixteen *k, const stru
 }
 INLINE void add_pv(int nv, const struct sixteen *v, const struct scratch *w) {
     tile_load(5, w->p, 64);
-#define WEIGH(x)                                                                                                       \
+#define PV(x)                                                                                                          \
     if (nv > x) {                                                                                                      \
         tile_load(6, v->first + 32 * x, v->apart * 2);                                                                 \
         prefetch(v, 32 * x);                                                                                           \
         tile_dpbf16(x, 5, 6);                                                                                          \
     }
-    WEIGH(0) WEIGH(1) WEIGH(2) WEIGH(3)
+    PV(0) PV(1) PV(2) PV(3)
 }
 
 /* The largest of each row, in all its lanes. */

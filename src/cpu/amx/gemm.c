@@ -21,7 +21,7 @@
 
 #include <immintrin.h>
 
-enum { SIDE = 16, LINE = 64, CELLS = SIDE * SIDE, TURNED = 128 /* pairs of A that are transposed at a time */ };
+enum { SIDE = 16, LINE = 64, CELLS = SIDE * SIDE, TRANSPOSED = 128 /* pairs of A that are transposed at a time */ };
 
 void attn_ukr_amx_begin(void) {
     static const struct tile_shapes shapes = {.palette = 1,
@@ -131,24 +131,24 @@ static void gemm_rows(int64_t m, int64_t n, int64_t k, const float *a, int64_t l
 
 void attn_ukr_amx_gemm(int64_t m, int64_t n, int64_t k, const float *a, int64_t a_row, int64_t a_col, const float *b,
                        int64_t ldb, float *c, int64_t ldc, int accumulate) {
-    _Alignas(64) float transposed[2 * SIDE * TURNED];
+    _Alignas(64) float transposed[2 * SIDE * TRANSPOSED];
     if (a_col == 1 || k == 0) {
         gemm_rows(m, n, k, a, a_row, b, ldb, c, ldc, accumulate);
         return;
     }
     for (int64_t i = 0; i < m; i += 2 * SIDE) {
         const int64_t rows = least(m - i, 2 * SIDE);
-        for (int64_t l = 0; l < k; l += TURNED) {
-            const int64_t pairs = least(k - l, TURNED);
+        for (int64_t l = 0; l < k; l += TRANSPOSED) {
+            const int64_t pairs = least(k - l, TRANSPOSED);
             const float *from = a + i * a_row + l * a_col;
             if (a_row == 1) {
-                attn_ukr_avx512.transpose_f32(transposed, TURNED, from, a_col, pairs, rows);
+                attn_ukr_avx512.transpose_f32(transposed, TRANSPOSED, from, a_col, pairs, rows);
             } else {
                 for (int64_t r = 0; r < rows; r++)
                     for (int64_t x = 0; x < pairs; x++)
-                        __builtin_memcpy(transposed + r * TURNED + x, from + r * a_row + x * a_col, sizeof *from);
+                        __builtin_memcpy(transposed + r * TRANSPOSED + x, from + r * a_row + x * a_col, sizeof *from);
             }
-            gemm_rows(rows, n, pairs, transposed, TURNED, b + l * ldb, ldb, c + i * ldc, ldc, accumulate || l > 0);
+            gemm_rows(rows, n, pairs, transposed, TRANSPOSED, b + l * ldb, ldb, c + i * ldc, ldc, accumulate || l > 0);
         }
     }
 }

@@ -7,7 +7,7 @@
 #include <math.h>
 
 enum {
-    MOST_ROWS = 64,    /* flat rows: above, partial results would weigh more than they help */
+    MOST_ROWS = 64,    /* flat rows above which merging partial results costs more than splitting saves */
     SPLIT_KEYS = 1024, /* a multiple of every key block */
     MOST_SPLITS = 64,  /* of keys that are not very many */
     MOST_KEYS = 4096   /* of a split: sums of more numbers that are alike lose f32's bound */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Dense forward: blocked, online softmax. A task is a block of flat rows of one (batch, key head), or of one key split
- * of it (decode_merge.c). The geometry decides nothing but speed, except whether rows are few (`panel`, `splits`),
+ * of it (decode_merge.c). The geometry changes speed only, not results, except for decode (`panel`, `splits`),
  * which depends on the problem alone. */
 #include "cpu/dense/fwd.h"
 
@@ -74,12 +74,14 @@ void attn_cpu_fwd_empty(const struct attn_cpu_fwd *f, const struct attn_core_seq
 enum {
     MOST_STRIP = 32,       /* rows of a strip */
     MOST_DECODE_ROWS = 16, /* up to this many flat rows, packing keys costs more than it saves */
-    WIDE_ROWS = 4,  /* up to this many, values in parts, each with the scores again, cost more than one pass saves */
-    SUM_KEYS = 128, /* keys of a product of many rows with values */
-    V_STEP = 32,    /* keys of a product of few rows with values */
-    PREFETCH_BYTES = 8 << 10, /* of values, ahead of their time */
+    WIDE_ROWS =
+        4, /* flat rows up to which one pass loses: wide values go in parts, and scores are computed again for each */
+    SUM_KEYS = 128,           /* keys of a product of many rows with values */
+    V_STEP = 32,              /* keys of a product of few rows with values */
+    PREFETCH_BYTES = 8 << 10, /* of values that are prefetched ahead */
     PREFETCH_LEAST =
-        8 << 20, /* up to so many bytes of keys and values, nothing is prefetched: it costs what a load does */
+        8
+        << 20, /* bytes of keys and values up to which nothing is prefetched, since a prefetch costs what a load does */
     BLOCK_BYTES =
         512 << 10, /* keys and values of a block, and a task's rows and sums: they share a second-level cache */
     TASK_BYTES = 512 << 10,
@@ -205,7 +207,7 @@ void attn_cpu_fwd_lay_out_partial(struct attn_cpu_fwd *f) {
     f->partial_o = attn_cpu_sdpa_take(&f->partial_bytes, f->s.flat * f->ldv * f->real);
 }
 
-/* Of a crew, those that find a task. */
+/* Threads of a crew that find a task. */
 static int32_t workers(const struct attn_cpu_fwd *f, int32_t crew) {
     return attn_cpu_at_most(crew, f->s.p->batch * f->s.p->heads_k * f->row_blocks * f->splits);
 }

@@ -11,9 +11,9 @@
  *     Q   transposed pairs, 32 rows a strip                                                 [2][depth/2][16]
  *     O   transposed sums of a strip                                                        [width][32]
  *
- * f16 is split exactly into two bf16 terms, f32 into three (bf16x2, bf16x3): K [n/16][terms][depth/32][16][32],
- * V [n/32][terms][width][16], Q [terms][2][depth/2][16]. A row of Q or K with a NaN or infinity is 0 in the operand,
- * since infinity times a term of 0 is NaN. Its products are computed with vectors and passed as score overrides.
+ * f16 is split exactly into two bf16 parts, f32 into three (bf16x2, bf16x3): K [n/16][n_bf16][depth/32][16][32],
+ * V [n/32][n_bf16][width][16], Q [n_bf16][2][depth/2][16]. A row of Q or K with a NaN or infinity is 0 in the operand,
+ * since infinity times a part of 0 is NaN. Its products are computed with vectors and passed as score overrides.
  *
  * bf16 with D = DV = 64 or 128 has S row-major instead (attn_ukr_bf16.fwd_rowmajor, by_rows) with an additive mask,
  * whose rows lie along the keys, and with softcap and ALiBi together:
@@ -131,7 +131,7 @@ static int bf16_accuracy(const struct attn_cpu_fwd *f) {
 }
 /* f16, for strip `strip` and keys first .. last of the block: whether low * low may be left out of Q K^T. It may where
  * no score changes by more than MOST_LEFT_OUT, a quarter of the error bound, by Cauchy-Schwarz on the norms of the low
- * halves. Of a last, partial step only keys before `last` count: which keys follow depends on the task. */
+ * parts. Of a last, partial step only keys before `last` count: which keys follow depends on the task. */
 #define MOST_LEFT_OUT 0x1p-12
 static int bf16_accuracy_of(const struct attn_cpu_fwd_amx_work *w, int64_t strip, int64_t first, int64_t last) {
     const int64_t whole = last / STEP * STEP;
@@ -284,7 +284,7 @@ static void run_alone(struct attn_cpu_fwd_amx_work *w, int64_t r0, int64_t n_row
     run(w, &job, 1);
     if (w->nonfinite.any) add_nonfinite(w, n, job.o);
 }
-/* All strips of `live` rows against the n loaded keys at j0. */
+/* All strips of n_valid rows against the n loaded keys at j0. */
 static void run_block(struct attn_cpu_fwd_amx_work *w, int64_t n_valid, int64_t j0, int64_t n) {
     const int plain = w->f->s.plain, overrides = w->f->amx_split > 1 && (w->any_nonfinite_q || w->any_nonfinite_k),
               alone = overrides || w->nonfinite.any || attn_cpu_strip_mask(&w->f->s) == ATTN_UKR_MASK_BIAS;
@@ -312,7 +312,7 @@ static void run_block(struct attn_cpu_fwd_amx_work *w, int64_t n_valid, int64_t 
     }
 }
 
-/* Natural logarithm of what l is relative to: lse = ln l + this. See attn_fwd_below. */
+/* The running max that l is relative to, as a natural logarithm: lse = ln l + this. See attn_fwd_below. */
 static double natural_offset(const struct attn_cpu_fwd *f, float m) {
     const float offset = m * (float)(f->s.unit * LOG2_E), below_ = below(f), parts = ATTN_FWD_PARTS;
     const double times = log((double)attn_fwd_times(degree(f)));

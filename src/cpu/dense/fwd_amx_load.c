@@ -4,17 +4,17 @@
 
 #include <string.h>
 
-enum { IN_PLACE = 64 /* keys of up to so many columns are multiplied where they are */ };
+enum { IN_PLACE = 64 /* columns up to which keys are multiplied in place */ };
 
-/* A row of Q or K in terms that are `apart` elements from each other, every 32 columns `step` elements after those
- * before. Returns 0 where it is not finite. */
+/* Splits a row of Q or K into bf16 parts, `apart` elements from each other, every 32 columns `step` elements after the
+ * previous ones. Returns 0 where the row is nonfinite. */
 static int split_row(const struct attn_cpu_fwd *f, uint16_t *to, int64_t apart, const void *row, int64_t step) {
     const int64_t n = f->s.p->dim_qk;
     return f->amx_split == 3 ? f->s.bf16->split_f32(to, apart, row, n, step)
                              : f->s.bf16->split_f16(to, to + apart, row, n, step);
 }
 
-/* 32 rows as they are, in tiles; rows that are not there are 0. */
+/* Copies 32 rows into tiles; rows that do not exist are 0. */
 static void load_strip_rows(struct attn_cpu_fwd_amx_work *w, int64_t r0, int64_t n) {
     const struct attn_cpu_fwd *f = w->f;
     const int64_t width = f->s.p->dim_qk;
@@ -31,7 +31,7 @@ static void load_strip_rows(struct attn_cpu_fwd_amx_work *w, int64_t r0, int64_t
         f->s.bf16->stack(to, row, f->depth, f->depth);
     }
 }
-/* 32 rows, transposed in pairs; rows that are not there are 0. */
+/* Transposes 32 rows as pairs; rows that do not exist are 0. */
 void attn_cpu_fwd_amx_load_strip(struct attn_cpu_fwd_amx_work *w, int64_t r0, int64_t n) {
     const struct attn_cpu_fwd *f = w->f;
     const int64_t pairs = f->depth / 2, parts = f->amx_split;
@@ -67,7 +67,8 @@ void attn_cpu_fwd_amx_load_strip(struct attn_cpu_fwd_amx_work *w, int64_t r0, in
         f->s.u->transpose_f32(to + h * 16 * pairs, 16, w->tmp + h * 16 * pairs, pairs, 16, pairs);
 }
 
-/* Where column c of key j of the block is, among tiles; each term lies 16 depth elements after the one before. */
+/* Where column c of key j of the block is, among tiles; each bf16 part lies 16 depth elements after the previous
+ * one. */
 static uint16_t *key_cell(const struct attn_cpu_fwd_amx_work *w, int64_t j, int64_t c) {
     return w->k + j / 16 * 16 * w->f->depth * w->f->amx_split + c / 32 * (16 * 32) + j % 16 * 32 + c % 32;
 }

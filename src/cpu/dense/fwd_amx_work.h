@@ -19,30 +19,30 @@ struct attn_cpu_fwd_amx_work {
     const uint16_t *rows; /* keys of the block */
     uint32_t *visible;
     struct attn_cpu_sdpa_nonfinite nonfinite;
-    /* several terms: rows that are not finite, of the task, of the block; paged: keys in pages outside the pool */
+    /* bf16x2, bf16x3: nonfinite rows of the task's Q, of the block's K; paged: keys in pages outside the pool */
     uint8_t *nonfinite_q, *nonfinite_k, *page_missing;
-    /* f16, where products of low halves may be left out: at least the largest sum of squares of the low halves of a
-     * strip's queries, and of the keys of each step */
+    /* bf16x2, where low * low may be left out of Q K^T: upper bounds of the largest sum of squares of a row's low
+     * parts, for each strip of Q and each step of K */
     int may_leave;
     float low_q[MOST_STRIPS], *low_k;
     int any_nonfinite_q, any_nonfinite_k, any_page_missing;
     uint32_t *score_override;
     float *override_scores, *two_rows;              /* two_rows: as f32 */
-    uint32_t *bits;                                 /* of two strips, a boolean mask's */
+    uint32_t *bits;                                 /* boolean masks of two strips, see attn_fwd_score_mod */
     float *bias;                                    /* masks of a strip, transposed */
-    struct attn_cpu_fwd_bounds bounds[MOST_STRIPS]; /* of each strip, and so is */
-    uint8_t fresh[MOST_STRIPS];                     /* nothing is in the sums yet */
+    struct attn_cpu_fwd_bounds bounds[MOST_STRIPS]; /* of each strip */
+    uint8_t fresh[MOST_STRIPS];                     /* of each strip: 1: O and l are not begun */
 };
 
-/* 32 rows of Q from row r0 of the task on, of which n are there. */
+/* Packs 32 rows of Q from row r0 of the task on, n of which exist. */
 void attn_cpu_fwd_amx_load_strip(struct attn_cpu_fwd_amx_work *w, int64_t r0, int64_t n);
-/* The keys from .. to of a block: those that the worker has already, or they are loaded. Returns what has them, and so
- * does not depend on which task was before. */
+/* Packs keys and values from .. to, unless the worker's last block has them. Returns the block that holds them, which
+ * may begin earlier and end later. */
 const struct attn_cpu_fwd_cached *attn_cpu_fwd_amx_load_block(struct attn_cpu_fwd_amx_work *w, int64_t from,
                                                               int64_t to);
 
-/* f16: at least the largest sum of squares of the low halves of n <= 64 keys, from key j of the block on, a multiple
- * of 16. */
+/* bf16x2: an upper bound of the largest sum of squares of a key's low parts, for n <= 64 keys from key j of the block
+ * on, a multiple of 16. */
 float attn_cpu_fwd_amx_low_of(const struct attn_cpu_fwd_amx_work *w, int64_t j, int64_t n);
 
 static inline const char *attn_cpu_fwd_amx_query(const struct attn_cpu_fwd_amx_work *w, int64_t r) {

@@ -49,7 +49,7 @@ struct T(work) {
 };
 
 #if HALF
-/* Few rows: keys and values are read where they are. */
+/* Decode: keys and values are read in place. */
 static void T(load_half)(struct T(work) * w, int64_t j0, int64_t n, int careful) {
     const struct attn_cpu_fwd *f = w->f;
     const attn_problem *p = f->s.p;
@@ -228,7 +228,7 @@ static void T(exp_scores)(struct T(work) * w, int64_t r, REAL *x, void *p, int64
     REAL *m = &w->m[r], *l = &w->l[r];
     if (high == (REAL)INFINITY) *m = (REAL)NAN; /* exp(inf - inf) */
     for (int64_t j = 0; j < n && high == (REAL)-INFINITY; j++)
-        if (isnan(x[j])) *m = (REAL)NAN; /* beside hidden keys alone; else a NaN score shows in the sum */
+        if (isnan(x[j])) *m = (REAL)NAN; /* if all other keys are hidden; else a NaN score shows in the sum */
     if (isinf(high) || isnan(*m)) {
         memset(x, 0, (size_t)n * sizeof *x);
         if (PAIRS) memset(p, 0, (size_t)(n + n % 2) * sizeof(uint16_t));
@@ -282,8 +282,8 @@ static void T(run_strip)(struct T(work) * w, int64_t r0, int64_t n, int64_t j0, 
     R(attn_cpu_sdpa_nonfinite_apply)(&part, n, c1 - c0, width, f->ldv, w->s, f->lds, 1, o, f->ldv);
 }
 
-/* Few rows read every value once, so there is no telling beforehand whether all are finite. If a sum is not finite
- * afterwards, take the block back and do it again with care. */
+/* Decode reads every value once, so it cannot know beforehand whether all are finite. If a sum is nonfinite afterwards,
+ * the block is undone and run again with nonfinite values set aside. */
 static void T(run_checked)(struct T(work) * w, int64_t n_rows, int64_t begin, int64_t end) {
     const struct attn_cpu_fwd *f = w->f;
     const size_t sums = (size_t)n_rows * sizeof(REAL), rows = (size_t)(n_rows * f->ldv) * sizeof(REAL);

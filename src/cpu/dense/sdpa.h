@@ -20,8 +20,7 @@
 struct attn_cpu_sdpa_isa {
     const struct attn_ukr *u;
     const struct attn_ukr_bf16 *bf16; /* or NULL; bf16 only */
-    int n_bf16;  /* f16, f32: pair is for what attn_cpu_fwd_amx_serves and attn_cpu_bwd_amx_serves, in
-                                       * several terms of bf16 */
+    int n_bf16;  /* f16: 2, f32: 3: bf16 serves attn_cpu_fwd_amx_serves and attn_cpu_bwd_amx_serves alone, split */
     double rate; /* sustained flops per second and thread, for the ranking only */
 };
 
@@ -53,20 +52,20 @@ static inline void attn_cpu_sdpa_seq(const struct attn_cpu_sdpa *s, int64_t b, s
 struct attn_cpu_sdpa_row {
     int64_t i, h;
     int64_t lo, hi;    /* keys that rule 5 leaves visible */
-    int64_t diagonal;  /* i + off */
+    int64_t diagonal;  /* i + off: the last key of a causal row */
     int64_t alibi_ref; /* LINEAR: key whose bias is the shift; DISTANCE: distance whose bias is the shift */
     double slope, shift;
     const char *mask; /* cell of key 0 */
 };
 void attn_cpu_sdpa_row(const struct attn_cpu_sdpa *s, const struct attn_core_seq *seq, int64_t b, int64_t h, int64_t i,
                        struct attn_cpu_sdpa_row *row);
-/* Of these its alibi_ref and shift, from its slope, lo, hi and at; lo < hi. */
+/* Fills in alibi_ref and shift from slope, lo, hi and diagonal; lo < hi. */
 void attn_cpu_sdpa_alibi(const struct attn_cpu_sdpa *s, struct attn_cpu_sdpa_row *row);
 double attn_cpu_sdpa_slope(const struct attn_cpu_sdpa *s, int64_t b, int64_t h);
 /* n flat rows of a key head, from f0 on. */
 void attn_cpu_sdpa_flat_rows(const struct attn_cpu_sdpa *s, const struct attn_core_seq *seq, int64_t b, int64_t hk,
                              int64_t f0, int64_t n, struct attn_cpu_sdpa_row *row);
-/* The factor of the slope for key j: j - at, or minus its size. */
+/* The factor of the slope for key j: j - diagonal, or minus its absolute value. */
 static inline double attn_cpu_sdpa_alibi_factor(const struct attn_cpu_sdpa *s, const struct attn_cpu_sdpa_row *row,
                                                 int64_t j) {
     double d = (double)(j - row->diagonal);

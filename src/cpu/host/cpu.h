@@ -47,9 +47,9 @@ static inline int64_t attn_cpu_next(struct attn_cpu_counter *c) {
     return atomic_fetch_add_explicit(&c->next, 1, memory_order_relaxed);
 }
 
-/* Of `threads`, as many as work of so many flops, with bytes that come from memory, is worth: one more for each time
- * that waking a worker takes, and one alone for what is over before a worker would have come. `rate`: flops per second
- * of a thread; no short work reaches a processor's best one. */
+/* Threads, at most `threads`, that pay for work of `flops` with `bytes` from memory: one more for each wake-up time
+ * that the work takes, and one alone for work that ends before a worker is awake. rate: flops per second of a thread;
+ * short work does not reach a processor's best rate. */
 static inline int32_t attn_cpu_crew(int32_t threads, double flops, double bytes, double rate) {
     enum { BYTE_FLOPS = 20 };
     const double wake_seconds = 10e-6, short_rate = 40e9;

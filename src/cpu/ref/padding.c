@@ -48,7 +48,7 @@ static void fill_rows(const struct job *j, int of_keys, int64_t h, int64_t from,
     }
 }
 
-/* The rows before each sequence and behind the last one, which may be cut. */
+/* The rows before each sequence and after the last one, which may be cut. */
 static void fill_head(const struct job *j, int of_keys, int64_t h) {
     int64_t end = 0;
     for (int64_t b = 0; b < j->p->batch; b++) {

@@ -28,7 +28,7 @@ static inline double attn_cpu_ref_dot(const double *a, const double *b, int64_t 
     for (; c < n; ++c) rest += a[c] * b[c];
     return ((part[0] + part[1]) + (part[2] + part[3])) + ((part[4] + part[5]) + (part[6] + part[7])) + rest;
 }
-/* So many summands of a long sum are added up by themselves. */
+/* Summands of a partial sum of a long sum. */
 enum { ATTN_REF_SUM = 64 };
 /* y += factor * x */
 static inline void attn_cpu_ref_axpy(double *restrict y, double factor, const double *restrict x, int64_t n) {

@@ -80,7 +80,7 @@ struct attn_fwd_strip {
     int64_t depth, width; /* of keys and of values, rounded up to 32 */
     int n_bf16;           /* 1: bf16; 2: f16 as bf16x2; 3: f32 as bf16x3 */
     /* 1: lse is not requested. Probabilities, and l, are bf16 numbers within 2^-8 + 2^-8 ln 2 and not within 3e-6
-     * before they are rounded (two terms: still these, but products of two low halves are left out; three: 2e-7). All
+     * before they are rounded (bf16x2: the same, but products of two low parts are left out; bf16x3: 2e-7). All
      * strips of a call are alike. */
     int bf16_accuracy;
     const uint16_t *k; /* zeros from D to depth. Elements to the next key, the next 16 keys, the next 32 columns, and
@@ -236,7 +236,7 @@ struct attn_mla_bwd_scores {
     float scale;
     const float *lse, *g, *c; /* [heads]: p = e^(s scale - lse), dS = p (g dP - c) scale */
     const uint32_t *valid;    /* [strips] bit h: head h exists and has probabilities; else all results are 0 */
-    float *x;  /* bf16, A of `add`: [rows, filled up / 32][2 strips][32][16], dS of all strips, behind them g p */
+    float *x;  /* bf16, A of `add`: [rows, filled up / 32][2 strips][32][16], dS of all strips, then g p */
     float *ds; /* [strips][ld_ds]: dS as p of attn_mla_scores */
     int64_t ld_ds;
     float *sums; /* NULL, or [rows, filled up][16]: the first becomes the sum of p over the heads */
@@ -275,7 +275,7 @@ struct attn_mla_sum {
 };
 /* sums[key of the row][columns] += x panel: each row's sum over `depth` pairs is one chain, rows are added in order. */
 struct attn_mla_add {
-    int64_t from, to;            /* rows of x; those of the first and last 32 beside them are read */
+    int64_t from, to;            /* rows of x; the rest of the first and last 32 is read as well */
     int64_t column, end, narrow; /* blocks of 32 columns; those from `narrow` on have half the depth */
     int64_t depth;               /* a multiple of 32 */
     const float *x;              /* [rows / 32][depth / 16][32][16] */
@@ -315,9 +315,9 @@ struct attn_ukr_bf16 {
     int (*zip_tiles)(float *dst, const uint16_t *rows, int64_t ld, int64_t n);
     /* Pairs of rows that follow each other, transposed: dst [n][16]. */
     int (*turn)(float *dst, const uint16_t *rows, int64_t ld, int64_t n);
-    /* A zip of f16 rows, high and low halves as bf16, exactly (what is not finite: 0). */
+    /* A zip of f16 rows, split exactly into high and low bf16 parts (nonfinite: 0). */
     int (*zip_split_f16)(float *high, float *low, const uint16_t *even, const uint16_t *odd, int64_t n);
-    /* A row of f16 in halves, every 32 of them `step` elements after those before. Returns 0, and all halves are 0, if
+    /* A row of f16 as bf16x2, every 32 of them `step` elements after the previous ones. Returns 0, with all parts 0, if
      * any value is NaN or infinite. */
     int (*split_f16)(uint16_t *high, uint16_t *low, const uint16_t *x, int64_t n, int64_t step);
     /* At least the largest sum of squares of n rows of bf16, `ld` apart, `width` elements (a multiple of 32), every 32

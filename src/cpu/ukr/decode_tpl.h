@@ -150,7 +150,7 @@ INLINE void F(exp_scores)(int rows, const struct attn_decode *f, int64_t r, cons
 /* Of f32 a step's 16 keys are summed alone, and then added: one chain over all keys loses more than the bound of f32
  * allows where values are alike, since each addition rounds the same way (1238 equal ones: 1.1e-5). */
 enum { F(ALONE) = sizeof(TYPE) == sizeof(float) };
-/* rows x `cols` registers of columns from c on, of which the last has `live`. */
+/* rows x `cols` registers of columns from c on, of which the last has n_tail. */
 INLINE void F(pv_tile)(int rows, int cols, int64_t n_tail, int64_t ldo, const float *p, const void *const *v,
                        const void *const *next, int64_t c, float *o) {
 #if !PAIRS

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * The exponential of the forward on AMX on tiles, beside that of exp2.h. */
+ * The exponential of the forward on AMX, interleaved with tile products; exp2.h has the others. */
 #ifndef ATTN_CPU_VEC_EXP2_AVX512_H
 #define ATTN_CPU_VEC_EXP2_AVX512_H
 #include "cpu/vec/avx512.h"

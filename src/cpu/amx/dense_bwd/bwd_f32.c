@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: MIT
- * A tile of the dense backward of f32 on AMX: attn_ukr_bf16.bwd_tile_f32. As bwd.c, in three terms of bf16
+ * A tile of the dense backward of f32 on AMX: attn_ukr_bf16.bwd_tile_f32. As bwd.c, as bf16x3
  * (vec/bf16_split_avx512.h): a product of 32 x 32 by 32 x 32 numbers is six times four tile products, the smallest
  * first.
  *
- * Every operand lies in BLOCKS of 32 x 32 numbers, [3 terms][2][256 elements]: two whole tiles of 1 KiB of a term, the
+ * Every operand lies in BLOCKS of 32 x 32 numbers, [3 parts][2][256 elements]: two whole tiles of 1 KiB of a part, the
  * second with rows (of A) or columns (of B) 16 .. 31. So there is one product for all five.
  *
  *     chunk of 32 rows x 32 keys    S = Q K^T   dP = dO V^T    f32, 4 KiB each, twice: first-level cache
- *     vectors, two rows at a time   P, dS -> terms:  P  pairs of rows     B of dV^T += dO^T P
+ *     vectors, two rows at a time   P, dS -> parts:  P  pairs of rows     B of dV^T += dO^T P
  *                                                    dS pairs of rows     B of dK^T += Q^T dS
  *                                                    dS pairs of keys     A of dQ   += dS K
  *
  * A pair is what lies 16 apart, rows u and u + 16 of a key or keys c and c + 16 of a row: they have the same lane, so
- * that a term of a pair is a shift and a selection, and nothing is permuted. */
+ * that a part of a pair is a shift and a selection, and nothing is permuted. */
 #include "cpu/amx/dense_bwd/score_mod.h"
 #include "cpu/amx/dense_bwd/visible_keys.h"
 #include "cpu/amx/tile.h"
@@ -44,7 +44,7 @@ struct in_flight {
     v32 x[4], y[4], z[4]; /* [row][key half] */
     v32 chain[4];
 };
-/* Term t of the four pairs of dS: of rows and of keys. */
+/* Part t of the four pairs of dS: of rows and of keys. */
 INLINE void store_ds(const struct grads *g, struct in_flight *v, int64_t u, int t) {
     UNROLL for (int h = 0; h < 2; h++) {
         store_part(g->ds + h * TILE + u * 16, t, v->y[h], v->y[2 + h]);
@@ -95,7 +95,7 @@ static void grads_of(const struct grads *g, int64_t from, int64_t to) {
         UNROLL for (int step = 0; step < STEPS; step++) grad_step(g, &v, u, step);
     }
 }
-/* Steps that are done before product i of n. The first four products have none: beside them dP of the chunk before is
+/* Steps that are done before product i of n. The first four products have none: during them dP of the chunk before is
  * stored, which the third step reads. */
 INLINE int64_t steps_before(int64_t i, int64_t n) {
     enum { LEAD = 8 };
@@ -131,8 +131,8 @@ INLINE void store_sums(const struct sums *last) {
     STORE(*last, 2);
     STORE(*last, 3);
 }
-/* Which operand has the hint that it passes by, so that the other one stays in the first-level cache. */
-enum pass { A_PASSES, B_PASSES };
+/* The operand that is loaded with a streaming hint, so that the other one stays in the first-level cache. */
+enum streams { A_STREAMS, B_STREAMS };
 #define LOAD(needed, tile, from, passes)                                                                               \
     if ((needed) && (passes)) {                                                                                        \
         tile_load_once(tile, from, 64);                                                                                \
@@ -140,24 +140,24 @@ enum pass { A_PASSES, B_PASSES };
         tile_load(tile, from, 64);                                                                                     \
     }
 /* The six products of a block of A with one of B: in this order one of the two operands stays. They are tile products
- * i .. i + 23 of n, beside which vectors are at work. next: sums that begin here, or NULL. */
-INLINE void six(enum pass pass, const float *a, const float *b, const struct sums *last, const struct sums *begin,
+ * i .. i + 23 of n, interleaved with vector work. next: sums that begin here, or NULL. */
+INLINE void six(enum streams streams, const float *a, const float *b, const struct sums *last, const struct sums *begin,
                 int add, const struct grads *g, struct in_flight *v, int64_t i, int64_t n) {
     static const int8_t of_a[] = {2, 1, 1, 0, 0, 0}, of_b[] = {0, 0, 1, 1, 2, 0};
     UNROLL for (int x = 0; x < 6; x++, i += 4) {
         const float *a_tile = a + of_a[x] * 2 * TILE, *b_tile = b + of_b[x] * 2 * TILE;
         const int new_a = x == 0 || of_a[x] != of_a[x - 1], new_b = x == 0 || of_b[x] != of_b[x - 1];
         const struct sums *next = x == 0 ? begin : NULL;
-        LOAD(new_a, 4, a_tile, pass == A_PASSES)
-        LOAD(new_b, 6, b_tile, pass == B_PASSES)
+        LOAD(new_a, 4, a_tile, streams == A_STREAMS)
+        LOAD(new_b, 6, b_tile, streams == B_STREAMS)
         NEXT(0)
         tile_dpbf16(0, 4, 6);
         deal(g, v, i, n);
-        LOAD(new_b, 7, b_tile + TILE, pass == B_PASSES)
+        LOAD(new_b, 7, b_tile + TILE, streams == B_STREAMS)
         NEXT(1)
         tile_dpbf16(1, 4, 7);
         deal(g, v, i + 1, n);
-        LOAD(new_a, 5, a_tile + TILE, pass == A_PASSES)
+        LOAD(new_a, 5, a_tile + TILE, streams == A_STREAMS)
         NEXT(2)
         tile_dpbf16(2, 5, 6);
         deal(g, v, i + 2, n);
@@ -171,25 +171,25 @@ INLINE void six(enum pass pass, const float *a, const float *b, const struct sum
 INLINE void product(const float *a, const float *b, int64_t blocks, float *c, struct sums *last, const struct grads *g,
                     struct in_flight *v, int64_t first, int64_t n, int64_t units) {
     const struct sums next = {c, SIDE};
-    six(B_PASSES, a, b, last, &next, 0, g, v, 24 * first, n);
+    six(B_STREAMS, a, b, last, &next, 0, g, v, 24 * first, n);
     if (n) {
         UNROLL for (int64_t x = 1; x < blocks; x++)
-            six(B_PASSES, a + x * BLOCK, b + x * BLOCK, NULL, NULL, 0, g, v, 24 * (first + x), n);
+            six(B_STREAMS, a + x * BLOCK, b + x * BLOCK, NULL, NULL, 0, g, v, 24 * (first + x), n);
     } else {
         if (units) grads_of(g, first * units, (first + 1) * units);
         for (int64_t x = 1; x < blocks; x++) {
-            six(B_PASSES, a + x * BLOCK, b + x * BLOCK, NULL, NULL, 0, NULL, NULL, 0, 0);
+            six(B_STREAMS, a + x * BLOCK, b + x * BLOCK, NULL, NULL, 0, NULL, NULL, 0, 0);
             if (units) grads_of(g, (first + x) * units, (first + x + 1) * units);
         }
     }
     *last = next;
 }
 /* C[32][32] += the sum over n blocks, steps apart. */
-INLINE void add(enum pass pass, float *c, int64_t ldc, struct sums *last, const float *a, int64_t a_step,
+INLINE void add(enum streams streams, float *c, int64_t ldc, struct sums *last, const float *a, int64_t a_step,
                 const float *b, int64_t b_step, int64_t n) {
     const struct sums next = {c, ldc};
-    six(pass, a, b, last, &next, 1, NULL, NULL, 0, 0);
-    for (int64_t i = 1; i < n; i++) six(pass, a + i * a_step, b + i * b_step, NULL, NULL, 0, NULL, NULL, 0, 0);
+    six(streams, a, b, last, &next, 1, NULL, NULL, 0, 0);
+    for (int64_t i = 1; i < n; i++) six(streams, a + i * a_step, b + i * b_step, NULL, NULL, 0, NULL, NULL, 0, 0);
     *last = next;
 }
 
@@ -237,7 +237,7 @@ INLINE void over_rows(const struct attn_bwd_tile *t, const struct reach *reach, 
     for (int64_t k = 0; k < t->blocks; k++)
         for (int64_t first = 0, last; run_of(reach, t->strips, k, &first, &last); first = last)
             for (int64_t d = 0; d < width; d += SIDE)
-                add(A_PASSES, to + (k * width + d) * SIDE, SIDE, last_sums, rows + first * step + d / SIDE * BLOCK,
+                add(A_STREAMS, to + (k * width + d) * SIDE, SIDE, last_sums, rows + first * step + d / SIDE * BLOCK,
                     step, x + (first * t->blocks + k) * BLOCK, t->blocks * BLOCK, last - first);
 }
 
@@ -258,8 +258,8 @@ INLINE void tile(int flat, int what, const struct attn_bwd_tile *t, int64_t dept
     for (int64_t r = 0; t->dq && r < t->strips; r++) {
         const int64_t k = reach[r].lo / SIDE, n = (reach[r].hi + SIDE - 1) / SIDE - k;
         for (int64_t d = 0; d < depth && n > 0; d += SIDE)
-            add(B_PASSES, t->dq + r * SIDE * t->ldd + d, t->ldd, &last, t->ds_rows + (r * t->blocks + k) * BLOCK, BLOCK,
-                t->k_zip + (k * depth + d) / SIDE * BLOCK, depth / SIDE * BLOCK, n);
+            add(B_STREAMS, t->dq + r * SIDE * t->ldd + d, t->ldd, &last, t->ds_rows + (r * t->blocks + k) * BLOCK,
+                BLOCK, t->k_zip + (k * depth + d) / SIDE * BLOCK, depth / SIDE * BLOCK, n);
     }
     store_sums(&last);
 }

@@ -16,7 +16,7 @@
 #include "cpu/amx/dense_bwd/visible_keys.h"
 #include "cpu/vec/softcap_vec.h"
 
-/* What a kernel is compiled for, beside what is hidden: one of these, or all, each of which may be missing then. */
+/* What a kernel is compiled for besides hidden keys: one of these, or all, of which any may be absent at run time. */
 enum {
     SCORE_NONE,
     SCORE_VISIBLE = 1,

@@ -242,7 +242,7 @@ INLINE void scores_exp(const struct attn_mla_scores *f, int maxima) {
     } while (0)
 #define TURN(x)                                                                                                        \
     do {                                                                                                               \
-        if (beside && turns) x;                                                                                        \
+        if (overlaps && turns) x;                                                                                      \
     } while (0)
 #define TURN_ALL(head) turn_all(w.to, w.p, head, 0), turn_all(w.to, w.p, head, 1)
 #define LAST_0                                                                                                         \
@@ -274,12 +274,12 @@ INLINE void scores_exp(const struct attn_mla_scores *f, int maxima) {
             const int last = strip + 1 == f->strips, copies = last && c.any;
             const float *a_ = k, *b_ = f->q + strip * f->depth * SIDE, *const next = last ? f->q : b_ + f->depth * SIDE;
             int64_t n = 0, done = 0; /* pairs of rows of the chunk before */
-            int beside = 0;
+            int overlaps = 0;
             prefetch_from(&asking, &f->rows, &f->next, row + PREFETCH_AHEAD, strip, f->strips);
             STEP(1, OPEN_PENDING, ON_TO(steps > 1 ? a_ + 2 * TILE : k, steps > 1 ? b_ + 2 * TILE : next), PREFETCH(0),
                  COPY_0, PREFETCH(1), COPY_1);
-            if (pending) exp_begin(&w, pending_strip, pending_row), beside = w.rows == SIDE;
-            if (beside) {
+            if (pending) exp_begin(&w, pending_strip, pending_row), overlaps = w.rows == SIDE;
+            if (overlaps) {
                 const float *s = w.s;
                 float *p = w.p;
                 strip_in(&t, &w);
@@ -292,7 +292,7 @@ INLINE void scores_exp(const struct attn_mla_scores *f, int maxima) {
             }
             if (steps > 1) STEP(0, OPEN_PENDING, ON_TO(k, next), LAST_0, LAST_1, LAST_2, LAST_3);
             if (copies) copy_columns(&c, k, steps - 1, 16);
-            if (pending && !(beside && turns)) exp_rest(&w, done);
+            if (pending && !(overlaps && turns)) exp_rest(&w, done);
             if (pending) exp_end(&w);
             pending = f->s, pending_strip = strip, pending_row = row;
         }

@@ -3,7 +3,7 @@
  * every other cycle only, as on the processors with AMX, and two multiply-adds start in every cycle. A vector of 32
  * values becomes two of f32, the even ones by a shift and the odd ones by a mask.
  *
- *     dots    q, even and odd, f32, from the first-level cache        weigh   sums of even and of odd columns in
+ *     dots    q, even and odd, f32, from the first-level cache        pv      sums of even and of odd columns in
  * registers k  k0 k1 k2 ...  -> even, odd                                   v row -> even, odd 4 rows x (even, odd)
  * sums of one key                            p, one element for all lanes            */
 #include "cpu/ukr/decode_dots.h"
@@ -81,7 +81,7 @@ void attn_ukr_decode_dots(int64_t m, int64_t n, int64_t k, const float *a, int64
 }
 
 enum { KEYS = 32, MOST = 4 };
-/* rows x (nv times 32 columns), k keys; cols: live columns of the last 32. p: [ROWS][KEYS]. */
+/* rows x (nv times 32 columns), k keys; cols: columns of the last 32 that exist. p: [ROWS][KEYS]. */
 static inline __attribute__((always_inline)) void pv_tile(int rows, int nv, int64_t cols, int64_t k, int64_t far,
                                                           const float *p, const uint16_t *v, int64_t ldv, float *c,
                                                           int64_t ldc) {
@@ -133,7 +133,7 @@ void attn_ukr_decode_pv(int64_t m, int64_t n, int64_t k, const float *a, int64_t
             for (int64_t j = 0; j < n; j += n - j >= 64 ? 64 : 32) {
                 const uint16_t *v = b + j;
                 float *to = c + i * ldc + j;
-#define WEIGH(r)                                                                                                       \
+#define PV(r)                                                                                                          \
     case r:                                                                                                            \
         if (n - j >= 64) {                                                                                             \
             pv_tile(r, 2, 32, keys, far, p, v, ldb, to, ldc);                                                          \
@@ -141,7 +141,7 @@ void attn_ukr_decode_pv(int64_t m, int64_t n, int64_t k, const float *a, int64_t
             pv_tile(r, 1, n - j, keys, far, p, v, ldb, to, ldc);                                                       \
         }                                                                                                              \
         break;
-                switch (rows) { WEIGH(1) WEIGH(2) WEIGH(3) WEIGH(4) }
+                switch (rows) { PV(1) PV(2) PV(3) PV(4) }
             }
         }
     }

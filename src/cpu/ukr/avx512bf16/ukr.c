@@ -37,7 +37,7 @@
 #define BLOAD_TAIL(p, n, mask) _mm512_castsi512_ps(_mm512_maskz_loadu_epi32(mask, p))
 #include "cpu/ukr/dot_tpl.h"
 
-/* rows x (nv times 32 columns): two rows of v become vectors of pairs. cols: live columns of the last 32.
+/* rows x (nv times 32 columns): two rows of v become vectors of pairs. cols: columns of the last 32 that exist.
  * Prefetches do not help: the hardware's keep up. */
 static inline __attribute__((always_inline)) void pv_tile(int rows, int nv, int64_t cols, int64_t k, const float *p,
                                                           int64_t ldp, const uint16_t *v, int64_t ldv, float *c,
@@ -71,7 +71,7 @@ static inline __attribute__((always_inline)) void pv_tile(int rows, int nv, int6
         }
     }
 }
-#define WEIGH(r)                                                                                                       \
+#define PV(r)                                                                                                          \
     case r:                                                                                                            \
         if (n - j >= 64) {                                                                                             \
             pv_tile(r, 2, 32, k, p, ldp, v + j, ldv, c + j, ldc);                                                      \
@@ -83,7 +83,7 @@ static void add_pv(int64_t m, int64_t n, int64_t k, const float *p, int64_t ldp,
                    float *c, int64_t ldc) {
     for (; m > 0; m -= 4, p += 4 * ldp, c += 4 * ldc)
         for (int64_t j = 0; j < n; j += n - j >= 64 ? 64 : 32) {
-            switch (m < 4 ? m : 4) { WEIGH(1) WEIGH(2) WEIGH(3) WEIGH(4) }
+            switch (m < 4 ? m : 4) { PV(1) PV(2) PV(3) PV(4) }
         }
 }
 
