@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Variant table of the dense forward on Hopper's wgmma, shared by device code and src/cuda. */
+ * Variant tables of the dense kernels on Hopper's wgmma, shared by device code and src/cuda. */
 #ifndef ATTN_KPARAMS_SDPA_SM90_H
 #define ATTN_KPARAMS_SDPA_SM90_H
 #include "kernels/params/sdpa_maps.h"
@@ -8,11 +8,6 @@
 struct kp_sdpa_fwd_sm90_config {
     const char *symbol;
     int32_t dtype, dim, dim_v, groups, keys, q_tiles;
-};
-/* Backward. Boxes of 64 columns by 64 rows (q, dout) or by the keys of a tile (k, v). */
-struct kp_sdpa_bwd_sm90 {
-    struct kp_tensor_map q, k, v, dout;
-    struct kp_sdpa_bwd_scaled all; /* bf16: of all only bwd */
 };
 
 /* One row of kernels/variants/sdpa_bwd_wgmma_sm90.def; columns explained there. */

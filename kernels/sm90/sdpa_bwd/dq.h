@@ -8,7 +8,7 @@
 #include "kernels/device/wgmma.h"
 #include "kernels/sm90/sdpa_bwd/work.h"
 
-static __device__ __forceinline__ void load_keys(const struct kp_sdpa_bwd_sm90 *maps, const struct work *w,
+static __device__ __forceinline__ void load_keys(const struct kp_sdpa_bwd_maps *maps, const struct work *w,
                                                  uint32_t shared) {
     const int packed = maps->all.bwd.in.cu_seqlens_q != 0, b = packed ? 0 : w->b;
     const int row = (int)w->seq.k0 + w->j0;
@@ -21,7 +21,7 @@ static __device__ __forceinline__ void load_keys(const struct kp_sdpa_bwd_sm90 *
 }
 
 /* One thread: Q, dO and the statistics of the step at NEXT into its stage. */
-static __device__ __forceinline__ void load_rows(const struct kp_sdpa_bwd_sm90 *maps, int stage, uint32_t shared) {
+static __device__ __forceinline__ void load_rows(const struct kp_sdpa_bwd_maps *maps, int stage, uint32_t shared) {
     const struct kp_sdpa_bwd *p = &maps->all.bwd;
     const struct work w = recall_work(shared);
     const uint2 kept = shared_load32x2(shared + NEXT);
@@ -87,7 +87,7 @@ static __device__ __forceinline__ void leave_turn(uint32_t shared) {
 
 /* The warpgroup. Rows of step t + STAGES - 1 go where those of step t - 1 were, which all compute warpgroups have left
  * when dS of step t is there. */
-static __device__ __forceinline__ void copy_and_add(const struct kp_sdpa_bwd_sm90 *maps, uint32_t shared) {
+static __device__ __forceinline__ void copy_and_add(const struct kp_sdpa_bwd_maps *maps, uint32_t shared) {
     const struct kp_sdpa_bwd *p = &maps->all.bwd;
     const int steps = steps_of(shared);
     if (threadIdx.x == MAIN_THREADS && steps > 0) {

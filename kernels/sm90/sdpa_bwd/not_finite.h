@@ -11,50 +11,8 @@
 #ifndef ATTN_SM90_SDPA_BWD_NOT_FINITE_H
 #define ATTN_SM90_SDPA_BWD_NOT_FINITE_H
 #include "kernels/sm90/sdpa_bwd/work.h"
-
-static __device__ __forceinline__ uint32_t chunk_bad(uint32_t place) {
-    const uint4 a = shared_load128(place);
-    return not_finite16(TYPE, a.x) | not_finite16(TYPE, a.y) | not_finite16(TYPE, a.z) | not_finite16(TYPE, a.w);
-}
-/* Chunk x of 16 bytes of row r of a tile of slices. */
-static __device__ __forceinline__ uint32_t chunk_of(uint32_t tile, int slice, int r, int x) {
-    return tile + x / 8 * slice + r * 128 + ((x % 8 ^ (r & 7)) << 4);
-}
-static __device__ __forceinline__ int is_bad_key(uint32_t shared, int key) {
-    return (int)(shared_load32(shared + BAD_KEYS + 4 * (key >> 5)) >> (key & 31) & 1);
-}
-/* What a zeroed key stands for: P = 0 to a row whose lse is finite (its score was -inf), NaN to a row of NaN. */
-static __device__ __forceinline__ float bad_key_share(float lse) { return lse == INF ? 0 : 0 * lse; }
-
-/* Once: note and zero keys with infinities or NaN; zero those past the end. Whether any were stands at ANY_BAD. */
-static __device__ __forceinline__ void take_bad_keys(uint32_t shared) {
-    const int exist = (int)shared_load32(shared + KEPT + 36) - (int)shared_load32(shared + KEPT + 8) * KEYS;
-    if (threadIdx.x < 8) shared_store32(shared + BAD_KEYS + 4 * threadIdx.x, 0);
-    named_sync(MAIN, MAIN_THREADS);
-#pragma unroll 2
-    for (int x = (int)threadIdx.x; x < KEYS * (DIM / 8); x += MAIN_THREADS) {
-        const int r = x / (DIM / 8);
-        if (r < exist && chunk_bad(chunk_of(shared + K_TILE, K_SLICE, r, x % (DIM / 8))))
-            shared_or32(shared + BAD_KEYS + 4 * (r >> 5), 1u << (r & 31));
-    }
-    named_sync(MAIN, MAIN_THREADS);
-    uint32_t any = 0;
-#pragma unroll
-    for (int x = 0; x < KEYS / 32; x++) any |= shared_load32(shared + BAD_KEYS + 4 * x);
-    if (threadIdx.x == 0) shared_store32(shared + ANY_BAD, any);
-    if (!any && exist >= KEYS) {
-        named_sync(MAIN, MAIN_THREADS);
-        return;
-    }
-#pragma unroll 1
-    for (int x = (int)threadIdx.x; x < KEYS * (DIM / 8); x += MAIN_THREADS) {
-        const int r = x / (DIM / 8);
-        if (r >= exist || is_bad_key(shared, r))
-            shared_store128(chunk_of(shared + K_TILE, K_SLICE, r, x % (DIM / 8)), make_uint4(0, 0, 0, 0));
-    }
-    async_fence();
-    named_sync(MAIN, MAIN_THREADS);
-}
+/* It reads the constants of work.h. */
+#include "kernels/device/sdpa_bwd_bad_keys.h"
 
 /* Does a row of the stage have statistics that are not finite, or lie past the end where the tensors go on? The same
  * for all warps. */

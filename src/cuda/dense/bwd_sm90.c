@@ -101,7 +101,7 @@ static void write_note(const struct attn_kernel *k, const struct attn_core_devic
 
 static attn_status write_maps(const struct attn_core_device *dev, const struct attn_cuda_bwd_main *m,
                               const attn_problem *p, const struct kp_sdpa_bwd_scaled *kp, void *room) {
-    struct kp_sdpa_bwd_sm90 *out = room;
+    struct kp_sdpa_bwd_maps *out = room;
     const struct kp_sdpa *in = &kp->bwd.in;
     const int packed = attn_core_has(p, ATTN_PACKED);
     const int64_t rows_q = packed ? p->total_q : p->seq_q, rows_k = packed ? p->total_k : p->seq_k,
@@ -117,7 +117,7 @@ static attn_status write_maps(const struct attn_core_device *dev, const struct a
 static attn_status launch_noted(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                                 const void *from, const attn_args *args) {
     const struct attn_cuda_bwd_main m = main_of(k);
-    struct kp_sdpa_bwd_sm90 room;
+    struct kp_sdpa_bwd_maps room;
     const struct attn_cuda_bwd_extra extra = {.write = write_maps, .room = &room, .bytes = sizeof room};
     return attn_cuda_bwd_launch(dev, &m, p, from, args, &extra);
 }
