@@ -35,11 +35,12 @@ sdpa_fwd b=3 hq=2 hk=1 sq=40 sk=60 total_q=70 d=@W packed paged page_size=16 n_p
 LIST
         ;;
     sdpa_bwd) cat <<'LIST'
-sdpa_bwd b=2 hq=2 hk=1 sq=35 sk=70 d=@W causal
+sdpa_bwd b=2 hq=2 hk=1 sq=35 sk=70 d=@W causal @A
 sdpa_bwd b=1 hq=2 hk=1 sq=70 sk=133 d=@W causal bottom_right left=50 sink grad_sink dlse
 sdpa_bwd b=1 hq=2 sq=40 sk=67 d=@W softcap=20 mask=f32 grad_mask alibi=linear grad_alibi
-sdpa_bwd b=1 hq=2 sq=64 sk=64 d=@W deterministic
-sdpa_bwd b=3 hq=2 hk=1 sq=40 sk=60 total_q=70 total_k=90 d=@W packed causal
+sdpa_bwd b=1 hq=2 sq=64 sk=64 d=@W deterministic @A
+sdpa_bwd b=3 hq=2 hk=1 sq=40 sk=60 total_q=70 total_k=90 d=@W packed causal @A
+sdpa_bwd b=1 hq=2 hk=1 sq=140 sk=270 d=@W causal bottom_right left=150 sink lse_with_sink dlse @A
 LIST
         ;;
     mla_fwd) cat <<'LIST'

@@ -60,8 +60,8 @@ else
     esac
     for row in $rows; do
         problem=()
-        [[ ! $row =~ ^attn_sdpa_.*_(bf16|f16)_d([0-9]+)(_v([0-9]+))? ]] || # of random ones most have a feature that it refuses
-            problem=(--problem "sdpa_fwd hq=2 hk=1 sq=200 sk=300 d=${BASH_REMATCH[2]} dv=${BASH_REMATCH[4]:-${BASH_REMATCH[2]}} ${BASH_REMATCH[1]} causal bottom_right seqlens_k sink align=16")
+        [[ ! $row =~ ^attn_(sdpa_[a-z]*)_.*_(bf16|f16)_d([0-9]+)(_v([0-9]+))? ]] || # of random ones most have a feature that it refuses
+            problem=(--problem "${BASH_REMATCH[1]} hq=2 hk=1 sq=200 sk=300 d=${BASH_REMATCH[3]} dv=${BASH_REMATCH[5]:-${BASH_REMATCH[3]}} ${BASH_REMATCH[2]} causal bottom_right seqlens_k sink lse_with_sink align=16")
         step "$row" "$build/attn" check "${where[@]}" --kernel "$row" "${problem[@]}" --repeat "${REPEAT:-20}"
     done
 fi

@@ -76,10 +76,12 @@ static __device__ __forceinline__ constexpr uint64_t tc_operand(int span, uint32
 static __device__ __forceinline__ uint64_t tc_operand_at(uint64_t operand, uint32_t cells) {
     return operand | (cells & 0x3ffff) >> 4;
 }
-/* The shape of a product: operands of a type of 16 bits, f32 sums; b_along_n: B's rows in memory are values of k. */
-static __device__ __forceinline__ constexpr uint32_t tc_shape(int m, int n, int b_along_n, int type = KP_BF16) {
-    return 1u << 4 | (type == KP_BF16 ? 1u << 7 | 1u << 10 : 0) | (uint32_t)b_along_n << 16 | (uint32_t)(n / 8) << 17 |
-           (uint32_t)(m / 16) << 24;
+/* The shape of a product: operands of a type of 16 bits, f32 sums; b_along_n, a_along_m: the operand's rows in memory
+ * are values of k. */
+static __device__ __forceinline__ constexpr uint32_t tc_shape(int m, int n, int b_along_n, int type = KP_BF16,
+                                                              int a_along_m = 0) {
+    return 1u << 4 | (type == KP_BF16 ? 1u << 7 | 1u << 10 : 0) | (uint32_t)a_along_m << 15 |
+           (uint32_t)b_along_n << 16 | (uint32_t)(n / 8) << 17 | (uint32_t)(m / 16) << 24;
 }
 
 /* ---- products, K = 16: D (+)= A B^T ---- */
@@ -119,7 +121,12 @@ static __device__ __forceinline__ void tc_store32(uint32_t cells, const uint32_t
                  TC_W8(x, 16), TC_W8(x, 24), "r"(cells)
                  : "memory");
 }
-/* The same, 16 columns. */
+/* The same, one column, 16 columns. */
+static __device__ __forceinline__ uint32_t tc_load1(uint32_t cells) {
+    uint32_t x;
+    asm volatile("tcgen05.ld.sync.aligned.32x32b.x1.b32 {%0}, [%1];" : "=r"(x) : "r"(cells));
+    return x;
+}
 static __device__ __forceinline__ void tc_load16(uint32_t x[16], uint32_t cells) {
     asm volatile("tcgen05.ld.sync.aligned.32x32b.x16.b32 " TC_LIST16 ", [%16];"
                  : TC_R8(x, 0), TC_R8(x, 8)

@@ -1,26 +1,40 @@
 /* SPDX-License-Identifier: MIT
- * Dense backward on Hopper's wgmma, the host's side: kernel rows from kernels/variants/sdpa_bwd_wgmma_sm90.def, what
- * each refuses, and the tensor maps of a launch. The device's side: kernels/sm90/sdpa_bwd/sdpa_bwd.cu. */
+ * Dense backward that reads by tensor maps, on Hopper's wgmma and Blackwell's tcgen05, the host's side: kernel rows
+ * from kernels/variants/sdpa_bwd_wgmma_sm90.def and sdpa_bwd_sm100.def, what each refuses, and the tensor maps of a
+ * launch. The device's side: kernels/sm90/sdpa_bwd/sdpa_bwd.cu, kernels/sm100/sdpa_bwd/sdpa_bwd.cu. */
 #include "base/err.h"
 #include "core/problem.h"
 #include "cuda/dense/bwd_steps.h"
 #include "cuda/dense/sdpa_map.h"
+#include "kernels/params/sdpa_sm100.h"
 #include "kernels/params/sdpa_sm90.h"
 
 #include <math.h>
 
 static struct attn_cuda_bwd_main main_of(const struct attn_kernel *k) {
-    const struct kp_sdpa_bwd_sm90_config *c = k->impl;
-    return (struct attn_cuda_bwd_main){.symbol = c->symbol,
-                                       .keys = KP_SDPA_BWD_SM90_KEYS(*c),
-                                       .rows = KP_SDPA_BWD_SM90_ROWS,
-                                       .dim = c->dim,
-                                       .fours = 1,
-                                       .row_warps = 4,
-                                       .dim_warps = 1,
-                                       .ordered = k->deterministic,
-                                       .threads = KP_SDPA_BWD_SM90_THREADS(*c),
-                                       .shared_bytes = KP_SDPA_BWD_SM90_SHARED(*c)};
+    struct attn_cuda_bwd_main m = {.fours = 1, .row_warps = 4, .dim_warps = 1, .ordered = k->deterministic};
+    if (k->features == ATTN_CUDA_SM100A) {
+        const struct kp_sdpa_bwd_sm100_config *c = k->impl;
+        m.symbol = c->symbol, m.dim = c->dim;
+        m.keys = KP_SDPA_BWD_SM100_KEYS, m.rows = KP_SDPA_BWD_SM100_ROWS, m.threads = KP_SDPA_BWD_SM100_THREADS;
+        m.shared_bytes = KP_SDPA_BWD_SM100_SHARED(c->dim, c->stages);
+    } else {
+        const struct kp_sdpa_bwd_sm90_config *c = k->impl;
+        m.symbol = c->symbol, m.dim = c->dim;
+        m.keys = KP_SDPA_BWD_SM90_KEYS(*c), m.rows = KP_SDPA_BWD_SM90_ROWS, m.threads = KP_SDPA_BWD_SM90_THREADS(*c);
+        m.shared_bytes = KP_SDPA_BWD_SM90_SHARED(*c);
+    }
+    return m;
+}
+
+/* What is estimated of an SM a second: FLOPs of the products, bytes of memory. */
+struct speed {
+    double flops, bytes;
+};
+static struct speed speed_of(const struct attn_kernel *k, int32_t dim) {
+    /* counted, not timed: additions of dQ at D 128, the chain from S to dQ at D 64 */
+    if (k->features == ATTN_CUDA_SM100A) return (struct speed){8192 * 1.85e9 * (dim == 64 ? 0.4 : 0.5), 4.5e10};
+    return (struct speed){4096 * 1.7e9 * 0.5, 2e10}; /* of wgmma */
 }
 
 /* ------------------------------------------------------------------ what a row refuses ------------- */
@@ -64,20 +78,20 @@ static int refuses_strides(const attn_problem *p, const attn_args *args, int32_t
 
 /* ------------------------------------------------------------------ estimate, workspace ------------ */
 
-/* The rate is a fraction of the 4096 FLOPs a cycle of an SM's wgmma at 1.7 GHz. The padding of head dims and keys
- * counts; so do SMs that have no tile. */
+/* The padding of head dims and keys counts; so do SMs that have no tile. */
 static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                        const struct attn_core_amount *amount) {
     const struct attn_cuda_bwd_main m = main_of(k);
     const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
+    const struct speed speed = speed_of(k, m.dim);
     const double dims = (double)(3 * p->dim_qk + 2 * p->dim_v), padding = dims > 0 ? 5 * m.dim / dims : 1;
     const double key_tiles = (double)attn_cuda_blocks(p->seq_k, m.keys), keys = (double)p->seq_k,
                  tiles = key_tiles * (double)p->batch * (double)p->heads_k;
     const double idle = tiles > 0 ? ceil(tiles / l->n_sms) * l->n_sms / tiles : 1;
     const double padded = amount->flops * padding * (keys > 0 ? key_tiles * m.keys / keys : 1);
-    const double compute = padded * idle / (4096 * 1.7e9 * 0.5 * l->n_sms);
+    const double compute = padded * idle / (speed.flops * l->n_sms);
     const double memory =
-        (amount->bytes + 12.0 * (double)(p->batch * p->heads_q) * (double)p->seq_q * m.dim) / (2e10 * l->n_sms);
+        (amount->bytes + 12.0 * (double)(p->batch * p->heads_q) * (double)p->seq_q * m.dim) / (speed.bytes * l->n_sms);
     return 1e-5 + (compute + memory) * (1 + 1e-4 * m.dim) * (m.ordered ? 1.1 : 1);
 }
 
@@ -137,11 +151,16 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
                                                                  __VA_ARGS__};
 #include "kernels/variants/sdpa_bwd_wgmma_sm90.def"
 #undef VARIANT
+#define VARIANT(tail, source, ...)                                                                                     \
+    static const struct kp_sdpa_bwd_sm100_config config_sm100_##tail = {.symbol = "attn_sdpa_bwd_sm100_" #tail,        \
+                                                                        __VA_ARGS__};
+#include "kernels/variants/sdpa_bwd_sm100.def"
+#undef VARIANT
 
-#define ROW(tail, ordered_tail, is_ordered, words, dtype_of_line)                                                      \
-    {.name = "attn_sdpa_bwd_wgmma_sm90_" #tail ordered_tail,                                                           \
-     .arch = "sm90",                                                                                                   \
-     .summary = "wgmma; D and DV to the number in the name; no softcap, ALiBi, mask" words,                            \
+#define ROW(stem, tail, architecture, words, feature, config, is_ordered, order, dtype_of_line)                        \
+    {.name = "attn_sdpa_bwd_" stem tail,                                                                               \
+     .arch = architecture,                                                                                             \
+     .summary = words "D and DV to the number in the name; no softcap, ALiBi, mask; dQ is summed in " order,           \
      .op = ATTN_OP_SDPA_BWD,                                                                                           \
      dtype_of_line,                                                                                                    \
      ATTN_CUDA_ROW(ATTN_F32),                                                                                          \
@@ -149,16 +168,23 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
      .bit_stable = is_ordered,                                                                                         \
      .alignment_bytes = 16,                                                                                            \
      .refuses_strides = refuses_strides,                                                                               \
-     .features = ATTN_CUDA_SM90A,                                                                                      \
-     .impl = &config_##tail,                                                                                           \
+     .features = feature,                                                                                              \
+     .impl = &config,                                                                                                  \
      .workspace = workspace,                                                                                           \
      ATTN_CUDA_NOTED_AS(struct attn_cuda_bwd_prepared)},
+#define ROWS(stem, tail, architecture, words, feature, config, dtype_of_line)                                          \
+    ROW(stem, tail, architecture, words, feature, config, 0, "any order", dtype_of_line)                               \
+    ROW(stem, tail "_ordered", architecture, words, feature, config, 1, "order", dtype_of_line)
+const struct attn_kernel attn_cuda_sdpa_bwd_maps_rows[] = {
 #define VARIANT(tail, source, dtype_of_line, ...)                                                                      \
-    ROW(tail, "", 0, "; dQ is summed in any order", dtype_of_line)                                                     \
-    ROW(tail, "_ordered", 1, "; dQ is summed in order", dtype_of_line)
-const struct attn_kernel attn_cuda_sdpa_bwd_sm90_rows[] = {
-#include "kernels/variants/sdpa_bwd_wgmma_sm90.def"
-};
+    ROWS("sm100_", #tail, "sm100", "simulated, not yet run on silicon; ", ATTN_CUDA_SM100A, config_sm100_##tail,       \
+         dtype_of_line)
+#include "kernels/variants/sdpa_bwd_sm100.def"
 #undef VARIANT
-const int32_t attn_cuda_n_sdpa_bwd_sm90_rows =
-    sizeof attn_cuda_sdpa_bwd_sm90_rows / sizeof attn_cuda_sdpa_bwd_sm90_rows[0];
+#define VARIANT(tail, source, dtype_of_line, ...)                                                                      \
+    ROWS("wgmma_sm90_", #tail, "sm90", "wgmma; ", ATTN_CUDA_SM90A, config_##tail, dtype_of_line)
+#include "kernels/variants/sdpa_bwd_wgmma_sm90.def"
+#undef VARIANT
+};
+const int32_t attn_cuda_n_sdpa_bwd_maps_rows =
+    sizeof attn_cuda_sdpa_bwd_maps_rows / sizeof attn_cuda_sdpa_bwd_maps_rows[0];

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: MIT
+ * Part of sdpa_bwd.cu: configuration of the variant, tensor memory, shared memory, barriers. */
+#ifndef ATTN_SM100_SDPA_BWD_LAYOUT_H
+#define ATTN_SM100_SDPA_BWD_LAYOUT_H
+#define TC_GROUP 1 /* all products are a CTA's own */
+#include "kernels/device/mbarrier.h"
+#include "kernels/device/number.h"
+#include "kernels/device/sdpa_bwd_bound.h"
+#include "kernels/device/shared.h"
+#include "kernels/device/tcgen05.h"
+#include "kernels/params/sdpa_sm100.h"
+#include "kernels/sm100/roles.h"
+
+constexpr int TYPE = CFG_DTYPE, DIM = CFG_DIM, STAGES = CFG_STAGES, SCALED = TYPE == KP_F16;
+constexpr int ROWS = KP_SDPA_BWD_SM100_ROWS, KEYS = KP_SDPA_BWD_SM100_KEYS;
+constexpr int PART = ROWS / 2; /* queries of a warpgroup of scores */
+constexpr int SLICES = DIM / 64;
+static_assert(DIM == 64 || DIM == 128, "whole slices, columns of tensor memory");
+static_assert(ROWS == 128 && KEYS == 128, "lanes of tensor memory, boxes");
+
+/* Tensor memory, columns. Of S^T, dP^T, dV and dK a lane is a key, of dQ a query. A part of S^T (64 queries of a
+ * warpgroup) becomes P^T and dS^T, two numbers a cell, when its threads have read it. dQ stands over dP^T, which has
+ * been read, or has columns of its own. */
+constexpr int OWN_DQ = DIM == 64;
+constexpr uint32_t TM_S = 0;    /* [2 parts][64 queries] */
+constexpr uint32_t TM_P = TM_S; /* [2 parts][32 cells, then 32 of dS^T] */
+constexpr uint32_t TM_DS = 32;  /* within a part */
+constexpr uint32_t TM_DP = 128; /* [128 queries] */
+constexpr uint32_t TM_DV = 256; /* [DIM columns] */
+constexpr uint32_t TM_DK = 256 + DIM;
+constexpr uint32_t TM_DQ = OWN_DQ ? 384 : TM_DP; /* [DIM columns] */
+constexpr uint32_t TM_COLUMNS = 512;
+
+/* Shared memory, bytes. Slices: 128 rows of 64 columns, 128-byte swizzle. */
+constexpr uint32_t SLICE = 128 * 128, TILE = SLICES * SLICE;
+constexpr uint32_t AT_K = 0, AT_V = AT_K + TILE;            /* [SLICES][128 keys][64] */
+constexpr uint32_t AT_ROWS = AT_V + TILE, STAGE = 2 * TILE; /* [STAGES]: Q, dO: [SLICES][128 queries][64] each */
+constexpr uint32_t AT_DS = AT_ROWS + STAGES * STAGE;        /* [2 parts][128 keys][64 queries] */
+constexpr uint32_t AT_STATS = AT_DS + 2 * SLICE;            /* [STAGES]: lse, shift: [128 queries] each */
+constexpr uint32_t STATS = 8 * ROWS;
+constexpr uint32_t AT_BARRIERS = AT_STATS + STAGES * STATS;
+
+/* Barriers. What arrives; what its phases are counted by. Whoever waits can be one phase late at most: what completes
+ * the next phase has been waiting for what it does after this one. */
+enum barrier {
+    KEYS_FULL,                        /* bytes: K, V                                             once */
+    KEYS_READY,                       /* 8 warps of scores: bad keys are zeroed, dV begun         once */
+    ROWS_FULL,                        /* bytes: Q, dO, lse, shift                     [STAGES]   steps, a stage */
+    ROWS_READY = ROWS_FULL + STAGES,  /* the cleaning warp: rows may be multiplied    [STAGES]   steps, a stage */
+    ROWS_EMPTY = ROWS_READY + STAGES, /* commit: dV and dK have the step              [STAGES]   steps, a stage */
+    S_FULL = ROWS_EMPTY + STAGES,     /* commit; dV and dK have the step before                  steps */
+    P_FULL,                           /* 8 warps of scores: P^T                                  steps */
+    DP_FULL,                          /* commit                                                  steps */
+    DS_FULL,                          /* 8 warps of scores: dS^T, and dS in shared memory        steps */
+    DQ_FULL,                          /* commit: dQ of the step stands, dS has been read         steps */
+    DQ_EMPTY,                         /* 4 warps of sums: dQ is in registers                     steps */
+    GRADS_FULL,                       /* commit: dV and dK are complete                          once */
+    BARRIERS
+};
+constexpr uint32_t AT_SLOT = AT_BARRIERS + 8 * BARRIERS;             /* address of tensor memory */
+constexpr uint32_t AT_FLAGS = (AT_SLOT + 8 + 15) & ~15u, FLAGS = 32; /* [STAGES]: enum cleaned; rows of bad dO, bits */
+constexpr int KEPT = AT_FLAGS + STAGES * FLAGS;                      /* struct work */
+constexpr int BAD_KEYS = KEPT + 64, ANY_BAD = BAD_KEYS + 32, FACTORS = ANY_BAD + 16; /* FACTORS: f16, what undoes it */
+constexpr int BOUNDS = FACTORS + 16;                                                 /* f16: of each warp */
+static_assert(BOUNDS + 8 * 16 <= KP_SDPA_BWD_SM100_SHARED(DIM, STAGES), "the host asks for as much");
+static_assert(KP_SDPA_BWD_SM100_SHARED(DIM, STAGES) <= 232448, "what a CTA may have");
+
+/* Warps: 0..3 and 4..7 scores of a part of the queries each, 8..11 sums of dQ; then one each. */
+constexpr int WARP_SUMS = 8, WARP_PRODUCTS = 12, WARP_COPIES = 13, WARP_CLEANING = 14;
+constexpr int MAIN_THREADS = 256, MAIN = 1, SUMS = 2; /* threads of scores; named barriers */
+constexpr int K_TILE = AT_K, K_SLICE = SLICE;
+
+/* They read the constants above. */
+#include "kernels/device/sdpa_bwd_bad_keys.h"
+#include "kernels/device/sdpa_bwd_factor.h"
+#include "kernels/device/sdpa_bwd_work.h"
+
+/* What is seldom true: the code for it is placed out of the way. */
+static __device__ __forceinline__ int rare(int x) { return __builtin_expect(x != 0, 0); }
+
+static __device__ __forceinline__ uint32_t at_barrier(uint32_t base, uint32_t barrier) {
+    return base + AT_BARRIERS + 8 * barrier;
+}
+/* Waits for phase number n of a barrier (-1: none). */
+static __device__ __forceinline__ void await(uint32_t base, uint32_t barrier, uint32_t n) {
+    mbar_wait(at_barrier(base, barrier), n & 1);
+}
+/* The phase of step t, of a barrier of each stage. */
+static __device__ __forceinline__ void await_stage(uint32_t base, uint32_t barrier, uint32_t t) {
+    await(base, barrier + t % STAGES, t / STAGES);
+}
+/* A warp's arrival. */
+static __device__ __forceinline__ void tell(uint32_t base, uint32_t barrier) {
+    __syncwarp();
+    if (lane_of() == 0) mbar_arrive(at_barrier(base, barrier));
+}
+
+/* Of step t: Q, then dO; lse, then shift; what the cleaning warp says. */
+static __device__ __forceinline__ uint32_t rows_of(uint32_t base, uint32_t t) {
+    return base + AT_ROWS + t % STAGES * STAGE;
+}
+static __device__ __forceinline__ uint32_t stats_of(uint32_t base, uint32_t t) {
+    return base + AT_STATS + t % STAGES * STATS;
+}
+static __device__ __forceinline__ uint32_t flags_of(uint32_t base, uint32_t t) {
+    return base + AT_FLAGS + t % STAGES * FLAGS;
+}
+
+/* The lanes of tensor memory that the warp reaches. */
+static __device__ __forceinline__ uint32_t quarter_of(void) { return (uint32_t)(warp_of() % 4) << 21; }
+#endif

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: MIT
+ * Part of sdpa_bwd.cu: the thread that starts all products. They are performed in the order in which it starts them. */
+#ifndef ATTN_SM100_SDPA_BWD_PRODUCTS_H
+#define ATTN_SM100_SDPA_BWD_PRODUCTS_H
+#include "kernels/sm100/sdpa_bwd/layout.h"
+
+constexpr uint64_t ALONG_K = tc_operand(128, 1024, 16);     /* numbers of a row along k */
+constexpr uint64_t ACROSS_K = tc_operand(128, 1024, SLICE); /* a row is a value of k */
+constexpr uint32_t SHAPE_SCORES = tc_shape(KEYS, ROWS, 0, TYPE), SHAPE_GRADS = tc_shape(KEYS, DIM, 1, TYPE),
+                   SHAPE_DQ = tc_shape(ROWS, DIM, 1, TYPE, 1);
+
+/* S^T = K Q^T or dP^T = V dO^T. */
+static __device__ __forceinline__ void start_scores(uint32_t cells, uint32_t keys, uint32_t rows) {
+    const uint64_t a = tc_operand_at(ALONG_K, keys), b = tc_operand_at(ALONG_K, rows);
+#pragma unroll
+    for (int x = 0; x < SLICES; x++)
+#pragma unroll
+        for (int y = 0; y < 4; y++)
+            tc_multiply(cells, a + x * (SLICE / 16) + 2 * y, b + x * (SLICE / 16) + 2 * y, SHAPE_SCORES, x + y > 0);
+}
+/* dV += P^T dO or dK (+)= dS^T Q; a: of the first part. */
+static __device__ __forceinline__ void start_grads(uint32_t cells, uint32_t a, uint32_t rows, int add) {
+    const uint64_t b = tc_operand_at(ACROSS_K, rows);
+#pragma unroll
+    for (int y = 0; y < ROWS / 16; y++)
+        tc_multiply_cells(cells, a + y / 4 * PART + y % 4 * 8, b + y * (2048 / 16), SHAPE_GRADS, add | (y > 0));
+}
+/* dQ = dS K. */
+static __device__ __forceinline__ void start_dq(uint32_t cells, uint32_t base) {
+    const uint64_t a = tc_operand_at(ACROSS_K, base + AT_DS), b = tc_operand_at(ACROSS_K, base + AT_K);
+#pragma unroll
+    for (int y = 0; y < KEYS / 16; y++) tc_multiply(cells, a + y * (2048 / 16), b + y * (2048 / 16), SHAPE_DQ, y > 0);
+}
+
+/* One thread. */
+static __device__ __forceinline__ void run_products(const struct kp_sdpa_bwd *p, uint32_t base) {
+    const uint32_t tm = shared_load32(base + AT_SLOT), steps = (uint32_t)steps_of(base);
+    if (steps == 0) return;
+    const int with_dq = p->dq_sum != 0;
+    await(base, KEYS_READY, 0);
+    await_stage(base, ROWS_READY, 0);
+    tc_after(); /* dV is zeroed */
+    start_scores(tm + TM_S, base + AT_K, rows_of(base, 0));
+    tc_commit(at_barrier(base, S_FULL));
+    start_scores(tm + TM_DP, base + AT_V, rows_of(base, 0) + TILE);
+    tc_commit(at_barrier(base, DP_FULL));
+#pragma unroll 1
+    for (uint32_t t = 0; t < steps; t++) {
+        const uint32_t rows = rows_of(base, t), next = rows_of(base, t + 1);
+        const int continues = t + 1 < steps;
+        await(base, P_FULL, t);
+        tc_after();
+        start_grads(tm + TM_DV, tm + TM_P, rows + TILE, 1);
+        await(base, DS_FULL, t);
+        tc_after();
+        start_grads(tm + TM_DK, tm + TM_P + TM_DS, rows, t > 0);
+        tc_commit(at_barrier(base, ROWS_EMPTY + t % STAGES));
+        if (continues) { /* over P^T and dS^T, whose products stand before it */
+            await_stage(base, ROWS_READY, t + 1);
+            start_scores(tm + TM_S, base + AT_K, next);
+            tc_commit(at_barrier(base, S_FULL));
+        }
+        if (OWN_DQ) {
+            await(base, DQ_EMPTY, t - 1);
+            tc_after();
+        }
+        if (with_dq) start_dq(tm + TM_DQ, base);
+        tc_commit(at_barrier(base, DQ_FULL));
+        if (!continues) break;
+        if (!OWN_DQ) {
+            await(base, DQ_EMPTY, t);
+            tc_after();
+        }
+        start_scores(tm + TM_DP, base + AT_V, next + TILE);
+        tc_commit(at_barrier(base, DP_FULL));
+    }
+    tc_commit(at_barrier(base, GRADS_FULL));
+}
+#endif

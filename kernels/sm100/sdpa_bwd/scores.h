@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: MIT
+ * Part of sdpa_bwd.cu: from S^T and dP^T to P^T and dS^T, two warpgroups. A thread has a key (a lane of tensor memory)
+ * and the PART queries of its warpgroup, whose lse and shift all lanes read at once. */
+#ifndef ATTN_SM100_SDPA_BWD_SCORES_H
+#define ATTN_SM100_SDPA_BWD_SCORES_H
+#include "kernels/sm100/sdpa_bwd/loads.h"
+
+/* What is seldom true of a thread's cells. */
+struct hidden {
+    uint32_t on[2]; /* a bit a query: it sees the key */
+    int any;        /* the same for the CTA: some cell of the tile is hidden, or rows or keys are not ordinary */
+    int bad_key;    /* the key was zeroed (sdpa_bwd_bad_keys.h) */
+    int special;    /* enum cleaned, of the step */
+};
+
+static __device__ __forceinline__ uint32_t low_bits(int n) { return n <= 0 ? 0 : n >= 32 ? ~0u : (1u << n) - 1; }
+
+/* The stage's flags have arrived. */
+static __device__ __forceinline__ struct hidden hidden_of(const struct kp_sdpa_bwd *p, const struct work *w,
+                                                          struct step s, uint32_t base, uint32_t t) {
+    const int part = (int)threadIdx.x / 128, lane = (int)threadIdx.x % 128;
+    const uint32_t any_bad = shared_load32(base + ANY_BAD);
+    struct hidden h;
+    h.special = (int)shared_load32(flags_of(base, t));
+    h.any = place_of(p, w, s).hides | (int)any_bad | h.special;
+    h.bad_key = any_bad ? is_bad_key(base, lane) : 0;
+    const int i0 = s.i0 + PART * part, from = w->j0 + lane - i0 - w->off; /* key less the first query */
+    const int lo = from - p->in.window_right, rows = w->seq.sq - i0;
+    const int hi = w->j0 + lane < w->seq.sk ? min(from + p->in.window_left + 1, rows) : 0;
+#pragma unroll
+    for (int c = 0; c < 2; c++) h.on[c] = low_bits(hi - 32 * c) & ~low_bits(lo - 32 * c);
+    return h;
+}
+
+static __device__ __forceinline__ float stat_of(uint32_t stats, int e) {
+    return __uint_as_float(shared_load32(stats + 4 * e));
+}
+/* 32 queries from `lse` on. P and dS of a zeroed key are what it stands for; hidden ones are 0. */
+static __device__ __forceinline__ void hide_cells(float x[32], uint32_t on, int bad_key, uint32_t lse) {
+    if (__any_sync(~0u, bad_key)) {
+#pragma unroll
+        for (int e = 0; e < 32; e++) x[e] = bad_key ? bad_key_share(stat_of(lse, e)) : x[e];
+    }
+#pragma unroll
+    for (int e = 0; e < 32; e++) x[e] = on >> e & 1 ? x[e] : 0;
+}
+/* dS of empty rows: P and dO are 0, but 0 times a NaN in V of a key that they would see is none. */
+static __device__ __forceinline__ void silence_cells(float x[32], uint32_t lse) {
+#pragma unroll
+    for (int e = 0; e < 32; e++) x[e] = stat_of(lse, e) == INF ? 0 : x[e];
+}
+
+/* 32 columns of the thread's lane; they are read after the wait. */
+static __device__ __forceinline__ void load_cells(float x[32], uint32_t cells) {
+    uint32_t word[32];
+    tc_load32(word, cells);
+    tc_wait_loads();
+#pragma unroll
+    for (int c = 0; c < 32; c++) {
+        asm volatile("" : "+r"(word[c]));
+        x[c] = __uint_as_float(word[c]);
+    }
+}
+static __device__ __forceinline__ void round_cells(uint32_t y[16], const float x[32]) {
+#pragma unroll
+    for (int c = 0; c < 16; c++) y[c] = pack16(TYPE, x[2 * c], x[2 * c + 1]);
+}
+static __device__ __forceinline__ float4 four_stats(uint32_t stats, int e) {
+    const uint4 y = shared_load128(stats + 4 * e);
+    return make_float4(__uint_as_float(y.x), __uint_as_float(y.y), __uint_as_float(y.z), __uint_as_float(y.w));
+}
+
+/* S to P, 32 queries. */
+static __device__ __forceinline__ void probabilities(float x[32], uint32_t lse, float unit) {
+#pragma unroll
+    for (int e = 0; e < 32; e += 4) {
+        const float4 y = four_stats(lse, e);
+        x[e] = exp2_fast(__fmaf_rn(x[e], unit, -y.x)), x[e + 1] = exp2_fast(__fmaf_rn(x[e + 1], unit, -y.y));
+        x[e + 2] = exp2_fast(__fmaf_rn(x[e + 2], unit, -y.z)), x[e + 3] = exp2_fast(__fmaf_rn(x[e + 3], unit, -y.w));
+    }
+}
+/* dP to dS, 32 queries. */
+static __device__ __forceinline__ void score_gradients(float x[32], const float pr[32], uint32_t shift, float factor) {
+#pragma unroll
+    for (int e = 0; e < 32; e += 4) {
+        const float4 y = four_stats(shift, e);
+        x[e] -= y.x, x[e + 1] -= y.y, x[e + 2] -= y.z, x[e + 3] -= y.w;
+    }
+#pragma unroll
+    for (int e = 0; e < 32; e++) x[e] *= SCALED ? factor * pr[e] : pr[e];
+}
+
+/* dV += P^T dO of the noted rows of the part, read from memory, where P is not 0: there the key is visible. dV stands
+ * still: all products of the step before are done (S is), and those of this step wait for P_FULL. */
+static __device__ __forceinline__ void add_noted_rows(const struct kp_sdpa_bwd *p, const struct work *w, struct step s,
+                                                      uint32_t notes, uint32_t cells_p, uint32_t cells_dv, int part) {
+#pragma unroll 1
+    for (int q = 0; q < PART; q++) {
+        if (!(shared_load32(notes + 4 * ((PART * part + q) >> 5)) >> (q & 31) & 1)) continue;
+        const uint16_t *row = (const uint16_t *)p->dout.data + w->b * p->dout.batch + s.head * p->dout.head +
+                              (w->seq.q0 + s.i0 + PART * part + q) * p->dout.row;
+        uint32_t pair = tc_load1(cells_p + q / 2);
+        tc_wait_loads();
+        asm volatile("" : "+r"(pair));
+        const float y = unpack16(TYPE, q & 1 ? pair >> 16 : pair & 0xffff);
+#pragma unroll 1
+        for (int c = 0; c < DIM; c += 32) {
+            float x[32];
+            uint32_t word[32];
+            load_cells(x, cells_dv + c);
+#pragma unroll
+            for (int e = 0; e < 32; e++) {
+                if (y != 0 && c + e < p->in.dim_v) x[e] += y * unpack16(TYPE, row[c + e]);
+                word[e] = __float_as_uint(x[e]);
+            }
+            tc_store32(cells_dv + c, word);
+            tc_wait_stores();
+        }
+    }
+}
+/* One warpgroup after the other. */
+static __device__ __forceinline__ void add_bad_dout(const struct kp_sdpa_bwd *p, const struct work *w, struct step s,
+                                                    uint32_t base, uint32_t lanes, uint32_t t) {
+    const int part = (int)threadIdx.x / 128;
+    if (part == 1) {
+        named_sync(MAIN, MAIN_THREADS);
+        tc_after();
+    }
+    add_noted_rows(p, w, s, flags_of(base, t) + 16, lanes + TM_P + PART * part, lanes + TM_DV, part);
+    if (part == 0) {
+        tc_before();
+        named_sync(MAIN, MAIN_THREADS);
+    }
+}
+
+/* dV begins at 0, so that add_bad_dout may come before the first product; DIM / 2 columns a warpgroup. */
+static __device__ __forceinline__ void zero_dv(uint32_t lanes, uint32_t part) {
+    uint32_t zero[32];
+#pragma unroll
+    for (int e = 0; e < 32; e++) zero[e] = 0;
+#pragma unroll
+    for (int c = 0; c < DIM / 2; c += 32) tc_store32(lanes + TM_DV + DIM / 2 * part + c, zero);
+    tc_wait_stores();
+    tc_before();
+}
+
+/* dS of the thread's key into the part's slice: a line of 64 queries of operand A, whose rows run along m. */
+static __device__ __forceinline__ void store_line(uint32_t slice, const uint32_t x[32]) {
+    const uint32_t key = threadIdx.x % 128, line = slice + key * 128;
+#pragma unroll
+    for (uint32_t c = 0; c < 8; c++)
+        shared_store128(line + ((c ^ (key & 7)) << 4), make_uint4(x[4 * c], x[4 * c + 1], x[4 * c + 2], x[4 * c + 3]));
+}
+
+static __device__ __forceinline__ void take_step(const struct kp_sdpa_bwd *p, const struct work *w, struct step s,
+                                                 uint32_t base, uint32_t tm, uint32_t t, float factor) {
+    const uint32_t part = (uint32_t)warp_of() / 4, lanes = tm + quarter_of(), cells = lanes + TM_S + PART * part;
+    const uint32_t lse = stats_of(base, t) + 4 * PART * part, shift = lse + 4 * ROWS;
+    float pr[PART];
+    uint32_t y[32];
+    await_stage(base, ROWS_READY, t);
+    const struct hidden h = hidden_of(p, w, s, base, t);
+    await(base, S_FULL, t);
+    tc_after();
+#pragma unroll
+    for (int c = 0; c < 2; c++) {
+        load_cells(pr + 32 * c, cells + 32 * c);
+        probabilities(pr + 32 * c, lse + 128 * c, p->in.scale * LOG2E);
+        if (rare(h.any)) hide_cells(pr + 32 * c, h.on[c], h.bad_key, lse + 128 * c);
+        round_cells(y + 16 * c, pr + 32 * c);
+    }
+    tc_store32(cells, y); /* over the part's S, all of which has been read */
+    tc_wait_stores();
+    if (rare(h.special == DOUT_BAD)) add_bad_dout(p, w, s, base, lanes, t);
+    tc_before();
+    tell(base, P_FULL);
+    await(base, DP_FULL, t);
+    tc_after();
+#pragma unroll
+    for (int c = 0; c < 2; c++) {
+        float x[32];
+        load_cells(x, lanes + TM_DP + PART * part + 32 * c);
+        score_gradients(x, pr + 32 * c, shift + 128 * c, factor);
+        if (rare(h.any)) {
+            if (h.special) silence_cells(x, lse + 128 * c);
+            hide_cells(x, h.on[c], h.bad_key, lse + 128 * c);
+        }
+        round_cells(y + 16 * c, x);
+    }
+    tc_store32(cells + TM_DS, y);
+    await(base, DQ_FULL, t - 1); /* the step before has left dS */
+    store_line(base + AT_DS + part * SLICE, y);
+    async_fence();
+    tc_wait_stores();
+    tc_before();
+    tell(base, DS_FULL);
+}
+
+/* A key's row of dV or dK from tensor memory, times factor. not begun: zeros. */
+static __device__ __forceinline__ void store_key(const struct kp_view *v, uint16_t *to, int width, uint32_t cells,
+                                                 int exists, int begun, float factor) {
+#pragma unroll 1
+    for (int c = 0; c < DIM; c += 32) {
+        float x[32];
+        uint32_t y[16];
+        if (begun)
+            load_cells(x, cells + c);
+        else
+#pragma unroll
+            for (int e = 0; e < 32; e++) x[e] = 0;
+#pragma unroll
+        for (int e = 0; e < 32; e++) x[e] *= factor;
+        round_cells(y, x);
+        if (!exists) continue;
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const int left = width - c - 8 * e;
+            if (v->chunk == 16 && left >= 8)
+                *(uint4 *)(to + c + 8 * e) = make_uint4(y[4 * e], y[4 * e + 1], y[4 * e + 2], y[4 * e + 3]);
+            else
+#pragma unroll
+                for (int i = 0; i < 8; i++)
+                    if (i < left) to[c + 8 * e + i] = (uint16_t)(y[4 * e + i / 2] >> (i % 2 * 16));
+        }
+    }
+}
+
+static __device__ __forceinline__ void run_scores(const struct kp_sdpa_bwd_maps *maps, uint32_t base) {
+    const struct kp_sdpa_bwd *p = &maps->all.bwd;
+    const uint32_t tm = shared_load32(base + AT_SLOT);
+    const struct work w = recall_work(base);
+    const int part = warp_of() / 4, line = (int)threadIdx.x % 128, begun = w.steps > 0;
+    struct step s = first_step(p, &w);
+    float factor = 1;
+    if (SCALED) factor = choose_factor(&maps->all, base);
+    if (begun) {
+        zero_dv(tm + quarter_of(), (uint32_t)part);
+        await(base, KEYS_FULL, 0);
+        take_bad_keys(base);
+        tell(base, KEYS_READY);
+    }
+#pragma unroll 1
+    for (uint32_t t = 0; t < (uint32_t)w.steps; t++, s = step_after(&w, s)) take_step(p, &w, s, base, tm, t, factor);
+    if (begun) {
+        await(base, GRADS_FULL, 0);
+        tc_after();
+    }
+    const struct kp_view *v = part ? &p->dk : &p->dv;
+    if (!v->data) return;
+    const float undo = SCALED ? __uint_as_float(shared_load32(base + FACTORS)) : 1;
+    uint16_t *to = (uint16_t *)v->data + w.b * v->batch + w.head_k * v->head + (w.seq.k0 + w.j0 + line) * v->row;
+    store_key(v, to, part ? p->in.dim_qk : p->in.dim_v, tm + quarter_of() + (part ? TM_DK : TM_DV),
+              w.j0 + line < w.seq.keys, begun, part ? undo * p->in.scale : 1);
+}
+#endif
