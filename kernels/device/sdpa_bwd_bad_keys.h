@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Dense backward by key tiles: keys that hold infinities or NaN, or that lie past the end of their sequence. They are
  * noted and zeroed once: dS = 0 times them is no 0. The kernel's file defines, before it includes this one, the
- * constants TYPE, DIM, KEYS, K_TILE, K_SLICE, MAIN, MAIN_THREADS, ANY_BAD and BAD_KEYS. */
+ * constants TYPE, DIM, CTA_KEYS, K_TILE, K_SLICE, MAIN, MAIN_THREADS, ANY_BAD and BAD_KEYS. */
 #ifndef ATTN_DEVICE_SDPA_BWD_BAD_KEYS_H
 #define ATTN_DEVICE_SDPA_BWD_BAD_KEYS_H
 #include "kernels/device/mbarrier.h"
@@ -22,13 +22,13 @@ static __device__ __forceinline__ int is_bad_key(uint32_t shared, int key) {
 /* What a zeroed key stands for: P = 0 to a row whose lse is finite (its score was -inf), NaN to a row of NaN. */
 static __device__ __forceinline__ float bad_key_share(float lse) { return lse == INF ? 0 : 0 * lse; }
 
-/* Once: note and zero keys with infinities or NaN; zero those past the end. Whether any were stands at ANY_BAD. */
-static __device__ __forceinline__ void take_bad_keys(uint32_t shared) {
-    const int exist = (int)shared_load32(shared + KEPT + 36) - (int)shared_load32(shared + KEPT + 8) * KEYS;
+/* Once: note and zero keys with infinities or NaN; zero those past the end, from number `exist` of the CTA's on.
+ * Whether any were stands at ANY_BAD. */
+static __device__ __forceinline__ void take_bad_keys(uint32_t shared, int exist) {
     if (threadIdx.x < 8) shared_store32(shared + BAD_KEYS + 4 * threadIdx.x, 0);
     named_sync(MAIN, MAIN_THREADS);
 #pragma unroll 2
-    for (int x = (int)threadIdx.x; x < KEYS * (DIM / 8); x += MAIN_THREADS) {
+    for (int x = (int)threadIdx.x; x < CTA_KEYS * (DIM / 8); x += MAIN_THREADS) {
         const int r = x / (DIM / 8);
         if (r < exist && chunk_bad(chunk_of(shared + K_TILE, K_SLICE, r, x % (DIM / 8))))
             shared_or32(shared + BAD_KEYS + 4 * (r >> 5), 1u << (r & 31));
@@ -36,14 +36,14 @@ static __device__ __forceinline__ void take_bad_keys(uint32_t shared) {
     named_sync(MAIN, MAIN_THREADS);
     uint32_t any = 0;
 #pragma unroll
-    for (int x = 0; x < KEYS / 32; x++) any |= shared_load32(shared + BAD_KEYS + 4 * x);
+    for (int x = 0; x < CTA_KEYS / 32; x++) any |= shared_load32(shared + BAD_KEYS + 4 * x);
     if (threadIdx.x == 0) shared_store32(shared + ANY_BAD, any);
-    if (!any && exist >= KEYS) {
+    if (!any && exist >= CTA_KEYS) {
         named_sync(MAIN, MAIN_THREADS);
         return;
     }
 #pragma unroll 1
-    for (int x = (int)threadIdx.x; x < KEYS * (DIM / 8); x += MAIN_THREADS) {
+    for (int x = (int)threadIdx.x; x < CTA_KEYS * (DIM / 8); x += MAIN_THREADS) {
         const int r = x / (DIM / 8);
         if (r >= exist || is_bad_key(shared, r))
             shared_store128(chunk_of(shared + K_TILE, K_SLICE, r, x % (DIM / 8)), make_uint4(0, 0, 0, 0));

@@ -10,8 +10,9 @@
 #include "kernels/device/sdpa_bwd_work.h"
 
 /* All compute threads: maxima of the bounds of the head's rows and keys, then the factor of dS: a power of two that
- * keeps it within the type's range. Returns the factor; what undoes it stands at FACTORS. */
-static __device__ __forceinline__ float choose_factor(const struct kp_sdpa_bwd_scaled *s, uint32_t shared) {
+ * keeps it within the type's range. Returns the factor; what undoes it stands at FACTORS, and of one CTA of the
+ * head, which `tells`, in memory. */
+static __device__ __forceinline__ float choose_factor(const struct kp_sdpa_bwd_scaled *s, uint32_t shared, int tells) {
     const struct kp_sdpa_bwd *p = &s->bwd;
     const struct work w = recall_work(shared);
     const int group = p->in.heads_q / p->in.heads_k, row_tiles = (w.seq.sq + ROWS - 1) / ROWS,
@@ -47,7 +48,7 @@ static __device__ __forceinline__ float choose_factor(const struct kp_sdpa_bwd_s
     const int k = exponent_for(sqrtf(dout * v) + shift);
     if (threadIdx.x == 0) {
         shared_store32(shared + FACTORS, __float_as_uint(power_of_two(-k)));
-        if (w.key_tile == 0) /* all of the head have the same */
+        if (tells && w.key_tile == 0) /* all of the head have the same */
             ((float *)s->undo)[head] = power_of_two(-k);
     }
     named_sync(MAIN, MAIN_THREADS);

@@ -20,11 +20,13 @@ struct kp_sdpa_fwd_sm100_config {
 /* One row of kernels/variants/sdpa_bwd_sm100.def; columns explained there. */
 struct kp_sdpa_bwd_sm100_config {
     const char *symbol;
-    int32_t dtype, dim, stages;
+    int32_t dtype, dim, stages, pair;
 };
 #define KP_SDPA_BWD_SM100_ROWS    128 /* query rows of a step */
-#define KP_SDPA_BWD_SM100_KEYS    128
+#define KP_SDPA_BWD_SM100_KEYS    128 /* of a CTA */
 #define KP_SDPA_BWD_SM100_THREADS 512
-/* K, V; stages of Q, dO, lse and shift; dS; barriers, flags. */
-#define KP_SDPA_BWD_SM100_SHARED(dim, stages) (512 * (dim) + (stages) * (512 * (dim) + 1024) + 32768 + 1024)
+/* K, V; stages of Q, dO, lse and shift; dS; barriers, flags. A pair (D 128) has half of Q and dO in each stage, and one
+ * stage of the other half by columns, and K by columns. */
+#define KP_SDPA_BWD_SM100_SHARED(dim, stages, pair)                                                                    \
+    (512 * (dim) + (stages) * (512 * (dim) / (1 + (pair)) + 1024) + 65536 * (pair) + 32768 + 1024)
 #endif

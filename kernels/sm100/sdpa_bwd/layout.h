@@ -2,7 +2,10 @@
  * Part of sdpa_bwd.cu: configuration of the variant, tensor memory, shared memory, barriers. */
 #ifndef ATTN_SM100_SDPA_BWD_LAYOUT_H
 #define ATTN_SM100_SDPA_BWD_LAYOUT_H
+#if !CFG_PAIR
 #define TC_GROUP 1 /* all products are a CTA's own */
+#endif
+#include "kernels/device/cluster.h"
 #include "kernels/device/mbarrier.h"
 #include "kernels/device/number.h"
 #include "kernels/device/sdpa_bwd_bound.h"
@@ -12,11 +15,15 @@
 #include "kernels/sm100/roles.h"
 
 constexpr int TYPE = CFG_DTYPE, DIM = CFG_DIM, STAGES = CFG_STAGES, SCALED = TYPE == KP_F16;
-constexpr int ROWS = KP_SDPA_BWD_SM100_ROWS, KEYS = KP_SDPA_BWD_SM100_KEYS;
-constexpr int PART = ROWS / 2; /* queries of a warpgroup of scores */
+constexpr int PAIR = CFG_PAIR, CTAS = 1 + PAIR; /* that share a tile of queries */
+constexpr int ROWS = KP_SDPA_BWD_SM100_ROWS, CTA_KEYS = KP_SDPA_BWD_SM100_KEYS, KEYS = CTAS * CTA_KEYS;
+constexpr int CTA_ROWS = ROWS / CTAS; /* queries whose Q and dO a CTA has by rows, and whose dQ */
+constexpr int PART = ROWS / 2;        /* queries of a warpgroup of scores; of a pair, those of one CTA */
 constexpr int SLICES = DIM / 64;
 static_assert(DIM == 64 || DIM == 128, "whole slices, columns of tensor memory");
-static_assert(ROWS == 128 && KEYS == 128, "lanes of tensor memory, boxes");
+static_assert(ROWS == 128 && CTA_KEYS == 128, "lanes of tensor memory, boxes");
+static_assert(PAIR == (DIM == 128), "a slice of columns for each CTA of a pair");
+static_assert(!PAIR || STAGES == 2, "rows of a pair come one step ahead of their columns");
 
 /* Tensor memory, columns. Of S^T, dP^T, dV and dK a lane is a key, of dQ a query. A part of S^T (64 queries of a
  * warpgroup) becomes P^T and dS^T, two numbers a cell, when its threads have read it. dQ stands over dP^T, which has
@@ -28,42 +35,51 @@ constexpr uint32_t TM_DS = 32;  /* within a part */
 constexpr uint32_t TM_DP = 128; /* [128 queries] */
 constexpr uint32_t TM_DV = 256; /* [DIM columns] */
 constexpr uint32_t TM_DK = 256 + DIM;
-constexpr uint32_t TM_DQ = OWN_DQ ? 384 : TM_DP; /* [DIM columns] */
+constexpr uint32_t TM_DQ = OWN_DQ ? 384 : TM_DP; /* [DIM columns]; pair: lane 64 g + query, [64 columns of half g] */
 constexpr uint32_t TM_COLUMNS = 512;
 
 /* Shared memory, bytes. Slices: 128 rows of 64 columns, 128-byte swizzle. */
-constexpr uint32_t SLICE = 128 * 128, TILE = SLICES * SLICE;
-constexpr uint32_t AT_K = 0, AT_V = AT_K + TILE;            /* [SLICES][128 keys][64] */
-constexpr uint32_t AT_ROWS = AT_V + TILE, STAGE = 2 * TILE; /* [STAGES]: Q, dO: [SLICES][128 queries][64] each */
-constexpr uint32_t AT_DS = AT_ROWS + STAGES * STAGE;        /* [2 parts][128 keys][64 queries] */
-constexpr uint32_t AT_STATS = AT_DS + 2 * SLICE;            /* [STAGES]: lse, shift: [128 queries] each */
+constexpr uint32_t SLICE = 128 * 128, TILE = SLICES * SLICE, ROW_SLICE = SLICE / CTAS, ROW_TILE = TILE / CTAS;
+constexpr uint32_t AT_K = 0, AT_V = AT_K + TILE;                   /* [SLICES][128 keys][64] */
+constexpr uint32_t AT_ROWS = AT_V + TILE, STAGE = 2 * ROW_TILE;    /* [STAGES]: Q, dO: [SLICES][CTA_ROWS][64] each */
+constexpr uint32_t AT_COLUMNS = AT_ROWS + STAGES * STAGE;          /* pair: Q, dO: [128 queries][64 columns] each */
+constexpr uint32_t AT_KEY_COLUMNS = AT_COLUMNS + PAIR * 2 * SLICE; /* pair: K: [256 keys][64 columns] */
+/* [2 parts][128 keys][64 queries]; pair: [256 keys][64 queries of this CTA] */
+constexpr uint32_t AT_DS = AT_KEY_COLUMNS + PAIR * 2 * SLICE;
+constexpr uint32_t AT_STATS = AT_DS + 2 * SLICE; /* [STAGES]: lse, shift: [128 queries] each */
 constexpr uint32_t STATS = 8 * ROWS;
 constexpr uint32_t AT_BARRIERS = AT_STATS + STAGES * STATS;
 
 /* Barriers. What arrives; what its phases are counted by. Whoever waits can be one phase late at most: what completes
- * the next phase has been waiting for what it does after this one. */
+ * the next phase has been waiting for what it does after this one. Of a pair, commits arrive in both CTAs; L: the
+ * even CTA's, where warps of both arrive and products are started. */
 enum barrier {
-    KEYS_FULL,                        /* bytes: K, V                                             once */
-    KEYS_READY,                       /* 8 warps of scores: bad keys are zeroed, dV begun         once */
-    ROWS_FULL,                        /* bytes: Q, dO, lse, shift                     [STAGES]   steps, a stage */
-    ROWS_READY = ROWS_FULL + STAGES,  /* the cleaning warp: rows may be multiplied    [STAGES]   steps, a stage */
-    ROWS_EMPTY = ROWS_READY + STAGES, /* commit: dV and dK have the step              [STAGES]   steps, a stage */
-    S_FULL = ROWS_EMPTY + STAGES,     /* commit; dV and dK have the step before                  steps */
-    P_FULL,                           /* 8 warps of scores: P^T                                  steps */
-    DP_FULL,                          /* commit                                                  steps */
-    DS_FULL,                          /* 8 warps of scores: dS^T, and dS in shared memory        steps */
-    DQ_FULL,                          /* commit: dQ of the step stands, dS has been read         steps */
-    DQ_EMPTY,                         /* 4 warps of sums: dQ is in registers                     steps */
-    GRADS_FULL,                       /* commit: dV and dK are complete                          once */
+    KEYS_FULL,                         /* bytes: K, V                                             once */
+    KEYS_READY,                        /* L: 8 warps of scores: bad keys are zeroed, dV begun     once */
+    ROWS_FULL,                         /* bytes: Q, dO, lse, shift                     [STAGES]   steps, a stage */
+    ROWS_READY = ROWS_FULL + STAGES,   /* the cleaning warp: rows may be multiplied    [STAGES]   steps, a stage */
+    ROWS_EMPTY = ROWS_READY + STAGES,  /* commit: dV and dK have the step              [STAGES]   steps, a stage */
+    S_FULL = ROWS_EMPTY + STAGES,      /* commit; dV and dK have the step before                  steps */
+    P_FULL,                            /* L: 8 warps of scores: P^T                               steps */
+    DP_FULL,                           /* commit                                                  steps */
+    DS_FULL,                           /* L: 8 warps of scores: dS^T, and dS in shared memory     steps */
+    DQ_FULL,                           /* commit: dQ of the step stands, dS has been read         steps */
+    DQ_EMPTY,                          /* L: 4 warps of sums: dQ is in registers                  steps */
+    GRADS_FULL,                        /* commit: dV and dK are complete                          once */
+    PAIR_ROWS,                         /* pair, L: the cleaning warp, as ROWS_READY    [STAGES]   steps, a stage */
+    COLUMNS_FULL = PAIR_ROWS + STAGES, /* pair: bytes: Q, dO by columns                           steps */
+    COLUMNS_READY,                     /* pair, L: the cleaning warp                              steps */
+    KEY_COLUMNS_FULL,                  /* pair: bytes: K by columns                               once */
     BARRIERS
 };
 constexpr uint32_t AT_SLOT = AT_BARRIERS + 8 * BARRIERS;             /* address of tensor memory */
+constexpr uint32_t AT_NUMBER = AT_SLOT + 4;                          /* in order: of the CTA, or pair */
 constexpr uint32_t AT_FLAGS = (AT_SLOT + 8 + 15) & ~15u, FLAGS = 32; /* [STAGES]: enum cleaned; rows of bad dO, bits */
 constexpr int KEPT = AT_FLAGS + STAGES * FLAGS;                      /* struct work */
 constexpr int BAD_KEYS = KEPT + 64, ANY_BAD = BAD_KEYS + 32, FACTORS = ANY_BAD + 16; /* FACTORS: f16, what undoes it */
 constexpr int BOUNDS = FACTORS + 16;                                                 /* f16: of each warp */
-static_assert(BOUNDS + 8 * 16 <= KP_SDPA_BWD_SM100_SHARED(DIM, STAGES), "the host asks for as much");
-static_assert(KP_SDPA_BWD_SM100_SHARED(DIM, STAGES) <= 232448, "what a CTA may have");
+static_assert(BOUNDS + 8 * 16 <= KP_SDPA_BWD_SM100_SHARED(DIM, STAGES, PAIR), "the host asks for as much");
+static_assert(KP_SDPA_BWD_SM100_SHARED(DIM, STAGES, PAIR) <= 232448, "what a CTA may have");
 
 /* Warps: 0..3 and 4..7 scores of a part of the queries each, 8..11 sums of dQ; then one each. */
 constexpr int WARP_SUMS = 8, WARP_PRODUCTS = 12, WARP_COPIES = 13, WARP_CLEANING = 14;
@@ -94,6 +110,31 @@ static __device__ __forceinline__ void tell(uint32_t base, uint32_t barrier) {
     __syncwarp();
     if (lane_of() == 0) mbar_arrive(at_barrier(base, barrier));
 }
+
+/* A warp's arrival where products are started: it has read, or written tensor memory; or shared memory, of either CTA,
+ * which products read. */
+static __device__ __forceinline__ void tell_products(uint32_t base, uint32_t barrier) {
+    if (!PAIR) return tell(base, barrier);
+    __syncwarp();
+    if (lane_of() == 0) cluster_arrive(cluster_address(at_barrier(base, barrier), 0));
+}
+static __device__ __forceinline__ void tell_written(uint32_t base, uint32_t barrier) {
+    if (!PAIR) {
+        async_fence();
+        return tell(base, barrier);
+    }
+    async_fence_cluster();
+    __syncwarp();
+    if (lane_of() == 0) cluster_signal(cluster_address(at_barrier(base, barrier), 0));
+}
+/* The products' wait for them. */
+static __device__ __forceinline__ void await_warps(uint32_t base, uint32_t barrier, uint32_t n) {
+    if (PAIR)
+        mbar_wait_cluster(at_barrier(base, barrier), n & 1);
+    else
+        await(base, barrier, n);
+}
+static __device__ __forceinline__ int rank_of(void) { return PAIR ? (int)cluster_rank() : 0; }
 
 /* Of step t: Q, then dO; lse, then shift; what the cleaning warp says. */
 static __device__ __forceinline__ uint32_t rows_of(uint32_t base, uint32_t t) {

@@ -2,39 +2,68 @@
  * Part of sdpa_bwd.cu: the warp that starts all copies, and the warp that looks at what has arrived. */
 #ifndef ATTN_SM100_SDPA_BWD_LOADS_H
 #define ATTN_SM100_SDPA_BWD_LOADS_H
-#include "kernels/device/cluster.h"
 #include "kernels/device/tensor_load.h"
 #include "kernels/sm100/sdpa_bwd/layout.h"
 
-static __device__ __forceinline__ void load_tile(uint32_t to, const struct kp_tensor_map *map, uint32_t full, int row,
-                                                 int head, int b) {
+static __device__ __forceinline__ void load_tile(uint32_t to, uint32_t slice, const struct kp_tensor_map *map,
+                                                 uint32_t full, int row, int head, int b) {
 #pragma unroll
-    for (int x = 0; x < SLICES; x++) tensor_load4(to + x * SLICE, map, full, 64 * x, row, head, b);
+    for (int x = 0; x < SLICES; x++) tensor_load4(to + x * slice, map, full, 64 * x, row, head, b);
+}
+/* A pair: the CTA's 64 columns of two boxes of rows. */
+static __device__ __forceinline__ void load_columns(uint32_t to, int box, const struct kp_tensor_map *map,
+                                                    uint32_t full, int row, int head, int b) {
+#pragma unroll
+    for (int x = 0; x < 2; x++) tensor_load4(to + x * box * 128, map, full, 64 * rank_of(), row + x * box, head, b);
 }
 
-/* One thread: K and V, then Q, dO, lse and shift of each step. */
-static __device__ __forceinline__ void run_copies(const struct kp_sdpa_bwd_maps *maps, uint32_t base) {
+/* Q, dO, lse and shift of a step. */
+static __device__ __forceinline__ void load_rows(const struct kp_sdpa_bwd_maps *maps, const struct work *w,
+                                                 struct step s, uint32_t base, uint32_t t, int b) {
     const struct kp_sdpa_bwd *p = &maps->all.bwd;
+    const uint32_t full = at_barrier(base, ROWS_FULL + t % STAGES), to = rows_of(base, t), stats = stats_of(base, t);
+    const int row = (int)w->seq.q0 + s.i0 + rank_of() * CTA_ROWS;
+    const int64_t stat = s.head * p->stat_rows + w->stat0 + s.i0;
+    await(base, ROWS_EMPTY + t % STAGES, t / STAGES - 1);
+    mbar_expect(full, STAGE + STATS);
+    load_tile(to, ROW_SLICE, &maps->q, full, row, s.head, b);
+    bulk_load(stats, (const float *)p->stat_lse + stat, 4 * ROWS, full);
+    load_tile(to + ROW_TILE, ROW_SLICE, &maps->dout, full, row, s.head, b);
+    bulk_load(stats + 4 * ROWS, (const float *)p->stat_shift + stat, 4 * ROWS, full);
+}
+/* A pair: Q and dO once more, all queries, half of the columns; one stage. */
+static __device__ __forceinline__ void load_row_columns(const struct kp_sdpa_bwd_maps *maps, const struct work *w,
+                                                        struct step s, uint32_t base, uint32_t t, int b) {
+    const uint32_t full = at_barrier(base, COLUMNS_FULL), to = base + AT_COLUMNS;
+    const int row = (int)w->seq.q0 + s.i0;
+    if (t > 0) await_stage(base, ROWS_EMPTY, t - 1);
+    mbar_expect(full, 2 * SLICE);
+    load_columns(to + SLICE, CTA_ROWS, &maps->dout, full, row, s.head, b);
+    load_columns(to, CTA_ROWS, &maps->q, full, row, s.head, b);
+}
+
+/* One thread: K and V, then Q, dO, lse and shift of each step. A pair's rows come a step ahead of their columns. */
+static __device__ __forceinline__ void run_copies(const struct kp_sdpa_bwd_maps *maps, uint32_t base) {
     const struct work w = recall_work(base);
-    const int b = p->in.cu_seqlens_q ? 0 : w.b, key = (int)w.seq.k0 + w.j0;
-    struct step s = first_step(p, &w);
+    const int b = maps->all.bwd.in.cu_seqlens_q ? 0 : w.b, key0 = (int)w.seq.k0 + w.j0;
+    const int key = key0 + rank_of() * CTA_KEYS;
+    const uint32_t keys = at_barrier(base, KEYS_FULL), key_columns = at_barrier(base, KEY_COLUMNS_FULL);
+    struct step s = first_step(&maps->all.bwd, &w);
+    if (w.steps == 0) return;
+    mbar_expect(keys, 2 * TILE);
+    load_tile(base + AT_K, SLICE, &maps->k, keys, key, w.head_k, b);
+    load_rows(maps, &w, s, base, 0, b);
+    load_tile(base + AT_V, SLICE, &maps->v, keys, key, w.head_k, b);
+    if (PAIR) {
+        mbar_expect(key_columns, 2 * SLICE);
+        load_columns(base + AT_KEY_COLUMNS, CTA_KEYS, &maps->k, key_columns, key0, w.head_k, b);
+    }
 #pragma unroll 1
-    for (uint32_t t = 0; t < (uint32_t)w.steps; t++, s = step_after(&w, s)) {
-        const uint32_t full = at_barrier(base, ROWS_FULL + t % STAGES), to = rows_of(base, t),
-                       stats = stats_of(base, t);
-        const int row = (int)w.seq.q0 + s.i0;
-        const int64_t stat = s.head * p->stat_rows + w.stat0 + s.i0;
-        if (t == 0) {
-            mbar_expect(at_barrier(base, KEYS_FULL), 2 * TILE);
-            load_tile(base + AT_K, &maps->k, at_barrier(base, KEYS_FULL), key, w.head_k, b);
-        }
-        await(base, ROWS_EMPTY + t % STAGES, t / STAGES - 1);
-        mbar_expect(full, STAGE + STATS);
-        load_tile(to, &maps->q, full, row, s.head, b);
-        bulk_load(stats, (const float *)p->stat_lse + stat, 4 * ROWS, full);
-        if (t == 0) load_tile(base + AT_V, &maps->v, at_barrier(base, KEYS_FULL), key, w.head_k, b);
-        load_tile(to + TILE, &maps->dout, full, row, s.head, b);
-        bulk_load(stats + 4 * ROWS, (const float *)p->stat_shift + stat, 4 * ROWS, full);
+    for (uint32_t t = 0; t < (uint32_t)w.steps; t++) {
+        const struct step next = step_after(&w, s);
+        if (PAIR) load_row_columns(maps, &w, s, base, t, b);
+        if (t + 1 < (uint32_t)w.steps) load_rows(maps, &w, next, base, t + 1, b);
+        s = next;
     }
 }
 
@@ -55,12 +84,21 @@ static __device__ __forceinline__ struct special special_rows(uint32_t stats, fl
     return s;
 }
 
-/* A warp: zero `rows` of 32 of a tile of Q or dO. */
-static __device__ __forceinline__ void zero_rows(uint32_t tile, int first, uint32_t rows) {
+/* A warp: zero `rows` of 32 of a tile of slices. */
+static __device__ __forceinline__ void zero_rows(uint32_t tile, int columns, int first, uint32_t rows) {
 #pragma unroll 1
     for (; rows; rows &= rows - 1)
-        if (lane_of() < DIM / 8)
-            shared_store128(chunk_of(tile, SLICE, first + __ffs((int)rows) - 1, lane_of()), make_uint4(0, 0, 0, 0));
+        if (lane_of() < columns / 8)
+            shared_store128(chunk_of(tile, ROW_SLICE, first + __ffs((int)rows) - 1, lane_of()), make_uint4(0, 0, 0, 0));
+}
+/* A pair: the columns of such rows, by the statistics, which have not left their stage. */
+static __device__ __forceinline__ void clean_columns(uint32_t base, uint32_t stats, float end) {
+#pragma unroll 1
+    for (int x = 0; x < ROWS / 32; x++) {
+        const struct special s = special_rows(stats + 128 * x, end);
+        zero_rows(base + AT_COLUMNS, 64, 32 * x, s.dead);
+        zero_rows(base + AT_COLUMNS + SLICE, 64, 32 * x, s.dead | s.noted);
+    }
 }
 
 /* A warp, ahead of the products of each step: zero Q and dO of dead rows, zero and note dO of noted ones. */
@@ -75,9 +113,12 @@ static __device__ __forceinline__ void run_cleaning(const struct kp_sdpa_bwd *p,
 #pragma unroll
         for (int x = 0; x < ROWS / 32; x++) {
             const struct special s = special_rows(stats + 128 * x, end);
+            const int row = 32 * x - rank_of() * CTA_ROWS; /* in this CTA's tile */
             if (rare((s.dead | s.noted) != 0)) {
-                zero_rows(rows, 32 * x, s.dead);
-                zero_rows(rows + TILE, 32 * x, s.dead | s.noted);
+                if (row >= 0 && row < CTA_ROWS) {
+                    zero_rows(rows, DIM, row, s.dead);
+                    zero_rows(rows + ROW_TILE, DIM, row, s.dead | s.noted);
+                }
                 if (cleaned == ORDINARY) cleaned = CLEANED;
                 if (s.noted) cleaned = DOUT_BAD;
             }
@@ -86,6 +127,11 @@ static __device__ __forceinline__ void run_cleaning(const struct kp_sdpa_bwd *p,
         if (lane_of() == 0) shared_store32(flags, cleaned);
         if (cleaned != ORDINARY) async_fence();
         tell(base, ROWS_READY + t % STAGES);
+        if (!PAIR) continue;
+        tell_written(base, PAIR_ROWS + t % STAGES);
+        await(base, COLUMNS_FULL, t);
+        if (cleaned != ORDINARY) clean_columns(base, stats, end);
+        tell_written(base, COLUMNS_READY);
     }
 }
 #endif

@@ -16,7 +16,7 @@ static __device__ __forceinline__ void start_scores(uint32_t cells, uint32_t key
     for (int x = 0; x < SLICES; x++)
 #pragma unroll
         for (int y = 0; y < 4; y++)
-            tc_multiply(cells, a + x * (SLICE / 16) + 2 * y, b + x * (SLICE / 16) + 2 * y, SHAPE_SCORES, x + y > 0);
+            tc_multiply(cells, a + x * (SLICE / 16) + 2 * y, b + x * (ROW_SLICE / 16) + 2 * y, SHAPE_SCORES, x + y > 0);
 }
 /* dV += P^T dO or dK (+)= dS^T Q; a: of the first part. */
 static __device__ __forceinline__ void start_grads(uint32_t cells, uint32_t a, uint32_t rows, int add) {
@@ -27,51 +27,58 @@ static __device__ __forceinline__ void start_grads(uint32_t cells, uint32_t a, u
 }
 /* dQ = dS K. */
 static __device__ __forceinline__ void start_dq(uint32_t cells, uint32_t base) {
-    const uint64_t a = tc_operand_at(ACROSS_K, base + AT_DS), b = tc_operand_at(ACROSS_K, base + AT_K);
+    const uint64_t a = tc_operand_at(ACROSS_K, base + AT_DS),
+                   b = tc_operand_at(ACROSS_K, base + (PAIR ? AT_KEY_COLUMNS : AT_K));
 #pragma unroll
     for (int y = 0; y < KEYS / 16; y++) tc_multiply(cells, a + y * (2048 / 16), b + y * (2048 / 16), SHAPE_DQ, y > 0);
 }
 
-/* One thread. */
+/* Q and dO of step t, of both CTAs of a pair, may be multiplied. */
+static __device__ __forceinline__ void await_rows(uint32_t base, uint32_t t) {
+    await_warps(base, (PAIR ? PAIR_ROWS : ROWS_READY) + t % STAGES, t / STAGES);
+}
+
+/* One thread, of the even CTA of a pair. */
 static __device__ __forceinline__ void run_products(const struct kp_sdpa_bwd *p, uint32_t base) {
     const uint32_t tm = shared_load32(base + AT_SLOT), steps = (uint32_t)steps_of(base);
     if (steps == 0) return;
     const int with_dq = p->dq_sum != 0;
-    await(base, KEYS_READY, 0);
-    await_stage(base, ROWS_READY, 0);
+    await_warps(base, KEYS_READY, 0);
+    await_rows(base, 0);
     tc_after(); /* dV is zeroed */
     start_scores(tm + TM_S, base + AT_K, rows_of(base, 0));
     tc_commit(at_barrier(base, S_FULL));
-    start_scores(tm + TM_DP, base + AT_V, rows_of(base, 0) + TILE);
+    start_scores(tm + TM_DP, base + AT_V, rows_of(base, 0) + ROW_TILE);
     tc_commit(at_barrier(base, DP_FULL));
 #pragma unroll 1
     for (uint32_t t = 0; t < steps; t++) {
-        const uint32_t rows = rows_of(base, t), next = rows_of(base, t + 1);
+        const uint32_t rows = PAIR ? base + AT_COLUMNS : rows_of(base, t), next = rows_of(base, t + 1);
         const int continues = t + 1 < steps;
-        await(base, P_FULL, t);
+        if (PAIR) await_warps(base, COLUMNS_READY, t);
+        await_warps(base, P_FULL, t);
         tc_after();
-        start_grads(tm + TM_DV, tm + TM_P, rows + TILE, 1);
-        await(base, DS_FULL, t);
+        start_grads(tm + TM_DV, tm + TM_P, rows + (PAIR ? SLICE : TILE), 1);
+        await_warps(base, DS_FULL, t);
         tc_after();
         start_grads(tm + TM_DK, tm + TM_P + TM_DS, rows, t > 0);
         tc_commit(at_barrier(base, ROWS_EMPTY + t % STAGES));
         if (continues) { /* over P^T and dS^T, whose products stand before it */
-            await_stage(base, ROWS_READY, t + 1);
+            await_rows(base, t + 1);
             start_scores(tm + TM_S, base + AT_K, next);
             tc_commit(at_barrier(base, S_FULL));
         }
         if (OWN_DQ) {
-            await(base, DQ_EMPTY, t - 1);
+            await_warps(base, DQ_EMPTY, t - 1);
             tc_after();
         }
         if (with_dq) start_dq(tm + TM_DQ, base);
         tc_commit(at_barrier(base, DQ_FULL));
         if (!continues) break;
         if (!OWN_DQ) {
-            await(base, DQ_EMPTY, t);
+            await_warps(base, DQ_EMPTY, t);
             tc_after();
         }
-        start_scores(tm + TM_DP, base + AT_V, next + TILE);
+        start_scores(tm + TM_DP, base + AT_V, next + ROW_TILE);
         tc_commit(at_barrier(base, DP_FULL));
     }
     tc_commit(at_barrier(base, GRADS_FULL));

@@ -24,9 +24,10 @@ static __device__ __forceinline__ struct hidden hidden_of(const struct kp_sdpa_b
     h.special = (int)shared_load32(flags_of(base, t));
     h.any = place_of(p, w, s).hides | (int)any_bad | h.special;
     h.bad_key = any_bad ? is_bad_key(base, lane) : 0;
-    const int i0 = s.i0 + PART * part, from = w->j0 + lane - i0 - w->off; /* key less the first query */
+    const int key = w->j0 + rank_of() * CTA_KEYS + lane, i0 = s.i0 + PART * part;
+    const int from = key - i0 - w->off; /* less the first query */
     const int lo = from - p->in.window_right, rows = w->seq.sq - i0;
-    const int hi = w->j0 + lane < w->seq.sk ? min(from + p->in.window_left + 1, rows) : 0;
+    const int hi = key < w->seq.sk ? min(from + p->in.window_left + 1, rows) : 0;
 #pragma unroll
     for (int c = 0; c < 2; c++) h.on[c] = low_bits(hi - 32 * c) & ~low_bits(lo - 32 * c);
     return h;
@@ -144,9 +145,19 @@ static __device__ __forceinline__ void zero_dv(uint32_t lanes, uint32_t part) {
     tc_before();
 }
 
-/* dS of the thread's key into the part's slice: a line of 64 queries of operand A, whose rows run along m. */
-static __device__ __forceinline__ void store_line(uint32_t slice, const uint32_t x[32]) {
-    const uint32_t key = threadIdx.x % 128, line = slice + key * 128;
+/* dS of the thread's key: a line of 64 queries of operand A, whose rows run along m. Into the part's slice, or, of a
+ * pair, into the CTA whose queries these are. */
+static __device__ __forceinline__ void store_line(uint32_t base, uint32_t part, const uint32_t x[32]) {
+    const uint32_t key = threadIdx.x % 128, rank = (uint32_t)rank_of();
+    const uint32_t line = base + AT_DS + (PAIR ? rank : part) * SLICE + key * 128;
+    if (PAIR && part != rank) {
+        const uint32_t there = cluster_address(line, part);
+#pragma unroll
+        for (uint32_t c = 0; c < 8; c++)
+            cluster_store128(there + ((c ^ (key & 7)) << 4),
+                             make_uint4(x[4 * c], x[4 * c + 1], x[4 * c + 2], x[4 * c + 3]));
+        return;
+    }
 #pragma unroll
     for (uint32_t c = 0; c < 8; c++)
         shared_store128(line + ((c ^ (key & 7)) << 4), make_uint4(x[4 * c], x[4 * c + 1], x[4 * c + 2], x[4 * c + 3]));
@@ -173,7 +184,7 @@ static __device__ __forceinline__ void take_step(const struct kp_sdpa_bwd *p, co
     tc_wait_stores();
     if (rare(h.special == DOUT_BAD)) add_bad_dout(p, w, s, base, lanes, t);
     tc_before();
-    tell(base, P_FULL);
+    tell_products(base, P_FULL);
     await(base, DP_FULL, t);
     tc_after();
 #pragma unroll
@@ -189,11 +200,10 @@ static __device__ __forceinline__ void take_step(const struct kp_sdpa_bwd *p, co
     }
     tc_store32(cells + TM_DS, y);
     await(base, DQ_FULL, t - 1); /* the step before has left dS */
-    store_line(base + AT_DS + part * SLICE, y);
-    async_fence();
+    store_line(base, part, y);
     tc_wait_stores();
     tc_before();
-    tell(base, DS_FULL);
+    tell_written(base, DS_FULL);
 }
 
 /* A key's row of dV or dK from tensor memory, times factor. not begun: zeros. */
@@ -225,19 +235,32 @@ static __device__ __forceinline__ void store_key(const struct kp_view *v, uint16
     }
 }
 
+/* A pair: K by columns, of both CTAs' keys. Of a key that is not finite only what stands here matters: dS, which is
+ * what a zeroed key says, times a finite number is the same. */
+static __device__ __forceinline__ void clean_key_columns(uint32_t base) {
+    await(base, KEY_COLUMNS_FULL, 0);
+#pragma unroll 2
+    for (int x = (int)threadIdx.x; x < KEYS * 8; x += MAIN_THREADS) {
+        const uint32_t chunk = base + AT_KEY_COLUMNS + 16 * x;
+        if (chunk_bad(chunk)) shared_store128(chunk, make_uint4(0, 0, 0, 0));
+    }
+}
+
 static __device__ __forceinline__ void run_scores(const struct kp_sdpa_bwd_maps *maps, uint32_t base) {
     const struct kp_sdpa_bwd *p = &maps->all.bwd;
     const uint32_t tm = shared_load32(base + AT_SLOT);
     const struct work w = recall_work(base);
-    const int part = warp_of() / 4, line = (int)threadIdx.x % 128, begun = w.steps > 0;
+    const int part = warp_of() / 4, begun = w.steps > 0, j0 = w.j0 + rank_of() * CTA_KEYS;
+    const int j = j0 + (int)threadIdx.x % 128;
     struct step s = first_step(p, &w);
     float factor = 1;
-    if (SCALED) factor = choose_factor(&maps->all, base);
+    if (SCALED) factor = choose_factor(&maps->all, base, rank_of() == 0);
     if (begun) {
         zero_dv(tm + quarter_of(), (uint32_t)part);
         await(base, KEYS_FULL, 0);
-        take_bad_keys(base);
-        tell(base, KEYS_READY);
+        take_bad_keys(base, w.seq.sk - j0);
+        if (PAIR) clean_key_columns(base);
+        tell_written(base, KEYS_READY);
     }
 #pragma unroll 1
     for (uint32_t t = 0; t < (uint32_t)w.steps; t++, s = step_after(&w, s)) take_step(p, &w, s, base, tm, t, factor);
@@ -248,8 +271,8 @@ static __device__ __forceinline__ void run_scores(const struct kp_sdpa_bwd_maps 
     const struct kp_view *v = part ? &p->dk : &p->dv;
     if (!v->data) return;
     const float undo = SCALED ? __uint_as_float(shared_load32(base + FACTORS)) : 1;
-    uint16_t *to = (uint16_t *)v->data + w.b * v->batch + w.head_k * v->head + (w.seq.k0 + w.j0 + line) * v->row;
-    store_key(v, to, part ? p->in.dim_qk : p->in.dim_v, tm + quarter_of() + (part ? TM_DK : TM_DV),
-              w.j0 + line < w.seq.keys, begun, part ? undo * p->in.scale : 1);
+    uint16_t *to = (uint16_t *)v->data + w.b * v->batch + w.head_k * v->head + (w.seq.k0 + j) * v->row;
+    store_key(v, to, part ? p->in.dim_qk : p->in.dim_v, tm + quarter_of() + (part ? TM_DK : TM_DV), j < w.seq.keys,
+              begun, part ? undo * p->in.scale : 1);
 }
 #endif

@@ -7,17 +7,18 @@
 #include "kernels/sm100/sdpa_bwd/layout.h"
 
 /* The warp's 32 queries: fragments of 16 queries and 8 columns, x[h][m] of queries 16 m.., columns 64 h... */
+constexpr int DQ_SLICES = SLICES / CTAS;
 struct fragments {
-    uint32_t x[SLICES][2][32];
+    uint32_t x[DQ_SLICES][2][32];
 };
 static __device__ __forceinline__ void load_dq(struct fragments *f, uint32_t cells) {
 #pragma unroll
-    for (int h = 0; h < SLICES; h++)
+    for (int h = 0; h < DQ_SLICES; h++)
 #pragma unroll
         for (int m = 0; m < 2; m++) tc_load_16x64(f->x[h][m], cells + 64 * h + (16u << 16) * m);
     tc_wait_loads();
 #pragma unroll
-    for (int h = 0; h < SLICES; h++)
+    for (int h = 0; h < DQ_SLICES; h++)
 #pragma unroll
         for (int m = 0; m < 2; m++)
 #pragma unroll
@@ -26,7 +27,7 @@ static __device__ __forceinline__ void load_dq(struct fragments *f, uint32_t cel
 /* to: the warp's part of the tile, the lane's four numbers of a fragment. */
 static __device__ __forceinline__ void add_dq(float *to, const struct fragments *f) {
 #pragma unroll
-    for (int h = 0; h < SLICES; h++)
+    for (int h = 0; h < DQ_SLICES; h++)
 #pragma unroll
         for (int n = 0; n < 8; n++)
 #pragma unroll
@@ -38,11 +39,23 @@ static __device__ __forceinline__ void add_dq(float *to, const struct fragments 
             }
 }
 
+/* Where in a tile's sums the warp's fragments begin: 32 queries; of a pair, 64 columns. */
+static __device__ __forceinline__ int part_of_dq(void) {
+    const int quarter = warp_of() % 4;
+    return PAIR ? (2 * rank_of() + quarter % 2) * (32 * DIM) + quarter / 2 * (32 * 64) : quarter * (32 * DIM);
+}
+
+/* Until the turn has been passed so often, or, by the other CTA of a pair, once more. */
+static __device__ __forceinline__ void wait_passes(const int32_t *turn, int32_t passes) {
+    int32_t x;
+    do asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(x) : "l"(turn) : "memory");
+    while (x < passes);
+}
 /* In order: the key tiles before this one, from the first that sees a row of the tile, have added theirs. */
 static __device__ __forceinline__ void enter_turn(const struct kp_sdpa_bwd *p, const struct work *w, struct step s,
                                                   int32_t *turn) {
     const int first = max(s.i0 + w->off - p->in.window_left, 0) / KEYS;
-    if (threadIdx.x == 32 * WARP_SUMS) wait_turn(turn, w->key_tile - first);
+    if (threadIdx.x == 32 * WARP_SUMS) wait_passes(turn, CTAS * (w->key_tile - first));
     named_sync(SUMS, 128);
 }
 /* The fence of one thread after a barrier covers the sums of all. */
@@ -64,13 +77,13 @@ static __device__ __forceinline__ void run_sums(const struct kp_sdpa_bwd *p, uin
             load_dq(&f, shared_load32(base + AT_SLOT) + quarter_of() + TM_DQ);
             tc_before();
         }
-        tell(base, DQ_EMPTY);
+        tell_products(base, DQ_EMPTY);
         w = recall_work(base);
         if (p->dq_sum) {
             const int64_t row = s.head * p->stat_rows + w.stat0 + s.i0;
             int32_t *turn = (int32_t *)p->turns + row / ROWS;
             if (p->turns) enter_turn(p, &w, s, turn);
-            add_dq((float *)p->dq_sum + row * DIM + warp_of() % 4 * (32 * DIM) + 4 * lane_of(), &f);
+            add_dq((float *)p->dq_sum + row * DIM + part_of_dq() + 4 * lane_of(), &f);
             if (p->turns) leave_turn(turn);
         }
         s = step_after(&w, s);

@@ -161,10 +161,10 @@ static __device__ __forceinline__ void compute(const struct kp_sdpa_bwd_maps *ma
     float dk[N_GRAD], dv[N_GRAD], factor = 1;
 #pragma unroll
     for (int x = 0; x < N_GRAD; x++) dk[x] = dv[x] = 0;
-    if (SCALED) factor = choose_factor(&maps->all, shared);
+    if (SCALED) factor = choose_factor(&maps->all, shared, 1);
     if (steps_of(shared) > 0) {
         mbar_wait(shared + KEYS_FULL, 0);
-        take_bad_keys(shared);
+        take_bad_keys(shared, (int)shared_load32(shared + KEPT + 36) - (int)shared_load32(shared + KEPT + 8) * KEYS);
     }
 #pragma unroll 1
     for (int t = 0; t < steps_of(shared); t++) take_step(p, shared, t, wg, factor, dk, dv);

@@ -11,7 +11,7 @@
 #include "kernels/params/sdpa_sm90.h"
 
 constexpr int TYPE = CFG_DTYPE, DIM = CFG_DIM, GROUPS = CFG_GROUPS, STAGES = CFG_STAGES;
-constexpr int ROWS = KP_SDPA_BWD_SM90_ROWS, KEYS = 64 * GROUPS, SCALED = TYPE == KP_F16;
+constexpr int ROWS = KP_SDPA_BWD_SM90_ROWS, KEYS = 64 * GROUPS, CTA_KEYS = KEYS, SCALED = TYPE == KP_F16;
 constexpr int MAIN_THREADS = 128 * GROUPS;
 /* 504 registers a thread of each warpgroup; ptxas keeps 24 of a warpgroup from its sums. */
 constexpr int DQ_COLUMNS = DIM == 64 ? 64 : 32, MAIN_REGISTERS = DIM == 64 ? 216 : 224,

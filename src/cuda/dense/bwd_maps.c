@@ -16,11 +16,13 @@ static struct attn_cuda_bwd_main main_of(const struct attn_kernel *k) {
     if (k->features == ATTN_CUDA_SM100A) {
         const struct kp_sdpa_bwd_sm100_config *c = k->impl;
         m.symbol = c->symbol, m.dim = c->dim;
-        m.keys = KP_SDPA_BWD_SM100_KEYS, m.rows = KP_SDPA_BWD_SM100_ROWS, m.threads = KP_SDPA_BWD_SM100_THREADS;
-        m.shared_bytes = KP_SDPA_BWD_SM100_SHARED(c->dim, c->stages);
+        m.ctas = 1 + c->pair;
+        m.keys = KP_SDPA_BWD_SM100_KEYS * m.ctas, m.rows = KP_SDPA_BWD_SM100_ROWS;
+        m.threads = KP_SDPA_BWD_SM100_THREADS;
+        m.shared_bytes = KP_SDPA_BWD_SM100_SHARED(c->dim, c->stages, c->pair);
     } else {
         const struct kp_sdpa_bwd_sm90_config *c = k->impl;
-        m.symbol = c->symbol, m.dim = c->dim;
+        m.symbol = c->symbol, m.dim = c->dim, m.ctas = 1;
         m.keys = KP_SDPA_BWD_SM90_KEYS(*c), m.rows = KP_SDPA_BWD_SM90_ROWS, m.threads = KP_SDPA_BWD_SM90_THREADS(*c);
         m.shared_bytes = KP_SDPA_BWD_SM90_SHARED(*c);
     }
@@ -32,8 +34,8 @@ struct speed {
     double flops, bytes;
 };
 static struct speed speed_of(const struct attn_kernel *k, int32_t dim) {
-    /* counted, not timed: additions of dQ at D 128, the chain from S to dQ at D 64 */
-    if (k->features == ATTN_CUDA_SM100A) return (struct speed){8192 * 1.85e9 * (dim == 64 ? 0.4 : 0.5), 4.5e10};
+    /* counted, not timed: 0.75 of the largest unit, shared memory, for which the tensor unit waits */
+    if (k->features == ATTN_CUDA_SM100A) return (struct speed){8192 * 1.85e9 * (dim == 64 ? 0.48 : 0.7), 4.5e10};
     return (struct speed){4096 * 1.7e9 * 0.5, 2e10}; /* of wgmma */
 }
 
@@ -120,7 +122,7 @@ static attn_status write_maps(const struct attn_core_device *dev, const struct a
     const int packed = attn_core_has(p, ATTN_PACKED);
     const int64_t rows_q = packed ? p->total_q : p->seq_q, rows_k = packed ? p->total_k : p->seq_k,
                   batch = packed ? 1 : p->batch;
-    const uint32_t rows = (uint32_t)m->rows, keys = (uint32_t)m->keys;
+    const uint32_t rows = (uint32_t)(m->rows / m->ctas), keys = (uint32_t)(m->keys / m->ctas);
     out->all = *kp;
     TRY(attn_cuda_sdpa_map(dev, "q", &in->q, p->dim_qk, rows_q, p->heads_q, batch, rows, &out->q));
     TRY(attn_cuda_sdpa_map(dev, "k", &in->k, p->dim_qk, rows_k, p->heads_k, batch, keys, &out->k));

@@ -188,7 +188,9 @@ void attn_cuda_bwd_write_note(const struct attn_core_device *dev, const struct a
     set_geometry(&prepared->kp.bwd, &g, m);
     prepared->kp.bound_tiles = (int32_t)g.bound_tiles;
     work[ATTN_CUDA_BWD_PREPARE] = step(dev, type->prepare, type->params_bytes, row_tiles + key_tiles, 256, 0);
-    work[ATTN_CUDA_BWD_MAIN] = step(dev, m->symbol, type->params_bytes, g.items, m->threads, m->shared_bytes);
+    const int32_t ctas = m->ctas > 1 ? m->ctas : 1;
+    work[ATTN_CUDA_BWD_MAIN] = step(dev, m->symbol, type->params_bytes, g.items * ctas, m->threads, m->shared_bytes);
+    work[ATTN_CUDA_BWD_MAIN].grid.cluster = (uint32_t)ctas;
     work[ATTN_CUDA_BWD_CONVERT] = step(dev, type->convert[m->fours], type->params_bytes, row_tiles, 256, 0);
     if (wants_bias(p)) work[ATTN_CUDA_BWD_BIAS] = step(dev, type->bias, bytes, 0, 128, KP_SDPA_BWD_BIAS_SHARED_BYTES);
     if (wants_sums(p)) work[ATTN_CUDA_BWD_SUMS] = step(dev, sums_symbol, bytes, 0, 256, 1024);
