@@ -13,7 +13,7 @@ struct kp_sdpa_fwd_sm90_config {
 /* One row of kernels/variants/sdpa_bwd_wgmma_sm90.def; columns explained there. */
 struct kp_sdpa_bwd_sm90_config {
     const char *symbol;
-    int32_t dtype, dim, groups, stages;
+    int32_t dtype, dim, groups, stages, pair;
 };
 #define KP_SDPA_BWD_SM90_ROWS       64
 #define KP_SDPA_BWD_SM90_KEYS(c)    (64 * (c).groups)
@@ -21,6 +21,14 @@ struct kp_sdpa_bwd_sm90_config {
 /* K, V, stages of Q, dO and statistics, two of dS; barriers, flags. */
 #define KP_SDPA_BWD_SM90_SHARED(c)                                                                                     \
     (4 * (c).dim * KP_SDPA_BWD_SM90_KEYS(c) + (c).stages * (4 * 64 * (c).dim + 512) + 2 * 8192 * (c).groups + 640)
+
+/* sdpa_bwd_pair.cu: K, V, half of the other CTA's K; Q two, dO one and a half; P, dS two, the other CTA's dS;
+ * statistics, barriers, flags. */
+#define KP_SDPA_BWD_SM90_PAIR_THREADS 512
+#define KP_SDPA_BWD_SM90_PAIR_NOTES   640
+#define KP_SDPA_BWD_SM90_PAIR_SHARED(c)                                                                                \
+    (128 * (c).dim * 2 + 64 * (c).dim + 128 * (c).dim * 2 + 192 * (c).dim + 4 * 8192 + 1024 +                          \
+     KP_SDPA_BWD_SM90_PAIR_NOTES)
 
 #define KP_SDPA_SM90_ROWS(c)    (64 * (c).groups)
 #define KP_SDPA_SM90_THREADS(c) (128 * (c).groups + 128)

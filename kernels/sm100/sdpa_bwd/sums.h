@@ -4,6 +4,7 @@
 #ifndef ATTN_SM100_SDPA_BWD_SUMS_H
 #define ATTN_SM100_SDPA_BWD_SUMS_H
 #include "kernels/device/reduce.h"
+#include "kernels/device/turn_passes.h"
 #include "kernels/sm100/sdpa_bwd/layout.h"
 
 /* The warp's 32 queries: fragments of 16 queries and 8 columns, x[h][m] of queries 16 m.., columns 64 h... */
@@ -45,12 +46,6 @@ static __device__ __forceinline__ int part_of_dq(void) {
     return PAIR ? (2 * rank_of() + quarter % 2) * (32 * DIM) + quarter / 2 * (32 * 64) : quarter * (32 * DIM);
 }
 
-/* Until the turn has been passed so often, or, by the other CTA of a pair, once more. */
-static __device__ __forceinline__ void wait_passes(const int32_t *turn, int32_t passes) {
-    int32_t x;
-    do asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(x) : "l"(turn) : "memory");
-    while (x < passes);
-}
 /* In order: the key tiles before this one, from the first that sees a row of the tile, have added theirs. */
 static __device__ __forceinline__ void enter_turn(const struct kp_sdpa_bwd *p, const struct work *w, struct step s,
                                                   int32_t *turn) {

@@ -2,11 +2,10 @@
  * Part of sdpa_bwd.cu: the last warpgroup, which copies, forms dQ and adds it to the sums in memory. */
 #ifndef ATTN_SM90_SDPA_BWD_DQ_H
 #define ATTN_SM90_SDPA_BWD_DQ_H
-#include "kernels/device/reduce.h"
 #include "kernels/device/tensor_load.h"
 #include "kernels/device/uniform_desc.h"
 #include "kernels/device/wgmma.h"
-#include "kernels/sm90/sdpa_bwd/work.h"
+#include "kernels/sm90/sdpa_bwd/turns.h"
 
 static __device__ __forceinline__ void load_keys(const struct kp_sdpa_bwd_maps *maps, const struct work *w,
                                                  uint32_t shared) {
@@ -59,38 +58,12 @@ static __device__ __forceinline__ void product_dq(float dq[N_DQ], uint64_t ds, u
     wgmma_hold(dq, N_DQ);
 }
 
-/* Where the sums of the step's dQ are: element (warp, n, lane, c) is accumulator 4 n + c of the lane. */
-static __device__ __forceinline__ float *sums_of(const struct kp_sdpa_bwd *p, int stage, uint32_t shared) {
-    const uint2 place = shared_load32x2(shared + PLACES + 16 * stage);
-    const int64_t row = (int64_t)place.x * p->stat_rows + (int64_t)shared_load64(shared + KEPT + 56) + (int)place.y;
-    const int thread = recompute((int)threadIdx.x) % 128;
-    return (float *)p->dq_sum + row * DIM + thread / 32 * (16 * DIM) + 4 * (thread % 32);
-}
-/* In order: wait for the key tiles before this one, from the first that sees a row of the tile. */
-static __device__ __forceinline__ void enter_turn(const struct kp_sdpa_bwd *p, int stage, uint32_t shared) {
-    if (threadIdx.x == MAIN_THREADS) {
-        const uint2 place = shared_load32x2(shared + PLACES + 16 * stage);
-        const struct work w = recall_work(shared);
-        const int first = max((int)place.y + w.off - p->in.window_left, 0) / KEYS;
-        const int64_t row = (int64_t)place.x * p->stat_rows + w.stat0 + (int)place.y;
-        int32_t *turn = (int32_t *)p->turns + row / ROWS;
-        shared_store64(shared + TURN, (uint64_t)turn);
-        wait_turn(turn, w.key_tile - first);
-    }
-    named_sync(DQ, 128);
-}
-/* The sums of the warpgroup are seen before the next one's: the fence of one thread after a barrier covers all. */
-static __device__ __forceinline__ void leave_turn(uint32_t shared) {
-    named_sync(DQ, 128);
-    if (threadIdx.x == MAIN_THREADS) pass_turn((int32_t *)shared_load64(shared + TURN));
-}
-
 /* The warpgroup. Rows of step t + STAGES - 1 go where those of step t - 1 were, which all compute warpgroups have left
  * when dS of step t is there. */
 static __device__ __forceinline__ void copy_and_add(const struct kp_sdpa_bwd_maps *maps, uint32_t shared) {
     const struct kp_sdpa_bwd *p = &maps->all.bwd;
     const int steps = steps_of(shared);
-    if (threadIdx.x == MAIN_THREADS && steps > 0) {
+    if (threadIdx.x == DQ_FIRST && steps > 0) {
         const struct work w = recall_work(shared);
         const struct step first = first_step(p, &w);
         load_keys(maps, &w, shared);
@@ -103,7 +76,7 @@ static __device__ __forceinline__ void copy_and_add(const struct kp_sdpa_bwd_map
     for (int t = 0; t < steps; t++) {
         const uint32_t ds = t & 1;
         mbar_wait(shared + DS_FULL + 8 * ds, t >> 1 & 1);
-        if (threadIdx.x == MAIN_THREADS && t + STAGES - 1 < steps) {
+        if (threadIdx.x == DQ_FIRST && t + STAGES - 1 < steps) {
             const int before = stage == 0 ? STAGES - 1 : stage - 1;
             if (t > 0) { /* the other warps here have read its place */
                 mbar_wait(shared + ROWS_FREE + 8 * before, (t - 1) / STAGES & 1);
@@ -113,7 +86,7 @@ static __device__ __forceinline__ void copy_and_add(const struct kp_sdpa_bwd_map
         }
         __syncwarp();
         if (p->dq_sum) {
-            float *to = sums_of(p, stage, shared);
+            float *to = sums_of(p, shared, stage);
 #pragma unroll
             for (int x = 0; x < DIM / DQ_COLUMNS; x++, to += 16 * DQ_COLUMNS) {
                 float dq[N_DQ];
@@ -121,7 +94,7 @@ static __device__ __forceinline__ void copy_and_add(const struct kp_sdpa_bwd_map
                 product_dq(dq, uniform_desc(slice_desc(shared + DS_RING + ds * DS_BYTES, 0)),
                            uniform_desc(slice_desc(columns, K_SLICE)));
                 if (x + 1 == DIM / DQ_COLUMNS && threadIdx.x % 32 == 0) mbar_arrive(shared + DS_FREE + 8 * ds);
-                if (p->turns && x == 0) enter_turn(p, stage, shared);
+                if (p->turns && x == 0) enter_turn(p, shared, stage);
 #pragma unroll
                 for (int n = 0; n < DQ_COLUMNS / 8; n++) reduce_add4(to + 128 * n, dq + 4 * n);
             }

@@ -31,9 +31,8 @@
  * Hidden cells have P = dS = 0, but 0 * NaN is NaN: not_finite.h.
  *
  * Figures: docs/kernels/sdpa_bwd_sm90.md. */
-#include "kernels/device/stmatrix.h"
-#include "kernels/sm90/sdpa_bwd/cells.h"
 #include "kernels/sm90/sdpa_bwd/dq.h"
+#include "kernels/sm90/sdpa_bwd/store.h"
 /* It reads the constants of work.h. */
 #include "kernels/device/sdpa_bwd_factor.h"
 
@@ -63,43 +62,6 @@ static __device__ __forceinline__ void start_gradient(float g[N_GRAD], const uin
     wgmma_commit();
 }
 
-/* ------------------------------------------------------------------ results ------------------------ */
-
-/* The warpgroup's 64 keys, rounded, through its rows of the tile in shared memory, to the tensor. */
-static __device__ __forceinline__ void store_keys(const struct kp_sdpa_bwd *p, const struct work *w,
-                                                  const struct kp_view *v, int width, uint32_t tile, int wg,
-                                                  float factor, const float g[N_GRAD]) {
-    constexpr int CHUNKS = DIM / 8, ACROSS = CHUNKS < 32 ? CHUNKS : 32, DOWN = 32 / ACROSS;
-    const int line0 = 64 * wg + 16 * warp_of(), line = line0 + (lane_of() & 15);
-#pragma unroll
-    for (int j = 0; j < DIM / 16; j++) {
-        uint32_t x[4];
-#pragma unroll
-        for (int y = 0; y < 4; y++) x[y] = pack16(TYPE, g[8 * j + 2 * y] * factor, g[8 * j + 2 * y + 1] * factor);
-        const int chunk = 2 * j + (lane_of() >> 4);
-        store_matrix4(tile + chunk / 8 * K_SLICE + line * 128 + ((chunk % 8 ^ (line & 7)) << 4), x);
-    }
-    __syncwarp();
-    const int r0 = lane_of() / ACROSS, chunk = lane_of() % ACROSS, left = width - 8 * chunk;
-    const int exist = w->seq.keys - w->j0 - line0;
-    uint16_t *to = (uint16_t *)v->data + w->b * v->batch + w->head_k * v->head +
-                   (w->seq.k0 + w->j0 + line0 + r0) * v->row + 8 * chunk;
-#pragma unroll 2
-    for (int r = r0; r < 16; r += DOWN, to += DOWN * v->row) {
-        const uint4 a = shared_load128(tile + chunk / 8 * K_SLICE + (line0 + r) * 128 +
-                                       ((chunk % 8 ^ (line0 + r & 7)) << 4));
-        if (r >= exist) break;
-        if (v->chunk == 16 && left >= 8) {
-            *(uint4 *)to = a;
-            continue;
-        }
-        const uint32_t word[4] = {a.x, a.y, a.z, a.w};
-#pragma unroll
-        for (int e = 0; e < 8; e++)
-            if (e < left) to[e] = (uint16_t)(word[e / 2] >> (e % 2 * 16));
-    }
-}
-
 /* ------------------------------------------------------------------ a compute warpgroup ------------ */
 
 static __device__ __forceinline__ void arrive_warp(uint32_t barrier) {
@@ -107,51 +69,53 @@ static __device__ __forceinline__ void arrive_warp(uint32_t barrier) {
     if (lane_of() == 0) mbar_arrive(barrier);
 }
 
-/* Where the rows of a step are. */
-struct rows {
-    uint32_t tile, stats; /* Q, then dO; lse, shift */
-};
-static __device__ __forceinline__ struct rows rows_of(uint32_t shared, int t) {
-    return (struct rows){shared + ROWS_RING + t % STAGES * 2 * Q_BYTES, shared + STATS + t % STAGES * 8 * ROWS};
+static __device__ __forceinline__ struct rows rows_of(uint32_t shared, int stage) {
+    const uint32_t q = shared + ROWS_RING + stage * 2 * Q_BYTES, dout = q + Q_BYTES;
+    return (struct rows){q, {dout, dout + Q_BYTES / 2}};
 }
 
 /* A step: cells, gradients. dS is handed to the last warpgroup as soon as it is there. */
 static __device__ __forceinline__ void take_step(const struct kp_sdpa_bwd *p, uint32_t shared, int t, int wg,
                                                  float factor, float dk[N_GRAD], float dv[N_GRAD]) {
     const int stage = t % STAGES;
-    const struct rows r = rows_of(shared, t);
+    const uint32_t stats = shared + STATS + stage * 8 * ROWS;
+    const struct rows r = rows_of(shared, stage);
     float s[N_CELLS], d[N_CELLS];
     uint32_t pr[N_PACKED], dr[N_PACKED];
     int special = 0;
     mbar_wait(shared + ROWS_FULL + 8 * stage, t / STAGES & 1);
-    if (rare(has_special_rows(p, r.stats))) special = clean_rows(shared, r.tile, r.stats);
-    start_dp(d, r.stats);
-    start_cells(s, uniform_desc(slice_desc(shared + K_TILE + 8192 * wg, 0)), uniform_desc(slice_desc(r.tile, 0)), 0);
-    start_cells(d, uniform_desc(slice_desc(shared + V_TILE + 8192 * wg, 0)),
-                uniform_desc(slice_desc(r.tile + Q_BYTES, 0)), 1);
+    if (rare(has_special_rows(p, stats))) special = clean_rows(&r, stats, shared + BAD_DOUT);
+    start_dp(d, stats);
+    start_cells(s, uniform_desc(slice_desc(shared + K_TILE + 8192 * wg, 0)), uniform_desc(slice_desc(r.q, 0)), 0);
+    start_cells(d, uniform_desc(slice_desc(shared + V_TILE + 8192 * wg, 0)), uniform_desc(slice_desc(r.dout[0], 0)), 1);
     const int hides = (int)(shared_load32(shared + PLACES + 16 * stage + 12) | shared_load32(shared + ANY_BAD));
     wgmma_wait(1);
     wgmma_hold(s, N_CELLS);
-    probabilities(s, r.stats, p->in.scale * LOG2E); /* under dP */
+    probabilities(s, stats, p->in.scale * LOG2E); /* under dP */
     wgmma_wait(0);
     wgmma_hold(d, N_CELLS);
     if (rare(hides | special)) {
-        hide_cells(p, shared, stage, r.stats, wg, s, d);
-        if (special) silence_cells(r.stats, d);
+        hide_cells<3>(p, shared, recall_place(shared, stage), stats, wg, s, d);
+        if (special) silence_cells(stats, d);
     }
     mbar_wait(shared + DS_FREE + 8 * (t & 1), t >> 1 & 1 ^ 1);
     score_gradients(s, d, factor);
     round_cells(d, dr);
     store_cells(shared + DS_RING + (t & 1) * DS_BYTES + wg * DS_SLICE, dr);
     round_cells(s, pr);
-    start_gradient(dv, pr, uniform_desc(slice_desc(r.tile + Q_BYTES, Q_SLICE)));
+    start_gradient(dv, pr, uniform_desc(slice_desc(r.dout[0], Q_SLICE)));
     async_fence();
     arrive_warp(shared + DS_FULL + 8 * (t & 1));
-    start_gradient(dk, dr, uniform_desc(slice_desc(r.tile, Q_SLICE)));
+    start_gradient(dk, dr, uniform_desc(slice_desc(r.q, Q_SLICE)));
     wgmma_wait(0);
     wgmma_hold(dv, N_GRAD);
     wgmma_hold(dk, N_GRAD);
-    if (rare(special == DOUT_BAD)) add_bad_dout(p, shared, stage, pr, dv);
+    if (rare(special == DOUT_BAD)) {
+        const struct work w = recall_work(shared);
+        const struct place place = recall_place(shared, stage);
+        add_bad_dout(p, &w, place.head, place.i0, shared + BAD_DOUT, dv,
+                     [&](int q, int h) { return cell_of(pr, q, h); });
+    }
     arrive_warp(shared + ROWS_FREE + 8 * stage);
 }
 
@@ -164,16 +128,15 @@ static __device__ __forceinline__ void compute(const struct kp_sdpa_bwd_maps *ma
     if (SCALED) factor = choose_factor(&maps->all, shared, 1);
     if (steps_of(shared) > 0) {
         mbar_wait(shared + KEYS_FULL, 0);
-        take_bad_keys(shared, (int)shared_load32(shared + KEPT + 36) - (int)shared_load32(shared + KEPT + 8) * KEYS);
+        take_bad_keys(shared, keys_from(shared, 0));
     }
 #pragma unroll 1
     for (int t = 0; t < steps_of(shared); t++) take_step(p, shared, t, wg, factor, dk, dv);
-    const struct work w = recall_work(shared);
-    if (p->dv.data) store_keys(p, &w, &p->dv, p->in.dim_v, shared + V_TILE, wg, 1, dv);
-    const int last = w.steps - 1; /* dQ of the last step has read K */
-    if (last >= 0) mbar_wait(shared + DS_FREE + 8 * (last & 1), last >> 1 & 1);
+    const int steps = steps_of(shared), last = steps - 1;
+    if (p->dv.data) store_keys(&p->dv, p->in.dim_v, shared, shared + V_TILE, 64 * wg, 64 * wg, 1, dv);
+    if (last >= 0) mbar_wait(shared + DS_FREE + 8 * (last & 1), last >> 1 & 1); /* dQ of the last step has read K */
     const float undo = SCALED ? __uint_as_float(shared_load32(shared + FACTORS)) : 1;
-    if (p->dk.data) store_keys(p, &w, &p->dk, p->in.dim_qk, shared + K_TILE, wg, undo * p->in.scale, dk);
+    if (p->dk.data) store_keys(&p->dk, p->in.dim_qk, shared, shared + K_TILE, 64 * wg, 64 * wg, undo * p->in.scale, dk);
 }
 
 extern "C" __global__ void __launch_bounds__(MAIN_THREADS + 128, 1)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Part of sdpa_bwd.cu: configuration of the variant, what stands where in shared memory. The picture and the rules
- * stand there. */
+ * Part of sdpa_bwd.cu and sdpa_bwd_pair.cu: what a CTA, or a pair of them, works on. The configuration of the variant,
+ * and what stands where in shared memory: layout.h, pair_layout.h. */
 #ifndef ATTN_SM90_SDPA_BWD_WORK_H
 #define ATTN_SM90_SDPA_BWD_WORK_H
 #include "kernels/device/cluster.h"
@@ -8,34 +8,12 @@
 #include "kernels/device/number.h"
 #include "kernels/device/sdpa_bwd_bound.h"
 #include "kernels/device/shared.h"
-#include "kernels/params/sdpa_sm90.h"
-
-constexpr int TYPE = CFG_DTYPE, DIM = CFG_DIM, GROUPS = CFG_GROUPS, STAGES = CFG_STAGES;
-constexpr int ROWS = KP_SDPA_BWD_SM90_ROWS, KEYS = 64 * GROUPS, CTA_KEYS = KEYS, SCALED = TYPE == KP_F16;
-constexpr int MAIN_THREADS = 128 * GROUPS;
-/* 504 registers a thread of each warpgroup; ptxas keeps 24 of a warpgroup from its sums. */
-constexpr int DQ_COLUMNS = DIM == 64 ? 64 : 32, MAIN_REGISTERS = DIM == 64 ? 216 : 224,
-              DQ_REGISTERS = DIM == 64 ? 72 : 48;
-constexpr int N_CELLS = ROWS / 2, N_PACKED = ROWS / 4, N_GRAD = DIM / 2; /* registers of a thread: S and dP, P, dK */
-
-/* Slices of 64 columns: wgmma.h. */
-constexpr int K_SLICE = 128 * KEYS, Q_SLICE = 128 * ROWS, DS_SLICE = 128 * ROWS;
-constexpr int K_BYTES = DIM / 64 * K_SLICE, Q_BYTES = DIM / 64 * Q_SLICE, DS_BYTES = GROUPS * DS_SLICE;
-constexpr int K_TILE = 0, V_TILE = K_BYTES, ROWS_RING = 2 * K_BYTES;                      /* a stage: Q, dO */
-constexpr int DS_RING = ROWS_RING + STAGES * 2 * Q_BYTES, STATS = DS_RING + 2 * DS_BYTES; /* a stage: lse, shift */
-constexpr int BARRIERS = STATS + STAGES * 8 * ROWS;
-constexpr int KEYS_FULL = BARRIERS, ROWS_FULL = BARRIERS + 8, ROWS_FREE = ROWS_FULL + 8 * STAGES,
-              DS_FULL = ROWS_FREE + 8 * STAGES, DS_FREE = DS_FULL + 16;
-constexpr int PLACES = BARRIERS + 128;                       /* struct place of each stage */
-constexpr int KEPT = PLACES + 16 * STAGES, NEXT = KEPT + 64; /* struct work, the step to be copied next */
-constexpr int ANY_BAD = NEXT + 8, TURN = NEXT + 16, BAD_KEYS = NEXT + 32, BAD_DOUT = BAD_KEYS + 32;
-constexpr int FACTORS = BAD_DOUT + 16; /* f16: the factor of dS and what undoes it */
-constexpr int BOUNDS = FACTORS + 16;   /* f16: of each warp */
-constexpr int MAIN = 1, DQ = 2;        /* named barriers */
-static_assert(BOUNDS + 16 * 4 * GROUPS <= BARRIERS + 640 && STAGES <= 4, "the room that the host counts");
-static_assert(KEYS <= 256 && DIM % 64 == 0, "boxes, flags, slices");
-
-/* It reads the constants above. */
+#if CFG_PAIR
+#include "kernels/sm90/sdpa_bwd/pair_layout.h"
+#else
+#include "kernels/sm90/sdpa_bwd/layout.h"
+#endif
+/* It reads the constants of the layout. */
 #include "kernels/device/sdpa_bwd_work.h"
 
 static __device__ __forceinline__ struct place recall_place(uint32_t shared, int stage) {

@@ -18,13 +18,17 @@ static struct attn_cuda_bwd_main main_of(const struct attn_kernel *k) {
         m.symbol = c->symbol, m.dim = c->dim;
         m.ctas = 1 + c->pair;
         m.keys = KP_SDPA_BWD_SM100_KEYS * m.ctas, m.rows = KP_SDPA_BWD_SM100_ROWS;
+        m.box_rows = m.rows / m.ctas;
         m.threads = KP_SDPA_BWD_SM100_THREADS;
         m.shared_bytes = KP_SDPA_BWD_SM100_SHARED(c->dim, c->stages, c->pair);
     } else {
         const struct kp_sdpa_bwd_sm90_config *c = k->impl;
-        m.symbol = c->symbol, m.dim = c->dim, m.ctas = 1;
-        m.keys = KP_SDPA_BWD_SM90_KEYS(*c), m.rows = KP_SDPA_BWD_SM90_ROWS, m.threads = KP_SDPA_BWD_SM90_THREADS(*c);
-        m.shared_bytes = KP_SDPA_BWD_SM90_SHARED(*c);
+        m.symbol = c->symbol, m.dim = c->dim;
+        m.ctas = 1 + c->pair;
+        m.keys = KP_SDPA_BWD_SM90_KEYS(*c), m.rows = KP_SDPA_BWD_SM90_ROWS;
+        m.box_rows = m.rows;
+        m.threads = c->pair ? KP_SDPA_BWD_SM90_PAIR_THREADS : KP_SDPA_BWD_SM90_THREADS(*c);
+        m.shared_bytes = c->pair ? KP_SDPA_BWD_SM90_PAIR_SHARED(*c) : KP_SDPA_BWD_SM90_SHARED(*c);
     }
     return m;
 }
@@ -122,7 +126,7 @@ static attn_status write_maps(const struct attn_core_device *dev, const struct a
     const int packed = attn_core_has(p, ATTN_PACKED);
     const int64_t rows_q = packed ? p->total_q : p->seq_q, rows_k = packed ? p->total_k : p->seq_k,
                   batch = packed ? 1 : p->batch;
-    const uint32_t rows = (uint32_t)(m->rows / m->ctas), keys = (uint32_t)(m->keys / m->ctas);
+    const uint32_t rows = (uint32_t)m->box_rows, keys = (uint32_t)(m->keys / m->ctas);
     out->all = *kp;
     TRY(attn_cuda_sdpa_map(dev, "q", &in->q, p->dim_qk, rows_q, p->heads_q, batch, rows, &out->q));
     TRY(attn_cuda_sdpa_map(dev, "k", &in->k, p->dim_qk, rows_k, p->heads_k, batch, keys, &out->k));

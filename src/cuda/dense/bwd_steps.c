@@ -85,7 +85,7 @@ int attn_cuda_bwd_refuse(const struct attn_core_device *dev, const struct attn_c
     /* below 2^28 each, and rows of the workspace are far fewer than 2^62 */
     const int64_t items = p->batch * p->heads_k * attn_cuda_blocks(p->seq_k, m->keys);
     const double numbers = (double)p->batch * (double)p->heads_q * (double)p->seq_q * 1024;
-    if (items <= INT32_MAX && numbers <= 1e17) return 0;
+    if (items <= INT32_MAX / 2 && numbers <= 1e17) return 0; /* a pair of CTAs each */
     attn_text_add(why, "%" PRId64 " key tiles or a workspace of %g numbers are too many", items, numbers);
     return 1;
 }

@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: MIT
+ * Dense attention backward on Hopper for head dims to 256: wgmma, tensor maps (TMA), pairs of CTAs. A pair owns a tile
+ * of 128 keys of one key head, 64 each, and walks the tiles of 64 query rows that see them, of every query head of the
+ * group: a step each. Formulas: sdpa_bwd.cu.
+ *
+ *   K, V once, Q, dO of each step --TMA, 128-byte swizzle--> slices of 64 columns in shared memory; lse, shift too
+ *   warpgroup of cells: K, Q slices  --wgmma--> S^T  (64 keys x 64 queries, f32 registers) --exponentials--> P^T
+ *                       V, dO slices --wgmma--> dP^T - shift, for half of the columns at a time
+ *                       P^T --stmatrix--> P in shared memory     dS^T = P^T o (dP^T - shift) --stmatrix--> dS (two)
+ *   warpgroup of dV:    P^T, dO slices --wgmma--> dV (64 keys x 256, f32 registers), a half of the columns at a time
+ *   warpgroup of dK:    dS^T, Q slices --wgmma--> dK (64 keys x 256, f32 registers)
+ *   warpgroup of dQ:    dS --copy--> the other CTA
+ *                       dS of both, K slices of both --wgmma--> dQ, 64 queries x this CTA's 128 columns
+ *                       --red.v4--> sums of all pairs of the head, f32, in the order of the fragments
+ *
+ * The exchange cuts the reductions in half: at D 256 with 64 keys they would be 64 KiB for 2560 clocks of products, and
+ * the adders of the second-level cache take about 2.9 TB/s.
+ *
+ * Roles and registers: warpgroups 0 cells (112), 1 dV (168; its first thread copies dO and shift), 2 dK (168; its first
+ * thread copies K, V, Q and lse), 3 dQ (64; its first thread sends dS). The last reader of a tile copies the next one
+ * to its place, when both CTAs have left it: each copies half of Q and of dO into both (multicast).
+ * Shared memory: pair_layout.h. dO has room for half of its columns three times: half h of step t, number 2 t + h,
+ * stands at place (2 t + h) % 3.
+ *   mbarrier (arrivals)                                                      phase
+ *   KEYS_FULL (1 + bytes)                                                    0
+ *   Q_FULL[2] (1 + bytes)                                                    step / 2
+ *   DOUT_FULL[3] (1 + bytes)                                                 half / 3
+ *   P_FULL, P_FREE (4: warps of cells; of dV)                                step
+ *   DS_FULL[2] (4: warps of cells)                                           step / 2
+ *   DS_FREE[2] (9: warps of dK, of dQ, and the sender when dS has arrived)   step / 2
+ *   OTHER_FULL (1 + bytes from the other CTA)                                step
+ *   OTHER_FREE (4: warps of dQ of the other CTA)                             step
+ *   Q_FREE[2], DOUT_FREE[2] (2: a thread of each CTA)                        step / 2 - 1, half / 2 - 1
+ *   named: MAIN (cells: rows and keys that are not finite), DQ, DV, DK (one warpgroup each), FACTOR (cells, dK)
+ *
+ * Hidden cells have P = dS = 0, but 0 * NaN is NaN: not_finite.h.
+ *
+ * Figures: docs/kernels/sdpa_bwd_sm90.md. */
+#include "kernels/sm90/sdpa_bwd/pair_dq.h"
+#include "kernels/sm90/sdpa_bwd/pair_gradients.h"
+/* It reads the constants of work.h. */
+#include "kernels/device/sdpa_bwd_factor.h"
+
+/* ------------------------------------------------------------------ cells -------------------------- */
+
+/* Start x = (64 rows at a) (64 rows at b)^T over COLUMNS, plus x if adds. */
+template <int COLUMNS>
+static __device__ __forceinline__ void start_cells(float x[N_CELLS], uint64_t a, uint64_t b, int adds) {
+    wgmma_hold(x, N_CELLS);
+    wgmma_fence();
+#pragma unroll
+    for (int s = 0; s < COLUMNS / 64; s++)
+#pragma unroll
+        for (int kk = 0; kk < 4; kk++)
+            wgmma_ss_n64<TYPE, 0, 0>(x, desc_step(a, s * SLICE + 32 * kk), desc_step(b, s * SLICE + 32 * kk),
+                                     s + kk > 0 || adds);
+    wgmma_commit();
+}
+static __device__ __forceinline__ uint64_t rows_desc(uint32_t tile) { return uniform_desc(slice_desc(tile, 0)); }
+
+/* P^T, rounded: keys along the rows. A block of 16 queries at a time, for want of registers. */
+static __device__ __forceinline__ void store_p(uint32_t tile, const float s[N_CELLS]) {
+    const int line = 16 * warp_of() + (lane_of() & 15);
+#pragma unroll
+    for (int kk = 0; kk < ROWS / 16; kk++) {
+        uint32_t x[4];
+#pragma unroll
+        for (int y = 0; y < 4; y++) x[y] = pack16(TYPE, s[8 * kk + 2 * y], s[8 * kk + 2 * y + 1]);
+        store_matrix4(tile + line * 128 + ((2 * kk + (lane_of() >> 4) ^ (line & 7)) << 4), x);
+    }
+}
+/* dS^T = P^T o (dP^T - shift), rounded: queries along the rows. */
+static __device__ __forceinline__ void store_ds(uint32_t tile, const float s[N_CELLS], const float d[N_CELLS],
+                                                float factor) {
+    const uint32_t to = transposed_place(tile);
+#pragma unroll
+    for (int kk = 0; kk < ROWS / 16; kk++) {
+        uint32_t x[4];
+#pragma unroll
+        for (int y = 0; y < 4; y++)
+            x[y] = pack16(TYPE, d[8 * kk + 2 * y] * (SCALED ? factor * s[8 * kk + 2 * y] : s[8 * kk + 2 * y]),
+                          d[8 * kk + 2 * y + 1] * (SCALED ? factor * s[8 * kk + 2 * y + 1] : s[8 * kk + 2 * y + 1]));
+        store_matrix4_transposed(to + 2048 * kk, x);
+    }
+}
+
+/* Q of step t is there, and clean. */
+static __device__ __forceinline__ void wait_q(const struct kp_sdpa_bwd *p, uint32_t shared, int t) {
+    const uint32_t stage = t & 1, stats = shared + STATS + stage * 8 * ROWS;
+    mbar_wait(shared + Q_FULL + 8 * stage, t >> 1 & 1);
+    if (rare(has_special_stat(p, stats, STAT_LSE))) clean_q(shared + Q_RING + stage * Q_BYTES, stats);
+}
+
+/* A step. P is handed on before the second half of dP, so that dV starts. */
+static __device__ __forceinline__ void take_step(const struct kp_sdpa_bwd *p, uint32_t shared, int t) {
+    const uint32_t stage = t & 1, parity = t >> 1 & 1, stats = shared + STATS + stage * 8 * ROWS;
+    const struct rows r = {shared + Q_RING + stage * Q_BYTES, {half_of(shared, 2 * t), half_of(shared, 2 * t + 1)}};
+    float s[N_CELLS], d[N_CELLS];
+    int special = 0;
+    wait_q(p, shared, t);
+    start_cells<DIM>(s, rows_desc(shared + K_TILE), rows_desc(r.q), 0);
+    wgmma_wait(0);
+    wgmma_hold(s, N_CELLS);
+    wait_dout(shared, 2 * t);
+    if (rare(has_special_rows(p, stats))) {
+        wait_dout(shared, 2 * t + 1);
+        special = clean_rows(&r, stats, shared + BAD_DOUT + 16 * stage);
+    }
+    mbar_wait(shared + P_FREE, t & 1 ^ 1);
+    start_dp(d, stats);
+    start_cells<HALF>(d, rows_desc(shared + V_TILE), rows_desc(r.dout[0]), 1);
+    const int hides = (int)(shared_load32(shared + PLACES + 16 * (t & 3) + 12) | shared_load32(shared + ANY_BAD));
+    probabilities(s, stats, p->in.scale * LOG2E); /* under dP */
+    wgmma_wait(0);
+    wgmma_hold(d, N_CELLS);
+    if (rare(hides | special)) hide_cells<1>(p, shared, recall_place(shared, t & 3), stats, (int)cluster_rank(), s, d);
+    if (threadIdx.x == 0) shared_store32(shared + SPECIAL + 4 * stage, special == DOUT_BAD);
+    store_p(shared + P_TILE, s);
+    async_fence();
+    arrive_warp(shared + P_FULL);
+    wait_dout(shared, 2 * t + 1);
+    start_cells<HALF>(d, rows_desc(shared + V_TILE + HALF_BYTES), rows_desc(r.dout[1]), 1);
+    wgmma_wait(0);
+    wgmma_hold(d, N_CELLS);
+    mbar_wait(shared + DS_FREE + 8 * stage, parity ^ 1);
+    if (rare(hides | special)) {
+        hide_cells<2>(p, shared, recall_place(shared, t & 3), stats, (int)cluster_rank(), s, d);
+        if (special) silence_cells(stats, d);
+    }
+    store_ds(shared + DS_RING + stage * SLICE, s, d, SCALED ? __uint_as_float(shared_load32(shared + FACTORS + 4)) : 1);
+    async_fence();
+    arrive_warp(shared + DS_FULL + 8 * stage);
+}
+
+static __device__ __forceinline__ void make_cells(const struct kp_sdpa_bwd_maps *maps, uint32_t shared, int rank) {
+    const struct kp_sdpa_bwd *p = &maps->all.bwd;
+    if (SCALED) {
+        const float factor = choose_factor(&maps->all, shared, rank == 0);
+        if (threadIdx.x == 0) shared_store32(shared + FACTORS + 4, __float_as_uint(factor));
+        named_sync(MAIN, MAIN_THREADS);
+        named_arrive(FACTOR, MAIN_THREADS + 128);
+    }
+    if (steps_of(shared) <= 0) return;
+    mbar_wait(shared + KEYS_FULL, 0);
+    take_bad_keys(shared, keys_from(shared, 64 * rank));
+#pragma unroll 1
+    for (int t = 0; t < steps_of(shared); t++) take_step(p, shared, t);
+}
+
+/* ------------------------------------------------------------------ the pair ----------------------- */
+
+/* One thread. exchanges: dS goes to the other CTA. */
+static __device__ __forceinline__ void init_barriers(uint32_t shared, int exchanges) {
+    mbar_init(shared + KEYS_FULL, 1);
+    for (int x = 0; x < 2; x++) mbar_init(shared + Q_FULL + 8 * x, 1);
+    for (int x = 0; x < 3; x++) mbar_init(shared + DOUT_FULL + 8 * x, 1);
+    mbar_init(shared + P_FULL, 4), mbar_init(shared + P_FREE, 4);
+    for (int x = 0; x < 2; x++)
+        mbar_init(shared + DS_FULL + 8 * x, 4), mbar_init(shared + DS_FREE + 8 * x, exchanges ? 9 : 4);
+    mbar_init(shared + OTHER_FULL, 1), mbar_init(shared + OTHER_FREE, 4);
+    for (int x = 0; x < 2; x++) mbar_init(shared + Q_FREE + 8 * x, 2), mbar_init(shared + DOUT_FREE + 8 * x, 2);
+    mbar_init_fence();
+    if (exchanges) mbar_expect(shared + OTHER_FULL, SLICE);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) CFG(const __grid_constant__ struct kp_sdpa_bwd_maps kp) {
+    const uint32_t shared = shared_base();
+    const struct kp_sdpa_bwd *p = &kp.all.bwd;
+    const int rank = (int)cluster_rank();
+    if (p->turns) { /* whoever waits for a turn waits for a pair that has started */
+        if (rank == 0 && threadIdx.x == 0) {
+            const int64_t ticket = p->in.heads_q * (p->stat_rows / ROWS);
+            shared_store32(shared + TURN, (uint32_t)take_ticket((int32_t *)p->turns + ticket));
+        }
+        cluster_sync();
+    }
+    if (threadIdx.x < 32) { /* what the pair has to do, or -1 steps where nothing is to be written */
+        uint32_t number = blockIdx.x / 2;
+        struct work w;
+        if (p->turns) number = cluster_load32(cluster_address(shared + TURN, 0));
+        if (!find_work(p, number, &w)) w.steps = -1;
+        if (threadIdx.x == 0) {
+            keep_work(shared, &w);
+            init_barriers(shared, w.steps > 0 && p->dq_sum);
+        }
+    }
+    cluster_sync();
+    if (steps_of(shared) >= 0) {
+        if (threadIdx.x < DV_FIRST) {
+            registers_fewer<CELLS_REGISTERS>();
+            make_cells(&kp, shared, rank);
+        } else if (threadIdx.x < DK_FIRST) {
+            registers_more<GRADIENT_REGISTERS>();
+            sum_dv(&kp, shared, rank);
+        } else if (threadIdx.x < DQ_FIRST) {
+            registers_more<GRADIENT_REGISTERS>();
+            sum_dk(&kp, shared, rank);
+        } else {
+            registers_fewer<DQ_REGISTERS>();
+            sum_dq(p, shared, rank);
+        }
+    }
+    __syncwarp();
+    cluster_sync(); /* neither writes into one that has ended */
+}

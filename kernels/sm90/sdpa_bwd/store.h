@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: MIT
+ * Part of sdpa_bwd.cu and sdpa_bwd_pair.cu: dK and dV to memory. */
+#ifndef ATTN_SM90_SDPA_BWD_STORE_H
+#define ATTN_SM90_SDPA_BWD_STORE_H
+#include "kernels/sm90/sdpa_bwd/cells.h"
+
+/* Sums of 64 keys of the tile, from `key0` on, times the factor, rounded, through rows row0 .. row0 + 63 of the slices
+ * at `tile` to the tensor. A warpgroup; each warp waits for itself alone. */
+static __device__ __forceinline__ void store_keys(const struct kp_view *v, int width, uint32_t shared, uint32_t tile,
+                                                  int row0, int key0, float factor, const float g[N_GRAD]) {
+    constexpr int CHUNKS = DIM / 8, ACROSS = CHUNKS < 32 ? CHUNKS : 32, DOWN = 32 / ACROSS;
+    const int line0 = row0 + 16 * warp_of(), line = line0 + (lane_of() & 15);
+#pragma unroll
+    for (int j = 0; j < DIM / 16; j++) {
+        uint32_t x[4];
+#pragma unroll
+        for (int y = 0; y < 4; y++) x[y] = pack16(TYPE, g[8 * j + 2 * y] * factor, g[8 * j + 2 * y + 1] * factor);
+        const int chunk = 2 * j + (lane_of() >> 4);
+        store_matrix4(tile + chunk / 8 * K_SLICE + line * 128 + ((chunk % 8 ^ (line & 7)) << 4), x);
+    }
+    __syncwarp();
+    const struct work w = recall_work(shared); /* now, when most sums have been rounded */
+    const int r0 = lane_of() / ACROSS, chunk = lane_of() % ACROSS, left = width - 8 * chunk;
+    const int key = key0 + 16 * warp_of(), exist = w.seq.keys - w.j0 - key;
+    uint16_t *to =
+        (uint16_t *)v->data + w.b * v->batch + w.head_k * v->head + (w.seq.k0 + w.j0 + key + r0) * v->row + 8 * chunk;
+#pragma unroll 2
+    for (int r = r0; r < 16; r += DOWN, to += DOWN * v->row) {
+        const uint4 a =
+            shared_load128(tile + chunk / 8 * K_SLICE + (line0 + r) * 128 + ((chunk % 8 ^ (line0 + r & 7)) << 4));
+        if (r >= exist) break;
+        if (v->chunk == 16 && left >= 8) {
+            *(uint4 *)to = a;
+            continue;
+        }
+        const uint32_t word[4] = {a.x, a.y, a.z, a.w};
+#pragma unroll
+        for (int e = 0; e < 8; e++)
+            if (e < left) to[e] = (uint16_t)(word[e / 2] >> (e % 2 * 16));
+    }
+}
+#endif

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: MIT
+ * Part of sdpa_bwd.cu and sdpa_bwd_pair.cu: turns of the warpgroup that adds dQ, where sums have an order. */
+#ifndef ATTN_SM90_SDPA_BWD_TURNS_H
+#define ATTN_SM90_SDPA_BWD_TURNS_H
+#include "kernels/device/reduce.h"
+#include "kernels/device/turn_passes.h"
+#include "kernels/sm90/sdpa_bwd/work.h"
+
+/* Where the sums of the step's dQ are: element (warp, n, lane, c) is accumulator 4 n + c of the lane. */
+static __device__ __forceinline__ float *sums_of(const struct kp_sdpa_bwd *p, uint32_t shared, int stage) {
+    const uint2 place = shared_load32x2(shared + PLACES + 16 * stage);
+    const int64_t row = (int64_t)place.x * p->stat_rows + (int64_t)shared_load64(shared + KEPT + 56) + (int)place.y;
+    const int thread = recompute((int)threadIdx.x) % 128;
+    return (float *)p->dq_sum + row * DIM + thread / 32 * (16 * DIM) + 4 * (thread % 32);
+}
+/* In order: wait for the key tiles before this one, from the first that sees a row of the tile. */
+static __device__ __forceinline__ void enter_turn(const struct kp_sdpa_bwd *p, uint32_t shared, int stage) {
+    if (threadIdx.x == DQ_FIRST) {
+        const uint2 place = shared_load32x2(shared + PLACES + 16 * stage);
+        const struct work w = recall_work(shared);
+        const int first = max((int)place.y + w.off - p->in.window_left, 0) / KEYS;
+        const int64_t row = (int64_t)place.x * p->stat_rows + w.stat0 + (int)place.y;
+        int32_t *turn = (int32_t *)p->turns + row / ROWS;
+        shared_store64(shared + TURN, (uint64_t)turn);
+        if (PAIR)
+            wait_passes(turn, 2 * (w.key_tile - first)); /* each CTA of a pair has its columns */
+        else
+            wait_turn(turn, w.key_tile - first);
+    }
+    named_sync(DQ, 128);
+}
+/* The sums of the warpgroup are seen before the next one's: the fence of one thread after a barrier covers all. */
+static __device__ __forceinline__ void leave_turn(uint32_t shared) {
+    named_sync(DQ, 128);
+    if (threadIdx.x == DQ_FIRST) pass_turn((int32_t *)shared_load64(shared + TURN));
+}
+#endif
