@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT
  * Attention distribution over joined lists (docs/joined_lists.md): brings the values of entries to the slots that have
  * them, 0 to invalid slots. Every chip. A CTA takes queries in turn; a query's values, which its slots name in any
- * order, go through shared memory where they fit. */
+ * order, go through shared memory where they fit. Values of a group left apart are by slot. */
 #include "kernels/device/joined.h"
+#include "kernels/device/slots.h"
 
 constexpr int THREADS = CFG_THREADS, HELD = 8192; /* values in shared memory */
 constexpr uint32_t NO_SLOT = 0xffff;
@@ -18,6 +19,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) CFG(const __grid_constant_
         const float *values = (const float *)p.values + n * (int64_t)p.row;
         const uint32_t *slots = (const uint32_t *)g.words + p.joined.slots + query * p.joined.slots_row;
         float *to = (float *)p.dist.data + g.b * p.dist.batch + (g.query + query) * p.dist.row;
+        if (entries < 0) {
+            const struct slots s = slots_of(&p.in, g.b, g.query + query);
+            for (int t = (int)threadIdx.x; t < p.in.topk; t += THREADS)
+                to[t] = t < s.n && slot_valid(&s, s.idx[t]) ? values[t] : 0;
+            continue;
+        }
         const bool fits = entries <= HELD;
         __syncthreads();
         if (fits)

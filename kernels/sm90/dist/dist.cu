@@ -26,7 +26,8 @@
  *
  * JOINED: a work tile is a group of neighbouring queries, whose heads are the columns, query << shift | head,
  * and 64 entries of its joined list the rows. The sums over the heads of each query go to kp.values by entry;
- * kernels/smxx/dist_slots.cu brings them to the slots, and reads none that no slot has: no bits are needed here. */
+ * kernels/smxx/dist_slots.cu brings them to the slots, and reads none that no slot has: no bits are needed here. Of a
+ * group left apart each query comes with its own list, and its values alone are kept, by slot. */
 #include "kernels/device/joined.h"
 #include "kernels/device/number.h"
 #include "kernels/device/wgmma.h"
@@ -77,9 +78,14 @@ struct piece {
     struct item w;
     int first, last; /* tiles of the item that the list has from first to last - 1 */
     struct slots s;
-    struct joined_group g; /* JOINED, and its number in the launch */
-    int number;
+    /* JOINED: the group, its number in the launch, groups of the CTA so far, and of one left apart which query comes by
+     * its own list, from 1; else 0 */
+    struct joined_group g;
+    int number, groups, alone;
 };
+static __device__ __forceinline__ void start_pieces(struct piece *x) {
+    if (JOINED) x->groups = x->alone = 0;
+}
 /* Which query of the group, and which of its heads, column `column` of the product is. */
 struct column {
     int query, head, inside;
@@ -102,17 +108,22 @@ static __device__ __forceinline__ struct work work_of(const params *kp) {
     return k;
 }
 #ifdef CFG_JOINED
-/* Nonzero if the CTA has a group number n. */
-static __device__ __forceinline__ int piece_of(const params *kp, const struct work *k, int64_t n, struct piece *x) {
-    const int number = (int)(kp->from + blockIdx.x + n * gridDim.x);
-    (void)k;
-    if (number >= kp->until) return 0;
-    x->g = joined_group_of(&kp->joined, kp->in.seq_q, number);
-    x->number = number - (int)kp->from;
-    x->w.head = 0, x->w.b = x->g.b, x->w.i = x->g.query;
-    x->s.idx = x->g.words + kp->joined.keys;
-    x->s.n = joined_entries(&x->g); /* whoever queues this leaves no group apart */
-    x->s.keys = (uint32_t)kp->in.seq_k;
+/* The next piece; nonzero if there is one. Columns are those of the whole group, also where a query comes alone. */
+static __device__ __forceinline__ int piece_of(const params *kp, const struct work *, int64_t, struct piece *x) {
+    if (x->alone && x->alone < x->g.queries) {
+        x->alone++;
+    } else {
+        const int number = (int)(kp->from + blockIdx.x) + x->groups++ * (int)gridDim.x;
+        if (number >= kp->until) return 0;
+        x->g = joined_group_of(&kp->joined, kp->in.seq_q, number);
+        x->number = number - (int)kp->from;
+        x->w.head = 0, x->w.b = x->g.b, x->w.i = x->g.query;
+        x->s.idx = x->g.words + kp->joined.keys;
+        x->s.n = joined_entries(&x->g);
+        x->s.keys = (uint32_t)kp->in.seq_k;
+        x->alone = x->s.n < 0;
+    }
+    if (x->alone) x->s = slots_of(&kp->in, x->g.b, x->g.query + x->alone - 1);
     x->first = 0, x->last = (x->s.n + 63) / 64;
     return 1;
 }
@@ -293,6 +304,7 @@ static __device__ __forceinline__ void produce(const params *kp, uint32_t shared
     c.lane_at = (uint32_t)((t64 >> 3) * 128 + (((t64 & 7) ^ (t64 >> 3)) << 4));
     uint32_t n = 0; /* tiles of the CTA so far */
     struct piece x;
+    start_pieces(&x);
     for (int64_t at = 0; piece_of(kp, &k, at, &x); at++) {
         if (x.first >= x.last) continue;
         const uint16_t *base = (const uint16_t *)p->kv.data + x.w.b * p->kv.batch + (t64 & 7) * 8;
@@ -435,7 +447,7 @@ static __device__ __forceinline__ void sum_heads(const struct state *c, const fl
 /* The sums over each query's heads for entries g, g + 8 of the warp, to values of the tile's first entry on. A lane has
  * columns 8 j + 2 t + {0, 1}: all of a query's heads are in one, two or four j of a quad, or in two lanes of one j. */
 static __device__ __forceinline__ void store_queries(const struct state *c, const float s[SUMS], uint32_t lse_at,
-                                                     const params *kp, float *values) {
+                                                     const params *kp, int alone, float *values) {
     const int t = c->lane & 3, shift = kp->joined.shift;
     float sum[8][2];
 #pragma unroll
@@ -466,7 +478,8 @@ static __device__ __forceinline__ void store_queries(const struct state *c, cons
             if (shift > 2) x += other;
             const int query = shift > 2 ? j : 2 * j + (t >> 1);
             const int writes = shift > 2 ? t == (j & 3) : !(t & 1);
-            if (writes && query < kp->joined.group) values[query * (int64_t)kp->row + 8 * r] = x * kp->factor;
+            if (writes && (alone ? query == alone - 1 : query < kp->joined.group))
+                values[query * (int64_t)kp->row + 8 * r] = x * kp->factor;
         }
     }
 }
@@ -484,6 +497,7 @@ template <int WG> static __device__ __forceinline__ void consume(const params *k
     const int row = c.warp * 16 + (c.lane >> 2);
     uint32_t n = 0, odd = 0; /* tiles of the CTA, items of the warpgroup so far */
     struct piece x;
+    start_pieces(&x);
     for (int64_t at = 0; piece_of(kp, &k, at, &x); at++) {
 #ifdef CFG_JOINED
         float *to = (float *)kp->values + (int64_t)x.number * kp->joined.group * kp->row + row;
@@ -511,7 +525,7 @@ template <int WG> static __device__ __forceinline__ void consume(const params *k
             }
             first = 0;
 #ifdef CFG_JOINED
-            store_queries(&c, s, lse_at, kp, to + t * 64);
+            store_queries(&c, s, lse_at, kp, x.alone, to + t * 64);
             continue;
 #endif
             sum_heads(&c, s, lse_at, p->scale_log2, sum);
