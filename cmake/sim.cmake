@@ -164,6 +164,24 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
                    ATTNSIM_SMS=2)
     attn_sim_check(check_joined_bwd_order mla_bwd_joined_sm90_bf16_d576 5
                    "mla_bwd hq=8 sq=40 sk=900 d=576 topk=150 bf16 with_dist align=16" ATTNSIM_SMS=2 ATTN_CUDA_L2_LIMIT=1000000)
+    # Lists that are handed over: groups of half a tile, and of 16 where 8 would do; unions over a limit, set by the
+    # seed, so that some groups are left apart and others are not, also in order of keys and in parts.
+    attn_sim_check(check_joined_given mla_fwd_joined_sm90_bf16_d576 7
+                   "mla_fwd hq=8 sq=11 sk=300 d=576 topk=100 bf16 group=4 topk_length sink lse_base_2 align=16" ATTNSIM_SMS=2)
+    attn_sim_check(check_joined_given_apart mla_fwd_joined_sm90_f16_d512 124780547
+                   "mla_fwd b=2 hq=8 sq=37 sk=90 d=512 topk=70 f16 group=8 causal q_start=40 k_stride=2 topk_length align=16" ATTNSIM_SMS=2)
+    attn_sim_check(check_joined_given_dist dist_joined_sm90_f16_d512 7
+                   "dist hq=3 sq=37 sk=90 d=512 topk=70 f16 group=16 topk_length dist_norm=mean align=16" ATTNSIM_SMS=2)
+    attn_sim_check(check_joined_given_dist_apart dist_joined_sm90_bf16_d576 124780547
+                   "dist b=2 hq=8 sq=37 sk=90 d=576 topk=70 bf16 group=8 causal q_start=40 k_stride=2 topk_length dist_norm=l1 align=16" ATTNSIM_SMS=2)
+    attn_sim_check(check_joined_given_bwd mla_bwd_joined_sm90_bf16_d576 7
+                   "mla_bwd hq=8 sq=11 sk=300 d=576 topk=100 bf16 group=4 topk_length sink grad_sink dlse with_dist align=16" ATTNSIM_SMS=2)
+    attn_sim_check(check_joined_given_bwd_apart mla_bwd_joined_sm90_bf16_d576 124780547
+                   "mla_bwd b=2 hq=8 sq=70 sk=90 d=576 topk=70 bf16 group=8 causal q_start=40 k_stride=2 topk_length with_dist align=16" ATTNSIM_SMS=2)
+    attn_sim_check(check_joined_given_bwd_order mla_bwd_joined_sm90_bf16_d576 691011587
+                   "mla_bwd hq=8 sq=40 sk=900 d=576 topk=150 bf16 group=8 topk_length with_dist align=16" ATTNSIM_SMS=2 ATTN_CUDA_L2_LIMIT=1000000)
+    attn_test(sim.joined_counts sim ${PROJECT_SOURCE_DIR}/tests/sim/joined_counts.sh $<TARGET_FILE:attn_cli> $<TARGET_FILE:attn_sim_cuda>)
+    set_tests_properties(sim.joined_counts PROPERTIES ENVIRONMENT "ATTNSIM_PTX=${PROJECT_BINARY_DIR}/cuda")
     attn_sim_check(check_joined_bwd_no_queries mla_bwd_joined_sm90_bf16_d576 1 "mla_bwd b=0 hq=7 sq=9 sk=21 d=576 topk=100 bf16 sink grad_sink align=16")
     # Dense forward on wgmma: values that are not finite, hidden by the diagonal; no key, and no address that a tensor
     # map takes; rows past a sequence's keys, in pairs of tiles.

@@ -257,7 +257,11 @@ ATTN_API attn_status attn_tensor_contiguous(attn_tensor *out, void *data, int32_
  *
  * JOINED LISTS (mla_join). The same slots of `group` neighbouring queries of a batch as one list of entries: an entry is
  *   a key and a bit for each query of the group, a query's n-th use of a key takes the key's n-th entry, and each valid
- *   slot is exactly one bit. dtype is I32; HQ, HK, D and DV are 0. The format is docs/joined_lists.md. */
+ *   slot is exactly one bit. dtype is I32; HQ, HK, D and DV are 0. The format is docs/joined_lists.md.
+ *   mla_fwd, mla_bwd and dist with `group` take them as the input JOINED, so that the steps of a training step share one
+ *   tensor. It restates the lists: results are the same within the bounds, and kernels that keep queries apart do not
+ *   read it. Its words are trusted as those of mla_join of the same SQ, SK, TOPK, group, causal rule, indices and
+ *   lengths (union_limit is free); if they are not, results are undefined, as may be any memory access of theirs. */
 typedef struct attn_problem {
     uint32_t size;  /* sizeof(attn_problem)                                                              */
     int32_t op;     /* ATTN_OP_*                                                                         */
@@ -299,7 +303,8 @@ typedef struct attn_problem {
                            * tensors with rows of D or DV elements (q k v kv out dout dq dk dv dkv).          */
     uint32_t reserved1;   /* 0 */
 
-    int64_t group;       /* mla_join: neighbouring queries that share a list: 2, 4, 8 or 16; group * topk <= 32768 */
+    int64_t group;       /* mla_join: neighbouring queries that share a list: 2, 4, 8 or 16; group * topk <= 32768.
+                          * mla_fwd, mla_bwd, dist: the same, of the input `joined`; 0 = there is none            */
     int64_t union_limit; /* mla_join: a group with more entries is left apart, its header says so; 0 = no limit   */
 } attn_problem;
 
@@ -368,8 +373,8 @@ ATTN_API double attn_problem_bytes(const attn_problem *problem);
  *  DMASK         [B,HQ,SQ,SK]; an axis of stride 0 is summed over  f32*  sdpa_bwd with ATTN_GRAD_MASK
  *  DALIBI        as ALIBI; shapes without a batch axis are summed over B   f32*  sdpa_bwd with ATTN_GRAD_ALIBI
  *  DSINK         [HQ], summed over B and SQ                 f32*     backward with ATTN_GRAD_SINK
- *  JOINED        [B,ceil(SQ/group),WORDS]                   i32      mla_join; WORDS follows from group and TOPK, ask
- *                                                                    attn_role_tensor
+ *  JOINED        [B,ceil(SQ/group),WORDS]                   i32      mla_join; input of mla, dist with `group`. WORDS
+ *                                                                    follows from group and TOPK: attn_role_tensor
  *
  * MLA and dist tensors may omit the leading B axis when B is 1.
  * Rows past seqlens_q count as empty rows (out 0, lse -inf, gradients 0); keys past seqlens_k get zero gradients.
@@ -577,6 +582,8 @@ typedef struct attn_plan_info {
     char arch[16];             /* "ref", "c", "avx2", "avx512", "amx", "sm80", ...                           */
     int32_t joins;             /* 1: joins the index lists of neighbouring queries: a row's last bits depend on theirs */
     int32_t threads;           /* CPU threads of an execution at most; 0 = the plan is for another device      */
+    int64_t group;             /* with `joins`: neighbouring queries whose lists it joins, else 0; as attn_problem.group it
+                                * makes the problem of mla_join, and those that take its lists                */
 } attn_plan_info;
 ATTN_API attn_status attn_plan_get_info(const attn_plan *plan, attn_plan_info *out);
 ATTN_API attn_status attn_plan_get_problem(const attn_plan *plan, attn_problem *out);

@@ -121,6 +121,9 @@ void attn_cli_check_gen_join(struct attn_cli_rng *r, attn_problem *p);
 int attn_cli_check_case_make(struct check_case *c, const attn_problem *p, uint64_t seed,
                              const struct attn_cli_overlap *overlap);
 void attn_cli_check_case_free(struct check_case *c);
+/* join_input.c: the input JOINED of a made case, if it has one; 0, or -1 and the reason. */
+int attn_cli_check_joined_input(struct check_case *c, attn_ctx *ctx, char *why, size_t why_bytes);
+int64_t attn_cli_check_union_limit(const struct check_case *c); /* with which it is made */
 void attn_cli_check_case_want_plain(struct check_case *c);
 void attn_cli_check_case_oracle(struct check_case *c, attn_ctx *ctx, char *why, size_t why_bytes);
 /* dtype of the ref kernel that computes `want`: f64; f32 for the sparse operators; i32 for joined lists. */
@@ -214,6 +217,15 @@ double attn_cli_check_spacing(double x, int32_t dtype); /* of representable numb
 
 /* ---- running one kernel on one case ---------------------------------------------------------------------------- */
 
+/* join_count.c: groups that kernels have joined, and how many of them had what. */
+enum { CHECK_JOINED_KINDS = 6 };
+struct check_joined {
+    int64_t joined, apart, with[CHECK_JOINED_KINDS];
+};
+void attn_cli_check_count_joined(const struct check_case *c, attn_ctx *ctx, const attn_plan_info *info,
+                                 struct check_joined *to);
+void attn_cli_check_print_joined(const struct check_joined *j, int32_t op, bool json);
+
 struct check_device;
 struct check_session {
     attn_ctx *one, *many;     /* 1 and N threads */
@@ -224,6 +236,7 @@ struct check_session {
     const char *isa;
     struct attn_cli_overlap overlap; /* of sparse cases' lists */
     bool verbose, json;
+    struct check_joined joined[ATTN_OP_COUNT_];
 };
 /* Which kernels are tested; 0 or NULL: all. */
 struct check_filter {

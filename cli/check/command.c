@@ -143,6 +143,14 @@ static void test_case(struct command *m, const attn_problem *p, uint64_t seed) {
         m->oracle_failures++;
         return;
     }
+    if (attn_cli_check_joined_input(&c, m->session.one, why, sizeof why)) {
+        struct check_report r = {.session = &m->session, .c = &c, .kernel = "attn_mla_join_*"};
+        attn_cli_check_report_fault(&r, "%s", why);
+        attn_cli_check_report_close(&r, 0);
+        m->oracle_failures++;
+        attn_cli_check_case_free(&c);
+        return;
+    }
     attn_cli_check_case_oracle(&c, m->session.one, why, sizeof why);
     judge_oracle(m, &c, why);
     if (c.oracle_failed) renew_contexts(m);
@@ -244,6 +252,8 @@ static int finish(struct command *m) {
         passed += m->tally[i].passed, failed += m->tally[i].failed, skipped += m->tally[i].skipped;
         ops[m->kernels[i].op] = true;
     }
+    for (int32_t op = 0; op < ATTN_OP_COUNT_; op++)
+        attn_cli_check_print_joined(&m->session.joined[op], op, m->session.json);
     bool demand = m->repeat >= 200 && !m->fixed && !m->filter.dtype;
     if (!m->fixed && (m->coverage || demand) && !m->session.json) {
         int missing = attn_cli_check_cover_print(m->coverage, ops, demand);

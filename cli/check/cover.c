@@ -44,6 +44,7 @@ static const struct {
     {'m', "dkv", "f32 dtype accumulate omitted"},
     {'m', "gradient", "dlse dsink dist one-number"},
     {'x', "dist_norm", "sum mean l1"},
+    {'s', "lists", "indices joined apart"},
     {'v', "data", "plain far-negative nan-query nan-key hidden-nan huge equal-scores"},
     {'e', "memory",
      "unaligned page-end negative-stride permuted padded broadcast align_bytes=16 align_bytes=128 tight"},
@@ -190,6 +191,15 @@ static void note_join(const struct noting *n) {
     for (int64_t g = 0; g < groups; g++) note(n, "groups", w->plain[g * words + 1] != 0 ? "apart" : "joined");
 }
 
+/* Of attention: whether joined lists are given, and with groups left apart. */
+static void note_lists(const struct noting *n) {
+    const struct check_tensor *t = &n->c->t[ATTN_ROLE_JOINED];
+    note_if(n, !t->use, "lists", "indices");
+    if (!t->n) return;
+    const int64_t words = t->view.shape[t->view.rank - 1];
+    for (int64_t x = 0; x < t->n; x += words) note(n, "lists", t->val[x + 1] != 0 ? "apart" : "joined");
+}
+
 static void note_sparse(const struct noting *n) {
     const struct check_case *c = n->c;
     const attn_problem *p = &c->p;
@@ -217,6 +227,7 @@ static void note_sparse(const struct noting *n) {
                 {CHECK_MANY_TIMES, "64-times"}, {CHECK_ONE_KEY, "one-key"},   {CHECK_BAD_INDICES, "bad-indices"}};
     for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) note_if(n, c->modes & rows[k].mode, "rows", rows[k].name);
     note(n, "topk_length", lengths ? "some" : "none");
+    if (!check_join(p)) note_lists(n);
     note_if(n, c->modes & CHECK_TOPK_EDGES, "topk_length", "edges");
     note_if(n, lengths && (c->modes & CHECK_WILD_LENGTHS), "topk_length", "wild");
     note(n, "batch", p->batch > 1 ? "many" : "1");

@@ -38,6 +38,17 @@ static void choose_sizes(struct attn_cli_rng *r, attn_problem *p) {
     }
 }
 
+/* Joined lists as an input: of as many queries as share 64 rows, or half or twice as many. No draw: numbers of a seed
+ * stay. */
+static void choose_group(attn_problem *p) {
+    const int64_t sum = p->seq_q + p->seq_k + p->topk;
+    if (sum % 3) return;
+    p->group = 16;
+    while (p->group > 2 && p->group * p->heads_q > 64) p->group /= 2;
+    if (sum % 9 == 3 && p->group > 2) p->group /= 2;
+    if (sum % 27 == 6 && p->group < 16) p->group *= 2;
+}
+
 void attn_cli_check_gen_sparse(struct attn_cli_rng *r, int32_t op, int32_t dtype, attn_problem *p) {
     static const double scales[] = {0, -0.05, 0.1, 0.3, 0.01};
     *p = (attn_problem)ATTN_PROBLEM_INIT;
@@ -69,4 +80,5 @@ void attn_cli_check_gen_sparse(struct attn_cli_rng *r, int32_t op, int32_t dtype
     if (op == ATTN_OP_DIST || (p->flags & ATTN_WITH_DIST)) p->dist_norm = (int32_t)below(r, ATTN_DIST_COUNT_);
     if (chance(r, 35)) p->flags |= ATTN_DETERMINISTIC;
     if (chance(r, 20)) p->align_bytes = chance(r, 70) ? 16 : 128;
+    choose_group(p);
 }

@@ -333,6 +333,7 @@ int attn_cli_check_run(struct check_session *s, struct check_case *c, int32_t in
     if (st) return check_refusal(&j);
     attn_cli_check_repro(c, k->name, j.repro, sizeof j.repro);
     int r = run_all(&j);
+    if (r == 0 && j.plan[0]) attn_cli_check_count_joined(c, s->one, &j.info[0], &s->joined[c->p.op]);
     attn_cli_check_report_close(&j.report, j.worst);
     if (!(j.worst <= *worst)) *worst = j.worst;
     for (int run = 0; run < RUNS; run++)

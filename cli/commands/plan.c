@@ -34,15 +34,15 @@ static int print_json(const attn_plan_info *info, const char *text, const char *
     char device[32];
     attn_cli_device_text(info->device, device, sizeof device);
     json_t *root = json_pack(
-        "{s:s, s:s, s:s, s:s?, s:s, s:s, s:s, s:s, s:s, s:b, s:b, s:b, s:b, s:I, s:I, s:I, s:f, s:f, s:f}", "problem",
-        text, "device", device, "kernel", info->kernel, "kernel_unaligned",
+        "{s:s, s:s, s:s, s:s?, s:s, s:s, s:s, s:s, s:s, s:b, s:b, s:b, s:I, s:b, s:I, s:I, s:I, s:f, s:f, s:f}",
+        "problem", text, "device", device, "kernel", info->kernel, "kernel_unaligned",
         *info->kernel_unaligned ? info->kernel_unaligned : NULL, "backend", attn_cli_backend_name(info->backend),
         "arch", info->arch, "dtype", attn_dtype_name(info->dtype), "math_dtype", attn_dtype_name(info->math_dtype),
         "accumulator_dtype", attn_dtype_name(info->accumulator_dtype), "deterministic", info->deterministic,
-        "bit_stable", info->bit_stable, "joins", info->joins, "tuned", info->tuned, "alignment_bytes",
-        (json_int_t)info->alignment_bytes, "workspace_bytes", (json_int_t)info->workspace_bytes, "workspace_alignment",
-        (json_int_t)info->workspace_alignment, "flops", info->flops, "bytes", bytes, "estimate_seconds",
-        info->estimate_seconds);
+        "bit_stable", info->bit_stable, "joins", info->joins, "group", (json_int_t)info->group, "tuned", info->tuned,
+        "alignment_bytes", (json_int_t)info->alignment_bytes, "workspace_bytes", (json_int_t)info->workspace_bytes,
+        "workspace_alignment", (json_int_t)info->workspace_alignment, "flops", info->flops, "bytes", bytes,
+        "estimate_seconds", info->estimate_seconds);
     if (root && reasons) json_object_set_new(root, "explain", json_string(reasons));
     int failed = !root || json_dumpf(root, stdout, JSON_COMPACT);
     json_decref(root);
@@ -63,7 +63,8 @@ static void print_text(const attn_plan_info *info, const char *text, double byte
     printf("repeatable   %s%s\n", info->deterministic ? "bit-equal from run to run" : "not bit-equal from run to run",
            info->bit_stable ? ", for any number of threads" : "");
     if (info->joins)
-        printf("joined       index lists of neighbouring queries: a row's last bits depend on its neighbours\n");
+        printf("joined       index lists of %lld neighbouring queries: a row's last bits depend on its neighbours\n",
+               (long long)info->group);
     printf("workspace    %llu bytes, aligned to %llu\n", (unsigned long long)info->workspace_bytes,
            (unsigned long long)info->workspace_alignment);
     printf("alignment    %u bytes\n", info->alignment_bytes);

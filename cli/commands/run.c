@@ -26,7 +26,8 @@ static void print_help(void) {
            "      --in FILE         safetensors file with tensors named by role (q, k, v, mask, ...); - is stdin\n"
            "      --q FILE.npy      one tensor; likewise --k --v --kv --mask --alibi --sink --seqlens-q --seqlens-k\n"
            "                        --cu-seqlens-q --cu-seqlens-k --block-table --indices --topk-length --lse --dout\n"
-           "                        --dlse --dkv (to accumulate to), and --fwd-out for the out that a backward reads\n"
+           "                        --dlse --dkv (to accumulate to), --joined (made of the lists if it is not given),\n"
+           "                        and --fwd-out for the out that a backward reads\n"
            "      --bshd            q, k, v, out and their gradients are [batch, seq, heads, dim]\n"
            "      --seed N          fill inputs that are not given with random numbers of this seed\n\n"
            "Output:\n"
@@ -70,6 +71,7 @@ static struct option *make_options(char names[ATTN_ROLE_COUNT][24]) {
                                     ATTN_ROLE_DOUT,
                                     ATTN_ROLE_DLSE,
                                     ATTN_ROLE_DKV,
+                                    ATTN_ROLE_JOINED,
                                     ATTN_ROLE_OUT};
     size_t n_fixed = sizeof fixed / sizeof *fixed, n_roles = sizeof roles / sizeof *roles;
     struct option *options = calloc(n_fixed + n_roles + 1, sizeof *options);

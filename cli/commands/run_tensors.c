@@ -185,7 +185,9 @@ static int supply(struct attn_cli_run *run, attn_ctx *ctx) {
     int out = set->use[ATTN_ROLE_OUT] == ATTN_USE_IN, lse = set->use[ATTN_ROLE_LSE] == ATTN_USE_IN, any = 0;
     for (int32_t role = 0; role < ATTN_ROLE_COUNT; role++) any |= run->have[role];
     for (int32_t role = 0; role < ATTN_ROLE_COUNT; role++) {
-        if (!reads(set->use[role]) || run->have[role] || role == ATTN_ROLE_OUT || role == ATTN_ROLE_LSE) continue;
+        if (!reads(set->use[role]) || run->have[role] || role == ATTN_ROLE_OUT || role == ATTN_ROLE_LSE ||
+            role == ATTN_ROLE_JOINED)
+            continue;
         attn_status status = ATTN_OK;
         if (!any || run->have_seed)
             status = attn_cli_tensors_fill_role(set, role, (uint64_t)run->seed);
@@ -196,6 +198,8 @@ static int supply(struct attn_cli_run *run, attn_ctx *ctx) {
             memset(set->memory[role], 0, (size_t)set->tensor[role].bytes);
         if (status) return attn_cli_die("run", "%s: %s", attn_role_name(role), attn_status_text(status));
     }
+    attn_status joined = attn_cli_tensors_joined(ctx, set);
+    if (joined) return attn_cli_library("run", joined, "the joined lists");
     if (out && lse && run->have[ATTN_ROLE_OUT] != run->have[ATTN_ROLE_LSE])
         return attn_cli_usage("run", "give both out and lse, or neither to have them computed");
     if (!lse || run->have[ATTN_ROLE_LSE]) return ATTN_CLI_OK;

@@ -182,10 +182,10 @@ void attn_cli_tensors_destroy(struct attn_cli_tensors *set);
 /* Fill one input role with sensible random data: normal values, additive masks with some -inf, boolean masks with some
  * holes, ALiBi slopes 2^(-8(h+1)/HQ), lengths and cu_seqlens that fit, block tables of distinct pages where there are
  * enough, distinct admissible indices (-1 after them where there are fewer than TOPK). Each role draws from its own
- * stream of `seed`, so that leaving one out does not change the others. OUT and LSE as inputs are not random: see
- * attn_cli_tensors_forward. Returns ATTN_OK, or ATTN_E_MEMORY. */
+ * stream of `seed`, so that leaving one out does not change the others. OUT, LSE and JOINED as inputs are not random:
+ * see attn_cli_tensors_forward. Returns ATTN_OK, or ATTN_E_MEMORY. */
 attn_status attn_cli_tensors_fill_role(struct attn_cli_tensors *set, int32_t role, uint64_t seed);
-/* All inputs (and what is read and written) except OUT and LSE. */
+/* All inputs (and what is read and written) except OUT, LSE and JOINED. */
 attn_status attn_cli_tensors_fill(struct attn_cli_tensors *set, uint64_t seed);
 /* overlap.c: --overlap. Lists of the problem's sparse queries that share a part J of their keys with the query before,
  * `random` ones, or the `prefix` of the keys. No part of a problem: a plan does not see it. */
@@ -207,8 +207,26 @@ struct attn_cli_overlap_measured {
 /* Of valid slots alone. length: topk_length, row-major, or NULL. */
 attn_status attn_cli_overlap_measure(const attn_problem *p, const int32_t *indices, const int32_t *length,
                                      struct attn_cli_overlap_measured *out);
-/* For operators that read OUT or LSE: run the matching forward (CPU) on the set's inputs and store its out and lse.
- * Nothing to do for forward operators. */
+/* joined.c: the problem of mla_join for the lists of a sparse problem; its execution on host tensors, from args'
+ * indices and topk_length to joined, in groups of p->group. */
+attn_problem attn_cli_joined_problem(const attn_problem *p, int64_t group, int64_t union_limit);
+attn_status attn_cli_make_joined(attn_ctx *ctx, const attn_problem *p, int64_t union_limit, const attn_args *args);
+/* The set's JOINED from its lists, if it is an input that the set has memory for. */
+attn_status attn_cli_tensors_joined(attn_ctx *ctx, struct attn_cli_tensors *set);
+/* Groups of a plan that joins lists, and the entries of those not left apart: from the headers of args' joined, or of
+ * lists that are made here of the same indices, as the plan's kernel makes them for itself, or mla_join for others. */
+struct attn_cli_joined_count {
+    int64_t group, groups, apart; /* group 0: none is joined */
+    int64_t most;                 /* entries of the longest union */
+    double mean;
+};
+attn_status attn_cli_joined_count(attn_ctx *ctx, const attn_problem *p, const attn_args *args,
+                                  const attn_plan_info *info, struct attn_cli_joined_count *out);
+/* In JSON (docs/json.md), and in words. */
+void attn_cli_joined_json(const struct attn_cli_joined_count *c, char *buf, size_t bytes);
+void attn_cli_joined_text(const struct attn_cli_joined_count *c, char *buf, size_t bytes);
+/* For operators that read JOINED: attn_cli_tensors_joined. For those that read OUT or LSE: run the matching forward
+ * (CPU) on the set's inputs and store its out and lse. Nothing to do for other operators. */
 attn_status attn_cli_tensors_forward(attn_ctx *ctx, struct attn_cli_tensors *set);
 /* The same, computed by a device; by the CPU if the device has no kernel for it. */
 attn_status attn_cli_tensors_forward_on(attn_ctx *ctx, attn_device device, struct attn_cli_tensors *set);

@@ -146,7 +146,8 @@ attn_status attn_cli_tensors_fill_role(struct attn_cli_tensors *set, int32_t rol
     case ATTN_ROLE_BLOCK_TABLE: return fill_pages(t, &rng, p->n_pages);
     case ATTN_ROLE_INDICES: return fill_indices(t, &rng, p);
     case ATTN_ROLE_OUT:
-    case ATTN_ROLE_LSE: return ATTN_OK;
+    case ATTN_ROLE_LSE:
+    case ATTN_ROLE_JOINED: return ATTN_OK;
     case ATTN_ROLE_DLSE: fill_normal(t, &rng, 0.1, 0); return ATTN_OK;
     default: fill_normal(t, &rng, 1, 0); return ATTN_OK;
     }

@@ -82,11 +82,11 @@ static attn_status run_forward(attn_ctx *ctx, attn_device device, const attn_pro
 
 attn_status attn_cli_tensors_forward_on(attn_ctx *ctx, attn_device device, struct attn_cli_tensors *set) {
     attn_problem p = forward_of(&set->problem);
-    if (p.op == ATTN_OP_NONE) return ATTN_OK;
+    attn_status status = attn_cli_tensors_joined(ctx, set);
+    if (status || p.op == ATTN_OP_NONE) return status;
     attn_args args = ATTN_ARGS_INIT;
     attn_tensor out = {0};
     void *scratch = NULL; /* dist reads lse but not out, which the forward must write somewhere */
-    attn_status status = ATTN_OK;
     for (int32_t role = 0; role < ATTN_ROLE_COUNT && !status; role++) {
         int32_t use;
         attn_tensor expected;

@@ -314,6 +314,7 @@ class attn_plan_info(ctypes.Structure):
         ("arch", CHAR * 16),
         ("joins", I32),
         ("threads", I32),
+        ("group", I64),
     ]
 
 

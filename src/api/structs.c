@@ -115,6 +115,7 @@ static const struct member plan_info_members[] = {
     M(arch),
     M(joins),
     M(threads),
+    M(group),
 };
 #undef M
 #define M(name) MEMBER(attn_merge_args, name)

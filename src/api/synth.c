@@ -36,7 +36,8 @@ static int32_t integer(const attn_problem *p, int32_t role, int64_t i, uint64_t 
     case ATTN_ROLE_CU_SEQLENS_K: value = i * least(p->total_k / sequences, p->seq_k); break;
     case ATTN_ROLE_BLOCK_TABLE: value = p->n_pages > 0 ? i % p->n_pages : 0; break;
     case ATTN_ROLE_TOPK_LENGTH: value = p->topk; break;
-    default: /* ATTN_ROLE_INDICES */
+    case ATTN_ROLE_JOINED: break; /* no kernel of the CPU reads them */
+    default:                      /* ATTN_ROLE_INDICES */
         value = (int64_t)((uniform(seed) * 0.5 + 0.5) * (double)keys_seen(p, i / p->topk % p->seq_q));
         break;
     }

@@ -64,8 +64,8 @@ double attn_core_bytes(const attn_problem *p) {
         attn_core_role_get(p, role, &r);
         /* Second copies and side results that few callers ask for are not part of the least traffic. */
         if (r.use == ATTN_USE_NONE || role == ATTN_ROLE_LSE_ROUNDED || role == ATTN_ROLE_MAX_LOGITS) continue;
-        if (role == ATTN_ROLE_JOINED) {
-            sum += joined_bytes(p);
+        if (role == ATTN_ROLE_JOINED) { /* what attention reads of it restates the lists */
+            if (p->op == ATTN_OP_MLA_JOIN) sum += joined_bytes(p);
             continue;
         }
         double bytes = (double)attn_dtype_bytes(r.dtype);

@@ -323,8 +323,10 @@ static void add_choice(struct attn_text *text, const struct request *q, const st
                       plan->kernel->refuses_strides ? ", or with strides that it cannot take" : "",
                       plan->unaligned->name);
     if (plan->kernel->joins)
-        attn_text_add(text, "joins the lists of neighbouring queries: a row's last bits depend on its neighbours' "
-                            "(ATTN_PLAN_QUERIES_APART: not)\n");
+        attn_text_add(text,
+                      "joins the lists of %" PRId64 " neighbouring queries%s: a row's last bits depend on its "
+                      "neighbours' (ATTN_PLAN_QUERIES_APART: not)\n",
+                      attn_core_plan_group(plan), plan->problem.group ? ", which are given" : ", at each execution");
     const char *reason = "smallest estimate of those that accept";
     if (best->tuned)
         reason = "fastest when measured";

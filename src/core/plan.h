@@ -21,6 +21,12 @@ struct attn_plan {
     const struct attn_core_backend *backend;   /* of held */
 };
 
+/* Neighbouring queries whose index lists the plan joins; 0: none. */
+static inline int64_t attn_core_plan_group(const struct attn_plan *plan) {
+    const struct attn_kernel *k = plan->kernel->joins || !plan->unaligned ? plan->kernel : plan->unaligned;
+    return k->group ? k->group(&plan->problem) : 0;
+}
+
 /* Launch one of the plan's two kernels, here and now. */
 static inline attn_status attn_core_launch_now(const struct attn_plan *plan, const struct attn_kernel *k,
                                                const attn_args *args) {

@@ -133,7 +133,7 @@ static const struct field conditional[] = {
     {FIELD(heads_k), OPS_SCORES, 0, ATTN_E_EXTENT, 0, MAX_EXTENT},
     {FIELD(dim_qk), OPS_SCORES, 0, ATTN_E_EXTENT, 0, MAX_EXTENT},
     {FIELD(dim_v), OPS_SCORES, 0, ATTN_E_EXTENT, 0, MAX_EXTENT},
-    {FIELD(group), OP(MLA_JOIN), 0, ATTN_E_SPARSE, 2, ATTN_JOINED_MAX_GROUP},
+    {FIELD(group), OPS_LISTS, 0, ATTN_E_SPARSE, 0, ATTN_JOINED_MAX_GROUP},
     {FIELD(union_limit), OP(MLA_JOIN), 0, ATTN_E_SPARSE, 0, MAX_EXTENT},
 };
 
@@ -305,11 +305,14 @@ static attn_status check_combinations(const attn_problem *p) {
     return ATTN_OK;
 }
 
-/* A group's lists must fit the shared memory of a multiprocessor, and an entry's number 15 bits. */
+/* A group's lists must fit the shared memory of a multiprocessor, and an entry's number 15 bits. Attention without
+ * joined lists has group 0. */
 static attn_status check_group(const attn_problem *p) {
-    if (p->op != ATTN_OP_MLA_JOIN) return ATTN_OK;
-    if (p->group & (p->group - 1))
-        FAIL2(ATTN_E_SPARSE, "group", 2, p->group, "group is %" PRId64 ", expected 2, 4, 8 or 16", p->group);
+    const int makes = p->op == ATTN_OP_MLA_JOIN;
+    if (!p->group && !makes) return ATTN_OK;
+    if (p->group < 2 || (p->group & (p->group - 1)))
+        FAIL2(ATTN_E_SPARSE, "group", 2, p->group, "group is %" PRId64 ", expected 2, 4, 8 or 16%s", p->group,
+              makes ? "" : ", or 0 without joined lists");
     if (p->topk > ATTN_JOINED_MAX_SLOTS / p->group)
         FAIL2(ATTN_E_SPARSE, "topk", ATTN_JOINED_MAX_SLOTS / p->group, p->topk,
               "topk is %" PRId64 ", expected at most %" PRId64 " in groups of %" PRId64 ": group * topk is at most %d",

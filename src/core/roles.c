@@ -54,7 +54,7 @@ static const struct row table[ATTN_ROLE_COUNT] = {
     [ATTN_ROLE_DMASK] = {ROLE(dmask), "-o----", ATTN_GRAD_MASK, "bhqj", "bhqj", "", 's'},
     [ATTN_ROLE_DALIBI] = {ROLE(dalibi), "-o----", ATTN_GRAD_ALIBI, "h", "h", "", 's'},
     [ATTN_ROLE_DSINK] = {ROLE(dsink), "-o-o--", ATTN_GRAD_SINK, "h", "h", "h", 's'},
-    [ATTN_ROLE_JOINED] = {ROLE(joined), "-----o", 0, "", "", "bnw", 'i'},
+    [ATTN_ROLE_JOINED] = {ROLE(joined), "--iiio", 0, "", "", "bnw", 'i'},
 };
 
 static int in_range(int32_t role) { return role >= 0 && role < ATTN_ROLE_COUNT; }
@@ -69,6 +69,7 @@ static int32_t use_of(const attn_problem *p, int32_t role) {
     if (flag && !attn_core_has(p, flag)) return ATTN_USE_NONE;
     if (role == ATTN_ROLE_MASK && !p->mask_dtype) return ATTN_USE_NONE;
     if (role == ATTN_ROLE_ALIBI && !p->alibi) return ATTN_USE_NONE;
+    if (role == ATTN_ROLE_JOINED && !p->group) return ATTN_USE_NONE;
     if (role == ATTN_ROLE_CU_SEQLENS_K && attn_core_has(p, ATTN_PAGED)) return ATTN_USE_NONE; /* no rows of keys */
     switch (r->use[p->op - 1]) {
     case 'i': return ATTN_USE_IN;

@@ -218,6 +218,7 @@ static void assert_chosen(const char *problem, uint64_t bytes, uint32_t flags, c
     assert_string_equal(info.kernel, want);
     assert_true(info.workspace_bytes <= bytes);
     assert_int_equal(info.joins, strstr(want, "_joined_") != NULL);
+    assert_int_equal(info.group > 1, info.joins);
     attn_plan_release(plan);
     gpu_rig_close(&rig);
 }
@@ -250,6 +251,16 @@ static void lists_of_a_forward_joined(void **state) {
     /* 64 MiB hold the lists of 528 groups in whole rounds; these are 563 */
     assert_launches("50000000", joined, "mla_fwd hq=8 sq=4500 sk=1000 d=576 topk=2048 bf16",
                     "join_sm80_i32_g8, main 132, join_sm80_i32_g8, main 132, ");
+    /* Lists that are handed over, in groups that fill a tile or a half of it; too many heads for such a group. */
+    assert_launches("50000000", joined, "mla_fwd hq=8 sq=4500 sk=1000 d=576 topk=2048 bf16 group=8",
+                    "main 132, main 132, ");
+    assert_launches("50000000", joined, "mla_fwd hq=8 sq=300 sk=1000 d=576 topk=64 bf16 group=4", "main 75, ");
+    assert_chosen("mla_fwd hq=8 sq=4096 sk=8192 d=576 topk=2048 bf16 group=8", UINT64_MAX, 0, joined);
+    assert_chosen("mla_fwd hq=8 sq=4096 sk=8192 d=576 topk=2048 bf16 group=16", UINT64_MAX, 0, plain);
+    assert_chosen("mla_fwd hq=8 sq=0 sk=8192 d=576 topk=2048 bf16 group=8", UINT64_MAX, 0,
+                  "attn_mla_fwd_sm80_bf16_d576_h64"); /* no group */
+    assert_chosen("mla_fwd hq=8 sq=4096 sk=8192 d=576 topk=2048 bf16 group=8", UINT64_MAX, ATTN_PLAN_QUERIES_APART,
+                  plain);
     /* Few heads of many queries share tiles, unless the caller wants queries apart; 64 heads fill one by themselves. */
     assert_chosen("mla_fwd hq=8 sq=4096 sk=8192 d=576 topk=2048 bf16", UINT64_MAX, 0, joined);
     assert_chosen("mla_fwd hq=32 sq=4096 sk=8192 d=576 topk=2048 bf16", UINT64_MAX, 0, joined);
@@ -274,6 +285,8 @@ static void lists_of_a_backward_joined(void **state) {
     assert_launches("2000000", joined, "mla_bwd hq=8 sq=4500 sk=1000 d=576 topk=2048 bf16 with_dist",
                     "prepare_smxx_any, join_sm80_i32_g8, ranges_smxx_any, main 132, finish_smxx_joined_dist, "
                     "join_sm80_i32_g8, main 105, finish_smxx_joined_dq, finish_smxx_joined_dist, finish_smxx_dkv, ");
+    assert_launches("50000000", joined, "mla_bwd hq=7 sq=1056 sk=1000 d=576 topk=512 bf16 group=8",
+                    "prepare_smxx_any, main 132, finish_smxx_dkv, ");
     assert_chosen("mla_bwd hq=8 sq=4096 sk=8192 d=576 topk=2048 bf16", UINT64_MAX, 0, joined);
     assert_chosen("mla_bwd hq=32 sq=4096 sk=32768 d=576 topk=2048 bf16", UINT64_MAX, 0, joined);
     assert_chosen("mla_bwd hq=8 sq=4096 sk=8192 d=576 topk=2048 bf16", UINT64_MAX, ATTN_PLAN_QUERIES_APART, apart);
@@ -290,6 +303,8 @@ static void lists_of_a_dist_joined(void **state) {
     /* 4 heads and fewer take half of the columns */
     assert_launches("50000000", joined, "dist hq=1 sq=300 sk=1000 d=576 topk=64 bf16",
                     "join_sm80_i32_g8, main 38, _slots_smxx_any, ");
+    assert_launches("50000000", joined, "dist hq=1 sq=300 sk=1000 d=576 topk=64 bf16 group=16",
+                    "main 19, _slots_smxx_any, ");
     assert_chosen("dist hq=8 sq=4096 sk=8192 d=576 topk=2048 bf16", UINT64_MAX, 0, joined);
     assert_chosen("dist hq=32 sq=4096 sk=8192 d=576 topk=2048 bf16", UINT64_MAX, 0, joined);
     assert_chosen("dist hq=8 sq=4096 sk=8192 d=576 topk=2048 bf16", UINT64_MAX, ATTN_PLAN_QUERIES_APART, plain);

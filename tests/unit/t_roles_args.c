@@ -76,6 +76,9 @@ static void role_tables(void **state) {
         {"mla_bwd hq=8 sq=3 sk=5 topk=7 f16",
          "q=i:f16[1,3,8,576] kv=i:f16[1,5,1,576] indices=i:i32[1,3,1,7] out=i:f16[1,3,8,512] lse=i:f32[1,3,8] "
          "dout=i:f16[1,3,8,512] dq=?:f16[1,3,8,576] dkv=?:f16[1,5,1,576]"},
+        {"mla_fwd b=2 hq=8 sq=5 sk=5 topk=7 bf16 group=4",
+         "q=i:bf16[2,5,8,576] kv=i:bf16[2,5,1,576] indices=i:i32[2,5,1,7] out=o:bf16[2,5,8,512] lse=?:f32[2,5,8] "
+         "max_logits=?:f32[2,5,8] joined=i:i32[2,2,192]"},
         {"dist hq=8 sq=3 sk=5 d=512 topk=7 f32",
          "q=i:f32[1,3,8,512] kv=i:f32[1,5,1,512] indices=i:i32[1,3,1,7] lse=i:f32[1,3,8] dist=o:f32[1,3,7]"},
     };
@@ -186,6 +189,9 @@ static const char *const full[] = {
     "mla_fwd b=2 hq=8 sq=3 sk=5 topk=7 bf16 topk_length sink",
     "mla_bwd hq=8 sq=3 sk=5 topk=7 bf16 sink grad_sink dlse with_dist dkv=f32 accumulate topk_length",
     "dist hq=8 sq=3 sk=5 topk=7 f32",
+    "mla_fwd b=2 hq=8 sq=5 sk=5 topk=7 bf16 group=4",
+    "mla_bwd hq=8 sq=5 sk=5 topk=7 bf16 topk_length group=2",
+    "dist hq=8 sq=40 sk=5 topk=7 f32 group=16",
 };
 enum { N_FULL = sizeof full / sizeof *full };
 
@@ -362,7 +368,7 @@ static void other_shapes(void **state) {
     alibi->shape[0] = 2, alibi->shape[1] = 7;
     fails(&b, ATTN_E_SHAPE, "alibi", 1, 2);
 
-    static const char *const sparse[] = {"mla_fwd hq=8 sq=3 sk=5 topk=7 bf16 topk_length",
+    static const char *const sparse[] = {"mla_fwd hq=8 sq=3 sk=5 topk=7 bf16 topk_length group=2",
                                          "mla_bwd hq=8 sq=3 sk=5 topk=7 bf16 topk_length with_dist",
                                          "dist hq=8 sq=3 sk=5 topk=7 bf16 topk_length"};
     for (int i = 0; i < 3; i++) {

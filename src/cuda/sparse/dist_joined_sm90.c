@@ -12,8 +12,9 @@ enum { SLOTS_THREADS = 256, SLOTS_CTAS = 6 /* of an SM, by their shared memory *
 /* Bytes of values at a time, if one round of groups has no more. */
 static const int64_t VALUE_BYTES = INT64_C(256) << 20;
 
-/* Columns of the product: 4 heads and fewer take half of them, since 16 queries would have values of 16 unions. */
-static int64_t columns(const attn_problem *p) { return p->heads_q > 4 ? 64 : 32; }
+/* Columns of the product: 4 heads and fewer take half of them, since 16 queries would have values of 16 unions, unless
+ * the lists come in such groups. */
+static int64_t columns(const attn_problem *p) { return p->heads_q > 4 || p->group > 8 ? 64 : 32; }
 
 /* Groups, CTAs, groups at a time, entries of a group at most, and places in the workspace. */
 struct geometry {
@@ -56,6 +57,8 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
            attn_cuda_mla_joined_time(dev, p, columns(p)) + traffic +
            rounds * (2e-6 + (entries / 64 + 0.5) * 1.3e-6 * c->dim / 576);
 }
+
+static int64_t group_of(const attn_problem *p) { return attn_cuda_mla_joined_group(p, columns(p)); }
 
 static uint64_t workspace(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
     (void)k;
@@ -123,6 +126,7 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
      .deterministic = 1,                                                                                               \
      .bit_stable = 1,                                                                                                  \
      .joins = 1,                                                                                                       \
+     .group = group_of,                                                                                                \
      .alignment_bytes = 16,                                                                                            \
      .features = ATTN_CUDA_SM90A,                                                                                      \
      .impl = &config_##tail,                                                                                           \

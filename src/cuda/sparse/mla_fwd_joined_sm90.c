@@ -46,6 +46,8 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
     return launches * 4e-6 + attn_cuda_mla_joined_time(dev, p, ROWS) + rounds * (1.5e-6 + tiles * tile);
 }
 
+static int64_t group_of(const attn_problem *p) { return attn_cuda_mla_joined_group(p, ROWS); }
+
 static uint64_t workspace(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
     (void)k;
     return lay_out(dev, p).end;
@@ -100,6 +102,7 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
      .deterministic = 1,                                                                                               \
      .bit_stable = 1,                                                                                                  \
      .joins = 1,                                                                                                       \
+     .group = group_of,                                                                                                \
      .alignment_bytes = 16,                                                                                            \
      .features = ATTN_CUDA_SM90A,                                                                                      \
      .impl = &config_##tail,                                                                                           \

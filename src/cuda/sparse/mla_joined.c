@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * Joined lists in the workspace of an operator that reads them: which queries make a group, how many groups at a time,
- * and the launch that joins them. */
+ * Joined lists for an operator that reads them: which queries make a group, and where the problem does not hand over
+ * the lists (attn_problem.group), how many groups are joined at a time in the workspace, and the launch that joins
+ * them. */
 #include "cuda/sparse/mla_joined.h"
 #include "core/joined.h"
 #include "core/problem.h"
@@ -21,13 +22,15 @@ static int32_t log2_above(int64_t n) {
 }
 
 int64_t attn_cuda_mla_joined_group(const attn_problem *p, int64_t rows) {
-    if (p->heads_q < 1 || p->heads_q > rows || p->topk < 1) return 0;
+    if (p->heads_q < 1 || p->heads_q > rows || p->topk < 1 || p->seq_q < 1) return 0;
     int64_t group = attn_cuda_lesser(rows >> log2_above(p->heads_q > 4 ? p->heads_q : 4), ATTN_JOINED_MAX_GROUP);
+    if (p->group) return p->group <= group ? p->group : 0;
     while (group > 1 && (group * p->topk > ATTN_JOINED_MAX_SLOTS || group / 2 >= p->seq_q)) group /= 2;
     return group > 1 ? group : 0;
 }
 
-/* The problem of mla_join whose lists a group has. */
+/* The problem of mla_join whose lists a group has. No limit: of few heads a union never takes more tiles than its lists
+ * apart, and its keys ascend (measured: docs/joined_lists.md). */
 static attn_problem lists_of(const attn_problem *p, int64_t group) {
     return (attn_problem){.size = sizeof(attn_problem),
                           .op = ATTN_OP_MLA_JOIN,
@@ -58,11 +61,16 @@ int attn_cuda_mla_joined_refuse(const struct attn_core_device *dev, const attn_p
     if (p->heads_q > rows / 2)
         attn_text_add(why, "heads_q is %" PRId64 ", at most %" PRId64 ": heads of several queries share a tile",
                       p->heads_q, rows / 2);
+    else if (p->group && !group && p->seq_q > 0)
+        attn_text_add(why, "group is %" PRId64 ", too many queries of %" PRId64 " heads for a tile of %" PRId64 " rows",
+                      p->group, p->heads_q, rows);
     else if (!group)
         attn_text_add(why, "has no neighbouring queries whose lists it could join, topk at most %d",
                       ATTN_JOINED_MAX_SLOTS / 2);
     else if (p->batch > INT32_MAX / (p->seq_q > 0 ? p->seq_q : 1))
         attn_text_add(why, "joins the lists of at most %" PRId32 " queries", INT32_MAX);
+    else if (p->group)
+        return 0;
     else {
         const attn_problem lists = lists_of(p, group);
         const struct attn_kernel *k = attn_cuda_mla_join_row(group);
@@ -73,12 +81,14 @@ int attn_cuda_mla_joined_refuse(const struct attn_core_device *dev, const attn_p
 }
 
 attn_status attn_cuda_mla_joined_prepare(struct attn_core_device *dev, const attn_problem *p, int64_t rows) {
+    if (p->group) return ATTN_OK;
     const attn_problem lists = lists_of(p, attn_cuda_mla_joined_group(p, rows));
     const struct attn_kernel *k = attn_cuda_mla_join_row(lists.group);
     return k->prepare(k, dev, &lists);
 }
 
 double attn_cuda_mla_joined_time(const struct attn_core_device *dev, const attn_problem *p, int64_t rows) {
+    if (p->group) return 0;
     const attn_problem lists = lists_of(p, attn_cuda_mla_joined_group(p, rows));
     const struct attn_kernel *k = attn_cuda_mla_join_row(lists.group);
     const double slots = (double)p->batch * (double)p->seq_q * (double)p->topk;
@@ -95,6 +105,7 @@ int64_t attn_cuda_mla_joined_listed(const attn_problem *p, int64_t rows, int64_t
 
 uint64_t attn_cuda_mla_joined_bytes(const struct attn_core_device *dev, const attn_problem *p, int64_t rows,
                                     int64_t listed) {
+    if (p->group) return 0;
     const attn_problem lists = lists_of(p, attn_cuda_mla_joined_group(p, rows));
     const struct attn_kernel *k = attn_cuda_mla_join_row(lists.group);
     return round_up((uint64_t)(listed * attn_core_joined_layout(&lists).words) * sizeof(int32_t)) +
@@ -106,11 +117,14 @@ attn_status attn_cuda_mla_joined_queue(const struct attn_core_device *dev, const
                                        struct kp_mla_joined *joined) {
     const attn_problem lists = lists_of(p, attn_cuda_mla_joined_group(p, rows));
     const struct attn_core_joined l = attn_core_joined_layout(&lists);
+    const struct kp_view made = {.data = workspace - (uint64_t)(from * l.words) * sizeof(int32_t),
+                                 .batch = l.groups * l.words,
+                                 .row = l.words},
+                         view = p->group ? attn_cuda_view(p, args, ATTN_ROLE_JOINED) : made;
     struct kp_mla in;
-    attn_cuda_mla_inputs(&in, p, args);
-    *joined = (struct kp_mla_joined){.data = workspace - (uint64_t)(from * l.words) * sizeof(int32_t),
-                                     .batch = l.groups * l.words,
-                                     .row = l.words,
+    *joined = (struct kp_mla_joined){.data = view.data,
+                                     .batch = view.batch,
+                                     .row = view.row,
                                      .groups = (int32_t)l.groups,
                                      .group = (int32_t)lists.group,
                                      .keys = (int32_t)l.keys,
@@ -118,9 +132,11 @@ attn_status attn_cuda_mla_joined_queue(const struct attn_core_device *dev, const
                                      .slots = (int32_t)l.slots,
                                      .slots_row = (int32_t)l.slots_row,
                                      .shift = log2_above(rows) - log2_above(lists.group)};
+    if (p->group) return ATTN_OK;
+    attn_cuda_mla_inputs(&in, p, args);
     const struct attn_cuda_mla_join_part part = {
         .in = &in,
-        .joined = {.data = joined->data, .batch = joined->batch, .row = joined->row},
+        .joined = made,
         .uses = workspace + round_up((uint64_t)((until - from) * l.words) * sizeof(int32_t)),
         .from = from,
         .until = until};

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: MIT
- * Joined lists (docs/joined_lists.md) for the operators that read them: made in the operator's workspace by the kernels
- * of mla_join, some groups at a time, before the kernel that reads them. */
+ * Joined lists (docs/joined_lists.md) for the operators that read them: the tensor JOINED of a problem with a group;
+ * else made in the operator's workspace by the kernels of mla_join, some groups at a time, before the kernel that reads
+ * them. */
 #ifndef ATTN_CUDA_MLA_JOINED_H
 #define ATTN_CUDA_MLA_JOINED_H
 #include "cuda/sparse/mla.h"
 #include "kernels/params/mla_joined.h"
 
-/* Neighbouring queries whose heads, 4 rows at least for each, fill a tile of `rows` rows: 2, 4, 8 or 16; 0: none. */
+/* Neighbouring queries whose heads, 4 rows at least for each, fill a tile of `rows` rows: 2, 4, 8 or 16; 0: none. The
+ * problem's own group if it has one that fits. */
 int64_t attn_cuda_mla_joined_group(const attn_problem *p, int64_t rows);
 /* Groups of the problem. */
 int64_t attn_cuda_mla_joined_groups(const attn_problem *p, int64_t group);
@@ -17,7 +19,7 @@ double attn_cuda_mla_joined_entries(const attn_problem *p, int64_t group);
 int attn_cuda_mla_joined_refuse(const struct attn_core_device *dev, const attn_problem *p, int64_t rows,
                                 struct attn_text *why);
 attn_status attn_cuda_mla_joined_prepare(struct attn_core_device *dev, const attn_problem *p, int64_t rows);
-/* Seconds that joining takes. */
+/* Seconds that joining takes; 0 if the problem hands over the lists, as are the bytes below. */
 double attn_cuda_mla_joined_time(const struct attn_core_device *dev, const attn_problem *p, int64_t rows);
 
 /* Groups that are joined at a time: a multiple of `turn`, those that the device works on at once, or all of them. */
@@ -25,8 +27,8 @@ int64_t attn_cuda_mla_joined_listed(const attn_problem *p, int64_t rows, int64_t
 /* Bytes of the workspace that joining `listed` groups takes, a multiple of 256. */
 uint64_t attn_cuda_mla_joined_bytes(const struct attn_core_device *dev, const attn_problem *p, int64_t rows,
                                     int64_t listed);
-/* Queues the join of groups from .. until - 1 into the memory at `workspace`; *joined says where a kernel queued next
- * finds them. */
+/* Queues the join of groups from .. until - 1 into the memory at `workspace`, unless they are handed over; *joined says
+ * where a kernel queued next finds them. */
 attn_status attn_cuda_mla_joined_queue(const struct attn_core_device *dev, const attn_problem *p, const attn_args *args,
                                        int64_t rows, uint64_t workspace, int64_t from, int64_t until,
                                        struct kp_mla_joined *joined);
