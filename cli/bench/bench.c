@@ -22,6 +22,7 @@ struct bench {
     const char *run_id, *outputs;
     struct attn_cli_overlap overlap;           /* of the problem that is measured */
     struct attn_cli_overlap_measured measured; /* of its lists */
+    struct attn_cli_joined_count joined;       /* by the plan that is measured */
     char date[32], default_id[64], device[96], driver[24];
 };
 
@@ -86,6 +87,7 @@ static void print_timing(const struct bench *b, const struct attn_cli_tensors *s
                                       .cache = b->meter.cache,
                                       .overlap = &b->overlap,
                                       .measured = &b->measured,
+                                      .joined = &b->joined,
                                       .note = note};
     if (b->json)
         attn_cli_record_json(&r, t);
@@ -108,6 +110,7 @@ static attn_status count(const struct bench *b, attn_ctx *ctx, const struct attn
                                       .bytes = attn_problem_bytes(&set->problem),
                                       .overlap = &b->overlap,
                                       .measured = &b->measured,
+                                      .joined = &b->joined,
                                       .note = "counted, not timed"};
     if (b->json)
         attn_cli_record_counted(&r, counts);
@@ -115,6 +118,12 @@ static attn_status count(const struct bench *b, attn_ctx *ctx, const struct attn
         printf("%s: %.6g GFLOP, least traffic %.6g MB by the problem\n%s", info->kernel, r.flops * 1e-9, r.bytes * 1e-6,
                counts);
     return ATTN_OK;
+}
+
+static void print_joined(const struct bench *b) {
+    char text[160];
+    attn_cli_joined_text(&b->joined, text, sizeof text);
+    printf("    %s\n", text);
 }
 
 /* One plan's times: a single one, or one per kind of call. */
@@ -140,7 +149,7 @@ static attn_status take_times(const struct bench *b, attn_ctx *ctx, const struct
     return status;
 }
 
-static int measure(const struct bench *b, attn_ctx *ctx, const struct attn_cli_tensors *set, const char *text,
+static int measure(struct bench *b, attn_ctx *ctx, const struct attn_cli_tensors *set, const char *text,
                    const char *kernel) {
     attn_plan_options options = attn_cli_plan_options(&b->common);
     if (kernel) {
@@ -157,14 +166,16 @@ static int measure(const struct bench *b, attn_ctx *ctx, const struct attn_cli_t
         return attn_cli_library("bench", status, "\"%s\"", text);
     }
     status = b->counter ? count(b, ctx, set, text, plan, &info) : take_times(b, ctx, set, &options, plan, &info, t);
+    if (!status) status = attn_cli_joined_count(ctx, &set->problem, &set->args, &info, &b->joined);
     for (int i = 0; !status && i < (b->overhead ? ATTN_CLI_CALLS : 1); i++)
         if (t[i].n) print_timing(b, set, text, &info, b->overhead ? attn_cli_call_names[i] : "execution", &t[i]);
+    if (!status && !b->json && b->joined.group) print_joined(b);
     attn_plan_release(plan);
     return status ? attn_cli_library("bench", status, "%s", info.kernel) : ATTN_CLI_OK;
 }
 
 /* Every matching kernel that accepts the problem; refusals are named so that an empty result explains itself. */
-static int measure_matching(const struct bench *b, attn_ctx *ctx, struct attn_cli_tensors *set, const char *text) {
+static int measure_matching(struct bench *b, attn_ctx *ctx, struct attn_cli_tensors *set, const char *text) {
     int found = 0, code = ATTN_CLI_OK;
     for (int32_t i = 0, n = attn_kernel_count(ctx); i < n; i++) {
         attn_kernel_info k = {.size = sizeof k};

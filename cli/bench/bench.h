@@ -99,6 +99,7 @@ struct attn_cli_record {
     int cache;
     const struct attn_cli_overlap *overlap;           /* NULL or kind NONE: lists as the seed gives them */
     const struct attn_cli_overlap_measured *measured; /* of it */
+    const struct attn_cli_joined_count *joined;       /* group 0: none was joined */
     const char *note;
 };
 void attn_cli_record_json(const struct attn_cli_record *r, const struct attn_cli_timing *t);

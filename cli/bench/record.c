@@ -19,12 +19,18 @@ static json_t *overlap(const struct attn_cli_record *r) {
                      m->union_length[2], m->union_length[3]);
 }
 
+static json_t *joined(const struct attn_cli_record *r) {
+    char text[160];
+    attn_cli_joined_json(r->joined, text, sizeof text);
+    return r->joined->group ? json_loads(text, 0, NULL) : json_null();
+}
+
 static json_t *number(double x, int known) { return known && isfinite(x) ? json_real(x) : json_null(); }
 
 void attn_cli_record_json(const struct attn_cli_record *r, const struct attn_cli_timing *t) {
     json_t *root = json_pack(
         "{s:s, s:s, s:s?, s:s, s:s?, s:s, s:s, s:s, s:s, s:o, s:o, s:o, s:I, s:I, s:s, s:o, s:s, s:o, s:o, s:n, s:o, s:o, "
-        "s:s, s:o}",
+        "s:s, s:o, s:o}",
         "run", r->run, "date", r->date, "commit", *attn_cli_commit() ? attn_cli_commit() : NULL, "device", r->device,
         "driver", r->driver, "problem", r->problem, "impl", r->backend == ATTN_BACKEND_REF ? "ref" : "attn", "kernel",
         r->kernel, "measure", r->measure, "median_us", number(t->median * 1e6, 1), "p10_us", number(t->p10 * 1e6, 1),
@@ -33,7 +39,7 @@ void attn_cli_record_json(const struct attn_cli_record *r, const struct attn_cli
         attn_cli_cache_name(r->cache), "tflops", number(r->flops / t->median / 1e12, r->flops > 0), "gbps",
         number(r->bytes / t->median / 1e9, r->bytes > 0), "limit_share", "launches",
         t->launches ? json_integer(t->launches) : json_null(), "overhead_us",
-        number(t->overhead * 1e6, t->launches > 0), "note", r->note, "overlap", overlap(r));
+        number(t->overhead * 1e6, t->launches > 0), "note", r->note, "overlap", overlap(r), "joined", joined(r));
     if (root) json_dumpf(root, stdout, JSON_COMPACT | JSON_REAL_PRECISION(7));
     json_decref(root);
     putchar('\n');
@@ -44,12 +50,12 @@ void attn_cli_record_counted(const struct attn_cli_record *r, const char *counts
     json_t *counted = *counts ? json_loads(counts, 0, NULL) : NULL;
     json_t *root = json_pack(
         "{s:s, s:s, s:s?, s:s, s:s?, s:s, s:s, s:s, s:s, s:n, s:n, s:n, s:n, s:n, s:n, s:n, s:n, s:n, s:n, s:n, "
-        "s:n, s:n, s:s, s:o, s:o, s:o, s:o}",
+        "s:n, s:n, s:s, s:o, s:o, s:o, s:o, s:o}",
         "run", r->run, "date", r->date, "commit", *attn_cli_commit() ? attn_cli_commit() : NULL, "device", r->device,
         "driver", r->driver, "problem", r->problem, "impl", "attn", "kernel", r->kernel, "measure", r->measure,
         "median_us", "p10_us", "p90_us", "n", "batch", "clock", "host_us", "cache", "tflops", "gbps", "limit_share",
         "launches", "overhead_us", "note", r->note, "flops", json_real(r->flops), "bytes", json_real(r->bytes),
-        "counted", counted ? counted : json_null(), "overlap", overlap(r));
+        "counted", counted ? counted : json_null(), "overlap", overlap(r), "joined", joined(r));
     if (root) json_dumpf(root, stdout, JSON_COMPACT | JSON_REAL_PRECISION(15));
     json_decref(root);
     putchar('\n');

@@ -141,6 +141,7 @@ static int compute(struct attn_cli_run *run, attn_ctx *ctx, const attn_problem *
     }
     int code = ATTN_CLI_OK;
     status = attn_cli_execute(ctx, plan, &run->set.args, &run->seconds);
+    if (!status) status = attn_cli_joined_count(ctx, problem, &run->set.args, &run->info, &run->joined);
     if (status) code = attn_cli_library("run", status, "%s", run->info.kernel);
     attn_plan_release(plan);
     return code;

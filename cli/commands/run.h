@@ -18,6 +18,7 @@ struct attn_cli_run {
     struct attn_cli_tensors set;
     attn_plan_info info;
     double seconds;
+    struct attn_cli_joined_count joined;
 };
 
 /* All return an exit code, 0 = go on; the reason is printed. */

@@ -96,12 +96,15 @@ static int report_json(const struct attn_cli_run *run, const char *text, double 
                                         "inf", (json_int_t)s.inf, "min", number(s.min, s.finite > 0), "max",
                                         number(s.max, s.finite > 0), "mean", number(s.mean, s.finite > 0)));
     }
-    json_t *root = json_pack("{s:s, s:s, s:s, s:s, s:s, s:I, s:o, s:o, s:o, s:o, s:o, s:o}", "problem", text, "device",
-                             device, "kernel", run->info.kernel, "backend", attn_cli_backend_name(run->info.backend),
-                             "arch", run->info.arch, "workspace_bytes", (json_int_t)run->info.workspace_bytes,
-                             "seconds", number(run->seconds, 1), "flops", number(flops, 1), "bytes", number(bytes, 1),
-                             "gflops", number(flops / run->seconds / 1e9, run->seconds > 0), "gbps",
-                             number(bytes / run->seconds / 1e9, run->seconds > 0), "outputs", outputs);
+    char joined[160];
+    attn_cli_joined_json(&run->joined, joined, sizeof joined);
+    json_t *root = json_pack(
+        "{s:s, s:s, s:s, s:s, s:s, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "problem", text, "device", device,
+        "kernel", run->info.kernel, "backend", attn_cli_backend_name(run->info.backend), "arch", run->info.arch,
+        "workspace_bytes", (json_int_t)run->info.workspace_bytes, "seconds", number(run->seconds, 1), "flops",
+        number(flops, 1), "bytes", number(bytes, 1), "gflops", number(flops / run->seconds / 1e9, run->seconds > 0),
+        "gbps", number(bytes / run->seconds / 1e9, run->seconds > 0), "outputs", outputs, "joined",
+        run->joined.group ? json_loads(joined, 0, NULL) : json_null());
     if (!root || json_dumpf(root, stdout, JSON_COMPACT)) {
         json_decref(root);
         return attn_cli_die("run", "the JSON record could not be written");
@@ -139,6 +142,9 @@ int attn_cli_run_report(struct attn_cli_run *run) {
     fprintf(stderr, "%s\n%s%s%s  %.6g ms  %.4g GFLOP/s  %.4g GB/s\n", text, attn_cli_sgr(stderr, "1"), run->info.kernel,
             attn_cli_sgr(stderr, "0"), run->seconds * 1e3, run->seconds > 0 ? flops / run->seconds / 1e9 : 0,
             run->seconds > 0 ? bytes / run->seconds / 1e9 : 0);
+    char joined[160];
+    attn_cli_joined_text(&run->joined, joined, sizeof joined);
+    if (run->joined.group) fprintf(stderr, "%s\n", joined);
     if (run->json)
         code = report_json(run, text, flops, bytes);
     else if (!run->out && !run->out_dir)

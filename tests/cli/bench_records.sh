@@ -20,10 +20,10 @@ printf 'dist hq=2 sq=3 sk=9 topk=4 f32\r' >"$dir/crlf.txt"
 "$attn" bench $quick --json --run-id id7 "@$dir/list.txt" "@$dir/crlf.txt" >"$dir/records" || fail 'bench @list: exit code'
 [ "$(wc -l <"$dir/records")" = 3 ] || fail 'bench @list: not three records'
 for key in run date commit device driver problem impl kernel measure median_us p10_us p90_us n batch clock host_us cache \
-    tflops gbps limit_share launches overhead_us note overlap; do
+    tflops gbps limit_share launches overhead_us note overlap joined; do
     [ "$(grep -c "\"$key\":" "$dir/records")" = 3 ] || fail "a record lacks $key"
 done
-[ "$(head -n 1 "$dir/records" | grep -o '"[a-z0-9_]*":' | wc -l)" = 24 ] || fail 'a record has other keys'
+[ "$(head -n 1 "$dir/records" | grep -o '"[a-z0-9_]*":' | wc -l)" = 25 ] || fail 'a record has other keys'
 grep -q '"run":"id7".*"problem":"sdpa_bwd hq=2 sq=9 d=16 f32 causal".*"n":2,.*"limit_share":null' "$dir/records" || fail 'second record'
 if command -v python3 >/dev/null; then
     python3 - "$dir/records" <<'END' || fail 'records do not hold together'
@@ -36,6 +36,13 @@ for line in open(sys.argv[1]):
 END
 fi
 "$attn" bench $quick --json --backend ref --strict 'sdpa_fwd hq=2 sq=9 d=16 f32' | grep -q '"impl":"ref"' || fail 'impl of a ref kernel'
+
+# Lists that mla_join joins, and a limit that none passes; attention that is handed joined lists and keeps queries apart.
+"$attn" bench $quick --json --overlap prefix 'mla_join sq=9 sk=90 topk=20 group=4' |
+    grep -q '"joined":{"group":4,"groups":3,"apart":0,"entries_mean":20.0,"entries_most":20}' || fail 'joined groups of mla_join'
+"$attn" bench $quick --json --overlap prefix 'mla_join sq=9 sk=90 topk=20 group=4 union_limit=19' |
+    grep -q '"joined":{"group":4,"groups":3,"apart":3,"entries_mean":null,"entries_most":0}' || fail 'groups left apart'
+"$attn" bench $quick --json 'mla_fwd hq=2 sq=9 sk=90 topk=20 f32 group=4' | grep -q '"joined":null' || fail 'joined lists that are not read'
 
 # Outputs that are left out.
 "$attn" bench $quick --json --outputs out 'sdpa_fwd hq=2 sq=9 d=16 f32' | grep -q '"note":".*, outputs out"' || fail '--outputs out'

@@ -81,6 +81,17 @@ refused 2 'standard input can be read only once' sdpa_fwd --q - --k - --v "$good
 refused 2 "--outputs: no tensor 'nothing'" 'sdpa_fwd hq=1 sq=1 d=8 f32' --outputs out,nothing
 refused 3 'ATTN_E_NO_DEVICE' 'sdpa_fwd hq=1 sq=1 d=8 f32' --device cuda:99
 
+# Joined lists as an input: made by mla_join or of the lists, with one result; of another group, or not read.
+mla='mla_fwd hq=2 sq=9 sk=90 topk=20 d=512 f32'
+"$attn" run 'mla_join sq=9 sk=90 topk=20 group=4' --seed 3 --out-dir lists 2>err || fail 'mla_join: exit code'
+grep -q '^3 of 3 groups of 4 queries joined, unions of ' err || fail 'mla_join: no word of its groups'
+for words in '' '--joined lists/joined.npy'; do
+    "$attn" run "$mla group=4" --seed 3 --out-dir "mla${words:+-given}" $words 2>err || { fail "mla_fwd $words: exit code"; cat err; }
+done
+cmp -s mla/out.npy mla-given/out.npy || fail 'joined lists change the result'
+refused 3 'joined: expected shape [1,5,' "$mla group=2" --seed 3 --joined lists/joined.npy
+refused 2 'this problem does not read joined' "$mla" --seed 3 --joined lists/joined.npy
+
 "$attn" run 'sdpa_fwd hq=1 sq=1 d=8 f32' --out nowhere/x 2>err
 [ $? = 3 ] || fail 'a path that cannot be written: exit code'
 grep -q 'nowhere/x' err || fail 'a path that cannot be written: no reason'
