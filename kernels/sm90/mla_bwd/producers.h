@@ -17,10 +17,15 @@ constexpr int NOTES_READ = PAIRS || ALT;
 #ifdef CFG_JOINED
 static __device__ __forceinline__ void note_rows(const struct kp_mla_bwd *p, uint32_t shared, int t, uint32_t parity) {
     t += (int)shared_load32(shared + FIRST_TILE_AT);
-    const struct entries x =
-        shared_load32(shared + GROUP_AT + 12) ? entries_apart(p, shared, t) : joined_entries(p, shared, t);
+    const uint32_t apart = shared_load32(shared + GROUP_AT + 12);
+    const struct entries x = apart ? entries_apart(p, shared, t) : joined_entries(p, shared, t);
     const uint32_t lane = (uint32_t)recompute((int)threadIdx.x) & 31;
-    if (p->posts && lane == 0) keep_together(p, shared, t, x.lo);
+    if (p->posts && lane == 0) {
+        if (!apart)
+            keep_together(p, shared, t, x.lo);
+        else if (t == 0)
+            end_together(p, shared); /* lists in any order: nobody waits, nor is waited for */
+    }
     const uint32_t note = 256 * parity + 4 * lane;
     shared_store32(shared + NOTE_AT + note, (uint32_t)x.lo);
     shared_store32(shared + NOTE_AT + note + 128, (uint32_t)x.hi);
