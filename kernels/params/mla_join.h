@@ -4,17 +4,19 @@
 #define ATTN_KPARAMS_MLA_JOIN_H
 #include "kernels/params/mla.h"
 
-/* kernels/variants/mla_join_sm80.def: .group, .threads */
+/* kernels/variants/mla_join_sm80.def: .group, .threads, .ctas, .batch: said there */
 struct kp_mla_join_config {
     const char *symbol;
-    int32_t group, threads;
+    int32_t group, threads, ctas, batch;
 };
 
-#define KP_MLA_JOIN_STAGE 4096 /* keys of entries that shared memory holds at a time */
-/* Bytes for 32 keys of a range: a bit for each query and, with four or more, for each half; four places. */
-#define KP_MLA_JOIN_WORD(group)          (4 * (group) + ((group) > 2 ? 8 : 0) + 8)
-#define KP_MLA_JOIN_SHARED(group, words) (4 * KP_MLA_JOIN_STAGE + ((words) + 1) / 2 * 2 * KP_MLA_JOIN_WORD(group))
-#define KP_MLA_JOIN_STATIC               1024 /* static shared memory, at most */
+#define KP_MLA_JOIN_STAGE 8192 /* bytes of keys of entries that shared memory holds at a time */
+/* Bytes for 32 keys of a range: a bit for each query and, with four or more, for each half; places. Later, of a table
+ * of entries by key. */
+#define KP_MLA_JOIN_WORD(group) (4 * (group) + ((group) > 2 ? 8 : 0) + 8)
+#define KP_MLA_JOIN_TABLE       64
+#define KP_MLA_JOIN_TABLE_KEYS  65536
+#define KP_MLA_JOIN_STATIC      1536 /* static shared memory, at most */
 
 struct kp_mla_join {
     struct kp_mla in;                     /* indices, topk_length and the causal rule */
@@ -22,8 +24,10 @@ struct kp_mla_join {
     uint64_t uses;                        /* uint16 [CTAs][group * topk], where a list names a key again */
     int64_t union_limit;                  /* 0: none */
     int64_t groups, from, until;          /* of a batch entry; those to join: from .. until - 1 of all */
-    int32_t keys, bits, slots, slots_row; /* words, as in src/core/joined.h */
-    int32_t words, reserved;              /* 32 keys each: those of a range; even */
+    int32_t keys, bits, slots, slots_row; /* words, as in src/core/joined.h; slots 0: slots' entries are not wanted */
+    int32_t words;                        /* 32 keys each: those of a range; a multiple of 4 */
+    int32_t table;                        /* one range has all keys, and shared memory a table of their entries */
+    int32_t log2_parts, reserved;         /* of a word, for a thread each */
 };
-KP_SIZE(struct kp_mla_join, 272 + 48 + 5 * 8 + 6 * 4);
+KP_SIZE(struct kp_mla_join, 272 + 48 + 5 * 8 + 8 * 4);
 #endif

@@ -8,11 +8,12 @@
 
 #include <inttypes.h>
 
-enum { SM_THREADS = 1024 /* that registers leave room for */, SYSTEM_BYTES = 1024 };
+enum { SYSTEM_BYTES = 1024 };
 
 /* A function of problem and device alone. */
 struct geometry {
     int64_t total, words, shared, ctas;
+    int32_t table, log2_parts;
 };
 
 /* Two CTAs an SM where a range of all keys would leave room for one. */
@@ -20,13 +21,15 @@ static struct geometry lay_out(const struct kp_mla_join_config *c, const struct 
                                const attn_problem *p) {
     struct geometry g = {.total = p->batch * attn_core_joined_layout(p).groups};
     const int64_t half = l->shared_per_sm / 2 - SYSTEM_BYTES;
-    const int64_t most =
-        attn_cuda_lesser(l->shared_per_block, half) - KP_MLA_JOIN_STATIC - KP_MLA_JOIN_SHARED(c->group, 0);
-    const int64_t fit = most / KP_MLA_JOIN_WORD(c->group), all = attn_cuda_blocks(p->seq_k < 1 ? 1 : p->seq_k, 32);
-    g.words = (attn_cuda_lesser(fit - 1, all) + 1) / 2 * 2;
-    g.shared = KP_MLA_JOIN_SHARED(c->group, g.words);
+    const int64_t most = attn_cuda_lesser(l->shared_per_block, half) - KP_MLA_JOIN_STATIC - KP_MLA_JOIN_STAGE;
+    const int64_t word = KP_MLA_JOIN_WORD(c->group), wide = word > KP_MLA_JOIN_TABLE ? word : KP_MLA_JOIN_TABLE;
+    const int64_t all = (attn_cuda_blocks(p->seq_k < 1 ? 1 : p->seq_k, 32) + 3) / 4 * 4;
+    g.table = p->seq_k <= KP_MLA_JOIN_TABLE_KEYS && all * wide <= most;
+    g.words = g.table ? all : attn_cuda_lesser(most / word / 4 * 4, all);
+    g.shared = KP_MLA_JOIN_STAGE + g.words * (g.table ? wide : word);
+    while (g.log2_parts < 2 && g.words << g.log2_parts < c->threads) g.log2_parts++;
     const int64_t per_sm = l->shared_per_sm / (g.shared + KP_MLA_JOIN_STATIC + SYSTEM_BYTES);
-    g.ctas = l->n_sms * attn_cuda_lesser(per_sm < 1 ? 1 : per_sm, SM_THREADS / c->threads);
+    g.ctas = l->n_sms * attn_cuda_lesser(per_sm < 1 ? 1 : per_sm, c->ctas);
     g.ctas = attn_cuda_lesser(g.ctas, g.total);
     return g;
 }
@@ -83,9 +86,11 @@ attn_status attn_cuda_mla_join_queue(const struct attn_kernel *k, const struct a
                                    .until = part->until,
                                    .keys = (int32_t)l.keys,
                                    .bits = (int32_t)l.bits,
-                                   .slots = (int32_t)l.slots,
+                                   .slots = part->no_slots ? 0 : (int32_t)l.slots,
                                    .slots_row = (int32_t)l.slots_row,
-                                   .words = (int32_t)g.words};
+                                   .words = (int32_t)g.words,
+                                   .table = g.table,
+                                   .log2_parts = g.log2_parts};
     const struct attn_cuda_grid grid = {.x = (uint32_t)attn_cuda_lesser(g.ctas, part->until - part->from),
                                         .y = 1,
                                         .z = 1,

@@ -42,6 +42,7 @@ struct attn_cuda_mla_join_part {
     struct kp_view joined; /* row: from a group to the next one */
     uint64_t uses;         /* the row's workspace */
     int64_t from, until;   /* groups */
+    int no_slots;          /* 1: nobody reads the map from slots to entries */
 };
 /* p: of mla_join. */
 attn_status attn_cuda_mla_join_queue(const struct attn_kernel *k, const struct attn_core_device *dev,

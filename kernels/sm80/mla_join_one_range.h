@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: MIT
+ * mla_join.cu, the usual way: one range has all keys, and no list names a key again. */
+#ifndef ATTN_SM80_MLA_JOIN_ONE_RANGE_H
+#define ATTN_SM80_MLA_JOIN_ONE_RANGE_H
+#include "kernels/sm80/mla_join_lists.h"
+
+/* Slots t .. t + 3 of a list of n; those that it does not have name no key. vector: slots that stand in whole 16
+ * bytes. */
+static __device__ __forceinline__ uint4 load_slots(const int32_t *list, uint32_t t, uint32_t n, uint32_t vector) {
+    uint4 key = {NO_KEY, NO_KEY, NO_KEY, NO_KEY};
+    if (t < vector) {
+        key = __ldg((const uint4 *)(list + t));
+    } else if (t < n) {
+        key.x = (uint32_t)__ldg(&list[t]);
+        if (t + 1 < n) key.y = (uint32_t)__ldg(&list[t + 1]);
+        if (t + 2 < n) key.z = (uint32_t)__ldg(&list[t + 2]);
+        if (t + 3 < n) key.w = (uint32_t)__ldg(&list[t + 3]);
+    }
+    return key;
+}
+/* A warp's share of a query's list where one range has all keys: BATCH * 4 slots a thread at a time, lane l's from slot
+ * t + 4 l on, STEP apart. */
+struct part_of_list {
+    const int32_t *list;
+    uint32_t r, first, n, keys, vector; /* query; the warp's first slot; slots; admissible keys; see load_slots() */
+};
+static __device__ __forceinline__ struct part_of_list part_of(const struct lists *l) {
+    struct part_of_list x;
+    x.r = threadIdx.x / 32 / SHARE;
+    x.first = threadIdx.x / 32 % SHARE * 128;
+    x.list = l->list[x.r];
+    x.n = l->n[x.r];
+    x.keys = l->keys[x.r];
+    x.vector = (uintptr_t)x.list & 15 ? 0 : x.n & ~3u;
+    return x;
+}
+/* true: all of the warp's slots are there and valid. ptxas makes a branch of an atomic operation under a condition, and
+ * a warp asks once for all of its slots. */
+static __device__ __forceinline__ bool load_batch(const struct part_of_list *x, uint32_t t, uint4 (&batch)[BATCH]) {
+    const uint32_t lane = threadIdx.x & 31;
+    uint32_t largest = 0;
+    if (t + (BATCH - 1) * STEP + 128 <= x->vector) {
+        const uint4 *from = (const uint4 *)(x->list + t) + lane;
+#pragma unroll
+        for (uint32_t i = 0; i < BATCH; i++) batch[i] = __ldg(from + i * (STEP / 4));
+    } else {
+#pragma unroll
+        for (uint32_t i = 0; i < BATCH; i++) batch[i] = load_slots(x->list, t + lane * 4 + i * STEP, x->n, x->vector);
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < BATCH; i++)
+        largest = max(largest, max(max(batch[i].x, batch[i].y), max(batch[i].z, batch[i].w)));
+    return __all_sync(~0u, largest < x->keys);
+}
+
+static __device__ __forceinline__ void mark_whole(const struct group_lists *j) {
+    const struct part_of_list x = part_of(j->l);
+    uint32_t *bitmap = j->bitmap + x.r * j->words, valid = 0;
+    for (uint32_t t = x.first; t < x.n; t += BATCH * STEP) {
+        uint4 batch[BATCH];
+        const bool all = load_batch(&x, t, batch);
+        if (all) valid += 4 * BATCH;
+#pragma unroll
+        for (uint32_t i = 0; i < BATCH; i++) {
+            const uint32_t key[4] = {batch[i].x, batch[i].y, batch[i].z, batch[i].w};
+            if (all) {
+#pragma unroll
+                for (int y = 0; y < 4; y++) atomicOr(&bitmap[key[y] / 32], 1u << (key[y] & 31));
+            } else {
+#pragma unroll
+                for (int y = 0; y < 4; y++) {
+                    if (key[y] >= x.keys) continue;
+                    valid++;
+                    atomicOr(&bitmap[key[y] / 32], 1u << (key[y] & 31));
+                }
+            }
+        }
+    }
+    valid = __reduce_add_sync(~0u, valid);
+    if ((threadIdx.x & 31) == 0 && valid) atomicAdd(&j->l->valid[x.r], valid);
+}
+
+/* Bits of the entries e0 .. e0 + 31 that are below this one. */
+static __device__ __forceinline__ uint32_t bits_below(uint32_t entry, uint32_t e0) {
+    return entry <= e0 ? 0 : entry - e0 >= 32 ? ~0u : (1u << (entry - e0)) - 1;
+}
+
+/* Keys of the entries window .. window + STAGE - 1, at their places; ALL: those of all entries. */
+template <bool ALL, typename KEY>
+static __device__ __forceinline__ void stage_keys(const struct group_lists *j, const uint32_t (&start)[KINDS],
+                                                  uint32_t window) {
+    constexpr uint32_t STAGE = KP_MLA_JOIN_STAGE / sizeof(KEY);
+    const uint32_t log2_parts = (uint32_t)j->p->log2_parts,
+                   wide = 32 >> log2_parts; /* parts of a word: a thread each */
+    KEY *stage = (KEY *)j->stage;
+    for (uint32_t x = threadIdx.x; x < j->words << log2_parts; x += THREADS) {
+        const uint32_t w = x >> log2_parts, shift = (x & ((1u << log2_parts) - 1)) * wide;
+        const uint32_t part = (~0u >> (32 - wide)) << shift, before = (1u << shift) - 1;
+        const uint2 half = group_bits(j, w), place = j->place[w];
+#pragma unroll
+        for (int k = 0; k < KINDS; k++) {
+            const uint32_t all = bits_of_kind(half, k);
+            uint32_t bits = all & part, e = start[k] + place_of(place, k) + (uint32_t)__popc(all & before) - window;
+            for (; bits; bits &= bits - 1, e++)
+                if (ALL || e < STAGE) stage[e] = (KEY)(w * 32 + (uint32_t)__ffs((int)bits) - 1);
+        }
+    }
+}
+
+/* The same where one range has all n entries, and the empty ones past them. Ends with a barrier. */
+template <typename KEY>
+static __device__ __forceinline__ void emit_whole(const struct group_lists *j, const uint32_t (&start)[KINDS],
+                                                  uint32_t n) {
+    constexpr uint32_t STAGE = KP_MLA_JOIN_STAGE / sizeof(KEY);
+    const uint32_t lane = threadIdx.x & 31, warp = threadIdx.x >> 5, padded = (n + 127) / 128 * 128;
+    const KEY *stage = (const KEY *)j->stage;
+    for (uint32_t window = 0; window < padded; window += STAGE) {
+        if (n <= STAGE)
+            stage_keys<true, KEY>(j, start, window);
+        else
+            stage_keys<false, KEY>(j, start, window);
+        __syncthreads();
+        int32_t *to = j->out + j->p->keys + window + threadIdx.x;
+        uint32_t *bits_to =
+            (uint32_t *)j->out + j->p->bits + (window / 64 + warp / 2) * 2 * GROUP + lane * 2 + warp % 2;
+        const uint32_t end = min(STAGE, padded - window);
+        for (uint32_t e = threadIdx.x; e < end; e += THREADS, to += THREADS, bits_to += THREADS / 32 * GROUP) {
+            const bool own = window + e < n;
+            const uint32_t key = own ? (uint32_t)stage[e] : NO_KEY;
+            uint32_t mine = 0;
+            *to = (int32_t)key;
+            if (GROUP == 2) { /* the kinds tell the bits */
+                const uint32_t e0 = window + (e & ~31u);
+                const uint32_t to_both = bits_below(start[1], e0), to_first = bits_below(start[2], e0);
+                mine = lane == 0 ? to_first : to_both | (bits_below(n, e0) & ~to_first);
+            } else {
+                const uint32_t *word = j->bitmap + (own ? key / 32 : 0);
+                const uint32_t bit = own ? 1u << (key & 31) : 0;
+#pragma unroll
+                for (int r = 0; r < GROUP; r++, word += j->words) {
+                    const uint32_t bits = __ballot_sync(~0u, *word & bit);
+                    if (lane == (uint32_t)r) mine = bits;
+                }
+            }
+            if (lane < GROUP) *bits_to = mine;
+        }
+        __syncthreads();
+    }
+}
+
+/* The entries of keys, in the place of all bits; `entries` of them, the keys of which are staged if they fit. */
+static __device__ __forceinline__ void fill_table(const struct group_lists *j, uint32_t entries) {
+    uint16_t *table = (uint16_t *)j->bitmap;
+    const uint16_t *stage = (const uint16_t *)j->stage;
+    const bool staged = entries <= KP_MLA_JOIN_STAGE / sizeof *stage;
+    for (uint32_t e = threadIdx.x; e < entries; e += THREADS)
+        table[staged ? stage[e] : (uint32_t)j->out[j->p->keys + e]] = (uint16_t)e;
+    __syncthreads();
+}
+
+/* Where one range has all keys, each once. */
+template <bool TABLE>
+static __device__ __forceinline__ void write_slots(const struct group_lists *j, const uint32_t (&start)[KINDS]) {
+    const struct part_of_list x = part_of(j->l);
+    const uint32_t lane = threadIdx.x & 31, row = 2 * (uint32_t)j->p->slots_row;
+    if (x.r >= (uint32_t)j->l->queries) return;
+    const uint16_t *table = (const uint16_t *)j->bitmap;
+    int32_t *to = j->out + j->p->slots + x.r * j->p->slots_row;
+    const bool aligned = !((uintptr_t)to & 7);
+    for (uint32_t t = x.first; t < row; t += BATCH * STEP) {
+        uint4 batch[BATCH];
+        const bool all = load_batch(&x, t, batch) && aligned;
+#pragma unroll
+        for (uint32_t i = 0; i < BATCH; i++) {
+            const uint32_t key[4] = {batch[i].x, batch[i].y, batch[i].z, batch[i].w};
+            const uint32_t slot = t + lane * 4 + i * STEP;
+            uint32_t entry[4];
+            if (all) {
+#pragma unroll
+                for (int y = 0; y < 4; y++) entry[y] = TABLE ? table[key[y]] : entry_of(j, key[y], start);
+                *(uint2 *)(to + slot / 2) = make_uint2(entry[0] | entry[1] << 16, entry[2] | entry[3] << 16);
+            } else if (slot < row) {
+#pragma unroll
+                for (int y = 0; y < 4; y++)
+                    entry[y] = key[y] >= x.keys ? NO_SLOT : TABLE ? table[key[y]] : entry_of(j, key[y], start);
+                to[slot / 2] = (int32_t)(entry[0] | entry[1] << 16);
+                to[slot / 2 + 1] = (int32_t)(entry[2] | entry[3] << 16);
+            }
+        }
+    }
+}
+
+/* Lists of the next group come to the second-level cache meanwhile. */
+static __device__ __forceinline__ void prefetch_lists(const struct lists *l) {
+    const uint32_t lane = threadIdx.x & 31, r = threadIdx.x / 32 / SHARE;
+    const int32_t *list = l->list[r];
+    for (uint32_t t = (threadIdx.x / 32 % SHARE * 32 + lane) * 32; t < l->n[r]; t += SHARE * 32 * 32)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(list + t));
+}
+
+/* false: the lists take the general way. The next group's lists are found meanwhile. */
+static __device__ __forceinline__ bool whole_way(const struct group_lists *j, struct lists *next, int64_t next_group) {
+    clear(j);
+    __syncthreads();
+    load_lists(j->p, next, next_group);
+    mark_whole(j);
+    __syncthreads();
+    if (next_group < j->p->until) prefetch_lists(next);
+    const struct range range = j->words >= THREADS * WIDE ? scan<WIDE>(j) : scan<1>(j);
+    __syncthreads();
+    const uint32_t n = range.n[0] + range.n[1] + range.n[2];
+    const uint32_t lane = threadIdx.x & 31, valid = __reduce_add_sync(~0u, lane < GROUP ? j->l->valid[lane] : 0);
+    if (valid != j->l->distinct) {
+        if (threadIdx.x == 0) j->l->again = 1;
+        __syncthreads();
+        return false;
+    }
+    if (write_header(j, n)) return true;
+    const uint32_t start[KINDS] = {0, range.n[0], range.n[0] + range.n[1]};
+    if (j->p->table) {
+        emit_whole<uint16_t>(j, start, n);
+        if (!j->p->slots) return true;
+        fill_table(j, n);
+        write_slots<true>(j, start);
+    } else {
+        emit_whole<uint32_t>(j, start, n);
+        if (j->p->slots) write_slots<false>(j, start);
+    }
+    return true;
+}
+#endif
