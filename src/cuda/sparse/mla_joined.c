@@ -112,6 +112,11 @@ uint64_t attn_cuda_mla_joined_bytes(const struct attn_core_device *dev, const at
            round_up(k->workspace(k, dev, &lists));
 }
 
+/* The attention distribution is by slot; what else reads joined lists goes by entry. */
+static int reads_slots(const attn_problem *p) {
+    return p->op == ATTN_OP_DIST || (p->op == ATTN_OP_MLA_BWD && (p->flags & ATTN_WITH_DIST));
+}
+
 attn_status attn_cuda_mla_joined_queue(const struct attn_core_device *dev, const attn_problem *p, const attn_args *args,
                                        int64_t rows, uint64_t workspace, int64_t from, int64_t until,
                                        struct kp_mla_joined *joined) {
@@ -139,6 +144,7 @@ attn_status attn_cuda_mla_joined_queue(const struct attn_core_device *dev, const
         .joined = made,
         .uses = workspace + round_up((uint64_t)((until - from) * l.words) * sizeof(int32_t)),
         .from = from,
-        .until = until};
+        .until = until,
+        .no_slots = !reads_slots(p)};
     return attn_cuda_mla_join_queue(attn_cuda_mla_join_row(lists.group), dev, &lists, &part, args->stream);
 }
