@@ -95,14 +95,18 @@ static __device__ __forceinline__ void stage_keys(const struct group_lists *j, c
     KEY *stage = (KEY *)j->stage;
     for (uint32_t x = threadIdx.x; x < j->words << log2_parts; x += THREADS) {
         const uint32_t w = x >> log2_parts, shift = (x & ((1u << log2_parts) - 1)) * wide;
-        const uint32_t part = (~0u >> (32 - wide)) << shift, before = (1u << shift) - 1;
+        const uint32_t part = (~0u >> (32 - wide)) << shift, to_end = ~0u >> (32 - wide - shift);
         const uint2 half = group_bits(j, w), place = j->place[w];
 #pragma unroll
         for (int k = 0; k < KINDS; k++) {
             const uint32_t all = bits_of_kind(half, k);
-            uint32_t bits = all & part, e = start[k] + place_of(place, k) + (uint32_t)__popc(all & before) - window;
-            for (; bits; bits &= bits - 1, e++)
-                if (ALL || e < STAGE) stage[e] = (KEY)(w * 32 + (uint32_t)__ffs((int)bits) - 1);
+            uint32_t bits = all & part, e = start[k] + place_of(place, k) + (uint32_t)__popc(all & to_end) - window;
+            while (bits) { /* from the last: one instruction finds it, the first takes two */
+                const uint32_t bit = 31 - (uint32_t)__clz((int)bits);
+                e--;
+                if (ALL || e < STAGE) stage[e] = (KEY)(w * 32 + bit);
+                bits ^= 1u << bit;
+            }
         }
     }
 }

@@ -48,14 +48,14 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
     return !attn_cuda_refuse_image(dev, c->symbol, lay_out(c, attn_cuda_limits_of(dev), p).shared, why);
 }
 
-/* 56 clocks of an SM for 32 slots, as measured on an H200; a range of keys for each group; see the kernel's page. */
+/* 24 clocks of an SM for 32 slots, as measured on an H200; a range of keys for each group; see the kernel's page. */
 static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                        const struct attn_core_amount *amount) {
     const struct geometry g = lay_out(k->impl, attn_cuda_limits_of(dev), p);
     if (g.total == 0) return 1e-6;
     const double slots = (double)p->batch * (double)p->seq_q * (double)p->topk,
                  ranges = (double)p->seq_k / (32.0 * (double)g.words);
-    const double clocks = slots * 56 / 32 * (ranges > 1 ? ranges : 1) / attn_cuda_limits_of(dev)->n_sms;
+    const double clocks = slots * 24 / 32 * (ranges > 1 ? ranges : 1) / attn_cuda_limits_of(dev)->n_sms;
     const double traffic = amount->bytes / 3e12;
     return 4e-6 + (clocks / 1.7e9 > traffic ? clocks / 1.7e9 : traffic);
 }
