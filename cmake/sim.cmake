@@ -182,6 +182,15 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
                    "mla_bwd hq=8 sq=40 sk=900 d=576 topk=150 bf16 group=8 topk_length with_dist align=16" ATTNSIM_SMS=2 ATTN_CUDA_L2_LIMIT=1000000)
     attn_test(sim.joined_counts sim ${PROJECT_SOURCE_DIR}/tests/sim/joined_counts.sh $<TARGET_FILE:attn_cli> $<TARGET_FILE:attn_sim_cuda>)
     set_tests_properties(sim.joined_counts PROPERTIES ENVIRONMENT "ATTNSIM_PTX=${PROJECT_BINARY_DIR}/cuda")
+    # 64 heads, a query for each CTA of a pair: what is not finite in either; parts; order; a last group of one query.
+    attn_sim_check(check_joined_bwd_64_nan mla_bwd_joined_sm90_bf16_d576_h64 97 "mla_bwd hq=64 sq=8 sk=40 d=576 topk=8 bf16 align=16")
+    attn_sim_check(check_joined_bwd_64_nan_lse mla_bwd_joined_sm90_bf16_d576_h64 99 "mla_bwd hq=64 sq=8 sk=100 d=576 topk=20 bf16 align=16")
+    attn_sim_check(check_joined_bwd_64 mla_bwd_joined_sm90_bf16_d512_h64 7
+                   "mla_bwd b=2 hq=33 sq=3 sk=90 d=512 topk=100 bf16 causal q_start=40 k_stride=2 topk_length sink dlse with_dist align=16" ATTNSIM_SMS=4)
+    attn_sim_check(check_joined_bwd_64_parts mla_bwd_joined_sm90_bf16_d576_h64 4
+                   "mla_bwd hq=64 sq=3 sk=400 d=576 topk=300 bf16 with_dist dkv=f32 accumulate align=16" ATTNSIM_SMS=12)
+    attn_sim_check(check_joined_bwd_64_order mla_bwd_joined_sm90_bf16_d576_h64 5
+                   "mla_bwd hq=64 sq=16 sk=900 d=576 topk=150 bf16 align=16" ATTNSIM_SMS=4 ATTN_CUDA_L2_LIMIT=1000000)
     attn_sim_check(check_joined_bwd_no_queries mla_bwd_joined_sm90_bf16_d576 1 "mla_bwd b=0 hq=7 sq=9 sk=21 d=576 topk=100 bf16 sink grad_sink align=16")
     # Dense forward on wgmma: values that are not finite, hidden by the diagonal; no key, and no address that a tensor
     # map takes; rows past a sequence's keys, in pairs of tiles.

@@ -76,17 +76,18 @@ static __device__ __forceinline__ void round_query(const struct kp_mla_bwd *p, i
     round_parts(p, from, part, flat / p->in.seq_q, flat % p->in.seq_q, h, x % pieces * 128 + 4 * lane_of());
 }
 
-/* The same of row x / pieces of the work tiles of joined lists, 64 rows each. */
+/* The same of row x / pieces of the work tiles of joined lists, group << shift rows each. */
 static __device__ __forceinline__ void round_joined(const struct kp_mla_bwd_joined *all, int64_t x, int64_t pieces) {
     const struct kp_mla_bwd *p = &all->bwd;
     const struct kp_mla_joined *j = &all->joined;
-    const int64_t tile = x / pieces / 64, local = tile / p->head_blocks, number = p->first + local;
+    const int rows = j->group << j->shift;
+    const int64_t tile = x / pieces / rows, local = tile / p->head_blocks, number = p->first + local;
     const int64_t b = number / j->groups, d = p->in.dim_qk;
-    const int row = (int)(x / pieces % 64),
+    const int row = (int)(x / pieces % rows),
               h = ((int)(tile - local * p->head_blocks) << j->shift) | (row & ((1 << j->shift) - 1));
     const int64_t i = (number - b * j->groups) * j->group + (row >> j->shift);
     if (i >= p->in.seq_q || h >= p->in.heads_q) return;
-    round_parts(p, (const float *)p->part_dq + (tile * p->parts * 64 + row) * d, 64 * d, b, i, h,
+    round_parts(p, (const float *)p->part_dq + (tile * p->parts * rows + row) * d, rows * d, b, i, h,
                 x % pieces * 128 + 4 * lane_of());
 }
 
@@ -214,10 +215,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) CFG(const __grid_constant_
     }
     const int64_t pieces = (p.bwd.in.dim_qk + 127) / 128;                          /* of 128 columns */
     const struct kp_mla_bwd_joined *joined = (const struct kp_mla_bwd_joined *)&p; /* tasks of joined lists */
+    const int64_t rows = TASK == KP_MLA_BWD_JOINED_DQ ? joined->joined.group << joined->joined.shift : 0;
     const int64_t n = TASK == KP_MLA_BWD_DQ            ? p.bwd.n * p.bwd.in.heads_q * pieces
                       : TASK == KP_MLA_BWD_DKV         ? p.bwd.in.batch * p.bwd.in.seq_k
                       : TASK == KP_MLA_BWD_JOINED_DIST ? p.bwd.n * joined->joined.group
-                      : TASK == KP_MLA_BWD_JOINED_DQ   ? p.bwd.n * p.bwd.head_blocks * 64 * pieces
+                      : TASK == KP_MLA_BWD_JOINED_DQ   ? p.bwd.n * p.bwd.head_blocks * rows * pieces
                                                        : p.bwd.in.batch * p.bwd.in.seq_q;
     for (int64_t x = (int64_t)blockIdx.x * WARPS + (threadIdx.x >> 5); x < n; x += (int64_t)gridDim.x * WARPS) {
         if (TASK == KP_MLA_BWD_DKV)

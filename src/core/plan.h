@@ -24,7 +24,7 @@ struct attn_plan {
 /* Neighbouring queries whose index lists the plan joins; 0: none. */
 static inline int64_t attn_core_plan_group(const struct attn_plan *plan) {
     const struct attn_kernel *k = plan->kernel->joins || !plan->unaligned ? plan->kernel : plan->unaligned;
-    return k->group ? k->group(&plan->problem) : 0;
+    return k->group ? k->group(k, &plan->problem) : 0;
 }
 
 /* Launch one of the plan's two kernels, here and now. */

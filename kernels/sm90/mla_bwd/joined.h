@@ -4,6 +4,9 @@
  * list, and an entry's bits say which queries P and dS have it for. The gradient of an entry is summed over all 64 rows
  * before it goes to memory.
  *
+ * CTAS = 2: a group is two queries, of which each CTA of a cluster has one: 64 of its heads and its bits of the
+ * entries.
+ *
  * A group that is left apart has its queries' own lists, one after the other, each in whole tiles whose entries have
  * the bit of their query alone. */
 #ifndef ATTN_SM90_MLA_BWD_JOINED_WGMMA_H
@@ -35,14 +38,15 @@ static __device__ __forceinline__ const int32_t *words_of(const struct kp_mla_bw
     const struct kp_mla_joined *j = joined_of(p);
     return (const int32_t *)j->data + w->b * j->batch + w->i / j->group * j->row;
 }
-/* Queries of the work tile; the last of a batch entry may have fewer than others. */
+/* Queries of the group; the last of a batch entry may have fewer than others. */
+static __device__ __forceinline__ int64_t first_query_of(const work_tile *w) { return w->i - rank_of(); }
 static __device__ __forceinline__ int queries_of(const struct kp_mla_bwd *p, const work_tile *w) {
-    return (int)min(p->in.seq_q - w->i, (int64_t)joined_of(p)->group);
+    return (int)min(p->in.seq_q - first_query_of(w), (int64_t)joined_of(p)->group);
 }
-/* Its heads, and from bit 16 on its queries. */
+/* Heads of the work tile, and from bit 16 on its queries. */
 static __device__ __forceinline__ uint32_t rows_of(const struct kp_mla_bwd *p, const work_tile *w) {
     const int heads = min(p->in.heads_q - w->head, 1 << joined_of(p)->shift);
-    return (uint32_t)heads | (uint32_t)queries_of(p, w) << 16;
+    return (uint32_t)heads | (uint32_t)(CTAS == 2 ? w->i < p->in.seq_q : queries_of(p, w)) << 16;
 }
 static __device__ __forceinline__ int query_of(const struct kp_mla_bwd *p, int row) {
     return row >> joined_of(p)->shift;
@@ -64,7 +68,7 @@ static __device__ __forceinline__ int tiles_of(const struct kp_mla_bwd *p, const
     if (!(words[KP_JOINED_FLAGS] & 1)) return (words[KP_JOINED_ENTRIES] + 63) / 64;
     int tiles = 0;
 #pragma unroll 1
-    for (int r = 0; r < queries_of(p, w); r++) tiles += (slots_of(&p->in, w->b, w->i + r).n + 63) / 64;
+    for (int r = 0; r < queries_of(p, w); r++) tiles += (slots_of(&p->in, w->b, first_query_of(w) + r).n + 63) / 64;
     return tiles;
 }
 
@@ -80,13 +84,14 @@ static __device__ __forceinline__ int part_of_tiles(const struct kp_mla_bwd *p, 
 /* One thread: of a group left apart, how many slots its queries have; all ones as the bound of keys say so. */
 static __device__ __forceinline__ void keep_lists(const struct kp_mla_bwd *p, uint32_t shared) {
     const work_tile w = work_of(p, index_of(p, shared));
-    const int queries = (int)(shared_load32(shared + GROUP_AT + 24) >> 16);
-    const uint64_t lists = p->in.indices.data + 4 * (uint64_t)(w.b * p->in.indices.batch + w.i * p->in.indices.row);
+    const int queries = queries_of(p, &w);
+    const int64_t first = first_query_of(&w);
+    const uint64_t lists = p->in.indices.data + 4 * (uint64_t)(w.b * p->in.indices.batch + first * p->in.indices.row);
     uint32_t slots = 0;
     shared_store32x2(shared + LISTS_AT, (uint32_t)lists, (uint32_t)(lists >> 32));
 #pragma unroll 1
     for (int r = 0; r < queries; r++) {
-        const struct slots s = slots_of(&p->in, w.b, w.i + r);
+        const struct slots s = slots_of(&p->in, w.b, first + r);
         shared_store32x2(shared + QUERIES_AT + 8 * (uint32_t)r, (uint32_t)s.n, s.keys);
         slots += (uint32_t)(s.n + 63) & ~63u;
     }

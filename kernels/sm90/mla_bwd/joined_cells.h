@@ -34,6 +34,22 @@ static __device__ __forceinline__ int are_finite(const float y[64]) {
     return __all_sync(~0u, fabsf(sum[0]) + fabsf(sum[1]) < INF);
 }
 
+#if CFG_CTAS == 2
+/* As valid_slots: which of the entries g, g + 8 the CTA's query has. */
+static __device__ __forceinline__ uint32_t entries_of_query(uint32_t shared, uint32_t note) {
+    const uint32_t entry = 16 * (uint32_t)warp_of() + ((uint32_t)lane_of() >> 2);
+    return bits_of(shared, note, entry) | bits_of(shared, note, entry + 8) << 8;
+}
+/* For all warps whether the tile takes the exact way, before publish_ds. */
+static __device__ __forceinline__ void note_exact_way(uint32_t shared, const float y[64]) {
+    const int finite = are_finite(y);
+    if (lane_of() == 0) shared_store8(shared + EXACT_AT + (uint32_t)warp_of(), (uint32_t)!finite);
+}
+/* Where the sums of P' of the tile's first entry go. */
+template <int W> static __device__ __forceinline__ uint64_t dist_of_entries(uint32_t shared, uint32_t note) {
+    return kept(shared + ROWS_AT + 32 * W + 16) + 4 * (uint64_t)shared_load32(shared + PLACE_AT + 4 * note);
+}
+#else
 /* For dist: f32 [64 entries][8][4], P' of two heads side by side, in the place of P^T; the eight stand ^ (entry % 8).
  * The lane's, of entry g. */
 static __device__ __forceinline__ uint32_t pairs_at(uint32_t shared) {
@@ -103,6 +119,7 @@ static __device__ __forceinline__ void leave_dist_of_group(const struct kp_mla_b
     }
     __syncwarp();
 }
+#endif
 /* When dS is there. */
 static __device__ __forceinline__ int takes_exact_way(uint32_t shared) {
     const uint2 states = shared_load32x2(shared + ODD_STATES_AT);
@@ -145,6 +162,50 @@ static __device__ __forceinline__ void add_dq_exactly(const struct kp_mla_bwd *p
     }
 }
 
+#if CFG_CTAS == 2
+/* Chunk of 16 bytes and place of columns column, + 1 of a slice of Q or dO, woven (producers.h). */
+static __device__ __forceinline__ uint32_t woven_pair(uint32_t first, uint32_t slice, uint32_t row, uint32_t column) {
+    if (slice >= 8) return pair_of(first + slice * Q_STEP, row, column);
+    const uint32_t mine = column >> 5 == rank_of();
+    return pair_of(first + ((slice + mine) & 7) * Q_STEP, row, (column & 31) + 32 * mine);
+}
+/* dKV of the warp's entries that the query has, from its own heads, straight to memory; P comes from its registers. */
+static __device__ __forceinline__ void add_dkv_exactly(const struct kp_mla_bwd *p, uint32_t shared, uint32_t sums,
+                                                       uint32_t note, const uint32_t probs[16]) {
+    const uint32_t lane = (uint32_t)lane_of();
+#pragma unroll 1
+    for (uint32_t i = 0; i < 16; i++) {
+        const uint32_t entry = 16 * (uint32_t)warp_of() + i;
+        const int32_t key = (int32_t)shared_load32(shared + NOTE_AT + 256 * note + 4 * entry);
+        if (key < 0 || !p->dkv.data || !bits_of(shared, note, entry)) continue;
+        const uint64_t to = address_of(kept(sums), (uint32_t)key, 4 * D);
+#pragma unroll 1
+        for (uint32_t slice = 0; slice < SLICES; slice++) {
+            float x = 0, y = 0;
+#pragma unroll
+            for (uint32_t j = 0; j < 8; j++) {
+                const uint32_t word = i < 8 ? probs[2 * j] : probs[2 * j + 1];
+#pragma unroll 1
+                for (uint32_t e = 0; e < 8; e++) {
+                    const uint32_t row = 8 * j + e, two = __shfl_sync(~0u, word, (int)(4 * (i & 7) + e / 2));
+                    const float ds = cell_of(shared + DS_AT, entry, row);
+                    const float prob = unpack16(TYPE, e & 1 ? two >> 16 : two & 0xffff);
+                    const uint32_t q = woven_pair(shared + Q_AT, slice, row, 2 * lane);
+                    x = __fmaf_rn(ds, unpack16(TYPE, q & 0xffff), x);
+                    y = __fmaf_rn(ds, unpack16(TYPE, q >> 16), y);
+                    if (slice >= V_SLICES) continue;
+                    const uint32_t o = woven_pair(shared + DOUT_AT, slice, row, 2 * lane);
+                    x = __fmaf_rn(prob, unpack16(TYPE, o & 0xffff), x);
+                    y = __fmaf_rn(prob, unpack16(TYPE, o >> 16), y);
+                }
+            }
+            const uint32_t column = 64 * slice + (2 * lane & ~15u) + 4 * (lane & 3) + 2 * (lane >> 2 & 1);
+            reduce_add2((float *)to + column, x, y);
+        }
+    }
+    __syncwarp();
+}
+#else
 /* dKV of the warp's entries, straight to memory: in the order of columns of scatter_add.h. P^T goes to P_AT, where
  * nobody else has anything. */
 static __device__ __forceinline__ void add_dkv_exactly(const struct kp_mla_bwd *p, uint32_t shared, uint32_t sums,
@@ -181,4 +242,5 @@ static __device__ __forceinline__ void add_dkv_exactly(const struct kp_mla_bwd *
     }
     __syncwarp();
 }
+#endif
 #endif

@@ -146,7 +146,7 @@ template <int W>
 static __device__ __forceinline__ void own_tile(const struct kp_mla_bwd *p, uint32_t shared, float q[128],
                                                 float rope[16], int i, int tiles, uint32_t parity) {
     struct tile t;
-#ifdef CFG_JOINED
+#if defined CFG_JOINED && CFG_CTAS == 1
     {
         float y[64];
         uint4 last[2];
@@ -159,7 +159,12 @@ static __device__ __forceinline__ void own_tile(const struct kp_mla_bwd *p, uint
         float y[64];
         uint4 last[2];
         score_both(shared, y, parity, i == 0, last);
+#ifdef CFG_JOINED
+        note_exact_way(shared, y);
+        const uint32_t bits = entries_of_query(shared, parity & 1);
+#else
         const uint32_t bits = valid_slots(shared, parity & 1);
+#endif
         form_cells(shared, p, y, bits, &t, dist, last);
         return bits;
     }();
@@ -167,20 +172,36 @@ static __device__ __forceinline__ void own_tile(const struct kp_mla_bwd *p, uint
     publish_ds(shared, t.ds, parity);
     mbar_wait(shared + DS_FULL, parity & 1);
 #ifdef CFG_JOINED
+#if CFG_CTAS == 1
     if (p->part_dist) leave_dist_of_group<W>(p, shared, parity & 1);
+#endif
     if (takes_exact_way(shared)) {
+#if CFG_CTAS == 2
+        if (p->part_dist) leave_dist(dist, valid, dist_of_entries<W>(shared, parity & 1));
+#endif
         add_dq_exactly<W>(p, shared, parity & 1, q, rope);
         add_dkv_exactly(p, shared, shared + SUMS_AT + 16 * W, parity & 1, t.probs);
+#if CFG_CTAS == 2
+        struct places to;
+        find_places(p, &to, shared, shared + SUMS_AT + 16 * W, i, parity & 1, rank_of());
+        __syncwarp();
+        free_keys<W>(shared, 0);
+        free_keys<W>(shared, 1);
+        do_all_silently(shared, &to, i + 2 >= tiles, parity & 1);
+#else
         free_keys<W>(shared, 0);
         free_keys<W>(shared, 1);
         if (i + 2 >= tiles && lane_of() < SLICES) mbar_arrive(shared + Q_FREE + 8 * (uint32_t)lane_of());
+#endif
         return;
     }
 #endif
     uint32_t ds[16];
     load_turned(ds, shared + DS_AT);
     add_dq<W>(shared, q, rope, ds);
-#ifndef CFG_JOINED
+#if defined CFG_JOINED && CFG_CTAS == 2
+    if (p->part_dist) leave_dist(dist, valid, dist_of_entries<W>(shared, parity & 1));
+#elif !defined CFG_JOINED
     if (p->part_dist) leave_dist(dist, valid, kept(shared + ROWS_AT + 32 * W + 16) + 256 * (uint32_t)i);
 #endif
     t.o = slice_desc(shared + DOUT_AT, SLICE);

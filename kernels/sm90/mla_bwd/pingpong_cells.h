@@ -72,6 +72,9 @@ static __device__ __forceinline__ uint32_t own_rows(uint32_t place) {
     const uint32_t lane = (uint32_t)lane_of(), row = lane & 15;
     return place + (16 * (uint32_t)warp_of() + row) * 128 + (((lane >> 4) ^ (row & 7)) << 4);
 }
+/* dS^T is stored as it is formed, and so is, there, what is kept of P^T: ptxas would else round it at its first use
+ * only, of which pairs over joined lists have two, and keep twice as many registers. */
+constexpr int DS_EARLY = PAIRS || (JOINED && CTAS == 2);
 /* From y, probs and ds: registers 2 j + r hold heads 8 j + 2 t, + 1 of slot g + 8 r. dist[r]: the lane's part of its
  * slots' sums of P'. A slot that is not valid and an empty row have P' = 0. Rows that are stored: P^T goes to P_AT and
  * dS^T to DS_AT, 16 heads at a time, since there are no registers to look for their maxima before dQ is under way.
@@ -114,7 +117,7 @@ static __device__ __forceinline__ void form_cells(uint32_t shared, const struct 
             to->probs[2 * j + r] = pack16(TYPE, prob[r][0], prob[r][1]);
             to->ds[2 * j + r] = pack16(TYPE, ds[r][0], ds[r][1]);
         }
-        if (PAIRS && j % 2 == 0) {
+        if (DS_EARLY && j % 2 == 0) {
             const uint32_t at = own_rows(shared + DS_AT) ^ (uint32_t)j / 2 << 5;
             store_matrix4(CTAS == 2 ? at : at - SLICE, to->probs + 2 * j);
             store_matrix4(at, to->ds + 2 * j);
@@ -128,7 +131,7 @@ static __device__ __forceinline__ void publish_ds(uint32_t shared, const uint32_
     if (FREES_DS) mbar_wait(shared + DS_FREE, parity & 1);
     const uint32_t at = own_rows(shared + DS_AT);
 #pragma unroll
-    for (uint32_t kk = 0; kk < 4 && !PAIRS; kk++) store_matrix4(at ^ (kk << 5), ds + 4 * kk);
+    for (uint32_t kk = 0; kk < 4 && !DS_EARLY; kk++) store_matrix4(at ^ (kk << 5), ds + 4 * kk);
     __syncwarp();
     if (lane_of() == 0) mbar_arrive(shared + DS_FULL);
 }

@@ -77,7 +77,7 @@ static __device__ __forceinline__ void take_message(uint32_t shared, float b[16]
 
 /* Unit K > 0, whose products, in a, have been started. last: of the item's tiles that the warpgroup owns. to: at this
  * CTA's columns of slice 0. */
-template <uint32_t K>
+template <uint32_t K, int SILENT = 0>
 static __device__ __forceinline__ void do_woven(uint32_t shared, float a[32], const struct tile *t,
                                                 const struct places *to, int last, uint32_t tile) {
     constexpr uint32_t TAKES = K == 8, place = TAKES ? 0 : K < 8 ? K : 8;
@@ -87,8 +87,10 @@ static __device__ __forceinline__ void do_woven(uint32_t shared, float a[32], co
         if (lane_of() == 0) expect_stage(shared, 1);
     }
     if (K <= 8) read_message(shared, &m, K - 1);
-    wgmma_wait(0);
-    wgmma_hold(a, TAKES ? 16 : 32);
+    if (!SILENT) {
+        wgmma_wait(0);
+        wgmma_hold(a, TAKES ? 16 : 32);
+    }
     if (last && lane_of() == 0) mbar_arrive(shared + Q_FREE + 8 * place);
     if (K < 8) {
         send_unit(shared, a, K);
@@ -97,20 +99,34 @@ static __device__ __forceinline__ void do_woven(uint32_t shared, float a[32], co
     } else if (TAKES) {
         take_message(shared, a, &m, 7);
         add_places(a, to, 64 * 7);
-    } else { /* slice 8 */
+    } else if (!SILENT) { /* slice 8 */
         add_places(a, to, 512 - 32 * rank_of());
         add_places(a + 16, to, 544 - 32 * rank_of());
     }
     if constexpr (K + 1 < WOVEN_UNITS) {
         float b[32]; /* one array for all units makes ptxas serialise the products (C7511) */
-        if (K == 7)
+        if (SILENT) {
+#pragma unroll
+            for (int x = 0; x < 32; x++) b[x] = 0;
+        } else if (K == 7)
             multiply<0>(b, t, 0, 1);
         else if (K == 8)
             multiply_slice<1>(b, t, 8);
         else
             multiply_slice<0>(b, t, K + 1);
-        do_woven<K + 1>(shared, b, t, to, last, tile);
+        do_woven<K + 1, SILENT>(shared, b, t, to, last, tile);
     }
+}
+/* SILENT: the exact way has added what this CTA's heads give: it sends zeros, and adds what the other CTA sends. */
+static __device__ __forceinline__ void do_all_silently(uint32_t shared, const struct places *to, int last,
+                                                       uint32_t tile) {
+    float a[32];
+#pragma unroll
+    for (int x = 0; x < 32; x++) a[x] = 0;
+    mbar_wait(shared + turn_of(0), tile ^ 1);
+    if (lane_of() == 0) expect_stage(shared, 0);
+    send_unit(shared, a, 0);
+    do_woven<1, 1>(shared, a, (const struct tile *)0, to, last, tile);
 }
 /* All units. first: the products of the first have been started there; tile: parity of all tiles. */
 static __device__ __forceinline__ void do_all_woven(uint32_t shared, float first[16], const struct tile *t,

@@ -22,7 +22,7 @@ constexpr int JOINED = CFG_JOINED; /* a work tile is a group of queries and its 
 #else
 constexpr int JOINED = 0;
 #endif
-static_assert(!JOINED || (ALT && !PAIRS && CTAS == 1), "what has a form for it");
+static_assert(!JOINED || (ALT && !PAIRS), "what has a form for it");
 static_assert(D == 576 || D == 512, "the slices of a key row");
 static_assert(CTAS == 1 || EVEN, "pairs of CTAs have the even form");
 /* Pairs that add to memory exchange most slices (cluster_reduce_partial.h), those that store rows all
@@ -118,12 +118,12 @@ static __device__ __forceinline__ const struct kp_mla_joined *joined_of(const st
 static __device__ __forceinline__ struct item work_of(const struct kp_mla_bwd *p, count at) {
     struct item w;
     if (in_parts(p)) at /= (count)p->parts;
-    if (JOINED) { /* the group's first query */
+    if (JOINED) { /* the group's first query; of a pair of CTAs each has one of two */
         const struct kp_mla_joined *j = joined_of(p);
         const count local = at / (count)p->head_blocks, number = (count)p->first + local, b = number / (count)j->groups;
         w.head = (int)(at - local * (count)p->head_blocks) << j->shift;
         w.b = b;
-        w.i = (int64_t)(number - b * (count)j->groups) * j->group;
+        w.i = (int64_t)(number - b * (count)j->groups) * j->group + rank_of();
         return w;
     }
     const count query = at / (count)p->head_blocks, flat = (count)p->first + query;
@@ -158,7 +158,7 @@ static __device__ __forceinline__ uint64_t dist_of(const struct kp_mla_bwd *p, c
         const struct kp_mla_joined *j = joined_of(p);
         if (in_parts(p)) at /= (count)p->parts;
         const int64_t group = (w->head >> j->shift) * p->n + at / (count)p->head_blocks;
-        return p->part_dist + 4 * (uint64_t)(group * j->group * (j->bits - j->keys));
+        return p->part_dist + 4 * (uint64_t)((group * j->group + rank_of()) * (j->bits - j->keys));
     }
     return p->part_dist + 4 * (uint64_t)((w->head / 64 * queries + flat) * p->in.topk + from);
 }

@@ -29,8 +29,9 @@ static __device__ __forceinline__ void note_rows(const struct kp_mla_bwd *p, uin
     const uint32_t note = 256 * parity + 4 * lane;
     shared_store32(shared + NOTE_AT + note, (uint32_t)x.lo);
     shared_store32(shared + NOTE_AT + note + 128, (uint32_t)x.hi);
-    shared_store32(shared + ENTRY_BITS_AT + note, x.lo_bits);
-    shared_store32(shared + ENTRY_BITS_AT + note + 128, x.hi_bits);
+    const uint32_t query = rank_of(); /* CTAS = 2: the CTA's own alone */
+    shared_store32(shared + ENTRY_BITS_AT + note, CTAS == 2 ? x.lo_bits >> query & 1 : x.lo_bits);
+    shared_store32(shared + ENTRY_BITS_AT + note + 128, CTAS == 2 ? x.hi_bits >> query & 1 : x.hi_bits);
     if (lane == 0) shared_store32(shared + PLACE_AT + 4 * parity, x.place);
 }
 #else

@@ -58,7 +58,10 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
            rounds * (2e-6 + (entries / 64 + 0.5) * 1.3e-6 * c->dim / 576);
 }
 
-static int64_t group_of(const attn_problem *p) { return attn_cuda_mla_joined_group(p, columns(p)); }
+static int64_t group_of(const struct attn_kernel *k, const attn_problem *p) {
+    (void)k;
+    return attn_cuda_mla_joined_group(p, columns(p));
+}
 
 static uint64_t workspace(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
     (void)k;

@@ -11,7 +11,7 @@
 
 #include <inttypes.h>
 
-enum { ROWS = 64 /* of a work tile */, THREADS = 256, WARPS = THREADS / 32 };
+enum { THREADS = 256, WARPS = THREADS / 32 };
 enum { PREPARE, CHECKPOINTS, FINISH_DQ, FINISH_DKV, FINISH_DIST, FINISH_DSINK, N_STEPS };
 static const char *const symbols[N_STEPS] = {
     [PREPARE] = "attn_mla_bwd_prepare_smxx_any",
@@ -26,10 +26,11 @@ static const int64_t MAX_PARTS = 64;
 
 /* A function of device and problem alone. Offsets in bytes. */
 struct geometry {
-    int64_t group, groups, head_block, head_blocks;
-    int64_t ctas, listed;  /* of the main kernel; groups that are joined at a time, whole rounds of CTAs */
-    int64_t entries;       /* of a group, at most */
-    int64_t n_checkpoints; /* struct kp_mla_bwd.posts; 0: CTAs are not kept together */
+    int64_t tile_rows;                              /* of a work tile */
+    int64_t group, groups, head_block, head_blocks; /* a CTA has head_block heads of each query that it has */
+    int64_t at_once, listed; /* work tiles of a round; groups that are joined at a time, whole rounds */
+    int64_t entries;         /* of a group, at most */
+    int64_t n_checkpoints;   /* struct kp_mla_bwd.posts; 0: CTAs are not kept together */
     int32_t segment_shift, segments;
     int64_t whole, parts; /* groups whose work tiles are whole; parts of the others' */
     uint64_t part_dq, joined, rows, sum, part_dist, counters, end;
@@ -48,38 +49,39 @@ static void choose_checkpoints(struct geometry *g, const struct attn_core_device
     if (p->seq_k <= cache / 2 / row) return;
     while (row << (g->segment_shift + 1) <= cache / 8) g->segment_shift++;
     g->segments = (int32_t)((p->seq_k - 1) >> g->segment_shift) + 1;
-    g->n_checkpoints = attn_cuda_blocks(g->listed * g->head_blocks, g->ctas) * g->segments;
+    g->n_checkpoints = attn_cuda_blocks(g->listed * g->head_blocks, g->at_once) * g->segments;
 }
 
 /* The last round of work tiles, if it is not full, is cut in parts, whose dq are added up (mla_bwd_steps.c). */
-static void choose_parts(struct geometry *g, const struct attn_core_device *dev, const attn_problem *p) {
-    const int64_t n_sms = attn_cuda_limits_of(dev)->n_sms;
+static void choose_parts(struct geometry *g, const attn_problem *p) {
     const int64_t tiles = (int64_t)(attn_cuda_mla_joined_entries(p, g->group) / 64) + 1;
-    g->whole = g->groups * g->head_blocks / n_sms * n_sms / g->head_blocks;
+    g->whole = g->groups * g->head_blocks / g->at_once * g->at_once / g->head_blocks;
     const int64_t rest = (g->groups - g->whole) * g->head_blocks;
-    g->parts = attn_cuda_mla_splits(rest, tiles, n_sms, MAX_PARTS, 1, 0.017 * (double)rest);
+    g->parts = attn_cuda_mla_splits(rest, tiles, g->at_once, MAX_PARTS, 1, 0.017 * (double)rest);
     if (rest <= 0 || g->parts < 2) g->whole = g->groups, g->parts = 0;
 }
 
-static struct geometry lay_out(const struct attn_core_device *dev, const attn_problem *p) {
-    struct geometry g = {.group = attn_cuda_mla_joined_group(p, ROWS)};
+static struct geometry lay_out(const struct kp_mla_bwd_joined_sm90_config *c, const struct attn_core_device *dev,
+                               const attn_problem *p) {
+    struct geometry g = {.tile_rows = 64 * c->ctas, .group = attn_cuda_mla_joined_group(p, 64 * c->ctas)};
     if (!g.group || p->batch <= 0) return (struct geometry){0};
-    const int64_t queries = p->batch * p->seq_q, n_sms = attn_cuda_limits_of(dev)->n_sms;
+    const int64_t queries = p->batch * p->seq_q;
     g.groups = attn_cuda_mla_joined_groups(p, g.group);
-    g.head_block = ROWS / g.group;
+    g.head_block = g.tile_rows / g.group;
     g.head_blocks = attn_cuda_blocks(p->heads_q, g.head_block);
-    g.ctas = n_sms;
-    g.listed = attn_cuda_mla_joined_listed(p, ROWS, attn_cuda_blocks(n_sms, g.head_blocks));
+    g.at_once = attn_cuda_limits_of(dev)->n_sms / c->ctas;
+    if (!g.at_once) return (struct geometry){0}; /* refused: supports() */
+    g.listed = attn_cuda_mla_joined_listed(p, g.tile_rows, attn_cuda_blocks(g.at_once, g.head_blocks));
     g.entries = attn_cuda_blocks(g.group * p->topk, 128) * 128;
     choose_checkpoints(&g, dev, p);
-    choose_parts(&g, dev, p);
-    g.joined = take(&g, 1, (int64_t)attn_cuda_mla_joined_bytes(dev, p, ROWS, g.listed), 1);
+    choose_parts(&g, p);
+    g.joined = take(&g, 1, (int64_t)attn_cuda_mla_joined_bytes(dev, p, g.tile_rows, g.listed), 1);
     g.rows = take(&g, 1, queries * p->heads_q, sizeof(struct kp_mla_row));
     g.sum = take(&g, 1, p->batch * p->seq_k * p->dim_qk, sizeof(float));
     g.part_dist =
         take(&g, attn_core_has(p, ATTN_WITH_DIST), g.head_blocks * g.listed * g.group * g.entries, sizeof(float));
     g.counters = take(&g, 1, g.n_checkpoints, sizeof(uint32_t));
-    g.part_dq = take(&g, 1, (g.groups - g.whole) * g.head_blocks * g.parts * ROWS * p->dim_qk, sizeof(float));
+    g.part_dq = take(&g, 1, (g.groups - g.whole) * g.head_blocks * g.parts * g.tile_rows * p->dim_qk, sizeof(float));
     return g;
 }
 
@@ -87,7 +89,15 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
                     struct attn_text *why) {
     const struct kp_mla_bwd_joined_sm90_config *c = k->impl;
     if (attn_cuda_mla_refuse_dim(p, c->dim, why) || attn_cuda_mla_refuse(p, why)) return 0;
-    if (attn_cuda_mla_joined_refuse(dev, p, ROWS, why)) return 0;
+    if (attn_cuda_mla_joined_refuse(dev, p, 64 * c->ctas, why)) return 0;
+    if (p->heads_q <= 32 * (c->ctas - 1)) {
+        attn_text_add(why, "heads_q is %" PRId64 ", fewer than this variant is for", p->heads_q);
+        return 0;
+    }
+    if (attn_cuda_limits_of(dev)->n_sms < c->ctas) {
+        attn_text_add(why, "takes %d multiprocessors at a time, may use %d", c->ctas, attn_cuda_limits_of(dev)->n_sms);
+        return 0;
+    }
     if (p->batch * p->seq_q > INT32_MAX / ((int64_t)p->heads_q + 1)) {
         attn_text_add(why, "counts queries and heads in 31 bits");
         return 0;
@@ -98,26 +108,36 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
            !attn_cuda_dout_refuse(dev, why);
 }
 
+/* Entries of a group's list, for estimates. Queries of 33 heads or more fill tiles without neighbours, and joining pays
+ * only if their lists share two thirds of their keys, which a plan knows only where there are hardly more keys. */
+static double entries_of(const struct kp_mla_bwd_joined_sm90_config *c, const attn_problem *p, int64_t group) {
+    if (c->ctas == 1) return attn_cuda_mla_joined_entries(p, group);
+    return (double)attn_cuda_lesser(group * p->topk, p->seq_k > p->topk ? p->seq_k : p->topk);
+}
+
 /* Rounds of groups over the multiprocessors; tiles take as long as in mla_bwd_sm90.c. The first step reads out and dout
  * of all rows. */
 static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                        const struct attn_core_amount *amount) {
     (void)amount;
     const struct kp_mla_bwd_joined_sm90_config *c = k->impl;
-    const struct geometry g = lay_out(dev, p);
+    const struct geometry g = lay_out(c, dev, p);
     if (!g.groups) return 1e-6;
-    const double tiles = attn_cuda_mla_joined_entries(p, g.group) / 64 + 0.5;
-    const double rounds = (double)attn_cuda_blocks(g.groups * g.head_blocks, g.ctas);
+    const double tiles = entries_of(c, p, g.group) / 64 + 0.5;
+    const double rounds = (double)attn_cuda_blocks(g.groups * g.head_blocks, g.at_once);
     const double read = 2048 * (double)p->batch * (double)p->seq_q * (double)p->heads_q / 2.5e12;
-    const double tile = (g.n_checkpoints ? 7.45e-6 : 6.8e-6) * c->dim / 576;
-    return 2e-5 + read + attn_cuda_mla_joined_time(dev, p, ROWS) + rounds * (12e-6 + tiles * tile);
+    const double alone = g.n_checkpoints ? 7.45e-6 : 6.8e-6, pair = g.n_checkpoints ? 6.1e-6 : 5.7e-6;
+    const double tile = (c->ctas == 2 ? pair : alone) * c->dim / 576;
+    return 2e-5 + read + attn_cuda_mla_joined_time(dev, p, g.tile_rows) + rounds * (12e-6 + tiles * tile);
 }
 
-static int64_t group_of(const attn_problem *p) { return attn_cuda_mla_joined_group(p, ROWS); }
+static int64_t group_of(const struct attn_kernel *k, const attn_problem *p) {
+    const struct kp_mla_bwd_joined_sm90_config *c = k->impl;
+    return attn_cuda_mla_joined_group(p, 64 * c->ctas);
+}
 
 static uint64_t workspace(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
-    (void)k;
-    return lay_out(dev, p).end + ATTN_CORE_DOUT_BYTES;
+    return lay_out(k->impl, dev, p).end + ATTN_CORE_DOUT_BYTES;
 }
 
 static attn_status prepare(const struct attn_kernel *k, struct attn_core_device *dev, const attn_problem *p) {
@@ -125,7 +145,7 @@ static attn_status prepare(const struct attn_kernel *k, struct attn_core_device 
     attn_status status =
         attn_cuda_variant_load(dev, attn_cuda_variant_find(c->symbol), (uint32_t)KP_MLA_BWD_SM90_SHARED(c->dim));
     if (!status) status = attn_cuda_dout_prepare(dev);
-    if (!status) status = attn_cuda_mla_joined_prepare(dev, p, ROWS);
+    if (!status) status = attn_cuda_mla_joined_prepare(dev, p, 64 * c->ctas);
     for (int x = 0; x < N_STEPS && !status; x++)
         status = attn_cuda_variant_load(dev, attn_cuda_variant_find(symbols[x]), 0);
     return status;
@@ -203,16 +223,18 @@ static attn_status queue_main(struct run *r, int64_t first, int64_t n, int64_t p
     const int64_t work_tiles = n * r->g.head_blocks * (parts ? parts : 1);
     kp->items = (int32_t)work_tiles;
     kp->part_dq = (uint64_t)(uintptr_t)r->args->workspace + r->g.part_dq; /* prepare alone has another use of it */
-    const struct attn_cuda_grid grid = {.early = (uint8_t)attn_cuda_limits_of(r->dev)->early_launch,
-                                        .x = (uint32_t)attn_cuda_lesser(r->g.ctas, work_tiles),
+    const int pairs = r->c->ctas == 2;                                    /* clusters do not begin early */
+    const struct attn_cuda_grid grid = {.early = (uint8_t)(!pairs && attn_cuda_limits_of(r->dev)->early_launch),
+                                        .x = (uint32_t)(r->c->ctas * attn_cuda_lesser(r->g.at_once, work_tiles)),
                                         .y = 1,
                                         .z = 1,
+                                        .cluster = pairs ? 2 : 0,
                                         .threads = KP_MLA_BWD_SM90_EVEN_THREADS,
                                         .shared_bytes = (uint32_t)KP_MLA_BWD_SM90_SHARED(r->c->dim)};
     attn_status status = attn_cuda_launch(r->dev, attn_cuda_variant_of(r->dev, r->c->symbol), &grid, &r->kp,
                                           sizeof r->kp, r->args->stream);
     if (status || !parts || !kp->dq.data) return status;
-    const int64_t rows = n * r->g.head_blocks * ROWS, pieces = attn_cuda_blocks(r->p->dim_qk, 128);
+    const int64_t rows = n * r->g.head_blocks * r->g.tile_rows, pieces = attn_cuda_blocks(r->p->dim_qk, 128);
     return queue_step(r, FINISH_DQ, attn_cuda_blocks(rows * pieces, WARPS), &r->kp, sizeof r->kp);
 }
 
@@ -222,8 +244,8 @@ static attn_status queue_groups(struct run *r, int64_t first, int64_t n) {
     struct kp_mla_bwd *kp = &r->kp.bwd;
     const uint64_t memory = (uint64_t)(uintptr_t)r->args->workspace;
     const int64_t whole = attn_cuda_lesser(n, r->g.whole > first ? r->g.whole - first : 0);
-    attn_status status =
-        attn_cuda_mla_joined_queue(r->dev, r->p, r->args, ROWS, memory + r->g.joined, first, first + n, &r->kp.joined);
+    attn_status status = attn_cuda_mla_joined_queue(r->dev, r->p, r->args, r->g.tile_rows, memory + r->g.joined, first,
+                                                    first + n, &r->kp.joined);
     if (!status && r->g.n_checkpoints && whole) {
         struct kp_mla_bwd_ranges zeroes = {.bwd = *kp, .n_posts = r->g.n_checkpoints};
         zeroes.bwd.posts = memory + r->g.counters;
@@ -236,7 +258,7 @@ static attn_status queue_groups(struct run *r, int64_t first, int64_t n) {
     if (!status && kp->part_dist && whole)
         status = queue_step(r, FINISH_DIST, attn_cuda_blocks(whole * r->g.group, WARPS), &r->kp, sizeof r->kp);
     kp->posts = 0;
-    if (whole && !kp->part_dist) kp->steps |= KP_MLA_BWD_BEHIND;
+    if (whole && !kp->part_dist && r->c->ctas == 1) kp->steps |= KP_MLA_BWD_BEHIND;
     if (!status) status = queue_main(r, first + whole, n - whole, r->g.parts);
     kp->steps &= ~(uint32_t)KP_MLA_BWD_BEHIND;
     if (status || !kp->part_dist || n == whole) return status;
@@ -245,7 +267,7 @@ static attn_status queue_groups(struct run *r, int64_t first, int64_t n) {
 
 static attn_status launch(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                           const attn_args *args) {
-    struct run r = {.c = k->impl, .dev = dev, .p = p, .args = args, .g = lay_out(dev, p)};
+    struct run r = {.c = k->impl, .dev = dev, .p = p, .args = args, .g = lay_out(k->impl, dev, p)};
     struct kp_mla_bwd *kp = &r.kp.bwd;
     struct attn_core_dout room;
     /* without queries dsink is 0, and no other step has anything to do */
@@ -271,7 +293,7 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
 #define VARIANT(tail, source, dtype_of_line, ...)                                                                      \
     {.name = "attn_mla_bwd_joined_sm90_" #tail,                                                                        \
      .arch = "sm90",                                                                                                   \
-     .summary = "D = the number in the name, to 32 heads, joins the lists of neighbouring queries",                    \
+     .summary = "D = the number in the name, to 32 heads, h64: 33 to 64; joins the lists of neighbouring queries",     \
      .op = ATTN_OP_MLA_BWD,                                                                                            \
      dtype_of_line,                                                                                                    \
      ATTN_CUDA_ROW(ATTN_F32),                                                                                          \

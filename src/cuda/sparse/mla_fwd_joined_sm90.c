@@ -46,7 +46,10 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
     return launches * 4e-6 + attn_cuda_mla_joined_time(dev, p, ROWS) + rounds * (1.5e-6 + tiles * tile);
 }
 
-static int64_t group_of(const attn_problem *p) { return attn_cuda_mla_joined_group(p, ROWS); }
+static int64_t group_of(const struct attn_kernel *k, const attn_problem *p) {
+    (void)k;
+    return attn_cuda_mla_joined_group(p, ROWS);
+}
 
 static uint64_t workspace(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
     (void)k;
