@@ -83,12 +83,15 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
   attn_test(sim.golden_h100 sim sim_golden replay $<TARGET_FILE:attn_sim_cuda> ${PROJECT_SOURCE_DIR}/tests/sim/golden/golden_h100.bin)
   attn_test(sim.golden_h100_sums sim ${CMAKE_COMMAND} -E env ATTNSIM_MMA=h100 $<TARGET_FILE:sim_golden> replay
             $<TARGET_FILE:attn_sim_cuda> ${PROJECT_SOURCE_DIR}/tests/sim/golden/golden_h100.bin)
-  if(attn_cuda_on) # a step of several kernels by itself, under each policy
-    add_executable(t_sim_ranges tests/sim/t_sim_ranges.c)
-    target_compile_definitions(t_sim_ranges PRIVATE "ATTN_TEST_SIM=\"$<TARGET_FILE:attn_sim_cuda>\"")
-    target_link_libraries(t_sim_ranges PRIVATE attn_test_base PkgConfig::cmocka)
-    set_target_properties(t_sim_ranges PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
-    add_dependencies(t_sim_ranges attn_sim_cuda)
+  if(attn_cuda_on) # a step of several kernels by itself, under each policy; a kernel of no operator
+    foreach(name ranges merge)
+      add_executable(t_sim_${name} tests/sim/t_sim_${name}.c)
+      target_compile_definitions(t_sim_${name} PRIVATE "ATTN_TEST_SIM=\"$<TARGET_FILE:attn_sim_cuda>\"")
+      target_link_libraries(t_sim_${name} PRIVATE attn_test_base PkgConfig::cmocka)
+      set_target_properties(t_sim_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
+      add_dependencies(t_sim_${name} attn_sim_cuda)
+    endforeach()
+    attn_test(sim.merge sim t_sim_merge)
     foreach(policy eager late random)
       attn_test(sim.ranges_${policy} sim t_sim_ranges)
       set_tests_properties(sim.ranges_${policy} PROPERTIES ENVIRONMENT ATTNSIM_POLICY=${policy})

@@ -622,8 +622,8 @@ ATTN_API attn_status attn_run(attn_ctx *ctx, attn_device device, const attn_prob
  * A row of a part with lse -inf or +inf is empty there: its out is not read. A row that is empty in every part is an empty
  * row: out 0, lse -inf. A NaN in lse makes the row NaN. A sink is one more part: out 0, lse the sink.
  * Any part's out and lse may be those of the result (same address, dtype and strides), as the running result of a ring;
- * other overlap is refused. For the CPU; refused with ATTN_E_NO_KERNEL elsewhere. Allocates nothing; the first call of a
- * context may start its threads. Returns ATTN_OK, a 1xx fault, _E_NO_DEVICE, _E_NO_KERNEL, _E_THREAD. */
+ * other overlap is refused. CUDA: up to 32 parts (else ATTN_E_NO_KERNEL), queued on args->stream, may be captured. Only a
+ * context's first call allocates. Returns ATTN_OK, a 1xx fault, _E_NO_DEVICE, _E_NO_KERNEL, _E_THREAD, _E_LAUNCH. */
 typedef struct attn_merge_args {
     uint32_t size;                       /* sizeof(attn_merge_args)                                          */
     int32_t n_parts;                     /* >= 1                                                             */
@@ -632,7 +632,7 @@ typedef struct attn_merge_args {
     const attn_tensor *out;              /* [.., DV] of rank 2 to 4, F32, F16, BF16 or F64; NULL = lse alone  */
     const attn_tensor *lse;              /* out without its last axis, F32 or F64; NULL = out alone           */
     uint64_t flags;                      /* ATTN_LSE_BASE_2, of every lse; ATTN_LSE_EMPTY_PLUS_INF            */
-    void *stream;                        /* NULL                                                             */
+    void *stream;                        /* CUDA: CUstream, NULL = the default stream. CPU: NULL              */
 } attn_merge_args;
 ATTN_API attn_status attn_merge(attn_ctx *ctx, attn_device device, const attn_merge_args *args);
 

@@ -476,7 +476,8 @@ attn_status attn_core_merge_check(const struct attn_core_device *device, const a
     if (unknown)
         FAIL(ATTN_E_FEATURE, "flags",
              "flags are %#" PRIx64 ", expected ATTN_LSE_BASE_2, ATTN_LSE_EMPTY_PLUS_INF or none", a->flags);
-    if (a->stream) FAIL(ATTN_E_ARGUMENT, "stream", "stream is %p, expected NULL", a->stream);
+    if (a->stream && device->id.type == ATTN_DEVICE_TYPE_CPU)
+        FAIL(ATTN_E_ARGUMENT, "stream", "stream is %p, but a merge on the CPU has none: expected NULL", a->stream);
     if (a->n_parts < 1)
         FAIL2(ATTN_E_ARGUMENT, "n_parts", 1, a->n_parts, "n_parts is %" PRId32 ", expected 1 or more", a->n_parts);
     if (!like) FAIL(ATTN_E_ARGUMENT, "out", "out and lse are NULL: nothing is to be merged");

@@ -375,6 +375,7 @@ const struct attn_core_backend attn_cuda_backend = {
     .copy_out = copy_out,
     .copy_within = copy_within,
     .synchronize = synchronize,
+    .merge = attn_cuda_merge,
     .hold = attn_cuda_hold,
     .let_go = attn_cuda_let_go,
     .execute = attn_cuda_execute,

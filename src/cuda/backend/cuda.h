@@ -92,6 +92,9 @@ int attn_cuda_refuse_tensor_maps(const struct attn_core_device *dev, struct attn
 /* 1 and the reason if no map can have a stride of this tensor of 16-bit numbers. */
 int attn_cuda_refuse_axes(const attn_tensor *t, struct attn_text *why);
 
+/* attn_merge of checked args (dense/merge.c). */
+attn_status attn_cuda_merge(const struct attn_core_device *dev, const attn_merge_args *args);
+
 extern const struct attn_core_backend attn_cuda_backend;
 /* Why there is no device, for attn_cuda_status; records the failure. ATTN_OK if there is one. */
 attn_status attn_cuda_absence(struct attn_ctx *ctx);
