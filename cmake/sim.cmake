@@ -211,6 +211,18 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
                    "sdpa_fwd hq=8 hk=2 sq=9 sk=0 d=72 f16 lse_base_2 lse_empty_plus_inf seqlens_q seqlens_k right=16 scale=0.5")
     attn_sim_check(check_wgmma_packed sdpa_fwd_wgmma_sm90_f16_d128 1
                    "sdpa_fwd b=7 hq=4 hk=2 sq=300 sk=520 d=128 f16 packed total_q=700 total_k=1500 bottom_right causal sink align=16" ATTNSIM_SMS=3)
+    # Exact maxima of the rows of sm80: heads in a common tile, split keys that are merged, f32 by halves and as it is, f64.
+    attn_sim_check(check_max_logits_sm80 sdpa_fwd_sm80_bf16_d64 5 "sdpa_fwd hq=4 hk=2 sq=40 sk=300 d=64 bf16 causal bottom_right seqlens_q scale=0.5 max_logits" ATTNSIM_SMS=3)
+    attn_sim_check(check_max_logits_full sdpa_fwd_sm80_f16_d64_full 6 "sdpa_fwd hq=2 sq=40 sk=90 d=64 f16 mask=f32 alibi=linear softcap=5 max_logits")
+    attn_sim_check(check_max_logits_splits sdpa_fwd_sm90_f16_d128_few 4 "sdpa_fwd hq=4 hk=2 sq=2 sk=900 d=64 f16 max_logits")
+    foreach(row f32_d128 f32_d128_halves f64_d128)
+      string(REGEX REPLACE "_.*" "" dtype ${row})
+      attn_sim_check(check_max_logits_${row} sdpa_fwd_sm80_${row} 4 "sdpa_fwd hq=2 sq=20 sk=200 d=72 ${dtype} causal bottom_right max_logits")
+    endforeach()
+    attn_sim_check(check_max_logits_padding sdpa_fwd_sm80_bf16_d64 8
+                   "sdpa_fwd b=3 hq=2 sq=9 sk=9 d=40 bf16 packed total_q=20 total_k=20 fill_padding max_logits out=f32")
+    attn_sim_check(check_max_logits_sm100 sdpa_fwd_sm100_bf16_d64 5
+                   "sdpa_fwd b=2 hq=4 hk=2 sq=200 sk=300 d=64 bf16 causal max_logits align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=3)
     # The same on tcgen05, and what only it has: tiles of Q of which one sees no key, several work tiles a CTA.
     attn_sim_check(check_sm100_dense_hidden_values sdpa_fwd_sm100_bf16_d64 5
                    "sdpa_fwd b=2 hq=4 hk=2 sq=200 sk=300 d=64 bf16 causal align=16" ATTNSIM_GPU=b200 ATTNSIM_SMS=3)

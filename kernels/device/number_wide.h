@@ -102,7 +102,10 @@ static __device__ __forceinline__ num quad_total(num x) {
     return x + shuffle_xor(x, 2);
 }
 
-/* outer_lse and store_lse of number.h in the variant's type. */
+/* largest_score of largest_score.h, outer_lse and store_lse of number.h in the variant's type. */
+static __device__ __forceinline__ num largest_score_num(num m, num l, int empty) {
+    return empty ? -INF : l != l ? l : m;
+}
 static __device__ __forceinline__ num outer_lse_num(uint32_t flags, num natural, num sink) {
 #if CFG_DTYPE == KP_F64
     double lse = natural;

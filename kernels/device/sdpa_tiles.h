@@ -4,7 +4,7 @@
  * ROWS, KEYS and DIM_V. */
 #ifndef ATTN_DEVICE_SDPA_TILES_H
 #define ATTN_DEVICE_SDPA_TILES_H
-#include "kernels/device/number.h"
+#include "kernels/device/largest_score.h"
 #include "kernels/device/sequence.h"
 #include "kernels/device/shared.h"
 #include "kernels/params/sdpa_maps.h"
@@ -101,7 +101,7 @@ static __device__ __forceinline__ int64_t row_at(const struct work *w, const str
 }
 
 /* Factor that divides row i by its sum l of 2^(score - m), negative for a row of zeros; `stores`: the thread writes the
- * row's lse. */
+ * row's lse and max_logits. */
 static __device__ __forceinline__ float finish_row(const struct kp_sdpa_fwd *p, const struct work *w, int i, float m,
                                                    float l, int stores) {
     const int inside = i < w->seq.sq, empty = !inside || l == 0;
@@ -116,6 +116,8 @@ static __device__ __forceinline__ float finish_row(const struct kp_sdpa_fwd *p, 
         store_lse(&p->lse, row_at(w, &p->lse, i), lse);
         store_lse(&p->lse_rounded, row_at(w, &p->lse_rounded, i), lse);
     }
+    if (stores && i < w->seq.rows && p->max_logits.data)
+        ((float *)p->max_logits.data)[row_at(w, &p->max_logits, i)] = largest_score(natural, l, empty);
     return empty ? -1.f : 1 / sum;
 }
 

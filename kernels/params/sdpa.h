@@ -47,7 +47,7 @@ struct kp_divisor {
  * CTAs take work items 0 .. items-1; item -> (section of heads, row tile from the last, key split, head in section). */
 struct kp_sdpa_fwd {
     struct kp_sdpa in;
-    struct kp_view out, lse, lse_rounded;
+    struct kp_view out, lse, lse_rounded, max_logits;
     uint64_t part_o, part_m, part_l; /* splits > 1: f32 [splits][B*HQ*SQ][part_row], [splits][B*HQ*SQ] each */
     int64_t items;
     int32_t pack, row_tiles, splits, section; /* section: tile heads (over the batch) that are dealt together */
@@ -58,8 +58,10 @@ struct kp_sdpa_fwd {
     int32_t last_section, last_size; /* index and heads of the last section, which may be a smaller one */
     struct kp_divisor by_section_tiles, by_section, by_last, by_splits, by_heads, by_pack, by_group;
     int32_t mask_pitch; /* bytes of a row of cells in shared memory; 0: cells are read where they stand */
+    float slack;        /* log2 units by which a running maximum may be too low: 0 where max_logits is wanted */
+    int32_t reserved;
 };
-KP_SIZE(struct kp_sdpa_fwd, 4 * 48 + 15 * 8 + 16 * 4 + 3 * 48 + 4 * 8 + 24 * 4);
+KP_SIZE(struct kp_sdpa_fwd, 4 * 48 + 15 * 8 + 16 * 4 + 4 * 48 + 4 * 8 + 26 * 4);
 
 /* One row of kernels/variants/sdpa_fwd_sm80.def or sdpa_fwd_sm90.def; columns explained there. */
 struct kp_sdpa_fwd_config {

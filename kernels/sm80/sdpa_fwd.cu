@@ -8,7 +8,8 @@
  * Plain variants keep raw products and fold |scale| log2(e) into the one multiply-add before exp2 (a negative scale
  * turns Q's signs once). Full variants, whose scores are sums, keep natural units: a mask of -3.4e38 stays a finite
  * score and hides nothing. Rescaling waits until a maximum of the warp has grown by more than a factor 2^8
- * (FlashAttention-4, section 3): p <= 2^8 then, far from any overflow, and l and O share the stale m.
+ * (FlashAttention-4, section 3): p <= 2^8 then, far from any overflow, and l and O share the stale m. Where max_logits
+ * is wanted it never waits.
  *
  *   global Q --cp.async--> shared Q --ldmatrix--------> A registers --+
  *   global K --cp.async--> ring     --ldmatrix--------> B registers --+-mma-> S (f32)
@@ -125,7 +126,7 @@ static __device__ __forceinline__ float quad_max(float x) {
  * returns the other operand) and make l NaN. The factor of a rescale is at least 2^LEAST: the product is nothing beside
  * l >= 1, but an infinity stays one. */
 static __device__ __forceinline__ void raise_maximum(float rS[M_TILES][N_S][4], struct statistics *st,
-                                                     float rO[M_TILES][N_O][4], float unit) {
+                                                     float rO[M_TILES][N_O][4], float unit, float slack) {
     float top[M_TILES][2];
     int grown = 0;
 #pragma unroll
@@ -136,7 +137,7 @@ static __device__ __forceinline__ void raise_maximum(float rS[M_TILES][N_S][4], 
 #pragma unroll
             for (int n = 1; n < N_S; n++) y = fmaxf(y, fmaxf(rS[x][n][2 * r], rS[x][n][2 * r + 1]));
             top[x][r] = fmaxf(st->m[x][r], quad_max(y));
-            grown |= !((top[x][r] - st->m[x][r]) * unit <= SLACK); /* also when both are -inf */
+            grown |= !((top[x][r] - st->m[x][r]) * unit <= slack); /* also when both are -inf */
         }
     if (__any_sync(~0u, grown)) {
 #pragma unroll
@@ -326,7 +327,7 @@ static __device__ __forceinline__ void walk_keys(const struct kp_sdpa_fwd *p, co
             score_tile(rS, rQ, q_lane_of(base), k_lane_of(base + RING + slot));
             if (FULL) finish_scores(p, base, j0, all, is_copied(p, w->seq.sk, j0), rS);
             if (!all) hide_keys(p, base, j0, rS);
-            raise_maximum(rS, st, rO, unit);
+            raise_maximum(rS, st, rO, unit, p->slack);
 #pragma unroll
             for (int x = 0; x < M_TILES; x++)
 #pragma unroll

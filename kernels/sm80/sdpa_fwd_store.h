@@ -3,6 +3,7 @@
  * and written with their lse, or a split's share goes to the workspace. Included once; the rules stand there. */
 #ifndef ATTN_SM80_SDPA_FWD_STORE_H
 #define ATTN_SM80_SDPA_FWD_STORE_H
+#include "kernels/device/largest_score.h"
 #include "kernels/sm80/sdpa_fwd_work.h"
 
 static __device__ __forceinline__ float quad_sum(float x) {
@@ -182,6 +183,8 @@ static __device__ __forceinline__ float finish_row(const struct kp_sdpa_fwd *p, 
         store_lse(&p->lse, row_at(p, w, &p->lse, row), lse);
         store_lse(&p->lse_rounded, row_at(p, w, &p->lse_rounded, row), lse);
     }
+    if (p->max_logits.data && warp_col_of() == 0 && row < w->seq.rows * p->pack)
+        ((float *)p->max_logits.data)[row_at(p, w, &p->max_logits, row)] = largest_score(natural, l, empty);
     return empty ? -1.f : 1 / sum;
 }
 

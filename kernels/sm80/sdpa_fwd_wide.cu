@@ -311,6 +311,8 @@ static __device__ __forceinline__ void store_results(const struct kp_sdpa_wide_f
         if (p->in.sink && inside) sink = ((const float *)p->in.sink)[head_of(p, w, row) * p->in.sink_head];
         factor[r] = empty ? -1 : 1 / (l + exp_num(sink - m)); /* 0 where the sink takes all: NaN stay NaN */
         to[r] = exists ? (num *)p->out.data + row_at(p, w, &p->out, row) : 0;
+        if (writes_row && exists && p->max_logits.data)
+            ((num *)p->max_logits.data)[row_at(p, w, &p->max_logits, row)] = largest_score_num(st->m[r], l, empty);
         if (!writes_row || !exists || !(p->lse.data || p->lse_rounded.data)) continue;
         const num natural = empty ? -INF : m + log_num(l);
         const num lse = outer_lse_num(p->in.flags, natural, sink);

@@ -20,7 +20,7 @@ constexpr int PITCH = 2 * KP_SDPA_MAX(DIM, DIM_V), SLOT = KEYS * PITCH;
 constexpr int RING = ROWS * PITCH, RING_END = RING + SLOTS * SLOT, POISON = RING_END, KEPT = RING_END + 16,
               BAD_PAGE = RING_END + 64, STRIPS = RING_END + 192, SOURCE = RING_END + 256, SUSPECT = RING_END + 272;
 constexpr int AHEAD = PAIR ? SLOTS / 2 - 1 : SLOTS - 1; /* groups of copies under way while one is worked on */
-constexpr float SLACK = 8, LEAST = -126; /* log2 units: postponed growth of a maximum; smallest factor of a rescale */
+constexpr float LEAST = -126;                           /* log2 units: smallest factor of a rescale */
 constexpr int FAR = 1 << 30;
 
 static_assert(DIM % 32 == 0 && COLS % 16 == 0 && PITCH % 64 == 0, "fragments and swizzle");

@@ -4,7 +4,7 @@
  * it is f64.
  *
  *   m = max_s m_s      w_s = exp(m_s - m)      L = sum_s w_s l_s
- *   out = sum_s w_s O_s / (L + exp(sink - m))          lse = m + ln L
+ *   out = sum_s w_s O_s / (L + exp(sink - m))          lse = m + ln L          max_logits = m
  *
  * Input: O_s (not normalised), m_s (natural units) and l_s of every split and row, written by
  * kernels/sm80/sdpa_fwd.cu or sdpa_fwd_wide.cu. A split without visible keys has l_s = 0 and no O_s. Sums run in the
@@ -53,6 +53,12 @@ static __device__ __forceinline__ struct place place_of(const struct kp_sdpa_fwd
     return at;
 }
 
+/* Element index of the row's first column. */
+static __device__ __forceinline__ int64_t element_of(const struct kp_view *v, const struct place *place,
+                                                     const struct sequence *s) {
+    return place->b * v->batch + place->h * v->head + (s->q0 + place->i) * v->row;
+}
+
 static __device__ __forceinline__ void store_columns(const struct kp_sdpa_fwd *p, int64_t at, int c,
                                                      const num x[PIECE]) {
 #pragma unroll
@@ -88,7 +94,7 @@ static __device__ __forceinline__ void merge_row(const struct kp_sdpa_fwd *p, in
     const struct sequence s = sequence_of(&p->in, at.b);
     const int exists = there && at.i < s.rows, inside = exists && at.i < s.sq;
     const num sink = p->in.sink && inside ? ((const float *)p->in.sink)[at.h * p->in.sink_head] : -INF;
-    num m[HELD], l[HELD], top = -INF, sum = 0;
+    num m[HELD], l[HELD], largest = -INF, sum = 0;
     struct piece share[LOADS];
     await_grid();
 #pragma unroll
@@ -96,20 +102,20 @@ static __device__ __forceinline__ void merge_row(const struct kp_sdpa_fwd *p, in
         const int split = lane + 32 * x, given = inside && split < p->splits;
         m[x] = given ? ((const num *)p->part_m)[split * rows + row] : -INF;
         l[x] = given ? ((const num *)p->part_l)[split * rows + row] : 0;
-        top = larger(top, m[x]);
+        largest = larger(largest, m[x]);
     }
     load_shares(p, row, rows, PIECE * lane, part, parts, 0, l[0], share); /* under way while the weights are formed */
-    top = warp_max(top);
+    largest = warp_max(largest);
 #pragma unroll
     for (int x = 0; x < HELD; x++) {
-        m[x] = l[x] == 0 ? 0 : exp_num(larger(m[x] - top, LEAST)); /* from here on the weight */
+        m[x] = l[x] == 0 ? 0 : exp_num(larger(m[x] - largest, LEAST)); /* from here on the weight */
         sum += m[x] * l[x];
     }
     sum = warp_sum(sum);
 
     const int empty = sum == 0;
-    const num inverse = 1 / (sum + exp_num(sink - top));
-    const int64_t out = at.b * p->out.batch + at.h * p->out.head + (s.q0 + at.i) * p->out.row;
+    const num inverse = 1 / (sum + exp_num(sink - largest));
+    const int64_t out = element_of(&p->out, &at, &s);
 #pragma unroll 1
     for (int c0 = 0; c0 < p->part_row; c0 += 32 * PIECE) {
         const int c = c0 + PIECE * lane;
@@ -142,10 +148,10 @@ static __device__ __forceinline__ void merge_row(const struct kp_sdpa_fwd *p, in
         if (exists && c < p->in.dim_v) store_columns(p, out, c, o);
     }
     if (lane != 0 || part != 0 || !exists) return;
-    const num lse = outer_lse_num(p->in.flags, empty ? -INF : top + log_num(sum), sink);
-    store_lse_num(&p->lse, at.b * p->lse.batch + at.h * p->lse.head + (s.q0 + at.i) * p->lse.row, lse);
-    store_lse_num(&p->lse_rounded,
-                  at.b * p->lse_rounded.batch + at.h * p->lse_rounded.head + (s.q0 + at.i) * p->lse_rounded.row, lse);
+    const num lse = outer_lse_num(p->in.flags, empty ? -INF : largest + log_num(sum), sink);
+    store_lse_num(&p->lse, element_of(&p->lse, &at, &s), lse);
+    store_lse_num(&p->lse_rounded, element_of(&p->lse_rounded, &at, &s), lse);
+    store_lse_num(&p->max_logits, element_of(&p->max_logits, &at, &s), largest_score_num(largest, sum, empty));
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) CFG(const __grid_constant__ struct kp_sdpa_fwd p) {

@@ -81,6 +81,7 @@ static __device__ __forceinline__ void fill_all(const struct kp_sdpa_fwd *p, int
     fill_rows(&p->out, heads, p->in.dim_v, 0, row0, padding);
     fill_rows(&p->lse, heads, 1, empty_lse(p->lse.dtype, plus), row0, padding);
     fill_rows(&p->lse_rounded, heads, 1, empty_lse(p->lse_rounded.dtype, plus), row0, padding);
+    fill_rows(&p->max_logits, heads, 1, empty_lse(p->max_logits.dtype, 0), row0, padding);
 }
 #endif
 

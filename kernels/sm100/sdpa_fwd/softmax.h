@@ -6,7 +6,7 @@
 #include "kernels/device/f32x2.h"
 #include "kernels/sm100/sdpa_fwd/layout.h"
 
-constexpr float SLACK = 8, LEAST = -126; /* log2 units: postponed growth of a maximum; smallest factor of a rescale */
+constexpr float LEAST = -126; /* log2 units: smallest factor of a rescale */
 constexpr int N_PAIRS = KEYS / 2;
 
 /* m: what P is relative to, in log2 units (-inf: no score yet); l: sum of P. */
@@ -115,7 +115,7 @@ static __device__ __forceinline__ float give_p(const uint64_t y[N_PAIRS], uint32
 
 /* Tile number t (its parity) of the tile of Q; lo, hi: keys of it that the row sees. */
 static __device__ __forceinline__ void softmax_tile(struct row *row, uint32_t base, uint32_t tm, int half, uint32_t t,
-                                                    float unit, int begun, int hides, int lo, int hi) {
+                                                    float unit, float slack, int begun, int hides, int lo, int hi) {
     const uint32_t lanes = tm + quarter_of();
     uint64_t y[N_PAIRS];
     await(base, S_FULL + half, t);
@@ -125,7 +125,7 @@ static __device__ __forceinline__ void softmax_tile(struct row *row, uint32_t ba
         tc_before();
         tell(base, S_EMPTY + half);
     }
-    const int grows = __any_sync(~0u, row->m == -INF || !(largest_of(y) <= SLACK));
+    const int grows = __any_sync(~0u, row->m == -INF || !(largest_of(y) <= slack));
     if (OWN_P) {
         await(base, P_EMPTY + half, t - 1);
         tc_after();
@@ -152,7 +152,7 @@ static __device__ __forceinline__ void run_softmax(const struct kp_sdpa_fwd *p, 
 #pragma unroll 1
         for (int x = 0; x < s.n; x++, turns ^= 1) {
             const int key = (s.first + s.n - 1 - x) * KEYS, hides = __any_sync(~0u, key < lo || key + KEYS > hi);
-            softmax_tile(&row, base, tm, half, turns, unit, x > 0, hides, lo - key, hi - key);
+            softmax_tile(&row, base, tm, half, turns, unit, p->slack, x > 0, hides, lo - key, hi - key);
         }
         if (s.n == 0) continue;
         await(base, O_EMPTY + half, (turns >> 16) - 1);

@@ -147,7 +147,7 @@ static __device__ __forceinline__ void first_tile(const struct kp_sdpa_fwd *p, s
                                                   uint32_t pr[N_P]) {
     float growth[2];
     if (n < c->inner0 || n >= c->inner1) hide(p, c, s, n);
-    softmax_tile(s, &c->rows, c->rows.l, growth, c->unit, 1);
+    softmax_tile(s, &c->rows, c->rows.l, growth, c->unit, p->slack, 1);
     round_p(s, pr);
 }
 
@@ -166,7 +166,7 @@ static __device__ __forceinline__ void next_tile(const struct kp_sdpa_fwd *p, st
     wgmma_hold(s, N_S);
     arrive_warp(c, K_FREE + 8 * (now & 1));
     if (rare(n < c->inner0 || n >= c->inner1)) hide(p, c, s, n);
-    const int grows = softmax_tile(s, &c->rows, sum, growth, c->unit, 0);
+    const int grows = softmax_tile(s, &c->rows, sum, growth, c->unit, p->slack, 0);
     wgmma_wait_after(sum[0] + sum[1]); /* the exponentials overlap with P V */
     wgmma_hold(c->o, N_O);
     arrive_warp(c, V_FREE + 8 * (before & 1));

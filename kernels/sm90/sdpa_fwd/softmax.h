@@ -13,7 +13,7 @@ struct rows {
     float m[2], l[2];
 };
 
-constexpr float SLACK = 8, LEAST = -126; /* log2 units: postponed growth of a maximum; smallest factor of a rescale */
+constexpr float LEAST = -126; /* log2 units: smallest factor of a rescale */
 
 static __device__ __forceinline__ float quad_max(float x) {
     x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
@@ -54,10 +54,10 @@ static __device__ __forceinline__ void raise_maximum(float y[N_S], struct rows *
 }
 
 /* Scores to P, in f32, and its sums in this thread. Returns nonzero, in all lanes of the warp, if a maximum has grown.
- * A row's maximum is looked for only where some score of the warp lies 2^SLACK above the one in use: in most tiles
- * there are no shuffles. */
+ * A row's maximum is looked for only where some score of the warp lies more than `slack` above the one in use: in most
+ * tiles there are no shuffles. */
 static __device__ __forceinline__ int softmax_tile(float s[N_S], struct rows *rows, float sum[2], float growth[2],
-                                                   float unit, int first) {
+                                                   float unit, float slack, int first) {
     const float from[2] = {rows->m[0] == -INF ? 0 : rows->m[0], rows->m[1] == -INF ? 0 : rows->m[1]};
     float part[4] = {-INF, -INF, -INF, -INF};
     int grows = first;
@@ -67,7 +67,7 @@ static __device__ __forceinline__ int softmax_tile(float s[N_S], struct rows *ro
 #pragma unroll
         for (int x = 0; x < N_S; x++) part[x & 3] = fmaxf(part[x & 3], s[x]);
         const float largest = fmaxf(fmaxf(part[0], part[1]), fmaxf(part[2], part[3]));
-        grows = __any_sync(~0u, rows->m[0] == -INF || rows->m[1] == -INF || largest > SLACK);
+        grows = __any_sync(~0u, rows->m[0] == -INF || rows->m[1] == -INF || largest > slack);
     }
     if (first || rare(grows)) raise_maximum(s, rows, from, growth);
 #pragma unroll

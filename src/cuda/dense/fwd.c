@@ -220,9 +220,7 @@ static attn_status launch_noted(const struct attn_kernel *k, const struct attn_c
     struct kp_sdpa_fwd kp = prepared->kp;
     struct attn_cuda_work work[2];
     attn_cuda_sdpa_tensors(&kp.in, p, args);
-    kp.out = attn_cuda_view(p, args, ATTN_ROLE_OUT);
-    kp.lse = attn_cuda_view(p, args, ATTN_ROLE_LSE);
-    kp.lse_rounded = attn_cuda_view(p, args, ATTN_ROLE_LSE_ROUNDED);
+    attn_cuda_sdpa_results(&kp, p, args);
     const attn_status padded = attn_cuda_padding(dev, p, &kp, args->stream);
     if (padded || prepared->n == 0) return padded;
     if (prepared->n > 1) {
@@ -273,6 +271,7 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
      .deterministic = 1,                                                                                               \
      .bit_stable = 1,                                                                                                  \
      .out_f32 = 1,                                                                                                     \
+     .max_logits = 1,                                                                                                  \
      .features = (feature),                                                                                            \
      .impl = &config_##chip##_##tail,                                                                                  \
      .workspace = workspace,                                                                                           \

@@ -196,9 +196,7 @@ static attn_status launch_noted(const struct attn_kernel *k, const struct attn_c
     const int64_t rows_q = packed ? p->total_q : p->seq_q, rows_k = packed ? p->total_k : p->seq_k,
                   batch = packed ? 1 : p->batch;
     attn_cuda_sdpa_tensors(in, p, args);
-    kp.fwd.out = attn_cuda_view(p, args, ATTN_ROLE_OUT);
-    kp.fwd.lse = attn_cuda_view(p, args, ATTN_ROLE_LSE);
-    kp.fwd.lse_rounded = attn_cuda_view(p, args, ATTN_ROLE_LSE_ROUNDED);
+    attn_cuda_sdpa_results(&kp.fwd, p, args);
     TRY(attn_cuda_padding(dev, p, &kp.fwd, args->stream));
     if (prepared->grid.x == 0) return ATTN_OK;
     TRY(attn_cuda_sdpa_map(dev, "q", &in->q, p->dim_qk, rows_q, p->heads_q, batch, (uint32_t)c->box, &kp.q));
@@ -236,6 +234,7 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
      ATTN_CUDA_ROW(ATTN_F32),                                                                                          \
      .deterministic = 1,                                                                                               \
      .bit_stable = 1,                                                                                                  \
+     .max_logits = 1,                                                                                                  \
      .alignment_bytes = 16,                                                                                            \
      .refuses_strides = refuses_strides,                                                                               \
      .features = feature,                                                                                              \

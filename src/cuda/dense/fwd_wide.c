@@ -172,9 +172,7 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
     const struct geometry g = lay_out(r->own, l, p, r->rest != NULL);
     struct kp_sdpa_wide_fwd kp = {0};
     attn_cuda_sdpa_inputs(&kp.fwd.in, p, args);
-    kp.fwd.out = attn_cuda_view(p, args, ATTN_ROLE_OUT);
-    kp.fwd.lse = attn_cuda_view(p, args, ATTN_ROLE_LSE);
-    kp.fwd.lse_rounded = attn_cuda_view(p, args, ATTN_ROLE_LSE_ROUNDED);
+    attn_cuda_sdpa_results(&kp.fwd, p, args);
     attn_status status = attn_cuda_padding(dev, p, &kp.fwd, args->stream);
     if (status || g.items == 0) return status;
     if (!r->rest) return start(dev, r->own, &g, INT32_MAX, p, args, kp);
@@ -220,6 +218,7 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
      ATTN_CUDA_ROW(math),                                                                                              \
      .deterministic = 1,                                                                                               \
      .bit_stable = 1,                                                                                                  \
+     .max_logits = 1,                                                                                                  \
      .features = needs,                                                                                                \
      .impl = &row_##chip##_##tail,                                                                                     \
      .workspace = workspace},

@@ -141,6 +141,14 @@ void attn_cuda_sdpa_inputs(struct kp_sdpa *kp, const attn_problem *p, const attn
     attn_cuda_sdpa_tensors(kp, p, args);
 }
 
+void attn_cuda_sdpa_results(struct kp_sdpa_fwd *kp, const attn_problem *p, const attn_args *args) {
+    kp->out = attn_cuda_view(p, args, ATTN_ROLE_OUT);
+    kp->lse = attn_cuda_view(p, args, ATTN_ROLE_LSE);
+    kp->lse_rounded = attn_cuda_view(p, args, ATTN_ROLE_LSE_ROUNDED);
+    kp->max_logits = attn_cuda_view(p, args, ATTN_ROLE_MAX_LOGITS);
+    kp->slack = kp->max_logits.data ? 0 : 8;
+}
+
 void attn_cuda_sdpa_gradients(struct kp_sdpa_bwd *kp, const attn_problem *p, const attn_args *args) {
     const attn_tensor *dalibi = args->dalibi, *dsink = args->dsink;
     kp->out = attn_cuda_view(p, args, ATTN_ROLE_OUT);

@@ -46,6 +46,8 @@ struct kp_divisor attn_cuda_divisor(int64_t d);
 void attn_cuda_sdpa_numbers(struct kp_sdpa *kp, const attn_problem *p);
 void attn_cuda_sdpa_tensors(struct kp_sdpa *kp, const attn_problem *p, const attn_args *args);
 void attn_cuda_sdpa_inputs(struct kp_sdpa *kp, const attn_problem *p, const attn_args *args); /* both */
+/* What only the forward writes: out, lse, lse_rounded, max_logits, and how exact its maxima are. */
+void attn_cuda_sdpa_results(struct kp_sdpa_fwd *kp, const attn_problem *p, const attn_args *args);
 /* What only the backward reads and writes: out, lse, dout, dlse and the gradients. */
 void attn_cuda_sdpa_gradients(struct kp_sdpa_bwd *kp, const attn_problem *p, const attn_args *args);
 #endif
