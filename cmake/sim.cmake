@@ -211,6 +211,20 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
                    "sdpa_fwd hq=8 hk=2 sq=9 sk=0 d=72 f16 lse_base_2 lse_empty_plus_inf seqlens_q seqlens_k right=16 scale=0.5")
     attn_sim_check(check_wgmma_packed sdpa_fwd_wgmma_sm90_f16_d128 1
                    "sdpa_fwd b=7 hq=4 hk=2 sq=300 sk=520 d=128 f16 packed total_q=700 total_k=1500 bottom_right causal sink align=16" ATTNSIM_SMS=3)
+    # Results in f32, exact maxima, softcap and ALiBi there; NaN and infinities among what the first two look at.
+    foreach(row bf16_d64 f16_d128 bf16_d256)
+      string(REGEX REPLACE "_.*" "" dtype ${row})
+      attn_sim_check(check_wgmma_results_${row} sdpa_fwd_wgmma_sm90_${row} 10
+                     "sdpa_fwd b=2 hq=4 hk=2 sq=150 sk=300 d=64 dv=60 ${dtype} causal bottom_right seqlens_q seqlens_k scale=0.5 max_logits out=f32 align=16"
+                     ATTNSIM_SMS=3)
+      attn_sim_check(check_wgmma_softcap_${row} sdpa_fwd_wgmma_sm90_${row}_mod 8
+                     "sdpa_fwd b=2 hq=4 hk=2 sq=150 sk=300 d=64 ${dtype} causal bottom_right softcap=3 sink max_logits align=16" ATTNSIM_SMS=3)
+      attn_sim_check(check_wgmma_alibi_${row} sdpa_fwd_wgmma_sm90_${row}_mod 9
+                     "sdpa_fwd b=2 hq=4 sq=150 sk=300 d=64 ${dtype} left=100 right=90 alibi=distance softcap=30 out=f32 align=16" ATTNSIM_SMS=3)
+    endforeach()
+    # A product of NaN, of a row past its sequence, next to products that are large for the cap.
+    attn_sim_check(check_wgmma_softcap_nan sdpa_fwd_wgmma_sm90_bf16_d64_mod 23766
+                   "sdpa_fwd b=2 hq=4 sq=300 sk=900 d=64 bf16 seqlens_q seqlens_k scale=-0.4 softcap=1 alibi=distance align=16" ATTNSIM_SMS=3)
     # Exact maxima of the rows of sm80: heads in a common tile, split keys that are merged, f32 by halves and as it is, f64.
     attn_sim_check(check_max_logits_sm80 sdpa_fwd_sm80_bf16_d64 5 "sdpa_fwd hq=4 hk=2 sq=40 sk=300 d=64 bf16 causal bottom_right seqlens_q scale=0.5 max_logits" ATTNSIM_SMS=3)
     attn_sim_check(check_max_logits_full sdpa_fwd_sm80_f16_d64_full 6 "sdpa_fwd hq=2 sq=40 sk=90 d=64 f16 mask=f32 alibi=linear softcap=5 max_logits")

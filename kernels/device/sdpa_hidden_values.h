@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Dense forward: rows whose sums are not finite because a value hidden from them, times a P of 0, is NaN. The kernel's
- * file defines TYPE and what sdpa_tiles.h asks for. */
+ * file defines TYPE, what sdpa_tiles.h asks for, and modified_product, which makes of a product of a query and a key
+ * what the softmax multiplies by its unit. */
 #ifndef ATTN_DEVICE_SDPA_HIDDEN_VALUES_H
 #define ATTN_DEVICE_SDPA_HIDDEN_VALUES_H
 #include "kernels/device/sdpa_tiles.h"
@@ -33,7 +34,7 @@ static __device__ __forceinline__ void mend_row(const struct kp_sdpa_fwd *p, con
     const int64_t row = w->seq.q0 + i;
     const uint16_t *q =
         (const uint16_t *)p->in.q.data + w->b * p->in.q.batch + w->head * p->in.q.head + row * p->in.q.row;
-    uint16_t *out = (uint16_t *)p->out.data + w->b * p->out.batch + w->head * p->out.head + row * p->out.row;
+    const int64_t out = w->b * p->out.batch + w->head * p->out.head + row * p->out.row;
     float o[DIM_V / 32];
 #pragma unroll
     for (int x = 0; x < DIM_V / 32; x++) o[x] = 0;
@@ -44,7 +45,7 @@ static __device__ __forceinline__ void mend_row(const struct kp_sdpa_fwd *p, con
         for (int x = lane; x < p->in.dim_qk; x += 32) s += unpack16(TYPE, q[x]) * unpack16(TYPE, k[x]);
 #pragma unroll
         for (int x = 16; x > 0; x >>= 1) s += __shfl_xor_sync(~0u, s, x);
-        float y = exp2_fast(__fmaf_rn(s, unit, -(m == -INF ? 0 : m)));
+        float y = exp2_fast(__fmaf_rn(modified_product(p, w, i, j, s), unit, -(m == -INF ? 0 : m)));
         if (y == 0) y = 1e-30f;
 #pragma unroll
         for (int x = 0; x < DIM_V / 32; x++)
@@ -52,7 +53,7 @@ static __device__ __forceinline__ void mend_row(const struct kp_sdpa_fwd *p, con
     }
 #pragma unroll
     for (int x = 0; x < DIM_V / 32; x++)
-        if (lane + 32 * x < p->in.dim_v) out[lane + 32 * x] = (uint16_t)pack16(TYPE, o[x] * factor, 0);
+        if (lane + 32 * x < p->in.dim_v) store_out(p, out + lane + 32 * x, o[x] * factor);
 }
 
 /* A warp: mends query i, whose result is stored and not finite, if a hidden value that was multiplied is not finite. */

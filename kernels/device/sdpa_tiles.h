@@ -100,6 +100,14 @@ static __device__ __forceinline__ int64_t row_at(const struct work *w, const str
     return w->b * v->batch + w->head * v->head + (w->seq.q0 + i) * v->row;
 }
 
+/* One number of out, in its type. */
+static __device__ __forceinline__ void store_out(const struct kp_sdpa_fwd *p, int64_t element, float x) {
+    if (p->out.dtype == KP_F32)
+        ((float *)p->out.data)[element] = x;
+    else
+        ((uint16_t *)p->out.data)[element] = (uint16_t)pack16(p->out.dtype, x, 0);
+}
+
 /* Factor that divides row i by its sum l of 2^(score - m), negative for a row of zeros; `stores`: the thread writes the
  * row's lse and max_logits. */
 static __device__ __forceinline__ float finish_row(const struct kp_sdpa_fwd *p, const struct work *w, int i, float m,
@@ -136,7 +144,7 @@ static __device__ __forceinline__ void fill_empty(const struct kp_sdpa_fwd_maps 
         for (int i = w.row0 + lane; i < n; i += 32) finish_row(p, &w, i, -INF, 0, 1);
 #pragma unroll 1
         for (int i = w.row0; i < n; i++)
-            for (int x = lane; x < p->in.dim_v; x += 32) ((uint16_t *)p->out.data)[row_at(&w, &p->out, i) + x] = 0;
+            for (int x = lane; x < p->in.dim_v; x += 32) store_out(p, row_at(&w, &p->out, i) + x, 0);
     }
 }
 #endif

@@ -7,7 +7,7 @@
 /* One row of kernels/variants/sdpa_fwd_wgmma_sm90.def; columns explained there. */
 struct kp_sdpa_fwd_sm90_config {
     const char *symbol;
-    int32_t dtype, dim, dim_v, groups, keys, q_tiles;
+    int32_t dtype, dim, dim_v, groups, keys, q_tiles, score_mod;
 };
 
 /* One row of kernels/variants/sdpa_bwd_wgmma_sm90.def; columns explained there. */

@@ -64,6 +64,13 @@ static_assert(KP_SDPA_FWD_SM100_SHARED(DIM, Q_STAGES, RING) <= 232448, "what a C
 constexpr int WARP_OUTPUT = 8, WARP_PRODUCTS = 12, WARP_COPIES = 13, WARP_EMPTY_ROWS = 14;
 
 /* They read the constants above. */
+#include "kernels/device/sdpa_tiles.h"
+
+/* sdpa_hidden_values.h: no softcap, no ALiBi. */
+static __device__ __forceinline__ float modified_product(const struct kp_sdpa_fwd *, const struct work *, int, int,
+                                                         float s) {
+    return s;
+}
 #include "kernels/device/sdpa_hidden_values.h"
 #include "kernels/sm100/roles.h"
 

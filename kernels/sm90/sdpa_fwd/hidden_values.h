@@ -2,7 +2,9 @@
  * Part of sdpa_fwd.cu: rows whose sums are not finite, as a warp's quads know them. */
 #ifndef ATTN_SM90_SDPA_FWD_HIDDEN_VALUES_H
 #define ATTN_SM90_SDPA_FWD_HIDDEN_VALUES_H
-#include "kernels/sm90/sdpa_fwd/work.h"
+#include "kernels/sm90/sdpa_fwd/score_mod.h"
+/* It reads what stands there. */
+#include "kernels/device/sdpa_hidden_values.h"
 
 /* A warp, after the stores of its rows i0 .. i0 + 15. Lanes 4 g .. 4 g + 3 of low and high: those that found a number
  * that is not finite in rows g and g + 8; lane 4 g has m and factor of them. */

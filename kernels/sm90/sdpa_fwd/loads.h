@@ -4,7 +4,7 @@
 #define ATTN_SM90_SDPA_FWD_LOADS_H
 #include "kernels/device/cluster.h"
 #include "kernels/device/tensor_load.h"
-#include "kernels/sm90/sdpa_fwd/work.h"
+#include "kernels/sm90/sdpa_fwd/score_mod.h"
 
 /* A tile of `rows` rows, slice by slice; one thread. */
 static __device__ __forceinline__ void load_tile(uint32_t to, const struct kp_tensor_map *map, uint32_t barrier,
@@ -31,6 +31,7 @@ static __device__ __forceinline__ void produce(const struct kp_sdpa_fwd_maps *ma
             const uint32_t q = q_tile % Q_TILES;
             mbar_wait(shared + Q_FREE + 8 * q, q_tile / Q_TILES & 1 ^ 1);
             keep_work(shared + WORK + 64 * q, &w);
+            keep_slope(p, shared + WORK + 64 * q, &w);
             load_tile(shared + q * Q_BYTES, &maps->q, shared + Q_FULL + 8 * q, DIM, ROWS, (int)w.seq.q0 + w.row0,
                       w.head, b);
 #pragma unroll 1

@@ -80,7 +80,7 @@ static __device__ __forceinline__ void start_values(float o[N_O], const uint32_t
 struct state {
     uint32_t shared, q_tile, tiles; /* numbers of the tile of Q and of the key tile at work, of all the CTA's */
     int wg;                         /* warpgroup */
-    float unit;                     /* scale log2(e), with its sign */
+    float unit;                     /* log2 units of what the softmax gets: scale log2(e), with its sign */
     float o[N_O];                   /* 64 x DIM_V: see wgmma.h */
     struct rows rows;
     int inner0, inner1; /* key tiles inner0 <= n < inner1 hide no key from any row of the warpgroup */
@@ -106,6 +106,19 @@ static __device__ __forceinline__ void hide(const struct kp_sdpa_fwd *p, const s
     const int lo[2] = {first_key(p, &w, i) - first, first_key(p, &w, i + 8) - first};
     const int hi[2] = {end_key(p, &w, i) - first, end_key(p, &w, i + 8) - first};
     hide_keys(s, lo, hi, c->unit < 0 ? INF : -INF);
+}
+
+/* Softcap and ALiBi of key tile n. Returns what no square of this thread's scores is above, in the softmax's unit. */
+static __device__ __forceinline__ float modify(const struct kp_sdpa_fwd *p, const struct state *c, float s[N_S],
+                                               int n) {
+    float largest = INF;
+    if (p->in.softcap > 0) largest = cap_products(p, s);
+    if (!p->in.alibi_form) return largest;
+    const struct work w = work_of(c, c->q_tile);
+    const int i = w.row0 + 64 * c->wg + 16 * warp_of() + (lane_of() >> 2);
+    const int diagonal = i + w.off - n * KEYS - 2 * (lane_of() & 3), both[2] = {diagonal, diagonal + 8};
+    add_alibi(p, s, both, recall_slope(c->shared + WORK + 64 * (c->q_tile % Q_TILES)));
+    return INF;
 }
 
 static __device__ __forceinline__ void grow(struct state *c, const float growth[2]) {
@@ -146,8 +159,9 @@ static __device__ __forceinline__ uint64_t take_keys(const struct state *c, uint
 static __device__ __forceinline__ void first_tile(const struct kp_sdpa_fwd *p, struct state *c, int n, float s[N_S],
                                                   uint32_t pr[N_P]) {
     float growth[2];
+    if (SCORE_MOD) modify(p, c, s, n);
     if (n < c->inner0 || n >= c->inner1) hide(p, c, s, n);
-    softmax_tile(s, &c->rows, c->rows.l, growth, c->unit, p->slack, 1);
+    softmax_tile(s, &c->rows, c->rows.l, growth, c->unit, p->slack, INF, 1);
     round_p(s, pr);
 }
 
@@ -165,8 +179,9 @@ static __device__ __forceinline__ void next_tile(const struct kp_sdpa_fwd *p, st
     wgmma_wait(1);
     wgmma_hold(s, N_S);
     arrive_warp(c, K_FREE + 8 * (now & 1));
+    const float largest = SCORE_MOD ? modify(p, c, s, n) : INF;
     if (rare(n < c->inner0 || n >= c->inner1)) hide(p, c, s, n);
-    const int grows = softmax_tile(s, &c->rows, sum, growth, c->unit, p->slack, 0);
+    const int grows = softmax_tile(s, &c->rows, sum, growth, c->unit, p->slack, largest, 0);
     wgmma_wait_after(sum[0] + sum[1]); /* the exponentials overlap with P V */
     wgmma_hold(c->o, N_O);
     arrive_warp(c, V_FREE + 8 * (before & 1));
@@ -237,6 +252,31 @@ static __device__ __forceinline__ void store_rows(const struct kp_sdpa_fwd *p, c
     }
 }
 
+/* f32 results, from registers: a quad's pairs of columns are 32 bytes side by side. The thread has columns 2 (lane % 4)
+ * and the next of each eight of rows i and i + 8. */
+static __device__ __forceinline__ void store_rows_f32(const struct kp_sdpa_fwd *p, const struct work *w, int i,
+                                                      const float o[N_O], const float factor[2], float zero[2]) {
+    const int col0 = 2 * (lane_of() & 3);
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float *to = (float *)p->out.data + row_at(w, &p->out, i + 8 * r) + col0;
+        const int exists = i + 8 * r < w->seq.rows;
+#pragma unroll
+        for (int j = 0; j < N_O / 4; j++) {
+            const float a = o[4 * j + 2 * r] * factor[r], b = o[4 * j + 2 * r + 1] * factor[r];
+            const int left = p->in.dim_v - col0 - 8 * j;
+            zero[r] = __fmaf_rn(a, 0, __fmaf_rn(b, 0, zero[r]));
+            if (!exists || left <= 0) continue;
+            if (p->out.chunk == 16 && left > 1) {
+                *(float2 *)(to + 8 * j) = make_float2(a, b);
+                continue;
+            }
+            to[8 * j] = a;
+            if (left > 1) to[8 * j + 1] = b;
+        }
+    }
+}
+
 /* Divide, round and write the warpgroup's rows, through its rows of the Q tile. */
 static __device__ __forceinline__ void finish(const struct kp_sdpa_fwd *p, const struct work *w, struct state *c,
                                               uint32_t tile) {
@@ -253,21 +293,25 @@ static __device__ __forceinline__ void finish(const struct kp_sdpa_fwd *p, const
                 if ((x >> 1 & 1) == r) c->o[x] = 0;
         }
     }
-    named_sync(TILE_DONE + c->wg, 128); /* the products of all four warps have read Q */
+    if (p->out.dtype == KP_F32) {
+        store_rows_f32(p, w, i, c->o, factor, zero);
+    } else {
+        named_sync(TILE_DONE + c->wg, 128); /* the products of all four warps have read Q */
 #pragma unroll
-    for (int j = 0; j < N_O / 8; j++) {
-        uint32_t x[4];
+        for (int j = 0; j < N_O / 8; j++) {
+            uint32_t x[4];
 #pragma unroll
-        for (int y = 0; y < 4; y++) {
-            const float a = c->o[8 * j + 2 * y] * factor[y & 1], b = c->o[8 * j + 2 * y + 1] * factor[y & 1];
-            x[y] = pack16(TYPE, a, b);
-            zero[y & 1] = __fmaf_rn(a, 0, __fmaf_rn(b, 0, zero[y & 1]));
+            for (int y = 0; y < 4; y++) {
+                const float a = c->o[8 * j + 2 * y] * factor[y & 1], b = c->o[8 * j + 2 * y + 1] * factor[y & 1];
+                x[y] = pack16(TYPE, a, b);
+                zero[y & 1] = __fmaf_rn(a, 0, __fmaf_rn(b, 0, zero[y & 1]));
+            }
+            const int chunk = 2 * j + (lane_of() >> 4);
+            store_matrix4(tile + chunk / 8 * Q_SLICE + line * 128 + ((chunk % 8 ^ (line & 7)) << 4), x);
         }
-        const int chunk = 2 * j + (lane_of() >> 4);
-        store_matrix4(tile + chunk / 8 * Q_SLICE + line * 128 + ((chunk % 8 ^ (line & 7)) << 4), x);
+        __syncwarp();
+        store_rows(p, w, c, tile);
     }
-    __syncwarp();
-    store_rows(p, w, c, tile);
     const uint32_t low = __ballot_sync(~0u, zero[0] != 0), high = __ballot_sync(~0u, zero[1] != 0);
     if (rare((int)(low | high)))
         mend_rows(p, w, w->row0 + 64 * c->wg + 16 * warp_of(), low, high, c->rows.m, factor, c->unit);
@@ -290,7 +334,7 @@ static __device__ __forceinline__ void consume(const struct kp_sdpa_fwd *p, uint
     uint32_t pr[N_P];
     c.shared = shared, c.tiles = c.q_tile = 0;
     c.wg = __shfl_sync(~0u, (int)threadIdx.x / 128, 0);
-    c.unit = p->in.scale < 0 ? -p->in.scale_log2 : p->in.scale_log2;
+    c.unit = unit_of_softmax(p);
     uint64_t q = take_queries(&c, 0);
     if (!has_work(&c, 0)) return;
     if (c.wg == GROUPS - 1) named_arrive(TURN, 256);

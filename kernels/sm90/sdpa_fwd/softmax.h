@@ -55,19 +55,24 @@ static __device__ __forceinline__ void raise_maximum(float y[N_S], struct rows *
 
 /* Scores to P, in f32, and its sums in this thread. Returns nonzero, in all lanes of the warp, if a maximum has grown.
  * A row's maximum is looked for only where some score of the warp lies more than `slack` above the one in use: in most
- * tiles there are no shuffles. */
+ * tiles there are no shuffles. largest: no square of this thread's s is above it, so that mostly no score need be
+ * looked at; INF: not known. */
 static __device__ __forceinline__ int softmax_tile(float s[N_S], struct rows *rows, float sum[2], float growth[2],
-                                                   float unit, float slack, int first) {
+                                                   float unit, float slack, float largest, int first) {
     const float from[2] = {rows->m[0] == -INF ? 0 : rows->m[0], rows->m[1] == -INF ? 0 : rows->m[1]};
     float part[4] = {-INF, -INF, -INF, -INF};
     int grows = first;
 #pragma unroll
     for (int x = 0; x < N_S; x++) s[x] = __fmaf_rn(s[x], unit, -from[x >> 1 & 1]);
-    if (!first) {
+    const float reach = slack + fminf(from[0], from[1]);
+    if (SCORE_MOD && !first)
+        grows = __any_sync(~0u, rows->m[0] == -INF || rows->m[1] == -INF ||
+                                    !(reach >= 0 && unit * unit * largest <= reach * reach));
+    if (!first && (!SCORE_MOD || grows)) {
 #pragma unroll
         for (int x = 0; x < N_S; x++) part[x & 3] = fmaxf(part[x & 3], s[x]);
-        const float largest = fmaxf(fmaxf(part[0], part[1]), fmaxf(part[2], part[3]));
-        grows = __any_sync(~0u, rows->m[0] == -INF || rows->m[1] == -INF || largest > slack);
+        const float most = fmaxf(fmaxf(part[0], part[1]), fmaxf(part[2], part[3]));
+        grows = __any_sync(~0u, rows->m[0] == -INF || rows->m[1] == -INF || most > slack);
     }
     if (first || rare(grows)) raise_maximum(s, rows, from, growth);
 #pragma unroll

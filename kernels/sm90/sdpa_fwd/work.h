@@ -9,7 +9,7 @@
 #include "kernels/params/sdpa_sm90.h"
 
 constexpr int TYPE = CFG_DTYPE, DIM = CFG_DIM, DIM_V = CFG_DIM_V;
-constexpr int GROUPS = CFG_GROUPS, KEYS = CFG_KEYS, Q_TILES = CFG_Q_TILES;
+constexpr int GROUPS = CFG_GROUPS, KEYS = CFG_KEYS, Q_TILES = CFG_Q_TILES, SCORE_MOD = CFG_SCORE_MOD;
 constexpr int ROWS = 64 * GROUPS, CONSUMERS = 128 * GROUPS;
 constexpr int N_S = KEYS / 2, N_P = KEYS / 4, N_O = DIM_V / 2; /* registers of a thread: S, P, O */
 
@@ -26,5 +26,5 @@ static_assert(DIM % 64 == 0 && DIM_V % 64 == 0 && DIM_V <= DIM, "whole slices; t
 static_assert(KEYS % 16 == 0 && GROUPS <= 3 && Q_TILES <= 2, "products, barriers");
 
 /* They read the constants above. */
-#include "kernels/device/sdpa_hidden_values.h"
+#include "kernels/device/sdpa_tiles.h"
 #endif

@@ -42,22 +42,35 @@ static struct shape shape_of(const struct attn_kernel *k) {
                           c->keys,
                           (uint32_t)KP_SDPA_SM90_THREADS(*c),
                           (uint32_t)KP_SDPA_SM90_SHARED(*c),
-                          4096 * 1.7e9 * 0.6,
+                          4096 * 1.7e9 * (c->score_mod ? 0.5 : 0.6),
                           2e10};
 }
 
 /* ------------------------------------------------------------------ what a row refuses ------------- */
 
-static int refuse_features(const attn_problem *p, struct attn_text *why) {
-    const char *missing = p->softcap > 0                  ? "softcap"
-                          : p->alibi                      ? "ALiBi"
+static int has_score_mod(const struct attn_kernel *k) {
+    return k->features == ATTN_CUDA_SM90A && ((const struct kp_sdpa_fwd_sm90_config *)k->impl)->score_mod;
+}
+
+/* The cap's polynomial has coefficients of about (scale / softcap)^6. */
+static int refuse_softcap(const attn_problem *p, struct attn_text *why) {
+    const double a = p->softcap > 0 ? fabs(p->scale) / p->softcap : 1;
+    const int refused = a < 1e-6 || a > 1e6;
+    if (refused) attn_text_add(why, "caps where scale / softcap is 1e-6 to 1e6, which is %g: the sm80 rows do", a);
+    return refused;
+}
+
+static int refuse_features(const struct attn_kernel *k, const attn_problem *p, struct attn_text *why) {
+    const int modifies = has_score_mod(k);
+    const char *missing = p->softcap > 0 && !modifies     ? "softcap"
+                          : p->alibi && !modifies         ? "ALiBi"
                           : p->mask_dtype                 ? "a mask"
                           : attn_core_has(p, ATTN_PAGED)  ? "pages"
                           : fabs(p->scale) < 1e-30        ? "a scale of 0"
                           : p->dim_qk < 1 || p->dim_v < 1 ? "a head dim of 0"
                                                           : NULL;
     if (missing) attn_text_add(why, "has no code for %s: the sm80 rows do", missing);
-    return missing != NULL;
+    return missing != NULL || refuse_softcap(p, why);
 }
 
 static int refuse_size(const struct shape *c, const attn_problem *p, struct attn_text *why) {
@@ -73,7 +86,7 @@ static int refuse_size(const struct shape *c, const attn_problem *p, struct attn
 static int supports(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                     struct attn_text *why) {
     const struct shape shape = shape_of(k), *c = &shape;
-    return !attn_cuda_sdpa_refuse(p, c->dim, c->dim_v, why) && !refuse_features(p, why) && !refuse_size(c, p, why) &&
+    return !attn_cuda_sdpa_refuse(p, c->dim, c->dim_v, why) && !refuse_features(k, p, why) && !refuse_size(c, p, why) &&
            !attn_cuda_refuse_image(dev, c->symbol, c->shared_bytes, why) && !attn_cuda_refuse_tensor_maps(dev, why) &&
            !attn_cuda_padding_refuse(dev, p, why);
 }
@@ -225,15 +238,16 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
 #include "kernels/variants/sdpa_fwd_sm100.def"
 #undef VARIANT
 
-#define ROW(stem, tail, architecture, words, feature, config, dtype_of_line)                                           \
+#define ROW(stem, tail, architecture, words, lacks, f32, feature, config, dtype_of_line)                               \
     {.name = "attn_sdpa_fwd_" stem #tail,                                                                              \
      .arch = architecture,                                                                                             \
-     .summary = words "D and DV to the numbers in the name; no softcap, ALiBi, mask, pages",                           \
+     .summary = words "D and DV to the numbers in the name; " lacks "no mask, pages",                                  \
      .op = ATTN_OP_SDPA_FWD,                                                                                           \
      dtype_of_line,                                                                                                    \
      ATTN_CUDA_ROW(ATTN_F32),                                                                                          \
      .deterministic = 1,                                                                                               \
      .bit_stable = 1,                                                                                                  \
+     .out_f32 = f32,                                                                                                   \
      .max_logits = 1,                                                                                                  \
      .alignment_bytes = 16,                                                                                            \
      .refuses_strides = refuses_strides,                                                                               \
@@ -243,12 +257,13 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
      ATTN_CUDA_NOTED},
 const struct attn_kernel attn_cuda_sdpa_fwd_maps_rows[] = {
 #define VARIANT(tail, source, dtype_of_line, ...)                                                                      \
-    ROW("sm100_", tail, "sm100", "simulated, not yet run on silicon; ", ATTN_CUDA_SM100A, config_sm100_##tail,         \
-        dtype_of_line)
+    ROW("sm100_", tail, "sm100", "simulated, not yet run on silicon; ", "no softcap, ALiBi; ", 0, ATTN_CUDA_SM100A,    \
+        config_sm100_##tail, dtype_of_line)
 #include "kernels/variants/sdpa_fwd_sm100.def"
 #undef VARIANT
 #define VARIANT(tail, source, dtype_of_line, ...)                                                                      \
-    ROW("wgmma_sm90_", tail, "sm90", "wgmma; ", ATTN_CUDA_SM90A, config_##tail, dtype_of_line)
+    ROW("wgmma_sm90_", tail, "sm90", "wgmma; ", "softcap, ALiBi: _mod rows; ", 1, ATTN_CUDA_SM90A, config_##tail,      \
+        dtype_of_line)
 #include "kernels/variants/sdpa_fwd_wgmma_sm90.def"
 #undef VARIANT
 };
