@@ -209,7 +209,11 @@ static void T(exp_scores)(struct T(attn_cpu_tile) * t, int64_t r, REAL *x, REAL 
     const int apart = PAIRS && (g < 1 || g > 1); /* pairs of dout are bits of the tensor: g goes to dP and P */
     if (apart) u->R(scale)(ds, n, (REAL)g);
     u->R(dsoftmax)(x, ds, n, (REAL)t->stat[r]->shift);
-    if (apart) u->R(scale)(x, n, (REAL)g);
+    if (apart && !t->bad_rows) u->R(scale)(x, n, (REAL)g);
+    for (int64_t j = 0; j < n && apart && t->bad_rows; j++) { /* 0 stays the mark of a hidden key */
+        const REAL share = x[j] * (REAL)g;
+        x[j] = share == 0 && x[j] != 0 ? SMALLEST : share;
+    }
 }
 
 /* Keys of the tile that rows r0 .. r0+m see, in whole panels of a product. */
