@@ -253,6 +253,10 @@ if(NOT ATTN_SANITIZE) # these open it by way of others, or compile kernels
                    "sdpa_bwd b=3 hq=2 hk=1 sq=70 sk=100 d=64 bf16 seqlens_q seqlens_k align=16" ATTNSIM_SMS=3)
     attn_sim_check(check_wgmma_bwd_ordered sdpa_bwd_wgmma_sm90_bf16_d64_ordered 7
                    "sdpa_bwd b=2 hq=2 hk=1 sq=200 sk=600 d=64 bf16 causal bottom_right align=16" ATTNSIM_SMS=5)
+    # A NaN of dout in a row that sees keys.
+    attn_sim_check(check_wgmma_bwd_nan_dout sdpa_bwd_wgmma_sm90_bf16_d64 6308176969881
+                   "sdpa_bwd b=2 hq=2 hk=1 sq=40 sk=70 d=64 bf16 causal align=16" ATTNSIM_SMS=3)
+    attn_sim_check(check_nan_dout sdpa_bwd_sm80_f16_d64 6308176969881 "sdpa_bwd b=2 hq=2 hk=1 sq=40 sk=70 d=64 f16 causal align=16" ATTNSIM_SMS=3)
     attn_sim_check(check_wgmma_bwd_packed sdpa_bwd_wgmma_sm90_f16_d128 6
                    "sdpa_bwd b=5 hq=4 hk=2 sq=150 sk=200 d=128 f16 packed total_q=400 total_k=500 causal sink lse_with_sink grad_sink align=16" ATTNSIM_SMS=3)
     attn_sim_check(check_wgmma_bwd_steps sdpa_bwd_wgmma_sm90_bf16_d128 3

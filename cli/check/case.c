@@ -28,7 +28,8 @@ void attn_cli_check_modes(struct check_case *c) {
         bool yes = attn_cli_rng_below(&c->rng, 100) < table[k].percent;
         if (yes && (table[k].side == 0 || (table[k].side == 1) == check_dense(p))) c->modes |= table[k].mode;
     }
-    if (check_dense(p) && c->seed >> 3 & 1) c->modes |= CHECK_MASK_LOW; /* no draw: numbers of a seed stay */
+    if (check_dense(p) && c->seed >> 3 & 1) c->modes |= CHECK_MASK_LOW;            /* no draw: numbers of a seed stay */
+    if (check_backward(p) && (c->seed >> 21 & 7) == 5) c->modes |= CHECK_BAD_DOUT; /* nor here */
     uint32_t off = 0;
     if (!p->mask_dtype) off |= CHECK_MASK_DEAD_ROWS | CHECK_MASK_PLUS_INF | CHECK_MASK_LOW;
     if (p->mask_dtype == ATTN_BOOL) off |= CHECK_MASK_PLUS_INF | CHECK_MASK_LOW;
@@ -43,6 +44,10 @@ void attn_cli_check_modes(struct check_case *c) {
     /* One special kind of score at a time: together they would hide each other. */
     if (c->modes & CHECK_FAR_NEGATIVE) off |= CHECK_HUGE | CHECK_EQUAL_SCORES;
     if (c->modes & CHECK_HUGE) off |= CHECK_EQUAL_SCORES;
+    /* A NaN of dout reaches every visible key, on GPUs but those whose P is 0 in 16 bits (docs/semantics.md): it is
+     * drawn where no P is that small. */
+    if ((c->modes & (CHECK_HUGE | CHECK_SINK_PLUS_INF)) || p->alibi || p->mask_dtype || check_has(c, ATTN_SCALE))
+        off |= CHECK_BAD_DOUT;
     c->modes &= ~off;
 }
 

@@ -54,7 +54,8 @@ enum {
     CHECK_LSE_PLUS_INF = 1 << 26,  /* backward: empty rows come in as +inf                         */
     CHECK_TOPK_EDGES = 1 << 27,    /* sparse: topk_length of 0, 1, 63, 64, 65, topk                */
     CHECK_MASK_LOW = 1 << 28,      /* an additive mask hides by a low finite number, not by -inf   */
-    CHECK_MODES = 29
+    CHECK_BAD_DOUT = 1 << 29,      /* backward: one number of dout is NaN                          */
+    CHECK_MODES = 30
 };
 
 struct check_tensor {
@@ -153,6 +154,7 @@ int attn_cli_check_data_sparse(struct check_case *c);
 bool attn_cli_check_falls(const struct check_case *c); /* packed offsets that fall */
 /* Standard normal values into t->val (allocated by place). */
 void attn_cli_check_normal(struct attn_cli_rng *r, double *out, int64_t n, double spread);
+void attn_cli_check_bad_dout(struct check_case *c); /* what CHECK_BAD_DOUT asks for. No draw: numbers of a seed stay */
 void attn_cli_check_modes(struct check_case *c);
 
 /* plain_*.c: the tester's own attention, in double and, for 16-bit dtypes, rounded to the dtype at every step. The

@@ -14,6 +14,11 @@ void attn_cli_check_normal(struct attn_cli_rng *r, double *out, int64_t n, doubl
     }
 }
 
+void attn_cli_check_bad_dout(struct check_case *c) {
+    struct check_tensor *dout = &c->t[ATTN_ROLE_DOUT];
+    if ((c->modes & CHECK_BAD_DOUT) && dout->n) dout->val[(c->seed >> 24) % (uint64_t)dout->n] = NAN;
+}
+
 static int64_t below(struct check_case *c, int64_t n) { return attn_cli_rng_below(&c->rng, n); }
 static int64_t clamp(int64_t x, int64_t low, int64_t high) { return x < low ? low : x > high ? high : x; }
 
@@ -238,6 +243,7 @@ int attn_cli_check_data_dense(struct check_case *c) {
     fill_scores(c);
     attn_cli_check_normal(&c->rng, t[ATTN_ROLE_V].val, t[ATTN_ROLE_V].n, 1);
     if (t[ATTN_ROLE_DOUT].use) attn_cli_check_normal(&c->rng, t[ATTN_ROLE_DOUT].val, t[ATTN_ROLE_DOUT].n, 1);
+    attn_cli_check_bad_dout(c);
     if (t[ATTN_ROLE_DLSE].use) attn_cli_check_normal(&c->rng, t[ATTN_ROLE_DLSE].val, t[ATTN_ROLE_DLSE].n, 1);
     fill_small(c);
     if (t[ATTN_ROLE_MASK].use) {

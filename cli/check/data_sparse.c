@@ -101,6 +101,7 @@ static void fill_values(struct check_case *c) {
     static const int32_t rest[] = {ATTN_ROLE_DOUT, ATTN_ROLE_DLSE, ATTN_ROLE_DKV};
     for (int k = 0; k < 3; k++)
         if (c->t[rest[k]].use) attn_cli_check_normal(&c->rng, c->t[rest[k]].val, c->t[rest[k]].n, 1);
+    attn_cli_check_bad_dout(c);
     if ((c->modes & CHECK_NAN_QUERY) && q->n) q->val[below(c, q->n)] = NAN;
     if ((c->modes & CHECK_NAN_KEY) && kv->n) kv->val[below(c, kv->n)] = NAN;
 }
