@@ -121,6 +121,9 @@ if(TARGET attn_cli)
                   "mla_fwd hq=7 sq=2 sk=69 d=512 topk=162 f32 lse_empty_plus_inf scale=0.1 align=16")
   attn_check_test(cli.check_many_terms cli attn_cli attn_mla_bwd_c_f32_any 181450876206813
                   "mla_bwd hq=1 sq=2 sk=4 d=512 topk=1414 f32 causal accumulate dlse q_start=5 scale=0.01")
+  # Equal probabilities, which bf16 rounds all the same way.
+  attn_check_test(cli.check_equal_probabilities cli attn_cli attn_mla_bwd_avx512bf16_bf16_any 186499850239686
+                  "mla_bwd hq=1 sq=9 sk=424 d=576 topk=300 bf16 lse_base_2 dlse align=16" --overlap 0.5)
 endif()
 
 # What was installed and linked: only meaningful without sanitizers.
