@@ -12,6 +12,7 @@
 
 enum {
     ROWS = ATTN_CPU_BWD_ROWS,
+    PART_TILES = 64,       /* tiles of rows whose share of dk and dv is summed by itself */
     KEY_SLOTS = 4,         /* tiles of keys that go by rows together, and... */
     SLOT_BYTES = 1 << 20,  /* what they may take of a second-level cache, with their sums */
     SLAB_BYTES = 64 << 20, /* most dq accumulators that a worker may keep for the fused phase */
@@ -104,6 +105,8 @@ static void lay_out(struct attn_cpu_bwd *w, int32_t threads) {
     w->offsets.chain = attn_cpu_sdpa_take(end, p->softcap > 0 ? ss : 0);
     w->offsets.dk = attn_cpu_sdpa_take(end, w->slots * qs);
     w->offsets.dv = attn_cpu_sdpa_take(end, w->slots * vs);
+    w->in_parts = p->dtype == ATTN_F32 && w->s.flat > PART_TILES * w->tile;
+    w->offsets.sums = attn_cpu_sdpa_take(end, w->in_parts ? w->slots * (qs + vs) : 0);
     w->offsets.tmp = *end;
     w->offsets.mask = attn_cpu_sdpa_take(end, w->tile * (int64_t)sizeof(float));
     w->offsets.hidden = attn_cpu_sdpa_take(end, w->tile);

@@ -49,9 +49,10 @@ struct attn_cpu_bwd {
     uint8_t *unfit_rows,
         *unfit_keys; /* not for bwd_amx.c: [batch][query head][block of rows], [batch][key head][block] */
     int fused;       /* keys and queries in one phase */
+    int in_parts;    /* dk and dv are summed in parts, f32 alone */
     struct {
         int64_t q, dout, k, v, kt, vt, p, ds, chain, dq, dk, dv, tmp, mask, hidden, row, stat, raw_q, raw_dout, raw_k,
-            raw_v, bad, sum, q_zip, dout_zip, k_zip, p_zip, ds_zip, ds_half;
+            raw_v, bad, sum, sums, q_zip, dout_zip, k_zip, p_zip, ds_zip, ds_half;
         int64_t end;
     } offsets;       /* a worker's scratch */
     int64_t n_stats; /* query rows times heads */

@@ -97,9 +97,19 @@ static void T(same_rows)(struct T(attn_cpu_tile) * t, struct T(attn_cpu_tile) * 
     t->simple = loaded->simple, t->bad_rows = loaded->bad_rows;
 }
 
+/* dk and dv of `keys` keys go to the sums of earlier parts, and begin anew. */
+static void T(end_part)(const struct attn_cpu_bwd *w, REAL *sums, REAL *dk, REAL *dv, int64_t keys) {
+    const int64_t n_dk = keys * w->ldd, n_dv = keys * w->ldv;
+    w->s.u->R(add)(sums, dk, n_dk);
+    w->s.u->R(add)(sums + w->slots * w->tile * w->ldd, dv, n_dv);
+    memset(dk, 0, (size_t)n_dk * sizeof *dk);
+    memset(dv, 0, (size_t)n_dv * sizeof *dv);
+}
+
 /* All rows that see the keys from j0 on, some tiles of them, go by: rows are loaded once for all tiles. dq:
- * accumulators of every flat row, or NULL. */
-static void T(run_keys)(struct T(attn_cpu_tile) * t, int64_t j0, REAL *dk, REAL *dv, REAL *dq) {
+ * accumulators of every flat row, or NULL. sums: of parts of PART_TILES tiles of rows, or NULL: many numbers that are
+ * alike, added one by one, would all be rounded the same way. */
+static void T(run_keys)(struct T(attn_cpu_tile) * t, int64_t j0, REAL *dk, REAL *dv, REAL *dq, REAL *sums) {
     const struct attn_cpu_bwd *w = t->w;
     const attn_problem *p = w->s.p;
     const int64_t keys = t->seq.sk - j0 < w->slots * w->tile ? t->seq.sk - j0 : w->slots * w->tile;
@@ -116,9 +126,12 @@ static void T(run_keys)(struct T(attn_cpu_tile) * t, int64_t j0, REAL *dk, REAL 
     attn_core_query_range(p, t->seq.sq, t->seq.sk, j0, &first, &unused);
     attn_core_query_range(p, t->seq.sq, t->seq.sk, j0 + keys - 1, &unused, &last);
     if (first >= last) return;
+    if (sums) memset(sums, 0, (size_t)(w->slots * w->tile * (w->ldd + w->ldv)) * sizeof *sums);
     for (int64_t x = 0; x < tiles; x++) T(attn_cpu_tile_keys)(&t[x], t[x].j0, t[x].n_keys);
     const int64_t end = t->seq.sq * w->s.group, stop = last * w->s.group < end ? last * w->s.group : end;
+    int64_t in_part = 0;
     for (int64_t f = first * w->s.group / w->tile * w->tile; f < stop; f += w->tile) {
+        if (sums && in_part++ == PART_TILES) T(end_part)(w, sums, dk, dv, keys), in_part = 1;
         T(attn_cpu_tile_rows)(t, t->hk * w->s.group, w->s.group, f, end - f < w->tile ? end - f : w->tile);
         for (int64_t x = 0; x < tiles; x++) {
             struct T(attn_cpu_tile) *s = &t[x];
@@ -132,15 +145,19 @@ static void T(run_keys)(struct T(attn_cpu_tile) * t, int64_t j0, REAL *dk, REAL 
             if (w->want_dk) T(attn_cpu_tile_add_dk)(s, dk + x * w->tile * w->ldd);
         }
     }
+    if (!sums) return;
+    w->s.u->R(add)(dk, sums, keys * w->ldd);
+    w->s.u->R(add)(dv, sums + w->slots * w->tile * w->ldd, keys * w->ldv);
 }
 
 /* The keys of a block; dq as above. */
 static void T(run_block)(struct T(attn_cpu_tile) * t, int64_t block, REAL *dq, char *scratch) {
     const struct attn_cpu_bwd *w = t->w;
     REAL *dk = (REAL *)(void *)(scratch + w->offsets.dk), *dv = (REAL *)(void *)(scratch + w->offsets.dv);
+    REAL *sums = w->in_parts ? (REAL *)(void *)(scratch + w->offsets.sums) : NULL;
     if (w->amx.end && attn_cpu_bwd_amx_keys(w, &t->seq, t->b, t->hk, block, (float *)(void *)dq, scratch)) return;
     for (int64_t j0 = block * w->keys; j0 < (block + 1) * w->keys && j0 < t->seq.sk_rows; j0 += w->slots * w->tile) {
-        T(run_keys)(t, j0, dk, dv, dq);
+        T(run_keys)(t, j0, dk, dv, dq, sums);
         for (int64_t x = 0; x < w->slots; x++)
             T(write_keys)(&t[x], dk + x * w->tile * w->ldd, dv + x * w->tile * w->ldv);
     }
