@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT
  * The report of a deadlock: each warp's place and what it waits for, warps that are alike in one line. */
 #include "checks/report.h"
+#include "checks/spin.h"
 #include "machine/barrier.h"
+#include "machine/turns.h"
 #include "units/hopper.h"
 
 #include <stdio.h>
@@ -27,9 +29,19 @@ static void describe(const struct sim_warp *w, const struct sim_group *g, char l
         const struct sim_barrier *b = &cta->barriers[w->barrier & (SIM_BARRIERS - 1)];
         snprintf(line + n, room, ": barrier %u, %u threads of %u have come", w->barrier, b->arrived,
                  b->need ? b->need : cta->n_live * SIM_LANES);
+    } else if (sim_spins(w)) {
+        snprintf(line + n, room, ": polls memory that nobody is left to write");
     } else if (w->hopper) {
         sim_hopper_tell(w, line + n, room);
     }
+}
+/* Where warps poll memory, others' CTAs might have written it. */
+static void tell_rest(const struct sim_launch *g, int spins, char *out, size_t room) {
+    const uint64_t n = sim_launch_clusters(g), begun = atomic_load(&g->next_cluster);
+    out[0] = 0;
+    if (spins && begun < n)
+        snprintf(out, room, "\n    %llu of %llu clusters had not begun: fewer run at a time here than on a device",
+                 (unsigned long long)(n - begun), (unsigned long long)n);
 }
 
 void sim_tell_deadlock(struct sim_cluster *c) {
@@ -37,11 +49,14 @@ void sim_tell_deadlock(struct sim_cluster *c) {
     size_t n = 0;
     uint32_t like = 0;
     struct sim_warp *first = NULL;
+    int spins = 0;
+    char rest[160];
     text[0] = 0;
     for (uint32_t i = 0; i < c->n_warps; i++) {
         struct sim_warp *w = &c->ctas[i / c->ctas->n_warps].warps[i % c->ctas->n_warps];
         if (w->done) continue;
         if (!first) first = w;
+        spins |= sim_spins(w);
         for (uint32_t q = 0; q < w->n_groups; q++) {
             describe(w, &w->groups[q], line);
             if (!strcmp(line, before)) {
@@ -56,5 +71,6 @@ void sim_tell_deadlock(struct sim_cluster *c) {
         }
     }
     if (like) snprintf(text + n, TEXT - n, " (and %u warps behind it)", like);
-    if (first) sim_find(first, NULL, first->live, SIM_F_DEADLOCK, "no warp can go on:%s", text);
+    tell_rest(c->launch, spins, rest, sizeof rest);
+    if (first) sim_find(first, NULL, first->live, SIM_F_DEADLOCK, "no warp can go on:%s%s", text, rest);
 }

@@ -2,6 +2,7 @@
  * ld and st in all spaces, single and vectors; atom and red; fences and prefetches. */
 #include "checks/global.h"
 #include "checks/report.h"
+#include "checks/spin.h"
 #include "exec/formats.h"
 #include "machine/address.h"
 
@@ -99,6 +100,11 @@ SIM_HEAD(load) {
     }
     return SIM_NEXT;
 }
+/* What may poll: strong, or volatile in shared memory. */
+SIM_HEAD(load_poll) {
+    const enum sim_step step = load(w, in, m);
+    return step == SIM_NEXT ? sim_spin_poll(w, in, m) : step;
+}
 SIM_HEAD(load_param) { /* the same bytes for all lanes, at an offset checked when decoded */
     const uint8_t *from = w->cta->cluster->launch->params + in->imm;
     for (uint32_t i = 0; i < in->count; i++, from += in->bytes) {
@@ -160,6 +166,7 @@ static void read_order(struct sim_decoder *d, struct sim_ins *in, int strong) {
     sim_word(d, "gpu"), sim_word(d, "sys");
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) sim_word(d, words[i]);
     sim_hint(d);
+    in->z = (uint8_t)strong; /* may poll */
     if (in->space != PTX_GLOBAL && in->space != PTX_GENERIC) return;
     in->order = (uint8_t)(strong ? near ? SIM_STRONG_NEAR : SIM_STRONG : 0);
     if (!strong || near) return;
@@ -195,6 +202,7 @@ static void load_or_store(struct sim_decoder *d, struct sim_ins *in, int is_stor
     in->n = sim_list(d, v, bits, !is_store);
     if (in->n != in->count) sim_refuse(d, "%u registers for %u elements", in->n, in->count);
     in->exec = whole ? is_store ? store_128 : load_128 : is_store ? store : load;
+    if (in->exec == load && in->z && in->space != PTX_LOCAL && in->space != PTX_PARAM) in->exec = load_poll;
     if (in->order & SIM_STRONG && in->count == 1) in->order |= SIM_SYNC_OBJECT;
     if (in->space == PTX_PARAM && !is_store && a->reg == PTX_NO_REG) {
         uint64_t from = (a->var ? a->var->at : 0) + a->value, end = from + (uint64_t)in->bytes * in->count;
@@ -287,22 +295,24 @@ SIM_HEAD(atomic) {
     sim_addresses(w, in, m, 0, at);
     if (sim_resolve(w, in, m, (enum ptx_space)in->space, at, (uint32_t)in->bytes * in->count, SIM_ATOMIC_ACCESS, to))
         return SIM_FAULT;
-    w->cta->cluster->changes++;
+    int changes = !results;
     const int syncs = in->order & SIM_SYNC_OBJECT && w->cta->cluster->launch->signals;
     if (syncs) sim_sync_before(w, in, m, at, 1);
     for (uint32_t i = 0; i < in->count; i++) EACH_OF(m) {
             uint32_t b = list[results + i], c = in->x == A_CAS ? list[results + 1] : b;
             int flush = adds_f32 && (at[l] & SIM_WINDOW_MASK) != SIM_WINDOW_SHARED;
-            uint64_t old = in->bytes == 8 ? sim_exchange(to[l] + 8 * i, in, W64(b)[l], W64(c)[l], 0)
-                                          : sim_exchange(to[l] + in->bytes * i, in, W32(b)[l], W32(c)[l], flush);
+            const uint64_t x = in->bytes == 8 ? W64(b)[l] : W32(b)[l], y = in->bytes == 8 ? W64(c)[l] : W32(c)[l];
+            const uint64_t old = sim_exchange(to[l] + in->bytes * i, in, x, y, flush);
             if (!results) continue;
+            changes |= in->type >= PTX_F16 || combine(in, old, x, y) != old;
             if (in->bytes == 8)
                 W64(list[i])[l] = old;
             else
                 W32(list[i])[l] = (uint32_t)old;
         }
     if (syncs && results) sim_sync_after(w, in, m, at);
-    return SIM_NEXT;
+    w->cta->cluster->changes += (uint64_t)changes;
+    return changes ? SIM_NEXT : sim_spin_poll(w, in, m); /* one that leaves what it found may poll */
 }
 
 int sim_atomic_word(struct sim_decoder *d) {

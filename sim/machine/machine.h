@@ -92,6 +92,7 @@ struct sim_group { /* lanes of a warp that are at the same place */
 struct sim_warp_counts; /* counts/counts.h */
 struct sim_count_sheet;
 struct sim_copy;        /* units/cp_async.c */
+struct sim_spin;        /* checks/spin.c */
 struct sim_warp_hopper; /* hopper.h */
 struct sim_cta_hopper;
 struct sim_cluster_hopper;
@@ -119,6 +120,7 @@ struct sim_warp {
     uint32_t committed[SIM_LANES];
     struct sim_copy *copies;
     uint32_t n_copies, room_copies;
+    struct sim_spin *spin;          /* NULL until it polls memory */
     struct sim_warp_hopper *hopper; /* NULL unless the program uses it */
     struct sim_warp_counts *counts; /* NULL: not counted */
 };
@@ -181,6 +183,11 @@ struct sim_options {
     uint64_t trace_cta;        /* linear number of the CTA that barrier_trace.h tells of */
 };
 
+struct sim_spin_room { /* checks/spin.c; the epoch and who has agreed to a deadlock since it began */
+    uint64_t epoch;
+    uint32_t n_running, n_agreed; /* workers */
+};
+
 struct sim_launch {
     const struct sim_program *program;
     uint32_t grid[3], block[3], cluster[3];
@@ -200,6 +207,7 @@ struct sim_launch {
     uint32_t calm_from;            /* the actors from here to the deed's own all come before it */
     uint8_t far_unknown;           /* too many actors to check CTAs against each other */
     struct sim_signals *signals;   /* NULL unless the program uses it */
+    struct sim_spin_room spin;
     /* programmatic dependent launch: the launch behind which this one began early, or NULL; CTAs that have ended or
      * executed launch_dependents; all have ended */
     const struct sim_launch *behind;
@@ -218,6 +226,8 @@ struct sim_worker {
     uint32_t last, live;            /* warps: the last that had a turn; those that have not ended */
     uint64_t seen_changes;
     uint32_t n_chances; /* of polls in vain since cluster->changes was seen_changes */
+    uint8_t spin_stuck; /* checks/spin.c; epochs of the last round of tries, and of its agreement */
+    uint64_t spin_round, spin_agreed;
 };
 
 /* Runs the grid; returns when all CTAs ended or one faulted. 0 or a driver error number. */

@@ -3,6 +3,7 @@
  * choose, until all have ended. Nothing is left to chance but the order of atomics between clusters. */
 #include "checks/global.h"
 #include "checks/report.h"
+#include "checks/spin.h"
 #include "counts/counts.h"
 #include "exec/exec.h"
 #include "machine/barrier.h"
@@ -101,6 +102,7 @@ static void free_cluster(struct sim_cluster *c) {
             struct sim_warp *w = &cta->warps[k];
             sim_slab_give(w->r, junk), sim_slab_give(w->local, junk);
             free(w->p), free(w->known), free(w->copies), free(w->released);
+            sim_spin_free(w);
         }
         for (uint32_t a = 0; a < c->n_actors; a++) sim_slab_give(cta->reads[a], top);
         for (uint32_t b = 0; b < SIM_BARRIERS; b++) free(cta->barriers[b].clock);
@@ -152,6 +154,7 @@ static void start_cluster(struct sim_worker *k, uint64_t number) {
             w->n_groups = 1, w->current = 0, w->apart = 0;
             w->blocked = w->polling = w->resumed = w->done = 0;
             w->n_executed = 0;
+            sim_spin_start(w);
             w->n_copies = 0;
             memset(w->committed, 0, sizeof w->committed);
             w->p[0] = SIM_ALL, w->p[1] = 0;
@@ -248,8 +251,12 @@ static int run_cluster(struct sim_worker *k) {
     for (;;) switch (sim_worker_turn(k)) {
         case SIM_ENDED: return 0;
         case SIM_BROKEN: return -1;
-        case SIM_STUCK: sim_tell_deadlock(&k->cluster); return -1;
-        default: break;
+        case SIM_STUCK:
+            if (!sim_spin_is_for_good(k)) break;
+            sim_tell_deadlock(&k->cluster);
+            return -1;
+        case SIM_WENT_ON: sim_spin_went_on(k); break;
+        case SIM_POLLED: break;
         }
 }
 
@@ -308,6 +315,7 @@ static void *work(void *arg) {
         sim_worker_leave(k);
     }
     sim_worker_close(k);
+    sim_spin_leave(g);
     atomic_fetch_add(&g->nanoseconds, processor_time() - start);
     return NULL;
 }
@@ -347,8 +355,10 @@ int sim_launch_run(struct sim_launch *g) {
     if (n > 64) n = 64;
     if ((uint64_t)n > clusters) n = (int)clusters;
     sim_launch_open(g);
+    g->spin.n_running = n > 1 ? (uint32_t)n : 1;
     for (; started < n - 1; started++)
         if (pthread_create(&threads[started], NULL, work, g)) break;
+    for (int i = started; i < n - 1; i++) sim_spin_leave(g);
     work(g);
     for (int i = 0; i < started; i++) pthread_join(threads[i], NULL);
     sim_launch_close(g);

@@ -48,6 +48,15 @@
     "@q cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r3+128], [%rd0], 256, [%r3];\n"            \
     "W:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%r3], 0;\n@!p bra W;\n"
 
+/* A thread waits for a number other than 0 at %rd3. */
+#define WAIT_FOR(load) "@!q bra END;\nPOLL:\n" load "setp.eq.u32 p, %r6, 0;\n@p bra POLL;\nEND:\n"
+/* CTA 0 and CTA 1 hand a number to and fro; neither can end alone. */
+#define TO_AND_FRO                                                                                                     \
+    "@!q bra END;\nsetp.gt.u32 p, %r1, 1;\n@p bra END;\nmov.u32 %r7, 0;\nTURN:\nPOLL:\n"                               \
+    "ld.acquire.gpu.global.u32 %r6, [%rd3];\nand.b32 %r8, %r6, 1;\nsetp.ne.u32 p, %r8, %r1;\n@p bra POLL;\n"           \
+    "add.u32 %r6, %r6, 1;\nst.release.gpu.global.u32 [%rd3], %r6;\nadd.u32 %r7, %r7, 1;\nsetp.lt.u32 p, %r7, 200;\n"   \
+    "@p bra TURN;\nEND:\n"
+
 enum { N = 1024 };
 static uint32_t words[N];
 
@@ -119,6 +128,35 @@ static const struct {
      "race: reads offset 4000", "written by CTA (0,0,0)"},
     {"flag_sys", K80(FLAG("@q st.release.sys.global.u32 [%rd3], %r5;\n", "ld.acquire.sys.global.u32 %r6, [%rd3];\n")),
      NULL, NULL},
+    /* polls */
+    {"poll_for_ever", K80(WAIT_FOR("ld.acquire.gpu.global.u32 %r6, [%rd3];\n")), "deadlock: no warp can go on",
+     "polls memory that nobody is left to write"},
+    {"poll_for_ever_volatile", K80(WAIT_FOR("ld.volatile.global.u32 %r6, [%rd3];\n")), "deadlock: no warp can go on",
+     "polls memory"},
+    {"poll_for_ever_shared", K80("@q st.shared.u32 [%r3], 0;\n" SYNC WAIT_FOR("ld.volatile.shared.u32 %r6, [%r3];\n")),
+     "deadlock: no warp can go on", "polls memory"},
+    {"poll_for_ever_atomic", K80(WAIT_FOR("atom.global.or.b32 %r6, [%rd3], 0;\n")), "deadlock: no warp can go on",
+     "polls memory"},
+    {"poll_for_ever_cas", K80(WAIT_FOR("atom.global.cas.b32 %r6, [%rd3], 1, 0;\n")), "deadlock: no warp can go on",
+     "polls memory"},
+    {"poll_two_for_ever",
+     K80(WAIT_FOR(
+         "ld.volatile.global.u32 %r6, [%rd3];\nld.volatile.global.u32 %r5, [%rd3+4];\nor.b32 %r6, %r6, %r5;\n")),
+     "deadlock: no warp can go on", "polls memory"},
+    {"poll_behind_a_barrier", K80("@q bra GO;\n" SYNC "GO:\n" WAIT_FOR("ld.volatile.global.u32 %r6, [%rd3];\n")),
+     "deadlock: no warp can go on", NULL},
+    {"poll_while_another_works",
+     K80("@!c0 bra END;\n@w1 bra WORK;\nPOLL:\nld.relaxed.gpu.global.u32 %r6, [%rd3];\nsetp.ne.u32 p, %r6, 7;\n@p bra "
+         "POLL;\nbra END;\nWORK:\nmov.u32 %r5, 0;\nLOOP:\nadd.u32 %r5, %r5, 1;\nsetp.lt.u32 p, %r5, 50000;\n@p bra LOOP;\n"
+         "mov.u32 %r5, 7;\nst.relaxed.gpu.global.u32 [%rd3], %r5;\nEND:\n"),
+     NULL, NULL},
+    {"poll_and_count",
+     K80("@!q bra END;\nmov.u32 %r5, 0;\nPOLL:\nld.volatile.global.u32 %r6, [%rd3];\nadd.u32 %r5, %r5, 1;\n"
+         "setp.lt.u32 p, %r5, 100000;\n@p bra POLL;\nEND:\n"),
+     NULL, NULL},
+    {"poll_across_2_threads", K80(TO_AND_FRO), NULL, NULL},
+    {"poll_for_ever_3_threads", K80(WAIT_FOR("ld.acquire.gpu.global.u32 %r6, [%rd3];\n")),
+     "deadlock: no warp can go on", "polls memory"},
     /* bulk copies */
     {"bulk_store", K90(STORE_BULK "cp.async.bulk.wait_group 0;\n" STORED), NULL, NULL},
     {"bulk_store_read", K90(STORE_BULK "cp.async.bulk.wait_group.read 0;\n" STORED), "race: reads", "a bulk copy"},
@@ -147,7 +185,9 @@ static const struct {
 static int run(const char *driver, int i) {
     void *module, *function;
     uint64_t at, n = 0;
-    setenv("ATTNSIM_QUIET", "1", 1), setenv("ATTNSIM_GPU", "h100", 1), setenv("ATTNSIM_THREADS", "1", 1);
+    setenv("ATTNSIM_QUIET", "1", 1), setenv("ATTNSIM_GPU", "h100", 1);
+    const char *several = strstr(cases[i].name, "_threads"); /* of the host, behind their number */
+    setenv("ATTNSIM_THREADS", several ? (char[]){several[-1], 0} : "1", 1);
     if (kernel_open_driver(driver) || cu.load(&module, cases[i].ptx, 0, NULL, NULL) ||
         cu.function(&function, module, "k"))
         return -1;
