@@ -38,6 +38,7 @@ struct who {            /* one access, and what its actor knows */
     uint64_t run_at; /* where the lane's bytes begin, if lanes behind it follow with run_bytes each */
     uint32_t run_bytes;
     int unit;
+    int sums; /* it adds real numbers, in a kernel that claims the same bits whatever the order of its warps is */
     enum sim_found found;
 };
 
@@ -64,6 +65,11 @@ static inline int is_known(struct who *q, uint64_t was, int slot) {
 static inline int both_strong(const struct who *q, uint64_t was) {
     uint32_t least = STRENGTH(was) < q->strength ? STRENGTH(was) : q->strength;
     return least == SIM_STRONG || (least == SIM_STRONG_NEAR && ACTOR(was) - q->own_first < q->n_own);
+}
+/* Both add real numbers: strong, but their order decides bits. */
+static __attribute__((noinline)) int both_add(const struct who *q, uint64_t was) {
+    const struct sim_deed *d = sim_deed_of(ACTOR(was));
+    return q->sums && d && d->program && PLACE(was) && sim_adds_reals(d->program, d->program->places[PLACE(was)]);
 }
 
 /* ---- findings ---- */
@@ -124,6 +130,11 @@ static __attribute__((noinline, cold)) void tell(struct who *q, uint64_t at, uin
                  "only a fence is missing: %s offset %llu of allocation %llu through the async proxy, %s %s, with no "
                  "fence.proxy.async in between",
                  does, offset, number, theirs, other);
+    else if (q->sums && both_strong(q, was))
+        sim_find(q->w, q->in, 1u << lane, SIM_F_RACE,
+                 "adds to offset %llu of allocation %llu, as %s: nothing orders the two sums, and their order decides "
+                 "bits",
+                 offset, number, other);
     else
         sim_find(q->w, q->in, 1u << lane, SIM_F_RACE, "%s offset %llu of allocation %llu, %s %s: %s", does, offset,
                  number, theirs, other,
@@ -160,7 +171,8 @@ static inline uint64_t word_of(const uint64_t *words, const struct sim_page *p, 
     return words ? LOAD(&words[i]) : LOAD(&p->all[slot]);
 }
 static inline int clashes(struct who *q, uint64_t was, uint64_t mask, int slot) {
-    return was && was >> 18 != q->id && (was & mask) && !is_known(q, was, slot) && !both_strong(q, was);
+    return was && was >> 18 != q->id && (was & mask) && !is_known(q, was, slot) &&
+           (!both_strong(q, was) || (q->sums && both_add(q, was)));
 }
 /* Four words that mostly have had the same fate: one look at each kind of record. 0: they must be looked at singly. */
 struct four {
@@ -226,7 +238,7 @@ static inline int write_four(struct who *q, struct sim_page *p, uint32_t i) {
         if (words) f = four_of(words, i);
         if (!are_alike(f)) return 0;
         if (f.x[0] && f.x[0] >> 18 != q->id && !is_known(q, f.x[0], slot) &&
-            !(are_alike_from(f, 4) && both_strong(q, f.x[0])))
+            (q->sums || !(are_alike_from(f, 4) && both_strong(q, f.x[0]))))
             return 0;
     }
     for (uint32_t k = 0; k < 4; k++) STORE(&writes[i + k], mine);
@@ -311,6 +323,7 @@ static inline struct who of_warp(struct sim_warp *w, const struct sim_ins *in, u
     q.mine = q.id << 18 | (uint64_t)in->place << 6 | (uint64_t)strength << 4;
     q.own_first = c->first_actor, q.n_own = c->n_actors;
     q.calm_from = g->calm_from, q.n_calm = g->deed->first - g->calm_from;
+    q.sums = g->options.ordered_sums && strength && sim_adds_reals(g->program, in->statement);
     return q;
 }
 

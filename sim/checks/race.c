@@ -66,13 +66,33 @@ static void tell_lane(struct sim_warp *w, const struct sim_ins *in, const struct
              sim_place(w->cta->cluster->launch->program, SIM_STATEMENT(owner->writes[word])));
 }
 
+int sim_adds_reals(const struct sim_program *p, uint32_t statement) {
+    static const char *const types[] = {".f32", ".f64", ".f16", ".bf16", ".f16x2", ".bf16x2"};
+    const char *opcode = p->kernel->statements[statement].opcode, *type = strrchr(opcode, '.');
+    if (!strstr(opcode, ".add")) return 0;
+    for (size_t i = 0; type && i < sizeof types / sizeof *types; i++)
+        if (!strcmp(type, types[i])) return 1;
+    return 0;
+}
+static int sums_must_be_ordered(const struct sim_warp *w, const struct sim_ins *in, uint64_t was) {
+    const struct sim_launch *g = w->cta->cluster->launch;
+    return g->options.ordered_sums && sim_adds_reals(g->program, in->statement) &&
+           sim_adds_reals(g->program, SIM_STATEMENT(was));
+}
+
 static void touch_word(struct sim_warp *w, const struct sim_ins *in, struct sim_cta *owner, uint32_t lane,
                        uint32_t word, uint32_t touched, enum sim_access access) {
     const uint32_t *known = w->known;
     uint64_t was = owner->writes[word], mine = record_of(w, in, touched);
     int other = (was & SIM_PENDING) || SIM_TIME(was) > known[SIM_ACTOR(was)];
-    if (other && (SIM_TOUCHED(was) & touched) && !(access == SIM_ATOMIC_ACCESS && (was & SIM_ATOMIC)))
+    const int atomics = access == SIM_ATOMIC_ACCESS && (was & SIM_ATOMIC);
+    if (other && (SIM_TOUCHED(was) & touched) && !atomics)
         sim_tell_race(w, in, lane, word, was, access == SIM_LOAD ? "reads" : "writes", "written by");
+    else if (other && atomics && !(was & SIM_PENDING) && sums_must_be_ordered(w, in, was))
+        sim_find(w, in, 1u << lane, SIM_F_RACE,
+                 "adds to shared byte %u, as %s does by %s: nothing orders the two sums, and their order decides bits",
+                 word * 4, sim_actor_text(owner->cluster, SIM_ACTOR(was)),
+                 sim_place(w->cta->cluster->launch->program, SIM_STATEMENT(was)));
     if (access == SIM_LOAD) {
         if (was >> SIM_SAME == mine >> SIM_SAME && !(was & (SIM_ATOMIC | SIM_PENDING)) &&
             (SIM_TOUCHED(was) & touched) && owner->lanes[word] != lane)

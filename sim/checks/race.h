@@ -65,6 +65,8 @@ void sim_tell_race(struct sim_warp *w, const struct sim_ins *in, uint32_t lane, 
                    const char *mine, const char *theirs);
 void sim_tell_uninitialised(struct sim_warp *w, const struct sim_ins *in, uint32_t lane, uint32_t offset,
                             uint32_t bytes);
+/* A sum of real numbers in memory: red, atom, copies that add. Where they come in any order, bits differ. */
+int sim_adds_reals(const struct sim_program *p, uint32_t statement);
 /* Clocks. */
 void sim_clock_join(uint32_t *into, const uint32_t *from, uint32_t n);
 void sim_clock_tick(struct sim_warp *w); /* after a release */

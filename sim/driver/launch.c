@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * Driver calls about launches. Faults make a launch fail, or the next call that waits for it; one that ended a kernel
  * stays in the context; advice (checks/report.h) changes no result. Environment: ATTNSIM_POLICY (eager, late, random),
- * ATTNSIM_SEED, ATTNSIM_THREADS, ATTNSIM_RACES=0, ATTNSIM_QUIET=1, ATTNSIM_REPORT=file of JSON lines, ATTNSIM_TRACE
- * (barrier_trace.h). */
+ * ATTNSIM_SEED, ATTNSIM_THREADS, ATTNSIM_RACES=0, ATTNSIM_ORDERED_SUMS=1, ATTNSIM_QUIET=1, ATTNSIM_REPORT=file of JSON
+ * lines, ATTNSIM_TRACE (barrier_trace.h). */
 #include "checks/coverage.h"
 #include "checks/report.h"
 #include "counts/counts.h"
@@ -33,6 +33,7 @@ static struct sim_options read_options(void) {
     o.threads = (int)sim_setting("ATTNSIM_THREADS", sysconf(_SC_NPROCESSORS_ONLN));
     if (o.threads < 1) o.threads = 1;
     o.races = sim_setting("ATTNSIM_RACES", 1) != 0;
+    o.ordered_sums = sim_setting("ATTNSIM_ORDERED_SUMS", 0) != 0;
     o.quiet = sim_setting("ATTNSIM_QUIET", 0) != 0;
     o.trace = getenv("ATTNSIM_TRACE") != NULL;
     o.counts = sim_counts_wanted();

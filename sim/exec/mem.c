@@ -285,6 +285,18 @@ uint64_t sim_exchange(uint8_t *at, const struct sim_ins *in, uint64_t b, uint64_
     return old;
 }
 
+/* Two lanes of one instruction that add reals to one place: the machine promises no order. */
+static void watch_lanes(struct sim_warp *w, const struct sim_ins *in, uint32_t m, uint8_t *const place[SIM_LANES]) {
+    EACH_OF(m)
+    for (uint32_t k = 0; k < l; k++)
+        if (m >> k & 1 && place[k] == place[l]) {
+            sim_find(w, in, 1u << l | 1u << k, SIM_F_RACE,
+                     "lanes %u and %u add to the same place by one instruction, and the order of sums decides bits", k,
+                     l);
+            return;
+        }
+}
+
 /* list: results (if y), then sources of each element, then of cas the second source. */
 SIM_HEAD(atomic) {
     uint64_t at[SIM_LANES];
@@ -296,6 +308,8 @@ SIM_HEAD(atomic) {
     if (sim_resolve(w, in, m, (enum ptx_space)in->space, at, (uint32_t)in->bytes * in->count, SIM_ATOMIC_ACCESS, to))
         return SIM_FAULT;
     int changes = !results;
+    if (w->cta->cluster->launch->options.ordered_sums && in->x == A_ADD && in->type >= PTX_F16)
+        watch_lanes(w, in, m, to);
     const int syncs = in->order & SIM_SYNC_OBJECT && w->cta->cluster->launch->signals;
     if (syncs) sim_sync_before(w, in, m, at, 1);
     for (uint32_t i = 0; i < in->count; i++) EACH_OF(m) {

@@ -178,7 +178,7 @@ enum sim_policy { SIM_EAGER, SIM_LATE, SIM_RANDOM };
 struct sim_options {
     enum sim_policy policy;
     uint64_t seed;
-    int threads, races, quiet, max_findings, trace, counts;
+    int threads, races, quiet, max_findings, trace, counts, ordered_sums;
     uint64_t max_instructions; /* of one warp */
     uint64_t trace_cta;        /* linear number of the CTA that barrier_trace.h tells of */
 };

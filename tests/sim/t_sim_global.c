@@ -79,6 +79,34 @@ static const struct {
      NULL, NULL},
     {"same_half", K80("mov.b16 %h0, 1;\nst.global.u16 [%rd2], %h0;\n"), "written by CTA", NULL},
     {"sums", K80("red.global.add.f32 [%rd2], %f0;\n"), NULL, NULL},
+    {"sums_of_bits", K80("red.global.add.f32 [%rd2], %f0;\n"), "race: adds", "order decides bits"},
+    {"sums_of_bits_whole_words", K80("red.global.add.u32 [%rd2], 1;\n"), NULL, NULL},
+    {"sums_of_bits_maxima", K80("red.global.max.s32 [%rd2], 1;\n"), NULL, NULL},
+    {"sums_of_bits_lanes", K80("@c0 red.global.add.f32 [%rd3], %f0;\n"), "add to the same place by one instruction",
+     NULL},
+    {"sums_of_bits_shared",
+     K80("shl.b32 %r4, %r0, 2;\nand.b32 %r4, %r4, 127;\nadd.u32 %r4, %r4, %r3;\n@w0 st.shared.f32 [%r4], %f0;\n" SYNC
+         "red.shared.add.f32 [%r4], %f0;\n"),
+     "adds to shared byte", "order decides bits"},
+    {"sums_of_bits_shared_in_turn",
+     K80("shl.b32 %r4, %r0, 2;\nand.b32 %r4, %r4, 127;\nadd.u32 %r4, %r4, %r3;\n@w0 st.shared.f32 [%r4], %f0;\n" SYNC
+         "@w0 red.shared.add.f32 [%r4], %f0;\n" SYNC "@w1 red.shared.add.f32 [%r4], %f0;\n"),
+     NULL, NULL},
+    {"sums_of_bits_in_turn", /* CTA 0, then CTA 1 */
+     K80("@c0 red.global.add.f32 [%rd2], %f0;\n" SYNC "mov.u32 %r5, 1;\n@!c0 bra NEXT;\n@q st.release.gpu.global.u32 "
+         "[%rd3], %r5;\nbra END;\nNEXT:\n@!c1 bra END;\n@!q bra GO;\nPOLL:\nld.acquire.gpu.global.u32 %r6, [%rd3];\n"
+         "setp.eq.u32 p, %r6, 0;\n@p bra POLL;\nGO:\n" SYNC "red.global.add.f32 [%rd2], %f0;\nEND:\n"),
+     NULL, NULL},
+    {"sums_of_bits_no_turn", /* likewise, with nothing released */
+     K80("@c0 red.global.add.f32 [%rd2], %f0;\n" SYNC "mov.u32 %r5, 1;\n@!c0 bra NEXT;\n@q st.relaxed.gpu.global.u32 "
+         "[%rd3], %r5;\nbra END;\nNEXT:\n@!c1 bra END;\n@!q bra GO;\nPOLL:\nld.acquire.gpu.global.u32 %r6, [%rd3];\n"
+         "setp.eq.u32 p, %r6, 0;\n@p bra POLL;\nGO:\n" SYNC "red.global.add.f32 [%rd2], %f0;\nEND:\n"),
+     "race: adds", "as CTA (0,0,0)"},
+    {"sums_of_bits_bulk",
+     K90("shl.b32 %r4, %r0, 2;\nadd.u32 %r4, %r4, %r3;\nst.shared.f32 [%r4], %f0;\nfence.proxy.async;\n" SYNC
+         "@q cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%rd1], [%r3], 256;\n@q "
+         "cp.async.bulk.commit_group;\ncp.async.bulk.wait_group 0;\n"),
+     "race: adds", "a bulk copy"},
     {"sum_and_store", K80("@c0 red.global.add.f32 [%rd2], %f0;\n@c1 st.global.u32 [%rd2], %r0;\n"), "written by CTA",
      NULL},
     {"sum_and_load", K80("@c0 red.global.add.f32 [%rd2], %f0;\n@c1 ld.global.u32 %r5, [%rd2];\n"), "reads offset",
@@ -187,6 +215,7 @@ static int run(const char *driver, int i) {
     uint64_t at, n = 0;
     setenv("ATTNSIM_QUIET", "1", 1), setenv("ATTNSIM_GPU", "h100", 1);
     const char *several = strstr(cases[i].name, "_threads"); /* of the host, behind their number */
+    setenv("ATTNSIM_ORDERED_SUMS", strncmp(cases[i].name, "sums_of_bits", 12) ? "0" : "1", 1);
     setenv("ATTNSIM_THREADS", several ? (char[]){several[-1], 0} : "1", 1);
     if (kernel_open_driver(driver) || cu.load(&module, cases[i].ptx, 0, NULL, NULL) ||
         cu.function(&function, module, "k"))
