@@ -1,24 +1,28 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # Every GPU kernel row of a build in the PTX simulator: fixed small problems of the row's own width, each under two of the
-# policies eager, late and random (which two differs from row to row), then random problems under all three. A row that
-# accepts none under a policy, a wrong number and a finding of the simulator are failures.   usage: tools/check_sim.sh BUILD
-# ALL=1: fixed problems under every policy
+# policies eager, late and random (which two differs from row to row), problems that reach what those do not
+# (tests/sim/reach.txt), each under one, then random problems under all three. A row that accepts none under a policy, a
+# wrong number, a finding of the simulator, and a kernel of whose PTX instructions too few were executed
+# (tests/sim/reached.tsv; when all rows run) are failures.   usage: tools/check_sim.sh BUILD
+# ALL=1: fixed problems under every policy; COVERAGE=0: instructions are not noted
 # KERNEL='*' rows; POLICIES='eager late random'; REPEAT=6 random problems per operator and dtype; SEED=1; JOBS processes
 # SEEDS='1 2 3' of the policy random, in place of SEED; FIXED=0: random problems alone; OPS='sdpa_fwd dist': these operators;
 # PER_OP=200: so many random problems per operator, shared over its dtypes, in place of REPEAT; OUT: folder of the logs
 set -u
 build=${1:?usage: tools/check_sim.sh BUILD}
+here=$(dirname "$0")/..
 attn=$build/attn
 jobs=${JOBS:-$(nproc)}
 kernel=${KERNEL:-*} policies=${POLICIES:-eager late random} repeat=${REPEAT:-6} seed=${SEED:-1}
 seeds=${SEEDS:-$seed} fixed=${FIXED:-1} ops=${OPS:-sdpa_fwd sdpa_bwd mla_fwd mla_bwd dist mla_join} per_op=${PER_OP:-0}
-all=${ALL:-0}
+all=${ALL:-0} coverage=${COVERAGE:-1}
 [ "$policies" = 'eager late random' ] || all=1
 out=${OUT:-$build/sim}
 export ATTNSIM_THREADS=1 NO_COLOR=1
 rm -rf "$out"
 mkdir -p "$out"
+[ "$coverage" = 0 ] || export ATTNSIM_COVERAGE=${ATTNSIM_COVERAGE:-$out/coverage}
 
 # Text of a problem for each operator, behind the environment that it runs in; @W: the row's width, @H: its heads, @G: its group, @A: the
 # alignment that it asks for (a strict plan refuses tensors without it, and which have it is the seed's choice).
@@ -91,6 +95,33 @@ plan() {
         left_out=$((left_out + 1))
     done
 }
+# Lines of tests/sim/reach.txt for the row, each with the data that a seed of its own gives.
+replace() { # in text: @word, and what is added to it, by number + that
+    while [[ $text =~ @$1([+-][0-9]+)? ]]; do text=${text/"${BASH_REMATCH[0]}"/$(($2${BASH_REMATCH[1]}))}; done
+}
+reach() {
+    local globs glob d v data text matches=0
+    d=$(sed -nE 's/.*_d([0-9]+).*/\1/p' <<<"$row") v=$(sed -nE 's/.*_d[0-9]+_v([0-9]+).*/\1/p' <<<"$row")
+    n=0
+    while read -r data text; do
+        if [[ $data == attn_* ]]; then
+            globs="$data $text" matches=0
+            for glob in $globs; do
+                # shellcheck disable=SC2053
+                [[ $row != $glob ]] || matches=1
+            done
+        fi
+        [[ $data == [0-9]* && $matches == 1 ]] || continue
+        n=$((n + 1))
+        [ "$all" = 1 ] || [ $(((number + n) % 3)) = $left_out ] || continue
+        replace D "$d"
+        replace V "${v:-$d}"
+        replace H "${heads:-64}"
+        replace G "$group"
+        printf '%s\t%s\t%s\t%s\t%s\n' "$policy" "$data" "$row.reach$n" "$row" \
+            "--problem=ATTNSIM_SEED=$one_seed $text $dtype"
+    done <"$here/tests/sim/reach.txt"
+}
 plan_seed() { # of the variables policy, its number left_out, and one_seed
     number=0
     [ "$fixed" = 0 ] || while read -r row; do
@@ -100,7 +131,7 @@ plan_seed() { # of the variables policy, its number left_out, and one_seed
         heads=$(sed -nE 's/.*_h([0-9]+).*/\1/p' <<<"$row")
         group=$(sed -nE 's/.*_g([0-9]+)$/\1/p' <<<"$row")
         align=
-        [[ $row != *_joined_* ]] || heads=8 align=align=16
+        [[ $row != *_joined_* ]] || heads=${heads:-8} align=align=16
         [[ $row = attn_mla_bwd_sm90_* || $row = *_wgmma_sm90_* || $row = *_sm100_* ]] && align=align=16
         n=0
         while read -r text; do
@@ -116,12 +147,13 @@ plan_seed() { # of the variables policy, its number left_out, and one_seed
             printf '%s\t%s\t%s\t%s\t%s\n' "$policy" "$one_seed" "$row.$n" "$row" "--problem=$text $dtype"
             n=$((n + 1))
         done < <(problems "$op")
+        reach
         number=$((number + 1))
     done <"$out/rows"
     [ "$repeat" = 0 ] || while read -r row; do
         printf '%s\t%s\t%s\t%s\t%s\n' "$policy" "$one_seed" "random.$row" "$row" "--repeat=$repeat"
     done < <(grep _sm100_ "$out/rows")
-    while read -r op dtype; do
+    [ "$repeat$per_op" = 00 ] || while read -r op dtype; do
         n=$repeat
         dtypes=$(sed -E "$op_and_dtype" "$out/rows" | sort -u | grep -c "^$op ")
         [ "$per_op" = 0 ] || n=$(((per_op + dtypes - 1) / dtypes))
@@ -188,5 +220,11 @@ for policy in $policies; do
             p[op] += $2; f[op] += $3 } END { for (op in p) print "  " op ": " p[op] " passed, " f[op] " failed" }' <<<"$sums"
     passed=$((passed + p)) failed=$((failed + f))
 done
+if [ "$coverage" != 0 ]; then # of all rows, which is what the floors are for, or of some
+    floors=()
+    [ "$kernel$fixed$repeat${OPS:-}" != "*16" ] || grep -qs '^ATTN_CUDA_VARIANTS:[A-Z]*=[^.]' "$build/CMakeCache.txt" ||
+        floors=(--floors "$here/tests/sim/reached.tsv" --ptx "$build/cuda")
+    python3 "$here/tools/sim_coverage.py" "$ATTNSIM_COVERAGE" "${floors[@]}" || failed=$((failed + 1))
+fi
 echo "$passed passed, $failed failed"
 [ "$failed" -eq 0 ]

@@ -3,9 +3,12 @@
 """Percent of each kernel's PTX instructions that the simulator executed, of the files that ATTNSIM_COVERAGE=FOLDER left
 (sim/checks/coverage.h), and on request the lines that it never reached.
 
-usage: tools/sim_coverage.py FOLDER [--kernel GLOB] [--lines] [--least PERCENT]
+usage: tools/sim_coverage.py FOLDER [--kernel GLOB] [--lines] [--least PERCENT] [--floors FILE] [--ptx FOLDER]
   --lines          lines of the sources that no lane ever reached, with those of the PTX; partly reached ones marked ~
   --least PERCENT  fail if a kernel has less
+  --floors FILE    fail if a kernel has less than the first line for it says: kernels (globs), percent, what is not
+                   reached and why, separated by tabs; lines that begin with # are comments
+  --ptx FOLDER     kernels with a file NAME.ptx there count, too, if they never ran
 """
 import argparse
 import fnmatch
@@ -56,31 +59,55 @@ def tell_lines(table):
         print(f"  {mark} {where}{inside}: {len(missed)} of {len(found)} instructions, PTX {ranges(missed)}")
 
 
+def floors_of(path):
+    """[(globs, percent)]"""
+    out = []
+    with open(path, encoding="utf-8") as f:
+        for line in f:
+            if line.strip() and not line.startswith("#"):
+                globs, percent, _ = line.rstrip("\n").split("\t")
+                out.append((globs.split(), float(percent)))
+    return out
+
+
+def floor_of(floors, name):
+    return next((least for globs, least in floors if any(fnmatch.fnmatch(name, g) for g in globs)), 0)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder")
     parser.add_argument("--kernel", default="*")
     parser.add_argument("--lines", action="store_true")
     parser.add_argument("--least", type=float, default=0)
+    parser.add_argument("--floors")
+    parser.add_argument("--ptx")
     a = parser.parse_args()
     files = sorted(os.listdir(a.folder)) if os.path.isdir(a.folder) else []
     names = [n[:-4] for n in files if n.endswith(".cov") and fnmatch.fnmatch(n[:-4], a.kernel)]
+    never = [n[:-4] for n in sorted(os.listdir(a.ptx)) if n.endswith(".ptx")] if a.ptx else []
+    never = [n for n in never if n not in names and fnmatch.fnmatch(n, a.kernel)]
+    floors = [(["*"], a.least)] if a.least or not a.floors else floors_of(a.floors)
     if not names:
         print(f"no kernel {a.kernel} in {a.folder}")
         return 1
-    total = done = below = 0
+    total = done = 0
+    below = [f"{name} never ran" for name in never if floor_of(floors, name) > 0]
     for name in names:
         table = read(os.path.join(a.folder, name + ".cov"))
         n, hit = len(table), sum(table.values())
         total, done = total + n, done + hit
-        below += 100 * hit < a.least * n
+        if 100 * hit < floor_of(floors, name) * n:
+            below.append(f"{name}: {100 * hit / n:.1f} %, not {floor_of(floors, name):g} %")
         print(f"{name:60} {hit:7} of {n:7} {100 * hit / max(n, 1):6.1f} %")
         if a.lines:
             tell_lines(table)
     if len(names) > 1:
         print(f"{'all':60} {done:7} of {total:7} {100 * done / max(total, 1):6.1f} %")
-    if below:
-        print(f"{below} below {a.least:g} %")
+    if below and not a.floors:
+        print(f"{len(below)} below {a.least:g} %")
+    elif below:
+        print("\n".join(["instructions reached, less than the floor:"] + below))
     return 1 if below else 0
 
 

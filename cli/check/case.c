@@ -28,8 +28,9 @@ void attn_cli_check_modes(struct check_case *c) {
         bool yes = attn_cli_rng_below(&c->rng, 100) < table[k].percent;
         if (yes && (table[k].side == 0 || (table[k].side == 1) == check_dense(p))) c->modes |= table[k].mode;
     }
-    if (check_dense(p) && c->seed >> 3 & 1) c->modes |= CHECK_MASK_LOW;            /* no draw: numbers of a seed stay */
-    if (check_backward(p) && (c->seed >> 21 & 7) == 5) c->modes |= CHECK_BAD_DOUT; /* nor here */
+    if (check_dense(p) && c->seed >> 3 & 1) c->modes |= CHECK_MASK_LOW; /* no draw: numbers of a seed stay */
+    if (check_backward(p) && ((c->seed >> 21 & 7) == 5 || (c->seed >> 20 & 15) == 1))
+        c->modes |= CHECK_BAD_DOUT; /* nor here */
     uint32_t off = 0;
     if (!p->mask_dtype) off |= CHECK_MASK_DEAD_ROWS | CHECK_MASK_PLUS_INF | CHECK_MASK_LOW;
     if (p->mask_dtype == ATTN_BOOL) off |= CHECK_MASK_PLUS_INF | CHECK_MASK_LOW;

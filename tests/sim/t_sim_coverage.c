@@ -103,6 +103,25 @@ int main(int argc, char **argv) {
         failed += !says(argv[2], folder, "--lines", 0, "room/way.cu:9: 1 of 1 instructions, PTX ");
         failed += !says(argv[2], folder, "--least 95", 1, "1 below 95 %");
         failed += !says(argv[2], folder, "--kernel other", 1, "no kernel other");
+        char floors[96], options[240];
+        snprintf(floors, sizeof floors, "%s/floors", folder);
+        FILE *f = fopen(floors, "w");
+        failed += !f;
+        if (f) fputs("# kernels, percent, why\nnever\t50\t\nw*\t92\tone line\n*\t99\t\n", f), fclose(f);
+        snprintf(options, sizeof options, "--floors '%s'", floors);
+        failed += !says(argv[2], folder, options, 0, "12 of      13   92.3 %");
+        f = fopen(floors, "w");
+        if (f) fputs("way\t93\tone line\n", f), fclose(f);
+        failed += !says(argv[2], folder, options, 1, "way: 92.3 %, not 93 %");
+        snprintf(options, sizeof options, "%s/never.ptx", folder); /* a kernel that was built and never ran */
+        f = fopen(options, "w");
+        if (f) fclose(f);
+        f = fopen(floors, "w");
+        if (f) fputs("*\t50\t\n", f), fclose(f);
+        snprintf(options, sizeof options, "--floors '%s' --ptx '%s'", floors, folder);
+        failed += !says(argv[2], folder, options, 1, "never never ran");
+        snprintf(options, sizeof options, "%s/never.ptx", folder);
+        unlink(options), unlink(floors);
     }
     for (int k = 0; k < 3; k++) {
         snprintf(folder, sizeof folder, "t_sim_coverage.%d.%d", (int)getpid(), k);
