@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 """libattn.compat: published interfaces, their shapes, alignment, lse and refusals, against the formulas."""
+import importlib
 import sys
 
 import formulas
@@ -37,12 +38,14 @@ def expected(q, k, v, **options):
 
 
 def test_names_exist_only_after_install(published):
-    for name in ("flash_attn", "flash_attn_interface", "flash_mla", "cudnn"):
-        assert name not in sys.modules
+    for name in ("flash_attn.cute", "flash_attn", "flash_attn_interface", "flash_mla", "cudnn"):
+        assert getattr(sys.modules.get(name), "__libattn__", "package") == "package"
         with pytest.raises(ImportError):
-            __import__(name)
+            importlib.import_module(f"{name}.interface")
         module = published(name)
-        assert __import__(name) is module and published(name) is module
+        assert importlib.import_module(name) is module and published(name) is module
+    from flash_attn.cute.interface import flash_attn_varlen_func as four
+    assert four.__module__ == "libattn.compat.flash_attn_4" and sys.modules["flash_attn"].cute is sys.modules["flash_attn.cute"]
     from flash_attn import flash_attn_func
     from flash_attn.flash_attn_interface import flash_attn_func as again
     assert flash_attn_func is again
@@ -55,6 +58,15 @@ def test_a_real_module_is_not_replaced(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ImportError, match="is installed here"):
         libattn.compat.install("flash_mla")
+
+
+def test_a_part_beside_a_real_package(published, tmp_path, monkeypatch):
+    (tmp_path / "flash_attn").mkdir()
+    (tmp_path / "flash_attn" / "__init__.py").write_text("real = True\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    module = published("flash_attn.cute")
+    import flash_attn
+    assert flash_attn.real and flash_attn.cute is module
 
 
 @pytest.mark.parametrize("name", ["flash_attn", "flash_attn_interface"])
@@ -140,6 +152,193 @@ def test_cache_with_appended_rows(published, paged):
         assert torch.equal(cache_k[0, 3:5], new_k[0]) and torch.equal(cache_k[1, 10:12], new_k[1])
 
 
+def turned(x, cos, sin, first, interleaved):
+    """Rotary embedding by complex numbers: x [S,H,D] from position `first` on."""
+    half = cos.shape[1]
+    pairs = x[..., :2 * half].reshape(*x.shape[:2], half, 2) if interleaved else x[..., :2 * half].reshape(*x.shape[:2], 2, half)
+    a, b = pairs.unbind(-1 if interleaved else -2)
+    z = torch.complex(a, b) * torch.complex(cos, sin)[first:first + len(x), None]
+    parts = torch.stack((z.real, z.imag), -1 if interleaved else -2).flatten(-2)
+    return torch.cat([parts, x[..., 2 * half:]], -1)
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+def test_cache_with_rotary_embedding(published, causal, interleaved):
+    module, lengths = published("flash_attn"), torch.tensor([3, 7]).int()
+    q, new_k, new_v = rows(2, 3, 4, 16), rows(2, 3, 2, 16, seed=1), rows(2, 3, 2, 16, seed=2)
+    cache_k, cache_v, angles = rows(2, 16, 2, 16, seed=3), rows(2, 16, 2, 16, seed=4), rows(16, 4, seed=5)
+    cos, sin, before = angles.cos(), angles.sin(), cache_k.clone()
+    found = module.flash_attn_with_kvcache(q, cache_k, cache_v, new_k, new_v, rotary_cos=cos, rotary_sin=sin, cache_seqlens=lengths,
+                                           causal=causal, rotary_interleaved=interleaved)
+    for b, length in enumerate(lengths.tolist()):
+        keys = torch.cat([before[b, :length], turned(new_k[b], cos, sin, length, interleaved)])
+        if causal:
+            queries = turned(q[b], cos, sin, length, interleaved)
+        else:  # all queries at the position of the first
+            queries = torch.cat([turned(row[None], cos, sin, length, interleaved) for row in q[b]])
+        right, _ = expected(queries[None], keys[None], cache_v[b:b + 1, :length + 3], causal=causal)
+        assert_close(found[b:b + 1].numpy(), right, 1e-6)  # angles are multiplied in f32
+        assert_close(cache_k[b, :length + 3].numpy(), keys.numpy(), 1e-6)
+
+
+@pytest.mark.parametrize("name", ["flash_attn", "flash_attn_interface"])
+def test_cache_by_number_and_from_a_later_row(published, name):
+    module, lengths, number = published(name), torch.tensor([9, 16]).int(), torch.tensor([2, 0]).int()
+    q, cache_k, cache_v, start = rows(2, 3, 4, 16), rows(4, 16, 2, 16, seed=1), rows(4, 16, 2, 16, seed=2), torch.tensor([4, 1]).int()
+    for words in ({}, {"cache_leftpad": start}):
+        found, lse = module.flash_attn_with_kvcache(q, cache_k, cache_v, cache_seqlens=lengths, cache_batch_idx=number, causal=True,
+                                                    return_softmax_lse=True, **words)
+        for b in range(2):
+            kept = slice(int(start[b]) if words else 0, int(lengths[b]))
+            right, right_lse = expected(q[b:b + 1], cache_k[number[b], kept][None], cache_v[number[b], kept][None], causal=True)
+            assert_close(found[b:b + 1].numpy(), right, 1e-13)
+            assert_close(lse[b:b + 1].numpy(), right_lse, 1e-13)
+    new, before = rows(2, 2, 2, 16, seed=5), cache_k.clone()
+    lengths[1] = 3
+    module.flash_attn_with_kvcache(q, cache_k, cache_v, new, new, cache_seqlens=lengths, cache_batch_idx=number)
+    before[2, 9:11], before[0, 3:5] = new
+    assert torch.equal(cache_k, before)
+
+
+@pytest.mark.parametrize("paged", [False, True])
+def test_packed_queries_and_new_rows_on_a_cache(published, paged):
+    module, lengths = published("flash_attn_interface"), torch.tensor([3, 8]).int()
+    cu_q, cu_new = torch.tensor([0, 2, 5]).int(), torch.tensor([0, 4, 5]).int()
+    q, new_k, new_v = rows(5, 4, 16), rows(5, 2, 16, seed=1), rows(5, 2, 16, seed=2)
+    whole_k, whole_v = rows(2, 16, 2, 16, seed=3), rows(2, 16, 2, 16, seed=4)
+    cache_k, cache_v, table = whole_k.clone(), whole_v.clone(), None
+    if paged:
+        table = torch.tensor([[3, 1], [0, 2]]).int()
+        cache_k, cache_v = (torch.empty(4, 8, 2, 16, dtype=q.dtype) for _ in range(2))
+        for cache, whole in ((cache_k, whole_k), (cache_v, whole_v)):
+            cache[table.long()] = whole.view(2, 2, 8, 2, 16)
+    out, lse = module.flash_attn_with_kvcache(q, cache_k, cache_v, new_k, new_v, cache_seqlens=lengths, page_table=table,
+                                              cu_seqlens_q=cu_q, cu_seqlens_k_new=cu_new, max_seqlen_q=3, causal=True,
+                                              return_softmax_lse=True)
+    for b, length in enumerate(lengths.tolist()):
+        mine, new = slice(cu_q[b], cu_q[b + 1]), slice(cu_new[b], cu_new[b + 1])
+        keys, values = (torch.cat([whole[b, :length], rest[new]])[None] for whole, rest in ((whole_k, new_k), (whole_v, new_v)))
+        right, right_lse = expected(q[None, mine], keys, values, causal=True)
+        assert_close(out[mine].numpy(), right[0], 1e-13)
+        assert_close(lse[:, mine].numpy(), right_lse[0], 1e-13)
+    assert module.get_scheduler_metadata(2, 3) is None
+
+
+def test_chunks(published):
+    """attention_chunk: a query sees the keys of its own chunk."""
+    module, chunk = published("flash_attn_interface"), 4
+    q, k, v = rows(2, 7, 2, 8), rows(2, 10, 2, 8, seed=1), rows(2, 10, 2, 8, seed=2)
+
+    def right(q, k, v, causal=True):
+        positions = np.arange(q.shape[1])[:, None] + k.shape[1] - q.shape[1]
+        mask = positions // chunk == np.arange(k.shape[1]) // chunk
+        return expected(q, k, v, causal=causal, mask=mask[None, None])[0]
+
+    for causal in (False, True):
+        found = module.flash_attn_func(q, k, v, causal=causal, attention_chunk=chunk)
+        assert_close(found.numpy(), right(q, k, v, causal), 1e-13)
+    cu_q, cu_k = torch.tensor([0, 3, 7]).int(), torch.tensor([0, 4, 10]).int()
+    packed = module.flash_attn_varlen_func(q[0], k[0], v[0], cu_q, cu_k, 4, 6, causal=True, attention_chunk=chunk)
+    for a, b, first, last in ((0, 3, 0, 4), (3, 7, 4, 10)):
+        assert_close(packed[a:b].numpy(), right(q[:1, a:b], k[:1, first:last], v[:1, first:last])[0], 1e-13)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_decoding_of_flash_mla(published, causal):
+    """Whole sequences on pages; two key heads; a sequence of no keys; a table with rubbish behind the last page."""
+    module, data = published("flash_mla"), Data("f32")
+    q, pages = data(3, 2, 6, 576), data(5, 4, 2, 576)
+    table, lengths = np.array([[3, 1, 2], [0, 2**30, -5], [4, 0, 1]], np.int32), np.array([11, 4, 0], np.int32)
+    out, lse = module.flash_mla_with_kvcache(*map(torch.from_numpy, (q, pages, table, lengths)), 512, *module.get_mla_metadata(),
+                                             causal=causal)
+    assert out.shape == (3, 2, 6, 512) and lse.shape == (3, 6, 2)
+    for b, length in enumerate(lengths):
+        for head in range(2):
+            keys = pages[table[b, :-(-length // 4)]].reshape(-1, 2, 576)[:length, head:head + 1]
+            slots = np.full((2, 1, 12), -1, np.int32)
+            for i in range(2):
+                seen = max(0, length - (1 - i) * causal)
+                slots[i, 0, :seen] = np.arange(seen)
+            mine = slice(3 * head, 3 * head + 3)
+            if not length:
+                assert not out[b].any() and bool((lse[b] == np.inf).all())
+                continue
+            right = formulas.mla(q[b, :, mine], keys, slots)
+            assert_close(out[b, :, mine].numpy(), right["out"], 1e-5)
+            assert_close(lse[b, mine].numpy().T, np.where(np.isneginf(right["lse"]), np.inf, right["lse"]), 1e-5)
+
+
+def test_sparse_decoding_of_flash_mla(published):
+    module, data, random = published("flash_mla"), Data("f32"), np.random.default_rng(3)
+    q, pages, sink = data(2, 2, 4, 576), data(5, 4, 1, 576), np.array([0.3, -1, 0, 2], np.float32)
+    slots, lengths = random.integers(-1, 20, (2, 2, 12), dtype=np.int32), np.array([12, 5], np.int32)
+    out, lse = module.flash_mla_with_kvcache(torch.from_numpy(q), torch.from_numpy(pages), None, None, 512, None, softmax_scale=0.05,
+                                             indices=torch.from_numpy(slots), attn_sink=torch.from_numpy(sink),
+                                             topk_length=torch.from_numpy(lengths))
+    right = formulas.mla(q.reshape(4, 4, 576), pages.reshape(20, 1, 576), slots.reshape(4, 1, 12), scale=0.05, sink=sink,
+                         topk_length=lengths.repeat(2))
+    assert_close(out.flatten(0, 1).numpy(), right["out"], 1e-5)
+    assert_close(lse.transpose(1, 2).flatten(0, 1).numpy(), right["lse"], 1e-5)
+
+
+FOUR = {"window": {"window_size": (None, -2)}, "causal": {"causal": True}, "softcap": {"softcap": 2.0}}
+
+
+@pytest.mark.parametrize("name", FOUR)
+def test_version_4(published, name):
+    """A window that ends before the diagonal leaves rows without keys, whose lse is -inf."""
+    module, q, k, v = published("flash_attn.cute"), rows(2, 7, 4, 16), rows(2, 9, 2, 16, seed=1), rows(2, 9, 2, 8, seed=2)
+    theirs = {{"window_size": "window"}.get(key, key): x for key, x in FOUR[name].items()}
+    right, right_lse, _ = formulas.sdpa(*(x.numpy().transpose(0, 2, 1, 3) for x in (q, k, v)), bottom_right=True, **theirs,
+                                        dout=np.ones((2, 4, 7, 8)))
+    out, lse = module.flash_attn_func(q, k, v, **FOUR[name])
+    assert_close(out.numpy(), right.transpose(0, 2, 1, 3), 1e-13)
+    assert_close(lse.numpy(), right_lse, 1e-13)
+
+
+def test_sink_of_version_4(published):
+    module, q, sink = published("flash_attn.cute"), rows(2, 7, 4, 16).requires_grad_(), rows(4, seed=1).bfloat16().requires_grad_()
+    out, lse = module.flash_attn_func(q, q, q, learnable_sink=sink)
+    out.sum().backward()
+    x = q.detach().numpy().transpose(0, 2, 1, 3)
+    plain = sink.detach().double().numpy()
+    right, bare, grads = formulas.sdpa(x, x, x, sink=plain, dout=np.ones_like(x))
+    assert_close(out.detach().numpy(), right.transpose(0, 2, 1, 3), 1e-13)
+    assert_close(lse.detach().numpy(), np.logaddexp(bare, plain[:, None]), 1e-13)
+    assert sink.grad.dtype == torch.bfloat16
+    assert_close(sink.grad.double().numpy(), grads["dsink"], 1e-2)
+
+
+@pytest.mark.parametrize("keys", ["packed", "dense", "paged"])
+def test_packed_queries_of_version_4(published, keys):
+    module, cu_q, lengths = published("flash_attn.cute"), torch.tensor([0, 3, 5]).int(), torch.tensor([12, 7]).int()
+    q, whole_k, whole_v = rows(5, 4, 16), rows(2, 16, 2, 16, seed=1), rows(2, 16, 2, 16, seed=2)
+    if keys == "packed":
+        k, v = (torch.cat([x[b, :length] for b, length in enumerate(lengths)]) for x in (whole_k, whole_v))
+        words = {"cu_seqlens_k": torch.tensor([0, 12, 19]).int(), "max_seqlen_k": 12}
+    elif keys == "dense":
+        k, v, words = whole_k, whole_v, {"seqused_k": lengths}
+    else:
+        table = torch.tensor([[3, 1], [0, 2]]).int()
+        k, v = (torch.empty(4, 8, 2, 16, dtype=q.dtype) for _ in range(2))
+        k[table.long()], v[table.long()] = whole_k.view(2, 2, 8, 2, 16), whole_v.view(2, 2, 8, 2, 16)
+        words = {"seqused_k": lengths, "page_table": table}
+    out, lse = module.flash_attn_varlen_func(q, k, v, cu_seqlens_q=cu_q, max_seqlen_q=3, causal=True, **words)
+    for b, length in enumerate(lengths.tolist()):
+        mine = slice(cu_q[b], cu_q[b + 1])
+        right, right_lse = expected(q[None, mine], whole_k[b:b + 1, :length], whole_v[b:b + 1, :length], causal=True)
+        assert_close(out[mine].numpy(), right[0], 1e-13)
+        assert_close(lse[:, mine].numpy(), right_lse[0], 1e-13)
+    if keys == "dense":
+        with pytest.raises(libattn.UnsupportedError, match="cu_seqlens_q"):
+            module.flash_attn_varlen_func(q.requires_grad_(), k, v, cu_seqlens_q=cu_q, **words)
+        whole, _ = module.flash_attn_varlen_func(q.detach(), k, v, cu_seqlens_q=cu_q)  # every row of the cache
+        assert_close(whole[:3].numpy(), expected(q.detach()[None, :3], whole_k[:1], whole_v[:1])[0][0], 1e-13)
+    used, _ = module.flash_attn_varlen_func(whole_k, whole_k, whole_v, seqused_q=lengths, seqused_k=lengths)
+    assert_close(used[:1, :12].numpy(), expected(*(x[:1, :12] for x in (whole_k, whole_k, whole_v)))[0], 1e-13)
+
+
 def test_flash_mla(published):
     module, data = published("flash_mla"), Data("f32")
     q, kv, indices = data(6, 4, 576), data(20, 1, 576), np.random.default_rng(2).integers(-1, 20, (6, 1, 12), dtype=np.int32)
@@ -175,10 +374,24 @@ def test_sparse_backward_of_cudnn(published, given):
 def test_refusals(published):
     two, three, mla = published("flash_attn"), published("flash_attn_interface"), published("flash_mla")
     q = rows(1, 2, 2, 8)
-    for call, words in ((two.flash_attn_func, {"dropout_p": 0.1}), (three.flash_attn_func, {"attention_chunk": 4}),
+    table = torch.zeros(1, 1, dtype=torch.int32)
+    for call, words in ((two.flash_attn_func, {"dropout_p": 0.1}), (three.flash_attn_func, {"q_descale": q}),
                         (three.flash_attn_func, {"qv": q}), (two.flash_attn_with_kvcache, {"rotary_cos": q}),
-                        (two.flash_attn_with_kvcache, {"cache_leftpad": q}), (mla.flash_mla_with_kvcache, {})):
-        with pytest.raises(libattn.UnsupportedError, match=next(iter(words), "flash_mla_with_kvcache")):
+                        (three.flash_attn_with_kvcache, {"attention_chunk": 4}),
+                        (two.flash_attn_with_kvcache, {"cache_leftpad": table[0], "block_table": table}),
+                        (two.flash_attn_with_kvcache, {"cache_batch_idx": table[0], "block_table": table})):
+        with pytest.raises(libattn.UnsupportedError, match=next(iter(words))):
             call(q, q, q, **words)
+    scattered = rows(4, 2, 2, 8)[::2]
+    with pytest.raises(libattn.UnsupportedError, match="cache_leftpad"):
+        two.flash_attn_with_kvcache(rows(2, 1, 2, 8), scattered, scattered, cache_leftpad=torch.ones(2, dtype=torch.int32))
+    four = published("flash_attn.cute")
+    for call, words in ((four.flash_attn_func, {"qv": q}), (four.flash_attn_func, {"score_mod": min}),
+                        (four.flash_attn_varlen_func, {"mask_mod": min}), (four.flash_attn_varlen_func, {"cu_seqlens_k": table[0]})):
+        with pytest.raises(libattn.UnsupportedError, match=next(iter(words))):
+            call(q, q, q, **words)
+    for words in ({"is_fp8_kvcache": True}, {"extra_k_cache": q}):
+        with pytest.raises(libattn.UnsupportedError, match=next(iter(words))):
+            mla.flash_mla_with_kvcache(q, q, table, table[0], 512, None, **words)
     with pytest.raises(libattn.UnsupportedError, match="d_v"):
         mla.flash_mla_sparse_fwd(q, q, q, 1.0, d_v=256)

@@ -25,6 +25,16 @@ def window(size: tuple[int, int]) -> tuple[int | None, int | None]:
     return left, right
 
 
+def chunk_mask(chunk: int, sq: int, sk: int, lengths_q: torch.Tensor | None, lengths_k: torch.Tensor | None,
+               device: torch.device) -> torch.Tensor:
+    """attention_chunk as a boolean mask [B or 1,1,SQ,SK]: a query sees the keys of its own chunk of `chunk` positions."""
+    one = torch.zeros(1, dtype=torch.long, device=device)
+    offset = (one + sk if lengths_k is None else lengths_k.long()) - (one + sq if lengths_q is None else lengths_q.long())
+    position = torch.arange(sq, device=device)[:, None] + offset[:, None, None]
+    first, key = position - position % chunk, torch.arange(sk, device=device)
+    return ((key >= first) & (key < first + chunk))[:, None]
+
+
 def heads_first(x: torch.Tensor) -> torch.Tensor:
     """[B,S,H,D] as [B,H,S,D], [T,H,D] as [H,T,D]."""
     return x.transpose(-2, -3)
@@ -40,13 +50,3 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, scale: float
                     bottom_right=True, window=window(window_size), softcap=softcap, deterministic=deterministic,
                     lse_empty_plus_inf=True, **options)
     return heads_first(out), lse
-
-
-def append(cache: torch.Tensor, new: torch.Tensor, lengths: torch.Tensor, block_table: torch.Tensor | None) -> None:
-    """Write new rows [B,S,H,D] after the first `lengths` rows of each sequence of a cache [B,S,H,D] or of pages."""
-    positions = lengths.long()[:, None] + torch.arange(new.shape[1], device=new.device)
-    if block_table is None:
-        cache[torch.arange(len(new), device=new.device)[:, None], positions] = new
-    else:
-        pages = block_table.long().gather(1, positions // cache.shape[1])
-        cache[pages, positions % cache.shape[1]] = new

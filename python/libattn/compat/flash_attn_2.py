@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from ._common import append, attention, refuse
+from ._cache import with_cache
+from ._common import attention, refuse
 
 __all__ = ["flash_attn_func", "flash_attn_kvpacked_func", "flash_attn_qkvpacked_func", "flash_attn_varlen_func",
            "flash_attn_varlen_kvpacked_func", "flash_attn_varlen_qkvpacked_func", "flash_attn_with_kvcache"]
@@ -78,19 +79,9 @@ def flash_attn_with_kvcache(q: torch.Tensor, k_cache: torch.Tensor, v_cache: tor
 
     num_splits changes no result and is left to the library.
     """
-    refuse(rotary_cos=rotary_cos is not None, rotary_sin=rotary_sin is not None,
-           cache_batch_idx=cache_batch_idx is not None, cache_leftpad=cache_leftpad is not None)
-    if isinstance(cache_seqlens, int):
-        cache_seqlens = torch.full((len(q),), cache_seqlens, dtype=torch.int32, device=q.device)
-    options: dict[str, Any] = {} if block_table is None else {"block_table": block_table}
-    if k is not None and v is not None:
-        if cache_seqlens is None:
-            raise ValueError("k and v are appended behind cache_seqlens, which is missing")
-        append(k_cache, k, cache_seqlens, block_table)
-        append(v_cache, v, cache_seqlens, block_table)
-        cache_seqlens = cache_seqlens + k.shape[1]
-    if cache_seqlens is not None:
-        options["seqlens_k"] = cache_seqlens
-    out, lse = attention(q, k_cache, v_cache, scale=softmax_scale, causal=causal, window_size=window_size,
-                         softcap=softcap, alibi=alibi_slopes, **options)
+    refuse(cache_batch_idx=block_table is not None and cache_batch_idx is not None,
+           cache_leftpad=block_table is not None and cache_leftpad is not None)
+    out, lse = with_cache(q, k_cache, v_cache, k, v, lengths=cache_seqlens, batch_idx=cache_batch_idx, leftpad=cache_leftpad,
+                          table=block_table, rotary=(rotary_cos, rotary_sin, rotary_interleaved), scale=softmax_scale,
+                          causal=causal, window_size=window_size, softcap=softcap, alibi=alibi_slopes)
     return (out, lse) if return_softmax_lse else out
