@@ -12,6 +12,7 @@ from ._check import check
 from ._dense import SdpaGradients, sdpa, sdpa_backward
 from ._engine import clear_cache
 from ._errors import ArgumentError, AttnError, DeviceError, OutOfMemoryError, UnsupportedError
+from ._merge import merge
 from ._listing import Device, Kernel, Plan, devices, explain, kernels, plan, version
 from ._sparse import MlaGradients, dist, mla, mla_backward, mla_join
 from ._trace import Problem, Trace, read_trace, recording
@@ -19,6 +20,6 @@ from ._trace import Problem, Trace, read_trace, recording
 __all__ = [
     "ArgumentError", "AttnError", "Device", "DeviceError", "Kernel", "MlaGradients", "OutOfMemoryError", "Plan",
     "Problem", "SdpaGradients", "Trace", "UnsupportedError", "check", "clear_cache", "devices", "dist",
-    "explain", "kernels", "mla", "mla_backward", "mla_join", "plan", "read_trace", "recording", "sdpa", "sdpa_backward",
+    "explain", "kernels", "merge", "mla", "mla_backward", "mla_join", "plan", "read_trace", "recording", "sdpa", "sdpa_backward",
     "version",
 ]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     NDArray = np.ndarray[Any, Any]
 
-_OUTPUTS = frozenset(("out", "lse", "lse_rounded"))
+_OUTPUTS = frozenset(("out", "lse", "lse_rounded", "max_logits"))
 _GRADIENTS = frozenset(("dq", "dk", "dv", "dmask", "dalibi", "dsink"))
 _ROLES = frozenset(_abi.ROLES)
 
@@ -35,25 +35,29 @@ class SdpaGradients(NamedTuple):
 
 
 @overload
-def sdpa(q: Array, k: Array, v: Array, *, return_lse: Literal[False] = ...,
+def sdpa(q: Array, k: Array, v: Array, *, return_lse: Literal[False] = ..., return_max_logits: Literal[False] = ...,
          **options: Unpack[_options.SdpaForward]) -> NDArray: ...
 @overload
-def sdpa(q: Array, k: Array, v: Array, *, return_lse: Literal[True],
+def sdpa(q: Array, k: Array, v: Array, *, return_lse: Literal[True], return_max_logits: Literal[False] = ...,
          **options: Unpack[_options.SdpaForward]) -> tuple[NDArray, NDArray]: ...
+@overload
+def sdpa(q: Array, k: Array, v: Array, *, return_lse: bool = ..., return_max_logits: Literal[True],
+         **options: Unpack[_options.SdpaForward]) -> tuple[NDArray, NDArray, NDArray]: ...
 
 
-def sdpa(q: Array, k: Array, v: Array, *, return_lse: bool = False, **options: Any) -> Any:
+def sdpa(q: Array, k: Array, v: Array, *, return_lse: bool = False, return_max_logits: bool = False, **options: Any) -> Any:
     """Attention softmax(scale * Q K^T + bias) V of q [B,HQ,SQ,D], k [B,HK,SK,D] and v [B,HK,SK,DV].
 
-    Returns out [B,HQ,SQ,DV] in q's memory order, with return_lse=True (out, lse). Any strides with a unit innermost one:
-    a [B,S,H,D] array is passed as x.transpose(0, 2, 1, 3). Options: libattn._options.SdpaForward, docs/python.md.
-    Outputs given by name (out=, lse=) are written and returned.
+    Returns out [B,HQ,SQ,DV] in q's memory order, with return_lse=True (out, lse), with return_max_logits=True (out, lse,
+    max_logits). Any strides with a unit innermost one: a [B,S,H,D] array is passed as x.transpose(0, 2, 1, 3). Options:
+    libattn._options.SdpaForward, docs/python.md. Outputs given by name (out=, lse=) are written and returned.
     """
     inputs = {"q": q, "k": k, "v": v}
     outputs: dict[str, Any] = {}
     plain = split(options, inputs, outputs, _OUTPUTS) if options else options
-    results = run(build, _abi.ATTN_OP_SDPA_FWD, inputs, outputs, ("out", "lse") if return_lse else ("out",), plain)
-    return (results["out"], results["lse"]) if return_lse else results["out"]
+    wanted = ("out", "lse", "max_logits") if return_max_logits else ("out", "lse") if return_lse else ("out",)
+    results = run(build_forward, _abi.ATTN_OP_SDPA_FWD, inputs, outputs, wanted, plain)
+    return tuple(results[role] for role in wanted) if len(wanted) > 1 else results["out"]
 
 
 def sdpa_backward(dout: Array, q: Array, k: Array, v: Array, out: Array, lse: Array, *,
@@ -90,7 +94,17 @@ def split(options: Mapping[str, Any], inputs: dict[str, Any], outputs: dict[str,
     return plain
 
 
-def build(problem: _abi.attn_problem, views: dict[str, View], options: Mapping[str, Any], wanted: tuple[str, ...]) -> None:
+def build_forward(problem: _abi.attn_problem, views: dict[str, View], options: Mapping[str, Any],
+                  wanted: tuple[str, ...]) -> None:
+    """As build, with what the forward alone has."""
+    build(problem, views, options, wanted, _options.SDPA_FORWARD)
+    problem.flags |= _abi.ATTN_MAX_LOGITS if "max_logits" in wanted or "max_logits" in views else 0
+    if "out" in views and views["out"].dtype != problem.dtype:
+        problem.out_dtype = views["out"].dtype
+
+
+def build(problem: _abi.attn_problem, views: dict[str, View], options: Mapping[str, Any], wanted: tuple[str, ...],
+          known: Mapping[str, _options.Setter] = _options.SDPA) -> None:
     """Fill in the problem from shapes and options; shapes that disagree are left for the library to refuse."""
     q, k, v = views["q"], views["k"], views["v"]
     packed, paged = "cu_seqlens_q" in views, "block_table" in views
@@ -115,7 +129,7 @@ def build(problem: _abi.attn_problem, views: dict[str, View], options: Mapping[s
         problem.flags |= bit if role in views else 0
     if "alibi" in views:
         problem.alibi = _abi.ATTN_ALIBI_LINEAR
-    _options.apply(problem, options, _options.SDPA, "sdpa")
+    _options.apply(problem, options, known, "sdpa")
     if "alibi_form" in options and "alibi" not in views:
         raise error(_abi.ATTN_E_ARGUMENT, "alibi_form is given without alibi", "alibi_form")
     if "mask" in views:

@@ -58,9 +58,11 @@ class Sdpa(Common, total=False):
 class SdpaForward(Sdpa, total=False):
     """Options of sdpa: outputs given by the caller, too."""
 
+    out_dtype: str | None  #: "f32": out is not rounded to the inputs' f16 or bf16
     out: Array
     lse: Array
     lse_rounded: Array
+    max_logits: Array
 
 
 class SdpaBackward(Sdpa, total=False):
@@ -86,6 +88,7 @@ class Sparse(Common, total=False):
 class MlaForward(Sparse, total=False):
     """Options of mla."""
 
+    out_dtype: str | None  #: "f32": out is not rounded to the inputs' f16 or bf16
     out: Array
     lse: Array
     max_logits: Array
@@ -108,6 +111,18 @@ class Dist(Sparse, total=False):
     """Options of dist."""
 
     dist: Array
+
+
+class Merge(TypedDict, total=False):
+    """Options of merge."""
+
+    out: Array
+    lse: Array
+    out_dtype: str | None  #: of a new out: "f32", "f16", "bf16" or "f64", default as the first part's
+    lse_base_2: bool  #: every lse in base 2
+    lse_empty_plus_inf: bool  #: lse of a row without keys is written +inf, else -inf
+    dtype: str  #: "bf16": arrays of uint16 hold bf16
+    stream: int  #: CUDA: address of the CUstream
 
 
 class Join(TypedDict, total=False):
@@ -144,8 +159,10 @@ def field(name: str, bit: int = 0) -> Setter:
 
 
 def choice(name: str, option: str, words: Mapping[str, int]) -> Setter:
-    """Option that is one of some words."""
+    """Option that is one of some words; None leaves it out."""
     def set_choice(problem: _abi.attn_problem, value: Any) -> None:
+        if value is None:
+            return
         if value not in words:
             raise error(_abi.ATTN_E_ENUM, f"{option} is {value!r}; expected one of {', '.join(words)}", option)
         setattr(problem, name, words[value])
@@ -188,8 +205,11 @@ SDPA = COMMON | {
     "fill_padding": flag(_abi.ATTN_FILL_PADDING),
 }
 _NORM = choice("dist_norm", "dist_norm", {"sum": _abi.ATTN_DIST_SUM, "mean": _abi.ATTN_DIST_MEAN, "l1": _abi.ATTN_DIST_L1})
+_OUT_DTYPE = {"out_dtype": choice("out_dtype", "out_dtype", DTYPE_WORDS)}
+SDPA_FORWARD = SDPA | _OUT_DTYPE
 SPARSE = COMMON | {"q_start": field("q_start"), "k_stride": field("k_stride")}
 JOIN = SPARSE | {"group": field("group"), "seq_k": field("seq_k"), "union_limit": field("union_limit")}
+MLA_FORWARD = SPARSE | _OUT_DTYPE
 MLA_BACKWARD = SPARSE | {"dkv_dtype": choice("dkv_dtype", "dkv_dtype", DTYPE_WORDS),
                          "accumulate": flag(_abi.ATTN_ACCUMULATE), "dist_norm": _NORM}
 DIST = SPARSE | {"norm": _NORM}

@@ -107,7 +107,9 @@ def shape_problem(problem: _abi.attn_problem, views: dict[str, View]) -> None:
 def build(problem: _abi.attn_problem, views: dict[str, View], options: Mapping[str, Any], wanted: tuple[str, ...]) -> None:
     """Problem of mla."""
     shape_problem(problem, views)
-    _options.apply(problem, options, _options.SPARSE, "mla")
+    if "out" in views and views["out"].dtype != problem.dtype:
+        problem.out_dtype = views["out"].dtype
+    _options.apply(problem, options, _options.MLA_FORWARD, "mla")
 
 
 def build_backward(problem: _abi.attn_problem, views: dict[str, View], options: Mapping[str, Any],

@@ -16,6 +16,7 @@ from torch.nn.functional import scaled_dot_product_attention as imported_before 
 from torch.library import opcheck  # noqa: E402
 
 torch.set_num_threads(2)
+BRIEF = ("test_schema", "test_autograd_registration", "test_faketensor")  # without tracing, which takes half a minute
 
 
 def tensors(*shapes, dtype=torch.float64, seed=0, grad=True):
@@ -171,6 +172,89 @@ def test_packed_sequences():
     assert_close(out.detach().numpy(), torch.cat(parts, 1).detach().numpy(), 1e-13)
     for x, grad in zip((q, k, v), whole):
         assert_close(grad.numpy(), x.grad.numpy(), 1e-12)
+
+
+def test_packed_queries_on_pages():
+    q, pool_k, pool_v = tensors((4, 5, 16), (10, 2, 8, 16), (10, 2, 8, 16), grad=False)
+    cu, lengths = torch.tensor([0, 3, 5], dtype=torch.int32), torch.tensor([20, 9], dtype=torch.int32)
+    table = torch.tensor([[3, 1, 7], [0, 9, 4]], dtype=torch.int32)
+    out = lt.sdpa(q, pool_k, pool_v, cu_seqlens_q=cu, block_table=table, seqlens_k=lengths, causal=True, bottom_right=True)
+    for b in range(2):
+        keys, values = (x[table[b].long()].transpose(0, 1).flatten(1, 2)[None, :, :lengths[b]] for x in (pool_k, pool_v))
+        one = slice(cu[b], cu[b + 1])
+        assert_close(out[:, one].numpy(), lt.sdpa(q[None, :, one], keys, values, causal=True, bottom_right=True)[0].numpy(), 1e-13)
+
+
+def test_largest_scores():
+    q, k, v = tensors((2, 4, 7, 16), (2, 2, 9, 16), (2, 2, 9, 16))
+    found = lt.sdpa(q, k, v, causal=True, return_max_logits=True)
+    arrays = [x.detach().numpy() for x in (q, k, v)]
+    for x, expected in zip(found, libattn.sdpa(*arrays, causal=True, return_max_logits=True)):
+        assert_close(x.detach().numpy(), expected, 1e-13)
+    assert not found[2].requires_grad
+    grads = torch.autograd.grad(found[0].sum() + found[1].sum(), (q, k, v))
+    out, lse = lt.sdpa(q, k, v, causal=True, return_lse=True)
+    for x, expected in zip(grads, torch.autograd.grad(out.sum() + lse.sum(), (q, k, v))):
+        assert_close(x.numpy(), expected.numpy(), 1e-13)
+    nothing = (None,) * len(TENSORS)
+    inputs = [x.detach().float().requires_grad_() for x in (q, k, v)]
+    opcheck(torch.ops.libattn.sdpa_fwd_logits.default, (*inputs, *nothing, *defaults(OPTIONS)), test_utils=BRIEF)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_output_that_is_not_rounded(dtype):
+    q, k, v = tensors((2, 4, 33, 32), (2, 4, 33, 32), (2, 4, 33, 32), dtype=dtype)
+    out, plain = lt.sdpa(q, k, v, out_dtype="f32"), lt.sdpa(q, k, v)
+    assert out.dtype == torch.float32 and torch.equal(out.to(dtype), plain) and not torch.equal(out, plain.float())
+    dout = torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).to(dtype)
+    for x, expected in zip(torch.autograd.grad(out, (q, k, v), dout.float()), torch.autograd.grad(plain, (q, k, v), dout)):
+        assert x.dtype == dtype and torch.equal(x, expected)
+    across = q.detach().transpose(1, 2).contiguous().transpose(1, 2)
+    wide = torch.compile(lambda x: lt.sdpa(x, k, v, out_dtype="f32"), fullgraph=True, backend="aot_eager")(across)
+    assert wide.dtype == torch.float32 and wide.stride() == out.transpose(1, 2).contiguous().transpose(1, 2).stride()
+    with pytest.raises(libattn.ArgumentError, match="out_dtype"):
+        lt.sdpa(q, k, v, out_dtype="f8")
+    rows, keys = tensors((6, 4, 576), (20, 1, 576), dtype=dtype)
+    slots = torch.randint(-1, 20, (6, 1, 12), dtype=torch.int32, generator=torch.Generator().manual_seed(2))
+    wide, plain = lt.mla(rows, keys, slots, out_dtype="f32"), lt.mla(rows, keys, slots)
+    assert wide.dtype == torch.float32 and torch.equal(wide.to(dtype), plain)
+    for x, expected in zip(torch.autograd.grad(wide.sum(), (rows, keys)), torch.autograd.grad(plain.float().sum(), (rows, keys))):
+        assert x.dtype == dtype and torch.equal(x, expected)
+    for name in ("out_dtype", "dkv_dtype"):
+        with pytest.raises(TypeError, match=f"no option {name}"):
+            lt.dist(rows, keys, slots, torch.zeros(6, 4), **{name: "f32"})
+
+
+@pytest.mark.parametrize("base_2", [False, True])
+def test_merge(base_2):
+    q, k, v = tensors((1, 2, 5, 8), (1, 2, 7, 8), (1, 2, 7, 8))
+    unit = np.log(2) if base_2 else 1.0
+
+    def in_parts(q, k, v):
+        outs, lses = zip(*(lt.sdpa(q, k[:, :, a:b], v[:, :, a:b], return_lse=True, window=(3, 3)) for a, b in ((0, 2), (2, 7))))
+        out, lse = lt.merge(outs, [lse / unit for lse in lses], lse_base_2=base_2)
+        return out, lse * unit
+
+    outs, lses = zip(*(lt.sdpa(q, k[:, :, a:b], v[:, :, a:b], return_lse=True) for a, b in ((0, 2), (2, 7))))
+    for x, expected in zip(lt.merge(outs, lses), lt.sdpa(q, k, v, return_lse=True)):
+        assert_close(x.detach().numpy(), expected.detach().numpy(), 1e-13)
+    assert torch.autograd.gradcheck(in_parts, (q, k, v))
+    plain = [[x.detach().clone().requires_grad_() for x in xs] for xs in (outs, lses)]
+    opcheck(torch.ops.libattn.merge.default, (*plain, None, base_2, False), test_utils=BRIEF)
+    out, lse = lt.merge([x.half() for x in plain[0]], plain[1], out_dtype="f32")
+    assert out.dtype == torch.float32 and lse.dtype == torch.float64
+    with pytest.raises(libattn.ArgumentError, match="at least one"):
+        lt.merge([], [])
+
+
+def test_merge_where_rows_are_empty():
+    out, lse = tensors((2, 3, 4), (2, 3))
+    nothing, never = torch.full_like(out, torch.nan).requires_grad_(), torch.full_like(lse, -torch.inf).requires_grad_()
+    found, found_lse = lt.merge((out, nothing), (lse, never))
+    (found.sum() + found_lse.sum()).backward()
+    assert_close(found.detach().numpy(), out.detach().numpy(), 1e-15)
+    assert torch.equal(out.grad, torch.ones_like(out)) and torch.equal(lse.grad, torch.ones_like(lse))
+    assert not nothing.grad.any() and not never.grad.any()
 
 
 def test_autocast():

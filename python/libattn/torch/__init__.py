@@ -8,6 +8,6 @@
 
 Importing this module imports torch.
 """
-from ._functional import dist, mla, mla_join, routed, scaled_dot_product_attention, sdpa
+from ._functional import dist, merge, mla, mla_join, routed, scaled_dot_product_attention, sdpa
 
-__all__ = ["dist", "mla", "mla_join", "routed", "scaled_dot_product_attention", "sdpa"]
+__all__ = ["dist", "merge", "mla", "mla_join", "routed", "scaled_dot_product_attention", "sdpa"]

@@ -9,7 +9,7 @@ import torch
 from .. import _abi, _dense
 from .._engine import run
 from .._errors import error
-from ._tensors import empty_like, lse_dtype, scratch, stream, unit
+from ._tensors import empty_like, lse_dtype, out_dtype, scratch, stream, unit
 
 # Optional tensors, then options with their types and defaults, in the order of both schemas.
 TENSORS = ("mask", "alibi", "sink", "seqlens_q", "seqlens_k", "cu_seqlens_q", "cu_seqlens_k", "block_table")
@@ -17,11 +17,13 @@ OPTIONS: dict[str, tuple[str, Any]] = {
     "causal": ("bool", False), "bottom_right": ("bool", False), "scale": ("float?", None), "softcap": ("float", 0.0),
     "window_left": ("int?", None), "window_right": ("int?", None), "alibi_form": ("str", "linear"),
     "lse_with_sink": ("bool", False), "deterministic": ("bool", False), "fill_padding": ("bool", False), "lse_empty_plus_inf": ("bool", False),
-    "max_seqlen_q": ("SymInt?", None), "max_seqlen_k": ("SymInt?", None),
+    "max_seqlen_q": ("SymInt?", None), "max_seqlen_k": ("SymInt?", None), "out_dtype": ("str?", None),
 }
 GRADIENTS = ("dq", "dk", "dv", "dmask", "dalibi", "dsink")
 _EXTRA = ", ".join([f"Tensor? {name}" for name in TENSORS] + [f"{kind} {name}" for name, (kind, _) in OPTIONS.items()])
 torch.library.define("libattn::sdpa_fwd", f"(Tensor q, Tensor k, Tensor v, {_EXTRA}) -> (Tensor, Tensor)")
+# With max_logits: an operator of its own, since kernels that lack it would otherwise be lost, and each call has one more tensor.
+torch.library.define("libattn::sdpa_fwd_logits", f"(Tensor q, Tensor k, Tensor v, {_EXTRA}) -> (Tensor, Tensor, Tensor)")
 torch.library.define("libattn::sdpa_bwd", "(Tensor dout, Tensor? dlse, Tensor q, Tensor k, Tensor v, Tensor out, Tensor lse, "
                      f"bool[6] want, {_EXTRA}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)")
 
@@ -36,19 +38,32 @@ def _split(q: torch.Tensor, extra: tuple[Any, ...]) -> tuple[dict[str, torch.Ten
     return tensors, given | stream(q)
 
 
-def _fake_forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *extra: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    return empty_like(q, v.shape[-1]), q.new_empty(q.shape[:-1], dtype=lse_dtype(q))
+def _fake_forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *extra: Any) -> tuple[torch.Tensor, ...]:
+    return empty_like(q, v.shape[-1], out_dtype(q, extra[-1])), q.new_empty(q.shape[:-1], dtype=lse_dtype(q))
 
 
-def _forward(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *extra: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    out, lse = _fake_forward(q, k, v)
+def _fake_forward_logits(*args: Any) -> tuple[torch.Tensor, ...]:
+    out, lse = _fake_forward(*args)
+    return out, lse, torch.empty_like(lse)
+
+
+def _forward(*args: Any) -> tuple[torch.Tensor, ...]:
+    return _run_forward(("out", "lse"), _fake_forward(*args), *args)
+
+
+def _forward_logits(*args: Any) -> tuple[torch.Tensor, ...]:
+    return _run_forward(("out", "lse", "max_logits"), _fake_forward_logits(*args), *args)
+
+
+def _run_forward(roles: tuple[str, ...], made: tuple[torch.Tensor, ...], q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
+                 *extra: Any) -> tuple[torch.Tensor, ...]:
     tensors, options = _split(q, extra)
     if "cu_seqlens_q" in tensors and not options.get("fill_padding"):
-        out.zero_()  # rows of no sequence are not written
-        lse.zero_()
+        for x in made:
+            x.zero_()  # rows of no sequence are not written
     inputs = {"q": unit(q), "k": unit(k), "v": unit(v), **tensors}
-    run(_dense.build, _abi.ATTN_OP_SDPA_FWD, inputs, {"out": out, "lse": lse}, ("out", "lse"), options, scratch)
-    return out, lse
+    run(_dense.build_forward, _abi.ATTN_OP_SDPA_FWD, inputs, dict(zip(roles, made)), roles, options, scratch)
+    return made
 
 
 def _fake_backward(dout: torch.Tensor, dlse: torch.Tensor | None, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
@@ -64,6 +79,7 @@ def _backward(dout: torch.Tensor, dlse: torch.Tensor | None, q: torch.Tensor, k:
               out: torch.Tensor, lse: torch.Tensor, want: list[bool], *extra: Any) -> tuple[torch.Tensor, ...]:
     made = _fake_backward(dout, dlse, q, k, v, out, lse, want, *extra)
     tensors, options = _split(q, extra)
+    options.pop("out_dtype", None)  # out and dout are rounded to q's dtype: see _gradient
     if "cu_seqlens_q" in tensors and not options.get("fill_padding"):
         for x in made[:3]:
             x.zero_()
@@ -76,17 +92,18 @@ def _backward(dout: torch.Tensor, dlse: torch.Tensor | None, q: torch.Tensor, k:
     return made
 
 
-def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
     q, k, v, *extra = inputs
     ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(*output[2:])
     ctx.options = extra[len(TENSORS):]
-    ctx.save_for_backward(q, k, v, *output, *extra[:len(TENSORS)])
+    ctx.save_for_backward(q, k, v, *output[:2], *extra[:len(TENSORS)])
 
 
-def _gradient(ctx: Any, dout: torch.Tensor | None, dlse: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+def _gradient(ctx: Any, dout: torch.Tensor | None, dlse: torch.Tensor | None, *_: Any) -> tuple[torch.Tensor | None, ...]:
     q, k, v, out, lse, *tensors = ctx.saved_tensors
-    if dout is None:
-        dout = torch.zeros_like(out)
+    out = out.to(q.dtype)  # of a wider out_dtype: the backward takes both in q's
+    dout = torch.zeros_like(out) if dout is None else dout.to(q.dtype)
     want = [bool(needed) for needed in ctx.needs_input_grad[:6]]
     found = torch.ops.libattn.sdpa_bwd(dout, dlse, q, k, v, out, lse, want, *tensors, *ctx.options)
     grads = [x.to(like.dtype) if wanted else None
@@ -100,8 +117,11 @@ def _refuse_second(ctx: Any, *grads: Any) -> Any:
 
 for _device in ("cpu", "cuda"):
     torch.library.impl("libattn::sdpa_fwd", _device)(_forward)
+    torch.library.impl("libattn::sdpa_fwd_logits", _device)(_forward_logits)
     torch.library.impl("libattn::sdpa_bwd", _device)(_backward)
 torch.library.register_fake("libattn::sdpa_fwd")(_fake_forward)
+torch.library.register_fake("libattn::sdpa_fwd_logits")(_fake_forward_logits)
 torch.library.register_fake("libattn::sdpa_bwd")(_fake_backward)
-torch.library.register_autograd("libattn::sdpa_fwd", _gradient, setup_context=_setup)
+for _name in ("sdpa_fwd", "sdpa_fwd_logits"):
+    torch.library.register_autograd(f"libattn::{_name}", _gradient, setup_context=_setup)
 torch.library.register_autograd("libattn::sdpa_bwd", _refuse_second)

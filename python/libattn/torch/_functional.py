@@ -2,6 +2,7 @@
 """Functions on torch tensors: sdpa with every feature, mla, dist, torch's own scaled_dot_product_attention."""
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,19 +10,22 @@ from torch.overrides import TorchFunctionMode
 
 from .. import _abi
 from .._errors import error
+from . import _merge_op
 from ._dense_op import OPTIONS, TENSORS
 from ._sparse_op import SPARSE_OPTIONS
 from ._tensors import call
 
 _SDPA, _MLA = torch.ops.libattn.sdpa_fwd.default, torch.ops.libattn.mla_fwd.default
+_SDPA_LOGITS = torch.ops.libattn.sdpa_fwd_logits.default
+
 
 def _arguments(call: str, options: dict[str, Any], tensors: tuple[str, ...],
-               table: dict[str, tuple[str, Any]]) -> list[Any]:
-    """Keyword options in the order of a schema; an unknown name is refused as Python does."""
+               table: dict[str, tuple[str, Any]], absent: tuple[str, ...] = ()) -> list[Any]:
+    """Keyword options in the order of a schema; a name that is unknown, or absent from this call, is refused as Python does."""
     window = options.pop("window", None)
     if window is not None:
         options["window_left"], options["window_right"] = window
-    unknown = [name for name in options if name not in tensors and name not in table]
+    unknown = [name for name in options if name not in tensors and (name not in table or name in absent)]
     if unknown:
         raise TypeError(f"{call}() has no option {unknown[0]}")
     return [options.get(name) for name in tensors] + [options.get(name, default) for name, (_, default) in table.items()]
@@ -36,22 +40,25 @@ def _autocast(*tensors: torch.Tensor) -> list[torch.Tensor]:
     return [x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x for x in tensors]
 
 
-def sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, return_lse: bool = False, **options: Any) -> Any:
-    """Attention of q [B,HQ,SQ,D], k [B,HK,SK,D], v [B,HK,SK,DV] with autograd for q, k, v, mask, alibi, sink and through lse.
+def sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, return_lse: bool = False, return_max_logits: bool = False,
+         **options: Any) -> Any:
+    """Attention of q [B,HQ,SQ,D], k [B,HK,SK,D], v [B,HK,SK,DV] with autograd for q, k, v, mask, alibi, sink and through lse;
+    with return_max_logits (out, lse, max_logits). out_dtype="f32" leaves out as it was summed: its gradient is rounded to q's
+    dtype before the backward.
 
     Options as of libattn.sdpa: causal, bottom_right, scale, softcap, window, mask, alibi, alibi_form, sink, lse_with_sink,
-    deterministic, lse_empty_plus_inf, seqlens_q, seqlens_k, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, fill_padding, block_table.
+    deterministic, lse_empty_plus_inf, out_dtype, seqlens_q, seqlens_k, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, fill_padding, block_table.
     """
     q, k, v = _autocast(q, k, v)
     extra = _arguments("sdpa", options, TENSORS, OPTIONS)
-    out, lse = call(_SDPA, (q, k, v, *extra[:len(TENSORS)]), *extra[len(TENSORS):])
-    return (out, lse) if return_lse else out
+    found = call(_SDPA_LOGITS if return_max_logits else _SDPA, (q, k, v, *extra[:len(TENSORS)]), *extra[len(TENSORS):])
+    return found[0] if not (return_lse or return_max_logits) else tuple(found)
 
 
 def mla(q: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor, *, return_lse: bool = False,
         return_max_logits: bool = False, **options: Any) -> Any:
     """Sparse attention as libattn.mla, with autograd for q, kv and sink. Options: topk_length, sink, causal, scale, q_start,
-    k_stride, lse_base_2, lse_empty_plus_inf, deterministic, dkv_dtype.
+    k_stride, lse_base_2, lse_empty_plus_inf, deterministic, out_dtype, dkv_dtype.
     """
     q, kv = _autocast(q, kv)
     extra = _arguments("mla", options, ("topk_length", "sink"), SPARSE_OPTIONS)
@@ -65,7 +72,8 @@ def dist(q: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor, lse: torch.Te
     q, kv, lse = q.detach(), kv.detach(), lse.detach()
     q, kv = _autocast(q, kv)
     found: torch.Tensor = torch.ops.libattn.dist(q, kv, indices, lse, norm,
-                                                 *_arguments("dist", options, ("topk_length",), SPARSE_OPTIONS))
+                                                 *_arguments("dist", options, ("topk_length",), SPARSE_OPTIONS,
+                                                             ("out_dtype", "dkv_dtype")))
     return found
 
 
@@ -74,6 +82,16 @@ def mla_join(indices: torch.Tensor, *, group: int, seq_k: int, topk_length: torc
     """Joined lists of neighbouring queries, as libattn.mla_join; integers, so without gradients."""
     found: torch.Tensor = torch.ops.libattn.mla_join(indices, group, seq_k, topk_length, causal, q_start, k_stride,
                                                      union_limit)
+    return found
+
+
+def merge(outs: Sequence[torch.Tensor], lses: Sequence[torch.Tensor], *, out_dtype: str | None = None, lse_base_2: bool = False,
+          lse_empty_plus_inf: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    """out and lse over the keys of all parts from outs [..,DV] and lses [..], the results over keys of its own each, as
+    libattn.merge; with gradients of both."""
+    _merge_op.as_many(outs, lses)
+    found: tuple[torch.Tensor, torch.Tensor] = torch.ops.libattn.merge(list(outs), list(lses), out_dtype, lse_base_2,
+                                                                       lse_empty_plus_inf)
     return found
 
 

@@ -9,12 +9,12 @@ import torch
 from .. import _abi, _sparse
 from .._engine import run
 from .._errors import error
-from ._tensors import lse_dtype, scratch, stream, unit
+from ._tensors import lse_dtype, out_dtype, scratch, stream, unit
 
 SPARSE_OPTIONS: dict[str, tuple[str, Any]] = {
     "causal": ("bool", False), "scale": ("float?", None), "q_start": ("SymInt", 0), "k_stride": ("int", 0),
     "lse_base_2": ("bool", False), "lse_empty_plus_inf": ("bool", False), "deterministic": ("bool", False),
-    "dkv_dtype": ("str?", None),
+    "out_dtype": ("str?", None), "dkv_dtype": ("str?", None),
 }
 _SCALARS = ", ".join(f"{kind} {name}" for name, (kind, _) in SPARSE_OPTIONS.items())
 torch.library.define("libattn::mla_fwd", f"(Tensor q, Tensor kv, Tensor indices, Tensor? topk_length, Tensor? sink, {_SCALARS}) "
@@ -29,10 +29,10 @@ GRADIENTS = ("dq", "dkv", "dsink")
 VALUE_WIDTH = 512
 
 
-def _given(q: torch.Tensor, options: tuple[Any, ...], backward: bool) -> dict[str, Any]:
-    given = {name: value for (name, (_, default)), value in zip(SPARSE_OPTIONS.items(), options) if value != default}
-    if not backward:
-        given.pop("dkv_dtype", None)  # the forward's plan does not know it
+def _given(q: torch.Tensor, options: tuple[Any, ...], *others: str) -> dict[str, Any]:
+    """The options without those of another operator."""
+    given = {name: value for (name, (_, default)), value in zip(SPARSE_OPTIONS.items(), options)
+             if value != default and name not in others}
     return given | stream(q)
 
 
@@ -42,15 +42,15 @@ def _tensors(**tensors: torch.Tensor | None) -> dict[str, torch.Tensor]:
 
 def _fake_forward(q: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor, *extra: Any) -> tuple[torch.Tensor, ...]:
     rows = q.shape[:-1]
-    return q.new_empty((*rows, VALUE_WIDTH)), q.new_empty(rows, dtype=lse_dtype(q)), q.new_empty(rows, dtype=torch.float32)
+    return q.new_empty((*rows, VALUE_WIDTH), dtype=out_dtype(q, extra[-2])), q.new_empty(rows, dtype=lse_dtype(q)), q.new_empty(rows, dtype=torch.float32)
 
 
 def _forward(q: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor, topk_length: torch.Tensor | None,
              sink: torch.Tensor | None, *options: Any) -> tuple[torch.Tensor, ...]:
-    made = _fake_forward(q, kv, indices)
+    made = _fake_forward(q, kv, indices, *options)
     inputs = _tensors(q=unit(q), kv=unit(kv), indices=unit(indices), topk_length=topk_length, sink=sink)
     roles = ("out", "lse", "max_logits")
-    run(_sparse.build, _abi.ATTN_OP_MLA_FWD, inputs, dict(zip(roles, made)), roles, _given(q, options, False), scratch)
+    run(_sparse.build, _abi.ATTN_OP_MLA_FWD, inputs, dict(zip(roles, made)), roles, _given(q, options, "dkv_dtype"), scratch)
     return made
 
 
@@ -69,7 +69,7 @@ def _backward(dout: torch.Tensor, dlse: torch.Tensor | None, q: torch.Tensor, kv
     inputs = _tensors(q=unit(q), kv=unit(kv), indices=unit(indices), out=unit(out), lse=lse, dout=unit(dout), dlse=dlse,
                       topk_length=topk_length, sink=sink)
     outputs = {role: x for role, x, chosen in zip(GRADIENTS, made, want) if chosen}
-    run(_sparse.build_backward, _abi.ATTN_OP_MLA_BWD, inputs, outputs, tuple(outputs), _given(q, options, True), scratch)
+    run(_sparse.build_backward, _abi.ATTN_OP_MLA_BWD, inputs, outputs, tuple(outputs), _given(q, options, "out_dtype"), scratch)
     return made
 
 
@@ -82,7 +82,7 @@ def _dist(q: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor, lse: torch.T
     made = _fake_dist(q, kv, indices)
     inputs = _tensors(q=unit(q), kv=unit(kv), indices=unit(indices), lse=lse, topk_length=topk_length)
     run(_sparse.build_dist, _abi.ATTN_OP_DIST, inputs, {"dist": made}, ("dist",),
-        _given(q, options, False) | {"norm": norm}, scratch)
+        _given(q, options, "dkv_dtype", "out_dtype") | {"norm": norm}, scratch)
     return made
 
 
@@ -112,8 +112,8 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) 
 
 def _gradient(ctx: Any, dout: torch.Tensor | None, dlse: torch.Tensor | None, _: Any) -> tuple[torch.Tensor | None, ...]:
     q, kv, indices, out, lse, topk_length, sink = ctx.saved_tensors
-    if dout is None:
-        dout = torch.zeros_like(out)
+    out = out.to(q.dtype)  # of a wider out_dtype: the backward takes both in q's
+    dout = torch.zeros_like(out) if dout is None else dout.to(q.dtype)
     want = [bool(ctx.needs_input_grad[position]) for position in (0, 1, 4)]
     found = torch.ops.libattn.mla_bwd(dout, dlse, q, kv, indices, out, lse, want, topk_length, sink, *ctx.options)
     dq, dkv, dsink = (x if wanted else None for x, wanted in zip(found, want))

@@ -9,11 +9,14 @@ from torch.autograd import forward_ad
 
 from .. import _abi, _engine
 from .._errors import error
-from .._tensor import CPU, View
+from .._tensor import CPU, DTYPE_WORDS, View
 
 DTYPES = {torch.float32: _abi.ATTN_F32, torch.float16: _abi.ATTN_F16, torch.bfloat16: _abi.ATTN_BF16,
           torch.float64: _abi.ATTN_F64, torch.int32: _abi.ATTN_I32, torch.int64: _abi.ATTN_I64,
           torch.bool: _abi.ATTN_BOOL, torch.uint8: _abi.ATTN_BOOL}
+
+
+_WORDS = {word: dtype for word, code in DTYPE_WORDS.items() for dtype, known in DTYPES.items() if known == code}
 
 
 def view(role: str, x: torch.Tensor) -> View:
@@ -82,12 +85,21 @@ def unit(x: torch.Tensor) -> torch.Tensor:
     return x if x.stride(-1) == 1 or x.shape[-1] <= 1 else x.contiguous()
 
 
-def empty_like(x: torch.Tensor, width: int) -> torch.Tensor:
+def empty_like(x: torch.Tensor, width: int, dtype: torch.dtype | None = None) -> torch.Tensor:
     """New tensor in the shape of x with rows of `width`: [B,H,S,D] in memory order if x is, else in [B,S,H,D]'s."""
     *outer, heads, rows, _ = x.shape
     if x.stride(-3) < x.stride(-2):
-        return x.new_empty((*outer, rows, heads, width)).transpose(-3, -2)
-    return x.new_empty((*outer, heads, rows, width))
+        return x.new_empty((*outer, rows, heads, width), dtype=dtype).transpose(-3, -2)
+    return x.new_empty((*outer, heads, rows, width), dtype=dtype)
+
+
+def out_dtype(q: torch.Tensor, word: str | None) -> torch.dtype:
+    """dtype of out for the option out_dtype."""
+    if word is None:
+        return q.dtype
+    if word not in _WORDS:
+        raise error(_abi.ATTN_E_ENUM, f"out_dtype is {word!r}; expected one of {', '.join(_WORDS)}", "out_dtype")
+    return _WORDS[word]
 
 
 def lse_dtype(x: torch.Tensor) -> torch.dtype:
