@@ -18,7 +18,7 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
 
-GROUPS = ("start", "torch", "sparse", "graphs", "hf", "compat", "jax")
+GROUPS = ("start", "torch", "options", "sparse", "graphs", "hf", "compat", "jax")
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 

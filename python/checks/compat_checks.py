@@ -148,6 +148,121 @@ def cache(case):
 
 
 @check
+def rotated_and_padded_cache(case):
+    """flash_attn_with_kvcache of both: rotary embedding, cache_batch_idx, cache_leftpad."""
+    lengths, number, start = (
+        torch.tensor(x, dtype=torch.int32, device=case.device) for x in ([37, 300], [2, 0], [5, 130])
+    )
+    for name in ("flash_attn", "flash_attn_interface"):
+        module = libattn.compat.install(name)
+        q = case.random(2, 4, 16, 128, dtype=torch.bfloat16)
+        cache_k, cache_v = (case.random(3, 512, 2, 128, dtype=torch.bfloat16) for _ in range(2))
+        for words in ({}, {"cache_leftpad": start}):
+            out, lse = module.flash_attn_with_kvcache(
+                q,
+                cache_k,
+                cache_v,
+                cache_seqlens=lengths,
+                cache_batch_idx=number,
+                causal=True,
+                return_softmax_lse=True,
+                **words,
+            )
+            for b in range(2):
+                rows = slice(int(start[b]) if words else 0, int(lengths[b]))
+                right, right_lse = formula(
+                    q[b : b + 1], cache_k[number[b], rows][None], cache_v[number[b], rows][None], causal=True
+                )
+                case.close(f"{name} {[*words]}: out", out[b : b + 1], right, 1.6e-2)
+                case.close(f"{name} {[*words]}: lse", lse[b : b + 1], right_lse, 1e-3)
+        new_k, new_v = (case.random(2, 4, 2, 128, dtype=torch.bfloat16) for _ in range(2))
+        angle = torch.arange(512, device=case.device)[:, None] * torch.logspace(0, -4, 64, device=case.device)
+        before = cache_k.clone()
+        out = module.flash_attn_with_kvcache(
+            q, cache_k[:2], cache_v[:2], new_k, new_v, rotary_cos=angle.cos(), rotary_sin=angle.sin(), cache_seqlens=lengths,
+            causal=True
+        )  # fmt: skip
+        turn = torch.polar(torch.ones_like(angle), angle)
+
+        def turned(x, first):
+            pairs = torch.view_as_complex(x.float().unflatten(-1, (64, 2)))
+            return torch.view_as_real(pairs * turn[first : first + len(x), None]).flatten(-2).to(x.dtype)
+
+        for b, length in enumerate(lengths.tolist()):
+            keys = torch.cat([before[b, :length], turned(new_k[b], length)])
+            values = torch.cat([cache_v[b, :length], new_v[b]])
+            right, _ = formula(turned(q[b], length)[None], keys[None], values[None], causal=True)
+            case.close(f"{name} rotary: out", out[b : b + 1], right, 1.6e-2)
+            case.close(f"{name} rotary: keys", cache_k[b, : length + 4], keys, 1e-2)
+
+
+@check
+def flash_attn_4(case):
+    """flash_attn.cute: windows, sinks, packed queries on pages."""
+    module = libattn.compat.install("flash_attn.cute")
+    inputs = [
+        case.random(2, rows, heads, 64, dtype=torch.bfloat16, grad=True)
+        for rows, heads in ((113, 6), (203, 2), (203, 2))
+    ]
+    for label, words in {
+        "causal": {"causal": True},
+        "window": {"window_size": (None, -3)},
+        "softcap": {"softcap": 2.0},
+    }.items():
+        ours = {{"window_size": "window"}.get(name, name): x for name, x in words.items()}
+        compare(case, label, lambda *x: module.flash_attn_func(*x, **words), lambda *x: reference_4(*x, **ours), inputs)
+    sink = case.random(6).bfloat16().requires_grad_()
+    (out, lse), (right, bare) = module.flash_attn_func(*inputs, learnable_sink=sink), reference_4(*inputs, sink=sink)
+    case.close("sink: out", out, right, 1.6e-2)
+    case.close("sink: lse", lse, torch.logaddexp(bare, sink.double()[:, None]), 1e-3)
+    dout = case.random(*out.shape, dtype=out.dtype)
+    case.close(
+        "dsink", torch.autograd.grad(out, sink, dout)[0], torch.autograd.grad(right, sink, dout.double())[0], 6e-2
+    )
+    lengths, table = (torch.tensor(x, dtype=torch.int32, device=case.device) for x in ([60, 100], [[3, 1], [0, 2]]))
+    cu, rows = sequences(case, 30, 83)
+    q, pages_k, pages_v = (
+        case.random(*shape, 64, dtype=torch.bfloat16) for shape in ((113, 6), (4, 64, 2), (4, 64, 2))
+    )
+    out, _ = module.flash_attn_varlen_func(
+        q, pages_k, pages_v, cu_seqlens_q=cu, max_seqlen_q=83, seqused_k=lengths, page_table=table, causal=True
+    )
+    for b, mine in enumerate(rows):
+        keys, values = (x[table[b].long()].flatten(0, 1)[None, : int(lengths[b])] for x in (pages_k, pages_v))
+        case.close("pages", out[mine], formula(q[None, mine], keys, values, causal=True)[0][0], 1.6e-2)
+
+
+def reference_4(q, k, v, **words):
+    """As formula, lse -inf on rows without keys."""
+    out, lse = reference.sdpa(*(x.transpose(1, 2) for x in (q, k, v)), bottom_right=True, **words)
+    return out.transpose(1, 2), lse
+
+
+@check
+def decoding_of_flash_mla(case):
+    """flash_mla_with_kvcache: whole sequences on pages of bf16, one of no keys."""
+    module = libattn.compat.install("flash_mla")
+    lengths = torch.tensor([130, 64, 0], dtype=torch.int32, device=case.device)
+    for heads, key_heads, causal in ((128, 1, True), (16, 2, False)):
+        q = case.random(3, 2, heads, 576, dtype=torch.bfloat16)
+        pages = case.random(9, 64, key_heads, 576, dtype=torch.bfloat16)
+        table = torch.randperm(9, generator=case.generator, device=case.device).int().view(3, 3)
+        metadata, splits = module.get_mla_metadata()
+        out, lse = module.flash_mla_with_kvcache(q, pages, table, lengths, 512, metadata, splits, causal=causal)
+        case.must(not out[2].any() and bool((lse[2] == float("inf")).all()), "a sequence of no keys is no empty row")
+        share = heads // key_heads
+        for b in range(2):
+            for h in range(key_heads):
+                keys = pages[table[b].long(), :, h].flatten(0, 1)[: int(lengths[b]), None]
+                slots = torch.arange(len(keys), device=case.device, dtype=torch.int32).expand(2, 1, -1).clone()
+                slots[0, 0, -1] = -1 if causal else slots[0, 0, -1]
+                mine = slice(h * share, (h + 1) * share)
+                right, right_lse, _, _ = reference.mla(q[b, :, mine], keys, slots)
+                case.close(f"{heads} heads: out", out[b, :, mine], right, 1.6e-2)
+                case.close(f"{heads} heads: lse", lse[b, mine].T, right_lse, 1e-3)
+
+
+@check
 def flash_mla(case):
     module = libattn.compat.install("flash_mla")
     for sq, hq, sk, topk, d in ((33, 128, 700, 512, 576), (20, 64, 300, 128, 576), (20, 64, 300, 128, 512)):

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: MIT
+"""python/peers on small test files of the same form as the originals': results, refusals and their rows, the selection."""
+import importlib.util
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+ROOT = pathlib.Path(__file__).parents[2]
+PYTEST_FILE = '''
+import pytest, torch
+from flash_attn import flash_attn_func, flash_attn_extra
+from flash_attn.flash_attn_interface import USE_TRITON_ROCM
+from flash_attn.helper import helped
+
+def tensors():
+    assert not USE_TRITON_ROCM and helped
+    return torch.randn(1, 4, 2, 8, device="cuda", dtype=torch.float32)
+
+@pytest.mark.parametrize("d", [1, 2, 3])
+def test_flash_attn_bwd_overflow(d):
+    q = tensors()
+    assert flash_attn_func(q, q, q).device.type == "cpu"
+    if d == 2:
+        pytest.skip("not here")
+    assert d != 3, "three is wrong"
+
+@pytest.mark.parametrize("dropout_p", [0.0, 0.17])
+@pytest.mark.parametrize("seqlen_q,seqlen_k", [(97, 97), (5, 6)])
+@pytest.mark.parametrize("d", [64, 65])
+@pytest.mark.parametrize("causal", [False, True])
+def test_flash_attn_race_condition(seqlen_q, seqlen_k, d, dropout_p, causal):
+    assert (seqlen_q, seqlen_k, d, dropout_p) == (97, 97, 64, 0.0)
+
+def test_flash_attn_bwd_transpose():
+    flash_attn_func(*[tensors()] * 3, dropout_p=0.1)
+
+def test_flash_attn_bwd_varlen_overflow():
+    flash_attn_extra()
+
+def test_flash_attn_generator_arg_must_be_none():
+    assert False, "left out"
+
+def test_of_a_later_version():
+    assert False
+'''
+SCRIPT = '''
+import dataclasses, sys
+import torch
+import flash_mla
+
+@dataclasses.dataclass
+class TestParam:
+    number: int
+    num_runs: int = 10
+
+def run_test(p):
+    assert p.num_runs == 0
+    if p.number == 2:
+        flash_mla.flash_mla_sparse_fwd(torch.zeros(1, device="cuda"), None, None, 1.0, d_v=256)
+    assert p.number != 3, "three is wrong"
+    return p.number != 4
+
+if __name__ == '__main__':
+    torch.set_default_device(torch.device("cuda:0"))
+    failed = [number for number in range(6) if not run_test(TestParam(number))]
+    if failed:
+        sys.exit(1)
+'''
+
+
+def run(tmp_path, *words):
+    record = tmp_path / "record.json"
+    done = subprocess.run([sys.executable, ROOT / "python" / "peers", "--device", "cpu", "--record", record, "--jobs", "2", *words],
+                          capture_output=True, text=True, timeout=300, check=False)
+    assert record.exists(), done.stdout + done.stderr
+    with open(record, encoding="utf-8") as file:
+        return done, json.load(file)
+
+
+def test_a_suite_of_pytest(tmp_path):
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_flash_attn.py").write_text(PYTEST_FILE)
+    (tmp_path / "flash_attn").mkdir()
+    (tmp_path / "flash_attn" / "helper.py").write_text("helped = True\n")
+    done, record = run(tmp_path, "--flash-attention", str(tmp_path), "--suites", "flash-attn 2")
+    found = {line["case"]: line for line in record["cases"]}
+    assert done.returncode == 1
+    results = {case: line["result"] for case, line in found.items()}
+    assert {case: result for case, result in results.items() if "race" not in case} == {
+        "test_flash_attn_bwd_overflow[1]": "passed", "test_flash_attn_bwd_overflow[2]": "skipped",
+        "test_flash_attn_bwd_overflow[3]": "failed", "test_flash_attn_bwd_transpose": "refused",
+        "test_flash_attn_bwd_varlen_overflow": "failed", "test_of_a_later_version": "unknown"}
+    assert [result for case, result in results.items() if "race" in case] == ["passed"] * 2  # 2 of 16 values are chosen
+    assert "three is wrong" in found["test_flash_attn_bwd_overflow[3]"]["reason"]
+    assert "no row of docs/python.md" in found["test_flash_attn_bwd_varlen_overflow"]["reason"]
+    assert record["refused"] == [{"suite": "flash-attn 2", "feature": "dropout_p", "cases": 1}]
+    assert "3 passed, 2 failed, 1 refused, 1 skipped" in done.stdout
+
+
+def test_a_suite_that_is_a_program(tmp_path):
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_flash_mla_sparse_prefill.py").write_text(SCRIPT)
+    done, record = run(tmp_path, "--flash-mla", str(tmp_path), "--suites", "FlashMLA prefill")
+    results = {line["case"]: line["result"] for line in record["cases"]}
+    assert done.returncode == 1
+    assert results == {f"TestParam(number={number}, num_runs=10)": "passed" for number in (0, 1, 5)} | {
+        "TestParam(number=2, num_runs=10)": "refused", "TestParam(number=3, num_runs=10)": "failed",
+        "TestParam(number=4, num_runs=10)": "failed"}
+
+
+def test_the_selection(monkeypatch):
+    """Every suite names a published module with a row in docs/python.md, every choice has a reason."""
+    monkeypatch.syspath_prepend(ROOT / "python" / "peers")
+    place = importlib.util.spec_from_file_location("peers_main", ROOT / "python" / "peers" / "__main__.py")
+    main = importlib.util.module_from_spec(place)
+    place.loader.exec_module(main)
+    rows = main.documented(ROOT / "docs" / "python.md")
+    from libattn.compat import _MODULES
+    assert set(rows) == set(_MODULES)
+    for suite in main.SUITES.values():
+        assert set(suite.published) <= set(_MODULES) and suite.cases
+        assert all(cases.reason for cases in suite.cases) and all(suite.left_out.values())
+        assert not {cases.function for cases in suite.cases} & set(suite.left_out)
