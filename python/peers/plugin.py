@@ -65,7 +65,7 @@ def pytest_runtest_call(item):
     outcome = yield
     fault = outcome.excinfo[1] if outcome.excinfo else None
     took = perf_counter() - start
-    if isinstance(fault, pytest.skip.Exception):
+    if isinstance(fault, (pytest.skip.Exception, pytest.xfail.Exception)):
         LINES.write(case=item.name, result="skipped", reason=str(fault), seconds=round(took, 3))
     else:
         LINES.finish(item.name, fault, took)

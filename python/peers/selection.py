@@ -139,13 +139,9 @@ FLASH_ATTN_3 = Suite(
             120,
         ),
         Cases("test_flash_attn_cluster", "all"),
-        Cases(
-            "test_flash_attn_race_condition",
-            "1,000 runs with the same bits: a few, since each takes seconds",
-            {"d": [64, 128], _PAIRS: [(239, 1), (512, 512)]},
-        ),
     ),
     {
+        "test_flash_attn_race_condition": "takes 70 GiB of the GPU's memory for itself; version 2's has the same runs",
         "test_flash_attn_combine": "its merge of splits takes them in its kernels' own layout; libattn.merge is another call",
         "test_flash_attn_varlen_combine_linearize": "as test_flash_attn_combine",
         "test_flash3_bw_compatibility": "reads the schemas of the extension",

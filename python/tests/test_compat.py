@@ -244,6 +244,23 @@ def test_chunks(published):
         assert_close(packed[a:b].numpy(), right(q[:1, a:b], k[:1, first:last], v[:1, first:last])[0], 1e-13)
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_chunks_on_a_cache(published, packed):
+    """Rows before leftpad do not count as positions."""
+    module, chunk, lengths, start = published("flash_attn_interface"), 4, torch.tensor([9, 15]).int(), torch.tensor([3, 0]).int()
+    q, k, v = rows(2, 3, 2, 8), rows(2, 16, 2, 8, seed=1), rows(2, 16, 2, 8, seed=2)
+    words = {"cu_seqlens_q": torch.tensor([0, 2, 5]).int(), "max_seqlen_q": 3} if packed else {}
+    queries = [q[:1, :2], q[1:]] if packed else [q[:1], q[1:]]
+    found = module.flash_attn_with_kvcache(torch.cat([x[0] for x in queries]) if packed else q, k, v, cache_seqlens=lengths,
+                                           cache_leftpad=start, causal=True, attention_chunk=chunk, **words)
+    found = [found[:2], found[2:]] if packed else found
+    for b, (first, last) in enumerate(zip(start.tolist(), lengths.tolist())):
+        keys, count = last - first, queries[b].shape[1]
+        mask = (np.arange(count)[:, None] + keys - count) // chunk == np.arange(keys) // chunk
+        right, _ = expected(queries[b], k[b:b + 1, first:last], v[b:b + 1, first:last], causal=True, mask=mask[None, None])
+        assert_close(found[b].numpy(), right[0], 1e-13)
+
+
 @pytest.mark.parametrize("causal", [False, True])
 def test_decoding_of_flash_mla(published, causal):
     """Whole sequences on pages; two key heads; a sequence of no keys; a table with rubbish behind the last page."""
@@ -377,7 +394,6 @@ def test_refusals(published):
     table = torch.zeros(1, 1, dtype=torch.int32)
     for call, words in ((two.flash_attn_func, {"dropout_p": 0.1}), (three.flash_attn_func, {"q_descale": q}),
                         (three.flash_attn_func, {"qv": q}), (two.flash_attn_with_kvcache, {"rotary_cos": q}),
-                        (three.flash_attn_with_kvcache, {"attention_chunk": 4}),
                         (two.flash_attn_with_kvcache, {"cache_leftpad": table[0], "block_table": table}),
                         (two.flash_attn_with_kvcache, {"cache_batch_idx": table[0], "block_table": table})):
         with pytest.raises(libattn.UnsupportedError, match=next(iter(words))):

@@ -21,12 +21,14 @@ def tensors():
     assert not USE_TRITON_ROCM and helped
     return torch.randn(1, 4, 2, 8, device="cuda", dtype=torch.float32)
 
-@pytest.mark.parametrize("d", [1, 2, 3])
+@pytest.mark.parametrize("d", [1, 2, 3, 4])
 def test_flash_attn_bwd_overflow(d):
     q = tensors()
     assert flash_attn_func(q, q, q).device.type == "cpu"
     if d == 2:
         pytest.skip("not here")
+    if d == 4:
+        pytest.xfail("not yet")
     assert d != 3, "three is wrong"
 
 @pytest.mark.parametrize("dropout_p", [0.0, 0.17])
@@ -93,19 +95,19 @@ def test_a_suite_of_pytest(tmp_path):
     results = {case: line["result"] for case, line in found.items()}
     assert {case: result for case, result in results.items() if "race" not in case} == {
         "test_flash_attn_bwd_overflow[1]": "passed", "test_flash_attn_bwd_overflow[2]": "skipped",
-        "test_flash_attn_bwd_overflow[3]": "failed", "test_flash_attn_bwd_transpose": "refused",
+        "test_flash_attn_bwd_overflow[3]": "failed", "test_flash_attn_bwd_overflow[4]": "skipped", "test_flash_attn_bwd_transpose": "refused",
         "test_flash_attn_bwd_varlen_overflow": "failed", "test_of_a_later_version": "unknown"}
     assert [result for case, result in results.items() if "race" in case] == ["passed"] * 2  # 2 of 16 values are chosen
     assert "three is wrong" in found["test_flash_attn_bwd_overflow[3]"]["reason"]
     assert "no row of docs/python.md" in found["test_flash_attn_bwd_varlen_overflow"]["reason"]
     assert record["refused"] == [{"suite": "flash-attn 2", "feature": "dropout_p", "cases": 1}]
-    assert "3 passed, 2 failed, 1 refused, 1 skipped" in done.stdout
+    assert "3 passed, 2 failed, 1 refused, 2 skipped" in done.stdout
 
 
 def test_a_suite_that_is_a_program(tmp_path):
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "test_flash_mla_sparse_prefill.py").write_text(SCRIPT)
-    done, record = run(tmp_path, "--flash-mla", str(tmp_path), "--suites", "FlashMLA prefill")
+    done, record = run(tmp_path, "--flash-mla", str(tmp_path), "--suites", "FlashMLA prefill", "--jobs", "1")
     results = {line["case"]: line["result"] for line in record["cases"]}
     assert done.returncode == 1
     assert results == {f"TestParam(number={number}, num_runs=10)": "passed" for number in (0, 1, 5)} | {

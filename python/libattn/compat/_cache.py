@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from ._common import attention, refuse
+from ._common import attention, chunk_mask, refuse
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, first: torch.Tensor, interleaved: bool) -> torch.Tensor:
@@ -57,7 +57,7 @@ def with_cache(q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, k:
                table: torch.Tensor | None, rotary: tuple[Any, ...], scale: float | None, causal: bool,
                window_size: tuple[int, int], softcap: float, cu_q: torch.Tensor | None = None, max_q: int | None = None,
                cu_new: torch.Tensor | None = None, rotary_lengths: torch.Tensor | None = None,
-               **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
+               chunk: int = 0, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
     """out and lse of q [B,SQ,HQ,D], or packed [T,HQ,D] with cu_q and max_q; rotary: (cos, sin, interleaved), cos None without."""
     batch = len(q) if cu_q is None else len(cu_q) - 1
     refuse(rotary_cos=rotary[0] is not None and (cu_q is not None or cu_new is not None or k is None))
@@ -90,8 +90,13 @@ def with_cache(q: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, k:
         options["seqlens_k"] = lengths.int()
     elif cu_q is not None and table is not None:
         options["seqlens_k"] = torch.full((batch,), table.shape[1] * k_cache.shape[1], dtype=torch.int32, device=q.device)
+    longest = q.shape[1]
     if cu_q is not None:
-        options.update(cu_seqlens_q=cu_q, max_seqlen_q=len(q) if max_q is None else int(max_q))
+        longest = len(q) if max_q is None else int(max_q)
+        options.update(cu_seqlens_q=cu_q, max_seqlen_q=longest)
+    if chunk:
+        keys = k_cache.shape[1] * (1 if table is None else table.shape[1])
+        options["mask"] = chunk_mask(chunk, longest, keys, None if cu_q is None else cu_q.diff(), lengths, q.device)
     return attention(q, k_cache, v_cache, scale=scale, causal=causal, window_size=window_size, softcap=softcap, **options)
 
 

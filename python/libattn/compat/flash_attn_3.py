@@ -65,13 +65,13 @@ def flash_attn_with_kvcache(q: torch.Tensor, k_cache: torch.Tensor, v_cache: tor
                             rotary_interleaved: bool = True, scheduler_metadata: Any = None, num_splits: int = 0,
                             pack_gqa: bool | None = None, sm_margin: int = 0, return_softmax_lse: bool = False) -> Any:
     """q [B,SQ,HQ,D] or, with cu_seqlens_q, [TOTALQ,HQ,D] on a cache [B,S,HK,D] or pages [PAGES,PAGE,HK,D]; k and v, packed with
-    cu_seqlens_k_new, are written behind cache_seqlens first. Hints change no result and are left to the library."""
+    cu_seqlens_k_new, are written behind cache_seqlens first. attention_chunk makes a boolean mask, hints change no result."""
     refuse(qv=qv is not None, q_descale=q_descale is not None, k_descale=k_descale is not None,
-           v_descale=v_descale is not None, attention_chunk=attention_chunk)
+           v_descale=v_descale is not None)
     out, lse = with_cache(q, k_cache, v_cache, k, v, lengths=cache_seqlens, batch_idx=cache_batch_idx, leftpad=cache_leftpad,
                           table=page_table, rotary=(rotary_cos, rotary_sin, rotary_interleaved), scale=softmax_scale,
                           causal=causal, window_size=window_size, softcap=softcap, cu_q=cu_seqlens_q, max_q=max_seqlen_q,
-                          cu_new=cu_seqlens_k_new, rotary_lengths=rotary_seqlens)
+                          cu_new=cu_seqlens_k_new, rotary_lengths=rotary_seqlens, chunk=attention_chunk)
     return (out, lse) if return_softmax_lse else out
 
 
