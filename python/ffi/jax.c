@@ -181,6 +181,9 @@ static struct xla_error *gather(const struct xla_frame *frame, const char *roles
     return *roles ? refuse(frame, XLA_INVALID_ARGUMENT, "libattn: more roles than buffers") : NULL;
 }
 
+/* XLA's allocator refuses to promise more than this: the rest of the workspace's alignment is made here. */
+enum { XLA_ALIGNMENT = 16 };
+
 /* A plan, its workspace from XLA's allocator, and the work queued on XLA's stream. The workspace goes back to the
  * allocator at once, which hands memory on in the order of the stream. */
 static struct xla_error *queue(const struct xla_frame *frame, attn_ctx *ctx, attn_device device,
@@ -193,19 +196,20 @@ static struct xla_error *queue(const struct xla_frame *frame, attn_ctx *ctx, att
     if (status) return refuse_status(frame, status);
     attn_plan_info info = {.size = sizeof info};
     status = lib.attn_plan_get_info(plan, &info);
-    struct xla_allocate memory = {.size = sizeof memory, .context = frame->context, .bytes = info.workspace_bytes,
-                                  .alignment = 256};
+    uint64_t alignment = info.workspace_alignment > XLA_ALIGNMENT ? info.workspace_alignment : XLA_ALIGNMENT;
+    struct xla_allocate memory = {.size = sizeof memory, .context = frame->context,
+                                  .bytes = info.workspace_bytes + alignment, .alignment = XLA_ALIGNMENT};
     if (!status && info.workspace_bytes) fault = frame->api->allocate(&memory);
     if (!status && !fault) {
         args->stream = stream.stream;
-        args->workspace = memory.data;
+        if (memory.data) args->workspace = (char *)memory.data + (-(uintptr_t)memory.data & (alignment - 1));
         args->workspace_bytes = info.workspace_bytes;
         status = lib.attn_execute(plan, args);
     }
     if (status) fault = refuse_status(frame, status); /* before other calls replace the text */
     lib.attn_plan_release(plan);
     if (memory.data) {
-        struct xla_free release = {.size = sizeof release, .context = frame->context, .bytes = info.workspace_bytes,
+        struct xla_free release = {.size = sizeof release, .context = frame->context, .bytes = memory.bytes,
                                    .data = memory.data};
         struct xla_error *late = frame->api->free(&release);
         if (!fault) fault = late;

@@ -67,6 +67,116 @@ def run_on_simulator():
     print("simulated")
 
 
+def struct(**fields):
+    """Of XLA's foreign function interface: a size, a chain of extensions, then fields as in python/ffi/xla.h."""
+    return type("Struct", (ctypes.Structure,), {"_fields_": [("size", SIZE), ("extensions", POINTER), *fields.items()]})
+
+
+SIZE, POINTER, NUMBER, LONG = ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
+Version = struct(major=NUMBER, minor=NUMBER)
+Memory = struct(context=POINTER, bytes=SIZE, alignment=SIZE, data=POINTER)
+Release = struct(context=POINTER, bytes=SIZE, data=POINTER)
+Fault = struct(message=ctypes.c_char_p, code=NUMBER)
+Buffer = struct(dtype=NUMBER, data=POINTER, rank=LONG, shape=ctypes.POINTER(LONG))
+Listed = struct(n=LONG, types=POINTER, buffers=POINTER)
+Attributes = struct(n=LONG, types=POINTER, names=POINTER, values=POINTER)
+Frame = struct(api=POINTER, context=POINTER, stage=NUMBER, arguments=Listed, results=Listed, attributes=Attributes)
+
+
+class Text(ctypes.Structure):
+    _fields_ = [("start", ctypes.c_char_p), ("length", ctypes.c_size_t)]
+
+
+FUNCTIONS = ("error_create", "error_details", "error_destroy", "handler_register", "stream_get", "type_register", "context_get",
+             "state_set", "state_get", "allocate", "free", "pool_schedule", "pool_threads", "future_create", "future_available",
+             "future_error", "run_id_get", "ordinal_get")
+
+
+def call_handler_of_xla():
+    """The handler for GPUs on the stand-in driver, with an allocator like XLA's: it promises 16 bytes at most."""
+    from libattn import _abi, _library
+
+    lib, context, device = _library.lib, _library.context(), _abi.attn_device(1, 0)
+    handlers = ctypes.CDLL(str(pathlib.Path(lib._name).with_name("libattn_jax.so")))
+    handlers.attn_jax_open.restype, handlers.attn_jax_open.argtypes = ctypes.c_char_p, [ctypes.c_void_p]
+    handlers.attn_jax_use.restype, handlers.attn_jax_use.argtypes = None, [ctypes.c_void_p]
+    handlers.attn_jax_cuda.restype, handlers.attn_jax_cuda.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+    assert handlers.attn_jax_open(lib._handle) is None
+    handlers.attn_jax_use(context)
+    faults, taken = [], []
+
+    def memory_of(n_bytes):
+        found = ctypes.c_void_p()
+        _library.must(lib.attn_memory_alloc(context, device, n_bytes, ctypes.byref(found)))
+        return found.value
+
+    def allocate(asked):
+        memory = Memory.from_address(asked)
+        if memory.alignment > 16:
+            faults.append(f"Unsupported alignment: {memory.alignment}")
+            return 1
+        memory.data = memory_of(memory.bytes + 16) + 16
+        taken.append(memory.bytes)
+        return None
+
+    def free(asked):
+        taken.remove(Release.from_address(asked).bytes)
+
+    def error_create(asked):
+        faults.append(Fault.from_address(asked).message.decode())
+        return 1
+
+    kind = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
+    mine = {name: kind(function) for name, function in (("allocate", allocate), ("free", free), ("error_create", error_create),
+                                                        ("stream_get", lambda _: None), ("ordinal_get", lambda _: None))}
+
+    api, kept = struct(version=Version, internal=POINTER, **dict.fromkeys(FUNCTIONS, kind))(**mine), []
+
+    def pointers(objects):
+        kept.append((objects, (ctypes.c_void_p * len(objects))(*map(ctypes.addressof, objects))))
+        return ctypes.addressof(kept[-1][1])
+
+    def listed(shapes):
+        buffers = [Buffer(dtype=11, data=memory_of(4 * int(np.prod(shape))), rank=len(shape), shape=(ctypes.c_int64 * len(shape))(*shape))
+                   for shape in shapes]
+        types = (ctypes.c_int32 * len(buffers))(*[1] * len(buffers))
+        kept.append(types)
+        return Listed(n=len(buffers), types=ctypes.addressof(types), buffers=pointers(buffers))
+
+    texts = {"problem": b"sdpa_bwd b=1 hq=2 sq=40 sk=40 d=64 f32", "roles": b"q,k,v,out,lse,dout,dq,dk,dv"}
+    types = (ctypes.c_int32 * len(texts))(*[4] * len(texts))
+    names = pointers([Text(name.encode(), len(name)) for name in texts])
+    values = pointers([Text(text, len(text)) for text in texts.values()])
+    rows = (1, 2, 40, 64)
+    frame = Frame(api=ctypes.addressof(api), stage=3, arguments=listed([rows] * 4 + [rows[:3], rows]), results=listed([rows] * 3),
+                  attributes=Attributes(n=len(texts), types=ctypes.addressof(types), names=names, values=values))
+    plan = libattn_plan(texts["problem"].decode())
+    assert plan.workspace_bytes > 0
+    assert handlers.attn_jax_cuda(ctypes.addressof(frame)) is None and faults == [], faults
+    assert taken == []
+    print("handled")
+
+
+def libattn_plan(text):
+    from libattn import _abi, _engine, _library
+
+    problem = _abi.attn_problem()
+    _library.must(_library.lib.attn_problem_parse(text.encode(), ctypes.byref(problem)))
+    return _engine.plan_info(_engine.make_plan(problem, (1, 0), None))
+
+
+STAND_IN = SIMULATOR.parent / "tests" / "libcuda_stub.so"
+
+
+@pytest.mark.skipif(not STAND_IN.is_file() or not SIMULATOR.with_name("libattn_jax.so").is_file(), reason="no stand-in driver")
+def test_workspace_from_xla():
+    from test_calls import run_python
+
+    found = run_python(f"import sys; sys.path.insert(0, {os.path.dirname(__file__)!r}); import test_cuda; test_cuda.call_handler_of_xla()",
+                       ATTN_CUDA_DRIVER=str(STAND_IN), CUDA_STUB_DEVICES="90", ATTN_LOG="off")
+    assert found.stdout.strip() == "handled", found.stdout + found.stderr
+
+
 @pytest.mark.skipif(not SIMULATOR.is_file(), reason="no simulator beside the library")
 def test_cuda_arrays():
     from test_calls import run_python
