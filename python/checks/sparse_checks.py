@@ -62,9 +62,7 @@ def opcheck_sparse(case):
             [True] * 3,
             None,
             sink.detach(),
-            *options[:-2],
-            True,
-            *options[-1:],
+            *(True if name == "deterministic" else x for name, x in zip(SPARSE_OPTIONS, options)),
         ),
     )
     opcheck(torch.ops.libattn.dist.default, (*plain, slots, lse.detach(), "l1", None, *options))
