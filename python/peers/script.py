@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import collections
 import contextlib
 import io
 import os
@@ -38,10 +39,13 @@ def main():
     tree.body = [node for node in tree.body if not is_main(node)]
     module = sys.modules["peer"] = types.ModuleType("peer")
     exec(compile(tree, path, "exec"), module.__dict__)
-    run_one = getattr(module, choice.function)
+    run_one, seen = getattr(module, choice.function), collections.Counter()
 
     def run(case):
         name = repr(case)
+        seen[name] += 1
+        if seen[name] > 1:  # the same case again, with other numbers
+            name = f"{name} #{seen[name]}"
         if any(getattr(case, field) not in values for field, values in choice.values.items()):
             return Passed()
         if not chosen(name, choice.every * lines.fewer) or not lines.ours(name):

@@ -178,7 +178,7 @@ FLASH_ATTN_4 = Suite(
                     (2048, 2048),
                 ]
             },
-            25,
+            20,
         ),
         Cases(
             "test_flash_attn_varlen_output",
