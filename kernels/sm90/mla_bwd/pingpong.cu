@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: MIT
- * Sparse MLA backward on Hopper, a third schedule of the work of specialized.cu (formulas, items, tiles there): two
- * warpgroups by turns, a tile apart. One forms S, P and dS of a tile and then brings its dKV to memory; the other does
- * the same with the tile after it, so that what leaves the multiprocessor does so all the time, and the products of
- * the next tile stand beside it. CTAS = 2: an item is 128 heads, 64 in each CTA of a cluster, and the owners of a tile
- * in both CTAs sum most of its dKV before it goes to memory (pingpong_reduce_partial.h). Deterministic: dKV of a slot
- * is stored, not added (pingpong_store_rows.h; pairs sum all of it, pingpong_reduce_full.h, and the last CTAs of
- * a launch take no items but walk what the launch before has stored, overlapped_sum.h).
+ * Sparse MLA backward on Hopper, a third schedule, after specialized.cu (formulas, work tiles, key tiles there) and
+ * lockstep.cu: two warpgroups by turns, a tile apart. One forms S, P and dS of a tile and then brings its dKV to
+ * memory; the other does the same with the tile after it, so that what leaves the multiprocessor does so all the time,
+ * and the products of the next tile stand beside it. CTAS = 2: a work tile is 128 heads, 64 in each CTA of a cluster,
+ * and the owners of a tile in both CTAs sum most of its dKV before it goes to memory (pingpong_reduce_partial.h).
+ * Deterministic: dKV of a slot is stored, not added (pingpong_store_rows.h; pairs sum all of it,
+ * pingpong_reduce_full.h, and the last CTAs of a launch take no work tiles but sum what the launch before has stored,
+ * overlapped_sum.h).
  *
- * Added: producers also form the states of the next item's rows (row_stats_prefetch.h).
+ * Where dKV is added, not stored, and queries are apart, producers also form the states of the next work tile's rows
+ * (row_stats_prefetch.h).
  *
- *   producer   q, dout --> Q, dO (slice x when both have let go of the last item's)   kv rows by index --> K(n + 1)
+ *   producer   q, dout --> Q, dO (slice x when both have released the last work tile's)   kv rows by index --> K(n + 1)
  *   a   |S^T, dP^T(n) |P, dS(n)| dQ(n)|dKV(n), to memory ........................|dQ(n + 1)|S^T, dP^T(n + 2) ...
  *   b    dKV(n - 1) ............|dQ(n)|S^T, dP^T(n + 1)|P, dS(n + 1)| dQ(n + 1)|dKV(n + 1) ......................
  *

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: MIT
  * The dense forward with transposed scores, S^T = K Q^T: queries lie across the lanes, so that the softmax needs no
- * reduction across lanes. fwd.c calls it for tasks of many rows where the table has ukr/transposed.h. A task is flat
- * rows of one key head, in strips of 32. For each block of keys (load_block) each strip runs over steps of keys
- * (run_strip, run_step), on a fixed grid. Numbers are f32, or widened to it, or pairs of bf16:
+ * reduction across lanes. fwd.c calls it where it pays and the table has ukr/transposed.h. A task is flat rows of one
+ * key head, in strips of 32. For each block of keys (load_block) each strip runs over steps of keys (run_strip,
+ * run_step), on a fixed grid. Numbers are f32, or widened to it, or pairs of bf16:
  *
- *     K      rows as they are if they follow each other at once, else copied                 [n][depth]
+ *     K      rows in place if they are contiguous, else copied                               [n][depth]
  *     V      f32: the same; pairs: zipped by two keys                                        [n or n/2][width]
  *     Q      transposed; f32: times scale                                                    [depth][32]
- *     P      transposed probabilities of a step; its scores before                           [keys][32]
+ *     P      transposed scores of a step, then its probabilities                             [keys][32]
  *     O      transposed sums of a strip                                                      [width][32]
  *
- * The running max of a query is its largest score of the first step in which it sees a key, so that no step waits for a
- * maximum. Where the sum of a step passes MOST_SUM, the running max moves to that step's maximum, and the step's
- * exponentials are taken again. */
+ * The running max of a query is its largest score of the first step in which it sees a key, so that no step waits
+ * for a maximum. Where a row's sum within one step passes MOST_SUM, the running max moves to that step's maximum,
+ * and the step's exponentials are taken again. */
 #include "cpu/dense/fwd_transposed.h"
 
 #include "cpu/dense/bf16_operands.h"
@@ -38,7 +38,7 @@ static const struct attn_ukr_transposed *table(const struct attn_cpu_fwd *f) {
     return f->s.bf16 ? f->s.bf16->transposed : f->s.u->transposed;
 }
 
-/* 11 of 12 lanes are filled, or split-K. Else fwd.c's row-major strips of 14 rows waste less, but read keys more. */
+/* 11 of 12 lanes are filled at least, or split-K. Strips of 14 rows (fwd.c) waste less, but read keys more. */
 static int pays(const struct attn_cpu_fwd *f) {
     return f->splits > 1 || 12 * f->s.flat >= 11 * attn_cpu_sdpa_up(f->s.flat, HALF);
 }
@@ -69,8 +69,8 @@ void attn_cpu_transposed_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     f->keys = attn_cpu_sdpa_blocks(all, blocks) * f->step;
     const int64_t fit = TASK_BYTES / (ROWS * (depth + width) * real), strips = attn_cpu_sdpa_blocks(f->s.flat, ROWS);
     const int64_t most_rows = fit < 4 ? 4 : fit > MOST_STRIPS ? MOST_STRIPS : fit;
-    /* With all keys in one block a task reads them from where the one before it did, and may be small: where a
-     * processor is disturbed, others take more of them. */
+    /* With all keys in one block a task finds them in the cache where the one before left them, and may be small: where
+     * a core is preempted, others take more tasks. */
     f->stay = blocks == 1;
     int64_t want = strips * p->batch * p->heads_k / ((f->stay ? 16 : 4) * (int64_t)threads);
     want = want < 1 ? 1 : want > most_rows ? most_rows : want;
@@ -82,7 +82,7 @@ void attn_cpu_transposed_lay_out(struct attn_cpu_fwd *f, int32_t threads) {
     f->ldv = attn_cpu_sdpa_up(width, 16);
     attn_cpu_fwd_lay_out_partial(f);
 
-    /* Then queries and sums of one strip at a time stay in the first-level cache, too. */
+    /* With one block, queries and sums of one strip at a time stay in the first-level cache. */
     const int64_t held = f->stay ? ROWS : f->rows;
 
     f->offsets.end = 0;
@@ -111,7 +111,7 @@ struct work {
     const struct attn_cpu_fwd *f;
     const struct attn_ukr_transposed *u;
     struct attn_transposed_exp exp_args; /* less and offset: of the strip */
-    double natural;                      /* one unit of the exponent in units of ln: unit / exp_args.factor */
+    double natural;                      /* what offset 1 is in natural logarithms: unit / exp_args.factor */
     struct attn_core_seq seq;
     int64_t b, hk;
     struct attn_cpu_sdpa_row *row;

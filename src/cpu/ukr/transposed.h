@@ -1,7 +1,10 @@
-/* SPDX-License-Identifier: MIT Microkernels of the forward with transposed scores (dense/fwd_transposed.c): the 32
- * queries of a strip lie across the lanes. Q, P and O are transposed, q [depth][32], p [keys][32], o [width][32];
- * elements of K and V are broadcast one at a time. Each result is one chain of multiply-adds along the summed axis, so
- * it does not depend on how keys are cut.  An element is a number of f32 or a pair of bf16 (bf16.h) that travels as
+/* SPDX-License-Identifier: MIT
+ * Microkernels of the forward with transposed scores (dense/fwd_transposed.c): the 32 queries of a strip lie across
+ * the lanes. Q, P and O are transposed, q [depth][32], p [keys][32], o [width][32]; elements of K and V are broadcast
+ * one at a time. Each result is one chain of multiply-adds along the summed axis, so it does not depend on how keys
+ * are cut.
+ *
+ * An element is a number of f32 or a pair of bf16 (bf16.h) that travels as
  * one: then depth counts pairs of a key's columns, an odd last one filled up with 0, values are zipped by two keys, and
  * p has a row of pairs for two keys. */
 #ifndef ATTN_CPU_UKR_TRANSPOSED_H

@@ -15,13 +15,13 @@ _Static_assert(KP_DIST_SUM == ATTN_DIST_SUM && KP_DIST_MEAN == ATTN_DIST_MEAN &&
                "kernels/params/mla.h repeats attn.h");
 
 enum { THREADS = 256, WARPS = THREADS / 32, SCAN_THREADS = 1024, SLOTS_THREADS = 512, SLOTS_CTAS = 2, DIGIT_BITS = 8 };
-/* Row buffers when sums overlap the next chunk; most chunks of a group; least slots of a segment. */
+/* Buffers of slots' gradients when sums overlap the next chunk; most chunks of a group; least slots of a segment. */
 enum { PLACES = 3, MAX_GROUP = 16, LEAST_STRETCH = 64, BESIDE_WARPS = KP_MLA_ROWS_BESIDE_WARPS };
 /* A slot is a uint32 within the queries that are sorted together. */
 static const int64_t MAX_SORTED = INT64_C(1) << 31;
 
-/* Bytes of lists that are ordered together; parts of an item; chunks whose slots are sorted together, since a chunk has
- * too few to fill the device in each of six launches. */
+/* Bytes of lists that are ordered together; most splits of an item; chunks whose slots are sorted together, since a
+ * chunk has too few to fill the device in each of six launches. */
 static const int64_t LIST_BYTES = INT64_C(64) << 20, MAX_PARTS = 64, SORTED_TOGETHER = 4;
 
 /* The most shared memory of a step; MERGE's with one block. */
@@ -43,12 +43,13 @@ struct geometry {
     int64_t sort_blocks;
     int64_t block, merged; /* struct kp_mla_bwd_rows.block, share; 0: slots are sorted digit by digit */
     int64_t group, list;   /* chunks whose slots are sorted together; places from the list of one to that of the next */
-    int64_t turn, listed;  /* queries that the device works on at once; whose lists are ordered together */
-    int32_t shift, ranges; /* struct kp_mla_bwd_ranges; 0 ranges: lists are taken as they are */
-    int64_t n_posts;       /* struct kp_mla_bwd.posts; 0: CTAs are not kept together */
+    int64_t in_flight, listed; /* queries that the device works on at once; whose lists are ordered together */
+    int32_t shift, ranges;     /* struct kp_mla_bwd_ranges; 0 ranges: lists are taken as they are */
+    int64_t n_posts;           /* struct kp_mla_bwd.posts; 0: CTAs are not kept together */
     int32_t stretch_shift, stretches;
-    int64_t whole, parts, share; /* queries whose items are whole; parts of the others' */
-    int beside;                  /* rows of a chunk are walked beside the next one's items */
+    int64_t whole, parts,
+        share;  /* queries before the first whose item is split; splits of an item; struct kp_mla_bwd */
+    int beside; /* rows of a chunk are walked beside the next one's items */
     uint64_t rows, sum, part_dist, part_dq, pairs[PLACES], parts_beside, keys[2], slots[2], counts, scanned, totals,
         parts_of_rows, ds, lists, lengths, places, posts, end;
 };
@@ -80,13 +81,13 @@ static void choose_ranges(struct geometry *g, const struct attn_cuda_mla_bwd_mai
     const int64_t ctas_an_item = g->head_blocks * (m->cluster > 1 ? m->cluster : 1);
     g->listed = g->queries;
     if (m->pairs || p->topk <= 0 || p->seq_k <= cache / 2 / row) return;
-    g->turn = l->n_sms > ctas_an_item ? l->n_sms / ctas_an_item : 1;
-    if (2 * lesser(g->turn, p->seq_q) * p->topk < p->seq_k) return;
+    g->in_flight = l->n_sms > ctas_an_item ? l->n_sms / ctas_an_item : 1;
+    if (2 * lesser(g->in_flight, p->seq_q) * p->topk < p->seq_k) return;
     while (row << (g->shift + 1) <= cache / 64 || (p->seq_k - 1) >> g->shift >= KP_MLA_RANGES_MOST) g->shift++;
     g->ranges = (int32_t)((p->seq_k - 1) >> g->shift) + 1;
-    if (!m->together && p->seq_k > 2 * cache / row) g->chunk = lesser(g->queries, g->turn);
-    const int64_t pairs_of_rounds = LIST_BYTES / (int64_t)sizeof(int32_t) / p->topk / (2 * g->turn);
-    g->listed = lesser(g->queries, pairs_of_rounds > 0 ? pairs_of_rounds * 2 * g->turn : 2 * g->turn);
+    if (!m->together && p->seq_k > 2 * cache / row) g->chunk = lesser(g->queries, g->in_flight);
+    const int64_t pairs_of_rounds = LIST_BYTES / (int64_t)sizeof(int32_t) / p->topk / (2 * g->in_flight);
+    g->listed = lesser(g->queries, pairs_of_rounds > 0 ? pairs_of_rounds * 2 * g->in_flight : 2 * g->in_flight);
     if (!m->together) return;
     while (row << (g->stretch_shift + 1) <= cache / 8) g->stretch_shift++;
     g->stretches = (int32_t)((p->seq_k - 1) >> g->stretch_shift) + 1;
@@ -94,8 +95,7 @@ static void choose_ranges(struct geometry *g, const struct attn_cuda_mla_bwd_mai
 }
 
 /* The last round of items, if it is not full, and those of a problem without a full one are cut in parts, whose dq are
- * added up afterwards. Costs are in tiles, which take 7 us: a part's start, and its 147 KB of dq for each of its items.
- */
+ * added up afterwards. Costs are in tiles, which take 7 us: 0.017 of one for each split's start and 147 KB of dq. */
 static void choose_parts(struct geometry *g, const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,
                          const attn_problem *p) {
     const int64_t capacity = attn_cuda_mla_bwd_clusters(m, attn_cuda_limits_of(dev)->n_sms);
@@ -247,13 +247,13 @@ struct run {
     const attn_problem *p;
     const attn_args *args;
     struct geometry g;
-    union { /* of all steps; of ranges and finish */
+    union { /* kp: of every step; ranges: of RANGES, FINISH_DKV, FINISH_DIST and FINISH_DSINK */
         struct kp_mla_bwd kp;
         struct kp_mla_bwd_ranges ranges;
     };
-    struct kp_mla_cycles cycles; /* of the first step */
-    int64_t all, unprepared; /* rows and zeroes of the first step; its last, which are left to be done beside a sort */
-    int sorted;              /* which of kp.keys, kp.slots hold the sorted lists of the group of chunks */
+    struct kp_mla_cycles cycles; /* of PREPARE */
+    int64_t all, unprepared;     /* rows and zeroes of PREPARE; how many of its last are left, to overlap with a sort */
+    int sorted;                  /* which of kp.keys, kp.slots hold the sorted lists of the group of chunks */
     /* Beside items: the chunk whose rows are to be walked, n == 0: there is none; what walkers left of others. */
     struct kp_mla_bwd_rows left;
     struct {
@@ -543,7 +543,7 @@ static void set_parameters(struct run *r) {
         kp->stretch_shift = r->g.stretch_shift, kp->stretches = r->g.stretches;
     }
     r->ranges.n_posts = r->g.n_posts;
-    r->ranges.turn = r->g.turn;
+    r->ranges.turn = r->g.in_flight;
     r->ranges.shift = r->g.shift;
     r->ranges.ranges = r->g.ranges;
     kp->head_block = r->m->head_block;

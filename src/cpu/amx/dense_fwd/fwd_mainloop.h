@@ -40,16 +40,16 @@ INLINE struct place next_of(int kind, struct place place, int64_t span, const st
     return fuse_bool_mask(kind) ? bool_mask_step_after(place, span, end) : step_after(place, span);
 }
 
-/* Probabilities of the last steps, whose P V is still to be added. O is cut into `parts` parts of its columns. Each
- * step adds P V of the last `parts` steps to one part, the next step to the next part: each part is loaded and stored
- * once in `parts` steps. */
+/* Probabilities of the last steps, whose P V is still to be added. O is cut into `parts` slices of its columns. Step j
+ * adds P V of the last `parts` steps to slice j % parts, so that each slice is loaded and stored once in `parts`
+ * steps. */
 struct queue {
-    int64_t span, parts;            /* keys of a step; parts of O */
+    int64_t span, parts;            /* keys of a step; slices of O */
     float *p[QUEUE + 1];            /* oldest first; the last is that of the current step, being written */
     struct place places[QUEUE + 1]; /* the step of each */
-    int64_t done[QUEUE + 1];        /* by part of O: it has P V of the steps 0 .. done - 1 of all strips */
+    int64_t done[QUEUE + 1];        /* by slice of O: it has P V of the steps 0 .. done - 1 of all strips */
 };
-/* Adds P V of the n steps before the current one to part `part` of O. Where they belong to several strips, each run of
+/* Adds P V of the n steps before the current one to slice `part` of O. Where they belong to several strips, each run of
  * consecutive steps is added to its strip's O. pending: NULL, or where the sums go that earlier products left in the
  * tile registers. hold: leave the last sums in the tile registers. Returns where those belong. */
 INLINE float *visit(int hold, int64_t width, int64_t part, int64_t n, const struct queue *w, float *pending,
