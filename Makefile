@@ -73,8 +73,8 @@ tidy: build ## clang-tidy over the library and the command
 abi-check: build ## exported functions and struct layouts against abi.txt and tools/abi_layout.txt
 	@tools/check_abi.sh $(BUILD)/libattn.so
 
-ptxas-check: build ## registers, spills and stack of the GPU kernels against kernels/budget.tsv (of what was built as machine code: ATTN_CUDA_CODE=all)
-	@tools/ptxas_budget.py --table $(BUILD)/cuda
+ptxas-check: build ## GPU kernels' machine code: registers, spills, stack, serialisation (kernels/budget.tsv), instructions (kernels/sass.tsv); KERNEL='*_sm100_*'
+	@tools/ptxas_check.py --kernel '$(or $(KERNEL),*)' --jobs $(JOBS) --table --need-sass $(BUILD)
 
 python: build ## the Python package: types, tests on every Python from 3.10 on, the wheel in a clean environment
 	@tools/check_python.sh $(BUILD)

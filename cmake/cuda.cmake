@@ -139,9 +139,14 @@ function(attn_cuda_variant def line index)
   string(COMPARE NOTEQUAL "${exact}" "" exact)
 
   set(out ${attn_cuda_dir}/${name})
+  set(gate "")
+  if(NOT codes STREQUAL "-")
+    set(gate COMMAND ${PROJECT_SOURCE_DIR}/tools/ptxas_gate.sh ${out}.ptxas.txt)
+  endif()
   add_custom_command(OUTPUT ${out}.fatbin ${out}.ptx ${out}.ptx.fatbin ${out}.ptxas.txt
                      COMMAND ${PROJECT_SOURCE_DIR}/tools/compile_variant.sh "${ATTN_CUDA_CACHE}" ${attn_nvcc_version} ${ATTN_NVCC}
                              ${PROJECT_SOURCE_DIR} ${source} ${out} ${ptx} ${codes} ${attn_nvcc_flags} ${defines}
+                     ${gate}
                      DEPENDS ${source} ${attn_cuda_headers} ${PROJECT_SOURCE_DIR}/tools/compile_variant.sh
                      COMMENT "Compiling device kernel ${name}" VERBATIM)
   set_property(GLOBAL APPEND PROPERTY attn_cuda_images ${out}.fatbin ${out}.ptx)

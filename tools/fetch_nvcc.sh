@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 # Fetches the CUDA compiler from the Python packages that its maker publishes, by pip, into a folder of the build; CMake looks
-# there. Only what compiling device code needs: no driver, no libraries, nothing is installed into the system.
+# there, and the disassembler of make ptxas-check. No driver, no libraries, nothing is installed into the system.
 # usage: fetch_nvcc.sh [folder, default build/nvcc]
 set -eu
 cd "$(dirname "$0")/.."
 out=${1:-build/nvcc}
-packages='nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85'
+packages='nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-cuda-runtime==13.0.96 nvidia-cuda-cccl==13.0.85
+nvidia-cuda-nvdisasm==13.5.37' # reads machine code (make ptxas-check)
 if [ -x "$out/bin/nvcc" ] && [ "$(cat "$out/packages.txt" 2>/dev/null)" = "$packages" ]; then
     echo "$out/bin/nvcc is there"
     exit 0
