@@ -182,7 +182,7 @@ attn_status attn_cuda_leave(const struct attn_cuda_device *d, attn_status status
     return attn_cuda_fail(drv, r, ATTN_E_DEVICE_FAULT, "cuCtxPopCurrent", "cuda:%d", d->index);
 }
 
-attn_status attn_cuda_join(const struct attn_cuda_device *d, int *entered) {
+attn_status attn_cuda_context_push(const struct attn_cuda_device *d, int *entered) {
     const struct attn_cuda_driver *drv = &d->state->driver;
     const cu_context ours = atomic_load_explicit(&d->context, memory_order_acquire);
     cu_context now = NULL;
@@ -192,7 +192,7 @@ attn_status attn_cuda_join(const struct attn_cuda_device *d, int *entered) {
     return *entered ? attn_cuda_enter(d) : ATTN_OK;
 }
 
-attn_status attn_cuda_part(const struct attn_cuda_device *d, int entered, attn_status status) {
+attn_status attn_cuda_context_pop(const struct attn_cuda_device *d, int entered, attn_status status) {
     return entered ? attn_cuda_leave(d, status) : status;
 }
 
@@ -240,21 +240,21 @@ static attn_status alloc_cuda(struct attn_ctx *ctx, struct attn_core_device *dev
     (void)ctx;
     const struct attn_cuda_device *d = attn_cuda_device_of(dev);
     const struct attn_cuda_driver *drv = &d->state->driver;
-    cu_address at = 0;
+    cu_address address = 0;
     cu_capture_mode mode = CU_CAPTURE_RELAXED;
     *out = NULL;
     TRY(attn_cuda_enter(d));
     attn_status status = attn_cuda_capture_mode(d, &mode);
     if (status) return attn_cuda_leave(d, status);
-    cu_result r = drv->cuMemAlloc(&at, bytes);
+    cu_result r = drv->cuMemAlloc(&address, bytes);
     if (r) status = attn_cuda_fail(drv, r, ATTN_E_DEVICE_FAULT, "cuMemAlloc", "%zu bytes on cuda:%d", bytes, d->index);
     const attn_status back = attn_cuda_capture_mode(d, &mode);
-    if (back && !r) drv->cuMemFree(at);
+    if (back && !r) drv->cuMemFree(address);
     if (!status) status = back;
     status = attn_cuda_leave(d, status);
     if (status && !back && !r)
-        drv->cuMemFree(at); /* the thread could not be given back its own context: ours is still current */
-    if (!status) *out = (void *)(uintptr_t)at;
+        drv->cuMemFree(address); /* the thread could not be given back its own context: ours is still current */
+    if (!status) *out = (void *)(uintptr_t)address;
     return status;
 }
 
@@ -326,7 +326,7 @@ static attn_status stream_id(struct attn_ctx *ctx, struct attn_core_device *dev,
     cu_capture_status recording = CU_CAPTURE_NONE;
     attn_status status = ATTN_OK;
     int entered;
-    TRY(attn_cuda_join(d, &entered));
+    TRY(attn_cuda_context_push(d, &entered));
     cu_result r = drv->cuStreamIsCapturing(stream, &recording);
     if (r) {
         status = attn_cuda_fail(drv, r, ATTN_E_LAUNCH, "cuStreamIsCapturing", "the stream on cuda:%d", d->index);
@@ -336,7 +336,7 @@ static attn_status stream_id(struct attn_ctx *ctx, struct attn_core_device *dev,
     }
     *id = number;
     *capturing = recording != CU_CAPTURE_NONE;
-    return attn_cuda_part(d, entered, status);
+    return attn_cuda_context_pop(d, entered, status);
 }
 
 static const struct attn_core_rows sets[] = {
@@ -377,7 +377,7 @@ const struct attn_core_backend attn_cuda_backend = {
     .synchronize = synchronize,
     .merge = attn_cuda_merge,
     .hold = attn_cuda_hold,
-    .let_go = attn_cuda_let_go,
+    .let_go = attn_cuda_cache_close,
     .execute = attn_cuda_execute,
     .stream_id = stream_id,
 };

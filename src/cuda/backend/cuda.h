@@ -64,7 +64,7 @@ struct attn_cuda_work {
     size_t params_bytes;
     struct attn_cuda_grid grid;
 };
-/* Queue them on a stream, one behind the other, as attn_cuda_launch does; the context is exchanged once. */
+/* Queue them on a stream, one after the other, as attn_cuda_launch does; the context is exchanged once. */
 attn_status attn_cuda_launch_all(const struct attn_core_device *dev, const struct attn_cuda_work *work, int32_t n,
                                  void *stream);
 /* Queue a loaded variant on a stream. `params` is the kernel's one parameter struct, passed by value (at most 4 KiB).

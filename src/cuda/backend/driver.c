@@ -21,9 +21,10 @@ static const struct row calls[] = {ATTN_CUDA_CALLS(ROW)}, graph_calls[] = {ATTN_
 #undef ROW
 
 static int find(struct attn_cuda_driver *d, const struct row *row) {
-    void *at = dlsym(d->library, row->symbol);
-    memcpy((char *)d + row->offset, &at, sizeof at); /* POSIX: an object pointer holds a function's address */
-    return at != NULL;
+    void *function = dlsym(d->library, row->symbol);
+    memcpy((char *)d + row->offset, &function,
+           sizeof function); /* POSIX: an object pointer holds a function's address */
+    return function != NULL;
 }
 
 static attn_status resolve(struct attn_cuda_driver *d, const char *path) {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
  * Graphs that plans keep. A launch takes the host 3.4 us in the driver, a graph of several 1.2, and 0.5 more for each
- * kernel whose parameters are new: from its third execution on, a plan that launches more than once gathers its
+ * kernel whose parameters are new: from its third execution on, a plan that launches more than once records its
  * launches, compares them with what the stream's graph holds, and queues them as one launch of that graph. Its edges
  * are what the stream's order would be: the end of the kernel before, or for an early launch its permission to begin.
  * - A driver runs an executable graph once at a time: a plan has a few, each bound to the stream that it served last.
- *   Two threads must not use one at a time: each has a lock, which is only ever tried. Who gets none launches directly,
- *   and so does who records a graph of his own.
+ *   Two threads must not use one at a time: each has a lock, which is only ever tried. A thread that gets none launches
+ *   directly, and so does a caller that records a graph of its own.
  * - They are made of nodes, not by recording a stream: while one of a context records, the driver refuses to wait for
  *   the context, in all threads.
  * - What has been queued keeps its parameters ("modifications only affect future launches": driver API,
@@ -40,7 +40,7 @@ struct step {
     size_t bytes;
     uint64_t stale; /* 1: the executable graph has other values */
 };
-_Static_assert(sizeof(void *) != 8 || sizeof(struct step) % 16 == 0, "parameters stand behind the steps");
+_Static_assert(sizeof(void *) != 8 || sizeof(struct step) % 16 == 0, "parameters follow the steps");
 
 struct entry {
     _Atomic uintptr_t key;  /* of the stream; 0: none */
@@ -63,31 +63,31 @@ struct replay {
     _Alignas(16) uint8_t room[ROOM_BYTES];
 };
 
-struct attn_cuda_gathering {
+struct attn_cuda_recorder {
     struct entry *entry; /* NULL: launches are counted, and queued */
     int32_t n;
     uint32_t bytes;
     uint8_t misfit;
 };
-_Thread_local struct attn_cuda_gathering *attn_cuda_gathering;
+_Thread_local struct attn_cuda_recorder *attn_cuda_recorder;
 
 static uint32_t rounded(size_t bytes) { return (uint32_t)((bytes + 15) / 16 * 16); }
 
-/* ------------------------------------------------------------------ gathering ---------------------- */
+/* ------------------------------------------------------------------ recorder ----------------------- */
 
 /* The step that comes next; NULL if the graph has none, or there is no room for another. */
-static struct step *next(struct attn_cuda_gathering *g, size_t params_bytes) {
+static struct step *next(struct attn_cuda_recorder *g, size_t params_bytes) {
     const struct entry *e = g->entry;
-    const uint32_t at = g->bytes;
+    const uint32_t offset = g->bytes;
     g->bytes += rounded(params_bytes);
     if (g->n >= (e->exec ? e->n : e->steps_room) || g->bytes > e->params_room) g->misfit = 1;
     if (g->misfit) return NULL;
     struct step *s = &e->steps[g->n++];
-    if (!e->exec) *s = (struct step){.params = e->params + at, .params_bytes = (uint32_t)params_bytes, .stale = 1};
+    if (!e->exec) *s = (struct step){.params = e->params + offset, .params_bytes = (uint32_t)params_bytes, .stale = 1};
     return s;
 }
 
-static int count(struct attn_cuda_gathering *g, size_t params_bytes) {
+static int count(struct attn_cuda_recorder *g, size_t params_bytes) {
     g->n++;
     g->bytes += rounded(params_bytes);
     return 0;
@@ -103,8 +103,8 @@ static int same_values(const struct step *s, const struct attn_cuda_work *w) {
            a->shared_bytes == b->shared_bytes && !memcmp(s->params, w->params, w->params_bytes);
 }
 
-int attn_cuda_gather(const struct attn_cuda_work *w) {
-    struct attn_cuda_gathering *g = attn_cuda_gathering;
+int attn_cuda_record(const struct attn_cuda_work *w) {
+    struct attn_cuda_recorder *g = attn_cuda_recorder;
     if (!g->entry) return count(g, w->params_bytes);
     struct step *s = next(g, w->params_bytes);
     if (!s) return 1;
@@ -122,8 +122,8 @@ int attn_cuda_gather(const struct attn_cuda_work *w) {
     return 1;
 }
 
-int attn_cuda_gather_fill(void *memory, size_t bytes) {
-    struct attn_cuda_gathering *g = attn_cuda_gathering;
+int attn_cuda_record_fill(void *memory, size_t bytes) {
+    struct attn_cuda_recorder *g = attn_cuda_recorder;
     if (!g->entry) return count(g, 0);
     struct step *s = next(g, 0);
     if (s && s->variant) g->misfit = 1;
@@ -148,7 +148,7 @@ static cu_fill_node fill_of(const struct step *s) {
     return (cu_fill_node){.to = (cu_address)(uintptr_t)s->memory, .element = 1, .width = s->bytes, .height = 1};
 }
 
-/* One more node, behind that of the step before; as a stream would order a direct launch. *call: what failed. */
+/* One more node, after that of the step before; as a stream would order a direct launch. *call: what failed. */
 static cu_result add_step(const struct attn_cuda_device *d, cu_graph graph, const struct step *before, struct step *s,
                           const char **call) {
     static const cu_edge as_it_ends = {.from_port = CU_PORT_EARLY, .type = CU_EDGE_EARLY};
@@ -235,7 +235,7 @@ static cu_result set_steps(const struct attn_cuda_device *d, struct entry *e, co
     return CU_OK;
 }
 
-/* Make or bring up to date the graph of what has been gathered. */
+/* Make or bring up to date the graph of what has been recorded. */
 static cu_result make_ready(const struct attn_cuda_device *d, struct entry *e, const char **call) {
     const struct attn_cuda_driver *drv = &d->state->driver;
     int stale = !e->exec;
@@ -265,10 +265,10 @@ static void give_up(struct replay *r, const struct attn_cuda_device *d, const ch
 /* Queue directly and see what an execution consists of. */
 static attn_status watch(struct replay *r, const struct attn_plan *plan, const struct attn_kernel *k,
                          const attn_args *args) {
-    struct attn_cuda_gathering g = {0};
-    attn_cuda_gathering = &g;
+    struct attn_cuda_recorder g = {0};
+    attn_cuda_recorder = &g;
     const attn_status status = attn_core_launch_now(plan, k, args);
-    attn_cuda_gathering = NULL;
+    attn_cuda_recorder = NULL;
     if (status) return status;
     if (g.n > atomic_load_explicit(&r->launches, memory_order_relaxed)) {
         atomic_store_explicit(&r->bytes, g.bytes, memory_order_relaxed);
@@ -286,12 +286,12 @@ static int take_room(struct replay *r, struct entry *e) {
     if (launches < LEAST || (size_t)launches > ROOM_BYTES / sizeof(struct step)) return 0;
     const uint32_t steps = (uint32_t)launches * (uint32_t)sizeof(struct step), bytes = steps + params;
     if (atomic_load_explicit(&r->taken, memory_order_relaxed) + bytes > ROOM_BYTES) return 0;
-    const uint32_t at = atomic_fetch_add_explicit(&r->taken, bytes, memory_order_relaxed);
-    if (at + bytes > ROOM_BYTES) return 0;
+    const uint32_t offset = atomic_fetch_add_explicit(&r->taken, bytes, memory_order_relaxed);
+    if (offset + bytes > ROOM_BYTES) return 0;
     e->steps_room = launches;
     e->params_room = params;
-    e->steps = (struct step *)(void *)(r->room + at);
-    e->params = r->room + at + steps;
+    e->steps = (struct step *)(void *)(r->room + offset);
+    e->params = r->room + offset + steps;
     return 1;
 }
 
@@ -339,12 +339,12 @@ static struct entry *enter(struct replay *r, const void *stream) {
 }
 
 /* 1: what is to be queued stands in the entry. */
-static int gather(struct entry *e, const struct attn_cuda_driver *drv, const struct attn_plan *plan,
+static int record(struct entry *e, const struct attn_cuda_driver *drv, const struct attn_plan *plan,
                   const struct attn_kernel *k, const attn_args *args) {
-    struct attn_cuda_gathering g = {.entry = e};
-    attn_cuda_gathering = &g;
+    struct attn_cuda_recorder g = {.entry = e};
+    attn_cuda_recorder = &g;
     const attn_status status = attn_core_launch_now(plan, k, args);
-    attn_cuda_gathering = NULL;
+    attn_cuda_recorder = NULL;
     if (status) return 0; /* the direct way will say so */
     if (!e->exec && !g.misfit) e->n = g.n;
     if (!g.misfit && g.n == e->n && g.n >= LEAST) {
@@ -366,7 +366,7 @@ static int replayed(struct replay *r, struct entry *e, const struct attn_plan *p
     cu_capture_status recording = CU_CAPTURE_NONE;
     const char *call = "";
     if (drv->cuStreamIsCapturing(args->stream, &recording) || recording != CU_CAPTURE_NONE) return 0;
-    if (!gather(e, drv, plan, k, args)) return 0;
+    if (!record(e, drv, plan, k, args)) return 0;
     cu_result result = make_ready(d, e, &call);
     if (!result) {
         call = "cuGraphLaunch";
@@ -385,10 +385,10 @@ attn_status attn_cuda_execute(const struct attn_plan *plan, const struct attn_ke
     if (atomic_load_explicit(&r->launches, memory_order_relaxed) < LEAST) return attn_core_launch_now(plan, k, args);
     struct entry *e = enter(r, args->stream);
     if (!e) return attn_core_launch_now(plan, k, args);
-    attn_status status = attn_cuda_join(d, &entered);
+    attn_status status = attn_cuda_context_push(d, &entered);
     if (!status) {
         done = replayed(r, e, plan, k, args);
-        status = attn_cuda_part(d, entered, ATTN_OK);
+        status = attn_cuda_context_pop(d, entered, ATTN_OK);
     }
     unlock(e);
     return done || status ? status : attn_core_launch_now(plan, k, args);
@@ -404,7 +404,7 @@ attn_status attn_cuda_hold(struct attn_ctx *ctx, struct attn_core_device *dev, v
     return *held ? ATTN_OK : ATTN_E_MEMORY;
 }
 
-void attn_cuda_let_go(struct attn_ctx *ctx, struct attn_core_device *dev, void *held) {
+void attn_cuda_cache_close(struct attn_ctx *ctx, struct attn_core_device *dev, void *held) {
     const struct attn_cuda_device *d = attn_cuda_device_of(dev);
     const struct attn_cuda_driver *drv = &d->state->driver;
     struct replay *r = held;

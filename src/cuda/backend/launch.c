@@ -68,14 +68,14 @@ attn_status attn_cuda_launch_all(const struct attn_core_device *dev, const struc
     attn_status status = ATTN_OK;
     int entered;
     for (int32_t i = 0; i < n; i++) TRY(check(d, &work[i]));
-    if (attn_cuda_gathering) {
-        int gathered = 0;
-        for (int32_t i = 0; i < n; i++) gathered = attn_cuda_gather(&work[i]);
-        if (gathered) return ATTN_OK;
+    if (attn_cuda_recorder) {
+        int recorded = 0;
+        for (int32_t i = 0; i < n; i++) recorded = attn_cuda_record(&work[i]);
+        if (recorded) return ATTN_OK;
     }
-    TRY(attn_cuda_join(d, &entered));
+    TRY(attn_cuda_context_push(d, &entered));
     for (int32_t i = 0; i < n && !status; i++) status = queue(d, &work[i], stream);
-    return attn_cuda_part(d, entered, status);
+    return attn_cuda_context_pop(d, entered, status);
 }
 
 attn_status attn_cuda_launch(const struct attn_core_device *dev, const struct attn_cuda_variant *variant,
@@ -88,11 +88,11 @@ attn_status attn_cuda_fill_zero(const struct attn_core_device *dev, void *memory
     const struct attn_cuda_device *d = attn_cuda_device_of(dev);
     const struct attn_cuda_driver *drv = &d->state->driver;
     int entered;
-    if (!bytes || (attn_cuda_gathering && attn_cuda_gather_fill(memory, bytes))) return ATTN_OK;
-    TRY(attn_cuda_join(d, &entered));
+    if (!bytes || (attn_cuda_recorder && attn_cuda_record_fill(memory, bytes))) return ATTN_OK;
+    TRY(attn_cuda_context_push(d, &entered));
     cu_result r = drv->cuMemsetD8Async((cu_address)(uintptr_t)memory, 0, bytes, stream);
     attn_status status =
         r ? attn_cuda_fail(drv, r, ATTN_E_LAUNCH, "cuMemsetD8Async", "%zu bytes on cuda:%d", bytes, d->index)
           : wait(d, stream, "a fill with zeroes");
-    return attn_cuda_part(d, entered, status);
+    return attn_cuda_context_pop(d, entered, status);
 }

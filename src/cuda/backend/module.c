@@ -11,13 +11,13 @@
 const struct attn_cuda_variant *attn_cuda_variant_find(const char *symbol) {
     int32_t low = 0, high = attn_cuda_n_variants;
     while (low < high) {
-        const int32_t at = low + (high - low) / 2;
-        const int order = strcmp(symbol, attn_cuda_variants[at].symbol);
-        if (order == 0) return &attn_cuda_variants[at];
+        const int32_t middle = low + (high - low) / 2;
+        const int order = strcmp(symbol, attn_cuda_variants[middle].symbol);
+        if (order == 0) return &attn_cuda_variants[middle];
         if (order < 0)
-            high = at;
+            high = middle;
         else
-            low = at + 1;
+            low = middle + 1;
     }
     return NULL;
 }
@@ -25,8 +25,8 @@ const struct attn_cuda_variant *attn_cuda_variant_find(const char *symbol) {
 /* Symbols of rows stand still, and not many are launched: the place of one says where it was found last time. */
 const struct attn_cuda_variant *attn_cuda_variant_of(const struct attn_core_device *dev, const char *symbol) {
     struct attn_cuda_device *d = attn_cuda_device_of(dev);
-    const uintptr_t at = (uintptr_t)symbol;
-    _Atomic(const struct attn_cuda_variant *) *const slot = &d->near[(at >> 3 ^ at >> 9) % ATTN_CUDA_NEAR];
+    const uintptr_t address = (uintptr_t)symbol;
+    _Atomic(const struct attn_cuda_variant *) *const slot = &d->near[(address >> 3 ^ address >> 9) % ATTN_CUDA_NEAR];
     const struct attn_cuda_variant *v = atomic_load_explicit(slot, memory_order_relaxed);
     if (v && !strcmp(v->symbol, symbol)) return v;
     v = attn_cuda_variant_find(symbol);

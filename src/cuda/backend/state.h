@@ -50,9 +50,9 @@ static inline struct attn_cuda_device *attn_cuda_device_of(const struct attn_cor
 attn_status attn_cuda_enter(const struct attn_cuda_device *d);
 attn_status attn_cuda_leave(const struct attn_cuda_device *d, attn_status status);
 /* The same for launches: most callers work in the device's context, and to ask is cheaper than to exchange it twice.
- * *entered: part() has to give the thread back its own. */
-attn_status attn_cuda_join(const struct attn_cuda_device *d, int *entered);
-attn_status attn_cuda_part(const struct attn_cuda_device *d, int entered, attn_status status);
+ * *entered: the pop has to give the thread back its own. */
+attn_status attn_cuda_context_push(const struct attn_cuda_device *d, int *entered);
+attn_status attn_cuda_context_pop(const struct attn_cuda_device *d, int entered, attn_status status);
 /* Allocating and loading are no work of a stream, but while one of the process records a graph the driver refuses them,
  * and spoils the recording, unless the thread says that it knows: exchange its mode for CU_CAPTURE_RELAXED before, and
  * again after. */
@@ -60,15 +60,15 @@ attn_status attn_cuda_capture_mode(const struct attn_cuda_device *d, cu_capture_
 
 /* graph_cache.c: graphs that plans keep (struct attn_core_backend's hold, let_go, execute). */
 attn_status attn_cuda_hold(struct attn_ctx *ctx, struct attn_core_device *dev, void **held);
-void attn_cuda_let_go(struct attn_ctx *ctx, struct attn_core_device *dev, void *held);
+void attn_cuda_cache_close(struct attn_ctx *ctx, struct attn_core_device *dev, void *held);
 attn_status attn_cuda_execute(const struct attn_plan *plan, const struct attn_kernel *k, void *held,
                               const attn_args *args);
-/* An execution that is gathered instead of queued: launch.c hands what it has checked to attn_cuda_gather(), `params`
+/* An execution that is recorded instead of queued: launch.c hands what it has checked to attn_cuda_record(), `params`
  * NULL for a fill, and queues it only if that returns 0. */
-struct attn_cuda_gathering;
-extern _Thread_local struct attn_cuda_gathering *attn_cuda_gathering;
-int attn_cuda_gather(const struct attn_cuda_work *work);
-int attn_cuda_gather_fill(void *memory, size_t bytes);
+struct attn_cuda_recorder;
+extern _Thread_local struct attn_cuda_recorder *attn_cuda_recorder;
+int attn_cuda_record(const struct attn_cuda_work *work);
+int attn_cuda_record_fill(void *memory, size_t bytes);
 
 /* module.c: release every image of the device; its context is current. */
 void attn_cuda_modules_unload(struct attn_cuda_device *d);

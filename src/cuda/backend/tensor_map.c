@@ -34,7 +34,7 @@ attn_status attn_cuda_tensor_map(const struct attn_core_device *dev, const struc
     const struct attn_cuda_driver *drv = &d->state->driver;
     struct cu_tensor_map written;
     int entered;
-    TRY(attn_cuda_join(d, &entered));
+    TRY(attn_cuda_context_push(d, &entered));
     cu_result r =
         drv->cuTensorMapEncodeTiled(&written, CU_TENSOR_BF16, t->rank, (void *)(uintptr_t)t->address, t->size,
                                     t->stride, t->box, step, 0, (cu_tensor_swizzle)t->swizzle, CU_PROMOTE_256B, 0);
@@ -42,5 +42,5 @@ attn_status attn_cuda_tensor_map(const struct attn_core_device *dev, const struc
     const attn_status status = r ? attn_cuda_fail(drv, r, ATTN_E_LAUNCH, "cuTensorMapEncodeTiled",
                                                   "the tensor map of %s on cuda:%d", t->name, d->index)
                                  : ATTN_OK;
-    return attn_cuda_part(d, entered, status);
+    return attn_cuda_context_pop(d, entered, status);
 }

@@ -4,7 +4,7 @@
  * kernels/sm80/sdpa_bwd_wide.cu and what its header names. */
 #include "core/problem.h"
 #include "cuda/dense/dout.h"
-#include "cuda/dense/halves.h"
+#include "cuda/dense/f16x2.h"
 
 #include <inttypes.h>
 
@@ -14,7 +14,7 @@ enum { MAX_DIM = 512 };
 struct pair {
     const struct kp_sdpa_wide_config *keys, *queries;
 };
-/* A row. `rest`: what serves the heads that kernels of halves leave; else NULL. */
+/* A row. `rest`: what serves the heads that kernels of f16x2 operands leave; else NULL. */
 struct bwd_row {
     const struct pair *own, *rest;
 };
@@ -41,7 +41,7 @@ static int wants_sums(const attn_problem *p) { return attn_core_has(p, ATTN_GRAD
 /* How one of the two kernels is dealt to CTAs. */
 struct deal {
     struct attn_cuda_wide_memory memory;
-    int64_t tiles, slices, section, items;
+    int64_t tiles, slices, section, work_tiles;
 };
 
 /* A function of problem and device alone, so that workspace and launch agree. */
@@ -50,8 +50,8 @@ struct geometry {
     int64_t row_tiles, stat_rows;
     struct {
         int64_t lse, shift, share, dsink, dalibi, dq, end; /* bytes into the workspace */
-    } at;
-    struct attn_cuda_halves halves;
+    } offset;
+    struct attn_cuda_f16x2 split;
 };
 
 static struct deal deal_of(const struct kp_sdpa_wide_config *c, const struct attn_cuda_limits *l,
@@ -70,14 +70,14 @@ static struct deal deal_of(const struct kp_sdpa_wide_config *c, const struct att
                           1,
                   fit = l->l2_bytes / 2 / bytes;
     d.section = attn_cuda_section(heads, owns_keys ? 1 : group, fit);
-    d.items = d.tiles * d.slices * heads;
+    d.work_tiles = d.tiles * d.slices * heads;
     return d;
 }
 
 static int64_t take(int64_t *end, int64_t numbers, const attn_problem *p) {
-    const int64_t at = *end;
+    const int64_t offset = *end;
     *end += attn_cuda_blocks(numbers, 64) * 64 * (int64_t)attn_dtype_bytes(p->dtype);
-    return at;
+    return offset;
 }
 
 static struct geometry lay_out(const struct bwd_row *r, const struct attn_cuda_limits *l, const attn_problem *p) {
@@ -91,19 +91,19 @@ static struct geometry lay_out(const struct bwd_row *r, const struct attn_cuda_l
                                            ? attn_cuda_blocks(p->total_q, KP_WIDE_STAT_ROWS) + p->batch + 1
                                            : p->batch * g.row_tiles);
     const int64_t rows = p->heads_q * g.stat_rows;
-    g.at.lse = take(&g.at.end, rows, p);
-    g.at.shift = take(&g.at.end, rows, p);
-    g.at.share = take(&g.at.end, rows, p);
-    g.at.dsink = take(&g.at.end, attn_core_has(p, ATTN_GRAD_SINK) ? rows : 0, p);
-    g.at.dalibi = take(&g.at.end,
-                       attn_core_has(p, ATTN_GRAD_ALIBI)
-                           ? p->batch * p->heads_q * attn_cuda_blocks(p->seq_q, KP_SDPA_BWD_BIAS_TILE)
-                           : 0,
-                       p);
-    g.at.dq = take(&g.at.end, r->own->keys->sums ? rows * r->own->keys->cols : 0, p);
+    g.offset.lse = take(&g.offset.end, rows, p);
+    g.offset.shift = take(&g.offset.end, rows, p);
+    g.offset.share = take(&g.offset.end, rows, p);
+    g.offset.dsink = take(&g.offset.end, attn_core_has(p, ATTN_GRAD_SINK) ? rows : 0, p);
+    g.offset.dalibi = take(&g.offset.end,
+                           attn_core_has(p, ATTN_GRAD_ALIBI)
+                               ? p->batch * p->heads_q * attn_cuda_blocks(p->seq_q, KP_SDPA_BWD_BIAS_TILE)
+                               : 0,
+                           p);
+    g.offset.dq = take(&g.offset.end, r->own->keys->sums ? rows * r->own->keys->cols : 0, p);
     if (r->rest) {
-        g.halves = attn_cuda_halves(p, g.at.end, ATTN_CUDA_HALVES_MOST);
-        g.at.end = g.halves.end;
+        g.split = attn_cuda_f16x2(p, g.offset.end, ATTN_CUDA_F16X2_COUNT);
+        g.offset.end = g.split.end;
     }
     return g;
 }
@@ -125,8 +125,8 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
     const int64_t most = c->sums ? c->cols : MAX_DIM; /* slices would each add all of dQ */
     if (attn_cuda_sdpa_refuse(p, most, most, why) || refuse_images(dev, r->own, p, why) ||
         (c->sums && attn_cuda_refuse_image(dev, convert_symbol, 0, why)) ||
-        (r->rest && (attn_cuda_halves_refuse(p, why) || refuse_images(dev, r->rest, p, why) ||
-                     attn_cuda_refuse_image(dev, attn_cuda_halves_symbol, 0, why))) ||
+        (r->rest && (attn_cuda_f16x2_refuse(p, why) || refuse_images(dev, r->rest, p, why) ||
+                     attn_cuda_refuse_image(dev, attn_cuda_f16x2_symbol, 0, why))) ||
         attn_cuda_refuse_image(dev, h->prepare, 0, why) || attn_cuda_padding_refuse(dev, p, why) ||
         attn_cuda_dout_refuse(dev, why) || (wants_sums(p) && attn_cuda_refuse_image(dev, h->sums, 0, why)) ||
         (wants_bias(p) && attn_cuda_refuse_image(dev, h->bias, KP_WIDE_BIAS_SHARED_BYTES(r->own->keys->dtype), why)))
@@ -162,7 +162,7 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
     return 1e-5 + (compute > memory ? compute : memory) * (1 + 1e-4 * c->cols);
 }
 
-static uint64_t dout_offset(const struct geometry *g) { return (uint64_t)g->at.end; }
+static uint64_t dout_offset(const struct geometry *g) { return (uint64_t)g->offset.end; }
 
 static uint64_t workspace(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
     const struct geometry g = lay_out(k->impl, attn_cuda_limits_of(dev), p);
@@ -182,7 +182,7 @@ static attn_status prepare(const struct attn_kernel *k, struct attn_core_device 
         {h->prepare, 0, 1},
         {h->sums, 1024, wants_sums(p)},
         {h->bias, KP_WIDE_BIAS_SHARED_BYTES(r->own->keys->dtype), wants_bias(p)},
-        {attn_cuda_halves_symbol, 16, r->rest != NULL},
+        {attn_cuda_f16x2_symbol, 16, r->rest != NULL},
         {convert_symbol, 0, r->own->keys->sums},
     };
     attn_status status = attn_cuda_padding_prepare(dev, p);
@@ -206,12 +206,12 @@ static void set_geometry(struct kp_sdpa_bwd *kp, const struct geometry *g, const
                          const attn_problem *p, const attn_args *args) {
     const uint64_t base = (uint64_t)(uintptr_t)args->workspace;
     const int64_t bias_tiles = attn_cuda_blocks(p->seq_q, KP_SDPA_BWD_BIAS_TILE);
-    kp->stat_lse = base + (uint64_t)g->at.lse;
-    kp->stat_shift = base + (uint64_t)g->at.shift;
-    kp->stat_g = base + (uint64_t)g->at.share;
-    kp->dsink_row = kp->dsink ? base + (uint64_t)g->at.dsink : 0;
-    kp->dalibi_tile = kp->dalibi ? base + (uint64_t)g->at.dalibi : 0;
-    kp->dq_sum = c->sums && kp->dq.data ? base + (uint64_t)g->at.dq : 0;
+    kp->stat_lse = base + (uint64_t)g->offset.lse;
+    kp->stat_shift = base + (uint64_t)g->offset.shift;
+    kp->stat_g = base + (uint64_t)g->offset.share;
+    kp->dsink_row = kp->dsink ? base + (uint64_t)g->offset.dsink : 0;
+    kp->dalibi_tile = kp->dalibi ? base + (uint64_t)g->offset.dalibi : 0;
+    kp->dq_sum = c->sums && kp->dq.data ? base + (uint64_t)g->offset.dq : 0;
     kp->dim = c->cols;
     kp->stat_rows = g->stat_rows;
     kp->rows = KP_WIDE_STAT_ROWS;
@@ -240,15 +240,15 @@ static attn_status start_main(const struct attn_core_device *dev, const struct k
                               const attn_problem *p, struct kp_sdpa_wide_bwd kp, void *stream) {
     const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
     const struct deal d = deal_of(c, l, p);
-    /* Beside a kernel of halves as many CTAs as run at a time: mostly they find nothing to do. */
+    /* After a kernel of f16x2 operands as many CTAs as run at a time: mostly they find nothing to do. */
     const int64_t most = kp.wide.flags && !c->halves ? (int64_t)l->n_sms * d.memory.ctas : INT32_MAX;
     attn_cuda_wide_numbers(&kp.wide, p, &d.memory);
     if (attn_core_has(p, ATTN_SINK) && !attn_core_has(p, ATTN_LSE_WITH_SINK)) kp.wide.plain = 0; /* shares */
     kp.wide.slices = (int32_t)d.slices;
     kp.bwd.section = (int32_t)d.section;
     kp.tiles = (int32_t)d.tiles;
-    kp.items = d.items;
-    return start(dev, c->symbol, attn_cuda_lesser(d.items, most), 32 * c->warps, d.memory.bytes, &kp, sizeof kp,
+    kp.items = d.work_tiles;
+    return start(dev, c->symbol, attn_cuda_lesser(d.work_tiles, most), 32 * c->warps, d.memory.bytes, &kp, sizeof kp,
                  stream);
 }
 
@@ -260,21 +260,21 @@ static attn_status start_pair(const struct attn_core_device *dev, const struct p
     return status;
 }
 
-/* dq, dk, dv from halves; from f32 the heads that these leave. */
-static attn_status start_halves(const struct attn_core_device *dev, const struct bwd_row *r, const struct geometry *g,
-                                const attn_problem *p, const attn_args *args, struct kp_sdpa_wide_bwd kp) {
+/* dq, dk, dv from f16x2 operands; from f32 the heads that these leave. */
+static attn_status start_split(const struct attn_core_device *dev, const struct bwd_row *r, const struct geometry *g,
+                               const attn_problem *p, const attn_args *args, struct kp_sdpa_wide_bwd kp) {
     const struct kp_view *const from[] = {&kp.bwd.in.q, &kp.bwd.in.k, &kp.bwd.in.v, &kp.bwd.dout};
-    struct kp_view to[ATTN_CUDA_HALVES_MOST];
+    struct kp_view to[ATTN_CUDA_F16X2_COUNT];
     const uint64_t sums = kp.bwd.dq_sum;
     if (!kp.bwd.dq.data && !kp.bwd.dk.data && !kp.bwd.dv.data) return ATTN_OK;
-    attn_status status = attn_cuda_halves_start(dev, &g->halves, p, args, &kp.bwd.in, from, to, &kp.wide);
+    attn_status status = attn_cuda_f16x2_start(dev, &g->split, p, args, &kp.bwd.in, from, to, &kp.wide);
     kp.bwd.dq_sum = 0;
     if (!status) status = start_pair(dev, r->rest, p, &kp, args->stream);
     kp.bwd.dq_sum = sums;
-    kp.bwd.in.q = to[ATTN_CUDA_HALVES_Q];
-    kp.bwd.in.k = to[ATTN_CUDA_HALVES_K];
-    kp.bwd.in.v = to[ATTN_CUDA_HALVES_V];
-    kp.bwd.dout = to[ATTN_CUDA_HALVES_DOUT];
+    kp.bwd.in.q = to[ATTN_CUDA_F16X2_Q];
+    kp.bwd.in.k = to[ATTN_CUDA_F16X2_K];
+    kp.bwd.in.v = to[ATTN_CUDA_F16X2_V];
+    kp.bwd.dout = to[ATTN_CUDA_F16X2_DOUT];
     if (!status) status = start_pair(dev, r->own, p, &kp, args->stream);
     if (!status && sums)
         status = start(dev, convert_symbol, p->batch * p->heads_q * g->row_tiles, 256, 0, &kp, sizeof kp, args->stream);
@@ -298,7 +298,7 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
     void *stream = args->stream;
     if (!status) status = attn_cuda_padding(dev, p, &kp.bwd, stream);
     if (!status) status = start(dev, h->prepare, row_tiles, 256, 0, &kp.bwd, sizeof kp.bwd, stream);
-    if (!status) status = r->rest ? start_halves(dev, r, &g, p, args, kp) : start_pair(dev, r->own, p, &kp, stream);
+    if (!status) status = r->rest ? start_split(dev, r, &g, p, args, kp) : start_pair(dev, r->own, p, &kp, stream);
     if (!status && wants_bias(p)) {
         attn_cuda_wide_numbers(&kp.wide, p, &g.keys.memory);
         status = start(dev, h->bias, kp.bwd.mask_items + kp.bwd.alibi_items, 128,

@@ -11,8 +11,8 @@ enum { MAX_LENGTH = ATTN_CUDA_MAX_LENGTH, FAR = ATTN_CUDA_FAR };
 
 /* How a problem is dealt to CTAs: a function of problem and device alone, so that workspace and launch agree. */
 struct geometry {
-    int64_t pack, row_tiles, heads, splits, section, items; /* heads: tile heads of all batch entries */
-    int64_t rows, part_row;                                 /* of a split's results */
+    int64_t pack, row_tiles, heads, splits, section, work_tiles; /* heads: tile heads of all batch entries */
+    int64_t rows, part_row;                                      /* of a split's results */
 };
 
 static int64_t blocks(int64_t n, int64_t size) { return (n + size - 1) / size; }
@@ -85,7 +85,7 @@ static struct geometry lay_out(const struct kp_sdpa_fwd_config *c, const struct 
     /* Heads dealt together share half of the second-level cache; those of a group share their keys. */
     const int64_t bytes = 2 * p->seq_k * (p->dim_qk + p->dim_v) + 1, fit = l->l2_bytes / 2 / bytes;
     g.section = attn_cuda_section(g.heads, g.pack == 1 ? group : 1, fit);
-    g.items = g.row_tiles * g.splits * g.heads;
+    g.work_tiles = g.row_tiles * g.splits * g.heads;
     g.rows = p->batch * p->heads_q * p->seq_q;
     g.part_row = (p->dim_v + 3) / 4 * 4;
     return g;
@@ -105,11 +105,11 @@ static int refuse_features(const struct kp_sdpa_fwd_config *c, const attn_proble
     return !c->full && missing;
 }
 
-/* Work items are counted in 31 bits. Heads in a common tile only make them fewer, and key splits end long before. */
+/* Work tiles are counted in 31 bits. Heads in a common tile only make them fewer, and key splits end long before. */
 static int refuse_size(const struct kp_sdpa_fwd_config *c, const attn_problem *p, struct attn_text *why) {
-    const double items = (double)p->batch * (double)p->heads_q * (double)blocks(p->seq_q, KP_SDPA_ROWS(*c));
-    if (items > INT32_MAX) attn_text_add(why, "is dealt in %.0f tiles, at most %d", items, INT32_MAX);
-    return items > INT32_MAX;
+    const double work_tiles = (double)p->batch * (double)p->heads_q * (double)blocks(p->seq_q, KP_SDPA_ROWS(*c));
+    if (work_tiles > INT32_MAX) attn_text_add(why, "is dealt in %.0f tiles, at most %d", work_tiles, INT32_MAX);
+    return work_tiles > INT32_MAX;
 }
 
 static int supports(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
@@ -164,7 +164,7 @@ static attn_status prepare(const struct attn_kernel *k, struct attn_core_device 
 static void set_geometry(struct kp_sdpa_fwd *kp, const struct geometry *g) {
     const int32_t heads_q = kp->in.heads_q, heads_k = kp->in.heads_k;
     const int64_t tile_heads = g->pack == 1 ? heads_q : heads_k, last = (g->heads - 1) / g->section;
-    kp->items = g->items;
+    kp->items = g->work_tiles;
     kp->pack = (int32_t)g->pack;
     kp->row_tiles = (int32_t)g->row_tiles;
     kp->splits = (int32_t)g->splits;
@@ -197,9 +197,9 @@ static void write_note(const struct attn_kernel *k, const struct attn_core_devic
     struct note *prepared = out;
     struct kp_sdpa_fwd *kp = &prepared->kp;
     attn_cuda_sdpa_numbers(&kp->in, p);
-    if (g.items == 0) return;
+    if (g.work_tiles == 0) return;
     set_geometry(kp, &g);
-    const struct attn_cuda_grid grid = {.x = (uint32_t)g.items,
+    const struct attn_cuda_grid grid = {.x = (uint32_t)g.work_tiles,
                                         .y = 1,
                                         .z = 1,
                                         .threads = (uint32_t)KP_SDPA_THREADS(*c),

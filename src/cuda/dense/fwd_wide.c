@@ -3,13 +3,13 @@
  * .f64.def, how a problem is dealt to CTAs, and the parameters of a launch. The device's side:
  * kernels/sm80/sdpa_fwd_wide.cu. */
 #include "core/problem.h"
-#include "cuda/dense/halves.h"
+#include "cuda/dense/f16x2.h"
 
 #include <math.h>
 
 enum { MAX_LENGTH = ATTN_CUDA_MAX_LENGTH, FAR = ATTN_CUDA_FAR, MAX_DIM = 512 };
 
-/* A row. `rest`: what serves the heads that a kernel of halves leaves; else NULL. */
+/* A row. `rest`: what serves the heads that a kernel of f16x2 operands leaves; else NULL. */
 struct fwd_row {
     const struct kp_sdpa_wide_config *own, *rest;
 };
@@ -17,7 +17,7 @@ struct fwd_row {
 /* How a problem is dealt to CTAs: a function of problem and device alone, so that workspace and launch agree. */
 struct geometry {
     struct attn_cuda_wide_memory memory;
-    int64_t pack, row_tiles, heads, splits, slices, section, items;
+    int64_t pack, row_tiles, heads, splits, slices, section, work_tiles;
     int64_t rows, part_row; /* of a split's results */
 };
 
@@ -53,7 +53,7 @@ static int64_t choose_splits(const struct kp_sdpa_wide_config *c, const attn_pro
     return best;
 }
 
-/* whole: without splits, which both kernels of a row with halves would write to. */
+/* whole: without splits, which both kernels of a row with f16x2 operands would write to. */
 static struct geometry lay_out(const struct kp_sdpa_wide_config *c, const struct attn_cuda_limits *l,
                                const attn_problem *p, int whole) {
     struct geometry g = {.memory = memory_of(c, l, p), .pack = 1, .splits = 1, .slices = 1};
@@ -71,7 +71,7 @@ static struct geometry lay_out(const struct kp_sdpa_wide_config *c, const struct
     const int64_t bytes = (int64_t)attn_dtype_bytes(c->dtype) * p->seq_k * (p->dim_qk + p->dim_v) + 1,
                   fit = l->l2_bytes / 2 / bytes;
     g.section = attn_cuda_section(g.heads, g.pack == 1 ? group : 1, fit);
-    g.items = g.row_tiles * g.splits * g.slices * g.heads;
+    g.work_tiles = g.row_tiles * g.splits * g.slices * g.heads;
     g.rows = p->batch * p->heads_q * p->seq_q;
     g.part_row = (p->dim_v + 3) / 4 * 4;
     return g;
@@ -86,7 +86,7 @@ static int supports(const struct attn_kernel *k, const struct attn_core_device *
         attn_cuda_padding_refuse(dev, p, why))
         return 0;
     if (!r->rest) return !attn_cuda_refuse_image(dev, attn_cuda_sdpa_merge_symbol(dev, r->own->dtype), 0, why);
-    return !attn_cuda_halves_refuse(p, why) && !attn_cuda_refuse_image(dev, attn_cuda_halves_symbol, 0, why) &&
+    return !attn_cuda_f16x2_refuse(p, why) && !attn_cuda_refuse_image(dev, attn_cuda_f16x2_symbol, 0, why) &&
            !attn_cuda_refuse_image(dev, r->rest->symbol, memory_of(r->rest, l, p).bytes, why);
 }
 
@@ -107,7 +107,7 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
     const double memory = bytes / (2e10 * l->n_sms);
     if (c->halves) {
         const struct geometry g = lay_out(c, l, p, 1);
-        const double idle = (double)l->n_sms * g.memory.ctas / ((double)g.items + 1);
+        const double idle = (double)l->n_sms * g.memory.ctas / ((double)g.work_tiles + 1);
         if (dv < c->cols) compute *= 1 + 0.15 * (1 - dv / c->cols);
         compute = compute * (idle > 1 ? idle : 1) + 1.5e-5 + 3 * memory;
     }
@@ -116,7 +116,7 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
 
 static uint64_t workspace(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p) {
     const struct fwd_row *r = k->impl;
-    if (r->rest) return (uint64_t)attn_cuda_halves(p, 0, 3).end;
+    if (r->rest) return (uint64_t)attn_cuda_f16x2(p, 0, 3).end;
     const struct geometry g = lay_out(r->own, attn_cuda_limits_of(dev), p, 0);
     return g.splits > 1 ? (uint64_t)(g.splits * g.rows * (g.part_row + 2)) * attn_dtype_bytes(r->own->dtype) : 0;
 }
@@ -131,7 +131,7 @@ static attn_status prepare(const struct attn_kernel *k, struct attn_core_device 
         status =
             attn_cuda_variant_load(dev, attn_cuda_variant_find(attn_cuda_sdpa_merge_symbol(dev, r->own->dtype)), 0);
     if (status || !r->rest) return status;
-    status = attn_cuda_variant_load(dev, attn_cuda_variant_find(attn_cuda_halves_symbol), 16);
+    status = attn_cuda_variant_load(dev, attn_cuda_variant_find(attn_cuda_f16x2_symbol), 16);
     if (status) return status;
     return attn_cuda_variant_load(dev, attn_cuda_variant_find(r->rest->symbol),
                                   (uint32_t)memory_of(r->rest, l, p).bytes);
@@ -141,7 +141,7 @@ static attn_status prepare(const struct attn_kernel *k, struct attn_core_device 
 static attn_status start(const struct attn_core_device *dev, const struct kp_sdpa_wide_config *c,
                          const struct geometry *g, int64_t most, const attn_problem *p, const attn_args *args,
                          struct kp_sdpa_wide_fwd kp) {
-    kp.fwd.items = g->items;
+    kp.fwd.items = g->work_tiles;
     kp.fwd.pack = (int32_t)g->pack;
     kp.fwd.row_tiles = (int32_t)g->row_tiles;
     kp.fwd.splits = (int32_t)g->splits;
@@ -155,7 +155,7 @@ static attn_status start(const struct attn_core_device *dev, const struct kp_sdp
     }
     attn_cuda_wide_numbers(&kp.wide, p, &g->memory);
     kp.wide.slices = (int32_t)g->slices;
-    const struct attn_cuda_grid grid = {.x = (uint32_t)attn_cuda_lesser(g->items, most),
+    const struct attn_cuda_grid grid = {.x = (uint32_t)attn_cuda_lesser(g->work_tiles, most),
                                         .y = 1,
                                         .z = 1,
                                         .threads = (uint32_t)(32 * c->warps),
@@ -174,19 +174,19 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
     attn_cuda_sdpa_inputs(&kp.fwd.in, p, args);
     attn_cuda_sdpa_results(&kp.fwd, p, args);
     attn_status status = attn_cuda_padding(dev, p, &kp.fwd, args->stream);
-    if (status || g.items == 0) return status;
+    if (status || g.work_tiles == 0) return status;
     if (!r->rest) return start(dev, r->own, &g, INT32_MAX, p, args, kp);
 
-    const struct attn_cuda_halves h = attn_cuda_halves(p, 0, 3);
+    const struct attn_cuda_f16x2 h = attn_cuda_f16x2(p, 0, 3);
     const struct kp_view *const from[] = {&kp.fwd.in.q, &kp.fwd.in.k, &kp.fwd.in.v};
-    struct kp_view to[ATTN_CUDA_HALVES_MOST];
+    struct kp_view to[ATTN_CUDA_F16X2_COUNT];
     const struct geometry rest = lay_out(r->rest, l, p, 1);
-    status = attn_cuda_halves_start(dev, &h, p, args, &kp.fwd.in, from, to, &kp.wide);
+    status = attn_cuda_f16x2_start(dev, &h, p, args, &kp.fwd.in, from, to, &kp.wide);
     /* As many CTAs as run at a time: mostly they find nothing to do. */
     if (!status) status = start(dev, r->rest, &rest, (int64_t)l->n_sms * rest.memory.ctas, p, args, kp);
-    kp.fwd.in.q = to[ATTN_CUDA_HALVES_Q];
-    kp.fwd.in.k = to[ATTN_CUDA_HALVES_K];
-    kp.fwd.in.v = to[ATTN_CUDA_HALVES_V];
+    kp.fwd.in.q = to[ATTN_CUDA_F16X2_Q];
+    kp.fwd.in.k = to[ATTN_CUDA_F16X2_K];
+    kp.fwd.in.v = to[ATTN_CUDA_F16X2_V];
     if (!status) status = start(dev, r->own, &g, INT32_MAX, p, args, kp);
     return status;
 }

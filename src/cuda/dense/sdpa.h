@@ -28,7 +28,7 @@ attn_status attn_cuda_padding(const struct attn_core_device *dev, const attn_pro
 
 /* The kernel that merges key splits, of f64 or narrower shares. */
 const char *attn_cuda_sdpa_merge_symbol(const struct attn_core_device *dev, int32_t dtype);
-/* Its work behind a forward with these parameters, which must live until it is queued. */
+/* Its work after a forward with these parameters, which must live until it is queued. */
 struct attn_cuda_work attn_cuda_sdpa_merge(const struct attn_core_device *dev, int32_t dtype,
                                            const struct kp_sdpa_fwd *kp);
 

@@ -6,7 +6,7 @@
 
 /* A function of problem and device alone. */
 struct geometry {
-    int64_t queries, blocks, splits, items, capacity;
+    int64_t queries, blocks, splits, work_tiles, capacity;
 };
 
 /* Shares of a query's slots need no merge: each writes its own elements. */
@@ -17,7 +17,7 @@ static struct geometry lay_out(const struct kp_mla_config *c, const struct attn_
     g.blocks = attn_cuda_blocks(p->heads_q, KP_MLA_HEADS(*c));
     g.capacity = attn_cuda_mla_capacity(c, KP_DIST_SHARED(*c), l);
     g.splits = attn_cuda_mla_splits(g.queries, attn_cuda_blocks(p->topk, c->keys), g.capacity, g.capacity, 1, 0);
-    g.items = g.queries * g.splits;
+    g.work_tiles = g.queries * g.splits;
     return g;
 }
 
@@ -34,11 +34,11 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
     (void)amount;
     const struct kp_mla_config *c = k->impl;
     const struct geometry g = lay_out(c, attn_cuda_limits_of(dev), p);
-    if (g.items == 0) return 1e-6;
+    if (g.work_tiles == 0) return 1e-6;
     const double heads = KP_MLA_HEADS(*c), per_sm = (double)g.capacity / attn_cuda_limits_of(dev)->n_sms;
     const double products = heads * c->keys * c->dim / 1300.0, copies = c->keys * c->dim * 2 / 40.0;
     const double tile = (products > copies ? products : copies) * per_sm + 800;
-    const double rounds = (double)attn_cuda_blocks(g.items, g.capacity),
+    const double rounds = (double)attn_cuda_blocks(g.work_tiles, g.capacity),
                  tiles = (double)attn_cuda_blocks(attn_cuda_blocks(p->topk, c->keys), g.splits);
     return 4e-6 + (p->dist_norm == ATTN_DIST_L1 ? 4e-6 : 0) + rounds * (double)g.blocks * (tiles + 1) * tile / 1.7e9;
 }
@@ -52,12 +52,12 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
                           const attn_args *args) {
     const struct kp_mla_config *c = k->impl;
     const struct geometry g = lay_out(c, attn_cuda_limits_of(dev), p);
-    if (g.items == 0) return ATTN_OK;
+    if (g.work_tiles == 0) return ATTN_OK;
     struct kp_dist kp = attn_cuda_dist_params(p, args);
-    kp.items = g.items;
+    kp.items = g.work_tiles;
     kp.blocks = (int32_t)g.blocks;
     kp.splits = (int32_t)g.splits;
-    const struct attn_cuda_grid grid = {.x = (uint32_t)attn_cuda_lesser(g.items, g.capacity),
+    const struct attn_cuda_grid grid = {.x = (uint32_t)attn_cuda_lesser(g.work_tiles, g.capacity),
                                         .y = 1,
                                         .z = 1,
                                         .threads = (uint32_t)KP_MLA_THREADS(*c),

@@ -5,7 +5,7 @@
 #include "cuda/sparse/dist.h"
 #include "kernels/params/mla_sm90.h"
 
-static int64_t items(const attn_problem *p) {
+static int64_t work_tiles(const attn_problem *p) {
     return p->batch <= 0 || p->heads_q <= 0 || p->seq_q <= 0 ? 0 : p->batch * p->seq_q;
 }
 
@@ -27,7 +27,8 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
                        const struct attn_core_amount *amount) {
     (void)amount;
     const struct kp_dist_sm90_config *c = k->impl;
-    const int64_t n_sms = attn_cuda_limits_of(dev)->n_sms, whole = items(p) / n_sms, left = items(p) - whole * n_sms;
+    const int64_t n_sms = attn_cuda_limits_of(dev)->n_sms, whole = work_tiles(p) / n_sms,
+                  left = work_tiles(p) - whole * n_sms;
     const int64_t tiles = (p->topk + 63) / 64, parts = left ? n_sms / left : 1, last = (tiles + parts - 1) / parts;
     const double work = (double)(whole * tiles + (left ? last : 0)), pieces = (double)(whole + (left > 0));
     return 4e-6 + (p->dist_norm == ATTN_DIST_L1 ? 4e-6 : 0) + pieces * 2e-6 +
@@ -42,9 +43,9 @@ static attn_status prepare(const struct attn_kernel *k, struct attn_core_device 
 static attn_status launch(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                           const attn_args *args) {
     const struct kp_dist_sm90_config *c = k->impl;
-    if (items(p) == 0) return ATTN_OK;
+    if (work_tiles(p) == 0) return ATTN_OK;
     struct kp_dist kp = attn_cuda_dist_params(p, args);
-    kp.items = items(p);
+    kp.items = work_tiles(p);
     kp.blocks = kp.splits = 1;
     const struct attn_cuda_grid grid = {
         .x = (uint32_t)attn_cuda_lesser(kp.items * attn_cuda_blocks(p->topk, 64), attn_cuda_limits_of(dev)->n_sms),

@@ -64,12 +64,13 @@ int64_t attn_cuda_mla_capacity(const struct kp_mla_config *c, int64_t shared_byt
     return l->n_sms * (fit < 1 ? 1 : fit < c->ctas ? fit : c->ctas);
 }
 
-int64_t attn_cuda_mla_splits(int64_t items, int64_t tiles, int64_t capacity, int64_t most, double start, double merge) {
+int64_t attn_cuda_mla_splits(int64_t work_tiles, int64_t tiles, int64_t capacity, int64_t most, double start,
+                             double merge) {
     int64_t best = 1;
     double least = 0;
-    if (items >= capacity) return 1;
+    if (work_tiles >= capacity) return 1;
     for (int64_t s = 1; s <= most && s <= tiles; s++) {
-        const int64_t rounds = (items * s + capacity - 1) / capacity, share = (tiles + s - 1) / s;
+        const int64_t rounds = (work_tiles * s + capacity - 1) / capacity, share = (tiles + s - 1) / s;
         const double cost = (double)rounds * ((double)share + start) + (s > 1 ? merge * (double)(2 + s) : 0);
         if (s == 1 || cost < least) least = cost, best = s;
     }

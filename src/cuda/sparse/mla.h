@@ -14,7 +14,8 @@ int attn_cuda_mla_refuse(const attn_problem *p, struct attn_text *why);
 void attn_cuda_mla_inputs(struct kp_mla *kp, const attn_problem *p, const attn_args *args);
 /* CTAs of a kernel on mma.sync that the device holds at once. */
 int64_t attn_cuda_mla_capacity(const struct kp_mla_config *c, int64_t shared_bytes, const struct attn_cuda_limits *l);
-/* Shares that `tiles` key tiles are cut in, so that the slowest CTA is done soonest: `items` CTAs without a cut, at
- * most `most` shares; `start` and `merge` are what a CTA's start and end, and a merge of two, cost in key tiles. */
-int64_t attn_cuda_mla_splits(int64_t items, int64_t tiles, int64_t capacity, int64_t most, double start, double merge);
+/* Splits of `tiles` key tiles by which the slowest CTA is done soonest: `work_tiles` CTAs without one, at most `most`
+ * splits; `start` and `merge` are what a CTA's start and end, and a merge of two, cost in key tiles. */
+int64_t attn_cuda_mla_splits(int64_t work_tiles, int64_t tiles, int64_t capacity, int64_t most, double start,
+                             double merge);
 #endif

@@ -11,19 +11,19 @@ struct attn_cuda_mla_bwd_main {
     const char *symbol;
     int32_t head_block, threads, shared_bytes;
     int32_t dist_blocks; /* parts of a head block over which it sums P' for dist; 0 or 1 = one */
-    int32_t ctas;        /* per multiprocessor, at most; 0 = a CTA for every item */
-    int32_t cluster;     /* CTAs that share an item; 0 or 1 = none. The grid has `cluster` CTAs for each */
-    int32_t turned;      /* 1: adds to sums with columns as KP_MLA_BWD_TURNED says, in the workspace always */
-    int32_t parts;    /* 1: cuts items in parts, struct kp_mla_bwd.parts, where whole ones leave multiprocessors idle */
-    int32_t together; /* 1: keeps its CTAs together by struct kp_mla_bwd.posts */
-    int32_t ahead;    /* heads of 64 whose row statistics it can form in each tile but an item's first */
-    int32_t pairs;    /* deterministic: stores a row per slot; bytes of a number: 4, f32; 2, rows of
+    int32_t ctas;        /* per SM, at most; 0 = a CTA for every work tile */
+    int32_t cluster;     /* CTAs that share a work tile; 0 or 1 = none. The grid has `cluster` CTAs for each */
+    int32_t permuted;    /* 1: adds to sums with columns as KP_MLA_BWD_TURNED says, in the workspace always */
+    int32_t parts;       /* 1: splits work tiles, struct kp_mla_bwd.parts, where whole ones leave SMs idle */
+    int32_t together;    /* 1: keeps its CTAs together by struct kp_mla_bwd.posts */
+    int32_t ahead;       /* heads of 64 whose row statistics it can form in each key tile but a work tile's first */
+    int32_t pairs;       /* deterministic: stores a row per slot; bytes of a number: 4, f32; 2, rows of
                        * kernels/device/row16.h. 0: adds to kv rows as it goes */
-    int32_t maps;     /* 1: its launch takes struct kp_mla_bwd_sm100, and each CTA has room for the dS of a work tile */
+    int32_t maps; /* 1: its launch takes struct kp_mla_bwd_sm100, and each CTA has room for the dS of a work tile */
     /* Stored rows of 2 bytes a number: > 0, the launch takes struct kp_mla_bwd_rows and can sum the rows that the
      * previous chunk stored while others form the next (overlapped sum). The value: time to sum the rows of one work
-     * item on one SM, as a fraction of the time to compute the item. */
-    double walk;
+     * tile on one SM, as a fraction of the time to compute it. */
+    double sum_time;
 };
 
 /* 1 and the reason if the problem, or an image that it needs, is out of reach. Operator and dtype are checked before.
@@ -45,27 +45,28 @@ static inline int64_t attn_cuda_mla_bwd_clusters(const struct attn_cuda_mla_bwd_
     const int64_t n = n_sms * (m->ctas > 0 ? m->ctas : 1) / (m->cluster > 1 ? m->cluster : 1);
     return n > 0 ? n : 1;
 }
-/* CTAs of a launch of the main kernel with so many items. */
+/* CTAs of a launch of the main kernel with n work tiles. */
 static inline int64_t attn_cuda_mla_bwd_ctas(const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,
-                                             int64_t items) {
+                                             int64_t work_tiles) {
     const int64_t cluster = m->cluster > 1 ? m->cluster : 1;
-    int64_t ctas = items * cluster;
+    int64_t ctas = work_tiles * cluster;
     if (m->ctas) ctas = attn_cuda_lesser(ctas, (int64_t)attn_cuda_limits_of(dev)->n_sms * m->ctas);
     ctas -= ctas % cluster;
     return ctas < cluster ? cluster : ctas;
 }
 
 /* Which states of rows are left to the first step, where the main kernel can form some itself (m->ahead). Queries:
- * `listed` a launch, 0: fewer than are ordered together; `whole` in whole items. mla_bwd_row_stats.c */
+ * `listed` a launch, 0: fewer than are ordered together; `whole` without split work tiles. mla_bwd_row_stats.c */
 void attn_cuda_mla_bwd_ahead(const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,
                              const struct kp_mla_bwd *kp, int64_t listed, int64_t whole, struct kp_mla_cycles *left);
 
-/* ---- rows that are walked beside the next chunk's items (m->walk), mla_bwd_overlap.c ---- */
+/* ---- stored rows that are summed while the next chunk is computed (m->sum_time), mla_bwd_overlap.c ---- */
 
-/* A launch that takes `items` and walks the rows of `rows` others: how many CTAs take items. Its time, in rounds. */
-double attn_cuda_mla_bwd_workers(const struct attn_cuda_mla_bwd_main *m, int64_t n_sms, int64_t items, int64_t rows,
-                                 int64_t *workers);
-/* Queries of a chunk, `most` at most, of items of `tiles` tiles; 0: launches of their own are to walk. */
+/* A launch that computes `work_tiles` and sums the stored rows of `rows` others: how many CTAs compute. Returns its
+ * time, in rounds. */
+double attn_cuda_mla_bwd_workers(const struct attn_cuda_mla_bwd_main *m, int64_t n_sms, int64_t work_tiles,
+                                 int64_t rows, int64_t *workers);
+/* Queries of a chunk, `most` at most, of work tiles of `tiles` key tiles; 0: the sums get launches of their own. */
 int64_t attn_cuda_mla_bwd_chunk(const struct attn_cuda_mla_bwd_main *m, int64_t n_sms, int64_t queries,
                                 int64_t head_blocks, int64_t tiles, int64_t most);
 #endif

@@ -16,14 +16,14 @@ static struct attn_cuda_mla_bwd_main main_of(const struct attn_kernel *k) {
         .shared_bytes = KP_MLA_BWD_SM90_SHARED(c->dim),
         .ctas = 1,
         .cluster = c->ctas,
-        .turned = c->even && !c->deterministic,
+        .permuted = c->even && !c->deterministic,
         .parts = !c->deterministic || c->even,
         .together = c->even && !c->deterministic,
         .ahead = c->even == 2 && !c->deterministic ? KP_MLA_BWD_SM90_AHEAD : 0,
         .pairs = !c->deterministic ? 0
                  : c->even         ? 2
                                    : 4,
-        .walk = c->deterministic && c->even == 2 && c->ctas == 2 ? 0.31 : 0,
+        .sum_time = c->deterministic && c->even == 2 && c->ctas == 2 ? 0.31 : 0,
     };
 }
 
@@ -50,7 +50,7 @@ static double tile_time(const struct kp_mla_bwd_sm90_config *c, int large) {
     return large ? 7.5e-6 : c->dtype == KP_F16 ? 7.3e-6 : 6.95e-6;
 }
 
-/* Rounds of items over the multiprocessors, an item or, where it can be cut, a tile at least; heads are padded to 64
+/* Rounds of work tiles over the SMs, a work tile or, where it can be split, a key tile at least; heads are padded to 64
  * (pairs: 128), slots to 64. */
 static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                        const struct attn_core_amount *amount) {
@@ -58,9 +58,9 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
     const struct kp_mla_bwd_sm90_config *c = k->impl;
     const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
     const double blocks = (double)c->ctas * (double)((p->heads_q + 64 * c->ctas - 1) / (64 * c->ctas));
-    const double items = (double)p->batch * (double)p->seq_q * blocks, tiles = (double)((p->topk + 63) / 64);
+    const double work_tiles = (double)p->batch * (double)p->seq_q * blocks, tiles = (double)((p->topk + 63) / 64);
     const double least = !c->deterministic || c->even ? 1 / (tiles < 1 ? 1 : tiles) : 1;
-    const double whole = items / l->n_sms < least ? least : items / l->n_sms;
+    const double whole = work_tiles / l->n_sms < least ? least : work_tiles / l->n_sms;
     const double keys = 2 * (double)p->batch * (double)p->seq_k * (double)p->dim_qk;
     const double tile = c->near ? (5 * keys <= l->l2_bytes ? 9e-6 : 10.5e-6)
                                 : tile_time(c, 8 * (double)p->seq_k * (double)p->dim_qk > l->l2_bytes);

@@ -16,11 +16,11 @@ _Static_assert(KP_DIST_SUM == ATTN_DIST_SUM && KP_DIST_MEAN == ATTN_DIST_MEAN &&
 
 enum { THREADS = 256, WARPS = THREADS / 32, SCAN_THREADS = 1024, SLOTS_THREADS = 512, SLOTS_CTAS = 2, DIGIT_BITS = 8 };
 /* Buffers of slots' gradients when sums overlap the next chunk; most chunks of a group; least slots of a segment. */
-enum { PLACES = 3, MAX_GROUP = 16, LEAST_STRETCH = 64, BESIDE_WARPS = KP_MLA_ROWS_BESIDE_WARPS };
+enum { PLACES = 3, MAX_GROUP = 16, LEAST_SEGMENT = 64, OVERLAPPED_WARPS = KP_MLA_ROWS_BESIDE_WARPS };
 /* A slot is a uint32 within the queries that are sorted together. */
 static const int64_t MAX_SORTED = INT64_C(1) << 31;
 
-/* Bytes of lists that are ordered together; most splits of an item; chunks whose slots are sorted together, since a
+/* Bytes of lists that are ordered together; most splits of a work tile; chunks whose slots are sorted together, since a
  * chunk has too few to fill the device in each of six launches. */
 static const int64_t LIST_BYTES = INT64_C(64) << 20, MAX_PARTS = 64, SORTED_TOGETHER = 4;
 
@@ -45,13 +45,13 @@ struct geometry {
     int64_t group, list;   /* chunks whose slots are sorted together; places from the list of one to that of the next */
     int64_t in_flight, listed; /* queries that the device works on at once; whose lists are ordered together */
     int32_t shift, ranges;     /* struct kp_mla_bwd_ranges; 0 ranges: lists are taken as they are */
-    int64_t n_posts;           /* struct kp_mla_bwd.posts; 0: CTAs are not kept together */
-    int32_t stretch_shift, stretches;
-    int64_t whole, parts,
-        share;  /* queries before the first whose item is split; splits of an item; struct kp_mla_bwd */
-    int beside; /* rows of a chunk are walked beside the next one's items */
-    uint64_t rows, sum, part_dist, part_dq, pairs[PLACES], parts_beside, keys[2], slots[2], counts, scanned, totals,
-        parts_of_rows, ds, lists, lengths, places, posts, end;
+    int64_t n_checkpoints;     /* struct kp_mla_bwd.posts; 0: CTAs are not kept together */
+    int32_t segment_shift, segments;
+    /* Queries before the first whose work tile is split; splits of a work tile; struct kp_mla_bwd.share. */
+    int64_t whole, parts, share;
+    int overlapped; /* stored rows of a chunk are summed while the next one is computed */
+    uint64_t rows, sum, part_dist, part_dq, pairs[PLACES], overlapped_parts, keys[2], slots[2], counts, scanned, totals,
+        parts_of_rows, ds, lists, lengths, places, checkpoints, end;
 };
 
 static int64_t dist_blocks(const struct attn_cuda_mla_bwd_main *m, const struct geometry *g) {
@@ -60,13 +60,13 @@ static int64_t dist_blocks(const struct attn_cuda_mla_bwd_main *m, const struct 
 
 /* dkv is summed in itself where it is f32 and its columns stand in their order. */
 static int sums_apart(const struct attn_cuda_mla_bwd_main *m, const attn_problem *p) {
-    return m->turned || p->dkv_dtype != ATTN_F32;
+    return m->permuted || p->dkv_dtype != ATTN_F32;
 }
 
 static uint64_t take(struct geometry *g, int wanted, int64_t n, int64_t bytes) {
-    const uint64_t at = g->end;
+    const uint64_t offset = g->end;
     if (wanted) g->end += ((uint64_t)n * (uint64_t)bytes + 255) / 256 * 256;
-    return at;
+    return offset;
 }
 
 /* Additions to rows all over a table that the second-level cache does not hold are slow (docs/kernels/mla_bwd_sm90.md).
@@ -78,10 +78,10 @@ static void choose_ranges(struct geometry *g, const struct attn_cuda_mla_bwd_mai
                           const struct attn_core_device *dev, const attn_problem *p) {
     const struct attn_cuda_limits *l = attn_cuda_limits_of(dev);
     const int64_t row = (int64_t)sizeof(float) * p->dim_qk, cache = l->l2_bytes;
-    const int64_t ctas_an_item = g->head_blocks * (m->cluster > 1 ? m->cluster : 1);
+    const int64_t tile_ctas = g->head_blocks * (m->cluster > 1 ? m->cluster : 1);
     g->listed = g->queries;
     if (m->pairs || p->topk <= 0 || p->seq_k <= cache / 2 / row) return;
-    g->in_flight = l->n_sms > ctas_an_item ? l->n_sms / ctas_an_item : 1;
+    g->in_flight = l->n_sms > tile_ctas ? l->n_sms / tile_ctas : 1;
     if (2 * lesser(g->in_flight, p->seq_q) * p->topk < p->seq_k) return;
     while (row << (g->shift + 1) <= cache / 64 || (p->seq_k - 1) >> g->shift >= KP_MLA_RANGES_MOST) g->shift++;
     g->ranges = (int32_t)((p->seq_k - 1) >> g->shift) + 1;
@@ -89,13 +89,13 @@ static void choose_ranges(struct geometry *g, const struct attn_cuda_mla_bwd_mai
     const int64_t pairs_of_rounds = LIST_BYTES / (int64_t)sizeof(int32_t) / p->topk / (2 * g->in_flight);
     g->listed = lesser(g->queries, pairs_of_rounds > 0 ? pairs_of_rounds * 2 * g->in_flight : 2 * g->in_flight);
     if (!m->together) return;
-    while (row << (g->stretch_shift + 1) <= cache / 8) g->stretch_shift++;
-    g->stretches = (int32_t)((p->seq_k - 1) >> g->stretch_shift) + 1;
-    g->n_posts = blocks(g->listed * g->head_blocks, attn_cuda_mla_bwd_clusters(m, l->n_sms)) * g->stretches;
+    while (row << (g->segment_shift + 1) <= cache / 8) g->segment_shift++;
+    g->segments = (int32_t)((p->seq_k - 1) >> g->segment_shift) + 1;
+    g->n_checkpoints = blocks(g->listed * g->head_blocks, attn_cuda_mla_bwd_clusters(m, l->n_sms)) * g->segments;
 }
 
-/* The last round of items, if it is not full, and those of a problem without a full one are cut in parts, whose dq are
- * added up afterwards. Costs are in tiles, which take 7 us: 0.017 of one for each split's start and 147 KB of dq. */
+/* Work tiles of the last round, if it is not full, and of a problem without a full round are split; dq of the parts is
+ * summed afterwards. Costs are in key tiles of 7 us: 0.017 of one for each split's start and 147 KB of dq. */
 static void choose_parts(struct geometry *g, const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,
                          const attn_problem *p) {
     const int64_t capacity = attn_cuda_mla_bwd_clusters(m, attn_cuda_limits_of(dev)->n_sms);
@@ -105,7 +105,7 @@ static void choose_parts(struct geometry *g, const struct attn_cuda_mla_bwd_main
     const int64_t rest = (g->queries - whole) * g->head_blocks, tiles = blocks(p->topk, 64);
     const int64_t parts = attn_cuda_mla_splits(rest, tiles, capacity, MAX_PARTS, 1, 0.017 * (double)rest);
     if (rest <= 0 || parts < 2) return;
-    if (g->beside) return;
+    if (g->overlapped) return;
     if (m->pairs && whole / g->chunk != (g->queries - 1) / g->chunk) return; /* rows of several chunks */
     g->whole = whole;
     g->share = 64 * blocks(tiles, parts);
@@ -117,8 +117,8 @@ static int64_t row_bytes(const struct attn_cuda_mla_bwd_main *m, const attn_prob
     return m->pairs == 2 ? KP_MLA_ROWS_BYTES(p->dim_qk) : (int64_t)m->pairs * p->dim_qk;
 }
 
-/* Rows of slots may take 1/16 of the memory, those of f32 1/32. Whole rounds of CTAs, where there are several. Beside
- * items rows have three places: one is written, one is walked, and who writes does not wait for the last one's end. */
+/* Stored rows may take 1/16 of the memory, those of f32 1/32. Whole rounds of CTAs, where there are several. Overlapped
+ * sums have three buffers of rows: one is written, one summed, and the writer waits for no sum to end. */
 static void choose_chunk(struct geometry *g, const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,
                          const attn_problem *p) {
     const int64_t row = row_bytes(m, p) * p->topk * g->head_blocks;
@@ -127,21 +127,21 @@ static void choose_chunk(struct geometry *g, const struct attn_cuda_mla_bwd_main
     const int64_t limit = attn_cuda_limits_of(dev)->chunk_limit;
     if (limit > 0) g->chunk = lesser(g->chunk, PLACES * limit);
     const int64_t all = g->chunk;
-    int64_t beside = 0;
-    if (m->walk > 0 && limit > 0)
-        beside = all / PLACES;
-    else if (m->walk > 0)
-        beside = attn_cuda_mla_bwd_chunk(m, attn_cuda_limits_of(dev)->n_sms, g->queries, g->head_blocks,
-                                         blocks(p->topk, 64), all / PLACES);
-    g->beside = beside > 0;
-    if (g->beside)
-        g->chunk = beside;
+    int64_t overlapped_chunk = 0;
+    if (m->sum_time > 0 && limit > 0)
+        overlapped_chunk = all / PLACES;
+    else if (m->sum_time > 0)
+        overlapped_chunk = attn_cuda_mla_bwd_chunk(m, attn_cuda_limits_of(dev)->n_sms, g->queries, g->head_blocks,
+                                                   blocks(p->topk, 64), all / PLACES);
+    g->overlapped = overlapped_chunk > 0;
+    if (g->overlapped)
+        g->chunk = overlapped_chunk;
     else if (g->chunk > round)
         g->chunk -= g->chunk % round;
     g->chunk = g->chunk < 1 ? 1 : lesser(g->chunk, g->queries);
     g->sort_blocks = blocks(g->chunk * p->topk, KP_MLA_SORT_BLOCK);
     g->group = m->pairs == 2 ? lesser(blocks(g->queries, g->chunk), blocks(SORTED_TOGETHER * all, g->chunk)) : 1;
-    g->group = lesser(g->group, g->beside ? MAX_GROUP : SORTED_TOGETHER);
+    g->group = lesser(g->group, g->overlapped ? MAX_GROUP : SORTED_TOGETHER);
     g->list = (g->chunk * p->topk + 3) / 4 * 4; /* whole vectors */
 }
 
@@ -169,8 +169,8 @@ static int64_t walk_ctas(const attn_problem *p, int64_t queries) {
 }
 
 /* Sums that the walkers of a launch leave, at most. */
-static int64_t parts_beside(const struct attn_core_device *dev) {
-    return 2 * BESIDE_WARPS * attn_cuda_limits_of(dev)->n_sms;
+static int64_t overlapped_parts(const struct attn_core_device *dev) {
+    return 2 * OVERLAPPED_WARPS * attn_cuda_limits_of(dev)->n_sms;
 }
 
 static struct geometry lay_out(const struct attn_cuda_mla_bwd_main *m, const struct attn_core_device *dev,
@@ -187,9 +187,9 @@ static struct geometry lay_out(const struct attn_cuda_mla_bwd_main *m, const str
     g.sum = take(&g, has_keys && sums_apart(m, p), p->batch * p->seq_k * p->dim_qk, sizeof(float));
     g.part_dist = take(&g, attn_core_has(p, ATTN_WITH_DIST), dist_blocks(m, &g) * g.queries * p->topk, sizeof(float));
     for (int x = 0; x < PLACES; x++)
-        g.pairs[x] =
-            take(&g, m->pairs && has_keys && (x == 0 || g.beside), g.chunk * g.head_blocks * p->topk, row_bytes(m, p));
-    g.parts_beside = take(&g, g.beside && has_keys, g.group * parts_beside(dev) * p->dim_qk, sizeof(float));
+        g.pairs[x] = take(&g, m->pairs && has_keys && (x == 0 || g.overlapped), g.chunk * g.head_blocks * p->topk,
+                          row_bytes(m, p));
+    g.overlapped_parts = take(&g, g.overlapped && has_keys, g.group * overlapped_parts(dev) * p->dim_qk, sizeof(float));
     for (int x = 0; x < 2; x++) {
         g.keys[x] = take(&g, m->pairs && has_keys, g.group * g.list, sizeof(uint32_t));
         if (x == 0 || !g.block) g.slots[x] = take(&g, m->pairs && has_keys, g.group * g.list, sizeof(uint32_t));
@@ -205,7 +205,7 @@ static struct geometry lay_out(const struct attn_cuda_mla_bwd_main *m, const str
                 KP_SM100_DS);
     g.lists = take(&g, g.ranges, g.listed * p->topk, sizeof(int32_t));
     g.lengths = take(&g, g.ranges, g.listed, sizeof(int32_t));
-    g.posts = take(&g, g.n_posts > 0, g.n_posts, sizeof(uint32_t));
+    g.checkpoints = take(&g, g.n_checkpoints > 0, g.n_checkpoints, sizeof(uint32_t));
     g.places = take(&g, g.ranges && attn_core_has(p, ATTN_WITH_DIST), g.queries * p->topk, sizeof(int32_t));
     return g;
 }
@@ -254,14 +254,14 @@ struct run {
     struct kp_mla_cycles cycles; /* of PREPARE */
     int64_t all, unprepared;     /* rows and zeroes of PREPARE; how many of its last are left, to overlap with a sort */
     int sorted;                  /* which of kp.keys, kp.slots hold the sorted lists of the group of chunks */
-    /* Beside items: the chunk whose rows are to be walked, n == 0: there is none; what walkers left of others. */
+    /* Overlapped sums: the chunk whose rows are to be summed, n == 0: none; what summing CTAs left of others. */
     struct kp_mla_bwd_rows left;
     struct {
         uint64_t keys, parts;
-        int64_t n, stretch;
-    } walked[MAX_GROUP];
-    int n_walked;
-    struct kp_mla_bwd_rows apart; /* the chunk of which WALK has left parts, n == 0: there is none */
+        int64_t n, segment;
+    } summed[MAX_GROUP];
+    int n_summed;
+    struct kp_mla_bwd_rows apart; /* the chunk of which ROWS_SUM has left parts, n == 0: there is none */
 };
 _Static_assert(offsetof(struct kp_mla_bwd_ranges, bwd) == 0, "kp is ranges.bwd");
 
@@ -283,42 +283,42 @@ static attn_status queue(const struct run *r, const char *symbol, int64_t ctas, 
     return attn_cuda_launch(r->dev, attn_cuda_variant_of(r->dev, symbol), &grid, params, params_bytes, r->args->stream);
 }
 static attn_status queue_step(const struct run *r, int step, int64_t ctas) {
-    const int more = step >= RANGES && step <= FINISH_DSINK;
+    const int has_ranges = step >= RANGES && step <= FINISH_DSINK;
     return queue(r, symbols[step], ctas, step == SORT_SCAN ? SCAN_THREADS : THREADS, 0, 0, 0, &r->ranges,
-                 more ? sizeof r->ranges : sizeof r->kp);
+                 has_ranges ? sizeof r->ranges : sizeof r->kp);
 }
 
-/* The next n of the first step's rows and zeroes; early: beside the kernel before. */
+/* The next n of the first step's rows and zeroes; early: overlaps with the kernel before. */
 static attn_status queue_prepare(struct run *r, int64_t n, int early) {
     struct kp_mla_bwd kp = r->kp;
-    const int step = r->m->pairs == 2 ? PREPARE_BESIDE : PREPARE, rows = step == PREPARE ? 1 : KP_MLA_BWD_PREPARED;
+    const int step = r->m->pairs == 2 ? PREPARE_OVERLAPPED : PREPARE, rows = step == PREPARE ? 1 : KP_MLA_BWD_PREPARED;
     kp.first = r->all - r->unprepared, kp.n = lesser(n, r->unprepared);
     kp.cycles = r->cycles;
     r->unprepared -= kp.n;
     return queue(r, symbols[step], blocks(kp.n, rows * WARPS), THREADS, 0, 0, early, &kp, sizeof kp);
 }
-/* A launch of so many items, and of walkers of the rows that are left. */
-static attn_status queue_beside(struct run *r, const struct kp_mla_bwd *kp, int64_t items, int64_t ctas) {
-    const int64_t n_sms = attn_cuda_limits_of(r->dev)->n_sms, parts = r->n_walked * parts_beside(r->dev);
+/* A launch of n work tiles, and of CTAs that sum the rows that are left. */
+static attn_status queue_overlapped(struct run *r, const struct kp_mla_bwd *kp, int64_t work_tiles, int64_t ctas) {
+    const int64_t n_sms = attn_cuda_limits_of(r->dev)->n_sms, parts = r->n_summed * overlapped_parts(r->dev);
     struct kp_mla_bwd_rows rows = r->left;
-    int64_t walkers = 0;
-    if (rows.n > 0 && r->n_walked < MAX_GROUP) {
-        attn_cuda_mla_bwd_workers(r->m, n_sms, items, rows.n / r->p->topk * r->g.head_blocks, &ctas);
-        walkers = n_sms - ctas;
-        if (r->m->cluster > 1) walkers -= walkers % r->m->cluster; /* they come in clusters, too */
+    int64_t summing_ctas = 0;
+    if (rows.n > 0 && r->n_summed < MAX_GROUP) {
+        attn_cuda_mla_bwd_workers(r->m, n_sms, work_tiles, rows.n / r->p->topk * r->g.head_blocks, &ctas);
+        summing_ctas = n_sms - ctas;
+        if (r->m->cluster > 1) summing_ctas -= summing_ctas % r->m->cluster; /* they come in clusters, too */
     }
     rows.bwd = *kp, rows.bwd.workers = (int32_t)ctas;
-    if (walkers > 0) {
-        rows.parts = workspace_of(r) + r->g.parts_beside;
+    if (summing_ctas > 0) {
+        rows.parts = workspace_of(r) + r->g.overlapped_parts;
         rows.parts += (uint64_t)(parts * r->p->dim_qk) * sizeof(float);
-        rows.stretch = blocks(rows.n, walkers * BESIDE_WARPS);
-        if (rows.stretch < LEAST_STRETCH) rows.stretch = LEAST_STRETCH;
-        r->walked[r->n_walked].keys = rows.keys, r->walked[r->n_walked].parts = rows.parts;
-        r->walked[r->n_walked].n = rows.n, r->walked[r->n_walked].stretch = rows.stretch;
-        r->n_walked++, r->left.n = 0;
+        rows.stretch = blocks(rows.n, summing_ctas * OVERLAPPED_WARPS);
+        if (rows.stretch < LEAST_SEGMENT) rows.stretch = LEAST_SEGMENT;
+        r->summed[r->n_summed].keys = rows.keys, r->summed[r->n_summed].parts = rows.parts;
+        r->summed[r->n_summed].n = rows.n, r->summed[r->n_summed].segment = rows.stretch;
+        r->n_summed++, r->left.n = 0;
     }
-    return queue(r, r->m->symbol, ctas + walkers, r->m->threads, r->m->shared_bytes, r->m->cluster, walkers > 0, &rows,
-                 sizeof rows);
+    return queue(r, r->m->symbol, ctas + summing_ctas, r->m->threads, r->m->shared_bytes, r->m->cluster,
+                 summing_ctas > 0, &rows, sizeof rows);
 }
 
 /* listed: the first query of the lists that have been ordered. */
@@ -326,9 +326,9 @@ static attn_status queue_main(struct run *r, int64_t listed) {
     struct kp_mla_bwd kp = r->kp;
     if (kp.parts > 0 && !kp.pairs) kp.posts = 0; /* their rows are few */
     if (kp.parts > 0 && !r->m->pairs && kp.first > listed && begins_early(r)) kp.steps |= KP_MLA_BWD_BEHIND;
-    const int64_t items = kp.n * r->g.head_blocks * (kp.parts > 0 ? kp.parts : 1);
-    const int64_t ctas = attn_cuda_mla_bwd_ctas(r->m, r->dev, items);
-    kp.items = (int32_t)lesser(items, INT32_MAX);
+    const int64_t work_tiles = kp.n * r->g.head_blocks * (kp.parts > 0 ? kp.parts : 1);
+    const int64_t ctas = attn_cuda_mla_bwd_ctas(r->m, r->dev, work_tiles);
+    kp.items = (int32_t)lesser(work_tiles, INT32_MAX);
     if (kp.parts <= 0) kp.ahead = (int32_t)r->cycles.heads;
     if (r->g.ranges) {
         const uint64_t before = (uint64_t)listed * sizeof(int32_t), topk = (uint64_t)r->p->topk;
@@ -339,7 +339,7 @@ static attn_status queue_main(struct run *r, int64_t listed) {
     }
     if (r->m->maps)
         return attn_cuda_mla_bwd_mapped(r->m, r->dev, &kp, workspace_of(r) + r->g.ds, ctas, r->args->stream);
-    if (r->m->walk > 0) return queue_beside(r, &kp, items, ctas);
+    if (r->m->sum_time > 0) return queue_overlapped(r, &kp, work_tiles, ctas);
     return queue(r, r->m->symbol, ctas, r->m->threads, r->m->shared_bytes, r->m->cluster, begins_early(r), &kp,
                  sizeof kp);
 }
@@ -350,21 +350,21 @@ static attn_status queue_finish_dq(const struct run *r) {
     return queue_step(r, FINISH_DQ, blocks(r->kp.n * r->p->heads_q * blocks(r->p->dim_qk, 128), WARPS));
 }
 
-/* A team for each stretch: of a CTA of WALK, or of a walker. */
-static attn_status queue_join(const struct run *r, int early, const struct kp_mla_bwd_rows *rows) {
-    return queue(r, symbols[ROWS_JOIN], blocks(blocks(rows->n, rows->stretch), KP_MLA_ROWS_TEAMS(r->p->dim_qk)),
+/* A team for each segment: of a CTA of ROWS_SUM, or of a summing CTA of the main kernel. */
+static attn_status queue_fixup(const struct run *r, int early, const struct kp_mla_bwd_rows *rows) {
+    return queue(r, symbols[ROWS_FIXUP], blocks(blocks(rows->n, rows->stretch), KP_MLA_ROWS_TEAMS(r->p->dim_qk)),
                  KP_MLA_ROWS_THREADS, 0, 0, early, rows, sizeof *rows);
 }
-/* What WALK has left in parts; early: as multiprocessors become free of the next chunk's items. */
-static attn_status queue_join_of_chunk(struct run *r, int early) {
+/* What ROWS_SUM has left in parts; early: as SMs become free of the next chunk's work tiles. */
+static attn_status queue_fixup_of_chunk(struct run *r, int early) {
     const struct kp_mla_bwd_rows rows = r->apart;
     r->apart.n = 0;
-    return rows.n > 0 ? queue_join(r, early, &rows) : ATTN_OK;
+    return rows.n > 0 ? queue_fixup(r, early, &rows) : ATTN_OK;
 }
 
-/* Rows of 16 bits a number: the chunk's whole items, then those in parts, and beside these the last chunk's JOIN: none
- * of them needs the launch before, and the whole items leave multiprocessors one by one. */
-static attn_status queue_rows_of_items(struct run *r) {
+/* Rows of 16 bits a number: the chunk's whole work tiles, then the split ones, overlapped with the last chunk's fixup:
+ * none of them needs the launch before, and SMs become free of whole work tiles one by one. */
+static attn_status queue_rows_of_work_tiles(struct run *r) {
     struct kp_mla_bwd *kp = &r->kp;
     const struct kp_mla_bwd chunk = *kp;
     const uint64_t slots = (uint64_t)(r->g.head_blocks * r->p->topk), row = 2 * (uint64_t)r->p->dim_qk;
@@ -382,7 +382,7 @@ static attn_status queue_rows_of_items(struct run *r) {
         kp->part_dq = workspace_of(r) + r->g.part_dq;
         status = queue_main(r, 0);
     }
-    if (!status) status = queue_join_of_chunk(r, begins_early(r));
+    if (!status) status = queue_fixup_of_chunk(r, begins_early(r));
     if (!status && in_parts) status = queue_finish_dq(r);
     *kp = chunk;
     return status;
@@ -407,7 +407,7 @@ static attn_status queue_sum(struct run *r) {
 /* ---- rows of 16 bits a number ---- */
 
 static attn_status queue_rows(const struct run *r, int step, int64_t ctas, const struct kp_mla_bwd_rows *rows) {
-    return queue(r, symbols[step], ctas, step < ROWS_WALK ? THREADS : KP_MLA_ROWS_THREADS, 0, 0, 0, rows, sizeof *rows);
+    return queue(r, symbols[step], ctas, step < ROWS_SUM ? THREADS : KP_MLA_ROWS_THREADS, 0, 0, 0, rows, sizeof *rows);
 }
 
 static struct kp_mla_bwd_rows rows_of(const struct run *r) {
@@ -440,7 +440,7 @@ static attn_status queue_merge_of_slots(struct run *r, struct kp_mla_bwd_rows *r
     return status ? status : queue_prepare(r, r->all, 1);
 }
 
-/* Sort the slots of queries kp.first .. end - 1, chunk by chunk, but for what is behind a group of chunks. */
+/* Sort the slots of queries kp.first .. end - 1, chunk by chunk, but for what comes after a group of chunks. */
 static attn_status queue_sort_of_rows(struct run *r, int64_t end) {
     const uint64_t most = (uint64_t)(r->p->batch * r->p->seq_k); /* the key of an invalid slot */
     struct kp_mla_bwd_rows rows = rows_of(r);
@@ -466,27 +466,27 @@ static attn_status queue_sum_of_rows(struct run *r) {
     r->left.n = 0;
     if (rows.n <= 0) return ATTN_OK;
     r->apart = rows;
-    return queue_rows(r, ROWS_WALK, blocks(rows.n, rows.stretch), &rows);
+    return queue_rows(r, ROWS_SUM, blocks(rows.n, rows.stretch), &rows);
 }
-/* Chunk `x` of its group has stored its rows; the rows before it are being walked, or still to be. */
+/* Chunk `x` of its group has stored its rows; the rows before it are being summed, or still to be. */
 static attn_status leave_rows(struct run *r, int64_t x) {
     attn_status status = queue_sum_of_rows(r);
-    const uint64_t at = (uint64_t)(x * r->g.list) * sizeof(uint32_t);
+    const uint64_t offset = (uint64_t)(x * r->g.list) * sizeof(uint32_t);
     r->left = rows_of(r);
-    r->left.keys = r->kp.keys[r->sorted] + at, r->left.slots = r->kp.slots[r->sorted] + at;
-    return status || r->g.beside ? status : queue_sum_of_rows(r);
+    r->left.keys = r->kp.keys[r->sorted] + offset, r->left.slots = r->kp.slots[r->sorted] + offset;
+    return status || r->g.overlapped ? status : queue_sum_of_rows(r);
 }
-/* The end of a group of chunks: its last rows, and what walkers left. */
+/* The end of a group of chunks: its last rows, and what summing CTAs left. */
 static attn_status queue_end_of_group(struct run *r) {
     struct kp_mla_bwd_rows rows = r->left;
     attn_status status = queue_sum_of_rows(r);
-    if (!status) status = queue_join_of_chunk(r, 0);
-    for (int x = 0; x < r->n_walked && !status; x++) {
-        rows.keys = r->walked[x].keys, rows.parts = r->walked[x].parts;
-        rows.n = r->walked[x].n, rows.stretch = r->walked[x].stretch;
-        status = queue_join(r, 0, &rows);
+    if (!status) status = queue_fixup_of_chunk(r, 0);
+    for (int x = 0; x < r->n_summed && !status; x++) {
+        rows.keys = r->summed[x].keys, rows.parts = r->summed[x].parts;
+        rows.n = r->summed[x].n, rows.stretch = r->summed[x].segment;
+        status = queue_fixup(r, 0, &rows);
     }
-    r->n_walked = 0;
+    r->n_summed = 0;
     return status;
 }
 
@@ -500,7 +500,7 @@ static void set_sum(struct run *r, uint64_t workspace) {
     kp->sum = kp->dkv;
     /* Without queries nothing is added: dkv is zeroed, or left alone. */
     if (r->g.queries > 0 && sums_apart(r->m, p)) {
-        if (r->m->turned) kp->steps |= KP_MLA_BWD_TURNED;
+        if (r->m->permuted) kp->steps |= KP_MLA_BWD_TURNED;
         kp->sum = (struct kp_view){.data = workspace + r->g.sum,
                                    .batch = p->seq_k * p->dim_qk,
                                    .row = p->dim_qk,
@@ -538,11 +538,11 @@ static void set_parameters(struct run *r) {
     r->ranges.list = workspace + r->g.lists;
     r->ranges.lengths = workspace + r->g.lengths;
     if (r->g.ranges && kp->dist.data) r->ranges.places = workspace + r->g.places;
-    if (r->g.n_posts) {
-        kp->posts = workspace + r->g.posts;
-        kp->stretch_shift = r->g.stretch_shift, kp->stretches = r->g.stretches;
+    if (r->g.n_checkpoints) {
+        kp->posts = workspace + r->g.checkpoints;
+        kp->stretch_shift = r->g.segment_shift, kp->stretches = r->g.segments;
     }
-    r->ranges.n_posts = r->g.n_posts;
+    r->ranges.n_posts = r->g.n_checkpoints;
     r->ranges.turn = r->g.in_flight;
     r->ranges.shift = r->g.shift;
     r->ranges.ranges = r->g.ranges;
@@ -552,11 +552,11 @@ static void set_parameters(struct run *r) {
     kp->dist_norm = p->dist_norm;
 }
 
-/* Queries at .. end - 1, whose lists are ordered together. */
-static attn_status queue_queries(struct run *r, int64_t at, int64_t end) {
+/* Queries begin .. end - 1, whose lists are ordered together. */
+static attn_status queue_queries(struct run *r, int64_t begin, int64_t end) {
     struct kp_mla_bwd *kp = &r->kp;
     attn_status status = ATTN_OK;
-    kp->first = at, kp->n = end - at;
+    kp->first = begin, kp->n = end - begin;
     if (r->g.ranges) status = queue_step(r, RANGES, kp->n);
     for (; kp->first < end && !status; kp->first += kp->n) {
         const int even = r->m->pairs == 2, rows = even && kp->pairs, whole = even || kp->first < r->g.whole;
@@ -564,13 +564,13 @@ static attn_status queue_queries(struct run *r, int64_t at, int64_t end) {
         kp->n = whole ? lesser(r->g.chunk, stop - kp->first) : stop - kp->first;
         kp->parts = whole ? 0 : (int32_t)r->g.parts;
         kp->share = whole ? 0 : (int32_t)r->g.share;
-        const int64_t chunk = r->g.chunk ? (kp->first - at) / r->g.chunk : 0;
+        const int64_t chunk = r->g.chunk ? (kp->first - begin) / r->g.chunk : 0;
         if (rows && chunk % r->g.group == 0) {
             status = queue_end_of_group(r);
             if (!status) status = queue_sort_of_rows(r, end);
         }
-        if (rows && r->g.beside) kp->pairs = workspace_of(r) + r->g.pairs[chunk % PLACES];
-        if (!status) status = even ? queue_rows_of_items(r) : queue_main(r, at);
+        if (rows && r->g.overlapped) kp->pairs = workspace_of(r) + r->g.pairs[chunk % PLACES];
+        if (!status) status = even ? queue_rows_of_work_tiles(r) : queue_main(r, begin);
         if (!status && !whole) status = queue_finish_dq(r);
         if (!status && kp->pairs) status = rows ? leave_rows(r, chunk % r->g.group) : queue_sum(r);
     }
@@ -589,10 +589,10 @@ attn_status attn_cuda_mla_bwd_launch(const struct attn_cuda_mla_bwd_main *m, con
     const int64_t keys = kp->dkv.data ? p->batch * p->seq_k : 0;
     r.all = r.unprepared = r.cycles.rows + (kp->steps & KP_MLA_BWD_ZERO ? keys : 0);
     if (!status && (!kp->pairs || !r.g.block))
-        status = queue_prepare(&r, r.all, 0); /* others have it beside their sort */
+        status = queue_prepare(&r, r.all, 0); /* others overlap it with their sort */
     if (kp->dq.data || kp->dkv.data || kp->part_dist)
-        for (int64_t at = 0; at < r.g.queries && !status; at += r.g.listed)
-            status = queue_queries(&r, at, lesser(at + r.g.listed, r.g.queries));
+        for (int64_t begin = 0; begin < r.g.queries && !status; begin += r.g.listed)
+            status = queue_queries(&r, begin, lesser(begin + r.g.listed, r.g.queries));
     if (!status && keys && kp->sum.data != kp->dkv.data) status = queue_step(&r, FINISH_DKV, blocks(keys, WARPS));
     if (!status && kp->part_dist) status = queue_step(&r, FINISH_DIST, blocks(r.g.queries, WARPS));
     if (!status && kp->dsink) status = queue_step(&r, FINISH_DSINK, p->heads_q);

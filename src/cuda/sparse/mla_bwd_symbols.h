@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Part of mla_bwd_steps.c: the kernels of its steps beside the main kernel. */
+ * Part of mla_bwd_steps.c: the kernels of its steps other than the main kernel. */
 #ifndef ATTN_CUDA_CUDA_MLA_BWD_SYMBOLS_H
 #define ATTN_CUDA_CUDA_MLA_BWD_SYMBOLS_H
 enum {
@@ -16,11 +16,11 @@ enum {
     ROWS_COUNT,
     ROWS_SCAN,
     ROWS_SCATTER,
-    ROWS_WALK,
-    ROWS_JOIN,
+    ROWS_SUM,
+    ROWS_FIXUP,
     SLOTS_ORDER,
     SLOTS_MERGE,
-    PREPARE_BESIDE,
+    PREPARE_OVERLAPPED,
     N_STEPS
 };
 static const char *const symbols[N_STEPS] = {
@@ -30,9 +30,9 @@ static const char *const symbols[N_STEPS] = {
     [SORT_COUNT] = "attn_mla_bwd_sort_smxx_count",     [SORT_SCAN] = "attn_mla_bwd_sort_smxx_scan",
     [SORT_SCATTER] = "attn_mla_bwd_sort_smxx_scatter", [SUM] = "attn_mla_bwd_sum_smxx_any",
     [ROWS_COUNT] = "attn_mla_bwd_rows_sm90_count",     [ROWS_SCAN] = "attn_mla_bwd_rows_sm90_scan",
-    [ROWS_SCATTER] = "attn_mla_bwd_rows_sm90_scatter", [ROWS_WALK] = "attn_mla_bwd_rows_sm90_walk",
-    [ROWS_JOIN] = "attn_mla_bwd_rows_sm90_join",       [SLOTS_ORDER] = "attn_mla_bwd_slots_sm90_order",
-    [SLOTS_MERGE] = "attn_mla_bwd_slots_sm90_merge",   [PREPARE_BESIDE] = "attn_mla_bwd_prepare_sm90_any",
+    [ROWS_SCATTER] = "attn_mla_bwd_rows_sm90_scatter", [ROWS_SUM] = "attn_mla_bwd_rows_sm90_walk",
+    [ROWS_FIXUP] = "attn_mla_bwd_rows_sm90_join",      [SLOTS_ORDER] = "attn_mla_bwd_slots_sm90_order",
+    [SLOTS_MERGE] = "attn_mla_bwd_slots_sm90_merge",   [PREPARE_OVERLAPPED] = "attn_mla_bwd_prepare_sm90_any",
 };
 /* Whether a main kernel's problems need the step. */
 static int has_step(const struct attn_cuda_mla_bwd_main *m, int x) {

@@ -9,7 +9,7 @@ static const char combine_symbol[] = "attn_mla_combine_smxx_any";
 
 /* A function of problem and device alone, so that workspace and launch agree. */
 struct geometry {
-    int64_t rows, blocks, splits, items, capacity;
+    int64_t rows, blocks, splits, work_tiles, capacity;
 };
 
 static struct geometry lay_out(const struct kp_mla_config *c, const struct attn_cuda_limits *l, const attn_problem *p) {
@@ -22,7 +22,7 @@ static struct geometry lay_out(const struct kp_mla_config *c, const struct attn_
                                     KP_MLA_MAX_SPLITS, 1.5, 0.05);
     /* f32 results: the merging kernel writes them, the other has no registers left for a second form. */
     if (p->out_dtype && g.splits == 1) g.splits = 2;
-    g.items = p->batch * p->seq_q * g.blocks * g.splits;
+    g.work_tiles = p->batch * p->seq_q * g.blocks * g.splits;
     return g;
 }
 
@@ -41,12 +41,12 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
     (void)amount;
     const struct kp_mla_config *c = k->impl;
     const struct geometry g = lay_out(c, attn_cuda_limits_of(dev), p);
-    if (g.items == 0) return 1e-6;
+    if (g.work_tiles == 0) return 1e-6;
     const double heads = KP_MLA_HEADS(*c), per_sm = (double)g.capacity / attn_cuda_limits_of(dev)->n_sms;
     const double products = heads * c->keys * (c->dim + 512) / 1300.0;
     const double copies = c->keys * c->dim * 2 / 40.0 + heads * c->keys / 4;
     const double tile = (products > copies ? products : copies) * per_sm + 1200;
-    const double rounds = (double)attn_cuda_blocks(g.items, g.capacity),
+    const double rounds = (double)attn_cuda_blocks(g.work_tiles, g.capacity),
                  tiles = (double)attn_cuda_blocks(attn_cuda_blocks(p->topk, c->keys), g.splits);
     return 4e-6 + (g.splits > 1 ? 4e-6 : 0) + rounds * (tiles + 1.5) * tile / 1.7e9;
 }
@@ -68,13 +68,13 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
                           const attn_args *args) {
     const struct kp_mla_config *c = k->impl;
     const struct geometry g = lay_out(c, attn_cuda_limits_of(dev), p);
-    if (g.items == 0) return ATTN_OK;
+    if (g.work_tiles == 0) return ATTN_OK;
     struct kp_mla_fwd kp = {0};
     attn_cuda_mla_inputs(&kp.in, p, args);
     kp.out = attn_cuda_view(p, args, ATTN_ROLE_OUT);
     kp.lse = attn_cuda_view(p, args, ATTN_ROLE_LSE);
     kp.max_logits = attn_cuda_view(p, args, ATTN_ROLE_MAX_LOGITS);
-    kp.items = g.items;
+    kp.items = g.work_tiles;
     kp.blocks = (int32_t)g.blocks;
     kp.splits = (int32_t)g.splits;
     if (g.splits > 1) {
@@ -84,7 +84,7 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
         kp.part_l = kp.part_m + numbers;
         kp.part_top = kp.part_l + numbers;
     }
-    struct attn_cuda_grid grid = {.x = (uint32_t)attn_cuda_lesser(g.items, g.capacity),
+    struct attn_cuda_grid grid = {.x = (uint32_t)attn_cuda_lesser(g.work_tiles, g.capacity),
                                   .y = 1,
                                   .z = 1,
                                   .threads = (uint32_t)KP_MLA_THREADS(*c),

@@ -17,7 +17,7 @@ static uint64_t round_up(uint64_t x) { return (x + 255) / 256 * 256; }
 
 /* Who takes what: see struct kp_mla_fwd_sm90. */
 struct geometry {
-    int64_t items, grid, whole, first_row, rows;
+    int64_t work_tiles, grid, whole, first_row, rows;
     int32_t parts, length;
     int64_t queries, listed; /* listed: whose lists are ordered together */
     int32_t turn, shift, ranges;
@@ -27,7 +27,7 @@ struct geometry {
 /* What is left over after whole rounds is cut if that saves at least 8 tiles of 1.7 us each: sums that go through
  * memory and the kernel that merges them take about as long. */
 static void cut_rest(struct geometry *g, int64_t n_sms, const attn_problem *p, int64_t blocks) {
-    const int64_t tiles = (p->topk + 63) / 64, left = g->items - g->whole * n_sms;
+    const int64_t tiles = (p->topk + 63) / 64, left = g->work_tiles - g->whole * n_sms;
     if (!left) return;
     const int64_t most = attn_cuda_lesser(attn_cuda_lesser(n_sms / left, tiles), KP_MLA_MAX_SPLITS),
                   length = (tiles + most - 1) / most;
@@ -35,17 +35,17 @@ static void cut_rest(struct geometry *g, int64_t n_sms, const attn_problem *p, i
     g->length = (int32_t)length;
     g->parts = (int32_t)((tiles + length - 1) / length);
     if (!g->whole) g->grid = left * g->parts;
-    const int64_t first = g->items - left;
+    const int64_t first = g->work_tiles - left;
     g->first_row = first / blocks * p->heads_q + first % blocks * 64;
     g->rows = p->batch * p->seq_q * p->heads_q - g->first_row;
 }
 
-/* Slots in order of ranges of keys: the items that the device works on at once, `turn` queries, go through the keys
- * together, every second round in descending order, and find them in the second-level cache
+/* Slots in order of ranges of keys: the work tiles that the device works on at once, `turn` queries, go through the
+ * keys together, every second round in descending order, and find them in the second-level cache
  * (docs/kernels/mla_fwd_sm90.md). */
 static void choose_ranges(struct geometry *g, int64_t n_sms, const attn_problem *p, int64_t blocks) {
     const int64_t pair = 2 * n_sms, pairs = LIST_BYTES / (int64_t)sizeof(int32_t) / (p->topk > 0 ? p->topk : 1) / pair;
-    g->listed = attn_cuda_lesser(g->queries, (pairs > 0 ? pairs : 1) * pair); /* whole rounds of items */
+    g->listed = attn_cuda_lesser(g->queries, (pairs > 0 ? pairs : 1) * pair); /* whole rounds */
     g->turn = (int32_t)(n_sms > blocks ? n_sms / blocks : 1);
     while ((p->seq_k - 1) >> g->shift >= KP_MLA_ORDER_RANGES) g->shift++;
     g->ranges = (int32_t)((p->seq_k - 1) >> g->shift) + 1;
@@ -57,9 +57,9 @@ static struct geometry lay_out(const struct kp_mla_fwd_sm90_config *c, const str
     if (p->batch <= 0 || p->heads_q <= 0 || p->seq_q <= 0) return g;
     const int64_t blocks = (p->heads_q + 63) / 64, n_sms = attn_cuda_limits_of(dev)->n_sms;
     g.queries = g.listed = p->batch * p->seq_q;
-    g.items = g.queries * blocks;
-    g.whole = g.items / n_sms;
-    g.grid = g.whole ? n_sms : g.items;
+    g.work_tiles = g.queries * blocks;
+    g.whole = g.work_tiles / n_sms;
+    g.grid = g.whole ? n_sms : g.work_tiles;
     cut_rest(&g, n_sms, p, blocks);
     if (g.parts > 1) g.end = round_up((uint64_t)(g.parts * g.rows * (512 + 3)) * sizeof(float));
     if (!c->ordered) return g;
@@ -104,7 +104,7 @@ static double tile_time(int size, int ordered, int shared) {
     return ordered ? in_order[size][shared] : plain[size][shared];
 }
 
-/* Rounds of items over the multiprocessors; heads are padded to 64, slots to 64. */
+/* Rounds of work tiles over the SMs; heads are padded to 64, slots to 64. */
 static double estimate(const struct attn_kernel *k, const struct attn_core_device *dev, const attn_problem *p,
                        const struct attn_core_amount *amount) {
     (void)amount;
@@ -114,7 +114,7 @@ static double estimate(const struct attn_kernel *k, const struct attn_core_devic
     const int size = keys > 2 * cache ? 2 : keys > cache / 2;
     const double tiles = (double)((p->topk + 63) / 64);
     const double tile = tile_time(size, c->ordered, p->heads_q > 64) * (c->dim + 512) / 1088;
-    const double rounds = (double)((g.items + (g.grid ? g.grid : 1) - 1) / (g.grid ? g.grid : 1));
+    const double rounds = (double)((g.work_tiles + (g.grid ? g.grid : 1) - 1) / (g.grid ? g.grid : 1));
     const double order = c->ordered ? 2e-6 + 4e-12 * (double)g.queries * (double)p->topk : 0;
     if (g.parts == 1) return 4e-6 + order + rounds * (1.5e-6 + tiles * tile);
     return 12e-6 + order + (double)g.whole * (1.5e-6 + tiles * tile) + 1.5e-6 + g.length * tile;
@@ -135,13 +135,13 @@ static attn_status prepare(const struct attn_kernel *k, struct attn_core_device 
 
 /* Orders the lists of queries at .. at + n - 1 and puts them in the place of the caller's. */
 static attn_status queue_order(const struct attn_core_device *dev, const attn_problem *p, const attn_args *args,
-                               const struct geometry *g, const struct kp_mla *in, struct kp_mla *listed, int64_t at,
-                               int64_t n) {
-    const uint64_t workspace = (uint64_t)(uintptr_t)args->workspace, before = (uint64_t)at * sizeof(int32_t);
+                               const struct geometry *g, const struct kp_mla *in, struct kp_mla *listed,
+                               int64_t first_query, int64_t n) {
+    const uint64_t workspace = (uint64_t)(uintptr_t)args->workspace, before = (uint64_t)first_query * sizeof(int32_t);
     const struct kp_mla_order kp = {.in = *in,
                                     .list = workspace + g->list,
                                     .lengths = workspace + g->lengths,
-                                    .first = (int32_t)at,
+                                    .first = (int32_t)first_query,
                                     .n = (int32_t)n,
                                     .turn = g->turn,
                                     .shift = g->shift,
@@ -175,7 +175,7 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
                           const attn_args *args) {
     const struct kp_mla_fwd_sm90_config *c = k->impl;
     const struct geometry g = lay_out(c, dev, p);
-    if (g.items == 0) return ATTN_OK;
+    if (g.work_tiles == 0) return ATTN_OK;
     struct kp_mla_fwd_sm90 kp = {.first_row = g.first_row, .rows = g.rows, .length = g.length};
     struct kp_mla in;
     attn_cuda_mla_inputs(&in, p, args);
@@ -196,13 +196,13 @@ static attn_status launch(const struct attn_kernel *k, const struct attn_core_de
                                         .threads = KP_MLA_FWD_SM90_THREADS,
                                         .shared_bytes = (uint32_t)KP_MLA_FWD_SM90_SHARED(c->dim)};
     attn_status status = ATTN_OK;
-    for (int64_t at = 0; at < g.queries && !status; at += g.listed) {
-        const int64_t n = attn_cuda_lesser(g.listed, g.queries - at), blocks = g.items / g.queries;
-        const int last = at + n == g.queries;
-        kp.from = at * blocks, kp.until = (at + n) * blocks; /* all but the last: whole rounds */
+    for (int64_t begin = 0; begin < g.queries && !status; begin += g.listed) {
+        const int64_t n = attn_cuda_lesser(g.listed, g.queries - begin), blocks = g.work_tiles / g.queries;
+        const int last = begin + n == g.queries;
+        kp.from = begin * blocks, kp.until = (begin + n) * blocks; /* all but the last: whole rounds */
         kp.whole = last ? g.whole - kp.from / g.grid : INT64_MAX;
         kp.parts = last ? g.parts : 1;
-        if (c->ordered) status = queue_order(dev, p, args, &g, &in, &kp.in, at, n);
+        if (c->ordered) status = queue_order(dev, p, args, &g, &in, &kp.in, begin, n);
         if (!status)
             status = attn_cuda_launch(dev, attn_cuda_variant_find(c->symbol), &grid, &kp, sizeof kp, args->stream);
     }

@@ -1,58 +1,58 @@
 /* SPDX-License-Identifier: MIT
- * f32 operands as pairs of f16 in the workspace: its layout, and the launch that fills it. The device's side:
- * kernels/smxx/sdpa_halves.cu. */
-#include "cuda/dense/halves.h"
+ * f32 operands split in two f16 numbers each, in the workspace: its layout, and the launch that fills it. The device's
+ * side: kernels/smxx/sdpa_halves.cu. */
+#include "cuda/dense/f16x2.h"
 #include "core/problem.h"
 
-const char attn_cuda_halves_symbol[] = "attn_sdpa_halves_smxx_f32";
+const char attn_cuda_f16x2_symbol[] = "attn_sdpa_halves_smxx_f32";
 
 /* One tensor: heads, rows of a head over all sequences, rows of the longest, columns as stored. */
 struct extent {
     int64_t heads, rows, longest, width, stored;
 };
 static struct extent extent_of(const attn_problem *p, int32_t which) {
-    const int of_keys = which == ATTN_CUDA_HALVES_K || which == ATTN_CUDA_HALVES_V,
+    const int of_keys = which == ATTN_CUDA_F16X2_K || which == ATTN_CUDA_F16X2_V,
               packed = attn_core_has(p, ATTN_PACKED);
     struct extent x = {.heads = of_keys ? p->heads_k : p->heads_q, .longest = of_keys ? p->seq_k : p->seq_q};
     x.rows = !packed ? x.longest : of_keys ? p->total_k : p->total_q;
-    x.width = which == ATTN_CUDA_HALVES_Q || which == ATTN_CUDA_HALVES_K ? p->dim_qk : p->dim_v;
+    x.width = which == ATTN_CUDA_F16X2_Q || which == ATTN_CUDA_F16X2_K ? p->dim_qk : p->dim_v;
     x.stored = (x.width + 7) / 8 * 8;
     return x;
 }
 
 static int64_t take(int64_t *end, int64_t bytes) {
-    const int64_t at = *end;
+    const int64_t offset = *end;
     *end += attn_cuda_blocks(bytes, 256) * 256;
-    return at;
+    return offset;
 }
 
-struct attn_cuda_halves attn_cuda_halves(const attn_problem *p, int64_t begin, int32_t n) {
-    struct attn_cuda_halves h = {.end = begin, .n = n};
+struct attn_cuda_f16x2 attn_cuda_f16x2(const attn_problem *p, int64_t begin, int32_t n) {
+    struct attn_cuda_f16x2 h = {.end = begin, .n = n};
     h.flags = take(&h.end, p->batch * p->heads_k * 4);
     for (int32_t i = 0; i < n; i++) {
         const struct extent x = extent_of(p, i);
-        h.at[i].to = take(&h.end, (attn_core_has(p, ATTN_PACKED) ? 1 : p->batch) * x.heads * x.rows * x.stored * 4);
-        h.at[i].unit = take(&h.end, p->batch * x.heads * attn_cuda_blocks(x.longest, KP_HALVES_ROWS) * 4);
+        h.offset[i].to = take(&h.end, (attn_core_has(p, ATTN_PACKED) ? 1 : p->batch) * x.heads * x.rows * x.stored * 4);
+        h.offset[i].unit = take(&h.end, p->batch * x.heads * attn_cuda_blocks(x.longest, KP_HALVES_ROWS) * 4);
     }
     return h;
 }
 
-int attn_cuda_halves_refuse(const attn_problem *p, struct attn_text *why) {
+int attn_cuda_f16x2_refuse(const attn_problem *p, struct attn_text *why) {
     if (!attn_core_has(p, ATTN_PAGED)) return 0;
     attn_text_add(why, "does not split paged keys: the rows without _halves read pages");
     return 1;
 }
 
-attn_status attn_cuda_halves_start(const struct attn_core_device *dev, const struct attn_cuda_halves *h,
-                                   const attn_problem *p, const attn_args *args, const struct kp_sdpa *in,
-                                   const struct kp_view *const from[], struct kp_view to[], struct kp_sdpa_wide *wide) {
+attn_status attn_cuda_f16x2_start(const struct attn_core_device *dev, const struct attn_cuda_f16x2 *h,
+                                  const attn_problem *p, const attn_args *args, const struct kp_sdpa *in,
+                                  const struct kp_view *const from[], struct kp_view to[], struct kp_sdpa_wide *wide) {
     const uint64_t base = (uint64_t)(uintptr_t)args->workspace;
     struct kp_sdpa_halves_job job = {.in = *in, .flags = base + (uint64_t)h->flags, .n_tensors = h->n};
     uint64_t *const units[] = {&wide->unit_q, &wide->unit_k, &wide->unit_v, &wide->unit_o};
     for (int32_t i = 0; i < h->n; i++) {
         const struct extent x = extent_of(p, i);
         struct kp_halves_tensor *t = &job.tensor[i];
-        to[i] = (struct kp_view){.data = base + (uint64_t)h->at[i].to,
+        to[i] = (struct kp_view){.data = base + (uint64_t)h->offset[i].to,
                                  .batch = attn_core_has(p, ATTN_PACKED) ? 0 : x.heads * x.rows * x.stored,
                                  .head = x.rows * x.stored,
                                  .row = x.stored,
@@ -61,22 +61,22 @@ attn_status attn_cuda_halves_start(const struct attn_core_device *dev, const str
                                  .chunk = 16};
         t->from = *from[i];
         t->to = to[i];
-        t->unit = *units[i] = base + (uint64_t)h->at[i].unit;
+        t->unit = *units[i] = base + (uint64_t)h->offset[i].unit;
         t->heads = (int32_t)x.heads;
         t->blocks = (int32_t)attn_cuda_blocks(x.longest, KP_HALVES_ROWS);
         t->width = (int32_t)x.width;
-        t->of_keys = i == ATTN_CUDA_HALVES_K || i == ATTN_CUDA_HALVES_V;
+        t->of_keys = i == ATTN_CUDA_F16X2_K || i == ATTN_CUDA_F16X2_V;
         t->items = p->batch * x.heads * t->blocks;
         job.items += t->items;
     }
     wide->flags = job.flags;
-    wide->blocks_q = job.tensor[ATTN_CUDA_HALVES_Q].blocks;
-    wide->blocks_k = job.tensor[ATTN_CUDA_HALVES_K].blocks;
+    wide->blocks_q = job.tensor[ATTN_CUDA_F16X2_Q].blocks;
+    wide->blocks_k = job.tensor[ATTN_CUDA_F16X2_K].blocks;
     attn_status status =
         attn_cuda_fill_zero(dev, (void *)(uintptr_t)job.flags, (size_t)(p->batch * p->heads_k * 4), args->stream);
     if (status || job.items <= 0) return status;
     const struct attn_cuda_grid grid = {
         .x = (uint32_t)attn_cuda_lesser(job.items, INT32_MAX), .y = 1, .z = 1, .threads = 256, .shared_bytes = 16};
-    return attn_cuda_launch(dev, attn_cuda_variant_of(dev, attn_cuda_halves_symbol), &grid, &job, sizeof job,
+    return attn_cuda_launch(dev, attn_cuda_variant_of(dev, attn_cuda_f16x2_symbol), &grid, &job, sizeof job,
                             args->stream);
 }

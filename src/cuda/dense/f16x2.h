@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: MIT
+ * f32 operands split in two f16 numbers each (f16x2), in the workspace, for the dense kernels with .halves = 1. */
+#ifndef ATTN_CUDA_DENSE_F16X2_H
+#define ATTN_CUDA_DENSE_F16X2_H
+#include "cuda/dense/wide.h"
+
+enum { ATTN_CUDA_F16X2_Q, ATTN_CUDA_F16X2_K, ATTN_CUDA_F16X2_V, ATTN_CUDA_F16X2_DOUT, ATTN_CUDA_F16X2_COUNT };
+extern const char attn_cuda_f16x2_symbol[];
+
+/* Where in the workspace what lies, in bytes from `begin` on: a function of the problem alone. */
+struct attn_cuda_f16x2 {
+    int64_t flags, end;
+    struct {
+        int64_t to, unit;
+    } offset[ATTN_CUDA_F16X2_COUNT];
+    int32_t n; /* 3, or 4 with dout */
+};
+struct attn_cuda_f16x2 attn_cuda_f16x2(const attn_problem *p, int64_t begin, int32_t n);
+
+/* 1 and the reason if the operands cannot be split. */
+int attn_cuda_f16x2_refuse(const attn_problem *p, struct attn_text *why);
+
+/* Queue the splitting. from: views of the caller's q, k, v (dout); to: views of the split ones. Sets flags, units and
+ * blocks of *wide. */
+attn_status attn_cuda_f16x2_start(const struct attn_core_device *dev, const struct attn_cuda_f16x2 *h,
+                                  const attn_problem *p, const attn_args *args, const struct kp_sdpa *in,
+                                  const struct kp_view *const from[], struct kp_view to[], struct kp_sdpa_wide *wide);
+#endif
