@@ -86,7 +86,7 @@ endforeach()
 
 add_custom_target(attn_quick_tests DEPENDS ${quick_programs}) # what `make quick` builds beside the command
 
-foreach(name t_cuda_stub t_gpu_stub t_gpu_kept_graph)
+foreach(name t_cuda_stub t_former_names t_gpu_stub t_gpu_kept_graph)
   if(TARGET ${name} AND TARGET cuda_stub)
     add_dependencies(${name} cuda_stub)
   endif()

@@ -3,6 +3,7 @@
  * the tuning table. Reference kernels take part only if the caller prefers them: they can be thousands of times slower.
  */
 #include "api/api.h"
+#include "core/former_names.h"
 #include "core/tune.h"
 
 enum { MAX_CANDIDATES = 24, MAX_ROUNDS = 9 };
@@ -26,7 +27,7 @@ static struct preference preference_of(const attn_ctx *ctx, const attn_plan_opti
 
 static int preferred(const struct attn_kernel *k, const struct preference *p) {
     if (p->backend != ATTN_BACKEND_ANY && k->backend != p->backend) return 0;
-    if (p->kernel && !attn_text_match(p->kernel, k->name)) return 0;
+    if (p->kernel && !attn_core_name_matches(p->kernel, k->name)) return 0;
     return k->backend != ATTN_BACKEND_REF || p->backend != ATTN_BACKEND_ANY || p->kernel;
 }
 

@@ -7,6 +7,7 @@
 #include "attn.h"
 #include "base/err.h"
 #include "base/log.h"
+#include "core/former_names.h"
 #include "core/problem.h"
 #include "core/tune.h"
 
@@ -57,9 +58,9 @@ static const struct attn_kernel *next_row(const attn_ctx *ctx, int32_t op, int32
 
 static int score_of(const struct request *q, const struct attn_kernel *k) {
     int score = 0;
-    if (q->kernel && attn_text_match(q->kernel, k->name)) score |= PREFERS_KERNEL;
+    if (q->kernel && attn_core_name_matches(q->kernel, k->name)) score |= PREFERS_KERNEL;
     if (q->backend && k->backend == q->backend) score |= PREFERS_BACKEND;
-    if (q->env_kernel && attn_text_match(q->env_kernel, k->name)) score |= ENV_KERNEL;
+    if (q->env_kernel && attn_core_name_matches(q->env_kernel, k->name)) score |= ENV_KERNEL;
     if (q->env_backend && k->backend == q->env_backend) score |= ENV_BACKEND;
     return score;
 }
@@ -104,7 +105,7 @@ static bool accepts(const struct request *q, const struct attn_kernel *k, struct
     }
     if (q->strict && q->backend && k->backend != q->backend)
         return refuse(why, "is not of backend %s, which the strict preference asks for", backend_name(q->backend));
-    if (q->strict && q->kernel && !attn_text_match(q->kernel, k->name))
+    if (q->strict && q->kernel && !attn_core_name_matches(q->kernel, k->name))
         return refuse(why, "does not match the strictly preferred '%.100s'", q->kernel);
     return true;
 }
@@ -119,7 +120,7 @@ static void judge(const struct request *q, const struct attn_kernel *k, struct v
     v->accepted = accepts(q, k, &why, &v->workspace);
     if (!v->accepted) return;
     v->score = score_of(q, k);
-    v->tuned = q->tuned[0] && !strcmp(q->tuned, k->name);
+    v->tuned = q->tuned[0] && attn_core_is_named(q->tuned, k->name);
     double seconds = k->estimate ? k->estimate(k, q->device, q->problem, &q->amount) : (double)INFINITY;
     if (seconds >= 0) v->seconds = seconds; /* a NaN must not win or block comparisons */
 }

@@ -19,14 +19,14 @@ struct choice {
 };
 static const struct choice
     of_backward[] = {{"attn_sdpa_bwd_sm80_bf16_d64", "sdpa_bwd b=1 hq=4 sq=150 sk=150 d=64 bf16", ATTN_ROLE_DQ},
-                     {"attn_mla_bwd_sm90_bf16_d576_h64_even", "mla_bwd hq=64 sq=4 sk=300 d=576 topk=64 bf16 align=16",
+                     {"attn_mla_bwd_sm90_f16_d576_h64_even", "mla_bwd hq=64 sq=4 sk=300 d=576 topk=64 f16 align=16",
                       ATTN_ROLE_DKV},
                      {0}},
     of_forward[] = {{"attn_sdpa_fwd_sm80_bf16_d64", "sdpa_fwd b=1 hq=4 sq=150 sk=150 d=64 bf16", 0},
                     {"attn_mla_fwd_sm90_bf16_d576", "mla_fwd hq=64 sq=4 sk=300 d=576 topk=64 bf16 align=16", 0},
                     {0}},
     of_filled[] = {{"attn_sdpa_bwd_sm80_f32_d64_halves", "sdpa_bwd b=1 hq=4 sq=150 d=64 f32", 0}, {0}},
-    of_pairs[] = {{"attn_mla_bwd_sm90_bf16_d576_h128_even", "mla_bwd hq=128 sq=4 sk=300 d=576 topk=128 bf16 align=16",
+    of_pairs[] = {{"attn_mla_bwd_sm90_bf16_d576_h128_alt", "mla_bwd hq=128 sq=4 sk=300 d=576 topk=128 bf16 align=16",
                    0},
                   {0}},
     of_splits[] = {{"attn_sdpa_fwd_sm80_bf16_d128_few", "sdpa_fwd hq=8 hk=2 sq=1 sk=9000 d=128 bf16", 0}, {0}};

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Part of lockstep.cu, CTAS = 2: stages and mbarriers by which the CTAs of a pair sum dKV over their heads.
- * Of the 64 columns of a slice each sends 32, as sums of its own heads, to a stage of the other, and adds what it
- * receives to its own sums of the other 32: cluster_reduce_partial.h all slices but slice 8, in bf16, and
- * cluster_reduce_full.h all, in f16. Of this pingpong.cu has tell_other alone.
+ * Of the 64 columns of a slice each sends 32, as sums of its own heads in f16, to a stage of the other, and adds what
+ * it receives to its own sums of the other 32 (cluster_reduce_full.h). Of this pingpong.cu has tell_other alone.
  *
  * Who has read a stage tells the other CTA by an arrival there (cluster_arrive), which does not wait for the additions
  * to memory that its thread has under way. */

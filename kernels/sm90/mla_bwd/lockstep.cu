@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * Sparse MLA backward on Hopper, a second schedule of the work of specialized.cu (formulas, items, tiles there): two
  * warpgroups that do everything in step, so that each product is as large as registers allow and a tile has no chain of
- * hand-overs. CTAS = 2: an item is 128 heads, 64 in each CTA of a cluster, and dKV of both is summed before it goes to
- * memory, of most slices (PARTLY, cluster_reduce_partial.h) or all of it (SUMMED, cluster_reduce_full.h).
- * Deterministic: dKV of a slot is stored, not added (stored_rows.h).
+ * hand-overs. Deterministic: dKV of a slot is stored, not added (stored_rows.h). CTAS = 2, deterministic alone: an item
+ * is 128 heads, 64 in each CTA of a cluster, and dKV of both is summed before it is stored (cluster_reduce_full.h).
  *
  *   producer     q, dout --> Q, dO (slice x when dKV has let go of the last item's)     kv rows by index --> K
  *   0            S, all 64 slots  --.  scores of slots 32..63 -->  .-- dP of slots 0..31
@@ -30,7 +29,7 @@
  *   PD_FREE              8 warps, P and dS (CTAS = 2: the last stage) being read --> 0, 1
  *   STAGE_OPEN           the other CTA's: 8 warps, P and dS being read --> 0, 1
  *   STAGE_FULL [w][y]    4 warps, and the bytes that the other CTA sends --> w
- *   STAGE_LAST           SUMMED: the same for the fifth filling of w = 0, which is slice 8's --> 1
+ *   STAGE_LAST           the same for the fifth filling of w = 0, which is slice 8's --> 1
  *   STAGE_FREE [w][y]    the other CTA's 4 warps: read, may be filled again --> w
  *   named 1, 2           a warpgroup: its item
  *   named 4              producers: their item
@@ -52,7 +51,7 @@
 #include "kernels/sm90/mla_bwd/scatter_add.h"
 #endif
 
-#include "kernels/sm90/mla_bwd/cluster_reduce_partial.h" /* behind struct places */
+static_assert(!PARTLY, "pairs that add to memory are pingpong.cu's");
 
 /* As in specialized.cu: f16 needs a score in several sums. */
 constexpr uint32_t SUM_SLICES = TYPE == KP_F16 ? 3 : SLICES;
@@ -185,9 +184,6 @@ static __device__ __forceinline__ void gradients(uint32_t shared, float a[16], c
         __syncwarp();
         if (lane_of() == 0) mbar_arrive(shared + PD_FREE);
 #endif
-    } else if constexpr (PARTLY) {
-        float other[16];
-        do_units<W, 0>(shared, a, other, t, to, n, last);
     } else {
         add_alone<W>(shared, a, t, to, last);
     }
@@ -251,7 +247,6 @@ template <int W> static __device__ __forceinline__ void consume(const struct kp_
             wgmma_wait(2);
             __syncwarp(); /* P and dS are read by all lanes */
             if (lane_of() == 0) {
-                if (PARTLY) expect_unit(shared, W, 0), expect_unit(shared, W, 1);
                 if (SUMMED) expect_for_rows(shared, W);
                 mbar_arrive(shared + K_FREE + 16 * W);
                 if (CTAS == 2)

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * Part of pingpong.cu, CTAS = 2: dKV of a tile by its owner in each CTA of a pair, who sum eight of nine
- * slices over the heads of both before they add them to memory (why, and in bf16: cluster_reduce_partial.h). Of an
+ * Part of pingpong.cu, CTAS = 2: dKV of a tile by its owner in each CTA of a pair, which sum eight of nine slices over
+ * the heads of both before they add them to memory. What leaves an SM limits these kernels, so the sums that a CTA
+ * sends are rounded to bf16, as P and dS were before (docs/numerics.md); all additions are f32. That is 81,920 bytes of
+ * additions and 32,768 of messages a tile; with messages in f32 it is 147,456 however many slices are exchanged. Of an
  * exchanged slice a CTA sends 32 columns to a stage of the other and adds the other 32 with what it has received.
  *
  * A stage is 64 slots x 32 columns, 4 KiB. There are two, in the place that P has in other schedules, each filled four

@@ -25,8 +25,8 @@ constexpr int JOINED = 0;
 static_assert(!JOINED || (ALT && !PAIRS), "what has a form for it");
 static_assert(D == 576 || D == 512, "the slices of a key row");
 static_assert(CTAS == 1 || EVEN, "pairs of CTAs have the even form");
-/* Pairs that add to memory exchange most slices (cluster_reduce_partial.h), those that store rows all
- * (cluster_reduce_full.h), both in 16 bits. */
+/* Pairs that add to memory exchange most slices (pingpong_reduce_partial.h), those that store rows all
+ * (cluster_reduce_full.h, pingpong_reduce_full.h), both in 16 bits. */
 constexpr int PARTLY = CTAS == 2 && !PAIRS, SUMMED = CTAS == 2 && PAIRS;
 /* Producers store the sums of P' for dist, but not those that run ahead of the consumers. */
 constexpr int DIST_BY_PRODUCERS = EVEN && !PAIRS && !ALT;

@@ -46,8 +46,7 @@ static double tile_time(const struct kp_mla_bwd_sm90_config *c, int large) {
     if (c->deterministic) return !c->even ? 18e-6 : c->ctas == 2 ? 8.6e-6 : 10.5e-6;
     if (!c->even) return large ? 9e-6 : 8.1e-6;
     if (c->even == 2) return c->ctas == 2 ? (large ? 6e-6 : 5.7e-6) : large ? 7.45e-6 : 6.8e-6;
-    if (c->ctas == 2) return large ? 6.8e-6 : 6.35e-6;
-    return large ? 7.5e-6 : c->dtype == KP_F16 ? 7.3e-6 : 6.95e-6;
+    return large ? 7.5e-6 : 7.3e-6; /* f16, and pairs only where rows are stored */
 }
 
 /* Rounds of work tiles over the SMs, a work tile or, where it can be split, a key tile at least; heads are padded to 64
