@@ -67,7 +67,7 @@ static void head_of(const struct sim_program *p, char *out, size_t room) {
     for (uint32_t i = 0; i < p->n_ins; i++) {
         const struct ptx_statement *s = &p->kernel->statements[i];
         hash = (hash ^ s->line) * UINT64_C(1099511628211);
-        for (const char *at = s->opcode; *at; at++) hash = (hash ^ (uint8_t)*at) * UINT64_C(1099511628211);
+        for (const char *c = s->opcode; *c; c++) hash = (hash ^ (uint8_t)*c) * UINT64_C(1099511628211);
     }
     snprintf(out, room, "%016" PRIx64 " %u\n", hash, p->n_ins);
 }

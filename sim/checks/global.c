@@ -21,8 +21,8 @@ struct sim_page {
 #define ACTOR(record)    ((uint32_t)((record) >> 18) & (SIM_GLOBAL_ACTORS - 1))
 #define PLACE(record)    ((uint32_t)((record) >> 6) & (SIM_PLACES - 1))
 #define STRENGTH(record) ((uint32_t)((record) >> 4) & 3)
-#define LOAD(at)         __atomic_load_n(at, __ATOMIC_RELAXED)
-#define STORE(at, x)     __atomic_store_n(at, x, __ATOMIC_RELAXED)
+#define LOAD(word)       __atomic_load_n(word, __ATOMIC_RELAXED)
+#define STORE(word, x)   __atomic_store_n(word, x, __ATOMIC_RELAXED)
 
 struct who {            /* one access, and what its actor knows */
     struct sim_warp *w; /* NULL: a copy or fill */
@@ -43,11 +43,11 @@ struct who {            /* one access, and what its actor knows */
 };
 
 static __attribute__((noinline)) int is_known_far(const struct who *q, uint64_t was) {
-    uint32_t actor = ACTOR(was), at = actor - q->deed->first;
-    if (at < q->deed->n) {
+    uint32_t actor = ACTOR(was), local_actor = actor - q->deed->first;
+    if (local_actor < q->deed->n) {
         const struct sim_cluster *c = q->w ? q->w->cta->cluster : NULL;
         if (!c || c->launch->far_unknown) return 1;
-        return c->n_far && SIM_TIME(was) <= q->w->known[c->far_at + at];
+        return c->n_far && SIM_TIME(was) <= q->w->known[c->far_at + local_actor];
     }
     return sim_is_after(q->stamp, actor);
 }
@@ -83,7 +83,7 @@ static void tell_actor(const struct who *q, uint64_t was, char *out, size_t room
     const char *place = d->program && PLACE(was) ? sim_place(d->program, d->program->places[PLACE(was)]) : NULL;
     char who[160] = "";
     if (d->per_cluster) {
-        uint32_t at = ACTOR(was) - d->first, cluster = at / d->per_cluster, actor = at % d->per_cluster;
+        uint32_t index = ACTOR(was) - d->first, cluster = index / d->per_cluster, actor = index % d->per_cluster;
         uint32_t n[3], id[3], per_cta = d->n_warps, rank = actor / per_cta;
         const uint32_t n_ctas = d->cluster[0] * d->cluster[1] * d->cluster[2];
         int unit = actor >= n_ctas * per_cta;
@@ -105,16 +105,16 @@ static void tell_actor(const struct who *q, uint64_t was, char *out, size_t room
         snprintf(out, room, "%s%s%s (number %llu)%s%s", who, sep, d->name, (unsigned long long)d->launch,
                  place ? " at " : "", place ? place : "");
 }
-static __attribute__((noinline, cold)) void tell(struct who *q, uint64_t at, uint64_t was, const char *does,
+static __attribute__((noinline, cold)) void tell(struct who *q, uint64_t address, uint64_t was, const char *does,
                                                  const char *theirs) {
     const uint32_t own = ACTOR(was) - q->own_first;
     const int fence = q->w && q->unit && own < q->w->cta->cluster->n_warps && SIM_TIME(was) <= q->w->known[own];
     if (fence && q->found) return;
     q->found = fence ? SIM_FOUND_FENCE : SIM_FOUND_FAULT;
-    const struct sim_block *b = sim_memory_find(at);
+    const struct sim_block *b = sim_memory_find(address);
     char other[400];
     tell_actor(q, was, other, sizeof other);
-    const unsigned long long offset = b ? at - b->at : 0, number = b ? b->number : 0;
+    const unsigned long long offset = b ? address - b->at : 0, number = b ? b->number : 0;
     const int is_other = !sim_deed_of(ACTOR(was)) || sim_deed_of(ACTOR(was)) != q->deed;
     if (!q->w) {
         const struct sim_deed *d = sim_deed_of(ACTOR(was));
@@ -124,7 +124,7 @@ static __attribute__((noinline, cold)) void tell(struct who *q, uint64_t at, uin
                       q->deed->name, (unsigned long long)q->deed->launch, does, offset, number, theirs, other);
         return;
     }
-    const uint32_t lane = q->lane + (q->run_bytes ? (uint32_t)(at - q->run_at) / q->run_bytes : 0);
+    const uint32_t lane = q->lane + (q->run_bytes ? (uint32_t)(address - q->run_at) / q->run_bytes : 0);
     if (fence)
         sim_find(q->w, q->in, 1u << lane, SIM_F_PROXY,
                  "only a fence is missing: %s offset %llu of allocation %llu through the async proxy, %s %s, with no "
@@ -143,8 +143,8 @@ static __attribute__((noinline, cold)) void tell(struct who *q, uint64_t at, uin
 
 /* ---- words ---- */
 
-static struct sim_page *page_of(const struct sim_block *b, uint64_t at) {
-    struct sim_page **slot = &b->pages[(at - b->at) >> PAGE_SHIFT], *p = __atomic_load_n(slot, __ATOMIC_ACQUIRE);
+static struct sim_page *page_of(const struct sim_block *b, uint64_t address) {
+    struct sim_page **slot = &b->pages[(address - b->at) >> PAGE_SHIFT], *p = __atomic_load_n(slot, __ATOMIC_ACQUIRE);
     if (__builtin_expect(p != NULL, 1)) return p;
     struct sim_page *fresh = calloc(1, sizeof *fresh);
     if (!fresh) abort();
@@ -205,27 +205,27 @@ static inline int read_four(struct who *q, struct sim_page *p, uint32_t i) {
     }
     return 1;
 }
-static inline void read_words(struct who *q, struct sim_page *p, uint64_t at, uint32_t n, uint64_t mask) {
-    const uint32_t first = (uint32_t)(at & ((1u << PAGE_SHIFT) - 1)) / 4;
+static inline void read_words(struct who *q, struct sim_page *p, uint64_t address, uint32_t n, uint64_t mask) {
+    const uint32_t first = (uint32_t)(address & ((1u << PAGE_SHIFT) - 1)) / 4;
     const uint64_t *writes = look(p, WRITES), mine = q->mine | mask;
-    uint64_t *reads = words_of(p, READS), *more = NULL;
+    uint64_t *reads = words_of(p, READS), *more_reads = NULL;
     for (uint32_t i = first; i < first + n; i++) {
         while (first + n - i >= 4 && read_four(q, p, i))
             if ((i += 4) == first + n) return;
         uint64_t was = word_of(writes, p, WRITES, i), r = LOAD(&reads[i]);
         if (clashes(q, was, mask, WRITES) && q->found < SIM_FOUND_FAULT)
-            tell(q, at + 4 * (uint64_t)(i - first), was, "reads", "written by");
+            tell(q, address + 4 * (uint64_t)(i - first), was, "reads", "written by");
         if (r >> 18 == q->id) {
             if (r != mine) STORE(&reads[i], mine | (r & 15));
         } else if (!r || is_known(q, r, READS)) {
             STORE(&reads[i], mine);
         } else {
-            if (!more) more = words_of(p, MORE_READS);
-            uint64_t s = LOAD(&more[i]);
+            if (!more_reads) more_reads = words_of(p, MORE_READS);
+            uint64_t s = LOAD(&more_reads[i]);
             if (s >> 18 == q->id)
-                STORE(&more[i], mine | (s & 15));
+                STORE(&more_reads[i], mine | (s & 15));
             else if (!s || is_known(q, s, MORE_READS))
-                STORE(&more[i], mine);
+                STORE(&more_reads[i], mine);
         }
     }
 }
@@ -244,16 +244,16 @@ static inline int write_four(struct who *q, struct sim_page *p, uint32_t i) {
     for (uint32_t k = 0; k < 4; k++) STORE(&writes[i + k], mine);
     return 1;
 }
-static inline void write_words(struct who *q, struct sim_page *p, uint64_t at, uint32_t n, uint64_t mask) {
-    const uint32_t first = (uint32_t)(at & ((1u << PAGE_SHIFT) - 1)) / 4;
-    const uint64_t *reads = look(p, READS), *more = look(p, MORE_READS);
+static inline void write_words(struct who *q, struct sim_page *p, uint64_t address, uint32_t n, uint64_t mask) {
+    const uint32_t first = (uint32_t)(address & ((1u << PAGE_SHIFT) - 1)) / 4;
+    const uint64_t *reads = look(p, READS), *more_reads = look(p, MORE_READS);
     uint64_t *writes = words_of(p, WRITES);
     for (uint32_t i = first; i < first + n; i++) {
         while (first + n - i >= 4 && write_four(q, p, i))
             if ((i += 4) == first + n) return;
-        uint64_t was = LOAD(&writes[i]), r = word_of(reads, p, READS, i), s = word_of(more, p, MORE_READS, i);
+        uint64_t was = LOAD(&writes[i]), r = word_of(reads, p, READS, i), s = word_of(more_reads, p, MORE_READS, i);
         if (q->found < SIM_FOUND_FAULT) {
-            const uint64_t word = at + 4 * (uint64_t)(i - first);
+            const uint64_t word = address + 4 * (uint64_t)(i - first);
             if (clashes(q, was, mask, WRITES)) tell(q, word, was, "writes", "written by");
             if (clashes(q, r, mask, READS)) tell(q, word, r, "writes", "read by");
             if (clashes(q, s, mask, MORE_READS)) tell(q, word, s, "writes", "read by");
@@ -261,52 +261,54 @@ static inline void write_words(struct who *q, struct sim_page *p, uint64_t at, u
         STORE(&writes[i], q->mine | mask | (was >> 18 == q->id ? was & 15 : 0));
     }
 }
-static inline void touch_words(struct who *q, struct sim_page *p, uint64_t at, uint32_t n, uint64_t mask,
+static inline void touch_words(struct who *q, struct sim_page *p, uint64_t address, uint32_t n, uint64_t mask,
                                enum sim_access access) {
     if (access == SIM_LOAD)
-        read_words(q, p, at, n, mask);
+        read_words(q, p, address, n, mask);
     else
-        write_words(q, p, at, n, mask);
+        write_words(q, p, address, n, mask);
 }
 
 /* A whole page with one record: of a copy or fill. 0: it must go word by word. */
-static int touch_page(struct who *q, struct sim_page *p, uint64_t at, enum sim_access access) {
+static int touch_page(struct who *q, struct sim_page *p, uint64_t address, enum sim_access access) {
     int slot = access == SIM_LOAD ? READS : WRITES;
     for (int i = 0; i < SLOTS; i++)
         if ((access != SIM_LOAD || i != WRITES) && __atomic_load_n(&p->words[i], __ATOMIC_ACQUIRE)) return 0;
     if (access == SIM_LOAD) {
         for (uint32_t i = 0; i < WORDS && !q->found; i++) {
             uint64_t was = word_of(look(p, WRITES), p, WRITES, i);
-            if (clashes(q, was, 15, WRITES)) tell(q, at + 4 * (uint64_t)i, was, "reads", "written by");
+            if (clashes(q, was, 15, WRITES)) tell(q, address + 4 * (uint64_t)i, was, "reads", "written by");
         }
         if (p->all[READS] && !is_known(q, p->all[READS], READS)) slot = MORE_READS;
     } else {
         for (int i = 0; i < SLOTS && !q->found; i++)
-            if (clashes(q, p->all[i], 15, i)) tell(q, at, p->all[i], "writes", i == WRITES ? "written by" : "read by");
+            if (clashes(q, p->all[i], 15, i))
+                tell(q, address, p->all[i], "writes", i == WRITES ? "written by" : "read by");
     }
     STORE(&p->all[slot], q->mine | 15);
     return 1;
 }
 
-static void touch_range(struct who *q, const struct sim_block *b, uint64_t at, uint64_t bytes, enum sim_access access) {
-    const uint64_t end = at + bytes, page = 1u << PAGE_SHIFT;
-    while (at < end) {
-        struct sim_page *p = page_of(b, at);
-        if (!q->w && !(at & (page - 1)) && end - at >= page && touch_page(q, p, at, access)) {
-            at += page;
+static void touch_range(struct who *q, const struct sim_block *b, uint64_t address, uint64_t bytes,
+                        enum sim_access access) {
+    const uint64_t end = address + bytes, page = 1u << PAGE_SHIFT;
+    while (address < end) {
+        struct sim_page *p = page_of(b, address);
+        if (!q->w && !(address & (page - 1)) && end - address >= page && touch_page(q, p, address, access)) {
+            address += page;
             continue;
         }
-        uint64_t stop = (at & ~(page - 1)) + page;
+        uint64_t stop = (address & ~(page - 1)) + page;
         if (stop > end) stop = end;
-        if (at & 3 || stop - at < 4) { /* a part of a word */
-            uint64_t word_end = (at & ~UINT64_C(3)) + 4 < stop ? (at & ~UINT64_C(3)) + 4 : stop;
-            uint64_t mask = (UINT64_C(15) << (at & 3)) & (15u >> (3 - ((word_end - 1) & 3)));
-            touch_words(q, p, at & ~UINT64_C(3), 1, mask, access);
-            at = word_end;
+        if (address & 3 || stop - address < 4) { /* a part of a word */
+            uint64_t word_end = (address & ~UINT64_C(3)) + 4 < stop ? (address & ~UINT64_C(3)) + 4 : stop;
+            uint64_t mask = (UINT64_C(15) << (address & 3)) & (15u >> (3 - ((word_end - 1) & 3)));
+            touch_words(q, p, address & ~UINT64_C(3), 1, mask, access);
+            address = word_end;
             continue;
         }
-        touch_words(q, p, at, (uint32_t)(stop - at) / 4, 15, access);
-        at += (stop - at) & ~UINT64_C(3);
+        touch_words(q, p, address, (uint32_t)(stop - address) / 4, 15, access);
+        address += (stop - address) & ~UINT64_C(3);
     }
 }
 
@@ -328,13 +330,13 @@ static inline struct who of_warp(struct sim_warp *w, const struct sim_ins *in, u
 }
 
 /* Lanes that go to many lines wait for all of them at once. */
-static void fetch_ahead(const struct sim_block *b, uint32_t m, const uint64_t at[SIM_LANES]) {
+static void fetch_ahead(const struct sim_block *b, uint32_t m, const uint64_t address[SIM_LANES]) {
     EACH_OF(m) {
-        const uint64_t from = at[l] - b->at;
+        const uint64_t from = address[l] - b->at;
         if (from >= b->bytes) continue;
-        __builtin_prefetch((const void *)(uintptr_t)at[l]);
+        __builtin_prefetch((const void *)(uintptr_t)address[l]);
         const struct sim_page *p = __atomic_load_n(&b->pages[from >> PAGE_SHIFT], __ATOMIC_ACQUIRE);
-        const uint32_t i = (uint32_t)(at[l] & ((1u << PAGE_SHIFT) - 1)) / 4;
+        const uint32_t i = (uint32_t)(address[l] & ((1u << PAGE_SHIFT) - 1)) / 4;
         if (!p) continue;
         for (int slot = 0; slot <= READS; slot++) {
             const uint64_t *words = look(p, slot);
@@ -343,49 +345,50 @@ static void fetch_ahead(const struct sim_block *b, uint32_t m, const uint64_t at
     }
 }
 
-void sim_global_touch(struct sim_warp *w, const struct sim_ins *in, uint32_t m, const uint64_t at[SIM_LANES],
+void sim_global_touch(struct sim_warp *w, const struct sim_ins *in, uint32_t m, const uint64_t address[SIM_LANES],
                       const uint8_t bytes[SIM_LANES], uint32_t all_bytes, enum sim_access access,
                       const struct sim_block *block) {
     struct who q = of_warp(w, in, w->actor, w->known[w->actor], in->order & SIM_STRENGTH);
     const struct sim_block *b = block;
-    if (b) fetch_ahead(b, m, at);
+    if (b) fetch_ahead(b, m, address);
     for (uint32_t left = m; left;) {
         const uint32_t l = q.lane = (uint32_t)__builtin_ctz(left), n = bytes ? bytes[l] : all_bytes;
         uint32_t next = l + 1, size = n; /* lanes up to `next` go to the same bytes, or to those that follow */
         left &= left - 1;
         if (!n) continue;
-        if (!b || at[l] - b->at >= b->bytes) b = sim_block_of(w->cta->cluster->worker, at[l], n);
+        if (!b || address[l] - b->at >= b->bytes) b = sim_block_of(w->cta->cluster->worker, address[l], n);
         if (!b) continue;
-        q.run_at = at[l], q.run_bytes = 0;
-        if ((at[l] | n) & 3) {
-            touch_range(&q, b, at[l], n, access);
+        q.run_at = address[l], q.run_bytes = 0;
+        if ((address[l] | n) & 3) {
+            touch_range(&q, b, address[l], n, access);
             continue;
         }
         /* within a page, as it is aligned and at most 32 bytes */
-        const uint64_t page = 1u << PAGE_SHIFT, end = (at[l] & ~(page - 1)) + page;
-        while (left >> (next & 31) & 1 && at[next] == at[l] && (!bytes || bytes[next] == n)) left &= left - 1, next++;
+        const uint64_t page = 1u << PAGE_SHIFT, end = (address[l] & ~(page - 1)) + page;
+        while (left >> (next & 31) & 1 && address[next] == address[l] && (!bytes || bytes[next] == n))
+            left &= left - 1, next++;
         if (next == l + 1) {
-            while (left >> (next & 31) & 1 && at[next] == at[l] + size && at[next] < end &&
-                   at[next] - b->at < b->bytes && (!bytes || bytes[next] == n))
+            while (left >> (next & 31) & 1 && address[next] == address[l] + size && address[next] < end &&
+                   address[next] - b->at < b->bytes && (!bytes || bytes[next] == n))
                 left &= left - 1, next++, size += n;
             q.run_bytes = n;
         }
-        touch_words(&q, page_of(b, at[l]), at[l], size / 4, 15, access);
+        touch_words(&q, page_of(b, address[l]), address[l], size / 4, 15, access);
     }
 }
-enum sim_found sim_global_unit(struct sim_warp *w, const struct sim_ins *in, uint32_t lane, uint64_t at, uint64_t bytes,
-                               enum sim_access access, int strong, uint32_t actor, uint32_t time,
+enum sim_found sim_global_unit(struct sim_warp *w, const struct sim_ins *in, uint32_t lane, uint64_t address,
+                               uint64_t bytes, enum sim_access access, int strong, uint32_t actor, uint32_t time,
                                enum sim_found found) {
-    const struct sim_block *b = bytes ? sim_block_of(w->cta->cluster->worker, at, bytes) : NULL;
+    const struct sim_block *b = bytes ? sim_block_of(w->cta->cluster->worker, address, bytes) : NULL;
     if (!b || !w->cta->cluster->launch->deed) return found;
     struct who q = of_warp(w, in, actor, time, strong ? SIM_STRONG : 0);
     q.known = sim_global_view(w), q.unit = 1, q.lane = lane, q.found = found;
-    touch_range(&q, b, at, bytes, access);
+    touch_range(&q, b, address, bytes, access);
     return q.found;
 }
-int sim_global_deed(const struct sim_deed *deed, const struct sim_stamp *stamp, const void *at, size_t bytes,
+int sim_global_deed(const struct sim_deed *deed, const struct sim_stamp *stamp, const void *address, size_t bytes,
                     enum sim_access access) {
-    const uint64_t from = (uint64_t)(uintptr_t)at;
+    const uint64_t from = (uint64_t)(uintptr_t)address;
     static const uint32_t always = UINT32_MAX;
     if (!sim_memory_holds(from, bytes)) return 0;
     struct who q = {.known = &always, .stamp = stamp, .deed = deed, .own_first = deed->first, .n_own = 1};

@@ -25,15 +25,16 @@ enum { SIM_STRONG_NEAR = 1, SIM_STRONG = 2, SIM_STRENGTH = 3, SIM_ACQUIRE = 4, S
 
 struct sim_block;
 /* Accesses of lanes m, all inside the block, or (NULL) each in a block of its own. */
-void sim_global_touch(struct sim_warp *w, const struct sim_ins *in, uint32_t m, const uint64_t at[SIM_LANES],
+void sim_global_touch(struct sim_warp *w, const struct sim_ins *in, uint32_t m, const uint64_t address[SIM_LANES],
                       const uint8_t bytes[SIM_LANES], uint32_t all_bytes, enum sim_access access,
                       const struct sim_block *block);
 /* A range that a unit reads or writes (sums: `strong`) in the name of an actor of the cluster. found: in earlier ranges
  * of the same work; what that and this one give. */
-enum sim_found sim_global_unit(struct sim_warp *w, const struct sim_ins *in, uint32_t lane, uint64_t at, uint64_t bytes,
-                               enum sim_access access, int strong, uint32_t actor, uint32_t time, enum sim_found found);
+enum sim_found sim_global_unit(struct sim_warp *w, const struct sim_ins *in, uint32_t lane, uint64_t address,
+                               uint64_t bytes, enum sim_access access, int strong, uint32_t actor, uint32_t time,
+                               enum sim_found found);
 /* Of a copy or fill; nothing where it is memory of the host. 1 after a finding. */
-int sim_global_deed(const struct sim_deed *deed, const struct sim_stamp *stamp, const void *at, size_t bytes,
+int sim_global_deed(const struct sim_deed *deed, const struct sim_stamp *stamp, const void *address, size_t bytes,
                     enum sim_access access);
 
 /* ---- releases and acquires (global_sync.c), in programs that have them ---- */
@@ -41,6 +42,7 @@ struct sim_signals *sim_signals_open(void);
 void sim_signals_close(struct sim_signals *s);
 void sim_sync_fence(struct sim_warp *w);
 /* Around a strong access of global memory: before it writes, after it has read. */
-void sim_sync_before(struct sim_warp *w, const struct sim_ins *in, uint32_t m, const uint64_t at[SIM_LANES], int joins);
-void sim_sync_after(struct sim_warp *w, const struct sim_ins *in, uint32_t m, const uint64_t at[SIM_LANES]);
+void sim_sync_before(struct sim_warp *w, const struct sim_ins *in, uint32_t m, const uint64_t address[SIM_LANES],
+                     int joins);
+void sim_sync_after(struct sim_warp *w, const struct sim_ins *in, uint32_t m, const uint64_t address[SIM_LANES]);
 #endif

@@ -11,7 +11,7 @@
 #include <string.h>
 
 struct object { /* an address with what was released there */
-    uint64_t at;
+    uint64_t address;
     uint32_t *clock;
 };
 struct sim_signals {
@@ -33,15 +33,15 @@ void sim_signals_close(struct sim_signals *s) {
     free(s);
 }
 
-static struct object *slot_of(struct object *objects, uint32_t room, uint64_t at) {
-    uint32_t i = (uint32_t)((at >> 2) * UINT64_C(0x9e3779b97f4a7c15) >> 40) & (room - 1);
-    while (objects[i].clock && objects[i].at != at) i = (i + 1) & (room - 1);
+static struct object *slot_of(struct object *objects, uint32_t room, uint64_t address) {
+    uint32_t i = (uint32_t)((address >> 2) * UINT64_C(0x9e3779b97f4a7c15) >> 40) & (room - 1);
+    while (objects[i].clock && objects[i].address != address) i = (i + 1) & (room - 1);
     return &objects[i];
 }
 /* Under the lock. With `n` 0: NULL if there is none. */
-static struct object *object_at(struct sim_signals *s, uint64_t at, uint32_t n) {
+static struct object *object_at(struct sim_signals *s, uint64_t address, uint32_t n) {
     if (!n) {
-        struct object *o = s->room ? slot_of(s->objects, s->room, at) : NULL;
+        struct object *o = s->room ? slot_of(s->objects, s->room, address) : NULL;
         return o && o->clock ? o : NULL;
     }
     if (2 * s->n >= s->room) {
@@ -49,13 +49,13 @@ static struct object *object_at(struct sim_signals *s, uint64_t at, uint32_t n) 
         struct object *objects = calloc(room, sizeof *objects);
         if (!objects) abort();
         for (uint32_t i = 0; i < s->room; i++)
-            if (s->objects[i].clock) *slot_of(objects, room, s->objects[i].at) = s->objects[i];
+            if (s->objects[i].clock) *slot_of(objects, room, s->objects[i].address) = s->objects[i];
         free(s->objects);
         s->objects = objects, s->room = room;
     }
-    struct object *o = slot_of(s->objects, s->room, at);
+    struct object *o = slot_of(s->objects, s->room, address);
     if (o->clock) return o;
-    o->at = at;
+    o->address = address;
     o->clock = calloc(n, sizeof *o->clock);
     if (!o->clock) abort();
     s->n++;
@@ -84,7 +84,7 @@ void sim_sync_fence(struct sim_warp *w) {
     sim_clock_tick(w);
 }
 
-void sim_sync_before(struct sim_warp *w, const struct sim_ins *in, uint32_t m, const uint64_t at[SIM_LANES],
+void sim_sync_before(struct sim_warp *w, const struct sim_ins *in, uint32_t m, const uint64_t address[SIM_LANES],
                      int joins) {
     const struct sim_cluster *c = w->cta->cluster;
     struct sim_signals *s = c->launch->signals;
@@ -93,19 +93,19 @@ void sim_sync_before(struct sim_warp *w, const struct sim_ins *in, uint32_t m, c
     if (!w->fenced) return;
     pthread_mutex_lock(&s->lock);
     EACH_OF(m) {
-        uint32_t *clock = object_at(s, at[l], c->n_far)->clock;
+        uint32_t *clock = object_at(s, address[l], c->n_far)->clock;
         if (!joins) memset(clock, 0, c->n_far * sizeof *clock);
         sim_clock_join(clock, w->released, c->n_far);
     }
     pthread_mutex_unlock(&s->lock);
 }
-void sim_sync_after(struct sim_warp *w, const struct sim_ins *in, uint32_t m, const uint64_t at[SIM_LANES]) {
+void sim_sync_after(struct sim_warp *w, const struct sim_ins *in, uint32_t m, const uint64_t address[SIM_LANES]) {
     const struct sim_cluster *c = w->cta->cluster;
     struct sim_signals *s = c->launch->signals;
     if (!c->n_far) return;
     pthread_mutex_lock(&s->lock);
     EACH_OF(m) {
-        const struct object *o = object_at(s, at[l], 0);
+        const struct object *o = object_at(s, address[l], 0);
         if (!o) continue;
         if (in->order & SIM_ACQUIRE)
             take(w, o->clock);

@@ -122,8 +122,8 @@ void sim_shared_touch(struct sim_warp *w, const struct sim_ins *in, struct sim_c
                       uint32_t offset, uint32_t bytes, enum sim_access access) {
     uint32_t first = offset / 4, last = (offset + bytes - 1) / 4, missing = 0;
     if (access == SIM_LOAD)
-        for (uint32_t at = offset >> SIM_PART_SHIFT; at <= (offset + bytes - 1) >> SIM_PART_SHIFT; at++)
-            latest_reads(owner, at << SIM_PART_SHIFT)[w->actor] = w->known[w->actor];
+        for (uint32_t part = offset >> SIM_PART_SHIFT; part <= (offset + bytes - 1) >> SIM_PART_SHIFT; part++)
+            latest_reads(owner, part << SIM_PART_SHIFT)[w->actor] = w->known[w->actor];
     for (uint32_t word = first; word <= last; word++) {
         uint32_t touched = 15;
         if (word == first) touched &= 15u << (offset & 3);

@@ -10,7 +10,7 @@
 #include <stdatomic.h>
 #include <string.h>
 
-enum { MOST = 1 << 14, WALK = 512 };
+enum { MOST = 1 << 14, SEARCHED = 512 };
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct sim_deed deeds[MOST];
 static atomic_uint n_deeds; /* published last: readers take no lock */
@@ -56,9 +56,9 @@ void sim_deed_end(struct sim_deed *d) {
 
 const struct sim_stamp *sim_when_begun(const struct sim_when *when) {
     uint32_t n = when->ahead ? atomic_load(&n_deeds) : 0, tried = 0;
-    while (n && tried++ < WALK && (deeds[n - 1].slot != when->slot || deeds[n - 1].number != when->ahead)) n--;
-    return n && tried <= WALK && __atomic_load_n(&deeds[n - 1].hands_on, __ATOMIC_RELAXED) ? &when->handed
-                                                                                           : &when->before;
+    while (n && tried++ < SEARCHED && (deeds[n - 1].slot != when->slot || deeds[n - 1].number != when->ahead)) n--;
+    return n && tried <= SEARCHED && __atomic_load_n(&deeds[n - 1].hands_on, __ATOMIC_RELAXED) ? &when->handed
+                                                                                               : &when->before;
 }
 
 const struct sim_deed *sim_deed_of(uint32_t actor) {
@@ -79,7 +79,7 @@ int sim_is_after(const struct sim_stamp *stamp, uint32_t actor) {
 uint32_t sim_calm_from(const struct sim_stamp *stamp, uint32_t first) {
     uint32_t n = atomic_load(&n_deeds), from = first;
     while (n && deeds[n - 1].first >= first) n--;
-    for (uint32_t i = 0; i < WALK && n && deeds[n - 1].number <= stamp->at[deeds[n - 1].slot]; i++)
+    for (uint32_t i = 0; i < SEARCHED && n && deeds[n - 1].number <= stamp->at[deeds[n - 1].slot]; i++)
         from = deeds[--n].first;
     return n ? from : 1;
 }

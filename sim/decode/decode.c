@@ -29,10 +29,10 @@ void sim_refuse(struct sim_decoder *d, const char *format, ...) {
 static void split(struct sim_decoder *d) {
     d->n_parts = d->used = 0;
     snprintf(d->words, sizeof d->words, "%s", d->s->opcode);
-    for (char *at = d->words; at && d->n_parts < sizeof d->part / sizeof *d->part;) {
-        d->part[d->n_parts++] = at;
-        at = strchr(at, '.');
-        if (at) *at++ = 0;
+    for (char *part = d->words; part && d->n_parts < sizeof d->part / sizeof *d->part;) {
+        d->part[d->n_parts++] = part;
+        part = strchr(part, '.');
+        if (part) *part++ = 0;
     }
     if (strlen(d->s->opcode) >= sizeof d->words) sim_refuse(d, "too long");
     d->used = 1; /* the first word chose the decoder */
@@ -65,9 +65,9 @@ void sim_want(struct sim_decoder *d, uint32_t low, uint32_t high) {
 /* ---- places ---- */
 
 static uint32_t new_words(struct sim_decoder *d, uint32_t words) {
-    uint32_t at = d->program->n_words;
+    uint32_t offset = d->program->n_words;
     d->program->n_words += words;
-    return at;
+    return offset;
 }
 
 uint32_t sim_constant(struct sim_decoder *d, enum sim_constant_kind kind, uint64_t value, int wide) {
@@ -128,8 +128,8 @@ uint32_t sim_source(struct sim_decoder *d, const struct ptx_operand *o, unsigned
         return sim_constant(d, SIM_VALUE, value, wide);
     case PTX_VARIABLE:
         if (o->var->space == PTX_SHARED) {
-            uint64_t at = (o->var->dynamic ? d->kernel->dynamic_at : o->var->at) + o->value;
-            return sim_constant(d, SIM_SHARED_ADDRESS, at + SIM_SHARED_BASE, wide);
+            uint64_t address = (o->var->dynamic ? d->kernel->dynamic_at : o->var->at) + o->value;
+            return sim_constant(d, SIM_SHARED_ADDRESS, address + SIM_SHARED_BASE, wide);
         }
         if (!wide && o->var->space != PTX_LOCAL && o->var->space != PTX_PARAM)
             sim_refuse(d, "the address of %s in 32 bits", o->var->name);
@@ -319,7 +319,7 @@ static void place_registers(struct sim_decoder *d) {
     p->n_words = 0;
     d->sink = new_words(d, 4 * SIM_LANES);
     if (!d->failed) sim_share_places(d, &notes);
-    free(notes.of), free(notes.first);
+    free(notes.used), free(notes.first);
     memset(p->ins, 0, (d->kernel->n_statements + 1) * sizeof *p->ins);
     p->n_list = p->n_constants = p->n_places = p->uses = 0;
     free(d->constant_hash);

@@ -12,7 +12,7 @@ struct sim_op {
 };
 
 struct sim_notes { /* registers that the statements name: number << 1, | 1 where written; first: by statement */
-    uint32_t *of, n, room, *first;
+    uint32_t *used, n, room, *first;
 };
 struct sim_decoder {
     struct sim_program *program;

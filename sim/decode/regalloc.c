@@ -36,10 +36,10 @@ void sim_note(struct sim_decoder *d, uint32_t reg, int written) {
     if (!x || d->kernel->reg_bits[reg] == 1) return;
     if (x->n == x->room) {
         x->room = x->room ? 2 * x->room : 4096;
-        x->of = realloc(x->of, x->room * sizeof *x->of);
-        if (!x->of) abort();
+        x->used = realloc(x->used, x->room * sizeof *x->used);
+        if (!x->used) abort();
     }
-    x->of[x->n++] = reg << 1 | (uint32_t)written;
+    x->used[x->n++] = reg << 1 | (uint32_t)written;
 }
 
 static int begins(const struct ptx_statement *s, const char *word) {
@@ -82,15 +82,15 @@ static void walk(struct life *x, uint32_t b, int fill) {
     const uint32_t top = x->d->program->n_ins;
     for (uint32_t i = x->blocks[b].first; i <= x->blocks[b].last && i < top; i++) {
         for (uint32_t k = t->first[i]; k < t->first[i + 1]; k++) {
-            uint32_t r = t->of[k] >> 1;
-            if (t->of[k] & 1 || x->killed_in[r] == b + 1) continue;
+            uint32_t r = t->used[k] >> 1;
+            if (t->used[k] & 1 || x->killed_in[r] == b + 1) continue;
             if (!fill && !x->number[r]) x->number[r] = ++x->n_named;
             if (fill) x->in[(size_t)b * x->n_words + (x->number[r] - 1) / 64] |= UINT64_C(1) << (x->number[r] - 1) % 64;
         }
         if (x->d->kernel->statements[i].guard != PTX_NO_REG) continue;
         for (uint32_t k = t->first[i]; k < t->first[i + 1]; k++) {
-            uint32_t r = t->of[k] >> 1;
-            if (!(t->of[k] & 1)) continue;
+            uint32_t r = t->used[k] >> 1;
+            if (!(t->used[k] & 1)) continue;
             x->killed_in[r] = b + 1;
             if (fill && x->number[r])
                 x->killed[(size_t)b * x->n_words + (x->number[r] - 1) / 64] |= UINT64_C(1) << (x->number[r] - 1) % 64;
@@ -119,9 +119,9 @@ static void find_live(struct life *x) {
                 if (x->blocks[b].next[e] == NOBODY) continue;
                 const uint64_t *next = x->in + (size_t)x->blocks[b].next[e] * x->n_words;
                 for (uint32_t i = 0; i < x->n_words; i++) {
-                    uint64_t more = next[i] & ~killed[i] & ~in[i];
-                    in[i] |= more;
-                    again |= more != 0;
+                    uint64_t added = next[i] & ~killed[i] & ~in[i];
+                    in[i] |= added;
+                    again |= added != 0;
                 }
             }
         }
@@ -141,8 +141,8 @@ static void find_spans(struct life *x) {
     for (uint32_t i = 0; i < x->d->program->n_ins; i++) {
         int later = begins(&k->statements[i], "wgmma") || begins(&k->statements[i], "tcgen05");
         for (uint32_t e = t->first[i]; e < t->first[i + 1]; e++) {
-            live_at(x, t->of[e] >> 1, i);
-            x->alone[t->of[e] >> 1] |= (uint8_t)later;
+            live_at(x, t->used[e] >> 1, i);
+            x->alone[t->used[e] >> 1] |= (uint8_t)later;
         }
     }
     for (uint32_t b = 0; b < x->n_blocks; b++)

@@ -10,24 +10,24 @@
     if (r_) return r_;
 #define AT(address) ((void *)(uintptr_t)(address))
 
-SIM_API cuMemAlloc_v2(uint64_t *at, size_t bytes);
-SIM_API cuMemAlloc_v2(uint64_t *at, size_t bytes) {
+SIM_API cuMemAlloc_v2(uint64_t *address, size_t bytes);
+SIM_API cuMemAlloc_v2(uint64_t *address, size_t bytes) {
     ENTER_CONTEXT
-    if (!at || !bytes) return R_INVALID_VALUE;
+    if (!address || !bytes) return R_INVALID_VALUE;
     int r = sim_capture_forbids();
     if (r) return r;
     if (bytes > sim_profile()->bytes - sim_memory_used(context->device)) return R_OUT_OF_MEMORY;
-    *at = sim_memory_alloc(context->device, bytes);
-    return *at ? R_SUCCESS : R_OUT_OF_MEMORY;
+    *address = sim_memory_alloc(context->device, bytes);
+    return *address ? R_SUCCESS : R_OUT_OF_MEMORY;
 }
-SIM_API cuMemFree_v2(uint64_t at);
-SIM_API cuMemFree_v2(uint64_t at) { /* waits for all work of the device, as the machine does */
+SIM_API cuMemFree_v2(uint64_t address);
+SIM_API cuMemFree_v2(uint64_t address) { /* waits for all work of the device, as the machine does */
     ENTER_CONTEXT
     int r = sim_capture_forbids();
     if (r) return r;
     sim_streams_finish(context, 0);
     sim_host_waited_all();
-    return !at || !sim_memory_free(at) ? R_SUCCESS : R_INVALID_VALUE;
+    return !address || !sim_memory_free(address) ? R_SUCCESS : R_INVALID_VALUE;
 }
 SIM_API cuMemGetInfo_v2(size_t *free_bytes, size_t *total);
 SIM_API cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {

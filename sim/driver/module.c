@@ -131,14 +131,14 @@ SIM_API cuModuleGetFunction(struct sim_function **out, struct sim_module *module
         }
     return R_NOT_FOUND;
 }
-SIM_API cuModuleGetGlobal_v2(uint64_t *at, size_t *bytes, struct sim_module *module, const char *name);
-SIM_API cuModuleGetGlobal_v2(uint64_t *at, size_t *bytes, struct sim_module *module, const char *name) {
+SIM_API cuModuleGetGlobal_v2(uint64_t *address, size_t *bytes, struct sim_module *module, const char *name);
+SIM_API cuModuleGetGlobal_v2(uint64_t *address, size_t *bytes, struct sim_module *module, const char *name) {
     ENTER_CONTEXT
-    if (!module || !name || (!at && !bytes)) return R_INVALID_VALUE;
+    if (!module || !name || (!address && !bytes)) return R_INVALID_VALUE;
     for (uint32_t i = 0; i < module->ptx->n_vars; i++) {
         const struct ptx_var *v = module->ptx->vars[i];
         if (!in_memory(v) || strcmp(v->name, name)) continue;
-        if (at) *at = v->at;
+        if (address) *address = v->at;
         if (bytes) *bytes = (size_t)v->bytes;
         return R_SUCCESS;
     }

@@ -60,13 +60,13 @@ SIM_API cuGraphAddKernelNode_v2(struct sim_node **out, struct sim_graph *g, stru
     return r;
 }
 SIM_API cuGraphAddMemsetNode(struct sim_node **out, struct sim_graph *g, struct sim_node *const *after, size_t n,
-                             const struct cu_fill_node *f, struct sim_context *of);
+                             const struct cu_fill_node *f, struct sim_context *owner);
 SIM_API cuGraphAddMemsetNode(struct sim_node **out, struct sim_graph *g, struct sim_node *const *after, size_t n,
-                             const struct cu_fill_node *f, struct sim_context *of) {
+                             const struct cu_fill_node *f, struct sim_context *owner) {
     ENTER_CONTEXT
     struct sim_task t;
-    if (!out || !g || !of || (n && !after)) return R_INVALID_VALUE;
-    int r = fill_task(f, of, &t);
+    if (!out || !g || !owner || (n && !after)) return R_INVALID_VALUE;
+    int r = fill_task(f, owner, &t);
     return r ? r : add(g, after, n, t, out);
 }
 SIM_API cuGraphKernelNodeSetAttribute(struct sim_node *node, int id, const void *value);
@@ -113,10 +113,10 @@ SIM_API cuGraphExecKernelNodeSetParams_v2(struct sim_graph_exec *e, const struct
     return t && k ? sim_call_change(&t->call, k) : R_INVALID_VALUE;
 }
 SIM_API cuGraphExecMemsetNodeSetParams(struct sim_graph_exec *e, const struct sim_node *node,
-                                       const struct cu_fill_node *f, struct sim_context *of);
+                                       const struct cu_fill_node *f, struct sim_context *owner);
 SIM_API cuGraphExecMemsetNodeSetParams(struct sim_graph_exec *e, const struct sim_node *node,
-                                       const struct cu_fill_node *f, struct sim_context *of) {
+                                       const struct cu_fill_node *f, struct sim_context *owner) {
     ENTER_CONTEXT
     struct sim_task *t = task_of(e, node, SIM_TASK_FILL);
-    return t && of ? fill_task(f, of, t) : R_INVALID_VALUE;
+    return t && owner ? fill_task(f, owner, t) : R_INVALID_VALUE;
 }

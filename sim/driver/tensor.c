@@ -41,7 +41,7 @@ SIM_API cuTensorMapEncodeTiled(void *map, int type, uint32_t rank, void *address
     struct sim_context *context = NULL;
     int r = sim_enter(__func__, &context);
     if (r) return r;
-    const uint64_t at = (uint64_t)(uintptr_t)address;
+    const uint64_t base = (uint64_t)(uintptr_t)address;
     if (sim_profile()->major < 9) return R_NOT_SUPPORTED;
     if (type >= SIM_TENSOR_U4_PACKED && type < SIM_TENSOR_TYPES && sim_profile()->major < 10) return R_NOT_SUPPORTED;
     if (swizzle > SIM_SWIZZLE_128B && sim_profile()->major < 10) return R_INVALID_VALUE; /* as for an H200 */
@@ -50,11 +50,11 @@ SIM_API cuTensorMapEncodeTiled(void *map, int type, uint32_t rank, void *address
         swizzle < 0 || swizzle >= SIM_SWIZZLES || l2 < 0 || l2 > 3 || fill < 0 || fill > 1)
         return R_INVALID_VALUE;
     if (interleave != SIM_INTERLEAVE_NONE && rank < 3) return R_INVALID_VALUE;
-    if (interleave == SIM_INTERLEAVE_32B && (swizzle != SIM_SWIZZLE_32B || at % 32)) return R_INVALID_VALUE;
-    if (!at || at % 16 || (fill && !is_real(type))) return R_INVALID_VALUE;
+    if (interleave == SIM_INTERLEAVE_32B && (swizzle != SIM_SWIZZLE_32B || base % 32)) return R_INVALID_VALUE;
+    if (!base || base % 16 || (fill && !is_real(type))) return R_INVALID_VALUE;
     struct sim_tensor_map m;
     memset(&m, 0, sizeof m);
-    m.address = at;
+    m.address = base;
     m.type = (uint8_t)type, m.bytes = type_bytes[type], m.rank = (uint8_t)rank;
     m.interleave = (uint8_t)interleave, m.swizzle = (uint8_t)swizzle, m.l2 = (uint8_t)l2, m.nan = (uint8_t)fill;
     if (bad_sizes(&m, dim, stride, box, step) || bad_packed(&m, dim, box)) return R_INVALID_VALUE;
@@ -73,11 +73,11 @@ SIM_API cuTensorMapReplaceAddress(void *map, void *address) {
     int r = sim_enter(__func__, &context);
     if (r) return r;
     struct sim_tensor_map m;
-    const uint64_t at = (uint64_t)(uintptr_t)address;
+    const uint64_t base = (uint64_t)(uintptr_t)address;
     if (!map || (uintptr_t)map % 64) return R_INVALID_VALUE;
-    if (!sim_tensor_read(map, &m) || !at) return R_INVALID_VALUE;
-    if (at % (m.interleave == SIM_INTERLEAVE_32B || sim_tensor_gap(&m) ? 32 : 16)) return R_INVALID_VALUE;
-    m.address = at;
+    if (!sim_tensor_read(map, &m) || !base) return R_INVALID_VALUE;
+    if (base % (m.interleave == SIM_INTERLEAVE_32B || sim_tensor_gap(&m) ? 32 : 16)) return R_INVALID_VALUE;
+    m.address = base;
     sim_tensor_write(&m, map);
     return R_SUCCESS;
 }

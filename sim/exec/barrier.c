@@ -127,13 +127,13 @@ SIM_HEAD(barrier_apart) {
     for (uint32_t left = m & ~w->apart; left;) { /* lanes that name one barrier and count at a time */
         const uint32_t first = (uint32_t)__builtin_ctz(left), id = W32(in->o[1])[first],
                        count = in->y ? W32(in->o[2])[first] : 0;
-        uint32_t same = 0;
-        EACH_OF(left) same |= (uint32_t)(W32(in->o[1])[l] == id && (!in->y || W32(in->o[2])[l] == count)) << l;
-        left &= ~same;
-        if (arrive(w, in, same, id, count, in->x == ARRIVE ? 0 : APART, same)) return SIM_FAULT;
+        uint32_t equal = 0;
+        EACH_OF(left) equal |= (uint32_t)(W32(in->o[1])[l] == id && (!in->y || W32(in->o[2])[l] == count)) << l;
+        left &= ~equal;
+        if (arrive(w, in, equal, id, count, in->x == ARRIVE ? 0 : APART, equal)) return SIM_FAULT;
         if (in->x != ARRIVE) {
-            w->apart |= same;
-            EACH_OF(same) w->barrier_of[l] = (uint8_t)id;
+            w->apart |= equal;
+            EACH_OF(equal) w->barrier_of[l] = (uint8_t)id;
         }
         sim_barrier_check(c, id);
     }

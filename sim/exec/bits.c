@@ -67,31 +67,32 @@ SIM_OP1(bfind_s32, uint32_t, int32_t, (a ^ (a >> 31)) ? 31 - __builtin_clz((uint
 SIM_OP1(bfind_shift_u32, uint32_t, uint32_t, a ? __builtin_clz(a) : -1)
 
 /* Positions and lengths of the 32-bit forms are taken modulo 256, those of the 64-bit forms as they are. */
-static inline uint64_t field_mask(uint32_t length, uint32_t at, unsigned width) {
+static inline uint64_t field_mask(uint32_t length, uint32_t start, unsigned width) {
     uint64_t ones = length >= width ? UINT64_MAX : (UINT64_C(1) << length) - 1;
-    return at >= width ? 0 : ones << at;
+    return start >= width ? 0 : ones << start;
 }
 SIM_HEAD(bfi_32) {
     uint32_t *out = W32(in->o[0]);
-    const uint32_t *a = W32(in->o[1]), *b = W32(in->o[2]), *at = W32(in->o[3]), *n = W32(in->o[4]);
-    SIM_LOOP(uint32_t mask = (uint32_t)field_mask(n[l] & 255, at[l] & 255, 32);
-             uint32_t put = (at[l] & 255) > 31 ? 0 : a[l] << (at[l] & 31); out[l] = (b[l] & ~mask) | (put & mask))
+    const uint32_t *a = W32(in->o[1]), *b = W32(in->o[2]), *start = W32(in->o[3]), *n = W32(in->o[4]);
+    SIM_LOOP(uint32_t mask = (uint32_t)field_mask(n[l] & 255, start[l] & 255, 32);
+             uint32_t put = (start[l] & 255) > 31 ? 0 : a[l] << (start[l] & 31); out[l] = (b[l] & ~mask) | (put & mask))
 }
 SIM_HEAD(bfi_64) {
     uint64_t *out = W64(in->o[0]);
     const uint64_t *a = W64(in->o[1]), *b = W64(in->o[2]);
-    const uint32_t *at = W32(in->o[3]), *n = W32(in->o[4]);
-    SIM_LOOP(uint64_t mask = field_mask(n[l], at[l], 64); uint64_t put = at[l] > 63 ? 0 : a[l] << (at[l] & 63);
+    const uint32_t *start = W32(in->o[3]), *n = W32(in->o[4]);
+    SIM_LOOP(uint64_t mask = field_mask(n[l], start[l], 64); uint64_t put = start[l] > 63 ? 0 : a[l] << (start[l] & 63);
              out[l] = (b[l] & ~mask) | (put & mask))
 }
-static inline uint64_t extract(uint64_t a, uint32_t at, uint32_t n, unsigned width, int is_signed) {
-    if (width == 32) at &= 255, n &= 255; /* 64 bits are made of several instructions, which take all of it */
-    at = at > 255 ? 255 : at, n = n > 255 ? 255 : n;
-    uint64_t field = at >= width ? 0 : a >> at;
-    uint32_t top = at + n > width ? width - 1 : at + n - 1; /* the sign is the field's or the number's highest bit */
+static inline uint64_t extract(uint64_t a, uint32_t start, uint32_t n, unsigned width, int is_signed) {
+    if (width == 32) start &= 255, n &= 255; /* 64 bits are made of several instructions, which take all of it */
+    start = start > 255 ? 255 : start, n = n > 255 ? 255 : n;
+    uint64_t field = start >= width ? 0 : a >> start;
+    uint32_t top =
+        start + n > width ? width - 1 : start + n - 1; /* the sign is the field's or the number's highest bit */
     uint64_t sign = is_signed && n && (a >> (top > width - 1 ? width - 1 : top) & 1);
     uint64_t mask = n >= 64 ? UINT64_MAX : (UINT64_C(1) << n) - 1;
-    if (at + n > width && is_signed && sign) field |= at >= width ? UINT64_MAX : UINT64_MAX << (width - at);
+    if (start + n > width && is_signed && sign) field |= start >= width ? UINT64_MAX : UINT64_MAX << (width - start);
     return (field & mask) | (sign ? ~mask : 0);
 }
 SIM_OP3(bfe_u32, uint32_t, uint32_t, uint32_t, uint32_t, extract(a, b, c, 32, 0))

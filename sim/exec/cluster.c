@@ -139,13 +139,13 @@ SIM_HEAD(map_address) { /* x: generic addresses */
     uint32_t n = w->cta->cluster->n_ctas;
     const uint64_t low = (UINT64_C(1) << SIM_RANK_SHIFT) - 1;
     EACH_OF(m) {
-        uint64_t rank = W32(in->o[2])[l], at = in->wide ? W64(in->o[1])[l] : W32(in->o[1])[l];
+        uint64_t rank = W32(in->o[2])[l], place = in->wide ? W64(in->o[1])[l] : W32(in->o[1])[l];
         if (rank >= n) rank = NO_CTA;
-        at = (at & low) | rank << SIM_RANK_SHIFT | (in->x ? SIM_WINDOW_SHARED : 0);
+        place = (place & low) | rank << SIM_RANK_SHIFT | (in->x ? SIM_WINDOW_SHARED : 0);
         if (in->wide)
-            W64(in->o[0])[l] = at;
+            W64(in->o[0])[l] = place;
         else
-            W32(in->o[0])[l] = (uint32_t)at;
+            W32(in->o[0])[l] = (uint32_t)place;
     }
     return SIM_NEXT;
 }
@@ -163,8 +163,8 @@ SIM_DECODER(mapa) {
 }
 SIM_HEAD(rank_of) {
     EACH_OF(m) {
-        uint64_t at = in->wide ? W64(in->o[1])[l] & ~SIM_WINDOW_MASK : W32(in->o[1])[l];
-        W32(in->o[0])[l] = (uint32_t)(at >> SIM_RANK_SHIFT);
+        uint64_t place = in->wide ? W64(in->o[1])[l] & ~SIM_WINDOW_MASK : W32(in->o[1])[l];
+        W32(in->o[0])[l] = (uint32_t)(place >> SIM_RANK_SHIFT);
     }
     return SIM_NEXT;
 }

@@ -19,10 +19,10 @@ SIM_HEAD(unpack) {
     const uint64_t *wide = W64(in->o[1]);
     const uint32_t *narrow = W32(in->o[1]);
     for (uint32_t i = 0; i < in->n; i++) {
-        uint32_t at = w->list[in->list + i];
+        uint32_t part_offset = w->list[in->list + i];
         EACH_OF(m) {
             uint64_t v = (in->wide ? wide[l] : narrow[l]) >> (part * i);
-            W32(at)[l] = part == 16 ? (uint32_t)v & 0xffff : part == 8 ? (uint32_t)v & 0xff : (uint32_t)v;
+            W32(part_offset)[l] = part == 16 ? (uint32_t)v & 0xffff : part == 8 ? (uint32_t)v & 0xff : (uint32_t)v;
         }
     }
     return SIM_NEXT;

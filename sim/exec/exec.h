@@ -9,7 +9,7 @@ enum sim_step sim_exec_exit(struct sim_warp *w, const struct sim_ins *in, uint32
 
 /* What atom does to one place of 4 or 8 bytes: in->x, type and bytes say what (mem.c); flush:
  * sums of f32 lose subnormal numbers. The old value. */
-uint64_t sim_exchange(uint8_t *at, const struct sim_ins *in, uint64_t b, uint64_t c, int flush);
+uint64_t sim_exchange(uint8_t *target, const struct sim_ins *in, uint64_t b, uint64_t c, int flush);
 int sim_atomic_word(struct sim_decoder *d); /* the operation's number, or -1 */
 int sim_rounding(struct sim_decoder *d);    /* the host's name of the rounding that the opcode asks for */
 

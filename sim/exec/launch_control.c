@@ -25,15 +25,15 @@ SIM_HEAD(try_cancel) {
                      "asks for a cluster though the cluster has seen that none is left");
             return SIM_FAULT;
         }
-        uint64_t at = in->wide ? W64(in->o[0])[l] : W32(in->o[0])[l],
+        uint64_t address = in->wide ? W64(in->o[0])[l] : W32(in->o[0])[l],
                  bar = in->wide ? W64(in->o[1])[l] : W32(in->o[1])[l];
         struct sim_transfer *t = sim_transfer_new(1, ANSWER_BYTES);
         t->kind = SIM_FROM_UNIT;
         t->n_pieces = 1;
         t->pieces[0] = (struct sim_piece){.n = ANSWER_BYTES, .valid = ANSWER_BYTES};
-        at += (uint64_t)in->imm, bar += in->target;
-        if (in->space == PTX_GENERIC) at &= ~SIM_WINDOW_MASK, bar &= ~SIM_WINDOW_MASK;
-        struct sim_cta *owner = sim_shared_at(w, in, l, at, ANSWER_BYTES, ANSWER_BYTES, &t->to);
+        address += (uint64_t)in->imm, bar += in->target;
+        if (in->space == PTX_GENERIC) address &= ~SIM_WINDOW_MASK, bar &= ~SIM_WINDOW_MASK;
+        struct sim_cta *owner = sim_shared_at(w, in, l, address, ANSWER_BYTES, ANSWER_BYTES, &t->to);
         struct sim_cta *teller = owner ? sim_shared_at(w, in, l, bar, 8, 8, &t->barrier) : NULL;
         if (!teller) {
             free(t);

@@ -6,10 +6,10 @@
 #include <string.h>
 
 static int rows_of(struct sim_warp *w, const struct sim_ins *in, enum sim_access access, uint8_t *row[SIM_LANES]) {
-    uint64_t at[SIM_LANES];
+    uint64_t address[SIM_LANES];
     uint32_t lanes = in->count == 4 ? SIM_ALL : (1u << (8 * in->count)) - 1;
-    sim_addresses(w, in, lanes, 0, at);
-    return sim_resolve(w, in, lanes, (enum ptx_space)in->space, at, 16, access, row);
+    sim_addresses(w, in, lanes, 0, address);
+    return sim_resolve(w, in, lanes, (enum ptx_space)in->space, address, 16, access, row);
 }
 
 /* out[4 g + t]: elements g of rows 2t and 2t+1. */

@@ -12,8 +12,8 @@
 /* ---- ld, st ---- */
 
 /* A strong load of global memory: what its value was released with is taken after it. */
-static enum sim_step load_strong(struct sim_warp *w, const struct sim_ins *in, uint32_t m, const uint64_t at[SIM_LANES],
-                                 uint8_t *from[SIM_LANES]) {
+static enum sim_step load_strong(struct sim_warp *w, const struct sim_ins *in, uint32_t m,
+                                 const uint64_t address[SIM_LANES], uint8_t *from[SIM_LANES]) {
     EACH_OF(m) {
         uint64_t v = 0;
         if (in->bytes == 8)
@@ -28,28 +28,28 @@ static enum sim_step load_strong(struct sim_warp *w, const struct sim_ins *in, u
         else
             W32(w->list[in->list])[l] = in->x == 16 ? (uint32_t)v & 0xffff : (uint32_t)v;
     }
-    if (w->cta->cluster->launch->signals) sim_sync_after(w, in, m, at);
+    if (w->cta->cluster->launch->signals) sim_sync_after(w, in, m, address);
     return SIM_NEXT;
 }
 
 /* One register of 128 bits (PTX ISA: ld, st, type .b128): lane l has the 64-bit words 2 l and 2 l + 1 of its place. */
 SIM_HEAD(load_128) {
-    uint64_t at[SIM_LANES], *out = W64(w->list[in->list]);
+    uint64_t address[SIM_LANES], *out = W64(w->list[in->list]);
     uint8_t *from[SIM_LANES];
-    sim_addresses(w, in, m, 0, at);
-    if (sim_resolve(w, in, m, (enum ptx_space)in->space, at, 16, SIM_LOAD, from)) return SIM_FAULT;
+    sim_addresses(w, in, m, 0, address);
+    if (sim_resolve(w, in, m, (enum ptx_space)in->space, address, 16, SIM_LOAD, from)) return SIM_FAULT;
     EACH_OF(m) memcpy(out + 2 * l, from[l], 16);
-    if (in->order & SIM_SYNC_OBJECT && w->cta->cluster->launch->signals) sim_sync_after(w, in, m, at);
+    if (in->order & SIM_SYNC_OBJECT && w->cta->cluster->launch->signals) sim_sync_after(w, in, m, address);
     return SIM_NEXT;
 }
 SIM_HEAD(store_128) {
-    uint64_t at[SIM_LANES];
+    uint64_t address[SIM_LANES];
     const uint64_t *words = W64(w->list[in->list]);
     uint8_t *to[SIM_LANES];
-    sim_addresses(w, in, m, 0, at);
-    if (sim_resolve(w, in, m, (enum ptx_space)in->space, at, 16, SIM_STORE, to)) return SIM_FAULT;
+    sim_addresses(w, in, m, 0, address);
+    if (sim_resolve(w, in, m, (enum ptx_space)in->space, address, 16, SIM_STORE, to)) return SIM_FAULT;
     if (in->space != PTX_LOCAL) w->cta->cluster->changes++;
-    if (in->order & SIM_SYNC_OBJECT && w->cta->cluster->launch->signals) sim_sync_before(w, in, m, at, 0);
+    if (in->order & SIM_SYNC_OBJECT && w->cta->cluster->launch->signals) sim_sync_before(w, in, m, address, 0);
     EACH_OF(m) memcpy(to[l], words + 2 * l, 16);
     return SIM_NEXT;
 }
@@ -68,12 +68,12 @@ SIM_HEAD(store_128) {
 
 /* count elements of `bytes` each; x: bits of the registers; y: sign-extend. */
 SIM_HEAD(load) {
-    uint64_t at[SIM_LANES];
+    uint64_t address[SIM_LANES];
     uint8_t *from[SIM_LANES];
-    sim_addresses(w, in, m, 0, at);
-    if (sim_resolve(w, in, m, (enum ptx_space)in->space, at, (uint32_t)in->bytes * in->count, SIM_LOAD, from))
+    sim_addresses(w, in, m, 0, address);
+    if (sim_resolve(w, in, m, (enum ptx_space)in->space, address, (uint32_t)in->bytes * in->count, SIM_LOAD, from))
         return SIM_FAULT;
-    if (in->order & SIM_SYNC_OBJECT) return load_strong(w, in, m, at, from);
+    if (in->order & SIM_SYNC_OBJECT) return load_strong(w, in, m, address, from);
     if (in->bytes == 4 && in->x == 32 && in->count == 4) {
         const uint32_t *list = w->list + in->list;
         uint32_t *out[4] = {W32(list[0]), W32(list[1]), W32(list[2]), W32(list[3])}, v[4];
@@ -120,13 +120,13 @@ SIM_HEAD(load_param) { /* the same bytes for all lanes, at an offset checked whe
     return SIM_NEXT;
 }
 SIM_HEAD(store) {
-    uint64_t at[SIM_LANES];
+    uint64_t address[SIM_LANES];
     uint8_t *to[SIM_LANES];
-    sim_addresses(w, in, m, 0, at);
-    if (sim_resolve(w, in, m, (enum ptx_space)in->space, at, (uint32_t)in->bytes * in->count, SIM_STORE, to))
+    sim_addresses(w, in, m, 0, address);
+    if (sim_resolve(w, in, m, (enum ptx_space)in->space, address, (uint32_t)in->bytes * in->count, SIM_STORE, to))
         return SIM_FAULT;
     if (in->space != PTX_LOCAL) w->cta->cluster->changes++;
-    if (in->order & SIM_SYNC_OBJECT && w->cta->cluster->launch->signals) sim_sync_before(w, in, m, at, 0);
+    if (in->order & SIM_SYNC_OBJECT && w->cta->cluster->launch->signals) sim_sync_before(w, in, m, address, 0);
     for (uint32_t i = 0; i < in->count; i++) {
         uint32_t place = w->list[in->list + i], step = i * in->bytes;
         if (in->bytes == 4 && in->x == 32) {
@@ -265,21 +265,21 @@ static uint64_t combine_flushed(uint64_t old, uint64_t b) {
     return sim_bits_of(sim_flush(sum));
 }
 
-uint64_t sim_exchange(uint8_t *at, const struct sim_ins *in, uint64_t b, uint64_t c, int flush) {
+uint64_t sim_exchange(uint8_t *target, const struct sim_ins *in, uint64_t b, uint64_t c, int flush) {
     if (in->bytes == 8) {
-        uint64_t *p = (uint64_t *)(void *)at, old = __atomic_load_n(p, __ATOMIC_RELAXED);
+        uint64_t *p = (uint64_t *)(void *)target, old = __atomic_load_n(p, __ATOMIC_RELAXED);
         while (!__atomic_compare_exchange_n(p, &old, combine(in, old, b, c), 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
         }
         return old;
     }
     if (in->bytes == 2) {
-        uint16_t *p = (uint16_t *)(void *)at, old = __atomic_load_n(p, __ATOMIC_RELAXED);
+        uint16_t *p = (uint16_t *)(void *)target, old = __atomic_load_n(p, __ATOMIC_RELAXED);
         while (!__atomic_compare_exchange_n(p, &old, (uint16_t)combine(in, old, b, c), 0, __ATOMIC_ACQ_REL,
                                             __ATOMIC_RELAXED)) {
         }
         return old;
     }
-    uint32_t *p = (uint32_t *)(void *)at, old = __atomic_load_n(p, __ATOMIC_RELAXED), next;
+    uint32_t *p = (uint32_t *)(void *)target, old = __atomic_load_n(p, __ATOMIC_RELAXED), next;
     do next = (uint32_t)(flush ? combine_flushed(old, b) : combine(in, old, b, c));
     while (!__atomic_compare_exchange_n(p, &old, next, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED));
     return old;
@@ -299,22 +299,23 @@ static void watch_lanes(struct sim_warp *w, const struct sim_ins *in, uint32_t m
 
 /* list: results (if y), then sources of each element, then of cas the second source. */
 SIM_HEAD(atomic) {
-    uint64_t at[SIM_LANES];
+    uint64_t address[SIM_LANES];
     uint8_t *to[SIM_LANES];
     const uint32_t *list = w->list + in->list;
     uint32_t results = in->y ? in->count : 0;
     int adds_f32 = in->type == PTX_F32 && in->x == A_ADD && in->space != PTX_SHARED;
-    sim_addresses(w, in, m, 0, at);
-    if (sim_resolve(w, in, m, (enum ptx_space)in->space, at, (uint32_t)in->bytes * in->count, SIM_ATOMIC_ACCESS, to))
+    sim_addresses(w, in, m, 0, address);
+    if (sim_resolve(w, in, m, (enum ptx_space)in->space, address, (uint32_t)in->bytes * in->count, SIM_ATOMIC_ACCESS,
+                    to))
         return SIM_FAULT;
     int changes = !results;
     if (w->cta->cluster->launch->options.ordered_sums && in->x == A_ADD && in->type >= PTX_F16)
         watch_lanes(w, in, m, to);
     const int syncs = in->order & SIM_SYNC_OBJECT && w->cta->cluster->launch->signals;
-    if (syncs) sim_sync_before(w, in, m, at, 1);
+    if (syncs) sim_sync_before(w, in, m, address, 1);
     for (uint32_t i = 0; i < in->count; i++) EACH_OF(m) {
             uint32_t b = list[results + i], c = in->x == A_CAS ? list[results + 1] : b;
-            int flush = adds_f32 && (at[l] & SIM_WINDOW_MASK) != SIM_WINDOW_SHARED;
+            int flush = adds_f32 && (address[l] & SIM_WINDOW_MASK) != SIM_WINDOW_SHARED;
             const uint64_t x = in->bytes == 8 ? W64(b)[l] : W32(b)[l], y = in->bytes == 8 ? W64(c)[l] : W32(c)[l];
             const uint64_t old = sim_exchange(to[l] + in->bytes * i, in, x, y, flush);
             if (!results) continue;
@@ -324,7 +325,7 @@ SIM_HEAD(atomic) {
             else
                 W32(list[i])[l] = (uint32_t)old;
         }
-    if (syncs && results) sim_sync_after(w, in, m, at);
+    if (syncs && results) sim_sync_after(w, in, m, address);
     w->cta->cluster->changes += (uint64_t)changes;
     return changes ? SIM_NEXT : sim_spin_poll(w, in, m); /* one that leaves what it found may poll */
 }

@@ -31,9 +31,9 @@ typedef uint32_t bits8 __attribute__((vector_size(32)));
 #define MIX(a, b, ...) __builtin_shuffle(a, b, (bits8){__VA_ARGS__})
 #endif
 
-static inline bits8 load8(const uint32_t *at) {
+static inline bits8 load8(const uint32_t *from) {
     bits8 x;
-    memcpy(&x, at, sizeof x);
+    memcpy(&x, from, sizeof x);
     return x;
 }
 static inline row8 from_f16(bits8 h) { /* sim_from_f16 */
@@ -47,9 +47,9 @@ static inline row8 first_of(bits8 pairs, int is_bf16) {
 static inline row8 second_of(bits8 pairs, int is_bf16) {
     return is_bf16 ? (row8)(pairs & 0xffff0000) : from_f16(pairs >> 16);
 }
-static inline row8 load_floats(const float *at) {
+static inline row8 load_floats(const float *from) {
     row8 x;
-    memcpy(&x, at, sizeof x);
+    memcpy(&x, from, sizeof x);
     return x;
 }
 /* Two rows of C or D, each with its even columns before the odd ones, as its registers have them. */

@@ -124,8 +124,8 @@ SIM_DECODER(float) {
         if (d->failed) return;
         in->o[0] = sim_target(d, &d->o[0], bits);
         for (uint32_t k = 1; k < 4; k++) {
-            const unsigned of = mixes && k != ops[i].n ? 16 : bits; /* the last source of a mixed one is f32 */
-            in->o[k] = sim_source(d, &d->o[k <= ops[i].n ? k : 1], of);
+            const unsigned width = mixes && k != ops[i].n ? 16 : bits; /* the last source of a mixed one is f32 */
+            in->o[k] = sim_source(d, &d->o[k <= ops[i].n ? k : 1], width);
         }
         in->wide = type == PTX_BF16;
         in->exec = mixes ? mixed : pairs ? rounded_f32x2 : type == PTX_F32 ? rounded_f32 : rounded_f64;

@@ -127,13 +127,13 @@ SIM_HEAD(match_lanes) {
     uint32_t *out = W32(in->o[0]), result[SIM_LANES] = {0};
     bad_members(w, in, m);
     EACH_OF(m) {
-        uint32_t same = 0;
+        uint32_t equal = 0;
         for (uint32_t k = 0; k < SIM_LANES; k++)
             if (m >> k & 1)
-                same |=
+                equal |=
                     (uint32_t)(in->wide ? W64(in->o[1])[k] == W64(in->o[1])[l] : W32(in->o[1])[k] == W32(in->o[1])[l])
                     << k;
-        result[l] = in->x && same != m ? 0 : same;
+        result[l] = in->x && equal != m ? 0 : equal;
     }
     EACH_OF(m) out[l] = result[l];
     if (in->y) {

@@ -120,7 +120,7 @@ static void start_cluster(struct sim_worker *k, uint64_t number) {
     const struct sim_launch *g = c->launch;
     const struct sim_program *p = g->program;
     uint64_t across[3] = {g->grid[0] / g->cluster[0], g->grid[1] / g->cluster[1], g->grid[2] / g->cluster[2]};
-    uint64_t at[3] = {number % across[0], number / across[0] % across[1], number / across[0] / across[1]};
+    uint64_t position[3] = {number % across[0], number / across[0] % across[1], number / across[0] / across[1]};
     int clear = k->clock_base > LAST_TIME; /* times are kept in 24 bits */
     if (clear) k->clock_base = 0;
     if (g->deed) c->first_actor = g->deed->first + (uint32_t)number * c->n_actors;
@@ -131,7 +131,7 @@ static void start_cluster(struct sim_worker *k, uint64_t number) {
     for (uint32_t r = 0; r < c->n_ctas; r++) {
         struct sim_cta *cta = &c->ctas[r];
         uint32_t in[3] = {r % g->cluster[0], r / g->cluster[0] % g->cluster[1], r / g->cluster[0] / g->cluster[1]};
-        for (int i = 0; i < 3; i++) cta->id[i] = (uint32_t)at[i] * g->cluster[i] + in[i];
+        for (int i = 0; i < 3; i++) cta->id[i] = (uint32_t)position[i] * g->cluster[i] + in[i];
         cta->linear = ((uint64_t)cta->id[2] * g->grid[1] + cta->id[1]) * g->grid[0] + cta->id[0];
         cta->n_live = cta->n_warps, cta->released = 0;
         memset(cta->shared, 0xfb, cta->shared_bytes);

@@ -52,24 +52,25 @@ SIM_HEAD(wait_group) { /* x: .read */
 /* ---- copies ---- */
 
 /* A copy of the map: parameters stand anywhere. 0, or -1 after a finding. */
-static int map_at(struct sim_warp *w, const struct sim_ins *in, uint32_t l, uint64_t at, struct sim_tensor_map *map) {
+static int map_at(struct sim_warp *w, const struct sim_ins *in, uint32_t l, uint64_t address,
+                  struct sim_tensor_map *map) {
     const struct sim_launch *g = w->cta->cluster->launch;
     const void *from = NULL;
-    if ((at & SIM_WINDOW_MASK) == SIM_WINDOW_PARAM) {
-        uint64_t offset = at & ~SIM_WINDOW_MASK;
+    if ((address & SIM_WINDOW_MASK) == SIM_WINDOW_PARAM) {
+        uint64_t offset = address & ~SIM_WINDOW_MASK;
         if (offset + SIM_TENSOR_MAP_BYTES <= g->program->kernel->param_bytes) from = g->params + offset;
-    } else if (!(at & SIM_WINDOW_MASK)) {
-        if (sim_global_at(w, in, l, at, SIM_TENSOR_MAP_BYTES, 64, "reads the tensor map of")) return -1;
-        from = (const void *)(uintptr_t)at;
+    } else if (!(address & SIM_WINDOW_MASK)) {
+        if (sim_global_at(w, in, l, address, SIM_TENSOR_MAP_BYTES, 64, "reads the tensor map of")) return -1;
+        from = (const void *)(uintptr_t)address;
     }
-    if (from && !(at & 63) && sim_tensor_read(from, map)) return 0;
+    if (from && !(address & 63) && sim_tensor_read(from, map)) return 0;
     sim_find(w, in, 1u << l, SIM_F_BOUNDS, "no tensor map, or none on a multiple of 64, at 0x%llx",
-             (unsigned long long)at);
+             (unsigned long long)address);
     return -1;
 }
-static int shared_place(struct sim_warp *w, const struct sim_ins *in, uint32_t l, uint64_t at, uint32_t align,
+static int shared_place(struct sim_warp *w, const struct sim_ins *in, uint32_t l, uint64_t address, uint32_t align,
                         struct sim_cta **owner, uint32_t *offset) {
-    *owner = sim_shared_named(w, in, l, at, 1, align, offset);
+    *owner = sim_shared_named(w, in, l, address, 1, align, offset);
     return *owner ? 0 : -1;
 }
 
@@ -103,15 +104,15 @@ static struct sim_transfer *tensor_box(struct sim_warp *w, const struct sim_ins 
     uint32_t bytes, rows = sim_tensor_rows(m, &bytes), inner = sim_tensor_in_shared(m, m->box[0]);
     const uint32_t gap = sim_tensor_gap(m);
     const uint32_t *places = w->list + in->list + in->n;
-    int32_t at[SIM_TENSOR_RANK] = {0};
-    for (uint32_t i = 0; i < in->z; i++) at[i] = (int32_t)W32(places[i])[l];
-    if (in->x == SIM_TO_GLOBAL && at[0] < 0) { /* this and the next: an H100 calls it an illegal instruction */
-        sim_find(w, in, 1u << l, SIM_F_BOUNDS, "a store of a box that begins before its rows, at %d", at[0]);
+    int32_t position[SIM_TENSOR_RANK] = {0};
+    for (uint32_t i = 0; i < in->z; i++) position[i] = (int32_t)W32(places[i])[l];
+    if (in->x == SIM_TO_GLOBAL && position[0] < 0) { /* this and the next: an H100 calls it an illegal instruction */
+        sim_find(w, in, 1u << l, SIM_F_BOUNDS, "a store of a box that begins before its rows, at %d", position[0]);
         return NULL;
     }
-    if (gap ? at[0] % 128 : at[0] % (m->type == SIM_TENSOR_U4_PACKED ? 32 : 16 / m->bytes)) {
-        sim_find(w, in, 1u << l, SIM_F_ALIGNMENT, "the box begins at element %d of a row, no multiple of %s", at[0],
-                 gap ? "128" : "16 bytes");
+    if (gap ? position[0] % 128 : position[0] % (m->type == SIM_TENSOR_U4_PACKED ? 32 : 16 / m->bytes)) {
+        sim_find(w, in, 1u << l, SIM_F_ALIGNMENT, "the box begins at element %d of a row, no multiple of %s",
+                 position[0], gap ? "128" : "16 bytes");
         return NULL;
     }
     /* cuda.h, cuTensorMapEncodeTiled: "Load only", "Store only" */
@@ -129,8 +130,8 @@ static struct sim_transfer *tensor_box(struct sim_warp *w, const struct sim_ins 
     struct sim_transfer *t = sim_transfer_new(boxes * rows * ((inner + 15) / 16), boxes * rows * inner);
     for (uint32_t i = 0; i < boxes; i++) {
         uint32_t first = t->n_pieces;
-        if (i) at[1] = (int32_t)W32(places[1 + i])[l];
-        t->n_pieces += sim_tensor_walk(m, at, t->pieces + first);
+        if (i) position[1] = (int32_t)W32(places[1 + i])[l];
+        t->n_pieces += sim_tensor_walk(m, position, t->pieces + first);
         for (uint32_t k = first; k < t->n_pieces; k++) t->pieces[k].shared += i * bytes;
     }
     t->swizzle = m->swizzle, t->gap = gap;
@@ -277,7 +278,7 @@ static void group_word(struct sim_decoder *d, struct sim_ins *in, int waits) {
 
 SIM_DECODER(bulk) {
     static const char *const ranks[] = {"1d", "2d", "3d", "4d", "5d"};
-    uint32_t at = 0, o = 0;
+    uint32_t count = 0, o = 0;
     d->program->uses |= SIM_USES_MBARRIER | SIM_USES_BULK;
     if (sim_word(d, "reduce")) in->y |= REDUCE;
     if (!sim_word(d, "async") || !sim_word(d, "bulk")) return;
@@ -333,7 +334,7 @@ SIM_DECODER(bulk) {
     if (masked) in->o[3] = sim_source(d, &d->o[addresses + sized], 16);
     if (in->y & TENSOR) {
         const struct ptx_operand *map = &d->o[in->x == SIM_TO_SHARED ? 1 : 0];
-        in->n = at = d->program->n_list - in->list;
+        in->n = count = d->program->n_list - in->list;
         if (map->n != (in->y & GATHER ? 5u : in->z)) sim_refuse(d, "%u coordinates", map->n);
         for (uint32_t i = 0; i < map->n && !d->failed; i++)
             sim_list_add(d, sim_source(d, &d->kernel->operands[map->first + i], 32));

@@ -13,7 +13,7 @@ struct arrivals { /* of a warp's lanes */
     struct {
         struct sim_cta *owner;
         uint32_t offset, count;
-    } at[SIM_LANES];
+    } target[SIM_LANES];
     uint32_t clock[];
 };
 
@@ -23,36 +23,37 @@ static int arrive(struct sim_flight *f) {
     sim_copies_perform(f->w, a->time);
     a->clock[c->hopper->actors.copies + f->w->actor] = a->time; /* ordinary writes: no view of units */
     for (uint32_t i = 0; i < a->n; i++) {
-        struct sim_mbarrier *b = sim_mbarrier_at(f->w, f->in, f->lane, a->at[i].owner, a->at[i].offset, 0);
-        if (!b || sim_mbarrier_arrive(f->w, f->in, f->lane, a->at[i].owner, b, a->at[i].count, a->clock)) return -1;
+        struct sim_mbarrier *b = sim_mbarrier_at(f->w, f->in, f->lane, a->target[i].owner, a->target[i].offset, 0);
+        if (!b || sim_mbarrier_arrive(f->w, f->in, f->lane, a->target[i].owner, b, a->target[i].count, a->clock))
+            return -1;
     }
     return 1;
 }
 
 /* y: noinc */
 SIM_HEAD(arrive_later) {
-    uint64_t at[SIM_LANES];
+    uint64_t address[SIM_LANES];
     struct sim_cluster *c = w->cta->cluster;
     struct arrivals *a = calloc(1, sizeof *a + c->n_clock * sizeof *a->clock);
     if (!a) abort();
     a->time = ++w->hopper->copy_time;
     memcpy(a->clock, w->known, c->n_clock * sizeof *a->clock);
     a->clock[w->actor]--;
-    sim_addresses(w, in, m, 0, at);
+    sim_addresses(w, in, m, 0, address);
     EACH_OF(m) {
         uint32_t offset, i = 0;
         struct sim_cta *owner = NULL;
-        if (in->space == PTX_GENERIC) at[l] &= ~SIM_WINDOW_MASK;
-        owner = sim_shared_at(w, in, l, at[l], 8, 8, &offset);
+        if (in->space == PTX_GENERIC) address[l] &= ~SIM_WINDOW_MASK;
+        owner = sim_shared_at(w, in, l, address[l], 8, 8, &offset);
         struct sim_mbarrier *b = owner ? sim_mbarrier_at(w, in, l, owner, offset, 0) : NULL;
         if (!b) {
             free(a);
             return SIM_FAULT;
         }
         if (!in->y) b->pending++; /* pending arrivals stay what they are when this one comes */
-        while (i < a->n && (a->at[i].owner != owner || a->at[i].offset != offset)) i++;
+        while (i < a->n && (a->target[i].owner != owner || a->target[i].offset != offset)) i++;
         if (i == a->n) a->n++;
-        a->at[i].owner = owner, a->at[i].offset = offset, a->at[i].count++;
+        a->target[i].owner = owner, a->target[i].offset = offset, a->target[i].count++;
     }
     sim_copies_hand_over(w, m, c->hopper->actors.copies + w->actor, a->time);
     struct sim_flight f = {.in = in,

@@ -154,26 +154,26 @@ const char *sim_actor_text(const struct sim_cluster *c, uint32_t actor) {
     static _Thread_local unsigned next;
     char *out = text[next++ % 2];
     const struct sim_actors *a = c->hopper ? &c->hopper->actors : NULL;
-    uint32_t warps = c->n_warps / c->n_ctas, at = actor;
+    uint32_t warps = c->n_warps / c->n_ctas, unit = actor;
     const char *what = "";
     if (a && actor >= a->barriers) {
-        at = (actor - a->barriers) / (a->barriers_per_cta ? a->barriers_per_cta : 1);
-        snprintf(out, sizeof text[0], "a transaction with an mbarrier of CTA rank %u", at);
+        unit = (actor - a->barriers) / (a->barriers_per_cta ? a->barriers_per_cta : 1);
+        snprintf(out, sizeof text[0], "a transaction with an mbarrier of CTA rank %u", unit);
         return out;
     }
     if (a && actor >= a->lanes)
-        at = actor - a->lanes, what = "tensor memory accesses of ";
+        unit = actor - a->lanes, what = "tensor memory accesses of ";
     else if (a && actor >= a->tensor)
-        at = (actor - a->tensor) * warps, what = "products of ";
+        unit = (actor - a->tensor) * warps, what = "products of ";
     else if (a && actor >= a->stores && a->stores != a->bulk)
-        at = actor - a->stores, what = "a bulk store of ";
+        unit = actor - a->stores, what = "a bulk store of ";
     else if (a && actor >= a->bulk)
-        at = actor - a->bulk, what = "a bulk group of ";
+        unit = actor - a->bulk, what = "a bulk group of ";
     else if (a && actor >= a->products)
-        at = 4 * (actor - a->products), warps = 4 * groups_of(c), what = "a product of the warpgroup of ";
+        unit = 4 * (actor - a->products), warps = 4 * groups_of(c), what = "a product of the warpgroup of ";
     else if (a && actor >= a->copies)
-        at = actor - a->copies, what = "cp.async of ";
-    snprintf(out, sizeof text[0], "%sCTA rank %u warp %u", what, at / warps, at % warps);
+        unit = actor - a->copies, what = "cp.async of ";
+    snprintf(out, sizeof text[0], "%sCTA rank %u warp %u", what, unit / warps, unit % warps);
     return out;
 }
 

@@ -14,16 +14,16 @@ enum form { INIT, INVAL, EXPECT, COMPLETE, ARRIVE, ARRIVE_EXPECT, DROP, DROP_EXP
 enum { RELAXED = 1, PARITY = 2, NO_COMPLETE = 4, HAS_COUNT = 8, WANTS_STATE = 16 };
 
 /* The mbarrier that a lane's address names: its CTA and offset. NULL after a finding. */
-static struct sim_cta *place_of(struct sim_warp *w, const struct sim_ins *in, uint32_t l, uint64_t at,
+static struct sim_cta *place_of(struct sim_warp *w, const struct sim_ins *in, uint32_t l, uint64_t address,
                                 uint32_t *offset) {
     if (in->space == PTX_GENERIC) {
-        if ((at & SIM_WINDOW_MASK) != SIM_WINDOW_SHARED) {
+        if ((address & SIM_WINDOW_MASK) != SIM_WINDOW_SHARED) {
             sim_find(w, in, 1u << l, SIM_F_BOUNDS, "the address of an mbarrier is not in shared memory");
             return NULL;
         }
-        at &= ~SIM_WINDOW_MASK;
+        address &= ~SIM_WINDOW_MASK;
     }
-    struct sim_cta *owner = sim_shared_at(w, in, l, at, 8, 8, offset);
+    struct sim_cta *owner = sim_shared_at(w, in, l, address, 8, 8, offset);
     if (owner && owner != w->cta && in->space == PTX_SHARED) {
         sim_find(w, in, 1u << l, SIM_F_BOUNDS, "an mbarrier of CTA rank %u as shared::cta of rank %u", owner->rank,
                  w->cta->rank);
@@ -35,18 +35,19 @@ static struct sim_cta *place_of(struct sim_warp *w, const struct sim_ins *in, ui
 static uint64_t state_of(const struct sim_mbarrier *b) { return (uint64_t)b->phase << 32 | b->pending; }
 
 SIM_HEAD(barrier_step) {
-    uint64_t at[SIM_LANES];
+    uint64_t address[SIM_LANES];
     int released = 0;
-    sim_addresses(w, in, m, 1, at);
+    sim_addresses(w, in, m, 1, address);
     EACH_OF(m) {
         uint32_t offset, value = in->y & HAS_COUNT ? W32(in->o[2])[l] : 1;
-        struct sim_cta *owner = place_of(w, in, l, at[l], &offset);
+        struct sim_cta *owner = place_of(w, in, l, address[l], &offset);
         if (!owner) return SIM_FAULT;
         /* PTX ISA, mbarrier.init: lanes that give one object the same count do what one of them would */
-        uint32_t same = 0;
-        while (in->x == INIT && same < l && !(m >> same & 1 && at[same] == at[l] && W32(in->o[2])[same] == value))
-            same++;
-        if (in->x == INIT && same < l) continue;
+        uint32_t equal = 0;
+        while (in->x == INIT && equal < l &&
+               !(m >> equal & 1 && address[equal] == address[l] && W32(in->o[2])[equal] == value))
+            equal++;
+        if (in->x == INIT && equal < l) continue;
         if (in->x == INIT || in->x == INVAL) {
             if (in->x == INIT ? sim_mbarrier_init(w, in, l, owner, offset, value)
                               : sim_mbarrier_inval(w, in, l, owner, offset))
@@ -88,13 +89,13 @@ SIM_HEAD(barrier_step) {
 SIM_HEAD(barrier_wait) {
     struct sim_warp_hopper *h = w->hopper;
     struct sim_cluster *c = w->cta->cluster;
-    uint64_t at[SIM_LANES];
+    uint64_t address[SIM_LANES];
     uint32_t passed = 0, spurious = 0, polled = 0;
-    sim_addresses(w, in, m, 1, at);
+    sim_addresses(w, in, m, 1, address);
     if (in->x == TRY && c->launch->options.policy == SIM_RANDOM && sim_random(&c->rng) % 8 == 0) spurious = 1;
     EACH_OF(m) {
         uint32_t offset;
-        struct sim_cta *owner = place_of(w, in, l, at[l], &offset);
+        struct sim_cta *owner = place_of(w, in, l, address[l], &offset);
         struct sim_mbarrier *b = owner ? sim_mbarrier_at(w, in, l, owner, offset, 0) : NULL;
         if (!b) return SIM_FAULT;
         uint32_t wanted = in->y & PARITY ? W32(in->o[2])[l] & 1 : 0;
@@ -180,19 +181,19 @@ SIM_DECODER(mbarrier) {
         in->exec = barrier_wait;
         return;
     }
-    uint32_t at = in->x >= ARRIVE ? 1 : 0; /* arrivals give a state */
+    uint32_t first = in->x >= ARRIVE ? 1 : 0; /* arrivals give a state */
     int no_count = in->x == INVAL, must = in->x != INVAL && in->x != ARRIVE && in->x != DROP;
-    sim_want(d, at + 1 + (must ? 1u : 0u), at + 2 - (no_count ? 1u : 0u));
+    sim_want(d, first + 1 + (must ? 1u : 0u), first + 2 - (no_count ? 1u : 0u));
     if (d->failed) return;
-    if (at && d->o[0].kind != PTX_SINK) {
+    if (first && d->o[0].kind != PTX_SINK) {
         if (in->space == PTX_SHARED_CLUSTER) sim_refuse(d, "no state comes from shared::cluster");
         in->y |= WANTS_STATE;
         in->o[0] = sim_target(d, &d->o[0], 64);
     }
-    if (d->n > at + 1) {
+    if (d->n > first + 1) {
         in->y |= HAS_COUNT;
-        in->o[2] = sim_source(d, &d->o[at + 1], 32);
+        in->o[2] = sim_source(d, &d->o[first + 1], 32);
     }
-    sim_address(d, in, &d->o[at], 1);
+    sim_address(d, in, &d->o[first], 1);
     in->exec = barrier_step;
 }

@@ -81,7 +81,7 @@ static enum sim_step allocate_in_pair(struct sim_warp *w, const struct sim_ins *
 SIM_HEAD(allocate) {
     struct sim_tensor_memory *t = w->cta->hopper->tensor;
     uint32_t lane = (uint32_t)__builtin_ctz(m), n = W32(in->o[1])[lane], first, offset;
-    uint64_t at[SIM_LANES];
+    uint64_t address[SIM_LANES];
     if (wrong_group(w, in)) return SIM_FAULT;
     if (n < 32 || n > SIM_TM_COLUMNS || n & (n - 1) || t->relinquished) {
         sim_find(w, in, m, SIM_F_PROTOCOL,
@@ -97,9 +97,9 @@ SIM_HEAD(allocate) {
         return wait_for(w, SIM_WAITS_COLUMNS);
     }
     w->hopper->waits = SIM_WAITS_NOTHING;
-    sim_addresses(w, in, m, 0, at);
-    if (in->space == PTX_GENERIC) at[lane] &= ~SIM_WINDOW_MASK;
-    struct sim_cta *owner = sim_shared_at(w, in, lane, at[lane], 4, 4, &offset);
+    sim_addresses(w, in, m, 0, address);
+    if (in->space == PTX_GENERIC) address[lane] &= ~SIM_WINDOW_MASK;
+    struct sim_cta *owner = sim_shared_at(w, in, lane, address[lane], 4, 4, &offset);
     if (!owner) return SIM_FAULT;
     t->taken_actor = w->actor, t->taken_time = w->known[w->actor];
     if (w->cta->cluster->launch->options.races) {
@@ -182,14 +182,14 @@ static int arrive(struct sim_flight *f) {
 }
 SIM_HEAD(commit) { /* y: multicast */
     struct sim_cluster *c = w->cta->cluster;
-    uint64_t at[SIM_LANES];
+    uint64_t address[SIM_LANES];
     if (wrong_group(w, in)) return SIM_FAULT;
-    sim_addresses(w, in, m, 0, at);
+    sim_addresses(w, in, m, 0, address);
     EACH_OF(m) {
         struct arrival *a = calloc(1, sizeof *a + c->n_clock * sizeof *a->clock);
         if (!a) abort();
-        if (in->space == PTX_GENERIC) at[l] &= ~SIM_WINDOW_MASK;
-        struct sim_cta *owner = sim_shared_at(w, in, l, at[l], 8, 8, &a->offset);
+        if (in->space == PTX_GENERIC) address[l] &= ~SIM_WINDOW_MASK;
+        struct sim_cta *owner = sim_shared_at(w, in, l, address[l], 8, 8, &a->offset);
         a->ranks = owner ? in->y ? W32(in->o[3])[l] & 0xffff : 1u << owner->rank : 0;
         a->products = w->cta->hopper->tensor->n_products;
         sim_clock_acquired(w, a->clock);

@@ -110,7 +110,7 @@ SIM_HEAD(start_copy) { /* x: shape; y: bits; o[0]: to, o[1]: descriptor */
 }
 
 struct shift {
-    uint32_t number, ctas, at;
+    uint32_t number, ctas, cell;
 };
 static int shift(struct sim_flight *f) {
     struct sim_tensor_memory *own = f->w->cta->hopper->tensor;
@@ -118,8 +118,8 @@ static int shift(struct sim_flight *f) {
     if (own->n_done != s->number) return 0;
     for (uint32_t v = 0; v < s->ctas; v++) {
         struct sim_tensor_memory *t = tensor_cta(f->w, s->ctas, v)->hopper->tensor;
-        const uint32_t first = s->at >> 16;
-        for (uint32_t column = s->at & 0xffff; column < (s->at & 0xffff) + 8; column++) {
+        const uint32_t first = s->cell >> 16;
+        for (uint32_t column = s->cell & 0xffff; column < (s->cell & 0xffff) + 8; column++) {
             uint32_t old[32];
             uint8_t was[32];
             for (uint32_t r = 0; r < 32; r++)
@@ -138,21 +138,21 @@ static int shift(struct sim_flight *f) {
 SIM_HEAD(start_shift) { /* o[0]: where */
     struct sim_tensor_memory *t = w->cta->hopper->tensor;
     const uint32_t l = (uint32_t)__builtin_ctz(m), actor = sim_tensor_core_actor(w->cta),
-                   time = t->base + t->n_products + 1, at = W32(in->o[0])[l] + (uint32_t)in->imm;
+                   time = t->base + t->n_products + 1, cell = W32(in->o[0])[l] + (uint32_t)in->imm;
     if (sim_tensor_starts(w, in, m)) return SIM_FAULT;
-    if (at >> 16 & 31 || at >> 16 >= SIM_TM_LANES) {
-        sim_find(w, in, m, SIM_F_ALIGNMENT, "a shift of lanes from %u on: 0, 32, 64 or 96", at >> 16);
+    if (cell >> 16 & 31 || cell >> 16 >= SIM_TM_LANES) {
+        sim_find(w, in, m, SIM_F_ALIGNMENT, "a shift of lanes from %u on: 0, 32, 64 or 96", cell >> 16);
         return SIM_FAULT;
     }
     for (uint32_t v = 0; v < in->z; v++) {
         struct sim_cta *cta = tensor_cta(w, in->z, v);
         cta->hopper->tensor->issuer = w->actor;
-        if (sim_tensor_touch(w, in, cta, 3u << 2 * (at >> 21), at & 0xffff, 8, actor, time, SIM_CELLS_WRITTEN))
+        if (sim_tensor_touch(w, in, cta, 3u << 2 * (cell >> 21), cell & 0xffff, 8, actor, time, SIM_CELLS_WRITTEN))
             return SIM_FAULT;
     }
     struct shift *s = malloc(sizeof *s);
     if (!s) abort();
-    *s = (struct shift){t->n_products, in->z, at};
+    *s = (struct shift){t->n_products, in->z, cell};
     return start(w, in, l, shift, s);
 }
 

@@ -33,13 +33,13 @@ static const char *read_cells(const struct sim_flight *f, const struct tensor_pr
     const uint32_t column = p->a_cells & 0xffff;
     const char *bad = NULL;
     for (uint32_t m = 0; m < p->m; m++) {
-        struct tensor_place at = tensor_place(p, m, first_n);
-        const struct sim_tensor_memory *t = tensor_cta(f->w, p->ctas, at.cta)->hopper->tensor;
+        struct tensor_place place = tensor_place(p, m, first_n);
+        const struct sim_tensor_memory *t = tensor_cta(f->w, p->ctas, place.cta)->hopper->tensor;
         for (uint32_t c = 0; c < 2; c++)
-            tensor_widen((const uint8_t *)&t->cells[at.lane][column + 4 * c], p->a_format, 1,
+            tensor_widen((const uint8_t *)&t->cells[place.lane][column + 4 * c], p->a_format, 1,
                          a + m * TENSOR_MAX_K + c * tensor_per_chunk(p->a_format));
         for (uint32_t c = 0; c < 8; c++)
-            if (t->written[at.lane][column + c] != SIM_CELL_WRITTEN) bad = "A";
+            if (t->written[place.lane][column + c] != SIM_CELL_WRITTEN) bad = "A";
     }
     return bad;
 }
@@ -49,12 +49,12 @@ static const char *load_sums(const struct sim_flight *f, const struct tensor_pro
     const float scale = sim_float((127u - p->scale_d) << 23);
     for (uint32_t m = 0; m < p->m; m++)
         for (uint32_t n = 0; n < p->n; n++) {
-            struct tensor_place at = tensor_place(p, m, n);
-            const struct sim_tensor_memory *t = tensor_cta(f->w, p->ctas, at.cta)->hopper->tensor;
-            uint32_t cell = t->cells[at.lane][(p->d & 0xffff) + at.column];
+            struct tensor_place place = tensor_place(p, m, n);
+            const struct sim_tensor_memory *t = tensor_cta(f->w, p->ctas, place.cta)->hopper->tensor;
+            uint32_t cell = t->cells[place.lane][(p->d & 0xffff) + place.column];
             float sum = p->half_sums ? sim_from_f16(cell & 0xffff) : sim_float(cell);
-            if (t->written[at.lane][(p->d & 0xffff) + at.column] != SIM_CELL_WRITTEN &&
-                !(p->disabled[4 * at.cta + at.lane / 32] >> at.lane % 32 & 1))
+            if (t->written[place.lane][(p->d & 0xffff) + place.column] != SIM_CELL_WRITTEN &&
+                !(p->disabled[4 * place.cta + place.lane / 32] >> place.lane % 32 & 1))
                 bad = "D";
             if (p->whole)
                 x->whole[m * p->n + n] = (int32_t)cell;
@@ -71,23 +71,23 @@ static uint32_t add_whole(int32_t before, float sum, int saturate) {
 static void store_sums(const struct sim_flight *f, const struct tensor_product *p, const struct numbers *x) {
     for (uint32_t m = 0; m < p->m; m++)
         for (uint32_t n = 0; n < p->n; n++) {
-            struct tensor_place at = tensor_place(p, m, n);
-            struct sim_tensor_memory *t = tensor_cta(f->w, p->ctas, at.cta)->hopper->tensor;
-            if (p->disabled[4 * at.cta + at.lane / 32] >> at.lane % 32 & 1) continue;
+            struct tensor_place place = tensor_place(p, m, n);
+            struct sim_tensor_memory *t = tensor_cta(f->w, p->ctas, place.cta)->hopper->tensor;
+            if (p->disabled[4 * place.cta + place.lane / 32] >> place.lane % 32 & 1) continue;
             float sum = x->sums[m * p->n + n];
-            t->cells[at.lane][(p->d & 0xffff) + at.column] =
+            t->cells[place.lane][(p->d & 0xffff) + place.column] =
                 p->whole       ? add_whole(p->accumulate ? x->whole[m * p->n + n] : 0, sum, p->saturate)
                 : p->half_sums ? sim_to_f16(sum)
                                : sim_bits_of(sum);
-            t->written[at.lane][(p->d & 0xffff) + at.column] = SIM_CELL_WRITTEN;
+            t->written[place.lane][(p->d & 0xffff) + place.column] = SIM_CELL_WRITTEN;
         }
 }
 
 /* Scale q of row (or column) i, as the part of 32 lanes that computes row m of D finds it: each part has all of them.
  */
-static float scale_of(const struct sim_tensor_memory *t, uint32_t at, uint32_t i, uint32_t part, uint32_t byte,
+static float scale_of(const struct sim_tensor_memory *t, uint32_t cell, uint32_t i, uint32_t part, uint32_t byte,
                       int ue4m3, const char **bad) {
-    const uint32_t lane = 32 * part + i % 32, column = (at & 0xffff) + i / 32;
+    const uint32_t lane = 32 * part + i % 32, column = (cell & 0xffff) + i / 32;
     if (t->written[lane][column] != SIM_CELL_WRITTEN) *bad = "scales";
     return tensor_scale((uint8_t)(t->cells[lane][column] >> (8 * byte)), ue4m3);
 }
@@ -99,12 +99,12 @@ static const char *add_scaled(const struct sim_flight *f, const struct tensor_pr
         memset(x->block, 0, (size_t)p->m * p->n * sizeof *x->block);
         wgmma_product(x->block, x->a + q * k, x->b + (size_t)q * k * p->n, p->m, p->n, k, TENSOR_MAX_K, p->n);
         for (uint32_t m = 0; m < p->m; m++) {
-            struct tensor_place at = tensor_place(p, m, 0);
-            const struct sim_tensor_memory *t = tensor_cta(f->w, p->ctas, at.cta)->hopper->tensor;
-            const uint32_t part = at.lane / 32;
+            struct tensor_place place = tensor_place(p, m, 0);
+            const struct sim_tensor_memory *t = tensor_cta(f->w, p->ctas, place.cta)->hopper->tensor;
+            const uint32_t part = place.lane / 32;
             float *b = b_scales[part];
-            float a = scale_of(t, p->scales_a, at.lane, part, p->id_a + q, p->ue4m3, &bad);
-            if (at.lane % 32 == 0)
+            float a = scale_of(t, p->scales_a, place.lane, part, p->id_a + q, p->ue4m3, &bad);
+            if (place.lane % 32 == 0)
                 for (uint32_t n = 0; n < p->n; n++)
                     b[n] = scale_of(t, p->scales_b, n, part, p->id_b + q, p->ue4m3, &bad);
             for (uint32_t n = 0; n < p->n; n++)

@@ -271,9 +271,9 @@ SIM_DECODER(tensor_product) {
         read_scales(d, in, (enum kind)kind);
     } else {
         if (d->o[last].kind == PTX_INT && d->o[last - 1].kind == PTX_REG && d->n > 5 && !in->bytes) {
-            uint64_t by = sim_number(d, &d->o[last--]); /* scale-input-d */
-            if (by > 15 || kind > KIND_TF32) sim_refuse(d, "D is divided by 2 to 0 to 15, in kinds f16 and tf32");
-            in->target |= (uint32_t)by << OFFSET_BITS;
+            uint64_t shift = sim_number(d, &d->o[last--]); /* scale-input-d */
+            if (shift > 15 || kind > KIND_TF32) sim_refuse(d, "D is divided by 2 to 0 to 15, in kinds f16 and tf32");
+            in->target |= (uint32_t)shift << OFFSET_BITS;
         }
         if (last == 5 && in->bytes) {
             if (d->o[5].kind == PTX_INT && d->o[5].value) sim_refuse(d, "a zero-column mask other than 0");

@@ -50,7 +50,7 @@ static void store(uint32_t *cell, uint8_t *written, int packed, uint32_t word) {
 SIM_HEAD(move_cells) { /* x: shape; y: stores; count: packed; target: columns to the second half; n: registers */
     struct sim_warp_hopper *h = w->hopper;
     struct sim_tensor_memory *t = w->cta->hopper->tensor;
-    const uint32_t at = W32(in->o[0])[0] + (uint32_t)in->imm, told = at >> 16, column = at & 0xffff,
+    const uint32_t address = W32(in->o[0])[0] + (uint32_t)in->imm, told = address >> 16, column = address & 0xffff,
                    part = w->index % 4, lane = (told & ~QUARTER) | 32 * part, width = 1u + in->count,
                    halves = in->x == TWICE_32 ? 2 : 1;
     const uint32_t rows = shapes[in->x].rows, columns = in->n / shapes[in->x].registers * shapes[in->x].columns;
@@ -106,13 +106,13 @@ static void read_words(struct sim_decoder *d, struct sim_ins *in, int stores) {
     if (shape == SHAPES || !count) return;
     in->count = (uint8_t)sim_word(d, stores ? "unpack::16b" : "pack::16b");
     if (sim_last_type(d) != PTX_B32) return;
-    const uint32_t twice = shape == TWICE_32, at = stores ? 0 : 1, data = stores ? 1 + twice : 0;
+    const uint32_t twice = shape == TWICE_32, first = stores ? 0 : 1, data = stores ? 1 + twice : 0;
     sim_want(d, 2 + twice, 2 + twice);
     if (d->failed) return;
     in->x = (uint8_t)shape, in->y = (uint8_t)stores;
-    sim_address(d, in, &d->o[at], 0);
+    sim_address(d, in, &d->o[first], 0);
     if (in->wide) sim_refuse(d, "an address of tensor memory has 32 bits");
-    if (twice) in->target = (uint32_t)sim_number(d, &d->o[at + 1]);
+    if (twice) in->target = (uint32_t)sim_number(d, &d->o[first + 1]);
     if (in->target > SIM_TM_COLUMNS) sim_refuse(d, "the second half's column");
     in->list = d->program->n_list;
     in->n = sim_list(d, &d->o[data], 32, !stores);

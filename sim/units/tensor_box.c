@@ -35,16 +35,18 @@ uint32_t sim_tensor_rows(const struct sim_tensor_map *m, uint32_t *bytes) {
     return rows;
 }
 
-uint32_t sim_tensor_walk(const struct sim_tensor_map *m, const int32_t at[SIM_TENSOR_RANK], struct sim_piece *out) {
+uint32_t sim_tensor_walk(const struct sim_tensor_map *m, const int32_t position[SIM_TENSOR_RANK],
+                         struct sim_piece *out) {
     const uint32_t inner = sim_tensor_in_shared(m, m->box[0]), step = pitch(m), gap = sim_tensor_gap(m),
                    bite = gap ? gap : 16; /* of global memory in a piece */
-    const int64_t row_bytes = sim_tensor_in_global(m, (int64_t)m->last[0] + 1), start = sim_tensor_in_global(m, at[0]);
+    const int64_t row_bytes = sim_tensor_in_global(m, (int64_t)m->last[0] + 1),
+                  start = sim_tensor_in_global(m, position[0]);
     uint32_t bytes, rows = sim_tensor_rows(m, &bytes), n = 0, i[SIM_TENSOR_RANK] = {0};
     for (uint32_t r = 0; r < rows; r++) {
         uint64_t base = m->address;
         int inside = 1;
         for (uint32_t d = 1; d < m->rank; d++) {
-            int64_t c = (int64_t)at[d] + (int64_t)i[d] * m->step[d];
+            int64_t c = (int64_t)position[d] + (int64_t)i[d] * m->step[d];
             inside &= c >= 0 && c <= m->last[d];
             base += (uint64_t)c * m->stride[d - 1];
         }

@@ -13,7 +13,8 @@ uint32_t sim_tensor_span(uint32_t swizzle); /* bytes of a row that the swizzle t
 /* Rows of the box and bytes that it takes in shared memory. */
 uint32_t sim_tensor_rows(const struct sim_tensor_map *map, uint32_t *bytes);
 /* The rows of the box whose first element has these coordinates, in pieces of 16 bytes; at most 16 * rows of them. */
-uint32_t sim_tensor_walk(const struct sim_tensor_map *map, const int32_t at[SIM_TENSOR_RANK], struct sim_piece *out);
+uint32_t sim_tensor_walk(const struct sim_tensor_map *map, const int32_t position[SIM_TENSOR_RANK],
+                         struct sim_piece *out);
 uint32_t sim_swizzle(uint32_t address, uint32_t swizzle); /* where a piece of 16 bytes goes */
 /* The halves of the piece there change places: those of every other line of 128 bytes, here of the odd ones (cuda.h,
  * CU_TENSOR_MAP_SWIZZLE_128B_ATOM_32B_FLIP_8B). */

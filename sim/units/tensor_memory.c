@@ -180,12 +180,12 @@ int sim_tensor_touch(struct sim_warp *w, const struct sim_ins *in, struct sim_ct
             uint32_t part = q * SIM_TM_COLUMNS + i;
             uint64_t was = t->writes[part];
             uint32_t *reads = t->reads + (size_t)part * n;
-            const int look = was && found < SIM_FOUND_FAULT, same = SIM_ACTOR(was) == actor;
-            if (look && (same ? !writes && actor == sim_tensor_lane_actor(w) : 1) &&
+            const int look = was && found < SIM_FOUND_FAULT, own = SIM_ACTOR(was) == actor;
+            if (look && (own ? !writes && actor == sim_tensor_lane_actor(w) : 1) &&
                 !is_over(w, owner, SIM_ACTOR(was), SIM_TIME(was), access))
                 found = tell(w, in, owner, i, access, "written by", SIM_ACTOR(was), SIM_TIME(was), SIM_STATEMENT(was),
                              found);
-            if (look && same && !writes && SIM_TIME(was) > w->known[actor] && sim_is_product(in) &&
+            if (look && own && !writes && SIM_TIME(was) > w->known[actor] && sim_is_product(in) &&
                 sim_is_product(&c->launch->program->ins[SIM_STATEMENT(was)]))
                 found = tell(w, in, owner, i, access, "as an operand, written by", actor, SIM_TIME(was),
                              SIM_STATEMENT(was), found);

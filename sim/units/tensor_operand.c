@@ -19,22 +19,22 @@ uint32_t tensor_chunks(uint64_t desc, int mn_major, uint32_t rows, uint32_t chun
     if (!modes[mode].good || (desc >> 46 & 7) != 1 || desc >> 52 & 1) return 0;
     for (uint32_t i = 0; i < outer; i++)
         for (uint32_t c = 0; c < inner; c++) {
-            uint32_t at = start;
+            uint32_t offset = start;
             if (!mn_major)
-                at += i % 8 * span + i / 8 * stride + c * (mode ? 16 : leading);
+                offset += i % 8 * span + i / 8 * stride + c * (mode ? 16 : leading);
             else if (mode)
-                at += c % s * 16 + c / s * leading + i % 8 * span + i / 8 * stride;
+                offset += c % s * 16 + c / s * leading + i % 8 * span + i / 8 * stride;
             else
-                at += i % 8 * 16 + c * stride + i / 8 * leading;
-            out[n++] = (at ^ (((at >> 7) - base) & turn) << 4) & 0x3ffff;
+                offset += i % 8 * 16 + c * stride + i / 8 * leading;
+            out[n++] = (offset ^ (((offset >> 7) - base) & turn) << 4) & 0x3ffff;
         }
     return n;
 }
 
 void tensor_unpack(const uint8_t chunk[16], uint32_t bits, uint8_t out[16]) {
     for (uint32_t i = 0; i < 16; i++) {
-        uint32_t at = i * bits, two = chunk[at / 8] | (uint32_t)chunk[at / 8 + 1] << 8;
-        out[i] = (uint8_t)((two >> at % 8 & ((1u << bits) - 1)) << (bits == 4 ? 2 : 0));
+        uint32_t bit = i * bits, two = chunk[bit / 8] | (uint32_t)chunk[bit / 8 + 1] << 8;
+        out[i] = (uint8_t)((two >> bit % 8 & ((1u << bits) - 1)) << (bits == 4 ? 2 : 0));
     }
 }
 

@@ -32,8 +32,8 @@ static uint32_t place(const struct sim_transfer *t, uint32_t base, const struct 
 static struct sim_cta *keeper_of(const struct sim_cluster *c, const struct sim_transfer *t, uint32_t r) {
     return &c->ctas[t->teller ? (r & ~1u) | (t->teller - 1) : r];
 }
-static void move_piece(const struct sim_transfer *t, uint32_t at, uint8_t *to, const uint8_t *from, uint32_t n) {
-    if (!sim_is_flipped(at + SIM_SHARED_BASE, t->swizzle)) {
+static void move_piece(const struct sim_transfer *t, uint32_t offset, uint8_t *to, const uint8_t *from, uint32_t n) {
+    if (!sim_is_flipped(offset + SIM_SHARED_BASE, t->swizzle)) {
         memcpy(to, from, n);
         return;
     }
@@ -47,8 +47,8 @@ static void read_source(const struct sim_flight *f, struct sim_transfer *t) {
     for (uint32_t i = 0; i < t->n_pieces; i++, to += t->pieces[i - 1].n) {
         const struct sim_piece *p = &t->pieces[i];
         if (t->kind != SIM_TO_SHARED) {
-            const uint32_t at = t->kind == SIM_TO_GLOBAL ? place(t, t->from, p) : t->from + p->shared;
-            move_piece(t, at, to, shared + at, p->n);
+            const uint32_t offset = t->kind == SIM_TO_GLOBAL ? place(t, t->from, p) : t->from + p->shared;
+            move_piece(t, offset, to, shared + offset, p->n);
             continue;
         }
         for (uint32_t b = 0; b < p->n; b += 2) memcpy(to + b, &t->fill, p->n - b < 2 ? 1 : 2);
@@ -75,11 +75,11 @@ static int write_shared(struct sim_flight *f, struct sim_transfer *t) {
         struct sim_cta *cta = &c->ctas[r];
         const uint8_t *from = t->buffer;
         for (uint32_t i = 0; i < t->n_pieces; i++, from += t->pieces[i - 1].n) {
-            const uint32_t at = place(t, t->to, &t->pieces[i]);
+            const uint32_t offset = place(t, t->to, &t->pieces[i]);
             if (t->reduce)
-                combine(t, cta->shared + at, from, t->pieces[i].n);
+                combine(t, cta->shared + offset, from, t->pieces[i].n);
             else
-                move_piece(t, at, cta->shared + at, from, t->pieces[i].n);
+                move_piece(t, offset, cta->shared + offset, from, t->pieces[i].n);
         }
         struct sim_cta *keeper = keeper_of(c, t, r);
         struct sim_mbarrier *b = sim_mbarrier_at(f->w, f->in, f->lane, keeper, t->barrier, 0);
@@ -126,10 +126,10 @@ static int check_global(struct sim_warp *w, const struct sim_ins *in, uint32_t l
 static int check_shared_range(struct sim_warp *w, const struct sim_ins *in, uint32_t lane, const struct sim_transfer *t,
                               uint32_t base) {
     for (uint32_t i = 0; i < t->n_pieces; i++) {
-        uint32_t at = t->kind >= SIM_FROM_REGISTERS ? base : place(t, base, &t->pieces[i]);
-        if (at <= w->cta->shared_bytes && t->pieces[i].n <= w->cta->shared_bytes - at) continue;
+        uint32_t offset = t->kind >= SIM_FROM_REGISTERS ? base : place(t, base, &t->pieces[i]);
+        if (offset <= w->cta->shared_bytes && t->pieces[i].n <= w->cta->shared_bytes - offset) continue;
         sim_find(w, in, 1u << lane, SIM_F_BOUNDS, "the copy reaches shared byte %u, the CTA has %u",
-                 at + t->pieces[i].n, w->cta->shared_bytes);
+                 offset + t->pieces[i].n, w->cta->shared_bytes);
         return -1;
     }
     return 0;
@@ -190,9 +190,9 @@ int sim_transfer_start(struct sim_warp *w, const struct sim_ins *in, uint32_t la
         enum sim_found found = SIM_FOUND_NOTHING;
         for (uint32_t i = 0; i < t->n_pieces && found < SIM_FOUND_FAULT; i++) {
             const struct sim_piece *p = &t->pieces[i];
-            uint32_t at = t->kind == SIM_TO_GLOBAL ? place(t, t->from, p) : t->from + p->shared;
+            uint32_t offset = t->kind == SIM_TO_GLOBAL ? place(t, t->from, p) : t->from + p->shared;
             if (p->valid)
-                found = sim_async_read(w, in, w->cta, lane, at, t->gap ? t->gap : p->n, reader, read_time, found);
+                found = sim_async_read(w, in, w->cta, lane, offset, t->gap ? t->gap : p->n, reader, read_time, found);
         }
     }
     if (!bad && c->launch->deed && t->kind == SIM_TO_GLOBAL)

@@ -79,17 +79,17 @@ static void move_sums(const struct sim_warp *first, const struct sim_ins *in, fl
         for (uint32_t i = 0; i < n / 2; i++) { /* sums of a lane */
             uint32_t place = w->list[in->list + (in->x & HALF_SUMS ? i / 2 : i)], high = in->x & HALF_SUMS ? i & 1 : 0;
             EACH_LANE {
-                float *at = &sums[(16 * q + l / 4 + 8 * (i >> 1 & 1)) * n + 8 * (i >> 2) + 2 * (l % 4) + (i & 1)];
+                float *sum = &sums[(16 * q + l / 4 + 8 * (i >> 1 & 1)) * n + 8 * (i >> 2) + 2 * (l % 4) + (i & 1)];
                 uint32_t *word = &W32(place)[l];
                 if (!(in->x & HALF_SUMS)) {
                     if (store)
-                        *word = sim_bits_of(*at);
+                        *word = sim_bits_of(*sum);
                     else
-                        *at = sim_float(*word);
+                        *sum = sim_float(*word);
                 } else if (!store) {
-                    *at = sim_from_f16(*word >> (16 * high) & 0xffff);
+                    *sum = sim_from_f16(*word >> (16 * high) & 0xffff);
                 } else {
-                    *word = (*word & (high ? 0xffffu : 0xffff0000u)) | sim_to_f16(*at) << (16 * high);
+                    *word = (*word & (high ? 0xffffu : 0xffff0000u)) | sim_to_f16(*sum) << (16 * high);
                 }
             }
         }

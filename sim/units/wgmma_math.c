@@ -24,14 +24,14 @@ uint32_t wgmma_chunks(uint64_t desc, int mn_major, uint32_t rows, uint32_t out[]
     uint32_t n = 0, outer = mn_major ? 16 : rows, inner = mn_major ? rows / 8 : 2;
     for (uint32_t i = 0; i < outer; i++)
         for (uint32_t c = 0; c < inner; c++) {
-            uint32_t at = start;
+            uint32_t offset = start;
             if (!mn_major)
-                at += i % 8 * span + i / 8 * stride + c * (mode ? 16 : leading);
+                offset += i % 8 * span + i / 8 * stride + c * (mode ? 16 : leading);
             else if (mode)
-                at += c % s * 16 + c / s * leading + i % 8 * span + i / 8 * stride;
+                offset += c % s * 16 + c / s * leading + i % 8 * span + i / 8 * stride;
             else
-                at += i % 8 * 16 + c * stride + i / 8 * leading;
-            out[n++] = (at ^ (((at >> 7) - base) & turn) << 4) & 0x3ffff;
+                offset += i % 8 * 16 + c * stride + i / 8 * leading;
+            out[n++] = (offset ^ (((offset >> 7) - base) & turn) << 4) & 0x3ffff;
         }
     return n;
 }
