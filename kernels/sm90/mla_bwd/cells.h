@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Part of specialized.cu, lockstep.cu and pingpong.cu: P', P and dS of a warpgroup's 32 slots from
- * scores and dP in registers, sums of P' for dist, dq to memory, and what a warpgroup keeps of its item. */
+ * scores and dP in registers, sums of P' for dist, dq to memory, and what a warpgroup keeps of its work tile. */
 #ifndef ATTN_SM90_MLA_BWD_CELLS_WGMMA_H
 #define ATTN_SM90_MLA_BWD_CELLS_WGMMA_H
 #include "kernels/sm90/mla_bwd/plan.h"
@@ -37,8 +37,8 @@ static __device__ __forceinline__ void probabilities(uint32_t shared, float y[16
         for (int j = 0; j < 4; j++)
 #pragma unroll
             for (int e = 0; e < 2; e++) {
-                float *at = y + 4 * j + 2 * r + e;
-                *at = bits >> (8 * j + e) & 1 ? exp2_fast(*at) : 0;
+                float *cell = y + 4 * j + 2 * r + e;
+                *cell = bits >> (8 * j + e) & 1 ? exp2_fast(*cell) : 0;
             }
     }
 }
@@ -84,7 +84,7 @@ template <int W>
 static __device__ __forceinline__ void store_cells(uint32_t shared, const struct kp_mla_bwd *p, const float prob[16],
                                                    const float dp[16], float up, uint32_t word[8]) {
     const int row = warp_of() * 16 + (lane_of() >> 2), t = lane_of() & 3;
-    const uint32_t at = shared + P_AT + (uint32_t)(row * 128 + t * 4);
+    const uint32_t base = shared + P_AT + (uint32_t)(row * 128 + t * 4);
 #pragma unroll
     for (int r = 0; r < 2; r++) { /* rows g and g + 8 have the same swizzle */
         const uint4 state = state_of(shared, r);
@@ -92,7 +92,7 @@ static __device__ __forceinline__ void store_cells(uint32_t shared, const struct
         const float g = SCALED ? g0 * up : g0, shift = __uint_as_float(state.z) * unit;
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            const uint32_t to = at + (uint32_t)((((4 * W + j) ^ (row & 7)) << 4) + r * 1024);
+            const uint32_t to = base + (uint32_t)((((4 * W + j) ^ (row & 7)) << 4) + r * 1024);
             const float *y = prob + 4 * j + 2 * r, *x = dp + 4 * j + 2 * r;
             shared_store32(to, pack16(TYPE, y[0] * g, y[1] * g));
             word[2 * j + r] = pack16(TYPE, y[0] == 0 ? 0 : y[0] * __fmaf_rn(gs, x[0], -shift),
@@ -165,22 +165,22 @@ static __device__ __forceinline__ void store_dq(uint32_t shared, const struct kp
     }
 }
 
-/* What the warpgroup needs of its item waits in shared memory: {dq of the first head; heads that exist; tiles}, {sums
+/* What the warpgroup needs of its work tile is in shared memory: {dq of the first head; heads that exist; tiles}, {sums
  * for dist of its first slot; states of the heads}. One thread. */
 template <int W>
-static __device__ __forceinline__ void keep_rows(const struct kp_mla_bwd *p, count at, const struct item *w,
+static __device__ __forceinline__ void keep_rows(const struct kp_mla_bwd *p, count index, const struct item *w,
                                                  uint32_t shared) {
     const uint64_t dq = in_parts(p)
-                            ? p->part_dq + (uint64_t)(at * CTAS + rank_of()) * (64 * 4 * D)
+                            ? p->part_dq + (uint64_t)(index * CTAS + rank_of()) * (64 * 4 * D)
                             : p->dq.data + 2 * (uint64_t)(w->b * p->dq.batch + w->i * p->dq.row + w->head * p->dq.head);
-    const uint64_t dist = DIST_BY_PRODUCERS ? 0 : dist_of(p, at, w);
+    const uint64_t dist = DIST_BY_PRODUCERS ? 0 : dist_of(p, index, w);
     const uint64_t states = (uint64_t)states_of(p, w);
 #ifdef CFG_JOINED
     int from;
-    const int tiles = part_of_tiles(p, at, tiles_of(p, w), &from);
+    const int tiles = part_of_tiles(p, index, tiles_of(p, w), &from);
     const uint32_t rows = rows_of(p, w);
 #else
-    const int tiles = (slots_at(p, at, w) + 63) / 64;
+    const int tiles = (slots_at(p, index, w) + 63) / 64;
     const uint32_t rows = (uint32_t)(p->in.heads_q - w->head);
 #endif
     shared_store128(shared + ROWS_AT + 32 * W, make_uint4((uint32_t)dq, (uint32_t)(dq >> 32), rows, (uint32_t)tiles));
@@ -189,15 +189,15 @@ static __device__ __forceinline__ void keep_rows(const struct kp_mla_bwd *p, cou
 }
 /* The same, and where its gradients begin; between two barriers of the warpgroup. Even and alternating. */
 template <int W>
-static __device__ __forceinline__ void keep_item_of(const struct kp_mla_bwd *p, count at, uint32_t shared) {
-    named_sync(1 + W, 128); /* the last item's are read */
+static __device__ __forceinline__ void keep_work_of(const struct kp_mla_bwd *p, count index, uint32_t shared) {
+    named_sync(1 + W, 128); /* the last work tile's are read */
     if ((threadIdx.x & 127) == 0) {
-        const struct item w = work_of(p, at);
-        keep_rows<W>(p, at, &w, shared);
+        const struct item w = work_of(p, index);
+        keep_rows<W>(p, index, &w, shared);
         if (PAIRS) {
-            uint64_t row = at;
+            uint64_t row = index;
             int from = 0;
-            if (in_parts(p)) part_of(p, at, 0, &from), row /= (uint32_t)p->parts;
+            if (in_parts(p)) part_of(p, index, 0, &from), row /= (uint32_t)p->parts;
             row = row * (uint32_t)p->in.topk + (uint32_t)from;
             keep4(shared + SUMS_AT + 16 * W, p->pairs + row * (2 * D), p->units + row);
         } else {

@@ -106,7 +106,7 @@ static __device__ __forceinline__ void store_both(const float b[16], const uint4
         for (int j = 0; j < 4; j++)
             word[j] = pack16(KP_F16, __fmaf_rn(unpack16(KP_F16, come[j] & 0xffff), g, b[4 * j + 2 * r] * f),
                              __fmaf_rn(unpack16(KP_F16, come[j] >> 16), g, b[4 * j + 2 * r + 1] * f));
-        store_once4((char *)to->at + 2 * column + r * 16 * D, word, ~to->off >> r & 1);
+        store_once4((char *)to->address + 2 * column + r * 16 * D, word, ~to->off >> r & 1);
     }
 }
 /* b and the i-th filling, of a stage of W, the fifth of one of 0, to the slots' rows. */

@@ -36,5 +36,7 @@ static __device__ __forceinline__ uint32_t full_of(uint32_t shared, uint32_t w, 
 static __device__ __forceinline__ uint32_t phase_of(uint32_t n, uint32_t i) { return i == 4 ? n & 1 : i >> 1; }
 
 /* One lane: this CTA's mbarrier at `at` has a fellow in the other. */
-static __device__ __forceinline__ void tell_other(uint32_t at) { cluster_arrive(cluster_address(at, rank_of() ^ 1)); }
+static __device__ __forceinline__ void tell_other(uint32_t mbarrier) {
+    cluster_arrive(cluster_address(mbarrier, rank_of() ^ 1));
+}
 #endif

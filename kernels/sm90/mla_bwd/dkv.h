@@ -11,7 +11,7 @@
 /* Where the gradients of slots (g & ~1) + i + 8 r of the warp go, [2 r + i], at the lane's columns; 1 = nowhere. Rows
  * of pairs follow one another: the first says where, and on has a bit for each. */
 struct target {
-    uint64_t at[PAIRS ? 1 : 4];
+    uint64_t address[PAIRS ? 1 : 4];
     uint32_t on; /* and, from bit 8 on, the tile's power of two in f16 */
 };
 /* Bytes from the first of 32 columns to the lane's. */
@@ -20,12 +20,12 @@ static __device__ __forceinline__ uint64_t lane_columns(int thread) {
     return 4 * (uint64_t)(uint32_t)(8 * (2 * (g & 1) + (t & 1)) + 4 * (t >> 1));
 }
 
-/* sums: where the item's are kept; tile: of them; note: the place of the tile's notes. */
+/* sums: where the work tile's are kept; tile: of them; note: the place of the tile's kv rows. */
 static __device__ __forceinline__ void find_target(const struct kp_mla_bwd *p, struct target *to, uint32_t shared,
                                                    uint32_t sums, uint32_t tile, uint32_t note) {
     const int thread = recompute((int)threadIdx.x), first = (thread >> 5 & 3) * 16 + (thread >> 2 & 6);
     const uint64_t base = kept(sums) + lane_columns(thread);
-    if (PAIRS) to->at[0] = base + (uint64_t)tile * (64 * 4 * D) + (uint64_t)(first * 4 * D);
+    if (PAIRS) to->address[0] = base + (uint64_t)tile * (64 * 4 * D) + (uint64_t)(first * 4 * D);
     to->on = 0;
     if (SCALED) to->on = (uint32_t)exponent_at(shared, note) << 8;
 #pragma unroll
@@ -36,58 +36,59 @@ static __device__ __forceinline__ void find_target(const struct kp_mla_bwd *p, s
         if (PAIRS)
             to->on |= (uint32_t)on << x;
         else
-            to->at[x] = on ? base + 4 * (uint64_t)(row * p->sum.row) : 1;
+            to->address[x] = on ? base + 4 * (uint64_t)(row * p->sum.row) : 1;
     }
 }
 
-/* The operand A of 64 heads: a tile of 64 heads x 64 slots, turned; rows are the warp's 16 slots. */
-static __device__ __forceinline__ void load_turned(uint32_t a[16], uint32_t tile) {
+/* The operand A of 64 heads: a tile of 64 heads x 64 slots, transposed; rows are the warp's 16 slots. */
+static __device__ __forceinline__ void load_transposed(uint32_t a[16], uint32_t tile) {
     const int thread = EVEN ? recompute((int)threadIdx.x) : (int)threadIdx.x, warp = thread >> 5 & 3,
               lane = thread & 31;
-    const uint32_t at =
+    const uint32_t offset =
         tile + (uint32_t)(((lane >> 4) * 8 + (lane & 7)) * 128 + (((2 * warp + (lane >> 3 & 1)) ^ (lane & 7)) << 4));
 #pragma unroll
-    for (int kk = 0; kk < 4; kk++) load_matrix4_trans(a + 4 * kk, at + kk * 2048);
+    for (int kk = 0; kk < 4; kk++) load_matrix4_trans(a + 4 * kk, offset + kk * 2048);
 }
 
 /* The operands of a tile's products. */
 struct tile {
     uint32_t probs[16], ds[16];
     uint64_t o, q; /* descriptors of slice 0 of dO, Q */
-    uint32_t n;    /* first schedule: tiles before, of all items; ASK_FIRST: the phase of K_ASKED to wait for */
+    uint32_t
+        n; /* first schedule: tiles before, of all work tiles; PREFETCH_FIRST: the phase of K_PREFETCHED to wait for */
 };
 
 /* d = 64 slots x columns 64 x + 32 half .. + 31; ROPE: x is the slice that P has no part in. */
 template <int ROPE>
 static __device__ __forceinline__ void multiply(float d[16], const struct tile *t, uint32_t x, uint32_t half) {
-    const uint32_t at = x * Q_STEP + 64 * half;
+    const uint32_t offset = x * Q_STEP + 64 * half;
     wgmma_hold(d, 16);
     wgmma_fence();
     if (!ROPE) {
 #pragma unroll
         for (uint32_t kk = 0; kk < 4; kk++)
-            wgmma_rs_n32<TYPE, 1>(d, t->probs + 4 * kk, desc_move(t->o, at + kk * 2048), kk > 0);
+            wgmma_rs_n32<TYPE, 1>(d, t->probs + 4 * kk, desc_move(t->o, offset + kk * 2048), kk > 0);
     }
 #pragma unroll
     for (uint32_t kk = 0; kk < 4; kk++)
-        wgmma_rs_n32<TYPE, 1>(d, t->ds + 4 * kk, desc_move(t->q, at + kk * 2048), !ROPE || kk > 0);
+        wgmma_rs_n32<TYPE, 1>(d, t->ds + 4 * kk, desc_move(t->q, offset + kk * 2048), !ROPE || kk > 0);
     wgmma_commit();
 }
 
 /* The same for all 64 columns of slice x. */
 template <int ROPE>
 static __device__ __forceinline__ void multiply_slice(float d[32], const struct tile *t, uint32_t x) {
-    const uint32_t at = x * Q_STEP;
+    const uint32_t offset = x * Q_STEP;
     wgmma_hold(d, 32);
     wgmma_fence();
     if (!ROPE) {
 #pragma unroll
         for (uint32_t kk = 0; kk < 4; kk++)
-            wgmma_rs_n64<TYPE, 1>(d, t->probs + 4 * kk, desc_move(t->o, at + kk * 2048), kk > 0);
+            wgmma_rs_n64<TYPE, 1>(d, t->probs + 4 * kk, desc_move(t->o, offset + kk * 2048), kk > 0);
     }
 #pragma unroll
     for (uint32_t kk = 0; kk < 4; kk++)
-        wgmma_rs_n64<TYPE, 1>(d, t->ds + 4 * kk, desc_move(t->q, at + kk * 2048), !ROPE || kk > 0);
+        wgmma_rs_n64<TYPE, 1>(d, t->ds + 4 * kk, desc_move(t->q, offset + kk * 2048), !ROPE || kk > 0);
     wgmma_commit();
 }
 
@@ -123,16 +124,16 @@ static __device__ __forceinline__ void emit(const float d[16], const struct targ
 #pragma unroll
             for (int e = 0; SCALED && e < 4; e++) line[i][e] *= power_of_two(-(int)(to->on >> 8));
             if (PAIRS) {
-                store4((float *)to->at[0] + (i + 8 * r) * D + column, line[i], to->on >> (2 * r + i) & 1);
+                store4((float *)to->address[0] + (i + 8 * r) * D + column, line[i], to->on >> (2 * r + i) & 1);
             } else {
-                const uint64_t at = to->at[2 * r + i];
-                reduce_add4((float *)at + column, line[i], (uint32_t)~at & 1);
+                const uint64_t row = to->address[2 * r + i];
+                reduce_add4((float *)row + column, line[i], (uint32_t)~row & 1);
             }
         }
     }
 }
 /* Alternating: slice slice_of(K), whose products, in a, have been started, and those after it; each, its sums being
- * there and its slices of Q and dO let go of, goes to store(sums, first column). last: of the item's tiles that the
+ * there and its slices of Q and dO let go of, goes to store(sums, first column). last: of the tiles that the
  * warpgroup owns. */
 template <uint32_t K, class F>
 static __device__ __forceinline__ void do_slices(uint32_t shared, float a[32], const struct tile *t, int last,

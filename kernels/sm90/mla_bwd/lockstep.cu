@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT
- * Sparse MLA backward on Hopper, a second schedule of the work of specialized.cu (formulas, items, tiles there): two
- * warpgroups that do everything in step, so that each product is as large as registers allow and a tile has no chain of
- * hand-overs. Deterministic: dKV of a slot is stored, not added (stored_rows.h). CTAS = 2, deterministic alone: an item
- * is 128 heads, 64 in each CTA of a cluster, and dKV of both is summed before it is stored (cluster_reduce_full.h).
+ * Sparse MLA backward on Hopper, a second schedule of the work of specialized.cu (formulas, work tiles, tiles
+ * there): two warpgroups that do everything in step, so that each product is as large as registers allow and a tile
+ * has no chain of hand-overs. Deterministic: dKV of a slot is stored, not added (stored_rows.h). CTAS = 2,
+ * deterministic alone: a work tile is 128 heads, 64 in each CTA of a cluster, and dKV of both is summed before it is
+ * stored (cluster_reduce_full.h).
  *
- *   producer     q, dout --> Q, dO (slice x when dKV has let go of the last item's)     kv rows by index --> K
+ *   producer     q, dout --> Q, dO (slice x when dKV has released the last work tile's)     kv rows by index --> K
  *   0            S, all 64 slots  --.  scores of slots 32..63 -->  .-- dP of slots 0..31
  *   1            dP, all 64 slots --'      through the place of P, dS
  *   w            P', P, dS of slots 32 w .. 32 w + 31 --> P, dS
@@ -25,20 +26,20 @@
  *   Q_FREE [slice]       4 warps whose dKV has read it (slice 8: 8) --> producers
  *   K_FULL [pair]        PRODUCERS --> 0, 1
  *   K_FREE [4]           4 warps of w, dQ being done with slices 4 w, 4 w + 1, then with the next two --> producers
- *   K_ASKED              ASK_FIRST: PRODUCERS, all of a tile's K being asked for --> 0, 1, before they store
+ *   K_PREFETCHED              PREFETCH_FIRST: PRODUCERS, all of a tile's K being asked for --> 0, 1, before they store
  *   PD_FREE              8 warps, P and dS (CTAS = 2: the last stage) being read --> 0, 1
  *   STAGE_OPEN           the other CTA's: 8 warps, P and dS being read --> 0, 1
  *   STAGE_FULL [w][y]    4 warps, and the bytes that the other CTA sends --> w
  *   STAGE_LAST           the same for the fifth filling of w = 0, which is slice 8's --> 1
  *   STAGE_FREE [w][y]    the other CTA's 4 warps: read, may be filled again --> w
- *   named 1, 2           a warpgroup: its item
- *   named 4              producers: their item
+ *   named 1, 2           a warpgroup: its work tile
+ *   named 4              producers: their work tile
  *   named 5, 6           0, 1: scores and dP are exchanged (f16: bounds of dS left); P, dS, sums for dist are written
- * Sums for dist are read and stored by producers (not PAIRS), who know by K_FREE that barrier 6 is behind, before they
- * tell of the next tile's K, without which consumers do not come to write there again.
- * Phases: a tile, for Q an item with at least one slot, for the stages 64 columns. Notes and mask of tile n are in
- * place n % 2: they are rewritten after K_FREE [0] of n + 1, so after barrier 6 of n + 1, which follows their last
- * reading. */
+ * Sums for dist are read and stored by producers (not PAIRS), which know by K_FREE that barrier 6 is complete,
+ * before they tell of the next tile's K, without which consumers do not come to write there again.
+ * Phases: a tile, for Q a work tile with at least one slot, for the stages 64 columns. The kv rows and mask of tile
+ * n are in place n % 2: they are rewritten after K_FREE [0] of n + 1, so after barrier 6 of n + 1, which follows
+ * their last reading. */
 #include "kernels/device/grid.h"
 #include "kernels/sm90/mla_bwd/cells.h"
 #include "kernels/sm90/mla_bwd/producers.h"
@@ -59,7 +60,7 @@ constexpr uint32_t SUM_SLICES = TYPE == KP_F16 ? 3 : SLICES;
 /* Sums over heads for dist are formed under the products of dQ, where there are registers for them. */
 constexpr int SUM_LATER = CTAS == 1 && !PAIRS;
 
-/* The i-th slice of K is there, and of the item's first tile Q and dO. */
+/* The i-th slice of K is there, and of the work tile's first tile Q and dO. */
 static __device__ __forceinline__ void wait_slice(uint32_t shared, uint32_t i, uint32_t parity, int first) {
     if (i == 0 && first) mbar_wait(shared + Q_FULL, parity >> 1);
     if (group_of(i) >= 0) mbar_wait(shared + K_FULL + 8 * group_of(i), parity & 1);
@@ -73,13 +74,13 @@ static __device__ __forceinline__ void score_tile(uint32_t shared, float s[32], 
     float y[32];
 #pragma unroll
     for (uint32_t i = 0; i < N; i++) {
-        const uint32_t at = slice_of(i) * SLICE;
+        const uint32_t base = slice_of(i) * SLICE;
         wait_slice(shared, i, parity, first);
         if (i % PART == 0) wgmma_hold(y, 32);
         wgmma_fence();
 #pragma unroll
         for (uint32_t kk = 0; kk < 4; kk++)
-            wgmma_ss_n64<TYPE, 0, 0>(y, desc_move(a, at + kk * 32), desc_move(k, at + kk * 32), i % PART + kk > 0);
+            wgmma_ss_n64<TYPE, 0, 0>(y, desc_move(a, base + kk * 32), desc_move(k, base + kk * 32), i % PART + kk > 0);
         wgmma_commit();
         if (i + 1 < N && i % PART + 1 < PART) continue;
         wgmma_wait(0);
@@ -156,7 +157,7 @@ static __device__ __forceinline__ void add_alone(uint32_t shared, float a[16], c
         multiply<0>(b, t, x, 1);
         wgmma_wait(1);
         wgmma_hold(a, 16);
-        if (ASK_FIRST && i == 0) mbar_wait(shared + K_ASKED, t->n);
+        if (PREFETCH_FIRST && i == 0) mbar_wait(shared + K_PREFETCHED, t->n);
         add_places(a, to, 64 * x);
         if (i < 3) multiply<0>(a, t, own_slice(W, i + 1), 0);
         if (i == 3 && SLICES > 8) multiply<1>(a, t, 8, W); /* a half of slice 8 */
@@ -173,7 +174,7 @@ static __device__ __forceinline__ void add_alone(uint32_t shared, float a[16], c
     }
 }
 
-/* dKV of a tile; the products of the first slice, in set a, have been started. last: the item's last tile. */
+/* dKV of a tile; the products of the first slice, in set a, have been started. last: the work tile's last tile. */
 template <int W>
 static __device__ __forceinline__ void gradients(uint32_t shared, float a[16], const struct tile *t, struct places *to,
                                                  uint32_t n, int last, int number) {
@@ -190,10 +191,10 @@ static __device__ __forceinline__ void gradients(uint32_t shared, float a[16], c
 }
 
 template <int W> static __device__ __forceinline__ void consume(const struct kp_mla_bwd *p, uint32_t shared) {
-    if (ASK_FIRST) mbar_wait(shared + K_ASKED, 0); /* of the first tile: no other wait covers it */
-    uint32_t n = 0, parity = 0;                    /* tiles; bit 0: of tiles, bit 1: of items with tiles */
-    for (uint32_t item = 0; has_item(p, item); item++) {
-        keep_item_of<W>(p, item_at(p, item), shared);
+    if (PREFETCH_FIRST) mbar_wait(shared + K_PREFETCHED, 0); /* of the first tile: no other wait covers it */
+    uint32_t n = 0, parity = 0;                    /* tiles; bit 0: of tiles, bit 1: of work tiles with slots */
+    for (uint32_t work = 0; has_work(p, work); work++) {
+        keep_work_of<W>(p, item_at(p, work), shared);
         const int tiles = (int)shared_load32(shared + ROWS_AT + 32 * W + 12);
         float q[128], rope[16];
 #pragma unroll
@@ -236,11 +237,11 @@ template <int W> static __device__ __forceinline__ void consume(const struct kp_
             if (!DIST_BY_PRODUCERS && p->part_dist && warp_of() == 0)
                 store_sums(shared, W, shared_load32(shared + MASK_AT + 8 * (parity & 1) + 4 * W),
                            kept(shared + ROWS_AT + 32 * W + 16) + 256 * (uint32_t)i);
-            load_turned(t.probs, shared + P_AT);
-            load_turned(t.ds, shared + DS_AT);
+            load_transposed(t.probs, shared + P_AT);
+            load_transposed(t.ds, shared + DS_AT);
             t.o = slice_desc(shared + DOUT_AT, SLICE);
             t.q = slice_desc(shared + Q_AT, SLICE);
-            if (ASK_FIRST) t.n = (parity & 1) ^ 1; /* phase n + 1 */
+            if (PREFETCH_FIRST) t.n = (parity & 1) ^ 1; /* phase n + 1 */
             begin_places<W>(p, &to, &t, shared, shared + SUMS_AT + 16 * W, i, parity & 1);
             float a[16];
             multiply<0>(a, &t, own_slice(W, 0), CTAS == 2 ? rank_of() ^ 1 : 0);
@@ -279,7 +280,7 @@ extern "C" __global__ void __launch_bounds__(KP_MLA_BWD_SM90_EVEN_THREADS, 1)
         for (uint32_t x = 0; x < (SLICES + 1) / 2; x++) mbar_init(shared + K_FULL + 8 * x, PRODUCERS);
         for (uint32_t x = 0; x < 4; x++) mbar_init(shared + K_FREE + 8 * x, 4);
         mbar_init(shared + PD_FREE, 8);
-        if (ASK_FIRST) mbar_init(shared + K_ASKED, PRODUCERS);
+        if (PREFETCH_FIRST) mbar_init(shared + K_PREFETCHED, PRODUCERS);
         if (CTAS == 2) init_pair(shared);
         mbar_init_fence();
     }

@@ -2,34 +2,34 @@
  * Part of pingpong.cu, deterministic pairs: the CTAs from bwd.workers on add the rows that the launch before
  * has stored, while the others form those of the next chunk of queries.
  *
- * What segmented_sum.h does, by few multiprocessors that are to read as much as they can beside others that write. The
- * sorted list is cut in stretches of p->stretch slots, each for a warp, which adds whole rows in the order of the list:
- * lane c has 16 bytes c and c + 32 of a row and, D = 576, word c of the 128 bytes behind them. Rows are copied to a
+ * What segmented_sum.h does, by few SMs that are to read as much as they can while others write. The sorted list is cut
+ * in segments of p->stretch slots, each for a warp, which adds whole rows in the order of the list: lane c has 16 bytes
+ * c and c + 32 of a row and, D = 576, word c of the 128 bytes after them. Rows are copied to a
  * ring in shared memory, UNDER_WAY of them ahead (cp.async: loads to registers that are under way across the loop's end
  * all get one scoreboard, and a wait for the oldest is one for all), and before them what they are and where they
  * stand: keys, slots of batch b + 2 | their rows' places and units of b + 1 | rows of b, b + 1 copied | rows of b added
  * A lane reads only what it has copied itself; notes of the list are for all lanes. */
-#ifndef ATTN_SM90_MLA_BWD_BESIDE_WGMMA_H
-#define ATTN_SM90_MLA_BWD_BESIDE_WGMMA_H
+#ifndef ATTN_SM90_MLA_BWD_OVERLAPPED_SUM_H
+#define ATTN_SM90_MLA_BWD_OVERLAPPED_SUM_H
 #include "kernels/device/reduce.h"
 #include "kernels/device/row16.h"
 #include "kernels/device/shared.h"
 #include "kernels/params/mla_rows.h"
 #include "kernels/sm90/mla_bwd/plan.h"
 
-constexpr uint32_t WALK_WARPS = KP_MLA_BWD_SM90_EVEN_THREADS / 32;
+constexpr uint32_t SUM_WARPS = KP_MLA_BWD_SM90_EVEN_THREADS / 32;
 /* Rows of a warp under way; of one batch of the list. Two are added in a step. */
 constexpr uint32_t UNDER_WAY = 14, BATCH = 2 * UNDER_WAY, BATCHES = 4;
 static_assert(UNDER_WAY % 2 == 0 && BATCH <= 32, "whole steps, a lane for each row of a batch");
-static_assert(WALK_WARPS == KP_MLA_ROWS_BESIDE_WARPS, "stretches of a CTA");
+static_assert(SUM_WARPS == KP_MLA_ROWS_BESIDE_WARPS, "stretches of a CTA");
 /* Shared memory of a warp: uint32 [3][BATCHES][BATCH]: keys; slots, then places of rows; units, f32. */
 constexpr uint32_t NOTES_OF_KEYS = 0, NOTES_OF_ROWS = 4 * BATCHES * BATCH, NOTES_OF_UNITS = 2 * NOTES_OF_ROWS;
-/* Of its stretch: list, rows, key behind it; units of the chunk. */
+/* Of its segment: list, rows, the key after it; units of the chunk. */
 constexpr uint32_t NOTED_KEYS = 3 * NOTES_OF_ROWS, NOTED_SLOTS = NOTED_KEYS + 8, NOTED_UNITS = NOTED_KEYS + 16;
-constexpr uint32_t NOTED_N = NOTED_KEYS + 24, NOTED_AFTER = NOTED_KEYS + 28, WALK_NOTES = NOTED_KEYS + 32;
-constexpr uint32_t ROW = 2 * D, WALK_RING = UNDER_WAY * ROW;
-static_assert(WALK_WARPS * (WALK_NOTES + WALK_RING) <= KP_MLA_BWD_SM90_SHARED(D), "what its items have otherwise");
-/* Stands behind a stretch and for slots that are not valid, which come last; more than any other key. */
+constexpr uint32_t NOTED_N = NOTED_KEYS + 24, NOTED_AFTER = NOTED_KEYS + 28, SUM_NOTES = NOTED_KEYS + 32;
+constexpr uint32_t ROW = 2 * D, SUM_RING = UNDER_WAY * ROW;
+static_assert(SUM_WARPS * (SUM_NOTES + SUM_RING) <= KP_MLA_BWD_SM90_SHARED(D), "what its work tiles have otherwise");
+/* Stands after a segment and for slots that are not valid, which come last; more than any other key. */
 constexpr uint32_t NO_KEY = ~UINT32_C(0);
 
 /* What a lane has of a row: numbers 2 j, 2 j + 1 of 16 bytes c = 4 h + t are columns 32 h + 8 j + 2 t, + 1. */
@@ -86,33 +86,33 @@ static __device__ __forceinline__ uint32_t row_of(uint32_t slot, uint32_t topk, 
     return blocks == 1 ? slot : slot / topk * topk * (blocks - 1) + slot + block * topk;
 }
 /* What a warp looks up once a batch stands in shared memory, not in registers. */
-static __device__ __forceinline__ const uint32_t *pointer_at(uint32_t at) {
-    return (const uint32_t *)shared_load64(at);
+static __device__ __forceinline__ const uint32_t *pointer_at(uint32_t address) {
+    return (const uint32_t *)shared_load64(address);
 }
 static __device__ __forceinline__ uint32_t note_at(uint32_t notes, uint32_t batch) {
     return notes + 4 * (batch % BATCHES * BATCH + threadIdx.x % 32);
 }
-/* Keys and slots of a batch; behind the last row, those of the last. */
-static __device__ __forceinline__ void ask_list(const struct kp_mla_bwd_rows *p, uint32_t notes, uint32_t batch) {
+/* Keys and slots of a batch; after the last row, those of the last. */
+static __device__ __forceinline__ void prefetch_list(const struct kp_mla_bwd_rows *p, uint32_t notes, uint32_t batch) {
     if (threadIdx.x % 32 >= BATCH) return;
     const uint32_t blocks = (uint32_t)p->bwd.head_blocks, to = note_at(notes, batch);
-    const uint32_t at = min(batch * BATCH + threadIdx.x % 32, shared_load32(notes + NOTED_N) - 1);
-    const uint32_t slot = blocks == 1 ? at : at / blocks;
+    const uint32_t row = min(batch * BATCH + threadIdx.x % 32, shared_load32(notes + NOTED_N) - 1);
+    const uint32_t slot = blocks == 1 ? row : row / blocks;
     copy_async4(to + NOTES_OF_KEYS, pointer_at(notes + NOTED_KEYS) + slot, 4);
     copy_async4(to + NOTES_OF_ROWS, pointer_at(notes + NOTED_SLOTS) + slot, 4);
 }
 static __device__ __forceinline__ uint32_t none_of(const struct kp_mla_bwd *p) {
     return (uint32_t)p->in.batch * (uint32_t)p->in.seq_k;
 }
-static __device__ __forceinline__ void ask_units(const struct kp_mla_bwd_rows *p, uint32_t notes, uint32_t batch) {
+static __device__ __forceinline__ void prefetch_units(const struct kp_mla_bwd_rows *p, uint32_t notes, uint32_t batch) {
     if (threadIdx.x % 32 >= BATCH) return;
     const uint32_t blocks = (uint32_t)p->bwd.head_blocks, topk = (uint32_t)p->bwd.in.topk;
-    const uint32_t n = shared_load32(notes + NOTED_N), at = batch * BATCH + threadIdx.x % 32;
+    const uint32_t n = shared_load32(notes + NOTED_N), index = batch * BATCH + threadIdx.x % 32;
     const uint32_t place = note_at(notes, batch);
     uint32_t row = shared_load32(place + NOTES_OF_ROWS);
-    if (blocks > 1) row = row_of(row, topk, blocks, min(at, n - 1) % blocks);
+    if (blocks > 1) row = row_of(row, topk, blocks, min(index, n - 1) % blocks);
     if (blocks > 1) shared_store32(place + NOTES_OF_ROWS, row);
-    if (at >= n || shared_load32(place + NOTES_OF_KEYS) == none_of(&p->bwd))
+    if (index >= n || shared_load32(place + NOTES_OF_KEYS) == none_of(&p->bwd))
         shared_store32(place + NOTES_OF_KEYS, NO_KEY);
     copy_async4(place + NOTES_OF_UNITS, pointer_at(notes + NOTED_UNITS) + row / 4, 4); /* it and its neighbours */
 }
@@ -126,9 +126,9 @@ static __device__ __forceinline__ void find_unit(uint32_t notes, uint32_t batch)
  * rows that are copied next, and so there a batch later; what was asked for a batch ago is there. */
 static __device__ __forceinline__ void turn_to(const struct kp_mla_bwd_rows *p, uint32_t notes, uint32_t batch) {
     find_unit(notes, batch);
-    ask_units(p, notes, batch + 1);
+    prefetch_units(p, notes, batch + 1);
     __syncwarp();
-    ask_list(p, notes, batch + 2);
+    prefetch_list(p, notes, batch + 2);
 }
 /* The rows of two places are copied to slots u, u + 1 of the ring: a group. */
 static __device__ __forceinline__ void copy_rows(const char *rows, uint32_t ring, uint32_t u, uint32_t places) {
@@ -138,9 +138,9 @@ static __device__ __forceinline__ void copy_rows(const char *rows, uint32_t ring
     copy_commit();
 }
 
-/* Stretch s, by a warp; notes: its part of shared memory for them, ring: for rows. */
-static __device__ __forceinline__ void walk(const struct kp_mla_bwd_rows *p, uint32_t s, uint32_t notes,
-                                            uint32_t ring) {
+/* Segment s, by a warp; notes: its part of shared memory for them, ring: for rows. */
+static __device__ __forceinline__ void sum_segment(const struct kp_mla_bwd_rows *p, uint32_t s, uint32_t notes,
+                                                   uint32_t ring) {
     const char *rows = (const char *)p->rows;
     uint32_t key;
     int before;
@@ -158,12 +158,12 @@ static __device__ __forceinline__ void walk(const struct kp_mla_bwd_rows *p, uin
         shared_store32(notes + NOTED_AFTER, from + n < (uint64_t)p->n ? keys[n] : NO_KEY);
         __syncwarp();
     }
-    ask_list(p, notes, 0);
+    prefetch_list(p, notes, 0);
     copy_commit();
     copy_wait(0);
-    ask_units(p, notes, 0);
+    prefetch_units(p, notes, 0);
     __syncwarp();
-    ask_list(p, notes, 1);
+    prefetch_list(p, notes, 1);
     copy_commit();
     copy_wait(0);
 #pragma unroll
@@ -176,14 +176,14 @@ static __device__ __forceinline__ void walk(const struct kp_mla_bwd_rows *p, uin
         turn_to(p, notes, batch);
 #pragma unroll 1
         for (uint32_t half = 0; half < 2; half++) {
-            const uint32_t at = notes + 4 * (batch % BATCHES * BATCH + half * UNDER_WAY);
+            const uint32_t current = notes + 4 * (batch % BATCHES * BATCH + half * UNDER_WAY);
             const uint32_t next = notes + 4 * ((batch + half) % BATCHES * BATCH + (half ^ 1) * UNDER_WAY);
 #pragma unroll
             for (uint32_t u = 0; u < UNDER_WAY; u += 2) {
                 copy_wait(UNDER_WAY / 2 - 1);
                 const struct piece x = load_piece(ring + u * ROW), y = load_piece(ring + (u + 1) * ROW);
-                const uint2 keys = shared_load32x2(at + NOTES_OF_KEYS + 4 * u);
-                const uint2 units = shared_load32x2(at + NOTES_OF_UNITS + 4 * u);
+                const uint2 keys = shared_load32x2(current + NOTES_OF_KEYS + 4 * u);
+                const uint2 units = shared_load32x2(current + NOTES_OF_UNITS + 4 * u);
 #pragma unroll 1
                 for (;;) { /* one kv row after the other */
                     if (keys.x == key) add_piece(sum, &x, __uint_as_float(units.x));
@@ -208,10 +208,10 @@ static __device__ __forceinline__ void walk(const struct kp_mla_bwd_rows *p, uin
         }
     }
 }
-/* A CTA that walks: its warps' stretches lie apart, since those of slots that are not valid come last. */
-static __device__ __forceinline__ void walk_beside(const struct kp_mla_bwd_rows *p, uint32_t shared) {
+/* A CTA that sums: its warps' segments lie apart, since those of slots that are not valid come last. */
+static __device__ __forceinline__ void sum_overlapped(const struct kp_mla_bwd_rows *p, uint32_t shared) {
     const uint32_t workers = (uint32_t)p->bwd.workers, warp = threadIdx.x >> 5;
-    walk(p, warp * (gridDim.x - workers) + blockIdx.x - workers, shared + warp * WALK_NOTES,
-         shared + WALK_WARPS * WALK_NOTES + warp * WALK_RING);
+    sum_segment(p, warp * (gridDim.x - workers) + blockIdx.x - workers, shared + warp * SUM_NOTES,
+                shared + SUM_WARPS * SUM_NOTES + warp * SUM_RING);
 }
 #endif

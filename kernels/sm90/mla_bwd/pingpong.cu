@@ -2,7 +2,7 @@
  * Sparse MLA backward on Hopper, a third schedule, after specialized.cu (formulas, work tiles, key tiles there) and
  * lockstep.cu: two warpgroups by turns, a tile apart. One forms S, P and dS of a tile and then brings its dKV to
  * memory; the other does the same with the tile after it, so that what leaves the multiprocessor does so all the time,
- * and the products of the next tile stand beside it. CTAS = 2: a work tile is 128 heads, 64 in each CTA of a cluster,
+ * and the products of the next tile overlap with it. CTAS = 2: a work tile is 128 heads, 64 in each CTA of a cluster,
  * and the owners of a tile in both CTAs sum most of its dKV before it goes to memory (pingpong_reduce_partial.h).
  * Deterministic: dKV of a slot is stored, not added (pingpong_store_rows.h; pairs sum all of it,
  * pingpong_reduce_full.h, and the last CTAs of a launch take no work tiles but sum what the launch before has stored,
@@ -15,7 +15,7 @@
  *   a   |S^T, dP^T(n) |P, dS(n)| dQ(n)|dKV(n), to memory ........................|dQ(n + 1)|S^T, dP^T(n + 2) ...
  *   b    dKV(n - 1) ............|dQ(n)|S^T, dP^T(n + 1)|P, dS(n + 1)| dQ(n + 1)|dKV(n + 1) ......................
  *
- * Who owns a tile, warpgroup n % 2 of the n-th tile of the CTA, whatever item it belongs to: S^T and dP^T are one
+ * Who owns a tile, warpgroup n % 2 of the n-th tile of the CTA, whatever work tile it belongs to: S^T and dP^T are one
  * product m64n128 of a slice of K and the slices of Q and dO that stand side by side; P^T and dS^T are rounded where
  * they stand and are operands A of its dKV, of all columns; dS also goes to shared memory, for both. dQ of all tiles is
  * shared by columns, 256 w .. 256 w + 255 and 512 + 32 w .. 543 + 32 w, in registers for the work tile. K is let go of
@@ -34,7 +34,8 @@
  *   MOST_FULL            deterministic: 4 producer warps, the largest |Q| and |dO| being noted --> owners of the
  *                        first two tiles
  *   DS_FREE              FREES_DS: 4 producer warps, what they had in the place of dS being read --> the tile's owner
- *   K_ASKED              ASK_FIRST: PRODUCERS, all of a tile's K being asked for --> the owner of the tile before
+ *   K_PREFETCHED              PREFETCH_FIRST: PRODUCERS, all of a tile's K being asked for --> the owner of the tile
+ * before
  *   TURN [y]             CTAS = 2: 4 warps, the tile's last message of stage y being taken --> the next tile's owner;
  *                        deterministic: one for both stages
  *   STAGE_FULL [y]       4 warps, and the bytes that the other CTA sends --> the owner
@@ -42,9 +43,10 @@
  *   named 1, 2           a warpgroup: its work tile
  *   named 4              producers: theirs
  * Phases: a tile, for Q a work tile with a slot at least, for the stages four a tile. dS is written again after K_FULL
- * of all of the next tile, so after all warps' K_FREE, before which they have read it; notes and mask of tile n, place
- * n % 2, are read by its owner before its K_FREE of n and rewritten when K of n + 1 has been asked for, which is after
- * all K_FREE of n. A warpgroup without a tile of a work tile lets go of its Q when it sees dS of it. */
+ * of all of the next tile, so after all warps' K_FREE, before which they have read it; the kv rows of its slots and
+ * the mask of tile n, place n % 2, are read by its owner before its K_FREE of n and rewritten when K of n + 1 has
+ * been asked for, which is after all K_FREE of n. A warpgroup without a tile of a work tile lets go of its Q when
+ * it sees dS of it. */
 #include "kernels/device/grid.h"
 #include "kernels/sm90/mla_bwd/pingpong_cells.h"
 #include "kernels/sm90/mla_bwd/producers.h"
@@ -93,11 +95,11 @@ static __device__ __forceinline__ void finish_rows(const struct kp_mla_bwd *p, u
     const uint32_t sums = shared + SUMS_AT + 16 * W, note = parity & 1;
     const int last = i + 2 >= tiles;
     struct places to;
-    if (ASK_FIRST) t->n = note ^ 1; /* phase n + 1 */
+    if (PREFETCH_FIRST) t->n = note ^ 1; /* phase n + 1 */
     if (i < 2) mbar_wait(shared + MOST_FULL, parity >> 1);
     load_own(shared, t);
     begin_rows(p, &to, shared, note);
-    __syncwarp(); /* dS, notes and mask are read by all lanes */
+    __syncwarp(); /* dS, kv rows and mask are read by all lanes */
     bound_rows(&to, t, 0, shared, sums, i, note, CTAS == 1);
     wgmma_wait(1);
     free_keys<W>(shared, 0);
@@ -199,7 +201,7 @@ static __device__ __forceinline__ void own_tile(const struct kp_mla_bwd *p, uint
     }
 #endif
     uint32_t ds[16];
-    load_turned(ds, shared + DS_AT);
+    load_transposed(ds, shared + DS_AT);
     add_dq<W>(shared, q, rope, ds);
 #if defined CFG_JOINED && CFG_CTAS == 2
     if (p->part_dist) leave_dist(dist, valid, dist_of_entries<W>(shared, parity & 1));
@@ -215,7 +217,7 @@ static __device__ __forceinline__ void own_tile(const struct kp_mla_bwd *p, uint
     find_places(p, &to, shared, shared + SUMS_AT + 16 * W, i, parity & 1, rank_of());
     float a[16];
     start_first(a, &t);
-    __syncwarp(); /* dS, notes and mask are read by all lanes */
+    __syncwarp(); /* dS, kv rows and mask are read by all lanes */
     wgmma_wait(2);
     free_keys<W>(shared, 0);
     wgmma_wait(1);
@@ -241,7 +243,7 @@ static __device__ __forceinline__ void other_tile(const struct kp_mla_bwd *p, ui
     }
 #endif
     uint32_t ds[16];
-    load_turned(ds, shared + DS_AT);
+    load_transposed(ds, shared + DS_AT);
     add_dq<W>(shared, q, rope, ds);
     __syncwarp();
     if (tiles == 1 && lane_of() < SLICES) mbar_arrive(shared + Q_FREE + 8 * (uint32_t)lane_of());
@@ -254,10 +256,10 @@ static __device__ __forceinline__ void other_tile(const struct kp_mla_bwd *p, ui
 }
 
 template <int W> static __device__ __forceinline__ void consume(const struct kp_mla_bwd *p, uint32_t shared) {
-    if (ASK_FIRST) mbar_wait(shared + K_ASKED, 0); /* of the first tile: no other wait covers it */
-    uint32_t parity = 0;                           /* bit 0: of tiles, bit 1: of items with tiles */
-    for (uint32_t item = 0; has_item(p, item); item++) {
-        keep_item_of<W>(p, item_at(p, item), shared);
+    if (PREFETCH_FIRST) mbar_wait(shared + K_PREFETCHED, 0); /* of the first tile: no other wait covers it */
+    uint32_t parity = 0;                           /* bit 0: of tiles, bit 1: of work tiles with slots */
+    for (uint32_t work = 0; has_work(p, work); work++) {
+        keep_work_of<W>(p, item_at(p, work), shared);
         const int tiles = (int)shared_load32(shared + ROWS_AT + 32 * W + 12);
         float q[128], rope[16];
 #pragma unroll
@@ -279,7 +281,7 @@ template <int W> static __device__ __forceinline__ void consume(const struct kp_
     }
 }
 
-static __device__ __forceinline__ void take_items(const struct kp_mla_bwd *p, uint32_t shared) {
+static __device__ __forceinline__ void run_work_tiles(const struct kp_mla_bwd *p, uint32_t shared) {
     if (threadIdx.x == 0) {
         mbar_init(shared + Q_FULL, PRODUCERS);
         for (uint32_t x = 0; x < SLICES; x++) mbar_init(shared + Q_FREE + 8 * x, 8);
@@ -288,7 +290,7 @@ static __device__ __forceinline__ void take_items(const struct kp_mla_bwd *p, ui
         mbar_init(shared + DS_FULL, 4);
         if (PAIRS) mbar_init(shared + MOST_FULL, PRODUCERS / 32);
         if (FREES_DS) mbar_init(shared + DS_FREE, PRODUCERS / 32);
-        if (ASK_FIRST) mbar_init(shared + K_ASKED, PRODUCERS);
+        if (PREFETCH_FIRST) mbar_init(shared + K_PREFETCHED, PRODUCERS);
 #if CFG_CTAS == 2
         init_stages(shared);
 #endif
@@ -320,18 +322,19 @@ static __device__ __forceinline__ void take_items(const struct kp_mla_bwd *p, ui
 }
 
 #if CFG_CTAS == 2 && CFG_DETERMINISTIC
-/* Launches that walk begin early, and items wait for nothing: launch i + 1 begins when all CTAs of i have ended or let
- * it, walkers behind the end of launch i - 1, and its rows go to the place that this one's walkers have read. */
+/* Launches with an overlapped sum begin early, and work tiles wait for nothing: launch i + 1 begins when all CTAs of i
+ * have ended or released it, its summing CTAs after the end of launch i - 1, and its rows go to the buffer that this
+ * one's summing CTAs have read. */
 extern "C" __global__ void __launch_bounds__(KP_MLA_BWD_SM90_EVEN_THREADS, 1)
     CFG(const __grid_constant__ struct kp_mla_bwd_rows p) {
     const uint32_t shared = shared_base();
     if (blockIdx.x < (uint32_t)p.bwd.workers) {
         grid_release();
-        take_items(&p.bwd, shared);
+        run_work_tiles(&p.bwd, shared);
     } else {
         grid_wait();
         grid_release();
-        walk_beside(&p, shared);
+        sum_overlapped(&p, shared);
     }
 }
 #else
@@ -342,6 +345,6 @@ using params = struct kp_mla_bwd;
 #endif
 extern "C" __global__ void __launch_bounds__(KP_MLA_BWD_SM90_EVEN_THREADS, 1)
     CFG(const __grid_constant__ params p) {
-    take_items((const struct kp_mla_bwd *)&p, shared_base());
+    run_work_tiles((const struct kp_mla_bwd *)&p, shared_base());
 }
 #endif

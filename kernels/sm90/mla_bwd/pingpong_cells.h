@@ -7,7 +7,7 @@
 #include "kernels/device/stmatrix.h"
 #include "kernels/sm90/mla_bwd/dkv.h"
 
-/* The i-th slice of K is there, and of the item's first tile Q and dO. */
+/* The i-th slice of K is there, and of the work tile's first tile Q and dO. */
 static __device__ __forceinline__ void wait_slice(uint32_t shared, uint32_t i, uint32_t parity, int first) {
     if (i == 0 && first) mbar_wait(shared + Q_FULL, parity >> 1);
     if (group_of(i) >= 0) mbar_wait(shared + K_FULL + 8 * group_of(i), parity & 1);
@@ -17,17 +17,17 @@ static __device__ __forceinline__ void wait_slice(uint32_t shared, uint32_t i, u
  * stored have the registers for it when eight of y are done with (NEAR). */
 constexpr int STATES_AHEAD = !PAIRS, AHEAD_FROM = STATES_AHEAD ? 7 : NEAR ? 6 : 0;
 static __device__ __forceinline__ void load_last_states(uint32_t shared, uint4 state[2]) {
-    const uint32_t at = shared + STATE_AT + 32 * ((uint32_t)lane_of() & 3) + 128 * 7;
-    state[0] = shared_load128(at);
-    state[1] = shared_load128(at + 16);
+    const uint32_t address = shared + STATE_AT + 32 * ((uint32_t)lane_of() & 3) + 128 * 7;
+    state[0] = shared_load128(address);
+    state[1] = shared_load128(address + 16);
 }
-/* y = S^T (0..31) and dP^T (32..63) of 64 slots x 64 heads. A slice of Q and the one of dO behind it are one operand B
+/* y = S^T (0..31) and dP^T (32..63) of 64 slots x 64 heads. A slice of Q and the one of dO after it are one operand B
  * of 128 rows; slice 8 belongs to S^T alone, and a product of another shape waits for those before it. STATES_AHEAD:
  * last, of the last eight heads. */
 static __device__ __forceinline__ void score_both(uint32_t shared, float y[64], uint32_t parity, int first,
                                                   uint4 last[2]) {
     const uint64_t k = slice_desc(shared + K_AT, 0), q = slice_desc(shared + Q_AT, 0);
-    /* asked anew: descriptors that depend on it are not to be kept over the item */
+    /* asked anew: descriptors that depend on it are not to be kept over the work tile */
     const uint32_t rank = WOVEN ? rank_of() : 0;
     wgmma_hold(y, 64);
 #pragma unroll
@@ -118,9 +118,9 @@ static __device__ __forceinline__ void form_cells(uint32_t shared, const struct 
             to->ds[2 * j + r] = pack16(TYPE, ds[r][0], ds[r][1]);
         }
         if (DS_EARLY && j % 2 == 0) {
-            const uint32_t at = own_rows(shared + DS_AT) ^ (uint32_t)j / 2 << 5;
-            store_matrix4(CTAS == 2 ? at : at - SLICE, to->probs + 2 * j);
-            store_matrix4(at, to->ds + 2 * j);
+            const uint32_t address = own_rows(shared + DS_AT) ^ (uint32_t)j / 2 << 5;
+            store_matrix4(CTAS == 2 ? address : address - SLICE, to->probs + 2 * j);
+            store_matrix4(address, to->ds + 2 * j);
         }
         if (j <= AHEAD_FROM && j) now[0] = next[0], now[1] = next[1];
     }
@@ -129,20 +129,20 @@ static __device__ __forceinline__ void form_cells(uint32_t shared, const struct 
 /* dS^T of the warp's slots to DS_AT. */
 static __device__ __forceinline__ void publish_ds(uint32_t shared, const uint32_t ds[16], uint32_t parity) {
     if (FREES_DS) mbar_wait(shared + DS_FREE, parity & 1);
-    const uint32_t at = own_rows(shared + DS_AT);
+    const uint32_t address = own_rows(shared + DS_AT);
 #pragma unroll
-    for (uint32_t kk = 0; kk < 4 && !DS_EARLY; kk++) store_matrix4(at ^ (kk << 5), ds + 4 * kk);
+    for (uint32_t kk = 0; kk < 4 && !DS_EARLY; kk++) store_matrix4(address ^ (kk << 5), ds + 4 * kk);
     __syncwarp();
     if (lane_of() == 0) mbar_arrive(shared + DS_FULL);
 }
 
 /* P^T and dS^T of the warp's slots, from where form_cells has left them. */
 static __device__ __forceinline__ void load_own(uint32_t shared, struct tile *to) {
-    const uint32_t at = own_rows(shared + P_AT);
+    const uint32_t address = own_rows(shared + P_AT);
 #pragma unroll
     for (uint32_t kk = 0; kk < 4; kk++) {
-        if (CTAS == 1) load_matrix4(to->probs + 4 * kk, at ^ (kk << 5));
-        load_matrix4(to->ds + 4 * kk, (at ^ (kk << 5)) + SLICE);
+        if (CTAS == 1) load_matrix4(to->probs + 4 * kk, address ^ (kk << 5));
+        load_matrix4(to->ds + 4 * kk, (address ^ (kk << 5)) + SLICE);
     }
 }
 

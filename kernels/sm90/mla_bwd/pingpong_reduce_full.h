@@ -57,7 +57,7 @@ static __device__ __forceinline__ void send_turn(uint32_t shared, const float a[
         cluster_send4(cluster_address(exponents_at(shared, 0), rank_of() ^ 1), word, there);
     }
 }
-/* b and the i-th filling to the rows of the slots of the item's tile i_tile. */
+/* b and the i-th filling to the rows of the slots of the work tile's tile i_tile. */
 static __device__ __forceinline__ void take_turn(uint32_t shared, const float b[16], struct places *to, uint32_t column,
                                                  uint32_t i, uint32_t tile, uint32_t sums, int i_tile) {
     uint4 y[2];
@@ -75,11 +75,11 @@ static __device__ __forceinline__ void take_turn(uint32_t shared, const float b[
         if (i + 1 == SLICES) mbar_arrive(shared + TURN);
     }
     store_both(b, y, to, column);
-    __syncwarp(); /* or else ptxas puts these stores behind later products, for which it lacks registers */
+    __syncwarp(); /* or else ptxas puts these stores after later products, for which it lacks registers */
 }
 
-/* Unit K, whose products, in a, have been started. last: of the item's tiles that the warpgroup owns; tile: parity of
- * all tiles; i_tile: of the item. */
+/* Unit K, whose products, in a, have been started. last: of the tiles that the warpgroup owns; tile: parity of
+ * all tiles; i_tile: of the work tile. */
 template <int W, uint32_t K>
 static __device__ __forceinline__ void do_turn(uint32_t shared, float a[16], float b[16], const struct tile *t,
                                                struct places *to, int last, uint32_t tile, int i_tile) {
@@ -94,7 +94,7 @@ static __device__ __forceinline__ void do_turn(uint32_t shared, float a[16], flo
         if (i == 0) {
             mbar_wait(shared + TURN, tile ^ 1);
             if (lane_of() == 0) expect_turn(shared, 0), expect_turn(shared, 1);
-            if (ASK_FIRST) mbar_wait(shared + K_ASKED, t->n);
+            if (PREFETCH_FIRST) mbar_wait(shared + K_PREFETCHED, t->n);
         }
         send_turn(shared, a, to, i, tile);
     }

@@ -8,7 +8,7 @@
  * A stage is 64 slots x 32 columns, 4 KiB. There are two, in the place that P has in other schedules, each filled four
  * times a tile, for one warpgroup after the other: who has taken a stage's last filling of the tile gives it to the
  * next tile's owner (TURN [y]), since by parity alone that one could not tell the phases of its own fillings from those
- * before. So the next owner's first units stand beside the last ones.
+ * before. So the next owner's first units overlap with the last ones.
  *
  * Units of 64 slots x 64 columns, in one set of 32 sums, of slices woven as the plan says: the 32 columns of slice x
  * that go to the other CTA and the 32 of slice x - 1 that are added here, whose message has had a unit's time to come.
@@ -77,7 +77,7 @@ static __device__ __forceinline__ void take_message(uint32_t shared, float b[16]
     if (i >= 6) mbar_arrive(shared + turn_of(i & 1));
 }
 
-/* Unit K > 0, whose products, in a, have been started. last: of the item's tiles that the warpgroup owns. to: at this
+/* Unit K > 0, whose products, in a, have been started. last: of the tiles that the warpgroup owns. to: at this
  * CTA's columns of slice 0. */
 template <uint32_t K, int SILENT = 0>
 static __device__ __forceinline__ void do_woven(uint32_t shared, float a[32], const struct tile *t,

@@ -13,11 +13,11 @@
 static __device__ __forceinline__ void find_lines(struct places *to, int32_t *over) {
     const uint32_t odd = (uint32_t)recompute((int)threadIdx.x) >> 2 & 1;
     to->off |= __shfl_xor_sync(~0u, to->off, 4) << 2;
-    to->at += odd ? 64 : 0;
+    to->address += odd ? 64 : 0;
     *over = odd ? -2 * D : 2 * D;
 }
 /* 64 columns: neighbours g swap halves, so that eight lanes store a whole 128-byte line of a slot. Not without
- * __syncwarp: ptxas would put the stores behind the next products, for which there are no registers then (C7512,
+ * __syncwarp: ptxas would put the stores after the next products, for which there are no registers then (C7512,
  * spills). */
 static __device__ __forceinline__ void store_lines(const float d[32], const struct places *to, int32_t over,
                                                    uint32_t column) {
@@ -32,9 +32,9 @@ static __device__ __forceinline__ void store_lines(const float d[32], const stru
             come[j] = __shfl_xor_sync(~0u, odd ? x : y, 4);
             kept_half[j] = odd ? y : x;
         }
-        char *at = (char *)to->at + 2 * column + r * 16 * D;
-        store_once4(at, kept_half, ~to->off >> r & 1);
-        store_once4(at + over, come, ~to->off >> (2 + r) & 1);
+        char *row = (char *)to->address + 2 * column + r * 16 * D;
+        store_once4(row, kept_half, ~to->off >> r & 1);
+        store_once4(row + over, come, ~to->off >> (2 + r) & 1);
     }
     __syncwarp();
 }
@@ -46,7 +46,7 @@ static __device__ __forceinline__ void start_row(float d[16], const struct tile 
     else
         multiply<0>(d, t, slice_of(k / 2), k & 1);
 }
-/* Unit K, whose products, in a, have been started. last: of the item's tiles that the warpgroup owns. */
+/* Unit K, whose products, in a, have been started. last: of the tiles that the warpgroup owns. */
 template <uint32_t K>
 static __device__ __forceinline__ void do_rows(uint32_t shared, float a[16], float b[16], const struct tile *t,
                                                const struct places *to, int last) {
@@ -55,7 +55,7 @@ static __device__ __forceinline__ void do_rows(uint32_t shared, float a[16], flo
     wgmma_wait(MORE);
     wgmma_hold(a, 16);
     if (K % 2 && last && lane_of() == 0) mbar_arrive(shared + Q_FREE + 8 * x);
-    if (ASK_FIRST && K == 0) mbar_wait(shared + K_ASKED, t->n);
+    if (PREFETCH_FIRST && K == 0) mbar_wait(shared + K_PREFETCHED, t->n);
     add_places(a, to, 64 * x + 32 * (K % 2));
     if constexpr (MORE) do_rows<K + 1>(shared, b, a, t, to, last);
 }

@@ -32,21 +32,21 @@ constexpr int PARTLY = CTAS == 2 && !PAIRS, SUMMED = CTAS == 2 && PAIRS;
 constexpr int DIST_BY_PRODUCERS = EVEN && !PAIRS && !ALT;
 /* A CTA that stores rows for itself asks for the next tile's K before its first store: the other way round K comes when
  * the stores have gone, if it comes from memory. */
-constexpr int ASK_FIRST = EVEN && PAIRS && CTAS == 1 && !NEAR;
+constexpr int PREFETCH_FIRST = EVEN && PAIRS && CTAS == 1 && !NEAR;
 /* Pairs of this schedule weave slices of Q and dO: place x of eight has those 32 columns of slice x whose gradients go
  * to the other CTA, and the 32 of slice x - 1 (0: 7) that come from it, so that one product of 64 columns gives both.
  */
 constexpr int WOVEN = ALT && PARTLY;
-/* Q and dO are read once and dq is written once, beside sums and keys that the second-level cache has to hold:
+/* Q and dO are read once and dq is written once, while the second-level cache has to hold sums and keys:
  * they are marked as the first to leave it. */
 constexpr int PASSING = ALT && (!PAIRS || NEAR);
-/* An item's first S begins with the first slices of Q and dO, while the last item's dKV still reads others. Woven
+/* A work tile's first S begins with the first slices of Q and dO, while the last one's dKV still reads others. Woven
  * slices come in another order than S takes them. */
 constexpr int BY_GROUPS = ALT && !PAIRS && !WOVEN;
-/* Producers form the states of the next item's rows, row_stats_prefetch.h. Rows that are stored lose by it: there K is
- * what consumers wait for. */
+/* Producers form the states of the next work tile's rows, row_stats_prefetch.h. Rows that are stored lose by it:
+ * there K is what consumers wait for. */
 constexpr int AHEAD = ALT && !PAIRS && !JOINED;
-/* What they need of that comes behind all of a tile's K, and the tile's owner waits for DS_FREE before it writes dS.
+/* What they need of that comes after all of a tile's K, and the tile's owner waits for DS_FREE before it writes dS.
  * Pairs did not gain by it: there it comes before the last K. */
 constexpr int FREES_DS = AHEAD && CTAS == 1;
 constexpr int SLICES = D / 64, V_SLICES = KP_MLA_DIM_V / 64;
@@ -62,19 +62,20 @@ constexpr uint32_t NOTE_AT = DS_AT + SLICE;   /* int32_t [2][64]: kv rows of the
 constexpr uint32_t MASK_AT = NOTE_AT + 512;   /* uint32_t [2][2]: valid slots */
 constexpr uint32_t PART_AT = MASK_AT + 16;    /* float [2 warpgroups][4 warps][32 slots]: sums of P' for dist */
 constexpr uint32_t STATE_AT = PART_AT + 1024; /* uint4 [64]: lse2, g, shift of the heads */
-constexpr uint32_t ITEM_AT = STATE_AT + 1024; /* what the producers keep of their item: list, n, keys; first kv row */
-constexpr uint32_t ROWS_AT = ITEM_AT + 64;    /* uint4 [2 warpgroups][2]: what compute keeps of its item */
-constexpr uint32_t SUMS_AT = ROWS_AT + 64;    /* uint4: what is kept of an item to add gradients; even: [2] */
-constexpr uint32_t DIST_AT = SUMS_AT + 32;    /* uint64 [2]: even, where sums of P' of a tile go, or 0 */
-constexpr uint32_t POWERS_AT = DIST_AT + 16;  /* uint8_t [2][8 warps]: f16, scale.h */
-constexpr uint32_t BARS_AT = POWERS_AT + 16;  /* mbarriers */
+constexpr uint32_t ITEM_AT =
+    STATE_AT + 1024;                       /* what the producers keep of their work tile: list, n, keys; first kv row */
+constexpr uint32_t ROWS_AT = ITEM_AT + 64; /* uint4 [2 warpgroups][2]: what compute keeps of its work tile */
+constexpr uint32_t SUMS_AT = ROWS_AT + 64; /* uint4: what is kept of a work tile to add gradients; even: [2] */
+constexpr uint32_t DIST_AT = SUMS_AT + 32; /* uint64 [2]: even, where sums of P' of a tile go, or 0 */
+constexpr uint32_t POWERS_AT = DIST_AT + 16; /* uint8_t [2][8 warps]: f16, scale.h */
+constexpr uint32_t BARS_AT = POWERS_AT + 16; /* mbarriers */
 constexpr uint32_t Q_FULL = BARS_AT, Q_FREE = Q_FULL + 24, K_FULL = Q_FREE + 72, K_FREE = K_FULL + 40;
 constexpr uint32_t PD_FULL = K_FREE + 32, PD_FREE = PD_FULL + 8, STAGE_OPEN = PD_FREE + 8, STAGE_FULL = STAGE_OPEN + 8;
 constexpr uint32_t STAGE_FREE = STAGE_FULL + 32, STAGE_LAST = STAGE_FREE + 32;
 constexpr uint32_t DS_FULL = PD_FULL, MOST_FULL = PD_FREE, TURN = STAGE_OPEN, DS_FREE = PD_FREE; /* ALT */
-constexpr uint32_t POSTS_AT = STAGE_LAST + 8; /* uint32 [3], cta_pacing.h */
-constexpr uint32_t K_ASKED = POSTS_AT;        /* ASK_FIRST; rows that are stored have no checkpoints */
-constexpr uint32_t PLAN_END = POSTS_AT + 16;
+constexpr uint32_t CHECKPOINTS_AT = STAGE_LAST + 8; /* uint32 [3], cta_pacing.h */
+constexpr uint32_t K_PREFETCHED = CHECKPOINTS_AT;   /* PREFETCH_FIRST; rows that are stored have no checkpoints */
+constexpr uint32_t PLAN_END = CHECKPOINTS_AT + 16;
 static_assert(BARS_AT % 8 == 0 && PLAN_END <= KP_MLA_BWD_SM90_SHARED(D), "the plan fits");
 static_assert(KP_MLA_BWD_SM90_SHARED(D) <= 232448, "what a CTA of Hopper may have");
 
@@ -90,22 +91,22 @@ static __device__ __forceinline__ constexpr int group_of(uint32_t x) { return x 
 static __device__ __forceinline__ uint32_t rank_of(void) {
     return CTAS == 2 ? (uint32_t)recompute((int)blockIdx.x) & 1 : 0;
 }
-/* Numbers of items and queries. Even: below 2^31, as its row's supports() sees to; divisions of 64 bits need registers
- * that its producers have not. */
+/* Numbers of work tiles and queries. Even: below 2^31, as its row's supports() sees to; divisions of 64 bits need
+ * registers that its producers have not. */
 template <bool SMALL> struct whole { using type = int64_t; };
 template <> struct whole<true> { using type = uint32_t; };
 using count = whole<EVEN>::type;
 
-/* The last CTAs of a launch walk the rows of the one before (overlapped_sum.h). */
-constexpr bool BESIDE = PAIRS && ALT && CTAS == 2;
-/* The k-th item of this CTA, or of this pair of CTAs; less than p->n * p->head_blocks if there is one. */
+/* The last CTAs of a launch sum the rows of the one before (overlapped_sum.h). */
+constexpr bool OVERLAPPED = PAIRS && ALT && CTAS == 2;
+/* The k-th work tile of this CTA, or of this pair of CTAs; less than p->n * p->head_blocks if there is one. */
 static __device__ __forceinline__ count item_at(const struct kp_mla_bwd *p, uint32_t k) {
-    return ((count)recompute((int)k) * (BESIDE ? (count)p->workers : gridDim.x) + blockIdx.x) / CTAS;
+    return ((count)recompute((int)k) * (OVERLAPPED ? (count)p->workers : gridDim.x) + blockIdx.x) / CTAS;
 }
 /* Items are cut in parts; not in the first schedule's deterministic rows. */
 static __device__ __forceinline__ int in_parts(const struct kp_mla_bwd *p) { return (EVEN || !PAIRS) && p->parts > 0; }
 
-static __device__ __forceinline__ int has_item(const struct kp_mla_bwd *p, uint32_t k) {
+static __device__ __forceinline__ int has_work(const struct kp_mla_bwd *p, uint32_t k) {
     if (EVEN) return item_at(p, k) < (count)p->items;
     return item_at(p, k) < (count)p->n * (count)p->head_blocks * (count)(in_parts(p) ? p->parts : 1);
 }
@@ -115,20 +116,21 @@ static __device__ __forceinline__ const struct kp_mla_joined *joined_of(const st
     return &((const struct kp_mla_bwd_joined *)p)->joined;
 }
 
-static __device__ __forceinline__ struct item work_of(const struct kp_mla_bwd *p, count at) {
+static __device__ __forceinline__ struct item work_of(const struct kp_mla_bwd *p, count index) {
     struct item w;
-    if (in_parts(p)) at /= (count)p->parts;
+    if (in_parts(p)) index /= (count)p->parts;
     if (JOINED) { /* the group's first query; of a pair of CTAs each has one of two */
         const struct kp_mla_joined *j = joined_of(p);
-        const count local = at / (count)p->head_blocks, number = (count)p->first + local, b = number / (count)j->groups;
-        w.head = (int)(at - local * (count)p->head_blocks) << j->shift;
+        const count local = index / (count)p->head_blocks, number = (count)p->first + local,
+                    b = number / (count)j->groups;
+        w.head = (int)(index - local * (count)p->head_blocks) << j->shift;
         w.b = b;
         w.i = (int64_t)(number - b * (count)j->groups) * j->group + rank_of();
         return w;
     }
-    const count query = at / (count)p->head_blocks, flat = (count)p->first + query;
+    const count query = index / (count)p->head_blocks, flat = (count)p->first + query;
     const count b = flat / (count)p->in.seq_q;
-    w.head = ((int)(at - query * (count)p->head_blocks) * CTAS + (int)rank_of()) * 64;
+    w.head = ((int)(index - query * (count)p->head_blocks) * CTAS + (int)rank_of()) * 64;
     w.b = b;
     w.i = flat - b * (count)p->in.seq_q;
     return w;
@@ -138,26 +140,26 @@ static __device__ __forceinline__ const struct kp_mla_row *states_of(const struc
 }
 
 /* Of a work tile's n slots, those of its part: how many; *from: the first. */
-static __device__ __forceinline__ int part_of(const struct kp_mla_bwd *p, count at, int n, int *from) {
-    *from = (int)(at % (count)p->parts) * p->share;
+static __device__ __forceinline__ int part_of(const struct kp_mla_bwd *p, count index, int n, int *from) {
+    *from = (int)(index % (count)p->parts) * p->share;
     return max(min(n - *from, p->share), 0);
 }
 /* The number of slots of a work tile, or of its part. */
-static __device__ __forceinline__ int slots_at(const struct kp_mla_bwd *p, count at, const struct item *w) {
+static __device__ __forceinline__ int slots_at(const struct kp_mla_bwd *p, count index, const struct item *w) {
     const int n = slots_of(&p->in, w->b, w->i).n;
     int from;
-    return in_parts(p) ? part_of(p, at, n, &from) : n;
+    return in_parts(p) ? part_of(p, index, n, &from) : n;
 }
 
 /* Where the sums of P' of the work tile's first slot go. */
-static __device__ __forceinline__ uint64_t dist_of(const struct kp_mla_bwd *p, count at, const struct item *w) {
+static __device__ __forceinline__ uint64_t dist_of(const struct kp_mla_bwd *p, count index, const struct item *w) {
     const int64_t queries = p->in.batch * p->in.seq_q, flat = w->b * p->in.seq_q + w->i;
     int from = 0;
-    if (in_parts(p)) part_of(p, at, 0, &from);
+    if (in_parts(p)) part_of(p, index, 0, &from);
     if (JOINED) {
         const struct kp_mla_joined *j = joined_of(p);
-        if (in_parts(p)) at /= (count)p->parts;
-        const int64_t group = (w->head >> j->shift) * p->n + at / (count)p->head_blocks;
+        if (in_parts(p)) index /= (count)p->parts;
+        const int64_t group = (w->head >> j->shift) * p->n + index / (count)p->head_blocks;
         return p->part_dist + 4 * (uint64_t)((group * j->group + rank_of()) * (j->bits - j->keys));
     }
     return p->part_dist + 4 * (uint64_t)((w->head / 64 * queries + flat) * p->in.topk + from);
@@ -172,27 +174,27 @@ static __device__ __forceinline__ uint32_t place_of(void) {
     return (uint32_t)(row * 128 + (((x & 7) ^ (row & 7)) << 4));
 }
 
-/* What is the same for all of an item's tiles waits in shared memory: {list, n, keys}, {kv, heads, -}, {q, dout},
- * {states, the item's number}. */
-static __device__ __forceinline__ uint64_t kept(uint32_t at) {
-    return (uint64_t)shared_load32(at + 4) << 32 | shared_load32(at);
+/* What is the same for all of a work tile's tiles is in shared memory: {list, n, keys}, {kv, heads, -}, {q, dout},
+ * {states, the work tile's number}. */
+static __device__ __forceinline__ uint64_t kept(uint32_t address) {
+    return (uint64_t)shared_load32(address + 4) << 32 | shared_load32(address);
 }
-static __device__ __forceinline__ void keep4(uint32_t at, uint64_t x, uint64_t y) {
-    shared_store128(at, make_uint4((uint32_t)x, (uint32_t)(x >> 32), (uint32_t)y, (uint32_t)(y >> 32)));
+static __device__ __forceinline__ void keep4(uint32_t address, uint64_t x, uint64_t y) {
+    shared_store128(address, make_uint4((uint32_t)x, (uint32_t)(x >> 32), (uint32_t)y, (uint32_t)(y >> 32)));
 }
 #ifdef CFG_JOINED
 #include "kernels/sm90/mla_bwd/joined.h"
 #endif
 /* also: what else is done while nobody reads what is kept. */
 template <class F>
-static __device__ __forceinline__ void keep_item(const struct kp_mla_bwd *p, uint32_t item, uint32_t shared,
+static __device__ __forceinline__ void keep_work(const struct kp_mla_bwd *p, uint32_t work, uint32_t shared,
                                                  const F &also) {
-    named_sync(4, PRODUCERS); /* the last item's is read */
+    named_sync(4, PRODUCERS); /* the last work tile's is read */
 #ifdef CFG_JOINED
-    if ((threadIdx.x & (PRODUCERS - 1)) == 0) keep_group(p, item, shared);
+    if ((threadIdx.x & (PRODUCERS - 1)) == 0) keep_group(p, work, shared);
 #else
     if ((threadIdx.x & (PRODUCERS - 1)) == 0) {
-        const auto w = work_of(p, item_at(p, item));
+        const auto w = work_of(p, item_at(p, work));
         const struct slots s = slots_of(&p->in, w.b, w.i);
         keep4(shared + ITEM_AT, (uint64_t)s.idx, (uint64_t)s.keys << 32 | (uint32_t)s.n);
         keep4(shared + ITEM_AT + 16, p->in.kv.data + 2 * (uint64_t)(w.b * p->in.kv.batch),
@@ -200,7 +202,7 @@ static __device__ __forceinline__ void keep_item(const struct kp_mla_bwd *p, uin
         keep4(shared + ITEM_AT + 32,
               p->in.q.data + 2 * (uint64_t)(w.b * p->in.q.batch + w.i * p->in.q.row + w.head * p->in.q.head),
               p->dout.data + 2 * (uint64_t)(w.b * p->dout.batch + w.i * p->dout.row + w.head * p->dout.head));
-        keep4(shared + ITEM_AT + 48, (uint64_t)states_of(p, &w), item);
+        keep4(shared + ITEM_AT + 48, (uint64_t)states_of(p, &w), work);
     }
 #endif
     also();
@@ -218,8 +220,8 @@ static __device__ __forceinline__ void keep_item(const struct kp_mla_bwd *p, uin
     named_sync(4, PRODUCERS);
 }
 
-/* Head `thread` of the item, of which `heads` exist, to its place in shared memory. SCALED_STATES: lse2, g, and both
- * factors of dP^T's cells with the scale of the scores. */
+/* Head `thread` of the work tile, of which `heads` exist, to its place in shared memory. SCALED_STATES: lse2, g, and
+ * both factors of dP^T's cells with the scale of the scores. */
 constexpr int SCALED_STATES = ALT && PAIRS;
 static __device__ __forceinline__ void keep_state(const struct kp_mla_bwd *p, uint32_t shared,
                                                   const struct kp_mla_row *states, int thread, int heads) {
@@ -286,9 +288,9 @@ static __device__ __forceinline__ struct indices raw_indices(uint32_t shared, in
 }
 
 static __device__ __forceinline__ void produce(const struct kp_mla_bwd *p, uint32_t shared) {
-    uint32_t parity = 0; /* bit 0: of tiles, bit 1: of items with tiles */
-    for (uint32_t item = 0; has_item(p, item); item = shared_load32(shared + ITEM_AT + 56) + 1) {
-        keep_item(p, item, shared, [] {});
+    uint32_t parity = 0; /* bit 0: of tiles, bit 1: of work tiles with slots */
+    for (uint32_t work = 0; has_work(p, work); work = shared_load32(shared + ITEM_AT + 56) + 1) {
+        keep_work(p, work, shared, [] {});
         struct indices next = raw_indices(shared, 0);
 #pragma unroll 1
         for (int t = 0; 64 * t < (int)shared_load32(shared + ITEM_AT + 8); t++, parity ^= 1) {

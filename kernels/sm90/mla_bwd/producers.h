@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Part of lockstep.cu and pingpong.cu: their producers, which have 24 registers. What a tile's
- * copies need waits in shared memory; the rows are read from the tile's notes. */
+ * copies need waits in shared memory; the kv rows are read from the tile's list there. */
 #ifndef ATTN_SM90_MLA_BWD_EVEN_GATHER_WGMMA_H
 #define ATTN_SM90_MLA_BWD_EVEN_GATHER_WGMMA_H
 #include "kernels/sm90/mla_bwd/cells.h"
@@ -22,9 +22,9 @@ static __device__ __forceinline__ void note_rows(const struct kp_mla_bwd *p, uin
     const uint32_t lane = (uint32_t)recompute((int)threadIdx.x) & 31;
     if (p->posts && lane == 0) {
         if (!apart)
-            keep_together(p, shared, t, x.lo);
+            pace(p, shared, t, x.lo);
         else if (t == 0)
-            end_together(p, shared); /* lists in any order: nobody waits, nor is waited for */
+            end_pacing(p, shared); /* lists in any order: nobody waits, nor is waited for */
     }
     const uint32_t note = 256 * parity + 4 * lane;
     shared_store32(shared + NOTE_AT + note, (uint32_t)x.lo);
@@ -38,12 +38,12 @@ static __device__ __forceinline__ void note_rows(const struct kp_mla_bwd *p, uin
 static __device__ __forceinline__ void note_rows(const struct kp_mla_bwd *p, uint32_t shared, int t, uint32_t parity) {
     struct indices x;
     {
-        const int at = 64 * t + (recompute((int)threadIdx.x) & 31), n = (int)shared_load32(shared + ITEM_AT + 8);
-        const int32_t *list = (const int32_t *)kept(shared + ITEM_AT) + at;
-        x.lo = at < n ? list[0] : -1;
-        x.hi = at + 32 < n ? list[32] : -1;
+        const int slot = 64 * t + (recompute((int)threadIdx.x) & 31), n = (int)shared_load32(shared + ITEM_AT + 8);
+        const int32_t *list = (const int32_t *)kept(shared + ITEM_AT) + slot;
+        x.lo = slot < n ? list[0] : -1;
+        x.hi = slot + 32 < n ? list[32] : -1;
     }
-    if (!PAIRS && p->posts && (recompute((int)threadIdx.x) & 31) == 0) keep_together(p, shared, t, x.lo);
+    if (!PAIRS && p->posts && (recompute((int)threadIdx.x) & 31) == 0) pace(p, shared, t, x.lo);
     if (!NOTES_READ) mbar_wait(shared + K_FREE, parity ^ 1);
     const uint32_t keys = shared_load32(shared + ITEM_AT + 12), lane = (uint32_t)recompute((int)threadIdx.x) & 31;
     if ((uint32_t)x.lo >= keys) x.lo = -1;
@@ -116,8 +116,9 @@ static __device__ __forceinline__ void copy_head(uint32_t to, const void *from, 
     else
         copy_async16(to, from, bytes);
 }
-/* Starts the copies of an item's Q and dO, slice by slice as the last item's dKV lets go of them. Rows of heads that do
- * not exist or are empty become zeros: no NaN of theirs reaches dkv. BY_GROUPS: tells of all groups but the last. */
+/* Starts the copies of a work tile's Q and dO, slice by slice as the last one's dKV lets go of them. Rows of heads
+ * that do not exist or are empty become zeros: no NaN of theirs reaches dkv. BY_GROUPS: tells of all groups but
+ * the last. */
 static __device__ __forceinline__ void copy_heads(const struct kp_mla_bwd *p, uint32_t shared, uint32_t parity) {
     uint32_t alive = 0;
     {
@@ -182,16 +183,16 @@ static __device__ __forceinline__ void copy_heads(const struct kp_mla_bwd *p, ui
         if (!BY_GROUPS || (i % 2 == 0 && i < 8)) continue;
         copy_commit();
         if (i == 1) continue;
-        settle_copies(1); /* a group is told of when the next one is asked for */
+        settle_copies(1); /* a group is signalled when copies of the next are issued */
         mbar_arrive(shared + K_FULL + 8 * (i / 2 - 1));
         if (i == 3) mbar_arrive(shared + Q_FULL);
     }
 }
 
 /* Group g is there, all but the latest `pending` being so. Pairs that store rows, those of the
- * third schedule and NEAR: told while groups further on are still being asked for, BEHIND them; others have more stores
- * or additions to memory under way, and waiting would hold them up. */
-constexpr int BEHIND = SUMMED || WOVEN || NEAR ? 2 : 0;
+ * third schedule and NEAR: signalled while copies of IN_FLIGHT later groups are under way; others have more stores or
+ * additions to memory under way, and waiting would hold them up. */
+constexpr int IN_FLIGHT = SUMMED || WOVEN || NEAR ? 2 : 0;
 static __device__ __forceinline__ void tell_group(uint32_t shared, int g, int pending) {
     settle_copies(pending);
     mbar_arrive(shared + K_FULL + 8 * (uint32_t)g);
@@ -203,9 +204,9 @@ static __device__ __forceinline__ void note_dist(const struct kp_mla_bwd *p, uin
     const uint32_t place = shared + DIST_AT + 8 * (state & 1);
     uint64_t to = kept(shared + DIST_AT + 8 * (state & 1 ^ 1)) + 256;
     if (state < 4) {
-        const count at = item_at(p, shared_load32(shared + ITEM_AT + 56));
-        const struct item w = work_of(p, at);
-        to = dist_of(p, at, &w);
+        const count index = item_at(p, shared_load32(shared + ITEM_AT + 56));
+        const struct item w = work_of(p, index);
+        to = dist_of(p, index, &w);
     }
     shared_store32(place, (uint32_t)to);
     shared_store32(place + 4, (uint32_t)(to >> 32));
@@ -219,12 +220,12 @@ static __device__ __forceinline__ void store_dist(uint32_t shared, uint32_t pari
 }
 
 static __device__ __forceinline__ void produce_even(const struct kp_mla_bwd *p, uint32_t shared) {
-    if (!PAIRS && (threadIdx.x & (PRODUCERS - 1)) == 0) begin_together(shared);
+    if (!PAIRS && (threadIdx.x & (PRODUCERS - 1)) == 0) begin_pacing(shared);
     if (DIST_BY_PRODUCERS && (threadIdx.x & (PRODUCERS - 1)) == 0) keep4(shared + DIST_AT, 0, 0);
-    uint32_t state = 0; /* bit 0: parity of tiles, bit 1: of items with tiles; the rest: the item's tile */
-    for (uint32_t item = 0; has_item(p, item); item = shared_load32(shared + ITEM_AT + 56) + 1) {
-        keep_item(p, item, shared, [=] {
-            if (AHEAD && (recompute((int)threadIdx.x) & (PRODUCERS - 1)) == 32) keep_next(p, item + 1, shared);
+    uint32_t state = 0; /* bit 0: parity of tiles, bit 1: of work tiles with slots; the rest: the tile */
+    for (uint32_t work = 0; has_work(p, work); work = shared_load32(shared + ITEM_AT + 56) + 1) {
+        keep_work(p, work, shared, [=] {
+            if (AHEAD && (recompute((int)threadIdx.x) & (PRODUCERS - 1)) == 32) keep_next(p, work + 1, shared);
         });
 #pragma unroll 1
         for (state &= 3; 16 * (int)(state & ~3u) < (int)shared_load32(shared + ITEM_AT + 8); state = (state ^ 1) + 4) {
@@ -243,13 +244,13 @@ static __device__ __forceinline__ void produce_even(const struct kp_mla_bwd *p, 
                 mbar_wait(shared + K_FREE + 4 * x, (state & 1) ^ 1); /* of slices x, x + 1 */
                 if (AHEAD && !FREES_DS && SLICES == 8 && i == 6 && state >= 4) copy_ahead(p, shared);
                 gather_slices(shared, &c, x, 2);
-                if (BEHIND && i >= 2 * BEHIND && state >= 4)
-                    tell_group(shared, (int)i / 2 - BEHIND, BEHIND + (AHEAD && SLICES == 8 && i == 6));
+                if (IN_FLIGHT && i >= 2 * IN_FLIGHT && state >= 4)
+                    tell_group(shared, (int)i / 2 - IN_FLIGHT, IN_FLIGHT + (AHEAD && SLICES == 8 && i == 6));
             }
             if (AHEAD && !FREES_DS && SLICES > 8 && state >= 4) copy_ahead(p, shared);
             if (SLICES > 8) gather_slices(shared, &c, 8, 1);
             if (FREES_DS && state >= 4) copy_ahead(p, shared);
-            if (ASK_FIRST) mbar_arrive(shared + K_ASKED);
+            if (PREFETCH_FIRST) mbar_arrive(shared + K_PREFETCHED);
             if (DIST_BY_PRODUCERS && p->part_dist) store_dist(shared, state & 1);
             if (state < 4) { /* the first tile needs all of it */
                 copy_heads(p, shared, (state >> 1) ^ 1);
@@ -267,7 +268,7 @@ static __device__ __forceinline__ void produce_even(const struct kp_mla_bwd *p, 
             }
             float ahead = 0;
 #pragma unroll
-            for (int g = BEHIND ? 4 - BEHIND : 0; g < GROUPS; g++) {
+            for (int g = IN_FLIGHT ? 4 - IN_FLIGHT : 0; g < GROUPS; g++) {
                 const int is_last = g == GROUPS - 1;
                 if (AHEAD && !FREES_DS && is_last) {
                     copy_wait(1);
@@ -284,14 +285,14 @@ static __device__ __forceinline__ void produce_even(const struct kp_mla_bwd *p, 
         }
         if (AHEAD) form_rest(p, shared);
     }
-    if (ASK_FIRST) { /* there is no next tile; not before everyone has seen the one before */
+    if (PREFETCH_FIRST) { /* there is no next tile; not before everyone has seen the one before */
         for (uint32_t x = 0; x < 4; x++) mbar_wait(shared + K_FREE + 8 * x, (state & 1) ^ 1);
-        mbar_arrive(shared + K_ASKED);
+        mbar_arrive(shared + K_PREFETCHED);
     }
     if (DIST_BY_PRODUCERS && p->part_dist) {
         mbar_wait(shared + K_FREE, (state & 1) ^ 1);
         store_dist(shared, state & 1);
     }
-    if (!PAIRS && p->posts && (threadIdx.x & (PRODUCERS - 1)) == 0) end_together(p, shared);
+    if (!PAIRS && p->posts && (threadIdx.x & (PRODUCERS - 1)) == 0) end_pacing(p, shared);
 }
 #endif

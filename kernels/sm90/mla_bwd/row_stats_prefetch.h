@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: MIT
- * Part of pingpong.cu, gradients that are added: producers form the states of the rows of the CTA's next item
+ * Part of pingpong.cu, gradients that are added: producers form the states of the rows of the CTA's next work tile
  * (struct kp_mla_bwd.ahead), while the current one's K is under way; prepare has the others.
  *
- * A warp takes the next head of its own in each tile but an item's first. Its out and dout come with K, to the place of
- * dS, which nobody uses from the time when all have let go of the tile before until the owner writes it, which has to
- * have all of the tile's K and, if FREES_DS, its word. So D is summed before the last K is told, or before that word;
- * the rest of the state is formed behind it. Each lane reads what it has copied itself. */
+ * A warp takes the next head of its own in each tile but a work tile's first. Its out and dout come with K, to the
+ * place of dS, which nobody uses from the time when all have let go of the tile before until the owner writes it,
+ * which has to have all of the tile's K and, if FREES_DS, its word. So D is summed before the last K is told, or
+ * before that word; the rest of the state is formed after it. Each lane reads what it has copied itself. */
 #ifndef ATTN_SM90_MLA_BWD_AHEAD_WGMMA_H
 #define ATTN_SM90_MLA_BWD_AHEAD_WGMMA_H
 #include "kernels/device/mla_row.h"
 #include "kernels/sm90/mla_bwd/plan.h"
 
-/* In the place of P' sums, which this schedule does not use: {states, heads}, {out, dout} of the item's first head,
+/* In the place of P' sums, which this schedule does not use: {states, heads}, {out, dout} of its first head,
  * what lanes 0 .. 2 read of it: {address or 0, stride in bytes} of lse, sink, dlse; the next head of each warp; what
  * lanes 0 .. 2 of each have read. */
 constexpr uint32_t NEXT_AT = PART_AT, NEXT_HEAD = NEXT_AT + 80, GIVEN_AT = NEXT_AT + 96;
@@ -19,13 +19,13 @@ constexpr uint32_t WARPS = PRODUCERS / 32;
 static_assert(WARPS == KP_MLA_BWD_SM90_AHEAD && WARPS * 2048 == SLICE, "a head of a warp, in the place of dS");
 static_assert(!AHEAD || TYPE == KP_BF16, "what has a form for it");
 
-/* One thread, of an item that may be none. */
-static __device__ __forceinline__ void keep_next(const struct kp_mla_bwd *p, uint32_t item, uint32_t shared) {
+/* One thread, of a work tile that may be none. */
+static __device__ __forceinline__ void keep_next(const struct kp_mla_bwd *p, uint32_t work, uint32_t shared) {
     const uint32_t to = shared + NEXT_AT;
     uint32_t heads = 0;
     shared_store128(shared + NEXT_HEAD, make_uint4(0, 1, 2, 3));
-    if (!in_parts(p) && p->ahead && has_item(p, item)) {
-        const struct item w = work_of(p, item_at(p, item));
+    if (!in_parts(p) && p->ahead && has_work(p, work)) {
+        const struct item w = work_of(p, item_at(p, work));
         heads = (uint32_t)min(max(p->in.heads_q - w.head, 0), p->ahead);
         keep4(to, (uint64_t)states_of(p, &w), heads);
         keep4(to + 16, p->out.data + 2 * (uint64_t)(w.b * p->out.batch + w.i * p->out.row + w.head * p->out.head),
@@ -44,11 +44,11 @@ static __device__ __forceinline__ void keep_next(const struct kp_mla_bwd *p, uin
     }
 }
 
-static __device__ __forceinline__ uint4 load_once(const char *at) {
+static __device__ __forceinline__ uint4 load_once(const char *address) {
     uint4 x;
     asm volatile("ld.global.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-                 : "l"(at));
+                 : "l"(address));
     return x;
 }
 
@@ -68,8 +68,8 @@ static __device__ __forceinline__ const char *piece_of(uint32_t shared, uint32_t
 /* What else lane 0, 1 or 2 reads of it. */
 static __device__ __forceinline__ const char *given_of(uint32_t shared, uint32_t lane) {
     const uint32_t from = shared + NEXT_AT + 32 + 16 * lane;
-    const char *at = (const char *)kept(from);
-    return at ? at + (int64_t)kept(from + 8) * next_head(shared) : at;
+    const char *address = (const char *)kept(from);
+    return address ? address + (int64_t)kept(from + 8) * next_head(shared) : address;
 }
 /* It is done. sum: the lane's part of D. */
 static __device__ __forceinline__ void end_head(const struct kp_mla_bwd *p, uint32_t shared, float given, float sum) {
@@ -130,7 +130,7 @@ static __device__ __forceinline__ void free_ahead(uint32_t shared) {
     if ((recompute((int)threadIdx.x) & 31) == 0) mbar_arrive(shared + DS_FREE);
 }
 
-/* What is left behind the item's last tile, of an item with few tiles. */
+/* What is left after the last tile of a work tile with few tiles. */
 static __device__ __forceinline__ void form_rest(const struct kp_mla_bwd *p, uint32_t shared) {
 #pragma unroll 1
     while (has_head(shared)) {
@@ -146,8 +146,8 @@ static __device__ __forceinline__ void form_rest(const struct kp_mla_bwd *p, uin
         const uint32_t lane = (uint32_t)recompute((int)threadIdx.x) & 31;
         float given = lane == 1 ? -INF : 0;
         if (lane < 3) {
-            const char *at = given_of(shared, lane);
-            if (at) given = *(const volatile float *)at;
+            const char *address = given_of(shared, lane);
+            if (address) given = *(const volatile float *)address;
         }
         end_head(p, shared, given, sum);
     }

@@ -3,9 +3,9 @@
  * multiplied before they are rounded, so that they keep their digits where dS is below f16's normal numbers; both, so
  * that P^T dO + dS^T Q is one sum, which is multiplied by 2^-k on its way to memory. 0 <= k <= 15, P being at most 1.
  *
- * k comes from a bound of |dS|, |scale| (g max |dP| + |shift|) < 2^(15 - k), of the item's tiles so far: each warp that
- * has dP leaves its heads' in shared memory before a barrier that is there anyway (even), and all warps read it behind
- * that. When k falls, dQ in registers follows. */
+ * k comes from a bound of |dS|, |scale| (g max |dP| + |shift|) < 2^(15 - k), of the work tile's tiles so far: each warp
+ * that has dP leaves its heads' in shared memory before a barrier that is there anyway (even), and all warps read it
+ * after that. When k falls, dQ in registers follows. */
 #ifndef ATTN_SM90_MLA_BWD_SCALE_WGMMA_H
 #define ATTN_SM90_MLA_BWD_SCALE_WGMMA_H
 #include "kernels/device/f16_scale.h"
@@ -32,19 +32,19 @@ template <int WHOLE> static __device__ __forceinline__ float bound_of(uint32_t s
     }
     return bound;
 }
-/* tile: n % 2; first: of the item. `warp` of DP_WARPS. */
+/* tile: n % 2; first: of the work tile. `warp` of DP_WARPS. */
 static __device__ __forceinline__ void leave_bound(uint32_t shared, const struct kp_mla_bwd *p, const float *dp, int n,
                                                    uint32_t warp, uint32_t tile, int first) {
     float bound = bound_of<1>(shared, dp, n) * fabsf(p->in.scale);
     if (!(bound < INF)) bound = if_finite(bound_of<0>(shared, dp, n) * fabsf(p->in.scale));
     const uint32_t most = __reduce_max_sync(~0u, __float_as_uint(bound)) >> 23; /* bound < 2^(most - 126) */
     if (lane_of()) return;
-    const uint32_t at = shared + POWERS_AT + warp;
+    const uint32_t place = shared + POWERS_AT + warp;
     uint32_t k = (uint32_t)max(min(141 - (int)most, 15), 0);
-    if (!first) k = min(k, shared_load8(at + 8 * (tile ^ 1)));
-    shared_store8(at + 8 * tile, k);
+    if (!first) k = min(k, shared_load8(place + 8 * (tile ^ 1)));
+    shared_store8(place + 8 * tile, k);
 }
-/* k of the item's tiles up to the latest one with tile % 2 = `tile`. */
+/* k of the work tile's tiles up to the latest one with tile % 2 = `tile`. */
 static __device__ __forceinline__ int exponent_at(uint32_t shared, uint32_t tile) {
     int k = 15;
 #pragma unroll
@@ -61,10 +61,10 @@ static __device__ __forceinline__ void follow(uint32_t shared, float q[128], flo
                                               int first) {
     const int change = first ? 0 : k - exponent_at(shared, tile ^ 1);
     if (change == 0) return;
-    const float by = power_of_two(change);
+    const float factor = power_of_two(change);
 #pragma unroll
-    for (int x = 0; x < 128; x++) q[x] *= by;
+    for (int x = 0; x < 128; x++) q[x] *= factor;
 #pragma unroll
-    for (int x = 0; x < 16; x++) rope[x] *= by;
+    for (int x = 0; x < 16; x++) rope[x] *= factor;
 }
 #endif

@@ -10,11 +10,11 @@
 /* Where a lane adds, [2 r + i] for slots (g & ~1) + i + 8 r of its warp: of the 32 numbers the 16 that even lanes g
  * hold of even slots and odd lanes of odd ones come first. An odd address: a slot that is not valid. */
 struct places {
-    uint64_t at[4];
+    uint64_t address[4];
     float down; /* f16: undoes the tile's power of two */
     int all;    /* are valid in the whole warp: then nothing is asked, and nothing branches between the additions */
 };
-/* sums: where the item's are kept; note: the place of the tile's notes; half: of a slice, that this CTA adds. */
+/* sums: where the work tile's are kept; note: the place of the tile's kv rows; half: of a slice, that this CTA adds. */
 static __device__ __forceinline__ void find_places(const struct kp_mla_bwd *p, struct places *to, uint32_t shared,
                                                    uint32_t sums, int, uint32_t note, uint32_t half) {
     const uint32_t thread = (uint32_t)recompute((int)threadIdx.x), g = thread >> 2 & 7, t = thread & 3;
@@ -25,7 +25,7 @@ static __device__ __forceinline__ void find_places(const struct kp_mla_bwd *p, s
     for (uint32_t x = 0; x < 4; x++) {
         const int32_t row = (int32_t)shared_load32(notes + 4 * (x & 1) + 32 * (x >> 1));
         const uint32_t nowhere = row < 0 || !p->dkv.data;
-        to->at[x] = address_of(base + 64 * ((x ^ g) & 1), (uint32_t)row, 4 * D) | nowhere;
+        to->address[x] = address_of(base + 64 * ((x ^ g) & 1), (uint32_t)row, 4 * D) | nowhere;
         off |= nowhere;
     }
     to->all = __all_sync(~0u, !off);
@@ -54,10 +54,11 @@ static __device__ __forceinline__ void add_places(const float d[16], const struc
         }
     if (to->all) {
 #pragma unroll
-        for (int x = 0; x < 4; x++) reduce_add4((float *)to->at[x] + column, line[x]);
+        for (int x = 0; x < 4; x++) reduce_add4((float *)to->address[x] + column, line[x]);
     } else {
 #pragma unroll
-        for (int x = 0; x < 4; x++) reduce_add4((float *)to->at[x] + column, line[x], ~(uint32_t)to->at[x] & 1);
+        for (int x = 0; x < 4; x++)
+            reduce_add4((float *)to->address[x] + column, line[x], ~(uint32_t)to->address[x] & 1);
     }
 }
 /* What rows that are stored need. */

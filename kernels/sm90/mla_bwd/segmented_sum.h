@@ -2,48 +2,48 @@
  * Part of sum_rows.cu: adds the rows that stored_rows.h stored
  * for the slots to the kv rows that they name.
  *
- * The sorted list is cut in stretches of KP_MLA_ROWS_STRETCH slots, each for a team of D / 8 threads; thread c adds
+ * The sorted list is cut in segments of KP_MLA_ROWS_STRETCH slots, each for a team of D / 8 threads; thread c adds
  * 16 bytes c of the slots' rows in the order of the list. Where the kv row changes, what was added
- *   belongs to a kv row all of whose slots are in the stretch  --> + sum[kv row]
- *   else, to its first or its last kv row                      --> shared memory, for join_teams()
+ *   belongs to a kv row all of whose slots are in the segment  --> + sum[kv row]
+ *   else, to its first or its last kv row                      --> shared memory, for fixup_teams()
  * which adds up what the teams of a CTA have of a kv row:
  *   all its slots are the CTA's                                --> + sum[kv row]
  *   else, the CTA's first or last kv row                       --> parts[CTA][0 or 1]
- * which join() adds up afterwards. So the order in which a kv row's slots are added depends on the list alone, and no
- * stretch is longer than another, whatever the lists are like. */
-#ifndef ATTN_SM90_MLA_BWD_WALK_H
-#define ATTN_SM90_MLA_BWD_WALK_H
+ * which fixup() adds up afterwards. So the order in which a kv row's slots are added depends on the list alone, and no
+ * segment is longer than another, whatever the lists are like. */
+#ifndef ATTN_SM90_MLA_BWD_SEGMENTED_SUM_H
+#define ATTN_SM90_MLA_BWD_SEGMENTED_SUM_H
 #include "kernels/device/row16.h"
 #include "kernels/params/mla_rows.h"
 
-constexpr uint32_t STRETCH = KP_MLA_ROWS_STRETCH, AHEAD = 8, TEAMS = KP_MLA_ROWS_TEAMS(576);
+constexpr uint32_t SEGMENT = KP_MLA_ROWS_STRETCH, AHEAD = 8, TEAMS = KP_MLA_ROWS_TEAMS(576);
 static_assert(TEAMS == KP_MLA_ROWS_TEAMS(512), "as many for both");
-static_assert(STRETCH % AHEAD == 0 && AHEAD == 8, "whole groups of slots, read as two vectors");
+static_assert(SEGMENT % AHEAD == 0 && AHEAD == 8, "whole groups of slots, read as two vectors");
 
 /* The sorted list; none: the key of slots that are not valid, which come last. */
 struct list {
     const uint32_t *keys, *slots;
-    uint32_t n, none, length; /* length: of a stretch */
+    uint32_t n, none, length; /* length: of a segment */
 };
 static __device__ __forceinline__ struct list list_of(const struct kp_mla_bwd_rows *p) {
     return {(const uint32_t *)p->keys, (const uint32_t *)p->slots, (uint32_t)p->n,
             (uint32_t)(p->bwd.in.batch * p->bwd.in.seq_k), (uint32_t)p->stretch};
 }
-static __device__ __forceinline__ uint32_t stretches_of(const struct list *l) {
+static __device__ __forceinline__ uint32_t n_segments_of(const struct list *l) {
     return (l->n + l->length - 1) / l->length;
 }
-/* The slots of a stretch. */
-struct stretch {
+/* The slots of a segment. */
+struct segment {
     uint32_t from, end;
 };
-static __device__ __forceinline__ struct stretch stretch_of(const struct list *l, uint32_t s, uint32_t length) {
+static __device__ __forceinline__ struct segment segment_of(const struct list *l, uint32_t s, uint32_t length) {
     return {s * length, min(s * length + length, l->n)};
 }
-/* Whether slots of its first key stand before it, of its last behind it. */
-static __device__ __forceinline__ int began_before(const struct list *l, const struct stretch *x, uint32_t key) {
+/* Whether slots of its first key stand before it, of its last after it. */
+static __device__ __forceinline__ int began_before(const struct list *l, const struct segment *x, uint32_t key) {
     return x->from > 0 && l->keys[x->from - 1] == key;
 }
-static __device__ __forceinline__ int goes_on(const struct list *l, const struct stretch *x, uint32_t key) {
+static __device__ __forceinline__ int goes_on(const struct list *l, const struct segment *x, uint32_t key) {
     return x->end < l->n && l->keys[x->end] == key;
 }
 
@@ -119,16 +119,16 @@ add_slots(float sum[8], const uint4 *rows, const uint8_t *units, const uint32_t 
         add_blocks<TEAM, ALL>(sum, rows, units, slot, keys, key, topk, blocks);
 }
 
-/* The list of a CTA's stretches: loads of rows then wait for no other. */
-struct stretches {
-    uint32_t keys[TEAMS][STRETCH], slots[TEAMS][STRETCH];
-    float units[TEAMS][STRETCH]; /* of the slots' rows, where there is one head block */
+/* The list of a CTA's segments: loads of rows then wait for no other. */
+struct segments {
+    uint32_t keys[TEAMS][SEGMENT], slots[TEAMS][SEGMENT];
+    float units[TEAMS][SEGMENT]; /* of the slots' rows, where there is one head block */
 };
-static __device__ __forceinline__ const struct stretches *load_stretches(const struct kp_mla_bwd_rows *p) {
-    __shared__ __align__(16) struct stretches x;
+static __device__ __forceinline__ const struct segments *load_segments(const struct kp_mla_bwd_rows *p) {
+    __shared__ __align__(16) struct segments x;
     const struct list l = list_of(p);
-    const uint32_t first = blockIdx.x * (TEAMS * STRETCH);
-    for (uint32_t i = 4 * threadIdx.x; i < TEAMS * STRETCH; i += 4 * KP_MLA_ROWS_THREADS) {
+    const uint32_t first = blockIdx.x * (TEAMS * SEGMENT);
+    for (uint32_t i = 4 * threadIdx.x; i < TEAMS * SEGMENT; i += 4 * KP_MLA_ROWS_THREADS) {
         uint4 key = make_uint4(l.none, l.none, l.none, l.none), slot = make_uint4(0, 0, 0, 0);
         if (first + i + 4 <= l.n) {
             key = *(const uint4 *)(l.keys + first + i);
@@ -152,22 +152,22 @@ static __device__ __forceinline__ const struct stretches *load_stretches(const s
     return &x;
 }
 
-/* What teams have of kv rows that began before their stretch, and that go on behind it. */
+/* What teams have of kv rows that began before their segment, and that go on after it. */
 struct ends {
-    float4 of[TEAMS][2][KP_MLA_ROWS_TEAM(576)][2];
+    float4 part[TEAMS][2][KP_MLA_ROWS_TEAM(576)][2];
 };
 static __device__ __forceinline__ struct ends *shared_ends(void) {
     __shared__ struct ends x;
     return &x;
 }
 
-/* Stretch s, thread c of its team; x_keys, x_slots: its part of the list; ends: of its team. */
+/* Segment s, thread c of its team; x_keys, x_slots: its part of the list; ends: of its team. */
 template <int TEAM, bool ONE>
-static __device__ __forceinline__ void walk(const struct kp_mla_bwd_rows *p, uint32_t s, int c, const uint32_t *x_keys,
-                                            const uint32_t *x_slots, const float *x_units,
-                                            float4 (*ends)[KP_MLA_ROWS_TEAM(576)][2]) {
+static __device__ __forceinline__ void sum_segment(const struct kp_mla_bwd_rows *p, uint32_t s, int c,
+                                                   const uint32_t *x_keys, const uint32_t *x_slots,
+                                                   const float *x_units, float4 (*ends)[KP_MLA_ROWS_TEAM(576)][2]) {
     const struct list l = list_of(p);
-    const struct stretch own = stretch_of(&l, s, STRETCH);
+    const struct segment own = segment_of(&l, s, SEGMENT);
     const uint32_t topk = (uint32_t)p->bwd.in.topk, blocks = (uint32_t)p->bwd.head_blocks;
     const int64_t n_rows = p->n * blocks;
     const uint4 *rows = (const uint4 *)p->bwd.pairs + c;
@@ -178,16 +178,16 @@ static __device__ __forceinline__ void walk(const struct kp_mla_bwd_rows *p, uin
     int before = began_before(&l, &own, key);
     float sum[8] = {0, 0, 0, 0, 0, 0, 0, 0};
 #pragma unroll 1
-    for (uint32_t at = 0; at < own.end - own.from; at += AHEAD) {
-        if (x_keys[at + AHEAD - 1] == key) {
-            add_slots<TEAM, true, ONE>(sum, rows, units, x_slots + at, x_units + at, keys, key, topk, blocks);
+    for (uint32_t slot = 0; slot < own.end - own.from; slot += AHEAD) {
+        if (x_keys[slot + AHEAD - 1] == key) {
+            add_slots<TEAM, true, ONE>(sum, rows, units, x_slots + slot, x_units + slot, keys, key, topk, blocks);
             continue;
         }
 #pragma unroll
-        for (uint32_t u = 0; u < AHEAD; u++) keys[u] = x_keys[at + u];
+        for (uint32_t u = 0; u < AHEAD; u++) keys[u] = x_keys[slot + u];
 #pragma unroll 1
         for (;;) { /* a run of slots after the other */
-            add_slots<TEAM, false, ONE>(sum, rows, units, x_slots + at, x_units + at, keys, key, topk, blocks);
+            add_slots<TEAM, false, ONE>(sum, rows, units, x_slots + slot, x_units + slot, keys, key, topk, blocks);
             if (keys[AHEAD - 1] == key) break;
             if (before)
                 store_part_at(ends[0][c], sum);
@@ -216,20 +216,20 @@ static __device__ __forceinline__ void add_part(float sum[8], const float4 *part
     sum[4] += b.x, sum[5] += b.y, sum[6] += b.z, sum[7] += b.w;
 }
 
-/* After all of walk(): kv rows that go on behind the stretch of team t, where they begin, and for team 0 the one that
- * began before the CTA. */
+/* After all of sum_segment(): kv rows that go on after the segment of team t, where they begin, and for team 0 the
+ * one that began before the CTA. */
 template <int TEAM>
-static __device__ __forceinline__ void join_teams(const struct kp_mla_bwd_rows *p, uint32_t t, int c,
-                                                  const struct stretches *x, const struct ends *ends) {
+static __device__ __forceinline__ void fixup_teams(const struct kp_mla_bwd_rows *p, uint32_t t, int c,
+                                                   const struct segments *x, const struct ends *ends) {
     const struct list l = list_of(p);
-    const struct stretch own = stretch_of(&l, blockIdx.x, TEAMS * STRETCH);
+    const struct segment own = segment_of(&l, blockIdx.x, TEAMS * SEGMENT);
     const auto first = [&](uint32_t u) { return u < TEAMS ? x->keys[u][0] : own.end < l.n ? l.keys[own.end] : l.none; };
-    const auto last = [&](uint32_t u) { return x->keys[u][STRETCH - 1]; };
-    /* Team u and those behind it, as far as they have `key`; 1: so do CTAs behind this one. */
+    const auto last = [&](uint32_t u) { return x->keys[u][SEGMENT - 1]; };
+    /* Team u and those after it, as far as they have `key`; 1: so do CTAs after this one. */
     const auto add_on = [&](float sum[8], uint32_t u, uint32_t key) {
         for (; last(u) == key && first(u + 1) == key; u++) {
             if (u + 1 == TEAMS) return 1;
-            add_part(sum, ends->of[u + 1][0][c]);
+            add_part(sum, ends->part[u + 1][0][c]);
         }
         return 0;
     };
@@ -237,15 +237,15 @@ static __device__ __forceinline__ void join_teams(const struct kp_mla_bwd_rows *
     int before = key != l.none && (t ? last(t - 1) == key : began_before(&l, &own, key));
     if (t == 0 && before) {
         float sum[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-        add_part(sum, ends->of[0][0][c]);
+        add_part(sum, ends->part[0][0][c]);
         add_on(sum, 0, key);
         store_part_at(part_at(p, blockIdx.x, 0, TEAM, c), sum);
     }
-    before = before && last(t) == key; /* and it is all of the stretch */
+    before = before && last(t) == key; /* and it is all of the segment */
     key = last(t);
     if (before || key == l.none || first(t + 1) != key) return;
     float sum[8] = {0, 0, 0, 0, 0, 0, 0, 0};
-    add_part(sum, ends->of[t][1][c]);
+    add_part(sum, ends->part[t][1][c]);
     if (add_on(sum, t, key))
         store_part_at(part_at(p, blockIdx.x, 1, TEAM, c), sum);
     else

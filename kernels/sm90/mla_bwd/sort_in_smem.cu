@@ -46,11 +46,11 @@ static __device__ __forceinline__ uint32_t scan_all(uint32_t *x, uint32_t n) {
     for (uint32_t i = from; i < end; i++) sum += v[i].x + v[i].y + v[i].z + v[i].w;
     const uint32_t to_here = sum_to_lane(sum);
     const struct warp_sums warps = sum_warps(to_here, share);
-    uint32_t at = warps.before + to_here - sum;
+    uint32_t offset = warps.before + to_here - sum;
     for (uint32_t i = from; i < end; i++) {
         const uint4 own = v[i];
-        v[i] = make_uint4(at, at + own.x, at + own.x + own.y, at + own.x + own.y + own.z);
-        at += own.x + own.y + own.z + own.w;
+        v[i] = make_uint4(offset, offset + own.x, offset + own.x + own.y, offset + own.x + own.y + own.z);
+        offset += own.x + own.y + own.z + own.w;
     }
     __syncthreads();
     return warps.all;
@@ -60,7 +60,7 @@ static __device__ __forceinline__ uint32_t scan_all(uint32_t *x, uint32_t n) {
 
 /* What a CTA takes: queries of a chunk. */
 struct block {
-    uint32_t chunk, at, query, end;
+    uint32_t chunk, index, query, end;
 };
 /* A query's list; row: the first of its batch entry's, of all. */
 struct __align__(8) source {
@@ -87,7 +87,7 @@ static __device__ __forceinline__ void find_sources(const struct kp_mla_bwd_rows
 }
 /* A block's rounds: up to ROUND slots of one query each, `query` of the block. */
 struct round {
-    uint32_t query, at;
+    uint32_t query, slot;
 };
 /* Slots of a round: idx[u] of 4 neighbours. Where not valid, -1. */
 struct entries {
@@ -97,8 +97,8 @@ struct entries {
 /* The round's entries; r becomes the next round. */
 static __device__ __forceinline__ void load_entries(const struct kp_mla_bwd_rows *p, const struct block *b,
                                                     struct round *r, struct source *sources, struct entries *e) {
-    const uint32_t topk = (uint32_t)p->bwd.in.topk, t = r->at + EACH * threadIdx.x;
-    if (r->at == 0 && r->query % SOURCES == 0) find_sources(p, b, b->query + r->query, sources);
+    const uint32_t topk = (uint32_t)p->bwd.in.topk, t = r->slot + EACH * threadIdx.x;
+    if (r->slot == 0 && r->query % SOURCES == 0) find_sources(p, b, b->query + r->query, sources);
     const struct source s = sources[r->query % SOURCES];
     e->first = s.row << 16 | (r->query * topk + t);
     if (t + EACH <= s.n && ((uint64_t)s.idx & 15) == 0) {
@@ -111,8 +111,8 @@ static __device__ __forceinline__ void load_entries(const struct kp_mla_bwd_rows
 #pragma unroll
     for (uint32_t u = 0; u < EACH; u++)
         if ((uint32_t)e->idx[u] >= s.keys) e->idx[u] = -1;
-    r->at += ROUND;
-    if (r->at >= topk) r->at = 0, r->query++;
+    r->slot += ROUND;
+    if (r->slot >= topk) r->slot = 0, r->query++;
 }
 constexpr uint32_t NONE = ~0u;
 
@@ -133,7 +133,7 @@ static __device__ __forceinline__ uint32_t place_next(uint32_t address, int ther
 /* A round's slots, whatever rows they name, warp by warp and lane by lane. place: of the next slot of each row. */
 static __device__ __forceinline__ void order_round(const struct entries *e, uint32_t *place, uint32_t *ordered) {
     const uint32_t lane = threadIdx.x & 31, first = __shfl_sync(~0u, e->first, 0) + lane;
-    uint32_t row[EACH]; /* of the slot 32 u + lane behind the warp's first */
+    uint32_t row[EACH]; /* of the slot 32 u + lane after the warp's first */
 #pragma unroll
     for (uint32_t u = 0; u < EACH; u++) {
         row[u] = NONE;
@@ -149,11 +149,11 @@ static __device__ __forceinline__ void order_round(const struct entries *e, uint
         if (w != threadIdx.x / 32) continue;
 #pragma unroll
         for (uint32_t u = 0; u < EACH; u++) {
-            const uint32_t same = __match_any_sync(~0u, row[u]), before = __popc(same & ((1u << lane) - 1));
-            const uint32_t at = row[u] != NONE ? place[row[u]] + before : 0;
+            const uint32_t equal = __match_any_sync(~0u, row[u]), before = __popc(equal & ((1u << lane) - 1));
+            const uint32_t to = row[u] != NONE ? place[row[u]] + before : 0;
             __syncwarp();
-            if (row[u] != NONE) ordered[at] = row[u] << 16 | ((first & 0xffff) + 32 * u);
-            if (row[u] != NONE && before == 0) place[row[u]] = at + (uint32_t)__popc(same);
+            if (row[u] != NONE) ordered[to] = row[u] << 16 | ((first & 0xffff) + 32 * u);
+            if (row[u] != NONE && before == 0) place[row[u]] = to + (uint32_t)__popc(equal);
             __syncwarp();
         }
     }
@@ -164,9 +164,9 @@ static __device__ __forceinline__ int store_run(const uint32_t *ordered, uint32_
     int wrong = 0;
     for (uint32_t i = EACH * threadIdx.x; i < (n + 127) / 128 * 128; i += ROUND) { /* whole warps */
         const uint4 x = i < n ? *(const uint4 *)(ordered + i) : make_uint4(NONE, NONE, NONE, NONE);
-        uint32_t behind = __shfl_down_sync(~0u, x.x, 1);
-        if ((threadIdx.x & 31) == 31) behind = i + EACH < n ? ordered[i + EACH] : NONE;
-        if (i + EACH <= n) wrong |= x.x >= x.y || x.y >= x.z || x.z >= x.w || x.w >= behind;
+        uint32_t next_slot = __shfl_down_sync(~0u, x.x, 1);
+        if ((threadIdx.x & 31) == 31) next_slot = i + EACH < n ? ordered[i + EACH] : NONE;
+        if (i + EACH <= n) wrong |= x.x >= x.y || x.y >= x.z || x.z >= x.w || x.w >= next_slot;
         if (vectors && i + EACH <= n) {
             *(uint4 *)(run + i) = x;
         } else {
@@ -185,8 +185,8 @@ static __device__ __forceinline__ void order_block(const struct kp_mla_bwd_rows 
     const uint32_t blocks = (uint32_t)p->bwd.sort_blocks;
     __shared__ struct source sources[SOURCES];
     struct block b;
-    b.chunk = own / blocks, b.at = own - b.chunk * blocks;
-    b.query = min(queries_of(p, b.chunk), b.at * (uint32_t)p->block);
+    b.chunk = own / blocks, b.index = own - b.chunk * blocks;
+    b.query = min(queries_of(p, b.chunk), b.index * (uint32_t)p->block);
     b.end = min(queries_of(p, b.chunk), b.query + (uint32_t)p->block);
     uint32_t *ordered = x + counters;
     const uint32_t counter = (uint32_t)__cvta_generic_to_shared(x);
@@ -207,7 +207,7 @@ static __device__ __forceinline__ void order_block(const struct kp_mla_bwd_rows 
     r = {0, 0};
     load_entries(p, &b, &r, sources, &next);
     const uint32_t n = scan_all(x, counters);
-    uint4 *begins = (uint4 *)begins_of(p, b.chunk, b.at);
+    uint4 *begins = (uint4 *)begins_of(p, b.chunk, b.index);
     for (uint32_t i = threadIdx.x; i < counters / 8; i += THREADS) {
         const uint4 lo = ((const uint4 *)x)[2 * i], hi = ((const uint4 *)x)[2 * i + 1];
         begins[i] = make_uint4(lo.x | lo.y << 16, lo.z | lo.w << 16, hi.x | hi.y << 16, hi.z | hi.w << 16);
@@ -217,15 +217,15 @@ static __device__ __forceinline__ void order_block(const struct kp_mla_bwd_rows 
 #pragma unroll 1
     for (uint32_t k = 0; k < n_rounds; k++) {
         const struct entries now = next;
-        uint32_t at[EACH];
+        uint32_t to_place[EACH];
         load_entries(p, &b, &r, sources, &next);
         const uint32_t to = counter + 4 * (now.first >> 16);
 #pragma unroll
-        for (uint32_t u = 0; u < EACH; u++) at[u] = place_next(to + 4 * (uint32_t)now.idx[u], now.idx[u] >= 0);
-        __syncthreads(); /* the next round's places are behind these */
+        for (uint32_t u = 0; u < EACH; u++) to_place[u] = place_next(to + 4 * (uint32_t)now.idx[u], now.idx[u] >= 0);
+        __syncthreads(); /* the next round's places come after these */
 #pragma unroll
         for (uint32_t u = 0; u < EACH; u++)
-            if (now.idx[u] >= 0) ordered[at[u]] = ((uint32_t)now.idx[u] << 16) + now.first + u;
+            if (now.idx[u] >= 0) ordered[to_place[u]] = ((uint32_t)now.idx[u] << 16) + now.first + u;
     }
     __syncthreads();
     uint32_t *run = (uint32_t *)p->runs + b.chunk * p->list + b.query * topk;
@@ -259,7 +259,7 @@ static __device__ __forceinline__ struct task task_of(const struct kp_mla_bwd_ro
     return {chunk, row, min(each, all - row)};
 }
 
-/* The last of start[0 .. n] that is not behind `place`. */
+/* The last of start[0 .. n] that is not after `place`. */
 static __device__ __forceinline__ uint32_t last_start(const uint32_t *start, uint32_t n, uint32_t place) {
     uint32_t x = 0;
     for (uint32_t step = 1u << (31 - __clz((int)n)); step > 0; step /= 2)
@@ -278,8 +278,8 @@ static __device__ __forceinline__ void find_places(const struct kp_mla_bwd_rows 
     uint32_t block = threadIdx.x / rows, x = threadIdx.x % rows;
 #pragma unroll 8
     for (uint32_t i = threadIdx.x; i < rows * blocks; i += THREADS) {
-        const uint16_t *at = begins + block * counters + x; /* below 2^32: the cache holds them all */
-        to[x * pitch + block] = (uint32_t)(at[1] - at[0]) << 16 | at[0];
+        const uint16_t *begin = begins + block * counters + x; /* below 2^32: the cache holds them all */
+        to[x * pitch + block] = (uint32_t)(begin[1] - begin[0]) << 16 | begin[0];
         block += step_block, x += step_row;
         if (x >= rows) x -= rows, block++;
     }
@@ -292,12 +292,12 @@ static __device__ __forceinline__ void find_places(const struct kp_mla_bwd_rows 
 #pragma unroll 4
         for (uint32_t k = from; k < end; k++) sum += own[k] >> 16, begun += own[k] & 0xffff;
         const uint32_t to_here = sum_to_lane(sum);
-        uint32_t at = to_here - sum;
+        uint32_t offset = to_here - sum;
 #pragma unroll 4
         for (uint32_t k = from; k < end; k++) {
             const uint32_t z = own[k];
-            own[k] = at - (z & 0xffff);
-            at += z >> 16;
+            own[k] = offset - (z & 0xffff);
+            offset += z >> 16;
         }
         if (lane == 31) start[y] = to_here;
         if (y > 0) continue;
@@ -324,12 +324,12 @@ static __device__ __forceinline__ void place_pieces(const struct kp_mla_bwd_rows
     const uint32_t *runs = (const uint32_t *)p->runs + t->chunk * p->list;
     /* where its pieces begin and end is loaded for 32 of them at once */
 #pragma unroll 1
-    for (uint32_t at = warp; at < blocks; at += 32 * WARPS) {
-        const uint16_t *begins = begins_of(p, t->chunk, min(blocks - 1, at + lane * WARPS)) + t->row;
-        const uint32_t piece = at + lane * WARPS < blocks ? begins[0] | (uint32_t)begins[t->rows] << 16 : 0;
+    for (uint32_t first_block = warp; first_block < blocks; first_block += 32 * WARPS) {
+        const uint16_t *begins = begins_of(p, t->chunk, min(blocks - 1, first_block + lane * WARPS)) + t->row;
+        const uint32_t piece = first_block + lane * WARPS < blocks ? begins[0] | (uint32_t)begins[t->rows] << 16 : 0;
 #pragma unroll 1
-        for (uint32_t y = 0; y < 32 && at + y * WARPS < blocks; y++) {
-            const uint32_t block = at + y * WARPS, base = block * slots_of_block, *run = runs + base;
+        for (uint32_t y = 0; y < 32 && first_block + y * WARPS < blocks; y++) {
+            const uint32_t block = first_block + y * WARPS, base = block * slots_of_block, *run = runs + base;
             const uint32_t own = __shfl_sync(~0u, piece, (int)y), end = own >> 16;
             const uint32_t *own_to = to + (int32_t)(block - t->row * pitch);
 #pragma unroll 1
@@ -347,7 +347,7 @@ static __device__ __forceinline__ void place_pieces(const struct kp_mla_bwd_rows
 }
 
 /* The list of these rows, of which row + x begins at start[x]: keys and, where they are in `region`, slots. The list's
- * place 0 stands behind `skew` others in a vector, and in the region. */
+ * place 0 stands after `skew` others in a vector, and in the region. */
 static __device__ __forceinline__ void store_list(uint32_t *keys, uint32_t *slots, const uint32_t *region,
                                                   const uint32_t *start, uint32_t row, uint32_t rows, uint32_t skew) {
     const uint32_t n = start[rows];
@@ -377,7 +377,7 @@ static __device__ __forceinline__ void store_list(uint32_t *keys, uint32_t *slot
     }
 }
 
-/* Task `own` of all chunks'; what it is about is asked for anew behind a barrier, for want of registers. */
+/* Task `own` of all chunks'; what it is about is read anew after a barrier, for want of registers. */
 static __device__ __forceinline__ void merge_rows(const struct kp_mla_bwd_rows *p, uint32_t own, uint32_t *x) {
     __shared__ uint32_t again, first; /* own; the slots of all rows before */
     const uint32_t each = (uint32_t)p->share, pitch = (uint32_t)p->bwd.sort_blocks | 1;
@@ -403,7 +403,7 @@ static __device__ __forceinline__ void merge_rows(const struct kp_mla_bwd_rows *
         keys[i] = all_rows, slots[i] = 0; /* what is not valid */
 }
 
-/* CTAs, as many as the device works on at once, step by the grid's size: what is launched behind begins beside them. */
+/* CTAs, as many as the device works on at once, step by the grid's size: the next launch overlaps with them. */
 extern "C" __global__ void __launch_bounds__(THREADS, 3) CFG(const __grid_constant__ struct kp_mla_bwd_rows p) {
     extern __shared__ __align__(16) uint32_t x[];
     const uint32_t each = STEP == KP_MLA_SLOTS_ORDER ? (uint32_t)p.bwd.sort_blocks

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
- * Sparse MLA backward on Hopper: wgmma, f16 and bf16. An item of work is one query and up to 64 of its heads; a
- * tile is 64 of its slots. Persistent: CTA c takes items c, c + their number, ... Row states (lse, g, shift) come from
- * smxx/mla_bwd_prepare.cu; sums, sort and conversion are the steps around it (src/cuda/sparse/mla_bwd_steps.c). Another
- * schedule of the same work: lockstep.cu.
+ * Sparse MLA backward on Hopper: wgmma, f16 and bf16. A work tile is one query and up to 64 of its heads; a
+ * tile is 64 of its slots. Persistent: CTA c takes work tiles c, c + their number, ... Row states (lse, g, shift)
+ * come from smxx/mla_bwd_prepare.cu; sums, sort and conversion are the steps around it
+ * (src/cuda/sparse/mla_bwd_steps.c). Another schedule of the same work: lockstep.cu.
  *
  *   S = Q K^T     P' = 2^(scale log2(e) S - lse2)     dP = dO V^T     P = g P'     dS = scale P' (g dP - shift)
  *   dQ += dS K                            dKV = dS^T Q, and P^T dO in the first 512 columns
  *
- *   producer       q, dout --> Q, dO (slice x when dKV has let go of the last item's)     kv rows by index --> K
+ *   producer       q, dout --> Q, dO (slice x when dKV has released the last work tile's)     kv rows by index --> K
  *   compute 0, 1   S, then dP, of slots 32 w .. 32 w + 31, all heads --> P, dS --> shared memory
  *                  columns 256 w .. 256 w + 255 and 512 + 32 w .. 543 + 32 w of dQ, over all slots, in registers
  *   gradients      P^T, dS^T --> registers; dKV, 64 slots x 32 columns at a time, in two sets of sums --> memory
@@ -30,12 +30,12 @@
  *                        --> producers; slice 8 needs the later ones of both
  *   PD_FULL              8 warps of compute --> compute and gradients
  *   PD_FREE              8 warps of compute after dQ, 4 of gradients, P, dS being read --> compute
- *   named 1, 2           a warpgroup of compute: its item, sums of P' for dist
- *   named 3              gradients: their item
- *   named 4              producers: their item
+ *   named 1, 2           a warpgroup of compute: its work tile, sums of P' for dist
+ *   named 3              gradients: their work tile
+ *   named 4              producers: their work tile
  *   named 5              compute, f16: bounds of dS are left
- * Phases: a tile, for Q an item with at least one slot. Notes and mask of tile n are in place n % 2: they are rewritten
- * after K_FREE of n + 1, so after PD_FREE of n, which follows their last reading. */
+ * Phases: a tile, for Q a work tile with at least one slot. Notes and mask of tile n are in place n % 2: they are
+ * rewritten after K_FREE of n + 1, so after PD_FREE of n, which follows their last reading. */
 #include "kernels/sm90/mla_bwd/cells.h"
 #include "kernels/sm90/mla_bwd/specialized_gradients.h"
 
@@ -61,11 +61,11 @@ static __device__ __forceinline__ void score_tile(uint32_t shared, float x[16], 
                 if (first) mbar_wait(shared + Q_FULL + 2 * i, parity >> 1);
                 async_fence();
             }
-            const uint32_t at = slice_of(i) * SLICE;
+            const uint32_t offset = slice_of(i) * SLICE;
             wgmma_fence();
 #pragma unroll
             for (uint32_t kk = 0; kk < 4; kk++)
-                wgmma_ss_n32<TYPE, 0, 0>(x, desc_move(q, at + kk * 32), desc_move(k, at + kk * 32), 1);
+                wgmma_ss_n32<TYPE, 0, 0>(x, desc_move(q, offset + kk * 32), desc_move(k, offset + kk * 32), 1);
             wgmma_commit();
         }
         wgmma_wait(0);
@@ -93,13 +93,13 @@ template <int W> static __device__ __forceinline__ void start_dp(uint32_t shared
 }
 
 template <int W> static __device__ __forceinline__ void compute(const struct kp_mla_bwd *p, uint32_t shared) {
-    uint32_t parity = 0; /* bit 0: of tiles, bit 1: of items with tiles */
-    for (uint32_t item = 0; has_item(p, item); item++) {
-        named_sync(1 + W, 128); /* the last item's are read */
+    uint32_t parity = 0; /* bit 0: of tiles, bit 1: of work tiles with slots */
+    for (uint32_t work = 0; has_work(p, work); work++) {
+        named_sync(1 + W, 128); /* the last work tile's are read */
         if ((threadIdx.x & 127) == 0) {
-            const count at = item_at(p, item);
-            const struct item w = work_of(p, at);
-            keep_rows<W>(p, at, &w, shared);
+            const count index = item_at(p, work);
+            const struct item w = work_of(p, index);
+            keep_rows<W>(p, index, &w, shared);
         }
         named_sync(1 + W, 128);
         const int tiles = (int)shared_load32(shared + ROWS_AT + 32 * W + 12);

@@ -43,26 +43,26 @@ static __device__ __forceinline__ void emit_tile(const struct kp_mla_bwd *p, con
     }
 }
 
-/* What is the same for all of an item's tiles: {where its gradients begin; the last tile's number plus one; the item's
- * number}. n: tiles before. The rows of pairs begin where tile 0 would have them. */
-static __device__ __forceinline__ void keep_sums(const struct kp_mla_bwd *p, uint32_t item, uint32_t n,
+/* What is the same for all of a work tile's tiles: {where its gradients begin; the last tile's number plus one; the
+ * item's number}. n: tiles before. The rows of pairs begin where tile 0 would have them. */
+static __device__ __forceinline__ void keep_sums(const struct kp_mla_bwd *p, uint32_t work, uint32_t n,
                                                  uint32_t shared) {
-    named_sync(3, 128); /* the last item's are read */
+    named_sync(3, 128); /* the last work tile's are read */
     if ((threadIdx.x & 127) == 0) {
-        const count at = item_at(p, item);
-        const struct item w = work_of(p, at);
-        const uint32_t tiles = (uint32_t)(slots_at(p, at, &w) + 63) / 64;
-        const uint64_t base = PAIRS ? p->pairs + 4 * (uint64_t)((at * p->in.topk - (int64_t)n * 64) * D)
+        const count index = item_at(p, work);
+        const struct item w = work_of(p, index);
+        const uint32_t tiles = (uint32_t)(slots_at(p, index, &w) + 63) / 64;
+        const uint64_t base = PAIRS ? p->pairs + 4 * (uint64_t)((index * p->in.topk - (int64_t)n * 64) * D)
                                     : p->sum.data + 4 * (uint64_t)(w.b * p->sum.batch);
-        keep4(shared + SUMS_AT, base, (uint64_t)item << 32 | (n + tiles));
+        keep4(shared + SUMS_AT, base, (uint64_t)work << 32 | (n + tiles));
     }
     named_sync(3, 128);
 }
 
 static __device__ __forceinline__ void gradients(const struct kp_mla_bwd *p, uint32_t shared) {
-    uint32_t n = 0; /* tiles of all items */
-    for (uint32_t item = 0; has_item(p, item); item = shared_load32(shared + SUMS_AT + 12) + 1) {
-        keep_sums(p, item, n, shared);
+    uint32_t n = 0; /* tiles of all work tiles */
+    for (uint32_t work = 0; has_work(p, work); work = shared_load32(shared + SUMS_AT + 12) + 1) {
+        keep_sums(p, work, n, shared);
 #pragma unroll 1
         for (; n != shared_load32(shared + SUMS_AT + 8); n++) {
             struct tile t;
@@ -71,8 +71,8 @@ static __device__ __forceinline__ void gradients(const struct kp_mla_bwd *p, uin
             t.q = slice_desc(shared + Q_AT, SLICE);
             t.n = n;
             mbar_wait(shared + PD_FULL, n & 1);
-            load_turned(t.probs, shared + P_AT);
-            load_turned(t.ds, shared + DS_AT);
+            load_transposed(t.probs, shared + P_AT);
+            load_transposed(t.ds, shared + DS_AT);
             find_target(p, &to, shared, shared + SUMS_AT, n, n & 1);
             emit_tile(p, &t, &to, shared);
         }

@@ -17,11 +17,11 @@
 
 static_assert(CTAS == 1 || TYPE == KP_BF16, "pairs have no room for sums of another scale");
 
-/* ---- the largest finite |Q| and |dO| of the item, of each warp's part. An infinity among them reaches all columns of
- * its head's slots by S or dP, or as 0 times itself one, whose neighbours need their own size. ---- */
+/* ---- the largest finite |Q| and |dO| of the work tile, of each warp's part. An infinity among them reaches all
+ * columns of its head's slots by S or dP, or as 0 times itself one, whose neighbours need their own size. ---- */
 
-/* uint32_t [2][4]: of Q, of dO; in the place of the posts, which only rows that are added have */
-constexpr uint32_t MOST_AT = (POSTS_AT + 15) / 16 * 16;
+/* uint32_t [2][4]: of Q, of dO; in the place of the checkpoints, which only rows that are added have */
+constexpr uint32_t MOST_AT = (CHECKPOINTS_AT + 15) / 16 * 16;
 static_assert(MOST_AT + 32 <= KP_MLA_BWD_SM90_SHARED(D), "the plan fits");
 /* The larger of x and the magnitudes of two 16-bit numbers, in the high half, with other bits below. */
 static __device__ __forceinline__ uint32_t most_of(uint32_t x, uint32_t pair) {
@@ -43,7 +43,7 @@ static __device__ __forceinline__ uint32_t finite_of(uint32_t pair) {
 }
 
 /* Of slices of Q (W = 0) or dO, the 16 bytes of this thread and those 2048 bytes further each time. Even: between
- * barriers 5 and 6 of an item's first tile, when nobody reads the last item's any more. */
+ * barriers 5 and 6 of a work tile's first tile, when no warp reads the last one's any more. */
 template <int W> static __device__ __forceinline__ void note_most(uint32_t shared, int first) {
     if (!first) return;
     const uint32_t from =
@@ -74,7 +74,7 @@ static __device__ __forceinline__ float noted_most(uint32_t shared, uint32_t k) 
 
 /* Where a lane stores what it has of slot g of its warp; slot g + 8 follows 16 D bytes further. */
 struct places {
-    uint64_t at;
+    uint64_t address;
     uint32_t off;       /* bit r: slot g + 8 r is not valid */
     float factor[2];    /* f16: 2^k of both */
     uint32_t exponents; /* pairs: row16_exponent of both slots for this CTA's heads, and for the other's, in bytes */
@@ -105,8 +105,8 @@ static __device__ __forceinline__ void begin_rows(const struct kp_mla_bwd *p, st
     if (p->dkv.data) to->off = shared_load32(notes) >> 31 | shared_load32(notes + 32) >> 31 << 1;
 }
 /* Slots g + 8 r get their bound and P^T and dS^T of them, registers 4 kk + 2 h + r, their power of two. sums: where
- * rows and units of the item begin is kept, tile: of the item, if the units are to be stored; note: the place of its
- * notes. */
+ * rows and units of the work tile begin is kept, tile: of it, if the units are to be stored; note: the place of its
+ * kv rows. */
 static __device__ __forceinline__ void bound_rows(struct places *to, struct tile *t, int r, uint32_t shared,
                                                   uint32_t sums, int tile, uint32_t note, int store) {
     const float q = noted_most(shared, 0), o = noted_most(shared, 1);
@@ -145,7 +145,7 @@ static __device__ __forceinline__ void begin_places(const struct kp_mla_bwd *p, 
 static __device__ __forceinline__ void find_places(const struct kp_mla_bwd *, struct places *to, uint32_t,
                                                    uint32_t sums, int tile, uint32_t, uint32_t half) {
     const uint32_t thread = (uint32_t)recompute((int)threadIdx.x), slot = 16 * (thread >> 5 & 3) + (thread >> 2 & 7);
-    to->at = address_of(kept(sums) + 64 * half + 16 * (thread & 3), 64 * (uint32_t)tile + slot, 2 * D);
+    to->address = address_of(kept(sums) + 64 * half + 16 * (thread & 3), 64 * (uint32_t)tile + slot, 2 * D);
 }
 
 /* Lane 4 g + t has d[4 j + 2 r + e]: slot g + 8 r, column 8 j + 2 t + e. */
@@ -156,7 +156,7 @@ static __device__ __forceinline__ void add_places(const float d[16], const struc
         uint32_t word[4];
 #pragma unroll
         for (int j = 0; j < 4; j++) word[j] = pack16(KP_F16, d[4 * j + 2 * r] * f, d[4 * j + 2 * r + 1] * f);
-        store_once4((char *)to->at + 2 * column + r * 16 * D, word, ~to->off >> r & 1);
+        store_once4((char *)to->address + 2 * column + r * 16 * D, word, ~to->off >> r & 1);
     }
 }
 #endif

@@ -8,9 +8,10 @@
  *            pass: index lists -> keys[1], B * SK for a slot that is not valid
  *   SCAN     counts --a CTA a chunk and digit--> scanned: what stands before of the digit; totals: how many it has
  *   SCATTER  the slots of COUNT, warp by warp and lane by lane: each goes to its digit's place, digit by digit
- *   WALK     segmented_sum.h, of all of a chunk's list: a team for each stretch --> sum, parts
- *   JOIN     a team for each stretch, of a CTA of WALK or of a warp that walks beside items, in which a kv row's slots
- *            begin and do not end: parts, in order --> + sum[kv row]. Launched early it needs nothing of the kernel
+ *   WALK     segmented_sum.h, of all of a chunk's list: a team for each segment --> sum, parts
+ *   JOIN     fixup: a team for each segment, of a CTA of WALK or of a warp of an overlapped sum, in which a kv row's
+ *            slots begin and do not end: parts, in order --> + sum[kv row]. Launched early it needs nothing of the
+ * kernel
  *            before, and ends after it
  *
  * Shared memory: COUNT 1 KiB, SCAN 32 bytes, SCATTER 41.1 KiB, WALK 30 KiB. */
@@ -26,14 +27,14 @@ static_assert(STEP <= KP_MLA_ROWS_SCATTER || THREADS == KP_MLA_ROWS_THREADS, "te
 
 /* ------------------------------------------------------------------ sort --------------------------- */
 
-/* What a CTA of COUNT or SCATTER takes: block `at` of a chunk of queries from `first` on, which have n slots. */
+/* What a CTA of COUNT or SCATTER takes: block `index` of a chunk of queries from `first` on, which have n slots. */
 struct block {
-    uint32_t chunk, at, first, n;
+    uint32_t chunk, index, first, n;
 };
 static __device__ __forceinline__ struct block own_block(const struct kp_mla_bwd_rows *p) {
     struct block x;
     x.chunk = blockIdx.x / (uint32_t)p->bwd.sort_blocks;
-    x.at = blockIdx.x - x.chunk * (uint32_t)p->bwd.sort_blocks;
+    x.index = blockIdx.x - x.chunk * (uint32_t)p->bwd.sort_blocks;
     const int64_t before = x.chunk * p->chunk;
     x.first = (uint32_t)(p->bwd.first + before); /* numbers of queries are below 2^31 */
     x.n = (uint32_t)(min(p->chunk, p->bwd.n - before) * p->bwd.in.topk);
@@ -63,7 +64,7 @@ static __device__ __forceinline__ uint32_t key_of(const struct kp_mla_bwd *p, ui
 /* Of the x-th round, the thread's slot. */
 static __device__ __forceinline__ uint32_t slot_at(const struct block *b, int x) {
     const uint32_t thread = threadIdx.x, warp = thread >> 5;
-    return b->at * KP_MLA_SORT_BLOCK + warp * (KP_MLA_SORT_BLOCK / SORT_WARPS) + 32 * (uint32_t)x + (thread & 31);
+    return b->index * KP_MLA_SORT_BLOCK + warp * (KP_MLA_SORT_BLOCK / SORT_WARPS) + 32 * (uint32_t)x + (thread & 31);
 }
 /* The thread's keys, of the pass that reads `from`: 0 or 1, in the first pass 1. */
 static __device__ __forceinline__ void load_keys(const struct kp_mla_bwd_rows *p, const struct block *b,
@@ -96,7 +97,7 @@ static __device__ __forceinline__ void count_block(const struct kp_mla_bwd_rows 
             if (slot_at(&b, x) < b.n) atomicAdd(&count[digit_of(p, key[x])], 1u);
     }
     __syncthreads();
-    table_of(q, p->counts, b.chunk)[threadIdx.x * (uint32_t)p->sort_blocks + b.at] = count[threadIdx.x];
+    table_of(q, p->counts, b.chunk)[threadIdx.x * (uint32_t)p->sort_blocks + b.index] = count[threadIdx.x];
 }
 
 /* The sum of x over the CTA, to all threads; *before: over the threads before. */
@@ -112,8 +113,8 @@ static __device__ __forceinline__ void scan_digit(const struct kp_mla_bwd_rows *
     const uint32_t blocks = (uint32_t)p->bwd.sort_blocks, first = blockIdx.x % DIGITS * blocks;
     const uint32_t *counts = table_of(p, p->bwd.counts, blockIdx.x / DIGITS) + first;
     uint32_t *to = table_of(p, p->scanned, blockIdx.x / DIGITS) + first, base = 0;
-    for (uint32_t at = 0; at < blocks; at += THREADS) {
-        const uint32_t i = at + threadIdx.x, own = i < blocks ? counts[i] : 0;
+    for (uint32_t start = 0; start < blocks; start += THREADS) {
+        const uint32_t i = start + threadIdx.x, own = i < blocks ? counts[i] : 0;
         uint32_t before;
         const uint32_t all = sum_all(own, &before);
         if (i < blocks) to[i] = base + before;
@@ -131,7 +132,7 @@ static __device__ __forceinline__ void scatter_block(const struct kp_mla_bwd_row
     const uint32_t thread = threadIdx.x, lane = thread & 31, warp = thread >> 5;
     const int to = (p->from + 1) & 1;                 /* -1 -> 0, 0 -> 1, 1 -> 0 */
     uint32_t key[ROUNDS], slot[ROUNDS], rank[ROUNDS]; /* rank: among the warp's of the same digit */
-    const uint32_t at = table_of(q, q->scanned, b.chunk)[thread * (uint32_t)p->sort_blocks + b.at];
+    const uint32_t base = table_of(q, q->scanned, b.chunk)[thread * (uint32_t)p->sort_blocks + b.index];
     const uint32_t total = ((const uint32_t *)q->totals)[b.chunk * DIGITS + thread];
     load_keys(q, &b, key);
     const uint32_t *slots = list_at(q, p->slots[p->from & 1], &b);
@@ -143,27 +144,27 @@ static __device__ __forceinline__ void scatter_block(const struct kp_mla_bwd_row
 #pragma unroll
     for (int x = 0; x < ROUNDS; x++) {
         const int there = slot_at(&b, x) < b.n;
-        const uint32_t digit = digit_of(p, key[x]), same = __match_any_sync(~0u, there ? digit : DIGITS);
+        const uint32_t digit = digit_of(p, key[x]), equal = __match_any_sync(~0u, there ? digit : DIGITS);
         const uint32_t others = place[warp][digit];
-        rank[x] = others + (uint32_t)__popc(same & ((1u << lane) - 1));
+        rank[x] = others + (uint32_t)__popc(equal & ((1u << lane) - 1));
         __syncwarp();
-        if (there && lane == (uint32_t)__ffs((int)same) - 1) place[warp][digit] = others + (uint32_t)__popc(same);
+        if (there && lane == (uint32_t)__ffs((int)equal) - 1) place[warp][digit] = others + (uint32_t)__popc(equal);
         __syncwarp();
     }
     __syncthreads();
-    uint32_t all = 0, here, smaller;
+    uint32_t all = 0, own, smaller;
     for (uint32_t w = 0; w < SORT_WARPS; w++) all += place[w][thread];
-    sum_all(all, &here);
+    sum_all(all, &own);
     sum_all(total, &smaller);
-    away[thread] = smaller + at - here;
-    place_warps(place, here);
+    away[thread] = smaller + base - own;
+    place_warps(place, own);
     __syncthreads();
 #pragma unroll
     for (int x = 0; x < ROUNDS; x++)
         if (slot_at(&b, x) < b.n) ordered[place[warp][digit_of(p, key[x])] + rank[x]] = make_uint2(key[x], slot[x]);
     __syncthreads();
     uint32_t *keys_to = list_at(q, p->keys[to], &b), *slots_to = list_at(q, p->slots[to], &b);
-    for (uint32_t i = thread; i < KP_MLA_SORT_BLOCK && b.at * KP_MLA_SORT_BLOCK + i < b.n; i += SORT_THREADS) {
+    for (uint32_t i = thread; i < KP_MLA_SORT_BLOCK && b.index * KP_MLA_SORT_BLOCK + i < b.n; i += SORT_THREADS) {
         const uint2 y = ordered[i];
         const uint32_t target = away[digit_of(p, y.x)] + i;
         keys_to[target] = y.x;
@@ -173,22 +174,22 @@ static __device__ __forceinline__ void scatter_block(const struct kp_mla_bwd_row
 
 /* ------------------------------------------------------------------ join --------------------------- */
 
-/* The last stretch that begins with this key; stretch `at` does. */
-static __device__ __forceinline__ uint32_t last_of_key(const struct list *l, uint32_t key, uint32_t at) {
-    const uint32_t n = stretches_of(l);
+/* The last segment that begins with this key; `segment` does. */
+static __device__ __forceinline__ uint32_t last_of_key(const struct list *l, uint32_t key, uint32_t segment) {
+    const uint32_t n = n_segments_of(l);
     uint32_t step = 1;
-    for (; at + step < n && l->keys[(at + step) * l->length] == key; step *= 2) at += step;
+    for (; segment + step < n && l->keys[(segment + step) * l->length] == key; step *= 2) segment += step;
     for (; step > 0; step /= 2)
-        if (at + step < n && l->keys[(at + step) * l->length] == key) at += step;
-    return at;
+        if (segment + step < n && l->keys[(segment + step) * l->length] == key) segment += step;
+    return segment;
 }
 
-template <int TEAM> static __device__ __forceinline__ void join(const struct kp_mla_bwd_rows *p, uint32_t s, int c) {
+template <int TEAM> static __device__ __forceinline__ void fixup(const struct kp_mla_bwd_rows *p, uint32_t s, int c) {
     const struct list l = list_of(p);
-    const struct stretch own = stretch_of(&l, s, l.length);
+    const struct segment own = segment_of(&l, s, l.length);
     const uint32_t key = l.keys[own.end - 1];
     if (key == l.none || !goes_on(&l, &own, key)) return;
-    if (l.keys[own.from] == key && began_before(&l, &own, key)) return; /* a stretch before has it */
+    if (l.keys[own.from] == key && began_before(&l, &own, key)) return; /* a segment before has it */
     const uint32_t last = last_of_key(&l, key, s + 1);
     float sum[8] = {0, 0, 0, 0, 0, 0, 0, 0};
 #pragma unroll 4
@@ -196,21 +197,21 @@ template <int TEAM> static __device__ __forceinline__ void join(const struct kp_
     add_to_sum(&p->bwd, key, sum, c);
 }
 
-template <int DIM> static __device__ __forceinline__ void take_stretch(const struct kp_mla_bwd_rows *p) {
+template <int DIM> static __device__ __forceinline__ void run_step(const struct kp_mla_bwd_rows *p) {
     constexpr int TEAM = KP_MLA_ROWS_TEAM(DIM);
     const uint32_t team = threadIdx.x / TEAM, s = blockIdx.x * TEAMS + team;
     const int c = (int)threadIdx.x % TEAM;
     if (STEP == KP_MLA_ROWS_WALK) {
         struct ends *ends = shared_ends();
-        const struct stretches *x = load_stretches(p);
+        const struct segments *x = load_segments(p);
         if (team < TEAMS && p->bwd.head_blocks == 1)
-            walk<TEAM, true>(p, s, c, x->keys[team], x->slots[team], x->units[team], ends->of[team]);
+            sum_segment<TEAM, true>(p, s, c, x->keys[team], x->slots[team], x->units[team], ends->part[team]);
         else if (team < TEAMS)
-            walk<TEAM, false>(p, s, c, x->keys[team], x->slots[team], x->units[team], ends->of[team]);
+            sum_segment<TEAM, false>(p, s, c, x->keys[team], x->slots[team], x->units[team], ends->part[team]);
         __syncthreads();
-        if (team < TEAMS) join_teams<TEAM>(p, team, c, x, ends);
+        if (team < TEAMS) fixup_teams<TEAM>(p, team, c, x, ends);
     } else {
-        if (team < TEAMS && (uint64_t)s * (uint64_t)p->stretch < (uint64_t)p->n) join<TEAM>(p, s, c);
+        if (team < TEAMS && (uint64_t)s * (uint64_t)p->stretch < (uint64_t)p->n) fixup<TEAM>(p, s, c);
     }
 }
 
@@ -222,8 +223,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) CFG(const __grid_constant_
     else if (STEP == KP_MLA_ROWS_SCATTER)
         scatter_block(&p);
     else if (p.bwd.in.dim_qk == 576)
-        take_stretch<576>(&p);
+        run_step<576>(&p);
     else
-        take_stretch<512>(&p);
+        run_step<512>(&p);
     if (STEP == KP_MLA_ROWS_JOIN) grid_wait();
 }
