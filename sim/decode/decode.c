@@ -140,9 +140,6 @@ uint32_t sim_source(struct sim_decoder *d, const struct ptx_operand *o, unsigned
         if (sim_special_wide(special) != wide || bits < 32) sim_refuse(d, "%s as %u bits", o->text, bits);
         return sim_constant(d, SIM_SPECIAL, (uint64_t)special, wide);
     }
-    case PTX_LABEL:
-        if (!strcmp(o->text, "WARP_SZ")) return sim_constant(d, SIM_VALUE, 32, wide);
-        break;
     default: break;
     }
     sim_refuse(d, "operand %d cannot be a source", (int)(o - d->o));

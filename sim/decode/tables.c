@@ -68,5 +68,7 @@ const struct sim_grammar sim_grammars[] = {
     SAME(griddepcontrol),
     SAME(createpolicy),
     {"clusterlaunchcontrol", sim_decode_launch_control},
+    {"call_vprintf", sim_decode_print},
+    {"call_assertfail", sim_decode_assertion},
 };
 const uint32_t sim_n_grammars = sizeof sim_grammars / sizeof *sim_grammars;

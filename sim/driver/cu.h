@@ -22,7 +22,10 @@ enum {
     R_NOT_READY = 600,
     R_ILLEGAL_ADDRESS = 700,
     R_OUT_OF_RESOURCES = 701,
+    R_ALREADY_REGISTERED = 712,
+    R_NOT_REGISTERED = 713,
     R_LAUNCH_FAILED = 719,
+    R_TOO_LARGE_TOGETHER = 720,
     R_NOT_SUPPORTED = 801,
     R_CAPTURE_UNSUPPORTED = 900,
     R_CAPTURE_INVALIDATED = 901,
@@ -73,6 +76,23 @@ struct cu_fill_node {
     size_t pitch;
     unsigned value, element;
     size_t width, height;
+};
+struct cu_host_node {
+    void (*function)(void *);
+    void *data;
+};
+enum { MEMORY_HOST = 1, MEMORY_DEVICE, MEMORY_ARRAY, MEMORY_UNIFIED };
+struct cu_copy_end {
+    size_t x_bytes, y, z, level;
+    int type;
+    void *host;
+    unsigned long long device;
+    void *array, *reserved;
+    size_t pitch, height;
+};
+struct cu_copy_node {
+    struct cu_copy_end from, to;
+    size_t width_bytes, height, depth;
 };
 struct sim_context {
     int device, fault; /* fault: a kernel that was ended: every later call returns it */

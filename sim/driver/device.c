@@ -87,6 +87,7 @@ static const struct {
     {R_INVALID_PTX, "CUDA_ERROR_INVALID_PTX", "a PTX text that the simulator does not understand"},
     {R_NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
     {R_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
+    {R_TOO_LARGE_TOGETHER, "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE", "too many blocks in cooperative launch"},
     {R_OUT_OF_RESOURCES, "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES", "too many resources requested for launch"},
     {R_NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
     {R_LAUNCH_FAILED, "CUDA_ERROR_LAUNCH_FAILED", "the simulator found faults of a kernel (see its report)"},
@@ -147,29 +148,50 @@ SIM_API cuDeviceTotalMem_v2(size_t *bytes, int device) {
     *bytes = profile->bytes;
     return device >= 0 && device < n_devices ? R_SUCCESS : R_INVALID_DEVICE;
 }
+/* What all chips have alike, and what this simulator has: no textures, memory that is the host's. */
+static const struct {
+    int attribute, value;
+} constants[] = {
+    {1, 1024},     {2, 1024},       {3, 1024},   {4, 64},   {5, INT32_MAX}, {6, 65535}, {7, 65535},
+    {8, 48 << 10}, /* shared memory of a block that asks for nothing */
+    {9, 64 << 10}, /* constant memory */
+    {10, 32},      {11, INT32_MAX}, {12, 65536}, {14, 512}, {15, 1},        {17, 0},    {18, 0},
+    {19, 1}, /* kernels name pinned memory */
+    {20, 0},       {31, 1},         {32, 0},     {34, 0},   {35, 0},        {40, 2},    {41, 1},
+    {50, 0},       {51, 32},        {78, 1},     {79, 1},   {80, 1},        {83, 1},    {84, 0},
+    {85, 0},       {86, 0},         {87, 2},     {88, 0},   {89, 1},        {90, 1},    {91, 1},
+    {92, 0},       {93, 0},         {95, 1},     {96, 0},   {98, 0},        {99, 1},    {100, 0},
+    {101, 0},      {102, 0},        {103, 0},    {108, 0},  {109, 0},       {110, 0},   {111, 1024},
+    {112, 0},      {113, 0},        {114, 0},    {115, 1},  {116, 0},       {117, 0},   {118, 0},
+    {119, 0},      {121, 0},        {122, 0},    {125, 0},  {129, 1},
+};
 SIM_API cuDeviceGetAttribute(int *value, int attribute, int device);
 SIM_API cuDeviceGetAttribute(int *value, int attribute, int device) {
     ENTER
     if (device < 0 || device >= n_devices) return R_INVALID_DEVICE;
-    switch (attribute) {
-    case 1: *value = 1024; break; /* threads of a block */
-    case 8: *value = 48 << 10; break;
-    case 10: *value = 32; break;
-    case 13: *value = profile->clock_khz; break;
-    case 16: *value = (int)sim_setting("ATTNSIM_SMS", profile->n_sms); break;
-    case 36: *value = profile->memory_clock_khz; break;
-    case 37: *value = profile->bus_bits; break;
-    case 38: *value = profile->l2_bytes; break;
-    case 39: *value = profile->warps_per_sm * 32; break;
-    case 75: *value = profile->major; break;
-    case 76: *value = profile->minor; break;
-    case 81: *value = profile->shared_per_sm; break;
-    case 82: *value = profile->registers_per_sm; break;
-    case 115: *value = 1; break; /* memory pools */
-    case 97: *value = profile->shared_per_block; break;
-    default: return R_INVALID_VALUE;
+    switch (attribute) { /* of the profile */
+    case 13: *value = profile->clock_khz; return R_SUCCESS;
+    case 16: *value = (int)sim_setting("ATTNSIM_SMS", profile->n_sms); return R_SUCCESS;
+    case 33: *value = device; return R_SUCCESS; /* number of the bus */
+    case 36: *value = profile->memory_clock_khz; return R_SUCCESS;
+    case 37: *value = profile->bus_bits; return R_SUCCESS;
+    case 38: *value = profile->l2_bytes; return R_SUCCESS;
+    case 39: *value = profile->warps_per_sm * 32; return R_SUCCESS;
+    case 75: *value = profile->major; return R_SUCCESS;
+    case 76: *value = profile->minor; return R_SUCCESS;
+    case 81: *value = profile->shared_per_sm; return R_SUCCESS;
+    case 82: *value = profile->registers_per_sm; return R_SUCCESS;
+    case 97: *value = profile->shared_per_block; return R_SUCCESS;
+    case 106: *value = profile->warps_per_sm / 2; return R_SUCCESS; /* blocks of a multiprocessor */
+    case 120: *value = profile->major >= 9; return R_SUCCESS;       /* clusters */
+    default: break;
     }
-    return R_SUCCESS;
+    for (size_t i = 0; i < sizeof constants / sizeof *constants; i++)
+        if (constants[i].attribute == attribute) {
+            *value = constants[i].value;
+            return R_SUCCESS;
+        }
+    return R_INVALID_VALUE;
 }
 SIM_API cuDevicePrimaryCtxRetain(struct sim_context **context, int device);
 SIM_API cuDevicePrimaryCtxRetain(struct sim_context **context, int device) {

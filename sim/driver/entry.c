@@ -13,12 +13,12 @@ enum { FOUND = 0, NOT_FOUND = 1 };
 static void *own_symbol(const char *name) {
     Dl_info here;
     if (!dladdr((const void *)&own_symbol, &here)) return NULL;
-    void *self = dlopen(here.dli_fname, RTLD_NOW | RTLD_NOLOAD), *at = NULL;
+    void *self = dlopen(here.dli_fname, RTLD_NOW | RTLD_NOLOAD), *symbol = NULL;
     if (self) {
-        at = dlsym(self, name);
+        symbol = dlsym(self, name);
         dlclose(self);
     }
-    return at;
+    return symbol;
 }
 
 SIM_API cuGetProcAddress_v2(const char *name, void **out, int version, uint64_t flags, int *status);

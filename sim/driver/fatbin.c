@@ -1,39 +1,41 @@
 /* SPDX-License-Identifier: MIT
- * Finds the PTX text in an image: plain text, or the PTX entry of a fatbin, as it is or compressed by LZ4 or zstd. */
+ * Finds the PTX text in an image: plain text, or a PTX entry of a fatbin, as it is or compressed by LZ4 or zstd. Of
+ * several entries the one that fits the device best. */
 #include "driver/cu.h"
+#include "machine/device.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <zstd.h>
 
-enum { KIND_PTX = 1, LZ4 = 0x2000, ZSTD = 0x8000 };
+enum { KIND_PTX = 1, LZ4 = 0x2000, ZSTD = 0x8000, ONE_CHIP = 0x100000, ONE_FAMILY = 0x200000 };
 
-static uint64_t number(const unsigned char *at, size_t bytes) {
+static uint64_t number(const unsigned char *place, size_t bytes) {
     uint64_t v = 0;
-    memcpy(&v, at, bytes);
+    memcpy(&v, place, bytes);
     return v;
 }
 /* One LZ4 block: runs of literals and copies of what came before. 0 if it fills `out` exactly. */
 static int lz4(const unsigned char *in, size_t n, unsigned char *out, size_t room) {
     const unsigned char *end = in + n;
-    size_t at = 0;
+    size_t place = 0;
     while (in < end) {
         unsigned token = *in++;
         size_t literals = token >> 4, copied = token & 15, back;
         for (unsigned more = 255; literals >= 15 && more == 255 && in < end;) literals += more = *in++;
-        if (literals > (size_t)(end - in) || literals > room - at) return -1;
-        memcpy(out + at, in, literals);
-        at += literals, in += literals;
+        if (literals > (size_t)(end - in) || literals > room - place) return -1;
+        memcpy(out + place, in, literals);
+        place += literals, in += literals;
         if (in == end) break; /* the last run has no copy */
         if (end - in < 2) return -1;
         back = in[0] | (size_t)in[1] << 8, in += 2;
         for (unsigned more = 255; copied >= 15 && more == 255 && in < end;) copied += more = *in++;
         copied += 4;
-        if (!back || back > at || copied > room - at) return -1;
-        for (; copied; copied--, at++) out[at] = out[at - back]; /* the two may overlap */
+        if (!back || back > place || copied > room - place) return -1;
+        for (; copied; copied--, place++) out[place] = out[place - back]; /* the two may overlap */
     }
-    return at == room ? 0 : -1;
+    return place == room ? 0 : -1;
 }
 
 static char *entry_text(const unsigned char *entry, const char **why) {
@@ -58,6 +60,15 @@ static char *entry_text(const unsigned char *entry, const char **why) {
     return text;
 }
 
+/* 0: not for the device; else the larger, the newer the target, and of one target the form with more instructions. */
+static unsigned fitness(const unsigned char *entry) {
+    const unsigned target = (unsigned)number(entry + 28, 4), flags = (unsigned)number(entry + 40, 4);
+    const unsigned device = (unsigned)(sim_profile()->major * 10 + sim_profile()->minor);
+    if (target > device || (flags & ONE_CHIP && target != device)) return 0;
+    if (flags & ONE_FAMILY && target / 10 != device / 10) return 0;
+    return target * 4 + (flags & ONE_CHIP ? 3 : flags & ONE_FAMILY ? 2 : 1);
+}
+
 char *sim_image_text(const void *image, char *why, size_t why_bytes) {
     static const unsigned char magic[4] = {0x50, 0xed, 0x55, 0xba};
     const unsigned char *p = image;
@@ -72,15 +83,17 @@ char *sim_image_text(const void *image, char *why, size_t why_bytes) {
         if (text) memcpy(text, image, n + 1);
         return text;
     }
-    const unsigned char *end = p + number(p + 6, 2) + number(p + 8, 8);
-    snprintf(why, why_bytes, "the fatbin has no PTX");
+    const unsigned char *end = p + number(p + 6, 2) + number(p + 8, 8), *best = NULL;
+    const char *fault = NULL;
     for (p += number(p + 6, 2); p + 64 <= end;) {
         uint64_t header = number(p + 4, 4), bytes = number(p + 8, 8);
-        const char *fault = NULL;
-        if (number(p, 2) == KIND_PTX && (text = entry_text(p, &fault))) return text;
-        if (fault) snprintf(why, why_bytes, "%s", fault);
+        /* where none fits, the first one: its target is then what is refused */
+        if (number(p, 2) == KIND_PTX && (!best || fitness(p) > fitness(best))) best = p;
         if (!header) break;
         p += header + bytes;
     }
-    return NULL;
+    text = best ? entry_text(best, &fault) : NULL;
+    if (!text)
+        snprintf(why, why_bytes, "%s", fault ? fault : "no PTX in it, only machine code: build with code=compute_XX");
+    return text;
 }

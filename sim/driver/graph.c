@@ -168,6 +168,17 @@ SIM_API cuGraphInstantiateWithFlags(struct sim_graph_exec **out, struct sim_grap
     *out = e;
     return R_SUCCESS;
 }
+SIM_API cuGraphClone(struct sim_graph **out, struct sim_graph *g);
+SIM_API cuGraphClone(struct sim_graph **out, struct sim_graph *g) {
+    ENTER_CONTEXT
+    if (!out || !g) return R_INVALID_VALUE;
+    struct sim_graph *clone = calloc(1, sizeof *clone);
+    if (!clone) return R_OUT_OF_MEMORY;
+    for (uint32_t i = 0; i < g->n; i++)
+        sim_graph_append(clone, copy_of(&g->nodes[i]->task), g->nodes[i]->after, g->nodes[i]->n);
+    *out = clone;
+    return R_SUCCESS;
+}
 SIM_API cuGraphExecDestroy(struct sim_graph_exec *e);
 SIM_API cuGraphExecDestroy(struct sim_graph_exec *e) {
     ENTER_CONTEXT

@@ -68,7 +68,7 @@ const char *attnsim_report(uint64_t *count, int clear) {
 struct sim_kernel_call {
     struct sim_function *function;
     uint32_t grid[3], block[3], cluster[3], dynamic_bytes, shared_bytes, n_threads, n_warps;
-    uint8_t early;
+    uint8_t early, together;
     uint8_t params[];
 };
 void sim_call_free(struct sim_kernel_call *call) { free(call); }
@@ -80,6 +80,7 @@ struct sim_kernel_call *sim_call_copy(const struct sim_kernel_call *call) {
     return copy;
 }
 
+enum { WORKSPACE = 256 }; /* bytes of a cooperative launch: two words are known to be used */
 int sim_call_is_early(const struct sim_kernel_call *call) { return call->early; }
 static struct sim_launch launch_of(const struct sim_task *t) {
     const struct sim_kernel_call *call = t->call;
@@ -90,7 +91,10 @@ static struct sim_launch launch_of(const struct sim_task *t) {
                            .n_threads = call->n_threads,
                            .n_warps = call->n_warps,
                            .params = call->params,
-                           .when = &t->when};
+                           .when = &t->when,
+                           .together = call->together};
+    if (g.together && (g.workspace = sim_memory_alloc(t->context->device, WORKSPACE)) != 0)
+        memset((void *)(uintptr_t)g.workspace, 0, WORKSPACE);
     memcpy(g.grid, call->grid, sizeof g.grid);
     memcpy(g.block, call->block, sizeof g.block);
     memcpy(g.cluster, call->cluster, sizeof g.cluster);
@@ -107,13 +111,14 @@ int sim_calls_run(struct sim_context *context, const struct sim_task *tasks, con
         if (sim_enter("kernel", NULL)) return context->fault = R_ILLEGAL_ADDRESS; /* ATTNSIM_FAIL=kernel:n */
     }
     const struct sim_options *o = &launches[0].options;
-    if (n > 1 || (o->policy == SIM_RANDOM && o->threads == 1))
+    if (n > 1 || launches[0].together || (o->policy == SIM_RANDOM && o->threads == 1))
         sim_launches_run(list, n);
     else
         sim_launch_run(&launches[0]);
     for (uint32_t i = 0; i < n; i++) {
         struct sim_launch *g = &launches[i];
         if (atomic_load(&g->failed)) context->fault = R_LAUNCH_FAILED;
+        if (g->workspace) sim_memory_free(g->workspace);
         sim_coverage_save(g->program);
         sim_counts_end(g, sim_profile());
         atomic_fetch_add(&n_executed, atomic_load(&g->n_executed));
@@ -137,9 +142,7 @@ static int bad_shape(const struct cu_launch *c, const struct ptx_kernel *k, stru
     if (c->grid[0] > INT32_MAX || c->block[2] > 64) return R_INVALID_VALUE;
     for (unsigned i = 0; i < c->n_attributes; i++) switch (c->attributes[i].id) {
         case ATTRIBUTE_CLUSTER: memcpy(g->cluster, c->attributes[i].value.cluster, 12); break;
-        case ATTRIBUTE_COOPERATIVE: /* CTAs do not all live at once here */
-            if (c->attributes[i].value.cluster[0]) return R_NOT_SUPPORTED;
-            break;
+        case ATTRIBUTE_COOPERATIVE: g->together = c->attributes[i].value.cluster[0] != 0; break;
         case ATTRIBUTE_SERIALIZATION: g->early = c->attributes[i].value.cluster[0] != 0; break;
         case 0:
         case ATTRIBUTE_WINDOW:
@@ -171,6 +174,12 @@ static int make_call(const struct cu_launch *c, struct sim_function *f, void **p
     if (!call) return R_OUT_OF_MEMORY;
     int r = bad_shape(c, k, call);
     if (!r && (int64_t)c->shared_bytes > f->program->max_dynamic) r = R_INVALID_VALUE;
+    if (!r && call->together) { /* all CTAs at once */
+        const uint64_t ctas = (uint64_t)c->grid[0] * c->grid[1] * c->grid[2];
+        const int each = sim_occupancy(f, (int)call->n_threads, c->shared_bytes);
+        if (ctas > (uint64_t)each * (uint64_t)sim_setting("ATTNSIM_SMS", sim_profile()->n_sms))
+            r = R_TOO_LARGE_TOGETHER;
+    }
     call->function = f;
     call->dynamic_bytes = c->shared_bytes;
     call->shared_bytes = c->shared_bytes ? k->dynamic_at + c->shared_bytes : k->shared_bytes;
@@ -184,11 +193,13 @@ static int make_call(const struct cu_launch *c, struct sim_function *f, void **p
 }
 int sim_call_change(struct sim_kernel_call **call, const struct cu_kernel_node *to) {
     struct sim_kernel_call *old = *call;
-    struct cu_attribute attributes[2] = {{.id = ATTRIBUTE_CLUSTER}, {.id = ATTRIBUTE_SERIALIZATION}};
-    struct cu_launch c = {.shared_bytes = to->shared_bytes, .attributes = attributes, .n_attributes = old ? 2 : 0};
+    struct cu_attribute attributes[3] = {
+        {.id = ATTRIBUTE_CLUSTER}, {.id = ATTRIBUTE_SERIALIZATION}, {.id = ATTRIBUTE_COOPERATIVE}};
+    struct cu_launch c = {.shared_bytes = to->shared_bytes, .attributes = attributes, .n_attributes = old ? 3 : 0};
     if (old) {
         memcpy(attributes[0].value.cluster, old->cluster, sizeof old->cluster);
         attributes[1].value.cluster[0] = old->early;
+        attributes[2].value.cluster[0] = old->together;
     }
     memcpy(c.grid, to->grid, sizeof c.grid);
     memcpy(c.block, to->block, sizeof c.block);
@@ -209,6 +220,7 @@ int sim_call_set(struct sim_kernel_call *call, int id, const void *value) {
     if (r) return r;
     memcpy(call->cluster, changed.cluster, sizeof call->cluster);
     call->early = changed.early;
+    if (id == ATTRIBUTE_COOPERATIVE) call->together = changed.together;
     return r;
 }
 static int launch(struct sim_context *context, const struct cu_launch *c, struct sim_function *f, void **params,

@@ -174,3 +174,20 @@ SIM_API cuFuncGetAttribute(int *value, int attribute, struct sim_function *f) {
     }
     return R_SUCCESS;
 }
+/* CTAs of a multiprocessor, by threads and shared memory; machine code alone would tell registers. */
+int sim_occupancy(const struct sim_function *f, int threads, size_t dynamic_bytes) {
+    const struct sim_profile *p = sim_profile();
+    const struct ptx_kernel *k = f->program->kernel;
+    const size_t shared = 1024 + (dynamic_bytes ? k->dynamic_at + dynamic_bytes : k->shared_bytes);
+    const int warps = (threads + 31) / 32, most = p->warps_per_sm / 2; /* CTAs at most */
+    int n = warps ? p->warps_per_sm / warps : 0;
+    if ((size_t)p->shared_per_sm / shared < (size_t)n) n = (int)((size_t)p->shared_per_sm / shared);
+    return n < most ? n : most;
+}
+SIM_API cuOccupancyMaxActiveBlocksPerMultiprocessor(int *n, struct sim_function *f, int threads, size_t dynamic_bytes);
+SIM_API cuOccupancyMaxActiveBlocksPerMultiprocessor(int *n, struct sim_function *f, int threads, size_t dynamic_bytes) {
+    ENTER_CONTEXT
+    if (!n || !f || threads < 1) return R_INVALID_VALUE;
+    *n = threads > 1024 ? 0 : sim_occupancy(f, threads, dynamic_bytes);
+    return R_SUCCESS;
+}

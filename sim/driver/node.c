@@ -69,6 +69,47 @@ SIM_API cuGraphAddMemsetNode(struct sim_node **out, struct sim_graph *g, struct 
     int r = fill_task(f, owner, &t);
     return r ? r : add(g, after, n, t, out);
 }
+/* PTX-visible memory at either end is the host's; one row of bytes, no arrays. */
+static const void *end_of_copy(const struct cu_copy_end *e, size_t bytes) {
+    if (e->x_bytes || e->y || e->z || e->level || e->array) return NULL;
+    if (e->type == MEMORY_HOST) return e->host;
+    return (e->type == MEMORY_DEVICE || e->type == MEMORY_UNIFIED) && sim_memory_holds(e->device, bytes)
+               ? (const void *)(uintptr_t)e->device
+               : NULL;
+}
+SIM_API cuGraphAddMemcpyNode(struct sim_node **out, struct sim_graph *g, struct sim_node *const *after, size_t n,
+                             const struct cu_copy_node *c, struct sim_context *owner);
+SIM_API cuGraphAddMemcpyNode(struct sim_node **out, struct sim_graph *g, struct sim_node *const *after, size_t n,
+                             const struct cu_copy_node *c, struct sim_context *owner) {
+    ENTER_CONTEXT
+    if (!out || !g || !c || !owner || (n && !after)) return R_INVALID_VALUE;
+    if (c->height != 1 || c->depth != 1) return R_NOT_SUPPORTED;
+    const void *from = end_of_copy(&c->from, c->width_bytes), *to = end_of_copy(&c->to, c->width_bytes);
+    if (!from || !to) return R_INVALID_VALUE;
+    return add(g, after, n,
+               (struct sim_task){.kind = SIM_TASK_COPY,
+                                 .context = owner,
+                                 .to = (void *)(uintptr_t)to,
+                                 .from = from,
+                                 .bytes = c->width_bytes},
+               out);
+}
+SIM_API cuGraphAddHostNode(struct sim_node **out, struct sim_graph *g, struct sim_node *const *after, size_t n,
+                           const struct cu_host_node *h);
+SIM_API cuGraphAddHostNode(struct sim_node **out, struct sim_graph *g, struct sim_node *const *after, size_t n,
+                           const struct cu_host_node *h) {
+    ENTER_CONTEXT
+    if (!out || !g || !h || !h->function || (n && !after)) return R_INVALID_VALUE;
+    return add(g, after, n,
+               (struct sim_task){.kind = SIM_TASK_HOST, .context = context, .function = h->function, .data = h->data},
+               out);
+}
+SIM_API cuGraphAddEmptyNode(struct sim_node **out, struct sim_graph *g, struct sim_node *const *after, size_t n);
+SIM_API cuGraphAddEmptyNode(struct sim_node **out, struct sim_graph *g, struct sim_node *const *after, size_t n) {
+    ENTER_CONTEXT
+    if (!out || !g || (n && !after)) return R_INVALID_VALUE;
+    return add(g, after, n, (struct sim_task){.kind = SIM_TASK_FILL, .context = context, .element = 1}, out);
+}
 SIM_API cuGraphKernelNodeSetAttribute(struct sim_node *node, int id, const void *value);
 SIM_API cuGraphKernelNodeSetAttribute(struct sim_node *node, int id, const void *value) {
     ENTER_CONTEXT

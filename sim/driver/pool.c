@@ -18,12 +18,12 @@ static struct sim_pool by_default[N_POOLS];
     struct sim_context *context = NULL;                                                                                \
     int r_ = sim_enter(__func__, &context);                                                                            \
     if (r_) return r_;
-static struct sim_stream *of(void *handle) { return (uintptr_t)handle < 4 ? NULL : handle; }
+static struct sim_stream *find_stream(void *handle) { return (uintptr_t)handle < 4 ? NULL : handle; }
 
 SIM_API cuMemAllocAsync(uint64_t *at, size_t bytes, void *stream);
 SIM_API cuMemAllocAsync(uint64_t *at, size_t bytes, void *stream) {
     ENTER_CONTEXT
-    struct sim_stream *s = of(stream);
+    struct sim_stream *s = find_stream(stream);
     if (!at || !bytes) return R_INVALID_VALUE;
     if (s && s->capture.graph) return R_NOT_SUPPORTED;
     if (bytes > sim_profile()->bytes - sim_memory_used(context->device)) return R_OUT_OF_MEMORY;
@@ -35,7 +35,7 @@ SIM_API cuMemAllocAsync(uint64_t *at, size_t bytes, void *stream) {
 SIM_API cuMemFreeAsync(uint64_t at, void *stream);
 SIM_API cuMemFreeAsync(uint64_t at, void *stream) {
     ENTER_CONTEXT
-    struct sim_stream *s = of(stream);
+    struct sim_stream *s = find_stream(stream);
     const struct sim_block *b = sim_memory_find(at);
     if (s && s->capture.graph) return R_NOT_SUPPORTED;
     if (!b || b->freed || b->at != at) return R_INVALID_VALUE;

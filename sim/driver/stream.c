@@ -67,6 +67,10 @@ static void place_in_order(struct sim_stream *s, struct sim_task *t) {
         sim_stream_went_on(s, &t->event->stamp);
         return;
     }
+    if (t->kind == SIM_TASK_HOST) {
+        mine->last.known = 0;
+        return;
+    }
     if (t->kind == SIM_TASK_LAUNCH && mine->last.known && sim_call_is_early(t->call)) {
         t->when.before = mine->last.before;
         t->when.handed = mine->last.after;
@@ -119,21 +123,27 @@ static int await(uint64_t id, uint64_t place) {
 
 int sim_task_run(struct sim_task *t) {
     if (t->context->fault) return t->context->fault;
-    int touches = t->kind != SIM_TASK_LAUNCH && t->kind != SIM_TASK_RECORD && t->kind != SIM_TASK_WAIT;
+    int touches = t->kind != SIM_TASK_LAUNCH && t->kind != SIM_TASK_RECORD && t->kind != SIM_TASK_WAIT &&
+                  t->kind != SIM_TASK_HOST;
     int found = touches && touch(t);
     switch (t->kind) {
     case SIM_TASK_LAUNCH: return sim_calls_run(t->context, t, NULL, 1);
     case SIM_TASK_COPY: memmove(t->to, t->from, t->bytes); break;
     case SIM_TASK_FILL:
+        if (!t->bytes) break; /* an empty node of a graph */
         if (t->element == 1)
             memset(t->to, (int)t->value, t->bytes);
         else
-            for (size_t i = 0; i < t->bytes; i++) memcpy((char *)t->to + 4 * i, &t->value, 4);
+            for (size_t i = 0; i < t->bytes; i++) memcpy((char *)t->to + t->element * i, &t->value, t->element);
         break;
     case SIM_TASK_RECORD: t->event->nanoseconds = now(); break;
     case SIM_TASK_WAIT: return await(t->stream, t->place);
     case SIM_TASK_ALLOC: break;
     case SIM_TASK_FREE: sim_memory_free((uint64_t)(uintptr_t)t->to); break;
+    case SIM_TASK_HOST: /* the host knows from here on what the stream has done */
+        sim_stamp_join(&sim_host_stamp, &t->when.before);
+        t->function(t->data);
+        break;
     }
     return found ? R_LAUNCH_FAILED : R_SUCCESS;
 }
@@ -314,7 +324,7 @@ int sim_capture_forbids(void) {
     int r_ = sim_enter(__func__, &context);                                                                            \
     if (r_) return r_;
 /* The legacy and the per-thread default stream have small numbers for handles. */
-static struct sim_stream *of(void *handle) { return (uintptr_t)handle < 4 ? NULL : handle; }
+static struct sim_stream *find_stream(void *handle) { return (uintptr_t)handle < 4 ? NULL : handle; }
 
 SIM_API cuStreamCreateWithPriority(struct sim_stream **out, unsigned flags, int priority);
 SIM_API cuStreamCreateWithPriority(struct sim_stream **out, unsigned flags, int priority) {
@@ -340,7 +350,7 @@ SIM_API cuStreamCreate(struct sim_stream **out, unsigned flags) {
 SIM_API cuStreamDestroy_v2(struct sim_stream *s);
 SIM_API cuStreamDestroy_v2(struct sim_stream *s) { /* what it holds is still done */
     ENTER_CONTEXT
-    if (!of(s)) return R_INVALID_HANDLE;
+    if (!find_stream(s)) return R_INVALID_HANDLE;
     sim_streams_lock();
     while (s->n) stream_step(s);
     struct sim_stream **link = &streams;
@@ -354,19 +364,19 @@ SIM_API cuStreamDestroy_v2(struct sim_stream *s) { /* what it holds is still don
 SIM_API cuStreamGetId(void *stream, unsigned long long *id);
 SIM_API cuStreamGetId(void *stream, unsigned long long *id) {
     ENTER_CONTEXT
-    *id = of(stream) ? of(stream)->id : (unsigned long long)(uintptr_t)stream;
+    *id = find_stream(stream) ? find_stream(stream)->id : (unsigned long long)(uintptr_t)stream;
     return R_SUCCESS;
 }
 SIM_API cuStreamGetFlags(void *stream, unsigned *flags);
 SIM_API cuStreamGetFlags(void *stream, unsigned *flags) {
     ENTER_CONTEXT
-    *flags = of(stream) ? of(stream)->flags : 0;
+    *flags = find_stream(stream) ? find_stream(stream)->flags : 0;
     return R_SUCCESS;
 }
 SIM_API cuStreamSynchronize(void *stream);
 SIM_API cuStreamSynchronize(void *stream) {
     ENTER_CONTEXT
-    struct sim_stream *s = of(stream);
+    struct sim_stream *s = find_stream(stream);
     int r = sim_capture_forbids();
     if (r) return r;
     if (!s) {
@@ -383,13 +393,22 @@ SIM_API cuStreamSynchronize(void *stream) {
 SIM_API cuStreamQuery(void *stream);
 SIM_API cuStreamQuery(void *stream) {
     ENTER_CONTEXT
-    struct sim_stream *s = of(stream);
+    struct sim_stream *s = find_stream(stream);
     sim_streams_lock();
     int busy = s && s->n;
     if (busy) stream_step(s); /* a program that polls gets on */
     if (!busy) sim_host_waited(s, context);
     sim_streams_unlock();
     return busy ? R_NOT_READY : take_result(context);
+}
+
+SIM_API cuLaunchHostFunc(void *stream, void (*function)(void *), void *data);
+SIM_API cuLaunchHostFunc(void *stream, void (*function)(void *), void *data) {
+    ENTER_CONTEXT
+    if (!function) return R_INVALID_VALUE;
+    return sim_task_add(
+        find_stream(stream),
+        (struct sim_task){.kind = SIM_TASK_HOST, .context = context, .function = function, .data = data});
 }
 
 /* ---- events ---- */
@@ -413,7 +432,7 @@ SIM_API cuEventRecord(struct sim_event *e, void *stream);
 SIM_API cuEventRecord(struct sim_event *e, void *stream) {
     ENTER_CONTEXT
     if (!e) return R_INVALID_HANDLE;
-    struct sim_stream *s = of(stream);
+    struct sim_stream *s = find_stream(stream);
     sim_streams_lock();
     int captured = s && s->capture.graph;
     if (captured)
@@ -429,7 +448,7 @@ SIM_API cuStreamWaitEvent(void *stream, struct sim_event *e, unsigned flags);
 SIM_API cuStreamWaitEvent(void *stream, struct sim_event *e, unsigned flags) {
     ENTER_CONTEXT
     if (!e || flags > 1) return R_INVALID_VALUE;
-    struct sim_stream *s = of(stream);
+    struct sim_stream *s = find_stream(stream);
     if (e->capture.graph) return s ? sim_graph_join(s, e) : R_CAPTURE_IMPLICIT;
     if (s && s->capture.graph) return R_CAPTURE_ISOLATION; /* a recording cannot wait for what is outside */
     return sim_task_add(

@@ -15,7 +15,8 @@ enum sim_task_kind {
     SIM_TASK_RECORD,
     SIM_TASK_WAIT,
     SIM_TASK_ALLOC, /* of a stream: has happened, its order counts (pool.c) */
-    SIM_TASK_FREE
+    SIM_TASK_FREE,
+    SIM_TASK_HOST /* a function of the host */
 };
 struct sim_task {
     enum sim_task_kind kind;
@@ -26,7 +27,9 @@ struct sim_task {
     size_t bytes; /* of a fill: elements */
     uint32_t value, element;
     struct sim_event *event;
-    uint64_t stream, place; /* SIM_TASK_WAIT: of the record that is waited for */
+    uint64_t stream, place;   /* SIM_TASK_WAIT: of the record that is waited for */
+    void (*function)(void *); /* SIM_TASK_HOST */
+    void *data;
     struct sim_when when;
 };
 enum { SIM_TAILS = 16 };
@@ -90,6 +93,8 @@ void sim_streams_leave(const struct sim_graph *g); /* no stream records into it 
 enum sim_policy sim_policy(void);
 uint64_t sim_seed(void);
 
+/* module.c: CTAs that a multiprocessor has room for */
+int sim_occupancy(const struct sim_function *f, int threads, size_t dynamic_bytes);
 /* graph.c */
 int sim_graph_record(struct sim_stream *s, struct sim_task t);
 int sim_graph_join(struct sim_stream *s, const struct sim_event *event);

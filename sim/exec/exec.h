@@ -107,4 +107,6 @@ SIM_DECODER(griddepcontrol);
 SIM_DECODER(launch_control);
 SIM_DECODER(mov_128);
 SIM_DECODER(createpolicy);
+SIM_DECODER(print); /* system.c: of calls, no instructions of PTX */
+SIM_DECODER(assertion);
 #endif

@@ -43,7 +43,8 @@ static size_t pages(uint64_t at, size_t bytes) {
     return (size_t)((at + bytes + PAGE - 1) / PAGE * PAGE - at / PAGE * PAGE);
 }
 
-uint64_t sim_memory_alloc(int device, size_t bytes) {
+uint64_t sim_memory_alloc(int device, size_t bytes) { return sim_memory_alloc_kind(device, bytes, SIM_DEVICE_MEMORY); }
+uint64_t sim_memory_alloc_kind(int device, size_t bytes, enum sim_memory_kind kind) {
     uint64_t at = 0;
     pthread_rwlock_wrlock(&lock);
     if (!range) {
@@ -62,9 +63,9 @@ uint64_t sim_memory_alloc(int device, size_t bytes) {
             memset(p, 0xff, bytes <= (size_t)256 << 20 ? bytes : 0);
             top = p + whole;
             at = (uint64_t)(uintptr_t)p;
-            *block(n_blocks) = (struct sim_block){at, bytes, device, 0, n_blocks, records};
+            *block(n_blocks) = (struct sim_block){at, bytes, device, 0, (uint8_t)kind, n_blocks, records};
             n_blocks++, n_live++;
-            used[device & 63] += bytes;
+            if (kind != SIM_PINNED_MEMORY) used[device & 63] += bytes;
         } else {
             free(records);
         }
@@ -94,7 +95,7 @@ int sim_memory_free(uint64_t at) {
         void *p = (void *)(uintptr_t)at;
         b->freed = 1;
         n_live--;
-        used[b->device & 63] -= b->bytes;
+        if (b->kind != SIM_PINNED_MEMORY) used[b->device & 63] -= b->bytes;
         sim_pages_free(b->pages, b->bytes);
         free(b->pages);
         b->pages = NULL;
@@ -104,9 +105,53 @@ int sim_memory_free(uint64_t at) {
     pthread_rwlock_unlock(&lock);
     return r;
 }
+/* ---- memory of the host outside the range: a list, as programs register little ---- */
+
+struct registered {
+    struct sim_block block;
+    struct registered *next;
+};
+static struct registered *registered; /* those no longer registered stay: workers may remember them */
+
+static struct registered *search_registered(uint64_t address) {
+    struct registered *r = registered;
+    while (r && (r->block.freed || address - r->block.at >= r->block.bytes)) r = r->next;
+    return r;
+}
+int sim_memory_register(int device, uint64_t address, size_t bytes) {
+    struct registered *r = NULL;
+    pthread_rwlock_wrlock(&lock);
+    const uint64_t start = (uintptr_t)range, end = (uintptr_t)range + (range ? RANGE : 0);
+    int taken = !bytes || (address < end && address + bytes > start);
+    for (struct registered *o = registered; o && !taken; o = o->next)
+        taken = !o->block.freed && address < o->block.at + o->block.bytes && o->block.at < address + bytes;
+    if (!taken && (r = calloc(1, sizeof *r)) != NULL) {
+        struct sim_page **records = calloc(bytes / PAGE + 1, sizeof *records);
+        if (!records) abort();
+        r->block = (struct sim_block){address, bytes, device, 0, SIM_REGISTERED_MEMORY, 0, records};
+        r->next = registered, registered = r;
+    }
+    pthread_rwlock_unlock(&lock);
+    return r ? 0 : -1;
+}
+int sim_memory_unregister(uint64_t address) {
+    pthread_rwlock_wrlock(&lock);
+    struct registered *r = search_registered(address);
+    const int found = r && r->block.at == address;
+    if (found) {
+        r->block.freed = 1;
+        sim_pages_free(r->block.pages, r->block.bytes);
+        free(r->block.pages);
+        r->block.pages = NULL;
+    }
+    pthread_rwlock_unlock(&lock);
+    return found ? 0 : -1;
+}
+
 const struct sim_block *sim_memory_find(uint64_t at) {
     pthread_rwlock_rdlock(&lock);
-    const struct sim_block *b = search(at);
+    const struct registered *r = registered && at - (uintptr_t)range >= RANGE ? search_registered(at) : NULL;
+    const struct sim_block *b = r ? &r->block : search(at);
     pthread_rwlock_unlock(&lock);
     return b;
 }
@@ -118,6 +163,8 @@ void sim_memory_forget(void) {
     pthread_rwlock_wrlock(&lock);
     for (uint64_t i = 0; i < n_blocks; i++)
         if (block(i)->pages) sim_pages_free(block(i)->pages, block(i)->bytes);
+    for (struct registered *r = registered; r; r = r->next)
+        if (r->block.pages) sim_pages_free(r->block.pages, r->block.bytes);
     pthread_rwlock_unlock(&lock);
 }
 size_t sim_memory_used(int device) { return used[device & 63]; }

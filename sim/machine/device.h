@@ -15,16 +15,21 @@ struct sim_profile {
 };
 const struct sim_profile *sim_profile_find(const char *word); /* "h100"; NULL if unknown */
 
+enum sim_memory_kind { SIM_DEVICE_MEMORY, SIM_PINNED_MEMORY, SIM_MANAGED_MEMORY, SIM_REGISTERED_MEMORY };
 struct sim_block {
     uint64_t at, bytes;
     int device;
-    uint8_t freed;
+    uint8_t freed, kind;
     uint64_t number;         /* of the allocation */
     struct sim_page **pages; /* records of its words (global.h), by page; owned */
 };
 /* 0 = no memory. Contents are a NaN pattern. */
 uint64_t sim_memory_alloc(int device, size_t bytes);
+uint64_t sim_memory_alloc_kind(int device, size_t bytes, enum sim_memory_kind kind);
 int sim_memory_free(uint64_t at); /* 0, or -1: no live block begins there */
+/* Memory of the host as a block that kernels may use: 0, or -1: some of it is one. And no longer: 0, or -1. */
+int sim_memory_register(int device, uint64_t address, size_t bytes);
+int sim_memory_unregister(uint64_t address);
 /* The block that holds the address or, if none does, the last one that begins before it; NULL if there is none. */
 const struct sim_block *sim_memory_find(uint64_t at);
 /* 1 if [at, at + bytes) lies in one live block. */

@@ -205,6 +205,8 @@ struct sim_launch {
     const struct sim_stamp *begun; /* what it may rely on before its wait */
     struct sim_deed *deed;         /* NULL: not checked */
     uint32_t calm_from;            /* the actors from here to the deed's own all come before it */
+    uint8_t together;              /* cooperative: all CTAs live at once */
+    uint64_t workspace;            /* of their barrier (cooperative_groups: grid_workspace), or 0 */
     uint8_t far_unknown;           /* too many actors to check CTAs against each other */
     struct sim_signals *signals;   /* NULL unless the program uses it */
     struct sim_spin_room spin;

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT
- * Several launches at the same time, and several clusters of each: every seat holds a cluster, the dice give turns to
- * seats. A launch that begins early gets turns when every CTA of the one ahead has allowed it or has ended. */
+ * Several launches at the same time, and several clusters of each: every seat holds a cluster, the dice give turns
+ * to seats. A launch that begins early gets turns when every CTA of the one ahead has allowed it or has ended. All
+ * clusters of a cooperative launch have seats from its start. */
 #include "checks/report.h"
 #include "machine/turns.h"
 
+#include <stdlib.h>
 #include <time.h>
 
 enum { RESIDENT = 3 };
@@ -12,7 +14,7 @@ struct seat {
     uint8_t busy, stuck;
 };
 struct room {
-    struct seat seats[SIM_TOGETHER * RESIDENT];
+    struct seat *seats;
     uint32_t n;
 };
 
@@ -74,10 +76,14 @@ static uint64_t processor_time(void) { /* of this thread, in nanoseconds */
 void sim_launches_run(struct sim_launch *const *launches, uint32_t n) {
     struct room r = {.n = 0};
     const uint64_t from = processor_time();
-    uint64_t rng = launches[0]->options.seed * UINT64_C(0x2545f4914f6cdd1d) + launches[0]->number;
+    uint64_t n_seats = 0, rng = launches[0]->options.seed * UINT64_C(0x2545f4914f6cdd1d) + launches[0]->number;
+    for (uint32_t i = 0; i < n; i++) n_seats += launches[i]->together ? sim_launch_clusters(launches[i]) : RESIDENT;
+    r.seats = calloc(n_seats, sizeof *r.seats);
+    if (!r.seats) abort();
     for (uint32_t i = 0; i < n; i++) {
         struct sim_launch *g = launches[i];
         uint64_t clusters = sim_launch_clusters(g), want = 1 + sim_random(&rng) % RESIDENT;
+        if (g->together) want = clusters;
         sim_launch_open(g);
         if (want > clusters) want = clusters;
         for (uint64_t k = 0; k < want; k++) r.seats[r.n++].worker = sim_worker_open(g);
@@ -96,6 +102,7 @@ void sim_launches_run(struct sim_launch *const *launches, uint32_t n) {
         sim_tell_deadlock(&r.seats[i].worker->cluster);
         give_up(&r, r.seats[i].worker->launch);
     }
+    free(r.seats);
     for (uint32_t i = 0; i < n; i++) sim_launch_close(launches[i]);
     atomic_fetch_add(&launches[0]->nanoseconds, processor_time() - from); /* of them all */
 }

@@ -44,6 +44,8 @@ enum special {
     CLUSTER_NCTARANK,
     DYNAMIC_SMEM,
     TOTAL_SMEM,
+    ENVREG_1, /* the address of the workspace of a cooperative launch: high and low words */
+    ENVREG_2,
     N_SPECIALS
 };
 static const char *const names[N_SPECIALS] = {
@@ -86,6 +88,8 @@ static const char *const names[N_SPECIALS] = {
     "%cluster_nctarank",
     "%dynamic_smem_size",
     "%total_smem_size",
+    "%envreg1",
+    "%envreg2",
 };
 
 int sim_special_of(const char *name) {
@@ -139,6 +143,8 @@ static uint32_t value_of(int special, const struct sim_warp *w, uint32_t lane) {
     case CLUSTER_NCTARANK: return c->cluster->n_ctas;
     case DYNAMIC_SMEM: return g->dynamic_bytes;
     case TOTAL_SMEM: return c->shared_bytes;
+    case ENVREG_1: return (uint32_t)(g->workspace >> 32);
+    case ENVREG_2: return (uint32_t)g->workspace;
     case N_SPECIALS: break;
     }
     return 0;

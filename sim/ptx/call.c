@@ -69,22 +69,26 @@ static void pass(struct ptx_parser *x, struct ptx_var *vars[MOST], uint32_t *n) 
     }
 }
 
-/* Functions of the system (CUDA, system calls of device code): vprintf prints nothing here and leaves its result as it
- * is, __assertfail ends the kernel. 0: it is none of them. */
-static int system_call(struct ptx_parser *x, const char *name, uint32_t n, uint32_t line) {
-    const int fails = !strcmp(name, "__assertfail") && n == 5;
-    if (!fails && (strcmp(name, "vprintf") != 0 || n != 3)) return 0;
-    if (!x->failed && fails) {
-        struct ptx_kernel *k = x->kernel;
-        k->statements = ptx_grow(x->module, k->statements, k->n_statements, sizeof *k->statements);
-        k->statements[k->n_statements++] = (struct ptx_statement){.opcode = "trap",
-                                                                  .guard = PTX_NO_REG,
-                                                                  .line = line,
-                                                                  .file = x->file,
-                                                                  .source_line = x->source_line,
-                                                                  .call_file = x->call_file,
-                                                                  .call_line = x->call_line};
-    }
+/* Functions of the system (CUDA, system calls of device code): statements of their own, whose operands are the result
+ * and the arguments. 0: it is none of them. */
+static int system_call(struct ptx_parser *x, const char *name, struct ptx_var *vars[MOST], uint32_t n, uint32_t line) {
+    const int prints = !strcmp(name, "vprintf") && n == 3, fails = !strcmp(name, "__assertfail") && n == 5;
+    struct ptx_operand operands[5] = {{0}};
+    if (!prints && !fails) return 0;
+    for (uint32_t i = 0; i < n; i++)
+        operands[i] = (struct ptx_operand){.kind = PTX_VARIABLE, .reg = PTX_NO_REG, .var = vars[i]};
+    struct ptx_kernel *k = x->kernel;
+    const uint32_t first = ptx_pool(x, operands, n);
+    k->statements = ptx_grow(x->module, k->statements, k->n_statements, sizeof *k->statements);
+    k->statements[k->n_statements++] = (struct ptx_statement){.opcode = prints ? "call_vprintf" : "call_assertfail",
+                                                              .guard = PTX_NO_REG,
+                                                              .n = (uint8_t)n,
+                                                              .first = first,
+                                                              .line = line,
+                                                              .file = x->file,
+                                                              .source_line = x->source_line,
+                                                              .call_file = x->call_file,
+                                                              .call_line = x->call_line};
     ptx_advance(x); /* the ';' */
     return 1;
 }
@@ -101,7 +105,7 @@ void ptx_read_call(struct ptx_parser *x) { /* behind call[.uni] */
     if (!ptx_is(&x->token, ";")) ptx_fail(x, x->token.line, "a call of %s", name);
     const struct ptx_function *f = x->functions;
     while (f && strcmp(f->name, name)) f = f->next;
-    if (!f && !x->failed && system_call(x, name, n, line)) return;
+    if (!f && !x->failed && system_call(x, name, vars, n, line)) return;
     if (!f || f->n != n || x->call_depth == DEEPEST)
         ptx_fail(x, line,
                  f ? "a call of %s with %u arguments, at depth %d" : "%s is not known (arguments %u, depth %d)", name,

@@ -135,8 +135,12 @@ static void name(struct ptx_parser *x, struct ptx_operand *out) {
         }
         return;
     }
+    if (t.n == 7 && !memcmp(t.at, "WARP_SZ", 7)) { /* PTX ISA: the one constant with a name */
+        out->kind = PTX_INT;
+        out->value = 32;
+        return;
+    }
     out->text = ptx_word(x->module, t.at, t.n);
-    if (t.n > 8 && !memcmp(t.at, "WARP_SZ", 7)) out->text = "WARP_SZ";
     out->kind = t.at[0] == '%' ? PTX_SPECIAL : PTX_LABEL;
     out->value = PTX_NO_REG;
     out->scope = x->scope->id;

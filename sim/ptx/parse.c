@@ -69,6 +69,10 @@ static struct ptx_var *variable(struct ptx_parser *x, enum ptx_space space) {
             vector = 4;
         } else if (ptx_accept(x, ".ptr") || ptx_accept(x, ".global") || ptx_accept(x, ".shared") ||
                    ptx_accept(x, ".const") || ptx_accept(x, ".local")) { /* what a pointer parameter points to */
+        } else if (ptx_accept(x, ".attribute")) { /* (.managed), (.unified(a, b)): where it lies */
+            ptx_expect(x, "(");
+            for (int depth = 1; depth && x->token.kind != PTX_T_END; ptx_advance(x))
+                depth += ptx_is(&x->token, "(") - ptx_is(&x->token, ")");
         } else {
             char *word = name_token(x);
             v->type = ptx_type_of(word + 1);
