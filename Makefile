@@ -8,7 +8,7 @@ BUILD = build/release
 export JOBS
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo quick check check-full check-sim check-sim-full bench-sim asan ubsan tsan fuzz cov lint tidy abi-check ptxas-check check-oldcpu format doc \
+.PHONY: help deps build demo sim quick check check-full check-sim check-sim-full bench-sim asan ubsan tsan fuzz cov lint tidy abi-check ptxas-check check-oldcpu format doc \
         python python-gpu wheel nvcc gpu-check first-contact gpu-sanitize figures install uninstall clean
 
 help: ## this list
@@ -27,6 +27,11 @@ demo: PRESET = $(if $(wildcard $(BUILD)/build.ninja),release,cpu)
 demo: deps ## attention of a real language model, checked against the model's own numbers, and a heat map
 	@tools/build.sh $(PRESET) -- attn
 	@build/$(PRESET)/attn demo --out build/demo
+
+sim: PRESET = $(if $(wildcard $(BUILD)/build.ninja),release,sim)
+sim: deps ## the PTX simulator and attn-sim, which runs CUDA programs without a GPU (docs/sim.md)
+	@tools/build.sh $(PRESET) -- attn_sim
+	@echo "built: build/$(PRESET)/attn-sim"
 
 quick: ## inner loop: the command, unit tests, some problems of every CPU kernel, lint (under a minute after a small change)
 	@tools/install_deps.sh check

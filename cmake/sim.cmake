@@ -1,28 +1,15 @@
 # SPDX-License-Identifier: MIT
-# The PTX simulator (sim/): a stand-in for libcuda that tests open by path, and its tests. Never linked, never installed.
-file(GLOB attn_sim_sources CONFIGURE_DEPENDS sim/*/*.c)
-add_library(attn_sim_objects OBJECT ${attn_sim_sources}) # also of tests/fuzz/fuzz_ptx.c
-target_include_directories(attn_sim_objects PRIVATE ${PROJECT_SOURCE_DIR}/sim)
-add_library(attn_sim_cuda MODULE $<TARGET_OBJECTS:attn_sim_objects>)
-# Registers are read as integers and as floats; loops over lanes should become vector instructions.
-target_compile_options(attn_sim_objects PRIVATE ${attn_warnings} -fno-strict-aliasing -fno-math-errno -fno-trapping-math)
-if(CMAKE_C_COMPILER_ID MATCHES "Clang") # its -Wpass-failed complains where a loop over lanes stays scalar
-  target_compile_options(attn_sim_objects PRIVATE -Wno-pass-failed)
+# Tests of the PTX simulator, which cmake/sim_library.cmake builds.
+# CUDA programs through attn-sim: right ones, and faults planted into one of them.
+if(attn_cuda_on AND NOT ATTN_SANITIZE) # a sanitizer's own library would have to be loaded first
+  set(run_program ${PROJECT_SOURCE_DIR}/tests/sim/programs.sh ${ATTN_NVCC} $<TARGET_FILE:attn_sim>)
+  set(programs ${PROJECT_SOURCE_DIR}/tests/sim/programs)
+  foreach(program vectors transpose together graphs)
+    attn_test(sim.program_${program} sim ${run_program} ${programs}/${program}.cu right)
+  endforeach()
+  attn_test(sim.program_missing_barrier sim ${run_program} ${programs}/transpose.cu race -DMISSING_BARRIER "THE READ")
+  attn_test(sim.program_too_far sim ${run_program} ${programs}/transpose.cu "out of bounds" -DTOO_FAR "in.(y")
 endif()
-if(attn_x86_64)
-  target_compile_options(attn_sim_objects PRIVATE ${attn_flags_avx2})
-endif()
-set_source_files_properties(sim/exec/round.c sim/exec/convert.c PROPERTIES COMPILE_OPTIONS -frounding-math)
-set_source_files_properties(sim/exec/mma.c sim/units/wgmma_math.c PROPERTIES COMPILE_OPTIONS -ffp-contract=fast)
-set_target_properties(attn_sim_objects PROPERTIES POSITION_INDEPENDENT_CODE ON C_VISIBILITY_PRESET hidden)
-set_target_properties(attn_sim_cuda PROPERTIES LINKER_LANGUAGE C LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
-# PTX in fatbins is compressed by zstd.
-pkg_check_modules(libzstd IMPORTED_TARGET libzstd)
-if(NOT libzstd_FOUND)
-  message(FATAL_ERROR "the simulator needs libzstd: run `make deps`, or configure with -DATTN_BUILD_TESTS=OFF")
-endif()
-target_link_libraries(attn_sim_objects PRIVATE PkgConfig::libzstd)
-target_link_libraries(attn_sim_cuda PRIVATE Threads::Threads m ${CMAKE_DL_LIBS} PkgConfig::libzstd)
 
 # Single instructions and small kernels of sm_90 and sm_100, also under sanitizers.
 file(GLOB parts CONFIGURE_DEPENDS tests/sim/golden/hopper_golden*.c)

@@ -41,6 +41,8 @@ EDGES = {
     "kernels/device": {"kernels/params"},
     **{f"kernels/{arch}": {"kernels/params", "kernels/device", "kernels/variants"} for arch in ("sm80", "sm90", "sm100", "smxx")},
     "sim": set(),
+    "sim/runtime": set(),  # the CUDA runtime, over the driver's binary interface alone
+    "sim/command": set(),
     "cli/shared": {"include"},
     "cli/io": {"include"},
     "cli/commands": {"include", "cli/io", "cli/shared"},
@@ -85,6 +87,8 @@ SYSTEM = {
     "src/api": C_STD | POSIX | {"sys/syscall.h"},
     **{room: {"stdint.h", "stddef.h"} for room in EDGES if room.startswith("kernels")},
     "sim": C_STD | POSIX | {"dlfcn.h", "zstd.h"},
+    "sim/runtime": C_STD | POSIX,
+    "sim/command": C_STD | POSIX | {"elf.h"},
     **{room: C_STD | POSIX | {"jansson.h", "cairo.h", "getopt.h", "sys/utsname.h", "dlfcn.h"}
        for room in EDGES if room.startswith("cli/")},
     "cli": C_STD | POSIX | {"jansson.h", "cairo.h", "getopt.h", "sys/utsname.h", "dlfcn.h"},
