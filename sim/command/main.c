@@ -79,6 +79,7 @@ static int read_number(const char *text, long most, long *out) {
 /* ARGV[1...] up to the program; its place, or 0 after an error. */
 static int read_options(int argc, char **argv, long *n_runs) {
     setenv("ATTNSIM_GO_ON", "1", 0);
+    setenv("ATTNSIM_LAZY", "1", 0);
     for (int i = 1; i < argc; i++) {
         const char *option = argv[i];
         if (option[0] != '-') return i;

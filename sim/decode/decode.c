@@ -326,6 +326,10 @@ static void place_registers(struct sim_decoder *d) {
 struct sim_program *sim_decode(const struct ptx_module *module, const struct ptx_kernel *kernel, char *error,
                                size_t error_bytes) {
     struct sim_decoder d = {.kernel = kernel, .error = error, .error_bytes = error_bytes};
+    if (kernel->refused) {
+        snprintf(error, error_bytes, "%s", kernel->refused);
+        return NULL;
+    }
     struct sim_program *p = d.program = calloc(1, sizeof *p);
     d.reg_at = calloc(kernel->n_regs + 1, sizeof *d.reg_at);
     if (p) p->ins = calloc(kernel->n_statements + 1, sizeof *p->ins);

@@ -105,8 +105,10 @@ struct sim_module {
 };
 struct sim_function {
     struct sim_module *module;
-    struct sim_program *program;
+    struct sim_program *program; /* NULL: refused, which ATTNSIM_LAZY=1 leaves to its first use */
     struct sim_function *next;
+    const struct ptx_kernel *kernel;
+    char *refused;
 };
 
 #define SIM_API __attribute__((visibility("default"))) int

@@ -17,8 +17,9 @@ static int in_memory(const struct ptx_var *v) { return (v->space == PTX_GLOBAL |
 static void release(struct sim_module *m) {
     for (struct sim_function *f = m->functions, *next; f; f = next) {
         next = f->next;
-        sim_deeds_leave(f->program);
+        if (f->program) sim_deeds_leave(f->program);
         sim_program_free(f->program);
+        free(f->refused);
         free(f);
     }
     for (uint32_t i = 0; m->placed && i < m->ptx->n_vars; i++)
@@ -80,7 +81,7 @@ SIM_API cuModuleLoadDataEx(struct sim_module **out, const void *image, unsigned 
     }
     struct sim_module *m = calloc(1, sizeof *m);
     if (!m) return R_OUT_OF_MEMORY;
-    int r = R_SUCCESS;
+    int r = R_SUCCESS, is_lazy = sim_setting("ATTNSIM_LAZY", 0) != 0;
     char *text = sim_image_text(image, why, sizeof why);
     if (!text)
         r = R_NO_BINARY;
@@ -89,11 +90,12 @@ SIM_API cuModuleLoadDataEx(struct sim_module **out, const void *image, unsigned 
     if (!r) r = place_variables(m, context->device); /* the decoder puts their addresses into instructions */
     for (const struct ptx_kernel *k = r ? NULL : m->ptx->kernels; k && !r; k = k->next) {
         struct sim_program *p = sim_decode(m->ptx, k, why, sizeof why);
-        struct sim_function *f = p ? calloc(1, sizeof *f) : NULL;
+        struct sim_function *f = p || is_lazy ? calloc(1, sizeof *f) : NULL;
         if (f)
-            *f = (struct sim_function){m, p, m->functions}, m->functions = f, p->max_dynamic = 48 << 10;
+            *f = (struct sim_function){m, p, m->functions, k, p ? NULL : strdup(why)}, m->functions = f;
         else
             r = R_INVALID_PTX;
+        if (p) p->max_dynamic = 48 << 10;
     }
     if (!r && m->ptx->target > sim_profile()->major * 10 + sim_profile()->minor) {
         snprintf(why, sizeof why, "PTX for sm_%d on a device of sm_%d%d", m->ptx->target, sim_profile()->major,
@@ -124,12 +126,15 @@ SIM_API cuModuleUnload(struct sim_module *module) {
 SIM_API cuModuleGetFunction(struct sim_function **out, struct sim_module *module, const char *name);
 SIM_API cuModuleGetFunction(struct sim_function **out, struct sim_module *module, const char *name) {
     ENTER_CONTEXT
-    for (struct sim_function *f = module->functions; f; f = f->next)
-        if (!strcmp(f->program->kernel->name, name)) {
-            *out = f;
-            return R_SUCCESS;
-        }
-    return R_NOT_FOUND;
+    struct sim_function *f = module->functions;
+    while (f && strcmp(f->kernel->name, name)) f = f->next;
+    if (!f) return R_NOT_FOUND;
+    if (!f->program) {
+        if (!sim_setting("ATTNSIM_QUIET", 0)) fprintf(stderr, "attnsim: %s\n", f->refused);
+        return R_INVALID_PTX;
+    }
+    *out = f;
+    return R_SUCCESS;
 }
 SIM_API cuModuleGetGlobal_v2(uint64_t *address, size_t *bytes, struct sim_module *module, const char *name);
 SIM_API cuModuleGetGlobal_v2(uint64_t *address, size_t *bytes, struct sim_module *module, const char *name) {

@@ -46,8 +46,28 @@ static int bad_members(struct sim_warp *w, const struct sim_ins *in, uint32_t m)
     return 1;
 }
 
+/* PTX ISA: a lane waits for those that its own mask names. So lanes with different masks are groups of their own. */
+static inline enum sim_step each_group(struct sim_warp *w, const struct sim_ins *in, uint32_t m, sim_exec exec) {
+    const uint32_t *masks = W32(in->o[5]), expected = masks[__builtin_ctz(m)];
+    uint32_t differs = 0;
+    enum sim_step step;
+    EACH_LANE differs |= masks[l] ^ expected;
+    if (!differs) return exec(w, in, m); /* the common case */
+    do {
+        const uint32_t first = masks[__builtin_ctz(m)];
+        uint32_t others = 0;
+        EACH_LANE others |= (uint32_t)(masks[l] != first) << l;
+        step = exec(w, in, m & ~others);
+        m &= others;
+    } while (m && step == SIM_NEXT);
+    return step;
+}
+/* The handler `name` of an instruction for its groups; name_group is that of one. */
+#define EACH_GROUP(name)                                                                                               \
+    SIM_HEAD(name) { return each_group(w, in, m, name##_group); }
+
 enum { UP, DOWN, BUTTERFLY, INDEX };
-SIM_HEAD(shuffle) {
+SIM_HEAD(shuffle_group) {
     uint32_t *out = W32(in->o[0]), from[SIM_LANES], valid = 0;
     const uint32_t *b = W32(in->o[2]), *c = W32(in->o[3]);
     bad_members(w, in, m);
@@ -71,6 +91,7 @@ SIM_HEAD(shuffle) {
     if (in->y) w->p[in->o[4]] = (w->p[in->o[4]] & ~m) | (valid & m);
     return SIM_NEXT;
 }
+EACH_GROUP(shuffle)
 SIM_DECODER(shfl) {
     static const char *const modes[] = {"up", "down", "bfly", "idx"};
     sim_word(d, "sync");
@@ -92,7 +113,7 @@ SIM_DECODER(shfl) {
 }
 
 enum { BALLOT, ANY, ALL_LANES, UNI };
-SIM_HEAD(vote) {
+SIM_HEAD(vote_group) {
     uint32_t p = w->p[in->o[1]] ^ (in->y ? SIM_ALL : 0);
     bad_members(w, in, m);
     p &= m;
@@ -105,6 +126,7 @@ SIM_HEAD(vote) {
     w->p[in->o[0]] = (w->p[in->o[0]] & ~m) | (yes ? m : 0);
     return SIM_NEXT;
 }
+EACH_GROUP(vote)
 SIM_DECODER(vote) {
     static const char *const modes[] = {"ballot", "any", "all", "uni"};
     sim_word(d, "sync");
@@ -123,7 +145,7 @@ SIM_DECODER(vote) {
     in->exec = vote;
 }
 
-SIM_HEAD(match_lanes) {
+SIM_HEAD(match_lanes_group) {
     uint32_t *out = W32(in->o[0]), result[SIM_LANES] = {0};
     bad_members(w, in, m);
     EACH_OF(m) {
@@ -142,6 +164,7 @@ SIM_HEAD(match_lanes) {
     }
     return SIM_NEXT;
 }
+EACH_GROUP(match_lanes)
 SIM_DECODER(match) {
     sim_word(d, "sync");
     in->x = (uint8_t)sim_word(d, "all");
@@ -160,7 +183,7 @@ SIM_DECODER(match) {
 }
 
 enum { R_ADD, R_MIN, R_MAX, R_AND, R_OR, R_XOR };
-SIM_HEAD(reduce) {
+SIM_HEAD(reduce_group) {
     uint32_t *out = W32(in->o[0]), r = 0;
     const uint32_t *a = W32(in->o[1]);
     int first = 1;
@@ -182,7 +205,7 @@ SIM_HEAD(reduce) {
     return SIM_NEXT;
 }
 /* PTX ISA: redux.sync of type .f32: min and max; a NaN loses to every number, with .NaN it wins. z: 1 .abs, 2 .NaN */
-SIM_HEAD(reduce_f32) {
+SIM_HEAD(reduce_f32_group) {
     uint32_t *out = W32(in->o[0]), nan = 0;
     const float *a = F32(in->o[1]);
     float r = sim_float(0x7fffffff);
@@ -197,6 +220,8 @@ SIM_HEAD(reduce_f32) {
     EACH_OF(m) out[l] = nan && in->z & 2 ? 0x7fffffff : sim_bits_of(r);
     return SIM_NEXT;
 }
+EACH_GROUP(reduce)
+EACH_GROUP(reduce_f32)
 SIM_DECODER(redux) {
     static const char *const ops[] = {"add", "min", "max", "and", "or", "xor"};
     int found = 0;
@@ -218,13 +243,14 @@ SIM_DECODER(redux) {
 }
 
 /* The leader: the seed turns the choice, since the machine promises none. */
-SIM_HEAD(elect_one) {
+SIM_HEAD(elect_one_group) {
     bad_members(w, in, m);
     uint32_t leader = (uint32_t)__builtin_ctz(m);
     EACH_OF(m) W32(in->o[0])[l] = leader;
     w->p[in->o[1]] = (w->p[in->o[1]] & ~m) | 1u << leader;
     return SIM_NEXT;
 }
+EACH_GROUP(elect_one)
 SIM_DECODER(elect) {
     sim_word(d, "sync");
     sim_want(d, 3, 3);

@@ -90,7 +90,10 @@ static enum sim_step stand(struct sim_warp *w) {
 
 /* 1 if lanes are missing that must take part. */
 static int must_park(const struct sim_warp *w, const struct sim_ins *in, uint32_t m) {
-    uint32_t need = in->sync == SIM_ALIGNED ? w->live : W32(in->o[5])[__builtin_ctz(m)] & w->live;
+    uint32_t need = in->sync == SIM_ALIGNED ? w->live : 0;
+    if (in->sync == SIM_MEMBERS) {
+        EACH_OF(m) need |= W32(in->o[5])[l] & w->live;
+    }
     return (need & ~m) != 0;
 }
 

@@ -344,8 +344,21 @@ static void triple(struct ptx_parser *x, uint32_t out[3]) {
     }
 }
 
+/* The rest of a kernel that is not understood, so that those after it are still read. */
+static void refuse_kernel(struct ptx_parser *x, const struct ptx_lexer *body, struct ptx_scope *outer) {
+    x->kernel->refused = ptx_word(x->module, x->error, strlen(x->error));
+    x->failed = 0;
+    x->call_depth = 0, x->depth = 0;
+    x->scope = outer;
+    x->lexer = *body;
+    ptx_advance(x);
+    for (int depth = 1; depth && x->token.kind != PTX_T_END && !x->failed; ptx_advance(x))
+        depth += ptx_is(&x->token, "{") - ptx_is(&x->token, "}");
+}
+
 static void kernel(struct ptx_parser *x) {
     struct ptx_kernel *k = ptx_alloc(x->module, sizeof *k);
+    struct ptx_scope *outer = x->scope;
     uint64_t at = 0;
     k->line = x->token.line;
     k->name = name_token(x);
@@ -393,10 +406,13 @@ static void kernel(struct ptx_parser *x) {
         x->kernel = NULL;
         return;
     }
+    const struct ptx_lexer body = x->lexer; /* behind the '{' */
     ptx_expect(x, "{");
+    if (x->failed) return;
     /* shared variables may be declared after their use in a nested scope: place them when all are known */
     ptx_read_body(x);
     if (!x->failed) place_shared(x);
+    if (x->failed) refuse_kernel(x, &body, outer);
     struct ptx_kernel **end = &x->module->kernels;
     while (*end) end = &(*end)->next;
     *end = k;

@@ -82,6 +82,7 @@ struct ptx_statement {
 
 struct ptx_kernel {
     char *name;
+    char *refused; /* why its text is not understood, or NULL */
     uint32_t line;
     struct ptx_var *params;
     uint32_t n_params, param_bytes;
