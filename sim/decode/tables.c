@@ -52,6 +52,7 @@ const struct sim_grammar sim_grammars[] = {
     SAME(stmatrix),
     SAME(movmatrix),
     SAME(mma),
+    {"wmma", sim_decode_wmma},
     {"cp", sim_decode_cp_sm90},
     {"prefetch", sim_decode_prefetch_sm90},
     {"prefetchu", sim_decode_prefetch},

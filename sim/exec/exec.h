@@ -80,6 +80,7 @@ SIM_DECODER(ldmatrix);
 SIM_DECODER(stmatrix);
 SIM_DECODER(movmatrix);
 SIM_DECODER(mma);
+SIM_DECODER(wmma);
 SIM_DECODER(cp);
 SIM_DECODER(prefetch);
 SIM_DECODER(nothing);
