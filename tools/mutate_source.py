@@ -4,7 +4,8 @@
 
 A table (tests/sim/mutants_*.txt) names the kernel, its source, defines, problem, environment and perhaps seeds, and the faults: a line
 `@ what | verdict | file`, the text that is there (`-`, its first place) and the text in its place (`+`, or none). Each is compiled to PTX beside the build and run under the policies late
-and random (two seeds). Exit status 1 if a fault whose verdict is "caught" was not, or the kernel fails as it is.
+and random (two seeds). Exit status 1 if a fault whose verdict is "caught" was not, the kernel fails as it is, or nothing ran: a row that
+refuses the problem, or a build without it (status 77 of attn check), reports nothing.
 
 usage: tools/mutate_source.py TABLE BUILD [number ..]     e.g. tests/sim/mutants_mla_bwd_sm100.txt build/release
 """
@@ -41,6 +42,10 @@ def compile_ptx(table, tree, folder):
     return subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
 
 
+class NothingRan(Exception):
+    """attn check had no problem to try (status 77)."""
+
+
 def reports(table, build, folder):
     """What was reported under the first policy that did, or None."""
     env = dict(os.environ, ATTNSIM_PTX=str(folder), ATTNSIM_MAX_INSTRUCTIONS="200000000")
@@ -49,6 +54,8 @@ def reports(table, build, folder):
         command = [str(build / "attn"), "check", "--driver", "sim", "--policy", policy, "--seed", seed, "--threads", "1",
                    "--kernel", table["kernel"], "--problem", table["problem"]]
         run = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        if run.returncode == 77:
+            raise NothingRan((run.stderr + run.stdout).strip().split("\n")[-1][:160])
         if run.returncode != 0:
             told = [x for x in (run.stderr + run.stdout).split("\n") if x.startswith(("attnsim", "FAIL"))]
             return policy + ": " + (told[0][:160] if told else f"exit status {run.returncode}")
@@ -89,7 +96,12 @@ def main():
                 print(f"{number}: does not compile: {built.stderr[:300]}")
                 wrong += 1
                 continue
-            told = reports(table, build, folder)
+            try:
+                told = reports(table, build, folder)
+            except NothingRan as reason:
+                print(f"{number}: nothing ran: {reason}", flush=True)
+                wrong += 1
+                continue
             if not fault:
                 print(f"0 as it is: {told or 'nothing reported'}")
                 wrong += told is not None
