@@ -8,6 +8,7 @@ if(attn_cuda_on AND NOT ATTN_SANITIZE) # a sanitizer's own library would have to
     attn_test(sim.program_${program} sim ${run_program} ${programs}/${program}.cu right)
   endforeach()
   attn_test(sim.program_missing_barrier sim ${run_program} ${programs}/transpose.cu race -DMISSING_BARRIER "THE READ")
+  attn_test(sim.program_refused sim ${run_program} ${programs}/refused.cu trap -DPLAIN "THE ASSERTION")
   attn_test(sim.program_too_far sim ${run_program} ${programs}/transpose.cu "out of bounds" -DTOO_FAR "in.(y")
 endif()
 

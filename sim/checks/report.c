@@ -142,6 +142,18 @@ static void write_json(const char *object, uint64_t count) {
     fclose(f);
 }
 
+void sim_tell_refusal(const char *reason) {
+    char *object = NULL;
+    size_t bytes;
+    FILE *f = open_memstream(&object, &bytes);
+    if (!sim_setting("ATTNSIM_QUIET", 0)) fprintf(stderr, "attnsim: %s\n", reason);
+    if (!f) return;
+    fputs("{\"kind\":\"refused\",\"class\":\"fault\",\"text\":", f);
+    json_string(f, reason);
+    if (!fclose(f)) write_json(object, 0);
+    free(object);
+}
+
 static void keep_text(const char *line, int quiet) {
     const size_t n = strlen(line);
     if (!quiet) fputs(line, stderr);

@@ -33,6 +33,8 @@ void sim_find(struct sim_warp *w, const struct sim_ins *in, uint32_t lanes, enum
 /* The same about a copy or fill; program (NULL: none) and statement are those of the other side. */
 void sim_find_deed(const struct sim_program *program, uint32_t statement, const char *format, ...)
     __attribute__((format(printf, 3, 4), cold));
+/* A kernel or module that is refused: told, and of the class of faults, but no finding of a kernel that ran. */
+void sim_tell_refusal(const char *reason);
 void sim_tell_deadlock(struct sim_cluster *c); /* deadlock.c: every live warp waits and nothing can wake one */
 /* "line 12 (ldmatrix...)" of an instruction by number, into a rotating buffer of the thread. */
 const char *sim_place(const struct sim_program *program, uint32_t statement);

@@ -117,7 +117,7 @@ int sim_calls_run(struct sim_context *context, const struct sim_task *tasks, con
         sim_launch_run(&launches[0]);
     for (uint32_t i = 0; i < n; i++) {
         struct sim_launch *g = &launches[i];
-        if (atomic_load(&g->failed)) context->fault = R_LAUNCH_FAILED;
+        if (atomic_load(&g->failed)) context->fault = atomic_load(&g->asserted) ? R_ASSERT : R_LAUNCH_FAILED;
         if (g->workspace) sim_memory_free(g->workspace);
         sim_coverage_save(g->program);
         sim_counts_end(g, sim_profile());
@@ -128,6 +128,7 @@ int sim_calls_run(struct sim_context *context, const struct sim_task *tasks, con
                     (unsigned long long)atomic_load(&g->n_executed), (double)atomic_load(&g->nanoseconds) * 1e-6);
     }
     sim_report_advice();
+    if (context->fault == R_ASSERT) return R_ASSERT;
     return sim_report_count() != before ? R_LAUNCH_FAILED : R_SUCCESS;
 }
 

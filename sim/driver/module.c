@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Driver calls about modules and functions: images are parsed and decoded when they are loaded, and refused then. */
+#include "checks/report.h"
 #include "decode/decode.h"
 #include "driver/stream.h"
 #include "machine/device.h"
@@ -104,7 +105,7 @@ SIM_API cuModuleLoadDataEx(struct sim_module **out, const void *image, unsigned 
     }
     free(text);
     if (r && log && room) snprintf(log, room, "%s", why);
-    if (r && !sim_setting("ATTNSIM_QUIET", 0)) fprintf(stderr, "attnsim: %s\n", why);
+    if (r) sim_tell_refusal(why);
     if (r)
         release(m);
     else
@@ -130,7 +131,7 @@ SIM_API cuModuleGetFunction(struct sim_function **out, struct sim_module *module
     while (f && strcmp(f->kernel->name, name)) f = f->next;
     if (!f) return R_NOT_FOUND;
     if (!f->program) {
-        if (!sim_setting("ATTNSIM_QUIET", 0)) fprintf(stderr, "attnsim: %s\n", f->refused);
+        sim_tell_refusal(f->refused);
         return R_INVALID_PTX;
     }
     *out = f;

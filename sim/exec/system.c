@@ -165,6 +165,7 @@ SIM_HEAD(fail) {
                  (uint32_t)variable(w, lane, in->o[2], 4));
     else
         sim_find(w, in, m, SIM_F_TRAP, "an assertion does not hold");
+    atomic_store(&w->cta->cluster->launch->asserted, 1);
     return SIM_FAULT;
 }
 

@@ -197,7 +197,7 @@ struct sim_launch {
     const struct sim_device *device;
     uint64_t number;                                     /* of launches so far */
     atomic_ullong next_cluster, n_executed, nanoseconds; /* nanoseconds: of host threads, summed */
-    atomic_int failed;
+    atomic_int failed, asserted;                         /* asserted: by an assertion that did not hold */
     struct sim_report *report;
     struct sim_count_sheet *counts; /* of the workers that have ended, or NULL */
     /* order on global memory */

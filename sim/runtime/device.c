@@ -164,8 +164,8 @@ RT_CALL(cudaGetDriverEntryPoint, const char *name, void **out, unsigned long lon
 /* ---- the thread's last error ---- */
 
 RT_CALL(cudaPeekAtLastError, void) {
-    int ordinal, fault = cuCtxGetDevice(&ordinal);                   /* the fault of a kernel that was ended stays */
-    if (fault && fault < RT_LAUNCH_FAILED - 100) fault = RT_SUCCESS; /* nothing is current: no device was used */
+    int ordinal, fault = cuCtxGetDevice(&ordinal);      /* the fault of a kernel that was ended stays */
+    if (fault < RT_ILLEGAL_ADDRESS) fault = RT_SUCCESS; /* nothing is current: no device was used */
     return last_error ? last_error : fault;
 }
 RT_CALL(cudaGetLastError, void) {
