@@ -104,6 +104,7 @@ static const struct {
     {R_CAPTURE_IMPLICIT, "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT", "the default stream is used while a stream records"},
     {R_CAPTURED_EVENT, "CUDA_ERROR_CAPTURED_EVENT", "the event was recorded into a graph"},
     {R_CAPTURE_WRONG_THREAD, "CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD", "another thread began the recording"},
+    {R_GRAPH_UPDATE, "CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE", "the graph has other nodes or edges"},
     {R_UNKNOWN, "CUDA_ERROR_UNKNOWN", "unknown error"},
 };
 SIM_API cuGetErrorName(int r, const char **text);

@@ -179,6 +179,34 @@ SIM_API cuGraphClone(struct sim_graph **out, struct sim_graph *g) {
     *out = clone;
     return R_SUCCESS;
 }
+/* What an executable graph does, of a graph with the same nodes and edges; on failure all is as it was. */
+struct update {
+    int result;
+    const struct sim_node *fault, *fault_from;
+};
+static int differs(const struct sim_node *a, const struct sim_node *b) {
+    return a->n != b->n || memcmp(a->after, b->after, a->n * sizeof *a->after) != 0;
+}
+SIM_API cuGraphExecUpdate_v2(struct sim_graph_exec *e, struct sim_graph *g, struct update *out);
+SIM_API cuGraphExecUpdate_v2(struct sim_graph_exec *e, struct sim_graph *g, struct update *out) {
+    enum { TOPOLOGY = 2, TYPE = 3 };
+    ENTER_CONTEXT
+    if (!e || !g || !out) return R_INVALID_VALUE;
+    *out = (struct update){.result = e->graph.n == g->n ? 0 : TOPOLOGY};
+    for (uint32_t i = 0; i < g->n && !out->result; i++) {
+        const struct sim_node *from = e->graph.nodes[i], *to = g->nodes[i];
+        if (from->task.kind != to->task.kind) out->result = TYPE;
+        if (differs(from, to)) out->result = TOPOLOGY;
+        if (out->result) out->fault = to;
+    }
+    if (out->result) return R_GRAPH_UPDATE;
+    for (uint32_t i = 0; i < g->n; i++) {
+        struct sim_task *t = &e->graph.nodes[i]->task;
+        sim_call_free(t->call);
+        *t = copy_of(&g->nodes[i]->task);
+    }
+    return R_SUCCESS;
+}
 SIM_API cuGraphExecDestroy(struct sim_graph_exec *e);
 SIM_API cuGraphExecDestroy(struct sim_graph_exec *e) {
     ENTER_CONTEXT

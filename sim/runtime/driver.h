@@ -131,6 +131,7 @@ int cuGraphAddEmptyNode(void **node, void *graph, void *const *after, size_t n);
 int cuGraphAddHostNode(void **node, void *graph, void *const *after, size_t n, const struct rt_host_node *host);
 int cuGraphExecKernelNodeSetParams_v2(void *executable, void *node, const struct rt_kernel_node *kernel);
 int cuGraphInstantiateWithFlags(void **executable, void *graph, unsigned long long flags);
+int cuGraphExecUpdate_v2(void *executable, void *graph, void *result);
 int cuGraphExecDestroy(void *executable);
 int cuGraphLaunch(void *executable, void *stream);
 #endif

@@ -41,6 +41,10 @@ RT_CALL(cudaGraphInstantiateWithFlags, void **executable, void *graph, unsigned 
 RT_CALL(cudaGraphInstantiate, void **executable, void *graph, unsigned long long flags) {
     return cudaGraphInstantiateWithFlags(executable, graph, flags);
 }
+RT_CALL(cudaGraphExecUpdate, void *executable, void *graph, void *result) {
+    RT_ENTER;
+    return sim_rt_result(cuGraphExecUpdate_v2(executable, graph, result));
+}
 RT_CALL(cudaGraphExecDestroy, void *executable) {
     RT_ENTER;
     return sim_rt_result(cuGraphExecDestroy(executable));

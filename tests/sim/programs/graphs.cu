@@ -38,6 +38,31 @@ int main() {
     CALL(cudaStreamSynchronize(first));
     CALL(cudaMemcpy(host, d, sizeof host, cudaMemcpyDeviceToHost));
     for (int i = 0; i < N; i++) EXPECT(host[i] == 4 * i);
+    /* the same steps from other memory; then a graph that is no update */
+    cudaGraph_t other;
+    cudaGraphExecUpdateResultInfo update;
+    CALL(cudaStreamBeginCapture(first, cudaStreamCaptureModeGlobal));
+    CALL(cudaMemsetAsync(d, 0, sizeof host, first));
+    CALL(cudaEventRecord(fork, first));
+    CALL(cudaStreamWaitEvent(second, fork, 0));
+    twice<<<1, N, 0, first>>>(b, a);
+    twice<<<1, N, 0, second>>>(c, a);
+    CALL(cudaEventRecord(join, second));
+    CALL(cudaStreamWaitEvent(first, join, 0));
+    sum<<<1, N, 0, first>>>(d, a, c);
+    CALL(cudaStreamEndCapture(first, &other));
+    CALL(cudaGraphExecUpdate(executable, other, &update));
+    CALL(cudaGraphDestroy(other));
+    CALL(cudaGraphLaunch(executable, first));
+    CALL(cudaStreamSynchronize(first));
+    CALL(cudaMemcpy(host, d, sizeof host, cudaMemcpyDeviceToHost));
+    for (int i = 0; i < N; i++) EXPECT(host[i] == 3 * i);
+    CALL(cudaGraphCreate(&other, 0));
+    EXPECT(cudaGraphExecUpdate(executable, other, &update) == cudaErrorGraphExecUpdateFailure);
+    EXPECT(update.result == cudaGraphExecUpdateErrorTopologyChanged);
+    EXPECT(cudaGetLastError() == cudaErrorGraphExecUpdateFailure);
+    CALL(cudaGraphDestroy(other));
+    for (int i = 0; i < N; i++) host[i] = i;
     CALL(cudaGraphExecDestroy(executable));
     CALL(cudaGraphDestroy(graph));
 
@@ -59,8 +84,8 @@ int main() {
     CALL(cudaGraphInstantiate(&executable, graph, 0));
     for (int i = 0; i < 2; i++) CALL(cudaGraphLaunch(executable, first));
     CALL(cudaStreamSynchronize(first));
-    EXPECT(n_runs == 2);
-    for (int i = 0; i < N; i++) EXPECT(result[i] == 6 * i);
+    EXPECT(n_runs == 2); /* d is zeroed first; b still holds 2 i */
+    for (int i = 0; i < N; i++) EXPECT(result[i] == 3 * i);
     std::puts("right");
     return 0;
 }
