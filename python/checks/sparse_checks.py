@@ -49,7 +49,7 @@ def opcheck_sparse(case):
     options = tuple(default for _, default in SPARSE_OPTIONS.values())
     out, lse, _ = lt.mla(q, kv, slots, sink=sink, return_max_logits=True)
     plain, sink = [x.detach() for x in (q, kv)], sink.detach()
-    opcheck(torch.ops.libattn.mla_fwd.default, (q, kv, slots, None, sink.requires_grad_(), *options))
+    opcheck(torch.ops.libattn.mla_fwd.default, (q, kv, slots, None, None, sink.requires_grad_(), *options))
     opcheck(
         torch.ops.libattn.mla_bwd.default,
         (
@@ -61,11 +61,12 @@ def opcheck_sparse(case):
             lse.detach(),
             [True] * 3,
             None,
+            None,
             sink.detach(),
             *(True if name == "deterministic" else x for name, x in zip(SPARSE_OPTIONS, options)),
         ),
     )
-    opcheck(torch.ops.libattn.dist.default, (*plain, slots, lse.detach(), "l1", None, *options))
+    opcheck(torch.ops.libattn.dist.default, (*plain, slots, lse.detach(), "l1", None, None, *options))
 
 
 @check

@@ -42,6 +42,7 @@ class Plan:
     workspace_bytes: int
     flops: float
     estimate_seconds: float
+    group: int  #: neighbouring queries whose index lists it joins (mla_join), else 0
 
 
 OPS = {value: name.removeprefix("ATTN_OP_").lower() for name, value in vars(_abi).items() if name.startswith("ATTN_OP_")}
@@ -93,7 +94,7 @@ def plan(problem: str, device: str = "cpu", kernel: str | None = None) -> Plan:
     finally:
         lib.attn_plan_release(handle)
     return Plan(info.kernel.decode(), info.arch.decode(), bool(info.deterministic), info.workspace_bytes, info.flops,
-                info.estimate_seconds)
+                info.estimate_seconds, info.group)
 
 
 def explain(problem: str, device: str = "cpu") -> str:

@@ -83,6 +83,7 @@ class Sparse(Common, total=False):
     q_start: int  #: causal: position of query 0
     k_stride: int  #: causal: tokens a key row
     topk_length: Array | None  #: i32 [SQ] or [B,SQ], slots in use
+    joined: Array | None  #: the same lists, lengths and causal rule as mla_join gives them
 
 
 class MlaForward(Sparse, total=False):

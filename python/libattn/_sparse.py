@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     NDArray = np.ndarray[Any, Any]
 
+GROUPS = (2, 4, 8, 16)  # queries that may share a joined list
 _GRADIENTS = frozenset(("dq", "dkv", "dsink", "dist"))
 
 
@@ -37,7 +38,7 @@ def mla(q: Array, kv: Array, indices: Array, *, return_lse: bool = False, return
     columns. All tensors may have a leading batch axis.
 
     Returns out [SQ,HQ,512]; with return_lse (out, lse [SQ,HQ]); with return_max_logits (out, lse, max_logits). Slots that
-    name no row (-1, say) do not count.
+    name no row (-1, say) do not count. `joined` hands over what mla_join made of the same lists, once for forward, dist and backward.
     """
     inputs = {"q": q, "kv": kv, "indices": indices}
     outputs: dict[str, Any] = {}
@@ -90,6 +91,24 @@ def mla_join(indices: Array, *, group: int, seq_k: int, **options: Unpack[_optio
     return result
 
 
+def joined_words(group: int, topk: int) -> int:
+    """Words of a group's joined list, docs/joined_lists.md."""
+    entries = -(-group * topk // 128) * 128
+    words = 32 + entries + entries // 64 * group * 2 + group * (-(-topk // 8) * 4)
+    return -(-words // 32) * 32
+
+
+def group_of(shape: tuple[int, ...], seq_q: int, topk: int) -> int:
+    """Queries a group of joined lists of this shape; the words of a row tell it."""
+    fitting = [group for group in GROUPS if shape[-1:] == (joined_words(group, topk),)]
+    same_rows = [group for group in fitting if shape[-2:-1] == (-(-seq_q // group),)]
+    if not fitting:
+        words = ", ".join(f"{joined_words(group, topk)} for {group}" for group in GROUPS)
+        raise error(_abi.ATTN_E_SHAPE, f"joined has shape [{','.join(map(str, shape))}]; mla_join's rows of {topk} slots a query have "
+                    f"{words} queries a group", "joined")
+    return (same_rows or fitting)[0]
+
+
 def shape_problem(problem: _abi.attn_problem, views: dict[str, View]) -> None:
     """Extents of the problem from q, kv and indices."""
     q, kv, indices = views["q"], views["kv"], views["indices"]
@@ -101,6 +120,8 @@ def shape_problem(problem: _abi.attn_problem, views: dict[str, View]) -> None:
     problem.seq_q, problem.heads_q, problem.dim_qk = q.shape[-3:]
     problem.seq_k, problem.heads_k, problem.dim_v = kv.shape[-3], kv.shape[-2], 512
     problem.topk = indices.shape[-1]
+    if "joined" in views:
+        problem.group = group_of(views["joined"].shape, q.shape[-3], indices.shape[-1])
     problem.flags |= (_abi.ATTN_SINK if "sink" in views else 0) | (_abi.ATTN_TOPK_LENGTH if "topk_length" in views else 0)
 
 

@@ -125,3 +125,37 @@ def test_joined_lists_with_a_limit_and_a_batch_axis():
     assert np.array_equal(joined[0, :, 0], lone[:, 0]) and np.array_equal(apart, lone[:, 0] > 20) and apart.any()
     given = np.full_like(lone, 7)
     assert libattn.mla_join(INDICES, group=4, seq_k=SK, joined=given) is given and np.array_equal(given[:, :3], lone[:, :3])
+
+
+@pytest.mark.parametrize("name", ["plain", "causal", "topk_length"])
+def test_one_join_for_a_step(name):
+    """Forward, dist and backward take the lists of mla_join; results are those of the lists alone."""
+    data, options = Data("f32"), OPTIONS[name]
+    q, kv, dout = data(SQ, HQ, 576), data(SK, 1, 576), data(SQ, HQ, 512)
+    out, lse = libattn.mla(q, kv, INDICES, return_lse=True, **options)
+    alone = (out, libattn.dist(q, kv, INDICES, lse, **options), *libattn.mla_backward(dout, q, kv, out, lse, INDICES, **options)[:2])
+    for group in (2, 4, 8, 16):
+        joined = libattn.mla_join(INDICES, group=group, seq_k=SK, **options)
+        with libattn.recording() as trace:
+            words = options | {"joined": joined}
+            found = (libattn.mla(q, kv, INDICES, **words), libattn.dist(q, kv, INDICES, lse, **words),
+                     *libattn.mla_backward(dout, q, kv, out, lse, INDICES, **words)[:2])
+        assert sum(f"group={group}" in problem.problem for problem in trace.problems) == 3
+        for x, y in zip(found, alone):
+            assert_close(x, y, 1e-6)
+
+
+def test_joined_lists_of_another_shape():
+    data = Data("f32")
+    q, kv = data(SQ, HQ, 576), data(SK, 1, 576)
+    joined = libattn.mla_join(INDICES, group=4, seq_k=SK)
+    with pytest.raises(libattn.ArgumentError, match=r"joined has shape \[3,31\].* for 2, .* for 16 queries a group"):
+        libattn.mla(q, kv, INDICES, joined=np.zeros((3, 31), np.int32))
+    with pytest.raises(libattn.ArgumentError, match=r"joined has rank 2 and shape \[2,224\], expected"):
+        libattn.mla(q, kv, INDICES, joined=joined[:2])
+    with pytest.raises(libattn.ArgumentError, match="joined"):
+        libattn.dist(q, kv, INDICES, np.zeros((SQ, HQ), np.float32), joined=joined.astype(np.float32))
+
+
+def test_the_plan_tells_the_group():
+    assert libattn.plan("mla_fwd b=1 sq=64 sk=300 hq=8 d=576 topk=128 f32").group == 0  # kernels of the CPU keep queries apart

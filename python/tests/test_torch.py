@@ -335,13 +335,49 @@ def test_sparse():
         assert_close(found.grad.numpy(), expected[role], 4e-5)
     assert_close(lt.dist(q, kv, slots, lse).numpy(), expected["dist"], 1e-5)
     options = defaults(SPARSE_OPTIONS)
-    opcheck(torch.ops.libattn.mla_fwd.default, (q, kv, slots, None, sink, *options))
+    opcheck(torch.ops.libattn.mla_fwd.default, (q, kv, slots, None, None, sink, *options))
     plain = [x.detach() for x in (q, kv)]
-    opcheck(torch.ops.libattn.mla_bwd.default, (out.detach(), None, *plain, slots, out.detach(), lse.detach(), [True] * 3, None,
+    opcheck(torch.ops.libattn.mla_bwd.default, (out.detach(), None, *plain, slots, out.detach(), lse.detach(), [True] * 3, None, None,
                                                 sink.detach(), *options))
-    opcheck(torch.ops.libattn.dist.default, (*plain, slots, lse.detach(), "l1", None, *options))
+    opcheck(torch.ops.libattn.dist.default, (*plain, slots, lse.detach(), "l1", None, None, *options))
     joined = lt.mla_join(slots, group=4, seq_k=20, causal=True, q_start=9)
     expected = libattn.mla_join(indices, group=4, seq_k=20, causal=True, q_start=9)
     assert joined.shape == expected.shape and np.array_equal(joined[:, :40].numpy(), expected[:, :40])
     opcheck(torch.ops.libattn.mla_join.default, (slots, 4, 20, None, False, 0, 0, 0),
             test_utils=("test_schema", "test_faketensor"))  # words that are not written differ from run to run
+
+
+def test_one_join_for_a_step_with_gradients():
+    """mla_join, mla, its backward and dist on the same lists, also compiled as a whole."""
+    data, random = Data("f32"), np.random.default_rng(3)
+    indices = torch.from_numpy(random.integers(-1, 20, (6, 1, 12), dtype=np.int32))
+    arrays = data(6, 4, 576), data(20, 1, 576)
+
+    def step(q, kv, joined):
+        out, lse = lt.mla(q, kv, indices, joined=joined, causal=True, q_start=9, return_lse=True)
+        return out, lt.dist(q, kv, indices, lse, joined=joined, causal=True, q_start=9)
+
+    def joins(q, kv):
+        return step(q, kv, lt.mla_join(indices, group=4, seq_k=20, causal=True, q_start=9))
+
+    expected = None
+    for function in (lambda q, kv: step(q, kv, None), joins, torch.compile(joins, fullgraph=True, backend="aot_eager")):
+        q, kv = (torch.from_numpy(x).requires_grad_() for x in arrays)
+        with libattn.recording() as trace:
+            out, target = function(q, kv)
+            (out.square().sum() + target.sum()).backward()
+        grouped = sum("group=4" in problem.problem for problem in trace.problems)
+        assert grouped == (0 if expected is None else 4)  # mla_join, mla, dist, the backward
+        found = [x.detach().numpy() for x in (out, target, q.grad, kv.grad)]
+        expected = expected or found
+        for x, y in zip(found, expected):
+            assert_close(x, y, 1e-6)
+    lists = lt.mla_join(indices, group=4, seq_k=20)
+    q, kv = (torch.from_numpy(x).requires_grad_() for x in arrays)
+    options = defaults(SPARSE_OPTIONS)
+    opcheck(torch.ops.libattn.mla_fwd.default, (q, kv, indices, None, lists, None, *options))
+    out, lse, _ = torch.ops.libattn.mla_fwd(q, kv, indices, None, lists, None, *options)
+    plain = [x.detach() for x in (q, kv)]
+    opcheck(torch.ops.libattn.mla_bwd.default, (out.detach(), None, *plain, indices, out.detach(), lse.detach(), [True, True, False],
+                                                None, lists, None, *options))
+    opcheck(torch.ops.libattn.dist.default, (*plain, indices, lse.detach(), "sum", None, lists, *options))

@@ -57,12 +57,12 @@ def sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, return_lse: bool 
 
 def mla(q: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor, *, return_lse: bool = False,
         return_max_logits: bool = False, **options: Any) -> Any:
-    """Sparse attention as libattn.mla, with autograd for q, kv and sink. Options: topk_length, sink, causal, scale, q_start,
-    k_stride, lse_base_2, lse_empty_plus_inf, deterministic, out_dtype, dkv_dtype.
+    """Sparse attention as libattn.mla, with autograd for q, kv and sink. Options: topk_length, joined, sink, causal, scale,
+    q_start, k_stride, lse_base_2, lse_empty_plus_inf, deterministic, out_dtype, dkv_dtype.
     """
     q, kv = _autocast(q, kv)
-    extra = _arguments("mla", options, ("topk_length", "sink"), SPARSE_OPTIONS)
-    found = call(_MLA, (q, kv, indices, *extra[:2]), *extra[2:])
+    extra = _arguments("mla", options, ("topk_length", "joined", "sink"), SPARSE_OPTIONS)
+    found = call(_MLA, (q, kv, indices, *extra[:3]), *extra[3:])
     return tuple(found) if return_max_logits else tuple(found[:2]) if return_lse else found[0]
 
 
@@ -72,7 +72,7 @@ def dist(q: torch.Tensor, kv: torch.Tensor, indices: torch.Tensor, lse: torch.Te
     q, kv, lse = q.detach(), kv.detach(), lse.detach()
     q, kv = _autocast(q, kv)
     found: torch.Tensor = torch.ops.libattn.dist(q, kv, indices, lse, norm,
-                                                 *_arguments("dist", options, ("topk_length",), SPARSE_OPTIONS,
+                                                 *_arguments("dist", options, ("topk_length", "joined"), SPARSE_OPTIONS,
                                                              ("out_dtype", "dkv_dtype")))
     return found
 
