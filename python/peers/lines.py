@@ -52,7 +52,9 @@ class Lines:
 
 
 def usable(device):
-    """After a fault of a GPU its process can do no more."""
+    """After a fault of a GPU its process can do no more. Of the memory that it keeps for the next case it leaves the other
+    processes theirs.
+    """
     import torch
 
     if not device.startswith("cuda"):
@@ -61,4 +63,6 @@ def usable(device):
         torch.cuda.synchronize()
     except RuntimeError:
         return False
+    if torch.cuda.memory_reserved() > torch.cuda.get_device_properties(0).total_memory / 4 / int(os.environ["PEERS_JOBS"]):
+        torch.cuda.empty_cache()
     return True

@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import types
+from unittest import mock
 
 from selection import SUITES
 
@@ -23,6 +25,26 @@ def absent(name):
     return call
 
 
+def packages_of(name):
+    """Empty packages around a module that the checkout has, so that importing it finds ours."""
+    parts = name.split(".")
+    for count in range(1, len(parts)):
+        package = ".".join(parts[:count])
+        sys.modules.setdefault(package, types.ModuleType(package)).__path__ = []
+
+
+def stand_in_for_tilelang():
+    """The compiler of the originals' kernels: names can be looked up, kernels are refused when they are called."""
+
+    def jit(function=None, **_):
+        return jit if function is None else absent(function.__name__)
+
+    made = {name: mock.MagicMock(name=name) for name in ("tilelang", "tilelang.language", "tilelang.profiler")}
+    made["tilelang"].jit = jit
+    made["tilelang.profiler"].do_bench = lambda *_, **__: 1.0  # times are not taken
+    sys.modules.update(made)
+
+
 def prepare():
     """The suite of this process, its checkout, the device."""
     suite, checkout, device = (os.environ[f"PEERS_{name}"] for name in ("SUITE", "CHECKOUT", "DEVICE"))
@@ -33,7 +55,7 @@ def prepare():
         on_cpu.install()
     import libattn.compat
 
-    made = {name: libattn.compat.install(name) for name in suite.published}
+    made = {name: libattn.compat.install(name) for name in suite.published if not name.startswith("libattn.")}
     for name, module in made.items():
         folder = os.path.join(checkout, *name.split("."))
         if os.path.isdir(folder):  # helpers of the test files, padding say, are the checkout's
@@ -43,4 +65,15 @@ def prepare():
         sys.modules[name] = types.ModuleType(name)
         sys.modules[name].__dict__.update(dict.fromkeys(members, object))
     sys.path[:0] = [os.path.join(checkout, path) for path in suite.paths]
+    if suite.tilelang:
+        stand_in_for_tilelang()
+    for name, ours in suite.served.items():
+        source = importlib.import_module(f"libattn.compat.{ours}")
+        if suite.form == "calls":  # the file has its reference beside what we serve
+            module = importlib.import_module(name)
+            names = [function for function in source.__all__ if hasattr(module, function)]
+        else:
+            packages_of(name)
+            module, names = sys.modules.setdefault(name, types.ModuleType(name)), source.__all__
+        module.__dict__.update({function: getattr(source, function) for function in names})
     return suite, checkout, device

@@ -2,7 +2,8 @@
 """Which cases of others' test suites run on libattn.compat, and why these: a list of facts, without their code.
 
 A suite is one test file of a checkout. Its cases are chosen function by function: `values` names the values of a parameter
-that stay (all of the others' stay), and of the combinations left one of `every` runs, chosen by a hash of its name.
+that stay (all of the others' stay), and of the combinations left one of `every` runs, chosen by a hash of its name. Functions
+that take their sizes as arguments run with those of `calls`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ class Cases(NamedTuple):
     reason: str
     values: dict[str, list[Any]] = {}
     every: int = 1
+    calls: tuple[dict[str, Any], ...] = ()
 
 
 class Suite(NamedTuple):
@@ -25,10 +27,10 @@ class Suite(NamedTuple):
     name: str
     checkout: str  # option that names the checkout
     file: str
-    published: tuple[str, ...]  # names that libattn.compat installs
+    published: tuple[str, ...]  # names that libattn.compat installs, or its modules
     cases: tuple[Cases, ...]
     left_out: dict[str, str]  # function: why none of its cases runs
-    form: str = "pytest"  # or "script": a list of cases under __main__
+    form: str = "pytest"  # or "script": a list of cases under __main__; "calls": functions that are called
     paths: tuple[str, ...] = ()  # folders of the checkout in which the file finds its own helpers
     changes: dict[str, Any] = {}  # script: fields of a case that are set
     environment: dict[str, str] = {}
@@ -36,6 +38,8 @@ class Suite(NamedTuple):
     stubs: dict[
         str, tuple[str, ...]
     ] = {}  # modules that need the originals' compiler, and names that the file takes of them
+    served: dict[str, str] = {}  # modules of the checkout whose functions are ours: module of libattn.compat
+    tilelang: bool = False  # imports the compiler of its kernels, which no case that runs here calls
 
 
 _PAIRS = "seqlen_q,seqlen_k"
@@ -259,7 +263,7 @@ FLASH_MLA_DENSE_DECODING = Suite(
             "test_flash_mla",
             "every number of heads and queries on pages, lengths of 0 included; not those made for timing",
             {"test_performance": [False]},
-            4,
+            3,
         ),
     ),
     {},
@@ -278,6 +282,82 @@ FLASH_MLA_SPARSE_DECODING = Suite(
     ("tests",),
     {"num_runs": 0},
 )
+
+_HEADS = (8, 16, 32, 64, 128)
+_SIZES = "every number of heads, one batch entry and two; slots that name no key"
+TILELANG_V32 = Suite(
+    "TileLang DeepSeek-V3.2",
+    "tilelang",
+    "examples/deepseek_v32/sparse_mla_bwd.py",
+    ("libattn.compat.tilelang_v32",),
+    (
+        Cases(
+            "sparse_mla_fwd.test_sparse_mla_fwd",
+            _SIZES,
+            calls=tuple(
+                {"B": b, "S": s, "SKV": skv, "H": h, "topk": topk}
+                for h in _HEADS
+                for b, s, skv, topk in ((1, 256, 1024, 256), (2, 128, 256, 64))
+            )
+            + ({"S": 1024, "SKV": 2048, "H": 64, "topk": 512},),
+        ),
+        Cases(
+            "sparse_mla_bwd.test_sparse_mla_bwd",
+            _SIZES,
+            calls=tuple(
+                {"B": b, "S": s, "SKV": skv, "H": h, "topk": topk}
+                for h in _HEADS
+                for b, s, skv, topk in ((1, 256, 512, 256), (2, 128, 256, 64))
+            ),
+        ),
+    ),
+    {"sparse_mla_fwd_pipelined.test_sparse_mla_fwd_pipelined": "takes the compiled kernel itself, which no drop-in has"},
+    "calls",
+    ("examples/deepseek_v32",),
+    served={"sparse_mla_fwd": "tilelang_v32", "sparse_mla_bwd": "tilelang_v32"},
+    tilelang=True,
+)
+TILELANG_PACKED = Suite(
+    "TileLang packed",
+    "tilelang",
+    "examples/dsa_sparse_finetune/sparse_mla_bwd.py",
+    ("libattn.compat.tilelang_packed",),
+    (
+        Cases(
+            "sparse_mla_fwd.test_sparse_mla_fwd",
+            "every number of heads, two sequences",
+            calls=tuple({"S": s, "H": h, "topk": topk} for h in _HEADS for s, topk in ((514, 128), (1024, 256))),
+        ),
+        Cases(
+            "sparse_mla_bwd.test_sparse_mla_bwd",
+            "every number of heads",
+            calls=tuple({"S": 512, "H": h, "topk": 128} for h in _HEADS),
+        ),
+    ),
+    {"sparse_mla_topk_reducesum.test_kernel": "prints its differences and judges none"},
+    "calls",
+    ("examples/dsa_sparse_finetune",),
+    served={"sparse_mla_fwd": "tilelang_packed", "sparse_mla_bwd": "tilelang_packed"},
+    tilelang=True,
+)
+_V4 = "miles_plugins.models.deepseek_v4.ops.kernel"
+DEEPSEEK_V4 = Suite(
+    "DeepSeek-V4",
+    "miles",
+    "tests/manual/models/deepseek_v4/test_v4_tilelang_sparse_mla.py",
+    ("libattn.compat.deepseek_v4",),
+    (
+        Cases("test_sparse_mla_forward", "all"),
+        Cases("test_attn_sink_modes", "all"),
+        Cases("test_attn_sink_effect", "all"),
+        Cases("test_sparse_mla_backward", "all"),
+        Cases("test_partial_invalid_indices", "all"),
+        Cases("test_diff_summary", "all"),
+    ),
+    {},
+    served={f"{_V4}.{name}": "deepseek_v4" for name in ("tilelang_sparse_mla", "tilelang_sparse_mla_fwd")},
+    tilelang=True,
+)
 SUITES = {
     suite.name: suite
     for suite in (
@@ -287,5 +367,8 @@ SUITES = {
         FLASH_ATTN_2,
         FLASH_ATTN_3,
         FLASH_ATTN_4,
+        TILELANG_V32,
+        TILELANG_PACKED,
+        DEEPSEEK_V4,
     )
 }

@@ -23,7 +23,7 @@ def published():
     before = set(sys.modules)
     yield get
     for name in set(sys.modules) - before:
-        if name.split(".")[0] in ("flash_attn", "flash_attn_interface", "flash_mla", "cudnn"):
+        if name.split(".")[0] in ("flash_attn", "flash_attn_interface", "flash_mla", "flash_mla_bwd", "cudnn"):
             del sys.modules[name]
 
 
@@ -38,7 +38,7 @@ def expected(q, k, v, **options):
 
 
 def test_names_exist_only_after_install(published):
-    for name in ("flash_attn.cute", "flash_attn", "flash_attn_interface", "flash_mla", "cudnn"):
+    for name in ("flash_attn.cute", "flash_attn", "flash_attn_interface", "flash_mla", "flash_mla_bwd", "cudnn"):
         assert getattr(sys.modules.get(name), "__libattn__", "package") == "package"
         with pytest.raises(ImportError):
             importlib.import_module(f"{name}.interface")
@@ -386,6 +386,98 @@ def test_sparse_backward_of_cudnn(published, given):
     assert again is module.sparse_attention_backward_wrapper
     with pytest.raises(libattn.UnsupportedError, match="stream"):
         again(*tensors, torch.from_numpy(slots), stream=1)
+
+
+def sparse_inputs(batch=None, width=576, seed=2):
+    """Arrays of the formulas: q, kv, slots of which some name no row, dout."""
+    data, random = Data("f32", seed), np.random.default_rng(seed)
+    lead = () if batch is None else (batch,)
+    slots = random.integers(-2, 22, (*lead, 6, 1, 12), dtype=np.int32)
+    slots[..., 2, :, :] = -1
+    return data(*lead, 6, 4, width), data(*lead, 20, 1, width), slots, data(*lead, 6, 4, 512)
+
+
+def test_tilelang_v32():
+    from libattn.compat import tilelang_v32 as module
+    q, kv, slots, dout = sparse_inputs(batch=2)
+    tensors = [torch.from_numpy(x) for x in (q, kv, slots)]
+    out, lse = module.sparse_mla_fwd_interface(*tensors, 0.05)
+    dq, dkv = module.sparse_mla_bwd(tensors[0], tensors[1], out, torch.from_numpy(dout), tensors[2], lse, sm_scale=0.05)
+    for b in range(2):
+        right = formulas.mla(q[b], kv[b], slots[b], scale=0.05, causal=True, dout=dout[b])
+        assert_close(out[b].numpy(), right["out"], 1e-5)
+        assert_close(lse[b].numpy(), right["lse"] / np.log(2), 1e-5)
+        assert_close(dq[b].numpy(), right["dq"], 4e-5)
+        assert_close(dkv[b].numpy(), right["dkv"], 4e-5)
+    for words in ({"return_p_sum": True}, {"d_v": 256}):
+        with pytest.raises(libattn.UnsupportedError, match=next(iter(words))):
+            module.sparse_mla_fwd_interface(*tensors, **words)
+    for words in ({"return_kernel": True}, {"delta": lse}):
+        with pytest.raises(libattn.UnsupportedError, match=next(iter(words))):
+            module.sparse_mla_bwd(*tensors[:2], out, out, tensors[2], lse, **words)
+    with pytest.raises(libattn.UnsupportedError, match="kv_group"):
+        module.sparse_mla_fwd_interface(tensors[0], tensors[1].expand(-1, -1, 2, -1), tensors[2])
+
+
+def test_tilelang_packed():
+    from libattn.compat import tilelang_packed as module
+    data, random = Data("f32"), np.random.default_rng(4)
+    q, kv, dout = data(11, 4, 576), data(11, 1, 576), data(11, 4, 512)
+    slots = random.integers(-1, 13, (11, 1, 9), dtype=np.int32)  # those past the query are hidden, also where another sequence has the row
+    offsets = torch.tensor([0, 4, 4, 11], dtype=torch.int32)
+    tensors = [torch.from_numpy(x) for x in (q, kv, slots)]
+    out, lse = module.sparse_mla_fwd_interface(*tensors, offsets)
+    dq, dkv = module.sparse_mla_bwd(*tensors[:2], out, torch.from_numpy(dout), tensors[2], lse, offsets)
+    score = module.sparse_mla_topk_reducesum_interface(*tensors, lse, offsets, 512)
+    assert score.shape == (11, 1, 9)
+    for part in (slice(0, 4), slice(4, 11)):
+        right = formulas.mla(q[part], kv[part], slots[part], causal=True, dout=dout[part])
+        for found, role, bound in ((out, "out", 1e-5), (lse, "lse", 1e-5), (dq, "dq", 4e-5), (dkv, "dkv", 4e-5)):
+            assert_close(found[part].numpy(), right[role], bound)
+        total = right["dist"].sum(-1, keepdims=True)
+        assert_close(score[part, 0].numpy(), right["dist"] / np.where(total > 0, total, 1), 1e-5)
+    with pytest.raises(libattn.UnsupportedError, match="is_casual"):
+        module.sparse_mla_bwd(*tensors[:2], out, out, tensors[2], lse, offsets, is_casual=False)
+    with pytest.raises(libattn.UnsupportedError, match="dim_v"):
+        module.sparse_mla_topk_reducesum_interface(*tensors, lse, offsets, 256)
+
+
+def test_deepseek_v4():
+    from libattn.compat import deepseek_v4 as module
+    q, kv, slots, dout = sparse_inputs(batch=2, width=512)
+    sink = np.array([0.3, -1, 0, 9], np.float32)
+    right = [formulas.mla(q[b], kv[b], slots[b], scale=0.05, sink=sink, dout=dout[b]) for b in range(2)]
+    tensors = [torch.from_numpy(x) for x in (q, kv[:, :, 0], sink, slots[:, :, 0])]
+    learned = [x.requires_grad_() for x in tensors[:3]]
+    out = module.sparse_attn_tilelang(*tensors, 0.05)
+    gradients = torch.autograd.grad(out, learned, torch.from_numpy(dout))
+    plain, lse = module.sparse_mqa_fwd_interface(*tensors, sm_scale=0.05)
+    assert not plain.requires_grad and torch.equal(plain, out)
+    given = module.sparse_mqa_bwd_interface(*tensors[:3], plain, torch.from_numpy(dout), tensors[3], lse, sm_scale=0.05)
+    for dq, dkv, dsink in (gradients, given):
+        assert_close(dsink.numpy(), sum(one["dsink"] for one in right), 1e-4)
+        for b, one in enumerate(right):
+            assert_close(dq[b].numpy(), one["dq"], 4e-5)
+            assert_close(dkv[b].numpy(), one["dkv"][:, 0], 4e-5)
+    for b, one in enumerate(right):
+        assert_close(out[b].detach().numpy(), one["out"], 1e-5)
+        assert_close(lse[b].numpy(), np.logaddexp(one["lse"], sink) / np.log(2), 1e-5)
+
+
+def test_sparse_backward_of_flash_mla_forks(published):
+    backward = published("flash_mla_bwd").flash_mla_sparse_bwd
+    q, kv, slots, dout = sparse_inputs()
+    lengths = np.array([12, 3, 0, 7, 12, 1], np.int32)
+    for words in ({}, {"topk_length": lengths, "q_start_index_s": 9, "sm_scale": 0.05}):
+        names = {"q_start_index_s": "q_start", "sm_scale": "scale"}
+        right = formulas.mla(q, kv, slots, causal=True, dout=dout, **{names.get(name, name): x for name, x in words.items()})
+        tensors = [torch.from_numpy(np.asarray(x, np.float32)) for x in (q, kv, right["out"], dout)]
+        words = {name: torch.from_numpy(x) if name == "topk_length" else x for name, x in words.items()}
+        dq, dkv = backward(*tensors, torch.from_numpy(slots), torch.from_numpy(right["lse"].astype(np.float32)), **words)
+        assert_close(dq.numpy(), right["dq"], 4e-5)
+        assert_close(dkv.numpy(), right["dkv"], 4e-5)
+    with pytest.raises(libattn.UnsupportedError, match="d_v"):
+        backward(*tensors, tensors[0], tensors[0], d_v=256)
 
 
 def test_refusals(published):

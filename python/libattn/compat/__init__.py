@@ -2,11 +2,13 @@
 """Published interfaces of other libraries, served by libattn.
 
     import libattn.compat
-    libattn.compat.install("flash_attn")        # or "flash_attn_interface", "flash_attn.cute", "flash_mla", "cudnn"
+    libattn.compat.install("flash_attn")        # or "flash_attn_interface", "flash_attn.cute", "flash_mla", "flash_mla_bwd", "cudnn"
     from flash_attn import flash_attn_func
 
 The wheel owns no name but libattn: theirs exist in a process only after install(). What libattn lacks raises
 libattn.UnsupportedError, what an interface accepts and libattn would ignore does, too.
+
+Functions that are published in example files, without a package, are modules here: tilelang_v32, tilelang_packed, deepseek_v4.
 """
 from __future__ import annotations
 
@@ -21,6 +23,7 @@ _MODULES = {
     "flash_attn_interface": ("flash_attn_3", ()),
     "flash_attn.cute": ("flash_attn_4", ("interface",)),
     "flash_mla": ("flash_mla", ("flash_mla_interface",)),
+    "flash_mla_bwd": ("flash_mla_bwd", ()),
     "cudnn": ("cudnn", ("deepseek_sparse_attention",)),
 }
 

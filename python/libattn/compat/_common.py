@@ -10,6 +10,8 @@ import torch
 from .. import _abi
 from .._errors import error
 from ..torch import sdpa
+from ..torch._functional import _arguments
+from ..torch._sparse_op import SPARSE_OPTIONS
 
 
 def refuse(**features: Any) -> None:
@@ -50,3 +52,12 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, scale: float
                     bottom_right=True, window=window(window_size), softcap=softcap, deterministic=deterministic,
                     lse_empty_plus_inf=True, **options)
     return heads_first(out), lse
+
+
+@torch.no_grad()
+def mla_backward(q: torch.Tensor, kv: torch.Tensor, out: torch.Tensor, dout: torch.Tensor, indices: torch.Tensor, lse: torch.Tensor,
+                 *, topk_length: torch.Tensor | None = None, **options: Any) -> tuple[torch.Tensor, ...]:
+    """dq, dkv and a tensor without elements, for interfaces that keep what the backward needs themselves."""
+    found: tuple[torch.Tensor, ...] = torch.ops.libattn.mla_bwd(dout, None, q, kv, indices, out, lse, [True, True, False], topk_length,
+                                                                None, None, *_arguments("mla_backward", options, (), SPARSE_OPTIONS))
+    return found
