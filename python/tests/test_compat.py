@@ -96,6 +96,25 @@ def test_packed(published, name):
         assert_close(lse[:, one].numpy(), right_lse[0], 1e-13)
 
 
+def test_packed_of_flash_mla(published):
+    module, cu_q, cu_k = published("flash_mla"), torch.tensor([0, 3, 9]).int(), torch.tensor([0, 5, 12]).int()
+    q, k, v = rows(9, 4, 24).requires_grad_(), rows(12, 2, 24, seed=1), rows(12, 2, 16, seed=2)
+    out, lse = module.flash_attn_varlen_func(q, k, v, cu_q, cu_k, 6, 7, causal=True, softmax_scale=0.3)
+    assert lse.shape == (9, 4)
+    for b in range(2):
+        one, keys = slice(cu_q[b], cu_q[b + 1]), slice(cu_k[b], cu_k[b + 1])
+        right, right_lse = expected(q[None, one], k[None, keys], v[None, keys], causal=True, scale=0.3)
+        assert_close(out[one].detach().numpy(), right[0], 1e-13)
+        assert_close(lse[one].detach().numpy(), right_lse[0].T, 1e-13)
+    (dq,) = torch.autograd.grad(out.sum(), q)
+    together = module.flash_attn_varlen_kvpacked_func(q, torch.cat([k, v], -1), cu_q, cu_k, 6, 7, 24, causal=True, softmax_scale=0.3)
+    assert torch.equal(together[0], out) and torch.equal(torch.autograd.grad(together[0].sum(), q)[0], dq)
+    alike = module.flash_attn_varlen_func(k, k, v, cu_k, cu_k, 7, 7, causal=True)
+    assert torch.equal(module.flash_attn_varlen_qkvpacked_func(torch.cat([k, k, v], -1), cu_k, 7, 24, causal=True)[0], alike[0])
+    with pytest.raises(libattn.UnsupportedError, match="dropout_p"):
+        module.flash_attn_varlen_func(q, k, v, cu_q, cu_k, 6, 7, dropout_p=0.1)
+
+
 def test_packed_queries_on_pages(published):
     module, cu_q, cu_k = published("flash_attn"), torch.tensor([0, 3, 5]).int(), torch.tensor([0, 12, 19]).int()
     q, pages_k, pages_v = rows(5, 4, 16), rows(4, 8, 2, 16, seed=1), rows(4, 8, 2, 16, seed=2)

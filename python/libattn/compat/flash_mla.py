@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: MIT
-"""The interface of FlashMLA (flash_mla), as far as libattn serves it: the sparse forward, decoding on pages of bf16."""
+"""The interface of FlashMLA (flash_mla), as far as libattn serves it: the sparse forward, decoding on pages of bf16, dense
+attention on packed sequences."""
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 
 from ..torch import mla
-from ._common import refuse
+from ._common import attention, refuse
 
-__all__ = ["FlashMLASchedMeta", "flash_mla_sparse_fwd", "flash_mla_with_kvcache", "get_mla_metadata"]
+__all__ = ["FlashMLASchedMeta", "flash_attn_varlen_func", "flash_attn_varlen_kvpacked_func", "flash_attn_varlen_qkvpacked_func",
+           "flash_mla_sparse_fwd", "flash_mla_with_kvcache", "get_mla_metadata"]
 Tensor = torch.Tensor
 
 
@@ -70,3 +74,29 @@ def whole_sequences(block_table: Tensor, cache_seqlens: Tensor, page: int, rows:
     later = torch.arange(rows - 1, -1, -1, dtype=torch.int32, device=first.device) * int(causal)
     lengths = (cache_seqlens[:, None] - later).clamp(min=0).flatten()
     return slots.int().repeat_interleave(rows, 0).unsqueeze(1), lengths.int()
+
+
+def flash_attn_varlen_func(q: Tensor, k: Tensor, v: Tensor, cu_seqlens_qo: Tensor, cu_seqlens_kv: Tensor, max_seqlen_qo: int,
+                           max_seqlen_kv: int, dropout_p: float = 0.0, softmax_scale: float | None = None, causal: bool = False,
+                           deterministic: bool = False, is_varlen: bool = True) -> tuple[Tensor, Tensor]:
+    """out [TOTALQ,HQ,DV] and lse [TOTALQ,HQ] of q [TOTALQ,HQ,D], k [TOTALK,HK,D], v [TOTALK,HK,DV], with gradients. is_varlen, a
+    hint that lengths differ, changes no result."""
+    refuse(dropout_p=dropout_p)
+    out, lse = attention(q, k, v, scale=softmax_scale, causal=causal, window_size=(-1, -1), softcap=0.0, deterministic=deterministic,
+                         cu_seqlens_q=cu_seqlens_qo, cu_seqlens_k=cu_seqlens_kv, max_seqlen_q=int(max_seqlen_qo),
+                         max_seqlen_k=int(max_seqlen_kv))
+    return out, lse.transpose(0, 1)
+
+
+def flash_attn_varlen_kvpacked_func(q: Tensor, kv: Tensor, cu_seqlens_qo: Tensor, cu_seqlens_kv: Tensor, max_seqlen_qo: int,
+                                    max_seqlen_kv: int, head_dim_qk: int, *args: Any, **words: Any) -> tuple[Tensor, Tensor]:
+    """kv [TOTALK,HK,D+DV]."""
+    return flash_attn_varlen_func(q, kv[..., :head_dim_qk], kv[..., head_dim_qk:], cu_seqlens_qo, cu_seqlens_kv, max_seqlen_qo,
+                                  max_seqlen_kv, *args, **words)
+
+
+def flash_attn_varlen_qkvpacked_func(qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, head_dim_qk: int, *args: Any,
+                                     **words: Any) -> tuple[Tensor, Tensor]:
+    """qkv [TOTAL,H,D+D+DV]."""
+    return flash_attn_varlen_kvpacked_func(qkv[..., :head_dim_qk], qkv[..., head_dim_qk:], cu_seqlens, cu_seqlens, max_seqlen, max_seqlen,
+                                           head_dim_qk, *args, **words)
