@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """libattn.torch, sparse: mla, its backward and dist against the formulas, opcheck."""
 
+import libattn
 import reference
 import torch
 from libattn import torch as lt
@@ -91,3 +92,21 @@ def joined_lists(case):
             for x, y in zip(found, right):
                 written = 32 + int(y[0])
                 case.must(torch.equal(x[:written], y[:written]), f"group {group}: other headers or keys")
+
+
+@check
+def one_join_for_a_step(case):
+    """mla_join once for forward, dist and backward gives what the lists alone give, to within sums in another order."""
+    sq, sk, topk = (512, 2048, 512) if case.cuda else (40, 300, 128)
+    for hq in (8, 32):
+        q, kv, slots, _, lengths = problem(case, sq, hq, sk, topk)
+        text = f"mla_bwd b=1 sq={sq} sk={sk} hq={hq} d=576 topk={topk} bf16 topk_length"
+        group = libattn.plan(text, str(case.device)).group or 4
+        lists = lt.mla_join(slots, group=group, seq_k=sk, topk_length=lengths)
+        dout, found = case.random(sq, hq, 512, dtype=torch.bfloat16), []
+        for joined in (lists, None):
+            out, lse = lt.mla(q, kv, slots, topk_length=lengths, joined=joined, return_lse=True)
+            dist = lt.dist(q, kv, slots, lse, topk_length=lengths, joined=joined)
+            found.append((out, lse, dist, *torch.autograd.grad(out, (q, kv), dout)))
+        for role, x, y in zip(("out", "lse", "dist", "dq", "dkv"), *found):
+            case.close(f"{hq} heads in groups of {group}: {role}", x, y, 1e-3 if role == "lse" else 1.6e-2)
