@@ -60,7 +60,7 @@ function(attn_cuda_decide)
 endfunction()
 
 # attn_cuda_code: all, ptx or, for auto, the compute capabilities of this machine's GPUs (9.0 is 90); none: ptx. Machine
-# code of every architecture takes two cores most of an hour, PTX minutes, and a driver compiles PTX when it is loaded.
+# code of every architecture takes a core seven minutes beside the PTX, and a driver compiles PTX when it is loaded.
 function(attn_cuda_choose_code)
   set(attn_cuda_code "${ATTN_CUDA_CODE}")
   if(ATTN_CUDA_CODE MATCHES "^(|auto)$")
