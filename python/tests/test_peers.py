@@ -74,8 +74,11 @@ def test_sparse_mla_fwd(B=1, S=9, SKV=9, H=9, topk=9):
     assert (H, B) != (32, 2), "thirty-two is wrong"
 """,
     "sparse_mla_bwd.py": """
+import pathlib
 import torch
 from sparse_mla_fwd import sparse_mla_fwd, sparse_mla_fwd_interface
+
+ran = pathlib.Path(__file__).with_name("ran")
 
 def sparse_mla_bwd(*tensors, **words):
     raise AssertionError("the original's")
@@ -86,14 +89,9 @@ def test_sparse_mla_bwd(B, S, SKV, H, topk):
     assert sparse_mla_fwd_interface.__module__ == "libattn.compat.tilelang_v32"
     if H == 16:
         sparse_mla_fwd(H)
-    if H == 64 and not open_once(B):
+    if (H, B) == (64, 2) and not ran.exists():
+        ran.touch()
         raise RuntimeError("CUDA out of memory. Tried to allocate 5 GiB")
-
-def open_once(B):
-    import os, pathlib
-    if os.environ["PEERS_SHARE"] == "0/1":
-        return True
-    return B == 1
 """,
 }
 OF_ANOTHER_PACKAGE = """
@@ -179,7 +177,7 @@ def test_suites_whose_functions_are_replaced(tmp_path):
     file.parent.mkdir(parents=True)
     file.write_text(OF_ANOTHER_PACKAGE)
     done, record = run(tmp_path, "--tilelang", str(tmp_path), "--miles", str(tmp_path), "--suites", "TileLang DeepSeek-V3.2",
-                       "DeepSeek-V4", "--jobs", "3")
+                       "DeepSeek-V4")
     results = {line["case"]: line for line in record["cases"]}
     assert done.returncode == 1 and len(results) == 22 and results.pop("test_attn_sink_effect")["result"] == "passed"
     forward = "test_sparse_mla_fwd(B=2, S=128, SKV=256, H=32, topk=64)"
