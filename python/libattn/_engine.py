@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -47,6 +48,36 @@ class Workspace:
         self.buffer = np.empty(n_bytes + 256, np.uint8)
         start = address(self.buffer)
         self.address, self.bytes = start + -start % 256, n_bytes
+
+
+class DeviceWorkspaces:
+    """Scratch memory of one plan on a CUDA device, one for each stream: executions on a stream follow one another.
+
+    attn_run has its own, but chooses the kernel, too: this serves plans that name theirs.
+    """
+
+    __slots__ = ("bytes", "context", "device", "lock", "memory", "process")
+
+    def __init__(self, n_bytes: int, device: tuple[int, int]) -> None:
+        self.bytes, self.device, self.process = n_bytes, _abi.attn_device(*device), os.getpid()
+        self.context, self.lock, self.memory = _library.context(), threading.Lock(), dict[int | None, ctypes.c_void_p]()
+
+    def execute(self, plan: int, frame: Frame) -> int:
+        stream = frame.args.stream
+        with self.lock:  # the launches of two threads on one stream must not mix
+            if self.bytes and stream not in self.memory:
+                memory = ctypes.c_void_p()
+                must(lib.attn_memory_alloc(self.context, self.device, self.bytes, ctypes.byref(memory)))
+                self.memory[stream] = memory
+            frame.args.workspace = self.memory.get(stream)
+            frame.args.workspace_bytes = self.bytes
+            status: int = _execute(plan, frame.reference)
+        return status
+
+    def __del__(self) -> None:
+        if self.process == os.getpid():
+            for memory in self.memory.values():
+                lib.attn_memory_free(self.context, self.device, memory, self.bytes)
 
 
 class Frame:
@@ -89,6 +120,7 @@ class Call:
         # A frame must not keep the first call's arrays alive.
         self.views = [view._replace(owner=None) for view in views.values()] + [view for _, _, _, _, view in self.new]
         self.workspace_bytes = self.info.workspace_bytes
+        self.own = DeviceWorkspaces(self.workspace_bytes, self.device) if kernel is not None and self.device != CPU else None
         self.n_given = len(views)
         self.frames: list[Frame] = []
 
@@ -149,6 +181,9 @@ class Call:
             frame.args.workspace_bytes = self.workspace_bytes
             status = _execute(self.plan, frame.reference)
             del memory  # its allocator reuses it in the order of the stream
+        elif self.own is not None:
+            frame.args.stream = stream
+            status = self.own.execute(self.plan, frame)
         elif self.device != CPU:
             frame.args.stream = stream
             status = lib.attn_run(_library.context(), _abi.attn_device(*self.device), self.problem, frame.reference)

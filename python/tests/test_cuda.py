@@ -11,7 +11,9 @@ SIMULATOR = pathlib.Path(os.environ.get("LIBATTN_LIBRARY", "")).resolve().with_n
 
 
 class OnDevice:
-    """An array in memory of cuda:0 that exports DLPack's older capsule."""
+    """An array in memory of cuda:0 that exports DLPack's older capsule; 16-bit unsigned integers are bf16."""
+
+    CODES = {"int32": 0, "float32": 2, "uint16": 4}
 
     def __init__(self, array):
         from libattn import _abi, _library
@@ -23,7 +25,8 @@ class OnDevice:
         _library.must(self.lib.attn_memory_alloc(self.context, self.cuda, array.nbytes, ctypes.byref(self.memory)))
         _library.must(self.lib.attn_memory_copy(self.context, self.cuda, self.memory, self.cpu, array.ctypes.data, array.nbytes))
         self.shape = (ctypes.c_int64 * array.ndim)(*array.shape)
-        self.tensor = _DLTensor(data=self.memory, device_type=2, ndim=array.ndim, code=2, bits=32, lanes=1, shape=self.shape)
+        self.tensor = _DLTensor(data=self.memory, device_type=2, ndim=array.ndim, code=self.CODES[array.dtype.name],
+                                bits=array.itemsize * 8, lanes=1, shape=self.shape)
 
     def __dlpack_device__(self):
         return 2, 0
@@ -65,6 +68,37 @@ def run_on_simulator():
     with pytest.raises(libattn.ArgumentError, match="k lives on|k is on|device"):
         libattn.sdpa(arrays[0], k, v, out=out)
     print("simulated")
+
+
+def join_on_simulator():
+    """mla, dist and the backward on a Hopper's kernels that join queries: they read the lists that are handed over."""
+    import formulas
+    import libattn
+    from support import Data
+
+    data, random = Data("bf16"), np.random.default_rng(1)
+    sq, heads, sk, topk, group = 4, 8, 80, 64, 4
+    q, kv, dout = data(sq, heads, 512), data(sk, 1, 512), data(sq, heads, 512)
+    indices, others = (random.integers(-1, sk, (sq, 1, topk), dtype=np.int32) for _ in range(2))
+    inputs = [OnDevice(x) for x in (q, kv, indices)]
+    joined = [OnDevice(libattn.mla_join(x, group=group, seq_k=sk)) for x in (indices, others)]
+    right = formulas.mla(q, kv, indices, dout=dout)
+    wrong = formulas.mla(q, kv, others, dout=dout)
+    out, lse, dist = OnDevice(np.zeros_like(dout)), OnDevice(np.zeros((sq, heads), np.float32)), OnDevice(np.zeros((sq, topk), np.float32))
+    for lists, expected in zip(joined, (right, wrong)):
+        libattn.mla(*inputs, joined=lists, out=out, lse=lse, return_lse=True, kernel="attn_mla_fwd_joined_*")
+        assert np.allclose(lse.numpy(), expected["lse"], atol=1e-2)
+        assert np.allclose(formulas.wide(out.numpy()), expected["out"], atol=3e-2)
+    libattn.mla(*inputs, joined=joined[0], out=out, lse=lse, return_lse=True, kernel="attn_mla_fwd_joined_*")
+    libattn.dist(*inputs, lse, joined=joined[0], dist=dist, kernel="attn_dist_joined_*")
+    assert np.allclose(dist.numpy(), right["dist"], atol=2e-2)
+    dq, dkv, given = OnDevice(np.zeros_like(q)), OnDevice(np.zeros_like(kv)), OnDevice(dout)
+    libattn.mla_backward(given, *inputs[:2], out, lse, inputs[2], joined=joined[0], dq=dq, dkv=dkv, kernel="attn_mla_bwd_joined_*")
+    for found, role in ((dq, "dq"), (dkv, "dkv")):
+        assert np.allclose(formulas.wide(found.numpy()), right[role], atol=5e-2 * abs(right[role]).max())
+    plan = libattn.plan("mla_bwd b=1 sq=4096 sk=8192 hq=8 d=576 topk=2048 bf16", device="cuda")
+    assert plan.group in (8, 16) and "joined" in plan.kernel
+    print("joined")
 
 
 def struct(**fields):
@@ -184,3 +218,12 @@ def test_cuda_arrays():
     found = run_python(f"import sys; sys.path.insert(0, {os.path.dirname(__file__)!r}); import test_cuda; test_cuda.run_on_simulator()",
                        ATTN_CUDA_DRIVER=str(SIMULATOR), ATTN_CUDA_IMAGE="ptx", ATTN_LOG="off")
     assert found.stdout.strip() == "simulated", found.stderr
+
+
+@pytest.mark.skipif(not SIMULATOR.is_file(), reason="no simulator beside the library")
+def test_one_join_for_a_step():
+    from test_calls import run_python
+
+    found = run_python(f"import sys; sys.path.insert(0, {os.path.dirname(__file__)!r}); import test_cuda; test_cuda.join_on_simulator()",
+                       ATTN_CUDA_DRIVER=str(SIMULATOR), ATTN_CUDA_IMAGE="ptx", ATTN_LOG="off")
+    assert found.stdout.strip() == "joined", found.stdout + found.stderr
