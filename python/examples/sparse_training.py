@@ -15,7 +15,7 @@ import os
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # torch's idle threads leave the processor to libattn's
 import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
-from libattn.torch import dist, mla  # noqa: E402
+from libattn.torch import dist, mla, mla_join  # noqa: E402
 
 QK, V = 576, 512  # widths of a latent row as a key and as a value
 
@@ -54,9 +54,10 @@ class Model(torch.nn.Module):
         best, slots = scores.topk(topk, -1)
         indices = slots.masked_fill(best.isneginf(), -1).int()[:, :, None]  # [B,SQ,1,TOPK], -1 is no slot
         q, kv = self.q(x).unflatten(-1, (self.heads, QK)), self.latent(pair)[:, :, None]
-        out, lse = mla(q, kv, indices, return_lse=True)
+        lists = mla_join(indices, group=8, seq_k=kv.shape[1])  # once for the forward, dist and the backward of a step
+        out, lse = mla(q, kv, indices, joined=lists, return_lse=True)
         with torch.no_grad():
-            target = dist(q, kv, indices, lse, norm="l1")  # [B,SQ,TOPK], each row sums to 1
+            target = dist(q, kv, indices, lse, joined=lists, norm="l1")  # [B,SQ,TOPK], each row sums to 1
         found = best.masked_fill(best.isneginf(), -1e9).log_softmax(-1)
         divergence = F.kl_div(found, target, reduction="none").sum(-1).mean()
         return self.head(x + self.out(out.flatten(-2))), divergence, indices
