@@ -4,7 +4,7 @@
 GPU code it holds. auditwheel confirms the tag where it is installed.
 
 usage: tools/check_wheel.py WHEEL [--code 80 90 100] [--this-system]
---code: architectures that must have machine code.   --this-system: a wheel that was not tagged for others.
+--code: architectures that must have machine code, and every kernel must have some.   --this-system: a wheel that was not tagged for others.
 """
 import argparse
 import collections
@@ -21,7 +21,7 @@ FATBIN, KIND_PTX, KIND_CODE = b"\x50\xed\x55\xba", 1, 2
 
 
 def images(data):
-    """Counter of (kind, architecture) of the entries of all fatbins in a library."""
+    """Counter of (kind, architecture) of the entries of all fatbins in a library; under KIND_CODE alone, fatbins with code."""
     found = collections.Counter()
     for match in re.finditer(re.escape(FATBIN), data):
         start = match.start()
@@ -29,13 +29,15 @@ def images(data):
         end = start + header + size
         if version != 1 or header != 16 or end > len(data):
             continue
-        entry = start + header
+        entry, kinds = start + header, set()
         while entry + 64 <= end:
             kind, _, bytes_of_header, bytes_of_data = struct.unpack_from("<HHIQ", data, entry)
             if kind not in (KIND_PTX, KIND_CODE):
                 break
             found[kind, struct.unpack_from("<I", data, entry + 28)[0]] += 1
+            kinds.add(kind)
             entry += bytes_of_header + bytes_of_data
+        found[KIND_CODE] += KIND_CODE in kinds
     return found
 
 
@@ -77,6 +79,7 @@ def faults_of(path, code, this_system):
         yield "there is no libattn/libattn.so"
     yield from tag_faults(name, libraries, this_system)
     found = sum((images(data) for data in libraries.values()), collections.Counter())
+    with_code = found.pop(KIND_CODE, 0)
     ptx = sum(count for (kind, _), count in found.items() if kind == KIND_PTX)
     machine = {arch: count for (kind, arch), count in sorted(found.items()) if kind == KIND_CODE}
     words = ", ".join(f"sm_{arch} {count}" for arch, count in machine.items()) or "none"
@@ -84,6 +87,8 @@ def faults_of(path, code, this_system):
     for arch in code:
         if not machine.get(arch):
             yield f"no machine code of sm_{arch}"
+    if code and with_code < ptx:
+        yield f"machine code of {with_code} of {ptx} kernels"
 
 
 def auditwheel_faults(path):

@@ -47,8 +47,9 @@ def test_a_right_wheel(tmp_path):
     ({"name": "libattn-0.1.0-py3-none-manylinux_2_35_x86_64.whl"}, (), "glibc 2.35 and later"),
     ({"name": "libattn-0.1.0-cp312-cp312-manylinux_2_28_x86_64.whl"}, (), "the name is not"),
     ({"extra": ("flash_attn/__init__.py",)}, (), "flash_attn/__init__.py lies outside"),
-    ({"entries": ((1, 80),)}, ("--code", "90"), "no machine code of sm_90"),
-], ids=["glibc", "linux", "newer", "python", "name", "code"])
+    ({"entries": ((2, 80), (1, 80))}, ("--code", "90"), "no machine code of sm_90"),
+    ({"entries": ((1, 80),)}, ("--code", "100"), "machine code of 1 of 2 kernels"),
+], ids=["glibc", "linux", "newer", "python", "name", "code", "kernels"])
 def test_faults(tmp_path, words, options, fault):
     status, text = run(make(tmp_path, **words), *options)
     assert status == 1 and fault in text and "1 faults" in text, text
