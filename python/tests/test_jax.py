@@ -159,6 +159,38 @@ def test_sparse():
         assert_close(found, jax.grad(lambda kv: lj.mla(x, kv, slots).sum())(y), 1e-6)
 
 
+def test_one_join_for_a_step():
+    """mla_join, mla, its gradients and dist on the same lists, compiled together, and mapped."""
+    data, random = Data("f32"), np.random.default_rng(3)
+    q, kv, slots = data(6, 4, 576), data(20, 1, 576), random.integers(-1, 20, (6, 1, 12), dtype=np.int32)
+    words = {"causal": True, "q_start": 9}
+
+    def step(q, kv, joins):
+        lists = lj.mla_join(slots, group=4, seq_k=20, **words) if joins else None
+
+        def loss(q, kv):
+            out, lse = lj.mla(q, kv, slots, joined=lists, return_lse=True, **words)
+            return (out ** 2).sum(), lse
+
+        grads, lse = jax.grad(loss, (0, 1), has_aux=True)(q, kv)
+        return *grads, lj.dist(q, kv, slots, lse, joined=lists, **words)
+
+    with libattn.recording() as trace:
+        found = jax.block_until_ready(jax.jit(step, static_argnums=2)(q, kv, True))
+    assert sum("group=4" in problem.problem for problem in trace.problems) == 4  # mla_join, mla, the backward, dist
+    for x, right in zip(found, step(q, kv, False)):
+        assert_close(x, right, 1e-6)
+    two = jnp.stack([slots, slots[::-1]])
+    lists = jax.vmap(lambda x: lj.mla_join(x, group=4, seq_k=20))(two)
+    assert np.array_equal(lists[1, :, :3], libattn.mla_join(slots[::-1], group=4, seq_k=20)[:, :3])
+    mapped = jax.vmap(lambda x, y: lj.mla(q, kv, x, joined=y))(two, lists)
+    assert_close(mapped[1], lj.mla(q, kv, slots[::-1]), 1e-6)
+    with pytest.raises(libattn.ArgumentError, match="joined has shape"):
+        jax.jit(lambda x: lj.mla(q, kv, slots, joined=x))(lists[0][:, :-1])
+    with pytest.raises(TypeError, match="no option scale"):
+        lj.mla_join(slots, group=4, seq_k=20, scale=1.0)
+
+
 def test_readme():
     text = (pathlib.Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     (block,) = (block for block in re.findall(r"```python\n(.*?)```", text, re.S) if "libattn.jax" in block)

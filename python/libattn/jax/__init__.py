@@ -6,6 +6,6 @@
 
 Importing this module imports jax.
 """
-from ._operators import dist, dot_product_attention, mla, sdpa
+from ._operators import dist, dot_product_attention, mla, mla_join, sdpa
 
-__all__ = ["dist", "dot_product_attention", "mla", "sdpa"]
+__all__ = ["dist", "dot_product_attention", "mla", "mla_join", "sdpa"]

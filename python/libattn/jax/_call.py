@@ -23,7 +23,8 @@ from .._tensor import CPU, View, numpy_dtype, row_major
 TARGET = "libattn"
 BUILDERS: dict[int, _engine.Builder] = {
     _abi.ATTN_OP_SDPA_FWD: _dense.build, _abi.ATTN_OP_SDPA_BWD: _dense.build_backward,
-    _abi.ATTN_OP_MLA_FWD: _sparse.build, _abi.ATTN_OP_MLA_BWD: _sparse.build_backward, _abi.ATTN_OP_DIST: _sparse.build_dist}
+    _abi.ATTN_OP_MLA_FWD: _sparse.build, _abi.ATTN_OP_MLA_BWD: _sparse.build_backward, _abi.ATTN_OP_DIST: _sparse.build_dist,
+    _abi.ATTN_OP_MLA_JOIN: _sparse.build_join}
 DENSE = (_abi.ATTN_OP_SDPA_FWD, _abi.ATTN_OP_SDPA_BWD)
 HEADS = frozenset(("q", "k", "v", "out", "dout", "dq", "dk", "dv"))  # [B,H,S,D], or [B,S,H,D] in memory
 UNBATCHED = frozenset(("sink", "dsink"))
@@ -84,10 +85,10 @@ def described(spec: Spec, shapes: tuple[tuple[int, ...], ...],
     """The problem's text and the results; arrays that do not fit it are refused here, before anything is compiled."""
     views = {role: view(spec, role, shape, dtype) for role, shape, dtype in zip(spec.roles, shapes, dtypes)}
     given = dict(views)
-    problem = _abi.attn_problem(size=ctypes.sizeof(_abi.attn_problem), op=spec.op, dtype=views["q"].dtype)
+    problem = _abi.attn_problem(size=ctypes.sizeof(_abi.attn_problem), op=spec.op, dtype=_engine.main_view(views).dtype)
     BUILDERS[spec.op](problem, views, dict(spec.options), spec.wanted)
     must(lib.attn_problem_check(problem))
-    batchless = spec.op not in DENSE and len(given["q"].shape) == 3
+    batchless = spec.op not in DENSE and len(_engine.main_view(given).shape) == 3
 
     def expected(role: str) -> tuple[tuple[int, ...], int]:
         use, tensor = ctypes.c_int32(), _abi.attn_tensor()
@@ -129,9 +130,9 @@ def primitive(spec: Spec) -> Callable[..., tuple[jax.Array, ...]]:
     @call.def_vmap
     def rule(size: int, batched: list[bool], *arrays: jax.Array) -> tuple[tuple[jax.Array, ...], tuple[bool, ...]]:
         by_role = {role: (x, many) for role, x, many in zip(spec.roles, arrays, batched)}
-        q, many = by_role["q"]
-        rank = q.ndim - many
-        batch = (q.shape[many],) if rank == 4 else ()
+        main, many = by_role["q" if "q" in by_role else "indices"]
+        rank = main.ndim - many
+        batch = (main.shape[many],) if rank == 4 else ()
 
         def alone(role: str) -> bool:
             """No batch axis, so that one call cannot serve several."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""sdpa, mla and dist on JAX arrays, with gradients by custom_vjp."""
+"""sdpa, mla, dist and mla_join on JAX arrays, with gradients by custom_vjp."""
 from __future__ import annotations
 
 import functools
@@ -16,8 +16,9 @@ from ._call import Spec, primitive
 
 SDPA_TENSORS = ("mask", "alibi", "sink", "seqlens_q", "seqlens_k")
 SDPA_OPTIONS = frozenset(_options.SDPA) - {"dtype", "kernel", "stream", "max_seqlen_q", "max_seqlen_k", "fill_padding"}
-SPARSE_TENSORS = ("topk_length", "sink")
+SPARSE_TENSORS = ("topk_length", "joined", "sink")
 SPARSE_OPTIONS = frozenset(_options.SPARSE) - {"dtype", "kernel", "stream"}
+JOIN_OPTIONS = frozenset(("causal", "q_start", "k_stride", "union_limit"))
 _LEARNED = frozenset(("q", "k", "v", "kv", "mask", "alibi", "sink"))
 
 
@@ -106,7 +107,7 @@ def mla(q: Any, kv: Any, indices: Any, *, return_lse: bool = False, return_max_l
         **options: Any) -> Any:
     """Sparse attention as libattn.mla: q [SQ,HQ,D], kv [SK,1,D], indices i32 [SQ,1,TOPK], or with a batch axis.
 
-    Options: topk_length, sink, causal, scale, q_start, k_stride, lse_base_2, lse_empty_plus_inf, deterministic.
+    Options: topk_length, joined, sink, causal, scale, q_start, k_stride, lse_base_2, lse_empty_plus_inf, deterministic.
     Gradients of q, kv, sink, also through lse; none through max_logits.
     """
     arrays, plain = split("mla", options, SPARSE_TENSORS, SPARSE_OPTIONS)
@@ -120,7 +121,15 @@ def mla(q: Any, kv: Any, indices: Any, *, return_lse: bool = False, return_max_l
 
 def dist(q: Any, kv: Any, indices: Any, lse: Any, *, norm: str = "sum", **options: Any) -> jax.Array:
     """Attention of all heads together on every slot, as libattn.dist; a target, so without gradients."""
-    arrays, plain = split("dist", options, ("topk_length",), SPARSE_OPTIONS)
+    arrays, plain = split("dist", options, ("topk_length", "joined"), SPARSE_OPTIONS)
     arrays = {"q": jnp.asarray(q), "kv": jnp.asarray(kv), "indices": jnp.asarray(indices), "lse": jnp.asarray(lse)} | arrays
     spec = Spec(_abi.ATTN_OP_DIST, tuple(arrays), ("dist",), (*plain, ("norm", norm)), False)
+    return primitive(spec)(*map(jax.lax.stop_gradient, arrays.values()))[0]
+
+
+def mla_join(indices: Any, *, group: int, seq_k: int, **options: Any) -> jax.Array:
+    """Joined lists of neighbouring queries, as libattn.mla_join; integers, so without gradients."""
+    arrays, plain = split("mla_join", options, ("topk_length",), JOIN_OPTIONS)
+    arrays = {"indices": jnp.asarray(indices)} | arrays
+    spec = Spec(_abi.ATTN_OP_MLA_JOIN, tuple(arrays), ("joined",), (*plain, ("group", group), ("seq_k", seq_k)), False)
     return primitive(spec)(*map(jax.lax.stop_gradient, arrays.values()))[0]
